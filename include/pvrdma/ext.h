@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later OR BSD-2-Clause */
+/*
+ * Extensions of the PVRDMA ABI, spoken by pvrdma.ko and its provider.
+ *
+ * Nothing here changes what a stock driver or provider sees.  A driver looks
+ * for the window in BAR1; a context asks for an extension memory; each QP and
+ * CQ says in CREATE_QP / CREATE_CQ whether it uses the extended layout.  Stock
+ * and extended programs run side by side.
+ *
+ * The memory is guest RAM handed over by page directory, so it moves with the
+ * VM and needs no mapping of device memory.  Byte order little-endian.  All
+ * shared words are accessed with atomic operations.
+ *
+ * Extension memory of a context (PVRDMA_EXT_PAGES pages):
+ *
+ *   page 0      struct pvrdma_ext_head: the kick word
+ *   page 1      send map: summary words
+ *   pages 2, 3  send map: one bit per QP handle
+ *   page 4      receive map: summary words
+ *   pages 5, 6  receive map: one bit per QP handle
+ *
+ * Posting (send; receive alike): write WQEs, store the producer index
+ * (release), OR the bit into words[handle / 64], OR the bit of that word into
+ * summary[handle / 4096], full barrier, load `kick`; if it is not 0, write the
+ * stock doorbell (handle | PVRDMA_UAR_QP_SEND) to the context's UAR page.
+ *
+ * An extended QP's or CQ's header page has each shared word in a cache line of
+ * its own (struct pvrdma_ext_ring); the stock words at offset 0 are not used.
+ *
+ * Completions of an extended CQ: no POLL doorbells.  Arming: store the arm
+ * word (ANY; or compare-and-swap NONE to SOLICITED), full barrier, then poll
+ * again: what was published before that barrier raises no event.
+ *
+ * Inline data: WQE flag PVRDMA_SEND_INLINE; the bytes lie behind the 80-byte
+ * header in place of SGEs, their number in total_len, num_sge 0.  Granted by
+ * max_inline_data in CREATE_QP of an extended QP; the WQE size is then the next
+ * power of two of 80 + max(16 * max_send_sge, max_inline_data).
+ */
+#ifndef PVRDMA_EXT_H
+#define PVRDMA_EXT_H
+
+#ifdef __KERNEL__
+#include <linux/types.h>
+#define PVRDMA_EXT_ASSERT(cond, text) _Static_assert(cond, text)
+#else
+#include <stdint.h>
+#define PVRDMA_EXT_ASSERT(cond, text) _Static_assert(cond, text)
+#endif
+
+/* The window in BAR1: 32-bit read-only registers. */
+#define PVRDMA_EXT_WINDOW       0x800u
+#define PVRDMA_EXT_REG_MAGIC    (PVRDMA_EXT_WINDOW + 0x00)
+#define PVRDMA_EXT_REG_LENGTH   (PVRDMA_EXT_WINDOW + 0x04) /* bytes of window */
+#define PVRDMA_EXT_REG_VERSION  (PVRDMA_EXT_WINDOW + 0x08)
+#define PVRDMA_EXT_REG_FEATURES (PVRDMA_EXT_WINDOW + 0x0c)
+#define PVRDMA_EXT_REG_INLINE   (PVRDMA_EXT_WINDOW + 0x10) /* largest, bytes */
+#define PVRDMA_EXT_REG_COUNTERS (PVRDMA_EXT_WINDOW + 0x14) /* how many */
+#define PVRDMA_EXT_WINDOW_SIZE  0x18u
+
+#define PVRDMA_EXT_MAGIC   0x58525650u /* "PVRX" */
+#define PVRDMA_EXT_VERSION 1u
+
+/* Features, also the flags of CREATE_UC_EXT. */
+#define PVRDMA_EXT_FEAT_DOORBELL (1u << 0) /* extension memory of contexts */
+#define PVRDMA_EXT_FEAT_RING     (1u << 1) /* extended QPs and CQs */
+#define PVRDMA_EXT_FEAT_INLINE   (1u << 2)
+#define PVRDMA_EXT_FEAT_MAC      (1u << 3) /* MACL: bytes 0..3 of the paired
+					      NIC's MAC, MACH: 4 and 5 */
+#define PVRDMA_EXT_FEAT_COUNTERS (1u << 4) /* QUERY_COUNTERS */
+
+/* What a context can be granted. */
+#define PVRDMA_EXT_CONTEXT_FEATURES \
+	(PVRDMA_EXT_FEAT_DOORBELL | PVRDMA_EXT_FEAT_RING | PVRDMA_EXT_FEAT_INLINE)
+
+#define PVRDMA_EXT_PAGES      7u
+#define PVRDMA_EXT_MAX_INLINE 432u
+
+/* Arm word values; the same as in doorbell.h. */
+#define PVRDMA_EXT_ARM_NONE      0u
+#define PVRDMA_EXT_ARM_ANY       1u
+#define PVRDMA_EXT_ARM_SOLICITED 2u
+
+/* Commands (the command slot), after those of abi.h. */
+#define PVRDMA_CMD_CREATE_UC_EXT  32u
+#define PVRDMA_CMD_QUERY_COUNTERS 33u
+
+/* CREATE_CQ: `reserved` (offset 36); CREATE_QP: `reserved[0]` (offset 77). */
+#define PVRDMA_EXT_OBJ_RING (1u << 0)
+
+/*
+ * CREATE_UC_EXT, 40 bytes.  pfn as in CREATE_UC; the pfn of UAR page 0 gives the
+ * guest kernel's own context its extension memory (response handle 0).
+ * Response: struct pvrdma_ext_resp_uc.  Ends with DESTROY_UC or reset.
+ */
+struct pvrdma_ext_cmd_uc {
+	uint64_t response;
+	uint32_t cmd;
+	uint32_t reserved;
+	uint64_t pfn;
+	uint64_t pdir_dma; /* of PVRDMA_EXT_PAGES pages */
+	uint32_t features; /* wanted */
+	uint32_t npages;
+};
+
+struct pvrdma_ext_resp_uc {
+	uint64_t response;
+	uint32_t ack;
+	uint8_t err;
+	uint8_t reserved[3];
+	uint32_t ctx_handle;
+	uint32_t features; /* granted */
+};
+
+/* QUERY_COUNTERS: a request header and 8 reserved bytes; this response. */
+enum pvrdma_ext_counter {
+	PVRDMA_EXT_CNT_TX_MSGS,
+	PVRDMA_EXT_CNT_TX_BYTES,
+	PVRDMA_EXT_CNT_RX_MSGS,
+	PVRDMA_EXT_CNT_RX_BYTES,
+	PVRDMA_EXT_CNT_ERRORS,
+	PVRDMA_EXT_CNT_RNR_WAITS,
+	PVRDMA_EXT_CNT_RETRIES,
+	PVRDMA_EXT_CNT_INTERRUPTS,
+	PVRDMA_EXT_CNT_MAX,
+};
+
+struct pvrdma_ext_resp_counters {
+	uint64_t response;
+	uint32_t ack;
+	uint8_t err;
+	uint8_t reserved[3];
+	uint64_t counter[PVRDMA_EXT_CNT_MAX];
+};
+
+struct pvrdma_ext_head {
+	uint32_t kick; /* written by the device */
+	uint8_t pad[4092];
+};
+
+struct pvrdma_ext_map {
+	uint64_t summary[16];
+	uint8_t pad[4096 - 128];
+	uint64_t words[1024];
+};
+
+struct pvrdma_ext_mem {
+	struct pvrdma_ext_head head;
+	struct pvrdma_ext_map send;
+	struct pvrdma_ext_map recv;
+};
+
+/* Header page of an extended QP or CQ; stock ring state at offset 0. */
+struct pvrdma_ext_line {
+	uint32_t value;
+	uint8_t pad[60];
+};
+
+struct pvrdma_ext_ring {
+	uint8_t stock[64];
+	struct pvrdma_ext_line tx_prod_tail; /* QP send: guest; CQ: unused */
+	struct pvrdma_ext_line tx_cons_head; /* QP send: device */
+	struct pvrdma_ext_line rx_prod_tail; /* QP receive: guest; CQ: device */
+	struct pvrdma_ext_line rx_cons_head; /* QP receive: device; CQ: guest */
+	struct pvrdma_ext_line arm;          /* CQ: guest sets, device takes */
+};
+
+/*
+ * uverbs, alloc_ucontext: our provider sends pvrdma_ext_ucontext_req behind the
+ * (empty) stock request; a driver that knows it answers with
+ * pvrdma_ext_ucontext_resp, whose first 8 bytes are the stock response.  No
+ * magic there: stock driver, stock mode.
+ *
+ * mmap offsets of the uverbs file, in pages: 0 = UAR page (stock), 1 = the
+ * extension memory (PVRDMA_EXT_PAGES pages).
+ */
+struct pvrdma_ext_ucontext_req {
+	uint32_t magic; /* PVRDMA_EXT_MAGIC */
+	uint32_t features;
+};
+
+struct pvrdma_ext_ucontext_resp {
+	uint32_t qp_tab_size;
+	uint32_t reserved;
+	uint32_t magic; /* PVRDMA_EXT_MAGIC if granted */
+	uint32_t features;
+	uint32_t max_inline;
+	uint32_t reserved2;
+};
+
+#define PVRDMA_EXT_MMAP_UAR 0u
+#define PVRDMA_EXT_MMAP_MEM 1u
+
+/*
+ * uverbs, create_cq / create_qp: our provider appends this behind the stock
+ * request structure; absent or 0 means a stock object.
+ */
+struct pvrdma_ext_obj_req {
+	uint32_t flags; /* PVRDMA_EXT_OBJ_* */
+	uint32_t max_inline;
+};
+
+PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_uc) == 40, "create_uc_ext");
+PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_uc) == 24, "create_uc_ext resp");
+PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_counters) == 16 + 64, "counters");
+PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_mem) == 4096 * PVRDMA_EXT_PAGES, "memory");
+PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_ring) == 384, "ring header");
+
+#endif /* PVRDMA_EXT_H */
