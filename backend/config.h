@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Configuration: the key file of pvrdmad and what is declared for each VM.
+ *
+ *   [daemon]            socket-dir, control-socket, workers, poll-us, log-level,
+ *                       require-sealed (default true)
+ *   [vm NAME]           socket, network, mac, addresses (';' list or "any"),
+ *                       max-qp, max-cq, max-mr, max-pd, max-mr-pages,
+ *                       require-sealed
+ *
+ * All numbers are range-checked here; later code relies on the limits below.
+ * Unknown groups and keys are errors.  Main thread only.
+ */
+#ifndef PVRDMAD_CONFIG_H
+#define PVRDMAD_CONFIG_H
+
+#include <glib.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "log.h"
+#include "pvrdma/abi.h"
+
+#define CONFIG_MAX_VMS       1024
+#define CONFIG_MAX_WORKERS   64
+#define CONFIG_MAX_POLL_US   1000000
+#define CONFIG_MAX_ADDRESSES 256 /* of one VM */
+
+/* Error domain of everything that an administrator gets told. */
+#define PVRDMA_ERROR g_quark_from_static_string("pvrdma")
+
+struct vm_config {
+    char *name;               /* [A-Za-z0-9_.-]{1,63} */
+    char *socket;             /* path */
+    char *network;            /* GIDs are unique within a network */
+    bool any_address;
+    struct pvrdma_gid *addresses; /* GIDs the VM may bind */
+    unsigned n_addresses;
+    bool has_mac;             /* the guest NIC this device is paired with */
+    uint8_t mac[6];
+    uint32_t max_qp;          /* 2..65535, default 16384 */
+    uint32_t max_cq;          /* 2..65535, default 16384 */
+    uint32_t max_mr;          /* 2..2^20, default 65536 */
+    uint32_t max_pd;          /* 2..65535, default 8192 */
+    uint32_t max_mr_pages;    /* pages all MRs and rings may cover;
+                                 default 16 Mi (64 GiB) */
+    bool require_sealed;      /* as daemon_config; default from there */
+};
+
+struct daemon_config {
+    char *socket_dir;     /* default /run/pvrdma */
+    char *control_socket; /* default SOCKET_DIR/control */
+    unsigned workers;     /* default 1 */
+    unsigned poll_us;     /* default 50 */
+    bool require_sealed;  /* guest RAM must be a memfd sealed against shrinking */
+    enum log_level log_level;
+    GList *vms;           /* of struct vm_config, in the file's order */
+    unsigned fixed;       /* keys that the command line has set; config.c */
+};
+
+struct daemon_config *config_new(void);
+void config_free(struct daemon_config *cfg);
+
+/*
+ * Set one key of [daemon].  @fixed: a later config_load() leaves it alone (the
+ * command line wins over the file).
+ */
+bool config_set(struct daemon_config *cfg, const char *key, const char *value,
+                bool fixed, GError **errp);
+
+/* Derive what was not set (control_socket).  config_load() does so too. */
+void config_complete(struct daemon_config *cfg);
+
+/* Read @path into @cfg.  Returns false with errp naming group and key. */
+bool config_load(struct daemon_config *cfg, const char *path, GError **errp);
+
+/*
+ * One VM from a key file group, or from `pvrdmactl vm add`.  Defaults depend on
+ * cfg->socket_dir.
+ */
+struct vm_config *config_vm_new(const struct daemon_config *cfg,
+                                const char *name, GError **errp);
+bool config_vm_set(struct vm_config *vm, const char *key, const char *value,
+                   GError **errp);
+void config_vm_free(struct vm_config *vm);
+
+/* Is @text [A-Za-z0-9_.-]{1,63}, and not "." or ".."? */
+bool config_valid_name(const char *text);
+
+/*
+ * Parse "10.0.0.1" (IPv4-mapped GID), an IPv6 address / GID in text form, or a
+ * MAC address "52:54:00:12:34:56" (its EUI-64 link-local GID).
+ * False for anything else, for the unspecified address and for multicast.
+ */
+bool config_parse_gid(const char *text, struct pvrdma_gid *gid);
+
+/* Text form of a GID: dotted for IPv4-mapped ones, else IPv6. */
+#define CONFIG_GID_STRLEN 46
+void config_format_gid(const struct pvrdma_gid *gid,
+                       char text[CONFIG_GID_STRLEN]);
+
+#endif /* PVRDMAD_CONFIG_H */

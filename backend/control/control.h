@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The admin socket that pvrdmactl speaks to.
+ *
+ * A UNIX stream socket of mode 0600: whoever may open it may do everything the
+ * daemon can, so file permissions are the access control.  A request is one
+ * line with a JSON object, its answer another line:
+ *
+ *   {"cmd": "status"}
+ *   {"cmd": "vm-list"}
+ *   {"cmd": "vm-add", "name": NAME, "set": {KEY: "VALUE", ...}}
+ *   {"cmd": "vm-remove" | "vm-pause" | "vm-resume", "name": NAME}
+ *   {"cmd": "qp-list", "name": NAME, "after": HANDLE}     (after: optional)
+ *   {"cmd": "counters", "name": NAME}                     (name: optional)
+ *
+ *   {"ok": true, "result": {...}}
+ *   {"ok": false, "error": "text"}
+ *
+ * Main thread only.
+ */
+#ifndef PVRDMAD_CONTROL_H
+#define PVRDMAD_CONTROL_H
+
+#include <glib.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config.h"
+
+#define CONTROL_MAX_CLIENTS 16u
+#define CONTROL_MAX_REQUEST 16384u /* bytes of a line */
+#define CONTROL_MAX_DEPTH   4u     /* nesting of a request */
+#define CONTROL_MAX_SET     16u    /* keys in vm-add */
+#define CONTROL_QP_PAGE     512u   /* rows in one answer to qp-list */
+
+/* Listen on cfg->control_socket; @cfg must stay valid until control_close(). */
+bool control_listen(const struct daemon_config *cfg, GError **errp);
+void control_close(void);
+
+/* ---- inside control/, and for tests ---- */
+
+enum control_cmd {
+    CONTROL_STATUS,
+    CONTROL_VM_LIST,
+    CONTROL_VM_ADD,
+    CONTROL_VM_REMOVE,
+    CONTROL_VM_PAUSE,
+    CONTROL_VM_RESUME,
+    CONTROL_QP_LIST,
+    CONTROL_COUNTERS,
+};
+
+struct control_request {
+    enum control_cmd cmd;
+    char *name;     /* NULL if not given; else a valid VM name */
+    uint32_t after; /* qp-list: only handles above this one */
+    unsigned n_set;
+    char *key[CONTROL_MAX_SET], *value[CONTROL_MAX_SET];
+};
+
+/*
+ * Parse one request (without its newline).  NULL with errp for anything that is
+ * not exactly one of the requests above.
+ */
+struct control_request *control_request_parse(const char *line, size_t len,
+                                              GError **errp);
+void control_request_free(struct control_request *req);
+
+/* Execute a line; the answer, with its newline, is to be freed with g_free. */
+char *control_handle(const struct daemon_config *cfg, const char *line, size_t len);
+
+/* report.c: what the daemon says about itself. */
+struct _JsonBuilder;
+struct vm;
+void report_status(struct _JsonBuilder *b, const struct daemon_config *cfg);
+void report_vm(struct _JsonBuilder *b, struct vm *vm);
+void report_counters(struct _JsonBuilder *b, struct vm *vm);
+/* Adds members "qps" and, if there are more rows, "next" (for "after"). */
+void report_qps(struct _JsonBuilder *b, struct vm *vm, uint32_t after);
+
+#endif /* PVRDMAD_CONTROL_H */

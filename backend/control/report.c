@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * What the daemon says about itself, as JSON.
+ *
+ * Main thread.  Objects are made and destroyed by this thread, so their
+ * pointers hold still; what workers change is read under the VM's token and the
+ * QP's lock, or is an atomic counter.  Answers are bounded: QPs come in pages of
+ * CONTROL_QP_PAGE rows, so that listing them does not keep commands waiting.
+ */
+#include <json-glib/json-glib.h>
+
+#include "control/control.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "directory/directory.h"
+#include "pvrdma/ext.h"
+#include "transport/transport.h"
+#include "vm.h"
+
+#define NAME_OF(table, i) ((i) < G_N_ELEMENTS(table) && (table)[i] ? (table)[i] : "?")
+
+static const char *const qp_types[] = {
+    [PVRDMA_QPT_GSI] = "GSI",
+    [PVRDMA_QPT_RC] = "RC",
+    [PVRDMA_QPT_UC] = "UC",
+    [PVRDMA_QPT_UD] = "UD",
+};
+
+static const char *const qp_states[] = {
+    [PVRDMA_QPS_RESET] = "RESET", [PVRDMA_QPS_INIT] = "INIT", [PVRDMA_QPS_RTR] = "RTR",
+    [PVRDMA_QPS_RTS] = "RTS",     [PVRDMA_QPS_SQD] = "SQD",   [PVRDMA_QPS_SQE] = "SQE",
+    [PVRDMA_QPS_ERR] = "ERR",
+};
+
+static const char *const qp_waits[] = {
+    [QP_WAIT_NONE] = "none",
+    [QP_WAIT_RNR] = "rnr",
+    [QP_WAIT_TIMEOUT] = "timeout",
+    [QP_WAIT_HOLD] = "hold",
+};
+
+static void add_int(JsonBuilder *b, const char *name, uint64_t value)
+{
+    json_builder_set_member_name(b, name);
+    json_builder_add_int_value(b, value);
+}
+
+static void add_str(JsonBuilder *b, const char *name, const char *value)
+{
+    json_builder_set_member_name(b, name);
+    json_builder_add_string_value(b, value);
+}
+
+static void add_bool(JsonBuilder *b, const char *name, bool value)
+{
+    json_builder_set_member_name(b, name);
+    json_builder_add_boolean_value(b, value);
+}
+
+static void begin(JsonBuilder *b, const char *name)
+{
+    json_builder_set_member_name(b, name);
+    json_builder_begin_object(b);
+}
+
+/* ---- the process ---- */
+
+static unsigned count_dir(const char *path)
+{
+    DIR *dir = opendir(path);
+    unsigned n = 0;
+
+    if (!dir) {
+        return 0;
+    }
+    for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
+        n += e->d_name[0] != '.';
+    }
+    closedir(dir);
+    return n;
+}
+
+/* A "Name:  123 kB" line of /proc/self/status. */
+static uint64_t proc_kb(const char *status, const char *name)
+{
+    const char *line = strstr(status, name);
+    unsigned long long kb = 0;
+
+    if (!line || sscanf(line + strlen(name), " %llu", &kb) != 1) {
+        return 0;
+    }
+    return kb;
+}
+
+static void report_process(JsonBuilder *b)
+{
+    g_autofree char *status = NULL;
+
+    g_file_get_contents("/proc/self/status", &status, NULL, NULL);
+    begin(b, "process");
+    /* Not counted: the descriptor of this very look. */
+    add_int(b, "fds", count_dir("/proc/self/fd") - 1);
+    add_int(b, "threads", count_dir("/proc/self/task"));
+    add_int(b, "mappings_kb", proc_kb(status ? status : "", "VmSize:"));
+    add_int(b, "rss_kb", proc_kb(status ? status : "", "VmRSS:"));
+    add_int(b, "rss_anon_kb", proc_kb(status ? status : "", "RssAnon:"));
+    json_builder_end_object(b);
+}
+
+void report_status(JsonBuilder *b, const struct daemon_config *cfg)
+{
+    add_str(b, "version", PVRDMA_PROJECT_VERSION);
+    add_int(b, "pid", getpid());
+    add_str(b, "socket_dir", cfg->socket_dir);
+    add_int(b, "workers", cfg->workers);
+    add_int(b, "poll_us", cfg->poll_us);
+    add_int(b, "directory_gids", directory_count());
+    report_process(b);
+}
+
+/* ---- a VM ---- */
+
+static void report_objects(JsonBuilder *b, struct vm *vm)
+{
+    struct verbs_stats st = {0};
+
+    if (vm->attached) {
+        verbs_get_stats(vm, &st);
+    }
+    begin(b, "objects");
+    add_int(b, "contexts", st.uctx);
+    add_int(b, "pds", st.pd);
+    add_int(b, "mrs", st.mr);
+    add_int(b, "cqs", st.cq);
+    add_int(b, "qps", st.qp);
+    add_int(b, "gids", st.gid);
+    add_int(b, "pages", st.pages);
+    json_builder_end_object(b);
+}
+
+static void report_memory(JsonBuilder *b, struct vm *vm)
+{
+    struct guest_mem_stats st = {0};
+
+    if (vm->attached) {
+        guest_mem_get_stats(&vm->mem, &st);
+    }
+    begin(b, "memory");
+    add_int(b, "regions", st.regions);
+    add_int(b, "files", st.files);
+    add_int(b, "bytes", st.bytes);
+    json_builder_end_object(b);
+}
+
+static void report_addresses(JsonBuilder *b, const struct vm_config *cfg)
+{
+    char text[CONFIG_GID_STRLEN];
+
+    json_builder_set_member_name(b, "addresses");
+    json_builder_begin_array(b);
+    if (cfg->any_address) {
+        json_builder_add_string_value(b, "any");
+    }
+    for (unsigned i = 0; i < cfg->n_addresses; i++) {
+        config_format_gid(&cfg->addresses[i], text);
+        json_builder_add_string_value(b, text);
+    }
+    json_builder_end_array(b);
+}
+
+static void report_gids(JsonBuilder *b, struct vm *vm)
+{
+    char text[CONFIG_GID_STRLEN];
+
+    json_builder_set_member_name(b, "bound_gids");
+    json_builder_begin_array(b);
+    for (unsigned i = 0; vm->attached && i < VERBS_GID_TBL_LEN; i++) {
+        if (vm->verbs.gid[i].bound) {
+            config_format_gid(&vm->verbs.gid[i].gid, text);
+            json_builder_add_string_value(b, text);
+        }
+    }
+    json_builder_end_array(b);
+}
+
+void report_vm(JsonBuilder *b, struct vm *vm)
+{
+    const struct vm_config *cfg = vm->cfg;
+
+    json_builder_begin_object(b);
+    add_str(b, "name", cfg->name);
+    add_str(b, "socket", cfg->socket);
+    add_str(b, "network", cfg->network);
+    report_addresses(b, cfg);
+    if (cfg->has_mac) {
+        char mac[18];
+
+        g_snprintf(mac, sizeof(mac), "%02x:%02x:%02x:%02x:%02x:%02x", cfg->mac[0],
+                   cfg->mac[1], cfg->mac[2], cfg->mac[3], cfg->mac[4], cfg->mac[5]);
+        add_str(b, "mac", mac);
+    }
+    add_bool(b, "connected", vm->conn != NULL);
+    add_bool(b, "attached", vm->attached);
+    add_bool(b, "active", vm->attached && vm->dev.active);
+    add_bool(b, "paused", vm->attached && atomic_load(&vm->dp.paused));
+    add_bool(b, "admin_paused", vm->admin_paused);
+    add_int(b, "attaches", vm->attaches);
+    add_int(b, "faults", vm->faults);
+    report_gids(b, vm);
+    report_objects(b, vm);
+    report_memory(b, vm);
+    begin(b, "limits");
+    add_int(b, "max_qp", cfg->max_qp);
+    add_int(b, "max_cq", cfg->max_cq);
+    add_int(b, "max_mr", cfg->max_mr);
+    add_int(b, "max_pd", cfg->max_pd);
+    add_int(b, "max_mr_pages", cfg->max_mr_pages);
+    json_builder_end_object(b);
+    json_builder_end_object(b);
+}
+
+/* ---- counters ---- */
+
+static void report_ring(JsonBuilder *b, const char *name, struct event_ring *ring)
+{
+    uint64_t pushed, dropped;
+
+    pthread_mutex_lock(&ring->lock);
+    pushed = ring->pushed;
+    dropped = ring->dropped;
+    pthread_mutex_unlock(&ring->lock);
+    begin(b, name);
+    add_int(b, "pushed", pushed);
+    add_int(b, "dropped", dropped);
+    json_builder_end_object(b);
+}
+
+static void report_device(JsonBuilder *b, struct device *dev)
+{
+    uint64_t writes = 0, bad;
+
+    bad = atomic_load_explicit(&dev->bad_doorbells, memory_order_relaxed);
+    if (dev->db_shared) {
+        /* Counted by the VMM, which may write what it likes here. */
+        writes = __atomic_load_n(&dev->db_shared->writes, __ATOMIC_RELAXED);
+        bad += __atomic_load_n(&dev->db_shared->bad_doorbells, __ATOMIC_RELAXED);
+    }
+    begin(b, "device");
+    add_int(b, "commands", dev->commands);
+    add_int(b, "failed_commands", dev->failed_commands);
+    add_int(b, "doorbell_writes", writes);
+    add_int(b, "bad_doorbells", bad);
+    report_ring(b, "async_events", &dev->async);
+    report_ring(b, "cq_notifications", &dev->cqn);
+    json_builder_end_object(b);
+}
+
+static void report_irq(JsonBuilder *b, struct vm_irq *irq)
+{
+    static const char *const names[PVRDMA_NUM_VEC] = {
+        [PVRDMA_VEC_CMD] = "command",
+        [PVRDMA_VEC_ASYNC] = "async",
+        [PVRDMA_VEC_CQ] = "cq",
+    };
+
+    begin(b, "interrupts");
+    for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
+        add_int(b, names[i],
+                atomic_load_explicit(&irq->vec[i].raised, memory_order_relaxed));
+    }
+    json_builder_end_object(b);
+}
+
+static void report_datapath(JsonBuilder *b, struct vm_datapath *dp)
+{
+    begin(b, "datapath");
+    add_int(b, "tx_messages", atomic_load(&dp->tx_msgs));
+    add_int(b, "tx_bytes", atomic_load(&dp->tx_bytes));
+    add_int(b, "rx_messages", atomic_load(&dp->rx_msgs));
+    add_int(b, "rx_bytes", atomic_load(&dp->rx_bytes));
+    add_int(b, "errors", atomic_load(&dp->errors));
+    add_int(b, "rnr_waits", atomic_load(&dp->rnr_waits));
+    add_int(b, "retries", atomic_load(&dp->retries));
+    add_int(b, "cq_interrupts", atomic_load(&dp->interrupts));
+    json_builder_end_object(b);
+}
+
+void report_counters(JsonBuilder *b, struct vm *vm)
+{
+    json_builder_begin_object(b);
+    add_str(b, "name", vm->cfg->name);
+    add_bool(b, "attached", vm->attached);
+    add_int(b, "attaches", vm->attaches);
+    add_int(b, "faults", vm->faults);
+    report_objects(b, vm);
+    report_memory(b, vm);
+    if (vm->attached) {
+        report_device(b, &vm->dev);
+        report_irq(b, &vm->irq);
+        report_datapath(b, &vm->dp);
+    }
+    json_builder_end_object(b);
+}
+
+/* ---- QPs ---- */
+
+static void report_wq(JsonBuilder *b, const char *name, const struct wq *wq,
+                      const uint32_t *prod)
+{
+    begin(b, name);
+    add_int(b, "entries", wq->nwqe);
+    add_int(b, "consumer", wq->cons);
+    if (prod) {
+        add_int(b, "producer", *prod);
+    }
+    json_builder_end_object(b);
+}
+
+/* What the guest has posted, as it says; false if that is not mapped. */
+static bool producers(struct qp *qp, uint32_t *sq, uint32_t *rq)
+{
+    const union {
+        struct pvrdma_ring_state stock;
+        struct pvrdma_ext_ring ext;
+    } * head;
+
+    if (!qp->mem.npages) {
+        return false;
+    }
+    head = guest_ptr(&qp->vm->mem, qp->mem.page[0], sizeof(*head), false);
+    if (!head) {
+        return false;
+    }
+    if (qp->mem.ext) {
+        *sq = __atomic_load_n(&head->ext.tx_prod_tail.value, __ATOMIC_RELAXED);
+        *rq = __atomic_load_n(&head->ext.rx_prod_tail.value, __ATOMIC_RELAXED);
+    } else {
+        *sq = __atomic_load_n(&head->stock.tx.prod_tail, __ATOMIC_RELAXED);
+        *rq = __atomic_load_n(&head->stock.rx.prod_tail, __ATOMIC_RELAXED);
+    }
+    return true;
+}
+
+/* The VM's token and qp->lock are held. */
+static void report_qp(JsonBuilder *b, struct qp *qp)
+{
+    const struct pvrdma_qp_attr *attr = &qp->attr;
+    uint32_t state = atomic_load(&qp->state);
+    uint32_t sq_prod, rq_prod;
+    bool known = producers(qp, &sq_prod, &rq_prod);
+    char gid[CONFIG_GID_STRLEN];
+
+    config_format_gid(&attr->ah_attr.dgid, gid);
+
+    json_builder_begin_object(b);
+    add_int(b, "handle", qp->handle);
+    add_int(b, "qpn", qp->qpn);
+    add_str(b, "type", NAME_OF(qp_types, qp->type));
+    add_str(b, "state", NAME_OF(qp_states, state));
+    add_int(b, "dest_qpn", attr->dest_qp_num);
+    add_str(b, "dest_gid", gid);
+    add_str(b, "transport", qp->req.transport ? qp->req.transport->name : "none");
+    add_bool(b, "extended", qp->mem.ext);
+    report_wq(b, "sq", &qp->sq, known ? &sq_prod : NULL);
+    report_wq(b, "rq", &qp->rq, known ? &rq_prod : NULL);
+    add_int(b, "sq_psn", qp->req.psn);
+    add_int(b, "rq_psn", qp->resp.psn);
+    add_int(b, "sent", qp->req.msn);
+    add_int(b, "received", qp->resp.msn);
+    add_str(b, "wait", NAME_OF(qp_waits, qp->req.wait));
+    add_int(b, "retries_left", qp->req.retries_left);
+    add_int(b, "rnr_left", qp->req.rnr_left);
+    json_builder_end_object(b);
+}
+
+void report_qps(JsonBuilder *b, struct vm *vm, uint32_t after)
+{
+    const struct id_table *t = &vm->verbs.qp;
+    uint32_t rows = 0, last = 0, next = 0;
+
+    json_builder_set_member_name(b, "qps");
+    json_builder_begin_array(b);
+    if (vm->attached && after < t->size) {
+        vm_token_take(vm);
+        for (uint32_t i = after + 1; i < t->size; i++) {
+            struct qp *qp = id_table_get(t, i);
+
+            if (!qp) {
+                continue;
+            }
+            if (rows == CONTROL_QP_PAGE) {
+                next = last;
+                break;
+            }
+            pthread_mutex_lock(&qp->lock);
+            report_qp(b, qp);
+            pthread_mutex_unlock(&qp->lock);
+            last = i;
+            rows++;
+        }
+        vm_token_release(vm);
+    }
+    json_builder_end_array(b);
+    if (next) {
+        add_int(b, "next", next);
+    }
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Completions.
+ *
+ * comp_push() writes a CQE; comp_flush() publishes the producer indices of all
+ * CQs the worker touched since, then looks at their arm words and raises one
+ * interrupt per VM.  The order is what makes waiting guests safe (D6):
+ *
+ *   write CQE, publish prod_tail (release), full barrier, exchange the arm word
+ *
+ * against the guest's "store arm, full barrier, poll again".  A message-borne
+ * arm (datapath_cq_arm) cannot rely on the guest polling after it, so it looks
+ * itself for completions beyond cons_head; the exchange decides who fires.
+ *
+ * A CQ is in at most one worker's batch at a time (cq->batched); a batch is
+ * flushed before the worker's quiescent point, so its pointers stay valid.
+ *
+ * Threads: workers; datapath_cq_arm on the main thread.  cq->lock protects the
+ * CQ; it is never held while an eventfd is written.
+ */
+#include "engine.h"
+#include "pvrdma/ext.h"
+#include "log.h"
+
+static _Atomic uint32_t *cq_word(struct cq *cq, bool cons, bool write)
+{
+    /* The CQ's ring state is the rx half. */
+    return guest_ptr(&cq->vm->mem, ring_word_gpa(&cq->mem, true, cons), 4, write);
+}
+
+/* Distance from index @a forward to @b in a CQ of n entries. */
+static uint32_t idx_dist(uint32_t a, uint32_t b, uint32_t n)
+{
+    return (b - a) & (2 * n - 1);
+}
+
+/*
+ * Read the guest's consumer index.  False if it is not an index, or claims
+ * entries that were never published.
+ */
+static bool cq_read_cons(struct cq *cq)
+{
+    _Atomic uint32_t *p = cq_word(cq, true, false);
+    uint32_t cons;
+
+    if (!p) {
+        return false;
+    }
+    cons = atomic_load_explicit(p, memory_order_acquire);
+    if (!pvrdma_idx_valid(cons, cq->ncqe) ||
+        idx_dist(cq->cons, cons, cq->ncqe) > idx_dist(cq->cons, cq->prod, cq->ncqe)) {
+        return false;
+    }
+    cq->cons = cons;
+    return true;
+}
+
+/*
+ * The CQ overran or its ring is unusable: no completions any more.  The VM's
+ * worker reports it (CQ_ERR) and moves its QPs to ERR, see sched.c.  cq->lock
+ * held, so no event from here: its eventfd could block.
+ */
+static void cq_fail(struct cq *cq, const char *why)
+{
+    struct vm *vm = cq->vm;
+
+    cq->error = true;
+    log_vm(LOG_LVL_WARN, vm, "CQ %u: %s", cq->handle, why);
+    atomic_store(&vm->dp.cq_error, true);
+    datapath_wake(vm);
+}
+
+static void batch_add(struct worker *w, struct cq *cq)
+{
+    if (cq->batched) {
+        return;
+    }
+    cq->batched = true;
+    w->batch.cq[w->batch.n++] = cq;
+}
+
+void comp_push(struct cq *cq, const struct pvrdma_cqe *cqe, bool solicited)
+{
+    struct worker *w = worker_self();
+    uint64_t gpa;
+
+    pthread_mutex_lock(&cq->lock);
+    if (cq->error) {
+        goto out;
+    }
+    if (idx_dist(cq->cons, cq->prod, cq->ncqe) >= cq->ncqe) {
+        if (!cq_read_cons(cq)) {
+            cq_fail(cq, "bad consumer index");
+            goto out;
+        }
+        if (idx_dist(cq->cons, cq->prod, cq->ncqe) >= cq->ncqe) {
+            cq_fail(cq, "overrun");
+            goto out;
+        }
+    }
+    gpa = (uint64_t)pvrdma_idx_slot(cq->prod, cq->ncqe) * sizeof(*cqe);
+    gpa = cq->mem.page[1 + (gpa >> PVRDMA_PAGE_SHIFT)] + (gpa & (PVRDMA_PAGE_SIZE - 1));
+    if (!guest_write(&cq->vm->mem, gpa, cqe, sizeof(*cqe))) {
+        cq_fail(cq, "ring memory is not mapped");
+        goto out;
+    }
+    cq->prod = pvrdma_idx_next(cq->prod, cq->ncqe);
+    if (solicited || cqe->status != PVRDMA_WC_SUCCESS) {
+        cq->last_sol = cq->prod;
+        cq->new_sol = true;
+    }
+    batch_add(w, cq);
+out:
+    pthread_mutex_unlock(&cq->lock);
+}
+
+/*
+ * Where this CQ's arm word is: in its header page, or, for a CQ of a stock
+ * program, in the region that the VMM's doorbell handler writes.
+ */
+static _Atomic uint32_t *arm_word(struct cq *cq)
+{
+    if (cq->mem.ext) {
+        return guest_ptr(&cq->vm->mem,
+                         cq->mem.page[0] + offsetof(struct pvrdma_ext_ring, arm), 4,
+                         true);
+    }
+    return (_Atomic uint32_t *)&cq->vm->dev.db_shared->arm[cq->handle];
+}
+
+/*
+ * One firing: take the arm word if what arrived matches it.  @sol: a solicited
+ * or error completion is among what arrived.
+ */
+static bool arm_take(struct cq *cq, bool sol)
+{
+    _Atomic uint32_t *arm = arm_word(cq);
+    uint32_t v = arm ? atomic_load(arm) : PVRDMA_DB_ARM_NONE;
+
+    while (v != PVRDMA_DB_ARM_NONE) {
+        if (v == PVRDMA_DB_ARM_SOLICITED && !sol) {
+            return false;
+        }
+        if (atomic_compare_exchange_weak(arm, &v, PVRDMA_DB_ARM_NONE)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Publish what was pushed; true if the guest is to be notified. */
+static bool cq_publish(struct cq *cq)
+{
+    _Atomic uint32_t *tail;
+    bool sol, ok = false;
+
+    pthread_mutex_lock(&cq->lock);
+    cq->batched = false;
+    sol = cq->new_sol;
+    cq->new_sol = false;
+    tail = cq_word(cq, false, true);
+    if (tail) { /* what came before an overrun is the guest's */
+        atomic_store_explicit(tail, cq->prod, memory_order_release);
+        guest_mark_dirty(&cq->vm->mem, ring_word_gpa(&cq->mem, true, false), 4);
+        cq->published = cq->prod;
+        ok = true;
+    }
+    pthread_mutex_unlock(&cq->lock);
+
+    full_barrier();
+    return ok && arm_take(cq, sol);
+}
+
+void comp_flush(struct worker *w)
+{
+    struct vm *notify[COMP_BATCH_MAX];
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < w->batch.n; i++) {
+        struct cq *cq = w->batch.cq[i];
+        struct vm *vm = cq->vm;
+        unsigned k;
+
+        if (!cq_publish(cq)) {
+            continue;
+        }
+        event_cq_notify(vm, cq->handle);
+        for (k = 0; k < n && notify[k] != vm; k++) {
+        }
+        if (k == n) {
+            notify[n++] = vm;
+        }
+    }
+    w->batch.n = 0;
+    for (unsigned i = 0; i < n; i++) {
+        atomic_fetch_add_explicit(&notify[i]->dp.interrupts, 1, memory_order_relaxed);
+        irq_raise(&notify[i]->irq, PVRDMA_VEC_CQ);
+    }
+}
+
+void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited)
+{
+    struct cq *cq = id_table_get(&vm->verbs.cq, cq_handle);
+    _Atomic uint32_t *arm;
+    uint32_t none = PVRDMA_DB_ARM_NONE;
+    bool beyond = false, sol = false;
+
+    if (!cq) {
+        return;
+    }
+    arm = arm_word(cq);
+    if (!arm) {
+        return;
+    }
+    if (solicited) {
+        atomic_compare_exchange_strong(arm, &none, PVRDMA_DB_ARM_SOLICITED);
+    } else {
+        atomic_store(arm, PVRDMA_DB_ARM_ANY);
+    }
+    full_barrier();
+
+    pthread_mutex_lock(&cq->lock);
+    if (!cq->error && cq_read_cons(cq)) {
+        uint32_t left = idx_dist(cq->cons, cq->published, cq->ncqe);
+
+        /* Nothing unread if cons ran up to published. */
+        beyond = left != 0 && left <= cq->ncqe;
+        sol = beyond && idx_dist(cq->cons, cq->last_sol, cq->ncqe) - 1 < left;
+    }
+    pthread_mutex_unlock(&cq->lock);
+
+    if (beyond && arm_take(cq, sol)) {
+        event_cq_notify(vm, cq_handle);
+        irq_raise(&vm->irq, PVRDMA_VEC_CQ);
+    }
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Doorbell maps: where a worker learns which queues to look at.
+ *
+ * Three kinds of source have the same form, a summary of 16 words over 1024
+ * words of 64 handles each: the daemon's own region, the region shared with the
+ * VMM (doorbell.h), and the extension memory of each guest context (ext.h),
+ * which lies in guest RAM.  A bit only says "look"; the worker clears summary
+ * bits before words, and words before it reads ring indices, so whatever is
+ * posted after its look sets a bit again.  A guest that floods the maps costs
+ * at most SCAN_WORDS words per map and turn.
+ *
+ * Threads: scanning by the VM's worker with the token; contexts come and go on
+ * the main thread, which publishes a new list and waits for quiescence.
+ */
+#include "engine.h"
+#include "pvrdma/ext.h"
+
+/* Doorbell words (64 handles each) taken per map and turn. */
+#define SCAN_WORDS 8u
+
+/* Words per guest page of an extension map. */
+#define HALF (PVRDMA_DB_WORDS / 2)
+
+struct ext_list {
+    unsigned n;
+    _Atomic bool fresh; /* a context came: its kick word is still set */
+    const uint64_t *page[]; /* PVRDMA_EXT_PAGES guest-physical addresses each */
+};
+
+/* One map; the words may lie in two pieces. */
+struct map_view {
+    uint64_t *summary;
+    uint64_t *words[2];
+};
+
+typedef void (*found_fn)(struct vm *vm, uint32_t handle);
+
+/* Summary words that can have a bit for a handle of this VM. */
+static unsigned summary_words(const struct vm *vm)
+{
+    return (vm->cfg->max_qp + 4095) / 4096;
+}
+
+static struct map_view region_view(struct pvrdma_db_map *map)
+{
+    return (struct map_view){map->summary, {map->words, map->words + HALF}};
+}
+
+/* @first: the summary's page in the extension memory.  False: not mapped. */
+static bool ext_view(struct vm *vm, const uint64_t *page, unsigned first,
+                     struct map_view *v)
+{
+    v->summary = guest_ptr(&vm->mem, page[first], PVRDMA_PAGE_SIZE, true);
+    v->words[0] = guest_ptr(&vm->mem, page[first + 1], PVRDMA_PAGE_SIZE, true);
+    v->words[1] = guest_ptr(&vm->mem, page[first + 2], PVRDMA_PAGE_SIZE, true);
+    return v->summary && v->words[0] && v->words[1];
+}
+
+/* Take up to SCAN_WORDS words of a map; true if there were any. */
+static bool scan_map(struct vm *vm, const struct map_view *v, found_fn found)
+{
+    unsigned n = summary_words(vm), start = vm->dp.scan_pos, left = SCAN_WORDS;
+
+    for (unsigned k = 0; k < n && left; k++) {
+        unsigned s = (start + k) % n;
+        uint64_t sum;
+
+        if (!__atomic_load_n(&v->summary[s], __ATOMIC_RELAXED)) {
+            continue;
+        }
+        sum = __atomic_exchange_n(&v->summary[s], 0, __ATOMIC_SEQ_CST);
+        while (sum && left) {
+            unsigned w = s * 64 + (unsigned)__builtin_ctzll(sum);
+            uint64_t bits =
+                __atomic_exchange_n(&v->words[w / HALF][w % HALF], 0, __ATOMIC_SEQ_CST);
+
+            sum &= sum - 1;
+            left--;
+            while (bits) {
+                found(vm, w * 64 + (unsigned)__builtin_ctzll(bits));
+                bits &= bits - 1;
+            }
+        }
+        if (sum) {
+            __atomic_fetch_or(&v->summary[s], sum, __ATOMIC_SEQ_CST);
+            vm->dp.scan_pos = s + 1;
+        }
+    }
+    return left != SCAN_WORDS;
+}
+
+static bool map_pending(const struct vm *vm, const struct map_view *v)
+{
+    for (unsigned s = 0; s < summary_words(vm); s++) {
+        if (__atomic_load_n(&v->summary[s], __ATOMIC_RELAXED)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool doorbells_scan(struct vm *vm, found_fn send, found_fn recv)
+{
+    struct pvrdma_db_region *region[] = {vm->dev.db_private, vm->dev.db_shared};
+    struct ext_list *ext = atomic_load(&vm->dp.ext);
+    struct map_view v;
+    bool any = false;
+
+    if (ext && atomic_load_explicit(&ext->fresh, memory_order_relaxed)) {
+        /*
+         * Here the worker is awake.  One that always is would never come to
+         * clear the word on waking, and each post of that context would ring.
+         */
+        atomic_store(&ext->fresh, false);
+        doorbells_set_kick(vm, 0);
+    }
+    for (unsigned i = 0; i < G_N_ELEMENTS(region); i++) {
+        v = region_view(&region[i]->send);
+        any |= scan_map(vm, &v, send);
+        v = region_view(&region[i]->recv);
+        any |= scan_map(vm, &v, recv);
+    }
+    for (unsigned i = 0; ext && i < ext->n; i++) {
+        if (ext_view(vm, ext->page[i], 1, &v)) {
+            any |= scan_map(vm, &v, send);
+        }
+        if (ext_view(vm, ext->page[i], 4, &v)) {
+            any |= scan_map(vm, &v, recv);
+        }
+    }
+    return any;
+}
+
+bool doorbells_pending(struct vm *vm)
+{
+    struct pvrdma_db_region *region[] = {vm->dev.db_private, vm->dev.db_shared};
+    struct ext_list *ext = atomic_load(&vm->dp.ext);
+    struct map_view v;
+    bool any = false;
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(region) && !any; i++) {
+        v = region_view(&region[i]->send);
+        any |= map_pending(vm, &v);
+        v = region_view(&region[i]->recv);
+        any |= map_pending(vm, &v);
+    }
+    for (unsigned i = 0; ext && i < ext->n && !any; i++) {
+        any |= ext_view(vm, ext->page[i], 1, &v) && map_pending(vm, &v);
+        any |= ext_view(vm, ext->page[i], 4, &v) && map_pending(vm, &v);
+    }
+    return any;
+}
+
+void doorbells_set_kick(struct vm *vm, uint32_t kick)
+{
+    struct ext_list *ext = atomic_load(&vm->dp.ext);
+
+    __atomic_store_n(&vm->dev.db_shared->kick, kick, __ATOMIC_RELEASE);
+    for (unsigned i = 0; ext && i < ext->n; i++) {
+        uint32_t *word = guest_ptr(&vm->mem, ext->page[i][0], 4, true);
+
+        if (word) {
+            __atomic_store_n(word, kick, __ATOMIC_RELEASE);
+            guest_mark_dirty(&vm->mem, ext->page[i][0], 4);
+        }
+    }
+}
+
+/* ---- contexts; main thread ----------------------------------------------- */
+
+static void list_publish(struct vm *vm, struct ext_list *l)
+{
+    struct ext_list *old = atomic_exchange(&vm->dp.ext, l);
+
+    datapath_wake(vm);
+    datapath_quiesce();
+    g_free(old);
+}
+
+void datapath_ext_add(struct vm *vm, const struct ring_mem *mem)
+{
+    struct ext_list *old = atomic_load(&vm->dp.ext);
+    unsigned n = old ? old->n : 0;
+    struct ext_list *l = g_malloc0(sizeof(*l) + (n + 1) * sizeof(l->page[0]));
+    uint32_t *kick = guest_ptr(&vm->mem, mem->page[0], 4, true);
+
+    if (kick) {
+        /* Until the worker has the new list, every post rings. */
+        __atomic_store_n(kick, 1, __ATOMIC_RELEASE);
+    }
+    for (unsigned i = 0; i < n; i++) {
+        l->page[l->n++] = old->page[i];
+    }
+    l->page[l->n++] = mem->page;
+    atomic_store(&l->fresh, true);
+    list_publish(vm, l);
+}
+
+void datapath_ext_clear(struct vm *vm)
+{
+    if (atomic_load(&vm->dp.ext)) {
+        list_publish(vm, NULL);
+    }
+}
+
+void datapath_ext_remove(struct vm *vm, const struct ring_mem *mem)
+{
+    struct ext_list *old = atomic_load(&vm->dp.ext), *l;
+
+    l = g_malloc0(sizeof(*l) + old->n * sizeof(l->page[0]));
+    for (unsigned i = 0; i < old->n; i++) {
+        if (old->page[i] != mem->page) {
+            l->page[l->n++] = old->page[i];
+        }
+    }
+    atomic_store(&l->fresh, atomic_load(&old->fresh));
+    list_publish(vm, l);
+}

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The requester: takes WQEs from a send queue in order, checks them, has the
+ * transport carry them, and completes them.
+ *
+ * One message of a QP is in progress at a time (req.op), so order and fences
+ * hold by construction: a READ or atomic has its result in place before the
+ * next WQE is fetched.
+ *
+ * Retry rules (InfiniBand spec 9.7.6.1.3, 9.7.5.2.8): a peer that does not
+ * answer costs one transport timeout (4.096 us * 2^timeout) per try, retry_cnt
+ * + 1 in all; timeout 0 never gives up.  "Receiver not ready" costs one RNR
+ * timer of the responder's choice, at most rnr_retry times, 7 meaning for ever.
+ * Waiting QPs sit in the VM's timer heap; a peer that is paused stops the clock.
+ *
+ * Threads: the VM's worker with the token held.
+ */
+#include "engine.h"
+#include "log.h"
+
+/* timeout 0 and a paused peer: how often to look again. */
+#define POLL_INFINITE_NS 100000000u
+#define POLL_HOLD_NS     1000000u
+
+/* WQEs flushed per turn of a QP in ERR. */
+#define FLUSH_BATCH 256u
+
+enum fetch { FETCH_NONE, FETCH_OK, FETCH_BAD };
+
+static uint32_t wc_opcode(uint32_t wr)
+{
+    switch (wr) {
+    case PVRDMA_WR_RDMA_WRITE:
+    case PVRDMA_WR_RDMA_WRITE_WITH_IMM:
+        return PVRDMA_WC_RDMA_WRITE;
+    case PVRDMA_WR_RDMA_READ:
+        return PVRDMA_WC_RDMA_READ;
+    case PVRDMA_WR_ATOMIC_CMP_AND_SWP:
+        return PVRDMA_WC_COMP_SWAP;
+    case PVRDMA_WR_ATOMIC_FETCH_AND_ADD:
+        return PVRDMA_WC_FETCH_ADD;
+    default:
+        return PVRDMA_WC_SEND;
+    }
+}
+
+static void complete(struct qp *qp, uint32_t status)
+{
+    struct send_op *op = &qp->req.op;
+    struct pvrdma_cqe cqe;
+
+    op->active = false;
+    if (status == PVRDMA_WC_SUCCESS && !qp->sq_sig_all &&
+        !(op->flags & PVRDMA_SEND_SIGNALED)) {
+        return;
+    }
+    memset(&cqe, 0, sizeof(cqe));
+    cqe.wr_id = op->wr_id;
+    cqe.qp = qp->handle;
+    cqe.opcode = wc_opcode(op->opcode);
+    cqe.status = status;
+    cqe.port_num = 1;
+    if (status == PVRDMA_WC_SUCCESS && (op->opcode == PVRDMA_WR_RDMA_READ ||
+                                        op->opcode == PVRDMA_WR_ATOMIC_CMP_AND_SWP ||
+                                        op->opcode == PVRDMA_WR_ATOMIC_FETCH_AND_ADD)) {
+        cqe.byte_len = (uint32_t)op->length;
+    }
+    comp_push(qp->scq, &cqe, false);
+}
+
+/* Copy the next WQE into req.op.  Only what fits our own limits is read. */
+static enum fetch fetch(struct qp *qp)
+{
+    struct send_op *op = &qp->req.op;
+    struct pvrdma_sq_wqe_hdr h;
+    const uint8_t *wqe;
+    int32_t pending = wq_pending(qp, &qp->sq, false);
+
+    if (pending <= 0) {
+        return pending < 0 ? FETCH_BAD : FETCH_NONE;
+    }
+    wqe = guest_ptr(
+        &qp->vm->mem,
+        wq_slot_gpa(&qp->mem, &qp->sq, pvrdma_idx_slot(qp->sq.cons, qp->sq.nwqe)),
+        1ull << qp->sq.wqe_shift, false);
+    if (!wqe) {
+        return FETCH_BAD;
+    }
+    memcpy(&h, wqe, sizeof(h));
+    op->wr_id = h.wr_id;
+    op->opcode = h.opcode;
+    op->flags = h.send_flags;
+    op->imm = h.imm_data;
+    op->nsge = h.num_sge;
+    op->length = 0;
+    op->remote_addr = h.wr.rdma.remote_addr; /* same place in atomics */
+    op->rkey = h.wr.rdma.rkey;
+    if (h.opcode == PVRDMA_WR_ATOMIC_CMP_AND_SWP ||
+        h.opcode == PVRDMA_WR_ATOMIC_FETCH_AND_ADD) {
+        op->rkey = h.wr.atomic.rkey;
+        op->compare_add = h.wr.atomic.compare_add;
+        op->swap = h.wr.atomic.swap;
+    }
+    op->is_inline = (op->flags & PVRDMA_SEND_INLINE) && qp->max_inline &&
+                    h.total_len <= qp->max_inline;
+    if (op->is_inline) {
+        op->nsge = 0;
+        op->length = h.total_len;
+        memcpy(op->data, wqe + sizeof(h), h.total_len);
+    } else if (op->nsge <= qp->sq.max_sge && op->nsge <= QP_MAX_SGE) {
+        memcpy(op->sge, wqe + sizeof(h), op->nsge * sizeof(op->sge[0]));
+    }
+    op->active = true;
+    op->admitted = false;
+    op->done = 0;
+    op->cur = (struct sg_cursor){0, 0};
+    qp->req.retries_left = (uint8_t)(qp->attr.retry_cnt + 1);
+    qp->req.rnr_left = qp->attr.rnr_retry;
+    wq_consume(qp, &qp->sq, false);
+    return FETCH_OK;
+}
+
+/*
+ * Check our copy of the WQE.  Local errors come before anything is moved.  The
+ * library writes raw verbs opcodes from 7 on, with other meanings than the
+ * kernel driver's, and posts inline data as plain addresses; neither is offered
+ * to it.
+ */
+static uint32_t check(struct qp *qp)
+{
+    struct send_op *op = &qp->req.op;
+    struct sg_list l = {.vm = qp->vm, .pd = qp->pd, .sge = op->sge};
+    bool atomic = op->opcode == PVRDMA_WR_ATOMIC_CMP_AND_SWP ||
+                  op->opcode == PVRDMA_WR_ATOMIC_FETCH_AND_ADD;
+    bool read = op->opcode == PVRDMA_WR_RDMA_READ;
+
+    if (op->opcode > PVRDMA_WR_ATOMIC_FETCH_AND_ADD || op->nsge > qp->sq.max_sge ||
+        op->nsge > QP_MAX_SGE ||
+        ((op->flags & PVRDMA_SEND_INLINE) && (!op->is_inline || read || atomic))) {
+        return PVRDMA_WC_LOC_QP_OP_ERR;
+    }
+    if (qp->type != PVRDMA_QPT_RC && op->opcode != PVRDMA_WR_SEND &&
+        op->opcode != PVRDMA_WR_SEND_WITH_IMM) {
+        return PVRDMA_WC_LOC_QP_OP_ERR;
+    }
+    if ((read || atomic) && qp->attr.max_rd_atomic == 0) {
+        return PVRDMA_WC_LOC_QP_OP_ERR;
+    }
+    if (op->is_inline) {
+        return PVRDMA_WC_SUCCESS;
+    }
+    op->length = sg_length(op->sge, op->nsge);
+    if (op->length > VERBS_MAX_MSG_SZ || (atomic && op->length != 8)) {
+        return PVRDMA_WC_LOC_LEN_ERR;
+    }
+    l.nsge = op->nsge;
+    if (read || atomic) {
+        l.access = PVRDMA_ACCESS_LOCAL_WRITE;
+    }
+    return sg_check(&l) ? PVRDMA_WC_SUCCESS : PVRDMA_WC_LOC_PROT_ERR;
+}
+
+/* Complete with an error; the rest of the queue is flushed from ERR. */
+static void fail(struct qp *qp, uint32_t status)
+{
+    atomic_fetch_add_explicit(&qp->vm->dp.errors, 1, memory_order_relaxed);
+    log_vm(LOG_LVL_DEBUG, qp->vm, "QP %u: WR completes with status %u", qp->handle,
+           status);
+    complete(qp, status);
+    qp_set_error(qp, -1);
+}
+
+static void finish(struct qp *qp)
+{
+    struct send_op *op = &qp->req.op;
+
+    if (qp->type == PVRDMA_QPT_RC) {
+        qp->req.psn = (qp->req.psn + psn_count(op->length, qp->attr.path_mtu)) & PSN_MASK;
+    }
+    qp->req.msn++;
+    complete(qp, PVRDMA_WC_SUCCESS);
+}
+
+/* Timer code -> ns (InfiniBand spec table 45). */
+static uint64_t rnr_ns(uint32_t code)
+{
+    static const uint32_t us10[32] = {
+        65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,    32,
+        48,    64,   96,   128,  192,  256,   384,   512,   768,   1024,  1536,
+        2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    };
+
+    return (uint64_t)us10[code & 31] * 10000;
+}
+
+/* The peer does not answer.  True: the WR failed. */
+static bool unreachable(struct qp *qp)
+{
+    if (qp->attr.timeout == 0) {
+        sched_wait(qp, QP_WAIT_HOLD, now_ns() + POLL_INFINITE_NS);
+        return false;
+    }
+    if (qp->req.retries_left == 0) {
+        fail(qp, PVRDMA_WC_RETRY_EXC_ERR);
+        return true;
+    }
+    qp->req.retries_left--;
+    atomic_fetch_add_explicit(&qp->vm->dp.retries, 1, memory_order_relaxed);
+    sched_wait(qp, QP_WAIT_TIMEOUT, now_ns() + (4096ull << qp->attr.timeout));
+    return false;
+}
+
+static bool receiver_not_ready(struct qp *qp, uint32_t code)
+{
+    if (qp->attr.rnr_retry != 7) {
+        if (qp->req.rnr_left == 0) {
+            fail(qp, PVRDMA_WC_RNR_RETRY_EXC_ERR);
+            return true;
+        }
+        qp->req.rnr_left--;
+    }
+    atomic_fetch_add_explicit(&qp->vm->dp.rnr_waits, 1, memory_order_relaxed);
+    sched_wait(qp, QP_WAIT_RNR, now_ns() + rnr_ns(code));
+    return false;
+}
+
+/*
+ * The GSI QP carries no datagrams yet: a datagram may be lost, so a valid one
+ * is complete once it was taken.
+ */
+static enum xfer_result carry(struct qp *qp, uint64_t budget, uint32_t *status)
+{
+    if (qp->type != PVRDMA_QPT_RC) {
+        qp->req.op.done = qp->req.op.length;
+        return XFER_DONE;
+    }
+    return qp->req.transport->carry(qp, budget, status);
+}
+
+/*
+ * Carry the message in progress.  True: go on with the next WQE; false: the QP
+ * waits, failed, or used its budget (*more).
+ */
+static bool run_op(struct qp *qp, uint64_t budget, bool *more)
+{
+    uint32_t status = PVRDMA_WC_GENERAL_ERR;
+
+    switch (carry(qp, budget, &status)) {
+    case XFER_DONE:
+        finish(qp);
+        return true;
+    case XFER_MORE:
+        *more = true;
+        return false;
+    case XFER_RNR:
+        *more = receiver_not_ready(qp, status);
+        return false;
+    case XFER_UNREACHABLE:
+        *more = unreachable(qp);
+        return false;
+    case XFER_HOLD:
+        sched_wait(qp, QP_WAIT_HOLD, now_ns() + POLL_HOLD_NS);
+        return false;
+    case XFER_ERROR:
+        fail(qp, status);
+        *more = true;
+        return false;
+    }
+    return false;
+}
+
+/* A QP in ERR: everything posted completes as flushed. */
+static bool flush(struct qp *qp)
+{
+    unsigned n = 0;
+
+    if (qp->req.op.active) {
+        complete(qp, PVRDMA_WC_WR_FLUSH_ERR);
+        n++;
+    }
+    while (n < FLUSH_BATCH && fetch(qp) == FETCH_OK) {
+        complete(qp, PVRDMA_WC_WR_FLUSH_ERR);
+        n++;
+    }
+    return responder_flush(qp, FLUSH_BATCH) || n == FLUSH_BATCH;
+}
+
+/* SQD: a message in progress is finished, then the queue stands still. */
+static void drained(struct qp *qp)
+{
+    if (!qp->req.sqd_notified) {
+        qp->req.sqd_notified = true;
+        pthread_mutex_lock(&qp->lock);
+        qp->attr.sq_draining = 0;
+        pthread_mutex_unlock(&qp->lock);
+        if (qp->attr.en_sqd_async_notify) {
+            event_async(qp->vm, PVRDMA_EVENT_SQ_DRAINED, qp->handle);
+        }
+    }
+}
+
+/* Next WQE into req.op, checked.  False: none, or the QP just failed. */
+static bool next_op(struct qp *qp, bool *more)
+{
+    uint32_t status;
+
+    switch (fetch(qp)) {
+    case FETCH_NONE:
+        return false;
+    case FETCH_BAD:
+        log_vm(LOG_LVL_WARN, qp->vm, "QP %u: bad send queue index", qp->handle);
+        qp_set_error(qp, PVRDMA_EVENT_QP_FATAL);
+        *more = true;
+        return false;
+    case FETCH_OK:
+        break;
+    }
+    status = check(qp);
+    if (status != PVRDMA_WC_SUCCESS) {
+        fail(qp, status);
+        *more = true;
+        return false;
+    }
+    return true;
+}
+
+uint64_t requester_run(struct qp *qp, uint64_t budget, bool *more)
+{
+    struct send_op *op = &qp->req.op;
+    struct vm_datapath *dp = &qp->vm->dp;
+    uint64_t cost = 0, msgs = 0, bytes = 0;
+    bool go = true;
+
+    *more = false;
+    for (unsigned i = 0; go && i < ENGINE_BATCH; i++) {
+        uint32_t state = atomic_load_explicit(&qp->state, memory_order_acquire);
+        uint64_t before;
+
+        if (state == PVRDMA_QPS_ERR) {
+            *more = flush(qp);
+            cost += FLUSH_BATCH;
+            break;
+        }
+        if (state == PVRDMA_QPS_SQD && !op->active) {
+            drained(qp);
+            break;
+        }
+        if (state != PVRDMA_QPS_RTS && state != PVRDMA_QPS_SQD) {
+            break;
+        }
+        if (!op->active && !next_op(qp, more)) {
+            break;
+        }
+        if (cost >= budget) {
+            *more = true;
+            break;
+        }
+        before = op->done;
+        go = run_op(qp, budget - cost, more);
+        bytes += op->done - before;
+        cost += op->done - before + ENGINE_MSG_COST;
+        msgs += go;
+        if (go && i + 1 == ENGINE_BATCH) {
+            *more = true;
+        }
+    }
+    if (msgs || bytes) {
+        atomic_fetch_add_explicit(&dp->tx_msgs, msgs, memory_order_relaxed);
+        atomic_fetch_add_explicit(&dp->tx_bytes, bytes, memory_order_relaxed);
+    }
+    return cost;
+}

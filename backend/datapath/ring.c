@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Work queues in guest memory.
+ *
+ * The daemon keeps its own consumer index (wq->cons); the guest's producer
+ * index is read once per look and checked; the guest's copy of the consumer
+ * index is only written.  Indices run over 0..2n-1 (abi.h).  An extended
+ * object keeps each shared word in a cache line of its own (ext.h).
+ *
+ * Threads: the send side under the VM's token, the receive side under qp->lock.
+ */
+#include "engine.h"
+#include "pvrdma/ext.h"
+
+uint64_t ring_word_gpa(const struct ring_mem *mem, bool rx, bool cons)
+{
+    unsigned word = (rx ? 2 : 0) + (cons ? 1 : 0);
+
+    return mem->page[0] + (mem->ext ? offsetof(struct pvrdma_ext_ring, tx_prod_tail) +
+                                          word * sizeof(struct pvrdma_ext_line)
+                                    : word * sizeof(uint32_t));
+}
+
+uint64_t wq_slot_gpa(const struct ring_mem *mem, const struct wq *wq, uint32_t slot)
+{
+    uint64_t off = (uint64_t)slot << wq->wqe_shift;
+
+    return mem->page[wq->first_page + (off >> PVRDMA_PAGE_SHIFT)] +
+           (off & (PVRDMA_PAGE_SIZE - 1));
+}
+
+int32_t wq_pending(struct qp *qp, const struct wq *wq, bool rx)
+{
+    _Atomic uint32_t *p =
+        guest_ptr(&qp->vm->mem, ring_word_gpa(&qp->mem, rx, false), 4, false);
+    uint32_t tail, n;
+
+    if (!p) {
+        return -1;
+    }
+    tail = atomic_load_explicit(p, memory_order_acquire);
+    if (!pvrdma_idx_valid(tail, wq->nwqe)) {
+        return -1;
+    }
+    n = (tail - wq->cons) & (2 * wq->nwqe - 1);
+    return n > wq->nwqe ? -1 : (int32_t)n;
+}
+
+void wq_consume(struct qp *qp, struct wq *wq, bool rx)
+{
+    uint64_t gpa = ring_word_gpa(&qp->mem, rx, true);
+    _Atomic uint32_t *p = guest_ptr(&qp->vm->mem, gpa, 4, true);
+
+    wq->cons = pvrdma_idx_next(wq->cons, wq->nwqe);
+    if (p) {
+        atomic_store_explicit(p, wq->cons, memory_order_release);
+        guest_mark_dirty(&qp->vm->mem, gpa, 4);
+    }
+}

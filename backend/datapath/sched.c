@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Scheduling of one VM's queue pairs: the run queue, the timer heap, and
+ * deficit round robin.
+ *
+ * Each turn a VM with work earns one slice of bytes; what its QPs carry is
+ * taken off, so a VM that moves megabytes and one that moves eight bytes get
+ * turns alike.
+ *
+ * Threads: the VM's worker with the token, or the main thread with the token
+ * (dequeue, unwait).
+ */
+#include "engine.h"
+
+/* A look that found nothing still costs something. */
+#define LOOK_COST 64
+
+/* ---- run queue --------------------------------------------------------- */
+
+void sched_enqueue(struct qp *qp)
+{
+    struct vm_datapath *dp = &qp->vm->dp;
+
+    if (qp->req.queued) {
+        return;
+    }
+    qp->req.queued = true;
+    qp->req.next = NULL;
+    if (dp->run_tail) {
+        dp->run_tail->req.next = qp;
+    } else {
+        dp->run_head = qp;
+    }
+    dp->run_tail = qp;
+}
+
+static struct qp *run_pop(struct vm_datapath *dp)
+{
+    struct qp *qp = dp->run_head;
+
+    dp->run_head = qp->req.next;
+    if (!dp->run_head) {
+        dp->run_tail = NULL;
+    }
+    qp->req.queued = false;
+    return qp;
+}
+
+void sched_dequeue(struct qp *qp)
+{
+    struct vm_datapath *dp = &qp->vm->dp;
+    struct qp **p = &dp->run_head, *prev = NULL;
+
+    if (!qp->req.queued) {
+        return;
+    }
+    while (*p && *p != qp) {
+        prev = *p;
+        p = &(*p)->req.next;
+    }
+    if (*p) {
+        *p = qp->req.next;
+        if (dp->run_tail == qp) {
+            dp->run_tail = prev;
+        }
+    }
+    qp->req.queued = false;
+}
+
+/* ---- timer heap: [1..ntimer], smallest wait_until first ------------------ */
+
+static void heap_put(struct vm_datapath *dp, uint32_t i, struct qp *qp)
+{
+    dp->timer[i] = qp;
+    qp->req.heap_pos = i;
+}
+
+static void heap_up(struct vm_datapath *dp, uint32_t i)
+{
+    struct qp *qp = dp->timer[i];
+
+    while (i > 1 && dp->timer[i / 2]->req.wait_until > qp->req.wait_until) {
+        heap_put(dp, i, dp->timer[i / 2]);
+        i /= 2;
+    }
+    heap_put(dp, i, qp);
+}
+
+static void heap_down(struct vm_datapath *dp, uint32_t i)
+{
+    struct qp *qp = dp->timer[i];
+
+    for (uint32_t c; (c = 2 * i) <= dp->ntimer; i = c) {
+        if (c < dp->ntimer &&
+            dp->timer[c + 1]->req.wait_until < dp->timer[c]->req.wait_until) {
+            c++;
+        }
+        if (dp->timer[c]->req.wait_until >= qp->req.wait_until) {
+            break;
+        }
+        heap_put(dp, i, dp->timer[c]);
+    }
+    heap_put(dp, i, qp);
+}
+
+static void heap_note_next(struct vm_datapath *dp)
+{
+    atomic_store_explicit(&dp->next_timer,
+                          dp->ntimer ? dp->timer[1]->req.wait_until : UINT64_MAX,
+                          memory_order_relaxed);
+}
+
+void sched_wait(struct qp *qp, enum qp_wait why, uint64_t when)
+{
+    struct vm_datapath *dp = &qp->vm->dp;
+
+    sched_unwait(qp);
+    qp->req.wait = why;
+    qp->req.wait_until = when;
+    /* One place per handle: the heap cannot be full. */
+    dp->timer[++dp->ntimer] = qp;
+    heap_up(dp, dp->ntimer);
+    heap_note_next(dp);
+}
+
+void sched_unwait(struct qp *qp)
+{
+    struct vm_datapath *dp = &qp->vm->dp;
+    uint32_t i = qp->req.heap_pos;
+    struct qp *last;
+
+    if (!i) {
+        return;
+    }
+    qp->req.heap_pos = 0;
+    qp->req.wait = QP_WAIT_NONE;
+    last = dp->timer[dp->ntimer--];
+    if (last != qp) {
+        heap_put(dp, i, last);
+        heap_up(dp, i);
+        heap_down(dp, last->req.heap_pos);
+    }
+    heap_note_next(dp);
+}
+
+static void run_timers(struct vm_datapath *dp, uint64_t now)
+{
+    while (dp->ntimer && dp->timer[1]->req.wait_until <= now) {
+        struct qp *qp = dp->timer[1];
+
+        sched_unwait(qp);
+        sched_enqueue(qp);
+    }
+}
+
+/* ---- doorbells ----------------------------------------------------------- */
+
+/* Somebody asked to look at this QP. */
+static void look(struct qp *qp)
+{
+    if (qp->req.wait != QP_WAIT_NONE) {
+        if (atomic_load(&qp->state) != PVRDMA_QPS_ERR &&
+            !atomic_exchange(&qp->req.wake, false)) {
+            return;
+        }
+        sched_unwait(qp);
+    }
+    sched_enqueue(qp);
+}
+
+static void send_bit(struct vm *vm, uint32_t handle)
+{
+    struct qp *qp = id_table_get(&vm->verbs.qp, handle);
+
+    if (qp) {
+        look(qp);
+    }
+}
+
+static void recv_bit(struct vm *vm, uint32_t handle)
+{
+    struct qp *qp = id_table_get(&vm->verbs.qp, handle);
+
+    if (!qp) {
+        return;
+    }
+    responder_recv_posted(qp);
+    if (atomic_load_explicit(&qp->state, memory_order_acquire) == PVRDMA_QPS_ERR) {
+        look(qp);
+    }
+}
+
+/* ---- failed CQs ------------------------------------------------------------ */
+
+static bool cq_failed(struct cq *cq)
+{
+    bool error;
+
+    pthread_mutex_lock(&cq->lock);
+    error = cq->error;
+    pthread_mutex_unlock(&cq->lock);
+    return error;
+}
+
+static void report_failed_cqs(struct vm *vm)
+{
+    for (uint32_t i = 1; i < vm->verbs.cq.size; i++) {
+        struct cq *cq = id_table_get(&vm->verbs.cq, i);
+
+        if (cq && !cq->error_reported && cq_failed(cq)) {
+            cq->error_reported = true;
+            event_async(vm, PVRDMA_EVENT_CQ_ERR, cq->handle);
+        }
+    }
+}
+
+static void fail_qps_of_failed_cqs(struct vm *vm)
+{
+    for (uint32_t i = 1; i < vm->verbs.qp.size; i++) {
+        struct qp *qp = id_table_get(&vm->verbs.qp, i);
+        uint32_t state;
+
+        if (!qp || (!cq_failed(qp->scq) && !cq_failed(qp->rcq))) {
+            continue;
+        }
+        state = atomic_load(&qp->state);
+        if (state != PVRDMA_QPS_RESET && state != PVRDMA_QPS_ERR) {
+            qp_set_error(qp, PVRDMA_EVENT_QP_FATAL);
+            look(qp);
+        }
+    }
+}
+
+/* ---- one turn -------------------------------------------------------------- */
+
+static void serve(struct worker *w, struct vm *vm)
+{
+    struct vm_datapath *dp = &vm->dp;
+
+    dp->deficit += DATAPATH_SLICE;
+    while (dp->run_head && dp->deficit > 0) {
+        struct qp *qp = run_pop(dp);
+        bool more;
+
+        dp->deficit -= LOOK_COST;
+        dp->deficit -= (int64_t)requester_run(qp, (uint64_t)MAX(dp->deficit, 1), &more);
+        if (more) {
+            sched_enqueue(qp);
+        }
+        if (w->batch.n > COMP_BATCH_MAX - 8) {
+            comp_flush(w);
+        }
+    }
+    if (!dp->run_head) {
+        dp->deficit = 0;
+    }
+}
+
+bool sched_vm(struct worker *w, struct vm *vm, uint64_t now)
+{
+    struct vm_datapath *dp = &vm->dp;
+    bool busy;
+
+    if (atomic_load_explicit(&dp->paused, memory_order_relaxed) ||
+        atomic_load_explicit(&vm->fault, memory_order_relaxed)) {
+        return false;
+    }
+    if (atomic_load_explicit(&dp->token_waiters, memory_order_relaxed) ||
+        pthread_mutex_trylock(&dp->token) != 0) {
+        return sched_vm_pending(vm);
+    }
+    busy = doorbells_scan(vm, send_bit, recv_bit);
+    run_timers(dp, now);
+    if (atomic_load_explicit(&dp->cq_error, memory_order_relaxed) &&
+        atomic_exchange(&dp->cq_error, false)) {
+        report_failed_cqs(vm);
+        fail_qps_of_failed_cqs(vm);
+    }
+    if (dp->run_head) {
+        serve(w, vm);
+        busy = true;
+    }
+    if (atomic_load_explicit(&vm->dev.cqn_deferred_any, memory_order_relaxed) &&
+        event_cq_retry(vm)) {
+        irq_raise(&vm->irq, PVRDMA_VEC_CQ);
+    }
+    atomic_store_explicit(&dp->has_work, dp->run_head != NULL, memory_order_relaxed);
+    pthread_mutex_unlock(&dp->token);
+    comp_flush(w);
+    return busy;
+}
+
+bool sched_vm_pending(struct vm *vm)
+{
+    struct vm_datapath *dp = &vm->dp;
+
+    if (atomic_load(&dp->paused) || atomic_load(&vm->fault)) {
+        return false;
+    }
+    return doorbells_pending(vm) || atomic_load(&dp->cq_error) ||
+           atomic_load(&dp->has_work);
+}

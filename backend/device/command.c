@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The command channel: one command at a time, run to its end on the main
+ * thread while the guest's REQUEST write waits.
+ *
+ * The request is copied once; nothing reads the slot again.  A command either
+ * succeeds (ERR 0; if it has one, the response is written and then vector 0
+ * raised) or fails (ERR is an errno, the guest's memory is not touched, no
+ * interrupt).  MODIFY_QP alone reports its failure in the response header,
+ * because that is where the driver looks.
+ *
+ * Commands without a response must not raise vector 0: the late interrupt would
+ * end the driver's wait for its next command.
+ */
+#include "vm.h"
+
+#include <errno.h>
+
+struct command {
+    const char *name;
+    /* 0 or an errno; resp is zeroed, its header filled in. */
+    int (*run)(struct vm *vm, const union pvrdma_cmd_req *req,
+               union pvrdma_cmd_resp *resp);
+    uint32_t resp_size; /* 0: no response */
+    bool err_in_resp;
+};
+
+static int run_query_port(struct vm *vm, const union pvrdma_cmd_req *req,
+                          union pvrdma_cmd_resp *resp)
+{
+    return verbs_query_port(vm, &req->query_port, &resp->query_port);
+}
+
+static int run_query_pkey(struct vm *vm, const union pvrdma_cmd_req *req,
+                          union pvrdma_cmd_resp *resp)
+{
+    return verbs_query_pkey(vm, &req->query_pkey, &resp->query_pkey);
+}
+
+static int run_create_pd(struct vm *vm, const union pvrdma_cmd_req *req,
+                         union pvrdma_cmd_resp *resp)
+{
+    return verbs_create_pd(vm, &req->create_pd, &resp->handle);
+}
+
+static int run_destroy_pd(struct vm *vm, const union pvrdma_cmd_req *req,
+                          union pvrdma_cmd_resp *resp)
+{
+    return verbs_destroy_pd(vm, req->handle.handle);
+}
+
+static int run_create_mr(struct vm *vm, const union pvrdma_cmd_req *req,
+                         union pvrdma_cmd_resp *resp)
+{
+    return verbs_create_mr(vm, &req->create_mr, &resp->create_mr);
+}
+
+static int run_destroy_mr(struct vm *vm, const union pvrdma_cmd_req *req,
+                          union pvrdma_cmd_resp *resp)
+{
+    return verbs_destroy_mr(vm, req->handle.handle);
+}
+
+static int run_create_cq(struct vm *vm, const union pvrdma_cmd_req *req,
+                         union pvrdma_cmd_resp *resp)
+{
+    return verbs_create_cq(vm, &req->create_cq, &resp->create_cq);
+}
+
+static int run_destroy_cq(struct vm *vm, const union pvrdma_cmd_req *req,
+                          union pvrdma_cmd_resp *resp)
+{
+    return verbs_destroy_cq(vm, req->handle.handle);
+}
+
+static int run_create_qp(struct vm *vm, const union pvrdma_cmd_req *req,
+                         union pvrdma_cmd_resp *resp)
+{
+    return verbs_create_qp(vm, &req->create_qp, &resp->create_qp);
+}
+
+static int run_modify_qp(struct vm *vm, const union pvrdma_cmd_req *req,
+                         union pvrdma_cmd_resp *resp)
+{
+    return verbs_modify_qp(vm, &req->modify_qp);
+}
+
+static int run_query_qp(struct vm *vm, const union pvrdma_cmd_req *req,
+                        union pvrdma_cmd_resp *resp)
+{
+    return verbs_query_qp(vm, req->handle.handle, req->handle.arg, &resp->query_qp);
+}
+
+static int run_destroy_qp(struct vm *vm, const union pvrdma_cmd_req *req,
+                          union pvrdma_cmd_resp *resp)
+{
+    return verbs_destroy_qp(vm, req->handle.handle);
+}
+
+static int run_create_uc(struct vm *vm, const union pvrdma_cmd_req *req,
+                         union pvrdma_cmd_resp *resp)
+{
+    return verbs_create_uc(vm, &req->create_uc, &resp->handle);
+}
+
+static int run_destroy_uc(struct vm *vm, const union pvrdma_cmd_req *req,
+                          union pvrdma_cmd_resp *resp)
+{
+    return verbs_destroy_uc(vm, req->handle.handle);
+}
+
+static int run_create_bind(struct vm *vm, const union pvrdma_cmd_req *req,
+                           union pvrdma_cmd_resp *resp)
+{
+    return verbs_create_bind(vm, &req->create_bind);
+}
+
+static int run_destroy_bind(struct vm *vm, const union pvrdma_cmd_req *req,
+                            union pvrdma_cmd_resp *resp)
+{
+    return verbs_destroy_bind(vm, &req->destroy_bind);
+}
+
+static int run_create_uc_ext(struct vm *vm, const union pvrdma_cmd_req *req,
+                             union pvrdma_cmd_resp *resp)
+{
+    return verbs_create_uc_ext(vm, (const struct pvrdma_ext_cmd_uc *)(const void *)req,
+                               (struct pvrdma_ext_resp_uc *)(void *)resp);
+}
+
+static int run_query_counters(struct vm *vm, const union pvrdma_cmd_req *req,
+                              union pvrdma_cmd_resp *resp)
+{
+    return verbs_query_counters(vm, (struct pvrdma_ext_resp_counters *)(void *)resp);
+}
+
+#define RESP(type) sizeof(struct pvrdma_resp_##type)
+
+/* Not here: RESIZE_CQ and the SRQ commands, which our caps do not offer. */
+static const struct command commands[PVRDMA_CMD_MAX] = {
+    [PVRDMA_CMD_QUERY_PORT] = {"QUERY_PORT", run_query_port, RESP(query_port)},
+    [PVRDMA_CMD_QUERY_PKEY] = {"QUERY_PKEY", run_query_pkey, RESP(query_pkey)},
+    [PVRDMA_CMD_CREATE_PD] = {"CREATE_PD", run_create_pd, RESP(handle)},
+    [PVRDMA_CMD_DESTROY_PD] = {"DESTROY_PD", run_destroy_pd, 0},
+    [PVRDMA_CMD_CREATE_MR] = {"CREATE_MR", run_create_mr, RESP(create_mr)},
+    [PVRDMA_CMD_DESTROY_MR] = {"DESTROY_MR", run_destroy_mr, 0},
+    [PVRDMA_CMD_CREATE_CQ] = {"CREATE_CQ", run_create_cq, RESP(create_cq)},
+    [PVRDMA_CMD_DESTROY_CQ] = {"DESTROY_CQ", run_destroy_cq, 0},
+    [PVRDMA_CMD_CREATE_QP] = {"CREATE_QP", run_create_qp, RESP(create_qp)},
+    [PVRDMA_CMD_MODIFY_QP] = {"MODIFY_QP", run_modify_qp, RESP(hdr), true},
+    [PVRDMA_CMD_QUERY_QP] = {"QUERY_QP", run_query_qp, RESP(query_qp)},
+    [PVRDMA_CMD_DESTROY_QP] = {"DESTROY_QP", run_destroy_qp, 0},
+    [PVRDMA_CMD_CREATE_UC] = {"CREATE_UC", run_create_uc, RESP(handle)},
+    [PVRDMA_CMD_DESTROY_UC] = {"DESTROY_UC", run_destroy_uc, 0},
+    [PVRDMA_CMD_CREATE_BIND] = {"CREATE_BIND", run_create_bind, 0},
+    [PVRDMA_CMD_DESTROY_BIND] = {"DESTROY_BIND", run_destroy_bind, 0},
+};
+
+/* ext.h */
+static const struct command create_uc_ext = {"CREATE_UC_EXT", run_create_uc_ext,
+                                             sizeof(struct pvrdma_ext_resp_uc)};
+static const struct command query_counters = {"QUERY_COUNTERS", run_query_counters,
+                                              sizeof(struct pvrdma_ext_resp_counters)};
+
+static const struct command *command_find(uint32_t opcode)
+{
+    if (opcode == PVRDMA_CMD_CREATE_UC_EXT) {
+        return &create_uc_ext;
+    }
+    if (opcode == PVRDMA_CMD_QUERY_COUNTERS) {
+        return &query_counters;
+    }
+    if (opcode >= PVRDMA_CMD_MAX || !commands[opcode].run) {
+        return NULL;
+    }
+    return &commands[opcode];
+}
+
+/* Run it and deliver the response.  0 or an errno for ERR. */
+static int command_run(struct device *dev, const struct command *cmd,
+                       const union pvrdma_cmd_req *req)
+{
+    struct vm *vm = dev->vm;
+    union pvrdma_cmd_resp resp = {.hdr = {
+                                      .response = req->hdr.response,
+                                      .ack = PVRDMA_CMD_RESP(req->hdr.cmd),
+                                  }};
+    int err;
+
+    /* First, so that no object is made that the guest never hears of. */
+    if (cmd->resp_size && !guest_ptr(&vm->mem, dev->resp_slot, cmd->resp_size, true)) {
+        return EFAULT;
+    }
+    err = cmd->run(vm, req, &resp);
+    if (err && cmd->err_in_resp) {
+        resp.hdr.err = MIN(err, UINT8_MAX);
+    } else if (err) {
+        return err;
+    }
+    if (cmd->resp_size) {
+        guest_write(&vm->mem, dev->resp_slot, &resp, cmd->resp_size);
+        irq_raise(&vm->irq, PVRDMA_VEC_CMD);
+    }
+    if (err) {
+        dev->failed_commands++;
+        log_vm(LOG_LVL_DEBUG, vm, "%s: %s", cmd->name, g_strerror(err));
+    }
+    return 0;
+}
+
+uint32_t command_execute(struct device *dev)
+{
+    struct vm *vm = dev->vm;
+    union pvrdma_cmd_req req;
+    const struct command *cmd;
+    int err;
+
+    dev->commands++;
+    if (!dev->dsr_valid || !dev->active || !dev->bus_master) {
+        dev->failed_commands++;
+        return ENODEV;
+    }
+    if (!guest_read(&vm->mem, dev->cmd_slot, &req, sizeof(req))) {
+        dev->failed_commands++;
+        return EFAULT;
+    }
+    cmd = command_find(req.hdr.cmd);
+    err = cmd ? command_run(dev, cmd, &req) : ENOTSUP;
+    if (err) {
+        dev->failed_commands++;
+        log_vm(LOG_LVL_DEBUG, vm, "command %u (%s): %s", req.hdr.cmd,
+               cmd ? cmd->name : "unknown", g_strerror(err));
+    }
+    return err;
+}

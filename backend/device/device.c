@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * BAR1 registers, the device shared region (DSR), activation and reset.
+ *
+ * The guest hands over its DSR by writing DSRLOW and then DSRHIGH; within that
+ * write the device copies the DSR, checks everything it names, and fills in the
+ * caps.  CTL=ACTIVATE then opens the command channel and the event rings.
+ * CTL=RESET, DEVICE_RESET and a second DSRHIGH all take everything down before
+ * the write is answered: the guest frees that memory right afterwards
+ * (CVE-2022-1050 was a DSR replaced under a live device).
+ *
+ * While bus mastering is off the device does no DMA: no DSR, no commands, event
+ * rings are held and the data path is paused.
+ *
+ * Main thread only.
+ */
+#include "vm.h"
+
+#include <errno.h>
+
+#define PFN_MAX (UINT64_MAX >> PVRDMA_PAGE_SHIFT)
+
+int device_init(struct device *dev, struct vm *vm, GError **errp)
+{
+    memset(dev, 0, sizeof(*dev));
+    dev->vm = vm;
+    dev->db_memfd = dev->db_eventfd = -1;
+    if (!doorbell_init(dev, errp)) {
+        return -1;
+    }
+    event_init(dev);
+    return 0;
+}
+
+void device_fini(struct device *dev)
+{
+    event_fini(dev);
+    doorbell_fini(dev);
+}
+
+/* ---- DSR ---- */
+
+/*
+ * The pages of a device ring into @page: at least a header and one page of
+ * slots, bounded before anything is read (CVE-2021-3607, CVE-2023-1544), and
+ * every one writable guest memory.
+ */
+static int ring_pages_read(struct vm *vm, const struct pvrdma_ring_pages *rp,
+                           uint64_t page[DEVICE_RING_MAX_PAGES])
+{
+    int err;
+
+    if (rp->num_pages < 2 || rp->num_pages > DEVICE_RING_MAX_PAGES) {
+        return EINVAL;
+    }
+    err = pagedir_read(vm, rp->pdir_dma, rp->num_pages, page);
+    if (err) {
+        return err;
+    }
+    for (uint32_t i = 0; i < rp->num_pages; i++) {
+        if (!guest_ptr(&vm->mem, page[i], PVRDMA_PAGE_SIZE, true)) {
+            return EFAULT;
+        }
+    }
+    return 0;
+}
+
+static int slot_check(struct vm *vm, uint64_t gpa, bool write)
+{
+    if (gpa % PVRDMA_PAGE_SIZE) {
+        return EINVAL;
+    }
+    return guest_ptr(&vm->mem, gpa, PVRDMA_PAGE_SIZE, write) ? 0 : EFAULT;
+}
+
+/* Copy and check the DSR at @gpa, take its rings over, write the caps. */
+static int dsr_load(struct device *dev, uint64_t gpa)
+{
+    uint64_t async[DEVICE_RING_MAX_PAGES], cqn[DEVICE_RING_MAX_PAGES];
+    struct vm *vm = dev->vm;
+    struct pvrdma_dsr dsr;
+    int err;
+
+    if (!dev->bus_master) {
+        return ENODEV;
+    }
+    if (gpa % sizeof(uint64_t)) {
+        return EINVAL;
+    }
+    if (!guest_ptr(&vm->mem, gpa, sizeof(dsr), true) ||
+        !guest_read(&vm->mem, gpa, &dsr, sizeof(dsr))) {
+        return EFAULT;
+    }
+    err = slot_check(vm, dsr.cmd_slot_dma, false);
+    err = err ? err : slot_check(vm, dsr.resp_slot_dma, true);
+    err = err ? err : ring_pages_read(vm, &dsr.async_ring, async);
+    err = err ? err : ring_pages_read(vm, &dsr.cq_ring, cqn);
+    if (!err && dsr.uar_pfn > PFN_MAX - (DEVICE_MAX_UAR - 1)) {
+        err = EINVAL;
+    }
+    if (err) {
+        return err;
+    }
+
+    verbs_fill_caps(&vm->verbs, &dsr.caps);
+    guest_write(&vm->mem, gpa + offsetof(struct pvrdma_dsr, caps), &dsr.caps,
+                sizeof(dsr.caps));
+    event_ring_setup(&dev->async, dsr.async_ring.num_pages, async,
+                     sizeof(struct pvrdma_eqe));
+    event_ring_setup(&dev->cqn, dsr.cq_ring.num_pages, cqn, sizeof(struct pvrdma_cqne));
+    dev->dsr = dsr;
+    dev->cmd_slot = dsr.cmd_slot_dma;
+    dev->resp_slot = dsr.resp_slot_dma;
+    dev->dsr_valid = true;
+    return 0;
+}
+
+/* Objects, rings, doorbells and the DSR; registers stay. */
+static void teardown(struct device *dev)
+{
+    dev->active = false;
+    dev->dsr_valid = false;
+    verbs_reset(&dev->vm->verbs);
+    event_set_active(dev, false);
+    doorbell_reset(dev);
+    memset(&dev->dsr, 0, sizeof(dev->dsr));
+    dev->cmd_slot = dev->resp_slot = 0;
+}
+
+static uint32_t dsr_write(struct device *dev)
+{
+    uint64_t gpa = (uint64_t)dev->dsr_high << 32 | dev->dsr_low;
+    int err;
+
+    if (dev->dsr_valid) {
+        teardown(dev);
+    }
+    err = dsr_load(dev, gpa);
+    if (err) {
+        log_vm(LOG_LVL_INFO, dev->vm, "device shared region refused: %s",
+               g_strerror(err));
+    }
+    return err;
+}
+
+/* ---- registers ---- */
+
+static uint32_t activate(struct device *dev)
+{
+    if (!dev->dsr_valid || !dev->bus_master) {
+        return ENODEV;
+    }
+    dev->active = true;
+    event_set_active(dev, true);
+    return 0;
+}
+
+static uint32_t ctl_write(struct device *dev, uint32_t value)
+{
+    switch (value) {
+    case PVRDMA_CTL_ACTIVATE:
+        return activate(dev);
+    case PVRDMA_CTL_UNQUIESCE:
+        /* The netdev came up; the port is always active here. */
+        return dev->active ? 0 : ENODEV;
+    case PVRDMA_CTL_RESET:
+        device_reset(dev);
+        return 0;
+    default:
+        return EINVAL;
+    }
+}
+
+/* MACL: bytes 0 to 3 of the paired NIC's address, MACH: 4 and 5; LE. */
+static uint32_t mac_word(const struct vm_config *cfg, unsigned first)
+{
+    uint32_t v = 0;
+
+    for (unsigned i = 0; i < 4 && first + i < sizeof(cfg->mac); i++) {
+        v |= (uint32_t)cfg->mac[first + i] << (8 * i);
+    }
+    return v;
+}
+
+/* The extension window (ext.h); the rest of the page reads as all ones. */
+static uint32_t ext_reg_read(const struct device *dev, uint64_t offset)
+{
+    switch (offset) {
+    case PVRDMA_EXT_REG_MAGIC:
+        return PVRDMA_EXT_MAGIC;
+    case PVRDMA_EXT_REG_LENGTH:
+        return PVRDMA_EXT_WINDOW_SIZE;
+    case PVRDMA_EXT_REG_VERSION:
+        return PVRDMA_EXT_VERSION;
+    case PVRDMA_EXT_REG_FEATURES:
+        return PVRDMA_EXT_CONTEXT_FEATURES | PVRDMA_EXT_FEAT_COUNTERS |
+               (dev->vm->cfg->has_mac ? PVRDMA_EXT_FEAT_MAC : 0);
+    case PVRDMA_EXT_REG_INLINE:
+        return PVRDMA_EXT_MAX_INLINE;
+    case PVRDMA_EXT_REG_COUNTERS:
+        return PVRDMA_EXT_CNT_MAX;
+    default:
+        return UINT32_MAX;
+    }
+}
+
+uint32_t device_reg_read(struct device *dev, uint64_t offset)
+{
+    switch (offset) {
+    case PVRDMA_REG_VERSION:
+        return PVRDMA_VERSION;
+    case PVRDMA_REG_DSRLOW:
+        return dev->dsr_low;
+    case PVRDMA_REG_DSRHIGH:
+        return dev->dsr_high;
+    case PVRDMA_REG_CTL:
+    case PVRDMA_REG_REQUEST:
+        return 0;
+    case PVRDMA_REG_ERR:
+        return dev->err;
+    case PVRDMA_REG_ICR:
+        return dev->icr;
+    case PVRDMA_REG_IMR:
+        return dev->imr;
+    case PVRDMA_REG_MACL:
+        return mac_word(dev->vm->cfg, 0);
+    case PVRDMA_REG_MACH:
+        return mac_word(dev->vm->cfg, 4);
+    default:
+        return ext_reg_read(dev, offset);
+    }
+}
+
+void device_reg_write(struct device *dev, uint64_t offset, uint32_t value)
+{
+    switch (offset) {
+    case PVRDMA_REG_DSRLOW:
+        dev->dsr_low = value;
+        break;
+    case PVRDMA_REG_DSRHIGH:
+        dev->dsr_high = value;
+        dev->err = dsr_write(dev);
+        break;
+    case PVRDMA_REG_CTL:
+        dev->err = ctl_write(dev, value);
+        break;
+    case PVRDMA_REG_REQUEST:
+        dev->err = command_execute(dev);
+        break;
+    case PVRDMA_REG_IMR:
+        dev->imr = value;
+        break;
+    default: /* read-only, or nothing */
+        break;
+    }
+}
+
+void device_set_bus_master(struct device *dev, bool on)
+{
+    if (dev->bus_master == on) {
+        return;
+    }
+    dev->bus_master = on;
+    event_set_held(dev, !on);
+    if (on) {
+        irq_enable(&dev->vm->irq, true);
+        if (dev->stopped) {
+            dev->stopped = false;
+            vm_resume(dev->vm);
+        }
+    } else {
+        if (dev->active) {
+            dev->stopped = true;
+            vm_pause(dev->vm);
+        }
+        irq_enable(&dev->vm->irq, false);
+    }
+}
+
+void device_reset(struct device *dev)
+{
+    teardown(dev);
+    dev->dsr_low = dev->dsr_high = 0;
+    dev->err = dev->icr = dev->imr = 0;
+    if (dev->stopped) {
+        /* Nothing is left to run; do not stay paused for the next guest. */
+        dev->stopped = false;
+        vm_resume(dev->vm);
+    }
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Event rings: async events (8 bytes each) and CQ notifications (4 bytes).
+ *
+ * A ring is a header page with the ring state and npages - 1 pages of slots.
+ * The guest driver computes n = (npages - 1) * 4096 / elem and does power-of-two
+ * arithmetic with it although n is 1536 or 3072.  What really comes out of
+ * those expressions: an index cycle of 2 * s and s distinct slots, s being the
+ * largest power of two that divides n; and the driver's own test for "full"
+ * never says yes.  So we use its expressions for indices and our own guard, s,
+ * for the fill: prod - cons never exceeds s.
+ *
+ * Our producer index is the record of progress; of the guest's words only
+ * cons_head is read, and it is only believed if it says that between 0 and s
+ * elements are unread.  Otherwise the ring counts as full for async events
+ * and notifications alike, and they are dropped.
+ *
+ * A notification that finds a well-behaved ring full is not lost but deferred:
+ * a bit per CQ, which the VM's worker retries.  Async events are dropped then,
+ * as the adapter has no other place for them.
+ *
+ * Threads: setup and activation on the main thread, pushes from anywhere; the
+ * ring's lock protects all of it.  A push stores the element, then prod_tail
+ * with release order, then marks the page dirty.
+ */
+#include "vm.h"
+
+#include <errno.h>
+
+static uint32_t bitmap_words(const struct device *dev)
+{
+    return (dev->vm->cfg->max_cq + 63) / 64;
+}
+
+void event_init(struct device *dev)
+{
+    pthread_mutex_init(&dev->async.lock, NULL);
+    pthread_mutex_init(&dev->cqn.lock, NULL);
+    dev->cqn_deferred = g_new0(uint64_t, bitmap_words(dev));
+}
+
+void event_fini(struct device *dev)
+{
+    g_free(dev->cqn_deferred);
+    dev->cqn_deferred = NULL;
+    pthread_mutex_destroy(&dev->cqn.lock);
+    pthread_mutex_destroy(&dev->async.lock);
+}
+
+void event_ring_setup(struct event_ring *ring, uint32_t npages, const uint64_t *page,
+                      uint32_t elem)
+{
+    pthread_mutex_lock(&ring->lock);
+    ring->npages = npages;
+    memcpy(ring->page, page, npages * sizeof(page[0]));
+    ring->elem = elem;
+    ring->n = (npages - 1) * PVRDMA_PAGE_SIZE / elem;
+    ring->slots = ring->n & -ring->n;
+    ring->prod = 0;
+    pthread_mutex_unlock(&ring->lock);
+}
+
+static void ring_flags(struct event_ring *ring, bool active, bool held)
+{
+    pthread_mutex_lock(&ring->lock);
+    ring->active = active;
+    ring->held = held;
+    pthread_mutex_unlock(&ring->lock);
+}
+
+void event_set_active(struct device *dev, bool active)
+{
+    ring_flags(&dev->async, active, !dev->bus_master);
+    ring_flags(&dev->cqn, active, !dev->bus_master);
+    if (!active) {
+        pthread_mutex_lock(&dev->cqn.lock);
+        memset(dev->cqn_deferred, 0, bitmap_words(dev) * sizeof(dev->cqn_deferred[0]));
+        atomic_store(&dev->cqn_deferred_any, false);
+        pthread_mutex_unlock(&dev->cqn.lock);
+    }
+}
+
+void event_set_held(struct device *dev, bool held)
+{
+    ring_flags(&dev->async, dev->active, held);
+    ring_flags(&dev->cqn, dev->active, held);
+    if (!held && atomic_load(&dev->cqn_deferred_any)) {
+        datapath_wake(dev->vm);
+    }
+}
+
+/*
+ * Elements that the guest has not consumed, or -1 if its index is impossible.
+ */
+static int64_t ring_fill(const struct event_ring *ring, const uint8_t *head)
+{
+    const struct pvrdma_ring_state *state = (const void *)head;
+    uint32_t cycle = ring->slots * 2;
+    uint32_t cons = __atomic_load_n(&state->rx.cons_head, __ATOMIC_ACQUIRE);
+    uint32_t fill = (ring->prod - cons) & (cycle - 1);
+
+    return cons >= cycle || fill > ring->slots ? -1 : (int64_t)fill;
+}
+
+/*
+ * Push one element; ring->lock is held.  0, ENOSPC (full) or another errno (not
+ * active, not accessible, corrupt).
+ */
+static int ring_push(struct event_ring *ring, struct vm *vm, const void *elem)
+{
+    uint32_t next, page, offset;
+    int64_t fill;
+    uint8_t *head;
+    uint64_t gpa;
+
+    if (!ring->active) {
+        return ENODEV;
+    }
+    if (ring->held) {
+        return ENOSPC;
+    }
+    head = guest_ptr(&vm->mem, ring->page[0], PVRDMA_PAGE_SIZE, true);
+    fill = head ? ring_fill(ring, head) : -1;
+    if (fill < 0) {
+        return EFAULT;
+    }
+    if (fill == ring->slots) {
+        return ENOSPC;
+    }
+    offset = pvrdma_idx_slot(ring->prod, ring->n) * ring->elem;
+    page = 1 + offset / PVRDMA_PAGE_SIZE;
+    gpa = ring->page[page] + offset % PVRDMA_PAGE_SIZE;
+    if (!guest_write(&vm->mem, gpa, elem, ring->elem)) {
+        return EFAULT;
+    }
+    next = pvrdma_idx_next(ring->prod, ring->n);
+    __atomic_store_n(&((struct pvrdma_ring_state *)(void *)head)->rx.prod_tail, next,
+                     __ATOMIC_RELEASE);
+    guest_mark_dirty(&vm->mem, ring->page[0], sizeof(struct pvrdma_ring_state));
+    ring->prod = next;
+    ring->pushed++;
+    return 0;
+}
+
+void event_async(struct vm *vm, enum pvrdma_event_type type, uint32_t info)
+{
+    struct event_ring *ring = &vm->dev.async;
+    struct pvrdma_eqe eqe = {.type = type, .info = info};
+    int err;
+
+    pthread_mutex_lock(&ring->lock);
+    err = ring_push(ring, vm, &eqe);
+    if (err) {
+        ring->dropped++;
+    }
+    pthread_mutex_unlock(&ring->lock);
+
+    if (!err) {
+        irq_raise(&vm->irq, PVRDMA_VEC_ASYNC);
+    }
+}
+
+/* cqn.lock is held. */
+static void set_deferred(struct device *dev, uint32_t handle, bool deferred)
+{
+    uint64_t bit = 1ull << (handle % 64);
+
+    if (deferred) {
+        dev->cqn_deferred[handle / 64] |= bit;
+        atomic_store(&dev->cqn_deferred_any, true);
+    } else {
+        dev->cqn_deferred[handle / 64] &= ~bit;
+    }
+}
+
+/* cqn.lock is held.  False: the ring is full, it was deferred. */
+static bool notify_or_defer(struct vm *vm, uint32_t handle)
+{
+    struct pvrdma_cqne cqne = {.info = handle};
+    int err = ring_push(&vm->dev.cqn, vm, &cqne);
+
+    set_deferred(&vm->dev, handle, err == ENOSPC);
+    if (err && err != ENOSPC) {
+        vm->dev.cqn.dropped++;
+    }
+    return err != ENOSPC;
+}
+
+void event_cq_notify(struct vm *vm, uint32_t cq_handle)
+{
+    if (cq_handle >= vm->cfg->max_cq) {
+        return;
+    }
+    pthread_mutex_lock(&vm->dev.cqn.lock);
+    notify_or_defer(vm, cq_handle);
+    pthread_mutex_unlock(&vm->dev.cqn.lock);
+}
+
+bool event_cq_retry(struct vm *vm)
+{
+    struct device *dev = &vm->dev;
+    uint64_t pushed;
+    bool full = false;
+
+    if (!atomic_load(&dev->cqn_deferred_any)) {
+        return false;
+    }
+    pthread_mutex_lock(&dev->cqn.lock);
+    pushed = dev->cqn.pushed;
+    for (uint32_t w = 0; w < bitmap_words(dev) && !full; w++) {
+        for (uint64_t left = dev->cqn_deferred[w]; left && !full; left &= left - 1) {
+            full = !notify_or_defer(vm, w * 64 + __builtin_ctzll(left));
+        }
+    }
+    atomic_store(&dev->cqn_deferred_any, full);
+    pushed = dev->cqn.pushed - pushed;
+    pthread_mutex_unlock(&dev->cqn.lock);
+    return pushed > 0;
+}
+
+void event_cq_forget(struct vm *vm, uint32_t cq_handle)
+{
+    pthread_mutex_lock(&vm->dev.cqn.lock);
+    set_deferred(&vm->dev, cq_handle, false);
+    pthread_mutex_unlock(&vm->dev.cqn.lock);
+}

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * One vfio-user connection: what its parts share.  Private to frontend/, its
+ * tests and fuzz targets.  Main thread only.
+ */
+#ifndef PVRDMAD_CONN_H
+#define PVRDMAD_CONN_H
+
+#include <glib.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "frontend/pci_config.h"
+#include "pvrdma/abi.h"
+#include "pvrdma/vfio_user.h"
+
+struct vm;
+
+/* Largest message: before VERSION, and after it (data and its heads). */
+#define VFU_MAX_FIRST_MSG 4096u
+#define VFU_MAX_MSG       (VFIO_USER_MAX_DATA + 64u)
+
+/* Replies that may wait for a slow client, in bytes; then it is dropped. */
+#define VFU_MAX_QUEUE (4u << 20)
+
+/* One wake-up handles at most so many messages, and stops after so many bytes,
+ * so that a flood of one VM does not hold up the others. */
+#define VFU_WAKEUP_MSGS  64u
+#define VFU_WAKEUP_BYTES (1u << 20)
+
+/* Seconds between connecting and VERSION. */
+#define VFU_VERSION_TIMEOUT 10
+
+/* A complete message.  fds[] not taken by the handler (by setting it to -1) are
+ * closed after it. */
+struct vfu_msg {
+    struct vfio_user_hdr hdr;
+    const uint8_t *body;
+    uint32_t len; /* of body */
+    int *fds;
+    unsigned nfds;
+};
+
+/* A reply's payload in the making. */
+struct vfu_reply {
+    uint8_t *data; /* small or allocated */
+    uint32_t len;
+    int fd; /* goes along; borrowed; -1: none */
+    uint8_t small[160];
+};
+
+/* Leaves small[] alone: vfu_reply_alloc() clears what is used of it. */
+static inline void vfu_reply_init(struct vfu_reply *r)
+{
+    r->data = NULL;
+    r->len = 0;
+    r->fd = -1;
+}
+
+/* What the client said in VERSION. */
+struct vfu_client {
+    uint32_t max_msg_fds; /* fds it takes per message */
+};
+
+struct vfu_conn {
+    struct vm *vm;
+    int fd;
+    guint in_source, out_source, timer;
+    bool busy;       /* inside a handler: do not free */
+    const char *why; /* set: to be closed for this reason */
+    bool eof;        /* the reason is the client's leave, not an offence */
+    bool version_done;
+    struct vfu_client client;
+    struct pci_config pci;
+    uint8_t msix_table[16 * PVRDMA_NUM_VEC]; /* what was written to BAR0 */
+
+    /* The message being received. */
+    struct vfio_user_hdr hdr;
+    uint32_t hdr_got;
+    uint8_t *body; /* small or allocated */
+    uint32_t body_got;
+    int fds[VFIO_USER_MAX_FDS];
+    unsigned nfds;
+    uint8_t small[512];
+
+    /* Replies not sent yet. */
+    GQueue queue; /* of struct out_msg */
+    uint32_t queued;
+
+    uint64_t lost_errors; /* of commands that wanted no reply */
+};
+
+/* Take over @fd as the VM's connection; NULL if it has one (fd is closed). */
+struct vfu_conn *conn_new(struct vm *vm, int fd);
+
+/* Close for @why (a string literal), at once or when the handler returns. */
+void conn_close(struct vfu_conn *c, const char *why);
+
+/* Zeroed payload of @len bytes, or NULL: no memory.  Once per reply. */
+void *vfu_reply_alloc(struct vfu_reply *r, uint32_t len);
+void vfu_reply_free(struct vfu_reply *r);
+
+/* Carry out one command and answer it.  vfio_user.c */
+void vfu_dispatch(struct vfu_conn *c, struct vfu_msg *m);
+
+/* Send a reply to the command @hdr, an error if @err is not 0.  conn.c */
+void conn_reply(struct vfu_conn *c, const struct vfio_user_hdr *hdr, int err,
+                const struct vfu_reply *r);
+
+/*
+ * VERSION (version.c).  Returns NULL, or why the client cannot be served.  The
+ * answer never is longer than the request.
+ */
+const char *vfu_version(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r);
+
+/* Regions (regions.c).  Return 0 or a positive errno. */
+int region_info(struct vfu_conn *c, const struct vfio_user_region_info *req,
+                struct vfu_reply *r);
+int region_io_fds(struct vfu_conn *c, const struct vfio_user_region_io_fds *req,
+                  struct vfu_reply *r);
+/* May [offset, offset + count) of @region be accessed? */
+int region_check(uint32_t region, uint64_t offset, uint64_t count, bool write);
+/* The access was checked. */
+void region_read(struct vfu_conn *c, uint32_t region, uint64_t offset, uint32_t count,
+                 uint8_t *data);
+void region_write(struct vfu_conn *c, uint32_t region, uint64_t offset, uint32_t count,
+                  const uint8_t *data);
+
+/* SET_IRQS (set_irqs.c).  Takes the fds that it assigns. */
+int vfu_set_irqs(struct vfu_conn *c, struct vfu_msg *m);
+
+#endif /* PVRDMAD_CONN_H */

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The vfio-user server: one listening socket per declared VM, at most one
+ * connection each.  Main thread only.
+ */
+#ifndef PVRDMAD_FRONTEND_H
+#define PVRDMAD_FRONTEND_H
+
+#include <glib.h>
+#include <stdbool.h>
+
+struct vm;
+struct vfu_listener;
+struct vfu_conn;
+
+/*
+ * Listen on vm->cfg->socket (unlinking a stale socket, mode 0660).  Accepting a
+ * client and its VERSION calls vm_attach(); EOF, a protocol violation or a
+ * fault calls vm_detach().  Returns NULL with errp.
+ */
+struct vfu_listener *frontend_listen(struct vm *vm, GError **errp);
+void frontend_unlisten(struct vfu_listener *l);
+
+/* Drop the VM's connection, if any (vm_detach included). */
+void frontend_disconnect(struct vm *vm, const char *why);
+
+/*
+ * Serve an already connected vfio-user client of @vm on @fd (taken over).
+ * False if the VM has a connection; @fd is closed then.  For tests and for
+ * sockets that were accepted elsewhere.
+ */
+bool frontend_adopt(struct vm *vm, int fd);
+
+#endif /* PVRDMAD_FRONTEND_H */

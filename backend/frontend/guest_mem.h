@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Guest memory: the VMM's DMA map, and the only way to read and write it.
+ *
+ * The map is an immutable sorted array behind an atomic pointer.  The main
+ * thread replaces it; workers read it.  A pointer obtained from guest_ptr() is
+ * valid until the caller's next quiescent point (worker) or until the main
+ * loop runs again (main thread).
+ *
+ * Files are mapped once per (device, inode) and VM, as a whole up to the needed
+ * size, and counted; regions index into them.  A page fault beyond the backing
+ * (SIGBUS: holes, exhausted huge pages, a truncated file) is survived: the
+ * handler maps anonymous memory there and calls vm_fault().
+ */
+#ifndef PVRDMAD_GUEST_MEM_H
+#define PVRDMAD_GUEST_MEM_H
+
+#include <glib.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#define GUEST_MEM_MAX_REGIONS 4096u
+
+struct vm;
+struct guest_file;
+
+struct guest_region {
+    uint64_t gpa;
+    uint64_t size;    /* bytes; gpa + size - 1 does not wrap */
+    uint8_t *hva;     /* NULL: the VMM gave no descriptor, not accessible */
+    bool writable;
+    struct guest_file *file;
+};
+
+struct guest_map {
+    uint32_t generation; /* differs from every earlier map of this VM */
+    unsigned n;
+    struct guest_region region[]; /* ascending, disjoint */
+};
+
+struct guest_mem {
+    struct vm *vm;
+    _Atomic(struct guest_map *) map; /* never NULL between init and fini */
+    GHashTable *files;               /* main thread */
+    bool require_sealed;
+};
+
+/* Install the SIGBUS handler; once per process. */
+void guest_mem_init_process(void);
+
+void guest_mem_init(struct guest_mem *mem, struct vm *vm, bool require_sealed);
+/* Unmap all; the caller guarantees that no worker uses the VM any more. */
+void guest_mem_fini(struct guest_mem *mem);
+
+/*
+ * Add a range.  @fd is -1 or a descriptor, which stays the caller's.
+ * @flags: VFIO_USER_DMA_*_FLAG.  Returns 0 or a positive errno: EEXIST
+ * (overlap), EINVAL, EPERM (descriptor not acceptable), ENOSPC, ENOMEM.
+ */
+int guest_mem_map(struct guest_mem *mem, int fd, uint64_t offset, uint64_t gpa,
+                  uint64_t size, uint32_t flags);
+
+/*
+ * Remove an exact range, or everything (@all).  Waits until no worker uses it
+ * (datapath_quiesce) before unmapping.  Returns 0, ENOENT or EINVAL.
+ */
+int guest_mem_unmap(struct guest_mem *mem, uint64_t gpa, uint64_t size,
+                    bool all);
+
+/* Numbers for leak checks. */
+struct guest_mem_stats {
+    unsigned regions, files;
+    uint64_t bytes;
+};
+void guest_mem_get_stats(struct guest_mem *mem, struct guest_mem_stats *st);
+
+static inline const struct guest_region *
+guest_map_find(const struct guest_map *map, uint64_t gpa)
+{
+    unsigned lo = 0, hi = map->n;
+
+    while (lo < hi) {
+        unsigned mid = (lo + hi) / 2;
+        const struct guest_region *r = &map->region[mid];
+
+        if (gpa < r->gpa) {
+            hi = mid;
+        } else if (gpa - r->gpa >= r->size) {
+            lo = mid + 1;
+        } else {
+            return r;
+        }
+    }
+    return NULL;
+}
+
+/*
+ * Host address of guest-physical [gpa, gpa + len), or NULL if it is not mapped
+ * contiguously (or not writable and @write is set).
+ */
+static inline void *guest_ptr(struct guest_mem *mem, uint64_t gpa, uint64_t len,
+                              bool write)
+{
+    const struct guest_map *map =
+        atomic_load_explicit(&mem->map, memory_order_acquire);
+    const struct guest_region *r = guest_map_find(map, gpa);
+
+    if (!r || !r->hva || len > r->size - (gpa - r->gpa) ||
+        (write && !r->writable)) {
+        return NULL;
+    }
+    return r->hva + (gpa - r->gpa);
+}
+
+/*
+ * Every store to guest memory is followed by this call, so that a dirty log
+ * sees the page after its new content is there (migration).
+ */
+static inline void guest_mark_dirty(struct guest_mem *mem, uint64_t gpa,
+                                    uint64_t len)
+{
+    (void)mem;
+    (void)gpa;
+    (void)len;
+}
+
+/* Copy in / out.  Return false if the range is not accessible. */
+static inline bool guest_read(struct guest_mem *mem, uint64_t gpa, void *dst,
+                              uint64_t len)
+{
+    const void *p = guest_ptr(mem, gpa, len, false);
+
+    if (!p) {
+        return false;
+    }
+    memcpy(dst, p, len);
+    return true;
+}
+
+static inline bool guest_write(struct guest_mem *mem, uint64_t gpa,
+                               const void *src, uint64_t len)
+{
+    void *p = guest_ptr(mem, gpa, len, true);
+
+    if (!p) {
+        return false;
+    }
+    memcpy(p, src, len);
+    guest_mark_dirty(mem, gpa, len);
+    return true;
+}
+
+#endif /* PVRDMAD_GUEST_MEM_H */

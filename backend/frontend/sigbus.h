@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Survival of page faults in guest memory; private to guest_mem.c and tests.
+ */
+#ifndef PVRDMAD_SIGBUS_H
+#define PVRDMAD_SIGBUS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct vm;
+
+/* Most file mappings of all VMs together. */
+#define SIGBUS_MAX_GUARDS 32768u
+
+/* Install the handler; further calls do nothing. */
+void sigbus_init(void);
+
+/*
+ * Guard [start, start + len): a fault there is answered with anonymous memory,
+ * @page bytes at a time (a power of two that divides start and len), and with
+ * vm_fault(@vm).  Main thread.  Returns a slot number or -1 (table full).
+ */
+int sigbus_guard(void *start, size_t len, size_t page, struct vm *vm);
+
+/* End a guard.  No thread touches the range any more.  Main thread. */
+void sigbus_unguard(int slot);
+
+#endif /* PVRDMAD_SIGBUS_H */

@@ -1,0 +1,537 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * pvrdmactl: asks pvrdmad over its admin socket and prints the answer, as text
+ * tables or (--json) as the JSON that came.  The protocol is in
+ * control/control.h.
+ */
+#include <errno.h>
+#include <gio/gio.h>
+#include <json-glib/json-glib.h>
+#include <locale.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define DEFAULT_SOCKET PVRDMA_SOCKET_DIR "/control"
+#define MAX_ANSWER     (64u << 20)
+/* Characters of an error message that go to the terminal. */
+#define PRINTABLE \
+    G_CSET_A_2_Z G_CSET_a_2_z G_CSET_DIGITS " !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
+
+static int sock = -1;
+static gboolean as_json;
+
+static G_GNUC_PRINTF(1, 2) G_GNUC_NORETURN void die(const char *fmt, ...)
+{
+    va_list ap;
+
+    fputs("pvrdmactl: ", stderr);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+    exit(EXIT_FAILURE);
+}
+
+/* ---- asking ---- */
+
+static void connect_daemon(const char *path)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+
+    if (g_strlcpy(addr.sun_path, path, sizeof(addr.sun_path)) >= sizeof(addr.sun_path)) {
+        die("%s: path is too long for a UNIX socket", path);
+    }
+    sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (sock < 0) {
+        die("socket: %s", g_strerror(errno));
+    }
+    if (connect(sock, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
+        die("%s: %s%s", path, g_strerror(errno),
+            errno == EACCES                            ? " (run it as the daemon's user)"
+            : errno == ENOENT || errno == ECONNREFUSED ? " (is pvrdmad running?)"
+                                                       : "");
+    }
+}
+
+static void send_all(const char *text, size_t len)
+{
+    while (len) {
+        ssize_t n = send(sock, text, len, MSG_NOSIGNAL);
+
+        if (n < 0 && errno != EINTR) {
+            die("the daemon went away: %s", g_strerror(errno));
+        }
+        if (n > 0) {
+            text += n;
+            len -= n;
+        }
+    }
+}
+
+static GString *receive_line(void)
+{
+    GString *line = g_string_new(NULL);
+    char buf[65536];
+
+    for (;;) {
+        ssize_t n = recv(sock, buf, sizeof(buf), 0);
+
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n <= 0) {
+            die("the daemon went away");
+        }
+        g_string_append_len(line, buf, n);
+        if (buf[n - 1] == '\n') {
+            return line;
+        }
+        if (line->len > MAX_ANSWER) {
+            die("the answer is too long");
+        }
+    }
+}
+
+/* Member @name of @o if it is an object, array or value of the right kind. */
+static JsonObject *get_object(JsonObject *o, const char *name)
+{
+    JsonNode *n = o ? json_object_get_member(o, name) : NULL;
+
+    return n && JSON_NODE_HOLDS_OBJECT(n) ? json_node_get_object(n) : NULL;
+}
+
+static JsonArray *get_array(JsonObject *o, const char *name)
+{
+    JsonNode *n = o ? json_object_get_member(o, name) : NULL;
+
+    return n && JSON_NODE_HOLDS_ARRAY(n) ? json_node_get_array(n) : NULL;
+}
+
+static JsonNode *get_value(JsonObject *o, const char *name, GType type)
+{
+    JsonNode *n = o ? json_object_get_member(o, name) : NULL;
+
+    return n && JSON_NODE_HOLDS_VALUE(n) && json_node_get_value_type(n) == type ? n
+                                                                                : NULL;
+}
+
+static const char *get_str(JsonObject *o, const char *name)
+{
+    JsonNode *n = get_value(o, name, G_TYPE_STRING);
+
+    return n ? json_node_get_string(n) : "-";
+}
+
+static gint64 get_int(JsonObject *o, const char *name)
+{
+    JsonNode *n = get_value(o, name, G_TYPE_INT64);
+
+    return n ? json_node_get_int(n) : 0;
+}
+
+static gboolean get_bool(JsonObject *o, const char *name)
+{
+    JsonNode *n = get_value(o, name, G_TYPE_BOOLEAN);
+
+    return n && json_node_get_boolean(n);
+}
+
+/* Send what @b has built; the node of "result", or the end of the program. */
+static JsonNode *ask(JsonBuilder *b)
+{
+    g_autoptr(JsonGenerator) gen = json_generator_new();
+    g_autoptr(JsonNode) root = json_builder_get_root(b);
+    g_autoptr(GString) line = NULL;
+    g_autoptr(JsonNode) answer = NULL;
+    g_autofree char *text = NULL;
+    JsonObject *o;
+
+    json_generator_set_root(gen, root);
+    text = json_generator_to_data(gen, NULL);
+    send_all(text, strlen(text));
+    send_all("\n", 1);
+    line = receive_line();
+    answer = json_from_string(line->str, NULL);
+    if (!answer || !JSON_NODE_HOLDS_OBJECT(answer)) {
+        die("the daemon's answer is not understood");
+    }
+    o = json_node_get_object(answer);
+    if (!get_bool(o, "ok")) {
+        g_autofree char *why = g_strdup(get_str(o, "error"));
+
+        die("%s", g_strcanon(why, PRINTABLE, '?'));
+    }
+    if (!get_object(o, "result")) {
+        die("the daemon's answer has no result");
+    }
+    return json_node_copy(json_object_get_member(o, "result"));
+}
+
+/* A request; the caller may add members before finish(). */
+static JsonBuilder *request(const char *cmd, const char *name)
+{
+    JsonBuilder *b = json_builder_new();
+
+    json_builder_begin_object(b);
+    json_builder_set_member_name(b, "cmd");
+    json_builder_add_string_value(b, cmd);
+    if (name) {
+        json_builder_set_member_name(b, "name");
+        json_builder_add_string_value(b, name);
+    }
+    return b;
+}
+
+static JsonNode *finish(JsonBuilder *b)
+{
+    JsonNode *result;
+
+    json_builder_end_object(b);
+    result = ask(b);
+    g_object_unref(b);
+    return result;
+}
+
+static JsonNode *simple(const char *cmd, const char *name)
+{
+    return finish(request(cmd, name));
+}
+
+/* ---- printing ---- */
+
+static void print_json(JsonNode *node)
+{
+    g_autofree char *text = json_to_string(node, TRUE);
+
+    puts(text);
+}
+
+/* The end of a command that has nothing to say but that it is done. */
+static void done(JsonNode *result)
+{
+    if (as_json) {
+        print_json(result);
+    }
+    json_node_unref(result);
+}
+
+static char *join(JsonArray *a)
+{
+    GString *s = g_string_new(NULL);
+
+    for (guint i = 0; a && i < json_array_get_length(a); i++) {
+        JsonNode *n = json_array_get_element(a, i);
+
+        if (JSON_NODE_HOLDS_VALUE(n) && json_node_get_value_type(n) == G_TYPE_STRING) {
+            g_string_append_printf(s, "%s%s", s->len ? "," : "", json_node_get_string(n));
+        }
+    }
+    if (!s->len) {
+        g_string_append_c(s, '-');
+    }
+    return g_string_free(s, FALSE);
+}
+
+static const char *vm_state(JsonObject *vm)
+{
+    if (!get_bool(vm, "attached")) {
+        return get_bool(vm, "connected") ? "connecting" : "waiting";
+    }
+    if (get_bool(vm, "paused")) {
+        return "paused";
+    }
+    return get_bool(vm, "active") ? "active" : "attached";
+}
+
+static void print_vms(JsonArray *vms)
+{
+    printf("%-20s %-10s %-12s %5s %5s %5s %5s %9s  %s\n", "VM", "STATE", "NETWORK", "QPS",
+           "CQS", "MRS", "GIDS", "MEM/MIB", "ADDRESSES");
+    for (guint i = 0; vms && i < json_array_get_length(vms); i++) {
+        JsonObject *vm = json_array_get_object_element(vms, i);
+        JsonObject *obj = get_object(vm, "objects");
+        g_autofree char *addr = join(get_array(vm, "addresses"));
+
+        printf("%-20s %-10s %-12s %5" G_GINT64_FORMAT " %5" G_GINT64_FORMAT
+               " %5" G_GINT64_FORMAT " %5" G_GINT64_FORMAT " %9" G_GINT64_FORMAT "  %s\n",
+               get_str(vm, "name"), vm_state(vm), get_str(vm, "network"),
+               get_int(obj, "qps"), get_int(obj, "cqs"), get_int(obj, "mrs"),
+               get_int(obj, "gids"), get_int(get_object(vm, "memory"), "bytes") >> 20,
+               addr);
+    }
+}
+
+static void print_status(JsonObject *st)
+{
+    JsonObject *p = get_object(st, "process");
+    JsonArray *vms = get_array(st, "vms");
+
+    printf("pvrdmad %s, pid %" G_GINT64_FORMAT ", %" G_GINT64_FORMAT
+           " worker(s), polling %" G_GINT64_FORMAT " us, sockets in %s\n",
+           get_str(st, "version"), get_int(st, "pid"), get_int(st, "workers"),
+           get_int(st, "poll_us"), get_str(st, "socket_dir"));
+    printf("process: %" G_GINT64_FORMAT " descriptors, %" G_GINT64_FORMAT
+           " threads, %" G_GINT64_FORMAT " KiB anonymous memory, %" G_GINT64_FORMAT
+           " GIDs in the directory\n\n",
+           get_int(p, "fds"), get_int(p, "threads"), get_int(p, "rss_anon_kb"),
+           get_int(st, "directory_gids"));
+    print_vms(vms);
+}
+
+static void print_qps(const char *vm, JsonArray *qps)
+{
+    static bool heading;
+
+    if (!heading) {
+        heading = true;
+        printf("%-16s %6s %-8s %-4s %-5s %-8s %-24s %-6s %12s %12s %-8s %-8s %s\n", "VM",
+               "HANDLE", "QPN", "TYPE", "STATE", "DEST-QPN", "DEST-GID", "VIA",
+               "SQ CONS/PROD", "RQ CONS/PROD", "SQ-PSN", "RQ-PSN", "WAIT");
+    }
+    for (guint i = 0; qps && i < json_array_get_length(qps); i++) {
+        JsonObject *q = json_array_get_object_element(qps, i);
+        JsonObject *sq = get_object(q, "sq"), *rq = get_object(q, "rq");
+
+        printf("%-16s %6" G_GINT64_FORMAT " 0x%06" G_GINT64_MODIFIER
+               "x %-4s %-5s 0x%06" G_GINT64_MODIFIER "x %-24s %-6s %6" G_GINT64_FORMAT
+               "/%-5" G_GINT64_FORMAT " %6" G_GINT64_FORMAT "/%-5" G_GINT64_FORMAT
+               " 0x%06" G_GINT64_MODIFIER "x 0x%06" G_GINT64_MODIFIER "x %s\n",
+               vm, get_int(q, "handle"), (guint64)get_int(q, "qpn"), get_str(q, "type"),
+               get_str(q, "state"), (guint64)get_int(q, "dest_qpn"),
+               get_str(q, "dest_gid"), get_str(q, "transport"), get_int(sq, "consumer"),
+               get_int(sq, "producer"), get_int(rq, "consumer"), get_int(rq, "producer"),
+               (guint64)get_int(q, "sq_psn"), (guint64)get_int(q, "rq_psn"),
+               get_str(q, "wait"));
+    }
+}
+
+/* "group.name  value", whatever the daemon counts. */
+static void print_members(JsonObject *o, const char *prefix)
+{
+    g_autoptr(GList) names = json_object_get_members(o);
+
+    for (GList *n = names; n; n = n->next) {
+        g_autofree char *name = g_strconcat(prefix, n->data, NULL);
+        JsonObject *sub = get_object(o, n->data);
+
+        if (sub) {
+            g_autofree char *deeper = g_strconcat(name, ".", NULL);
+
+            print_members(sub, deeper);
+        } else if (get_value(o, n->data, G_TYPE_INT64)) {
+            printf("  %-40s %20" G_GINT64_FORMAT "\n", name, get_int(o, n->data));
+        }
+    }
+}
+
+/* ---- commands ---- */
+
+static void do_status(void)
+{
+    g_autoptr(JsonNode) r = simple("status", NULL);
+
+    if (as_json) {
+        print_json(r);
+    } else {
+        print_status(json_node_get_object(r));
+    }
+}
+
+static void do_vm_list(void)
+{
+    g_autoptr(JsonNode) r = simple("vm-list", NULL);
+
+    if (as_json) {
+        print_json(r);
+    } else {
+        print_vms(get_array(json_node_get_object(r), "vms"));
+    }
+}
+
+static void do_vm_add(const char *name, char **settings)
+{
+    JsonBuilder *b = request("vm-add", name);
+    JsonNode *r;
+
+    json_builder_set_member_name(b, "set");
+    json_builder_begin_object(b);
+    for (; *settings; settings++) {
+        char *eq = strchr(*settings, '=');
+
+        if (!eq || eq == *settings) {
+            die("\"%s\" is not KEY=VALUE", *settings);
+        }
+        *eq = 0;
+        json_builder_set_member_name(b, *settings);
+        json_builder_add_string_value(b, eq + 1);
+    }
+    json_builder_end_object(b);
+    r = finish(b);
+    done(r);
+}
+
+static void do_counters(const char *name)
+{
+    g_autoptr(JsonNode) r = simple("counters", name);
+    JsonArray *vms = get_array(json_node_get_object(r), "vms");
+
+    if (as_json) {
+        print_json(r);
+        return;
+    }
+    for (guint i = 0; vms && i < json_array_get_length(vms); i++) {
+        JsonObject *vm = json_array_get_object_element(vms, i);
+
+        printf("%s%s (%s)\n", i ? "\n" : "", get_str(vm, "name"),
+               get_bool(vm, "attached") ? "attached" : "not attached");
+        print_members(vm, "");
+    }
+}
+
+/* All pages of one VM's QPs, into @out or as text. */
+static void list_qps(const char *name, JsonArray *out)
+{
+    gint64 after = 0;
+
+    do {
+        JsonBuilder *b = request("qp-list", name);
+        g_autoptr(JsonNode) r = NULL;
+        JsonArray *qps;
+
+        json_builder_set_member_name(b, "after");
+        json_builder_add_int_value(b, after);
+        r = finish(b);
+        qps = get_array(json_node_get_object(r), "qps");
+        if (!out) {
+            print_qps(name, qps);
+        }
+        for (guint i = 0; out && qps && i < json_array_get_length(qps); i++) {
+            JsonNode *row = json_node_copy(json_array_get_element(qps, i));
+
+            json_object_set_string_member(json_node_get_object(row), "vm", name);
+            json_array_add_element(out, row);
+        }
+        after = get_int(json_node_get_object(r), "next");
+    } while (after > 0);
+}
+
+static void do_qp_list(const char *name)
+{
+    JsonArray *out = as_json ? json_array_new() : NULL;
+
+    if (name) {
+        list_qps(name, out);
+    } else {
+        g_autoptr(JsonNode) r = simple("vm-list", NULL);
+        JsonArray *vms = get_array(json_node_get_object(r), "vms");
+
+        for (guint i = 0; vms && i < json_array_get_length(vms); i++) {
+            list_qps(get_str(json_array_get_object_element(vms, i), "name"), out);
+        }
+    }
+    if (out) {
+        g_autoptr(JsonNode) root = json_node_new(JSON_NODE_OBJECT);
+        JsonObject *o = json_object_new();
+
+        json_object_set_array_member(o, "qps", out);
+        json_node_take_object(root, o);
+        print_json(root);
+    }
+}
+
+static bool vm_command(int argc, char **argv)
+{
+    static const struct {
+        const char *verb, *cmd;
+    } by_name[] = {
+        {"remove", "vm-remove"}, {"pause", "vm-pause"}, {"resume", "vm-resume"}};
+
+    if (argc == 1 && strcmp(argv[0], "list") == 0) {
+        do_vm_list();
+        return true;
+    }
+    if (argc >= 2 && strcmp(argv[0], "add") == 0) {
+        do_vm_add(argv[1], argv + 2);
+        return true;
+    }
+    for (unsigned i = 0; argc == 2 && i < G_N_ELEMENTS(by_name); i++) {
+        if (strcmp(argv[0], by_name[i].verb) == 0) {
+            done(simple(by_name[i].cmd, argv[1]));
+            return true;
+        }
+    }
+    return false;
+}
+
+/* False: there is no such command. */
+static bool command(int argc, char **argv)
+{
+    if (argc == 1 && strcmp(argv[0], "status") == 0) {
+        do_status();
+        return true;
+    }
+    if (argc >= 2 && strcmp(argv[0], "vm") == 0) {
+        return vm_command(argc - 1, argv + 1);
+    }
+    if (argc >= 2 && argc <= 3 && strcmp(argv[0], "qp") == 0 &&
+        strcmp(argv[1], "list") == 0) {
+        do_qp_list(argv[2]);
+        return true;
+    }
+    if (argc >= 1 && argc <= 2 && strcmp(argv[0], "counters") == 0) {
+        do_counters(argv[1]);
+        return true;
+    }
+    return false;
+}
+
+int main(int argc, char **argv)
+{
+    g_autofree char *path = NULL;
+    gboolean version = FALSE;
+    const GOptionEntry entries[] = {
+        {"socket", 's', 0, G_OPTION_ARG_FILENAME, &path,
+         "The daemon's admin socket (default: " DEFAULT_SOCKET ")", "PATH"},
+        {"json", 'j', 0, G_OPTION_ARG_NONE, &as_json, "Print JSON", NULL},
+        {"version", 0, 0, G_OPTION_ARG_NONE, &version, "Show the version", NULL},
+        {NULL},
+    };
+    g_autoptr(GOptionContext) ctx = g_option_context_new("COMMAND");
+    g_autoptr(GError) err = NULL;
+    g_autofree char *help = NULL;
+
+    setlocale(LC_ALL, "");
+    g_option_context_add_main_entries(ctx, entries, NULL);
+    g_option_context_set_description(
+        ctx, "Commands:\n"
+             "  status                      the daemon and its VMs\n"
+             "  vm list                     declared VMs\n"
+             "  vm add NAME [KEY=VALUE ...] declare a VM (keys as in the key file)\n"
+             "  vm remove NAME              disconnect and forget a VM\n"
+             "  vm pause|resume NAME        stop a VM's data path, let it go on\n"
+             "  qp list [VM]                queue pairs\n"
+             "  counters [VM]               everything that is counted\n");
+    if (!g_option_context_parse(ctx, &argc, &argv, &err)) {
+        die("%s", err->message);
+    }
+    if (version) {
+        printf("pvrdmactl %s\n", PVRDMA_PROJECT_VERSION);
+        return EXIT_SUCCESS;
+    }
+    if (argc < 2) {
+        help = g_option_context_get_help(ctx, TRUE, NULL);
+        fputs(help, stderr);
+        return EXIT_FAILURE;
+    }
+    connect_daemon(path ? path : DEFAULT_SOCKET);
+    if (!command(argc - 1, argv + 1)) {
+        die("unknown command; pvrdmactl --help lists them");
+    }
+    close(sock);
+    return EXIT_SUCCESS;
+}

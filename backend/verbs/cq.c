@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Completion queues: creation and destruction.  The ring itself is the data
+ * path's: one header page, then `cqe` slots of 64 bytes.
+ *
+ * The guest takes the response's cqe as the ring size of its kernel and its
+ * library, so it is exactly what was asked, or the command fails.
+ */
+#include "vm.h"
+
+#include <errno.h>
+
+#include "verbs/verbs_internal.h"
+
+/*
+ * The pages a ring of @ncqe needs must be the pages given, so that no slot lies
+ * outside them (CVE-2018-20125).
+ */
+static int cq_check(const struct pvrdma_cmd_create_cq *req)
+{
+    uint32_t bytes, npages;
+
+    if (!is_power_of_2(req->cqe) || req->cqe > VERBS_MAX_CQE) {
+        return EINVAL;
+    }
+    bytes = req->cqe * (uint32_t)sizeof(struct pvrdma_cqe);
+    npages = 1 + (bytes + PVRDMA_PAGE_SIZE - 1) / PVRDMA_PAGE_SIZE;
+    if (req->reserved & ~PVRDMA_EXT_OBJ_RING) {
+        return EINVAL;
+    }
+    return req->nchunks == npages ? 0 : EINVAL;
+}
+
+int verbs_create_cq(struct vm *vm, const struct pvrdma_cmd_create_cq *req,
+                    struct pvrdma_resp_create_cq *resp)
+{
+    struct verbs *v = &vm->verbs;
+    struct uctx *uctx = id_table_get(&v->uctx, req->ctx_handle);
+    struct cq *cq;
+    int err;
+
+    if (req->ctx_handle && !uctx) {
+        return ENOENT;
+    }
+    err = cq_check(req);
+    if (err) {
+        return err;
+    }
+    cq = g_try_new0(struct cq, 1);
+    if (!cq) {
+        return ENOMEM;
+    }
+    err = verbs_ring_init(vm, &cq->mem, req->pdir_dma, req->nchunks);
+    if (err) {
+        goto err_cq;
+    }
+    cq->handle = id_table_reserve(&v->cq);
+    if (!cq->handle) {
+        err = ENOSPC;
+        goto err_ring;
+    }
+
+    cq->vm = vm;
+    cq->mem.ext = req->reserved & PVRDMA_EXT_OBJ_RING;
+    cq->uctx = uctx;
+    cq->ncqe = req->cqe;
+    pthread_mutex_init(&cq->lock, NULL);
+    if (uctx) {
+        uctx->refs++;
+    }
+    id_table_publish(&v->cq, cq->handle, cq);
+    datapath_cq_created(cq, uctx_uar_page(uctx));
+
+    resp->cq_handle = cq->handle;
+    resp->cqe = cq->ncqe;
+    return 0;
+
+err_ring:
+    verbs_ring_fini(vm, &cq->mem);
+err_cq:
+    g_free(cq);
+    return err;
+}
+
+void cq_unpublish(struct vm *vm, struct cq *cq)
+{
+    id_table_release(&vm->verbs.cq, cq->handle);
+    datapath_cq_destroyed(cq);
+}
+
+void cq_free(struct vm *vm, struct cq *cq)
+{
+    /* After the workers let go of it: nobody can defer one any more. */
+    event_cq_forget(vm, cq->handle);
+    if (cq->uctx) {
+        cq->uctx->refs--;
+    }
+    verbs_ring_fini(vm, &cq->mem);
+    pthread_mutex_destroy(&cq->lock);
+    g_free(cq);
+}
+
+int verbs_destroy_cq(struct vm *vm, uint32_t handle)
+{
+    struct cq *cq = id_table_get(&vm->verbs.cq, handle);
+
+    if (!cq) {
+        return ENOENT;
+    }
+    if (cq->refs) {
+        return EBUSY;
+    }
+    vm_token_take(vm);
+    cq_unpublish(vm, cq);
+    vm_token_release(vm);
+
+    datapath_quiesce();
+    cq_free(vm, cq);
+    return 0;
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The GID table.  A bind is the guest's claim to an address: it must be one of
+ * those the VM was declared with (or the VM may use any), and the directory
+ * must not know another holder in the network.
+ *
+ * The table is written by the main thread under the directory lock, under which
+ * peers' workers read it.
+ */
+#include "vm.h"
+
+#include <errno.h>
+
+#include "directory/directory.h"
+#include "verbs/verbs_internal.h"
+
+#define VLAN_NONE 0xfffu
+
+static bool gid_equal(const struct pvrdma_gid *a, const struct pvrdma_gid *b)
+{
+    return memcmp(a, b, sizeof(*a)) == 0;
+}
+
+/* Unicast and not the unspecified address. */
+static bool gid_is_valid(const struct pvrdma_gid *gid)
+{
+    static const struct pvrdma_gid zero;
+
+    return gid->raw[0] != 0xff && !gid_equal(gid, &zero);
+}
+
+static bool gid_is_allowed(const struct vm_config *cfg, const struct pvrdma_gid *gid)
+{
+    if (cfg->any_address) {
+        return true;
+    }
+    for (unsigned i = 0; i < cfg->n_addresses; i++) {
+        if (gid_equal(&cfg->addresses[i], gid)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void gid_set(struct gid_entry *entry, bool bound, uint8_t type,
+                    const struct pvrdma_gid *gid)
+{
+    directory_lock();
+    entry->bound = bound;
+    entry->type = type;
+    entry->gid = *gid;
+    directory_unlock();
+}
+
+int verbs_create_bind(struct vm *vm, const struct pvrdma_cmd_create_bind *req)
+{
+    struct gid_entry *entry;
+    int err;
+
+    if (req->index >= VERBS_GID_TBL_LEN || req->gid_type != PVRDMA_GID_TYPE_ROCE_V2 ||
+        req->vlan != VLAN_NONE || !gid_is_valid(&req->gid)) {
+        return EINVAL;
+    }
+    entry = &vm->verbs.gid[req->index];
+    if (entry->bound) {
+        return gid_equal(&entry->gid, &req->gid) ? 0 : EBUSY;
+    }
+    if (!gid_is_allowed(vm->cfg, &req->gid)) {
+        return EPERM;
+    }
+    err = directory_bind(vm, &req->gid);
+    if (err) {
+        return err;
+    }
+    gid_set(entry, true, req->gid_type, &req->gid);
+    return 0;
+}
+
+void gid_unbind(struct vm *vm, unsigned index)
+{
+    struct gid_entry *entry = &vm->verbs.gid[index];
+    struct pvrdma_gid none = {0}, gid = entry->gid;
+
+    gid_set(entry, false, 0, &none);
+    directory_unbind(vm, &gid);
+    datapath_gid_unbound(vm, index);
+}
+
+int verbs_destroy_bind(struct vm *vm, const struct pvrdma_cmd_destroy_bind *req)
+{
+    struct gid_entry *entry;
+
+    if (req->index >= VERBS_GID_TBL_LEN) {
+        return EINVAL;
+    }
+    entry = &vm->verbs.gid[req->index];
+    if (!entry->bound || !gid_equal(&entry->gid, &req->gid)) {
+        return ENOENT;
+    }
+    vm_token_take(vm);
+    gid_unbind(vm, req->index);
+    vm_token_release(vm);
+    return 0;
+}

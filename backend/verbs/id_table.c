@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Tables from handles to objects.
+ *
+ * A table is one mapping of zero pages, so a large table of a VM that uses few
+ * objects costs little, and its size never changes: workers index it without a
+ * lock.  Only the main thread reserves, publishes and releases.
+ *
+ * Indices are handed out round robin, not lowest first, so that a dead object's
+ * index comes back as late as possible; gen[] tells the occupants of one index
+ * apart for those who keep a number longer (keys, QPNs).
+ */
+#include "verbs/verbs.h"
+
+#include <sys/mman.h>
+
+static void *zero_pages(size_t size)
+{
+    void *p =
+        mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    return p == MAP_FAILED ? NULL : p;
+}
+
+bool id_table_init(struct id_table *t, uint32_t size)
+{
+    memset(t, 0, sizeof(*t));
+    t->slot = zero_pages(size * sizeof(t->slot[0]));
+    t->gen = zero_pages(size);
+    t->size = size;
+    t->next = 1;
+    if (!t->slot || !t->gen) {
+        id_table_fini(t);
+        return false;
+    }
+    return true;
+}
+
+void id_table_fini(struct id_table *t)
+{
+    if (t->slot) {
+        munmap((void *)t->slot, t->size * sizeof(t->slot[0]));
+    }
+    if (t->gen) {
+        munmap(t->gen, t->size);
+    }
+    memset(t, 0, sizeof(*t));
+}
+
+uint32_t id_table_reserve(struct id_table *t)
+{
+    uint32_t i = t->next;
+
+    if (t->size < 2 || t->used >= t->size - 1) {
+        return 0;
+    }
+    while (id_table_get(t, i)) {
+        i = i + 1 < t->size ? i + 1 : 1;
+    }
+    t->next = i + 1 < t->size ? i + 1 : 1;
+    t->gen[i] = t->gen[i] % 255 + 1;
+    t->used++;
+    return i;
+}
+
+void id_table_publish(struct id_table *t, uint32_t index, void *object)
+{
+    atomic_store_explicit(&t->slot[index], object, memory_order_release);
+}
+
+void id_table_release(struct id_table *t, uint32_t index)
+{
+    atomic_store_explicit(&t->slot[index], NULL, memory_order_release);
+    t->used--;
+}

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Memory regions.
+ *
+ * A user MR is a list of guest-physical pages, copied once at registration;
+ * byte 0 is the guest-virtual address `start`.  A DMA MR (guest kernel only)
+ * has no list: addresses are guest-physical and the whole DMA map is in reach,
+ * so it never grants remote rights.
+ *
+ * The page list is only a list of numbers.  The DMA map may lose a page later,
+ * so the data path looks every page up again when it copies; the check here
+ * reports a mistake early.  Workers find an MR by key; it is freed after a
+ * quiescence.
+ */
+#include "vm.h"
+
+#include <errno.h>
+
+#include "verbs/verbs_internal.h"
+
+/* Rights that an MR can have.  Windows, zero-based and on-demand: none. */
+#define ACCESS_MASK                                           \
+    (PVRDMA_ACCESS_LOCAL_WRITE | PVRDMA_ACCESS_REMOTE_WRITE | \
+     PVRDMA_ACCESS_REMOTE_READ | PVRDMA_ACCESS_REMOTE_ATOMIC)
+
+#define PAGE_MASK (PVRDMA_PAGE_SIZE - 1ull)
+
+/* Strips hints from *access.  0, EINVAL or ENOTSUP. */
+static int access_check(uint32_t *access)
+{
+    uint32_t rights = *access & ~PVRDMA_ACCESS_OPTIONAL;
+
+    if (rights & ~ACCESS_MASK) {
+        return ENOTSUP;
+    }
+    /* InfiniBand spec 10.6.3.1: remote stores need the right to store. */
+    if ((rights & (PVRDMA_ACCESS_REMOTE_WRITE | PVRDMA_ACCESS_REMOTE_ATOMIC)) &&
+        !(rights & PVRDMA_ACCESS_LOCAL_WRITE)) {
+        return EINVAL;
+    }
+    *access = rights;
+    return 0;
+}
+
+/*
+ * How many pages the range needs; EINVAL if it is empty, too long, wraps, or
+ * the guest says another number.  (CVE-2021-3582: lengths that did not match
+ * the pages behind them.)
+ */
+static int user_mr_check(const struct pvrdma_cmd_create_mr *req)
+{
+    uint64_t offset = req->start & PAGE_MASK;
+    uint64_t npages;
+
+    if (req->length == 0 || req->length > VERBS_MAX_MR_SIZE ||
+        req->length - 1 > UINT64_MAX - req->start) {
+        return EINVAL;
+    }
+    npages = (offset + req->length + PAGE_MASK) >> PVRDMA_PAGE_SHIFT;
+    if (npages > PVRDMA_PDIR_MAX_PAGES || npages != req->nchunks) {
+        return EINVAL;
+    }
+    return 0;
+}
+
+/* A DMA MR reaches all of guest RAM: only the kernel's, only locally. */
+static int dma_mr_check(const struct pvrdma_cmd_create_mr *req, const struct pd *pd,
+                        uint32_t access)
+{
+    if (pd->uctx || (access & ~PVRDMA_ACCESS_LOCAL_WRITE)) {
+        return EPERM;
+    }
+    if (req->start || req->length || req->nchunks) {
+        return EINVAL;
+    }
+    return 0;
+}
+
+/* An MR with its page list, not published.  0 or an errno. */
+static int mr_new(struct vm *vm, const struct pvrdma_cmd_create_mr *req, struct mr **out)
+{
+    uint32_t n = req->nchunks; /* checked: bounded, 0 for a DMA MR */
+    struct mr *mr;
+    int err = verbs_pages_charge(vm, n);
+
+    if (err) {
+        return err;
+    }
+    mr = g_try_malloc(sizeof(*mr) + n * sizeof(mr->page[0]));
+    if (!mr) {
+        verbs_pages_refund(vm, n);
+        return ENOMEM;
+    }
+    memset(mr, 0, sizeof(*mr));
+    mr->npages = n;
+    err = n ? verbs_pages_read(vm, req->pdir_dma, n, false, mr->page) : 0;
+    if (err) {
+        verbs_pages_refund(vm, n);
+        g_free(mr);
+        return err;
+    }
+    *out = mr;
+    return 0;
+}
+
+int verbs_create_mr(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
+                    struct pvrdma_resp_create_mr *resp)
+{
+    struct verbs *v = &vm->verbs;
+    struct pd *pd = id_table_get(&v->pd, req->pd_handle);
+    bool dma = req->flags == PVRDMA_MR_FLAG_DMA;
+    uint32_t access = req->access_flags, handle;
+    struct mr *mr;
+    int err;
+
+    if (!pd) {
+        return ENOENT;
+    }
+    if (req->flags & ~PVRDMA_MR_FLAG_DMA) {
+        return ENOTSUP; /* fast registration: not in our caps */
+    }
+    err = access_check(&access);
+    if (!err) {
+        err = dma ? dma_mr_check(req, pd, access) : user_mr_check(req);
+    }
+    if (!err) {
+        err = mr_new(vm, req, &mr);
+    }
+    if (err) {
+        return err;
+    }
+
+    handle = id_table_reserve(&v->mr);
+    if (!handle) {
+        verbs_pages_refund(vm, mr->npages);
+        g_free(mr);
+        return ENOSPC;
+    }
+    mr->handle = handle;
+    mr->lkey = mr->rkey = handle << 8 | v->mr.gen[handle];
+    mr->pd = pd;
+    mr->dma = dma;
+    mr->access = access;
+    mr->start = req->start;
+    mr->length = req->length;
+    mr->offset = req->start & PAGE_MASK;
+    pd->refs++;
+    id_table_publish(&v->mr, handle, mr);
+
+    resp->mr_handle = handle;
+    resp->lkey = mr->lkey;
+    resp->rkey = mr->rkey;
+    return 0;
+}
+
+void mr_unpublish(struct vm *vm, struct mr *mr)
+{
+    id_table_release(&vm->verbs.mr, mr->handle);
+}
+
+void mr_free(struct vm *vm, struct mr *mr)
+{
+    verbs_pages_refund(vm, mr->npages);
+    mr->pd->refs--;
+    g_free(mr);
+}
+
+int verbs_destroy_mr(struct vm *vm, uint32_t handle)
+{
+    struct mr *mr = id_table_get(&vm->verbs.mr, handle);
+
+    if (!mr) {
+        return ENOENT;
+    }
+    mr_unpublish(vm, mr);
+    datapath_quiesce();
+    mr_free(vm, mr);
+    return 0;
+}

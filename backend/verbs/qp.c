@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Queue pairs: creation, modification, query, destruction.
+ *
+ * Creation.  The guest gives one page list: a header page (ring state), the
+ * send WQEs, the receive WQEs.  How many pages of each there must be follows
+ * from the capacities alone; the guest's 16-bit counts are compared with that,
+ * never used (CVE-2018-20125).
+ *
+ * Modification runs under the VM's token (no send queue moves) and qp->lock (no
+ * receive queue moves), checks everything on the daemon's copy of the request,
+ * and only then stores; a refused request changes nothing.
+ *
+ * Main thread, except verbs_qp_by_qpn().
+ */
+#include "vm.h"
+
+#include <errno.h>
+
+#include "verbs/verbs_internal.h"
+
+#define PSN_MASK     0xffffffu
+#define QPN_MASK     0xffffffu
+#define AH_FLAG_GRH  1u
+#define MIG_MIGRATED 0u
+
+/* Rights that incoming requests may use. */
+#define QP_ACCESS_MASK                                        \
+    (PVRDMA_ACCESS_LOCAL_WRITE | PVRDMA_ACCESS_REMOTE_WRITE | \
+     PVRDMA_ACCESS_REMOTE_READ | PVRDMA_ACCESS_REMOTE_ATOMIC)
+
+/* ---- creation ---- */
+
+/*
+ * One queue: @wr WQEs, each a header of @hdr bytes and @sge SGEs, rounded to a
+ * power of two, as driver and provider do.  Stores the number of pages.
+ */
+static int wq_layout(struct wq *wq, uint32_t wr, uint32_t sge, uint32_t hdr,
+                     uint32_t max_inline, uint32_t *npages)
+{
+    uint32_t size = hdr + MAX(sge * (uint32_t)sizeof(struct pvrdma_sge), max_inline);
+
+    if (!is_power_of_2(wr) || wr > VERBS_MAX_QP_WR || sge == 0 || sge > VERBS_MAX_SGE) {
+        return EINVAL;
+    }
+    wq->wqe_shift = 32 - __builtin_clz(size - 1);
+    wq->nwqe = wr;
+    wq->max_sge = sge;
+    *npages = ((wr << wq->wqe_shift) + PVRDMA_PAGE_SIZE - 1) / PVRDMA_PAGE_SIZE;
+    return 0;
+}
+
+static int qp_layout(struct qp *qp, const struct pvrdma_cmd_create_qp *req)
+{
+    uint32_t send, recv;
+
+    if (wq_layout(&qp->sq, req->max_send_wr, req->max_send_sge,
+                  sizeof(struct pvrdma_sq_wqe_hdr), req->max_inline_data, &send) ||
+        wq_layout(&qp->rq, req->max_recv_wr, req->max_recv_sge,
+                  sizeof(struct pvrdma_rq_wqe_hdr), 0, &recv) ||
+        req->send_chunks != send || req->total_chunks != 1 + send + recv) {
+        return EINVAL;
+    }
+    qp->sq.first_page = 1;
+    qp->rq.first_page = 1 + send;
+    return 0;
+}
+
+/* PD and CQs; a program's QP uses CQs of its own context only. */
+static int qp_parents(struct qp *qp, struct verbs *v,
+                      const struct pvrdma_cmd_create_qp *req)
+{
+    qp->pd = id_table_get(&v->pd, req->pd_handle);
+    qp->scq = id_table_get(&v->cq, req->send_cq_handle);
+    qp->rcq = id_table_get(&v->cq, req->recv_cq_handle);
+    if (!qp->pd || !qp->scq || !qp->rcq) {
+        return ENOENT;
+    }
+    if (qp->pd->uctx &&
+        (qp->scq->uctx != qp->pd->uctx || qp->rcq->uctx != qp->pd->uctx)) {
+        return EPERM;
+    }
+    return 0;
+}
+
+static int qp_type_check(const struct qp *qp, const struct verbs *v)
+{
+    switch (qp->type) {
+    case PVRDMA_QPT_RC:
+        return 0;
+    case PVRDMA_QPT_GSI:
+        if (qp->pd->uctx) {
+            return EPERM;
+        }
+        return atomic_load_explicit(&v->gsi, memory_order_relaxed) ? EBUSY : 0;
+    default:
+        return ENOTSUP;
+    }
+}
+
+static void qp_publish(struct qp *qp, struct verbs *v)
+{
+    qp->pd->refs++;
+    qp->scq->refs++;
+    qp->rcq->refs++;
+    pthread_mutex_init(&qp->lock, NULL);
+    id_table_publish(&v->qp, qp->handle, qp);
+    if (qp->type == PVRDMA_QPT_GSI) {
+        atomic_store_explicit(&v->gsi, qp, memory_order_release);
+    }
+    datapath_qp_created(qp, uctx_uar_page(qp->pd->uctx));
+}
+
+static void qp_fill_cap(const struct qp *qp, struct pvrdma_qp_cap *cap)
+{
+    *cap = (struct pvrdma_qp_cap){
+        .max_send_wr = qp->sq.nwqe,
+        .max_recv_wr = qp->rq.nwqe,
+        .max_send_sge = qp->sq.max_sge,
+        .max_recv_sge = qp->rq.max_sge,
+        .max_inline_data = qp->max_inline,
+    };
+}
+
+int verbs_create_qp(struct vm *vm, const struct pvrdma_cmd_create_qp *req,
+                    struct pvrdma_resp_create_qp *resp)
+{
+    struct verbs *v = &vm->verbs;
+    struct qp *qp;
+    int err;
+
+    bool ext = req->reserved[0] & PVRDMA_EXT_OBJ_RING;
+
+    if (req->is_srq || (req->reserved[0] & ~PVRDMA_EXT_OBJ_RING) ||
+        req->max_inline_data > (ext ? PVRDMA_EXT_MAX_INLINE : 0)) {
+        return ENOTSUP;
+    }
+    qp = g_try_new0(struct qp, 1);
+    if (!qp) {
+        return ENOMEM;
+    }
+    qp->vm = vm;
+    qp->type = req->qp_type;
+    qp->sq_sig_all = req->sq_sig_all;
+    qp->mem.ext = ext;
+    qp->max_inline = req->max_inline_data;
+    err = qp_parents(qp, v, req);
+    err = err ? err : qp_type_check(qp, v);
+    err = err ? err : qp_layout(qp, req);
+    err = err ? err : verbs_ring_init(vm, &qp->mem, req->pdir_dma, req->total_chunks);
+    if (err) {
+        goto err_qp;
+    }
+    qp->handle = id_table_reserve(&v->qp);
+    if (!qp->handle) {
+        err = ENOSPC;
+        goto err_ring;
+    }
+    qp->qpn = (uint32_t)v->qp.gen[qp->handle] << 16 | qp->handle;
+    qp_publish(qp, v);
+
+    resp->qpn = qp->qpn;
+    resp->qp_handle = qp->handle;
+    resp->max_send_wr = qp->sq.nwqe;
+    resp->max_recv_wr = qp->rq.nwqe;
+    resp->max_send_sge = qp->sq.max_sge;
+    resp->max_recv_sge = qp->rq.max_sge;
+    resp->max_inline_data = qp->max_inline;
+    return 0;
+
+err_ring:
+    verbs_ring_fini(vm, &qp->mem);
+err_qp:
+    g_free(qp);
+    return err;
+}
+
+/* ---- destruction ---- */
+
+void qp_unpublish(struct vm *vm, struct qp *qp)
+{
+    struct verbs *v = &vm->verbs;
+
+    id_table_release(&v->qp, qp->handle);
+    if (qp->type == PVRDMA_QPT_GSI) {
+        atomic_store_explicit(&v->gsi, NULL, memory_order_release);
+    }
+    datapath_qp_destroyed(qp);
+}
+
+void qp_free(struct vm *vm, struct qp *qp)
+{
+    qp->rcq->refs--;
+    qp->scq->refs--;
+    qp->pd->refs--;
+    verbs_ring_fini(vm, &qp->mem);
+    pthread_mutex_destroy(&qp->lock);
+    g_free(qp);
+}
+
+int verbs_destroy_qp(struct vm *vm, uint32_t handle)
+{
+    struct qp *qp = id_table_get(&vm->verbs.qp, handle);
+
+    if (!qp) {
+        return ENOENT;
+    }
+    vm_token_take(vm);
+    qp_unpublish(vm, qp);
+    vm_token_release(vm);
+
+    datapath_quiesce();
+    qp_free(vm, qp);
+    return 0;
+}
+
+struct qp *verbs_qp_by_qpn(const struct verbs *v, uint32_t qpn)
+{
+    struct qp *qp;
+
+    if (qpn == 1) {
+        return atomic_load_explicit(&v->gsi, memory_order_acquire);
+    }
+    qp = id_table_get(&v->qp, qpn & 0xffff);
+    return qp && qp->qpn == qpn ? qp : NULL;
+}
+
+/* ---- modification ---- */
+
+/* The address of the peer: RoCE, so a GRH, from a GID that we hold. */
+static int av_check(const struct verbs *v, const struct pvrdma_ah_attr *av)
+{
+    if (av->port_num != 1 || !(av->ah_flags & AH_FLAG_GRH) ||
+        av->sgid_index >= VERBS_GID_TBL_LEN || !v->gid[av->sgid_index].bound) {
+        return EINVAL;
+    }
+    return 0;
+}
+
+static bool rights_ok(uint32_t access)
+{
+    return !(access & ~(QP_ACCESS_MASK | PVRDMA_ACCESS_OPTIONAL));
+}
+
+/*
+ * Are the values of the attributes in @mask acceptable?  PSNs are cut to 24
+ * bits on use, as hardware does.
+ */
+static int attr_check(const struct verbs *v, uint32_t mask,
+                      const struct pvrdma_qp_attr *a)
+{
+#define BAD(bit, condition) ((mask & (bit)) && (condition))
+    if (BAD(PVRDMA_QP_PORT, a->port_num != 1) ||
+        BAD(PVRDMA_QP_PKEY_INDEX, a->pkey_index != 0) ||
+        BAD(PVRDMA_QP_ACCESS_FLAGS, !rights_ok(a->qp_access_flags)) ||
+        BAD(PVRDMA_QP_PATH_MTU,
+            a->path_mtu < PVRDMA_MTU_256 || a->path_mtu > PVRDMA_MTU_4096) ||
+        BAD(PVRDMA_QP_DEST_QPN, a->dest_qp_num > QPN_MASK) ||
+        BAD(PVRDMA_QP_MAX_RD_ATOMIC, a->max_rd_atomic > VERBS_MAX_RD_ATOM) ||
+        BAD(PVRDMA_QP_MAX_DEST_RD_ATOMIC, a->max_dest_rd_atomic > VERBS_MAX_RD_ATOM) ||
+        BAD(PVRDMA_QP_MIN_RNR_TIMER, a->min_rnr_timer > 31) ||
+        BAD(PVRDMA_QP_TIMEOUT, a->timeout > 31) ||
+        BAD(PVRDMA_QP_RETRY_CNT, a->retry_cnt > 7) ||
+        BAD(PVRDMA_QP_RNR_RETRY, a->rnr_retry > 7) ||
+        BAD(PVRDMA_QP_AV, av_check(v, &a->ah_attr)) ||
+        BAD(PVRDMA_QP_PATH_MIG_STATE, a->path_mig_state != MIG_MIGRATED) ||
+        BAD(PVRDMA_QP_ALT_PATH, true)) { /* no path migration */
+        return EINVAL;
+    }
+#undef BAD
+    return 0;
+}
+
+static void attr_store(struct pvrdma_qp_attr *dst, uint32_t mask,
+                       const struct pvrdma_qp_attr *src)
+{
+#define STORE(bit, field, value)  \
+    do {                          \
+        if (mask & (bit)) {       \
+            dst->field = (value); \
+        }                         \
+    } while (0)
+    STORE(PVRDMA_QP_EN_SQD_ASYNC, en_sqd_async_notify, src->en_sqd_async_notify != 0);
+    STORE(PVRDMA_QP_ACCESS_FLAGS, qp_access_flags, src->qp_access_flags & QP_ACCESS_MASK);
+    STORE(PVRDMA_QP_PKEY_INDEX, pkey_index, src->pkey_index);
+    STORE(PVRDMA_QP_PORT, port_num, src->port_num);
+    STORE(PVRDMA_QP_QKEY, qkey, src->qkey);
+    STORE(PVRDMA_QP_AV, ah_attr, src->ah_attr);
+    STORE(PVRDMA_QP_PATH_MTU, path_mtu, src->path_mtu);
+    STORE(PVRDMA_QP_TIMEOUT, timeout, src->timeout);
+    STORE(PVRDMA_QP_RETRY_CNT, retry_cnt, src->retry_cnt);
+    STORE(PVRDMA_QP_RNR_RETRY, rnr_retry, src->rnr_retry);
+    STORE(PVRDMA_QP_RQ_PSN, rq_psn, src->rq_psn & PSN_MASK);
+    STORE(PVRDMA_QP_MAX_RD_ATOMIC, max_rd_atomic, src->max_rd_atomic);
+    STORE(PVRDMA_QP_MIN_RNR_TIMER, min_rnr_timer, src->min_rnr_timer);
+    STORE(PVRDMA_QP_SQ_PSN, sq_psn, src->sq_psn & PSN_MASK);
+    STORE(PVRDMA_QP_MAX_DEST_RD_ATOMIC, max_dest_rd_atomic, src->max_dest_rd_atomic);
+    STORE(PVRDMA_QP_PATH_MIG_STATE, path_mig_state, src->path_mig_state);
+    STORE(PVRDMA_QP_DEST_QPN, dest_qp_num, src->dest_qp_num);
+#undef STORE
+}
+
+/* Token and qp->lock are held. */
+static int qp_modify(struct qp *qp, uint32_t mask, const struct pvrdma_qp_attr *attr)
+{
+    uint32_t cur = atomic_load_explicit(&qp->state, memory_order_acquire);
+    uint32_t next = mask & PVRDMA_QP_STATE ? attr->qp_state : cur;
+    int err;
+
+    if ((mask & PVRDMA_QP_CUR_STATE) && attr->cur_qp_state != cur) {
+        return EINVAL;
+    }
+    err = qp_transition_check(qp->type, cur, next, mask);
+    err = err ? err : attr_check(&qp->vm->verbs, mask, attr);
+    if (err) {
+        return err;
+    }
+    if (next == PVRDMA_QPS_RESET) {
+        memset(&qp->attr, 0, sizeof(qp->attr));
+    }
+    attr_store(&qp->attr, mask, attr);
+    qp->attr.qp_state = next;
+    atomic_store_explicit(&qp->state, next, memory_order_release);
+    datapath_qp_modified(qp, cur, mask);
+    return 0;
+}
+
+int verbs_modify_qp(struct vm *vm, const struct pvrdma_cmd_modify_qp *req)
+{
+    struct qp *qp = id_table_get(&vm->verbs.qp, req->qp_handle);
+    int err;
+
+    if (!qp) {
+        return ENOENT;
+    }
+    vm_token_take(vm);
+    pthread_mutex_lock(&qp->lock);
+    err = qp_modify(qp, req->attr_mask, &req->attrs);
+    pthread_mutex_unlock(&qp->lock);
+    vm_token_release(vm);
+
+    if (!err && (req->attr_mask & PVRDMA_QP_STATE) &&
+        req->attrs.qp_state == PVRDMA_QPS_RESET) {
+        /*
+         * The guest now takes its CQEs off the CQs and clears the ring state:
+         * no worker may be left that began before the reset.
+         */
+        datapath_quiesce();
+    }
+    return err;
+}
+
+int verbs_query_qp(struct vm *vm, uint32_t handle, uint32_t attr_mask,
+                   struct pvrdma_resp_query_qp *resp)
+{
+    struct qp *qp = id_table_get(&vm->verbs.qp, handle);
+    struct pvrdma_qp_attr *a = &resp->attrs;
+    uint32_t state;
+
+    if (!qp) {
+        return ENOENT;
+    }
+    /* Everything is returned; attr_mask only says what the caller needs. */
+    vm_token_take(vm);
+    pthread_mutex_lock(&qp->lock);
+    state = atomic_load_explicit(&qp->state, memory_order_acquire);
+    *a = qp->attr;
+    if (state != PVRDMA_QPS_RESET) {
+        a->sq_psn = qp->req.psn & PSN_MASK;
+        a->rq_psn = qp->resp.psn & PSN_MASK;
+    }
+    a->sq_draining = state == PVRDMA_QPS_SQD && qp->attr.sq_draining;
+    pthread_mutex_unlock(&qp->lock);
+    vm_token_release(vm);
+
+    a->qp_state = state;
+    a->cur_qp_state = state;
+    qp_fill_cap(qp, &a->cap);
+    return 0;
+}

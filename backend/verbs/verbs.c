@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The object tables of one VM: creation and reset of the whole, the device's
+ * capabilities, and the objects that carry no data: port, P_Key, user contexts
+ * and protection domains.
+ *
+ * Everything here runs on the main thread.  Objects refer to their parents and
+ * count in parent->refs; a parent in use cannot be destroyed, so no pointer
+ * between objects ever dangles, whatever order a guest destroys them in.
+ */
+#include "vm.h"
+
+#include <errno.h>
+
+#include "verbs/verbs_internal.h"
+
+/* Values of the verbs API that the ABI passes through. */
+#define CAP_CURR_QP_STATE_MOD (1u << 7)
+#define CAP_SYS_IMAGE_GUID    (1u << 11)
+#define CAP_RC_RNR_NAK_GEN    (1u << 12)
+#define WIDTH_4X              2u
+#define SPEED_EDR             32u
+
+#define MAX_AH             65536u
+#define LOCAL_CA_ACK_DELAY 15u /* 4.096 us * 2^15 */
+
+int verbs_init(struct verbs *v, struct vm *vm)
+{
+    const struct vm_config *cfg = vm->cfg;
+
+    memset(v, 0, sizeof(*v));
+    v->vm = vm;
+    if (!id_table_init(&v->uctx, DEVICE_MAX_UAR) || !id_table_init(&v->pd, cfg->max_pd) ||
+        !id_table_init(&v->mr, cfg->max_mr) || !id_table_init(&v->cq, cfg->max_cq) ||
+        !id_table_init(&v->qp, cfg->max_qp)) {
+        verbs_fini(v);
+        return ENOMEM;
+    }
+    return 0;
+}
+
+void verbs_fini(struct verbs *v)
+{
+    id_table_fini(&v->qp);
+    id_table_fini(&v->cq);
+    id_table_fini(&v->mr);
+    id_table_fini(&v->pd);
+    id_table_fini(&v->uctx);
+}
+
+/* What a reset collects before it waits for the workers. */
+struct dead {
+    struct qp *qp;
+    struct mr *mr;
+    struct cq *cq;
+};
+
+static void unpublish_all(struct vm *vm, struct dead *dead)
+{
+    struct verbs *v = &vm->verbs;
+
+    for (uint32_t i = 1; v->qp.used && i < v->qp.size; i++) {
+        struct qp *qp = id_table_get(&v->qp, i);
+
+        if (qp) {
+            qp_unpublish(vm, qp);
+            qp->next_dead = dead->qp;
+            dead->qp = qp;
+        }
+    }
+    for (uint32_t i = 1; v->cq.used && i < v->cq.size; i++) {
+        struct cq *cq = id_table_get(&v->cq, i);
+
+        if (cq) {
+            cq_unpublish(vm, cq);
+            cq->next_dead = dead->cq;
+            dead->cq = cq;
+        }
+    }
+    for (uint32_t i = 1; v->mr.used && i < v->mr.size; i++) {
+        struct mr *mr = id_table_get(&v->mr, i);
+
+        if (mr) {
+            mr_unpublish(vm, mr);
+            mr->next_dead = dead->mr;
+            dead->mr = mr;
+        }
+    }
+    for (unsigned i = 0; i < VERBS_GID_TBL_LEN; i++) {
+        if (v->gid[i].bound) {
+            gid_unbind(vm, i);
+        }
+    }
+}
+
+static void free_dead(struct vm *vm, struct dead *dead)
+{
+    while (dead->qp) {
+        struct qp *qp = dead->qp;
+
+        dead->qp = qp->next_dead;
+        qp_free(vm, qp);
+    }
+    while (dead->mr) {
+        struct mr *mr = dead->mr;
+
+        dead->mr = mr->next_dead;
+        mr_free(vm, mr);
+    }
+    while (dead->cq) {
+        struct cq *cq = dead->cq;
+
+        dead->cq = cq->next_dead;
+        cq_free(vm, cq);
+    }
+}
+
+/* PDs and contexts: no worker follows a pointer to one. */
+static void free_table(struct id_table *t)
+{
+    for (uint32_t i = 1; t->used && i < t->size; i++) {
+        void *object = id_table_get(t, i);
+
+        if (object) {
+            id_table_release(t, i);
+            g_free(object);
+        }
+    }
+}
+
+static void free_contexts(struct verbs *v)
+{
+    datapath_ext_clear(v->vm);
+    verbs_ring_fini(v->vm, &v->kernel_ext);
+    for (uint32_t i = 1; v->uctx.used && i < v->uctx.size; i++) {
+        struct uctx *uctx = id_table_get(&v->uctx, i);
+
+        if (uctx) {
+            verbs_ring_fini(v->vm, &uctx->ext);
+        }
+    }
+    free_table(&v->uctx);
+}
+
+void verbs_reset(struct verbs *v)
+{
+    struct vm *vm = v->vm;
+    struct dead dead = {0};
+
+    vm_token_take(vm);
+    unpublish_all(vm, &dead);
+    vm_token_release(vm);
+
+    datapath_quiesce();
+    free_dead(vm, &dead);
+    free_table(&v->pd);
+    free_contexts(v);
+    memset(v->uar_used, 0, sizeof(v->uar_used));
+}
+
+int verbs_pages_charge(struct vm *vm, uint64_t n)
+{
+    uint64_t limit = vm->cfg->max_mr_pages;
+
+    if (vm->verbs.pages_used > limit || n > limit - vm->verbs.pages_used) {
+        return ENOSPC;
+    }
+    vm->verbs.pages_used += n;
+    return 0;
+}
+
+void verbs_pages_refund(struct vm *vm, uint64_t n)
+{
+    vm->verbs.pages_used -= n;
+}
+
+int verbs_pages_read(struct vm *vm, uint64_t pdir_dma, uint32_t n, bool write,
+                     uint64_t *page)
+{
+    int err = pagedir_read(vm, pdir_dma, n, page);
+
+    if (err) {
+        return err;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (!guest_ptr(&vm->mem, page[i], PVRDMA_PAGE_SIZE, write)) {
+            return EFAULT;
+        }
+    }
+    return 0;
+}
+
+int verbs_ring_init(struct vm *vm, struct ring_mem *mem, uint64_t pdir_dma, uint32_t n)
+{
+    int err;
+
+    if (n == 0 || n > PVRDMA_PDIR_MAX_PAGES) {
+        return EINVAL;
+    }
+    err = verbs_pages_charge(vm, n);
+    if (err) {
+        return err;
+    }
+    mem->npages = n;
+    mem->page = g_try_new(uint64_t, n);
+    err = mem->page ? verbs_pages_read(vm, pdir_dma, n, true, mem->page) : ENOMEM;
+    if (err) {
+        verbs_ring_fini(vm, mem);
+    }
+    return err;
+}
+
+void verbs_ring_fini(struct vm *vm, struct ring_mem *mem)
+{
+    verbs_pages_refund(vm, mem->npages);
+    g_free(mem->page);
+    mem->page = NULL;
+    mem->npages = 0;
+}
+
+/*
+ * A GUID that stays the same for a VM wherever it runs: a hash of its network
+ * and name, marked as locally administered.
+ */
+static uint64_t node_guid(const struct vm_config *cfg)
+{
+    GChecksum *sum = g_checksum_new(G_CHECKSUM_SHA256);
+    uint8_t digest[32];
+    gsize len = sizeof(digest);
+    uint64_t guid;
+
+    /* With the NUL, so that ("a", "bc") and ("ab", "c") differ. */
+    g_checksum_update(sum, (const guchar *)(cfg->network ? cfg->network : ""),
+                      cfg->network ? strlen(cfg->network) + 1 : 1);
+    g_checksum_update(sum, (const guchar *)cfg->name, strlen(cfg->name));
+    g_checksum_get_digest(sum, digest, &len);
+    g_checksum_free(sum);
+
+    digest[0] = (digest[0] | 2) & ~1;
+    memcpy(&guid, digest, sizeof(guid));
+    return guid;
+}
+
+void verbs_fill_caps(struct verbs *v, struct pvrdma_caps *caps)
+{
+    const struct vm_config *cfg = v->vm->cfg;
+
+    *caps = (struct pvrdma_caps){
+        .fw_ver = 1ull << 16, /* 0.1.0: major << 32 | minor << 16 | sub */
+        .node_guid = node_guid(cfg),
+        .max_mr_size = VERBS_MAX_MR_SIZE,
+        .page_size_cap = PVRDMA_PAGE_SIZE,
+        .atomic_arg_sizes = sizeof(uint64_t),
+        .vendor_id = PVRDMA_PCI_VENDOR,
+        .vendor_part_id = PVRDMA_PCI_DEVICE,
+        .hw_ver = 1,
+        .max_qp = cfg->max_qp,
+        .max_qp_wr = VERBS_MAX_QP_WR,
+        .device_cap_flags =
+            CAP_CURR_QP_STATE_MOD | CAP_SYS_IMAGE_GUID | CAP_RC_RNR_NAK_GEN,
+        .max_sge = VERBS_MAX_SGE,
+        .max_sge_rd = VERBS_MAX_SGE,
+        .max_cq = cfg->max_cq,
+        .max_cqe = VERBS_MAX_CQE,
+        .max_mr = cfg->max_mr,
+        .max_pd = cfg->max_pd,
+        .max_qp_rd_atom = VERBS_MAX_RD_ATOM,
+        .max_res_rd_atom = VERBS_MAX_RD_ATOM * cfg->max_qp,
+        .max_qp_init_rd_atom = VERBS_MAX_RD_ATOM,
+        .max_ah = MAX_AH,
+        .max_uar = DEVICE_MAX_UAR,
+        .gid_tbl_len = VERBS_GID_TBL_LEN,
+        .max_pkeys = 1,
+        .local_ca_ack_delay = LOCAL_CA_ACK_DELAY,
+        .phys_port_cnt = 1,
+        .mode = 0, /* RoCE */
+        .atomic_ops = PVRDMA_ATOMIC_OP_CAS | PVRDMA_ATOMIC_OP_FAA,
+        .gid_types = PVRDMA_GID_TYPE_ROCE_V2,
+    };
+    caps->sys_image_guid = caps->node_guid;
+}
+
+int verbs_query_port(struct vm *vm, const struct pvrdma_cmd_query_port *req,
+                     struct pvrdma_resp_query_port *resp)
+{
+    if (req->port_num != 1) {
+        return EINVAL;
+    }
+    resp->attrs = (struct pvrdma_port_attr){
+        .state = PVRDMA_PORT_ACTIVE,
+        .max_mtu = PVRDMA_MTU_4096,
+        .active_mtu = PVRDMA_MTU_4096,
+        .gid_tbl_len = VERBS_GID_TBL_LEN,
+        .max_msg_sz = VERBS_MAX_MSG_SZ,
+        .pkey_tbl_len = 1,
+        .max_vl_num = 1,
+        .active_width = WIDTH_4X,
+        .active_speed = SPEED_EDR,
+        .phys_state = PVRDMA_PHYS_LINK_UP,
+    };
+    return 0;
+}
+
+int verbs_query_pkey(struct vm *vm, const struct pvrdma_cmd_query_pkey *req,
+                     struct pvrdma_resp_query_pkey *resp)
+{
+    if (req->port_num != 1 || req->index != 0) {
+        return EINVAL;
+    }
+    resp->pkey = VERBS_PKEY;
+    return 0;
+}
+
+int verbs_create_uc(struct vm *vm, const struct pvrdma_cmd_create_uc *req,
+                    struct pvrdma_resp_handle *resp)
+{
+    struct verbs *v = &vm->verbs;
+    uint64_t page = req->pfn - vm->dev.dsr.uar_pfn;
+    struct uctx *uctx;
+    uint32_t handle;
+
+    /* Page 0 is the guest kernel's. */
+    if (req->pfn < vm->dev.dsr.uar_pfn || page == 0 || page >= DEVICE_MAX_UAR) {
+        return EINVAL;
+    }
+    if (v->uar_used[page]) {
+        return EBUSY;
+    }
+    uctx = g_try_new0(struct uctx, 1);
+    if (!uctx) {
+        return ENOMEM;
+    }
+    handle = id_table_reserve(&v->uctx);
+    if (!handle) {
+        g_free(uctx);
+        return ENOSPC;
+    }
+    uctx->handle = handle;
+    uctx->uar_page = page;
+    v->uar_used[page] = 1;
+    id_table_publish(&v->uctx, handle, uctx);
+    resp->handle = handle;
+    return 0;
+}
+
+int verbs_destroy_uc(struct vm *vm, uint32_t handle)
+{
+    struct verbs *v = &vm->verbs;
+    struct uctx *uctx = id_table_get(&v->uctx, handle);
+
+    if (!uctx) {
+        return ENOENT;
+    }
+    if (uctx->refs) {
+        return EBUSY;
+    }
+    if (uctx->ext.npages) {
+        datapath_ext_remove(vm, &uctx->ext);
+        verbs_ring_fini(vm, &uctx->ext);
+    }
+    v->uar_used[uctx->uar_page] = 0;
+    id_table_release(&v->uctx, handle);
+    g_free(uctx);
+    return 0;
+}
+
+/* Page 0: the guest kernel's own context, which has no handle. */
+static int create_kernel_ext(struct vm *vm, const struct pvrdma_ext_cmd_uc *req)
+{
+    struct ring_mem *mem = &vm->verbs.kernel_ext;
+    int err;
+
+    if (mem->npages) {
+        return EBUSY;
+    }
+    err = verbs_ring_init(vm, mem, req->pdir_dma, PVRDMA_EXT_PAGES);
+    if (!err) {
+        datapath_ext_add(vm, mem);
+    }
+    return err;
+}
+
+int verbs_create_uc_ext(struct vm *vm, const struct pvrdma_ext_cmd_uc *req,
+                        struct pvrdma_ext_resp_uc *resp)
+{
+    struct pvrdma_cmd_create_uc create = {.pfn = req->pfn};
+    struct pvrdma_resp_handle made = {0};
+    struct uctx *uctx;
+    int err;
+
+    resp->features = req->features & PVRDMA_EXT_CONTEXT_FEATURES;
+    if (!(req->features & PVRDMA_EXT_FEAT_DOORBELL) || req->npages != PVRDMA_EXT_PAGES) {
+        return EINVAL;
+    }
+    if (req->pfn == vm->dev.dsr.uar_pfn) {
+        return create_kernel_ext(vm, req);
+    }
+    err = verbs_create_uc(vm, &create, &made);
+    if (err) {
+        return err;
+    }
+    uctx = id_table_get(&vm->verbs.uctx, made.handle);
+    err = verbs_ring_init(vm, &uctx->ext, req->pdir_dma, PVRDMA_EXT_PAGES);
+    if (err) {
+        verbs_destroy_uc(vm, made.handle);
+        return err;
+    }
+    datapath_ext_add(vm, &uctx->ext);
+    resp->ctx_handle = made.handle;
+    return 0;
+}
+
+int verbs_query_counters(struct vm *vm, struct pvrdma_ext_resp_counters *resp)
+{
+    const struct vm_datapath *dp = &vm->dp;
+
+    resp->counter[PVRDMA_EXT_CNT_TX_MSGS] = atomic_load(&dp->tx_msgs);
+    resp->counter[PVRDMA_EXT_CNT_TX_BYTES] = atomic_load(&dp->tx_bytes);
+    resp->counter[PVRDMA_EXT_CNT_RX_MSGS] = atomic_load(&dp->rx_msgs);
+    resp->counter[PVRDMA_EXT_CNT_RX_BYTES] = atomic_load(&dp->rx_bytes);
+    resp->counter[PVRDMA_EXT_CNT_ERRORS] = atomic_load(&dp->errors);
+    resp->counter[PVRDMA_EXT_CNT_RNR_WAITS] = atomic_load(&dp->rnr_waits);
+    resp->counter[PVRDMA_EXT_CNT_RETRIES] = atomic_load(&dp->retries);
+    resp->counter[PVRDMA_EXT_CNT_INTERRUPTS] = atomic_load(&dp->interrupts);
+    return 0;
+}
+
+int verbs_create_pd(struct vm *vm, const struct pvrdma_cmd_create_pd *req,
+                    struct pvrdma_resp_handle *resp)
+{
+    struct verbs *v = &vm->verbs;
+    struct uctx *uctx = id_table_get(&v->uctx, req->ctx_handle);
+    struct pd *pd;
+    uint32_t handle;
+
+    if (req->ctx_handle && !uctx) {
+        return ENOENT;
+    }
+    pd = g_try_new0(struct pd, 1);
+    if (!pd) {
+        return ENOMEM;
+    }
+    handle = id_table_reserve(&v->pd);
+    if (!handle) {
+        g_free(pd);
+        return ENOSPC;
+    }
+    pd->handle = handle;
+    pd->uctx = uctx;
+    if (uctx) {
+        uctx->refs++;
+    }
+    id_table_publish(&v->pd, handle, pd);
+    resp->handle = handle;
+    return 0;
+}
+
+int verbs_destroy_pd(struct vm *vm, uint32_t handle)
+{
+    struct verbs *v = &vm->verbs;
+    struct pd *pd = id_table_get(&v->pd, handle);
+
+    if (!pd) {
+        return ENOENT;
+    }
+    if (pd->refs) {
+        return EBUSY;
+    }
+    if (pd->uctx) {
+        pd->uctx->refs--;
+    }
+    id_table_release(&v->pd, handle);
+    g_free(pd);
+    return 0;
+}
+
+void verbs_get_stats(struct vm *vm, struct verbs_stats *st)
+{
+    const struct verbs *v = &vm->verbs;
+
+    *st = (struct verbs_stats){
+        .uctx = v->uctx.used,
+        .pd = v->pd.used,
+        .mr = v->mr.used,
+        .cq = v->cq.used,
+        .qp = v->qp.used,
+        .pages = v->pages_used,
+    };
+    for (unsigned i = 0; i < VERBS_GID_TBL_LEN; i++) {
+        st->gid += v->gid[i].bound;
+    }
+}

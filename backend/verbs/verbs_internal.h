@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * What the files of verbs/ share.  Main thread only.
+ *
+ * An object dies in two halves with a quiescence between them: *_unpublish
+ * takes it out of its table and off the data path, *_free gives back its
+ * references, pages and memory.  A reset does the first half for all objects,
+ * then waits once.
+ */
+#ifndef PVRDMAD_VERBS_INTERNAL_H
+#define PVRDMAD_VERBS_INTERNAL_H
+
+#include "verbs/verbs.h"
+
+void qp_unpublish(struct vm *vm, struct qp *qp); /* token held */
+void qp_free(struct vm *vm, struct qp *qp);
+void cq_unpublish(struct vm *vm, struct cq *cq); /* token held */
+void cq_free(struct vm *vm, struct cq *cq);
+void mr_unpublish(struct vm *vm, struct mr *mr);
+void mr_free(struct vm *vm, struct mr *mr);
+void gid_unbind(struct vm *vm, unsigned index); /* token held */
+
+/*
+ * Account @n guest pages to the VM's limit (cfg->max_mr_pages).  ENOSPC if that
+ * would exceed it.
+ */
+int verbs_pages_charge(struct vm *vm, uint64_t n);
+void verbs_pages_refund(struct vm *vm, uint64_t n);
+
+/*
+ * Read a page list from the guest and check that every page lies in the DMA
+ * map, writable if @write.  @page has room for @n.  0, EINVAL or EFAULT.
+ */
+int verbs_pages_read(struct vm *vm, uint64_t pdir_dma, uint32_t n, bool write,
+                     uint64_t *page);
+
+/* Pages of a QP or CQ: charge, allocate, read.  0 or an errno. */
+int verbs_ring_init(struct vm *vm, struct ring_mem *mem, uint64_t pdir_dma, uint32_t n);
+void verbs_ring_fini(struct vm *vm, struct ring_mem *mem);
+
+/* UAR page that may ring objects of this context; NULL is the kernel's. */
+static inline uint32_t uctx_uar_page(const struct uctx *uctx)
+{
+    return uctx ? uctx->uar_page : 0;
+}
+
+static inline bool is_power_of_2(uint32_t n)
+{
+    return n != 0 && (n & (n - 1)) == 0;
+}
+
+#endif /* PVRDMAD_VERBS_INTERNAL_H */
