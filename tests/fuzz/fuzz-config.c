@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Fuzz target: the key file.  Whatever is accepted must be within the limits
+ * that the rest of the daemon relies on.
+ */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "config.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static bool path_ok(const char *path)
+{
+    return path && path[0] == '/' &&
+           strlen(path) < sizeof(((struct sockaddr_un *)0)->sun_path);
+}
+
+static void check(const struct daemon_config *cfg)
+{
+    if (cfg->workers < 1 || cfg->workers > CONFIG_MAX_WORKERS ||
+        cfg->poll_us > CONFIG_MAX_POLL_US || !path_ok(cfg->socket_dir) ||
+        !cfg->control_socket || g_list_length(cfg->vms) > CONFIG_MAX_VMS) {
+        abort();
+    }
+    for (GList *l = cfg->vms; l; l = l->next) {
+        const struct vm_config *vm = l->data;
+
+        if (!config_valid_name(vm->name) || !config_valid_name(vm->network) ||
+            !path_ok(vm->socket) || vm->max_qp < 2 || vm->max_qp > 65535 ||
+            vm->max_cq < 2 || vm->max_cq > 65535 || vm->max_pd < 2 ||
+            vm->max_pd > 65535 || vm->max_mr < 2 || vm->max_mr > 1u << 20 ||
+            vm->max_mr_pages < 1 || vm->n_addresses > CONFIG_MAX_ADDRESSES ||
+            (vm->any_address && vm->n_addresses)) {
+            abort();
+        }
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static int fd = -1;
+    static char path[64];
+    struct daemon_config *cfg;
+    g_autoptr(GError) err = NULL;
+
+    if (fd < 0) {
+        fd = memfd_create("key-file", MFD_CLOEXEC);
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    }
+    if (ftruncate(fd, 0) < 0 || pwrite(fd, data, size, 0) != (ssize_t)size) {
+        return 0;
+    }
+    cfg = config_new();
+    if (config_load(cfg, path, &err)) {
+        check(cfg);
+    } else if (!err) {
+        abort();
+    }
+    config_free(cfg);
+    return 0;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * main() of a fuzz target without a fuzzer: feed it each file of the given
+ * folders once.  What the fuzzer found stays found, with any compiler.
+ * Exit status: 77 (skipped) if there was no file.
+ */
+#include <glib.h>
+#include <stdint.h>
+#include <stdio.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static unsigned replay_dir(const char *path)
+{
+    GDir *dir = g_dir_open(path, 0, NULL);
+    const char *name;
+    unsigned n = 0;
+
+    while (dir && (name = g_dir_read_name(dir))) {
+        g_autofree char *file = g_build_filename(path, name, NULL);
+        g_autofree char *data = NULL;
+        gsize size;
+
+        if (g_file_get_contents(file, &data, &size, NULL)) {
+            LLVMFuzzerTestOneInput((const uint8_t *)data, size);
+            n++;
+        }
+    }
+    if (dir) {
+        g_dir_close(dir);
+    }
+    return n;
+}
+
+int main(int argc, char **argv)
+{
+    unsigned n = 0;
+
+    for (int i = 1; i < argc; i++) {
+        n += replay_dir(argv[i]);
+    }
+    printf("%u inputs replayed\n", n);
+    return n ? 0 : 77;
+}

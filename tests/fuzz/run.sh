@@ -1,0 +1,92 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# run.sh - build the fuzz targets and run each for some seconds
+#
+#   run.sh [SECONDS [TARGET...]]     default: 30 seconds, every target
+#
+#   BUILDDIR   build folder [build-fuzz in the source tree]
+#   KEEP=1     merge what was found into the corpus in the source tree (inputs
+#              that reach new code only)
+#
+# Prints one line per target and, last, "N passed, N failed, N skipped".  A
+# crashing input is left in $BUILDDIR/fuzz/TARGET/.
+set -u
+
+src=$(cd "$(dirname "$0")/../.." && pwd -P)
+build=${BUILDDIR:-$src/build-fuzz}
+seconds=${1:-30}
+[ $# -gt 0 ] && shift
+passed=0 failed=0 skipped=0
+
+finish()
+{
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" -eq 0 ]
+    exit
+}
+
+skip_all()
+{
+    skipped=$((skipped + 1))
+    echo "SKIP all fuzz targets: $1"
+    finish
+}
+
+command -v clang >/dev/null 2>&1 || skip_all 'clang is not installed'
+printf 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n){return 0;}' |
+    clang -fsanitize=fuzzer,address -x c - -o /dev/null 2>/dev/null ||
+    skip_all 'clang has no libFuzzer (package libclang-rt-dev)'
+
+# A coverage-instrumented library with AddressSanitizer; the C compiler's own
+# idea of undefined symbols in shared objects does not fit sanitizers.
+if [ ! -f "$build/build.ninja" ]; then
+    mkdir -p "$build"
+    CC=clang meson setup "$build" "$src" -Db_sanitize=address -Db_lundef=false \
+        -Dc_args=-fsanitize=fuzzer-no-link >"$build/setup.log" 2>&1 || {
+        tail -20 "$build/setup.log"
+        failed=$((failed + 1))
+        finish
+    }
+fi
+
+all=$(sed -n "s/^  '\([a-z0-9-]*\)': .*/\1/p" "$src/tests/fuzz/meson.build")
+targets=${*:-$all}
+programs=
+for t in $targets; do
+    programs="$programs tests/fuzz/fuzz-$t"
+done
+# shellcheck disable=SC2086
+ninja -C "$build" $programs >"$build/ninja.log" 2>&1 || {
+    tail -20 "$build/ninja.log"
+    failed=$((failed + 1))
+    finish
+}
+
+for t in $targets; do
+    work=$build/fuzz/$t
+    kept=$src/tests/fuzz/corpus/$t
+    program=$build/tests/fuzz/fuzz-$t
+
+    mkdir -p "$work/corpus" "$kept"
+    "$program" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 \
+        -max_len=4096 -print_final_stats=1 -artifact_prefix="$work/" \
+        "$work/corpus" "$kept" >"$work/log" 2>&1
+    status=$?
+    runs=$(sed -n 's/^stat::number_of_executed_units: //p' "$work/log")
+    cov=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$work/log" | tail -1)
+    if [ $status -ne 0 ]; then
+        failed=$((failed + 1))
+        echo "FAIL fuzz-$t: status $status, see $work/log"
+        grep -E '^(SUMMARY|==[0-9]+==ERROR)|Test unit written' "$work/log"
+        continue
+    fi
+    passed=$((passed + 1))
+    echo "ok   fuzz-$t: ${runs:-?} inputs, $(ls "$work/corpus" | wc -l) new," \
+        "coverage ${cov:-?}"
+    if [ "${KEEP:-0}" = 1 ]; then
+        "$program" -merge=1 "$kept" "$work/corpus" >"$work/merge.log" 2>&1 ||
+            echo "     fuzz-$t: merging failed, see $work/merge.log"
+    fi
+done
+finish

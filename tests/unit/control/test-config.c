@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The key file and its values: what is taken, what is refused and how the error
+ * names the place.
+ */
+#include <glib/gstdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config.h"
+
+static bool load(struct daemon_config *cfg, const char *text, GError **errp)
+{
+    g_autofree char *path = NULL;
+    int fd = g_file_open_tmp("pvrdma-config-XXXXXX", &path, NULL);
+    bool ok;
+
+    g_assert_cmpint(fd, >=, 0);
+    close(fd);
+    g_assert_true(g_file_set_contents(path, text, -1, NULL));
+    ok = config_load(cfg, path, errp);
+    g_unlink(path);
+    return ok;
+}
+
+static void test_full(void)
+{
+    static const char text[] = "# comment\n"
+                               "[vm first]\n"
+                               "addresses = 10.0.0.1; fe80::1 ;52:54:00:12:34:56;\n"
+                               "network=blue\n"
+                               "mac=52:54:00:aB:Cd:eF\n"
+                               "max-qp=2\n"
+                               "max-cq=65535\n"
+                               "max-mr=1048576\n"
+                               "max-pd=17\n"
+                               "max-mr-pages=4294967295\n"
+                               "[vm second]\n"
+                               "addresses=any\n"
+                               "socket=/tmp/second.sock\n"
+                               "require-sealed=false\n"
+                               "[daemon]\n"
+                               "socket-dir=/tmp/dir\n"
+                               "workers=64\n"
+                               "poll-us=0\n"
+                               "log-level=debug\n";
+    struct daemon_config *cfg = config_new();
+    g_autoptr(GError) err = NULL;
+    struct vm_config *vm;
+    struct pvrdma_gid gid;
+
+    g_assert_true(load(cfg, text, &err));
+    g_assert_no_error(err);
+    g_assert_cmpstr(cfg->socket_dir, ==, "/tmp/dir");
+    g_assert_cmpstr(cfg->control_socket, ==, "/tmp/dir/control");
+    g_assert_cmpuint(cfg->workers, ==, 64);
+    g_assert_cmpuint(cfg->poll_us, ==, 0);
+    g_assert_cmpint(cfg->log_level, ==, LOG_LVL_DEBUG);
+    g_assert_true(cfg->require_sealed);
+    g_assert_cmpuint(g_list_length(cfg->vms), ==, 2);
+
+    vm = cfg->vms->data;
+    g_assert_cmpstr(vm->name, ==, "first");
+    /* The default follows [daemon] although that comes later in the file. */
+    g_assert_cmpstr(vm->socket, ==, "/tmp/dir/first.sock");
+    g_assert_cmpstr(vm->network, ==, "blue");
+    g_assert_false(vm->any_address);
+    g_assert_cmpuint(vm->n_addresses, ==, 3);
+    g_assert_true(config_parse_gid("fe80::5054:ff:fe12:3456", &gid));
+    g_assert_cmpmem(&vm->addresses[2], 16, &gid, 16);
+    g_assert_true(vm->has_mac);
+    g_assert_cmpmem(vm->mac, 6, "\x52\x54\x00\xab\xcd\xef", 6);
+    g_assert_cmpuint(vm->max_qp, ==, 2);
+    g_assert_cmpuint(vm->max_cq, ==, 65535);
+    g_assert_cmpuint(vm->max_mr, ==, 1048576);
+    g_assert_cmpuint(vm->max_pd, ==, 17);
+    g_assert_cmpuint(vm->max_mr_pages, ==, UINT32_MAX);
+    g_assert_true(vm->require_sealed);
+
+    vm = cfg->vms->next->data;
+    g_assert_cmpstr(vm->socket, ==, "/tmp/second.sock");
+    g_assert_true(vm->any_address);
+    g_assert_cmpuint(vm->n_addresses, ==, 0);
+    g_assert_false(vm->has_mac);
+    g_assert_cmpuint(vm->max_qp, ==, 16384);
+    g_assert_cmpuint(vm->max_cq, ==, 16384);
+    g_assert_cmpuint(vm->max_mr, ==, 65536);
+    g_assert_cmpuint(vm->max_pd, ==, 8192);
+    g_assert_cmpuint(vm->max_mr_pages, ==, 16u << 20);
+    g_assert_false(vm->require_sealed);
+    config_free(cfg);
+}
+
+static void test_bad_files(void)
+{
+    /* Text, and what the error must name. */
+    static const struct {
+        const char *text, *word;
+    } cases[] = {
+        {"[daemon]\nworkers=0\n", "[daemon] workers"},
+        {"[daemon]\nworkers=65\n", "[daemon] workers"},
+        {"[daemon]\nworkers=-1\n", "[daemon] workers"},
+        {"[daemon]\nworkers=1x\n", "[daemon] workers"},
+        {"[daemon]\nworkers=\n", "[daemon] workers"},
+        {"[daemon]\nworkers=0x2\n", "[daemon] workers"},
+        {"[daemon]\nworkers=99999999999999999999\n", "[daemon] workers"},
+        {"[daemon]\npoll-us=1000001\n", "[daemon] poll-us"},
+        {"[daemon]\nlog-level=loud\n", "[daemon] log-level"},
+        {"[daemon]\nrequire-sealed=maybe\n", "[daemon] require-sealed"},
+        {"[daemon]\nsocket-dir=\n", "[daemon] socket-dir"},
+        {"[daemon]\ncolour=red\n", "[daemon] colour"},
+        {"[vm a]\nmax-qp=1\n", "[vm a] max-qp"},
+        {"[vm a]\nmax-qp=65536\n", "[vm a] max-qp"},
+        {"[vm a]\nmax-mr=1048577\n", "[vm a] max-mr"},
+        {"[vm a]\nmax-mr-pages=4294967296\n", "[vm a] max-mr-pages"},
+        {"[vm a]\naddresses=10.0.0.256\n", "[vm a] addresses"},
+        {"[vm a]\naddresses=any;10.0.0.1\n", "[vm a] addresses"},
+        {"[vm a]\nmac=53:54:00:00:00:01\n", "[vm a] mac"},
+        {"[vm a]\nmac=10.0.0.1\n", "[vm a] mac"},
+        {"[vm a]\nmac=\n", "[vm a] mac"},
+        {"[vm a]\nnetwork=a/b\n", "[vm a] network"},
+        {"[vm a]\nnetwork=\n", "[vm a] network"},
+        {"[vm a]\nmax-qps=3\n", "[vm a] max-qps"},
+        {"[vm ..]\n", "[vm ..]"},
+        {"[vm a/b]\n", "[vm a/b]"},
+        {"[vm ]\n", "[vm ]"},
+        {"[machine a]\n", "[machine a]"},
+        {"key=outside\n", "group"},
+        {"[daemon\n", ""},
+    };
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(cases); i++) {
+        struct daemon_config *cfg = config_new();
+        g_autoptr(GError) err = NULL;
+
+        g_test_message("%s", cases[i].text);
+        g_assert_false(load(cfg, cases[i].text, &err));
+        g_assert_nonnull(err);
+        g_assert_nonnull(strstr(err->message, cases[i].word));
+        config_free(cfg);
+    }
+}
+
+static void test_missing_file(void)
+{
+    struct daemon_config *cfg = config_new();
+    g_autoptr(GError) err = NULL;
+
+    g_assert_false(config_load(cfg, "/nonexistent/pvrdmad.conf", &err));
+    g_assert_nonnull(strstr(err->message, "/nonexistent/pvrdmad.conf"));
+    config_free(cfg);
+}
+
+/* The command line wins, and VM defaults see it. */
+static void test_override(void)
+{
+    struct daemon_config *cfg = config_new();
+    g_autoptr(GError) err = NULL;
+    struct vm_config *vm;
+
+    g_assert_true(config_set(cfg, "socket-dir", "/tmp/mine", true, &err));
+    g_assert_true(config_set(cfg, "workers", "3", true, &err));
+    g_assert_true(load(cfg, "[daemon]\nsocket-dir=/tmp/theirs\nworkers=5\npoll-us=7\n"
+                            "[vm x]\n", &err));
+    g_assert_no_error(err);
+    vm = cfg->vms->data;
+    g_assert_cmpstr(vm->socket, ==, "/tmp/mine/x.sock");
+    g_assert_cmpstr(cfg->control_socket, ==, "/tmp/mine/control");
+    g_assert_cmpuint(cfg->workers, ==, 3);
+    g_assert_cmpuint(cfg->poll_us, ==, 7);
+    config_free(cfg);
+}
+
+static void test_paths(void)
+{
+    struct daemon_config *cfg = config_new();
+    g_autoptr(GError) err = NULL;
+    g_autofree char *cwd = g_get_current_dir();
+    g_autofree char *want = g_build_filename(cwd, "here", NULL);
+    char longer[300];
+
+    g_assert_true(config_set(cfg, "socket-dir", "here", false, &err));
+    g_assert_cmpstr(cfg->socket_dir, ==, want);
+
+    memset(longer, 'a', sizeof(longer));
+    longer[0] = '/';
+    longer[sizeof(longer) - 1] = 0;
+    g_assert_false(config_set(cfg, "socket-dir", longer, false, &err));
+    g_clear_error(&err);
+
+    /* A directory that fits, but not with the VM's name behind it. */
+    longer[100] = 0;
+    g_assert_true(config_set(cfg, "socket-dir", longer, false, &err));
+    g_assert_null(config_vm_new(cfg, "a-rather-long-name", &err));
+    g_assert_nonnull(err);
+    config_free(cfg);
+}
+
+static void test_names(void)
+{
+    char name[80];
+
+    g_assert_true(config_valid_name("a"));
+    g_assert_true(config_valid_name("A-b_c.9"));
+    g_assert_false(config_valid_name(""));
+    g_assert_false(config_valid_name("."));
+    g_assert_false(config_valid_name(".."));
+    g_assert_false(config_valid_name("a b"));
+    g_assert_false(config_valid_name("a/b"));
+    g_assert_false(config_valid_name("\xc3\xa4"));
+    memset(name, 'x', 64);
+    name[64] = 0;
+    g_assert_false(config_valid_name(name));
+    name[63] = 0;
+    g_assert_true(config_valid_name(name));
+}
+
+static void assert_gid(const char *text, const char *hex)
+{
+    struct pvrdma_gid gid;
+    char got[33];
+
+    g_assert_true(config_parse_gid(text, &gid));
+    for (unsigned i = 0; i < 16; i++) {
+        g_snprintf(got + 2 * i, 3, "%02x", gid.raw[i]);
+    }
+    g_assert_cmpstr(got, ==, hex);
+}
+
+static void test_gid(void)
+{
+    static const char *const bad[] = {
+        "", "any", "10.0.0", "10.0.0.1.1", "10.0.0.256", "0.0.0.0", "0.1.2.3",
+        "224.0.0.1", "255.255.255.255", "::", "ff02::1", "fe80::1%eth0", "fe80::1/64",
+        "01:00:5e:00:00:01", "ff:ff:ff:ff:ff:ff", "52:54:00:12:34", "52-54-00-12-34-56",
+        "52:54:00:12:34:5g", "52:54:00:12:34:567", " 10.0.0.1", "hostname",
+    };
+    char text[CONFIG_GID_STRLEN];
+    struct pvrdma_gid gid;
+
+    assert_gid("10.0.0.1", "00000000000000000000ffff0a000001");
+    assert_gid("192.168.255.254", "00000000000000000000ffffc0a8fffe");
+    assert_gid("fe80::1", "fe800000000000000000000000000001");
+    assert_gid("2001:db8:0:1::ab", "20010db80000000100000000000000ab");
+    assert_gid("::ffff:10.0.0.1", "00000000000000000000ffff0a000001");
+    /* The universal/local bit flips: 52 becomes 50, 02 becomes 00. */
+    assert_gid("52:54:00:12:34:56", "fe80000000000000505400fffe123456");
+    assert_gid("02:AA:bb:Cc:00:ff", "fe8000000000000000aabbfffecc00ff");
+    for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
+        g_test_message("\"%s\"", bad[i]);
+        g_assert_false(config_parse_gid(bad[i], &gid));
+    }
+    g_assert_true(config_parse_gid("10.1.2.3", &gid));
+    config_format_gid(&gid, text);
+    g_assert_cmpstr(text, ==, "10.1.2.3");
+    g_assert_true(config_parse_gid("FE80:0::1", &gid));
+    config_format_gid(&gid, text);
+    g_assert_cmpstr(text, ==, "fe80::1");
+}
+
+/* A list is replaced as a whole, and a bad one changes nothing. */
+static void test_addresses(void)
+{
+    struct daemon_config *cfg = config_new();
+    g_autoptr(GError) err = NULL;
+    g_autoptr(GString) many = g_string_new(NULL);
+    struct vm_config *vm = config_vm_new(cfg, "a", &err);
+
+    g_assert_true(config_vm_set(vm, "addresses", "10.0.0.1;10.0.0.2", &err));
+    g_assert_cmpuint(vm->n_addresses, ==, 2);
+    g_assert_false(config_vm_set(vm, "addresses", "10.0.0.3;bad", &err));
+    g_clear_error(&err);
+    g_assert_cmpuint(vm->n_addresses, ==, 2);
+    g_assert_true(config_vm_set(vm, "addresses", "any", &err));
+    g_assert_true(vm->any_address);
+    g_assert_true(config_vm_set(vm, "addresses", "", &err));
+    g_assert_false(vm->any_address);
+    g_assert_cmpuint(vm->n_addresses, ==, 0);
+
+    for (unsigned i = 0; i < CONFIG_MAX_ADDRESSES; i++) {
+        g_string_append_printf(many, "10.0.1.%u;", i);
+    }
+    g_assert_true(config_vm_set(vm, "addresses", many->str, &err));
+    g_assert_cmpuint(vm->n_addresses, ==, CONFIG_MAX_ADDRESSES);
+    g_string_append(many, "10.0.2.1");
+    g_assert_false(config_vm_set(vm, "addresses", many->str, &err));
+    config_vm_free(vm);
+    config_free(cfg);
+}
+
+int main(int argc, char **argv)
+{
+    g_test_init(&argc, &argv, NULL);
+    g_test_add_func("/config/full", test_full);
+    g_test_add_func("/config/bad-files", test_bad_files);
+    g_test_add_func("/config/missing-file", test_missing_file);
+    g_test_add_func("/config/override", test_override);
+    g_test_add_func("/config/paths", test_paths);
+    g_test_add_func("/config/names", test_names);
+    g_test_add_func("/config/gid", test_gid);
+    g_test_add_func("/config/addresses", test_addresses);
+    return g_test_run();
+}

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* See fake-kernel.h. */
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "fake-kernel.h"
+
+struct fake fake;
+static int file = -1;
+
+void verbs_register_driver(const struct verbs_device_ops *ops)
+{
+    fake.dev_ops = ops;
+}
+
+void verbs_set_ops(struct verbs_context *vctx, const struct verbs_context_ops *ops)
+{
+    fake.ops = ops;
+}
+
+void *_verbs_init_and_alloc_context(struct ibv_device *device, int cmd_fd,
+                                    size_t alloc_size, struct verbs_context *offset,
+                                    uint32_t driver_id)
+{
+    char *p = calloc(1, alloc_size);
+    struct verbs_context *v = (struct verbs_context *)(p + (uintptr_t)offset);
+
+    v->context.device = device;
+    v->context.cmd_fd = cmd_fd;
+    return p;
+}
+
+void verbs_uninit_context(struct verbs_context *context)
+{
+}
+
+int ibv_dontfork_range(void *base, size_t size)
+{
+    return 0;
+}
+
+int ibv_dofork_range(void *base, size_t size)
+{
+    return 0;
+}
+
+int ibv_cmd_get_context(struct verbs_context *context, struct ibv_get_context *cmd,
+                        size_t cmd_size, struct ib_uverbs_get_context_resp *resp,
+                        size_t resp_size)
+{
+    struct pv_cmd_ucontext *in = (struct pv_cmd_ucontext *)cmd;
+    struct pv_cmd_ucontext_resp *out = (struct pv_cmd_ucontext_resp *)resp;
+
+    fake.ucontext = in->drv_payload;
+    out->drv_payload.qp_tab_size = 1024;
+    if (fake.grant && in->drv_payload.magic == PVRDMA_EXT_MAGIC) {
+        out->drv_payload.magic = PVRDMA_EXT_MAGIC;
+        out->drv_payload.features = in->drv_payload.features;
+        out->drv_payload.max_inline = PVRDMA_EXT_MAX_INLINE;
+    }
+    return 0;
+}
+
+static int take_failure(void)
+{
+    int err = fake.fail;
+
+    fake.fail = 0;
+    return err;
+}
+
+int ibv_cmd_alloc_pd(struct ibv_context *context, struct ibv_pd *pd,
+                     struct ibv_alloc_pd *cmd, size_t cmd_size,
+                     struct ib_uverbs_alloc_pd_resp *resp, size_t resp_size)
+{
+    pd->context = context;
+    pd->handle = 1;
+    ((struct pv_cmd_alloc_pd_resp *)resp)->drv_payload.pdn = 7;
+    return take_failure();
+}
+
+int ibv_cmd_dealloc_pd(struct ibv_pd *pd)
+{
+    return 0;
+}
+
+int ibv_cmd_create_cq(struct ibv_context *context, int cqe,
+                      struct ibv_comp_channel *channel, int comp_vector,
+                      struct ibv_cq *cq, struct ibv_create_cq *cmd, size_t cmd_size,
+                      struct ib_uverbs_create_cq_resp *resp, size_t resp_size)
+{
+    fake.cq = ((struct pv_cmd_create_cq *)cmd)->drv_payload;
+    ((struct pv_cmd_create_cq_resp *)resp)->drv_payload.cqn = 3;
+    cq->context = context;
+    cq->cqe = cqe;
+    return take_failure();
+}
+
+int ibv_cmd_destroy_cq(struct ibv_cq *cq)
+{
+    return 0;
+}
+
+int ibv_cmd_create_qp_ex(struct ibv_context *context, struct verbs_qp *qp,
+                         struct ibv_qp_init_attr_ex *attr, struct ibv_create_qp *cmd,
+                         size_t cmd_size, struct ib_uverbs_create_qp_resp *resp,
+                         size_t resp_size)
+{
+    struct fake_qp *f = &fake.qp[fake.next_handle];
+
+    if (fake.fail) {
+        return take_failure();
+    }
+    f->req = ((struct pv_cmd_create_qp *)cmd)->drv_payload;
+    f->cap = attr->cap;
+    f->handle = fake.next_handle;
+    qp->qp.context = context;
+    qp->qp.qp_num = 100 + f->handle;
+    qp->qp.qp_type = attr->qp_type;
+    qp->qp.send_cq = attr->send_cq;
+    qp->qp.recv_cq = attr->recv_cq;
+    qp->qp.pd = attr->pd;
+    qp->qp.state = IBV_QPS_RESET;
+    /* Each libibverbs clears comp_mask where it knows it. */
+    if (fake.old_layout) {
+        memset(&qp->qp_ex.wr_flush, 0, sizeof(uint32_t));
+    } else {
+        qp->comp_mask = 0;
+    }
+    ((struct pv_cmd_create_qp_resp *)resp)->drv_payload.qpn = qp->qp.qp_num;
+    ((struct pv_cmd_create_qp_resp *)resp)->drv_payload.qp_handle = f->handle;
+    return 0;
+}
+
+int ibv_cmd_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
+                      struct ibv_modify_qp *cmd, size_t cmd_size)
+{
+    qp->state = attr->qp_state;
+    return 0;
+}
+
+int ibv_cmd_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
+                     struct ibv_qp_init_attr *init_attr, struct ibv_query_qp *cmd,
+                     size_t cmd_size)
+{
+    memset(attr, 0, sizeof(*attr));
+    memset(init_attr, 0, sizeof(*init_attr));
+    return 0;
+}
+
+int ibv_cmd_destroy_qp(struct ibv_qp *qp)
+{
+    return take_failure();
+}
+
+int ibv_cmd_create_srq(struct ibv_pd *pd, struct ibv_srq *srq,
+                       struct ibv_srq_init_attr *attr, struct ibv_create_srq *cmd,
+                       size_t cmd_size, struct ib_uverbs_create_srq_resp *resp,
+                       size_t resp_size)
+{
+    srq->context = pd->context;
+    ((struct pv_cmd_create_srq_resp *)resp)->drv_payload.srqn = 9;
+    return take_failure();
+}
+
+int ibv_cmd_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask,
+                       struct ibv_modify_srq *cmd, size_t cmd_size)
+{
+    return 0;
+}
+
+int ibv_cmd_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr,
+                      struct ibv_query_srq *cmd, size_t cmd_size)
+{
+    return 0;
+}
+
+int ibv_cmd_destroy_srq(struct ibv_srq *srq)
+{
+    return 0;
+}
+
+int ibv_cmd_reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t hca_va,
+                   int access, struct verbs_mr *vmr, struct ibv_reg_mr *cmd,
+                   size_t cmd_size, struct ib_uverbs_reg_mr_resp *resp,
+                   size_t resp_size)
+{
+    vmr->ibv_mr.context = pd->context;
+    return take_failure();
+}
+
+int ibv_cmd_dereg_mr(struct verbs_mr *vmr)
+{
+    return 0;
+}
+
+int ibv_cmd_query_device_any(struct ibv_context *context,
+                             const struct ibv_query_device_ex_input *input,
+                             struct ibv_device_attr_ex *attr, size_t attr_size,
+                             struct ib_uverbs_ex_query_device_resp *resp,
+                             size_t *resp_size)
+{
+    resp->base.fw_ver = 0x000100020003;
+    return 0;
+}
+
+int ibv_cmd_query_port(struct ibv_context *context, uint8_t port,
+                       struct ibv_port_attr *attr, struct ibv_query_port *cmd,
+                       size_t cmd_size)
+{
+    return 0;
+}
+
+#undef ibv_query_port
+int ibv_query_port(struct ibv_context *context, uint8_t port,
+                   struct _compat_ibv_port_attr *attr)
+{
+    ((struct ibv_port_attr *)attr)->link_layer = IBV_LINK_LAYER_ETHERNET;
+    return 0;
+}
+
+int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr *attr,
+                                uint8_t mac[ETHERNET_LL_SIZE], uint16_t *vid)
+{
+    memset(mac, 0xaa, ETHERNET_LL_SIZE);
+    return 0;
+}
+
+struct ibv_context *fake_open(bool grant)
+{
+    size_t size = (1 + PVRDMA_EXT_PAGES) * PVRDMA_PAGE_SIZE;
+    const struct verbs_device_ops *ops = fake.dev_ops;
+    struct verbs_context *v;
+    char *map;
+
+    memset(&fake, 0, sizeof(fake));
+    fake.dev_ops = ops;
+    fake.grant = grant;
+    fake.next_handle = 1;
+    file = memfd_create("uverbs", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, size)) {
+        abort();
+    }
+    map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (map == MAP_FAILED) {
+        abort();
+    }
+    fake.uar = (uint32_t *)map;
+    fake.ext = (struct pvrdma_ext_mem *)(map + PVRDMA_PAGE_SIZE);
+    v = ops->alloc_context(&fake.ibdev, file, NULL);
+    return v ? &v->context : NULL;
+}
+
+void fake_close(struct ibv_context *context)
+{
+    fake.ops->free_context(context);
+    munmap(fake.uar, (1 + PVRDMA_EXT_PAGES) * PVRDMA_PAGE_SIZE);
+    close(file);
+}

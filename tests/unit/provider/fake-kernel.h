@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * The part of libibverbs and of the kernel that the provider calls, faked, with
+ * a device that the test plays by hand.  The uverbs file is a memfd whose first
+ * page is the doorbell page and whose next ones are the extension memory.
+ */
+#ifndef FAKE_KERNEL_H
+#define FAKE_KERNEL_H
+
+#include "pvrdma.h"
+
+struct fake_qp {
+    struct pv_create_qp_req req;
+    struct ibv_qp_cap cap;
+    uint32_t handle;
+};
+
+struct fake {
+    bool grant;        /* our driver (true) or the in-tree one */
+    bool old_layout;   /* libibverbs 44's struct verbs_qp */
+    int fail;          /* errno for the next create call */
+    uint32_t next_handle;
+    struct pvrdma_ext_ucontext_req ucontext;
+    struct pv_create_cq_req cq;
+    struct fake_qp qp[8]; /* by handle */
+    const struct verbs_device_ops *dev_ops;
+    const struct verbs_context_ops *ops;
+    uint32_t *uar;
+    struct pvrdma_ext_mem *ext;
+    struct ibv_device ibdev;
+};
+
+extern struct fake fake;
+
+/* Opens a context through the registered provider. */
+struct ibv_context *fake_open(bool grant);
+void fake_close(struct ibv_context *context);
+
+#endif

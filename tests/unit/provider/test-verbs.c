@@ -1,0 +1,706 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * The whole provider on a faked kernel (fake-kernel.c), in both modes; the test
+ * plays the device.  Run under valgrind by run-verbs.sh: every byte that the
+ * device looks at must have been written.
+ */
+#include <glib.h>
+#include <sched.h>
+
+#include "fake-kernel.h"
+
+struct rig {
+    struct ibv_context *ctx;
+    struct ibv_pd *pd;
+    struct ibv_cq *cq;
+    bool ext;
+};
+
+/* ---- the device's side ------------------------------------------------------------- */
+
+/* Reads bytes as the device would; memcheck complains if they are undefined. */
+static void device_reads(const void *p, size_t n)
+{
+    const uint8_t *b = p;
+    unsigned sum = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        sum += b[i];
+    }
+    if (sum == 0xffffffff) {
+        g_print("never\n");
+    }
+}
+
+struct words {
+    uint32_t *tx_prod, *tx_cons, *rx_prod, *rx_cons, *arm;
+};
+
+static struct words words_of(void *page, bool ext)
+{
+    struct pvrdma_ext_ring *e = page;
+    struct pvrdma_ring_state *s = page;
+
+    if (ext) {
+        return (struct words){&e->tx_prod_tail.value, &e->tx_cons_head.value,
+                              &e->rx_prod_tail.value, &e->rx_cons_head.value,
+                              &e->arm.value};
+    }
+    return (struct words){&s->tx.prod_tail, &s->tx.cons_head, &s->rx.prod_tail,
+                          &s->rx.cons_head, NULL};
+}
+
+static struct words qp_words(const struct rig *r, uint32_t handle)
+{
+    return words_of((void *)(uintptr_t)fake.qp[handle].req.sbuf_addr, r->ext);
+}
+
+static struct words cq_words(const struct rig *r)
+{
+    return words_of((void *)(uintptr_t)fake.cq.buf_addr, r->ext);
+}
+
+/* The next unconsumed send WQE of a QP; NULL if there is none. */
+static struct pvrdma_sq_wqe_hdr *device_take(const struct rig *r, uint32_t handle)
+{
+    const struct fake_qp *f = &fake.qp[handle];
+    struct words w = qp_words(r, handle);
+    uint32_t n = f->cap.max_send_wr;
+    uint32_t size = pv_sq_wqe_size(f->cap.max_send_sge, f->req.ext.max_inline);
+    uint32_t head = *w.tx_cons;
+    struct pvrdma_sq_wqe_hdr *hdr;
+
+    g_assert_true(pvrdma_idx_valid(*w.tx_prod, n));
+    if (__atomic_load_n(w.tx_prod, __ATOMIC_ACQUIRE) == head) {
+        return NULL;
+    }
+    hdr = (void *)(uintptr_t)(f->req.sbuf_addr + 4096 +
+                              (uint64_t)pvrdma_idx_slot(head, n) * size);
+    device_reads(hdr, sizeof(*hdr) + hdr->num_sge * 16 + hdr->total_len);
+    __atomic_store_n(w.tx_cons, pvrdma_idx_next(head, n), __ATOMIC_RELEASE);
+    return hdr;
+}
+
+static void device_complete(const struct rig *r, uint32_t handle, uint64_t wr_id)
+{
+    struct words w = cq_words(r);
+    uint32_t n = r->cq->cqe, tail = *w.rx_prod;
+    struct pvrdma_cqe *cqe = (void *)(uintptr_t)(fake.cq.buf_addr + 4096);
+
+    while (((tail - __atomic_load_n(w.rx_cons, __ATOMIC_ACQUIRE)) & (2 * n - 1)) == n) {
+        sched_yield();
+    }
+    cqe[pvrdma_idx_slot(tail, n)] = (struct pvrdma_cqe){
+        .wr_id = wr_id,
+        .qp = handle,
+        .opcode = 128,
+        .byte_len = 17,
+        .imm_data = 0x55,
+        .src_qp = 6,
+        .wc_flags = PVRDMA_WC_FLAG_IMM,
+        .vendor_err = 0xabc,
+    };
+    __atomic_store_n(w.rx_prod, pvrdma_idx_next(tail, n), __ATOMIC_RELEASE);
+}
+
+/* ---- set-up ------------------------------------------------------------------------- */
+
+static void setup(struct rig *r, gconstpointer data)
+{
+    r->ext = GPOINTER_TO_INT(data);
+    r->ctx = fake_open(r->ext);
+    g_assert_nonnull(r->ctx);
+    r->pd = fake.ops->alloc_pd(r->ctx);
+    r->cq = fake.ops->create_cq(r->ctx, 5, NULL, 0);
+    g_assert_nonnull(r->cq);
+    g_assert_cmpint(r->cq->cqe, ==, 8);
+    g_assert_cmpuint(fake.cq.ext.flags, ==, r->ext ? PVRDMA_EXT_OBJ_RING : 0);
+    g_assert_cmpuint(fake.cq.buf_size, ==, 2 * 4096);
+}
+
+static void teardown(struct rig *r, gconstpointer data)
+{
+    g_assert_cmpint(fake.ops->destroy_cq(r->cq), ==, 0);
+    g_assert_cmpint(fake.ops->dealloc_pd(r->pd), ==, 0);
+    fake_close(r->ctx);
+}
+
+static struct ibv_qp *make_qp(const struct rig *r, uint32_t depth)
+{
+    struct ibv_qp_init_attr attr = {
+        .send_cq = r->cq,
+        .recv_cq = r->cq,
+        .cap = {.max_send_wr = depth, .max_recv_wr = depth, .max_send_sge = 2,
+                .max_recv_sge = 1, .max_inline_data = r->ext ? 128 : 0},
+        .qp_type = IBV_QPT_RC,
+    };
+    struct ibv_qp_attr to = {.qp_state = IBV_QPS_RTS};
+    struct ibv_qp *qp = fake.ops->create_qp(r->pd, &attr);
+
+    g_assert_nonnull(qp);
+    g_assert_cmpint(fake.ops->modify_qp(qp, &to, IBV_QP_STATE), ==, 0);
+    fake.next_handle++;
+    return qp;
+}
+
+static struct ibv_send_wr *list_of(struct ibv_send_wr *wr, struct ibv_sge *sge,
+                                   unsigned n, uint64_t first_id)
+{
+    for (unsigned i = 0; i < n; i++) {
+        wr[i] = (struct ibv_send_wr){
+            .wr_id = first_id + i,
+            .next = i + 1 < n ? &wr[i + 1] : NULL,
+            .sg_list = sge,
+            .num_sge = 1,
+            .opcode = IBV_WR_SEND,
+            .send_flags = IBV_SEND_SIGNALED,
+        };
+    }
+    return wr;
+}
+
+/* ---- tests --------------------------------------------------------------------------- */
+
+static void test_mode(struct rig *r, gconstpointer data)
+{
+    struct pv_context *ctx = to_pv_ctx(r->ctx);
+
+    g_assert_cmphex(fake.ucontext.magic, ==, PVRDMA_EXT_MAGIC);
+    g_assert_cmpint(ctx->ext != NULL, ==, r->ext);
+    g_assert_cmpuint(ctx->max_inline, ==, r->ext ? 432 : 0);
+}
+
+static void test_environment(void)
+{
+    struct ibv_context *ctx;
+
+    g_setenv("PVRDMA_STOCK", "1", TRUE);
+    ctx = fake_open(true);
+    g_assert_cmphex(fake.ucontext.magic, ==, 0);
+    g_assert_null(to_pv_ctx(ctx)->ext);
+    fake_close(ctx);
+    g_unsetenv("PVRDMA_STOCK");
+}
+
+static void test_caps(struct rig *r, gconstpointer data)
+{
+    struct ibv_qp_init_attr attr = {
+        .send_cq = r->cq, .recv_cq = r->cq, .qp_type = IBV_QPT_RC,
+        .cap = {.max_send_wr = 5, .max_recv_wr = 0, .max_send_sge = 0, .max_recv_sge = 3},
+    };
+    struct ibv_qp *qp = fake.ops->create_qp(r->pd, &attr);
+    struct ibv_qp_attr qa;
+
+    g_assert_cmpuint(attr.cap.max_send_wr, ==, 8);
+    g_assert_cmpuint(attr.cap.max_recv_wr, ==, 1);
+    g_assert_cmpuint(attr.cap.max_send_sge, ==, 1);
+    g_assert_cmpuint(attr.cap.max_recv_sge, ==, 3);
+    g_assert_cmpuint(attr.cap.max_inline_data, ==, r->ext ? 48 : 0);
+    g_assert_cmpuint(fake.qp[1].req.sbuf_size, ==, 2 * 4096);
+    g_assert_cmpuint(fake.qp[1].req.rbuf_size, ==, 4096);
+    memset(&attr, 0, sizeof(attr));
+    g_assert_cmpint(fake.ops->query_qp(qp, &qa, 0, &attr), ==, 0);
+    g_assert_cmpuint(attr.cap.max_send_wr, ==, 8);
+    g_assert_cmpuint(qa.cap.max_recv_sge, ==, 3);
+    fake.ops->destroy_qp(qp);
+
+    attr.cap.max_inline_data = 433;
+    attr.qp_type = IBV_QPT_RC;
+    attr.send_cq = attr.recv_cq = r->cq;
+    qp = fake.ops->create_qp(r->pd, &attr);
+    if (r->ext) {
+        g_assert_null(qp);
+        g_assert_cmpint(errno, ==, EINVAL);
+    } else {
+        g_assert_cmpuint(attr.cap.max_inline_data, ==, 0);
+        fake.ops->destroy_qp(qp);
+    }
+    attr.cap.max_inline_data = 0;
+    attr.cap.max_send_wr = UINT32_MAX;
+    g_assert_null(fake.ops->create_qp(r->pd, &attr));
+    attr.cap.max_send_wr = 1;
+    attr.qp_type = IBV_QPT_UC;
+    g_assert_null(fake.ops->create_qp(r->pd, &attr));
+    g_assert_cmpint(errno, ==, EOPNOTSUPP);
+    attr.qp_type = IBV_QPT_RC;
+    fake.fail = ENOMEM;
+    g_assert_null(fake.ops->create_qp(r->pd, &attr));
+    g_assert_cmpint(errno, ==, ENOMEM);
+    fake.fail = ENOSPC;
+    g_assert_null(fake.ops->create_cq(r->ctx, 4, NULL, 0));
+    g_assert_cmpint(errno, ==, ENOSPC);
+}
+
+/* One notification per list; in extended mode only if the device sleeps. */
+static void test_post(struct rig *r, gconstpointer data)
+{
+    struct ibv_qp *qp = make_qp(r, 8);
+    struct ibv_sge sge = {0x1000, 8, 1};
+    struct ibv_send_wr wr[12], *bad = NULL;
+    struct pvrdma_sq_wqe_hdr *hdr;
+
+    fake.uar[0] = 0;
+    g_assert_cmpint(fake.ops->post_send(qp, list_of(wr, &sge, 5, 50), &bad), ==, 0);
+    if (r->ext) {
+        g_assert_cmphex(fake.uar[0], ==, 0);
+        g_assert_cmphex(fake.ext->send.words[0], ==, 1 << 1);
+        g_assert_cmphex(fake.ext->send.summary[0], ==, 1);
+    } else {
+        g_assert_cmphex(fake.uar[0], ==, 1 | PVRDMA_UAR_QP_SEND);
+    }
+    /* Three fit; the fourth does not. */
+    fake.ext->head.kick = 1;
+    fake.uar[0] = 0;
+    g_assert_cmpint(fake.ops->post_send(qp, list_of(wr, &sge, 4, 55), &bad), ==, ENOMEM);
+    g_assert_true(bad == &wr[3]);
+    g_assert_cmphex(fake.uar[0], ==, 1 | PVRDMA_UAR_QP_SEND);
+    for (unsigned i = 0; i < 8; i++) {
+        hdr = device_take(r, 1);
+        g_assert_cmpuint(hdr->wr_id, ==, 50 + i);
+        g_assert_cmpuint(hdr->num_sge, ==, 1);
+    }
+    g_assert_null(device_take(r, 1));
+
+    /* A bad request in the middle: those before it go out. */
+    list_of(wr, &sge, 3, 70);
+    wr[1].num_sge = 3;
+    g_assert_cmpint(fake.ops->post_send(qp, wr, &bad), ==, EINVAL);
+    g_assert_true(bad == &wr[1]);
+    g_assert_cmpuint(device_take(r, 1)->wr_id, ==, 70);
+    g_assert_null(device_take(r, 1));
+
+    /* Nothing taken: no notification at all. */
+    fake.uar[0] = 0;
+    wr[1].next = NULL;
+    g_assert_cmpint(fake.ops->post_send(qp, &wr[1], &bad), ==, EINVAL);
+    g_assert_cmphex(fake.uar[0], ==, 0);
+    qp->state = IBV_QPS_RTR;
+    g_assert_cmpint(fake.ops->post_send(qp, wr, &bad), ==, EINVAL);
+    fake.ops->destroy_qp(qp);
+}
+
+static void test_recv(struct rig *r, gconstpointer data)
+{
+    struct ibv_qp *qp = make_qp(r, 4);
+    struct ibv_sge sge = {0x2000, 100, 9};
+    struct ibv_recv_wr wr[2] = {
+        {.wr_id = 1, .next = &wr[1], .sg_list = &sge, .num_sge = 1},
+        {.wr_id = 2, .sg_list = &sge, .num_sge = 1},
+    }, *bad;
+    struct words w = qp_words(r, 1);
+    struct pvrdma_rq_wqe_hdr *hdr = (void *)(uintptr_t)fake.qp[1].req.rbuf_addr;
+
+    fake.uar[0] = 0;
+    g_assert_cmpint(fake.ops->post_recv(qp, wr, &bad), ==, 0);
+    g_assert_cmpint(fake.ops->post_recv(qp, wr, &bad), ==, 0);
+    g_assert_cmpint(fake.ops->post_recv(qp, wr, &bad), ==, ENOMEM);
+    g_assert_true(bad == &wr[0]);
+    g_assert_cmpuint(*w.rx_prod, ==, 4);
+    g_assert_cmphex(fake.uar[0], ==, r->ext ? 0 : (1 | PVRDMA_UAR_QP_RECV));
+    g_assert_cmphex(fake.ext->recv.words[0], ==, r->ext ? 2 : 0);
+    device_reads(hdr, 4 * 32);
+    g_assert_cmpuint(hdr[2].wr_id, ==, 2); /* 32-byte WQEs */
+    qp->state = IBV_QPS_RESET;
+    g_assert_cmpint(fake.ops->post_recv(qp, wr, &bad), ==, EINVAL);
+    fake.ops->destroy_qp(qp);
+}
+
+static void test_poll(struct rig *r, gconstpointer data)
+{
+    struct ibv_qp *qp = make_qp(r, 8);
+    struct ibv_wc wc[8];
+    uint64_t id = 0, want = 0;
+
+    fake.uar[1] = 0;
+    g_assert_cmpint(fake.ops->poll_cq(r->cq, 8, wc), ==, 0);
+    g_assert_cmphex(fake.uar[1], ==, r->ext ? 0 : (3 | PVRDMA_UAR_CQ_POLL));
+    for (int round = 0; round < 200; round++) {
+        int in = g_test_rand_int_range(1, 9), out = 0;
+
+        for (int i = 0; i < in; i++) {
+            device_complete(r, 1, id++);
+        }
+        while (out < in) {
+            int n = fake.ops->poll_cq(r->cq, g_test_rand_int_range(1, 9), wc);
+
+            g_assert_cmpint(n, >, 0);
+            for (int i = 0; i < n; i++) {
+                g_assert_cmpuint(wc[i].wr_id, ==, want++);
+                g_assert_cmpuint(wc[i].qp_num, ==, qp->qp_num);
+                g_assert_cmpint(wc[i].opcode, ==, IBV_WC_RECV);
+                g_assert_cmpuint(wc[i].vendor_err, ==, 0xabc);
+            }
+            out += n;
+        }
+    }
+    *cq_words(r).rx_prod = 0x12345;
+    g_assert_cmpint(fake.ops->poll_cq(r->cq, 8, wc), <, 0);
+    fake.ops->destroy_qp(qp);
+}
+
+/* Entries of a destroyed or reset QP go, the others stay in order. */
+static void test_sweep(struct rig *r, gconstpointer data)
+{
+    struct ibv_qp *one = make_qp(r, 4), *two = make_qp(r, 4);
+    struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
+    struct ibv_sge sge = {0x1000, 8, 1};
+    struct ibv_send_wr wr[2], *bad;
+    struct ibv_wc wc[8];
+
+    for (unsigned i = 0; i < 8; i++) {
+        device_complete(r, 1 + i % 2, i);
+    }
+    g_assert_cmpint(fake.ops->destroy_qp(one), ==, 0);
+    g_assert_cmpint(fake.ops->poll_cq(r->cq, 3, wc), ==, 3);
+    g_assert_cmpuint(wc[0].wr_id, ==, 1);
+    g_assert_cmpuint(wc[2].wr_id, ==, 5);
+    /* A late entry of the dead QP is dropped. */
+    device_complete(r, 1, 99);
+    g_assert_cmpint(fake.ops->poll_cq(r->cq, 8, wc), ==, 1);
+    g_assert_cmpuint(wc[0].wr_id, ==, 7);
+
+    g_assert_cmpint(fake.ops->post_send(two, list_of(wr, &sge, 2, 1), &bad), ==, 0);
+    device_complete(r, 2, 1);
+    g_assert_cmpint(fake.ops->modify_qp(two, &reset, IBV_QP_STATE), ==, 0);
+    g_assert_cmpint(fake.ops->poll_cq(r->cq, 8, wc), ==, 0);
+    g_assert_cmpuint(*qp_words(r, 2).tx_prod, ==, 0);
+    two->state = IBV_QPS_RTS;
+    g_assert_cmpint(fake.ops->post_send(two, list_of(wr, &sge, 2, 7), &bad), ==, 0);
+    g_assert_cmpuint(device_take(r, 2)->wr_id, ==, 7);
+
+    fake.fail = EBUSY;
+    g_assert_cmpint(fake.ops->destroy_qp(two), ==, EBUSY);
+    device_complete(r, 2, 12);
+    g_assert_cmpint(fake.ops->poll_cq(r->cq, 8, wc), ==, 1);
+    g_assert_cmpint(fake.ops->destroy_qp(two), ==, 0);
+}
+
+static void test_arm(struct rig *r, gconstpointer data)
+{
+    fake.uar[1] = 0;
+    g_assert_cmpint(fake.ops->req_notify_cq(r->cq, 1), ==, 0);
+    if (r->ext) {
+        g_assert_cmpuint(*cq_words(r).arm, ==, PVRDMA_EXT_ARM_SOLICITED);
+        g_assert_cmphex(fake.uar[1], ==, 0);
+    } else {
+        g_assert_cmphex(fake.uar[1], ==, 3 | PVRDMA_UAR_CQ_ARM_SOL);
+    }
+    g_assert_cmpint(fake.ops->req_notify_cq(r->cq, 0), ==, 0);
+    if (r->ext) {
+        g_assert_cmpuint(*cq_words(r).arm, ==, PVRDMA_EXT_ARM_ANY);
+    } else {
+        g_assert_cmphex(fake.uar[1], ==, 3 | PVRDMA_UAR_CQ_ARM);
+    }
+}
+
+static void test_cq_ex(struct rig *r, gconstpointer data)
+{
+    struct ibv_cq_init_attr_ex attr = {
+        .cqe = 8, .wc_flags = IBV_WC_STANDARD_FLAGS,
+        .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS,
+        .flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
+    };
+    struct ibv_poll_cq_attr none = {0};
+    struct ibv_cq_ex *cq = fake.ops->create_cq_ex(r->ctx, &attr);
+    struct ibv_cq *plain = r->cq;
+    struct ibv_qp *qp;
+
+    g_assert_nonnull(cq);
+    r->cq = ibv_cq_ex_to_cq(cq);
+    qp = make_qp(r, 4);
+    g_assert_cmpint(ibv_start_poll(cq, &none), ==, ENOENT);
+    for (unsigned round = 0; round < 40; round++) {
+        for (unsigned i = 0; i < 3; i++) {
+            device_complete(r, 1, 20 + i);
+        }
+        g_assert_cmpint(ibv_start_poll(cq, &none), ==, 0);
+        for (unsigned i = 0; i < 3; i++) {
+            g_assert_cmpuint(cq->wr_id, ==, 20 + i);
+            g_assert_cmpint(cq->status, ==, IBV_WC_SUCCESS);
+            g_assert_cmpint(ibv_wc_read_opcode(cq), ==, IBV_WC_RECV);
+            g_assert_cmpuint(ibv_wc_read_byte_len(cq), ==, 17);
+            g_assert_cmpuint(ibv_wc_read_imm_data(cq), ==, 0x55);
+            g_assert_cmpuint(ibv_wc_read_qp_num(cq), ==, qp->qp_num);
+            g_assert_cmpuint(ibv_wc_read_src_qp(cq), ==, 6);
+            g_assert_cmpuint(ibv_wc_read_wc_flags(cq), ==, IBV_WC_WITH_IMM);
+            g_assert_cmpuint(ibv_wc_read_vendor_err(cq), ==, 0xabc);
+            g_assert_cmpint(ibv_next_poll(cq), ==, i < 2 ? 0 : ENOENT);
+        }
+        ibv_end_poll(cq);
+        g_assert_cmpuint(*cq_words(r).rx_cons, ==, *cq_words(r).rx_prod);
+    }
+    fake.ops->destroy_qp(qp);
+    fake.ops->destroy_cq(r->cq);
+    r->cq = plain;
+
+    attr.wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+    g_assert_null(fake.ops->create_cq_ex(r->ctx, &attr));
+    g_assert_cmpint(errno, ==, EOPNOTSUPP);
+}
+
+/* Where the libibverbs in use would find comp_mask. */
+static uint32_t mask_seen(struct pv_qp *qp)
+{
+    uint32_t v;
+
+    memcpy(&v, fake.old_layout ? (void *)&qp->vqp.qp_ex.wr_flush : &qp->vqp.comp_mask, 4);
+    return v;
+}
+
+static struct pv_qp *make_qp_ex(struct rig *r, uint64_t ops)
+{
+    struct ibv_qp_init_attr_ex attr = {
+        .send_cq = r->cq, .recv_cq = r->cq, .qp_type = IBV_QPT_RC, .pd = r->pd,
+        .cap = {.max_send_wr = 4, .max_recv_wr = 1, .max_send_sge = 2, .max_recv_sge = 1,
+                .max_inline_data = r->ext ? 128 : 0},
+        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+        .send_ops_flags = ops,
+    };
+    struct ibv_qp *qp = fake.ops->create_qp_ex(r->ctx, &attr);
+
+    if (!qp) {
+        return NULL;
+    }
+    qp->state = IBV_QPS_RTS;
+    return to_pv_qp(qp);
+}
+
+static void test_wr(struct rig *r, gconstpointer data)
+{
+    const uint64_t ops = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+                         IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP;
+    struct pv_qp *pv = make_qp_ex(r, ops);
+    struct ibv_qp_ex *qp = &pv->vqp.qp_ex;
+    struct pvrdma_sq_wqe_hdr *hdr;
+    char text[] = "inline data of 29 characters.";
+
+    g_assert_cmpuint(mask_seen(pv), ==, VERBS_QP_EX);
+    g_assert_null(qp->wr_rdma_read);
+    fake.uar[0] = 0;
+    fake.ext->head.kick = 1;
+    ibv_wr_start(qp);
+    qp->wr_id = 1;
+    qp->wr_flags = IBV_SEND_SIGNALED;
+    ibv_wr_rdma_write_imm(qp, 5, 0x123456, 0x77);
+    ibv_wr_set_sge(qp, 3, 0x1000, 64);
+    qp->wr_id = 2;
+    qp->wr_flags = 0;
+    ibv_wr_atomic_cmp_swp(qp, 5, 0x2000, 10, 11);
+    ibv_wr_set_sge(qp, 3, 0x1000, 8);
+    qp->wr_id = 3;
+    ibv_wr_send(qp);
+    if (r->ext) {
+        ibv_wr_set_inline_data(qp, text, 29);
+    } else {
+        ibv_wr_set_sge(qp, 3, 0x1000, 29);
+    }
+    g_assert_null(device_take(r, 1)); /* nothing yet */
+    g_assert_cmpint(ibv_wr_complete(qp), ==, 0);
+    g_assert_cmphex(fake.uar[0], ==, 1 | PVRDMA_UAR_QP_SEND);
+    hdr = device_take(r, 1);
+    g_assert_cmpuint(hdr->opcode, ==, PVRDMA_WR_RDMA_WRITE_WITH_IMM);
+    g_assert_cmpuint(hdr->imm_data, ==, 0x77);
+    g_assert_cmpuint(hdr->send_flags, ==, PVRDMA_SEND_SIGNALED);
+    g_assert_cmphex(hdr->wr.rdma.remote_addr, ==, 0x123456);
+    hdr = device_take(r, 1);
+    g_assert_cmpuint(hdr->wr.atomic.swap, ==, 11);
+    hdr = device_take(r, 1);
+    if (r->ext) {
+        g_assert_cmpuint(hdr->total_len, ==, 29);
+        g_assert_cmpint(memcmp(hdr + 1, text, 29), ==, 0);
+    }
+    g_assert_null(device_take(r, 1));
+
+    /* Undone batches: by the program, by a full queue, by a bad setter. */
+    fake.uar[0] = 0;
+    ibv_wr_start(qp);
+    ibv_wr_send(qp);
+    ibv_wr_abort(qp);
+    ibv_wr_start(qp);
+    for (unsigned i = 0; i < 5; i++) {
+        ibv_wr_send(qp);
+        ibv_wr_set_sge(qp, 1, 2, 3);
+    }
+    g_assert_cmpint(ibv_wr_complete(qp), ==, ENOMEM);
+    ibv_wr_start(qp);
+    ibv_wr_send(qp);
+    ibv_wr_set_inline_data(qp, text, 4096);
+    g_assert_cmpint(ibv_wr_complete(qp), ==, EINVAL);
+    ibv_wr_start(qp);
+    g_assert_cmpint(ibv_wr_complete(qp), ==, 0);
+    g_assert_null(device_take(r, 1));
+    g_assert_cmphex(fake.uar[0], ==, 0);
+    fake.ops->destroy_qp(&pv->vqp.qp);
+
+    /* The other libibverbs. */
+    fake.old_layout = true;
+    pv = make_qp_ex(r, ops);
+    g_assert_cmpuint(mask_seen(pv), ==, VERBS_QP_EX);
+    g_assert_cmpuint(pv->vqp.comp_mask, ==, 0);
+    fake.ops->destroy_qp(&pv->vqp.qp);
+    g_assert_null(make_qp_ex(r, IBV_QP_EX_WITH_BIND_MW));
+    g_assert_cmpint(errno, ==, EOPNOTSUPP);
+}
+
+static void test_domains(struct rig *r, gconstpointer data)
+{
+    struct ibv_td_init_attr td_attr = {0};
+    struct ibv_td *td = fake.ops->alloc_td(r->ctx, &td_attr);
+    struct ibv_parent_domain_init_attr attr = {.pd = r->pd, .td = td};
+    struct ibv_pd *parent = fake.ops->alloc_parent_domain(r->ctx, &attr), *pd = r->pd;
+    struct ibv_qp *qp;
+
+    g_assert_nonnull(parent);
+    g_assert_cmpint(fake.ops->dealloc_pd(r->pd), ==, EBUSY);
+    g_assert_cmpint(fake.ops->dealloc_td(td), ==, EBUSY);
+    r->pd = parent;
+    qp = make_qp(r, 2);
+    r->pd = pd;
+    g_assert_false(to_pv_qp(qp)->sq.lock.needed);
+    fake.ops->destroy_qp(qp);
+    g_assert_cmpint(fake.ops->dealloc_pd(parent), ==, 0);
+    g_assert_cmpint(fake.ops->dealloc_td(td), ==, 0);
+}
+
+static void test_mr_and_ah(struct rig *r, gconstpointer data)
+{
+    char buf[64];
+    struct ibv_mr *mr = fake.ops->reg_mr(r->pd, buf, 64, (uintptr_t)buf, 1);
+    struct ibv_ah_attr attr = {
+        .is_global = 1, .port_num = 1,
+        .grh = {.dgid.raw = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1}, .sgid_index = 3},
+    };
+    struct ibv_ah *ah = fake.ops->create_ah(r->pd, &attr);
+
+    g_assert_nonnull(mr);
+    g_assert_null(fake.ops->reg_mr(r->pd, buf, 64, 0, 1));
+    g_assert_cmpint(errno, ==, EOPNOTSUPP);
+    fake.ops->dereg_mr(verbs_get_mr(mr));
+    g_assert_nonnull(ah);
+    g_assert_cmphex(to_pv_ah(ah)->av.port_pd, ==, 7 | 1 << 24);
+    g_assert_cmpuint(to_pv_ah(ah)->av.dmac[5], ==, 0xaa);
+    fake.ops->destroy_ah(ah);
+    attr.is_global = 0;
+    g_assert_null(fake.ops->create_ah(r->pd, &attr));
+}
+
+/* Two threads post to one QP, two poll one CQ, the device loops back. */
+#define MT_POSTS 3000u
+
+static struct rig *mt_rig;
+static struct ibv_qp *mt_qp;
+static unsigned mt_polled;
+
+static gpointer mt_post(gpointer data)
+{
+    struct ibv_sge sge = {0x1000, 8, 1};
+    struct ibv_send_wr wr, *bad;
+    uint64_t base = GPOINTER_TO_SIZE(data);
+
+    for (unsigned i = 0; i < MT_POSTS; i++) {
+        list_of(&wr, &sge, 1, base + i);
+        while (fake.ops->post_send(mt_qp, &wr, &bad) == ENOMEM) {
+            sched_yield();
+        }
+    }
+    return NULL;
+}
+
+static gpointer mt_poll(gpointer seen)
+{
+    struct ibv_wc wc[3];
+
+    while (__atomic_load_n(&mt_polled, __ATOMIC_RELAXED) < 2 * MT_POSTS) {
+        int n = fake.ops->poll_cq(mt_rig->cq, 3, wc);
+
+        for (int i = 0; i < n; i++) {
+            g_assert_cmpint(((uint8_t *)seen)[wc[i].wr_id], ==, 0);
+            ((uint8_t *)seen)[wc[i].wr_id] = 1;
+        }
+        __atomic_add_fetch(&mt_polled, n, __ATOMIC_RELAXED);
+        if (!n) {
+            sched_yield();
+        }
+    }
+    return NULL;
+}
+
+static void test_threads(struct rig *r, gconstpointer data)
+{
+    g_autofree uint8_t *seen = g_malloc0(2 * MT_POSTS);
+    GThread *thread[4];
+    unsigned done = 0;
+
+    mt_rig = r;
+    mt_qp = make_qp(r, 16);
+    mt_polled = 0;
+    thread[0] = g_thread_new("post", mt_post, GSIZE_TO_POINTER(0));
+    thread[1] = g_thread_new("post", mt_post, GSIZE_TO_POINTER(MT_POSTS));
+    thread[2] = g_thread_new("poll", mt_poll, seen);
+    thread[3] = g_thread_new("poll", mt_poll, seen);
+    while (done < 2 * MT_POSTS) {
+        struct pvrdma_sq_wqe_hdr *hdr = device_take(r, 1);
+
+        if (hdr) {
+            /* The slot may be written again by now, so what it held is lost:
+             * each id must come once, whichever it is. */
+            device_complete(r, 1, done++);
+        } else {
+            sched_yield();
+        }
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        g_thread_join(thread[i]);
+    }
+    g_assert_cmpuint(mt_polled, ==, 2 * MT_POSTS);
+    for (unsigned i = 0; i < 2 * MT_POSTS; i++) {
+        g_assert_cmpuint(seen[i], ==, 1);
+    }
+    fake.ops->destroy_qp(mt_qp);
+}
+
+static void test_srq(struct rig *r, gconstpointer data)
+{
+    struct ibv_srq_init_attr attr = {.attr = {.max_wr = 3, .max_sge = 1}};
+    struct ibv_srq *srq = fake.ops->create_srq(r->pd, &attr);
+    struct ibv_sge sge = {0x2000, 100, 9};
+    struct ibv_recv_wr wr = {.wr_id = 1, .sg_list = &sge, .num_sge = 1}, *bad;
+
+    g_assert_nonnull(srq);
+    g_assert_cmpuint(attr.attr.max_wr, ==, 4);
+    fake.uar[2] = 0;
+    for (unsigned i = 0; i < 4; i++) {
+        g_assert_cmpint(fake.ops->post_srq_recv(srq, &wr, &bad), ==, 0);
+    }
+    g_assert_cmpint(fake.ops->post_srq_recv(srq, &wr, &bad), ==, ENOMEM);
+    g_assert_cmphex(fake.uar[2], ==, 9 | PVRDMA_UAR_SRQ_RECV);
+    g_assert_cmpint(fake.ops->destroy_srq(srq), ==, 0);
+}
+
+#define ADD(name, fn)                                                                   \
+    do {                                                                                \
+        g_test_add("/provider/stock/" name, struct rig, GINT_TO_POINTER(0), setup, fn, \
+                   teardown);                                                           \
+        g_test_add("/provider/ext/" name, struct rig, GINT_TO_POINTER(1), setup, fn,   \
+                   teardown);                                                           \
+    } while (0)
+
+int main(int argc, char **argv)
+{
+    g_test_init(&argc, &argv, NULL);
+    ADD("mode", test_mode);
+    ADD("caps", test_caps);
+    ADD("post", test_post);
+    ADD("recv", test_recv);
+    ADD("poll", test_poll);
+    ADD("sweep", test_sweep);
+    ADD("arm", test_arm);
+    ADD("cq-ex", test_cq_ex);
+    ADD("wr", test_wr);
+    ADD("domains", test_domains);
+    ADD("mr-ah", test_mr_and_ah);
+    ADD("srq", test_srq);
+    ADD("threads", test_threads);
+    g_test_add_func("/provider/environment", test_environment);
+    return g_test_run();
+}

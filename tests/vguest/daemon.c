@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The daemon under test: start the real pvrdmad in a private directory, look at
+ * it from outside (/proc, pvrdmactl), stop it and judge how it ended.
+ *
+ * The binaries are those of the build (PVRDMAD, PVRDMACTL from meson); the
+ * environment variables of the same names override them.  The daemon's stderr
+ * goes to a file, in which sanitizer reports are looked for; it is shown when a
+ * test aborts.  The daemon dies with the test (PR_SET_PDEATHSIG).
+ */
+#include "vguest.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glib/gstdio.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef PVRDMAD
+#define PVRDMAD "pvrdmad"
+#endif
+#ifndef PVRDMACTL
+#define PVRDMACTL "pvrdmactl"
+#endif
+
+/* Log of the daemon that runs now, for the abort handler. */
+static char current_log[4096];
+static struct sigaction old_abort;
+
+static void show_log(int sig)
+{
+    static const char head[] = "---- pvrdmad's log ----\n";
+    char buf[4096];
+    int fd = open(current_log, O_RDONLY | O_CLOEXEC);
+    ssize_t n;
+
+    if (fd >= 0) {
+        n = write(STDERR_FILENO, head, sizeof(head) - 1);
+        while ((n = read(fd, buf, sizeof(buf))) > 0) {
+            n = write(STDERR_FILENO, buf, n);
+        }
+        close(fd);
+    }
+    sigaction(SIGABRT, &old_abort, NULL);
+    raise(sig);
+}
+
+static const char *binary(const char *env, const char *def)
+{
+    const char *path = g_getenv(env);
+
+    return path && *path ? path : def;
+}
+
+char *vg_daemon_socket(const struct vg_daemon *d, unsigned vm)
+{
+    return g_strdup_printf("%s/vm%u.sock", d->dir, vm);
+}
+
+static void write_config(struct vg_daemon *d, const struct vg_daemon_opts *o)
+{
+    GString *s = g_string_new("[daemon]\n");
+    GError *err = NULL;
+
+    g_string_append_printf(s, "socket-dir=%s\ncontrol-socket=%s\n", d->dir,
+                           d->control);
+    if (o->workers) {
+        g_string_append_printf(s, "workers=%u\n", o->workers);
+    } else if (g_getenv("VGUEST_WORKERS")) {
+        g_string_append_printf(s, "workers=%s\n", g_getenv("VGUEST_WORKERS"));
+    }
+    if (o->poll_us >= 0) {
+        g_string_append_printf(s, "poll-us=%d\n", o->poll_us);
+    }
+    if (o->daemon_keys) {
+        g_string_append_printf(s, "%s\n", o->daemon_keys);
+    }
+    for (unsigned i = 0; i < o->n_vms; i++) {
+        g_string_append_printf(s,
+                               "[vm vm%u]\nsocket=%s/vm%u.sock\nnetwork=lan\n"
+                               "addresses=10.0.%u.%u\n%s\n",
+                               i, d->dir, i, (i + 1) >> 8, (i + 1) & 0xff,
+                               o->vm_keys ? o->vm_keys : "");
+    }
+    if (!g_file_set_contents(d->config, s->str, s->len, &err)) {
+        g_error("%s", err->message);
+    }
+    g_string_free(s, TRUE);
+}
+
+static bool can_connect(const char *path)
+{
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool ok;
+
+    g_strlcpy(sa.sun_path, path, sizeof(sa.sun_path));
+    ok = connect(fd, (struct sockaddr *)&sa, sizeof(sa)) == 0;
+    close(fd);
+    return ok;
+}
+
+static bool daemon_ready(struct vg_daemon *d)
+{
+    for (unsigned i = 0; i < d->n_vms; i++) {
+        char *path = vg_daemon_socket(d, i);
+        bool there = g_file_test(path, G_FILE_TEST_EXISTS);
+
+        g_free(path);
+        if (!there) {
+            return false;
+        }
+    }
+    return can_connect(d->control);
+}
+
+static void child_setup(void *data)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+}
+
+static void spawn(struct vg_daemon *d)
+{
+    char *argv[] = {(char *)binary("PVRDMAD", PVRDMAD), "--config", d->config,
+                    NULL};
+    int log = open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    GError *err = NULL;
+
+    g_assert_cmpint(log, >=, 0);
+    if (!g_spawn_async_with_fds(NULL, argv, NULL,
+                                G_SPAWN_DO_NOT_REAP_CHILD, child_setup, NULL,
+                                &d->pid, -1, log, log, &err)) {
+        g_error("pvrdmad: %s", err->message);
+    }
+    close(log);
+}
+
+struct vg_daemon *vg_daemon_start(const struct vg_daemon_opts *opts)
+{
+    static const struct vg_daemon_opts defaults = {.n_vms = 2, .poll_us = -1};
+    struct sigaction sa = {.sa_handler = show_log};
+    struct vg_daemon *d = g_new0(struct vg_daemon, 1);
+    GError *err = NULL;
+
+    if (!opts) {
+        opts = &defaults;
+    }
+    d->n_vms = opts->n_vms;
+    d->dir = g_dir_make_tmp("vguest-XXXXXX", &err);
+    if (!d->dir) {
+        g_error("%s", err->message);
+    }
+    d->config = g_build_filename(d->dir, "pvrdmad.conf", NULL);
+    d->control = g_build_filename(d->dir, "control", NULL);
+    d->log = g_build_filename(d->dir, "log", NULL);
+    g_strlcpy(current_log, d->log, sizeof(current_log));
+    if (!old_abort.sa_handler) {
+        sigaction(SIGABRT, &sa, &old_abort);
+    }
+    write_config(d, opts);
+    spawn(d);
+    for (unsigned i = 0; !daemon_ready(d); i++) {
+        int status;
+
+        if (waitpid(d->pid, &status, WNOHANG) == d->pid) {
+            d->pid = 0;
+            g_error("pvrdmad ended at start, wait status 0x%x", status);
+        }
+        g_assert_cmpuint(i, <, 3000);
+        g_usleep(5000);
+    }
+    return d;
+}
+
+static void check_log(struct vg_daemon *d)
+{
+    static const char *const bad[] = {
+        "ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "runtime error:",
+        "WARNING: ThreadSanitizer", "ERROR: UndefinedBehaviorSanitizer",
+        "CRITICAL **", "Bail out"};
+    char *text = NULL;
+
+    g_assert_true(g_file_get_contents(d->log, &text, NULL, NULL));
+    for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
+        if (strstr(text, bad[i])) {
+            g_error("pvrdmad's log has a report: %s", bad[i]);
+        }
+    }
+    g_free(text);
+}
+
+void vg_daemon_check(struct vg_daemon *d)
+{
+    int status;
+
+    if (waitpid(d->pid, &status, WNOHANG) == d->pid) {
+        d->pid = 0;
+        g_error("pvrdmad died, wait status 0x%x", status);
+    }
+    check_log(d);
+}
+
+static void remove_dir(const char *path)
+{
+    GDir *dir = g_dir_open(path, 0, NULL);
+    const char *name;
+
+    while (dir && (name = g_dir_read_name(dir))) {
+        char *file = g_build_filename(path, name, NULL);
+
+        g_unlink(file);
+        g_free(file);
+    }
+    if (dir) {
+        g_dir_close(dir);
+    }
+    g_rmdir(path);
+}
+
+void vg_daemon_stop(struct vg_daemon *d)
+{
+    int status = 0;
+
+    vg_daemon_check(d);
+    kill(d->pid, SIGTERM);
+    for (unsigned i = 0; waitpid(d->pid, &status, WNOHANG) == 0; i++) {
+        if (i >= 4000) {
+            g_error("pvrdmad does not end");
+        }
+        g_usleep(5000);
+    }
+    check_log(d);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+        g_error("pvrdmad ended with wait status 0x%x", status);
+    }
+    current_log[0] = 0;
+    remove_dir(d->dir);
+    g_free(d->dir);
+    g_free(d->config);
+    g_free(d->control);
+    g_free(d->log);
+    g_free(d);
+}
+
+/* ---- looking at it ---- */
+
+static unsigned count_dir(pid_t pid, const char *what)
+{
+    char *path = g_strdup_printf("/proc/%d/%s", (int)pid, what);
+    GDir *dir = g_dir_open(path, 0, NULL);
+    unsigned n = 0;
+
+    g_free(path);
+    while (dir && g_dir_read_name(dir)) {
+        n++;
+    }
+    if (dir) {
+        g_dir_close(dir);
+    }
+    return n;
+}
+
+static char *proc_file(pid_t pid, const char *what)
+{
+    char *path = g_strdup_printf("/proc/%d/%s", (int)pid, what);
+    char *text = NULL;
+
+    g_assert_true(g_file_get_contents(path, &text, NULL, NULL));
+    g_free(path);
+    return text;
+}
+
+void vg_daemon_usage(const struct vg_daemon *d, struct vg_usage *u)
+{
+    char *text = proc_file(d->pid, "maps");
+    unsigned long utime = 0, stime = 0;
+    char *p;
+
+    memset(u, 0, sizeof(*u));
+    for (p = text; (p = strstr(p, "memfd:")); p++) {
+        u->maps++;
+    }
+    g_free(text);
+    u->fds = count_dir(d->pid, "fd");
+    u->threads = count_dir(d->pid, "task");
+    text = proc_file(d->pid, "status");
+    p = strstr(text, "RssAnon:");
+    u->rss_anon_kib = p ? strtol(p + 8, NULL, 10) : -1;
+    g_free(text);
+    text = proc_file(d->pid, "stat");
+    p = strrchr(text, ')');
+    g_assert_nonnull(p);
+    g_assert_cmpint(sscanf(p + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u "
+                           "%lu %lu", &utime, &stime), ==, 2);
+    u->cpu_ticks = utime + stime;
+    g_free(text);
+}
+
+int vg_ctl(const struct vg_daemon *d, char **out, const char *args, ...)
+{
+    char *cmd, *line, **argv = NULL;
+    char *text = NULL;
+    GError *err = NULL;
+    int status = -1;
+    va_list ap;
+
+    va_start(ap, args);
+    cmd = g_strdup_vprintf(args, ap);
+    va_end(ap);
+    line = g_strdup_printf("'%s' --socket '%s' %s",
+                           binary("PVRDMACTL", PVRDMACTL), d->control, cmd);
+    if (!g_shell_parse_argv(line, NULL, &argv, &err) ||
+        !g_spawn_sync(NULL, argv, NULL, G_SPAWN_SEARCH_PATH, NULL, NULL, &text,
+                      NULL, &status, &err)) {
+        g_error("%s: %s", line, err->message);
+    }
+    g_strfreev(argv);
+    g_free(line);
+    g_free(cmd);
+    if (out) {
+        *out = text;
+    } else {
+        g_free(text);
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static JsonNode *ctl_json(const struct vg_daemon *d, const char *command)
+{
+    char *text = NULL;
+    GError *err = NULL;
+    JsonNode *node;
+
+    g_assert_cmpint(vg_ctl(d, &text, "--json %s", command), ==, 0);
+    node = json_from_string(text, &err);
+    if (!node) {
+        g_error("pvrdmactl --json %s: %s in: %s", command, err->message, text);
+    }
+    g_free(text);
+    return node;
+}
+
+JsonNode *vg_daemon_status(const struct vg_daemon *d)
+{
+    return ctl_json(d, "status");
+}
+
+JsonNode *vg_daemon_counters(const struct vg_daemon *d)
+{
+    return ctl_json(d, "counters");
+}
+
+JsonObject *vg_status_vm(JsonNode *status, const char *name)
+{
+    JsonArray *vms = json_object_get_array_member(json_node_get_object(status),
+                                                  "vms");
+
+    for (guint i = 0; i < json_array_get_length(vms); i++) {
+        JsonObject *vm = json_array_get_object_element(vms, i);
+
+        if (!strcmp(json_object_get_string_member(vm, "name"), name)) {
+            return vm;
+        }
+    }
+    g_error("status knows no VM \"%s\"", name);
+}

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * vguest tests: the doorbell and arm protocols, raced.
+ *
+ *   post    store producer index, set the map's bits, full barrier, load kick,
+ *           ring if set          against
+ *           set kick, full barrier, scan again, sleep
+ *   arm     store arm, full barrier, poll again    against
+ *           write CQE, publish, full barrier, exchange arm, interrupt
+ *
+ * /race/post runs the daemon's own scan and kick functions and the guest's own
+ * doorbell function against each other in this process, where a round costs
+ * least.  /race/daemon runs both protocols against the real daemon, which goes
+ * to sleep after every message (poll-us=0), /race/extended the same with maps
+ * and arm words in guest RAM.  /race/forwarded is the arm that
+ * comes as a message: it must fire exactly once, and without another poll.
+ * /race/rnr ends RNR waits by a receive doorbell, at another worker.
+ * A lost wake-up shows as a wait that does not end.
+ *
+ * VGUEST_RACE_ROUNDS: rounds of /race/post (10^8 takes minutes to hours); the
+ * others do a fiftieth and a two-hundredth of it.  Without it 10^6 rounds, or
+ * what a busy machine gets done in half a minute.
+ */
+#include "vgtest.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "datapath/engine.h"
+
+#define QUEUES     8u
+#define LOST_NS    10000000000ll /* 10 s without a wake-up: it was lost */
+
+static uint64_t rounds(void)
+{
+    const char *env = g_getenv("VGUEST_RACE_ROUNDS");
+
+    return env ? strtoull(env, NULL, 10) : 1000000;
+}
+
+static inline uint32_t next_random(uint32_t *x)
+{
+    *x ^= *x << 13;
+    *x ^= *x >> 17;
+    *x ^= *x << 5;
+    return *x;
+}
+
+/* 0 .. @max turns of an empty loop. */
+static inline void delay(uint32_t *x, uint32_t max)
+{
+    for (uint32_t n = next_random(x) % max; n > 0; n--) {
+        __asm__ volatile("" ::: "memory");
+    }
+}
+
+/* ---- the daemon's functions in this process ---- */
+
+static struct {
+    struct vm *vm;
+    struct vm_config cfg;
+    int eventfd;
+    _Atomic uint64_t total;
+    /* "Rings": what was posted and what the worker has taken. */
+    _Atomic uint64_t posted[QUEUES];
+    uint64_t taken[QUEUES];
+    _Atomic uint64_t all_taken;
+    uint64_t sleeps;
+} race;
+
+static void found(struct vm *vm, uint32_t handle)
+{
+    uint64_t posted;
+
+    g_assert_cmpuint(handle, >=, 1);
+    g_assert_cmpuint(handle, <=, QUEUES);
+    posted = atomic_load_explicit(&race.posted[handle - 1],
+                                  memory_order_acquire);
+    g_assert_cmpuint(posted, >=, race.taken[handle - 1]);
+    atomic_fetch_add(&race.all_taken, posted - race.taken[handle - 1]);
+    race.taken[handle - 1] = posted;
+}
+
+static void found_recv(struct vm *vm, uint32_t handle)
+{
+    g_error("a receive doorbell that nobody rang");
+}
+
+/* As the worker sleeps, with reads of the eventfd in place of epoll. */
+static void sleep_until_kicked(void)
+{
+    int64_t since = 0;
+    uint64_t junk;
+
+    doorbells_set_kick(race.vm, 1);
+    full_barrier();
+    if (doorbells_pending(race.vm)) {
+        doorbells_set_kick(race.vm, 0);
+        return;
+    }
+    race.sleeps++;
+    for (unsigned spins = 1; read(race.eventfd, &junk, sizeof(junk)) < 0;
+         spins++) {
+        if (atomic_load(&race.all_taken) == atomic_load(&race.total)) {
+            break;
+        }
+        if (spins % 256 == 0) {
+            sched_yield();
+        }
+        if (spins % 4096 == 0) {
+            since = since ? since : vg_now_ns();
+            /* Nothing posted, nothing lost: the poster may be held up. */
+            if (doorbells_pending(race.vm) && vg_now_ns() - since > LOST_NS) {
+                g_error("a doorbell was lost after %" PRIu64 " rounds",
+                        atomic_load(&race.all_taken));
+            }
+        }
+    }
+    doorbells_set_kick(race.vm, 0);
+}
+
+static gpointer worker_thread(gpointer data)
+{
+    uint32_t x = 88172645;
+
+    while (atomic_load(&race.all_taken) < atomic_load(&race.total)) {
+        if (!doorbells_scan(race.vm, found, found_recv)) {
+            delay(&x, 64);
+            sleep_until_kicked();
+        }
+    }
+    return NULL;
+}
+
+static void test_post(void)
+{
+    int64_t end = g_getenv("VGUEST_RACE_ROUNDS")
+                      ? INT64_MAX : vg_now_ns() + 30000000000ll;
+    uint32_t x = 2463534242u;
+    GThread *worker;
+
+    race.total = rounds();
+    race.cfg.max_qp = 16384;
+    race.vm = g_new0(struct vm, 1);
+    race.vm->cfg = &race.cfg;
+    race.vm->dev.db_private = g_new0(struct pvrdma_db_region, 1);
+    race.vm->dev.db_shared = g_new0(struct pvrdma_db_region, 1);
+    race.eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    worker = g_thread_new("worker", worker_thread, NULL);
+    for (uint64_t i = 0; i < race.total; i++) {
+        uint32_t q = next_random(&x) % QUEUES;
+
+        atomic_store_explicit(&race.posted[q],
+                              atomic_load_explicit(&race.posted[q],
+                                                   memory_order_relaxed) + 1,
+                              memory_order_release);
+        vg_doorbell_shared(race.vm->dev.db_shared, race.eventfd, 0,
+                           PVRDMA_UAR_QP, (q + 1) | PVRDMA_UAR_QP_SEND);
+        /* Mostly wait until it is taken, so that the worker goes to sleep. */
+        if (next_random(&x) % 8) {
+            for (unsigned s = 1; atomic_load(&race.all_taken) <= i; s++) {
+                if (s % 1024 == 0) {
+                    sched_yield();
+                }
+            }
+        }
+        delay(&x, 256);
+        if (i % 1024 == 1023 && vg_now_ns() > end) {
+            race.total = i + 1;
+        }
+    }
+    g_thread_join(worker);
+    g_test_message("%" PRIu64 " posts, %" PRIu64 " sleeps",
+                   atomic_load(&race.total), race.sleeps);
+    g_assert_cmpuint(race.sleeps, >, race.total / 100);
+    close(race.eventfd);
+    g_free(race.vm->dev.db_private);
+    g_free(race.vm->dev.db_shared);
+    g_free(race.vm);
+}
+
+/* ---- the real daemon ---- */
+
+/* Take one completion, sleeping on the interrupt whenever the CQ is empty. */
+static void await(struct vgt_side *s, uint64_t wr_id, uint32_t *x,
+                  uint64_t *waits)
+{
+    struct pvrdma_cqe c;
+
+    delay(x, next_random(x) % 4 ? 2000 : 20000);
+    vg_cq_arm(s->scq, false);
+    while (vg_cq_poll(s->scq, &c, 1) == 0) {
+        (*waits)++;
+        if (!vg_irq_wait(s->g, PVRDMA_VEC_CQ, LOST_NS / 1000000)) {
+            g_error("no interrupt for an armed CQ, round %" PRIu64, wr_id);
+        }
+        /*
+         * Once more: the worker may have been stopped between publishing the
+         * completion before and looking at the arm word, so that it took this
+         * arm for that one.  Programs arm again after every event.
+         */
+        vg_cq_arm(s->scq, false);
+    }
+    g_assert_cmpuint(c.wr_id, ==, wr_id);
+    g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
+}
+
+static void test_daemon(const void *data)
+{
+    struct vg_opts g = {.db = GPOINTER_TO_UINT(data)};
+    struct vgt_opts o = {.guest = {g, g}};
+    uint64_t total = rounds() / 50, waits = 0;
+    uint32_t x = 7, handle;
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    for (uint64_t i = 0; i < total; i++) {
+        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0,
+                 next_random(&x) % 64, &p.s[1], 0);
+        await(&p.s[0], i, &x, &waits);
+        while (vg_cqn_poll(p.s[0].g, &handle)) {
+            g_assert_cmpuint(handle, ==, p.s[0].scq->handle);
+        }
+    }
+    g_test_message("%" PRIu64 " rounds, %" PRIu64 " waits for an interrupt",
+                   total, waits);
+    g_assert_cmpuint(waits, >, 0);
+    vgt_pair_close(&p);
+}
+
+static void test_forwarded(void)
+{
+    struct vg_opts posted = {.db = VG_DB_POSTED};
+    struct vgt_opts o = {.guest = {posted, posted}};
+    uint64_t total = rounds() / 200;
+    uint32_t x = 9, handle;
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    for (uint64_t i = 0; i < total; i++) {
+        struct pvrdma_cqe c;
+        unsigned told = 0, arms = 1;
+
+        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0,
+                 next_random(&x) % 64, &p.s[1], 0);
+        delay(&x, next_random(&x) % 4 ? 4000 : 40000);
+        vg_cq_arm(p.s[0].scq, false);
+        /* No look at the CQ: the arm itself must see what lies there. */
+        while (told < arms) {
+            if (!vg_irq_wait(p.s[0].g, PVRDMA_VEC_CQ, LOST_NS / 1000000)) {
+                g_error("no interrupt for a forwarded arm, round %" PRIu64, i);
+            }
+            while (vg_cqn_poll(p.s[0].g, &handle)) {
+                told++;
+            }
+            /* As in await(): taken for the completion before. */
+            if (told == arms && !vg_cq_poll(p.s[0].scq, &c, 1)) {
+                vg_cq_arm(p.s[0].scq, false);
+                arms++;
+            }
+        }
+        g_assert_cmpuint(c.wr_id, ==, i);
+        if (i % 64 == 0) {
+            /* A reply comes after all that was posted before it. */
+            vg_reg_read(p.s[0].g, PVRDMA_REG_VERSION);
+            g_usleep(200);
+        }
+        while (vg_cqn_poll(p.s[0].g, &handle)) {
+            told++;
+        }
+        g_assert_cmpuint(told, ==, arms);
+    }
+    vgt_pair_close(&p);
+}
+
+/*
+ * A SEND without a receive WQE, and the receive WQE a moment later: the waiter
+ * flag against the receive doorbell, on two workers.  A miss costs the whole RNR
+ * timer, 655 ms; the machine may be busy, so a few are forgiven.
+ */
+static void test_rnr(const void *data)
+{
+    struct vg_opts g = {.db = GPOINTER_TO_UINT(data)};
+    struct vgt_opts o = {.guest = {g, g}};
+    struct pvrdma_qp_attr attr = {.qp_state = PVRDMA_QPS_RTS};
+    uint64_t total = rounds() / 50, slow = 0, worst = 0;
+    uint32_t x = 11;
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    g_assert_cmpint(vg_modify_qp(p.s[1].g, p.s[1].qp->handle,
+                                 PVRDMA_QP_MIN_RNR_TIMER | PVRDMA_QP_STATE,
+                                 &attr), ==, 0);
+    for (uint64_t i = 0; i < total; i++) {
+        uint64_t start, ns;
+
+        vgt_send(&p.s[0], i, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
+        delay(&x, next_random(&x) % 4 ? 3000 : 30000);
+        start = vg_now_ns();
+        vgt_recv(&p.s[1], i, 0, 8);
+        vgt_expect(p.s[1].rcq, i, PVRDMA_WC_SUCCESS);
+        ns = vg_now_ns() - start;
+        vgt_expect(p.s[0].scq, i, PVRDMA_WC_SUCCESS);
+        slow += ns > 400000000;
+        worst = MAX(worst, ns);
+    }
+    g_test_message("%" PRIu64 " rounds, slowest wake-up %" PRIu64 " us", total,
+                   worst / 1000);
+    g_assert_cmpuint(slow, <=, 2);
+    vgt_pair_close(&p);
+}
+
+int main(int argc, char **argv)
+{
+    struct vg_daemon_opts o = {.n_vms = 2, .poll_us = 0, .workers = 2};
+
+    vgt_init(&argc, &argv, rounds() > 1000000 ? 86400 : 200);
+    vgt_daemon = vg_daemon_start(&o);
+    g_test_add_func("/race/post", test_post);
+    g_test_add_data_func("/race/daemon", GUINT_TO_POINTER(VG_DB_SHARED),
+                         test_daemon);
+    g_test_add_data_func("/race/extended", GUINT_TO_POINTER(VG_DB_EXT),
+                         test_daemon);
+    g_test_add_func("/race/forwarded", test_forwarded);
+    g_test_add_data_func("/race/rnr/shared", GUINT_TO_POINTER(VG_DB_SHARED),
+                         test_rnr);
+    g_test_add_data_func("/race/rnr/extended", GUINT_TO_POINTER(VG_DB_EXT),
+                         test_rnr);
+    return vgt_run();
+}

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Shared parts of the vguest tests; see vgtest.h.
+ */
+#include "vgtest.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+struct vg_daemon *vgt_daemon;
+
+static void too_long(int sig)
+{
+    static const char msg[] = "test program takes too long\n";
+    ssize_t n = write(STDERR_FILENO, msg, sizeof(msg) - 1);
+
+    (void)n;
+    abort();
+}
+
+void vgt_init(int *argc, char ***argv, unsigned seconds)
+{
+    struct sigaction sa = {.sa_handler = too_long};
+
+    g_test_init(argc, argv, NULL);
+    sigaction(SIGALRM, &sa, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    alarm(seconds);
+}
+
+int vgt_run(void)
+{
+    int ret = g_test_run();
+
+    if (vgt_daemon) {
+        vg_daemon_stop(vgt_daemon);
+        vgt_daemon = NULL;
+    }
+    return ret;
+}
+
+/* ---- patterns ---- */
+
+static uint64_t word(uint64_t seed, uint64_t i)
+{
+    uint64_t x = (seed * 0x2545f4914f6cdd1dull + i) * 0x9e3779b97f4a7c15ull;
+
+    return x ^ x >> 29;
+}
+
+void vgt_fill(void *buf, size_t len, uint64_t seed)
+{
+    uint8_t *p = buf;
+    size_t i;
+
+    for (i = 0; i + 8 <= len; i += 8) {
+        uint64_t w = word(seed, i);
+
+        memcpy(p + i, &w, 8);
+    }
+    if (i < len) {
+        uint64_t w = word(seed, i);
+
+        memcpy(p + i, &w, len - i);
+    }
+}
+
+bool vgt_matches(const void *buf, size_t len, uint64_t seed)
+{
+    const uint8_t *p = buf;
+    size_t i;
+
+    for (i = 0; i < len; i += 8) {
+        uint64_t w = word(seed, i);
+
+        if (memcmp(p + i, &w, MIN(8, len - i))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void vgt_check(const void *buf, size_t len, uint64_t seed)
+{
+    if (!vgt_matches(buf, len, seed)) {
+        g_error("data differ: %zu bytes, seed %" PRIu64, len, seed);
+    }
+}
+
+/* ---- completions ---- */
+
+struct pvrdma_cqe vgt_expect(struct vg_cq *cq, uint64_t wr_id,
+                             enum pvrdma_wc_status status)
+{
+    struct pvrdma_cqe cqe;
+
+    if (!vg_cq_wait(cq, &cqe, VGT_WAIT_MS)) {
+        vg_daemon_check(cq->g->d);
+        g_error("no completion for wr_id %" PRIu64, wr_id);
+    }
+    if (cqe.status != status) {
+        g_error("wr_id %" PRIu64 " (QP %" PRIu64 ", opcode %u): status %u, not %u",
+                cqe.wr_id, cqe.qp, cqe.opcode, cqe.status, status);
+    }
+    g_assert_cmpuint(cqe.wr_id, ==, wr_id);
+    return cqe;
+}
+
+void vgt_expect_none(struct vg_cq *cq, int ms)
+{
+    struct pvrdma_cqe cqe;
+
+    if (vg_cq_wait(cq, &cqe, ms)) {
+        g_error("unexpected completion: wr_id %" PRIu64 ", status %u",
+                cqe.wr_id, cqe.status);
+    }
+}
+
+void vgt_send(struct vgt_side *s, uint64_t wr_id, uint32_t opcode,
+              uint32_t flags, uint64_t off, uint32_t len,
+              const struct vgt_side *peer, uint64_t remote_off)
+{
+    struct pvrdma_sge sge = vg_sge(s->mr, off, len);
+    struct vg_wr wr = {.wr_id = wr_id, .opcode = opcode, .flags = flags,
+                       .imm = 0x01020304 + (uint32_t)wr_id, .nsge = 1,
+                       .sge = &sge};
+
+    if (peer) {
+        wr.remote_addr = peer->mr->buf->va + remote_off;
+        wr.rkey = peer->mr->rkey;
+    }
+    g_assert_cmpuint(vg_post_send(s->qp, &wr, 1), ==, 1);
+}
+
+void vgt_recv(struct vgt_side *s, uint64_t wr_id, uint64_t off, uint32_t len)
+{
+    struct pvrdma_sge sge = vg_sge(s->mr, off, len);
+    struct vg_wr wr = {.wr_id = wr_id, .nsge = 1, .sge = &sge};
+
+    g_assert_cmpuint(vg_post_recv(s->qp, &wr, 1), ==, 1);
+}
+
+/* ---- pairs ---- */
+
+static void side_fill(struct vgt_side *s, const struct vgt_opts *o,
+                      unsigned which)
+{
+    s->pd = vg_pd_new(s->g);
+    s->scq = vg_cq_new(s->pd, o->cqe ? o->cqe : 256);
+    s->rcq = vg_cq_new(s->pd, o->cqe ? o->cqe : 256);
+    s->qp = vg_qp_new(s->pd, s->scq, s->rcq, &o->qp);
+    s->mr = vg_mr_alloc(s->pd, 0x7f1200000000ull + which * 0x10000000ull,
+                        o->mr_len ? o->mr_len : 1 << 20, VG_ACCESS_ALL);
+}
+
+void vgt_side_open(struct vgt_side *s, unsigned vm, const struct vgt_opts *o,
+                   unsigned which)
+{
+    s->g = vguest_new(vgt_daemon, vm, &o->guest[which]);
+    side_fill(s, o, which);
+}
+
+static void side_empty(struct vgt_side *s)
+{
+    vg_mr_free(s->mr);
+    vg_qp_free(s->qp);
+    vg_cq_free(s->scq);
+    vg_cq_free(s->rcq);
+    vg_pd_free(s->pd);
+}
+
+void vgt_side_close(struct vgt_side *s)
+{
+    side_empty(s);
+    vguest_free(s->g);
+}
+
+void vgt_pair_open(struct vgt_pair *p, unsigned a, unsigned b,
+                   const struct vgt_opts *opts)
+{
+    static const struct vgt_opts none;
+    const struct vgt_opts *o = opts ? opts : &none;
+
+    vgt_side_open(&p->s[0], a, o, 0);
+    if (a == b) {
+        p->s[1].g = p->s[0].g;
+        side_fill(&p->s[1], o, 1);
+    } else {
+        vgt_side_open(&p->s[1], b, o, 1);
+    }
+    if (!o->unconnected) {
+        vg_qp_connect(p->s[0].qp, p->s[1].qp, &o->conn);
+    }
+}
+
+void vgt_pair_close(struct vgt_pair *p)
+{
+    side_empty(&p->s[0]);
+    side_empty(&p->s[1]);
+    if (p->s[1].g != p->s[0].g) {
+        vguest_free(p->s[1].g);
+    }
+    vguest_free(p->s[0].g);
+}
+
+void vgt_pair_reconnect(struct vgt_pair *p, const struct vg_conn *c)
+{
+    struct pvrdma_cqe cqe;
+
+    for (unsigned i = 0; i < 2; i++) {
+        g_assert_cmpint(vg_qp_to_reset(p->s[i].qp), ==, 0);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        while (vg_cq_poll(p->s[i].scq, &cqe, 1) == 1 ||
+               vg_cq_poll(p->s[i].rcq, &cqe, 1) == 1) {
+        }
+    }
+    vg_qp_connect(p->s[0].qp, p->s[1].qp, c);
+}
+
+static bool same_usage(const struct vg_usage *a, const struct vg_usage *b)
+{
+    return a->fds == b->fds && a->maps == b->maps && a->threads == b->threads;
+}
+
+void vgt_usage_settled(struct vg_usage *u)
+{
+    vg_daemon_usage(vgt_daemon, u);
+    for (unsigned same = 0; same < 10;) {
+        struct vg_usage now;
+
+        g_usleep(10000);
+        vg_daemon_usage(vgt_daemon, &now);
+        same = same_usage(u, &now) ? same + 1 : 0;
+        *u = now;
+    }
+}
+
+void vgt_usage_returns(const struct vg_usage *want)
+{
+    struct vg_usage now;
+
+    for (unsigned i = 0; i < 500; i++) {
+        vg_daemon_usage(vgt_daemon, &now);
+        if (same_usage(&now, want)) {
+            return;
+        }
+        g_usleep(10000);
+    }
+    g_error("the daemon holds %u fds, %u maps, %u threads; expected %u, %u, %u",
+            now.fds, now.maps, now.threads, want->fds, want->maps,
+            want->threads);
+}
+
+void vgt_assert_no_objects(const char *vm)
+{
+    static const char *const kinds[] = {"pds", "mrs", "cqs", "qps"};
+    JsonNode *status = vg_daemon_status(vgt_daemon);
+    JsonObject *o = json_object_get_object_member(vg_status_vm(status, vm),
+                                                  "objects");
+
+    g_assert_nonnull(o);
+    for (unsigned i = 0; i < G_N_ELEMENTS(kinds); i++) {
+        g_assert_cmpint(json_object_get_int_member(o, kinds[i]), ==, 0);
+    }
+    json_node_unref(status);
+}

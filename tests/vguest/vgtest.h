@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * What the vguest tests share: a pair of connected virtual guests, data
+ * patterns, expected completions, and a pipelined, checksummed traffic engine.
+ *
+ * Everything here aborts the test on a surprise.
+ */
+#ifndef VGTEST_H
+#define VGTEST_H
+
+#include <inttypes.h>
+
+#include "vguest.h"
+
+/* Memory growth is judged in plain builds; sanitizers judge leaks themselves. */
+#ifdef VGT_SANITIZED
+#define VGT_PLAIN_BUILD false
+#else
+#define VGT_PLAIN_BUILD true
+#endif
+
+#define VGT_WAIT_MS 20000 /* for what must come, however slow the machine */
+
+/* g_test_init, and a watchdog that ends a program that hangs (@seconds). */
+void vgt_init(int *argc, char ***argv, unsigned seconds);
+
+/* The program's daemon, shared by its tests; stopped by vgt_run. */
+extern struct vg_daemon *vgt_daemon;
+/* g_test_run, then stop vgt_daemon and judge it. */
+int vgt_run(void);
+
+/* One end of a connection with its own PD, CQs, and one MR with all rights. */
+struct vgt_side {
+    struct vguest *g;
+    struct vg_pd *pd;
+    struct vg_cq *scq, *rcq;
+    struct vg_qp *qp;
+    struct vg_mr *mr;
+};
+
+struct vgt_pair {
+    struct vgt_side s[2];
+};
+
+struct vgt_opts {
+    struct vg_opts guest[2];
+    struct vg_qp_opts qp;
+    struct vg_conn conn;
+    uint32_t cqe;     /* 0: 256 */
+    uint64_t mr_len;  /* 0: 1 MiB */
+    bool unconnected; /* leave the QPs in RESET */
+};
+
+/* Attach VMs @a and @b and connect them; @a == @b: both sides in one VM. */
+void vgt_pair_open(struct vgt_pair *p, unsigned a, unsigned b,
+                   const struct vgt_opts *opts);
+void vgt_pair_close(struct vgt_pair *p);
+void vgt_side_open(struct vgt_side *s, unsigned vm, const struct vgt_opts *o,
+                   unsigned which);
+void vgt_side_close(struct vgt_side *s);
+/* Reset both QPs, empty their CQs and connect again. */
+void vgt_pair_reconnect(struct vgt_pair *p, const struct vg_conn *c);
+
+/* Fail unless the daemon holds no object of VM @vm but what attach made. */
+void vgt_assert_no_objects(const char *vm);
+
+/* What the daemon holds once it has stopped changing for 100 ms; and wait until
+ * it holds the same number of descriptors, guest mappings and threads again. */
+void vgt_usage_settled(struct vg_usage *u);
+void vgt_usage_returns(const struct vg_usage *want);
+
+/* Data patterns: byte i depends on @seed and i. */
+void vgt_fill(void *buf, size_t len, uint64_t seed);
+void vgt_check(const void *buf, size_t len, uint64_t seed);
+bool vgt_matches(const void *buf, size_t len, uint64_t seed);
+
+/* The next completion; checks wr_id and status. */
+struct pvrdma_cqe vgt_expect(struct vg_cq *cq, uint64_t wr_id,
+                             enum pvrdma_wc_status status);
+/* No completion for @ms milliseconds. */
+void vgt_expect_none(struct vg_cq *cq, int ms);
+
+/* Short forms for one WR with at most one SGE. */
+void vgt_send(struct vgt_side *s, uint64_t wr_id, uint32_t opcode,
+              uint32_t flags, uint64_t off, uint32_t len,
+              const struct vgt_side *peer, uint64_t remote_off);
+void vgt_recv(struct vgt_side *s, uint64_t wr_id, uint64_t off, uint32_t len);
+#define VGT_SIG PVRDMA_SEND_SIGNALED
+
+/* ---- traffic ---- */
+
+#define VGT_MAX_QPS 32
+
+/* One direction of one QP. */
+struct vgt_lane {
+    struct vg_qp *tx, *rx;
+    uint64_t src, dst;          /* offsets in the sides' MRs */
+    uint64_t next, sent, recvd; /* operations posted, completed, checked */
+};
+
+struct vgt_traffic {
+    struct vgt_side s[2];   /* qp is not used */
+    unsigned nqp, depth;
+    uint32_t slot;          /* bytes per operation at most */
+    struct vg_qp *qp[2][VGT_MAX_QPS];
+    struct vgt_lane lane[2][VGT_MAX_QPS];
+    GRand *rand;
+    GArray *latency;        /* of double, us; of operations with depth 1 */
+    uint64_t ops, bytes;
+    int64_t *posted_at;
+};
+
+/*
+ * @nqp QPs between VMs @a and @b, both directions at once, @depth operations in
+ * flight each: SEND, SEND_IMM, WRITE_IMM, READ and FAA with random sizes up to
+ * @slot, every byte checked on arrival.
+ */
+void vgt_traffic_open(struct vgt_traffic *t, unsigned a, unsigned b,
+                      unsigned nqp, unsigned depth, uint32_t slot,
+                      const struct vgt_opts *opts);
+/* Run until each lane has done @ops more operations. */
+void vgt_traffic_run(struct vgt_traffic *t, uint64_t ops);
+void vgt_traffic_close(struct vgt_traffic *t);
+/* Percentile (0..100) of the latencies since the last clear, us. */
+double vgt_percentile(GArray *values, double percent);
+
+#endif /* VGTEST_H */
