@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# A private apt, pointed at this machine's own Debian mirror; sourced by build
+# scripts that fetch sources or packages of another suite.
+#
+# It has its own lists and cache below $apt, so nothing of the machine's apt
+# changes and no root rights are needed.  apt checks the signature chain and the
+# checksums of all it fetches.
+#
+# The caller defines, before it calls anything here:
+#   $apt                        folder for lists and downloads
+#   say TEXT, die TEXT          progress; message and exit
+#   run_logged NAME COMMAND...  runs a command, dies with the end of its output
+
+private_apt_keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+
+# Prints the URI under which this machine's apt gets Debian's main archive.
+# apt itself reads its configuration, whatever the format of the sources files;
+# origin and label come from the signed Release files, so third-party
+# repositories and the security archive drop out.
+debian_mirror()
+{
+    apt-get indextargets --format \
+        '$(CREATED_BY)|$(ORIGIN)|$(LABEL)|$(COMPONENT)|$(REPO_URI)' |
+        awk -F'|' '$1 == "Packages" && $2 == "Debian" && $3 == "Debian" &&
+                   $4 == "main" { print $5; exit }'
+}
+
+private_apt()
+{
+    local tool=$1
+    shift
+    "$tool" -o "Dir::Etc::sourcelist=$apt/sources.list" \
+        -o "Dir::Etc::sourceparts=$apt/none" \
+        -o "Dir::State::lists=$apt/lists" -o "Dir::Cache=$apt/cache" \
+        -o "APT::Sandbox::User=$(id -un)" -o Acquire::Languages=none "$@"
+}
+
+# private_apt_setup 'deb|deb-src SUITE'...: reads the lists of these suites.
+# Does nothing when called again within one run of the script.
+private_apt_setup()
+{
+    local mirror entry
+    [ -z "${private_apt_ready:-}" ] || return 0
+    mirror=$(debian_mirror)
+    if [ -z "$mirror" ] && [ "$(id -u)" -eq 0 ]; then
+        say "apt has no package lists yet: updating them"
+        run_logged apt-update apt-get update
+        mirror=$(debian_mirror)
+    fi
+    [ -n "$mirror" ] || die "apt knows no source of Debian's main archive;
+  check /etc/apt/sources.list* and run 'apt-get update'"
+    [ -r "$private_apt_keyring" ] ||
+        die "$private_apt_keyring is missing; install debian-archive-keyring"
+    mkdir -p "$apt/none" "$apt/lists/partial" "$apt/cache/archives/partial"
+    for entry in "$@"; do
+        echo "${entry%% *} [signed-by=$private_apt_keyring] $mirror ${entry#* } main"
+    done >"$apt/sources.list"
+    say "reading package lists: $*"
+    run_logged private-apt-update private_apt apt-get -q update
+    private_apt_ready=1
+}
+
+# private_apt_unpack PACKAGE[=VERSION] DIR: downloads and unpacks into DIR.
+private_apt_unpack()
+{
+    local tmp=$apt/deb-${1%%=*}
+    rm -rf "$tmp"
+    mkdir -p "$tmp" "$2"
+    (cd "$tmp" && run_logged "fetch-${1%%=*}" private_apt apt-get -q download "$1")
+    dpkg -x "$tmp"/*.deb "$2"
+    rm -rf "$tmp"
+}
