@@ -1,0 +1,329 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# Builds qemu-system-x86_64 with the `pvrdma` device.
+#
+# QEMU is not kept in this repository.  The newest 10.0.x source package of
+# Debian's trixie suite is fetched through apt, which checks its signature chain
+# and checksums; the mirror is whatever this machine's own apt configuration
+# uses for Debian's main archive.  meson (if the installed one is too old) and
+# the firmware files come the same way and are unpacked privately: nothing but
+# build dependencies is ever installed.
+#
+# The device is an overlay: hw/rdma and include/pvrdma in the QEMU tree become
+# links into this repository, so that editing a file here rebuilds one object,
+# and two lines are added to QEMU's own files (hw/meson.build, hw/Kconfig).  The
+# overlay goes in before the first configure: a new Kconfig symbol later would
+# rebuild nearly everything.
+#
+# Layout under the build folder:
+#   apt/       private apt lists and downloads      src/       QEMU with overlay
+#   tools/     meson, if needed                     out/       ninja's folder
+#   firmware/  BIOS and option ROMs                 qemu-system-x86_64 -> out/
+# Each step leaves a stamp that names its inputs and is repeated only when they
+# change.
+
+set -euo pipefail
+
+repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+builddir=$repo/build/qemu
+user_src=
+jobs=${JOBS:-$(nproc)}
+suite=trixie
+meson_min=1.5.0
+
+usage()
+{
+    cat <<USAGE
+Usage: ${0##*/} [--qemu-src=DIR] [--builddir=DIR] [--jobs=N]
+
+  --qemu-src=DIR  build a copy of this QEMU source tree (10.0 or newer, complete
+                  enough to configure) instead of fetching one through apt
+  --builddir=DIR  where everything goes [build/qemu]
+  --jobs=N        parallel compilers [$jobs]
+
+The result is BUILDDIR/qemu-system-x86_64.
+USAGE
+}
+
+say() { printf 'build-qemu: %s\n' "$*"; }
+die() { printf 'build-qemu: error: %s\n' "$*" >&2; exit 1; }
+
+for arg in "$@"; do
+    case $arg in
+    --qemu-src=*) user_src=${arg#*=} ;;
+    --builddir=*) builddir=${arg#*=} ;;
+    --jobs=*) jobs=${arg#*=} ;;
+    -h | --help) usage; exit 0 ;;
+    *) usage >&2; die "unknown argument '$arg'" ;;
+    esac
+done
+[[ $jobs =~ ^[1-9][0-9]*$ ]] || die "--jobs wants a number, not '$jobs'"
+
+mkdir -p "$builddir"
+builddir=$(cd "$builddir" && pwd -P)
+apt=$builddir/apt
+src=$builddir/src
+out=$builddir/out
+stamps=$builddir/stamps
+logs=$builddir/logs
+mkdir -p "$stamps" "$logs"
+
+# Two builds in one folder would tread on each other.
+exec 9>"$builddir/lock"
+flock -n 9 || { say "waiting for another build in $builddir"; flock 9; }
+
+# stamp_is NAME TEXT / set_stamp NAME TEXT: was the step done with these inputs?
+stamp_is() { [ -f "$stamps/$1" ] && [ "$(cat "$stamps/$1")" = "$2" ]; }
+set_stamp() { printf '%s\n' "$2" >"$stamps/$1"; }
+
+# run_logged NAME COMMAND...: keeps the output in a file, shows its end if it
+# fails.
+run_logged()
+{
+    local name=$1
+    shift
+    if ! "$@" >"$logs/$name.log" 2>&1; then
+        tail -n 30 "$logs/$name.log" >&2
+        die "$name failed; the whole output is in $logs/$name.log"
+    fi
+}
+
+# ---- what must be installed -------------------------------------------------
+
+build_deps=(gcc ninja-build pkg-config python3 python3-venv libglib2.0-dev
+            libpixman-1-dev libslirp-dev libfdt-dev zlib1g-dev
+            dpkg-dev ca-certificates)
+
+install_deps()
+{
+    local missing=() pkg
+    command -v dpkg-query >/dev/null ||
+        die "this script needs a Debian machine (no dpkg-query found)"
+    for pkg in "${build_deps[@]}"; do
+        dpkg-query -W -f '${db:Status-Abbrev}' "$pkg" 2>/dev/null |
+            grep -q '^ii' || missing+=("$pkg")
+    done
+    [ ${#missing[@]} -eq 0 ] && return
+    if [ "$(id -u)" -ne 0 ]; then
+        die "missing packages; install them with:
+  sudo apt-get install ${missing[*]}"
+    fi
+    say "installing build dependencies: ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    run_logged apt-update apt-get update
+    run_logged apt-install apt-get -y --no-install-recommends install \
+        "${missing[@]}"
+}
+
+# ---- a private apt, pointed at this machine's mirror --------------------------
+
+. "$repo/scripts/private-apt.bash"
+
+setup_apt()
+{
+    local codename
+    codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+    [ -n "$codename" ] || die "no VERSION_CODENAME in /etc/os-release"
+    private_apt_setup "deb-src $suite" "deb-src $suite-updates" \
+        "deb $codename" "deb $codename-backports"
+}
+
+# fetch_deb PACKAGE[=VERSION] DIR: downloads and unpacks into DIR.
+fetch_deb()
+{
+    setup_apt
+    private_apt_unpack "$@"
+}
+
+# ---- QEMU's source ------------------------------------------------------------
+
+fetch_qemu()
+{
+    local version versions
+    setup_apt
+    versions=$(private_apt apt-cache showsrc --only-source qemu |
+               sed -n 's/^Version: \(1:10\.0\.[0-9].*\)/\1/p' |
+               sort -Vru)
+    [ -n "$versions" ] || die "the suite $suite lists no qemu 10.0.x source"
+    mkdir -p "$apt/qemu"
+    # A listed version need not be there: the pool may have moved on.
+    for version in $versions; do
+        say "fetching qemu $version (40 MB)"
+        rm -f "$apt/qemu/"*
+        if (cd "$apt/qemu" && private_apt apt-get -q source --download-only \
+                "qemu=$version") >"$logs/fetch-qemu.log" 2>&1; then
+            qemu_version=$version
+            return
+        fi
+        say "qemu $version cannot be fetched, trying the next one"
+    done
+    tail -n 5 "$logs/fetch-qemu.log" >&2
+    die "none of these could be fetched: ${versions//$'\n'/ }; see --qemu-src"
+}
+
+# Everything but what no build of ours reads; saves two thirds of the space.
+copy_tree()
+{
+    mkdir -p "$2"
+    tar -C "$1" --exclude=./.git --exclude=./roms --exclude=./build -cf - . |
+        tar -C "$2" -xf -
+}
+
+prepare_source()
+{
+    local key qemu_version
+    if [ -n "$user_src" ]; then
+        [ -f "$user_src/VERSION" ] && [ -x "$user_src/configure" ] ||
+            die "$user_src is no QEMU source tree"
+        user_src=$(cd "$user_src" && pwd -P)
+        key="dir $user_src $(cat "$user_src/VERSION")"
+    else
+        key="apt $suite"
+    fi
+    stamp_is source "$key" && [ -f "$src/VERSION" ] && return
+    rm -rf "$src" "$out" "$stamps"/{source,configure}
+    if [ -n "$user_src" ]; then
+        say "copying $user_src"
+        copy_tree "$user_src" "$src"
+    else
+        fetch_qemu
+        say "unpacking qemu $qemu_version"
+        run_logged unpack dpkg-source --no-check -x "$apt"/qemu/*.dsc "$src"
+        rm -rf "$src/roms" "$apt/qemu"
+    fi
+    case $(cat "$src/VERSION") in
+    10.*) ;;
+    *) die "QEMU $(cat "$src/VERSION") is not a 10.x version" ;;
+    esac
+    set_stamp source "$key"
+}
+
+# add_line FILE LINE: appends the line to a file of QEMU, once.
+add_line()
+{
+    grep -qxF "$2" "$1" || printf '%s\n' "$2" >>"$1"
+}
+
+# link_into TARGET LINK: only touches a link that is wrong.
+link_into()
+{
+    [ "$(readlink "$2" 2>/dev/null || true)" = "$1" ] || ln -sfn "$1" "$2"
+}
+
+apply_overlay()
+{
+    link_into "$repo/hw" "$src/hw/rdma"
+    link_into "$repo/include/pvrdma" "$src/include/pvrdma"
+    link_into "$repo/hw/pvrdma.mak" \
+        "$src/configs/devices/x86_64-softmmu/pvrdma.mak"
+    add_line "$src/hw/meson.build" "subdir('rdma')"
+    add_line "$src/hw/Kconfig" "source rdma/Kconfig"
+}
+
+# ---- tools, firmware ------------------------------------------------------------
+
+version_at_least() { dpkg --compare-versions "$1" ge "$2"; }
+
+prepare_meson()
+{
+    local tools=$builddir/tools have
+    have=$(meson --version 2>/dev/null || echo 0)
+    version_at_least "$have" "$meson_min" && return
+    if [ ! -x "$tools/usr/bin/meson" ]; then
+        local version
+        setup_apt
+        version=$(private_apt apt-cache madison meson |
+                  awk -F' *\\| *' '{print $2; exit}')
+        version_at_least "${version:-0}" "$meson_min" ||
+            die "meson >= $meson_min is needed, this machine has $have and its
+  mirror offers ${version:-none}"
+        say "fetching meson $version (this machine has $have)"
+        fetch_deb "meson=$version" "$tools"
+    fi
+    export PATH=$tools/usr/bin:$PATH
+    export PYTHONPATH=$tools/usr/lib/python3/dist-packages
+}
+
+# QEMU looks for firmware below out/qemu-bundle when it runs from its build
+# folder, so that is where the links go; an installed QEMU uses the real paths.
+firmware_dirs=(/usr/share/qemu /usr/share/seabios /usr/lib/ipxe/qemu)
+
+prepare_firmware()
+{
+    local fw=$builddir/firmware pkg dir
+    for pkg in qemu-system-data seabios ipxe-qemu; do
+        stamp_is "firmware-$pkg" 1 && [ -d "$fw" ] && continue
+        say "fetching firmware: $pkg"
+        fetch_deb "$pkg" "$fw"
+        set_stamp "firmware-$pkg" 1
+    done
+    for dir in "${firmware_dirs[@]}"; do
+        [ -d "$fw$dir" ] || die "$fw$dir is missing"
+        mkdir -p "$out/qemu-bundle$(dirname "$dir")"
+        link_into "$fw$dir" "$out/qemu-bundle$dir"
+    done
+}
+
+# ---- configure and build ----------------------------------------------------------
+
+setup_ccache()
+{
+    command -v ccache >/dev/null || return 0
+    # Lets another checkout of the project profit from the same cache.
+    export CCACHE_BASEDIR=$builddir CCACHE_NOHASHDIR=1
+    cc=("--cc=ccache gcc")
+}
+
+configure_qemu()
+{
+    local cc=() args key
+    setup_ccache
+    args=(--python=/usr/bin/python3 --target-list=x86_64-softmmu
+          --without-default-features --without-default-devices
+          --with-devices-x86_64=pvrdma
+          --enable-system --enable-kvm --enable-tcg --enable-slirp
+          --enable-fdt=system --enable-pixman --enable-vhost-user
+          --enable-vhost-kernel --enable-vhost-net
+          --disable-docs --disable-tools --disable-guest-agent
+          --disable-debug-info --disable-werror --disable-download
+          --disable-install-blobs
+          "--firmwarepath=$(IFS=:; echo "${firmware_dirs[*]}")"
+          "${cc[@]}")
+    key="${args[*]} $src"
+    stamp_is configure "$key" && [ -f "$out/build.ninja" ] && return
+    say "configuring QEMU $(cat "$src/VERSION")"
+    rm -rf "$out"
+    mkdir -p "$out"
+    (cd "$out" && run_logged configure "$src/configure" "${args[@]}")
+    set_stamp configure "$key"
+}
+
+# ninja's progress: every line on a terminal, one in a hundred otherwise.
+build_qemu()
+{
+    local status=0
+    if [ -t 1 ]; then
+        ninja -C "$out" -j "$jobs" qemu-system-x86_64 || status=$?
+    else
+        ninja -C "$out" -j "$jobs" qemu-system-x86_64 2>&1 |
+            tee "$logs/ninja.log" |
+            awk '/^\[[0-9]+\/[0-9]+\]/ {
+                     if (n++ % 100 == 0) print; fflush(); next
+                 }
+                 { print; fflush() }' || status=${PIPESTATUS[0]}
+    fi
+    [ "$status" -eq 0 ] || die "the build failed (see above)"
+    link_into out/qemu-system-x86_64 "$builddir/qemu-system-x86_64"
+}
+
+install_deps
+prepare_source
+apply_overlay
+prepare_meson
+configure_qemu
+prepare_firmware
+build_qemu
+"$builddir/qemu-system-x86_64" -device help 2>&1 | grep -q '^name "pvrdma"' ||
+    die "the built QEMU has no pvrdma device"
+say "done: $builddir/qemu-system-x86_64"

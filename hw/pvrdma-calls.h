@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * vfio-user client of the pvrdma device: typed calls.
+ *
+ * Each function is one command of the protocol (SET_IRQS: as few as the
+ * daemon's limit of descriptors allows), with all checks of the answer that do
+ * not depend on the device.  Calls return 0, the daemon's negative errno, or
+ * -EIO if the connection is or was lost; those with an @errp return false with
+ * a message.  The BQL must be held.
+ */
+#ifndef HW_RDMA_PVRDMA_CALLS_H
+#define HW_RDMA_PVRDMA_CALLS_H
+
+#include "pvrdma-client.h"
+
+/**
+ * struct PVRDMARegion - what the daemon says of one region
+ * @flags: VFIO_USER_REGION_FLAG_*
+ * @size: bytes; 0: no such region
+ * @offset: where the region begins in the file behind @fd
+ * @type: type and @subtype of a device-specific region, or 0
+ * @sparse: only parts of it may be mapped
+ * @fd: to be closed by the caller; -1 unless @flags has MMAP
+ */
+typedef struct PVRDMARegion {
+    uint32_t flags;
+    uint64_t size;
+    uint64_t offset;
+    uint32_t type;
+    uint32_t subtype;
+    bool sparse;
+    int fd;
+} PVRDMARegion;
+
+bool pvrdma_call_device_info(PVRDMAClient *c, struct vfio_user_device_info *out,
+                             Error **errp);
+bool pvrdma_call_region_info(PVRDMAClient *c, uint32_t index,
+                             PVRDMARegion *region, Error **errp);
+/* Number of interrupts behind @index, or -1 with @errp set. */
+int64_t pvrdma_call_irq_count(PVRDMAClient *c, uint32_t index, Error **errp);
+/* The one ioeventfd that stands for all of @region, or -1 with @errp set. */
+int pvrdma_call_io_fd(PVRDMAClient *c, uint32_t region, Error **errp);
+
+/* Read or write @count (at most 8) bytes of a region. */
+int pvrdma_call_region_read(PVRDMAClient *c, uint32_t region, uint64_t offset,
+                            void *data, uint32_t count);
+int pvrdma_call_region_write(PVRDMAClient *c, uint32_t region, uint64_t offset,
+                             const void *data, uint32_t count);
+/* The same without waiting until it is done. */
+int pvrdma_call_region_post(PVRDMAClient *c, uint32_t region, uint64_t offset,
+                            const void *data, uint32_t count);
+
+int pvrdma_call_reset(PVRDMAClient *c);
+
+/* Hand over the eventfds of MSI-X vectors 0 to @nfds - 1. */
+int pvrdma_call_set_irqs(PVRDMAClient *c, const int *fds, size_t nfds);
+/* Take them all back. */
+int pvrdma_call_disable_irqs(PVRDMAClient *c);
+
+#endif

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * vfio-user client of the pvrdma device: the connection and its messages.
+ *
+ * See pvrdma-client.c for the theory of operation.  All functions must be
+ * called with the BQL held.
+ */
+#ifndef HW_RDMA_PVRDMA_CLIENT_H
+#define HW_RDMA_PVRDMA_CLIENT_H
+
+#include "qapi/error.h"
+#include "pvrdma/vfio_user.h"
+
+/* Every wait for the daemon ends after this time, and the device is lost. */
+#define PVRDMA_CLIENT_TIMEOUT_MS 5000
+
+/* Requests that may be under way at once. */
+#define PVRDMA_CLIENT_PIPELINE 64
+
+/* Called once, when a watched connection is lost; must not free the client. */
+typedef void PVRDMALostFn(void *opaque, const char *reason);
+
+typedef struct PVRDMAClient PVRDMAClient;
+
+/**
+ * struct PVRDMAReply - where a reply goes
+ * @data: buffer for the payload (what follows the message header)
+ * @max: size of @data; a longer reply is a protocol violation
+ * @len: length of the payload received
+ * @fds: file descriptors received, owned by the caller
+ * @max_fds: how many the caller takes (<= VFIO_USER_MAX_FDS); more are a
+ *           protocol violation
+ * @nfds: how many came
+ */
+typedef struct PVRDMAReply {
+    void *data;
+    size_t max;
+    size_t len;
+    int fds[VFIO_USER_MAX_FDS];
+    size_t max_fds;
+    size_t nfds;
+} PVRDMAReply;
+
+/**
+ * pvrdma_client_connect: connect to the daemon and negotiate the protocol
+ * @path: the VM's socket
+ * @vm_name: the VM's name for hints in error messages, or NULL
+ *
+ * Returns: the client, or NULL with @errp set.
+ */
+PVRDMAClient *pvrdma_client_connect(const char *path, const char *vm_name,
+                                    Error **errp);
+void pvrdma_client_free(PVRDMAClient *c);
+
+/**
+ * pvrdma_client_watch: report the loss of the connection from now on
+ *
+ * A loss is noticed at once, even if no message is under way.
+ */
+void pvrdma_client_watch(PVRDMAClient *c, PVRDMALostFn *fn, void *opaque);
+
+/* Is the connection gone?  All calls fail at once with -EIO then. */
+bool pvrdma_client_lost(const PVRDMAClient *c);
+
+/* Descriptors per message that the daemon takes. */
+size_t pvrdma_client_max_fds(const PVRDMAClient *c);
+
+/**
+ * pvrdma_client_request: send a command and wait for its reply
+ * @iov: payload
+ * @fds: descriptors that go along, still owned by the caller
+ * @reply: NULL if the reply has no payload
+ *
+ * Returns: 0; the daemon's errno (negative) if it refused; -EIO if the
+ * connection is or was lost.
+ */
+int pvrdma_client_request(PVRDMAClient *c, uint16_t command,
+                          const struct iovec *iov, size_t niov,
+                          const int *fds, size_t nfds, PVRDMAReply *reply);
+
+/**
+ * pvrdma_client_send: the first half of pvrdma_client_request()
+ *
+ * At most PVRDMA_CLIENT_PIPELINE requests may wait for pvrdma_client_collect().
+ */
+int pvrdma_client_send(PVRDMAClient *c, uint16_t command,
+                       const struct iovec *iov, size_t niov,
+                       const int *fds, size_t nfds);
+
+/* The second half, for the oldest request that was sent. */
+int pvrdma_client_collect(PVRDMAClient *c, PVRDMAReply *reply);
+
+/* Send a command that the daemon does not answer. */
+int pvrdma_client_post(PVRDMAClient *c, uint16_t command,
+                       const struct iovec *iov, size_t niov);
+
+/**
+ * pvrdma_client_fail: give up a connection whose daemon broke the protocol
+ *
+ * For callers that find a reply's contents impossible.
+ */
+void pvrdma_client_fail(PVRDMAClient *c, const char *fmt, ...)
+    G_GNUC_PRINTF(2, 3);
+
+/**
+ * pvrdma_client_error: make an error message of a failed call
+ * @ret: what the call returned
+ * @what: what was tried, for instance "region 1 cannot be read"
+ */
+void pvrdma_client_error(const PVRDMAClient *c, int ret, Error **errp,
+                         const char *what);
+
+#endif

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Guest memory of the pvrdma device: what the daemon may reach.
+ */
+#ifndef HW_RDMA_PVRDMA_MEM_H
+#define HW_RDMA_PVRDMA_MEM_H
+
+#include "hw/pci/pci_device.h"
+#include "pvrdma-client.h"
+
+/**
+ * struct PVRDMAMem - keeps the daemon's DMA map in step with guest memory
+ * @client: where the map goes
+ * @listener: registered between pvrdma_mem_start() and pvrdma_mem_stop()
+ * @ops: changes of the memory transaction under way, in their order
+ * @error: first problem; only used until pvrdma_mem_start() returns
+ * @starting: problems go to @error and not to the log
+ * @stopping: the connection is about to end, which unmaps everything
+ *
+ * All under the BQL.
+ */
+typedef struct PVRDMAMem {
+    PVRDMAClient *client;
+    MemoryListener listener;
+    GArray *ops;
+    Error *error;
+    bool starting;
+    bool stopping;
+} PVRDMAMem;
+
+/**
+ * pvrdma_mem_start: give the daemon all guest memory, now and in future
+ *
+ * Returns: false, with @errp set and nothing registered, if the guest's memory
+ * cannot be shared or the daemon does not take it.
+ */
+bool pvrdma_mem_start(PVRDMAMem *mem, PVRDMAClient *client, PCIDevice *dev,
+                      Error **errp);
+
+/*
+ * Stop following guest memory.  The daemon keeps its maps until the connection
+ * ends: reset the device first, and close the connection right after.
+ */
+void pvrdma_mem_stop(PVRDMAMem *mem);
+
+#endif

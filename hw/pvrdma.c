@@ -1,0 +1,507 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The pvrdma device in QEMU: an RDMA adapter whose inside is another process.
+ *
+ * Registers, commands, queues and the data path are in pvrdmad, which serves
+ * all VMs of a host.  QEMU is only the way there, a vfio-user client:
+ *
+ *   what                      where it goes
+ *   config space, MSI-X       local (pvrdma.c); PCI_COMMAND is forwarded
+ *   BAR1, registers           REGION_READ and REGION_WRITE; the vCPU waits for
+ *                             the answer, because the guest's driver relies on
+ *                             the effect being complete (it reads or frees
+ *                             memory right after some writes)
+ *   BAR2, doorbells           bits in shared memory (pvrdma-doorbell.c), or
+ *                             messages without reply if the daemon has none
+ *   guest memory              descriptors, mapped by the daemon (pvrdma-mem.c)
+ *   interrupts                eventfds (pvrdma-irq.c)
+ *   reset                     DEVICE_RESET
+ *   loss of the daemon        pvrdma-lost.c
+ *
+ * The messages themselves are in pvrdma-calls.c and pvrdma-client.c.
+ *
+ * Everything runs under the BQL.  A daemon that does not answer costs at most
+ * the client's timeout, once; after that the device is lost for good, and the
+ * guest sees a failed adapter.
+ *
+ * The guest's driver takes function 0 of the same slot as the network interface
+ * the adapter belongs to, so the device must be another function of that slot.
+ */
+#include "qemu/osdep.h"
+#include "qemu/error-report.h"
+#include "qemu/main-loop.h"
+#include "qemu/module.h"
+#include "qemu/units.h"
+#include "hw/pci/msix.h"
+#include "hw/pci/pci_bus.h"
+#include "hw/pci/pcie.h"
+#include "migration/blocker.h"
+#include "system/system.h"
+#include "pvrdma-calls.h"
+#include "pvrdma-compat.h"
+#include "pvrdma.h"
+
+#define PVRDMA_DEVICE_ID 0x0820
+
+#define BAR_MSIX 0
+#define BAR_REGS 1
+#define BAR_UAR  2
+
+#define EXPRESS_CAP_OFFSET 0x80
+
+/* What a daemon may reasonably offer. */
+#define MAX_REGIONS   100
+#define MAX_IRQS      50
+#define REGS_SIZE_MAX (64 * KiB)
+/* Page numbers must fit the 16-bit owner words of the doorbell region. */
+#define UAR_SIZE_MAX  (128 * MiB)
+
+#define SOCKET_DIR "/run/pvrdma"
+
+/* The daemon refused something that it should not have: tell the admin. */
+static void check(PVRDMADevice *s, int ret, const char *what)
+{
+    if (ret < 0 && !pvrdma_client_lost(s->client)) {
+        warn_report("pvrdma: pvrdmad refuses %s: %s", what, strerror(-ret));
+    }
+}
+
+/*
+ * BAR1
+ */
+
+static uint64_t pvrdma_regs_read(void *opaque, hwaddr addr, unsigned int size)
+{
+    PVRDMADevice *s = opaque;
+    uint8_t buf[4];
+
+    if (s->lost) {
+        return pvrdma_lost_read(s, addr);
+    }
+    if (pvrdma_call_region_read(s->client, BAR_REGS, addr, buf, size) < 0) {
+        return UINT32_MAX;
+    }
+    return ldl_le_p(buf);
+}
+
+/* Remember where the shared region is: pvrdma-lost.c needs it. */
+static void track_dsr(PVRDMADevice *s, hwaddr addr, uint32_t value)
+{
+    switch (addr) {
+    case PVRDMA_REG_DSRLOW:
+        s->dsr_low = value;
+        break;
+    case PVRDMA_REG_DSRHIGH:
+        s->dsr = (uint64_t)value << 32 | s->dsr_low;
+        s->dsr_valid = !s->lost;
+        break;
+    case PVRDMA_REG_CTL:
+        if (value == PVRDMA_CTL_RESET) {
+            s->dsr_valid = false;
+        }
+        break;
+    }
+}
+
+static void pvrdma_regs_write(void *opaque, hwaddr addr, uint64_t value,
+                              unsigned int size)
+{
+    PVRDMADevice *s = opaque;
+    uint8_t buf[4];
+
+    track_dsr(s, addr, value);
+    if (s->lost) {
+        pvrdma_lost_write(s, addr);
+        return;
+    }
+    stl_le_p(buf, value);
+    pvrdma_call_region_write(s->client, BAR_REGS, addr, buf, size);
+}
+
+static const MemoryRegionOps pvrdma_regs_ops = {
+    .read = pvrdma_regs_read,
+    .write = pvrdma_regs_write,
+    .endianness = DEVICE_LITTLE_ENDIAN,
+    .valid = {
+        .min_access_size = 4,
+        .max_access_size = 4,
+    },
+};
+
+/*
+ * BAR2
+ */
+
+static uint64_t pvrdma_uar_read(void *opaque, hwaddr addr, unsigned int size)
+{
+    PVRDMADevice *s = opaque;
+
+    return s->lost ? UINT32_MAX : 0;
+}
+
+static void pvrdma_uar_write(void *opaque, hwaddr addr, uint64_t value,
+                             unsigned int size)
+{
+    PVRDMADevice *s = opaque;
+    uint8_t buf[4];
+
+    if (s->lost) {
+        return;
+    }
+    if (s->doorbell.region) {
+        pvrdma_doorbell_ring(&s->doorbell, addr, value);
+    } else if (!pvrdma_doorbell_is_poll(addr, value)) {
+        stl_le_p(buf, value);
+        pvrdma_call_region_post(s->client, BAR_UAR, addr, buf, size);
+    }
+}
+
+static const MemoryRegionOps pvrdma_uar_ops = {
+    .read = pvrdma_uar_read,
+    .write = pvrdma_uar_write,
+    .endianness = DEVICE_LITTLE_ENDIAN,
+    .valid = {
+        .min_access_size = 4,
+        .max_access_size = 4,
+    },
+};
+
+/*
+ * Config space and reset
+ */
+
+/* The daemon must know whether bus mastering is on: without it, no DMA. */
+static void forward_command(PVRDMADevice *s, uint16_t command)
+{
+    uint8_t buf[2];
+
+    if (command == s->command || s->lost) {
+        return;
+    }
+    s->command = command;
+    stw_le_p(buf, command);
+    check(s, pvrdma_call_region_write(s->client, VFIO_USER_REGION_CONFIG,
+                                      PCI_COMMAND, buf, sizeof(buf)),
+          "the PCI command register");
+}
+
+static void pvrdma_write_config(PCIDevice *dev, uint32_t addr, uint32_t value,
+                                int len)
+{
+    PVRDMADevice *s = PVRDMA(dev);
+
+    pci_default_write_config(dev, addr, value, len);
+    forward_command(s, pci_get_word(dev->config + PCI_COMMAND));
+    check(s, pvrdma_irq_set_enabled(&s->irq, s->client, msix_enabled(dev)),
+          "an interrupt setting");
+}
+
+static void pvrdma_reset_hold(Object *obj, ResetType type)
+{
+    PVRDMADevice *s = PVRDMA(obj);
+
+    s->dsr_valid = false;
+    s->lost_err = UINT32_MAX;
+    check(s, pvrdma_irq_set_enabled(&s->irq, s->client, false),
+          "an interrupt setting");
+    forward_command(s, 0);
+    check(s, pvrdma_call_reset(s->client), "a reset");
+    /* At realize it was not known yet if a vIOMMU would follow. */
+    if (pci_device_iommu_address_space(PCI_DEVICE(s)) !=
+        &address_space_memory) {
+        pvrdma_client_fail(s->client, "pvrdma does not support a vIOMMU");
+    }
+}
+
+/*
+ * Loss of the daemon
+ */
+
+static void pvrdma_lost_bh(void *opaque)
+{
+    PVRDMADevice *s = opaque;
+
+    pvrdma_mem_stop(&s->mem);
+    pvrdma_lost_notify(s);
+}
+
+/* May run in the middle of a register access: the guest is told later. */
+static void pvrdma_client_gone(void *opaque, const char *reason)
+{
+    PVRDMADevice *s = opaque;
+
+    s->lost = true;
+    s->lost_err = UINT32_MAX;
+    error_report("pvrdma: lost the connection to pvrdmad: %s; the guest's "
+                 "adapter is down until the VM is started again", reason);
+    qemu_bh_schedule(s->lost_bh);
+}
+
+/*
+ * Realize
+ */
+
+static bool check_function(PCIDevice *dev, Error **errp)
+{
+    int slot = PCI_SLOT(dev->devfn);
+    PCIDevice *nic = pci_get_bus(dev)->devices[PCI_DEVFN(slot, 0)];
+
+    if (PCI_FUNC(dev->devfn) == 0) {
+        error_setg(errp, "pvrdma cannot be function 0 of a slot");
+        error_append_hint(errp, "The guest's driver looks for the network "
+                          "interface of the adapter in function 0 of the same "
+                          "slot, and it must be a vmxnet3:\n'-device vmxnet3,"
+                          "netdev=...,addr=5.0,multifunction=on -device pvrdma,"
+                          "addr=5.1'\n");
+        return false;
+    }
+    if (nic && !object_dynamic_cast(OBJECT(nic), "vmxnet3")) {
+        warn_report("pvrdma: function 0 of the slot is '%s'; Linux' vmw_pvrdma "
+                    "driver wants a vmxnet3 there",
+                    object_get_typename(OBJECT(nic)));
+    }
+    return true;
+}
+
+/* The daemon's end of this VM: the property, or a path made of -name. */
+static char *socket_path(PVRDMADevice *s, Error **errp)
+{
+    const char *name = qemu_get_vm_name();
+
+    if (s->socket) {
+        return g_strdup(s->socket);
+    }
+    if (!name || !*name) {
+        error_setg(errp, "pvrdma does not know which VM this is");
+        error_append_hint(errp, "Give the VM's name as pvrdmad knows it, "
+                          "'-name NAME', or its socket, '-device pvrdma,"
+                          "socket=PATH'.\n");
+        return NULL;
+    }
+    if (strchr(name, '/')) {
+        error_setg(errp, "pvrdma: the VM's name '%s' has a slash in it", name);
+        return NULL;
+    }
+    return g_strdup_printf(SOCKET_DIR "/%s.sock", name);
+}
+
+/* Size of a BAR as the daemon has it, or 0 with @errp set. */
+static uint64_t bar_size(PVRDMADevice *s, uint32_t index, uint64_t max,
+                         Error **errp)
+{
+    PVRDMARegion region;
+
+    if (!pvrdma_call_region_info(s->client, index, &region, errp)) {
+        return 0;
+    }
+    if (region.fd >= 0) {
+        close(region.fd);
+    }
+    if (region.size < 4 * KiB || region.size > max ||
+        !is_power_of_2(region.size)) {
+        error_setg(errp, "pvrdmad has a BAR%u of %" PRIu64 " bytes", index,
+                   region.size);
+        return 0;
+    }
+    return region.size;
+}
+
+/* Is this our daemon, and does it fit what we are going to show the guest? */
+static bool check_device(PVRDMADevice *s, struct vfio_user_device_info *info,
+                         Error **errp)
+{
+    uint8_t id[4];
+    int64_t vectors;
+    int ret;
+
+    if (!pvrdma_call_device_info(s->client, info, errp)) {
+        return false;
+    }
+    if (!(info->flags & VFIO_USER_DEVICE_FLAG_PCI) ||
+        !(info->flags & VFIO_USER_DEVICE_FLAG_RESET) ||
+        info->num_regions <= VFIO_USER_REGION_CONFIG ||
+        info->num_regions > MAX_REGIONS ||
+        info->num_irqs <= VFIO_USER_IRQ_MSIX || info->num_irqs > MAX_IRQS) {
+        error_setg(errp, "the vfio-user server is not pvrdmad: flags 0x%x, %u "
+                   "regions, %u interrupts", info->flags, info->num_regions,
+                   info->num_irqs);
+        return false;
+    }
+    ret = pvrdma_call_region_read(s->client, VFIO_USER_REGION_CONFIG,
+                                  PCI_VENDOR_ID, id, sizeof(id));
+    if (ret < 0) {
+        pvrdma_client_error(s->client, ret, errp, "cannot read the device id");
+        return false;
+    }
+    if (lduw_le_p(id) != PCI_VENDOR_ID_VMWARE ||
+        lduw_le_p(id + 2) != PVRDMA_DEVICE_ID) {
+        error_setg(errp, "the vfio-user server is not pvrdmad: its device is "
+                   "%04x:%04x", lduw_le_p(id), lduw_le_p(id + 2));
+        return false;
+    }
+    vectors = pvrdma_call_irq_count(s->client, VFIO_USER_IRQ_MSIX, errp);
+    if (vectors < 0) {
+        return false;
+    }
+    if (vectors < PVRDMA_VECTORS) {
+        error_setg(errp, "pvrdmad has %" PRIi64 " interrupt vectors, %d are "
+                   "needed", vectors, PVRDMA_VECTORS);
+        return false;
+    }
+    return true;
+}
+
+static bool init_bars(PVRDMADevice *s, Error **errp)
+{
+    PCIDevice *dev = PCI_DEVICE(s);
+    uint64_t regs_size, uar_size;
+    int i;
+
+    regs_size = bar_size(s, BAR_REGS, REGS_SIZE_MAX, errp);
+    if (!regs_size) {
+        return false;
+    }
+    uar_size = bar_size(s, BAR_UAR, UAR_SIZE_MAX, errp);
+    if (!uar_size) {
+        return false;
+    }
+    if (msix_init_exclusive_bar(dev, PVRDMA_VECTORS, BAR_MSIX, errp) < 0) {
+        return false;
+    }
+    for (i = 0; i < PVRDMA_VECTORS; i++) {
+        msix_vector_use(dev, i);
+    }
+    memory_region_init_io(&s->regs, OBJECT(s), &pvrdma_regs_ops, s,
+                          "pvrdma-regs", regs_size);
+    pci_register_bar(dev, BAR_REGS, PCI_BASE_ADDRESS_SPACE_MEMORY, &s->regs);
+    memory_region_init_io(&s->uar, OBJECT(s), &pvrdma_uar_ops, s, "pvrdma-uar",
+                          uar_size);
+    pci_register_bar(dev, BAR_UAR, PCI_BASE_ADDRESS_SPACE_MEMORY, &s->uar);
+    if (pci_bus_is_express(pci_get_bus(dev)) &&
+        pcie_endpoint_cap_init(dev, EXPRESS_CAP_OFFSET) < 0) {
+        error_setg(errp, "pvrdma: no room for the PCI express capability");
+        return false;
+    }
+    return true;
+}
+
+/* Undoes as much of realize as was done. */
+static void pvrdma_cleanup(PVRDMADevice *s)
+{
+    PCIDevice *dev = PCI_DEVICE(s);
+
+    pvrdma_mem_stop(&s->mem);
+    pvrdma_client_free(s->client);
+    s->client = NULL;
+    pvrdma_doorbell_close(&s->doorbell);
+    pvrdma_irq_cleanup(&s->irq);
+    if (msix_present(dev)) {
+        msix_uninit_exclusive_bar(dev);
+    }
+    if (s->lost_bh) {
+        qemu_bh_delete(s->lost_bh);
+        s->lost_bh = NULL;
+    }
+    migrate_del_blocker(&s->migration_blocker);
+}
+
+static bool pvrdma_setup(PVRDMADevice *s, Error **errp)
+{
+    struct vfio_user_device_info info;
+    g_autofree char *path = NULL;
+
+    s->doorbell.eventfd = -1;
+    if (!check_function(PCI_DEVICE(s), errp)) {
+        return false;
+    }
+    error_setg(&s->migration_blocker, "pvrdma cannot migrate its queue pairs "
+               "yet: unplug the device first");
+    if (migrate_add_blocker(&s->migration_blocker, errp) < 0) {
+        return false;
+    }
+    path = socket_path(s, errp);
+    if (!path) {
+        return false;
+    }
+    s->client = pvrdma_client_connect(path, s->socket ? NULL :
+                                      qemu_get_vm_name(), errp);
+    if (!s->client || !check_device(s, &info, errp) || !init_bars(s, errp) ||
+        !pvrdma_doorbell_open(&s->doorbell, s->client, info.num_regions,
+                              errp) ||
+        !pvrdma_irq_init(&s->irq, PCI_DEVICE(s), errp) ||
+        !pvrdma_mem_start(&s->mem, s->client, PCI_DEVICE(s), errp)) {
+        return false;
+    }
+    s->lost_bh = qemu_bh_new_guarded(pvrdma_lost_bh, s,
+                                     &DEVICE(s)->mem_reentrancy_guard);
+    pvrdma_client_watch(s->client, pvrdma_client_gone, s);
+    return true;
+}
+
+static void pvrdma_realize(PCIDevice *dev, Error **errp)
+{
+    PVRDMADevice *s = PVRDMA(dev);
+
+    if (!pvrdma_setup(s, errp)) {
+        pvrdma_cleanup(s);
+    }
+}
+
+static void pvrdma_exit(PCIDevice *dev)
+{
+    PVRDMADevice *s = PVRDMA(dev);
+
+    /* Ends all DMA before the daemon's maps of guest memory go. */
+    pvrdma_irq_set_enabled(&s->irq, s->client, false);
+    forward_command(s, 0);
+    pvrdma_call_reset(s->client);
+    pvrdma_cleanup(s);
+}
+
+static void pvrdma_instance_init(Object *obj)
+{
+    /* Either kind of bus will do; this one decides about the config size. */
+    PCI_DEVICE(obj)->cap_present |= QEMU_PCI_CAP_EXPRESS;
+}
+
+static const Property pvrdma_properties[] = {
+    DEFINE_PROP_STRING("socket", PVRDMADevice, socket),
+};
+
+static void pvrdma_class_init(ObjectClass *klass, PVRDMAClassData *data)
+{
+    DeviceClass *dc = DEVICE_CLASS(klass);
+    PCIDeviceClass *k = PCI_DEVICE_CLASS(klass);
+    ResettableClass *rc = RESETTABLE_CLASS(klass);
+
+    k->realize = pvrdma_realize;
+    k->exit = pvrdma_exit;
+    k->config_write = pvrdma_write_config;
+    k->vendor_id = PCI_VENDOR_ID_VMWARE;
+    k->device_id = PVRDMA_DEVICE_ID;
+    k->class_id = PCI_CLASS_NETWORK_OTHER;
+    rc->phases.hold = pvrdma_reset_hold;
+    dc->desc = "RDMA adapter, served by pvrdmad";
+    device_class_set_props(dc, pvrdma_properties);
+    set_bit(DEVICE_CATEGORY_NETWORK, dc->categories);
+}
+
+static const TypeInfo pvrdma_info = {
+    .name = TYPE_PVRDMA,
+    .parent = TYPE_PCI_DEVICE,
+    .instance_size = sizeof(PVRDMADevice),
+    .instance_init = pvrdma_instance_init,
+    .class_init = pvrdma_class_init,
+    .interfaces = (InterfaceInfo[]) {
+        { INTERFACE_CONVENTIONAL_PCI_DEVICE },
+        { INTERFACE_PCIE_DEVICE },
+        { }
+    },
+};
+
+static void pvrdma_register_types(void)
+{
+    type_register_static(&pvrdma_info);
+}
+
+type_init(pvrdma_register_types)

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The pvrdma device in QEMU: what its parts share.
+ */
+#ifndef HW_RDMA_PVRDMA_H
+#define HW_RDMA_PVRDMA_H
+
+#include "hw/pci/pci_device.h"
+#include "pvrdma-client.h"
+#include "pvrdma-doorbell.h"
+#include "pvrdma-irq.h"
+#include "pvrdma-mem.h"
+
+#define TYPE_PVRDMA "pvrdma"
+OBJECT_DECLARE_SIMPLE_TYPE(PVRDMADevice, PVRDMA)
+
+/* Registers in BAR1; pvrdma ABI, BAR1 registers. */
+#define PVRDMA_REG_DSRLOW  0x04
+#define PVRDMA_REG_DSRHIGH 0x08
+#define PVRDMA_REG_CTL     0x0c
+#define PVRDMA_REG_REQUEST 0x10
+#define PVRDMA_REG_ERR     0x14
+
+#define PVRDMA_CTL_RESET 2
+
+/**
+ * struct PVRDMADevice - one adapter; all under the BQL
+ * @socket: property: the VM's socket, or NULL for the default
+ * @client: connection to the daemon, NULL before and after realize
+ * @command: PCI_COMMAND as the daemon knows it
+ * @dsr_low: last write to DSRLOW
+ * @dsr: guest-physical address of the device shared region
+ * @dsr_valid: the guest has given one and has not reset the device since
+ * @lost: the daemon is gone for good
+ * @lost_err: what the ERR register reads then
+ * @lost_bh: tells the guest about it
+ */
+struct PVRDMADevice {
+    PCIDevice parent_obj;
+
+    char *socket;
+
+    MemoryRegion regs;
+    MemoryRegion uar;
+    PVRDMAClient *client;
+    PVRDMADoorbell doorbell;
+    PVRDMAIrq irq;
+    PVRDMAMem mem;
+    Error *migration_blocker;
+    uint16_t command;
+
+    uint32_t dsr_low;
+    uint64_t dsr;
+    bool dsr_valid;
+    bool lost;
+    uint32_t lost_err;
+    QEMUBH *lost_bh;
+};
+
+/* pvrdma-lost.c: the device after the daemon is gone. */
+
+/* Tell the guest that its port is down and its device failed. */
+void pvrdma_lost_notify(PVRDMADevice *s);
+uint32_t pvrdma_lost_read(PVRDMADevice *s, hwaddr addr);
+void pvrdma_lost_write(PVRDMADevice *s, hwaddr addr);
+
+#endif

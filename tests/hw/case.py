@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the tests of the device share: a folder, a server, a QEMU."""
+
+import os
+import shutil
+import tempfile
+import unittest
+
+import qemu
+from vfio_server import Server
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        if not os.path.exists(qemu.BINARY):
+            self.skipTest('%s is not built' % qemu.BINARY)
+        self.dir = tempfile.mkdtemp(prefix='pvrdma-hw-')
+        self.addCleanup(shutil.rmtree, self.dir)
+        self.sock = os.path.join(self.dir, 'vm1.sock')
+
+    def serve(self, **options):
+        server = Server(self.sock, **options)
+        self.addCleanup(self._end, server)
+        return server
+
+    def _end(self, server):
+        server.close()
+        self.assertEqual(server.violations, [])
+
+    def boot(self, **options):
+        machine = qemu.Qemu(self.sock, **options)
+        self.addCleanup(machine.close)
+        return machine
+
+    def refused(self, *expected, args=None, memory=None):
+        """QEMU must not start, and say all of `expected`."""
+        text = qemu.fails_to_start(
+            (qemu.MEMORY if memory is None else memory) + qemu.NIC +
+            (args or ['-device', 'pvrdma,addr=5.1,socket=' + self.sock]))
+        for part in expected:
+            self.assertIn(part, text)
+        return text

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Runs the built QEMU without a guest: a test drives the bus through qtest.
+
+qtest is QEMU's own protocol for device tests: text commands over a socket that
+read and write ports and memory as a CPU would.  No CPU runs.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(
+    os.path.abspath(__file__))))
+BINARY = os.path.join(os.environ.get('PVRDMA_BUILD',
+                                     os.path.join(TOP, 'build')),
+                      'qemu', 'qemu-system-x86_64')
+
+DEVFN = 5 << 3 | 1
+BAR0, BAR1, BAR2 = 0xe0000000, 0xe0001000, 0xe0200000
+MEMORY = ['-object', 'memory-backend-memfd,id=mem,size=16M,share=on',
+          '-machine', 'memory-backend=mem']
+NIC = ['-device', 'vmxnet3,addr=5.0,multifunction=on,romfile=']
+TIMEOUT = 20
+
+
+def base_args(machine='q35'):
+    return [BINARY, '-machine', machine, '-accel', 'qtest', '-m', '16M',
+            '-nodefaults', '-display', 'none']
+
+
+def fails_to_start(args):
+    """Run QEMU that must not start; returns what it prints."""
+    done = subprocess.run(base_args() + args, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, timeout=60, check=False)
+    if done.returncode != 1:
+        raise AssertionError('QEMU ended with %d: %s' % (done.returncode,
+                                                         done.stdout))
+    return done.stdout
+
+
+class Qemu:
+    """One QEMU with a pvrdma device on 00:05.1."""
+
+    def __init__(self, sock, args=None, machine='q35', memory=None, name=None):
+        self.dir = tempfile.mkdtemp(prefix='pvrdma-hw-')
+        listeners = []
+        for kind in ('qtest', 'qmp'):
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind(os.path.join(self.dir, kind))
+            listener.listen(1)
+            listener.settimeout(TIMEOUT)
+            listeners.append(listener)
+        self.log_path = os.path.join(self.dir, 'log')
+        with open(self.log_path, 'wb') as log:
+            self.process = subprocess.Popen(
+                base_args(machine) + (MEMORY if memory is None else memory) +
+                ['-qtest', 'unix:%s/qtest' % self.dir, '-qtest-log',
+                 '/dev/null', '-qmp', 'unix:%s/qmp' % self.dir] + NIC +
+                ['-device', 'pvrdma,id=rdma,addr=5.1,socket=' + sock] +
+                (args or []), stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log)
+        try:
+            self.qtest, self.qmp = [self._accept(each) for each in listeners]
+            self.qmp_file = self.qmp.makefile('r')
+            self.qtest_file = self.qtest.makefile('r')
+            self.qmp_file.readline()
+            self.execute('qmp_capabilities')
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            for each in listeners:
+                each.close()
+
+    def _accept(self, listener):
+        deadline = time.monotonic() + TIMEOUT
+        listener.settimeout(0.2)
+        while True:
+            try:
+                conn = listener.accept()[0]
+                conn.settimeout(TIMEOUT)
+                return conn
+            except TimeoutError:
+                if self.process.poll() is not None:
+                    raise AssertionError('QEMU ended: ' + self.log())
+                if time.monotonic() > deadline:
+                    raise
+
+    def log(self):
+        with open(self.log_path, errors='replace') as stream:
+            return stream.read()
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            self.process.wait(TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for name in ('qtest', 'qmp', 'qtest_file', 'qmp_file'):
+            if hasattr(self, name):
+                getattr(self, name).close()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def execute(self, command, **arguments):
+        """One QMP command; returns its reply, which may be an error."""
+        self.qmp.sendall(json.dumps({'execute': command, 'arguments':
+                                     arguments}).encode())
+        while True:
+            answer = json.loads(self.qmp_file.readline())
+            if 'event' not in answer:
+                return answer
+
+    def command(self, text):
+        self.qtest.sendall(text.encode() + b'\n')
+        while True:
+            line = self.qtest_file.readline().split()
+            if not line:
+                raise AssertionError('QEMU ended: ' + self.log())
+            if line[0] == 'OK':
+                return line[1:]
+            if line[0] != 'IRQ':
+                raise AssertionError('%s: %s' % (text, line))
+
+    # -- bus accesses ---------------------------------------------------------
+
+    def write(self, addr, value, size=4):
+        self.command('write%s 0x%x 0x%x' % ({2: 'w', 4: 'l', 8: 'q'}[size],
+                                            addr, value))
+
+    def read(self, addr, size=4):
+        return int(self.command('read%s 0x%x' % ({2: 'w', 4: 'l', 8: 'q'}[size],
+                                                 addr))[0], 16)
+
+    def write_bytes(self, addr, data):
+        self.command('write 0x%x 0x%x 0x%s' % (addr, len(data), data.hex()))
+
+    def read_bytes(self, addr, size):
+        return bytes.fromhex(self.command('read 0x%x 0x%x' % (
+            addr, size))[0][2:])
+
+    def config(self, offset, value=None, size=4, devfn=DEVFN):
+        """Read config space, or write it if a value is given."""
+        letter = {1: 'b', 2: 'w', 4: 'l'}[size]
+        self.command('outl 0xcf8 0x%x' % (1 << 31 | devfn << 8 | offset & 0xfc))
+        port = 0xcfc + (offset & 3)
+        if value is None:
+            return int(self.command('in%s 0x%x' % (letter, port))[0], 16)
+        self.command('out%s 0x%x 0x%x' % (letter, port, value))
+        return None
+
+    def enable(self, command=6):
+        """Place the BARs and turn on memory decoding and bus mastering."""
+        for i, addr in enumerate((BAR0, BAR1, BAR2)):
+            self.config(0x10 + 4 * i, addr)
+        self.config(4, command, 2)
+
+    def capability(self, wanted):
+        at = self.config(0x34, size=1)
+        while at:
+            if self.config(at, size=1) == wanted:
+                return at
+            at = self.config(at + 1, size=1)
+        raise AssertionError('no capability 0x%x' % wanted)
+
+    def enable_msix(self, address, masked=0):
+        """Let vector i write 0xc0de00 + i to address + 4 * i."""
+        cap = self.capability(0x11)
+        self.config(cap + 2, 0xc000, 2)
+        for i in range(3):
+            entry = BAR0 + 16 * i
+            self.write(entry, address + 4 * i)
+            self.write(entry + 4, 0)
+            self.write(entry + 8, 0xc0de00 + i)
+            self.write(entry + 12, masked >> i & 1)
+        self.config(cap + 2, 0x8000, 2)
+
+    def mask(self, vector, masked):
+        self.write(BAR0 + 16 * vector + 12, int(masked))
+
+    def until(self, condition, what, seconds=10):
+        """Poll: qtest lets the main loop run between two commands."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError('no ' + what)
+            time.sleep(0.01)

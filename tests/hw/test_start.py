@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What QEMU says when the device cannot start, and what a good start does."""
+
+import os
+import socket
+import struct
+import unittest
+
+import qemu
+import vfio_server as vs
+from case import Case
+
+
+class Configuration(Case):
+    """Errors an administrator makes."""
+
+    def test_daemon_not_running(self):
+        self.sock = os.path.join(self.dir, 'nothing', 'vm1.sock')
+        self.refused('cannot connect to pvrdmad', 'pvrdmad is not running',
+                     'systemctl start pvrdmad')
+
+    def test_stale_socket(self):
+        with socket.socket(socket.AF_UNIX) as left_over:
+            left_over.bind(self.sock)
+        self.refused('Connection refused', 'pvrdmad is not running',
+                     'systemctl start pvrdmad')
+
+    def test_vm_not_declared(self):
+        self.refused('No such file', 'pvrdmactl vm add vm1', '[vm vm1]')
+
+    def test_socket_of_vm_name(self):
+        self.refused("'/run/pvrdma/no-such-vm.sock'",
+                     args=['-name', 'no-such-vm', '-device',
+                           'pvrdma,addr=5.1'])
+
+    def test_no_vm_name(self):
+        self.refused('which VM this is', '-name NAME', 'socket=PATH',
+                     args=['-device', 'pvrdma,addr=5.1'])
+
+    def test_vm_name_with_slash(self):
+        self.refused('slash', args=['-name', '../x', '-device',
+                                    'pvrdma,addr=5.1'])
+
+    def test_socket_path_too_long(self):
+        self.sock = '/' + 'x' * 200
+        self.refused('longer than 107 bytes')
+
+    def test_function_0(self):
+        self.refused('cannot be function 0', 'vmxnet3', 'addr=5.1',
+                     args=['-device', 'pvrdma,addr=6,socket=' + self.sock])
+
+    def test_memory_without_backend(self):
+        self.serve()
+        self.refused('is not shared', 'memory-backend-memfd', 'share=on',
+                     'memory-backend=mem', memory=[])
+
+    def test_memory_private(self):
+        self.serve()
+        self.refused('is not shared', 'share=on', memory=[
+            '-object', 'memory-backend-memfd,id=mem,size=16M,share=off',
+            '-machine', 'memory-backend=mem'])
+
+    def test_memory_refused(self):
+        server = self.serve()
+        server.hooks[vs.DMA_MAP] = lambda _, msg: vs.refuse(msg, 1)
+        self.refused('refuses to map guest memory', 'sealed memfd')
+
+    def test_only_migratable(self):
+        self.serve()
+        self.refused('migrat', args=[
+            '-only-migratable', '-device',
+            'pvrdma,addr=5.1,socket=' + self.sock])
+
+
+class WrongServer(Case):
+    """Errors of what listens on the socket."""
+
+    def test_protocol_version(self):
+        server = self.serve()
+        server.hooks[vs.VERSION] = lambda _, msg: vs.reply(
+            msg, struct.pack('<HH', 1, 0) + b'{}\0')
+        self.refused('wrong protocol version', 'vfio-user 1.0')
+
+    def test_another_device(self):
+        server = self.serve()
+        server.hooks[vs.REGION_READ] = lambda _, msg: vs.reply(
+            msg, vs.ACCESS.pack(0, 7, 4) + struct.pack('<HH', 0x8086, 0x10d3))
+        self.refused('not pvrdmad', '8086:10d3')
+
+    def test_another_protocol(self):
+        server = self.serve()
+        server.hooks[vs.VERSION] = lambda _, msg: b'220 mail.example ESMTP\r\n'
+        self.refused('no agreement on the vfio-user protocol',
+                     "pvrdmad's socket")
+
+    def test_busy(self):
+        server = self.serve()
+        server.hooks[vs.VERSION] = lambda _, msg: vs.CLOSE
+        self.refused('closed the connection', 'no other QEMU')
+
+    def test_too_few_vectors(self):
+        server = self.serve()
+        server.hooks[vs.IRQ_INFO] = lambda _, msg: vs.reply(
+            msg, struct.pack('<IIII', 16, 1, 2, 2))
+        self.refused('2 interrupt vectors')
+
+    def test_capabilities(self):
+        server = self.serve()
+        for text in ('', '[]', '{"capabilities":1}', '{"capabilities":',
+                     '{"capabilities":{"max_msg_fds":"16"}}',
+                     '{"capabilities":{"max_msg_fds":0}}',
+                     '{"capabilities":{"max_msg_fds":-1}}',
+                     '{"capabilities":{"pgsizes":0}}',
+                     '{"capabilities":{"max_data_xfer_size":1}}',
+                     '[' * 2000):
+            with self.subTest(text=text[:50]):
+                server.hooks[vs.VERSION] = lambda _, msg: vs.reply(
+                    msg, struct.pack('<HH', 0, 0) + text.encode() + b'\0')
+                self.refused('capabilities')
+
+    def test_version_without_nul(self):
+        server = self.serve()
+        server.hooks[vs.VERSION] = lambda _, msg: vs.reply(
+            msg, struct.pack('<HH', 0, 0) + b'{}')
+        self.refused('malformed vfio-user version reply')
+
+
+class GoodStart(Case):
+    def test_order_and_contents(self):
+        server = self.serve()
+        self.boot()
+        server.wait(lambda: server.resets, 'reset')
+        commands = server.commands()
+        self.assertEqual(commands[0], vs.VERSION)
+        self.assertLess(commands.index(vs.DMA_MAP), commands.index(vs.RESET))
+        self.assertFalse(any(entry[1] for entry in server.log),
+                         'a command without reply')
+
+    def test_bare_version_reply(self):
+        server = self.serve()
+        server.hooks[vs.VERSION] = lambda _, msg: vs.reply(
+            msg, struct.pack('<HH', 0, 0))
+        self.boot()
+
+    def test_pc_machine(self):
+        self.serve()
+        self.assertEqual(self.boot(machine='pc').config(0), 0x082015ad)
+
+    def test_migration_refused(self):
+        self.serve()
+        answer = self.boot().execute('migrate', uri='exec:cat >/dev/null')
+        self.assertIn('pvrdma cannot migrate', answer['error']['desc'])
+
+
+if __name__ == '__main__':
+    unittest.main()
