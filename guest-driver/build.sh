@@ -1,0 +1,154 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+#
+# build.sh - build pvrdma.ko for the kernel of the guest image
+#
+# usage: guest-driver/build.sh [--check] [--force] [BUILDDIR]   (default build)
+#
+# The kernel's headers come from the distribution's packages through apt; they
+# are unpacked below BUILDDIR/guest-driver and nothing is installed.  The kernel
+# is the one that BUILDDIR/images/image.info names, or the newest.  The result
+# is BUILDDIR/guest/pvrdma.ko, and beside it pvrdma_kloop.ko, a test of kernel
+# verbs.
+#
+# --check also runs sparse, and checkpatch.pl --strict from the kernel's source
+# package; any complaint is a failure.
+set -eu
+
+here=$(cd "$(dirname "$0")" && pwd)
+check=
+force=
+build=
+for arg; do
+    case $arg in
+        --check) check=1 ;;
+        --force) force=1 ;;
+        -h|--help) sed -n '5,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        -*) echo "build.sh: unknown option $arg" >&2; exit 2 ;;
+        *) build=$arg ;;
+    esac
+done
+[ -n "$build" ] || build=$here/../build
+mkdir -p "$build/guest" "$build/guest-driver"
+build=$(cd "$build" && pwd)
+work=$build/guest-driver
+log=$work/build.log
+
+die()
+{
+    printf '[guest-driver] error: %s\n' "$*" >&2
+    exit 1
+}
+
+quiet()
+{
+    echo "+ $*" >> "$log"
+    if ! "$@" >> "$log" 2>&1; then
+        tail -n 20 "$log" >&2
+        die "'$1' failed; the whole output is in $log"
+    fi
+}
+
+case $work in
+    *[[:space:]:]*) die "the kernel's build cannot work below '$work'" ;;
+esac
+if [ -f "$build/images/image.info" ]; then
+    release=$(sed -n 's/^kernel \([^ ]*\) .*/\1/p' "$build/images/image.info")
+    version=$(sed -n 's/^kernel [^ ]* //p' "$build/images/image.info")
+else
+    package=$(apt-cache depends linux-image-amd64 |
+              sed -n 's/^ *Depends: \(linux-image-[0-9].*-amd64\)$/\1/p' | tail -n 1)
+    release=${package#linux-image-}
+    version=$(apt-cache show --no-all-versions "$package" | sed -n 's/^Version: //p')
+fi
+[ -n "$release" ] && [ -n "$version" ] || die "which kernel? run 'apt-get update' first"
+series=$(echo "$release" | sed 's/^\([0-9]*\.[0-9]*\).*/\1/')
+headers=linux-headers-$release
+
+stamp=$(cat "$here"/*.c "$here"/*.h "$here/Kbuild" "$here/build.sh" \
+            "$here"/selftest/* \
+            "$here"/../include/pvrdma/*.h | sha256sum | cut -d' ' -f1)-$version
+if [ -z "$force$check" ] && [ -f "$build/guest/pvrdma.ko" ] &&
+   [ "$(cat "$work/stamp" 2>/dev/null)" = "$stamp" ]; then
+    echo "[guest-driver] up to date: $build/guest/pvrdma.ko"
+    exit 0
+fi
+: > "$log"
+rm -f "$work/stamp"
+
+fetch()
+{
+    mkdir -p "$work/debs"
+    (cd "$work/debs" && apt-get -o APT::Sandbox::User=root download "$@") >> "$log" 2>&1 || {
+        tail -n 5 "$log" >&2
+        die "cannot download $*; try 'apt-get update' as root"
+    }
+}
+
+kdir=$work/kernel/usr/src/$headers
+if [ ! -f "$work/kernel/$version" ]; then
+    echo "[guest-driver] downloading the headers of kernel $release ..."
+    depends=$(apt-cache show "$headers=$version" | sed -n 's/^Depends: //p' | head -n 1)
+    common=$(echo "$depends" | sed -n 's/.*\(linux-headers-[^ ,]*-common\).*/\1/p')
+    kbuild=$(echo "$depends" | sed -n 's/.*\(linux-kbuild-[^ ,]*\).*/\1/p')
+    [ -n "$common" ] && [ -n "$kbuild" ] || die "cannot read what $headers depends on"
+    rm -rf "$work/kernel" "$work/debs"
+    fetch "$headers=$version" "$common=$version" "$kbuild"
+    mkdir -p "$work/kernel"
+    for deb in "$work"/debs/*.deb; do
+        quiet dpkg-deb -x "$deb" "$work/kernel"
+    done
+    # The headers name their other half by its place in an installed system.
+    sed -i "s,/usr/src,$work/kernel/usr/src," "$kdir/Makefile"
+    : > "$work/kernel/$version"
+fi
+compiler=$(sed -n 's/^CONFIG_CC_VERSION_TEXT="[^ ]*\(gcc-[0-9]*\) .*/\1/p' \
+               "$kdir/include/config/auto.conf" 2>/dev/null)
+command -v "${compiler:-gcc}" > /dev/null 2>&1 || compiler=gcc
+
+# The kernel's build writes beside the sources, so it gets a copy of them.
+rm -rf "$work/src"
+mkdir -p "$work/src/include"
+cp "$here"/*.c "$here"/*.h "$here/Kbuild" "$work/src/"
+cp -r "$here/../include/pvrdma" "$work/src/include/"
+echo "[guest-driver] building pvrdma.ko for kernel $release ..."
+cp -r "$here/selftest" "$work/src/"
+for dir in "$work/src" "$work/src/selftest"; do
+    quiet make -C "$kdir" M="$dir" CC="${compiler:-gcc}" ${check:+C=2} modules
+done
+if grep -q '\(warning\|error\): ' "$log"; then
+    grep '\(warning\|error\): ' "$log" >&2
+    die "the build has complaints"
+fi
+for ko in "$work/src/pvrdma.ko" "$work/src/selftest/pvrdma_kloop.ko"; do
+    result=$build/guest/${ko##*/}
+    objcopy --strip-debug "$ko" "$result.tmp"
+    chmod 644 "$result.tmp"
+    mv "$result.tmp" "$result"
+done
+
+if [ -n "$check" ]; then
+    command -v sparse > /dev/null 2>&1 || die "missing package: sparse"
+    script=$work/checkpatch/linux-source-$series/scripts
+    if [ ! -f "$script/checkpatch.pl" ]; then
+        echo "[guest-driver] fetching checkpatch.pl ..."
+        fetch "linux-source-$series"
+        mkdir -p "$work/checkpatch"
+        dpkg-deb --fsys-tarfile "$work/debs/linux-source-$series"_*.deb |
+            tar xO "./usr/src/linux-source-$series.tar.xz" | xz -dc |
+            tar x -C "$work/checkpatch" --wildcards "linux-source-$series/scripts/checkpatch.pl" \
+                "linux-source-$series/scripts/spelling.txt" \
+                "linux-source-$series/scripts/const_structs.checkpatch"
+        rm -f "$work/debs/linux-source-$series"_*.deb
+    fi
+    # compat.h compares kernel versions, as only a driver out of the tree may.
+    ignore=LINUX_VERSION_CODE,CONSTANT_COMPARISON
+    (cd "$here" && "$script/checkpatch.pl" --no-tree --strict --terse -q \
+        --ignore "$ignore" -f ./*.c ./*.h selftest/*.c) > "$work/checkpatch.log" 2>&1 || true
+    if grep -v '0 errors, 0 warnings, 0 checks' "$work/checkpatch.log" >&2; then
+        die "checkpatch has complaints"
+    fi
+    echo "[guest-driver] sparse and checkpatch --strict: clean"
+fi
+echo "$stamp" > "$work/stamp"
+echo "[guest-driver] done: $build/guest/pvrdma.ko"

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * The command channel: one request page, one response page, one command at a
+ * time.
+ *
+ * A command is written to the request page and announced by a write to
+ * REQUEST; ERR tells then whether the device took it.  A command with a
+ * response is finished when the response page holds this command's cookie and
+ * acknowledgment, which the device announces by vector 0.  The page decides,
+ * not the interrupt: a late one of an older command does no harm, and a lost
+ * one costs half a second.
+ *
+ * Waits cannot be interrupted: a command that the device carries out must not
+ * be abandoned, or an object would exist of which nobody knows, in memory that
+ * is used for something else.  They end all the same, because a device that is
+ * gone (registers read all-ones) is found out within half a second, and a
+ * device that does not answer for ten seconds is reset and given up.
+ */
+#include <linux/delay.h>
+
+#include "pvrdma.h"
+
+#define CMD_TIMEOUT (10 * HZ)
+#define CMD_LOOK    (HZ / 2)
+
+/* The largest errno a device may mean by a value of ERR. */
+#define CMD_MAX_ERRNO EHWPOISON
+
+/**
+ * pvrdma_set_dead() - expect nothing of the device any more
+ * @dev: device
+ * @why: for the log
+ *
+ * Commands fail from now on and the port is down.  Any context.
+ */
+void pvrdma_set_dead(struct pvrdma_dev *dev, const char *why)
+{
+	if (xchg(&dev->dead, true))
+		return;
+	dev_err(&dev->pdev->dev, "device failed: %s\n", why);
+	schedule_work(&dev->port_work);
+}
+
+static bool cmd_gone(struct pvrdma_dev *dev)
+{
+	if (pvrdma_read(dev, PVRDMA_REG_VERSION) != U32_MAX)
+		return false;
+	pvrdma_set_dead(dev, "its registers read all-ones");
+	return true;
+}
+
+/* Is the answer there?  1 yes, 0 no, or a negative errno. */
+static int cmd_answer(struct pvrdma_dev *dev, void *resp, size_t resp_size,
+		      u32 opcode)
+{
+	const struct pvrdma_resp_hdr *slot = dev->resp_slot;
+	struct pvrdma_resp_hdr *hdr = resp;
+
+	if (READ_ONCE(slot->response) != dev->cmd_cookie ||
+	    READ_ONCE(slot->ack) == 0)
+		return 0;
+	dma_rmb();
+	memcpy(resp, dev->resp_slot, resp_size);
+	if (hdr->response != dev->cmd_cookie)
+		return 0;
+	if (hdr->ack != PVRDMA_CMD_RESP(opcode))
+		return -EIO;
+	if (hdr->err)
+		return -EINVAL;
+	return 1;
+}
+
+static int cmd_wait(struct pvrdma_dev *dev, void *resp, size_t resp_size,
+		    u32 opcode)
+{
+	unsigned long end = jiffies + CMD_TIMEOUT;
+	int ret;
+
+	for (;;) {
+		wait_for_completion_timeout(&dev->cmd_done, CMD_LOOK);
+		ret = cmd_answer(dev, resp, resp_size, opcode);
+		if (ret)
+			return ret < 0 ? ret : 0;
+		if (pvrdma_dead(dev) || cmd_gone(dev))
+			return -EIO;
+		if (time_after(jiffies, end))
+			break;
+	}
+	/*
+	 * What it does with the command's memory later cannot be known, so
+	 * take all memory away from it.
+	 */
+	pvrdma_write(dev, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
+	pvrdma_read(dev, PVRDMA_REG_VERSION);
+	pvrdma_set_dead(dev, "no answer to a command within 10 s");
+	return -ETIMEDOUT;
+}
+
+static int cmd_run(struct pvrdma_dev *dev, void *req, size_t req_size,
+		   void *resp, size_t resp_size, u32 opcode)
+{
+	struct pvrdma_req_hdr *hdr = req;
+	u32 err;
+
+	if (pvrdma_dead(dev))
+		return -EIO;
+	hdr->response = ++dev->cmd_cookie;
+	hdr->cmd = opcode;
+	memset(dev->resp_slot, 0, sizeof(struct pvrdma_resp_hdr));
+	memset(dev->cmd_slot, 0, PVRDMA_PAGE_SIZE);
+	memcpy(dev->cmd_slot, req, req_size);
+	reinit_completion(&dev->cmd_done);
+	pvrdma_write(dev, PVRDMA_REG_REQUEST, 0);
+	err = pvrdma_read(dev, PVRDMA_REG_ERR);
+	if (err == U32_MAX) {
+		pvrdma_set_dead(dev, "its registers read all-ones");
+		return -EIO;
+	}
+	if (err) {
+		dev_dbg(&dev->pdev->dev, "command %u: error %u\n", opcode, err);
+		/* A device that died answers some commands still. */
+		if (cmd_gone(dev))
+			return -EIO;
+		return err <= CMD_MAX_ERRNO ? -(int)err : -EIO;
+	}
+	return resp ? cmd_wait(dev, resp, resp_size, opcode) : 0;
+}
+
+/**
+ * pvrdma_cmd() - run a command
+ * @dev: device
+ * @req: request; its header is filled in here
+ * @req_size: bytes of it
+ * @resp: gets the response, NULL if the command has none
+ * @resp_size: bytes of it
+ * @opcode: PVRDMA_CMD_*
+ *
+ * May sleep; signals do not end it.
+ *
+ * Return: 0, -EIO if the device is gone or answered nonsense, -ETIMEDOUT, or
+ * what the device returned.
+ */
+int pvrdma_cmd(struct pvrdma_dev *dev, void *req, size_t req_size, void *resp,
+	       size_t resp_size, u32 opcode)
+{
+	int ret;
+
+	if (WARN_ON_ONCE(req_size > PVRDMA_PAGE_SIZE ||
+			 resp_size > PVRDMA_PAGE_SIZE))
+		return -EINVAL;
+	mutex_lock(&dev->cmd_lock);
+	ret = cmd_run(dev, req, req_size, resp, resp_size, opcode);
+	mutex_unlock(&dev->cmd_lock);
+	return ret;
+}
+
+/**
+ * pvrdma_cmd_destroy() - run a command that ends an object
+ * @dev: device
+ * @opcode: PVRDMA_CMD_DESTROY_*
+ * @handle: the object
+ *
+ * There is no failure that a caller could act on: the device refuses only a
+ * handle that it does not know, and a device that is gone touches no memory.
+ */
+void pvrdma_cmd_destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle)
+{
+	struct pvrdma_cmd_handle req = { .handle = handle };
+	int ret = pvrdma_cmd(dev, &req, sizeof(req), NULL, 0, opcode);
+
+	if (ret && !pvrdma_dead(dev))
+		dev_warn(&dev->pdev->dev,
+			 "command %u failed for handle %u: %d\n", opcode,
+			 handle, ret);
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * What differs between the kernels this driver is built for: Debian 12 (6.1),
+ * Debian 13 (6.12) and later.  The rest of the driver names no version.
+ */
+#ifndef PVRDMA_COMPAT_H
+#define PVRDMA_COMPAT_H
+
+#include <linux/version.h>
+#include <rdma/ib_umem.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/uverbs_ioctl.h>
+
+int pvrdma_create_cq_udata(struct ib_cq *ibcq,
+			   const struct ib_cq_init_attr *attr,
+			   struct ib_udata *udata);
+struct ib_mr *pvrdma_reg_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 iova,
+			    int access);
+
+/* 6.11 gives create_cq the whole bundle of attributes, NULL from the kernel. */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 11, 0)
+#define PVRDMA_COMPAT_CREATE_CQ_OPS .create_cq = pvrdma_create_cq_udata
+#else
+static inline int pvrdma_compat_create_cq(struct ib_cq *ibcq,
+					  const struct ib_cq_init_attr *attr,
+					  struct uverbs_attr_bundle *attrs)
+{
+	return pvrdma_create_cq_udata(ibcq, attr,
+				      attrs ? &attrs->driver_udata : NULL);
+}
+
+/* 7.1 has a verb of its own for programs' CQs. */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(7, 1, 0)
+#define PVRDMA_COMPAT_CREATE_CQ_OPS .create_cq = pvrdma_compat_create_cq
+#else
+#define PVRDMA_COMPAT_CREATE_CQ_OPS                     \
+	.create_cq = pvrdma_compat_create_cq,           \
+	.create_user_cq = pvrdma_compat_create_cq
+#endif
+#endif
+
+/* 6.17 adds a handle for hints about DMA, which this device has no use for. */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 17, 0)
+static inline struct ib_mr *pvrdma_compat_reg_user_mr(struct ib_pd *ibpd,
+						      u64 start, u64 length,
+						      u64 iova, int access,
+						      struct ib_udata *udata)
+{
+	return pvrdma_reg_mr(ibpd, start, length, iova, access);
+}
+#else
+static inline struct ib_mr *
+pvrdma_compat_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 iova,
+			  int access, struct ib_dmah *dmah,
+			  struct ib_udata *udata)
+{
+	if (dmah)
+		return ERR_PTR(-EOPNOTSUPP);
+	return pvrdma_reg_mr(ibpd, start, length, iova, access);
+}
+#endif
+
+/* 7.1 renames the call that pins a range of a program's addresses. */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(7, 1, 0)
+#define pvrdma_umem_get ib_umem_get
+#else
+#define pvrdma_umem_get ib_umem_get_va
+#endif
+
+#endif /* PVRDMA_COMPAT_H */

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Completion queues.
+ *
+ * Header page, then entries; a ring that the device fills and the user of the
+ * CQ reads.  A program's ring is its provider's business.  The kernel's is read
+ * here: an entry is copied once, then looked at; one that names no QP of ours
+ * is skipped, which is also how entries of a destroyed QP are dropped.
+ */
+#include "pvrdma.h"
+#include "uabi.h"
+
+/* No QP has this handle. */
+#define CQE_DROPPED U64_MAX
+
+static u32 cq_size(const struct pvrdma_cq *cq)
+{
+	return cq->ibcq.cqe;
+}
+
+static struct pvrdma_cqe *cq_entry(const struct pvrdma_cq *cq, u32 index)
+{
+	u32 slot = pvrdma_idx_slot(index, cq_size(cq));
+
+	return pvrdma_dir_ptr(&cq->dir, PVRDMA_PAGE_SIZE +
+					slot * sizeof(struct pvrdma_cqe));
+}
+
+/* Is there an entry at @index?  An index from the device that is none: no. */
+static bool cq_has(const struct pvrdma_cq *cq, u32 index)
+{
+	u32 tail = READ_ONCE(pvrdma_dir_state(&cq->dir)->rx.prod_tail);
+
+	if (!pvrdma_idx_valid(tail, cq_size(cq)) || tail == index)
+		return false;
+	/* The entry is read after the index. */
+	dma_rmb();
+	return true;
+}
+
+static int cq_pages(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
+		    const struct pvrdma_uabi_cq *ucmd, u32 entries, bool user)
+{
+	u64 size = entries * sizeof(struct pvrdma_cqe) + PVRDMA_PAGE_SIZE;
+	int ret;
+
+	if (!user)
+		return pvrdma_pagedir_alloc(dev, &cq->dir,
+					    DIV_ROUND_UP(size,
+							 PVRDMA_PAGE_SIZE),
+					    true);
+	if (ucmd->buf_size < size || ucmd->buf_addr & (PVRDMA_PAGE_SIZE - 1))
+		return -EINVAL;
+	cq->umem = pvrdma_umem_get(&dev->ibdev, ucmd->buf_addr,
+				   ucmd->buf_size, IB_ACCESS_LOCAL_WRITE);
+	if (IS_ERR(cq->umem))
+		return PTR_ERR(cq->umem);
+	ret = pvrdma_pagedir_alloc(dev, &cq->dir,
+				   ib_umem_num_dma_blocks(cq->umem,
+							  PVRDMA_PAGE_SIZE),
+				   false);
+	if (ret) {
+		ib_umem_release(cq->umem);
+		return ret;
+	}
+	pvrdma_pagedir_add_umem(&cq->dir, 0, cq->umem);
+	return 0;
+}
+
+static void cq_pages_free(struct pvrdma_dev *dev, struct pvrdma_cq *cq)
+{
+	pvrdma_pagedir_free(dev, &cq->dir);
+	if (cq->umem)
+		ib_umem_release(cq->umem);
+}
+
+/* Make it in the device and enter it in the table. */
+static int cq_create(struct pvrdma_dev *dev, struct pvrdma_cq *cq, u32 ctx,
+		     u32 flags)
+{
+	struct pvrdma_cmd_create_cq req = {
+		.pdir_dma = cq->dir.dir_dma,
+		.ctx_handle = ctx,
+		.cqe = cq_size(cq),
+		.nchunks = cq->dir.npages,
+		.reserved = flags,
+	};
+	struct pvrdma_resp_create_cq resp;
+	int ret;
+
+	ret = pvrdma_cmd(dev, &req, sizeof(req), &resp, sizeof(resp),
+			 PVRDMA_CMD_CREATE_CQ);
+	if (ret)
+		return ret;
+	cq->handle = resp.cq_handle;
+	/* Another size would make ring arithmetic disagree. */
+	ret = resp.cqe == req.cqe ? 0 : -EIO;
+	if (!ret)
+		ret = pvrdma_table_add(&dev->cqs, cq->handle, dev->caps.max_cq,
+				       cq);
+	if (ret)
+		pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_CQ, cq->handle);
+	return ret;
+}
+
+static void cq_destroy(struct pvrdma_dev *dev, struct pvrdma_cq *cq)
+{
+	pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_CQ, cq->handle);
+	xa_erase_irq(&dev->cqs, cq->handle);
+	if (!refcount_dec_and_test(&cq->refs))
+		wait_for_completion(&cq->unused);
+	cq_pages_free(dev, cq);
+}
+
+/**
+ * pvrdma_create_cq_udata() - verb, in the form of 6.1
+ * @ibcq: to be made
+ * @attr: at least how many entries
+ * @udata: a program's call (struct pvrdma_uabi_cq), or NULL
+ *
+ * Return: 0 or a negative errno.
+ */
+int pvrdma_create_cq_udata(struct ib_cq *ibcq,
+			   const struct ib_cq_init_attr *attr,
+			   struct ib_udata *udata)
+{
+	struct pvrdma_ucontext *ctx = pvrdma_udata_ctx(udata);
+	struct pvrdma_dev *dev = to_pvdev(ibcq->device);
+	struct pvrdma_cq *cq = to_pvcq(ibcq);
+	struct pvrdma_uabi_cq_resp out = {};
+	struct pvrdma_uabi_cq ucmd = {};
+	u32 flags = 0;
+	int ret;
+
+	if (attr->flags)
+		return -EOPNOTSUPP;
+	if (!attr->cqe || attr->cqe > dev->caps.max_cqe)
+		return -EINVAL;
+	if (udata) {
+		ret = pvrdma_uabi_read(udata, &ucmd, PVRDMA_UABI_CQ_STOCK,
+				       sizeof(ucmd));
+		if (ret)
+			return ret;
+		flags = ucmd.ext.flags;
+		if (flags & ~PVRDMA_EXT_OBJ_RING ||
+		    (flags && !(ctx->ext_features & PVRDMA_EXT_FEAT_RING)))
+			return -EOPNOTSUPP;
+	}
+	cq->ibcq.cqe = roundup_pow_of_two(attr->cqe);
+	spin_lock_init(&cq->lock);
+	refcount_set(&cq->refs, 1);
+	init_completion(&cq->unused);
+	ret = cq_pages(dev, cq, &ucmd, cq->ibcq.cqe, udata);
+	if (ret)
+		return ret;
+	ret = cq_create(dev, cq, ctx ? ctx->handle : 0, flags);
+	if (ret) {
+		cq_pages_free(dev, cq);
+		return ret;
+	}
+	out.cqn = cq->handle;
+	if (udata)
+		ret = ib_copy_to_udata(udata, &out,
+				       min(sizeof(out), udata->outlen));
+	if (ret)
+		cq_destroy(dev, cq);
+	return ret;
+}
+
+/**
+ * pvrdma_destroy_cq() - verb
+ * @ibcq: CQ without QPs
+ * @udata: a program's call, or NULL
+ *
+ * Return: 0.
+ */
+int pvrdma_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata)
+{
+	cq_destroy(to_pvdev(ibcq->device), to_pvcq(ibcq));
+	return 0;
+}
+
+static enum ib_wc_opcode wc_opcode(u32 opcode)
+{
+	switch (opcode) {
+	case PVRDMA_WC_RDMA_WRITE:
+		return IB_WC_RDMA_WRITE;
+	case PVRDMA_WC_RDMA_READ:
+		return IB_WC_RDMA_READ;
+	case PVRDMA_WC_COMP_SWAP:
+		return IB_WC_COMP_SWAP;
+	case PVRDMA_WC_FETCH_ADD:
+		return IB_WC_FETCH_ADD;
+	case PVRDMA_WC_RECV:
+		return IB_WC_RECV;
+	case PVRDMA_WC_RECV_RDMA_WITH_IMM:
+		return IB_WC_RECV_RDMA_WITH_IMM;
+	default:
+		return IB_WC_SEND;
+	}
+}
+
+/* Wire flags that mean the same in the verbs API; VLAN and MAC are not kept. */
+#define WC_FLAG_NETWORK_HDR BIT(6)
+
+static int wc_flags(u32 flags)
+{
+	int ret = 0;
+
+	if (flags & PVRDMA_WC_FLAG_GRH)
+		ret |= IB_WC_GRH;
+	if (flags & PVRDMA_WC_FLAG_IMM)
+		ret |= IB_WC_WITH_IMM;
+	if (flags & WC_FLAG_NETWORK_HDR)
+		ret |= IB_WC_WITH_NETWORK_HDR_TYPE;
+	return ret;
+}
+
+static void cqe_to_wc(const struct pvrdma_cqe *cqe, struct ib_qp *ibqp,
+		      struct ib_wc *wc)
+{
+	memset(wc, 0, sizeof(*wc));
+	wc->wr_id = cqe->wr_id;
+	wc->status = cqe->status <= IB_WC_GENERAL_ERR ? cqe->status :
+							IB_WC_GENERAL_ERR;
+	wc->opcode = wc_opcode(cqe->opcode);
+	wc->vendor_err = cqe->vendor_err;
+	wc->byte_len = cqe->byte_len;
+	wc->qp = ibqp;
+	wc->ex.imm_data = (__force __be32)cqe->imm_data;
+	wc->src_qp = cqe->src_qp;
+	wc->wc_flags = wc_flags(cqe->wc_flags);
+	wc->pkey_index = cqe->pkey_index;
+	wc->slid = cqe->slid;
+	wc->sl = cqe->sl;
+	wc->dlid_path_bits = cqe->dlid_path_bits;
+	wc->port_num = cqe->port_num;
+	wc->network_hdr_type = cqe->network_hdr_type;
+}
+
+/* Take one completion; false if there is none. */
+static bool poll_one(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
+		     struct ib_wc *wc)
+{
+	struct pvrdma_qp *qp;
+	struct pvrdma_cqe cqe;
+	u32 i;
+
+	/* The device could go on adding entries that are skipped. */
+	for (i = 0; i < cq_size(cq) && cq_has(cq, cq->head); i++) {
+		cqe = *cq_entry(cq, cq->head);
+		cq->head = pvrdma_idx_next(cq->head, cq_size(cq));
+		/* The entry is free after it was copied. */
+		smp_store_release(&pvrdma_dir_state(&cq->dir)->rx.cons_head,
+				  cq->head);
+		/* A poller's QP lives: its owner destroys it after polling. */
+		qp = cqe.qp < dev->caps.max_qp ? xa_load(&dev->qps, cqe.qp) :
+						 NULL;
+		if (qp) {
+			cqe_to_wc(&cqe, &qp->ibqp, wc);
+			return true;
+		}
+	}
+	return false;
+}
+
+/**
+ * pvrdma_poll_cq() - verb, kernel CQs
+ * @ibcq: CQ
+ * @num: at most so many
+ * @wc: get the completions
+ *
+ * Return: how many there were.
+ */
+int pvrdma_poll_cq(struct ib_cq *ibcq, int num, struct ib_wc *wc)
+{
+	struct pvrdma_dev *dev = to_pvdev(ibcq->device);
+	struct pvrdma_cq *cq = to_pvcq(ibcq);
+	unsigned long flags;
+	int n = 0;
+
+	if (cq->umem)
+		return -EINVAL;
+	spin_lock_irqsave(&cq->lock, flags);
+	while (n < num && poll_one(dev, cq, &wc[n]))
+		n++;
+	spin_unlock_irqrestore(&cq->lock, flags);
+	return n;
+}
+
+/**
+ * pvrdma_req_notify_cq() - verb, kernel CQs
+ * @ibcq: CQ
+ * @flags: which completions, and whether to tell of ones that are there
+ *
+ * Return: 1 if completions may be there already and that was asked for, or 0.
+ */
+int pvrdma_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags)
+{
+	struct pvrdma_dev *dev = to_pvdev(ibcq->device);
+	struct pvrdma_cq *cq = to_pvcq(ibcq);
+	unsigned long irq_flags;
+	u32 value = cq->handle;
+	int ret = 0;
+
+	value |= (flags & IB_CQ_SOLICITED_MASK) == IB_CQ_SOLICITED ?
+			 PVRDMA_UAR_CQ_ARM_SOL :
+			 PVRDMA_UAR_CQ_ARM;
+	spin_lock_irqsave(&cq->lock, irq_flags);
+	writel(value, dev->uar + PVRDMA_UAR_CQ);
+	if (flags & IB_CQ_REPORT_MISSED_EVENTS && !cq->umem)
+		ret = cq_has(cq, cq->head);
+	spin_unlock_irqrestore(&cq->lock, irq_flags);
+	return ret;
+}
+
+/**
+ * pvrdma_cq_forget_qp() - drop the completions of a QP that is gone or reset
+ * @cq: kernel CQ
+ * @qp_handle: the QP
+ *
+ * The device adds none for it any more.  The entries stay in the ring, so that
+ * the device sees its index move in order, but name no QP.
+ */
+void pvrdma_cq_forget_qp(struct pvrdma_cq *cq, u32 qp_handle)
+{
+	struct pvrdma_cqe *cqe;
+	unsigned long flags;
+	u32 i, n;
+
+	if (cq->umem)
+		return;
+	spin_lock_irqsave(&cq->lock, flags);
+	for (i = cq->head, n = 0; n < cq_size(cq) && cq_has(cq, i);
+	     i = pvrdma_idx_next(i, cq_size(cq)), n++) {
+		cqe = cq_entry(cq, i);
+		if (cqe->qp == qp_handle)
+			cqe->qp = CQE_DROPPED;
+	}
+	spin_unlock_irqrestore(&cq->lock, flags);
+}

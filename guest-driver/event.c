@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Interrupts: vector 0 ends a command's wait, vector 1 brings asynchronous
+ * events, vector 2 names CQs that have completions.
+ *
+ * Both rings have a state page and then slots.  Their index arithmetic is that
+ * of pvrdma/abi.h with slot counts that are no powers of two, as the ABI wants
+ * it.  Each ring is read by one handler only, which the kernel does not run
+ * twice at a time, so its reading position needs no lock.  A position is this
+ * driver's own; the one in the ring only tells the device.
+ *
+ * A handler takes a reference to the object that an event names, under the
+ * table's lock; destruction takes the object out of the table and waits for
+ * the last reference.
+ */
+#include <linux/dma-mapping.h>
+#include <linux/interrupt.h>
+
+#include "pvrdma.h"
+
+#define RING_BYTES ((PVRDMA_EVENT_RING_PAGES - 1) * PVRDMA_PAGE_SIZE)
+#define ASYNC_SLOTS ((u32)(RING_BYTES / sizeof(struct pvrdma_eqe)))
+#define CQ_SLOTS    ((u32)(RING_BYTES / sizeof(struct pvrdma_cqne)))
+
+/**
+ * pvrdma_table_add() - make an object known to the handlers
+ * @table: of QPs or CQs
+ * @handle: the device's word
+ * @limit: handles must be below
+ * @obj: object, with a reference count of 1
+ *
+ * Return: 0, -EIO if the handle is out of range or taken, or -ENOMEM.
+ */
+int pvrdma_table_add(struct xarray *table, u32 handle, u32 limit, void *obj)
+{
+	int ret;
+
+	if (handle >= limit)
+		return -EIO;
+	ret = xa_insert_irq(table, handle, obj, GFP_KERNEL);
+	return ret == -EBUSY ? -EIO : ret;
+}
+
+static void event_qp(struct pvrdma_dev *dev, u32 handle,
+		     enum ib_event_type type)
+{
+	struct ib_event event = { .device = &dev->ibdev, .event = type };
+	struct pvrdma_qp *qp;
+	unsigned long flags;
+
+	xa_lock_irqsave(&dev->qps, flags);
+	qp = xa_load(&dev->qps, handle);
+	if (qp)
+		refcount_inc(&qp->refs);
+	xa_unlock_irqrestore(&dev->qps, flags);
+	if (!qp)
+		return;
+	if (qp->ibqp.event_handler) {
+		event.element.qp = &qp->ibqp;
+		qp->ibqp.event_handler(&event, qp->ibqp.qp_context);
+	}
+	if (refcount_dec_and_test(&qp->refs))
+		complete(&qp->unused);
+}
+
+static struct pvrdma_cq *event_cq_get(struct pvrdma_dev *dev, u32 handle)
+{
+	struct pvrdma_cq *cq;
+	unsigned long flags;
+
+	xa_lock_irqsave(&dev->cqs, flags);
+	cq = xa_load(&dev->cqs, handle);
+	if (cq)
+		refcount_inc(&cq->refs);
+	xa_unlock_irqrestore(&dev->cqs, flags);
+	return cq;
+}
+
+static void event_cq_put(struct pvrdma_cq *cq)
+{
+	if (refcount_dec_and_test(&cq->refs))
+		complete(&cq->unused);
+}
+
+static void event_cq_error(struct pvrdma_dev *dev, u32 handle)
+{
+	struct ib_event event = { .device = &dev->ibdev,
+				  .event = IB_EVENT_CQ_ERR };
+	struct pvrdma_cq *cq = event_cq_get(dev, handle);
+
+	if (!cq)
+		return;
+	if (cq->ibcq.event_handler) {
+		event.element.cq = &cq->ibcq;
+		cq->ibcq.event_handler(&event, cq->ibcq.cq_context);
+	}
+	event_cq_put(cq);
+}
+
+static void event_port(struct pvrdma_dev *dev, u32 port,
+		       enum ib_event_type type)
+{
+	struct ib_event event = { .device = &dev->ibdev, .event = type };
+
+	if (port != PVRDMA_PORT || !READ_ONCE(dev->registered))
+		return;
+	event.element.port_num = port;
+	ib_dispatch_event(&event);
+}
+
+/* The device's numbers are those of the verbs API. */
+static void event_async(struct pvrdma_dev *dev, u32 type, u32 info)
+{
+	switch (type) {
+	case IB_EVENT_CQ_ERR:
+		event_cq_error(dev, info);
+		break;
+	case IB_EVENT_QP_FATAL:
+	case IB_EVENT_QP_REQ_ERR:
+	case IB_EVENT_QP_ACCESS_ERR:
+	case IB_EVENT_COMM_EST:
+	case IB_EVENT_SQ_DRAINED:
+	case IB_EVENT_PATH_MIG:
+	case IB_EVENT_PATH_MIG_ERR:
+	case IB_EVENT_QP_LAST_WQE_REACHED:
+		event_qp(dev, info, type);
+		break;
+	case IB_EVENT_DEVICE_FATAL:
+		pvrdma_set_dead(dev, "it says so");
+		event_port(dev, PVRDMA_PORT, type);
+		break;
+	case IB_EVENT_PORT_ACTIVE:
+	case IB_EVENT_PORT_ERR:
+		/* The netdev has a say in it, too. */
+		schedule_work(&dev->port_work);
+		break;
+	case IB_EVENT_LID_CHANGE:
+	case IB_EVENT_PKEY_CHANGE:
+	case IB_EVENT_SM_CHANGE:
+	case IB_EVENT_CLIENT_REREGISTER:
+	case IB_EVENT_GID_CHANGE:
+		event_port(dev, info, type);
+		break;
+	default:
+		dev_warn_ratelimited(&dev->pdev->dev,
+				     "unknown event %u (%u)\n", type, info);
+	}
+}
+
+/* Slot to read next, or -1 if the ring is empty or its index is no index. */
+static int ring_next(const struct pvrdma_pagedir *ring, u32 head, u32 slots)
+{
+	u32 tail = READ_ONCE(pvrdma_dir_state(ring)->rx.prod_tail);
+
+	if (!pvrdma_idx_valid(tail, slots) || tail == head)
+		return -1;
+	/* The entry is read after the index. */
+	dma_rmb();
+	return pvrdma_idx_slot(head, slots);
+}
+
+static void ring_advance(const struct pvrdma_pagedir *ring, u32 *head,
+			 u32 slots)
+{
+	*head = pvrdma_idx_next(*head, slots);
+	/* The entry is free after it was read. */
+	smp_store_release(&pvrdma_dir_state(ring)->rx.cons_head, *head);
+}
+
+static irqreturn_t irq_cmd(int irq, void *data)
+{
+	struct pvrdma_dev *dev = data;
+
+	complete(&dev->cmd_done);
+	return IRQ_HANDLED;
+}
+
+static irqreturn_t irq_async(int irq, void *data)
+{
+	struct pvrdma_dev *dev = data;
+	const struct pvrdma_eqe *eqe;
+	u32 i, type, info;
+	int slot;
+
+	for (i = 0; i < ASYNC_SLOTS; i++) {
+		slot = ring_next(&dev->async_ring, dev->async_head,
+				 ASYNC_SLOTS);
+		if (slot < 0)
+			break;
+		eqe = pvrdma_dir_ptr(&dev->async_ring,
+				     PVRDMA_PAGE_SIZE + slot * sizeof(*eqe));
+		type = READ_ONCE(eqe->type);
+		info = READ_ONCE(eqe->info);
+		ring_advance(&dev->async_ring, &dev->async_head, ASYNC_SLOTS);
+		event_async(dev, type, info);
+	}
+	return IRQ_HANDLED;
+}
+
+static irqreturn_t irq_cq(int irq, void *data)
+{
+	struct pvrdma_dev *dev = data;
+	const struct pvrdma_cqne *cqne;
+	struct pvrdma_cq *cq;
+	u32 i, handle;
+	int slot;
+
+	for (i = 0; i < CQ_SLOTS; i++) {
+		slot = ring_next(&dev->cq_ring, dev->cq_head, CQ_SLOTS);
+		if (slot < 0)
+			break;
+		cqne = pvrdma_dir_ptr(&dev->cq_ring,
+				      PVRDMA_PAGE_SIZE + slot * sizeof(*cqne));
+		handle = READ_ONCE(cqne->info);
+		ring_advance(&dev->cq_ring, &dev->cq_head, CQ_SLOTS);
+		cq = event_cq_get(dev, handle);
+		if (!cq)
+			continue;
+		if (cq->ibcq.comp_handler)
+			cq->ibcq.comp_handler(&cq->ibcq, cq->ibcq.cq_context);
+		event_cq_put(cq);
+	}
+	return IRQ_HANDLED;
+}
+
+static const irq_handler_t handlers[PVRDMA_NUM_VEC] = {
+	[PVRDMA_VEC_CMD] = irq_cmd,
+	[PVRDMA_VEC_ASYNC] = irq_async,
+	[PVRDMA_VEC_CQ] = irq_cq,
+};
+
+static const char *const handler_names[PVRDMA_NUM_VEC] = {
+	[PVRDMA_VEC_CMD] = "command",
+	[PVRDMA_VEC_ASYNC] = "event",
+	[PVRDMA_VEC_CQ] = "completion",
+};
+
+/**
+ * pvrdma_event_init() - take the device's interrupts
+ * @dev: device whose rings are allocated
+ *
+ * Return: 0 or a negative errno.
+ */
+int pvrdma_event_init(struct pvrdma_dev *dev)
+{
+	int i, ret;
+
+	ret = pci_alloc_irq_vectors(dev->pdev, PVRDMA_NUM_VEC, PVRDMA_NUM_VEC,
+				    PCI_IRQ_MSIX);
+	if (ret < 0) {
+		dev_err(&dev->pdev->dev, "no MSI-X vectors: %d\n", ret);
+		return ret;
+	}
+	for (i = 0; i < PVRDMA_NUM_VEC; i++) {
+		ret = pci_request_irq(dev->pdev, i, handlers[i], NULL, dev,
+				      "pvrdma-%s@%s", handler_names[i],
+				      pci_name(dev->pdev));
+		if (ret)
+			goto err;
+	}
+	pvrdma_write(dev, PVRDMA_REG_IMR, 0);
+	return 0;
+err:
+	while (i--)
+		pci_free_irq(dev->pdev, i, dev);
+	pci_free_irq_vectors(dev->pdev);
+	return ret;
+}
+
+/**
+ * pvrdma_event_stop() - mask the interrupts and wait for handlers at work
+ * @dev: device
+ */
+void pvrdma_event_stop(struct pvrdma_dev *dev)
+{
+	int i;
+
+	pvrdma_write(dev, PVRDMA_REG_IMR, U32_MAX);
+	for (i = 0; i < PVRDMA_NUM_VEC; i++)
+		synchronize_irq(pci_irq_vector(dev->pdev, i));
+}
+
+/**
+ * pvrdma_event_free() - give the interrupts back
+ * @dev: device
+ */
+void pvrdma_event_free(struct pvrdma_dev *dev)
+{
+	int i;
+
+	for (i = 0; i < PVRDMA_NUM_VEC; i++)
+		pci_free_irq(dev->pdev, i, dev);
+	pci_free_irq_vectors(dev->pdev);
+}

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * The PCI driver: bring an adapter up, hand it to ib_core, take it down.
+ *
+ * Up: registers, extension window, device shared region with the command slots
+ * and the event rings, interrupts, ACTIVATE, paired interface, ib_core.  Down is
+ * the same backwards; ib_core first destroys all objects, also those of
+ * programs that still run.  After CTL=RESET the device uses no memory of ours.
+ *
+ * The device takes the shared region at the write of DSRHIGH and lets go of it
+ * at CTL=RESET.  A hypervisor may post these writes; the read of VERSION after
+ * each waits until they are done.
+ */
+#include <linux/dma-mapping.h>
+#include <linux/module.h>
+
+#include "pvrdma.h"
+
+#define GOS_64BIT 0x02
+#define GOS_LINUX 0x04 /* bits 2 to 5: 1 */
+#define GOS_VER	  0x40 /* bits 6 to 21: 1 */
+
+static int pci_start(struct pvrdma_dev *dev)
+{
+	struct pci_dev *pdev = dev->pdev;
+	int ret;
+
+	ret = pcim_enable_device(pdev);
+	if (ret)
+		return ret;
+	if (!(pci_resource_flags(pdev, PVRDMA_BAR_REG) & IORESOURCE_MEM) ||
+	    !(pci_resource_flags(pdev, PVRDMA_BAR_UAR) & IORESOURCE_MEM) ||
+	    pci_resource_len(pdev, PVRDMA_BAR_REG) < PVRDMA_REG_MACH + 4 ||
+	    pci_resource_len(pdev, PVRDMA_BAR_UAR) < PVRDMA_PAGE_SIZE)
+		return -ENODEV;
+	ret = dma_set_mask_and_coherent(&pdev->dev, DMA_BIT_MASK(64));
+	if (ret)
+		return ret;
+	dma_set_max_seg_size(&pdev->dev, UINT_MAX);
+	ret = pcim_iomap_regions(pdev, BIT(PVRDMA_BAR_REG), "pvrdma");
+	if (ret)
+		return ret;
+	dev->regs = pcim_iomap_table(pdev)[PVRDMA_BAR_REG];
+	/* Programs map the other pages. */
+	dev->uar = devm_ioremap(&pdev->dev,
+				pci_resource_start(pdev, PVRDMA_BAR_UAR),
+				PVRDMA_PAGE_SIZE);
+	if (!dev->uar)
+		return -ENOMEM;
+	pci_set_master(pdev);
+	return 0;
+}
+
+static void ext_detect(struct pvrdma_dev *dev)
+{
+	if (pci_resource_len(dev->pdev, PVRDMA_BAR_REG) <
+		    PVRDMA_EXT_WINDOW + PVRDMA_EXT_WINDOW_SIZE ||
+	    pvrdma_read(dev, PVRDMA_EXT_REG_MAGIC) != PVRDMA_EXT_MAGIC ||
+	    pvrdma_read(dev, PVRDMA_EXT_REG_LENGTH) < PVRDMA_EXT_WINDOW_SIZE ||
+	    pvrdma_read(dev, PVRDMA_EXT_REG_VERSION) != PVRDMA_EXT_VERSION)
+		return;
+	dev->ext_features = pvrdma_read(dev, PVRDMA_EXT_REG_FEATURES);
+	dev->ext_inline = min(pvrdma_read(dev, PVRDMA_EXT_REG_INLINE),
+			      PVRDMA_EXT_MAX_INLINE);
+	dev->ext_counters = pvrdma_read(dev, PVRDMA_EXT_REG_COUNTERS);
+	dev_info(&dev->pdev->dev, "extensions %#x\n", dev->ext_features);
+}
+
+static void dsr_free(struct pvrdma_dev *dev)
+{
+	struct device *d = &dev->pdev->dev;
+
+	pvrdma_pagedir_free(dev, &dev->cq_ring);
+	pvrdma_pagedir_free(dev, &dev->async_ring);
+	if (dev->resp_slot)
+		dma_free_coherent(d, PVRDMA_PAGE_SIZE, dev->resp_slot,
+				  dev->resp_slot_dma);
+	if (dev->cmd_slot)
+		dma_free_coherent(d, PVRDMA_PAGE_SIZE, dev->cmd_slot,
+				  dev->cmd_slot_dma);
+	if (dev->dsr)
+		dma_free_coherent(d, sizeof(*dev->dsr), dev->dsr, dev->dsr_dma);
+}
+
+static int dsr_alloc(struct pvrdma_dev *dev)
+{
+	struct device *d = &dev->pdev->dev;
+	int ret;
+
+	dev->dsr = dma_alloc_coherent(d, sizeof(*dev->dsr), &dev->dsr_dma,
+				      GFP_KERNEL);
+	dev->cmd_slot = dma_alloc_coherent(d, PVRDMA_PAGE_SIZE,
+					   &dev->cmd_slot_dma, GFP_KERNEL);
+	dev->resp_slot = dma_alloc_coherent(d, PVRDMA_PAGE_SIZE,
+					    &dev->resp_slot_dma, GFP_KERNEL);
+	ret = dev->dsr && dev->cmd_slot && dev->resp_slot ? 0 : -ENOMEM;
+	if (!ret)
+		ret = pvrdma_pagedir_alloc(dev, &dev->async_ring,
+					   PVRDMA_EVENT_RING_PAGES, true);
+	if (!ret)
+		ret = pvrdma_pagedir_alloc(dev, &dev->cq_ring,
+					   PVRDMA_EVENT_RING_PAGES, true);
+	if (ret)
+		dsr_free(dev);
+	return ret;
+}
+
+/* Hand the region over; the device fills the capabilities in. */
+static int dsr_give(struct pvrdma_dev *dev)
+{
+	struct pvrdma_dsr *dsr = dev->dsr;
+
+	dsr->driver_version = PVRDMA_VERSION;
+	dsr->gos_info = GOS_64BIT | GOS_LINUX | GOS_VER;
+	dsr->cmd_slot_dma = dev->cmd_slot_dma;
+	dsr->resp_slot_dma = dev->resp_slot_dma;
+	dsr->async_ring.num_pages = dev->async_ring.npages;
+	dsr->async_ring.pdir_dma = dev->async_ring.dir_dma;
+	dsr->cq_ring.num_pages = dev->cq_ring.npages;
+	dsr->cq_ring.pdir_dma = dev->cq_ring.dir_dma;
+	dsr->uar_pfn = pci_resource_start(dev->pdev, PVRDMA_BAR_UAR) >>
+		       PVRDMA_PAGE_SHIFT;
+	pvrdma_write(dev, PVRDMA_REG_DSRLOW, lower_32_bits(dev->dsr_dma));
+	pvrdma_write(dev, PVRDMA_REG_DSRHIGH, upper_32_bits(dev->dsr_dma));
+	pvrdma_read(dev, PVRDMA_REG_VERSION);
+	if (pvrdma_read(dev, PVRDMA_REG_ERR))
+		return -EIO;
+	rmb(); /* capabilities are read after the device wrote them */
+	dev->caps = dsr->caps;
+	return 0;
+}
+
+/* Numbers that size our tables or are used without looking. */
+static int caps_check(struct pvrdma_dev *dev)
+{
+	const struct pvrdma_caps *caps = &dev->caps;
+	u64 uars = pci_resource_len(dev->pdev, PVRDMA_BAR_UAR) >>
+		   PVRDMA_PAGE_SHIFT;
+
+	if (caps->mode != 0 || caps->phys_port_cnt != PVRDMA_PORT ||
+	    !(caps->gid_types &
+	      (PVRDMA_GID_TYPE_ROCE_V1 | PVRDMA_GID_TYPE_ROCE_V2)))
+		return -ENODEV;
+	if (!caps->max_qp || !caps->max_cq || caps->max_cq > INT_MAX ||
+	    caps->max_cqe > S32_MAX / 2 || caps->max_qp_wr > S32_MAX / 2 ||
+	    !caps->max_sge || caps->max_sge > 1024 ||
+	    caps->max_uar < 2 || caps->max_uar > uars ||
+	    !caps->gid_tbl_len || caps->gid_tbl_len > 4096 ||
+	    !caps->max_pkeys || caps->max_pkeys > 128)
+		return -EINVAL;
+	return 0;
+}
+
+static void device_reset(struct pvrdma_dev *dev)
+{
+	pvrdma_write(dev, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
+	/* Memory is given back when the reset is done, not when posted. */
+	pvrdma_read(dev, PVRDMA_REG_VERSION);
+}
+
+static int device_start(struct pvrdma_dev *dev)
+{
+	u32 version = pvrdma_read(dev, PVRDMA_REG_VERSION);
+	int ret;
+
+	/* Older ones answer CREATE_QP without a handle. */
+	if (version == U32_MAX || version < PVRDMA_VERSION) {
+		dev_err(&dev->pdev->dev, "device version %u, need %u\n",
+			version, PVRDMA_VERSION);
+		return -ENODEV;
+	}
+	ext_detect(dev);
+	ret = dsr_alloc(dev);
+	if (ret)
+		return ret;
+	ret = dsr_give(dev);
+	if (!ret)
+		ret = caps_check(dev);
+	if (ret) {
+		dev_err(&dev->pdev->dev, "unusable device: %d\n", ret);
+		goto err_dsr;
+	}
+	ret = pvrdma_event_init(dev);
+	if (ret)
+		goto err_dsr;
+	pvrdma_write(dev, PVRDMA_REG_CTL, PVRDMA_CTL_ACTIVATE);
+	if (pvrdma_read(dev, PVRDMA_REG_ERR)) {
+		dev_err(&dev->pdev->dev, "device refuses to start\n");
+		ret = -EIO;
+		goto err_event;
+	}
+	return 0;
+err_event:
+	pvrdma_event_stop(dev);
+	pvrdma_event_free(dev);
+err_dsr:
+	device_reset(dev);
+	dsr_free(dev);
+	return ret;
+}
+
+static void device_stop(struct pvrdma_dev *dev)
+{
+	pvrdma_event_stop(dev);
+	device_reset(dev);
+	pvrdma_event_free(dev);
+	dsr_free(dev);
+}
+
+static int ib_start(struct pvrdma_dev *dev)
+{
+	struct ib_device *ibdev = &dev->ibdev;
+	int ret;
+
+	ibdev->node_guid = (__force __be64)dev->caps.node_guid;
+	ibdev->node_type = RDMA_NODE_IB_CA;
+	ibdev->phys_port_cnt = PVRDMA_PORT;
+	ibdev->num_comp_vectors = 1;
+	ibdev->dev.parent = &dev->pdev->dev;
+	ib_set_device_ops(ibdev, &pvrdma_dev_ops);
+	if (dev->ext_features & PVRDMA_EXT_FEAT_COUNTERS && dev->ext_counters)
+		ib_set_device_ops(ibdev, &pvrdma_stats_ops);
+	ret = pvrdma_netdev_start(dev);
+	if (ret)
+		return ret;
+	ret = ib_register_device(ibdev, "pvrdma%d", &dev->pdev->dev);
+	if (ret) {
+		pvrdma_netdev_stop(dev);
+		cancel_work_sync(&dev->port_work);
+		return ret;
+	}
+	WRITE_ONCE(dev->registered, true);
+	schedule_work(&dev->port_work);
+	return 0;
+}
+
+static int pvrdma_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+{
+	struct pvrdma_dev *dev;
+	int ret;
+
+	dev = ib_alloc_device(pvrdma_dev, ibdev);
+	if (!dev)
+		return -ENOMEM;
+	dev->pdev = pdev;
+	mutex_init(&dev->cmd_lock);
+	init_completion(&dev->cmd_done);
+	xa_init_flags(&dev->qps, XA_FLAGS_LOCK_IRQ);
+	xa_init_flags(&dev->cqs, XA_FLAGS_LOCK_IRQ);
+	ida_init(&dev->uars);
+	pvrdma_netdev_init(dev);
+
+	ret = pci_start(dev);
+	if (ret)
+		goto err_free;
+	ret = device_start(dev);
+	if (ret)
+		goto err_free;
+	ret = ib_start(dev);
+	if (ret) {
+		dev_err(&pdev->dev, "cannot register: %d\n", ret);
+		goto err_device;
+	}
+	pci_set_drvdata(pdev, dev);
+	return 0;
+err_device:
+	device_stop(dev);
+err_free:
+	pci_clear_master(pdev);
+	ib_dealloc_device(&dev->ibdev);
+	return ret;
+}
+
+static void pvrdma_remove(struct pci_dev *pdev)
+{
+	struct pvrdma_dev *dev = pci_get_drvdata(pdev);
+
+	if (!dev)
+		return;
+	pci_set_drvdata(pdev, NULL);
+	if (pvrdma_read(dev, PVRDMA_REG_VERSION) == U32_MAX)
+		pvrdma_set_dead(dev, "its registers read all-ones");
+	WRITE_ONCE(dev->registered, false);
+	cancel_work_sync(&dev->port_work);
+	ib_unregister_device(&dev->ibdev);
+	pvrdma_netdev_stop(dev);
+	device_stop(dev);
+	cancel_work_sync(&dev->port_work);
+	pci_clear_master(pdev);
+	xa_destroy(&dev->qps);
+	xa_destroy(&dev->cqs);
+	ida_destroy(&dev->uars);
+	ib_dealloc_device(&dev->ibdev);
+}
+
+static const struct pci_device_id pvrdma_ids[] = {
+	{ PCI_DEVICE(PVRDMA_PCI_VENDOR, PVRDMA_PCI_DEVICE) },
+	{}
+};
+MODULE_DEVICE_TABLE(pci, pvrdma_ids);
+
+static struct pci_driver pvrdma_driver = {
+	.name = "pvrdma",
+	.id_table = pvrdma_ids,
+	.probe = pvrdma_probe,
+	.remove = pvrdma_remove,
+	.shutdown = pvrdma_remove,
+};
+module_pci_driver(pvrdma_driver);
+
+MODULE_DESCRIPTION("Paravirtual RDMA adapter");
+MODULE_LICENSE("Dual BSD/GPL");

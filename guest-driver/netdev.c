@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * The network interface beside the adapter, and the port's state.
+ *
+ * GIDs come from the addresses of a paired interface.  It is the one of
+ * function 0 in the adapter's slot, of any driver; or, if the device names a
+ * hardware address (PVRDMA_EXT_FEAT_MAC), the one that has it, in any slot.
+ * A notifier follows interfaces as they come and go, also those that were
+ * there before; so it does not matter which module is loaded first, and
+ * without an interface the port is down.
+ *
+ * The notifier runs under RTNL and runs no commands.  What takes time is left
+ * to @port_work: it finds the port's state from interface and device, tells
+ * ib_core about a change, and lets it look at a new interface's addresses.
+ */
+#include <linux/etherdevice.h>
+#include <linux/rtnetlink.h>
+
+#include "pvrdma.h"
+
+/* The PCI function below an interface, through virtio and the like, or NULL. */
+static struct pci_dev *netdev_pci(const struct net_device *ndev)
+{
+	struct device *parent = ndev->dev.parent;
+
+	while (parent && !dev_is_pci(parent))
+		parent = parent->parent;
+	return parent ? to_pci_dev(parent) : NULL;
+}
+
+static bool netdev_matches(const struct pvrdma_dev *dev,
+			   const struct net_device *ndev)
+{
+	struct pci_dev *own = dev->pdev;
+	struct pci_dev *pci = netdev_pci(ndev);
+
+	/* What lies above a NIC may have its address, but no PCI function. */
+	if (!pci || ndev->type != ARPHRD_ETHER)
+		return false;
+	if (dev->has_mac)
+		return ndev->addr_len == ETH_ALEN &&
+		       (ether_addr_equal(ndev->perm_addr, dev->mac) ||
+			ether_addr_equal(ndev->dev_addr, dev->mac));
+	return pci->bus == own->bus &&
+	       PCI_SLOT(pci->devfn) == PCI_SLOT(own->devfn) &&
+	       PCI_FUNC(pci->devfn) == 0;
+}
+
+static void netdev_set(struct pvrdma_dev *dev, struct net_device *ndev)
+{
+	if (ib_device_set_netdev(&dev->ibdev, ndev, PVRDMA_PORT))
+		return;
+	if (ndev) {
+		netdev_info(ndev, "paired with RDMA adapter %s\n",
+			    pci_name(dev->pdev));
+		WRITE_ONCE(dev->netdev_new, true);
+	}
+	dev->netdev = ndev;
+}
+
+static int netdev_event(struct notifier_block *nb, unsigned long event,
+			void *ptr)
+{
+	struct pvrdma_dev *dev =
+		container_of(nb, struct pvrdma_dev, netdev_nb);
+	struct net_device *ndev = netdev_notifier_info_to_dev(ptr);
+	bool link;
+
+	switch (event) {
+	case NETDEV_REGISTER:
+	case NETDEV_UP:
+		if (!dev->netdev && netdev_matches(dev, ndev))
+			netdev_set(dev, ndev);
+		break;
+	case NETDEV_UNREGISTER:
+		if (dev->netdev != ndev)
+			return NOTIFY_DONE;
+		netdev_set(dev, NULL);
+		WRITE_ONCE(dev->link, false);
+		schedule_work(&dev->port_work);
+		return NOTIFY_DONE;
+	case NETDEV_GOING_DOWN:
+	case NETDEV_DOWN:
+	case NETDEV_CHANGE:
+		break;
+	default:
+		return NOTIFY_DONE;
+	}
+	if (dev->netdev != ndev)
+		return NOTIFY_DONE;
+	link = event != NETDEV_GOING_DOWN && netif_running(ndev) &&
+	       netif_carrier_ok(ndev);
+	WRITE_ONCE(dev->link, link);
+	schedule_work(&dev->port_work);
+	return NOTIFY_DONE;
+}
+
+static void port_work(struct work_struct *work)
+{
+	struct pvrdma_dev *dev =
+		container_of(work, struct pvrdma_dev, port_work);
+	struct ib_event event = { .device = &dev->ibdev,
+				  .element.port_num = PVRDMA_PORT };
+	struct pvrdma_port_attr attr;
+	bool active;
+
+	if (!READ_ONCE(dev->registered))
+		return;
+	if (xchg(&dev->netdev_new, false))
+		rdma_roce_rescan_device(&dev->ibdev);
+	active = READ_ONCE(dev->link) && !pvrdma_dead(dev);
+	if (active && !dev->port_active)
+		pvrdma_write(dev, PVRDMA_REG_CTL, PVRDMA_CTL_UNQUIESCE);
+	active = active && !pvrdma_query_port_attr(dev, &attr) &&
+		 attr.state == PVRDMA_PORT_ACTIVE;
+	if (active == dev->port_active)
+		return;
+	dev->port_active = active;
+	event.event = active ? IB_EVENT_PORT_ACTIVE : IB_EVENT_PORT_ERR;
+	ib_dispatch_event(&event);
+}
+
+/**
+ * pvrdma_netdev_init() - prepare, so that @port_work may be scheduled
+ * @dev: device
+ */
+void pvrdma_netdev_init(struct pvrdma_dev *dev)
+{
+	INIT_WORK(&dev->port_work, port_work);
+}
+
+/**
+ * pvrdma_netdev_start() - find the interface and follow it
+ * @dev: device
+ *
+ * Return: 0 or a negative errno.
+ */
+int pvrdma_netdev_start(struct pvrdma_dev *dev)
+{
+	u32 low, high;
+
+	if (dev->ext_features & PVRDMA_EXT_FEAT_MAC) {
+		low = pvrdma_read(dev, PVRDMA_REG_MACL);
+		high = pvrdma_read(dev, PVRDMA_REG_MACH);
+		dev->mac[0] = low;
+		dev->mac[1] = low >> 8;
+		dev->mac[2] = low >> 16;
+		dev->mac[3] = low >> 24;
+		dev->mac[4] = high;
+		dev->mac[5] = high >> 8;
+		dev->has_mac = is_valid_ether_addr(dev->mac);
+	}
+	dev->netdev_nb.notifier_call = netdev_event;
+	return register_netdevice_notifier(&dev->netdev_nb);
+}
+
+/**
+ * pvrdma_netdev_stop() - forget the interface
+ * @dev: device
+ *
+ * Unregistering reports each interface as gone, so the reference is dropped.
+ */
+void pvrdma_netdev_stop(struct pvrdma_dev *dev)
+{
+	unregister_netdevice_notifier(&dev->netdev_nb);
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Posting of work requests by kernel users; programs post by themselves.
+ *
+ * A WQE is written whole, then the producer index is published, then the
+ * device is rung, once for a list.  The index that the device publishes for
+ * what it consumed only serves to know what is free.
+ */
+#include "pvrdma.h"
+
+static void *wq_slot(struct pvrdma_qp *qp, struct pvrdma_wq *wq)
+{
+	return pvrdma_dir_ptr(&qp->dir,
+			      (wq->first_page << PVRDMA_PAGE_SHIFT) +
+				      pvrdma_idx_slot(wq->prod, wq->nwqe) *
+					      wq->wqe_size);
+}
+
+static bool wq_full(const struct pvrdma_wq *wq, const struct pvrdma_ring *ring)
+{
+	u32 head = READ_ONCE(ring->cons_head);
+
+	return !pvrdma_idx_valid(head, wq->nwqe) ||
+	       wq->prod == (head ^ wq->nwqe);
+}
+
+static void wq_publish(struct pvrdma_wq *wq, struct pvrdma_ring *ring)
+{
+	wq->prod = pvrdma_idx_next(wq->prod, wq->nwqe);
+	/* The index shows what was written before it. */
+	smp_store_release(&ring->prod_tail, wq->prod);
+}
+
+static void put_sges(struct pvrdma_sge *to, const struct ib_sge *from, int n)
+{
+	int i;
+
+	for (i = 0; i < n; i++) {
+		to[i].addr = from[i].addr;
+		to[i].length = from[i].length;
+		to[i].lkey = from[i].lkey;
+	}
+}
+
+static int put_rdma(struct pvrdma_sq_wqe_hdr *wqe, const struct ib_send_wr *wr)
+{
+	switch (wr->opcode) {
+	case IB_WR_SEND:
+	case IB_WR_SEND_WITH_IMM:
+		return 0;
+	case IB_WR_RDMA_WRITE:
+	case IB_WR_RDMA_WRITE_WITH_IMM:
+	case IB_WR_RDMA_READ:
+		wqe->wr.rdma.remote_addr = rdma_wr(wr)->remote_addr;
+		wqe->wr.rdma.rkey = rdma_wr(wr)->rkey;
+		return 0;
+	case IB_WR_ATOMIC_CMP_AND_SWP:
+		wqe->wr.atomic.swap = atomic_wr(wr)->swap;
+		fallthrough;
+	case IB_WR_ATOMIC_FETCH_AND_ADD:
+		wqe->wr.atomic.remote_addr = atomic_wr(wr)->remote_addr;
+		wqe->wr.atomic.rkey = atomic_wr(wr)->rkey;
+		wqe->wr.atomic.compare_add = atomic_wr(wr)->compare_add;
+		return 0;
+	default:
+		return -EINVAL;
+	}
+}
+
+static int put_ud(const struct pvrdma_qp *qp, struct pvrdma_sq_wqe_hdr *wqe,
+		  const struct ib_send_wr *wr)
+{
+	u32 qkey = ud_wr(wr)->remote_qkey;
+
+	if (wr->opcode != IB_WR_SEND && wr->opcode != IB_WR_SEND_WITH_IMM)
+		return -EINVAL;
+	if (!ud_wr(wr)->ah)
+		return -EINVAL;
+	wqe->wr.ud.remote_qpn = ud_wr(wr)->remote_qpn;
+	/* A set top bit asks for the QP's own. */
+	wqe->wr.ud.remote_qkey = qkey & 0x80000000 ? qp->qkey : qkey;
+	wqe->wr.ud.av = to_pvah(ud_wr(wr)->ah)->av;
+	return 0;
+}
+
+static u32 wqe_opcode(enum ib_wr_opcode opcode)
+{
+	switch (opcode) {
+	case IB_WR_RDMA_WRITE:
+		return PVRDMA_WR_RDMA_WRITE;
+	case IB_WR_RDMA_WRITE_WITH_IMM:
+		return PVRDMA_WR_RDMA_WRITE_WITH_IMM;
+	case IB_WR_SEND_WITH_IMM:
+		return PVRDMA_WR_SEND_WITH_IMM;
+	case IB_WR_RDMA_READ:
+		return PVRDMA_WR_RDMA_READ;
+	case IB_WR_ATOMIC_CMP_AND_SWP:
+		return PVRDMA_WR_ATOMIC_CMP_AND_SWP;
+	case IB_WR_ATOMIC_FETCH_AND_ADD:
+		return PVRDMA_WR_ATOMIC_FETCH_AND_ADD;
+	default:
+		return PVRDMA_WR_SEND;
+	}
+}
+
+static u32 wqe_flags(const struct pvrdma_qp *qp, int flags)
+{
+	u32 ret = 0;
+
+	if (flags & IB_SEND_FENCE)
+		ret |= PVRDMA_SEND_FENCE;
+	if (flags & IB_SEND_SIGNALED || qp->sq_sig_all)
+		ret |= PVRDMA_SEND_SIGNALED;
+	if (flags & IB_SEND_SOLICITED)
+		ret |= PVRDMA_SEND_SOLICITED;
+	return ret;
+}
+
+static int send_one(struct pvrdma_qp *qp, const struct ib_send_wr *wr)
+{
+	struct pvrdma_ring *ring = &pvrdma_dir_state(&qp->dir)->tx;
+	struct pvrdma_sq_wqe_hdr *wqe;
+	int ret;
+
+	if (wq_full(&qp->sq, ring))
+		return -ENOMEM;
+	if (wr->num_sge < 0 || wr->num_sge > qp->sq.max_sge ||
+	    wr->send_flags & IB_SEND_INLINE)
+		return -EINVAL;
+	wqe = wq_slot(qp, &qp->sq);
+	memset(wqe, 0, sizeof(*wqe));
+	if (qp->ibqp.qp_type == IB_QPT_RC)
+		ret = put_rdma(wqe, wr);
+	else
+		ret = put_ud(qp, wqe, wr);
+	if (ret)
+		return ret;
+	wqe->wr_id = wr->wr_id;
+	wqe->num_sge = wr->num_sge;
+	wqe->opcode = wqe_opcode(wr->opcode);
+	wqe->send_flags = wqe_flags(qp, wr->send_flags);
+	if (wr->opcode == IB_WR_SEND_WITH_IMM ||
+	    wr->opcode == IB_WR_RDMA_WRITE_WITH_IMM)
+		wqe->imm_data = (__force u32)wr->ex.imm_data;
+	put_sges((struct pvrdma_sge *)(wqe + 1), wr->sg_list, wr->num_sge);
+	wq_publish(&qp->sq, ring);
+	return 0;
+}
+
+/**
+ * pvrdma_post_send() - verb, kernel QPs
+ * @ibqp: QP in RTS or beyond
+ * @wr: list of requests
+ * @bad: the one that failed
+ *
+ * Return: 0, -ENOMEM if the queue is full, or -EINVAL.
+ */
+int pvrdma_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
+		     const struct ib_send_wr **bad)
+{
+	struct pvrdma_dev *dev = to_pvdev(ibqp->device);
+	struct pvrdma_qp *qp = to_pvqp(ibqp);
+	bool posted = false;
+	unsigned long flags;
+	int ret = 0;
+
+	if (qp->sq_umem || READ_ONCE(qp->state) < IB_QPS_RTS ||
+	    pvrdma_dead(dev)) {
+		*bad = wr;
+		return qp->sq_umem || !pvrdma_dead(dev) ? -EINVAL : -EIO;
+	}
+	spin_lock_irqsave(&qp->sq.lock, flags);
+	for (; wr; wr = wr->next) {
+		ret = send_one(qp, wr);
+		if (ret) {
+			*bad = wr;
+			break;
+		}
+		posted = true;
+	}
+	if (posted)
+		writel(qp->handle | PVRDMA_UAR_QP_SEND,
+		       dev->uar + PVRDMA_UAR_QP);
+	spin_unlock_irqrestore(&qp->sq.lock, flags);
+	return ret;
+}
+
+static int recv_one(struct pvrdma_qp *qp, const struct ib_recv_wr *wr)
+{
+	struct pvrdma_ring *ring = &pvrdma_dir_state(&qp->dir)->rx;
+	struct pvrdma_rq_wqe_hdr *wqe;
+
+	if (wr->num_sge < 0 || wr->num_sge > qp->rq.max_sge)
+		return -EINVAL;
+	if (wq_full(&qp->rq, ring))
+		return -ENOMEM;
+	wqe = wq_slot(qp, &qp->rq);
+	wqe->wr_id = wr->wr_id;
+	wqe->num_sge = wr->num_sge;
+	wqe->total_len = 0;
+	put_sges((struct pvrdma_sge *)(wqe + 1), wr->sg_list, wr->num_sge);
+	wq_publish(&qp->rq, ring);
+	return 0;
+}
+
+/**
+ * pvrdma_post_recv() - verb, kernel QPs
+ * @ibqp: QP beyond RESET
+ * @wr: list of requests
+ * @bad: the one that failed
+ *
+ * Return: 0, -ENOMEM if the queue is full, or -EINVAL.
+ */
+int pvrdma_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
+		     const struct ib_recv_wr **bad)
+{
+	struct pvrdma_dev *dev = to_pvdev(ibqp->device);
+	struct pvrdma_qp *qp = to_pvqp(ibqp);
+	bool posted = false;
+	unsigned long flags;
+	int ret = 0;
+
+	if (qp->sq_umem || READ_ONCE(qp->state) == IB_QPS_RESET ||
+	    pvrdma_dead(dev)) {
+		*bad = wr;
+		return qp->sq_umem || !pvrdma_dead(dev) ? -EINVAL : -EIO;
+	}
+	spin_lock_irqsave(&qp->rq.lock, flags);
+	for (; wr; wr = wr->next) {
+		ret = recv_one(qp, wr);
+		if (ret) {
+			*bad = wr;
+			break;
+		}
+		posted = true;
+	}
+	if (posted)
+		writel(qp->handle | PVRDMA_UAR_QP_RECV,
+		       dev->uar + PVRDMA_UAR_QP);
+	spin_unlock_irqrestore(&qp->rq.lock, flags);
+	return ret;
+}

@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * pvrdma: driver for the paravirtual RDMA adapter, PVRDMA ABI version 20 with
+ * extensions (pvrdma/abi.h, pvrdma/ext.h).
+ *
+ * One struct pvrdma_dev per PCI function.  The device reads and writes guest
+ * memory that is described to it by page directories, takes commands through
+ * one command slot, is rung by writes to a doorbell page per context, and
+ * reports through three MSI-X vectors: command done, asynchronous event,
+ * completion.
+ *
+ * What the device writes (responses, events, completions, ring indices) is
+ * copied once and checked before it is used: handles index tables here.
+ */
+#ifndef PVRDMA_H
+#define PVRDMA_H
+
+#include <linux/completion.h>
+#include <linux/idr.h>
+#include <linux/mutex.h>
+#include <linux/netdevice.h>
+#include <linux/notifier.h>
+#include <linux/pci.h>
+#include <linux/refcount.h>
+#include <linux/spinlock.h>
+#include <linux/workqueue.h>
+#include <linux/xarray.h>
+#include <rdma/ib_umem.h>
+#include <rdma/ib_verbs.h>
+
+#include "pvrdma/abi.h"
+#include "pvrdma/ext.h"
+#include "compat.h"
+
+#ifdef __BIG_ENDIAN
+#error "the device's words are little-endian and read as they are"
+#endif
+
+#define PVRDMA_PORT	       1
+#define PVRDMA_EVENT_RING_PAGES 4
+#define PVRDMA_UVERBS_ABI      3
+
+/**
+ * struct pvrdma_pagedir - memory described to the device
+ * @dir: the directory page: DMA addresses of the tables
+ * @dir_dma: its DMA address, which commands carry
+ * @table: the tables: DMA addresses of the pages
+ * @ntables: how many
+ * @page: kernel addresses of the pages, NULL if the pages are a program's
+ * @npages: how many pages
+ */
+struct pvrdma_pagedir {
+	u64 *dir;
+	dma_addr_t dir_dma;
+	u64 **table;
+	u32 ntables;
+	void **page;
+	u32 npages;
+};
+
+/**
+ * struct pvrdma_dev - one adapter
+ * @ibdev: what ib_core knows of it
+ * @pdev: the PCI function
+ * @regs: BAR1
+ * @uar: doorbell page 0 of BAR2, the kernel's own
+ * @dsr: device shared region
+ * @dsr_dma: its DMA address
+ * @caps: copy of what the device wrote into @dsr
+ * @cmd_slot: request page of the command channel
+ * @cmd_slot_dma: its DMA address
+ * @resp_slot: response page
+ * @resp_slot_dma: its DMA address
+ * @cmd_lock: protects the slots and @cmd_cookie; one command at a time
+ * @cmd_done: vector 0 was raised
+ * @cmd_cookie: of the last command; a late answer shows by an older one
+ * @dead: the device failed or is gone: nothing is expected of it any more
+ * @async_ring: pages of the ring of asynchronous events
+ * @cq_ring: pages of the ring of completion notifications
+ * @async_head: where vector 1's handler reads; only that handler uses it
+ * @cq_head: the same for vector 2
+ * @qps: QPs by handle; its lock protects lookups against destruction
+ * @cqs: CQs by handle; likewise
+ * @uars: doorbell pages in use
+ * @ext_features: PVRDMA_EXT_FEAT_* that the device offers, 0 without window
+ * @ext_inline: largest inline data
+ * @ext_counters: how many counters
+ * @mac: hardware address of the paired NIC, if the device names one
+ * @has_mac: it does
+ * @netdev_nb: follows network interfaces
+ * @netdev: the paired interface; protected by RTNL, reference held by ib_core
+ * @link: it is up and has a carrier; written under RTNL
+ * @port_work: finds the port's state and reports changes
+ * @port_active: last state reported; only @port_work uses it
+ * @netdev_new: @netdev was set since @port_work last ran
+ * @registered: @ibdev is registered; @port_work may talk of it
+ */
+struct pvrdma_dev {
+	struct ib_device ibdev;
+	struct pci_dev *pdev;
+	void __iomem *regs;
+	void __iomem *uar;
+
+	struct pvrdma_dsr *dsr;
+	dma_addr_t dsr_dma;
+	struct pvrdma_caps caps;
+	void *cmd_slot;
+	dma_addr_t cmd_slot_dma;
+	void *resp_slot;
+	dma_addr_t resp_slot_dma;
+
+	/* protects the slots */
+	struct mutex cmd_lock;
+	struct completion cmd_done;
+	u64 cmd_cookie;
+	bool dead;
+
+	struct pvrdma_pagedir async_ring;
+	struct pvrdma_pagedir cq_ring;
+	u32 async_head;
+	u32 cq_head;
+
+	struct xarray qps;
+	struct xarray cqs;
+	struct ida uars;
+
+	u32 ext_features;
+	u32 ext_inline;
+	u32 ext_counters;
+
+	u8 mac[ETH_ALEN];
+	bool has_mac;
+	struct notifier_block netdev_nb;
+	struct net_device *netdev;
+	bool link;
+	struct work_struct port_work;
+	bool port_active;
+	bool netdev_new;
+	bool registered;
+};
+
+/**
+ * struct pvrdma_ucontext - a program's context
+ * @ibctx: ib_core's part
+ * @handle: the device's
+ * @uar_index: its doorbell page in BAR2
+ * @ext_features: granted PVRDMA_EXT_FEAT_*; 0 is a stock context
+ * @ext_page: extension memory, shared by the program and the device
+ * @ext_dir: the pages as told to the device
+ * @ext_dma: DMA addresses of @ext_page
+ */
+struct pvrdma_ucontext {
+	struct ib_ucontext ibctx;
+	u32 handle;
+	u32 uar_index;
+	u32 ext_features;
+	struct page *ext_page[PVRDMA_EXT_PAGES];
+	struct pvrdma_pagedir ext_dir;
+	dma_addr_t ext_dma[PVRDMA_EXT_PAGES];
+};
+
+struct pvrdma_pd {
+	struct ib_pd ibpd;
+	u32 handle;
+};
+
+struct pvrdma_ah {
+	struct ib_ah ibah;
+	struct pvrdma_av av;
+};
+
+struct pvrdma_mr {
+	struct ib_mr ibmr;
+	u32 handle;
+	struct ib_umem *umem;
+	struct pvrdma_pagedir dir;
+};
+
+/**
+ * struct pvrdma_cq - a completion queue
+ * @ibcq: ib_core's part
+ * @handle: the device's
+ * @umem: a program's memory, NULL if the kernel uses the CQ
+ * @dir: header page and CQEs
+ * @lock: protects @head and the entries, kernel CQs only
+ * @head: next entry to read
+ * @refs: 1 while in the table, and 1 for each event handler at work
+ * @unused: @refs is 0
+ */
+struct pvrdma_cq {
+	struct ib_cq ibcq;
+	u32 handle;
+	struct ib_umem *umem;
+	struct pvrdma_pagedir dir;
+	/* protects head and entries */
+	spinlock_t lock;
+	u32 head;
+	refcount_t refs;
+	struct completion unused;
+};
+
+/**
+ * struct pvrdma_wq - one direction of a kernel QP
+ * @lock: protects @prod and the ring's entries
+ * @prod: where the next WQE goes
+ * @nwqe: slots, a power of two
+ * @wqe_size: bytes, a power of two of at most a page
+ * @max_sge: SGEs a WQE may have
+ * @first_page: page of slot 0 in the QP's directory
+ */
+struct pvrdma_wq {
+	/* protects prod and entries */
+	spinlock_t lock;
+	u32 prod;
+	u32 nwqe;
+	u32 wqe_size;
+	u32 max_sge;
+	u32 first_page;
+};
+
+/**
+ * struct pvrdma_qp - a queue pair
+ * @ibqp: ib_core's part
+ * @handle: the device's
+ * @state: protected by @mutex against changes, and read with READ_ONCE()
+ * @mutex: one modification at a time
+ * @sq_umem: a program's header page and send WQEs, NULL for a kernel QP
+ * @rq_umem: a program's receive WQEs
+ * @dir: header page, send WQEs, receive WQEs
+ * @sq: send queue of a kernel QP
+ * @rq: receive queue of a kernel QP
+ * @sq_sig_all: every WR makes a completion
+ * @qkey: as set by modify, used where a WR asks for the QP's own
+ * @port: port number
+ * @cap: capacities
+ * @refs: 1 while in the table, and 1 for each event handler at work
+ * @unused: @refs is 0
+ */
+struct pvrdma_qp {
+	struct ib_qp ibqp;
+	u32 handle;
+	enum ib_qp_state state;
+	/* one modification at a time */
+	struct mutex mutex;
+	struct ib_umem *sq_umem;
+	struct ib_umem *rq_umem;
+	struct pvrdma_pagedir dir;
+	struct pvrdma_wq sq;
+	struct pvrdma_wq rq;
+	bool sq_sig_all;
+	u32 qkey;
+	u32 port;
+	struct ib_qp_cap cap;
+	refcount_t refs;
+	struct completion unused;
+};
+
+static inline struct pvrdma_dev *to_pvdev(struct ib_device *ibdev)
+{
+	return container_of(ibdev, struct pvrdma_dev, ibdev);
+}
+
+static inline struct pvrdma_ucontext *to_pvctx(struct ib_ucontext *ibctx)
+{
+	return container_of(ibctx, struct pvrdma_ucontext, ibctx);
+}
+
+static inline struct pvrdma_pd *to_pvpd(struct ib_pd *ibpd)
+{
+	return container_of(ibpd, struct pvrdma_pd, ibpd);
+}
+
+static inline struct pvrdma_ah *to_pvah(struct ib_ah *ibah)
+{
+	return container_of(ibah, struct pvrdma_ah, ibah);
+}
+
+static inline struct pvrdma_mr *to_pvmr(struct ib_mr *ibmr)
+{
+	return container_of(ibmr, struct pvrdma_mr, ibmr);
+}
+
+static inline struct pvrdma_cq *to_pvcq(struct ib_cq *ibcq)
+{
+	return container_of(ibcq, struct pvrdma_cq, ibcq);
+}
+
+static inline struct pvrdma_qp *to_pvqp(struct ib_qp *ibqp)
+{
+	return container_of(ibqp, struct pvrdma_qp, ibqp);
+}
+
+/* A page's kernel address plus offset, of memory with kernel pages. */
+static inline void *pvrdma_dir_ptr(const struct pvrdma_pagedir *dir, u32 off)
+{
+	return dir->page[off >> PVRDMA_PAGE_SHIFT] +
+	       (off & (PVRDMA_PAGE_SIZE - 1));
+}
+
+static inline struct pvrdma_ring_state *
+pvrdma_dir_state(const struct pvrdma_pagedir *dir)
+{
+	return dir->page[0];
+}
+
+static inline u32 pvrdma_read(struct pvrdma_dev *dev, u32 reg)
+{
+	return readl(dev->regs + reg);
+}
+
+static inline void pvrdma_write(struct pvrdma_dev *dev, u32 reg, u32 value)
+{
+	writel(value, dev->regs + reg);
+}
+
+static inline bool pvrdma_dead(const struct pvrdma_dev *dev)
+{
+	return READ_ONCE(dev->dead);
+}
+
+/* cmd.c */
+void pvrdma_set_dead(struct pvrdma_dev *dev, const char *why);
+int pvrdma_cmd(struct pvrdma_dev *dev, void *req, size_t req_size, void *resp,
+	       size_t resp_size, u32 opcode);
+void pvrdma_cmd_destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle);
+
+/* event.c */
+int pvrdma_event_init(struct pvrdma_dev *dev);
+void pvrdma_event_stop(struct pvrdma_dev *dev);
+void pvrdma_event_free(struct pvrdma_dev *dev);
+int pvrdma_table_add(struct xarray *table, u32 handle, u32 limit, void *obj);
+
+/* netdev.c */
+void pvrdma_netdev_init(struct pvrdma_dev *dev);
+int pvrdma_netdev_start(struct pvrdma_dev *dev);
+void pvrdma_netdev_stop(struct pvrdma_dev *dev);
+
+/* pagedir.c */
+int pvrdma_pagedir_alloc(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir,
+			 u64 npages, bool with_pages);
+void pvrdma_pagedir_free(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir);
+void pvrdma_pagedir_set(struct pvrdma_pagedir *dir, u32 index, dma_addr_t addr);
+void pvrdma_pagedir_add_umem(struct pvrdma_pagedir *dir, u32 first,
+			     struct ib_umem *umem);
+
+/* device.c */
+extern const struct ib_device_ops pvrdma_dev_ops;
+int pvrdma_query_port_attr(struct pvrdma_dev *dev,
+			   struct pvrdma_port_attr *attr);
+
+/* stats.c */
+extern const struct ib_device_ops pvrdma_stats_ops;
+
+/* ucontext.c */
+int pvrdma_alloc_ucontext(struct ib_ucontext *ibctx, struct ib_udata *udata);
+void pvrdma_dealloc_ucontext(struct ib_ucontext *ibctx);
+void pvrdma_disassociate_ucontext(struct ib_ucontext *ibctx);
+int pvrdma_mmap(struct ib_ucontext *ibctx, struct vm_area_struct *vma);
+int pvrdma_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata);
+int pvrdma_dealloc_pd(struct ib_pd *ibpd, struct ib_udata *udata);
+
+/* mr.c */
+struct ib_mr *pvrdma_get_dma_mr(struct ib_pd *ibpd, int access);
+int pvrdma_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata);
+
+/* ah.c */
+int pvrdma_create_ah(struct ib_ah *ibah, struct rdma_ah_init_attr *init,
+		     struct ib_udata *udata);
+int pvrdma_destroy_ah(struct ib_ah *ibah, u32 flags);
+
+/* cqueue.c */
+int pvrdma_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata);
+int pvrdma_poll_cq(struct ib_cq *ibcq, int num, struct ib_wc *wc);
+int pvrdma_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags);
+void pvrdma_cq_forget_qp(struct pvrdma_cq *cq, u32 qp_handle);
+
+/* qp.c */
+int pvrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *init,
+		     struct ib_udata *udata);
+int pvrdma_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
+		     struct ib_udata *udata);
+int pvrdma_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
+		    struct ib_qp_init_attr *init);
+int pvrdma_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata);
+
+/* post.c */
+int pvrdma_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
+		     const struct ib_send_wr **bad);
+int pvrdma_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
+		     const struct ib_recv_wr **bad);
+
+#endif /* PVRDMA_H */
