@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Completion queues: the classic poll, the extended poll of ibv_create_cq_ex,
+ * arming, and removal of a QP's entries.
+ *
+ * The consumer index is published once per call, not per entry: the device only
+ * needs it to see free slots.  An entry whose QP is gone is dropped; its QP was
+ * destroyed by a thread that has not come to clean this CQ yet.
+ *
+ * An empty poll of a stock CQ writes one POLL doorbell and looks again, like the
+ * stock provider: to this library such a device may be any PVRDMA device, and
+ * one that completes lazily may count on it.  With an extended CQ polls touch
+ * memory only.
+ *
+ * Threads: everything under cq->lock; an extended poll holds it from a
+ * successful start_poll to end_poll.
+ */
+#include "pvrdma.h"
+
+/* ---- polling ------------------------------------------------------------------ */
+
+/* Entries that can be read; negative if the device's index is impossible. */
+static int pv_cq_fetch(struct pv_cq *cq)
+{
+	int n = pv_ring_fetch(&cq->ring);
+
+	if (n == 0 && !cq->arm) {
+		struct pv_context *ctx = to_pv_ctx(cq->vcq.cq.context);
+
+		pv_doorbell(&ctx->uar[PVRDMA_UAR_CQ / 4],
+			    cq->cqn | PVRDMA_UAR_CQ_POLL);
+		n = pv_ring_fetch(&cq->ring);
+	}
+	return n;
+}
+
+/*
+ * The next entry with a living QP, before the copied producer index; NULL if
+ * there is none.  Moves `head` past it: the slot stays ours until the index is
+ * released.
+ */
+static struct pvrdma_cqe *pv_cq_take(struct pv_cq *cq, uint32_t *qpn)
+{
+	struct pv_context *ctx = to_pv_ctx(cq->vcq.cq.context);
+
+	while (cq->ring.head != cq->ring.tail) {
+		struct pvrdma_cqe *cqe =
+			&cq->cqe[pv_ring_slot(&cq->ring, cq->ring.head)];
+		struct pv_qp *qp = ctx->qp_tbl[cqe->qp & 0xffff];
+
+		cq->ring.head = pv_ring_next(&cq->ring, cq->ring.head);
+		if (qp) {
+			*qpn = qp->vqp.qp.qp_num;
+			return cqe;
+		}
+	}
+	return NULL;
+}
+
+static void pv_fill_wc(struct ibv_wc *wc, const struct pvrdma_cqe *cqe,
+		       uint32_t qpn)
+{
+	wc->wr_id = cqe->wr_id;
+	wc->status = (enum ibv_wc_status)cqe->status;
+	wc->opcode = pv_wc_opcode(cqe->opcode);
+	wc->vendor_err = cqe->vendor_err;
+	wc->byte_len = cqe->byte_len;
+	wc->imm_data = cqe->imm_data;
+	wc->qp_num = qpn;
+	wc->src_qp = cqe->src_qp;
+	wc->wc_flags = pv_wc_flags(cqe->wc_flags);
+	wc->pkey_index = cqe->pkey_index;
+	wc->slid = cqe->slid;
+	wc->sl = cqe->sl;
+	wc->dlid_path_bits = cqe->dlid_path_bits;
+}
+
+int pv_poll_cq(struct ibv_cq *ibcq, int num_entries, struct ibv_wc *wc)
+{
+	struct pv_cq *cq = to_pv_cq(ibcq);
+	struct pvrdma_cqe *cqe;
+	uint32_t qpn;
+	int avail, n = 0;
+
+	if (num_entries < 1)
+		return 0;
+	pv_lock(&cq->lock);
+	avail = pv_cq_fetch(cq);
+	if (avail > 0) {
+		while (n < num_entries && (cqe = pv_cq_take(cq, &qpn)))
+			pv_fill_wc(&wc[n++], cqe, qpn);
+		pv_ring_release(&cq->ring);
+	}
+	pv_unlock(&cq->lock);
+	return avail < 0 ? -EIO : n;
+}
+
+/* ---- extended polling ------------------------------------------------------------ */
+
+static struct pv_cq *cq_of_ex(struct ibv_cq_ex *cq)
+{
+	return container_of(cq, struct pv_cq, vcq.cq_ex);
+}
+
+static int pv_ex_next(struct ibv_cq_ex *ibcq)
+{
+	struct pv_cq *cq = cq_of_ex(ibcq);
+	int avail;
+
+	cq->cur = pv_cq_take(cq, &cq->cur_qpn);
+	if (!cq->cur) {
+		avail = pv_ring_fetch(&cq->ring);
+		if (avail < 0)
+			return EIO;
+		cq->cur = pv_cq_take(cq, &cq->cur_qpn);
+		if (!cq->cur)
+			return ENOENT;
+	}
+	ibcq->wr_id = cq->cur->wr_id;
+	ibcq->status = (enum ibv_wc_status)cq->cur->status;
+	return 0;
+}
+
+static int pv_ex_start(struct ibv_cq_ex *ibcq, struct ibv_poll_cq_attr *attr)
+{
+	struct pv_cq *cq = cq_of_ex(ibcq);
+	int avail, ret;
+
+	if (attr->comp_mask)
+		return EINVAL;
+	pv_lock(&cq->lock);
+	avail = pv_cq_fetch(cq);
+	if (avail > 0) {
+		ret = pv_ex_next(ibcq);
+		if (!ret)
+			return 0;
+		/* Only entries of dead QPs were there. */
+		pv_ring_release(&cq->ring);
+	} else {
+		ret = avail < 0 ? EIO : ENOENT;
+	}
+	pv_unlock(&cq->lock);
+	return ret;
+}
+
+static void pv_ex_end(struct ibv_cq_ex *ibcq)
+{
+	struct pv_cq *cq = cq_of_ex(ibcq);
+
+	cq->cur = NULL;
+	pv_ring_release(&cq->ring);
+	pv_unlock(&cq->lock);
+}
+
+static enum ibv_wc_opcode pv_ex_opcode(struct ibv_cq_ex *cq)
+{
+	return pv_wc_opcode(cq_of_ex(cq)->cur->opcode);
+}
+
+static uint32_t pv_ex_vendor_err(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->cur->vendor_err;
+}
+
+static uint32_t pv_ex_byte_len(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->cur->byte_len;
+}
+
+static __be32 pv_ex_imm_data(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->cur->imm_data;
+}
+
+static uint32_t pv_ex_qp_num(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->cur_qpn;
+}
+
+static uint32_t pv_ex_src_qp(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->cur->src_qp;
+}
+
+static unsigned int pv_ex_wc_flags(struct ibv_cq_ex *cq)
+{
+	return pv_wc_flags(cq_of_ex(cq)->cur->wc_flags);
+}
+
+static uint32_t pv_ex_slid(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->cur->slid;
+}
+
+static uint8_t pv_ex_sl(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->cur->sl;
+}
+
+static uint8_t pv_ex_dlid_path_bits(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->cur->dlid_path_bits;
+}
+
+/* Every field is in every CQE, so all readers are there whatever was asked. */
+static void pv_ex_setup(struct ibv_cq_ex *cq)
+{
+	cq->start_poll = pv_ex_start;
+	cq->next_poll = pv_ex_next;
+	cq->end_poll = pv_ex_end;
+	cq->read_opcode = pv_ex_opcode;
+	cq->read_vendor_err = pv_ex_vendor_err;
+	cq->read_byte_len = pv_ex_byte_len;
+	cq->read_imm_data = pv_ex_imm_data;
+	cq->read_qp_num = pv_ex_qp_num;
+	cq->read_src_qp = pv_ex_src_qp;
+	cq->read_wc_flags = pv_ex_wc_flags;
+	cq->read_slid = pv_ex_slid;
+	cq->read_sl = pv_ex_sl;
+	cq->read_dlid_path_bits = pv_ex_dlid_path_bits;
+}
+
+/* ---- arming, cleaning ------------------------------------------------------------- */
+
+int pv_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
+{
+	struct pv_context *ctx = to_pv_ctx(ibcq->context);
+	struct pv_cq *cq = to_pv_cq(ibcq);
+
+	if (cq->arm)
+		pv_arm(cq->arm, solicited_only);
+	else
+		pv_doorbell(&ctx->uar[PVRDMA_UAR_CQ / 4],
+			    cq->cqn | (solicited_only ? PVRDMA_UAR_CQ_ARM_SOL :
+							PVRDMA_UAR_CQ_ARM));
+	return 0;
+}
+
+/* Remove the entries of a QP that the device has finished with. */
+void pv_cq_clean(struct pv_cq *cq, uint32_t qp_handle)
+{
+	pv_lock(&cq->lock);
+	pv_ring_clean(&cq->ring, cq->cqe, qp_handle);
+	pv_unlock(&cq->lock);
+}
+
+/* ---- life ---------------------------------------------------------------------------- */
+
+static void pv_cq_lay_out(struct pv_cq *cq, bool ext)
+{
+	if (ext) {
+		struct pvrdma_ext_ring *h = cq->buf.addr;
+
+		cq->ring.prod = &h->rx_prod_tail.value;
+		cq->ring.cons = &h->rx_cons_head.value;
+		cq->arm = &h->arm.value;
+	} else {
+		struct pvrdma_ring_state *h = cq->buf.addr;
+
+		cq->ring.prod = &h->rx.prod_tail;
+		cq->ring.cons = &h->rx.cons_head;
+	}
+	cq->cqe = (struct pvrdma_cqe *)((char *)cq->buf.addr +
+					PVRDMA_PAGE_SIZE);
+}
+
+/* @locked: false if the program promised to use the CQ from one thread. */
+static struct pv_cq *pv_cq_make(struct pv_context *ctx, uint32_t cqe,
+				struct ibv_comp_channel *channel,
+				uint32_t comp_vector, bool locked)
+{
+	struct pv_cmd_create_cq cmd = {};
+	struct pv_cmd_create_cq_resp resp = {};
+	struct pv_cq *cq;
+	int ret = EINVAL;
+
+	if (cqe < 1 || cqe > PV_MAX_SLOTS)
+		goto err;
+	ret = ENOMEM;
+	cq = calloc(1, sizeof(*cq));
+	if (!cq)
+		goto err;
+	cq->ring.n = pv_roundup_pow2(cqe);
+	ret = pv_buf_alloc(&cq->buf, PVRDMA_PAGE_SIZE +
+				     (size_t)cq->ring.n * sizeof(*cq->cqe));
+	if (ret)
+		goto err_free;
+	pv_cq_lay_out(cq, ctx->ext);
+	pv_lock_init(&cq->lock, locked);
+
+	cmd.drv_payload.buf_addr = (uintptr_t)cq->buf.addr;
+	cmd.drv_payload.buf_size = cq->buf.length;
+	cmd.drv_payload.ext.flags = ctx->ext ? PVRDMA_EXT_OBJ_RING : 0;
+	ret = ibv_cmd_create_cq(&ctx->vctx.context, cq->ring.n, channel,
+				comp_vector, &cq->vcq.cq, &cmd.ibv_cmd,
+				sizeof(cmd), &resp.ibv_resp, sizeof(resp));
+	if (ret)
+		goto err_lock;
+	cq->cqn = resp.drv_payload.cqn;
+	/* The device confirms the size; another one would not fit the buffer. */
+	if ((uint32_t)cq->vcq.cq.cqe != cq->ring.n) {
+		ibv_cmd_destroy_cq(&cq->vcq.cq);
+		ret = EIO;
+		goto err_lock;
+	}
+	return cq;
+
+err_lock:
+	pv_lock_destroy(&cq->lock);
+	pv_buf_free(&cq->buf);
+err_free:
+	free(cq);
+err:
+	errno = ret;
+	return NULL;
+}
+
+struct ibv_cq *pv_create_cq(struct ibv_context *context, int cqe,
+			    struct ibv_comp_channel *channel, int comp_vector)
+{
+	struct pv_cq *cq = pv_cq_make(to_pv_ctx(context), cqe < 0 ? 0 : cqe,
+				      channel, comp_vector, true);
+
+	return cq ? &cq->vcq.cq : NULL;
+}
+
+struct ibv_cq_ex *pv_create_cq_ex(struct ibv_context *context,
+				  struct ibv_cq_init_attr_ex *attr)
+{
+	const uint32_t masks = IBV_CQ_INIT_ATTR_MASK_FLAGS |
+			       IBV_CQ_INIT_ATTR_MASK_PD;
+	bool locked = true;
+	struct pv_cq *cq;
+
+	if (!check_comp_mask(attr->comp_mask, masks) ||
+	    !check_comp_mask(attr->wc_flags, IBV_WC_STANDARD_FLAGS)) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) {
+		if (!check_comp_mask(attr->flags,
+				     IBV_CREATE_CQ_ATTR_SINGLE_THREADED)) {
+			errno = EOPNOTSUPP;
+			return NULL;
+		}
+		if (attr->flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED)
+			locked = false;
+	}
+	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) {
+		if (!attr->parent_domain ||
+		    !to_pv_pd(attr->parent_domain)->inner) {
+			errno = EINVAL;
+			return NULL;
+		}
+		if (to_pv_pd(attr->parent_domain)->td)
+			locked = false;
+	}
+	cq = pv_cq_make(to_pv_ctx(context), attr->cqe, attr->channel,
+			attr->comp_vector, locked);
+	if (!cq)
+		return NULL;
+	pv_ex_setup(&cq->vcq.cq_ex);
+	return &cq->vcq.cq_ex;
+}
+
+int pv_destroy_cq(struct ibv_cq *ibcq)
+{
+	struct pv_cq *cq = to_pv_cq(ibcq);
+	int ret = ibv_cmd_destroy_cq(ibcq);
+
+	if (ret)
+		return ret;
+	pv_lock_destroy(&cq->lock);
+	pv_buf_free(&cq->buf);
+	free(cq);
+	return 0;
+}

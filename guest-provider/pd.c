@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Protection domains, thread and parent domains, memory regions, address
+ * handles: what has no data path of its own.
+ *
+ * A parent domain with a thread domain is the program's promise that the queues
+ * made in it are used by one thread at a time; they go without locks.
+ */
+#include <arpa/inet.h>
+
+#include "pvrdma.h"
+
+struct ibv_pd *pv_alloc_pd(struct ibv_context *context)
+{
+	struct ibv_alloc_pd cmd;
+	struct pv_cmd_alloc_pd_resp resp = {};
+	struct pv_pd *pd = calloc(1, sizeof(*pd));
+	int ret;
+
+	if (!pd)
+		return NULL;
+	ret = ibv_cmd_alloc_pd(context, &pd->ibv_pd, &cmd, sizeof(cmd),
+			       &resp.ibv_resp, sizeof(resp));
+	if (ret) {
+		free(pd);
+		errno = ret;
+		return NULL;
+	}
+	pd->pdn = resp.drv_payload.pdn;
+	return &pd->ibv_pd;
+}
+
+/* Both kinds; EBUSY while a parent domain is around it. */
+int pv_dealloc_pd(struct ibv_pd *ibpd)
+{
+	struct pv_pd *pd = to_pv_pd(ibpd);
+	int ret;
+
+	if (__atomic_load_n(&pd->refs, __ATOMIC_ACQUIRE))
+		return EBUSY;
+	if (pd->inner) {
+		__atomic_sub_fetch(&pd->inner->refs, 1, __ATOMIC_RELEASE);
+		if (pd->td)
+			__atomic_sub_fetch(&pd->td->refs, 1, __ATOMIC_RELEASE);
+	} else {
+		ret = ibv_cmd_dealloc_pd(ibpd);
+		if (ret)
+			return ret;
+	}
+	free(pd);
+	return 0;
+}
+
+struct ibv_td *pv_alloc_td(struct ibv_context *context,
+			   struct ibv_td_init_attr *attr)
+{
+	struct pv_td *td;
+
+	if (attr->comp_mask) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	td = calloc(1, sizeof(*td));
+	if (!td)
+		return NULL;
+	td->ibv_td.context = context;
+	return &td->ibv_td;
+}
+
+int pv_dealloc_td(struct ibv_td *ibtd)
+{
+	struct pv_td *td = to_pv_td(ibtd);
+
+	if (__atomic_load_n(&td->refs, __ATOMIC_ACQUIRE))
+		return EBUSY;
+	free(td);
+	return 0;
+}
+
+struct ibv_pd *pv_alloc_parent_domain(struct ibv_context *context,
+				      struct ibv_parent_domain_init_attr *attr)
+{
+	struct pv_pd *pd;
+
+	if (ibv_check_alloc_parent_domain(attr))
+		return NULL;
+	/* Allocators of the program's own are not supported. */
+	if (attr->comp_mask) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	pd = calloc(1, sizeof(*pd));
+	if (!pd)
+		return NULL;
+	pd->inner = to_pv_pd(attr->pd);
+	if (pd->inner->inner)
+		pd->inner = pd->inner->inner;
+	pd->pdn = pd->inner->pdn;
+	__atomic_add_fetch(&pd->inner->refs, 1, __ATOMIC_RELAXED);
+	if (attr->td) {
+		pd->td = to_pv_td(attr->td);
+		__atomic_add_fetch(&pd->td->refs, 1, __ATOMIC_RELAXED);
+	}
+	ibv_initialize_parent_domain(&pd->ibv_pd, &pd->inner->ibv_pd);
+	return &pd->ibv_pd;
+}
+
+/*
+ * The ABI has no field for an address of its own: a region's remote address is
+ * the program's.  The in-tree driver ignores another wish; here it is an error,
+ * because every remote access would silently go elsewhere.
+ */
+struct ibv_mr *pv_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
+			 uint64_t hca_va, int access)
+{
+	struct ib_uverbs_reg_mr_resp resp;
+	struct ibv_reg_mr cmd;
+	struct verbs_mr *vmr;
+	int ret;
+
+	if (hca_va != (uintptr_t)addr) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	vmr = calloc(1, sizeof(*vmr));
+	if (!vmr)
+		return NULL;
+	ret = ibv_cmd_reg_mr(pd, addr, length, hca_va, access, vmr, &cmd,
+			     sizeof(cmd), &resp, sizeof(resp));
+	if (ret) {
+		free(vmr);
+		errno = ret;
+		return NULL;
+	}
+	return &vmr->ibv_mr;
+}
+
+int pv_dereg_mr(struct verbs_mr *vmr)
+{
+	int ret = ibv_cmd_dereg_mr(vmr);
+
+	if (ret)
+		return ret;
+	free(vmr);
+	return 0;
+}
+
+/*
+ * Address handles live in the program only.  The GID must be one whose MAC can
+ * be found: link-local, IPv4-mapped or multicast, as the stock provider has it.
+ */
+static bool pv_gid_has_mac(const union ibv_gid *gid)
+{
+	static const uint8_t link_local[8] = {0xfe, 0x80};
+	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+
+	return gid->raw[0] == 0xff ||
+	       !memcmp(gid->raw, link_local, sizeof(link_local)) ||
+	       !memcmp(gid->raw, mapped, sizeof(mapped));
+}
+
+struct ibv_ah *pv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
+{
+	struct ibv_port_attr port;
+	struct pv_ah *ah;
+
+	if (!attr->is_global || !pv_gid_has_mac(&attr->grh.dgid)) {
+		errno = EINVAL;
+		return NULL;
+	}
+	if (ibv_query_port(pd->context, attr->port_num, &port))
+		return NULL;
+	if (port.link_layer != IBV_LINK_LAYER_ETHERNET) {
+		errno = EINVAL;
+		return NULL;
+	}
+	ah = calloc(1, sizeof(*ah));
+	if (!ah)
+		return NULL;
+	ah->av.port_pd = to_pv_pd(pd)->pdn | (uint32_t)attr->port_num << 24;
+	ah->av.sl_tclass_flowlabel =
+		(uint32_t)attr->grh.traffic_class << 20 |
+		(attr->grh.flow_label & 0xfffff);
+	memcpy(ah->av.dgid, attr->grh.dgid.raw, sizeof(ah->av.dgid));
+	ah->av.src_path_bits = attr->src_path_bits | 0x80;
+	ah->av.gid_index = attr->grh.sgid_index;
+	ah->av.hop_limit = attr->grh.hop_limit;
+	if (ibv_resolve_eth_l2_from_gid(pd->context, attr, ah->av.dmac, NULL)) {
+		free(ah);
+		return NULL;
+	}
+	return &ah->ibv_ah;
+}
+
+int pv_destroy_ah(struct ibv_ah *ah)
+{
+	free(to_pv_ah(ah));
+	return 0;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * ibv_post_send, ibv_post_recv and their SRQ cousin.
+ *
+ * The WQEs of a list are written one after the other and handed over together:
+ * one producer index, one notification.  Where a request cannot be taken, those
+ * before it go out and *bad_wr names it.
+ *
+ * Threads: under the queue's lock.
+ */
+#include "pvrdma.h"
+
+int pv_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr,
+		 struct ibv_send_wr **bad_wr)
+{
+	struct pv_qp *qp = to_pv_qp(ibqp);
+	struct pv_wq *sq = &qp->sq;
+	uint32_t first;
+	int ret = 0;
+
+	/* The rest of the state machine is the device's. */
+	if (unlikely(ibqp->state < IBV_QPS_RTS)) {
+		*bad_wr = wr;
+		return EINVAL;
+	}
+	pv_lock(&sq->lock);
+	for (first = sq->ring.tail; wr; wr = wr->next) {
+		if (unlikely(!pv_ring_has_space(&sq->ring)))
+			ret = ENOMEM;
+		else
+			ret = pv_wqe_send(pv_wq_slot(sq), &sq->lim, qp->ud, wr);
+		if (unlikely(ret)) {
+			*bad_wr = wr;
+			break;
+		}
+		pv_wq_advance(sq);
+	}
+	if (sq->ring.tail != first)
+		pv_wq_submit(sq);
+	pv_unlock(&sq->lock);
+	return ret;
+}
+
+/* Post receives to a QP's own or a shared queue. */
+int pv_wq_recv(struct pv_wq *wq, struct ibv_recv_wr *wr,
+	       struct ibv_recv_wr **bad_wr)
+{
+	uint32_t first;
+	int ret = 0;
+
+	pv_lock(&wq->lock);
+	for (first = wq->ring.tail; wr; wr = wr->next) {
+		if (unlikely(!pv_ring_has_space(&wq->ring)))
+			ret = ENOMEM;
+		else
+			ret = pv_wqe_recv(pv_wq_slot(wq), wq->lim.max_sge, wr);
+		if (unlikely(ret)) {
+			*bad_wr = wr;
+			break;
+		}
+		pv_wq_advance(wq);
+	}
+	if (wq->ring.tail != first)
+		pv_wq_submit(wq);
+	pv_unlock(&wq->lock);
+	return ret;
+}
+
+int pv_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr,
+		 struct ibv_recv_wr **bad_wr)
+{
+	struct pv_qp *qp = to_pv_qp(ibqp);
+
+	if (unlikely(!qp->rq.slots || ibqp->state == IBV_QPS_RESET)) {
+		*bad_wr = wr;
+		return EINVAL;
+	}
+	return pv_wq_recv(&qp->rq, wr, bad_wr);
+}
+
+int pv_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr,
+		     struct ibv_recv_wr **bad_wr)
+{
+	return pv_wq_recv(&to_pv_srq(srq)->rq, wr, bad_wr);
+}

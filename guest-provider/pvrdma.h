@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * The provider's objects and the kernel's part of the user ABI.
+ *
+ * Two modes, chosen per context when it is opened: stock, as the in-tree driver
+ * and its provider speak, and extended (pvrdma/ext.h), if the driver granted it.
+ * The mode decides where a queue's shared words lie and how the device is told
+ * of new work; all other code is common.
+ *
+ * Locks:
+ *   context.qp_lock  the life of QP handles: from the kernel's answer to the
+ *                    table entry, and back; taken first
+ *   cq.lock          the CQ's ring and what a poll in progress remembers; of two
+ *                    the one at the lower address first
+ *   wq.lock          the queue's ring and slots, and an open ibv_wr_* batch
+ * No thread holds a cq.lock and a wq.lock.
+ */
+#ifndef PV_PVRDMA_H
+#define PV_PVRDMA_H
+
+#include <config.h>
+#include <endian.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ccan/container_of.h>
+#include <infiniband/driver.h>
+#include <util/compiler.h>
+#include <util/udma_barrier.h>
+
+#include "ring.h"
+#include "wqe.h"
+
+#if __BYTE_ORDER != __LITTLE_ENDIAN
+#error "the device ABI is little-endian and this code does not convert"
+#endif
+
+#define PV_UVERBS_ABI 3
+#define PV_QP_TABLE   65536u /* handles of the ABI */
+
+/* ---- what goes through uverbs -------------------------------------------- */
+
+struct pv_alloc_pd_resp {
+	__u32 pdn;
+	__u32 reserved;
+};
+
+struct pv_create_cq_req {
+	__aligned_u64 buf_addr;
+	__u32 buf_size;
+	__u32 reserved;
+	struct pvrdma_ext_obj_req ext;
+};
+
+struct pv_create_cq_resp {
+	__u32 cqn;
+	__u32 reserved;
+};
+
+struct pv_create_srq_req {
+	__aligned_u64 buf_addr;
+	__u32 buf_size;
+	__u32 reserved;
+};
+
+struct pv_create_srq_resp {
+	__u32 srqn;
+	__u32 reserved;
+};
+
+struct pv_create_qp_req {
+	__aligned_u64 rbuf_addr;
+	__aligned_u64 sbuf_addr;
+	__u32 rbuf_size;
+	__u32 sbuf_size;
+	__aligned_u64 qp_addr; /* not used by any driver */
+	struct pvrdma_ext_obj_req ext;
+};
+
+struct pv_create_qp_resp {
+	__u32 qpn;
+	__u32 qp_handle;
+};
+
+/* The macros below want a nameless copy of each; drv_payload is enough here. */
+#define _STRUCT_pvrdma_ext_ucontext_req struct {}
+#define _STRUCT_pvrdma_ext_ucontext_resp struct {}
+#define _STRUCT_pv_alloc_pd_resp struct {}
+#define _STRUCT_pv_create_cq_req struct {}
+#define _STRUCT_pv_create_cq_resp struct {}
+#define _STRUCT_pv_create_srq_req struct {}
+#define _STRUCT_pv_create_srq_resp struct {}
+#define _STRUCT_pv_create_qp_req struct {}
+#define _STRUCT_pv_create_qp_resp struct {}
+
+DECLARE_DRV_CMD(pv_cmd_ucontext, IB_USER_VERBS_CMD_GET_CONTEXT,
+		pvrdma_ext_ucontext_req, pvrdma_ext_ucontext_resp);
+DECLARE_DRV_CMD(pv_cmd_alloc_pd, IB_USER_VERBS_CMD_ALLOC_PD,
+		empty, pv_alloc_pd_resp);
+DECLARE_DRV_CMD(pv_cmd_create_cq, IB_USER_VERBS_CMD_CREATE_CQ,
+		pv_create_cq_req, pv_create_cq_resp);
+DECLARE_DRV_CMD(pv_cmd_create_srq, IB_USER_VERBS_CMD_CREATE_SRQ,
+		pv_create_srq_req, pv_create_srq_resp);
+DECLARE_DRV_CMD(pv_cmd_create_qp, IB_USER_VERBS_CMD_CREATE_QP,
+		pv_create_qp_req, pv_create_qp_resp);
+
+/* ---- objects --------------------------------------------------------------- */
+
+/* A spin lock, or nothing where the program promised a single thread. */
+struct pv_lock {
+	pthread_spinlock_t spin;
+	bool needed;
+};
+
+static inline void pv_lock_init(struct pv_lock *l, bool needed)
+{
+	pthread_spin_init(&l->spin, PTHREAD_PROCESS_PRIVATE);
+	l->needed = needed;
+}
+
+static inline void pv_lock_destroy(struct pv_lock *l)
+{
+	pthread_spin_destroy(&l->spin);
+}
+
+static inline void pv_lock(struct pv_lock *l)
+{
+	if (l->needed)
+		pthread_spin_lock(&l->spin);
+}
+
+static inline void pv_unlock(struct pv_lock *l)
+{
+	if (l->needed)
+		pthread_spin_unlock(&l->spin);
+}
+
+/* Page-aligned memory that the device reads and writes. */
+struct pv_buf {
+	void *addr;
+	size_t length;
+};
+
+struct pv_device {
+	struct verbs_device vdev;
+};
+
+struct pv_qp;
+
+struct pv_context {
+	struct verbs_context vctx;
+	uint32_t *uar;              /* doorbell page, write only */
+	struct pvrdma_ext_mem *ext; /* NULL in stock mode */
+	uint32_t max_inline;        /* bytes an extended QP may ask for */
+	pthread_mutex_t qp_lock;
+	struct pv_qp **qp_tbl;      /* by handle; read with a cq.lock */
+};
+
+struct pv_td {
+	struct ibv_td ibv_td;
+	int refs; /* parent domains */
+};
+
+/* A protection domain, or a parent domain around one. */
+struct pv_pd {
+	struct ibv_pd ibv_pd;
+	uint32_t pdn;
+	int refs;            /* parent domains around this one */
+	struct pv_pd *inner; /* set in a parent domain */
+	struct pv_td *td;    /* a parent domain's, may be NULL */
+};
+
+struct pv_cq {
+	struct verbs_cq vcq;
+	struct pv_lock lock;
+	struct pv_ring ring; /* we consume */
+	struct pvrdma_cqe *cqe;
+	uint32_t *arm;       /* NULL: armed by doorbell */
+	struct pvrdma_cqe *cur; /* ibv_start_poll: the current completion */
+	uint32_t cur_qpn;
+	uint32_t cqn;
+	struct pv_buf buf;
+};
+
+/* A send, receive or shared receive queue. */
+struct pv_wq {
+	struct pv_lock lock;
+	struct pv_ring ring; /* we produce */
+	char *slots;
+	uint32_t wqe_shift;
+	struct pv_wqe_limits lim;
+	struct pv_bell bell; /* kick is NULL in stock queues */
+	uint32_t *db;        /* the doorbell register... */
+	uint32_t db_value;   /* ...and what to write there */
+};
+
+struct pv_srq {
+	struct verbs_srq vsrq;
+	struct pv_wq rq;
+	struct pv_buf buf;
+	uint32_t srqn;
+};
+
+struct pv_qp {
+	struct verbs_qp vqp;
+	struct pv_wq sq;
+	struct pv_wq rq; /* slots NULL with an SRQ */
+	uint32_t handle;
+	bool ud;
+	/* An open ibv_wr_start: guarded by sq.lock. */
+	struct pvrdma_sq_wqe_hdr *wr_cur;
+	uint32_t wr_first; /* index to go back to */
+	int wr_err;
+	struct pv_buf sbuf;
+	struct pv_buf rbuf;
+};
+
+static inline struct pv_context *to_pv_ctx(struct ibv_context *c)
+{
+	return container_of(c, struct pv_context, vctx.context);
+}
+
+static inline struct pv_pd *to_pv_pd(struct ibv_pd *pd)
+{
+	return container_of(pd, struct pv_pd, ibv_pd);
+}
+
+static inline struct pv_td *to_pv_td(struct ibv_td *td)
+{
+	return container_of(td, struct pv_td, ibv_td);
+}
+
+static inline struct pv_cq *to_pv_cq(struct ibv_cq *cq)
+{
+	return container_of(cq, struct pv_cq, vcq.cq);
+}
+
+static inline struct pv_srq *to_pv_srq(struct ibv_srq *srq)
+{
+	return container_of(srq, struct pv_srq, vsrq.srq);
+}
+
+static inline struct pv_qp *to_pv_qp(struct ibv_qp *qp)
+{
+	return container_of(qp, struct pv_qp, vqp.qp);
+}
+
+/* ---- the data path's common parts ------------------------------------------ */
+
+static inline void pv_doorbell(uint32_t *reg, uint32_t value)
+{
+	udma_to_device_barrier();
+	*(volatile uint32_t *)reg = value;
+}
+
+static inline void *pv_wq_slot(const struct pv_wq *wq)
+{
+	uint32_t slot = pv_ring_slot(&wq->ring, wq->ring.tail);
+
+	return wq->slots + ((size_t)slot << wq->wqe_shift);
+}
+
+static inline void pv_wq_advance(struct pv_wq *wq)
+{
+	wq->ring.tail = pv_ring_next(&wq->ring, wq->ring.tail);
+}
+
+/* Publish what was queued and tell the device, once for any number. */
+static inline void pv_wq_submit(struct pv_wq *wq)
+{
+	pv_ring_publish(&wq->ring);
+	if (!wq->bell.kick || pv_bell_set(&wq->bell))
+		pv_doorbell(wq->db, wq->db_value);
+}
+
+/* ---- functions of the files ------------------------------------------------- */
+
+/* context.c */
+int pv_buf_alloc(struct pv_buf *buf, size_t size);
+void pv_buf_free(struct pv_buf *buf);
+
+/* pd.c */
+struct ibv_pd *pv_alloc_pd(struct ibv_context *context);
+int pv_dealloc_pd(struct ibv_pd *pd);
+struct ibv_td *pv_alloc_td(struct ibv_context *context,
+			   struct ibv_td_init_attr *attr);
+int pv_dealloc_td(struct ibv_td *td);
+struct ibv_pd *pv_alloc_parent_domain(struct ibv_context *context,
+				      struct ibv_parent_domain_init_attr *attr);
+struct ibv_mr *pv_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
+			 uint64_t hca_va, int access);
+int pv_dereg_mr(struct verbs_mr *vmr);
+struct ibv_ah *pv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr);
+int pv_destroy_ah(struct ibv_ah *ah);
+
+/* cq.c */
+struct ibv_cq *pv_create_cq(struct ibv_context *context, int cqe,
+			    struct ibv_comp_channel *channel, int comp_vector);
+struct ibv_cq_ex *pv_create_cq_ex(struct ibv_context *context,
+				  struct ibv_cq_init_attr_ex *attr);
+int pv_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc);
+int pv_req_notify_cq(struct ibv_cq *cq, int solicited_only);
+int pv_destroy_cq(struct ibv_cq *cq);
+void pv_cq_clean(struct pv_cq *cq, uint32_t qp_handle);
+
+/* qp.c */
+struct ibv_qp *pv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
+struct ibv_qp *pv_create_qp_ex(struct ibv_context *context,
+			       struct ibv_qp_init_attr_ex *attr);
+int pv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
+		struct ibv_qp_init_attr *init_attr);
+int pv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask);
+int pv_destroy_qp(struct ibv_qp *qp);
+
+/* srq.c */
+struct ibv_srq *pv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr);
+int pv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask);
+int pv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr);
+int pv_destroy_srq(struct ibv_srq *srq);
+int pv_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr,
+		     struct ibv_recv_wr **bad_wr);
+
+/* post.c */
+int pv_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr,
+		 struct ibv_send_wr **bad_wr);
+int pv_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr,
+		 struct ibv_recv_wr **bad_wr);
+int pv_wq_recv(struct pv_wq *wq, struct ibv_recv_wr *wr,
+	       struct ibv_recv_wr **bad_wr);
+
+/* wr.c */
+int pv_wr_setup(struct pv_qp *qp, uint64_t ops);
+
+#endif /* PV_PVRDMA_H */

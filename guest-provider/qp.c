@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * The life of queue pairs.
+ *
+ * Memory: one buffer of a header page and the send WQEs, one of the receive
+ * WQEs (none with an SRQ).  In the header page lie the four ring words: at
+ * offset 0 in a stock QP, a cache line each in an extended one.
+ *
+ * A QP handle may be given out again as soon as the kernel has destroyed its
+ * QP, while entries of the old one still lie in the CQs.  So the kernel's call
+ * and our table are changed together under ctx->qp_lock, at both ends of a QP's
+ * life: a new QP cannot be entered before the old one is swept out.
+ */
+#include "pvrdma.h"
+
+#define PV_MAX_SGE 1024u
+
+/* ---- memory -------------------------------------------------------------------- */
+
+static int pv_qp_size_send(struct pv_qp *qp, const struct pv_context *ctx,
+			   const struct ibv_qp_cap *cap)
+{
+	struct pv_wq *sq = &qp->sq;
+	uint32_t inline_max = ctx->ext ? cap->max_inline_data : 0;
+	uint32_t size, room;
+
+	if (cap->max_send_wr > PV_MAX_SLOTS ||
+	    cap->max_send_sge > PV_MAX_SGE ||
+	    inline_max > ctx->max_inline)
+		return EINVAL;
+	sq->lim.max_sge = cap->max_send_sge ? cap->max_send_sge : 1;
+	sq->ring.n = pv_roundup_pow2(cap->max_send_wr ? cap->max_send_wr : 1);
+	size = pv_sq_wqe_size(sq->lim.max_sge, inline_max);
+	sq->wqe_shift = __builtin_ctz(size);
+	/* What rounding up left over is there anyway: use it. */
+	room = size - sizeof(struct pvrdma_sq_wqe_hdr);
+	sq->lim.max_inline = room < ctx->max_inline ? room : ctx->max_inline;
+	return 0;
+}
+
+static int pv_qp_size_recv(struct pv_qp *qp, const struct ibv_qp_cap *cap)
+{
+	struct pv_wq *rq = &qp->rq;
+
+	if (cap->max_recv_wr > PV_MAX_SLOTS ||
+	    cap->max_recv_sge > PV_MAX_SGE)
+		return EINVAL;
+	rq->lim.max_sge = cap->max_recv_sge ? cap->max_recv_sge : 1;
+	rq->ring.n = pv_roundup_pow2(cap->max_recv_wr ? cap->max_recv_wr : 1);
+	rq->wqe_shift = __builtin_ctz(pv_rq_wqe_size(rq->lim.max_sge));
+	return 0;
+}
+
+static void pv_qp_point_rings(struct pv_qp *qp, bool ext)
+{
+	if (ext) {
+		struct pvrdma_ext_ring *h = qp->sbuf.addr;
+
+		qp->sq.ring.prod = &h->tx_prod_tail.value;
+		qp->sq.ring.cons = &h->tx_cons_head.value;
+		qp->rq.ring.prod = &h->rx_prod_tail.value;
+		qp->rq.ring.cons = &h->rx_cons_head.value;
+	} else {
+		struct pvrdma_ring_state *h = qp->sbuf.addr;
+
+		qp->sq.ring.prod = &h->tx.prod_tail;
+		qp->sq.ring.cons = &h->tx.cons_head;
+		qp->rq.ring.prod = &h->rx.prod_tail;
+		qp->rq.ring.cons = &h->rx.cons_head;
+	}
+}
+
+/* 0 or an errno; nothing is left allocated then. */
+static int pv_qp_memory(struct pv_qp *qp, struct pv_context *ctx,
+			const struct ibv_qp_cap *cap, bool srq)
+{
+	int ret = pv_qp_size_send(qp, ctx, cap);
+
+	if (!ret && !srq)
+		ret = pv_qp_size_recv(qp, cap);
+	if (ret)
+		return ret;
+	ret = pv_buf_alloc(&qp->sbuf, PVRDMA_PAGE_SIZE +
+				      ((size_t)qp->sq.ring.n
+				       << qp->sq.wqe_shift));
+	if (ret)
+		return ret;
+	qp->sq.slots = (char *)qp->sbuf.addr + PVRDMA_PAGE_SIZE;
+	if (!srq) {
+		ret = pv_buf_alloc(&qp->rbuf, (size_t)qp->rq.ring.n
+						      << qp->rq.wqe_shift);
+		if (ret) {
+			pv_buf_free(&qp->sbuf);
+			return ret;
+		}
+		qp->rq.slots = qp->rbuf.addr;
+	}
+	pv_qp_point_rings(qp, ctx->ext);
+	return 0;
+}
+
+static void pv_qp_free(struct pv_qp *qp)
+{
+	pv_lock_destroy(&qp->sq.lock);
+	pv_lock_destroy(&qp->rq.lock);
+	pv_buf_free(&qp->rbuf);
+	pv_buf_free(&qp->sbuf);
+	free(qp);
+}
+
+/* What the program is told it got. */
+static void pv_qp_report_cap(const struct pv_qp *qp, struct ibv_qp_cap *cap)
+{
+	cap->max_send_wr = qp->sq.ring.n;
+	cap->max_send_sge = qp->sq.lim.max_sge;
+	cap->max_recv_wr = qp->rq.slots ? qp->rq.ring.n : 0;
+	cap->max_recv_sge = qp->rq.slots ? qp->rq.lim.max_sge : 0;
+	cap->max_inline_data = qp->sq.lim.max_inline;
+}
+
+/* ---- create, destroy --------------------------------------------------------------- */
+
+/*
+ * struct verbs_qp ends with comp_mask behind struct ibv_qp_ex, which has grown
+ * by wr_flush between releases of rdma-core with the same provider ABI number:
+ * libibverbs 44 looks for comp_mask where wr_flush is in the headers of 56.
+ * libibverbs clears comp_mask, as it knows it, when it creates a QP; so marking
+ * both places before the call shows which one it uses.
+ */
+_Static_assert(offsetof(struct verbs_qp, comp_mask) ==
+	       offsetof(struct ibv_qp_ex, wr_flush) + sizeof(void *),
+	       "struct ibv_qp_ex has grown again: pv_comp_mask() must know");
+
+static uint32_t *pv_comp_mask(struct pv_qp *qp, int which)
+{
+	return which ? &qp->vqp.comp_mask :
+		       (uint32_t *)&qp->vqp.qp_ex.wr_flush;
+}
+
+static int pv_kernel_create(struct pv_qp *qp, struct pv_context *ctx,
+			    struct ibv_qp_init_attr_ex *attr,
+			    uint32_t **comp_mask)
+{
+	struct pv_cmd_create_qp cmd = {};
+	struct pv_cmd_create_qp_resp resp = {};
+	int ret;
+
+	cmd.drv_payload.sbuf_addr = (uintptr_t)qp->sbuf.addr;
+	cmd.drv_payload.sbuf_size = qp->sbuf.length;
+	cmd.drv_payload.rbuf_addr = (uintptr_t)qp->rbuf.addr;
+	cmd.drv_payload.rbuf_size = qp->rbuf.length;
+	cmd.drv_payload.ext.flags = ctx->ext ? PVRDMA_EXT_OBJ_RING : 0;
+	cmd.drv_payload.ext.max_inline = qp->sq.lim.max_inline;
+	*pv_comp_mask(qp, 0) = ~0u;
+	*pv_comp_mask(qp, 1) = ~0u;
+	ret = ibv_cmd_create_qp_ex(&ctx->vctx.context, &qp->vqp, attr,
+				   &cmd.ibv_cmd, sizeof(cmd), &resp.ibv_resp,
+				   sizeof(resp));
+	if (ret)
+		return ret;
+	*comp_mask = pv_comp_mask(qp, *pv_comp_mask(qp, 1) == 0);
+	qp->vqp.qp_ex.wr_flush = NULL;
+	qp->vqp.comp_mask = 0;
+	qp->vqp.xrcd = NULL;
+	/* Older devices have one number for both. */
+	qp->handle = resp.drv_payload.qp_handle ? resp.drv_payload.qp_handle :
+						  qp->vqp.qp.qp_num;
+	if (qp->handle >= PV_QP_TABLE) {
+		ibv_cmd_destroy_qp(&qp->vqp.qp);
+		return EIO;
+	}
+	return 0;
+}
+
+static void pv_qp_set_doorbells(struct pv_qp *qp, struct pv_context *ctx)
+{
+	qp->sq.db = &ctx->uar[PVRDMA_UAR_QP / 4];
+	qp->sq.db_value = qp->handle | PVRDMA_UAR_QP_SEND;
+	qp->rq.db = qp->sq.db;
+	qp->rq.db_value = qp->handle | PVRDMA_UAR_QP_RECV;
+	if (!ctx->ext)
+		return;
+	pv_bell_init(&qp->sq.bell, &ctx->ext->head, &ctx->ext->send,
+		     qp->handle);
+	pv_bell_init(&qp->rq.bell, &ctx->ext->head, &ctx->ext->recv,
+		     qp->handle);
+}
+
+/*
+ * @attr: its capacities are replaced by the ones granted.  @comp_mask: where
+ * libibverbs will look for this QP's.  NULL with errno set if it failed.
+ */
+static struct pv_qp *pv_qp_make(struct pv_context *ctx,
+				struct ibv_qp_init_attr_ex *attr,
+				uint32_t **comp_mask)
+{
+	struct pv_qp *qp;
+	bool locked;
+	int ret;
+
+	if (attr->qp_type != IBV_QPT_RC && attr->qp_type != IBV_QPT_UD) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	qp = calloc(1, sizeof(*qp));
+	if (!qp)
+		return NULL;
+	qp->ud = attr->qp_type == IBV_QPT_UD;
+	locked = !to_pv_pd(attr->pd)->td;
+	pv_lock_init(&qp->sq.lock, locked);
+	pv_lock_init(&qp->rq.lock, locked);
+	ret = pv_qp_memory(qp, ctx, &attr->cap, attr->srq);
+	if (ret)
+		goto err;
+	pv_qp_report_cap(qp, &attr->cap);
+
+	pthread_mutex_lock(&ctx->qp_lock);
+	ret = pv_kernel_create(qp, ctx, attr, comp_mask);
+	if (!ret)
+		__atomic_store_n(&ctx->qp_tbl[qp->handle], qp,
+				 __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&ctx->qp_lock);
+	if (ret)
+		goto err;
+	pv_qp_set_doorbells(qp, ctx);
+	/* The kernel's answer may have other numbers; ours are what holds. */
+	pv_qp_report_cap(qp, &attr->cap);
+	return qp;
+
+err:
+	pv_qp_free(qp);
+	errno = ret;
+	return NULL;
+}
+
+struct ibv_qp *pv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	struct ibv_qp_init_attr_ex attr_ex = {
+		.qp_context = attr->qp_context,
+		.send_cq = attr->send_cq,
+		.recv_cq = attr->recv_cq,
+		.srq = attr->srq,
+		.cap = attr->cap,
+		.qp_type = attr->qp_type,
+		.sq_sig_all = attr->sq_sig_all,
+		.comp_mask = IBV_QP_INIT_ATTR_PD,
+		.pd = pd,
+	};
+	uint32_t *comp_mask;
+	struct pv_qp *qp;
+
+	qp = pv_qp_make(to_pv_ctx(pd->context), &attr_ex, &comp_mask);
+	if (!qp)
+		return NULL;
+	attr->cap = attr_ex.cap;
+	return &qp->vqp.qp;
+}
+
+struct ibv_qp *pv_create_qp_ex(struct ibv_context *context,
+			       struct ibv_qp_init_attr_ex *attr)
+{
+	const uint32_t masks = IBV_QP_INIT_ATTR_PD |
+			       IBV_QP_INIT_ATTR_CREATE_FLAGS |
+			       IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	struct ibv_qp_init_attr_ex attr_ex = *attr;
+	uint32_t *comp_mask;
+	struct pv_qp *qp;
+
+	if (!check_comp_mask(attr->comp_mask, masks) ||
+	    ((attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) &&
+	     attr->create_flags)) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD)) {
+		errno = EINVAL;
+		return NULL;
+	}
+	attr_ex.comp_mask = IBV_QP_INIT_ATTR_PD;
+	qp = pv_qp_make(to_pv_ctx(context), &attr_ex, &comp_mask);
+	if (!qp)
+		return NULL;
+	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
+		int ret = pv_wr_setup(qp, attr->send_ops_flags);
+
+		if (ret) {
+			pv_destroy_qp(&qp->vqp.qp);
+			errno = ret;
+			return NULL;
+		}
+		*comp_mask |= VERBS_QP_EX;
+	}
+	attr->cap = attr_ex.cap;
+	return &qp->vqp.qp;
+}
+
+static void pv_qp_sweep(struct pv_qp *qp)
+{
+	struct ibv_qp *ibqp = &qp->vqp.qp;
+
+	pv_cq_clean(to_pv_cq(ibqp->recv_cq), qp->handle);
+	if (ibqp->send_cq != ibqp->recv_cq)
+		pv_cq_clean(to_pv_cq(ibqp->send_cq), qp->handle);
+}
+
+int pv_destroy_qp(struct ibv_qp *ibqp)
+{
+	struct pv_context *ctx = to_pv_ctx(ibqp->context);
+	struct pv_qp *qp = to_pv_qp(ibqp);
+	int ret;
+
+	pthread_mutex_lock(&ctx->qp_lock);
+	ret = ibv_cmd_destroy_qp(ibqp);
+	if (!ret) {
+		/*
+		 * A poll that still finds the QP does so under its CQ's lock,
+		 * which the sweep takes: afterwards nobody holds the pointer.
+		 */
+		__atomic_store_n(&ctx->qp_tbl[qp->handle], NULL,
+				 __ATOMIC_RELEASE);
+		pv_qp_sweep(qp);
+	}
+	pthread_mutex_unlock(&ctx->qp_lock);
+	if (ret)
+		return ret;
+	pv_qp_free(qp);
+	return 0;
+}
+
+/* ---- modify, query ------------------------------------------------------------------- */
+
+/* The device forgot its ring positions and everything in flight; so do we. */
+static void pv_qp_to_reset(struct pv_qp *qp)
+{
+	pv_qp_sweep(qp);
+	pv_lock(&qp->sq.lock);
+	pv_ring_reset(&qp->sq.ring);
+	pv_unlock(&qp->sq.lock);
+	pv_lock(&qp->rq.lock);
+	if (qp->rq.slots)
+		pv_ring_reset(&qp->rq.ring);
+	pv_unlock(&qp->rq.lock);
+}
+
+int pv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int attr_mask)
+{
+	struct ibv_modify_qp cmd;
+	int ret;
+
+	ret = ibv_cmd_modify_qp(ibqp, attr, attr_mask, &cmd, sizeof(cmd));
+	if (!ret && (attr_mask & IBV_QP_STATE) &&
+	    attr->qp_state == IBV_QPS_RESET)
+		pv_qp_to_reset(to_pv_qp(ibqp));
+	return ret;
+}
+
+int pv_query_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int attr_mask,
+		struct ibv_qp_init_attr *init_attr)
+{
+	struct ibv_query_qp cmd;
+	int ret;
+
+	ret = ibv_cmd_query_qp(ibqp, attr, attr_mask, init_attr, &cmd,
+			       sizeof(cmd));
+	if (ret)
+		return ret;
+	pv_qp_report_cap(to_pv_qp(ibqp), &init_attr->cap);
+	attr->cap = init_attr->cap;
+	return 0;
+}
