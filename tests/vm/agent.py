@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Host side of the guest agent: run commands in a guest and get results.
+
+The protocol is described in images/agent/guest-agent.c.  One reader thread
+per guest takes frames off the socket and files them with their Job; callers
+wait on the Job's condition.  Any number of jobs run at the same time.
+
+Invariants: a Job ends exactly once, either with the guest's EXIT frame or
+because the connection was lost, and then Job.wait() returns or raises; writes
+to the socket are serialised by Agent._send_lock.
+"""
+
+import socket
+import threading
+import time
+
+PROTOCOL_VERSION = 1
+MAX_LINE = 128
+# The guest enforces its own deadline; the host's is a net below it, wider
+# because an emulated guest on a busy machine may be slow to say so.
+GRACE = 20.0
+
+
+class AgentError(Exception):
+    """The connection to the agent failed, or a command could not start."""
+
+
+class CommandFailed(Exception):
+    """A command that had to succeed did not; str() holds all of its output."""
+
+    def __init__(self, job):
+        super().__init__(job.describe())
+        self.job = job
+
+
+class Job:
+    """One command in a guest.
+
+    Attributes valid after wait(): how ('exited', 'killed', 'timeout',
+    'failed'), code (exit status, signal or errno), out and err (str).
+    """
+
+    def __init__(self, agent, ident, command):
+        self.agent = agent
+        self.ident = ident
+        self.command = command
+        self.how = None
+        self.code = None
+        self.lost = None
+        self.started = time.monotonic()
+        self.seconds = None
+        self._out = bytearray()
+        self._err = bytearray()
+        self._limit = None
+
+    @property
+    def out(self):
+        return bytes(self._out).decode('utf-8', 'replace')
+
+    @property
+    def err(self):
+        return bytes(self._err).decode('utf-8', 'replace')
+
+    @property
+    def done(self):
+        return self.how is not None or self.lost is not None
+
+    @property
+    def ok(self):
+        return self.how == 'exited' and self.code == 0
+
+    def describe(self):
+        """What ran, how it ended and everything it printed."""
+        if self.lost:
+            end = 'connection lost: %s' % self.lost
+        elif self.how is None:
+            end = 'still running'
+        else:
+            end = '%s %s' % (self.how, self.code)
+        text = '%s: `%s`: %s' % (self.agent.name, self.command, end)
+        for name, data in (('stdout', self.out), ('stderr', self.err)):
+            if data.strip():
+                text += '\n--- %s ---\n%s' % (name, data.rstrip())
+        return text
+
+    def wait(self, timeout=None, check=False):
+        """Wait for the end; with @check, raise CommandFailed unless exit 0."""
+        limit = timeout if timeout is not None else self._limit
+        with self.agent.cond:
+            if not self.agent.cond.wait_for(lambda: self.done, limit):
+                raise AgentError('no end within %.0f s of %s'
+                                 % (limit, self.describe()))
+        if self.lost:
+            raise AgentError(self.describe())
+        if check and not self.ok:
+            raise CommandFailed(self)
+        return self
+
+    def wait_output(self, text, timeout=30):
+        """Wait until @text appears in stdout; raise if the job ends first."""
+        def seen():
+            return text.encode() in self._out or self.done
+        with self.agent.cond:
+            self.agent.cond.wait_for(seen, timeout)
+            if text.encode() not in self._out:
+                raise AgentError('%r was not printed by %s'
+                                 % (text, self.describe()))
+
+    def kill(self, sig=15):
+        self.agent.send(b'KILL %d %d\n' % (self.ident, sig))
+
+    def stdin(self, data):
+        """Give bytes to the command's stdin; empty bytes close it."""
+        self.agent.send(b'IN %d %d\n' % (self.ident, len(data)) + data)
+
+
+class Agent:
+    """Connection to one guest's agent over a UNIX socket.
+
+    @path: QEMU's chardev socket; @alive: callable telling whether the QEMU
+    process still runs, so that waiting ends early when it does not.
+    """
+
+    def __init__(self, name, path, alive=lambda: True):
+        self.name = name
+        self.path = path
+        self.alive = alive
+        self.cond = threading.Condition()
+        self.lost = None
+        self.hello = False
+        self._send_lock = threading.Lock()
+        self._jobs = {}
+        self._next = 1
+        self._sock = None
+        self._pongs = set()
+
+    def connect(self, timeout):
+        """Connect to QEMU's socket, which appears early in its start."""
+        end = time.monotonic() + timeout
+        while True:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                sock.connect(self.path)
+                break
+            except OSError as exc:
+                sock.close()
+                if not self.alive():
+                    raise AgentError('%s: QEMU ended at its start'
+                                     % self.name) from exc
+                if time.monotonic() > end:
+                    raise AgentError('%s: no socket %s: %s'
+                                     % (self.name, self.path, exc)) from exc
+                time.sleep(0.02)
+        self._sock = sock
+        threading.Thread(target=self._reader, daemon=True).start()
+
+    def wait_hello(self, timeout):
+        """Wait until the guest's agent runs."""
+        end = time.monotonic() + timeout
+        with self.cond:
+            while not self.hello:
+                if self.lost or not self.alive():
+                    raise AgentError('%s: the guest ended before its agent '
+                                     'was up (%s)' % (self.name, self.lost))
+                if time.monotonic() > end:
+                    raise AgentError('%s: no agent after %.0f s'
+                                     % (self.name, timeout))
+                self.cond.wait(0.25)
+
+    def close(self):
+        if self._sock:
+            try:
+                self._sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            self._sock.close()
+
+    def send(self, data):
+        with self._send_lock:
+            try:
+                self._sock.sendall(data)
+            except OSError as exc:
+                raise AgentError('%s: %s' % (self.name, exc)) from exc
+
+    def spawn(self, command, timeout=60, stdin=False):
+        """Start a shell command; the guest kills it after @timeout seconds.
+
+        With @stdin the caller feeds it (Job.stdin) and closes it; otherwise
+        stdin is empty.
+        """
+        with self.cond:
+            if self.lost:
+                raise AgentError('%s: %s' % (self.name, self.lost))
+            job = Job(self, self._next, command)
+            self._jobs[self._next] = job
+            self._next += 1
+        job._limit = timeout + GRACE
+        body = command.encode()
+        self.send(b'RUN %d %d %d\n' % (job.ident, int(timeout * 1000),
+                                       len(body)) + body)
+        if not stdin:
+            job.stdin(b'')
+        return job
+
+    def run(self, command, timeout=60, check=True):
+        """Run a shell command to its end and return the finished Job."""
+        return self.spawn(command, timeout).wait(check=check)
+
+    def ping(self, timeout=10):
+        """Whether the agent answers within @timeout seconds."""
+        with self.cond:
+            token = self._next
+            self._next += 1
+        self.send(b'PING %d\n' % token)
+        with self.cond:
+            return self.cond.wait_for(lambda: token in self._pongs or
+                                      self.lost, timeout) and not self.lost
+
+    # -- reader thread ----------------------------------------------------
+
+    def _reader(self):
+        try:
+            stream = self._sock.makefile('rb')
+            while True:
+                line = stream.readline(MAX_LINE)
+                if not line:
+                    reason = 'the agent closed the connection'
+                    break
+                self._frame(line, stream)
+        except (OSError, ValueError) as exc:
+            reason = str(exc)
+        with self.cond:
+            self.lost = reason
+            for job in self._jobs.values():
+                if not job.done:
+                    job.lost = reason
+            self._jobs.clear()
+            self.cond.notify_all()
+
+    def _frame(self, line, stream):
+        words = line.split()
+        if not words or not line.endswith(b'\n'):
+            raise ValueError('bad frame from the agent: %r' % line)
+        body = b''
+        if words[0] == b'OUT':
+            length = int(words[3])
+            body = stream.read(length)
+            if len(body) != length:
+                raise ValueError('the agent ended within a frame')
+        with self.cond:
+            if words[0] == b'HELLO':
+                if int(words[1]) != PROTOCOL_VERSION:
+                    raise ValueError('agent protocol %s, not %d'
+                                     % (words[1], PROTOCOL_VERSION))
+                self.hello = True
+            elif words[0] == b'PONG':
+                self._pongs.add(int(words[1]))
+            elif words[0] == b'OUT':
+                job = self._jobs.get(int(words[1]))
+                if job:
+                    (job._out if words[2] == b'1' else job._err).extend(body)
+            elif words[0] == b'EXIT':
+                job = self._jobs.pop(int(words[1]), None)
+                if job:
+                    job.how = words[2].decode()
+                    job.code = int(words[3])
+                    job.seconds = time.monotonic() - job.started
+            else:
+                raise ValueError('unknown frame %r' % line)
+            self.cond.notify_all()

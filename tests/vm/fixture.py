@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Two guests that tests share.
+
+Booting costs seconds, so tests that leave guests as they found them use one
+pair: `class MyTest(fixture.PairTest)`, then self.guests, self.daemon and
+self.rdma (the Pair on the pvrdma adapters).  After a failed test the pair is
+thrown away with its logs kept, and the next test boots a new one.
+"""
+
+import os
+import unittest
+
+from programs import Pair
+from pvrdma_vm import BUILD, Daemon, Session, VmError, start_guests
+
+
+def require_build():
+    """Skip if the build was configured without guests; not if it failed."""
+    config = os.path.join(BUILD, 'config.mak')
+    if os.path.exists(config):
+        with open(config) as stream:
+            text = stream.read()
+        for what in ('QEMU', 'IMAGES'):
+            if 'WITH_%s = no' % what in text:
+                raise unittest.SkipTest('configured with --disable-%s'
+                                        % what.lower())
+
+
+class SharedPair:
+    """Boots on first use; discard() after trouble, close() at the end."""
+
+    def __init__(self):
+        self.session = None
+        self.daemon = None
+        self.guests = []
+        self.rdma = None
+        self._rxe = None
+
+    def get(self):
+        if self.session is None:
+            self.session = Session('shared-pair')
+            try:
+                self.daemon = Daemon(self.session, ['vm1', 'vm2'])
+                self.guests = start_guests(self.session, self.daemon)
+                for guest in self.guests:
+                    guest.load_pvrdma()
+                self.rdma = Pair(self.guests, 'pvrdma', 'vmw_pvrdma0')
+            except BaseException as exc:
+                self.discard(exc)
+                raise
+        return self
+
+    def rxe(self):
+        """The Pair on soft-RoCE in the same guests."""
+        if self._rxe is None:
+            for guest in self.guests:
+                guest.load_rxe()
+            self._rxe = Pair(self.guests, 'virtio', 'rxe0')
+        return self._rxe
+
+    def check(self):
+        """Raise unless daemon and guests are well."""
+        self.daemon.check()
+        for guest in self.guests:
+            if not guest.alive:
+                raise VmError('%s ended unexpectedly' % guest.name)
+            if not guest.agent.ping():
+                raise VmError('%s does not answer' % guest.name)
+
+    def discard(self, problem):
+        if self.session:
+            self.session.keep_logs(problem)
+        self._drop()
+
+    def _drop(self):
+        if self.session:
+            self.session.close()
+        self.__init__()
+
+    def close(self):
+        """Power the guests off; the daemon must outlive them and end well.
+
+        Raises VmError otherwise; the pair is gone in any case.
+        """
+        if self.session is None:
+            return
+        try:
+            for guest in self.guests:
+                guest.powerdown()
+            self.daemon.check()
+            status = self.daemon.stop()
+            if status:
+                raise VmError('pvrdmad ended with status %d' % status)
+        except VmError as exc:
+            self.discard(exc)
+            raise VmError('at the end of the shared pair: %s' % exc) from exc
+        self._drop()
+
+
+shared = SharedPair()
+
+
+class PairTest(unittest.TestCase):
+    """A test on the shared pair."""
+
+    def setUp(self):
+        require_build()
+        pair = shared.get()
+        self.daemon = pair.daemon
+        self.guests = pair.guests
+        self.rdma = pair.rdma
+
+    def run(self, result=None):
+        before = len(result.errors) + len(result.failures)
+        super().run(result)
+        if len(result.errors) + len(result.failures) > before and \
+                shared.session is not None:
+            shared.discard('see the test')
+        return result
+
+    def tearDown(self):
+        shared.check()
+
+
+class PrivateTest(unittest.TestCase):
+    """A test with guests and daemon of its own: self.session."""
+
+    def setUp(self):
+        require_build()
+        # One pair at a time: the machine is small and emulation is not.
+        shared.close()
+        self.session = Session(self.id().split('.', 1)[-1])
+
+    def run(self, result=None):
+        before = len(result.errors) + len(result.failures)
+        super().run(result)
+        session = getattr(self, 'session', None)
+        if session:
+            if len(result.errors) + len(result.failures) > before:
+                session.keep_logs('see the test')
+            session.close()
+        return result

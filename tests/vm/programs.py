@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Run the distribution's RDMA programs as pairs and read their figures.
+
+A Pair is two guests and one RDMA device in each, on the same network: the
+pvrdma adapters beside vmxnet3, or soft-RoCE on virtio-net.  Each program runs
+as server in the first guest and as client in the second; both must exit 0.
+Figures are taken from the programs' own output, nothing is computed beside it.
+"""
+
+import itertools
+import re
+
+from pvrdma_vm import VmError
+
+# The programs' ports for their own TCP exchange; each run gets a fresh one,
+# because an old one may be in TIME_WAIT.
+_ports = itertools.count(18600)
+
+
+class Pair:
+    """@kind: 'pvrdma' or 'virtio' (the link whose addresses make the GIDs)."""
+
+    def __init__(self, guests, kind, device):
+        self.guests = guests
+        self.kind = kind
+        self.device = device
+        self.gids = []
+        self.find_gids()
+
+    def find_gids(self):
+        """Look the GID indexes up; again after a driver was loaded anew."""
+        self.gids = [g.gid_index(self.device, g.ip(self.kind))
+                     for g in self.guests]
+
+    def run(self, template, timeout=120, server=0):
+        """Run a program on both sides and return (server job, client job).
+
+        @template: a command with {dev}, {gid} and {port}; the client's gets
+        the server's address as last argument.  @server: which guest serves.
+        """
+        port = next(_ports)
+        order = (server, 1 - server)
+        one, two = (self.guests[i] for i in order)
+        commands = [template.format(dev=self.device, gid=self.gids[i],
+                                    port=port) for i in order]
+        first = one.spawn(commands[0], timeout)
+        try:
+            one.wait_listen(port, first)
+            second = two.run('%s %s' % (commands[1], one.ip(self.kind)),
+                             timeout)
+            first.wait(check=True)
+        finally:
+            if not first.done and one.alive:
+                first.kill(9)
+        return first, second
+
+
+class Program:
+    """One program of the demo and of the tests.
+
+    @title: what a reader sees; @template: see Pair.run(); @parse: takes the
+    client's stdout and returns the figure; @unit; @better: 'less' or 'more'.
+    """
+
+    def __init__(self, title, template, parse, unit, better):
+        self.title = title
+        self.template = template
+        self.parse = parse
+        self.unit = unit
+        self.better = better
+
+    def run(self, pair, timeout=120, server=0):
+        """Run it and return the client's figure.
+
+        perftest measures the processor's clock at its start; where that goes
+        wrong, as on a host that stalls, it counts with 0 MHz and prints 0 for
+        every bandwidth although all transfers ended well.  Such a run is no
+        figure: once more, three times at the most.
+        """
+        for _ in range(3):
+            _, client = pair.run(self.template, timeout, server)
+            figure = self.parse(client.out)
+            if figure is None:
+                raise VmError('no figure in the output of %s'
+                              % client.describe())
+            if figure > 0:
+                break
+        return figure
+
+    def ratio(self, ours, other):
+        """How many times better @ours is."""
+        if self.better == 'less':
+            ours, other = other, ours
+        return ours / other if other else float('inf')
+
+
+def parse_pingpong(text):
+    """Microseconds per iteration (a round trip) of ibv_*_pingpong."""
+    found = re.search(r'iters in .* seconds = ([\d.]+) usec/iter', text)
+    return float(found.group(1)) if found else None
+
+
+def _table(text):
+    """The one row of numbers below perftest's header, or None."""
+    lines = text.splitlines()
+    for i, line in enumerate(lines[:-1]):
+        if line.strip().startswith('#bytes'):
+            row = lines[i + 1].split()
+            try:
+                return [float(x) for x in row]
+            except ValueError:
+                return None
+    return None
+
+
+def parse_lat(text):
+    """perftest's t_typical in microseconds: the median, one way."""
+    row = _table(text)
+    return row[4] if row and len(row) >= 6 else None
+
+
+def parse_bw(text):
+    """perftest's average bandwidth in its MB/s (2^20 bytes)."""
+    row = _table(text)
+    return row[3] if row and len(row) >= 4 else None
+
+
+PERFTEST = '-d {dev} -x {gid} -p {port} -F'
+
+
+def pingpong(events=False, size=4096, iters=200):
+    return Program(
+        'ibv_rc_pingpong%s %d B' % (' -e' if events else '', size),
+        'ibv_rc_pingpong -d {dev} -g {gid} -p {port} -s %d -n %d%s'
+        % (size, iters, ' -e' if events else ''),
+        parse_pingpong, 'us round trip', 'less')
+
+
+def latency(name, size=8, iters=500):
+    arg = '' if 'atomic' in name else ' -s %d' % size
+    return Program('%s %d B' % (name, size),
+                   '%s %s%s -n %d' % (name, PERFTEST, arg, iters),
+                   parse_lat, 'us median', 'less')
+
+
+def bandwidth(name, size=65536, iters=200):
+    arg = '' if 'atomic' in name else ' -s %d' % size
+    return Program('%s %d B' % (name, size),
+                   '%s %s%s -n %d' % (name, PERFTEST, arg, iters),
+                   parse_bw, 'MB/s', 'more')
+
+
+def demo_programs():
+    """What the demo shows, in its order."""
+    return [pingpong(False, 64, 500), pingpong(True, 64, 500),
+            latency('ib_send_lat'), latency('ib_write_lat'),
+            latency('ib_read_lat'), latency('ib_atomic_lat'),
+            bandwidth('ib_send_bw'), bandwidth('ib_write_bw'),
+            bandwidth('ib_read_bw')]

@@ -1,0 +1,433 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Our kernel driver pvrdma.ko: with both providers, beside the in-tree driver,
+and when things around it break.
+"""
+
+import os
+import re
+import time
+import unittest
+
+import fixture
+import pvrdma_vm
+import test_provider
+from programs import Pair, _ports
+from pvrdma_vm import BUILD, Daemon, Guest, Link, Session, VmError, \
+    start_guests
+
+MODULE = '/opt/pvrdma/pvrdma.ko'
+KLOOP = '/opt/pvrdma/pvrdma_kloop.ko'
+DEVICE = 'pvrdma0'
+SYSFS = '/sys/class/infiniband/' + DEVICE
+PCI = '/sys/bus/pci/drivers/pvrdma'
+BAD_LOG = re.compile(r'BUG: |WARNING: |Oops|hung task|blocked for more|'
+                     r'lockdep|Call Trace|refcount|waiting for .* to become|'
+                     r'command \d+ failed')
+
+
+def module():
+    """Path of pvrdma.ko; skips the test if it is not built."""
+    path = os.path.join(BUILD, 'guest', 'pvrdma.ko')
+    if not os.path.exists(path):
+        raise unittest.SkipTest('not built: run guest-driver/build.sh')
+    return path
+
+
+def guest_files():
+    folder = os.path.dirname(module())
+    return {path.lstrip('/'): os.path.join(folder, os.path.basename(path))
+            for path in (MODULE, KLOOP)}
+
+
+def wait_in_guest(guest, condition, what, seconds=20):
+    """Wait until the shell @condition holds in @guest."""
+    done = guest.run('for i in $(seq %d); do %s && exit 0; usleep 100000; '
+                     'done; dmesg | tail -n 20; exit 1'
+                     % (seconds * 10, condition), seconds * 3 + 20,
+                     check=False)
+    if not done.ok:
+        raise VmError('%s: not within %d s: %s\n%s' % (guest.name, seconds,
+                                                      what, done.out))
+
+
+def wait_port(guest, state, seconds=20):
+    wait_in_guest(guest, 'grep -q %s %s/ports/1/state 2>/dev/null'
+                  % (state, SYSFS), 'port state ' + state, seconds)
+
+
+def load(guest):
+    guest.run('modprobe rdma_ucm && insmod %s' % MODULE)
+    wait_port(guest, 'ACTIVE')
+
+
+def log_problems(guest):
+    """Lines of the kernel log that no test may cause."""
+    lines = guest.run('dmesg', check=False).out.splitlines()
+    return [line for line in lines if BAD_LOG.search(line)]
+
+
+class OwnDriverTest(test_provider.ProviderTest):
+    """All that our provider's tests do, on our driver: with extensions."""
+
+    @classmethod
+    def load_driver(cls, guest):
+        guest.run('mkdir -p /opt/pvrdma')
+        load(guest)
+
+    @classmethod
+    def guest_files(cls):
+        return guest_files()
+
+    @classmethod
+    def device(cls):
+        return DEVICE
+
+    def excheck_args(self):
+        return ' -i 128'
+
+    def test_identity(self):
+        for guest in self.guests:
+            out = guest.run('readlink %s/device/driver; ls /sys/class/'
+                            'infiniband; grep -c pvrdma- /proc/interrupts'
+                            % SYSFS).out.split()
+            self.assertTrue(out[0].endswith('/pvrdma'), out)
+            self.assertEqual(out[1:], [DEVICE, '3'])
+            out = guest.run('ibv_devinfo -v -d ' + DEVICE).out
+            for want in ('PORT_ACTIVE', '0x15ad', 'Ethernet'):
+                self.assertIn(want, out)
+
+    def counters(self, guest):
+        out = guest.run('rdma statistic show link %s/1' % DEVICE).out
+        return {name: int(value) for name, value in
+                re.findall(r'([a-z_]+) (\d+)', out)}
+
+    def test_statistic(self):
+        template = 'ib_write_bw -d {dev} -x {gid} -p {port} -F -s 65536 -n 100'
+        before = [self.counters(guest) for guest in self.guests]
+        for job in self.start(template, ('', '')):
+            job.wait(check=True)
+        after = [self.counters(guest) for guest in self.guests]
+        moved = 100 * 65536
+        self.assertGreaterEqual(after[1]['tx_bytes'] - before[1]['tx_bytes'],
+                                moved)
+        self.assertGreaterEqual(after[0]['rx_bytes'] - before[0]['rx_bytes'],
+                                moved)
+        self.assertGreaterEqual(
+            after[1]['tx_messages'] - before[1]['tx_messages'], 100)
+
+    def test_resources(self):
+        template = 'ib_write_bw -d {dev} -x {gid} -p {port} -F -n 1000000 -q 3'
+        jobs = self.start(template, ('', 'ours '))
+        try:
+            for guest in self.guests:
+                wait_in_guest(guest, '[ $(rdma resource show qp link %s | '
+                              'grep -c "state RT[RS].*comm ib_write_bw") = 3 ]'
+                              % DEVICE, 'three connected QPs')
+                out = guest.run('rdma resource show mr dev %s; '
+                                'rdma resource show cq dev %s'
+                                % (DEVICE, DEVICE)).out
+                self.assertIn('comm ib_write_bw', out)
+        finally:
+            for job in jobs:
+                job.kill(9)
+        for guest in self.guests:
+            wait_in_guest(guest, '! rdma resource show qp link %s | '
+                          'grep -q ib_write_bw' % DEVICE, 'QPs gone')
+
+    def test_interface_down_and_up(self):
+        guest = self.guests[0]
+        watch = guest.spawn('stdbuf -oL ibv_asyncwatch -d %s || '
+                            'ibv_asyncwatch -d %s' % (DEVICE, DEVICE), 60)
+        guest.run('ip link set vmx0 down')
+        wait_port(guest, 'DOWN')
+        guest.run('ip link set vmx0 up')
+        wait_port(guest, 'ACTIVE')
+        watch.kill(9)
+        for job in self.start(test_provider.PROGRAMS[0], ('', '')):
+            job.wait(check=True)
+
+    def test_kernel_verbs(self):
+        """Kernel users: pvrdma_kloop.ko runs its test when it is loaded."""
+        for guest in self.guests:
+            guest.run('insmod %s && rmmod pvrdma_kloop' % KLOOP, 120)
+            out = guest.run('dmesg | grep pvrdma_kloop:').out
+            good = re.findall(r'pvrdma0: 1600 messages, 0 errors', out)
+            self.assertEqual(len(good), 2, out)
+
+    def test_zz_kernel_log(self):
+        for guest in self.guests:
+            self.assertEqual(log_problems(guest), [])
+
+
+class DriverCase(fixture.PrivateTest):
+    """Guests of its own, with our driver and the stock provider."""
+
+    def setUp(self):
+        super().setUp()
+        self.files = guest_files()
+
+    def boot(self, own=(True, True), **options):
+        self.daemon = Daemon(self.session, ['vm1', 'vm2'])
+        self.guests = start_guests(self.session, self.daemon, virtio=False,
+                                   files=self.files, **options)
+        names = []
+        for guest, ours in zip(self.guests, own):
+            if ours:
+                load(guest)
+            else:
+                guest.load_pvrdma()
+            names.append(DEVICE if ours else 'vmw_pvrdma0')
+        return names
+
+    def start(self, template, names, server=0):
+        """Start a program in both guests, each with its device's name."""
+        port = next(_ports)
+        order = (server, 1 - server)
+        one, two = (self.guests[i] for i in order)
+        commands = [template.format(
+            dev=names[i], port=port, gid=self.guests[i].gid_index(
+                names[i], self.guests[i].ip('pvrdma'))) for i in order]
+        first = one.spawn(commands[0], 240)
+        one.wait_listen(port, first)
+        return first, two.spawn('%s %s' % (commands[1], one.ip('pvrdma')), 240)
+
+    def works(self, names=(DEVICE, DEVICE)):
+        for template in test_provider.PROGRAMS[:2]:
+            for job in self.start(template, names):
+                job.wait(check=True)
+
+    def traffic(self, template='ib_write_bw -d {dev} -x {gid} -p {port} -F '
+                '-n 100000000'):
+        """Traffic that does not end by itself and runs now."""
+        jobs = self.start(template, (DEVICE, DEVICE))
+        for guest in self.guests:
+            wait_in_guest(guest, 'rdma resource show qp link %s | '
+                          'grep -q "state RT[RS].*comm ib_"' % DEVICE, 'traffic')
+        time.sleep(0.5)
+        return jobs
+
+    def end(self, jobs):
+        for job in jobs:
+            if not job.done:
+                job.kill(9)
+            job.wait(60)
+
+    def finish(self):
+        for guest in self.guests:
+            self.assertEqual(log_problems(guest), [], guest.name)
+            guest.powerdown()
+
+
+class MixedDriverTest(DriverCase):
+    def test_with_in_tree_driver(self):
+        """Ours in one guest, the in-tree one in the other, both ways."""
+        names = self.boot(own=(True, False))
+        for template in test_provider.PROGRAMS:
+            if template.startswith('datacheck') and not os.path.exists(
+                    test_provider.program('datacheck')):
+                continue
+            for server in (0, 1):
+                with self.subTest(template=template, server=server):
+                    for job in self.start(template, names, server):
+                        job.wait(check=True)
+        self.finish()
+
+
+class RobustTest(DriverCase):
+    def test_unload_under_traffic(self):
+        self.boot()
+        guest = self.guests[0]
+        for events in ('', ' -e'):
+            jobs = self.traffic('ib_send_bw -d {dev} -x {gid} -p {port} -F '
+                                '-n 100000000' + events)
+            guest.run('rmmod pvrdma', 60)
+            self.assertEqual(guest.run('ls /sys/class/infiniband').out, '')
+            self.end(jobs)
+            guest.run('insmod ' + MODULE)
+            wait_port(guest, 'ACTIVE')
+            self.works()
+        self.finish()
+
+    def test_rebind_under_traffic(self):
+        self.boot()
+        guest = self.guests[1]
+        address = guest.run('basename $(readlink %s/device)'
+                            % SYSFS).out.strip()
+        for _ in range(5):
+            jobs = self.traffic()
+            guest.run('echo %s > %s/unbind' % (address, PCI), 60)
+            guest.run('echo %s > %s/bind' % (address, PCI), 60)
+            wait_port(guest, 'ACTIVE')
+            self.end(jobs)
+        self.works()
+        self.finish()
+
+    def test_pci_remove_and_rescan(self):
+        self.boot()
+        guest = self.guests[0]
+        jobs = self.traffic()
+        guest.run('echo 1 > %s/device/remove' % SYSFS, 60)
+        self.end(jobs)
+        guest.run('echo 1 > /sys/bus/pci/rescan', 60)
+        wait_port(guest, 'ACTIVE')
+        self.works()
+        self.finish()
+
+    def test_load_and_unload_often(self):
+        self.boot()
+        guest = self.guests[0]
+        for _ in range(20):
+            guest.run('rmmod pvrdma && insmod ' + MODULE, 60)
+        wait_port(guest, 'ACTIVE')
+        self.works()
+        memory = self.daemon.resources()
+        for _ in range(20):
+            guest.run('rmmod pvrdma && insmod ' + MODULE, 60)
+        self.assertLessEqual(self.daemon.resources()['fds'], memory['fds'])
+        self.finish()
+
+    def test_interface_comes_after_the_driver(self):
+        self.boot()
+        guest = self.guests[0]
+        guest.run('rmmod pvrdma && rmmod vmxnet3 && insmod ' + MODULE)
+        wait_port(guest, 'DOWN')
+        guest.run('modprobe vmxnet3')
+        wait_in_guest(guest, '[ -e /sys/class/net/eth0 ]', 'the interface')
+        guest.run('ip link set eth0 name vmx0 && ip addr add %s/24 dev vmx0 '
+                  '&& ip link set vmx0 up' % guest.ip('pvrdma'))
+        wait_port(guest, 'ACTIVE')
+        self.works()
+        # And it goes while the driver stays, with programs at work.
+        jobs = self.traffic()
+        guest.run('rmmod vmxnet3', 60)
+        wait_port(guest, 'DOWN')
+        self.end(jobs)
+        self.finish()
+
+    def test_killed_program_and_unload(self):
+        """Programs killed and waited for while the module goes."""
+        self.boot()
+        for _ in range(5):
+            jobs = self.traffic()
+            for job in jobs:
+                job.kill(9)
+            self.guests[0].run('rmmod pvrdma && insmod ' + MODULE, 60)
+            self.end(jobs)
+            wait_port(self.guests[0], 'ACTIVE')
+        self.works()
+        self.finish()
+
+    def test_daemon_killed_under_traffic(self):
+        self.boot()
+        jobs = self.traffic()
+        self.daemon.kill()
+        for guest in self.guests:
+            wait_port(guest, 'DOWN')
+            begin = time.monotonic()
+            done = guest.run('ibv_rc_pingpong -d %s' % DEVICE, 60,
+                             check=False)
+            self.assertFalse(done.ok)
+            self.assertLess(time.monotonic() - begin, 20)
+            self.assertIn('state DOWN', guest.run('rdma link', 60).out)
+        self.end(jobs)
+        for guest in self.guests:
+            guest.run('rmmod pvrdma', 60)
+            self.assertTrue(guest.alive)
+        self.finish()
+
+
+class VirtioGuest(Guest):
+    """A guest whose pvrdma device stands beside a virtio NIC, or alone."""
+
+    beside = True
+
+    def _devices(self):
+        netdev, nic = self.links['virtio'].netdev(self, 'n1'), self.mac('virtio')
+        args = ['-netdev', netdev, '-device', 'virtio-net-pci,netdev=n1,mac=%s,'
+                'bus=pcie.0,addr=0x6.0,multifunction=on,romfile=' % nic]
+        if not self.beside:
+            # QEMU wants some device as function 0 of the slot.
+            args += ['-device', 'virtio-rng-pci,bus=pcie.0,addr=0x9.0,'
+                     'multifunction=on']
+        return args + ['-device', 'pvrdma,id=rdma0,socket=%s,bus=pcie.0,'
+                       'addr=%s' % (self.socket,
+                                    '0x6.1' if self.beside else '0x9.1')]
+
+
+class PairingTest(fixture.PrivateTest):
+    def check(self, beside, named):
+        """@named: the daemon names the NIC by its hardware address."""
+        link = Link(self.session, 'vio')
+        vms = {'vm%d' % n: {'addresses': 'any'} for n in (1, 2)}
+        if named:
+            for n in (1, 2):
+                vms['vm%d' % n]['mac'] = '52:54:00:78:00:%02x' % n
+        daemon = Daemon(self.session, vms)
+        guests = []
+        for n in (1, 2):
+            guests.append(VirtioGuest(self.session, n, {'virtio': link},
+                                      daemon.socket('vm%d' % n),
+                                      files=guest_files()))
+            guests[-1].beside = beside
+            guests[-1].start()
+        for guest in guests:
+            guest.wait_boot()
+            load(guest)
+            self.assertIn('netdev vio0', guest.run('rdma link').out)
+        pair = Pair(guests, 'virtio', DEVICE)
+        pair.run('ibv_rc_pingpong -c -d {dev} -g {gid} -p {port} -n 200')
+        for guest in guests:
+            self.assertEqual(log_problems(guest), [])
+            guest.powerdown()
+        self.assertEqual(daemon.stop(), 0)
+
+    def test_by_slot_with_virtio(self):
+        self.check(beside=True, named=False)
+
+    def test_by_hardware_address(self):
+        self.check(beside=False, named=True)
+
+
+class OtherKernelTest(DriverCase):
+    """The driver in guests with the kernels of other Debian releases.
+
+    guest-driver/build-env.sh --boot SUITE makes them; the rest of the guest is
+    as everywhere.
+    """
+
+    def run_suite(self, folder):
+        self.files[MODULE.lstrip('/')] = os.path.join(folder, 'pvrdma.ko')
+        images = pvrdma_vm.IMAGES
+        pvrdma_vm.IMAGES = os.path.join(folder, 'images')
+        try:
+            self.boot(memory=512)
+        finally:
+            pvrdma_vm.IMAGES = images
+        release = self.guests[0].run('uname -r').out.strip()
+        self.assertTrue(os.path.exists(os.path.join(folder, 'kernel',
+                                                    release)), release)
+        names = (DEVICE, DEVICE)
+        for template in test_provider.PROGRAMS:
+            with self.subTest(kernel=release, template=template):
+                for job in self.start(template, names):
+                    job.wait(check=True)
+        jobs = self.traffic()
+        self.guests[0].run('rmmod pvrdma && insmod ' + MODULE, 60)
+        wait_port(self.guests[0], 'ACTIVE')
+        self.end(jobs)
+        self.works()
+        self.assertIn('tx_bytes', self.guests[0].run('rdma statistic').out)
+        self.finish()
+
+    def check(self, suite):
+        folder = os.path.join(BUILD, 'guest-driver', suite)
+        if not os.path.exists(os.path.join(folder, 'images', 'vmlinuz')):
+            self.skipTest('no kernel of Debian %s: run guest-driver/'
+                          'build-env.sh --boot %s' % (suite, suite))
+        self.run_suite(folder)
+
+    def test_trixie(self):
+        self.check('trixie')
+
+    def test_testing(self):
+        self.check('testing')

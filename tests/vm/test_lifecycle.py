@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Guests and daemon come and go: by -9, by mistake in the command line."""
+
+import subprocess
+import time
+
+import fixture
+from programs import Pair, pingpong
+from pvrdma_vm import Daemon, Guest, Link, VmError, start_guests
+
+ROUNDS = 2
+
+
+def cpu_seconds(pid):
+    """User plus system time of a process, all threads, in clock ticks."""
+    with open('/proc/%d/stat' % pid) as stream:
+        fields = stream.read().rpartition(')')[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+class IdleTest(fixture.PairTest):
+    def test_idle_guests_cost_no_cpu(self):
+        time.sleep(1)
+        before = cpu_seconds(self.daemon.proc.pid)
+        time.sleep(5)
+        self.assertLessEqual(cpu_seconds(self.daemon.proc.pid) - before, 1)
+
+    def test_idle_guests_cost_little_memory(self):
+        used = self.daemon.resources()['rss_anon_kb']
+        self.assertLessEqual(used, 2 * 4096)
+
+    def test_migration_is_refused_with_its_reason(self):
+        with self.assertRaises(VmError) as caught:
+            self.guests[0].qmp('migrate', uri='exec:cat >/dev/null')
+        self.assertIn('pvrdma', str(caught.exception))
+        self.assertTrue(self.guests[0].agent.ping())
+
+    def test_admin_tool_sees_both(self):
+        self.daemon.ctl('status')
+        text = self.daemon.ctl('vm', 'list')
+        for guest in self.guests:
+            self.assertIn(guest.name, text)
+        self.daemon.ctl_json('status')
+        self.daemon.ctl_json('counters')
+
+
+class KillTest(fixture.PrivateTest):
+    def settled(self, daemon, want, timeout=20):
+        """Wait for the daemon's resources to be back at @want."""
+        keys = ('threads', 'fds', 'memfd_maps')
+        end = time.monotonic() + timeout
+        while True:
+            now = daemon.resources()
+            if all(now[key] == want[key] for key in keys):
+                return
+            if time.monotonic() > end:
+                self.assertEqual({k: now[k] for k in keys},
+                                 {k: want[k] for k in keys})
+            time.sleep(0.1)
+
+    def traffic(self, pair):
+        """Start endless writes of 16 QPs from the first guest to the second;
+        returns the client's job, which must see the second die."""
+        one, two = pair.guests
+        command = 'ib_write_bw -d %s -x %%d -p 18570 -F -s 65536 -q 16 ' \
+            '-n 1000000' % pair.device
+        server = two.spawn(command % pair.gids[1], 120)
+        two.wait_listen(18570, server)
+        client = one.spawn('%s %s' % (command % pair.gids[0],
+                                      two.ip(pair.kind)), 120)
+        one.run('sleep 3')
+        for job in (server, client):
+            self.assertFalse(job.done, job.describe())
+        return client
+
+    def test_kill_qemu_under_traffic(self):
+        daemon = Daemon(self.session, ['vm1', 'vm2'])
+        links = {'pvrdma': Link(self.session, 'vmx')}
+        one, two = [Guest(self.session, n, links, daemon.socket('vm%d' % n))
+                    for n in (1, 2)]
+        one.start().wait_boot().load_pvrdma()
+        one.gid_index('vmw_pvrdma0', one.ip('pvrdma'))
+        alone = daemon.resources()
+        for _ in range(ROUNDS):
+            two.start().wait_boot().load_pvrdma()
+            pair = Pair([one, two], 'pvrdma', 'vmw_pvrdma0')
+            pingpong(True, 4096, 100).run(pair)
+            client = self.traffic(pair)
+            two.kill()
+            client.wait(60)
+            self.assertEqual(client.how, 'exited', client.describe())
+            self.assertNotEqual(client.code, 0, client.describe())
+            self.assertIn('Failed status', client.out + client.err)
+            daemon.check()
+            self.settled(daemon, alone)
+        self.assertIn('PORT_ACTIVE', one.run('ibv_devinfo').out)
+        one.powerdown()
+        self.assertEqual(daemon.stop(), 0)
+
+    def test_kill_daemon(self):
+        daemon = Daemon(self.session, ['vm1', 'vm2'])
+        guests = start_guests(self.session, daemon, virtio=False)
+        for guest in guests:
+            guest.load_pvrdma()
+        client = self.traffic(Pair(guests, 'pvrdma', 'vmw_pvrdma0'))
+        daemon.kill()
+        for guest in guests:
+            state = ''
+            for _ in range(100):
+                state = guest.run('cat /sys/class/infiniband/vmw_pvrdma0/'
+                                  'ports/1/state', 30).out
+                if 'ACTIVE' not in state:
+                    break
+                time.sleep(0.1)
+            self.assertNotIn('ACTIVE', state, guest.name)
+            self.assertTrue(guest.alive)
+        client.kill(9)
+        client.wait(60)
+        for guest in guests:
+            guest.powerdown()
+
+
+class StartErrorTest(fixture.PrivateTest):
+    def fails(self, guest, change=lambda argv: argv):
+        """Start QEMU, which must end with an error; returns its message."""
+        argv = change(guest.command_line())
+        done = subprocess.run(argv, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=30,
+                              stdin=subprocess.DEVNULL, check=False,
+                              universal_newlines=True, cwd=self.session.dir)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        return done.stdout
+
+    def guest(self, socket):
+        return Guest(self.session, 1, {'pvrdma': Link(self.session, 'vmx')},
+                     socket)
+
+    def test_no_daemon(self):
+        text = self.fails(self.guest(self.session.path('none.sock')))
+        self.assertIn('pvrdmad', text)
+        self.assertIn('none.sock', text)
+
+    def test_vm_not_declared(self):
+        daemon = Daemon(self.session, ['vm1'])
+        text = self.fails(self.guest(daemon.socket_dir + '/vm9.sock'))
+        self.assertIn('vm9', text)
+        self.assertIn('declare', text)
+        daemon.check()
+
+    def test_memory_not_shared(self):
+        daemon = Daemon(self.session, ['vm1'])
+        text = self.fails(self.guest(daemon.socket('vm1')), lambda argv: [
+            arg.replace(',share=on', ',share=off') for arg in argv])
+        self.assertIn('share=on', text)
+        self.assertIn('memory-backend-memfd', text)
+        daemon.check()
+
+    def test_plain_memory(self):
+        daemon = Daemon(self.session, ['vm1'])
+
+        def plain(argv):
+            place = argv.index('-object')
+            argv = argv[:place] + argv[place + 2:]
+            return [arg.replace(',memory-backend=mem', '') for arg in argv]
+
+        text = self.fails(self.guest(daemon.socket('vm1')), plain)
+        self.assertIn('memory-backend-memfd', text)
+
+    def test_second_vmm_on_one_socket(self):
+        daemon = Daemon(self.session, ['vm1'])
+        first = self.guest(daemon.socket('vm1')).start()
+        first.wait_boot()
+        first.load_pvrdma()
+        other = Guest(self.session, 2, {'pvrdma': Link(self.session, 'two')},
+                      daemon.socket('vm1'))
+        self.fails(other)
+        self.assertIn('PORT_ACTIVE', first.run('ibv_devinfo').out)
+        first.powerdown()
+        daemon.check()

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Our Debian packages in a Debian guest: used, and removed again.
+
+debian-root.sh made the disk, with both packages installed in it by dpkg.  Two
+guests mount it (each with its own throw-away changes) and work in it by chroot:
+the kernel is Debian's, the module is what DKMS built, the programs are Debian's.
+"""
+
+import glob
+import os
+import shutil
+import subprocess
+import unittest
+
+import fixture
+from programs import Pair, _ports
+from pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, \
+    start_guests
+
+DEBIAN = os.path.join(BUILD, 'debian')
+PROVIDER = '/usr/lib/x86_64-linux-gnu/libibverbs/libvmw_pvrdma-rdmav34.so'
+MODULES = ('crc16', 'mbcache', 'jbd2', 'ext4')
+# Run a command in the Debian of the disk.  By a path, else busybox's chroot would
+# run its own applet of that name.
+IN_DEBIAN = b'''#!/bin/sh
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C
+exec chroot /debian /usr/bin/env "$@"
+'''
+MOUNT = '''set -e
+modprobe virtio_blk; modprobe crc32c_generic || :
+for m in %s; do insmod /opt/modules/$m.ko; done
+mkdir -p /debian
+for i in $(seq 100); do [ -b /dev/vda ] && break; usleep 50000; done
+mount -t ext4 -o noatime /dev/vda /debian
+for d in dev proc sys tmp; do mount --bind /$d /debian/$d; done
+ln -s /proc/self/fd /dev/fd
+''' % ' '.join(MODULES)
+# What udev does when it finds the device: by its identity, minding blacklists.
+COLDPLUG = ('deb modprobe -a rdma_ucm && deb modprobe -ab '
+            '$(cat /sys/bus/pci/devices/0000:00:05.1/modalias)')
+
+
+def make_disk():
+    """The disk of debian-root.sh, made if that can be done here."""
+    if not glob.glob(os.path.join(BUILD, 'deb', '*.deb')):
+        raise unittest.SkipTest('no packages: run "make deb"')
+    if os.getuid() or not shutil.which('debootstrap') or \
+            not shutil.which('mke2fs'):
+        raise unittest.SkipTest('debian-root.sh needs root, debootstrap and '
+                                'e2fsprogs')
+    done = subprocess.run([os.path.join(REPO, 'tests', 'vm',
+                                        'debian-root.sh'), BUILD],
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          universal_newlines=True, timeout=1500, check=False)
+    if done.returncode:
+        raise VmError('debian-root.sh failed:\n%s' % done.stdout)
+    return os.path.join(DEBIAN, 'root.img')
+
+
+class PackagesTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        fixture.require_build()
+        disk = make_disk()
+        fixture.shared.close()
+        with open(os.path.join(DEBIAN, 'stock.sha256')) as stream:
+            cls.stock = stream.read().strip()
+        files = {'usr/local/bin/deb': IN_DEBIAN}
+        for name in MODULES:
+            files['opt/modules/%s.ko' % name] = os.path.join(
+                DEBIAN, 'modules', name + '.ko')
+        excheck = os.path.join(BUILD, 'tests', 'vm', 'excheck')
+        if os.path.exists(excheck):
+            files['usr/local/bin/excheck'] = excheck
+        cls.session = Session('packages')
+        try:
+            cls.daemon = Daemon(cls.session, ['vm1', 'vm2'])
+            cls.guests = start_guests(
+                cls.session, cls.daemon, virtio=False, files=files,
+                extra_args=['-drive', 'file=%s,if=none,id=disk,format=raw,'
+                            'snapshot=on' % disk, '-device',
+                            'virtio-blk-pci,drive=disk,bus=pcie.0,addr=0x8.0'])
+            for guest in cls.guests:
+                guest.run(MOUNT)
+                guest.run('[ ! -e /usr/local/bin/excheck ] || '
+                          'cp /usr/local/bin/excheck /debian/usr/bin/')
+        except BaseException as exc:
+            cls.session.keep_logs(exc)
+            cls.session.close()
+            raise
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.session.close()
+
+    def run(self, result=None):
+        before = len(result.errors) + len(result.failures)
+        super().run(result)
+        if len(result.errors) + len(result.failures) > before:
+            self.session.keep_logs('see the tests')
+        return result
+
+    def load(self, device):
+        """Load what the device's identity asks for; it must become @device."""
+        for guest in self.guests:
+            guest.run(COLDPLUG)
+            done = guest.run('for i in $(seq 100); do [ -e '
+                             '/sys/class/infiniband/%s ] && exit 0; '
+                             'usleep 50000; done; lsmod; dmesg | tail; exit 1'
+                             % device, check=False)
+            if not done.ok:
+                raise VmError('%s has no %s:\n%s' % (guest.name, device,
+                                                     done.out))
+        return Pair(self.guests, 'pvrdma', device)
+
+    def traffic(self, pair):
+        one, two = self.guests
+        for program in ('ibv_rc_pingpong -c -d %s -g %%d -p %%d -n 200',
+                        'ibv_rc_pingpong -c -e -d %s -g %%d -p %%d -n 200',
+                        'ib_write_bw -d %s -x %%d -p %%d -F -s 65536 -n 50'):
+            with self.subTest(program=program):
+                port = next(_ports)
+                command = 'deb ' + program % pair.device
+                first = one.spawn(command % (pair.gids[0], port), 120)
+                one.wait_listen(port, first)
+                two.run('%s %s' % (command % (pair.gids[1], port),
+                                   one.ip('pvrdma')), 120)
+                first.wait(check=True)
+
+    def excheck(self, pair, inline):
+        return self.guests[0].run('deb excheck -d %s -g %d -i %d' % (
+            pair.device, pair.gids[0], inline), 120, check=False)
+
+    def have_excheck(self):
+        return os.path.exists(os.path.join(BUILD, 'tests', 'vm', 'excheck'))
+
+    def test_use_then_remove(self):
+        """One test: what is removed must have been used before."""
+        pair = self.load('pvrdma0')
+        for guest in self.guests:
+            self.assertNotIn('vmw_pvrdma', guest.run('lsmod').out)
+        self.traffic(pair)
+        if self.have_excheck():
+            done = self.excheck(pair, 128)
+            self.assertTrue(done.ok, done.describe())
+
+        for guest in self.guests:
+            self.assertNotIn(self.stock,
+                             guest.run('deb sha256sum ' + PROVIDER).out)
+            guest.run('deb dpkg -r pvrdma-dkms ibverbs-provider-pvrdma', 240)
+            guest.run('rmmod pvrdma')
+            self.assertIn(self.stock,
+                          guest.run('deb sha256sum ' + PROVIDER).out)
+            left = guest.run('find /debian/lib/modules /debian/usr/src '
+                             '/debian/usr/lib/modprobe.d -name "*pvrdma*" '
+                             '! -name "vmw_pvrdma*"; '
+                             'deb dpkg-divert --list "*pvrdma*"; '
+                             'deb dpkg --verify ibverbs-providers')
+            self.assertEqual(left.out.strip(), '')
+
+        pair = self.load('vmw_pvrdma0')
+        self.traffic(pair)
+        if self.have_excheck():
+            done = self.excheck(pair, 0)
+            self.assertEqual(done.code, 3, done.describe())
+        for guest in self.guests:
+            guest.powerdown()
+        self.daemon.check()

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""ibv_rc_pingpong of rdma-core, which checks the data it receives (-c)."""
+
+import fixture
+from programs import pingpong
+
+
+class PingpongTest(fixture.PairTest):
+    def check(self, program, server=0):
+        program.template += ' -c'
+        figure = program.run(self.rdma, server=server)
+        self.assertGreater(figure, 0)
+
+    def test_polling(self):
+        self.check(pingpong(False, 4096, 500))
+
+    def test_events(self):
+        self.check(pingpong(True, 4096, 500))
+
+    def test_second_guest_serves(self):
+        self.check(pingpong(False, 4096, 200), server=1)
+        self.check(pingpong(True, 4096, 200), server=1)
+
+    def test_sizes(self):
+        for size in (1, 8, 4095, 4097, 65536, 65537, 1 << 20):
+            with self.subTest(size=size):
+                self.check(pingpong(False, size, 20))
+
+    def test_deep_queue(self):
+        program = pingpong(True, 256, 1000)
+        program.template += ' -r 500'
+        self.check(program)
+
+    def test_two_runs_at_once(self):
+        one, two = self.guests
+        servers, clients = [], []
+        for port in (18550, 18551):
+            command = 'ibv_rc_pingpong -c -d %s -g %%d -p %d -n 500' \
+                % (self.rdma.device, port)
+            servers.append(one.spawn(command % self.rdma.gids[0]))
+            one.wait_listen(port, servers[-1])
+            clients.append(two.spawn('%s %s' % (
+                command % self.rdma.gids[1],
+                one.ip(self.rdma.kind))))
+        for job in servers + clients:
+            job.wait(check=True)

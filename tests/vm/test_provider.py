@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Our rdma-core provider on the in-tree driver and on ours, alone, beside the
+stock one and against it.
+
+Both libraries are in the guests; a program under `ours` sees our file in place of
+the stock one, in a mount namespace of its own, so that programs with either run
+side by side in one guest.
+"""
+
+import glob
+import hashlib
+import os
+import unittest
+
+import fixture
+from programs import Pair, _ports
+from pvrdma_vm import BUILD, Daemon, Session, VmError, start_guests
+
+STOCK_DIR = '/usr/lib/x86_64-linux-gnu/libibverbs'
+OURS = b'''#!/bin/sh
+# Run a program with our provider.
+exec unshare -m sh -c 'mount --bind /opt/pvrdma/provider.so "$0" && exec "$@"' \\
+    %s/libvmw_pvrdma-rdmav34.so "$@"
+''' % STOCK_DIR.encode()
+
+# Programs and libibverbs of another Debian release, under /other.
+OTHER = '''#!/bin/sh
+# Run a program in the other release's root, where our provider lies.
+if [ ! -e /other/lib64 ]; then
+    ln -s usr/lib /other/lib && ln -s usr/lib64 /other/lib64
+    chmod 755 /other/usr/lib64/* /other/usr/bin/*
+    for dir in dev sys proc tmp; do
+        mkdir -p /other/$dir && mount --bind /$dir /other/$dir
+    done
+fi
+exec chroot /other /usr/bin/"$@"
+'''.encode()
+
+PERF = '-d {dev} -x {gid} -p {port} -F'
+PROGRAMS = [
+    'ibv_rc_pingpong -c -d {dev} -g {gid} -p {port} -s 4096 -n 300',
+    'ibv_rc_pingpong -c -e -d {dev} -g {gid} -p {port} -s 4096 -n 300',
+    'ibv_rc_pingpong -c -d {dev} -g {gid} -p {port} -s 65537 -n 20',
+    'datacheck -d {dev} -g {gid} -p {port} -n 1',
+    'ib_send_lat ' + PERF + ' -s 8 -n 200',
+    'ib_write_lat ' + PERF + ' -s 8 -n 200',
+    'ib_read_lat ' + PERF + ' -s 8 -n 200',
+    'ib_atomic_lat ' + PERF + ' -n 200',
+    'ib_send_bw ' + PERF + ' -s 4096 -n 500 -q 8',
+    'ib_write_bw ' + PERF + ' -s 65536 -n 100 -b',
+    'ib_send_bw ' + PERF + ' -s 1024 -n 500 -e',
+]
+
+
+def provider():
+    """Path of our library; skips the test if it is not built."""
+    found = glob.glob(os.path.join(BUILD, 'guest', 'libvmw_pvrdma-rdmav*.so'))
+    if not found:
+        raise unittest.SkipTest('not built: run guest-provider/build.sh')
+    return found[0]
+
+
+def runtime_files(library):
+    """The other release's files, with our library for the stock one."""
+    root = os.path.join(BUILD, 'guest-provider', 'runtime')
+    files = {}
+    if not os.path.exists(os.path.join(root, 'complete')):
+        return files
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = os.path.join(folder, name)
+            target = os.path.join('other', os.path.relpath(path, root))
+            files[target] = library if name.startswith('libvmw_pvrdma') \
+                else path
+    for name in ('datacheck', 'excheck'):
+        if os.path.exists(program(name)):
+            files['other/usr/bin/' + name] = program(name)
+    files['usr/local/bin/other'] = OTHER
+    return files
+
+
+def program(name):
+    return os.path.join(BUILD, 'tests', 'vm', name)
+
+
+class ProviderCase(unittest.TestCase):
+    """One pair of guests for all tests of a class; load_driver() decides what
+    drives the device there."""
+
+    session = None
+    daemon_args = ()
+
+    @classmethod
+    def setUpClass(cls):
+        fixture.require_build()
+        library = provider()
+        fixture.shared.close()
+        cls.failed = False
+        with open(library, 'rb') as stream:
+            cls.digest = hashlib.sha256(stream.read()).hexdigest()
+        files = {'opt/pvrdma/provider.so': library,
+                 'usr/local/bin/ours': OURS}
+        files.update(cls.guest_files())
+        cls.runtime = runtime_files(library)
+        files.update(cls.runtime)
+        for name in ('datacheck', 'excheck'):
+            if os.path.exists(program(name)):
+                files['usr/local/bin/' + name] = program(name)
+        cls.session = Session('provider')
+        try:
+            cls.daemon = Daemon(cls.session, ['vm1', 'vm2'],
+                                args=cls.daemon_args)
+            cls.guests = start_guests(cls.session, cls.daemon, virtio=False,
+                                      files=files)
+            for guest in cls.guests:
+                cls.load_driver(guest)
+            cls.rdma = Pair(cls.guests, 'pvrdma', cls.device())
+        except BaseException as exc:
+            cls.session.keep_logs(exc)
+            cls.session.close()
+            raise
+
+    @classmethod
+    def guest_files(cls):
+        """More files for the guests, as of Guest's @files."""
+        return {}
+
+    @classmethod
+    def load_driver(cls, guest):
+        guest.load_pvrdma()
+
+    @classmethod
+    def device(cls):
+        return 'vmw_pvrdma0'
+
+    @classmethod
+    def tearDownClass(cls):
+        try:
+            if cls.failed:
+                cls.session.keep_logs('see the tests')
+            for guest in cls.guests:
+                guest.powerdown()
+            cls.daemon.check()
+            status = cls.daemon.stop()
+            if status:
+                raise VmError('pvrdmad ended with status %d' % status)
+        finally:
+            cls.session.close()
+
+    def run(self, result=None):
+        before = len(result.errors) + len(result.failures)
+        super().run(result)
+        if len(result.errors) + len(result.failures) > before:
+            type(self).failed = True
+        return result
+
+    def start(self, template, prefixes):
+        """Start @template in both guests; the pair of jobs."""
+        port = next(_ports)
+        one, two = self.guests
+        commands = [prefix + template.format(dev=self.rdma.device, gid=gid,
+                                             port=port)
+                    for prefix, gid in zip(prefixes, self.rdma.gids)]
+        first = one.spawn(commands[0], 240)
+        one.wait_listen(port, first)
+        second = two.spawn('%s %s' % (commands[1], one.ip('pvrdma')), 240)
+        return first, second
+
+    def check(self, template, prefixes=('ours ', 'ours ')):
+        for job in self.start(template, prefixes):
+            job.wait(check=True)
+
+    def excheck(self, arguments, check=True, run='ours '):
+        if not os.path.exists(program('excheck')):
+            self.skipTest('excheck is not built')
+        return self.guests[0].run('%sexcheck -d %s -g %d %s' % (
+            run, self.rdma.device, self.rdma.gids[0], arguments), 120, check)
+
+
+class ProviderTest(ProviderCase):
+    """On the in-tree driver."""
+
+    def run_all(self, prefixes):
+        for template in PROGRAMS:
+            if not os.path.exists(program('datacheck')) and \
+                    template.startswith('datacheck'):
+                continue
+            with self.subTest(template=template):
+                for job in self.start(template, prefixes):
+                    job.wait(check=True)
+
+    def test_the_right_library_is_used(self):
+        command = 'sha256sum %s/libvmw_pvrdma-rdmav34.so' % STOCK_DIR
+        for guest in self.guests:
+            self.assertIn(self.digest, guest.run('ours ' + command).out)
+            self.assertNotIn(self.digest, guest.run(command).out)
+            # libibverbs really loads it: the file must be mapped.
+            maps = guest.run(
+                "ours sh -c 'ibv_rc_pingpong -d %s -p 18555 >/dev/null & "
+                "sleep 1; grep rdmav34 /proc/$!/maps; kill $!'"
+                % self.rdma.device, check=False)
+            self.assertIn('libvmw_pvrdma', maps.out)
+
+    def test_ours_with_ours(self):
+        self.run_all(('ours ', 'ours '))
+
+    def test_ours_with_stock(self):
+        self.run_all(('ours ', ''))
+
+    def test_stock_with_ours(self):
+        self.run_all(('', 'ours '))
+
+    def test_stock_with_stock(self):
+        self.run_all(('', ''))
+
+    def test_side_by_side(self):
+        """Programs with either provider at the same time in both guests."""
+        template = 'ibv_rc_pingpong -c -e -d {dev} -g {gid} -p {port} -n 800'
+        jobs = [job for prefixes in (('ours ', 'ours '), ('', ''),
+                                     ('ours ', ''), ('', 'ours '))
+                for job in self.start(template, prefixes)]
+        for job in jobs:
+            job.wait(check=True)
+
+    def test_extended_api(self):
+        if not os.path.exists(program('excheck')):
+            self.skipTest('excheck is not built')
+        for guest, gid in zip(self.guests, self.rdma.gids):
+            done = guest.run('ours excheck -d %s -g %d%s' % (
+                self.rdma.device, gid, self.excheck_args()), 120)
+            self.assertIn(' 0 errors', done.out)
+
+    def excheck_args(self):
+        """The in-tree driver has no inline data to grant."""
+        return ' -i 0'
+
+    def test_other_rdma_core(self):
+        """The same file under the libibverbs of another release."""
+        if not self.runtime:
+            self.skipTest('run guest-provider/fetch-runtime.sh')
+        here, there = [guest.run(run + 'ibv_devinfo -d %s' % self.rdma.device)
+                       for guest, run in zip(self.guests, ('', 'other '))]
+        self.assertIn('PORT_ACTIVE', here.out)
+        self.assertIn('PORT_ACTIVE', there.out)
+        for template in PROGRAMS[:4]:
+            if not os.path.exists(program(template.split()[0])) and \
+                    template.startswith('datacheck'):
+                continue
+            for prefixes in (('ours ', 'other '), ('other ', 'other ')):
+                with self.subTest(template=template, prefixes=prefixes):
+                    for job in self.start(template, prefixes):
+                        job.wait(check=True)
+        if os.path.exists(program('excheck')):
+            done = self.guests[0].run('other excheck -d %s -g %d%s' % (
+                self.rdma.device, self.rdma.gids[0], self.excheck_args()),
+                120)
+            self.assertIn(' 0 errors', done.out)
+
+    def test_stock_has_no_extended_api(self):
+        """Shows that the test above does use our library."""
+        done = self.excheck('', check=False, run='')
+        self.assertEqual(done.code, 3, done.describe())
+
+    def test_killed_programs_leave_nothing(self):
+        """kill -9 in the middle of traffic; the device must be usable after."""
+        template = 'ib_write_bw -d {dev} -x {gid} -p {port} -F -n 100000 -q 4'
+        for job in self.start(template, ('ours ', 'ours ')):
+            self.guests[0].run('sleep 1')
+            job.kill(9)
+        self.guests[0].run('sleep 1')
+        for job in self.start(PROGRAMS[0], ('ours ', 'ours ')):
+            job.wait(check=True)
+
+
+class OurDriverCase(ProviderCase):
+    """On pvrdma.ko; what both drivers must do is repeated in test_driver.py."""
+
+    @classmethod
+    def guest_files(cls):
+        path = os.path.join(BUILD, 'guest', 'pvrdma.ko')
+        if not os.path.exists(path):
+            raise unittest.SkipTest('not built: run guest-driver/build.sh')
+        return {'opt/pvrdma/pvrdma.ko': path}
+
+    @classmethod
+    def load_driver(cls, guest):
+        guest.run('modprobe rdma_ucm && insmod /opt/pvrdma/pvrdma.ko')
+        done = guest.run('for i in $(seq 100); do '
+                         '[ -e /sys/class/infiniband/%s ] && exit 0; '
+                         'usleep 50000; done; dmesg | tail -n 20; exit 1'
+                         % cls.device(), check=False)
+        if not done.ok:
+            raise VmError('%s: pvrdma.ko found no device:\n%s'
+                          % (guest.name, done.out))
+
+    @classmethod
+    def device(cls):
+        return 'pvrdma0'
+
+    def doorbells(self):
+        """Doorbell writes of the VMs so far: each was an exit to QEMU."""
+        text = self.daemon.ctl('counters')
+        return [int(line.split()[1]) for line in text.splitlines()
+                if 'device.doorbell_writes' in line]
+
+    def doorbells_of(self, template, prefixes=('ours ', 'ours ')):
+        before = self.doorbells()
+        self.check(template, prefixes)
+        return [b - a for a, b in zip(before, self.doorbells())]
+
+
+class ExtensionsTest(OurDriverCase):
+    """A worker that never sleeps: programs have no reason to leave the guest."""
+
+    daemon_args = ('--poll-us', '1000000')
+
+    def test_inline_limits(self):
+        for size in (0, 1, 48, 49, 128, 432):
+            with self.subTest(size=size):
+                self.excheck('-i %d' % size)
+        self.assertEqual(self.excheck('-i 433', check=False).code, 1)
+
+    def test_extensions_can_be_declined(self):
+        done = self.excheck('', run='PVRDMA_STOCK=1 ours ')
+        self.assertIn('inline 0', done.out)
+
+    def test_no_exit(self):
+        """Thousands of round trips without one doorbell each.
+
+        Polled ones are slow here if worker and both guests, which all spin,
+        have not a processor each; so most are event-driven.
+        """
+        for arguments in ('-e -n 5000', '-n 1000'):
+            with self.subTest(arguments=arguments):
+                template = 'ibv_rc_pingpong %s -d {dev} -g {gid} -p {port} ' \
+                    '-s 64' % arguments
+                # The worker may sleep before the first and after the last.
+                self.assertLess(max(self.doorbells_of(template)), 20)
+                stock = self.doorbells_of(template, ('', ''))
+                self.assertGreater(min(stock), 1000)
+
+
+class SleepingWorkerTest(OurDriverCase):
+    """A worker that sleeps at once: every post may have to wake it."""
+
+    daemon_args = ('--poll-us', '0')
+
+    def test_posts_wake_the_worker(self):
+        rung = self.doorbells_of(
+            'ibv_rc_pingpong -d {dev} -g {gid} -p {port} -s 64 -n 2000')
+        self.assertGreater(min(rung), 0)
+
+    def test_no_lost_wake_up(self):
+        """Polled and event-driven programs together for half a minute: a lost
+        wake-up or event would stop one of them for good."""
+        jobs = []
+        for _ in range(2):
+            for events in ('', '-e '):
+                jobs += self.start(
+                    'ibv_rc_pingpong -c %s-d {dev} -g {gid} -p {port} '
+                    '-s 256 -n 8000' % events, ('ours ', 'ours '))
+        jobs += self.start('ib_send_lat -d {dev} -x {gid} -p {port} -F -e '
+                           '-s 8 -n 3000', ('ours ', 'ours '))
+        for job in jobs:
+            job.wait(check=True)
+
+    def test_extended_api(self):
+        self.excheck('-i 128')
