@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# Thin entry points over configure, meson and the build scripts; `make help`
+# lists them.  The first call configures with --install-deps, which installs
+# missing packages as root or through sudo.  Run ./configure yourself first to
+# choose otherwise.
+
+BUILD ?= build
+PYTHON ?= $(if $(wildcard /usr/bin/python3),/usr/bin/python3,python3)
+FUZZ_SECONDS ?= 60
+
+export PVRDMA_BUILD = $(abspath $(BUILD))
+
+-include $(BUILD)/config.mak
+
+.PHONY: all backend qemu images guest deb demo demo-shell check check-vm fuzz bench \
+        install clean distclean help
+.DEFAULT_GOAL := all
+
+all: backend qemu images guest
+
+$(BUILD)/config.mak: configure
+	./configure --install-deps --builddir=$(BUILD)
+
+backend: $(BUILD)/config.mak
+	@echo "== daemon, tools and test programs"
+	ninja -C $(BUILD)
+
+qemu: $(BUILD)/config.mak
+ifneq ($(WITH_QEMU),no)
+	@echo "== QEMU with the pvrdma device (the first build takes minutes)"
+	hw/build-qemu.sh --builddir=$(BUILD)/qemu $(if $(QEMU_SRC),--qemu-src=$(QEMU_SRC))
+endif
+
+images: $(BUILD)/config.mak
+ifneq ($(WITH_IMAGES),no)
+	@echo "== guest image"
+	images/build-image.sh $(BUILD)/images
+endif
+
+guest: images
+ifneq ($(WITH_IMAGES),no)
+	@echo "== guest driver and provider"
+	guest-driver/build.sh $(BUILD)
+	guest-provider/build.sh --builddir=$(BUILD)
+	guest-provider/fetch-runtime.sh $(BUILD)
+endif
+
+deb: guest
+	packaging/build-deb.sh $(BUILD)
+
+demo: all
+	$(PYTHON) tests/vm/demo.py
+
+demo-shell: all
+	$(PYTHON) tests/vm/demo.py --shell
+
+check: all
+	$(PYTHON) tests/run-check.py --builddir=$(BUILD)
+
+check-vm: all
+	$(PYTHON) tests/vm/run.py
+
+fuzz: $(BUILD)/config.mak
+	BUILDDIR=$(abspath $(BUILD))-fuzz tests/fuzz/run.sh $(FUZZ_SECONDS)
+
+bench: backend
+	meson test -C $(BUILD) --benchmark --verbose
+
+install: all
+	meson install -C $(BUILD) --no-rebuild
+ifneq ($(WITH_QEMU),no)
+	install -D -m 755 $(BUILD)/qemu/qemu-system-x86_64 \
+	    $(DESTDIR)$(PREFIX)/libexec/pvrdma/qemu-system-x86_64
+endif
+
+clean:
+	-[ ! -f $(BUILD)/build.ninja ] || ninja -C $(BUILD) -t clean
+	rm -rf $(BUILD)/vm-logs $(BUILD)/demo-shell $(BUILD)/check-summary \
+	    $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz
+
+distclean: clean
+	rm -rf $(BUILD)
+
+help:
+	@echo "make all          build daemon and tools, QEMU with the device, guest image,"
+	@echo "                  guest driver and provider"
+	@echo "make deb          Debian packages of guest driver and provider, in $(BUILD)/deb"
+	@echo "make demo         two guests exchange RDMA traffic; ends with a table of"
+	@echo "                  figures beside soft-RoCE in the same guests"
+	@echo "make demo-shell   leave both guests up with a console each"
+	@echo "make check        all tests; ends with 'N passed, N failed, N skipped'"
+	@echo "make check-vm     only the tests that boot guests"
+	@echo "make fuzz         fuzz each target for FUZZ_SECONDS=$(FUZZ_SECONDS) seconds"
+	@echo "make bench        benchmarks against peers measured in the same run"
+	@echo "make install      install daemon, tools and QEMU below the prefix (DESTDIR works)"
+	@echo "make clean        remove compiled files; 'make distclean' removes $(BUILD)/"
+	@echo
+	@echo "BUILD=DIR chooses the build folder, ./configure --help shows the options."

@@ -1,0 +1,274 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Run every test layer and add up the real results.
+
+Layers: `tests` (unit, vguest and the fuzz corpus by `meson test`), `asan` and
+`tsan` (unit and vguest again in builds with AddressSanitizer and
+UndefinedBehaviorSanitizer, and with ThreadSanitizer), `fuzz` (a short run of
+each target by tests/fuzz/run.sh), `hw` (tests/hw/run.py: the QEMU device against
+a scripted server), `vm` (tests/vm/run.py: guests).
+
+Counting: a TAP program counts with each of its cases, any other program as
+one.  A program that crashes, times out, exits with an error or runs fewer
+cases than it planned counts at least one failure more than its cases show.  A
+skip is named with its reason and is never a pass.  The last line printed, also
+written to BUILDDIR/check-summary, is `N passed, N failed, N skipped`; the exit
+status is 0 only if nothing failed.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+LAYERS = ['tests', 'asan', 'tsan', 'fuzz', 'hw', 'vm']
+SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TAP_LINE = re.compile(r'^(not )?ok\b\s*(\d+)?\s*(?:-\s*)?([^#]*)(?:#\s*(.*))?$')
+TAP_PLAN = re.compile(r'^1\.\.(\d+)\s*(?:#\s*(.*))?$')
+
+
+class Counts:
+    """Passed, failed and skipped of one layer, with a line for each that
+    did not pass."""
+
+    def __init__(self, name):
+        self.name = name
+        self.passed = self.failed = self.skipped = 0
+        self.notes = []
+
+    def add(self, outcome, what, reason=''):
+        if outcome == 'passed':
+            self.passed += 1
+        elif outcome == 'skipped':
+            self.skipped += 1
+            self.notes.append('skipped  %s: %s' % (what, reason or
+                                                   'no reason given'))
+        else:
+            self.failed += 1
+            self.notes.append('FAILED   %s%s' % (what, reason and
+                                                 ': ' + reason))
+
+    def line(self):
+        return '%d passed, %d failed, %d skipped' % (
+            self.passed, self.failed, self.skipped)
+
+
+def count_tap(counts, name, text):
+    """Count the cases in TAP output; returns (cases, failures, planned)."""
+    cases = failures = 0
+    planned = None
+    for line in text.splitlines():
+        plan = TAP_PLAN.match(line)
+        if plan:
+            planned = int(plan.group(1))
+            if planned == 0:
+                counts.add('skipped', name, plan.group(2))
+            continue
+        found = TAP_LINE.match(line)
+        if not found:
+            continue
+        cases += 1
+        bad, _, title, directive = found.groups()
+        what = '%s %s' % (name, title.strip())
+        directive = directive or ''
+        if directive.upper().startswith('SKIP'):
+            counts.add('skipped', what, directive[4:].strip())
+        elif bad:
+            failures += 1
+            counts.add('failed', what, directive)
+        else:
+            counts.add('passed', what)
+    return cases, failures, planned
+
+
+def count_meson(counts, path):
+    """Count what `meson test` wrote to its testlog.json."""
+    with open(path) as stream:
+        records = [json.loads(line) for line in stream if line.strip()]
+    for record in records:
+        name = record['name'].split(' / ', 1)[-1]
+        good = record['result'] in ('OK', 'EXPECTEDFAIL')
+        text = record.get('stdout') or ''
+        cases, failures, planned = (0, 0, None)
+        if re.search(r'^1\.\.\d', text, re.MULTILINE):
+            cases, failures, planned = count_tap(counts, name, text)
+        if planned is None:
+            if record['result'] == 'SKIP':
+                counts.add('skipped', name, text.strip().splitlines()[-1]
+                           if text.strip() else '')
+            else:
+                counts.add('passed' if good else 'failed', name,
+                           '' if good else describe(record))
+        elif record['result'] != 'SKIP' and not good and not failures:
+            counts.add('failed', name, describe(record))
+        elif cases < planned:
+            counts.add('failed', name, 'planned %d cases, ran %d; %s'
+                       % (planned, cases, describe(record)))
+    if not records:
+        counts.add('failed', counts.name, 'meson ran no test')
+
+
+def describe(record):
+    """Why meson calls a test bad."""
+    return '%s, status %s, %.1f s' % (record['result'],
+                                      record.get('returncode'),
+                                      record.get('duration') or 0)
+
+
+def run(argv, env=None, cwd=SOURCE):
+    print('+ %s' % ' '.join(argv), flush=True)
+    return subprocess.call(argv, cwd=cwd, env=env)
+
+
+def meson_layer(name, builddir, args, env=None):
+    """Run `meson test` in @builddir and count."""
+    counts = Counts(name)
+    log = os.path.join(builddir, 'meson-logs', 'testlog.json')
+    if os.path.exists(log):
+        os.unlink(log)
+    status = run(['meson', 'test', '-C', builddir, '--no-rebuild',
+                  '--print-errorlogs'] + args, env)
+    if not os.path.exists(log):
+        counts.add('failed', name, 'meson test left no log, status %d'
+                   % status)
+        return counts
+    count_meson(counts, log)
+    if status and not counts.failed:
+        counts.add('failed', name, 'meson test ended with status %d' % status)
+    return counts
+
+
+def sanitizer_layer(name, builddir, sanitize, suites, env):
+    """Build with sanitizers into a folder of its own and run @suites."""
+    counts = Counts(name)
+    full = dict(os.environ, **env)
+    if run(['./configure', '--builddir=' + builddir, '--sanitize=' + sanitize,
+            '--disable-qemu', '--disable-images', '--disable-fuzz'], full):
+        counts.add('failed', name, 'configure failed')
+        return counts
+    if run(['ninja', '-C', builddir], full):
+        counts.add('failed', name, 'the build failed')
+        return counts
+    return meson_layer(name, builddir, ['--timeout-multiplier=6'] +
+                       ['--suite=' + s for s in suites], full)
+
+
+def configured(builddir, what):
+    """Whether config.mak says yes, or nothing, about WITH_<what>."""
+    try:
+        with open(os.path.join(builddir, 'config.mak')) as stream:
+            return 'WITH_%s = no' % what not in stream.read()
+    except FileNotFoundError:
+        return True
+
+
+def fuzz_layer(builddir, seconds):
+    """Run each fuzz target for some seconds; run.sh says how it went."""
+    counts = Counts('fuzz')
+    if not configured(builddir, 'FUZZ'):
+        counts.add('skipped', 'fuzz', 'configured with --disable-fuzz')
+        return counts
+    argv = [os.path.join('tests', 'fuzz', 'run.sh'), str(seconds)]
+    print('+ %s' % ' '.join(argv), flush=True)
+    with subprocess.Popen(argv, cwd=SOURCE, stdout=subprocess.PIPE,
+                          universal_newlines=True, env=dict(
+                              os.environ, BUILDDIR=builddir + '-fuzz')) as proc:
+        for line in proc.stdout:
+            print(line, end='', flush=True)
+            word, _, rest = line.partition(' ')
+            name, _, text = rest.strip().partition(': ')
+            if word in ('ok', 'FAIL', 'SKIP'):
+                counts.add({'ok': 'passed', 'FAIL': 'failed',
+                            'SKIP': 'skipped'}[word], name, text)
+    if proc.returncode and not counts.failed:
+        counts.add('failed', 'fuzz', 'run.sh ended with status %d'
+                   % proc.returncode)
+    return counts
+
+
+def runner_layer(name, builddir):
+    """tests/NAME/run.py, which leaves its results in a JSON file."""
+    counts = Counts(name)
+    log = os.path.join(builddir, name + '-tests.json')
+    if os.path.exists(log):
+        os.unlink(log)
+    status = run([sys.executable, os.path.join('tests', name, 'run.py'),
+                  '--json', log],
+                 dict(os.environ, PVRDMA_BUILD=builddir))
+    if not os.path.exists(log):
+        counts.add('failed', name, 'the runner left no results, status %d'
+                   % status)
+        return counts
+    with open(log) as stream:
+        for test in json.load(stream)['tests']:
+            counts.add(test['outcome'], test['name'],
+                       test['text'].strip().splitlines()[-1]
+                       if test['text'].strip() else '')
+    if status and not counts.failed:
+        counts.add('failed', name, 'the runner ended with status %d' % status)
+    return counts
+
+
+def layers(args):
+    """Yield the Counts of each chosen layer."""
+    build = args.builddir
+    chosen = args.layer or LAYERS
+    if 'tests' in chosen:
+        yield meson_layer('tests', build, [])
+    if 'asan' in chosen:
+        yield sanitizer_layer(
+            'asan', build + '-asan', 'address,undefined', ['unit', 'vguest'],
+            {'ASAN_OPTIONS': 'detect_leaks=1:abort_on_error=1',
+             'UBSAN_OPTIONS': 'halt_on_error=1:print_stacktrace=1'})
+    if 'tsan' in chosen:
+        yield sanitizer_layer(
+            'tsan', build + '-tsan', 'thread', ['unit', 'vguest'],
+            {'TSAN_OPTIONS': 'halt_on_error=1'})
+    if 'fuzz' in chosen:
+        yield fuzz_layer(build, args.fuzz_seconds)
+    for name in ('hw', 'vm'):
+        if name in chosen:
+            yield runner_layer(name, build)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--builddir', default=os.path.join(SOURCE, 'build'))
+    parser.add_argument('--layer', action='append',
+                        choices=LAYERS,
+                        help='run only this layer; may be given again')
+    parser.add_argument('--fuzz-seconds', type=int, default=10,
+                        help='for each fuzz target')
+    args = parser.parse_args()
+    args.builddir = os.path.abspath(args.builddir)
+    summary = os.path.join(args.builddir, 'check-summary')
+    if os.path.exists(summary):
+        os.unlink(summary)
+
+    done = []
+    for counts in layers(args):
+        done.append(counts)
+        print('== %s: %s' % (counts.name, counts.line()), flush=True)
+    total = Counts('total')
+    print('\n%.0f s' % (time.monotonic() - START))
+    for counts in done:
+        for note in counts.notes:
+            print('%-6s %s' % (counts.name, note))
+    for counts in done:
+        print('%-6s %s' % (counts.name, counts.line()))
+        total.passed += counts.passed
+        total.failed += counts.failed
+        total.skipped += counts.skipped
+    with open(summary, 'w') as stream:
+        stream.write(total.line() + '\n')
+    print(total.line(), flush=True)
+    return 1 if total.failed or not total.passed else 0
+
+
+START = time.monotonic()
+
+if __name__ == '__main__':
+    sys.exit(main())
