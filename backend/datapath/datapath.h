@@ -114,11 +114,14 @@ void datapath_wake(struct vm *vm);
 void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited);
 
 /*
- * irq.c brackets the write to a VM's eventfd, so that the watchdog thread can
- * break it off if the client made it block: the write fails with EINTR and the
- * VM is faulted.
+ * irq.c brackets the use of a VM's eventfds, so that the watchdog thread can
+ * break off a write if the client made it block (it fails with EINTR and the VM
+ * is faulted), and so that a replaced eventfd is closed in time: drain returns
+ * when no other thread is left between enter and leave for this VM that entered
+ * before the call.  Workers and the main thread only.
  */
 void datapath_irq_enter(struct vm *vm);
 void datapath_irq_leave(void);
+void datapath_irq_drain(struct vm *vm);
 
 #endif /* PVRDMAD_DATAPATH_H */

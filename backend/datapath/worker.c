@@ -39,11 +39,11 @@ static unsigned n_workers;
 static uint64_t poll_ns;
 static _Thread_local struct worker *self;
 
-/* One per thread that writes eventfds: the main thread, then the workers. */
+/* One per thread that raises interrupts: the main thread, then the workers. */
 struct irq_slot {
     pthread_t thread;
-    _Atomic(struct vm *) vm; /* whose eventfd is being written */
-    _Atomic uint64_t seq;
+    _Atomic(struct vm *) vm; /* whose eventfd is in use */
+    _Atomic uint64_t seq;    /* goes up before vm is set */
 };
 static struct irq_slot irq_slots[CONFIG_MAX_WORKERS + 1];
 static _Thread_local struct irq_slot *my_slot;
@@ -178,6 +178,16 @@ static void *worker_main(void *arg)
 
 /* ---- quiescence ------------------------------------------------------------ */
 
+/* One round of waiting for another thread, the @spin-th. */
+static void relax(unsigned spin)
+{
+    if (spin < 200) {
+        sched_yield();
+    } else {
+        usleep(20);
+    }
+}
+
 void datapath_quiesce(void)
 {
     full_barrier();
@@ -187,11 +197,7 @@ void datapath_quiesce(void)
 
         for (unsigned spin = 0;
              !atomic_load(&w->offline) && atomic_load(&w->passed) == seen; spin++) {
-            if (spin < 200) {
-                sched_yield();
-            } else {
-                usleep(20);
-            }
+            relax(spin);
         }
     }
     full_barrier();
@@ -215,6 +221,19 @@ void datapath_irq_leave(void)
 {
     if (my_slot) {
         atomic_store(&my_slot->vm, NULL);
+    }
+}
+
+void datapath_irq_drain(struct vm *vm)
+{
+    for (unsigned i = 0; i <= n_workers; i++) {
+        struct irq_slot *s = &irq_slots[i];
+        uint64_t seen = atomic_load(&s->seq);
+
+        for (unsigned spin = 0;
+             atomic_load(&s->vm) == vm && atomic_load(&s->seq) == seen; spin++) {
+            relax(spin);
+        }
     }
 }
 

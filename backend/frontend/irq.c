@@ -12,8 +12,10 @@
  * sees the other's store; both sides therefore store first (sequentially
  * consistent), then look, and an exchange of `pending` lets one of them deliver.
  *
- * Replacing a descriptor: publish the new one, wait for the workers, close the
- * old.  No worker ever writes to a number that may have been reused.
+ * Replacing a descriptor: publish the new one, wait for the threads that are
+ * amid a raise of this VM (not for whole turns of the workers: a client that
+ * swaps without pause must not slow other VMs), close the old.  Nobody ever
+ * writes to a number that may have been reused.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,44 +30,45 @@
 #include "vm.h"
 
 /* Write to the client's eventfd; false if that cannot be done in time. */
-static bool signal_fd(struct vm *vm, int fd)
+static bool signal_fd(int fd)
 {
     struct pollfd pfd = {.fd = fd, .events = POLLOUT};
     uint64_t one = 1;
-    ssize_t n;
-    int err;
 
     if (poll(&pfd, 1, 0) == 0) {
         return true; /* counter full: the interrupt is pending already */
     }
-    datapath_irq_enter(vm);
-    n = write(fd, &one, sizeof(one));
-    err = errno;
-    datapath_irq_leave();
-    return n == sizeof(one) || (n < 0 && err == EAGAIN);
+    return write(fd, &one, sizeof(one)) == sizeof(one) || errno == EAGAIN;
 }
 
-static bool deliverable(struct vm_irq *irq, struct irq_vector *v)
+/* Deliver now if possible; false if it is not.  Within datapath_irq_enter(). */
+static bool deliver(struct vm_irq *irq, struct irq_vector *v)
 {
-    return atomic_load(&irq->enabled) && !atomic_load(&v->masked) &&
-           atomic_load(&v->fd) >= 0;
-}
+    int fd = atomic_load(&v->fd);
 
-/* Deliver what was latched, if it can leave now. */
-static void flush(struct vm_irq *irq, struct irq_vector *v)
-{
-    int fd;
-
-    if (!atomic_load(&v->pending) || !deliverable(irq, v) ||
-        !atomic_exchange(&v->pending, false)) {
-        return;
+    if (fd < 0 || !atomic_load(&irq->enabled) || atomic_load(&v->masked)) {
+        return false;
     }
-    fd = atomic_load(&v->fd);
-    if (fd < 0) {
-        atomic_store(&v->pending, true);
-    } else if (!signal_fd(irq->vm, fd)) {
+    if (!signal_fd(fd)) {
         vm_fault(irq->vm, "its eventfd blocks or fails");
     }
+    return true;
+}
+
+/* Deliver what was latched.  Within datapath_irq_enter(). */
+static void deliver_pending(struct vm_irq *irq, struct irq_vector *v)
+{
+    if (atomic_load(&v->pending) && atomic_exchange(&v->pending, false) &&
+        !deliver(irq, v)) {
+        atomic_store(&v->pending, true);
+    }
+}
+
+static void flush(struct vm_irq *irq, struct irq_vector *v)
+{
+    datapath_irq_enter(irq->vm);
+    deliver_pending(irq, v);
+    datapath_irq_leave();
 }
 
 void irq_init(struct vm_irq *irq, struct vm *vm)
@@ -88,7 +91,7 @@ void irq_fini(struct vm_irq *irq)
     for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
         fds[i] = atomic_exchange(&irq->vec[i].fd, -1);
     }
-    datapath_quiesce();
+    datapath_irq_drain(irq->vm);
     for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
         if (fds[i] >= 0) {
             close(fds[i]);
@@ -99,43 +102,29 @@ void irq_fini(struct vm_irq *irq)
 void irq_raise(struct vm_irq *irq, unsigned vec)
 {
     struct irq_vector *v;
-    int fd;
 
     if (vec >= PVRDMA_NUM_VEC) {
         return;
     }
     v = &irq->vec[vec];
     atomic_fetch_add_explicit(&v->raised, 1, memory_order_relaxed);
-    fd = atomic_load(&v->fd);
-    if (fd >= 0 && deliverable(irq, v)) {
-        if (!signal_fd(irq->vm, fd)) {
-            vm_fault(irq->vm, "its eventfd blocks or fails");
-        }
-        return;
+    datapath_irq_enter(irq->vm);
+    if (!deliver(irq, v)) {
+        atomic_store(&v->pending, true);
+        deliver_pending(irq, v);
     }
-    atomic_store(&v->pending, true);
-    flush(irq, v);
+    datapath_irq_leave();
 }
 
 bool irq_is_eventfd(int fd)
 {
-    char path[40], text[1024];
-    bool found = false;
+    static const char want[] = "anon_inode:[eventfd]"; /* no file's path: no '/' */
+    char path[40], got[sizeof(want)];
     ssize_t n;
-    int info;
 
-    snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
-    info = open(path, O_RDONLY | O_CLOEXEC);
-    if (info < 0) {
-        return false;
-    }
-    n = read(info, text, sizeof(text) - 1);
-    if (n > 0) {
-        text[n] = '\0';
-        found = strstr(text, "\neventfd-count:") != NULL;
-    }
-    close(info);
-    return found;
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    n = readlink(path, got, sizeof(got));
+    return n == sizeof(want) - 1 && memcmp(got, want, sizeof(want) - 1) == 0;
 }
 
 int irq_assign(struct vm_irq *irq, unsigned vec, int fd)
@@ -149,16 +138,14 @@ int irq_assign(struct vm_irq *irq, unsigned vec, int fd)
     v = &irq->vec[vec];
     if (fd >= 0) {
         mode = fcntl(fd, F_GETFL);
-        if (mode < 0 || !irq_is_eventfd(fd)) {
-            return EINVAL;
-        }
-        if (!(mode & O_NONBLOCK) && fcntl(fd, F_SETFL, mode | O_NONBLOCK) < 0) {
+        if (mode < 0 ||
+            (!(mode & O_NONBLOCK) && fcntl(fd, F_SETFL, mode | O_NONBLOCK) < 0)) {
             return EINVAL;
         }
     }
     old = atomic_exchange(&v->fd, fd);
     if (old >= 0) {
-        datapath_quiesce();
+        datapath_irq_drain(irq->vm);
         close(old);
     }
     flush(irq, v);

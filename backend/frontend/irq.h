@@ -4,7 +4,7 @@
  *
  * Any thread may raise; the main thread assigns.  A raise with no eventfd
  * assigned or while masked is remembered and delivered on assignment/unmask.
- * A replaced eventfd is closed only after datapath_quiesce().  A client can
+ * A replaced eventfd is closed once no thread can be writing to it.  A client can
  * make its eventfd block (clear O_NONBLOCK, fill the counter): a raise that
  * does not return is broken off by datapath's watchdog and faults the VM.
  */
@@ -20,16 +20,16 @@
 struct vm;
 
 struct irq_vector {
-    _Atomic int fd;         /* -1: none */
+    _Atomic int fd; /* -1: none */
     _Atomic bool masked;
     _Atomic bool pending;
-    _Atomic uint64_t raised;  /* statistics */
+    _Atomic uint64_t raised; /* statistics */
 };
 
 struct vm_irq {
     struct vm *vm;
     struct irq_vector vec[PVRDMA_NUM_VEC];
-    _Atomic bool enabled;   /* bus master on: interrupts may leave */
+    _Atomic bool enabled; /* bus master on: interrupts may leave */
 };
 
 void irq_init(struct vm_irq *irq, struct vm *vm);
@@ -39,8 +39,8 @@ void irq_fini(struct vm_irq *irq);
 void irq_raise(struct vm_irq *irq, unsigned vec);
 
 /*
- * Assign @fd (taken over on success; -1 de-assigns).  Returns 0 or an errno:
- * EINVAL if it is not an eventfd.  Main thread.
+ * Assign @fd, an eventfd (taken over on success; -1 de-assigns).  Returns 0, or
+ * EINVAL: no such vector, or not a descriptor.  Main thread.
  */
 int irq_assign(struct vm_irq *irq, unsigned vec, int fd);
 void irq_mask(struct vm_irq *irq, unsigned vec, bool masked);
