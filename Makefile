@@ -55,10 +55,10 @@ demo: all
 demo-shell: all
 	$(PYTHON) tests/vm/demo.py --shell
 
-check: all
+check: all deb
 	$(PYTHON) tests/run-check.py --builddir=$(BUILD)
 
-check-vm: all
+check-vm: all deb
 	$(PYTHON) tests/vm/run.py
 
 fuzz: $(BUILD)/config.mak

@@ -14,6 +14,9 @@
 # --boot also makes SUITE/images: that kernel, and the guest image with that
 # kernel's modules and pvrdma.ko, for PVRDMA_IMAGES of tests/vm.  It needs the
 # guest image of images/build-image.sh.
+#
+# Exit status 3: the suite's Debian cannot be had here (no root, no debootstrap,
+# packages that cannot be fetched); 1: anything else went wrong.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -45,10 +48,13 @@ say()
     printf '[%s] %s\n' "$suite" "$*"
 }
 
+# The exit status while Debian is fetched; 1 when it is there.
+status=3
+
 die()
 {
     printf '[%s] error: %s\n' "$suite" "$*" >&2
-    exit 1
+    exit $status
 }
 
 quiet()
@@ -91,6 +97,7 @@ if [ ! -f "$work/installed" ]; then
     : > "$work/installed"
 fi
 
+status=1
 kdir=$(cd "$root" && ls -d usr/src/linux-headers-*-amd64 | sort -V | tail -n 1)
 [ -n "$kdir" ] || die "no kernel headers in $root"
 release=${kdir#usr/src/linux-headers-}
@@ -113,6 +120,7 @@ say "done: $work/pvrdma.ko"
 [ -f "$build/images/initramfs" ] || die "no guest image: run images/build-image.sh"
 if [ ! -f "$work/kernel/$release" ]; then
     say "downloading the kernel ..."
+    status=3
     rm -rf "$work/kernel"
     mkdir -p "$work/kernel"
     # Later releases have image, modules and lists in packages of their own.
@@ -123,6 +131,7 @@ if [ ! -f "$work/kernel/$release" ]; then
         fi
     done
     quiet inside sh -c "cd /root && apt-get -o APT::Sandbox::User=root download $names"
+    status=1
     for deb in "$root"/root/linux-*.deb; do
         quiet dpkg-deb -x "$deb" "$work/kernel"
     done
