@@ -43,28 +43,10 @@ log=$work/build.log
 PATH=$PATH:/usr/sbin:/sbin
 : > "$log"
 
-say()
-{
-    printf '[%s] %s\n' "$suite" "$*"
-}
-
-# The exit status while Debian is fetched; 1 when it is there.
-status=3
-
-die()
-{
-    printf '[%s] error: %s\n' "$suite" "$*" >&2
-    exit $status
-}
-
-quiet()
-{
-    echo "+ $*" >> "$log"
-    if ! "$@" >> "$log" 2>&1; then
-        tail -n 20 "$log" >&2
-        die "'$1' failed; the whole output is in $log"
-    fi
-}
+prefix=$suite
+. "$here/../scripts/common.sh"
+# While Debian is fetched.
+die_status=3
 
 # Run a command in the suite's Debian, with /proc, which objtool wants.
 inside()
@@ -97,7 +79,7 @@ if [ ! -f "$work/installed" ]; then
     : > "$work/installed"
 fi
 
-status=1
+die_status=1
 kdir=$(cd "$root" && ls -d usr/src/linux-headers-*-amd64 | sort -V | tail -n 1)
 [ -n "$kdir" ] || die "no kernel headers in $root"
 release=${kdir#usr/src/linux-headers-}
@@ -120,7 +102,7 @@ say "done: $work/pvrdma.ko"
 [ -f "$build/images/initramfs" ] || die "no guest image: run images/build-image.sh"
 if [ ! -f "$work/kernel/$release" ]; then
     say "downloading the kernel ..."
-    status=3
+    die_status=3
     rm -rf "$work/kernel"
     mkdir -p "$work/kernel"
     # Later releases have image, modules and lists in packages of their own.
@@ -131,7 +113,7 @@ if [ ! -f "$work/kernel/$release" ]; then
         fi
     done
     quiet inside sh -c "cd /root && apt-get -o APT::Sandbox::User=root download $names"
-    status=1
+    die_status=1
     for deb in "$root"/root/linux-*.deb; do
         quiet dpkg-deb -x "$deb" "$work/kernel"
     done

@@ -33,21 +33,8 @@ mkdir -p "$build/guest" "$build/guest-driver"
 build=$(cd "$build" && pwd)
 work=$build/guest-driver
 log=$work/build.log
-
-die()
-{
-    printf '[guest-driver] error: %s\n' "$*" >&2
-    exit 1
-}
-
-quiet()
-{
-    echo "+ $*" >> "$log"
-    if ! "$@" >> "$log" 2>&1; then
-        tail -n 20 "$log" >&2
-        die "'$1' failed; the whole output is in $log"
-    fi
-}
+prefix=guest-driver
+. "$here/../scripts/common.sh"
 
 case $work in
     *[[:space:]:]*) die "the kernel's build cannot work below '$work'" ;;
@@ -70,7 +57,7 @@ stamp=$(cat "$here"/*.c "$here"/*.h "$here/Kbuild" "$here/build.sh" \
             "$here"/../include/pvrdma/*.h | sha256sum | cut -d' ' -f1)-$version
 if [ -z "$force$check" ] && [ -f "$build/guest/pvrdma.ko" ] &&
    [ "$(cat "$work/stamp" 2>/dev/null)" = "$stamp" ]; then
-    echo "[guest-driver] up to date: $build/guest/pvrdma.ko"
+    say "up to date: $build/guest/pvrdma.ko"
     exit 0
 fi
 : > "$log"
@@ -87,7 +74,7 @@ fetch()
 
 kdir=$work/kernel/usr/src/$headers
 if [ ! -f "$work/kernel/$version" ]; then
-    echo "[guest-driver] downloading the headers of kernel $release ..."
+    say "downloading the headers of kernel $release ..."
     depends=$(apt-cache show "$headers=$version" | sed -n 's/^Depends: //p' | head -n 1)
     common=$(echo "$depends" | sed -n 's/.*\(linux-headers-[^ ,]*-common\).*/\1/p')
     kbuild=$(echo "$depends" | sed -n 's/.*\(linux-kbuild-[^ ,]*\).*/\1/p')
@@ -111,7 +98,7 @@ rm -rf "$work/src"
 mkdir -p "$work/src/include"
 cp "$here"/*.c "$here"/*.h "$here/Kbuild" "$work/src/"
 cp -r "$here/../include/pvrdma" "$work/src/include/"
-echo "[guest-driver] building pvrdma.ko for kernel $release ..."
+say "building pvrdma.ko for kernel $release ..."
 cp -r "$here/selftest" "$work/src/"
 for dir in "$work/src" "$work/src/selftest"; do
     quiet make -C "$kdir" M="$dir" CC="${compiler:-gcc}" ${check:+C=2} modules
@@ -131,7 +118,7 @@ if [ -n "$check" ]; then
     command -v sparse > /dev/null 2>&1 || die "missing package: sparse"
     script=$work/checkpatch/linux-source-$series/scripts
     if [ ! -f "$script/checkpatch.pl" ]; then
-        echo "[guest-driver] fetching checkpatch.pl ..."
+        say "fetching checkpatch.pl ..."
         fetch "linux-source-$series"
         mkdir -p "$work/checkpatch"
         dpkg-deb --fsys-tarfile "$work/debs/linux-source-$series"_*.deb |
@@ -148,7 +135,7 @@ if [ -n "$check" ]; then
     if grep -v '0 errors, 0 warnings, 0 checks' "$work/checkpatch.log" >&2; then
         die "checkpatch has complaints"
     fi
-    echo "[guest-driver] sparse and checkpatch --strict: clean"
+    say "sparse and checkpatch --strict: clean"
 fi
 echo "$stamp" > "$work/stamp"
-echo "[guest-driver] done: $build/guest/pvrdma.ko"
+say "done: $build/guest/pvrdma.ko"

@@ -37,8 +37,8 @@ CC, CFLAGS and LDFLAGS of the environment are used.
 USAGE
 }
 
-say() { printf 'build-provider: %s\n' "$*"; }
-die() { printf 'build-provider: error: %s\n' "$*" >&2; exit 1; }
+prefix=provider
+. "$repo/scripts/common.sh"
 
 for arg in "$@"; do
     case $arg in
@@ -49,25 +49,17 @@ for arg in "$@"; do
     esac
 done
 
-mkdir -p "$builddir/guest-provider/logs" "$builddir/guest"
+mkdir -p "$builddir/guest-provider" "$builddir/guest"
 builddir=$(cd "$builddir" && pwd -P)
 work=$builddir/guest-provider
 apt=$work/apt
+log=$work/build.log
 inc=$work/include
 cc=${CC:-gcc}
 
 exec 9>"$work/lock"
 flock 9
-
-run_logged()
-{
-    local name=$1
-    shift
-    if ! "$@" >"$work/logs/$name.log" 2>&1; then
-        tail -n 30 "$work/logs/$name.log" >&2
-        die "$name failed; the whole output is in $work/logs/$name.log"
-    fi
-}
+: > "$log"
 
 . "$repo/scripts/private-apt.bash"
 
@@ -93,7 +85,7 @@ fetch_source()
     say "fetching ${uri##*/} (2 MB)"
     rm -rf "$work/rdma-core" "$work/orig.tar"
     mkdir -p "$work/rdma-core"
-    run_logged fetch-rdma-core /usr/lib/apt/apt-helper \
+    quiet /usr/lib/apt/apt-helper \
         -o "APT::Sandbox::User=$(id -un)" \
         download-file "$uri" "$work/orig.tar" "$sum"
     tar -C "$work/rdma-core" --strip-components=1 -xf "$work/orig.tar"

@@ -16,23 +16,15 @@ suite=trixie
 packages=(libc6 libibverbs1 ibverbs-providers ibverbs-utils
           libnl-3-200 libnl-route-3-200)
 
-say() { printf 'fetch-runtime: %s\n' "$*"; }
-die() { printf 'fetch-runtime: error: %s\n' "$*" >&2; exit 1; }
+prefix=runtime
+. "$repo/scripts/common.sh"
 
-mkdir -p "$builddir/guest-provider/logs"
+mkdir -p "$builddir/guest-provider"
 work=$(cd "$builddir/guest-provider" && pwd -P)
 apt=$work/apt-$suite
+log=$work/runtime.log
+: > "$log"
 root=$work/runtime
-
-run_logged()
-{
-    local name=$1
-    shift
-    if ! "$@" >"$work/logs/$name.log" 2>&1; then
-        tail -n 30 "$work/logs/$name.log" >&2
-        die "$name failed; the whole output is in $work/logs/$name.log"
-    fi
-}
 
 . "$repo/scripts/private-apt.bash"
 

@@ -46,8 +46,8 @@ The result is BUILDDIR/qemu-system-x86_64.
 USAGE
 }
 
-say() { printf 'build-qemu: %s\n' "$*"; }
-die() { printf 'build-qemu: error: %s\n' "$*" >&2; exit 1; }
+prefix=qemu
+. "$repo/scripts/common.sh"
 
 for arg in "$@"; do
     case $arg in
@@ -66,28 +66,17 @@ apt=$builddir/apt
 src=$builddir/src
 out=$builddir/out
 stamps=$builddir/stamps
-logs=$builddir/logs
-mkdir -p "$stamps" "$logs"
+log=$builddir/build.log
+mkdir -p "$stamps"
 
 # Two builds in one folder would tread on each other.
 exec 9>"$builddir/lock"
 flock -n 9 || { say "waiting for another build in $builddir"; flock 9; }
+: >"$log"
 
 # stamp_is NAME TEXT / set_stamp NAME TEXT: was the step done with these inputs?
 stamp_is() { [ -f "$stamps/$1" ] && [ "$(cat "$stamps/$1")" = "$2" ]; }
 set_stamp() { printf '%s\n' "$2" >"$stamps/$1"; }
-
-# run_logged NAME COMMAND...: keeps the output in a file, shows its end if it
-# fails.
-run_logged()
-{
-    local name=$1
-    shift
-    if ! "$@" >"$logs/$name.log" 2>&1; then
-        tail -n 30 "$logs/$name.log" >&2
-        die "$name failed; the whole output is in $logs/$name.log"
-    fi
-}
 
 # ---- what must be installed -------------------------------------------------
 
@@ -111,8 +100,8 @@ install_deps()
     fi
     say "installing build dependencies: ${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
-    run_logged apt-update apt-get update
-    run_logged apt-install apt-get -y --no-install-recommends install \
+    quiet apt-get update
+    quiet apt-get -y --no-install-recommends install \
         "${missing[@]}"
 }
 
@@ -152,13 +141,13 @@ fetch_qemu()
         say "fetching qemu $version (40 MB)"
         rm -f "$apt/qemu/"*
         if (cd "$apt/qemu" && private_apt apt-get -q source --download-only \
-                "qemu=$version") >"$logs/fetch-qemu.log" 2>&1; then
+                "qemu=$version") >>"$log" 2>&1; then
             qemu_version=$version
             return
         fi
         say "qemu $version cannot be fetched, trying the next one"
     done
-    tail -n 5 "$logs/fetch-qemu.log" >&2
+    tail -n 5 "$log" >&2
     die "none of these could be fetched: ${versions//$'\n'/ }; see --qemu-src"
 }
 
@@ -189,7 +178,7 @@ prepare_source()
     else
         fetch_qemu
         say "unpacking qemu $qemu_version"
-        run_logged unpack dpkg-source --no-check -x "$apt"/qemu/*.dsc "$src"
+        quiet dpkg-source --no-check -x "$apt"/qemu/*.dsc "$src"
         rm -rf "$src/roms" "$apt/qemu"
     fi
     case $(cat "$src/VERSION") in
@@ -295,7 +284,7 @@ configure_qemu()
     say "configuring QEMU $(cat "$src/VERSION")"
     rm -rf "$out"
     mkdir -p "$out"
-    (cd "$out" && run_logged configure "$src/configure" "${args[@]}")
+    (cd "$out" && quiet "$src/configure" "${args[@]}")
     set_stamp configure "$key"
 }
 
@@ -307,7 +296,7 @@ build_qemu()
         ninja -C "$out" -j "$jobs" qemu-system-x86_64 || status=$?
     else
         ninja -C "$out" -j "$jobs" qemu-system-x86_64 2>&1 |
-            tee "$logs/ninja.log" |
+            tee -a "$log" |
             awk '/^\[[0-9]+\/[0-9]+\]/ {
                      if (n++ % 100 == 0) print; fflush(); next
                  }

@@ -37,27 +37,8 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 log=$out/build.log
 PATH=$PATH:/usr/sbin:/sbin
-
-say()
-{
-    printf '[image] %s\n' "$*"
-}
-
-die()
-{
-    printf '[image] error: %s\n' "$*" >&2
-    exit 1
-}
-
-# Run a command with its output in the log; show the log's end if it fails.
-quiet()
-{
-    echo "+ $*" >> "$log"
-    if ! "$@" >> "$log" 2>&1; then
-        tail -n 20 "$log" >&2
-        die "'$1' failed; the whole output is in $log"
-    fi
-}
+prefix=image
+. "$here/../scripts/common.sh"
 
 stamp=$(cat "$here/build-image.sh" "$here/init" "$here/agent/guest-agent.c" |
         sha256sum | cut -d' ' -f1)

@@ -25,12 +25,8 @@ build=$(cd "$build" && pwd)
 out=$build/deb
 tree=$out/tree
 umask 022
-
-die()
-{
-    printf '[deb] error: %s\n' "$*" >&2
-    exit 1
-}
+prefix=deb
+. "$repo/scripts/common.sh"
 
 for tool in dpkg-deb dpkg-architecture gzip objcopy; do
     command -v $tool > /dev/null || die "missing: $tool (dpkg-dev, binutils)"

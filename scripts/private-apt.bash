@@ -7,10 +7,8 @@
 # changes and no root rights are needed.  apt checks the signature chain and the
 # checksums of all it fetches.
 #
-# The caller defines, before it calls anything here:
-#   $apt                        folder for lists and downloads
-#   say TEXT, die TEXT          progress; message and exit
-#   run_logged NAME COMMAND...  runs a command, dies with the end of its output
+# The caller sources common.sh, and sets before it calls anything here:
+#   $apt  folder for lists and downloads
 
 private_apt_keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
@@ -45,7 +43,7 @@ private_apt_setup()
     mirror=$(debian_mirror)
     if [ -z "$mirror" ] && [ "$(id -u)" -eq 0 ]; then
         say "apt has no package lists yet: updating them"
-        run_logged apt-update apt-get update
+        quiet apt-get update
         mirror=$(debian_mirror)
     fi
     [ -n "$mirror" ] || die "apt knows no source of Debian's main archive;
@@ -57,7 +55,7 @@ private_apt_setup()
         echo "${entry%% *} [signed-by=$private_apt_keyring] $mirror ${entry#* } main"
     done >"$apt/sources.list"
     say "reading package lists: $*"
-    run_logged private-apt-update private_apt apt-get -q update
+    quiet private_apt apt-get -q update
     private_apt_ready=1
 }
 
@@ -67,7 +65,7 @@ private_apt_unpack()
     local tmp=$apt/deb-${1%%=*}
     rm -rf "$tmp"
     mkdir -p "$tmp" "$2"
-    (cd "$tmp" && run_logged "fetch-${1%%=*}" private_apt apt-get -q download "$1")
+    (cd "$tmp" && quiet private_apt apt-get -q download "$1")
     dpkg -x "$tmp"/*.deb "$2"
     rm -rf "$tmp"
 }

@@ -26,21 +26,13 @@ root=$work/root
 provider=/usr/lib/x86_64-linux-gnu/libibverbs/libvmw_pvrdma-rdmav34.so
 packages=dkms,kmod,ibverbs-utils,ibverbs-providers,perftest,libc6-dev
 
-say() { printf 'debian-root: %s\n' "$*"; }
-die() { printf 'debian-root: error: %s\n' "$*" >&2; exit 1; }
+prefix=debian-root
+. "$repo/scripts/common.sh"
 
-mkdir -p "$work/logs"
+mkdir -p "$work"
 apt=$work/apt
-
-run_logged()
-{
-    local name=$1
-    shift
-    if ! "$@" >"$work/logs/$name.log" 2>&1; then
-        tail -n 30 "$work/logs/$name.log" >&2
-        die "$name failed; the whole output is in $work/logs/$name.log"
-    fi
-}
+log=$work/build.log
+: > "$log"
 
 . "$repo/scripts/private-apt.bash"
 
@@ -77,13 +69,13 @@ make_base()
     rm -rf "$base" "$work/debs"
     mkdir -p "$work/debs"
     say "installing a minimal $codename (takes minutes)"
-    run_logged debootstrap debootstrap --variant=minbase \
+    quiet debootstrap --variant=minbase \
         --include="$packages" "$codename" "$base" "$mirror"
     say "adding kernel $release and its headers"
     depends=$(apt-cache show "linux-headers-$release=$version" |
               sed -n 's/^Depends: //p' | head -n 1)
     # The newest of each may be in a suite that debootstrap did not look at.
-    (cd "$work/debs" && run_logged fetch apt-get -o APT::Sandbox::User=root \
+    (cd "$work/debs" && quiet apt-get -o APT::Sandbox::User=root \
         download "linux-image-$release=$version" \
         "linux-headers-$release=$version" \
         "$(sed -n 's/.*\(linux-headers-[^ ,]*-common\).*/\1/p' <<<"$depends")=$version" \
@@ -94,7 +86,7 @@ make_base()
     rm "$work"/debs/linux-image-*.deb
     mkdir -p "$base/tmp/debs"
     mv "$work"/debs/*.deb "$base/tmp/debs/"
-    run_logged headers in_root "$base" sh -c \
+    quiet in_root "$base" sh -c \
         'apt-get update && apt-get -y --no-install-recommends install /tmp/debs/*.deb'
     rm -rf "$base/tmp/debs" "$base"/var/cache/apt/archives/*.deb
     dir=$base/lib/modules/$release/extra
@@ -104,7 +96,7 @@ make_base()
     find "$work/unpack" -name vmw_pvrdma.ko -exec cp {} "$dir/" \;
     rm -rf "$work/unpack"
     [ -f "$dir/vmw_pvrdma.ko" ] || die "no vmw_pvrdma.ko in the guest image"
-    run_logged depmod in_root "$base" depmod "$release"
+    quiet in_root "$base" depmod "$release"
     echo "$release $version" >"$base/complete"
 }
 
@@ -118,9 +110,9 @@ install_packages()
     mkdir -p "$root/root/debs"
     cp "${debs[@]}" "$root/root/debs/"
     say "installing the packages; DKMS builds the module"
-    run_logged install in_root "$root" sh -c 'dpkg -i /root/debs/*.deb'
+    quiet in_root "$root" sh -c 'dpkg -i /root/debs/*.deb'
     [ -f "$root/lib/modules/$release/updates/dkms/pvrdma.ko" ] ||
-        die "DKMS made no pvrdma.ko for $release, see $work/logs/install.log"
+        die "DKMS made no pvrdma.ko for $release, see $log"
 }
 
 make_image()
@@ -133,7 +125,7 @@ make_image()
     done
     say "making the image"
     rm -f "$work/root.img"
-    run_logged mke2fs mke2fs -q -t ext4 -O ^has_journal,^metadata_csum \
+    quiet mke2fs -q -t ext4 -O ^has_journal,^metadata_csum \
         -d "$root" "$work/root.img.tmp" 2G
     mv "$work/root.img.tmp" "$work/root.img"
     rm -rf "$root"

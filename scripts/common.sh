@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# Messages and logs of the build scripts; sourced, by sh and bash alike.
+#
+# The caller sets:
+#   $prefix      what each message begins with
+#   $log         file for the output of commands, before quiet is called
+#   $die_status  exit status of die, 1 unless set
+
+say() { printf '[%s] %s\n' "$prefix" "$*"; }
+
+die()
+{
+    printf '[%s] error: %s\n' "$prefix" "$*" >&2
+    exit "${die_status:-1}"
+}
+
+# Run a command with its output in the log; show the log's end if it fails.
+quiet()
+{
+    echo "+ $*" >> "$log"
+    if ! "$@" >> "$log" 2>&1; then
+        tail -n 30 "$log" >&2
+        die "'$1' failed; the whole output is in $log"
+    fi
+}
