@@ -23,7 +23,7 @@
 
 #define CONFIG_MAX_VMS       1024
 #define CONFIG_MAX_WORKERS   64
-#define CONFIG_MAX_POLL_US   1000000
+#define CONFIG_MAX_POLL_US   100000000
 #define CONFIG_MAX_ADDRESSES 256 /* of one VM */
 
 /* Error domain of everything that an administrator gets told. */

@@ -104,7 +104,7 @@ static void test_bad_files(void)
         {"[daemon]\nworkers=\n", "[daemon] workers"},
         {"[daemon]\nworkers=0x2\n", "[daemon] workers"},
         {"[daemon]\nworkers=99999999999999999999\n", "[daemon] workers"},
-        {"[daemon]\npoll-us=1000001\n", "[daemon] poll-us"},
+        {"[daemon]\npoll-us=100000001\n", "[daemon] poll-us"},
         {"[daemon]\nlog-level=loud\n", "[daemon] log-level"},
         {"[daemon]\nrequire-sealed=maybe\n", "[daemon] require-sealed"},
         {"[daemon]\nsocket-dir=\n", "[daemon] socket-dir"},
