@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The demo: two VMs on this host exchange RDMA traffic.
 
-Starts pvrdmad with two VMs declared, boots two guests with the pvrdma device
-and the distribution's own driver and programs, runs these, runs the same over
-soft-RoCE (rdma_rxe on virtio-net) in the same two guests, and ends with a
-table of both.  With --shell it leaves the guests up instead, a console each.
+Starts pvrdmad with two VMs declared, boots two guests with the pvrdma device,
+and runs the distribution's own programs in them: over our guest driver and
+provider, over the stock ones (the in-tree vmw_pvrdma and the distribution's
+library), and over soft-RoCE (rdma_rxe on virtio-net).  Ends with a table of all
+three.  With --shell it leaves the guests up instead, a console each.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import statistics
 import sys
 import time
 
+import parts
 import pvrdma_vm
 from agent import AgentError, CommandFailed
 from programs import Pair, demo_programs
@@ -24,55 +26,103 @@ from pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, say, start_guests
 # Seconds from the start after which no further round begins to fit.
 TIME_BUDGET = 130
 SHELL_DIR = os.path.join(BUILD, 'demo-shell')
+OWN, STOCK, RXE = 'pvrdma', 'stock', 'soft-RoCE'
 
 
 def devinfo(guest):
     """ibv_devinfo as the guest prints it, which must name an active port."""
-    out = guest.run('ibv_devinfo -d vmw_pvrdma0').out
+    out = guest.run('ibv_devinfo -d ' + parts.OWN_DEVICE).out.rstrip()
     if 'PORT_ACTIVE' not in out:
         raise VmError('%s has no active port:\n%s' % (guest.name, out))
     return out
 
 
-def measure(pairs, programs, rounds):
-    """Run every program on each pair, in turn, so that a busy machine hurts
-    both alike; returns for each pair the median figures, and the rounds made.
+class Columns:
+    """The table's columns: pairs of devices in the same two guests.
 
-    Later rounds are left out if they would not fit into TIME_BUDGET.
+    Only one driver can have the pvrdma device, so ours and the stock one take
+    turns: use() loads the one that a column wants.
     """
-    figures = [[[] for _ in programs] for _ in pairs]
+
+    def __init__(self, guests):
+        self.guests = guests
+        self.loaded = OWN
+        self.pairs = {OWN: Pair(guests, 'pvrdma', parts.OWN_DEVICE),
+                      RXE: Pair(guests, 'virtio', 'rxe0')}
+
+    def use(self, name):
+        if name in (RXE, self.loaded):
+            return self.pairs[name]
+        for guest in self.guests:
+            (parts.use_own if name == OWN else parts.use_stock)(guest)
+        self.pairs[name] = Pair(self.guests, 'pvrdma', parts.OWN_DEVICE
+                                if name == OWN else parts.STOCK_DEVICE)
+        self.loaded = name
+        return self.pairs[name]
+
+
+def measure(columns, programs, rounds, exits):
+    """Run every program on each column; returns for each column the median
+    figures, the median numbers of exits, and the rounds made.
+
+    @exits: a function that returns the guests' exits so far.  Ours and soft-RoCE
+    take turns, so that a busy machine hurts both alike; the stock parts follow
+    within seconds.  Later rounds are left out if they would not fit into
+    TIME_BUDGET.
+    """
+    figures = {name: [[] for _ in programs] for name in (OWN, STOCK, RXE)}
+    left = {name: [[] for _ in programs] for name in figures}
     made = 0
     longest = 0.0
     while made < rounds and (not made or time.monotonic() - say.start +
                              longest < TIME_BUDGET):
         begin = time.monotonic()
-        for i, program in enumerate(programs):
-            for j, pair in enumerate(pairs):
-                figures[j][i].append(program.run(pair))
-            say('round %d  %-26s %s  %s' % (made + 1, program.title, '  '.join(
-                '%s %10.2f' % (pair.device, figures[j][i][-1])
-                for j, pair in enumerate(pairs)), program.unit))
+        for names in ((OWN, RXE), (STOCK,)):
+            pairs = [columns.use(name) for name in names]
+            for i, program in enumerate(programs):
+                for name, pair in zip(names, pairs):
+                    before = exits()
+                    figures[name][i].append(program.run(pair))
+                    left[name][i].append(exits() - before)
+                say('round %d of %d  %-26s %s  %s' % (
+                    made + 1, rounds, program.title, '  '.join(
+                        '%s %.2f' % (name, figures[name][i][-1])
+                        for name in names), program.unit))
         made += 1
         longest = max(longest, time.monotonic() - begin)
-    return [[statistics.median(values) for values in one]
-            for one in figures], made
+    return ({name: [statistics.median(values) for values in one]
+             for name, one in table.items()} for table in (figures, left)), made
 
 
-def table(programs, ours, other, rounds):
-    """The closing table as text; @ours and @other: a figure per program."""
-    lines = ['%-26s %12s %12s  %-14s %s' % (
-        'program', 'pvrdma', 'soft-RoCE', 'unit', 'ratio'), '-' * 78]
-    for program, a, b in zip(programs, ours, other):
-        lines.append('%-26s %12.2f %12.2f  %-14s %.1fx' % (
-            program.title, a, b, program.unit, program.ratio(a, b)))
-    lines += ['-' * 78,
-              'ratio: how many times better pvrdma is than rdma_rxe on '
-              'virtio-net,', 'same two guests, same programs and options; '
-              'medians of %d run(s).' % rounds]
-    accel = os.environ.get('PVRDMA_ACCEL', 'tcg')
-    if accel != 'kvm':
-        lines.append('The guests are emulated (TCG): read the ratio, not the '
-                     'absolute figures.')
+NOTES = '''\
+us: a round trip of ibv_rc_pingpong, perftest's median of one way of ib_*_lat.
+pvrdma: our guest driver and provider.  stock: the same device with the in-tree
+driver vmw_pvrdma and the distribution's provider.  soft-RoCE: rdma_rxe on
+virtio-net.  All in the same two guests, same programs and options, medians of
+%d run(s).  x: how many times better pvrdma is than that column.
+exits: doorbell writes, that is how often the two guests were left, per run.'''
+
+EMULATED = '''\
+The guests are emulated (TCG): read the ratios, not the absolute figures.  An
+exit costs little here and microseconds under KVM.'''
+
+
+def table(programs, figures, exits, rounds):
+    """The closing table as text; @figures, @exits: by column, one per program."""
+    form = '%-25s %9s %9s %9s  %-4s %11s %8s  %13s %7s'
+    lines = [form % ('program', OWN, STOCK, RXE, 'unit', 'x soft-RoCE',
+                     'x stock', 'exits: pvrdma', STOCK)]
+    lines.append('-' * len(lines[0]))
+    for i, program in enumerate(programs):
+        own, stock, rxe = (figures[name][i] for name in (OWN, STOCK, RXE))
+        lines.append(form % (
+            program.title, '%.2f' % own, '%.2f' % stock, '%.2f' % rxe,
+            program.unit, '%.1f' % program.ratio(own, rxe),
+            '%.1f' % program.ratio(own, stock),
+            '%d' % exits[OWN][i], '%d' % exits[STOCK][i]))
+    lines += [lines[1], NOTES % rounds]
+    if os.environ.get('PVRDMA_ACCEL', 'tcg') != 'kvm':
+        lines.append(EMULATED)
     return '\n'.join(lines)
 
 
@@ -80,9 +130,10 @@ def boot(session, shell):
     say('starting pvrdmad with vm1 and vm2 declared')
     daemon = Daemon(session, ['vm1', 'vm2'])
     say('booting two guests, each with -device pvrdma')
-    guests = start_guests(session, daemon, shell=shell)
+    guests = start_guests(session, daemon, shell=shell,
+                          files=parts.guest_files())
     for guest in guests:
-        guest.load_pvrdma()
+        parts.use_own(guest)
         guest.load_rxe()
     return daemon, guests
 
@@ -94,9 +145,10 @@ def run_demo(rounds):
             say('ibv_devinfo in %s:' % guest.name)
             print(devinfo(guest), flush=True)
         programs = demo_programs()
-        pairs = [Pair(guests, 'pvrdma', 'vmw_pvrdma0'),
-                 Pair(guests, 'virtio', 'rxe0')]
-        (ours, other), made = measure(pairs, programs, rounds)
+        say('measuring: %d programs over our parts, the stock parts and '
+            'soft-RoCE' % len(programs))
+        (figures, exits), made = measure(Columns(guests), programs, rounds,
+                                         lambda: sum(daemon.doorbells()))
         daemon.check()
         for guest in guests:
             guest.powerdown()
@@ -105,7 +157,7 @@ def run_demo(rounds):
         if status:
             raise VmError('pvrdmad ended with status %d' % status)
         say('done')
-        print('\n' + table(programs, ours, other, made), flush=True)
+        print('\n' + table(programs, figures, exits, made), flush=True)
 
 
 def run_shell():
@@ -123,10 +175,10 @@ def run_shell():
         for guest in guests:
             print('\n%s: %s on the pvrdma adapter\'s network, GID index %d' % (
                 guest.name, guest.ip('pvrdma'),
-                guest.gid_index('vmw_pvrdma0', guest.ip('pvrdma'))), end='')
+                guest.gid_index(parts.OWN_DEVICE, guest.ip('pvrdma'))), end='')
         print('\n\nTry: ibv_devinfo; then in vm1   ibv_rc_pingpong -d '
-              'vmw_pvrdma0 -g INDEX\n                 and in vm2   '
-              'ibv_rc_pingpong -d vmw_pvrdma0 -g INDEX %s'
+              'pvrdma0 -g INDEX\n                 and in vm2   '
+              'ibv_rc_pingpong -d pvrdma0 -g INDEX %s'
               % guests[0].ip('pvrdma'))
         print('\nSockets: %s (daemon), %s (consoles)\n'
               'Ctrl-C here ends both guests.' % (daemon.socket_dir,

@@ -240,6 +240,16 @@ class Daemon:
     def ctl_json(self, *args):
         return json.loads(self.ctl('--json', *args))
 
+    def counters(self, group, name):
+        """One counter of `pvrdmactl counters` for each attached VM, in order."""
+        by_vm = {vm['name']: vm for vm in self.ctl_json('counters')['vms']}
+        return [by_vm[vm][group][name] for vm in self.vms
+                if by_vm[vm]['attached']]
+
+    def doorbells(self):
+        """QEMU's count of BAR2 writes per VM: each was an exit."""
+        return self.counters('device', 'doorbell_writes')
+
     def resources(self):
         """What the kernel says of the daemon: a dict of counts and kB."""
         pid = self.proc.pid

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which driver and provider a guest uses: the project's own or the stock ones.
+
+Both are in every guest that was started with guest_files().  Our provider takes
+the place of the distribution's library by a bind mount, so programs need no
+change; the test suites, which mix providers, do that per program instead (see
+test_provider.py).
+"""
+
+import glob
+import os
+
+from pvrdma_vm import BUILD, VmError
+
+MODULE = '/opt/pvrdma/pvrdma.ko'
+LIBRARY = '/opt/pvrdma/provider.so'
+STOCK_LIBRARY = ('/usr/lib/x86_64-linux-gnu/libibverbs/'
+                 'libvmw_pvrdma-rdmav34.so')
+OWN_DEVICE = 'pvrdma0'
+STOCK_DEVICE = 'vmw_pvrdma0'
+
+
+def built_module():
+    """Path of our driver on the host, or None."""
+    path = os.path.join(BUILD, 'guest', 'pvrdma.ko')
+    return path if os.path.exists(path) else None
+
+
+def built_library():
+    """Path of our provider on the host, or None."""
+    found = glob.glob(os.path.join(BUILD, 'guest', 'libvmw_pvrdma-rdmav*.so'))
+    return found[0] if found else None
+
+
+def guest_files():
+    """Our parts, as Guest's @files."""
+    module, library = built_module(), built_library()
+    if not module or not library:
+        raise VmError('our driver or provider is not built: run "make guest"')
+    return {MODULE: module, LIBRARY: library}
+
+
+def load_own_driver(guest):
+    """Load pvrdma.ko and wait for an active port."""
+    guest.run('modprobe rdma_ucm && insmod ' + MODULE)
+    wait_port(guest, 'ACTIVE')
+
+
+def wait_port(guest, state, seconds=20, device=OWN_DEVICE):
+    wait_in_guest(guest, 'grep -q %s /sys/class/infiniband/%s/ports/1/state '
+                  '2>/dev/null' % (state, device), 'port state ' + state,
+                  seconds)
+
+
+def wait_in_guest(guest, condition, what, seconds=20):
+    """Wait until the shell @condition holds in @guest."""
+    done = guest.run('for i in $(seq %d); do %s && exit 0; usleep 100000; '
+                     'done; dmesg | tail -n 20; exit 1'
+                     % (seconds * 10, condition), seconds * 3 + 20,
+                     check=False)
+    if not done.ok:
+        raise VmError('%s: not within %d s: %s\n%s' % (guest.name, seconds,
+                                                      what, done.out))
+
+
+def use_own(guest):
+    """Change from the stock parts, if these are in use, to ours."""
+    guest.run('[ ! -e /sys/module/vmw_pvrdma ] || rmmod vmw_pvrdma')
+    guest.run('mount --bind %s %s' % (LIBRARY, STOCK_LIBRARY))
+    load_own_driver(guest)
+
+
+def use_stock(guest):
+    """Change from our parts to the stock ones."""
+    guest.run('rmmod pvrdma && umount ' + STOCK_LIBRARY)
+    guest.load_pvrdma()
