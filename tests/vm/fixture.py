@@ -13,6 +13,9 @@ import unittest
 from programs import Pair
 from pvrdma_vm import BUILD, Daemon, Session, VmError, start_guests
 
+# `run.py --long`: tests that look for rare events run for minutes.
+LONG = False
+
 
 def require_build():
     """Skip if the build was configured without guests; not if it failed."""

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Run the VM tests: tests/vm/test_*.py, real QEMU guests.
 
-usage: run.py [--json FILE] [--list] [PATTERN...]
+usage: run.py [--json FILE] [--list] [--long] [PATTERN...]
 
-Each PATTERN selects the tests whose name contains it.  One line per test,
+Each PATTERN selects the tests whose name contains it.  With --long those that
+look for rare events run for minutes instead of seconds.  One line per test,
 then `N passed, N failed, N skipped`; --json writes the same with each test's
 result.  Exit status 1 if a test failed or none was selected.
 """
@@ -123,8 +124,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--json', metavar='FILE')
     parser.add_argument('--list', action='store_true')
+    parser.add_argument('--long', action='store_true')
     parser.add_argument('pattern', nargs='*')
     args = parser.parse_args()
+    fixture.LONG = args.long
     require_python()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 

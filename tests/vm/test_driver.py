@@ -7,18 +7,17 @@ import os
 import re
 import subprocess
 import time
-import unittest
 
 import fixture
+import parts
 import pvrdma_vm
 import test_provider
+from parts import MODULE, load_own_driver, wait_in_guest, wait_port
 from programs import Pair, _ports
-from pvrdma_vm import BUILD, Daemon, Guest, Link, Session, VmError, \
-    start_guests
+from pvrdma_vm import BUILD, Daemon, Guest, Link, Session, start_guests
 
-MODULE = '/opt/pvrdma/pvrdma.ko'
 KLOOP = '/opt/pvrdma/pvrdma_kloop.ko'
-DEVICE = 'pvrdma0'
+DEVICE = parts.OWN_DEVICE
 SYSFS = '/sys/class/infiniband/' + DEVICE
 PCI = '/sys/bus/pci/drivers/pvrdma'
 BAD_LOG = re.compile(r'BUG: |WARNING: |Oops|hung task|blocked for more|'
@@ -26,39 +25,10 @@ BAD_LOG = re.compile(r'BUG: |WARNING: |Oops|hung task|blocked for more|'
                      r'command \d+ failed')
 
 
-def module():
-    """Path of pvrdma.ko; skips the test if it is not built."""
-    path = os.path.join(BUILD, 'guest', 'pvrdma.ko')
-    if not os.path.exists(path):
-        raise unittest.SkipTest('not built: run guest-driver/build.sh')
-    return path
-
-
 def guest_files():
-    folder = os.path.dirname(module())
+    folder = os.path.dirname(test_provider.module())
     return {path.lstrip('/'): os.path.join(folder, os.path.basename(path))
             for path in (MODULE, KLOOP)}
-
-
-def wait_in_guest(guest, condition, what, seconds=20):
-    """Wait until the shell @condition holds in @guest."""
-    done = guest.run('for i in $(seq %d); do %s && exit 0; usleep 100000; '
-                     'done; dmesg | tail -n 20; exit 1'
-                     % (seconds * 10, condition), seconds * 3 + 20,
-                     check=False)
-    if not done.ok:
-        raise VmError('%s: not within %d s: %s\n%s' % (guest.name, seconds,
-                                                      what, done.out))
-
-
-def wait_port(guest, state, seconds=20):
-    wait_in_guest(guest, 'grep -q %s %s/ports/1/state 2>/dev/null'
-                  % (state, SYSFS), 'port state ' + state, seconds)
-
-
-def load(guest):
-    guest.run('modprobe rdma_ucm && insmod %s' % MODULE)
-    wait_port(guest, 'ACTIVE')
 
 
 def log_problems(guest):
@@ -72,8 +42,7 @@ class OwnDriverTest(test_provider.ProviderTest):
 
     @classmethod
     def load_driver(cls, guest):
-        guest.run('mkdir -p /opt/pvrdma')
-        load(guest)
+        load_own_driver(guest)
 
     @classmethod
     def guest_files(cls):
@@ -174,7 +143,7 @@ class DriverCase(fixture.PrivateTest):
         names = []
         for guest, ours in zip(self.guests, own):
             if ours:
-                load(guest)
+                load_own_driver(guest)
             else:
                 guest.load_pvrdma()
             names.append(DEVICE if ours else 'vmw_pvrdma0')
@@ -373,7 +342,7 @@ class PairingTest(fixture.PrivateTest):
             guests[-1].start()
         for guest in guests:
             guest.wait_boot()
-            load(guest)
+            load_own_driver(guest)
             self.assertIn('netdev vio0', guest.run('rdma link').out)
         pair = Pair(guests, 'virtio', DEVICE)
         pair.run('ibv_rc_pingpong -c -d {dev} -g {gid} -p {port} -n 200')

@@ -7,21 +7,21 @@ the stock one, in a mount namespace of its own, so that programs with either run
 side by side in one guest.
 """
 
-import glob
 import hashlib
 import os
+import time
 import unittest
 
 import fixture
+import parts
 from programs import Pair, _ports
-from pvrdma_vm import BUILD, Daemon, Session, VmError, start_guests
+from pvrdma_vm import BUILD, Daemon, Session, VmError, say, start_guests
 
-STOCK_DIR = '/usr/lib/x86_64-linux-gnu/libibverbs'
 OURS = b'''#!/bin/sh
 # Run a program with our provider.
-exec unshare -m sh -c 'mount --bind /opt/pvrdma/provider.so "$0" && exec "$@"' \\
-    %s/libvmw_pvrdma-rdmav34.so "$@"
-''' % STOCK_DIR.encode()
+exec unshare -m sh -c 'mount --bind %s "$0" && exec "$@"' \\
+    %s "$@"
+''' % (parts.LIBRARY.encode(), parts.STOCK_LIBRARY.encode())
 
 # Programs and libibverbs of another Debian release, under /other.
 OTHER = '''#!/bin/sh
@@ -35,6 +35,9 @@ if [ ! -e /other/lib64 ]; then
 fi
 exec chroot /other /usr/bin/"$@"
 '''.encode()
+
+# How long a lost wake-up is looked for, and that in the long run.
+SECONDS, LONG_SECONDS = 15, 360
 
 PERF = '-d {dev} -x {gid} -p {port} -F'
 PROGRAMS = [
@@ -54,10 +57,18 @@ PROGRAMS = [
 
 def provider():
     """Path of our library; skips the test if it is not built."""
-    found = glob.glob(os.path.join(BUILD, 'guest', 'libvmw_pvrdma-rdmav*.so'))
+    found = parts.built_library()
     if not found:
         raise unittest.SkipTest('not built: run guest-provider/build.sh')
-    return found[0]
+    return found
+
+
+def module():
+    """Path of our driver; skips the test if it is not built."""
+    found = parts.built_module()
+    if not found:
+        raise unittest.SkipTest('not built: run guest-driver/build.sh')
+    return found
 
 
 def runtime_files(library):
@@ -98,7 +109,7 @@ class ProviderCase(unittest.TestCase):
         cls.failed = False
         with open(library, 'rb') as stream:
             cls.digest = hashlib.sha256(stream.read()).hexdigest()
-        files = {'opt/pvrdma/provider.so': library,
+        files = {parts.LIBRARY: library,
                  'usr/local/bin/ours': OURS}
         files.update(cls.guest_files())
         cls.runtime = runtime_files(library)
@@ -161,9 +172,10 @@ class ProviderCase(unittest.TestCase):
         commands = [prefix + template.format(dev=self.rdma.device, gid=gid,
                                              port=port)
                     for prefix, gid in zip(prefixes, self.rdma.gids)]
-        first = one.spawn(commands[0], 240)
+        limit = 3600 if fixture.LONG else 240
+        first = one.spawn(commands[0], limit)
         one.wait_listen(port, first)
-        second = two.spawn('%s %s' % (commands[1], one.ip('pvrdma')), 240)
+        second = two.spawn('%s %s' % (commands[1], one.ip('pvrdma')), limit)
         return first, second
 
     def check(self, template, prefixes=('ours ', 'ours ')):
@@ -190,7 +202,7 @@ class ProviderTest(ProviderCase):
                     job.wait(check=True)
 
     def test_the_right_library_is_used(self):
-        command = 'sha256sum %s/libvmw_pvrdma-rdmav34.so' % STOCK_DIR
+        command = 'sha256sum ' + parts.STOCK_LIBRARY
         for guest in self.guests:
             self.assertIn(self.digest, guest.run('ours ' + command).out)
             self.assertNotIn(self.digest, guest.run(command).out)
@@ -277,42 +289,26 @@ class OurDriverCase(ProviderCase):
 
     @classmethod
     def guest_files(cls):
-        path = os.path.join(BUILD, 'guest', 'pvrdma.ko')
-        if not os.path.exists(path):
-            raise unittest.SkipTest('not built: run guest-driver/build.sh')
-        return {'opt/pvrdma/pvrdma.ko': path}
+        return {parts.MODULE: module()}
 
     @classmethod
     def load_driver(cls, guest):
-        guest.run('modprobe rdma_ucm && insmod /opt/pvrdma/pvrdma.ko')
-        done = guest.run('for i in $(seq 100); do '
-                         '[ -e /sys/class/infiniband/%s ] && exit 0; '
-                         'usleep 50000; done; dmesg | tail -n 20; exit 1'
-                         % cls.device(), check=False)
-        if not done.ok:
-            raise VmError('%s: pvrdma.ko found no device:\n%s'
-                          % (guest.name, done.out))
+        parts.load_own_driver(guest)
 
     @classmethod
     def device(cls):
-        return 'pvrdma0'
-
-    def doorbells(self):
-        """Doorbell writes of the VMs so far: each was an exit to QEMU."""
-        text = self.daemon.ctl('counters')
-        return [int(line.split()[1]) for line in text.splitlines()
-                if 'device.doorbell_writes' in line]
+        return parts.OWN_DEVICE
 
     def doorbells_of(self, template, prefixes=('ours ', 'ours ')):
-        before = self.doorbells()
+        before = self.daemon.doorbells()
         self.check(template, prefixes)
-        return [b - a for a, b in zip(before, self.doorbells())]
+        return [b - a for a, b in zip(before, self.daemon.doorbells())]
 
 
 class ExtensionsTest(OurDriverCase):
     """A worker that never sleeps: programs have no reason to leave the guest."""
 
-    daemon_args = ('--poll-us', '1000000')
+    daemon_args = ('--poll-us', '100000000')
 
     def test_inline_limits(self):
         for size in (0, 1, 48, 49, 128, 432):
@@ -324,20 +320,53 @@ class ExtensionsTest(OurDriverCase):
         done = self.excheck('', run='PVRDMA_STOCK=1 ours ')
         self.assertIn('inline 0', done.out)
 
-    def test_no_exit(self):
-        """Thousands of round trips without one doorbell each.
+    def sent(self):
+        return self.daemon.counters('datapath', 'tx_messages')
 
-        Polled ones are slow here if worker and both guests, which all spin,
-        have not a processor each; so most are event-driven.
+    def wait_sent(self, jobs, minimum):
+        """Wait until both VMs have sent @minimum messages since attached."""
+        while min(self.sent()) < minimum:
+            for job in jobs:
+                self.assertFalse(job.done, job.describe())
+            time.sleep(0.1)
+
+    def no_exit(self, arguments, iterations, seconds):
+        """Not one BAR2 write in either guest, in at least @iterations round trips
+        of a running program and for at least @seconds.
+
+        The beginning is left out: a new context's posts ring until the worker
+        has seen it.
         """
-        for arguments in ('-e -n 5000', '-n 1000'):
-            with self.subTest(arguments=arguments):
-                template = 'ibv_rc_pingpong %s -d {dev} -g {gid} -p {port} ' \
-                    '-s 64' % arguments
-                # The worker may sleep before the first and after the last.
-                self.assertLess(max(self.doorbells_of(template)), 20)
-                stock = self.doorbells_of(template, ('', ''))
-                self.assertGreater(min(stock), 1000)
+        jobs = self.start('ibv_rc_pingpong %s -n 100000000 -d {dev} -g {gid} '
+                          '-p {port} -s 64' % arguments, ('ours ', 'ours '))
+        try:
+            self.wait_sent(jobs, max(self.sent()) + 100)
+            rung = self.daemon.doorbells()
+            begin, now = self.sent(), time.monotonic()
+            self.wait_sent(jobs, max(begin) + iterations)
+            while time.monotonic() < now + seconds:
+                time.sleep(0.1)
+            done = [b - a for a, b in zip(begin, self.sent())]
+            self.assertEqual(self.daemon.doorbells(), rung)
+            if fixture.LONG:
+                say('%s messages without an exit' % done)
+        finally:
+            for job in jobs:
+                job.kill(9)
+
+    def test_no_exit_with_events(self):
+        self.no_exit('-e', 1000000 if fixture.LONG else 5000, 20)
+
+    def test_no_exit_polling(self):
+        """Few, since where worker and both guests, which all spin, have not a
+        processor each, a round trip takes milliseconds."""
+        self.no_exit('', 500, 5)
+
+    def test_stock_provider_exits(self):
+        """Shows that the tests above count what they mean."""
+        rung = self.doorbells_of('ibv_rc_pingpong -e -n 1000 -d {dev} -g {gid} '
+                                 '-p {port} -s 64', ('', ''))
+        self.assertGreater(min(rung), 1000)
 
 
 class SleepingWorkerTest(OurDriverCase):
@@ -351,16 +380,28 @@ class SleepingWorkerTest(OurDriverCase):
         self.assertGreater(min(rung), 0)
 
     def test_no_lost_wake_up(self):
-        """Polled and event-driven programs together for half a minute: a lost
-        wake-up or event would stop one of them for good."""
+        """Polled and event-driven programs with either provider together, in the
+        long run for minutes: a lost wake-up or event would stop one of them for
+        good."""
+        end = time.monotonic() + (LONG_SECONDS if fixture.LONG else SECONDS)
+        rounds = 0
+        while not rounds or time.monotonic() < end:
+            self.wake_up_round()
+            rounds += 1
+        if fixture.LONG:
+            say('%d rounds of six pairs of programs, no stall' % rounds)
+
+    def wake_up_round(self):
         jobs = []
-        for _ in range(2):
+        for prefix in ('ours ', ''):
             for events in ('', '-e '):
                 jobs += self.start(
                     'ibv_rc_pingpong -c %s-d {dev} -g {gid} -p {port} '
-                    '-s 256 -n 8000' % events, ('ours ', 'ours '))
+                    '-s 256 -n 6000' % events, (prefix, prefix))
         jobs += self.start('ib_send_lat -d {dev} -x {gid} -p {port} -F -e '
                            '-s 8 -n 3000', ('ours ', 'ours '))
+        jobs += self.start('ib_send_bw -d {dev} -x {gid} -p {port} -F -e '
+                           '-s 4096 -n 3000 -q 4', ('ours ', 'ours '))
         for job in jobs:
             job.wait(check=True)
 
