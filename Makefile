@@ -13,8 +13,8 @@ export PVRDMA_BUILD = $(abspath $(BUILD))
 
 -include $(BUILD)/config.mak
 
-.PHONY: all backend qemu images guest deb demo demo-shell check check-vm fuzz bench \
-        install clean distclean help
+.PHONY: all backend qemu images guest deb demo demo-shell check check-vm soak fuzz \
+        bench bench-vm install clean distclean help
 .DEFAULT_GOAL := all
 
 all: backend qemu images guest
@@ -61,11 +61,17 @@ check: all deb
 check-vm: all deb
 	$(PYTHON) tests/vm/run.py
 
+soak: all
+	$(PYTHON) tests/vm/run.py --long no_exit no_lost_wake_up
+
 fuzz: $(BUILD)/config.mak
 	BUILDDIR=$(abspath $(BUILD))-fuzz tests/fuzz/run.sh $(FUZZ_SECONDS)
 
 bench: backend
 	meson test -C $(BUILD) --benchmark --verbose
+
+bench-vm: all
+	$(PYTHON) tests/vm/bench.py
 
 install: all
 	meson install -C $(BUILD) --no-rebuild
@@ -87,12 +93,15 @@ help:
 	@echo "                  guest driver and provider"
 	@echo "make deb          Debian packages of guest driver and provider, in $(BUILD)/deb"
 	@echo "make demo         two guests exchange RDMA traffic; ends with a table of"
-	@echo "                  figures beside soft-RoCE in the same guests"
+	@echo "                  figures: our guest parts, the stock ones, soft-RoCE"
 	@echo "make demo-shell   leave both guests up with a console each"
 	@echo "make check        all tests; ends with 'N passed, N failed, N skipped'"
 	@echo "make check-vm     only the tests that boot guests"
+	@echo "make soak         guests for a quarter of an hour: 10^6 round trips without an"
+	@echo "                  exit, lost wake-ups"
 	@echo "make fuzz         fuzz each target for FUZZ_SECONDS=$(FUZZ_SECONDS) seconds"
 	@echo "make bench        benchmarks against peers measured in the same run"
+	@echo "make bench-vm     guests with our parts against soft-RoCE, with the aims"
 	@echo "make install      install daemon, tools and QEMU below the prefix (DESTDIR works)"
 	@echo "make clean        remove compiled files; 'make distclean' removes $(BUILD)/"
 	@echo
