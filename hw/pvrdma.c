@@ -15,7 +15,7 @@
  *                             messages without reply if the daemon has none
  *   guest memory              descriptors, mapped by the daemon (pvrdma-mem.c)
  *   interrupts                eventfds (pvrdma-irq.c)
- *   reset                     DEVICE_RESET
+ *   reset, also by function   DEVICE_RESET
  *   loss of the daemon        pvrdma-lost.c
  *
  * The messages themselves are in pvrdma-calls.c and pvrdma-client.c.
@@ -26,6 +26,8 @@
  *
  * The guest's driver takes function 0 of the same slot as the network interface
  * the adapter belongs to, so the device must be another function of that slot.
+ * Only if the daemon names the interface by its hardware address, which our own
+ * guest driver looks at, any place will do.
  */
 #include "qemu/osdep.h"
 #include "qemu/error-report.h"
@@ -40,6 +42,7 @@
 #include "pvrdma-calls.h"
 #include "pvrdma-compat.h"
 #include "pvrdma.h"
+#include "pvrdma/ext.h"
 
 #define PVRDMA_DEVICE_ID 0x0820
 
@@ -191,6 +194,9 @@ static void pvrdma_write_config(PCIDevice *dev, uint32_t addr, uint32_t value,
     PVRDMADevice *s = PVRDMA(dev);
 
     pci_default_write_config(dev, addr, value, len);
+    if (dev->exp.exp_cap) {
+        pcie_cap_flr_write_config(dev, addr, value, len);
+    }
     forward_command(s, pci_get_word(dev->config + PCI_COMMAND));
     check(s, pvrdma_irq_set_enabled(&s->irq, s->client, msix_enabled(dev)),
           "an interrupt setting");
@@ -241,18 +247,37 @@ static void pvrdma_client_gone(void *opaque, const char *reason)
  * Realize
  */
 
-static bool check_function(PCIDevice *dev, Error **errp)
+/* A register of the daemon's, or 0. */
+static uint32_t read_reg(PVRDMADevice *s, uint32_t addr)
 {
+    uint8_t buf[4];
+
+    if (pvrdma_call_region_read(s->client, BAR_REGS, addr, buf,
+                                sizeof(buf)) < 0) {
+        return 0;
+    }
+    return ldl_le_p(buf);
+}
+
+static bool check_function(PVRDMADevice *s, Error **errp)
+{
+    PCIDevice *dev = PCI_DEVICE(s);
     int slot = PCI_SLOT(dev->devfn);
     PCIDevice *nic = pci_get_bus(dev)->devices[PCI_DEVFN(slot, 0)];
 
+    if (read_reg(s, PVRDMA_EXT_REG_MAGIC) == PVRDMA_EXT_MAGIC &&
+        read_reg(s, PVRDMA_EXT_REG_FEATURES) & PVRDMA_EXT_FEAT_MAC) {
+        return true;
+    }
     if (PCI_FUNC(dev->devfn) == 0) {
         error_setg(errp, "pvrdma cannot be function 0 of a slot");
         error_append_hint(errp, "The guest's driver looks for the network "
                           "interface of the adapter in function 0 of the same "
                           "slot, and it must be a vmxnet3:\n'-device vmxnet3,"
                           "netdev=...,addr=5.0,multifunction=on -device pvrdma,"
-                          "addr=5.1'\n");
+                          "addr=5.1'\nAny slot will do with the project's own "
+                          "guest driver, if the VM's group in pvrdmad's key "
+                          "file names the interface: 'mac=ADDRESS'.\n");
         return false;
     }
     if (nic && !object_dynamic_cast(OBJECT(nic), "vmxnet3")) {
@@ -377,10 +402,12 @@ static bool init_bars(PVRDMADevice *s, Error **errp)
     memory_region_init_io(&s->uar, OBJECT(s), &pvrdma_uar_ops, s, "pvrdma-uar",
                           uar_size);
     pci_register_bar(dev, BAR_UAR, PCI_BASE_ADDRESS_SPACE_MEMORY, &s->uar);
-    if (pci_bus_is_express(pci_get_bus(dev)) &&
-        pcie_endpoint_cap_init(dev, EXPRESS_CAP_OFFSET) < 0) {
-        error_setg(errp, "pvrdma: no room for the PCI express capability");
-        return false;
+    if (pci_bus_is_express(pci_get_bus(dev))) {
+        if (pcie_endpoint_cap_init(dev, EXPRESS_CAP_OFFSET) < 0) {
+            error_setg(errp, "pvrdma: no room for the PCI express capability");
+            return false;
+        }
+        pcie_cap_flr_init(dev);
     }
     return true;
 }
@@ -411,9 +438,6 @@ static bool pvrdma_setup(PVRDMADevice *s, Error **errp)
     g_autofree char *path = NULL;
 
     s->doorbell.eventfd = -1;
-    if (!check_function(PCI_DEVICE(s), errp)) {
-        return false;
-    }
     error_setg(&s->migration_blocker, "pvrdma cannot migrate its queue pairs "
                "yet: unplug the device first");
     if (migrate_add_blocker(&s->migration_blocker, errp) < 0) {
@@ -425,7 +449,8 @@ static bool pvrdma_setup(PVRDMADevice *s, Error **errp)
     }
     s->client = pvrdma_client_connect(path, s->socket ? NULL :
                                       qemu_get_vm_name(), errp);
-    if (!s->client || !check_device(s, &info, errp) || !init_bars(s, errp) ||
+    if (!s->client || !check_device(s, &info, errp) ||
+        !check_function(s, errp) || !init_bars(s, errp) ||
         !pvrdma_doorbell_open(&s->doorbell, s->client, info.num_regions,
                               errp) ||
         !pvrdma_irq_init(&s->irq, PCI_DEVICE(s), errp) ||

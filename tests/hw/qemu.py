@@ -44,9 +44,10 @@ def fails_to_start(args):
 
 
 class Qemu:
-    """One QEMU with a pvrdma device on 00:05.1."""
+    """One QEMU with a pvrdma device, on 00:05.1 unless told otherwise."""
 
-    def __init__(self, sock, args=None, machine='q35', memory=None, name=None):
+    def __init__(self, sock, args=None, machine='q35', memory=None,
+                 place='5.1'):
         self.dir = tempfile.mkdtemp(prefix='pvrdma-hw-')
         listeners = []
         for kind in ('qtest', 'qmp'):
@@ -61,7 +62,7 @@ class Qemu:
                 base_args(machine) + (MEMORY if memory is None else memory) +
                 ['-qtest', 'unix:%s/qtest' % self.dir, '-qtest-log',
                  '/dev/null', '-qmp', 'unix:%s/qmp' % self.dir] + NIC +
-                ['-device', 'pvrdma,id=rdma,addr=5.1,socket=' + sock] +
+                ['-device', 'pvrdma,id=rdma,addr=%s,socket=%s' % (place, sock)] +
                 (args or []), stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log)
         try:

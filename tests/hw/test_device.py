@@ -91,6 +91,22 @@ class Registers(Case):
         self.assertEqual(self.qemu.read(qemu.BAR1), 0)
 
 
+    def test_function_level_reset(self):
+        cap = self.qemu.capability(0x10)
+        self.assertTrue(self.qemu.config(cap + 4) >> 28 & 1, 'not offered')
+        self.qemu.enable_msix(MSI)
+        resets = self.server.resets
+        self.qemu.config(cap + 8, self.qemu.config(cap + 8, size=2) | 1 << 15,
+                         2)
+        self.assertEqual(self.server.resets, resets + 1)
+        self.assertEqual(self.server.command, 0)
+        self.assertEqual(self.server.vectors, {})
+        self.assertEqual(self.qemu.config(4, size=2) & 6, 0)
+        self.assertFalse(self.qemu.config(cap + 8, size=2) >> 15)
+        self.qemu.enable()
+        self.assertEqual(self.qemu.read(qemu.BAR1), 0)
+
+
 class Doorbells(Case):
     def setUp(self):
         super().setUp()

@@ -11,6 +11,10 @@ import vfio_server as vs
 from case import Case
 
 
+# The extension window, docs/extensions.md.
+EXT_MAGIC, FEAT_MAC = 0x58525650, 1 << 3
+
+
 class Configuration(Case):
     """Errors an administrator makes."""
 
@@ -46,8 +50,18 @@ class Configuration(Case):
         self.refused('longer than 107 bytes')
 
     def test_function_0(self):
-        self.refused('cannot be function 0', 'vmxnet3', 'addr=5.1',
+        self.serve()
+        self.refused('cannot be function 0', 'vmxnet3', 'addr=5.1', 'mac=',
                      args=['-device', 'pvrdma,addr=6,socket=' + self.sock])
+
+    def test_function_0_of_a_daemon_without_mac(self):
+        """The feature bit counts behind the magic number only."""
+        server = self.serve()
+        for magic, features in ((EXT_MAGIC, 0xfffffff7), (0, FEAT_MAC)):
+            struct.pack_into('<IIII', server.registers, 0x800, magic, 0x18, 1,
+                             features)
+            self.refused('cannot be function 0', args=[
+                '-device', 'pvrdma,addr=6,socket=' + self.sock])
 
     def test_memory_without_backend(self):
         self.serve()
@@ -145,6 +159,15 @@ class GoodStart(Case):
     def test_pc_machine(self):
         self.serve()
         self.assertEqual(self.boot(machine='pc').config(0), 0x082015ad)
+
+    def test_function_0_if_the_nic_is_named(self):
+        server = self.serve()
+        struct.pack_into('<IIII', server.registers, 0x800, EXT_MAGIC, 0x18, 1,
+                         FEAT_MAC)
+        machine = qemu.Qemu(self.sock, place='6')
+        self.addCleanup(machine.close)
+        self.assertEqual(machine.config(0, devfn=6 << 3), 0x082015ad)
+        self.assertEqual(machine.log(), '')
 
     def test_migration_refused(self):
         self.serve()
