@@ -20,9 +20,9 @@
 #define GOS_LINUX 0x04 /* bits 2 to 5: 1 */
 #define GOS_VER	  0x40 /* bits 6 to 21: 1 */
 
-static int pci_start(struct pvrdma_dev *dev)
+/* What stays over a reset: the function is enabled and BAR1 mapped. */
+static int pci_prepare(struct pci_dev *pdev)
 {
-	struct pci_dev *pdev = dev->pdev;
 	int ret;
 
 	ret = pcim_enable_device(pdev);
@@ -37,18 +37,27 @@ static int pci_start(struct pvrdma_dev *dev)
 	if (ret)
 		return ret;
 	dma_set_max_seg_size(&pdev->dev, UINT_MAX);
-	ret = pcim_iomap_regions(pdev, BIT(PVRDMA_BAR_REG), "pvrdma");
-	if (ret)
-		return ret;
+	return pcim_iomap_regions(pdev, BIT(PVRDMA_BAR_REG), "pvrdma");
+}
+
+static int pci_start(struct pvrdma_dev *dev)
+{
+	struct pci_dev *pdev = dev->pdev;
+
 	dev->regs = pcim_iomap_table(pdev)[PVRDMA_BAR_REG];
 	/* Programs map the other pages. */
-	dev->uar = devm_ioremap(&pdev->dev,
-				pci_resource_start(pdev, PVRDMA_BAR_UAR),
-				PVRDMA_PAGE_SIZE);
+	dev->uar = ioremap(pci_resource_start(pdev, PVRDMA_BAR_UAR),
+			   PVRDMA_PAGE_SIZE);
 	if (!dev->uar)
 		return -ENOMEM;
 	pci_set_master(pdev);
 	return 0;
+}
+
+static void pci_stop(struct pvrdma_dev *dev)
+{
+	pci_clear_master(dev->pdev);
+	iounmap(dev->uar);
 }
 
 static void ext_detect(struct pvrdma_dev *dev)
@@ -234,7 +243,7 @@ static int ib_start(struct pvrdma_dev *dev)
 	return 0;
 }
 
-static int pvrdma_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+static int adapter_up(struct pci_dev *pdev)
 {
 	struct pvrdma_dev *dev;
 	int ret;
@@ -255,7 +264,7 @@ static int pvrdma_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 		goto err_free;
 	ret = device_start(dev);
 	if (ret)
-		goto err_free;
+		goto err_pci;
 	ret = ib_start(dev);
 	if (ret) {
 		dev_err(&pdev->dev, "cannot register: %d\n", ret);
@@ -265,12 +274,17 @@ static int pvrdma_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	return 0;
 err_device:
 	device_stop(dev);
+err_pci:
+	pci_stop(dev);
 err_free:
-	pci_clear_master(pdev);
 	ib_dealloc_device(&dev->ibdev);
 	return ret;
 }
 
+/*
+ * Also before a reset, which takes all objects from the device: for ib_core and
+ * programs it is an adapter that goes and another that comes.
+ */
 static void pvrdma_remove(struct pci_dev *pdev)
 {
 	struct pvrdma_dev *dev = pci_get_drvdata(pdev);
@@ -286,12 +300,32 @@ static void pvrdma_remove(struct pci_dev *pdev)
 	pvrdma_netdev_stop(dev);
 	device_stop(dev);
 	cancel_work_sync(&dev->port_work);
-	pci_clear_master(pdev);
+	pci_stop(dev);
 	xa_destroy(&dev->qps);
 	xa_destroy(&dev->cqs);
 	ida_destroy(&dev->uars);
 	ib_dealloc_device(&dev->ibdev);
 }
+
+static int pvrdma_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+{
+	int ret = pci_prepare(pdev);
+
+	return ret ? ret : adapter_up(pdev);
+}
+
+static void pvrdma_reset_done(struct pci_dev *pdev)
+{
+	int ret = adapter_up(pdev);
+
+	if (ret)
+		dev_err(&pdev->dev, "not usable after a reset: %d\n", ret);
+}
+
+static const struct pci_error_handlers pvrdma_err_handlers = {
+	.reset_prepare = pvrdma_remove,
+	.reset_done = pvrdma_reset_done,
+};
 
 static const struct pci_device_id pvrdma_ids[] = {
 	{ PCI_DEVICE(PVRDMA_PCI_VENDOR, PVRDMA_PCI_DEVICE) },
@@ -305,6 +339,7 @@ static struct pci_driver pvrdma_driver = {
 	.probe = pvrdma_probe,
 	.remove = pvrdma_remove,
 	.shutdown = pvrdma_remove,
+	.err_handler = &pvrdma_err_handlers,
 };
 module_pci_driver(pvrdma_driver);
 

@@ -243,6 +243,23 @@ class RobustTest(DriverCase):
         self.works()
         self.finish()
 
+    def test_reset_under_traffic(self):
+        """The PCI function is reset: the adapter goes and comes back."""
+        self.boot()
+        guest = self.guests[1]
+        reset = guest.run('readlink -f %s/device' % SYSFS).out.strip() + \
+            '/reset'
+        for _ in range(5):
+            jobs = self.traffic()
+            guest.run('echo 1 > ' + reset, 60)
+            wait_port(guest, 'ACTIVE')
+            # The programs still run, but their QPs went with the reset.
+            wait_in_guest(guest, '! rdma resource show qp link %s | '
+                          'grep -q "comm ib_"' % DEVICE, 'QPs gone')
+            self.end(jobs)
+        self.works()
+        self.finish()
+
     def test_load_and_unload_often(self):
         self.boot()
         guest = self.guests[0]
@@ -307,26 +324,27 @@ class RobustTest(DriverCase):
 
 
 class VirtioGuest(Guest):
-    """A guest whose pvrdma device stands beside a virtio NIC, or alone."""
+    """A guest whose pvrdma device stands beside a virtio NIC, or at another
+    place."""
 
-    beside = True
+    place = '0x6.1'
 
     def _devices(self):
         netdev, nic = self.links['virtio'].netdev(self, 'n1'), self.mac('virtio')
         args = ['-netdev', netdev, '-device', 'virtio-net-pci,netdev=n1,mac=%s,'
                 'bus=pcie.0,addr=0x6.0,multifunction=on,romfile=' % nic]
-        if not self.beside:
+        if self.place == '0x9.1':
             # QEMU wants some device as function 0 of the slot.
             args += ['-device', 'virtio-rng-pci,bus=pcie.0,addr=0x9.0,'
                      'multifunction=on']
         return args + ['-device', 'pvrdma,id=rdma0,socket=%s,bus=pcie.0,'
-                       'addr=%s' % (self.socket,
-                                    '0x6.1' if self.beside else '0x9.1')]
+                       'addr=%s' % (self.socket, self.place)]
 
 
 class PairingTest(fixture.PrivateTest):
-    def check(self, beside, named):
-        """@named: the daemon names the NIC by its hardware address."""
+    def check(self, place, named):
+        """@place of the device; @named: the daemon names the NIC by its
+        hardware address."""
         link = Link(self.session, 'vio')
         vms = {'vm%d' % n: {'addresses': 'any'} for n in (1, 2)}
         if named:
@@ -338,7 +356,7 @@ class PairingTest(fixture.PrivateTest):
             guests.append(VirtioGuest(self.session, n, {'virtio': link},
                                       daemon.socket('vm%d' % n),
                                       files=guest_files()))
-            guests[-1].beside = beside
+            guests[-1].place = place
             guests[-1].start()
         for guest in guests:
             guest.wait_boot()
@@ -352,10 +370,13 @@ class PairingTest(fixture.PrivateTest):
         self.assertEqual(daemon.stop(), 0)
 
     def test_by_slot_with_virtio(self):
-        self.check(beside=True, named=False)
+        self.check('0x6.1', named=False)
 
     def test_by_hardware_address(self):
-        self.check(beside=False, named=True)
+        self.check('0x9.1', named=True)
+
+    def test_by_hardware_address_as_function_0(self):
+        self.check('0x9.0', named=True)
 
 
 class OtherKernelTest(DriverCase):
