@@ -32,7 +32,6 @@
 
 /* Log of the daemon that runs now, for the abort handler. */
 static char current_log[4096];
-static struct sigaction old_abort;
 
 static void show_log(int sig)
 {
@@ -48,8 +47,7 @@ static void show_log(int sig)
         }
         close(fd);
     }
-    sigaction(SIGABRT, &old_abort, NULL);
-    raise(sig);
+    raise(sig); /* SA_RESETHAND: now as it would be without us */
 }
 
 static const char *binary(const char *env, const char *def)
@@ -145,7 +143,7 @@ static void spawn(struct vg_daemon *d)
 struct vg_daemon *vg_daemon_start(const struct vg_daemon_opts *opts)
 {
     static const struct vg_daemon_opts defaults = {.n_vms = 2, .poll_us = -1};
-    struct sigaction sa = {.sa_handler = show_log};
+    struct sigaction sa = {.sa_handler = show_log, .sa_flags = SA_RESETHAND};
     struct vg_daemon *d = g_new0(struct vg_daemon, 1);
     GError *err = NULL;
 
@@ -161,9 +159,7 @@ struct vg_daemon *vg_daemon_start(const struct vg_daemon_opts *opts)
     d->control = g_build_filename(d->dir, "control", NULL);
     d->log = g_build_filename(d->dir, "log", NULL);
     g_strlcpy(current_log, d->log, sizeof(current_log));
-    if (!old_abort.sa_handler) {
-        sigaction(SIGABRT, &sa, &old_abort);
-    }
+    sigaction(SIGABRT, &sa, NULL);
     write_config(d, opts);
     spawn(d);
     for (unsigned i = 0; !daemon_ready(d); i++) {

@@ -168,24 +168,22 @@ void vg_cq_free(struct vg_cq *cq)
 
 int vg_cq_poll(struct vg_cq *cq, struct pvrdma_cqe *cqe, int max)
 {
+    uint32_t tail = __atomic_load_n(cq->prod_tail, __ATOMIC_ACQUIRE);
+    uint32_t head = *cq->cons_head;
     int n = 0;
 
-    while (n < max) {
-        uint32_t tail = __atomic_load_n(cq->prod_tail, __ATOMIC_ACQUIRE);
-        uint32_t head = *cq->cons_head;
-
-        if (!pvrdma_idx_valid(tail, cq->n)) {
-            return -EINVAL;
-        }
-        if (tail == head) {
-            break;
-        }
-        memcpy(&cqe[n++],
+    if (!pvrdma_idx_valid(tail, cq->n)) {
+        return -EINVAL;
+    }
+    for (; n < max && head != tail; n++) {
+        memcpy(&cqe[n],
                cq->mem->host + PVRDMA_PAGE_SIZE +
                    pvrdma_idx_slot(head, cq->n) * sizeof(*cqe),
                sizeof(*cqe));
-        __atomic_store_n(cq->cons_head, pvrdma_idx_next(head, cq->n),
-                         __ATOMIC_RELEASE);
+        head = pvrdma_idx_next(head, cq->n);
+    }
+    if (n) {
+        __atomic_store_n(cq->cons_head, head, __ATOMIC_RELEASE);
     }
     return n;
 }

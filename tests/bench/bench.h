@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * What the parts of the benchmark share: placement of threads, statistics,
+ * posting at full speed, and the peers they are compared with.
+ */
+#ifndef BENCH_H
+#define BENCH_H
+
+#include "vgtest.h"
+
+#define SLICE 65536u
+#define MIB   (1u << 20)
+
+/* Seconds per figure (-t). */
+extern double seconds;
+
+static inline double now_us(void)
+{
+    return vg_now_ns() / 1000.0;
+}
+
+static inline bool time_left(int64_t start)
+{
+    return vg_now_ns() - start < (int64_t)(seconds * 1e9);
+}
+
+/*
+ * The worker has the first processor and the virtual guests the second; peers
+ * are measured where what they stand for runs.
+ */
+enum { CPU_WORKER, CPU_GUEST };
+void pin_self(unsigned cpu);
+
+/* ---- bench.c ---- */
+
+struct figures {
+    double p50, p99, p999;
+};
+
+/* Of doubles; frees @a. */
+struct figures percentiles(GArray *a);
+double median(double *v, unsigned n);
+void print_latency(const char *what, struct figures f);
+
+/* Take what completions are there, at most 64, and check them. */
+unsigned reap(struct vg_cq *cq);
+/* Wait for one, as a program that wants latency does. */
+void spin_cqe(struct vg_cq *cq);
+
+/* Times of @count 8-byte operations, one at a time, post to completion: of a
+ * SEND at the receiver's CQ, else at the sender's. */
+struct figures op_latency(struct vgt_pair *p, uint32_t opcode, unsigned count);
+
+/* ---- peers.c ---- */
+
+/* There and back between two threads through one cache line, us. */
+double cache_line_us(void);
+
+/*
+ * GB/s of memcpy of @len bytes between the guests' buffers, walking @span bytes
+ * of both, on the worker's processor.
+ */
+double memcpy_rate(struct vgt_pair *p, uint32_t len, uint64_t span);
+
+/* A run of ucx_perftest over POSIX shared memory. */
+struct ucx {
+    bool ok;
+    double us, gbs, rate; /* median latency; GB/s; messages a second */
+};
+struct ucx ucx_run(const char *test, uint32_t bytes, unsigned count);
+
+/* ---- parts ---- */
+
+void part_latency(void);
+void part_rate(void);
+void part_qps(void);
+void part_bandwidth(void);
+void part_isolation(void);
+void part_idle(void);
+
+#endif /* BENCH_H */

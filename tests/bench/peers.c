@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * What the daemon's figures are compared with, on the same processors: a cache
+ * line between two threads, memcpy, and UCX between two processes.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bench.h"
+
+/* ---- a cache line ---- */
+
+static _Atomic int ball __attribute__((aligned(64))) = 1;
+static _Atomic int ball_stop;
+
+static gpointer bounce(gpointer data)
+{
+    pin_self(CPU_WORKER);
+    while (!ball_stop) {
+        if (ball == 1) {
+            ball = 0;
+        }
+    }
+    return NULL;
+}
+
+double cache_line_us(void)
+{
+    GThread *t = g_thread_new("bounce", bounce, NULL);
+    GArray *a = g_array_new(FALSE, FALSE, sizeof(double));
+
+    while (ball == 1) {
+        g_usleep(1000); /* it begins on this processor */
+    }
+    for (unsigned i = 0; i < 100000; i++) {
+        double start = now_us(), us;
+
+        ball = 1;
+        while (ball == 1) {
+        }
+        us = now_us() - start;
+        g_array_append_val(a, us);
+    }
+    ball_stop = 1;
+    g_thread_join(t);
+    return percentiles(a).p50;
+}
+
+/* ---- memcpy ---- */
+
+double memcpy_rate(struct vgt_pair *p, uint32_t len, uint64_t span)
+{
+    const uint8_t *src = VG_MR_HOST(p->s[0].mr, 0);
+    uint8_t *dst = VG_MR_HOST(p->s[1].mr, 0);
+    uint64_t n = 0, off = 0;
+    int64_t start, ns;
+
+    pin_self(CPU_WORKER);
+    /* Once over all of it first: page tables, caches. */
+    for (uint64_t i = 0; i < span; i += len) {
+        memcpy(dst + i, src + i, len);
+    }
+    start = vg_now_ns();
+    do {
+        for (unsigned i = 0; i < 16; i++) {
+            memcpy(dst + off, src + off, len);
+            __asm__ volatile("" ::: "memory");
+            off = off + len < span ? off + len : 0;
+        }
+        n += 16;
+        ns = vg_now_ns() - start;
+    } while (ns < (int64_t)(seconds * 1e9 / 4));
+    pin_self(CPU_GUEST);
+    return (double)n * len / ns;
+}
+
+/* ---- UCX ---- */
+
+struct ucx ucx_run(const char *test, uint32_t bytes, unsigned count)
+{
+    char *cmd = g_strdup_printf("sh '%s' %s %u %u", BENCH_UCX, test, bytes, count);
+    FILE *f = popen(cmd, "r");
+    struct ucx u = {false};
+    double mb;
+
+    if (f) {
+        u.ok = fscanf(f, "%lf %lf %lf", &u.us, &mb, &u.rate) == 3;
+        u.gbs = mb * MIB / 1e9;
+        pclose(f);
+    }
+    g_free(cmd);
+    return u;
+}

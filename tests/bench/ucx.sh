@@ -1,0 +1,27 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# ucx.sh TEST BYTES COUNT - run ucx_perftest (Debian: ucx-utils) over POSIX shared
+# memory between two processes of this host, on processors 0 and 1 like worker
+# and guest.  Prints one line: median latency in us, MB/s, messages/s.  Nothing
+# if UCX is missing.  Only loopback is used for the set-up.
+set -eu
+
+port=${PORT:-13347}
+
+command -v ucx_perftest >/dev/null || exit 0
+
+run()
+{
+    cpu=$1
+    shift
+    UCX_TLS=posix,self timeout 60 taskset -c "$cpu" ucx_perftest -p "$port" \
+        -c "$cpu" "$@" 2>/dev/null
+}
+
+run 0 >/dev/null &
+server=$!
+sleep 0.5
+# iterations, p50, average, overall; MB/s twice; messages/s twice
+run 1 127.0.0.1 -t "$1" -s "$2" -n "$3" | awk '$1 == "Final:" { print $3, $7, $9 }'
+wait "$server" || true
