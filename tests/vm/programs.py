@@ -15,7 +15,7 @@ from pvrdma_vm import VmError
 
 # What perftest complains of when it could not measure the clock.
 CLOCK_UNKNOWN = 'Correlation coefficient r^2'
-CLOCK_TRIES = 5
+TRIES = 5
 
 # The programs' ports for their own TCP exchange; each run gets a fresh one,
 # because an old one may be in TIME_WAIT.
@@ -77,21 +77,21 @@ class Program:
     def run(self, pair, timeout=120, server=0):
         """Run it and return the client's figure.
 
-        perftest measures the processor's clock against the time of day before
-        it prints.  If the processor is taken away between two readings, as a
-        busy host does to a vCPU, the two do not fit, it says so, counts with
-        0 MHz and prints 0 or inf although all transfers ended well.  Such a run
-        is no figure: it is made again.  Any other output without a figure is an
-        error.
+        On a busy host a run of perftest may end well and yet have no figure.
+        It measures the processor's clock against the time of day before it
+        prints; if the vCPU stalls between two readings, these do not fit, it says
+        so, counts with 0 MHz and prints 0 or inf.  And a run of one second may
+        see no message complete.  Such a run is made again; output of another
+        form is an error.
         """
-        for _ in range(CLOCK_TRIES):
+        for _ in range(TRIES):
             _, client = pair.run(self.template, timeout, server)
-            if CLOCK_UNKNOWN not in client.err:
+            figure = self.parse(client.out)
+            if figure is None:
                 break
-        figure = self.parse(client.out)
-        if figure is None or not 0 < figure < math.inf:
-            raise VmError('no figure in the output of %s' % client.describe())
-        return figure
+            if 0 < figure < math.inf and CLOCK_UNKNOWN not in client.err:
+                return figure
+        raise VmError('no figure in the output of %s' % client.describe())
 
     def ratio(self, ours, other):
         """How many times better @ours is."""

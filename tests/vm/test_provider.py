@@ -353,6 +353,8 @@ class ExtensionsTest(OurDriverCase):
         finally:
             for job in jobs:
                 job.kill(9)
+        for job in jobs:
+            job.wait(60)
 
     def test_no_exit_with_events(self):
         self.no_exit('-e', 1000000 if fixture.LONG else 5000, 20)
