@@ -43,6 +43,7 @@ struct vm_datapath {
     int64_t deficit;                /* bytes, deficit round robin */
     _Atomic(struct ext_list *) ext; /* contexts' own doorbell maps */
     unsigned scan_pos;              /* where the next doorbell scan begins */
+    uint64_t scanned;               /* ns, when the last one was */
     _Atomic bool cq_error;          /* a CQ failed: its QPs must go to ERR */
     _Atomic uint64_t next_timer;    /* ns; UINT64_MAX: none */
 

@@ -22,16 +22,25 @@
 /* Words per guest page of an extension map. */
 #define HALF (PVRDMA_DB_WORDS / 2)
 
-struct ext_list {
-    unsigned n;
-    _Atomic bool fresh; /* a context came: its kick word is still set */
-    const uint64_t *page[]; /* PVRDMA_EXT_PAGES guest-physical addresses each */
-};
-
 /* One map; the words may lie in two pieces. */
 struct map_view {
     uint64_t *summary;
     uint64_t *words[2];
+};
+
+/* The extension memory of one context. */
+struct ext_ctx {
+    const uint64_t *page; /* PVRDMA_EXT_PAGES guest-physical addresses */
+    /* Where it is, for the worker: good for one generation of the DMA map. */
+    uint64_t generation;
+    bool mapped;
+    struct map_view send, recv;
+};
+
+struct ext_list {
+    unsigned n;
+    _Atomic bool fresh; /* a context came: its kick word is still set */
+    struct ext_ctx ctx[];
 };
 
 typedef void (*found_fn)(struct vm *vm, uint32_t handle);
@@ -47,14 +56,25 @@ static struct map_view region_view(struct pvrdma_db_map *map)
     return (struct map_view){map->summary, {map->words, map->words + HALF}};
 }
 
-/* @first: the summary's page in the extension memory.  False: not mapped. */
-static bool ext_view(struct vm *vm, const uint64_t *page, unsigned first,
-                     struct map_view *v)
+static bool find_map(struct vm *vm, const uint64_t *page, struct map_view *v)
 {
-    v->summary = guest_ptr(&vm->mem, page[first], PVRDMA_PAGE_SIZE, true);
-    v->words[0] = guest_ptr(&vm->mem, page[first + 1], PVRDMA_PAGE_SIZE, true);
-    v->words[1] = guest_ptr(&vm->mem, page[first + 2], PVRDMA_PAGE_SIZE, true);
+    v->summary = guest_ptr(&vm->mem, page[0], PVRDMA_PAGE_SIZE, true);
+    v->words[0] = guest_ptr(&vm->mem, page[1], PVRDMA_PAGE_SIZE, true);
+    v->words[1] = guest_ptr(&vm->mem, page[2], PVRDMA_PAGE_SIZE, true);
     return v->summary && v->words[0] && v->words[1];
+}
+
+/* Look @c's pages up if the DMA map changed.  False: they are not all mapped. */
+static bool ext_mapped(struct vm *vm, struct ext_ctx *c)
+{
+    uint64_t generation = guest_mem_generation(&vm->mem);
+
+    if (c->generation != generation) {
+        c->generation = generation;
+        c->mapped =
+            find_map(vm, c->page + 1, &c->send) && find_map(vm, c->page + 4, &c->recv);
+    }
+    return c->mapped;
 }
 
 /* Take up to SCAN_WORDS words of a map; true if there were any. */
@@ -90,10 +110,10 @@ static bool scan_map(struct vm *vm, const struct map_view *v, found_fn found)
     return left != SCAN_WORDS;
 }
 
-static bool map_pending(const struct vm *vm, const struct map_view *v)
+static bool map_pending(const struct vm *vm, const uint64_t *summary)
 {
     for (unsigned s = 0; s < summary_words(vm); s++) {
-        if (__atomic_load_n(&v->summary[s], __ATOMIC_RELAXED)) {
+        if (__atomic_load_n(&summary[s], __ATOMIC_RELAXED)) {
             return true;
         }
     }
@@ -122,11 +142,11 @@ bool doorbells_scan(struct vm *vm, found_fn send, found_fn recv)
         any |= scan_map(vm, &v, recv);
     }
     for (unsigned i = 0; ext && i < ext->n; i++) {
-        if (ext_view(vm, ext->page[i], 1, &v)) {
-            any |= scan_map(vm, &v, send);
-        }
-        if (ext_view(vm, ext->page[i], 4, &v)) {
-            any |= scan_map(vm, &v, recv);
+        struct ext_ctx *c = &ext->ctx[i];
+
+        if (ext_mapped(vm, c)) {
+            any |= scan_map(vm, &c->send, send);
+            any |= scan_map(vm, &c->recv, recv);
         }
     }
     return any;
@@ -136,18 +156,17 @@ bool doorbells_pending(struct vm *vm)
 {
     struct pvrdma_db_region *region[] = {vm->dev.db_private, vm->dev.db_shared};
     struct ext_list *ext = atomic_load(&vm->dp.ext);
-    struct map_view v;
     bool any = false;
 
     for (unsigned i = 0; i < G_N_ELEMENTS(region) && !any; i++) {
-        v = region_view(&region[i]->send);
-        any |= map_pending(vm, &v);
-        v = region_view(&region[i]->recv);
-        any |= map_pending(vm, &v);
+        any = map_pending(vm, region[i]->send.summary) ||
+              map_pending(vm, region[i]->recv.summary);
     }
     for (unsigned i = 0; ext && i < ext->n && !any; i++) {
-        any |= ext_view(vm, ext->page[i], 1, &v) && map_pending(vm, &v);
-        any |= ext_view(vm, ext->page[i], 4, &v) && map_pending(vm, &v);
+        struct ext_ctx *c = &ext->ctx[i];
+
+        any = ext_mapped(vm, c) &&
+              (map_pending(vm, c->send.summary) || map_pending(vm, c->recv.summary));
     }
     return any;
 }
@@ -158,11 +177,11 @@ void doorbells_set_kick(struct vm *vm, uint32_t kick)
 
     __atomic_store_n(&vm->dev.db_shared->kick, kick, __ATOMIC_RELEASE);
     for (unsigned i = 0; ext && i < ext->n; i++) {
-        uint32_t *word = guest_ptr(&vm->mem, ext->page[i][0], 4, true);
+        uint32_t *word = guest_ptr(&vm->mem, ext->ctx[i].page[0], 4, true);
 
         if (word) {
             __atomic_store_n(word, kick, __ATOMIC_RELEASE);
-            guest_mark_dirty(&vm->mem, ext->page[i][0], 4);
+            guest_mark_dirty(&vm->mem, ext->ctx[i].page[0], 4);
         }
     }
 }
@@ -182,7 +201,7 @@ void datapath_ext_add(struct vm *vm, const struct ring_mem *mem)
 {
     struct ext_list *old = atomic_load(&vm->dp.ext);
     unsigned n = old ? old->n : 0;
-    struct ext_list *l = g_malloc0(sizeof(*l) + (n + 1) * sizeof(l->page[0]));
+    struct ext_list *l = g_malloc0(sizeof(*l) + (n + 1) * sizeof(l->ctx[0]));
     uint32_t *kick = guest_ptr(&vm->mem, mem->page[0], 4, true);
 
     if (kick) {
@@ -190,9 +209,9 @@ void datapath_ext_add(struct vm *vm, const struct ring_mem *mem)
         __atomic_store_n(kick, 1, __ATOMIC_RELEASE);
     }
     for (unsigned i = 0; i < n; i++) {
-        l->page[l->n++] = old->page[i];
+        l->ctx[l->n++].page = old->ctx[i].page;
     }
-    l->page[l->n++] = mem->page;
+    l->ctx[l->n++].page = mem->page;
     atomic_store(&l->fresh, true);
     list_publish(vm, l);
 }
@@ -208,10 +227,10 @@ void datapath_ext_remove(struct vm *vm, const struct ring_mem *mem)
 {
     struct ext_list *old = atomic_load(&vm->dp.ext), *l;
 
-    l = g_malloc0(sizeof(*l) + old->n * sizeof(l->page[0]));
+    l = g_malloc0(sizeof(*l) + old->n * sizeof(l->ctx[0]));
     for (unsigned i = 0; i < old->n; i++) {
-        if (old->page[i] != mem->page) {
-            l->page[l->n++] = old->page[i];
+        if (old->ctx[i].page != mem->page) {
+            l->ctx[l->n++].page = old->ctx[i].page;
         }
     }
     atomic_store(&l->fresh, atomic_load(&old->fresh));

@@ -15,6 +15,13 @@
 /* A look that found nothing still costs something. */
 #define LOOK_COST 64
 
+/*
+ * A VM with work in its run queue is scanned for doorbells only this often.  A
+ * guest that streams sets the bit of the same QP again for each request, and to
+ * take each of these bits costs two transfers of a cache line between processors.
+ */
+#define SCAN_NS 4000
+
 /* ---- run queue --------------------------------------------------------- */
 
 void sched_enqueue(struct qp *qp)
@@ -259,17 +266,24 @@ static void serve(struct worker *w, struct vm *vm)
 bool sched_vm(struct worker *w, struct vm *vm, uint64_t now)
 {
     struct vm_datapath *dp = &vm->dp;
-    bool busy;
+    bool busy = false;
 
     if (atomic_load_explicit(&dp->paused, memory_order_relaxed) ||
         atomic_load_explicit(&vm->fault, memory_order_relaxed)) {
+        return false;
+    }
+    if (!sched_vm_pending(vm) && now < atomic_load(&dp->next_timer) &&
+        !atomic_load(&vm->dev.cqn_deferred_any)) {
         return false;
     }
     if (atomic_load_explicit(&dp->token_waiters, memory_order_relaxed) ||
         pthread_mutex_trylock(&dp->token) != 0) {
         return sched_vm_pending(vm);
     }
-    busy = doorbells_scan(vm, send_bit, recv_bit);
+    if (!dp->run_head || now - dp->scanned >= SCAN_NS) {
+        dp->scanned = now;
+        busy = doorbells_scan(vm, send_bit, recv_bit);
+    }
     run_timers(dp, now);
     if (atomic_load_explicit(&dp->cq_error, memory_order_relaxed) &&
         atomic_exchange(&dp->cq_error, false)) {
@@ -297,6 +311,6 @@ bool sched_vm_pending(struct vm *vm)
     if (atomic_load(&dp->paused) || atomic_load(&vm->fault)) {
         return false;
     }
-    return doorbells_pending(vm) || atomic_load(&dp->cq_error) ||
-           atomic_load(&dp->has_work);
+    return atomic_load(&dp->has_work) || atomic_load(&dp->cq_error) ||
+           doorbells_pending(vm);
 }

@@ -93,7 +93,7 @@ static void file_destroy(gpointer p)
 
 static struct guest_map *map_alloc(unsigned n)
 {
-    static uint32_t generation; /* of all VMs: main thread only */
+    static uint64_t generation; /* of all VMs: main thread only */
     struct guest_map *map;
 
     map = g_try_malloc(sizeof(*map) + n * sizeof(map->region[0]));

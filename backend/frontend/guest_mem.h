@@ -35,7 +35,7 @@ struct guest_region {
 };
 
 struct guest_map {
-    uint32_t generation; /* differs from every earlier map of this VM */
+    uint64_t generation; /* differs from every earlier map; 0: the empty one at first */
     unsigned n;
     struct guest_region region[]; /* ascending, disjoint */
 };
@@ -112,6 +112,15 @@ static inline void *guest_ptr(struct guest_mem *mem, uint64_t gpa, uint64_t len,
         return NULL;
     }
     return r->hva + (gpa - r->gpa);
+}
+
+/*
+ * A host address found under one generation of the map may be used again, after
+ * quiescent points too, as long as the generation is still the same.
+ */
+static inline uint64_t guest_mem_generation(struct guest_mem *mem)
+{
+    return atomic_load_explicit(&mem->map, memory_order_acquire)->generation;
 }
 
 /*
