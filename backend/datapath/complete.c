@@ -171,11 +171,36 @@ static bool cq_publish(struct cq *cq)
     return ok && arm_take(cq, sol);
 }
 
+static void flush_received(struct worker *w)
+{
+    if (w->rx_vm) {
+        struct vm_datapath *dp = &w->rx_vm->dp;
+
+        atomic_fetch_add_explicit(&dp->rx_msgs, w->rx_msgs, memory_order_relaxed);
+        atomic_fetch_add_explicit(&dp->rx_bytes, w->rx_bytes, memory_order_relaxed);
+        w->rx_vm = NULL;
+        w->rx_msgs = w->rx_bytes = 0;
+    }
+}
+
+void comp_received(struct vm *vm, uint64_t bytes)
+{
+    struct worker *w = worker_self();
+
+    if (w->rx_vm != vm) {
+        flush_received(w);
+        w->rx_vm = vm;
+    }
+    w->rx_msgs++;
+    w->rx_bytes += bytes;
+}
+
 void comp_flush(struct worker *w)
 {
     struct vm *notify[COMP_BATCH_MAX];
     unsigned n = 0;
 
+    flush_received(w);
     for (unsigned i = 0; i < w->batch.n; i++) {
         struct cq *cq = w->batch.cq[i];
         struct vm *vm = cq->vm;

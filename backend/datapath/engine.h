@@ -50,6 +50,9 @@ struct worker {
     int epfd, wakefd;
     _Atomic(struct vm_list *) vms;
     struct comp_batch batch;
+    /* Received since the last comp_flush(), all by one VM. */
+    struct vm *rx_vm;
+    uint64_t rx_msgs, rx_bytes;
 };
 
 static inline uint64_t now_ns(void)
@@ -129,6 +132,9 @@ void wq_consume(struct qp *qp, struct wq *wq, bool rx);
  */
 void comp_push(struct cq *cq, const struct pvrdma_cqe *cqe, bool solicited);
 
+/* Count a message that @vm received; part of the next comp_flush(). */
+void comp_received(struct vm *vm, uint64_t bytes);
+
 /* Publish all of this worker's completions and raise interrupts, once each. */
 void comp_flush(struct worker *w);
 
@@ -168,8 +174,11 @@ void responder_admit_tell(struct qp *qp, const struct admission *a);
 
 /*
  * Is the message that was admitted in @op still wanted?  Copies the receive
- * WQE's list to @recv (SENDs).  False: admit it again.
+ * WQE's list to @recv (SENDs).  False: admit it again.  _locked: qp->lock is held
+ * since the admission, so it is.
  */
+void responder_begin_slice_locked(const struct qp *qp, const struct send_op *op,
+                                  struct recv_op *recv);
 bool responder_begin_slice(struct qp *qp, const struct send_op *op, struct recv_op *recv);
 
 /* A slice is in place: store the cursor of a SEND. */

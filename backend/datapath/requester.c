@@ -228,24 +228,24 @@ static bool receiver_not_ready(struct qp *qp, uint32_t code)
  * The GSI QP carries no datagrams yet: a datagram may be lost, so a valid one
  * is complete once it was taken.
  */
-static enum xfer_result carry(struct qp *qp, uint64_t budget, uint32_t *status)
+static enum xfer_result carry(struct qp *qp, uint32_t *status)
 {
     if (qp->type != PVRDMA_QPT_RC) {
         qp->req.op.done = qp->req.op.length;
         return XFER_DONE;
     }
-    return qp->req.transport->carry(qp, budget, status);
+    return qp->req.transport->carry(qp, status);
 }
 
 /*
  * Carry the message in progress.  True: go on with the next WQE; false: the QP
- * waits, failed, or used its budget (*more).
+ * waits, failed, or has carried a slice (*more).
  */
-static bool run_op(struct qp *qp, uint64_t budget, bool *more)
+static bool run_op(struct qp *qp, bool *more)
 {
     uint32_t status = PVRDMA_WC_GENERAL_ERR;
 
-    switch (carry(qp, budget, &status)) {
+    switch (carry(qp, &status)) {
     case XFER_DONE:
         finish(qp);
         return true;
@@ -324,6 +324,14 @@ static bool next_op(struct qp *qp, bool *more)
     return true;
 }
 
+/* The VM's worker alone writes these. */
+static void count(_Atomic uint64_t *counter, uint64_t n)
+{
+    atomic_store_explicit(counter,
+                          atomic_load_explicit(counter, memory_order_relaxed) + n,
+                          memory_order_relaxed);
+}
+
 uint64_t requester_run(struct qp *qp, uint64_t budget, bool *more)
 {
     struct send_op *op = &qp->req.op;
@@ -356,7 +364,7 @@ uint64_t requester_run(struct qp *qp, uint64_t budget, bool *more)
             break;
         }
         before = op->done;
-        go = run_op(qp, budget - cost, more);
+        go = run_op(qp, more);
         bytes += op->done - before;
         cost += op->done - before + ENGINE_MSG_COST;
         msgs += go;
@@ -365,8 +373,8 @@ uint64_t requester_run(struct qp *qp, uint64_t budget, bool *more)
         }
     }
     if (msgs || bytes) {
-        atomic_fetch_add_explicit(&dp->tx_msgs, msgs, memory_order_relaxed);
-        atomic_fetch_add_explicit(&dp->tx_bytes, bytes, memory_order_relaxed);
+        count(&dp->tx_msgs, msgs);
+        count(&dp->tx_bytes, bytes);
     }
     return cost;
 }

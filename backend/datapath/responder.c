@@ -284,16 +284,24 @@ void responder_admit_tell(struct qp *qp, const struct admission *a)
     }
 }
 
+void responder_begin_slice_locked(const struct qp *qp, const struct send_op *op,
+                                  struct recv_op *recv)
+{
+    if (op_is_send(op)) {
+        recv->nsge = qp->resp.recv.nsge;
+        recv->cur = qp->resp.recv.cur;
+        memcpy(recv->sge, qp->resp.recv.sge, recv->nsge * sizeof(recv->sge[0]));
+    }
+}
+
 bool responder_begin_slice(struct qp *qp, const struct send_op *op, struct recv_op *recv)
 {
     bool ours;
 
     pthread_mutex_lock(&qp->lock);
     ours = qp->resp.epoch == op->epoch;
-    if (ours && op_is_send(op)) {
-        recv->nsge = qp->resp.recv.nsge;
-        recv->cur = qp->resp.recv.cur;
-        memcpy(recv->sge, qp->resp.recv.sge, recv->nsge * sizeof(recv->sge[0]));
+    if (ours) {
+        responder_begin_slice_locked(qp, op, recv);
     }
     pthread_mutex_unlock(&qp->lock);
     return ours;

@@ -12,12 +12,8 @@
  */
 #include "engine.h"
 
-/* Contiguous memory at the cursor. */
-struct sg_run {
-    uint8_t *hva;
-    uint64_t gpa;
-    uint64_t len;
-};
+/* Of the page that comes next; more costs more than it brings. */
+#define PREFETCH_BYTES 512u
 
 uint64_t sg_length(const struct pvrdma_sge *sge, uint32_t nsge)
 {
@@ -61,72 +57,129 @@ bool sg_check(const struct sg_list *l)
     return true;
 }
 
-/* Memory of @mr at guest address @addr: at most @want bytes, contiguous. */
-static bool mr_run(struct vm *vm, const struct mr *mr, uint64_t addr, uint64_t want,
-                   bool write, struct sg_run *run)
+/*
+ * A walk along a list, for one call: no quiescent point comes within it, so the
+ * map, the region and the MR it found stay what they are.
+ */
+struct sg_walk {
+    struct sg_list *l;
+    const struct guest_map *map;
+    const struct guest_region *r; /* the last one */
+    const struct mr *mr;          /* of the SGE at the cursor; NULL: look it up */
+    /* What is left of the run at the cursor: contiguous memory. */
+    uint8_t *hva;
+    uint64_t gpa, len;
+};
+
+static struct sg_walk walk_start(struct sg_list *l)
 {
-    const struct guest_map *map =
-        atomic_load_explicit(&vm->mem.map, memory_order_acquire);
-    const struct guest_region *r;
-    uint64_t off, page, limit;
+    return (struct sg_walk){
+        .l = l, .map = atomic_load_explicit(&l->vm->mem.map, memory_order_acquire)};
+}
+
+/* Host address of @gpa; NULL if the list must not touch it. */
+static uint8_t *walk_ptr(struct sg_walk *w, uint64_t gpa)
+{
+    const struct guest_region *r = w->r;
+
+    if (!r || gpa - r->gpa >= r->size) {
+        r = guest_map_find(w->map, gpa);
+        if (!r || !r->hva || (w->l->write && !r->writable)) {
+            return NULL;
+        }
+        w->r = r;
+    }
+    return r->hva + (gpa - r->gpa);
+}
+
+/*
+ * The page that follows in the MR lies elsewhere: have its address translated
+ * and its first lines on their way while this run is copied.
+ */
+static void walk_prefetch(struct sg_walk *w, uint64_t gpa)
+{
+    const uint8_t *p = walk_ptr(w, gpa);
+
+    for (unsigned i = 0; p && i < PREFETCH_BYTES; i += 64) {
+        __builtin_prefetch(p + i);
+    }
+}
+
+/* The run at guest address @addr of w->mr: at most @want bytes (> 0). */
+static bool walk_mr(struct sg_walk *w, uint64_t addr, uint64_t want)
+{
+    const struct mr *mr = w->mr;
+    uint64_t off, page, next = 0;
+    bool more = false;
 
     if (mr->dma) {
-        run->gpa = addr;
-        run->len = want;
+        w->gpa = addr;
+        w->len = want;
     } else {
         off = addr - mr->start + mr->offset;
         page = off >> PVRDMA_PAGE_SHIFT;
         off &= PVRDMA_PAGE_SIZE - 1;
-        run->gpa = mr->page[page] + off;
-        run->len = PVRDMA_PAGE_SIZE - off;
-        while (run->len < want &&
-               mr->page[page + 1] == mr->page[page] + PVRDMA_PAGE_SIZE) {
-            run->len += PVRDMA_PAGE_SIZE;
+        w->gpa = mr->page[page] + off;
+        w->len = PVRDMA_PAGE_SIZE - off;
+        while (w->len < want && mr->page[page + 1] == mr->page[page] + PVRDMA_PAGE_SIZE) {
+            w->len += PVRDMA_PAGE_SIZE;
             page++;
         }
-        run->len = MIN(run->len, want);
+        more = w->len < want;
+        next = more ? mr->page[page + 1] : 0;
+        w->len = MIN(w->len, want);
     }
-
-    r = guest_map_find(map, run->gpa);
-    if (!r || !r->hva || (write && !r->writable)) {
+    w->hva = walk_ptr(w, w->gpa);
+    if (!w->hva) {
         return false;
     }
-    limit = r->size - (run->gpa - r->gpa);
-    run->len = MIN(run->len, limit);
-    run->hva = r->hva + (run->gpa - r->gpa);
+    w->len = MIN(w->len, w->r->size - (w->gpa - w->r->gpa));
+    if (more) {
+        walk_prefetch(w, next);
+    }
     return true;
 }
 
-/* The next run of at most @want bytes (> 0).  The cursor does not move. */
-static enum sg_result sg_next(struct sg_list *l, uint64_t want, struct sg_run *run)
+/* Make w->len > 0; at most @want bytes (> 0) matter.  The cursor does not move. */
+static enum sg_result walk_run(struct sg_walk *w, uint64_t want)
 {
+    struct sg_list *l = w->l;
     const struct pvrdma_sge *sge;
-    struct mr *mr;
 
+    if (w->len) {
+        return SG_OK;
+    }
     if (l->raw) {
         /* The caller never asks for more than the message has. */
-        run->hva = (uint8_t *)(uintptr_t)l->raw + l->cur.offset;
-        run->len = want;
-        run->gpa = 0;
+        w->hva = (uint8_t *)(uintptr_t)l->raw + l->cur.offset;
+        w->len = want;
         return SG_OK;
     }
     while (l->cur.sge < l->nsge && l->cur.offset >= l->sge[l->cur.sge].length) {
         l->cur.sge++;
         l->cur.offset = 0;
+        w->mr = NULL;
     }
     if (l->cur.sge >= l->nsge) {
         return SG_SRC_KEY; /* list shorter than the message: checked before */
     }
     sge = &l->sge[l->cur.sge];
-    mr = sge_mr(l, sge);
-    if (!mr) {
+    if (!w->mr) {
+        w->mr = sge_mr(l, sge);
+    }
+    if (!w->mr) {
         return SG_SRC_KEY;
     }
     want = MIN(want, sge->length - l->cur.offset);
-    if (!mr_run(l->vm, mr, sge->addr + l->cur.offset, want, l->write, run)) {
-        return SG_SRC_MEM;
-    }
-    return SG_OK;
+    return walk_mr(w, sge->addr + l->cur.offset, want) ? SG_OK : SG_SRC_MEM;
+}
+
+static void walk_advance(struct sg_walk *w, uint64_t n)
+{
+    w->l->cur.offset += (uint32_t)n;
+    w->hva += n;
+    w->gpa += n;
+    w->len -= n;
 }
 
 static enum sg_result as_dst(enum sg_result r)
@@ -163,24 +216,24 @@ static inline void guest_copy(uint8_t *dst, const uint8_t *src, uint64_t n)
 
 enum sg_result sg_copy(struct sg_list *dst, struct sg_list *src, uint64_t n)
 {
+    struct sg_walk s = walk_start(src), d = walk_start(dst);
+
     while (n) {
-        struct sg_run s, d;
-        enum sg_result r;
+        enum sg_result r = walk_run(&s, n);
         uint64_t len;
 
-        r = sg_next(src, n, &s);
         if (r != SG_OK) {
             return r;
         }
-        r = sg_next(dst, s.len, &d);
+        r = walk_run(&d, n);
         if (r != SG_OK) {
             return as_dst(r);
         }
-        len = d.len;
+        len = MIN(s.len, d.len);
         guest_copy(d.hva, s.hva, len);
         guest_mark_dirty(&dst->vm->mem, d.gpa, len);
-        src->cur.offset += (uint32_t)len;
-        dst->cur.offset += (uint32_t)len;
+        walk_advance(&s, len);
+        walk_advance(&d, len);
         n -= len;
     }
     return SG_OK;
@@ -188,39 +241,26 @@ enum sg_result sg_copy(struct sg_list *dst, struct sg_list *src, uint64_t n)
 
 enum sg_result sg_fill(struct sg_list *l, const void *data, uint64_t n)
 {
-    const uint8_t *p = data;
+    struct sg_list src = {.vm = l->vm, .raw = data};
 
-    while (n) {
-        struct sg_run d;
-        enum sg_result r = sg_next(l, n, &d);
-
-        if (r != SG_OK) {
-            return as_dst(r);
-        }
-        guest_copy(d.hva, (uint8_t *)(uintptr_t)p, d.len);
-        guest_mark_dirty(&l->vm->mem, d.gpa, d.len);
-        l->cur.offset += (uint32_t)d.len;
-        p += d.len;
-        n -= d.len;
-    }
-    return SG_OK;
+    return sg_copy(l, &src, n);
 }
 
 uint64_t *sg_word(const struct sg_list *l, uint64_t *gpa, enum sg_result *why)
 {
     struct sg_list tmp = *l;
-    struct sg_run run;
-    enum sg_result r = sg_next(&tmp, 8, &run);
+    struct sg_walk w = walk_start(&tmp);
+    enum sg_result r = walk_run(&w, 8);
 
     if (r != SG_OK) {
         *why = as_dst(r);
         return NULL;
     }
     /* The guest address is aligned, but its pages could be mapped oddly. */
-    if (run.len < 8 || ((uintptr_t)run.hva & 7)) {
+    if (w.len < 8 || ((uintptr_t)w.hva & 7)) {
         *why = SG_DST_MEM;
         return NULL;
     }
-    *gpa = run.gpa;
-    return (uint64_t *)(void *)run.hva;
+    *gpa = w.gpa;
+    return (uint64_t *)(void *)w.hva;
 }

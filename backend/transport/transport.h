@@ -16,7 +16,7 @@ struct qp;
 
 enum xfer_result {
     XFER_DONE,        /* the message is complete and delivered */
-    XFER_MORE,        /* `budget` used up; call again */
+    XFER_MORE,        /* a slice is carried, the message goes on; call again */
     XFER_RNR,         /* receiver has no WQE; nothing was moved */
     XFER_UNREACHABLE, /* no peer, or it ignores us: transport timer */
     XFER_HOLD,        /* peer is paused: wait without counting */
@@ -33,11 +33,11 @@ struct transport_ops {
     void (*disconnect)(struct qp *qp);
 
     /*
-     * Carry qp->req.op onwards by at most @budget bytes; sets req.op.done.
+     * Carry qp->req.op onwards by at most DATAPATH_SLICE; sets req.op.done.
      * @status: enum pvrdma_wc_status for XFER_ERROR; for XFER_RNR it is the
      * responder's RNR timer code (IB spec table 45).
      */
-    enum xfer_result (*carry)(struct qp *qp, uint64_t budget, uint32_t *status);
+    enum xfer_result (*carry)(struct qp *qp, uint32_t *status);
 };
 
 extern const struct transport_ops transport_copy;

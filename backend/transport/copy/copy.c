@@ -214,9 +214,11 @@ static enum xfer_result as_result(enum admit_result r)
 
 /*
  * Admit the message; one that is short enough is carried and finished at once,
- * under the same hold of the lock.  XFER_MORE: admitted, to be sliced.
+ * under the same hold of the lock.  XFER_MORE: admitted, to be sliced; a SEND
+ * then goes to @recv.
  */
-static enum xfer_result begin(struct qp *qp, struct qp *peer, uint32_t *status)
+static enum xfer_result begin(struct qp *qp, struct qp *peer, struct recv_op *recv,
+                              uint32_t *status)
 {
     struct send_op *op = &qp->req.op;
     struct blame b = {0};
@@ -235,6 +237,7 @@ static enum xfer_result begin(struct qp *qp, struct qp *peer, uint32_t *status)
         }
     } else if (r == XFER_DONE) {
         op->admitted = true;
+        responder_begin_slice_locked(peer, op, recv);
         r = XFER_MORE;
     }
     pthread_mutex_unlock(&peer->lock);
@@ -249,27 +252,21 @@ static enum xfer_result begin(struct qp *qp, struct qp *peer, uint32_t *status)
     return r;
 }
 
-/* Carry one slice of an admitted message. */
-static enum xfer_result slice(struct qp *qp, struct qp *peer, uint64_t budget,
+/* Carry one slice of an admitted message, a SEND's to @recv. */
+static enum xfer_result slice(struct qp *qp, struct qp *peer, struct recv_op *recv,
                               uint32_t *status)
 {
     struct send_op *op = &qp->req.op;
-    uint64_t n = MIN(MIN(op->length - op->done, budget), DATAPATH_SLICE);
-    struct recv_op recv;
-    struct blame b;
+    uint64_t n = MIN(op->length - op->done, DATAPATH_SLICE);
+    struct blame b = carry_bytes(qp, peer, recv, n);
 
-    if (!responder_begin_slice(peer, op, &recv)) {
-        op->admitted = false; /* reset or failed meanwhile: start anew */
-        return XFER_UNREACHABLE;
-    }
-    b = carry_bytes(qp, peer, &recv, n);
     if (b.failed) {
         *status = broken_off(peer, op, &b);
         return XFER_ERROR;
     }
     if (op->done < op->length) {
         if (is_send(op)) {
-            responder_end_slice(peer, op, &recv.cur);
+            responder_end_slice(peer, op, &recv->cur);
         }
         return XFER_MORE;
     }
@@ -280,18 +277,11 @@ static enum xfer_result slice(struct qp *qp, struct qp *peer, uint64_t budget,
     return XFER_DONE;
 }
 
-static void count_received(struct qp *peer, uint64_t bytes)
-{
-    struct vm_datapath *dp = &peer->vm->dp;
-
-    atomic_fetch_add_explicit(&dp->rx_msgs, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&dp->rx_bytes, bytes, memory_order_relaxed);
-}
-
-static enum xfer_result copy_carry(struct qp *qp, uint64_t budget, uint32_t *status)
+static enum xfer_result copy_carry(struct qp *qp, uint32_t *status)
 {
     struct send_op *op = &qp->req.op;
     struct qp *peer = atomic_load_explicit(&qp->req.peer, memory_order_acquire);
+    struct recv_op recv;
     enum xfer_result r;
 
     if (!qp->req.sgid_valid || (!peer && !(peer = find_peer(qp)))) {
@@ -302,15 +292,18 @@ static enum xfer_result copy_carry(struct qp *qp, uint64_t budget, uint32_t *sta
         return XFER_HOLD;
     }
     if (!op->admitted) {
-        r = begin(qp, peer, status);
+        r = begin(qp, peer, &recv, status);
         if (r != XFER_MORE) {
             goto out;
         }
+    } else if (!responder_begin_slice(peer, op, &recv)) {
+        op->admitted = false; /* reset or failed meanwhile: start anew */
+        return XFER_UNREACHABLE;
     }
-    r = slice(qp, peer, budget, status);
+    r = slice(qp, peer, &recv, status);
 out:
     if (r == XFER_DONE && op->opcode <= PVRDMA_WR_SEND_WITH_IMM) {
-        count_received(peer, op->length);
+        comp_received(peer->vm, op->length);
     }
     return r;
 }
