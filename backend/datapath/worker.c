@@ -34,6 +34,16 @@
 #define WATCHDOG_SIGNAL     SIGUSR1
 #define DEFERRED_POLL_NS    1000000u
 
+/*
+ * A turn without work takes well under a microsecond.  One that took this long
+ * lost its processor: somebody else wants it, quite likely the guest whose next
+ * post is being waited for.  Then the worker sleeps at once when idle, for as
+ * long as NO_POLL_NS: a wake-up gets the processor back at once, a poller only
+ * when the other's time slice is over, milliseconds later.
+ */
+#define PREEMPTED_NS 200000u
+#define NO_POLL_NS   20000000u
+
 static struct worker *workers;
 static unsigned n_workers;
 static uint64_t poll_ns;
@@ -145,7 +155,7 @@ static void worker_wake(struct worker *w)
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
-    uint64_t idle_since = 0;
+    uint64_t idle_since = 0, last_idle = UINT64_MAX, no_poll_until = 0;
 
     self = w;
     my_slot = &irq_slots[1 + w->index];
@@ -158,17 +168,22 @@ static void *worker_main(void *arg)
         atomic_fetch_add(&w->passed, 1); /* quiescent point */
         l = atomic_load(&w->vms);
         now = now_ns();
+        if (now > last_idle && now - last_idle > PREEMPTED_NS) {
+            no_poll_until = now + NO_POLL_NS;
+        }
         for (unsigned i = 0; i < l->n; i++) {
             busy |= sched_vm(w, l->vm[i], now);
         }
+        last_idle = UINT64_MAX;
         if (busy) {
             idle_since = 0;
         } else if (!idle_since) {
-            idle_since = now;
-        } else if (now - idle_since >= poll_ns) {
+            idle_since = last_idle = now;
+        } else if (now - idle_since >= poll_ns || now < no_poll_until) {
             worker_sleep(w);
             idle_since = 0;
         } else {
+            last_idle = now;
             __builtin_ia32_pause();
         }
     }
@@ -230,8 +245,8 @@ void datapath_irq_drain(struct vm *vm)
         struct irq_slot *s = &irq_slots[i];
         uint64_t seen = atomic_load(&s->seq);
 
-        for (unsigned spin = 0;
-             atomic_load(&s->vm) == vm && atomic_load(&s->seq) == seen; spin++) {
+        for (unsigned spin = 0; atomic_load(&s->vm) == vm && atomic_load(&s->seq) == seen;
+             spin++) {
             relax(spin);
         }
     }
