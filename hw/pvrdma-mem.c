@@ -16,12 +16,18 @@
  * But RAM that belongs to a memory backend is the guest's own memory, where its
  * buffers are: if that cannot be shared, the device must not start.
  *
+ * The daemon and the guest's driver and library meet in this memory by atomic
+ * operations (posts, arming).  KVM's are; TCG's are only if they are asked for.
+ *
  * Addresses are guest-physical: with a vIOMMU the device would reach memory the
  * guest did not allow, so that is refused.
  */
 #include "qemu/osdep.h"
 #include "qemu/error-report.h"
+#include "exec/translation-block.h"
+#include "hw/core/cpu.h"
 #include "system/hostmem.h"
+#include "system/tcg.h"
 #include "pvrdma-compat.h"
 #include "pvrdma-mem.h"
 
@@ -201,6 +207,22 @@ static void mem_commit(MemoryListener *listener)
     g_array_set_size(mem->ops, 0);
 }
 
+/*
+ * With a single CPU, or all in one thread, TCG makes a locked instruction a
+ * load and a store: nobody else is thought to write there.  Then a bit that the
+ * daemon took in between comes back, and one that it set is lost.
+ */
+static void mem_want_atomics(void)
+{
+    CPUState *cpu;
+
+    if (tcg_enabled()) {
+        CPU_FOREACH(cpu) {
+            cpu->tcg_cflags |= CF_PARALLEL;
+        }
+    }
+}
+
 bool pvrdma_mem_start(PVRDMAMem *mem, PVRDMAClient *client, PCIDevice *dev,
                       Error **errp)
 {
@@ -208,6 +230,7 @@ bool pvrdma_mem_start(PVRDMAMem *mem, PVRDMAClient *client, PCIDevice *dev,
         error_setg(errp, "pvrdma does not support a vIOMMU");
         return false;
     }
+    mem_want_atomics();
     mem->client = client;
     mem->ops = g_array_new(false, false, sizeof(MapOp));
     mem->starting = true;

@@ -407,5 +407,11 @@ class SleepingWorkerTest(OurDriverCase):
         for job in jobs:
             job.wait(check=True)
 
+    def test_no_lost_post(self):
+        """Posts to many queues at once: their bits share a word, which the worker
+        takes while the guest sets others."""
+        self.check('datacheck -d {dev} -g {gid} -p {port} -n %d'
+                   % (150 if fixture.LONG else 6))
+
     def test_extended_api(self):
         self.excheck('-i 128')
