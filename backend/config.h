@@ -30,21 +30,21 @@
 #define PVRDMA_ERROR g_quark_from_static_string("pvrdma")
 
 struct vm_config {
-    char *name;               /* [A-Za-z0-9_.-]{1,63} */
-    char *socket;             /* path */
-    char *network;            /* GIDs are unique within a network */
+    char *name;    /* [A-Za-z0-9_.-]{1,63} */
+    char *socket;  /* path */
+    char *network; /* GIDs are unique within a network */
     bool any_address;
     struct pvrdma_gid *addresses; /* GIDs the VM may bind */
     unsigned n_addresses;
-    bool has_mac;             /* the guest NIC this device is paired with */
+    bool has_mac; /* the guest NIC this device is paired with */
     uint8_t mac[6];
-    uint32_t max_qp;          /* 2..65535, default 16384 */
-    uint32_t max_cq;          /* 2..65535, default 16384 */
-    uint32_t max_mr;          /* 2..2^20, default 65536 */
-    uint32_t max_pd;          /* 2..65535, default 8192 */
-    uint32_t max_mr_pages;    /* pages all MRs and rings may cover;
-                                 default 16 Mi (64 GiB) */
-    bool require_sealed;      /* as daemon_config; default from there */
+    uint32_t max_qp;       /* 2..65535, default 16384 */
+    uint32_t max_cq;       /* 2..65535, default 16384 */
+    uint32_t max_mr;       /* 2..2^20, default 65536 */
+    uint32_t max_pd;       /* 2..65535, default 8192 */
+    uint32_t max_mr_pages; /* pages all MRs and rings may cover;
+                              default 16 Mi (64 GiB) */
+    bool require_sealed;   /* as daemon_config; default from there */
 };
 
 struct daemon_config {
@@ -54,8 +54,8 @@ struct daemon_config {
     unsigned poll_us;     /* default 50 */
     bool require_sealed;  /* guest RAM must be a memfd sealed against shrinking */
     enum log_level log_level;
-    GList *vms;           /* of struct vm_config, in the file's order */
-    unsigned fixed;       /* keys that the command line has set; config.c */
+    GList *vms;     /* of struct vm_config, in the file's order */
+    unsigned fixed; /* keys that the command line has set; config.c */
 };
 
 struct daemon_config *config_new(void);
@@ -65,8 +65,8 @@ void config_free(struct daemon_config *cfg);
  * Set one key of [daemon].  @fixed: a later config_load() leaves it alone (the
  * command line wins over the file).
  */
-bool config_set(struct daemon_config *cfg, const char *key, const char *value,
-                bool fixed, GError **errp);
+bool config_set(struct daemon_config *cfg, const char *key, const char *value, bool fixed,
+                GError **errp);
 
 /* Derive what was not set (control_socket).  config_load() does so too. */
 void config_complete(struct daemon_config *cfg);
@@ -78,8 +78,8 @@ bool config_load(struct daemon_config *cfg, const char *path, GError **errp);
  * One VM from a key file group, or from `pvrdmactl vm add`.  Defaults depend on
  * cfg->socket_dir.
  */
-struct vm_config *config_vm_new(const struct daemon_config *cfg,
-                                const char *name, GError **errp);
+struct vm_config *config_vm_new(const struct daemon_config *cfg, const char *name,
+                                GError **errp);
 bool config_vm_set(struct vm_config *vm, const char *key, const char *value,
                    GError **errp);
 void config_vm_free(struct vm_config *vm);
@@ -96,7 +96,6 @@ bool config_parse_gid(const char *text, struct pvrdma_gid *gid);
 
 /* Text form of a GID: dotted for IPv4-mapped ones, else IPv6. */
 #define CONFIG_GID_STRLEN 46
-void config_format_gid(const struct pvrdma_gid *gid,
-                       char text[CONFIG_GID_STRLEN]);
+void config_format_gid(const struct pvrdma_gid *gid, char text[CONFIG_GID_STRLEN]);
 
 #endif /* PVRDMAD_CONFIG_H */

@@ -38,21 +38,21 @@ struct vfu_conn;
 struct vfu_listener;
 
 struct vm {
-    struct vm_config *cfg;          /* declared properties; never changes */
-    struct vfu_listener *listener;  /* the VM's socket; main thread */
-    struct vfu_conn *conn;          /* attached VMM or NULL; main thread */
-    struct log_limit log;           /* log.c */
-    uint64_t attaches, faults;      /* statistics; main thread */
-    unsigned pauses;                /* vm_pause() calls not yet undone; main */
-    bool admin_paused;              /* one of them is the administrator's */
+    struct vm_config *cfg;         /* declared properties; never changes */
+    struct vfu_listener *listener; /* the VM's socket; main thread */
+    struct vfu_conn *conn;         /* attached VMM or NULL; main thread */
+    struct log_limit log;          /* log.c */
+    uint64_t attaches, faults;     /* statistics; main thread */
+    unsigned pauses;               /* vm_pause() calls not yet undone; main */
+    bool admin_paused;             /* one of them is the administrator's */
 
     /* Below: valid while attached (between vm_attach and vm_detach). */
-    bool attached;                  /* main thread */
-    struct guest_mem mem;           /* the VMM's DMA map */
-    struct vm_irq irq;              /* MSI-X eventfds */
-    struct device dev;              /* registers, DSR, event rings */
-    struct verbs verbs;             /* object tables */
-    struct vm_datapath dp;          /* scheduling state; see datapath.h */
+    bool attached;         /* main thread */
+    struct guest_mem mem;  /* the VMM's DMA map */
+    struct vm_irq irq;     /* MSI-X eventfds */
+    struct device dev;     /* registers, DSR, event rings */
+    struct verbs verbs;    /* object tables */
+    struct vm_datapath dp; /* scheduling state; see datapath.h */
 
     /*
      * Set (by any thread, the SIGBUS handler included) when this VM must be

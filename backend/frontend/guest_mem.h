@@ -28,8 +28,8 @@ struct guest_file;
 
 struct guest_region {
     uint64_t gpa;
-    uint64_t size;    /* bytes; gpa + size - 1 does not wrap */
-    uint8_t *hva;     /* NULL: the VMM gave no descriptor, not accessible */
+    uint64_t size; /* bytes; gpa + size - 1 does not wrap */
+    uint8_t *hva;  /* NULL: the VMM gave no descriptor, not accessible */
     bool writable;
     struct guest_file *file;
 };
@@ -66,8 +66,7 @@ int guest_mem_map(struct guest_mem *mem, int fd, uint64_t offset, uint64_t gpa,
  * Remove an exact range, or everything (@all).  Waits until no worker uses it
  * (datapath_quiesce) before unmapping.  Returns 0, ENOENT or EINVAL.
  */
-int guest_mem_unmap(struct guest_mem *mem, uint64_t gpa, uint64_t size,
-                    bool all);
+int guest_mem_unmap(struct guest_mem *mem, uint64_t gpa, uint64_t size, bool all);
 
 /* Numbers for leak checks. */
 struct guest_mem_stats {
@@ -76,8 +75,8 @@ struct guest_mem_stats {
 };
 void guest_mem_get_stats(struct guest_mem *mem, struct guest_mem_stats *st);
 
-static inline const struct guest_region *
-guest_map_find(const struct guest_map *map, uint64_t gpa)
+static inline const struct guest_region *guest_map_find(const struct guest_map *map,
+                                                        uint64_t gpa)
 {
     unsigned lo = 0, hi = map->n;
 
@@ -103,12 +102,10 @@ guest_map_find(const struct guest_map *map, uint64_t gpa)
 static inline void *guest_ptr(struct guest_mem *mem, uint64_t gpa, uint64_t len,
                               bool write)
 {
-    const struct guest_map *map =
-        atomic_load_explicit(&mem->map, memory_order_acquire);
+    const struct guest_map *map = atomic_load_explicit(&mem->map, memory_order_acquire);
     const struct guest_region *r = guest_map_find(map, gpa);
 
-    if (!r || !r->hva || len > r->size - (gpa - r->gpa) ||
-        (write && !r->writable)) {
+    if (!r || !r->hva || len > r->size - (gpa - r->gpa) || (write && !r->writable)) {
         return NULL;
     }
     return r->hva + (gpa - r->gpa);
@@ -127,8 +124,7 @@ static inline uint64_t guest_mem_generation(struct guest_mem *mem)
  * Every store to guest memory is followed by this call, so that a dirty log
  * sees the page after its new content is there (migration).
  */
-static inline void guest_mark_dirty(struct guest_mem *mem, uint64_t gpa,
-                                    uint64_t len)
+static inline void guest_mark_dirty(struct guest_mem *mem, uint64_t gpa, uint64_t len)
 {
     (void)mem;
     (void)gpa;
@@ -148,8 +144,8 @@ static inline bool guest_read(struct guest_mem *mem, uint64_t gpa, void *dst,
     return true;
 }
 
-static inline bool guest_write(struct guest_mem *mem, uint64_t gpa,
-                               const void *src, uint64_t len)
+static inline bool guest_write(struct guest_mem *mem, uint64_t gpa, const void *src,
+                               uint64_t len)
 {
     void *p = guest_ptr(mem, gpa, len, true);
 

@@ -45,7 +45,10 @@ void pin_self(unsigned cpu)
     pin(0, cpu);
 }
 
-/* All its threads: but for the worker they sleep while anything is measured. */
+/*
+ * Its main thread does not share the worker's processor: at a real-time priority
+ * it would never run there.  All others but the worker sleep.
+ */
 static void pin_daemon(void)
 {
     char *path = g_strdup_printf("/proc/%d/task", (int)vgt_daemon->pid);
@@ -54,7 +57,7 @@ static void pin_daemon(void)
 
     g_assert_nonnull(dir);
     while ((tid = g_dir_read_name(dir))) {
-        pin(atoi(tid), CPU_WORKER);
+        pin(atoi(tid), atoi(tid) == vgt_daemon->pid ? CPU_GUEST : CPU_WORKER);
     }
     g_dir_close(dir);
     g_free(path);

@@ -21,15 +21,15 @@
 #include "pvrdma/ext.h"
 #include "testdev.h"
 
-#define NQP       2
-#define CQE       64u
-#define WR        64u
-#define NSGE      4u
-#define MR_PAGES  16u
-#define MR_VA     0x7f0000010080ull
-#define MR_LEN    (MR_PAGES * 4096u - 0x100u)
-#define CANARY    0xc3
-#define MAX_STEPS 64
+#define NQP        2
+#define CQE        64u
+#define WR         64u
+#define NSGE       4u
+#define MR_PAGES   16u
+#define MR_VA      0x7f0000010080ull
+#define MR_LEN     (MR_PAGES * 4096u - 0x100u)
+#define CANARY     0xc3
+#define MAX_STEPS  64
 #define MAX_INLINE 48 /* the WQE has room for 176 */
 
 #define CHECK(condition) ((condition) ? (void)0 : abort())
@@ -119,22 +119,33 @@ static struct words cq_words(const struct rings *r)
 /* RESET to RTS, with timers so short that every wait ends soon. */
 static void connect_qp(unsigned i)
 {
-    struct pvrdma_qp_attr a = {
-        .qp_state = PVRDMA_QPS_INIT, .port_num = 1, .qp_access_flags = 0xf,
-        .path_mtu = PVRDMA_MTU_1024, .dest_qp_num = ring[1 - i].qpn,
-        .max_rd_atomic = 4, .max_dest_rd_atomic = 4, .min_rnr_timer = 1,
-        .timeout = 1, .retry_cnt = 1, .rnr_retry = 2,
-        .ah_attr = {.dgid = gid, .ah_flags = 1, .port_num = 1}};
+    struct pvrdma_qp_attr a = {.qp_state = PVRDMA_QPS_INIT,
+                               .port_num = 1,
+                               .qp_access_flags = 0xf,
+                               .path_mtu = PVRDMA_MTU_1024,
+                               .dest_qp_num = ring[1 - i].qpn,
+                               .max_rd_atomic = 4,
+                               .max_dest_rd_atomic = 4,
+                               .min_rnr_timer = 1,
+                               .timeout = 1,
+                               .retry_cnt = 1,
+                               .rnr_retry = 2,
+                               .ah_attr = {.dgid = gid, .ah_flags = 1, .port_num = 1}};
 
-    modify(ring[i].qp, PVRDMA_QP_STATE | PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT |
-           PVRDMA_QP_ACCESS_FLAGS, &a);
+    modify(ring[i].qp,
+           PVRDMA_QP_STATE | PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT |
+               PVRDMA_QP_ACCESS_FLAGS,
+           &a);
     a.qp_state = PVRDMA_QPS_RTR;
-    modify(ring[i].qp, PVRDMA_QP_STATE | PVRDMA_QP_AV | PVRDMA_QP_PATH_MTU |
-           PVRDMA_QP_DEST_QPN | PVRDMA_QP_RQ_PSN | PVRDMA_QP_MAX_DEST_RD_ATOMIC |
-           PVRDMA_QP_MIN_RNR_TIMER, &a);
+    modify(ring[i].qp,
+           PVRDMA_QP_STATE | PVRDMA_QP_AV | PVRDMA_QP_PATH_MTU | PVRDMA_QP_DEST_QPN |
+               PVRDMA_QP_RQ_PSN | PVRDMA_QP_MAX_DEST_RD_ATOMIC | PVRDMA_QP_MIN_RNR_TIMER,
+           &a);
     a.qp_state = PVRDMA_QPS_RTS;
-    modify(ring[i].qp, PVRDMA_QP_STATE | PVRDMA_QP_TIMEOUT | PVRDMA_QP_RETRY_CNT |
-           PVRDMA_QP_RNR_RETRY | PVRDMA_QP_SQ_PSN | PVRDMA_QP_MAX_RD_ATOMIC, &a);
+    modify(ring[i].qp,
+           PVRDMA_QP_STATE | PVRDMA_QP_TIMEOUT | PVRDMA_QP_RETRY_CNT |
+               PVRDMA_QP_RNR_RETRY | PVRDMA_QP_SQ_PSN | PVRDMA_QP_MAX_RD_ATOMIC,
+           &a);
 }
 
 static void create_objects(void)
@@ -143,13 +154,18 @@ static void create_objects(void)
 
     for (unsigned i = 0; i < NQP; i++) {
         struct rings *r = &ring[i];
-        struct pvrdma_cmd_create_cq cq = {.pdir_dma = r->cq_pdir, .cqe = CQE,
-                                          .nchunks = 2};
-        struct pvrdma_cmd_create_qp qp = {
-            .pdir_dma = r->qp_pdir, .pd_handle = pd, .max_send_wr = WR,
-            .max_recv_wr = WR, .max_send_sge = NSGE, .max_recv_sge = NSGE,
-            .total_chunks = 7, .send_chunks = 4, .qp_type = PVRDMA_QPT_RC,
-            .access_flags = PVRDMA_ACCESS_LOCAL_WRITE};
+        struct pvrdma_cmd_create_cq cq = {
+            .pdir_dma = r->cq_pdir, .cqe = CQE, .nchunks = 2};
+        struct pvrdma_cmd_create_qp qp = {.pdir_dma = r->qp_pdir,
+                                          .pd_handle = pd,
+                                          .max_send_wr = WR,
+                                          .max_recv_wr = WR,
+                                          .max_send_sge = NSGE,
+                                          .max_recv_sge = NSGE,
+                                          .total_chunks = 7,
+                                          .send_chunks = 4,
+                                          .qp_type = PVRDMA_QPT_RC,
+                                          .access_flags = PVRDMA_ACCESS_LOCAL_WRITE};
 
         if (is_ext(r)) {
             cq.reserved = PVRDMA_EXT_OBJ_RING;
@@ -180,9 +196,12 @@ static void destroy_objects(void)
 static void create_mr(void)
 {
     const union pvrdma_cmd_resp *resp = testdev_ptr(td, td->resp);
-    struct pvrdma_cmd_create_mr req = {.start = MR_VA, .length = MR_LEN,
-                                       .pdir_dma = mr_pdir, .pd_handle = pd,
-                                       .access_flags = 0xf, .nchunks = MR_PAGES};
+    struct pvrdma_cmd_create_mr req = {.start = MR_VA,
+                                       .length = MR_LEN,
+                                       .pdir_dma = mr_pdir,
+                                       .pd_handle = pd,
+                                       .access_flags = 0xf,
+                                       .nchunks = MR_PAGES};
 
     command(PVRDMA_CMD_CREATE_MR, &req, sizeof(req));
     mr_handle = resp->create_mr.mr_handle;
@@ -191,8 +210,8 @@ static void create_mr(void)
 
 static void start(void)
 {
-    struct pvrdma_cmd_create_bind bind = {.vlan = 0xfff, .gid = gid,
-                                          .gid_type = PVRDMA_GID_TYPE_ROCE_V2};
+    struct pvrdma_cmd_create_bind bind = {
+        .vlan = 0xfff, .gid = gid, .gid_type = PVRDMA_GID_TYPE_ROCE_V2};
 
     testdev_start();
     log_set_level(LOG_LVL_ERROR);
@@ -235,7 +254,8 @@ static void settle(void)
         if (now_ns() > end) {
             const struct vm_datapath *dp = &td->vm.dp;
 
-            fprintf(stderr, "still busy: run queue %p, %u timers (next in %" PRId64
+            fprintf(stderr,
+                    "still busy: run queue %p, %u timers (next in %" PRId64
                     " ns), doorbells %d, CQ error %d, worker asleep %d\n",
                     (void *)dp->run_head, dp->ntimer,
                     (int64_t)(atomic_load(&dp->next_timer) - now_ns()),
@@ -329,8 +349,8 @@ static void poll_cq(struct rings *r)
 
     CHECK(pvrdma_idx_valid(*w.rx_prod, CQE)); /* the device's alone */
     for (unsigned n = 0; head != *w.rx_prod && n < CQE; n++) {
-        const struct pvrdma_cqe *c = testdev_ptr(
-            td, r->cq_first + 4096 + pvrdma_idx_slot(head, CQE) * sizeof(*c));
+        const struct pvrdma_cqe *c =
+            testdev_ptr(td, r->cq_first + 4096 + pvrdma_idx_slot(head, CQE) * sizeof(*c));
 
         if (c->qp) { /* 0: a slot that was never written */
             CHECK(c->qp == ring[0].qp || c->qp == ring[1].qp);

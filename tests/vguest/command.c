@@ -10,8 +10,7 @@
 
 #define COMMAND_TIMEOUT_MS 10000
 
-int vg_command(struct vguest *g, void *req, size_t req_len, void *resp,
-               size_t resp_len)
+int vg_command(struct vguest *g, void *req, size_t req_len, void *resp, size_t resp_len)
 {
     struct pvrdma_req_hdr *hdr = req;
     struct pvrdma_resp_hdr *ack = g->resp_slot;
@@ -65,8 +64,8 @@ int vg_query_port(struct vguest *g, uint8_t port, struct pvrdma_port_attr *a)
 
 int vg_query_pkey(struct vguest *g, uint8_t index, uint16_t *pkey)
 {
-    struct pvrdma_cmd_query_pkey req = {.hdr.cmd = PVRDMA_CMD_QUERY_PKEY,
-                                        .port_num = 1, .index = index};
+    struct pvrdma_cmd_query_pkey req = {
+        .hdr.cmd = PVRDMA_CMD_QUERY_PKEY, .port_num = 1, .index = index};
     struct pvrdma_resp_query_pkey resp;
     int err = vg_command(g, &req, sizeof(req), &resp, sizeof(resp));
 
@@ -78,8 +77,7 @@ int vg_query_pkey(struct vguest *g, uint8_t index, uint16_t *pkey)
 
 int vg_create_uc(struct vguest *g, uint64_t pfn, uint32_t *handle)
 {
-    struct pvrdma_cmd_create_uc req = {.hdr.cmd = PVRDMA_CMD_CREATE_UC,
-                                       .pfn = pfn};
+    struct pvrdma_cmd_create_uc req = {.hdr.cmd = PVRDMA_CMD_CREATE_UC, .pfn = pfn};
     struct pvrdma_resp_handle resp;
     int err = vg_command(g, &req, sizeof(req), &resp, sizeof(resp));
 
@@ -89,11 +87,13 @@ int vg_create_uc(struct vguest *g, uint64_t pfn, uint32_t *handle)
     return err;
 }
 
-int vg_create_uc_ext(struct vguest *g, uint64_t pfn, uint64_t pdir,
-                     uint32_t features, uint32_t *handle, uint32_t *granted)
+int vg_create_uc_ext(struct vguest *g, uint64_t pfn, uint64_t pdir, uint32_t features,
+                     uint32_t *handle, uint32_t *granted)
 {
-    struct pvrdma_ext_cmd_uc req = {.cmd = PVRDMA_CMD_CREATE_UC_EXT, .pfn = pfn,
-                                    .pdir_dma = pdir, .features = features,
+    struct pvrdma_ext_cmd_uc req = {.cmd = PVRDMA_CMD_CREATE_UC_EXT,
+                                    .pfn = pfn,
+                                    .pdir_dma = pdir,
+                                    .features = features,
                                     .npages = PVRDMA_EXT_PAGES};
     struct pvrdma_ext_resp_uc resp;
     int err = vg_command(g, &req, sizeof(req), &resp, sizeof(resp));
@@ -143,7 +143,8 @@ int vg_modify_qp(struct vguest *g, uint32_t handle, uint32_t mask,
                  const struct pvrdma_qp_attr *attr)
 {
     struct pvrdma_cmd_modify_qp req = {.hdr.cmd = PVRDMA_CMD_MODIFY_QP,
-                                       .qp_handle = handle, .attr_mask = mask,
+                                       .qp_handle = handle,
+                                       .attr_mask = mask,
                                        .attrs = *attr};
     struct pvrdma_resp_hdr resp;
 
@@ -152,9 +153,8 @@ int vg_modify_qp(struct vguest *g, uint32_t handle, uint32_t mask,
 
 int vg_query_qp(struct vguest *g, uint32_t handle, struct pvrdma_qp_attr *attr)
 {
-    struct pvrdma_cmd_handle req = {.hdr.cmd = PVRDMA_CMD_QUERY_QP,
-                                    .handle = handle,
-                                    .arg = PVRDMA_QP_ATTR_ALL};
+    struct pvrdma_cmd_handle req = {
+        .hdr.cmd = PVRDMA_CMD_QUERY_QP, .handle = handle, .arg = PVRDMA_QP_ATTR_ALL};
     struct pvrdma_resp_query_qp resp;
     int err = vg_command(g, &req, sizeof(req), &resp, sizeof(resp));
 
@@ -166,9 +166,12 @@ int vg_query_qp(struct vguest *g, uint32_t handle, struct pvrdma_qp_attr *attr)
 
 int vg_bind_gid(struct vguest *g, uint32_t index, const struct pvrdma_gid *gid)
 {
-    struct pvrdma_cmd_create_bind req = {
-        .hdr.cmd = PVRDMA_CMD_CREATE_BIND, .mtu = 1024, .vlan = 0xfff,
-        .index = index, .gid = *gid, .gid_type = PVRDMA_GID_TYPE_ROCE_V2};
+    struct pvrdma_cmd_create_bind req = {.hdr.cmd = PVRDMA_CMD_CREATE_BIND,
+                                         .mtu = 1024,
+                                         .vlan = 0xfff,
+                                         .index = index,
+                                         .gid = *gid,
+                                         .gid_type = PVRDMA_GID_TYPE_ROCE_V2};
 
     if (g->dsr) {
         req.gid_type = g->dsr->caps.gid_types;
@@ -178,8 +181,8 @@ int vg_bind_gid(struct vguest *g, uint32_t index, const struct pvrdma_gid *gid)
 
 int vg_unbind_gid(struct vguest *g, uint32_t index, const struct pvrdma_gid *gid)
 {
-    struct pvrdma_cmd_destroy_bind req = {.hdr.cmd = PVRDMA_CMD_DESTROY_BIND,
-                                          .index = index, .gid = *gid};
+    struct pvrdma_cmd_destroy_bind req = {
+        .hdr.cmd = PVRDMA_CMD_DESTROY_BIND, .index = index, .gid = *gid};
 
     return vg_command(g, &req, sizeof(req), NULL, 0);
 }

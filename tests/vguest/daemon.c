@@ -67,8 +67,7 @@ static void write_config(struct vg_daemon *d, const struct vg_daemon_opts *o)
     GString *s = g_string_new("[daemon]\n");
     GError *err = NULL;
 
-    g_string_append_printf(s, "socket-dir=%s\ncontrol-socket=%s\n", d->dir,
-                           d->control);
+    g_string_append_printf(s, "socket-dir=%s\ncontrol-socket=%s\n", d->dir, d->control);
     if (o->workers) {
         g_string_append_printf(s, "workers=%u\n", o->workers);
     } else if (g_getenv("VGUEST_WORKERS")) {
@@ -126,15 +125,13 @@ static void child_setup(void *data)
 
 static void spawn(struct vg_daemon *d)
 {
-    char *argv[] = {(char *)binary("PVRDMAD", PVRDMAD), "--config", d->config,
-                    NULL};
+    char *argv[] = {(char *)binary("PVRDMAD", PVRDMAD), "--config", d->config, NULL};
     int log = open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     GError *err = NULL;
 
     g_assert_cmpint(log, >=, 0);
-    if (!g_spawn_async_with_fds(NULL, argv, NULL,
-                                G_SPAWN_DO_NOT_REAP_CHILD, child_setup, NULL,
-                                &d->pid, -1, log, log, &err)) {
+    if (!g_spawn_async_with_fds(NULL, argv, NULL, G_SPAWN_DO_NOT_REAP_CHILD, child_setup,
+                                NULL, &d->pid, -1, log, log, &err)) {
         g_error("pvrdmad: %s", err->message);
     }
     close(log);
@@ -177,10 +174,13 @@ struct vg_daemon *vg_daemon_start(const struct vg_daemon_opts *opts)
 
 static void check_log(struct vg_daemon *d)
 {
-    static const char *const bad[] = {
-        "ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "runtime error:",
-        "WARNING: ThreadSanitizer", "ERROR: UndefinedBehaviorSanitizer",
-        "CRITICAL **", "Bail out"};
+    static const char *const bad[] = {"ERROR: AddressSanitizer",
+                                      "ERROR: LeakSanitizer",
+                                      "runtime error:",
+                                      "WARNING: ThreadSanitizer",
+                                      "ERROR: UndefinedBehaviorSanitizer",
+                                      "CRITICAL **",
+                                      "Bail out"};
     char *text = NULL;
 
     g_assert_true(g_file_get_contents(d->log, &text, NULL, NULL));
@@ -293,8 +293,11 @@ void vg_daemon_usage(const struct vg_daemon *d, struct vg_usage *u)
     text = proc_file(d->pid, "stat");
     p = strrchr(text, ')');
     g_assert_nonnull(p);
-    g_assert_cmpint(sscanf(p + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u "
-                           "%lu %lu", &utime, &stime), ==, 2);
+    g_assert_cmpint(sscanf(p + 2,
+                           "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u "
+                           "%lu %lu",
+                           &utime, &stime),
+                    ==, 2);
     u->cpu_ticks = utime + stime;
     g_free(text);
 }
@@ -310,11 +313,11 @@ int vg_ctl(const struct vg_daemon *d, char **out, const char *args, ...)
     va_start(ap, args);
     cmd = g_strdup_vprintf(args, ap);
     va_end(ap);
-    line = g_strdup_printf("'%s' --socket '%s' %s",
-                           binary("PVRDMACTL", PVRDMACTL), d->control, cmd);
+    line = g_strdup_printf("'%s' --socket '%s' %s", binary("PVRDMACTL", PVRDMACTL),
+                           d->control, cmd);
     if (!g_shell_parse_argv(line, NULL, &argv, &err) ||
-        !g_spawn_sync(NULL, argv, NULL, G_SPAWN_SEARCH_PATH, NULL, NULL, &text,
-                      NULL, &status, &err)) {
+        !g_spawn_sync(NULL, argv, NULL, G_SPAWN_SEARCH_PATH, NULL, NULL, &text, NULL,
+                      &status, &err)) {
         g_error("%s: %s", line, err->message);
     }
     g_strfreev(argv);
@@ -355,8 +358,7 @@ JsonNode *vg_daemon_counters(const struct vg_daemon *d)
 
 JsonObject *vg_status_vm(JsonNode *status, const char *name)
 {
-    JsonArray *vms = json_object_get_array_member(json_node_get_object(status),
-                                                  "vms");
+    JsonArray *vms = json_object_get_array_member(json_node_get_object(status), "vms");
 
     for (guint i = 0; i < json_array_get_length(vms); i++) {
         JsonObject *vm = json_array_get_object_element(vms, i);

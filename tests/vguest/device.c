@@ -27,8 +27,7 @@ struct pvrdma_gid vg_gid(unsigned vm)
 
 /* ---- attach ---- */
 
-struct vguest *vguest_open(struct vg_daemon *d, unsigned vm,
-                           const struct vg_opts *opts)
+struct vguest *vguest_open(struct vg_daemon *d, unsigned vm, const struct vg_opts *opts)
 {
     struct vguest *g = g_new0(struct vguest, 1);
 
@@ -56,10 +55,9 @@ struct vguest *vguest_open(struct vg_daemon *d, unsigned vm,
     g->memfd = memfd_create("vguest-ram", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     g_assert_cmpint(g->memfd, >=, 0);
     g_assert_cmpint(ftruncate(g->memfd, g->ram_size), ==, 0);
-    g_assert_cmpint(fcntl(g->memfd, F_ADD_SEALS,
-                          F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), ==, 0);
-    g->ram = mmap(NULL, g->ram_size, PROT_READ | PROT_WRITE, MAP_SHARED,
-                  g->memfd, 0);
+    g_assert_cmpint(
+        fcntl(g->memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), ==, 0);
+    g->ram = mmap(NULL, g->ram_size, PROT_READ | PROT_WRITE, MAP_SHARED, g->memfd, 0);
     g_assert_true((void *)g->ram != MAP_FAILED);
     g->n_pages = g->ram_size / PVRDMA_PAGE_SIZE;
     g->page_used = g_malloc0(g->n_pages);
@@ -79,8 +77,8 @@ static int region_info(struct vguest *g, uint32_t index, struct vg_reply *r,
 
     for (;;) {
         struct vfio_user_region_info req = {.argsz = argsz, .index = index};
-        int err = vg_request(g, VFIO_USER_DEVICE_GET_REGION_INFO, 0, &req,
-                             sizeof(req), NULL, 0, r);
+        int err = vg_request(g, VFIO_USER_DEVICE_GET_REGION_INFO, 0, &req, sizeof(req),
+                             NULL, 0, r);
 
         if (err) {
             return err;
@@ -121,8 +119,8 @@ static int map_doorbells(struct vguest *g)
     g_assert_cmpuint(info.size, ==, PVRDMA_DB_REGION_SIZE);
     g_assert_cmpuint(info.flags & VFIO_USER_REGION_FLAG_MMAP, !=, 0);
     g_assert_cmpuint(r.nfds, ==, 1);
-    g->db = mmap(NULL, info.size, PROT_READ | PROT_WRITE, MAP_SHARED, r.fds[0],
-                 info.offset);
+    g->db =
+        mmap(NULL, info.size, PROT_READ | PROT_WRITE, MAP_SHARED, r.fds[0], info.offset);
     g_assert_true((void *)g->db != MAP_FAILED);
     g_assert_cmpuint(g->db->magic, ==, PVRDMA_DB_MAGIC);
     g_assert_cmpuint(g->db->version, ==, PVRDMA_DB_VERSION);
@@ -137,8 +135,8 @@ static int take_kick_fd(struct vguest *g)
         .index = VFIO_USER_REGION_BAR2,
     };
     struct vg_reply r;
-    int err = vg_request(g, VFIO_USER_DEVICE_GET_REGION_IO_FDS, 0, &req,
-                         sizeof(req), NULL, 0, &r);
+    int err = vg_request(g, VFIO_USER_DEVICE_GET_REGION_IO_FDS, 0, &req, sizeof(req),
+                         NULL, 0, &r);
 
     if (err) {
         return err;
@@ -156,8 +154,7 @@ static int get_infos(struct vguest *g)
         PVRDMA_BAR_MSIX_SIZE, PVRDMA_BAR_REG_SIZE, 0, 0, 0, 0};
     struct vfio_user_device_info di = {.argsz = sizeof(di)};
     struct vg_reply r;
-    int err = vg_request(g, VFIO_USER_DEVICE_GET_INFO, 0, &di, sizeof(di), NULL,
-                         0, &r);
+    int err = vg_request(g, VFIO_USER_DEVICE_GET_INFO, 0, &di, sizeof(di), NULL, 0, &r);
 
     if (err) {
         return err;
@@ -190,17 +187,18 @@ int vg_attach(struct vguest *g)
     int err = vg_version(g);
 
     err = err ? err : vg_dma_map(g, g->memfd, 0, 0, g->opts.low_size, rw);
-    err = err ? err : vg_dma_map(g, g->memfd, g->opts.low_size, VG_HIGH_GPA,
-                                 g->opts.high_size, rw);
+    err = err ? err
+              : vg_dma_map(g, g->memfd, g->opts.low_size, VG_HIGH_GPA, g->opts.high_size,
+                           rw);
     err = err ? err : get_infos(g);
     if (!err && (g->opts.db == VG_DB_SHARED || g->opts.db == VG_DB_EXT)) {
         drop_doorbells(g);
         err = map_doorbells(g);
         err = err ? err : take_kick_fd(g);
     }
-    err = err ? err : vg_set_irqs(g, VFIO_USER_IRQ_DATA_EVENTFD |
-                                  VFIO_USER_IRQ_ACTION_TRIGGER, 0,
-                                  PVRDMA_NUM_VEC, g->irq, PVRDMA_NUM_VEC);
+    err = err ? err
+              : vg_set_irqs(g, VFIO_USER_IRQ_DATA_EVENTFD | VFIO_USER_IRQ_ACTION_TRIGGER,
+                            0, PVRDMA_NUM_VEC, g->irq, PVRDMA_NUM_VEC);
     return err ? err : vg_bus_master(g, true);
 }
 
@@ -235,8 +233,7 @@ int vg_write_dsr(struct vguest *g, uint64_t gpa)
 static void db_set_bit(struct pvrdma_db_region *db, struct pvrdma_db_map *map,
                        int eventfd, uint32_t handle)
 {
-    __atomic_fetch_or(&map->words[handle / 64], 1ull << (handle % 64),
-                      __ATOMIC_RELEASE);
+    __atomic_fetch_or(&map->words[handle / 64], 1ull << (handle % 64), __ATOMIC_RELEASE);
     __atomic_fetch_or(&map->summary[handle / 4096], 1ull << (handle / 64 % 64),
                       __ATOMIC_RELEASE);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
@@ -251,8 +248,7 @@ static void db_set_bit(struct pvrdma_db_region *db, struct pvrdma_db_map *map,
 static bool db_allowed(const uint16_t *owner, uint32_t handle, uint32_t page)
 {
     return handle < PVRDMA_DB_HANDLES &&
-           (page == 0 ||
-            __atomic_load_n(&owner[handle], __ATOMIC_RELAXED) == page);
+           (page == 0 || __atomic_load_n(&owner[handle], __ATOMIC_RELAXED) == page);
 }
 
 void vg_doorbell_shared(struct pvrdma_db_region *db, int eventfd, uint32_t page,
@@ -275,14 +271,12 @@ void vg_doorbell_shared(struct pvrdma_db_region *db, int eventfd, uint32_t page,
     case PVRDMA_UAR_CQ:
         ok = db_allowed(db->cq_owner, handle, page);
         if (ok && (value & PVRDMA_UAR_CQ_ARM)) {
-            __atomic_store_n(&db->arm[handle], PVRDMA_DB_ARM_ANY,
-                             __ATOMIC_RELEASE);
+            __atomic_store_n(&db->arm[handle], PVRDMA_DB_ARM_ANY, __ATOMIC_RELEASE);
         } else if (ok && (value & PVRDMA_UAR_CQ_ARM_SOL)) {
             uint32_t none = PVRDMA_DB_ARM_NONE;
 
-            __atomic_compare_exchange_n(&db->arm[handle], &none,
-                                        PVRDMA_DB_ARM_SOLICITED, false,
-                                        __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+            __atomic_compare_exchange_n(&db->arm[handle], &none, PVRDMA_DB_ARM_SOLICITED,
+                                        false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
         }
         __atomic_thread_fence(__ATOMIC_SEQ_CST);
         break;
@@ -298,24 +292,21 @@ void vg_doorbell_shared(struct pvrdma_db_region *db, int eventfd, uint32_t page,
     }
 }
 
-static void ext_set_bit(struct vguest *g, struct pvrdma_ext_map *map,
-                        uint32_t page, uint32_t value, uint32_t kind)
+static void ext_set_bit(struct vguest *g, struct pvrdma_ext_map *map, uint32_t page,
+                        uint32_t value, uint32_t kind)
 {
     uint32_t handle = value & PVRDMA_UAR_HANDLE_MASK;
 
-    __atomic_fetch_or(&map->words[handle / 64], 1ull << (handle % 64),
-                      __ATOMIC_RELEASE);
+    __atomic_fetch_or(&map->words[handle / 64], 1ull << (handle % 64), __ATOMIC_RELEASE);
     __atomic_fetch_or(&map->summary[handle / 4096], 1ull << (handle / 64 % 64),
                       __ATOMIC_RELEASE);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     if (__atomic_load_n(&g->ext->head.kick, __ATOMIC_RELAXED)) {
-        vg_doorbell_shared(g->db, g->db_eventfd, page, PVRDMA_UAR_QP,
-                           handle | kind);
+        vg_doorbell_shared(g->db, g->db_eventfd, page, PVRDMA_UAR_QP, handle | kind);
     }
 }
 
-void vg_doorbell(struct vguest *g, uint32_t page, uint32_t offset,
-                 uint32_t value)
+void vg_doorbell(struct vguest *g, uint32_t page, uint32_t offset, uint32_t value)
 {
     if (g->ext && page == g->uar_page && offset == PVRDMA_UAR_QP) {
         if (value & PVRDMA_UAR_QP_SEND) {
@@ -327,9 +318,8 @@ void vg_doorbell(struct vguest *g, uint32_t page, uint32_t offset,
     } else if (g->opts.db == VG_DB_SHARED || g->opts.db == VG_DB_EXT) {
         vg_doorbell_shared(g->db, g->db_eventfd, page, offset, value);
     } else {
-        vg_region_write(g, PVRDMA_BAR_UAR,
-                        (uint64_t)page * PVRDMA_PAGE_SIZE + offset, &value,
-                        sizeof(value), g->opts.db == VG_DB_POSTED);
+        vg_region_write(g, PVRDMA_BAR_UAR, (uint64_t)page * PVRDMA_PAGE_SIZE + offset,
+                        &value, sizeof(value), g->opts.db == VG_DB_POSTED);
     }
 }
 
@@ -366,10 +356,8 @@ static bool ring_take(struct vg_buf *mem, uint32_t n, uint32_t elem, void *out)
     if (tail == head) {
         return false;
     }
-    memcpy(out, mem->host + PVRDMA_PAGE_SIZE + pvrdma_idx_slot(head, n) * elem,
-           elem);
-    __atomic_store_n(&ring->cons_head, pvrdma_idx_next(head, n),
-                     __ATOMIC_RELEASE);
+    memcpy(out, mem->host + PVRDMA_PAGE_SIZE + pvrdma_idx_slot(head, n) * elem, elem);
+    __atomic_store_n(&ring->cons_head, pvrdma_idx_next(head, n), __ATOMIC_RELEASE);
     return true;
 }
 
@@ -383,8 +371,7 @@ bool vg_cqn_poll(struct vguest *g, uint32_t *cq_handle)
     return ring_take(g->cqn_ring, VG_CQN_N, sizeof(*cq_handle), cq_handle);
 }
 
-bool vg_event_wait(struct vguest *g, uint32_t type, uint32_t info,
-                   int timeout_ms)
+bool vg_event_wait(struct vguest *g, uint32_t type, uint32_t info, int timeout_ms)
 {
     int64_t deadline = vg_now_ns() + timeout_ms * 1000000ll;
 
@@ -485,8 +472,7 @@ static int ext_context(struct vguest *g)
         return -ENOTSUP;
     }
     if (!g->ext_buf) {
-        g->ext_buf = vg_buf_new(g, 0, PVRDMA_EXT_PAGES * PVRDMA_PAGE_SIZE,
-                                VG_SCATTERED);
+        g->ext_buf = vg_buf_new(g, 0, PVRDMA_EXT_PAGES * PVRDMA_PAGE_SIZE, VG_SCATTERED);
         g->ext_pdir = vg_pdir_new(g, g->ext_buf->page, PVRDMA_EXT_PAGES);
     }
     memset(g->ext_buf->host, 0, g->ext_buf->len);
@@ -517,16 +503,14 @@ int vg_bring_up(struct vguest *g)
     g_assert_true(g->dsr->caps.gid_types == PVRDMA_GID_TYPE_ROCE_V1 ||
                   g->dsr->caps.gid_types == PVRDMA_GID_TYPE_ROCE_V2);
     err = vg_reg_write(g, PVRDMA_REG_IMR, 0);
-    err = err ? err
-              : vg_reg_write(g, PVRDMA_REG_CTL, PVRDMA_CTL_ACTIVATE);
+    err = err ? err : vg_reg_write(g, PVRDMA_REG_CTL, PVRDMA_CTL_ACTIVATE);
     err = err ? err : (int)vg_reg_read(g, PVRDMA_REG_ERR);
     if (err) {
         return err;
     }
     g->uar_page = 1;
-    err = g->opts.db == VG_DB_EXT
-              ? ext_context(g)
-              : vg_create_uc(g, VG_UAR_PFN + g->uar_page, &g->uctx);
+    err = g->opts.db == VG_DB_EXT ? ext_context(g)
+                                  : vg_create_uc(g, VG_UAR_PFN + g->uar_page, &g->uctx);
     err = err ? err : vg_bind_gid(g, 0, &g->gid);
     g->up = !err;
     return err;
@@ -540,8 +524,7 @@ int vg_attach_again(struct vguest *g, int timeout_ms)
     for (;;) {
         err = vg_connect(g);
         err = err ? err : vg_attach(g);
-        if ((err != -EPIPE && err != -ECONNREFUSED) ||
-            vg_now_ns() > deadline) {
+        if ((err != -EPIPE && err != -ECONNREFUSED) || vg_now_ns() > deadline) {
             return err;
         }
         vg_disconnect(g);
@@ -549,8 +532,7 @@ int vg_attach_again(struct vguest *g, int timeout_ms)
     }
 }
 
-struct vguest *vguest_new(struct vg_daemon *d, unsigned vm,
-                          const struct vg_opts *opts)
+struct vguest *vguest_new(struct vg_daemon *d, unsigned vm, const struct vg_opts *opts)
 {
     struct vguest *g = vguest_open(d, vm, opts);
 
@@ -593,8 +575,8 @@ void vguest_free(struct vguest *g)
         vg_reg_write(g, PVRDMA_REG_IMR, 0xffffffff);
         vg_reg_write(g, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
         vg_bus_master(g, false);
-        vg_set_irqs(g, VFIO_USER_IRQ_DATA_NONE | VFIO_USER_IRQ_ACTION_TRIGGER,
-                    0, 0, NULL, 0);
+        vg_set_irqs(g, VFIO_USER_IRQ_DATA_NONE | VFIO_USER_IRQ_ACTION_TRIGGER, 0, 0, NULL,
+                    0);
         vg_dma_unmap(g, 0, g->opts.low_size);
         vg_dma_unmap(g, VG_HIGH_GPA, g->opts.high_size);
     }

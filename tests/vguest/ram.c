@@ -17,8 +17,7 @@ static uint64_t page_to_gpa(struct vguest *g, uint64_t page)
 {
     uint64_t off = page * PVRDMA_PAGE_SIZE;
 
-    return off < g->opts.low_size ? off
-                                  : off - g->opts.low_size + VG_HIGH_GPA;
+    return off < g->opts.low_size ? off : off - g->opts.low_size + VG_HIGH_GPA;
 }
 
 static uint64_t gpa_to_off(struct vguest *g, uint64_t gpa)
@@ -40,8 +39,7 @@ void *vg_ptr(struct vguest *g, uint64_t gpa)
 }
 
 /* Find a run of @n free pages, from @start on, within one region. */
-static bool find_run(struct vguest *g, uint64_t start, uint32_t n,
-                     uint64_t *first)
+static bool find_run(struct vguest *g, uint64_t start, uint32_t n, uint64_t *first)
 {
     uint64_t low_pages = g->opts.low_size / PVRDMA_PAGE_SIZE;
     uint64_t run = 0;
@@ -130,9 +128,8 @@ static void buf_map_host(struct vg_buf *b, uint32_t n)
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     g_assert_true(b->map != MAP_FAILED);
     for (uint32_t i = 0; i < n; i++) {
-        void *p = mmap((uint8_t *)b->map + (size_t)i * PVRDMA_PAGE_SIZE,
-                       PVRDMA_PAGE_SIZE, PROT_READ | PROT_WRITE,
-                       MAP_SHARED | MAP_FIXED, g->memfd,
+        void *p = mmap((uint8_t *)b->map + (size_t)i * PVRDMA_PAGE_SIZE, PVRDMA_PAGE_SIZE,
+                       PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, g->memfd,
                        gpa_to_off(g, b->page[i]));
 
         g_assert_true(p != MAP_FAILED);

@@ -45,15 +45,15 @@ static JsonObject *find_row(JsonNode *node, uint32_t handle)
 
 static int64_t num(JsonObject *o, const char *group, const char *name)
 {
-    return json_object_get_int_member(
-        group ? json_object_get_object_member(o, group) : o, name);
+    return json_object_get_int_member(group ? json_object_get_object_member(o, group) : o,
+                                      name);
 }
 
 static void test_qp_pages(void)
 {
     static struct vg_qp *qp[MANY_QPS];
-    struct vg_qp_opts qo = {.send_wr = 4, .recv_wr = 4, .send_sge = 1,
-                            .recv_sge = 1, .contig = true};
+    struct vg_qp_opts qo = {
+        .send_wr = 4, .recv_wr = 4, .send_sge = 1, .recv_sge = 1, .contig = true};
     GHashTable *seen = g_hash_table_new(NULL, NULL);
     struct vgt_pair p;
     JsonArray *rows;
@@ -70,15 +70,13 @@ static void test_qp_pages(void)
         JsonObject *row = json_array_get_object_element(rows, i);
 
         g_assert_cmpstr(json_object_get_string_member(row, "vm"), ==, "vm0");
-        g_assert_true(g_hash_table_add(
-            seen, GSIZE_TO_POINTER(num(row, NULL, "handle"))));
+        g_assert_true(g_hash_table_add(seen, GSIZE_TO_POINTER(num(row, NULL, "handle"))));
     }
     for (unsigned i = 0; i < MANY_QPS; i++) {
-        g_assert_true(
-            g_hash_table_contains(seen, GSIZE_TO_POINTER(qp[i]->handle)));
+        g_assert_true(g_hash_table_contains(seen, GSIZE_TO_POINTER(qp[i]->handle)));
     }
-    g_assert_cmpstr(json_object_get_string_member(find_row(node, qp[7]->handle),
-                                                  "state"), ==, "RESET");
+    g_assert_cmpstr(json_object_get_string_member(find_row(node, qp[7]->handle), "state"),
+                    ==, "RESET");
     json_node_unref(node);
     for (unsigned i = 0; i < MANY_QPS; i++) {
         vg_qp_free(qp[i]);
@@ -102,7 +100,7 @@ static void test_qp_row(void)
         vgt_expect(p.s[0].scq, i, PVRDMA_WC_SUCCESS);
         vgt_expect(p.s[1].rcq, i, PVRDMA_WC_SUCCESS);
     }
-    vgt_recv(&p.s[0], 9, 0, 64); /* stays */
+    vgt_recv(&p.s[0], 9, 0, 64);                                   /* stays */
     vgt_send(&p.s[0], 7, PVRDMA_WR_SEND, VGT_SIG, 0, 64, NULL, 0); /* RNR */
     vgt_expect_none(p.s[0].scq, 20);
 
@@ -110,8 +108,7 @@ static void test_qp_row(void)
     row = find_row(node, p.s[0].qp->handle);
     g_assert_cmpint(num(row, NULL, "qpn"), ==, p.s[0].qp->qpn);
     g_assert_cmpint(num(row, NULL, "dest_qpn"), ==, p.s[1].qp->qpn);
-    g_assert_cmpstr(json_object_get_string_member(row, "dest_gid"), ==,
-                    "10.0.0.2");
+    g_assert_cmpstr(json_object_get_string_member(row, "dest_gid"), ==, "10.0.0.2");
     g_assert_cmpstr(json_object_get_string_member(row, "type"), ==, "RC");
     g_assert_cmpstr(json_object_get_string_member(row, "state"), ==, "RTS");
     g_assert_cmpstr(json_object_get_string_member(row, "transport"), ==, "copy");
@@ -219,8 +216,10 @@ static void test_remove(void)
         }
         g_assert_cmpuint(cqe.status, ==, PVRDMA_WC_RETRY_EXC_ERR);
         vgt_pair_close(&p);
-        g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm add vm2 network=lan "
-                                                 "addresses=10.0.0.3"), ==, 0);
+        g_assert_cmpint(vg_ctl(vgt_daemon, NULL,
+                               "vm add vm2 network=lan "
+                               "addresses=10.0.0.3"),
+                        ==, 0);
         vgt_assert_no_objects("vm2");
     }
 }
@@ -229,14 +228,15 @@ static gint stop_listing;
 
 static gpointer list_thread(gpointer data)
 {
-    static const char *const commands[] = {
-        "status", "qp list", "counters", "--json qp list vm1", "vm list",
-        "--json status"};
+    static const char *const commands[] = {"status",   "qp list",
+                                           "counters", "--json qp list vm1",
+                                           "vm list",  "--json status"};
     unsigned n = 0;
 
     while (!g_atomic_int_get(&stop_listing)) {
-        g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "%s",
-                               commands[n++ % G_N_ELEMENTS(commands)]), ==, 0);
+        g_assert_cmpint(
+            vg_ctl(vgt_daemon, NULL, "%s", commands[n++ % G_N_ELEMENTS(commands)]), ==,
+            0);
     }
     return GSIZE_TO_POINTER(n);
 }

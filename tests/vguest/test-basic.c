@@ -7,7 +7,7 @@
 
 #include <unistd.h>
 
-#define MIB (1024u * 1024)
+#define MIB   (1024u * 1024)
 #define SLICE 65536u
 
 static void test_queries(void)
@@ -29,8 +29,7 @@ static void test_queries(void)
     g_assert_cmpuint(c->gid_tbl_len, >=, 1);
     g_assert_cmpuint(c->max_pkeys, >=, 1);
     g_assert_cmpuint(c->max_srq, ==, 0);
-    g_assert_cmpuint(c->atomic_ops, ==,
-                     PVRDMA_ATOMIC_OP_CAS | PVRDMA_ATOMIC_OP_FAA);
+    g_assert_cmpuint(c->atomic_ops, ==, PVRDMA_ATOMIC_OP_CAS | PVRDMA_ATOMIC_OP_FAA);
     g_assert_cmpuint(c->node_guid, !=, 0);
 
     g_assert_cmpint(vg_query_port(g, 1, &port), ==, 0);
@@ -102,8 +101,7 @@ static void check_write(struct vgt_pair *p)
     struct pvrdma_cqe c;
 
     vgt_fill(VG_MR_HOST(p->s[0].mr, 8), 9000, 3);
-    vgt_send(&p->s[0], 3, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 8, 9000, &p->s[1],
-             4001);
+    vgt_send(&p->s[0], 3, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 8, 9000, &p->s[1], 4001);
     c = vgt_expect(p->s[0].scq, 3, PVRDMA_WC_SUCCESS);
     g_assert_cmpuint(c.opcode, ==, PVRDMA_WC_RDMA_WRITE);
     vgt_check(VG_MR_HOST(p->s[1].mr, 4001), 9000, 3);
@@ -112,8 +110,8 @@ static void check_write(struct vgt_pair *p)
     vgt_fill(VG_MR_HOST(p->s[0].mr, 8), 9000, 4);
     memset(VG_MR_HOST(p->s[1].mr, 50000), 0x55, 64);
     vgt_recv(&p->s[1], 33, 50000, 64);
-    vgt_send(&p->s[0], 4, PVRDMA_WR_RDMA_WRITE_WITH_IMM, VGT_SIG, 8, 9000,
-             &p->s[1], 4001);
+    vgt_send(&p->s[0], 4, PVRDMA_WR_RDMA_WRITE_WITH_IMM, VGT_SIG, 8, 9000, &p->s[1],
+             4001);
     c = vgt_expect(p->s[1].rcq, 33, PVRDMA_WC_SUCCESS);
     g_assert_cmpuint(c.opcode, ==, PVRDMA_WC_RECV_RDMA_WITH_IMM);
     g_assert_cmpuint(c.byte_len, ==, 9000);
@@ -139,22 +137,26 @@ static void check_read(struct vgt_pair *p)
     vgt_check(VG_MR_HOST(p->s[0].mr, 3), 12345, 5);
 }
 
-static uint64_t atomic_op(struct vgt_pair *p, uint32_t opcode, uint64_t a,
-                          uint64_t swap)
+static uint64_t atomic_op(struct vgt_pair *p, uint32_t opcode, uint64_t a, uint64_t swap)
 {
     struct pvrdma_sge sge = vg_sge(p->s[0].mr, 4092, 8); /* page border */
-    struct vg_wr wr = {.wr_id = 6, .opcode = opcode, .flags = VGT_SIG,
+    struct vg_wr wr = {.wr_id = 6,
+                       .opcode = opcode,
+                       .flags = VGT_SIG,
                        .remote_addr = p->s[1].mr->buf->va + 1600,
-                       .rkey = p->s[1].mr->rkey, .compare_add = a,
-                       .swap = swap, .nsge = 1, .sge = &sge};
+                       .rkey = p->s[1].mr->rkey,
+                       .compare_add = a,
+                       .swap = swap,
+                       .nsge = 1,
+                       .sge = &sge};
     struct pvrdma_cqe c;
     uint64_t old;
 
     g_assert_cmpuint(vg_post_send(p->s[0].qp, &wr, 1), ==, 1);
     c = vgt_expect(p->s[0].scq, 6, PVRDMA_WC_SUCCESS);
-    g_assert_cmpuint(c.opcode, ==, opcode == PVRDMA_WR_ATOMIC_CMP_AND_SWP
-                                       ? PVRDMA_WC_COMP_SWAP
-                                       : PVRDMA_WC_FETCH_ADD);
+    g_assert_cmpuint(c.opcode, ==,
+                     opcode == PVRDMA_WR_ATOMIC_CMP_AND_SWP ? PVRDMA_WC_COMP_SWAP
+                                                            : PVRDMA_WC_FETCH_ADD);
     g_assert_cmpuint(c.byte_len, ==, 8);
     memcpy(&old, VG_MR_HOST(p->s[0].mr, 4092), 8);
     return old;
@@ -165,16 +167,14 @@ static void check_atomics(struct vgt_pair *p)
     uint64_t *target = (uint64_t *)VG_MR_HOST(p->s[1].mr, 1600);
 
     *target = 1000;
-    g_assert_cmpuint(atomic_op(p, PVRDMA_WR_ATOMIC_FETCH_AND_ADD, 7, 0), ==,
-                     1000);
+    g_assert_cmpuint(atomic_op(p, PVRDMA_WR_ATOMIC_FETCH_AND_ADD, 7, 0), ==, 1000);
     g_assert_cmpuint(*target, ==, 1007);
-    g_assert_cmpuint(atomic_op(p, PVRDMA_WR_ATOMIC_FETCH_AND_ADD, -8ull, 0), ==,
-                     1007);
+    g_assert_cmpuint(atomic_op(p, PVRDMA_WR_ATOMIC_FETCH_AND_ADD, -8ull, 0), ==, 1007);
     g_assert_cmpuint(*target, ==, 999);
     g_assert_cmpuint(atomic_op(p, PVRDMA_WR_ATOMIC_CMP_AND_SWP, 5, 6), ==, 999);
     g_assert_cmpuint(*target, ==, 999);
-    g_assert_cmpuint(atomic_op(p, PVRDMA_WR_ATOMIC_CMP_AND_SWP, 999,
-                               0x1122334455667788ull), ==, 999);
+    g_assert_cmpuint(
+        atomic_op(p, PVRDMA_WR_ATOMIC_CMP_AND_SWP, 999, 0x1122334455667788ull), ==, 999);
     g_assert_cmpuint(*target, ==, 0x1122334455667788ull);
 }
 
@@ -211,9 +211,11 @@ static void inline_op(struct vgt_pair *p, uint32_t opcode, uint32_t len,
 {
     static uint64_t id = 1000;
     uint8_t data[512];
-    struct vg_wr wr = {.wr_id = ++id, .opcode = opcode,
+    struct vg_wr wr = {.wr_id = ++id,
+                       .opcode = opcode,
                        .flags = PVRDMA_SEND_INLINE | VGT_SIG,
-                       .inline_data = data, .inline_len = len,
+                       .inline_data = data,
+                       .inline_len = len,
                        .remote_addr = p->s[1].mr->buf->va + 77,
                        .rkey = p->s[1].mr->rkey};
 
@@ -245,8 +247,8 @@ static void test_inline(void)
         inline_op(&p, PVRDMA_WR_RDMA_WRITE, len, PVRDMA_WC_SUCCESS);
     }
     for (uint32_t i = 0; i < 4; i++) {
-        static const uint32_t bad[] = {PVRDMA_EXT_MAX_INLINE + 1, 0x7fffffff,
-                                       0x80000000u, 0xffffffff};
+        static const uint32_t bad[] = {PVRDMA_EXT_MAX_INLINE + 1, 0x7fffffff, 0x80000000u,
+                                       0xffffffff};
 
         inline_op(&p, PVRDMA_WR_RDMA_WRITE, bad[i], PVRDMA_WC_LOC_QP_OP_ERR);
         vgt_pair_reconnect(&p, NULL);
@@ -291,8 +293,7 @@ static void test_signaling(void)
     for (uint64_t i = 0; i < 64; i++) {
         bool sig = i % 4 == 3;
 
-        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, sig ? VGT_SIG : 0, 0, 100,
-                 &p.s[1], 0);
+        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, sig ? VGT_SIG : 0, 0, 100, &p.s[1], 0);
         if (sig) {
             vgt_expect(p.s[0].scq, i, PVRDMA_WC_SUCCESS);
         }
@@ -323,8 +324,10 @@ static void test_list(void)
             vgt_fill(VG_MR_HOST(p.s[0].mr, i * 2000), 100 + i, round * 32 + i);
             ssge[i] = vg_sge(p.s[0].mr, i * 2000, 100 + i);
             rsge[i] = vg_sge(p.s[1].mr, i * 2000, 2000);
-            swr[i] = (struct vg_wr){.wr_id = i, .opcode = PVRDMA_WR_SEND,
-                                    .flags = VGT_SIG, .nsge = 1,
+            swr[i] = (struct vg_wr){.wr_id = i,
+                                    .opcode = PVRDMA_WR_SEND,
+                                    .flags = VGT_SIG,
+                                    .nsge = 1,
                                     .sge = &ssge[i]};
             rwr[i] = (struct vg_wr){.wr_id = i, .nsge = 1, .sge = &rsge[i]};
         }
@@ -349,14 +352,19 @@ static void test_fence(void)
     vgt_pair_open(&p, 0, 1, NULL);
     for (unsigned i = 0; i < 200; i++) {
         struct pvrdma_sge sge = vg_sge(p.s[0].mr, 0, 70000);
-        struct vg_wr wr[2] = {
-            {.wr_id = 1, .opcode = PVRDMA_WR_RDMA_READ,
-             .remote_addr = p.s[1].mr->buf->va, .rkey = p.s[1].mr->rkey,
-             .nsge = 1, .sge = &sge},
-            {.wr_id = 2, .opcode = PVRDMA_WR_RDMA_WRITE,
-             .flags = PVRDMA_SEND_FENCE | VGT_SIG,
-             .remote_addr = p.s[1].mr->buf->va + 500000,
-             .rkey = p.s[1].mr->rkey, .nsge = 1, .sge = &sge}};
+        struct vg_wr wr[2] = {{.wr_id = 1,
+                               .opcode = PVRDMA_WR_RDMA_READ,
+                               .remote_addr = p.s[1].mr->buf->va,
+                               .rkey = p.s[1].mr->rkey,
+                               .nsge = 1,
+                               .sge = &sge},
+                              {.wr_id = 2,
+                               .opcode = PVRDMA_WR_RDMA_WRITE,
+                               .flags = PVRDMA_SEND_FENCE | VGT_SIG,
+                               .remote_addr = p.s[1].mr->buf->va + 500000,
+                               .rkey = p.s[1].mr->rkey,
+                               .nsge = 1,
+                               .sge = &sge}};
 
         vgt_fill(VG_MR_HOST(p.s[1].mr, 0), 70000, i);
         g_assert_cmpuint(vg_post_send(p.s[0].qp, wr, 2), ==, 2);
@@ -368,8 +376,8 @@ static void test_fence(void)
 
 /* ---- sizes ---- */
 
-static void one_size(struct vgt_pair *p, uint32_t opcode, uint32_t len,
-                     uint32_t src, uint32_t dst)
+static void one_size(struct vgt_pair *p, uint32_t opcode, uint32_t len, uint32_t src,
+                     uint32_t dst)
 {
     static uint64_t seed = 100;
     bool recv = opcode == PVRDMA_WR_SEND;
@@ -397,12 +405,33 @@ static void one_size(struct vgt_pair *p, uint32_t opcode, uint32_t len,
 
 static void test_sizes(void)
 {
-    static const uint32_t sizes[] = {
-        0, 1, 2, 7, 8, 9, 63, 64, 65, 255, 1023, 1024, 1025, 4095, 4096, 4097,
-        8191, 8192, 8193, SLICE - 1, SLICE, SLICE + 1, 2 * SLICE - 1, 2 * SLICE,
-        2 * SLICE + 1, 1000000};
-    static const uint32_t offs[][2] = {{0, 0}, {1, 0}, {0, 1}, {4095, 1},
-                                       {17, 4090}};
+    static const uint32_t sizes[] = {0,
+                                     1,
+                                     2,
+                                     7,
+                                     8,
+                                     9,
+                                     63,
+                                     64,
+                                     65,
+                                     255,
+                                     1023,
+                                     1024,
+                                     1025,
+                                     4095,
+                                     4096,
+                                     4097,
+                                     8191,
+                                     8192,
+                                     8193,
+                                     SLICE - 1,
+                                     SLICE,
+                                     SLICE + 1,
+                                     2 * SLICE - 1,
+                                     2 * SLICE,
+                                     2 * SLICE + 1,
+                                     1000000};
+    static const uint32_t offs[][2] = {{0, 0}, {1, 0}, {0, 1}, {4095, 1}, {17, 4090}};
     static const uint32_t ops[] = {PVRDMA_WR_SEND, PVRDMA_WR_RDMA_WRITE,
                                    PVRDMA_WR_RDMA_READ};
     struct vgt_opts o = {.mr_len = 2 * MIB};
@@ -429,8 +458,11 @@ static void test_many_sge(void)
     vgt_pair_open(&p, 0, 1, &o);
     for (unsigned round = 0; round < 200; round++) {
         struct pvrdma_sge ssge[16], rsge[16];
-        struct vg_wr wr = {.wr_id = round, .opcode = PVRDMA_WR_SEND,
-                           .flags = VGT_SIG, .nsge = 16, .sge = ssge};
+        struct vg_wr wr = {.wr_id = round,
+                           .opcode = PVRDMA_WR_SEND,
+                           .flags = VGT_SIG,
+                           .nsge = 16,
+                           .sge = ssge};
         struct vg_wr rwr = {.wr_id = round, .nsge = 16, .sge = rsge};
         uint32_t total = 0, left;
         uint8_t *in, *out;
@@ -453,16 +485,15 @@ static void test_many_sge(void)
         out = g_malloc(total + 1);
         vgt_fill(in, total, round);
         for (unsigned i = 0, at = 0; i < 16; at += ssge[i++].length) {
-            memcpy(p.s[0].mr->buf->host + (ssge[i].addr - p.s[0].mr->buf->va),
-                   in + at, ssge[i].length);
+            memcpy(p.s[0].mr->buf->host + (ssge[i].addr - p.s[0].mr->buf->va), in + at,
+                   ssge[i].length);
         }
         g_assert_cmpuint(vg_post_recv(p.s[1].qp, &rwr, 1), ==, 1);
         g_assert_cmpuint(vg_post_send(p.s[0].qp, &wr, 1), ==, 1);
         vgt_expect(p.s[1].rcq, round, PVRDMA_WC_SUCCESS);
         vgt_expect(p.s[0].scq, round, PVRDMA_WC_SUCCESS);
         for (unsigned i = 0, at = 0; i < 16; at += rsge[i++].length) {
-            memcpy(out + at,
-                   p.s[1].mr->buf->host + (rsge[i].addr - p.s[1].mr->buf->va),
+            memcpy(out + at, p.s[1].mr->buf->host + (rsge[i].addr - p.s[1].mr->buf->va),
                    rsge[i].length);
         }
         g_assert_cmpmem(out, total, in, total);
@@ -485,16 +516,16 @@ static void test_huge(void)
     struct vgt_pair p;
     struct vg_mr *mr[2];
     struct pvrdma_sge ssge[3], rsge[4];
-    struct vg_wr wr = {.wr_id = 1, .opcode = PVRDMA_WR_SEND, .flags = VGT_SIG,
-                       .nsge = 3, .sge = ssge};
+    struct vg_wr wr = {
+        .wr_id = 1, .opcode = PVRDMA_WR_SEND, .flags = VGT_SIG, .nsge = 3, .sge = ssge};
     struct vg_wr rwr = {.wr_id = 2, .nsge = 4, .sge = rsge};
     struct pvrdma_cqe c;
 
     vgt_pair_open(&p, 0, 1, &o);
     for (unsigned i = 0; i < 2; i++) {
-        mr[i] = vg_mr_new(p.s[i].pd,
-                          vg_buf_new_alias(p.s[i].g, 0x7e0000000000ull, gib,
-                                           real), VG_ACCESS_ALL);
+        mr[i] =
+            vg_mr_new(p.s[i].pd, vg_buf_new_alias(p.s[i].g, 0x7e0000000000ull, gib, real),
+                      VG_ACCESS_ALL);
     }
     vgt_fill(mr[0]->buf->host, real * PVRDMA_PAGE_SIZE, 77);
     /* All borders are multiples of 64 pages. */
@@ -616,11 +647,14 @@ static void test_cross_cq(void)
             struct vgt_side *s = &p.s[i & 1];
             struct vg_qp *q = qp[i & 1][i >> 1 & 1];
             struct pvrdma_sge sge = vg_sge(s->mr, i < 4 ? 0 : 4096, 64);
-            struct vg_wr wr = {.wr_id = 1, .opcode = PVRDMA_WR_SEND,
-                               .flags = VGT_SIG, .nsge = 1, .sge = &sge};
+            struct vg_wr wr = {.wr_id = 1,
+                               .opcode = PVRDMA_WR_SEND,
+                               .flags = VGT_SIG,
+                               .nsge = 1,
+                               .sge = &sge};
 
-            g_assert_cmpuint(i < 4 ? vg_post_recv(q, &wr, 1)
-                                   : vg_post_send(q, &wr, 1), ==, 1);
+            g_assert_cmpuint(i < 4 ? vg_post_recv(q, &wr, 1) : vg_post_send(q, &wr, 1),
+                             ==, 1);
         }
         for (unsigned i = 0; i < 2; i++) {
             cross_collect(p.s[i].scq, qp[i][0]->handle, qp[i][1]->handle);
@@ -657,8 +691,11 @@ static void test_many_qps(void)
     }
     for (unsigned i = 0; i < N; i++) {
         struct pvrdma_sge sge = vg_sge(p.s[0].mr, i * 64, 64);
-        struct vg_wr wr = {.wr_id = i, .opcode = PVRDMA_WR_SEND,
-                           .flags = VGT_SIG, .nsge = 1, .sge = &sge};
+        struct vg_wr wr = {.wr_id = i,
+                           .opcode = PVRDMA_WR_SEND,
+                           .flags = VGT_SIG,
+                           .nsge = 1,
+                           .sge = &sge};
 
         vgt_fill(VG_MR_HOST(p.s[0].mr, i * 64), 64, i);
         g_assert_cmpuint(vg_post_send(qp[0][i], &wr, 1), ==, 1);
@@ -691,8 +728,8 @@ static void test_kernel_objects(void)
     struct vg_mr *dma;
     uint64_t gpa;
     struct pvrdma_sge sge;
-    struct vg_wr wr = {.wr_id = 9, .opcode = PVRDMA_WR_SEND, .flags = VGT_SIG,
-                       .nsge = 1, .sge = &sge};
+    struct vg_wr wr = {
+        .wr_id = 9, .opcode = PVRDMA_WR_SEND, .flags = VGT_SIG, .nsge = 1, .sge = &sge};
 
     vgt_pair_open(&p, 0, 1, &o);
     pd = vg_pd_new_kernel(p.s[0].g);
@@ -752,15 +789,11 @@ int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 120);
     vgt_daemon = vg_daemon_start(NULL);
-    g_test_add_data_func("/basic/send/shared",
-                         GUINT_TO_POINTER(VG_DB_SHARED), test_send);
-    g_test_add_data_func("/basic/send/reply", GUINT_TO_POINTER(VG_DB_REPLY),
-                         test_send);
-    g_test_add_data_func("/basic/send/posted", GUINT_TO_POINTER(VG_DB_POSTED),
-                         test_send);
+    g_test_add_data_func("/basic/send/shared", GUINT_TO_POINTER(VG_DB_SHARED), test_send);
+    g_test_add_data_func("/basic/send/reply", GUINT_TO_POINTER(VG_DB_REPLY), test_send);
+    g_test_add_data_func("/basic/send/posted", GUINT_TO_POINTER(VG_DB_POSTED), test_send);
     g_test_add_func("/basic/queries", test_queries);
-    g_test_add_data_func("/basic/send/extended", GUINT_TO_POINTER(VG_DB_EXT),
-                         test_send);
+    g_test_add_data_func("/basic/send/extended", GUINT_TO_POINTER(VG_DB_EXT), test_send);
     g_test_add_data_func("/basic/ops/pair", &two_vms, test_ops);
     g_test_add_data_func("/basic/ops/one-vm", &one_vm, test_ops);
     g_test_add_data_func("/basic/ops/extended", &extended, test_ops);
@@ -776,8 +809,7 @@ int main(int argc, char **argv)
     g_test_add_func("/basic/huge", test_huge);
     g_test_add_data_func("/basic/both-ways/pair", &two_vms, test_bidirectional);
     g_test_add_data_func("/basic/both-ways/one-vm", &one_vm, test_bidirectional);
-    g_test_add_data_func("/basic/both-ways/extended", &extended,
-                         test_bidirectional);
+    g_test_add_data_func("/basic/both-ways/extended", &extended, test_bidirectional);
     g_test_add_data_func("/basic/both-ways/extended-and-stock", &mixed,
                          test_bidirectional);
     g_test_add_func("/basic/both-ways/large", test_large_both_ways);

@@ -26,8 +26,8 @@ static void assert_sound(void)
     vgt_pair_close(&p);
 }
 
-static void assert_no_growth(const struct vg_usage *before,
-                             const struct vg_usage *after, long kib)
+static void assert_no_growth(const struct vg_usage *before, const struct vg_usage *after,
+                             long kib)
 {
     if (VGT_PLAIN_BUILD) {
         g_assert_cmpint(after->rss_anon_kib, <, before->rss_anon_kib + kib);
@@ -76,18 +76,19 @@ static void fail_attach(unsigned step)
         break;
     case 5: /* map, then overlap */
         g_assert_cmpint(vg_dma_map(g, g->memfd, 0, 0, 1 << 20, 3), ==, 0);
-        g_assert_cmpint(vg_dma_map(g, g->memfd, 0, 4096, 1 << 20, 3), ==,
-                        EEXIST);
+        g_assert_cmpint(vg_dma_map(g, g->memfd, 0, 4096, 1 << 20, 3), ==, EEXIST);
         break;
     case 6: /* interrupts with too many descriptors */
-        g_assert_cmpint(vg_set_irqs(g, VFIO_USER_IRQ_DATA_EVENTFD |
-                                    VFIO_USER_IRQ_ACTION_TRIGGER, 0, 1, efd, 2),
-                        >, 0);
+        g_assert_cmpint(
+            vg_set_irqs(g, VFIO_USER_IRQ_DATA_EVENTFD | VFIO_USER_IRQ_ACTION_TRIGGER, 0,
+                        1, efd, 2),
+            >, 0);
         break;
     case 7: /* interrupts that are none */
-        g_assert_cmpint(vg_set_irqs(g, VFIO_USER_IRQ_DATA_EVENTFD |
-                                    VFIO_USER_IRQ_ACTION_TRIGGER, 0, 1,
-                                    &g->memfd, 1), >, 0);
+        g_assert_cmpint(
+            vg_set_irqs(g, VFIO_USER_IRQ_DATA_EVENTFD | VFIO_USER_IRQ_ACTION_TRIGGER, 0,
+                        1, &g->memfd, 1),
+            >, 0);
         break;
     case 8: /* a shared region whose rings do not exist */
         vg_setup_dsr(g);
@@ -131,16 +132,17 @@ static void test_2018_20123(void)
  * datapath/requester.c, claim_recv in datapath/responder.c). */
 static void test_2018_20124(void)
 {
-    static const uint32_t counts[] = {5, 8, 17, 255, 65536, 0x7fffffff,
-                                      0xffffffff};
+    static const uint32_t counts[] = {5, 8, 17, 255, 65536, 0x7fffffff, 0xffffffff};
     struct vgt_pair p;
 
     vgt_pair_open(&p, 0, 1, NULL);
     for (unsigned i = 0; i < G_N_ELEMENTS(counts); i++) {
         struct pvrdma_sge sge[8];
-        struct vg_wr wr = {.wr_id = i, .opcode = PVRDMA_WR_RDMA_WRITE,
+        struct vg_wr wr = {.wr_id = i,
+                           .opcode = PVRDMA_WR_RDMA_WRITE,
                            .remote_addr = p.s[1].mr->buf->va,
-                           .rkey = p.s[1].mr->rkey, .nsge = counts[i],
+                           .rkey = p.s[1].mr->rkey,
+                           .nsge = counts[i],
                            .sge = sge};
 
         for (unsigned k = 0; k < 8; k++) {
@@ -166,23 +168,27 @@ static void test_2018_20124(void)
 
 static int try_cq(struct vguest *g, uint64_t pdir, uint32_t cqe, uint32_t n)
 {
-    struct pvrdma_cmd_create_cq req = {.pdir_dma = pdir, .cqe = cqe,
-                                       .nchunks = n, .ctx_handle = g->uctx};
+    struct pvrdma_cmd_create_cq req = {
+        .pdir_dma = pdir, .cqe = cqe, .nchunks = n, .ctx_handle = g->uctx};
     struct pvrdma_resp_create_cq resp;
 
     return vg_create_cq(g, &req, &resp);
 }
 
-static int try_qp(struct vg_pd *pd, struct vg_cq *cq, uint64_t pdir,
-                  uint32_t send_wr, uint32_t recv_wr, uint32_t total,
-                  uint32_t send)
+static int try_qp(struct vg_pd *pd, struct vg_cq *cq, uint64_t pdir, uint32_t send_wr,
+                  uint32_t recv_wr, uint32_t total, uint32_t send)
 {
-    struct pvrdma_cmd_create_qp req = {
-        .pdir_dma = pdir, .pd_handle = pd->handle,
-        .send_cq_handle = cq->handle, .recv_cq_handle = cq->handle,
-        .max_send_wr = send_wr, .max_recv_wr = recv_wr, .max_send_sge = 4,
-        .max_recv_sge = 4, .total_chunks = total, .send_chunks = send,
-        .qp_type = PVRDMA_QPT_RC};
+    struct pvrdma_cmd_create_qp req = {.pdir_dma = pdir,
+                                       .pd_handle = pd->handle,
+                                       .send_cq_handle = cq->handle,
+                                       .recv_cq_handle = cq->handle,
+                                       .max_send_wr = send_wr,
+                                       .max_recv_wr = recv_wr,
+                                       .max_send_sge = 4,
+                                       .max_recv_sge = 4,
+                                       .total_chunks = total,
+                                       .send_chunks = send,
+                                       .qp_type = PVRDMA_QPT_RC};
     struct pvrdma_resp_create_qp resp;
 
     return vg_create_qp(pd->g, &req, &resp);
@@ -248,8 +254,10 @@ static void test_2018_20126(void)
     entry[256] += 8;
     entry[6] += 8;
     for (unsigned i = 0; i < 2000; i++) {
-        struct pvrdma_cmd_create_mr mr = {.start = 0, .length = 300ull << 12,
-                                          .pdir_dma = pdir, .nchunks = 300,
+        struct pvrdma_cmd_create_mr mr = {.start = 0,
+                                          .length = 300ull << 12,
+                                          .pdir_dma = pdir,
+                                          .nchunks = 300,
                                           .pd_handle = pd->handle};
         struct pvrdma_resp_create_mr resp;
 
@@ -306,8 +314,7 @@ static void test_2018_20191(void)
  * queue (wq_pending in datapath/ring.c). */
 static void test_2018_20216(void)
 {
-    static const uint32_t bad[] = {128, 129, 1000, 0x7fffffff, 0x80000000u,
-                                   0xffffffff};
+    static const uint32_t bad[] = {128, 129, 1000, 0x7fffffff, 0x80000000u, 0xffffffff};
     struct vgt_pair p;
 
     vgt_pair_open(&p, 0, 1, NULL); /* 64 WQEs: indices run to 127 */
@@ -316,8 +323,8 @@ static void test_2018_20216(void)
 
         *p.s[0].qp->sq.prod_tail = bad[i];
         vg_ring_send(p.s[0].qp);
-        g_assert_true(vg_event_wait(p.s[0].g, PVRDMA_EVENT_QP_FATAL,
-                                    p.s[0].qp->handle, VGT_WAIT_MS));
+        g_assert_true(vg_event_wait(p.s[0].g, PVRDMA_EVENT_QP_FATAL, p.s[0].qp->handle,
+                                    VGT_WAIT_MS));
         *p.s[0].qp->rq.prod_tail = bad[i];
         vg_ring_recv(p.s[0].qp);
         g_usleep(20000);
@@ -336,21 +343,24 @@ static void test_2018_20216(void)
     /* In range, but more than the ring holds: 100 entries of 64. */
     *p.s[0].qp->sq.prod_tail = 100;
     vg_ring_send(p.s[0].qp);
-    g_assert_true(vg_event_wait(p.s[0].g, PVRDMA_EVENT_QP_FATAL,
-                                p.s[0].qp->handle, VGT_WAIT_MS));
+    g_assert_true(
+        vg_event_wait(p.s[0].g, PVRDMA_EVENT_QP_FATAL, p.s[0].qp->handle, VGT_WAIT_MS));
     vgt_pair_close(&p);
     assert_sound();
 }
 
 /* ---- CVE-2021-3582: MR length not checked against its pages ---- */
 
-static int try_mr(struct vg_pd *pd, uint64_t pdir, uint64_t start,
-                  uint64_t length, uint32_t nchunks, uint32_t flags)
+static int try_mr(struct vg_pd *pd, uint64_t pdir, uint64_t start, uint64_t length,
+                  uint32_t nchunks, uint32_t flags)
 {
-    struct pvrdma_cmd_create_mr req = {
-        .start = start, .length = length, .pdir_dma = pdir,
-        .pd_handle = pd->handle, .access_flags = VG_ACCESS_ALL, .flags = flags,
-        .nchunks = nchunks};
+    struct pvrdma_cmd_create_mr req = {.start = start,
+                                       .length = length,
+                                       .pdir_dma = pdir,
+                                       .pd_handle = pd->handle,
+                                       .access_flags = VG_ACCESS_ALL,
+                                       .flags = flags,
+                                       .nchunks = nchunks};
     struct pvrdma_resp_create_mr resp;
 
     return vg_create_mr(pd->g, &req, &resp);
@@ -373,8 +383,7 @@ static void test_2021_3582(void)
     g_assert_cmpint(try_mr(pd, pdir, 0, -1ull, 0, 0), >, 0);
     g_assert_cmpint(try_mr(pd, pdir, -4096ull, 8192, 2, 0), >, 0);
     g_assert_cmpint(try_mr(pd, pdir, -4096ull, 4 * 4096, 4, 0), >, 0);
-    g_assert_cmpint(try_mr(pd, pdir, 0, 0xffffffffull << 12, 0xffffffff, 0), >,
-                    0);
+    g_assert_cmpint(try_mr(pd, pdir, 0, 0xffffffffull << 12, 0xffffffff, 0), >, 0);
     g_assert_cmpint(try_mr(pd, pdir, 0, (262145ull << 12), 262145, 0), >, 0);
     g_assert_cmpint(try_mr(pd, 0xdead0000ull, 0, 4096, 1, 0), >, 0);
     g_assert_cmpint(try_mr(pd, pdir, 0, 0x1000, 1, PVRDMA_MR_FLAG_DMA), >, 0);
@@ -404,8 +413,8 @@ static int try_dsr(struct vguest *g)
  * is read (ring_pages_read in device/device.c). */
 static void test_2021_3607(void)
 {
-    static const uint32_t bad[] = {0, 1, 65, 513, 65536, 0x40000001,
-                                   0x7fffffff, 0x80000000u, 0xffffffff};
+    static const uint32_t bad[] = {0,          1,          65,          513,       65536,
+                                   0x40000001, 0x7fffffff, 0x80000000u, 0xffffffff};
     struct vguest *g = vguest_open(vgt_daemon, 0, NULL);
     struct vg_usage before, after;
 
@@ -443,11 +452,21 @@ static void test_2021_3608(void)
         vg_setup_dsr(g);
         dir = vg_ptr(g, g->async_pdir);
         switch (i % 5) {
-        case 0: g->dsr->async_ring.pdir_dma = 0x123000; break;
-        case 1: g->dsr->async_ring.pdir_dma = 0xfffffffffffff000ull; break;
-        case 2: g->dsr->cq_ring.pdir_dma = 0x8000; break;
-        case 3: g->dsr->cmd_slot_dma = 0x10000000000ull; break;
-        case 4: g->dsr->resp_slot_dma = -8ull; break;
+        case 0:
+            g->dsr->async_ring.pdir_dma = 0x123000;
+            break;
+        case 1:
+            g->dsr->async_ring.pdir_dma = 0xfffffffffffff000ull;
+            break;
+        case 2:
+            g->dsr->cq_ring.pdir_dma = 0x8000;
+            break;
+        case 3:
+            g->dsr->cmd_slot_dma = 0x10000000000ull;
+            break;
+        case 4:
+            g->dsr->resp_slot_dma = -8ull;
+            break;
         }
         if (i % 5 < 1) {
             *dir ^= 0x4000000000000ull;
@@ -500,8 +519,7 @@ static void test_2022_1050(void)
     /* Traffic in flight, the DSR replaced under it: by itself, by rubbish, by
      * a copy elsewhere. */
     for (unsigned i = 0; i < 32; i++) {
-        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 500000, &p.s[1],
-                 0);
+        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 500000, &p.s[1], 0);
     }
     vg_write_dsr(g, 0xffffffffffff0000ull);
     vg_write_dsr(g, 0x7000000000ull);
@@ -523,10 +541,8 @@ static void test_2022_1050(void)
     vg_ring_recv(p.s[0].qp);
     vg_cq_arm(p.s[0].scq, false);
     g_assert_cmpint(vg_create_pd(g, 0, &pd), >, 0);
-    g_assert_cmpint(vg_destroy(g, PVRDMA_CMD_DESTROY_QP, p.s[0].qp->handle), >,
-                    0);
-    g_assert_cmpint(vg_destroy(g, PVRDMA_CMD_DESTROY_CQ, p.s[0].scq->handle), >,
-                    0);
+    g_assert_cmpint(vg_destroy(g, PVRDMA_CMD_DESTROY_QP, p.s[0].qp->handle), >, 0);
+    g_assert_cmpint(vg_destroy(g, PVRDMA_CMD_DESTROY_CQ, p.s[0].scq->handle), >, 0);
     /* No memory of the guest is touched from here on. */
     memset(p.s[0].scq->mem->host, 0x3c, p.s[0].scq->mem->len);
     g_usleep(50000);
@@ -535,8 +551,7 @@ static void test_2022_1050(void)
     }
     g_assert_cmpint(vg_bring_up(g), ==, 0);
     /* Handles of the former life are not those of this one. */
-    g_assert_cmpint(vg_destroy(g, PVRDMA_CMD_DESTROY_MR, p.s[0].mr->handle), >,
-                    0);
+    g_assert_cmpint(vg_destroy(g, PVRDMA_CMD_DESTROY_MR, p.s[0].mr->handle), >, 0);
     g->up = false; /* objects are gone: free our side only */
     vgt_pair_close(&p);
     assert_sound();

@@ -29,8 +29,11 @@ static void ignite(struct fire *f)
             static const uint32_t op[] = {PVRDMA_WR_RDMA_WRITE, PVRDMA_WR_SEND,
                                           PVRDMA_WR_RDMA_READ,
                                           PVRDMA_WR_RDMA_WRITE_WITH_IMM};
-            struct vg_wr wr = {.wr_id = k, .opcode = op[k % 4],
-                               .flags = VGT_SIG, .nsge = 1, .sge = &sge,
+            struct vg_wr wr = {.wr_id = k,
+                               .opcode = op[k % 4],
+                               .flags = VGT_SIG,
+                               .nsge = 1,
+                               .sge = &sge,
                                .remote_addr = o->mr->buf->va + 500000,
                                .rkey = o->mr->rkey};
 
@@ -58,8 +61,7 @@ static void destroy_qp(struct fire *f)
     struct vg_qp *fresh;
     struct pvrdma_cqe cqe;
 
-    g_assert_cmpint(vg_destroy(s->g, PVRDMA_CMD_DESTROY_QP, s->qp->handle), ==,
-                    0);
+    g_assert_cmpint(vg_destroy(s->g, PVRDMA_CMD_DESTROY_QP, s->qp->handle), ==, 0);
     /* The driver frees the rings now: nothing may be written any more. */
     memset(s->qp->mem->host, 0x5c, s->qp->mem->len);
     while (vg_cq_poll(s->scq, &cqe, 1) == 1 || vg_cq_poll(s->rcq, &cqe, 1) == 1) {
@@ -81,8 +83,7 @@ static void destroy_mr(struct fire *f)
 {
     struct vgt_side *s = &f->p.s[g_rand_int(f->r) & 1];
 
-    g_assert_cmpint(vg_destroy(s->g, PVRDMA_CMD_DESTROY_MR, s->mr->handle), ==,
-                    0);
+    g_assert_cmpint(vg_destroy(s->g, PVRDMA_CMD_DESTROY_MR, s->mr->handle), ==, 0);
     memset(s->mr->buf->host, 0x5c, s->mr->buf->len);
     g_usleep(1000);
     for (uint64_t i = 0; i < s->mr->buf->len; i += 61) {
@@ -99,10 +100,8 @@ static void destroy_cq(struct fire *f)
 {
     struct vgt_side *s = &f->p.s[g_rand_int(f->r) & 1];
 
-    g_assert_cmpint(vg_destroy(s->g, PVRDMA_CMD_DESTROY_CQ, s->scq->handle), >,
-                    0);
-    g_assert_cmpint(vg_destroy(s->g, PVRDMA_CMD_DESTROY_PD, s->pd->handle), >,
-                    0);
+    g_assert_cmpint(vg_destroy(s->g, PVRDMA_CMD_DESTROY_CQ, s->scq->handle), >, 0);
+    g_assert_cmpint(vg_destroy(s->g, PVRDMA_CMD_DESTROY_PD, s->pd->handle), >, 0);
     vg_cq_arm(s->scq, false);
     vg_qp_free(s->qp);
     vg_cq_free(s->scq);
@@ -141,8 +140,9 @@ static void remap(struct fire *f)
     struct vguest *g = f->p.s[g_rand_int(f->r) & 1].g;
 
     g_assert_cmpint(vg_dma_unmap(g, VG_HIGH_GPA, g->opts.high_size), ==, 0);
-    g_assert_cmpint(vg_dma_map(g, g->memfd, g->opts.low_size, VG_HIGH_GPA,
-                               g->opts.high_size, 3), ==, 0);
+    g_assert_cmpint(
+        vg_dma_map(g, g->memfd, g->opts.low_size, VG_HIGH_GPA, g->opts.high_size, 3), ==,
+        0);
 }
 
 static void reset_device(struct fire *f)
@@ -169,9 +169,8 @@ static const struct shot {
     void (*fire)(struct fire *f);
     bool reopen; /* the pair is unusable afterwards */
 } shots[] = {
-    {"qp", destroy_qp, false},   {"mr", destroy_mr, false},
-    {"cq", destroy_cq, false},   {"modify", modify_qp, false},
-    {"gid", unbind_gid, false},  {"unmap", remap, false},
+    {"qp", destroy_qp, false},     {"mr", destroy_mr, false},  {"cq", destroy_cq, false},
+    {"modify", modify_qp, false},  {"gid", unbind_gid, false}, {"unmap", remap, false},
     {"reset", reset_device, true}, {"detach", detach, true},
 };
 
@@ -191,8 +190,7 @@ static void test_shot(const void *data)
             vgt_pair_close(&f.p);
             open_fire(&f);
         } else {
-            vgt_pair_reconnect(&f.p,
-                               &(struct vg_conn){.timeout = 8, .retry_cnt = 1});
+            vgt_pair_reconnect(&f.p, &(struct vg_conn){.timeout = 8, .retry_cnt = 1});
         }
     }
     vgt_pair_close(&f.p);

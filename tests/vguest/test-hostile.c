@@ -17,8 +17,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define QUIET_OPS   1500
-#define ATTACK_OPS  3000
+#define QUIET_OPS     1500
+#define ATTACK_OPS    3000
 #define STANDSTILL_US 500000.0
 
 static struct vgt_traffic victim;
@@ -58,8 +58,7 @@ static void random_wqe(struct vgt_pair *p, GRand *r)
     }
     wr.compare_add = g_rand_int(r);
     for (unsigned i = 0; i < 4; i++) {
-        sge[i] = vg_sge(a->mr, g_rand_int(r) % 1048576,
-                        g_rand_int(r) % 100000);
+        sge[i] = vg_sge(a->mr, g_rand_int(r) % 1048576, g_rand_int(r) % 100000);
         if (g_rand_int(r) % 32 == 0) {
             sge[i].lkey = g_rand_int(r);
         }
@@ -76,8 +75,11 @@ static void random_wqe(struct vgt_pair *p, GRand *r)
 
 static void attack_random_wqes(GRand *r)
 {
-    struct vg_conn c = {.timeout = 8, .retry_cnt = 1, .rnr_retry = 1,
-                        .zero_counts = true, .max_rd_atomic = 16,
+    struct vg_conn c = {.timeout = 8,
+                        .retry_cnt = 1,
+                        .rnr_retry = 1,
+                        .zero_counts = true,
+                        .max_rd_atomic = 16,
                         .max_dest_rd_atomic = 16};
     struct vgt_pair p;
 
@@ -102,14 +104,16 @@ static void attack_indices(GRand *r)
         for (unsigned i = 0; i < 300 && go_on(); i++) {
             struct vgt_side *s = &p.s[g_rand_int(r) & 1];
             uint32_t *word[] = {
-                s->qp->sq.prod_tail, s->qp->sq.cons_head,
-                s->qp->rq.prod_tail, s->qp->rq.cons_head,
-                s->scq->prod_tail, s->scq->cons_head,
-                s->rcq->prod_tail, s->rcq->cons_head,
-                &((struct pvrdma_ring_state *)s->g->async_ring->host)
-                     ->rx.cons_head,
-                &((struct pvrdma_ring_state *)s->g->cqn_ring->host)
-                     ->rx.cons_head};
+                s->qp->sq.prod_tail,
+                s->qp->sq.cons_head,
+                s->qp->rq.prod_tail,
+                s->qp->rq.cons_head,
+                s->scq->prod_tail,
+                s->scq->cons_head,
+                s->rcq->prod_tail,
+                s->rcq->cons_head,
+                &((struct pvrdma_ring_state *)s->g->async_ring->host)->rx.cons_head,
+                &((struct pvrdma_ring_state *)s->g->cqn_ring->host)->rx.cons_head};
 
             *word[g_rand_int(r) % G_N_ELEMENTS(word)] =
                 g_rand_int(r) & 1 ? g_rand_int(r) : g_rand_int(r) % 256;
@@ -143,8 +147,8 @@ static void attack_doorbells(GRand *r)
             uint32_t page = g_rand_int(r) % 513, value = g_rand_int(r);
             uint64_t one = 1;
 
-            vg_doorbell_shared(db, p.s[0].g->db_eventfd, page,
-                               g_rand_int(r) % 3 * 4, value);
+            vg_doorbell_shared(db, p.s[0].g->db_eventfd, page, g_rand_int(r) % 3 * 4,
+                               value);
             if (write(p.s[0].g->db_eventfd, &one, 8) < 0) {
                 break;
             }
@@ -152,8 +156,8 @@ static void attack_doorbells(GRand *r)
         for (unsigned i = 0; i < 200; i++) {
             uint32_t value = g_rand_int(r);
 
-            vg_region_write(p.s[0].g, PVRDMA_BAR_UAR, g_rand_int(r) % 0x201000,
-                            &value, 1 + g_rand_int(r) % 4, true);
+            vg_region_write(p.s[0].g, PVRDMA_BAR_UAR, g_rand_int(r) % 0x201000, &value,
+                            1 + g_rand_int(r) % 4, true);
         }
     } while (go_on());
     vgt_pair_close(&p);
@@ -170,10 +174,18 @@ static void attack_commands(GRand *r)
 
         for (unsigned i = 0; i < G_N_ELEMENTS(req); i++) {
             switch (g_rand_int(r) % 4) {
-            case 0: req[i] = 0; break;
-            case 1: req[i] = g_rand_int(r) % 16; break;
-            case 2: req[i] = g_rand_int(r) % 100 * 4096; break;
-            case 3: req[i] = g_rand_int(r); break;
+            case 0:
+                req[i] = 0;
+                break;
+            case 1:
+                req[i] = g_rand_int(r) % 16;
+                break;
+            case 2:
+                req[i] = g_rand_int(r) % 100 * 4096;
+                break;
+            case 3:
+                req[i] = g_rand_int(r);
+                break;
             }
         }
         hdr->cmd = g_rand_int(r) % 24;
@@ -196,17 +208,15 @@ static void attack_dsr(GRand *r)
         vgt_pair_open(&p, 0, 1, NULL);
         g = p.s[0].g;
         for (unsigned i = 0; i < 32; i++) {
-            vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, 0, 0, 900000, &p.s[1],
-                     0);
+            vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, 0, 0, 900000, &p.s[1], 0);
         }
         for (unsigned i = 0; i < 20; i++) {
             uint32_t *word = (uint32_t *)g->dsr;
 
             word[g_rand_int(r) % (sizeof(*g->dsr) / 4)] =
                 g_rand_int(r) & 1 ? g_rand_int(r) : g_rand_int(r) % 64 * 4096;
-            vg_write_dsr(g, g_rand_int(r) & 1
-                                ? g->dsr_gpa
-                                : (uint64_t)g_rand_int(r) << 8);
+            vg_write_dsr(g,
+                         g_rand_int(r) & 1 ? g->dsr_gpa : (uint64_t)g_rand_int(r) << 8);
             vg_reg_write(g, g_rand_int(r) % 11 * 4, g_rand_int(r) % 4);
         }
         g->up = false;
@@ -227,12 +237,11 @@ static void attack_holes(GRand *r)
         g = t.s[0].g;
         t.s[0].qp = t.qp[0][0];
         for (unsigned i = 0; i < t.depth; i++) {
-            vgt_send(&t.s[0], 1, PVRDMA_WR_RDMA_WRITE, 0, 0, 1 << 20, &t.s[1],
-                     0);
+            vgt_send(&t.s[0], 1, PVRDMA_WR_RDMA_WRITE, 0, 0, 1 << 20, &t.s[1], 0);
         }
         for (unsigned i = 0; i < 500; i++) {
-            g_assert_cmpint(fallocate(g->memfd, FALLOC_FL_PUNCH_HOLE |
-                                      FALLOC_FL_KEEP_SIZE,
+            g_assert_cmpint(fallocate(g->memfd,
+                                      FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                                       g_rand_int(r) % g->n_pages * 4096, 65536),
                             ==, 0);
         }
@@ -257,10 +266,8 @@ static void attack_unmap(GRand *r)
             uint64_t size = high ? g->opts.high_size : g->opts.low_size;
 
             for (unsigned k = 0; k < 8; k++) {
-                vgt_send(&p.s[0], k, PVRDMA_WR_RDMA_WRITE, 0, 0, 900000,
-                         &p.s[1], 0);
-                vgt_send(&p.s[1], k, PVRDMA_WR_RDMA_WRITE, 0, 0, 900000,
-                         &p.s[0], 0);
+                vgt_send(&p.s[0], k, PVRDMA_WR_RDMA_WRITE, 0, 0, 900000, &p.s[1], 0);
+                vgt_send(&p.s[1], k, PVRDMA_WR_RDMA_WRITE, 0, 0, 900000, &p.s[0], 0);
             }
             g_usleep(g_rand_int(r) % 500);
             g_assert_cmpint(vg_dma_unmap(g, gpa, size), ==, 0);
@@ -284,11 +291,9 @@ static void attack_not_reading(GRand *r)
             struct {
                 struct vfio_user_hdr h;
                 struct vfio_user_region_rw rw;
-            } m = {.h = {.id = 1, .command = VFIO_USER_REGION_READ,
-                         .size = sizeof(m)},
+            } m = {.h = {.id = 1, .command = VFIO_USER_REGION_READ, .size = sizeof(m)},
                    .rw = {.region = VFIO_USER_REGION_CONFIG, .count = 256}};
-            ssize_t n = send(g->sock, &m, sizeof(m),
-                             MSG_NOSIGNAL | MSG_DONTWAIT);
+            ssize_t n = send(g->sock, &m, sizeof(m), MSG_NOSIGNAL | MSG_DONTWAIT);
 
             if (n < 0 && errno == EAGAIN) {
                 g_usleep(1000);
@@ -321,8 +326,7 @@ static void attack_eventfd(GRand *r)
             struct pvrdma_cqe c;
 
             vg_cq_arm(p.s[0].scq, false);
-            vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1],
-                     0);
+            vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
             if (!vg_cq_wait(p.s[0].scq, &c, 200)) {
                 break; /* detached */
             }
@@ -344,8 +348,9 @@ static void attack_connections(GRand *r)
         for (unsigned i = 0; i < 16; i++) {
             char junk[256];
 
-            g[i] = vguest_open(vgt_daemon, i & 1, &(struct vg_opts){
-                                   .low_size = 1 << 20, .high_size = 1 << 20});
+            g[i] =
+                vguest_open(vgt_daemon, i & 1,
+                            &(struct vg_opts){.low_size = 1 << 20, .high_size = 1 << 20});
             if (vg_connect(g[i])) {
                 continue;
             }
@@ -353,10 +358,18 @@ static void attack_connections(GRand *r)
                 junk[k] = g_rand_int(r);
             }
             switch (g_rand_int(r) % 4) {
-            case 0: vg_raw_send(g[i]->sock, junk, sizeof(junk), NULL, 0); break;
-            case 1: vg_raw_send(g[i]->sock, junk, 7, &g[i]->memfd, 1); break;
-            case 2: vg_version(g[i]); break;
-            case 3: shutdown(g[i]->sock, SHUT_WR); break;
+            case 0:
+                vg_raw_send(g[i]->sock, junk, sizeof(junk), NULL, 0);
+                break;
+            case 1:
+                vg_raw_send(g[i]->sock, junk, 7, &g[i]->memfd, 1);
+                break;
+            case 2:
+                vg_version(g[i]);
+                break;
+            case 3:
+                shutdown(g[i]->sock, SHUT_WR);
+                break;
             }
         }
         for (unsigned i = 0; i < 16; i++) {
@@ -379,19 +392,21 @@ static void attack_irq_swap(GRand *r)
 
         vg_cq_arm(p.s[0].scq, false);
         vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
-        g_assert_cmpint(vg_set_irqs(g, VFIO_USER_IRQ_DATA_EVENTFD |
-                                    VFIO_USER_IRQ_ACTION_TRIGGER, v, 1, &fd, 1),
-                        ==, 0);
+        g_assert_cmpint(
+            vg_set_irqs(g, VFIO_USER_IRQ_DATA_EVENTFD | VFIO_USER_IRQ_ACTION_TRIGGER, v,
+                        1, &fd, 1),
+            ==, 0);
         close(fd);
-        g_assert_cmpint(vg_set_irqs(g, VFIO_USER_IRQ_DATA_EVENTFD |
-                                    VFIO_USER_IRQ_ACTION_TRIGGER, v, 1, NULL,
-                                    0), ==, 0);
+        g_assert_cmpint(
+            vg_set_irqs(g, VFIO_USER_IRQ_DATA_EVENTFD | VFIO_USER_IRQ_ACTION_TRIGGER, v,
+                        1, NULL, 0),
+            ==, 0);
         g_assert_true(vg_cq_wait(p.s[0].scq, &c, VGT_WAIT_MS));
         g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
     } while (go_on());
-    g_assert_cmpint(vg_set_irqs(p.s[0].g, VFIO_USER_IRQ_DATA_EVENTFD |
-                                VFIO_USER_IRQ_ACTION_TRIGGER, 0,
-                                PVRDMA_NUM_VEC, p.s[0].g->irq, PVRDMA_NUM_VEC),
+    g_assert_cmpint(vg_set_irqs(p.s[0].g,
+                                VFIO_USER_IRQ_DATA_EVENTFD | VFIO_USER_IRQ_ACTION_TRIGGER,
+                                0, PVRDMA_NUM_VEC, p.s[0].g->irq, PVRDMA_NUM_VEC),
                     ==, 0);
     vgt_pair_close(&p);
 }
@@ -413,8 +428,10 @@ static void attack_extension(GRand *r)
 
             struct vgt_side *peer = &p.s[s == &p.s[0]];
             struct pvrdma_sge sge = vg_sge(s->mr, 0, 900000);
-            struct vg_wr wr = {.opcode = PVRDMA_WR_RDMA_WRITE, .nsge = 1,
-                               .sge = &sge, .rkey = peer->mr->rkey,
+            struct vg_wr wr = {.opcode = PVRDMA_WR_RDMA_WRITE,
+                               .nsge = 1,
+                               .sge = &sge,
+                               .rkey = peer->mr->rkey,
                                .remote_addr = peer->mr->buf->va};
 
             vg_post_send(s->qp, &wr, 1); /* or not: the index is rubbish */
@@ -427,16 +444,16 @@ static void attack_extension(GRand *r)
                 cq[g_rand_int(r) % 96] = bits & (bits & 1 ? 511 : ~0ull);
                 s->g->ext->send.summary[0] = 1;
                 s->g->ext->send.words[0] |= 1ull << (s->qp->handle & 63);
-                vg_doorbell_shared(s->g->db, s->g->db_eventfd, s->g->uar_page,
-                                   PVRDMA_UAR_QP, s->qp->handle |
-                                   PVRDMA_UAR_QP_SEND | PVRDMA_UAR_QP_RECV);
+                vg_doorbell_shared(
+                    s->g->db, s->g->db_eventfd, s->g->uar_page, PVRDMA_UAR_QP,
+                    s->qp->handle | PVRDMA_UAR_QP_SEND | PVRDMA_UAR_QP_RECV);
             }
             if (i % 4 == 0) { /* and it goes away for a while */
-                g_assert_cmpint(vg_dma_unmap(s->g, VG_HIGH_GPA,
-                                             s->g->opts.high_size), ==, 0);
-                g_assert_cmpint(vg_dma_map(s->g, s->g->memfd,
-                                           s->g->opts.low_size, VG_HIGH_GPA,
-                                           s->g->opts.high_size, 3), ==, 0);
+                g_assert_cmpint(vg_dma_unmap(s->g, VG_HIGH_GPA, s->g->opts.high_size), ==,
+                                0);
+                g_assert_cmpint(vg_dma_map(s->g, s->g->memfd, s->g->opts.low_size,
+                                           VG_HIGH_GPA, s->g->opts.high_size, 3),
+                                ==, 0);
             }
             g_usleep(g_rand_int(r) % 500);
         }
@@ -445,12 +462,18 @@ static void attack_extension(GRand *r)
 }
 
 static const struct attack attacks[] = {
-    {"wqes", attack_random_wqes},    {"indices", attack_indices},
-    {"doorbells", attack_doorbells}, {"commands", attack_commands},
-    {"dsr", attack_dsr},             {"holes", attack_holes},
-    {"unmap", attack_unmap},         {"not-reading", attack_not_reading},
-    {"eventfd", attack_eventfd},     {"connections", attack_connections},
-    {"irq-swap", attack_irq_swap},   {"extension", attack_extension},
+    {"wqes", attack_random_wqes},
+    {"indices", attack_indices},
+    {"doorbells", attack_doorbells},
+    {"commands", attack_commands},
+    {"dsr", attack_dsr},
+    {"holes", attack_holes},
+    {"unmap", attack_unmap},
+    {"not-reading", attack_not_reading},
+    {"eventfd", attack_eventfd},
+    {"connections", attack_connections},
+    {"irq-swap", attack_irq_swap},
+    {"extension", attack_extension},
 };
 
 static gpointer attack_thread(gpointer data)
@@ -512,8 +535,8 @@ static void test_attack(const void *data)
     hostile[1] = vgt_percentile(victim.latency, 99);
     g_test_message("%s: victim's latency in us, p50 %.1f quiet, %.1f beside a "
                    "busy loop, %.1f attacked; p99 %.1f, %.1f, %.1f (x %.2f of busy)",
-                   a->name, quiet[0], busy[0], hostile[0], quiet[1], busy[1],
-                   hostile[1], hostile[1] / busy[1]);
+                   a->name, quiet[0], busy[0], hostile[0], quiet[1], busy[1], hostile[1],
+                   hostile[1] / busy[1]);
     g_assert_cmpfloat(hostile[1], <, STANDSTILL_US);
     vg_daemon_check(vgt_daemon);
     vgt_usage_returns(&before);
@@ -523,8 +546,8 @@ static void test_attack(const void *data)
  * VM is detached, nobody else notices. */
 static void test_truncated(void)
 {
-    struct vg_daemon_opts o = {.n_vms = 4, .poll_us = -1,
-                               .daemon_keys = "require-sealed=false"};
+    struct vg_daemon_opts o = {
+        .n_vms = 4, .poll_us = -1, .daemon_keys = "require-sealed=false"};
     struct vg_daemon *saved = vgt_daemon;
     struct vgt_traffic bystander;
 
@@ -552,8 +575,10 @@ static void test_truncated(void)
         /* Post, cut the RAM off, ring. */
         for (unsigned k = 0; k < 8; k++) {
             struct pvrdma_sge sge = vg_sge(s.mr, 0, 500000);
-            struct vg_wr wr = {.wr_id = k, .opcode = PVRDMA_WR_RDMA_WRITE,
-                               .nsge = 1, .sge = &sge,
+            struct vg_wr wr = {.wr_id = k,
+                               .opcode = PVRDMA_WR_RDMA_WRITE,
+                               .nsge = 1,
+                               .sge = &sge,
                                .remote_addr = s.mr->buf->va + 500000,
                                .rkey = s.mr->rkey};
 

@@ -17,8 +17,7 @@ static void expect_no_cpu(const char *what)
     vg_daemon_usage(vgt_daemon, &a);
     g_usleep(2000000);
     vg_daemon_usage(vgt_daemon, &b);
-    g_test_message("%s: %ld clock ticks in 2 s", what,
-                   b.cpu_ticks - a.cpu_ticks);
+    g_test_message("%s: %ld clock ticks in 2 s", what, b.cpu_ticks - a.cpu_ticks);
     /* A tick is 10 ms; a polling worker would take 200 of them. */
     g_assert_cmpint(b.cpu_ticks - a.cpu_ticks, <=, VGT_PLAIN_BUILD ? 3 : 10);
 }
@@ -100,13 +99,14 @@ static void test_idle_qps(void)
     for (unsigned i = 0; i < N; i++) {
         qp[i] = vg_qp_new(p.s[0].pd, p.s[0].scq, p.s[0].rcq, &small);
         g_assert_cmpint(vg_qp_to_init(qp[i], NULL), ==, 0);
-        g_assert_cmpint(vg_qp_to_rtr(qp[i], &p.s[1].g->gid, p.s[1].qp->qpn, 0,
-                                     NULL), ==, 0);
+        g_assert_cmpint(vg_qp_to_rtr(qp[i], &p.s[1].g->gid, p.s[1].qp->qpn, 0, NULL), ==,
+                        0);
         g_assert_cmpint(vg_qp_to_rts(qp[i], 0, NULL), ==, 0);
     }
     among = median_us(&p.s[0], &p.s[1]);
     g_test_message("8-byte WRITE, median: %.2f us alone, %.2f us among %d idle "
-                   "QPs (x %.2f)", alone, among, N, among / alone);
+                   "QPs (x %.2f)",
+                   alone, among, N, among / alone);
     if (VGT_PLAIN_BUILD) {
         g_assert_cmpfloat(among, <, 10 * alone + 100);
         expect_no_cpu("4000 idle QPs");

@@ -45,8 +45,7 @@ static void end_open(struct end *e, unsigned vm)
     vgt_side_open(&e->s, vm, &o, vm);
     for (unsigned q = 0; q < NQP; q++) {
         e->qp[q] = vg_qp_new(e->s.pd, e->s.scq, e->s.rcq,
-                             &(struct vg_qp_opts){.send_wr = DEPTH,
-                                                  .recv_wr = DEPTH});
+                             &(struct vg_qp_opts){.send_wr = DEPTH, .recv_wr = DEPTH});
         e->me.qpn[q] = e->qp[q]->qpn;
     }
     e->me.va = e->s.mr->buf->va;
@@ -65,8 +64,8 @@ static void end_connect(struct end *e, unsigned peer_vm)
 
     for (unsigned q = 0; q < NQP; q++) {
         g_assert_cmpint(vg_qp_to_init(e->qp[q], &conn), ==, 0);
-        g_assert_cmpint(vg_qp_to_rtr(e->qp[q], &gid, e->other.qpn[q],
-                                     e->other.qpn[q], &conn), ==, 0);
+        g_assert_cmpint(
+            vg_qp_to_rtr(e->qp[q], &gid, e->other.qpn[q], e->other.qpn[q], &conn), ==, 0);
         g_assert_cmpint(vg_qp_to_rts(e->qp[q], e->me.qpn[q], &conn), ==, 0);
     }
 }
@@ -77,8 +76,11 @@ static void refill_one(struct end *e, unsigned q)
     struct pvrdma_sge rsge = vg_sge(e->s.mr, 2 * LEN, LEN);
     struct vg_wr rwr = {.nsge = 1, .sge = &rsge};
     struct vg_wr wr[2] = {
-        {.opcode = PVRDMA_WR_RDMA_WRITE, .flags = VGT_SIG, .nsge = 1,
-         .sge = &ssge, .remote_addr = e->other.va + LEN,
+        {.opcode = PVRDMA_WR_RDMA_WRITE,
+         .flags = VGT_SIG,
+         .nsge = 1,
+         .sge = &ssge,
+         .remote_addr = e->other.va + LEN,
          .rkey = e->other.rkey},
         {.opcode = PVRDMA_WR_SEND, .flags = VGT_SIG, .nsge = 1, .sge = &ssge}};
 
@@ -116,8 +118,7 @@ static void victim(int sock)
         struct pvrdma_cqe cqe;
 
         refill(&e);
-        while (vg_cq_poll(e.s.scq, &cqe, 1) == 1 ||
-               vg_cq_poll(e.s.rcq, &cqe, 1) == 1) {
+        while (vg_cq_poll(e.s.scq, &cqe, 1) == 1 || vg_cq_poll(e.s.rcq, &cqe, 1) == 1) {
         }
     }
 }
@@ -189,9 +190,9 @@ static void drain(struct end *e)
                 struct vg_qp *qp = e->qp[q];
 
                 g_test_message("QP %u: %s, state %u, send ring %u/%u, receive "
-                               "ring %u/%u", q, failed[q] ? "failed" : "no error",
-                               vg_qp_state(qp), *qp->sq.cons_head,
-                               *qp->sq.prod_tail, *qp->rq.cons_head,
+                               "ring %u/%u",
+                               q, failed[q] ? "failed" : "no error", vg_qp_state(qp),
+                               *qp->sq.cons_head, *qp->sq.prod_tail, *qp->rq.cons_head,
                                *qp->rq.prod_tail);
             }
             g_error("the killed VM's peer does not get its work back");
@@ -219,8 +220,7 @@ static void one_round(GRand *r)
     char c;
 
     memset(&e, 0, sizeof(e));
-    g_assert_cmpint(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair),
-                    ==, 0);
+    g_assert_cmpint(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), ==, 0);
     pid = fork();
     g_assert_cmpint(pid, >=, 0);
     if (pid == 0) {
@@ -264,8 +264,8 @@ static void test_kill(void)
         g_assert_cmpint(after.rss_anon_kib, <, before.rss_anon_kib + 4096);
     }
     g_test_message("%u rounds: %u fds, %u guest mappings, %u threads before and "
-                   "after; RssAnon %ld -> %ld KiB", rounds, before.fds,
-                   before.maps, before.threads, before.rss_anon_kib,
+                   "after; RssAnon %ld -> %ld KiB",
+                   rounds, before.fds, before.maps, before.threads, before.rss_anon_kib,
                    after.rss_anon_kib);
     g_rand_free(r);
 }

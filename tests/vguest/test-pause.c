@@ -12,8 +12,7 @@ static void ctl(const char *what, const char *vm)
 }
 
 /* Connection that would give up after 3 * 1 ms of silence. */
-static const struct vg_conn impatient = {.timeout = 8, .retry_cnt = 2,
-                                         .rnr_retry = 7};
+static const struct vg_conn impatient = {.timeout = 8, .retry_cnt = 2, .rnr_retry = 7};
 
 static void test_held(void)
 {
@@ -25,12 +24,10 @@ static void test_held(void)
         ctl("pause", "vm1");
         /* To the paused VM: held.  From it: not started. */
         vgt_fill(VG_MR_HOST(p.s[0].mr, 0), 100000, i);
-        vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 100000, &p.s[1],
-                 0);
+        vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 100000, &p.s[1], 0);
         vgt_recv(&p.s[1], 2, 200000, 100000);
         vgt_send(&p.s[0], 3, PVRDMA_WR_SEND, VGT_SIG, 0, 100000, NULL, 0);
-        vgt_send(&p.s[1], 4, PVRDMA_WR_RDMA_READ, VGT_SIG, 400000, 50000,
-                 &p.s[0], 0);
+        vgt_send(&p.s[1], 4, PVRDMA_WR_RDMA_READ, VGT_SIG, 400000, 50000, &p.s[0], 0);
         vgt_expect_none(p.s[0].scq, 150);
         vgt_expect_none(p.s[1].rcq, 0);
         vgt_expect_none(p.s[1].scq, 0);
@@ -84,8 +81,8 @@ static void test_exactly_once(void)
     g_atomic_int_set(&stop_pausing, 1);
     g_thread_join(thread);
     vgt_traffic_run(&t, 50);
-    g_test_message("%" PRIu64 " operations, %" PRIu64 " bytes through pauses",
-                   t.ops, t.bytes);
+    g_test_message("%" PRIu64 " operations, %" PRIu64 " bytes through pauses", t.ops,
+                   t.bytes);
     vgt_traffic_close(&t);
 }
 

@@ -31,8 +31,8 @@
 
 #include "datapath/engine.h"
 
-#define QUEUES     8u
-#define LOST_NS    10000000000ll /* 10 s without a wake-up: it was lost */
+#define QUEUES  8u
+#define LOST_NS 10000000000ll /* 10 s without a wake-up: it was lost */
 
 static uint64_t rounds(void)
 {
@@ -77,8 +77,7 @@ static void found(struct vm *vm, uint32_t handle)
 
     g_assert_cmpuint(handle, >=, 1);
     g_assert_cmpuint(handle, <=, QUEUES);
-    posted = atomic_load_explicit(&race.posted[handle - 1],
-                                  memory_order_acquire);
+    posted = atomic_load_explicit(&race.posted[handle - 1], memory_order_acquire);
     g_assert_cmpuint(posted, >=, race.taken[handle - 1]);
     atomic_fetch_add(&race.all_taken, posted - race.taken[handle - 1]);
     race.taken[handle - 1] = posted;
@@ -102,8 +101,7 @@ static void sleep_until_kicked(void)
         return;
     }
     race.sleeps++;
-    for (unsigned spins = 1; read(race.eventfd, &junk, sizeof(junk)) < 0;
-         spins++) {
+    for (unsigned spins = 1; read(race.eventfd, &junk, sizeof(junk)) < 0; spins++) {
         if (atomic_load(&race.all_taken) == atomic_load(&race.total)) {
             break;
         }
@@ -137,8 +135,8 @@ static gpointer worker_thread(gpointer data)
 
 static void test_post(void)
 {
-    int64_t end = g_getenv("VGUEST_RACE_ROUNDS")
-                      ? INT64_MAX : vg_now_ns() + 30000000000ll;
+    int64_t end =
+        g_getenv("VGUEST_RACE_ROUNDS") ? INT64_MAX : vg_now_ns() + 30000000000ll;
     uint32_t x = 2463534242u;
     GThread *worker;
 
@@ -153,12 +151,12 @@ static void test_post(void)
     for (uint64_t i = 0; i < race.total; i++) {
         uint32_t q = next_random(&x) % QUEUES;
 
-        atomic_store_explicit(&race.posted[q],
-                              atomic_load_explicit(&race.posted[q],
-                                                   memory_order_relaxed) + 1,
-                              memory_order_release);
-        vg_doorbell_shared(race.vm->dev.db_shared, race.eventfd, 0,
-                           PVRDMA_UAR_QP, (q + 1) | PVRDMA_UAR_QP_SEND);
+        atomic_store_explicit(
+            &race.posted[q],
+            atomic_load_explicit(&race.posted[q], memory_order_relaxed) + 1,
+            memory_order_release);
+        vg_doorbell_shared(race.vm->dev.db_shared, race.eventfd, 0, PVRDMA_UAR_QP,
+                           (q + 1) | PVRDMA_UAR_QP_SEND);
         /* Mostly wait until it is taken, so that the worker goes to sleep. */
         if (next_random(&x) % 8) {
             for (unsigned s = 1; atomic_load(&race.all_taken) <= i; s++) {
@@ -173,8 +171,8 @@ static void test_post(void)
         }
     }
     g_thread_join(worker);
-    g_test_message("%" PRIu64 " posts, %" PRIu64 " sleeps",
-                   atomic_load(&race.total), race.sleeps);
+    g_test_message("%" PRIu64 " posts, %" PRIu64 " sleeps", atomic_load(&race.total),
+                   race.sleeps);
     g_assert_cmpuint(race.sleeps, >, race.total / 100);
     close(race.eventfd);
     g_free(race.vm->dev.db_private);
@@ -185,8 +183,7 @@ static void test_post(void)
 /* ---- the real daemon ---- */
 
 /* Take one completion, sleeping on the interrupt whenever the CQ is empty. */
-static void await(struct vgt_side *s, uint64_t wr_id, uint32_t *x,
-                  uint64_t *waits)
+static void await(struct vgt_side *s, uint64_t wr_id, uint32_t *x, uint64_t *waits)
 {
     struct pvrdma_cqe c;
 
@@ -218,15 +215,15 @@ static void test_daemon(const void *data)
 
     vgt_pair_open(&p, 0, 1, &o);
     for (uint64_t i = 0; i < total; i++) {
-        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0,
-                 next_random(&x) % 64, &p.s[1], 0);
+        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, next_random(&x) % 64,
+                 &p.s[1], 0);
         await(&p.s[0], i, &x, &waits);
         while (vg_cqn_poll(p.s[0].g, &handle)) {
             g_assert_cmpuint(handle, ==, p.s[0].scq->handle);
         }
     }
-    g_test_message("%" PRIu64 " rounds, %" PRIu64 " waits for an interrupt",
-                   total, waits);
+    g_test_message("%" PRIu64 " rounds, %" PRIu64 " waits for an interrupt", total,
+                   waits);
     g_assert_cmpuint(waits, >, 0);
     vgt_pair_close(&p);
 }
@@ -244,8 +241,8 @@ static void test_forwarded(void)
         struct pvrdma_cqe c;
         unsigned told = 0, arms = 1;
 
-        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0,
-                 next_random(&x) % 64, &p.s[1], 0);
+        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, next_random(&x) % 64,
+                 &p.s[1], 0);
         delay(&x, next_random(&x) % 4 ? 4000 : 40000);
         vg_cq_arm(p.s[0].scq, false);
         /* No look at the CQ: the arm itself must see what lies there. */
@@ -292,8 +289,8 @@ static void test_rnr(const void *data)
 
     vgt_pair_open(&p, 0, 1, &o);
     g_assert_cmpint(vg_modify_qp(p.s[1].g, p.s[1].qp->handle,
-                                 PVRDMA_QP_MIN_RNR_TIMER | PVRDMA_QP_STATE,
-                                 &attr), ==, 0);
+                                 PVRDMA_QP_MIN_RNR_TIMER | PVRDMA_QP_STATE, &attr),
+                    ==, 0);
     for (uint64_t i = 0; i < total; i++) {
         uint64_t start, ns;
 
@@ -320,14 +317,10 @@ int main(int argc, char **argv)
     vgt_init(&argc, &argv, rounds() > 1000000 ? 86400 : 200);
     vgt_daemon = vg_daemon_start(&o);
     g_test_add_func("/race/post", test_post);
-    g_test_add_data_func("/race/daemon", GUINT_TO_POINTER(VG_DB_SHARED),
-                         test_daemon);
-    g_test_add_data_func("/race/extended", GUINT_TO_POINTER(VG_DB_EXT),
-                         test_daemon);
+    g_test_add_data_func("/race/daemon", GUINT_TO_POINTER(VG_DB_SHARED), test_daemon);
+    g_test_add_data_func("/race/extended", GUINT_TO_POINTER(VG_DB_EXT), test_daemon);
     g_test_add_func("/race/forwarded", test_forwarded);
-    g_test_add_data_func("/race/rnr/shared", GUINT_TO_POINTER(VG_DB_SHARED),
-                         test_rnr);
-    g_test_add_data_func("/race/rnr/extended", GUINT_TO_POINTER(VG_DB_EXT),
-                         test_rnr);
+    g_test_add_data_func("/race/rnr/shared", GUINT_TO_POINTER(VG_DB_SHARED), test_rnr);
+    g_test_add_data_func("/race/rnr/extended", GUINT_TO_POINTER(VG_DB_EXT), test_rnr);
     return vgt_run();
 }

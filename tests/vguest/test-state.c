@@ -24,8 +24,8 @@ static const struct transition {
          PVRDMA_QP_MAX_DEST_RD_ATOMIC | PVRDMA_QP_MIN_RNR_TIMER,
      PVRDMA_QP_ACCESS_FLAGS | PVRDMA_QP_PKEY_INDEX},
     {PVRDMA_QPS_RTR, PVRDMA_QPS_RTS,
-     PVRDMA_QP_TIMEOUT | PVRDMA_QP_RETRY_CNT | PVRDMA_QP_RNR_RETRY |
-         PVRDMA_QP_SQ_PSN | PVRDMA_QP_MAX_RD_ATOMIC,
+     PVRDMA_QP_TIMEOUT | PVRDMA_QP_RETRY_CNT | PVRDMA_QP_RNR_RETRY | PVRDMA_QP_SQ_PSN |
+         PVRDMA_QP_MAX_RD_ATOMIC,
      PVRDMA_QP_CUR_STATE | PVRDMA_QP_ACCESS_FLAGS | PVRDMA_QP_MIN_RNR_TIMER},
     {PVRDMA_QPS_RTS, PVRDMA_QPS_RTS, 0,
      PVRDMA_QP_CUR_STATE | PVRDMA_QP_ACCESS_FLAGS | PVRDMA_QP_MIN_RNR_TIMER},
@@ -34,9 +34,8 @@ static const struct transition {
      PVRDMA_QP_CUR_STATE | PVRDMA_QP_ACCESS_FLAGS | PVRDMA_QP_MIN_RNR_TIMER},
     {PVRDMA_QPS_SQD, PVRDMA_QPS_SQD, 0,
      PVRDMA_QP_TIMEOUT | PVRDMA_QP_RETRY_CNT | PVRDMA_QP_RNR_RETRY |
-         PVRDMA_QP_MAX_RD_ATOMIC | PVRDMA_QP_MAX_DEST_RD_ATOMIC |
-         PVRDMA_QP_ACCESS_FLAGS | PVRDMA_QP_MIN_RNR_TIMER |
-         PVRDMA_QP_PKEY_INDEX},
+         PVRDMA_QP_MAX_RD_ATOMIC | PVRDMA_QP_MAX_DEST_RD_ATOMIC | PVRDMA_QP_ACCESS_FLAGS |
+         PVRDMA_QP_MIN_RNR_TIMER | PVRDMA_QP_PKEY_INDEX},
     {PVRDMA_QPS_INIT, PVRDMA_QPS_RESET, 0, 0},
     {PVRDMA_QPS_RTR, PVRDMA_QPS_RESET, 0, 0},
     {PVRDMA_QPS_RTS, PVRDMA_QPS_RESET, 0, 0},
@@ -62,12 +61,18 @@ static struct vgt_side s;
 static struct pvrdma_qp_attr good_attr(enum pvrdma_qp_state to)
 {
     struct pvrdma_qp_attr a = {
-        .qp_state = to, .path_mtu = PVRDMA_MTU_1024, .dest_qp_num = s.qp->qpn,
-        .qp_access_flags = VG_ACCESS_ALL, .max_rd_atomic = 1,
-        .max_dest_rd_atomic = 1, .min_rnr_timer = 1, .port_num = 1,
-        .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
-        .ah_attr = {.dgid = s.g->gid, .hop_limit = 64, .ah_flags = 1,
-                    .port_num = 1}};
+        .qp_state = to,
+        .path_mtu = PVRDMA_MTU_1024,
+        .dest_qp_num = s.qp->qpn,
+        .qp_access_flags = VG_ACCESS_ALL,
+        .max_rd_atomic = 1,
+        .max_dest_rd_atomic = 1,
+        .min_rnr_timer = 1,
+        .port_num = 1,
+        .timeout = 14,
+        .retry_cnt = 7,
+        .rnr_retry = 7,
+        .ah_attr = {.dgid = s.g->gid, .hop_limit = 64, .ah_flags = 1, .port_num = 1}};
 
     return a;
 }
@@ -136,8 +141,8 @@ static void check_attributes(const struct transition *t)
                 continue; /* attributes are meaningless there */
             }
             if (ok != !!(t->may & m)) {
-                g_error("%u -> %u with attribute bit %u: %s", t->from, t->to,
-                        bit, ok ? "taken" : "refused");
+                g_error("%u -> %u with attribute bit %u: %s", t->from, t->to, bit,
+                        ok ? "taken" : "refused");
             }
         }
     }
@@ -190,18 +195,35 @@ static void test_bad_attributes(void)
         bring_to(t->from);
         a = good_attr(t->to);
         switch (i) {
-        case 0: a.port_num = 2; break;
-        case 1: a.pkey_index = 1; break;
-        case 2: a.qp_state = 99; break;
-        case 3: a.path_mtu = 0; break;
-        case 4: a.path_mtu = 6; break;
-        case 5: a.max_dest_rd_atomic = 255; break;
-        case 6: a.timeout = 32; break;
-        case 7: a.max_rd_atomic = 255; break;
-        case 8: a.rnr_retry = 8; break;
+        case 0:
+            a.port_num = 2;
+            break;
+        case 1:
+            a.pkey_index = 1;
+            break;
+        case 2:
+            a.qp_state = 99;
+            break;
+        case 3:
+            a.path_mtu = 0;
+            break;
+        case 4:
+            a.path_mtu = 6;
+            break;
+        case 5:
+            a.max_dest_rd_atomic = 255;
+            break;
+        case 6:
+            a.timeout = 32;
+            break;
+        case 7:
+            a.max_rd_atomic = 255;
+            break;
+        case 8:
+            a.rnr_retry = 8;
+            break;
         }
-        if (vg_modify_qp(s.g, s.qp->handle, PVRDMA_QP_STATE | t->must, &a) ==
-            0) {
+        if (vg_modify_qp(s.g, s.qp->handle, PVRDMA_QP_STATE | t->must, &a) == 0) {
             g_error("bad attribute %u accepted", i);
         }
         g_assert_cmpuint(vg_qp_state(s.qp), ==, t->from);
@@ -209,11 +231,11 @@ static void test_bad_attributes(void)
     /* Unknown attribute bits, unknown QP. */
     bring_to(PVRDMA_QPS_RESET);
     a = good_attr(PVRDMA_QPS_INIT);
-    g_assert_cmpint(vg_modify_qp(s.g, s.qp->handle,
-                                 PVRDMA_QP_STATE | legal[0].must | 1u << 30,
-                                 &a), >, 0);
-    g_assert_cmpint(vg_modify_qp(s.g, s.qp->handle + 1,
-                                 PVRDMA_QP_STATE | legal[0].must, &a), >, 0);
+    g_assert_cmpint(
+        vg_modify_qp(s.g, s.qp->handle, PVRDMA_QP_STATE | legal[0].must | 1u << 30, &a),
+        >, 0);
+    g_assert_cmpint(
+        vg_modify_qp(s.g, s.qp->handle + 1, PVRDMA_QP_STATE | legal[0].must, &a), >, 0);
     vgt_side_close(&s);
 }
 
@@ -241,11 +263,9 @@ static void test_query_qp(void)
 
 static int to_sqd(struct vg_qp *qp, bool event)
 {
-    struct pvrdma_qp_attr a = {.qp_state = PVRDMA_QPS_SQD,
-                               .en_sqd_async_notify = event};
+    struct pvrdma_qp_attr a = {.qp_state = PVRDMA_QPS_SQD, .en_sqd_async_notify = event};
 
-    return vg_modify_qp(qp->g, qp->handle,
-                        PVRDMA_QP_STATE | PVRDMA_QP_EN_SQD_ASYNC, &a);
+    return vg_modify_qp(qp->g, qp->handle, PVRDMA_QP_STATE | PVRDMA_QP_EN_SQD_ASYNC, &a);
 }
 
 static void test_sqd(void)
@@ -257,23 +277,22 @@ static void test_sqd(void)
     qp = p.s[0].qp;
     /* Nothing in flight: drained at once. */
     g_assert_cmpint(to_sqd(qp, true), ==, 0);
-    g_assert_true(vg_event_wait(p.s[0].g, PVRDMA_EVENT_SQ_DRAINED, qp->handle,
-                                VGT_WAIT_MS));
+    g_assert_true(
+        vg_event_wait(p.s[0].g, PVRDMA_EVENT_SQ_DRAINED, qp->handle, VGT_WAIT_MS));
     g_assert_cmpint(vg_qp_to_state(qp, PVRDMA_QPS_RTS), ==, 0);
 
     /* One in flight (the peer has no receive WQE), one posted afterwards. */
     vgt_send(&p.s[0], 1, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
     vgt_expect_none(p.s[0].scq, 20);
     g_assert_cmpint(to_sqd(qp, true), ==, 0);
-    g_assert_false(vg_event_wait(p.s[0].g, PVRDMA_EVENT_SQ_DRAINED, qp->handle,
-                                 50));
+    g_assert_false(vg_event_wait(p.s[0].g, PVRDMA_EVENT_SQ_DRAINED, qp->handle, 50));
     vgt_send(&p.s[0], 2, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
     vgt_recv(&p.s[1], 3, 0, 8);
     vgt_recv(&p.s[1], 4, 0, 8);
     vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
     vgt_expect(p.s[1].rcq, 3, PVRDMA_WC_SUCCESS);
-    g_assert_true(vg_event_wait(p.s[0].g, PVRDMA_EVENT_SQ_DRAINED, qp->handle,
-                                VGT_WAIT_MS));
+    g_assert_true(
+        vg_event_wait(p.s[0].g, PVRDMA_EVENT_SQ_DRAINED, qp->handle, VGT_WAIT_MS));
     vgt_expect_none(p.s[0].scq, 50);
     /* The receive side goes on meanwhile. */
     vgt_recv(&p.s[0], 5, 0, 8);
@@ -340,8 +359,8 @@ static void test_arm(const void *data)
     /* WRITE with immediate, solicited. */
     vg_cq_arm(rcq, true);
     vgt_recv(&p.s[1], 6, 0, 8);
-    vgt_send(&p.s[0], 7, PVRDMA_WR_RDMA_WRITE_WITH_IMM,
-             VGT_SIG | PVRDMA_SEND_SOLICITED, 0, 8, &p.s[1], 0);
+    vgt_send(&p.s[0], 7, PVRDMA_WR_RDMA_WRITE_WITH_IMM, VGT_SIG | PVRDMA_SEND_SOLICITED,
+             0, 8, &p.s[1], 0);
     g_assert_true(vg_cqn_wait(p.s[1].g, rcq->handle, VGT_WAIT_MS));
     vgt_expect(rcq, 6, PVRDMA_WC_SUCCESS);
     vgt_expect(scq, 7, PVRDMA_WC_SUCCESS);
@@ -365,15 +384,14 @@ static void test_arm_no_loss(const void *data)
     for (unsigned i = 0; i < 2000; i++) {
         struct pvrdma_cqe c;
 
-        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0,
-                 g_rand_int(r) % 20000, &p.s[1], 0);
+        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, g_rand_int(r) % 20000,
+                 &p.s[1], 0);
         for (unsigned d = g_rand_int(r) % 2000; d > 0; d--) {
             __asm__ volatile("" ::: "memory");
         }
         vg_cq_arm(p.s[0].scq, false);
         while (vg_cq_poll(p.s[0].scq, &c, 1) == 0) {
-            g_assert_cmpuint(vg_irq_wait(p.s[0].g, PVRDMA_VEC_CQ, VGT_WAIT_MS),
-                             >, 0);
+            g_assert_cmpuint(vg_irq_wait(p.s[0].g, PVRDMA_VEC_CQ, VGT_WAIT_MS), >, 0);
         }
         g_assert_cmpuint(c.wr_id, ==, i);
         g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
@@ -395,8 +413,8 @@ static void test_cq_overrun(void)
     for (unsigned i = 0; i < 12; i++) {
         vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
     }
-    g_assert_true(vg_event_wait(p.s[0].g, PVRDMA_EVENT_CQ_ERR,
-                                p.s[0].scq->handle, VGT_WAIT_MS));
+    g_assert_true(
+        vg_event_wait(p.s[0].g, PVRDMA_EVENT_CQ_ERR, p.s[0].scq->handle, VGT_WAIT_MS));
     g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_ERR);
     /* What was complete before stays readable, nothing is overwritten. */
     while (vg_cq_poll(p.s[0].scq, &c, 1) == 1) {
@@ -420,8 +438,11 @@ static void test_cq_bad_index(void)
     /* Whether it still fits is the device's affair, but not for long. */
     for (unsigned i = 0; i < 600; i++) {
         struct pvrdma_sge sge = vg_sge(p.s[0].mr, 0, 8);
-        struct vg_wr wr = {.wr_id = i, .opcode = PVRDMA_WR_RDMA_WRITE,
-                           .flags = VGT_SIG, .nsge = 1, .sge = &sge,
+        struct vg_wr wr = {.wr_id = i,
+                           .opcode = PVRDMA_WR_RDMA_WRITE,
+                           .flags = VGT_SIG,
+                           .nsge = 1,
+                           .sge = &sge,
                            .remote_addr = p.s[1].mr->buf->va,
                            .rkey = p.s[1].mr->rkey};
 
@@ -429,8 +450,8 @@ static void test_cq_bad_index(void)
             g_usleep(500);
         }
     }
-    g_assert_true(vg_event_wait(p.s[0].g, PVRDMA_EVENT_CQ_ERR,
-                                p.s[0].scq->handle, VGT_WAIT_MS));
+    g_assert_true(
+        vg_event_wait(p.s[0].g, PVRDMA_EVENT_CQ_ERR, p.s[0].scq->handle, VGT_WAIT_MS));
     *p.s[0].scq->cons_head = 0;
     vgt_pair_close(&p);
     vg_daemon_check(vgt_daemon);
@@ -460,8 +481,11 @@ static void test_cqn_overrun(void)
     for (unsigned r = 0; r < ROUNDS; r++) {
         for (unsigned i = 0; i < NCQ; i++) {
             struct pvrdma_sge sge = vg_sge(p.s[0].mr, 0, 8);
-            struct vg_wr wr = {.wr_id = r, .opcode = PVRDMA_WR_RDMA_WRITE,
-                               .flags = VGT_SIG, .nsge = 1, .sge = &sge,
+            struct vg_wr wr = {.wr_id = r,
+                               .opcode = PVRDMA_WR_RDMA_WRITE,
+                               .flags = VGT_SIG,
+                               .nsge = 1,
+                               .sge = &sge,
                                .remote_addr = p.s[1].mr->buf->va,
                                .rkey = p.s[1].mr->rkey};
 
@@ -532,8 +556,8 @@ static void test_async_overrun(void)
     g_assert_cmpuint(n, >=, 500);
     /* And it goes on working. */
     g_assert_cmpint(to_sqd(p.s[0].qp, true), ==, 0);
-    g_assert_true(vg_event_wait(p.s[0].g, PVRDMA_EVENT_SQ_DRAINED,
-                                p.s[0].qp->handle, VGT_WAIT_MS));
+    g_assert_true(
+        vg_event_wait(p.s[0].g, PVRDMA_EVENT_SQ_DRAINED, p.s[0].qp->handle, VGT_WAIT_MS));
     vgt_pair_close(&p);
 }
 
@@ -548,17 +572,14 @@ static void test_comm_est(void)
     a = &p.s[0];
     b = &p.s[1];
     g_assert_cmpint(vg_qp_to_init(b->qp, NULL), ==, 0);
-    g_assert_cmpint(vg_qp_to_rtr(b->qp, &a->g->gid, a->qp->qpn, 0, NULL), ==,
-                    0);
+    g_assert_cmpint(vg_qp_to_rtr(b->qp, &a->g->gid, a->qp->qpn, 0, NULL), ==, 0);
     g_assert_cmpint(vg_qp_to_init(a->qp, NULL), ==, 0);
-    g_assert_cmpint(vg_qp_to_rtr(a->qp, &b->g->gid, b->qp->qpn, 0, NULL), ==,
-                    0);
+    g_assert_cmpint(vg_qp_to_rtr(a->qp, &b->g->gid, b->qp->qpn, 0, NULL), ==, 0);
     g_assert_cmpint(vg_qp_to_rts(a->qp, 0, NULL), ==, 0);
     vgt_recv(b, 1, 0, 8);
     vgt_send(a, 2, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
     vgt_expect(b->rcq, 1, PVRDMA_WC_SUCCESS);
-    g_assert_true(vg_event_wait(b->g, PVRDMA_EVENT_COMM_EST, b->qp->handle,
-                                VGT_WAIT_MS));
+    g_assert_true(vg_event_wait(b->g, PVRDMA_EVENT_COMM_EST, b->qp->handle, VGT_WAIT_MS));
     vgt_pair_close(&p);
 }
 
@@ -583,8 +604,7 @@ static void test_gid(void)
     g_assert_cmpint(vg_unbind_gid(g, 0xffffffff, &mine), >, 0);
     /* In two slots it stays until both are gone. */
     g_assert_cmpint(vg_bind_gid(g, g->dsr->caps.gid_tbl_len - 1, &mine), ==, 0);
-    g_assert_cmpint(vg_unbind_gid(g, g->dsr->caps.gid_tbl_len - 1, &mine), ==,
-                    0);
+    g_assert_cmpint(vg_unbind_gid(g, g->dsr->caps.gid_tbl_len - 1, &mine), ==, 0);
     vgt_send(&p.s[1], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[0], 0);
     vgt_expect(p.s[1].scq, 1, PVRDMA_WC_SUCCESS);
     /* Without it the VM cannot be reached, nor reach anybody. */
@@ -602,20 +622,18 @@ static void test_gid(void)
 
 /* ---- the GSI QP, as the guest kernel's MAD layer uses it ---- */
 
-static int gsi_modify(struct vg_qp *qp, enum pvrdma_qp_state state,
-                      uint32_t mask)
+static int gsi_modify(struct vg_qp *qp, enum pvrdma_qp_state state, uint32_t mask)
 {
     struct pvrdma_qp_attr a = {.qp_state = state, .qkey = 0x80010000};
 
     return vg_modify_qp(qp->g, qp->handle, PVRDMA_QP_STATE | mask, &a);
 }
 
-static void gsi_send(struct vg_qp *qp, struct vg_mr *dma, uint64_t gpa,
-                     uint64_t id)
+static void gsi_send(struct vg_qp *qp, struct vg_mr *dma, uint64_t gpa, uint64_t id)
 {
     struct pvrdma_sge sge = vg_sge(dma, gpa, 256);
-    struct vg_wr wr = {.wr_id = id, .opcode = PVRDMA_WR_SEND, .flags = VGT_SIG,
-                       .nsge = 1, .sge = &sge};
+    struct vg_wr wr = {
+        .wr_id = id, .opcode = PVRDMA_WR_SEND, .flags = VGT_SIG, .nsge = 1, .sge = &sge};
     struct pvrdma_sq_wqe_hdr *w = vg_wqe(qp, &qp->sq, *qp->sq.prod_tail);
     struct pvrdma_gid dgid = vg_gid(1);
 
@@ -629,18 +647,24 @@ static void gsi_send(struct vg_qp *qp, struct vg_mr *dma, uint64_t gpa,
 static void test_gsi(void)
 {
     struct vguest *g = vguest_new(vgt_daemon, 0, NULL);
-    struct vg_qp_opts o = {.type = PVRDMA_QPT_GSI, .send_wr = 128,
-                           .recv_wr = 512, .send_sge = 2, .recv_sge = 1};
+    struct vg_qp_opts o = {.type = PVRDMA_QPT_GSI,
+                           .send_wr = 128,
+                           .recv_wr = 512,
+                           .send_sge = 2,
+                           .recv_sge = 1};
     struct vg_pd *pd = vg_pd_new_kernel(g), *user = vg_pd_new(g);
     struct vg_cq *cq = vg_cq_new(pd, 1024), *ucq = vg_cq_new(user, 16);
     struct vg_mr *dma = vg_mr_new_dma(pd);
     uint64_t gpa = vg_alloc_pages(g, 2);
     struct pvrdma_sge sge = vg_sge(dma, gpa + 4096, 296);
     struct vg_wr rwr = {.wr_id = 7, .nsge = 1, .sge = &sge};
-    struct pvrdma_cmd_create_qp req = {
-        .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1,
-        .max_recv_sge = 1, .total_chunks = 3, .send_chunks = 1,
-        .qp_type = PVRDMA_QPT_GSI};
+    struct pvrdma_cmd_create_qp req = {.max_send_wr = 1,
+                                       .max_recv_wr = 1,
+                                       .max_send_sge = 1,
+                                       .max_recv_sge = 1,
+                                       .total_chunks = 3,
+                                       .send_chunks = 1,
+                                       .qp_type = PVRDMA_QPT_GSI};
     struct pvrdma_resp_create_qp resp;
     struct vg_buf *mem = vg_buf_new(g, 0, 3 * 4096, VG_SCATTERED);
     struct vg_qp *qp;
@@ -655,10 +679,11 @@ static void test_gsi(void)
     req.send_cq_handle = req.recv_cq_handle = cq->handle;
     g_assert_cmpint(vg_create_qp(g, &req, &resp), >, 0);
 
-    g_assert_cmpint(gsi_modify(qp, PVRDMA_QPS_INIT, PVRDMA_QP_PKEY_INDEX |
-                               PVRDMA_QP_QKEY | PVRDMA_QP_PORT), >, 0);
     g_assert_cmpint(gsi_modify(qp, PVRDMA_QPS_INIT,
-                               PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY), ==, 0);
+                               PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY | PVRDMA_QP_PORT),
+                    >, 0);
+    g_assert_cmpint(
+        gsi_modify(qp, PVRDMA_QPS_INIT, PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY), ==, 0);
     g_assert_cmpint(gsi_modify(qp, PVRDMA_QPS_RTR, 0), ==, 0);
     g_assert_cmpint(gsi_modify(qp, PVRDMA_QPS_RTS, PVRDMA_QP_SQ_PSN), ==, 0);
     for (unsigned i = 0; i < 512; i++) {
@@ -696,18 +721,15 @@ int main(int argc, char **argv)
     g_test_add_func("/state/comm-est", test_comm_est);
     g_test_add_func("/state/gid", test_gid);
     g_test_add_func("/state/gsi", test_gsi);
-    g_test_add_data_func("/state/arm/shared", GUINT_TO_POINTER(VG_DB_SHARED),
-                         test_arm);
-    g_test_add_data_func("/state/arm/posted", GUINT_TO_POINTER(VG_DB_POSTED),
-                         test_arm);
-    g_test_add_data_func("/state/arm/extended", GUINT_TO_POINTER(VG_DB_EXT),
-                         test_arm);
-    g_test_add_data_func("/state/arm/no-loss/extended",
-                         GUINT_TO_POINTER(VG_DB_EXT), test_arm_no_loss);
-    g_test_add_data_func("/state/arm/no-loss/shared",
-                         GUINT_TO_POINTER(VG_DB_SHARED), test_arm_no_loss);
-    g_test_add_data_func("/state/arm/no-loss/posted",
-                         GUINT_TO_POINTER(VG_DB_POSTED), test_arm_no_loss);
+    g_test_add_data_func("/state/arm/shared", GUINT_TO_POINTER(VG_DB_SHARED), test_arm);
+    g_test_add_data_func("/state/arm/posted", GUINT_TO_POINTER(VG_DB_POSTED), test_arm);
+    g_test_add_data_func("/state/arm/extended", GUINT_TO_POINTER(VG_DB_EXT), test_arm);
+    g_test_add_data_func("/state/arm/no-loss/extended", GUINT_TO_POINTER(VG_DB_EXT),
+                         test_arm_no_loss);
+    g_test_add_data_func("/state/arm/no-loss/shared", GUINT_TO_POINTER(VG_DB_SHARED),
+                         test_arm_no_loss);
+    g_test_add_data_func("/state/arm/no-loss/posted", GUINT_TO_POINTER(VG_DB_POSTED),
+                         test_arm_no_loss);
     g_test_add_func("/state/cq-overrun", test_cq_overrun);
     g_test_add_func("/state/cq-bad-index", test_cq_bad_index);
     g_test_add_func("/state/cqn-overrun", test_cqn_overrun);

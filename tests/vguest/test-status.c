@@ -57,15 +57,17 @@ static void expect_failure(uint64_t wr_id, enum pvrdma_wc_status status,
     g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_ERR);
     g_assert_cmpuint(vg_qp_state(p.s[1].qp), ==, peer_state);
     if (event != NO_EVENT) {
-        g_assert_true(vg_event_wait(p.s[1].g, event, p.s[1].qp->handle,
-                                    VGT_WAIT_MS));
+        g_assert_true(vg_event_wait(p.s[1].g, event, p.s[1].qp->handle, VGT_WAIT_MS));
     }
 }
 
 static struct vg_wr basic_wr(uint64_t wr_id, uint32_t opcode,
                              const struct pvrdma_sge *sge)
 {
-    struct vg_wr wr = {.wr_id = wr_id, .opcode = opcode, .nsge = 1, .sge = sge,
+    struct vg_wr wr = {.wr_id = wr_id,
+                       .opcode = opcode,
+                       .nsge = 1,
+                       .sge = sge,
                        .remote_addr = p.s[1].mr->buf->va,
                        .rkey = p.s[1].mr->rkey};
 
@@ -80,8 +82,8 @@ static void test_loc_len(void)
     struct vg_mr *mr;
 
     open_pair();
-    mr = vg_mr_new(p.s[0].pd, vg_buf_new_alias(p.s[0].g, 0x7e0000000000ull, gib,
-                                               16), VG_ACCESS_ALL);
+    mr = vg_mr_new(p.s[0].pd, vg_buf_new_alias(p.s[0].g, 0x7e0000000000ull, gib, 16),
+                   VG_ACCESS_ALL);
     vgt_recv(&p.s[1], 1, 0, 100);
     sge[0] = sge[1] = vg_sge(mr, 0, gib);
     sge[2] = vg_sge(mr, 0, 1);
@@ -96,8 +98,8 @@ static void test_loc_len(void)
 
 static void test_loc_qp_op(void)
 {
-    static const uint32_t opcodes[] = {7, 8, 9, 10, 11, 12, 16, 17, 255,
-                                       0x80000002u, 0xffffffffu};
+    static const uint32_t opcodes[] = {7,  8,  9,   10,          11,         12,
+                                       16, 17, 255, 0x80000002u, 0xffffffffu};
     struct pvrdma_sge sge[4];
     struct vg_wr wr;
 
@@ -232,12 +234,10 @@ static void test_rem_inv_req(void)
         uint32_t opcode, access, misalign;
         bool no_rd_atomic;
     } row[] = {
-        {PVRDMA_WR_RDMA_WRITE, VG_ACCESS_ALL & ~PVRDMA_ACCESS_REMOTE_WRITE, 0,
+        {PVRDMA_WR_RDMA_WRITE, VG_ACCESS_ALL & ~PVRDMA_ACCESS_REMOTE_WRITE, 0, false},
+        {PVRDMA_WR_RDMA_READ, VG_ACCESS_ALL & ~PVRDMA_ACCESS_REMOTE_READ, 0, false},
+        {PVRDMA_WR_ATOMIC_FETCH_AND_ADD, VG_ACCESS_ALL & ~PVRDMA_ACCESS_REMOTE_ATOMIC, 0,
          false},
-        {PVRDMA_WR_RDMA_READ, VG_ACCESS_ALL & ~PVRDMA_ACCESS_REMOTE_READ, 0,
-         false},
-        {PVRDMA_WR_ATOMIC_FETCH_AND_ADD,
-         VG_ACCESS_ALL & ~PVRDMA_ACCESS_REMOTE_ATOMIC, 0, false},
         {PVRDMA_WR_ATOMIC_CMP_AND_SWP, VG_ACCESS_ALL, 1, false},
         {PVRDMA_WR_ATOMIC_FETCH_AND_ADD, VG_ACCESS_ALL, 4, false},
         {PVRDMA_WR_RDMA_READ, VG_ACCESS_ALL, 0, true},
@@ -246,8 +246,10 @@ static void test_rem_inv_req(void)
 
     open_pair();
     for (unsigned i = 0; i < G_N_ELEMENTS(row); i++) {
-        struct vg_conn c = {.access = row[i].access, .zero_counts = true,
-                            .retry_cnt = 7, .rnr_retry = 7,
+        struct vg_conn c = {.access = row[i].access,
+                            .zero_counts = true,
+                            .retry_cnt = 7,
+                            .rnr_retry = 7,
                             .max_rd_atomic = 16,
                             .max_dest_rd_atomic = row[i].no_rd_atomic ? 0 : 16};
         struct pvrdma_sge sge = vg_sge(p.s[0].mr, 0, 8);
@@ -277,15 +279,14 @@ static void test_rem_access(void)
     other = vg_pd_new(p.s[1].g);
     kernel = vg_pd_new_kernel(p.s[1].g);
     foreign = vg_mr_alloc(other, p.s[1].mr->buf->va, 8192, VG_ACCESS_ALL);
-    weak = vg_mr_alloc(p.s[1].pd, p.s[1].mr->buf->va, 8192,
-                       PVRDMA_ACCESS_LOCAL_WRITE);
+    weak = vg_mr_alloc(p.s[1].pd, p.s[1].mr->buf->va, 8192, PVRDMA_ACCESS_LOCAL_WRITE);
     gone = vg_mr_alloc(p.s[1].pd, p.s[1].mr->buf->va, 8192, VG_ACCESS_ALL);
     dma = vg_mr_new_dma(kernel);
     for (unsigned op = 0; op < G_N_ELEMENTS(ops); op++) {
         for (unsigned i = 0; i < 8; i++) {
             struct pvrdma_sge sge = vg_sge(p.s[0].mr, 0, 8);
             struct vg_wr wr = basic_wr(i, ops[op], &sge);
-            uint32_t keys[] = {wr.rkey, wr.rkey, foreign->rkey, weak->rkey,
+            uint32_t keys[] = {wr.rkey,    wr.rkey,   foreign->rkey,      weak->rkey,
                                gone->rkey, dma->rkey, wr.rkey ^ 0x123400, 0};
 
             wr.rkey = keys[i];
@@ -295,8 +296,7 @@ static void test_rem_access(void)
                 wr.remote_addr = -8ull;
             } else if (i == 4 && op == 0) {
                 vg_mr_free(gone); /* stale from here on */
-                gone = vg_mr_alloc(p.s[1].pd, p.s[1].mr->buf->va, 8192,
-                                   VG_ACCESS_ALL);
+                gone = vg_mr_alloc(p.s[1].pd, p.s[1].mr->buf->va, 8192, VG_ACCESS_ALL);
             } else if (i == 4) {
                 continue;
             } else if (i == 5) {
@@ -304,8 +304,7 @@ static void test_rem_access(void)
             }
             vgt_recv(&p.s[1], 9, 4096, 100);
             post_one(&wr);
-            expect_failure(i, PVRDMA_WC_REM_ACCESS_ERR, PVRDMA_QPS_ERR,
-                           ACCESS_EVENT);
+            expect_failure(i, PVRDMA_WC_REM_ACCESS_ERR, PVRDMA_QPS_ERR, ACCESS_EVENT);
             vgt_expect(p.s[1].rcq, 9, PVRDMA_WC_WR_FLUSH_ERR);
             vgt_pair_reconnect(&p, NULL);
         }
@@ -334,8 +333,8 @@ static void unanswered(unsigned how)
     g_assert_cmpint(vg_qp_to_reset(b->qp), ==, 0);
     g_assert_cmpint(vg_qp_to_init(a->qp, &c), ==, 0);
     g_assert_cmpint(vg_qp_to_rtr(a->qp, how == 0 ? &nobody : &b->g->gid,
-                                 how == 1 ? b->qp->qpn ^ 0x7ff : b->qp->qpn, 0,
-                                 &c), ==, 0);
+                                 how == 1 ? b->qp->qpn ^ 0x7ff : b->qp->qpn, 0, &c),
+                    ==, 0);
     g_assert_cmpint(vg_qp_to_rts(a->qp, 1000, &c), ==, 0);
     if (how >= 3) { /* 2: it stays in RESET */
         g_assert_cmpint(vg_qp_to_init(b->qp, &c), ==, 0);
@@ -343,7 +342,8 @@ static void unanswered(unsigned how)
     if (how >= 4) { /* 4: wrong PSN; 5: connected to somebody else; 6: ERR */
         g_assert_cmpint(vg_qp_to_rtr(b->qp, &a->g->gid,
                                      a->qp->qpn ^ (how == 5 ? 0x700 : 0),
-                                     how == 4 ? 1001 : 1000, &c), ==, 0);
+                                     how == 4 ? 1001 : 1000, &c),
+                        ==, 0);
     }
     if (how >= 6) {
         g_assert_cmpint(vg_qp_to_state(b->qp, PVRDMA_QPS_ERR), ==, 0);
@@ -370,8 +370,10 @@ static void test_retry_exc(void)
 static void test_retry_never(void)
 {
     struct vgt_side *a, *b;
-    struct pvrdma_qp_attr attr = {.qp_state = PVRDMA_QPS_RTS, .timeout = 0,
-                                  .retry_cnt = 1, .rnr_retry = 7,
+    struct pvrdma_qp_attr attr = {.qp_state = PVRDMA_QPS_RTS,
+                                  .timeout = 0,
+                                  .retry_cnt = 1,
+                                  .rnr_retry = 7,
                                   .max_rd_atomic = 1};
     struct vgt_opts o = pair_opts;
 
@@ -380,19 +382,18 @@ static void test_retry_never(void)
     a = &p.s[0];
     b = &p.s[1];
     g_assert_cmpint(vg_qp_to_init(a->qp, NULL), ==, 0);
-    g_assert_cmpint(vg_qp_to_rtr(a->qp, &b->g->gid, b->qp->qpn, 0, NULL), ==,
-                    0);
+    g_assert_cmpint(vg_qp_to_rtr(a->qp, &b->g->gid, b->qp->qpn, 0, NULL), ==, 0);
     g_assert_cmpint(vg_modify_qp(a->g, a->qp->handle,
                                  PVRDMA_QP_STATE | PVRDMA_QP_TIMEOUT |
                                      PVRDMA_QP_RETRY_CNT | PVRDMA_QP_RNR_RETRY |
-                                     PVRDMA_QP_SQ_PSN |
-                                     PVRDMA_QP_MAX_RD_ATOMIC, &attr), ==, 0);
+                                     PVRDMA_QP_SQ_PSN | PVRDMA_QP_MAX_RD_ATOMIC,
+                                 &attr),
+                    ==, 0);
     vgt_send(a, 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, b, 0);
     vgt_expect_none(a->scq, 300);
     /* The peer appears, and the message gets through. */
     g_assert_cmpint(vg_qp_to_init(b->qp, NULL), ==, 0);
-    g_assert_cmpint(vg_qp_to_rtr(b->qp, &a->g->gid, a->qp->qpn, 0, NULL), ==,
-                    0);
+    g_assert_cmpint(vg_qp_to_rtr(b->qp, &a->g->gid, a->qp->qpn, 0, NULL), ==, 0);
     vgt_expect(a->scq, 1, PVRDMA_WC_SUCCESS);
     vgt_pair_close(&p);
 }
@@ -401,8 +402,11 @@ static void test_retry_never(void)
 
 static void test_rnr_exceeded(void)
 {
-    struct vg_conn c = {.zero_counts = true, .retry_cnt = 7, .rnr_retry = 2,
-                        .max_rd_atomic = 1, .max_dest_rd_atomic = 1,
+    struct vg_conn c = {.zero_counts = true,
+                        .retry_cnt = 7,
+                        .rnr_retry = 2,
+                        .max_rd_atomic = 1,
+                        .max_dest_rd_atomic = 1,
                         .min_rnr_timer = 20}; /* 10.24 ms */
     int64_t start;
 
@@ -429,8 +433,8 @@ static void test_rnr_wait(void)
 
     open_pair();
     g_assert_cmpint(vg_modify_qp(p.s[1].g, p.s[1].qp->handle,
-                                 PVRDMA_QP_MIN_RNR_TIMER | PVRDMA_QP_STATE,
-                                 &attr), ==, 0);
+                                 PVRDMA_QP_MIN_RNR_TIMER | PVRDMA_QP_STATE, &attr),
+                    ==, 0);
     for (unsigned i = 0; i < 3; i++) {
         vgt_fill(VG_MR_HOST(p.s[0].mr, 0), 3000, i);
         vgt_send(&p.s[0], i, PVRDMA_WR_SEND, VGT_SIG, 0, 3000, NULL, 0);
@@ -512,7 +516,8 @@ static void test_flush(void)
 /* 64 KiB that the VMM maps for reading only (a ROM), registered with all rights. */
 static uint32_t map_rom(struct vgt_side *s, int *fd, uint8_t **host)
 {
-    struct pvrdma_cmd_create_mr req = {.start = ROM_GPA, .length = 65536,
+    struct pvrdma_cmd_create_mr req = {.start = ROM_GPA,
+                                       .length = 65536,
                                        .access_flags = VG_ACCESS_ALL,
                                        .pd_handle = s->pd->handle,
                                        .nchunks = 16};
@@ -525,8 +530,8 @@ static uint32_t map_rom(struct vgt_side *s, int *fd, uint8_t **host)
     *host = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
     g_assert_true((void *)*host != MAP_FAILED);
     vgt_fill(*host, 65536, 4);
-    g_assert_cmpint(vg_dma_map(s->g, *fd, 0, ROM_GPA, 65536,
-                               VFIO_USER_DMA_READ_FLAG), ==, 0);
+    g_assert_cmpint(vg_dma_map(s->g, *fd, 0, ROM_GPA, 65536, VFIO_USER_DMA_READ_FLAG), ==,
+                    0);
     for (unsigned i = 0; i < 16; i++) {
         page[i] = ROM_GPA + i * 4096;
     }
@@ -548,16 +553,14 @@ static void test_rom(void)
     g_test_message("an MR over it is %s", key[0] ? "granted" : "refused");
     if (key[0] && key[1]) {
         struct pvrdma_sge sge = vg_sge(p.s[0].mr, 0, 5000);
-        struct pvrdma_sge rom = {.addr = ROM_GPA, .length = 5000,
-                                 .lkey = key[0]};
+        struct pvrdma_sge rom = {.addr = ROM_GPA, .length = 5000, .lkey = key[0]};
         struct vg_wr wr = basic_wr(1, PVRDMA_WR_RDMA_WRITE, &sge);
         struct pvrdma_cqe c;
 
         wr.remote_addr = ROM_GPA + 8;
         wr.rkey = key[1];
         for (unsigned i = 0; i < 2; i++) {
-            wr.opcode = i ? PVRDMA_WR_ATOMIC_FETCH_AND_ADD
-                          : PVRDMA_WR_RDMA_WRITE;
+            wr.opcode = i ? PVRDMA_WR_ATOMIC_FETCH_AND_ADD : PVRDMA_WR_RDMA_WRITE;
             sge.length = i ? 8 : 5000;
             post_one(&wr);
             g_assert_true(vg_cq_wait(p.s[0].scq, &c, VGT_WAIT_MS));

@@ -21,8 +21,8 @@
 
 struct stock {
     struct vguest *g;
-    bool mmap_seen;    /* then nothing is posted */
-    uint32_t msix_cap; /* offset in config space */
+    bool mmap_seen;            /* then nothing is posted */
+    uint32_t msix_cap;         /* offset in config space */
     int spare[PVRDMA_NUM_VEC]; /* the eventfds of masked vectors */
 };
 
@@ -45,15 +45,14 @@ static uint32_t cfg_read(struct stock *s, uint32_t off, uint32_t count)
 {
     uint32_t v = 0;
 
-    g_assert_cmpint(vg_region_read(s->g, VFIO_USER_REGION_CONFIG, off, &v,
-                                   count), ==, 0);
+    g_assert_cmpint(vg_region_read(s->g, VFIO_USER_REGION_CONFIG, off, &v, count), ==, 0);
     return v;
 }
 
 static void cfg_write(struct stock *s, uint32_t off, uint32_t v, uint32_t count)
 {
-    g_assert_cmpint(vg_region_write(s->g, VFIO_USER_REGION_CONFIG, off, &v,
-                                    count, false), ==, 0);
+    g_assert_cmpint(vg_region_write(s->g, VFIO_USER_REGION_CONFIG, off, &v, count, false),
+                    ==, 0);
 }
 
 static void version(struct stock *s)
@@ -84,20 +83,15 @@ struct piece {
 };
 
 static const struct piece board[] = {
-    {0, 0xc0000, true, false},
-    {0xc0000, 0x10000, false, true},
-    {0xd0000, 0x10000, true, true},
-    {0xe0000, 0x20000, true, false},
-    {0x100000, 63 * MEG, true, false},
-    {0xfd000000, 16 * MEG, false, false},
-    {0xfffc0000, 0x40000, false, true},
-    {VG_HIGH_GPA, 64 * MEG, true, false},
+    {0, 0xc0000, true, false},          {0xc0000, 0x10000, false, true},
+    {0xd0000, 0x10000, true, true},     {0xe0000, 0x20000, true, false},
+    {0x100000, 63 * MEG, true, false},  {0xfd000000, 16 * MEG, false, false},
+    {0xfffc0000, 0x40000, false, true}, {VG_HIGH_GPA, 64 * MEG, true, false},
 };
 
 static uint64_t piece_offset(struct vguest *g, const struct piece *p)
 {
-    return p->gpa < VG_HIGH_GPA ? p->gpa
-                                : p->gpa - VG_HIGH_GPA + g->opts.low_size;
+    return p->gpa < VG_HIGH_GPA ? p->gpa : p->gpa - VG_HIGH_GPA + g->opts.low_size;
 }
 
 /* Send without waiting; the replies are taken by collect(). */
@@ -115,16 +109,16 @@ static void send_map(struct stock *s, const struct piece *p, bool map)
     m.h.command = map ? VFIO_USER_DMA_MAP : VFIO_USER_DMA_UNMAP;
     m.h.size = HDR + (map ? sizeof(m.u.map) : sizeof(m.u.unmap));
     if (map) {
-        m.u.map = (struct vfio_user_dma_map){
-            .argsz = sizeof(m.u.map), .flags = p->readonly ? 1 : 3,
-            .offset = p->ram ? piece_offset(g, p) : 0, .addr = p->gpa,
-            .size = p->size};
+        m.u.map = (struct vfio_user_dma_map){.argsz = sizeof(m.u.map),
+                                             .flags = p->readonly ? 1 : 3,
+                                             .offset = p->ram ? piece_offset(g, p) : 0,
+                                             .addr = p->gpa,
+                                             .size = p->size};
     } else {
         m.u.unmap = (struct vfio_user_dma_unmap){
             .argsz = sizeof(m.u.unmap), .addr = p->gpa, .size = p->size};
     }
-    g_assert_cmpint(vg_raw_send(g->sock, &m, m.h.size, &g->memfd,
-                                map && p->ram), ==, 0);
+    g_assert_cmpint(vg_raw_send(g->sock, &m, m.h.size, &g->memfd, map && p->ram), ==, 0);
 }
 
 /* @n replies, in order, the last with the last id. */
@@ -198,13 +192,12 @@ static void get_region(struct stock *s, uint32_t index)
     }
 }
 
-static struct vfio_user_irq_info get_irq(struct stock *s, uint32_t index,
-                                         bool may_fail)
+static struct vfio_user_irq_info get_irq(struct stock *s, uint32_t index, bool may_fail)
 {
     struct vfio_user_irq_info i = {.argsz = sizeof(i), .index = index};
     struct vg_reply r;
-    int err = vg_request(s->g, VFIO_USER_DEVICE_GET_IRQ_INFO, 0, &i, sizeof(i),
-                         NULL, 0, &r);
+    int err =
+        vg_request(s->g, VFIO_USER_DEVICE_GET_IRQ_INFO, 0, &i, sizeof(i), NULL, 0, &r);
 
     if (err) {
         g_assert_true(may_fail);
@@ -241,8 +234,7 @@ static void find_msix(struct stock *s, const uint8_t *config)
     s->msix_cap = at;
     g_assert_cmpuint(cfg_read(s, at + 2, 2) & 0x7ff, ==, PVRDMA_NUM_VEC - 1);
     g_assert_cmpuint(cfg_read(s, at + 4, 4), ==, PVRDMA_BAR_MSIX);
-    g_assert_cmpuint(cfg_read(s, at + 8, 4), ==,
-                     PVRDMA_BAR_MSIX | PVRDMA_BAR_MSIX_PBA);
+    g_assert_cmpuint(cfg_read(s, at + 8, 4), ==, PVRDMA_BAR_MSIX | PVRDMA_BAR_MSIX_PBA);
     irq = get_irq(s, VFIO_USER_IRQ_MSIX, false);
     g_assert_cmpuint(irq.count, ==, PVRDMA_NUM_VEC);
     /* Bit 3, NORESIZE, would make it drop interrupts while vectors grow. */
@@ -271,8 +263,8 @@ static void realize(struct stock *s)
         }
     }
     get_irq(s, VFIO_USER_IRQ_ERR, true);
-    g_assert_cmpint(vg_region_read(s->g, VFIO_USER_REGION_CONFIG, 0, config,
-                                   sizeof(config)), ==, 0);
+    g_assert_cmpint(
+        vg_region_read(s->g, VFIO_USER_REGION_CONFIG, 0, config, sizeof(config)), ==, 0);
     g_assert_cmpuint(config[0] | config[1] << 8, ==, PVRDMA_PCI_VENDOR);
     g_assert_cmpuint(config[2] | config[3] << 8, ==, PVRDMA_PCI_DEVICE);
     rom_probe(s);
@@ -285,12 +277,12 @@ static void realize(struct stock *s)
 
 /* ---- a running machine ---- */
 
-static void set_irq(struct stock *s, uint32_t start, uint32_t count,
-                    const int *fd)
+static void set_irq(struct stock *s, uint32_t start, uint32_t count, const int *fd)
 {
-    g_assert_cmpint(vg_set_irqs(s->g, VFIO_USER_IRQ_DATA_EVENTFD |
-                                VFIO_USER_IRQ_ACTION_TRIGGER, start, count, fd,
-                                fd ? count : 0), ==, 0);
+    g_assert_cmpint(vg_set_irqs(s->g,
+                                VFIO_USER_IRQ_DATA_EVENTFD | VFIO_USER_IRQ_ACTION_TRIGGER,
+                                start, count, fd, fd ? count : 0),
+                    ==, 0);
 }
 
 static void msix_enable(struct stock *s)
@@ -315,8 +307,9 @@ static void msix_disable(struct stock *s, bool config)
     for (uint32_t i = 0; i < PVRDMA_NUM_VEC; i++) {
         set_irq(s, i, 1, &s->spare[i]);
     }
-    g_assert_cmpint(vg_set_irqs(s->g, VFIO_USER_IRQ_DATA_NONE |
-                                VFIO_USER_IRQ_ACTION_TRIGGER, 0, 0, NULL, 0),
+    g_assert_cmpint(vg_set_irqs(s->g,
+                                VFIO_USER_IRQ_DATA_NONE | VFIO_USER_IRQ_ACTION_TRIGGER, 0,
+                                0, NULL, 0),
                     ==, 0);
     cfg_read(s, 0x3d, 1);
 }
@@ -351,8 +344,9 @@ static void place_bars(struct stock *s)
 static void ring(struct stock *s, uint32_t off, uint32_t value)
 {
     g_assert_cmpint(vg_region_write(s->g, PVRDMA_BAR_UAR,
-                                    s->g->uar_page * PVRDMA_PAGE_SIZE + off,
-                                    &value, 4, !s->mmap_seen), ==, 0);
+                                    s->g->uar_page * PVRDMA_PAGE_SIZE + off, &value, 4,
+                                    !s->mmap_seen),
+                    ==, 0);
 }
 
 /* 200 writes in one message, never answered. */
@@ -366,12 +360,13 @@ static void ring_multi(struct stock *s, uint32_t off, uint32_t value)
     for (unsigned i = 0; i < VFIO_USER_MULTI_MAX; i++) {
         msg.one[i] = (struct vfio_user_write_one){
             .offset = s->g->uar_page * PVRDMA_PAGE_SIZE + off,
-            .region = PVRDMA_BAR_UAR, .count = 4};
+            .region = PVRDMA_BAR_UAR,
+            .count = 4};
         memcpy(msg.one[i].data, &value, 4);
     }
-    g_assert_cmpint(vg_request(s->g, VFIO_USER_REGION_WRITE_MULTI,
-                               VFIO_USER_NO_REPLY, &msg, sizeof(msg), NULL, 0,
-                               NULL), ==, 0);
+    g_assert_cmpint(vg_request(s->g, VFIO_USER_REGION_WRITE_MULTI, VFIO_USER_NO_REPLY,
+                               &msg, sizeof(msg), NULL, 0, NULL),
+                    ==, 0);
 }
 
 static void poll_until(struct stock *s, struct vg_cq *cq, uint64_t wr_id)
@@ -407,8 +402,7 @@ static void traffic(struct stock *s)
         }
         vgt_send(&side, i, PVRDMA_WR_SEND, VGT_SIG, 0, 20000, NULL, 0);
         if (i % 50 == 49) {
-            g_assert_cmpuint(vg_irq_wait(s->g, PVRDMA_VEC_CQ, VGT_WAIT_MS), >,
-                             0);
+            g_assert_cmpuint(vg_irq_wait(s->g, PVRDMA_VEC_CQ, VGT_WAIT_MS), >, 0);
         } else if (i % 50 == 10) {
             ring_multi(s, PVRDMA_UAR_QP, side.qp->handle | PVRDMA_UAR_QP_SEND);
         }
@@ -432,14 +426,13 @@ static void odd_accesses(struct stock *s)
     for (uint32_t bar = 0; bar < 3; bar++) {
         for (unsigned i = 0; i < G_N_ELEMENTS(sizes); i++) {
             for (uint64_t off = 0x40; off < 0x48; off++) {
-                g_assert_cmpint(vg_region_read(s->g, bar, off, &v, sizes[i]),
-                                >=, 0);
+                g_assert_cmpint(vg_region_read(s->g, bar, off, &v, sizes[i]), >=, 0);
             }
         }
     }
     /* Pending bits: the client asks us, and must not see an error. */
-    g_assert_cmpint(vg_region_read(s->g, PVRDMA_BAR_MSIX, PVRDMA_BAR_MSIX_PBA,
-                                   &v, 8), ==, 0);
+    g_assert_cmpint(vg_region_read(s->g, PVRDMA_BAR_MSIX, PVRDMA_BAR_MSIX_PBA, &v, 8), ==,
+                    0);
     g_assert_cmpuint(v, ==, 0);
 }
 
@@ -530,8 +523,8 @@ static void test_exit_anywhere(void)
             struct vfio_user_version v = {0, 0};
 
             g_assert_cmpint(vg_connect(s.g), ==, 0);
-            if (step == 0 || vg_request(s.g, VFIO_USER_VERSION, 0, &v,
-                                        sizeof(v), NULL, 0, &r) == 0) {
+            if (step == 0 ||
+                vg_request(s.g, VFIO_USER_VERSION, 0, &v, sizeof(v), NULL, 0, &r) == 0) {
                 if (step) {
                     vg_reply_clear(&r);
                 }
@@ -548,8 +541,8 @@ static void test_exit_anywhere(void)
         if (step > 2) {
             uint8_t config[256];
 
-            g_assert_cmpint(vg_region_read(s.g, VFIO_USER_REGION_CONFIG, 0,
-                                           config, 256), ==, 0);
+            g_assert_cmpint(vg_region_read(s.g, VFIO_USER_REGION_CONFIG, 0, config, 256),
+                            ==, 0);
             find_msix(&s, config);
             place_bars(&s);
         }
@@ -577,11 +570,10 @@ static void test_posted_order(void)
     uint32_t v;
 
     for (uint32_t i = 1; i <= 1000; i++) {
-        g_assert_cmpint(vg_region_write(g, PVRDMA_BAR_REG, PVRDMA_REG_IMR, &i,
-                                        4, true), ==, 0);
+        g_assert_cmpint(vg_region_write(g, PVRDMA_BAR_REG, PVRDMA_REG_IMR, &i, 4, true),
+                        ==, 0);
     }
-    g_assert_cmpint(vg_region_read(g, PVRDMA_BAR_REG, PVRDMA_REG_IMR, &v, 4),
-                    ==, 0);
+    g_assert_cmpint(vg_region_read(g, PVRDMA_BAR_REG, PVRDMA_REG_IMR, &v, 4), ==, 0);
     g_assert_cmpuint(v, ==, 1000);
     vguest_free(g);
 }
@@ -590,10 +582,8 @@ int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 120);
     vgt_daemon = vg_daemon_start(NULL);
-    g_test_add_data_func("/stock/replay/as-asked", GUINT_TO_POINTER(0),
-                         test_replay);
-    g_test_add_data_func("/stock/replay/posted", GUINT_TO_POINTER(1),
-                         test_replay);
+    g_test_add_data_func("/stock/replay/as-asked", GUINT_TO_POINTER(0), test_replay);
+    g_test_add_data_func("/stock/replay/posted", GUINT_TO_POINTER(1), test_replay);
     g_test_add_func("/stock/exit-anywhere", test_exit_anywhere);
     g_test_add_func("/stock/posted-order", test_posted_order);
     return vgt_run();

@@ -37,8 +37,7 @@ static enum kind op_kind(unsigned dir, unsigned q, uint64_t k)
     return op_hash(dir, q, k) % K_COUNT;
 }
 
-static uint32_t op_len(const struct vgt_traffic *t, unsigned dir, unsigned q,
-                       uint64_t k)
+static uint32_t op_len(const struct vgt_traffic *t, unsigned dir, unsigned q, uint64_t k)
 {
     uint64_t h = op_hash(dir, q, k) >> 8;
     uint32_t max = t->slot - 8; /* the rest is for odd addresses */
@@ -50,8 +49,7 @@ static uint32_t op_len(const struct vgt_traffic *t, unsigned dir, unsigned q,
     return h & 1 ? h / 2 % MIN(max + 1, 257) : h / 2 % (max + 1);
 }
 
-static uint64_t area(const struct vgt_traffic *t, unsigned dir, unsigned q,
-                     bool dst)
+static uint64_t area(const struct vgt_traffic *t, unsigned dir, unsigned q, bool dst)
 {
     uint64_t size = (uint64_t)t->depth * t->slot;
 
@@ -70,9 +68,8 @@ static uint64_t slot_off(const struct vgt_traffic *t, unsigned dir, unsigned q,
     return off;
 }
 
-void vgt_traffic_open(struct vgt_traffic *t, unsigned a, unsigned b,
-                      unsigned nqp, unsigned depth, uint32_t slot,
-                      const struct vgt_opts *opts)
+void vgt_traffic_open(struct vgt_traffic *t, unsigned a, unsigned b, unsigned nqp,
+                      unsigned depth, uint32_t slot, const struct vgt_opts *opts)
 {
     static const struct vgt_opts none;
     const struct vgt_opts *o = opts ? opts : &none;
@@ -88,8 +85,7 @@ void vgt_traffic_open(struct vgt_traffic *t, unsigned a, unsigned b,
     for (unsigned i = 0; i < 2; i++) {
         struct vgt_side *s = &t->s[i];
 
-        s->g = i && a == b ? t->s[0].g
-                           : vguest_new(vgt_daemon, vm[i], &o->guest[i]);
+        s->g = i && a == b ? t->s[0].g : vguest_new(vgt_daemon, vm[i], &o->guest[i]);
         s->pd = vg_pd_new(s->g);
         s->scq = vg_cq_new(s->pd, nqp * depth);
         s->rcq = vg_cq_new(s->pd, nqp * depth);
@@ -129,9 +125,12 @@ static void post(struct vgt_traffic *t, unsigned dir, unsigned q, uint64_t k)
     uint64_t id = (uint64_t)q << 48 | k;
     uint64_t seed = op_hash(dir, q, k);
     struct pvrdma_sge sge = vg_sge(tx->mr, src, len);
-    struct vg_wr wr = {.wr_id = id, .opcode = kind_opcode[kind],
-                       .flags = PVRDMA_SEND_SIGNALED, .imm = (uint32_t)k,
-                       .nsge = 1, .sge = &sge,
+    struct vg_wr wr = {.wr_id = id,
+                       .opcode = kind_opcode[kind],
+                       .flags = PVRDMA_SEND_SIGNALED,
+                       .imm = (uint32_t)k,
+                       .nsge = 1,
+                       .sge = &sge,
                        .remote_addr = rx->mr->buf->va + dst,
                        .rkey = rx->mr->rkey};
 
@@ -163,8 +162,7 @@ static void check_cqe(const struct pvrdma_cqe *cqe)
     }
 }
 
-static void on_send_cqe(struct vgt_traffic *t, unsigned dir,
-                        const struct pvrdma_cqe *cqe)
+static void on_send_cqe(struct vgt_traffic *t, unsigned dir, const struct pvrdma_cqe *cqe)
 {
     unsigned q = cqe->wr_id >> 48;
     uint64_t k = cqe->wr_id & 0xffffffffffffull;
@@ -180,16 +178,13 @@ static void on_send_cqe(struct vgt_traffic *t, unsigned dir,
         uint32_t len = op_len(t, dir, q, k);
 
         g_assert_cmpuint(cqe->byte_len, ==, len);
-        vgt_check(VG_MR_HOST(t->s[dir].mr, slot_off(t, dir, q, k, false)), len,
-                  seed);
+        vgt_check(VG_MR_HOST(t->s[dir].mr, slot_off(t, dir, q, k, false)), len, seed);
     } else if (kind == K_FAA) {
         uint64_t got;
 
-        memcpy(&got, VG_MR_HOST(t->s[dir].mr, slot_off(t, dir, q, k, false)),
-               8);
+        memcpy(&got, VG_MR_HOST(t->s[dir].mr, slot_off(t, dir, q, k, false)), 8);
         g_assert_cmpuint(got, ==, seed);
-        memcpy(&got, VG_MR_HOST(t->s[1 - dir].mr, slot_off(t, dir, q, k, true)),
-               8);
+        memcpy(&got, VG_MR_HOST(t->s[1 - dir].mr, slot_off(t, dir, q, k, true)), 8);
         g_assert_cmpuint(got, ==, seed + k + 1);
     }
     if (t->depth == 1) {
@@ -199,8 +194,7 @@ static void on_send_cqe(struct vgt_traffic *t, unsigned dir,
     }
 }
 
-static void on_recv_cqe(struct vgt_traffic *t, unsigned dir,
-                        const struct pvrdma_cqe *cqe)
+static void on_recv_cqe(struct vgt_traffic *t, unsigned dir, const struct pvrdma_cqe *cqe)
 {
     unsigned q = cqe->wr_id >> 48;
     uint64_t k = cqe->wr_id & 0xffffffffffffull;
@@ -215,8 +209,7 @@ static void on_recv_cqe(struct vgt_traffic *t, unsigned dir,
     g_assert_cmpuint(cqe->qp, ==, l->rx->handle);
     g_assert_cmpuint(cqe->byte_len, ==, len);
     g_assert_cmpuint(cqe->opcode, ==,
-                     kind == K_WRITE_IMM ? PVRDMA_WC_RECV_RDMA_WITH_IMM
-                                         : PVRDMA_WC_RECV);
+                     kind == K_WRITE_IMM ? PVRDMA_WC_RECV_RDMA_WITH_IMM : PVRDMA_WC_RECV);
     if (kind != K_SEND) {
         g_assert_cmpuint(cqe->wc_flags & PVRDMA_WC_FLAG_IMM, !=, 0);
         g_assert_cmpuint(cqe->imm_data, ==, (uint32_t)k);
@@ -236,12 +229,10 @@ static bool may_post(const struct vgt_traffic *t, unsigned dir, unsigned q)
         return true;
     }
     old = k - t->depth;
-    return l->sent > old &&
-           (!uses_recv(op_kind(dir, q, old)) || l->recvd > old);
+    return l->sent > old && (!uses_recv(op_kind(dir, q, old)) || l->recvd > old);
 }
 
-static bool lane_done(const struct vgt_traffic *t, unsigned dir, unsigned q,
-                      uint64_t end)
+static bool lane_done(const struct vgt_traffic *t, unsigned dir, unsigned q, uint64_t end)
 {
     const struct vgt_lane *l = &t->lane[dir][q];
 
@@ -291,8 +282,7 @@ void vgt_traffic_run(struct vgt_traffic *t, uint64_t ops)
         } else if (++idle > 200) {
             if (vg_now_ns() - last > VGT_WAIT_MS * 1000000ll) {
                 vg_daemon_check(t->s[0].g->d);
-                g_error("traffic stands still after %" PRIu64 " operations",
-                        t->ops);
+                g_error("traffic stands still after %" PRIu64 " operations", t->ops);
             }
             usleep(20);
         } else {
@@ -333,6 +323,5 @@ double vgt_percentile(GArray *values, double percent)
         return 0;
     }
     g_array_sort(values, compare_double);
-    return g_array_index(values, double,
-                         (guint)((values->len - 1) * percent / 100));
+    return g_array_index(values, double, (guint)((values->len - 1) * percent / 100));
 }

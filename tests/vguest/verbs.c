@@ -45,8 +45,7 @@ struct vg_pd *vg_pd_new_kernel(struct vguest *g)
 void vg_pd_free(struct vg_pd *pd)
 {
     if (pd->g->up) {
-        g_assert_cmpint(vg_destroy(pd->g, PVRDMA_CMD_DESTROY_PD, pd->handle),
-                        ==, 0);
+        g_assert_cmpint(vg_destroy(pd->g, PVRDMA_CMD_DESTROY_PD, pd->handle), ==, 0);
     }
     g_free(pd);
 }
@@ -54,9 +53,11 @@ void vg_pd_free(struct vg_pd *pd)
 struct vg_mr *vg_mr_new(struct vg_pd *pd, struct vg_buf *buf, uint32_t access)
 {
     struct vg_mr *mr = g_new0(struct vg_mr, 1);
-    struct pvrdma_cmd_create_mr req = {
-        .start = buf->va, .length = buf->len, .pd_handle = pd->handle,
-        .access_flags = access, .nchunks = buf->npages};
+    struct pvrdma_cmd_create_mr req = {.start = buf->va,
+                                       .length = buf->len,
+                                       .pd_handle = pd->handle,
+                                       .access_flags = access,
+                                       .nchunks = buf->npages};
     struct pvrdma_resp_create_mr resp;
 
     mr->pd = pd;
@@ -69,8 +70,7 @@ struct vg_mr *vg_mr_new(struct vg_pd *pd, struct vg_buf *buf, uint32_t access)
     return mr;
 }
 
-struct vg_mr *vg_mr_alloc(struct vg_pd *pd, uint64_t va, uint64_t len,
-                          uint32_t access)
+struct vg_mr *vg_mr_alloc(struct vg_pd *pd, uint64_t va, uint64_t len, uint32_t access)
 {
     return vg_mr_new(pd, vg_buf_new(pd->g, va, len, VG_SCATTERED), access);
 }
@@ -79,8 +79,7 @@ struct vg_mr *vg_mr_new_dma(struct vg_pd *pd)
 {
     struct vg_mr *mr = g_new0(struct vg_mr, 1);
     struct pvrdma_cmd_create_mr req = {.pd_handle = pd->handle,
-                                       .access_flags =
-                                           PVRDMA_ACCESS_LOCAL_WRITE,
+                                       .access_flags = PVRDMA_ACCESS_LOCAL_WRITE,
                                        .flags = PVRDMA_MR_FLAG_DMA};
     struct pvrdma_resp_create_mr resp;
 
@@ -97,8 +96,7 @@ void vg_mr_free(struct vg_mr *mr)
     struct vguest *g = mr->pd->g;
 
     if (g->up) {
-        g_assert_cmpint(vg_destroy(g, PVRDMA_CMD_DESTROY_MR, mr->handle), ==,
-                        0);
+        g_assert_cmpint(vg_destroy(g, PVRDMA_CMD_DESTROY_MR, mr->handle), ==, 0);
     }
     if (mr->buf) {
         vg_pdir_free(g, mr->pdir, mr->buf->npages);
@@ -109,8 +107,8 @@ void vg_mr_free(struct vg_mr *mr)
 
 struct pvrdma_sge vg_sge(const struct vg_mr *mr, uint64_t offset, uint32_t len)
 {
-    struct pvrdma_sge s = {.addr = (mr->buf ? mr->buf->va : 0) + offset,
-                           .length = len, .lkey = mr->lkey};
+    struct pvrdma_sge s = {
+        .addr = (mr->buf ? mr->buf->va : 0) + offset, .length = len, .lkey = mr->lkey};
 
     return s;
 }
@@ -138,9 +136,9 @@ struct vg_cq *vg_cq_new(struct vg_pd *pd, uint32_t cqe)
     cq->g = g;
     cq->n = pow2_at_least(cqe);
     cq->uar_page = pd->uar_page;
-    cq->mem = vg_buf_new(g, 0, PVRDMA_PAGE_SIZE +
-                         (uint64_t)cq->n * sizeof(struct pvrdma_cqe),
-                         VG_SCATTERED);
+    cq->mem =
+        vg_buf_new(g, 0, PVRDMA_PAGE_SIZE + (uint64_t)cq->n * sizeof(struct pvrdma_cqe),
+                   VG_SCATTERED);
     cq_words(cq, g->ext && pd->uar_page == g->uar_page);
     req.reserved = cq->ext ? PVRDMA_EXT_OBJ_RING : 0;
     cq->pdir = req.pdir_dma = vg_pdir_new(g, cq->mem->page, cq->mem->npages);
@@ -158,8 +156,7 @@ void vg_cq_free(struct vg_cq *cq)
     struct vguest *g = cq->g;
 
     if (g->up) {
-        g_assert_cmpint(vg_destroy(g, PVRDMA_CMD_DESTROY_CQ, cq->handle), ==,
-                        0);
+        g_assert_cmpint(vg_destroy(g, PVRDMA_CMD_DESTROY_CQ, cq->handle), ==, 0);
     }
     vg_pdir_free(g, cq->pdir, cq->mem->npages);
     vg_buf_free(cq->mem);
@@ -218,9 +215,8 @@ void vg_cq_arm(struct vg_cq *cq, bool solicited_only)
 
     if (cq->ext) {
         if (solicited_only) {
-            __atomic_compare_exchange_n(cq->arm, &none, PVRDMA_EXT_ARM_SOLICITED,
-                                        false, __ATOMIC_RELEASE,
-                                        __ATOMIC_RELAXED);
+            __atomic_compare_exchange_n(cq->arm, &none, PVRDMA_EXT_ARM_SOLICITED, false,
+                                        __ATOMIC_RELEASE, __ATOMIC_RELAXED);
         } else {
             __atomic_store_n(cq->arm, PVRDMA_EXT_ARM_ANY, __ATOMIC_RELEASE);
         }
@@ -229,8 +225,7 @@ void vg_cq_arm(struct vg_cq *cq, bool solicited_only)
     }
     vg_doorbell(cq->g, cq->uar_page, PVRDMA_UAR_CQ,
                 cq->handle |
-                    (solicited_only ? PVRDMA_UAR_CQ_ARM_SOL
-                                    : PVRDMA_UAR_CQ_ARM));
+                    (solicited_only ? PVRDMA_UAR_CQ_ARM_SOL : PVRDMA_UAR_CQ_ARM));
 }
 
 /* ---- QP ---- */
@@ -249,14 +244,13 @@ static void qp_layout(struct vg_qp *qp, struct pvrdma_cmd_create_qp *req)
     qp->rq.n = o->recv_wr;
     qp->sq.wqe_size =
         pow2_at_least(sizeof(struct pvrdma_sq_wqe_hdr) +
-                      MAX(o->send_sge * sizeof(struct pvrdma_sge),
-                          o->max_inline));
+                      MAX(o->send_sge * sizeof(struct pvrdma_sge), o->max_inline));
     qp->rq.wqe_size = pow2_at_least(sizeof(struct pvrdma_rq_wqe_hdr) +
                                     o->recv_sge * sizeof(struct pvrdma_sge));
-    send_pages = ((uint64_t)qp->sq.n * qp->sq.wqe_size + PVRDMA_PAGE_SIZE - 1) /
-                 PVRDMA_PAGE_SIZE;
-    recv_pages = ((uint64_t)qp->rq.n * qp->rq.wqe_size + PVRDMA_PAGE_SIZE - 1) /
-                 PVRDMA_PAGE_SIZE;
+    send_pages =
+        ((uint64_t)qp->sq.n * qp->sq.wqe_size + PVRDMA_PAGE_SIZE - 1) / PVRDMA_PAGE_SIZE;
+    recv_pages =
+        ((uint64_t)qp->rq.n * qp->rq.wqe_size + PVRDMA_PAGE_SIZE - 1) / PVRDMA_PAGE_SIZE;
     qp->sq.first = PVRDMA_PAGE_SIZE;
     qp->rq.first = (1 + send_pages) * PVRDMA_PAGE_SIZE;
     req->max_send_wr = o->send_wr;
@@ -272,8 +266,7 @@ static bool qp_words(struct vg_qp *qp)
 {
     struct pvrdma_ring_state *st = (struct pvrdma_ring_state *)qp->mem->host;
     struct pvrdma_ext_ring *e = (struct pvrdma_ext_ring *)qp->mem->host;
-    bool ext = qp->g->ext && qp->pd->uar_page == qp->g->uar_page &&
-               !qp->opts.stock;
+    bool ext = qp->g->ext && qp->pd->uar_page == qp->g->uar_page && !qp->opts.stock;
 
     qp->sq.prod_tail = ext ? &e->tx_prod_tail.value : &st->tx.prod_tail;
     qp->sq.cons_head = ext ? &e->tx_cons_head.value : &st->tx.cons_head;
@@ -287,10 +280,10 @@ struct vg_qp *vg_qp_new(struct vg_pd *pd, struct vg_cq *scq, struct vg_cq *rcq,
 {
     struct vguest *g = pd->g;
     struct vg_qp *qp = g_new0(struct vg_qp, 1);
-    struct pvrdma_cmd_create_qp req = {
-        .pd_handle = pd->handle, .send_cq_handle = scq->handle,
-        .recv_cq_handle = rcq->handle,
-        .access_flags = PVRDMA_ACCESS_LOCAL_WRITE};
+    struct pvrdma_cmd_create_qp req = {.pd_handle = pd->handle,
+                                       .send_cq_handle = scq->handle,
+                                       .recv_cq_handle = rcq->handle,
+                                       .access_flags = PVRDMA_ACCESS_LOCAL_WRITE};
     struct pvrdma_resp_create_qp resp;
 
     qp->pd = pd;
@@ -325,8 +318,7 @@ void vg_qp_free(struct vg_qp *qp)
     struct vguest *g = qp->g;
 
     if (g->up) {
-        g_assert_cmpint(vg_destroy(g, PVRDMA_CMD_DESTROY_QP, qp->handle), ==,
-                        0);
+        g_assert_cmpint(vg_destroy(g, PVRDMA_CMD_DESTROY_QP, qp->handle), ==, 0);
     }
     vg_pdir_free(g, qp->pdir, qp->mem->npages);
     vg_buf_free(qp->mem);
@@ -339,8 +331,9 @@ int vg_qp_to_init(struct vg_qp *qp, const struct vg_conn *c)
 
     a.qp_access_flags = c && c->access ? c->access : VG_ACCESS_ALL;
     return vg_modify_qp(qp->g, qp->handle,
-                        PVRDMA_QP_STATE | PVRDMA_QP_PKEY_INDEX |
-                            PVRDMA_QP_PORT | PVRDMA_QP_ACCESS_FLAGS, &a);
+                        PVRDMA_QP_STATE | PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT |
+                            PVRDMA_QP_ACCESS_FLAGS,
+                        &a);
 }
 
 static uint8_t or_default(const struct vg_conn *c, uint8_t value, uint8_t def)
@@ -352,18 +345,19 @@ int vg_qp_to_rtr(struct vg_qp *qp, const struct pvrdma_gid *dgid, uint32_t dqpn,
                  uint32_t rq_psn, const struct vg_conn *c)
 {
     struct pvrdma_qp_attr a = {
-        .qp_state = PVRDMA_QPS_RTR, .path_mtu = PVRDMA_MTU_1024,
-        .dest_qp_num = dqpn, .rq_psn = rq_psn,
-        .ah_attr = {.dgid = *dgid, .hop_limit = 64, .ah_flags = 1,
-                    .port_num = 1}};
+        .qp_state = PVRDMA_QPS_RTR,
+        .path_mtu = PVRDMA_MTU_1024,
+        .dest_qp_num = dqpn,
+        .rq_psn = rq_psn,
+        .ah_attr = {.dgid = *dgid, .hop_limit = 64, .ah_flags = 1, .port_num = 1}};
 
     a.max_dest_rd_atomic = or_default(c, c ? c->max_dest_rd_atomic : 0, 16);
     a.min_rnr_timer = c && c->min_rnr_timer ? c->min_rnr_timer : 1;
     return vg_modify_qp(qp->g, qp->handle,
                         PVRDMA_QP_STATE | PVRDMA_QP_AV | PVRDMA_QP_PATH_MTU |
                             PVRDMA_QP_DEST_QPN | PVRDMA_QP_RQ_PSN |
-                            PVRDMA_QP_MAX_DEST_RD_ATOMIC |
-                            PVRDMA_QP_MIN_RNR_TIMER, &a);
+                            PVRDMA_QP_MAX_DEST_RD_ATOMIC | PVRDMA_QP_MIN_RNR_TIMER,
+                        &a);
 }
 
 int vg_qp_to_rts(struct vg_qp *qp, uint32_t sq_psn, const struct vg_conn *c)
@@ -375,9 +369,10 @@ int vg_qp_to_rts(struct vg_qp *qp, uint32_t sq_psn, const struct vg_conn *c)
     a.rnr_retry = or_default(c, c ? c->rnr_retry : 0, 7);
     a.max_rd_atomic = or_default(c, c ? c->max_rd_atomic : 0, 16);
     return vg_modify_qp(qp->g, qp->handle,
-                        PVRDMA_QP_STATE | PVRDMA_QP_TIMEOUT |
-                            PVRDMA_QP_RETRY_CNT | PVRDMA_QP_RNR_RETRY |
-                            PVRDMA_QP_SQ_PSN | PVRDMA_QP_MAX_RD_ATOMIC, &a);
+                        PVRDMA_QP_STATE | PVRDMA_QP_TIMEOUT | PVRDMA_QP_RETRY_CNT |
+                            PVRDMA_QP_RNR_RETRY | PVRDMA_QP_SQ_PSN |
+                            PVRDMA_QP_MAX_RD_ATOMIC,
+                        &a);
 }
 
 int vg_qp_to_state(struct vg_qp *qp, enum pvrdma_qp_state state)
@@ -406,8 +401,9 @@ void vg_qp_connect(struct vg_qp *a, struct vg_qp *b, const struct vg_conn *c)
         struct vg_qp *peer = qp[1 - i];
 
         g_assert_cmpint(vg_qp_to_init(qp[i], c), ==, 0);
-        g_assert_cmpint(vg_qp_to_rtr(qp[i], &peer->g->gid, peer->qpn,
-                                     peer->qpn & 0xffffff, c), ==, 0);
+        g_assert_cmpint(
+            vg_qp_to_rtr(qp[i], &peer->g->gid, peer->qpn, peer->qpn & 0xffffff, c), ==,
+            0);
     }
     for (unsigned i = 0; i < n; i++) {
         g_assert_cmpint(vg_qp_to_rts(qp[i], qp[i]->qpn & 0xffffff, c), ==, 0);
@@ -459,8 +455,7 @@ static void fill_send(struct vg_qp *qp, const struct vg_wr *wr)
     if (wr->inline_data) {
         w->num_sge = 0;
         w->total_len = wr->inline_len;
-        memcpy(w + 1, wr->inline_data,
-               MIN(wr->inline_len, qp->sq.wqe_size - sizeof(*w)));
+        memcpy(w + 1, wr->inline_data, MIN(wr->inline_len, qp->sq.wqe_size - sizeof(*w)));
         return;
     }
     memcpy(w + 1, wr->sge, MIN(wr->nsge, qp->opts.send_sge) * sizeof(*wr->sge));
@@ -475,16 +470,14 @@ static void fill_recv(struct vg_qp *qp, const struct vg_wr *wr)
     memcpy(w + 1, wr->sge, MIN(wr->nsge, qp->opts.recv_sge) * sizeof(*wr->sge));
 }
 
-static unsigned queue(struct vg_qp *qp, struct vg_wq *wq,
-                      const struct vg_wr *wr, unsigned n,
-                      void (*fill)(struct vg_qp *, const struct vg_wr *))
+static unsigned queue(struct vg_qp *qp, struct vg_wq *wq, const struct vg_wr *wr,
+                      unsigned n, void (*fill)(struct vg_qp *, const struct vg_wr *))
 {
     unsigned i;
 
     for (i = 0; i < n && !wq_full(wq); i++) {
         fill(qp, &wr[i]);
-        __atomic_store_n(wq->prod_tail,
-                         pvrdma_idx_next(*wq->prod_tail, wq->n),
+        __atomic_store_n(wq->prod_tail, pvrdma_idx_next(*wq->prod_tail, wq->n),
                          __ATOMIC_RELEASE);
     }
     return i;
@@ -502,14 +495,12 @@ unsigned vg_queue_recv(struct vg_qp *qp, const struct vg_wr *wr, unsigned n)
 
 void vg_ring_send(struct vg_qp *qp)
 {
-    vg_doorbell(qp->g, qp->pd->uar_page, PVRDMA_UAR_QP,
-                qp->handle | PVRDMA_UAR_QP_SEND);
+    vg_doorbell(qp->g, qp->pd->uar_page, PVRDMA_UAR_QP, qp->handle | PVRDMA_UAR_QP_SEND);
 }
 
 void vg_ring_recv(struct vg_qp *qp)
 {
-    vg_doorbell(qp->g, qp->pd->uar_page, PVRDMA_UAR_QP,
-                qp->handle | PVRDMA_UAR_QP_RECV);
+    vg_doorbell(qp->g, qp->pd->uar_page, PVRDMA_UAR_QP, qp->handle | PVRDMA_UAR_QP_RECV);
 }
 
 unsigned vg_post_send(struct vg_qp *qp, const struct vg_wr *wr, unsigned n)

@@ -113,18 +113,21 @@ void vgt_expect_none(struct vg_cq *cq, int ms)
     struct pvrdma_cqe cqe;
 
     if (vg_cq_wait(cq, &cqe, ms)) {
-        g_error("unexpected completion: wr_id %" PRIu64 ", status %u",
-                cqe.wr_id, cqe.status);
+        g_error("unexpected completion: wr_id %" PRIu64 ", status %u", cqe.wr_id,
+                cqe.status);
     }
 }
 
-void vgt_send(struct vgt_side *s, uint64_t wr_id, uint32_t opcode,
-              uint32_t flags, uint64_t off, uint32_t len,
-              const struct vgt_side *peer, uint64_t remote_off)
+void vgt_send(struct vgt_side *s, uint64_t wr_id, uint32_t opcode, uint32_t flags,
+              uint64_t off, uint32_t len, const struct vgt_side *peer,
+              uint64_t remote_off)
 {
     struct pvrdma_sge sge = vg_sge(s->mr, off, len);
-    struct vg_wr wr = {.wr_id = wr_id, .opcode = opcode, .flags = flags,
-                       .imm = 0x01020304 + (uint32_t)wr_id, .nsge = 1,
+    struct vg_wr wr = {.wr_id = wr_id,
+                       .opcode = opcode,
+                       .flags = flags,
+                       .imm = 0x01020304 + (uint32_t)wr_id,
+                       .nsge = 1,
                        .sge = &sge};
 
     if (peer) {
@@ -144,8 +147,7 @@ void vgt_recv(struct vgt_side *s, uint64_t wr_id, uint64_t off, uint32_t len)
 
 /* ---- pairs ---- */
 
-static void side_fill(struct vgt_side *s, const struct vgt_opts *o,
-                      unsigned which)
+static void side_fill(struct vgt_side *s, const struct vgt_opts *o, unsigned which)
 {
     s->pd = vg_pd_new(s->g);
     s->scq = vg_cq_new(s->pd, o->cqe ? o->cqe : 256);
@@ -249,17 +251,15 @@ void vgt_usage_returns(const struct vg_usage *want)
         }
         g_usleep(10000);
     }
-    g_error("the daemon holds %u fds, %u maps, %u threads; expected %u, %u, %u",
-            now.fds, now.maps, now.threads, want->fds, want->maps,
-            want->threads);
+    g_error("the daemon holds %u fds, %u maps, %u threads; expected %u, %u, %u", now.fds,
+            now.maps, now.threads, want->fds, want->maps, want->threads);
 }
 
 void vgt_assert_no_objects(const char *vm)
 {
     static const char *const kinds[] = {"pds", "mrs", "cqs", "qps"};
     JsonNode *status = vg_daemon_status(vgt_daemon);
-    JsonObject *o = json_object_get_object_member(vg_status_vm(status, vm),
-                                                  "objects");
+    JsonObject *o = json_object_get_object_member(vg_status_vm(status, vm), "objects");
 
     g_assert_nonnull(o);
     for (unsigned i = 0; i < G_N_ELEMENTS(kinds); i++) {

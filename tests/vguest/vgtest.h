@@ -81,9 +81,9 @@ struct pvrdma_cqe vgt_expect(struct vg_cq *cq, uint64_t wr_id,
 void vgt_expect_none(struct vg_cq *cq, int ms);
 
 /* Short forms for one WR with at most one SGE. */
-void vgt_send(struct vgt_side *s, uint64_t wr_id, uint32_t opcode,
-              uint32_t flags, uint64_t off, uint32_t len,
-              const struct vgt_side *peer, uint64_t remote_off);
+void vgt_send(struct vgt_side *s, uint64_t wr_id, uint32_t opcode, uint32_t flags,
+              uint64_t off, uint32_t len, const struct vgt_side *peer,
+              uint64_t remote_off);
 void vgt_recv(struct vgt_side *s, uint64_t wr_id, uint64_t off, uint32_t len);
 #define VGT_SIG PVRDMA_SEND_SIGNALED
 
@@ -99,13 +99,13 @@ struct vgt_lane {
 };
 
 struct vgt_traffic {
-    struct vgt_side s[2];   /* qp is not used */
+    struct vgt_side s[2]; /* qp is not used */
     unsigned nqp, depth;
-    uint32_t slot;          /* bytes per operation at most */
+    uint32_t slot; /* bytes per operation at most */
     struct vg_qp *qp[2][VGT_MAX_QPS];
     struct vgt_lane lane[2][VGT_MAX_QPS];
     GRand *rand;
-    GArray *latency;        /* of double, us; of operations with depth 1 */
+    GArray *latency; /* of double, us; of operations with depth 1 */
     uint64_t ops, bytes;
     int64_t *posted_at;
 };
@@ -115,9 +115,8 @@ struct vgt_traffic {
  * flight each: SEND, SEND_IMM, WRITE_IMM, READ and FAA with random sizes up to
  * @slot, every byte checked on arrival.
  */
-void vgt_traffic_open(struct vgt_traffic *t, unsigned a, unsigned b,
-                      unsigned nqp, unsigned depth, uint32_t slot,
-                      const struct vgt_opts *opts);
+void vgt_traffic_open(struct vgt_traffic *t, unsigned a, unsigned b, unsigned nqp,
+                      unsigned depth, uint32_t slot, const struct vgt_opts *opts);
 /* Run until each lane has done @ops more operations. */
 void vgt_traffic_run(struct vgt_traffic *t, uint64_t ops);
 void vgt_traffic_close(struct vgt_traffic *t);

@@ -43,15 +43,15 @@
 /* ---- the daemon under test ---- */
 
 struct vg_daemon_opts {
-    unsigned n_vms;   /* vm0, vm1, ...; VM i holds addresses 10.0.0.(i+1) */
-    unsigned workers; /* 0: VGUEST_WORKERS, or the daemon's default */
-    int poll_us;      /* < 0: the daemon's default */
+    unsigned n_vms;          /* vm0, vm1, ...; VM i holds addresses 10.0.0.(i+1) */
+    unsigned workers;        /* 0: VGUEST_WORKERS, or the daemon's default */
+    int poll_us;             /* < 0: the daemon's default */
     const char *daemon_keys; /* further lines of [daemon], or NULL */
     const char *vm_keys;     /* further lines of each [vm], or NULL */
 };
 
 struct vg_daemon {
-    char *dir;     /* private: key file, sockets, log */
+    char *dir; /* private: key file, sockets, log */
     char *config;
     char *control; /* admin socket */
     char *log;     /* its stderr */
@@ -101,8 +101,8 @@ struct vg_opts {
     uint64_t low_size;  /* RAM from gpa 0; default 64 MiB */
     uint64_t high_size; /* RAM from gpa 4 GiB; default 64 MiB */
     enum vg_db_mode db;
-    bool post_regs;     /* post BAR1 writes too (stock QEMU) */
-    uint64_t seed;      /* of the page scatter; 0: fixed default */
+    bool post_regs; /* post BAR1 writes too (stock QEMU) */
+    uint64_t seed;  /* of the page scatter; 0: fixed default */
 };
 
 #define VG_HIGH_GPA   0x100000000ull
@@ -114,35 +114,35 @@ struct vg_opts {
 /* Guest RAM seen through scattered pages, contiguous for the test. */
 struct vg_buf {
     struct vguest *g;
-    uint64_t va;      /* guest-virtual address of byte 0 */
-    uint64_t len;     /* bytes */
-    uint8_t *host;    /* the test's view of byte 0 */
-    uint32_t npages;  /* pages that cover [va, va + len) */
-    uint64_t *page;   /* their gpas */
-    uint32_t owned;   /* how many distinct pages belong to the buffer */
-    void *map;        /* own mapping, or NULL */
+    uint64_t va;     /* guest-virtual address of byte 0 */
+    uint64_t len;    /* bytes */
+    uint8_t *host;   /* the test's view of byte 0 */
+    uint32_t npages; /* pages that cover [va, va + len) */
+    uint64_t *page;  /* their gpas */
+    uint32_t owned;  /* how many distinct pages belong to the buffer */
+    void *map;       /* own mapping, or NULL */
     size_t map_len;
 };
 
 struct vguest {
     struct vg_daemon *d;
-    unsigned index;   /* VM number */
+    unsigned index; /* VM number */
     struct vg_opts opts;
-    int sock;         /* -1 after a disconnect */
-    GMutex msg_lock;  /* protects sock's stream and next_id */
+    int sock;        /* -1 after a disconnect */
+    GMutex msg_lock; /* protects sock's stream and next_id */
     uint16_t next_id;
 
     int memfd;
-    uint8_t *ram;     /* both regions, mapped as one */
+    uint8_t *ram; /* both regions, mapped as one */
     uint64_t ram_size;
     uint64_t n_pages, next_page;
     uint8_t *page_used;
-    GMutex ram_lock;  /* protects the allocator */
+    GMutex ram_lock; /* protects the allocator */
     GRand *rand;
 
     int irq[PVRDMA_NUM_VEC];
-    int db_eventfd;                 /* worker's kick */
-    struct pvrdma_db_region *db;    /* region 9, or NULL */
+    int db_eventfd;              /* worker's kick */
+    struct pvrdma_db_region *db; /* region 9, or NULL */
 
     /* DSR and what hangs off it */
     uint64_t dsr_gpa, cmd_gpa, resp_gpa;
@@ -150,13 +150,13 @@ struct vguest {
     struct vg_buf *async_ring, *cqn_ring;
     void *cmd_slot, *resp_slot;
     uint64_t async_pdir, cqn_pdir;
-    GMutex cmd_lock;  /* one command at a time */
+    GMutex cmd_lock; /* one command at a time */
     uint64_t cookie;
-    GQueue events;    /* of struct pvrdma_eqe *, taken off the ring, unmatched */
+    GQueue events; /* of struct pvrdma_eqe *, taken off the ring, unmatched */
 
     bool up;
-    uint32_t uctx;      /* default user context */
-    uint32_t uar_page;  /* its page in BAR2 */
+    uint32_t uctx;         /* default user context */
+    uint32_t uar_page;     /* its page in BAR2 */
     struct pvrdma_gid gid; /* bound at index 0 */
 
     /* VG_DB_EXT: the context's extension memory. */
@@ -167,8 +167,7 @@ struct vguest {
 
 /* Connect, attach, bring the device up (DSR, ACTIVATE), make a user context and
  * bind the VM's address: ready for verbs.  @opts NULL: defaults. */
-struct vguest *vguest_new(struct vg_daemon *d, unsigned vm,
-                          const struct vg_opts *opts);
+struct vguest *vguest_new(struct vg_daemon *d, unsigned vm, const struct vg_opts *opts);
 /* As a VM that shuts down: RESET, unmap, close; frees. */
 void vguest_free(struct vguest *g);
 /* As a VM that is killed: close the socket with no word; frees. */
@@ -177,16 +176,16 @@ void vguest_crash(struct vguest *g);
 /* The steps of vguest_new, one by one. */
 struct vguest *vguest_open(struct vg_daemon *d, unsigned vm,
                            const struct vg_opts *opts); /* RAM, no socket */
-int vg_connect(struct vguest *g);   /* the socket alone */
+int vg_connect(struct vguest *g);                       /* the socket alone */
 int vg_version(struct vguest *g);
-int vg_attach(struct vguest *g);    /* from VERSION to bus master on */
+int vg_attach(struct vguest *g); /* from VERSION to bus master on */
 /*
  * Connect and attach; while the daemon still sees the VM's former connection it
  * closes the new one, so try again until @timeout_ms.
  */
 int vg_attach_again(struct vguest *g, int timeout_ms);
-int vg_bring_up(struct vguest *g);  /* DSR, ACTIVATE, context, address */
-void vg_setup_dsr(struct vguest *g);/* fill DSR in RAM, write no register */
+int vg_bring_up(struct vguest *g);   /* DSR, ACTIVATE, context, address */
+void vg_setup_dsr(struct vguest *g); /* fill DSR in RAM, write no register */
 /* Close the socket; RAM and the structure stay (a later vg_connect works). */
 void vg_disconnect(struct vguest *g);
 
@@ -205,28 +204,26 @@ struct vg_reply {
  * reply (10 s).  Returns 0, a positive errno that the server replied, or a
  * negative errno.  @reply may be NULL (descriptors are closed then).
  */
-int vg_request(struct vguest *g, uint16_t command, uint32_t flags,
-               const void *data, size_t len, const int *fds, unsigned nfds,
-               struct vg_reply *reply);
+int vg_request(struct vguest *g, uint16_t command, uint32_t flags, const void *data,
+               size_t len, const int *fds, unsigned nfds, struct vg_reply *reply);
 void vg_reply_clear(struct vg_reply *r);
 
 /* Raw bytes, for hostile tests: not serialised, nothing is checked. */
-int vg_raw_send(int sock, const void *data, size_t len, const int *fds,
-                unsigned nfds);
+int vg_raw_send(int sock, const void *data, size_t len, const int *fds, unsigned nfds);
 /* One whole message; 0 or a negative errno (-EPIPE: the server closed). */
 int vg_raw_recv(int sock, struct vg_reply *reply, int timeout_ms);
 /* True if the server closed the connection within the time. */
 bool vg_wait_closed(struct vguest *g, int timeout_ms);
 
-int vg_dma_map(struct vguest *g, int fd, uint64_t offset, uint64_t gpa,
-               uint64_t size, uint32_t flags);
+int vg_dma_map(struct vguest *g, int fd, uint64_t offset, uint64_t gpa, uint64_t size,
+               uint32_t flags);
 int vg_dma_unmap(struct vguest *g, uint64_t gpa, uint64_t size);
-int vg_region_read(struct vguest *g, uint32_t region, uint64_t offset,
-                   void *data, uint32_t count);
-int vg_region_write(struct vguest *g, uint32_t region, uint64_t offset,
-                    const void *data, uint32_t count, bool posted);
-int vg_set_irqs(struct vguest *g, uint32_t flags, uint32_t start,
-                uint32_t count, const int *fds, unsigned nfds);
+int vg_region_read(struct vguest *g, uint32_t region, uint64_t offset, void *data,
+                   uint32_t count);
+int vg_region_write(struct vguest *g, uint32_t region, uint64_t offset, const void *data,
+                    uint32_t count, bool posted);
+int vg_set_irqs(struct vguest *g, uint32_t flags, uint32_t start, uint32_t count,
+                const int *fds, unsigned nfds);
 int vg_reset(struct vguest *g); /* DEVICE_RESET */
 int vg_bus_master(struct vguest *g, bool on);
 
@@ -262,8 +259,7 @@ int vg_reg_write(struct vguest *g, uint32_t reg, uint32_t value);
 int vg_write_dsr(struct vguest *g, uint64_t gpa); /* DSRLOW, DSRHIGH, ERR */
 
 /* Ring a doorbell in the style of g->opts.db. */
-void vg_doorbell(struct vguest *g, uint32_t page, uint32_t offset,
-                 uint32_t value);
+void vg_doorbell(struct vguest *g, uint32_t page, uint32_t offset, uint32_t value);
 /* The same through the shared region / as a message, whatever the style. */
 void vg_doorbell_shared(struct pvrdma_db_region *db, int eventfd, uint32_t page,
                         uint32_t offset, uint32_t value);
@@ -275,14 +271,13 @@ uint64_t vg_irq_wait(struct vguest *g, unsigned vec, int timeout_ms);
  * Run the command at @req (its header's response cookie is filled in).
  * @resp NULL: the driver would not wait for a response.
  */
-int vg_command(struct vguest *g, void *req, size_t req_len, void *resp,
-               size_t resp_len);
+int vg_command(struct vguest *g, void *req, size_t req_len, void *resp, size_t resp_len);
 
 int vg_query_port(struct vguest *g, uint8_t port, struct pvrdma_port_attr *a);
 int vg_query_pkey(struct vguest *g, uint8_t index, uint16_t *pkey);
 int vg_create_uc(struct vguest *g, uint64_t pfn, uint32_t *handle);
-int vg_create_uc_ext(struct vguest *g, uint64_t pfn, uint64_t pdir,
-                     uint32_t features, uint32_t *handle, uint32_t *granted);
+int vg_create_uc_ext(struct vguest *g, uint64_t pfn, uint64_t pdir, uint32_t features,
+                     uint32_t *handle, uint32_t *granted);
 int vg_create_pd(struct vguest *g, uint32_t ctx, uint32_t *handle);
 /* Fields of @req other than the header are the caller's. */
 int vg_create_mr(struct vguest *g, struct pvrdma_cmd_create_mr *req,
@@ -295,8 +290,7 @@ int vg_modify_qp(struct vguest *g, uint32_t handle, uint32_t mask,
                  const struct pvrdma_qp_attr *attr);
 int vg_query_qp(struct vguest *g, uint32_t handle, struct pvrdma_qp_attr *attr);
 int vg_bind_gid(struct vguest *g, uint32_t index, const struct pvrdma_gid *gid);
-int vg_unbind_gid(struct vguest *g, uint32_t index,
-                  const struct pvrdma_gid *gid);
+int vg_unbind_gid(struct vguest *g, uint32_t index, const struct pvrdma_gid *gid);
 /* DESTROY_PD, _MR, _CQ, _QP, _UC. */
 int vg_destroy(struct vguest *g, enum pvrdma_cmd cmd, uint32_t handle);
 
@@ -304,8 +298,7 @@ int vg_destroy(struct vguest *g, enum pvrdma_cmd cmd, uint32_t handle);
 bool vg_event_poll(struct vguest *g, struct pvrdma_eqe *ev);
 bool vg_cqn_poll(struct vguest *g, uint32_t *cq_handle);
 /* Wait for this event; others met on the way are kept for later calls. */
-bool vg_event_wait(struct vguest *g, uint32_t type, uint32_t info,
-                   int timeout_ms);
+bool vg_event_wait(struct vguest *g, uint32_t type, uint32_t info, int timeout_ms);
 /* Wait until a notification for @cq_handle is there (others are dropped). */
 bool vg_cqn_wait(struct vguest *g, uint32_t cq_handle, int timeout_ms);
 
@@ -334,7 +327,7 @@ struct vg_cq {
     uint32_t uar_page;
     struct vg_buf *mem;
     uint64_t pdir;
-    bool ext;                 /* extended: words in lines of their own */
+    bool ext;                              /* extended: words in lines of their own */
     uint32_t *prod_tail, *cons_head, *arm; /* in guest memory */
 };
 
@@ -342,14 +335,14 @@ struct vg_cq {
 struct vg_qp_opts {
     uint32_t send_wr, recv_wr, send_sge, recv_sge;
     bool sq_sig_all;
-    uint8_t type;   /* 0: RC */
-    bool contig;    /* ring pages in one run: cheaper for thousands of QPs */
-    bool stock;     /* not extended, though the context is */
+    uint8_t type;        /* 0: RC */
+    bool contig;         /* ring pages in one run: cheaper for thousands of QPs */
+    bool stock;          /* not extended, though the context is */
     uint32_t max_inline; /* extended QPs only; bytes */
 };
 
 struct vg_wq {
-    uint32_t n, wqe_size, first; /* first: byte offset of slot 0 in mem */
+    uint32_t n, wqe_size, first;     /* first: byte offset of slot 0 in mem */
     uint32_t *prod_tail, *cons_head; /* in guest memory */
 };
 
@@ -381,17 +374,17 @@ struct vg_wr {
 
 /* Attributes of a connection; all zero: the defaults in brackets. */
 struct vg_conn {
-    uint8_t timeout;      /* [14: 67 ms] */
-    uint8_t retry_cnt;    /* [7] */
-    uint8_t rnr_retry;    /* [7: for ever] */
-    uint8_t min_rnr_timer;/* [1: 10 us] */
+    uint8_t timeout;                           /* [14: 67 ms] */
+    uint8_t retry_cnt;                         /* [7] */
+    uint8_t rnr_retry;                         /* [7: for ever] */
+    uint8_t min_rnr_timer;                     /* [1: 10 us] */
     uint8_t max_rd_atomic, max_dest_rd_atomic; /* [16] */
-    uint32_t access;      /* [all remote rights] */
-    bool zero_counts;     /* take retry_cnt, rnr_retry, rd_atomic literally */
+    uint32_t access;                           /* [all remote rights] */
+    bool zero_counts; /* take retry_cnt, rnr_retry, rd_atomic literally */
 };
 
-#define VG_ACCESS_ALL                                                          \
-    (PVRDMA_ACCESS_LOCAL_WRITE | PVRDMA_ACCESS_REMOTE_WRITE |                  \
+#define VG_ACCESS_ALL                                         \
+    (PVRDMA_ACCESS_LOCAL_WRITE | PVRDMA_ACCESS_REMOTE_WRITE | \
      PVRDMA_ACCESS_REMOTE_READ | PVRDMA_ACCESS_REMOTE_ATOMIC)
 
 struct vg_pd *vg_pd_new(struct vguest *g);        /* in the default context */
@@ -401,8 +394,7 @@ void vg_pd_free(struct vg_pd *pd);
 /* Register @buf; the MR takes it over. */
 struct vg_mr *vg_mr_new(struct vg_pd *pd, struct vg_buf *buf, uint32_t access);
 /* New scattered buffer of @len at @va, registered. */
-struct vg_mr *vg_mr_alloc(struct vg_pd *pd, uint64_t va, uint64_t len,
-                          uint32_t access);
+struct vg_mr *vg_mr_alloc(struct vg_pd *pd, uint64_t va, uint64_t len, uint32_t access);
 /* A DMA MR: SGE addresses are guest-physical. */
 struct vg_mr *vg_mr_new_dma(struct vg_pd *pd);
 void vg_mr_free(struct vg_mr *mr);

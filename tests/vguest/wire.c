@@ -71,8 +71,7 @@ static int send_iov(int sock, struct iovec *iov, size_t niov, const int *fds,
     return 0;
 }
 
-int vg_raw_send(int sock, const void *data, size_t len, const int *fds,
-                unsigned nfds)
+int vg_raw_send(int sock, const void *data, size_t len, const int *fds, unsigned nfds)
 {
     struct iovec iov = {.iov_base = (void *)data, .iov_len = len};
 
@@ -121,10 +120,11 @@ static int recv_exact(int sock, void *buf, size_t len, struct vg_reply *r,
 
     while (got < len) {
         char ctl[CMSG_SPACE(VFIO_USER_MAX_FDS * sizeof(int))];
-        struct iovec iov = {.iov_base = (char *)buf + got,
-                            .iov_len = len - got};
-        struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1,
-                             .msg_control = ctl, .msg_controllen = sizeof(ctl)};
+        struct iovec iov = {.iov_base = (char *)buf + got, .iov_len = len - got};
+        struct msghdr msg = {.msg_iov = &iov,
+                             .msg_iovlen = 1,
+                             .msg_control = ctl,
+                             .msg_controllen = sizeof(ctl)};
         int err = wait_readable(sock, deadline_ns);
         ssize_t n;
 
@@ -182,12 +182,11 @@ void vg_reply_clear(struct vg_reply *r)
     r->len = 0;
 }
 
-int vg_request(struct vguest *g, uint16_t command, uint32_t flags,
-               const void *data, size_t len, const int *fds, unsigned nfds,
-               struct vg_reply *reply)
+int vg_request(struct vguest *g, uint16_t command, uint32_t flags, const void *data,
+               size_t len, const int *fds, unsigned nfds, struct vg_reply *reply)
 {
-    struct vfio_user_hdr hdr = {.command = command, .flags = flags,
-                                .size = sizeof(hdr) + len};
+    struct vfio_user_hdr hdr = {
+        .command = command, .flags = flags, .size = sizeof(hdr) + len};
     struct iovec iov[2] = {{&hdr, sizeof(hdr)}, {(void *)data, len}};
     struct vg_reply own;
     struct vg_reply *r = reply ? reply : &own;
@@ -210,8 +209,7 @@ int vg_request(struct vguest *g, uint16_t command, uint32_t flags,
     }
     g_assert_cmpuint(r->hdr.id, ==, hdr.id);
     g_assert_cmpuint(r->hdr.command, ==, command);
-    g_assert_cmpuint(r->hdr.flags & VFIO_USER_TYPE_MASK, ==,
-                     VFIO_USER_TYPE_REPLY);
+    g_assert_cmpuint(r->hdr.flags & VFIO_USER_TYPE_MASK, ==, VFIO_USER_TYPE_REPLY);
     if (r->hdr.flags & VFIO_USER_ERROR) {
         err = r->hdr.error;
         g_assert_cmpint(err, >, 0);
@@ -295,31 +293,28 @@ int vg_version(struct vguest *g)
     return 0;
 }
 
-int vg_dma_map(struct vguest *g, int fd, uint64_t offset, uint64_t gpa,
-               uint64_t size, uint32_t flags)
+int vg_dma_map(struct vguest *g, int fd, uint64_t offset, uint64_t gpa, uint64_t size,
+               uint32_t flags)
 {
-    struct vfio_user_dma_map m = {.argsz = sizeof(m), .flags = flags,
-                                  .offset = offset, .addr = gpa, .size = size};
+    struct vfio_user_dma_map m = {
+        .argsz = sizeof(m), .flags = flags, .offset = offset, .addr = gpa, .size = size};
 
-    return vg_request(g, VFIO_USER_DMA_MAP, 0, &m, sizeof(m), &fd, fd >= 0,
-                      NULL);
+    return vg_request(g, VFIO_USER_DMA_MAP, 0, &m, sizeof(m), &fd, fd >= 0, NULL);
 }
 
 int vg_dma_unmap(struct vguest *g, uint64_t gpa, uint64_t size)
 {
-    struct vfio_user_dma_unmap m = {.argsz = sizeof(m), .addr = gpa,
-                                    .size = size};
+    struct vfio_user_dma_unmap m = {.argsz = sizeof(m), .addr = gpa, .size = size};
 
     return vg_request(g, VFIO_USER_DMA_UNMAP, 0, &m, sizeof(m), NULL, 0, NULL);
 }
 
-int vg_region_read(struct vguest *g, uint32_t region, uint64_t offset,
-                   void *data, uint32_t count)
+int vg_region_read(struct vguest *g, uint32_t region, uint64_t offset, void *data,
+                   uint32_t count)
 {
     struct vfio_user_region_rw rw = {offset, region, count};
     struct vg_reply r;
-    int err = vg_request(g, VFIO_USER_REGION_READ, 0, &rw, sizeof(rw), NULL, 0,
-                         &r);
+    int err = vg_request(g, VFIO_USER_REGION_READ, 0, &rw, sizeof(rw), NULL, 0, &r);
 
     if (err) {
         return err;
@@ -333,8 +328,8 @@ int vg_region_read(struct vguest *g, uint32_t region, uint64_t offset,
     return err;
 }
 
-int vg_region_write(struct vguest *g, uint32_t region, uint64_t offset,
-                    const void *data, uint32_t count, bool posted)
+int vg_region_write(struct vguest *g, uint32_t region, uint64_t offset, const void *data,
+                    uint32_t count, bool posted)
 {
     struct vfio_user_region_rw rw = {offset, region, count};
     uint8_t small[sizeof(rw) + 64];
@@ -343,24 +338,24 @@ int vg_region_write(struct vguest *g, uint32_t region, uint64_t offset,
 
     memcpy(msg, &rw, sizeof(rw));
     memcpy(msg + sizeof(rw), data, count);
-    err = vg_request(g, VFIO_USER_REGION_WRITE,
-                     posted ? VFIO_USER_NO_REPLY : 0, msg, sizeof(rw) + count,
-                     NULL, 0, NULL);
+    err = vg_request(g, VFIO_USER_REGION_WRITE, posted ? VFIO_USER_NO_REPLY : 0, msg,
+                     sizeof(rw) + count, NULL, 0, NULL);
     if (msg != small) {
         g_free(msg);
     }
     return err;
 }
 
-int vg_set_irqs(struct vguest *g, uint32_t flags, uint32_t start,
-                uint32_t count, const int *fds, unsigned nfds)
+int vg_set_irqs(struct vguest *g, uint32_t flags, uint32_t start, uint32_t count,
+                const int *fds, unsigned nfds)
 {
-    struct vfio_user_irq_set s = {.argsz = sizeof(s), .flags = flags,
-                                  .index = VFIO_USER_IRQ_MSIX, .start = start,
+    struct vfio_user_irq_set s = {.argsz = sizeof(s),
+                                  .flags = flags,
+                                  .index = VFIO_USER_IRQ_MSIX,
+                                  .start = start,
                                   .count = count};
 
-    return vg_request(g, VFIO_USER_DEVICE_SET_IRQS, 0, &s, sizeof(s), fds, nfds,
-                      NULL);
+    return vg_request(g, VFIO_USER_DEVICE_SET_IRQS, 0, &s, sizeof(s), fds, nfds, NULL);
 }
 
 int vg_reset(struct vguest *g)
@@ -372,6 +367,6 @@ int vg_bus_master(struct vguest *g, bool on)
 {
     uint16_t command = on ? 0x0006 : 0x0002; /* memory, bus master */
 
-    return vg_region_write(g, VFIO_USER_REGION_CONFIG, 4, &command,
-                           sizeof(command), false);
+    return vg_region_write(g, VFIO_USER_REGION_CONFIG, 4, &command, sizeof(command),
+                           false);
 }

@@ -275,12 +275,13 @@ static void create_objects(void)
         die("cannot create PD, CQ or MR: %s", strerror(errno));
     }
     for (int i = 0; i < NQP; i++) {
-        struct ibv_qp_init_attr a = {
-            .send_cq = s.scq,
-            .recv_cq = s.rcq,
-            .qp_type = IBV_QPT_RC,
-            .cap = {.max_send_wr = DEPTH, .max_recv_wr = DEPTH,
-                    .max_send_sge = s.nsge, .max_recv_sge = s.nsge}};
+        struct ibv_qp_init_attr a = {.send_cq = s.scq,
+                                     .recv_cq = s.rcq,
+                                     .qp_type = IBV_QPT_RC,
+                                     .cap = {.max_send_wr = DEPTH,
+                                             .max_recv_wr = DEPTH,
+                                             .max_send_sge = s.nsge,
+                                             .max_recv_sge = s.nsge}};
 
         s.qp[i] = ibv_create_qp(s.pd, &a);
         if (!s.qp[i]) {
@@ -299,29 +300,39 @@ static void create_objects(void)
 
 static void connect_qp(int i)
 {
-    struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1,
+    struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT,
+                               .port_num = 1,
                                .qp_access_flags = IBV_ACCESS_REMOTE_WRITE |
                                                   IBV_ACCESS_REMOTE_READ |
                                                   IBV_ACCESS_REMOTE_ATOMIC};
-    struct ibv_qp_attr rtr = {
-        .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024,
-        .dest_qp_num = s.other.qpn[i], .rq_psn = s.other.psn[i],
-        .max_dest_rd_atomic = 4, .min_rnr_timer = 5,
-        .ah_attr = {.is_global = 1, .port_num = 1,
-                    .grh = {.dgid = s.other.gid, .hop_limit = 64,
-                            .sgid_index = (uint8_t)s.gid_index}}};
-    struct ibv_qp_attr rts = {.qp_state = IBV_QPS_RTS, .timeout = 18,
-                              .retry_cnt = 7, .rnr_retry = 7,
-                              .sq_psn = s.me.psn[i], .max_rd_atomic = 4};
+    struct ibv_qp_attr rtr = {.qp_state = IBV_QPS_RTR,
+                              .path_mtu = IBV_MTU_1024,
+                              .dest_qp_num = s.other.qpn[i],
+                              .rq_psn = s.other.psn[i],
+                              .max_dest_rd_atomic = 4,
+                              .min_rnr_timer = 5,
+                              .ah_attr = {.is_global = 1,
+                                          .port_num = 1,
+                                          .grh = {.dgid = s.other.gid,
+                                                  .hop_limit = 64,
+                                                  .sgid_index = (uint8_t)s.gid_index}}};
+    struct ibv_qp_attr rts = {.qp_state = IBV_QPS_RTS,
+                              .timeout = 18,
+                              .retry_cnt = 7,
+                              .rnr_retry = 7,
+                              .sq_psn = s.me.psn[i],
+                              .max_rd_atomic = 4};
 
-    if (ibv_modify_qp(s.qp[i], &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX |
-                      IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) ||
-        ibv_modify_qp(s.qp[i], &rtr, IBV_QP_STATE | IBV_QP_AV |
-                      IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) ||
-        ibv_modify_qp(s.qp[i], &rts, IBV_QP_STATE | IBV_QP_TIMEOUT |
-                      IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                      IBV_QP_MAX_QP_RD_ATOMIC)) {
+    if (ibv_modify_qp(s.qp[i], &init,
+                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+                          IBV_QP_ACCESS_FLAGS) ||
+        ibv_modify_qp(s.qp[i], &rtr,
+                      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                          IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+                          IBV_QP_MIN_RNR_TIMER) ||
+        ibv_modify_qp(s.qp[i], &rts,
+                      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                          IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC)) {
         die("cannot connect QP %d: %s", i, strerror(errno));
     }
 }
@@ -368,8 +379,8 @@ static struct ibv_wc wait_wc(struct ibv_cq *cq, const char *what)
         }
         if (n == 1) {
             if (wc.status != IBV_WC_SUCCESS) {
-                die("%s: wr_id %llu ended with %s", what,
-                    (unsigned long long)wc.wr_id, ibv_wc_status_str(wc.status));
+                die("%s: wr_id %llu ended with %s", what, (unsigned long long)wc.wr_id,
+                    ibv_wc_status_str(wc.status));
             }
             return wc;
         }
@@ -381,8 +392,8 @@ static struct ibv_wc wait_wc(struct ibv_cq *cq, const char *what)
 
 static struct ibv_sge sge_at(uint64_t off, uint32_t len)
 {
-    struct ibv_sge e = {.addr = (uintptr_t)s.buf + off, .length = len,
-                        .lkey = s.mr->lkey};
+    struct ibv_sge e = {
+        .addr = (uintptr_t)s.buf + off, .length = len, .lkey = s.mr->lkey};
 
     return e;
 }
@@ -464,8 +475,10 @@ static void one_message(bool actor, const struct op *o, uint32_t len, uint32_t s
     barrier('R');
     if (actor) {
         struct ibv_sge e = sge_at(local, len);
-        struct ibv_send_wr wr = {.wr_id = seed, .sg_list = &e,
-                                 .num_sge = len ? 1 : 0, .opcode = o->opcode,
+        struct ibv_send_wr wr = {.wr_id = seed,
+                                 .sg_list = &e,
+                                 .num_sge = len ? 1 : 0,
+                                 .opcode = o->opcode,
                                  .send_flags = IBV_SEND_SIGNALED,
                                  .imm_data = htonl(seed)};
         struct ibv_wc wc;
@@ -493,9 +506,9 @@ static void one_message(bool actor, const struct op *o, uint32_t len, uint32_t s
 
 static void part_sizes(bool actor, uint32_t round)
 {
-    static const uint32_t sizes[] = {0, 1, 7, 8, 63, 64, 65, 1023, 1024, 1025, 4095, 4096,
-                                     4097, 8192, 12289, 65535, 65536, 65537, 131071,
-                                     131072, 131073, 1000003};
+    static const uint32_t sizes[] = {
+        0,    1,    7,    8,     63,    64,    65,    1023,   1024,   1025,   4095,
+        4096, 4097, 8192, 12289, 65535, 65536, 65537, 131071, 131072, 131073, 1000003};
     static const uint32_t offs[][2] = {{0, 0}, {1, 3}, {4031, 1}, {63, 4095}};
     uint32_t seed = 1000 + round * 100000 + (actor == !s.server) * 50000;
 
@@ -564,7 +577,9 @@ static void part_sge(bool actor, uint32_t round)
         }
         barrier('R');
         if (actor) {
-            struct ibv_send_wr wr = {.wr_id = i, .sg_list = src, .num_sge = (int)s.nsge,
+            struct ibv_send_wr wr = {.wr_id = i,
+                                     .sg_list = src,
+                                     .num_sge = (int)s.nsge,
                                      .opcode = IBV_WR_SEND,
                                      .send_flags = IBV_SEND_SIGNALED};
 
@@ -589,7 +604,10 @@ static void part_sge(bool actor, uint32_t round)
 static uint64_t atomic(enum ibv_wr_opcode opcode, uint64_t a, uint64_t swap)
 {
     struct ibv_sge e = sge_at(64, 8);
-    struct ibv_send_wr wr = {.wr_id = 1, .sg_list = &e, .num_sge = 1, .opcode = opcode,
+    struct ibv_send_wr wr = {.wr_id = 1,
+                             .sg_list = &e,
+                             .num_sge = 1,
+                             .opcode = opcode,
                              .send_flags = IBV_SEND_SIGNALED};
     uint64_t old;
 
@@ -649,7 +667,9 @@ static void both_post(int dir, uint32_t k)
         uint32_t len = rnd(&x) % (SLOT - 4 * GUARD);
         uint64_t off = (uint64_t)q * SLOT + GUARD + seed % 61;
         struct ibv_sge e = sge_at(off, len);
-        struct ibv_send_wr wr = {.wr_id = seed, .sg_list = &e, .num_sge = 1,
+        struct ibv_send_wr wr = {.wr_id = seed,
+                                 .sg_list = &e,
+                                 .num_sge = 1,
                                  .opcode = o->opcode,
                                  .send_flags = IBV_SEND_SIGNALED,
                                  .imm_data = htonl(seed)};
@@ -664,14 +684,15 @@ static void both_post(int dir, uint32_t k)
 static void both_prepare(int dir, uint32_t k)
 {
     for (int q = 0; q < NQP; q++) {
-        uint32_t seed = both_seed(dir, q, k), in = both_seed(!dir, q, k), x = seed, y = in;
+        uint32_t seed = both_seed(dir, q, k), in = both_seed(!dir, q, k), x = seed,
+                 y = in;
         const struct op *o = &ops[(k + (uint32_t)q) % 4];
         uint32_t len = rnd(&y) % (SLOT - 4 * GUARD);
         uint64_t off = (uint64_t)q * SLOT + GUARD + in % 61;
         struct ibv_sge e = sge_at(AREA + off, len);
 
-        fill(s.buf + (uint64_t)q * SLOT + GUARD + seed % 61,
-             rnd(&x) % (SLOT - 4 * GUARD), seed);
+        fill(s.buf + (uint64_t)q * SLOT + GUARD + seed % 61, rnd(&x) % (SLOT - 4 * GUARD),
+             seed);
         spoil(s.buf + AREA + off, len);
         if (o->recv) {
             post_recv(q, in, &e, o->rdma ? 0 : 1);

@@ -160,8 +160,8 @@ static void bring_up(struct ibv_qp *qp, uint32_t peer)
     struct ibv_qp_attr attr = {
         .qp_state = IBV_QPS_INIT,
         .port_num = 1,
-        .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                           IBV_ACCESS_REMOTE_ATOMIC,
+        .qp_access_flags =
+            IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
     };
 
     modify(qp, &attr, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
@@ -171,18 +171,25 @@ static void bring_up(struct ibv_qp *qp, uint32_t peer)
         .dest_qp_num = peer,
         .max_dest_rd_atomic = 1,
         .min_rnr_timer = 12,
-        .ah_attr = {.is_global = 1, .port_num = 1,
-                    .grh = {.dgid = s.gid, .sgid_index = (uint8_t)s.gid_index,
+        .ah_attr = {.is_global = 1,
+                    .port_num = 1,
+                    .grh = {.dgid = s.gid,
+                            .sgid_index = (uint8_t)s.gid_index,
                             .hop_limit = 1}},
     };
-    modify(qp, &attr, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+    modify(qp, &attr,
+           IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+               IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
     attr = (struct ibv_qp_attr){
-        .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
+        .qp_state = IBV_QPS_RTS,
+        .timeout = 14,
+        .retry_cnt = 7,
+        .rnr_retry = 7,
         .max_rd_atomic = 1,
     };
-    modify(qp, &attr, IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                          IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+    modify(qp, &attr,
+           IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+               IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
 static struct ibv_qp *make_qp(uint32_t want_inline)
@@ -191,15 +198,16 @@ static struct ibv_qp *make_qp(uint32_t want_inline)
         .send_cq = ibv_cq_ex_to_cq(s.cq),
         .recv_cq = ibv_cq_ex_to_cq(s.cq),
         .qp_type = IBV_QPT_RC,
-        .cap = {.max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 2,
-                .max_recv_sge = 1, .max_inline_data = want_inline},
+        .cap = {.max_send_wr = DEPTH,
+                .max_recv_wr = DEPTH,
+                .max_send_sge = 2,
+                .max_recv_sge = 1,
+                .max_inline_data = want_inline},
         .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
         .pd = s.pd,
         .send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
-                          IBV_QP_EX_WITH_RDMA_WRITE |
-                          IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
-                          IBV_QP_EX_WITH_RDMA_READ |
-                          IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+                          IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+                          IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
                           IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
     };
     struct ibv_qp *qp = ibv_create_qp_ex(s.ctx, &attr);
@@ -240,7 +248,8 @@ static void complete(int want)
     CHECK(ret == want, "wr_complete: %s", strerror(ret));
 }
 
-/* ---- parts -------------------------------------------------------------------------- */
+/* ---- parts --------------------------------------------------------------------------
+ */
 
 /* A batch of sends, only the last signalled; each receive in its own place. */
 static void part_batch(void)
@@ -466,7 +475,8 @@ static void part_destroy(void)
     CHECK(!take(&d, 0), "completion of a destroyed QP");
 }
 
-/* ---- start -------------------------------------------------------------------------- */
+/* ---- start --------------------------------------------------------------------------
+ */
 
 static void open_device(const char *name)
 {
@@ -490,7 +500,8 @@ static void open_device(const char *name)
 static void make_objects(void)
 {
     struct ibv_cq_init_attr_ex attr = {
-        .cqe = 64, .wc_flags = IBV_WC_STANDARD_FLAGS,
+        .cqe = 64,
+        .wc_flags = IBV_WC_STANDARD_FLAGS,
     };
 
     s.pd = ibv_alloc_pd(s.ctx);

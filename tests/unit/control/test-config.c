@@ -160,8 +160,10 @@ static void test_override(void)
 
     g_assert_true(config_set(cfg, "socket-dir", "/tmp/mine", true, &err));
     g_assert_true(config_set(cfg, "workers", "3", true, &err));
-    g_assert_true(load(cfg, "[daemon]\nsocket-dir=/tmp/theirs\nworkers=5\npoll-us=7\n"
-                            "[vm x]\n", &err));
+    g_assert_true(load(cfg,
+                       "[daemon]\nsocket-dir=/tmp/theirs\nworkers=5\npoll-us=7\n"
+                       "[vm x]\n",
+                       &err));
     g_assert_no_error(err);
     vm = cfg->vms->data;
     g_assert_cmpstr(vm->socket, ==, "/tmp/mine/x.sock");
@@ -230,10 +232,27 @@ static void assert_gid(const char *text, const char *hex)
 static void test_gid(void)
 {
     static const char *const bad[] = {
-        "", "any", "10.0.0", "10.0.0.1.1", "10.0.0.256", "0.0.0.0", "0.1.2.3",
-        "224.0.0.1", "255.255.255.255", "::", "ff02::1", "fe80::1%eth0", "fe80::1/64",
-        "01:00:5e:00:00:01", "ff:ff:ff:ff:ff:ff", "52:54:00:12:34", "52-54-00-12-34-56",
-        "52:54:00:12:34:5g", "52:54:00:12:34:567", " 10.0.0.1", "hostname",
+        "",
+        "any",
+        "10.0.0",
+        "10.0.0.1.1",
+        "10.0.0.256",
+        "0.0.0.0",
+        "0.1.2.3",
+        "224.0.0.1",
+        "255.255.255.255",
+        "::",
+        "ff02::1",
+        "fe80::1%eth0",
+        "fe80::1/64",
+        "01:00:5e:00:00:01",
+        "ff:ff:ff:ff:ff:ff",
+        "52:54:00:12:34",
+        "52-54-00-12-34-56",
+        "52:54:00:12:34:5g",
+        "52:54:00:12:34:567",
+        " 10.0.0.1",
+        "hostname",
     };
     char text[CONFIG_GID_STRLEN];
     struct pvrdma_gid gid;

@@ -45,8 +45,9 @@ static void test_parse_good(void)
     g_assert_cmpuint(r->after, ==, 7);
     control_request_free(r);
 
-    r = parse("{\"cmd\":\"vm-add\",\"name\":\"a\",\"set\":{\"network\":\"x\",\"k\":\"\"}}",
-              &err);
+    r = parse(
+        "{\"cmd\":\"vm-add\",\"name\":\"a\",\"set\":{\"network\":\"x\",\"k\":\"\"}}",
+        &err);
     g_assert_no_error(err);
     g_assert_cmpint(r->cmd, ==, CONTROL_VM_ADD);
     g_assert_cmpuint(r->n_set, ==, 2);
@@ -122,7 +123,8 @@ static void test_parse_size(void)
 
     /* Brackets in a string are text. */
     braces = g_strconcat("{\"cmd\":\"vm-add\",\"name\":\"a\","
-                         "\"set\":{\"k\":\"\\\"[[[[[[[[[[\"}}", NULL);
+                         "\"set\":{\"k\":\"\\\"[[[[[[[[[[\"}}",
+                         NULL);
     r = parse(braces, &err);
     g_assert_no_error(err);
     g_assert_cmpstr(r->value[0], ==, "\"[[[[[[[[[[");
@@ -207,17 +209,21 @@ static void test_vms(void)
     g_assert_cmpuint(vm_find("a")->cfg->n_addresses, ==, 1);
 
     handle_fails("{\"cmd\":\"vm-add\",\"name\":\"a\"}", "exists");
-    handle_fails("{\"cmd\":\"vm-add\",\"name\":\"b\",\"set\":{\"max-qp\":\"1\"}}", "max-qp");
-    handle_fails("{\"cmd\":\"vm-add\",\"name\":\"b\",\"set\":{\"x\":\"1\"}}", "unknown key");
-    line = g_strdup_printf("{\"cmd\":\"vm-add\",\"name\":\"b\",\"set\":{\"socket\":\"%s\"}}",
-                           socket);
+    handle_fails("{\"cmd\":\"vm-add\",\"name\":\"b\",\"set\":{\"max-qp\":\"1\"}}",
+                 "max-qp");
+    handle_fails("{\"cmd\":\"vm-add\",\"name\":\"b\",\"set\":{\"x\":\"1\"}}",
+                 "unknown key");
+    line = g_strdup_printf(
+        "{\"cmd\":\"vm-add\",\"name\":\"b\",\"set\":{\"socket\":\"%s\"}}", socket);
     handle_fails(line, "belongs to VM a");
     g_free(line);
-    line = g_strdup_printf("{\"cmd\":\"vm-add\",\"name\":\"b\",\"set\":{\"socket\":\"%s\"}}",
-                           cfg->control_socket);
+    line =
+        g_strdup_printf("{\"cmd\":\"vm-add\",\"name\":\"b\",\"set\":{\"socket\":\"%s\"}}",
+                        cfg->control_socket);
     handle_fails(line, "control socket");
     handle_fails("{\"cmd\":\"vm-add\",\"name\":\"b\",\"set\":"
-                 "{\"socket\":\"/nonexistent/dir/x\"}}", "VM b");
+                 "{\"socket\":\"/nonexistent/dir/x\"}}",
+                 "VM b");
     g_assert_cmpuint(vm_count(), ==, 1);
 
     handle_ok("{\"cmd\":\"vm-list\"}");

@@ -25,8 +25,8 @@ static void die_with_parent(gpointer unused)
 
 static GPid start(const char *arg)
 {
-    char *argv[] = {(char *)g_getenv("PVRDMAD"), (char *)"--config", config,
-                    (char *)arg, NULL};
+    char *argv[] = {(char *)g_getenv("PVRDMAD"), (char *)"--config", config, (char *)arg,
+                    NULL};
     g_autoptr(GError) err = NULL;
     char got[64] = "";
     GPid pid;
@@ -73,7 +73,8 @@ static int run(char **out, char **err, const char *program, ...)
     return WEXITSTATUS(status);
 }
 
-#define CTL(out, err, ...) run(out, err, "PVRDMACTL", "--socket", control, __VA_ARGS__, NULL)
+#define CTL(out, err, ...) \
+    run(out, err, "PVRDMACTL", "--socket", control, __VA_ARGS__, NULL)
 
 static void ctl_ok(const char *a, const char *b, const char *c)
 {
@@ -175,7 +176,8 @@ static void test_commands(void)
     pid = start("--poll-us=0");
     ctl_ok("vm", "add", "two");
     g_assert_cmpint(CTL(&out, &err, "vm", "add", "three",
-                        "addresses=10.0.0.3;52:54:00:00:00:03", "network=n3"), ==, 0);
+                        "addresses=10.0.0.3;52:54:00:00:00:03", "network=n3"),
+                    ==, 0);
     g_clear_pointer(&out, g_free);
     g_clear_pointer(&err, g_free);
     ctl_fails("exists", "vm", "add", "two");

@@ -62,9 +62,10 @@ static void drop_mr(struct mr *mr)
 
 static void test_copy(void)
 {
-    static const unsigned src_pages[] = { 3, 4, 5, 9 }, dst_pages[] = { 20, 12, 30, 31, 40 };
+    static const unsigned src_pages[] = {3, 4, 5, 9}, dst_pages[] = {20, 12, 30, 31, 40};
     struct mr *src = make_mr(0x7000123, 3 * 4096, 0, src_pages, 4);
-    struct mr *dst = make_mr(0x9000ff0, 4 * 4096, PVRDMA_ACCESS_LOCAL_WRITE, dst_pages, 5);
+    struct mr *dst =
+        make_mr(0x9000ff0, 4 * 4096, PVRDMA_ACCESS_LOCAL_WRITE, dst_pages, 5);
     uint8_t *flat = g_malloc(3 * 4096);
 
     for (unsigned i = 0; i < RAM_PAGES * 4096; i++) {
@@ -77,14 +78,18 @@ static void test_copy(void)
     }
     /* Sliced at odd borders; several SGEs on both sides, one empty. */
     for (unsigned slice = 1; slice < 9000; slice = slice * 3 + 1) {
-        struct pvrdma_sge s[] = { { 0x7000123, 5000, src->lkey },
-                                  { 0, 0, 0xdead },
-                                  { 0x7000123 + 5000, 3 * 4096 - 5000, src->lkey } };
-        struct pvrdma_sge d[] = { { 0x9000ff0 + 17, 1, dst->lkey },
-                                  { 0x9000ff0 + 18, 3 * 4096 - 1, dst->lkey } };
-        struct sg_list sl = { .vm = &vm, .pd = &pd, .nsge = 3, .sge = s };
-        struct sg_list dl = { .vm = &vm, .pd = &pd, .nsge = 2, .sge = d, .write = true,
-                              .access = PVRDMA_ACCESS_LOCAL_WRITE };
+        struct pvrdma_sge s[] = {{0x7000123, 5000, src->lkey},
+                                 {0, 0, 0xdead},
+                                 {0x7000123 + 5000, 3 * 4096 - 5000, src->lkey}};
+        struct pvrdma_sge d[] = {{0x9000ff0 + 17, 1, dst->lkey},
+                                 {0x9000ff0 + 18, 3 * 4096 - 1, dst->lkey}};
+        struct sg_list sl = {.vm = &vm, .pd = &pd, .nsge = 3, .sge = s};
+        struct sg_list dl = {.vm = &vm,
+                             .pd = &pd,
+                             .nsge = 2,
+                             .sge = d,
+                             .write = true,
+                             .access = PVRDMA_ACCESS_LOCAL_WRITE};
 
         for (unsigned i = 0; i < 5; i++) {
             memset(ram + dst_pages[i] * 4096, 0, 4096);
@@ -109,10 +114,10 @@ static void test_copy(void)
 
 static void test_keys(void)
 {
-    static const unsigned pages[] = { 1, 2 };
+    static const unsigned pages[] = {1, 2};
     struct mr *mr = make_mr(0x5000, 8192, PVRDMA_ACCESS_REMOTE_READ, pages, 2);
-    struct pvrdma_sge sge = { 0x5000, 8192, mr->lkey };
-    struct sg_list l = { .vm = &vm, .pd = &pd, .nsge = 1, .sge = &sge };
+    struct pvrdma_sge sge = {0x5000, 8192, mr->lkey};
+    struct sg_list l = {.vm = &vm, .pd = &pd, .nsge = 1, .sge = &sge};
 
     g_assert_true(sg_check(&l));
     l.access = PVRDMA_ACCESS_REMOTE_READ;
@@ -125,36 +130,36 @@ static void test_keys(void)
     l.pd = &pd;
     sge.length = 8193;
     g_assert_false(sg_check(&l));
-    sge = (struct pvrdma_sge){ 0x4fff, 1, mr->lkey };
+    sge = (struct pvrdma_sge){0x4fff, 1, mr->lkey};
     g_assert_false(sg_check(&l));
-    sge = (struct pvrdma_sge){ 0x6fff, 1, mr->lkey };
+    sge = (struct pvrdma_sge){0x6fff, 1, mr->lkey};
     g_assert_true(sg_check(&l));
-    sge = (struct pvrdma_sge){ 0x7000, 1, mr->lkey };
+    sge = (struct pvrdma_sge){0x7000, 1, mr->lkey};
     g_assert_false(sg_check(&l));
-    sge = (struct pvrdma_sge){ UINT64_MAX, UINT32_MAX, mr->lkey };
+    sge = (struct pvrdma_sge){UINT64_MAX, UINT32_MAX, mr->lkey};
     g_assert_false(sg_check(&l));
-    sge = (struct pvrdma_sge){ 0x5000, 8, mr->lkey ^ 1 };
+    sge = (struct pvrdma_sge){0x5000, 8, mr->lkey ^ 1};
     g_assert_false(sg_check(&l));
     drop_mr(mr);
 }
 
 static void test_unmapped(void)
 {
-    static const unsigned pages[] = { 1, 1000 }; /* the second is outside RAM */
-    static const unsigned good[] = { 5, 6 };
+    static const unsigned pages[] = {1, 1000}; /* the second is outside RAM */
+    static const unsigned good[] = {5, 6};
     struct mr *bad = make_mr(0x5000, 8192, PVRDMA_ACCESS_LOCAL_WRITE, pages, 2);
     struct mr *ok = make_mr(0x5000, 8192, PVRDMA_ACCESS_LOCAL_WRITE, good, 2);
-    struct pvrdma_sge b = { 0x5000, 8192, bad->lkey }, o = { 0x5000, 8192, ok->lkey };
-    struct sg_list s = { .vm = &vm, .pd = &pd, .nsge = 1, .sge = &o };
-    struct sg_list d = { .vm = &vm, .pd = &pd, .nsge = 1, .sge = &b, .write = true };
+    struct pvrdma_sge b = {0x5000, 8192, bad->lkey}, o = {0x5000, 8192, ok->lkey};
+    struct sg_list s = {.vm = &vm, .pd = &pd, .nsge = 1, .sge = &o};
+    struct sg_list d = {.vm = &vm, .pd = &pd, .nsge = 1, .sge = &b, .write = true};
 
     g_assert_cmpint(sg_copy(&d, &s, 8192), ==, SG_DST_MEM);
-    s.cur = d.cur = (struct sg_cursor){ 0, 0 };
+    s.cur = d.cur = (struct sg_cursor){0, 0};
     d.write = false;
     s.write = true;
     g_assert_cmpint(sg_copy(&s, &d, 8192), ==, SG_SRC_MEM);
     /* A list shorter than what is asked for never runs over. */
-    s.cur = d.cur = (struct sg_cursor){ 0, 0 };
+    s.cur = d.cur = (struct sg_cursor){0, 0};
     b.length = 100;
     g_assert_cmpint(sg_copy(&s, &d, 200), ==, SG_SRC_KEY);
     drop_mr(bad);

@@ -183,8 +183,7 @@ int ibv_cmd_destroy_srq(struct ibv_srq *srq)
 
 int ibv_cmd_reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t hca_va,
                    int access, struct verbs_mr *vmr, struct ibv_reg_mr *cmd,
-                   size_t cmd_size, struct ib_uverbs_reg_mr_resp *resp,
-                   size_t resp_size)
+                   size_t cmd_size, struct ib_uverbs_reg_mr_resp *resp, size_t resp_size)
 {
     vmr->ibv_mr.context = pd->context;
     return take_failure();

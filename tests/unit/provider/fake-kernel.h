@@ -16,9 +16,9 @@ struct fake_qp {
 };
 
 struct fake {
-    bool grant;        /* our driver (true) or the in-tree one */
-    bool old_layout;   /* libibverbs 44's struct verbs_qp */
-    int fail;          /* errno for the next create call */
+    bool grant;      /* our driver (true) or the in-tree one */
+    bool old_layout; /* libibverbs 44's struct verbs_qp */
+    int fail;        /* errno for the next create call */
     uint32_t next_handle;
     struct pvrdma_ext_ucontext_req ucontext;
     struct pv_create_cq_req cq;

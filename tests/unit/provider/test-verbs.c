@@ -103,7 +103,8 @@ static void device_complete(const struct rig *r, uint32_t handle, uint64_t wr_id
     __atomic_store_n(w.rx_prod, pvrdma_idx_next(tail, n), __ATOMIC_RELEASE);
 }
 
-/* ---- set-up ------------------------------------------------------------------------- */
+/* ---- set-up -------------------------------------------------------------------------
+ */
 
 static void setup(struct rig *r, gconstpointer data)
 {
@@ -130,8 +131,11 @@ static struct ibv_qp *make_qp(const struct rig *r, uint32_t depth)
     struct ibv_qp_init_attr attr = {
         .send_cq = r->cq,
         .recv_cq = r->cq,
-        .cap = {.max_send_wr = depth, .max_recv_wr = depth, .max_send_sge = 2,
-                .max_recv_sge = 1, .max_inline_data = r->ext ? 128 : 0},
+        .cap = {.max_send_wr = depth,
+                .max_recv_wr = depth,
+                .max_send_sge = 2,
+                .max_recv_sge = 1,
+                .max_inline_data = r->ext ? 128 : 0},
         .qp_type = IBV_QPT_RC,
     };
     struct ibv_qp_attr to = {.qp_state = IBV_QPS_RTS};
@@ -159,7 +163,8 @@ static struct ibv_send_wr *list_of(struct ibv_send_wr *wr, struct ibv_sge *sge,
     return wr;
 }
 
-/* ---- tests --------------------------------------------------------------------------- */
+/* ---- tests ---------------------------------------------------------------------------
+ */
 
 static void test_mode(struct rig *r, gconstpointer data)
 {
@@ -185,7 +190,9 @@ static void test_environment(void)
 static void test_caps(struct rig *r, gconstpointer data)
 {
     struct ibv_qp_init_attr attr = {
-        .send_cq = r->cq, .recv_cq = r->cq, .qp_type = IBV_QPT_RC,
+        .send_cq = r->cq,
+        .recv_cq = r->cq,
+        .qp_type = IBV_QPT_RC,
         .cap = {.max_send_wr = 5, .max_recv_wr = 0, .max_send_sge = 0, .max_recv_sge = 3},
     };
     struct ibv_qp *qp = fake.ops->create_qp(r->pd, &attr);
@@ -283,10 +290,12 @@ static void test_recv(struct rig *r, gconstpointer data)
 {
     struct ibv_qp *qp = make_qp(r, 4);
     struct ibv_sge sge = {0x2000, 100, 9};
-    struct ibv_recv_wr wr[2] = {
-        {.wr_id = 1, .next = &wr[1], .sg_list = &sge, .num_sge = 1},
-        {.wr_id = 2, .sg_list = &sge, .num_sge = 1},
-    }, *bad;
+    struct ibv_recv_wr wr[2] =
+        {
+            {.wr_id = 1, .next = &wr[1], .sg_list = &sge, .num_sge = 1},
+            {.wr_id = 2, .sg_list = &sge, .num_sge = 1},
+        },
+                       *bad;
     struct words w = qp_words(r, 1);
     struct pvrdma_rq_wqe_hdr *hdr = (void *)(uintptr_t)fake.qp[1].req.rbuf_addr;
 
@@ -396,7 +405,8 @@ static void test_arm(struct rig *r, gconstpointer data)
 static void test_cq_ex(struct rig *r, gconstpointer data)
 {
     struct ibv_cq_init_attr_ex attr = {
-        .cqe = 8, .wc_flags = IBV_WC_STANDARD_FLAGS,
+        .cqe = 8,
+        .wc_flags = IBV_WC_STANDARD_FLAGS,
         .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS,
         .flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
     };
@@ -450,8 +460,14 @@ static uint32_t mask_seen(struct pv_qp *qp)
 static struct pv_qp *make_qp_ex(struct rig *r, uint64_t ops)
 {
     struct ibv_qp_init_attr_ex attr = {
-        .send_cq = r->cq, .recv_cq = r->cq, .qp_type = IBV_QPT_RC, .pd = r->pd,
-        .cap = {.max_send_wr = 4, .max_recv_wr = 1, .max_send_sge = 2, .max_recv_sge = 1,
+        .send_cq = r->cq,
+        .recv_cq = r->cq,
+        .qp_type = IBV_QPT_RC,
+        .pd = r->pd,
+        .cap = {.max_send_wr = 4,
+                .max_recv_wr = 1,
+                .max_send_sge = 2,
+                .max_recv_sge = 1,
                 .max_inline_data = r->ext ? 128 : 0},
         .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
         .send_ops_flags = ops,
@@ -567,7 +583,8 @@ static void test_mr_and_ah(struct rig *r, gconstpointer data)
     char buf[64];
     struct ibv_mr *mr = fake.ops->reg_mr(r->pd, buf, 64, (uintptr_t)buf, 1);
     struct ibv_ah_attr attr = {
-        .is_global = 1, .port_num = 1,
+        .is_global = 1,
+        .port_num = 1,
         .grh = {.dgid.raw = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1}, .sgid_index = 3},
     };
     struct ibv_ah *ah = fake.ops->create_ah(r->pd, &attr);
@@ -677,12 +694,12 @@ static void test_srq(struct rig *r, gconstpointer data)
     g_assert_cmpint(fake.ops->destroy_srq(srq), ==, 0);
 }
 
-#define ADD(name, fn)                                                                   \
-    do {                                                                                \
+#define ADD(name, fn)                                                                  \
+    do {                                                                               \
         g_test_add("/provider/stock/" name, struct rig, GINT_TO_POINTER(0), setup, fn, \
-                   teardown);                                                           \
+                   teardown);                                                          \
         g_test_add("/provider/ext/" name, struct rig, GINT_TO_POINTER(1), setup, fn,   \
-                   teardown);                                                           \
+                   teardown);                                                          \
     } while (0)
 
 int main(int argc, char **argv)

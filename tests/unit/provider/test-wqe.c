@@ -101,8 +101,8 @@ static void test_send(void)
 
 static void test_rdma(void)
 {
-    static const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
-                                             IBV_WR_RDMA_READ};
+    static const enum ibv_wr_opcode ops[] = {
+        IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_READ};
 
     for (unsigned i = 0; i < G_N_ELEMENTS(ops); i++) {
         struct ibv_send_wr wr = wr_of(ops[i], 0, 2);
