@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Run every test layer and add up the real results.
 
-Layers: `tests` (unit, vguest and the fuzz corpus by `meson test`), `asan` and
-`tsan` (unit and vguest again in builds with AddressSanitizer and
-UndefinedBehaviorSanitizer, and with ThreadSanitizer), `fuzz` (a short run of
-each target by tests/fuzz/run.sh), `hw` (tests/hw/run.py: the QEMU device against
-a scripted server), `vm` (tests/vm/run.py: guests).
+Layers: `style` (tests/style.sh: formatting, checkpatch, sparse), `tests` (unit,
+vguest and the fuzz corpus by `meson test`), `asan` and `tsan` (unit and vguest
+again in builds with AddressSanitizer and UndefinedBehaviorSanitizer, and with
+ThreadSanitizer), `fuzz` (a short run of each target by tests/fuzz/run.sh), `hw`
+(tests/hw/run.py: the QEMU device against a scripted server), `vm`
+(tests/vm/run.py: guests).
 
 Counting: a TAP program counts with each of its cases, any other program as
 one.  A program that crashes, times out, exits with an error or runs fewer
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import time
 
-LAYERS = ['tests', 'asan', 'tsan', 'fuzz', 'hw', 'vm']
+LAYERS = ['style', 'tests', 'asan', 'tsan', 'fuzz', 'hw', 'vm']
 SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TAP_LINE = re.compile(r'^(not )?ok\b\s*(\d+)?\s*(?:-\s*)?([^#]*)(?:#\s*(.*))?$')
 TAP_PLAN = re.compile(r'^1\.\.(\d+)\s*(?:#\s*(.*))?$')
@@ -165,27 +166,35 @@ def configured(builddir, what):
         return True
 
 
-def fuzz_layer(builddir, seconds):
-    """Run each fuzz target for some seconds; run.sh says how it went."""
-    counts = Counts('fuzz')
-    if not configured(builddir, 'FUZZ'):
-        counts.add('skipped', 'fuzz', 'configured with --disable-fuzz')
-        return counts
-    argv = [os.path.join('tests', 'fuzz', 'run.sh'), str(seconds)]
+def script_layer(name, argv, env=None):
+    """Run a script that prints `ok`, `FAIL` or `SKIP`, a name, a colon and a
+    text for each of its checks."""
+    counts = Counts(name)
+    outcomes = {'ok': 'passed', 'FAIL': 'failed', 'SKIP': 'skipped'}
     print('+ %s' % ' '.join(argv), flush=True)
     with subprocess.Popen(argv, cwd=SOURCE, stdout=subprocess.PIPE,
-                          universal_newlines=True, env=dict(
-                              os.environ, BUILDDIR=builddir + '-fuzz')) as proc:
+                          universal_newlines=True,
+                          env=dict(os.environ, **(env or {}))) as proc:
         for line in proc.stdout:
             print(line, end='', flush=True)
             word, _, rest = line.partition(' ')
-            name, _, text = rest.strip().partition(': ')
-            if word in ('ok', 'FAIL', 'SKIP'):
-                counts.add({'ok': 'passed', 'FAIL': 'failed',
-                            'SKIP': 'skipped'}[word], name, text)
+            what, _, text = rest.strip().partition(': ')
+            if word in outcomes:
+                counts.add(outcomes[word], what, text)
     if proc.returncode and not counts.failed:
-        counts.add('failed', 'fuzz', 'run.sh ended with status %d'
-                   % proc.returncode)
+        counts.add('failed', name, '%s ended with status %d'
+                   % (argv[0], proc.returncode))
+    return counts
+
+
+def fuzz_layer(builddir, seconds):
+    """Run each fuzz target for some seconds."""
+    if configured(builddir, 'FUZZ'):
+        return script_layer('fuzz', [os.path.join('tests', 'fuzz', 'run.sh'),
+                                     str(seconds)],
+                            {'BUILDDIR': builddir + '-fuzz'})
+    counts = Counts('fuzz')
+    counts.add('skipped', 'fuzz', 'configured with --disable-fuzz')
     return counts
 
 
@@ -216,6 +225,8 @@ def layers(args):
     """Yield the Counts of each chosen layer."""
     build = args.builddir
     chosen = args.layer or LAYERS
+    if 'style' in chosen:
+        yield script_layer('style', [os.path.join('tests', 'style.sh'), build])
     if 'tests' in chosen:
         yield meson_layer('tests', build, [])
     if 'asan' in chosen:

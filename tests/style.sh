@@ -1,0 +1,74 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# style.sh [BUILDDIR] - the style checks of the projects that this one extends
+#
+# Prints "ok", "FAIL" or "SKIP", the check's name and a colon for each of:
+#   clang-format  backend/ and the C of the tests, by backend/.clang-format
+#   checkpatch    hw/, by QEMU's checkpatch.pl
+#   driver        guest-driver/, by sparse and by the kernel's checkpatch.pl --strict
+# and, last, "N passed, N failed, N skipped".  What a failed check said is above
+# its line.  The checks need what `make all` built in BUILDDIR [build].
+set -u
+
+src=$(cd "$(dirname "$0")/.." && pwd -P)
+build=$(cd "${1:-$src/build}" && pwd -P)
+passed=0 failed=0 skipped=0
+cd "$src" || exit 1
+
+ok() { passed=$((passed + 1)); echo "ok   $*"; }
+fail() { failed=$((failed + 1)); echo "FAIL $*"; }
+skip() { skipped=$((skipped + 1)); echo "SKIP $*"; }
+
+check_clang_format()
+{
+    # Releases of clang-format disagree; this is Debian 12's.
+    if ! command -v clang-format-14 > /dev/null; then
+        skip "clang-format: clang-format-14 is not installed"
+        return
+    fi
+    files=$(find backend tests/unit tests/vguest tests/fuzz tests/bench tests/vm \
+                 -name '*.[ch]')
+    # shellcheck disable=SC2086
+    if clang-format-14 --style=file:backend/.clang-format --dry-run -Werror $files; then
+        ok "clang-format: $(echo "$files" | wc -l) files"
+    else
+        fail "clang-format: files are not formatted"
+    fi
+}
+
+check_qemu()
+{
+    script=$build/qemu/src/scripts/checkpatch.pl
+    if [ ! -f "$script" ]; then
+        skip "checkpatch: no QEMU source in $build/qemu"
+        return
+    fi
+    # __has_include, which finds moved headers, passes for a platform's macro.
+    if perl "$script" --no-tree --terse -q -f hw/*.[ch] |
+       grep -v -e '^total: 0 errors' \
+            -e '^hw/pvrdma-compat.h:.*architecture specific defines'; then
+        fail "checkpatch: complaints about hw/"
+    else
+        ok "checkpatch: hw/"
+    fi
+}
+
+check_driver()
+{
+    if [ ! -d "$build/guest-driver/kernel" ]; then
+        skip "driver: no kernel headers in $build/guest-driver"
+        return
+    fi
+    if guest-driver/build.sh --check --force "$build"; then
+        ok "driver: sparse and checkpatch --strict"
+    else
+        fail "driver: complaints about guest-driver/"
+    fi
+}
+
+check_clang_format
+check_qemu
+check_driver
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
