@@ -62,7 +62,7 @@ check-vm: all deb
 	$(PYTHON) tests/vm/run.py
 
 soak: all
-	$(PYTHON) tests/vm/run.py --long no_exit no_lost_wake_up
+	$(PYTHON) tests/vm/run.py --long no_exit no_lost
 
 fuzz: $(BUILD)/config.mak
 	BUILDDIR=$(abspath $(BUILD))-fuzz tests/fuzz/run.sh $(FUZZ_SECONDS)
