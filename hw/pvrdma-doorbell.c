@@ -18,19 +18,7 @@
 #include <sys/mman.h>
 #include "qemu/atomic.h"
 #include "pvrdma-doorbell.h"
-
-/* Registers in an UAR page, and bits of the value; pvrdma ABI, "Doorbells". */
-#define UAR_PAGE_SHIFT  12
-#define UAR_OFFSET_MASK ((1u << UAR_PAGE_SHIFT) - 1)
-#define UAR_QP          0
-#define UAR_CQ          4
-#define UAR_SRQ         8
-#define UAR_HANDLE_MASK 0x00ffffffu
-#define UAR_QP_SEND     (1u << 30)
-#define UAR_QP_RECV     (1u << 31)
-#define UAR_CQ_ARM_SOL  (1u << 29)
-#define UAR_CQ_ARM      (1u << 30)
-#define UAR_SRQ_RECV    (1u << 30)
+#include "pvrdma/abi.h"
 
 /* Is this descriptor an eventfd?  Writes to anything else might block. */
 static bool is_eventfd(int fd)
@@ -174,18 +162,18 @@ static void kick(PVRDMADoorbell *db)
 static bool ring_qp(PVRDMADoorbell *db, uint64_t page, uint32_t value)
 {
     struct pvrdma_db_region *r = db->region;
-    uint32_t handle = value & UAR_HANDLE_MASK;
+    uint32_t handle = value & PVRDMA_UAR_HANDLE_MASK;
 
     if (!may_ring(r->qp_owner, handle, page)) {
         return false;
     }
-    if (value & UAR_QP_SEND) {
+    if (value & PVRDMA_UAR_QP_SEND) {
         set_bit_in(&r->send, handle);
     }
-    if (value & UAR_QP_RECV) {
+    if (value & PVRDMA_UAR_QP_RECV) {
         set_bit_in(&r->recv, handle);
     }
-    if (value & (UAR_QP_SEND | UAR_QP_RECV)) {
+    if (value & (PVRDMA_UAR_QP_SEND | PVRDMA_UAR_QP_RECV)) {
         kick(db);
     }
     return true;
@@ -194,12 +182,12 @@ static bool ring_qp(PVRDMADoorbell *db, uint64_t page, uint32_t value)
 static bool ring_cq(PVRDMADoorbell *db, uint64_t page, uint32_t value)
 {
     struct pvrdma_db_region *r = db->region;
-    uint32_t handle = value & UAR_HANDLE_MASK;
+    uint32_t handle = value & PVRDMA_UAR_HANDLE_MASK;
 
     if (!may_ring(r->cq_owner, handle, page)) {
         return false;
     }
-    if (value & UAR_CQ_ARM) {
+    if (value & PVRDMA_UAR_CQ_ARM) {
         qatomic_set(&r->arm[handle], PVRDMA_DB_ARM_ANY);
     } else {
         /* Never weakens an ARM that is pending. */
@@ -213,12 +201,12 @@ static bool ring_cq(PVRDMADoorbell *db, uint64_t page, uint32_t value)
 
 static bool ring_srq(PVRDMADoorbell *db, uint64_t page, uint32_t value)
 {
-    uint32_t handle = value & UAR_HANDLE_MASK;
+    uint32_t handle = value & PVRDMA_UAR_HANDLE_MASK;
 
     if (!may_ring(db->region->srq_owner, handle, page)) {
         return false;
     }
-    if (value & UAR_SRQ_RECV) {
+    if (value & PVRDMA_UAR_SRQ_RECV) {
         set_bit_in(&db->region->srq, handle);
         kick(db);
     }
@@ -227,27 +215,27 @@ static bool ring_srq(PVRDMADoorbell *db, uint64_t page, uint32_t value)
 
 bool pvrdma_doorbell_is_poll(uint64_t offset, uint32_t value)
 {
-    return (offset & UAR_OFFSET_MASK) == UAR_CQ &&
-           !(value & (UAR_CQ_ARM | UAR_CQ_ARM_SOL));
+    return (offset & (PVRDMA_PAGE_SIZE - 1)) == PVRDMA_UAR_CQ &&
+           !(value & (PVRDMA_UAR_CQ_ARM | PVRDMA_UAR_CQ_ARM_SOL));
 }
 
 void pvrdma_doorbell_ring(PVRDMADoorbell *db, uint64_t offset, uint32_t value)
 {
-    uint64_t page = offset >> UAR_PAGE_SHIFT;
+    uint64_t page = offset >> PVRDMA_PAGE_SHIFT;
     bool good = false;
 
     qatomic_inc(&db->region->writes);
     if (pvrdma_doorbell_is_poll(offset, value)) {
         return;
     }
-    switch (offset & UAR_OFFSET_MASK) {
-    case UAR_QP:
+    switch (offset & (PVRDMA_PAGE_SIZE - 1)) {
+    case PVRDMA_UAR_QP:
         good = ring_qp(db, page, value);
         break;
-    case UAR_CQ:
+    case PVRDMA_UAR_CQ:
         good = ring_cq(db, page, value);
         break;
-    case UAR_SRQ:
+    case PVRDMA_UAR_SRQ:
         good = ring_srq(db, page, value);
         break;
     }

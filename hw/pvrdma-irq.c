@@ -66,7 +66,7 @@ static void vector_poll(PCIDevice *dev, unsigned int start, unsigned int end)
     PVRDMAIrq *irq = &PVRDMA(dev)->irq;
     unsigned int i;
 
-    for (i = start; i < MIN(end, PVRDMA_VECTORS); i++) {
+    for (i = start; i < MIN(end, PVRDMA_NUM_VEC); i++) {
         if (msix_is_masked(dev, i) &&
             event_notifier_test_and_clear(&irq->vectors[i].notifier)) {
             msix_set_pending(dev, i);
@@ -81,7 +81,7 @@ static void kvm_stop(PVRDMAIrq *irq, PCIDevice *dev)
     if (dev->msix_vector_use_notifier) {
         msix_unset_vector_notifiers(dev);
     }
-    for (i = 0; i < PVRDMA_VECTORS; i++) {
+    for (i = 0; i < PVRDMA_NUM_VEC; i++) {
         /* Not called by the above once MSI-X is disabled. */
         vector_release(dev, i);
         if (irq->vectors[i].virq >= 0) {
@@ -101,7 +101,7 @@ static bool kvm_start(PVRDMAIrq *irq, PCIDevice *dev)
         return false;
     }
     change = kvm_irqchip_begin_route_changes(kvm_state);
-    for (i = 0; i < PVRDMA_VECTORS && virq >= 0; i++) {
+    for (i = 0; i < PVRDMA_NUM_VEC && virq >= 0; i++) {
         virq = kvm_irqchip_add_msi_route(&change, i, dev);
         irq->vectors[i].virq = virq >= 0 ? virq : -1;
     }
@@ -120,14 +120,14 @@ static void set_handlers(PVRDMAIrq *irq, EventNotifierHandler *handler)
 {
     int i;
 
-    for (i = 0; i < PVRDMA_VECTORS; i++) {
+    for (i = 0; i < PVRDMA_NUM_VEC; i++) {
         event_notifier_set_handler(&irq->vectors[i].notifier, handler);
     }
 }
 
 int pvrdma_irq_set_enabled(PVRDMAIrq *irq, PVRDMAClient *client, bool enable)
 {
-    int fds[PVRDMA_VECTORS];
+    int fds[PVRDMA_NUM_VEC];
     PCIDevice *dev = irq->vectors[0].dev;
     int i, ret;
 
@@ -145,7 +145,7 @@ int pvrdma_irq_set_enabled(PVRDMAIrq *irq, PVRDMAClient *client, bool enable)
         }
         return ret;
     }
-    for (i = 0; i < PVRDMA_VECTORS; i++) {
+    for (i = 0; i < PVRDMA_NUM_VEC; i++) {
         /* What the daemon said before the guest enabled MSI-X is void. */
         event_notifier_test_and_clear(&irq->vectors[i].notifier);
         fds[i] = event_notifier_get_fd(&irq->vectors[i].notifier);
@@ -168,7 +168,7 @@ bool pvrdma_irq_init(PVRDMAIrq *irq, PCIDevice *dev, Error **errp)
 {
     int i, ret;
 
-    for (i = 0; i < PVRDMA_VECTORS; i++) {
+    for (i = 0; i < PVRDMA_NUM_VEC; i++) {
         PVRDMAVector *v = &irq->vectors[i];
 
         v->dev = dev;

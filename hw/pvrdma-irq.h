@@ -8,11 +8,7 @@
 #include "hw/pci/pci_device.h"
 #include "qemu/event_notifier.h"
 #include "pvrdma-calls.h"
-
-/* Command response, asynchronous event, completion; pvrdma ABI, interrupts. */
-#define PVRDMA_VECTOR_RESPONSE 0
-#define PVRDMA_VECTOR_EVENT    1
-#define PVRDMA_VECTORS         3
+#include "pvrdma/abi.h"
 
 /**
  * struct PVRDMAVector - one MSI-X vector
@@ -35,7 +31,7 @@ typedef struct PVRDMAVector {
  * @kvm: the vectors go through KVM and not through the main loop
  */
 typedef struct PVRDMAIrq {
-    PVRDMAVector vectors[PVRDMA_VECTORS];
+    PVRDMAVector vectors[PVRDMA_NUM_VEC];
     int nvectors;
     bool on;
     bool kvm;

@@ -16,58 +16,21 @@
  * accesses are bounded, go to RAM only and as the device's DMA (so not without
  * bus mastering), and any nonsense ends the attempt.
  *
- * All offsets: pvrdma ABI, "Device shared region", "Rings", "Command channel",
- * "Port attributes".  All fields are little-endian.
+ * include/pvrdma/abi.h describes what is there; all of it is little-endian.
  */
 #include "qemu/osdep.h"
 #include "qemu/bswap.h"
 #include "hw/pci/pci_device.h"
 #include "pvrdma.h"
 
-#define PAGE_SIZE 4096u
-
-/* Device shared region. */
-#define DSR_CMD_SLOT    16
-#define DSR_RESP_SLOT   24
-#define DSR_ASYNC_PAGES 32
-#define DSR_ASYNC_PDIR  40
-#define DSR_GID_TBL_LEN (72 + 192)
-#define DSR_MAX_PKEYS   (72 + 196)
-#define DSR_SIZE        280
-
-/* A ring's state page: what the device produced, what the guest has read. */
-#define RING_PROD_TAIL 8
-#define RING_CONS_HEAD 12
-
 /* Pages a ring may have here: state page, and what one table can address. */
-#define RING_MAX_PAGES 512
+#define RING_MAX_PAGES PVRDMA_PDIR_ENTRIES
 
-#define EVENT_SIZE         8
-#define EVENT_DEVICE_FATAL 8
-#define EVENT_PORT_ERR     10
-
-#define CMD_QUERY_PORT   0
-#define CMD_QUERY_PKEY   1
-#define CMD_DESTROY_PD   3
-#define CMD_DESTROY_MR   5
-#define CMD_DESTROY_CQ   8
-#define CMD_DESTROY_QP   12
-#define CMD_DESTROY_UC   14
-#define CMD_DESTROY_BIND 16
-#define CMD_DESTROY_SRQ  20
-
-#define RESP_ACK       8
-#define RESP_ACK_FLAG  0x80000000u
-#define RESP_BODY      16
-#define RESP_PORT_SIZE 64
-#define RESP_PKEY_SIZE 24
-
-#define PORT_STATE_DOWN    1
-#define PORT_MTU_4096      5
-#define PORT_MTU_1024      3
+/* Values of the verbs API that only this file uses. */
 #define PORT_WIDTH_4X      2
 #define PORT_SPEED_SDR     1
 #define PORT_PHYS_DISABLED 3
+#define PKEY_DEFAULT       0xffff
 
 /* DMA that only reaches memory: a guest may put any address in its rings. */
 static bool guest_rw(PVRDMADevice *s, uint64_t addr, void *buf, size_t len,
@@ -88,23 +51,25 @@ static bool guest_write(PVRDMADevice *s, uint64_t addr, void *buf, size_t len)
     return guest_rw(s, addr, buf, len, DMA_DIRECTION_FROM_DEVICE);
 }
 
-static bool read_dsr(PVRDMADevice *s, uint8_t *dsr)
+static bool read_dsr(PVRDMADevice *s, struct pvrdma_dsr *dsr)
 {
-    return s->dsr_valid && guest_read(s, s->dsr, dsr, DSR_SIZE);
+    return s->dsr_valid && guest_read(s, s->dsr, dsr, sizeof(*dsr));
 }
 
 /* The address of one page of a ring, through its page directory. */
 static bool ring_page(PVRDMADevice *s, uint64_t pdir, uint32_t page,
                       uint64_t *addr)
 {
-    uint8_t entry[8];
+    uint64_t entry;
 
-    if (!guest_read(s, pdir + (page >> 9) * 8, entry, sizeof(entry)) ||
-        !guest_read(s, ldq_le_p(entry) + (page & 511) * 8, entry,
-                    sizeof(entry))) {
+    if (!guest_read(s, pdir + page / PVRDMA_PDIR_ENTRIES * sizeof(entry),
+                    &entry, sizeof(entry)) ||
+        !guest_read(s, le64_to_cpu(entry) +
+                    page % PVRDMA_PDIR_ENTRIES * sizeof(entry),
+                    &entry, sizeof(entry))) {
         return false;
     }
-    *addr = ldq_le_p(entry);
+    *addr = le64_to_cpu(entry);
     return true;
 }
 
@@ -116,110 +81,122 @@ static bool ring_page(PVRDMADevice *s, uint64_t pdir, uint32_t page,
  * its lowest zero bit, and half as many slots are distinct; the ring is full
  * when those are used up.
  */
-static bool push_event(PVRDMADevice *s, const uint8_t *dsr, uint32_t type,
-                       uint32_t info)
+static bool push_event(PVRDMADevice *s, const struct pvrdma_dsr *dsr,
+                       uint32_t type, uint32_t info)
 {
-    uint32_t pages = ldl_le_p(dsr + DSR_ASYNC_PAGES);
-    uint64_t pdir = ldq_le_p(dsr + DSR_ASYNC_PDIR);
+    const struct pvrdma_ring_pages *pages = &dsr->async_ring;
+    uint32_t npages = le32_to_cpu(pages->num_pages);
+    uint64_t pdir = le64_to_cpu(pages->pdir_dma);
+    struct pvrdma_eqe eqe = {
+        .type = cpu_to_le32(type),
+        .info = cpu_to_le32(info),
+    };
+    struct pvrdma_ring ring;
     uint32_t n, mask, wrap, tail, head, pos;
     uint64_t state, page;
-    uint8_t buf[EVENT_SIZE];
 
-    if (pages < 2 || pages > RING_MAX_PAGES || !ring_page(s, pdir, 0, &state) ||
-        !guest_read(s, state + RING_PROD_TAIL, buf, sizeof(buf))) {
+    if (npages < 2 || npages > RING_MAX_PAGES ||
+        !ring_page(s, pdir, 0, &state)) {
         return false;
     }
-    n = (pages - 1) * (PAGE_SIZE / EVENT_SIZE);
+    state += offsetof(struct pvrdma_ring_state, rx);
+    if (!guest_read(s, state, &ring, sizeof(ring))) {
+        return false;
+    }
+    n = (npages - 1) * (PVRDMA_PAGE_SIZE / sizeof(eqe));
     mask = 2 * n - 1;
     wrap = ~mask & (mask + 1);
-    tail = ldl_le_p(buf);
-    head = ldl_le_p(buf + (RING_CONS_HEAD - RING_PROD_TAIL));
-    if (((tail | head) & ~mask) || ((tail - head) & (wrap - 1)) >= wrap / 2) {
+    tail = le32_to_cpu(ring.prod_tail);
+    head = le32_to_cpu(ring.cons_head);
+    if (!pvrdma_idx_valid(tail, n) || !pvrdma_idx_valid(head, n) ||
+        ((tail - head) & (wrap - 1)) >= wrap / 2) {
         return false;
     }
-    pos = (tail & (n - 1)) * EVENT_SIZE;
-    stl_le_p(buf, type);
-    stl_le_p(buf + 4, info);
-    if (!ring_page(s, pdir, 1 + pos / PAGE_SIZE, &page) ||
-        !guest_write(s, page + pos % PAGE_SIZE, buf, sizeof(buf))) {
+    pos = pvrdma_idx_slot(tail, n) * sizeof(eqe);
+    if (!ring_page(s, pdir, 1 + pos / PVRDMA_PAGE_SIZE, &page) ||
+        !guest_write(s, page + pos % PVRDMA_PAGE_SIZE, &eqe, sizeof(eqe))) {
         return false;
     }
     /* The guest sees the event once it sees the new index. */
     smp_wmb();
-    stl_le_p(buf, (tail + 1) & mask);
-    return guest_write(s, state + RING_PROD_TAIL, buf, 4);
+    ring.prod_tail = cpu_to_le32(pvrdma_idx_next(tail, n));
+    return guest_write(s, state, &ring.prod_tail, sizeof(ring.prod_tail));
 }
 
 void pvrdma_lost_notify(PVRDMADevice *s)
 {
-    uint8_t dsr[DSR_SIZE];
+    struct pvrdma_dsr dsr;
 
     s->lost_err = UINT32_MAX;
-    if (read_dsr(s, dsr) && push_event(s, dsr, EVENT_PORT_ERR, 1) &&
-        push_event(s, dsr, EVENT_DEVICE_FATAL, 1)) {
-        pvrdma_irq_raise(&s->irq, PVRDMA_VECTOR_EVENT);
+    if (read_dsr(s, &dsr) && push_event(s, &dsr, PVRDMA_EVENT_PORT_ERR, 1) &&
+        push_event(s, &dsr, PVRDMA_EVENT_DEVICE_FATAL, 1)) {
+        pvrdma_irq_raise(&s->irq, PVRDMA_VEC_ASYNC);
     }
 }
 
-/* Write the answer to a query behind a header, and signal it. */
-static bool respond(PVRDMADevice *s, const uint8_t *dsr, const uint8_t *cmd,
-                    uint8_t *resp, size_t len)
+/* Write the answer to a query, which @hdr begins, and signal it. */
+static bool respond(PVRDMADevice *s, const struct pvrdma_dsr *dsr,
+                    const struct pvrdma_req_hdr *req,
+                    struct pvrdma_resp_hdr *hdr, size_t len)
 {
-    memcpy(resp, cmd, 8);
-    stl_le_p(resp + RESP_ACK, RESP_ACK_FLAG | ldl_le_p(cmd + 8));
-    if (!guest_write(s, ldq_le_p(dsr + DSR_RESP_SLOT), resp, len)) {
+    hdr->response = req->response;
+    hdr->ack = cpu_to_le32(PVRDMA_CMD_RESP(le32_to_cpu(req->cmd)));
+    if (!guest_write(s, le64_to_cpu(dsr->resp_slot_dma), hdr, len)) {
         return false;
     }
-    pvrdma_irq_raise(&s->irq, PVRDMA_VECTOR_RESPONSE);
+    pvrdma_irq_raise(&s->irq, PVRDMA_VEC_CMD);
     return true;
 }
 
-static bool query_port(PVRDMADevice *s, const uint8_t *dsr, const uint8_t *cmd)
+static bool query_port(PVRDMADevice *s, const struct pvrdma_dsr *dsr,
+                       const struct pvrdma_req_hdr *req)
 {
-    uint8_t resp[RESP_PORT_SIZE] = { 0 };
-    uint8_t *port = resp + RESP_BODY;
+    struct pvrdma_resp_query_port resp = {
+        .attrs = {
+            .state = cpu_to_le32(PVRDMA_PORT_DOWN),
+            .max_mtu = cpu_to_le32(PVRDMA_MTU_4096),
+            .active_mtu = cpu_to_le32(PVRDMA_MTU_1024),
+            .gid_tbl_len = dsr->caps.gid_tbl_len,
+            .pkey_tbl_len = dsr->caps.max_pkeys,
+            .active_width = PORT_WIDTH_4X,
+            .active_speed = PORT_SPEED_SDR,
+            .phys_state = PORT_PHYS_DISABLED,
+        },
+    };
 
-    stl_le_p(port, PORT_STATE_DOWN);
-    stl_le_p(port + 4, PORT_MTU_4096);
-    stl_le_p(port + 8, PORT_MTU_1024);
-    stl_le_p(port + 12, ldl_le_p(dsr + DSR_GID_TBL_LEN));
-    stw_le_p(port + 32, lduw_le_p(dsr + DSR_MAX_PKEYS));
-    port[43] = PORT_WIDTH_4X;
-    port[44] = PORT_SPEED_SDR;
-    port[45] = PORT_PHYS_DISABLED;
-    return respond(s, dsr, cmd, resp, sizeof(resp));
+    return respond(s, dsr, req, &resp.hdr, sizeof(resp));
 }
 
-static bool query_pkey(PVRDMADevice *s, const uint8_t *dsr, const uint8_t *cmd)
+static bool query_pkey(PVRDMADevice *s, const struct pvrdma_dsr *dsr,
+                       const struct pvrdma_req_hdr *req)
 {
-    uint8_t resp[RESP_PKEY_SIZE] = { 0 };
+    struct pvrdma_resp_query_pkey resp = { .pkey = cpu_to_le16(PKEY_DEFAULT) };
 
-    stw_le_p(resp + RESP_BODY, 0xffff);
-    return respond(s, dsr, cmd, resp, sizeof(resp));
+    return respond(s, dsr, req, &resp.hdr, sizeof(resp));
 }
 
 /* Run the command in the slot; false: it fails. */
 static bool run_command(PVRDMADevice *s)
 {
-    uint8_t dsr[DSR_SIZE];
-    uint8_t cmd[16];
+    struct pvrdma_dsr dsr;
+    struct pvrdma_req_hdr req;
 
-    if (!read_dsr(s, dsr) ||
-        !guest_read(s, ldq_le_p(dsr + DSR_CMD_SLOT), cmd, sizeof(cmd))) {
+    if (!read_dsr(s, &dsr) ||
+        !guest_read(s, le64_to_cpu(dsr.cmd_slot_dma), &req, sizeof(req))) {
         return false;
     }
-    switch (ldl_le_p(cmd + 8)) {
-    case CMD_QUERY_PORT:
-        return query_port(s, dsr, cmd);
-    case CMD_QUERY_PKEY:
-        return query_pkey(s, dsr, cmd);
-    case CMD_DESTROY_PD:
-    case CMD_DESTROY_MR:
-    case CMD_DESTROY_CQ:
-    case CMD_DESTROY_QP:
-    case CMD_DESTROY_UC:
-    case CMD_DESTROY_BIND:
-    case CMD_DESTROY_SRQ:
+    switch (le32_to_cpu(req.cmd)) {
+    case PVRDMA_CMD_QUERY_PORT:
+        return query_port(s, &dsr, &req);
+    case PVRDMA_CMD_QUERY_PKEY:
+        return query_pkey(s, &dsr, &req);
+    case PVRDMA_CMD_DESTROY_PD:
+    case PVRDMA_CMD_DESTROY_MR:
+    case PVRDMA_CMD_DESTROY_CQ:
+    case PVRDMA_CMD_DESTROY_QP:
+    case PVRDMA_CMD_DESTROY_UC:
+    case PVRDMA_CMD_DESTROY_BIND:
+    case PVRDMA_CMD_DESTROY_SRQ:
         return true;
     default:
         return false;

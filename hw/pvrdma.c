@@ -44,12 +44,6 @@
 #include "pvrdma.h"
 #include "pvrdma/ext.h"
 
-#define PVRDMA_DEVICE_ID 0x0820
-
-#define BAR_MSIX 0
-#define BAR_REGS 1
-#define BAR_UAR  2
-
 #define EXPRESS_CAP_OFFSET 0x80
 
 /* What a daemon may reasonably offer. */
@@ -81,7 +75,8 @@ static uint64_t pvrdma_regs_read(void *opaque, hwaddr addr, unsigned int size)
     if (s->lost) {
         return pvrdma_lost_read(s, addr);
     }
-    if (pvrdma_call_region_read(s->client, BAR_REGS, addr, buf, size) < 0) {
+    if (pvrdma_call_region_read(s->client, PVRDMA_BAR_REG, addr, buf,
+                                size) < 0) {
         return UINT32_MAX;
     }
     return ldl_le_p(buf);
@@ -118,7 +113,7 @@ static void pvrdma_regs_write(void *opaque, hwaddr addr, uint64_t value,
         return;
     }
     stl_le_p(buf, value);
-    pvrdma_call_region_write(s->client, BAR_REGS, addr, buf, size);
+    pvrdma_call_region_write(s->client, PVRDMA_BAR_REG, addr, buf, size);
 }
 
 static const MemoryRegionOps pvrdma_regs_ops = {
@@ -155,7 +150,7 @@ static void pvrdma_uar_write(void *opaque, hwaddr addr, uint64_t value,
         pvrdma_doorbell_ring(&s->doorbell, addr, value);
     } else if (!pvrdma_doorbell_is_poll(addr, value)) {
         stl_le_p(buf, value);
-        pvrdma_call_region_post(s->client, BAR_UAR, addr, buf, size);
+        pvrdma_call_region_post(s->client, PVRDMA_BAR_UAR, addr, buf, size);
     }
 }
 
@@ -252,7 +247,7 @@ static uint32_t read_reg(PVRDMADevice *s, uint32_t addr)
 {
     uint8_t buf[4];
 
-    if (pvrdma_call_region_read(s->client, BAR_REGS, addr, buf,
+    if (pvrdma_call_region_read(s->client, PVRDMA_BAR_REG, addr, buf,
                                 sizeof(buf)) < 0) {
         return 0;
     }
@@ -359,7 +354,7 @@ static bool check_device(PVRDMADevice *s, struct vfio_user_device_info *info,
         return false;
     }
     if (lduw_le_p(id) != PCI_VENDOR_ID_VMWARE ||
-        lduw_le_p(id + 2) != PVRDMA_DEVICE_ID) {
+        lduw_le_p(id + 2) != PVRDMA_PCI_DEVICE) {
         error_setg(errp, "the vfio-user server is not pvrdmad: its device is "
                    "%04x:%04x", lduw_le_p(id), lduw_le_p(id + 2));
         return false;
@@ -368,9 +363,9 @@ static bool check_device(PVRDMADevice *s, struct vfio_user_device_info *info,
     if (vectors < 0) {
         return false;
     }
-    if (vectors < PVRDMA_VECTORS) {
+    if (vectors < PVRDMA_NUM_VEC) {
         error_setg(errp, "pvrdmad has %" PRIi64 " interrupt vectors, %d are "
-                   "needed", vectors, PVRDMA_VECTORS);
+                   "needed", vectors, PVRDMA_NUM_VEC);
         return false;
     }
     return true;
@@ -382,26 +377,29 @@ static bool init_bars(PVRDMADevice *s, Error **errp)
     uint64_t regs_size, uar_size;
     int i;
 
-    regs_size = bar_size(s, BAR_REGS, REGS_SIZE_MAX, errp);
+    regs_size = bar_size(s, PVRDMA_BAR_REG, REGS_SIZE_MAX, errp);
     if (!regs_size) {
         return false;
     }
-    uar_size = bar_size(s, BAR_UAR, UAR_SIZE_MAX, errp);
+    uar_size = bar_size(s, PVRDMA_BAR_UAR, UAR_SIZE_MAX, errp);
     if (!uar_size) {
         return false;
     }
-    if (msix_init_exclusive_bar(dev, PVRDMA_VECTORS, BAR_MSIX, errp) < 0) {
+    if (msix_init_exclusive_bar(dev, PVRDMA_NUM_VEC, PVRDMA_BAR_MSIX,
+                                errp) < 0) {
         return false;
     }
-    for (i = 0; i < PVRDMA_VECTORS; i++) {
+    for (i = 0; i < PVRDMA_NUM_VEC; i++) {
         msix_vector_use(dev, i);
     }
     memory_region_init_io(&s->regs, OBJECT(s), &pvrdma_regs_ops, s,
                           "pvrdma-regs", regs_size);
-    pci_register_bar(dev, BAR_REGS, PCI_BASE_ADDRESS_SPACE_MEMORY, &s->regs);
+    pci_register_bar(dev, PVRDMA_BAR_REG, PCI_BASE_ADDRESS_SPACE_MEMORY,
+                     &s->regs);
     memory_region_init_io(&s->uar, OBJECT(s), &pvrdma_uar_ops, s, "pvrdma-uar",
                           uar_size);
-    pci_register_bar(dev, BAR_UAR, PCI_BASE_ADDRESS_SPACE_MEMORY, &s->uar);
+    pci_register_bar(dev, PVRDMA_BAR_UAR, PCI_BASE_ADDRESS_SPACE_MEMORY,
+                     &s->uar);
     if (pci_bus_is_express(pci_get_bus(dev))) {
         if (pcie_endpoint_cap_init(dev, EXPRESS_CAP_OFFSET) < 0) {
             error_setg(errp, "pvrdma: no room for the PCI express capability");
@@ -417,6 +415,10 @@ static void pvrdma_cleanup(PVRDMADevice *s)
 {
     PCIDevice *dev = PCI_DEVICE(s);
 
+    /* A vCPU may already wait for the BQL with an access to a BAR. */
+    s->lost = true;
+    s->lost_err = UINT32_MAX;
+    s->dsr_valid = false;
     pvrdma_mem_stop(&s->mem);
     pvrdma_client_free(s->client);
     s->client = NULL;
@@ -503,7 +505,7 @@ static void pvrdma_class_init(ObjectClass *klass, PVRDMAClassData *data)
     k->exit = pvrdma_exit;
     k->config_write = pvrdma_write_config;
     k->vendor_id = PCI_VENDOR_ID_VMWARE;
-    k->device_id = PVRDMA_DEVICE_ID;
+    k->device_id = PVRDMA_PCI_DEVICE;
     k->class_id = PCI_CLASS_NETWORK_OTHER;
     rc->phases.hold = pvrdma_reset_hold;
     dc->desc = "RDMA adapter, served by pvrdmad";

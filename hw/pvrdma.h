@@ -10,18 +10,10 @@
 #include "pvrdma-doorbell.h"
 #include "pvrdma-irq.h"
 #include "pvrdma-mem.h"
+#include "pvrdma/abi.h"
 
 #define TYPE_PVRDMA "pvrdma"
 OBJECT_DECLARE_SIMPLE_TYPE(PVRDMADevice, PVRDMA)
-
-/* Registers in BAR1; pvrdma ABI, BAR1 registers. */
-#define PVRDMA_REG_DSRLOW  0x04
-#define PVRDMA_REG_DSRHIGH 0x08
-#define PVRDMA_REG_CTL     0x0c
-#define PVRDMA_REG_REQUEST 0x10
-#define PVRDMA_REG_ERR     0x14
-
-#define PVRDMA_CTL_RESET 2
 
 /**
  * struct PVRDMADevice - one adapter; all under the BQL
