@@ -31,7 +31,7 @@ void log_msg(enum log_level level, const char *fmt, ...) G_GNUC_PRINTF(2, 3);
 void log_vm(enum log_level level, struct vm *vm, const char *fmt, ...)
     G_GNUC_PRINTF(3, 4);
 
-/* Report what is still suppressed; the VM is about to detach. */
+/* Report what is still suppressed; the VM is about to be forgotten. */
 void log_vm_flush(struct vm *vm);
 
 #endif /* PVRDMAD_LOG_H */

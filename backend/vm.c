@@ -53,7 +53,6 @@ static void handle_fault(struct vm *vm)
     if (!why) {
         return;
     }
-    vm->faults++;
     if (vm->conn) {
         frontend_disconnect(vm, why);
     }
@@ -149,8 +148,12 @@ void vm_detach(struct vm *vm)
     device_fini(&vm->dev);
     irq_fini(&vm->irq);
     guest_mem_fini(&vm->mem);
-    atomic_store(&vm->fault, NULL);
-    log_vm_flush(vm);
+    if (atomic_exchange(&vm->fault, NULL)) {
+        vm->faults++;
+        if (vm->listener) {
+            frontend_hold_off(vm->listener);
+        }
+    }
 }
 
 /* ---- pause ---- */
@@ -249,6 +252,8 @@ void vm_remove(struct vm *vm)
     frontend_disconnect(vm, "the VM was removed");
     vm_detach(vm);
     frontend_unlisten(vm->listener);
+    log_vm_flush(vm);
+    discard_forget(&vm->discard);
     config_vm_free(vm->cfg);
     g_free(vm);
 }

@@ -36,11 +36,13 @@
 
 struct vfu_conn;
 struct vfu_listener;
+struct discard;
 
 struct vm {
     struct vm_config *cfg;         /* declared properties; never changes */
     struct vfu_listener *listener; /* the VM's socket; main thread */
     struct vfu_conn *conn;         /* attached VMM or NULL; main thread */
+    struct discard *discard;       /* descriptors being closed; main thread */
     struct log_limit log;          /* log.c */
     uint64_t attaches, faults;     /* statistics; main thread */
     unsigned pauses;               /* vm_pause() calls not yet undone; main */

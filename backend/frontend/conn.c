@@ -38,7 +38,7 @@ static void close_fds(struct vfu_conn *c)
 {
     for (unsigned i = 0; i < c->nfds; i++) {
         if (c->fds[i] >= 0) {
-            close(c->fds[i]);
+            discard_fd(&c->vm->discard, c->fds[i]);
         }
     }
     c->nfds = 0;
@@ -76,11 +76,12 @@ static void conn_destroy(struct vfu_conn *c)
     }
     end_message(c);
     g_queue_clear_full(&c->queue, g_free);
-    close(c->fd);
     vm->conn = NULL;
     if (vm->attached) {
         vm_detach(vm);
     }
+    /* Last: tells the client that nothing touches its memory any more. */
+    close(c->fd);
     g_free(c);
 }
 
@@ -229,7 +230,7 @@ static void collect_fds(struct vfu_conn *c, struct msghdr *mh)
             if (c->nfds < G_N_ELEMENTS(c->fds)) {
                 c->fds[c->nfds++] = fd;
             } else {
-                close(fd);
+                discard_fd(&c->vm->discard, fd);
             }
         }
     }
@@ -266,6 +267,10 @@ static enum received recv_some(struct vfu_conn *c, void *buf, uint32_t len, bool
     }
     if (first) {
         collect_fds(c, &mh);
+    }
+    if (discard_full(c->vm->discard)) {
+        c->why = "its descriptors cannot be closed";
+        return RECV_BAD;
     }
     if (mh.msg_flags & MSG_CTRUNC) {
         c->why = first ? "too many descriptors in a message"
@@ -355,10 +360,13 @@ static void handle_message(struct vfu_conn *c)
 static gboolean on_readable(gint fd, GIOCondition cond, gpointer opaque)
 {
     struct vfu_conn *c = opaque;
+    gint64 end = g_get_monotonic_time() + VFU_WAKEUP_US;
     uint32_t bytes = 0;
 
     c->busy = true;
-    for (unsigned i = 0; i < VFU_WAKEUP_MSGS && bytes < VFU_WAKEUP_BYTES; i++) {
+    for (unsigned i = 0; i < VFU_WAKEUP_MSGS && bytes < VFU_WAKEUP_BYTES &&
+                         (i == 0 || g_get_monotonic_time() < end);
+         i++) {
         enum received res = recv_message(c);
 
         if (res != RECV_SOME) {
@@ -395,6 +403,11 @@ struct vfu_conn *conn_new(struct vm *vm, int fd)
 
     if (vm->conn) {
         log_vm(LOG_LVL_WARN, vm, "refused a second VMM");
+        close(fd);
+        return NULL;
+    }
+    if (discard_full(vm->discard)) {
+        log_vm(LOG_LVL_WARN, vm, "refused a VMM: its descriptors cannot be closed");
         close(fd);
         return NULL;
     }

@@ -15,6 +15,7 @@
 #include "pvrdma/vfio_user.h"
 
 struct vm;
+struct discard;
 
 /* Largest message: before VERSION, and after it (data and its heads). */
 #define VFU_MAX_FIRST_MSG 4096u
@@ -27,6 +28,8 @@ struct vm;
  * so that a flood of one VM does not hold up the others. */
 #define VFU_WAKEUP_MSGS  64u
 #define VFU_WAKEUP_BYTES (1u << 20)
+/* ... or when it has worked that long, in us. */
+#define VFU_WAKEUP_US 1000
 
 /* Seconds between connecting and VERSION. */
 #define VFU_VERSION_TIMEOUT 10
@@ -92,6 +95,14 @@ struct vfu_conn {
 
 /* Take over @fd as the VM's connection; NULL if it has one (fd is closed). */
 struct vfu_conn *conn_new(struct vm *vm, int fd);
+
+/*
+ * Close a descriptor that a client sent, without waiting for it.  @d: the VM's
+ * struct vm.discard.  discard.c
+ */
+void discard_fd(struct discard **d, int fd);
+/* Do so many closings still wait that the VM must not send more? */
+bool discard_full(const struct discard *d);
 
 /* Close for @why (a string literal), at once or when the handler returns. */
 void conn_close(struct vfu_conn *c, const char *why);

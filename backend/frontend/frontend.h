@@ -12,6 +12,7 @@
 struct vm;
 struct vfu_listener;
 struct vfu_conn;
+struct discard;
 
 /*
  * Listen on vm->cfg->socket (unlinking a stale socket, mode 0660).  Accepting a
@@ -30,5 +31,11 @@ void frontend_disconnect(struct vm *vm, const char *why);
  * sockets that were accepted elsewhere.
  */
 bool frontend_adopt(struct vm *vm, int fd);
+
+/* Take no client for a moment: the last one was thrown out for what it did. */
+void frontend_hold_off(struct vfu_listener *l);
+
+/* The VM goes: forget what of its descriptors is still being closed. */
+void discard_forget(struct discard **d);
 
 #endif /* PVRDMAD_FRONTEND_H */

@@ -158,16 +158,17 @@ static int check_fd(struct guest_mem *mem, int fd, bool write, struct fd_info *i
     int mode = fcntl(fd, F_GETFL);
     int seals = fcntl(fd, F_GET_SEALS);
 
-    if (mode < 0 || (mode & O_PATH) || fstat(fd, &st) < 0 || fstatfs(fd, &fs) < 0 ||
-        !S_ISREG(st.st_mode)) {
-        log_vm(LOG_LVL_WARN, mem->vm,
-               "refused guest memory: the descriptor is not a regular file");
-        return EPERM;
-    }
+    /* First, since it does not ask the file system, which might not answer. */
     if (mem->require_sealed && (seals < 0 || !(seals & F_SEAL_SHRINK))) {
         log_vm(LOG_LVL_WARN, mem->vm,
                "refused guest memory: not a memfd sealed against shrinking "
                "(use memory-backend-memfd)");
+        return EPERM;
+    }
+    if (mode < 0 || (mode & O_PATH) || fstat(fd, &st) < 0 || fstatfs(fd, &fs) < 0 ||
+        !S_ISREG(st.st_mode)) {
+        log_vm(LOG_LVL_WARN, mem->vm,
+               "refused guest memory: the descriptor is not a regular file");
         return EPERM;
     }
     mode &= O_ACCMODE;

@@ -21,7 +21,8 @@
 
 #define SOCKET_MODE 0660
 
-/* Connections taken per wake-up, and the pause when descriptors run out. */
+/* Connections taken per wake-up, and the pause when descriptors run out or after
+ * a fault. */
 #define ACCEPT_BATCH    8
 #define ACCEPT_PAUSE_MS 500
 
@@ -45,6 +46,15 @@ static gboolean on_pause_over(gpointer opaque)
     return G_SOURCE_REMOVE;
 }
 
+void frontend_hold_off(struct vfu_listener *l)
+{
+    if (l->source) {
+        g_source_remove(l->source);
+        l->source = 0;
+        l->timer = g_timeout_add(ACCEPT_PAUSE_MS, on_pause_over, l);
+    }
+}
+
 static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
 {
     struct vfu_listener *l = opaque;
@@ -58,8 +68,7 @@ static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
         }
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
             log_vm(LOG_LVL_ERROR, l->vm, "cannot accept a VMM: %s", g_strerror(errno));
-            l->source = 0;
-            l->timer = g_timeout_add(ACCEPT_PAUSE_MS, on_pause_over, l);
+            frontend_hold_off(l);
             return G_SOURCE_REMOVE;
         }
         break;

@@ -44,6 +44,16 @@ unsigned count_fds(void)
     return n;
 }
 
+void expect_fds(unsigned n)
+{
+    gint64 end = g_get_monotonic_time() + TIMEOUT_US;
+
+    while (count_fds() != n) {
+        g_assert_cmpint(g_get_monotonic_time(), <, end);
+        g_usleep(1000);
+    }
+}
+
 void fixture_setup(struct fixture *f, gconstpointer arg)
 {
     GError *err = NULL;
@@ -77,7 +87,7 @@ void fixture_teardown(struct fixture *f, gconstpointer arg)
     }
     g_assert_null(f->vm->conn);
     g_assert_false(f->vm->attached);
-    g_assert_cmpuint(count_fds(), ==, f->open_fds);
+    expect_fds(f->open_fds);
     vm_remove(f->vm);
     datapath_stop();
     vm_stop_process();

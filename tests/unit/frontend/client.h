@@ -71,6 +71,8 @@ void client_post(int fd, uint32_t region, uint64_t offset, const void *data, uin
 uint32_t client_read32(int fd, uint32_t region, uint64_t offset);
 
 unsigned count_fds(void);
+/* Wait until so many are open: some are closed by threads. */
+void expect_fds(unsigned n);
 int sealed_memfd(uint64_t size);
 /* The counter of an eventfd, which becomes 0. */
 uint64_t eventfd_take(int fd);

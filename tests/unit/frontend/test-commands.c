@@ -465,7 +465,7 @@ static void test_dma(struct fixture *f, gconstpointer arg)
     g_assert_cmpint(map(f, &m, fd), ==, 0);
     g_assert_nonnull(guest_ptr(&f->vm->mem, 0x10000, 4 * PG, true));
     /* The daemon keeps no descriptor. */
-    g_assert_cmpuint(count_fds(), ==, before + 2);
+    expect_fds(before + 2);
 
     un.flags = 1;
     g_assert_cmpint(client_do(f->cl, VFIO_USER_DMA_UNMAP, &un, sizeof(un)), ==, EINVAL);
@@ -803,7 +803,7 @@ static void test_stock_trace(struct fixture *f, gconstpointer arg)
         whole = trace_realize(&t) && trace_reset(&t) && trace_boot(&t) &&
                 trace_reset(&t) && trace_end(&t);
         client_close(f);
-        g_assert_cmpuint(count_fds(), ==, base);
+        expect_fds(base);
     } while (!whole);
     g_assert_cmpuint(limit, >, 70);
     for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {

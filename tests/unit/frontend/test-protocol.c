@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glib/gstdio.h>
+#include <netinet/in.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -291,7 +292,7 @@ static void test_fd_misuse(struct fixture *f, gconstpointer arg)
                     ==, EINVAL);
     g_assert_cmpint(client_call(f->cl, VFIO_USER_DEVICE_RESET, NULL, 0, fds, 16, r), ==,
                     EINVAL);
-    g_assert_cmpuint(count_fds(), ==, before);
+    expect_fds(before);
 
     /* In the middle of a body, or of a header. */
     n = message(msg, 1, VFIO_USER_DMA_MAP, &map, sizeof(map));
@@ -505,6 +506,65 @@ static void test_listen(struct fixture *f, gconstpointer arg)
     pump();
 }
 
+/* A TCP socket whose close() takes until @peer has read what was sent, for hours. */
+static int slow_to_close(int *peer)
+{
+    struct sockaddr_in addr = {.sin_family = AF_INET,
+                               .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof(addr);
+    struct linger linger = {1, 10000};
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    static const char data[65536];
+
+    g_assert_cmpint(bind(listener, (struct sockaddr *)&addr, len), ==, 0);
+    g_assert_cmpint(listen(listener, 1), ==, 0);
+    g_assert_cmpint(getsockname(listener, (struct sockaddr *)&addr, &len), ==, 0);
+    g_assert_cmpint(connect(fd, (struct sockaddr *)&addr, len), ==, 0);
+    *peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    g_assert_cmpint(*peer, >=, 0);
+    close(listener);
+    while (send(fd, data, sizeof(data), MSG_DONTWAIT) > 0) {
+    }
+    g_assert_cmpint(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), ==,
+                    0);
+    return fd;
+}
+
+/* close() of a client's descriptor may take for ever: nobody waits for it, and a
+ * client with many of them is sent away. */
+static void test_slow_fds(struct fixture *f, gconstpointer arg)
+{
+    g_autofree struct reply *r = g_new0(struct reply, 1);
+    struct vfio_user_dma_map m = {sizeof(m), 3, 0, 0x10000, PG};
+    uint8_t body[512];
+    uint32_t len = version_body(body, 0, 0, stock_json);
+    int peer[100];
+    unsigned n = 0;
+
+    client_attach(f);
+    while (f->vm->conn) {
+        int fd = slow_to_close(&peer[n++]);
+
+        client_send(f->cl, VFIO_USER_DMA_MAP, 0, &m, sizeof(m), &fd, 1);
+        close(fd);
+        pump();
+        g_assert_cmpuint(n, <, G_N_ELEMENTS(peer));
+    }
+    g_assert_cmpuint(n, >, 16);
+    client_dropped(f);
+    f->cl = client_connect(f);
+    client_dropped(f);
+
+    /* The file system answers at last. */
+    for (unsigned i = 0; i < n; i++) {
+        close(peer[i]); /* resets: nothing to wait for */
+    }
+    expect_fds(f->open_fds);
+    f->cl = client_connect(f);
+    g_assert_cmpint(client_do(f->cl, VFIO_USER_VERSION, body, len), ==, 0);
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
@@ -524,6 +584,7 @@ int main(int argc, char **argv)
     ADD(second_client);
     ADD(leaving);
     ADD(fault);
+    ADD(slow_fds);
     ADD(listen);
     return g_test_run();
 }
