@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "pvrdma/doorbell.h"
 
@@ -36,13 +37,13 @@ struct vm_datapath {
     _Atomic bool paused;
 
     /* Under the token. */
-    struct qp *run_head, *run_tail; /* QPs with work */
-    _Atomic bool has_work;          /* what the worker last saw of run_head */
-    struct qp **timer;              /* heap by req.wait_until, [1..ntimer] */
+    TAILQ_HEAD(, qp) run;  /* QPs with work */
+    _Atomic bool has_work; /* what the worker last saw of run */
+    struct qp **timer;     /* heap by req.wait_until, [1..ntimer] */
     uint32_t ntimer;
     int64_t deficit;                /* bytes, deficit round robin */
     _Atomic(struct ext_list *) ext; /* contexts' own doorbell maps */
-    unsigned scan_pos;              /* where the next doorbell scan begins */
+    unsigned scan_map, scan_pos[4]; /* where the next doorbell scan begins */
     uint64_t scanned;               /* ns, when the last one was */
     _Atomic bool cq_error;          /* a CQ failed: its QPs must go to ERR */
     _Atomic uint64_t next_timer;    /* ns; UINT64_MAX: none */

@@ -8,7 +8,8 @@
  * which lies in guest RAM.  A bit only says "look"; the worker clears summary
  * bits before words, and words before it reads ring indices, so whatever is
  * posted after its look sets a bit again.  A guest that floods the maps costs
- * at most SCAN_WORDS words per map and turn.
+ * at most TURN_WORDS words a turn, MAP_WORDS of each map, and the next turn goes
+ * on where this one stopped, so that no queue is left out.
  *
  * Threads: scanning by the VM's worker with the token; contexts come and go on
  * the main thread, which publishes a new list and waits for quiescence.
@@ -16,8 +17,12 @@
 #include "engine.h"
 #include "pvrdma/ext.h"
 
-/* Doorbell words (64 handles each) taken per map and turn. */
-#define SCAN_WORDS 8u
+/* Doorbell words (64 handles each) taken per turn, and of one map. */
+#define TURN_WORDS 32u
+#define MAP_WORDS  8u
+
+/* The daemon's own region and the one shared with the VMM, send and receive. */
+#define N_REGION_MAPS 4u
 
 /* Words per guest page of an extension map. */
 #define HALF (PVRDMA_DB_WORDS / 2)
@@ -35,6 +40,7 @@ struct ext_ctx {
     uint64_t generation;
     bool mapped;
     struct map_view send, recv;
+    unsigned send_pos, recv_pos;
 };
 
 struct ext_list {
@@ -77,37 +83,50 @@ static bool ext_mapped(struct vm *vm, struct ext_ctx *c)
     return c->mapped;
 }
 
-/* Take up to SCAN_WORDS words of a map; true if there were any. */
-static bool scan_map(struct vm *vm, const struct map_view *v, found_fn found)
+/*
+ * Take words of a map from *pos on, around it once, at most MAP_WORDS and as many
+ * as *left says, which goes down.
+ */
+static void scan_map(struct vm *vm, const struct map_view *v, unsigned *pos,
+                     unsigned *left, found_fn found)
 {
-    unsigned n = summary_words(vm), start = vm->dp.scan_pos, left = SCAN_WORDS;
+    unsigned n = summary_words(vm), first = *pos / 64 % n, taken = 0;
+    unsigned max = MIN(MAP_WORDS, *left);
+    uint64_t before = (1ull << *pos % 64) - 1; /* these words come last */
 
-    for (unsigned k = 0; k < n && left; k++) {
-        unsigned s = (start + k) % n;
-        uint64_t sum;
+    *pos = 0;
+    for (unsigned k = 0; k <= n && taken < max; k++) {
+        unsigned s = (first + k) % n;
+        uint64_t mine = k == 0 ? ~before : k == n ? before : UINT64_MAX;
+        uint64_t sum = __atomic_load_n(&v->summary[s], __ATOMIC_RELAXED), rest;
 
-        if (!__atomic_load_n(&v->summary[s], __ATOMIC_RELAXED)) {
+        if (!(sum & mine)) {
             continue;
         }
         sum = __atomic_exchange_n(&v->summary[s], 0, __ATOMIC_SEQ_CST);
-        while (sum && left) {
+        rest = sum & ~mine;
+        sum &= mine;
+        while (sum && taken < max) {
             unsigned w = s * 64 + (unsigned)__builtin_ctzll(sum);
             uint64_t bits =
                 __atomic_exchange_n(&v->words[w / HALF][w % HALF], 0, __ATOMIC_SEQ_CST);
 
             sum &= sum - 1;
-            left--;
+            taken++;
+            *pos = w + 1;
             while (bits) {
                 found(vm, w * 64 + (unsigned)__builtin_ctzll(bits));
                 bits &= bits - 1;
             }
         }
-        if (sum) {
-            __atomic_fetch_or(&v->summary[s], sum, __ATOMIC_SEQ_CST);
-            vm->dp.scan_pos = s + 1;
+        if (sum | rest) {
+            __atomic_fetch_or(&v->summary[s], sum | rest, __ATOMIC_SEQ_CST);
         }
     }
-    return left != SCAN_WORDS;
+    if (taken < max) {
+        *pos = 0; /* all of it was seen */
+    }
+    *left -= taken;
 }
 
 static bool map_pending(const struct vm *vm, const uint64_t *summary)
@@ -124,8 +143,8 @@ bool doorbells_scan(struct vm *vm, found_fn send, found_fn recv)
 {
     struct pvrdma_db_region *region[] = {vm->dev.db_private, vm->dev.db_shared};
     struct ext_list *ext = atomic_load(&vm->dp.ext);
-    struct map_view v;
-    bool any = false;
+    unsigned n = N_REGION_MAPS + (ext ? 2 * ext->n : 0), left = TURN_WORDS;
+    unsigned first = vm->dp.scan_map % n, k;
 
     if (ext && atomic_load_explicit(&ext->fresh, memory_order_relaxed)) {
         /*
@@ -135,21 +154,27 @@ bool doorbells_scan(struct vm *vm, found_fn send, found_fn recv)
         atomic_store(&ext->fresh, false);
         doorbells_set_kick(vm, 0);
     }
-    for (unsigned i = 0; i < G_N_ELEMENTS(region); i++) {
-        v = region_view(&region[i]->send);
-        any |= scan_map(vm, &v, send);
-        v = region_view(&region[i]->recv);
-        any |= scan_map(vm, &v, recv);
-    }
-    for (unsigned i = 0; ext && i < ext->n; i++) {
-        struct ext_ctx *c = &ext->ctx[i];
+    for (k = 0; k < n && left; k++) {
+        unsigned m = (first + k) % n;
+        bool is_recv = m & 1;
+        found_fn found = is_recv ? recv : send;
 
-        if (ext_mapped(vm, c)) {
-            any |= scan_map(vm, &c->send, send);
-            any |= scan_map(vm, &c->recv, recv);
+        if (m < N_REGION_MAPS) {
+            struct pvrdma_db_region *r = region[m / 2];
+            struct map_view v = region_view(is_recv ? &r->recv : &r->send);
+
+            scan_map(vm, &v, &vm->dp.scan_pos[m], &left, found);
+        } else {
+            struct ext_ctx *c = &ext->ctx[(m - N_REGION_MAPS) / 2];
+
+            if (ext_mapped(vm, c)) {
+                scan_map(vm, is_recv ? &c->recv : &c->send,
+                         is_recv ? &c->recv_pos : &c->send_pos, &left, found);
+            }
         }
     }
-    return any;
+    vm->dp.scan_map = left ? 0 : first + k;
+    return left != TURN_WORDS;
 }
 
 bool doorbells_pending(struct vm *vm)

@@ -168,7 +168,7 @@ struct admission {
  * and rights, claim a receive WQE if it takes one.  qp->lock is held; once it
  * is dropped the caller passes @a to responder_admit_tell().
  */
-enum admit_result responder_admit_locked(struct qp *qp, const struct qp *from,
+enum admit_result responder_admit_locked(struct qp *qp, struct qp *from,
                                          struct send_op *op, struct admission *a);
 void responder_admit_tell(struct qp *qp, const struct admission *a);
 
@@ -177,11 +177,11 @@ void responder_admit_tell(struct qp *qp, const struct admission *a);
  * WQE's list to @recv (SENDs).  False: admit it again.  _locked: qp->lock is held
  * since the admission, so it is.
  */
-void responder_begin_slice_locked(const struct qp *qp, const struct send_op *op,
+void responder_begin_slice_locked(struct qp *qp, const struct send_op *op,
                                   struct recv_op *recv);
 bool responder_begin_slice(struct qp *qp, const struct send_op *op, struct recv_op *recv);
 
-/* A slice is in place: store the cursor of a SEND. */
+/* A slice of a SEND is over and the message is not finished: store its cursor. */
 void responder_end_slice(struct qp *qp, const struct send_op *op,
                          const struct sg_cursor *cur);
 
@@ -200,8 +200,11 @@ bool responder_finish(struct qp *qp, const struct qp *from, const struct send_op
 void responder_fail(struct qp *qp, uint32_t epoch, uint32_t recv_status,
                     enum pvrdma_event_type event);
 
-/* Flush up to @max receive WQEs; true if some are left.  qp->lock not held. */
-bool responder_flush(struct qp *qp, unsigned max);
+/*
+ * Flush up to @max receive WQEs; returns how many.  One that a slice is being
+ * copied to stays until that is over, and the QP is rung then.  qp->lock not held.
+ */
+unsigned responder_flush(struct qp *qp, unsigned max);
 
 /* A receive WQE was posted (doorbell): end the RNR wait of whoever waits. */
 void responder_recv_posted(struct qp *qp);

@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "pvrdma/abi.h"
 #include "pvrdma/ext.h"
@@ -64,7 +65,7 @@ struct qp_requester {
     uint64_t wait_until; /* ns, CLOCK_MONOTONIC */
     uint32_t heap_pos;   /* in the VM's timer heap; 0 = not there */
     bool queued;         /* in the VM's run queue */
-    struct qp *next;     /* run queue */
+    TAILQ_ENTRY(qp) run;
     bool sqd_notified;
     _Atomic bool wake;      /* the RNR wait is over: look again now */
     bool sgid_valid;        /* set under token and qp->lock, like sgid */
@@ -72,8 +73,7 @@ struct qp_requester {
 
     const struct transport_ops *transport;
     _Atomic(struct qp *) peer; /* copy transport; see copy.c */
-    struct qp *ref_next;       /* list of QPs that point to a peer;
-                                  directory_lock */
+    LIST_ENTRY(qp) ref;        /* in peer's resp.refs; directory_lock */
 };
 
 /* The receive WQE that an incoming message is filling. */
@@ -88,12 +88,14 @@ struct recv_op {
 
 struct qp_responder {
     struct recv_op recv;
-    uint32_t psn;            /* expected, 24 bits */
-    uint64_t msn;            /* messages taken */
-    uint32_t epoch;          /* changes when an admitted message becomes void */
-    bool comm_est;           /* first packet in RTR was reported */
-    _Atomic bool rnr_waiter; /* somebody waits for a receive WQE */
-    struct qp *refs;         /* QPs whose req.peer is this one; directory_lock */
+    bool carrying;  /* a slice is being copied to recv, without the lock */
+    uint32_t psn;   /* expected, 24 bits */
+    uint64_t msn;   /* messages taken */
+    uint32_t epoch; /* changes when an admitted message becomes void */
+    bool comm_est;  /* first packet in RTR was reported */
+    /* The requester that waits for a receive WQE; it is in refs. */
+    _Atomic(struct qp *) rnr_waiter;
+    LIST_HEAD(, qp) refs; /* QPs whose req.peer is this one; directory_lock */
 };
 
 #endif /* PVRDMAD_QP_STATE_H */

@@ -230,6 +230,10 @@ static bool receiver_not_ready(struct qp *qp, uint32_t code)
  */
 static enum xfer_result carry(struct qp *qp, uint32_t *status)
 {
+    /* A wake-up for an earlier wait, whose timer was faster. */
+    if (atomic_load_explicit(&qp->req.wake, memory_order_relaxed)) {
+        atomic_store_explicit(&qp->req.wake, false, memory_order_relaxed);
+    }
     if (qp->type != PVRDMA_QPT_RC) {
         qp->req.op.done = qp->req.op.length;
         return XFER_DONE;
@@ -269,10 +273,10 @@ static bool run_op(struct qp *qp, bool *more)
     return false;
 }
 
-/* A QP in ERR: everything posted completes as flushed. */
-static bool flush(struct qp *qp)
+/* A QP in ERR: everything posted completes as flushed.  Returns the cost. */
+static uint64_t flush(struct qp *qp, bool *more)
 {
-    unsigned n = 0;
+    unsigned n = 0, received;
 
     if (qp->req.op.active) {
         complete(qp, PVRDMA_WC_WR_FLUSH_ERR);
@@ -282,7 +286,9 @@ static bool flush(struct qp *qp)
         complete(qp, PVRDMA_WC_WR_FLUSH_ERR);
         n++;
     }
-    return responder_flush(qp, FLUSH_BATCH) || n == FLUSH_BATCH;
+    received = responder_flush(qp, FLUSH_BATCH);
+    *more = n == FLUSH_BATCH || received == FLUSH_BATCH;
+    return (uint64_t)(n + received) * ENGINE_MSG_COST;
 }
 
 /* SQD: a message in progress is finished, then the queue stands still. */
@@ -342,11 +348,10 @@ uint64_t requester_run(struct qp *qp, uint64_t budget, bool *more)
     *more = false;
     for (unsigned i = 0; go && i < ENGINE_BATCH; i++) {
         uint32_t state = atomic_load_explicit(&qp->state, memory_order_acquire);
-        uint64_t before;
+        uint64_t before, moved;
 
         if (state == PVRDMA_QPS_ERR) {
-            *more = flush(qp);
-            cost += FLUSH_BATCH;
+            cost += flush(qp, more);
             break;
         }
         if (state == PVRDMA_QPS_SQD && !op->active) {
@@ -365,8 +370,10 @@ uint64_t requester_run(struct qp *qp, uint64_t budget, bool *more)
         }
         before = op->done;
         go = run_op(qp, more);
-        bytes += op->done - before;
-        cost += op->done - before + ENGINE_MSG_COST;
+        /* A message that was admitted anew began from 0 again. */
+        moved = op->done >= before ? op->done - before : op->done;
+        bytes += moved;
+        cost += moved + ENGINE_MSG_COST;
         msgs += go;
         if (go && i + 1 == ENGINE_BATCH) {
             *more = true;

@@ -67,7 +67,7 @@ static int claim_recv(struct qp *qp)
  * before the ring is read once more, so that a WQE posted meanwhile is either
  * seen now or finds the flag (responder_recv_posted).
  */
-static int claim_or_wait(struct qp *qp)
+static int claim_or_wait(struct qp *qp, struct qp *from)
 {
     int err;
 
@@ -78,7 +78,7 @@ static int claim_or_wait(struct qp *qp)
     }
     err = claim_recv(qp);
     if (err == EAGAIN) {
-        atomic_store(&qp->resp.rnr_waiter, true);
+        atomic_store(&qp->resp.rnr_waiter, from);
         full_barrier();
         err = claim_recv(qp);
     }
@@ -232,7 +232,7 @@ void responder_fail(struct qp *qp, uint32_t epoch, uint32_t recv_status,
     }
 }
 
-enum admit_result responder_admit_locked(struct qp *qp, const struct qp *from,
+enum admit_result responder_admit_locked(struct qp *qp, struct qp *from,
                                          struct send_op *op, struct admission *a)
 {
     int err;
@@ -252,7 +252,7 @@ enum admit_result responder_admit_locked(struct qp *qp, const struct qp *from,
         a->status = PVRDMA_WC_REM_ACCESS_ERR;
         a->event = PVRDMA_EVENT_QP_ACCESS_ERR;
     } else if (op_takes_recv(op)) {
-        err = claim_or_wait(qp);
+        err = claim_or_wait(qp, from);
         if (err == EAGAIN) {
             a->status = qp->attr.min_rnr_timer;
             return ADMIT_RNR;
@@ -284,10 +284,11 @@ void responder_admit_tell(struct qp *qp, const struct admission *a)
     }
 }
 
-void responder_begin_slice_locked(const struct qp *qp, const struct send_op *op,
+void responder_begin_slice_locked(struct qp *qp, const struct send_op *op,
                                   struct recv_op *recv)
 {
     if (op_is_send(op)) {
+        qp->resp.carrying = true;
         recv->nsge = qp->resp.recv.nsge;
         recv->cur = qp->resp.recv.cur;
         memcpy(recv->sge, qp->resp.recv.sge, recv->nsge * sizeof(recv->sge[0]));
@@ -307,14 +308,27 @@ bool responder_begin_slice(struct qp *qp, const struct send_op *op, struct recv_
     return ours;
 }
 
+/* The slice is over, qp->lock held.  True: a flush waits for that. */
+static bool carried(struct qp *qp)
+{
+    qp->resp.carrying = false;
+    return atomic_load(&qp->state) == PVRDMA_QPS_ERR;
+}
+
 void responder_end_slice(struct qp *qp, const struct send_op *op,
                          const struct sg_cursor *cur)
 {
+    bool failed;
+
     pthread_mutex_lock(&qp->lock);
     if (qp->resp.epoch == op->epoch) {
         qp->resp.recv.cur = *cur;
     }
+    failed = carried(qp);
     pthread_mutex_unlock(&qp->lock);
+    if (failed) {
+        datapath_ring(qp->vm, qp->handle);
+    }
 }
 
 void responder_finish_locked(struct qp *qp, const struct qp *from,
@@ -341,18 +355,24 @@ void responder_finish_locked(struct qp *qp, const struct qp *from,
 
 bool responder_finish(struct qp *qp, const struct qp *from, const struct send_op *op)
 {
-    bool ours;
+    bool ours, failed = false;
 
     pthread_mutex_lock(&qp->lock);
     ours = qp->resp.epoch == op->epoch;
+    if (op_is_send(op)) {
+        failed = carried(qp);
+    }
     if (ours) {
         responder_finish_locked(qp, from, op);
     }
     pthread_mutex_unlock(&qp->lock);
+    if (failed) {
+        datapath_ring(qp->vm, qp->handle);
+    }
     return ours;
 }
 
-bool responder_flush(struct qp *qp, unsigned max)
+unsigned responder_flush(struct qp *qp, unsigned max)
 {
     struct pvrdma_cqe cqe = {.opcode = PVRDMA_WC_RECV, .status = PVRDMA_WC_WR_FLUSH_ERR};
     unsigned n = 0;
@@ -362,6 +382,9 @@ bool responder_flush(struct qp *qp, unsigned max)
     while (atomic_load(&qp->state) == PVRDMA_QPS_ERR && n < max) {
         uint32_t before = qp->rq.cons;
 
+        if (qp->resp.carrying) {
+            break; /* once it is flushed the guest may use its memory again */
+        }
         if (!qp->resp.recv.active) {
             int err = qp->rq.nwqe ? claim_recv(qp) : EAGAIN;
 
@@ -373,11 +396,12 @@ bool responder_flush(struct qp *qp, unsigned max)
         n++;
     }
     pthread_mutex_unlock(&qp->lock);
-    return n == max;
+    return n;
 }
 
 void responder_recv_posted(struct qp *qp)
 {
+    struct qp *waiter;
     bool posted;
 
     if (!atomic_load(&qp->resp.rnr_waiter)) {
@@ -387,13 +411,14 @@ void responder_recv_posted(struct qp *qp)
     pthread_mutex_lock(&qp->lock);
     posted = wq_pending(qp, &qp->rq, true) != 0;
     pthread_mutex_unlock(&qp->lock);
-    if (!posted || !atomic_exchange(&qp->resp.rnr_waiter, false)) {
+    if (!posted) {
         return;
     }
-    directory_lock();
-    for (struct qp *ref = qp->resp.refs; ref; ref = ref->req.ref_next) {
-        atomic_store(&ref->req.wake, true);
-        datapath_ring(ref->vm, ref->handle);
+    directory_lock(); /* the waiter leaves under it */
+    waiter = atomic_exchange(&qp->resp.rnr_waiter, NULL);
+    if (waiter) {
+        atomic_store(&waiter->req.wake, true);
+        datapath_ring(waiter->vm, waiter->handle);
     }
     directory_unlock();
 }

@@ -28,50 +28,27 @@ void sched_enqueue(struct qp *qp)
 {
     struct vm_datapath *dp = &qp->vm->dp;
 
-    if (qp->req.queued) {
-        return;
+    if (!qp->req.queued) {
+        qp->req.queued = true;
+        TAILQ_INSERT_TAIL(&dp->run, qp, req.run);
     }
-    qp->req.queued = true;
-    qp->req.next = NULL;
-    if (dp->run_tail) {
-        dp->run_tail->req.next = qp;
-    } else {
-        dp->run_head = qp;
-    }
-    dp->run_tail = qp;
 }
 
 static struct qp *run_pop(struct vm_datapath *dp)
 {
-    struct qp *qp = dp->run_head;
+    struct qp *qp = TAILQ_FIRST(&dp->run);
 
-    dp->run_head = qp->req.next;
-    if (!dp->run_head) {
-        dp->run_tail = NULL;
-    }
+    TAILQ_REMOVE(&dp->run, qp, req.run);
     qp->req.queued = false;
     return qp;
 }
 
 void sched_dequeue(struct qp *qp)
 {
-    struct vm_datapath *dp = &qp->vm->dp;
-    struct qp **p = &dp->run_head, *prev = NULL;
-
-    if (!qp->req.queued) {
-        return;
+    if (qp->req.queued) {
+        TAILQ_REMOVE(&qp->vm->dp.run, qp, req.run);
+        qp->req.queued = false;
     }
-    while (*p && *p != qp) {
-        prev = *p;
-        p = &(*p)->req.next;
-    }
-    if (*p) {
-        *p = qp->req.next;
-        if (dp->run_tail == qp) {
-            dp->run_tail = prev;
-        }
-    }
-    qp->req.queued = false;
 }
 
 /* ---- timer heap: [1..ntimer], smallest wait_until first ------------------ */
@@ -245,7 +222,12 @@ static void serve(struct worker *w, struct vm *vm)
     struct vm_datapath *dp = &vm->dp;
 
     dp->deficit += DATAPATH_SLICE;
-    while (dp->run_head && dp->deficit > 0) {
+    if (dp->deficit > 0 && atomic_exchange(&dp->cq_error, false)) {
+        report_failed_cqs(vm);
+        fail_qps_of_failed_cqs(vm);
+        dp->deficit -= (int64_t)LOOK_COST * (vm->verbs.cq.size + vm->verbs.qp.size);
+    }
+    while (!TAILQ_EMPTY(&dp->run) && dp->deficit > 0) {
         struct qp *qp = run_pop(dp);
         bool more;
 
@@ -258,8 +240,8 @@ static void serve(struct worker *w, struct vm *vm)
             comp_flush(w);
         }
     }
-    if (!dp->run_head) {
-        dp->deficit = 0;
+    if (TAILQ_EMPTY(&dp->run)) {
+        dp->deficit = MIN(dp->deficit, 0); /* no savings, but debts stay */
     }
 }
 
@@ -280,17 +262,13 @@ bool sched_vm(struct worker *w, struct vm *vm, uint64_t now)
         pthread_mutex_trylock(&dp->token) != 0) {
         return sched_vm_pending(vm);
     }
-    if (!dp->run_head || now - dp->scanned >= SCAN_NS) {
+    if (TAILQ_EMPTY(&dp->run) || now - dp->scanned >= SCAN_NS) {
         dp->scanned = now;
         busy = doorbells_scan(vm, send_bit, recv_bit);
     }
     run_timers(dp, now);
-    if (atomic_load_explicit(&dp->cq_error, memory_order_relaxed) &&
-        atomic_exchange(&dp->cq_error, false)) {
-        report_failed_cqs(vm);
-        fail_qps_of_failed_cqs(vm);
-    }
-    if (dp->run_head) {
+    if (!TAILQ_EMPTY(&dp->run) ||
+        atomic_load_explicit(&dp->cq_error, memory_order_relaxed)) {
         serve(w, vm);
         busy = true;
     }
@@ -298,7 +276,7 @@ bool sched_vm(struct worker *w, struct vm *vm, uint64_t now)
         event_cq_retry(vm)) {
         irq_raise(&vm->irq, PVRDMA_VEC_CQ);
     }
-    atomic_store_explicit(&dp->has_work, dp->run_head != NULL, memory_order_relaxed);
+    atomic_store_explicit(&dp->has_work, !TAILQ_EMPTY(&dp->run), memory_order_relaxed);
     pthread_mutex_unlock(&dp->token);
     comp_flush(w);
     return busy;

@@ -45,6 +45,7 @@ static void qp_clear(struct qp *qp)
     qp->sq.cons = 0;
     qp->rq.cons = 0;
     memset(&qp->resp.recv, 0, sizeof(qp->resp.recv));
+    qp->resp.carrying = false;
     qp->resp.psn = 0;
     qp->resp.msn = 0;
     qp->resp.comm_est = false;
@@ -81,6 +82,9 @@ void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask)
     if (state == PVRDMA_QPS_RTR && old_state != PVRDMA_QPS_RTR) {
         qp->resp.epoch++;
         qp_connect(qp);
+    } else if (attr_mask & PVRDMA_QP_AV) {
+        qp->req.transport->disconnect(qp); /* SQD: another path */
+        qp_connect(qp);
     }
     if (state == PVRDMA_QPS_SQD && old_state != PVRDMA_QPS_SQD) {
         qp->req.sqd_notified = false;
@@ -107,11 +111,10 @@ void datapath_qp_destroyed(struct qp *qp)
     pthread_mutex_unlock(&qp->lock);
 
     directory_lock();
-    while (qp->resp.refs) {
-        struct qp *ref = qp->resp.refs;
+    while (!LIST_EMPTY(&qp->resp.refs)) {
+        struct qp *ref = LIST_FIRST(&qp->resp.refs);
 
-        qp->resp.refs = ref->req.ref_next;
-        ref->req.ref_next = NULL;
+        LIST_REMOVE(ref, req.ref);
         atomic_store(&ref->req.peer, NULL);
     }
     directory_unlock();

@@ -39,7 +39,8 @@
  * lost its processor: somebody else wants it, quite likely the guest whose next
  * post is being waited for.  Then the worker sleeps at once when idle, for as
  * long as NO_POLL_NS: a wake-up gets the processor back at once, a poller only
- * when the other's time slice is over, milliseconds later.
+ * when the other's time slice is over, milliseconds later.  A worker that was told
+ * to poll for longer than that is to poll whatever it costs.
  */
 #define PREEMPTED_NS 200000u
 #define NO_POLL_NS   20000000u
@@ -168,7 +169,7 @@ static void *worker_main(void *arg)
         atomic_fetch_add(&w->passed, 1); /* quiescent point */
         l = atomic_load(&w->vms);
         now = now_ns();
-        if (now > last_idle && now - last_idle > PREEMPTED_NS) {
+        if (poll_ns <= NO_POLL_NS && now > last_idle && now - last_idle > PREEMPTED_NS) {
             no_poll_until = now + NO_POLL_NS;
         }
         for (unsigned i = 0; i < l->n; i++) {
@@ -344,6 +345,7 @@ int datapath_vm_init(struct vm *vm)
     struct vm_list *l;
 
     memset(dp, 0, sizeof(*dp));
+    TAILQ_INIT(&dp->run);
     pthread_mutex_init(&dp->token, NULL);
     atomic_init(&dp->next_timer, UINT64_MAX);
     /* Zero pages until used; 1-based, one place per QP handle. */

@@ -240,7 +240,7 @@ static bool idle(void)
     bool busy;
 
     vm_token_take(vm);
-    busy = vm->dp.run_head || vm->dp.ntimer || doorbells_pending(vm) ||
+    busy = !TAILQ_EMPTY(&vm->dp.run) || vm->dp.ntimer || doorbells_pending(vm) ||
            atomic_load(&vm->dp.cq_error);
     vm_token_release(vm);
     return !busy;
@@ -255,9 +255,9 @@ static void settle(void)
             const struct vm_datapath *dp = &td->vm.dp;
 
             fprintf(stderr,
-                    "still busy: run queue %p, %u timers (next in %" PRId64
+                    "still busy: run queue empty %d, %u timers (next in %" PRId64
                     " ns), doorbells %d, CQ error %d, worker asleep %d\n",
-                    (void *)dp->run_head, dp->ntimer,
+                    TAILQ_EMPTY(&dp->run), dp->ntimer,
                     (int64_t)(atomic_load(&dp->next_timer) - now_ns()),
                     doorbells_pending(&td->vm), atomic_load(&dp->cq_error),
                     atomic_load(&dp->worker->offline));

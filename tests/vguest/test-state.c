@@ -261,6 +261,12 @@ static void test_query_qp(void)
 
 /* ---- SQD ---- */
 
+static void write_once(struct vgt_pair *p, uint64_t id)
+{
+    vgt_send(&p->s[0], id, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p->s[1], 0);
+    vgt_expect(p->s[0].scq, id, PVRDMA_WC_SUCCESS);
+}
+
 static int to_sqd(struct vg_qp *qp, bool event)
 {
     struct pvrdma_qp_attr a = {.qp_state = PVRDMA_QPS_SQD, .en_sqd_async_notify = event};
@@ -305,13 +311,41 @@ static void test_sqd(void)
     vgt_pair_close(&p);
 }
 
-/* ---- completion events ---- */
-
-static void write_once(struct vgt_pair *p, uint64_t id)
+/* SQD allows for another path: messages go to the new peer, not the old one. */
+static void test_sqd_new_path(void)
 {
-    vgt_send(&p->s[0], id, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p->s[1], 0);
-    vgt_expect(p->s[0].scq, id, PVRDMA_WC_SUCCESS);
+    struct vgt_opts unconnected = {.unconnected = true};
+    struct vgt_pair p;
+    struct vgt_side third;
+    struct vg_conn c = {0};
+    struct pvrdma_qp_attr a = {
+        .ah_attr = {.hop_limit = 64, .ah_flags = 1, .port_num = 1, .dgid = vg_gid(2)}};
+
+    vgt_pair_open(&p, 0, 1, NULL);
+    vgt_side_open(&third, 2, &unconnected, 1);
+    /* The number stays, so it must be the new peer's too. */
+    g_assert_cmpuint(third.qp->qpn, ==, p.s[1].qp->qpn);
+    write_once(&p, 1);
+    g_assert_cmpint(to_sqd(p.s[0].qp, false), ==, 0);
+    g_assert_cmpint(vg_query_qp(p.s[0].g, p.s[0].qp->handle, &a), ==, 0);
+    g_assert_cmpint(vg_qp_to_init(third.qp, &c), ==, 0);
+    g_assert_cmpint(vg_qp_to_rtr(third.qp, &p.s[0].g->gid, p.s[0].qp->qpn, a.sq_psn, &c),
+                    ==, 0);
+    a.ah_attr.dgid = vg_gid(2);
+    g_assert_cmpint(vg_modify_qp(p.s[0].g, p.s[0].qp->handle, PVRDMA_QP_AV, &a), ==, 0);
+    g_assert_cmpint(vg_qp_to_state(p.s[0].qp, PVRDMA_QPS_RTS), ==, 0);
+
+    g_assert_cmpuint(third.mr->rkey, ==, p.s[1].mr->rkey);
+    vgt_fill(VG_MR_HOST(p.s[0].mr, 0), 8, 4);
+    memset(VG_MR_HOST(p.s[1].mr, 0), 0, 8);
+    write_once(&p, 2);
+    vgt_check(VG_MR_HOST(third.mr, 0), 8, 4);
+    g_assert_cmpuint(*VG_MR_HOST(p.s[1].mr, 0), ==, 0);
+    vgt_side_close(&third);
+    vgt_pair_close(&p);
 }
+
+/* ---- completion events ---- */
 
 static void send_once(struct vgt_pair *p, uint64_t id, uint32_t flags)
 {
@@ -712,12 +746,15 @@ static void test_gsi(void)
 
 int main(int argc, char **argv)
 {
+    struct vg_daemon_opts o = {.n_vms = 3, .poll_us = -1};
+
     vgt_init(&argc, &argv, 120);
-    vgt_daemon = vg_daemon_start(NULL);
+    vgt_daemon = vg_daemon_start(&o);
     g_test_add_func("/state/transitions", test_transitions);
     g_test_add_func("/state/bad-attributes", test_bad_attributes);
     g_test_add_func("/state/query-qp", test_query_qp);
     g_test_add_func("/state/sqd", test_sqd);
+    g_test_add_func("/state/sqd-new-path", test_sqd_new_path);
     g_test_add_func("/state/comm-est", test_comm_est);
     g_test_add_func("/state/gid", test_gid);
     g_test_add_func("/state/gsi", test_gsi);

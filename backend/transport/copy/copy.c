@@ -23,17 +23,13 @@ static void copy_connect(struct qp *qp)
 
 static void copy_disconnect(struct qp *qp)
 {
-    struct qp *peer, **p;
+    struct qp *peer, *waiter = qp;
 
     directory_lock();
     peer = atomic_load(&qp->req.peer);
     if (peer) {
-        for (p = &peer->resp.refs; *p && *p != qp; p = &(*p)->req.ref_next) {
-        }
-        if (*p) {
-            *p = qp->req.ref_next;
-        }
-        qp->req.ref_next = NULL;
+        LIST_REMOVE(qp, req.ref);
+        atomic_compare_exchange_strong(&peer->resp.rnr_waiter, &waiter, NULL);
         atomic_store(&qp->req.peer, NULL);
     }
     directory_unlock();
@@ -51,8 +47,7 @@ static struct qp *find_peer(struct qp *qp)
         peer = verbs_qp_by_qpn(&vm->verbs, qp->attr.dest_qp_num);
     }
     if (peer) {
-        qp->req.ref_next = peer->resp.refs;
-        peer->resp.refs = qp;
+        LIST_INSERT_HEAD(&peer->resp.refs, qp, req.ref);
         atomic_store(&qp->req.peer, peer);
     }
     directory_unlock();
@@ -260,14 +255,14 @@ static enum xfer_result slice(struct qp *qp, struct qp *peer, struct recv_op *re
     uint64_t n = MIN(op->length - op->done, DATAPATH_SLICE);
     struct blame b = carry_bytes(qp, peer, recv, n);
 
+    if (is_send(op) && (b.failed || op->done < op->length)) {
+        responder_end_slice(peer, op, &recv->cur);
+    }
     if (b.failed) {
         *status = broken_off(peer, op, &b);
         return XFER_ERROR;
     }
     if (op->done < op->length) {
-        if (is_send(op)) {
-            responder_end_slice(peer, op, &recv->cur);
-        }
         return XFER_MORE;
     }
     if (!responder_finish(peer, qp, op)) {
@@ -284,7 +279,11 @@ static enum xfer_result copy_carry(struct qp *qp, uint32_t *status)
     struct recv_op recv;
     enum xfer_result r;
 
-    if (!qp->req.sgid_valid || (!peer && !(peer = find_peer(qp)))) {
+    if (!peer) {
+        op->admitted = false; /* by another peer than the one found now */
+        peer = find_peer(qp);
+    }
+    if (!qp->req.sgid_valid || !peer) {
         op->admitted = false;
         return XFER_UNREACHABLE;
     }

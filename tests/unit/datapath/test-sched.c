@@ -12,6 +12,7 @@ static struct qp qps[NQP];
 
 static void setup(void)
 {
+    TAILQ_INIT(&vm.dp.run);
     vm.dp.timer = g_new0(struct qp *, NQP + 1);
     atomic_store(&vm.dp.next_timer, UINT64_MAX);
     for (unsigned i = 0; i < NQP; i++) {
@@ -79,14 +80,15 @@ static void test_queue(void)
             g_queue_remove(&model, qp);
             sched_dequeue(qp);
         }
-        g_assert_true(vm.dp.run_tail == g_queue_peek_tail(&model));
+        g_assert_true(TAILQ_FIRST(&vm.dp.run) == g_queue_peek_head(&model));
     }
-    qp = vm.dp.run_head;
-    for (l = model.head; l; l = l->next) {
-        g_assert_true(qp == l->data);
-        qp = qp->req.next;
+    l = model.head;
+    TAILQ_FOREACH(qp, &vm.dp.run, req.run)
+    {
+        g_assert_true(l && qp == l->data);
+        l = l->next;
     }
-    g_assert_null(qp);
+    g_assert_null(l);
     g_queue_clear(&model);
 }
 
