@@ -10,10 +10,16 @@
  * Threads: everything runs under the BQL, mostly in a vCPU thread that handles
  * a register access.  The guest waits there, and so does the monitor; hence the
  * daemon has PVRDMA_CLIENT_TIMEOUT_MS for each message, and after that, or
- * after any violation of the protocol, the connection is closed for good.  As
+ * after any violation of the protocol, the connection is lost for good.  As
  * nothing is ever received after a missed deadline, there are no late replies
  * to sort out.  Replies come in the order of the requests and must carry the id
  * and the command of the oldest one.
+ *
+ * A daemon that does not answer may still run, and write to guest memory.  Only
+ * the end of the connection from its side proves that it does not: it has died,
+ * or it has closed the socket, which it does after all else.  So when we give
+ * up, our sending side is shut down, which makes a daemon that lives let go of
+ * the VM, and the socket stays open until the daemon's end is closed.
  *
  * The daemon is not trusted: no length or count of it is used before it is
  * checked against what the caller has room for.
@@ -58,9 +64,9 @@ typedef struct Pending {
 } Pending;
 
 struct PVRDMAClient {
-    int fd;                 /* -1: lost */
+    int fd;                 /* -1: the daemon's end is closed */
     char *path;
-    char *reason;           /* why it was lost */
+    char *reason;           /* why the connection was lost, or NULL */
     guint watch;            /* GSource of the hang-up watch, or 0 */
     PVRDMALostFn *lost_fn;
     void *lost_opaque;
@@ -91,25 +97,40 @@ static void client_close(PVRDMAClient *c)
     }
 }
 
+static void client_report(PVRDMAClient *c)
+{
+    if (c->lost_fn) {
+        c->lost_fn(c->lost_opaque, c->reason, c->fd < 0);
+    }
+}
+
 void pvrdma_client_fail(PVRDMAClient *c, const char *fmt, ...)
 {
     va_list ap;
 
-    if (c->fd < 0) {
+    if (c->reason) {
         return;
     }
     va_start(ap, fmt);
     c->reason = g_strdup_vprintf(fmt, ap);
     va_end(ap);
+    shutdown(c->fd, SHUT_WR);
+    client_report(c);
+}
+
+/* The daemon's end is closed. */
+static void client_gone(PVRDMAClient *c)
+{
     client_close(c);
-    if (c->lost_fn) {
-        c->lost_fn(c->lost_opaque, c->reason);
+    if (!c->reason) {
+        c->reason = g_strdup("pvrdmad closed the connection");
     }
+    client_report(c);
 }
 
 bool pvrdma_client_lost(const PVRDMAClient *c)
 {
-    return c->fd < 0;
+    return c->reason;
 }
 
 size_t pvrdma_client_max_fds(const PVRDMAClient *c)
@@ -168,7 +189,7 @@ static int client_retry(PVRDMAClient *c, const char *what, short events,
         return client_wait(c, events, deadline);
     }
     if (errno == EPIPE || errno == ECONNRESET) {
-        pvrdma_client_fail(c, "pvrdmad closed the connection");
+        client_gone(c);
     } else {
         pvrdma_client_fail(c, "%s: %s", what, strerror(errno));
     }
@@ -283,7 +304,7 @@ static int client_recv(PVRDMAClient *c, void *buf, size_t len, int *fds,
             return -1;
         }
         if (n == 0) {
-            pvrdma_client_fail(c, "pvrdmad closed the connection");
+            client_gone(c);
             return -1;
         }
         done += n;
@@ -305,7 +326,7 @@ static int send_message(PVRDMAClient *c, uint16_t id, uint16_t command,
     size_t i;
 
     g_assert(niov < MAX_IOV);
-    if (c->fd < 0) {
+    if (pvrdma_client_lost(c)) {
         return -EIO;
     }
     for (i = 0; i < niov; i++) {
@@ -415,7 +436,7 @@ int pvrdma_client_collect(PVRDMAClient *c, PVRDMAReply *reply)
     p = c->pending[c->head];
     c->head = (c->head + 1) % PVRDMA_CLIENT_PIPELINE;
     c->count--;
-    if (c->fd < 0) {
+    if (pvrdma_client_lost(c)) {
         return -EIO;
     }
     ret = receive_reply(c, &p, reply, fds, &nfds);
@@ -633,7 +654,7 @@ static gboolean client_hangup(gint fd, GIOCondition cond, gpointer opaque)
     PVRDMAClient *c = opaque;
 
     c->watch = 0;
-    pvrdma_client_fail(c, "pvrdmad closed the connection");
+    client_gone(c);
     return G_SOURCE_REMOVE;
 }
 
@@ -641,7 +662,7 @@ void pvrdma_client_watch(PVRDMAClient *c, PVRDMALostFn *fn, void *opaque)
 {
     c->lost_fn = fn;
     c->lost_opaque = opaque;
-    if (c->fd >= 0) {
+    if (!pvrdma_client_lost(c)) {
         c->watch = g_unix_fd_add(c->fd, G_IO_HUP | G_IO_ERR, client_hangup, c);
     }
 }

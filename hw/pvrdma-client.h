@@ -11,14 +11,20 @@
 #include "qapi/error.h"
 #include "pvrdma/vfio_user.h"
 
-/* Every wait for the daemon ends after this time, and the device is lost. */
+/* Every wait for the daemon ends after this time, and the client has failed. */
 #define PVRDMA_CLIENT_TIMEOUT_MS 5000
 
 /* Requests that may be under way at once. */
 #define PVRDMA_CLIENT_PIPELINE 64
 
-/* Called once, when a watched connection is lost; must not free the client. */
-typedef void PVRDMALostFn(void *opaque, const char *reason);
+/**
+ * PVRDMALostFn - called when a watched connection is lost
+ * @gone: the daemon has closed its end, so it has let go of guest memory.  If
+ *        it has not, a second call tells when it does.
+ *
+ * Must not free the client.
+ */
+typedef void PVRDMALostFn(void *opaque, const char *reason, bool gone);
 
 typedef struct PVRDMAClient PVRDMAClient;
 
@@ -59,7 +65,7 @@ void pvrdma_client_free(PVRDMAClient *c);
  */
 void pvrdma_client_watch(PVRDMAClient *c, PVRDMALostFn *fn, void *opaque);
 
-/* Is the connection gone?  All calls fail at once with -EIO then. */
+/* Is the connection lost?  All calls fail at once with -EIO then. */
 bool pvrdma_client_lost(const PVRDMAClient *c);
 
 /* Descriptors per message that the daemon takes. */
@@ -97,7 +103,8 @@ int pvrdma_client_post(PVRDMAClient *c, uint16_t command,
 /**
  * pvrdma_client_fail: give up a connection whose daemon broke the protocol
  *
- * For callers that find a reply's contents impossible.
+ * For callers that find a reply's contents impossible.  The daemon is told to
+ * let go of the VM.
  */
 void pvrdma_client_fail(PVRDMAClient *c, const char *fmt, ...)
     G_GNUC_PRINTF(2, 3);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The pvrdma device after its daemon is gone.
+ * The pvrdma device without its daemon.
  *
  * The device lives in the daemon; when that dies, its queue pairs are dead with
  * it.  What a guest must see then is a failed adapter, not a hang: its driver
@@ -11,6 +11,16 @@
  * show that and not an I/O error, and the destruction of objects, which are
  * indeed gone, so that programs and the driver clean up without complaints.
  *
+ * A guest that sees all this uses the memory of its queues and regions for
+ * other things.  So it must not see any of it as long as the daemon may write
+ * there: the connection may be lost because the daemon does not answer, and
+ * that it is gone is known only when its end of the connection is closed.
+ * Until then the VM is stopped, as it is for a disk that fails with
+ * werror=stop.  The stop takes a moment, in which other vCPUs run: one that
+ * accesses the device comes no further.  Attempts to continue the VM have no
+ * effect.  A daemon that dies closes its end as well, so the way out is always
+ * there, and in that case the VM is never stopped.
+ *
  * The address of the device shared region (DSR) is known because the guest's
  * write of it passed through BAR1.  Everything found there is the guest's word:
  * accesses are bounded, go to RAM only and as the device's DMA (so not without
@@ -20,7 +30,10 @@
  */
 #include "qemu/osdep.h"
 #include "qemu/bswap.h"
+#include "qemu/error-report.h"
+#include "qemu/main-loop.h"
 #include "hw/pci/pci_device.h"
+#include "system/cpus.h"
 #include "pvrdma.h"
 
 /* Pages a ring may have here: state page, and what one table can address. */
@@ -123,11 +136,11 @@ static bool push_event(PVRDMADevice *s, const struct pvrdma_dsr *dsr,
     return guest_write(s, state, &ring.prod_tail, sizeof(ring.prod_tail));
 }
 
-void pvrdma_lost_notify(PVRDMADevice *s)
+/* Tell the guest that its port is down and its device failed. */
+static void notify_guest(PVRDMADevice *s)
 {
     struct pvrdma_dsr dsr;
 
-    s->lost_err = UINT32_MAX;
     if (read_dsr(s, &dsr) && push_event(s, &dsr, PVRDMA_EVENT_PORT_ERR, 1) &&
         push_event(s, &dsr, PVRDMA_EVENT_DEVICE_FATAL, 1)) {
         pvrdma_irq_raise(&s->irq, PVRDMA_VEC_ASYNC);
@@ -203,15 +216,110 @@ static bool run_command(PVRDMADevice *s)
     }
 }
 
+void pvrdma_lost_barrier(PVRDMADevice *s)
+{
+    if (!s->hold) {
+        return;
+    }
+    if (qemu_in_vcpu_thread()) {
+        /* This vCPU ends with this access, the others when the VM stops. */
+        vm_stop(RUN_STATE_IO_ERROR);
+    } else {
+        /* Maybe in the middle of a reset: the main loop does it. */
+        qemu_system_vmstop_request_prepare();
+        qemu_system_vmstop_request(RUN_STATE_IO_ERROR);
+    }
+}
+
 uint32_t pvrdma_lost_read(PVRDMADevice *s, hwaddr addr)
 {
+    pvrdma_lost_barrier(s);
     return addr == PVRDMA_REG_ERR ? s->lost_err : UINT32_MAX;
 }
 
 void pvrdma_lost_write(PVRDMADevice *s, hwaddr addr)
 {
+    pvrdma_lost_barrier(s);
     s->lost_err = UINT32_MAX;
-    if (addr == PVRDMA_REG_REQUEST && run_command(s)) {
+    if (addr == PVRDMA_REG_REQUEST && !s->hold && run_command(s)) {
         s->lost_err = 0;
+    }
+}
+
+/* The daemon is gone. */
+static void lost_bh(void *opaque)
+{
+    PVRDMADevice *s = opaque;
+
+    pvrdma_mem_stop(&s->mem);
+    notify_guest(s);
+    if (!s->hold) {
+        return;
+    }
+    s->hold = false;
+    /* Else somebody else has stopped or reset it. */
+    if (runstate_check(RUN_STATE_IO_ERROR)) {
+        vm_start();
+    }
+}
+
+/* May run in the middle of a register access: the guest is told later. */
+static void client_lost(void *opaque, const char *reason, bool gone)
+{
+    PVRDMADevice *s = opaque;
+
+    s->lost = true;
+    s->lost_err = UINT32_MAX;
+    if (gone) {
+        error_report("pvrdma: lost the connection to pvrdmad: %s; the guest's "
+                     "adapter is down until the VM is started again", reason);
+        /* The main loop may not have come to the stop that it was asked for. */
+        if (s->hold && runstate_is_running()) {
+            vm_stop(RUN_STATE_IO_ERROR);
+        }
+        qemu_bh_schedule(s->lost_bh);
+        return;
+    }
+    s->hold = true;
+    error_report("pvrdma: %s; the VM is stopped because pvrdmad may still "
+                 "write to its memory, and goes on without its adapter when "
+                 "pvrdmad lets go of it: continue or kill pvrdmad", reason);
+    pvrdma_lost_barrier(s);
+}
+
+static void vm_changed(void *opaque, bool running, RunState state)
+{
+    PVRDMADevice *s = opaque;
+
+    if (running && s->hold) {
+        error_report("pvrdma: the VM stays stopped: pvrdmad may still write to "
+                     "its memory; continue or kill pvrdmad");
+        vm_stop(RUN_STATE_IO_ERROR);
+    }
+}
+
+void pvrdma_lost_watch(PVRDMADevice *s)
+{
+    s->lost_bh = qemu_bh_new_guarded(lost_bh, s,
+                                     &DEVICE(s)->mem_reentrancy_guard);
+    /* The last to hear that the VM starts; after that its vCPUs would run. */
+    s->vm_change = qemu_add_vm_change_state_handler_prio(vm_changed, s,
+                                                         INT_MAX);
+    pvrdma_client_watch(s->client, client_lost, s);
+}
+
+void pvrdma_lost_unwatch(PVRDMADevice *s)
+{
+    if (!s->lost_bh) {
+        return;
+    }
+    qemu_del_vm_change_state_handler(s->vm_change);
+    s->vm_change = NULL;
+    qemu_bh_delete(s->lost_bh);
+    s->lost_bh = NULL;
+    if (s->hold) {
+        s->hold = false;
+        error_report("pvrdma: the adapter was removed before pvrdmad let go of "
+                     "the VM's memory: kill pvrdmad, then continue the VM");
     }
 }

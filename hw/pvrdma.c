@@ -21,8 +21,9 @@
  * The messages themselves are in pvrdma-calls.c and pvrdma-client.c.
  *
  * Everything runs under the BQL.  A daemon that does not answer costs at most
- * the client's timeout, once; after that the device is lost for good, and the
- * guest sees a failed adapter.
+ * the client's timeout, once; after that the connection is lost for good.  The
+ * guest sees a failed adapter then, but not before the daemon is known to be
+ * gone: the VM is stopped until then.
  *
  * The guest's driver takes function 0 of the same slot as the network interface
  * the adapter belongs to, so the device must be another function of that slot.
@@ -134,7 +135,11 @@ static uint64_t pvrdma_uar_read(void *opaque, hwaddr addr, unsigned int size)
 {
     PVRDMADevice *s = opaque;
 
-    return s->lost ? UINT32_MAX : 0;
+    if (s->lost) {
+        pvrdma_lost_barrier(s);
+        return UINT32_MAX;
+    }
+    return 0;
 }
 
 static void pvrdma_uar_write(void *opaque, hwaddr addr, uint64_t value,
@@ -173,10 +178,14 @@ static void forward_command(PVRDMADevice *s, uint16_t command)
 {
     uint8_t buf[2];
 
-    if (command == s->command || s->lost) {
+    if (command == s->command) {
         return;
     }
     s->command = command;
+    if (s->lost) {
+        pvrdma_lost_barrier(s);
+        return;
+    }
     stw_le_p(buf, command);
     check(s, pvrdma_call_region_write(s->client, VFIO_USER_REGION_CONFIG,
                                       PCI_COMMAND, buf, sizeof(buf)),
@@ -212,30 +221,6 @@ static void pvrdma_reset_hold(Object *obj, ResetType type)
         &address_space_memory) {
         pvrdma_client_fail(s->client, "pvrdma does not support a vIOMMU");
     }
-}
-
-/*
- * Loss of the daemon
- */
-
-static void pvrdma_lost_bh(void *opaque)
-{
-    PVRDMADevice *s = opaque;
-
-    pvrdma_mem_stop(&s->mem);
-    pvrdma_lost_notify(s);
-}
-
-/* May run in the middle of a register access: the guest is told later. */
-static void pvrdma_client_gone(void *opaque, const char *reason)
-{
-    PVRDMADevice *s = opaque;
-
-    s->lost = true;
-    s->lost_err = UINT32_MAX;
-    error_report("pvrdma: lost the connection to pvrdmad: %s; the guest's "
-                 "adapter is down until the VM is started again", reason);
-    qemu_bh_schedule(s->lost_bh);
 }
 
 /*
@@ -420,16 +405,13 @@ static void pvrdma_cleanup(PVRDMADevice *s)
     s->lost_err = UINT32_MAX;
     s->dsr_valid = false;
     pvrdma_mem_stop(&s->mem);
+    pvrdma_lost_unwatch(s);
     pvrdma_client_free(s->client);
     s->client = NULL;
     pvrdma_doorbell_close(&s->doorbell);
     pvrdma_irq_cleanup(&s->irq);
     if (msix_present(dev)) {
         msix_uninit_exclusive_bar(dev);
-    }
-    if (s->lost_bh) {
-        qemu_bh_delete(s->lost_bh);
-        s->lost_bh = NULL;
     }
     migrate_del_blocker(&s->migration_blocker);
 }
@@ -459,9 +441,7 @@ static bool pvrdma_setup(PVRDMADevice *s, Error **errp)
         !pvrdma_mem_start(&s->mem, s->client, PCI_DEVICE(s), errp)) {
         return false;
     }
-    s->lost_bh = qemu_bh_new_guarded(pvrdma_lost_bh, s,
-                                     &DEVICE(s)->mem_reentrancy_guard);
-    pvrdma_client_watch(s->client, pvrdma_client_gone, s);
+    pvrdma_lost_watch(s);
     return true;
 }
 

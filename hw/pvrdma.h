@@ -6,6 +6,7 @@
 #define HW_RDMA_PVRDMA_H
 
 #include "hw/pci/pci_device.h"
+#include "system/runstate.h"
 #include "pvrdma-client.h"
 #include "pvrdma-doorbell.h"
 #include "pvrdma-irq.h"
@@ -23,9 +24,11 @@ OBJECT_DECLARE_SIMPLE_TYPE(PVRDMADevice, PVRDMA)
  * @dsr_low: last write to DSRLOW
  * @dsr: guest-physical address of the device shared region
  * @dsr_valid: the guest has given one and has not reset the device since
- * @lost: the daemon is gone for good
- * @lost_err: what the ERR register reads then
- * @lost_bh: tells the guest about it
+ * @lost: the connection to the daemon is lost, for good
+ * @hold: and the daemon may not be gone: the VM must not run
+ * @lost_err: what the ERR register reads when @lost
+ * @lost_bh: tells the guest that the daemon is gone
+ * @vm_change: keeps the VM stopped while @hold
  */
 struct PVRDMADevice {
     PCIDevice parent_obj;
@@ -45,15 +48,27 @@ struct PVRDMADevice {
     uint64_t dsr;
     bool dsr_valid;
     bool lost;
+    bool hold;
     uint32_t lost_err;
     QEMUBH *lost_bh;
+    VMChangeStateEntry *vm_change;
 };
 
-/* pvrdma-lost.c: the device after the daemon is gone. */
+/* pvrdma-lost.c: the device without its daemon. */
 
-/* Tell the guest that its port is down and its device failed. */
-void pvrdma_lost_notify(PVRDMADevice *s);
+/* Be ready for the loss of the connection, from now on. */
+void pvrdma_lost_watch(PVRDMADevice *s);
+/* The end of it; also if it never began. */
+void pvrdma_lost_unwatch(PVRDMADevice *s);
+
+/* What BAR1 does when the connection is lost. */
 uint32_t pvrdma_lost_read(PVRDMADevice *s, hwaddr addr);
 void pvrdma_lost_write(PVRDMADevice *s, hwaddr addr);
+
+/*
+ * To be called when the guest does what would end all DMA of the device, and
+ * the connection is lost.
+ */
+void pvrdma_lost_barrier(PVRDMADevice *s);
 
 #endif

@@ -118,6 +118,9 @@ class Qemu:
             if 'event' not in answer:
                 return answer
 
+    def status(self):
+        return self.execute('query-status')['return']['status']
+
     def command(self, text):
         self.qtest.sendall(text.encode() + b'\n')
         while True:

@@ -451,6 +451,20 @@ class Unplug(Case):
         answer = machine.execute('migrate', uri='exec:cat >/dev/null')
         self.assertNotIn('error', answer)
 
+    def test_daemon_fails(self):
+        """Nobody is left to tell when it has let go of guest memory: the VM
+        stops, and its user decides."""
+        server = self.serve()
+        machine = self.boot(machine='pc')
+        machine.enable()
+        server.hooks[vs.RESET] = lambda _, msg: vs.reply(msg, id=msg.id ^ 1)
+        machine.execute('device_del', id='rdma')
+        machine.command('outl 0xae08 0x20')
+        machine.until(lambda: machine.status() == 'io-error', 'stop')
+        self.assertIn('then continue the VM', machine.log())
+        machine.execute('cont')
+        self.assertEqual(machine.status(), 'running')
+
 
 if __name__ == '__main__':
     unittest.main()

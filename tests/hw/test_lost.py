@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The daemon goes away: what the guest sees of its adapter, and QEMU of it."""
 
+import socket
 import struct
+import threading
 import time
 import unittest
 
@@ -19,7 +21,9 @@ QUERY_PORT, QUERY_PKEY, CREATE_PD, DESTROY_QP = 0, 1, 2, 12
 ALL_ONES = 0xffffffff
 
 
-class Lost(Case):
+class Driver(Case):
+    """A driver, as far as QEMU sees of it when the daemon is gone."""
+
     def setUp(self):
         super().setUp()
         self.server = self.serve()
@@ -65,8 +69,7 @@ class Lost(Case):
     def not_told(self):
         time.sleep(0.2)
         self.assertEqual(self.qemu.read(MSI + 4), 0)
-        self.assertEqual(self.qemu.execute('query-status')['return']['status'],
-                         'running')
+        self.assertEqual(self.qemu.status(), 'running')
 
     def run_command(self, number):
         """Returns the ERR register and the response slot."""
@@ -77,6 +80,8 @@ class Lost(Case):
         return (self.qemu.read(qemu.BAR1 + ERR),
                 self.qemu.read_bytes(RESP, 64))
 
+
+class Lost(Driver):
     # -- without a driver ---------------------------------------------------------
 
     def test_registers_read_all_ones(self):
@@ -90,8 +95,7 @@ class Lost(Case):
 
     def test_vm_goes_on(self):
         self.kill()
-        self.assertEqual(self.qemu.execute('query-status')['return']['status'],
-                         'running')
+        self.assertEqual(self.qemu.status(), 'running')
         self.qemu.execute('system_reset')
         self.qemu.enable()
         self.assertEqual(self.qemu.read(qemu.BAR1), ALL_ONES)
@@ -221,6 +225,89 @@ class Lost(Case):
         self.driver()
         self.assertEqual(self.run_command(QUERY_PORT)[0], ALL_ONES)
         self.assertEqual(self.run_command(DESTROY_QP)[0], ALL_ONES)
+
+
+class Stalled(Driver):
+    """The connection is lost, but the daemon's end of it is not closed."""
+
+    def setUp(self):
+        super().setUp()
+        self.go_on = threading.Event()
+        self.addCleanup(self.go_on.set)
+        self.driver()
+
+    def silent(self, _server, _msg):
+        self.assertTrue(self.go_on.wait(60))
+        return vs.DEFAULT
+
+    def broken(self, server, msg):
+        """Loses the connection at once and not after the client's timeout."""
+        server.conn.sendall(vs.reply(msg, id=msg.id ^ 1))
+        self.go_on.wait(60)
+        return vs.SILENT
+
+    def wait_status(self, status):
+        self.qemu.until(lambda: self.qemu.status() == status, status)
+
+    def not_told(self):
+        time.sleep(0.2)
+        self.assertEqual(self.qemu.read(MSI + 4), 0)
+        self.assertEqual(self.qemu.read(STATE + 8), 0)
+        self.assertEqual(self.run_command(DESTROY_QP)[0], ALL_ONES)
+        self.assertIn('pvrdmad may still write', self.qemu.log())
+        self.assertNotIn('lost the connection', self.qemu.log())
+
+    def test_no_answer(self):
+        self.server.hooks[vs.REGION_READ] = self.silent
+        self.assertEqual(self.qemu.read(qemu.BAR1), ALL_ONES)
+        self.wait_status('io-error')
+        self.not_told()
+        self.go_on.set()
+        self.told((0, 1), 2)
+        self.wait_status('running')
+        self.assertIn('lost the connection to pvrdmad: no answer',
+                      self.qemu.log())
+        self.assertEqual(self.run_command(DESTROY_QP)[0], 0)
+
+    def test_cont_has_no_effect(self):
+        self.server.hooks[vs.REGION_READ] = self.broken
+        self.qemu.read(qemu.BAR1)
+        self.wait_status('io-error')
+        for _ in range(3):
+            self.qemu.execute('cont')
+            self.assertEqual(self.qemu.status(), 'io-error')
+        self.not_told()
+        self.go_on.set()
+        self.told((0, 1), 2)
+        self.wait_status('running')
+
+    def test_daemon_is_killed(self):
+        self.server.hooks[vs.REGION_READ] = self.broken
+        self.qemu.read(qemu.BAR1)
+        self.wait_status('io-error')
+        self.server.conn.shutdown(socket.SHUT_RDWR)
+        self.told((0, 1), 2)
+        self.wait_status('running')
+
+    def test_stopped_by_the_user_before(self):
+        self.server.hooks[vs.REGION_READ] = self.broken
+        self.qemu.execute('stop')
+        self.qemu.read(qemu.BAR1)
+        self.not_told()
+        self.go_on.set()
+        self.told((0, 1), 2)
+        self.assertEqual(self.qemu.status(), 'paused')
+        self.qemu.execute('cont')
+        self.assertEqual(self.qemu.status(), 'running')
+
+    def test_reset(self):
+        self.server.hooks[vs.RESET] = self.broken
+        self.qemu.execute('system_reset')
+        self.wait_status('io-error')
+        self.go_on.set()
+        self.wait_status('running')
+        self.qemu.enable()
+        self.assertEqual(self.qemu.read(qemu.BAR1), ALL_ONES)
 
 
 if __name__ == '__main__':
