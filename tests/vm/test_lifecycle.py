@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Guests and daemon come and go: by -9, by mistake in the command line."""
 
+import signal
 import subprocess
 import time
 
@@ -9,6 +10,7 @@ from programs import Pair, pingpong
 from pvrdma_vm import Daemon, Guest, Link, VmError, start_guests
 
 ROUNDS = 2
+PORT_STATE = 'cat /sys/class/infiniband/vmw_pvrdma0/ports/1/state'
 
 
 def cpu_seconds(pid):
@@ -73,6 +75,12 @@ class KillTest(fixture.PrivateTest):
             self.assertFalse(job.done, job.describe())
         return client
 
+    def wait_status(self, guest, status, timeout=60):
+        end = time.monotonic() + timeout
+        while guest.qmp('query-status')['status'] != status:
+            self.assertLess(time.monotonic(), end, status)
+            time.sleep(0.1)
+
     def test_kill_qemu_under_traffic(self):
         daemon = Daemon(self.session, ['vm1', 'vm2'])
         links = {'pvrdma': Link(self.session, 'vmx')}
@@ -107,8 +115,7 @@ class KillTest(fixture.PrivateTest):
         for guest in guests:
             state = ''
             for _ in range(100):
-                state = guest.run('cat /sys/class/infiniband/vmw_pvrdma0/'
-                                  'ports/1/state', 30).out
+                state = guest.run(PORT_STATE, 30).out
                 if 'ACTIVE' not in state:
                     break
                 time.sleep(0.1)
@@ -118,6 +125,35 @@ class KillTest(fixture.PrivateTest):
         client.wait(60)
         for guest in guests:
             guest.powerdown()
+
+    def test_daemon_does_not_answer(self):
+        """Stopped under traffic, it may yet write to guest memory."""
+        daemon = Daemon(self.session, ['vm1', 'vm2'])
+        guests = one, two = start_guests(self.session, daemon, virtio=False)
+        for guest in guests:
+            guest.load_pvrdma()
+        client = self.traffic(Pair(guests, 'pvrdma', 'vmw_pvrdma0'))
+        daemon.proc.send_signal(signal.SIGSTOP)
+        self.addCleanup(daemon.proc.send_signal, signal.SIGCONT)
+        # A command of the driver, and nothing comes back from it.
+        state = two.spawn(PORT_STATE, 120)
+        self.wait_status(two, 'io-error')
+        two.qmp('cont')
+        self.assertEqual(two.qmp('query-status')['status'], 'io-error')
+        self.assertFalse(state.done, state.describe())
+        self.assertEqual(one.qmp('query-status')['status'], 'running')
+        daemon.proc.send_signal(signal.SIGCONT)
+        self.wait_status(two, 'running')
+        state.wait(60)
+        self.assertNotIn('ACTIVE', state.out)
+        self.assertIn('DOWN', two.run(PORT_STATE, 30).out)
+        client.wait(60)
+        self.assertIn('Failed status', client.out + client.err)
+        self.assertIn('ACTIVE', one.run(PORT_STATE, 30).out)
+        daemon.check()
+        for guest in guests:
+            guest.powerdown()
+        self.assertEqual(daemon.stop(), 0)
 
 
 class StartErrorTest(fixture.PrivateTest):
