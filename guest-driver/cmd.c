@@ -31,7 +31,8 @@
  * @dev: device
  * @why: for the log
  *
- * Commands fail from now on and the port is down.  Any context.
+ * Commands fail from now on, the port is down, and what kernel users have
+ * posted is flushed.  Any context.
  */
 void pvrdma_set_dead(struct pvrdma_dev *dev, const char *why)
 {

@@ -4,8 +4,13 @@
  *
  * Header page, then entries; a ring that the device fills and the user of the
  * CQ reads.  A program's ring is its provider's business.  The kernel's is read
- * here: an entry is copied once, then looked at; one that names no QP of ours
- * is skipped, which is also how entries of a destroyed QP are dropped.
+ * here: an entry is copied once, then looked at; one that names no QP of ours,
+ * or no WR of it that is outstanding, is skipped, which is also how entries of
+ * a destroyed QP are dropped.
+ *
+ * A dead device completes nothing, but users wait for their WRs before they
+ * let go of a QP.  So once the ring is empty, polling finds the outstanding
+ * ones as flushed, and @port_work has the users poll.
  */
 #include "pvrdma.h"
 #include "uabi.h"
@@ -238,9 +243,9 @@ static void cqe_to_wc(const struct pvrdma_cqe *cqe, struct ib_qp *ibqp,
 	wc->network_hdr_type = cqe->network_hdr_type;
 }
 
-/* Take one completion; false if there is none. */
-static bool poll_one(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
-		     struct ib_wc *wc)
+/* Take one completion of the ring; false if there is none. */
+static bool poll_ring(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
+		      struct ib_wc *wc)
 {
 	struct pvrdma_qp *qp;
 	struct pvrdma_cqe cqe;
@@ -256,12 +261,63 @@ static bool poll_one(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
 		/* A poller's QP lives: its owner destroys it after polling. */
 		qp = cqe.qp < dev->caps.max_qp ? xa_load(&dev->qps, cqe.qp) :
 						 NULL;
-		if (qp) {
+		if (qp && !qp->sq_umem &&
+		    pvrdma_wq_complete(cqe.opcode & PVRDMA_WC_RECV ? &qp->rq :
+								     &qp->sq,
+				       &cqe.wr_id)) {
 			cqe_to_wc(&cqe, &qp->ibqp, wc);
 			return true;
 		}
 	}
 	return false;
+}
+
+/*
+ * Flush the WR that is next, if the device is dead; false if there is none.
+ * Without @wc only look.
+ */
+static bool flush_one(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
+		      struct ib_wc *wc)
+{
+	u64 *wr_id = wc ? &wc->wr_id : NULL;
+	enum ib_wc_opcode opcode;
+	unsigned long handle;
+	struct pvrdma_qp *qp;
+	bool found = false;
+
+	if (!pvrdma_dead(dev))
+		return false;
+	if (wc)
+		memset(wc, 0, sizeof(*wc));
+	/* A QP that is in the table has its memory; cq->lock blocks interrupts. */
+	xa_lock(&dev->qps);
+	xa_for_each(&dev->qps, handle, qp) {
+		if (qp->sq_umem)
+			continue;
+		opcode = IB_WC_SEND;
+		found = qp->ibqp.send_cq == &cq->ibcq &&
+			pvrdma_wq_flush(&qp->sq, wr_id);
+		if (!found) {
+			opcode = IB_WC_RECV;
+			found = qp->ibqp.recv_cq == &cq->ibcq &&
+				pvrdma_wq_flush(&qp->rq, wr_id);
+		}
+		if (found)
+			break;
+	}
+	xa_unlock(&dev->qps);
+	if (found && wc) {
+		wc->status = IB_WC_WR_FLUSH_ERR;
+		wc->opcode = opcode;
+		wc->qp = &qp->ibqp;
+	}
+	return found;
+}
+
+static bool poll_one(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
+		     struct ib_wc *wc)
+{
+	return poll_ring(dev, cq, wc) || flush_one(dev, cq, wc);
 }
 
 /**
@@ -309,9 +365,30 @@ int pvrdma_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags)
 	spin_lock_irqsave(&cq->lock, irq_flags);
 	writel(value, dev->uar + PVRDMA_UAR_CQ);
 	if (flags & IB_CQ_REPORT_MISSED_EVENTS && !cq->umem)
-		ret = cq_has(cq, cq->head);
+		ret = cq_has(cq, cq->head) || flush_one(dev, cq, NULL);
 	spin_unlock_irqrestore(&cq->lock, irq_flags);
 	return ret;
+}
+
+/**
+ * pvrdma_cq_kick_all() - have the users of kernel CQs poll a dead device's
+ * @dev: device
+ */
+void pvrdma_cq_kick_all(struct pvrdma_dev *dev)
+{
+	unsigned long handle;
+	struct pvrdma_cq *cq;
+
+	xa_for_each(&dev->cqs, handle, cq) {
+		cq = pvrdma_cq_get(dev, handle);
+		if (!cq)
+			continue;
+		/* Who polls on his own expects no event. */
+		if (!cq->umem && cq->ibcq.comp_handler &&
+		    cq->ibcq.poll_ctx != IB_POLL_DIRECT)
+			cq->ibcq.comp_handler(&cq->ibcq, cq->ibcq.cq_context);
+		pvrdma_cq_put(cq);
+	}
 }
 
 /**

@@ -63,7 +63,14 @@ static void event_qp(struct pvrdma_dev *dev, u32 handle,
 		complete(&qp->unused);
 }
 
-static struct pvrdma_cq *event_cq_get(struct pvrdma_dev *dev, u32 handle)
+/**
+ * pvrdma_cq_get() - find a CQ and keep it
+ * @dev: device
+ * @handle: the CQ's
+ *
+ * Return: the CQ, or NULL.
+ */
+struct pvrdma_cq *pvrdma_cq_get(struct pvrdma_dev *dev, u32 handle)
 {
 	struct pvrdma_cq *cq;
 	unsigned long flags;
@@ -76,7 +83,11 @@ static struct pvrdma_cq *event_cq_get(struct pvrdma_dev *dev, u32 handle)
 	return cq;
 }
 
-static void event_cq_put(struct pvrdma_cq *cq)
+/**
+ * pvrdma_cq_put() - give a CQ back
+ * @cq: of pvrdma_cq_get()
+ */
+void pvrdma_cq_put(struct pvrdma_cq *cq)
 {
 	if (refcount_dec_and_test(&cq->refs))
 		complete(&cq->unused);
@@ -86,7 +97,7 @@ static void event_cq_error(struct pvrdma_dev *dev, u32 handle)
 {
 	struct ib_event event = { .device = &dev->ibdev,
 				  .event = IB_EVENT_CQ_ERR };
-	struct pvrdma_cq *cq = event_cq_get(dev, handle);
+	struct pvrdma_cq *cq = pvrdma_cq_get(dev, handle);
 
 	if (!cq)
 		return;
@@ -94,7 +105,7 @@ static void event_cq_error(struct pvrdma_dev *dev, u32 handle)
 		event.element.cq = &cq->ibcq;
 		cq->ibcq.event_handler(&event, cq->ibcq.cq_context);
 	}
-	event_cq_put(cq);
+	pvrdma_cq_put(cq);
 }
 
 static void event_port(struct pvrdma_dev *dev, u32 port,
@@ -213,12 +224,12 @@ static irqreturn_t irq_cq(int irq, void *data)
 				      PVRDMA_PAGE_SIZE + slot * sizeof(*cqne));
 		handle = READ_ONCE(cqne->info);
 		ring_advance(&dev->cq_ring, &dev->cq_head, CQ_SLOTS);
-		cq = event_cq_get(dev, handle);
+		cq = pvrdma_cq_get(dev, handle);
 		if (!cq)
 			continue;
 		if (cq->ibcq.comp_handler)
 			cq->ibcq.comp_handler(&cq->ibcq, cq->ibcq.cq_context);
-		event_cq_put(cq);
+		pvrdma_cq_put(cq);
 	}
 	return IRQ_HANDLED;
 }

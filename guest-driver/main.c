@@ -235,7 +235,6 @@ static int ib_start(struct pvrdma_dev *dev)
 	ret = ib_register_device(ibdev, "pvrdma%d", &dev->pdev->dev);
 	if (ret) {
 		pvrdma_netdev_stop(dev);
-		cancel_work_sync(&dev->port_work);
 		return ret;
 	}
 	WRITE_ONCE(dev->registered, true);
@@ -275,6 +274,8 @@ static int adapter_up(struct pci_dev *pdev)
 err_device:
 	device_stop(dev);
 err_pci:
+	/* An interrupt or a failed command may have scheduled it. */
+	cancel_work_sync(&dev->port_work);
 	pci_stop(dev);
 err_free:
 	ib_dealloc_device(&dev->ibdev);
@@ -295,7 +296,8 @@ static void pvrdma_remove(struct pci_dev *pdev)
 	if (pvrdma_read(dev, PVRDMA_REG_VERSION) == U32_MAX)
 		pvrdma_set_dead(dev, "its registers read all-ones");
 	WRITE_ONCE(dev->registered, false);
-	cancel_work_sync(&dev->port_work);
+	/* Not cancelled: kernel users may wait for what it does on death. */
+	flush_work(&dev->port_work);
 	ib_unregister_device(&dev->ibdev);
 	pvrdma_netdev_stop(dev);
 	device_stop(dev);

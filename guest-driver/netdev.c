@@ -11,7 +11,8 @@
  *
  * The notifier runs under RTNL and runs no commands.  What takes time is left
  * to @port_work: it finds the port's state from interface and device, tells
- * ib_core about a change, and lets it look at a new interface's addresses.
+ * ib_core about a change, and lets it look at a new interface's addresses; of
+ * a dead device it also tells the users of kernel CQs.
  */
 #include <linux/etherdevice.h>
 #include <linux/rtnetlink.h>
@@ -104,6 +105,8 @@ static void port_work(struct work_struct *work)
 	struct pvrdma_port_attr attr;
 	bool active;
 
+	if (pvrdma_dead(dev))
+		pvrdma_cq_kick_all(dev);
 	if (!READ_ONCE(dev->registered))
 		return;
 	if (xchg(&dev->netdev_new, false))

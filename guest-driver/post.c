@@ -5,6 +5,11 @@
  * A WQE is written whole, then the producer index is published, then the
  * device is rung, once for a list.  The index that the device publishes for
  * what it consumed only serves to know what is free.
+ *
+ * The device is told the WQE's index in place of the user's wr_id, and names
+ * it in the completion.  So what is outstanding is known here, and what the
+ * user gets back is what the user gave.  A QP of a dead device is like one in
+ * the error state: what is posted is flushed, see cqueue.c.
  */
 #include "pvrdma.h"
 
@@ -16,16 +21,76 @@ static void *wq_slot(struct pvrdma_qp *qp, struct pvrdma_wq *wq)
 					      wq->wqe_size);
 }
 
-static bool wq_full(const struct pvrdma_wq *wq, const struct pvrdma_ring *ring)
+/* Posted and not known to be done. */
+static u32 wq_used(const struct pvrdma_wq *wq)
+{
+	return (wq->prod - wq->cons) & (2 * wq->nwqe - 1);
+}
+
+static bool wq_full(const struct pvrdma_wq *wq, const struct pvrdma_ring *ring,
+		    bool dead)
 {
 	u32 head = READ_ONCE(ring->cons_head);
 
-	return !pvrdma_idx_valid(head, wq->nwqe) ||
-	       wq->prod == (head ^ wq->nwqe);
+	if (wq_used(wq) >= wq->nwqe)
+		return true;
+	return !dead && (!pvrdma_idx_valid(head, wq->nwqe) ||
+			 wq->prod == (head ^ wq->nwqe));
 }
 
-static void wq_publish(struct pvrdma_wq *wq, struct pvrdma_ring *ring)
+/**
+ * pvrdma_wq_complete() - account for a completion
+ * @wq: queue
+ * @wr_id: what the device says; gets the user's
+ *
+ * A queue is worked on in order, so WRs before it that made no completion are
+ * done, too.
+ *
+ * Return: false if the device named none that is outstanding.
+ */
+bool pvrdma_wq_complete(struct pvrdma_wq *wq, u64 *wr_id)
 {
+	unsigned long flags;
+	u32 index = *wr_id;
+	bool ret = false;
+
+	spin_lock_irqsave(&wq->lock, flags);
+	if (*wr_id < 2 * wq->nwqe &&
+	    ((index - wq->cons) & (2 * wq->nwqe - 1)) < wq_used(wq)) {
+		*wr_id = wq->wr_id[pvrdma_idx_slot(index, wq->nwqe)];
+		wq->cons = pvrdma_idx_next(index, wq->nwqe);
+		ret = true;
+	}
+	spin_unlock_irqrestore(&wq->lock, flags);
+	return ret;
+}
+
+/**
+ * pvrdma_wq_flush() - take the oldest WR of a dead device's queue
+ * @wq: queue
+ * @wr_id: gets the user's; NULL to look only
+ *
+ * Return: false if none is outstanding.
+ */
+bool pvrdma_wq_flush(struct pvrdma_wq *wq, u64 *wr_id)
+{
+	unsigned long flags;
+	bool ret;
+
+	spin_lock_irqsave(&wq->lock, flags);
+	ret = wq_used(wq);
+	if (ret && wr_id) {
+		*wr_id = wq->wr_id[pvrdma_idx_slot(wq->cons, wq->nwqe)];
+		wq->cons = pvrdma_idx_next(wq->cons, wq->nwqe);
+	}
+	spin_unlock_irqrestore(&wq->lock, flags);
+	return ret;
+}
+
+static void wq_publish(struct pvrdma_wq *wq, struct pvrdma_ring *ring,
+		       u64 wr_id)
+{
+	wq->wr_id[pvrdma_idx_slot(wq->prod, wq->nwqe)] = wr_id;
 	wq->prod = pvrdma_idx_next(wq->prod, wq->nwqe);
 	/* The index shows what was written before it. */
 	smp_store_release(&ring->prod_tail, wq->prod);
@@ -116,13 +181,14 @@ static u32 wqe_flags(const struct pvrdma_qp *qp, int flags)
 	return ret;
 }
 
-static int send_one(struct pvrdma_qp *qp, const struct ib_send_wr *wr)
+static int send_one(struct pvrdma_qp *qp, const struct ib_send_wr *wr,
+		    bool dead)
 {
 	struct pvrdma_ring *ring = &pvrdma_dir_state(&qp->dir)->tx;
 	struct pvrdma_sq_wqe_hdr *wqe;
 	int ret;
 
-	if (wq_full(&qp->sq, ring))
+	if (wq_full(&qp->sq, ring, dead))
 		return -ENOMEM;
 	if (wr->num_sge < 0 || wr->num_sge > qp->sq.max_sge ||
 	    wr->send_flags & IB_SEND_INLINE)
@@ -135,7 +201,7 @@ static int send_one(struct pvrdma_qp *qp, const struct ib_send_wr *wr)
 		ret = put_ud(qp, wqe, wr);
 	if (ret)
 		return ret;
-	wqe->wr_id = wr->wr_id;
+	wqe->wr_id = qp->sq.prod;
 	wqe->num_sge = wr->num_sge;
 	wqe->opcode = wqe_opcode(wr->opcode);
 	wqe->send_flags = wqe_flags(qp, wr->send_flags);
@@ -143,7 +209,7 @@ static int send_one(struct pvrdma_qp *qp, const struct ib_send_wr *wr)
 	    wr->opcode == IB_WR_RDMA_WRITE_WITH_IMM)
 		wqe->imm_data = (__force u32)wr->ex.imm_data;
 	put_sges((struct pvrdma_sge *)(wqe + 1), wr->sg_list, wr->num_sge);
-	wq_publish(&qp->sq, ring);
+	wq_publish(&qp->sq, ring, wr->wr_id);
 	return 0;
 }
 
@@ -160,46 +226,50 @@ int pvrdma_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 {
 	struct pvrdma_dev *dev = to_pvdev(ibqp->device);
 	struct pvrdma_qp *qp = to_pvqp(ibqp);
-	bool posted = false;
+	bool posted = false, dead;
 	unsigned long flags;
 	int ret = 0;
 
-	if (qp->sq_umem || READ_ONCE(qp->state) < IB_QPS_RTS ||
-	    pvrdma_dead(dev)) {
+	if (qp->sq_umem || READ_ONCE(qp->state) < IB_QPS_RTS) {
 		*bad = wr;
-		return qp->sq_umem || !pvrdma_dead(dev) ? -EINVAL : -EIO;
+		return -EINVAL;
 	}
 	spin_lock_irqsave(&qp->sq.lock, flags);
+	/* Under the lock: else who flushes could be done before this is in. */
+	dead = pvrdma_dead(dev);
 	for (; wr; wr = wr->next) {
-		ret = send_one(qp, wr);
+		ret = send_one(qp, wr, dead);
 		if (ret) {
 			*bad = wr;
 			break;
 		}
 		posted = true;
 	}
-	if (posted)
+	if (posted && dead)
+		schedule_work(&dev->port_work);
+	else if (posted)
 		writel(qp->handle | PVRDMA_UAR_QP_SEND,
 		       dev->uar + PVRDMA_UAR_QP);
 	spin_unlock_irqrestore(&qp->sq.lock, flags);
 	return ret;
 }
 
-static int recv_one(struct pvrdma_qp *qp, const struct ib_recv_wr *wr)
+static int recv_one(struct pvrdma_qp *qp, const struct ib_recv_wr *wr,
+		    bool dead)
 {
 	struct pvrdma_ring *ring = &pvrdma_dir_state(&qp->dir)->rx;
 	struct pvrdma_rq_wqe_hdr *wqe;
 
 	if (wr->num_sge < 0 || wr->num_sge > qp->rq.max_sge)
 		return -EINVAL;
-	if (wq_full(&qp->rq, ring))
+	if (wq_full(&qp->rq, ring, dead))
 		return -ENOMEM;
 	wqe = wq_slot(qp, &qp->rq);
-	wqe->wr_id = wr->wr_id;
+	wqe->wr_id = qp->rq.prod;
 	wqe->num_sge = wr->num_sge;
 	wqe->total_len = 0;
 	put_sges((struct pvrdma_sge *)(wqe + 1), wr->sg_list, wr->num_sge);
-	wq_publish(&qp->rq, ring);
+	wq_publish(&qp->rq, ring, wr->wr_id);
 	return 0;
 }
 
@@ -216,25 +286,27 @@ int pvrdma_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 {
 	struct pvrdma_dev *dev = to_pvdev(ibqp->device);
 	struct pvrdma_qp *qp = to_pvqp(ibqp);
-	bool posted = false;
+	bool posted = false, dead;
 	unsigned long flags;
 	int ret = 0;
 
-	if (qp->sq_umem || READ_ONCE(qp->state) == IB_QPS_RESET ||
-	    pvrdma_dead(dev)) {
+	if (qp->sq_umem || READ_ONCE(qp->state) == IB_QPS_RESET) {
 		*bad = wr;
-		return qp->sq_umem || !pvrdma_dead(dev) ? -EINVAL : -EIO;
+		return -EINVAL;
 	}
 	spin_lock_irqsave(&qp->rq.lock, flags);
+	dead = pvrdma_dead(dev);
 	for (; wr; wr = wr->next) {
-		ret = recv_one(qp, wr);
+		ret = recv_one(qp, wr, dead);
 		if (ret) {
 			*bad = wr;
 			break;
 		}
 		posted = true;
 	}
-	if (posted)
+	if (posted && dead)
+		schedule_work(&dev->port_work);
+	else if (posted)
 		writel(qp->handle | PVRDMA_UAR_QP_RECV,
 		       dev->uar + PVRDMA_UAR_QP);
 	spin_unlock_irqrestore(&qp->rq.lock, flags);

@@ -201,17 +201,21 @@ struct pvrdma_cq {
 
 /**
  * struct pvrdma_wq - one direction of a kernel QP
- * @lock: protects @prod and the ring's entries
+ * @lock: protects @prod, @cons, @wr_id and the ring's entries
  * @prod: where the next WQE goes
+ * @cons: the oldest one whose completion was not polled
+ * @wr_id: what the users named their WRs, by slot; the device gets @prod
  * @nwqe: slots, a power of two
  * @wqe_size: bytes, a power of two of at most a page
  * @max_sge: SGEs a WQE may have
  * @first_page: page of slot 0 in the QP's directory
  */
 struct pvrdma_wq {
-	/* protects prod and entries */
+	/* protects prod, cons, wr_id and entries */
 	spinlock_t lock;
 	u32 prod;
+	u32 cons;
+	u64 *wr_id;
 	u32 nwqe;
 	u32 wqe_size;
 	u32 max_sge;
@@ -328,6 +332,8 @@ void pvrdma_cmd_destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle);
 int pvrdma_event_init(struct pvrdma_dev *dev);
 void pvrdma_event_stop(struct pvrdma_dev *dev);
 void pvrdma_event_free(struct pvrdma_dev *dev);
+struct pvrdma_cq *pvrdma_cq_get(struct pvrdma_dev *dev, u32 handle);
+void pvrdma_cq_put(struct pvrdma_cq *cq);
 int pvrdma_table_add(struct xarray *table, u32 handle, u32 limit, void *obj);
 
 /* netdev.c */
@@ -373,6 +379,7 @@ int pvrdma_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata);
 int pvrdma_poll_cq(struct ib_cq *ibcq, int num, struct ib_wc *wc);
 int pvrdma_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags);
 void pvrdma_cq_forget_qp(struct pvrdma_cq *cq, u32 qp_handle);
+void pvrdma_cq_kick_all(struct pvrdma_dev *dev);
 
 /* qp.c */
 int pvrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *init,
@@ -388,5 +395,7 @@ int pvrdma_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 		     const struct ib_send_wr **bad);
 int pvrdma_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 		     const struct ib_recv_wr **bad);
+bool pvrdma_wq_complete(struct pvrdma_wq *wq, u64 *wr_id);
+bool pvrdma_wq_flush(struct pvrdma_wq *wq, u64 *wr_id);
 
 #endif /* PVRDMA_H */

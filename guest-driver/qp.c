@@ -85,6 +85,10 @@ static int qp_pages_kernel(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 	*send_pages = wq_pages(&qp->sq);
 	qp->sq.first_page = 1;
 	qp->rq.first_page = 1 + *send_pages;
+	qp->sq.wr_id = kvcalloc(qp->sq.nwqe, sizeof(u64), GFP_KERNEL);
+	qp->rq.wr_id = kvcalloc(qp->rq.nwqe, sizeof(u64), GFP_KERNEL);
+	if (!qp->sq.wr_id || !qp->rq.wr_id)
+		return -ENOMEM;
 	return pvrdma_pagedir_alloc(dev, &qp->dir,
 				    (u64)qp->rq.first_page + wq_pages(&qp->rq),
 				    true);
@@ -127,6 +131,8 @@ static int qp_pages_user(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 static void qp_pages_free(struct pvrdma_dev *dev, struct pvrdma_qp *qp)
 {
 	pvrdma_pagedir_free(dev, &qp->dir);
+	kvfree(qp->rq.wr_id);
+	kvfree(qp->sq.wr_id);
 	if (qp->rq_umem)
 		ib_umem_release(qp->rq_umem);
 	if (qp->sq_umem)
@@ -381,7 +387,9 @@ static void qp_reset(struct pvrdma_qp *qp)
 	spin_lock_irqsave(&qp->sq.lock, flags);
 	spin_lock(&qp->rq.lock);
 	qp->sq.prod = 0;
+	qp->sq.cons = 0;
 	qp->rq.prod = 0;
+	qp->rq.cons = 0;
 	memset(pvrdma_dir_state(&qp->dir), 0,
 	       sizeof(struct pvrdma_ring_state));
 	spin_unlock(&qp->rq.lock);

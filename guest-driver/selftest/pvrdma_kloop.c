@@ -11,6 +11,11 @@
  * Completions come through ib_core's CQ pool code: by work queue in one run,
  * by softirq in the other.
  *
+ * With hold=1 it leaves receives, and sends that no receive is there for, until
+ * the adapter goes.  If that is because the adapter's device died, all of them
+ * must end as flushed, and so must what is posted then: "pvrdma_kloop: NAME: N
+ * flushed".
+ *
  * One run at a time, in the thread that loads the module; completion handlers
  * only count and wake.
  */
@@ -25,6 +30,9 @@
 #define SIZE   4096
 #define PORT   1
 #define WAIT   (10 * HZ)
+
+static bool hold;
+module_param(hold, bool, 0);
 
 struct slot {
 	struct ib_cqe cqe;
@@ -45,16 +53,19 @@ struct loop {
 	struct slot recv[BATCH];
 	atomic_t left;
 	atomic_t errors;
+	atomic_t flushed;
 	struct completion done;
 	u32 messages;
 };
 
 static void loop_count(struct slot *slot, const struct ib_wc *wc)
 {
-	/* Draining flushes, and nobody waits then. */
-	if (wc->status == IB_WC_WR_FLUSH_ERR)
-		return;
-	if (wc->status) {
+	if (wc->status == IB_WC_WR_FLUSH_ERR) {
+		atomic_inc(&slot->loop->flushed);
+		/* Draining flushes, and nobody waits then. */
+		if (!hold)
+			return;
+	} else if (wc->status) {
 		pr_err("pvrdma_kloop: status %s\n",
 		       ib_wc_status_msg(wc->status));
 		atomic_inc(&slot->loop->errors);
@@ -262,6 +273,8 @@ static int loop_rounds(struct loop *loop)
 	return post_receives(loop, loop->qp[0]);
 }
 
+static struct ib_client loop_client;
+
 static int loop_objects(struct loop *loop, enum ib_poll_context context)
 {
 	struct ib_qp_init_attr init = {
@@ -327,6 +340,30 @@ static void loop_free(struct loop *loop)
 	}
 }
 
+static int loop_hold(struct ib_device *dev)
+{
+	struct loop *loop = kvzalloc(sizeof(*loop), GFP_KERNEL);
+	int ret;
+
+	if (!loop)
+		return -ENOMEM;
+	loop->dev = dev;
+	init_completion(&loop->done);
+	atomic_set(&loop->left, 2 * BATCH);
+	ret = loop_objects(loop, IB_POLL_SOFTIRQ);
+	if (!ret)
+		ret = post_receives(loop, loop->qp[0]);
+	if (!ret)
+		ret = post_sends(loop, loop->qp[0], 0);
+	if (ret) {
+		loop_free(loop);
+		kvfree(loop);
+		return ret;
+	}
+	ib_set_client_data(dev, &loop_client, loop);
+	return 0;
+}
+
 static int loop_add(struct ib_device *dev)
 {
 	static const enum ib_poll_context context[] = { IB_POLL_WORKQUEUE,
@@ -336,6 +373,8 @@ static int loop_add(struct ib_device *dev)
 
 	if (dev->ops.driver_id != RDMA_DRIVER_VMW_PVRDMA)
 		return -EOPNOTSUPP;
+	if (hold)
+		return loop_hold(dev);
 	for (i = 0; i < ARRAY_SIZE(context); i++) {
 		loop = kvzalloc(sizeof(*loop), GFP_KERNEL);
 		if (!loop)
@@ -360,6 +399,20 @@ static int loop_add(struct ib_device *dev)
 
 static void loop_remove(struct ib_device *dev, void *data)
 {
+	struct loop *loop = data;
+	int ret = 0;
+
+	if (wait_for_completion_timeout(&loop->done, WAIT)) {
+		atomic_set(&loop->left, BATCH);
+		reinit_completion(&loop->done);
+		ret = post_receives(loop, loop->qp[0]);
+		if (!ret && !wait_for_completion_timeout(&loop->done, WAIT))
+			ret = -ETIMEDOUT;
+	}
+	pr_info("pvrdma_kloop: %s: %d flushed, %d\n", dev_name(&dev->dev),
+		atomic_read(&loop->flushed), ret);
+	loop_free(loop);
+	kvfree(loop);
 }
 
 static struct ib_client loop_client = {

@@ -323,6 +323,20 @@ class RobustTest(DriverCase):
         self.finish()
 
 
+    def test_kernel_requests_of_a_dead_device(self):
+        """What kernel users have posted, and post, ends as flushed."""
+        self.boot()
+        for guest in self.guests:
+            guest.run('insmod %s hold=1' % KLOOP)
+        self.daemon.kill()
+        for guest in self.guests:
+            wait_port(guest, 'DOWN')
+            guest.run('rmmod pvrdma', 60)
+            out = guest.run('dmesg | grep pvrdma_kloop:').out
+            self.assertRegex(out, r'pvrdma0: 96 flushed, 0\n')
+        self.finish()
+
+
 class VirtioGuest(Guest):
     """A guest whose pvrdma device stands beside a virtio NIC, or at another
     place."""
