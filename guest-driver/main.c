@@ -283,8 +283,8 @@ err_free:
 }
 
 /*
- * Also before a reset, which takes all objects from the device: for ib_core and
- * programs it is an adapter that goes and another that comes.
+ * Also before a reset or sleep, which takes all objects from the device: for
+ * ib_core and programs it is an adapter that goes and another that comes.
  */
 static void pvrdma_remove(struct pci_dev *pdev)
 {
@@ -324,6 +324,20 @@ static void pvrdma_reset_done(struct pci_dev *pdev)
 		dev_err(&pdev->dev, "not usable after a reset: %d\n", ret);
 }
 
+/* The device forgets everything while the machine sleeps, as in a reset. */
+static int pvrdma_suspend(struct device *d)
+{
+	pvrdma_remove(to_pci_dev(d));
+	return 0;
+}
+
+static int pvrdma_resume(struct device *d)
+{
+	return adapter_up(to_pci_dev(d));
+}
+
+static DEFINE_SIMPLE_DEV_PM_OPS(pvrdma_pm_ops, pvrdma_suspend, pvrdma_resume);
+
 static const struct pci_error_handlers pvrdma_err_handlers = {
 	.reset_prepare = pvrdma_remove,
 	.reset_done = pvrdma_reset_done,
@@ -341,6 +355,7 @@ static struct pci_driver pvrdma_driver = {
 	.probe = pvrdma_probe,
 	.remove = pvrdma_remove,
 	.shutdown = pvrdma_remove,
+	.driver.pm = pm_sleep_ptr(&pvrdma_pm_ops),
 	.err_handler = &pvrdma_err_handlers,
 };
 module_pci_driver(pvrdma_driver);

@@ -260,6 +260,29 @@ class RobustTest(DriverCase):
         self.works()
         self.finish()
 
+    def test_suspend_and_resume(self):
+        """The machine sleeps, which resets its devices, and is woken."""
+        self.boot()
+        guest = self.guests[0]
+        jobs = self.traffic()
+        sleep = guest.spawn('until echo mem > /sys/power/state; do '
+                            'sleep 1; done', 120)
+        for _ in range(600):
+            if guest.qmp('query-status')['status'] == 'suspended':
+                break
+            self.assertFalse(sleep.done)
+            time.sleep(0.1)
+        guest.qmp('system_wakeup')
+        sleep.wait(check=True)
+        wait_port(guest, 'ACTIVE')
+        self.end(jobs)
+        self.works()
+        self.assertEqual(log_problems(guest), [])
+        # After its wake-up, this machine does not switch itself off.
+        guest.kill()
+        self.guests.remove(guest)
+        self.finish()
+
     def test_load_and_unload_often(self):
         self.boot()
         guest = self.guests[0]
