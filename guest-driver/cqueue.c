@@ -93,10 +93,11 @@ static int cq_create(struct pvrdma_dev *dev, struct pvrdma_cq *cq, u32 ctx,
 	struct pvrdma_resp_create_cq resp;
 	int ret;
 
+	mutex_lock(&dev->table_lock);
 	ret = pvrdma_cmd(dev, &req, sizeof(req), &resp, sizeof(resp),
 			 PVRDMA_CMD_CREATE_CQ);
 	if (ret)
-		return ret;
+		goto out;
 	cq->handle = resp.cq_handle;
 	/* Another size would make ring arithmetic disagree. */
 	ret = resp.cqe == req.cqe ? 0 : -EIO;
@@ -105,13 +106,17 @@ static int cq_create(struct pvrdma_dev *dev, struct pvrdma_cq *cq, u32 ctx,
 				       cq);
 	if (ret)
 		pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_CQ, cq->handle);
+out:
+	mutex_unlock(&dev->table_lock);
 	return ret;
 }
 
 static void cq_destroy(struct pvrdma_dev *dev, struct pvrdma_cq *cq)
 {
+	mutex_lock(&dev->table_lock);
 	pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_CQ, cq->handle);
 	xa_erase_irq(&dev->cqs, cq->handle);
+	mutex_unlock(&dev->table_lock);
 	if (!refcount_dec_and_test(&cq->refs))
 		wait_for_completion(&cq->unused);
 	cq_pages_free(dev, cq);

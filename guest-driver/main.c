@@ -252,6 +252,7 @@ static int adapter_up(struct pci_dev *pdev)
 		return -ENOMEM;
 	dev->pdev = pdev;
 	mutex_init(&dev->cmd_lock);
+	mutex_init(&dev->table_lock);
 	init_completion(&dev->cmd_done);
 	xa_init_flags(&dev->qps, XA_FLAGS_LOCK_IRQ);
 	xa_init_flags(&dev->cqs, XA_FLAGS_LOCK_IRQ);

@@ -79,6 +79,8 @@ struct pvrdma_pagedir {
  * @cq_ring: pages of the ring of completion notifications
  * @async_head: where vector 1's handler reads; only that handler uses it
  * @cq_head: the same for vector 2
+ * @table_lock: makes one step of the device's and our change of a table, since
+ *	the device may hand out the handle of a destroyed object at once
  * @qps: QPs by handle; its lock protects lookups against destruction
  * @cqs: CQs by handle; likewise
  * @uars: doorbell pages in use
@@ -120,6 +122,8 @@ struct pvrdma_dev {
 	u32 async_head;
 	u32 cq_head;
 
+	/* one creation or destruction of a QP or CQ at a time */
+	struct mutex table_lock;
 	struct xarray qps;
 	struct xarray cqs;
 	struct ida uars;

@@ -179,10 +179,11 @@ static int qp_create(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 	/* The counts on the wire are 16 bits wide. */
 	if (qp->dir.npages > U16_MAX)
 		return -EINVAL;
+	mutex_lock(&dev->table_lock);
 	ret = pvrdma_cmd(dev, &req, sizeof(req), &resp, sizeof(resp),
 			 PVRDMA_CMD_CREATE_QP);
 	if (ret)
-		return ret;
+		goto out;
 	qp->handle = resp.qp_handle;
 	qp->ibqp.qp_num = init->qp_type == IB_QPT_GSI ? 1 : resp.qpn;
 	qp->cap.max_inline_data = ext->flags ? resp.max_inline_data : 0;
@@ -190,17 +191,21 @@ static int qp_create(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 			       min_t(u32, dev->caps.max_qp, U16_MAX + 1), qp);
 	if (ret)
 		pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_QP, qp->handle);
+out:
+	mutex_unlock(&dev->table_lock);
 	return ret;
 }
 
 static void qp_destroy(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 		       struct ib_cq *send_cq, struct ib_cq *recv_cq)
 {
+	mutex_lock(&dev->table_lock);
 	pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_QP, qp->handle);
 	pvrdma_cq_forget_qp(to_pvcq(send_cq), qp->handle);
 	if (recv_cq != send_cq)
 		pvrdma_cq_forget_qp(to_pvcq(recv_cq), qp->handle);
 	xa_erase_irq(&dev->qps, qp->handle);
+	mutex_unlock(&dev->table_lock);
 	if (!refcount_dec_and_test(&qp->refs))
 		wait_for_completion(&qp->unused);
 	qp_pages_free(dev, qp);
