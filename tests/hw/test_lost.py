@@ -96,6 +96,7 @@ class Lost(Driver):
     def test_vm_goes_on(self):
         self.kill()
         self.assertEqual(self.qemu.status(), 'running')
+        self.assertNotIn('is stopped', self.qemu.log())
         self.qemu.execute('system_reset')
         self.qemu.enable()
         self.assertEqual(self.qemu.read(qemu.BAR1), ALL_ONES)
@@ -116,6 +117,7 @@ class Lost(Driver):
         self.server.hooks[vs.REGION_READ] = lambda _, msg: vs.CLOSE
         self.assertEqual(self.qemu.read(qemu.BAR1), ALL_ONES)
         self.told((0, 1), 2)
+        self.assertNotIn('is stopped', self.qemu.log())
 
     def test_events_wrap(self):
         """1536 slots in power-of-two arithmetic: indices end at 1023, and
