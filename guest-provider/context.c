@@ -21,8 +21,6 @@ static void pv_free_context(struct ibv_context *context);
 /* @size is rounded up to whole pages; the memory is zero.  0 or an errno. */
 int pv_buf_alloc(struct pv_buf *buf, size_t size)
 {
-	int ret;
-
 	buf->length = (size + PVRDMA_PAGE_SIZE - 1) &
 		      ~(size_t)(PVRDMA_PAGE_SIZE - 1);
 	buf->addr = mmap(NULL, buf->length, PROT_READ | PROT_WRITE,
@@ -31,12 +29,13 @@ int pv_buf_alloc(struct pv_buf *buf, size_t size)
 		buf->addr = NULL;
 		return errno;
 	}
-	ret = ibv_dontfork_range(buf->addr, buf->length);
-	if (ret) {
+	/* Not an errno: it returns -1, or what madvise() did. */
+	if (ibv_dontfork_range(buf->addr, buf->length)) {
 		munmap(buf->addr, buf->length);
 		buf->addr = NULL;
+		return ENOMEM;
 	}
-	return ret;
+	return 0;
 }
 
 void pv_buf_free(struct pv_buf *buf)

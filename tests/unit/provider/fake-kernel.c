@@ -37,7 +37,7 @@ void verbs_uninit_context(struct verbs_context *context)
 
 int ibv_dontfork_range(void *base, size_t size)
 {
-    return 0;
+    return fake.no_fork ? -1 : 0;
 }
 
 int ibv_dofork_range(void *base, size_t size)

@@ -19,6 +19,7 @@ struct fake {
     bool grant;      /* our driver (true) or the in-tree one */
     bool old_layout; /* libibverbs 44's struct verbs_qp */
     int fail;        /* errno for the next create call */
+    bool no_fork;    /* memory cannot be kept from children */
     uint32_t next_handle;
     struct pvrdma_ext_ucontext_req ucontext;
     struct pv_create_cq_req cq;

@@ -236,6 +236,10 @@ static void test_caps(struct rig *r, gconstpointer data)
     fake.fail = ENOSPC;
     g_assert_null(fake.ops->create_cq(r->ctx, 4, NULL, 0));
     g_assert_cmpint(errno, ==, ENOSPC);
+    fake.no_fork = true;
+    g_assert_null(fake.ops->create_cq(r->ctx, 4, NULL, 0));
+    fake.no_fork = false;
+    g_assert_cmpint(errno, ==, ENOMEM);
 }
 
 /* One notification per list; in extended mode only if the device sleeps. */
