@@ -44,7 +44,7 @@ static bool cq_has(const struct pvrdma_cq *cq, u32 index)
 }
 
 static int cq_pages(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
-		    const struct pvrdma_uabi_cq *ucmd, u32 entries, bool user)
+		    const struct pvrdma_uverbs_cq *ucmd, u32 entries, bool user)
 {
 	u64 size = entries * sizeof(struct pvrdma_cqe) + PVRDMA_PAGE_SIZE;
 	int ret;
@@ -126,7 +126,7 @@ static void cq_destroy(struct pvrdma_dev *dev, struct pvrdma_cq *cq)
  * pvrdma_create_cq_udata() - verb, in the form of 6.1
  * @ibcq: to be made
  * @attr: at least how many entries
- * @udata: a program's call (struct pvrdma_uabi_cq), or NULL
+ * @udata: a program's call (struct pvrdma_uverbs_cq), or NULL
  *
  * Return: 0 or a negative errno.
  */
@@ -137,8 +137,8 @@ int pvrdma_create_cq_udata(struct ib_cq *ibcq,
 	struct pvrdma_ucontext *ctx = pvrdma_udata_ctx(udata);
 	struct pvrdma_dev *dev = to_pvdev(ibcq->device);
 	struct pvrdma_cq *cq = to_pvcq(ibcq);
-	struct pvrdma_uabi_cq_resp out = {};
-	struct pvrdma_uabi_cq ucmd = {};
+	struct pvrdma_uverbs_cq_resp out = {};
+	struct pvrdma_uverbs_cq ucmd = {};
 	u32 flags = 0;
 	int ret;
 

@@ -9,6 +9,7 @@
 #include <rdma/ib_smi.h>
 
 #include "pvrdma.h"
+#include "pvrdma/uverbs.h"
 
 #define BIND_NO_VLAN 0xfff
 #define BIND_MTU     1024

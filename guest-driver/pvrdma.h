@@ -38,7 +38,6 @@
 
 #define PVRDMA_PORT	       1
 #define PVRDMA_EVENT_RING_PAGES 4
-#define PVRDMA_UVERBS_ABI      3
 
 /**
  * struct pvrdma_pagedir - memory described to the device

@@ -95,7 +95,7 @@ static int qp_pages_kernel(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 }
 
 static int qp_pages_user(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
-			 const struct pvrdma_uabi_qp *ucmd, u32 *send_pages)
+			 const struct pvrdma_uverbs_qp *ucmd, u32 *send_pages)
 {
 	u32 nsend, nrecv;
 	int ret;
@@ -212,14 +212,14 @@ static void qp_destroy(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 }
 
 static int qp_request(struct ib_udata *udata, struct pvrdma_ucontext *ctx,
-		      struct pvrdma_uabi_qp *ucmd)
+		      struct pvrdma_uverbs_qp *ucmd)
 {
 	int ret = pvrdma_uabi_read(udata, ucmd, PVRDMA_UABI_QP_STOCK,
 				   sizeof(*ucmd));
 
 	if (ret)
 		return ret;
-	if (udata->outlen < sizeof(struct pvrdma_uabi_qp_resp))
+	if (udata->outlen < sizeof(struct pvrdma_uverbs_qp_resp))
 		return -EOPNOTSUPP;
 	if (ucmd->ext.flags & ~PVRDMA_EXT_OBJ_RING ||
 	    (ucmd->ext.flags && !(ctx->ext_features & PVRDMA_EXT_FEAT_RING)))
@@ -235,7 +235,7 @@ static int qp_request(struct ib_udata *udata, struct pvrdma_ucontext *ctx,
  * pvrdma_create_qp() - verb
  * @ibqp: to be made
  * @init: type, capacities, CQs; gets the capacities that there are
- * @udata: a program's call (struct pvrdma_uabi_qp), or NULL
+ * @udata: a program's call (struct pvrdma_uverbs_qp), or NULL
  *
  * Return: 0 or a negative errno.
  */
@@ -245,8 +245,8 @@ int pvrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *init,
 	struct pvrdma_ucontext *ctx = pvrdma_udata_ctx(udata);
 	struct pvrdma_dev *dev = to_pvdev(ibqp->device);
 	struct pvrdma_qp *qp = to_pvqp(ibqp);
-	struct pvrdma_uabi_qp_resp out = {};
-	struct pvrdma_uabi_qp ucmd = {};
+	struct pvrdma_uverbs_qp_resp out = {};
+	struct pvrdma_uverbs_qp ucmd = {};
 	u32 send_pages = 0;
 	int ret;
 

@@ -244,7 +244,7 @@ int pvrdma_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 	struct pvrdma_cmd_create_pd req = {
 		.ctx_handle = ctx ? ctx->handle : 0,
 	};
-	struct pvrdma_uabi_pd_resp out = {};
+	struct pvrdma_uverbs_pd_resp out = {};
 	struct pvrdma_resp_handle resp;
 	int ret;
 

@@ -219,8 +219,8 @@ static const struct verbs_match_ent pv_match[] = {
 
 static const struct verbs_device_ops pv_device_ops = {
 	.name = "pvrdma",
-	.match_min_abi_version = PV_UVERBS_ABI,
-	.match_max_abi_version = PV_UVERBS_ABI,
+	.match_min_abi_version = PVRDMA_UVERBS_ABI,
+	.match_max_abi_version = PVRDMA_UVERBS_ABI,
 	.match_table = pv_match,
 	.alloc_device = pv_alloc_device,
 	.uninit_device = pv_uninit_device,

@@ -30,6 +30,7 @@
 #include <util/compiler.h>
 #include <util/udma_barrier.h>
 
+#include "pvrdma/uverbs.h"
 #include "ring.h"
 #include "wqe.h"
 
@@ -37,74 +38,31 @@
 #error "the device ABI is little-endian and this code does not convert"
 #endif
 
-#define PV_UVERBS_ABI 3
-#define PV_QP_TABLE   65536u /* handles of the ABI */
+#define PV_QP_TABLE 65536u /* handles of the ABI */
 
 /* ---- what goes through uverbs -------------------------------------------- */
-
-struct pv_alloc_pd_resp {
-	__u32 pdn;
-	__u32 reserved;
-};
-
-struct pv_create_cq_req {
-	__aligned_u64 buf_addr;
-	__u32 buf_size;
-	__u32 reserved;
-	struct pvrdma_ext_obj_req ext;
-};
-
-struct pv_create_cq_resp {
-	__u32 cqn;
-	__u32 reserved;
-};
-
-struct pv_create_srq_req {
-	__aligned_u64 buf_addr;
-	__u32 buf_size;
-	__u32 reserved;
-};
-
-struct pv_create_srq_resp {
-	__u32 srqn;
-	__u32 reserved;
-};
-
-struct pv_create_qp_req {
-	__aligned_u64 rbuf_addr;
-	__aligned_u64 sbuf_addr;
-	__u32 rbuf_size;
-	__u32 sbuf_size;
-	__aligned_u64 qp_addr; /* not used by any driver */
-	struct pvrdma_ext_obj_req ext;
-};
-
-struct pv_create_qp_resp {
-	__u32 qpn;
-	__u32 qp_handle;
-};
 
 /* The macros below want a nameless copy of each; drv_payload is enough here. */
 #define _STRUCT_pvrdma_ext_ucontext_req struct {}
 #define _STRUCT_pvrdma_ext_ucontext_resp struct {}
-#define _STRUCT_pv_alloc_pd_resp struct {}
-#define _STRUCT_pv_create_cq_req struct {}
-#define _STRUCT_pv_create_cq_resp struct {}
-#define _STRUCT_pv_create_srq_req struct {}
-#define _STRUCT_pv_create_srq_resp struct {}
-#define _STRUCT_pv_create_qp_req struct {}
-#define _STRUCT_pv_create_qp_resp struct {}
+#define _STRUCT_pvrdma_uverbs_pd_resp struct {}
+#define _STRUCT_pvrdma_uverbs_cq struct {}
+#define _STRUCT_pvrdma_uverbs_cq_resp struct {}
+#define _STRUCT_pvrdma_uverbs_srq struct {}
+#define _STRUCT_pvrdma_uverbs_srq_resp struct {}
+#define _STRUCT_pvrdma_uverbs_qp struct {}
+#define _STRUCT_pvrdma_uverbs_qp_resp struct {}
 
 DECLARE_DRV_CMD(pv_cmd_ucontext, IB_USER_VERBS_CMD_GET_CONTEXT,
 		pvrdma_ext_ucontext_req, pvrdma_ext_ucontext_resp);
 DECLARE_DRV_CMD(pv_cmd_alloc_pd, IB_USER_VERBS_CMD_ALLOC_PD,
-		empty, pv_alloc_pd_resp);
+		empty, pvrdma_uverbs_pd_resp);
 DECLARE_DRV_CMD(pv_cmd_create_cq, IB_USER_VERBS_CMD_CREATE_CQ,
-		pv_create_cq_req, pv_create_cq_resp);
+		pvrdma_uverbs_cq, pvrdma_uverbs_cq_resp);
 DECLARE_DRV_CMD(pv_cmd_create_srq, IB_USER_VERBS_CMD_CREATE_SRQ,
-		pv_create_srq_req, pv_create_srq_resp);
+		pvrdma_uverbs_srq, pvrdma_uverbs_srq_resp);
 DECLARE_DRV_CMD(pv_cmd_create_qp, IB_USER_VERBS_CMD_CREATE_QP,
-		pv_create_qp_req, pv_create_qp_resp);
+		pvrdma_uverbs_qp, pvrdma_uverbs_qp_resp);
 
 /* ---- objects --------------------------------------------------------------- */
 

@@ -101,7 +101,8 @@ rm -rf "$tree" "$out"/*.deb
 src=$tree/pvrdma-dkms/usr/src/pvrdma-$version
 mkdir -p "$src/include/pvrdma" "$tree/pvrdma-dkms/usr/lib/modprobe.d"
 cp "$repo"/guest-driver/*.c "$repo"/guest-driver/*.h "$repo/guest-driver/Kbuild" "$src/"
-cp "$repo"/include/pvrdma/abi.h "$repo"/include/pvrdma/ext.h "$src/include/pvrdma/"
+cp "$repo"/include/pvrdma/abi.h "$repo"/include/pvrdma/ext.h \
+    "$repo"/include/pvrdma/uverbs.h "$src/include/pvrdma/"
 size=
 subst "$here/dkms.conf" > "$src/dkms.conf"
 cp "$here/modprobe.conf" "$tree/pvrdma-dkms/usr/lib/modprobe.d/pvrdma-dkms.conf"

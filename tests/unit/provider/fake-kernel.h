@@ -10,7 +10,7 @@
 #include "pvrdma.h"
 
 struct fake_qp {
-    struct pv_create_qp_req req;
+    struct pvrdma_uverbs_qp req;
     struct ibv_qp_cap cap;
     uint32_t handle;
 };
@@ -22,7 +22,7 @@ struct fake {
     bool no_fork;    /* memory cannot be kept from children */
     uint32_t next_handle;
     struct pvrdma_ext_ucontext_req ucontext;
-    struct pv_create_cq_req cq;
+    struct pvrdma_uverbs_cq cq;
     struct fake_qp qp[8]; /* by handle */
     const struct verbs_device_ops *dev_ops;
     const struct verbs_context_ops *ops;
