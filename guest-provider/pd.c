@@ -106,9 +106,10 @@ struct ibv_pd *pv_alloc_parent_domain(struct ibv_context *context,
 }
 
 /*
- * The ABI has no field for an address of its own: a region's remote address is
- * the program's.  The in-tree driver ignores another wish; here it is an error,
- * because every remote access would silently go elsewhere.
+ * @hca_va is the region's address in work requests.  The in-tree driver ignores
+ * it and takes the program's; with that driver another wish is an error, because
+ * every access would silently go elsewhere.  Only in extended mode is it known
+ * that the driver is ours.
  */
 struct ibv_mr *pv_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
 			 uint64_t hca_va, int access)
@@ -118,7 +119,7 @@ struct ibv_mr *pv_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
 	struct verbs_mr *vmr;
 	int ret;
 
-	if (hca_va != (uintptr_t)addr) {
+	if (hca_va != (uintptr_t)addr && !to_pv_ctx(pd->context)->ext) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}

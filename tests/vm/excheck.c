@@ -5,8 +5,9 @@
  *   excheck -d DEVICE -g GIDINDEX [-i BYTES]
  *
  * ibv_wr_* batches, ibv_create_cq_ex polling, inline data (-i: how much must be
- * granted), solicited events, full queues, RESET and destruction with
- * completions left in the CQ.  Every message's bytes are compared.
+ * granted), regions with an address of their own, solicited events, full queues,
+ * RESET and destruction with completions left in the CQ.  Every message's bytes are
+ * compared.
  *
  * Prints "N checks, N errors"; exits 0 only without errors, 3 if the device has
  * no extended API at all.
@@ -356,6 +357,37 @@ static void part_one_sided(void)
           (unsigned long long)old[1]);
 }
 
+/* A region with an address of its own, as remote and as local memory. */
+static void part_iova(void)
+{
+    const uint64_t iova = 0x7654321000;
+    struct ibv_mr *mr;
+
+    mr = ibv_reg_mr_iova(s.pd, s.dst + 64, AREA - 64, iova + 64,
+                         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    if (!mr) {
+        /* The in-tree driver has no such regions, nor has it inline data. */
+        CHECK(errno == EOPNOTSUPP && !s.max_inline, "%s", strerror(errno));
+        return;
+    }
+    fill(9000, 5);
+    ibv_wr_start(s.ex);
+    begin(1, IBV_SEND_SIGNALED);
+    ibv_wr_rdma_write(s.ex, mr->rkey, iova + 64);
+    ibv_wr_set_sge(s.ex, s.mr->lkey, (uintptr_t)s.src + 64, 5000);
+    begin(2, IBV_SEND_SIGNALED);
+    ibv_wr_rdma_read(s.ex, s.mr->rkey, (uintptr_t)s.src + 5064);
+    ibv_wr_set_sge(s.ex, mr->lkey, iova + 5064, 9000 - 5064);
+    complete(0);
+    expect(1, IBV_WC_RDMA_WRITE, 0);
+    expect(2, IBV_WC_RDMA_READ, 0);
+    memcpy(s.dst, s.src, 64);
+    verify(9000, 5);
+    CHECK(!ibv_dereg_mr(mr), "ibv_dereg_mr");
+    mr = ibv_reg_mr_iova(s.pd, s.dst, AREA, iova + 1, IBV_ACCESS_LOCAL_WRITE);
+    CHECK(!mr && errno == EINVAL, "region %p, %s", (void *)mr, strerror(errno));
+}
+
 /* Nothing of an undone batch may reach the device. */
 static void part_undo(void)
 {
@@ -556,6 +588,7 @@ int main(int argc, char **argv)
     part_batch();
     part_inline();
     part_one_sided();
+    part_iova();
     part_undo();
     part_events();
     part_reset();
