@@ -35,7 +35,8 @@ mount -t ext4 -o noatime /dev/vda /debian
 for d in dev proc sys tmp; do mount --bind /$d /debian/$d; done
 ln -s /proc/self/fd /dev/fd
 ''' % ' '.join(MODULES)
-# What udev does when it finds the device: by its identity, minding blacklists.
+# What udev does when it finds the device: by its identity, minding blacklists and
+# install rules.
 COLDPLUG = ('deb modprobe -a rdma_ucm && deb modprobe -ab '
             '$(cat /sys/bus/pci/devices/0000:00:05.1/modalias)')
 
@@ -134,6 +135,23 @@ class PackagesTest(unittest.TestCase):
     def have_excheck(self):
         return os.path.exists(os.path.join(BUILD, 'tests', 'vm', 'excheck'))
 
+    def without_module(self):
+        """No module for this kernel: the in-tree driver serves."""
+        for guest in self.guests:
+            guest.run('rmmod pvrdma; cd /debian/lib/modules/$(uname -r) && '
+                      'mv updates/dkms/pvrdma.ko /debian/root/ && deb depmod',
+                      240)
+        self.load('vmw_pvrdma0')
+        for guest in self.guests:
+            guest.run('rmmod vmw_pvrdma; cd /debian/lib/modules/$(uname -r) && '
+                      'mv /debian/root/pvrdma.ko updates/dkms/ && deb depmod',
+                      240)
+        self.load('pvrdma0')
+        # Asked for by name, it still gives way.
+        for guest in self.guests:
+            guest.run('deb modprobe vmw_pvrdma')
+            self.assertNotIn('vmw_pvrdma', guest.run('lsmod').out)
+
     def test_use_then_remove(self):
         """One test: what is removed must have been used before."""
         pair = self.load('pvrdma0')
@@ -143,6 +161,7 @@ class PackagesTest(unittest.TestCase):
         if self.have_excheck():
             done = self.excheck(pair, 128)
             self.assertTrue(done.ok, done.describe())
+        self.without_module()
 
         for guest in self.guests:
             self.assertNotIn(self.stock,
