@@ -10,9 +10,11 @@ import glob
 import os
 import shutil
 import subprocess
+import tempfile
 import unittest
 
 import fixture
+import parts
 from programs import Pair, _ports
 from pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, \
     start_guests
@@ -185,3 +187,73 @@ class PackagesTest(unittest.TestCase):
         for guest in self.guests:
             guest.powerdown()
         self.daemon.check()
+
+
+class DiversionTest(unittest.TestCase):
+    """The provider's package in a dpkg database of its own, without a guest: an
+    upgrade to a library of another name, and removal."""
+
+    FOLDER = os.path.dirname(PROVIDER).lstrip('/')
+
+    def setUp(self):
+        if os.getuid() or not shutil.which('dpkg-divert'):
+            raise unittest.SkipTest('needs root and dpkg')
+        self.library = parts.built_library()
+        if not self.library:
+            raise unittest.SkipTest('no provider: run "make guest"')
+        folder = tempfile.TemporaryDirectory(prefix='pvrdma-dpkg-')
+        self.addCleanup(folder.cleanup)
+        self.root = os.path.join(folder.name, 'root')
+        self.build = os.path.join(folder.name, 'build')
+        database = os.path.join(self.root, 'var/lib/dpkg')
+        for name in ('info', 'updates'):
+            os.makedirs(os.path.join(database, name))
+        for name in ('status', 'diversions'):
+            open(os.path.join(database, name), 'w').close()
+        os.makedirs(os.path.join(self.root, self.FOLDER))
+
+    def dpkg(self, *args):
+        done = subprocess.run(
+            ['dpkg', '--root=' + self.root, '--force-script-chrootless',
+             '--force-depends'] + list(args), stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, universal_newlines=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def path(self, number):
+        return os.path.join(self.root, self.FOLDER,
+                            'libvmw_pvrdma-rdmav%d.so' % number)
+
+    def install(self, number):
+        """Our package, built with a library of that name."""
+        shutil.rmtree(self.build, ignore_errors=True)
+        os.makedirs(os.path.join(self.build, 'guest'))
+        shutil.copy(self.library, os.path.join(
+            self.build, 'guest', os.path.basename(self.path(number))))
+        subprocess.run([os.path.join(REPO, 'packaging', 'build-deb.sh'),
+                        self.build], stdout=subprocess.DEVNULL, check=True)
+        self.dpkg('-i', *glob.glob(os.path.join(
+            self.build, 'deb', 'ibverbs-provider-pvrdma_*.deb')))
+
+    def check(self, ours):
+        """@ours is our library, all else the stock one and undiverted."""
+        listed = subprocess.run(
+            ['dpkg-divert', '--root=' + self.root, '--list'],
+            stdout=subprocess.PIPE, universal_newlines=True, check=True).stdout
+        self.assertEqual(listed.count('libvmw_pvrdma'), 2 * len(ours), listed)
+        for number in self.stock:
+            with open(self.path(number), 'rb') as stream:
+                self.assertEqual(stream.read(5) != b'stock', number in ours,
+                                 number)
+            self.assertEqual(os.path.exists(self.path(number) + '.stock'),
+                             number in ours, number)
+
+    def test_upgrade_and_removal(self):
+        self.stock = (34, 99)
+        for number in self.stock:
+            with open(self.path(number), 'w') as stream:
+                stream.write('stock')
+        for number in (34, 34, 99):
+            self.install(number)
+            self.check({number})
+        self.dpkg('-r', 'ibverbs-provider-pvrdma')
+        self.check(set())
