@@ -22,6 +22,9 @@
  */
 #define SCAN_NS 4000
 
+/* Quanta in a row for a VM that has the worker to itself. */
+#define TURN_QUANTA 4u
+
 /* ---- run queue --------------------------------------------------------- */
 
 void sched_enqueue(struct qp *qp)
@@ -217,12 +220,29 @@ static void fail_qps_of_failed_cqs(struct vm *vm)
 
 /* ---- one turn -------------------------------------------------------------- */
 
-static void serve(struct worker *w, struct vm *vm)
+/* Does anybody else wait for this worker's turn to end? */
+static bool others_wait(const struct worker *w, const struct vm *vm)
+{
+    const struct vm_list *l = atomic_load_explicit(&w->vms, memory_order_relaxed);
+
+    if (atomic_load_explicit(&vm->dp.token_waiters, memory_order_relaxed)) {
+        return true;
+    }
+    for (unsigned i = 0; i < l->n; i++) {
+        if (l->vm[i] != vm && sched_vm_pending(l->vm[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void quantum(struct worker *w, struct vm *vm)
 {
     struct vm_datapath *dp = &vm->dp;
 
     dp->deficit += DATAPATH_SLICE;
-    if (dp->deficit > 0 && atomic_exchange(&dp->cq_error, false)) {
+    if (dp->deficit > 0 && atomic_load_explicit(&dp->cq_error, memory_order_relaxed)) {
+        atomic_store(&dp->cq_error, false);
         report_failed_cqs(vm);
         fail_qps_of_failed_cqs(vm);
         dp->deficit -= (int64_t)LOOK_COST * (vm->verbs.cq.size + vm->verbs.qp.size);
@@ -243,6 +263,16 @@ static void serve(struct worker *w, struct vm *vm)
     if (TAILQ_EMPTY(&dp->run)) {
         dp->deficit = MIN(dp->deficit, 0); /* no savings, but debts stay */
     }
+}
+
+/* A turn is longer while nobody else has work: what comes with each is not free. */
+static void serve(struct worker *w, struct vm *vm)
+{
+    unsigned n = 0;
+
+    do {
+        quantum(w, vm);
+    } while (++n < TURN_QUANTA && !TAILQ_EMPTY(&vm->dp.run) && !others_wait(w, vm));
 }
 
 bool sched_vm(struct worker *w, struct vm *vm, uint64_t now)
