@@ -37,6 +37,14 @@ def log_problems(guest):
     return [line for line in lines if BAD_LOG.search(line)]
 
 
+def check_kernel_verbs(guest):
+    """Kernel users: pvrdma_kloop.ko runs its test when it is loaded."""
+    guest.run('insmod %s && rmmod pvrdma_kloop' % KLOOP, 120)
+    out = guest.run('dmesg | grep pvrdma_kloop:').out
+    if out.count('pvrdma0: 1600 messages, 0 errors') != 2:
+        raise AssertionError('%s: %s' % (guest.name, out))
+
+
 class OwnDriverTest(test_provider.ProviderTest):
     """All that our provider's tests do, on our driver: with extensions."""
 
@@ -117,12 +125,8 @@ class OwnDriverTest(test_provider.ProviderTest):
             job.wait(check=True)
 
     def test_kernel_verbs(self):
-        """Kernel users: pvrdma_kloop.ko runs its test when it is loaded."""
         for guest in self.guests:
-            guest.run('insmod %s && rmmod pvrdma_kloop' % KLOOP, 120)
-            out = guest.run('dmesg | grep pvrdma_kloop:').out
-            good = re.findall(r'pvrdma0: 1600 messages, 0 errors', out)
-            self.assertEqual(len(good), 2, out)
+            check_kernel_verbs(guest)
 
     def test_zz_kernel_log(self):
         for guest in self.guests:
@@ -276,7 +280,10 @@ class RobustTest(DriverCase):
         sleep.wait(check=True)
         wait_port(guest, 'ACTIVE')
         self.end(jobs)
-        self.works()
+        # QEMU's vmxnet3 receives nothing more if packets came meanwhile, so
+        # programs could not find each other.
+        guest.gid_index(DEVICE, guest.ip('pvrdma'))
+        check_kernel_verbs(guest)
         self.assertEqual(log_problems(guest), [])
         # After its wake-up, this machine does not switch itself off.
         guest.kill()
