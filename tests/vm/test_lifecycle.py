@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Guests and daemon come and go: by -9, by mistake in the command line."""
 
+import os
 import signal
 import subprocess
 import time
@@ -13,7 +14,7 @@ ROUNDS = 2
 PORT_STATE = 'cat /sys/class/infiniband/vmw_pvrdma0/ports/1/state'
 
 
-def cpu_seconds(pid):
+def cpu_ticks(pid):
     """User plus system time of a process, all threads, in clock ticks."""
     with open('/proc/%d/stat' % pid) as stream:
         fields = stream.read().rpartition(')')[2].split()
@@ -22,10 +23,12 @@ def cpu_seconds(pid):
 
 class IdleTest(fixture.PairTest):
     def test_idle_guests_cost_no_cpu(self):
+        """Next to none: ticks are counted by sampling, a poller takes them all."""
         time.sleep(1)
-        before = cpu_seconds(self.daemon.proc.pid)
+        before = cpu_ticks(self.daemon.proc.pid)
         time.sleep(5)
-        self.assertLessEqual(cpu_seconds(self.daemon.proc.pid) - before, 1)
+        self.assertLess(cpu_ticks(self.daemon.proc.pid) - before,
+                        5 * os.sysconf('SC_CLK_TCK') / 20)
 
     def test_idle_guests_cost_little_memory(self):
         used = self.daemon.resources()['rss_anon_kb']
