@@ -549,6 +549,14 @@ class Guest:
                         break
             return answer['return']
 
+    def wait_status(self, status, timeout=60):
+        """Wait until QMP reports this run state."""
+        end = time.monotonic() + timeout
+        while self.qmp('query-status')['status'] != status:
+            if time.monotonic() > end:
+                raise VmError('%s is not %s' % (self.name, status))
+            time.sleep(0.1)
+
     def powerdown(self, timeout=40):
         """Let the guest power off and wait for QEMU's end."""
         if self.alive:

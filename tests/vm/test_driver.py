@@ -271,11 +271,8 @@ class RobustTest(DriverCase):
         jobs = self.traffic()
         sleep = guest.spawn('until echo mem > /sys/power/state; do '
                             'sleep 1; done', 120)
-        for _ in range(600):
-            if guest.qmp('query-status')['status'] == 'suspended':
-                break
-            self.assertFalse(sleep.done)
-            time.sleep(0.1)
+        guest.wait_status('suspended')
+        self.assertFalse(sleep.done)
         guest.qmp('system_wakeup')
         sleep.wait(check=True)
         wait_port(guest, 'ACTIVE')
@@ -351,7 +348,6 @@ class RobustTest(DriverCase):
             guest.run('rmmod pvrdma', 60)
             self.assertTrue(guest.alive)
         self.finish()
-
 
     def test_kernel_requests_of_a_dead_device(self):
         """What kernel users have posted, and post, ends as flushed."""

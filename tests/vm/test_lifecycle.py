@@ -78,12 +78,6 @@ class KillTest(fixture.PrivateTest):
             self.assertFalse(job.done, job.describe())
         return client
 
-    def wait_status(self, guest, status, timeout=60):
-        end = time.monotonic() + timeout
-        while guest.qmp('query-status')['status'] != status:
-            self.assertLess(time.monotonic(), end, status)
-            time.sleep(0.1)
-
     def test_kill_qemu_under_traffic(self):
         daemon = Daemon(self.session, ['vm1', 'vm2'])
         links = {'pvrdma': Link(self.session, 'vmx')}
@@ -140,13 +134,13 @@ class KillTest(fixture.PrivateTest):
         self.addCleanup(daemon.proc.send_signal, signal.SIGCONT)
         # A command of the driver, and nothing comes back from it.
         state = two.spawn(PORT_STATE, 120)
-        self.wait_status(two, 'io-error')
+        two.wait_status('io-error')
         two.qmp('cont')
         self.assertEqual(two.qmp('query-status')['status'], 'io-error')
         self.assertFalse(state.done, state.describe())
         self.assertEqual(one.qmp('query-status')['status'], 'running')
         daemon.proc.send_signal(signal.SIGCONT)
-        self.wait_status(two, 'running')
+        two.wait_status('running')
         state.wait(60)
         self.assertNotIn('ACTIVE', state.out)
         self.assertIn('DOWN', two.run(PORT_STATE, 30).out)
