@@ -28,6 +28,9 @@ struct ring_mem;
 /* Bytes moved between two looks at everything else. */
 #define DATAPATH_SLICE 65536u
 
+/* Doorbell maps: the daemon's own and the VMM's, send and receive each. */
+#define DATAPATH_REGION_MAPS 4u
+
 struct vm_datapath {
     struct worker *worker;
 
@@ -43,10 +46,11 @@ struct vm_datapath {
     uint32_t ntimer;
     int64_t deficit;                /* bytes, deficit round robin */
     _Atomic(struct ext_list *) ext; /* contexts' own doorbell maps */
-    unsigned scan_map, scan_pos[4]; /* where the next doorbell scan begins */
-    uint64_t scanned;               /* ns, when the last one was */
-    _Atomic bool cq_error;          /* a CQ failed: its QPs must go to ERR */
-    _Atomic uint64_t next_timer;    /* ns; UINT64_MAX: none */
+    unsigned scan_map;              /* where the next doorbell scan begins */
+    unsigned scan_pos[DATAPATH_REGION_MAPS];
+    uint64_t scanned;            /* ns, when the last one was */
+    _Atomic bool cq_error;       /* a CQ failed: its QPs must go to ERR */
+    _Atomic uint64_t next_timer; /* ns; UINT64_MAX: none */
 
     /* Statistics; written by one worker at a time. */
     _Atomic uint64_t tx_msgs, tx_bytes, rx_msgs, rx_bytes, errors, rnr_waits, retries,

@@ -21,9 +21,6 @@
 #define TURN_WORDS 32u
 #define MAP_WORDS  8u
 
-/* The daemon's own region and the one shared with the VMM, send and receive. */
-#define N_REGION_MAPS 4u
-
 /* Words per guest page of an extension map. */
 #define HALF (PVRDMA_DB_WORDS / 2)
 
@@ -39,8 +36,8 @@ struct ext_ctx {
     /* Where it is, for the worker: good for one generation of the DMA map. */
     uint64_t generation;
     bool mapped;
-    struct map_view send, recv;
-    unsigned send_pos, recv_pos;
+    struct map_view map[2]; /* send, receive */
+    unsigned pos[2];        /* where the next scan of each begins */
 };
 
 struct ext_list {
@@ -77,8 +74,8 @@ static bool ext_mapped(struct vm *vm, struct ext_ctx *c)
 
     if (c->generation != generation) {
         c->generation = generation;
-        c->mapped =
-            find_map(vm, c->page + 1, &c->send) && find_map(vm, c->page + 4, &c->recv);
+        c->mapped = find_map(vm, c->page + 1, &c->map[0]) &&
+                    find_map(vm, c->page + 4, &c->map[1]);
     }
     return c->mapped;
 }
@@ -94,7 +91,6 @@ static void scan_map(struct vm *vm, const struct map_view *v, unsigned *pos,
     unsigned max = MIN(MAP_WORDS, *left);
     uint64_t before = (1ull << *pos % 64) - 1; /* these words come last */
 
-    *pos = 0;
     for (unsigned k = 0; k <= n && taken < max; k++) {
         unsigned s = (first + k) % n;
         uint64_t mine = k == 0 ? ~before : k == n ? before : UINT64_MAX;
@@ -143,7 +139,7 @@ bool doorbells_scan(struct vm *vm, found_fn send, found_fn recv)
 {
     struct pvrdma_db_region *region[] = {vm->dev.db_private, vm->dev.db_shared};
     struct ext_list *ext = atomic_load(&vm->dp.ext);
-    unsigned n = N_REGION_MAPS + (ext ? 2 * ext->n : 0), left = TURN_WORDS;
+    unsigned n = DATAPATH_REGION_MAPS + (ext ? 2 * ext->n : 0), left = TURN_WORDS;
     unsigned first = vm->dp.scan_map % n, k;
 
     if (ext && atomic_load_explicit(&ext->fresh, memory_order_relaxed)) {
@@ -159,17 +155,16 @@ bool doorbells_scan(struct vm *vm, found_fn send, found_fn recv)
         bool is_recv = m & 1;
         found_fn found = is_recv ? recv : send;
 
-        if (m < N_REGION_MAPS) {
+        if (m < DATAPATH_REGION_MAPS) {
             struct pvrdma_db_region *r = region[m / 2];
             struct map_view v = region_view(is_recv ? &r->recv : &r->send);
 
             scan_map(vm, &v, &vm->dp.scan_pos[m], &left, found);
         } else {
-            struct ext_ctx *c = &ext->ctx[(m - N_REGION_MAPS) / 2];
+            struct ext_ctx *c = &ext->ctx[(m - DATAPATH_REGION_MAPS) / 2];
 
             if (ext_mapped(vm, c)) {
-                scan_map(vm, is_recv ? &c->recv : &c->send,
-                         is_recv ? &c->recv_pos : &c->send_pos, &left, found);
+                scan_map(vm, &c->map[is_recv], &c->pos[is_recv], &left, found);
             }
         }
     }
@@ -191,7 +186,7 @@ bool doorbells_pending(struct vm *vm)
         struct ext_ctx *c = &ext->ctx[i];
 
         any = ext_mapped(vm, c) &&
-              (map_pending(vm, c->send.summary) || map_pending(vm, c->recv.summary));
+              (map_pending(vm, c->map[0].summary) || map_pending(vm, c->map[1].summary));
     }
     return any;
 }

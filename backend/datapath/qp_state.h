@@ -49,6 +49,17 @@ struct send_op {
     uint8_t data[PVRDMA_EXT_MAX_INLINE];
 };
 
+static inline bool op_is_send(const struct send_op *op)
+{
+    return op->opcode == PVRDMA_WR_SEND || op->opcode == PVRDMA_WR_SEND_WITH_IMM;
+}
+
+static inline bool op_is_atomic(const struct send_op *op)
+{
+    return op->opcode == PVRDMA_WR_ATOMIC_CMP_AND_SWP ||
+           op->opcode == PVRDMA_WR_ATOMIC_FETCH_AND_ADD;
+}
+
 enum qp_wait {
     QP_WAIT_NONE,
     QP_WAIT_RNR,     /* peer's RNR timer */

@@ -60,9 +60,8 @@ static void complete(struct qp *qp, uint32_t status)
     cqe.opcode = wc_opcode(op->opcode);
     cqe.status = status;
     cqe.port_num = 1;
-    if (status == PVRDMA_WC_SUCCESS && (op->opcode == PVRDMA_WR_RDMA_READ ||
-                                        op->opcode == PVRDMA_WR_ATOMIC_CMP_AND_SWP ||
-                                        op->opcode == PVRDMA_WR_ATOMIC_FETCH_AND_ADD)) {
+    if (status == PVRDMA_WC_SUCCESS &&
+        (op->opcode == PVRDMA_WR_RDMA_READ || op_is_atomic(op))) {
         cqe.byte_len = (uint32_t)op->length;
     }
     comp_push(qp->scq, &cqe, false);
@@ -95,8 +94,7 @@ static enum fetch fetch(struct qp *qp)
     op->length = 0;
     op->remote_addr = h.wr.rdma.remote_addr; /* same place in atomics */
     op->rkey = h.wr.rdma.rkey;
-    if (h.opcode == PVRDMA_WR_ATOMIC_CMP_AND_SWP ||
-        h.opcode == PVRDMA_WR_ATOMIC_FETCH_AND_ADD) {
+    if (op_is_atomic(op)) {
         op->rkey = h.wr.atomic.rkey;
         op->compare_add = h.wr.atomic.compare_add;
         op->swap = h.wr.atomic.swap;
@@ -130,8 +128,7 @@ static uint32_t check(struct qp *qp)
 {
     struct send_op *op = &qp->req.op;
     struct sg_list l = {.vm = qp->vm, .pd = qp->pd, .sge = op->sge};
-    bool atomic = op->opcode == PVRDMA_WR_ATOMIC_CMP_AND_SWP ||
-                  op->opcode == PVRDMA_WR_ATOMIC_FETCH_AND_ADD;
+    bool atomic = op_is_atomic(op);
     bool read = op->opcode == PVRDMA_WR_RDMA_READ;
 
     if (op->opcode > PVRDMA_WR_ATOMIC_FETCH_AND_ADD || op->nsge > qp->sq.max_sge ||
@@ -139,8 +136,7 @@ static uint32_t check(struct qp *qp)
         ((op->flags & PVRDMA_SEND_INLINE) && (!op->is_inline || read || atomic))) {
         return PVRDMA_WC_LOC_QP_OP_ERR;
     }
-    if (qp->type != PVRDMA_QPT_RC && op->opcode != PVRDMA_WR_SEND &&
-        op->opcode != PVRDMA_WR_SEND_WITH_IMM) {
+    if (qp->type != PVRDMA_QPT_RC && !op_is_send(op)) {
         return PVRDMA_WC_LOC_QP_OP_ERR;
     }
     if ((read || atomic) && qp->attr.max_rd_atomic == 0) {

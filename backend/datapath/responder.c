@@ -87,13 +87,7 @@ static int claim_or_wait(struct qp *qp, struct qp *from)
 
 static bool op_takes_recv(const struct send_op *op)
 {
-    return op->opcode == PVRDMA_WR_SEND || op->opcode == PVRDMA_WR_SEND_WITH_IMM ||
-           op->opcode == PVRDMA_WR_RDMA_WRITE_WITH_IMM;
-}
-
-static bool op_is_send(const struct send_op *op)
-{
-    return op->opcode == PVRDMA_WR_SEND || op->opcode == PVRDMA_WR_SEND_WITH_IMM;
+    return op_is_send(op) || op->opcode == PVRDMA_WR_RDMA_WRITE_WITH_IMM;
 }
 
 /* The right that an operation needs in the QP and in the MR; 0: none. */

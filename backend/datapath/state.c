@@ -81,9 +81,9 @@ void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask)
     }
     if (state == PVRDMA_QPS_RTR && old_state != PVRDMA_QPS_RTR) {
         qp->resp.epoch++;
-        qp_connect(qp);
-    } else if (attr_mask & PVRDMA_QP_AV) {
-        qp->req.transport->disconnect(qp); /* SQD: another path */
+    }
+    if (attr_mask & PVRDMA_QP_AV) { /* to RTR, or another path in SQD */
+        qp->req.transport->disconnect(qp);
         qp_connect(qp);
     }
     if (state == PVRDMA_QPS_SQD && old_state != PVRDMA_QPS_SQD) {

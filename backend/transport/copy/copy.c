@@ -72,17 +72,6 @@ static struct blame blame_sg(enum sg_result r, bool src_is_remote)
     };
 }
 
-static bool is_send(const struct send_op *op)
-{
-    return op->opcode == PVRDMA_WR_SEND || op->opcode == PVRDMA_WR_SEND_WITH_IMM;
-}
-
-static bool is_atomic(const struct send_op *op)
-{
-    return op->opcode == PVRDMA_WR_ATOMIC_CMP_AND_SWP ||
-           op->opcode == PVRDMA_WR_ATOMIC_FETCH_AND_ADD;
-}
-
 /*
  * The message cannot go on: who is to blame decides who hears what.  Returns
  * the requester's status.  The peer's lock is not held.
@@ -94,7 +83,7 @@ static uint32_t broken_off(struct qp *peer, const struct send_op *op,
         /* The responder just never sees the rest of the message. */
         return PVRDMA_WC_LOC_PROT_ERR;
     }
-    if (is_send(op)) {
+    if (op_is_send(op)) {
         responder_fail(peer, op->epoch, PVRDMA_WC_LOC_PROT_ERR, PVRDMA_EVENT_QP_FATAL);
         return PVRDMA_WC_REM_OP_ERR;
     }
@@ -128,7 +117,7 @@ static struct blame move_bytes(struct qp *qp, struct qp *peer, struct recv_op *r
         local.write = true;
         remote.access = PVRDMA_ACCESS_REMOTE_READ;
         r = sg_copy(&local, &remote, n);
-    } else if (is_send(op)) {
+    } else if (op_is_send(op)) {
         remote.nsge = recv->nsge;
         remote.sge = recv->sge;
         remote.cur = recv->cur;
@@ -186,7 +175,7 @@ static struct blame carry_bytes(struct qp *qp, struct qp *peer, struct recv_op *
 {
     static const struct blame none;
 
-    if (is_atomic(&qp->req.op)) {
+    if (op_is_atomic(&qp->req.op)) {
         return do_atomic(qp, peer);
     }
     return n ? move_bytes(qp, peer, recv, n) : none;
@@ -255,7 +244,7 @@ static enum xfer_result slice(struct qp *qp, struct qp *peer, struct recv_op *re
     uint64_t n = MIN(op->length - op->done, DATAPATH_SLICE);
     struct blame b = carry_bytes(qp, peer, recv, n);
 
-    if (is_send(op) && (b.failed || op->done < op->length)) {
+    if (op_is_send(op) && (b.failed || op->done < op->length)) {
         responder_end_slice(peer, op, &recv->cur);
     }
     if (b.failed) {
@@ -279,13 +268,12 @@ static enum xfer_result copy_carry(struct qp *qp, uint32_t *status)
     struct recv_op recv;
     enum xfer_result r;
 
-    if (!peer) {
-        op->admitted = false; /* by another peer than the one found now */
-        peer = find_peer(qp);
-    }
-    if (!qp->req.sgid_valid || !peer) {
-        op->admitted = false;
-        return XFER_UNREACHABLE;
+    if (!peer || !qp->req.sgid_valid) {
+        op->admitted = false; /* if at all, by another peer than one found now */
+        peer = qp->req.sgid_valid ? find_peer(qp) : NULL;
+        if (!peer) {
+            return XFER_UNREACHABLE;
+        }
     }
     if (atomic_load(&peer->vm->dp.paused)) {
         return XFER_HOLD;
