@@ -174,6 +174,8 @@ static int pv_kernel_create(struct pv_qp *qp, struct pv_context *ctx,
 
 static void pv_qp_set_doorbells(struct pv_qp *qp, struct pv_context *ctx)
 {
+	const struct pvrdma_ext_ring *h = qp->sbuf.addr;
+
 	qp->sq.db = &ctx->uar[PVRDMA_UAR_QP / 4];
 	qp->sq.db_value = qp->handle | PVRDMA_UAR_QP_SEND;
 	qp->rq.db = qp->sq.db;
@@ -181,9 +183,9 @@ static void pv_qp_set_doorbells(struct pv_qp *qp, struct pv_context *ctx)
 	if (!ctx->ext)
 		return;
 	pv_bell_init(&qp->sq.bell, &ctx->ext->head, &ctx->ext->send,
-		     qp->handle);
+		     &h->tx_no_notify, qp->handle);
 	pv_bell_init(&qp->rq.bell, &ctx->ext->head, &ctx->ext->recv,
-		     qp->handle);
+		     &h->rx_no_notify, qp->handle);
 }
 
 /*

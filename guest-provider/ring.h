@@ -103,9 +103,10 @@ static inline void pv_ring_reset(struct pv_ring *r)
 	__atomic_store_n(r->cons, 0, __ATOMIC_RELEASE);
 }
 
-/* A queue's bits in the extension memory; kick == NULL: a stock queue. */
+/* How an extended queue tells the device; kick == NULL: a stock queue. */
 struct pv_bell {
-	uint64_t *word;
+	const uint32_t *no_notify;
+	uint64_t *word; /* these in the extension memory */
 	uint64_t *summary;
 	const uint32_t *kick;
 	uint64_t word_bit;
@@ -114,8 +115,11 @@ struct pv_bell {
 
 static inline void pv_bell_init(struct pv_bell *b,
 				const struct pvrdma_ext_head *head,
-				struct pvrdma_ext_map *map, uint32_t handle)
+				struct pvrdma_ext_map *map,
+				const struct pvrdma_ext_line *no_notify,
+				uint32_t handle)
 {
+	b->no_notify = &no_notify->value;
 	b->word = &map->words[handle / 64 % 1024];
 	b->word_bit = 1ull << (handle % 64);
 	b->summary = &map->summary[handle / 4096 % 16];
@@ -135,6 +139,9 @@ static inline void pv_barrier_after_rmw(void)
  * The posting half of the wake-up protocol; the ring was published before.
  * True if the device sleeps and must be rung.
  *
+ * A device that takes its "no need to notify" back has a barrier between that and
+ * its last look at the producer index, as we have one between index and word.
+ *
  * The device takes (exchanges) a summary word first, the words it names next,
  * and reads ring indices last.  So a summary bit that is seen set after our word
  * is written has not been taken yet and need not be set again: that saves a
@@ -142,6 +149,9 @@ static inline void pv_barrier_after_rmw(void)
  */
 static inline bool pv_bell_set(const struct pv_bell *b)
 {
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (__atomic_load_n(b->no_notify, __ATOMIC_RELAXED))
+		return false;
 	__atomic_fetch_or(b->word, b->word_bit, __ATOMIC_SEQ_CST);
 	if (!(__atomic_load_n(b->summary, __ATOMIC_SEQ_CST) & b->summary_bit))
 		__atomic_fetch_or(b->summary, b->summary_bit, __ATOMIC_SEQ_CST);

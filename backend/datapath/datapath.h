@@ -31,6 +31,25 @@ struct ring_mem;
 /* Doorbell maps: the daemon's own and the VMM's, send and receive each. */
 #define DATAPATH_REGION_MAPS 4u
 
+/* Send queues whose producer index the worker polls, see watch.c. */
+#define DATAPATH_WATCHED 16u
+
+struct watched {
+    _Atomic(struct qp *) qp; /* NULL: free */
+    /* All else is the worker's. */
+    const _Atomic uint32_t *prod; /* NULL: not mapped */
+    uint32_t seen;                /* the last value of *prod */
+    bool told;                    /* the guest: it need not notify */
+    uint64_t used;                /* ns, when *prod last changed */
+};
+
+struct vm_watch {
+    struct watched place[DATAPATH_WATCHED];
+    unsigned n;    /* places that were ever used */
+    unsigned next; /* where the next QP is put */
+    uint64_t generation;
+};
+
 struct vm_datapath {
     struct worker *worker;
 
@@ -49,6 +68,7 @@ struct vm_datapath {
     unsigned scan_map;              /* where the next doorbell scan begins */
     unsigned scan_pos[DATAPATH_REGION_MAPS];
     uint64_t scanned;            /* ns, when the last one was */
+    struct vm_watch watch;
     _Atomic bool cq_error;       /* a CQ failed: its QPs must go to ERR */
     _Atomic uint64_t next_timer; /* ns; UINT64_MAX: none */
 

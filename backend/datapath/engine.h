@@ -112,6 +112,12 @@ uint64_t *sg_word(const struct sg_list *l, uint64_t *gpa, enum sg_result *why);
 /* Guest-physical address of a ring index: @rx half, @cons or producer. */
 uint64_t ring_word_gpa(const struct ring_mem *mem, bool rx, bool cons);
 
+/* Guest-physical address of an extended QP's no_notify word (ext.h). */
+uint64_t ring_no_notify_gpa(const struct ring_mem *mem, bool rx);
+
+/* Store @value in a word of guest memory that only the device writes. */
+bool ring_store(struct vm *vm, uint64_t gpa, uint32_t value);
+
 /* Guest-physical address of WQE @slot. */
 uint64_t wq_slot_gpa(const struct ring_mem *mem, const struct wq *wq, uint32_t slot);
 
@@ -209,6 +215,9 @@ unsigned responder_flush(struct qp *qp, unsigned max);
 /* A receive WQE was posted (doorbell): end the RNR wait of whoever waits. */
 void responder_recv_posted(struct qp *qp);
 
+/* From here on posted receives have to be noticed.  qp->lock held. */
+void responder_want_notify_locked(struct qp *qp);
+
 /* Sequence numbers a message of @length bytes takes at @mtu (1..5). */
 uint32_t psn_count(uint64_t length, uint32_t mtu);
 
@@ -226,12 +235,29 @@ bool doorbells_pending(struct vm *vm);
 /* Set or clear every kick word of the VM. */
 void doorbells_set_kick(struct vm *vm, uint32_t kick);
 
+/* --- watch.c -------------------------------------------------------------- */
+
+/* @qp was posted to: watch its send queue if there is a place.  Token held. */
+void watch_add(struct qp *qp, uint64_t now);
+/* Nothing was posted beyond sq.cons when it was looked at last.  Token held. */
+void watch_drained(struct qp *qp);
+/* @qp is destroyed.  Token held. */
+void watch_remove(struct qp *qp);
+/* sched_look() at every watched queue that was posted to; true: some.  Token held. */
+bool watch_scan(struct vm *vm, uint64_t now);
+/* Was any posted to since?  The VM's worker. */
+bool watch_pending(struct vm *vm);
+/* Before sleeping: from here on posts come with doorbells.  Full barrier after it. */
+void watch_stop_telling(struct vm *vm);
+
 /* --- sched.c -------------------------------------------------------------- */
 
 /* Serve the VM once: doorbells, timers, one quantum.  True: it had work. */
 bool sched_vm(struct worker *w, struct vm *vm, uint64_t now);
 /* Anything to do for it now?  (Before sleeping.) */
 bool sched_vm_pending(struct vm *vm);
+/* Somebody asked to look at this QP.  Token held. */
+void sched_look(struct qp *qp);
 void sched_enqueue(struct qp *qp);
 void sched_dequeue(struct qp *qp);
 /* Look at @qp again at @when (ns). */

@@ -21,6 +21,7 @@
 
 struct qp;
 struct transport_ops;
+struct watched;
 
 /* A position in a scatter/gather list. */
 struct sg_cursor {
@@ -77,6 +78,7 @@ struct qp_requester {
     uint32_t heap_pos;   /* in the VM's timer heap; 0 = not there */
     bool queued;         /* in the VM's run queue */
     TAILQ_ENTRY(qp) run;
+    struct watched *watched; /* its place, see watch.c; token */
     bool sqd_notified;
     _Atomic bool wake;      /* the RNR wait is over: look again now */
     bool sgid_valid;        /* set under token and qp->lock, like sgid */
@@ -104,6 +106,8 @@ struct qp_responder {
     uint64_t msn;   /* messages taken */
     uint32_t epoch; /* changes when an admitted message becomes void */
     bool comm_est;  /* first packet in RTR was reported */
+    /* The guest was told that receives need no notification (ext.h). */
+    _Atomic bool no_notify;
     /* The requester that waits for a receive WQE; it is in refs. */
     _Atomic(struct qp *) rnr_waiter;
     LIST_HEAD(, qp) refs; /* QPs whose req.peer is this one; directory_lock */

@@ -75,8 +75,12 @@ static enum fetch fetch(struct qp *qp)
     const uint8_t *wqe;
     int32_t pending = wq_pending(qp, &qp->sq, false);
 
-    if (pending <= 0) {
-        return pending < 0 ? FETCH_BAD : FETCH_NONE;
+    if (pending < 0) {
+        return FETCH_BAD;
+    }
+    if (pending == 0) {
+        watch_drained(qp);
+        return FETCH_NONE;
     }
     wqe = guest_ptr(
         &qp->vm->mem,

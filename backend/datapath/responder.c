@@ -62,6 +62,15 @@ static int claim_recv(struct qp *qp)
     return 0;
 }
 
+void responder_want_notify_locked(struct qp *qp)
+{
+    if (atomic_load(&qp->resp.no_notify) &&
+        ring_store(qp->vm, ring_no_notify_gpa(&qp->mem, true), 0)) {
+        atomic_store(&qp->resp.no_notify, false);
+    }
+    full_barrier(); /* the caller looks at the producer index next */
+}
+
 /*
  * A receive WQE for this message.  When there is none the waiter flag is raised
  * before the ring is read once more, so that a WQE posted meanwhile is either
@@ -79,7 +88,7 @@ static int claim_or_wait(struct qp *qp, struct qp *from)
     err = claim_recv(qp);
     if (err == EAGAIN) {
         atomic_store(&qp->resp.rnr_waiter, from);
-        full_barrier();
+        responder_want_notify_locked(qp);
         err = claim_recv(qp);
     }
     return err;
@@ -198,6 +207,7 @@ static void fail_locked(struct qp *qp, uint32_t recv_status)
     atomic_store_explicit(&qp->state, PVRDMA_QPS_ERR, memory_order_release);
     qp->attr.qp_state = PVRDMA_QPS_ERR;
     qp->resp.epoch++;
+    responder_want_notify_locked(qp);
 }
 
 /* After fail_locked, lock dropped: tell the guest, have its worker flush. */
@@ -393,17 +403,32 @@ unsigned responder_flush(struct qp *qp, unsigned max)
     return n;
 }
 
+/* Until then the guest need not ring for receives.  qp->lock held. */
+static void may_not_notify(struct qp *qp)
+{
+    if (qp->mem.ext && !atomic_load(&qp->resp.no_notify) &&
+        ring_store(qp->vm, ring_no_notify_gpa(&qp->mem, true), 1)) {
+        atomic_store(&qp->resp.no_notify, true);
+    }
+}
+
 void responder_recv_posted(struct qp *qp)
 {
     struct qp *waiter;
-    bool posted;
+    bool posted = false;
 
-    if (!atomic_load(&qp->resp.rnr_waiter)) {
+    if (!atomic_load(&qp->resp.rnr_waiter) &&
+        (!qp->mem.ext || atomic_load(&qp->resp.no_notify))) {
         return;
     }
-    /* A doorbell without a WQE must not cost the sender a retry. */
     pthread_mutex_lock(&qp->lock);
-    posted = wq_pending(qp, &qp->rq, true) != 0;
+    if (atomic_load(&qp->resp.rnr_waiter)) {
+        /* A doorbell without a WQE must not cost the sender a retry. */
+        posted = wq_pending(qp, &qp->rq, true) != 0;
+    } else if (atomic_load(&qp->state) != PVRDMA_QPS_ERR) {
+        /* Nobody waits: whoever comes finds what is posted. */
+        may_not_notify(qp);
+    }
     pthread_mutex_unlock(&qp->lock);
     if (!posted) {
         return;

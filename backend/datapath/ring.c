@@ -21,6 +21,23 @@ uint64_t ring_word_gpa(const struct ring_mem *mem, bool rx, bool cons)
                                     : word * sizeof(uint32_t));
 }
 
+uint64_t ring_no_notify_gpa(const struct ring_mem *mem, bool rx)
+{
+    return mem->page[0] + (rx ? offsetof(struct pvrdma_ext_ring, rx_no_notify)
+                              : offsetof(struct pvrdma_ext_ring, tx_no_notify));
+}
+
+bool ring_store(struct vm *vm, uint64_t gpa, uint32_t value)
+{
+    _Atomic uint32_t *p = guest_ptr(&vm->mem, gpa, sizeof(*p), true);
+
+    if (p) {
+        atomic_store_explicit(p, value, memory_order_release);
+        guest_mark_dirty(&vm->mem, gpa, sizeof(*p));
+    }
+    return p;
+}
+
 uint64_t wq_slot_gpa(const struct ring_mem *mem, const struct wq *wq, uint32_t slot)
 {
     uint64_t off = (uint64_t)slot << wq->wqe_shift;
@@ -48,12 +65,6 @@ int32_t wq_pending(struct qp *qp, const struct wq *wq, bool rx)
 
 void wq_consume(struct qp *qp, struct wq *wq, bool rx)
 {
-    uint64_t gpa = ring_word_gpa(&qp->mem, rx, true);
-    _Atomic uint32_t *p = guest_ptr(&qp->vm->mem, gpa, 4, true);
-
     wq->cons = pvrdma_idx_next(wq->cons, wq->nwqe);
-    if (p) {
-        atomic_store_explicit(p, wq->cons, memory_order_release);
-        guest_mark_dirty(&qp->vm->mem, gpa, 4);
-    }
+    ring_store(qp->vm, ring_word_gpa(&qp->mem, rx, true), wq->cons);
 }

@@ -142,8 +142,7 @@ static void run_timers(struct vm_datapath *dp, uint64_t now)
 
 /* ---- doorbells ----------------------------------------------------------- */
 
-/* Somebody asked to look at this QP. */
-static void look(struct qp *qp)
+void sched_look(struct qp *qp)
 {
     if (qp->req.wait != QP_WAIT_NONE) {
         if (atomic_load(&qp->state) != PVRDMA_QPS_ERR &&
@@ -160,7 +159,8 @@ static void send_bit(struct vm *vm, uint32_t handle)
     struct qp *qp = id_table_get(&vm->verbs.qp, handle);
 
     if (qp) {
-        look(qp);
+        sched_look(qp);
+        watch_add(qp, vm->dp.scanned);
     }
 }
 
@@ -173,7 +173,7 @@ static void recv_bit(struct vm *vm, uint32_t handle)
     }
     responder_recv_posted(qp);
     if (atomic_load_explicit(&qp->state, memory_order_acquire) == PVRDMA_QPS_ERR) {
-        look(qp);
+        sched_look(qp);
     }
 }
 
@@ -213,7 +213,7 @@ static void fail_qps_of_failed_cqs(struct vm *vm)
         state = atomic_load(&qp->state);
         if (state != PVRDMA_QPS_RESET && state != PVRDMA_QPS_ERR) {
             qp_set_error(qp, PVRDMA_EVENT_QP_FATAL);
-            look(qp);
+            sched_look(qp);
         }
     }
 }
@@ -296,6 +296,7 @@ bool sched_vm(struct worker *w, struct vm *vm, uint64_t now)
         dp->scanned = now;
         busy = doorbells_scan(vm, send_bit, recv_bit);
     }
+    busy |= watch_scan(vm, now);
     run_timers(dp, now);
     if (!TAILQ_EMPTY(&dp->run) ||
         atomic_load_explicit(&dp->cq_error, memory_order_relaxed)) {
@@ -320,5 +321,5 @@ bool sched_vm_pending(struct vm *vm)
         return false;
     }
     return atomic_load(&dp->has_work) || atomic_load(&dp->cq_error) ||
-           doorbells_pending(vm);
+           watch_pending(vm) || doorbells_pending(vm);
 }

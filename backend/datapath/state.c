@@ -12,6 +12,10 @@ void datapath_qp_created(struct qp *qp, uint32_t uar_page)
     struct pvrdma_db_region *db = qp->vm->dev.db_shared;
 
     qp->req.transport = &transport_copy;
+    if (qp->mem.ext) { /* whatever the guest left there */
+        ring_store(qp->vm, ring_no_notify_gpa(&qp->mem, false), 0);
+        ring_store(qp->vm, ring_no_notify_gpa(&qp->mem, true), 0);
+    }
     __atomic_store_n(&db->qp_owner[qp->handle], (uint16_t)uar_page, __ATOMIC_RELEASE);
 }
 
@@ -92,6 +96,7 @@ void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask)
     }
     if (state == PVRDMA_QPS_ERR && old_state != PVRDMA_QPS_ERR) {
         qp->resp.epoch++;
+        responder_want_notify_locked(qp);
     }
     datapath_ring(qp->vm, qp->handle);
 }
@@ -103,6 +108,7 @@ void datapath_qp_destroyed(struct qp *qp)
     __atomic_store_n(&db->qp_owner[qp->handle], PVRDMA_DB_NO_OWNER, __ATOMIC_RELEASE);
     sched_dequeue(qp);
     sched_unwait(qp);
+    watch_remove(qp);
     qp->req.transport->disconnect(qp);
 
     pthread_mutex_lock(&qp->lock);
@@ -144,6 +150,7 @@ void qp_set_error(struct qp *qp, int event)
     atomic_store_explicit(&qp->state, PVRDMA_QPS_ERR, memory_order_release);
     qp->attr.qp_state = PVRDMA_QPS_ERR;
     qp->resp.epoch++;
+    responder_want_notify_locked(qp);
     pthread_mutex_unlock(&qp->lock);
     if (event >= 0 && !was_error) {
         event_async(qp->vm, (enum pvrdma_event_type)event, qp->handle);

@@ -3,7 +3,8 @@
  * Worker threads: loop, sleep and wake, quiescence, the eventfd watchdog.
  *
  * Sleep (D6).  A worker that found nothing for poll_us sets `sleeping` and the
- * kick words of its VMs, full barrier, scans once more, and sleeps in epoll.
+ * kick words of its VMs, takes no_notify back from their queues, full barrier,
+ * scans once more, and sleeps in epoll.
  * Whoever has work for it sets the bit first, full barrier, then looks at the
  * kick word (VMM: writes the VM's eventfd) or at `sleeping` (daemon: writes
  * wakefd).  The VM's eventfd is shared with its VMM, so it is watched edge-
@@ -72,6 +73,9 @@ struct worker *worker_self(void)
 static void set_kick(struct vm_list *l, uint32_t v)
 {
     for (unsigned i = 0; i < l->n; i++) {
+        if (v) {
+            watch_stop_telling(l->vm[i]);
+        }
         doorbells_set_kick(l->vm[i], v);
     }
 }

@@ -74,6 +74,8 @@ static int dma_map(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
                "DMA map of %#" PRIx64 " bytes at %#" PRIx64 " failed: %s", map.size,
                map.addr, g_strerror(err));
     }
+    /* What the worker has to tell the guest before it sleeps may lie there. */
+    datapath_wake(c->vm);
     return err;
 }
 

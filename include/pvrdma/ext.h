@@ -26,6 +26,9 @@
  *
  * An extended QP's or CQ's header page has each shared word in a cache line of
  * its own (struct pvrdma_ext_ring); the stock words at offset 0 are not used.
+ * Of an extended QP that posting ends earlier while the device says so: after
+ * the producer index a full barrier, then load the queue's no_notify word; if it
+ * is not 0 the device will look at the index by itself.
  *
  * Completions of an extended CQ: no POLL doorbells.  Arming: store the arm
  * word (ANY; or compare-and-swap NONE to SOLICITED), full barrier, then poll
@@ -162,6 +165,8 @@ struct pvrdma_ext_ring {
 	struct pvrdma_ext_line rx_prod_tail; /* QP receive: guest; CQ: device */
 	struct pvrdma_ext_line rx_cons_head; /* QP receive: device; CQ: guest */
 	struct pvrdma_ext_line arm;          /* CQ: guest sets, device takes */
+	struct pvrdma_ext_line tx_no_notify; /* QP: device */
+	struct pvrdma_ext_line rx_no_notify; /* QP: device */
 };
 
 /*
@@ -203,6 +208,6 @@ PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_uc) == 40, "create_uc_ext");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_uc) == 24, "create_uc_ext resp");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_counters) == 16 + 64, "counters");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_mem) == 4096 * PVRDMA_EXT_PAGES, "memory");
-PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_ring) == 384, "ring header");
+PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_ring) == 512, "ring header");
 
 #endif /* PVRDMA_EXT_H */

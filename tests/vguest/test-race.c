@@ -5,17 +5,20 @@
  *   post    store producer index, set the map's bits, full barrier, load kick,
  *           ring if set          against
  *           set kick, full barrier, scan again, sleep
+ *   watch   store producer index, full barrier, load no_notify, post if clear
+ *                                against
+ *           clear no_notify, full barrier, look at the index, sleep or forget it
  *   arm     store arm, full barrier, poll again    against
  *           write CQE, publish, full barrier, exchange arm, interrupt
  *
- * /race/post runs the daemon's own scan and kick functions and the guest's own
- * doorbell function against each other in this process, where a round costs
- * least.  /race/daemon runs both protocols against the real daemon, which goes
- * to sleep after every message (poll-us=0), /race/extended the same with maps
- * and arm words in guest RAM.  /race/forwarded is the arm that
- * comes as a message: it must fire exactly once, and without another poll.
- * /race/rnr ends RNR waits by a receive doorbell, at another worker.
- * A lost wake-up shows as a wait that does not end.
+ * /race/post runs the daemon's own functions and the guest's, those of the VMM's
+ * doorbell handler (shared) or of our provider (extended), against each other in
+ * this process, where a round costs least.  /race/daemon runs the protocols against
+ * the real daemon, which goes to sleep after every message (poll-us=0),
+ * /race/extended the same with maps and arm words in guest RAM.  /race/forwarded is
+ * the arm that comes as a message: it must fire exactly once, and without another
+ * poll.  /race/rnr ends RNR waits by a receive doorbell, at another worker.  A lost
+ * wake-up shows as a wait that does not end.
  *
  * VGUEST_RACE_ROUNDS: rounds of /race/post (10^8 takes minutes to hours); the
  * others do a fiftieth and a two-hundredth of it.  Without it 10^6 rounds, or
@@ -30,9 +33,12 @@
 #include <unistd.h>
 
 #include "datapath/engine.h"
+#include "ring.h"
 
-#define QUEUES  8u
-#define LOST_NS 10000000000ll /* 10 s without a wake-up: it was lost */
+#define QUEUES     8u
+#define EXT_QUEUES (DATAPATH_WATCHED + 8) /* not all can be watched */
+#define EXT_WQES   4u
+#define LOST_NS    10000000000ll /* 10 s without a wake-up: it was lost */
 
 static uint64_t rounds(void)
 {
@@ -59,19 +65,36 @@ static inline void delay(uint32_t *x, uint32_t max)
 
 /* ---- the daemon's functions in this process ---- */
 
+/* One run of /race/post: a poster (the main thread), a worker. */
 static struct {
     struct vm *vm;
     struct vm_config cfg;
     int eventfd;
     _Atomic uint64_t total;
-    /* "Rings": what was posted and what the worker has taken. */
-    _Atomic uint64_t posted[QUEUES];
-    uint64_t taken[QUEUES];
+    bool extended;
+    unsigned queues;
     _Atomic uint64_t all_taken;
     uint64_t sleeps;
+    /* Queues of the shared region: what was posted and what the worker took. */
+    _Atomic uint64_t posted[QUEUES];
+    uint64_t taken[QUEUES];
+    /* Extended ones: rings whose WQEs nobody reads. */
+    struct guest_map *map;
+    struct worker worker; /* never runs */
+    struct ring_mem ext_mem;
+    struct qp *qp;
+    struct pv_bell bell[EXT_QUEUES];
+    uint32_t prod[EXT_QUEUES];
+    uint64_t now;
+    uint32_t x; /* the worker's random numbers */
 } race;
 
-static void found(struct vm *vm, uint32_t handle)
+static void found_recv(struct vm *vm, uint32_t handle)
+{
+    g_error("a receive doorbell that nobody rang");
+}
+
+static void found_shared(struct vm *vm, uint32_t handle)
 {
     uint64_t posted;
 
@@ -83,9 +106,80 @@ static void found(struct vm *vm, uint32_t handle)
     race.taken[handle - 1] = posted;
 }
 
-static void found_recv(struct vm *vm, uint32_t handle)
+/* As sched.c does; time goes by so fast that queues lose their places. */
+static void found_ext(struct vm *vm, uint32_t handle)
 {
-    g_error("a receive doorbell that nobody rang");
+    g_assert_cmpuint(handle, >=, 1);
+    g_assert_cmpuint(handle, <=, EXT_QUEUES);
+    race.now += 100000;
+    sched_look(&race.qp[handle - 1]);
+    watch_add(&race.qp[handle - 1], race.now);
+}
+
+static void post_shared(unsigned q)
+{
+    atomic_store_explicit(&race.posted[q],
+                          atomic_load_explicit(&race.posted[q], memory_order_relaxed) + 1,
+                          memory_order_release);
+    vg_doorbell_shared(race.vm->dev.db_shared, race.eventfd, 0, PVRDMA_UAR_QP,
+                       (q + 1) | PVRDMA_UAR_QP_SEND);
+}
+
+static void post_ext(unsigned q)
+{
+    struct pvrdma_ext_ring *head =
+        guest_ptr(&race.vm->mem, race.qp[q].mem.page[0], sizeof(*head), true);
+    uint64_t one = 1;
+
+    race.prod[q] = pvrdma_idx_next(race.prod[q], EXT_WQES);
+    __atomic_store_n(&head->tx_prod_tail.value, race.prod[q], __ATOMIC_RELEASE);
+    if (pv_bell_set(&race.bell[q])) {
+        g_assert_cmpint(write(race.eventfd, &one, sizeof(one)), ==, sizeof(one));
+    }
+}
+
+/* The worker's look at everything; true: there was something. */
+static bool take(void)
+{
+    bool any =
+        doorbells_scan(race.vm, race.extended ? found_ext : found_shared, found_recv);
+    bool long_turn = next_random(&race.x) % 64 == 0;
+    struct qp *qp;
+
+    if (!race.extended) {
+        return any;
+    }
+    any |= watch_scan(race.vm, race.now);
+    while ((qp = TAILQ_FIRST(&race.vm->dp.run))) {
+        int32_t n;
+
+        /* Served until it is empty, once or more around the ring. */
+        sched_dequeue(qp);
+        while ((n = wq_pending(qp, &qp->sq, false)) > 0) {
+            qp->sq.cons = (qp->sq.cons + (uint32_t)n) & (2 * EXT_WQES - 1);
+            atomic_fetch_add(&race.all_taken, (uint64_t)n);
+            delay(&race.x, long_turn ? 4096 : 64);
+        }
+        g_assert_cmpint(n, ==, 0);
+        watch_drained(qp);
+    }
+    return any;
+}
+
+static bool pending(void)
+{
+    return watch_pending(race.vm) || doorbells_pending(race.vm);
+}
+
+/* Is there anything the worker should have seen? */
+static bool posted(void)
+{
+    for (unsigned q = 0; race.extended && q < EXT_QUEUES; q++) {
+        if (wq_pending(&race.qp[q], &race.qp[q].sq, false)) {
+            return true;
+        }
+    }
+    return pending();
 }
 
 /* As the worker sleeps, with reads of the eventfd in place of epoll. */
@@ -94,9 +188,10 @@ static void sleep_until_kicked(void)
     int64_t since = 0;
     uint64_t junk;
 
+    watch_stop_telling(race.vm);
     doorbells_set_kick(race.vm, 1);
     full_barrier();
-    if (doorbells_pending(race.vm)) {
+    if (pending()) {
         doorbells_set_kick(race.vm, 0);
         return;
     }
@@ -111,7 +206,7 @@ static void sleep_until_kicked(void)
         if (spins % 4096 == 0) {
             since = since ? since : vg_now_ns();
             /* Nothing posted, nothing lost: the poster may be held up. */
-            if (doorbells_pending(race.vm) && vg_now_ns() - since > LOST_NS) {
+            if (posted() && vg_now_ns() - since > LOST_NS) {
                 g_error("a doorbell was lost after %" PRIu64 " rounds",
                         atomic_load(&race.all_taken));
             }
@@ -122,24 +217,70 @@ static void sleep_until_kicked(void)
 
 static gpointer worker_thread(gpointer data)
 {
-    uint32_t x = 88172645;
-
+    race.x = 88172645;
     while (atomic_load(&race.all_taken) < atomic_load(&race.total)) {
-        if (!doorbells_scan(race.vm, found, found_recv)) {
-            delay(&x, 64);
+        if (!take()) {
+            delay(&race.x, 64);
             sleep_until_kicked();
         }
     }
     return NULL;
 }
 
-static void test_post(void)
+/* Guest RAM with the extension memory and a header page for each queue. */
+static void ext_open(void)
 {
-    int64_t end =
-        g_getenv("VGUEST_RACE_ROUNDS") ? INT64_MAX : vg_now_ns() + 30000000000ll;
-    uint32_t x = 2463534242u;
-    GThread *worker;
+    unsigned pages = PVRDMA_EXT_PAGES + EXT_QUEUES;
+    struct pvrdma_ext_mem *ext;
 
+    race.map = g_malloc0(sizeof(*race.map) + sizeof(race.map->region[0]));
+    race.map->generation = 1;
+    race.map->n = 1;
+    race.map->region[0] = (struct guest_region){
+        .size = pages * PVRDMA_PAGE_SIZE,
+        .hva = g_aligned_alloc0(pages, PVRDMA_PAGE_SIZE, PVRDMA_PAGE_SIZE),
+        .writable = true,
+    };
+    atomic_store(&race.vm->mem.map, race.map);
+    TAILQ_INIT(&race.vm->dp.run);
+    race.vm->dp.worker = &race.worker;
+
+    race.ext_mem.npages = PVRDMA_EXT_PAGES;
+    race.ext_mem.page = g_new0(uint64_t, pages);
+    for (unsigned i = 0; i < pages; i++) {
+        race.ext_mem.page[i] = i * PVRDMA_PAGE_SIZE;
+    }
+    datapath_ext_add(race.vm, &race.ext_mem);
+
+    ext = (struct pvrdma_ext_mem *)(void *)race.map->region[0].hva;
+    race.qp = g_new0(struct qp, EXT_QUEUES);
+    memset(race.prod, 0, sizeof(race.prod));
+    for (unsigned q = 0; q < EXT_QUEUES; q++) {
+        struct pvrdma_ext_ring *head =
+            (struct pvrdma_ext_ring *)((uint8_t *)(ext + 1) + q * PVRDMA_PAGE_SIZE);
+
+        race.qp[q].vm = race.vm;
+        race.qp[q].handle = q + 1;
+        race.qp[q].mem.ext = true;
+        race.qp[q].mem.page = &race.ext_mem.page[PVRDMA_EXT_PAGES + q];
+        race.qp[q].sq.nwqe = EXT_WQES;
+        pv_bell_init(&race.bell[q], &ext->head, &ext->send, &head->tx_no_notify, q + 1);
+    }
+}
+
+static void ext_close(void)
+{
+    datapath_ext_clear(race.vm);
+    g_free(race.qp);
+    g_free(race.ext_mem.page);
+    g_aligned_free(race.map->region[0].hva);
+}
+
+static void race_open(bool extended)
+{
+    memset(&race, 0, sizeof(race));
+    race.extended = extended;
+    race.queues = extended ? EXT_QUEUES : QUEUES;
     race.total = rounds();
     race.cfg.max_qp = 16384;
     race.vm = g_new0(struct vm, 1);
@@ -147,18 +288,50 @@ static void test_post(void)
     race.vm->dev.db_private = g_new0(struct pvrdma_db_region, 1);
     race.vm->dev.db_shared = g_new0(struct pvrdma_db_region, 1);
     race.eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (extended) {
+        ext_open();
+    } else {
+        race.map = g_new0(struct guest_map, 1);
+        atomic_store(&race.vm->mem.map, race.map);
+    }
+}
+
+static void race_close(void)
+{
+    if (race.extended) {
+        ext_close();
+    }
+    g_free(race.map);
+    close(race.eventfd);
+    g_free(race.vm->dev.db_private);
+    g_free(race.vm->dev.db_shared);
+    g_free(race.vm);
+}
+
+static void test_post(const void *extended)
+{
+    int64_t end =
+        g_getenv("VGUEST_RACE_ROUNDS") ? INT64_MAX : vg_now_ns() + 30000000000ll;
+    uint32_t x = 2463534242u, q = 0;
+    GThread *worker;
+
+    race_open(extended);
     worker = g_thread_new("worker", worker_thread, NULL);
     for (uint64_t i = 0; i < race.total; i++) {
-        uint32_t q = next_random(&x) % QUEUES;
-
-        atomic_store_explicit(
-            &race.posted[q],
-            atomic_load_explicit(&race.posted[q], memory_order_relaxed) + 1,
-            memory_order_release);
-        vg_doorbell_shared(race.vm->dev.db_shared, race.eventfd, 0, PVRDMA_UAR_QP,
-                           (q + 1) | PVRDMA_UAR_QP_SEND);
-        /* Mostly wait until it is taken, so that the worker goes to sleep. */
-        if (next_random(&x) % 8) {
+        /* An extended one often several times: by then it is watched. */
+        if (!race.extended || next_random(&x) % 16 == 0) {
+            q = next_random(&x) % race.queues;
+        }
+        if (race.extended) {
+            post_ext(q);
+        } else {
+            post_shared(q);
+        }
+        /*
+         * Mostly wait until it is taken, so that the worker goes to sleep, and in
+         * any case before a ring is full.
+         */
+        if (next_random(&x) % 8 || i - atomic_load(&race.all_taken) >= EXT_WQES - 1) {
             for (unsigned s = 1; atomic_load(&race.all_taken) <= i; s++) {
                 if (s % 1024 == 0) {
                     sched_yield();
@@ -174,10 +347,7 @@ static void test_post(void)
     g_test_message("%" PRIu64 " posts, %" PRIu64 " sleeps", atomic_load(&race.total),
                    race.sleeps);
     g_assert_cmpuint(race.sleeps, >, race.total / 100);
-    close(race.eventfd);
-    g_free(race.vm->dev.db_private);
-    g_free(race.vm->dev.db_shared);
-    g_free(race.vm);
+    race_close();
 }
 
 /* ---- the real daemon ---- */
@@ -275,8 +445,8 @@ static void test_forwarded(void)
 
 /*
  * A SEND without a receive WQE, and the receive WQE a moment later: the waiter
- * flag against the receive doorbell, on two workers.  A miss costs the whole RNR
- * timer, 655 ms; the machine may be busy, so a few are forgiven.
+ * flag against the receive doorbell, on two workers.  A miss costs the whole
+ * RNR timer, 655 ms; the machine may be busy, so a few are forgiven.
  */
 static void test_rnr(const void *data)
 {
@@ -316,7 +486,8 @@ int main(int argc, char **argv)
 
     vgt_init(&argc, &argv, rounds() > 1000000 ? 86400 : 200);
     vgt_daemon = vg_daemon_start(&o);
-    g_test_add_func("/race/post", test_post);
+    g_test_add_data_func("/race/post/shared", NULL, test_post);
+    g_test_add_data_func("/race/post/extended", GUINT_TO_POINTER(1), test_post);
     g_test_add_data_func("/race/daemon", GUINT_TO_POINTER(VG_DB_SHARED), test_daemon);
     g_test_add_data_func("/race/extended", GUINT_TO_POINTER(VG_DB_EXT), test_daemon);
     g_test_add_func("/race/forwarded", test_forwarded);

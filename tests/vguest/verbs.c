@@ -272,6 +272,8 @@ static bool qp_words(struct vg_qp *qp)
     qp->sq.cons_head = ext ? &e->tx_cons_head.value : &st->tx.cons_head;
     qp->rq.prod_tail = ext ? &e->rx_prod_tail.value : &st->rx.prod_tail;
     qp->rq.cons_head = ext ? &e->rx_cons_head.value : &st->rx.cons_head;
+    qp->sq.no_notify = ext ? &e->tx_no_notify.value : NULL;
+    qp->rq.no_notify = ext ? &e->rx_no_notify.value : NULL;
     return ext;
 }
 
@@ -387,7 +389,7 @@ int vg_qp_to_reset(struct vg_qp *qp)
     int err = vg_qp_to_state(qp, PVRDMA_QPS_RESET);
 
     if (!err) {
-        memset(qp->mem->host, 0, sizeof(struct pvrdma_ext_ring));
+        memset(qp->mem->host, 0, offsetof(struct pvrdma_ext_ring, tx_no_notify));
     }
     return err;
 }
@@ -493,13 +495,26 @@ unsigned vg_queue_recv(struct vg_qp *qp, const struct vg_wr *wr, unsigned n)
     return queue(qp, &qp->rq, wr, n, fill_recv);
 }
 
+/* Did the device say that it needs no doorbell?  After the producer index. */
+static bool no_notify(const struct vg_wq *wq)
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    return wq->no_notify && __atomic_load_n(wq->no_notify, __ATOMIC_RELAXED);
+}
+
 void vg_ring_send(struct vg_qp *qp)
 {
+    if (no_notify(&qp->sq)) {
+        return;
+    }
     vg_doorbell(qp->g, qp->pd->uar_page, PVRDMA_UAR_QP, qp->handle | PVRDMA_UAR_QP_SEND);
 }
 
 void vg_ring_recv(struct vg_qp *qp)
 {
+    if (no_notify(&qp->rq)) {
+        return;
+    }
     vg_doorbell(qp->g, qp->pd->uar_page, PVRDMA_UAR_QP, qp->handle | PVRDMA_UAR_QP_RECV);
 }
 

@@ -135,6 +135,7 @@ static void test_clean_bad_ring(void)
 }
 
 static struct pvrdma_ext_mem ext;
+static struct pvrdma_ext_ring header;
 
 static void test_bell(void)
 {
@@ -145,7 +146,13 @@ static void test_bell(void)
         struct pv_bell b = {0};
 
         memset(&ext, 0, sizeof(ext));
-        pv_bell_init(&b, &ext.head, &ext.send, h);
+        pv_bell_init(&b, &ext.head, &ext.send, &header.tx_no_notify, h);
+        ext.head.kick = 1;
+        header.tx_no_notify.value = 1;
+        g_assert_false(pv_bell_set(&b));
+        g_assert_cmphex(ext.send.words[h / 64], ==, 0);
+        ext.head.kick = 0;
+        header.tx_no_notify.value = 0;
         g_assert_false(pv_bell_set(&b));
         g_assert_cmphex(ext.send.words[h / 64], ==, 1ull << (h % 64));
         g_assert_cmphex(ext.send.summary[h / 4096], ==, 1ull << (h / 64 % 64));
@@ -252,7 +259,8 @@ static void test_race(gconstpointer data)
     memset(&ext, 0, sizeof(ext));
     memset(producers, 0, sizeof(producers));
     for (unsigned i = 0; i < n; i++) {
-        pv_bell_init(&producers[i].bell, &ext.head, &ext.send, i + 1);
+        pv_bell_init(&producers[i].bell, &ext.head, &ext.send, &header.tx_no_notify,
+                     i + 1);
         thread[i] = g_thread_new("producer", producer_main, &producers[i]);
     }
     while (producers[0].seen != RACE_POSTS ||
