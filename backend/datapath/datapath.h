@@ -67,7 +67,7 @@ struct vm_datapath {
     _Atomic(struct ext_list *) ext; /* contexts' own doorbell maps */
     unsigned scan_map;              /* where the next doorbell scan begins */
     unsigned scan_pos[DATAPATH_REGION_MAPS];
-    uint64_t scanned;            /* ns, when the last one was */
+    uint64_t scanned; /* ns, when the last one was */
     struct vm_watch watch;
     _Atomic bool cq_error;       /* a CQ failed: its QPs must go to ERR */
     _Atomic uint64_t next_timer; /* ns; UINT64_MAX: none */

@@ -122,10 +122,11 @@ bool ring_store(struct vm *vm, uint64_t gpa, uint32_t value);
 uint64_t wq_slot_gpa(const struct ring_mem *mem, const struct wq *wq, uint32_t slot);
 
 /*
- * Number of WQEs the guest has posted beyond wq->cons, or -1 if its index is
- * invalid or the page is gone.  @rx: receive side of the ring state.
+ * Number of WQEs the guest is known to have posted beyond wq->cons; only if that
+ * is none its index is read again.  -1 if it is invalid or the page is gone.
+ * @rx: receive side of the ring state.
  */
-int32_t wq_pending(struct qp *qp, const struct wq *wq, bool rx);
+int32_t wq_pending(struct qp *qp, struct wq *wq, bool rx);
 
 /* Advance wq->cons and tell the guest. */
 void wq_consume(struct qp *qp, struct wq *wq, bool rx);

@@ -46,12 +46,21 @@ uint64_t wq_slot_gpa(const struct ring_mem *mem, const struct wq *wq, uint32_t s
            (off & (PVRDMA_PAGE_SIZE - 1));
 }
 
-int32_t wq_pending(struct qp *qp, const struct wq *wq, bool rx)
+/* Distance from our consumer index forward to @tail. */
+static uint32_t beyond(const struct wq *wq, uint32_t tail)
 {
-    _Atomic uint32_t *p =
-        guest_ptr(&qp->vm->mem, ring_word_gpa(&qp->mem, rx, false), 4, false);
-    uint32_t tail, n;
+    return (tail - wq->cons) & (2 * wq->nwqe - 1);
+}
 
+int32_t wq_pending(struct qp *qp, struct wq *wq, bool rx)
+{
+    _Atomic uint32_t *p;
+    uint32_t tail, n = beyond(wq, wq->prod);
+
+    if (n) {
+        return (int32_t)n; /* the guest may be writing that line right now */
+    }
+    p = guest_ptr(&qp->vm->mem, ring_word_gpa(&qp->mem, rx, false), 4, false);
     if (!p) {
         return -1;
     }
@@ -59,8 +68,12 @@ int32_t wq_pending(struct qp *qp, const struct wq *wq, bool rx)
     if (!pvrdma_idx_valid(tail, wq->nwqe)) {
         return -1;
     }
-    n = (tail - wq->cons) & (2 * wq->nwqe - 1);
-    return n > wq->nwqe ? -1 : (int32_t)n;
+    n = beyond(wq, tail);
+    if (n > wq->nwqe) {
+        return -1;
+    }
+    wq->prod = tail;
+    return (int32_t)n;
 }
 
 void wq_consume(struct qp *qp, struct wq *wq, bool rx)

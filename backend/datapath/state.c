@@ -46,8 +46,8 @@ static void qp_clear(struct qp *qp)
     qp->req.msn = 0;
     qp->req.sqd_notified = false;
     qp->req.sgid_valid = false;
-    qp->sq.cons = 0;
-    qp->rq.cons = 0;
+    qp->sq.cons = qp->sq.prod = 0;
+    qp->rq.cons = qp->rq.prod = 0;
     memset(&qp->resp.recv, 0, sizeof(qp->resp.recv));
     qp->resp.carrying = false;
     qp->resp.psn = 0;

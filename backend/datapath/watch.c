@@ -86,11 +86,12 @@ bool watch_scan(struct vm *vm, uint64_t now)
     locate(vm);
     for (unsigned i = 0; i < vm->dp.watch.n; i++) {
         struct watched *e = &vm->dp.watch.place[i];
+        struct qp *qp = atomic_load(&e->qp);
 
-        if (changed(e, &prod)) {
+        if (qp && !qp->req.queued && changed(e, &prod)) {
             e->seen = prod;
             e->used = now;
-            sched_look(atomic_load(&e->qp));
+            sched_look(qp);
             any = true;
         }
     }

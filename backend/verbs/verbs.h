@@ -126,6 +126,7 @@ struct wq {
     uint32_t wqe_shift;  /* log2 of the WQE size in bytes */
     uint32_t max_sge;
     uint32_t cons; /* own consumer index, 0..2*nwqe-1 */
+    uint32_t prod; /* the guest's producer index, as last read and checked */
 };
 
 /* The part of a QP that the data path owns; see datapath/qp_state.h. */
