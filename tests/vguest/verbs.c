@@ -390,6 +390,7 @@ int vg_qp_to_reset(struct vg_qp *qp)
 
     if (!err) {
         memset(qp->mem->host, 0, offsetof(struct pvrdma_ext_ring, tx_no_notify));
+        qp->sq.head = qp->rq.head = 0;
     }
     return err;
 }
@@ -428,16 +429,19 @@ void *vg_wqe(struct vg_qp *qp, struct vg_wq *wq, uint32_t idx)
            (uint64_t)pvrdma_idx_slot(idx, wq->n) * wq->wqe_size;
 }
 
-static bool wq_full(const struct vg_wq *wq)
+/* As a library does it: the device's index is read only if it matters. */
+static bool wq_full(struct vg_wq *wq, uint32_t tail)
 {
-    uint32_t head = __atomic_load_n(wq->cons_head, __ATOMIC_ACQUIRE);
-
-    return *wq->prod_tail == (head ^ wq->n);
+    if (((tail - wq->head) & (2 * wq->n - 1)) < wq->n) {
+        return false;
+    }
+    wq->head = __atomic_load_n(wq->cons_head, __ATOMIC_ACQUIRE);
+    return tail == (wq->head ^ wq->n);
 }
 
-static void fill_send(struct vg_qp *qp, const struct vg_wr *wr)
+static void fill_send(struct vg_qp *qp, uint32_t idx, const struct vg_wr *wr)
 {
-    struct pvrdma_sq_wqe_hdr *w = vg_wqe(qp, &qp->sq, *qp->sq.prod_tail);
+    struct pvrdma_sq_wqe_hdr *w = vg_wqe(qp, &qp->sq, idx);
 
     w->wr_id = wr->wr_id;
     w->num_sge = wr->nsge;
@@ -463,9 +467,9 @@ static void fill_send(struct vg_qp *qp, const struct vg_wr *wr)
     memcpy(w + 1, wr->sge, MIN(wr->nsge, qp->opts.send_sge) * sizeof(*wr->sge));
 }
 
-static void fill_recv(struct vg_qp *qp, const struct vg_wr *wr)
+static void fill_recv(struct vg_qp *qp, uint32_t idx, const struct vg_wr *wr)
 {
-    struct pvrdma_rq_wqe_hdr *w = vg_wqe(qp, &qp->rq, *qp->rq.prod_tail);
+    struct pvrdma_rq_wqe_hdr *w = vg_wqe(qp, &qp->rq, idx);
 
     w->wr_id = wr->wr_id;
     w->num_sge = wr->nsge;
@@ -473,15 +477,17 @@ static void fill_recv(struct vg_qp *qp, const struct vg_wr *wr)
 }
 
 static unsigned queue(struct vg_qp *qp, struct vg_wq *wq, const struct vg_wr *wr,
-                      unsigned n, void (*fill)(struct vg_qp *, const struct vg_wr *))
+                      unsigned n,
+                      void (*fill)(struct vg_qp *, uint32_t, const struct vg_wr *))
 {
+    uint32_t tail = *wq->prod_tail;
     unsigned i;
 
-    for (i = 0; i < n && !wq_full(wq); i++) {
-        fill(qp, &wr[i]);
-        __atomic_store_n(wq->prod_tail, pvrdma_idx_next(*wq->prod_tail, wq->n),
-                         __ATOMIC_RELEASE);
+    for (i = 0; i < n && !wq_full(wq, tail); i++) {
+        fill(qp, tail, &wr[i]);
+        tail = pvrdma_idx_next(tail, wq->n);
     }
+    __atomic_store_n(wq->prod_tail, tail, __ATOMIC_RELEASE);
     return i;
 }
 

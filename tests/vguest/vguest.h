@@ -344,6 +344,7 @@ struct vg_qp_opts {
 struct vg_wq {
     uint32_t n, wqe_size, first;     /* first: byte offset of slot 0 in mem */
     uint32_t *prod_tail, *cons_head; /* in guest memory */
+    uint32_t head;                   /* cons_head when it was last read */
     const uint32_t *no_notify;       /* NULL: not an extended QP's */
 };
 
