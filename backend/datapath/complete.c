@@ -2,9 +2,9 @@
 /*
  * Completions.
  *
- * comp_push() writes a CQE; comp_flush() publishes the producer indices of all
- * CQs the worker touched since, then looks at their arm words and raises one
- * interrupt per VM.  The order is what makes waiting guests safe (D6):
+ * comp_push() takes a CQE; comp_flush() writes those of all CQs that the worker
+ * touched since, publishes their producer indices, then looks at their arm words and
+ * raises one interrupt per VM.  The order is what makes waiting guests safe (D6):
  *
  *   write CQE, publish prod_tail (release), full barrier, exchange the arm word
  *
@@ -70,6 +70,29 @@ static void cq_fail(struct cq *cq, const char *why)
     datapath_wake(vm);
 }
 
+/*
+ * Write what was staged to the ring.  Its lines are the guest's until then; with
+ * nothing between the stores but stores they come at once and not one by one.
+ */
+static void write_staged(struct cq *cq)
+{
+    uint32_t idx = (cq->prod - cq->staged) & (2 * cq->ncqe - 1);
+
+    for (unsigned i = 0; i < cq->staged; i++) {
+        uint64_t off = (uint64_t)pvrdma_idx_slot(idx, cq->ncqe) * sizeof(cq->stage[0]);
+        uint64_t gpa =
+            cq->mem.page[1 + (off >> PVRDMA_PAGE_SHIFT)] + (off & (PVRDMA_PAGE_SIZE - 1));
+
+        if (!guest_write(&cq->vm->mem, gpa, &cq->stage[i], sizeof(cq->stage[i]))) {
+            cq->prod = idx; /* these are lost */
+            cq_fail(cq, "ring memory is not mapped");
+            break;
+        }
+        idx = pvrdma_idx_next(idx, cq->ncqe);
+    }
+    cq->staged = 0;
+}
+
 static void batch_add(struct worker *w, struct cq *cq)
 {
     if (cq->batched) {
@@ -82,9 +105,11 @@ static void batch_add(struct worker *w, struct cq *cq)
 void comp_push(struct cq *cq, const struct pvrdma_cqe *cqe, bool solicited)
 {
     struct worker *w = worker_self();
-    uint64_t gpa;
 
     pthread_mutex_lock(&cq->lock);
+    if (cq->staged == CQ_STAGE) {
+        write_staged(cq);
+    }
     if (cq->error) {
         goto out;
     }
@@ -98,12 +123,7 @@ void comp_push(struct cq *cq, const struct pvrdma_cqe *cqe, bool solicited)
             goto out;
         }
     }
-    gpa = (uint64_t)pvrdma_idx_slot(cq->prod, cq->ncqe) * sizeof(*cqe);
-    gpa = cq->mem.page[1 + (gpa >> PVRDMA_PAGE_SHIFT)] + (gpa & (PVRDMA_PAGE_SIZE - 1));
-    if (!guest_write(&cq->vm->mem, gpa, cqe, sizeof(*cqe))) {
-        cq_fail(cq, "ring memory is not mapped");
-        goto out;
-    }
+    cq->stage[cq->staged++] = *cqe;
     cq->prod = pvrdma_idx_next(cq->prod, cq->ncqe);
     if (solicited || cqe->status != PVRDMA_WC_SUCCESS) {
         cq->last_sol = cq->prod;
@@ -158,6 +178,7 @@ static bool cq_publish(struct cq *cq)
     cq->batched = false;
     sol = cq->new_sol;
     cq->new_sol = false;
+    write_staged(cq);
     tail = cq_word(cq, false, true);
     if (tail) { /* what came before an overrun is the guest's */
         atomic_store_explicit(tail, cq->prod, memory_order_release);

@@ -98,6 +98,9 @@ struct mr {
     uint64_t page[]; /* guest-physical, page-aligned */
 };
 
+/* Completions that are written to a CQ's ring together. */
+#define CQ_STAGE 16u
+
 struct cq {
     struct vm *vm;
     uint32_t handle;
@@ -117,6 +120,9 @@ struct cq {
     uint32_t last_sol;    /* index behind the last solicited or error CQE */
     bool new_sol;         /* there was one since `published` */
     bool batched;         /* is in some worker's batch */
+    /* The last ones before prod, not yet in the ring; else not before published. */
+    struct pvrdma_cqe stage[CQ_STAGE];
+    uint32_t staged;
 };
 
 /* One direction of a QP. */
