@@ -434,6 +434,68 @@ static void test_arm_no_loss(const void *data)
     vgt_pair_close(&p);
 }
 
+/* ---- no_notify ---- */
+
+static struct pvrdma_ext_ring *ring_of(const struct vgt_side *s)
+{
+    return (struct pvrdma_ext_ring *)(void *)s->qp->mem->host;
+}
+
+static void wait_word(const uint32_t *word, uint32_t value)
+{
+    int64_t end = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+
+    while (__atomic_load_n(word, __ATOMIC_ACQUIRE) != value) {
+        g_assert_cmpint(vg_now_ns(), <, end);
+        g_usleep(10);
+    }
+}
+
+/* The device's word on who has to notify follows what it is doing. */
+static void test_no_notify(void)
+{
+    struct vg_opts g = {.db = VG_DB_EXT};
+    struct vgt_opts o = {.guest = {g, g}};
+    int64_t end = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+    uint32_t *tx, *rx;
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    tx = &ring_of(&p.s[0])->tx_no_notify.value;
+    rx = &ring_of(&p.s[1])->rx_no_notify.value;
+    g_assert_cmpuint(*tx, ==, 0);
+    g_assert_cmpuint(*rx, ==, 0);
+
+    /* Sends: watched while the worker polls, not while it sleeps. */
+    do {
+        g_assert_cmpint(vg_now_ns(), <, end);
+        vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
+        vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
+    } while (__atomic_load_n(tx, __ATOMIC_ACQUIRE) == 0);
+    wait_word(tx, 0);
+    g_assert_cmpuint(*rx, ==, 0);
+
+    /* Receives: of interest only while a message waits for one. */
+    vgt_recv(&p.s[1], 2, 0, 8);
+    wait_word(rx, 1);
+    vgt_send(&p.s[0], 3, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
+    vgt_expect(p.s[1].rcq, 2, PVRDMA_WC_SUCCESS);
+    g_assert_cmpuint(*rx, ==, 1);
+    vgt_send(&p.s[0], 4, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
+    wait_word(rx, 0);
+    vgt_recv(&p.s[1], 5, 0, 8);
+    vgt_expect(p.s[1].rcq, 5, PVRDMA_WC_SUCCESS);
+    vgt_recv(&p.s[1], 6, 0, 8);
+    wait_word(rx, 1);
+    /* In ERR whatever is posted has to be flushed. */
+    g_assert_cmpint(vg_qp_to_state(p.s[1].qp, PVRDMA_QPS_ERR), ==, 0);
+    vgt_expect(p.s[1].rcq, 6, PVRDMA_WC_WR_FLUSH_ERR);
+    g_assert_cmpuint(*rx, ==, 0);
+    vgt_recv(&p.s[1], 7, 0, 8);
+    vgt_expect(p.s[1].rcq, 7, PVRDMA_WC_WR_FLUSH_ERR);
+    vgt_pair_close(&p);
+}
+
 /* ---- overruns ---- */
 
 static void test_cq_overrun(void)
@@ -767,6 +829,7 @@ int main(int argc, char **argv)
                          test_arm_no_loss);
     g_test_add_data_func("/state/arm/no-loss/posted", GUINT_TO_POINTER(VG_DB_POSTED),
                          test_arm_no_loss);
+    g_test_add_func("/state/no-notify", test_no_notify);
     g_test_add_func("/state/cq-overrun", test_cq_overrun);
     g_test_add_func("/state/cq-bad-index", test_cq_bad_index);
     g_test_add_func("/state/cqn-overrun", test_cqn_overrun);
