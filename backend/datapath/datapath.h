@@ -25,8 +25,9 @@ struct worker;
 struct ext_list;
 struct ring_mem;
 
-/* Bytes moved between two looks at everything else. */
-#define DATAPATH_SLICE 65536u
+/* Bytes moved between two looks at everything else: at most, and at least. */
+#define DATAPATH_SLICE     65536u
+#define DATAPATH_SLICE_MIN 1024u
 
 /* Doorbell maps: the daemon's own and the VMM's, send and receive each. */
 #define DATAPATH_REGION_MAPS 4u
@@ -64,6 +65,7 @@ struct vm_datapath {
     struct qp **timer;     /* heap by req.wait_until, [1..ntimer] */
     uint32_t ntimer;
     int64_t deficit;                /* bytes, deficit round robin */
+    uint32_t slice;                 /* bytes of this VM's, see sched.c */
     _Atomic(struct ext_list *) ext; /* contexts' own doorbell maps */
     unsigned scan_map;              /* where the next doorbell scan begins */
     unsigned scan_pos[DATAPATH_REGION_MAPS];

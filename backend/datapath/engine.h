@@ -22,7 +22,7 @@
 /* Messages of one QP served before the next QP's turn. */
 #define ENGINE_BATCH 16u
 /* What a message costs besides its bytes, for fairness. */
-#define ENGINE_MSG_COST 256u
+#define ENGINE_MSG_COST 1024u
 
 /*
  * CQs that got completions since the last flush.  One service turn of a QP
@@ -253,8 +253,11 @@ void watch_stop_telling(struct vm *vm);
 
 /* --- sched.c -------------------------------------------------------------- */
 
-/* Serve the VM once: doorbells, timers, one quantum.  True: it had work. */
-bool sched_vm(struct worker *w, struct vm *vm, uint64_t now);
+/*
+ * Serve the VM once: doorbells, timers, a turn.  @now: ns, moved on where the clock
+ * was read again.  True: it had work.
+ */
+bool sched_vm(struct worker *w, struct vm *vm, uint64_t *now);
 /* Anything to do for it now?  (Before sleeping.) */
 bool sched_vm_pending(struct vm *vm);
 /* Somebody asked to look at this QP.  Token held. */

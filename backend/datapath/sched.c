@@ -25,6 +25,14 @@
 /* Quanta in a row for a VM that has the worker to itself. */
 #define TURN_QUANTA 4u
 
+/*
+ * What a quantum may take, a cold copy of a slice and more.  Pages that are not
+ * there take longer, microseconds each, and the guest decides how many there are.
+ */
+#define QUANTUM_NS 20000u
+/* A turn that cost less is not worth a look at the clock. */
+#define TIMED_COST 16384
+
 /* ---- run queue --------------------------------------------------------- */
 
 void sched_enqueue(struct qp *qp)
@@ -236,11 +244,14 @@ static bool others_wait(const struct worker *w, const struct vm *vm)
     return false;
 }
 
-static void quantum(struct worker *w, struct vm *vm)
+/* Returns the cost, bytes. */
+static int64_t quantum(struct worker *w, struct vm *vm)
 {
     struct vm_datapath *dp = &vm->dp;
+    int64_t before;
 
-    dp->deficit += DATAPATH_SLICE;
+    dp->deficit += dp->slice;
+    before = dp->deficit;
     if (dp->deficit > 0 && atomic_load_explicit(&dp->cq_error, memory_order_relaxed)) {
         atomic_store(&dp->cq_error, false);
         report_failed_cqs(vm);
@@ -260,22 +271,46 @@ static void quantum(struct worker *w, struct vm *vm)
             comp_flush(w);
         }
     }
+    before -= dp->deficit;
     if (TAILQ_EMPTY(&dp->run)) {
         dp->deficit = MIN(dp->deficit, 0); /* no savings, but debts stay */
+    }
+    return before;
+}
+
+/*
+ * A VM whose quanta take too long gets smaller ones at once, and back to the full
+ * slice by and by: everybody else's latency is one quantum of it.
+ */
+static void adapt_slice(struct vm_datapath *dp, uint64_t quantum_ns)
+{
+    if (quantum_ns > QUANTUM_NS) {
+        dp->slice = MAX((uint32_t)(dp->slice * (uint64_t)QUANTUM_NS / quantum_ns),
+                        DATAPATH_SLICE_MIN);
+    } else {
+        dp->slice = MIN(dp->slice + 4 * DATAPATH_SLICE_MIN, DATAPATH_SLICE);
     }
 }
 
 /* A turn is longer while nobody else has work: what comes with each is not free. */
-static void serve(struct worker *w, struct vm *vm)
+static void serve(struct worker *w, struct vm *vm, uint64_t *now)
 {
+    struct vm_datapath *dp = &vm->dp;
+    uint64_t began = *now;
+    int64_t cost = 0;
     unsigned n = 0;
 
     do {
-        quantum(w, vm);
+        cost += quantum(w, vm);
     } while (++n < TURN_QUANTA && !TAILQ_EMPTY(&vm->dp.run) && !others_wait(w, vm));
+
+    if (cost >= TIMED_COST || dp->slice < DATAPATH_SLICE) {
+        *now = now_ns();
+        adapt_slice(dp, (*now - began) / n);
+    }
 }
 
-bool sched_vm(struct worker *w, struct vm *vm, uint64_t now)
+bool sched_vm(struct worker *w, struct vm *vm, uint64_t *now)
 {
     struct vm_datapath *dp = &vm->dp;
     bool busy = false;
@@ -284,7 +319,7 @@ bool sched_vm(struct worker *w, struct vm *vm, uint64_t now)
         atomic_load_explicit(&vm->fault, memory_order_relaxed)) {
         return false;
     }
-    if (!sched_vm_pending(vm) && now < atomic_load(&dp->next_timer) &&
+    if (!sched_vm_pending(vm) && *now < atomic_load(&dp->next_timer) &&
         !atomic_load(&vm->dev.cqn_deferred_any)) {
         return false;
     }
@@ -292,15 +327,15 @@ bool sched_vm(struct worker *w, struct vm *vm, uint64_t now)
         pthread_mutex_trylock(&dp->token) != 0) {
         return sched_vm_pending(vm);
     }
-    if (TAILQ_EMPTY(&dp->run) || now - dp->scanned >= SCAN_NS) {
-        dp->scanned = now;
+    if (TAILQ_EMPTY(&dp->run) || *now - dp->scanned >= SCAN_NS) {
+        dp->scanned = *now;
         busy = doorbells_scan(vm, send_bit, recv_bit);
     }
-    busy |= watch_scan(vm, now);
-    run_timers(dp, now);
+    busy |= watch_scan(vm, *now);
+    run_timers(dp, *now);
     if (!TAILQ_EMPTY(&dp->run) ||
         atomic_load_explicit(&dp->cq_error, memory_order_relaxed)) {
-        serve(w, vm);
+        serve(w, vm, now);
         busy = true;
     }
     if (atomic_load_explicit(&vm->dev.cqn_deferred_any, memory_order_relaxed) &&

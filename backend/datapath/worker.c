@@ -177,7 +177,7 @@ static void *worker_main(void *arg)
             no_poll_until = now + NO_POLL_NS;
         }
         for (unsigned i = 0; i < l->n; i++) {
-            busy |= sched_vm(w, l->vm[i], now);
+            busy |= sched_vm(w, l->vm[i], &now);
         }
         last_idle = UINT64_MAX;
         if (busy) {
@@ -350,6 +350,7 @@ int datapath_vm_init(struct vm *vm)
 
     memset(dp, 0, sizeof(*dp));
     TAILQ_INIT(&dp->run);
+    dp->slice = DATAPATH_SLICE;
     pthread_mutex_init(&dp->token, NULL);
     atomic_init(&dp->next_timer, UINT64_MAX);
     /* Zero pages until used; 1-based, one place per QP handle. */
