@@ -3,7 +3,7 @@
  * Work queues in guest memory.
  *
  * The daemon keeps its own consumer index (wq->cons); the guest's producer
- * index is read once per look and checked; the guest's copy of the consumer
+ * index is read when nothing known is left, and checked; the guest's copy of the consumer
  * index is only written.  Indices run over 0..2n-1 (abi.h).  An extended
  * object keeps each shared word in a cache line of its own (ext.h).
  *

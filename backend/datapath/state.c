@@ -46,8 +46,8 @@ static void qp_clear(struct qp *qp)
     qp->req.msn = 0;
     qp->req.sqd_notified = false;
     qp->req.sgid_valid = false;
-    qp->sq.cons = qp->sq.prod = 0;
-    qp->rq.cons = qp->rq.prod = 0;
+    qp->sq.cons = 0;
+    qp->rq.cons = 0;
     memset(&qp->resp.recv, 0, sizeof(qp->resp.recv));
     qp->resp.carrying = false;
     qp->resp.psn = 0;
@@ -76,6 +76,11 @@ void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask)
     if (state == PVRDMA_QPS_RESET) {
         qp_clear(qp);
         return;
+    }
+    if (old_state == PVRDMA_QPS_RESET) {
+        /* Until now the guest may not have reset its indices: forget what we read. */
+        qp->sq.prod = qp->sq.cons;
+        qp->rq.prod = qp->rq.cons;
     }
     if (attr_mask & PVRDMA_QP_RQ_PSN) {
         qp->resp.psn = qp->attr.rq_psn & PSN_MASK;

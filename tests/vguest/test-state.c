@@ -496,6 +496,31 @@ static void test_no_notify(void)
     vgt_pair_close(&p);
 }
 
+/* A doorbell that is found before the guest has reset its indices. */
+static void test_reset_stale(void)
+{
+    struct vg_opts g = {.db = VG_DB_EXT};
+    struct vgt_opts o = {.guest = {g, g}};
+    struct pvrdma_cqe c;
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    g_assert_cmpint(vg_qp_to_state(p.s[0].qp, PVRDMA_QPS_RESET), ==, 0);
+    *p.s[0].qp->sq.prod_tail = 6;
+    *p.s[0].qp->rq.prod_tail = 6;
+    vg_ring_send(p.s[0].qp);
+    vg_ring_recv(p.s[0].qp);
+    g_usleep(20000);
+    *p.s[0].qp->sq.prod_tail = 0;
+    *p.s[0].qp->rq.prod_tail = 0;
+    g_assert_cmpint(vg_qp_to_reset(p.s[1].qp), ==, 0);
+    vg_qp_connect(p.s[0].qp, p.s[1].qp, NULL);
+    vgt_send(&p.s[0], 9, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
+    vgt_expect(p.s[0].scq, 9, PVRDMA_WC_SUCCESS);
+    g_assert_cmpint(vg_cq_poll(p.s[0].scq, &c, 1), ==, 0);
+    vgt_pair_close(&p);
+}
+
 /* ---- overruns ---- */
 
 static void test_cq_overrun(void)
@@ -830,6 +855,7 @@ int main(int argc, char **argv)
     g_test_add_data_func("/state/arm/no-loss/posted", GUINT_TO_POINTER(VG_DB_POSTED),
                          test_arm_no_loss);
     g_test_add_func("/state/no-notify", test_no_notify);
+    g_test_add_func("/state/reset-stale-index", test_reset_stale);
     g_test_add_func("/state/cq-overrun", test_cq_overrun);
     g_test_add_func("/state/cq-bad-index", test_cq_bad_index);
     g_test_add_func("/state/cqn-overrun", test_cqn_overrun);
