@@ -254,8 +254,8 @@ void watch_stop_telling(struct vm *vm);
 /* --- sched.c -------------------------------------------------------------- */
 
 /*
- * Serve the VM once: doorbells, timers, a turn.  @now: ns, moved on where the clock
- * was read again.  True: it had work.
+ * Serve the VM once: doorbells, timers, a turn.  @now: ns, at the end too if there
+ * was a turn.  True: it had work.
  */
 bool sched_vm(struct worker *w, struct vm *vm, uint64_t *now);
 /* Anything to do for it now?  (Before sleeping.) */

@@ -78,6 +78,7 @@ void responder_want_notify_locked(struct qp *qp)
  */
 static int claim_or_wait(struct qp *qp, struct qp *from)
 {
+    struct qp *waiter = from;
     int err;
 
     if (qp->resp.recv.active) {
@@ -90,6 +91,10 @@ static int claim_or_wait(struct qp *qp, struct qp *from)
         atomic_store(&qp->resp.rnr_waiter, from);
         responder_want_notify_locked(qp);
         err = claim_recv(qp);
+    }
+    if (err != EAGAIN && atomic_load(&qp->resp.rnr_waiter) == from) {
+        /* It need not be woken any more. */
+        atomic_compare_exchange_strong(&qp->resp.rnr_waiter, &waiter, NULL);
     }
     return err;
 }

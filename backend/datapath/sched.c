@@ -30,8 +30,6 @@
  * there take longer, microseconds each, and the guest decides how many there are.
  */
 #define QUANTUM_NS 20000u
-/* A turn that cost less is not worth a look at the clock. */
-#define TIMED_COST 16384
 
 /* ---- run queue --------------------------------------------------------- */
 
@@ -244,14 +242,11 @@ static bool others_wait(const struct worker *w, const struct vm *vm)
     return false;
 }
 
-/* Returns the cost, bytes. */
-static int64_t quantum(struct worker *w, struct vm *vm)
+static void quantum(struct worker *w, struct vm *vm)
 {
     struct vm_datapath *dp = &vm->dp;
-    int64_t before;
 
     dp->deficit += dp->slice;
-    before = dp->deficit;
     if (dp->deficit > 0 && atomic_load_explicit(&dp->cq_error, memory_order_relaxed)) {
         atomic_store(&dp->cq_error, false);
         report_failed_cqs(vm);
@@ -271,11 +266,9 @@ static int64_t quantum(struct worker *w, struct vm *vm)
             comp_flush(w);
         }
     }
-    before -= dp->deficit;
     if (TAILQ_EMPTY(&dp->run)) {
         dp->deficit = MIN(dp->deficit, 0); /* no savings, but debts stay */
     }
-    return before;
 }
 
 /*
@@ -292,27 +285,25 @@ static void adapt_slice(struct vm_datapath *dp, uint64_t quantum_ns)
     }
 }
 
-/* A turn is longer while nobody else has work: what comes with each is not free. */
-static void serve(struct worker *w, struct vm *vm, uint64_t *now)
+/*
+ * A turn is longer while nobody else has work: what comes with each is not free.
+ * Returns the number of quanta.
+ */
+static unsigned serve(struct worker *w, struct vm *vm)
 {
-    struct vm_datapath *dp = &vm->dp;
-    uint64_t began = *now;
-    int64_t cost = 0;
     unsigned n = 0;
 
     do {
-        cost += quantum(w, vm);
+        quantum(w, vm);
     } while (++n < TURN_QUANTA && !TAILQ_EMPTY(&vm->dp.run) && !others_wait(w, vm));
-
-    if (cost >= TIMED_COST || dp->slice < DATAPATH_SLICE) {
-        *now = now_ns();
-        adapt_slice(dp, (*now - began) / n);
-    }
+    return n;
 }
 
 bool sched_vm(struct worker *w, struct vm *vm, uint64_t *now)
 {
     struct vm_datapath *dp = &vm->dp;
+    uint64_t began = *now;
+    unsigned quanta = 0;
     bool busy = false;
 
     if (atomic_load_explicit(&dp->paused, memory_order_relaxed) ||
@@ -335,7 +326,7 @@ bool sched_vm(struct worker *w, struct vm *vm, uint64_t *now)
     run_timers(dp, *now);
     if (!TAILQ_EMPTY(&dp->run) ||
         atomic_load_explicit(&dp->cq_error, memory_order_relaxed)) {
-        serve(w, vm, now);
+        quanta = serve(w, vm);
         busy = true;
     }
     if (atomic_load_explicit(&vm->dev.cqn_deferred_any, memory_order_relaxed) &&
@@ -345,6 +336,11 @@ bool sched_vm(struct worker *w, struct vm *vm, uint64_t *now)
     atomic_store_explicit(&dp->has_work, !TAILQ_EMPTY(&dp->run), memory_order_relaxed);
     pthread_mutex_unlock(&dp->token);
     comp_flush(w);
+    if (quanta) {
+        /* Timed only now: what was completed is the guest's already. */
+        *now = now_ns();
+        adapt_slice(dp, (*now - began) / quanta);
+    }
     return busy;
 }
 

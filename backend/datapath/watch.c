@@ -88,7 +88,9 @@ bool watch_scan(struct vm *vm, uint64_t now)
         struct watched *e = &vm->dp.watch.place[i];
         struct qp *qp = atomic_load(&e->qp);
 
-        if (qp && !qp->req.queued && changed(e, &prod)) {
+        if (qp && qp->req.queued) {
+            e->used = now; /* and looked at when it is served */
+        } else if (qp && changed(e, &prod)) {
             e->seen = prod;
             e->used = now;
             sched_look(qp);
@@ -112,7 +114,7 @@ static bool evict(struct watched *e)
     uint32_t prod;
 
     tell(e, false);
-    if (e->told) {
+    if (e->told || !e->prod) {
         return false; /* its memory is not there: the guest cannot be told */
     }
     full_barrier();

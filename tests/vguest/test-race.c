@@ -87,6 +87,7 @@ static struct {
     uint32_t prod[EXT_QUEUES];
     uint64_t now;
     uint32_t x; /* the worker's random numbers */
+    uint64_t silent, places_given;
 } race;
 
 static void found_recv(struct vm *vm, uint32_t handle)
@@ -109,11 +110,15 @@ static void found_shared(struct vm *vm, uint32_t handle)
 /* As sched.c does; time goes by so fast that queues lose their places. */
 static void found_ext(struct vm *vm, uint32_t handle)
 {
+    bool watched;
+
     g_assert_cmpuint(handle, >=, 1);
     g_assert_cmpuint(handle, <=, EXT_QUEUES);
     race.now += 100000;
+    watched = race.qp[handle - 1].req.watched;
     sched_look(&race.qp[handle - 1]);
     watch_add(&race.qp[handle - 1], race.now);
+    race.places_given += !watched && race.qp[handle - 1].req.watched;
 }
 
 static void post_shared(unsigned q)
@@ -133,6 +138,7 @@ static void post_ext(unsigned q)
 
     race.prod[q] = pvrdma_idx_next(race.prod[q], EXT_WQES);
     __atomic_store_n(&head->tx_prod_tail.value, race.prod[q], __ATOMIC_RELEASE);
+    race.silent += __atomic_load_n(&head->tx_no_notify.value, __ATOMIC_RELAXED);
     if (pv_bell_set(&race.bell[q])) {
         g_assert_cmpint(write(race.eventfd, &one, sizeof(one)), ==, sizeof(one));
     }
@@ -348,6 +354,12 @@ static void test_post(const void *extended)
     g_test_message("%" PRIu64 " posts, %" PRIu64 " sleeps", atomic_load(&race.total),
                    race.sleeps);
     g_assert_cmpuint(race.sleeps, >, race.total / 100);
+    if (race.extended) {
+        g_test_message("%" PRIu64 " without notification, %" PRIu64 " times a place",
+                       race.silent, race.places_given);
+        g_assert_cmpuint(race.silent, >, race.total / 100);
+        g_assert_cmpuint(race.places_given, >, 10 * DATAPATH_WATCHED);
+    }
     race_close();
 }
 
