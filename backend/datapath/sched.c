@@ -229,7 +229,7 @@ static void fail_qps_of_failed_cqs(struct vm *vm)
 /* Does anybody else wait for this worker's turn to end? */
 static bool others_wait(const struct worker *w, const struct vm *vm)
 {
-    const struct vm_list *l = atomic_load_explicit(&w->vms, memory_order_relaxed);
+    const struct vm_list *l = atomic_load(&w->vms);
 
     if (atomic_load_explicit(&vm->dp.token_waiters, memory_order_relaxed)) {
         return true;
