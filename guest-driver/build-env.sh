@@ -84,16 +84,16 @@ kdir=$(cd "$root" && ls -d usr/src/linux-headers-*-amd64 | sort -V | tail -n 1)
 [ -n "$kdir" ] || die "no kernel headers in $root"
 release=${kdir#usr/src/linux-headers-}
 say "building pvrdma.ko for kernel $release ..."
-rm -rf "$root/root/pvrdma"
-mkdir -p "$root/root/pvrdma/include"
-cp "$here"/*.c "$here"/*.h "$here/Kbuild" "$root/root/pvrdma/"
-cp -r "$here/../include/pvrdma" "$root/root/pvrdma/include/"
-quiet inside make -C "/$kdir" M=/root/pvrdma modules
+rm -rf "$root/build/pvrdma"
+mkdir -p "$root/build/pvrdma/include"
+cp "$here"/*.c "$here"/*.h "$here/Kbuild" "$root/build/pvrdma/"
+cp -r "$here/../include/pvrdma" "$root/build/pvrdma/include/"
+quiet inside make -C "/$kdir" M=/build/pvrdma modules
 if grep -q '^[^ ]*\.[ch]:[0-9].*\(warning\|error\): ' "$log"; then
     grep '\(warning\|error\): ' "$log" >&2
     die "the build has complaints"
 fi
-objcopy --strip-debug "$root/root/pvrdma/pvrdma.ko" "$work/pvrdma.ko"
+objcopy --strip-debug "$root/build/pvrdma/pvrdma.ko" "$work/pvrdma.ko"
 say "done: $work/pvrdma.ko"
 [ -n "$boot" ] || exit 0
 
@@ -112,12 +112,12 @@ if [ ! -f "$work/kernel/$release" ]; then
             names="$names linux-$part-$release"
         fi
     done
-    quiet inside sh -c "cd /root && apt-get -o APT::Sandbox::User=root download $names"
+    quiet inside sh -c "cd /build && apt-get -o APT::Sandbox::User=root download $names"
     die_status=1
-    for deb in "$root"/root/linux-*.deb; do
+    for deb in "$root"/build/linux-*.deb; do
         quiet dpkg-deb -x "$deb" "$work/kernel"
     done
-    rm -f "$root"/root/linux-*.deb
+    rm -f "$root"/build/linux-*.deb
     if [ -d "$work/kernel/usr/lib/modules" ]; then
         mkdir -p "$work/kernel/lib"
         ln -s ../usr/lib/modules "$work/kernel/lib/modules"

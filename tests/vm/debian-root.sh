@@ -107,10 +107,10 @@ install_packages()
     rm -rf "$root"
     cp -a "$base" "$root"
     (cd "$root" && sha256sum ".$provider") | cut -d' ' -f1 >"$work/stock.sha256"
-    mkdir -p "$root/root/debs"
-    cp "${debs[@]}" "$root/root/debs/"
+    mkdir -p "$root/tmp/debs"
+    cp "${debs[@]}" "$root/tmp/debs/"
     say "installing the packages; DKMS builds the module"
-    quiet in_root "$root" sh -c 'dpkg -i /root/debs/*.deb'
+    quiet in_root "$root" sh -c 'dpkg -i /tmp/debs/*.deb'
     [ -f "$root/lib/modules/$release/updates/dkms/pvrdma.ko" ] ||
         die "DKMS made no pvrdma.ko for $release, see $log"
 }
