@@ -80,10 +80,9 @@ static void write_staged(struct cq *cq)
 
     for (unsigned i = 0; i < cq->staged; i++) {
         uint64_t off = (uint64_t)pvrdma_idx_slot(idx, cq->ncqe) * sizeof(cq->stage[0]);
-        uint64_t gpa =
-            cq->mem.page[1 + (off >> PVRDMA_PAGE_SHIFT)] + (off & (PVRDMA_PAGE_SIZE - 1));
 
-        if (!guest_write(&cq->vm->mem, gpa, &cq->stage[i], sizeof(cq->stage[i]))) {
+        if (!guest_write(&cq->vm->mem, ring_slot_gpa(&cq->mem, 1, off), &cq->stage[i],
+                         sizeof(cq->stage[i]))) {
             cq->prod = idx; /* these are lost */
             cq_fail(cq, "ring memory is not mapped");
             break;

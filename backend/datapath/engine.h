@@ -118,6 +118,13 @@ uint64_t ring_no_notify_gpa(const struct ring_mem *mem, bool rx);
 /* Store @value in a word of guest memory that only the device writes. */
 bool ring_store(struct vm *vm, uint64_t gpa, uint32_t value);
 
+/* Guest-physical address @off bytes behind the start of page @first of a queue. */
+static inline uint64_t ring_slot_gpa(const struct ring_mem *mem, uint32_t first,
+                                     uint64_t off)
+{
+    return mem->page[first + (off >> PVRDMA_PAGE_SHIFT)] + (off & (PVRDMA_PAGE_SIZE - 1));
+}
+
 /* Guest-physical address of WQE @slot. */
 uint64_t wq_slot_gpa(const struct ring_mem *mem, const struct wq *wq, uint32_t slot);
 
@@ -223,6 +230,12 @@ void responder_want_notify_locked(struct qp *qp);
 uint32_t psn_count(uint64_t length, uint32_t mtu);
 
 /* --- state.c -------------------------------------------------------------- */
+
+/*
+ * What going to ERR means for the QP itself: what was admitted is void, and all that
+ * is posted has to be flushed.  qp->lock held.
+ */
+void qp_enter_error_locked(struct qp *qp);
 
 /* To ERR with an async event (none: event < 0).  Takes qp->lock. */
 void qp_set_error(struct qp *qp, int event);

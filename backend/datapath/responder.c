@@ -62,12 +62,18 @@ static int claim_recv(struct qp *qp)
     return 0;
 }
 
+/* Tell the guest whether it need not ring for receives.  qp->lock held. */
+static void tell(struct qp *qp, bool no_notify)
+{
+    if (qp->mem.ext && atomic_load(&qp->resp.no_notify) != no_notify &&
+        ring_store(qp->vm, ring_no_notify_gpa(&qp->mem, true), no_notify)) {
+        atomic_store(&qp->resp.no_notify, no_notify);
+    }
+}
+
 void responder_want_notify_locked(struct qp *qp)
 {
-    if (atomic_load(&qp->resp.no_notify) &&
-        ring_store(qp->vm, ring_no_notify_gpa(&qp->mem, true), 0)) {
-        atomic_store(&qp->resp.no_notify, false);
-    }
+    tell(qp, false);
     full_barrier(); /* the caller looks at the producer index next */
 }
 
@@ -209,10 +215,7 @@ static void fail_locked(struct qp *qp, uint32_t recv_status)
 
         recv_complete(qp, &cqe, false);
     }
-    atomic_store_explicit(&qp->state, PVRDMA_QPS_ERR, memory_order_release);
-    qp->attr.qp_state = PVRDMA_QPS_ERR;
-    qp->resp.epoch++;
-    responder_want_notify_locked(qp);
+    qp_enter_error_locked(qp);
 }
 
 /* After fail_locked, lock dropped: tell the guest, have its worker flush. */
@@ -408,15 +411,6 @@ unsigned responder_flush(struct qp *qp, unsigned max)
     return n;
 }
 
-/* Until then the guest need not ring for receives.  qp->lock held. */
-static void may_not_notify(struct qp *qp)
-{
-    if (qp->mem.ext && !atomic_load(&qp->resp.no_notify) &&
-        ring_store(qp->vm, ring_no_notify_gpa(&qp->mem, true), 1)) {
-        atomic_store(&qp->resp.no_notify, true);
-    }
-}
-
 void responder_recv_posted(struct qp *qp)
 {
     struct qp *waiter;
@@ -432,7 +426,7 @@ void responder_recv_posted(struct qp *qp)
         posted = wq_pending(qp, &qp->rq, true) != 0;
     } else if (atomic_load(&qp->state) != PVRDMA_QPS_ERR) {
         /* Nobody waits: whoever comes finds what is posted. */
-        may_not_notify(qp);
+        tell(qp, true);
     }
     pthread_mutex_unlock(&qp->lock);
     if (!posted) {

@@ -3,8 +3,8 @@
  * Work queues in guest memory.
  *
  * The daemon keeps its own consumer index (wq->cons); the guest's producer
- * index is read when nothing known is left, and checked; the guest's copy of the consumer
- * index is only written.  Indices run over 0..2n-1 (abi.h).  An extended
+ * index is read when nothing known is left, and checked; the guest's copy of the
+ * consumer index is only written.  Indices run over 0..2n-1 (abi.h).  An extended
  * object keeps each shared word in a cache line of its own (ext.h).
  *
  * Threads: the send side under the VM's token, the receive side under qp->lock.
@@ -40,10 +40,7 @@ bool ring_store(struct vm *vm, uint64_t gpa, uint32_t value)
 
 uint64_t wq_slot_gpa(const struct ring_mem *mem, const struct wq *wq, uint32_t slot)
 {
-    uint64_t off = (uint64_t)slot << wq->wqe_shift;
-
-    return mem->page[wq->first_page + (off >> PVRDMA_PAGE_SHIFT)] +
-           (off & (PVRDMA_PAGE_SIZE - 1));
+    return ring_slot_gpa(mem, wq->first_page, (uint64_t)slot << wq->wqe_shift);
 }
 
 /* Distance from our consumer index forward to @tail. */

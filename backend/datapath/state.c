@@ -100,8 +100,7 @@ void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask)
         qp->attr.sq_draining = 1;
     }
     if (state == PVRDMA_QPS_ERR && old_state != PVRDMA_QPS_ERR) {
-        qp->resp.epoch++;
-        responder_want_notify_locked(qp);
+        qp_enter_error_locked(qp);
     }
     datapath_ring(qp->vm, qp->handle);
 }
@@ -146,16 +145,21 @@ void datapath_gid_unbound(struct vm *vm, unsigned index)
     }
 }
 
+void qp_enter_error_locked(struct qp *qp)
+{
+    atomic_store_explicit(&qp->state, PVRDMA_QPS_ERR, memory_order_release);
+    qp->attr.qp_state = PVRDMA_QPS_ERR;
+    qp->resp.epoch++;
+    responder_want_notify_locked(qp);
+}
+
 void qp_set_error(struct qp *qp, int event)
 {
     bool was_error;
 
     pthread_mutex_lock(&qp->lock);
     was_error = atomic_load(&qp->state) == PVRDMA_QPS_ERR;
-    atomic_store_explicit(&qp->state, PVRDMA_QPS_ERR, memory_order_release);
-    qp->attr.qp_state = PVRDMA_QPS_ERR;
-    qp->resp.epoch++;
-    responder_want_notify_locked(qp);
+    qp_enter_error_locked(qp);
     pthread_mutex_unlock(&qp->lock);
     if (event >= 0 && !was_error) {
         event_async(qp->vm, (enum pvrdma_event_type)event, qp->handle);

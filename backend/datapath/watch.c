@@ -26,6 +26,11 @@
 
 #define WATCH_KEEP_NS 1000000u
 
+static const _Atomic uint32_t *find_prod(struct qp *qp)
+{
+    return guest_ptr(&qp->vm->mem, ring_word_gpa(&qp->mem, false, false), 4, true);
+}
+
 /* Find the words of all places again if the DMA map changed. */
 static void locate(struct vm *vm)
 {
@@ -40,8 +45,7 @@ static void locate(struct vm *vm)
         struct watched *e = &watch->place[i];
         struct qp *qp = atomic_load(&e->qp);
 
-        e->prod = qp ? guest_ptr(&vm->mem, ring_word_gpa(&qp->mem, false, false), 4, true)
-                     : NULL;
+        e->prod = qp ? find_prod(qp) : NULL;
     }
 }
 
@@ -142,7 +146,7 @@ void watch_add(struct qp *qp, uint64_t now)
         if (atomic_load(&e->qp) && (now - e->used < WATCH_KEEP_NS || !evict(e))) {
             return;
         }
-        e->prod = guest_ptr(&qp->vm->mem, ring_word_gpa(&qp->mem, false, false), 4, true);
+        e->prod = find_prod(qp);
         e->seen = qp->sq.cons;
         e->told = false;
         atomic_store(&e->qp, qp);
