@@ -458,8 +458,8 @@ static void test_forwarded(void)
 
 /*
  * A SEND without a receive WQE, and the receive WQE a moment later: the waiter
- * flag against the receive doorbell, on two workers.  A miss costs the whole
- * RNR timer, 655 ms; the machine may be busy, so a few are forgiven.
+ * flag against the receive doorbell, on two workers.  A miss costs the whole RNR
+ * timer, 655 ms; the machine may be busy, so a few are forgiven.
  */
 static void test_rnr(const void *data)
 {
