@@ -8,7 +8,7 @@
  *
  * Messages about a VM pass a rate limit, because a guest or VMM can cause them
  * at will: LIMIT_PER_SECOND, then they are only counted, and the count is said
- * with the next message that passes.  limit_lock protects every log_limit.
+ * with the next message that passes.  limit_lock protects every log_subject.
  */
 #include "log.h"
 
@@ -18,8 +18,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "vm.h"
 
 #define LIMIT_PER_SECOND 10u
 #define LINE_MAX_BYTES   1024
@@ -120,7 +118,7 @@ void log_msg(enum log_level level, const char *fmt, ...)
  * May a message about @vm be written now?  If so, *@missed is what has been
  * suppressed since the last one.
  */
-static bool limit_pass(struct log_limit *l, uint64_t *missed)
+static bool limit_pass(struct log_subject *l, uint64_t *missed)
 {
     int64_t now = g_get_monotonic_time();
     bool pass;
@@ -142,18 +140,18 @@ static bool limit_pass(struct log_limit *l, uint64_t *missed)
     return pass;
 }
 
-static void say_missed(struct vm *vm, uint64_t missed)
+static void say_missed(const struct log_subject *who, uint64_t missed)
 {
     char text[64];
 
     if (missed) {
         snprintf(text, sizeof(text), "%llu messages suppressed",
                  (unsigned long long)missed);
-        emit(LOG_LVL_WARN, vm->cfg->name, text);
+        emit(LOG_LVL_WARN, who->name, text);
     }
 }
 
-void log_vm(enum log_level level, struct vm *vm, const char *fmt, ...)
+void log_about(enum log_level level, struct log_subject *who, const char *fmt, ...)
 {
     char text[LINE_MAX_BYTES];
     uint64_t missed = 0;
@@ -162,25 +160,23 @@ void log_vm(enum log_level level, struct vm *vm, const char *fmt, ...)
     if ((int)level > atomic_load_explicit(&current_level, memory_order_relaxed)) {
         return;
     }
-    if (vm && !limit_pass(&vm->log, &missed)) {
+    if (!limit_pass(who, &missed)) {
         return;
     }
-    if (vm) {
-        say_missed(vm, missed);
-    }
+    say_missed(who, missed);
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    emit(level, vm ? vm->cfg->name : NULL, text);
+    emit(level, who->name, text);
 }
 
-void log_vm_flush(struct vm *vm)
+void log_flush(struct log_subject *who)
 {
     uint64_t missed;
 
     pthread_mutex_lock(&limit_lock);
-    missed = vm->log.suppressed;
-    vm->log.suppressed = 0;
+    missed = who->suppressed;
+    who->suppressed = 0;
     pthread_mutex_unlock(&limit_lock);
-    say_missed(vm, missed);
+    say_missed(who, missed);
 }

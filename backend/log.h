@@ -2,7 +2,7 @@
 /*
  * Logging to stderr (journal-friendly "<N>" prefixes when it is not a
  * terminal).  Safe from all threads; not from signal handlers.  Messages that
- * an outsider can cause carry a VM and are rate-limited per VM (10 a second,
+ * an outsider can cause have a subject, a VM, and are rate-limited per VM (10 a second,
  * then a count of what was suppressed).
  */
 #ifndef PVRDMAD_LOG_H
@@ -12,10 +12,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct vm;
-
-/* What may be said about one VM; part of struct vm, used by log.c alone. */
-struct log_limit {
+/* Somebody about whom an outsider can cause messages.  All but name is log.c's. */
+struct log_subject {
+    const char *name;
     int64_t window;      /* start of the current second, monotonic us */
     unsigned count;      /* messages in it */
     uint64_t suppressed; /* not reported yet */
@@ -27,11 +26,11 @@ void log_set_level(enum log_level level);
 bool log_parse_level(const char *text, enum log_level *level);
 void log_msg(enum log_level level, const char *fmt, ...) G_GNUC_PRINTF(2, 3);
 
-/* @vm may be NULL.  Control characters in the result are escaped. */
-void log_vm(enum log_level level, struct vm *vm, const char *fmt, ...)
+/* Control characters in the result are escaped. */
+void log_about(enum log_level level, struct log_subject *who, const char *fmt, ...)
     G_GNUC_PRINTF(3, 4);
 
-/* Report what is still suppressed; the VM is about to be forgotten. */
-void log_vm_flush(struct vm *vm);
+/* Report what is still suppressed; the subject is about to be forgotten. */
+void log_flush(struct log_subject *who);
 
 #endif /* PVRDMAD_LOG_H */

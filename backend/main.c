@@ -20,12 +20,14 @@
 
 #include "config.h"
 #include "control/control.h"
+#include "control/registry.h"
+#include "coro.h"
 #include "datapath/datapath.h"
 #include "directory/directory.h"
 #include "frontend/frontend.h"
-#include "frontend/guest_mem.h"
+#include "grace.h"
+#include "guest/mem.h"
 #include "log.h"
-#include "vm.h"
 
 #define DEFAULT_CONFIG PVRDMA_SYSCONFDIR "/pvrdma/pvrdmad.conf"
 
@@ -161,7 +163,7 @@ static bool add_vms(struct daemon_config *cfg, GError **errp)
             config_vm_free(vm);
             return false;
         }
-        if (!vm_add(vm, errp)) {
+        if (!registry_add(vm, errp)) {
             return false;
         }
     }
@@ -175,7 +177,7 @@ static void serve(struct daemon_config *cfg)
     guint intr = g_unix_signal_add(SIGINT, on_signal, loop);
 
     log_msg(LOG_LVL_INFO, "ready: %u VM(s), %u worker(s), control socket %s",
-            g_list_length(vm_all()), cfg->workers, cfg->control_socket);
+            g_list_length(registry_all()), cfg->workers, cfg->control_socket);
     notify_manager("READY=1");
     g_main_loop_run(loop);
     log_msg(LOG_LVL_INFO, "stopping");
@@ -196,8 +198,11 @@ static bool run(struct daemon_config *cfg, GError **errp)
     raise_fd_limit();
     guest_mem_init_process();
     directory_init();
-    if (!vm_init_process(errp)) {
+    if (!grace_start(errp)) {
         goto out_directory;
+    }
+    if (!registry_start(errp)) {
+        goto out_grace;
     }
     if (!datapath_start(cfg->workers, cfg->poll_us, errp)) {
         goto out_vm;
@@ -211,15 +216,18 @@ static bool run(struct daemon_config *cfg, GError **errp)
         serve(cfg);
     }
     control_close();
-    while (vm_all()) {
-        frontend_disconnect(vm_all()->data, "the daemon ends");
-        vm_remove(vm_all()->data);
+    while (registry_all()) {
+        frontend_disconnect(registry_all()->data, "the daemon ends");
+        registry_remove(registry_all()->data);
     }
 out_datapath:
     datapath_stop();
 out_vm:
-    vm_stop_process();
+    registry_stop();
+out_grace:
+    grace_stop();
 out_directory:
+    coro_fini();
     directory_fini();
     return ok;
 }

@@ -18,7 +18,9 @@
 
 #include "directory/directory.h"
 #include "pvrdma/ext.h"
-#include "transport/transport.h"
+#include "datapath/transport.h"
+#include "datapath/datapath.h"
+#include "device/device.h"
 #include "vm.h"
 
 #define NAME_OF(table, i) ((i) < G_N_ELEMENTS(table) && (table)[i] ? (table)[i] : "?")
@@ -126,10 +128,10 @@ void report_status(JsonBuilder *b, const struct daemon_config *cfg)
 
 static void report_objects(JsonBuilder *b, struct vm *vm)
 {
-    struct verbs_stats st = {0};
+    struct objects_stats st = {0};
 
     if (vm->attached) {
-        verbs_get_stats(vm, &st);
+        objects_get_stats(&vm->objects, &st);
     }
     begin(b, "objects");
     add_int(b, "contexts", st.uctx);
@@ -147,7 +149,7 @@ static void report_memory(JsonBuilder *b, struct vm *vm)
     struct guest_mem_stats st = {0};
 
     if (vm->attached) {
-        guest_mem_get_stats(&vm->mem, &st);
+        guest_mem_get_stats(&vm->guest.mem, &st);
     }
     begin(b, "memory");
     add_int(b, "regions", st.regions);
@@ -179,8 +181,8 @@ static void report_gids(JsonBuilder *b, struct vm *vm)
     json_builder_set_member_name(b, "bound_gids");
     json_builder_begin_array(b);
     for (unsigned i = 0; vm->attached && i < VERBS_GID_TBL_LEN; i++) {
-        if (vm->verbs.gid[i].bound) {
-            config_format_gid(&vm->verbs.gid[i].gid, text);
+        if (vm->objects.gid[i].bound) {
+            config_format_gid(&vm->objects.gid[i].gid, text);
             json_builder_add_string_value(b, text);
         }
     }
@@ -205,7 +207,7 @@ void report_vm(JsonBuilder *b, struct vm *vm)
     }
     add_bool(b, "connected", vm->conn != NULL);
     add_bool(b, "attached", vm->attached);
-    add_bool(b, "active", vm->attached && vm->dev.active);
+    add_bool(b, "active", vm->attached && vm->dev->active);
     add_bool(b, "paused", vm->attached && atomic_load(&vm->dp.paused));
     add_bool(b, "admin_paused", vm->admin_paused);
     add_int(b, "attaches", vm->attaches);
@@ -239,27 +241,29 @@ static void report_ring(JsonBuilder *b, const char *name, struct event_ring *rin
     json_builder_end_object(b);
 }
 
-static void report_device(JsonBuilder *b, struct device *dev)
+static void report_device(JsonBuilder *b, struct vm *vm)
 {
+    struct guest_doorbells *db = &vm->guest.db;
+    const struct device *dev = vm->dev;
     uint64_t writes = 0, bad;
 
-    bad = atomic_load_explicit(&dev->bad_doorbells, memory_order_relaxed);
-    if (dev->db_shared) {
+    bad = atomic_load_explicit(&db->bad, memory_order_relaxed);
+    if (db->shared) {
         /* Counted by the VMM, which may write what it likes here. */
-        writes = __atomic_load_n(&dev->db_shared->writes, __ATOMIC_RELAXED);
-        bad += __atomic_load_n(&dev->db_shared->bad_doorbells, __ATOMIC_RELAXED);
+        writes = __atomic_load_n(&db->shared->writes, __ATOMIC_RELAXED);
+        bad += __atomic_load_n(&db->shared->bad_doorbells, __ATOMIC_RELAXED);
     }
     begin(b, "device");
     add_int(b, "commands", dev->commands);
     add_int(b, "failed_commands", dev->failed_commands);
     add_int(b, "doorbell_writes", writes);
     add_int(b, "bad_doorbells", bad);
-    report_ring(b, "async_events", &dev->async);
-    report_ring(b, "cq_notifications", &dev->cqn);
+    report_ring(b, "async_events", &vm->guest.events.async);
+    report_ring(b, "cq_notifications", &vm->guest.events.cqn);
     json_builder_end_object(b);
 }
 
-static void report_irq(JsonBuilder *b, struct vm_irq *irq)
+static void report_irq(JsonBuilder *b, struct guest_irq *irq)
 {
     static const char *const names[PVRDMA_NUM_VEC] = {
         [PVRDMA_VEC_CMD] = "command",
@@ -299,8 +303,8 @@ void report_counters(JsonBuilder *b, struct vm *vm)
     report_objects(b, vm);
     report_memory(b, vm);
     if (vm->attached) {
-        report_device(b, &vm->dev);
-        report_irq(b, &vm->irq);
+        report_device(b, vm);
+        report_irq(b, &vm->guest.irq);
         report_datapath(b, &vm->dp);
     }
     json_builder_end_object(b);
@@ -331,7 +335,7 @@ static bool producers(struct qp *qp, uint32_t *sq, uint32_t *rq)
     if (!qp->mem.npages) {
         return false;
     }
-    head = guest_ptr(&qp->vm->mem, qp->mem.page[0], sizeof(*head), false);
+    head = guest_ptr(&qp->vm->guest.mem, qp->mem.page[0], sizeof(*head), false);
     if (!head) {
         return false;
     }
@@ -379,7 +383,7 @@ static void report_qp(JsonBuilder *b, struct qp *qp)
 
 void report_qps(JsonBuilder *b, struct vm *vm, uint32_t after)
 {
-    const struct id_table *t = &vm->verbs.qp;
+    const struct id_table *t = &vm->objects.qp;
     uint32_t rows = 0, last = 0, next = 0;
 
     json_builder_set_member_name(b, "qps");

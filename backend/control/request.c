@@ -12,6 +12,8 @@
 #include <json-glib/json-glib.h>
 #include <string.h>
 
+#include "control/registry.h"
+#include "datapath/datapath.h"
 #include "vm.h"
 
 /* Which members a command takes. */
@@ -233,7 +235,7 @@ void control_request_free(struct control_request *req)
 
 static struct vm *find_vm(const char *name, GError **errp)
 {
-    struct vm *vm = vm_find(name);
+    struct vm *vm = registry_find(name);
 
     if (!vm) {
         g_set_error(errp, PVRDMA_ERROR, 0, "there is no VM %s", name);
@@ -259,7 +261,7 @@ static bool run_vm_add(const struct daemon_config *cfg, const struct control_req
         config_vm_free(vm);
         return fail(errp, "socket: is the control socket");
     }
-    if (!vm_add(vm, errp)) {
+    if (!registry_add(vm, errp)) {
         return false;
     }
     log_msg(LOG_LVL_INFO, "VM %s was added", req->name);
@@ -275,9 +277,9 @@ static bool run_pause(struct vm *vm, bool pause, GError **errp)
     if (vm->admin_paused != pause) {
         vm->admin_paused = pause;
         if (pause) {
-            vm_pause(vm);
+            datapath_pause(vm);
         } else {
-            vm_resume(vm);
+            datapath_resume(vm);
         }
         log_vm(LOG_LVL_INFO, vm, pause ? "paused" : "resumed");
     }
@@ -288,7 +290,7 @@ static void report_all(JsonBuilder *b, void (*report)(JsonBuilder *, struct vm *
 {
     json_builder_set_member_name(b, "vms");
     json_builder_begin_array(b);
-    for (GList *l = vm_all(); l; l = l->next) {
+    for (GList *l = registry_all(); l; l = l->next) {
         report(b, l->data);
     }
     json_builder_end_array(b);
@@ -318,7 +320,7 @@ static bool run(const struct daemon_config *cfg, const struct control_request *r
         report_all(b, report_vm);
         break;
     case CONTROL_VM_REMOVE:
-        vm_remove(vm);
+        registry_remove(vm);
         log_msg(LOG_LVL_INFO, "VM %s was removed", req->name);
         break;
     case CONTROL_VM_PAUSE:

@@ -20,12 +20,11 @@
  */
 #include "engine.h"
 #include "pvrdma/ext.h"
-#include "log.h"
 
 static _Atomic uint32_t *cq_word(struct cq *cq, bool cons, bool write)
 {
     /* The CQ's ring state is the rx half. */
-    return guest_ptr(&cq->vm->mem, ring_word_gpa(&cq->mem, true, cons), 4, write);
+    return guest_ptr(&cq->vm->guest.mem, ring_word_gpa(&cq->mem, true, cons), 4, write);
 }
 
 /* Distance from index @a forward to @b in a CQ of n entries. */
@@ -81,8 +80,8 @@ static void write_staged(struct cq *cq)
     for (unsigned i = 0; i < cq->staged; i++) {
         uint64_t off = (uint64_t)pvrdma_idx_slot(idx, cq->ncqe) * sizeof(cq->stage[0]);
 
-        if (!guest_write(&cq->vm->mem, ring_slot_gpa(&cq->mem, 1, off), &cq->stage[i],
-                         sizeof(cq->stage[i]))) {
+        if (!guest_write(&cq->vm->guest.mem, ring_slot_gpa(&cq->mem, 1, off),
+                         &cq->stage[i], sizeof(cq->stage[i]))) {
             cq->prod = idx; /* these are lost */
             cq_fail(cq, "ring memory is not mapped");
             break;
@@ -140,11 +139,11 @@ out:
 static _Atomic uint32_t *arm_word(struct cq *cq)
 {
     if (cq->mem.ext) {
-        return guest_ptr(&cq->vm->mem,
+        return guest_ptr(&cq->vm->guest.mem,
                          cq->mem.page[0] + offsetof(struct pvrdma_ext_ring, arm), 4,
                          true);
     }
-    return (_Atomic uint32_t *)&cq->vm->dev.db_shared->arm[cq->handle];
+    return (_Atomic uint32_t *)&cq->vm->guest.db.shared->arm[cq->handle];
 }
 
 /*
@@ -181,7 +180,7 @@ static bool cq_publish(struct cq *cq)
     tail = cq_word(cq, false, true);
     if (tail) { /* what came before an overrun is the guest's */
         atomic_store_explicit(tail, cq->prod, memory_order_release);
-        guest_mark_dirty(&cq->vm->mem, ring_word_gpa(&cq->mem, true, false), 4);
+        guest_mark_dirty(&cq->vm->guest.mem, ring_word_gpa(&cq->mem, true, false), 4);
         cq->published = cq->prod;
         ok = true;
     }
@@ -229,7 +228,7 @@ void comp_flush(struct worker *w)
         if (!cq_publish(cq)) {
             continue;
         }
-        event_cq_notify(vm, cq->handle);
+        event_cq_notify(&vm->guest, cq->handle);
         for (k = 0; k < n && notify[k] != vm; k++) {
         }
         if (k == n) {
@@ -239,13 +238,13 @@ void comp_flush(struct worker *w)
     w->batch.n = 0;
     for (unsigned i = 0; i < n; i++) {
         atomic_fetch_add_explicit(&notify[i]->dp.interrupts, 1, memory_order_relaxed);
-        irq_raise(&notify[i]->irq, PVRDMA_VEC_CQ);
+        irq_raise(&notify[i]->guest.irq, PVRDMA_VEC_CQ);
     }
 }
 
 void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited)
 {
-    struct cq *cq = id_table_get(&vm->verbs.cq, cq_handle);
+    struct cq *cq = id_table_get(&vm->objects.cq, cq_handle);
     _Atomic uint32_t *arm;
     uint32_t none = PVRDMA_DB_ARM_NONE;
     bool beyond = false, sol = false;
@@ -275,7 +274,7 @@ void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited)
     pthread_mutex_unlock(&cq->lock);
 
     if (beyond && arm_take(cq, sol)) {
-        event_cq_notify(vm, cq_handle);
-        irq_raise(&vm->irq, PVRDMA_VEC_CQ);
+        event_cq_notify(&vm->guest, cq_handle);
+        irq_raise(&vm->guest.irq, PVRDMA_VEC_CQ);
     }
 }

@@ -10,74 +10,10 @@
 #define PVRDMAD_DATAPATH_H
 
 #include <glib.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/queue.h>
 
-#include "pvrdma/doorbell.h"
-
-struct vm;
-struct qp;
-struct cq;
-struct worker;
-struct ext_list;
-struct ring_mem;
-
-/* Bytes moved between two looks at everything else: at most, and at least. */
-#define DATAPATH_SLICE     65536u
-#define DATAPATH_SLICE_MIN 1024u
-
-/* Doorbell maps: the daemon's own and the VMM's, send and receive each. */
-#define DATAPATH_REGION_MAPS 4u
-
-/* Send queues whose producer index the worker polls, see watch.c. */
-#define DATAPATH_WATCHED 16u
-
-struct watched {
-    _Atomic(struct qp *) qp; /* NULL: free */
-    /* All else is the worker's. */
-    const _Atomic uint32_t *prod; /* NULL: not mapped */
-    uint32_t seen;                /* the last value of *prod */
-    bool told;                    /* the guest: it need not notify */
-    uint64_t used;                /* ns, when *prod last changed */
-};
-
-struct vm_watch {
-    struct watched place[DATAPATH_WATCHED];
-    unsigned n;    /* places that were ever used */
-    unsigned next; /* where the next QP is put */
-    uint64_t generation;
-};
-
-struct vm_datapath {
-    struct worker *worker;
-
-    /* The token: the right to run the VM's send queues; see vm.h. */
-    pthread_mutex_t token;
-    _Atomic unsigned token_waiters;
-    _Atomic bool paused;
-
-    /* Under the token. */
-    TAILQ_HEAD(, qp) run;  /* QPs with work */
-    _Atomic bool has_work; /* what the worker last saw of run */
-    struct qp **timer;     /* heap by req.wait_until, [1..ntimer] */
-    uint32_t ntimer;
-    int64_t deficit;                /* bytes, deficit round robin */
-    uint32_t slice;                 /* bytes of this VM's, see sched.c */
-    _Atomic(struct ext_list *) ext; /* contexts' own doorbell maps */
-    unsigned scan_map;              /* where the next doorbell scan begins */
-    unsigned scan_pos[DATAPATH_REGION_MAPS];
-    uint64_t scanned; /* ns, when the last one was */
-    struct vm_watch watch;
-    _Atomic bool cq_error;       /* a CQ failed: its QPs must go to ERR */
-    _Atomic uint64_t next_timer; /* ns; UINT64_MAX: none */
-
-    /* Statistics; written by one worker at a time. */
-    _Atomic uint64_t tx_msgs, tx_bytes, rx_msgs, rx_bytes, errors, rnr_waits, retries,
-        interrupts;
-};
+#include "objects/vm.h"
 
 /* Start / stop the threads.  poll_us: how long a worker spins when idle. */
 bool datapath_start(unsigned workers, unsigned poll_us, GError **errp);
@@ -87,15 +23,16 @@ void datapath_stop(void);
 int datapath_vm_init(struct vm *vm);
 void datapath_vm_fini(struct vm *vm);
 
-/*
- * Return when every worker has passed a quiescent point since the call: no
- * pointer that was unpublished before it is in use any more.  Main thread; it
- * may hold VM tokens.
- */
-void datapath_quiesce(void);
-
 void vm_token_take(struct vm *vm);
 void vm_token_release(struct vm *vm);
+
+/*
+ * Stop the VM's data path at a slice border / let it go on.  Main thread.  Calls
+ * are counted, since there is more than one reason to stop a VM; both do nothing
+ * while the VM is detached.
+ */
+void datapath_pause(struct vm *vm);
+void datapath_resume(struct vm *vm);
 
 /* Object life, called by verbs/ on the main thread. */
 
@@ -140,16 +77,5 @@ void datapath_wake(struct vm *vm);
  * lies beyond the guest's cons_head.  Main thread.
  */
 void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited);
-
-/*
- * irq.c brackets the use of a VM's eventfds, so that the watchdog thread can
- * break off a write if the client made it block (it fails with EINTR and the VM
- * is faulted), and so that a replaced eventfd is closed in time: drain returns
- * when no other thread is left between enter and leave for this VM that entered
- * before the call.  Workers and the main thread only.
- */
-void datapath_irq_enter(struct vm *vm);
-void datapath_irq_leave(void);
-void datapath_irq_drain(struct vm *vm);
 
 #endif /* PVRDMAD_DATAPATH_H */

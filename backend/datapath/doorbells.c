@@ -61,16 +61,16 @@ static struct map_view region_view(struct pvrdma_db_map *map)
 
 static bool find_map(struct vm *vm, const uint64_t *page, struct map_view *v)
 {
-    v->summary = guest_ptr(&vm->mem, page[0], PVRDMA_PAGE_SIZE, true);
-    v->words[0] = guest_ptr(&vm->mem, page[1], PVRDMA_PAGE_SIZE, true);
-    v->words[1] = guest_ptr(&vm->mem, page[2], PVRDMA_PAGE_SIZE, true);
+    v->summary = guest_ptr(&vm->guest.mem, page[0], PVRDMA_PAGE_SIZE, true);
+    v->words[0] = guest_ptr(&vm->guest.mem, page[1], PVRDMA_PAGE_SIZE, true);
+    v->words[1] = guest_ptr(&vm->guest.mem, page[2], PVRDMA_PAGE_SIZE, true);
     return v->summary && v->words[0] && v->words[1];
 }
 
 /* Look @c's pages up if the DMA map changed.  False: they are not all mapped. */
 static bool ext_mapped(struct vm *vm, struct ext_ctx *c)
 {
-    uint64_t generation = guest_mem_generation(&vm->mem);
+    uint64_t generation = guest_mem_generation(&vm->guest.mem);
 
     if (c->generation != generation) {
         c->generation = generation;
@@ -137,7 +137,7 @@ static bool map_pending(const struct vm *vm, const uint64_t *summary)
 
 bool doorbells_scan(struct vm *vm, found_fn send, found_fn recv)
 {
-    struct pvrdma_db_region *region[] = {vm->dev.db_private, vm->dev.db_shared};
+    struct pvrdma_db_region *region[] = {vm->guest.db.own, vm->guest.db.shared};
     struct ext_list *ext = atomic_load(&vm->dp.ext);
     unsigned n = DATAPATH_REGION_MAPS + (ext ? 2 * ext->n : 0), left = TURN_WORDS;
     unsigned first = vm->dp.scan_map % n, k;
@@ -174,7 +174,7 @@ bool doorbells_scan(struct vm *vm, found_fn send, found_fn recv)
 
 bool doorbells_pending(struct vm *vm)
 {
-    struct pvrdma_db_region *region[] = {vm->dev.db_private, vm->dev.db_shared};
+    struct pvrdma_db_region *region[] = {vm->guest.db.own, vm->guest.db.shared};
     struct ext_list *ext = atomic_load(&vm->dp.ext);
     bool any = false;
 
@@ -195,13 +195,13 @@ void doorbells_set_kick(struct vm *vm, uint32_t kick)
 {
     struct ext_list *ext = atomic_load(&vm->dp.ext);
 
-    __atomic_store_n(&vm->dev.db_shared->kick, kick, __ATOMIC_RELEASE);
+    __atomic_store_n(&vm->guest.db.shared->kick, kick, __ATOMIC_RELEASE);
     for (unsigned i = 0; ext && i < ext->n; i++) {
-        uint32_t *word = guest_ptr(&vm->mem, ext->ctx[i].page[0], 4, true);
+        uint32_t *word = guest_ptr(&vm->guest.mem, ext->ctx[i].page[0], 4, true);
 
         if (word) {
             __atomic_store_n(word, kick, __ATOMIC_RELEASE);
-            guest_mark_dirty(&vm->mem, ext->ctx[i].page[0], 4);
+            guest_mark_dirty(&vm->guest.mem, ext->ctx[i].page[0], 4);
         }
     }
 }
@@ -213,7 +213,7 @@ static void list_publish(struct vm *vm, struct ext_list *l)
     struct ext_list *old = atomic_exchange(&vm->dp.ext, l);
 
     datapath_wake(vm);
-    datapath_quiesce();
+    grace_wait();
     g_free(old);
 }
 
@@ -222,7 +222,7 @@ void datapath_ext_add(struct vm *vm, const struct ring_mem *mem)
     struct ext_list *old = atomic_load(&vm->dp.ext);
     unsigned n = old ? old->n : 0;
     struct ext_list *l = g_malloc0(sizeof(*l) + (n + 1) * sizeof(l->ctx[0]));
-    uint32_t *kick = guest_ptr(&vm->mem, mem->page[0], 4, true);
+    uint32_t *kick = guest_ptr(&vm->guest.mem, mem->page[0], 4, true);
 
     if (kick) {
         /* Until the worker has the new list, every post rings. */

@@ -13,9 +13,10 @@
 #include <stdint.h>
 #include <time.h>
 
-#include "vm.h"
+#include "datapath/datapath.h"
+#include "datapath/transport.h"
 #include "directory/directory.h"
-#include "transport/transport.h"
+#include "grace.h"
 
 #define PSN_MASK 0xffffffu
 
@@ -44,9 +45,8 @@ struct worker {
     unsigned index;
     pthread_t thread;
     _Atomic bool stop;
-    _Atomic uint64_t passed; /* quiescent points */
-    _Atomic bool offline;    /* sleeping: uses nothing */
-    _Atomic bool sleeping;   /* wants wakefd */
+    struct grace_thread grace;
+    _Atomic bool sleeping; /* wants wakefd */
     int epfd, wakefd;
     _Atomic(struct vm_list *) vms;
     struct comp_batch batch;
@@ -281,7 +281,15 @@ void sched_dequeue(struct qp *qp);
 void sched_wait(struct qp *qp, enum qp_wait why, uint64_t when);
 void sched_unwait(struct qp *qp);
 
+/* --- worker.c -------------------------------------------------------------- */
+
 /* The calling thread's worker; NULL on the main thread. */
 struct worker *worker_self(void);
+
+/* Have it look around if it sleeps.  Begins with a full barrier.  Any thread. */
+void worker_wake(struct worker *w);
+
+/* The worker with the fewest VMs; NULL: none was started.  Main thread. */
+struct worker *worker_least_loaded(void);
 
 #endif /* PVRDMAD_ENGINE_H */

@@ -16,7 +16,6 @@
  * Threads: the VM's worker with the token held.
  */
 #include "engine.h"
-#include "log.h"
 
 /* timeout 0 and a paused peer: how often to look again. */
 #define POLL_INFINITE_NS 100000000u
@@ -83,7 +82,7 @@ static enum fetch fetch(struct qp *qp)
         return FETCH_NONE;
     }
     wqe = guest_ptr(
-        &qp->vm->mem,
+        &qp->vm->guest.mem,
         wq_slot_gpa(&qp->mem, &qp->sq, pvrdma_idx_slot(qp->sq.cons, qp->sq.nwqe)),
         1ull << qp->sq.wqe_shift, false);
     if (!wqe) {
@@ -300,7 +299,7 @@ static void drained(struct qp *qp)
         qp->attr.sq_draining = 0;
         pthread_mutex_unlock(&qp->lock);
         if (qp->attr.en_sqd_async_notify) {
-            event_async(qp->vm, PVRDMA_EVENT_SQ_DRAINED, qp->handle);
+            event_async(&qp->vm->guest, PVRDMA_EVENT_SQ_DRAINED, qp->handle);
         }
     }
 }

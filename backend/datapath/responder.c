@@ -16,7 +16,6 @@
  * requester's too (also the very same QP).
  */
 #include "engine.h"
-#include "log.h"
 
 uint32_t psn_count(uint64_t length, uint32_t mtu)
 {
@@ -40,7 +39,7 @@ static int claim_recv(struct qp *qp)
         return n < 0 ? EINVAL : EAGAIN;
     }
     wqe = guest_ptr(
-        &qp->vm->mem,
+        &qp->vm->guest.mem,
         wq_slot_gpa(&qp->mem, &qp->rq, pvrdma_idx_slot(qp->rq.cons, qp->rq.nwqe)),
         1ull << qp->rq.wqe_shift, false);
     if (!wqe) {
@@ -223,7 +222,7 @@ static void fail_tell(struct qp *qp, int event)
 {
     atomic_fetch_add_explicit(&qp->vm->dp.errors, 1, memory_order_relaxed);
     if (event >= 0) {
-        event_async(qp->vm, (enum pvrdma_event_type)event, qp->handle);
+        event_async(&qp->vm->guest, (enum pvrdma_event_type)event, qp->handle);
     }
     datapath_ring(qp->vm, qp->handle);
 }
@@ -289,7 +288,7 @@ enum admit_result responder_admit_locked(struct qp *qp, struct qp *from,
 void responder_admit_tell(struct qp *qp, const struct admission *a)
 {
     if (a->comm_est) {
-        event_async(qp->vm, PVRDMA_EVENT_COMM_EST, qp->handle);
+        event_async(&qp->vm->guest, PVRDMA_EVENT_COMM_EST, qp->handle);
     }
     if (a->recv_status != PVRDMA_WC_SUCCESS || a->event >= 0) {
         fail_tell(qp, a->event);

@@ -29,11 +29,11 @@ uint64_t ring_no_notify_gpa(const struct ring_mem *mem, bool rx)
 
 bool ring_store(struct vm *vm, uint64_t gpa, uint32_t value)
 {
-    _Atomic uint32_t *p = guest_ptr(&vm->mem, gpa, sizeof(*p), true);
+    _Atomic uint32_t *p = guest_ptr(&vm->guest.mem, gpa, sizeof(*p), true);
 
     if (p) {
         atomic_store_explicit(p, value, memory_order_release);
-        guest_mark_dirty(&vm->mem, gpa, sizeof(*p));
+        guest_mark_dirty(&vm->guest.mem, gpa, sizeof(*p));
     }
     return p;
 }
@@ -57,7 +57,7 @@ int32_t wq_pending(struct qp *qp, struct wq *wq, bool rx)
     if (n) {
         return (int32_t)n; /* the guest may be writing that line right now */
     }
-    p = guest_ptr(&qp->vm->mem, ring_word_gpa(&qp->mem, rx, false), 4, false);
+    p = guest_ptr(&qp->vm->guest.mem, ring_word_gpa(&qp->mem, rx, false), 4, false);
     if (!p) {
         return -1;
     }

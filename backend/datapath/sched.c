@@ -162,7 +162,7 @@ void sched_look(struct qp *qp)
 
 static void send_bit(struct vm *vm, uint32_t handle)
 {
-    struct qp *qp = id_table_get(&vm->verbs.qp, handle);
+    struct qp *qp = id_table_get(&vm->objects.qp, handle);
 
     if (qp) {
         sched_look(qp);
@@ -172,7 +172,7 @@ static void send_bit(struct vm *vm, uint32_t handle)
 
 static void recv_bit(struct vm *vm, uint32_t handle)
 {
-    struct qp *qp = id_table_get(&vm->verbs.qp, handle);
+    struct qp *qp = id_table_get(&vm->objects.qp, handle);
 
     if (!qp) {
         return;
@@ -197,20 +197,20 @@ static bool cq_failed(struct cq *cq)
 
 static void report_failed_cqs(struct vm *vm)
 {
-    for (uint32_t i = 1; i < vm->verbs.cq.size; i++) {
-        struct cq *cq = id_table_get(&vm->verbs.cq, i);
+    for (uint32_t i = 1; i < vm->objects.cq.size; i++) {
+        struct cq *cq = id_table_get(&vm->objects.cq, i);
 
         if (cq && !cq->error_reported && cq_failed(cq)) {
             cq->error_reported = true;
-            event_async(vm, PVRDMA_EVENT_CQ_ERR, cq->handle);
+            event_async(&vm->guest, PVRDMA_EVENT_CQ_ERR, cq->handle);
         }
     }
 }
 
 static void fail_qps_of_failed_cqs(struct vm *vm)
 {
-    for (uint32_t i = 1; i < vm->verbs.qp.size; i++) {
-        struct qp *qp = id_table_get(&vm->verbs.qp, i);
+    for (uint32_t i = 1; i < vm->objects.qp.size; i++) {
+        struct qp *qp = id_table_get(&vm->objects.qp, i);
         uint32_t state;
 
         if (!qp || (!cq_failed(qp->scq) && !cq_failed(qp->rcq))) {
@@ -251,7 +251,7 @@ static void quantum(struct worker *w, struct vm *vm)
         atomic_store(&dp->cq_error, false);
         report_failed_cqs(vm);
         fail_qps_of_failed_cqs(vm);
-        dp->deficit -= (int64_t)LOOK_COST * (vm->verbs.cq.size + vm->verbs.qp.size);
+        dp->deficit -= (int64_t)LOOK_COST * (vm->objects.cq.size + vm->objects.qp.size);
     }
     while (!TAILQ_EMPTY(&dp->run) && dp->deficit > 0) {
         struct qp *qp = run_pop(dp);
@@ -307,11 +307,11 @@ bool sched_vm(struct worker *w, struct vm *vm, uint64_t *now)
     bool busy = false;
 
     if (atomic_load_explicit(&dp->paused, memory_order_relaxed) ||
-        atomic_load_explicit(&vm->fault, memory_order_relaxed)) {
+        atomic_load_explicit(&vm->guest.fault, memory_order_relaxed)) {
         return false;
     }
     if (!sched_vm_pending(vm) && *now < atomic_load(&dp->next_timer) &&
-        !atomic_load(&vm->dev.cqn_deferred_any)) {
+        !atomic_load(&vm->guest.events.deferred_any)) {
         return false;
     }
     if (atomic_load_explicit(&dp->token_waiters, memory_order_relaxed) ||
@@ -329,9 +329,9 @@ bool sched_vm(struct worker *w, struct vm *vm, uint64_t *now)
         quanta = serve(w, vm);
         busy = true;
     }
-    if (atomic_load_explicit(&vm->dev.cqn_deferred_any, memory_order_relaxed) &&
-        event_cq_retry(vm)) {
-        irq_raise(&vm->irq, PVRDMA_VEC_CQ);
+    if (atomic_load_explicit(&vm->guest.events.deferred_any, memory_order_relaxed) &&
+        event_cq_retry(&vm->guest)) {
+        irq_raise(&vm->guest.irq, PVRDMA_VEC_CQ);
     }
     atomic_store_explicit(&dp->has_work, !TAILQ_EMPTY(&dp->run), memory_order_relaxed);
     pthread_mutex_unlock(&dp->token);
@@ -348,7 +348,7 @@ bool sched_vm_pending(struct vm *vm)
 {
     struct vm_datapath *dp = &vm->dp;
 
-    if (atomic_load(&dp->paused) || atomic_load(&vm->fault)) {
+    if (atomic_load(&dp->paused) || atomic_load(&vm->guest.fault)) {
         return false;
     }
     return atomic_load(&dp->has_work) || atomic_load(&dp->cq_error) ||

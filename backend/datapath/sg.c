@@ -28,7 +28,7 @@ uint64_t sg_length(const struct pvrdma_sge *sge, uint32_t nsge)
 /* The MR behind @sge if it grants the list's access to all of the SGE. */
 static struct mr *sge_mr(const struct sg_list *l, const struct pvrdma_sge *sge)
 {
-    struct mr *mr = verbs_mr_by_key(&l->vm->verbs, sge->lkey);
+    struct mr *mr = objects_mr_by_key(&l->vm->objects, sge->lkey);
     uint64_t off;
 
     if (!mr || mr->pd != l->pd || (mr->access & l->access) != l->access) {
@@ -74,7 +74,7 @@ struct sg_walk {
 static struct sg_walk walk_start(struct sg_list *l)
 {
     return (struct sg_walk){
-        .l = l, .map = atomic_load_explicit(&l->vm->mem.map, memory_order_acquire)};
+        .l = l, .map = atomic_load_explicit(&l->vm->guest.mem.map, memory_order_acquire)};
 }
 
 /* Host address of @gpa; NULL if the list must not touch it. */
@@ -231,7 +231,7 @@ enum sg_result sg_copy(struct sg_list *dst, struct sg_list *src, uint64_t n)
         }
         len = MIN(s.len, d.len);
         guest_copy(d.hva, s.hva, len);
-        guest_mark_dirty(&dst->vm->mem, d.gpa, len);
+        guest_mark_dirty(&dst->vm->guest.mem, d.gpa, len);
         walk_advance(&s, len);
         walk_advance(&d, len);
         n -= len;

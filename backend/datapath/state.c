@@ -9,9 +9,8 @@
 
 void datapath_qp_created(struct qp *qp, uint32_t uar_page)
 {
-    struct pvrdma_db_region *db = qp->vm->dev.db_shared;
+    struct pvrdma_db_region *db = qp->vm->guest.db.shared;
 
-    qp->req.transport = &transport_copy;
     if (qp->mem.ext) { /* whatever the guest left there */
         ring_store(qp->vm, ring_no_notify_gpa(&qp->mem, false), 0);
         ring_store(qp->vm, ring_no_notify_gpa(&qp->mem, true), 0);
@@ -21,7 +20,7 @@ void datapath_qp_created(struct qp *qp, uint32_t uar_page)
 
 void datapath_cq_created(struct cq *cq, uint32_t uar_page)
 {
-    struct pvrdma_db_region *db = cq->vm->dev.db_shared;
+    struct pvrdma_db_region *db = cq->vm->guest.db.shared;
 
     __atomic_store_n(&db->arm[cq->handle], PVRDMA_DB_ARM_NONE, __ATOMIC_RELEASE);
     __atomic_store_n(&db->cq_owner[cq->handle], (uint16_t)uar_page, __ATOMIC_RELEASE);
@@ -29,7 +28,7 @@ void datapath_cq_created(struct cq *cq, uint32_t uar_page)
 
 void datapath_cq_destroyed(struct cq *cq)
 {
-    struct pvrdma_db_region *db = cq->vm->dev.db_shared;
+    struct pvrdma_db_region *db = cq->vm->guest.db.shared;
 
     __atomic_store_n(&db->cq_owner[cq->handle], PVRDMA_DB_NO_OWNER, __ATOMIC_RELEASE);
     __atomic_store_n(&db->arm[cq->handle], PVRDMA_DB_ARM_NONE, __ATOMIC_RELEASE);
@@ -63,7 +62,7 @@ static void qp_connect(struct qp *qp)
     if (qp->type != PVRDMA_QPT_RC || qp->attr.ah_attr.sgid_index >= VERBS_GID_TBL_LEN) {
         return;
     }
-    gid = &qp->vm->verbs.gid[qp->attr.ah_attr.sgid_index];
+    gid = &qp->vm->objects.gid[qp->attr.ah_attr.sgid_index];
     qp->req.sgid = gid->gid;
     qp->req.sgid_valid = gid->bound;
     qp->req.transport->connect(qp);
@@ -107,7 +106,7 @@ void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask)
 
 void datapath_qp_destroyed(struct qp *qp)
 {
-    struct pvrdma_db_region *db = qp->vm->dev.db_shared;
+    struct pvrdma_db_region *db = qp->vm->guest.db.shared;
 
     __atomic_store_n(&db->qp_owner[qp->handle], PVRDMA_DB_NO_OWNER, __ATOMIC_RELEASE);
     sched_dequeue(qp);
@@ -132,8 +131,8 @@ void datapath_qp_destroyed(struct qp *qp)
 
 void datapath_gid_unbound(struct vm *vm, unsigned index)
 {
-    for (uint32_t i = 1; i < vm->verbs.qp.size; i++) {
-        struct qp *qp = id_table_get(&vm->verbs.qp, i);
+    for (uint32_t i = 1; i < vm->objects.qp.size; i++) {
+        struct qp *qp = id_table_get(&vm->objects.qp, i);
 
         if (!qp || qp->type != PVRDMA_QPT_RC || qp->attr.ah_attr.sgid_index != index) {
             continue;
@@ -162,6 +161,6 @@ void qp_set_error(struct qp *qp, int event)
     qp_enter_error_locked(qp);
     pthread_mutex_unlock(&qp->lock);
     if (event >= 0 && !was_error) {
-        event_async(qp->vm, (enum pvrdma_event_type)event, qp->handle);
+        event_async(&qp->vm->guest, (enum pvrdma_event_type)event, qp->handle);
     }
 }

@@ -28,14 +28,14 @@
 
 static const _Atomic uint32_t *find_prod(struct qp *qp)
 {
-    return guest_ptr(&qp->vm->mem, ring_word_gpa(&qp->mem, false, false), 4, true);
+    return guest_ptr(&qp->vm->guest.mem, ring_word_gpa(&qp->mem, false, false), 4, true);
 }
 
 /* Find the words of all places again if the DMA map changed. */
 static void locate(struct vm *vm)
 {
     struct vm_watch *watch = &vm->dp.watch;
-    uint64_t generation = guest_mem_generation(&vm->mem);
+    uint64_t generation = guest_mem_generation(&vm->guest.mem);
 
     if (watch->generation == generation) {
         return;

@@ -12,9 +12,10 @@
  * Commands without a response must not raise vector 0: the late interrupt would
  * end the driver's wait for its next command.
  */
-#include "vm.h"
-
 #include <errno.h>
+
+#include "device/device.h"
+#include "verbs/verbs.h"
 
 struct command {
     const char *name;
@@ -188,7 +189,8 @@ static int command_run(struct device *dev, const struct command *cmd,
     int err;
 
     /* First, so that no object is made that the guest never hears of. */
-    if (cmd->resp_size && !guest_ptr(&vm->mem, dev->resp_slot, cmd->resp_size, true)) {
+    if (cmd->resp_size &&
+        !guest_ptr(&vm->guest.mem, dev->resp_slot, cmd->resp_size, true)) {
         return EFAULT;
     }
     err = cmd->run(vm, req, &resp);
@@ -198,8 +200,8 @@ static int command_run(struct device *dev, const struct command *cmd,
         return err;
     }
     if (cmd->resp_size) {
-        guest_write(&vm->mem, dev->resp_slot, &resp, cmd->resp_size);
-        irq_raise(&vm->irq, PVRDMA_VEC_CMD);
+        guest_write(&vm->guest.mem, dev->resp_slot, &resp, cmd->resp_size);
+        irq_raise(&vm->guest.irq, PVRDMA_VEC_CMD);
     }
     if (err) {
         dev->failed_commands++;
@@ -220,7 +222,7 @@ uint32_t command_execute(struct device *dev)
         dev->failed_commands++;
         return ENODEV;
     }
-    if (!guest_read(&vm->mem, dev->cmd_slot, &req, sizeof(req))) {
+    if (!guest_read(&vm->guest.mem, dev->cmd_slot, &req, sizeof(req))) {
         dev->failed_commands++;
         return EFAULT;
     }

@@ -14,28 +14,27 @@
  *
  * Main thread only.
  */
-#include "vm.h"
+#include "device/device.h"
 
 #include <errno.h>
 
+#include "datapath/datapath.h"
+#include "guest/pagedir.h"
+#include "verbs/verbs.h"
+
 #define PFN_MAX (UINT64_MAX >> PVRDMA_PAGE_SHIFT)
 
-int device_init(struct device *dev, struct vm *vm, GError **errp)
+struct device *device_new(struct vm *vm)
 {
-    memset(dev, 0, sizeof(*dev));
+    struct device *dev = g_new0(struct device, 1);
+
     dev->vm = vm;
-    dev->db_memfd = dev->db_eventfd = -1;
-    if (!doorbell_init(dev, errp)) {
-        return -1;
-    }
-    event_init(dev);
-    return 0;
+    return dev;
 }
 
-void device_fini(struct device *dev)
+void device_free(struct device *dev)
 {
-    event_fini(dev);
-    doorbell_fini(dev);
+    g_free(dev);
 }
 
 /* ---- DSR ---- */
@@ -46,19 +45,19 @@ void device_fini(struct device *dev)
  * every one writable guest memory.
  */
 static int ring_pages_read(struct vm *vm, const struct pvrdma_ring_pages *rp,
-                           uint64_t page[DEVICE_RING_MAX_PAGES])
+                           uint64_t page[EVENT_RING_MAX_PAGES])
 {
     int err;
 
-    if (rp->num_pages < 2 || rp->num_pages > DEVICE_RING_MAX_PAGES) {
+    if (rp->num_pages < 2 || rp->num_pages > EVENT_RING_MAX_PAGES) {
         return EINVAL;
     }
-    err = pagedir_read(vm, rp->pdir_dma, rp->num_pages, page);
+    err = pagedir_read(&vm->guest.mem, rp->pdir_dma, rp->num_pages, page);
     if (err) {
         return err;
     }
     for (uint32_t i = 0; i < rp->num_pages; i++) {
-        if (!guest_ptr(&vm->mem, page[i], PVRDMA_PAGE_SIZE, true)) {
+        if (!guest_ptr(&vm->guest.mem, page[i], PVRDMA_PAGE_SIZE, true)) {
             return EFAULT;
         }
     }
@@ -70,13 +69,13 @@ static int slot_check(struct vm *vm, uint64_t gpa, bool write)
     if (gpa % PVRDMA_PAGE_SIZE) {
         return EINVAL;
     }
-    return guest_ptr(&vm->mem, gpa, PVRDMA_PAGE_SIZE, write) ? 0 : EFAULT;
+    return guest_ptr(&vm->guest.mem, gpa, PVRDMA_PAGE_SIZE, write) ? 0 : EFAULT;
 }
 
 /* Copy and check the DSR at @gpa, take its rings over, write the caps. */
 static int dsr_load(struct device *dev, uint64_t gpa)
 {
-    uint64_t async[DEVICE_RING_MAX_PAGES], cqn[DEVICE_RING_MAX_PAGES];
+    uint64_t async[EVENT_RING_MAX_PAGES], cqn[EVENT_RING_MAX_PAGES];
     struct vm *vm = dev->vm;
     struct pvrdma_dsr dsr;
     int err;
@@ -87,28 +86,30 @@ static int dsr_load(struct device *dev, uint64_t gpa)
     if (gpa % sizeof(uint64_t)) {
         return EINVAL;
     }
-    if (!guest_ptr(&vm->mem, gpa, sizeof(dsr), true) ||
-        !guest_read(&vm->mem, gpa, &dsr, sizeof(dsr))) {
+    if (!guest_ptr(&vm->guest.mem, gpa, sizeof(dsr), true) ||
+        !guest_read(&vm->guest.mem, gpa, &dsr, sizeof(dsr))) {
         return EFAULT;
     }
     err = slot_check(vm, dsr.cmd_slot_dma, false);
     err = err ? err : slot_check(vm, dsr.resp_slot_dma, true);
     err = err ? err : ring_pages_read(vm, &dsr.async_ring, async);
     err = err ? err : ring_pages_read(vm, &dsr.cq_ring, cqn);
-    if (!err && dsr.uar_pfn > PFN_MAX - (DEVICE_MAX_UAR - 1)) {
+    if (!err && dsr.uar_pfn > PFN_MAX - (VERBS_MAX_UAR - 1)) {
         err = EINVAL;
     }
     if (err) {
         return err;
     }
 
-    verbs_fill_caps(&vm->verbs, &dsr.caps);
-    guest_write(&vm->mem, gpa + offsetof(struct pvrdma_dsr, caps), &dsr.caps,
+    verbs_fill_caps(&vm->objects, &dsr.caps);
+    guest_write(&vm->guest.mem, gpa + offsetof(struct pvrdma_dsr, caps), &dsr.caps,
                 sizeof(dsr.caps));
-    event_ring_setup(&dev->async, dsr.async_ring.num_pages, async,
+    event_ring_setup(&vm->guest.events.async, dsr.async_ring.num_pages, async,
                      sizeof(struct pvrdma_eqe));
-    event_ring_setup(&dev->cqn, dsr.cq_ring.num_pages, cqn, sizeof(struct pvrdma_cqne));
+    event_ring_setup(&vm->guest.events.cqn, dsr.cq_ring.num_pages, cqn,
+                     sizeof(struct pvrdma_cqne));
     dev->dsr = dsr;
+    vm->objects.uar_pfn = dsr.uar_pfn;
     dev->cmd_slot = dsr.cmd_slot_dma;
     dev->resp_slot = dsr.resp_slot_dma;
     dev->dsr_valid = true;
@@ -118,11 +119,13 @@ static int dsr_load(struct device *dev, uint64_t gpa)
 /* Objects, rings, doorbells and the DSR; registers stay. */
 static void teardown(struct device *dev)
 {
+    struct guest *g = &dev->vm->guest;
+
     dev->active = false;
     dev->dsr_valid = false;
-    verbs_reset(&dev->vm->verbs);
-    event_set_active(dev, false);
-    doorbell_reset(dev);
+    verbs_reset(&dev->vm->objects);
+    event_set_active(&g->events, false, !dev->bus_master);
+    doorbells_reset(&g->db, dev->vm->cfg->max_qp, dev->vm->cfg->max_cq);
     memset(&dev->dsr, 0, sizeof(dev->dsr));
     dev->cmd_slot = dev->resp_slot = 0;
 }
@@ -151,7 +154,7 @@ static uint32_t activate(struct device *dev)
         return ENODEV;
     }
     dev->active = true;
-    event_set_active(dev, true);
+    event_set_active(&dev->vm->guest.events, true, false);
     return 0;
 }
 
@@ -261,19 +264,20 @@ void device_set_bus_master(struct device *dev, bool on)
         return;
     }
     dev->bus_master = on;
-    event_set_held(dev, !on);
+    event_set_active(&dev->vm->guest.events, dev->active, !on);
     if (on) {
-        irq_enable(&dev->vm->irq, true);
+        irq_enable(&dev->vm->guest.irq, true);
+        datapath_wake(dev->vm); /* notifications may have been deferred */
         if (dev->stopped) {
             dev->stopped = false;
-            vm_resume(dev->vm);
+            datapath_resume(dev->vm);
         }
     } else {
         if (dev->active) {
             dev->stopped = true;
-            vm_pause(dev->vm);
+            datapath_pause(dev->vm);
         }
-        irq_enable(&dev->vm->irq, false);
+        irq_enable(&dev->vm->guest.irq, false);
     }
 }
 
@@ -285,6 +289,6 @@ void device_reset(struct device *dev)
     if (dev->stopped) {
         /* Nothing is left to run; do not stay paused for the next guest. */
         dev->stopped = false;
-        vm_resume(dev->vm);
+        datapath_resume(dev->vm);
     }
 }

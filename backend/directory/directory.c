@@ -14,7 +14,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "vm.h"
+#include "objects/vm.h"
 
 struct wire_addr {
     const char *network;

@@ -24,7 +24,6 @@
 
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
-#include "log.h"
 #include "vm.h"
 
 /* What could not be sent at once. */
@@ -77,8 +76,8 @@ static void conn_destroy(struct vfu_conn *c)
     end_message(c);
     g_queue_clear_full(&c->queue, g_free);
     vm->conn = NULL;
-    if (vm->attached) {
-        vm_detach(vm);
+    if (vm_detach(vm) && vm->listener) {
+        frontend_hold_off(vm->listener);
     }
     /* Last: tells the client that nothing touches its memory any more. */
     close(c->fd);
@@ -353,7 +352,7 @@ static void handle_message(struct vfu_conn *c)
         c->timer = 0;
     }
     if (!c->why) {
-        c->why = atomic_load(&c->vm->fault);
+        c->why = atomic_load(&c->vm->guest.fault);
     }
 }
 

@@ -16,7 +16,7 @@
 
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
-#include "frontend/irq_internal.h"
+#include "guest/irq.h"
 
 /* Descriptors of one VM that may wait before no more are taken from it. */
 #define MAX_WAITING 64

@@ -5,12 +5,12 @@
 
 #include <stdbool.h>
 
-struct vm_irq;
+struct guest_irq;
 
 /* Is @fd an eventfd (asked from /proc, the descriptor is not touched)? */
 bool irq_is_eventfd(int fd);
 
 /* Drop latched interrupts: the device was reset.  Main thread. */
-void irq_forget_pending(struct vm_irq *irq);
+void irq_forget_pending(struct guest_irq *irq);
 
 #endif /* PVRDMAD_IRQ_INTERNAL_H */

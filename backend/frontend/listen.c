@@ -16,7 +16,6 @@
 
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
-#include "log.h"
 #include "vm.h"
 
 #define SOCKET_MODE 0660

@@ -61,7 +61,7 @@ void pci_config_init(struct pci_config *pci)
     pci->mask[PCI_INTERRUPT_LINE] = 0xff;
     add_bar(pci, PVRDMA_BAR_MSIX, PVRDMA_BAR_MSIX_SIZE);
     add_bar(pci, PVRDMA_BAR_REG, PVRDMA_BAR_REG_SIZE);
-    add_bar(pci, PVRDMA_BAR_UAR, DEVICE_MAX_UAR * PVRDMA_PAGE_SIZE);
+    add_bar(pci, PVRDMA_BAR_UAR, VERBS_MAX_UAR * PVRDMA_PAGE_SIZE);
 
     d[MSIX_CAP] = PCI_CAP_ID_MSIX;
     set16(d + MSIX_CAP + PCI_MSIX_FLAGS, PVRDMA_NUM_VEC - 1);

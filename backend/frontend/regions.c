@@ -21,10 +21,11 @@
 #include <unistd.h>
 
 #include "frontend/conn.h"
-#include "log.h"
+#include "datapath/datapath.h"
+#include "device/device.h"
 #include "vm.h"
 
-#define BAR2_SIZE ((uint64_t)DEVICE_MAX_UAR * PVRDMA_PAGE_SIZE)
+#define BAR2_SIZE ((uint64_t)VERBS_MAX_UAR * PVRDMA_PAGE_SIZE)
 
 /* Largest write to a BAR: what one CPU store makes. */
 #define BAR_MAX_WRITE 8u
@@ -87,7 +88,7 @@ static int region_map(struct vfu_conn *c, uint32_t index, uint8_t cap[16])
         return empty_memfd();
     case PVRDMA_DB_REGION_INDEX:
         memcpy(cap, &type, sizeof(type));
-        return c->vm->dev.db_memfd;
+        return c->vm->guest.db.memfd;
     default:
         return -1;
     }
@@ -146,7 +147,7 @@ int region_io_fds(struct vfu_conn *c, const struct vfio_user_region_io_fds *req,
     if (req->argsz < sizeof(head) || req->index >= G_N_ELEMENTS(regions)) {
         return EINVAL;
     }
-    if (req->index != VFIO_USER_REGION_BAR2 || c->vm->dev.db_eventfd < 0 ||
+    if (req->index != VFIO_USER_REGION_BAR2 || c->vm->guest.db.eventfd < 0 ||
         c->client.max_msg_fds == 0) {
         return ENOTSUP;
     }
@@ -157,7 +158,7 @@ int region_io_fds(struct vfu_conn *c, const struct vfio_user_region_io_fds *req,
     memcpy(out, &head, sizeof(head));
     if (!cut) {
         memcpy(out + sizeof(head), &entry, sizeof(entry));
-        r->fd = c->vm->dev.db_eventfd;
+        r->fd = c->vm->guest.db.eventfd;
     }
     return 0;
 }
@@ -252,7 +253,7 @@ static void shared_write(uint8_t *shared, const uint8_t *src, uint32_t n)
 void region_read(struct vfu_conn *c, uint32_t region, uint64_t offset, uint32_t count,
                  uint8_t *data)
 {
-    struct device *dev = &c->vm->dev;
+    struct device *dev = c->vm->dev;
 
     switch (region) {
     case VFIO_USER_REGION_BAR0:
@@ -269,7 +270,7 @@ void region_read(struct vfu_conn *c, uint32_t region, uint64_t offset, uint32_t 
         pci_config_read(&c->pci, (uint32_t)offset, count, data);
         break;
     case PVRDMA_DB_REGION_INDEX:
-        shared_read(data, (const uint8_t *)dev->db_shared + offset, count);
+        shared_read(data, (const uint8_t *)c->vm->guest.db.shared + offset, count);
         break;
     default:
         memset(data, 0, count);
@@ -286,7 +287,7 @@ static void config_write(struct vfu_conn *c, uint32_t offset, uint32_t count,
     pci_config_write(&c->pci, offset, count, data);
     after = pci_config_bus_master(&c->pci);
     if (after != before) {
-        device_set_bus_master(&c->vm->dev, after);
+        device_set_bus_master(c->vm->dev, after);
     }
 }
 
@@ -298,14 +299,14 @@ static void config_write(struct vfu_conn *c, uint32_t offset, uint32_t count,
 static void doorbell_region_write(struct vfu_conn *c, uint64_t offset, uint32_t count,
                                   const uint8_t *data)
 {
-    shared_write((uint8_t *)c->vm->dev.db_shared + offset, data, count);
+    shared_write((uint8_t *)c->vm->guest.db.shared + offset, data, count);
     datapath_wake(c->vm);
 }
 
 void region_write(struct vfu_conn *c, uint32_t region, uint64_t offset, uint32_t count,
                   const uint8_t *data)
 {
-    struct device *dev = &c->vm->dev;
+    struct device *dev = c->vm->dev;
     uint32_t v;
 
     switch (region) {

@@ -16,14 +16,13 @@
 #include <string.h>
 
 #include "frontend/conn.h"
-#include "frontend/irq_internal.h"
-#include "log.h"
+#include "guest/irq.h"
 #include "vm.h"
 
 static int assign(struct vfu_conn *c, struct vfu_msg *m,
                   const struct vfio_user_irq_set *set)
 {
-    struct vm_irq *irq = &c->vm->irq;
+    struct guest_irq *irq = &c->vm->guest.irq;
 
     if (m->len != sizeof(*set) || set->count == 0 ||
         (m->nfds != 0 && m->nfds != set->count)) {
@@ -49,7 +48,7 @@ static int assign(struct vfu_conn *c, struct vfu_msg *m,
     return 0;
 }
 
-static void apply(struct vm_irq *irq, uint32_t action, unsigned vec)
+static void apply(struct guest_irq *irq, uint32_t action, unsigned vec)
 {
     switch (action) {
     case VFIO_USER_IRQ_ACTION_MASK:
@@ -70,7 +69,7 @@ static int act(struct vfu_conn *c, const struct vfu_msg *m,
 {
     const uint8_t *which = m->body + sizeof(*set);
     uint32_t action = set->flags & VFIO_USER_IRQ_ACTIONS;
-    struct vm_irq *irq = &c->vm->irq;
+    struct guest_irq *irq = &c->vm->guest.irq;
 
     if (m->nfds != 0 || m->len != sizeof(*set) + (bytes ? set->count : 0)) {
         return EINVAL;

@@ -14,8 +14,9 @@
 #include <string.h>
 
 #include "frontend/conn.h"
-#include "frontend/irq_internal.h"
-#include "log.h"
+#include "guest/irq.h"
+#include "datapath/datapath.h"
+#include "device/device.h"
 #include "vm.h"
 
 void *vfu_reply_alloc(struct vfu_reply *r, uint32_t len)
@@ -66,7 +67,7 @@ static int dma_map(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
     if (!take(m, &map, sizeof(map)) || map.argsz < sizeof(map) || m->nfds > 1) {
         return EINVAL;
     }
-    err = guest_mem_map(&c->vm->mem, m->nfds ? m->fds[0] : -1, map.offset, map.addr,
+    err = guest_mem_map(&c->vm->guest.mem, m->nfds ? m->fds[0] : -1, map.offset, map.addr,
                         map.size, map.flags);
     if (err) {
         /* Stock QEMU goes on without that memory: leave a trace of it. */
@@ -93,7 +94,7 @@ static int dma_unmap(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
     if (all && (un.addr != 0 || un.size != 0)) {
         return EINVAL;
     }
-    err = guest_mem_unmap(&c->vm->mem, un.addr, un.size, all);
+    err = guest_mem_unmap(&c->vm->guest.mem, un.addr, un.size, all);
     return err ? err : answer(r, &un, sizeof(un));
 }
 
@@ -221,8 +222,8 @@ static int write_multi(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *
  */
 static int do_reset(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
 {
-    device_reset(&c->vm->dev);
-    irq_forget_pending(&c->vm->irq);
+    device_reset(c->vm->dev);
+    irq_forget_pending(&c->vm->guest.irq);
     return 0;
 }
 

@@ -6,11 +6,9 @@
  * The guest takes the response's cqe as the ring size of its kernel and its
  * library, so it is exactly what was asked, or the command fails.
  */
-#include "vm.h"
+#include "verbs/verbs_internal.h"
 
 #include <errno.h>
-
-#include "verbs/verbs_internal.h"
 
 /*
  * The pages a ring of @ncqe needs must be the pages given, so that no slot lies
@@ -34,7 +32,7 @@ static int cq_check(const struct pvrdma_cmd_create_cq *req)
 int verbs_create_cq(struct vm *vm, const struct pvrdma_cmd_create_cq *req,
                     struct pvrdma_resp_create_cq *resp)
 {
-    struct verbs *v = &vm->verbs;
+    struct objects *v = &vm->objects;
     struct uctx *uctx = id_table_get(&v->uctx, req->ctx_handle);
     struct cq *cq;
     int err;
@@ -84,14 +82,14 @@ err_cq:
 
 void cq_unpublish(struct vm *vm, struct cq *cq)
 {
-    id_table_release(&vm->verbs.cq, cq->handle);
+    id_table_release(&vm->objects.cq, cq->handle);
     datapath_cq_destroyed(cq);
 }
 
 void cq_free(struct vm *vm, struct cq *cq)
 {
     /* After the workers let go of it: nobody can defer one any more. */
-    event_cq_forget(vm, cq->handle);
+    event_cq_forget(&vm->guest, cq->handle);
     if (cq->uctx) {
         cq->uctx->refs--;
     }
@@ -102,7 +100,7 @@ void cq_free(struct vm *vm, struct cq *cq)
 
 int verbs_destroy_cq(struct vm *vm, uint32_t handle)
 {
-    struct cq *cq = id_table_get(&vm->verbs.cq, handle);
+    struct cq *cq = id_table_get(&vm->objects.cq, handle);
 
     if (!cq) {
         return ENOENT;
@@ -114,7 +112,7 @@ int verbs_destroy_cq(struct vm *vm, uint32_t handle)
     cq_unpublish(vm, cq);
     vm_token_release(vm);
 
-    datapath_quiesce();
+    grace_wait();
     cq_free(vm, cq);
     return 0;
 }

@@ -7,12 +7,11 @@
  * The table is written by the main thread under the directory lock, under which
  * peers' workers read it.
  */
-#include "vm.h"
+#include "verbs/verbs_internal.h"
 
 #include <errno.h>
 
 #include "directory/directory.h"
-#include "verbs/verbs_internal.h"
 
 #define VLAN_NONE 0xfffu
 
@@ -61,7 +60,7 @@ int verbs_create_bind(struct vm *vm, const struct pvrdma_cmd_create_bind *req)
         req->vlan != VLAN_NONE || !gid_is_valid(&req->gid)) {
         return EINVAL;
     }
-    entry = &vm->verbs.gid[req->index];
+    entry = &vm->objects.gid[req->index];
     if (entry->bound) {
         return gid_equal(&entry->gid, &req->gid) ? 0 : EBUSY;
     }
@@ -78,7 +77,7 @@ int verbs_create_bind(struct vm *vm, const struct pvrdma_cmd_create_bind *req)
 
 void gid_unbind(struct vm *vm, unsigned index)
 {
-    struct gid_entry *entry = &vm->verbs.gid[index];
+    struct gid_entry *entry = &vm->objects.gid[index];
     struct pvrdma_gid none = {0}, gid = entry->gid;
 
     gid_set(entry, false, 0, &none);
@@ -93,7 +92,7 @@ int verbs_destroy_bind(struct vm *vm, const struct pvrdma_cmd_destroy_bind *req)
     if (req->index >= VERBS_GID_TBL_LEN) {
         return EINVAL;
     }
-    entry = &vm->verbs.gid[req->index];
+    entry = &vm->objects.gid[req->index];
     if (!entry->bound || !gid_equal(&entry->gid, &req->gid)) {
         return ENOENT;
     }

@@ -12,11 +12,9 @@
  * reports a mistake early.  Workers find an MR by key; it is freed after a
  * quiescence.
  */
-#include "vm.h"
+#include "verbs/verbs_internal.h"
 
 #include <errno.h>
-
-#include "verbs/verbs_internal.h"
 
 /* Rights that an MR can have.  Windows, zero-based and on-demand: none. */
 #define ACCESS_MASK                                           \
@@ -106,7 +104,7 @@ static int mr_new(struct vm *vm, const struct pvrdma_cmd_create_mr *req, struct 
 int verbs_create_mr(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
                     struct pvrdma_resp_create_mr *resp)
 {
-    struct verbs *v = &vm->verbs;
+    struct objects *v = &vm->objects;
     struct pd *pd = id_table_get(&v->pd, req->pd_handle);
     bool dma = req->flags == PVRDMA_MR_FLAG_DMA;
     uint32_t access = req->access_flags, handle;
@@ -155,7 +153,7 @@ int verbs_create_mr(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
 
 void mr_unpublish(struct vm *vm, struct mr *mr)
 {
-    id_table_release(&vm->verbs.mr, mr->handle);
+    id_table_release(&vm->objects.mr, mr->handle);
 }
 
 void mr_free(struct vm *vm, struct mr *mr)
@@ -167,13 +165,13 @@ void mr_free(struct vm *vm, struct mr *mr)
 
 int verbs_destroy_mr(struct vm *vm, uint32_t handle)
 {
-    struct mr *mr = id_table_get(&vm->verbs.mr, handle);
+    struct mr *mr = id_table_get(&vm->objects.mr, handle);
 
     if (!mr) {
         return ENOENT;
     }
     mr_unpublish(vm, mr);
-    datapath_quiesce();
+    grace_wait();
     mr_free(vm, mr);
     return 0;
 }

@@ -11,13 +11,13 @@
  * receive queue moves), checks everything on the daemon's copy of the request,
  * and only then stores; a refused request changes nothing.
  *
- * Main thread, except verbs_qp_by_qpn().
+ * Main thread.
  */
-#include "vm.h"
+#include "verbs/verbs_internal.h"
 
 #include <errno.h>
 
-#include "verbs/verbs_internal.h"
+#include "transport/transports.h"
 
 #define PSN_MASK     0xffffffu
 #define QPN_MASK     0xffffffu
@@ -67,7 +67,7 @@ static int qp_layout(struct qp *qp, const struct pvrdma_cmd_create_qp *req)
 }
 
 /* PD and CQs; a program's QP uses CQs of its own context only. */
-static int qp_parents(struct qp *qp, struct verbs *v,
+static int qp_parents(struct qp *qp, struct objects *v,
                       const struct pvrdma_cmd_create_qp *req)
 {
     qp->pd = id_table_get(&v->pd, req->pd_handle);
@@ -83,7 +83,7 @@ static int qp_parents(struct qp *qp, struct verbs *v,
     return 0;
 }
 
-static int qp_type_check(const struct qp *qp, const struct verbs *v)
+static int qp_type_check(const struct qp *qp, const struct objects *v)
 {
     switch (qp->type) {
     case PVRDMA_QPT_RC:
@@ -98,7 +98,7 @@ static int qp_type_check(const struct qp *qp, const struct verbs *v)
     }
 }
 
-static void qp_publish(struct qp *qp, struct verbs *v)
+static void qp_publish(struct qp *qp, struct objects *v)
 {
     qp->pd->refs++;
     qp->scq->refs++;
@@ -125,7 +125,7 @@ static void qp_fill_cap(const struct qp *qp, struct pvrdma_qp_cap *cap)
 int verbs_create_qp(struct vm *vm, const struct pvrdma_cmd_create_qp *req,
                     struct pvrdma_resp_create_qp *resp)
 {
-    struct verbs *v = &vm->verbs;
+    struct objects *v = &vm->objects;
     struct qp *qp;
     int err;
 
@@ -140,6 +140,7 @@ int verbs_create_qp(struct vm *vm, const struct pvrdma_cmd_create_qp *req,
         return ENOMEM;
     }
     qp->vm = vm;
+    qp->req.transport = &transport_copy;
     qp->type = req->qp_type;
     qp->sq_sig_all = req->sq_sig_all;
     qp->mem.ext = ext;
@@ -179,7 +180,7 @@ err_qp:
 
 void qp_unpublish(struct vm *vm, struct qp *qp)
 {
-    struct verbs *v = &vm->verbs;
+    struct objects *v = &vm->objects;
 
     id_table_release(&v->qp, qp->handle);
     if (qp->type == PVRDMA_QPT_GSI) {
@@ -200,7 +201,7 @@ void qp_free(struct vm *vm, struct qp *qp)
 
 int verbs_destroy_qp(struct vm *vm, uint32_t handle)
 {
-    struct qp *qp = id_table_get(&vm->verbs.qp, handle);
+    struct qp *qp = id_table_get(&vm->objects.qp, handle);
 
     if (!qp) {
         return ENOENT;
@@ -209,26 +210,15 @@ int verbs_destroy_qp(struct vm *vm, uint32_t handle)
     qp_unpublish(vm, qp);
     vm_token_release(vm);
 
-    datapath_quiesce();
+    grace_wait();
     qp_free(vm, qp);
     return 0;
-}
-
-struct qp *verbs_qp_by_qpn(const struct verbs *v, uint32_t qpn)
-{
-    struct qp *qp;
-
-    if (qpn == 1) {
-        return atomic_load_explicit(&v->gsi, memory_order_acquire);
-    }
-    qp = id_table_get(&v->qp, qpn & 0xffff);
-    return qp && qp->qpn == qpn ? qp : NULL;
 }
 
 /* ---- modification ---- */
 
 /* The address of the peer: RoCE, so a GRH, from a GID that we hold. */
-static int av_check(const struct verbs *v, const struct pvrdma_ah_attr *av)
+static int av_check(const struct objects *v, const struct pvrdma_ah_attr *av)
 {
     if (av->port_num != 1 || !(av->ah_flags & AH_FLAG_GRH) ||
         av->sgid_index >= VERBS_GID_TBL_LEN || !v->gid[av->sgid_index].bound) {
@@ -246,7 +236,7 @@ static bool rights_ok(uint32_t access)
  * Are the values of the attributes in @mask acceptable?  PSNs are cut to 24
  * bits on use, as hardware does.
  */
-static int attr_check(const struct verbs *v, uint32_t mask,
+static int attr_check(const struct objects *v, uint32_t mask,
                       const struct pvrdma_qp_attr *a)
 {
 #define BAD(bit, condition) ((mask & (bit)) && (condition))
@@ -311,7 +301,7 @@ static int qp_modify(struct qp *qp, uint32_t mask, const struct pvrdma_qp_attr *
         return EINVAL;
     }
     err = qp_transition_check(qp->type, cur, next, mask);
-    err = err ? err : attr_check(&qp->vm->verbs, mask, attr);
+    err = err ? err : attr_check(&qp->vm->objects, mask, attr);
     if (err) {
         return err;
     }
@@ -327,7 +317,7 @@ static int qp_modify(struct qp *qp, uint32_t mask, const struct pvrdma_qp_attr *
 
 int verbs_modify_qp(struct vm *vm, const struct pvrdma_cmd_modify_qp *req)
 {
-    struct qp *qp = id_table_get(&vm->verbs.qp, req->qp_handle);
+    struct qp *qp = id_table_get(&vm->objects.qp, req->qp_handle);
     int err;
 
     if (!qp) {
@@ -345,7 +335,7 @@ int verbs_modify_qp(struct vm *vm, const struct pvrdma_cmd_modify_qp *req)
          * The guest now takes its CQEs off the CQs and clears the ring state:
          * no worker may be left that began before the reset.
          */
-        datapath_quiesce();
+        grace_wait();
     }
     return err;
 }
@@ -353,7 +343,7 @@ int verbs_modify_qp(struct vm *vm, const struct pvrdma_cmd_modify_qp *req)
 int verbs_query_qp(struct vm *vm, uint32_t handle, uint32_t attr_mask,
                    struct pvrdma_resp_query_qp *resp)
 {
-    struct qp *qp = id_table_get(&vm->verbs.qp, handle);
+    struct qp *qp = id_table_get(&vm->objects.qp, handle);
     struct pvrdma_qp_attr *a = &resp->attrs;
     uint32_t state;
 

@@ -8,11 +8,11 @@
  * count in parent->refs; a parent in use cannot be destroyed, so no pointer
  * between objects ever dangles, whatever order a guest destroys them in.
  */
-#include "vm.h"
+#include "verbs/verbs_internal.h"
 
 #include <errno.h>
 
-#include "verbs/verbs_internal.h"
+#include "guest/pagedir.h"
 
 /* Values of the verbs API that the ABI passes through. */
 #define CAP_CURR_QP_STATE_MOD (1u << 7)
@@ -24,30 +24,6 @@
 #define MAX_AH             65536u
 #define LOCAL_CA_ACK_DELAY 15u /* 4.096 us * 2^15 */
 
-int verbs_init(struct verbs *v, struct vm *vm)
-{
-    const struct vm_config *cfg = vm->cfg;
-
-    memset(v, 0, sizeof(*v));
-    v->vm = vm;
-    if (!id_table_init(&v->uctx, DEVICE_MAX_UAR) || !id_table_init(&v->pd, cfg->max_pd) ||
-        !id_table_init(&v->mr, cfg->max_mr) || !id_table_init(&v->cq, cfg->max_cq) ||
-        !id_table_init(&v->qp, cfg->max_qp)) {
-        verbs_fini(v);
-        return ENOMEM;
-    }
-    return 0;
-}
-
-void verbs_fini(struct verbs *v)
-{
-    id_table_fini(&v->qp);
-    id_table_fini(&v->cq);
-    id_table_fini(&v->mr);
-    id_table_fini(&v->pd);
-    id_table_fini(&v->uctx);
-}
-
 /* What a reset collects before it waits for the workers. */
 struct dead {
     struct qp *qp;
@@ -57,7 +33,7 @@ struct dead {
 
 static void unpublish_all(struct vm *vm, struct dead *dead)
 {
-    struct verbs *v = &vm->verbs;
+    struct objects *v = &vm->objects;
 
     for (uint32_t i = 1; v->qp.used && i < v->qp.size; i++) {
         struct qp *qp = id_table_get(&v->qp, i);
@@ -128,7 +104,7 @@ static void free_table(struct id_table *t)
     }
 }
 
-static void free_contexts(struct verbs *v)
+static void free_contexts(struct objects *v)
 {
     datapath_ext_clear(v->vm);
     verbs_ring_fini(v->vm, &v->kernel_ext);
@@ -142,7 +118,7 @@ static void free_contexts(struct verbs *v)
     free_table(&v->uctx);
 }
 
-void verbs_reset(struct verbs *v)
+void verbs_reset(struct objects *v)
 {
     struct vm *vm = v->vm;
     struct dead dead = {0};
@@ -151,7 +127,7 @@ void verbs_reset(struct verbs *v)
     unpublish_all(vm, &dead);
     vm_token_release(vm);
 
-    datapath_quiesce();
+    grace_wait();
     free_dead(vm, &dead);
     free_table(&v->pd);
     free_contexts(v);
@@ -162,28 +138,28 @@ int verbs_pages_charge(struct vm *vm, uint64_t n)
 {
     uint64_t limit = vm->cfg->max_mr_pages;
 
-    if (vm->verbs.pages_used > limit || n > limit - vm->verbs.pages_used) {
+    if (vm->objects.pages_used > limit || n > limit - vm->objects.pages_used) {
         return ENOSPC;
     }
-    vm->verbs.pages_used += n;
+    vm->objects.pages_used += n;
     return 0;
 }
 
 void verbs_pages_refund(struct vm *vm, uint64_t n)
 {
-    vm->verbs.pages_used -= n;
+    vm->objects.pages_used -= n;
 }
 
 int verbs_pages_read(struct vm *vm, uint64_t pdir_dma, uint32_t n, bool write,
                      uint64_t *page)
 {
-    int err = pagedir_read(vm, pdir_dma, n, page);
+    int err = pagedir_read(&vm->guest.mem, pdir_dma, n, page);
 
     if (err) {
         return err;
     }
     for (uint32_t i = 0; i < n; i++) {
-        if (!guest_ptr(&vm->mem, page[i], PVRDMA_PAGE_SIZE, write)) {
+        if (!guest_ptr(&vm->guest.mem, page[i], PVRDMA_PAGE_SIZE, write)) {
             return EFAULT;
         }
     }
@@ -241,7 +217,7 @@ static uint64_t node_guid(const struct vm_config *cfg)
     return guid;
 }
 
-void verbs_fill_caps(struct verbs *v, struct pvrdma_caps *caps)
+void verbs_fill_caps(struct objects *v, struct pvrdma_caps *caps)
 {
     const struct vm_config *cfg = v->vm->cfg;
 
@@ -268,7 +244,7 @@ void verbs_fill_caps(struct verbs *v, struct pvrdma_caps *caps)
         .max_res_rd_atom = VERBS_MAX_RD_ATOM * cfg->max_qp,
         .max_qp_init_rd_atom = VERBS_MAX_RD_ATOM,
         .max_ah = MAX_AH,
-        .max_uar = DEVICE_MAX_UAR,
+        .max_uar = VERBS_MAX_UAR,
         .gid_tbl_len = VERBS_GID_TBL_LEN,
         .max_pkeys = 1,
         .local_ca_ack_delay = LOCAL_CA_ACK_DELAY,
@@ -314,13 +290,13 @@ int verbs_query_pkey(struct vm *vm, const struct pvrdma_cmd_query_pkey *req,
 int verbs_create_uc(struct vm *vm, const struct pvrdma_cmd_create_uc *req,
                     struct pvrdma_resp_handle *resp)
 {
-    struct verbs *v = &vm->verbs;
-    uint64_t page = req->pfn - vm->dev.dsr.uar_pfn;
+    struct objects *v = &vm->objects;
+    uint64_t page = req->pfn - vm->objects.uar_pfn;
     struct uctx *uctx;
     uint32_t handle;
 
     /* Page 0 is the guest kernel's. */
-    if (req->pfn < vm->dev.dsr.uar_pfn || page == 0 || page >= DEVICE_MAX_UAR) {
+    if (req->pfn < vm->objects.uar_pfn || page == 0 || page >= VERBS_MAX_UAR) {
         return EINVAL;
     }
     if (v->uar_used[page]) {
@@ -345,7 +321,7 @@ int verbs_create_uc(struct vm *vm, const struct pvrdma_cmd_create_uc *req,
 
 int verbs_destroy_uc(struct vm *vm, uint32_t handle)
 {
-    struct verbs *v = &vm->verbs;
+    struct objects *v = &vm->objects;
     struct uctx *uctx = id_table_get(&v->uctx, handle);
 
     if (!uctx) {
@@ -367,7 +343,7 @@ int verbs_destroy_uc(struct vm *vm, uint32_t handle)
 /* Page 0: the guest kernel's own context, which has no handle. */
 static int create_kernel_ext(struct vm *vm, const struct pvrdma_ext_cmd_uc *req)
 {
-    struct ring_mem *mem = &vm->verbs.kernel_ext;
+    struct ring_mem *mem = &vm->objects.kernel_ext;
     int err;
 
     if (mem->npages) {
@@ -392,14 +368,14 @@ int verbs_create_uc_ext(struct vm *vm, const struct pvrdma_ext_cmd_uc *req,
     if (!(req->features & PVRDMA_EXT_FEAT_DOORBELL) || req->npages != PVRDMA_EXT_PAGES) {
         return EINVAL;
     }
-    if (req->pfn == vm->dev.dsr.uar_pfn) {
+    if (req->pfn == vm->objects.uar_pfn) {
         return create_kernel_ext(vm, req);
     }
     err = verbs_create_uc(vm, &create, &made);
     if (err) {
         return err;
     }
-    uctx = id_table_get(&vm->verbs.uctx, made.handle);
+    uctx = id_table_get(&vm->objects.uctx, made.handle);
     err = verbs_ring_init(vm, &uctx->ext, req->pdir_dma, PVRDMA_EXT_PAGES);
     if (err) {
         verbs_destroy_uc(vm, made.handle);
@@ -428,7 +404,7 @@ int verbs_query_counters(struct vm *vm, struct pvrdma_ext_resp_counters *resp)
 int verbs_create_pd(struct vm *vm, const struct pvrdma_cmd_create_pd *req,
                     struct pvrdma_resp_handle *resp)
 {
-    struct verbs *v = &vm->verbs;
+    struct objects *v = &vm->objects;
     struct uctx *uctx = id_table_get(&v->uctx, req->ctx_handle);
     struct pd *pd;
     uint32_t handle;
@@ -457,7 +433,7 @@ int verbs_create_pd(struct vm *vm, const struct pvrdma_cmd_create_pd *req,
 
 int verbs_destroy_pd(struct vm *vm, uint32_t handle)
 {
-    struct verbs *v = &vm->verbs;
+    struct objects *v = &vm->objects;
     struct pd *pd = id_table_get(&v->pd, handle);
 
     if (!pd) {
@@ -472,21 +448,4 @@ int verbs_destroy_pd(struct vm *vm, uint32_t handle)
     id_table_release(&v->pd, handle);
     g_free(pd);
     return 0;
-}
-
-void verbs_get_stats(struct vm *vm, struct verbs_stats *st)
-{
-    const struct verbs *v = &vm->verbs;
-
-    *st = (struct verbs_stats){
-        .uctx = v->uctx.used,
-        .pd = v->pd.used,
-        .mr = v->mr.used,
-        .cq = v->cq.used,
-        .qp = v->qp.used,
-        .pages = v->pages_used,
-    };
-    for (unsigned i = 0; i < VERBS_GID_TBL_LEN; i++) {
-        st->gid += v->gid[i].bound;
-    }
 }

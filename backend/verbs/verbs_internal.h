@@ -10,6 +10,9 @@
 #ifndef PVRDMAD_VERBS_INTERNAL_H
 #define PVRDMAD_VERBS_INTERNAL_H
 
+#include "datapath/datapath.h"
+#include "grace.h"
+#include "objects/vm.h"
 #include "verbs/verbs.h"
 
 void qp_unpublish(struct vm *vm, struct qp *qp); /* token held */

@@ -12,6 +12,7 @@
  * Threads: the worker of the requester's VM; (dis)connect on the main thread.
  */
 #include "datapath/engine.h"
+#include "transport/transports.h"
 
 /* Messages up to this many bytes are copied while the peer's lock is held. */
 #define SHORT_MESSAGE 4096u
@@ -44,7 +45,7 @@ static struct qp *find_peer(struct qp *qp)
     directory_lock();
     vm = directory_find(qp->vm->cfg->network, &qp->attr.ah_attr.dgid);
     if (vm) {
-        peer = verbs_qp_by_qpn(&vm->verbs, qp->attr.dest_qp_num);
+        peer = objects_qp_by_qpn(&vm->objects, qp->attr.dest_qp_num);
     }
     if (peer) {
         LIST_INSERT_HEAD(&peer->resp.refs, qp, req.ref);
@@ -165,7 +166,7 @@ static struct blame do_atomic(struct qp *qp, struct qp *peer)
         __atomic_compare_exchange_n(word, &old, op->swap, false, __ATOMIC_SEQ_CST,
                                     __ATOMIC_SEQ_CST);
     }
-    guest_mark_dirty(&peer->vm->mem, gpa, 8);
+    guest_mark_dirty(&peer->vm->guest.mem, gpa, 8);
     op->done = op->length;
     return blame_sg(sg_fill(&local, &old, 8), true);
 }

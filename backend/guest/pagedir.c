@@ -7,16 +7,18 @@
  * checked.  The caller allocates: the bound on n bounds that and the walk
  * (CVE-2023-1544: a page count beyond one table; CVE-2021-3607).
  */
-#include "vm.h"
+#include "guest/pagedir.h"
 
 #include <errno.h>
+
+#include "pvrdma/abi.h"
 
 static bool page_aligned(uint64_t addr)
 {
     return (addr & (PVRDMA_PAGE_SIZE - 1)) == 0;
 }
 
-int pagedir_read(struct vm *vm, uint64_t pdir_dma, uint32_t n, uint64_t *pages)
+int pagedir_read(struct guest_mem *mem, uint64_t pdir_dma, uint32_t n, uint64_t *pages)
 {
     uint64_t table[PVRDMA_PDIR_ENTRIES];
     uint32_t tables;
@@ -25,7 +27,7 @@ int pagedir_read(struct vm *vm, uint64_t pdir_dma, uint32_t n, uint64_t *pages)
         return EINVAL;
     }
     tables = (n + PVRDMA_PDIR_ENTRIES - 1) / PVRDMA_PDIR_ENTRIES;
-    if (!guest_read(&vm->mem, pdir_dma, table, tables * sizeof(table[0]))) {
+    if (!guest_read(mem, pdir_dma, table, tables * sizeof(table[0]))) {
         return EFAULT;
     }
     for (uint32_t t = 0; t < tables; t++) {
@@ -35,7 +37,7 @@ int pagedir_read(struct vm *vm, uint64_t pdir_dma, uint32_t n, uint64_t *pages)
         if (!page_aligned(table[t])) {
             return EINVAL;
         }
-        if (!guest_read(&vm->mem, table[t], pages + first, count * sizeof(pages[0]))) {
+        if (!guest_read(mem, table[t], pages + first, count * sizeof(pages[0]))) {
             return EFAULT;
         }
         for (uint32_t i = first; i < first + count; i++) {

@@ -9,7 +9,7 @@
  * huge page borders.  A file that has grown since is mapped anew, larger.
  *
  * Changes (main thread): build a new array, publish it, wait for the workers
- * to be past the old one (datapath_quiesce), then unmap and free.  The fields
+ * to be past the old one (grace_wait), then unmap and free.  The fields
  * of struct guest_file are the main thread's; workers see the array only.
  *
  * The descriptor is as untrusted as the numbers: see check_fd().
@@ -22,11 +22,10 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "frontend/guest_mem.h"
-#include "frontend/sigbus.h"
-#include "log.h"
+#include "grace.h"
+#include "guest/guest.h"
+#include "guest/sigbus.h"
 #include "pvrdma/vfio_user.h"
-#include "vm.h"
 
 /* Bounds per VM, so that one cannot use up the process's address space. */
 #define MAX_FILES 512u
@@ -115,7 +114,7 @@ static void map_replace(struct guest_mem *mem, struct guest_map *map)
     struct guest_map *old = current_map(mem);
 
     atomic_store_explicit(&mem->map, map, memory_order_release);
-    datapath_quiesce();
+    grace_wait();
     g_free(old);
 }
 
@@ -124,11 +123,11 @@ void guest_mem_init_process(void)
     sigbus_init();
 }
 
-void guest_mem_init(struct guest_mem *mem, struct vm *vm, bool require_sealed)
+void guest_mem_init(struct guest_mem *mem, struct guest *guest, bool require_sealed)
 {
     struct guest_map *empty = g_new0(struct guest_map, 1);
 
-    mem->vm = vm;
+    mem->guest = guest;
     mem->require_sealed = require_sealed;
     mem->files = g_hash_table_new_full(file_hash, file_equal, file_destroy, NULL);
     atomic_store(&mem->map, empty);
@@ -160,21 +159,21 @@ static int check_fd(struct guest_mem *mem, int fd, bool write, struct fd_info *i
 
     /* First, since it does not ask the file system, which might not answer. */
     if (mem->require_sealed && (seals < 0 || !(seals & F_SEAL_SHRINK))) {
-        log_vm(LOG_LVL_WARN, mem->vm,
-               "refused guest memory: not a memfd sealed against shrinking "
-               "(use memory-backend-memfd)");
+        log_guest(LOG_LVL_WARN, mem->guest,
+                  "refused guest memory: not a memfd sealed against shrinking "
+                  "(use memory-backend-memfd)");
         return EPERM;
     }
     if (mode < 0 || (mode & O_PATH) || fstat(fd, &st) < 0 || fstatfs(fd, &fs) < 0 ||
         !S_ISREG(st.st_mode)) {
-        log_vm(LOG_LVL_WARN, mem->vm,
-               "refused guest memory: the descriptor is not a regular file");
+        log_guest(LOG_LVL_WARN, mem->guest,
+                  "refused guest memory: the descriptor is not a regular file");
         return EPERM;
     }
     mode &= O_ACCMODE;
     if (mode == O_WRONLY || (write && mode != O_RDWR)) {
-        log_vm(LOG_LVL_WARN, mem->vm,
-               "refused guest memory: opened without the access it promises");
+        log_guest(LOG_LVL_WARN, mem->guest,
+                  "refused guest memory: opened without the access it promises");
         return EPERM;
     }
     info->dev = st.st_dev;
@@ -228,7 +227,7 @@ static int map_file(struct guest_mem *mem, int fd, const struct fd_info *info,
     if (p == MAP_FAILED) {
         return errno == EPERM || errno == EACCES ? EPERM : ENOMEM;
     }
-    m->guard = sigbus_guard(p, want, info->page, mem->vm);
+    m->guard = sigbus_guard(p, want, info->page, mem->guest);
     if (m->guard < 0) {
         munmap(p, want);
         return ENOSPC;

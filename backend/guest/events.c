@@ -23,28 +23,33 @@
  * ring's lock protects all of it.  A push stores the element, then prod_tail
  * with release order, then marks the page dirty.
  */
-#include "vm.h"
+#include "guest/events.h"
 
 #include <errno.h>
+#include <string.h>
 
-static uint32_t bitmap_words(const struct device *dev)
+#include "guest/guest.h"
+
+static uint32_t bitmap_words(const struct guest_events *ev)
 {
-    return (dev->vm->cfg->max_cq + 63) / 64;
+    return (ev->max_cq + 63) / 64;
 }
 
-void event_init(struct device *dev)
+void event_init(struct guest_events *ev, uint32_t max_cq)
 {
-    pthread_mutex_init(&dev->async.lock, NULL);
-    pthread_mutex_init(&dev->cqn.lock, NULL);
-    dev->cqn_deferred = g_new0(uint64_t, bitmap_words(dev));
+    memset(ev, 0, sizeof(*ev));
+    pthread_mutex_init(&ev->async.lock, NULL);
+    pthread_mutex_init(&ev->cqn.lock, NULL);
+    ev->max_cq = max_cq;
+    ev->deferred = g_new0(uint64_t, bitmap_words(ev));
 }
 
-void event_fini(struct device *dev)
+void event_fini(struct guest_events *ev)
 {
-    g_free(dev->cqn_deferred);
-    dev->cqn_deferred = NULL;
-    pthread_mutex_destroy(&dev->cqn.lock);
-    pthread_mutex_destroy(&dev->async.lock);
+    g_free(ev->deferred);
+    ev->deferred = NULL;
+    pthread_mutex_destroy(&ev->cqn.lock);
+    pthread_mutex_destroy(&ev->async.lock);
 }
 
 void event_ring_setup(struct event_ring *ring, uint32_t npages, const uint64_t *page,
@@ -68,24 +73,15 @@ static void ring_flags(struct event_ring *ring, bool active, bool held)
     pthread_mutex_unlock(&ring->lock);
 }
 
-void event_set_active(struct device *dev, bool active)
+void event_set_active(struct guest_events *ev, bool active, bool held)
 {
-    ring_flags(&dev->async, active, !dev->bus_master);
-    ring_flags(&dev->cqn, active, !dev->bus_master);
+    ring_flags(&ev->async, active, held);
+    ring_flags(&ev->cqn, active, held);
     if (!active) {
-        pthread_mutex_lock(&dev->cqn.lock);
-        memset(dev->cqn_deferred, 0, bitmap_words(dev) * sizeof(dev->cqn_deferred[0]));
-        atomic_store(&dev->cqn_deferred_any, false);
-        pthread_mutex_unlock(&dev->cqn.lock);
-    }
-}
-
-void event_set_held(struct device *dev, bool held)
-{
-    ring_flags(&dev->async, dev->active, held);
-    ring_flags(&dev->cqn, dev->active, held);
-    if (!held && atomic_load(&dev->cqn_deferred_any)) {
-        datapath_wake(dev->vm);
+        pthread_mutex_lock(&ev->cqn.lock);
+        memset(ev->deferred, 0, bitmap_words(ev) * sizeof(ev->deferred[0]));
+        atomic_store(&ev->deferred_any, false);
+        pthread_mutex_unlock(&ev->cqn.lock);
     }
 }
 
@@ -106,7 +102,7 @@ static int64_t ring_fill(const struct event_ring *ring, const uint8_t *head)
  * Push one element; ring->lock is held.  0, ENOSPC (full) or another errno (not
  * active, not accessible, corrupt).
  */
-static int ring_push(struct event_ring *ring, struct vm *vm, const void *elem)
+static int ring_push(struct event_ring *ring, struct guest *g, const void *elem)
 {
     uint32_t next, page, offset;
     int64_t fill;
@@ -119,7 +115,7 @@ static int ring_push(struct event_ring *ring, struct vm *vm, const void *elem)
     if (ring->held) {
         return ENOSPC;
     }
-    head = guest_ptr(&vm->mem, ring->page[0], PVRDMA_PAGE_SIZE, true);
+    head = guest_ptr(&g->mem, ring->page[0], PVRDMA_PAGE_SIZE, true);
     fill = head ? ring_fill(ring, head) : -1;
     if (fill < 0) {
         return EFAULT;
@@ -130,97 +126,97 @@ static int ring_push(struct event_ring *ring, struct vm *vm, const void *elem)
     offset = pvrdma_idx_slot(ring->prod, ring->n) * ring->elem;
     page = 1 + offset / PVRDMA_PAGE_SIZE;
     gpa = ring->page[page] + offset % PVRDMA_PAGE_SIZE;
-    if (!guest_write(&vm->mem, gpa, elem, ring->elem)) {
+    if (!guest_write(&g->mem, gpa, elem, ring->elem)) {
         return EFAULT;
     }
     next = pvrdma_idx_next(ring->prod, ring->n);
     __atomic_store_n(&((struct pvrdma_ring_state *)(void *)head)->rx.prod_tail, next,
                      __ATOMIC_RELEASE);
-    guest_mark_dirty(&vm->mem, ring->page[0], sizeof(struct pvrdma_ring_state));
+    guest_mark_dirty(&g->mem, ring->page[0], sizeof(struct pvrdma_ring_state));
     ring->prod = next;
     ring->pushed++;
     return 0;
 }
 
-void event_async(struct vm *vm, enum pvrdma_event_type type, uint32_t info)
+void event_async(struct guest *g, enum pvrdma_event_type type, uint32_t info)
 {
-    struct event_ring *ring = &vm->dev.async;
+    struct event_ring *ring = &g->events.async;
     struct pvrdma_eqe eqe = {.type = type, .info = info};
     int err;
 
     pthread_mutex_lock(&ring->lock);
-    err = ring_push(ring, vm, &eqe);
+    err = ring_push(ring, g, &eqe);
     if (err) {
         ring->dropped++;
     }
     pthread_mutex_unlock(&ring->lock);
 
     if (!err) {
-        irq_raise(&vm->irq, PVRDMA_VEC_ASYNC);
+        irq_raise(&g->irq, PVRDMA_VEC_ASYNC);
     }
 }
 
 /* cqn.lock is held. */
-static void set_deferred(struct device *dev, uint32_t handle, bool deferred)
+static void set_deferred(struct guest_events *ev, uint32_t handle, bool deferred)
 {
     uint64_t bit = 1ull << (handle % 64);
 
     if (deferred) {
-        dev->cqn_deferred[handle / 64] |= bit;
-        atomic_store(&dev->cqn_deferred_any, true);
+        ev->deferred[handle / 64] |= bit;
+        atomic_store(&ev->deferred_any, true);
     } else {
-        dev->cqn_deferred[handle / 64] &= ~bit;
+        ev->deferred[handle / 64] &= ~bit;
     }
 }
 
 /* cqn.lock is held.  False: the ring is full, it was deferred. */
-static bool notify_or_defer(struct vm *vm, uint32_t handle)
+static bool notify_or_defer(struct guest *g, uint32_t handle)
 {
     struct pvrdma_cqne cqne = {.info = handle};
-    int err = ring_push(&vm->dev.cqn, vm, &cqne);
+    int err = ring_push(&g->events.cqn, g, &cqne);
 
-    set_deferred(&vm->dev, handle, err == ENOSPC);
+    set_deferred(&g->events, handle, err == ENOSPC);
     if (err && err != ENOSPC) {
-        vm->dev.cqn.dropped++;
+        g->events.cqn.dropped++;
     }
     return err != ENOSPC;
 }
 
-void event_cq_notify(struct vm *vm, uint32_t cq_handle)
+void event_cq_notify(struct guest *g, uint32_t cq_handle)
 {
-    if (cq_handle >= vm->cfg->max_cq) {
+    if (cq_handle >= g->events.max_cq) {
         return;
     }
-    pthread_mutex_lock(&vm->dev.cqn.lock);
-    notify_or_defer(vm, cq_handle);
-    pthread_mutex_unlock(&vm->dev.cqn.lock);
+    pthread_mutex_lock(&g->events.cqn.lock);
+    notify_or_defer(g, cq_handle);
+    pthread_mutex_unlock(&g->events.cqn.lock);
 }
 
-bool event_cq_retry(struct vm *vm)
+bool event_cq_retry(struct guest *g)
 {
-    struct device *dev = &vm->dev;
+    struct guest_events *ev = &g->events;
     uint64_t pushed;
     bool full = false;
 
-    if (!atomic_load(&dev->cqn_deferred_any)) {
+    if (!atomic_load(&ev->deferred_any)) {
         return false;
     }
-    pthread_mutex_lock(&dev->cqn.lock);
-    pushed = dev->cqn.pushed;
-    for (uint32_t w = 0; w < bitmap_words(dev) && !full; w++) {
-        for (uint64_t left = dev->cqn_deferred[w]; left && !full; left &= left - 1) {
-            full = !notify_or_defer(vm, w * 64 + __builtin_ctzll(left));
+    pthread_mutex_lock(&ev->cqn.lock);
+    pushed = ev->cqn.pushed;
+    for (uint32_t w = 0; w < bitmap_words(ev) && !full; w++) {
+        for (uint64_t left = ev->deferred[w]; left && !full; left &= left - 1) {
+            full = !notify_or_defer(g, w * 64 + __builtin_ctzll(left));
         }
     }
-    atomic_store(&dev->cqn_deferred_any, full);
-    pushed = dev->cqn.pushed - pushed;
-    pthread_mutex_unlock(&dev->cqn.lock);
+    atomic_store(&ev->deferred_any, full);
+    pushed = ev->cqn.pushed - pushed;
+    pthread_mutex_unlock(&ev->cqn.lock);
     return pushed > 0;
 }
 
-void event_cq_forget(struct vm *vm, uint32_t cq_handle)
+void event_cq_forget(struct guest *g, uint32_t cq_handle)
 {
-    pthread_mutex_lock(&vm->dev.cqn.lock);
-    set_deferred(&vm->dev, cq_handle, false);
-    pthread_mutex_unlock(&vm->dev.cqn.lock);
+    pthread_mutex_lock(&g->events.cqn.lock);
+    set_deferred(&g->events, cq_handle, false);
+    pthread_mutex_unlock(&g->events.cqn.lock);
 }

@@ -9,7 +9,7 @@
  */
 #include <errno.h>
 
-#include "verbs/verbs.h"
+#include "objects/objects.h"
 
 struct transition {
     uint8_t cur, next;

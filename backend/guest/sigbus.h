@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct vm;
+struct guest;
 
 /* Most file mappings of all VMs together. */
 #define SIGBUS_MAX_GUARDS 32768u
@@ -19,9 +19,9 @@ void sigbus_init(void);
 /*
  * Guard [start, start + len): a fault there is answered with anonymous memory,
  * @page bytes at a time (a power of two that divides start and len), and with
- * vm_fault(@vm).  Main thread.  Returns a slot number or -1 (table full).
+ * guest_fault(@guest).  Main thread.  Returns a slot number or -1 (table full).
  */
-int sigbus_guard(void *start, size_t len, size_t page, struct vm *vm);
+int sigbus_guard(void *start, size_t len, size_t page, struct guest *guest);
 
 /* End a guard.  No thread touches the range any more.  Main thread. */
 void sigbus_unguard(int slot);

@@ -4,7 +4,7 @@
  *
  * Delivery is one poll() and one write().  The descriptor is the client's: it
  * may fill the counter and clear O_NONBLOCK at any time, even between the two
- * calls, so the write can block.  It is announced to the data path's watchdog,
+ * calls, so the write can block.  It is announced to the watchdog,
  * which breaks a write that lasts by a signal; the VM is faulted for it.
  *
  * A raise that cannot leave (bus master off, masked, no eventfd) is latched in
@@ -24,10 +24,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "frontend/irq.h"
-#include "frontend/irq_internal.h"
-#include "log.h"
-#include "vm.h"
+#include "guest/guest.h"
 
 /* Write to the client's eventfd; false if that cannot be done in time. */
 static bool signal_fd(int fd)
@@ -41,8 +38,8 @@ static bool signal_fd(int fd)
     return write(fd, &one, sizeof(one)) == sizeof(one) || errno == EAGAIN;
 }
 
-/* Deliver now if possible; false if it is not.  Within datapath_irq_enter(). */
-static bool deliver(struct vm_irq *irq, struct irq_vector *v)
+/* Deliver now if possible; false if it is not.  Within irq_enter(). */
+static bool deliver(struct guest_irq *irq, struct irq_vector *v)
 {
     int fd = atomic_load(&v->fd);
 
@@ -50,13 +47,13 @@ static bool deliver(struct vm_irq *irq, struct irq_vector *v)
         return false;
     }
     if (!signal_fd(fd)) {
-        vm_fault(irq->vm, "its eventfd blocks or fails");
+        guest_fault(irq->guest, "its eventfd blocks or fails");
     }
     return true;
 }
 
-/* Deliver what was latched.  Within datapath_irq_enter(). */
-static void deliver_pending(struct vm_irq *irq, struct irq_vector *v)
+/* Deliver what was latched.  Within irq_enter(). */
+static void deliver_pending(struct guest_irq *irq, struct irq_vector *v)
 {
     if (atomic_load(&v->pending) && atomic_exchange(&v->pending, false) &&
         !deliver(irq, v)) {
@@ -64,16 +61,16 @@ static void deliver_pending(struct vm_irq *irq, struct irq_vector *v)
     }
 }
 
-static void flush(struct vm_irq *irq, struct irq_vector *v)
+static void flush(struct guest_irq *irq, struct irq_vector *v)
 {
-    datapath_irq_enter(irq->vm);
+    irq_enter(irq->guest);
     deliver_pending(irq, v);
-    datapath_irq_leave();
+    irq_leave();
 }
 
-void irq_init(struct vm_irq *irq, struct vm *vm)
+void irq_init(struct guest_irq *irq, struct guest *guest)
 {
-    irq->vm = vm;
+    irq->guest = guest;
     atomic_store(&irq->enabled, false);
     for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
         atomic_store(&irq->vec[i].fd, -1);
@@ -83,7 +80,7 @@ void irq_init(struct vm_irq *irq, struct vm *vm)
     }
 }
 
-void irq_fini(struct vm_irq *irq)
+void irq_fini(struct guest_irq *irq)
 {
     int fds[PVRDMA_NUM_VEC];
 
@@ -91,7 +88,7 @@ void irq_fini(struct vm_irq *irq)
     for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
         fds[i] = atomic_exchange(&irq->vec[i].fd, -1);
     }
-    datapath_irq_drain(irq->vm);
+    irq_drain(irq->guest);
     for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
         if (fds[i] >= 0) {
             close(fds[i]);
@@ -99,7 +96,7 @@ void irq_fini(struct vm_irq *irq)
     }
 }
 
-void irq_raise(struct vm_irq *irq, unsigned vec)
+void irq_raise(struct guest_irq *irq, unsigned vec)
 {
     struct irq_vector *v;
 
@@ -108,12 +105,12 @@ void irq_raise(struct vm_irq *irq, unsigned vec)
     }
     v = &irq->vec[vec];
     atomic_fetch_add_explicit(&v->raised, 1, memory_order_relaxed);
-    datapath_irq_enter(irq->vm);
+    irq_enter(irq->guest);
     if (!deliver(irq, v)) {
         atomic_store(&v->pending, true);
         deliver_pending(irq, v);
     }
-    datapath_irq_leave();
+    irq_leave();
 }
 
 bool irq_is_eventfd(int fd)
@@ -127,7 +124,7 @@ bool irq_is_eventfd(int fd)
     return n == sizeof(want) - 1 && memcmp(got, want, sizeof(want) - 1) == 0;
 }
 
-int irq_assign(struct vm_irq *irq, unsigned vec, int fd)
+int irq_assign(struct guest_irq *irq, unsigned vec, int fd)
 {
     struct irq_vector *v;
     int old, mode;
@@ -145,14 +142,14 @@ int irq_assign(struct vm_irq *irq, unsigned vec, int fd)
     }
     old = atomic_exchange(&v->fd, fd);
     if (old >= 0) {
-        datapath_irq_drain(irq->vm);
+        irq_drain(irq->guest);
         close(old);
     }
     flush(irq, v);
     return 0;
 }
 
-void irq_mask(struct vm_irq *irq, unsigned vec, bool masked)
+void irq_mask(struct guest_irq *irq, unsigned vec, bool masked)
 {
     if (vec >= PVRDMA_NUM_VEC) {
         return;
@@ -161,7 +158,7 @@ void irq_mask(struct vm_irq *irq, unsigned vec, bool masked)
     flush(irq, &irq->vec[vec]);
 }
 
-void irq_enable(struct vm_irq *irq, bool on)
+void irq_enable(struct guest_irq *irq, bool on)
 {
     atomic_store(&irq->enabled, on);
     for (unsigned i = 0; on && i < PVRDMA_NUM_VEC; i++) {
@@ -169,7 +166,7 @@ void irq_enable(struct vm_irq *irq, bool on)
     }
 }
 
-void irq_forget_pending(struct vm_irq *irq)
+void irq_forget_pending(struct guest_irq *irq)
 {
     for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
         atomic_store(&irq->vec[i].pending, false);

@@ -7,8 +7,8 @@
  * a memory error of the machine.  Touching it raises SIGBUS in whichever thread
  * carries data.  The handler looks the address up in a table of guarded
  * mappings, puts an anonymous zero page (of the mapping's page size) there,
- * marks the VM as faulty and returns, so that the interrupted instruction is
- * run again and succeeds.  The main thread detaches the VM at its next check.
+ * marks the guest as faulty and returns, so that the interrupted instruction is
+ * run again and succeeds.  The main thread detaches it at its next check.
  * What is not guarded goes to the handler that was there before, by default
  * the end of the process.
  *
@@ -25,15 +25,15 @@
 #include <stdint.h>
 #include <sys/mman.h>
 
-#include "frontend/sigbus.h"
-#include "vm.h"
+#include "guest/sigbus.h"
+#include "guest/guest.h"
 
 struct guard {
     _Atomic unsigned seq;
     _Atomic uintptr_t start; /* 0: free */
     _Atomic size_t len;
     _Atomic size_t page;
-    _Atomic(struct vm *) vm;
+    _Atomic(struct guest *) guest;
 };
 
 static struct guard guards[SIGBUS_MAX_GUARDS];
@@ -51,7 +51,7 @@ static bool cover(uintptr_t addr)
         uintptr_t start = atomic_load(&g->start);
         size_t len = atomic_load(&g->len);
         size_t page = atomic_load(&g->page);
-        struct vm *vm = atomic_load(&g->vm);
+        struct guest *guest = atomic_load(&g->guest);
 
         if ((seq & 1) || start == 0 || addr < start || addr - start >= len ||
             seq != atomic_load(&g->seq)) {
@@ -63,7 +63,7 @@ static bool cover(uintptr_t addr)
                  0) == MAP_FAILED) {
             return false;
         }
-        vm_fault(vm, "guest memory is not there (SIGBUS)");
+        guest_fault(guest, "guest memory is not there (SIGBUS)");
         return true;
     }
     return false;
@@ -104,7 +104,7 @@ void sigbus_init(void)
     }
 }
 
-int sigbus_guard(void *start, size_t len, size_t page, struct vm *vm)
+int sigbus_guard(void *start, size_t len, size_t page, struct guest *guest)
 {
     unsigned end = atomic_load(&guards_end);
     unsigned i = 0;
@@ -120,7 +120,7 @@ int sigbus_guard(void *start, size_t len, size_t page, struct vm *vm)
     atomic_fetch_add(&g->seq, 1);
     atomic_store(&g->len, len);
     atomic_store(&g->page, page);
-    atomic_store(&g->vm, vm);
+    atomic_store(&g->guest, guest);
     atomic_store(&g->start, (uintptr_t)start);
     atomic_fetch_add(&g->seq, 1);
     if (i == end) {
@@ -140,6 +140,6 @@ void sigbus_unguard(int slot)
     atomic_fetch_add(&g->seq, 1);
     atomic_store(&g->start, 0);
     atomic_store(&g->len, 0);
-    atomic_store(&g->vm, NULL);
+    atomic_store(&g->guest, NULL);
     atomic_fetch_add(&g->seq, 1);
 }

@@ -10,7 +10,7 @@
  * Files are mapped once per (device, inode) and VM, as a whole up to the needed
  * size, and counted; regions index into them.  A page fault beyond the backing
  * (SIGBUS: holes, exhausted huge pages, a truncated file) is survived: the
- * handler maps anonymous memory there and calls vm_fault().
+ * handler maps anonymous memory there and calls guest_fault().
  */
 #ifndef PVRDMAD_GUEST_MEM_H
 #define PVRDMAD_GUEST_MEM_H
@@ -23,7 +23,7 @@
 
 #define GUEST_MEM_MAX_REGIONS 4096u
 
-struct vm;
+struct guest;
 struct guest_file;
 
 struct guest_region {
@@ -41,7 +41,7 @@ struct guest_map {
 };
 
 struct guest_mem {
-    struct vm *vm;
+    struct guest *guest;
     _Atomic(struct guest_map *) map; /* never NULL between init and fini */
     GHashTable *files;               /* main thread */
     bool require_sealed;
@@ -50,7 +50,7 @@ struct guest_mem {
 /* Install the SIGBUS handler; once per process. */
 void guest_mem_init_process(void);
 
-void guest_mem_init(struct guest_mem *mem, struct vm *vm, bool require_sealed);
+void guest_mem_init(struct guest_mem *mem, struct guest *guest, bool require_sealed);
 /* Unmap all; the caller guarantees that no worker uses the VM any more. */
 void guest_mem_fini(struct guest_mem *mem);
 
@@ -64,7 +64,7 @@ int guest_mem_map(struct guest_mem *mem, int fd, uint64_t offset, uint64_t gpa,
 
 /*
  * Remove an exact range, or everything (@all).  Waits until no worker uses it
- * (datapath_quiesce) before unmapping.  Returns 0, ENOENT or EINVAL.
+ * (grace_wait) before unmapping.  Returns 0, ENOENT or EINVAL.
  */
 int guest_mem_unmap(struct guest_mem *mem, uint64_t gpa, uint64_t size, bool all);
 

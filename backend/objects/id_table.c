@@ -10,7 +10,7 @@
  * index comes back as late as possible; gen[] tells the occupants of one index
  * apart for those who keep a number longer (keys, QPNs).
  */
-#include "verbs/verbs.h"
+#include "objects/objects.h"
 
 #include <sys/mman.h>
 

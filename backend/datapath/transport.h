@@ -40,6 +40,4 @@ struct transport_ops {
     enum xfer_result (*carry)(struct qp *qp, uint32_t *status);
 };
 
-extern const struct transport_ops transport_copy;
-
 #endif /* PVRDMAD_TRANSPORT_H */

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The doorbell regions of one guest.
+ *
+ * The shared region is a sealed memfd, so the VMM can neither shrink it under
+ * us nor be given anything but that.  Its content is the VMM's to scribble on:
+ * a bit only means "look at that queue", an arm word only "send an interrupt".
+ * Doorbells that come as messages set bits in a region of our own, after a check
+ * on the objects themselves, so that region's owner words are not used.
+ *
+ * Main thread.
+ */
+#include "guest/doorbells.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static void *map_region(int fd, int flags)
+{
+    void *p = mmap(NULL, PVRDMA_DB_REGION_SIZE, PROT_READ | PROT_WRITE, flags, fd, 0);
+
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static int make_memfd(void)
+{
+    int fd = memfd_create("pvrdma-doorbells", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (fd < 0 || ftruncate(fd, PVRDMA_DB_REGION_SIZE) ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        return -1;
+    }
+    return fd;
+}
+
+bool doorbells_init(struct guest_doorbells *db, GError **errp)
+{
+    db->memfd = make_memfd();
+    db->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    db->own = map_region(-1, MAP_PRIVATE | MAP_ANONYMOUS);
+    if (db->memfd >= 0) {
+        db->shared = map_region(db->memfd, MAP_SHARED);
+    }
+    if (db->eventfd < 0 || !db->own || !db->shared) {
+        g_set_error(errp, G_FILE_ERROR, g_file_error_from_errno(errno),
+                    "cannot make the doorbell region: %s", g_strerror(errno));
+        doorbells_fini(db);
+        return false;
+    }
+    db->shared->magic = db->own->magic = PVRDMA_DB_MAGIC;
+    db->shared->version = db->own->version = PVRDMA_DB_VERSION;
+    /* Until the worker clears it, every doorbell wakes it. */
+    db->shared->kick = db->own->kick = 1;
+    memset(db->shared->qp_owner, 0xff, sizeof(db->shared->qp_owner));
+    memset(db->shared->cq_owner, 0xff, sizeof(db->shared->cq_owner));
+    memset(db->shared->srq_owner, 0xff, sizeof(db->shared->srq_owner));
+    return true;
+}
+
+void doorbells_fini(struct guest_doorbells *db)
+{
+    if (db->shared) {
+        munmap(db->shared, PVRDMA_DB_REGION_SIZE);
+    }
+    if (db->own) {
+        munmap(db->own, PVRDMA_DB_REGION_SIZE);
+    }
+    if (db->memfd >= 0) {
+        close(db->memfd);
+    }
+    if (db->eventfd >= 0) {
+        close(db->eventfd);
+    }
+    db->shared = db->own = NULL;
+    db->memfd = db->eventfd = -1;
+}
+
+/* Writes only what is set: most pages of the regions are never touched. */
+static void map_reset(struct pvrdma_db_map *map)
+{
+    for (unsigned i = 0; i < PVRDMA_DB_SUMMARY_WORDS; i++) {
+        __atomic_store_n(&map->summary[i], 0, __ATOMIC_RELAXED);
+    }
+    for (unsigned i = 0; i < PVRDMA_DB_WORDS; i++) {
+        if (__atomic_load_n(&map->words[i], __ATOMIC_RELAXED)) {
+            __atomic_store_n(&map->words[i], 0, __ATOMIC_RELAXED);
+        }
+    }
+}
+
+static void region_reset(struct pvrdma_db_region *db)
+{
+    map_reset(&db->send);
+    map_reset(&db->recv);
+    map_reset(&db->srq);
+}
+
+/* Only words of handles that this VM can have mean anything. */
+void doorbells_reset(struct guest_doorbells *db, uint32_t max_qp, uint32_t max_cq)
+{
+    struct pvrdma_db_region *shared = db->shared;
+
+    region_reset(db->own);
+    region_reset(shared);
+    for (uint32_t i = 0; i < max_qp; i++) {
+        __atomic_store_n(&shared->qp_owner[i], PVRDMA_DB_NO_OWNER, __ATOMIC_RELAXED);
+    }
+    for (uint32_t i = 0; i < max_cq; i++) {
+        __atomic_store_n(&shared->arm[i], PVRDMA_DB_ARM_NONE, __ATOMIC_RELAXED);
+        __atomic_store_n(&shared->cq_owner[i], PVRDMA_DB_NO_OWNER, __ATOMIC_RELAXED);
+    }
+}

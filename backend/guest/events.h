@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Device-to-guest rings: async events and CQ notifications.  events.c has the
+ * theory.
+ */
+#ifndef PVRDMAD_GUEST_EVENTS_H
+#define PVRDMAD_GUEST_EVENTS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "pvrdma/abi.h"
+
+struct guest;
+
+/* Largest ring we take from DSR: the driver uses 4 pages (header included). */
+#define EVENT_RING_MAX_PAGES 64u
+
+/*
+ * One ring.  lock protects all fields.  Positions are the device's own; the
+ * guest's words are only read to see how far it has consumed.
+ */
+struct event_ring {
+    pthread_mutex_t lock;
+    bool active;                         /* between ACTIVATE and reset */
+    bool held;                           /* bus master is off: no DMA for now */
+    uint32_t npages;                     /* header page included */
+    uint64_t page[EVENT_RING_MAX_PAGES]; /* guest-physical */
+    uint32_t n;                          /* the ABI's n, not a power of two */
+    uint32_t slots;                      /* slots really in use: guard against overrun */
+    uint32_t elem;                       /* bytes */
+    uint32_t prod;
+    uint64_t pushed, dropped;
+};
+
+struct guest_events {
+    struct event_ring async;
+    struct event_ring cqn;
+
+    /*
+     * CQs whose notification found the ring full; retried by the worker.
+     * One bit per CQ handle; cqn.lock protects it.
+     */
+    uint64_t *deferred;
+    uint32_t max_cq; /* handles are below it */
+    _Atomic bool deferred_any;
+};
+
+/* Main thread. */
+void event_init(struct guest_events *ev, uint32_t max_cq);
+void event_fini(struct guest_events *ev);
+
+/*
+ * Take over a ring's pages (page-aligned, checked) and go back to its start;
+ * 2 <= npages <= EVENT_RING_MAX_PAGES, elem: 4 or 8 bytes.  It stays inactive.
+ */
+void event_ring_setup(struct event_ring *ring, uint32_t npages, const uint64_t *page,
+                      uint32_t elem);
+
+/* Both rings: let pushes reach the guest (@active), or hold them (@held). */
+void event_set_active(struct guest_events *ev, bool active, bool held);
+
+/* Async event (ring, then vector 1).  Any thread; no lock held but qp/cq's. */
+void event_async(struct guest *g, enum pvrdma_event_type type, uint32_t info);
+
+/*
+ * CQ notification: into the ring; the caller raises PVRDMA_VEC_CQ afterwards
+ * (once per batch).  Any thread.
+ */
+void event_cq_notify(struct guest *g, uint32_t cq_handle);
+
+/* Retry deferred notifications; the VM's worker.  True: raise the vector. */
+bool event_cq_retry(struct guest *g);
+
+/* The CQ is gone: no deferred notification of it any more.  Main thread. */
+void event_cq_forget(struct guest *g, uint32_t cq_handle);
+
+#endif /* PVRDMAD_GUEST_EVENTS_H */

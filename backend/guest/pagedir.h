@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* Page directories in guest memory; pagedir.c has the theory. */
+#ifndef PVRDMAD_GUEST_PAGEDIR_H
+#define PVRDMAD_GUEST_PAGEDIR_H
+
+#include <stdint.h>
+
+#include "guest/mem.h"
+
+/*
+ * Read @n page addresses behind @pdir_dma into @pages.  Returns 0, or an errno:
+ * EINVAL (n is 0 or over PVRDMA_PDIR_MAX_PAGES, an address that is not
+ * page-aligned), EFAULT (a table is not in the DMA map).
+ */
+int pagedir_read(struct guest_mem *mem, uint64_t pdir_dma, uint32_t n, uint64_t *pages);
+
+#endif /* PVRDMAD_GUEST_PAGEDIR_H */

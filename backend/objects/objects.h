@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The verbs objects of one VM and their ID tables.
+ *
+ * Tables are fixed-size arrays of atomic pointers, sized from the VM's
+ * configured caps.  The main thread creates and destroys; workers look up.
+ * Handle 0 is never given out.  Numbers a peer can name (keys, QPNs) carry a
+ * generation, so that one of a dead object does not reach its successor:
+ *
+ *   key = index << 8 | generation   (index 1..max_mr-1, generation 1..255)
+ *   qpn = generation << 16 | handle (24 bits, generation 1..255)
+ */
+#ifndef PVRDMAD_OBJECTS_H
+#define PVRDMAD_OBJECTS_H
+
+#include <glib.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "pvrdma/abi.h"
+#include "pvrdma/ext.h"
+
+struct vm;
+struct qp;
+struct cq;
+
+/* Caps that do not depend on the VM's configuration. */
+#define VERBS_MAX_UAR     512u /* the size of BAR2 is this times 4096 */
+#define VERBS_MAX_SGE     16u
+#define VERBS_MAX_QP_WR   16384u
+#define VERBS_MAX_CQE     262144u
+#define VERBS_MAX_RD_ATOM 16u
+#define VERBS_GID_TBL_LEN 64u
+#define VERBS_MAX_MSG_SZ  0x80000000u  /* 2 GiB */
+#define VERBS_MAX_MR_SIZE (1ull << 30) /* one page directory */
+#define VERBS_PKEY        0xffffu
+
+struct id_table {
+    _Atomic(void *) *slot; /* [size]; slot 0 is never used */
+    uint8_t *gen;          /* [size]; 1..255, advanced on each allocation */
+    uint32_t size;
+    uint32_t next; /* where the next search begins */
+    uint32_t used;
+};
+
+/* @size >= 2.  Memory is zero pages until used. */
+bool id_table_init(struct id_table *t, uint32_t size);
+void id_table_fini(struct id_table *t);
+/*
+ * Reserve the next free index (round robin) without publishing; 0 = full.  The
+ * caller publishes or releases it before anything else is reserved.
+ */
+uint32_t id_table_reserve(struct id_table *t);
+void id_table_publish(struct id_table *t, uint32_t index, void *object);
+/* Unpublish; the index becomes free. */
+void id_table_release(struct id_table *t, uint32_t index);
+
+static inline void *id_table_get(const struct id_table *t, uint32_t index)
+{
+    if (index == 0 || index >= t->size) {
+        return NULL;
+    }
+    return atomic_load_explicit(&t->slot[index], memory_order_acquire);
+}
+
+/* Pages of a QP's or CQ's rings in guest memory. */
+struct ring_mem {
+    bool ext; /* header page as in ext.h (struct pvrdma_ext_ring) */
+    uint32_t npages;
+    uint64_t *page;
+};
+
+struct uctx {
+    uint32_t handle;
+    uint32_t uar_page;   /* 1..VERBS_MAX_UAR-1 */
+    uint32_t refs;       /* PDs and CQs made with it */
+    struct ring_mem ext; /* extension memory; npages 0: none */
+};
+
+struct pd {
+    uint32_t handle;
+    struct uctx *uctx; /* NULL: the guest kernel's */
+    uint32_t refs;     /* MRs and QPs */
+};
+
+struct mr {
+    uint32_t handle;
+    uint32_t lkey, rkey; /* equal; a DMA MR's has no remote rights */
+    struct pd *pd;
+    bool dma;        /* addresses are guest-physical, no page list */
+    uint32_t access; /* PVRDMA_ACCESS_* */
+    uint64_t start;  /* guest-virtual address of byte 0 */
+    uint64_t length;
+    struct mr *next_dead; /* between unpublishing and freeing; main thread */
+    uint32_t offset;      /* of start in page[0] */
+    uint32_t npages;
+    uint64_t page[]; /* guest-physical, page-aligned */
+};
+
+/* Completions that are written to a CQ's ring together. */
+#define CQ_STAGE 16u
+
+struct cq {
+    struct vm *vm;
+    uint32_t handle;
+    struct uctx *uctx; /* NULL: kernel */
+    uint32_t ncqe;     /* power of two */
+    struct ring_mem mem;
+    uint32_t refs;        /* QPs; main thread */
+    struct cq *next_dead; /* like mr's */
+
+    bool error_reported; /* CQ_ERR was sent; the VM's worker */
+
+    pthread_mutex_t lock; /* protects all below */
+    uint32_t prod;        /* next index to write */
+    uint32_t published;   /* prod_tail as the guest sees it */
+    uint32_t cons;        /* last valid cons_head read */
+    bool error;           /* overrun or bad index: no more completions */
+    uint32_t last_sol;    /* index behind the last solicited or error CQE */
+    bool new_sol;         /* there was one since `published` */
+    bool batched;         /* is in some worker's batch */
+    /* The last ones before prod, not yet in the ring; else not before published. */
+    struct pvrdma_cqe stage[CQ_STAGE];
+    uint32_t staged;
+};
+
+/* One direction of a QP. */
+struct wq {
+    uint32_t first_page; /* of the WQEs in ring_mem */
+    uint32_t nwqe;       /* power of two */
+    uint32_t wqe_shift;  /* log2 of the WQE size in bytes */
+    uint32_t max_sge;
+    uint32_t cons; /* own consumer index, 0..2*nwqe-1 */
+    uint32_t prod; /* the guest's producer index, as last read and checked */
+};
+
+#include "objects/qp_state.h"
+
+struct qp {
+    struct vm *vm;
+    uint32_t handle, qpn;
+    enum pvrdma_qp_type type;
+    struct pd *pd;
+    struct cq *scq, *rcq;
+    bool sq_sig_all;
+    uint32_t max_inline;  /* bytes; extended QPs only */
+    struct ring_mem mem;  /* page 0 holds the ring state */
+    struct wq sq;         /* cons: the VM's worker, under the token */
+    struct wq rq;         /* cons: under lock */
+    struct qp *next_dead; /* like mr's */
+
+    /*
+     * Protects rq, responder state, state and attr.  The worker may read state
+     * and attr under the token alone: they change under both, except that a
+     * responder error sets state to ERR under lock only.
+     */
+    pthread_mutex_t lock;
+    _Atomic uint32_t state;     /* enum pvrdma_qp_state */
+    struct pvrdma_qp_attr attr; /* what MODIFY_QP set and QUERY_QP returns */
+
+    struct qp_requester req;  /* under the token */
+    struct qp_responder resp; /* under lock */
+};
+
+struct gid_entry {
+    bool bound;
+    uint8_t type; /* PVRDMA_GID_TYPE_* */
+    struct pvrdma_gid gid;
+};
+
+struct objects {
+    struct vm *vm;
+    uint64_t uar_pfn; /* of BAR2 in the guest; device/ sets it with the DSR */
+    struct id_table uctx, pd, mr, cq, qp;
+    struct gid_entry gid[VERBS_GID_TBL_LEN]; /* main; directory_lock to change */
+    _Atomic(struct qp *) gsi;                /* QP number 1 */
+    uint64_t pages_used;                     /* of cfg->max_mr_pages; main thread */
+    uint8_t uar_used[VERBS_MAX_UAR];         /* main thread */
+    struct ring_mem kernel_ext;              /* the guest kernel's extension memory */
+};
+
+/* Empty tables of the sizes in vm->cfg.  Main thread.  0 or ENOMEM. */
+int objects_init(struct objects *v, struct vm *vm);
+void objects_fini(struct objects *v);
+
+/* Look-ups for the data path (any worker, until its quiescent point). */
+static inline struct mr *objects_mr_by_key(const struct objects *v, uint32_t key)
+{
+    struct mr *mr = id_table_get(&v->mr, key >> 8);
+
+    return mr && mr->lkey == key ? mr : NULL;
+}
+
+/* @qpn may be 1 (the GSI QP). */
+static inline struct qp *objects_qp_by_qpn(const struct objects *v, uint32_t qpn)
+{
+    struct qp *qp;
+
+    if (qpn == 1) {
+        return atomic_load_explicit(&v->gsi, memory_order_acquire);
+    }
+    qp = id_table_get(&v->qp, qpn & 0xffff);
+    return qp && qp->qpn == qpn ? qp : NULL;
+}
+
+/*
+ * The QP state machine (InfiniBand spec 10.3.1, 11.2.5.2): is @cur -> @next
+ * allowed for @type with exactly these attributes?  0 or EINVAL.
+ */
+int qp_transition_check(enum pvrdma_qp_type type, enum pvrdma_qp_state cur,
+                        enum pvrdma_qp_state next, uint32_t attr_mask);
+
+/* Counts for status and leak checks. */
+struct objects_stats {
+    uint32_t uctx, pd, mr, cq, qp, gid;
+    uint64_t pages;
+};
+void objects_get_stats(const struct objects *v, struct objects_stats *st);
+
+#endif /* PVRDMAD_OBJECTS_H */

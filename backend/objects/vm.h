@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * struct vm: one virtual machine as the daemon knows it.  Data only; vm.c brings its
+ * parts together and apart.
+ *
+ * Threads.  The main thread (GLib main loop) does everything slow: sockets,
+ * commands, attach and detach, the admin socket.  Worker threads move data.
+ * A VM belongs to one worker; only that worker runs its send queues.
+ *
+ * Locking rules, for the whole daemon:
+ *  - The token of a VM (vm_token_*) is held by its worker while it serves the
+ *    VM's send queues, and by the main thread while it changes objects that the
+ *    worker uses.  The worker only ever tries to take it, so it never sleeps
+ *    there.  The token comes before every lock below, and the main thread never
+ *    lets its loop turn (coro.h) while it holds one.
+ *  - qp->lock (receive queue, responder state, state changes), then cq->lock,
+ *    then event_ring->lock.  Never two of a kind, never across a slice's copy
+ *    (but a message of up to 4 KiB is copied under the receiver's qp->lock).
+ *  - directory_lock is taken before nothing else: leaf lock.
+ *  - Objects, MRs and memory maps are found through atomic pointers by any
+ *    worker and freed by the main thread after grace_wait().
+ */
+#ifndef PVRDMAD_VM_H
+#define PVRDMAD_VM_H
+
+#include <glib.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config.h"
+#include "guest/guest.h"
+#include "log.h"
+#include "objects/objects.h"
+#include "objects/vm_datapath.h"
+
+struct device;
+struct discard;
+struct vfu_conn;
+struct vfu_listener;
+
+struct vm {
+    struct vm_config *cfg;         /* declared properties; never changes */
+    struct vfu_listener *listener; /* the VM's socket; main thread */
+    struct vfu_conn *conn;         /* attached VMM or NULL; main thread */
+    struct discard *discard;       /* descriptors being closed; main thread */
+    uint64_t attaches, faults;     /* statistics; main thread */
+    unsigned pauses;               /* datapath_pause() calls not yet undone; main */
+    bool admin_paused;             /* one of them is the administrator's */
+
+    struct guest guest; /* log and fault always; the rest while attached */
+
+    /* Below: valid while attached (between vm_attach and vm_detach). */
+    bool attached;          /* main thread */
+    struct device *dev;     /* registers, DSR, command channel */
+    struct objects objects; /* object tables */
+    struct vm_datapath dp;  /* scheduling state */
+};
+
+#define log_vm(level, vm, ...) log_guest(level, &(vm)->guest, __VA_ARGS__)
+
+static inline struct vm *vm_of_guest(struct guest *g)
+{
+    return (struct vm *)(void *)((char *)g - offsetof(struct vm, guest));
+}
+
+/* A declared VM; takes over @cfg.  Main thread. */
+struct vm *vm_new(struct vm_config *cfg);
+void vm_free(struct vm *vm);
+
+#endif /* PVRDMAD_VM_H */

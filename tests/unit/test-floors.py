@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Do arrows run up?  See backend/floors.
+
+Reads every #include "..." below backend/ and the symbols that each object of the
+daemon's library leaves undefined, and reports, as TAP, every use of a room by one
+on a line above it in backend/floors.  Also tests itself: arrows that run up, made
+for the purpose, must be found.
+
+usage: test-floors.py SOURCE-DIR NM ARCHIVE
+"""
+
+import os
+import re
+import subprocess
+import sys
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
+
+
+class Floors:
+    """The order of the rooms, and which room a file belongs to."""
+
+    def __init__(self, path):
+        self.order = {}
+        self.places = {}
+        with open(path) as file:
+            for line in file:
+                if line.startswith('#') or not line.strip():
+                    continue
+                _, room, *files = line.split()
+                self.order[room] = len(self.order)
+                for place in files:
+                    self.places[place] = room
+
+    def room(self, path):
+        """Of a file, named from backend/; None: not one of ours."""
+        folder = path.split('/')[0] + '/' if '/' in path else None
+        return self.places.get(folder or path)
+
+    def arrow_runs_up(self, user, used):
+        return self.order[used] > self.order[user]
+
+
+def sources(backend):
+    for folder, _, files in os.walk(backend):
+        for name in files:
+            if name.endswith(('.c', '.h')):
+                path = os.path.join(folder, name)
+                yield os.path.relpath(path, backend), path
+
+
+def included(path, backend):
+    """Files of backend/ that the file at @path includes, named from backend/."""
+    with open(path) as file:
+        text = file.read()
+    for name in INCLUDE.findall(text):
+        beside = os.path.relpath(os.path.join(os.path.dirname(path), name), backend)
+        for candidate in (beside, name):
+            if os.path.exists(os.path.join(backend, candidate)):
+                yield candidate
+                break
+
+
+def bad_includes(floors, backend):
+    for name, path in sources(backend):
+        room = floors.room(name)
+        if room is None:
+            yield '%s is in no room' % name
+            continue
+        for used in included(path, backend):
+            if floors.room(used) and floors.arrow_runs_up(room, floors.room(used)):
+                yield '%s (%s) includes %s (%s)' % (name, room, used, floors.room(used))
+
+
+def object_room(floors, member):
+    """meson names an object after its source: datapath_sched.c.o."""
+    name = os.path.basename(member)[:-len('.o')]
+    for place, room in floors.places.items():
+        if place.endswith('/') and name.startswith(place[:-1] + '_'):
+            return room
+    return floors.room(name)
+
+
+def symbols(nm, archive):
+    """Of each object: what it defines and what it needs."""
+    out = subprocess.run([nm, '--format=posix', archive], check=True,
+                         stdout=subprocess.PIPE, universal_newlines=True).stdout
+    objects, current = {}, None
+    for line in out.splitlines():
+        if line.endswith(':'):
+            member = line[:-1]
+            if member.endswith(']'):
+                member = member[member.index('[') + 1:-1]
+            current = objects.setdefault(member, (set(), set()))
+        elif current is not None and line.strip():
+            symbol, kind = line.split()[:2]
+            current[1 if kind == 'U' else 0].add(symbol)
+    return objects
+
+
+def bad_symbols(floors, objects):
+    home = {}
+    for member, (defined, _) in objects.items():
+        for symbol in defined:
+            home.setdefault(symbol, member)
+    for member, (_, needed) in sorted(objects.items()):
+        room = object_room(floors, member)
+        if room is None:
+            yield '%s is in no room' % member
+            continue
+        for symbol in sorted(needed):
+            used = home.get(symbol) and object_room(floors, home[symbol])
+            if used and floors.arrow_runs_up(room, used):
+                yield '%s (%s) uses %s of %s' % (member, room, symbol, used)
+
+
+def self_test(floors):
+    """Arrows made for the purpose are found, and the ones down are not."""
+    up = {'guest_mem.c.o': (set(), {'vm_attach'}), 'vm.c.o': ({'vm_attach'}, set())}
+    down = {'guest_mem.c.o': ({'guest_fault'}, set()), 'vm.c.o': (set(), {'guest_fault'})}
+    return (len(list(bad_symbols(floors, up))) == 1 and
+            not list(bad_symbols(floors, down)) and
+            floors.arrow_runs_up('datapath', 'transport') and
+            not floors.arrow_runs_up('transport', 'datapath'))
+
+
+def main():
+    source, nm, archive = sys.argv[1:]
+    backend = os.path.join(source, 'backend')
+    floors = Floors(os.path.join(backend, 'floors'))
+    objects = symbols(nm, archive)
+    checks = [
+        ('the test finds arrows', [] if self_test(floors) else ['it does not']),
+        ('includes', list(bad_includes(floors, backend))),
+        ('symbols', list(bad_symbols(floors, objects))),
+        ('all objects were read', [] if len(objects) > 20 else
+         ['only %d objects in %s' % (len(objects), archive)]),
+    ]
+    print('1..%d' % len(checks))
+    for number, (name, found) in enumerate(checks, 1):
+        for line in found:
+            print('# ' + line)
+        print('%sok %d - %s' % ('not ' if found else '', number, name))
+    return 1 if any(found for _, found in checks) else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
