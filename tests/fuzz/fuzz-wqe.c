@@ -21,15 +21,15 @@
 #include "pvrdma/ext.h"
 #include "testdev.h"
 
-#define NQP 2
-#define CQE 64u
-#define WR 64u
-#define NSGE 4u
-#define MR_PAGES 16u
-#define MR_VA 0x7f0000010080ull
-#define MR_LEN (MR_PAGES * 4096u - 0x100u)
-#define CANARY 0xc3
-#define MAX_STEPS 64
+#define NQP        2
+#define CQE        64u
+#define WR         64u
+#define NSGE       4u
+#define MR_PAGES   16u
+#define MR_VA      0x7f0000010080ull
+#define MR_LEN     (MR_PAGES * 4096u - 0x100u)
+#define CANARY     0xc3
+#define MAX_STEPS  64
 #define MAX_INLINE 48 /* the WQE has room for 176 */
 
 #define CHECK(condition) ((condition) ? (void)0 : abort())
@@ -37,15 +37,15 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 struct input {
-  const uint8_t *data;
-  size_t left;
+    const uint8_t *data;
+    size_t left;
 };
 
 /* Guest memory of one QP and its CQ, kept over all inputs. */
 struct rings {
-  uint64_t qp_pdir, qp_first; /* header, 4 send pages, 2 receive pages */
-  uint64_t cq_pdir, cq_first; /* header, 1 page */
-  uint32_t qp, qpn, cq;
+    uint64_t qp_pdir, qp_first; /* header, 4 send pages, 2 receive pages */
+    uint64_t cq_pdir, cq_first; /* header, 1 page */
+    uint32_t qp, qpn, cq;
 };
 
 static struct testdev *td;
@@ -57,393 +57,412 @@ static const struct pvrdma_gid gid = {
     .raw = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1},
 };
 
-static uint32_t take(struct input *in, unsigned bytes) {
-  uint32_t v = 0;
-  size_t n = MIN(bytes, in->left);
+static uint32_t take(struct input *in, unsigned bytes)
+{
+    uint32_t v = 0;
+    size_t n = MIN(bytes, in->left);
 
-  memcpy(&v, in->data, n);
-  in->data += n;
-  in->left -= n;
-  return v;
+    memcpy(&v, in->data, n);
+    in->data += n;
+    in->left -= n;
+    return v;
 }
 
 /* ---- objects ---- */
 
-static void command(uint32_t op, void *req, size_t size) {
-  CHECK(testdev_command(td, op, req, size) == 0);
-  testdev_irqs(td, PVRDMA_VEC_CMD);
+static void command(uint32_t op, void *req, size_t size)
+{
+    CHECK(testdev_command(td, op, req, size) == 0);
+    testdev_irqs(td, PVRDMA_VEC_CMD);
 }
 
-static void modify(uint32_t qp, uint32_t mask, const struct pvrdma_qp_attr *a) {
-  struct pvrdma_cmd_modify_qp req = {
-      .qp_handle = qp, .attr_mask = mask, .attrs = *a};
+static void modify(uint32_t qp, uint32_t mask, const struct pvrdma_qp_attr *a)
+{
+    struct pvrdma_cmd_modify_qp req = {.qp_handle = qp, .attr_mask = mask, .attrs = *a};
 
-  command(PVRDMA_CMD_MODIFY_QP, &req, sizeof(req));
+    command(PVRDMA_CMD_MODIFY_QP, &req, sizeof(req));
 }
 
 /* The shared words of a QP or CQ; the second of each is an extended one. */
 struct words {
-  uint32_t *tx_prod, *tx_cons, *rx_prod, *rx_cons;
+    uint32_t *tx_prod, *tx_cons, *rx_prod, *rx_cons;
 };
 
-static bool is_ext(const struct rings *r) { return r == &ring[1]; }
-
-static struct words words_of(const struct rings *r, uint64_t gpa) {
-  struct pvrdma_ring_state *st = testdev_ptr(td, gpa);
-  struct pvrdma_ext_ring *e = (struct pvrdma_ext_ring *)(void *)st;
-
-  if (is_ext(r)) {
-    return (struct words){&e->tx_prod_tail.value, &e->tx_cons_head.value,
-                          &e->rx_prod_tail.value, &e->rx_cons_head.value};
-  }
-  return (struct words){&st->tx.prod_tail, &st->tx.cons_head, &st->rx.prod_tail,
-                        &st->rx.cons_head};
+static bool is_ext(const struct rings *r)
+{
+    return r == &ring[1];
 }
 
-static struct words qp_words(const struct rings *r) {
-  return words_of(r, r->qp_first);
+static struct words words_of(const struct rings *r, uint64_t gpa)
+{
+    struct pvrdma_ring_state *st = testdev_ptr(td, gpa);
+    struct pvrdma_ext_ring *e = (struct pvrdma_ext_ring *)(void *)st;
+
+    if (is_ext(r)) {
+        return (struct words){&e->tx_prod_tail.value, &e->tx_cons_head.value,
+                              &e->rx_prod_tail.value, &e->rx_cons_head.value};
+    }
+    return (struct words){&st->tx.prod_tail, &st->tx.cons_head, &st->rx.prod_tail,
+                          &st->rx.cons_head};
 }
 
-static struct words cq_words(const struct rings *r) {
-  return words_of(r, r->cq_first);
+static struct words qp_words(const struct rings *r)
+{
+    return words_of(r, r->qp_first);
+}
+
+static struct words cq_words(const struct rings *r)
+{
+    return words_of(r, r->cq_first);
 }
 
 /* RESET to RTS, with timers so short that every wait ends soon. */
-static void connect_qp(unsigned i) {
-  struct pvrdma_qp_attr a = {
-      .qp_state = PVRDMA_QPS_INIT,
-      .port_num = 1,
-      .qp_access_flags = 0xf,
-      .path_mtu = PVRDMA_MTU_1024,
-      .dest_qp_num = ring[1 - i].qpn,
-      .max_rd_atomic = 4,
-      .max_dest_rd_atomic = 4,
-      .min_rnr_timer = 1,
-      .timeout = 1,
-      .retry_cnt = 1,
-      .rnr_retry = 2,
-      .ah_attr = {.dgid = gid, .ah_flags = 1, .port_num = 1}};
+static void connect_qp(unsigned i)
+{
+    struct pvrdma_qp_attr a = {.qp_state = PVRDMA_QPS_INIT,
+                               .port_num = 1,
+                               .qp_access_flags = 0xf,
+                               .path_mtu = PVRDMA_MTU_1024,
+                               .dest_qp_num = ring[1 - i].qpn,
+                               .max_rd_atomic = 4,
+                               .max_dest_rd_atomic = 4,
+                               .min_rnr_timer = 1,
+                               .timeout = 1,
+                               .retry_cnt = 1,
+                               .rnr_retry = 2,
+                               .ah_attr = {.dgid = gid, .ah_flags = 1, .port_num = 1}};
 
-  modify(ring[i].qp,
-         PVRDMA_QP_STATE | PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT |
-             PVRDMA_QP_ACCESS_FLAGS,
-         &a);
-  a.qp_state = PVRDMA_QPS_RTR;
-  modify(ring[i].qp,
-         PVRDMA_QP_STATE | PVRDMA_QP_AV | PVRDMA_QP_PATH_MTU |
-             PVRDMA_QP_DEST_QPN | PVRDMA_QP_RQ_PSN |
-             PVRDMA_QP_MAX_DEST_RD_ATOMIC | PVRDMA_QP_MIN_RNR_TIMER,
-         &a);
-  a.qp_state = PVRDMA_QPS_RTS;
-  modify(ring[i].qp,
-         PVRDMA_QP_STATE | PVRDMA_QP_TIMEOUT | PVRDMA_QP_RETRY_CNT |
-             PVRDMA_QP_RNR_RETRY | PVRDMA_QP_SQ_PSN | PVRDMA_QP_MAX_RD_ATOMIC,
-         &a);
+    modify(ring[i].qp,
+           PVRDMA_QP_STATE | PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT |
+               PVRDMA_QP_ACCESS_FLAGS,
+           &a);
+    a.qp_state = PVRDMA_QPS_RTR;
+    modify(ring[i].qp,
+           PVRDMA_QP_STATE | PVRDMA_QP_AV | PVRDMA_QP_PATH_MTU | PVRDMA_QP_DEST_QPN |
+               PVRDMA_QP_RQ_PSN | PVRDMA_QP_MAX_DEST_RD_ATOMIC | PVRDMA_QP_MIN_RNR_TIMER,
+           &a);
+    a.qp_state = PVRDMA_QPS_RTS;
+    modify(ring[i].qp,
+           PVRDMA_QP_STATE | PVRDMA_QP_TIMEOUT | PVRDMA_QP_RETRY_CNT |
+               PVRDMA_QP_RNR_RETRY | PVRDMA_QP_SQ_PSN | PVRDMA_QP_MAX_RD_ATOMIC,
+           &a);
 }
 
-static void create_objects(void) {
-  const union pvrdma_cmd_resp *resp = testdev_ptr(td, td->resp);
+static void create_objects(void)
+{
+    const union pvrdma_cmd_resp *resp = testdev_ptr(td, td->resp);
 
-  for (unsigned i = 0; i < NQP; i++) {
-    struct rings *r = &ring[i];
-    struct pvrdma_cmd_create_cq cq = {
-        .pdir_dma = r->cq_pdir, .cqe = CQE, .nchunks = 2};
-    struct pvrdma_cmd_create_qp qp = {.pdir_dma = r->qp_pdir,
-                                      .pd_handle = pd,
-                                      .max_send_wr = WR,
-                                      .max_recv_wr = WR,
-                                      .max_send_sge = NSGE,
-                                      .max_recv_sge = NSGE,
-                                      .total_chunks = 7,
-                                      .send_chunks = 4,
-                                      .qp_type = PVRDMA_QPT_RC,
-                                      .access_flags =
-                                          PVRDMA_ACCESS_LOCAL_WRITE};
+    for (unsigned i = 0; i < NQP; i++) {
+        struct rings *r = &ring[i];
+        struct pvrdma_cmd_create_cq cq = {
+            .pdir_dma = r->cq_pdir, .cqe = CQE, .nchunks = 2};
+        struct pvrdma_cmd_create_qp qp = {.pdir_dma = r->qp_pdir,
+                                          .pd_handle = pd,
+                                          .max_send_wr = WR,
+                                          .max_recv_wr = WR,
+                                          .max_send_sge = NSGE,
+                                          .max_recv_sge = NSGE,
+                                          .total_chunks = 7,
+                                          .send_chunks = 4,
+                                          .qp_type = PVRDMA_QPT_RC,
+                                          .access_flags = PVRDMA_ACCESS_LOCAL_WRITE};
 
-    if (is_ext(r)) {
-      cq.reserved = PVRDMA_EXT_OBJ_RING;
-      qp.reserved[0] = PVRDMA_EXT_OBJ_RING;
-      qp.max_inline_data = MAX_INLINE;
+        if (is_ext(r)) {
+            cq.reserved = PVRDMA_EXT_OBJ_RING;
+            qp.reserved[0] = PVRDMA_EXT_OBJ_RING;
+            qp.max_inline_data = MAX_INLINE;
+        }
+        memset(testdev_ptr(td, r->qp_first), 0, 7 * 4096);
+        memset(testdev_ptr(td, r->cq_first), 0, 2 * 4096);
+        command(PVRDMA_CMD_CREATE_CQ, &cq, sizeof(cq));
+        r->cq = resp->create_cq.cq_handle;
+        qp.send_cq_handle = qp.recv_cq_handle = r->cq;
+        command(PVRDMA_CMD_CREATE_QP, &qp, sizeof(qp));
+        r->qp = resp->create_qp.qp_handle;
+        r->qpn = resp->create_qp.qpn;
     }
-    memset(testdev_ptr(td, r->qp_first), 0, 7 * 4096);
-    memset(testdev_ptr(td, r->cq_first), 0, 2 * 4096);
-    command(PVRDMA_CMD_CREATE_CQ, &cq, sizeof(cq));
-    r->cq = resp->create_cq.cq_handle;
-    qp.send_cq_handle = qp.recv_cq_handle = r->cq;
-    command(PVRDMA_CMD_CREATE_QP, &qp, sizeof(qp));
-    r->qp = resp->create_qp.qp_handle;
-    r->qpn = resp->create_qp.qpn;
-  }
-  connect_qp(0);
-  connect_qp(1);
+    connect_qp(0);
+    connect_qp(1);
 }
 
-static void destroy_objects(void) {
-  for (unsigned i = 0; i < NQP; i++) {
-    CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_QP, ring[i].qp) == 0);
-    CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_CQ, ring[i].cq) == 0);
-  }
+static void destroy_objects(void)
+{
+    for (unsigned i = 0; i < NQP; i++) {
+        CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_QP, ring[i].qp) == 0);
+        CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_CQ, ring[i].cq) == 0);
+    }
 }
 
-static void create_mr(void) {
-  const union pvrdma_cmd_resp *resp = testdev_ptr(td, td->resp);
-  struct pvrdma_cmd_create_mr req = {.start = MR_VA,
-                                     .length = MR_LEN,
-                                     .pdir_dma = mr_pdir,
-                                     .pd_handle = pd,
-                                     .access_flags = 0xf,
-                                     .nchunks = MR_PAGES};
+static void create_mr(void)
+{
+    const union pvrdma_cmd_resp *resp = testdev_ptr(td, td->resp);
+    struct pvrdma_cmd_create_mr req = {.start = MR_VA,
+                                       .length = MR_LEN,
+                                       .pdir_dma = mr_pdir,
+                                       .pd_handle = pd,
+                                       .access_flags = 0xf,
+                                       .nchunks = MR_PAGES};
 
-  command(PVRDMA_CMD_CREATE_MR, &req, sizeof(req));
-  mr_handle = resp->create_mr.mr_handle;
-  key = resp->create_mr.lkey;
+    command(PVRDMA_CMD_CREATE_MR, &req, sizeof(req));
+    mr_handle = resp->create_mr.mr_handle;
+    key = resp->create_mr.lkey;
 }
 
-static void start(void) {
-  struct pvrdma_cmd_create_bind bind = {
-      .vlan = 0xfff, .gid = gid, .gid_type = PVRDMA_GID_TYPE_ROCE_V2};
+static void start(void)
+{
+    struct pvrdma_cmd_create_bind bind = {
+        .vlan = 0xfff, .gid = gid, .gid_type = PVRDMA_GID_TYPE_ROCE_V2};
 
-  testdev_start();
-  log_set_level(LOG_LVL_ERROR);
-  td = testdev_new("fuzz");
-  testdev_up(td);
-  bind.gid_type =
-      ((struct pvrdma_dsr *)testdev_ptr(td, td->dsr))->caps.gid_types;
-  CHECK(testdev_command(td, PVRDMA_CMD_CREATE_BIND, &bind, sizeof(bind)) == 0);
-  for (unsigned i = 0; i < NQP; i++) {
-    ring[i].qp_pdir = testdev_new_pdir(td, 7, &ring[i].qp_first);
-    ring[i].cq_pdir = testdev_new_pdir(td, 2, &ring[i].cq_first);
-  }
-  /* The MR's neighbours, before and after. */
-  canary[0] = testdev_pages(td, 4);
-  mr_pdir = testdev_new_pdir(td, MR_PAGES, &mr_first);
-  canary[1] = testdev_pages(td, 4);
-  for (unsigned i = 0; i < 2; i++) {
-    memset(testdev_ptr(td, canary[i]), CANARY, 4 * 4096);
-  }
+    testdev_start();
+    log_set_level(LOG_LVL_ERROR);
+    td = testdev_new("fuzz");
+    testdev_up(td);
+    bind.gid_type = ((struct pvrdma_dsr *)testdev_ptr(td, td->dsr))->caps.gid_types;
+    CHECK(testdev_command(td, PVRDMA_CMD_CREATE_BIND, &bind, sizeof(bind)) == 0);
+    for (unsigned i = 0; i < NQP; i++) {
+        ring[i].qp_pdir = testdev_new_pdir(td, 7, &ring[i].qp_first);
+        ring[i].cq_pdir = testdev_new_pdir(td, 2, &ring[i].cq_first);
+    }
+    /* The MR's neighbours, before and after. */
+    canary[0] = testdev_pages(td, 4);
+    mr_pdir = testdev_new_pdir(td, MR_PAGES, &mr_first);
+    canary[1] = testdev_pages(td, 4);
+    for (unsigned i = 0; i < 2; i++) {
+        memset(testdev_ptr(td, canary[i]), CANARY, 4 * 4096);
+    }
 }
 
 /* ---- the worker ---- */
 
-static bool idle(void) {
-  struct vm *vm = &td->vm;
-  bool busy;
+static bool idle(void)
+{
+    struct vm *vm = &td->vm;
+    bool busy;
 
-  vm_token_take(vm);
-  busy = !TAILQ_EMPTY(&vm->dp.run) || vm->dp.ntimer || doorbells_pending(vm) ||
-         atomic_load(&vm->dp.cq_error);
-  vm_token_release(vm);
-  return !busy;
+    vm_token_take(vm);
+    busy = !TAILQ_EMPTY(&vm->dp.run) || vm->dp.ntimer || doorbells_pending(vm) ||
+           atomic_load(&vm->dp.cq_error);
+    vm_token_release(vm);
+    return !busy;
 }
 
-static void settle(void) {
-  uint64_t end = now_ns() + 5000000000u;
+static void settle(void)
+{
+    uint64_t end = now_ns() + 5000000000u;
 
-  while (!idle()) {
-    if (now_ns() > end) {
-      const struct vm_datapath *dp = &td->vm.dp;
+    while (!idle()) {
+        if (now_ns() > end) {
+            const struct vm_datapath *dp = &td->vm.dp;
 
-      fprintf(stderr,
-              "still busy: run queue empty %d, %u timers (next in %" PRId64
-              " ns), doorbells %d, CQ error %d, worker asleep %d\n",
-              TAILQ_EMPTY(&dp->run), dp->ntimer,
-              (int64_t)(atomic_load(&dp->next_timer) - now_ns()),
-              doorbells_pending(&td->vm), atomic_load(&dp->cq_error),
-              atomic_load(&dp->worker->grace.offline));
-      abort();
+            fprintf(stderr,
+                    "still busy: run queue empty %d, %u timers (next in %" PRId64
+                    " ns), doorbells %d, CQ error %d, worker asleep %d\n",
+                    TAILQ_EMPTY(&dp->run), dp->ntimer,
+                    (int64_t)(atomic_load(&dp->next_timer) - now_ns()),
+                    doorbells_pending(&td->vm), atomic_load(&dp->cq_error),
+                    atomic_load(&dp->worker->grace.offline));
+            abort();
+        }
+        usleep(1);
     }
-    usleep(1);
-  }
-  grace_wait();
+    grace_wait();
 }
 
 /* ---- steps ---- */
 
-static struct pvrdma_sge right_sge(struct input *in) {
-  struct pvrdma_sge s = {.addr = MR_VA + take(in, 2) % MR_LEN, .lkey = key};
+static struct pvrdma_sge right_sge(struct input *in)
+{
+    struct pvrdma_sge s = {.addr = MR_VA + take(in, 2) % MR_LEN, .lkey = key};
 
-  s.length = take(in, 2) % (MR_LEN - (uint32_t)(s.addr - MR_VA) + 1);
-  return s;
+    s.length = take(in, 2) % (MR_LEN - (uint32_t)(s.addr - MR_VA) + 1);
+    return s;
 }
 
-static void patch(struct input *in, void *wqe, uint32_t size) {
-  for (uint32_t n = take(in, 1) % 4; n > 0; n--) {
-    uint32_t at = take(in, 1) % size;
+static void patch(struct input *in, void *wqe, uint32_t size)
+{
+    for (uint32_t n = take(in, 1) % 4; n > 0; n--) {
+        uint32_t at = take(in, 1) % size;
 
-    ((uint8_t *)wqe)[at] = (uint8_t)take(in, 1);
-  }
-}
-
-static void post_send(struct input *in, struct rings *r, bool raw) {
-  uint32_t *tail = qp_words(r).tx_prod;
-  uint32_t slot = pvrdma_idx_slot(*tail, WR);
-  uint8_t *wqe = testdev_ptr(td, r->qp_first + 4096 + slot * 256);
-  struct pvrdma_sq_wqe_hdr h = {.wr_id = slot};
-
-  if (raw) {
-    size_t n = MIN(in->left, 144);
-
-    memcpy(wqe, in->data, n);
-    in->data += n;
-    in->left -= n;
-  } else {
-    h.opcode = take(in, 1) % 7;
-    h.send_flags = take(in, 1) & 15;
-    h.num_sge = take(in, 1) % (NSGE + 1);
-    h.total_len = h.send_flags & PVRDMA_SEND_INLINE ? take(in, 1) : 0;
-    h.wr.rdma.remote_addr = MR_VA + take(in, 2);
-    h.wr.rdma.rkey = key;
-    if (h.opcode >= PVRDMA_WR_ATOMIC_CMP_AND_SWP) {
-      h.wr.atomic.remote_addr = (MR_VA + take(in, 2) % MR_LEN) & ~7ull;
-      h.wr.atomic.rkey = key;
+        ((uint8_t *)wqe)[at] = (uint8_t)take(in, 1);
     }
+}
+
+static void post_send(struct input *in, struct rings *r, bool raw)
+{
+    uint32_t *tail = qp_words(r).tx_prod;
+    uint32_t slot = pvrdma_idx_slot(*tail, WR);
+    uint8_t *wqe = testdev_ptr(td, r->qp_first + 4096 + slot * 256);
+    struct pvrdma_sq_wqe_hdr h = {.wr_id = slot};
+
+    if (raw) {
+        size_t n = MIN(in->left, 144);
+
+        memcpy(wqe, in->data, n);
+        in->data += n;
+        in->left -= n;
+    } else {
+        h.opcode = take(in, 1) % 7;
+        h.send_flags = take(in, 1) & 15;
+        h.num_sge = take(in, 1) % (NSGE + 1);
+        h.total_len = h.send_flags & PVRDMA_SEND_INLINE ? take(in, 1) : 0;
+        h.wr.rdma.remote_addr = MR_VA + take(in, 2);
+        h.wr.rdma.rkey = key;
+        if (h.opcode >= PVRDMA_WR_ATOMIC_CMP_AND_SWP) {
+            h.wr.atomic.remote_addr = (MR_VA + take(in, 2) % MR_LEN) & ~7ull;
+            h.wr.atomic.rkey = key;
+        }
+        memcpy(wqe, &h, sizeof(h));
+        for (uint32_t i = 0; i < h.num_sge; i++) {
+            struct pvrdma_sge s = right_sge(in);
+
+            memcpy(wqe + sizeof(h) + i * sizeof(s), &s, sizeof(s));
+        }
+        patch(in, wqe, 144);
+    }
+    *tail = pvrdma_idx_next(*tail & (2 * WR - 1), WR);
+}
+
+static void post_recv(struct input *in, struct rings *r, bool raw)
+{
+    uint32_t *tail = qp_words(r).rx_prod;
+    uint32_t slot = pvrdma_idx_slot(*tail, WR);
+    uint8_t *wqe = testdev_ptr(td, r->qp_first + 5 * 4096 + slot * 128);
+    struct pvrdma_rq_wqe_hdr h = {.wr_id = slot};
+
+    h.num_sge = take(in, raw ? 4 : 1);
+    h.num_sge = raw ? h.num_sge : h.num_sge % (NSGE + 1);
     memcpy(wqe, &h, sizeof(h));
-    for (uint32_t i = 0; i < h.num_sge; i++) {
-      struct pvrdma_sge s = right_sge(in);
+    for (uint32_t i = 0; i < MIN(h.num_sge, NSGE); i++) {
+        struct pvrdma_sge s = right_sge(in);
 
-      memcpy(wqe + sizeof(h) + i * sizeof(s), &s, sizeof(s));
+        memcpy(wqe + sizeof(h) + i * sizeof(s), &s, sizeof(s));
     }
-    patch(in, wqe, 144);
-  }
-  *tail = pvrdma_idx_next(*tail & (2 * WR - 1), WR);
-}
-
-static void post_recv(struct input *in, struct rings *r, bool raw) {
-  uint32_t *tail = qp_words(r).rx_prod;
-  uint32_t slot = pvrdma_idx_slot(*tail, WR);
-  uint8_t *wqe = testdev_ptr(td, r->qp_first + 5 * 4096 + slot * 128);
-  struct pvrdma_rq_wqe_hdr h = {.wr_id = slot};
-
-  h.num_sge = take(in, raw ? 4 : 1);
-  h.num_sge = raw ? h.num_sge : h.num_sge % (NSGE + 1);
-  memcpy(wqe, &h, sizeof(h));
-  for (uint32_t i = 0; i < MIN(h.num_sge, NSGE); i++) {
-    struct pvrdma_sge s = right_sge(in);
-
-    memcpy(wqe + sizeof(h) + i * sizeof(s), &s, sizeof(s));
-  }
-  patch(in, wqe, 80);
-  *tail = pvrdma_idx_next(*tail & (2 * WR - 1), WR);
+    patch(in, wqe, 80);
+    *tail = pvrdma_idx_next(*tail & (2 * WR - 1), WR);
 }
 
 /* Take what is in the CQ; an index the input spoilt is put right first. */
-static void poll_cq(struct rings *r) {
-  struct words w = cq_words(r);
-  uint32_t head = *w.rx_cons & (2 * CQE - 1);
+static void poll_cq(struct rings *r)
+{
+    struct words w = cq_words(r);
+    uint32_t head = *w.rx_cons & (2 * CQE - 1);
 
-  CHECK(pvrdma_idx_valid(*w.rx_prod, CQE)); /* the device's alone */
-  for (unsigned n = 0; head != *w.rx_prod && n < CQE; n++) {
-    const struct pvrdma_cqe *c = testdev_ptr(
-        td, r->cq_first + 4096 + pvrdma_idx_slot(head, CQE) * sizeof(*c));
+    CHECK(pvrdma_idx_valid(*w.rx_prod, CQE)); /* the device's alone */
+    for (unsigned n = 0; head != *w.rx_prod && n < CQE; n++) {
+        const struct pvrdma_cqe *c =
+            testdev_ptr(td, r->cq_first + 4096 + pvrdma_idx_slot(head, CQE) * sizeof(*c));
 
-    if (c->qp) { /* 0: a slot that was never written */
-      CHECK(c->qp == ring[0].qp || c->qp == ring[1].qp);
-      CHECK(c->status <= PVRDMA_WC_GENERAL_ERR);
+        if (c->qp) { /* 0: a slot that was never written */
+            CHECK(c->qp == ring[0].qp || c->qp == ring[1].qp);
+            CHECK(c->status <= PVRDMA_WC_GENERAL_ERR);
+        }
+        head = pvrdma_idx_next(head, CQE);
     }
-    head = pvrdma_idx_next(head, CQE);
-  }
-  *w.rx_cons = head;
+    *w.rx_cons = head;
 }
 
-static void write_index(struct input *in, struct rings *r) {
-  uint32_t which = take(in, 1), value = take(in, which & 0x80 ? 4 : 1);
-  struct words qp = qp_words(r), cq = cq_words(r);
-  uint32_t *word[] = {qp.tx_prod, qp.tx_cons, qp.rx_prod, qp.rx_cons,
-                      cq.rx_cons};
+static void write_index(struct input *in, struct rings *r)
+{
+    uint32_t which = take(in, 1), value = take(in, which & 0x80 ? 4 : 1);
+    struct words qp = qp_words(r), cq = cq_words(r);
+    uint32_t *word[] = {qp.tx_prod, qp.tx_cons, qp.rx_prod, qp.rx_cons, cq.rx_cons};
 
-  *word[which % 5] = value;
+    *word[which % 5] = value;
 }
 
-static void change_state(struct input *in, unsigned i) {
-  struct pvrdma_qp_attr a = {.qp_state = PVRDMA_QPS_ERR};
+static void change_state(struct input *in, unsigned i)
+{
+    struct pvrdma_qp_attr a = {.qp_state = PVRDMA_QPS_ERR};
 
-  switch (take(in, 1) % 4) {
-  case 0:
-    modify(ring[i].qp, PVRDMA_QP_STATE, &a);
-    break;
-  case 1:
-    a.qp_state = PVRDMA_QPS_RESET;
-    modify(ring[i].qp, PVRDMA_QP_STATE, &a);
-    memset(testdev_ptr(td, ring[i].qp_first), 0, 4096);
-    connect_qp(i);
-    break;
-  case 2: /* keys of before are stale now */
-    CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, mr_handle) == 0);
+    switch (take(in, 1) % 4) {
+    case 0:
+        modify(ring[i].qp, PVRDMA_QP_STATE, &a);
+        break;
+    case 1:
+        a.qp_state = PVRDMA_QPS_RESET;
+        modify(ring[i].qp, PVRDMA_QP_STATE, &a);
+        memset(testdev_ptr(td, ring[i].qp_first), 0, 4096);
+        connect_qp(i);
+        break;
+    case 2: /* keys of before are stale now */
+        CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, mr_handle) == 0);
+        create_mr();
+        break;
+    case 3:
+        destroy_objects();
+        create_objects();
+        break;
+    }
+}
+
+static void step(struct input *in)
+{
+    uint32_t kind = take(in, 1);
+    unsigned i = kind >> 7;
+    struct rings *r = &ring[i];
+
+    switch (kind % 9) {
+    case 0:
+    case 1:
+        post_send(in, r, false);
+        break;
+    case 2:
+        post_send(in, r, true);
+        break;
+    case 3:
+        post_recv(in, r, false);
+        break;
+    case 4:
+        post_recv(in, r, true);
+        break;
+    case 5:
+        write_index(in, r);
+        break;
+    case 6:
+        device_doorbell(td->vm.dev, PVRDMA_UAR_QP,
+                        r->qp | PVRDMA_UAR_QP_SEND | PVRDMA_UAR_QP_RECV);
+        settle();
+        break;
+    case 7:
+        device_doorbell(td->vm.dev, PVRDMA_UAR_CQ, r->cq | take(in, 1) << 24);
+        poll_cq(r);
+        break;
+    case 8:
+        change_state(in, i);
+        break;
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct input in = {data, size};
+
+    if (!td) {
+        start();
+    }
+    pd = testdev_pd(td, 0);
     create_mr();
-    break;
-  case 3:
-    destroy_objects();
     create_objects();
-    break;
-  }
-}
-
-static void step(struct input *in) {
-  uint32_t kind = take(in, 1);
-  unsigned i = kind >> 7;
-  struct rings *r = &ring[i];
-
-  switch (kind % 9) {
-  case 0:
-  case 1:
-    post_send(in, r, false);
-    break;
-  case 2:
-    post_send(in, r, true);
-    break;
-  case 3:
-    post_recv(in, r, false);
-    break;
-  case 4:
-    post_recv(in, r, true);
-    break;
-  case 5:
-    write_index(in, r);
-    break;
-  case 6:
-    device_doorbell(td->vm.dev, PVRDMA_UAR_QP,
-                    r->qp | PVRDMA_UAR_QP_SEND | PVRDMA_UAR_QP_RECV);
-    settle();
-    break;
-  case 7:
-    device_doorbell(td->vm.dev, PVRDMA_UAR_CQ, r->cq | take(in, 1) << 24);
-    poll_cq(r);
-    break;
-  case 8:
-    change_state(in, i);
-    break;
-  }
-}
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  struct input in = {data, size};
-
-  if (!td) {
-    start();
-  }
-  pd = testdev_pd(td, 0);
-  create_mr();
-  create_objects();
-  for (unsigned n = 0; in.left && n < MAX_STEPS; n++) {
-    step(&in);
-  }
-  for (unsigned i = 0; i < NQP; i++) {
-    device_doorbell(td->vm.dev, PVRDMA_UAR_QP,
-                    ring[i].qp | PVRDMA_UAR_QP_SEND | PVRDMA_UAR_QP_RECV);
-  }
-  settle();
-  poll_cq(&ring[0]);
-  poll_cq(&ring[1]);
-  destroy_objects();
-  CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, mr_handle) == 0);
-  CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, pd) == 0);
-  CHECK(atomic_load(&td->vm.guest.fault) == NULL);
-  for (unsigned i = 0; i < 2; i++) {
-    const uint8_t *p = testdev_ptr(td, canary[i]);
-
-    for (unsigned k = 0; k < 4 * 4096; k++) {
-      CHECK(p[k] == CANARY);
+    for (unsigned n = 0; in.left && n < MAX_STEPS; n++) {
+        step(&in);
     }
-  }
-  return 0;
+    for (unsigned i = 0; i < NQP; i++) {
+        device_doorbell(td->vm.dev, PVRDMA_UAR_QP,
+                        ring[i].qp | PVRDMA_UAR_QP_SEND | PVRDMA_UAR_QP_RECV);
+    }
+    settle();
+    poll_cq(&ring[0]);
+    poll_cq(&ring[1]);
+    destroy_objects();
+    CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, mr_handle) == 0);
+    CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, pd) == 0);
+    CHECK(atomic_load(&td->vm.guest.fault) == NULL);
+    for (unsigned i = 0; i < 2; i++) {
+        const uint8_t *p = testdev_ptr(td, canary[i]);
+
+        for (unsigned k = 0; k < 4 * 4096; k++) {
+            CHECK(p[k] == CANARY);
+        }
+    }
+    return 0;
 }

@@ -17,85 +17,92 @@ static struct pvrdma_db_region region[2];
 static uint8_t seen[2][HANDLES]; /* send, receive */
 static bool again;               /* what was found is set again at once */
 
-static void set(struct pvrdma_db_map *map, uint32_t handle) {
-  handle %= HANDLES;
-  map->words[handle / 64] |= 1ull << handle % 64;
-  map->summary[handle / 4096] |= 1ull << handle / 64 % 64;
+static void set(struct pvrdma_db_map *map, uint32_t handle)
+{
+    handle %= HANDLES;
+    map->words[handle / 64] |= 1ull << handle % 64;
+    map->summary[handle / 4096] |= 1ull << handle / 64 % 64;
 }
 
-static void found_send(struct vm *v, uint32_t handle) {
-  seen[0][handle % HANDLES] = 1;
-  if (again && handle != 2600 && handle != 16000) {
-    set(&region[1].send, handle);
-  }
-}
-
-static void found_recv(struct vm *v, uint32_t handle) {
-  seen[1][handle % HANDLES] = 1;
-}
-
-static void clear(void) {
-  memset(region, 0, sizeof(region));
-  memset(seen, 0, sizeof(seen));
-  again = false;
-}
-
-static void test_nothing_lost(void) {
-  for (unsigned round = 0; round < 200; round++) {
-    static uint8_t want[2][HANDLES];
-    unsigned n = (unsigned)g_test_rand_int_range(0, 3000);
-
-    clear();
-    memset(want, 0, sizeof(want));
-    while (n--) {
-      uint32_t h = (uint32_t)g_test_rand_int_range(0, HANDLES);
-      struct pvrdma_db_region *r = &region[n & 1];
-      bool recv = g_test_rand_int_range(0, 2);
-
-      set(recv ? &r->recv : &r->send, h);
-      want[recv][h] = 1;
-      if (n % 500 == 0) {
-        doorbells_scan(&vm, found_send, found_recv);
-      }
+static void found_send(struct vm *v, uint32_t handle)
+{
+    seen[0][handle % HANDLES] = 1;
+    if (again && handle != 2600 && handle != 16000) {
+        set(&region[1].send, handle);
     }
-    for (unsigned turns = 0; doorbells_pending(&vm); turns++) {
-      g_assert_true(doorbells_scan(&vm, found_send, found_recv));
-      g_assert_cmpuint(turns, <, TURNS);
+}
+
+static void found_recv(struct vm *v, uint32_t handle)
+{
+    seen[1][handle % HANDLES] = 1;
+}
+
+static void clear(void)
+{
+    memset(region, 0, sizeof(region));
+    memset(seen, 0, sizeof(seen));
+    again = false;
+}
+
+static void test_nothing_lost(void)
+{
+    for (unsigned round = 0; round < 200; round++) {
+        static uint8_t want[2][HANDLES];
+        unsigned n = (unsigned)g_test_rand_int_range(0, 3000);
+
+        clear();
+        memset(want, 0, sizeof(want));
+        while (n--) {
+            uint32_t h = (uint32_t)g_test_rand_int_range(0, HANDLES);
+            struct pvrdma_db_region *r = &region[n & 1];
+            bool recv = g_test_rand_int_range(0, 2);
+
+            set(recv ? &r->recv : &r->send, h);
+            want[recv][h] = 1;
+            if (n % 500 == 0) {
+                doorbells_scan(&vm, found_send, found_recv);
+            }
+        }
+        for (unsigned turns = 0; doorbells_pending(&vm); turns++) {
+            g_assert_true(doorbells_scan(&vm, found_send, found_recv));
+            g_assert_cmpuint(turns, <, TURNS);
+        }
+        g_assert_false(doorbells_scan(&vm, found_send, found_recv));
+        g_assert_cmpmem(seen, sizeof(seen), want, sizeof(want));
     }
-    g_assert_false(doorbells_scan(&vm, found_send, found_recv));
-    g_assert_cmpmem(seen, sizeof(seen), want, sizeof(want));
-  }
 }
 
 /* A flood of one map's lowest words; others of the map and other maps get in.
  */
-static void test_nobody_starves(void) {
-  unsigned turns = 0;
+static void test_nobody_starves(void)
+{
+    unsigned turns = 0;
 
-  clear();
-  again = true;
-  for (uint32_t h = 1; h < 2500; h += 64) {
-    set(&region[1].send, h);
-  }
-  doorbells_scan(&vm, found_send, found_recv);
-  set(&region[1].send, 2600);
-  set(&region[1].send, 16000);
-  set(&region[1].recv, 7);
-  set(&region[0].recv, 8);
-  set(&region[0].send, 9);
-  while (!seen[0][2600] || !seen[0][16000] || !seen[0][9] || !seen[1][7] ||
-         !seen[1][8]) {
-    g_assert_true(doorbells_scan(&vm, found_send, found_recv));
-    g_assert_cmpuint(++turns, <, TURNS);
-  }
-  g_test_message("all were seen after %u turns", turns);
+    clear();
+    again = true;
+    for (uint32_t h = 1; h < 2500; h += 64) {
+        set(&region[1].send, h);
+    }
+    doorbells_scan(&vm, found_send, found_recv);
+    set(&region[1].send, 2600);
+    set(&region[1].send, 16000);
+    set(&region[1].recv, 7);
+    set(&region[0].recv, 8);
+    set(&region[0].send, 9);
+    while (!seen[0][2600] || !seen[0][16000] || !seen[0][9] || !seen[1][7] ||
+           !seen[1][8]) {
+        g_assert_true(doorbells_scan(&vm, found_send, found_recv));
+        g_assert_cmpuint(++turns, <, TURNS);
+    }
+    g_test_message("all were seen after %u turns", turns);
 }
 
-int main(int argc, char **argv) {
-  g_test_init(&argc, &argv, NULL);
-  vm.guest.db.own = &region[0];
-  vm.guest.db.shared = &region[1];
-  g_test_add_func("/doorbells/nothing-lost", test_nothing_lost);
-  g_test_add_func("/doorbells/nobody-starves", test_nobody_starves);
-  return g_test_run();
+int main(int argc, char **argv)
+{
+    g_test_init(&argc, &argv, NULL);
+    vm.guest.db.own = &region[0];
+    vm.guest.db.shared = &region[1];
+    g_test_add_func("/doorbells/nothing-lost", test_nothing_lost);
+    g_test_add_func("/doorbells/nobody-starves", test_nobody_starves);
+    return g_test_run();
 }

@@ -4,89 +4,94 @@
 
 static struct testdev *td;
 
-static void setup(void) {
-  td = testdev_new("command");
-  testdev_up(td);
+static void setup(void)
+{
+    td = testdev_new("command");
+    testdev_up(td);
 }
 
-static void test_response(void) {
-  struct pvrdma_cmd_query_pkey req = {
-      .hdr = {.response = 0xfeedfacecafebeef},
-      .port_num = 1,
-  };
-  struct pvrdma_resp_query_pkey *resp;
-  uint8_t *after;
+static void test_response(void)
+{
+    struct pvrdma_cmd_query_pkey req = {
+        .hdr = {.response = 0xfeedfacecafebeef},
+        .port_num = 1,
+    };
+    struct pvrdma_resp_query_pkey *resp;
+    uint8_t *after;
 
-  setup();
-  resp = testdev_ptr(td, td->resp);
-  memset(resp, 0xaa, 4096);
-  after = (uint8_t *)(resp + 1);
-  g_assert_cmpuint(
-      testdev_command(td, PVRDMA_CMD_QUERY_PKEY, &req, sizeof(req)), ==, 0);
-  g_assert_cmphex(resp->hdr.response, ==, 0xfeedfacecafebeef);
-  g_assert_cmphex(resp->hdr.ack, ==, 0x80000001);
-  g_assert_cmpuint(resp->hdr.err, ==, 0);
-  g_assert_cmpuint(resp->hdr.reserved[0], ==, 0);
-  g_assert_cmphex(resp->pkey, ==, 0xffff);
-  g_assert_cmpuint(resp->reserved[5], ==, 0);
-  g_assert_cmphex(*after, ==, 0xaa); /* not a byte more */
-  g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_CMD), ==, 1);
-  testdev_free(td);
+    setup();
+    resp = testdev_ptr(td, td->resp);
+    memset(resp, 0xaa, 4096);
+    after = (uint8_t *)(resp + 1);
+    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_QUERY_PKEY, &req, sizeof(req)), ==,
+                     0);
+    g_assert_cmphex(resp->hdr.response, ==, 0xfeedfacecafebeef);
+    g_assert_cmphex(resp->hdr.ack, ==, 0x80000001);
+    g_assert_cmpuint(resp->hdr.err, ==, 0);
+    g_assert_cmpuint(resp->hdr.reserved[0], ==, 0);
+    g_assert_cmphex(resp->pkey, ==, 0xffff);
+    g_assert_cmpuint(resp->reserved[5], ==, 0);
+    g_assert_cmphex(*after, ==, 0xaa); /* not a byte more */
+    g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_CMD), ==, 1);
+    testdev_free(td);
 }
 
 /* Failure: ERR says so, the response slot and vector 0 stay untouched. */
-static void test_failure(void) {
-  struct pvrdma_cmd_query_pkey req = {.port_num = 3};
-  uint8_t *resp;
+static void test_failure(void)
+{
+    struct pvrdma_cmd_query_pkey req = {.port_num = 3};
+    uint8_t *resp;
 
-  setup();
-  resp = testdev_ptr(td, td->resp);
-  memset(resp, 0xaa, 4096);
-  g_assert_cmpuint(
-      testdev_command(td, PVRDMA_CMD_QUERY_PKEY, &req, sizeof(req)), !=, 0);
-  for (unsigned i = 0; i < 4096; i++) {
-    g_assert_cmphex(resp[i], ==, 0xaa);
-  }
-  g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_CMD), ==, 0);
-  g_assert_cmpuint(td->vm.dev->failed_commands, ==, 1);
-  testdev_free(td);
+    setup();
+    resp = testdev_ptr(td, td->resp);
+    memset(resp, 0xaa, 4096);
+    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_QUERY_PKEY, &req, sizeof(req)), !=,
+                     0);
+    for (unsigned i = 0; i < 4096; i++) {
+        g_assert_cmphex(resp[i], ==, 0xaa);
+    }
+    g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_CMD), ==, 0);
+    g_assert_cmpuint(td->vm.dev->failed_commands, ==, 1);
+    testdev_free(td);
 }
 
 /* Commands that nobody waits for raise nothing and write nothing. */
-static void test_silent(void) {
-  uint32_t pd;
-  uint8_t *resp;
+static void test_silent(void)
+{
+    uint32_t pd;
+    uint8_t *resp;
 
-  setup();
-  pd = testdev_pd(td, 0);
-  resp = testdev_ptr(td, td->resp);
-  memset(resp, 0xaa, 4096);
-  g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, pd), ==, 0);
-  g_assert_cmphex(resp[0], ==, 0xaa);
-  g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_CMD), ==, 0);
-  testdev_free(td);
+    setup();
+    pd = testdev_pd(td, 0);
+    resp = testdev_ptr(td, td->resp);
+    memset(resp, 0xaa, 4096);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, pd), ==, 0);
+    g_assert_cmphex(resp[0], ==, 0xaa);
+    g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_CMD), ==, 0);
+    testdev_free(td);
 }
 
-static void test_unknown(void) {
-  static const uint32_t bad[] = {
-      PVRDMA_CMD_RESIZE_CQ,
-      PVRDMA_CMD_CREATE_SRQ,
-      PVRDMA_CMD_MODIFY_SRQ,
-      PVRDMA_CMD_QUERY_SRQ,
-      PVRDMA_CMD_DESTROY_SRQ,
-      PVRDMA_CMD_MAX,
-      0x7fffffff,
-      0x80000000,
-      UINT32_MAX,
-  };
-  union pvrdma_cmd_req req = {0};
+static void test_unknown(void)
+{
+    static const uint32_t bad[] = {
+        PVRDMA_CMD_RESIZE_CQ,
+        PVRDMA_CMD_CREATE_SRQ,
+        PVRDMA_CMD_MODIFY_SRQ,
+        PVRDMA_CMD_QUERY_SRQ,
+        PVRDMA_CMD_DESTROY_SRQ,
+        PVRDMA_CMD_MAX,
+        0x7fffffff,
+        0x80000000,
+        UINT32_MAX,
+    };
+    union pvrdma_cmd_req req = {0};
 
-  setup();
-  for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
-    g_assert_cmpuint(testdev_command(td, bad[i], &req, sizeof(req)), !=, 0);
-  }
-  g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_CMD), ==, 0);
-  testdev_free(td);
+    setup();
+    for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
+        g_assert_cmpuint(testdev_command(td, bad[i], &req, sizeof(req)), !=, 0);
+    }
+    g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_CMD), ==, 0);
+    testdev_free(td);
 }
 
 /*
@@ -94,114 +99,115 @@ static void test_unknown(void) {
  * all zeroes and all ones, on a device with and without objects, fails or works
  * and leaves no object behind that was not asked for.
  */
-static void test_patterns(void) {
-  setup();
-  for (unsigned round = 0; round < 2; round++) {
-    for (unsigned byte = 0; byte < 256; byte += 51) {
-      for (uint32_t op = 0; op < 32; op++) {
-        union pvrdma_cmd_req req;
-        uint32_t err;
+static void test_patterns(void)
+{
+    setup();
+    for (unsigned round = 0; round < 2; round++) {
+        for (unsigned byte = 0; byte < 256; byte += 51) {
+            for (uint32_t op = 0; op < 32; op++) {
+                union pvrdma_cmd_req req;
+                uint32_t err;
 
-        memset(&req, byte, sizeof(req));
-        err = testdev_command(td, op, &req, sizeof(req));
-        if (op != PVRDMA_CMD_MODIFY_QP &&
-            (byte || op != PVRDMA_CMD_CREATE_PD)) {
-          g_assert_cmpuint(err, !=, 0);
+                memset(&req, byte, sizeof(req));
+                err = testdev_command(td, op, &req, sizeof(req));
+                if (op != PVRDMA_CMD_MODIFY_QP && (byte || op != PVRDMA_CMD_CREATE_PD)) {
+                    g_assert_cmpuint(err, !=, 0);
+                }
+            }
         }
-      }
+        testdev_qp(td, testdev_pd(td, 0), testdev_cq(td, 0, 64));
     }
-    testdev_qp(td, testdev_pd(td, 0), testdev_cq(td, 0, 64));
-  }
-  g_assert_cmpuint(testdev_stats(td).qp, ==, 2);
-  g_assert_cmpuint(testdev_stats(td).cq, ==, 2);
-  g_assert_cmpuint(testdev_stats(td).mr, ==, 0);
-  g_assert_cmpuint(testdev_stats(td).uctx, ==, 0);
-  g_assert_cmpuint(testdev_stats(td).gid, ==, 0);
-  testdev_free(td);
+    g_assert_cmpuint(testdev_stats(td).qp, ==, 2);
+    g_assert_cmpuint(testdev_stats(td).cq, ==, 2);
+    g_assert_cmpuint(testdev_stats(td).mr, ==, 0);
+    g_assert_cmpuint(testdev_stats(td).uctx, ==, 0);
+    g_assert_cmpuint(testdev_stats(td).gid, ==, 0);
+    testdev_free(td);
 }
 
 /* The slots leave the DMA map: no object is made that cannot be reported. */
-static void test_unmapped(void) {
-  struct pvrdma_cmd_create_pd req = {0};
-  uint64_t resp;
+static void test_unmapped(void)
+{
+    struct pvrdma_cmd_create_pd req = {0};
+    uint64_t resp;
 
-  td = testdev_new("command");
-  /* The response slot in a region of its own. */
-  device_set_bus_master(td->vm.dev, true);
-  g_assert_cmpint(
-      guest_mem_map(&td->vm.guest.mem, td->ram_fd, 0, 0x1000, 4096, 3), ==, 0);
-  testdev_fill_dsr(td);
-  resp = 0x1000;
-  ((struct pvrdma_dsr *)testdev_ptr(td, td->dsr))->resp_slot_dma = resp;
-  g_assert_cmpuint(testdev_set_dsr(td), ==, 0);
-  testdev_write(td, PVRDMA_REG_CTL, PVRDMA_CTL_ACTIVATE);
-  g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_PD, &req, sizeof(req)),
-                   ==, 0);
-  g_assert_cmpint(guest_mem_unmap(&td->vm.guest.mem, 0x1000, 4096, false), ==,
-                  0);
-  g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_PD, &req, sizeof(req)),
-                   !=, 0);
-  g_assert_cmpuint(testdev_stats(td).pd, ==, 1);
+    td = testdev_new("command");
+    /* The response slot in a region of its own. */
+    device_set_bus_master(td->vm.dev, true);
+    g_assert_cmpint(guest_mem_map(&td->vm.guest.mem, td->ram_fd, 0, 0x1000, 4096, 3), ==,
+                    0);
+    testdev_fill_dsr(td);
+    resp = 0x1000;
+    ((struct pvrdma_dsr *)testdev_ptr(td, td->dsr))->resp_slot_dma = resp;
+    g_assert_cmpuint(testdev_set_dsr(td), ==, 0);
+    testdev_write(td, PVRDMA_REG_CTL, PVRDMA_CTL_ACTIVATE);
+    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_PD, &req, sizeof(req)), ==, 0);
+    g_assert_cmpint(guest_mem_unmap(&td->vm.guest.mem, 0x1000, 4096, false), ==, 0);
+    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_PD, &req, sizeof(req)), !=, 0);
+    g_assert_cmpuint(testdev_stats(td).pd, ==, 1);
 
-  g_assert_cmpint(guest_mem_unmap(&td->vm.guest.mem, 0, 0, true), ==, 0);
-  testdev_write(td, PVRDMA_REG_REQUEST, 0);
-  g_assert_cmpuint(testdev_read(td, PVRDMA_REG_ERR), !=, 0);
-  testdev_free(td);
+    g_assert_cmpint(guest_mem_unmap(&td->vm.guest.mem, 0, 0, true), ==, 0);
+    testdev_write(td, PVRDMA_REG_REQUEST, 0);
+    g_assert_cmpuint(testdev_read(td, PVRDMA_REG_ERR), !=, 0);
+    testdev_free(td);
 }
 
 /* A guest that changes the slot while we look: the copy decides. */
-static gpointer flipper(gpointer arg) {
-  struct pvrdma_cmd_create_cq *slot = testdev_ptr(td, td->cmd);
-  _Atomic bool *stop = arg;
+static gpointer flipper(gpointer arg)
+{
+    struct pvrdma_cmd_create_cq *slot = testdev_ptr(td, td->cmd);
+    _Atomic bool *stop = arg;
 
-  while (!atomic_load(stop)) {
-    __atomic_store_n(&slot->cqe, 1u << 18, __ATOMIC_RELAXED);
-    __atomic_store_n(&slot->cqe, 64, __ATOMIC_RELAXED);
-  }
-  return NULL;
+    while (!atomic_load(stop)) {
+        __atomic_store_n(&slot->cqe, 1u << 18, __ATOMIC_RELAXED);
+        __atomic_store_n(&slot->cqe, 64, __ATOMIC_RELAXED);
+    }
+    return NULL;
 }
 
-static void test_double_fetch(void) {
-  struct pvrdma_cmd_create_cq req = {.cqe = 64, .nchunks = 2};
-  const struct pvrdma_resp_create_cq *resp;
-  _Atomic bool stop = false;
-  GThread *thread;
+static void test_double_fetch(void)
+{
+    struct pvrdma_cmd_create_cq req = {.cqe = 64, .nchunks = 2};
+    const struct pvrdma_resp_create_cq *resp;
+    _Atomic bool stop = false;
+    GThread *thread;
 
 #ifdef __SANITIZE_THREAD__
-  g_test_skip("it is a data race, and meant to be one");
-  return;
+    g_test_skip("it is a data race, and meant to be one");
+    return;
 #endif
-  setup();
-  resp = testdev_ptr(td, td->resp);
-  req.pdir_dma = testdev_new_pdir(td, 2, NULL);
-  thread = g_thread_new("flipper", flipper, &stop);
-  for (unsigned i = 0; i < 2000; i++) {
-    if (testdev_command(td, PVRDMA_CMD_CREATE_CQ, &req, sizeof(req)) == 0) {
-      const struct cq *cq = id_table_get(&td->vm.objects.cq, resp->cq_handle);
+    setup();
+    resp = testdev_ptr(td, td->resp);
+    req.pdir_dma = testdev_new_pdir(td, 2, NULL);
+    thread = g_thread_new("flipper", flipper, &stop);
+    for (unsigned i = 0; i < 2000; i++) {
+        if (testdev_command(td, PVRDMA_CMD_CREATE_CQ, &req, sizeof(req)) == 0) {
+            const struct cq *cq = id_table_get(&td->vm.objects.cq, resp->cq_handle);
 
-      g_assert_cmpuint(resp->cqe, ==, 64);
-      g_assert_cmpuint(cq->ncqe, ==, 64);
-      g_assert_cmpuint(cq->mem.npages, ==, 2);
+            g_assert_cmpuint(resp->cqe, ==, 64);
+            g_assert_cmpuint(cq->ncqe, ==, 64);
+            g_assert_cmpuint(cq->mem.npages, ==, 2);
+        }
     }
-  }
-  atomic_store(&stop, true);
-  g_thread_join(thread);
-  testdev_free(td);
+    atomic_store(&stop, true);
+    g_thread_join(thread);
+    testdev_free(td);
 }
 
-int main(int argc, char **argv) {
-  int ret;
+int main(int argc, char **argv)
+{
+    int ret;
 
-  g_test_init(&argc, &argv, NULL);
-  testdev_start();
-  g_test_add_func("/device/command/response", test_response);
-  g_test_add_func("/device/command/failure", test_failure);
-  g_test_add_func("/device/command/silent", test_silent);
-  g_test_add_func("/device/command/unknown", test_unknown);
-  g_test_add_func("/device/command/patterns", test_patterns);
-  g_test_add_func("/device/command/unmapped", test_unmapped);
-  g_test_add_func("/device/command/double-fetch", test_double_fetch);
-  ret = g_test_run();
-  testdev_stop();
-  return ret;
+    g_test_init(&argc, &argv, NULL);
+    testdev_start();
+    g_test_add_func("/device/command/response", test_response);
+    g_test_add_func("/device/command/failure", test_failure);
+    g_test_add_func("/device/command/silent", test_silent);
+    g_test_add_func("/device/command/unknown", test_unknown);
+    g_test_add_func("/device/command/patterns", test_patterns);
+    g_test_add_func("/device/command/unmapped", test_unmapped);
+    g_test_add_func("/device/command/double-fetch", test_double_fetch);
+    ret = g_test_run();
+    testdev_stop();
+    return ret;
 }

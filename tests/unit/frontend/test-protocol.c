@@ -18,566 +18,575 @@
 
 #include "frontend/frontend.h"
 
-static void test_version(struct fixture *f, gconstpointer arg) {
-  static const struct {
-    uint16_t major, minor;
-    const char *json; /* NULL: none */
-    bool ok;
-  } rows[] = {
-      {0, 0, stock_json, true},
-      {0, 7, stock_json, true},
-      {0, 0, NULL, true},
-      {0, 0, "{}", true},
-      {0, 0, "{\"capabilities\":{}}", true},
-      {0, 0, "{\"capabilities\":{\"max_msg_fds\":1,\"unheard\":[1,{}]}}", true},
-      {0, 0, "{\"capabilities\":{\"max_msg_fds\":0}}", true},
-      {1, 0, stock_json, false},
-      {0xffff, 0, NULL, false},
-      {0, 0, "", false},
-      {0, 0, "[]", false},
-      {0, 0, "7", false},
-      {0, 0, "{", false},
-      {0, 0, "{\"capabilities\":", false},
-      {0, 0, "{\"capabilities\":[]}", false},
-      {0, 0, "{\"capabilities\":{\"max_msg_fds\":\"16\"}}", false},
-      {0, 0, "{\"capabilities\":{\"max_msg_fds\":-1}}", false},
-      {0, 0, "{\"capabilities\":{\"max_msg_fds\":1.5}}", false},
-      {0, 0, "{\"capabilities\":{\"max_msg_fds\":99999999999999999999}}",
-       false},
-      {0, 0, "{\"capabilities\":{\"pgsizes\":{}}}", false},
-      {0, 0, "\xff\xfe{}", false},
-      {0, 0, "[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]", false},
-  };
+static void test_version(struct fixture *f, gconstpointer arg)
+{
+    static const struct {
+        uint16_t major, minor;
+        const char *json; /* NULL: none */
+        bool ok;
+    } rows[] = {
+        {0, 0, stock_json, true},
+        {0, 7, stock_json, true},
+        {0, 0, NULL, true},
+        {0, 0, "{}", true},
+        {0, 0, "{\"capabilities\":{}}", true},
+        {0, 0, "{\"capabilities\":{\"max_msg_fds\":1,\"unheard\":[1,{}]}}", true},
+        {0, 0, "{\"capabilities\":{\"max_msg_fds\":0}}", true},
+        {1, 0, stock_json, false},
+        {0xffff, 0, NULL, false},
+        {0, 0, "", false},
+        {0, 0, "[]", false},
+        {0, 0, "7", false},
+        {0, 0, "{", false},
+        {0, 0, "{\"capabilities\":", false},
+        {0, 0, "{\"capabilities\":[]}", false},
+        {0, 0, "{\"capabilities\":{\"max_msg_fds\":\"16\"}}", false},
+        {0, 0, "{\"capabilities\":{\"max_msg_fds\":-1}}", false},
+        {0, 0, "{\"capabilities\":{\"max_msg_fds\":1.5}}", false},
+        {0, 0, "{\"capabilities\":{\"max_msg_fds\":99999999999999999999}}", false},
+        {0, 0, "{\"capabilities\":{\"pgsizes\":{}}}", false},
+        {0, 0, "\xff\xfe{}", false},
+        {0, 0, "[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]", false},
+    };
 
-  for (unsigned i = 0; i < G_N_ELEMENTS(rows); i++) {
-    g_autofree struct reply *r = g_new0(struct reply, 1);
-    uint8_t body[512];
-    uint32_t len =
-        version_body(body, rows[i].major, rows[i].minor, rows[i].json);
-    struct vfio_user_version v;
+    for (unsigned i = 0; i < G_N_ELEMENTS(rows); i++) {
+        g_autofree struct reply *r = g_new0(struct reply, 1);
+        uint8_t body[512];
+        uint32_t len = version_body(body, rows[i].major, rows[i].minor, rows[i].json);
+        struct vfio_user_version v;
 
-    g_test_message("row %u", i);
+        g_test_message("row %u", i);
+        f->cl = client_connect(f);
+        if (!rows[i].ok) {
+            client_send(f->cl, VFIO_USER_VERSION, 0, body, len, NULL, 0);
+            client_dropped(f);
+            continue;
+        }
+        g_assert_cmpint(client_call(f->cl, VFIO_USER_VERSION, body, len, NULL, 0, r), ==,
+                        0);
+        g_assert_cmpuint(r->len, >=, sizeof(v));
+        g_assert_cmpuint(r->len, <=, len);
+        memcpy(&v, r->body, sizeof(v));
+        g_assert_cmpuint(v.major, ==, 0);
+        g_assert_cmpuint(v.minor, ==, 0);
+        if (r->len > sizeof(v)) {
+            g_assert_cmpint(r->body[r->len - 1], ==, 0);
+        }
+        if (rows[i].json == stock_json) {
+            const char *text = (const char *)r->body + sizeof(v);
+
+            g_assert_nonnull(strstr(text, "\"write_multiple\":false"));
+            g_assert_nonnull(strstr(text, "\"max_msg_fds\":16"));
+            g_assert_nonnull(strstr(text, "\"pgsizes\":4096"));
+        }
+        client_close(f);
+    }
+}
+
+static void test_version_misuse(struct fixture *f, gconstpointer arg)
+{
+    g_autofree uint8_t *body = g_malloc0(8192);
+    struct vfio_user_device_info info = {.argsz = sizeof(info)};
+    int fd = eventfd(0, EFD_CLOEXEC);
+    uint32_t len;
+
+    /* Not the first command. */
     f->cl = client_connect(f);
-    if (!rows[i].ok) {
-      client_send(f->cl, VFIO_USER_VERSION, 0, body, len, NULL, 0);
-      client_dropped(f);
-      continue;
-    }
-    g_assert_cmpint(
-        client_call(f->cl, VFIO_USER_VERSION, body, len, NULL, 0, r), ==, 0);
-    g_assert_cmpuint(r->len, >=, sizeof(v));
-    g_assert_cmpuint(r->len, <=, len);
-    memcpy(&v, r->body, sizeof(v));
-    g_assert_cmpuint(v.major, ==, 0);
-    g_assert_cmpuint(v.minor, ==, 0);
-    if (r->len > sizeof(v)) {
-      g_assert_cmpint(r->body[r->len - 1], ==, 0);
-    }
-    if (rows[i].json == stock_json) {
-      const char *text = (const char *)r->body + sizeof(v);
-
-      g_assert_nonnull(strstr(text, "\"write_multiple\":false"));
-      g_assert_nonnull(strstr(text, "\"max_msg_fds\":16"));
-      g_assert_nonnull(strstr(text, "\"pgsizes\":4096"));
-    }
-    client_close(f);
-  }
-}
-
-static void test_version_misuse(struct fixture *f, gconstpointer arg) {
-  g_autofree uint8_t *body = g_malloc0(8192);
-  struct vfio_user_device_info info = {.argsz = sizeof(info)};
-  int fd = eventfd(0, EFD_CLOEXEC);
-  uint32_t len;
-
-  /* Not the first command. */
-  f->cl = client_connect(f);
-  client_send(f->cl, VFIO_USER_DEVICE_GET_INFO, 0, &info, sizeof(info), NULL,
-              0);
-  client_dropped(f);
-
-  /* Twice. */
-  client_attach(f);
-  len = version_body(body, 0, 0, stock_json);
-  client_send(f->cl, VFIO_USER_VERSION, 0, body, len, NULL, 0);
-  client_dropped(f);
-
-  /* Too short, without NUL, with two, with a descriptor, too long. */
-  f->cl = client_connect(f);
-  client_send(f->cl, VFIO_USER_VERSION, 0, body, 3, NULL, 0);
-  client_dropped(f);
-  f->cl = client_connect(f);
-  client_send(f->cl, VFIO_USER_VERSION, 0, body, len - 1, NULL, 0);
-  client_dropped(f);
-  f->cl = client_connect(f);
-  client_send(f->cl, VFIO_USER_VERSION, 0, body, len + 1, NULL, 0);
-  client_dropped(f);
-  f->cl = client_connect(f);
-  client_send(f->cl, VFIO_USER_VERSION, 0, body, len, &fd, 1);
-  client_dropped(f);
-  memset(body + len - 1, ' ', 8191 - len);
-  f->cl = client_connect(f);
-  client_send(f->cl, VFIO_USER_VERSION, 0, body, 8192, NULL, 0);
-  client_dropped(f);
-  f->cl = client_connect(f);
-  client_send(f->cl, VFIO_USER_VERSION, 0, body, 4096, NULL, 0);
-  client_dropped(f);
-  close(fd);
-}
-
-static void test_headers(struct fixture *f, gconstpointer arg) {
-  static const uint32_t sizes[] = {0,          1,         15, 0x100000 + 65,
-                                   0x7fffffff, 0xffffffff};
-
-  for (unsigned cmd = 0; cmd <= 20; cmd++) {
-    for (unsigned i = 0; i < G_N_ELEMENTS(sizes); i++) {
-      struct vfio_user_hdr hdr = {1, (uint16_t)cmd, sizes[i], 0, 0};
-
-      client_attach(f);
-      client_raw(f->cl, &hdr, sizeof(hdr), NULL, 0);
-      client_dropped(f);
-    }
-  }
-  for (uint32_t type = 1; type < 16; type++) {
-    struct vfio_user_hdr hdr = {1, VFIO_USER_DEVICE_RESET, 16, type, 0};
-
-    client_attach(f);
-    client_raw(f->cl, &hdr, sizeof(hdr), NULL, 0);
+    client_send(f->cl, VFIO_USER_DEVICE_GET_INFO, 0, &info, sizeof(info), NULL, 0);
     client_dropped(f);
-  }
-  /* A header alone: too short a request for most, never a hang. */
-  client_attach(f);
-  for (unsigned cmd = 2; cmd <= 40; cmd++) {
-    int err = client_do(f->cl, cmd, NULL, 0);
 
-    switch (cmd) {
-    case VFIO_USER_DEVICE_RESET:
-      g_assert_cmpint(err, ==, 0);
-      break;
-    case VFIO_USER_DEVICE_FEATURE:
-      g_assert_cmpint(err, ==, ENOTTY);
-      break;
-    case VFIO_USER_DMA_READ:
-    case VFIO_USER_DMA_WRITE:
-    case VFIO_USER_DIRTY_PAGES:
-      g_assert_cmpint(err, ==, ENOTSUP);
-      break;
-    default:
-      g_assert_cmpint(err, ==, cmd > 16 ? ENOTSUP : EINVAL);
+    /* Twice. */
+    client_attach(f);
+    len = version_body(body, 0, 0, stock_json);
+    client_send(f->cl, VFIO_USER_VERSION, 0, body, len, NULL, 0);
+    client_dropped(f);
+
+    /* Too short, without NUL, with two, with a descriptor, too long. */
+    f->cl = client_connect(f);
+    client_send(f->cl, VFIO_USER_VERSION, 0, body, 3, NULL, 0);
+    client_dropped(f);
+    f->cl = client_connect(f);
+    client_send(f->cl, VFIO_USER_VERSION, 0, body, len - 1, NULL, 0);
+    client_dropped(f);
+    f->cl = client_connect(f);
+    client_send(f->cl, VFIO_USER_VERSION, 0, body, len + 1, NULL, 0);
+    client_dropped(f);
+    f->cl = client_connect(f);
+    client_send(f->cl, VFIO_USER_VERSION, 0, body, len, &fd, 1);
+    client_dropped(f);
+    memset(body + len - 1, ' ', 8191 - len);
+    f->cl = client_connect(f);
+    client_send(f->cl, VFIO_USER_VERSION, 0, body, 8192, NULL, 0);
+    client_dropped(f);
+    f->cl = client_connect(f);
+    client_send(f->cl, VFIO_USER_VERSION, 0, body, 4096, NULL, 0);
+    client_dropped(f);
+    close(fd);
+}
+
+static void test_headers(struct fixture *f, gconstpointer arg)
+{
+    static const uint32_t sizes[] = {0, 1, 15, 0x100000 + 65, 0x7fffffff, 0xffffffff};
+
+    for (unsigned cmd = 0; cmd <= 20; cmd++) {
+        for (unsigned i = 0; i < G_N_ELEMENTS(sizes); i++) {
+            struct vfio_user_hdr hdr = {1, (uint16_t)cmd, sizes[i], 0, 0};
+
+            client_attach(f);
+            client_raw(f->cl, &hdr, sizeof(hdr), NULL, 0);
+            client_dropped(f);
+        }
     }
-  }
-  g_assert_cmpint(client_do(f->cl, 0xffff, NULL, 0), ==, ENOTSUP);
-  g_assert_cmpint(client_do(f->cl, 0, NULL, 0), ==, ENOTSUP);
+    for (uint32_t type = 1; type < 16; type++) {
+        struct vfio_user_hdr hdr = {1, VFIO_USER_DEVICE_RESET, 16, type, 0};
+
+        client_attach(f);
+        client_raw(f->cl, &hdr, sizeof(hdr), NULL, 0);
+        client_dropped(f);
+    }
+    /* A header alone: too short a request for most, never a hang. */
+    client_attach(f);
+    for (unsigned cmd = 2; cmd <= 40; cmd++) {
+        int err = client_do(f->cl, cmd, NULL, 0);
+
+        switch (cmd) {
+        case VFIO_USER_DEVICE_RESET:
+            g_assert_cmpint(err, ==, 0);
+            break;
+        case VFIO_USER_DEVICE_FEATURE:
+            g_assert_cmpint(err, ==, ENOTTY);
+            break;
+        case VFIO_USER_DMA_READ:
+        case VFIO_USER_DMA_WRITE:
+        case VFIO_USER_DIRTY_PAGES:
+            g_assert_cmpint(err, ==, ENOTSUP);
+            break;
+        default:
+            g_assert_cmpint(err, ==, cmd > 16 ? ENOTSUP : EINVAL);
+        }
+    }
+    g_assert_cmpint(client_do(f->cl, 0xffff, NULL, 0), ==, ENOTSUP);
+    g_assert_cmpint(client_do(f->cl, 0, NULL, 0), ==, ENOTSUP);
 }
 
 /* Build a message into @out; returns its size. */
-static uint32_t message(uint8_t *out, uint16_t id, unsigned command,
-                        const void *body, uint32_t len) {
-  struct vfio_user_hdr hdr = {id, (uint16_t)command,
-                              (uint32_t)sizeof(hdr) + len, 0, 0};
+static uint32_t message(uint8_t *out, uint16_t id, unsigned command, const void *body,
+                        uint32_t len)
+{
+    struct vfio_user_hdr hdr = {id, (uint16_t)command, (uint32_t)sizeof(hdr) + len, 0, 0};
 
-  memcpy(out, &hdr, sizeof(hdr));
-  if (len) {
-    memcpy(out + sizeof(hdr), body, len);
-  }
-  return hdr.size;
+    memcpy(out, &hdr, sizeof(hdr));
+    if (len) {
+        memcpy(out + sizeof(hdr), body, len);
+    }
+    return hdr.size;
 }
 
-static void expect_reply(int fd, uint16_t id, struct reply *r) {
-  client_recv(fd, r);
-  g_assert_cmpuint(r->hdr.id, ==, id);
-  g_assert_cmpuint(r->hdr.flags, ==, VFIO_USER_TYPE_REPLY);
+static void expect_reply(int fd, uint16_t id, struct reply *r)
+{
+    client_recv(fd, r);
+    g_assert_cmpuint(r->hdr.id, ==, id);
+    g_assert_cmpuint(r->hdr.flags, ==, VFIO_USER_TYPE_REPLY);
 }
 
 /* VERSION, DMA_MAP with a descriptor, REGION_READ, cut in two everywhere. */
-static void test_cut(struct fixture *f, gconstpointer arg) {
-  g_autofree struct reply *r = g_new0(struct reply, 1);
-  struct vfio_user_dma_map map = {sizeof(map), 3, 0, 0x10000, PG};
-  struct vfio_user_region_rw rw = {0, VFIO_USER_REGION_CONFIG, 4};
-  int fd = sealed_memfd(PG);
-  uint8_t body[512], msg[3][600];
-  uint32_t len[3], most = 0;
+static void test_cut(struct fixture *f, gconstpointer arg)
+{
+    g_autofree struct reply *r = g_new0(struct reply, 1);
+    struct vfio_user_dma_map map = {sizeof(map), 3, 0, 0x10000, PG};
+    struct vfio_user_region_rw rw = {0, VFIO_USER_REGION_CONFIG, 4};
+    int fd = sealed_memfd(PG);
+    uint8_t body[512], msg[3][600];
+    uint32_t len[3], most = 0;
 
-  len[0] = message(msg[0], 1, VFIO_USER_VERSION, body,
-                   version_body(body, 0, 0, stock_json));
-  len[1] = message(msg[1], 2, VFIO_USER_DMA_MAP, &map, sizeof(map));
-  len[2] = message(msg[2], 3, VFIO_USER_REGION_READ, &rw, sizeof(rw));
-  for (unsigned i = 0; i < 3; i++) {
-    most = MAX(most, len[i]);
-  }
-  for (uint32_t cut = 1; cut < most; cut++) {
+    len[0] =
+        message(msg[0], 1, VFIO_USER_VERSION, body, version_body(body, 0, 0, stock_json));
+    len[1] = message(msg[1], 2, VFIO_USER_DMA_MAP, &map, sizeof(map));
+    len[2] = message(msg[2], 3, VFIO_USER_REGION_READ, &rw, sizeof(rw));
+    for (unsigned i = 0; i < 3; i++) {
+        most = MAX(most, len[i]);
+    }
+    for (uint32_t cut = 1; cut < most; cut++) {
+        f->cl = client_connect(f);
+        for (unsigned i = 0; i < 3; i++) {
+            uint32_t first = MIN(cut, len[i]);
+
+            client_raw(f->cl, msg[i], first, &fd, i == 1);
+            pump();
+            client_raw(f->cl, msg[i] + first, len[i] - first, NULL, 0);
+            expect_reply(f->cl, (uint16_t)(i + 1), r);
+        }
+        g_assert_cmpuint(r->len, ==, sizeof(rw) + 4);
+        g_assert_cmpmem(r->body + sizeof(rw), 4, "\xad\x15\x20\x08", 4);
+        g_assert_nonnull(guest_ptr(&f->vm->guest.mem, 0x10000, PG, true));
+        client_close(f);
+    }
+    /* Byte by byte. */
     f->cl = client_connect(f);
     for (unsigned i = 0; i < 3; i++) {
-      uint32_t first = MIN(cut, len[i]);
-
-      client_raw(f->cl, msg[i], first, &fd, i == 1);
-      pump();
-      client_raw(f->cl, msg[i] + first, len[i] - first, NULL, 0);
-      expect_reply(f->cl, (uint16_t)(i + 1), r);
+        for (uint32_t b = 0; b < len[i]; b++) {
+            client_raw(f->cl, msg[i] + b, 1, &fd, i == 1 && b == 0);
+            pump();
+        }
+        expect_reply(f->cl, (uint16_t)(i + 1), r);
     }
-    g_assert_cmpuint(r->len, ==, sizeof(rw) + 4);
-    g_assert_cmpmem(r->body + sizeof(rw), 4, "\xad\x15\x20\x08", 4);
     g_assert_nonnull(guest_ptr(&f->vm->guest.mem, 0x10000, PG, true));
-    client_close(f);
-  }
-  /* Byte by byte. */
-  f->cl = client_connect(f);
-  for (unsigned i = 0; i < 3; i++) {
-    for (uint32_t b = 0; b < len[i]; b++) {
-      client_raw(f->cl, msg[i] + b, 1, &fd, i == 1 && b == 0);
-      pump();
-    }
-    expect_reply(f->cl, (uint16_t)(i + 1), r);
-  }
-  g_assert_nonnull(guest_ptr(&f->vm->guest.mem, 0x10000, PG, true));
-  close(fd);
+    close(fd);
 }
 
 /* Messages that arrive together; descriptors belong to the one they came with.
  */
-static void test_glued(struct fixture *f, gconstpointer arg) {
-  g_autofree struct reply *r = g_new0(struct reply, 1);
-  struct vfio_user_region_rw rw = {0, VFIO_USER_REGION_CONFIG, 4};
-  struct vfio_user_dma_map map = {sizeof(map), 3, 0, 0x10000, PG};
-  struct vfio_user_irq_set set = {sizeof(set), 0x24, VFIO_USER_IRQ_MSIX, 1, 1};
-  int mem = sealed_memfd(PG), event = eventfd(0, EFD_CLOEXEC);
-  uint8_t msg[300];
-  uint32_t n;
+static void test_glued(struct fixture *f, gconstpointer arg)
+{
+    g_autofree struct reply *r = g_new0(struct reply, 1);
+    struct vfio_user_region_rw rw = {0, VFIO_USER_REGION_CONFIG, 4};
+    struct vfio_user_dma_map map = {sizeof(map), 3, 0, 0x10000, PG};
+    struct vfio_user_irq_set set = {sizeof(set), 0x24, VFIO_USER_IRQ_MSIX, 1, 1};
+    int mem = sealed_memfd(PG), event = eventfd(0, EFD_CLOEXEC);
+    uint8_t msg[300];
+    uint32_t n;
 
-  client_attach(f);
-  n = message(msg, 1, VFIO_USER_REGION_READ, &rw, sizeof(rw));
-  n += message(msg + n, 2, VFIO_USER_REGION_READ, &rw, sizeof(rw));
-  n += message(msg + n, 3, VFIO_USER_DEVICE_RESET, NULL, 0);
-  client_raw(f->cl, msg, n, NULL, 0);
-  expect_reply(f->cl, 1, r);
-  expect_reply(f->cl, 2, r);
-  expect_reply(f->cl, 3, r);
+    client_attach(f);
+    n = message(msg, 1, VFIO_USER_REGION_READ, &rw, sizeof(rw));
+    n += message(msg + n, 2, VFIO_USER_REGION_READ, &rw, sizeof(rw));
+    n += message(msg + n, 3, VFIO_USER_DEVICE_RESET, NULL, 0);
+    client_raw(f->cl, msg, n, NULL, 0);
+    expect_reply(f->cl, 1, r);
+    expect_reply(f->cl, 2, r);
+    expect_reply(f->cl, 3, r);
 
-  /* Three sends that the server sees at once, two of them with descriptors. */
-  n = message(msg, 4, VFIO_USER_REGION_READ, &rw, sizeof(rw));
-  client_raw(f->cl, msg, n, NULL, 0);
-  n = message(msg, 5, VFIO_USER_DMA_MAP, &map, sizeof(map));
-  client_raw(f->cl, msg, n, &mem, 1);
-  n = message(msg, 6, VFIO_USER_DEVICE_SET_IRQS, &set, sizeof(set));
-  client_raw(f->cl, msg, n, &event, 1);
-  for (uint16_t id = 4; id <= 6; id++) {
-    expect_reply(f->cl, id, r);
-  }
-  g_assert_nonnull(guest_ptr(&f->vm->guest.mem, 0x10000, PG, true));
-  g_assert_cmpint(atomic_load(&f->vm->guest.irq.vec[1].fd), >=, 0);
-  close(mem);
-  close(event);
+    /* Three sends that the server sees at once, two of them with descriptors. */
+    n = message(msg, 4, VFIO_USER_REGION_READ, &rw, sizeof(rw));
+    client_raw(f->cl, msg, n, NULL, 0);
+    n = message(msg, 5, VFIO_USER_DMA_MAP, &map, sizeof(map));
+    client_raw(f->cl, msg, n, &mem, 1);
+    n = message(msg, 6, VFIO_USER_DEVICE_SET_IRQS, &set, sizeof(set));
+    client_raw(f->cl, msg, n, &event, 1);
+    for (uint16_t id = 4; id <= 6; id++) {
+        expect_reply(f->cl, id, r);
+    }
+    g_assert_nonnull(guest_ptr(&f->vm->guest.mem, 0x10000, PG, true));
+    g_assert_cmpint(atomic_load(&f->vm->guest.irq.vec[1].fd), >=, 0);
+    close(mem);
+    close(event);
 }
 
-static void test_fd_misuse(struct fixture *f, gconstpointer arg) {
-  struct vfio_user_dma_map map = {sizeof(map), 3, 0, 0x10000, PG};
-  struct vfio_user_region_rw rw = {0, VFIO_USER_REGION_CONFIG, 4};
-  g_autofree struct reply *r = g_new0(struct reply, 1);
-  uint8_t msg[64];
-  int fds[17];
-  unsigned before;
-  uint32_t n;
+static void test_fd_misuse(struct fixture *f, gconstpointer arg)
+{
+    struct vfio_user_dma_map map = {sizeof(map), 3, 0, 0x10000, PG};
+    struct vfio_user_region_rw rw = {0, VFIO_USER_REGION_CONFIG, 4};
+    g_autofree struct reply *r = g_new0(struct reply, 1);
+    uint8_t msg[64];
+    int fds[17];
+    unsigned before;
+    uint32_t n;
 
-  for (unsigned i = 0; i < G_N_ELEMENTS(fds); i++) {
-    fds[i] = sealed_memfd(PG);
-  }
-  client_attach(f);
-  before = count_fds();
-  /* Two with DMA_MAP, one with a command that takes none. */
-  g_assert_cmpint(
-      client_call(f->cl, VFIO_USER_DMA_MAP, &map, sizeof(map), fds, 2, r), ==,
-      EINVAL);
-  g_assert_cmpint(
-      client_call(f->cl, VFIO_USER_REGION_READ, &rw, sizeof(rw), fds, 1, r), ==,
-      EINVAL);
-  g_assert_cmpint(
-      client_call(f->cl, VFIO_USER_DEVICE_RESET, NULL, 0, fds, 16, r), ==,
-      EINVAL);
-  expect_fds(before);
+    for (unsigned i = 0; i < G_N_ELEMENTS(fds); i++) {
+        fds[i] = sealed_memfd(PG);
+    }
+    client_attach(f);
+    before = count_fds();
+    /* Two with DMA_MAP, one with a command that takes none. */
+    g_assert_cmpint(client_call(f->cl, VFIO_USER_DMA_MAP, &map, sizeof(map), fds, 2, r),
+                    ==, EINVAL);
+    g_assert_cmpint(client_call(f->cl, VFIO_USER_REGION_READ, &rw, sizeof(rw), fds, 1, r),
+                    ==, EINVAL);
+    g_assert_cmpint(client_call(f->cl, VFIO_USER_DEVICE_RESET, NULL, 0, fds, 16, r), ==,
+                    EINVAL);
+    expect_fds(before);
 
-  /* In the middle of a body, or of a header. */
-  n = message(msg, 1, VFIO_USER_DMA_MAP, &map, sizeof(map));
-  client_raw(f->cl, msg, 20, NULL, 0);
-  pump();
-  client_raw(f->cl, msg + 20, n - 20, fds, 1);
-  client_dropped(f);
-  client_attach(f);
-  client_raw(f->cl, msg, 8, NULL, 0);
-  pump();
-  client_raw(f->cl, msg + 8, n - 8, fds, 1);
-  client_dropped(f);
+    /* In the middle of a body, or of a header. */
+    n = message(msg, 1, VFIO_USER_DMA_MAP, &map, sizeof(map));
+    client_raw(f->cl, msg, 20, NULL, 0);
+    pump();
+    client_raw(f->cl, msg + 20, n - 20, fds, 1);
+    client_dropped(f);
+    client_attach(f);
+    client_raw(f->cl, msg, 8, NULL, 0);
+    pump();
+    client_raw(f->cl, msg + 8, n - 8, fds, 1);
+    client_dropped(f);
 
-  /* More than we said we take. */
-  client_attach(f);
-  client_raw(f->cl, msg, n, fds, 17);
-  client_dropped(f);
+    /* More than we said we take. */
+    client_attach(f);
+    client_raw(f->cl, msg, n, fds, 17);
+    client_dropped(f);
 
-  /* With a message that never is complete. */
-  client_attach(f);
-  client_raw(f->cl, msg, n - 1, fds, 16);
-  pump();
-  client_close(f);
-  for (unsigned i = 0; i < G_N_ELEMENTS(fds); i++) {
-    close(fds[i]);
-  }
+    /* With a message that never is complete. */
+    client_attach(f);
+    client_raw(f->cl, msg, n - 1, fds, 16);
+    pump();
+    client_close(f);
+    for (unsigned i = 0; i < G_N_ELEMENTS(fds); i++) {
+        close(fds[i]);
+    }
 }
 
 /* Every command without reply: none comes, the effect is there. */
-static void test_no_reply(struct fixture *f, gconstpointer arg) {
-  struct vfio_user_dma_map map = {sizeof(map), 3, 0, 0x10000, PG};
-  struct vfio_user_irq_set set = {sizeof(set), 0x24, VFIO_USER_IRQ_MSIX, 0, 1};
-  g_autofree struct reply *r = g_new0(struct reply, 1);
-  uint8_t body[512];
-  int mem = sealed_memfd(PG), event = eventfd(0, EFD_CLOEXEC);
+static void test_no_reply(struct fixture *f, gconstpointer arg)
+{
+    struct vfio_user_dma_map map = {sizeof(map), 3, 0, 0x10000, PG};
+    struct vfio_user_irq_set set = {sizeof(set), 0x24, VFIO_USER_IRQ_MSIX, 0, 1};
+    g_autofree struct reply *r = g_new0(struct reply, 1);
+    uint8_t body[512];
+    int mem = sealed_memfd(PG), event = eventfd(0, EFD_CLOEXEC);
 
-  f->cl = client_connect(f);
-  client_send(f->cl, VFIO_USER_VERSION, VFIO_USER_NO_REPLY, body,
-              version_body(body, 0, 0, stock_json), NULL, 0);
-  client_silent(f->cl);
-  g_assert_true(f->vm->attached);
-  client_send(f->cl, VFIO_USER_DMA_MAP, VFIO_USER_NO_REPLY, &map, sizeof(map),
-              &mem, 1);
-  client_send(f->cl, VFIO_USER_DEVICE_SET_IRQS, VFIO_USER_NO_REPLY, &set,
-              sizeof(set), &event, 1);
-  for (unsigned cmd = 0; cmd < 30; cmd++) {
-    if (cmd != VFIO_USER_VERSION) {
-      memset(body, 0xff, sizeof(body));
-      client_send(f->cl, cmd, VFIO_USER_NO_REPLY, body, cmd * 4, NULL, 0);
-      memset(body, 0, sizeof(body));
-      client_send(f->cl, cmd, VFIO_USER_NO_REPLY, body, cmd * 4, NULL, 0);
+    f->cl = client_connect(f);
+    client_send(f->cl, VFIO_USER_VERSION, VFIO_USER_NO_REPLY, body,
+                version_body(body, 0, 0, stock_json), NULL, 0);
+    client_silent(f->cl);
+    g_assert_true(f->vm->attached);
+    client_send(f->cl, VFIO_USER_DMA_MAP, VFIO_USER_NO_REPLY, &map, sizeof(map), &mem, 1);
+    client_send(f->cl, VFIO_USER_DEVICE_SET_IRQS, VFIO_USER_NO_REPLY, &set, sizeof(set),
+                &event, 1);
+    for (unsigned cmd = 0; cmd < 30; cmd++) {
+        if (cmd != VFIO_USER_VERSION) {
+            memset(body, 0xff, sizeof(body));
+            client_send(f->cl, cmd, VFIO_USER_NO_REPLY, body, cmd * 4, NULL, 0);
+            memset(body, 0, sizeof(body));
+            client_send(f->cl, cmd, VFIO_USER_NO_REPLY, body, cmd * 4, NULL, 0);
+        }
     }
-  }
-  client_silent(f->cl);
-  g_assert_nonnull(guest_ptr(&f->vm->guest.mem, 0x10000, PG, true));
-  g_assert_cmpint(atomic_load(&f->vm->guest.irq.vec[0].fd), >=, 0);
-  g_assert_cmpint(client_do(f->cl, VFIO_USER_DEVICE_RESET, NULL, 0), ==, 0);
-  close(mem);
-  close(event);
+    client_silent(f->cl);
+    g_assert_nonnull(guest_ptr(&f->vm->guest.mem, 0x10000, PG, true));
+    g_assert_cmpint(atomic_load(&f->vm->guest.irq.vec[0].fd), >=, 0);
+    g_assert_cmpint(client_do(f->cl, VFIO_USER_DEVICE_RESET, NULL, 0), ==, 0);
+    close(mem);
+    close(event);
 }
 
-static void test_posted(struct fixture *f, gconstpointer arg) {
-  client_attach(f);
-  for (uint32_t i = 1; i <= 1000; i++) {
-    client_post(f->cl, VFIO_USER_REGION_BAR1, PVRDMA_REG_DSRLOW, &i, sizeof(i));
-  }
-  g_assert_cmpuint(
-      client_read32(f->cl, VFIO_USER_REGION_BAR1, PVRDMA_REG_DSRLOW), ==, 1000);
+static void test_posted(struct fixture *f, gconstpointer arg)
+{
+    client_attach(f);
+    for (uint32_t i = 1; i <= 1000; i++) {
+        client_post(f->cl, VFIO_USER_REGION_BAR1, PVRDMA_REG_DSRLOW, &i, sizeof(i));
+    }
+    g_assert_cmpuint(client_read32(f->cl, VFIO_USER_REGION_BAR1, PVRDMA_REG_DSRLOW), ==,
+                     1000);
 }
 
 /* Replies of pipelined commands come in the order of these. */
-static void test_pipelined(struct fixture *f, gconstpointer arg) {
-  g_autofree struct reply *r = g_new0(struct reply, 1);
-  uint16_t ids[300];
+static void test_pipelined(struct fixture *f, gconstpointer arg)
+{
+    g_autofree struct reply *r = g_new0(struct reply, 1);
+    uint16_t ids[300];
 
-  client_attach(f);
-  for (unsigned i = 0; i < G_N_ELEMENTS(ids); i++) {
-    struct vfio_user_dma_map map = {sizeof(map), 3, 0, i * PG, PG};
-    struct vfio_user_dma_unmap un = {sizeof(un), 0, (i - 1) * PG, PG};
+    client_attach(f);
+    for (unsigned i = 0; i < G_N_ELEMENTS(ids); i++) {
+        struct vfio_user_dma_map map = {sizeof(map), 3, 0, i * PG, PG};
+        struct vfio_user_dma_unmap un = {sizeof(un), 0, (i - 1) * PG, PG};
 
-    ids[i] = i % 2 ? client_send(f->cl, VFIO_USER_DMA_UNMAP, 0, &un, sizeof(un),
-                                 NULL, 0)
-                   : client_send(f->cl, VFIO_USER_DMA_MAP, 0, &map, sizeof(map),
-                                 NULL, 0);
-  }
-  for (unsigned i = 0; i < G_N_ELEMENTS(ids); i++) {
-    expect_reply(f->cl, ids[i], r);
-  }
-  client_silent(f->cl);
+        ids[i] =
+            i % 2 ? client_send(f->cl, VFIO_USER_DMA_UNMAP, 0, &un, sizeof(un), NULL, 0)
+                  : client_send(f->cl, VFIO_USER_DMA_MAP, 0, &map, sizeof(map), NULL, 0);
+    }
+    for (unsigned i = 0; i < G_N_ELEMENTS(ids); i++) {
+        expect_reply(f->cl, ids[i], r);
+    }
+    client_silent(f->cl);
 }
 
 /* A client that asks on and on and reads nothing is dropped at some point. */
-static void test_not_reading(struct fixture *f, gconstpointer arg) {
-  struct vfio_user_region_rw rw = {0, PVRDMA_DB_REGION_INDEX,
-                                   (uint32_t)PVRDMA_DB_REGION_SIZE};
-  int sent;
+static void test_not_reading(struct fixture *f, gconstpointer arg)
+{
+    struct vfio_user_region_rw rw = {0, PVRDMA_DB_REGION_INDEX,
+                                     (uint32_t)PVRDMA_DB_REGION_SIZE};
+    int sent;
 
-  client_attach(f);
-  for (sent = 0; sent < 100 && f->vm->conn; sent++) {
-    client_send(f->cl, VFIO_USER_REGION_READ, 0, &rw, sizeof(rw), NULL, 0);
-    pump();
-  }
-  g_assert_cmpint(sent, <, 100);
-  g_assert_cmpint(sent, >, 3);
-  g_assert_false(f->vm->attached);
-  client_dropped(f);
+    client_attach(f);
+    for (sent = 0; sent < 100 && f->vm->conn; sent++) {
+        client_send(f->cl, VFIO_USER_REGION_READ, 0, &rw, sizeof(rw), NULL, 0);
+        pump();
+    }
+    g_assert_cmpint(sent, <, 100);
+    g_assert_cmpint(sent, >, 3);
+    g_assert_false(f->vm->attached);
+    client_dropped(f);
 
-  /* One that is slow gets all of it. */
-  client_attach(f);
-  for (int i = 0; i < 4; i++) {
-    client_send(f->cl, VFIO_USER_REGION_READ, 0, &rw, sizeof(rw), NULL, 0);
-    pump();
-  }
-  for (int i = 0; i < 4; i++) {
-    g_autofree struct reply *r = g_new0(struct reply, 1);
-    struct pvrdma_db_region *db = (void *)(r->body + sizeof(rw));
+    /* One that is slow gets all of it. */
+    client_attach(f);
+    for (int i = 0; i < 4; i++) {
+        client_send(f->cl, VFIO_USER_REGION_READ, 0, &rw, sizeof(rw), NULL, 0);
+        pump();
+    }
+    for (int i = 0; i < 4; i++) {
+        g_autofree struct reply *r = g_new0(struct reply, 1);
+        struct pvrdma_db_region *db = (void *)(r->body + sizeof(rw));
 
-    client_recv(f->cl, r);
-    g_assert_cmpuint(r->len, ==, sizeof(rw) + rw.count);
-    g_assert_cmpuint(db->magic, ==, PVRDMA_DB_MAGIC);
-    g_assert_cmpuint(db->srq_owner[65535], ==, PVRDMA_DB_NO_OWNER);
-  }
-  client_silent(f->cl);
+        client_recv(f->cl, r);
+        g_assert_cmpuint(r->len, ==, sizeof(rw) + rw.count);
+        g_assert_cmpuint(db->magic, ==, PVRDMA_DB_MAGIC);
+        g_assert_cmpuint(db->srq_owner[65535], ==, PVRDMA_DB_NO_OWNER);
+    }
+    client_silent(f->cl);
 }
 
-static void test_second_client(struct fixture *f, gconstpointer arg) {
-  int other;
-  char byte;
+static void test_second_client(struct fixture *f, gconstpointer arg)
+{
+    int other;
+    char byte;
 
-  client_attach(f);
-  other = client_connect(f);
-  g_assert_cmpint(recv(other, &byte, 1, MSG_DONTWAIT), ==, 0);
-  close(other);
-  g_assert_cmpint(client_do(f->cl, VFIO_USER_DEVICE_RESET, NULL, 0), ==, 0);
-  client_close(f);
-  client_attach(f);
+    client_attach(f);
+    other = client_connect(f);
+    g_assert_cmpint(recv(other, &byte, 1, MSG_DONTWAIT), ==, 0);
+    close(other);
+    g_assert_cmpint(client_do(f->cl, VFIO_USER_DEVICE_RESET, NULL, 0), ==, 0);
+    client_close(f);
+    client_attach(f);
 }
 
 /* Half-close, an end in mid-message, and a connection that says nothing. */
-static void test_leaving(struct fixture *f, gconstpointer arg) {
-  struct vfio_user_hdr hdr = {1, VFIO_USER_REGION_READ, 32, 0, 0};
+static void test_leaving(struct fixture *f, gconstpointer arg)
+{
+    struct vfio_user_hdr hdr = {1, VFIO_USER_REGION_READ, 32, 0, 0};
 
-  client_attach(f);
-  shutdown(f->cl, SHUT_WR);
-  client_dropped(f);
-  for (uint32_t n = 0; n <= sizeof(hdr); n++) {
     client_attach(f);
-    client_raw(f->cl, &hdr, n, NULL, 0);
-    pump();
+    shutdown(f->cl, SHUT_WR);
+    client_dropped(f);
+    for (uint32_t n = 0; n <= sizeof(hdr); n++) {
+        client_attach(f);
+        client_raw(f->cl, &hdr, n, NULL, 0);
+        pump();
+        client_close(f);
+    }
+    f->cl = client_connect(f);
     client_close(f);
-  }
-  f->cl = client_connect(f);
-  client_close(f);
 }
 
 /* Detach for a fault found by somebody else, and by request. */
-static void test_fault(struct fixture *f, gconstpointer arg) {
-  client_attach(f);
-  guest_fault(&f->vm->guest, "test");
-  client_dropped(f);
-  client_attach(f);
-  g_assert_null(atomic_load(&f->vm->guest.fault));
-  frontend_disconnect(f->vm, "test");
-  client_dropped(f);
-  frontend_disconnect(f->vm, "test");
+static void test_fault(struct fixture *f, gconstpointer arg)
+{
+    client_attach(f);
+    guest_fault(&f->vm->guest, "test");
+    client_dropped(f);
+    client_attach(f);
+    g_assert_null(atomic_load(&f->vm->guest.fault));
+    frontend_disconnect(f->vm, "test");
+    client_dropped(f);
+    frontend_disconnect(f->vm, "test");
 }
 
-static void test_listen(struct fixture *f, gconstpointer arg) {
-  g_autofree char *path = g_build_filename(f->dir, "other.sock", NULL);
-  struct vm_config cfg = {.name = (char *)"other", .socket = path};
-  struct vm vm = {.cfg = &cfg};
-  struct vfu_listener *l, *twin;
-  GError *err = NULL;
-  struct stat st;
-  struct sockaddr_un addr = {.sun_family = AF_UNIX};
-  int stale;
+static void test_listen(struct fixture *f, gconstpointer arg)
+{
+    g_autofree char *path = g_build_filename(f->dir, "other.sock", NULL);
+    struct vm_config cfg = {.name = (char *)"other", .socket = path};
+    struct vm vm = {.cfg = &cfg};
+    struct vfu_listener *l, *twin;
+    GError *err = NULL;
+    struct stat st;
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    int stale;
 
-  /* Left over by a dead process: replaced. */
-  stale = socket(AF_UNIX, SOCK_STREAM, 0);
-  g_strlcpy(addr.sun_path, path, sizeof(addr.sun_path));
-  g_assert_cmpint(bind(stale, (struct sockaddr *)&addr, sizeof(addr)), ==, 0);
-  close(stale);
-  umask(0077);
-  l = frontend_listen(&vm, &err);
-  umask(0022);
-  g_assert_no_error(err);
-  g_assert_cmpint(lstat(path, &st), ==, 0);
-  g_assert_cmpint(st.st_mode & 0777, ==, 0660);
+    /* Left over by a dead process: replaced. */
+    stale = socket(AF_UNIX, SOCK_STREAM, 0);
+    g_strlcpy(addr.sun_path, path, sizeof(addr.sun_path));
+    g_assert_cmpint(bind(stale, (struct sockaddr *)&addr, sizeof(addr)), ==, 0);
+    close(stale);
+    umask(0077);
+    l = frontend_listen(&vm, &err);
+    umask(0022);
+    g_assert_no_error(err);
+    g_assert_cmpint(lstat(path, &st), ==, 0);
+    g_assert_cmpint(st.st_mode & 0777, ==, 0660);
 
-  /* Alive: left alone. */
-  twin = frontend_listen(&vm, &err);
-  g_assert_null(twin);
-  g_assert_nonnull(err);
-  g_clear_error(&err);
-  g_assert_cmpint(lstat(path, &st), ==, 0);
-  frontend_unlisten(l);
-  g_assert_cmpint(lstat(path, &st), ==, -1);
+    /* Alive: left alone. */
+    twin = frontend_listen(&vm, &err);
+    g_assert_null(twin);
+    g_assert_nonnull(err);
+    g_clear_error(&err);
+    g_assert_cmpint(lstat(path, &st), ==, 0);
+    frontend_unlisten(l);
+    g_assert_cmpint(lstat(path, &st), ==, -1);
 
-  /* Not a socket: left alone. */
-  g_assert_true(g_file_set_contents(path, "x", 1, NULL));
-  g_assert_null(frontend_listen(&vm, &err));
-  g_assert_nonnull(err);
-  g_clear_error(&err);
-  g_assert_cmpint(g_unlink(path), ==, 0);
-  pump();
+    /* Not a socket: left alone. */
+    g_assert_true(g_file_set_contents(path, "x", 1, NULL));
+    g_assert_null(frontend_listen(&vm, &err));
+    g_assert_nonnull(err);
+    g_clear_error(&err);
+    g_assert_cmpint(g_unlink(path), ==, 0);
+    pump();
 }
 
 /* A TCP socket whose close() takes until @peer has read what was sent, for
  * hours. */
-static int slow_to_close(int *peer) {
-  struct sockaddr_in addr = {.sin_family = AF_INET,
-                             .sin_addr = {htonl(INADDR_LOOPBACK)}};
-  socklen_t len = sizeof(addr);
-  struct linger linger = {1, 10000};
-  int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  static const char data[65536];
+static int slow_to_close(int *peer)
+{
+    struct sockaddr_in addr = {.sin_family = AF_INET,
+                               .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof(addr);
+    struct linger linger = {1, 10000};
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    static const char data[65536];
 
-  g_assert_cmpint(bind(listener, (struct sockaddr *)&addr, len), ==, 0);
-  g_assert_cmpint(listen(listener, 1), ==, 0);
-  g_assert_cmpint(getsockname(listener, (struct sockaddr *)&addr, &len), ==, 0);
-  g_assert_cmpint(connect(fd, (struct sockaddr *)&addr, len), ==, 0);
-  *peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-  g_assert_cmpint(*peer, >=, 0);
-  close(listener);
-  while (send(fd, data, sizeof(data), MSG_DONTWAIT) > 0) {
-  }
-  g_assert_cmpint(
-      setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), ==, 0);
-  return fd;
+    g_assert_cmpint(bind(listener, (struct sockaddr *)&addr, len), ==, 0);
+    g_assert_cmpint(listen(listener, 1), ==, 0);
+    g_assert_cmpint(getsockname(listener, (struct sockaddr *)&addr, &len), ==, 0);
+    g_assert_cmpint(connect(fd, (struct sockaddr *)&addr, len), ==, 0);
+    *peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    g_assert_cmpint(*peer, >=, 0);
+    close(listener);
+    while (send(fd, data, sizeof(data), MSG_DONTWAIT) > 0) {
+    }
+    g_assert_cmpint(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), ==,
+                    0);
+    return fd;
 }
 
 /* close() of a client's descriptor may take for ever: nobody waits for it, and
  * a client with many of them is sent away. */
-static void test_slow_fds(struct fixture *f, gconstpointer arg) {
-  g_autofree struct reply *r = g_new0(struct reply, 1);
-  struct vfio_user_dma_map m = {sizeof(m), 3, 0, 0x10000, PG};
-  uint8_t body[512];
-  uint32_t len = version_body(body, 0, 0, stock_json);
-  int peer[100];
-  unsigned n = 0;
+static void test_slow_fds(struct fixture *f, gconstpointer arg)
+{
+    g_autofree struct reply *r = g_new0(struct reply, 1);
+    struct vfio_user_dma_map m = {sizeof(m), 3, 0, 0x10000, PG};
+    uint8_t body[512];
+    uint32_t len = version_body(body, 0, 0, stock_json);
+    int peer[100];
+    unsigned n = 0;
 
-  client_attach(f);
-  while (f->vm->conn) {
-    int fd = slow_to_close(&peer[n++]);
+    client_attach(f);
+    while (f->vm->conn) {
+        int fd = slow_to_close(&peer[n++]);
 
-    client_send(f->cl, VFIO_USER_DMA_MAP, 0, &m, sizeof(m), &fd, 1);
-    close(fd);
-    pump();
-    g_assert_cmpuint(n, <, G_N_ELEMENTS(peer));
-  }
-  g_assert_cmpuint(n, >, 16);
-  client_dropped(f);
-  f->cl = client_connect(f);
-  client_dropped(f);
+        client_send(f->cl, VFIO_USER_DMA_MAP, 0, &m, sizeof(m), &fd, 1);
+        close(fd);
+        pump();
+        g_assert_cmpuint(n, <, G_N_ELEMENTS(peer));
+    }
+    g_assert_cmpuint(n, >, 16);
+    client_dropped(f);
+    f->cl = client_connect(f);
+    client_dropped(f);
 
-  /* The file system answers at last. */
-  for (unsigned i = 0; i < n; i++) {
-    close(peer[i]); /* resets: nothing to wait for */
-  }
-  expect_fds(f->open_fds);
-  f->cl = client_connect(f);
-  g_assert_cmpint(client_do(f->cl, VFIO_USER_VERSION, body, len), ==, 0);
+    /* The file system answers at last. */
+    for (unsigned i = 0; i < n; i++) {
+        close(peer[i]); /* resets: nothing to wait for */
+    }
+    expect_fds(f->open_fds);
+    f->cl = client_connect(f);
+    g_assert_cmpint(client_do(f->cl, VFIO_USER_VERSION, body, len), ==, 0);
 }
 
-int main(int argc, char **argv) {
-  g_test_init(&argc, &argv, NULL);
-#define ADD(name)                                                              \
-  g_test_add("/frontend/protocol/" #name, struct fixture, NULL, fixture_setup, \
-             test_##name, fixture_teardown)
-  ADD(version);
-  ADD(version_misuse);
-  ADD(headers);
-  ADD(cut);
-  ADD(glued);
-  ADD(fd_misuse);
-  ADD(no_reply);
-  ADD(posted);
-  ADD(pipelined);
-  ADD(not_reading);
-  ADD(second_client);
-  ADD(leaving);
-  ADD(fault);
-  ADD(slow_fds);
-  ADD(listen);
-  return g_test_run();
+int main(int argc, char **argv)
+{
+    g_test_init(&argc, &argv, NULL);
+#define ADD(name)                                                                \
+    g_test_add("/frontend/protocol/" #name, struct fixture, NULL, fixture_setup, \
+               test_##name, fixture_teardown)
+    ADD(version);
+    ADD(version_misuse);
+    ADD(headers);
+    ADD(cut);
+    ADD(glued);
+    ADD(fd_misuse);
+    ADD(no_reply);
+    ADD(posted);
+    ADD(pipelined);
+    ADD(not_reading);
+    ADD(second_client);
+    ADD(leaving);
+    ADD(fault);
+    ADD(slow_fds);
+    ADD(listen);
+    return g_test_run();
 }

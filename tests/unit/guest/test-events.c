@@ -8,333 +8,351 @@
 
 static struct testdev *td;
 
-static void setup(void) {
-  td = testdev_new("events");
-  testdev_up(td);
+static void setup(void)
+{
+    td = testdev_new("events");
+    testdev_up(td);
 }
 
 /* The driver's side of a ring. */
 struct reader {
-  const uint64_t *page;
-  uint32_t n, size;
+    const uint64_t *page;
+    uint32_t n, size;
 };
 
-static struct pvrdma_ring *ring_words(const struct reader *r) {
-  return &((struct pvrdma_ring_state *)testdev_ptr(td, r->page[0]))->rx;
+static struct pvrdma_ring *ring_words(const struct reader *r)
+{
+    return &((struct pvrdma_ring_state *)testdev_ptr(td, r->page[0]))->rx;
 }
 
 /* Next element, or false when there is none. */
-static bool reader_next(const struct reader *r, void *elem) {
-  struct pvrdma_ring *ring = ring_words(r);
-  uint32_t tail = __atomic_load_n(&ring->prod_tail, __ATOMIC_ACQUIRE);
-  uint32_t head = ring->cons_head, slot, offset;
+static bool reader_next(const struct reader *r, void *elem)
+{
+    struct pvrdma_ring *ring = ring_words(r);
+    uint32_t tail = __atomic_load_n(&ring->prod_tail, __ATOMIC_ACQUIRE);
+    uint32_t head = ring->cons_head, slot, offset;
 
-  g_assert_cmpuint(tail & ~(2 * r->n - 1), ==, 0);
-  g_assert_cmpuint(head & ~(2 * r->n - 1), ==, 0);
-  if (tail == head) {
-    return false;
-  }
-  slot = head & (r->n - 1);
-  offset = 4096 + slot * r->size;
-  memcpy(elem,
-         (uint8_t *)testdev_ptr(td, r->page[offset / 4096]) + offset % 4096,
-         r->size);
-  ring->cons_head = (head + 1) & (2 * r->n - 1);
-  return true;
+    g_assert_cmpuint(tail & ~(2 * r->n - 1), ==, 0);
+    g_assert_cmpuint(head & ~(2 * r->n - 1), ==, 0);
+    if (tail == head) {
+        return false;
+    }
+    slot = head & (r->n - 1);
+    offset = 4096 + slot * r->size;
+    memcpy(elem, (uint8_t *)testdev_ptr(td, r->page[offset / 4096]) + offset % 4096,
+           r->size);
+    ring->cons_head = (head + 1) & (2 * r->n - 1);
+    return true;
 }
 
-static struct reader async_reader(void) {
-  return (struct reader){td->async_ring, 3 * 4096 / 8, 8};
+static struct reader async_reader(void)
+{
+    return (struct reader){td->async_ring, 3 * 4096 / 8, 8};
 }
 
-static struct reader cqn_reader(void) {
-  return (struct reader){td->cqn_ring, 3 * 4096 / 4, 4};
+static struct reader cqn_reader(void)
+{
+    return (struct reader){td->cqn_ring, 3 * 4096 / 4, 4};
 }
 
 /* Every element arrives once and in order, over many laps. */
-static void test_async_order(void) {
-  struct reader r;
-  struct pvrdma_eqe eqe;
-  uint32_t pushed = 0, seen = 0;
-  GRand *rand = g_rand_new_with_seed(1);
+static void test_async_order(void)
+{
+    struct reader r;
+    struct pvrdma_eqe eqe;
+    uint32_t pushed = 0, seen = 0;
+    GRand *rand = g_rand_new_with_seed(1);
 
-  setup();
-  r = async_reader();
-  g_assert_cmpuint(r.n, ==, 1536);
-  while (seen < 20000) {
-    uint32_t burst = g_rand_int_range(rand, 0, 400);
+    setup();
+    r = async_reader();
+    g_assert_cmpuint(r.n, ==, 1536);
+    while (seen < 20000) {
+        uint32_t burst = g_rand_int_range(rand, 0, 400);
 
-    for (uint32_t i = 0; i < burst && pushed - seen < 512; i++) {
-      event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, pushed++);
+        for (uint32_t i = 0; i < burst && pushed - seen < 512; i++) {
+            event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, pushed++);
+        }
+        burst = g_rand_int_range(rand, 0, 600);
+        while (burst-- && reader_next(&r, &eqe)) {
+            g_assert_cmpuint(eqe.type, ==, PVRDMA_EVENT_QP_FATAL);
+            g_assert_cmpuint(eqe.info, ==, seen);
+            seen++;
+        }
     }
-    burst = g_rand_int_range(rand, 0, 600);
-    while (burst-- && reader_next(&r, &eqe)) {
-      g_assert_cmpuint(eqe.type, ==, PVRDMA_EVENT_QP_FATAL);
-      g_assert_cmpuint(eqe.info, ==, seen);
-      seen++;
-    }
-  }
-  g_assert_cmpuint(td->vm.guest.events.async.dropped, ==, 0);
-  g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_ASYNC), >, 0);
-  g_rand_free(rand);
-  testdev_free(td);
+    g_assert_cmpuint(td->vm.guest.events.async.dropped, ==, 0);
+    g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_ASYNC), >, 0);
+    g_rand_free(rand);
+    testdev_free(td);
 }
 
 /* 512 fit, the 513th is dropped, and none is overwritten. */
-static void test_async_overrun(void) {
-  struct reader r;
-  struct pvrdma_eqe eqe;
+static void test_async_overrun(void)
+{
+    struct reader r;
+    struct pvrdma_eqe eqe;
 
-  setup();
-  r = async_reader();
-  for (uint32_t i = 0; i < 600; i++) {
-    event_async(&td->vm.guest, PVRDMA_EVENT_PORT_ERR, i);
-  }
-  g_assert_cmpuint(td->vm.guest.events.async.pushed, ==, 512);
-  g_assert_cmpuint(td->vm.guest.events.async.dropped, ==, 88);
-  g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_ASYNC), ==, 512);
-  for (uint32_t i = 0; i < 512; i++) {
+    setup();
+    r = async_reader();
+    for (uint32_t i = 0; i < 600; i++) {
+        event_async(&td->vm.guest, PVRDMA_EVENT_PORT_ERR, i);
+    }
+    g_assert_cmpuint(td->vm.guest.events.async.pushed, ==, 512);
+    g_assert_cmpuint(td->vm.guest.events.async.dropped, ==, 88);
+    g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_ASYNC), ==, 512);
+    for (uint32_t i = 0; i < 512; i++) {
+        g_assert_true(reader_next(&r, &eqe));
+        g_assert_cmpuint(eqe.info, ==, i);
+    }
+    g_assert_false(reader_next(&r, &eqe));
+    event_async(&td->vm.guest, PVRDMA_EVENT_PORT_ERR, 777);
     g_assert_true(reader_next(&r, &eqe));
-    g_assert_cmpuint(eqe.info, ==, i);
-  }
-  g_assert_false(reader_next(&r, &eqe));
-  event_async(&td->vm.guest, PVRDMA_EVENT_PORT_ERR, 777);
-  g_assert_true(reader_next(&r, &eqe));
-  g_assert_cmpuint(eqe.info, ==, 777);
-  testdev_free(td);
+    g_assert_cmpuint(eqe.info, ==, 777);
+    testdev_free(td);
 }
 
-static void notify(uint32_t handle) { event_cq_notify(&td->vm.guest, handle); }
+static void notify(uint32_t handle)
+{
+    event_cq_notify(&td->vm.guest, handle);
+}
 
-static void test_cqn_order(void) {
-  struct reader r;
-  struct pvrdma_cqne cqne;
-  uint32_t pushed = 0, seen = 0;
+static void test_cqn_order(void)
+{
+    struct reader r;
+    struct pvrdma_cqne cqne;
+    uint32_t pushed = 0, seen = 0;
 
-  setup();
-  r = cqn_reader();
-  g_assert_cmpuint(r.n, ==, 3072);
-  while (seen < 30000) {
-    for (unsigned i = 0; i < 700 && pushed - seen < 1024; i++) {
-      notify(pushed++ % 16000);
+    setup();
+    r = cqn_reader();
+    g_assert_cmpuint(r.n, ==, 3072);
+    while (seen < 30000) {
+        for (unsigned i = 0; i < 700 && pushed - seen < 1024; i++) {
+            notify(pushed++ % 16000);
+        }
+        for (unsigned i = 0; i < 650 && reader_next(&r, &cqne); i++) {
+            g_assert_cmpuint(cqne.info, ==, seen % 16000);
+            seen++;
+        }
     }
-    for (unsigned i = 0; i < 650 && reader_next(&r, &cqne); i++) {
-      g_assert_cmpuint(cqne.info, ==, seen % 16000);
-      seen++;
-    }
-  }
-  g_assert_false(event_cq_retry(&td->vm.guest));
-  testdev_free(td);
+    g_assert_false(event_cq_retry(&td->vm.guest));
+    testdev_free(td);
 }
 
 /* A full notify ring loses nothing: the CQ's bit waits. */
-static void test_cqn_deferred(void) {
-  struct reader r;
-  struct pvrdma_cqne cqne;
-  g_autofree uint8_t *seen = g_malloc0(16384);
-  uint32_t n = 0;
+static void test_cqn_deferred(void)
+{
+    struct reader r;
+    struct pvrdma_cqne cqne;
+    g_autofree uint8_t *seen = g_malloc0(16384);
+    uint32_t n = 0;
 
-  setup();
-  r = cqn_reader();
-  for (uint32_t i = 0; i < 1500; i++) {
-    notify(100 + i);
-    notify(100 + i / 2); /* again: one more is enough */
-  }
-  g_assert_cmpuint(td->vm.guest.events.cqn.pushed, >=, 1024);
-  g_assert_true(atomic_load(&td->vm.guest.events.deferred_any) ||
-                td->vm.guest.events.cqn.pushed > 1024);
-  /* The worker may retry as well; between us everything comes. */
-  for (unsigned tries = 0; tries < 2000 && n < 1500; tries++) {
-    while (reader_next(&r, &cqne)) {
-      g_assert_cmpuint(cqne.info, >=, 100);
-      g_assert_cmpuint(cqne.info, <, 1600);
-      n += !seen[cqne.info];
-      seen[cqne.info] = 1;
+    setup();
+    r = cqn_reader();
+    for (uint32_t i = 0; i < 1500; i++) {
+        notify(100 + i);
+        notify(100 + i / 2); /* again: one more is enough */
     }
-    event_cq_retry(&td->vm.guest);
-    g_usleep(100);
-  }
-  g_assert_cmpuint(n, ==, 1500);
-  g_assert_cmpuint(td->vm.guest.events.cqn.dropped, ==, 0);
-  g_assert_false(atomic_load(&td->vm.guest.events.deferred_any));
-  testdev_free(td);
+    g_assert_cmpuint(td->vm.guest.events.cqn.pushed, >=, 1024);
+    g_assert_true(atomic_load(&td->vm.guest.events.deferred_any) ||
+                  td->vm.guest.events.cqn.pushed > 1024);
+    /* The worker may retry as well; between us everything comes. */
+    for (unsigned tries = 0; tries < 2000 && n < 1500; tries++) {
+        while (reader_next(&r, &cqne)) {
+            g_assert_cmpuint(cqne.info, >=, 100);
+            g_assert_cmpuint(cqne.info, <, 1600);
+            n += !seen[cqne.info];
+            seen[cqne.info] = 1;
+        }
+        event_cq_retry(&td->vm.guest);
+        g_usleep(100);
+    }
+    g_assert_cmpuint(n, ==, 1500);
+    g_assert_cmpuint(td->vm.guest.events.cqn.dropped, ==, 0);
+    g_assert_false(atomic_load(&td->vm.guest.events.deferred_any));
+    testdev_free(td);
 }
 
 /* A CQ that is gone is not announced any more. */
-static void test_cqn_forget(void) {
-  struct reader r;
-  struct pvrdma_cqne cqne;
+static void test_cqn_forget(void)
+{
+    struct reader r;
+    struct pvrdma_cqne cqne;
 
-  setup();
-  r = cqn_reader();
-  for (uint32_t i = 0; i < 1024; i++) {
-    notify(1);
-  }
-  notify(50);
-  notify(51);
-  event_cq_forget(&td->vm.guest, 50);
-  for (uint32_t i = 0; i < 1024; i++) {
-    g_assert_true(reader_next(&r, &cqne));
-    g_assert_cmpuint(cqne.info, ==, 1);
-  }
-  for (unsigned tries = 0; tries < 2000; tries++) {
-    event_cq_retry(&td->vm.guest);
-    if (reader_next(&r, &cqne)) {
-      break;
+    setup();
+    r = cqn_reader();
+    for (uint32_t i = 0; i < 1024; i++) {
+        notify(1);
     }
-    g_usleep(100);
-  }
-  g_assert_cmpuint(cqne.info, ==, 51);
-  g_assert_false(event_cq_retry(&td->vm.guest));
-  g_assert_false(reader_next(&r, &cqne));
-  /* An impossible handle is nothing at all. */
-  notify(UINT32_MAX);
-  notify(td->vm.cfg->max_cq);
-  g_assert_false(reader_next(&r, &cqne));
-  testdev_free(td);
+    notify(50);
+    notify(51);
+    event_cq_forget(&td->vm.guest, 50);
+    for (uint32_t i = 0; i < 1024; i++) {
+        g_assert_true(reader_next(&r, &cqne));
+        g_assert_cmpuint(cqne.info, ==, 1);
+    }
+    for (unsigned tries = 0; tries < 2000; tries++) {
+        event_cq_retry(&td->vm.guest);
+        if (reader_next(&r, &cqne)) {
+            break;
+        }
+        g_usleep(100);
+    }
+    g_assert_cmpuint(cqne.info, ==, 51);
+    g_assert_false(event_cq_retry(&td->vm.guest));
+    g_assert_false(reader_next(&r, &cqne));
+    /* An impossible handle is nothing at all. */
+    notify(UINT32_MAX);
+    notify(td->vm.cfg->max_cq);
+    g_assert_false(reader_next(&r, &cqne));
+    testdev_free(td);
 }
 
 /*
  * CVE-2018-20216 (endless walk over a ring whose index the guest scribbled on):
  * an impossible cons_head costs events, not the daemon's time or memory.
  */
-static void test_cve_2018_20216(void) {
-  static const uint32_t bad[] = {
-      1024, 1536, 3072, 0x80000000, UINT32_MAX, 5 /* ahead of us */,
-  };
-  struct reader ra, rc;
+static void test_cve_2018_20216(void)
+{
+    static const uint32_t bad[] = {
+        1024, 1536, 3072, 0x80000000, UINT32_MAX, 5 /* ahead of us */,
+    };
+    struct reader ra, rc;
 
-  setup();
-  ra = async_reader();
-  rc = cqn_reader();
-  for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
-    uint64_t dropped = td->vm.guest.events.async.dropped;
+    setup();
+    ra = async_reader();
+    rc = cqn_reader();
+    for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
+        uint64_t dropped = td->vm.guest.events.async.dropped;
 
-    ring_words(&ra)->cons_head = bad[i];
+        ring_words(&ra)->cons_head = bad[i];
+        event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, 1);
+        g_assert_cmpuint(td->vm.guest.events.async.dropped, ==, dropped + 1);
+    }
+    ring_words(&rc)->cons_head = 2048;
+    notify(1);
+    g_assert_cmpuint(td->vm.guest.events.cqn.dropped, ==, 1);
+    g_assert_false(atomic_load(&td->vm.guest.events.deferred_any));
+    g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_ASYNC), ==, 0);
+
+    /* prod_tail is ours: the guest's word is not believed, nor read. */
+    ring_words(&ra)->cons_head = 0;
+    ring_words(&ra)->prod_tail = 0x12345678;
     event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, 1);
-    g_assert_cmpuint(td->vm.guest.events.async.dropped, ==, dropped + 1);
-  }
-  ring_words(&rc)->cons_head = 2048;
-  notify(1);
-  g_assert_cmpuint(td->vm.guest.events.cqn.dropped, ==, 1);
-  g_assert_false(atomic_load(&td->vm.guest.events.deferred_any));
-  g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_ASYNC), ==, 0);
-
-  /* prod_tail is ours: the guest's word is not believed, nor read. */
-  ring_words(&ra)->cons_head = 0;
-  ring_words(&ra)->prod_tail = 0x12345678;
-  event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, 1);
-  g_assert_cmpuint(ring_words(&ra)->prod_tail, ==, 1);
-  testdev_free(td);
+    g_assert_cmpuint(ring_words(&ra)->prod_tail, ==, 1);
+    testdev_free(td);
 }
 
 /* Other page counts: what the expressions really use. */
-static void test_sizes(void) {
-  static const struct {
-    uint32_t npages, slots;
-  } cases[] = {{2, 512}, {3, 1024}, {4, 512}, {5, 2048}, {8, 512}, {64, 512}};
+static void test_sizes(void)
+{
+    static const struct {
+        uint32_t npages, slots;
+    } cases[] = {{2, 512}, {3, 1024}, {4, 512}, {5, 2048}, {8, 512}, {64, 512}};
 
-  td = testdev_new("events");
-  device_set_bus_master(td->vm.dev, true);
-  for (unsigned i = 0; i < G_N_ELEMENTS(cases); i++) {
-    uint32_t n = (cases[i].npages - 1) * 512, cycle = 0, idx = 0;
-    struct pvrdma_dsr *dsr;
+    td = testdev_new("events");
+    device_set_bus_master(td->vm.dev, true);
+    for (unsigned i = 0; i < G_N_ELEMENTS(cases); i++) {
+        uint32_t n = (cases[i].npages - 1) * 512, cycle = 0, idx = 0;
+        struct pvrdma_dsr *dsr;
 
-    testdev_fill_dsr(td);
-    dsr = testdev_ptr(td, td->dsr);
-    dsr->async_ring.num_pages = cases[i].npages;
-    dsr->async_ring.pdir_dma =
-        testdev_new_pdir(td, cases[i].npages, &td->async_ring[0]);
-    g_assert_cmpuint(testdev_set_dsr(td), ==, 0);
-    testdev_write(td, PVRDMA_REG_CTL, PVRDMA_CTL_ACTIVATE);
+        testdev_fill_dsr(td);
+        dsr = testdev_ptr(td, td->dsr);
+        dsr->async_ring.num_pages = cases[i].npages;
+        dsr->async_ring.pdir_dma =
+            testdev_new_pdir(td, cases[i].npages, &td->async_ring[0]);
+        g_assert_cmpuint(testdev_set_dsr(td), ==, 0);
+        testdev_write(td, PVRDMA_REG_CTL, PVRDMA_CTL_ACTIVATE);
 
-    do { /* count the cycle as the driver would walk it */
-      idx = (idx + 1) & (2 * n - 1);
-      cycle++;
-    } while (idx);
-    g_assert_cmpuint(cycle, ==, 2 * cases[i].slots);
-    for (uint32_t k = 0; k < cases[i].slots + 10; k++) {
-      event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, k);
+        do { /* count the cycle as the driver would walk it */
+            idx = (idx + 1) & (2 * n - 1);
+            cycle++;
+        } while (idx);
+        g_assert_cmpuint(cycle, ==, 2 * cases[i].slots);
+        for (uint32_t k = 0; k < cases[i].slots + 10; k++) {
+            event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, k);
+        }
+        g_assert_cmpuint(td->vm.guest.events.async.prod, ==, cases[i].slots);
+        testdev_write(td, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
     }
-    g_assert_cmpuint(td->vm.guest.events.async.prod, ==, cases[i].slots);
-    testdev_write(td, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
-  }
-  testdev_free(td);
+    testdev_free(td);
 }
 
 /* Before ACTIVATE and after RESET no guest memory is touched. */
-static void test_inactive(void) {
-  struct reader r;
+static void test_inactive(void)
+{
+    struct reader r;
 
-  td = testdev_new("events");
-  device_set_bus_master(td->vm.dev, true);
-  event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, 1);
-  notify(1);
-  testdev_fill_dsr(td);
-  g_assert_cmpuint(testdev_set_dsr(td), ==, 0);
-  r = async_reader();
-  event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, 1);
-  g_assert_cmpuint(ring_words(&r)->prod_tail, ==, 0);
-  testdev_write(td, PVRDMA_REG_CTL, PVRDMA_CTL_ACTIVATE);
-  event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, 1);
-  g_assert_cmpuint(ring_words(&r)->prod_tail, ==, 1);
-  testdev_write(td, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
-  event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, 1);
-  notify(1);
-  g_assert_cmpuint(ring_words(&r)->prod_tail, ==, 1);
-  testdev_free(td);
+    td = testdev_new("events");
+    device_set_bus_master(td->vm.dev, true);
+    event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, 1);
+    notify(1);
+    testdev_fill_dsr(td);
+    g_assert_cmpuint(testdev_set_dsr(td), ==, 0);
+    r = async_reader();
+    event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, 1);
+    g_assert_cmpuint(ring_words(&r)->prod_tail, ==, 0);
+    testdev_write(td, PVRDMA_REG_CTL, PVRDMA_CTL_ACTIVATE);
+    event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, 1);
+    g_assert_cmpuint(ring_words(&r)->prod_tail, ==, 1);
+    testdev_write(td, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
+    event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, 1);
+    notify(1);
+    g_assert_cmpuint(ring_words(&r)->prod_tail, ==, 1);
+    testdev_free(td);
 }
 
 /* Bus mastering off: nothing is written; notifications come afterwards. */
-static void test_held(void) {
-  struct reader r;
-  struct pvrdma_cqne cqne = {0};
+static void test_held(void)
+{
+    struct reader r;
+    struct pvrdma_cqne cqne = {0};
 
-  setup();
-  r = cqn_reader();
-  device_set_bus_master(td->vm.dev, false);
-  event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, 1);
-  notify(9);
-  g_assert_false(reader_next(&r, &cqne));
-  device_set_bus_master(td->vm.dev, true);
-  for (unsigned tries = 0; tries < 2000; tries++) {
-    event_cq_retry(&td->vm.guest);
-    if (reader_next(&r, &cqne)) {
-      break;
+    setup();
+    r = cqn_reader();
+    device_set_bus_master(td->vm.dev, false);
+    event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, 1);
+    notify(9);
+    g_assert_false(reader_next(&r, &cqne));
+    device_set_bus_master(td->vm.dev, true);
+    for (unsigned tries = 0; tries < 2000; tries++) {
+        event_cq_retry(&td->vm.guest);
+        if (reader_next(&r, &cqne)) {
+            break;
+        }
+        g_usleep(100);
     }
-    g_usleep(100);
-  }
-  g_assert_cmpuint(cqne.info, ==, 9);
-  testdev_free(td);
+    g_assert_cmpuint(cqne.info, ==, 9);
+    testdev_free(td);
 }
 
 /* The rings' pages leave the DMA map. */
-static void test_unmapped(void) {
-  setup();
-  g_assert_cmpint(guest_mem_unmap(&td->vm.guest.mem, 0, 0, true), ==, 0);
-  event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, 1);
-  notify(1);
-  g_assert_cmpuint(td->vm.guest.events.async.dropped, ==, 1);
-  g_assert_cmpuint(td->vm.guest.events.cqn.dropped, ==, 1);
-  testdev_free(td);
+static void test_unmapped(void)
+{
+    setup();
+    g_assert_cmpint(guest_mem_unmap(&td->vm.guest.mem, 0, 0, true), ==, 0);
+    event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, 1);
+    notify(1);
+    g_assert_cmpuint(td->vm.guest.events.async.dropped, ==, 1);
+    g_assert_cmpuint(td->vm.guest.events.cqn.dropped, ==, 1);
+    testdev_free(td);
 }
 
-int main(int argc, char **argv) {
-  int ret;
+int main(int argc, char **argv)
+{
+    int ret;
 
-  g_test_init(&argc, &argv, NULL);
-  testdev_start();
-  g_test_add_func("/device/events/async-order", test_async_order);
-  g_test_add_func("/device/events/async-overrun", test_async_overrun);
-  g_test_add_func("/device/events/cqn-order", test_cqn_order);
-  g_test_add_func("/device/events/cqn-deferred", test_cqn_deferred);
-  g_test_add_func("/device/events/cqn-forget", test_cqn_forget);
-  g_test_add_func("/device/events/cve-2018-20216", test_cve_2018_20216);
-  g_test_add_func("/device/events/sizes", test_sizes);
-  g_test_add_func("/device/events/inactive", test_inactive);
-  g_test_add_func("/device/events/held", test_held);
-  g_test_add_func("/device/events/unmapped", test_unmapped);
-  ret = g_test_run();
-  testdev_stop();
-  return ret;
+    g_test_init(&argc, &argv, NULL);
+    testdev_start();
+    g_test_add_func("/device/events/async-order", test_async_order);
+    g_test_add_func("/device/events/async-overrun", test_async_overrun);
+    g_test_add_func("/device/events/cqn-order", test_cqn_order);
+    g_test_add_func("/device/events/cqn-deferred", test_cqn_deferred);
+    g_test_add_func("/device/events/cqn-forget", test_cqn_forget);
+    g_test_add_func("/device/events/cve-2018-20216", test_cve_2018_20216);
+    g_test_add_func("/device/events/sizes", test_sizes);
+    g_test_add_func("/device/events/inactive", test_inactive);
+    g_test_add_func("/device/events/held", test_held);
+    g_test_add_func("/device/events/unmapped", test_unmapped);
+    ret = g_test_run();
+    testdev_stop();
+    return ret;
 }

@@ -17,132 +17,142 @@
 #include "guest/irq.h"
 
 struct fixture {
-  struct vm vm;
-  struct guest_irq *irq;
+    struct vm vm;
+    struct guest_irq *irq;
 };
 
 static struct vm_config test_config = {.name = (char *)"test"};
 
-static void setup(struct fixture *f, gconstpointer arg) {
-  f->vm.cfg = &test_config;
-  f->vm.guest.log.name = test_config.name;
-  f->irq = &f->vm.guest.irq;
-  irq_init(f->irq, &f->vm.guest);
-  irq_enable(f->irq, true);
+static void setup(struct fixture *f, gconstpointer arg)
+{
+    f->vm.cfg = &test_config;
+    f->vm.guest.log.name = test_config.name;
+    f->irq = &f->vm.guest.irq;
+    irq_init(f->irq, &f->vm.guest);
+    irq_enable(f->irq, true);
 }
 
-static void teardown(struct fixture *f, gconstpointer arg) { irq_fini(f->irq); }
+static void teardown(struct fixture *f, gconstpointer arg)
+{
+    irq_fini(f->irq);
+}
 
 /* Give vector @vec a new eventfd; returns our own descriptor of it. */
-static int give(struct fixture *f, unsigned vec, int flags) {
-  int fd = eventfd(0, EFD_CLOEXEC | flags);
-  int mine = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+static int give(struct fixture *f, unsigned vec, int flags)
+{
+    int fd = eventfd(0, EFD_CLOEXEC | flags);
+    int mine = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 
-  g_assert_cmpint(mine, >=, 0);
-  g_assert_cmpint(irq_assign(f->irq, vec, fd), ==, 0);
-  return mine;
+    g_assert_cmpint(mine, >=, 0);
+    g_assert_cmpint(irq_assign(f->irq, vec, fd), ==, 0);
+    return mine;
 }
 
 /* The counter, which becomes 0; reading does not block. */
-static uint64_t count(int fd) {
-  uint64_t n = 0;
+static uint64_t count(int fd)
+{
+    uint64_t n = 0;
 
-  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-  return read(fd, &n, sizeof(n)) == sizeof(n) ? n : 0;
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    return read(fd, &n, sizeof(n)) == sizeof(n) ? n : 0;
 }
 
-static void test_raise(struct fixture *f, gconstpointer arg) {
-  int fd[PVRDMA_NUM_VEC];
+static void test_raise(struct fixture *f, gconstpointer arg)
+{
+    int fd[PVRDMA_NUM_VEC];
 
-  for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
-    fd[i] = give(f, i, 0);
-  }
-  irq_raise(f->irq, 1);
-  irq_raise(f->irq, 2);
-  irq_raise(f->irq, 2);
-  irq_raise(f->irq, PVRDMA_NUM_VEC);
-  irq_raise(f->irq, UINT_MAX);
-  g_assert_cmpuint(count(fd[0]), ==, 0);
-  g_assert_cmpuint(count(fd[1]), ==, 1);
-  g_assert_cmpuint(count(fd[2]), ==, 2);
-  g_assert_cmpuint(atomic_load(&f->irq->vec[2].raised), ==, 2);
-  for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
-    close(fd[i]);
-  }
-  g_assert_cmpint(irq_assign(f->irq, PVRDMA_NUM_VEC, -1), ==, EINVAL);
+    for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
+        fd[i] = give(f, i, 0);
+    }
+    irq_raise(f->irq, 1);
+    irq_raise(f->irq, 2);
+    irq_raise(f->irq, 2);
+    irq_raise(f->irq, PVRDMA_NUM_VEC);
+    irq_raise(f->irq, UINT_MAX);
+    g_assert_cmpuint(count(fd[0]), ==, 0);
+    g_assert_cmpuint(count(fd[1]), ==, 1);
+    g_assert_cmpuint(count(fd[2]), ==, 2);
+    g_assert_cmpuint(atomic_load(&f->irq->vec[2].raised), ==, 2);
+    for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
+        close(fd[i]);
+    }
+    g_assert_cmpint(irq_assign(f->irq, PVRDMA_NUM_VEC, -1), ==, EINVAL);
 }
 
 /* What cannot leave is delivered once, when it can. */
-static void test_latch(struct fixture *f, gconstpointer arg) {
-  int fd;
+static void test_latch(struct fixture *f, gconstpointer arg)
+{
+    int fd;
 
-  irq_raise(f->irq, 0);
-  irq_raise(f->irq, 0);
-  fd = give(f, 0, EFD_NONBLOCK);
-  g_assert_cmpuint(count(fd), ==, 1);
+    irq_raise(f->irq, 0);
+    irq_raise(f->irq, 0);
+    fd = give(f, 0, EFD_NONBLOCK);
+    g_assert_cmpuint(count(fd), ==, 1);
 
-  irq_mask(f->irq, 0, true);
-  irq_raise(f->irq, 0);
-  irq_raise(f->irq, 0);
-  g_assert_cmpuint(count(fd), ==, 0);
-  irq_enable(f->irq, false);
-  irq_mask(f->irq, 0, false);
-  g_assert_cmpuint(count(fd), ==, 0);
-  irq_enable(f->irq, true);
-  g_assert_cmpuint(count(fd), ==, 1);
-  irq_mask(f->irq, 0, true);
-  irq_mask(f->irq, 0, false);
-  g_assert_cmpuint(count(fd), ==, 0);
+    irq_mask(f->irq, 0, true);
+    irq_raise(f->irq, 0);
+    irq_raise(f->irq, 0);
+    g_assert_cmpuint(count(fd), ==, 0);
+    irq_enable(f->irq, false);
+    irq_mask(f->irq, 0, false);
+    g_assert_cmpuint(count(fd), ==, 0);
+    irq_enable(f->irq, true);
+    g_assert_cmpuint(count(fd), ==, 1);
+    irq_mask(f->irq, 0, true);
+    irq_mask(f->irq, 0, false);
+    g_assert_cmpuint(count(fd), ==, 0);
 
-  /* De-assigned: the old one gets nothing, the next one the latched. */
-  g_assert_cmpint(irq_assign(f->irq, 0, -1), ==, 0);
-  irq_raise(f->irq, 0);
-  g_assert_cmpuint(count(fd), ==, 0);
-  close(fd);
-  fd = give(f, 0, 0);
-  g_assert_cmpuint(count(fd), ==, 1);
+    /* De-assigned: the old one gets nothing, the next one the latched. */
+    g_assert_cmpint(irq_assign(f->irq, 0, -1), ==, 0);
+    irq_raise(f->irq, 0);
+    g_assert_cmpuint(count(fd), ==, 0);
+    close(fd);
+    fd = give(f, 0, 0);
+    g_assert_cmpuint(count(fd), ==, 1);
 
-  irq_enable(f->irq, false);
-  irq_raise(f->irq, 0);
-  irq_forget_pending(f->irq);
-  irq_enable(f->irq, true);
-  g_assert_cmpuint(count(fd), ==, 0);
-  close(fd);
+    irq_enable(f->irq, false);
+    irq_raise(f->irq, 0);
+    irq_forget_pending(f->irq);
+    irq_enable(f->irq, true);
+    g_assert_cmpuint(count(fd), ==, 0);
+    close(fd);
 }
 
-static void test_not_eventfd(struct fixture *f, gconstpointer arg) {
-  int pipes[2];
-  int fds[6];
+static void test_not_eventfd(struct fixture *f, gconstpointer arg)
+{
+    int pipes[2];
+    int fds[6];
 
-  g_assert_cmpint(pipe2(pipes, O_CLOEXEC), ==, 0);
-  fds[0] = pipes[0];
-  fds[1] = pipes[1];
-  fds[2] = memfd_create("eventfd-count:", MFD_CLOEXEC);
-  fds[3] = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
-  fds[4] = epoll_create1(EPOLL_CLOEXEC);
-  fds[5] = open("/dev/null", O_RDWR | O_CLOEXEC);
-  for (unsigned i = 0; i < G_N_ELEMENTS(fds); i++) {
-    g_assert_cmpint(fds[i], >=, 0);
-    g_assert_false(irq_is_eventfd(fds[i]));
-    close(fds[i]);
-  }
-  g_assert_false(irq_is_eventfd(99999));
-  g_assert_cmpint(irq_assign(f->irq, 0, 99999), ==, EINVAL);
-  g_assert_cmpint(atomic_load(&f->irq->vec[0].fd), ==, -1);
+    g_assert_cmpint(pipe2(pipes, O_CLOEXEC), ==, 0);
+    fds[0] = pipes[0];
+    fds[1] = pipes[1];
+    fds[2] = memfd_create("eventfd-count:", MFD_CLOEXEC);
+    fds[3] = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
+    fds[4] = epoll_create1(EPOLL_CLOEXEC);
+    fds[5] = open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (unsigned i = 0; i < G_N_ELEMENTS(fds); i++) {
+        g_assert_cmpint(fds[i], >=, 0);
+        g_assert_false(irq_is_eventfd(fds[i]));
+        close(fds[i]);
+    }
+    g_assert_false(irq_is_eventfd(99999));
+    g_assert_cmpint(irq_assign(f->irq, 0, 99999), ==, EINVAL);
+    g_assert_cmpint(atomic_load(&f->irq->vec[0].fd), ==, -1);
 }
 
 /* A full counter means that the interrupt is pending: nothing to do. */
-static void test_full(struct fixture *f, gconstpointer arg) {
-  int fd = give(f, 0, 0);
-  uint64_t max = UINT64_MAX - 1;
+static void test_full(struct fixture *f, gconstpointer arg)
+{
+    int fd = give(f, 0, 0);
+    uint64_t max = UINT64_MAX - 1;
 
-  g_assert_cmpint(write(fd, &max, sizeof(max)), ==, sizeof(max));
-  fcntl(fd, F_SETFL, 0);
-  irq_raise(f->irq, 0);
-  irq_raise(f->irq, 0);
-  g_assert_null(atomic_load(&f->vm.guest.fault));
-  g_assert_cmpuint(count(fd), ==, max);
-  close(fd);
+    g_assert_cmpint(write(fd, &max, sizeof(max)), ==, sizeof(max));
+    fcntl(fd, F_SETFL, 0);
+    irq_raise(f->irq, 0);
+    irq_raise(f->irq, 0);
+    g_assert_null(atomic_load(&f->vm.guest.fault));
+    g_assert_cmpuint(count(fd), ==, max);
+    close(fd);
 }
 
 /*
@@ -154,47 +164,50 @@ int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout);
 
 static int hostile_fd = -1;
 
-int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout) {
-  int res = __real_poll(fds, n, timeout);
-  uint64_t max = UINT64_MAX - 1;
+int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout)
+{
+    int res = __real_poll(fds, n, timeout);
+    uint64_t max = UINT64_MAX - 1;
 
-  if (hostile_fd >= 0) {
-    g_assert_cmpint(write(hostile_fd, &max, sizeof(max)), ==, sizeof(max));
-    fcntl(hostile_fd, F_SETFL, 0);
-  }
-  return res;
+    if (hostile_fd >= 0) {
+        g_assert_cmpint(write(hostile_fd, &max, sizeof(max)), ==, sizeof(max));
+        fcntl(hostile_fd, F_SETFL, 0);
+    }
+    return res;
 }
 
 /* The write blocks, is broken off in time, and the VM pays for it. */
-static void test_blocking(struct fixture *f, gconstpointer arg) {
-  gint64 begin = g_get_monotonic_time();
+static void test_blocking(struct fixture *f, gconstpointer arg)
+{
+    gint64 begin = g_get_monotonic_time();
 
-  hostile_fd = give(f, 0, 0);
-  g_assert_true(datapath_start(1, 0, NULL));
-  irq_raise(f->irq, 0);
-  g_assert_cmpint(g_get_monotonic_time() - begin, <, 3 * G_USEC_PER_SEC);
-  g_assert_nonnull(atomic_load(&f->vm.guest.fault));
-  datapath_stop();
-  close(hostile_fd);
-  hostile_fd = -1;
+    hostile_fd = give(f, 0, 0);
+    g_assert_true(datapath_start(1, 0, NULL));
+    irq_raise(f->irq, 0);
+    g_assert_cmpint(g_get_monotonic_time() - begin, <, 3 * G_USEC_PER_SEC);
+    g_assert_nonnull(atomic_load(&f->vm.guest.fault));
+    datapath_stop();
+    close(hostile_fd);
+    hostile_fd = -1;
 }
 
 struct raiser {
-  struct guest_irq *irq;
-  _Atomic bool stop;
-  _Atomic uint64_t raised;
+    struct guest_irq *irq;
+    _Atomic bool stop;
+    _Atomic uint64_t raised;
 };
 
-static void *raise_on(void *arg) {
-  struct raiser *r = arg;
+static void *raise_on(void *arg)
+{
+    struct raiser *r = arg;
 
-  while (!atomic_load(&r->stop)) {
-    irq_raise(r->irq, 2);
-    if (atomic_fetch_add(&r->raised, 1) % 64 == 0) {
-      usleep(1);
+    while (!atomic_load(&r->stop)) {
+        irq_raise(r->irq, 2);
+        if (atomic_fetch_add(&r->raised, 1) % 64 == 0) {
+            usleep(1);
+        }
     }
-  }
-  return NULL;
+    return NULL;
 }
 
 /*
@@ -202,46 +215,47 @@ static void *raise_on(void *arg) {
  * nothing stays latched, and nothing is invented.  (Descriptors are swapped
  * under fire with real workers elsewhere: only those take part in quiescence.)
  */
-static void test_race(struct fixture *f, gconstpointer arg) {
-  struct raiser r = {.irq = f->irq};
-  int rounds = g_test_slow() ? 1000000 : 50000;
-  int fd = give(f, 2, EFD_NONBLOCK);
-  pthread_t thread;
-  uint64_t got;
+static void test_race(struct fixture *f, gconstpointer arg)
+{
+    struct raiser r = {.irq = f->irq};
+    int rounds = g_test_slow() ? 1000000 : 50000;
+    int fd = give(f, 2, EFD_NONBLOCK);
+    pthread_t thread;
+    uint64_t got;
 
-  pthread_create(&thread, NULL, raise_on, &r);
-  while (atomic_load(&r.raised) == 0) {
-    sched_yield();
-  }
-  for (int i = 0; i < rounds; i++) {
-    irq_mask(f->irq, 2, i & 1);
-    irq_enable(f->irq, i & 2);
-  }
-  atomic_store(&r.stop, true);
-  pthread_join(thread, NULL);
-  irq_enable(f->irq, true);
-  irq_mask(f->irq, 2, false);
-  g_assert_false(atomic_load(&f->irq->vec[2].pending));
-  got = count(fd);
-  g_assert_cmpuint(got, >, 0);
-  g_assert_cmpuint(got, <=, atomic_load(&r.raised));
-  irq_mask(f->irq, 2, true);
-  irq_raise(f->irq, 2);
-  irq_mask(f->irq, 2, false);
-  g_assert_cmpuint(count(fd), ==, 1);
-  close(fd);
+    pthread_create(&thread, NULL, raise_on, &r);
+    while (atomic_load(&r.raised) == 0) {
+        sched_yield();
+    }
+    for (int i = 0; i < rounds; i++) {
+        irq_mask(f->irq, 2, i & 1);
+        irq_enable(f->irq, i & 2);
+    }
+    atomic_store(&r.stop, true);
+    pthread_join(thread, NULL);
+    irq_enable(f->irq, true);
+    irq_mask(f->irq, 2, false);
+    g_assert_false(atomic_load(&f->irq->vec[2].pending));
+    got = count(fd);
+    g_assert_cmpuint(got, >, 0);
+    g_assert_cmpuint(got, <=, atomic_load(&r.raised));
+    irq_mask(f->irq, 2, true);
+    irq_raise(f->irq, 2);
+    irq_mask(f->irq, 2, false);
+    g_assert_cmpuint(count(fd), ==, 1);
+    close(fd);
 }
 
-int main(int argc, char **argv) {
-  g_test_init(&argc, &argv, NULL);
-#define ADD(name)                                                              \
-  g_test_add("/frontend/irq/" #name, struct fixture, NULL, setup, test_##name, \
-             teardown)
-  ADD(raise);
-  ADD(latch);
-  ADD(not_eventfd);
-  ADD(full);
-  ADD(blocking);
-  ADD(race);
-  return g_test_run();
+int main(int argc, char **argv)
+{
+    g_test_init(&argc, &argv, NULL);
+#define ADD(name) \
+    g_test_add("/frontend/irq/" #name, struct fixture, NULL, setup, test_##name, teardown)
+    ADD(raise);
+    ADD(latch);
+    ADD(not_eventfd);
+    ADD(full);
+    ADD(blocking);
+    ADD(race);
+    return g_test_run();
 }

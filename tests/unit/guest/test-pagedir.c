@@ -5,79 +5,79 @@
 #include "guest/pagedir.h"
 #include "testdev.h"
 
-static void test_order(void) {
-  struct testdev *td = testdev_new("pagedir");
-  static const uint32_t sizes[] = {1, 2, 511, 512, 513, 1024, 1300};
+static void test_order(void)
+{
+    struct testdev *td = testdev_new("pagedir");
+    static const uint32_t sizes[] = {1, 2, 511, 512, 513, 1024, 1300};
 
-  for (unsigned s = 0; s < G_N_ELEMENTS(sizes); s++) {
-    uint32_t n = sizes[s];
-    g_autofree uint64_t *want = g_new(uint64_t, n);
-    g_autofree uint64_t *got = g_new0(uint64_t, n + 1);
+    for (unsigned s = 0; s < G_N_ELEMENTS(sizes); s++) {
+        uint32_t n = sizes[s];
+        g_autofree uint64_t *want = g_new(uint64_t, n);
+        g_autofree uint64_t *got = g_new0(uint64_t, n + 1);
 
-    for (uint32_t i = 0; i < n; i++) {
-      want[i] = 0x1000ull * (i * 7919u % 4099u);
+        for (uint32_t i = 0; i < n; i++) {
+            want[i] = 0x1000ull * (i * 7919u % 4099u);
+        }
+        got[n] = 0x5a5a;
+        g_assert_cmpint(
+            pagedir_read(&td->vm.guest.mem, testdev_pdir(td, want, n), n, got), ==, 0);
+        g_assert_cmpmem(want, n * 8, got, n * 8);
+        g_assert_cmpuint(got[n], ==, 0x5a5a); /* not one more */
     }
-    got[n] = 0x5a5a;
-    g_assert_cmpint(
-        pagedir_read(&td->vm.guest.mem, testdev_pdir(td, want, n), n, got), ==,
-        0);
-    g_assert_cmpmem(want, n * 8, got, n * 8);
-    g_assert_cmpuint(got[n], ==, 0x5a5a); /* not one more */
-  }
-  testdev_free(td);
+    testdev_free(td);
 }
 
 /* CVE-2023-1544, CVE-2021-3607: page counts beyond what a directory holds. */
-static void test_cve_2023_1544(void) {
-  struct testdev *td = testdev_new("pagedir");
-  uint64_t dir = testdev_new_pdir(td, 4, NULL), page[4];
+static void test_cve_2023_1544(void)
+{
+    struct testdev *td = testdev_new("pagedir");
+    uint64_t dir = testdev_new_pdir(td, 4, NULL), page[4];
 
-  g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir, 0, page), ==, EINVAL);
-  g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir, 262145, page), ==,
-                  EINVAL);
-  g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir, UINT32_MAX, page), ==,
-                  EINVAL);
-  testdev_free(td);
+    g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir, 0, page), ==, EINVAL);
+    g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir, 262145, page), ==, EINVAL);
+    g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir, UINT32_MAX, page), ==, EINVAL);
+    testdev_free(td);
 }
 
-static void test_bad(void) {
-  struct testdev *td = testdev_new("pagedir");
-  uint64_t dir = testdev_new_pdir(td, 600, NULL);
-  g_autofree uint64_t *page = g_new(uint64_t, 600);
-  uint64_t *entry = testdev_ptr(td, dir);
-  uint64_t table = entry[1];
+static void test_bad(void)
+{
+    struct testdev *td = testdev_new("pagedir");
+    uint64_t dir = testdev_new_pdir(td, 600, NULL);
+    g_autofree uint64_t *page = g_new(uint64_t, 600);
+    uint64_t *entry = testdev_ptr(td, dir);
+    uint64_t table = entry[1];
 
-  g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir, 600, page), ==, 0);
-  g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir + 8, 600, page), ==,
-                  EINVAL);
-  g_assert_cmpint(pagedir_read(&td->vm.guest.mem, 0, 600, page), ==, EFAULT);
-  g_assert_cmpint(pagedir_read(&td->vm.guest.mem,
-                               TESTDEV_GPA + TESTDEV_RAM_SIZE, 600, page),
-                  ==, EFAULT);
-  g_assert_cmpint(pagedir_read(&td->vm.guest.mem, UINT64_MAX - 4095, 600, page),
-                  ==, EFAULT);
-  entry[1] = table + 8;
-  g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir, 600, page), ==, EINVAL);
-  entry[1] = 0x1000;
-  g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir, 600, page), ==, EFAULT);
-  /* A table that is not needed is not looked at. */
-  g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir, 512, page), ==, 0);
-  entry[1] = table;
-  ((uint64_t *)testdev_ptr(td, table))[87] |= 1; /* page 599 */
-  g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir, 600, page), ==, EINVAL);
-  g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir, 599, page), ==, 0);
-  testdev_free(td);
+    g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir, 600, page), ==, 0);
+    g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir + 8, 600, page), ==, EINVAL);
+    g_assert_cmpint(pagedir_read(&td->vm.guest.mem, 0, 600, page), ==, EFAULT);
+    g_assert_cmpint(
+        pagedir_read(&td->vm.guest.mem, TESTDEV_GPA + TESTDEV_RAM_SIZE, 600, page), ==,
+        EFAULT);
+    g_assert_cmpint(pagedir_read(&td->vm.guest.mem, UINT64_MAX - 4095, 600, page), ==,
+                    EFAULT);
+    entry[1] = table + 8;
+    g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir, 600, page), ==, EINVAL);
+    entry[1] = 0x1000;
+    g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir, 600, page), ==, EFAULT);
+    /* A table that is not needed is not looked at. */
+    g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir, 512, page), ==, 0);
+    entry[1] = table;
+    ((uint64_t *)testdev_ptr(td, table))[87] |= 1; /* page 599 */
+    g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir, 600, page), ==, EINVAL);
+    g_assert_cmpint(pagedir_read(&td->vm.guest.mem, dir, 599, page), ==, 0);
+    testdev_free(td);
 }
 
-int main(int argc, char **argv) {
-  int ret;
+int main(int argc, char **argv)
+{
+    int ret;
 
-  g_test_init(&argc, &argv, NULL);
-  testdev_start();
-  g_test_add_func("/device/pagedir/order", test_order);
-  g_test_add_func("/device/pagedir/cve-2023-1544", test_cve_2023_1544);
-  g_test_add_func("/device/pagedir/bad", test_bad);
-  ret = g_test_run();
-  testdev_stop();
-  return ret;
+    g_test_init(&argc, &argv, NULL);
+    testdev_start();
+    g_test_add_func("/device/pagedir/order", test_order);
+    g_test_add_func("/device/pagedir/cve-2023-1544", test_cve_2023_1544);
+    g_test_add_func("/device/pagedir/bad", test_bad);
+    ret = g_test_run();
+    testdev_stop();
+    return ret;
 }

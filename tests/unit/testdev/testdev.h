@@ -16,19 +16,19 @@
 #include "verbs/verbs.h"
 #include "vm.h"
 
-#define TESTDEV_GPA 0x40000000ull
+#define TESTDEV_GPA      0x40000000ull
 #define TESTDEV_RAM_SIZE (16ull << 20)
-#define TESTDEV_UAR_PFN 0xfe000ull
+#define TESTDEV_UAR_PFN  0xfe000ull
 
 struct testdev {
-  struct vm vm;
-  int ram_fd;
-  uint8_t *ram;
-  uint64_t next;           /* next free guest address */
-  int irq[PVRDMA_NUM_VEC]; /* eventfds */
-  uint64_t dsr, cmd, resp; /* guest addresses */
-  uint64_t async_ring[EVENT_RING_MAX_PAGES];
-  uint64_t cqn_ring[EVENT_RING_MAX_PAGES];
+    struct vm vm;
+    int ram_fd;
+    uint8_t *ram;
+    uint64_t next;           /* next free guest address */
+    int irq[PVRDMA_NUM_VEC]; /* eventfds */
+    uint64_t dsr, cmd, resp; /* guest addresses */
+    uint64_t async_ring[EVENT_RING_MAX_PAGES];
+    uint64_t cqn_ring[EVENT_RING_MAX_PAGES];
 };
 
 /* Once per process, before and after all devices. */
@@ -58,8 +58,7 @@ uint32_t testdev_set_dsr(struct testdev *td); /* ERR */
 void testdev_up(struct testdev *td);
 
 /* Run a command; returns ERR.  The response is at td->resp. */
-uint32_t testdev_command(struct testdev *td, uint32_t opcode, void *req,
-                         size_t size);
+uint32_t testdev_command(struct testdev *td, uint32_t opcode, void *req, size_t size);
 /* How many interrupts came on @vec since the last call (0 or more). */
 uint64_t testdev_irqs(struct testdev *td, unsigned vec);
 
@@ -68,8 +67,8 @@ uint32_t testdev_uctx(struct testdev *td, uint32_t uar_page);
 uint32_t testdev_pd(struct testdev *td, uint32_t uctx);
 uint32_t testdev_cq(struct testdev *td, uint32_t uctx, uint32_t cqe);
 /* A create request for a small QP that is right in everything. */
-void testdev_qp_req(struct testdev *td, struct pvrdma_cmd_create_qp *req,
-                    uint32_t pd, uint32_t cq);
+void testdev_qp_req(struct testdev *td, struct pvrdma_cmd_create_qp *req, uint32_t pd,
+                    uint32_t cq);
 uint32_t testdev_qp(struct testdev *td, uint32_t pd, uint32_t cq);
 /* DESTROY_* and others that name one handle; returns ERR. */
 uint32_t testdev_handle(struct testdev *td, uint32_t opcode, uint32_t handle);

@@ -9,294 +9,306 @@
 static struct testdev *td;
 static uint32_t pd, uctx_pd;
 
-static void setup(void) {
-  td = testdev_new("mr");
-  testdev_up(td);
-  pd = testdev_pd(td, 0);
-  uctx_pd = testdev_pd(td, testdev_uctx(td, 1));
+static void setup(void)
+{
+    td = testdev_new("mr");
+    testdev_up(td);
+    pd = testdev_pd(td, 0);
+    uctx_pd = testdev_pd(td, testdev_uctx(td, 1));
 }
 
-static void teardown(void) { testdev_free(td); }
+static void teardown(void)
+{
+    testdev_free(td);
+}
 
 /* Two pages from the middle of the first. */
-static struct pvrdma_cmd_create_mr good(void) {
-  return (struct pvrdma_cmd_create_mr){
-      .start = 0x7f0000000800,
-      .length = 4096,
-      .pdir_dma = testdev_new_pdir(td, 2, NULL),
-      .pd_handle = uctx_pd,
-      .access_flags = RW,
-      .nchunks = 2,
-  };
+static struct pvrdma_cmd_create_mr good(void)
+{
+    return (struct pvrdma_cmd_create_mr){
+        .start = 0x7f0000000800,
+        .length = 4096,
+        .pdir_dma = testdev_new_pdir(td, 2, NULL),
+        .pd_handle = uctx_pd,
+        .access_flags = RW,
+        .nchunks = 2,
+    };
 }
 
-static uint32_t create(struct pvrdma_cmd_create_mr *req) {
-  return testdev_command(td, PVRDMA_CMD_CREATE_MR, req, sizeof(*req));
+static uint32_t create(struct pvrdma_cmd_create_mr *req)
+{
+    return testdev_command(td, PVRDMA_CMD_CREATE_MR, req, sizeof(*req));
 }
 
-static const struct pvrdma_resp_create_mr *resp(void) {
-  return testdev_ptr(td, td->resp);
+static const struct pvrdma_resp_create_mr *resp(void)
+{
+    return testdev_ptr(td, td->resp);
 }
 
-static void test_create(void) {
-  struct pvrdma_cmd_create_mr req;
-  uint64_t first;
-  struct mr *mr;
+static void test_create(void)
+{
+    struct pvrdma_cmd_create_mr req;
+    uint64_t first;
+    struct mr *mr;
 
-  setup();
-  req = good();
-  req.pdir_dma = testdev_new_pdir(td, 2, &first);
-  req.access_flags |= 1u << 20; /* a hint: relaxed ordering */
-  g_assert_cmpuint(create(&req), ==, 0);
-  g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_CMD), ==, 1);
+    setup();
+    req = good();
+    req.pdir_dma = testdev_new_pdir(td, 2, &first);
+    req.access_flags |= 1u << 20; /* a hint: relaxed ordering */
+    g_assert_cmpuint(create(&req), ==, 0);
+    g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_CMD), ==, 1);
 
-  mr = objects_mr_by_key(&td->vm.objects, resp()->lkey);
-  g_assert_nonnull(mr);
-  g_assert_cmpuint(resp()->rkey, ==, resp()->lkey);
-  g_assert_cmpuint(resp()->rkey, !=, 0);
-  g_assert_cmpuint(mr->handle, ==, resp()->mr_handle);
-  g_assert_cmpuint(mr->offset, ==, 0x800);
-  g_assert_cmpuint(mr->npages, ==, 2);
-  g_assert_cmpuint(mr->page[0], ==, first);
-  g_assert_cmpuint(mr->page[1], ==, first + 4096);
-  g_assert_cmpuint(mr->access, ==, RW);
-  g_assert_cmpuint(testdev_stats(td).pages, ==, 2);
+    mr = objects_mr_by_key(&td->vm.objects, resp()->lkey);
+    g_assert_nonnull(mr);
+    g_assert_cmpuint(resp()->rkey, ==, resp()->lkey);
+    g_assert_cmpuint(resp()->rkey, !=, 0);
+    g_assert_cmpuint(mr->handle, ==, resp()->mr_handle);
+    g_assert_cmpuint(mr->offset, ==, 0x800);
+    g_assert_cmpuint(mr->npages, ==, 2);
+    g_assert_cmpuint(mr->page[0], ==, first);
+    g_assert_cmpuint(mr->page[1], ==, first + 4096);
+    g_assert_cmpuint(mr->access, ==, RW);
+    g_assert_cmpuint(testdev_stats(td).pages, ==, 2);
 
-  /* Another key, even of the same index, finds nothing. */
-  g_assert_null(objects_mr_by_key(&td->vm.objects, resp()->lkey ^ 0x80));
-  g_assert_null(objects_mr_by_key(&td->vm.objects, 0));
-  g_assert_null(objects_mr_by_key(&td->vm.objects, UINT32_MAX));
+    /* Another key, even of the same index, finds nothing. */
+    g_assert_null(objects_mr_by_key(&td->vm.objects, resp()->lkey ^ 0x80));
+    g_assert_null(objects_mr_by_key(&td->vm.objects, 0));
+    g_assert_null(objects_mr_by_key(&td->vm.objects, UINT32_MAX));
 
-  g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, uctx_pd), !=, 0);
-  g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, mr->handle), ==,
-                   0);
-  g_assert_null(objects_mr_by_key(&td->vm.objects, resp()->lkey));
-  g_assert_cmpuint(testdev_stats(td).pages, ==, 0);
-  g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, uctx_pd), ==, 0);
-  teardown();
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, uctx_pd), !=, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, mr->handle), ==, 0);
+    g_assert_null(objects_mr_by_key(&td->vm.objects, resp()->lkey));
+    g_assert_cmpuint(testdev_stats(td).pages, ==, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, uctx_pd), ==, 0);
+    teardown();
 }
 
 /* CVE-2021-3582: a length that the pages behind it do not cover. */
-static void test_cve_2021_3582(void) {
-  static const struct {
-    uint64_t start, length;
-    uint32_t nchunks;
-  } bad[] = {
-      {0, 0, 0},
-      {0, 0, 1},
-      {0x1000, 0, 0},
-      {0x1000, 0, 1},
-      {0x1000, 4096, 0},
-      {0x1000, 4096, 2},
-      {0x1000, 4097, 1},
-      {0x1fff, 2, 1},
-      {0x1800, 4096, 1},
-      {0x1000, UINT64_MAX, 2},
-      {0x1000, UINT64_MAX - 0xfff, 1},
-      {0x1000, 1ull << 32 | 4096, 1},
-      {UINT64_MAX, 2, 1},
-      {UINT64_MAX - 0xfff, 4097, 2},
-      {0x1000, (1ull << 30) + 1, 262145},
-      {0x1001, 1ull << 30, 262145},
-      {0x1000, 4096, UINT32_MAX},
-  };
+static void test_cve_2021_3582(void)
+{
+    static const struct {
+        uint64_t start, length;
+        uint32_t nchunks;
+    } bad[] = {
+        {0, 0, 0},
+        {0, 0, 1},
+        {0x1000, 0, 0},
+        {0x1000, 0, 1},
+        {0x1000, 4096, 0},
+        {0x1000, 4096, 2},
+        {0x1000, 4097, 1},
+        {0x1fff, 2, 1},
+        {0x1800, 4096, 1},
+        {0x1000, UINT64_MAX, 2},
+        {0x1000, UINT64_MAX - 0xfff, 1},
+        {0x1000, 1ull << 32 | 4096, 1},
+        {UINT64_MAX, 2, 1},
+        {UINT64_MAX - 0xfff, 4097, 2},
+        {0x1000, (1ull << 30) + 1, 262145},
+        {0x1001, 1ull << 30, 262145},
+        {0x1000, 4096, UINT32_MAX},
+    };
 
-  setup();
-  for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
-    struct pvrdma_cmd_create_mr req = good();
+    setup();
+    for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
+        struct pvrdma_cmd_create_mr req = good();
 
-    req.start = bad[i].start;
-    req.length = bad[i].length;
-    req.nchunks = bad[i].nchunks;
-    g_assert_cmpuint(create(&req), !=, 0);
-    g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_CMD), ==, 0);
-  }
-  g_assert_cmpuint(testdev_stats(td).mr, ==, 0);
-  g_assert_cmpuint(testdev_stats(td).pages, ==, 0);
-  teardown();
+        req.start = bad[i].start;
+        req.length = bad[i].length;
+        req.nchunks = bad[i].nchunks;
+        g_assert_cmpuint(create(&req), !=, 0);
+        g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_CMD), ==, 0);
+    }
+    g_assert_cmpuint(testdev_stats(td).mr, ==, 0);
+    g_assert_cmpuint(testdev_stats(td).pages, ==, 0);
+    teardown();
 }
 
 /* The last bytes of the address space are an address range like any other. */
-static void test_top(void) {
-  struct pvrdma_cmd_create_mr req;
+static void test_top(void)
+{
+    struct pvrdma_cmd_create_mr req;
 
-  setup();
-  req = good();
-  req.start = UINT64_MAX - 0xfff;
-  req.length = 4096;
-  req.nchunks = 1;
-  g_assert_cmpuint(create(&req), ==, 0);
-  teardown();
+    setup();
+    req = good();
+    req.start = UINT64_MAX - 0xfff;
+    req.length = 4096;
+    req.nchunks = 1;
+    g_assert_cmpuint(create(&req), ==, 0);
+    teardown();
 }
 
-static void test_access(void) {
-  static const struct {
-    uint32_t access;
-    bool ok;
-  } cases[] = {
-      {0, true},
-      {PVRDMA_ACCESS_LOCAL_WRITE, true},
-      {PVRDMA_ACCESS_REMOTE_READ, true},
-      {0xf, true},
-      {PVRDMA_ACCESS_REMOTE_WRITE, false},
-      {PVRDMA_ACCESS_REMOTE_ATOMIC, false},
-      {RW | PVRDMA_ACCESS_ON_DEMAND, false},
-      {RW | PVRDMA_ACCESS_ZERO_BASED, false},
-      {RW | PVRDMA_ACCESS_MW_BIND, false},
-      {RW | 1u << 12, false},
-      {RW | 1u << 31, false},
-      {RW | PVRDMA_ACCESS_OPTIONAL, true},
-  };
+static void test_access(void)
+{
+    static const struct {
+        uint32_t access;
+        bool ok;
+    } cases[] = {
+        {0, true},
+        {PVRDMA_ACCESS_LOCAL_WRITE, true},
+        {PVRDMA_ACCESS_REMOTE_READ, true},
+        {0xf, true},
+        {PVRDMA_ACCESS_REMOTE_WRITE, false},
+        {PVRDMA_ACCESS_REMOTE_ATOMIC, false},
+        {RW | PVRDMA_ACCESS_ON_DEMAND, false},
+        {RW | PVRDMA_ACCESS_ZERO_BASED, false},
+        {RW | PVRDMA_ACCESS_MW_BIND, false},
+        {RW | 1u << 12, false},
+        {RW | 1u << 31, false},
+        {RW | PVRDMA_ACCESS_OPTIONAL, true},
+    };
 
-  setup();
-  for (unsigned i = 0; i < G_N_ELEMENTS(cases); i++) {
-    struct pvrdma_cmd_create_mr req = good();
+    setup();
+    for (unsigned i = 0; i < G_N_ELEMENTS(cases); i++) {
+        struct pvrdma_cmd_create_mr req = good();
 
-    req.access_flags = cases[i].access;
-    g_assert_true((create(&req) == 0) == cases[i].ok);
-  }
-  teardown();
+        req.access_flags = cases[i].access;
+        g_assert_true((create(&req) == 0) == cases[i].ok);
+    }
+    teardown();
 }
 
-static void test_dma(void) {
-  struct pvrdma_cmd_create_mr req;
+static void test_dma(void)
+{
+    struct pvrdma_cmd_create_mr req;
 
-  setup();
-  req = (struct pvrdma_cmd_create_mr){
-      .pd_handle = pd,
-      .access_flags = PVRDMA_ACCESS_LOCAL_WRITE,
-      .flags = PVRDMA_MR_FLAG_DMA,
-  };
-  g_assert_cmpuint(create(&req), ==, 0);
-  g_assert_true(objects_mr_by_key(&td->vm.objects, resp()->lkey)->dma);
+    setup();
+    req = (struct pvrdma_cmd_create_mr){
+        .pd_handle = pd,
+        .access_flags = PVRDMA_ACCESS_LOCAL_WRITE,
+        .flags = PVRDMA_MR_FLAG_DMA,
+    };
+    g_assert_cmpuint(create(&req), ==, 0);
+    g_assert_true(objects_mr_by_key(&td->vm.objects, resp()->lkey)->dma);
 
-  /* All of guest RAM: never for a program, never for a peer. */
-  req.pd_handle = uctx_pd;
-  g_assert_cmpuint(create(&req), !=, 0);
-  req.pd_handle = pd;
-  req.access_flags = RW;
-  g_assert_cmpuint(create(&req), !=, 0);
-  req.access_flags = PVRDMA_ACCESS_LOCAL_WRITE;
-  req.length = 4096;
-  g_assert_cmpuint(create(&req), !=, 0);
-  req.length = 0;
-  req.flags = PVRDMA_MR_FLAG_FRMR;
-  g_assert_cmpuint(create(&req), !=, 0);
-  req.flags = PVRDMA_MR_FLAG_DMA | PVRDMA_MR_FLAG_FRMR;
-  g_assert_cmpuint(create(&req), !=, 0);
-  req.flags = 1u << 31;
-  g_assert_cmpuint(create(&req), !=, 0);
-  teardown();
+    /* All of guest RAM: never for a program, never for a peer. */
+    req.pd_handle = uctx_pd;
+    g_assert_cmpuint(create(&req), !=, 0);
+    req.pd_handle = pd;
+    req.access_flags = RW;
+    g_assert_cmpuint(create(&req), !=, 0);
+    req.access_flags = PVRDMA_ACCESS_LOCAL_WRITE;
+    req.length = 4096;
+    g_assert_cmpuint(create(&req), !=, 0);
+    req.length = 0;
+    req.flags = PVRDMA_MR_FLAG_FRMR;
+    g_assert_cmpuint(create(&req), !=, 0);
+    req.flags = PVRDMA_MR_FLAG_DMA | PVRDMA_MR_FLAG_FRMR;
+    g_assert_cmpuint(create(&req), !=, 0);
+    req.flags = 1u << 31;
+    g_assert_cmpuint(create(&req), !=, 0);
+    teardown();
 }
 
 /* CVE-2018-20126: an error path must give back what it took. */
-static void test_bad_pages(void) {
-  struct pvrdma_cmd_create_mr req;
-  uint64_t page[2];
+static void test_bad_pages(void)
+{
+    struct pvrdma_cmd_create_mr req;
+    uint64_t page[2];
 
-  setup();
-  req = good();
-  req.pdir_dma = 0x1000; /* not in the DMA map */
-  g_assert_cmpuint(create(&req), !=, 0);
-  req.pdir_dma = testdev_new_pdir(td, 2, NULL) + 8;
-  g_assert_cmpuint(create(&req), !=, 0);
+    setup();
+    req = good();
+    req.pdir_dma = 0x1000; /* not in the DMA map */
+    g_assert_cmpuint(create(&req), !=, 0);
+    req.pdir_dma = testdev_new_pdir(td, 2, NULL) + 8;
+    g_assert_cmpuint(create(&req), !=, 0);
 
-  page[0] = testdev_pages(td, 1);
-  page[1] = TESTDEV_GPA + TESTDEV_RAM_SIZE;
-  req.pdir_dma = testdev_pdir(td, page, 2);
-  g_assert_cmpuint(create(&req), !=, 0);
-  page[1] = page[0] + 1;
-  req.pdir_dma = testdev_pdir(td, page, 2);
-  g_assert_cmpuint(create(&req), !=, 0);
+    page[0] = testdev_pages(td, 1);
+    page[1] = TESTDEV_GPA + TESTDEV_RAM_SIZE;
+    req.pdir_dma = testdev_pdir(td, page, 2);
+    g_assert_cmpuint(create(&req), !=, 0);
+    page[1] = page[0] + 1;
+    req.pdir_dma = testdev_pdir(td, page, 2);
+    g_assert_cmpuint(create(&req), !=, 0);
 
-  req = good();
-  req.pd_handle = 999;
-  g_assert_cmpuint(create(&req), !=, 0);
-  req.pd_handle = 0;
-  g_assert_cmpuint(create(&req), !=, 0);
+    req = good();
+    req.pd_handle = 999;
+    g_assert_cmpuint(create(&req), !=, 0);
+    req.pd_handle = 0;
+    g_assert_cmpuint(create(&req), !=, 0);
 
-  g_assert_cmpuint(testdev_stats(td).pages, ==, 0);
-  g_assert_cmpuint(testdev_stats(td).mr, ==, 0);
-  g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, uctx_pd), ==, 0);
-  teardown();
+    g_assert_cmpuint(testdev_stats(td).pages, ==, 0);
+    g_assert_cmpuint(testdev_stats(td).mr, ==, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, uctx_pd), ==, 0);
+    teardown();
 }
 
-static void test_limits(void) {
-  struct pvrdma_cmd_create_mr req;
+static void test_limits(void)
+{
+    struct pvrdma_cmd_create_mr req;
 
-  td = testdev_new_with("mr", "addresses", "any", "max-mr", "3", "max-mr-pages",
-                        "1027", NULL);
-  testdev_up(td);
-  uctx_pd = testdev_pd(td, 0);
-  req = good();
-  g_assert_cmpuint(create(&req), ==, 0);
+    td = testdev_new_with("mr", "addresses", "any", "max-mr", "3", "max-mr-pages", "1027",
+                          NULL);
+    testdev_up(td);
+    uctx_pd = testdev_pd(td, 0);
+    req = good();
+    g_assert_cmpuint(create(&req), ==, 0);
 
-  /* 2 of 1027 pages are used: 1025 fit, 1026 do not. */
-  req.start = 0x10000;
-  req.length = 1026 * 4096;
-  req.nchunks = 1026;
-  req.pdir_dma = testdev_new_pdir(td, 1026, NULL);
-  g_assert_cmpuint(create(&req), !=, 0);
-  req.length = 1025 * 4096;
-  req.nchunks = 1025;
-  g_assert_cmpuint(create(&req), ==, 0);
-  g_assert_cmpuint(testdev_stats(td).pages, ==, 1027);
+    /* 2 of 1027 pages are used: 1025 fit, 1026 do not. */
+    req.start = 0x10000;
+    req.length = 1026 * 4096;
+    req.nchunks = 1026;
+    req.pdir_dma = testdev_new_pdir(td, 1026, NULL);
+    g_assert_cmpuint(create(&req), !=, 0);
+    req.length = 1025 * 4096;
+    req.nchunks = 1025;
+    g_assert_cmpuint(create(&req), ==, 0);
+    g_assert_cmpuint(testdev_stats(td).pages, ==, 1027);
 
-  /* Page by page over three tables, in order. */
-  {
-    const struct mr *mr = objects_mr_by_key(&td->vm.objects, resp()->lkey);
+    /* Page by page over three tables, in order. */
+    {
+        const struct mr *mr = objects_mr_by_key(&td->vm.objects, resp()->lkey);
 
-    for (uint32_t i = 1; i < mr->npages; i++) {
-      g_assert_cmpuint(mr->page[i], ==, mr->page[0] + i * 4096ull);
+        for (uint32_t i = 1; i < mr->npages; i++) {
+            g_assert_cmpuint(mr->page[i], ==, mr->page[0] + i * 4096ull);
+        }
     }
-  }
-  g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, resp()->mr_handle),
-                   ==, 0);
-  g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, resp()->mr_handle),
-                   !=, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, resp()->mr_handle), ==, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, resp()->mr_handle), !=, 0);
 
-  /* Table of 3: indices 1 and 2. */
-  req = good();
-  g_assert_cmpuint(create(&req), ==, 0);
-  g_assert_cmpuint(create(&req), !=, 0);
-  g_assert_cmpuint(testdev_stats(td).pages, ==, 4);
-  teardown();
+    /* Table of 3: indices 1 and 2. */
+    req = good();
+    g_assert_cmpuint(create(&req), ==, 0);
+    g_assert_cmpuint(create(&req), !=, 0);
+    g_assert_cmpuint(testdev_stats(td).pages, ==, 4);
+    teardown();
 }
 
 /* A key of a dead MR does not reach the next one at its index. */
-static void test_generation(void) {
-  struct pvrdma_cmd_create_mr req;
-  uint32_t key;
+static void test_generation(void)
+{
+    struct pvrdma_cmd_create_mr req;
+    uint32_t key;
 
-  td = testdev_new_with("mr", "addresses", "any", "max-mr", "2", NULL);
-  testdev_up(td);
-  uctx_pd = testdev_pd(td, 0);
-  req = good();
-  g_assert_cmpuint(create(&req), ==, 0);
-  key = resp()->rkey;
-  g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, resp()->mr_handle),
-                   ==, 0);
-  g_assert_cmpuint(create(&req), ==, 0);
-  g_assert_cmpuint(resp()->mr_handle, ==, key >> 8);
-  g_assert_cmpuint(resp()->rkey, !=, key);
-  g_assert_null(objects_mr_by_key(&td->vm.objects, key));
-  teardown();
+    td = testdev_new_with("mr", "addresses", "any", "max-mr", "2", NULL);
+    testdev_up(td);
+    uctx_pd = testdev_pd(td, 0);
+    req = good();
+    g_assert_cmpuint(create(&req), ==, 0);
+    key = resp()->rkey;
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, resp()->mr_handle), ==, 0);
+    g_assert_cmpuint(create(&req), ==, 0);
+    g_assert_cmpuint(resp()->mr_handle, ==, key >> 8);
+    g_assert_cmpuint(resp()->rkey, !=, key);
+    g_assert_null(objects_mr_by_key(&td->vm.objects, key));
+    teardown();
 }
 
-int main(int argc, char **argv) {
-  int ret;
+int main(int argc, char **argv)
+{
+    int ret;
 
-  g_test_init(&argc, &argv, NULL);
-  testdev_start();
-  g_test_add_func("/verbs/mr/create", test_create);
-  g_test_add_func("/verbs/mr/cve-2021-3582", test_cve_2021_3582);
-  g_test_add_func("/verbs/mr/top", test_top);
-  g_test_add_func("/verbs/mr/access", test_access);
-  g_test_add_func("/verbs/mr/dma", test_dma);
-  g_test_add_func("/verbs/mr/bad-pages", test_bad_pages);
-  g_test_add_func("/verbs/mr/limits", test_limits);
-  g_test_add_func("/verbs/mr/generation", test_generation);
-  ret = g_test_run();
-  testdev_stop();
-  return ret;
+    g_test_init(&argc, &argv, NULL);
+    testdev_start();
+    g_test_add_func("/verbs/mr/create", test_create);
+    g_test_add_func("/verbs/mr/cve-2021-3582", test_cve_2021_3582);
+    g_test_add_func("/verbs/mr/top", test_top);
+    g_test_add_func("/verbs/mr/access", test_access);
+    g_test_add_func("/verbs/mr/dma", test_dma);
+    g_test_add_func("/verbs/mr/bad-pages", test_bad_pages);
+    g_test_add_func("/verbs/mr/limits", test_limits);
+    g_test_add_func("/verbs/mr/generation", test_generation);
+    ret = g_test_run();
+    testdev_stop();
+    return ret;
 }

@@ -4,172 +4,177 @@
 
 static struct testdev *td;
 
-static void setup(void) {
-  td = testdev_new("verbs");
-  testdev_up(td);
+static void setup(void)
+{
+    td = testdev_new("verbs");
+    testdev_up(td);
 }
 
 /* What the Linux driver insists on, and what our handles rely on. */
-static void test_caps(void) {
-  const struct pvrdma_caps *caps;
-  struct pvrdma_caps other;
-  uint8_t guid[8];
-  struct testdev *td2;
+static void test_caps(void)
+{
+    const struct pvrdma_caps *caps;
+    struct pvrdma_caps other;
+    uint8_t guid[8];
+    struct testdev *td2;
 
-  setup();
-  caps = &((struct pvrdma_dsr *)testdev_ptr(td, td->dsr))->caps;
-  g_assert_cmpuint(caps->mode, ==, 0);
-  g_assert_cmpuint(caps->gid_types, ==, PVRDMA_GID_TYPE_ROCE_V2);
-  g_assert_cmpuint(caps->phys_port_cnt, ==, 1);
-  g_assert_cmpuint(caps->max_pkeys, ==, 1);
-  g_assert_cmpuint(caps->max_uar & (caps->max_uar - 1), ==, 0);
-  g_assert_cmpuint(caps->max_uar, ==, VERBS_MAX_UAR);
-  g_assert_cmpuint(caps->max_qp, <=, 65535);
-  g_assert_cmpuint(caps->max_qp, ==, td->vm.objects.qp.size);
-  g_assert_cmpuint(caps->max_cq, ==, td->vm.objects.cq.size);
-  g_assert_cmpuint(caps->max_srq, ==, 0);
-  g_assert_cmpuint(caps->bmme_flags, ==, 0);
-  g_assert_cmpuint(caps->gid_tbl_len, ==, VERBS_GID_TBL_LEN);
-  g_assert_cmpuint(caps->max_mr_size, ==, 1ull << 30);
-  memcpy(guid, &caps->node_guid, 8);
-  g_assert_cmpuint(guid[0] & 3, ==, 2); /* local, not a group */
+    setup();
+    caps = &((struct pvrdma_dsr *)testdev_ptr(td, td->dsr))->caps;
+    g_assert_cmpuint(caps->mode, ==, 0);
+    g_assert_cmpuint(caps->gid_types, ==, PVRDMA_GID_TYPE_ROCE_V2);
+    g_assert_cmpuint(caps->phys_port_cnt, ==, 1);
+    g_assert_cmpuint(caps->max_pkeys, ==, 1);
+    g_assert_cmpuint(caps->max_uar & (caps->max_uar - 1), ==, 0);
+    g_assert_cmpuint(caps->max_uar, ==, VERBS_MAX_UAR);
+    g_assert_cmpuint(caps->max_qp, <=, 65535);
+    g_assert_cmpuint(caps->max_qp, ==, td->vm.objects.qp.size);
+    g_assert_cmpuint(caps->max_cq, ==, td->vm.objects.cq.size);
+    g_assert_cmpuint(caps->max_srq, ==, 0);
+    g_assert_cmpuint(caps->bmme_flags, ==, 0);
+    g_assert_cmpuint(caps->gid_tbl_len, ==, VERBS_GID_TBL_LEN);
+    g_assert_cmpuint(caps->max_mr_size, ==, 1ull << 30);
+    memcpy(guid, &caps->node_guid, 8);
+    g_assert_cmpuint(guid[0] & 3, ==, 2); /* local, not a group */
 
-  /* The same VM has the same GUID, another name or network another. */
-  verbs_fill_caps(&td->vm.objects, &other);
-  g_assert_cmpuint(other.node_guid, ==, caps->node_guid);
-  td2 = testdev_new_with("verbs", "addresses", "any", "network", "n2", NULL);
-  verbs_fill_caps(&td2->vm.objects, &other);
-  g_assert_cmpuint(other.node_guid, !=, caps->node_guid);
-  testdev_free(td2);
-  testdev_free(td);
+    /* The same VM has the same GUID, another name or network another. */
+    verbs_fill_caps(&td->vm.objects, &other);
+    g_assert_cmpuint(other.node_guid, ==, caps->node_guid);
+    td2 = testdev_new_with("verbs", "addresses", "any", "network", "n2", NULL);
+    verbs_fill_caps(&td2->vm.objects, &other);
+    g_assert_cmpuint(other.node_guid, !=, caps->node_guid);
+    testdev_free(td2);
+    testdev_free(td);
 }
 
-static void test_port(void) {
-  struct pvrdma_cmd_query_port port = {.port_num = 1};
-  struct pvrdma_cmd_query_pkey pkey = {.port_num = 1};
-  const struct pvrdma_resp_query_port *rp;
-  const struct pvrdma_resp_query_pkey *rk;
+static void test_port(void)
+{
+    struct pvrdma_cmd_query_port port = {.port_num = 1};
+    struct pvrdma_cmd_query_pkey pkey = {.port_num = 1};
+    const struct pvrdma_resp_query_port *rp;
+    const struct pvrdma_resp_query_pkey *rk;
 
-  setup();
-  rp = testdev_ptr(td, td->resp);
-  rk = testdev_ptr(td, td->resp);
-  g_assert_cmpuint(
-      testdev_command(td, PVRDMA_CMD_QUERY_PORT, &port, sizeof(port)), ==, 0);
-  g_assert_cmpuint(rp->attrs.state, ==, PVRDMA_PORT_ACTIVE);
-  g_assert_cmpuint(rp->attrs.phys_state, ==, 5);
-  g_assert_cmpuint(rp->attrs.active_mtu, ==, 5);
-  g_assert_cmpuint(rp->attrs.gid_tbl_len, ==, 64);
-  g_assert_cmpuint(rp->attrs.pkey_tbl_len, ==, 1);
-  g_assert_cmpuint(rp->attrs.max_msg_sz, ==, 1u << 31);
-  port.port_num = 0;
-  g_assert_cmpuint(
-      testdev_command(td, PVRDMA_CMD_QUERY_PORT, &port, sizeof(port)), !=, 0);
-  port.port_num = 2;
-  g_assert_cmpuint(
-      testdev_command(td, PVRDMA_CMD_QUERY_PORT, &port, sizeof(port)), !=, 0);
+    setup();
+    rp = testdev_ptr(td, td->resp);
+    rk = testdev_ptr(td, td->resp);
+    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_QUERY_PORT, &port, sizeof(port)), ==,
+                     0);
+    g_assert_cmpuint(rp->attrs.state, ==, PVRDMA_PORT_ACTIVE);
+    g_assert_cmpuint(rp->attrs.phys_state, ==, 5);
+    g_assert_cmpuint(rp->attrs.active_mtu, ==, 5);
+    g_assert_cmpuint(rp->attrs.gid_tbl_len, ==, 64);
+    g_assert_cmpuint(rp->attrs.pkey_tbl_len, ==, 1);
+    g_assert_cmpuint(rp->attrs.max_msg_sz, ==, 1u << 31);
+    port.port_num = 0;
+    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_QUERY_PORT, &port, sizeof(port)), !=,
+                     0);
+    port.port_num = 2;
+    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_QUERY_PORT, &port, sizeof(port)), !=,
+                     0);
 
-  g_assert_cmpuint(
-      testdev_command(td, PVRDMA_CMD_QUERY_PKEY, &pkey, sizeof(pkey)), ==, 0);
-  g_assert_cmpuint(rk->pkey, ==, 0xffff);
-  pkey.index = 1;
-  g_assert_cmpuint(
-      testdev_command(td, PVRDMA_CMD_QUERY_PKEY, &pkey, sizeof(pkey)), !=, 0);
-  testdev_free(td);
+    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_QUERY_PKEY, &pkey, sizeof(pkey)), ==,
+                     0);
+    g_assert_cmpuint(rk->pkey, ==, 0xffff);
+    pkey.index = 1;
+    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_QUERY_PKEY, &pkey, sizeof(pkey)), !=,
+                     0);
+    testdev_free(td);
 }
 
-static uint32_t create_uc(uint64_t pfn) {
-  struct pvrdma_cmd_create_uc req = {.pfn = pfn};
+static uint32_t create_uc(uint64_t pfn)
+{
+    struct pvrdma_cmd_create_uc req = {.pfn = pfn};
 
-  return testdev_command(td, PVRDMA_CMD_CREATE_UC, &req, sizeof(req));
+    return testdev_command(td, PVRDMA_CMD_CREATE_UC, &req, sizeof(req));
 }
 
 /* Each context has a UAR page of BAR2 of its own. */
-static void test_uctx(void) {
-  uint32_t uctx, pd;
+static void test_uctx(void)
+{
+    uint32_t uctx, pd;
 
-  setup();
-  g_assert_cmpuint(create_uc(TESTDEV_UAR_PFN), !=, 0); /* the kernel's */
-  g_assert_cmpuint(create_uc(TESTDEV_UAR_PFN - 1), !=, 0);
-  g_assert_cmpuint(create_uc(TESTDEV_UAR_PFN + 512), !=, 0);
-  g_assert_cmpuint(create_uc(0), !=, 0);
-  g_assert_cmpuint(create_uc(UINT64_MAX), !=, 0);
-  g_assert_cmpuint(create_uc(1ull << 32 | (TESTDEV_UAR_PFN + 1)), !=, 0);
+    setup();
+    g_assert_cmpuint(create_uc(TESTDEV_UAR_PFN), !=, 0); /* the kernel's */
+    g_assert_cmpuint(create_uc(TESTDEV_UAR_PFN - 1), !=, 0);
+    g_assert_cmpuint(create_uc(TESTDEV_UAR_PFN + 512), !=, 0);
+    g_assert_cmpuint(create_uc(0), !=, 0);
+    g_assert_cmpuint(create_uc(UINT64_MAX), !=, 0);
+    g_assert_cmpuint(create_uc(1ull << 32 | (TESTDEV_UAR_PFN + 1)), !=, 0);
 
-  uctx = testdev_uctx(td, 511);
-  g_assert_cmpuint(uctx, !=, 0);
-  g_assert_cmpuint(create_uc(TESTDEV_UAR_PFN + 511), !=, 0);
-  pd = testdev_pd(td, uctx);
-  g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, uctx), !=, 0);
-  g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, pd), ==, 0);
-  g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, uctx), ==, 0);
-  g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, uctx), !=, 0);
-  testdev_uctx(td, 511);
-  testdev_free(td);
+    uctx = testdev_uctx(td, 511);
+    g_assert_cmpuint(uctx, !=, 0);
+    g_assert_cmpuint(create_uc(TESTDEV_UAR_PFN + 511), !=, 0);
+    pd = testdev_pd(td, uctx);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, uctx), !=, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, pd), ==, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, uctx), ==, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, uctx), !=, 0);
+    testdev_uctx(td, 511);
+    testdev_free(td);
 }
 
-static void test_pd(void) {
-  struct pvrdma_cmd_create_pd req = {.ctx_handle = 12};
-  uint32_t pd;
+static void test_pd(void)
+{
+    struct pvrdma_cmd_create_pd req = {.ctx_handle = 12};
+    uint32_t pd;
 
-  td = testdev_new_with("verbs", "addresses", "any", "max-pd", "3", NULL);
-  testdev_up(td);
-  g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_PD, &req, sizeof(req)),
-                   !=, 0);
-  pd = testdev_pd(td, 0);
-  testdev_pd(td, 0);
-  req.ctx_handle = 0;
-  g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_PD, &req, sizeof(req)),
-                   !=, 0);
-  g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, 0), !=, 0);
-  g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, 3), !=, 0);
-  g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, UINT32_MAX), !=,
-                   0);
-  g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, pd), ==, 0);
-  testdev_free(td);
+    td = testdev_new_with("verbs", "addresses", "any", "max-pd", "3", NULL);
+    testdev_up(td);
+    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_PD, &req, sizeof(req)), !=, 0);
+    pd = testdev_pd(td, 0);
+    testdev_pd(td, 0);
+    req.ctx_handle = 0;
+    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_PD, &req, sizeof(req)), !=, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, 0), !=, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, 3), !=, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, UINT32_MAX), !=, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, pd), ==, 0);
+    testdev_free(td);
 }
 
 /* Reset with objects that hang on each other; twice over the same tables. */
-static void test_reset(void) {
-  setup();
-  for (unsigned round = 0; round < 2; round++) {
-    uint32_t uctx = testdev_uctx(td, 3), pd = testdev_pd(td, uctx);
-    uint32_t cq = testdev_cq(td, uctx, 64), kpd = testdev_pd(td, 0);
-    struct pvrdma_cmd_create_mr mr = {
-        .pd_handle = kpd,
-        .access_flags = 1,
-        .flags = PVRDMA_MR_FLAG_DMA,
-    };
-    struct objects_stats st;
+static void test_reset(void)
+{
+    setup();
+    for (unsigned round = 0; round < 2; round++) {
+        uint32_t uctx = testdev_uctx(td, 3), pd = testdev_pd(td, uctx);
+        uint32_t cq = testdev_cq(td, uctx, 64), kpd = testdev_pd(td, 0);
+        struct pvrdma_cmd_create_mr mr = {
+            .pd_handle = kpd,
+            .access_flags = 1,
+            .flags = PVRDMA_MR_FLAG_DMA,
+        };
+        struct objects_stats st;
 
-    for (unsigned i = 0; i < 5; i++) {
-      testdev_qp(td, pd, cq);
+        for (unsigned i = 0; i < 5; i++) {
+            testdev_qp(td, pd, cq);
+        }
+        g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_MR, &mr, sizeof(mr)), ==,
+                         0);
+        st = testdev_stats(td);
+        g_assert_cmpuint(st.qp, ==, 5);
+        g_assert_cmpuint(st.pages, ==, 5 * 4 + 2);
+
+        testdev_write(td, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
+        st = testdev_stats(td);
+        g_assert_cmpuint(st.uctx + st.pd + st.mr + st.cq + st.qp + st.gid, ==, 0);
+        g_assert_cmpuint(st.pages, ==, 0);
+        testdev_up(td);
     }
-    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_MR, &mr, sizeof(mr)),
-                     ==, 0);
-    st = testdev_stats(td);
-    g_assert_cmpuint(st.qp, ==, 5);
-    g_assert_cmpuint(st.pages, ==, 5 * 4 + 2);
-
-    testdev_write(td, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
-    st = testdev_stats(td);
-    g_assert_cmpuint(st.uctx + st.pd + st.mr + st.cq + st.qp + st.gid, ==, 0);
-    g_assert_cmpuint(st.pages, ==, 0);
-    testdev_up(td);
-  }
-  testdev_free(td);
+    testdev_free(td);
 }
 
-int main(int argc, char **argv) {
-  int ret;
+int main(int argc, char **argv)
+{
+    int ret;
 
-  g_test_init(&argc, &argv, NULL);
-  testdev_start();
-  g_test_add_func("/verbs/caps", test_caps);
-  g_test_add_func("/verbs/port", test_port);
-  g_test_add_func("/verbs/uctx", test_uctx);
-  g_test_add_func("/verbs/pd", test_pd);
-  g_test_add_func("/verbs/reset", test_reset);
-  ret = g_test_run();
-  testdev_stop();
-  return ret;
+    g_test_init(&argc, &argv, NULL);
+    testdev_start();
+    g_test_add_func("/verbs/caps", test_caps);
+    g_test_add_func("/verbs/port", test_port);
+    g_test_add_func("/verbs/uctx", test_uctx);
+    g_test_add_func("/verbs/pd", test_pd);
+    g_test_add_func("/verbs/reset", test_reset);
+    ret = g_test_run();
+    testdev_stop();
+    return ret;
 }
