@@ -199,6 +199,7 @@ struct vm_config *config_vm_new(const struct daemon_config *cfg, const char *nam
     vm->max_mr = 65536;
     vm->max_pd = 8192;
     vm->max_mr_pages = 16u << 20;
+    vm->shares = VM_SHARES_DEFAULT;
     vm->require_sealed = cfg->require_sealed;
     path = g_strdup_printf("%s/%s.sock", cfg->socket_dir, name);
     if (!parse_path("socket", path, &vm->socket, errp)) {
@@ -243,6 +244,9 @@ bool config_vm_set(struct vm_config *vm, const char *key, const char *value,
     }
     if (strcmp(key, "max-mr-pages") == 0) {
         return parse_uint(key, value, 1, UINT32_MAX, &vm->max_mr_pages, errp);
+    }
+    if (strcmp(key, "shares") == 0) {
+        return parse_uint(key, value, 1, 10000, &vm->shares, errp);
     }
     if (strcmp(key, "require-sealed") == 0) {
         return parse_bool(key, value, &vm->require_sealed, errp);

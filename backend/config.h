@@ -6,7 +6,7 @@
  *                       require-sealed (default true)
  *   [vm NAME]           socket, network, mac, addresses (';' list or "any"),
  *                       max-qp, max-cq, max-mr, max-pd, max-mr-pages,
- *                       require-sealed
+ *                       shares, require-sealed
  *
  * All numbers are range-checked here; later code relies on the limits below.
  * Unknown groups and keys are errors.  Main thread only.
@@ -44,8 +44,11 @@ struct vm_config {
     uint32_t max_pd;       /* 2..65535, default 8192 */
     uint32_t max_mr_pages; /* pages all MRs and rings may cover;
                               default 16 Mi (64 GiB) */
+    uint32_t shares;       /* of its worker's time beside others; 1..10000 */
     bool require_sealed;   /* as daemon_config; default from there */
 };
+
+#define VM_SHARES_DEFAULT 100u
 
 struct daemon_config {
     char *socket_dir;     /* default /run/pvrdma */

@@ -221,6 +221,7 @@ void report_vm(JsonBuilder *b, struct vm *vm)
     add_int(b, "max_mr", cfg->max_mr);
     add_int(b, "max_pd", cfg->max_pd);
     add_int(b, "max_mr_pages", cfg->max_mr_pages);
+    add_int(b, "shares", cfg->shares);
     json_builder_end_object(b);
     json_builder_end_object(b);
 }
@@ -290,6 +291,7 @@ static void report_datapath(JsonBuilder *b, struct vm_datapath *dp)
     add_int(b, "rnr_waits", atomic_load(&dp->rnr_waits));
     add_int(b, "retries", atomic_load(&dp->retries));
     add_int(b, "cq_interrupts", atomic_load(&dp->interrupts));
+    add_int(b, "worker_ns", atomic_load(&dp->worker_ns));
     json_builder_end_object(b);
 }
 

@@ -12,8 +12,10 @@
  * arm (datapath_cq_arm) cannot rely on the guest polling after it, so it looks
  * itself for completions beyond cons_head; the exchange decides who fires.
  *
- * A CQ is in at most one worker's batch at a time (cq->batched); a batch is
- * flushed before the worker's quiescent point, so its pointers stay valid.
+ * A CQ may be in the batches of several workers (cq->batched): whoever flushes first
+ * publishes what all of them pushed, so that nobody's completions wait for another's
+ * turn.  A batch is flushed before the worker's quiescent point, so its pointers stay
+ * valid.
  *
  * Threads: workers; datapath_cq_arm on the main thread.  cq->lock protects the
  * CQ; it is never held while an eventfd is written.
@@ -93,10 +95,12 @@ static void write_staged(struct cq *cq)
 
 static void batch_add(struct worker *w, struct cq *cq)
 {
-    if (cq->batched) {
+    uint64_t bit = 1ull << w->index;
+
+    if (cq->batched & bit) {
         return;
     }
-    cq->batched = true;
+    cq->batched |= bit;
     w->batch.cq[w->batch.n++] = cq;
 }
 
@@ -146,6 +150,14 @@ static _Atomic uint32_t *arm_word(struct cq *cq)
     return (_Atomic uint32_t *)&cq->vm->guest.db.shared->arm[cq->handle];
 }
 
+static void arm_dirty(struct cq *cq)
+{
+    if (cq->mem.ext) {
+        guest_mark_dirty(&cq->vm->guest.mem,
+                         cq->mem.page[0] + offsetof(struct pvrdma_ext_ring, arm), 4);
+    }
+}
+
 /*
  * One firing: take the arm word if what arrived matches it.  @sol: a solicited
  * or error completion is among what arrived.
@@ -160,6 +172,7 @@ static bool arm_take(struct cq *cq, bool sol)
             return false;
         }
         if (atomic_compare_exchange_weak(arm, &v, PVRDMA_DB_ARM_NONE)) {
+            arm_dirty(cq);
             return true;
         }
     }
@@ -167,17 +180,18 @@ static bool arm_take(struct cq *cq, bool sol)
 }
 
 /* Publish what was pushed; true if the guest is to be notified. */
-static bool cq_publish(struct cq *cq)
+static bool cq_publish(struct worker *w, struct cq *cq)
 {
     _Atomic uint32_t *tail;
     bool sol, ok = false;
 
     pthread_mutex_lock(&cq->lock);
-    cq->batched = false;
+    cq->batched &= ~(1ull << w->index);
     sol = cq->new_sol;
     cq->new_sol = false;
     write_staged(cq);
-    tail = cq_word(cq, false, true);
+    /* Another worker may have published ours with its own. */
+    tail = cq->published != cq->prod ? cq_word(cq, false, true) : NULL;
     if (tail) { /* what came before an overrun is the guest's */
         atomic_store_explicit(tail, cq->prod, memory_order_release);
         guest_mark_dirty(&cq->vm->guest.mem, ring_word_gpa(&cq->mem, true, false), 4);
@@ -225,7 +239,7 @@ void comp_flush(struct worker *w)
         struct vm *vm = cq->vm;
         unsigned k;
 
-        if (!cq_publish(cq)) {
+        if (!cq_publish(w, cq)) {
             continue;
         }
         event_cq_notify(&vm->guest, cq->handle);
@@ -261,6 +275,7 @@ void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited)
     } else {
         atomic_store(arm, PVRDMA_DB_ARM_ANY);
     }
+    arm_dirty(cq);
     full_barrier();
 
     pthread_mutex_lock(&cq->lock);

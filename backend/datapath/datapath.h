@@ -44,8 +44,8 @@ void datapath_cq_created(struct cq *cq, uint32_t uar_page);
  * A context brought or takes away its extension memory (ext.h): @mem has
  * PVRDMA_EXT_PAGES pages and stays valid until removed.  Waits for quiescence.
  */
-void datapath_ext_add(struct vm *vm, const struct ring_mem *mem);
-void datapath_ext_remove(struct vm *vm, const struct ring_mem *mem);
+void datapath_ext_add(struct vm *vm, struct ring_mem *mem);
+void datapath_ext_remove(struct vm *vm, struct ring_mem *mem);
 void datapath_ext_clear(struct vm *vm); /* all of them */
 
 /*

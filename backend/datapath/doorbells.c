@@ -8,18 +8,26 @@
  * which lies in guest RAM.  A bit only says "look"; the worker clears summary
  * bits before words, and words before it reads ring indices, so whatever is
  * posted after its look sets a bit again.  A guest that floods the maps costs
- * at most TURN_WORDS words a turn, MAP_WORDS of each map, and the next turn goes
+ * at most TURN_BITS bits a turn, MAP_BITS of each map, and the next turn goes
  * on where this one stopped, so that no queue is left out.
  *
+ * A VM with many contexts has only those looked at that were used lately; the kick
+ * word of the others is set, so a post there comes as a doorbell of the VMM, whose
+ * region is looked at always, and the context is looked at again from then on.
+ *
  * Threads: scanning by the VM's worker with the token; contexts come and go on
- * the main thread, which publishes a new list and waits for quiescence.
+ * the main thread, which publishes a new list and waits for a grace period.
  */
 #include "engine.h"
 #include "pvrdma/ext.h"
 
-/* Doorbell words (64 handles each) taken per turn, and of one map. */
-#define TURN_WORDS 32u
-#define MAP_WORDS  8u
+/* Bits taken per turn, and of one map; both may be exceeded by a word's. */
+#define TURN_BITS 128u
+#define MAP_BITS  64u
+
+/* So many contexts of a VM are looked at even if they are idle, and so long. */
+#define KEEP_CONTEXTS   8u
+#define KEEP_CONTEXT_NS 1000000u
 
 /* Words per guest page of an extension map. */
 #define HALF (PVRDMA_DB_WORDS / 2)
@@ -28,22 +36,29 @@
 struct map_view {
     uint64_t *summary;
     uint64_t *words[2];
+    const uint64_t *page; /* where in guest memory; NULL: not there */
 };
 
-/* The extension memory of one context. */
+/* The extension memory of one context.  The worker's, but for page. */
 struct ext_ctx {
     const uint64_t *page; /* PVRDMA_EXT_PAGES guest-physical addresses */
-    /* Where it is, for the worker: good for one generation of the DMA map. */
+    unsigned index;       /* in the list */
+    /* Where it is: good for one generation of the DMA map. */
     uint64_t generation;
     bool mapped;
     struct map_view map[2]; /* send, receive */
     unsigned pos[2];        /* where the next scan of each begins */
+    bool kicking;           /* its kick word is set */
+    uint64_t idle_since;    /* ns; 0: it had a bit at the last look */
 };
+
+#define EXT_WORDS (VERBS_MAX_UAR / 64)
 
 struct ext_list {
     unsigned n;
-    _Atomic bool fresh; /* a context came: its kick word is still set */
-    struct ext_ctx ctx[];
+    uint64_t active[EXT_WORDS]; /* the worker's: contexts that are looked at */
+    unsigned n_active;
+    struct ext_ctx *ctx[];
 };
 
 typedef void (*found_fn)(struct vm *vm, uint32_t handle);
@@ -56,7 +71,7 @@ static unsigned summary_words(const struct vm *vm)
 
 static struct map_view region_view(struct pvrdma_db_map *map)
 {
-    return (struct map_view){map->summary, {map->words, map->words + HALF}};
+    return (struct map_view){map->summary, {map->words, map->words + HALF}, NULL};
 }
 
 static bool find_map(struct vm *vm, const uint64_t *page, struct map_view *v)
@@ -64,6 +79,7 @@ static bool find_map(struct vm *vm, const uint64_t *page, struct map_view *v)
     v->summary = guest_ptr(&vm->guest.mem, page[0], PVRDMA_PAGE_SIZE, true);
     v->words[0] = guest_ptr(&vm->guest.mem, page[1], PVRDMA_PAGE_SIZE, true);
     v->words[1] = guest_ptr(&vm->guest.mem, page[2], PVRDMA_PAGE_SIZE, true);
+    v->page = page;
     return v->summary && v->words[0] && v->words[1];
 }
 
@@ -80,15 +96,23 @@ static bool ext_mapped(struct vm *vm, struct ext_ctx *c)
     return c->mapped;
 }
 
+/* Page @i of the map was stored to. */
+static void map_dirty(struct vm *vm, const struct map_view *v, unsigned i)
+{
+    if (v->page) {
+        guest_mark_dirty(&vm->guest.mem, v->page[i], PVRDMA_PAGE_SIZE);
+    }
+}
+
 /*
- * Take words of a map from *pos on, around it once, at most MAP_WORDS and as many
- * as *left says, which goes down.
+ * Take words of a map from *pos on, around it once, until there were MAP_BITS bits,
+ * or as many as *left says, which goes down.
  */
 static void scan_map(struct vm *vm, const struct map_view *v, unsigned *pos,
                      unsigned *left, found_fn found)
 {
     unsigned n = summary_words(vm), first = *pos / 64 % n, taken = 0;
-    unsigned max = MIN(MAP_WORDS, *left);
+    unsigned max = MIN(MAP_BITS, *left);
     uint64_t before = (1ull << *pos % 64) - 1; /* these words come last */
 
     for (unsigned k = 0; k <= n && taken < max; k++) {
@@ -100,6 +124,7 @@ static void scan_map(struct vm *vm, const struct map_view *v, unsigned *pos,
             continue;
         }
         sum = __atomic_exchange_n(&v->summary[s], 0, __ATOMIC_SEQ_CST);
+        map_dirty(vm, v, 0);
         rest = sum & ~mine;
         sum &= mine;
         while (sum && taken < max) {
@@ -107,12 +132,14 @@ static void scan_map(struct vm *vm, const struct map_view *v, unsigned *pos,
             uint64_t bits =
                 __atomic_exchange_n(&v->words[w / HALF][w % HALF], 0, __ATOMIC_SEQ_CST);
 
+            map_dirty(vm, v, 1 + w / HALF);
             sum &= sum - 1;
-            taken++;
+            taken++; /* a word without bits costs as much */
             *pos = w + 1;
             while (bits) {
                 found(vm, w * 64 + (unsigned)__builtin_ctzll(bits));
                 bits &= bits - 1;
+                taken++;
             }
         }
         if (sum | rest) {
@@ -122,7 +149,7 @@ static void scan_map(struct vm *vm, const struct map_view *v, unsigned *pos,
     if (taken < max) {
         *pos = 0; /* all of it was seen */
     }
-    *left -= taken;
+    *left -= MIN(taken, *left);
 }
 
 static bool map_pending(const struct vm *vm, const uint64_t *summary)
@@ -135,124 +162,236 @@ static bool map_pending(const struct vm *vm, const uint64_t *summary)
     return false;
 }
 
-bool doorbells_scan(struct vm *vm, found_fn send, found_fn recv)
-{
-    struct pvrdma_db_region *region[] = {vm->guest.db.own, vm->guest.db.shared};
-    struct ext_list *ext = atomic_load(&vm->dp.ext);
-    unsigned n = DATAPATH_REGION_MAPS + (ext ? 2 * ext->n : 0), left = TURN_WORDS;
-    unsigned first = vm->dp.scan_map % n, k;
+/* ---- contexts on the worker -------------------------------------------------- */
 
-    if (ext && atomic_load_explicit(&ext->fresh, memory_order_relaxed)) {
-        /*
-         * Here the worker is awake.  One that always is would never come to
-         * clear the word on waking, and each post of that context would ring.
-         */
-        atomic_store(&ext->fresh, false);
-        doorbells_set_kick(vm, 0);
+/* Store the kick word of @c. */
+static void set_kick(struct vm *vm, struct ext_ctx *c, bool kick)
+{
+    if (c->kicking != kick && ring_store(vm, c->page[0], kick)) {
+        c->kicking = kick;
+    }
+}
+
+static bool ctx_pending(struct vm *vm, struct ext_ctx *c)
+{
+    return ext_mapped(vm, c) &&
+           (map_pending(vm, c->map[0].summary) || map_pending(vm, c->map[1].summary));
+}
+
+/* The next context that is looked at, from @i on; >= n: none. */
+static unsigned next_active(const struct ext_list *l, unsigned i)
+{
+    for (unsigned w = i / 64; w < EXT_WORDS; w++) {
+        uint64_t bits = l->active[w];
+
+        if (w == i / 64) {
+            bits &= UINT64_MAX << (i % 64);
+        }
+        if (bits) {
+            return w * 64 + (unsigned)__builtin_ctzll(bits);
+        }
+    }
+    return l->n;
+}
+
+static void context_activate(struct ext_list *l, struct ext_ctx *c)
+{
+    uint64_t bit = 1ull << (c->index % 64);
+
+    if (!(l->active[c->index / 64] & bit)) {
+        l->active[c->index / 64] |= bit;
+        l->n_active++;
+        c->idle_since = 0;
+    }
+}
+
+/* Stop looking at it, unless it has a bit after all. */
+static void context_park(struct vm *vm, struct ext_list *l, struct ext_ctx *c)
+{
+    set_kick(vm, c, true);
+    full_barrier();
+    if (c->kicking && !ctx_pending(vm, c)) {
+        l->active[c->index / 64] &= ~(1ull << (c->index % 64));
+        l->n_active--;
+    }
+}
+
+static void scan_context(struct vm *vm, struct ext_list *l, struct ext_ctx *c,
+                         uint64_t now, unsigned *left, found_fn send, found_fn recv)
+{
+    unsigned before = *left;
+
+    if (!ext_mapped(vm, c)) {
+        return;
+    }
+    set_kick(vm, c, false);
+    scan_map(vm, &c->map[0], &c->pos[0], left, send);
+    scan_map(vm, &c->map[1], &c->pos[1], left, recv);
+    if (*left != before) {
+        c->idle_since = 0;
+    } else if (!c->idle_since) {
+        c->idle_since = now;
+    } else if (l->n_active > KEEP_CONTEXTS && now - c->idle_since > KEEP_CONTEXT_NS) {
+        context_park(vm, l, c);
+    }
+}
+
+void doorbells_context_rang(struct qp *qp)
+{
+    struct vm *vm = qp->vm;
+    struct ext_list *l = atomic_load(&vm->dp.ext);
+    const struct ring_mem *mem =
+        qp->pd->uctx ? &qp->pd->uctx->ext : &vm->objects.kernel_ext;
+
+    if (l && l->n_active < l->n && mem->ctx) {
+        context_activate(l, mem->ctx);
+    }
+}
+
+/* ---- looking ------------------------------------------------------------------- */
+
+bool doorbells_scan(struct vm *vm, uint64_t now, found_fn send, found_fn recv)
+{
+    struct guest_doorbells *db = &vm->guest.db;
+    struct pvrdma_db_region *region[] = {db->own, db->shared};
+    struct ext_list *l = atomic_load(&vm->dp.ext);
+    unsigned n = DATAPATH_REGION_MAPS + (l ? l->n : 0), left = TURN_BITS, k;
+    unsigned first = vm->dp.scan_map % n;
+
+    if (vm->dp.kicking) {
+        vm->dp.kicking = false;
+        __atomic_store_n(&db->shared->kick, 0, __ATOMIC_RELEASE);
     }
     for (k = 0; k < n && left; k++) {
         unsigned m = (first + k) % n;
-        bool is_recv = m & 1;
-        found_fn found = is_recv ? recv : send;
 
         if (m < DATAPATH_REGION_MAPS) {
             struct pvrdma_db_region *r = region[m / 2];
-            struct map_view v = region_view(is_recv ? &r->recv : &r->send);
+            struct map_view v = region_view(m & 1 ? &r->recv : &r->send);
 
-            scan_map(vm, &v, &vm->dp.scan_pos[m], &left, found);
+            scan_map(vm, &v, &vm->dp.scan_pos[m], &left, m & 1 ? recv : send);
         } else {
-            struct ext_ctx *c = &ext->ctx[(m - DATAPATH_REGION_MAPS) / 2];
+            unsigned i = next_active(l, m - DATAPATH_REGION_MAPS);
 
-            if (ext_mapped(vm, c)) {
-                scan_map(vm, &c->map[is_recv], &c->pos[is_recv], &left, found);
+            k += i - (m - DATAPATH_REGION_MAPS);
+            if (i < l->n) {
+                scan_context(vm, l, l->ctx[i], now, &left, send, recv);
+            } else {
+                k--; /* the loop's own step */
             }
         }
     }
     vm->dp.scan_map = left ? 0 : first + k;
-    return left != TURN_WORDS;
+    return left != TURN_BITS;
 }
 
 bool doorbells_pending(struct vm *vm)
 {
-    struct pvrdma_db_region *region[] = {vm->guest.db.own, vm->guest.db.shared};
-    struct ext_list *ext = atomic_load(&vm->dp.ext);
+    struct guest_doorbells *db = &vm->guest.db;
+    struct pvrdma_db_region *region[] = {db->own, db->shared};
+    struct ext_list *l = atomic_load(&vm->dp.ext);
     bool any = false;
 
     for (unsigned i = 0; i < G_N_ELEMENTS(region) && !any; i++) {
         any = map_pending(vm, region[i]->send.summary) ||
               map_pending(vm, region[i]->recv.summary);
     }
-    for (unsigned i = 0; ext && i < ext->n && !any; i++) {
-        struct ext_ctx *c = &ext->ctx[i];
-
-        any = ext_mapped(vm, c) &&
-              (map_pending(vm, c->map[0].summary) || map_pending(vm, c->map[1].summary));
+    for (unsigned i = l ? next_active(l, 0) : 0; l && i < l->n && !any;
+         i = next_active(l, i + 1)) {
+        any = ctx_pending(vm, l->ctx[i]);
     }
     return any;
 }
 
-void doorbells_set_kick(struct vm *vm, uint32_t kick)
+void doorbells_set_kick(struct vm *vm)
 {
-    struct ext_list *ext = atomic_load(&vm->dp.ext);
+    struct ext_list *l = atomic_load(&vm->dp.ext);
 
-    __atomic_store_n(&vm->guest.db.shared->kick, kick, __ATOMIC_RELEASE);
-    for (unsigned i = 0; ext && i < ext->n; i++) {
-        uint32_t *word = guest_ptr(&vm->guest.mem, ext->ctx[i].page[0], 4, true);
-
-        if (word) {
-            __atomic_store_n(word, kick, __ATOMIC_RELEASE);
-            guest_mark_dirty(&vm->guest.mem, ext->ctx[i].page[0], 4);
-        }
+    vm->dp.kicking = true;
+    __atomic_store_n(&vm->guest.db.shared->kick, 1, __ATOMIC_RELEASE);
+    for (unsigned i = l ? next_active(l, 0) : 0; l && i < l->n;
+         i = next_active(l, i + 1)) {
+        set_kick(vm, l->ctx[i], true);
     }
 }
 
 /* ---- contexts; main thread ----------------------------------------------- */
 
-static void list_publish(struct vm *vm, struct ext_list *l)
+/* A list of @n contexts, all of which are looked at. */
+static struct ext_list *list_new(unsigned n)
 {
-    struct ext_list *old = atomic_exchange(&vm->dp.ext, l);
+    struct ext_list *l = g_malloc0(sizeof(*l) + n * sizeof(l->ctx[0]));
 
-    datapath_wake(vm);
-    grace_wait();
-    g_free(old);
+    l->n = l->n_active = n;
+    for (unsigned i = 0; i < n; i++) {
+        l->active[i / 64] |= 1ull << (i % 64);
+    }
+    return l;
 }
 
-void datapath_ext_add(struct vm *vm, const struct ring_mem *mem)
+/*
+ * Publish @l, with the token: the worker renumbers nothing.  Frees the old list and
+ * @gone once the worker has let go of them.
+ */
+static void list_publish(struct vm *vm, struct ext_list *l, struct ext_ctx *gone)
+{
+    struct ext_list *old;
+
+    vm_token_take(vm);
+    for (unsigned i = 0; l && i < l->n; i++) {
+        l->ctx[i]->index = i;
+    }
+    old = atomic_exchange(&vm->dp.ext, l);
+    vm_token_release(vm);
+    grace_wait();
+    g_free(old);
+    g_free(gone);
+}
+
+void datapath_ext_add(struct vm *vm, struct ring_mem *mem)
 {
     struct ext_list *old = atomic_load(&vm->dp.ext);
     unsigned n = old ? old->n : 0;
-    struct ext_list *l = g_malloc0(sizeof(*l) + (n + 1) * sizeof(l->ctx[0]));
-    uint32_t *kick = guest_ptr(&vm->guest.mem, mem->page[0], 4, true);
+    struct ext_list *l = list_new(n + 1);
+    struct ext_ctx *c = g_new0(struct ext_ctx, 1);
 
-    if (kick) {
-        /* Until the worker has the new list, every post rings. */
-        __atomic_store_n(kick, 1, __ATOMIC_RELEASE);
-    }
+    c->page = mem->page;
+    /* Until the worker looks, every post rings. */
+    c->kicking = ring_store(vm, c->page[0], 1);
     for (unsigned i = 0; i < n; i++) {
-        l->ctx[l->n++].page = old->ctx[i].page;
+        l->ctx[i] = old->ctx[i];
     }
-    l->ctx[l->n++].page = mem->page;
-    atomic_store(&l->fresh, true);
-    list_publish(vm, l);
+    l->ctx[n] = c;
+    mem->ctx = c;
+    list_publish(vm, l, NULL);
 }
 
 void datapath_ext_clear(struct vm *vm)
 {
-    if (atomic_load(&vm->dp.ext)) {
-        list_publish(vm, NULL);
+    struct ext_list *old = atomic_load(&vm->dp.ext), *copy;
+
+    if (!old) {
+        return;
     }
+    copy = list_new(old->n);
+    memcpy(copy->ctx, old->ctx, old->n * sizeof(old->ctx[0]));
+    list_publish(vm, NULL, NULL);
+    for (unsigned i = 0; i < copy->n; i++) {
+        g_free(copy->ctx[i]);
+    }
+    g_free(copy);
 }
 
-void datapath_ext_remove(struct vm *vm, const struct ring_mem *mem)
+void datapath_ext_remove(struct vm *vm, struct ring_mem *mem)
 {
-    struct ext_list *old = atomic_load(&vm->dp.ext), *l;
+    struct ext_list *old = atomic_load(&vm->dp.ext), *l = list_new(old->n - 1);
+    unsigned n = 0;
 
-    l = g_malloc0(sizeof(*l) + old->n * sizeof(l->ctx[0]));
     for (unsigned i = 0; i < old->n; i++) {
-        if (old->ctx[i].page != mem->page) {
-            l->ctx[l->n++].page = old->ctx[i].page;
+        if (old->ctx[i] != mem->ctx) {
+            l->ctx[n++] = old->ctx[i];
         }
     }
-    atomic_store(&l->fresh, atomic_load(&old->fresh));
-    list_publish(vm, l);
+    list_publish(vm, l, mem->ctx);
+    mem->ctx = NULL;
 }

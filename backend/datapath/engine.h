@@ -22,8 +22,6 @@
 
 /* Messages of one QP served before the next QP's turn. */
 #define ENGINE_BATCH 16u
-/* What a message costs besides its bytes, for fairness. */
-#define ENGINE_MSG_COST 1024u
 
 /*
  * CQs that got completions since the last flush.  One service turn of a QP
@@ -35,25 +33,50 @@ struct comp_batch {
     struct cq *cq[COMP_BATCH_MAX];
 };
 
-/* The VMs of one worker: immutable, replaced by the main thread. */
-struct vm_list {
-    unsigned n;
-    struct vm *vm[];
-};
+/* Sources of one worker, its VMs among them: a power of 64. */
+#define WORKER_MAX_SOURCES 4096u
 
 struct worker {
     unsigned index;
     pthread_t thread;
-    _Atomic bool stop;
     struct grace_thread grace;
-    _Atomic bool sleeping; /* wants wakefd */
     int epfd, wakefd;
-    _Atomic(struct vm_list *) vms;
+
+    /* Written by any thread. */
+    _Atomic bool stop;
+    _Atomic(struct note *) notes;
+    _Atomic uint64_t poked_any; /* summary of poked */
+    _Atomic uint64_t poked[WORKER_MAX_SOURCES / 64];
+    /* Sources by slot; the main thread's. */
+    _Atomic(struct source *) slot[WORKER_MAX_SOURCES];
+    _Atomic unsigned n_sources;
+
+    _Atomic bool sleeping; /* wants wakefd */
+
+    /* All below is the worker's. */
+    TAILQ_HEAD(, vm) active;
+    unsigned n_active;
+    struct vm **heap; /* parked VMs with a deadline, [1..n_heap] */
+    uint32_t n_heap;
+    uint64_t polled; /* ns, when sources were asked last */
+    uint64_t vtime;  /* of the VM served last */
     struct comp_batch batch;
     /* Received since the last comp_flush(), all by one VM. */
     struct vm *rx_vm;
     uint64_t rx_msgs, rx_bytes;
 };
+
+/*
+ * One turn of a VM on its worker.  Work is counted in units of what may take a
+ * microsecond when nothing of it is in a cache; after TURN_UNITS of them the clock
+ * is read.
+ */
+struct turn {
+    uint64_t now; /* ns, as read last */
+    uint64_t end; /* not to begin more work after that */
+    unsigned units;
+};
+#define TURN_UNITS 8u
 
 static inline uint64_t now_ns(void)
 {
@@ -61,6 +84,14 @@ static inline uint64_t now_ns(void)
 
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* Counters that one thread alone writes. */
+static inline void count(_Atomic uint64_t *counter, uint64_t n)
+{
+    atomic_store_explicit(counter,
+                          atomic_load_explicit(counter, memory_order_relaxed) + n,
+                          memory_order_relaxed);
 }
 
 static inline void full_barrier(void)
@@ -155,10 +186,10 @@ void comp_flush(struct worker *w);
 /* --- requester.c --------------------------------------------------------- */
 
 /*
- * Serve one QP for at most @budget bytes.  Returns what it cost; *more: it has
+ * Serve one QP until the turn is over, at most ENGINE_BATCH messages.  True: it has
  * work left.
  */
-uint64_t requester_run(struct qp *qp, uint64_t budget, bool *more);
+bool requester_run(struct qp *qp, struct turn *t);
 
 /* --- responder.c: what transports call for the receiving side ------------- */
 
@@ -242,12 +273,17 @@ void qp_set_error(struct qp *qp, int event);
 
 /* --- doorbells.c ---------------------------------------------------------- */
 
-/* Call @send / @recv for handles with a bit set; true if there were any. */
-bool doorbells_scan(struct vm *vm, void (*send)(struct vm *, uint32_t),
+/*
+ * Call @send / @recv for handles with a bit set, some at a time; true if there were
+ * any.  Kick words that are still set are cleared.  Token held.
+ */
+bool doorbells_scan(struct vm *vm, uint64_t now, void (*send)(struct vm *, uint32_t),
                     void (*recv)(struct vm *, uint32_t));
 bool doorbells_pending(struct vm *vm);
-/* Set or clear every kick word of the VM. */
-void doorbells_set_kick(struct vm *vm, uint32_t kick);
+/* Set the kick words of the VM and its contexts.  Token held. */
+void doorbells_set_kick(struct vm *vm);
+/* A doorbell of @qp came another way than by its context's map.  Token held. */
+void doorbells_context_rang(struct qp *qp);
 
 /* --- watch.c -------------------------------------------------------------- */
 
@@ -266,13 +302,28 @@ void watch_stop_telling(struct vm *vm);
 
 /* --- sched.c -------------------------------------------------------------- */
 
+/* The turn has done @units of work.  True: it is over. */
+static inline bool turn_spent(struct turn *t, unsigned units)
+{
+    t->units += units;
+    if (t->units >= TURN_UNITS) {
+        t->units = 0;
+        t->now = now_ns();
+    }
+    return t->now >= t->end;
+}
+
 /*
- * Serve the VM once: doorbells, timers, a turn.  @now: ns, at the end too if there
- * was a turn.  True: it had work.
+ * Serve the VM, which has work, for some microseconds: doorbells, timers, QPs.
+ * Returns the time then (ns), as @now is the time of the call.
  */
-bool sched_vm(struct worker *w, struct vm *vm, uint64_t *now);
-/* Anything to do for it now?  (Before sleeping.) */
-bool sched_vm_pending(struct vm *vm);
+uint64_t sched_serve(struct worker *w, struct vm *vm, uint64_t now);
+/* Is it neither paused nor at fault? */
+bool sched_may_run(const struct vm *vm);
+/* Anything to do for it now?  @all: look everywhere, as before it is parked. */
+bool sched_pending(struct vm *vm, uint64_t now, bool all);
+/* When there will be, without anybody's doing; UINT64_MAX: never.  ns */
+uint64_t sched_deadline(const struct vm *vm, uint64_t now);
 /* Somebody asked to look at this QP.  Token held. */
 void sched_look(struct qp *qp);
 void sched_enqueue(struct qp *qp);
@@ -286,8 +337,22 @@ void sched_unwait(struct qp *qp);
 /* The calling thread's worker; NULL on the main thread. */
 struct worker *worker_self(void);
 
-/* Have it look around if it sleeps.  Begins with a full barrier.  Any thread. */
-void worker_wake(struct worker *w);
+/* Have it run @n soon.  Any thread. */
+void worker_post(struct worker *w, struct note *n);
+
+/* Have its worker call @s->ready soon.  Any thread; begins with a full barrier. */
+void source_poke(struct source *s);
+
+/*
+ * Have @w look at a source for @events of epoll(7) / no more: on return it is not in
+ * use.  Main thread.  False: errno.
+ */
+bool worker_add_source(struct worker *w, struct source *s, uint32_t events);
+void worker_remove_source(struct source *s);
+
+/* Give a VM to @w / take it away again.  Main thread.  0 or an errno. */
+int worker_add_vm(struct worker *w, struct vm *vm);
+void worker_remove_vm(struct vm *vm);
 
 /* The worker with the fewest VMs; NULL: none was started.  Main thread. */
 struct worker *worker_least_loaded(void);

@@ -22,7 +22,10 @@
 #define POLL_HOLD_NS     1000000u
 
 /* WQEs flushed per turn of a QP in ERR. */
-#define FLUSH_BATCH 256u
+#define FLUSH_BATCH 64u
+
+/* What a slice may take: a cold copy of DATAPATH_SLICE, and more. */
+#define SLICE_MAX_NS 12000u
 
 enum fetch { FETCH_NONE, FETCH_OK, FETCH_BAD };
 
@@ -241,18 +244,38 @@ static enum xfer_result carry(struct qp *qp, uint32_t *status)
 }
 
 /*
+ * A QP whose slices take too long gets smaller ones at once, and back to the full
+ * slice by and by: everybody else's latency is one of them.  Pages that are not
+ * there take microseconds each, and the guests decide how many there are.
+ */
+static void adapt_slice(struct qp *qp, uint64_t ns)
+{
+    uint32_t *slice = &qp->req.slice;
+
+    if (ns > SLICE_MAX_NS) {
+        *slice =
+            MAX((uint32_t)(*slice * (uint64_t)SLICE_MAX_NS / ns), DATAPATH_SLICE_MIN);
+    } else {
+        *slice = MIN(*slice + 4 * DATAPATH_SLICE_MIN, DATAPATH_SLICE);
+    }
+}
+
+/*
  * Carry the message in progress.  True: go on with the next WQE; false: the QP
  * waits, failed, or has carried a slice (*more).
  */
-static bool run_op(struct qp *qp, bool *more)
+static bool run_op(struct qp *qp, struct turn *t, bool *more)
 {
     uint32_t status = PVRDMA_WC_GENERAL_ERR;
+    uint64_t began = t->now;
 
     switch (carry(qp, &status)) {
     case XFER_DONE:
         finish(qp);
         return true;
     case XFER_MORE:
+        turn_spent(t, TURN_UNITS);
+        adapt_slice(qp, t->now - began);
         *more = true;
         return false;
     case XFER_RNR:
@@ -272,8 +295,8 @@ static bool run_op(struct qp *qp, bool *more)
     return false;
 }
 
-/* A QP in ERR: everything posted completes as flushed.  Returns the cost. */
-static uint64_t flush(struct qp *qp, bool *more)
+/* A QP in ERR: everything posted completes as flushed.  True: there is more. */
+static bool flush(struct qp *qp)
 {
     unsigned n = 0, received;
 
@@ -286,8 +309,7 @@ static uint64_t flush(struct qp *qp, bool *more)
         n++;
     }
     received = responder_flush(qp, FLUSH_BATCH);
-    *more = n == FLUSH_BATCH || received == FLUSH_BATCH;
-    return (uint64_t)(n + received) * ENGINE_MSG_COST;
+    return n == FLUSH_BATCH || received == FLUSH_BATCH;
 }
 
 /* SQD: a message in progress is finished, then the queue stands still. */
@@ -329,28 +351,25 @@ static bool next_op(struct qp *qp, bool *more)
     return true;
 }
 
-/* The VM's worker alone writes these. */
-static void count(_Atomic uint64_t *counter, uint64_t n)
+static unsigned units_of(const struct send_op *op, uint64_t moved)
 {
-    atomic_store_explicit(counter,
-                          atomic_load_explicit(counter, memory_order_relaxed) + n,
-                          memory_order_relaxed);
+    return 1 + op->nsge / 2 + (unsigned)(moved >> PVRDMA_PAGE_SHIFT);
 }
 
-uint64_t requester_run(struct qp *qp, uint64_t budget, bool *more)
+bool requester_run(struct qp *qp, struct turn *t)
 {
     struct send_op *op = &qp->req.op;
     struct vm_datapath *dp = &qp->vm->dp;
-    uint64_t cost = 0, msgs = 0, bytes = 0;
-    bool go = true;
+    uint64_t msgs = 0, bytes = 0;
+    bool go = true, more = false;
 
-    *more = false;
     for (unsigned i = 0; go && i < ENGINE_BATCH; i++) {
         uint32_t state = atomic_load_explicit(&qp->state, memory_order_acquire);
         uint64_t before, moved;
 
         if (state == PVRDMA_QPS_ERR) {
-            cost += flush(qp, more);
+            more = flush(qp);
+            turn_spent(t, TURN_UNITS);
             break;
         }
         if (state == PVRDMA_QPS_SQD && !op->active) {
@@ -360,27 +379,23 @@ uint64_t requester_run(struct qp *qp, uint64_t budget, bool *more)
         if (state != PVRDMA_QPS_RTS && state != PVRDMA_QPS_SQD) {
             break;
         }
-        if (!op->active && !next_op(qp, more)) {
-            break;
-        }
-        if (cost >= budget) {
-            *more = true;
+        if (!op->active && !next_op(qp, &more)) {
             break;
         }
         before = op->done;
-        go = run_op(qp, more);
+        go = run_op(qp, t, &more);
         /* A message that was admitted anew began from 0 again. */
         moved = op->done >= before ? op->done - before : op->done;
         bytes += moved;
-        cost += moved + ENGINE_MSG_COST;
         msgs += go;
-        if (go && i + 1 == ENGINE_BATCH) {
-            *more = true;
+        if (turn_spent(t, units_of(op, moved)) || (go && i + 1 == ENGINE_BATCH)) {
+            more |= go;
+            break;
         }
     }
     if (msgs || bytes) {
         count(&dp->tx_msgs, msgs);
         count(&dp->tx_bytes, bytes);
     }
-    return cost;
+    return more;
 }

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Scheduling of one VM's queue pairs: the run queue, the timer heap, and
- * deficit round robin.
+ * Scheduling of VMs and of one VM's queue pairs: the run queue, the timer heap, and
+ * turns.
  *
- * Each turn a VM with work earns one slice of bytes; what its QPs carry is
- * taken off, so a VM that moves megabytes and one that moves eight bytes get
- * turns alike.
+ * The currency is time.  A VM is charged all that its turn takes, from the look at
+ * its doorbells to the interrupts of its completions, divided by its shares; among
+ * the VMs with work the one that was charged least is served next (worker.c).  A
+ * turn ends after SLICE_NS, which is checked between messages and slices of them, so
+ * what a message costs is paid by who sends it, whatever makes it dear.
+ *
+ * Each loop over what a guest can make long goes on from where the last turn
+ * stopped: doorbells, expired timers, the queue pairs of a failed CQ.
  *
  * Threads: the VM's worker with the token, or the main thread with the token
  * (dequeue, unwait).
  */
 #include "engine.h"
-
-/* A look that found nothing still costs something. */
-#define LOOK_COST 64
 
 /*
  * A VM with work in its run queue is scanned for doorbells only this often.  A
@@ -22,14 +24,19 @@
  */
 #define SCAN_NS 4000
 
-/* Quanta in a row for a VM that has the worker to itself. */
-#define TURN_QUANTA 4u
+/* A turn, if somebody else may want the next one, and if not. */
+#define SLICE_NS       10000u
+#define SLICE_ALONE_NS 40000u
 
-/*
- * What a quantum may take, a cold copy of a slice and more.  Pages that are not
- * there take longer, microseconds each, and the guest decides how many there are.
- */
-#define QUANTUM_NS 20000u
+/* Expired timers, and handles looked at because a CQ failed, per turn. */
+#define TURN_TIMERS  64u
+#define TURN_HANDLES 256u
+
+/* A look at all doorbells follows on so many at the watched queues alone. */
+#define QUICK_LOOKS 3u
+
+/* Notifications that found the guest's ring full are tried again so often. */
+#define DEFERRED_NS 1000000u
 
 /* ---- run queue --------------------------------------------------------- */
 
@@ -138,7 +145,8 @@ void sched_unwait(struct qp *qp)
 
 static void run_timers(struct vm_datapath *dp, uint64_t now)
 {
-    while (dp->ntimer && dp->timer[1]->req.wait_until <= now) {
+    for (unsigned n = 0;
+         n < TURN_TIMERS && dp->ntimer && dp->timer[1]->req.wait_until <= now; n++) {
         struct qp *qp = dp->timer[1];
 
         sched_unwait(qp);
@@ -167,6 +175,7 @@ static void send_bit(struct vm *vm, uint32_t handle)
     if (qp) {
         sched_look(qp);
         watch_add(qp, vm->dp.scanned);
+        doorbells_context_rang(qp);
     }
 }
 
@@ -178,6 +187,7 @@ static void recv_bit(struct vm *vm, uint32_t handle)
         return;
     }
     responder_recv_posted(qp);
+    doorbells_context_rang(qp);
     if (atomic_load_explicit(&qp->state, memory_order_acquire) == PVRDMA_QPS_ERR) {
         sched_look(qp);
     }
@@ -195,162 +205,167 @@ static bool cq_failed(struct cq *cq)
     return error;
 }
 
-static void report_failed_cqs(struct vm *vm)
+static void report_failed(struct cq *cq)
 {
-    for (uint32_t i = 1; i < vm->objects.cq.size; i++) {
-        struct cq *cq = id_table_get(&vm->objects.cq, i);
+    if (cq && !cq->error_reported && cq_failed(cq)) {
+        cq->error_reported = true;
+        event_async(&cq->vm->guest, PVRDMA_EVENT_CQ_ERR, cq->handle);
+    }
+}
 
-        if (cq && !cq->error_reported && cq_failed(cq)) {
-            cq->error_reported = true;
-            event_async(&vm->guest, PVRDMA_EVENT_CQ_ERR, cq->handle);
+static void fail_if_cq_failed(struct qp *qp)
+{
+    uint32_t state;
+
+    if (!qp || (!cq_failed(qp->scq) && !cq_failed(qp->rcq))) {
+        return;
+    }
+    state = atomic_load(&qp->state);
+    if (state != PVRDMA_QPS_RESET && state != PVRDMA_QPS_ERR) {
+        qp_set_error(qp, PVRDMA_EVENT_QP_FATAL);
+        sched_look(qp);
+    }
+}
+
+/*
+ * A CQ failed: move its QPs to ERR, then report it.  All handles in use are looked
+ * at, TURN_HANDLES a turn; another failure meanwhile begins anew.
+ */
+static void failed_cqs(struct vm *vm, struct turn *t)
+{
+    const struct id_table *qps = &vm->objects.qp, *cqs = &vm->objects.cq;
+    uint32_t n_qp = id_table_end(qps), n_cq = id_table_end(cqs);
+    struct vm_datapath *dp = &vm->dp;
+
+    if (atomic_load_explicit(&dp->cq_error, memory_order_relaxed)) {
+        atomic_store(&dp->cq_error, false);
+        dp->cq_error_pos = 1;
+    }
+    for (unsigned n = 0; dp->cq_error_pos && n < TURN_HANDLES; n++) {
+        uint32_t i = dp->cq_error_pos++;
+
+        if (i < n_qp) {
+            fail_if_cq_failed(id_table_get(qps, i));
+        } else if (i - n_qp < n_cq) {
+            report_failed(id_table_get(cqs, i - n_qp));
+        } else {
+            dp->cq_error_pos = 0;
+        }
+        if (n % 32 == 31 && turn_spent(t, TURN_UNITS)) {
+            break;
         }
     }
 }
 
-static void fail_qps_of_failed_cqs(struct vm *vm)
-{
-    for (uint32_t i = 1; i < vm->objects.qp.size; i++) {
-        struct qp *qp = id_table_get(&vm->objects.qp, i);
-        uint32_t state;
+/* ---- turns ----------------------------------------------------------------- */
 
-        if (!qp || (!cq_failed(qp->scq) && !cq_failed(qp->rcq))) {
-            continue;
-        }
-        state = atomic_load(&qp->state);
-        if (state != PVRDMA_QPS_RESET && state != PVRDMA_QPS_ERR) {
-            qp_set_error(qp, PVRDMA_EVENT_QP_FATAL);
-            sched_look(qp);
-        }
-    }
+bool sched_may_run(const struct vm *vm)
+{
+    return !atomic_load(&vm->dp.paused) && !guest_faulted(&vm->guest);
 }
 
-/* ---- one turn -------------------------------------------------------------- */
-
-/* Does anybody else wait for this worker's turn to end? */
-static bool others_wait(const struct worker *w, const struct vm *vm)
-{
-    const struct vm_list *l = atomic_load(&w->vms);
-
-    if (atomic_load_explicit(&vm->dp.token_waiters, memory_order_relaxed)) {
-        return true;
-    }
-    for (unsigned i = 0; i < l->n; i++) {
-        if (l->vm[i] != vm && sched_vm_pending(l->vm[i])) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static void quantum(struct worker *w, struct vm *vm)
+bool sched_pending(struct vm *vm, uint64_t now, bool all)
 {
     struct vm_datapath *dp = &vm->dp;
 
-    dp->deficit += dp->slice;
-    if (dp->deficit > 0 && atomic_load_explicit(&dp->cq_error, memory_order_relaxed)) {
-        atomic_store(&dp->cq_error, false);
-        report_failed_cqs(vm);
-        fail_qps_of_failed_cqs(vm);
-        dp->deficit -= (int64_t)LOOK_COST * (vm->objects.cq.size + vm->objects.qp.size);
+    if (!sched_may_run(vm) ||
+        atomic_load_explicit(&dp->token_waiters, memory_order_relaxed)) {
+        return false;
     }
-    while (!TAILQ_EMPTY(&dp->run) && dp->deficit > 0) {
-        struct qp *qp = run_pop(dp);
-        bool more;
+    if (dp->has_work || dp->cq_error_pos || watch_pending(vm) ||
+        atomic_load(&dp->cq_error) || now >= atomic_load(&dp->next_timer)) {
+        return true;
+    }
+    if (!all && dp->watch.n && dp->looks++ < QUICK_LOOKS) {
+        return false;
+    }
+    if (doorbells_pending(vm)) {
+        dp->looks = QUICK_LOOKS; /* the next look has to see it too */
+        return true;
+    }
+    dp->looks = 0;
+    return atomic_load(&vm->guest.events.deferred_any) && now >= dp->retry_at;
+}
 
-        dp->deficit -= LOOK_COST;
-        dp->deficit -= (int64_t)requester_run(qp, (uint64_t)MAX(dp->deficit, 1), &more);
-        if (more) {
+uint64_t sched_deadline(const struct vm *vm, uint64_t now)
+{
+    const struct vm_datapath *dp = &vm->dp;
+    uint64_t t = atomic_load(&dp->next_timer);
+
+    if (!sched_may_run(vm)) {
+        return UINT64_MAX;
+    }
+    return atomic_load(&vm->guest.events.deferred_any) ? MIN(t, now + DEFERRED_NS) : t;
+}
+
+static void retry_deferred(struct vm *vm, uint64_t now)
+{
+    if (atomic_load_explicit(&vm->guest.events.deferred_any, memory_order_relaxed) &&
+        now >= vm->dp.retry_at) {
+        vm->dp.retry_at = now + DEFERRED_NS;
+        if (event_cq_retry(&vm->guest)) {
+            irq_raise(&vm->guest.irq, PVRDMA_VEC_CQ);
+        }
+    }
+}
+
+static void run_qps(struct worker *w, struct vm *vm, struct turn *t)
+{
+    struct vm_datapath *dp = &vm->dp;
+
+    while (!TAILQ_EMPTY(&dp->run)) {
+        struct qp *qp = run_pop(dp);
+
+        if (requester_run(qp, t)) {
             sched_enqueue(qp);
         }
         if (w->batch.n > COMP_BATCH_MAX - 8) {
             comp_flush(w);
         }
-    }
-    if (TAILQ_EMPTY(&dp->run)) {
-        dp->deficit = MIN(dp->deficit, 0); /* no savings, but debts stay */
-    }
-}
-
-/*
- * A VM whose quanta take too long gets smaller ones at once, and back to the full
- * slice by and by: everybody else's latency is one quantum of it.
- */
-static void adapt_slice(struct vm_datapath *dp, uint64_t quantum_ns)
-{
-    if (quantum_ns > QUANTUM_NS) {
-        dp->slice = MAX((uint32_t)(dp->slice * (uint64_t)QUANTUM_NS / quantum_ns),
-                        DATAPATH_SLICE_MIN);
-    } else {
-        dp->slice = MIN(dp->slice + 4 * DATAPATH_SLICE_MIN, DATAPATH_SLICE);
+        if (turn_spent(t, 1) ||
+            atomic_load_explicit(&dp->token_waiters, memory_order_relaxed)) {
+            break;
+        }
     }
 }
 
-/*
- * A turn is longer while nobody else has work: what comes with each is not free.
- * Returns the number of quanta.
- */
-static unsigned serve(struct worker *w, struct vm *vm)
-{
-    unsigned n = 0;
-
-    do {
-        quantum(w, vm);
-    } while (++n < TURN_QUANTA && !TAILQ_EMPTY(&vm->dp.run) && !others_wait(w, vm));
-    return n;
-}
-
-bool sched_vm(struct worker *w, struct vm *vm, uint64_t *now)
+static void charge(struct vm *vm, uint64_t ns)
 {
     struct vm_datapath *dp = &vm->dp;
-    uint64_t began = *now;
-    unsigned quanta = 0;
-    bool busy = false;
 
-    if (atomic_load_explicit(&dp->paused, memory_order_relaxed) ||
-        atomic_load_explicit(&vm->guest.fault, memory_order_relaxed)) {
-        return false;
+    dp->vtime += ns * VM_SHARES_DEFAULT / vm->cfg->shares;
+    count(&dp->worker_ns, ns);
+}
+
+uint64_t sched_serve(struct worker *w, struct vm *vm, uint64_t now)
+{
+    struct vm_datapath *dp = &vm->dp;
+    struct turn t = {.now = now,
+                     .end = now + (w->n_active > 1 ? SLICE_NS : SLICE_ALONE_NS)};
+
+    if (pthread_mutex_trylock(&dp->token) != 0) {
+        return now_ns();
     }
-    if (!sched_vm_pending(vm) && *now < atomic_load(&dp->next_timer) &&
-        !atomic_load(&vm->guest.events.deferred_any)) {
-        return false;
+    if (!sched_may_run(vm)) { /* paused meanwhile */
+        pthread_mutex_unlock(&dp->token);
+        return now_ns();
     }
-    if (atomic_load_explicit(&dp->token_waiters, memory_order_relaxed) ||
-        pthread_mutex_trylock(&dp->token) != 0) {
-        return sched_vm_pending(vm);
+    if (TAILQ_EMPTY(&dp->run) || now - dp->scanned >= SCAN_NS) {
+        dp->scanned = now;
+        doorbells_scan(vm, now, send_bit, recv_bit);
     }
-    if (TAILQ_EMPTY(&dp->run) || *now - dp->scanned >= SCAN_NS) {
-        dp->scanned = *now;
-        busy = doorbells_scan(vm, send_bit, recv_bit);
+    watch_scan(vm, now);
+    run_timers(dp, now);
+    if (dp->cq_error_pos || atomic_load_explicit(&dp->cq_error, memory_order_relaxed)) {
+        failed_cqs(vm, &t);
     }
-    busy |= watch_scan(vm, *now);
-    run_timers(dp, *now);
-    if (!TAILQ_EMPTY(&dp->run) ||
-        atomic_load_explicit(&dp->cq_error, memory_order_relaxed)) {
-        quanta = serve(w, vm);
-        busy = true;
-    }
-    if (atomic_load_explicit(&vm->guest.events.deferred_any, memory_order_relaxed) &&
-        event_cq_retry(&vm->guest)) {
-        irq_raise(&vm->guest.irq, PVRDMA_VEC_CQ);
-    }
-    atomic_store_explicit(&dp->has_work, !TAILQ_EMPTY(&dp->run), memory_order_relaxed);
+    run_qps(w, vm, &t);
+    retry_deferred(vm, now);
+    dp->has_work = !TAILQ_EMPTY(&dp->run);
     pthread_mutex_unlock(&dp->token);
     comp_flush(w);
-    if (quanta) {
-        /* Timed only now: what was completed is the guest's already. */
-        *now = now_ns();
-        adapt_slice(dp, (*now - began) / quanta);
-    }
-    return busy;
-}
-
-bool sched_vm_pending(struct vm *vm)
-{
-    struct vm_datapath *dp = &vm->dp;
-
-    if (atomic_load(&dp->paused) || atomic_load(&vm->guest.fault)) {
-        return false;
-    }
-    return atomic_load(&dp->has_work) || atomic_load(&dp->cq_error) ||
-           watch_pending(vm) || doorbells_pending(vm);
+    /* Timed only now: what was completed is the guest's already. */
+    t.now = now_ns();
+    charge(vm, t.now - now);
+    return t.now;
 }

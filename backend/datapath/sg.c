@@ -195,6 +195,12 @@ static enum sg_result as_dst(enum sg_result r)
 #define GUEST_COPY_BY_HAND
 #endif
 
+/* The compiler does not move stores across. */
+static inline void barrier(void)
+{
+    __asm__ volatile("" ::: "memory");
+}
+
 #ifdef GUEST_COPY_BY_HAND
 /*
  * Guests may race with themselves in their own memory as on any RDMA device;
@@ -208,9 +214,28 @@ guest_copy(volatile uint8_t *dst, const volatile uint8_t *src, uint64_t n)
     }
 }
 #else
+/*
+ * Many programs wait for a WRITE by polling its last byte, though the specification
+ * leaves the order of bytes open.  So that byte is stored after all others, by a store
+ * of its own: of one that crosses a cache line the second half may be seen first.
+ * x86 keeps the order of stores, of the string instructions too towards what follows
+ * them.
+ */
 static inline void guest_copy(uint8_t *dst, const uint8_t *src, uint64_t n)
 {
-    memmove(dst, src, n); /* a guest may send a buffer onto itself */
+    uint8_t last;
+
+    if (n == sizeof(uint64_t) && ((uintptr_t)dst & 7) == 0) {
+        uint64_t word;
+
+        memcpy(&word, src, sizeof(word));
+        *(volatile uint64_t *)(void *)dst = word;
+        return;
+    }
+    last = src[n - 1];
+    memmove(dst, src, n - 1); /* a guest may send a buffer onto itself */
+    barrier();
+    *(volatile uint8_t *)(dst + n - 1) = last;
 }
 #endif
 

@@ -11,6 +11,7 @@ void datapath_qp_created(struct qp *qp, uint32_t uar_page)
 {
     struct pvrdma_db_region *db = qp->vm->guest.db.shared;
 
+    qp->req.slice = DATAPATH_SLICE;
     if (qp->mem.ext) { /* whatever the guest left there */
         ring_store(qp->vm, ring_no_notify_gpa(&qp->mem, false), 0);
         ring_store(qp->vm, ring_no_notify_gpa(&qp->mem, true), 0);

@@ -33,7 +33,7 @@ struct transport_ops {
     void (*disconnect)(struct qp *qp);
 
     /*
-     * Carry qp->req.op onwards by at most the VM's dp.slice bytes; sets req.op.done.
+     * Carry qp->req.op onwards by at most req.slice bytes; sets req.op.done.
      * @status: enum pvrdma_wc_status for XFER_ERROR; for XFER_RNR it is the
      * responder's RNR timer code (IB spec table 45).
      */

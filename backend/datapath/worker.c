@@ -1,26 +1,37 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Worker threads: start and stop, loop, sleep and wake.
+ * Worker threads: the loop, sleep and wake, active and parked VMs.
  *
- * Sleep (D6).  A worker that found nothing for poll_us sets `sleeping` and the
- * kick words of its VMs, takes no_notify back from their queues, full barrier,
- * scans once more, and sleeps in epoll.
- * Whoever has work for it sets the bit first, full barrier, then looks at the
- * kick word (VMM: writes the VM's eventfd) or at `sleeping` (daemon: writes
- * wakefd).  The VM's eventfd is shared with its VMM, so it is watched edge-
- * triggered and never read: nothing the VMM does to it can block a worker or
- * eat a wake-up of another VM.
+ * The loop.  A worker looks at its active VMs, serves the one with work that had
+ * the least of its time (sched.c) for some microseconds, and looks again.  So a VM
+ * that asks for little waits for one such turn at most, however many are busy.
+ *
+ * Parking.  A VM without work for poll_us is parked: its kick words are set, its
+ * queues are told to notify (D6), and it leaves the list of active VMs, so that a
+ * thousand idle VMs cost nothing.  A worker without active VMs sleeps in epoll.
+ * Whoever has work for a VM sets a bit first, full barrier, then looks: the VMM at
+ * the kick word (it writes the VM's eventfd, a source of the worker), a thread of
+ * the daemon at `parked` (it pokes that source).  Parking stores these words, full
+ * barrier, and then looks for work once more.  A parked VM with a timer is found
+ * by a heap of deadlines.
+ *
+ * Sources and notes.  Descriptors are asked for events every EPOLL_NS while there
+ * is work; notes are a list that any thread pushes to.  The VM's eventfd is shared
+ * with its VMM, so it is watched edge-triggered and never read: nothing the VMM does
+ * to it can block a worker or eat a wake-up of another VM.
  *
  * Each turn of the loop is a quiescent point (grace.h); a sleeping worker is
  * offline.
  */
+#include <limits.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "engine.h"
 
-#define DEFERRED_POLL_NS 1000000u
+/* How often a busy worker asks for events: a call takes 0.4 us. */
+#define EPOLL_NS 10000u
 
 /*
  * A turn without work takes well under a microsecond.  One that took this long
@@ -43,85 +54,10 @@ struct worker *worker_self(void)
     return self;
 }
 
-/* ---- sleeping ------------------------------------------------------------ */
+/* ---- notes and sources ----------------------------------------------------- */
 
-static void set_kick(struct vm_list *l, uint32_t v)
-{
-    for (unsigned i = 0; i < l->n; i++) {
-        if (v) {
-            watch_stop_telling(l->vm[i]);
-        }
-        doorbells_set_kick(l->vm[i], v);
-    }
-}
-
-/* When the next timer of any VM expires; UINT64_MAX: none. */
-static uint64_t next_deadline(const struct vm_list *l, uint64_t now)
-{
-    uint64_t next = UINT64_MAX;
-
-    for (unsigned i = 0; i < l->n; i++) {
-        struct vm *vm = l->vm[i];
-        uint64_t t = atomic_load_explicit(&vm->dp.next_timer, memory_order_relaxed);
-
-        if (atomic_load(&vm->dp.paused) || atomic_load(&vm->guest.fault)) {
-            continue;
-        }
-        next = MIN(next, t);
-        if (atomic_load(&vm->guest.events.deferred_any)) {
-            next = MIN(next, now + DEFERRED_POLL_NS);
-        }
-    }
-    return next;
-}
-
-static bool any_pending(const struct vm_list *l)
-{
-    for (unsigned i = 0; i < l->n; i++) {
-        if (sched_vm_pending(l->vm[i])) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static void worker_sleep(struct worker *w)
-{
-    struct vm_list *l = atomic_load(&w->vms);
-    struct epoll_event ev[16];
-    struct timespec ts, *timeout = NULL;
-    uint64_t now = now_ns(), next, junk;
-    int n;
-
-    atomic_store(&w->sleeping, true);
-    set_kick(l, 1);
-    full_barrier();
-    next = next_deadline(l, now);
-    if (any_pending(l) || next <= now || atomic_load(&w->stop)) {
-        set_kick(l, 0);
-        atomic_store(&w->sleeping, false);
-        return;
-    }
-    if (next != UINT64_MAX) {
-        next -= now;
-        ts.tv_sec = (time_t)(next / 1000000000u);
-        ts.tv_nsec = (long)(next % 1000000000u);
-        timeout = &ts;
-    }
-    grace_offline(&w->grace);
-    n = epoll_pwait2(w->epfd, ev, G_N_ELEMENTS(ev), timeout, NULL);
-    grace_online(&w->grace);
-
-    for (int i = 0; i < n; i++) {
-        if (!ev[i].data.ptr && read(w->wakefd, &junk, sizeof(junk)) < 0) {
-            continue; /* ours alone and non-blocking: spurious */
-        }
-    }
-    atomic_store(&w->sleeping, false);
-    set_kick(atomic_load(&w->vms), 0);
-}
-
-void worker_wake(struct worker *w)
+/* After the store that it is to see. */
+static void wake_up(struct worker *w)
 {
     uint64_t one = 1;
 
@@ -131,53 +67,386 @@ void worker_wake(struct worker *w)
     }
 }
 
+void worker_post(struct worker *w, struct note *n)
+{
+    n->next = atomic_load_explicit(&w->notes, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak(&w->notes, &n->next, n)) {
+    }
+    wake_up(w);
+}
+
+static void run_notes(struct worker *w)
+{
+    struct note *list = atomic_exchange(&w->notes, NULL), *first = NULL;
+
+    while (list) { /* oldest first */
+        struct note *n = list;
+
+        list = n->next;
+        n->next = first;
+        first = n;
+    }
+    while (first) {
+        struct note *n = first;
+
+        first = n->next;
+        n->run(n);
+    }
+}
+
+void source_poke(struct source *s)
+{
+    struct worker *w = s->worker;
+
+    atomic_fetch_or(&w->poked[s->slot / 64], 1ull << (s->slot % 64));
+    atomic_fetch_or(&w->poked_any, 1ull << (s->slot / 64));
+    wake_up(w);
+}
+
+/* A source that left meanwhile, while the worker slept even, has an empty slot. */
+static void slot_ready(struct worker *w, unsigned slot)
+{
+    struct source *s = atomic_load_explicit(&w->slot[slot], memory_order_acquire);
+
+    if (s) {
+        s->ready(s);
+    }
+}
+
+static void run_poked(struct worker *w)
+{
+    for (uint64_t any = atomic_exchange(&w->poked_any, 0); any; any &= any - 1) {
+        unsigned i = (unsigned)__builtin_ctzll(any);
+
+        for (uint64_t bits = atomic_exchange(&w->poked[i], 0); bits; bits &= bits - 1) {
+            slot_ready(w, i * 64 + (unsigned)__builtin_ctzll(bits));
+        }
+    }
+}
+
+/* ---- parked VMs with a deadline: heap [1..n_heap], earliest first ----------- */
+
+static void heap_put(struct worker *w, uint32_t i, struct vm *vm)
+{
+    w->heap[i] = vm;
+    vm->dp.heap_pos = i;
+}
+
+static void heap_fix(struct worker *w, uint32_t i)
+{
+    struct vm *vm = w->heap[i];
+
+    while (i > 1 && w->heap[i / 2]->dp.deadline > vm->dp.deadline) {
+        heap_put(w, i, w->heap[i / 2]);
+        i /= 2;
+    }
+    for (uint32_t c; (c = 2 * i) <= w->n_heap; i = c) {
+        if (c < w->n_heap && w->heap[c + 1]->dp.deadline < w->heap[c]->dp.deadline) {
+            c++;
+        }
+        if (w->heap[c]->dp.deadline >= vm->dp.deadline) {
+            break;
+        }
+        heap_put(w, i, w->heap[c]);
+    }
+    heap_put(w, i, vm);
+}
+
+static void heap_add(struct worker *w, struct vm *vm, uint64_t deadline)
+{
+    vm->dp.deadline = deadline;
+    w->heap[++w->n_heap] = vm;
+    heap_fix(w, w->n_heap);
+}
+
+static void heap_remove(struct worker *w, struct vm *vm)
+{
+    uint32_t i = vm->dp.heap_pos;
+    struct vm *last;
+
+    if (!i) {
+        return;
+    }
+    vm->dp.heap_pos = 0;
+    last = w->heap[w->n_heap--];
+    if (last != vm) {
+        heap_put(w, i, last);
+        heap_fix(w, i);
+    }
+}
+
+/* ---- active and parked ------------------------------------------------------ */
+
+static void activate(struct worker *w, struct vm *vm)
+{
+    struct vm_datapath *dp = &vm->dp;
+
+    if (!atomic_load_explicit(&dp->parked, memory_order_relaxed)) {
+        return;
+    }
+    atomic_store(&dp->parked, false);
+    heap_remove(w, vm);
+    TAILQ_INSERT_TAIL(&w->active, vm, dp.link);
+    w->n_active++;
+    dp->idle_since = 0;
+    dp->looks = UINT_MAX / 2; /* everywhere, at first */
+    /* No credit for the time it did not want. */
+    dp->vtime = MAX(dp->vtime, w->vtime);
+}
+
+static void deactivate(struct worker *w, struct vm *vm)
+{
+    TAILQ_REMOVE(&w->active, vm, dp.link);
+    w->n_active--;
+}
+
+/*
+ * Park it unless there is work.  The memory of a VM that must not run, a paused one,
+ * is not touched: whoever lets it run again pokes it.
+ */
+static void park(struct worker *w, struct vm *vm, uint64_t now)
+{
+    struct vm_datapath *dp = &vm->dp;
+    uint64_t deadline;
+
+    if (pthread_mutex_trylock(&dp->token) != 0) {
+        return;
+    }
+    if (sched_may_run(vm)) {
+        watch_stop_telling(vm);
+        doorbells_set_kick(vm);
+    }
+    atomic_store(&dp->parked, true);
+    pthread_mutex_unlock(&dp->token);
+    deactivate(w, vm);
+    full_barrier();
+    deadline = sched_deadline(vm, now);
+    if (atomic_load(&dp->leaving) || deadline <= now || sched_pending(vm, now, true)) {
+        activate(w, vm);
+    } else if (deadline != UINT64_MAX) {
+        heap_add(w, vm, deadline);
+    }
+}
+
+static void run_deadlines(struct worker *w, uint64_t now)
+{
+    while (w->n_heap && w->heap[1]->dp.deadline <= now) {
+        activate(w, w->heap[1]);
+    }
+}
+
+static void vm_rang(struct source *s)
+{
+    struct vm *vm = (struct vm *)(void *)((char *)s - offsetof(struct vm, dp.bell));
+
+    if (atomic_load_explicit(&vm->dp.on_worker, memory_order_relaxed)) {
+        activate(s->worker, vm);
+    }
+}
+
+/* The main thread waits for this VM to be let go. */
+static void let_go(struct worker *w, struct vm *vm)
+{
+    deactivate(w, vm);
+    atomic_store(&vm->dp.on_worker, false);
+}
+
+/* ---- sleeping ------------------------------------------------------------ */
+
+static void dispatch(struct worker *w, const struct epoll_event *ev, int n)
+{
+    uint64_t junk;
+
+    for (int i = 0; i < n; i++) {
+        if (ev[i].data.u32 < WORKER_MAX_SOURCES) {
+            slot_ready(w, ev[i].data.u32);
+        } else if (read(w->wakefd, &junk, sizeof(junk)) < 0) {
+            continue; /* ours alone and non-blocking: spurious */
+        }
+    }
+}
+
+static void poll_sources(struct worker *w, uint64_t now)
+{
+    struct epoll_event ev[16];
+
+    w->polled = now;
+    dispatch(w, ev, epoll_wait(w->epfd, ev, G_N_ELEMENTS(ev), 0));
+}
+
+static void worker_sleep(struct worker *w, uint64_t now)
+{
+    struct epoll_event ev[16];
+    struct timespec ts, *timeout = NULL;
+    int n;
+
+    atomic_store(&w->sleeping, true);
+    full_barrier();
+    if (atomic_load(&w->notes) || atomic_load(&w->poked_any) || atomic_load(&w->stop) ||
+        (w->n_heap && w->heap[1]->dp.deadline <= now)) {
+        atomic_store(&w->sleeping, false);
+        return;
+    }
+    if (w->n_heap) {
+        uint64_t left = w->heap[1]->dp.deadline - now;
+
+        ts.tv_sec = (time_t)(left / 1000000000u);
+        ts.tv_nsec = (long)(left % 1000000000u);
+        timeout = &ts;
+    }
+    grace_offline(&w->grace);
+    n = epoll_pwait2(w->epfd, ev, G_N_ELEMENTS(ev), timeout, NULL);
+    grace_online(&w->grace);
+    atomic_store(&w->sleeping, false);
+    dispatch(w, ev, n);
+}
+
+/* ---- the loop ---------------------------------------------------------------- */
+
+/*
+ * Look at all active VMs.  Returns the one to serve next, or NULL: nobody has
+ * work; *idle then says whether all have been idle for @patience ns and were
+ * parked.
+ */
+static struct vm *look_around(struct worker *w, uint64_t now, uint64_t patience)
+{
+    struct vm *vm, *next, *best = NULL;
+
+    for (vm = TAILQ_FIRST(&w->active); vm; vm = next) {
+        struct vm_datapath *dp = &vm->dp;
+
+        next = TAILQ_NEXT(vm, dp.link);
+        if (atomic_load_explicit(&dp->leaving, memory_order_relaxed)) {
+            let_go(w, vm);
+        } else if (sched_pending(vm, now, false)) {
+            dp->idle_since = 0;
+            if (!best || dp->vtime < best->dp.vtime) {
+                best = vm;
+            }
+        } else if (!dp->idle_since) {
+            dp->idle_since = now;
+        } else if (now - dp->idle_since >= patience) {
+            park(w, vm, now);
+        }
+    }
+    return best;
+}
+
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
-    uint64_t idle_since = 0, last_idle = UINT64_MAX, no_poll_until = 0;
+    uint64_t now = now_ns(), last_idle = UINT64_MAX, no_poll_until = 0;
 
     self = w;
     irq_thread_register(1 + w->index);
     while (!atomic_load_explicit(&w->stop, memory_order_relaxed)) {
-        struct vm_list *l;
-        uint64_t now;
-        bool busy = false;
+        struct vm *vm;
 
         grace_pass(&w->grace);
-        l = atomic_load(&w->vms);
+        if (atomic_load_explicit(&w->notes, memory_order_relaxed)) {
+            run_notes(w);
+        }
+        if (atomic_load_explicit(&w->poked_any, memory_order_relaxed)) {
+            run_poked(w);
+        }
+        if (now - w->polled >= EPOLL_NS &&
+            atomic_load_explicit(&w->n_sources, memory_order_relaxed) > w->n_active) {
+            poll_sources(w, now);
+        }
+        run_deadlines(w, now);
+        vm = look_around(w, now, now < no_poll_until ? 0 : poll_ns);
+        if (vm) {
+            w->vtime = MAX(w->vtime, vm->dp.vtime);
+            now = sched_serve(w, vm, now);
+            last_idle = UINT64_MAX;
+            continue;
+        }
+        if (!w->n_active) {
+            worker_sleep(w, now);
+            last_idle = UINT64_MAX;
+        } else {
+            __builtin_ia32_pause();
+        }
         now = now_ns();
         if (poll_ns <= NO_POLL_NS && now > last_idle && now - last_idle > PREEMPTED_NS) {
             no_poll_until = now + NO_POLL_NS;
         }
-        for (unsigned i = 0; i < l->n; i++) {
-            busy |= sched_vm(w, l->vm[i], &now);
-        }
-        last_idle = UINT64_MAX;
-        if (busy) {
-            idle_since = 0;
-        } else if (!idle_since) {
-            idle_since = last_idle = now;
-        } else if (now - idle_since >= poll_ns || now < no_poll_until) {
-            worker_sleep(w);
-            idle_since = 0;
-        } else {
-            last_idle = now;
-            __builtin_ia32_pause();
-        }
+        last_idle = now;
     }
     grace_offline(&w->grace);
     return NULL;
+}
+
+/* ---- VMs and sources come and go; main thread --------------------------------- */
+
+bool worker_add_source(struct worker *w, struct source *s, uint32_t events)
+{
+    struct epoll_event ev = {.events = events | EPOLLET};
+    unsigned i = 0;
+
+    while (i < WORKER_MAX_SOURCES && atomic_load(&w->slot[i])) {
+        i++;
+    }
+    if (i == WORKER_MAX_SOURCES) {
+        errno = ENOSPC;
+        return false;
+    }
+    s->worker = w;
+    s->slot = ev.data.u32 = i;
+    if (s->fd >= 0 && epoll_ctl(w->epfd, EPOLL_CTL_ADD, s->fd, &ev) < 0) {
+        return false;
+    }
+    atomic_store(&w->slot[i], s);
+    atomic_fetch_add(&w->n_sources, 1);
+    source_poke(s); /* what happened before */
+    return true;
+}
+
+void worker_remove_source(struct source *s)
+{
+    struct worker *w = s->worker;
+
+    if (s->fd >= 0) {
+        epoll_ctl(w->epfd, EPOLL_CTL_DEL, s->fd, NULL);
+    }
+    atomic_store(&w->slot[s->slot], NULL);
+    atomic_fetch_sub(&w->n_sources, 1);
+    grace_wait();
+}
+
+int worker_add_vm(struct worker *w, struct vm *vm)
+{
+    struct vm_datapath *dp = &vm->dp;
+
+    dp->worker = w;
+    dp->bell = (struct source){.fd = vm->guest.db.eventfd, .ready = vm_rang};
+    atomic_store(&dp->parked, true);
+    atomic_store(&dp->on_worker, true);
+    return worker_add_source(w, &dp->bell, EPOLLIN) ? 0 : errno;
+}
+
+void worker_remove_vm(struct vm *vm)
+{
+    struct vm_datapath *dp = &vm->dp;
+
+    atomic_store(&dp->leaving, true);
+    do {
+        source_poke(&dp->bell);
+        grace_wait();
+    } while (atomic_load(&dp->on_worker));
+    worker_remove_source(&dp->bell);
 }
 
 /* ---- start and stop ------------------------------------------------------------ */
 
 static bool worker_start(struct worker *w, unsigned index)
 {
-    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = NULL};
+    struct epoll_event ev = {.events = EPOLLIN, .data.u32 = WORKER_MAX_SOURCES};
 
     w->index = index;
     grace_register(&w->grace);
-    atomic_store(&w->vms, g_malloc0(sizeof(struct vm_list)));
+    TAILQ_INIT(&w->active);
+    w->heap = g_new0(struct vm *, CONFIG_MAX_VMS + 1);
     w->epfd = epoll_create1(EPOLL_CLOEXEC);
     w->wakefd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return w->epfd >= 0 && w->wakefd >= 0 &&
@@ -188,12 +457,12 @@ static bool worker_start(struct worker *w, unsigned index)
 static void worker_stop(struct worker *w)
 {
     atomic_store(&w->stop, true);
-    worker_wake(w);
+    wake_up(w);
     pthread_join(w->thread, NULL);
     grace_unregister(&w->grace);
     close(w->epfd);
     close(w->wakefd);
-    g_free(atomic_load(&w->vms));
+    g_free(w->heap);
 }
 
 bool datapath_start(unsigned count, unsigned poll_us, GError **errp)
@@ -229,7 +498,7 @@ struct worker *worker_least_loaded(void)
     struct worker *best = n_workers ? &workers[0] : NULL;
 
     for (unsigned i = 1; i < n_workers; i++) {
-        if (atomic_load(&workers[i].vms)->n < atomic_load(&best->vms)->n) {
+        if (atomic_load(&workers[i].n_sources) < atomic_load(&best->n_sources)) {
             best = &workers[i];
         }
     }

@@ -39,6 +39,11 @@ struct guest {
  */
 void guest_fault(struct guest *g, const char *why);
 
+static inline bool guest_faulted(const struct guest *g)
+{
+    return atomic_load_explicit(&g->fault, memory_order_relaxed) != NULL;
+}
+
 /*
  * Have @handler called by the main loop when any guest was given a fault since the
  * last call; it has to look at each guest's.  Once, before threads start; false

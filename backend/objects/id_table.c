@@ -59,6 +59,9 @@ uint32_t id_table_reserve(struct id_table *t)
     }
     t->next = i + 1 < t->size ? i + 1 : 1;
     t->gen[i] = t->gen[i] % 255 + 1;
+    if (i >= id_table_end(t)) {
+        atomic_store_explicit(&t->end, i + 1, memory_order_relaxed);
+    }
     t->used++;
     return i;
 }

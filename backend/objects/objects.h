@@ -22,9 +22,10 @@
 #include "pvrdma/abi.h"
 #include "pvrdma/ext.h"
 
-struct vm;
-struct qp;
 struct cq;
+struct ext_ctx;
+struct qp;
+struct vm;
 
 /* Caps that do not depend on the VM's configuration. */
 #define VERBS_MAX_UAR     512u /* the size of BAR2 is this times 4096 */
@@ -43,6 +44,7 @@ struct id_table {
     uint32_t size;
     uint32_t next; /* where the next search begins */
     uint32_t used;
+    _Atomic uint32_t end; /* indices from here on were never used */
 };
 
 /* @size >= 2.  Memory is zero pages until used. */
@@ -65,11 +67,18 @@ static inline void *id_table_get(const struct id_table *t, uint32_t index)
     return atomic_load_explicit(&t->slot[index], memory_order_acquire);
 }
 
+/* All objects have indices below it. */
+static inline uint32_t id_table_end(const struct id_table *t)
+{
+    return atomic_load_explicit(&t->end, memory_order_relaxed);
+}
+
 /* Pages of a QP's or CQ's rings in guest memory. */
 struct ring_mem {
     bool ext; /* header page as in ext.h (struct pvrdma_ext_ring) */
     uint32_t npages;
     uint64_t *page;
+    struct ext_ctx *ctx; /* of extension memory: the data path's */
 };
 
 struct uctx {
@@ -120,7 +129,7 @@ struct cq {
     bool error;           /* overrun or bad index: no more completions */
     uint32_t last_sol;    /* index behind the last solicited or error CQE */
     bool new_sol;         /* there was one since `published` */
-    bool batched;         /* is in some worker's batch */
+    uint64_t batched;     /* bit per worker: it is in that one's batch */
     /* The last ones before prod, not yet in the ring; else not before published. */
     struct pvrdma_cqe stage[CQ_STAGE];
     uint32_t staged;

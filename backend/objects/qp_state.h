@@ -70,8 +70,9 @@ enum qp_wait {
 
 struct qp_requester {
     struct send_op op;
-    uint32_t psn; /* of the next message, 24 bits */
-    uint64_t msn; /* messages completed */
+    uint32_t slice; /* bytes that are moved at once at most, see requester.c */
+    uint32_t psn;   /* of the next message, 24 bits */
+    uint64_t msn;   /* messages completed */
     uint8_t retries_left, rnr_left;
     enum qp_wait wait;
     uint64_t wait_until; /* ns, CLOCK_MONOTONIC */

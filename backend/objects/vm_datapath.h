@@ -12,9 +12,13 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-struct qp;
-struct worker;
+struct cq;
 struct ext_list;
+struct note;
+struct qp;
+struct source;
+struct vm;
+struct worker;
 
 /* Bytes moved between two looks at everything else: at most, and at least. */
 #define DATAPATH_SLICE     65536u
@@ -25,6 +29,27 @@ struct ext_list;
 
 /* Send queues whose producer index the worker polls, see watch.c. */
 #define DATAPATH_WATCHED 16u
+
+/*
+ * Something to be done by a worker, posted by any thread (worker_post).  It belongs
+ * to the worker until @run is called, which may post it again.
+ */
+struct note {
+    struct note *next;
+    void (*run)(struct note *n);
+};
+
+/*
+ * What a worker looks at, while it is busy too: a descriptor, watched edge-triggered,
+ * or none (-1).  @ready is called when the descriptor is ready, when anybody calls
+ * source_poke(), and now and then for nothing.
+ */
+struct source {
+    int fd;
+    struct worker *worker;
+    unsigned slot;
+    void (*ready)(struct source *s);
+};
 
 struct watched {
     _Atomic(struct qp *) qp; /* NULL: free */
@@ -47,25 +72,40 @@ struct vm_datapath {
 
     /* The token: the right to run the VM's send queues; see vm.h. */
     pthread_mutex_t token;
-    _Atomic unsigned token_waiters;
+    _Atomic unsigned token_waiters; /* who wants it or has it, but the worker */
     _Atomic bool paused;
 
+    /* Active or parked, see worker.c.  The worker's, but for the atomics. */
+    TAILQ_ENTRY(vm) link;   /* in the worker's list of active VMs */
+    struct source bell;     /* the VMM's eventfd; poked by the daemon's threads */
+    _Atomic bool parked;    /* not looked at: whoever has work for it pokes bell */
+    _Atomic bool leaving;   /* the main thread wants it off its worker */
+    _Atomic bool on_worker; /* its worker may touch it */
+    uint32_t heap_pos;      /* among parked VMs with a deadline; 0: not there */
+    uint64_t deadline;      /* ns */
+    uint64_t idle_since;    /* ns; 0: it had work */
+    bool kicking;           /* its kick words are set */
+    unsigned looks;         /* since the last complete one */
+    uint64_t retry_at;      /* ns, when deferred notifications are tried again */
+    /* Worker time it had, ns times 100 per share; the smallest is served next. */
+    uint64_t vtime;
+
     /* Under the token. */
-    TAILQ_HEAD(, qp) run;  /* QPs with work */
-    _Atomic bool has_work; /* what the worker last saw of run */
-    struct qp **timer;     /* heap by req.wait_until, [1..ntimer] */
+    TAILQ_HEAD(, qp) run; /* QPs with work */
+    bool has_work;        /* what the worker last saw of run */
+    struct qp **timer;    /* heap by req.wait_until, [1..ntimer] */
     uint32_t ntimer;
-    int64_t deficit;                /* bytes, deficit round robin */
-    uint32_t slice;                 /* bytes of this VM's, see sched.c */
     _Atomic(struct ext_list *) ext; /* contexts' own doorbell maps */
     unsigned scan_map;              /* where the next doorbell scan begins */
     unsigned scan_pos[DATAPATH_REGION_MAPS];
     uint64_t scanned; /* ns, when the last one was */
     struct vm_watch watch;
     _Atomic bool cq_error;       /* a CQ failed: its QPs must go to ERR */
+    uint32_t cq_error_pos;       /* how far that has come; 0: nothing to do */
     _Atomic uint64_t next_timer; /* ns; UINT64_MAX: none */
 
     /* Statistics; written by one worker at a time. */
+    _Atomic uint64_t worker_ns; /* time of its worker that it had */
     _Atomic uint64_t tx_msgs, tx_bytes, rx_msgs, rx_bytes, errors, rnr_waits, retries,
         interrupts;
 };

@@ -148,8 +148,8 @@ static void post_ext(unsigned q)
 /* The worker's look at everything; true: there was something. */
 static bool take(void)
 {
-    bool any =
-        doorbells_scan(race.vm, race.extended ? found_ext : found_shared, found_recv);
+    bool any = doorbells_scan(race.vm, race.now, race.extended ? found_ext : found_shared,
+                              found_recv);
     bool long_turn = next_random(&race.x) % 64 == 0;
     struct qp *qp;
 
@@ -196,11 +196,10 @@ static void sleep_until_kicked(void)
     uint64_t junk;
 
     watch_stop_telling(race.vm);
-    doorbells_set_kick(race.vm, 1);
+    doorbells_set_kick(race.vm);
     full_barrier();
     if (pending()) {
-        doorbells_set_kick(race.vm, 0);
-        return;
+        return; /* the next look clears the kick words */
     }
     race.sleeps++;
     for (unsigned spins = 1; read(race.eventfd, &junk, sizeof(junk)) < 0; spins++) {
@@ -219,7 +218,6 @@ static void sleep_until_kicked(void)
             }
         }
     }
-    doorbells_set_kick(race.vm, 0);
 }
 
 static gpointer worker_thread(gpointer data)

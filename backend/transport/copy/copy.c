@@ -242,7 +242,7 @@ static enum xfer_result slice(struct qp *qp, struct qp *peer, struct recv_op *re
                               uint32_t *status)
 {
     struct send_op *op = &qp->req.op;
-    uint64_t n = MIN(op->length - op->done, qp->vm->dp.slice);
+    uint64_t n = MIN(op->length - op->done, qp->req.slice);
     struct blame b = carry_bytes(qp, peer, recv, n);
 
     if (op_is_send(op) && (b.failed || op->done < op->length)) {
