@@ -82,9 +82,10 @@ static void write_config(struct vg_daemon *d, const struct vg_daemon_opts *o)
     for (unsigned i = 0; i < o->n_vms; i++) {
         g_string_append_printf(s,
                                "[vm vm%u]\nsocket=%s/vm%u.sock\nnetwork=lan\n"
-                               "addresses=10.0.%u.%u\n%s\n",
+                               "addresses=10.0.%u.%u\n%s\n%s\n",
                                i, d->dir, i, (i + 1) >> 8, (i + 1) & 0xff,
-                               o->vm_keys ? o->vm_keys : "");
+                               o->vm_keys ? o->vm_keys : "",
+                               o->keys && o->keys[i] ? o->keys[i] : "");
     }
     if (!g_file_set_contents(d->config, s->str, s->len, &err)) {
         g_error("%s", err->message);

@@ -48,6 +48,7 @@ struct vg_daemon_opts {
     int poll_us;             /* < 0: the daemon's default */
     const char *daemon_keys; /* further lines of [daemon], or NULL */
     const char *vm_keys;     /* further lines of each [vm], or NULL */
+    const char *const *keys; /* n_vms further lines, of one [vm] each, or NULL */
 };
 
 struct vg_daemon {
