@@ -30,8 +30,9 @@ static inline bool time_left(int64_t start)
  */
 enum { CPU_WORKER, CPU_GUEST };
 void pin_self(unsigned cpu);
+void pin_daemon(void);
 
-/* ---- bench.c ---- */
+/* ---- common.c ---- */
 
 struct figures {
     double p50, p99, p999;

@@ -7,11 +7,27 @@
 #define VA       0x7f1200000000ull
 #define VA_APART 0x10000000ull
 #define MIB      (1ull << 20)
+#define RUN      64u
 
 struct vg_buf *flood_shuffled(struct vguest *g, uint64_t va, uint64_t len, GRand *r)
 {
-    struct vg_buf *b = vg_buf_new(g, va, len, VG_CONTIG);
+    struct vg_buf *b = g_new0(struct vg_buf, 1);
 
+    g_assert_cmpuint(va % PVRDMA_PAGE_SIZE, ==, 0);
+    b->g = g;
+    b->va = va;
+    b->len = len;
+    b->npages = b->owned = (len + PVRDMA_PAGE_SIZE - 1) / PVRDMA_PAGE_SIZE;
+    b->page = g_new(uint64_t, b->npages);
+    /* Short runs: the scattered pages of others leave no long ones. */
+    for (uint32_t i = 0; i < b->npages; i += RUN) {
+        uint32_t n = MIN(RUN, b->npages - i);
+        uint64_t gpa = vg_alloc_pages(g, n);
+
+        for (uint32_t k = 0; k < n; k++) {
+            b->page[i + k] = gpa + (uint64_t)k * PVRDMA_PAGE_SIZE;
+        }
+    }
     for (uint32_t i = b->npages - 1; i > 0; i--) {
         uint32_t k = g_rand_int(r) % (i + 1);
         uint64_t page = b->page[i];

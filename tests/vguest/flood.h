@@ -43,7 +43,7 @@ unsigned flood_fill(struct flood *f);
 bool flood_fill_one(struct flood *f, unsigned i);
 
 /* A buffer whose pages lie in random order; cheaper than VG_SCATTERED, since the
- * test has no view of it in its own order (host is not byte 0's place). */
+ * test has no view of it (host is NULL). */
 struct vg_buf *flood_shuffled(struct vguest *g, uint64_t va, uint64_t len, GRand *r);
 
 /* VM @vm's counters as an object of their own; free with json_object_unref. */
