@@ -9,6 +9,7 @@ set -eu
 
 port=${PORT:-13347}
 
+[ -z "${BENCH_NO_UCX:-}" ] || exit 0
 command -v ucx_perftest >/dev/null || exit 0
 
 run()
