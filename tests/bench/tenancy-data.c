@@ -8,6 +8,8 @@
 #include <stdio.h>
 
 #define AIM_US  25.0 /* of p99, more than alone */
+#define IDLE_50 1.1  /* of p50 beside who does nothing, to alone */
+#define IDLE_99 1.2
 #define WARM_NS 50000000ll
 #define STUCK_S 10
 
@@ -86,6 +88,16 @@ static void event_op(double us, int64_t now)
     }
 }
 
+/* Spinning: a thread that sleeps would measure its own waking up as well. */
+static void rest(unsigned us)
+{
+    int64_t end = vg_now_ns() + us * 1000ll;
+
+    while (vg_now_ns() < end) {
+        /* nothing */
+    }
+}
+
 /* Operations for @ns nanoseconds, @a (or NULL) getting its ticks between them. */
 static struct tail victim_run(uint32_t opcode, int64_t ns, const struct aggressor *a)
 {
@@ -98,6 +110,9 @@ static struct tail victim_run(uint32_t opcode, int64_t ns, const struct aggresso
         if (a && a->tick && now >= next) {
             a->tick((double)(now - start) / ns);
             next = vg_now_ns() + a->tick_us * 1000ll;
+        }
+        if (a && a->pause_us) {
+            rest(a->pause_us);
         }
         t = one_op(opcode);
         g_array_append_val(us, t);
@@ -408,16 +423,26 @@ static const struct aggressor table[] = {
      .tick_us = 50},
     {"pulse-64k", "64 KiB WRITEs, random places, 1 ms on, 9 ms off", .shape = &pulse_64k,
      .tick = pulse, .tick_us = 50},
-    {"contexts-511", "an idle VM with 511 contexts", .open = contexts_open,
+    {"wake", "nobody; the victim pauses 300 us", .pause_us = 300},
+    {"wake-busy", "1 MiB WRITEs, 16 QPs; the victim pauses 300 us", .shape = &write_1m,
+     .tick = fill, .tick_us = 1000, .pause_us = 300},
+    {"contexts-511", "an idle VM with 511 contexts", .idle = true, .open = contexts_open,
      .close = idle_close},
-    {"idle-8", "8 idle VMs", .idle_vms = 8, .open = idle_open, .close = idle_close},
-    {"idle-64", "64 idle VMs", .idle_vms = 64, .open = idle_open, .close = idle_close},
-    {"idle-240", "240 idle VMs", .idle_vms = 240, .open = idle_open, .close = idle_close},
-    {"idle-1000", "1,000 idle VMs", .only_long = true, .idle_vms = 1000,
+    {"idle-8", "8 idle VMs", .idle = true, .idle_vms = 8, .open = idle_open,
+     .close = idle_close},
+    {"idle-64", "64 idle VMs", .idle = true, .idle_vms = 64, .open = idle_open,
+     .close = idle_close},
+    {"idle-240", "240 idle VMs", .idle = true, .idle_vms = 240, .open = idle_open,
+     .close = idle_close},
+    {"idle-1000", "1,000 idle VMs", .idle = true, .only_long = true, .idle_vms = 1000,
      .open = idle_open, .close = idle_close},
 };
 
 /* ---- the table ---- */
+
+/* Alone is not undisturbed either: other programs', or a real-time class's, time
+ * slices.  Then p99 says nothing. */
+#define NOISY 10.0 /* times p50 */
 
 static bool far_apart(double a, double b)
 {
@@ -430,13 +455,15 @@ static void print_row(const struct aggressor *a, const struct tail alone[2],
     double p50 = (alone[0].p50 + alone[1].p50) / 2;
     double p99 = (alone[0].p99 + alone[1].p99) / 2;
     double max = MIN(alone[0].max, alone[1].max);
-    bool met = t->p99 <= p99 + AIM_US;
+    bool met = a->idle ? t->p50 <= IDLE_50 * p50 && t->p99 <= IDLE_99 * p99
+                       : t->p99 <= p99 + AIM_US;
+    const char *verdict = p99 > NOISY * p50 ? "noisy" : met ? "met" : "MISSED";
 
     printf("%-14s%c%6.2f %7.2f %8.1f |%7.2f %7.2f %7.1f %8.1f |%6.2f %6.2f %+8.1f %-6s "
            "|%s\n",
            a->name, far_apart(alone[0].p50, alone[1].p50) ? '~' : ' ', p50, p99, max,
            t->p50, t->p99, t->p999, t->max, t->p50 / p50, t->p99 / p99, t->p99 - p99,
-           met ? "met" : "MISSED", charge);
+           verdict, charge);
     fflush(stdout);
 }
 
@@ -487,13 +514,14 @@ void part_data(const char *const *names, unsigned n_names, uint32_t opcode)
         }
         if (!header) {
             printf(
-                "\n== data: 8-byte %s, one at a time, us; aim: p99 <= alone + %.0f us\n"
+                "\n== data: 8-byte %s, one at a time, us; aim: p99 <= alone + %.0f us; "
+                "beside idle ones p50 <= %.1f, p99 <= %.1f x alone\n"
                 "%-15s%22s  |%32s |%13s %15s |%s\n"
                 "%-15s%6s %7s %8s |%7s %7s %7s %8s |%6s %6s %8s %-6s |%5s %6s %6s\n",
-                opcode == PVRDMA_WR_SEND ? "SENDs" : "WRITEs", AIM_US, "", "alone",
-                "beside it", "ratio of", "p99 more", " the aggressor", "aggressor", "p50",
-                "p99", "max", "p50", "p99", "p99.9", "max", "p50", "p99", "us", "aim",
-                "time", "M/s", "GB/s");
+                opcode == PVRDMA_WR_SEND ? "SENDs" : "WRITEs", AIM_US, IDLE_50, IDLE_99,
+                "", "alone", "beside it", "ratio of", "p99 more", " the aggressor",
+                "aggressor", "p50", "p99", "max", "p50", "p99", "p99.9", "max", "p50",
+                "p99", "us", "aim", "time", "M/s", "GB/s");
             header = true;
         }
         run_row(&table[i], opcode);

@@ -15,7 +15,8 @@
  * Default: all parts, without the rows that take long.  Every row has a daemon of
  * its own, and what the victim sees alone is measured before and after, in the same
  * run: ratios and differences are against the mean of the two, marked "~" when they
- * differ by more than a third.  Aims are reported, never enforced.
+ * differ by more than a third.  Aims are reported, never enforced; "noisy" where the
+ * victim alone already waits for other programs.
  *
  * An aggressor is one VM (pair).  Its rings are filled beforehand and topped up by
  * the victim's own thread between its operations, which takes no time that counts;

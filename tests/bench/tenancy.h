@@ -29,6 +29,8 @@ struct aggressor {
     unsigned idle_vms;               /* VMs to declare besides the four */
     const struct flood_shape *shape; /* a plain flood, or NULL */
     bool loopback;                   /* the flood's VM sends to itself */
+    bool idle;                       /* does nothing, so the aim is to cost nothing */
+    unsigned pause_us;               /* that the victim makes between operations */
     void (*open)(const struct aggressor *a);
     void (*close)(void);
     /* In the victim's thread, between its operations, at most every @tick_us; @part:
