@@ -32,7 +32,6 @@ LOADS = {
     'write-8': ('write', 8, 1),
     'write-64k': ('write', 65536, 5),  # N divided by
 }
-PATH_FUNCTIONS = ('requester_run', 'comp_flush')
 BUILD = pathlib.Path(os.environ.get('PVRDMA_BUILD', 'build')) / 'tests/bench'
 
 
@@ -93,8 +92,8 @@ def per_message(args, daemon, load):
     n = max(args.count // LOADS[load][2] // 64, 1) * 64
     (total1, f1), (total2, f2) = (least(args, daemon, load, k * n) for k in (1, 2))
     path = None
-    if PATH_FUNCTIONS[0] in f2:
-        path = sum(f2.get(f, 0) - f1.get(f, 0) for f in PATH_FUNCTIONS) / n
+    if args.functions[0] in f2:
+        path = sum(f2.get(f, 0) - f1.get(f, 0) for f in args.functions) / n
     return path, (total2 - total1) / n
 
 
@@ -109,6 +108,9 @@ def main():
     p.add_argument('--slow', default=50, type=int)
     p.add_argument('--count', default=40000, type=int)
     p.add_argument('--repeat', default=3, type=int)
+    p.add_argument('--functions', default='requester_run,comp_flush',
+                   type=lambda x: x.split(','),
+                   help='whose inclusive cost is the path; none within another')
     p.add_argument('load', nargs='*', choices=[*LOADS, []])
     args = p.parse_args()
     args.base, args.new, args.driver = (

@@ -137,13 +137,17 @@ static bool named(const char *name, const char *const *names, unsigned n_names)
     return false;
 }
 
+static unsigned rows_run;
+
 bool row_wanted(const struct aggressor *a, const char *part, const char *const *names,
                 unsigned n_names)
 {
-    if (named(a->name, names, n_names)) {
-        return true;
-    }
-    return (!n_names || named(part, names, n_names)) && (!a->only_long || tenancy_long);
+    bool wanted = !n_names || named(part, names, n_names);
+
+    wanted =
+        named(a->name, names, n_names) || (wanted && (!a->only_long || tenancy_long));
+    rows_run += wanted;
+    return wanted;
 }
 
 void list_rows(const char *part, const struct aggressor *a, unsigned n)
@@ -217,6 +221,11 @@ int main(int argc, char **argv)
     part_commands(names, n_names);
     if (!n_names || named("shares", names, n_names)) {
         part_shares();
+        rows_run++;
+    }
+    if (!rows_run) {
+        fprintf(stderr, "bench-tenancy: no such part or row; --list shows them\n");
+        return 2;
     }
     return 0;
 }

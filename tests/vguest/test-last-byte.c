@@ -222,7 +222,7 @@ static uint64_t daemon_address(const struct vg_buf *b, uint64_t off)
     return base + ((uint8_t *)vg_ptr(b->g, gpa) - b->g->ram);
 }
 
-enum verdict { IN_ORDER, TOO_EARLY, ONE_STORE };
+enum verdict { IN_ORDER, TOO_EARLY, ONE_STORE, NOT_SEEN };
 
 /* Post it and judge the moment when its last byte appears. */
 static enum verdict watched_write(const struct write_case *w)
@@ -272,13 +272,10 @@ static enum verdict watched_write(const struct write_case *w)
     }
     g_assert_cmpuint(cqe.status, ==, PVRDMA_WC_SUCCESS);
     g_assert_cmpint(memcmp(dst, src, w->size), ==, 0);
-    if (!seen_last) {
-        g_error("%u bytes: nobody was seen to store the last one", w->size);
-    }
-    return v;
+    return seen_last ? v : NOT_SEEN;
 }
 
-static unsigned judged[3], first_bad;
+static unsigned judged[4], first_bad;
 
 static void watch_sizes(uint32_t size, uint64_t seed)
 {
@@ -295,6 +292,9 @@ static void watch_sizes(uint32_t size, uint64_t seed)
                                    .seed = seed * 16 + i * 2 + in};
             enum verdict v = watched_write(&w);
 
+            if (v == NOT_SEEN) {
+                g_error("%u bytes: nobody was seen to store the last one", size);
+            }
             if (v != IN_ORDER && !judged[TOO_EARLY] && !judged[ONE_STORE]) {
                 first_bad = size;
             }
@@ -305,8 +305,12 @@ static void watch_sizes(uint32_t size, uint64_t seed)
 
 static void test_watched(void)
 {
+    struct write_case trial = {.size = 100, .seed = 1};
+
     setup();
-    if (!trace_threads() || !watch(daemon_address(pair.s[1].mr->buf, 0), 0)) {
+    /* A virtual machine may take the registers and never stop for them. */
+    if (!trace_threads() || !watch(daemon_address(pair.s[1].mr->buf, 0), 0) ||
+        watched_write(&trial) == NOT_SEEN) {
         untrace_threads();
         vgt_pair_close(&pair);
         g_test_skip("no right, or no hardware, to set watchpoints in the daemon");
