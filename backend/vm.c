@@ -7,10 +7,13 @@
  * to what is already gone:
  *
  *   device_reset     objects, binds, rings: no guest memory in use any more
+ *   vm_leave         no ticket leads to it
  *   datapath_vm_fini no worker knows the VM
  *   objects, device, doorbells, events, irq, guest memory
  */
 #include "vm.h"
+
+#include <errno.h>
 
 #include "datapath/datapath.h"
 #include "device/device.h"
@@ -33,9 +36,10 @@ bool vm_attach(struct vm *vm, GError **errp)
         g_set_error(errp, PVRDMA_ERROR, 0, "object tables: %s", g_strerror(err));
         goto err_device;
     }
-    err = datapath_vm_init(vm);
+    err = vm_enter(vm) ? datapath_vm_init(vm) : ENOSPC;
     if (err) {
         g_set_error(errp, PVRDMA_ERROR, 0, "data path: %s", g_strerror(err));
+        vm_leave(vm);
         goto err_objects;
     }
     vm->attached = true;
@@ -68,6 +72,7 @@ bool vm_detach(struct vm *vm)
         datapath_resume(vm);
     }
     vm->admin_paused = false;
+    vm_leave(vm);
     datapath_vm_fini(vm);
     vm->attached = false;
     objects_fini(&vm->objects);

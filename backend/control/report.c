@@ -372,11 +372,11 @@ static void report_qp(JsonBuilder *b, struct qp *qp)
     add_str(b, "transport", qp->req.transport ? qp->req.transport->name : "none");
     add_bool(b, "extended", qp->mem.ext);
     report_wq(b, "sq", &qp->sq, known ? &sq_prod : NULL);
-    report_wq(b, "rq", &qp->rq, known ? &rq_prod : NULL);
+    report_wq(b, "rq", &qp->rq->wq, known ? &rq_prod : NULL);
     add_int(b, "sq_psn", qp->req.psn);
     add_int(b, "rq_psn", qp->resp.psn);
-    add_int(b, "sent", qp->req.msn);
-    add_int(b, "received", qp->resp.msn);
+    add_int(b, "sent", qp->req.seq);
+    add_int(b, "received", qp->resp.seq);
     add_str(b, "wait", NAME_OF(qp_waits, qp->req.wait));
     add_int(b, "retries_left", qp->req.retries_left);
     add_int(b, "rnr_left", qp->req.rnr_left);

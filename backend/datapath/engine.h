@@ -160,14 +160,21 @@ static inline uint64_t ring_slot_gpa(const struct ring_mem *mem, uint32_t first,
 uint64_t wq_slot_gpa(const struct ring_mem *mem, const struct wq *wq, uint32_t slot);
 
 /*
- * Number of WQEs the guest is known to have posted beyond wq->cons; only if that
- * is none its index is read again.  -1 if it is invalid or the page is gone.
- * @rx: receive side of the ring state.
+ * Number of WQEs the guest is known to have posted beyond wq->next; only if that is
+ * none its index is read again.  -1 if it is invalid or the page is gone.  @rx: the
+ * receive half of the ring state in @mem.
  */
-int32_t wq_pending(struct qp *qp, struct wq *wq, bool rx);
+int32_t wq_pending(struct vm *vm, const struct ring_mem *mem, struct wq *wq, bool rx);
 
-/* Advance wq->cons and tell the guest. */
-void wq_consume(struct qp *qp, struct wq *wq, bool rx);
+/* The WQEs up to wq->next are done with: advance wq->cons and tell the guest. */
+void wq_release(struct vm *vm, const struct ring_mem *mem, struct wq *wq, bool rx);
+
+static inline int32_t sq_pending(struct qp *qp)
+{
+    uint32_t known = (qp->sq.prod - qp->sq.next) & (2 * qp->sq.nwqe - 1);
+
+    return known ? (int32_t)known : wq_pending(qp->vm, &qp->mem, &qp->sq, false);
+}
 
 /* --- complete.c ---------------------------------------------------------- */
 
@@ -193,57 +200,43 @@ bool requester_run(struct qp *qp, struct turn *t);
 
 /* --- responder.c: what transports call for the receiving side ------------- */
 
-enum admit_result {
-    ADMIT_OK,
-    ADMIT_RNR,         /* status: timer code */
-    ADMIT_UNREACHABLE, /* wrong state, peer or PSN: silence */
-    ADMIT_ERROR,       /* status: what the requester completes with */
-};
-
-/* What came of an admission; see responder_admit_tell(). */
-struct admission {
-    uint32_t status;      /* for the requester; ADMIT_RNR: timer code */
-    uint32_t recv_status; /* of the receive WQE that failed */
-    int event;            /* async event of the responder; < 0: none */
-    bool comm_est;
-};
-
 /*
- * A message of @from's requester arrives at @qp: check state, peer, sequence
- * and rights, claim a receive WQE if it takes one.  qp->lock is held; once it
- * is dropped the caller passes @a to responder_admit_tell().
+ * A message arrives at @qp: check state, requester, sequence and rights, claim a
+ * receive WQE if it takes one.  OUT_DONE: it is admitted, *epoch is what it was
+ * admitted under.  qp->lock is held; once it is dropped the caller passes what it got
+ * to responder_tell().
  */
-enum admit_result responder_admit_locked(struct qp *qp, struct qp *from,
-                                         struct send_op *op, struct admission *a);
-void responder_admit_tell(struct qp *qp, const struct admission *a);
+struct outcome responder_admit_locked(struct qp *qp, const struct msg *m,
+                                      uint32_t *epoch);
 
 /*
- * Is the message that was admitted in @op still wanted?  Copies the receive
+ * Is the message that was admitted under @epoch still wanted?  Copies the receive
  * WQE's list to @recv (SENDs).  False: admit it again.  _locked: qp->lock is held
  * since the admission, so it is.
  */
-void responder_begin_slice_locked(struct qp *qp, const struct send_op *op,
+void responder_begin_slice_locked(struct qp *qp, const struct msg *m,
                                   struct recv_op *recv);
-bool responder_begin_slice(struct qp *qp, const struct send_op *op, struct recv_op *recv);
+bool responder_begin_slice(struct qp *qp, const struct msg *m, uint32_t epoch,
+                           struct recv_op *recv);
 
 /* A slice of a SEND is over and the message is not finished: store its cursor. */
-void responder_end_slice(struct qp *qp, const struct send_op *op,
-                         const struct sg_cursor *cur);
+void responder_end_slice(struct qp *qp, uint32_t epoch, const struct sg_cursor *cur);
 
 /*
  * The message is complete: sequence numbers, receive completion.  False: what
  * was admitted is void.  _locked: qp->lock is held since the admission.
  */
-void responder_finish_locked(struct qp *qp, const struct qp *from,
-                             const struct send_op *op);
-bool responder_finish(struct qp *qp, const struct qp *from, const struct send_op *op);
+void responder_finish_locked(struct qp *qp, const struct msg *m);
+bool responder_finish(struct qp *qp, const struct msg *m, uint32_t epoch);
 
 /*
- * The message fails at the responder: receive completion with @recv_status (if
- * a WQE was claimed), async @event, QP to ERR.
+ * Settle a failure that is the responder's (@o.remote), of a message admitted under
+ * @epoch: receive completion, QP to ERR, event.  qp->lock not held.
  */
-void responder_fail(struct qp *qp, uint32_t epoch, uint32_t recv_status,
-                    enum pvrdma_event_type event);
+void responder_settle(struct qp *qp, uint32_t epoch, struct outcome o);
+
+/* What an admission has to tell the guest, after qp->lock was dropped. */
+void responder_tell(struct qp *qp, struct outcome o);
 
 /*
  * Flush up to @max receive WQEs; returns how many.  One that a slice is being
@@ -251,14 +244,34 @@ void responder_fail(struct qp *qp, uint32_t epoch, uint32_t recv_status,
  */
 unsigned responder_flush(struct qp *qp, unsigned max);
 
-/* A receive WQE was posted (doorbell): end the RNR wait of whoever waits. */
-void responder_recv_posted(struct qp *qp);
+/* Packet sequence numbers a message of @length bytes takes at @mtu (1..5). */
+static inline uint32_t psn_count(uint64_t length, uint32_t mtu)
+{
+    unsigned shift = 7 + (mtu >= 1 && mtu <= 5 ? mtu : 3); /* 1 = 256 bytes */
 
-/* From here on posted receives have to be noticed.  qp->lock held. */
-void responder_want_notify_locked(struct qp *qp);
+    return length <= 256 ? 1 : (uint32_t)((length + (1u << shift) - 1) >> shift);
+}
 
-/* Sequence numbers a message of @length bytes takes at @mtu (1..5). */
-uint32_t psn_count(uint64_t length, uint32_t mtu);
+/* --- rq.c: receive queues --------------------------------------------------- */
+
+/*
+ * Take the next receive WQE into @recv.  0: taken; EAGAIN: none posted; EINVAL:
+ * unusable (index, SGE count, memory).  rq->lock held, as for all below but where
+ * it says otherwise.
+ */
+int rq_claim(struct rq *rq, struct recv_op *recv);
+
+/* The same; if there is none @t is woken when one is posted. */
+int rq_claim_or_wait(struct rq *rq, struct recv_op *recv, const struct ticket *t);
+
+/* A receive WQE was posted (doorbell): wake whoever waits.  rq->lock not held. */
+void rq_posted(struct rq *rq);
+
+/* From here on posted receives have to be noticed. */
+void rq_want_notify(struct rq *rq);
+
+/* Nothing is known of the queue any more, nobody waits: its QP is reset. */
+void rq_clear(struct rq *rq);
 
 /* --- state.c -------------------------------------------------------------- */
 
@@ -267,6 +280,9 @@ uint32_t psn_count(uint64_t length, uint32_t mtu);
  * is posted has to be flushed.  qp->lock held.
  */
 void qp_enter_error_locked(struct qp *qp);
+
+/* A failed send of a datagram: to SQE.  Takes qp->lock. */
+void qp_set_send_error(struct qp *qp);
 
 /* To ERR with an async event (none: event < 0).  Takes qp->lock. */
 void qp_set_error(struct qp *qp, int event);

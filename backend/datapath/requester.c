@@ -3,15 +3,18 @@
  * The requester: takes WQEs from a send queue in order, checks them, has the
  * transport carry them, and completes them.
  *
- * One message of a QP is in progress at a time (req.op), so order and fences
- * hold by construction: a READ or atomic has its result in place before the
- * next WQE is fetched.
+ * The guest's send ring is the record of what is posted: a WQE stays in it, and the
+ * consumer index behind it, until it is acknowledged, and then the index moves before
+ * the completion is made.  One message of a QP is in progress at a time (req.op), so
+ * order and fences hold by construction: a READ or atomic has its result in place
+ * before the next WQE is fetched.
  *
  * Retry rules (InfiniBand spec 9.7.6.1.3, 9.7.5.2.8): a peer that does not
  * answer costs one transport timeout (4.096 us * 2^timeout) per try, retry_cnt
  * + 1 in all; timeout 0 never gives up.  "Receiver not ready" costs one RNR
- * timer of the responder's choice, at most rnr_retry times, 7 meaning for ever.
- * Waiting QPs sit in the VM's timer heap; a peer that is paused stops the clock.
+ * timer of the responder's choice, at most rnr_retry times, 7 meaning for ever; a try
+ * before that timer, because a receive was posted, costs none.  Waiting QPs sit in
+ * the VM's timer heap; a peer that is paused stops the clock.
  *
  * Threads: the VM's worker with the token held.
  */
@@ -52,19 +55,20 @@ static void complete(struct qp *qp, uint32_t status)
     struct pvrdma_cqe cqe;
 
     op->active = false;
+    wq_release(qp->vm, &qp->mem, &qp->sq, false);
     if (status == PVRDMA_WC_SUCCESS && !qp->sq_sig_all &&
-        !(op->flags & PVRDMA_SEND_SIGNALED)) {
+        !(op->m.flags & PVRDMA_SEND_SIGNALED)) {
         return;
     }
     memset(&cqe, 0, sizeof(cqe));
     cqe.wr_id = op->wr_id;
     cqe.qp = qp->handle;
-    cqe.opcode = wc_opcode(op->opcode);
+    cqe.opcode = wc_opcode(op->m.opcode);
     cqe.status = status;
     cqe.port_num = 1;
     if (status == PVRDMA_WC_SUCCESS &&
-        (op->opcode == PVRDMA_WR_RDMA_READ || op_is_atomic(op))) {
-        cqe.byte_len = (uint32_t)op->length;
+        (op->m.opcode == PVRDMA_WR_RDMA_READ || msg_is_atomic(&op->m))) {
+        cqe.byte_len = (uint32_t)op->m.length;
     }
     comp_push(qp->scq, &cqe, false);
 }
@@ -73,9 +77,10 @@ static void complete(struct qp *qp, uint32_t status)
 static enum fetch fetch(struct qp *qp)
 {
     struct send_op *op = &qp->req.op;
+    struct msg *m = &op->m;
     struct pvrdma_sq_wqe_hdr h;
     const uint8_t *wqe;
-    int32_t pending = wq_pending(qp, &qp->sq, false);
+    int32_t pending = sq_pending(qp);
 
     if (pending < 0) {
         return FETCH_BAD;
@@ -86,30 +91,30 @@ static enum fetch fetch(struct qp *qp)
     }
     wqe = guest_ptr(
         &qp->vm->guest.mem,
-        wq_slot_gpa(&qp->mem, &qp->sq, pvrdma_idx_slot(qp->sq.cons, qp->sq.nwqe)),
+        wq_slot_gpa(&qp->mem, &qp->sq, pvrdma_idx_slot(qp->sq.next, qp->sq.nwqe)),
         1ull << qp->sq.wqe_shift, false);
     if (!wqe) {
         return FETCH_BAD;
     }
     memcpy(&h, wqe, sizeof(h));
     op->wr_id = h.wr_id;
-    op->opcode = h.opcode;
-    op->flags = h.send_flags;
-    op->imm = h.imm_data;
     op->nsge = h.num_sge;
-    op->length = 0;
-    op->remote_addr = h.wr.rdma.remote_addr; /* same place in atomics */
-    op->rkey = h.wr.rdma.rkey;
-    if (op_is_atomic(op)) {
-        op->rkey = h.wr.atomic.rkey;
-        op->compare_add = h.wr.atomic.compare_add;
-        op->swap = h.wr.atomic.swap;
+    m->opcode = h.opcode;
+    m->flags = h.send_flags;
+    m->imm = h.imm_data;
+    m->length = 0;
+    m->addr = h.wr.rdma.remote_addr; /* same place in atomics */
+    m->rkey = h.wr.rdma.rkey;
+    if (msg_is_atomic(m)) {
+        m->rkey = h.wr.atomic.rkey;
+        m->compare_add = h.wr.atomic.compare_add;
+        m->swap = h.wr.atomic.swap;
     }
-    op->is_inline = (op->flags & PVRDMA_SEND_INLINE) && qp->max_inline &&
+    op->is_inline = (m->flags & PVRDMA_SEND_INLINE) && qp->max_inline &&
                     h.total_len <= qp->max_inline;
     if (op->is_inline) {
         op->nsge = 0;
-        op->length = h.total_len;
+        m->length = h.total_len;
         memcpy(op->data, wqe + sizeof(h), h.total_len);
     } else if (op->nsge <= qp->sq.max_sge && op->nsge <= QP_MAX_SGE) {
         memcpy(op->sge, wqe + sizeof(h), op->nsge * sizeof(op->sge[0]));
@@ -120,7 +125,8 @@ static enum fetch fetch(struct qp *qp)
     op->cur = (struct sg_cursor){0, 0};
     qp->req.retries_left = (uint8_t)(qp->attr.retry_cnt + 1);
     qp->req.rnr_left = qp->attr.rnr_retry;
-    wq_consume(qp, &qp->sq, false);
+    qp->req.rnr_until = 0;
+    qp->sq.next = pvrdma_idx_next(qp->sq.next, qp->sq.nwqe);
     return FETCH_OK;
 }
 
@@ -133,53 +139,61 @@ static enum fetch fetch(struct qp *qp)
 static uint32_t check(struct qp *qp)
 {
     struct send_op *op = &qp->req.op;
+    struct msg *m = &op->m;
     struct sg_list l = {.vm = qp->vm, .pd = qp->pd, .sge = op->sge};
-    bool atomic = op_is_atomic(op);
-    bool read = op->opcode == PVRDMA_WR_RDMA_READ;
+    bool returns = m->opcode == PVRDMA_WR_RDMA_READ || msg_is_atomic(m);
 
-    if (op->opcode > PVRDMA_WR_ATOMIC_FETCH_AND_ADD || op->nsge > qp->sq.max_sge ||
-        op->nsge > QP_MAX_SGE ||
-        ((op->flags & PVRDMA_SEND_INLINE) && (!op->is_inline || read || atomic))) {
-        return PVRDMA_WC_LOC_QP_OP_ERR;
-    }
-    if (qp->type != PVRDMA_QPT_RC && !op_is_send(op)) {
-        return PVRDMA_WC_LOC_QP_OP_ERR;
-    }
-    if ((read || atomic) && qp->attr.max_rd_atomic == 0) {
+    if (m->opcode >= 32 || !(qp->service->ops & (1u << m->opcode)) ||
+        op->nsge > qp->sq.max_sge || op->nsge > QP_MAX_SGE ||
+        ((m->flags & PVRDMA_SEND_INLINE) && (!op->is_inline || returns)) ||
+        (returns && qp->attr.max_rd_atomic == 0)) {
         return PVRDMA_WC_LOC_QP_OP_ERR;
     }
     if (op->is_inline) {
         return PVRDMA_WC_SUCCESS;
     }
-    op->length = sg_length(op->sge, op->nsge);
-    if (op->length > VERBS_MAX_MSG_SZ || (atomic && op->length != 8)) {
+    m->length = sg_length(op->sge, op->nsge);
+    if (m->length > VERBS_MAX_MSG_SZ || (msg_is_atomic(m) && m->length != 8)) {
         return PVRDMA_WC_LOC_LEN_ERR;
     }
     l.nsge = op->nsge;
-    if (read || atomic) {
+    if (returns) {
         l.access = PVRDMA_ACCESS_LOCAL_WRITE;
     }
     return sg_check(&l) ? PVRDMA_WC_SUCCESS : PVRDMA_WC_LOC_PROT_ERR;
 }
 
-/* Complete with an error; the rest of the queue is flushed from ERR. */
+/* What the responder has to know of it besides. */
+static void describe(struct qp *qp)
+{
+    struct msg *m = &qp->req.op.m;
+
+    m->seq = qp->req.seq;
+    m->psn = qp->req.psn;
+    m->npsn = qp->service->connected ? psn_count(m->length, qp->attr.path_mtu) : 0;
+}
+
+/*
+ * Complete with an error; the rest of the queue is flushed.  A datagram's failure
+ * stops the send queue alone.
+ */
 static void fail(struct qp *qp, uint32_t status)
 {
     atomic_fetch_add_explicit(&qp->vm->dp.errors, 1, memory_order_relaxed);
     log_vm(LOG_LVL_DEBUG, qp->vm, "QP %u: WR completes with status %u", qp->handle,
            status);
     complete(qp, status);
-    qp_set_error(qp, -1);
+    if (qp->service->send_error == PVRDMA_QPS_SQE) {
+        qp_set_send_error(qp);
+    } else {
+        qp_set_error(qp, -1);
+    }
 }
 
 static void finish(struct qp *qp)
 {
-    struct send_op *op = &qp->req.op;
-
-    if (qp->type == PVRDMA_QPT_RC) {
-        qp->req.psn = (qp->req.psn + psn_count(op->length, qp->attr.path_mtu)) & PSN_MASK;
-    }
-    qp->req.msn++;
+    qp->req.psn = (qp->req.psn + qp->req.op.m.npsn) & PSN_MASK;
+    qp->req.seq++;
     complete(qp, PVRDMA_WC_SUCCESS);
 }
 
@@ -214,6 +228,13 @@ static bool unreachable(struct qp *qp)
 
 static bool receiver_not_ready(struct qp *qp, uint32_t code)
 {
+    uint64_t now = now_ns();
+
+    if (now < qp->req.rnr_until) {
+        /* Woken before its time, for a receive that another message took. */
+        sched_wait(qp, QP_WAIT_RNR, qp->req.rnr_until);
+        return false;
+    }
     if (qp->attr.rnr_retry != 7) {
         if (qp->req.rnr_left == 0) {
             fail(qp, PVRDMA_WC_RNR_RETRY_EXC_ERR);
@@ -222,7 +243,8 @@ static bool receiver_not_ready(struct qp *qp, uint32_t code)
         qp->req.rnr_left--;
     }
     atomic_fetch_add_explicit(&qp->vm->dp.rnr_waits, 1, memory_order_relaxed);
-    sched_wait(qp, QP_WAIT_RNR, now_ns() + rnr_ns(code));
+    qp->req.rnr_until = now + rnr_ns(code);
+    sched_wait(qp, QP_WAIT_RNR, qp->req.rnr_until);
     return false;
 }
 
@@ -230,17 +252,17 @@ static bool receiver_not_ready(struct qp *qp, uint32_t code)
  * The GSI QP carries no datagrams yet: a datagram may be lost, so a valid one
  * is complete once it was taken.
  */
-static enum xfer_result carry(struct qp *qp, uint32_t *status)
+static struct outcome carry(struct qp *qp)
 {
     /* A wake-up for an earlier wait, whose timer was faster. */
     if (atomic_load_explicit(&qp->req.wake, memory_order_relaxed)) {
         atomic_store_explicit(&qp->req.wake, false, memory_order_relaxed);
     }
-    if (qp->type != PVRDMA_QPT_RC) {
-        qp->req.op.done = qp->req.op.length;
-        return XFER_DONE;
+    if (!qp->service->connected) {
+        qp->req.op.done = qp->req.op.m.length;
+        return OUTCOME(OUT_DONE);
     }
-    return qp->req.transport->carry(qp, status);
+    return qp->req.transport->carry(qp, &qp->req.op);
 }
 
 /*
@@ -261,42 +283,44 @@ static void adapt_slice(struct qp *qp, uint64_t ns)
 }
 
 /*
- * Carry the message in progress.  True: go on with the next WQE; false: the QP
- * waits, failed, or has carried a slice (*more).
+ * Carry the message in progress, and settle on this side what became of it.  True: go
+ * on with the next WQE; false: the QP waits, failed, or has carried a slice (*more).
  */
 static bool run_op(struct qp *qp, struct turn *t, bool *more)
 {
-    uint32_t status = PVRDMA_WC_GENERAL_ERR;
     uint64_t began = t->now;
+    struct outcome o = carry(qp);
 
-    switch (carry(qp, &status)) {
-    case XFER_DONE:
+    switch (o.what) {
+    case OUT_DONE:
         finish(qp);
         return true;
-    case XFER_MORE:
+    case OUT_MORE:
         turn_spent(t, TURN_UNITS);
         adapt_slice(qp, t->now - began);
         *more = true;
         return false;
-    case XFER_RNR:
-        *more = receiver_not_ready(qp, status);
+    case OUT_RNR:
+        *more = receiver_not_ready(qp, o.status);
         return false;
-    case XFER_UNREACHABLE:
-        *more = unreachable(qp);
-        return false;
-    case XFER_HOLD:
+    case OUT_HELD:
         sched_wait(qp, QP_WAIT_HOLD, now_ns() + POLL_HOLD_NS);
         return false;
-    case XFER_ERROR:
-        fail(qp, status);
+    case OUT_FAIL:
+        fail(qp, o.status);
         *more = true;
         return false;
+    default:
+        *more = unreachable(qp);
+        return false;
     }
-    return false;
 }
 
-/* A QP in ERR: everything posted completes as flushed.  True: there is more. */
-static bool flush(struct qp *qp)
+/*
+ * A QP in ERR: everything posted completes as flushed; in SQE, the sends.  True:
+ * there is more.
+ */
+static bool flush(struct qp *qp, bool receives)
 {
     unsigned n = 0, received;
 
@@ -308,7 +332,7 @@ static bool flush(struct qp *qp)
         complete(qp, PVRDMA_WC_WR_FLUSH_ERR);
         n++;
     }
-    received = responder_flush(qp, FLUSH_BATCH);
+    received = receives ? responder_flush(qp, FLUSH_BATCH) : 0;
     return n == FLUSH_BATCH || received == FLUSH_BATCH;
 }
 
@@ -348,6 +372,7 @@ static bool next_op(struct qp *qp, bool *more)
         *more = true;
         return false;
     }
+    describe(qp);
     return true;
 }
 
@@ -367,8 +392,8 @@ bool requester_run(struct qp *qp, struct turn *t)
         uint32_t state = atomic_load_explicit(&qp->state, memory_order_acquire);
         uint64_t before, moved;
 
-        if (state == PVRDMA_QPS_ERR) {
-            more = flush(qp);
+        if (state == PVRDMA_QPS_ERR || state == PVRDMA_QPS_SQE) {
+            more = flush(qp, state == PVRDMA_QPS_ERR);
             turn_spent(t, TURN_UNITS);
             break;
         }

@@ -2,12 +2,17 @@
 /*
  * The responder: the receiving side of a QP, as any transport sees it.
  *
- * A message is admitted once (state, peer, sequence number, rights, receive
+ * A message is admitted once (state, requester, sequence number, rights, receive
  * WQE), carried in slices, and finished.  Between these steps no lock is held;
  * resp.epoch tells whether what was admitted still stands: it changes with
- * every reset and error.  The expected PSN advances only when a message is
- * finished, so a message that is broken off and admitted again starts anew and
- * arrives exactly once.
+ * every reset and error.  The expected sequence number advances only when a message
+ * is finished: one that is broken off and admitted again starts anew, one that comes
+ * again after it was finished is a duplicate, and one that comes too early is
+ * ignored.  So each arrives exactly once.
+ *
+ * The first message since RTR binds the requester: it must come from the address and
+ * QP that this one is connected to, with the expected packet sequence number.  From
+ * then on the incarnation of its connection stands for all that.
  *
  * Which error goes to which side follows InfiniBand spec 9.9.3, table 61.
  *
@@ -17,102 +22,15 @@
  */
 #include "engine.h"
 
-uint32_t psn_count(uint64_t length, uint32_t mtu)
+static bool takes_recv(const struct msg *m)
 {
-    unsigned shift = 7 + (mtu >= 1 && mtu <= 5 ? mtu : 3); /* 1 = 256 bytes */
-
-    return length ? (uint32_t)((length + (1u << shift) - 1) >> shift) : 1;
-}
-
-/*
- * Take the next receive WQE into resp.recv.  Copies it once.  0: taken;
- * EAGAIN: none posted; EINVAL: unusable (index, SGE count, memory).
- */
-static int claim_recv(struct qp *qp)
-{
-    struct recv_op *recv = &qp->resp.recv;
-    struct pvrdma_rq_wqe_hdr h;
-    const uint8_t *wqe;
-    int32_t n = wq_pending(qp, &qp->rq, true);
-
-    if (n <= 0) {
-        return n < 0 ? EINVAL : EAGAIN;
-    }
-    wqe = guest_ptr(
-        &qp->vm->guest.mem,
-        wq_slot_gpa(&qp->mem, &qp->rq, pvrdma_idx_slot(qp->rq.cons, qp->rq.nwqe)),
-        1ull << qp->rq.wqe_shift, false);
-    if (!wqe) {
-        return EINVAL;
-    }
-    memcpy(&h, wqe, sizeof(h));
-    recv->wr_id = h.wr_id;
-    recv->nsge = 0;
-    recv->capacity = 0;
-    recv->cur = (struct sg_cursor){0, 0};
-    recv->active = true;
-    wq_consume(qp, &qp->rq, true);
-    if (h.num_sge > qp->rq.max_sge || h.num_sge > QP_MAX_SGE) {
-        return EINVAL;
-    }
-    recv->nsge = h.num_sge;
-    memcpy(recv->sge, wqe + sizeof(h), recv->nsge * sizeof(recv->sge[0]));
-    recv->capacity = sg_length(recv->sge, recv->nsge);
-    return 0;
-}
-
-/* Tell the guest whether it need not ring for receives.  qp->lock held. */
-static void tell(struct qp *qp, bool no_notify)
-{
-    if (qp->mem.ext && atomic_load(&qp->resp.no_notify) != no_notify &&
-        ring_store(qp->vm, ring_no_notify_gpa(&qp->mem, true), no_notify)) {
-        atomic_store(&qp->resp.no_notify, no_notify);
-    }
-}
-
-void responder_want_notify_locked(struct qp *qp)
-{
-    tell(qp, false);
-    full_barrier(); /* the caller looks at the producer index next */
-}
-
-/*
- * A receive WQE for this message.  When there is none the waiter flag is raised
- * before the ring is read once more, so that a WQE posted meanwhile is either
- * seen now or finds the flag (responder_recv_posted).
- */
-static int claim_or_wait(struct qp *qp, struct qp *from)
-{
-    struct qp *waiter = from;
-    int err;
-
-    if (qp->resp.recv.active) {
-        /* Left from a message that was broken off. */
-        qp->resp.recv.cur = (struct sg_cursor){0, 0};
-        return 0;
-    }
-    err = claim_recv(qp);
-    if (err == EAGAIN) {
-        atomic_store(&qp->resp.rnr_waiter, from);
-        responder_want_notify_locked(qp);
-        err = claim_recv(qp);
-    }
-    if (err != EAGAIN && atomic_load(&qp->resp.rnr_waiter) == from) {
-        /* It need not be woken any more. */
-        atomic_compare_exchange_strong(&qp->resp.rnr_waiter, &waiter, NULL);
-    }
-    return err;
-}
-
-static bool op_takes_recv(const struct send_op *op)
-{
-    return op_is_send(op) || op->opcode == PVRDMA_WR_RDMA_WRITE_WITH_IMM;
+    return msg_is_send(m) || m->opcode == PVRDMA_WR_RDMA_WRITE_WITH_IMM;
 }
 
 /* The right that an operation needs in the QP and in the MR; 0: none. */
-static uint32_t op_access(const struct send_op *op)
+static uint32_t access_of(const struct msg *m)
 {
-    switch (op->opcode) {
+    switch (m->opcode) {
     case PVRDMA_WR_RDMA_WRITE:
     case PVRDMA_WR_RDMA_WRITE_WITH_IMM:
         return PVRDMA_ACCESS_REMOTE_WRITE;
@@ -127,9 +45,9 @@ static uint32_t op_access(const struct send_op *op)
 }
 
 /* QP-level rights: "invalid request" if the QP does not do this at all. */
-static bool op_enabled(const struct qp *qp, const struct send_op *op)
+static bool is_enabled(const struct qp *qp, const struct msg *m)
 {
-    uint32_t access = op_access(op);
+    uint32_t access = access_of(m);
 
     if ((qp->attr.qp_access_flags & access) != access) {
         return false;
@@ -138,39 +56,63 @@ static bool op_enabled(const struct qp *qp, const struct send_op *op)
         qp->attr.max_dest_rd_atomic == 0) {
         return false;
     }
-    return !(access & PVRDMA_ACCESS_REMOTE_ATOMIC) || (op->remote_addr & 7) == 0;
+    return !(access & PVRDMA_ACCESS_REMOTE_ATOMIC) || (m->addr & 7) == 0;
 }
 
 /* The remote range under its key; a message of no bytes needs no key. */
-static bool rkey_ok(const struct qp *qp, const struct send_op *op)
+static bool rkey_ok(const struct qp *qp, const struct msg *m)
 {
-    struct pvrdma_sge sge = {op->remote_addr, (uint32_t)op->length, op->rkey};
+    struct pvrdma_sge sge = {m->addr, (uint32_t)m->length, m->rkey};
     struct sg_list l = {
-        .vm = qp->vm, .pd = qp->pd, .access = op_access(op), .nsge = 1, .sge = &sge};
+        .vm = qp->vm, .pd = qp->pd, .access = access_of(m), .nsge = 1, .sge = &sge};
 
-    return !l.access || op->length == 0 || sg_check(&l);
+    return !l.access || m->length == 0 || sg_check(&l);
 }
 
-/* Is @from the peer this QP was connected to, and is this its next message? */
-static bool is_expected(const struct qp *qp, const struct qp *from)
+static bool gid_equal(const struct pvrdma_gid *a, const struct pvrdma_gid *b)
+{
+    return memcmp(a, b, sizeof(*a)) == 0;
+}
+
+/* The first message of a connection: is it from whom this QP is connected to? */
+static bool bind_requester(struct qp *qp, const struct msg *m)
+{
+    const struct conn_path *p = m->path, *own = &qp->req.path;
+
+    if (p->dqpn != qp->qpn || p->sqpn != own->dqpn || m->psn != qp->resp.psn ||
+        !gid_equal(&p->dgid, &own->sgid) || !gid_equal(&p->sgid, &own->dgid)) {
+        return false;
+    }
+    qp->resp.incarnation = m->incarnation;
+    qp->resp.seq = m->seq;
+    return true;
+}
+
+/* May @m be looked at at all: is this QP connected to where it comes from? */
+static bool is_from_peer(struct qp *qp, const struct msg *m)
 {
     uint32_t state = atomic_load_explicit(&qp->state, memory_order_relaxed);
 
-    return (state == PVRDMA_QPS_RTR || state == PVRDMA_QPS_RTS ||
-            state == PVRDMA_QPS_SQD) &&
-           qp->type == PVRDMA_QPT_RC && qp->attr.dest_qp_num == from->qpn &&
-           qp->req.sgid_valid &&
-           !memcmp(&qp->req.sgid, &from->attr.ah_attr.dgid, sizeof(qp->req.sgid)) &&
-           !memcmp(&qp->attr.ah_attr.dgid, &from->req.sgid, sizeof(qp->req.sgid)) &&
-           qp->resp.psn == from->req.psn;
+    if ((state != PVRDMA_QPS_RTR && state != PVRDMA_QPS_RTS && state != PVRDMA_QPS_SQD) ||
+        !qp->req.bound) { /* only what is connected ever is */
+        return false;
+    }
+    return qp->resp.incarnation ? qp->resp.incarnation == m->incarnation
+                                : bind_requester(qp, m);
 }
 
-/*
- * Checks that need a receive WQE.  0, or the status for the requester with
- * *recv_status and *event for this side.
- */
-static uint32_t check_recv(struct qp *qp, const struct send_op *op, uint32_t *recv_status,
-                           int *event)
+/* A failure on both sides. */
+static struct outcome both_fail(uint8_t status, uint8_t recv_status, uint8_t event)
+{
+    return (struct outcome){.what = OUT_FAIL,
+                            .status = status,
+                            .recv_status = recv_status,
+                            .event = event,
+                            .remote = true};
+}
+
+/* Checks that need a receive WQE. */
+static struct outcome check_recv(struct qp *qp, const struct msg *m)
 {
     struct recv_op *recv = &qp->resp.recv;
     struct sg_list l = {.vm = qp->vm,
@@ -179,20 +121,39 @@ static uint32_t check_recv(struct qp *qp, const struct send_op *op, uint32_t *re
                         .nsge = recv->nsge,
                         .sge = recv->sge};
 
-    if (!op_is_send(op)) {
-        return 0;
+    if (!msg_is_send(m)) {
+        return OUTCOME(OUT_DONE);
     }
-    if (op->length > recv->capacity) {
-        *recv_status = PVRDMA_WC_LOC_LEN_ERR;
-        *event = PVRDMA_EVENT_QP_REQ_ERR;
-        return PVRDMA_WC_REM_INV_REQ_ERR;
+    if (m->length > recv->capacity) {
+        return both_fail(PVRDMA_WC_REM_INV_REQ_ERR, PVRDMA_WC_LOC_LEN_ERR,
+                         PVRDMA_EVENT_QP_REQ_ERR);
     }
     if (!sg_check(&l)) {
-        *recv_status = PVRDMA_WC_LOC_PROT_ERR;
-        *event = -1;
-        return PVRDMA_WC_REM_OP_ERR;
+        return both_fail(PVRDMA_WC_REM_OP_ERR, PVRDMA_WC_LOC_PROT_ERR, 0);
     }
-    return 0;
+    return OUTCOME(OUT_DONE);
+}
+
+/* A receive WQE for this message, one left from a message broken off first. */
+static struct outcome claim(struct qp *qp, const struct msg *m)
+{
+    struct recv_op *recv = &qp->resp.recv;
+    int err = 0;
+
+    if (recv->active) {
+        recv->cur = (struct sg_cursor){0, 0};
+    } else {
+        err = rq_claim_or_wait(qp->rq, recv, &m->ticket);
+    }
+    if (err == EAGAIN) {
+        return (struct outcome){.what = OUT_RNR, .status = qp->attr.min_rnr_timer};
+    }
+    if (err) {
+        /* The queue itself is broken. */
+        return both_fail(PVRDMA_WC_REM_OP_ERR, PVRDMA_WC_LOC_QP_OP_ERR,
+                         PVRDMA_EVENT_QP_FATAL);
+    }
+    return check_recv(qp, m);
 }
 
 static void recv_complete(struct qp *qp, const struct pvrdma_cqe *proto, bool solicited)
@@ -206,99 +167,86 @@ static void recv_complete(struct qp *qp, const struct pvrdma_cqe *proto, bool so
     comp_push(qp->rcq, &cqe, solicited);
 }
 
-/* qp->lock held. */
-static void fail_locked(struct qp *qp, uint32_t recv_status)
+/* The one place where a failure is settled on this side.  qp->lock held. */
+static void settle_locked(struct qp *qp, struct outcome o)
 {
-    if (recv_status != PVRDMA_WC_SUCCESS && qp->resp.recv.active) {
-        struct pvrdma_cqe cqe = {.opcode = PVRDMA_WC_RECV, .status = recv_status};
+    if (o.recv_status != PVRDMA_WC_SUCCESS && qp->resp.recv.active) {
+        struct pvrdma_cqe cqe = {.opcode = PVRDMA_WC_RECV, .status = o.recv_status};
 
         recv_complete(qp, &cqe, false);
     }
     qp_enter_error_locked(qp);
 }
 
-/* After fail_locked, lock dropped: tell the guest, have its worker flush. */
-static void fail_tell(struct qp *qp, int event)
+void responder_tell(struct qp *qp, struct outcome o)
 {
-    atomic_fetch_add_explicit(&qp->vm->dp.errors, 1, memory_order_relaxed);
-    if (event >= 0) {
-        event_async(&qp->vm->guest, (enum pvrdma_event_type)event, qp->handle);
+    if (o.comm_est) {
+        event_async(&qp->vm->guest, PVRDMA_EVENT_COMM_EST, qp->handle);
     }
-    datapath_ring(qp->vm, qp->handle);
+    if (o.what != OUT_FAIL || !o.remote) {
+        return;
+    }
+    atomic_fetch_add_explicit(&qp->vm->dp.errors, 1, memory_order_relaxed);
+    if (o.event) {
+        event_async(&qp->vm->guest, (enum pvrdma_event_type)o.event, qp->handle);
+    }
+    datapath_ring(qp->vm, qp->handle); /* its worker flushes */
 }
 
-void responder_fail(struct qp *qp, uint32_t epoch, uint32_t recv_status,
-                    enum pvrdma_event_type event)
+void responder_settle(struct qp *qp, uint32_t epoch, struct outcome o)
 {
     bool ours;
 
+    if (o.what != OUT_FAIL || !o.remote) {
+        return;
+    }
     pthread_mutex_lock(&qp->lock);
     ours = qp->resp.epoch == epoch;
     if (ours) {
-        fail_locked(qp, recv_status);
+        settle_locked(qp, o);
     }
     pthread_mutex_unlock(&qp->lock);
     if (ours) {
-        fail_tell(qp, (int)event);
+        responder_tell(qp, o);
     }
 }
 
-enum admit_result responder_admit_locked(struct qp *qp, struct qp *from,
-                                         struct send_op *op, struct admission *a)
+struct outcome responder_admit_locked(struct qp *qp, const struct msg *m, uint32_t *epoch)
 {
-    int err;
+    struct outcome o = OUTCOME(OUT_DONE);
+    bool comm_est = false;
 
-    *a = (struct admission){.status = PVRDMA_WC_SUCCESS, .event = -1};
-    if (!is_expected(qp, from)) {
-        return ADMIT_UNREACHABLE;
+    if (!is_from_peer(qp, m) || m->seq > qp->resp.seq) {
+        return OUTCOME(OUT_SILENT);
     }
-    if (atomic_load_explicit(&qp->state, memory_order_relaxed) == PVRDMA_QPS_RTR &&
-        !qp->resp.comm_est) {
-        qp->resp.comm_est = a->comm_est = true;
+    if (m->seq < qp->resp.seq) {
+        return OUTCOME(OUT_DUPLICATE);
     }
-    if (!op_enabled(qp, op)) {
-        a->status = PVRDMA_WC_REM_INV_REQ_ERR;
-        a->event = PVRDMA_EVENT_QP_REQ_ERR;
-    } else if (!rkey_ok(qp, op)) {
-        a->status = PVRDMA_WC_REM_ACCESS_ERR;
-        a->event = PVRDMA_EVENT_QP_ACCESS_ERR;
-    } else if (op_takes_recv(op)) {
-        err = claim_or_wait(qp, from);
-        if (err == EAGAIN) {
-            a->status = qp->attr.min_rnr_timer;
-            return ADMIT_RNR;
-        }
-        if (err) {
-            /* The queue itself is broken: there is no WQE to complete. */
-            a->status = PVRDMA_WC_REM_OP_ERR;
-            a->recv_status = PVRDMA_WC_LOC_QP_OP_ERR;
-            a->event = PVRDMA_EVENT_QP_FATAL;
-        } else {
-            a->status = check_recv(qp, op, &a->recv_status, &a->event);
-        }
+    if (!qp->resp.comm_est &&
+        atomic_load_explicit(&qp->state, memory_order_relaxed) == PVRDMA_QPS_RTR) {
+        qp->resp.comm_est = comm_est = true;
     }
-    if (a->status != PVRDMA_WC_SUCCESS) {
-        fail_locked(qp, a->recv_status);
-        return ADMIT_ERROR;
+    if (!is_enabled(qp, m)) {
+        o = both_fail(PVRDMA_WC_REM_INV_REQ_ERR, PVRDMA_WC_SUCCESS,
+                      PVRDMA_EVENT_QP_REQ_ERR);
+    } else if (!rkey_ok(qp, m)) {
+        o = both_fail(PVRDMA_WC_REM_ACCESS_ERR, PVRDMA_WC_SUCCESS,
+                      PVRDMA_EVENT_QP_ACCESS_ERR);
+    } else if (takes_recv(m)) {
+        o = claim(qp, m);
     }
-    op->epoch = qp->resp.epoch;
-    return ADMIT_OK;
+    if (o.what == OUT_FAIL) {
+        settle_locked(qp, o);
+    }
+    o.comm_est = comm_est;
+    *epoch = qp->resp.epoch;
+    return o;
 }
 
-void responder_admit_tell(struct qp *qp, const struct admission *a)
-{
-    if (a->comm_est) {
-        event_async(&qp->vm->guest, PVRDMA_EVENT_COMM_EST, qp->handle);
-    }
-    if (a->recv_status != PVRDMA_WC_SUCCESS || a->event >= 0) {
-        fail_tell(qp, a->event);
-    }
-}
-
-void responder_begin_slice_locked(struct qp *qp, const struct send_op *op,
+void responder_begin_slice_locked(struct qp *qp, const struct msg *m,
                                   struct recv_op *recv)
 {
-    if (op_is_send(op)) {
+    if (msg_is_send(m)) {
         qp->resp.carrying = true;
         recv->nsge = qp->resp.recv.nsge;
         recv->cur = qp->resp.recv.cur;
@@ -306,14 +254,15 @@ void responder_begin_slice_locked(struct qp *qp, const struct send_op *op,
     }
 }
 
-bool responder_begin_slice(struct qp *qp, const struct send_op *op, struct recv_op *recv)
+bool responder_begin_slice(struct qp *qp, const struct msg *m, uint32_t epoch,
+                           struct recv_op *recv)
 {
     bool ours;
 
     pthread_mutex_lock(&qp->lock);
-    ours = qp->resp.epoch == op->epoch;
+    ours = qp->resp.epoch == epoch;
     if (ours) {
-        responder_begin_slice_locked(qp, op, recv);
+        responder_begin_slice_locked(qp, m, recv);
     }
     pthread_mutex_unlock(&qp->lock);
     return ours;
@@ -326,13 +275,12 @@ static bool carried(struct qp *qp)
     return atomic_load(&qp->state) == PVRDMA_QPS_ERR;
 }
 
-void responder_end_slice(struct qp *qp, const struct send_op *op,
-                         const struct sg_cursor *cur)
+void responder_end_slice(struct qp *qp, uint32_t epoch, const struct sg_cursor *cur)
 {
     bool failed;
 
     pthread_mutex_lock(&qp->lock);
-    if (qp->resp.epoch == op->epoch) {
+    if (qp->resp.epoch == epoch) {
         qp->resp.recv.cur = *cur;
     }
     failed = carried(qp);
@@ -342,39 +290,39 @@ void responder_end_slice(struct qp *qp, const struct send_op *op,
     }
 }
 
-void responder_finish_locked(struct qp *qp, const struct qp *from,
-                             const struct send_op *op)
+void responder_finish_locked(struct qp *qp, const struct msg *m)
 {
-    qp->resp.psn = (qp->resp.psn + psn_count(op->length, qp->attr.path_mtu)) & PSN_MASK;
-    qp->resp.msn++;
-    if (op_takes_recv(op)) {
+    /* The requester's count: its path MTU is what packets would have. */
+    qp->resp.psn = (m->psn + m->npsn) & PSN_MASK;
+    qp->resp.seq++;
+    if (takes_recv(m)) {
         struct pvrdma_cqe cqe = {
-            .opcode = op_is_send(op) ? PVRDMA_WC_RECV : PVRDMA_WC_RECV_RDMA_WITH_IMM,
+            .opcode = msg_is_send(m) ? PVRDMA_WC_RECV : PVRDMA_WC_RECV_RDMA_WITH_IMM,
             .status = PVRDMA_WC_SUCCESS,
-            .byte_len = (uint32_t)op->length,
-            .src_qp = from->qpn,
+            .byte_len = (uint32_t)m->length,
+            .src_qp = m->path->sqpn,
             .sl = qp->attr.ah_attr.sl,
         };
 
-        if (op->opcode != PVRDMA_WR_SEND) {
-            cqe.imm_data = op->imm;
+        if (m->opcode != PVRDMA_WR_SEND) {
+            cqe.imm_data = m->imm;
             cqe.wc_flags = PVRDMA_WC_FLAG_IMM;
         }
-        recv_complete(qp, &cqe, op->flags & PVRDMA_SEND_SOLICITED);
+        recv_complete(qp, &cqe, m->flags & PVRDMA_SEND_SOLICITED);
     }
 }
 
-bool responder_finish(struct qp *qp, const struct qp *from, const struct send_op *op)
+bool responder_finish(struct qp *qp, const struct msg *m, uint32_t epoch)
 {
     bool ours, failed = false;
 
     pthread_mutex_lock(&qp->lock);
-    ours = qp->resp.epoch == op->epoch;
-    if (op_is_send(op)) {
+    ours = qp->resp.epoch == epoch;
+    if (msg_is_send(m)) {
         failed = carried(qp);
     }
     if (ours) {
-        responder_finish_locked(qp, from, op);
+        responder_finish_locked(qp, m);
     }
     pthread_mutex_unlock(&qp->lock);
     if (failed) {
@@ -391,15 +339,15 @@ unsigned responder_flush(struct qp *qp, unsigned max)
     pthread_mutex_lock(&qp->lock);
     /* Only what was posted before a reset that came meanwhile. */
     while (atomic_load(&qp->state) == PVRDMA_QPS_ERR && n < max) {
-        uint32_t before = qp->rq.cons;
+        uint32_t before = qp->rq->wq.cons;
 
         if (qp->resp.carrying) {
             break; /* once it is flushed the guest may use its memory again */
         }
         if (!qp->resp.recv.active) {
-            int err = qp->rq.nwqe ? claim_recv(qp) : EAGAIN;
+            int err = qp->rq->wq.nwqe ? rq_claim(qp->rq, &qp->resp.recv) : EAGAIN;
 
-            if (err == EAGAIN || qp->rq.cons == before) {
+            if (err == EAGAIN || qp->rq->wq.cons == before) {
                 break; /* empty, or the index is not usable */
             }
         }
@@ -408,34 +356,4 @@ unsigned responder_flush(struct qp *qp, unsigned max)
     }
     pthread_mutex_unlock(&qp->lock);
     return n;
-}
-
-void responder_recv_posted(struct qp *qp)
-{
-    struct qp *waiter;
-    bool posted = false;
-
-    if (!atomic_load(&qp->resp.rnr_waiter) &&
-        (!qp->mem.ext || atomic_load(&qp->resp.no_notify))) {
-        return;
-    }
-    pthread_mutex_lock(&qp->lock);
-    if (atomic_load(&qp->resp.rnr_waiter)) {
-        /* A doorbell without a WQE must not cost the sender a retry. */
-        posted = wq_pending(qp, &qp->rq, true) != 0;
-    } else if (atomic_load(&qp->state) != PVRDMA_QPS_ERR) {
-        /* Nobody waits: whoever comes finds what is posted. */
-        tell(qp, true);
-    }
-    pthread_mutex_unlock(&qp->lock);
-    if (!posted) {
-        return;
-    }
-    directory_lock(); /* the waiter leaves under it */
-    waiter = atomic_exchange(&qp->resp.rnr_waiter, NULL);
-    if (waiter) {
-        atomic_store(&waiter->req.wake, true);
-        datapath_ring(waiter->vm, waiter->handle);
-    }
-    directory_unlock();
 }

@@ -2,12 +2,13 @@
 /*
  * Work queues in guest memory.
  *
- * The daemon keeps its own consumer index (wq->cons); the guest's producer
- * index is read when nothing known is left, and checked; the guest's copy of the
+ * The daemon keeps its own consumer index (wq->cons) and the index of what it
+ * fetches next; what is between is in progress and may be fetched again.  The guest's
+ * producer index is read when nothing known is left, and checked; the guest's copy of the
  * consumer index is only written.  Indices run over 0..2n-1 (abi.h).  An extended
  * object keeps each shared word in a cache line of its own (ext.h).
  *
- * Threads: the send side under the VM's token, the receive side under qp->lock.
+ * Threads: the send side under the VM's token, the receive side under rq->lock.
  */
 #include "engine.h"
 #include "pvrdma/ext.h"
@@ -43,21 +44,16 @@ uint64_t wq_slot_gpa(const struct ring_mem *mem, const struct wq *wq, uint32_t s
     return ring_slot_gpa(mem, wq->first_page, (uint64_t)slot << wq->wqe_shift);
 }
 
-/* Distance from our consumer index forward to @tail. */
-static uint32_t beyond(const struct wq *wq, uint32_t tail)
+int32_t wq_pending(struct vm *vm, const struct ring_mem *mem, struct wq *wq, bool rx)
 {
-    return (tail - wq->cons) & (2 * wq->nwqe - 1);
-}
-
-int32_t wq_pending(struct qp *qp, struct wq *wq, bool rx)
-{
-    _Atomic uint32_t *p;
-    uint32_t tail, n = beyond(wq, wq->prod);
+    uint32_t mask = 2 * wq->nwqe - 1, n = (wq->prod - wq->next) & mask;
+    const _Atomic uint32_t *p;
+    uint32_t tail;
 
     if (n) {
         return (int32_t)n; /* the guest may be writing that line right now */
     }
-    p = guest_ptr(&qp->vm->guest.mem, ring_word_gpa(&qp->mem, rx, false), 4, false);
+    p = guest_ptr(&vm->guest.mem, ring_word_gpa(mem, rx, false), 4, false);
     if (!p) {
         return -1;
     }
@@ -65,16 +61,16 @@ int32_t wq_pending(struct qp *qp, struct wq *wq, bool rx)
     if (!pvrdma_idx_valid(tail, wq->nwqe)) {
         return -1;
     }
-    n = beyond(wq, tail);
-    if (n > wq->nwqe) {
+    n = (tail - wq->next) & mask;
+    if (n > wq->nwqe - ((wq->next - wq->cons) & mask)) {
         return -1;
     }
     wq->prod = tail;
     return (int32_t)n;
 }
 
-void wq_consume(struct qp *qp, struct wq *wq, bool rx)
+void wq_release(struct vm *vm, const struct ring_mem *mem, struct wq *wq, bool rx)
 {
-    wq->cons = pvrdma_idx_next(wq->cons, wq->nwqe);
-    ring_store(qp->vm, ring_word_gpa(&qp->mem, rx, true), wq->cons);
+    wq->cons = wq->next;
+    ring_store(vm, ring_word_gpa(mem, rx, true), wq->cons);
 }

@@ -186,7 +186,7 @@ static void recv_bit(struct vm *vm, uint32_t handle)
     if (!qp) {
         return;
     }
-    responder_recv_posted(qp);
+    rq_posted(qp->rq);
     doorbells_context_rang(qp);
     if (atomic_load_explicit(&qp->state, memory_order_acquire) == PVRDMA_QPS_ERR) {
         sched_look(qp);

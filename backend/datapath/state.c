@@ -5,6 +5,8 @@
  * Threads: the main thread with the VM's token held (and qp->lock for state
  * changes), except qp_set_error, which the VM's worker calls.
  */
+#include <sys/random.h>
+
 #include "engine.h"
 
 void datapath_qp_created(struct qp *qp, uint32_t uar_page)
@@ -35,38 +37,76 @@ void datapath_cq_destroyed(struct cq *cq)
     __atomic_store_n(&db->arm[cq->handle], PVRDMA_DB_ARM_NONE, __ATOMIC_RELEASE);
 }
 
+/* The connection ends: nothing of it leads to or from a peer any more. */
+static void qp_disconnect(struct qp *qp)
+{
+    route_put(qp->req.route);
+    qp->req.route = NULL;
+    qp->req.peer = NULL;
+    qp->req.peer_gen = 0;
+    qp->req.bound = false;
+}
+
 /* RESET: as freshly created, the guest zeroes its ring state too. */
 static void qp_clear(struct qp *qp)
 {
     sched_dequeue(qp);
     sched_unwait(qp);
-    qp->req.transport->disconnect(qp);
+    qp_disconnect(qp);
     memset(&qp->req.op, 0, sizeof(qp->req.op));
     qp->req.psn = 0;
-    qp->req.msn = 0;
+    qp->req.seq = 0;
     qp->req.sqd_notified = false;
-    qp->req.sgid_valid = false;
-    qp->sq.cons = 0;
-    qp->rq.cons = 0;
+    atomic_store(&qp->req.incarnation, 0);
+    qp->sq.cons = qp->sq.next = 0;
+    rq_clear(qp->rq);
     memset(&qp->resp.recv, 0, sizeof(qp->resp.recv));
     qp->resp.carrying = false;
     qp->resp.psn = 0;
-    qp->resp.msn = 0;
+    qp->resp.seq = 0;
+    qp->resp.incarnation = 0;
     qp->resp.comm_est = false;
     qp->resp.epoch++;
 }
 
+static uint64_t random_incarnation(void)
+{
+    uint64_t r = 0;
+
+    while (getrandom(&r, sizeof(r), 0) != sizeof(r) || !r) {
+    }
+    return r;
+}
+
+/*
+ * To RTR, or another path in SQD.  What goes to or comes from other addresses than
+ * before is another connection.
+ */
 static void qp_connect(struct qp *qp)
 {
+    const struct pvrdma_ah_attr *ah = &qp->attr.ah_attr;
+    struct qp_requester *req = &qp->req;
     const struct gid_entry *gid;
+    struct conn_path path;
 
-    if (qp->type != PVRDMA_QPT_RC || qp->attr.ah_attr.sgid_index >= VERBS_GID_TBL_LEN) {
+    if (!qp->service->connected || ah->sgid_index >= VERBS_GID_TBL_LEN) {
         return;
     }
-    gid = &qp->vm->objects.gid[qp->attr.ah_attr.sgid_index];
-    qp->req.sgid = gid->gid;
-    qp->req.sgid_valid = gid->bound;
-    qp->req.transport->connect(qp);
+    gid = &qp->vm->objects.gid[ah->sgid_index];
+    path = (struct conn_path){gid->gid, ah->dgid, qp->qpn, qp->attr.dest_qp_num};
+    if (!atomic_load(&req->incarnation) || memcmp(&path, &req->path, sizeof(path))) {
+        atomic_store(&req->incarnation, random_incarnation());
+        qp->resp.incarnation = 0;
+        qp->resp.epoch++;
+    }
+    qp_disconnect(qp);
+    req->bound = gid->bound;
+    req->path = path;
+    req->route = route_get(qp->vm->cfg->network, &ah->dgid);
+    req->op.admitted = false;
+    req->op.m.path = &req->path;
+    req->op.m.incarnation = atomic_load(&req->incarnation);
+    req->op.m.ticket = (struct ticket){qp->vm->id, qp->handle, req->op.m.incarnation};
 }
 
 void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask)
@@ -79,8 +119,8 @@ void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask)
     }
     if (old_state == PVRDMA_QPS_RESET) {
         /* Until now the guest may not have reset its indices: forget what we read. */
-        qp->sq.prod = qp->sq.cons;
-        qp->rq.prod = qp->rq.cons;
+        qp->sq.prod = qp->sq.next;
+        qp->rq->wq.prod = qp->rq->wq.next;
     }
     if (attr_mask & PVRDMA_QP_RQ_PSN) {
         qp->resp.psn = qp->attr.rq_psn & PSN_MASK;
@@ -92,7 +132,6 @@ void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask)
         qp->resp.epoch++;
     }
     if (attr_mask & PVRDMA_QP_AV) { /* to RTR, or another path in SQD */
-        qp->req.transport->disconnect(qp);
         qp_connect(qp);
     }
     if (state == PVRDMA_QPS_SQD && old_state != PVRDMA_QPS_SQD) {
@@ -113,35 +152,25 @@ void datapath_qp_destroyed(struct qp *qp)
     sched_dequeue(qp);
     sched_unwait(qp);
     watch_remove(qp);
-    qp->req.transport->disconnect(qp);
+    qp_disconnect(qp);
+    directory_bump(qp->vm); /* peers that know it look again, and find nothing */
 
     pthread_mutex_lock(&qp->lock);
     atomic_store(&qp->state, PVRDMA_QPS_RESET);
     qp->resp.epoch++;
     pthread_mutex_unlock(&qp->lock);
-
-    directory_lock();
-    while (!LIST_EMPTY(&qp->resp.refs)) {
-        struct qp *ref = LIST_FIRST(&qp->resp.refs);
-
-        LIST_REMOVE(ref, req.ref);
-        atomic_store(&ref->req.peer, NULL);
-    }
-    directory_unlock();
 }
 
 void datapath_gid_unbound(struct vm *vm, unsigned index)
 {
-    for (uint32_t i = 1; i < vm->objects.qp.size; i++) {
+    for (uint32_t i = 1; i < id_table_end(&vm->objects.qp); i++) {
         struct qp *qp = id_table_get(&vm->objects.qp, i);
 
-        if (!qp || qp->type != PVRDMA_QPT_RC || qp->attr.ah_attr.sgid_index != index) {
-            continue;
+        if (qp && qp->service->connected && qp->attr.ah_attr.sgid_index == index) {
+            pthread_mutex_lock(&qp->lock);
+            qp->req.bound = false;
+            pthread_mutex_unlock(&qp->lock);
         }
-        pthread_mutex_lock(&qp->lock);
-        qp->req.sgid_valid = false;
-        pthread_mutex_unlock(&qp->lock);
-        qp->req.transport->disconnect(qp);
     }
 }
 
@@ -150,7 +179,18 @@ void qp_enter_error_locked(struct qp *qp)
     atomic_store_explicit(&qp->state, PVRDMA_QPS_ERR, memory_order_release);
     qp->attr.qp_state = PVRDMA_QPS_ERR;
     qp->resp.epoch++;
-    responder_want_notify_locked(qp);
+    qp->rq->must_notify = true;
+    rq_want_notify(qp->rq);
+}
+
+void qp_set_send_error(struct qp *qp)
+{
+    pthread_mutex_lock(&qp->lock);
+    if (atomic_load(&qp->state) == PVRDMA_QPS_RTS) {
+        atomic_store_explicit(&qp->state, PVRDMA_QPS_SQE, memory_order_release);
+        qp->attr.qp_state = PVRDMA_QPS_SQE;
+    }
+    pthread_mutex_unlock(&qp->lock);
 }
 
 void qp_set_error(struct qp *qp, int event)

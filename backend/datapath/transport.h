@@ -10,34 +10,16 @@
 #ifndef PVRDMAD_TRANSPORT_H
 #define PVRDMAD_TRANSPORT_H
 
-#include <stdint.h>
-
-struct qp;
-
-enum xfer_result {
-    XFER_DONE,        /* the message is complete and delivered */
-    XFER_MORE,        /* a slice is carried, the message goes on; call again */
-    XFER_RNR,         /* receiver has no WQE; nothing was moved */
-    XFER_UNREACHABLE, /* no peer, or it ignores us: transport timer */
-    XFER_HOLD,        /* peer is paused: wait without counting */
-    XFER_ERROR,       /* *status says which; the responder side is dealt with */
-};
+#include "objects/qp_state.h"
 
 struct transport_ops {
     const char *name;
 
-    /* The QP reached RTR (main thread, token and qp->lock held). */
-    void (*connect)(struct qp *qp);
-
-    /* The QP leaves RTR..SQD or dies (main thread or worker, token held). */
-    void (*disconnect)(struct qp *qp);
-
     /*
-     * Carry qp->req.op onwards by at most req.slice bytes; sets req.op.done.
-     * @status: enum pvrdma_wc_status for XFER_ERROR; for XFER_RNR it is the
-     * responder's RNR timer code (IB spec table 45).
+     * Carry @op onwards by at most req.slice bytes; sets op->done.  What is the
+     * responder's of the outcome is settled already.
      */
-    enum xfer_result (*carry)(struct qp *qp, uint32_t *status);
+    struct outcome (*carry)(struct qp *qp, struct send_op *op);
 };
 
 #endif /* PVRDMAD_TRANSPORT_H */

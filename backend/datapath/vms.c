@@ -69,6 +69,7 @@ void datapath_pause(struct vm *vm)
     }
     vm_token_take(vm);
     atomic_store(&vm->dp.paused, true);
+    directory_hold(vm, ROUTE_HELD_FOREVER);
     vm_token_release(vm);
     /* Peers' workers may be in the middle of a slice into this VM. */
     grace_wait();
@@ -81,6 +82,6 @@ void datapath_resume(struct vm *vm)
     }
     vm_token_take(vm);
     atomic_store(&vm->dp.paused, false);
+    directory_hold(vm, 0);
     vm_token_release(vm);
-    datapath_wake(vm);
 }

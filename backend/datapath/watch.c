@@ -139,7 +139,7 @@ void watch_add(struct qp *qp, uint64_t now)
     }
     locate(qp->vm);
     if (!e) {
-        if (wq_pending(qp, &qp->sq, false) <= 0) {
+        if (sq_pending(qp) <= 0) {
             return; /* not the guest rang, or in vain */
         }
         e = &watch->place[watch->next++ % DATAPATH_WATCHED];
@@ -147,7 +147,7 @@ void watch_add(struct qp *qp, uint64_t now)
             return;
         }
         e->prod = find_prod(qp);
-        e->seen = qp->sq.cons;
+        e->seen = qp->sq.next;
         e->told = false;
         atomic_store(&e->qp, qp);
         qp->req.watched = e;
@@ -160,7 +160,7 @@ void watch_add(struct qp *qp, uint64_t now)
 void watch_drained(struct qp *qp)
 {
     if (qp->req.watched) {
-        qp->req.watched->seen = qp->sq.cons;
+        qp->req.watched->seen = qp->sq.next;
     }
 }
 

@@ -1,144 +1,189 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The directory of this host: which VM holds which GID of which network.
+ * The directory of this host.
  *
- * One hash table from (network, GID) to the VM and the number of its claims.
- * Keys own a copy of the network's name, because a VM's configuration goes
- * away with the VM.  The main thread claims and releases; any thread looks up
- * while it holds directory_lock, a leaf lock.
+ * One hash table from (network, GID) to an entry: the route, who holds it, how often
+ * it is claimed and referred to.  Keys own a copy of the network's name, because a
+ * VM's configuration goes away with the VM.  The entries of one VM are in a list, so
+ * that the end of a QP costs as many steps as its VM has addresses.
+ *
+ * Threads: the table is the main thread's.  Workers read the fields of a route that
+ * they refer to; no lock is needed.
  */
 #include "directory/directory.h"
 
 #include <errno.h>
 #include <glib.h>
-#include <pthread.h>
 #include <string.h>
+#include <sys/queue.h>
 
 #include "objects/vm.h"
 
-struct wire_addr {
-    const char *network;
+struct entry {
+    struct route route; /* first */
+    char *network;
     struct pvrdma_gid gid;
+    unsigned claims; /* of route.vm */
+    unsigned refs;   /* route_get() calls not undone */
+    LIST_ENTRY(entry) of_vm;
 };
 
-struct holder {
-    struct wire_addr addr; /* key of the table; network is owned */
-    struct vm *vm;
-    unsigned claims;
-};
+static GHashTable *table;                       /* set of struct entry */
+static LIST_HEAD(, entry) held[CONFIG_MAX_VMS]; /* by the holder's id */
+static unsigned n_held;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static GHashTable *table; /* struct wire_addr * -> struct holder * */
-
-static guint addr_hash(gconstpointer key)
+static guint entry_hash(gconstpointer key)
 {
-    const struct wire_addr *a = key;
-    guint h = g_str_hash(a->network);
+    const struct entry *e = key;
+    guint h = g_str_hash(e->network);
 
-    for (unsigned i = 0; i < sizeof(a->gid.raw); i++) {
-        h = h * 33 + a->gid.raw[i];
+    for (unsigned i = 0; i < sizeof(e->gid.raw); i++) {
+        h = h * 33 + e->gid.raw[i];
     }
     return h;
 }
 
-static gboolean addr_equal(gconstpointer x, gconstpointer y)
+static gboolean entry_equal(gconstpointer x, gconstpointer y)
 {
-    const struct wire_addr *a = x, *b = y;
+    const struct entry *a = x, *b = y;
 
     return memcmp(&a->gid, &b->gid, sizeof(a->gid)) == 0 &&
            strcmp(a->network, b->network) == 0;
 }
 
-static void holder_free(gpointer p)
+static void entry_free(gpointer p)
 {
-    struct holder *h = p;
+    struct entry *e = p;
 
-    g_free((char *)h->addr.network);
-    g_free(h);
+    g_free(e->network);
+    g_free(e);
 }
 
 void directory_init(void)
 {
-    pthread_mutex_lock(&lock);
     if (!table) {
-        table = g_hash_table_new_full(addr_hash, addr_equal, NULL, holder_free);
+        table = g_hash_table_new_full(entry_hash, entry_equal, entry_free, NULL);
     }
-    pthread_mutex_unlock(&lock);
-}
-
-void directory_lock(void)
-{
-    pthread_mutex_lock(&lock);
-}
-
-void directory_unlock(void)
-{
-    pthread_mutex_unlock(&lock);
-}
-
-static struct holder *find_holder(const char *network, const struct pvrdma_gid *gid)
-{
-    struct wire_addr key = {.network = network, .gid = *gid};
-
-    return table ? g_hash_table_lookup(table, &key) : NULL;
-}
-
-int directory_bind(struct vm *vm, const struct pvrdma_gid *gid)
-{
-    struct holder *h;
-    int err = 0;
-
-    directory_init();
-    pthread_mutex_lock(&lock);
-    h = find_holder(vm->cfg->network, gid);
-    if (!h) {
-        h = g_new0(struct holder, 1);
-        h->addr.network = g_strdup(vm->cfg->network);
-        h->addr.gid = *gid;
-        h->vm = vm;
-        g_hash_table_insert(table, &h->addr, h);
-    }
-    if (h->vm == vm) {
-        h->claims++;
-    } else {
-        err = EADDRINUSE;
-    }
-    pthread_mutex_unlock(&lock);
-    return err;
-}
-
-void directory_unbind(struct vm *vm, const struct pvrdma_gid *gid)
-{
-    struct holder *h;
-
-    pthread_mutex_lock(&lock);
-    h = find_holder(vm->cfg->network, gid);
-    if (h && h->vm == vm && --h->claims == 0) {
-        g_hash_table_remove(table, &h->addr);
-    }
-    pthread_mutex_unlock(&lock);
-}
-
-struct vm *directory_find(const char *network, const struct pvrdma_gid *gid)
-{
-    struct holder *h = find_holder(network, gid);
-
-    return h ? h->vm : NULL;
-}
-
-unsigned directory_count(void)
-{
-    unsigned n;
-
-    pthread_mutex_lock(&lock);
-    n = table ? g_hash_table_size(table) : 0;
-    pthread_mutex_unlock(&lock);
-    return n;
 }
 
 void directory_fini(void)
 {
-    pthread_mutex_lock(&lock);
     g_clear_pointer(&table, g_hash_table_destroy);
-    pthread_mutex_unlock(&lock);
+}
+
+static struct entry *find(const char *network, const struct pvrdma_gid *gid)
+{
+    struct entry key = {.network = (char *)network, .gid = *gid};
+
+    directory_init();
+    return g_hash_table_lookup(table, &key);
+}
+
+static struct entry *find_or_make(const char *network, const struct pvrdma_gid *gid)
+{
+    struct entry *e = find(network, gid);
+
+    if (!e) {
+        e = g_new0(struct entry, 1);
+        e->network = g_strdup(network);
+        e->gid = *gid;
+        atomic_store(&e->route.gen, 1);
+        g_hash_table_add(table, e);
+    }
+    return e;
+}
+
+static void drop_if_unused(struct entry *e)
+{
+    if (!e->claims && !e->refs) {
+        g_hash_table_remove(table, e);
+    }
+}
+
+static void bump(struct entry *e)
+{
+    atomic_fetch_add(&e->route.gen, 1);
+}
+
+int directory_bind(struct vm *vm, const struct pvrdma_gid *gid)
+{
+    struct entry *e = find_or_make(vm->cfg->network, gid);
+    struct vm *holder = atomic_load(&e->route.vm);
+
+    if (holder && holder != vm) {
+        return EADDRINUSE;
+    }
+    if (e->claims++ == 0) {
+        atomic_store(&e->route.held_until,
+                     atomic_load(&vm->dp.paused) ? ROUTE_HELD_FOREVER : 0);
+        atomic_store(&e->route.vm, vm);
+        bump(e);
+        LIST_INSERT_HEAD(&held[vm->id], e, of_vm);
+        n_held++;
+    }
+    return 0;
+}
+
+void directory_unbind(struct vm *vm, const struct pvrdma_gid *gid)
+{
+    struct entry *e = find(vm->cfg->network, gid);
+
+    if (!e || atomic_load(&e->route.vm) != vm || --e->claims > 0) {
+        return;
+    }
+    atomic_store(&e->route.vm, NULL);
+    atomic_store(&e->route.held_until, 0);
+    bump(e);
+    LIST_REMOVE(e, of_vm);
+    n_held--;
+    drop_if_unused(e);
+}
+
+struct route *route_get(const char *network, const struct pvrdma_gid *gid)
+{
+    struct entry *e = find_or_make(network, gid);
+
+    e->refs++;
+    return &e->route;
+}
+
+void route_put(struct route *route)
+{
+    struct entry *e = (struct entry *)(void *)route;
+
+    if (e) {
+        e->refs--;
+        drop_if_unused(e);
+    }
+}
+
+void directory_bump(struct vm *vm)
+{
+    struct entry *e;
+
+    LIST_FOREACH(e, &held[vm->id], of_vm)
+    {
+        bump(e);
+    }
+}
+
+void directory_hold(struct vm *vm, uint64_t until)
+{
+    struct entry *e;
+
+    LIST_FOREACH(e, &held[vm->id], of_vm)
+    {
+        atomic_store(&e->route.held_until, until);
+        bump(e);
+    }
+}
+
+unsigned directory_count(void)
+{
+    return n_held;
+}
+
+unsigned directory_routes(void)
+{
+    return table ? g_hash_table_size(table) : 0;
 }

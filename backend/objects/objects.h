@@ -135,29 +135,21 @@ struct cq {
     uint32_t staged;
 };
 
-/* One direction of a QP. */
-struct wq {
-    uint32_t first_page; /* of the WQEs in ring_mem */
-    uint32_t nwqe;       /* power of two */
-    uint32_t wqe_shift;  /* log2 of the WQE size in bytes */
-    uint32_t max_sge;
-    uint32_t cons; /* own consumer index, 0..2*nwqe-1 */
-    uint32_t prod; /* the guest's producer index, as last read and checked */
-};
-
 #include "objects/qp_state.h"
 
 struct qp {
     struct vm *vm;
     uint32_t handle, qpn;
     enum pvrdma_qp_type type;
+    const struct service *service;
     struct pd *pd;
     struct cq *scq, *rcq;
     bool sq_sig_all;
-    uint32_t max_inline;  /* bytes; extended QPs only */
-    struct ring_mem mem;  /* page 0 holds the ring state */
-    struct wq sq;         /* cons: the VM's worker, under the token */
-    struct wq rq;         /* cons: under lock */
+    uint32_t max_inline; /* bytes; extended QPs only */
+    struct ring_mem mem; /* page 0 holds the ring state */
+    struct wq sq;        /* the VM's worker, under the token */
+    struct rq own_rq;
+    struct rq *rq;        /* where it receives */
     struct qp *next_dead; /* like mr's */
 
     /*
@@ -183,7 +175,7 @@ struct objects {
     struct vm *vm;
     uint64_t uar_pfn; /* of BAR2 in the guest; device/ sets it with the DSR */
     struct id_table uctx, pd, mr, cq, qp;
-    struct gid_entry gid[VERBS_GID_TBL_LEN]; /* main; directory_lock to change */
+    struct gid_entry gid[VERBS_GID_TBL_LEN]; /* main thread */
     _Atomic(struct qp *) gsi;                /* QP number 1 */
     uint64_t pages_used;                     /* of cfg->max_mr_pages; main thread */
     uint8_t uar_used[VERBS_MAX_UAR];         /* main thread */

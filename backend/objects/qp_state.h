@@ -1,14 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * What the data path keeps in each QP: requester and responder state.
- * Included by verbs/verbs.h only.
+ * The requester's and the responder's state of a queue pair, and what passes
+ * between them.
  *
- * Everything the guest can observe is here as plain values (cursor, sequence
- * numbers, counters), so that it can be written down and restored.
+ * Requester: the send WQE being carried and what the retry rules need.  Responder:
+ * what the next incoming message may be and which receive WQE it fills.  All cursors
+ * are positions in a message, so that a message can be carried in slices, stopped at
+ * any slice border, and started again from its beginning.
+ *
+ * A message is described by a struct msg, whatever transport brings it; the
+ * responder knows nothing of the requester but that.  What became of a step, on
+ * either side, is a struct outcome.
  */
 #ifndef PVRDMAD_QP_STATE_H
 #define PVRDMAD_QP_STATE_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,8 +27,100 @@
 #define QP_MAX_SGE 16u /* == VERBS_MAX_SGE */
 
 struct qp;
+struct ring_mem;
+struct route;
 struct transport_ops;
+struct vm;
 struct watched;
+
+/* One direction of a QP. */
+struct wq {
+    uint32_t first_page; /* of the WQEs in ring_mem */
+    uint32_t nwqe;       /* power of two */
+    uint32_t wqe_shift;  /* log2 of the WQE size in bytes */
+    uint32_t max_sge;
+    uint32_t cons; /* own consumer index, 0..2*nwqe-1 */
+    uint32_t next; /* the WQE to fetch next; from cons on they are in progress */
+    uint32_t prod; /* the guest's producer index, as last read and checked */
+};
+
+/*
+ * A QP of this host, for somebody who waits for something of another QP: numbers, so
+ * that nothing dangles when it goes.
+ */
+struct ticket {
+    uint32_t vm;          /* struct vm's id */
+    uint32_t qp;          /* handle */
+    uint64_t incarnation; /* of its connection; 0: no ticket */
+};
+
+/* Senders that wait for a receive WQE, at most; more wait for their timers. */
+#define RQ_WAITERS 8u
+
+/* A queue of receive WQEs: a QP's own. */
+struct rq {
+    pthread_mutex_t *lock; /* protects all below; a private one borrows its QP's */
+    struct vm *vm;
+    const struct ring_mem *mem;
+    struct wq wq;
+    /* The guest was told that receives need no notification (ext.h). */
+    _Atomic bool no_notify;
+    bool must_notify; /* its QP is in ERR: what is posted has to be flushed */
+    _Atomic unsigned n_wait;
+    struct ticket wait[RQ_WAITERS];
+};
+
+/* Where a connection goes, from the requester's side. */
+struct conn_path {
+    struct pvrdma_gid sgid, dgid;
+    uint32_t sqpn, dqpn;
+};
+
+/*
+ * A message, as it arrives at a responder.  Sequence numbers count the messages of
+ * one connection from 0; a connection is told from an earlier one of the same QPs by
+ * its incarnation, a random number made at RTR.
+ */
+struct msg {
+    uint64_t seq;
+    uint64_t incarnation;         /* of the requester's connection */
+    const struct conn_path *path; /* of the requester */
+    uint32_t psn, npsn;           /* first packet sequence number, how many */
+    uint32_t opcode;              /* enum pvrdma_wr_opcode */
+    uint32_t flags;               /* PVRDMA_SEND_* */
+    uint32_t imm;                 /* BE */
+    uint32_t rkey;
+    uint64_t addr;
+    uint64_t length; /* bytes in all */
+    uint64_t compare_add, swap;
+    struct ticket ticket; /* whom to wake when a receive is posted */
+};
+
+enum outcome_what {
+    OUT_DONE,      /* the message is complete and acknowledged */
+    OUT_MORE,      /* a slice is carried, the message goes on */
+    OUT_DUPLICATE, /* it was executed before: acknowledge it again */
+    OUT_RNR,       /* no receive WQE; status: the responder's timer code */
+    OUT_SILENT,    /* no answer: no peer, or it ignores us */
+    OUT_HELD,      /* the peer stands still: wait without counting */
+    OUT_FAIL,      /* status: what the requester completes with */
+};
+
+/*
+ * What became of a message, or of one step of it.  Eight bytes, zero for what happens
+ * most: it is passed by value with every message.
+ */
+struct outcome {
+    uint8_t what;        /* enum outcome_what */
+    uint8_t status;      /* enum pvrdma_wc_status, or an RNR timer code */
+    uint8_t recv_status; /* of the receive WQE in use; SUCCESS: it is left alone */
+    uint8_t event;       /* async event of the responder; 0: none (never CQ_ERR) */
+    uint8_t remote;      /* OUT_FAIL: the responder's QP fails as well */
+    uint8_t comm_est;    /* first message in RTR: tell the responder's guest */
+    uint8_t unused[2];
+};
+
+#define OUTCOME(w) ((struct outcome){.what = (w)})
 
 /* A position in a scatter/gather list. */
 struct sg_cursor {
@@ -31,35 +130,39 @@ struct sg_cursor {
 
 /* The send WQE being carried: our copy, checked once. */
 struct send_op {
+    struct msg m;
     bool active;
-    bool admitted;   /* the responder took the message */
-    uint32_t epoch;  /* of the responder that admitted it */
-    uint32_t opcode; /* enum pvrdma_wr_opcode */
-    uint32_t flags;  /* PVRDMA_SEND_* */
-    uint32_t imm;    /* BE */
-    uint32_t rkey;
+    bool admitted;  /* the responder took the message */
+    bool is_inline; /* the message is in data[], not in memory */
+    uint32_t epoch; /* of the responder that admitted it */
     uint32_t nsge;
     uint64_t wr_id;
-    uint64_t remote_addr;
-    uint64_t compare_add, swap;
-    uint64_t length; /* bytes in all */
-    uint64_t done;   /* bytes carried */
+    uint64_t done; /* bytes carried */
     struct sg_cursor cur;
     struct pvrdma_sge sge[QP_MAX_SGE];
-    bool is_inline; /* the message is in data[], not in memory */
     uint8_t data[PVRDMA_EXT_MAX_INLINE];
 };
 
-static inline bool op_is_send(const struct send_op *op)
+static inline bool msg_is_send(const struct msg *m)
 {
-    return op->opcode == PVRDMA_WR_SEND || op->opcode == PVRDMA_WR_SEND_WITH_IMM;
+    return m->opcode == PVRDMA_WR_SEND || m->opcode == PVRDMA_WR_SEND_WITH_IMM;
 }
 
-static inline bool op_is_atomic(const struct send_op *op)
+static inline bool msg_is_atomic(const struct msg *m)
 {
-    return op->opcode == PVRDMA_WR_ATOMIC_CMP_AND_SWP ||
-           op->opcode == PVRDMA_WR_ATOMIC_FETCH_AND_ADD;
+    return m->opcode == PVRDMA_WR_ATOMIC_CMP_AND_SWP ||
+           m->opcode == PVRDMA_WR_ATOMIC_FETCH_AND_ADD;
 }
+
+/* What a QP type can do (InfiniBand spec table 38 and 10.2.2.3). */
+struct service {
+    const char *name;
+    bool connected;      /* messages go to the QP of its path */
+    uint32_t ops;        /* bit per enum pvrdma_wr_opcode */
+    uint32_t send_error; /* state after a failed send request */
+};
+
+const struct service *qp_service(enum pvrdma_qp_type type);
 
 enum qp_wait {
     QP_WAIT_NONE,
@@ -72,22 +175,29 @@ struct qp_requester {
     struct send_op op;
     uint32_t slice; /* bytes that are moved at once at most, see requester.c */
     uint32_t psn;   /* of the next message, 24 bits */
-    uint64_t msn;   /* messages completed */
+    uint64_t seq;   /* of the next message */
     uint8_t retries_left, rnr_left;
     enum qp_wait wait;
     uint64_t wait_until; /* ns, CLOCK_MONOTONIC */
+    uint64_t rnr_until;  /* ns: an RNR answer before then costs no retry */
     uint32_t heap_pos;   /* in the VM's timer heap; 0 = not there */
     bool queued;         /* in the VM's run queue */
     TAILQ_ENTRY(qp) run;
     struct watched *watched; /* its place, see watch.c; token */
     bool sqd_notified;
-    _Atomic bool wake;      /* the RNR wait is over: look again now */
-    bool sgid_valid;        /* set under token and qp->lock, like sgid */
-    struct pvrdma_gid sgid; /* our address since RTR */
+    _Atomic bool wake; /* the RNR wait is over: look again now */
+
+    /* The connection, since RTR; set under token and qp->lock. */
+    bool bound;                   /* we hold path.sgid */
+    _Atomic uint64_t incarnation; /* random; 0: none */
+    struct conn_path path;        /* sgid, dgid, QPNs */
 
     const struct transport_ops *transport;
-    _Atomic(struct qp *) peer; /* copy transport; see copy.c */
-    LIST_ENTRY(qp) ref;        /* in peer's resp.refs; directory_lock */
+    /* Where the peer is (directory/), counted; set and cleared with the token. */
+    struct route *route;
+    /* Found by that route when its generation was peer_gen; the VM's worker. */
+    struct qp *peer;
+    uint64_t peer_gen;
 };
 
 /* The receive WQE that an incoming message is filling. */
@@ -100,18 +210,22 @@ struct recv_op {
     struct pvrdma_sge sge[QP_MAX_SGE];
 };
 
+/* The result of an atomic, for a requester that asks again. */
+struct atomic_result {
+    uint64_t seq;
+    uint64_t old;
+};
+
 struct qp_responder {
     struct recv_op recv;
-    bool carrying;  /* a slice is being copied to recv, without the lock */
-    uint32_t psn;   /* expected, 24 bits */
-    uint64_t msn;   /* messages taken */
-    uint32_t epoch; /* changes when an admitted message becomes void */
-    bool comm_est;  /* first packet in RTR was reported */
-    /* The guest was told that receives need no notification (ext.h). */
-    _Atomic bool no_notify;
-    /* The requester that waits for a receive WQE; it is in refs. */
-    _Atomic(struct qp *) rnr_waiter;
-    LIST_HEAD(, qp) refs; /* QPs whose req.peer is this one; directory_lock */
+    bool carrying;        /* a slice is being copied to recv, without the lock */
+    uint32_t psn;         /* expected, 24 bits */
+    uint64_t seq;         /* expected: so many messages were taken */
+    uint64_t incarnation; /* of the requester's connection; 0: none has come yet */
+    uint32_t epoch;       /* changes when an admitted message becomes void */
+    bool comm_est;        /* first packet in RTR was reported */
+    /* Of sequence number s, in place s % 16 (VERBS_MAX_RD_ATOM). */
+    struct atomic_result atomic[16];
 };
 
 #endif /* PVRDMAD_QP_STATE_H */

@@ -16,7 +16,6 @@
  *  - qp->lock (receive queue, responder state, state changes), then cq->lock,
  *    then event_ring->lock.  Never two of a kind, never across a slice's copy
  *    (but a message of up to 4 KiB is copied under the receiver's qp->lock).
- *  - directory_lock is taken before nothing else: leaf lock.
  *  - Objects, MRs and memory maps are found through atomic pointers by any
  *    worker and freed by the main thread after grace_wait().
  */
@@ -41,6 +40,7 @@ struct vfu_listener;
 
 struct vm {
     struct vm_config *cfg;         /* declared properties; never changes */
+    uint32_t id;                   /* while attached: its place in vm_by_id() */
     struct vfu_listener *listener; /* the VM's socket; main thread */
     struct vfu_conn *conn;         /* attached VMM or NULL; main thread */
     struct discard *discard;       /* descriptors being closed; main thread */
@@ -63,6 +63,15 @@ static inline struct vm *vm_of_guest(struct guest *g)
 {
     return (struct vm *)(void *)((char *)g - offsetof(struct vm, guest));
 }
+
+/*
+ * Attached VMs by number.  vm_enter() gives @vm one, false: there is none left; after
+ * vm_leave() and a grace period no worker knows the VM by its number.  Main thread.
+ */
+bool vm_enter(struct vm *vm);
+void vm_leave(struct vm *vm);
+/* Any worker, until its quiescent point.  NULL: nobody has that number. */
+struct vm *vm_by_id(uint32_t id);
 
 /* A declared VM; takes over @cfg.  Main thread. */
 struct vm *vm_new(struct vm_config *cfg);

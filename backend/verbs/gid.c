@@ -4,8 +4,7 @@
  * those the VM was declared with (or the VM may use any), and the directory
  * must not know another holder in the network.
  *
- * The table is written by the main thread under the directory lock, under which
- * peers' workers read it.
+ * Main thread.
  */
 #include "verbs/verbs_internal.h"
 
@@ -44,11 +43,9 @@ static bool gid_is_allowed(const struct vm_config *cfg, const struct pvrdma_gid 
 static void gid_set(struct gid_entry *entry, bool bound, uint8_t type,
                     const struct pvrdma_gid *gid)
 {
-    directory_lock();
     entry->bound = bound;
     entry->type = type;
     entry->gid = *gid;
-    directory_unlock();
 }
 
 int verbs_create_bind(struct vm *vm, const struct pvrdma_cmd_create_bind *req)

@@ -56,13 +56,13 @@ static int qp_layout(struct qp *qp, const struct pvrdma_cmd_create_qp *req)
 
     if (wq_layout(&qp->sq, req->max_send_wr, req->max_send_sge,
                   sizeof(struct pvrdma_sq_wqe_hdr), req->max_inline_data, &send) ||
-        wq_layout(&qp->rq, req->max_recv_wr, req->max_recv_sge,
+        wq_layout(&qp->own_rq.wq, req->max_recv_wr, req->max_recv_sge,
                   sizeof(struct pvrdma_rq_wqe_hdr), 0, &recv) ||
         req->send_chunks != send || req->total_chunks != 1 + send + recv) {
         return EINVAL;
     }
     qp->sq.first_page = 1;
-    qp->rq.first_page = 1 + send;
+    qp->own_rq.wq.first_page = 1 + send;
     return 0;
 }
 
@@ -83,19 +83,19 @@ static int qp_parents(struct qp *qp, struct objects *v,
     return 0;
 }
 
-static int qp_type_check(const struct qp *qp, const struct objects *v)
+static int qp_type_check(struct qp *qp, const struct objects *v)
 {
-    switch (qp->type) {
-    case PVRDMA_QPT_RC:
-        return 0;
-    case PVRDMA_QPT_GSI:
-        if (qp->pd->uctx) {
-            return EPERM;
-        }
-        return atomic_load_explicit(&v->gsi, memory_order_relaxed) ? EBUSY : 0;
-    default:
+    qp->service = qp_service(qp->type);
+    if (!qp->service) {
         return ENOTSUP;
     }
+    if (qp->type != PVRDMA_QPT_GSI) {
+        return 0;
+    }
+    if (qp->pd->uctx) {
+        return EPERM;
+    }
+    return atomic_load_explicit(&v->gsi, memory_order_relaxed) ? EBUSY : 0;
 }
 
 static void qp_publish(struct qp *qp, struct objects *v)
@@ -115,9 +115,9 @@ static void qp_fill_cap(const struct qp *qp, struct pvrdma_qp_cap *cap)
 {
     *cap = (struct pvrdma_qp_cap){
         .max_send_wr = qp->sq.nwqe,
-        .max_recv_wr = qp->rq.nwqe,
+        .max_recv_wr = qp->rq->wq.nwqe,
         .max_send_sge = qp->sq.max_sge,
-        .max_recv_sge = qp->rq.max_sge,
+        .max_recv_sge = qp->rq->wq.max_sge,
         .max_inline_data = qp->max_inline,
     };
 }
@@ -141,6 +141,8 @@ int verbs_create_qp(struct vm *vm, const struct pvrdma_cmd_create_qp *req,
     }
     qp->vm = vm;
     qp->req.transport = &transport_copy;
+    qp->own_rq = (struct rq){.lock = &qp->lock, .vm = vm, .mem = &qp->mem};
+    qp->rq = &qp->own_rq;
     qp->type = req->qp_type;
     qp->sq_sig_all = req->sq_sig_all;
     qp->mem.ext = ext;
@@ -163,9 +165,9 @@ int verbs_create_qp(struct vm *vm, const struct pvrdma_cmd_create_qp *req,
     resp->qpn = qp->qpn;
     resp->qp_handle = qp->handle;
     resp->max_send_wr = qp->sq.nwqe;
-    resp->max_recv_wr = qp->rq.nwqe;
+    resp->max_recv_wr = qp->rq->wq.nwqe;
     resp->max_send_sge = qp->sq.max_sge;
-    resp->max_recv_sge = qp->rq.max_sge;
+    resp->max_recv_sge = qp->rq->wq.max_sge;
     resp->max_inline_data = qp->max_inline;
     return 0;
 

@@ -162,8 +162,9 @@ static bool take(void)
 
         /* Served until it is empty, once or more around the ring. */
         sched_dequeue(qp);
-        while ((n = wq_pending(qp, &qp->sq, false)) > 0) {
-            qp->sq.cons = (qp->sq.cons + (uint32_t)n) & (2 * EXT_WQES - 1);
+        while ((n = sq_pending(qp)) > 0) {
+            qp->sq.next = (qp->sq.next + (uint32_t)n) & (2 * EXT_WQES - 1);
+            qp->sq.cons = qp->sq.next;
             atomic_fetch_add(&race.all_taken, (uint64_t)n);
             delay(&race.x, long_turn ? 4096 : 64);
         }
@@ -182,7 +183,7 @@ static bool pending(void)
 static bool posted(void)
 {
     for (unsigned q = 0; race.extended && q < EXT_QUEUES; q++) {
-        if (wq_pending(&race.qp[q], &race.qp[q].sq, false)) {
+        if (sq_pending(&race.qp[q])) {
             return true;
         }
     }

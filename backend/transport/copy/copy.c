@@ -3,13 +3,11 @@
  * Transport "copy": the peer is a QP of a VM on this host, so a message is one
  * memory copy from guest RAM to guest RAM.
  *
- * req.peer caches the peer QP.  It is looked up in the directory at the first
- * message after RTR and cut by whoever ends the connection: this QP
- * (disconnect) or the peer (datapath_qp_destroyed).  Both lists and pointers
- * change under directory_lock; the worker reads the pointer without it and may
- * use the QP until its next quiescent point.
+ * The peer QP is found by the connection's route and kept with the route's
+ * generation, which is compared before every use: whatever may end the peer changes
+ * it first, and waits for a grace period before it frees anything.
  *
- * Threads: the worker of the requester's VM; (dis)connect on the main thread.
+ * Threads: the worker of the requester's VM.
  */
 #include "datapath/engine.h"
 #include "transport/transports.h"
@@ -17,88 +15,64 @@
 /* Messages up to this many bytes are copied while the peer's lock is held. */
 #define SHORT_MESSAGE 4096u
 
-static void copy_connect(struct qp *qp)
-{
-    (void)qp; /* the peer may not exist yet: looked up when needed */
-}
-
-static void copy_disconnect(struct qp *qp)
-{
-    struct qp *peer, *waiter = qp;
-
-    directory_lock();
-    peer = atomic_load(&qp->req.peer);
-    if (peer) {
-        LIST_REMOVE(qp, req.ref);
-        atomic_compare_exchange_strong(&peer->resp.rnr_waiter, &waiter, NULL);
-        atomic_store(&qp->req.peer, NULL);
-    }
-    directory_unlock();
-}
-
-/* Find the peer and enter ourselves with it. */
+/* The peer QP, or NULL: there is none now. */
 static struct qp *find_peer(struct qp *qp)
 {
-    struct qp *peer = NULL;
+    struct qp_requester *req = &qp->req;
+    uint64_t gen = atomic_load_explicit(&req->route->gen, memory_order_acquire);
     struct vm *vm;
 
-    directory_lock();
-    vm = directory_find(qp->vm->cfg->network, &qp->attr.ah_attr.dgid);
-    if (vm) {
-        peer = objects_qp_by_qpn(&vm->objects, qp->attr.dest_qp_num);
+    if (gen != req->peer_gen) {
+        vm = atomic_load_explicit(&req->route->vm, memory_order_acquire);
+        req->peer = vm ? objects_qp_by_qpn(&vm->objects, req->path.dqpn) : NULL;
+        req->peer_gen = gen;
+        /* Whoever took it may be gone, and another be there in its place. */
+        req->op.admitted = false;
     }
-    if (peer) {
-        LIST_INSERT_HEAD(&peer->resp.refs, qp, req.ref);
-        atomic_store(&qp->req.peer, peer);
-    }
-    directory_unlock();
-    return peer;
+    return req->peer;
 }
 
-/* What went wrong while bytes were moved, and on whose side. */
-struct blame {
-    bool failed;
-    bool remote;
-    bool key; /* no right to the memory; else the memory is not there */
-};
-
-static struct blame blame_sg(enum sg_result r, bool src_is_remote)
+static bool is_held(const struct route *route)
 {
-    bool src = r == SG_SRC_KEY || r == SG_SRC_MEM;
+    uint64_t until = atomic_load_explicit(&route->held_until, memory_order_relaxed);
 
-    return (struct blame){
-        .failed = r != SG_OK,
-        .remote = src == src_is_remote,
-        .key = r == SG_SRC_KEY || r == SG_DST_KEY,
-    };
+    return until && (until == ROUTE_HELD_FOREVER || now_ns() < until);
 }
 
 /*
- * The message cannot go on: who is to blame decides who hears what.  Returns
- * the requester's status.  The peer's lock is not held.
+ * What went wrong while bytes were moved, and who hears what of it (InfiniBand spec
+ * table 61).  If it is on this side the responder just never sees the rest.
  */
-static uint32_t broken_off(struct qp *peer, const struct send_op *op,
-                           const struct blame *b)
+static struct outcome outcome_of(const struct msg *m, enum sg_result r,
+                                 bool src_is_remote)
 {
-    if (!b->remote) {
-        /* The responder just never sees the rest of the message. */
-        return PVRDMA_WC_LOC_PROT_ERR;
+    bool src = r == SG_SRC_KEY || r == SG_SRC_MEM;
+    bool key = r == SG_SRC_KEY || r == SG_DST_KEY;
+    struct outcome o = OUTCOME(OUT_FAIL);
+
+    if (r == SG_OK) {
+        return OUTCOME(OUT_DONE);
     }
-    if (op_is_send(op)) {
-        responder_fail(peer, op->epoch, PVRDMA_WC_LOC_PROT_ERR, PVRDMA_EVENT_QP_FATAL);
-        return PVRDMA_WC_REM_OP_ERR;
+    o.remote = src == src_is_remote;
+    if (!o.remote) {
+        o.status = PVRDMA_WC_LOC_PROT_ERR;
+    } else if (msg_is_send(m)) {
+        o.status = PVRDMA_WC_REM_OP_ERR;
+        o.recv_status = PVRDMA_WC_LOC_PROT_ERR;
+        o.event = PVRDMA_EVENT_QP_FATAL;
+    } else {
+        o.status = key ? PVRDMA_WC_REM_ACCESS_ERR : PVRDMA_WC_REM_OP_ERR;
+        o.event = key ? PVRDMA_EVENT_QP_ACCESS_ERR : PVRDMA_EVENT_QP_FATAL;
     }
-    responder_fail(peer, op->epoch, PVRDMA_WC_SUCCESS,
-                   b->key ? PVRDMA_EVENT_QP_ACCESS_ERR : PVRDMA_EVENT_QP_FATAL);
-    return b->key ? PVRDMA_WC_REM_ACCESS_ERR : PVRDMA_WC_REM_OP_ERR;
+    return o;
 }
 
 /* Move the next @n bytes; a SEND goes to @recv, whose cursor advances. */
-static struct blame move_bytes(struct qp *qp, struct qp *peer, struct recv_op *recv,
-                               uint64_t n)
+static struct outcome move_bytes(struct qp *qp, struct qp *peer, struct recv_op *recv,
+                                 uint64_t n)
 {
     struct send_op *op = &qp->req.op;
-    struct pvrdma_sge rsge = {op->remote_addr, (uint32_t)op->length, op->rkey};
+    struct pvrdma_sge rsge = {op->m.addr, (uint32_t)op->m.length, op->m.rkey};
     struct sg_list local = {.vm = qp->vm,
                             .pd = qp->pd,
                             .nsge = op->nsge,
@@ -110,7 +84,7 @@ static struct blame move_bytes(struct qp *qp, struct qp *peer, struct recv_op *r
                              .nsge = 1,
                              .sge = &rsge,
                              .cur = {0, (uint32_t)op->done}};
-    bool read = op->opcode == PVRDMA_WR_RDMA_READ;
+    bool read = op->m.opcode == PVRDMA_WR_RDMA_READ;
     enum sg_result r;
 
     if (read) {
@@ -118,7 +92,7 @@ static struct blame move_bytes(struct qp *qp, struct qp *peer, struct recv_op *r
         local.write = true;
         remote.access = PVRDMA_ACCESS_REMOTE_READ;
         r = sg_copy(&local, &remote, n);
-    } else if (op_is_send(op)) {
+    } else if (msg_is_send(&op->m)) {
         remote.nsge = recv->nsge;
         remote.sge = recv->sge;
         remote.cur = recv->cur;
@@ -133,14 +107,14 @@ static struct blame move_bytes(struct qp *qp, struct qp *peer, struct recv_op *r
     }
     op->cur = local.cur;
     op->done += n;
-    return blame_sg(r, read);
+    return outcome_of(&op->m, r, read);
 }
 
 /* CAS and FAA: atomic for every worker and every vCPU, as IB_ATOMIC_HCA. */
-static struct blame do_atomic(struct qp *qp, struct qp *peer)
+static struct outcome do_atomic(struct qp *qp, struct qp *peer)
 {
     struct send_op *op = &qp->req.op;
-    struct pvrdma_sge rsge = {op->remote_addr, 8, op->rkey};
+    struct pvrdma_sge rsge = {op->m.addr, 8, op->m.rkey};
     struct sg_list local = {.vm = qp->vm,
                             .pd = qp->pd,
                             .write = true,
@@ -157,148 +131,125 @@ static struct blame do_atomic(struct qp *qp, struct qp *peer)
     uint64_t gpa, old, *word = sg_word(&remote, &gpa, &why);
 
     if (!word) {
-        return blame_sg(why, false);
+        return outcome_of(&op->m, why, false);
     }
-    if (op->opcode == PVRDMA_WR_ATOMIC_FETCH_AND_ADD) {
-        old = __atomic_fetch_add(word, op->compare_add, __ATOMIC_SEQ_CST);
+    if (op->m.opcode == PVRDMA_WR_ATOMIC_FETCH_AND_ADD) {
+        old = __atomic_fetch_add(word, op->m.compare_add, __ATOMIC_SEQ_CST);
     } else {
-        old = op->compare_add;
-        __atomic_compare_exchange_n(word, &old, op->swap, false, __ATOMIC_SEQ_CST,
+        old = op->m.compare_add;
+        __atomic_compare_exchange_n(word, &old, op->m.swap, false, __ATOMIC_SEQ_CST,
                                     __ATOMIC_SEQ_CST);
     }
     guest_mark_dirty(&peer->vm->guest.mem, gpa, 8);
-    op->done = op->length;
-    return blame_sg(sg_fill(&local, &old, 8), true);
+    op->done = op->m.length;
+    peer->resp.atomic[op->m.seq % G_N_ELEMENTS(peer->resp.atomic)] =
+        (struct atomic_result){op->m.seq, old};
+    return outcome_of(&op->m, sg_fill(&local, &old, 8), true);
 }
 
-static struct blame carry_bytes(struct qp *qp, struct qp *peer, struct recv_op *recv,
-                                uint64_t n)
+static struct outcome carry_bytes(struct qp *qp, struct qp *peer, struct recv_op *recv,
+                                  uint64_t n)
 {
-    static const struct blame none;
-
-    if (op_is_atomic(&qp->req.op)) {
+    if (msg_is_atomic(&qp->req.op.m)) {
         return do_atomic(qp, peer);
     }
-    return n ? move_bytes(qp, peer, recv, n) : none;
-}
-
-static enum xfer_result as_result(enum admit_result r)
-{
-    switch (r) {
-    case ADMIT_OK:
-        return XFER_DONE;
-    case ADMIT_RNR:
-        return XFER_RNR;
-    case ADMIT_ERROR:
-        return XFER_ERROR;
-    case ADMIT_UNREACHABLE:
-        break;
-    }
-    return XFER_UNREACHABLE;
+    return n ? move_bytes(qp, peer, recv, n) : OUTCOME(OUT_DONE);
 }
 
 /*
  * Admit the message; one that is short enough is carried and finished at once,
- * under the same hold of the lock.  XFER_MORE: admitted, to be sliced; a SEND
+ * under the same hold of the lock.  OUT_MORE: admitted, to be sliced; a SEND
  * then goes to @recv.
  */
-static enum xfer_result begin(struct qp *qp, struct qp *peer, struct recv_op *recv,
-                              uint32_t *status)
+static struct outcome begin(struct qp *qp, struct qp *peer, struct recv_op *recv)
 {
     struct send_op *op = &qp->req.op;
-    struct blame b = {0};
-    struct admission a;
-    enum xfer_result r;
+    struct outcome admitted, o;
 
     op->done = 0;
     op->cur = (struct sg_cursor){0, 0};
     pthread_mutex_lock(&peer->lock);
-    r = as_result(responder_admit_locked(peer, qp, op, &a));
-    *status = a.status;
-    if (r == XFER_DONE && op->length <= SHORT_MESSAGE) {
-        b = carry_bytes(qp, peer, &peer->resp.recv, op->length);
-        if (!b.failed) {
-            responder_finish_locked(peer, qp, op);
+    o = admitted = responder_admit_locked(peer, &op->m, &op->epoch);
+    if (o.what == OUT_DONE && op->m.length <= SHORT_MESSAGE) {
+        o = carry_bytes(qp, peer, &peer->resp.recv, op->m.length);
+        if (o.what == OUT_DONE) {
+            responder_finish_locked(peer, &op->m);
         }
-    } else if (r == XFER_DONE) {
+    } else if (o.what == OUT_DONE) {
         op->admitted = true;
-        responder_begin_slice_locked(peer, op, recv);
-        r = XFER_MORE;
+        responder_begin_slice_locked(peer, &op->m, recv);
+        o.what = OUT_MORE;
     }
     pthread_mutex_unlock(&peer->lock);
 
-    if (a.comm_est || r == XFER_ERROR) {
-        responder_admit_tell(peer, &a);
+    if (admitted.what == OUT_FAIL || admitted.comm_est) {
+        responder_tell(peer, admitted);
     }
-    if (b.failed) {
-        *status = broken_off(peer, op, &b);
-        r = XFER_ERROR;
+    if (admitted.what == OUT_DONE && o.what == OUT_FAIL) {
+        responder_settle(peer, op->epoch, o);
     }
-    return r;
+    return o;
 }
 
 /* Carry one slice of an admitted message, a SEND's to @recv. */
-static enum xfer_result slice(struct qp *qp, struct qp *peer, struct recv_op *recv,
-                              uint32_t *status)
+static struct outcome slice(struct qp *qp, struct qp *peer, struct recv_op *recv)
 {
     struct send_op *op = &qp->req.op;
-    uint64_t n = MIN(op->length - op->done, qp->req.slice);
-    struct blame b = carry_bytes(qp, peer, recv, n);
+    uint64_t n = MIN(op->m.length - op->done, qp->req.slice);
+    struct outcome o = carry_bytes(qp, peer, recv, n);
+    bool more = op->done < op->m.length;
 
-    if (op_is_send(op) && (b.failed || op->done < op->length)) {
-        responder_end_slice(peer, op, &recv->cur);
+    if (msg_is_send(&op->m) && (o.what == OUT_FAIL || more)) {
+        responder_end_slice(peer, op->epoch, &recv->cur);
     }
-    if (b.failed) {
-        *status = broken_off(peer, op, &b);
-        return XFER_ERROR;
+    if (o.what == OUT_FAIL) {
+        responder_settle(peer, op->epoch, o);
+        return o;
     }
-    if (op->done < op->length) {
-        return XFER_MORE;
+    if (more) {
+        return OUTCOME(OUT_MORE);
     }
-    if (!responder_finish(peer, qp, op)) {
+    if (!responder_finish(peer, &op->m, op->epoch)) {
         op->admitted = false;
-        return XFER_UNREACHABLE;
+        return OUTCOME(OUT_SILENT);
     }
-    return XFER_DONE;
+    return o;
 }
 
-static enum xfer_result copy_carry(struct qp *qp, uint32_t *status)
+static struct outcome copy_carry(struct qp *qp, struct send_op *op)
 {
-    struct send_op *op = &qp->req.op;
-    struct qp *peer = atomic_load_explicit(&qp->req.peer, memory_order_acquire);
+    struct qp *peer;
     struct recv_op recv;
-    enum xfer_result r;
+    struct outcome o;
 
-    if (!peer || !qp->req.sgid_valid) {
-        op->admitted = false; /* if at all, by another peer than one found now */
-        peer = qp->req.sgid_valid ? find_peer(qp) : NULL;
-        if (!peer) {
-            return XFER_UNREACHABLE;
-        }
+    if (!qp->req.bound || !qp->req.route) {
+        return OUTCOME(OUT_SILENT);
     }
-    if (atomic_load(&peer->vm->dp.paused)) {
-        return XFER_HOLD;
+    peer = find_peer(qp);
+    if (is_held(qp->req.route)) {
+        return OUTCOME(OUT_HELD);
+    }
+    if (!peer || guest_faulted(&peer->vm->guest)) {
+        return OUTCOME(OUT_SILENT);
     }
     if (!op->admitted) {
-        r = begin(qp, peer, &recv, status);
-        if (r != XFER_MORE) {
+        o = begin(qp, peer, &recv);
+        if (o.what != OUT_MORE) {
             goto out;
         }
-    } else if (!responder_begin_slice(peer, op, &recv)) {
+    } else if (!responder_begin_slice(peer, &op->m, op->epoch, &recv)) {
         op->admitted = false; /* reset or failed meanwhile: start anew */
-        return XFER_UNREACHABLE;
+        return OUTCOME(OUT_SILENT);
     }
-    r = slice(qp, peer, &recv, status);
+    o = slice(qp, peer, &recv);
 out:
-    if (r == XFER_DONE && op->opcode <= PVRDMA_WR_SEND_WITH_IMM) {
-        comp_received(peer->vm, op->length);
+    if (o.what == OUT_DONE && op->m.opcode <= PVRDMA_WR_SEND_WITH_IMM) {
+        comp_received(peer->vm, op->m.length);
     }
-    return r;
+    return o;
 }
 
 const struct transport_ops transport_copy = {
     .name = "copy",
-    .connect = copy_connect,
-    .disconnect = copy_disconnect,
     .carry = copy_carry,
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The directory: claims, networks, and look-ups while another thread changes
- * the table.
+ * The directory: claims, networks, routes and their generations, and a worker that
+ * follows routes while addresses come and go.
  */
 #include <errno.h>
 #include <glib.h>
@@ -12,16 +12,15 @@
 static struct vm_config blue_cfg = {.name = (char *)"a", .network = (char *)"blue"};
 static struct vm_config blue2_cfg = {.name = (char *)"b", .network = (char *)"blue"};
 static struct vm_config red_cfg = {.name = (char *)"c", .network = (char *)"red"};
-static struct vm blue = {.cfg = &blue_cfg}, blue2 = {.cfg = &blue2_cfg},
-                 red = {.cfg = &red_cfg};
+static struct vm blue = {.cfg = &blue_cfg, .id = 1}, blue2 = {.cfg = &blue2_cfg, .id = 2},
+                 red = {.cfg = &red_cfg, .id = 3};
 
 static struct vm *find(const char *network, const struct pvrdma_gid *gid)
 {
-    struct vm *vm;
+    struct route *route = route_get(network, gid);
+    struct vm *vm = atomic_load(&route->vm);
 
-    directory_lock();
-    vm = directory_find(network, gid);
-    directory_unlock();
+    route_put(route);
     return vm;
 }
 
@@ -68,7 +67,57 @@ static void test_claims(void)
     directory_fini();
 }
 
+/* The generation changes with everything that may void what was found. */
+static void test_generation(void)
+{
+    struct pvrdma_gid one = make_gid(1);
+    struct route *r;
+    uint64_t gen;
+
+    directory_init();
+    r = route_get("blue", &one);
+    g_assert_true(route_get("blue", &one) == r);
+    route_put(r);
+    gen = atomic_load(&r->gen);
+    g_assert_cmpuint(gen, !=, 0); /* what a QP without a peer has */
+#define CHANGES(what)                     \
+    do {                                  \
+        what;                             \
+        g_assert_cmpuint(r->gen, >, gen); \
+        gen = atomic_load(&r->gen);       \
+    } while (0)
+    CHANGES(directory_bind(&blue, &one));
+    directory_bind(&blue, &one); /* the second claim changes nothing */
+    g_assert_cmpuint(r->gen, ==, gen);
+    CHANGES(directory_bump(&blue));
+    directory_bump(&blue2); /* somebody else's */
+    g_assert_cmpuint(r->gen, ==, gen);
+    CHANGES(directory_hold(&blue, ROUTE_HELD_FOREVER));
+    g_assert_cmpuint(r->held_until, ==, ROUTE_HELD_FOREVER);
+    CHANGES(directory_hold(&blue, 0));
+    g_assert_cmpuint(r->held_until, ==, 0);
+    directory_unbind(&blue, &one);
+    g_assert_cmpuint(r->gen, ==, gen);
+    directory_hold(&blue, 7);
+    gen = atomic_load(&r->gen);
+    CHANGES(directory_unbind(&blue, &one));
+    g_assert_cmpuint(r->held_until, ==, 0);
+    g_assert_null(atomic_load(&r->vm));
+    /* It moves to another VM; one that stands still is held from the start. */
+    atomic_store(&blue2.dp.paused, true);
+    CHANGES(directory_bind(&blue2, &one));
+    g_assert_cmpuint(r->held_until, ==, ROUTE_HELD_FOREVER);
+    atomic_store(&blue2.dp.paused, false);
+    CHANGES(directory_unbind(&blue2, &one));
+#undef CHANGES
+    g_assert_cmpuint(directory_routes(), ==, 1);
+    route_put(r);
+    g_assert_cmpuint(directory_routes(), ==, 0);
+    directory_fini();
+}
+
 static _Atomic bool stop;
+static struct route *routes[64];
 
 static gpointer looker(gpointer opaque)
 {
@@ -76,16 +125,13 @@ static gpointer looker(gpointer opaque)
 
     while (!atomic_load(&stop)) {
         for (unsigned i = 0; i < 64; i++) {
-            struct pvrdma_gid gid = make_gid(i);
-            struct vm *vm;
+            uint64_t gen = atomic_load(&routes[i]->gen);
+            struct vm *vm = atomic_load(&routes[i]->vm);
 
-            directory_lock();
-            vm = directory_find("blue", &gid);
-            if (vm) {
+            if (vm && gen == atomic_load(&routes[i]->gen)) {
                 g_assert_true(vm == (i & 1 ? &blue2 : &blue));
                 found++;
             }
-            directory_unlock();
         }
     }
     return GSIZE_TO_POINTER(found);
@@ -96,6 +142,11 @@ static void test_threads(void)
     GThread *t;
 
     directory_init();
+    for (unsigned i = 0; i < 64; i++) {
+        struct pvrdma_gid gid = make_gid(i);
+
+        routes[i] = route_get("blue", &gid);
+    }
     atomic_store(&stop, false);
     t = g_thread_new("looker", looker, NULL);
     for (unsigned round = 0; round < 500; round++) {
@@ -112,7 +163,11 @@ static void test_threads(void)
     }
     atomic_store(&stop, true);
     g_test_message("%zu hits", GPOINTER_TO_SIZE(g_thread_join(t)));
+    for (unsigned i = 0; i < 64; i++) {
+        route_put(routes[i]);
+    }
     g_assert_cmpuint(directory_count(), ==, 0);
+    g_assert_cmpuint(directory_routes(), ==, 0);
     directory_fini();
 }
 
@@ -121,5 +176,6 @@ int main(int argc, char **argv)
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/directory/claims", test_claims);
     g_test_add_func("/directory/threads", test_threads);
+    g_test_add_func("/directory/generation", test_generation);
     return g_test_run();
 }

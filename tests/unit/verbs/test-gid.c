@@ -42,11 +42,12 @@ static uint32_t unbind(struct testdev *td, uint32_t index, struct pvrdma_gid gid
 
 static struct vm *holder(struct testdev *td, struct pvrdma_gid gid)
 {
+    struct route *route;
     struct vm *vm;
 
-    directory_lock();
-    vm = directory_find(td->vm.cfg->network, &gid);
-    directory_unlock();
+    route = route_get(td->vm.cfg->network, &gid);
+    vm = atomic_load(&route->vm);
+    route_put(route);
     return vm;
 }
 

@@ -62,9 +62,9 @@ static void test_create(void)
     g_assert_cmpuint(resp()->max_inline_data, ==, 0);
     g_assert_true(qp->sq_sig_all);
     g_assert_cmpuint(qp->sq.wqe_shift, ==, 7);
-    g_assert_cmpuint(qp->rq.wqe_shift, ==, 5);
+    g_assert_cmpuint(qp->rq->wq.wqe_shift, ==, 5);
     g_assert_cmpuint(qp->sq.first_page, ==, 1);
-    g_assert_cmpuint(qp->rq.first_page, ==, 3);
+    g_assert_cmpuint(qp->rq->wq.first_page, ==, 3);
     g_assert_cmpuint(atomic_load(&qp->state), ==, PVRDMA_QPS_RESET);
 
     g_assert_true(objects_qp_by_qpn(&td->vm.objects, resp()->qpn) == qp);
@@ -112,8 +112,8 @@ static void test_layout(void)
         g_assert_cmpuint(create(&req), ==, 0);
         qp = id_table_get(&td->vm.objects.qp, resp()->qp_handle);
         g_assert_cmpuint(qp->sq.wqe_shift, ==, good[i].sshift);
-        g_assert_cmpuint(qp->rq.wqe_shift, ==, good[i].rshift);
-        g_assert_cmpuint(qp->rq.first_page, ==, 1 + good[i].send);
+        g_assert_cmpuint(qp->rq->wq.wqe_shift, ==, good[i].rshift);
+        g_assert_cmpuint(qp->rq->wq.first_page, ==, 1 + good[i].send);
 
         /* One page off, in either count or both, is refused. */
         req.total_chunks = total - 1;

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* The services: what a queue pair of each type can do. */
+#include "objects/qp_state.h"
+
+#define OP(name) (1u << PVRDMA_WR_##name)
+
+/* Opcodes from 7 on mean other things to the library than to the kernel driver. */
+static const struct service rc = {
+    .name = "RC",
+    .connected = true,
+    .ops = OP(RDMA_WRITE) | OP(RDMA_WRITE_WITH_IMM) | OP(SEND) | OP(SEND_WITH_IMM) |
+           OP(RDMA_READ) | OP(ATOMIC_CMP_AND_SWP) | OP(ATOMIC_FETCH_AND_ADD),
+    .send_error = PVRDMA_QPS_ERR,
+};
+
+/* A datagram that fails stops the send queue alone (InfiniBand spec 10.3.1). */
+static const struct service gsi = {
+    .name = "GSI",
+    .ops = OP(SEND) | OP(SEND_WITH_IMM),
+    .send_error = PVRDMA_QPS_SQE,
+};
+
+const struct service *qp_service(enum pvrdma_qp_type type)
+{
+    switch (type) {
+    case PVRDMA_QPT_RC:
+        return &rc;
+    case PVRDMA_QPT_GSI:
+        return &gsi;
+    default:
+        return NULL;
+    }
+}
