@@ -9,16 +9,16 @@
  */
 #include "coro.h"
 
-#include <stdint.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <ucontext.h>
 
 #define STACK_SIZE (256u << 10)
 #define GUARD_SIZE 4096u
 #define MAX_KEPT   16u
 
-/* How long a coroutine may hold the main loop, in us. */
-#define TURN_US 1000
+/* How long a coroutine may hold the main loop, and all that were woken together. */
+#define TURN_NS 1000000u
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
@@ -48,7 +48,8 @@ struct coro {
     void (*fn)(void *opaque);
     void *opaque;
     bool done;
-    gint64 entered; /* us */
+    uint64_t entered; /* ns, CLOCK_MONOTONIC */
+    uint64_t ran;     /* ns, before that */
 #ifdef CORO_TSAN
     void *fiber;
 #endif
@@ -58,8 +59,26 @@ static ucontext_t main_ctx;
 static struct coro *current;
 static GSList *kept; /* of struct coro, without work */
 static unsigned n_kept;
+static unsigned n_alive;            /* with work */
 static GQueue ready = G_QUEUE_INIT; /* woken, not entered yet */
 static guint ready_source;
+
+/* Work that found no memory for a stack. */
+struct start {
+    void (*fn)(void *opaque);
+    void *opaque;
+};
+static GQueue starved = G_QUEUE_INIT; /* of struct start */
+
+static void make_ready(struct coro *c);
+
+static uint64_t now_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
 
 /* ---- switching ---- */
 
@@ -103,18 +122,42 @@ static void trampoline(void)
     to_main(c);
 }
 
+static void set_up(struct coro *c, void (*fn)(void *opaque), void *opaque)
+{
+    c->fn = fn;
+    c->opaque = opaque;
+    c->done = false;
+    c->ran = 0;
+    getcontext(&c->ctx);
+    c->ctx.uc_stack.ss_sp = c->stack + GUARD_SIZE;
+    c->ctx.uc_stack.ss_size = STACK_SIZE;
+    c->ctx.uc_link = NULL;
+    makecontext(&c->ctx, trampoline, 0);
+#ifdef CORO_TSAN
+    c->fiber = __tsan_create_fiber(0);
+#endif
+    n_alive++;
+}
+
 static void release(struct coro *c)
 {
+    struct start *next = g_queue_pop_head(&starved);
+
 #ifdef CORO_TSAN
     __tsan_destroy_fiber(c->fiber);
 #endif
-    if (n_kept < MAX_KEPT) {
+    n_alive--;
+    if (next) {
+        set_up(c, next->fn, next->opaque);
+        make_ready(c);
+        g_free(next);
+    } else if (n_kept < MAX_KEPT) {
         kept = g_slist_prepend(kept, c);
         n_kept++;
-        return;
+    } else {
+        munmap(c->stack, GUARD_SIZE + STACK_SIZE);
+        g_free(c);
     }
-    munmap(c->stack, GUARD_SIZE + STACK_SIZE);
-    g_free(c);
 }
 
 /* From the main loop.  True: it has ended. */
@@ -124,7 +167,7 @@ static bool enter(struct coro *c)
     bool done;
 
     current = c;
-    c->entered = g_get_monotonic_time();
+    c->entered = now_ns();
 #ifdef CORO_ASAN
     __sanitizer_start_switch_fiber(&fake, c->stack + GUARD_SIZE, STACK_SIZE);
 #endif
@@ -138,6 +181,7 @@ static bool enter(struct coro *c)
 #endif
     (void)fake;
     current = NULL;
+    c->ran += now_ns() - c->entered;
     done = c->done;
     if (done) {
         release(c);
@@ -169,26 +213,62 @@ static struct coro *make(void)
     return c;
 }
 
-bool coro_run(void (*fn)(void *opaque), void *opaque)
+/* A coroutine for @fn; NULL: no memory. */
+static struct coro *prepare(void (*fn)(void *opaque), void *opaque)
 {
-    struct coro *c = current ? NULL : make();
+    struct coro *c = make();
 
-    if (!c) {
-        fn(opaque); /* in a coroutine already, or without memory for one: blocking */
+    if (c) {
+        set_up(c, fn, opaque);
+    }
+    return c;
+}
+
+/*
+ * There is no memory for another stack.  Blocking is right only if no coroutine
+ * waits: one might own what @fn needs.
+ */
+static bool run_without(void (*fn)(void *opaque), void *opaque)
+{
+    struct start *s;
+
+    if (n_alive == 0) {
+        fn(opaque);
         return true;
     }
-    c->fn = fn;
-    c->opaque = opaque;
-    c->done = false;
-    getcontext(&c->ctx);
-    c->ctx.uc_stack.ss_sp = c->stack + GUARD_SIZE;
-    c->ctx.uc_stack.ss_size = STACK_SIZE;
-    c->ctx.uc_link = NULL;
-    makecontext(&c->ctx, trampoline, 0);
-#ifdef CORO_TSAN
-    c->fiber = __tsan_create_fiber(0);
-#endif
-    return enter(c);
+    s = g_new(struct start, 1);
+    s->fn = fn;
+    s->opaque = opaque;
+    g_queue_push_tail(&starved, s);
+    return false;
+}
+
+bool coro_run(void (*fn)(void *opaque), void *opaque)
+{
+    struct coro *c;
+
+    if (current) {
+        fn(opaque);
+        return true;
+    }
+    c = prepare(fn, opaque);
+    return c ? enter(c) : run_without(fn, opaque);
+}
+
+bool coro_run_later(void (*fn)(void *opaque), void *opaque)
+{
+    struct coro *c;
+
+    if (current) {
+        fn(opaque);
+        return true;
+    }
+    c = prepare(fn, opaque);
+    if (!c) {
+        return run_without(fn, opaque);
+    }
+    make_ready(c);
+    return false;
 }
 
 struct coro *coro_self(void)
@@ -204,10 +284,13 @@ void coro_yield(void)
 
 static gboolean on_ready(gpointer opaque)
 {
+    uint64_t end = now_ns() + TURN_NS;
+    guint n = g_queue_get_length(&ready);
+
     /* Only those of now: one that makes itself ready again waits for a turn. */
-    for (guint n = g_queue_get_length(&ready); n > 0; n--) {
+    do {
         enter(g_queue_pop_head(&ready));
-    }
+    } while (--n > 0 && now_ns() < end);
     if (!g_queue_is_empty(&ready)) {
         return G_SOURCE_CONTINUE;
     }
@@ -232,12 +315,22 @@ void coro_wake(struct coro *c)
     }
 }
 
+void coro_wake_later(struct coro *c)
+{
+    make_ready(c);
+}
+
 void coro_breathe(void)
 {
-    if (current && g_get_monotonic_time() - current->entered > TURN_US) {
+    if (current && now_ns() - current->entered > TURN_NS) {
         make_ready(current);
         coro_yield();
     }
+}
+
+uint64_t coro_ran_ns(void)
+{
+    return current ? current->ran + now_ns() - current->entered : 0;
 }
 
 void coro_lock(struct coro_mutex *m)

@@ -18,14 +18,19 @@
 
 #include <glib.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 struct coro;
 
 /*
  * Run @fn(@opaque) until its end or its first wait.  True: it has ended.  Within a
- * coroutine: @fn is simply called.
+ * coroutine: @fn is simply called.  False may also mean that it has not begun, for
+ * want of memory; it will when another coroutine ends.
  */
 bool coro_run(void (*fn)(void *opaque), void *opaque);
+
+/* The same, but it begins behind those that are waiting for their turn. */
+bool coro_run_later(void (*fn)(void *opaque), void *opaque);
 
 /* The coroutine that runs now; NULL: none. */
 struct coro *coro_self(void);
@@ -35,12 +40,18 @@ void coro_yield(void);
 
 /* Go on with @c, at once or when the coroutine that runs now waits. */
 void coro_wake(struct coro *c);
+/* Go on with @c behind those that are waiting for their turn. */
+void coro_wake_later(struct coro *c);
 
 /*
  * Called often in long work: lets the main loop turn if this coroutine has run for
- * a millisecond.
+ * a millisecond.  All that breathe get a millisecond together per turn of the loop,
+ * one after the other, so that their number does not hold up the rest.
  */
 void coro_breathe(void);
+
+/* How long the coroutine that runs now has been running in all, in ns; 0: none. */
+uint64_t coro_ran_ns(void);
 
 /*
  * What only one coroutine may do at a time, in the order of asking.  Zeroed: free.

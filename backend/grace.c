@@ -108,10 +108,16 @@ bool grace_is_over(uint64_t period)
 static void wake_waiters(void)
 {
     struct waiter *w;
+    bool first = true;
 
     while ((w = g_queue_peek_head(&waiting)) && grace_is_over(w->period)) {
         g_queue_pop_head(&waiting);
-        coro_wake(w->coro);
+        if (first) {
+            coro_wake(w->coro);
+        } else {
+            coro_wake_later(w->coro); /* many may have piled up */
+        }
+        first = false;
     }
     if (g_queue_is_empty(&waiting)) {
         atomic_store(&parked, false);
