@@ -23,8 +23,14 @@ void datapath_stop(void);
 int datapath_vm_init(struct vm *vm);
 void datapath_vm_fini(struct vm *vm);
 
+/*
+ * In a coroutine the main loop may turn before take returns: what was looked up
+ * before must be the caller's (vm->ops).
+ */
 void vm_token_take(struct vm *vm);
 void vm_token_release(struct vm *vm);
+/* qp->lock, with the VM's token held; in a coroutine that may be let go meanwhile. */
+void vm_qp_lock(struct qp *qp);
 
 /*
  * Stop the VM's data path at a slice border / let it go on.  Main thread.  Calls
@@ -62,7 +68,10 @@ void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask)
 void datapath_qp_destroyed(struct qp *qp);
 void datapath_cq_destroyed(struct cq *cq);
 
-/* A GID was unbound: connections that use it lose their path. Token held. */
+/*
+ * A GID was unbound: connections that use it lose their path.  Takes the token, many
+ * times if there are many QPs.
+ */
 void datapath_gid_unbound(struct vm *vm, unsigned index);
 
 /* Make the VM's worker look at this QP's send and receive queues.  Any

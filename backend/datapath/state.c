@@ -7,7 +7,11 @@
  */
 #include <sys/random.h>
 
+#include "coro.h"
 #include "engine.h"
+
+/* Handles looked at in one go with the token. */
+#define WALK_STEP 256u
 
 void datapath_qp_created(struct qp *qp, uint32_t uar_page)
 {
@@ -161,16 +165,30 @@ void datapath_qp_destroyed(struct qp *qp)
     pthread_mutex_unlock(&qp->lock);
 }
 
+static void gid_lost(struct qp *qp, unsigned index)
+{
+    if (qp->service->connected && qp->attr.ah_attr.sgid_index == index) {
+        vm_qp_lock(qp);
+        qp->req.bound = false;
+        pthread_mutex_unlock(&qp->lock);
+    }
+}
+
 void datapath_gid_unbound(struct vm *vm, unsigned index)
 {
-    for (uint32_t i = 1; i < id_table_end(&vm->objects.qp); i++) {
-        struct qp *qp = id_table_get(&vm->objects.qp, i);
+    const struct id_table *t = &vm->objects.qp;
 
-        if (qp && qp->service->connected && qp->attr.ah_attr.sgid_index == index) {
-            pthread_mutex_lock(&qp->lock);
-            qp->req.bound = false;
-            pthread_mutex_unlock(&qp->lock);
+    for (uint32_t first = 1; first < id_table_end(t); first += WALK_STEP) {
+        vm_token_take(vm);
+        for (uint32_t i = first; i < id_table_end(t) && i - first < WALK_STEP; i++) {
+            struct qp *qp = id_table_get(t, i);
+
+            if (qp) {
+                gid_lost(qp, index);
+            }
         }
+        vm_token_release(vm);
+        coro_breathe();
     }
 }
 

@@ -4,9 +4,14 @@
  *
  * Main thread, except for datapath_wake() and datapath_ring().
  */
+#include <sched.h>
 #include <stdlib.h>
 
+#include "coro.h"
 #include "engine.h"
+
+/* How long a coroutine tries to get a lock before it lets the main loop go on. */
+#define LOCK_SPIN_NS 200000u
 
 int datapath_vm_init(struct vm *vm)
 {
@@ -35,10 +40,45 @@ void datapath_vm_fini(struct vm *vm)
     pthread_mutex_destroy(&vm->dp.token);
 }
 
+/*
+ * Take a lock that a worker holds for some microseconds, or as long as the kernel
+ * takes to bring a page of guest memory.  False: it is rather the latter.
+ */
+static bool lock_soon(pthread_mutex_t *lock)
+{
+    uint64_t end = 0;
+
+    if (!coro_self()) {
+        pthread_mutex_lock(lock);
+        return true;
+    }
+    while (pthread_mutex_trylock(lock) != 0) {
+        uint64_t now = now_ns();
+
+        end = end ? end : now + LOCK_SPIN_NS;
+        if (now >= end) {
+            return false;
+        }
+        sched_yield();
+    }
+    return true;
+}
+
 void vm_token_take(struct vm *vm)
 {
     atomic_fetch_add(&vm->dp.token_waiters, 1);
-    pthread_mutex_lock(&vm->dp.token);
+    while (!lock_soon(&vm->dp.token)) {
+        grace_wait(); /* a worker that has passed has let go, and sees us wait */
+    }
+}
+
+void vm_qp_lock(struct qp *qp)
+{
+    while (!lock_soon(&qp->lock)) {
+        vm_token_release(qp->vm);
+        grace_wait();
+        vm_token_take(qp->vm);
+    }
 }
 
 void vm_token_release(struct vm *vm)

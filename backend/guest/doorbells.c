@@ -19,6 +19,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "coro.h"
+
 static void *map_region(int fd, int flags)
 {
     void *p = mmap(NULL, PVRDMA_DB_REGION_SIZE, PROT_READ | PROT_WRITE, flags, fd, 0);
@@ -95,11 +97,20 @@ static void map_reset(struct pvrdma_db_map *map)
     }
 }
 
+/* The VMM may have punched holes: bringing a page back takes the kernel a while. */
+static void breathe(uint32_t i)
+{
+    if (i % 1024 == 1023) {
+        coro_breathe();
+    }
+}
+
 static void region_reset(struct pvrdma_db_region *db)
 {
     map_reset(&db->send);
     map_reset(&db->recv);
     map_reset(&db->srq);
+    coro_breathe();
 }
 
 /* Only words of handles that this VM can have mean anything. */
@@ -111,9 +122,11 @@ void doorbells_reset(struct guest_doorbells *db, uint32_t max_qp, uint32_t max_c
     region_reset(shared);
     for (uint32_t i = 0; i < max_qp; i++) {
         __atomic_store_n(&shared->qp_owner[i], PVRDMA_DB_NO_OWNER, __ATOMIC_RELAXED);
+        breathe(i);
     }
     for (uint32_t i = 0; i < max_cq; i++) {
         __atomic_store_n(&shared->arm[i], PVRDMA_DB_ARM_NONE, __ATOMIC_RELAXED);
         __atomic_store_n(&shared->cq_owner[i], PVRDMA_DB_NO_OWNER, __ATOMIC_RELAXED);
+        breathe(i);
     }
 }

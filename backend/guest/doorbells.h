@@ -28,7 +28,7 @@ void doorbells_fini(struct guest_doorbells *db);
 
 /*
  * Forget every bit, owner and armed CQ; no handle below @max_qp or @max_cq has an
- * owner any more.  Main thread.
+ * owner any more.  Main thread; its loop may turn meanwhile.
  */
 void doorbells_reset(struct guest_doorbells *db, uint32_t max_qp, uint32_t max_cq);
 

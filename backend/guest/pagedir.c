@@ -6,12 +6,18 @@
  * Each table is copied once, straight into the caller's array, and the copy is
  * checked.  The caller allocates: the bound on n bounds that and the walk
  * (CVE-2023-1544: a page count beyond one table; CVE-2021-3607).
+ *
+ * A list may have 262,144 pages, so both functions let others have their turn.
  */
 #include "guest/pagedir.h"
 
 #include <errno.h>
 
+#include "coro.h"
 #include "pvrdma/abi.h"
+
+/* Pages that are checked in one go. */
+#define CHECK_STEP 4096u
 
 static bool page_aligned(uint64_t addr)
 {
@@ -45,6 +51,89 @@ int pagedir_read(struct guest_mem *mem, uint64_t pdir_dma, uint32_t n, uint64_t 
                 return EINVAL;
             }
         }
+        coro_breathe();
+    }
+    return 0;
+}
+
+static bool page_ok(const struct guest_region *r, uint64_t page, bool write)
+{
+    return r->hva && page - r->gpa < r->size && (!write || r->writable) &&
+           r->size - (page - r->gpa) >= PVRDMA_PAGE_SIZE;
+}
+
+/*
+ * The last region that begins at or before @gpa, or the first of all.  For lists that
+ * hop between thousands of regions: no branches, and nothing but the beginnings.
+ */
+static unsigned starts_find(const uint64_t *start, unsigned n, uint64_t gpa)
+{
+    unsigned base = 0;
+
+    while (n > 1) {
+        unsigned half = n / 2;
+
+        base += start[base + half] <= gpa ? half : 0;
+        n -= half;
+    }
+    return base;
+}
+
+/* @start: NULL, or the beginnings of @map's regions. */
+static const struct guest_region *find(const struct guest_map *map, const uint64_t *start,
+                                       uint64_t gpa)
+{
+    return start ? &map->region[starts_find(start, map->n, gpa)]
+                 : guest_map_find(map, gpa);
+}
+
+static int check_some(const struct guest_map *map, const uint64_t *start,
+                      const uint64_t *page, uint32_t n, bool write)
+{
+    const struct guest_region *r = NULL;
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (!r || !page_ok(r, page[i], write)) {
+            r = find(map, start, page[i]);
+            if (!r || !page_ok(r, page[i], write)) {
+                return EFAULT;
+            }
+        }
+    }
+    return 0;
+}
+
+static uint64_t *copy_starts(const struct guest_map *map)
+{
+    uint64_t *start = g_try_new(uint64_t, map->n);
+
+    for (unsigned i = 0; start && i < map->n; i++) {
+        start[i] = map->region[i].gpa;
+    }
+    return start;
+}
+
+int pagedir_check(struct guest_mem *mem, const uint64_t *page, uint32_t n, bool write)
+{
+    g_autofree uint64_t *start = NULL;
+    uint64_t generation = 0;
+
+    for (uint32_t first = 0; first < n; first += CHECK_STEP) {
+        const struct guest_map *map =
+            atomic_load_explicit(&mem->map, memory_order_acquire);
+
+        if (map->n == 0) {
+            return EFAULT;
+        }
+        if (n >= map->n && generation != map->generation) {
+            g_free(start);
+            start = copy_starts(map); /* NULL: it goes without */
+            generation = map->generation;
+        }
+        if (check_some(map, start, page + first, MIN(n - first, CHECK_STEP), write)) {
+            return EFAULT;
+        }
+        coro_breathe();
     }
     return 0;
 }

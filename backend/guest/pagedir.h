@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* Page directories in guest memory; pagedir.c has the theory. */
+/*
+ * Page directories in guest memory; pagedir.c has the theory.  Main thread; in a
+ * coroutine the main loop may turn meanwhile (coro_breathe).
+ */
 #ifndef PVRDMAD_GUEST_PAGEDIR_H
 #define PVRDMAD_GUEST_PAGEDIR_H
 
@@ -13,5 +16,8 @@
  * page-aligned), EFAULT (a table is not in the DMA map).
  */
 int pagedir_read(struct guest_mem *mem, uint64_t pdir_dma, uint32_t n, uint64_t *pages);
+
+/* Does each of these pages lie in the DMA map, writable if @write?  0 or EFAULT. */
+int pagedir_check(struct guest_mem *mem, const uint64_t *page, uint32_t n, bool write);
 
 #endif /* PVRDMAD_GUEST_PAGEDIR_H */

@@ -78,8 +78,9 @@ void gid_unbind(struct vm *vm, unsigned index)
     struct pvrdma_gid none = {0}, gid = entry->gid;
 
     gid_set(entry, false, 0, &none);
-    directory_unbind(vm, &gid);
+    /* Before another VM can have the address. */
     datapath_gid_unbound(vm, index);
+    directory_unbind(vm, &gid);
 }
 
 int verbs_destroy_bind(struct vm *vm, const struct pvrdma_cmd_destroy_bind *req)
@@ -93,8 +94,6 @@ int verbs_destroy_bind(struct vm *vm, const struct pvrdma_cmd_destroy_bind *req)
     if (!entry->bound || !gid_equal(&entry->gid, &req->gid)) {
         return ENOENT;
     }
-    vm_token_take(vm);
     gid_unbind(vm, req->index);
-    vm_token_release(vm);
     return 0;
 }

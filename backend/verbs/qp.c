@@ -184,6 +184,10 @@ void qp_unpublish(struct vm *vm, struct qp *qp)
 {
     struct objects *v = &vm->objects;
 
+    /* First, so that nobody holds the lock for the length of a copy any more. */
+    vm_qp_lock(qp);
+    atomic_store_explicit(&qp->state, PVRDMA_QPS_RESET, memory_order_release);
+    pthread_mutex_unlock(&qp->lock);
     id_table_release(&v->qp, qp->handle);
     if (qp->type == PVRDMA_QPT_GSI) {
         atomic_store_explicit(&v->gsi, NULL, memory_order_release);
@@ -326,7 +330,7 @@ int verbs_modify_qp(struct vm *vm, const struct pvrdma_cmd_modify_qp *req)
         return ENOENT;
     }
     vm_token_take(vm);
-    pthread_mutex_lock(&qp->lock);
+    vm_qp_lock(qp);
     err = qp_modify(qp, req->attr_mask, &req->attrs);
     pthread_mutex_unlock(&qp->lock);
     vm_token_release(vm);
@@ -354,7 +358,7 @@ int verbs_query_qp(struct vm *vm, uint32_t handle, uint32_t attr_mask,
     }
     /* Everything is returned; attr_mask only says what the caller needs. */
     vm_token_take(vm);
-    pthread_mutex_lock(&qp->lock);
+    vm_qp_lock(qp);
     state = atomic_load_explicit(&qp->state, memory_order_acquire);
     *a = qp->attr;
     if (state != PVRDMA_QPS_RESET) {

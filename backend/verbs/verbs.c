@@ -12,6 +12,7 @@
 
 #include <errno.h>
 
+#include "coro.h"
 #include "guest/pagedir.h"
 
 /* Values of the verbs API that the ABI passes through. */
@@ -31,10 +32,36 @@ struct dead {
     struct cq *cq;
 };
 
+/* How many objects, or so many more empty places, are gone through in one go. */
+#define STEP_OBJECTS 256u
+#define STEP_EMPTY   16384u
+
+/*
+ * A walk over a table with the token, in pieces between which others get their turn,
+ * the VM's worker included.  *done is the walk's own.
+ */
+static void step(struct vm *vm, const void *object, unsigned *done)
+{
+    *done += object ? STEP_EMPTY / STEP_OBJECTS : 1;
+    if (*done >= STEP_EMPTY) {
+        *done = 0;
+        vm_token_release(vm);
+        coro_breathe();
+        vm_token_take(vm);
+    }
+}
+
+/*
+ * The device is inactive: nothing new comes.  What is still there goes on working
+ * until its turn has come; QPs go first, so that no worker meets one whose CQs are
+ * not there any more.
+ */
 static void unpublish_all(struct vm *vm, struct dead *dead)
 {
     struct objects *v = &vm->objects;
+    unsigned done = 0;
 
+    vm_token_take(vm);
     for (uint32_t i = 1; v->qp.used && i < v->qp.size; i++) {
         struct qp *qp = id_table_get(&v->qp, i);
 
@@ -43,6 +70,7 @@ static void unpublish_all(struct vm *vm, struct dead *dead)
             qp->next_dead = dead->qp;
             dead->qp = qp;
         }
+        step(vm, qp, &done);
     }
     for (uint32_t i = 1; v->cq.used && i < v->cq.size; i++) {
         struct cq *cq = id_table_get(&v->cq, i);
@@ -52,6 +80,7 @@ static void unpublish_all(struct vm *vm, struct dead *dead)
             cq->next_dead = dead->cq;
             dead->cq = cq;
         }
+        step(vm, cq, &done);
     }
     for (uint32_t i = 1; v->mr.used && i < v->mr.size; i++) {
         struct mr *mr = id_table_get(&v->mr, i);
@@ -61,7 +90,9 @@ static void unpublish_all(struct vm *vm, struct dead *dead)
             mr->next_dead = dead->mr;
             dead->mr = mr;
         }
+        step(vm, mr, &done);
     }
+    vm_token_release(vm);
     for (unsigned i = 0; i < VERBS_GID_TBL_LEN; i++) {
         if (v->gid[i].bound) {
             gid_unbind(vm, i);
@@ -76,18 +107,21 @@ static void free_dead(struct vm *vm, struct dead *dead)
 
         dead->qp = qp->next_dead;
         qp_free(vm, qp);
+        coro_breathe();
     }
     while (dead->mr) {
         struct mr *mr = dead->mr;
 
         dead->mr = mr->next_dead;
         mr_free(vm, mr);
+        coro_breathe();
     }
     while (dead->cq) {
         struct cq *cq = dead->cq;
 
         dead->cq = cq->next_dead;
         cq_free(vm, cq);
+        coro_breathe();
     }
 }
 
@@ -100,6 +134,9 @@ static void free_table(struct id_table *t)
         if (object) {
             id_table_release(t, i);
             g_free(object);
+        }
+        if (i % STEP_OBJECTS == 0) {
+            coro_breathe();
         }
     }
 }
@@ -123,10 +160,7 @@ void verbs_reset(struct objects *v)
     struct vm *vm = v->vm;
     struct dead dead = {0};
 
-    vm_token_take(vm);
     unpublish_all(vm, &dead);
-    vm_token_release(vm);
-
     grace_wait();
     free_dead(vm, &dead);
     free_table(&v->pd);
@@ -155,15 +189,7 @@ int verbs_pages_read(struct vm *vm, uint64_t pdir_dma, uint32_t n, bool write,
 {
     int err = pagedir_read(&vm->guest.mem, pdir_dma, n, page);
 
-    if (err) {
-        return err;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        if (!guest_ptr(&vm->guest.mem, page[i], PVRDMA_PAGE_SIZE, write)) {
-            return EFAULT;
-        }
-    }
-    return 0;
+    return err ? err : pagedir_check(&vm->guest.mem, page, n, write);
 }
 
 int verbs_ring_init(struct vm *vm, struct ring_mem *mem, uint64_t pdir_dma, uint32_t n)

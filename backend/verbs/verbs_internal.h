@@ -6,6 +6,9 @@
  * takes it out of its table and off the data path, *_free gives back its
  * references, pages and memory.  A reset does the first half for all objects,
  * then waits once.
+ *
+ * Whoever calls here holds vm->ops, so objects, and the guest's DMA map, stay as they
+ * are while the main loop turns: in grace_wait(), coro_breathe(), vm_token_take().
  */
 #ifndef PVRDMAD_VERBS_INTERNAL_H
 #define PVRDMAD_VERBS_INTERNAL_H
@@ -15,13 +18,14 @@
 #include "objects/vm.h"
 #include "verbs/verbs.h"
 
-void qp_unpublish(struct vm *vm, struct qp *qp); /* token held */
+/* Token held; it may be let go meanwhile. */
+void qp_unpublish(struct vm *vm, struct qp *qp);
 void qp_free(struct vm *vm, struct qp *qp);
 void cq_unpublish(struct vm *vm, struct cq *cq); /* token held */
 void cq_free(struct vm *vm, struct cq *cq);
 void mr_unpublish(struct vm *vm, struct mr *mr);
 void mr_free(struct vm *vm, struct mr *mr);
-void gid_unbind(struct vm *vm, unsigned index); /* token held */
+void gid_unbind(struct vm *vm, unsigned index);
 
 /*
  * Account @n guest pages to the VM's limit (cfg->max_mr_pages).  ENOSPC if that
@@ -32,7 +36,8 @@ void verbs_pages_refund(struct vm *vm, uint64_t n);
 
 /*
  * Read a page list from the guest and check that every page lies in the DMA
- * map, writable if @write.  @page has room for @n.  0, EINVAL or EFAULT.
+ * map, writable if @write.  @page has room for @n.  0, EINVAL or EFAULT.  Takes its
+ * time for a long one (coro_breathe), like all that runs over tables here.
  */
 int verbs_pages_read(struct vm *vm, uint64_t pdir_dma, uint32_t n, bool write,
                      uint64_t *page);
