@@ -216,10 +216,7 @@ static bool run(struct daemon_config *cfg, GError **errp)
         serve(cfg);
     }
     control_close();
-    while (registry_all()) {
-        frontend_disconnect(registry_all()->data, "the daemon ends");
-        registry_remove(registry_all()->data);
-    }
+    registry_remove_all("the daemon ends");
 out_datapath:
     datapath_stop();
 out_vm:

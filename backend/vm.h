@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Bringing the parts of one VM together and apart.  Main thread.
+ * Bringing the parts of one VM together and apart.  Main thread, with vm->ops; in a
+ * coroutine the main loop may turn meanwhile.
  */
 #ifndef PVRDMAD_VM_PARTS_H
 #define PVRDMAD_VM_PARTS_H

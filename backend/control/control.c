@@ -3,7 +3,8 @@
  * The admin socket: listening, clients, lines in and out.
  *
  * Everything is non-blocking on the main loop.  A client has one request in
- * work at a time: while an answer is on its way out, nothing is read from it,
+ * work at a time, in a coroutine, as it may wait; the line stays in the buffer
+ * meanwhile.  While that or an answer is on its way, nothing is read from it,
  * so a client that does not read costs one answer of memory and no more.  A
  * line that is too long, or more clients than CONTROL_MAX_CLIENTS, ends the
  * connection.
@@ -19,11 +20,15 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "coro.h"
 #include "log.h"
 
 struct client {
     int fd;
-    guint source; /* the one watch: for reading, or for writing */
+    guint source; /* the one watch: for reading, or for writing; none while parked */
+    size_t line;  /* length of the request in work */
+    bool busy;    /* there is one */
+    bool parked;  /* and it waits */
     char in[CONTROL_MAX_REQUEST + 1];
     size_t in_len;
     char *out; /* answer under way, or NULL */
@@ -38,27 +43,45 @@ static GList *clients;
 static void client_free(struct client *c)
 {
     clients = g_list_remove(clients, c);
-    g_source_remove(c->source);
+    if (c->source) {
+        g_source_remove(c->source);
+    }
     close(c->fd);
     g_free(c->out);
     g_free(c);
 }
 
-/* Take one line out of the input, if there is one, and make its answer. */
+static bool client_run(struct client *c);
+
+static void run_request(void *opaque)
+{
+    struct client *c = opaque;
+
+    c->out = control_handle(daemon_cfg, c->in, c->line);
+    c->out_len = strlen(c->out);
+    c->out_pos = 0;
+    c->in_len -= c->line + 1;
+    memmove(c->in, c->in + c->line + 1, c->in_len);
+    c->busy = false;
+    if (c->parked) {
+        c->parked = false;
+        if (listen_fd < 0 || !client_run(c)) {
+            client_free(c);
+        }
+    }
+}
+
+/* Begin the first request in the input, if there is one. */
 static bool next_request(struct client *c)
 {
     char *newline = memchr(c->in, '\n', c->in_len);
-    size_t len;
 
     if (!newline) {
         return false;
     }
-    len = newline - c->in;
-    c->out = control_handle(daemon_cfg, c->in, len);
-    c->out_len = strlen(c->out);
-    c->out_pos = 0;
-    c->in_len -= len + 1;
-    memmove(c->in, newline + 1, c->in_len);
+    c->line = newline - c->in;
+    c->busy = true;
+    c->parked = !coro_run(run_request, c);
     return true;
 }
 
@@ -89,6 +112,10 @@ static bool client_run(struct client *c)
             continue;
         }
         if (next_request(c)) {
+            if (c->parked) {
+                c->source = 0;
+                return true;
+            }
             continue;
         }
         if (c->in_len >= CONTROL_MAX_REQUEST) {
@@ -120,7 +147,7 @@ static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
         client_free(c); /* removes this source */
         return G_SOURCE_CONTINUE;
     }
-    return G_SOURCE_REMOVE; /* client_run() has made another */
+    return G_SOURCE_REMOVE; /* client_run() has made another, if need be */
 }
 
 static gboolean on_connect(gint fd, GIOCondition cond, gpointer opaque)
@@ -222,11 +249,19 @@ void control_close(void)
     if (listen_fd < 0) {
         return;
     }
-    while (clients) {
-        client_free(clients->data);
-    }
     g_source_remove(listen_source);
     close(listen_fd);
     listen_fd = -1;
     unlink(daemon_cfg->control_socket);
+    for (GList *l = clients, *next; l; l = next) {
+        struct client *c = l->data;
+
+        next = l->next;
+        if (!c->busy) {
+            client_free(c);
+        }
+    }
+    while (clients) { /* those with a request that waits go when it is done */
+        g_main_context_iteration(NULL, TRUE);
+    }
 }

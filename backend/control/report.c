@@ -5,7 +5,8 @@
  * Main thread.  Objects are made and destroyed by this thread, so their
  * pointers hold still; what workers change is read under the VM's token and the
  * QP's lock, or is an atomic counter.  Answers are bounded: QPs come in pages of
- * CONTROL_QP_PAGE rows, so that listing them does not keep commands waiting.
+ * CONTROL_QP_PAGE rows, which are copied under the token and become text afterwards,
+ * so that listing them keeps neither the VM's traffic nor anybody's commands waiting.
  */
 #include <json-glib/json-glib.h>
 
@@ -257,6 +258,7 @@ static void report_device(JsonBuilder *b, struct vm *vm)
     begin(b, "device");
     add_int(b, "commands", dev->commands);
     add_int(b, "failed_commands", dev->failed_commands);
+    add_int(b, "command_ns", vm->command_ns);
     add_int(b, "doorbell_writes", writes);
     add_int(b, "bad_doorbells", bad);
     report_ring(b, "async_events", &vm->guest.events.async);
@@ -314,12 +316,12 @@ void report_counters(JsonBuilder *b, struct vm *vm)
 
 /* ---- QPs ---- */
 
-static void report_wq(JsonBuilder *b, const char *name, const struct wq *wq,
+static void report_wq(JsonBuilder *b, const char *name, uint32_t nwqe, uint32_t cons,
                       const uint32_t *prod)
 {
     begin(b, name);
-    add_int(b, "entries", wq->nwqe);
-    add_int(b, "consumer", wq->cons);
+    add_int(b, "entries", nwqe);
+    add_int(b, "consumer", cons);
     if (prod) {
         add_int(b, "producer", *prod);
     }
@@ -351,64 +353,117 @@ static bool producers(struct qp *qp, uint32_t *sq, uint32_t *rq)
     return true;
 }
 
+/* What is shown of a QP. */
+struct qp_row {
+    uint32_t handle, qpn, type, state, dest_qpn;
+    struct pvrdma_gid dest_gid;
+    const char *transport;
+    bool extended, known; /* known: the producer indices */
+    uint32_t sq_nwqe, sq_cons, sq_prod;
+    uint32_t rq_nwqe, rq_cons, rq_prod;
+    uint32_t sq_psn, rq_psn;
+    uint64_t sent, received;
+    uint32_t wait, retries_left, rnr_left;
+};
+
 /* The VM's token and qp->lock are held. */
-static void report_qp(JsonBuilder *b, struct qp *qp)
+static void copy_row(struct qp_row *row, struct qp *qp)
 {
-    const struct pvrdma_qp_attr *attr = &qp->attr;
-    uint32_t state = atomic_load(&qp->state);
-    uint32_t sq_prod, rq_prod;
-    bool known = producers(qp, &sq_prod, &rq_prod);
+    *row = (struct qp_row){
+        .handle = qp->handle,
+        .qpn = qp->qpn,
+        .type = qp->type,
+        .state = atomic_load(&qp->state),
+        .dest_qpn = qp->attr.dest_qp_num,
+        .dest_gid = qp->attr.ah_attr.dgid,
+        .transport = qp->req.transport ? qp->req.transport->name : "none",
+        .extended = qp->mem.ext,
+        .sq_nwqe = qp->sq.nwqe,
+        .sq_cons = qp->sq.cons,
+        .rq_nwqe = qp->rq->wq.nwqe,
+        .rq_cons = qp->rq->wq.cons,
+        .sq_psn = qp->req.psn,
+        .rq_psn = qp->resp.psn,
+        .sent = qp->req.seq,
+        .received = qp->resp.seq,
+        .wait = qp->req.wait,
+        .retries_left = qp->req.retries_left,
+        .rnr_left = qp->req.rnr_left,
+    };
+    row->known = producers(qp, &row->sq_prod, &row->rq_prod);
+}
+
+static void report_qp(JsonBuilder *b, const struct qp_row *row)
+{
     char gid[CONFIG_GID_STRLEN];
 
-    config_format_gid(&attr->ah_attr.dgid, gid);
-
+    config_format_gid(&row->dest_gid, gid);
     json_builder_begin_object(b);
-    add_int(b, "handle", qp->handle);
-    add_int(b, "qpn", qp->qpn);
-    add_str(b, "type", NAME_OF(qp_types, qp->type));
-    add_str(b, "state", NAME_OF(qp_states, state));
-    add_int(b, "dest_qpn", attr->dest_qp_num);
+    add_int(b, "handle", row->handle);
+    add_int(b, "qpn", row->qpn);
+    add_str(b, "type", NAME_OF(qp_types, row->type));
+    add_str(b, "state", NAME_OF(qp_states, row->state));
+    add_int(b, "dest_qpn", row->dest_qpn);
     add_str(b, "dest_gid", gid);
-    add_str(b, "transport", qp->req.transport ? qp->req.transport->name : "none");
-    add_bool(b, "extended", qp->mem.ext);
-    report_wq(b, "sq", &qp->sq, known ? &sq_prod : NULL);
-    report_wq(b, "rq", &qp->rq->wq, known ? &rq_prod : NULL);
-    add_int(b, "sq_psn", qp->req.psn);
-    add_int(b, "rq_psn", qp->resp.psn);
-    add_int(b, "sent", qp->req.seq);
-    add_int(b, "received", qp->resp.seq);
-    add_str(b, "wait", NAME_OF(qp_waits, qp->req.wait));
-    add_int(b, "retries_left", qp->req.retries_left);
-    add_int(b, "rnr_left", qp->req.rnr_left);
+    add_str(b, "transport", row->transport);
+    add_bool(b, "extended", row->extended);
+    report_wq(b, "sq", row->sq_nwqe, row->sq_cons, row->known ? &row->sq_prod : NULL);
+    report_wq(b, "rq", row->rq_nwqe, row->rq_cons, row->known ? &row->rq_prod : NULL);
+    add_int(b, "sq_psn", row->sq_psn);
+    add_int(b, "rq_psn", row->rq_psn);
+    add_int(b, "sent", row->sent);
+    add_int(b, "received", row->received);
+    add_str(b, "wait", NAME_OF(qp_waits, row->wait));
+    add_int(b, "retries_left", row->retries_left);
+    add_int(b, "rnr_left", row->rnr_left);
     json_builder_end_object(b);
+}
+
+/* Up to CONTROL_QP_PAGE rows; *next as in the answer.  vm->ops is held. */
+static unsigned copy_rows(struct vm *vm, uint32_t after, struct qp_row *row,
+                          uint32_t *next)
+{
+    const struct id_table *t = &vm->objects.qp;
+    unsigned n = 0;
+
+    *next = 0;
+    if (!vm->attached || after >= t->size) {
+        return 0;
+    }
+    vm_token_take(vm);
+    for (uint32_t i = after + 1; i < t->size; i++) {
+        struct qp *qp = id_table_get(t, i);
+
+        if (!qp) {
+            continue;
+        }
+        if (n == CONTROL_QP_PAGE) {
+            *next = row[n - 1].handle;
+            break;
+        }
+        vm_qp_lock(qp);
+        copy_row(&row[n++], qp);
+        pthread_mutex_unlock(&qp->lock);
+    }
+    vm_token_release(vm);
+    return n;
 }
 
 void report_qps(JsonBuilder *b, struct vm *vm, uint32_t after)
 {
-    const struct id_table *t = &vm->objects.qp;
-    uint32_t rows = 0, last = 0, next = 0;
+    g_autofree struct qp_row *row = g_new(struct qp_row, CONTROL_QP_PAGE);
+    uint32_t next;
+    unsigned n;
 
+    coro_lock(&vm->ops);
+    n = copy_rows(vm, after, row, &next);
+    coro_unlock(&vm->ops);
+    /* From here on the VM may go. */
     json_builder_set_member_name(b, "qps");
     json_builder_begin_array(b);
-    if (vm->attached && after < t->size) {
-        vm_token_take(vm);
-        for (uint32_t i = after + 1; i < t->size; i++) {
-            struct qp *qp = id_table_get(t, i);
-
-            if (!qp) {
-                continue;
-            }
-            if (rows == CONTROL_QP_PAGE) {
-                next = last;
-                break;
-            }
-            pthread_mutex_lock(&qp->lock);
-            report_qp(b, qp);
-            pthread_mutex_unlock(&qp->lock);
-            last = i;
-            rows++;
-        }
-        vm_token_release(vm);
+    for (unsigned i = 0; i < n; i++) {
+        report_qp(b, &row[i]);
+        coro_breathe();
     }
     json_builder_end_array(b);
     if (next) {

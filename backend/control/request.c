@@ -6,6 +6,9 @@
  * line is bounded, must be UTF-8 without NUL, is checked for nesting before the
  * JSON parser (which recurses) sees it, and each member for its type.  Unknown
  * commands and members are errors.
+ *
+ * A request that waits (pause, resume, removal, a list of QPs) runs in a coroutine, as
+ * all do; see vm.h for what it owns then.
  */
 #include "control/control.h"
 
@@ -237,10 +240,12 @@ static struct vm *find_vm(const char *name, GError **errp)
 {
     struct vm *vm = registry_find(name);
 
-    if (!vm) {
-        g_set_error(errp, PVRDMA_ERROR, 0, "there is no VM %s", name);
+    if (vm && !vm->gone) {
+        return vm;
     }
-    return vm;
+    g_set_error(errp, PVRDMA_ERROR, 0,
+                vm ? "VM %s is being removed" : "there is no VM %s", name);
+    return NULL;
 }
 
 static bool run_vm_add(const struct daemon_config *cfg, const struct control_request *req,
@@ -268,10 +273,13 @@ static bool run_vm_add(const struct daemon_config *cfg, const struct control_req
     return true;
 }
 
+/* Behind what the VM has under way; @vm was found just now. */
 static bool run_pause(struct vm *vm, bool pause, GError **errp)
 {
+    coro_lock(&vm->ops);
     if (!vm->attached) {
         g_set_error(errp, PVRDMA_ERROR, 0, "VM %s is not attached", vm->cfg->name);
+        coro_unlock(&vm->ops);
         return false;
     }
     if (vm->admin_paused != pause) {
@@ -283,15 +291,22 @@ static bool run_pause(struct vm *vm, bool pause, GError **errp)
         }
         log_vm(LOG_LVL_INFO, vm, pause ? "paused" : "resumed");
     }
+    coro_unlock(&vm->ops);
     return true;
 }
 
+/* VMs come and go while the main loop turns: go on by place in the registry. */
 static void report_all(JsonBuilder *b, void (*report)(JsonBuilder *, struct vm *))
 {
+    uint64_t last = 0;
+    struct vm *vm;
+
     json_builder_set_member_name(b, "vms");
     json_builder_begin_array(b);
-    for (GList *l = registry_all(); l; l = l->next) {
-        report(b, l->data);
+    while ((vm = registry_next(last))) {
+        last = vm->serial;
+        report(b, vm);
+        coro_breathe();
     }
     json_builder_end_array(b);
 }

@@ -14,10 +14,21 @@
  * its queue is full.  Nothing here blocks.
  *
  * A connection's life is that of the VM's attachment: VERSION attaches, closing
- * detaches.  Handlers run with `busy` set; closing then waits for their return.
+ * detaches.  Messages are handled with `busy` set; closing then waits for that.
+ *
+ * Waiting.  A message that may wait runs in a coroutine that holds vm->ops.  If it
+ * does wait, it is parked: the socket is watched for the client's end alone, so
+ * messages stay in order and the client is held back by its own socket.  When it
+ * is done the coroutine answers and has the socket read again or, if there is a
+ * reason by now, closes, which also holds vm->ops.  A VM whose messages took long
+ * gets its next ones begun behind the work of others that is under way.
+ *
+ * Closing.  What the client sent and nobody read would make close() a reset, at
+ * which some clients (stock QEMU) abort.  It is read, and answered with an error.
  */
 #include <errno.h>
 #include <glib-unix.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -25,6 +36,15 @@
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
 #include "vm.h"
+
+/* GLib passes conditions on to poll() as they are. */
+#define COND_END ((GIOCondition)(POLLRDHUP | G_IO_HUP | G_IO_ERR))
+
+/* A VM whose message took long: for how many times that are the next ones put back. */
+#define LATER_FACTOR 8
+
+/* Most descriptors that the kernel lets a message have (SCM_MAX_FD). */
+#define SCM_FDS 253u
 
 /* What could not be sent at once. */
 struct out_msg {
@@ -55,42 +75,15 @@ static void end_message(struct vfu_conn *c)
     c->body_got = 0;
 }
 
-static void conn_destroy(struct vfu_conn *c)
-{
-    struct vm *vm = c->vm;
-
-    if (c->eof) {
-        log_vm(LOG_LVL_INFO, vm, "VMM left");
-    } else {
-        log_vm(LOG_LVL_WARN, vm, "closing the VMM's connection: %s", c->why);
-    }
-    if (c->in_source) {
-        g_source_remove(c->in_source);
-    }
-    if (c->out_source) {
-        g_source_remove(c->out_source);
-    }
-    if (c->timer) {
-        g_source_remove(c->timer);
-    }
-    end_message(c);
-    g_queue_clear_full(&c->queue, g_free);
-    vm->conn = NULL;
-    if (vm_detach(vm) && vm->listener) {
-        frontend_hold_off(vm->listener);
-    }
-    /* Last: tells the client that nothing touches its memory any more. */
-    close(c->fd);
-    g_free(c);
-}
+static void conn_end(struct vfu_conn *c);
 
 void conn_close(struct vfu_conn *c, const char *why)
 {
     if (!c->why) {
         c->why = why;
     }
-    if (!c->busy) {
-        conn_destroy(c);
+    if (!c->busy && !c->ending) {
+        conn_end(c);
     }
 }
 
@@ -133,6 +126,7 @@ static gboolean on_writable(gint fd, GIOCondition cond, gpointer opaque)
         ssize_t n = send_some(c, &iov, 1, o->fd);
 
         if (n < 0) {
+            c->out_source = 0;
             c->eof = true;
             conn_close(c, "send failed");
             return G_SOURCE_REMOVE;
@@ -261,7 +255,7 @@ static enum received recv_some(struct vfu_conn *c, void *buf, uint32_t len, bool
     }
     if (n <= 0) {
         c->eof = true;
-        c->why = "connection ended";
+        c->why = c->why ? c->why : "connection ended";
         return RECV_BAD;
     }
     if (first) {
@@ -269,11 +263,13 @@ static enum received recv_some(struct vfu_conn *c, void *buf, uint32_t len, bool
     }
     if (discard_full(c->vm->discard)) {
         c->why = "its descriptors cannot be closed";
+        c->unframed = true;
         return RECV_BAD;
     }
     if (mh.msg_flags & MSG_CTRUNC) {
         c->why = first ? "too many descriptors in a message"
                        : "descriptors in the middle of a message";
+        c->unframed = true;
         return RECV_BAD;
     }
     *got += (uint32_t)n;
@@ -323,6 +319,7 @@ static enum received recv_message(struct vfu_conn *c)
         }
     }
     if (!c->body && !begin_body(c)) {
+        c->unframed = true;
         return RECV_BAD;
     }
     len = c->hdr.size - (uint32_t)sizeof(c->hdr);
@@ -335,15 +332,23 @@ static enum received recv_message(struct vfu_conn *c)
     return RECV_SOME;
 }
 
-static void handle_message(struct vfu_conn *c)
+static gboolean on_readable(gint fd, GIOCondition cond, gpointer opaque);
+static void conn_finish(struct vfu_conn *c);
+
+static struct vfu_msg complete_message(struct vfu_conn *c)
 {
-    struct vfu_msg m = {
+    return (struct vfu_msg){
         .hdr = c->hdr,
         .body = c->body,
         .len = c->hdr.size - (uint32_t)sizeof(c->hdr),
         .fds = c->fds,
         .nfds = c->nfds,
     };
+}
+
+static void handle_message(struct vfu_conn *c)
+{
+    struct vfu_msg m = complete_message(c);
 
     vfu_dispatch(c, &m);
     end_message(c);
@@ -356,30 +361,121 @@ static void handle_message(struct vfu_conn *c)
     }
 }
 
+/* The connection is being closed: its message is not carried out. */
+static void refuse_message(struct vfu_conn *c)
+{
+    struct vfu_reply none;
+
+    vfu_reply_init(&none);
+    if (!(c->hdr.flags & VFIO_USER_NO_REPLY)) {
+        conn_reply(c, &c->hdr, ENODEV, &none);
+    }
+    end_message(c);
+}
+
+static gboolean on_end_while_parked(gint fd, GIOCondition cond, gpointer opaque)
+{
+    struct vfu_conn *c = opaque;
+
+    c->in_source = 0;
+    c->eof |= !c->why;
+    conn_close(c, "connection ended"); /* when the message is done */
+    return G_SOURCE_REMOVE;
+}
+
+static void park(struct vfu_conn *c)
+{
+    c->parked = true;
+    c->in_source = g_unix_fd_add(c->fd, COND_END, on_end_while_parked, c);
+}
+
+/* The parked message is done; vm->ops is held. */
+static void unpark(struct vfu_conn *c)
+{
+    if (c->in_source) {
+        g_source_remove(c->in_source);
+        c->in_source = 0;
+    }
+    c->parked = false;
+    c->busy = false;
+    if (c->why) {
+        c->ending = true;
+        conn_finish(c);
+    } else {
+        c->in_source =
+            g_unix_fd_add(c->fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_readable, c);
+    }
+}
+
+static void run_message(void *opaque)
+{
+    struct vfu_conn *c = opaque;
+    struct vm *vm = c->vm;
+    uint64_t ns;
+
+    coro_lock(&vm->ops);
+    if (c->why) {
+        refuse_message(c);
+    } else {
+        handle_message(c);
+    }
+    ns = coro_ran_ns();
+    vm->command_ns += ns;
+    if (c->parked) {
+        if (ns > VFU_WAKEUP_US * 1000) {
+            c->later_until = g_get_monotonic_time() + (gint64)ns / 1000 * LATER_FACTOR;
+        }
+        unpark(c);
+    }
+    coro_unlock(&vm->ops);
+}
+
+/* False: it is parked. */
+static bool begin_message(struct vfu_conn *c, gint64 now)
+{
+    bool later = c->later_until > now;
+
+    return later ? coro_run_later(run_message, c) : coro_run(run_message, c);
+}
+
 static gboolean on_readable(gint fd, GIOCondition cond, gpointer opaque)
 {
     struct vfu_conn *c = opaque;
-    gint64 end = g_get_monotonic_time() + VFU_WAKEUP_US;
+    struct vm *vm = c->vm;
+    gint64 begin = g_get_monotonic_time(), before = begin, now = begin;
     uint32_t bytes = 0;
 
     c->busy = true;
     for (unsigned i = 0; i < VFU_WAKEUP_MSGS && bytes < VFU_WAKEUP_BYTES &&
-                         (i == 0 || g_get_monotonic_time() < end);
+                         (i == 0 || now - begin < VFU_WAKEUP_US);
          i++) {
-        enum received res = recv_message(c);
+        struct vfu_msg m;
 
-        if (res != RECV_SOME) {
+        if (recv_message(c) != RECV_SOME) {
             break;
         }
         bytes += c->hdr.size;
-        handle_message(c);
+        m = complete_message(c);
+        if (vfu_may_wait(&m)) {
+            if (!begin_message(c, now)) {
+                park(c);
+                return G_SOURCE_REMOVE;
+            }
+            now = g_get_monotonic_time();
+        } else {
+            handle_message(c);
+            now = g_get_monotonic_time();
+            vm->command_ns += (uint64_t)(now - before) * 1000;
+        }
+        before = now;
         if (c->why) {
             break;
         }
     }
     c->busy = false;
     if (c->why) {
-        conn_destroy(c);
+        c->in_source = 0;
+        conn_end(c);
         return G_SOURCE_REMOVE;
     }
     return G_SOURCE_CONTINUE;
@@ -394,26 +490,173 @@ static gboolean on_timeout(gpointer opaque)
     return G_SOURCE_REMOVE;
 }
 
+/* ---- closing ---- */
+
+/* Take what there is to read from @fd, and close the descriptors that come along. */
+static void discard_input(struct vm *vm, int fd)
+{
+    static uint8_t bytes[65536]; /* never looked at */
+    union {
+        struct cmsghdr head;
+        uint8_t space[CMSG_SPACE(sizeof(int) * SCM_FDS)];
+    } control;
+    ssize_t n = 1;
+
+    for (size_t got = 0; n > 0 && got < VFU_MAX_DRAIN && !discard_full(vm->discard);
+         got += (size_t)n) {
+        struct iovec iov = {bytes, sizeof(bytes)};
+        struct msghdr mh = {.msg_iov = &iov,
+                            .msg_iovlen = 1,
+                            .msg_control = &control,
+                            .msg_controllen = sizeof(control)};
+
+        n = recvmsg(fd, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        for (struct cmsghdr *cm = n > 0 ? CMSG_FIRSTHDR(&mh) : NULL; cm;
+             cm = CMSG_NXTHDR(&mh, cm)) {
+            size_t fds = (cm->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+
+            for (size_t i = 0; cm->cmsg_type == SCM_RIGHTS && i < fds; i++) {
+                int one;
+
+                memcpy(&one, CMSG_DATA(cm) + i * sizeof(int), sizeof(int));
+                discard_fd(&vm->discard, one);
+            }
+        }
+    }
+}
+
+/* Answer the messages that came too late.  Until one does not fit the socket. */
+static void refuse_rest(struct vfu_conn *c)
+{
+    bool answer = g_queue_is_empty(&c->queue);
+
+    for (uint32_t bytes = 0; bytes < VFU_MAX_DRAIN; bytes += c->hdr.size) {
+        struct vfio_user_hdr head = {
+            .size = sizeof(head),
+            .flags = VFIO_USER_TYPE_REPLY | VFIO_USER_ERROR,
+            .error = ENODEV,
+        };
+        struct iovec iov = {&head, sizeof(head)};
+
+        if (recv_message(c) != RECV_SOME) {
+            break;
+        }
+        head.id = c->hdr.id;
+        head.command = c->hdr.command;
+        if (answer && !(c->hdr.flags & VFIO_USER_NO_REPLY)) {
+            answer = send_some(c, &iov, 1, -1) == sizeof(head);
+        }
+        end_message(c);
+        coro_breathe();
+    }
+    end_message(c);
+}
+
+static void stop_watching(guint *source)
+{
+    if (*source) {
+        g_source_remove(*source);
+        *source = 0;
+    }
+}
+
+/* Detach, and let the client go.  vm->ops is held. */
+static void conn_finish(struct vfu_conn *c)
+{
+    struct vm *vm = c->vm;
+    bool faulted;
+
+    if (c->eof) {
+        log_vm(LOG_LVL_INFO, vm, "VMM left");
+    } else {
+        log_vm(LOG_LVL_WARN, vm, "closing the VMM's connection: %s", c->why);
+    }
+    stop_watching(&c->in_source);
+    stop_watching(&c->out_source);
+    stop_watching(&c->timer);
+    faulted = vm_detach(vm);
+    atomic_store(&vm->guest.fault, NULL); /* one that was never attached, too */
+    shutdown(c->fd, SHUT_RD);
+    if (!c->unframed) {
+        refuse_rest(c);
+    }
+    discard_input(vm, c->fd);
+    end_message(c);
+    g_queue_clear_full(&c->queue, g_free);
+    vm->conn = NULL;
+    if (vm->listener) {
+        frontend_conn_gone(vm->listener, faulted);
+    }
+    /* Tells the client that nothing touches its memory any more. */
+    close(c->fd);
+    while (!g_queue_is_empty(&c->waiting)) {
+        coro_wake(g_queue_pop_head(&c->waiting));
+    }
+    g_free(c);
+}
+
+static void end_coro(void *opaque)
+{
+    struct vfu_conn *c = opaque;
+    struct vm *vm = c->vm;
+
+    coro_lock(&vm->ops);
+    conn_finish(c);
+    coro_unlock(&vm->ops);
+}
+
+/* No message is in work. */
+static void conn_end(struct vfu_conn *c)
+{
+    c->ending = true;
+    stop_watching(&c->in_source);
+    stop_watching(&c->out_source);
+    stop_watching(&c->timer);
+    coro_run(end_coro, c);
+}
+
 /* ---- life ---- */
+
+static void refuse_client(struct vm *vm, int fd, const char *why)
+{
+    log_vm(LOG_LVL_WARN, vm, "%s", why);
+    shutdown(fd, SHUT_RDWR);
+    discard_input(vm, fd);
+    close(fd);
+}
+
+enum conn_state conn_look(struct vm *vm)
+{
+    struct vfu_conn *c = vm->conn;
+    struct pollfd pfd = {.fd = c ? c->fd : -1, .events = POLLRDHUP};
+
+    if (c && !c->why && poll(&pfd, 1, 0) == 1) {
+        c->eof = true;
+        conn_close(c, "connection ended");
+    }
+    if (!vm->conn) {
+        return CONN_NONE;
+    }
+    return vm->conn->why ? CONN_LEAVING : CONN_THERE;
+}
 
 struct vfu_conn *conn_new(struct vm *vm, int fd)
 {
     struct vfu_conn *c;
 
-    if (vm->conn) {
-        log_vm(LOG_LVL_WARN, vm, "refused a second VMM");
-        close(fd);
+    if (conn_look(vm) != CONN_NONE) {
+        refuse_client(vm, fd, "refused a second VMM");
         return NULL;
     }
     if (discard_full(vm->discard)) {
-        log_vm(LOG_LVL_WARN, vm, "refused a VMM: its descriptors cannot be closed");
-        close(fd);
+        refuse_client(vm, fd, "refused a VMM: its descriptors cannot be closed");
         return NULL;
     }
     c = g_new0(struct vfu_conn, 1);
     c->vm = vm;
     c->fd = fd;
     g_queue_init(&c->queue);
+    g_queue_init(&c->waiting);
     c->in_source = g_unix_fd_add(fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_readable, c);
     c->timer = g_timeout_add_seconds(VFU_VERSION_TIMEOUT, on_timeout, c);
     vm->conn = c;
@@ -429,5 +672,9 @@ void frontend_disconnect(struct vm *vm, const char *why)
 {
     if (vm->conn) {
         conn_close(vm->conn, why);
+    }
+    if (vm->conn && coro_self()) {
+        g_queue_push_tail(&vm->conn->waiting, coro_self());
+        coro_yield();
     }
 }

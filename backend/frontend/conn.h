@@ -16,6 +16,7 @@
 
 struct vm;
 struct discard;
+struct vfu_listener;
 
 /* Largest message: before VERSION, and after it (data and its heads). */
 #define VFU_MAX_FIRST_MSG 4096u
@@ -30,6 +31,9 @@ struct discard;
 #define VFU_WAKEUP_BYTES (1u << 20)
 /* ... or when it has worked that long, in us. */
 #define VFU_WAKEUP_US 1000
+
+/* Bytes that are taken from a client whose connection is closed. */
+#define VFU_MAX_DRAIN (1u << 20)
 
 /* Seconds between connecting and VERSION. */
 #define VFU_VERSION_TIMEOUT 10
@@ -68,10 +72,15 @@ struct vfu_client {
 struct vfu_conn {
     struct vm *vm;
     int fd;
-    guint in_source, out_source, timer;
-    bool busy;       /* inside a handler: do not free */
-    const char *why; /* set: to be closed for this reason */
-    bool eof;        /* the reason is the client's leave, not an offence */
+    guint in_source; /* for reading; while parked for the client's end alone */
+    guint out_source, timer;
+    bool busy;          /* a message is in work: do not free */
+    bool parked;        /* and it waits; nothing is read meanwhile */
+    bool ending;        /* being closed */
+    gint64 later_until; /* us; its messages took long: they queue up, see conn.c */
+    const char *why;    /* set: to be closed for this reason */
+    bool eof;           /* the reason is the client's leave, not an offence */
+    bool unframed;      /* where the next message begins is not known */
     bool version_done;
     struct vfu_client client;
     struct pci_config pci;
@@ -90,11 +99,23 @@ struct vfu_conn {
     GQueue queue; /* of struct out_msg */
     uint32_t queued;
 
+    GQueue waiting; /* of struct coro, for its end */
+
     uint64_t lost_errors; /* of commands that wanted no reply */
 };
 
 /* Take over @fd as the VM's connection; NULL if it has one (fd is closed). */
 struct vfu_conn *conn_new(struct vm *vm, int fd);
+
+/*
+ * Has the VM a connection?  If its client has ended it, closes it.  CONN_LEAVING: it
+ * is being closed; frontend_conn_gone() follows.
+ */
+enum conn_state { CONN_NONE, CONN_LEAVING, CONN_THERE };
+enum conn_state conn_look(struct vm *vm);
+
+/* The VM's connection is gone, after a fault if @faulted.  listen.c */
+void frontend_conn_gone(struct vfu_listener *l, bool faulted);
 
 /*
  * Close a descriptor that a client sent, without waiting for it.  @d: the VM's
@@ -104,7 +125,10 @@ void discard_fd(struct discard **d, int fd);
 /* Do so many closings still wait that the VM must not send more? */
 bool discard_full(const struct discard *d);
 
-/* Close for @why (a string literal), at once or when the handler returns. */
+/*
+ * Close for @why (a string literal).  It is gone when the message in work and the
+ * detach are done; in a coroutine that can be on return.
+ */
 void conn_close(struct vfu_conn *c, const char *why);
 
 /* Zeroed payload of @len bytes, or NULL: no memory.  Once per reply. */
@@ -113,6 +137,8 @@ void vfu_reply_free(struct vfu_reply *r);
 
 /* Carry out one command and answer it.  vfio_user.c */
 void vfu_dispatch(struct vfu_conn *c, struct vfu_msg *m);
+/* Can that wait or take long?  Then it needs a coroutine and vm->ops. */
+bool vfu_may_wait(const struct vfu_msg *m);
 
 /* Send a reply to the command @hdr, an error if @err is not 0.  conn.c */
 void conn_reply(struct vfu_conn *c, const struct vfio_user_hdr *hdr, int err,

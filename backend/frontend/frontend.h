@@ -22,7 +22,10 @@ struct discard;
 struct vfu_listener *frontend_listen(struct vm *vm, GError **errp);
 void frontend_unlisten(struct vfu_listener *l);
 
-/* Drop the VM's connection, if any (vm_detach included). */
+/*
+ * Drop the VM's connection, if any (vm_detach included).  In a coroutine, which does
+ * not hold vm->ops, it is gone on return; else that may take until later.
+ */
 void frontend_disconnect(struct vm *vm, const char *why);
 
 /*

@@ -50,7 +50,18 @@ void frontend_hold_off(struct vfu_listener *l)
     if (l->source) {
         g_source_remove(l->source);
         l->source = 0;
+    }
+    if (!l->timer) {
         l->timer = g_timeout_add(ACCEPT_PAUSE_MS, on_pause_over, l);
+    }
+}
+
+void frontend_conn_gone(struct vfu_listener *l, bool faulted)
+{
+    if (faulted) {
+        frontend_hold_off(l);
+    } else if (!l->source && !l->timer) {
+        l->source = g_unix_fd_add(l->fd, G_IO_IN, on_client, l);
     }
 }
 
@@ -59,7 +70,17 @@ static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
     struct vfu_listener *l = opaque;
 
     for (int i = 0; i < ACCEPT_BATCH; i++) {
-        int client = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        enum conn_state state = conn_look(l->vm);
+        int client;
+
+        if (!l->source) {
+            return G_SOURCE_REMOVE; /* that ended with a fault: hold off */
+        }
+        if (state == CONN_LEAVING) {
+            l->source = 0; /* until it is gone; clients wait in the queue */
+            return G_SOURCE_REMOVE;
+        }
+        client = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
         if (client >= 0) {
             frontend_adopt(l->vm, client);

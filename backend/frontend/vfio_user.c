@@ -5,7 +5,8 @@
  * Each handler gets the daemon's own copy of a complete message and returns 0
  * with a payload, or a positive errno, which becomes an error reply.  Commands
  * are carried out one after the other as they came, so replies are in order and
- * a command without reply is complete before the next one is looked at.
+ * a command without reply is complete before the next one is looked at.  Which
+ * of them may let the main loop turn before they are done: vfu_may_wait().
  * Requests of fixed size may be longer than we know (later versions of the
  * protocol add at the end), never shorter; where data follows, the size is exact.
  */
@@ -277,6 +278,51 @@ static const struct {
     [VFIO_USER_REGION_WRITE_MULTI] = {write_multi, false},
     [VFIO_USER_DEVICE_FEATURE] = {device_feature, false},
 };
+
+/* Registers run commands and resets, configuration space stops the data path. */
+static bool region_may_wait(uint32_t region)
+{
+    return region == VFIO_USER_REGION_BAR1 || region == VFIO_USER_REGION_CONFIG;
+}
+
+static bool multi_may_wait(const struct vfu_msg *m)
+{
+    struct vfio_user_write_multi head;
+    struct vfio_user_write_one one;
+
+    if (!take(m, &head, sizeof(head))) {
+        return false;
+    }
+    for (uint64_t i = 0; i < MIN(head.count, (uint64_t)VFIO_USER_MULTI_MAX) &&
+                         m->len - sizeof(head) >= (i + 1) * sizeof(one);
+         i++) {
+        memcpy(&one, m->body + sizeof(head) + i * sizeof(one), sizeof(one));
+        if (region_may_wait(one.region)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool vfu_may_wait(const struct vfu_msg *m)
+{
+    struct vfio_user_region_rw rw;
+
+    switch (m->hdr.command) {
+    case VFIO_USER_VERSION:
+    case VFIO_USER_DMA_MAP:
+    case VFIO_USER_DMA_UNMAP:
+    case VFIO_USER_DEVICE_SET_IRQS:
+    case VFIO_USER_DEVICE_RESET:
+        return true;
+    case VFIO_USER_REGION_WRITE:
+        return take(m, &rw, sizeof(rw)) && region_may_wait(rw.region);
+    case VFIO_USER_REGION_WRITE_MULTI:
+        return multi_may_wait(m);
+    default:
+        return false;
+    }
+}
 
 void vfu_dispatch(struct vfu_conn *c, struct vfu_msg *m)
 {

@@ -7,7 +7,14 @@
  * commands, attach and detach, the admin socket.  Worker threads move data.
  * A VM belongs to one worker; only that worker runs its send queues.
  *
+ * Of the main thread, several coroutines (coro.h) may be under way at a time.  What
+ * changes a VM as a whole or its objects - a message that may wait, attach, detach,
+ * an administrator's pause, removal - holds `ops` from its beginning to its end, so
+ * that a wait in the middle shows to the VM's next command as nothing.  Who only
+ * looks, without waiting, needs it not.
+ *
  * Locking rules, for the whole daemon:
+ *  - vm->ops of one VM, never of two; it is the one that is held across waits.
  *  - The token of a VM (vm_token_*) is held by its worker while it serves the
  *    VM's send queues, and by the main thread while it changes objects that the
  *    worker uses.  The worker only ever tries to take it, so it never sleeps
@@ -28,6 +35,7 @@
 #include <stdint.h>
 
 #include "config.h"
+#include "coro.h"
 #include "guest/guest.h"
 #include "log.h"
 #include "objects/objects.h"
@@ -44,9 +52,15 @@ struct vm {
     struct vfu_listener *listener; /* the VM's socket; main thread */
     struct vfu_conn *conn;         /* attached VMM or NULL; main thread */
     struct discard *discard;       /* descriptors being closed; main thread */
+    uint64_t serial;               /* ascending in order of declaration */
     uint64_t attaches, faults;     /* statistics; main thread */
+    uint64_t command_ns;           /* main thread's time for its messages */
     unsigned pauses;               /* datapath_pause() calls not yet undone; main */
     bool admin_paused;             /* one of them is the administrator's */
+    bool gone;                     /* being removed: nobody begins anything with it */
+
+    /* What changes the VM as a whole or its objects, see above; main thread. */
+    struct coro_mutex ops;
 
     struct guest guest; /* log and fault always; the rest while attached */
 
