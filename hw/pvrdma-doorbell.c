@@ -226,6 +226,7 @@ void pvrdma_doorbell_ring(PVRDMADoorbell *db, uint64_t offset, uint32_t value)
 
     qatomic_inc(&db->region->writes);
     if (pvrdma_doorbell_is_poll(offset, value)) {
+        qatomic_inc(&db->region->polls);
         return;
     }
     switch (offset & (PVRDMA_PAGE_SIZE - 1)) {

@@ -42,6 +42,7 @@
 #include "system/system.h"
 #include "pvrdma-calls.h"
 #include "pvrdma-compat.h"
+#include "pvrdma-nap.h"
 #include "pvrdma.h"
 #include "pvrdma/ext.h"
 
@@ -150,6 +151,11 @@ static void pvrdma_uar_write(void *opaque, hwaddr addr, uint64_t value,
 
     if (s->lost) {
         return;
+    }
+    if (pvrdma_doorbell_is_poll(addr, value)) {
+        pvrdma_nap_polled();
+    } else {
+        pvrdma_nap_worked();
     }
     if (s->doorbell.region) {
         pvrdma_doorbell_ring(&s->doorbell, addr, value);

@@ -16,7 +16,7 @@
  *
  *  +0 QP   SEND: set bit `handle` in the send map; RECV: in the receive map
  *  +4 CQ   ARM: arm[handle] = PVRDMA_DB_ARM_ANY; ARM_SOLICITED: cmpxchg
- *          arm[handle] 0 -> PVRDMA_DB_ARM_SOLICITED; POLL: nothing
+ *          arm[handle] 0 -> PVRDMA_DB_ARM_SOLICITED; POLL: counted
  *  +8 SRQ  RECV: set bit `handle` in the SRQ map
  *
  * Setting a bit: atomic OR into words[handle / 64] (release), atomic OR into
@@ -76,7 +76,9 @@ struct pvrdma_db_region {
     uint64_t bad_doorbells;
     /* Counted by the VMM: BAR2 writes taken, of any kind. */
     uint64_t writes;
-    uint8_t pad2[4096 - 144];
+    /* Counted by the VMM: those of them that announce a poll of a CQ. */
+    uint64_t polls;
+    uint8_t pad2[4096 - 152];
 
     struct pvrdma_db_map send;
     struct pvrdma_db_map recv;

@@ -258,6 +258,10 @@ void vg_doorbell_shared(struct pvrdma_db_region *db, int eventfd, uint32_t page,
     bool ok = false;
 
     __atomic_fetch_add(&db->writes, 1, __ATOMIC_RELAXED);
+    if (offset == PVRDMA_UAR_CQ &&
+        !(value & (PVRDMA_UAR_CQ_ARM | PVRDMA_UAR_CQ_ARM_SOL))) {
+        __atomic_fetch_add(&db->polls, 1, __ATOMIC_RELAXED);
+    }
     switch (offset) {
     case PVRDMA_UAR_QP:
         ok = db_allowed(db->qp_owner, handle, page);

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Naps of a vCPU that polls for nothing on a processor that others want.
+ */
+#ifndef HW_RDMA_PVRDMA_NAP_H
+#define HW_RDMA_PVRDMA_NAP_H
+
+/* The calling vCPU's guest polled a CQ in vain. */
+void pvrdma_nap_polled(void);
+
+/* It rang another doorbell: it has work, and its polling begins anew. */
+void pvrdma_nap_worked(void);
+
+#endif
