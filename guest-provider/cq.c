@@ -10,7 +10,7 @@
  * An empty poll of a stock CQ writes one POLL doorbell and looks again, like the
  * stock provider: to this library such a device may be any PVRDMA device, and
  * one that completes lazily may count on it.  With an extended CQ polls touch
- * memory only.
+ * memory only, but for pv_poll_idle().
  *
  * Threads: everything under cq->lock; an extended poll holds it from a
  * successful start_poll to end_poll.
@@ -19,12 +19,52 @@
 
 /* ---- polling ------------------------------------------------------------------ */
 
+/*
+ * Polls in vain may last for long because another guest has to get our processor
+ * first.  The host does not see that we poll, so it is told now and then; a VMM
+ * whose processors are wanted elsewhere lets us sleep for a moment.  One that
+ * returns at once has no need to know, and hears of us less and less.
+ * In cycles of the processor's clock: 1 to 5 per ns.
+ */
+#define PV_IDLE_LOOK  32u /* polls between two looks at the clock */
+#define PV_IDLE_LEAST 40000u
+#define PV_IDLE_MOST  4000000u
+#define PV_IDLE_SLEPT 40000u
+
+static void pv_poll_idle(struct pv_cq *cq)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	struct pv_context *ctx = to_pv_ctx(cq->vcq.cq.context);
+	uint64_t now = __builtin_ia32_rdtsc(), after;
+
+	if (cq->idle_polls == PV_IDLE_LOOK) {
+		cq->idle_since = now;
+		return;
+	}
+	if (now - cq->idle_since < cq->idle_told)
+		return;
+	pv_doorbell(&ctx->uar[PVRDMA_UAR_CQ / 4],
+		    cq->cqn | PVRDMA_UAR_CQ_POLL);
+	after = __builtin_ia32_rdtsc();
+	if (after - now > PV_IDLE_SLEPT)
+		cq->idle_told = PV_IDLE_LEAST;
+	else if (cq->idle_told < PV_IDLE_MOST)
+		cq->idle_told *= 2;
+	cq->idle_since = after;
+#endif
+}
+
 /* Entries that can be read; negative if the device's index is impossible. */
 static int pv_cq_fetch(struct pv_cq *cq)
 {
 	int n = pv_ring_fetch(&cq->ring);
 
-	if (n == 0 && !cq->arm) {
+	if (n != 0) {
+		cq->idle_polls = 0;
+	} else if (cq->arm) {
+		if (++cq->idle_polls % PV_IDLE_LOOK == 0)
+			pv_poll_idle(cq);
+	} else {
 		struct pv_context *ctx = to_pv_ctx(cq->vcq.cq.context);
 
 		pv_doorbell(&ctx->uar[PVRDMA_UAR_CQ / 4],
@@ -297,6 +337,7 @@ static struct pv_cq *pv_cq_make(struct pv_context *ctx, uint32_t cqe,
 	if (ret)
 		goto err_lock;
 	cq->cqn = resp.drv_payload.cqn;
+	cq->idle_told = PV_IDLE_LEAST;
 	/* The device confirms the size; another one would not fit the buffer. */
 	if ((uint32_t)cq->vcq.cq.cqe != cq->ring.n) {
 		ibv_cmd_destroy_cq(&cq->vcq.cq);

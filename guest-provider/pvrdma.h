@@ -139,6 +139,9 @@ struct pv_cq {
 	struct pvrdma_cqe *cur; /* ibv_start_poll: the current completion */
 	uint32_t cur_qpn;
 	uint32_t cqn;
+	uint32_t idle_polls; /* empty ones in a row */
+	uint64_t idle_since; /* processor's clock when they began */
+	uint64_t idle_told;  /* that long, at least, before the host is told */
 	struct pv_buf buf;
 };
 
