@@ -272,6 +272,7 @@ enum daemon_key {
     KEY_SOCKET_DIR,
     KEY_CONTROL_SOCKET,
     KEY_WORKERS,
+    KEY_WORKER_PRIORITY,
     KEY_POLL_US,
     KEY_LOG_LEVEL,
     KEY_REQUIRE_SEALED,
@@ -279,9 +280,13 @@ enum daemon_key {
 };
 
 static const char *const daemon_keys[KEY_COUNT] = {
-    [KEY_SOCKET_DIR] = "socket-dir", [KEY_CONTROL_SOCKET] = "control-socket",
-    [KEY_WORKERS] = "workers",       [KEY_POLL_US] = "poll-us",
-    [KEY_LOG_LEVEL] = "log-level",   [KEY_REQUIRE_SEALED] = "require-sealed",
+    [KEY_SOCKET_DIR] = "socket-dir",
+    [KEY_CONTROL_SOCKET] = "control-socket",
+    [KEY_WORKERS] = "workers",
+    [KEY_WORKER_PRIORITY] = "worker-priority",
+    [KEY_POLL_US] = "poll-us",
+    [KEY_LOG_LEVEL] = "log-level",
+    [KEY_REQUIRE_SEALED] = "require-sealed",
 };
 
 static int find_daemon_key(const char *key)
@@ -332,6 +337,13 @@ bool config_set(struct daemon_config *cfg, const char *key, const char *value, b
         break;
     case KEY_WORKERS:
         ok = parse_uint(key, value, 1, CONFIG_MAX_WORKERS, &cfg->workers, errp);
+        break;
+    case KEY_WORKER_PRIORITY:
+        if (!priority_parse(value, &cfg->worker_priority)) {
+            ok = fail(errp, key,
+                      "expected auto, normal, nice:-20 to nice:19, fifo:1 to fifo:99 or "
+                      "rr:1 to rr:99");
+        }
         break;
     case KEY_POLL_US:
         ok = parse_uint(key, value, 0, CONFIG_MAX_POLL_US, &cfg->poll_us, errp);

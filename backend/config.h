@@ -2,8 +2,8 @@
 /*
  * Configuration: the key file of pvrdmad and what is declared for each VM.
  *
- *   [daemon]            socket-dir, control-socket, workers, poll-us, log-level,
- *                       require-sealed (default true)
+ *   [daemon]            socket-dir, control-socket, workers, worker-priority,
+ *                       poll-us, log-level, require-sealed (default true)
  *   [vm NAME]           socket, network, mac, addresses (';' list or "any"),
  *                       max-qp, max-cq, max-mr, max-pd, max-mr-pages,
  *                       shares, require-sealed
@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "priority.h"
 #include "log.h"
 #include "pvrdma/abi.h"
 
@@ -55,7 +56,8 @@ struct daemon_config {
     char *control_socket; /* default SOCKET_DIR/control */
     unsigned workers;     /* default 1 */
     unsigned poll_us;     /* default 50 */
-    bool require_sealed;  /* guest RAM must be a memfd sealed against shrinking */
+    struct priority worker_priority;
+    bool require_sealed; /* guest RAM must be a memfd sealed against shrinking */
     enum log_level log_level;
     GList *vms;     /* of struct vm_config, in the file's order */
     unsigned fixed; /* keys that the command line has set; config.c */

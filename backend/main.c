@@ -32,7 +32,8 @@
 #define DEFAULT_CONFIG PVRDMA_SYSCONFDIR "/pvrdma/pvrdmad.conf"
 
 struct options {
-    char *config, *socket_dir, *control_socket, *workers, *poll_us, *log_level;
+    char *config, *socket_dir, *control_socket, *workers, *worker_priority, *poll_us,
+        *log_level;
     gboolean version;
 };
 
@@ -46,6 +47,8 @@ static bool parse_options(struct options *o, int *argc, char ***argv, GError **e
         {"control-socket", 0, 0, G_OPTION_ARG_FILENAME, &o->control_socket,
          "Socket for pvrdmactl (default: DIR/control)", "PATH"},
         {"workers", 0, 0, G_OPTION_ARG_STRING, &o->workers, "Data path threads", "N"},
+        {"worker-priority", 0, 0, G_OPTION_ARG_STRING, &o->worker_priority,
+         "auto, normal, nice:N, fifo:N or rr:N", "CLASS"},
         {"poll-us", 0, 0, G_OPTION_ARG_STRING, &o->poll_us,
          "How long a worker polls before it sleeps, in microseconds", "N"},
         {"log-level", 0, 0, G_OPTION_ARG_STRING, &o->log_level,
@@ -72,6 +75,7 @@ static void free_options(struct options *o)
     g_free(o->socket_dir);
     g_free(o->control_socket);
     g_free(o->workers);
+    g_free(o->worker_priority);
     g_free(o->poll_us);
     g_free(o->log_level);
 }
@@ -83,8 +87,8 @@ static bool configure(struct daemon_config *cfg, const struct options *o, GError
         const char *key, *value;
     } given[] = {
         {"socket-dir", o->socket_dir}, {"control-socket", o->control_socket},
-        {"workers", o->workers},       {"poll-us", o->poll_us},
-        {"log-level", o->log_level},
+        {"workers", o->workers},       {"worker-priority", o->worker_priority},
+        {"poll-us", o->poll_us},       {"log-level", o->log_level},
     };
 
     for (unsigned i = 0; i < G_N_ELEMENTS(given); i++) {
@@ -204,6 +208,7 @@ static bool run(struct daemon_config *cfg, GError **errp)
     if (!registry_start(errp)) {
         goto out_grace;
     }
+    datapath_set_priority(&cfg->worker_priority);
     if (!datapath_start(cfg->workers, cfg->poll_us, errp)) {
         goto out_vm;
     }

@@ -266,6 +266,18 @@ static void print_vms(JsonArray *vms)
     }
 }
 
+static void print_workers(JsonArray *workers)
+{
+    for (guint i = 0; workers && i < json_array_get_length(workers); i++) {
+        JsonObject *w = json_array_get_object_element(workers, i);
+
+        printf("worker %u: %s; ran %.1f s, waited %.1f s for a processor, lost it "
+               "%" G_GINT64_FORMAT " times\n",
+               i, get_str(w, "priority"), get_int(w, "ran_us") / 1e6,
+               get_int(w, "waited_us") / 1e6, get_int(w, "lost_processor"));
+    }
+}
+
 static void print_status(JsonObject *st)
 {
     JsonObject *p = get_object(st, "process");
@@ -277,9 +289,11 @@ static void print_status(JsonObject *st)
            get_int(st, "poll_us"), get_str(st, "socket_dir"));
     printf("process: %" G_GINT64_FORMAT " descriptors, %" G_GINT64_FORMAT
            " threads, %" G_GINT64_FORMAT " KiB anonymous memory, %" G_GINT64_FORMAT
-           " GIDs in the directory\n\n",
+           " GIDs in the directory\n",
            get_int(p, "fds"), get_int(p, "threads"), get_int(p, "rss_anon_kb"),
            get_int(st, "directory_gids"));
+    print_workers(get_array(st, "worker_threads"));
+    printf("\n");
     print_vms(vms);
 }
 

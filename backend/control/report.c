@@ -114,6 +114,26 @@ static void report_process(JsonBuilder *b)
     json_builder_end_object(b);
 }
 
+/* Did the workers get a processor when they wanted one? */
+static void report_workers(JsonBuilder *b)
+{
+    g_autofree char *granted = NULL;
+    struct cpu_usage u;
+
+    json_builder_set_member_name(b, "worker_threads");
+    json_builder_begin_array(b);
+    for (unsigned i = 0; datapath_worker_usage(i, &granted, &u); i++) {
+        json_builder_begin_object(b);
+        add_str(b, "priority", granted);
+        add_int(b, "ran_us", u.ran_ns / 1000);
+        add_int(b, "waited_us", u.waited_ns / 1000);
+        add_int(b, "lost_processor", u.lost);
+        json_builder_end_object(b);
+        g_clear_pointer(&granted, g_free);
+    }
+    json_builder_end_array(b);
+}
+
 void report_status(JsonBuilder *b, const struct daemon_config *cfg)
 {
     add_str(b, "version", PVRDMA_PROJECT_VERSION);
@@ -123,6 +143,7 @@ void report_status(JsonBuilder *b, const struct daemon_config *cfg)
     add_int(b, "poll_us", cfg->poll_us);
     add_int(b, "directory_gids", directory_count());
     report_process(b);
+    report_workers(b);
 }
 
 /* ---- a VM ---- */
@@ -247,12 +268,13 @@ static void report_device(JsonBuilder *b, struct vm *vm)
 {
     struct guest_doorbells *db = &vm->guest.db;
     const struct device *dev = vm->dev;
-    uint64_t writes = 0, bad;
+    uint64_t writes = 0, polls = 0, bad;
 
     bad = atomic_load_explicit(&db->bad, memory_order_relaxed);
     if (db->shared) {
         /* Counted by the VMM, which may write what it likes here. */
         writes = __atomic_load_n(&db->shared->writes, __ATOMIC_RELAXED);
+        polls = __atomic_load_n(&db->shared->polls, __ATOMIC_RELAXED);
         bad += __atomic_load_n(&db->shared->bad_doorbells, __ATOMIC_RELAXED);
     }
     begin(b, "device");
@@ -260,6 +282,7 @@ static void report_device(JsonBuilder *b, struct vm *vm)
     add_int(b, "failed_commands", dev->failed_commands);
     add_int(b, "command_ns", vm->command_ns);
     add_int(b, "doorbell_writes", writes);
+    add_int(b, "doorbell_polls", polls);
     add_int(b, "bad_doorbells", bad);
     report_ring(b, "async_events", &vm->guest.events.async);
     report_ring(b, "cq_notifications", &vm->guest.events.cqn);

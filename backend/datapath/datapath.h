@@ -14,10 +14,17 @@
 #include <stdint.h>
 
 #include "objects/vm.h"
+#include "priority.h"
 
 /* Start / stop the threads.  poll_us: how long a worker spins when idle. */
 bool datapath_start(unsigned workers, unsigned poll_us, GError **errp);
 void datapath_stop(void);
+
+/* The class of workers that are started from now on.  PRIORITY_AUTO unless set. */
+void datapath_set_priority(const struct priority *p);
+
+/* What worker @i got and used; *granted is to be freed.  False: there is none. */
+bool datapath_worker_usage(unsigned i, char **granted, struct cpu_usage *u);
 
 /* Give the VM to the least loaded worker / take it away (waits). */
 int datapath_vm_init(struct vm *vm);

@@ -39,6 +39,7 @@ struct comp_batch {
 struct worker {
     unsigned index;
     pthread_t thread;
+    _Atomic pid_t tid; /* 0: it has not begun */
     struct grace_thread grace;
     int epfd, wakefd;
 

@@ -34,12 +34,13 @@
 #define EPOLL_NS 10000u
 
 /*
- * A turn without work takes well under a microsecond.  One that took this long
- * lost its processor: somebody else wants it, quite likely the guest whose next
- * post is being waited for.  Then the worker sleeps at once when idle, for as
- * long as NO_POLL_NS: a wake-up gets the processor back at once, a poller only
- * when the other's time slice is over, milliseconds later.  A worker that was told
- * to poll for longer than that is to poll whatever it costs.
+ * A turn without work takes well under a microsecond.  After one that took this
+ * long the kernel is asked whether the processor was lost: somebody else wants it,
+ * quite likely the guest whose next post is being waited for.  Then the worker
+ * sleeps at once when idle, for as long as NO_POLL_NS: a wake-up gets the processor
+ * back at once, a poller only when the other's time slice is over, milliseconds
+ * later.  A worker that was told to poll for longer than that is to poll whatever
+ * it costs.
  */
 #define PREEMPTED_NS 200000u
 #define NO_POLL_NS   20000000u
@@ -47,6 +48,7 @@
 static struct worker *workers;
 static unsigned n_workers;
 static uint64_t poll_ns;
+static struct priority worker_priority;
 static _Thread_local struct worker *self;
 
 struct worker *worker_self(void)
@@ -335,9 +337,19 @@ static struct vm *look_around(struct worker *w, uint64_t now, uint64_t patience)
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
-    uint64_t now = now_ns(), last_idle = UINT64_MAX, no_poll_until = 0;
+    uint64_t now, last_idle = UINT64_MAX, no_poll_until = 0;
+    struct cpu_loss loss = {0};
+    struct cpu_share share = {0};
 
     self = w;
+    if (!priority_apply(&worker_priority)) {
+        g_autofree char *wanted = priority_text(&worker_priority);
+
+        log_msg(LOG_LVL_WARN, "worker %u: no right to worker-priority=%s: %s", w->index,
+                wanted, g_strerror(errno));
+    }
+    atomic_store(&w->tid, gettid());
+    now = now_ns();
     irq_thread_register(1 + w->index);
     while (!atomic_load_explicit(&w->stop, memory_order_relaxed)) {
         struct vm *vm;
@@ -368,12 +380,15 @@ static void *worker_main(void *arg)
             __builtin_ia32_pause();
         }
         now = now_ns();
-        if (poll_ns <= NO_POLL_NS && now > last_idle && now - last_idle > PREEMPTED_NS) {
+        if (poll_ns <= NO_POLL_NS &&
+            ((now > last_idle && now - last_idle > PREEMPTED_NS && cpu_lost(&loss)) ||
+             cpu_shared(&share, now))) {
             no_poll_until = now + NO_POLL_NS;
         }
         last_idle = now;
     }
     grace_offline(&w->grace);
+    cpu_share_end(&share);
     return NULL;
 }
 
@@ -463,6 +478,23 @@ static void worker_stop(struct worker *w)
     close(w->epfd);
     close(w->wakefd);
     g_free(w->heap);
+}
+
+void datapath_set_priority(const struct priority *p)
+{
+    worker_priority = *p;
+}
+
+bool datapath_worker_usage(unsigned i, char **granted, struct cpu_usage *u)
+{
+    pid_t tid = i < n_workers ? atomic_load(&workers[i].tid) : 0;
+
+    if (!tid) {
+        return false;
+    }
+    *granted = priority_granted(tid);
+    cpu_usage_read(tid, u);
+    return true;
 }
 
 bool datapath_start(unsigned count, unsigned poll_us, GError **errp)

@@ -42,6 +42,7 @@ static void test_full(void)
                                "[daemon]\n"
                                "socket-dir=/tmp/dir\n"
                                "workers=64\n"
+                               "worker-priority=nice:-5\n"
                                "poll-us=0\n"
                                "log-level=debug\n";
     struct daemon_config *cfg = config_new();
@@ -54,6 +55,8 @@ static void test_full(void)
     g_assert_cmpstr(cfg->socket_dir, ==, "/tmp/dir");
     g_assert_cmpstr(cfg->control_socket, ==, "/tmp/dir/control");
     g_assert_cmpuint(cfg->workers, ==, 64);
+    g_assert_cmpint(cfg->worker_priority.class, ==, PRIORITY_NICE);
+    g_assert_cmpint(cfg->worker_priority.level, ==, -5);
     g_assert_cmpuint(cfg->poll_us, ==, 0);
     g_assert_cmpint(cfg->log_level, ==, LOG_LVL_DEBUG);
     g_assert_true(cfg->require_sealed);
@@ -105,6 +108,9 @@ static void test_bad_files(void)
         {"[daemon]\nworkers=0x2\n", "[daemon] workers"},
         {"[daemon]\nworkers=99999999999999999999\n", "[daemon] workers"},
         {"[daemon]\npoll-us=100000001\n", "[daemon] poll-us"},
+        {"[daemon]\nworker-priority=\n", "[daemon] worker-priority"},
+        {"[daemon]\nworker-priority=high\n", "[daemon] worker-priority"},
+        {"[daemon]\nworker-priority=fifo:0\n", "[daemon] worker-priority"},
         {"[daemon]\nlog-level=loud\n", "[daemon] log-level"},
         {"[daemon]\nrequire-sealed=maybe\n", "[daemon] require-sealed"},
         {"[daemon]\nsocket-dir=\n", "[daemon] socket-dir"},
