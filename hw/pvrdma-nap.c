@@ -2,17 +2,17 @@
 /*
  * Naps of a vCPU that polls for nothing on a processor that others want.
  *
- * A guest that polls a completion queue never sleeps, so the host's scheduler
- * takes its processor away only at a timer tick: up to 4 ms later.  If what it
- * waits for can only be sent by a guest that waits for the same processor, each
- * message takes a tick.  No priority helps: both are equals, both look busy, and
- * whoever used a whole tick owes that time to the other, which therefore also
- * keeps the processor for one, and so on for ever.
+ * A guest that polls a completion queue never sleeps, so the host's
+ * scheduler takes its processor away only at a timer tick: up to 4 ms later.
+ * If what it waits for can only be sent by a guest that waits for the same
+ * processor, each message takes a tick.  No priority helps: both are equals,
+ * both look busy, and whoever used a whole tick owes that time to the other,
+ * which therefore also keeps the processor for one, and so on for ever.
  *
- * So a vCPU that was preempted lately and polled for SPIN_NS in vain sleeps for
- * NAP_NS, as one halted in an idle guest would; if nobody uses the time, it is
- * back that much later.  A vCPU with a processor of its own is never preempted,
- * and never naps.
+ * So a vCPU that was preempted lately and polled for SPIN_NS in vain sleeps
+ * for NAP_NS, as one halted in an idle guest would; if nobody uses the time,
+ * it is back that much later.  A vCPU with a processor of its own is never
+ * preempted, and never naps.
  *
  * The nap is a work item of the vCPU and not part of the register write: the
  * device and the big lock are free meanwhile.
