@@ -250,6 +250,11 @@ class Daemon:
         """QEMU's count of BAR2 writes per VM: each was an exit."""
         return self.counters('device', 'doorbell_writes')
 
+    def posts(self):
+        """Those of them that are no polls."""
+        return [writes - polls for writes, polls in zip(
+            self.doorbells(), self.counters('device', 'doorbell_polls'))]
+
     def resources(self):
         """What the kernel says of the daemon: a dict of counts and kB."""
         pid = self.proc.pid

@@ -703,6 +703,24 @@ static void test_srq(struct rig *r, gconstpointer data)
     g_assert_cmpint(fake.ops->destroy_srq(srq), ==, 0);
 }
 
+/* Long polling in vain is told; how long that is, this test does not say. */
+static void test_idle(struct rig *r, gconstpointer data)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    struct ibv_wc wc;
+
+    for (unsigned round = 0; r->ext && round < 3; round++) {
+        fake.uar[1] = 0;
+        for (unsigned i = 0; !fake.uar[1]; i++) {
+            g_assert_cmpuint(i, <, 1u << 30);
+            g_assert_cmpint(fake.ops->poll_cq(r->cq, 1, &wc), ==, 0);
+            g_assert_true(i > 30 || round || !fake.uar[1]);
+        }
+        g_assert_cmphex(fake.uar[1], ==, 3 | PVRDMA_UAR_CQ_POLL);
+    }
+#endif
+}
+
 #define ADD(name, fn)                                                                  \
     do {                                                                               \
         g_test_add("/provider/stock/" name, struct rig, GINT_TO_POINTER(0), setup, fn, \
@@ -726,6 +744,7 @@ int main(int argc, char **argv)
     ADD("domains", test_domains);
     ADD("mr-ah", test_mr_and_ah);
     ADD("srq", test_srq);
+    ADD("idle", test_idle);
     ADD("threads", test_threads);
     g_test_add_func("/provider/environment", test_environment);
     return g_test_run();
