@@ -27,7 +27,7 @@
  * In cycles of the processor's clock: 1 to 5 per ns.
  */
 #define PV_IDLE_LOOK  32u /* polls between two looks at the clock */
-#define PV_IDLE_LEAST 40000u
+#define PV_IDLE_LEAST 20000u
 #define PV_IDLE_MOST  4000000u
 #define PV_IDLE_SLEPT 40000u
 

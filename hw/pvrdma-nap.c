@@ -28,9 +28,9 @@
 #include "pvrdma-nap.h"
 
 /* Polling in vain for so long... */
-#define SPIN_NS 20000
+#define SPIN_NS 10000
 /* ...costs a nap of so long... */
-#define NAP_NS 40000
+#define NAP_NS 30000
 /* ...if the processor was lost within this time. */
 #define SHARED_NS 200000000
 

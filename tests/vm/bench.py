@@ -1,27 +1,72 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Guests against soft-RoCE: ratios, with the aims that the project has set.
+"""Guests against soft-RoCE and the stock parts: ratios, with the project's aims.
 
-Our guest driver and provider and rdma_rxe on virtio-net, in the same two guests,
-take turns with the same program and options.  Prints the medians, their ratio,
-and whether it meets its aim; a missed aim is no failure, since a busy machine
-misses it too.
+Two parts, each in one pair of guests:
+
+  rxe    our guest driver and provider and rdma_rxe on virtio-net take turns with
+         the same program and options
+  hogs   ours and the stock driver and provider take turns while 0, 1 and 2
+         programs that never sleep run beside the guests
+
+Prints medians, their ratio, and whether it meets its aim; a missed aim is no
+failure, since a busy machine misses it too.
 """
 
 import argparse
+import os
 import signal
 import statistics
+import subprocess
 import sys
 
 import parts
 from agent import AgentError, CommandFailed
-from programs import Pair, latency, timed_bandwidth
-from pvrdma_vm import Daemon, Session, VmError, require_python, say, \
-    start_guests
+from programs import Pair, latency, pingpong, timed_bandwidth
+from pvrdma_vm import Daemon, Session, VmError, kill_process, require_python, \
+    say, start_guests
 
 # A program, and how many times better than soft-RoCE it is to be.
 AIMS = [(latency('ib_send_lat', 8, 1000), 3),
         (timed_bandwidth('ib_write_bw', 65536), 20)]
+
+# Beside hogs: a latency may be so many times the stock parts', a bandwidth must be
+# so large a part of it.
+HOG_LATENCY = 1.2
+HOG_BANDWIDTH = 1.0
+# A host without a processor to spare has a second state, in which each message
+# waits for the end of a time slice: microseconds, or times the median.
+SLOW_US = 1000
+SLOW_TIMES = 5
+
+
+def hog_programs():
+    return [latency('ib_send_lat', 8, 500), pingpong(True, 64, 500),
+            timed_bandwidth('ib_write_bw', 65536)]
+
+
+class Hogs:
+    """Programs that use whatever processor time they get.
+
+    Each is a session of its own: where the host groups its processes by session
+    or service, as most do, one of them weighs as much as all guests together.
+    """
+
+    def __init__(self, number):
+        self.number = number
+        self.procs = []
+
+    def __enter__(self):
+        for _ in range(self.number):
+            self.procs.append(subprocess.Popen(
+                ['setpriv', '--pdeathsig', 'KILL', '--', 'sh', '-c',
+                 'while :; do :; done'], stdin=subprocess.DEVNULL,
+                start_new_session=True))
+        return self
+
+    def __exit__(self, *_):
+        for proc in self.procs:
+            kill_process(proc)
 
 
 def measure(pairs, program, rounds):
@@ -38,12 +83,18 @@ def spread(values):
                                     max(values))
 
 
-def run(rounds):
+def boot(session):
+    daemon = Daemon(session, ['vm1', 'vm2'])
+    guests = start_guests(session, daemon, files=parts.guest_files())
+    for guest in guests:
+        parts.use_own(guest)
+    return daemon, guests
+
+
+def run_rxe(rounds):
     with Session('bench') as session:
-        daemon = Daemon(session, ['vm1', 'vm2'])
-        guests = start_guests(session, daemon, files=parts.guest_files())
+        daemon, guests = boot(session)
         for guest in guests:
-            parts.use_own(guest)
             guest.load_rxe()
         pairs = [Pair(guests, 'pvrdma', parts.OWN_DEVICE),
                  Pair(guests, 'virtio', 'rxe0')]
@@ -65,14 +116,92 @@ def run(rounds):
     print('\n'.join(lines), flush=True)
 
 
+def slow_runs(program, values):
+    """How many of @values are of the second state."""
+    median = statistics.median(values)
+    if program.better == 'more':
+        return sum(v * SLOW_TIMES < median for v in values)
+    return sum(v > SLOW_US or v > SLOW_TIMES * median for v in values)
+
+
+def hog_aim(program, ours, stock):
+    """The verdict on one line: (text, ratio of medians)."""
+    ours_mid, stock_mid = statistics.median(ours), statistics.median(stock)
+    missed = []
+    if slow_runs(program, ours):
+        missed.append('slow runs')
+    if program.better == 'less' and ours_mid > HOG_LATENCY * stock_mid:
+        missed.append('more than %.1f x stock' % HOG_LATENCY)
+    if program.better == 'more' and ours_mid < HOG_BANDWIDTH * stock_mid:
+        missed.append('less than %.1f x stock' % HOG_BANDWIDTH)
+    return 'missed: ' + ', '.join(missed) if missed else 'met', \
+        ours_mid / stock_mid
+
+
+def run_hogs(rounds, block=2):
+    """The parts change after every @block runs: that takes seconds."""
+    with Session('bench-hogs') as session:
+        daemon, guests = boot(session)
+        programs = hog_programs()
+        figures = {(n, i): ([], []) for n in range(3)
+                   for i in range(len(programs))}
+        made = 0
+        while made < rounds:
+            now = min(block, rounds - made)
+            for which in (0, 1):
+                if which:
+                    for guest in guests:
+                        parts.use_stock(guest)
+                elif made:
+                    for guest in guests:
+                        parts.use_own(guest)
+                pair = Pair(guests, 'pvrdma', parts.STOCK_DEVICE if which
+                            else parts.OWN_DEVICE)
+                for n in range(3):
+                    with Hogs(n):
+                        for i, program in enumerate(programs):
+                            figures[n, i][which].extend(
+                                program.run(pair) for _ in range(now))
+            made += now
+            say('%d of %d runs made' % (made, rounds))
+        workers = daemon.ctl_json('status').get('worker_threads', [])
+        daemon.check()
+    form = '%-4s %-23s %-5s %-32s %-32s %6s %10s  %s'
+    print('\n== beside hogs, %d processors, median of %d (least to greatest); '
+          'slow: runs over %d us or %d x the median, ours/stock' % (
+              os.cpu_count(), rounds, SLOW_US, SLOW_TIMES))
+    print(form % ('hogs', 'program', 'unit', 'pvrdma', 'stock', 'ratio', 'slow',
+                  'aim'))
+    for (n, i), (ours, stock) in sorted(figures.items()):
+        aim, ratio = hog_aim(programs[i], ours, stock)
+        print(form % (n, programs[i].title, programs[i].unit, spread(ours),
+                      spread(stock), '%.2f' % ratio, '%d/%d' % (
+                          slow_runs(programs[i], ours),
+                          slow_runs(programs[i], stock)), aim))
+    for worker in workers:
+        print('worker: %s; lost its processor %d times' % (
+            worker['priority'], worker['lost_processor']), flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--rounds', type=int, default=5)
+    parser.add_argument('--rounds', type=int, default=5,
+                        help='runs of each program in part rxe')
+    parser.add_argument('--hog-rounds', type=int, default=20,
+                        help='runs of each program in part hogs')
+    parser.add_argument('part', nargs='*', default=[],
+                        help='rxe, hogs; default: both')
     args = parser.parse_args()
+    for part in args.part:
+        if part not in ('rxe', 'hogs'):
+            parser.error('no part %s' % part)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         require_python()
-        run(max(args.rounds, 1))
+        if not args.part or 'rxe' in args.part:
+            run_rxe(max(args.rounds, 1))
+        if not args.part or 'hogs' in args.part:
+            run_hogs(max(args.hog_rounds, 1))
     except (VmError, AgentError, CommandFailed) as exc:
         print('bench: error: %s' % exc, file=sys.stderr)
         return 1
