@@ -8,6 +8,7 @@
 #include "priority.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +22,11 @@
  * others ignore it).  That is the least that can be asked for.
  */
 #define SHORT_SLICE_NS 100000u
+
+/* Between two looks at the account of the calling thread, each about 1 us. */
+#define LOOK_NS 5000000u
+/* A wait shorter than this in that time is nobody's loss. */
+#define WAITED_NS 50000u
 
 /* struct sched_attr of linux/sched/types.h; newer C libraries have it too. */
 struct attr {
@@ -159,4 +165,38 @@ bool cpu_lost(struct cpu_loss *l)
     lost = ru.ru_nivcsw != l->switches;
     l->switches = ru.ru_nivcsw;
     return lost;
+}
+
+bool cpu_shared(struct cpu_share *s, uint64_t now)
+{
+    unsigned long long ran, waited;
+    char text[80];
+    ssize_t n;
+
+    if (now - s->looked < LOOK_NS || s->fd < 0) {
+        return s->shared;
+    }
+    s->looked = now;
+    if (!s->fd) {
+        s->fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC) + 1;
+    }
+    n = s->fd > 0 ? pread(s->fd - 1, text, sizeof(text) - 1, 0) : -1;
+    text[MAX(n, 0)] = '\0';
+    if (n <= 0 || sscanf(text, "%llu %llu", &ran, &waited) != 2) {
+        cpu_share_end(s);
+        s->fd = -1;
+        return false;
+    }
+    s->shared = waited - s->waited_ns > MAX((ran - s->ran_ns) / 8, WAITED_NS);
+    s->ran_ns = ran;
+    s->waited_ns = waited;
+    return s->shared;
+}
+
+void cpu_share_end(struct cpu_share *s)
+{
+    if (s->fd > 0) {
+        close(s->fd - 1);
+    }
+    *s = (struct cpu_share){0};
 }

@@ -60,4 +60,18 @@ struct cpu_loss {
 
 bool cpu_lost(struct cpu_loss *l);
 
+/*
+ * Does the calling thread have to wait for processors?  Looked at every few ms: true
+ * if in the last such time it waited for more than an eighth of what it ran.  @now:
+ * ns.  Begin with a struct of zeros, end with cpu_share_end().
+ */
+struct cpu_share {
+    int fd; /* of its schedstat, plus 1; 0: not opened, -1: there is none */
+    bool shared;
+    uint64_t looked, ran_ns, waited_ns;
+};
+
+bool cpu_shared(struct cpu_share *s, uint64_t now);
+void cpu_share_end(struct cpu_share *s);
+
 #endif /* PVRDMAD_PRIORITY_H */

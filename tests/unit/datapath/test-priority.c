@@ -79,6 +79,7 @@ static void test_usage(void)
 {
     struct cpu_usage u;
     struct cpu_loss loss = {0};
+    struct cpu_share share = {0};
 
     g_assert_true(cpu_usage_read(gettid(), &u));
     g_assert_false(cpu_usage_read(-1, &u));
@@ -87,6 +88,13 @@ static void test_usage(void)
     cpu_lost(&loss);
     cpu_lost(&loss);
     g_assert_cmpint(loss.switches, >=, 0);
+    for (uint64_t now = 1; now < 20; now++) {
+        bool shared = cpu_shared(&share, now * 1000000000u);
+
+        g_assert_true(cpu_shared(&share, now * 1000000000u + 1) == shared);
+    }
+    cpu_share_end(&share);
+    g_assert_cmpint(share.fd, ==, 0);
 }
 
 int main(int argc, char **argv)
