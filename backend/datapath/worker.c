@@ -39,8 +39,9 @@
  * quite likely the guest whose next post is being waited for.  Then the worker
  * sleeps at once when idle, for as long as NO_POLL_NS: a wake-up gets the processor
  * back at once, a poller only when the other's time slice is over, milliseconds
- * later.  A worker that was told to poll for longer than that is to poll whatever
- * it costs.
+ * later.  So it does while the kernel's account says that it has to wait for
+ * processors.  A worker that was told to poll for longer than that is to poll
+ * whatever it costs.
  */
 #define PREEMPTED_NS 200000u
 #define NO_POLL_NS   20000000u
