@@ -45,6 +45,15 @@ static inline bool guest_faulted(const struct guest *g)
 }
 
 /*
+ * Has it a fault?  Its memory may be zeros then, so what is carried for it is to end
+ * soon, and nothing that was read there is to be believed.  Any thread.
+ */
+static inline bool guest_faulted(const struct guest *g)
+{
+    return atomic_load_explicit(&g->fault, memory_order_acquire) != NULL;
+}
+
+/*
  * Have @handler called by the main loop when any guest was given a fault since the
  * last call; it has to look at each guest's.  Once, before threads start; false
  * with errp.  guest_fault_stop() undoes it.

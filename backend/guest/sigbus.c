@@ -9,6 +9,12 @@
  * mappings, puts an anonymous zero page (of the mapping's page size) there,
  * marks the guest as faulty and returns, so that the interrupted instruction is
  * run again and succeeds.  The main thread detaches it at its next check.
+ *
+ * Each such page splits a mapping, of which a process may have so many
+ * (vm.max_map_count).  So a guard's pages are covered one by one only a few times,
+ * and only while that works; then one anonymous mapping replaces the whole guarded
+ * range, which splits nothing.
+ *
  * What is not guarded goes to the handler that was there before, by default
  * the end of the process.
  *
@@ -34,11 +40,20 @@ struct guard {
     _Atomic size_t len;
     _Atomic size_t page;
     _Atomic(struct guest *) guest;
+    _Atomic unsigned covers; /* pages covered so far */
 };
 
 static struct guard guards[SIGBUS_MAX_GUARDS];
 static _Atomic unsigned guards_end; /* slots from here on were never used */
 static struct sigaction old_action;
+
+/* Anonymous memory over [start, start + len).  mmap() is a mere system call. */
+static bool put_anonymous(uintptr_t start, size_t len)
+{
+    return mmap((void *)start, len, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
+                0) != MAP_FAILED;
+}
 
 /* Cover the page of @addr; false if it is not guarded or memory is short. */
 static bool cover(uintptr_t addr)
@@ -58,9 +73,9 @@ static bool cover(uintptr_t addr)
             continue;
         }
         addr &= ~(uintptr_t)(page - 1);
-        if (mmap((void *)addr, page, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
-                 0) == MAP_FAILED) {
+        if ((atomic_fetch_add(&g->covers, 1) >= SIGBUS_MAX_COVERS ||
+             !put_anonymous(addr, page)) &&
+            !put_anonymous(start, len)) {
             return false;
         }
         guest_fault(guest, "guest memory is not there (SIGBUS)");
@@ -121,6 +136,7 @@ int sigbus_guard(void *start, size_t len, size_t page, struct guest *guest)
     atomic_store(&g->len, len);
     atomic_store(&g->page, page);
     atomic_store(&g->guest, guest);
+    atomic_store(&g->covers, 0);
     atomic_store(&g->start, (uintptr_t)start);
     atomic_fetch_add(&g->seq, 1);
     if (i == end) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Survival of page faults in guest memory; private to guest_mem.c and tests.
+ * Survival of page faults in guest memory; private to mem.c and tests.
  */
 #ifndef PVRDMAD_SIGBUS_H
 #define PVRDMAD_SIGBUS_H
@@ -13,6 +13,9 @@ struct guest;
 /* Most file mappings of all VMs together. */
 #define SIGBUS_MAX_GUARDS 32768u
 
+/* Pages of a guard that are covered one by one; then the rest is, in one piece. */
+#define SIGBUS_MAX_COVERS 64u
+
 /* Install the handler; further calls do nothing. */
 void sigbus_init(void);
 
@@ -23,7 +26,10 @@ void sigbus_init(void);
  */
 int sigbus_guard(void *start, size_t len, size_t page, struct guest *guest);
 
-/* End a guard.  No thread touches the range any more.  Main thread. */
+/*
+ * End a guard.  No thread touches the range any more, and it is still mapped, so that
+ * nobody else's memory can lie there.  Main thread.
+ */
 void sigbus_unguard(int slot);
 
 #endif /* PVRDMAD_SIGBUS_H */
