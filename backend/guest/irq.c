@@ -2,10 +2,9 @@
 /*
  * MSI-X vectors as eventfds of the VMM.
  *
- * Delivery is one poll() and one write().  The descriptor is the client's: it
- * may fill the counter and clear O_NONBLOCK at any time, even between the two
- * calls, so the write can block.  It is announced to the watchdog,
- * which breaks a write that lasts by a signal; the VM is faulted for it.
+ * Delivery is a write to the client's descriptor, which the client can make block
+ * (irq_signal.c): not the main thread, but a worker.  So it is announced to the
+ * watchdog, which breaks a write that lasts by a signal; the VM is faulted for it.
  *
  * A raise that cannot leave (bus master off, masked, no eventfd) is latched in
  * `pending`.  Raisers and the main thread may miss each other only if neither
@@ -19,24 +18,11 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "guest/guest.h"
-
-/* Write to the client's eventfd; false if that cannot be done in time. */
-static bool signal_fd(int fd)
-{
-    struct pollfd pfd = {.fd = fd, .events = POLLOUT};
-    uint64_t one = 1;
-
-    if (poll(&pfd, 1, 0) == 0) {
-        return true; /* counter full: the interrupt is pending already */
-    }
-    return write(fd, &one, sizeof(one)) == sizeof(one) || errno == EAGAIN;
-}
 
 /* Deliver now if possible; false if it is not.  Within irq_enter(). */
 static bool deliver(struct guest_irq *irq, struct irq_vector *v)
@@ -46,7 +32,7 @@ static bool deliver(struct guest_irq *irq, struct irq_vector *v)
     if (fd < 0 || !atomic_load(&irq->enabled) || atomic_load(&v->masked)) {
         return false;
     }
-    if (!signal_fd(fd)) {
+    if (!irq_signal(fd, !irq_in_main_thread())) {
         guest_fault(irq->guest, "its eventfd blocks or fails");
     }
     return true;

@@ -5,8 +5,9 @@
  * Any thread may raise; the main thread assigns.  A raise with no eventfd
  * assigned or while masked is remembered and delivered on assignment/unmask.
  * A replaced eventfd is closed once no thread can be writing to it.  A client can
- * make its eventfd block (clear O_NONBLOCK, fill the counter): a raise that
- * does not return is broken off by datapath's watchdog and faults the VM.
+ * make its eventfd block (clear O_NONBLOCK, fill the counter): the main thread does
+ * not wait for it, a worker's raise that does not return is broken off by the
+ * watchdog and faults the VM.
  */
 #ifndef PVRDMAD_IRQ_H
 #define PVRDMAD_IRQ_H
@@ -53,6 +54,19 @@ void irq_forget_pending(struct guest_irq *irq);
 /* Is @fd an eventfd (asked from /proc, the descriptor is not touched)? */
 bool irq_is_eventfd(int fd);
 
+/* --- signalling (irq_signal.c) --- */
+
+/* Main thread; part of irq_watchdog_start() and _stop(). */
+void irq_signal_start(void);
+void irq_signal_stop(void);
+
+/*
+ * Count @fd, a client's eventfd, up by one, unless it is full; false if that cannot
+ * be done in time.  @may_block: by a thread that the watchdog watches; else the main
+ * thread's.
+ */
+bool irq_signal(int fd, bool may_block);
+
 /* --- watchdog (irq_watchdog.c) --- */
 
 /* Threads that may raise interrupts, at most. */
@@ -66,6 +80,7 @@ bool irq_watchdog_start(GError **errp);
 void irq_watchdog_stop(void);
 /* The calling thread is the @index-th that raises; 0 is the main thread. */
 void irq_thread_register(unsigned index);
+bool irq_in_main_thread(void);
 
 /*
  * irq.c brackets the use of a guest's eventfds, so that the watchdog can break off

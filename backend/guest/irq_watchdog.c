@@ -47,6 +47,11 @@ void irq_thread_register(unsigned index)
     my_slot->thread = pthread_self();
 }
 
+bool irq_in_main_thread(void)
+{
+    return my_slot == &irq_slots[0];
+}
+
 void irq_enter(struct guest *guest)
 {
     if (!my_slot) {
@@ -133,12 +138,14 @@ bool irq_watchdog_start(GError **errp)
     struct sigaction sa = {.sa_handler = on_watchdog_signal};
 
     irq_thread_register(0);
+    irq_signal_start();
     sigaction(WATCHDOG_SIGNAL, &sa, NULL); /* no SA_RESTART: that is the point */
     sem_init(&watchdog_sem, 0, 0);
     atomic_store(&watchdog_stop, false);
     running = pthread_create(&watchdog, NULL, watchdog_main, NULL) == 0;
     if (!running) {
         g_set_error(errp, G_FILE_ERROR, G_FILE_ERROR_FAILED, "cannot start a thread");
+        irq_signal_stop();
     }
     return running;
 }
@@ -149,6 +156,7 @@ void irq_watchdog_stop(void)
         atomic_store(&watchdog_stop, true);
         sem_post(&watchdog_sem);
         pthread_join(watchdog, NULL);
+        irq_signal_stop();
         running = false;
     }
 }

@@ -176,19 +176,62 @@ int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout)
     return res;
 }
 
-/* The write blocks, is broken off in time, and the VM pays for it. */
+static void *raise_as_worker(void *arg)
+{
+    irq_thread_register(IRQ_MAX_THREADS - 1); /* no real worker has it */
+    irq_raise(arg, 0);
+    return NULL;
+}
+
+/* A worker's write blocks, is broken off in time, and the VM pays for it. */
 static void test_blocking(struct fixture *f, gconstpointer arg)
 {
     gint64 begin = g_get_monotonic_time();
+    pthread_t thread;
 
     hostile_fd = give(f, 0, 0);
     g_assert_true(datapath_start(1, 0, NULL));
-    irq_raise(f->irq, 0);
+    g_assert_cmpint(pthread_create(&thread, NULL, raise_as_worker, f->irq), ==, 0);
+    pthread_join(thread, NULL);
     g_assert_cmpint(g_get_monotonic_time() - begin, <, 3 * G_USEC_PER_SEC);
     g_assert_nonnull(atomic_load(&f->vm.guest.fault));
     datapath_stop();
     close(hostile_fd);
     hostile_fd = -1;
+}
+
+/* The main thread's raises, of every kind, do not wait for such a client. */
+static void test_main_thread(struct fixture *f, gconstpointer arg)
+{
+    int fd = give(f, 0, 0);
+    gint64 begin;
+
+    g_assert_true(datapath_start(1, 0, NULL));
+    irq_raise(f->irq, 0); /* and they arrive, each once */
+    irq_raise(f->irq, 0);
+    g_assert_cmpuint(count(fd), ==, 2);
+    irq_mask(f->irq, 0, true);
+    irq_raise(f->irq, 0);
+    irq_mask(f->irq, 0, false);
+    g_assert_cmpuint(count(fd), ==, 1);
+
+    hostile_fd = fd;
+    begin = g_get_monotonic_time();
+    irq_raise(f->irq, 0);
+    count(fd);
+    irq_enable(f->irq, false);
+    irq_raise(f->irq, 0);
+    irq_enable(f->irq, true);
+    count(fd);
+    irq_mask(f->irq, 0, true);
+    irq_raise(f->irq, 0);
+    irq_mask(f->irq, 0, false);
+    /* Each would take two ticks of the watchdog, 100 ms. */
+    g_assert_cmpint(g_get_monotonic_time() - begin, <, 80000);
+    g_assert_null(atomic_load(&f->vm.guest.fault));
+    hostile_fd = -1;
+    datapath_stop();
+    close(fd);
 }
 
 struct raiser {
@@ -256,6 +299,7 @@ int main(int argc, char **argv)
     ADD(not_eventfd);
     ADD(full);
     ADD(blocking);
+    ADD(main_thread);
     ADD(race);
     return g_test_run();
 }
