@@ -104,6 +104,7 @@ static int64_t ring_fill(const struct event_ring *ring, const uint8_t *head)
  */
 static int ring_push(struct event_ring *ring, struct guest *g, const void *elem)
 {
+    struct pvrdma_ring_state *state;
     uint32_t next, page, offset;
     int64_t fill;
     uint8_t *head;
@@ -130,9 +131,10 @@ static int ring_push(struct event_ring *ring, struct guest *g, const void *elem)
         return EFAULT;
     }
     next = pvrdma_idx_next(ring->prod, ring->n);
-    __atomic_store_n(&((struct pvrdma_ring_state *)(void *)head)->rx.prod_tail, next,
-                     __ATOMIC_RELEASE);
-    guest_mark_dirty(&g->mem, ring->page[0], sizeof(struct pvrdma_ring_state));
+    state = (void *)head;
+    guest_store32(&g->mem,
+                  ring->page[0] + offsetof(struct pvrdma_ring_state, rx.prod_tail),
+                  &state->rx.prod_tail, next);
     ring->prod = next;
     ring->pushed++;
     return 0;

@@ -131,6 +131,63 @@ static inline void guest_mark_dirty(struct guest_mem *mem, uint64_t gpa, uint64_
     (void)len;
 }
 
+/*
+ * Stores of single words, each marked.  @p is the host address of @gpa, which must be
+ * writable and aligned.  guest_store32() releases; the others are full barriers.
+ */
+static inline void guest_store32(struct guest_mem *mem, uint64_t gpa, uint32_t *p,
+                                 uint32_t value)
+{
+    __atomic_store_n(p, value, __ATOMIC_RELEASE);
+    guest_mark_dirty(mem, gpa, sizeof(*p));
+}
+
+static inline uint32_t guest_xchg32(struct guest_mem *mem, uint64_t gpa, uint32_t *p,
+                                    uint32_t value)
+{
+    uint32_t old = __atomic_exchange_n(p, value, __ATOMIC_SEQ_CST);
+
+    guest_mark_dirty(mem, gpa, sizeof(*p));
+    return old;
+}
+
+static inline uint64_t guest_xchg64(struct guest_mem *mem, uint64_t gpa, uint64_t *p,
+                                    uint64_t value)
+{
+    uint64_t old = __atomic_exchange_n(p, value, __ATOMIC_SEQ_CST);
+
+    guest_mark_dirty(mem, gpa, sizeof(*p));
+    return old;
+}
+
+static inline uint64_t guest_or64(struct guest_mem *mem, uint64_t gpa, uint64_t *p,
+                                  uint64_t bits)
+{
+    uint64_t old = __atomic_fetch_or(p, bits, __ATOMIC_SEQ_CST);
+
+    guest_mark_dirty(mem, gpa, sizeof(*p));
+    return old;
+}
+
+static inline uint64_t guest_add64(struct guest_mem *mem, uint64_t gpa, uint64_t *p,
+                                   uint64_t value)
+{
+    uint64_t old = __atomic_fetch_add(p, value, __ATOMIC_SEQ_CST);
+
+    guest_mark_dirty(mem, gpa, sizeof(*p));
+    return old;
+}
+
+/* Returns what was there: @want if @value was stored. */
+static inline uint64_t guest_cas64(struct guest_mem *mem, uint64_t gpa, uint64_t *p,
+                                   uint64_t want, uint64_t value)
+{
+    __atomic_compare_exchange_n(p, &want, value, false, __ATOMIC_SEQ_CST,
+                                __ATOMIC_SEQ_CST);
+    guest_mark_dirty(mem, gpa, sizeof(*p));
+    return want;
+}
+
 /* Copy in / out.  Return false if the range is not accessible. */
 static inline bool guest_read(struct guest_mem *mem, uint64_t gpa, void *dst,
                               uint64_t len)
