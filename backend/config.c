@@ -49,6 +49,33 @@ static bool parse_uint(const char *key, const char *value, uint32_t min, uint32_
     return true;
 }
 
+/* Bytes: a number, with K, M, G or T after it for powers of 1024. */
+static bool parse_size(const char *key, const char *value, uint64_t min, uint64_t max,
+                       uint64_t *out, GError **errp)
+{
+    static const char units[] = "KMGT";
+    g_autofree char *number = g_strdup(value);
+    size_t len = strlen(number);
+    const char *unit = len ? strchr(units, g_ascii_toupper(number[len - 1])) : NULL;
+    unsigned shift = 0;
+    guint64 n;
+
+    if (unit) {
+        shift = 10 * (unsigned)(unit - units + 1);
+        number[len - 1] = 0;
+    }
+    if (!g_ascii_string_to_unsigned(number, 10, 0, max >> shift, &n, NULL) ||
+        n << shift < min) {
+        g_set_error(errp, PVRDMA_ERROR, 0,
+                    "%s: \"%s\" is not a size from %" G_GUINT64_FORMAT
+                    " to %" G_GUINT64_FORMAT " bytes (or with K, M, G or T)",
+                    key, value, (guint64)min, (guint64)max);
+        return false;
+    }
+    *out = n << shift;
+    return true;
+}
+
 static bool parse_bool(const char *key, const char *value, bool *out, GError **errp)
 {
     if (strcmp(value, "true") == 0 || strcmp(value, "yes") == 0) {
@@ -200,6 +227,8 @@ struct vm_config *config_vm_new(const struct daemon_config *cfg, const char *nam
     vm->max_pd = 8192;
     vm->max_mr_pages = 16u << 20;
     vm->shares = VM_SHARES_DEFAULT;
+    vm->max_memory = UINT64_C(4) << 40;
+    vm->max_files = 64;
     vm->require_sealed = cfg->require_sealed;
     path = g_strdup_printf("%s/%s.sock", cfg->socket_dir, name);
     if (!parse_path("socket", path, &vm->socket, errp)) {
@@ -248,6 +277,12 @@ bool config_vm_set(struct vm_config *vm, const char *key, const char *value,
     if (strcmp(key, "shares") == 0) {
         return parse_uint(key, value, 1, 10000, &vm->shares, errp);
     }
+    if (strcmp(key, "max-memory") == 0) {
+        return parse_size(key, value, 1u << 20, UINT64_C(1) << 46, &vm->max_memory, errp);
+    }
+    if (strcmp(key, "max-files") == 0) {
+        return parse_uint(key, value, 1, 1024, &vm->max_files, errp);
+    }
     if (strcmp(key, "require-sealed") == 0) {
         return parse_bool(key, value, &vm->require_sealed, errp);
     }
@@ -276,6 +311,7 @@ enum daemon_key {
     KEY_POLL_US,
     KEY_LOG_LEVEL,
     KEY_REQUIRE_SEALED,
+    KEY_MAX_MAPPED,
     KEY_COUNT,
 };
 
@@ -287,6 +323,7 @@ static const char *const daemon_keys[KEY_COUNT] = {
     [KEY_POLL_US] = "poll-us",
     [KEY_LOG_LEVEL] = "log-level",
     [KEY_REQUIRE_SEALED] = "require-sealed",
+    [KEY_MAX_MAPPED] = "max-mapped",
 };
 
 static int find_daemon_key(const char *key)
@@ -307,6 +344,7 @@ struct daemon_config *config_new(void)
     cfg->workers = 1;
     cfg->poll_us = 50;
     cfg->require_sealed = true;
+    cfg->max_mapped = UINT64_C(64) << 40;
     cfg->log_level = LOG_LVL_INFO;
     return cfg;
 }
@@ -355,6 +393,10 @@ bool config_set(struct daemon_config *cfg, const char *key, const char *value, b
         break;
     case KEY_REQUIRE_SEALED:
         ok = parse_bool(key, value, &cfg->require_sealed, errp);
+        break;
+    case KEY_MAX_MAPPED:
+        ok =
+            parse_size(key, value, 1u << 30, UINT64_C(112) << 40, &cfg->max_mapped, errp);
         break;
     default:
         return fail(errp, key, "unknown key");

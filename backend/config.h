@@ -3,10 +3,11 @@
  * Configuration: the key file of pvrdmad and what is declared for each VM.
  *
  *   [daemon]            socket-dir, control-socket, workers, worker-priority,
- *                       poll-us, log-level, require-sealed (default true)
+ *                       poll-us, log-level, require-sealed (default true),
+ *                       max-mapped
  *   [vm NAME]           socket, network, mac, addresses (';' list or "any"),
  *                       max-qp, max-cq, max-mr, max-pd, max-mr-pages,
- *                       shares, require-sealed
+ *                       shares, max-memory, max-files, require-sealed
  *
  * All numbers are range-checked here; later code relies on the limits below.
  * Unknown groups and keys are errors.  Main thread only.
@@ -46,6 +47,10 @@ struct vm_config {
     uint32_t max_mr_pages; /* pages all MRs and rings may cover;
                               default 16 Mi (64 GiB) */
     uint32_t shares;       /* of its worker's time beside others; 1..10000 */
+    uint64_t max_memory;   /* bytes of guest memory mapped; 2^20..2^46,
+                              default 4 TiB */
+    uint32_t max_files;    /* mappings of files that are guest memory; 1..1024,
+                              default 64 */
     bool require_sealed;   /* as daemon_config; default from there */
 };
 
@@ -58,6 +63,8 @@ struct daemon_config {
     unsigned poll_us;     /* default 50 */
     struct priority worker_priority;
     bool require_sealed; /* guest RAM must be a memfd sealed against shrinking */
+    uint64_t max_mapped; /* guest memory of all VMs, bytes of address space;
+                            2^30..112 TiB, default 64 TiB */
     enum log_level log_level;
     GList *vms;     /* of struct vm_config, in the file's order */
     unsigned fixed; /* keys that the command line has set; config.c */

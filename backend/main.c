@@ -26,7 +26,9 @@
 #include "directory/directory.h"
 #include "frontend/frontend.h"
 #include "grace.h"
+#include "guest/budget.h"
 #include "guest/mem.h"
+#include "guest/reaper.h"
 #include "log.h"
 
 #define DEFAULT_CONFIG PVRDMA_SYSCONFDIR "/pvrdma/pvrdmad.conf"
@@ -201,12 +203,16 @@ static bool run(struct daemon_config *cfg, GError **errp)
     signal(SIGPIPE, SIG_IGN);
     raise_fd_limit();
     guest_mem_init_process();
+    budget_set_daemon(cfg->max_mapped);
     directory_init();
     if (!grace_start(errp)) {
         goto out_directory;
     }
-    if (!registry_start(errp)) {
+    if (!reaper_start(errp)) {
         goto out_grace;
+    }
+    if (!registry_start(errp)) {
+        goto out_reaper;
     }
     datapath_set_priority(&cfg->worker_priority);
     if (!datapath_start(cfg->workers, cfg->poll_us, errp)) {
@@ -226,6 +232,8 @@ out_datapath:
     datapath_stop();
 out_vm:
     registry_stop();
+out_reaper:
+    reaper_stop();
 out_grace:
     grace_stop();
 out_directory:

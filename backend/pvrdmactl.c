@@ -281,6 +281,7 @@ static void print_workers(JsonArray *workers)
 static void print_status(JsonObject *st)
 {
     JsonObject *p = get_object(st, "process");
+    JsonObject *m = get_object(st, "guest_memory");
     JsonArray *vms = get_array(st, "vms");
 
     printf("pvrdmad %s, pid %" G_GINT64_FORMAT ", %" G_GINT64_FORMAT
@@ -293,7 +294,12 @@ static void print_status(JsonObject *st)
            get_int(p, "fds"), get_int(p, "threads"), get_int(p, "rss_anon_kb"),
            get_int(st, "directory_gids"));
     print_workers(get_array(st, "worker_threads"));
-    printf("\n");
+    printf("guest memory: %" G_GINT64_FORMAT " of at most %" G_GINT64_FORMAT
+           " MiB mapped, %" G_GINT64_FORMAT " of them being unmapped; %" G_GINT64_FORMAT
+           " of at most %" G_GINT64_FORMAT " mappings\n\n",
+           get_int(m, "bytes") >> 20, get_int(m, "max_bytes") >> 20,
+           get_int(m, "unmapping_bytes") >> 20, get_int(m, "mappings"),
+           get_int(m, "max_mappings"));
     print_vms(vms);
 }
 

@@ -17,6 +17,9 @@
 
 #include "datapath/datapath.h"
 #include "device/device.h"
+#include "guest/budget.h"
+
+_Static_assert(BUDGET_SHARES >= CONFIG_MAX_VMS, "each VM has its share");
 
 bool vm_attach(struct vm *vm, GError **errp)
 {
@@ -25,6 +28,7 @@ bool vm_attach(struct vm *vm, GError **errp)
 
     atomic_store(&g->fault, NULL);
     guest_mem_init(&g->mem, g, vm->cfg->require_sealed);
+    guest_mem_limit(&g->mem, vm->cfg->max_memory, vm->cfg->max_files);
     irq_init(&g->irq, g);
     event_init(&g->events, vm->cfg->max_cq);
     if (!doorbells_init(&g->db, errp)) {

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "directory/directory.h"
+#include "guest/budget.h"
 #include "pvrdma/ext.h"
 #include "datapath/transport.h"
 #include "datapath/datapath.h"
@@ -134,6 +135,21 @@ static void report_workers(JsonBuilder *b)
     json_builder_end_array(b);
 }
 
+/* Guests' memory in this process's address space. */
+static void report_mapped(JsonBuilder *b)
+{
+    struct budget_stats st;
+
+    budget_get_daemon(&st);
+    begin(b, "guest_memory");
+    add_int(b, "bytes", st.bytes);
+    add_int(b, "max_bytes", st.max_bytes);
+    add_int(b, "mappings", st.mappings);
+    add_int(b, "max_mappings", st.max_mappings);
+    add_int(b, "unmapping_bytes", st.pending);
+    json_builder_end_object(b);
+}
+
 void report_status(JsonBuilder *b, const struct daemon_config *cfg)
 {
     add_str(b, "version", PVRDMA_PROJECT_VERSION);
@@ -144,6 +160,7 @@ void report_status(JsonBuilder *b, const struct daemon_config *cfg)
     add_int(b, "directory_gids", directory_count());
     report_process(b);
     report_workers(b);
+    report_mapped(b);
 }
 
 /* ---- a VM ---- */
@@ -168,15 +185,15 @@ static void report_objects(JsonBuilder *b, struct vm *vm)
 
 static void report_memory(JsonBuilder *b, struct vm *vm)
 {
-    struct guest_mem_stats st = {0};
+    struct guest_mem_stats st;
 
-    if (vm->attached) {
-        guest_mem_get_stats(&vm->guest.mem, &st);
-    }
+    guest_mem_get_stats(&vm->guest.mem, &st);
     begin(b, "memory");
     add_int(b, "regions", st.regions);
     add_int(b, "files", st.files);
     add_int(b, "bytes", st.bytes);
+    add_int(b, "unmapping_bytes", st.pending);
+    add_int(b, "refused", st.refused);
     json_builder_end_object(b);
 }
 
@@ -244,6 +261,8 @@ void report_vm(JsonBuilder *b, struct vm *vm)
     add_int(b, "max_pd", cfg->max_pd);
     add_int(b, "max_mr_pages", cfg->max_mr_pages);
     add_int(b, "shares", cfg->shares);
+    add_int(b, "max_memory", cfg->max_memory);
+    add_int(b, "max_files", cfg->max_files);
     json_builder_end_object(b);
     json_builder_end_object(b);
 }

@@ -652,6 +652,13 @@ struct vfu_conn *conn_new(struct vm *vm, int fd)
         refuse_client(vm, fd, "refused a VMM: its descriptors cannot be closed");
         return NULL;
     }
+    if (guest_mem_piled_up(&vm->guest.mem)) {
+        vm->guest.mem.refused++;
+        log_vm(LOG_LVL_WARN, vm,
+               "refused a VMM: too much of its former memory is still being unmapped");
+        close(fd);
+        return NULL;
+    }
     c = g_new0(struct vfu_conn, 1);
     c->vm = vm;
     c->fd = fd;

@@ -39,11 +39,6 @@ struct guest {
  */
 void guest_fault(struct guest *g, const char *why);
 
-static inline bool guest_faulted(const struct guest *g)
-{
-    return atomic_load_explicit(&g->fault, memory_order_relaxed) != NULL;
-}
-
 /*
  * Has it a fault?  Its memory may be zeros then, so what is carried for it is to end
  * soon, and nothing that was read there is to be believed.  Any thread.

@@ -3,14 +3,21 @@
  * Guest memory: keeping the VMM's DMA map.
  *
  * A VMM maps few files in many ranges, and firmware moves those ranges about by
- * the thousand.  So a file is mapped once per VM, from its beginning to its
- * end, counted by the ranges in it; ranges are just addresses inside.  That
- * also is the only way for hugetlb files, whose mappings must begin and end on
- * huge page borders.  A file that has grown since is mapped anew, larger.
+ * the thousand.  So ranges are just addresses inside a few larger mappings of the
+ * file, counted by the ranges in it.  That also is the only way for hugetlb files,
+ * whose mappings must begin and end on huge page borders.
+ *
+ * Such a mapping covers what the ranges need and some more, never simply the file:
+ * terabytes of a sparse one cost the VMM nothing, but address space is the daemon's.
+ * A range near a mapping makes that grow (it is mapped anew, twice as large, and its
+ * regions move over), one far from it gets a mapping of its own while the VM has some
+ * left.  All of it is taken out of the guest's budget.
  *
  * Changes (main thread): build a new array, publish it, wait for the workers
- * to be past the old one (grace_wait), then unmap and free.  The fields
- * of struct guest_file are the main thread's; workers see the array only.
+ * to be past the old one (grace_wait), then give what is out of use to the reaper.
+ * The wait may let the main loop go on; the map of one VM is changed by one command
+ * at a time, and until the wait is over nothing that was unpublished is let go.  The
+ * fields of struct guest_file are the main thread's; workers see the array only.
  *
  * The descriptor is as untrusted as the numbers: see check_fd().
  */
@@ -23,31 +30,43 @@
 #include <unistd.h>
 
 #include "grace.h"
+#include "guest/budget.h"
 #include "guest/guest.h"
+#include "guest/reaper.h"
 #include "guest/sigbus.h"
 #include "pvrdma/vfio_user.h"
-
-/* Bounds per VM, so that one cannot use up the process's address space. */
-#define MAX_FILES 512u
-#define MAX_BYTES (UINT64_C(1) << 42)
 
 /* Largest page size of a file system we believe (1 GiB huge pages). */
 #define MAX_PAGE (UINT64_C(1) << 30)
 
-/* A file in our address space, from its offset 0. */
-struct mapping {
-    uint8_t *base;
-    uint64_t len; /* bytes, whole pages of the file */
-    int guard;    /* SIGBUS table slot */
+/* Mappings begin and end at multiples of this where the file permits. */
+#define CHUNK (UINT64_C(64) << 20)
+
+/* Mappings of one file before a range far from all of them makes one grow. */
+#define MAX_PER_FILE 4u
+
+/* Bytes [start, end) of a file, whole pages of it. */
+struct span {
+    uint64_t start, end;
 };
 
+/* ... in our address space. */
+struct mapping {
+    uint8_t *base;
+    struct span at;
+    uint64_t page;
+    int guard;    /* SIGBUS table slot */
+    bool retired; /* counted as pending already */
+};
+
+/* One mapping of a file; there may be others of the same. */
 struct guest_file {
-    /* The key.  A file may come read-only and, by another fd, writable. */
+    /* A file may come read-only and, by another fd, writable. */
     dev_t dev;
     ino_t ino;
     bool writable;
 
-    struct mapping at;
+    struct mapping m;
     unsigned refs; /* ranges */
 };
 
@@ -60,34 +79,27 @@ struct fd_info {
     uint64_t page; /* unit of mapping */
 };
 
-static guint file_hash(gconstpointer p)
+/* It is out of use: no thread can touch it any more, so it needs no guard. */
+static void mapping_drop(struct guest_mem *mem, const struct mapping *m)
 {
-    const struct guest_file *f = p;
-    uint64_t h = (uint64_t)f->ino * UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t len = m->at.end - m->at.start;
 
-    h ^= (uint64_t)f->dev + f->writable;
-    return (guint)(h ^ h >> 32);
-}
-
-static gboolean file_equal(gconstpointer pa, gconstpointer pb)
-{
-    const struct guest_file *a = pa, *b = pb;
-
-    return a->dev == b->dev && a->ino == b->ino && a->writable == b->writable;
-}
-
-static void mapping_drop(const struct mapping *m)
-{
     sigbus_unguard(m->guard);
-    munmap(m->base, m->len);
+    if (!m->retired) {
+        budget_retire(mem->budget, len);
+    }
+    reaper_unmap(m->base, len, m->page, mem->budget);
 }
 
-static void file_destroy(gpointer p)
+static void files_drop(struct guest_mem *mem)
 {
-    struct guest_file *f = p;
+    for (unsigned i = 0; i < mem->files->len; i++) {
+        struct guest_file *f = g_ptr_array_index(mem->files, i);
 
-    mapping_drop(&f->at);
-    g_free(f);
+        mapping_drop(mem, &f->m);
+        g_free(f);
+    }
+    g_ptr_array_set_size(mem->files, 0);
 }
 
 static struct guest_map *map_alloc(unsigned n)
@@ -129,19 +141,46 @@ void guest_mem_init(struct guest_mem *mem, struct guest *guest, bool require_sea
 
     mem->guest = guest;
     mem->require_sealed = require_sealed;
-    mem->files = g_hash_table_new_full(file_hash, file_equal, file_destroy, NULL);
+    mem->files = g_ptr_array_new();
+    mem->max_files = BUDGET_GUEST_FILES;
+    if (!mem->budget) {
+        mem->budget = budget_new();
+    }
     atomic_store(&mem->map, empty);
+}
+
+void guest_mem_limit(struct guest_mem *mem, uint64_t max_bytes, unsigned max_files)
+{
+    mem->max_files = max_files ? max_files : BUDGET_GUEST_FILES;
+    budget_set(mem->budget, max_bytes ? max_bytes : BUDGET_GUEST_BYTES, mem->max_files);
+}
+
+void guest_mem_forget(struct guest_mem *mem)
+{
+    budget_unref(mem->budget);
+    mem->budget = NULL;
+}
+
+bool guest_mem_piled_up(struct guest_mem *mem)
+{
+    return budget_piled_up(mem->budget);
 }
 
 void guest_mem_fini(struct guest_mem *mem)
 {
     struct guest_map *map = atomic_exchange(&mem->map, NULL);
+    struct budget_stats st;
 
     if (mem->files) {
-        g_hash_table_destroy(mem->files);
+        files_drop(mem);
+        g_ptr_array_free(mem->files, TRUE);
         mem->files = NULL;
     }
     g_free(map);
+    budget_get(mem->budget, &st);
+    if (st.bytes == 0) {
+        guest_mem_forget(mem); /* else the next VMM inherits it */
+    }
 }
 
 /*
@@ -191,88 +230,200 @@ static int check_fd(struct guest_mem *mem, int fd, bool write, struct fd_info *i
     return 0;
 }
 
-static uint64_t mapped_bytes(struct guest_mem *mem)
+/* Map exactly @at.  Returns 0 with *m set, or ENOMEM, ENOSPC (with *why), EPERM. */
+static int map_span(struct guest_mem *mem, int fd, const struct fd_info *info,
+                    const struct span *at, struct mapping *m, const char **why)
 {
-    GHashTableIter it;
-    gpointer f;
-    uint64_t sum = 0;
-
-    g_hash_table_iter_init(&it, mem->files);
-    while (g_hash_table_iter_next(&it, &f, NULL)) {
-        sum += ((struct guest_file *)f)->at.len;
-    }
-    return sum;
-}
-
-/*
- * Map the file from 0 to its end, at least to @end.  Returns 0 with *m set, or
- * ENOMEM, ENOSPC, EPERM.
- */
-static int map_file(struct guest_mem *mem, int fd, const struct fd_info *info,
-                    uint64_t end, struct mapping *m)
-{
-    uint64_t room = MAX_BYTES - MIN(mapped_bytes(mem), MAX_BYTES);
-    uint64_t want = info->size & ~(info->page - 1);
     int prot = info->writable ? PROT_READ | PROT_WRITE : PROT_READ;
+    uint64_t len = at->end - at->start;
+    int err = 0;
     void *p;
 
-    /* A huge sparse file of which little is used must not eat the budget. */
-    if (want < end || want > room) {
-        want = (end + info->page - 1) & ~(info->page - 1);
-    }
-    if (want > room) {
+    *why = budget_take(mem->budget, len);
+    if (*why) {
         return ENOSPC;
     }
-    p = mmap(NULL, want, prot, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    p = mmap(NULL, len, prot, MAP_SHARED | MAP_NORESERVE, fd, (off_t)at->start);
     if (p == MAP_FAILED) {
-        return errno == EPERM || errno == EACCES ? EPERM : ENOMEM;
+        err = errno == EPERM || errno == EACCES ? EPERM : ENOMEM;
+        budget_retire(mem->budget, len);
+        budget_give(mem->budget, len, 1);
+        return err;
     }
-    m->guard = sigbus_guard(p, want, info->page, mem->guest);
-    if (m->guard < 0) {
-        munmap(p, want);
+    *m = (struct mapping){.base = p, .at = *at, .page = info->page};
+    m->guard = sigbus_guard(p, len, info->page, mem->guest);
+    if (m->guard < 0) { /* cannot be: there are as many as mappings */
+        *why = "no guard against page faults is left";
+        mapping_drop(mem, m);
         return ENOSPC;
     }
     /* Guest memory belongs neither in core dumps nor in child processes. */
-    madvise(p, want, MADV_DONTDUMP);
-    madvise(p, want, MADV_DONTFORK);
-    m->base = p;
-    m->len = want;
+    madvise(p, len, MADV_DONTDUMP);
+    madvise(p, len, MADV_DONTFORK);
+    return 0;
+}
+
+/* Widen @at to multiples of @unit, a power of two, as far as the file's pages go. */
+static void widen(struct span *at, uint64_t unit, const struct fd_info *info)
+{
+    uint64_t size = info->size & ~(info->page - 1);
+    uint64_t end = at->end > UINT64_MAX - unit ? size : at->end + unit - 1;
+
+    at->start &= ~(unit - 1);
+    at->end = MAX(at->end, MIN(end & ~(unit - 1), size));
+}
+
+/*
+ * Map at least @need, @want if the budget has room for it.  @want contains @need;
+ * both consist of whole pages.
+ */
+static int map_file(struct guest_mem *mem, int fd, const struct fd_info *info,
+                    struct span need, struct span want, struct mapping *m,
+                    const char **why)
+{
+    int err;
+
+    widen(&want, MAX(CHUNK, info->page), info);
+    err = map_span(mem, fd, info, &want, m, why);
+    if (err == ENOSPC || err == ENOMEM) {
+        err = map_span(mem, fd, info, &need, m, why);
+    }
+    return err;
+}
+
+static bool same_file(const struct guest_file *f, const struct fd_info *info)
+{
+    return f->dev == info->dev && f->ino == info->ino && f->writable == info->writable;
+}
+
+/* Bytes between two spans; 0: they meet or overlap. */
+static uint64_t span_gap(const struct span *a, const struct span *b)
+{
+    if (a->end < b->start) {
+        return b->start - a->end;
+    }
+    return b->end < a->start ? a->start - b->end : 0;
+}
+
+/* What the guest has of a file. */
+struct found {
+    struct guest_file *holds; /* all of the range */
+    struct guest_file *near;  /* or else is the nearest */
+    uint64_t gap;
+    unsigned n;
+};
+
+static struct found find_file(struct guest_mem *mem, const struct fd_info *info,
+                              const struct span *need)
+{
+    struct found res = {0};
+
+    for (unsigned i = 0; i < mem->files->len; i++) {
+        struct guest_file *f = g_ptr_array_index(mem->files, i);
+        uint64_t gap = span_gap(&f->m.at, need);
+
+        if (!same_file(f, info)) {
+            continue;
+        }
+        if (f->m.at.start <= need->start && f->m.at.end >= need->end) {
+            res.holds = f;
+        }
+        if (!res.near || gap < res.gap) {
+            res.near = f;
+            res.gap = gap;
+        }
+        res.n++;
+    }
+    return res;
+}
+
+/* Should a range that far from @found.near make that grow? */
+static bool should_grow(const struct guest_mem *mem, const struct found *found)
+{
+    const struct span *at;
+
+    if (!found->near) {
+        return false;
+    }
+    at = &found->near->m.at;
+    return found->gap <= MAX(CHUNK, at->end - at->start) || found->n >= MAX_PER_FILE ||
+           mem->files->len >= mem->max_files;
+}
+
+/*
+ * Map @f anew with @need in it.  Twice as large as needed, into the direction that
+ * was asked for, so that many steps cost as much as a few.
+ */
+static int grow(struct guest_mem *mem, int fd, const struct fd_info *info,
+                struct guest_file *f, const struct span *need, struct mapping *old,
+                const char **why)
+{
+    struct span both = {MIN(f->m.at.start, need->start), MAX(f->m.at.end, need->end)};
+    uint64_t size = info->size & ~(info->page - 1), len = both.end - both.start;
+    struct span want = both;
+    struct mapping m;
+    int err;
+
+    if (need->end > f->m.at.end) {
+        want.end += MIN(len, size - MIN(size, both.end));
+    }
+    if (need->start < f->m.at.start) {
+        want.start -= MIN(len, want.start);
+    }
+    /* What it replaces is about to go, and must not use up the limit for it. */
+    budget_retire(mem->budget, f->m.at.end - f->m.at.start);
+    err = map_file(mem, fd, info, both, want, &m, why);
+    if (err) {
+        budget_unretire(mem->budget, f->m.at.end - f->m.at.start);
+        return err;
+    }
+    *old = f->m;
+    old->retired = true;
+    f->m = m;
     return 0;
 }
 
 /*
- * The file behind @fd, mapped up to @end at least.  If it had to be mapped
- * anew, *old is the former mapping (else its base is NULL): the caller moves
- * the regions over and drops *old when no worker uses it.
+ * The mapping with @need of the file behind @fd in it.  If it had to be mapped anew,
+ * *old is the former one (else its base is NULL): the caller moves the regions over
+ * and drops *old when no worker uses it.  ENOSPC: *why.
  */
 static int file_get(struct guest_mem *mem, int fd, const struct fd_info *info,
-                    uint64_t end, struct guest_file **file, struct mapping *old)
+                    struct span need, struct guest_file **file, struct mapping *old,
+                    const char **why)
 {
-    struct guest_file key = {
-        .dev = info->dev, .ino = info->ino, .writable = info->writable};
-    struct guest_file *f = g_hash_table_lookup(mem->files, &key);
-    struct mapping m;
+    struct found found;
+    struct guest_file *f;
     int err;
 
-    old->base = NULL;
-    if (f && end <= f->at.len) {
-        *file = f;
+    widen(&need, info->page, info);
+    found = find_file(mem, info, &need);
+    if (found.holds) {
+        *file = found.holds;
         return 0;
     }
-    if (!f && g_hash_table_size(mem->files) >= MAX_FILES) {
+    if (should_grow(mem, &found)) {
+        *file = found.near;
+        err = grow(mem, fd, info, found.near, &need, old, why);
+        if (err != ENOSPC && err != ENOMEM) {
+            return err;
+        }
+    }
+    if (mem->files->len >= mem->max_files) {
+        if (!*why) { /* else that is why the nearest could not grow */
+            *why = "it has as many files mapped as its max-files";
+        }
         return ENOSPC;
     }
-    err = map_file(mem, fd, info, end, &m);
+    f = g_new0(struct guest_file, 1);
+    *f = (struct guest_file){
+        .dev = info->dev, .ino = info->ino, .writable = info->writable};
+    err = map_file(mem, fd, info, need, need, &f->m, why);
     if (err) {
+        g_free(f);
         return err;
     }
-    if (f) {
-        *old = f->at;
-    } else {
-        f = g_memdup2(&key, sizeof(key));
-        g_hash_table_add(mem->files, f);
-    }
-    f->at = m;
+    g_ptr_array_add(mem->files, f);
     *file = f;
     return 0;
 }
@@ -319,6 +470,12 @@ static bool map_args_valid(uint64_t offset, uint64_t gpa, uint64_t size, uint32_
            size - 1 <= UINT64_MAX - gpa;
 }
 
+/* Where byte @offset of the file is mapped. */
+static uint8_t *host_address(const struct guest_file *f, uint64_t offset)
+{
+    return f->m.base + (offset - f->m.at.start);
+}
+
 /* Publish the map with @region added at @pos; @old as from file_get(). */
 static void insert(struct guest_mem *mem, struct guest_map *map,
                    const struct guest_region *region, unsigned pos,
@@ -334,13 +491,15 @@ static void insert(struct guest_mem *mem, struct guest_map *map,
             struct guest_region *r = &map->region[i];
 
             if (i != pos && r->file == region->file) {
-                r->hva = region->file->at.base + (r->hva - old->base);
+                uint64_t offset = old->at.start + (uint64_t)(r->hva - old->base);
+
+                r->hva = host_address(region->file, offset);
             }
         }
     }
     map_replace(mem, map);
     if (old->base) {
-        mapping_drop(old);
+        mapping_drop(mem, old);
     }
 }
 
@@ -352,6 +511,7 @@ int guest_mem_map(struct guest_mem *mem, int fd, uint64_t offset, uint64_t gpa,
     struct guest_region region = {.gpa = gpa, .size = size, .writable = write};
     struct fd_info info = {0};
     struct mapping old = {0};
+    const char *why = NULL;
     struct guest_map *map;
     unsigned pos;
     int err;
@@ -380,12 +540,17 @@ int guest_mem_map(struct guest_mem *mem, int fd, uint64_t offset, uint64_t gpa,
         return ENOMEM;
     }
     if (fd >= 0) {
-        err = file_get(mem, fd, &info, offset + size, &region.file, &old);
+        err = file_get(mem, fd, &info, (struct span){offset, offset + size}, &region.file,
+                       &old, &why);
+        if (err == ENOSPC) {
+            mem->refused++;
+            log_guest(LOG_LVL_WARN, mem->guest, "refused guest memory: %s", why);
+        }
         if (err) {
             g_free(map);
             return err;
         }
-        region.hva = region.file->at.base + offset;
+        region.hva = host_address(region.file, offset);
         region.file->refs++;
     }
     insert(mem, map, &region, pos, &old);
@@ -395,7 +560,9 @@ int guest_mem_map(struct guest_mem *mem, int fd, uint64_t offset, uint64_t gpa,
 static void file_put(struct guest_mem *mem, struct guest_file *f)
 {
     if (f && --f->refs == 0) {
-        g_hash_table_remove(mem->files, f);
+        g_ptr_array_remove_fast(mem->files, f);
+        mapping_drop(mem, &f->m);
+        g_free(f);
     }
 }
 
@@ -407,7 +574,7 @@ static int unmap_all(struct guest_mem *mem)
         return ENOMEM;
     }
     map_replace(mem, map);
-    g_hash_table_remove_all(mem->files);
+    files_drop(mem);
     return 0;
 }
 
@@ -445,11 +612,16 @@ int guest_mem_unmap(struct guest_mem *mem, uint64_t gpa, uint64_t size, bool all
 void guest_mem_get_stats(struct guest_mem *mem, struct guest_mem_stats *st)
 {
     const struct guest_map *map = current_map(mem);
+    struct budget_stats budget;
 
-    *st = (struct guest_mem_stats){0};
+    budget_get(mem->budget, &budget);
+    *st = (struct guest_mem_stats){
+        .bytes = budget.bytes - budget.pending,
+        .pending = budget.pending,
+        .refused = mem->refused,
+    };
     if (map) {
         st->regions = map->n;
-        st->files = g_hash_table_size(mem->files);
-        st->bytes = mapped_bytes(mem);
+        st->files = mem->files->len;
     }
 }

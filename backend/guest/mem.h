@@ -7,10 +7,11 @@
  * valid until the caller's next quiescent point (worker) or until the main
  * loop runs again (main thread).
  *
- * Files are mapped once per (device, inode) and VM, as a whole up to the needed
- * size, and counted; regions index into them.  A page fault beyond the backing
- * (SIGBUS: holes, exhausted huge pages, a truncated file) is survived: the
- * handler maps anonymous memory there and calls guest_fault().
+ * Of a file as much is mapped as the regions need, and some more; they index into
+ * that.  What it takes of the address space is counted (budget.h), and given back
+ * when the reaper has unmapped it.  A page fault beyond the backing (SIGBUS: holes,
+ * exhausted huge pages, a truncated file) is survived: the handler maps anonymous
+ * memory there and calls guest_fault().
  */
 #ifndef PVRDMAD_GUEST_MEM_H
 #define PVRDMAD_GUEST_MEM_H
@@ -23,6 +24,7 @@
 
 #define GUEST_MEM_MAX_REGIONS 4096u
 
+struct budget;
 struct guest;
 struct guest_file;
 
@@ -43,35 +45,52 @@ struct guest_map {
 struct guest_mem {
     struct guest *guest;
     _Atomic(struct guest_map *) map; /* never NULL between init and fini */
-    GHashTable *files;               /* main thread */
     bool require_sealed;
+    /* Main thread: */
+    GPtrArray *files; /* of struct guest_file; between init and fini */
+    unsigned max_files;
+    struct budget *budget; /* outlives fini while memory is being unmapped */
+    uint64_t refused;      /* ranges, for want of budget; since the daemon's start */
 };
 
 /* Install the SIGBUS handler; once per process. */
 void guest_mem_init_process(void);
 
 void guest_mem_init(struct guest_mem *mem, struct guest *guest, bool require_sealed);
+/* What it may take, if not the defaults; after init.  0: the default. */
+void guest_mem_limit(struct guest_mem *mem, uint64_t max_bytes, unsigned max_files);
 /* Unmap all; the caller guarantees that no worker uses the VM any more. */
 void guest_mem_fini(struct guest_mem *mem);
 
 /*
+ * Is so much of the guest's former memory still being unmapped that no VMM should be
+ * taken?  Also before init.
+ */
+bool guest_mem_piled_up(struct guest_mem *mem);
+/* The guest is about to be freed. */
+void guest_mem_forget(struct guest_mem *mem);
+
+/*
  * Add a range.  @fd is -1 or a descriptor, which stays the caller's.
  * @flags: VFIO_USER_DMA_*_FLAG.  Returns 0 or a positive errno: EEXIST
- * (overlap), EINVAL, EPERM (descriptor not acceptable), ENOSPC, ENOMEM.
+ * (overlap), EINVAL, EPERM (descriptor not acceptable), ENOSPC (a limit; the log
+ * says which), ENOMEM.
  */
 int guest_mem_map(struct guest_mem *mem, int fd, uint64_t offset, uint64_t gpa,
                   uint64_t size, uint32_t flags);
 
 /*
  * Remove an exact range, or everything (@all).  Waits until no worker uses it
- * (grace_wait) before unmapping.  Returns 0, ENOENT or EINVAL.
+ * (grace_wait); unmapping then is the reaper's.  Returns 0, ENOENT or EINVAL.
  */
 int guest_mem_unmap(struct guest_mem *mem, uint64_t gpa, uint64_t size, bool all);
 
-/* Numbers for leak checks. */
+/* Numbers for reports and leak checks; before init and after fini too. */
 struct guest_mem_stats {
     unsigned regions, files;
-    uint64_t bytes;
+    uint64_t bytes;   /* mapped and in use */
+    uint64_t pending; /* being unmapped */
+    uint64_t refused;
 };
 void guest_mem_get_stats(struct guest_mem *mem, struct guest_mem_stats *st);
 

@@ -39,6 +39,7 @@ struct vm *vm_new(struct vm_config *cfg)
 void vm_free(struct vm *vm)
 {
     log_flush(&vm->guest.log);
+    guest_mem_forget(&vm->guest.mem);
     config_vm_free(vm->cfg);
     g_free(vm);
 }

@@ -36,7 +36,9 @@ static void check(const struct daemon_config *cfg)
             !path_ok(vm->socket) || vm->max_qp < 2 || vm->max_qp > 65535 ||
             vm->max_cq < 2 || vm->max_cq > 65535 || vm->max_pd < 2 ||
             vm->max_pd > 65535 || vm->max_mr < 2 || vm->max_mr > 1u << 20 ||
-            vm->max_mr_pages < 1 || vm->n_addresses > CONFIG_MAX_ADDRESSES ||
+            vm->max_mr_pages < 1 || vm->max_memory < 1u << 20 ||
+            vm->max_memory > 1ull << 46 || vm->max_files < 1 || vm->max_files > 1024 ||
+            vm->n_addresses > CONFIG_MAX_ADDRESSES ||
             (vm->any_address && vm->n_addresses)) {
             abort();
         }

@@ -35,12 +35,15 @@ static void test_full(void)
                                "max-mr=1048576\n"
                                "max-pd=17\n"
                                "max-mr-pages=4294967295\n"
+                               "max-memory=64T\n"
+                               "max-files=1024\n"
                                "[vm second]\n"
                                "addresses=any\n"
                                "socket=/tmp/second.sock\n"
                                "require-sealed=false\n"
                                "[daemon]\n"
                                "socket-dir=/tmp/dir\n"
+                               "max-mapped=1024g\n"
                                "workers=64\n"
                                "worker-priority=nice:-5\n"
                                "poll-us=0\n"
@@ -60,6 +63,7 @@ static void test_full(void)
     g_assert_cmpuint(cfg->poll_us, ==, 0);
     g_assert_cmpint(cfg->log_level, ==, LOG_LVL_DEBUG);
     g_assert_true(cfg->require_sealed);
+    g_assert_cmpuint(cfg->max_mapped, ==, UINT64_C(1) << 40);
     g_assert_cmpuint(g_list_length(cfg->vms), ==, 2);
 
     vm = cfg->vms->data;
@@ -78,6 +82,8 @@ static void test_full(void)
     g_assert_cmpuint(vm->max_mr, ==, 1048576);
     g_assert_cmpuint(vm->max_pd, ==, 17);
     g_assert_cmpuint(vm->max_mr_pages, ==, UINT32_MAX);
+    g_assert_cmpuint(vm->max_memory, ==, UINT64_C(1) << 46);
+    g_assert_cmpuint(vm->max_files, ==, 1024);
     g_assert_true(vm->require_sealed);
 
     vm = cfg->vms->next->data;
@@ -90,6 +96,8 @@ static void test_full(void)
     g_assert_cmpuint(vm->max_mr, ==, 65536);
     g_assert_cmpuint(vm->max_pd, ==, 8192);
     g_assert_cmpuint(vm->max_mr_pages, ==, 16u << 20);
+    g_assert_cmpuint(vm->max_memory, ==, UINT64_C(4) << 40);
+    g_assert_cmpuint(vm->max_files, ==, 64);
     g_assert_false(vm->require_sealed);
     config_free(cfg);
 }
@@ -114,11 +122,23 @@ static void test_bad_files(void)
         {"[daemon]\nlog-level=loud\n", "[daemon] log-level"},
         {"[daemon]\nrequire-sealed=maybe\n", "[daemon] require-sealed"},
         {"[daemon]\nsocket-dir=\n", "[daemon] socket-dir"},
+        {"[daemon]\nmax-mapped=1048576K0\n", "[daemon] max-mapped"},
+        {"[daemon]\nmax-mapped=1023M\n", "[daemon] max-mapped"},
+        {"[daemon]\nmax-mapped=113T\n", "[daemon] max-mapped"},
+        {"[daemon]\nmax-mapped=T\n", "[daemon] max-mapped"},
+        {"[daemon]\nmax-mapped=\n", "[daemon] max-mapped"},
         {"[daemon]\ncolour=red\n", "[daemon] colour"},
         {"[vm a]\nmax-qp=1\n", "[vm a] max-qp"},
         {"[vm a]\nmax-qp=65536\n", "[vm a] max-qp"},
         {"[vm a]\nmax-mr=1048577\n", "[vm a] max-mr"},
         {"[vm a]\nmax-mr-pages=4294967296\n", "[vm a] max-mr-pages"},
+        {"[vm a]\nmax-memory=1023k\n", "[vm a] max-memory"},
+        {"[vm a]\nmax-memory=65T\n", "[vm a] max-memory"},
+        {"[vm a]\nmax-memory=18446744073709551615T\n", "[vm a] max-memory"},
+        {"[vm a]\nmax-memory=-1G\n", "[vm a] max-memory"},
+        {"[vm a]\nmax-memory=1.5T\n", "[vm a] max-memory"},
+        {"[vm a]\nmax-files=0\n", "[vm a] max-files"},
+        {"[vm a]\nmax-files=1025\n", "[vm a] max-files"},
         {"[vm a]\naddresses=10.0.0.256\n", "[vm a] addresses"},
         {"[vm a]\naddresses=any;10.0.0.1\n", "[vm a] addresses"},
         {"[vm a]\nmac=53:54:00:00:00:01\n", "[vm a] mac"},

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "guest/budget.h"
 #include "guest/mem.h"
-#include "guest/sigbus.h"
 #include "objects/vm.h"
 #include "pvrdma/vfio_user.h"
 
@@ -331,13 +331,177 @@ static void test_limits(struct fixture *f, gconstpointer arg)
     close(big);
 
     g_assert_cmpint(guest_mem_unmap(f->mem, 0, 0, true), ==, 0);
-    for (uint64_t i = 0; i < 512; i++) {
+    for (uint64_t i = 0; i < BUDGET_GUEST_FILES; i++) {
         fd = sealed(PG);
         g_assert_cmpint(guest_mem_map(f->mem, fd, 0, i * PG, PG, RW), ==, 0);
         close(fd);
     }
     fd = sealed(PG);
     g_assert_cmpint(guest_mem_map(f->mem, fd, 0, 1ull << 40, PG, RW), ==, ENOSPC);
+    close(fd);
+}
+
+static uint64_t bytes_of(struct fixture *f)
+{
+    struct guest_mem_stats st;
+
+    guest_mem_get_stats(f->mem, &st);
+    return st.bytes;
+}
+
+/* As much of a file is mapped as is asked for, whatever its size, and some more. */
+static void test_sparse(struct fixture *f, gconstpointer arg)
+{
+    const uint64_t T = 1ull << 40, M = 1ull << 20;
+    int fd = sealed(4 * T);
+    uint64_t gpa = 0;
+    char c = 0;
+
+#ifdef __SANITIZE_THREAD__
+    close(fd);
+    g_test_skip("the thread sanitizer has no room for terabytes");
+    return;
+#endif
+    g_assert_cmpint(guest_mem_map(f->mem, fd, 2 * T, gpa, PG, RW), ==, 0);
+    g_assert_cmpuint(bytes_of(f), <=, 64 * M);
+    g_assert_true(guest_write(f->mem, gpa, "a", 1));
+    g_assert_cmpint(pread(fd, &c, 1, (off_t)(2 * T)), ==, 1);
+    g_assert_cmpint(c, ==, 'a');
+
+    /* Far away: a mapping of its own, while there are few. */
+    for (unsigned i = 0; i < 3; i++) {
+        gpa += PG;
+        g_assert_cmpint(guest_mem_map(f->mem, fd, i * T / 2, gpa, PG, RW), ==, 0);
+        g_assert_cmpuint(bytes_of(f), <=, 64 * M * (i + 2));
+    }
+    check_stats(f, 4, 4);
+    g_assert_cmpuint(count_maps("memfd:test"), ==, 4);
+
+    /* Near one: that grows, downwards here, and keeps its ranges. */
+    g_assert_cmpint(guest_mem_map(f->mem, fd, 2 * T - 8 * PG, 1 * T, 4 * PG, RW), ==, 0);
+    check_stats(f, 5, 4);
+    g_assert_true(guest_read(f->mem, 0, &c, 1));
+    g_assert_cmpint(c, ==, 'a');
+    g_assert_true(guest_write(f->mem, 1 * T + 4 * PG - 1, "b", 1));
+    g_assert_cmpint(pread(fd, &c, 1, (off_t)(2 * T - 4 * PG - 1)), ==, 1);
+    g_assert_cmpint(c, ==, 'b');
+
+    /* A fifth place: two of them become one. */
+    g_assert_cmpint(guest_mem_map(f->mem, fd, 3 * T, 2 * T, PG, RW), ==, 0);
+    check_stats(f, 6, 4);
+    g_assert_cmpuint(bytes_of(f), >=, 1 * T);
+    g_assert_true(guest_read(f->mem, 0, &c, 1));
+    g_assert_cmpint(c, ==, 'a');
+
+    g_assert_cmpint(guest_mem_unmap(f->mem, 0, 0, true), ==, 0);
+    g_assert_cmpuint(bytes_of(f), ==, 0);
+    g_assert_cmpuint(count_maps("memfd:test"), ==, 0);
+    close(fd);
+}
+
+/* Many steps upwards cost few new mappings, and never more than twice the need. */
+static void test_steps(struct fixture *f, gconstpointer arg)
+{
+    const uint64_t step = 128ull << 20;
+    int fd = sealed(1ull << 40);
+    uint64_t last = 0;
+    unsigned grown = 0;
+
+    for (uint64_t i = 0; i < 512; i++) {
+        g_assert_cmpint(guest_mem_map(f->mem, fd, i * step, i * step, step, RW), ==, 0);
+        g_assert_cmpuint(bytes_of(f), <=, 2 * (i + 1) * step);
+        grown += bytes_of(f) != last;
+        last = bytes_of(f);
+    }
+    check_stats(f, 512, 1);
+    g_assert_cmpuint(grown, <=, 12);
+    close(fd);
+}
+
+/* Ranges from all over files of all sizes are the bytes they should be. */
+static void test_random(struct fixture *f, gconstpointer arg)
+{
+    static const uint64_t sizes[] = {1, 3, 100, 16384, 16385, 100000, 1ull << 22};
+    GRand *r = g_rand_new_with_seed(11);
+    int fd[G_N_ELEMENTS(sizes)];
+    struct {
+        unsigned file;
+        uint64_t page;
+        bool on;
+    } slot[64] = {0};
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(sizes); i++) {
+        fd[i] = sealed(sizes[i] * PG);
+    }
+    for (unsigned i = 0; i < 3000; i++) {
+        unsigned s = g_rand_int(r) % G_N_ELEMENTS(slot);
+        uint64_t gpa = s * PG, want = g_rand_int(r), got = 0;
+
+        if (slot[s].on) {
+            g_assert_cmpint(guest_mem_unmap(f->mem, gpa, PG, false), ==, 0);
+            slot[s].on = false;
+            continue;
+        }
+        slot[s].file = g_rand_int(r) % G_N_ELEMENTS(sizes);
+        slot[s].page = g_rand_int(r) % sizes[slot[s].file];
+        slot[s].on = true;
+        g_assert_cmpint(
+            guest_mem_map(f->mem, fd[slot[s].file], slot[s].page * PG, gpa, PG, RW), ==,
+            0);
+        for (unsigned k = 0; k < G_N_ELEMENTS(slot); k++) {
+            off_t at = (off_t)(slot[k].page * PG);
+
+            if (slot[k].on) {
+                want++;
+                g_assert_true(guest_write(f->mem, k * PG, &want, sizeof(want)));
+                g_assert_cmpint(pread(fd[slot[k].file], &got, sizeof(got), at), ==, 8);
+                g_assert_cmpuint(got, ==, want);
+            }
+        }
+    }
+    g_assert_cmpint(guest_mem_unmap(f->mem, 0, 0, true), ==, 0);
+    g_assert_cmpuint(count_maps("memfd:test"), ==, 0);
+    for (unsigned i = 0; i < G_N_ELEMENTS(sizes); i++) {
+        close(fd[i]);
+    }
+    g_rand_free(r);
+}
+
+/* Max-memory and max-files, and what a refusal leaves behind. */
+static void test_own_limits(struct fixture *f, gconstpointer arg)
+{
+    const uint64_t M = 1ull << 20;
+    struct guest_mem_stats st;
+    int fd = sealed(1024 * M), other = sealed(PG);
+
+    guest_mem_limit(f->mem, 512 * M, 1);
+    g_assert_cmpint(guest_mem_map(f->mem, fd, 0, 0, 513 * M, RW), ==, ENOSPC);
+    check_stats(f, 0, 0);
+    g_assert_cmpint(guest_mem_map(f->mem, fd, 0, 0, 512 * M, RW), ==, 0);
+    g_assert_cmpint(guest_mem_map(f->mem, fd, 1023 * M, 1ull << 40, M, RW), ==, ENOSPC);
+    g_assert_cmpint(guest_mem_map(f->mem, other, 0, 1ull << 40, PG, RW), ==, ENOSPC);
+    check_stats(f, 1, 1);
+    guest_mem_get_stats(f->mem, &st);
+    g_assert_cmpuint(st.refused, ==, 3);
+    g_assert_cmpuint(st.bytes, ==, 512 * M);
+    g_assert_cmpint(guest_mem_unmap(f->mem, 0, 512 * M, false), ==, 0);
+    g_assert_cmpint(guest_mem_map(f->mem, other, 0, 1ull << 40, PG, RW), ==, 0);
+    close(fd);
+    close(other);
+}
+
+/* As QEMU maps a guest whose max-memory is just its size. */
+static void test_tight(struct fixture *f, gconstpointer arg)
+{
+    const uint64_t G = 1ull << 30, low = 0xa0000, high = 0x100000;
+    int fd = sealed(16 * G);
+
+    guest_mem_limit(f->mem, 16 * G, 1);
+    g_assert_cmpint(guest_mem_map(f->mem, fd, 0, 0, low, RW), ==, 0);
+    g_assert_cmpint(guest_mem_map(f->mem, fd, high, high, 2 * G - high, RW), ==, 0);
+    g_assert_cmpint(guest_mem_map(f->mem, fd, 2 * G, 4 * G, 14 * G, RW), ==, 0);
+    check_stats(f, 3, 1);
+    g_assert_cmpuint(bytes_of(f), ==, 16 * G);
     close(fd);
 }
 
@@ -446,6 +610,11 @@ int main(int argc, char **argv)
     ADD(unsealed, "unsealed");
     ADD(growth, NULL);
     ADD(limits, NULL);
+    ADD(sparse, NULL);
+    ADD(steps, NULL);
+    ADD(random, NULL);
+    ADD(own_limits, NULL);
+    ADD(tight, NULL);
     ADD(churn, NULL);
     ADD(sigbus, "unsealed");
     ADD(sigbus_hugetlb, NULL);
