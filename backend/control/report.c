@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "directory/directory.h"
+#include "frontend/frontend.h"
 #include "guest/budget.h"
 #include "pvrdma/ext.h"
 #include "datapath/transport.h"
@@ -346,6 +347,7 @@ void report_counters(JsonBuilder *b, struct vm *vm)
     add_bool(b, "attached", vm->attached);
     add_int(b, "attaches", vm->attaches);
     add_int(b, "faults", vm->faults);
+    add_int(b, "closing_descriptors", discard_waiting(vm->discard));
     report_objects(b, vm);
     report_memory(b, vm);
     if (vm->attached) {

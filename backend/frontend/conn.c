@@ -63,6 +63,16 @@ static void close_fds(struct vfu_conn *c)
     c->nfds = 0;
 }
 
+/*
+ * The client sees the end at once.  What it sent and we did not read may hold
+ * descriptors, so closing can take as long as closing those.
+ */
+static void close_socket(struct vm *vm, int fd)
+{
+    shutdown(fd, SHUT_RDWR);
+    discard_fd(&vm->discard, fd);
+}
+
 /* Make ready for the next message. */
 static void end_message(struct vfu_conn *c)
 {
@@ -588,7 +598,7 @@ static void conn_finish(struct vfu_conn *c)
         frontend_conn_gone(vm->listener, faulted);
     }
     /* Tells the client that nothing touches its memory any more. */
-    close(c->fd);
+    close_socket(vm, c->fd);
     while (!g_queue_is_empty(&c->waiting)) {
         coro_wake(g_queue_pop_head(&c->waiting));
     }
@@ -622,7 +632,7 @@ static void refuse_client(struct vm *vm, int fd, const char *why)
     log_vm(LOG_LVL_WARN, vm, "%s", why);
     shutdown(fd, SHUT_RDWR);
     discard_input(vm, fd);
-    close(fd);
+    close_socket(vm, fd);
 }
 
 enum conn_state conn_look(struct vm *vm)
@@ -656,7 +666,7 @@ struct vfu_conn *conn_new(struct vm *vm, int fd)
         vm->guest.mem.refused++;
         log_vm(LOG_LVL_WARN, vm,
                "refused a VMM: too much of its former memory is still being unmapped");
-        close(fd);
+        close_socket(vm, fd);
         return NULL;
     }
     c = g_new0(struct vfu_conn, 1);

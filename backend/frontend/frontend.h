@@ -38,6 +38,9 @@ bool frontend_adopt(struct vm *vm, int fd);
 /* Take no client for a moment: the last one was thrown out for what it did. */
 void frontend_hold_off(struct vfu_listener *l);
 
+/* How many descriptors of the VM are still to be closed; NULL: none.  discard.c */
+unsigned discard_waiting(const struct discard *d);
+
 /* The VM goes: forget what of its descriptors is still being closed. */
 void discard_forget(struct discard **d);
 

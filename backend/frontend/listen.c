@@ -80,6 +80,12 @@ static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
             l->source = 0; /* until it is gone; clients wait in the queue */
             return G_SOURCE_REMOVE;
         }
+        if (discard_full(l->vm->discard)) { /* refusing would add to them */
+            log_vm(LOG_LVL_WARN, l->vm,
+                   "takes no VMM: descriptors of the last one cannot be closed");
+            frontend_hold_off(l);
+            return G_SOURCE_REMOVE;
+        }
         client = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
         if (client >= 0) {

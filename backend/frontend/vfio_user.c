@@ -11,8 +11,10 @@
  * protocol add at the end), never shorter; where data follows, the size is exact.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "frontend/conn.h"
 #include "guest/irq.h"
@@ -75,6 +77,10 @@ static int dma_map(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
         log_vm(LOG_LVL_WARN, c->vm,
                "DMA map of %#" PRIx64 " bytes at %#" PRIx64 " failed: %s", map.size,
                map.addr, g_strerror(err));
+    } else if (m->nfds && fcntl(m->fds[0], F_GET_SEALS) >= 0) {
+        /* Mapped, so this is not the last reference, and a memfd: that is quick. */
+        close(m->fds[0]);
+        m->fds[0] = -1;
     }
     /* What the worker has to tell the guest before it sleeps may lie there. */
     datapath_wake(c->vm);
