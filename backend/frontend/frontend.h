@@ -35,7 +35,10 @@ void frontend_disconnect(struct vm *vm, const char *why);
  */
 bool frontend_adopt(struct vm *vm, int fd);
 
-/* Take no client for a moment: the last one was thrown out for what it did. */
+/*
+ * Take no client for a while: the last one was thrown out for what it did.  Half a
+ * second, and twice as long each time, up to a minute.
+ */
 void frontend_hold_off(struct vfu_listener *l);
 
 /* How many descriptors of the VM are still to be closed; NULL: none.  discard.c */

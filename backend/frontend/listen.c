@@ -20,15 +20,22 @@
 
 #define SOCKET_MODE 0660
 
-/* Connections taken per wake-up, and the pause when descriptors run out or after
- * a fault. */
+/* Connections taken per wake-up, and the pause when descriptors run out. */
 #define ACCEPT_BATCH    8
 #define ACCEPT_PAUSE_MS 500
+
+/* The pause after a fault: doubled from one to the next, until the VM has behaved
+ * for a while after a pause. */
+#define FAULT_PAUSE_MIN_MS 500u
+#define FAULT_PAUSE_MAX_MS 60000u
+#define FAULT_CALM_US      (60 * G_USEC_PER_SEC)
 
 struct vfu_listener {
     struct vm *vm;
     int fd;
     guint source, timer;
+    guint fault_pause_ms; /* the last one; 0: none */
+    gint64 fault_over;    /* when it is over, monotonic us */
     char *path;
     dev_t dev; /* of the socket file, to unlink no other's */
     ino_t ino;
@@ -45,15 +52,28 @@ static gboolean on_pause_over(gpointer opaque)
     return G_SOURCE_REMOVE;
 }
 
-void frontend_hold_off(struct vfu_listener *l)
+static void pause_for(struct vfu_listener *l, guint ms)
 {
     if (l->source) {
         g_source_remove(l->source);
         l->source = 0;
     }
     if (!l->timer) {
-        l->timer = g_timeout_add(ACCEPT_PAUSE_MS, on_pause_over, l);
+        l->timer = g_timeout_add(ms, on_pause_over, l);
     }
+}
+
+void frontend_hold_off(struct vfu_listener *l)
+{
+    gint64 now = g_get_monotonic_time();
+
+    if (!l->fault_pause_ms || now - l->fault_over > FAULT_CALM_US) {
+        l->fault_pause_ms = FAULT_PAUSE_MIN_MS;
+    } else {
+        l->fault_pause_ms = MIN(2 * l->fault_pause_ms, FAULT_PAUSE_MAX_MS);
+    }
+    l->fault_over = now + (gint64)l->fault_pause_ms * 1000;
+    pause_for(l, l->fault_pause_ms);
 }
 
 void frontend_conn_gone(struct vfu_listener *l, bool faulted)
@@ -83,7 +103,7 @@ static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
         if (discard_full(l->vm->discard)) { /* refusing would add to them */
             log_vm(LOG_LVL_WARN, l->vm,
                    "takes no VMM: descriptors of the last one cannot be closed");
-            frontend_hold_off(l);
+            pause_for(l, ACCEPT_PAUSE_MS);
             return G_SOURCE_REMOVE;
         }
         client = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -94,7 +114,7 @@ static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
         }
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
             log_vm(LOG_LVL_ERROR, l->vm, "cannot accept a VMM: %s", g_strerror(errno));
-            frontend_hold_off(l);
+            pause_for(l, ACCEPT_PAUSE_MS);
             return G_SOURCE_REMOVE;
         }
         break;

@@ -456,10 +456,25 @@ static void test_leaving(struct fixture *f, gconstpointer arg)
 /* Detach for a fault found by somebody else, and by request. */
 static void test_fault(struct fixture *f, gconstpointer arg)
 {
+    gint64 begin;
+
     client_attach(f);
     guest_fault(&f->vm->guest, "test");
     client_dropped(f);
+    begin = g_get_monotonic_time();
     client_attach(f);
+    g_assert_cmpint(g_get_monotonic_time() - begin, >, 400000);
+
+    /* Once more: it waits longer.  A client that leaves by itself need not. */
+    guest_fault(&f->vm->guest, "test");
+    client_dropped(f);
+    begin = g_get_monotonic_time();
+    client_attach(f);
+    g_assert_cmpint(g_get_monotonic_time() - begin, >, 900000);
+    client_close(f);
+    begin = g_get_monotonic_time();
+    client_attach(f);
+    g_assert_cmpint(g_get_monotonic_time() - begin, <, 900000);
     g_assert_null(atomic_load(&f->vm->guest.fault));
     frontend_disconnect(f->vm, "test");
     client_dropped(f);
