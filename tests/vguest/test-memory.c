@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * vguest tests: guest memory by the gigabyte, and by the terabyte of what is not
+ * there.  What one VM does to the daemon's address space, others must not notice.
+ *
+ * Latencies are printed; asserted is only that nothing stands still.
+ */
+#include "vgtest.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define GIB           (1ull << 30)
+#define TIB           (1ull << 40)
+#define BIG_GPA       (1ull << 42)
+#define STANDSTILL_US 200000.0
+#define RW            (VFIO_USER_DMA_READ_FLAG | VFIO_USER_DMA_WRITE_FLAG)
+
+static uint64_t mem_available(void)
+{
+    char *text = NULL;
+    const char *line;
+    unsigned long long kb = 0;
+
+    g_assert_true(g_file_get_contents("/proc/meminfo", &text, NULL, NULL));
+    line = strstr(text, "MemAvailable:");
+    if (line) {
+        g_assert_cmpint(sscanf(line, "MemAvailable: %llu", &kb), ==, 1);
+    }
+    g_free(text);
+    return kb << 10;
+}
+
+/* As much as is needed to see it freed (6 GiB: 0.3 s at least), if there is room. */
+static uint64_t big_size(void)
+{
+    uint64_t there = mem_available();
+
+    return there > 12 * GIB ? 6 * GIB : there > 4 * GIB ? GIB : 0;
+}
+
+static int sealed(uint64_t size)
+{
+    int fd = memfd_create("vguest-big", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    g_assert_cmpint(fd, >=, 0);
+    g_assert_cmpint(ftruncate(fd, (off_t)size), ==, 0);
+    g_assert_cmpint(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), ==,
+                    0);
+    return fd;
+}
+
+/* @size bytes of memory that are really there, and which only the daemon still has. */
+static int give_big(struct vguest *g, uint64_t size)
+{
+    int fd = sealed(size), err;
+    uint8_t *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+    g_assert_true(p != MAP_FAILED);
+    for (uint64_t i = 0; i < size; i += 4096) {
+        p[i] = 1;
+    }
+    munmap(p, size);
+    err = vg_dma_map(g, fd, 0, BIG_GPA, size, RW);
+    close(fd);
+    return err;
+}
+
+static int64_t vm_memory(const char *vm, const char *name)
+{
+    JsonNode *node = vg_daemon_status(vgt_daemon);
+    JsonObject *m = json_object_get_object_member(vg_status_vm(node, vm), "memory");
+    int64_t n = json_object_get_int_member(m, name);
+
+    json_node_unref(node);
+    return n;
+}
+
+static int64_t all_memory(const char *name)
+{
+    JsonNode *node = vg_daemon_status(vgt_daemon);
+    JsonObject *m =
+        json_object_get_object_member(json_node_get_object(node), "guest_memory");
+    int64_t n = json_object_get_int_member(m, name);
+
+    json_node_unref(node);
+    return n;
+}
+
+/* Commands of a bystander for @ms milliseconds; adds to @us. */
+static void run_commands(struct vguest *g, int ms, GArray *us)
+{
+    int64_t end = vg_now_ns() + ms * 1000000ll;
+
+    while (vg_now_ns() < end) {
+        struct pvrdma_port_attr attr;
+        int64_t begin = vg_now_ns();
+        double took;
+
+        g_assert_cmpint(vg_query_port(g, 1, &attr), ==, 0);
+        took = (double)(vg_now_ns() - begin) / 1000;
+        g_array_append_val(us, took);
+        g_usleep(200);
+    }
+}
+
+static gpointer crash_thread(gpointer g)
+{
+    vguest_crash(g);
+    return NULL;
+}
+
+/* A large guest ends under another's commands. */
+static void test_exit(void)
+{
+    uint64_t size = big_size();
+    GArray *quiet = g_array_new(FALSE, FALSE, sizeof(double));
+    GArray *busy = g_array_new(FALSE, FALSE, sizeof(double));
+    struct vguest *big, *other;
+    GThread *t;
+
+    if (!size) {
+        g_test_skip("too little memory is free");
+        g_array_unref(quiet);
+        g_array_unref(busy);
+        return;
+    }
+    big = vguest_new(vgt_daemon, 0, NULL);
+    other = vguest_new(vgt_daemon, 1, NULL);
+    g_assert_cmpint(give_big(big, size), ==, 0);
+    run_commands(other, 500, quiet);
+    t = g_thread_new("crash", crash_thread, big);
+    run_commands(other, 3000, busy);
+    g_thread_join(t);
+    g_test_message("commands of another VM while a guest of %u GiB ends: p50 %.0f us, "
+                   "p99 %.0f, longest %.0f (quiet: %.0f, %.0f, %.0f)",
+                   (unsigned)(size / GIB), vgt_percentile(busy, 50),
+                   vgt_percentile(busy, 99), vgt_percentile(busy, 100),
+                   vgt_percentile(quiet, 50), vgt_percentile(quiet, 99),
+                   vgt_percentile(quiet, 100));
+    g_assert_cmpfloat(vgt_percentile(busy, 100), <, STANDSTILL_US);
+    vguest_free(other);
+    for (unsigned i = 0; all_memory("bytes") != 0; i++) {
+        g_assert_cmpuint(i, <, 500);
+        g_usleep(20000);
+    }
+    g_array_unref(quiet);
+    g_array_unref(busy);
+}
+
+/* A descriptor that is refused, and has its last reference in the daemon. */
+static void test_refused_descriptor(void)
+{
+    GArray *busy = g_array_new(FALSE, FALSE, sizeof(double));
+    struct vfio_user_dma_map m = {.argsz = sizeof(m), .flags = RW, .size = 1};
+    uint64_t size = big_size();
+    struct vguest *big, *other;
+    uint8_t *p;
+    int fd;
+
+    if (!size) {
+        g_test_skip("too little memory is free");
+        g_array_unref(busy);
+        return;
+    }
+    big = vguest_new(vgt_daemon, 0, NULL);
+    other = vguest_new(vgt_daemon, 1, NULL);
+    fd = sealed(size);
+    p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    g_assert_true(p != MAP_FAILED);
+    for (uint64_t i = 0; i < size; i += 4096) {
+        p[i] = 1;
+    }
+    munmap(p, size);
+    /* Ours is gone before the daemon looks at its own. */
+    g_assert_cmpint(kill(vgt_daemon->pid, SIGSTOP), ==, 0);
+    g_assert_cmpint(vg_request(big, VFIO_USER_DMA_MAP, VFIO_USER_NO_REPLY, &m, sizeof(m),
+                               &fd, 1, NULL),
+                    ==, 0);
+    close(fd);
+    g_assert_cmpint(kill(vgt_daemon->pid, SIGCONT), ==, 0);
+    g_usleep(1000);
+    run_commands(other, 2000, busy);
+    g_test_message("commands of another VM while refused memory is let go: p99 %.0f us, "
+                   "longest %.0f",
+                   vgt_percentile(busy, 99), vgt_percentile(busy, 100));
+    g_assert_cmpfloat(vgt_percentile(busy, 100), <, STANDSTILL_US);
+    vguest_free(big);
+    vguest_free(other);
+    g_array_unref(busy);
+}
+
+/* A VM that comes and goes with gigabytes has a bounded amount in the daemon. */
+static void test_come_and_go(void)
+{
+    uint64_t before = mem_available(), least = before;
+    int64_t most = 0;
+
+    if (before < 16 * GIB) {
+        g_test_skip("too little memory is free");
+        return;
+    }
+    for (unsigned i = 0; i < 12; i++) {
+        struct vguest *g = vguest_new(vgt_daemon, 0, NULL);
+
+        if (give_big(g, 2 * GIB) == ENOSPC) {
+            g_test_message("round %u is refused", i);
+        }
+        least = MIN(least, mem_available());
+        vguest_crash(g);
+        most = MAX(most, vm_memory("vm0", "unmapping_bytes"));
+    }
+    g_test_message("2 GiB, 12 times: at most %u MiB are being unmapped, %u MiB less "
+                   "memory is free",
+                   (unsigned)(most >> 20), (unsigned)((before - least) >> 20));
+    g_assert_cmpint(most, <=, (int64_t)(9 * GIB));
+    g_assert_cmpuint(before - least, <, 12 * GIB);
+    for (unsigned i = 0; all_memory("unmapping_bytes") != 0; i++) {
+        g_assert_cmpuint(i, <, 500);
+        g_usleep(20000);
+    }
+}
+
+static bool log_says(const char *what)
+{
+    char *text = NULL;
+    bool res;
+
+    g_assert_true(g_file_get_contents(vgt_daemon->log, &text, NULL, NULL));
+    res = strstr(text, what) != NULL;
+    g_free(text);
+    return res;
+}
+
+/* 32 VMMs ask for the whole address space, 4 TiB each. */
+static void test_sparse(void)
+{
+    enum { N = 32 };
+    struct vg_daemon_opts o = {.n_vms = N + 2, .poll_us = -1};
+    struct vg_daemon *saved = vgt_daemon;
+    struct vguest *hostile[N], *early, *late;
+    struct vgt_traffic traffic;
+    unsigned mapped = 0;
+    GArray *us;
+
+    if (!VGT_PLAIN_BUILD) {
+        g_test_skip("sanitizers want most of the address space themselves");
+        return;
+    }
+    us = g_array_new(FALSE, FALSE, sizeof(double));
+    vgt_daemon = vg_daemon_start(&o);
+    early = vguest_new(vgt_daemon, N, NULL);
+    for (unsigned i = 0; i < N; i++) {
+        int fd = sealed(4 * TIB), err;
+
+        hostile[i] = vguest_open(vgt_daemon, i, NULL);
+        g_assert_cmpint(vg_connect(hostile[i]), ==, 0);
+        g_assert_cmpint(vg_version(hostile[i]), ==, 0);
+        err = vg_dma_map(hostile[i], fd, 0, BIG_GPA, 4 * TIB, RW);
+        close(fd);
+        g_assert_true(err == 0 || err == ENOSPC);
+        mapped += err == 0;
+        /* What is refused once is refused in many pieces, too. */
+        for (unsigned k = 0; err && k < 64; k++) {
+            fd = sealed(64 * GIB);
+            vg_dma_map(hostile[i], fd, 0, BIG_GPA + k * TIB, 64 * GIB, RW);
+            close(fd);
+        }
+    }
+    g_test_message("%u of %u VMs have 4 TiB mapped; the daemon has %u GiB of at most %u",
+                   mapped, N, (unsigned)(all_memory("bytes") / (int64_t)GIB),
+                   (unsigned)(all_memory("max_bytes") / (int64_t)GIB));
+    g_assert_cmpuint(mapped, >, 0);
+    g_assert_cmpuint(mapped, <, N);
+    g_assert_cmpint(all_memory("bytes"), <=, all_memory("max_bytes"));
+    g_assert_true(log_says("max-mapped"));
+    g_assert_cmpint(vm_memory("vm31", "refused"), >, 0);
+
+    /* Another VM's commands are answered, and a new one can come. */
+    run_commands(early, 200, us);
+    g_assert_cmpfloat(vgt_percentile(us, 100), <, STANDSTILL_US);
+    late = vguest_new(vgt_daemon, N + 1, NULL);
+    run_commands(late, 200, us);
+    vguest_free(late);
+    vguest_free(early);
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm add late addresses=10.9.9.9"), ==, 0);
+    vgt_traffic_open(&traffic, N, N + 1, 1, 4, 65536, NULL);
+    vgt_traffic_run(&traffic, 200);
+    vgt_traffic_close(&traffic);
+    for (unsigned i = 0; i < N; i++) {
+        vguest_crash(hostile[i]);
+    }
+    for (unsigned i = 0; all_memory("bytes") != 0; i++) {
+        g_assert_cmpuint(i, <, 500);
+        g_usleep(20000);
+    }
+    vg_daemon_stop(vgt_daemon);
+    vgt_daemon = saved;
+    g_array_unref(us);
+}
+
+int main(int argc, char **argv)
+{
+    vgt_init(&argc, &argv, 200);
+    vgt_daemon = vg_daemon_start(NULL);
+    g_test_add_func("/memory/exit", test_exit);
+    g_test_add_func("/memory/refused-descriptor", test_refused_descriptor);
+    g_test_add_func("/memory/come-and-go", test_come_and_go);
+    g_test_add_func("/memory/sparse", test_sparse);
+    return vgt_run();
+}
