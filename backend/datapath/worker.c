@@ -351,6 +351,7 @@ static void *worker_main(void *arg)
     }
     atomic_store(&w->tid, gettid());
     now = now_ns();
+    cpu_shared(&share, now); /* opens what it needs once and for all */
     irq_thread_register(1 + w->index);
     while (!atomic_load_explicit(&w->stop, memory_order_relaxed)) {
         struct vm *vm;

@@ -230,7 +230,8 @@ static bool same_usage(const struct vg_usage *a, const struct vg_usage *b)
 void vgt_usage_settled(struct vg_usage *u)
 {
     vg_daemon_usage(vgt_daemon, u);
-    for (unsigned same = 0; same < 10;) {
+    /* Threads that close what a VM left may live for a moment. */
+    for (unsigned same = 0; same < 40;) {
         struct vg_usage now;
 
         g_usleep(10000);
