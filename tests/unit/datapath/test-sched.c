@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * Unit test of datapath/sched.c: the run queue and the timer heap against a
- * simple model, with random enqueues, waits and removals.
+ * simple model, with random enqueues, waits and removals; and that a turn takes few
+ * expired timers, however many there are.
  */
 #include "datapath/engine.h"
 
@@ -92,11 +93,59 @@ static void test_queue(void)
     g_queue_clear(&model);
 }
 
+/* As in sched.c. */
+#define TURN_TIMERS 64u
+
+static void test_turn_timers(void)
+{
+    enum { N = 5000 };
+    static struct pvrdma_db_region region[2];
+    struct vm_config cfg = {.max_qp = N + 1, .shares = VM_SHARES_DEFAULT};
+    struct vm *v = g_new0(struct vm, 1);
+    struct qp *qp = g_new0(struct qp, N);
+    struct worker *w = g_new0(struct worker, 1);
+    uint64_t now = now_ns();
+    unsigned turns = 0, left = N;
+
+    v->cfg = &cfg;
+    guest_mem_init(&v->guest.mem, &v->guest, false);
+    v->guest.db.own = &region[0];
+    v->guest.db.shared = &region[1];
+    TAILQ_INIT(&v->dp.run);
+    pthread_mutex_init(&v->dp.token, NULL);
+    v->dp.timer = g_new0(struct qp *, N + 1);
+    for (unsigned i = 0; i < N; i++) {
+        qp[i].vm = v;
+        qp[i].handle = i + 1;
+        sched_wait(&qp[i], QP_WAIT_TIMEOUT, now - 1 - i);
+    }
+    /* In RESET there is nothing to do for them: only the timers cost. */
+    while (left) {
+        sched_serve(w, v, now);
+        g_assert_cmpuint(left - v->dp.ntimer, <=, TURN_TIMERS);
+        g_assert_cmpuint(v->dp.ntimer, <, left);
+        left = v->dp.ntimer;
+        g_assert_true(left == 0 || sched_pending(v, now, false));
+        turns++;
+    }
+    g_assert_cmpuint(turns, >=, N / TURN_TIMERS);
+    while (!TAILQ_EMPTY(&v->dp.run)) {
+        sched_serve(w, v, now);
+    }
+    pthread_mutex_destroy(&v->dp.token);
+    guest_mem_fini(&v->guest.mem);
+    g_free(v->dp.timer);
+    g_free(w);
+    g_free(qp);
+    g_free(v);
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
     setup();
     g_test_add_func("/sched/heap", test_heap);
     g_test_add_func("/sched/queue", test_queue);
+    g_test_add_func("/sched/turn-timers", test_turn_timers);
     return g_test_run();
 }

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Unit test of datapath/complete.c: one CQ in the batches of two workers.  Who flushes
+ * publishes what both pushed, and neither needs the other's turn.
+ */
+#include "qpfix.h"
+
+static struct worker *worker[2];
+static struct qpfix f;
+static struct cq *cq;
+
+static void push(void *arg)
+{
+    struct pvrdma_cqe cqe = {.wr_id = GPOINTER_TO_UINT(arg)};
+
+    comp_push(cq, &cqe, false);
+}
+
+static void flush(void *arg)
+{
+    comp_flush(worker_self());
+}
+
+static uint32_t visible(void)
+{
+    return atomic_load(qpfix_word(&f, &cq->mem, true, false));
+}
+
+static uint64_t wr_id(uint32_t idx)
+{
+    const struct pvrdma_cqe *e = testdev_ptr(
+        f.td, ring_slot_gpa(&cq->mem, 1, (uint64_t)idx * sizeof(struct pvrdma_cqe)));
+
+    return e->wr_id;
+}
+
+/*
+ * In each round the first worker pushes and does not flush, as one that lost its
+ * processor; the second one's completions, and its own ones, must come through.
+ */
+static void test_two_workers(void)
+{
+    uint32_t n = 0;
+
+    cq = id_table_get(&f.td->vm.objects.cq, f.cq);
+    g_assert_nonnull(cq);
+    for (unsigned round = 0; round < 20; round++) {
+        struct worker *stuck = worker[round & 1], *other = worker[!(round & 1)];
+
+        qpfix_on_worker(stuck, push, GUINT_TO_POINTER(n));
+        g_assert_cmpuint(visible(), ==, n);
+        qpfix_on_worker(other, push, GUINT_TO_POINTER(n + 1));
+        g_assert_cmpuint(visible(), ==, n);
+        qpfix_on_worker(other, flush, NULL);
+        n += 2;
+        g_assert_cmpuint(visible(), ==, n);
+        g_assert_cmpuint(wr_id(n - 2), ==, n - 2);
+        g_assert_cmpuint(wr_id(n - 1), ==, n - 1);
+        /* Again, while it is in the stuck one's batch still. */
+        qpfix_on_worker(other, push, GUINT_TO_POINTER(n));
+        qpfix_on_worker(other, flush, NULL);
+        g_assert_cmpuint(visible(), ==, ++n);
+        g_assert_cmpuint(wr_id(n - 1), ==, n - 1);
+        qpfix_on_worker(stuck, flush, NULL);
+        g_assert_cmpuint(visible(), ==, n);
+        g_assert_cmpuint(cq->batched, ==, 0);
+    }
+    g_assert_cmpuint(n, <=, 64);
+}
+
+/* The one that published first need not be the one that is to notify. */
+static void test_notify(void)
+{
+    struct pvrdma_db_region *db = f.td->vm.guest.db.shared;
+
+    atomic_store(qpfix_word(&f, &cq->mem, true, true), visible());
+    testdev_irqs(f.td, PVRDMA_VEC_CQ);
+    __atomic_store_n(&db->arm[cq->handle], PVRDMA_DB_ARM_ANY, __ATOMIC_SEQ_CST);
+    qpfix_on_worker(worker[0], push, NULL);
+    qpfix_on_worker(worker[1], push, NULL);
+    qpfix_on_worker(worker[1], flush, NULL);
+    g_assert_cmpuint(testdev_irqs(f.td, PVRDMA_VEC_CQ), ==, 1);
+    /* Nothing new in it: the next one's flush takes no arm word. */
+    __atomic_store_n(&db->arm[cq->handle], PVRDMA_DB_ARM_ANY, __ATOMIC_SEQ_CST);
+    qpfix_on_worker(worker[0], flush, NULL);
+    g_assert_cmpuint(testdev_irqs(f.td, PVRDMA_VEC_CQ), ==, 0);
+    g_assert_cmpuint(__atomic_load_n(&db->arm[cq->handle], __ATOMIC_SEQ_CST), ==,
+                     PVRDMA_DB_ARM_ANY);
+}
+
+int main(int argc, char **argv)
+{
+    struct testdev *second;
+    GError *err = NULL;
+    int ret;
+
+    g_test_init(&argc, &argv, NULL);
+    log_set_level(LOG_LVL_ERROR);
+    guest_mem_init_process();
+    directory_init();
+    datapath_start(2, 50, &err);
+    g_assert_no_error(err);
+    /* The second VM is only there for its worker, the less loaded one. */
+    qpfix_open(&f, "first");
+    second = testdev_new("second");
+    worker[0] = f.td->vm.dp.worker;
+    worker[1] = second->vm.dp.worker;
+    g_assert_true(worker[0] != worker[1]);
+    g_test_add_func("/complete/two-workers", test_two_workers);
+    g_test_add_func("/complete/notify", test_notify);
+    ret = g_test_run();
+    testdev_free(second);
+    testdev_free(f.td);
+    testdev_stop();
+    return ret;
+}

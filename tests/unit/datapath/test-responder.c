@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Unit test of datapath/responder.c: which messages are taken.  The expected one is
+ * executed, an earlier one acknowledged again, a later one and one of another
+ * connection ignored; the first binds the requester, if address, QP numbers and
+ * packet sequence number are right.
+ */
+#include "qpfix.h"
+
+#define PEER_QPN 0x030007u
+#define PSN      0xfffffeu /* wraps soon */
+
+static struct qpfix f;
+static struct qp *qp;
+static struct conn_path path; /* as the requester has it */
+
+static void setup(void)
+{
+    qpfix_open(&f, "responder");
+    qp = qpfix_qp(&f);
+    qpfix_to_rtr(&f, qp, &qpfix_peer_gid, PEER_QPN, PSN);
+    path = (struct conn_path){qpfix_peer_gid, qpfix_gid, PEER_QPN, qp->qpn};
+}
+
+/* A WRITE of no bytes: one packet, no key, no receive WQE. */
+static struct msg message(uint64_t incarnation, uint64_t seq, uint32_t psn)
+{
+    return (struct msg){.seq = seq,
+                        .incarnation = incarnation,
+                        .path = &path,
+                        .psn = psn & PSN_MASK,
+                        .npsn = 1,
+                        .opcode = PVRDMA_WR_RDMA_WRITE,
+                        .ticket = {0, 1, incarnation}};
+}
+
+static enum outcome_what admit(struct msg m)
+{
+    struct outcome o;
+    uint32_t epoch;
+
+    pthread_mutex_lock(&qp->lock);
+    o = responder_admit_locked(qp, &m, &epoch);
+    if (o.what == OUT_DONE) {
+        responder_finish_locked(qp, &m);
+    }
+    pthread_mutex_unlock(&qp->lock);
+    return o.what;
+}
+
+static void test_sequence(void)
+{
+    setup();
+    for (uint64_t seq = 0; seq < 6; seq++) {
+        g_assert_cmpint(admit(message(77, seq, PSN + (uint32_t)seq)), ==, OUT_DONE);
+        for (uint64_t old = 0; old <= seq; old++) {
+            g_assert_cmpint(admit(message(77, old, PSN + (uint32_t)old)), ==,
+                            OUT_DUPLICATE);
+        }
+        g_assert_cmpint(admit(message(77, seq + 2, PSN)), ==, OUT_SILENT);
+        g_assert_cmpint(admit(message(77, UINT64_MAX, PSN)), ==, OUT_SILENT);
+        /* Whatever else is right, a number of another connection says nothing. */
+        g_assert_cmpint(admit(message(78, seq, PSN + (uint32_t)seq)), ==, OUT_SILENT);
+        g_assert_cmpint(admit(message(78, seq + 1, PSN + (uint32_t)seq + 1)), ==,
+                        OUT_SILENT);
+        g_assert_cmpuint(qp->resp.seq, ==, seq + 1);
+        g_assert_cmpuint(qp->resp.psn, ==, (PSN + seq + 1) & PSN_MASK);
+    }
+    testdev_free(f.td);
+}
+
+/* Admitted, but broken off before the end: it is expected still. */
+static void test_again(void)
+{
+    struct msg m;
+    uint32_t epoch[2];
+
+    setup();
+    m = message(5, 0, PSN);
+    pthread_mutex_lock(&qp->lock);
+    for (unsigned i = 0; i < 2; i++) {
+        g_assert_cmpint(responder_admit_locked(qp, &m, &epoch[i]).what, ==, OUT_DONE);
+    }
+    pthread_mutex_unlock(&qp->lock);
+    g_assert_cmpuint(epoch[0], ==, epoch[1]);
+    qpfix_modify(&f, qp, 0, (struct pvrdma_qp_attr){.qp_state = PVRDMA_QPS_ERR});
+    g_assert_false(responder_finish(qp, &m, epoch[0]));
+    g_assert_cmpuint(qp->resp.seq, ==, 0);
+    g_assert_cmpint(admit(m), ==, OUT_SILENT);
+    testdev_free(f.td);
+}
+
+static void test_binding(void)
+{
+    struct conn_path right;
+
+    setup();
+    right = path;
+    for (unsigned wrong = 0; wrong < 5; wrong++) {
+        uint32_t psn = PSN;
+
+        path = right;
+        switch (wrong) {
+        case 0:
+            path.sgid.raw[15] ^= 1;
+            break;
+        case 1:
+            path.dgid.raw[15] ^= 1;
+            break;
+        case 2: /* another generation of that handle */
+            path.sqpn += 0x010000;
+            break;
+        case 3:
+            path.dqpn += 0x010000;
+            break;
+        case 4:
+            psn++;
+            break;
+        }
+        g_assert_cmpint(admit(message(1 + wrong, 0, psn)), ==, OUT_SILENT);
+        g_assert_cmpuint(qp->resp.incarnation, ==, 0);
+    }
+    /* Nobody is bound while the address that this QP sends from is lost. */
+    path = right;
+    vm_token_take(&f.td->vm);
+    datapath_gid_unbound(&f.td->vm, 0);
+    vm_token_release(&f.td->vm);
+    g_assert_cmpint(admit(message(9, 0, PSN)), ==, OUT_SILENT);
+    g_assert_cmpuint(qp->resp.incarnation, ==, 0);
+    qp->req.bound = true;
+
+    /* The requester may be in the middle of its own count. */
+    g_assert_cmpint(admit(message(9, 1000, PSN)), ==, OUT_DONE);
+    g_assert_cmpuint(qp->resp.incarnation, ==, 9);
+    g_assert_cmpint(admit(message(9, 999, PSN - 1)), ==, OUT_DUPLICATE);
+    g_assert_cmpint(admit(message(9, 1001, PSN + 1)), ==, OUT_DONE);
+    testdev_free(f.td);
+}
+
+/* RTR anew: what the old connection still sends does not come in between. */
+static void test_new_connection(void)
+{
+    setup();
+    for (uint32_t i = 0; i < 3; i++) {
+        g_assert_cmpint(admit(message(1, i, PSN + i)), ==, OUT_DONE);
+    }
+    qpfix_modify(&f, qp, 0, (struct pvrdma_qp_attr){.qp_state = PVRDMA_QPS_RESET});
+    g_assert_cmpint(admit(message(1, 3, PSN + 3)), ==, OUT_SILENT);
+    qpfix_to_rtr(&f, qp, &qpfix_peer_gid, PEER_QPN, 500);
+    g_assert_cmpint(admit(message(1, 3, PSN + 3)), ==, OUT_SILENT);
+    g_assert_cmpint(admit(message(1, 0, PSN)), ==, OUT_SILENT);
+    g_assert_cmpint(admit(message(2, 0, 500)), ==, OUT_DONE);
+    /* Not even with the packet and sequence numbers that are expected now. */
+    g_assert_cmpint(admit(message(1, 1, 501)), ==, OUT_SILENT);
+    g_assert_cmpint(admit(message(1, 0, 500)), ==, OUT_SILENT);
+    g_assert_cmpint(admit(message(2, 1, 501)), ==, OUT_DONE);
+    testdev_free(f.td);
+}
+
+int main(int argc, char **argv)
+{
+    int ret;
+
+    g_test_init(&argc, &argv, NULL);
+    testdev_start();
+    g_test_add_func("/responder/sequence", test_sequence);
+    g_test_add_func("/responder/again", test_again);
+    g_test_add_func("/responder/binding", test_binding);
+    g_test_add_func("/responder/new-connection", test_new_connection);
+    ret = g_test_run();
+    testdev_stop();
+    return ret;
+}
