@@ -3,7 +3,7 @@
  * Unit test of datapath/responder.c: which messages are taken.  The expected one is
  * executed, an earlier one acknowledged again, a later one and one of another
  * connection ignored; the first binds the requester, if address, QP numbers and
- * packet sequence number are right.
+ * packet sequence number are right.  And the routes that lead requesters here.
  */
 #include "qpfix.h"
 
@@ -157,6 +157,55 @@ static void test_new_connection(void)
     testdev_free(f.td);
 }
 
+/* ---- what leads here ---- */
+
+/*
+ * Whatever may end what a peer found by a route changes the route's generation before;
+ * nobody holds a pointer that he may not compare first.
+ */
+static void test_route(void)
+{
+    struct route *r;
+    struct qp *other;
+    uint64_t gen;
+
+    setup();
+    r = route_get(f.td->vm.cfg->network, &qpfix_gid);
+    g_assert_true(atomic_load(&r->vm) == &f.td->vm);
+    gen = atomic_load(&r->gen);
+
+    other = qpfix_qp(&f);
+    g_assert_cmpuint(atomic_load(&r->gen), ==, gen); /* what is new ends nothing */
+    g_assert_cmpuint(testdev_handle(f.td, PVRDMA_CMD_DESTROY_QP, other->handle), ==, 0);
+    g_assert_cmpuint(atomic_load(&r->gen), >, gen);
+
+    gen = atomic_load(&r->gen);
+    datapath_pause(&f.td->vm);
+    g_assert_cmpuint(atomic_load(&r->held_until), ==, ROUTE_HELD_FOREVER);
+    g_assert_cmpuint(atomic_load(&r->gen), >, gen);
+    gen = atomic_load(&r->gen);
+    datapath_resume(&f.td->vm);
+    g_assert_cmpuint(atomic_load(&r->held_until), ==, 0);
+    g_assert_cmpuint(atomic_load(&r->gen), >, gen);
+
+    gen = atomic_load(&r->gen);
+    directory_unbind(&f.td->vm, &qpfix_gid);
+    g_assert_null(atomic_load(&r->vm));
+    g_assert_cmpuint(atomic_load(&r->gen), >, gen);
+    gen = atomic_load(&r->gen);
+    g_assert_cmpint(directory_bind(&f.td->vm, &qpfix_gid), ==, 0);
+    g_assert_cmpuint(atomic_load(&r->gen), >, gen);
+
+    /* The VM goes, the route stays for who refers to it. */
+    gen = atomic_load(&r->gen);
+    testdev_free(f.td);
+    g_assert_null(atomic_load(&r->vm));
+    g_assert_cmpuint(atomic_load(&r->gen), >, gen);
+    g_assert_cmpuint(directory_routes(), ==, 1);
+    route_put(r);
+    g_assert_cmpuint(directory_routes(), ==, 0);
+}
+
 int main(int argc, char **argv)
 {
     int ret;
@@ -167,6 +216,7 @@ int main(int argc, char **argv)
     g_test_add_func("/responder/again", test_again);
     g_test_add_func("/responder/binding", test_binding);
     g_test_add_func("/responder/new-connection", test_new_connection);
+    g_test_add_func("/responder/route", test_route);
     ret = g_test_run();
     testdev_stop();
     return ret;
