@@ -266,6 +266,9 @@ void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited)
     if (!cq) {
         return;
     }
+    if (cq->mem.ext && !sched_may_run(vm)) {
+        return; /* its arm word is in the guest's memory, where it can arm it itself */
+    }
     arm = arm_word(cq);
     if (!arm) {
         return;

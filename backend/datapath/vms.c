@@ -110,6 +110,7 @@ void datapath_pause(struct vm *vm)
     vm_token_take(vm);
     atomic_store(&vm->dp.paused, true);
     directory_hold(vm, ROUTE_HELD_FOREVER);
+    event_set_paused(&vm->guest.events, true);
     vm_token_release(vm);
     /* Peers' workers may be in the middle of a slice into this VM. */
     grace_wait();
@@ -123,5 +124,6 @@ void datapath_resume(struct vm *vm)
     vm_token_take(vm);
     atomic_store(&vm->dp.paused, false);
     directory_hold(vm, 0);
+    event_set_paused(&vm->guest.events, false);
     vm_token_release(vm);
 }

@@ -85,6 +85,13 @@ void event_set_active(struct guest_events *ev, bool active, bool held)
     }
 }
 
+void event_set_paused(struct guest_events *ev, bool paused)
+{
+    pthread_mutex_lock(&ev->cqn.lock);
+    ev->cqn.paused = paused;
+    pthread_mutex_unlock(&ev->cqn.lock);
+}
+
 /*
  * Elements that the guest has not consumed, or -1 if its index is impossible.
  */
@@ -113,7 +120,7 @@ static int ring_push(struct event_ring *ring, struct guest *g, const void *elem)
     if (!ring->active) {
         return ENODEV;
     }
-    if (ring->held) {
+    if (ring->held || ring->paused) {
         return ENOSPC;
     }
     head = guest_ptr(&g->mem, ring->page[0], PVRDMA_PAGE_SIZE, true);

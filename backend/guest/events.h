@@ -26,6 +26,7 @@ struct event_ring {
     pthread_mutex_t lock;
     bool active;                         /* between ACTIVATE and reset */
     bool held;                           /* bus master is off: no DMA for now */
+    bool paused;                         /* the data path stands still */
     uint32_t npages;                     /* header page included */
     uint64_t page[EVENT_RING_MAX_PAGES]; /* guest-physical */
     uint32_t n;                          /* the ABI's n, not a power of two */
@@ -61,6 +62,12 @@ void event_ring_setup(struct event_ring *ring, uint32_t npages, const uint64_t *
 
 /* Both rings: let pushes reach the guest (@active), or hold them (@held). */
 void event_set_active(struct guest_events *ev, bool active, bool held);
+
+/*
+ * Notifications are deferred while the VM's data path stands still; async events are
+ * not, since they would be lost.
+ */
+void event_set_paused(struct guest_events *ev, bool paused);
 
 /* Async event (ring, then vector 1).  Any thread; no lock held but qp/cq's. */
 void event_async(struct guest *g, enum pvrdma_event_type type, uint32_t info);
