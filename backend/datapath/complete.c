@@ -216,6 +216,15 @@ static void flush_received(struct worker *w)
     }
 }
 
+/* Into the guest's ring, or later: its worker may not look at it now. */
+static void notify_guest(struct vm *vm, uint32_t cq_handle)
+{
+    event_cq_notify(&vm->guest, cq_handle);
+    if (atomic_load(&vm->guest.events.deferred_any)) {
+        datapath_wake(vm);
+    }
+}
+
 void comp_received(struct vm *vm, uint64_t bytes)
 {
     struct worker *w = worker_self();
@@ -242,7 +251,7 @@ void comp_flush(struct worker *w)
         if (!cq_publish(w, cq)) {
             continue;
         }
-        event_cq_notify(&vm->guest, cq->handle);
+        notify_guest(vm, cq->handle);
         for (k = 0; k < n && notify[k] != vm; k++) {
         }
         if (k == n) {
@@ -292,7 +301,7 @@ void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited)
     pthread_mutex_unlock(&cq->lock);
 
     if (beyond && arm_take(cq, sol)) {
-        event_cq_notify(&vm->guest, cq_handle);
+        notify_guest(vm, cq_handle);
         irq_raise(&vm->guest.irq, PVRDMA_VEC_CQ);
     }
 }

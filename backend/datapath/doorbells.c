@@ -29,6 +29,9 @@
 #define KEEP_CONTEXTS   8u
 #define KEEP_CONTEXT_NS 1000000u
 
+/* Contexts looked at in one look, in rotation. */
+#define LOOK_CONTEXTS 8u
+
 /* Words per guest page of an extension map. */
 #define HALF (PVRDMA_DB_WORDS / 2)
 
@@ -106,10 +109,10 @@ static void map_dirty(struct vm *vm, const struct map_view *v, unsigned i)
 
 /*
  * Take words of a map from *pos on, around it once, until there were MAP_BITS bits,
- * or as many as *left says, which goes down.
+ * or as many as *left says, which goes down, or the turn is over.
  */
-static void scan_map(struct vm *vm, const struct map_view *v, unsigned *pos,
-                     unsigned *left, found_fn found)
+static void scan_map(struct vm *vm, struct turn *t, const struct map_view *v,
+                     unsigned *pos, unsigned *left, found_fn found)
 {
     unsigned n = summary_words(vm), first = *pos / 64 % n, taken = 0;
     unsigned max = MIN(MAP_BITS, *left);
@@ -140,6 +143,10 @@ static void scan_map(struct vm *vm, const struct map_view *v, unsigned *pos,
                 found(vm, w * 64 + (unsigned)__builtin_ctzll(bits));
                 bits &= bits - 1;
                 taken++;
+                turn_spent(t, 1); /* each may find its queue in no cache, or not there */
+            }
+            if (t->now >= t->end) {
+                taken = MAX(taken, max);
             }
         }
         if (sum | rest) {
@@ -216,8 +223,8 @@ static void context_park(struct vm *vm, struct ext_list *l, struct ext_ctx *c)
     }
 }
 
-static void scan_context(struct vm *vm, struct ext_list *l, struct ext_ctx *c,
-                         uint64_t now, unsigned *left, found_fn send, found_fn recv)
+static void scan_context(struct vm *vm, struct turn *t, struct ext_list *l,
+                         struct ext_ctx *c, unsigned *left, found_fn send, found_fn recv)
 {
     unsigned before = *left;
 
@@ -225,13 +232,13 @@ static void scan_context(struct vm *vm, struct ext_list *l, struct ext_ctx *c,
         return;
     }
     set_kick(vm, c, false);
-    scan_map(vm, &c->map[0], &c->pos[0], left, send);
-    scan_map(vm, &c->map[1], &c->pos[1], left, recv);
+    scan_map(vm, t, &c->map[0], &c->pos[0], left, send);
+    scan_map(vm, t, &c->map[1], &c->pos[1], left, recv);
     if (*left != before) {
         c->idle_since = 0;
     } else if (!c->idle_since) {
-        c->idle_since = now;
-    } else if (l->n_active > KEEP_CONTEXTS && now - c->idle_since > KEEP_CONTEXT_NS) {
+        c->idle_since = t->now;
+    } else if (l->n_active > KEEP_CONTEXTS && t->now - c->idle_since > KEEP_CONTEXT_NS) {
         context_park(vm, l, c);
     }
 }
@@ -250,7 +257,7 @@ void doorbells_context_rang(struct qp *qp)
 
 /* ---- looking ------------------------------------------------------------------- */
 
-bool doorbells_scan(struct vm *vm, uint64_t now, found_fn send, found_fn recv)
+bool doorbells_scan(struct vm *vm, struct turn *t, found_fn send, found_fn recv)
 {
     struct guest_doorbells *db = &vm->guest.db;
     struct pvrdma_db_region *region[] = {db->own, db->shared};
@@ -262,30 +269,30 @@ bool doorbells_scan(struct vm *vm, uint64_t now, found_fn send, found_fn recv)
         vm->dp.kicking = false;
         __atomic_store_n(&db->shared->kick, 0, __ATOMIC_RELEASE);
     }
-    for (k = 0; k < n && left; k++) {
+    for (k = 0; k < n && left && t->now < t->end; k++) {
         unsigned m = (first + k) % n;
 
         if (m < DATAPATH_REGION_MAPS) {
             struct pvrdma_db_region *r = region[m / 2];
             struct map_view v = region_view(m & 1 ? &r->recv : &r->send);
 
-            scan_map(vm, &v, &vm->dp.scan_pos[m], &left, m & 1 ? recv : send);
+            scan_map(vm, t, &v, &vm->dp.scan_pos[m], &left, m & 1 ? recv : send);
         } else {
             unsigned i = next_active(l, m - DATAPATH_REGION_MAPS);
 
             k += i - (m - DATAPATH_REGION_MAPS);
             if (i < l->n) {
-                scan_context(vm, l, l->ctx[i], now, &left, send, recv);
+                scan_context(vm, t, l, l->ctx[i], &left, send, recv);
             } else {
                 k--; /* the loop's own step */
             }
         }
     }
-    vm->dp.scan_map = left ? 0 : first + k;
+    vm->dp.scan_map = k == n ? 0 : first + k;
     return left != TURN_BITS;
 }
 
-bool doorbells_pending(struct vm *vm)
+bool doorbells_pending(struct vm *vm, bool all)
 {
     struct guest_doorbells *db = &vm->guest.db;
     struct pvrdma_db_region *region[] = {db->own, db->shared};
@@ -296,9 +303,16 @@ bool doorbells_pending(struct vm *vm)
         any = map_pending(vm, region[i]->send.summary) ||
               map_pending(vm, region[i]->recv.summary);
     }
-    for (unsigned i = l ? next_active(l, 0) : 0; l && i < l->n && !any;
-         i = next_active(l, i + 1)) {
-        any = ctx_pending(vm, l->ctx[i]);
+    if (l && l->n_active) {
+        unsigned i = all ? 0 : vm->dp.look_context;
+        unsigned looks = all ? l->n_active : MIN(l->n_active, LOOK_CONTEXTS);
+
+        for (; looks && !any; looks--) {
+            i = next_active(l, i);
+            i = i < l->n ? i : next_active(l, 0);
+            any = ctx_pending(vm, l->ctx[i++]);
+        }
+        vm->dp.look_context = i < l->n ? i : 0;
     }
     return any;
 }
@@ -331,15 +345,19 @@ static struct ext_list *list_new(unsigned n)
 
 /*
  * Publish @l, with the token: the worker renumbers nothing.  Frees the old list and
- * @gone once the worker has let go of them.
+ * the context of @left (or NULL), which is not in @l, once the worker has let go.
  */
-static void list_publish(struct vm *vm, struct ext_list *l, struct ext_ctx *gone)
+static void list_publish(struct vm *vm, struct ext_list *l, struct ring_mem *left)
 {
+    struct ext_ctx *gone = left ? left->ctx : NULL;
     struct ext_list *old;
 
     vm_token_take(vm);
     for (unsigned i = 0; l && i < l->n; i++) {
         l->ctx[i]->index = i;
+    }
+    if (left) {
+        left->ctx = NULL; /* what leads there from its QPs */
     }
     old = atomic_exchange(&vm->dp.ext, l);
     vm_token_release(vm);
@@ -375,7 +393,9 @@ void datapath_ext_clear(struct vm *vm)
     }
     copy = list_new(old->n);
     memcpy(copy->ctx, old->ctx, old->n * sizeof(old->ctx[0]));
+    /* Contexts with a handle go with their QPs; the kernel's has to be forgotten. */
     list_publish(vm, NULL, NULL);
+    vm->objects.kernel_ext.ctx = NULL;
     for (unsigned i = 0; i < copy->n; i++) {
         g_free(copy->ctx[i]);
     }
@@ -392,6 +412,5 @@ void datapath_ext_remove(struct vm *vm, struct ring_mem *mem)
             l->ctx[n++] = old->ctx[i];
         }
     }
-    list_publish(vm, l, mem->ctx);
-    mem->ctx = NULL;
+    list_publish(vm, l, mem);
 }

@@ -294,9 +294,10 @@ void qp_set_error(struct qp *qp, int event);
  * Call @send / @recv for handles with a bit set, some at a time; true if there were
  * any.  Kick words that are still set are cleared.  Token held.
  */
-bool doorbells_scan(struct vm *vm, uint64_t now, void (*send)(struct vm *, uint32_t),
+bool doorbells_scan(struct vm *vm, struct turn *t, void (*send)(struct vm *, uint32_t),
                     void (*recv)(struct vm *, uint32_t));
-bool doorbells_pending(struct vm *vm);
+/* Is there a bit?  @all: in any map; else some contexts are left for the next look. */
+bool doorbells_pending(struct vm *vm, bool all);
 /* Set the kick words of the VM and its contexts.  Token held. */
 void doorbells_set_kick(struct vm *vm);
 /* A doorbell of @qp came another way than by its context's map.  Token held. */

@@ -49,6 +49,12 @@ static uint32_t wc_opcode(uint32_t wr)
     }
 }
 
+/* READ and atomics: the requester's memory is stored to. */
+static bool returns_data(const struct msg *m)
+{
+    return m->opcode == PVRDMA_WR_RDMA_READ || msg_is_atomic(m);
+}
+
 static void complete(struct qp *qp, uint32_t status)
 {
     struct send_op *op = &qp->req.op;
@@ -66,8 +72,7 @@ static void complete(struct qp *qp, uint32_t status)
     cqe.opcode = wc_opcode(op->m.opcode);
     cqe.status = status;
     cqe.port_num = 1;
-    if (status == PVRDMA_WC_SUCCESS &&
-        (op->m.opcode == PVRDMA_WR_RDMA_READ || msg_is_atomic(&op->m))) {
+    if (status == PVRDMA_WC_SUCCESS && returns_data(&op->m)) {
         cqe.byte_len = (uint32_t)op->m.length;
     }
     comp_push(qp->scq, &cqe, false);
@@ -141,7 +146,7 @@ static uint32_t check(struct qp *qp)
     struct send_op *op = &qp->req.op;
     struct msg *m = &op->m;
     struct sg_list l = {.vm = qp->vm, .pd = qp->pd, .sge = op->sge};
-    bool returns = m->opcode == PVRDMA_WR_RDMA_READ || msg_is_atomic(m);
+    bool returns = returns_data(m);
 
     if (m->opcode >= 32 || !(qp->service->ops & (1u << m->opcode)) ||
         op->nsge > qp->sq.max_sge || op->nsge > QP_MAX_SGE ||
@@ -305,6 +310,13 @@ static bool run_op(struct qp *qp, struct turn *t, bool *more)
         return false;
     case OUT_HELD:
         sched_wait(qp, QP_WAIT_HOLD, now_ns() + POLL_HOLD_NS);
+        return false;
+    case OUT_DUPLICATE:
+        if (!returns_data(&qp->req.op.m)) {
+            finish(qp);
+            return true;
+        }
+        *more = unreachable(qp);
         return false;
     case OUT_FAIL:
         fail(qp, o.status);

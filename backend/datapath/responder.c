@@ -140,6 +140,9 @@ static struct outcome claim(struct qp *qp, const struct msg *m)
     struct recv_op *recv = &qp->resp.recv;
     int err = 0;
 
+    if (recv->active && qp->resp.carrying) {
+        return OUTCOME(OUT_SILENT); /* an earlier connection's slice goes there still */
+    }
     if (recv->active) {
         recv->cur = (struct sg_cursor){0, 0};
     } else {

@@ -159,8 +159,10 @@ static void run_timers(struct vm_datapath *dp, uint64_t now)
 void sched_look(struct qp *qp)
 {
     if (qp->req.wait != QP_WAIT_NONE) {
-        if (atomic_load(&qp->state) != PVRDMA_QPS_ERR &&
-            !atomic_exchange(&qp->req.wake, false)) {
+        /* A wake-up may be for an earlier wait: it ends no other kind. */
+        bool wake = atomic_exchange(&qp->req.wake, false) && qp->req.wait == QP_WAIT_RNR;
+
+        if (atomic_load(&qp->state) != PVRDMA_QPS_ERR && !wake) {
             return;
         }
         sched_unwait(qp);
@@ -279,7 +281,7 @@ bool sched_pending(struct vm *vm, uint64_t now, bool all)
     if (!all && dp->watch.n && dp->looks++ < QUICK_LOOKS) {
         return false;
     }
-    if (doorbells_pending(vm)) {
+    if (doorbells_pending(vm, all)) {
         dp->looks = QUICK_LOOKS; /* the next look has to see it too */
         return true;
     }
@@ -352,7 +354,7 @@ uint64_t sched_serve(struct worker *w, struct vm *vm, uint64_t now)
     }
     if (TAILQ_EMPTY(&dp->run) || now - dp->scanned >= SCAN_NS) {
         dp->scanned = now;
-        doorbells_scan(vm, now, send_bit, recv_bit);
+        doorbells_scan(vm, &t, send_bit, recv_bit);
     }
     watch_scan(vm, now);
     run_timers(dp, now);

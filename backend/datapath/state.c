@@ -69,6 +69,7 @@ static void qp_clear(struct qp *qp)
     qp->resp.psn = 0;
     qp->resp.seq = 0;
     qp->resp.incarnation = 0;
+    memset(qp->resp.atomic, 0, sizeof(qp->resp.atomic));
     qp->resp.comm_est = false;
     qp->resp.epoch++;
 }

@@ -24,10 +24,12 @@
  * offline.
  */
 #include <limits.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "coro.h"
 #include "engine.h"
 
 /* How often a busy worker asks for events: a call takes 0.4 us. */
@@ -45,6 +47,9 @@
  */
 #define PREEMPTED_NS 200000u
 #define NO_POLL_NS   20000000u
+
+/* Worker time that a VM may ask for later than it could have. */
+#define SAVINGS_NS 100000u
 
 static struct worker *workers;
 static unsigned n_workers;
@@ -180,6 +185,17 @@ static void heap_remove(struct worker *w, struct vm *vm)
 
 /* ---- active and parked ------------------------------------------------------ */
 
+/*
+ * A VM that did not want its time does not get it later, but for a moment's worth: one
+ * that posts without a pause may be looked at just when its rings are empty.
+ */
+static void no_savings(const struct worker *w, struct vm_datapath *dp)
+{
+    if (w->vtime > SAVINGS_NS && dp->vtime < w->vtime - SAVINGS_NS) {
+        dp->vtime = w->vtime - SAVINGS_NS;
+    }
+}
+
 static void activate(struct worker *w, struct vm *vm)
 {
     struct vm_datapath *dp = &vm->dp;
@@ -193,8 +209,7 @@ static void activate(struct worker *w, struct vm *vm)
     w->n_active++;
     dp->idle_since = 0;
     dp->looks = UINT_MAX / 2; /* everywhere, at first */
-    /* No credit for the time it did not want. */
-    dp->vtime = MAX(dp->vtime, w->vtime);
+    no_savings(w, dp);
 }
 
 static void deactivate(struct worker *w, struct vm *vm)
@@ -322,7 +337,10 @@ static struct vm *look_around(struct worker *w, uint64_t now, uint64_t patience)
         if (atomic_load_explicit(&dp->leaving, memory_order_relaxed)) {
             let_go(w, vm);
         } else if (sched_pending(vm, now, false)) {
-            dp->idle_since = 0;
+            if (dp->idle_since) {
+                no_savings(w, dp);
+                dp->idle_since = 0;
+            }
             if (!best || dp->vtime < best->dp.vtime) {
                 best = vm;
             }
@@ -447,10 +465,15 @@ void worker_remove_vm(struct vm *vm)
     struct vm_datapath *dp = &vm->dp;
 
     atomic_store(&dp->leaving, true);
-    do {
+    for (;;) {
         source_poke(&dp->bell);
         grace_wait();
-    } while (atomic_load(&dp->on_worker));
+        if (!atomic_load(&dp->on_worker)) {
+            break;
+        }
+        sched_yield(); /* one that slept has to be awake first */
+        coro_breathe();
+    }
     worker_remove_source(&dp->bell);
 }
 

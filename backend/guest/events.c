@@ -30,6 +30,9 @@
 
 #include "guest/guest.h"
 
+/* Deferred notifications tried in one go: others wait for the lock. */
+#define RETRY_MAX 64u
+
 static uint32_t bitmap_words(const struct guest_events *ev)
 {
     return (ev->max_cq + 63) / 64;
@@ -205,6 +208,7 @@ bool event_cq_retry(struct guest *g)
 {
     struct guest_events *ev = &g->events;
     uint64_t pushed;
+    unsigned n = 0;
     bool full = false;
 
     if (!atomic_load(&ev->deferred_any)) {
@@ -214,7 +218,8 @@ bool event_cq_retry(struct guest *g)
     pushed = ev->cqn.pushed;
     for (uint32_t w = 0; w < bitmap_words(ev) && !full; w++) {
         for (uint64_t left = ev->deferred[w]; left && !full; left &= left - 1) {
-            full = !notify_or_defer(g, w * 64 + __builtin_ctzll(left));
+            full =
+                n++ == RETRY_MAX || !notify_or_defer(g, w * 64 + __builtin_ctzll(left));
         }
     }
     atomic_store(&ev->deferred_any, full);

@@ -97,6 +97,7 @@ struct vm_datapath {
     uint32_t ntimer;
     _Atomic(struct ext_list *) ext; /* contexts' own doorbell maps */
     unsigned scan_map;              /* where the next doorbell scan begins */
+    unsigned look_context;          /* where the next look at contexts begins */
     unsigned scan_pos[DATAPATH_REGION_MAPS];
     uint64_t scanned; /* ns, when the last one was */
     struct vm_watch watch;

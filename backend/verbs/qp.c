@@ -324,6 +324,7 @@ static int qp_modify(struct qp *qp, uint32_t mask, const struct pvrdma_qp_attr *
 int verbs_modify_qp(struct vm *vm, const struct pvrdma_cmd_modify_qp *req)
 {
     struct qp *qp = id_table_get(&vm->objects.qp, req->qp_handle);
+    bool reset, path;
     int err;
 
     if (!qp) {
@@ -331,15 +332,17 @@ int verbs_modify_qp(struct vm *vm, const struct pvrdma_cmd_modify_qp *req)
     }
     vm_token_take(vm);
     vm_qp_lock(qp);
+    path = (req->attr_mask & PVRDMA_QP_AV) &&
+           atomic_load_explicit(&qp->state, memory_order_relaxed) == PVRDMA_QPS_SQD;
+    reset = (req->attr_mask & PVRDMA_QP_STATE) && req->attrs.qp_state == PVRDMA_QPS_RESET;
     err = qp_modify(qp, req->attr_mask, &req->attrs);
     pthread_mutex_unlock(&qp->lock);
     vm_token_release(vm);
 
-    if (!err && (req->attr_mask & PVRDMA_QP_STATE) &&
-        req->attrs.qp_state == PVRDMA_QPS_RESET) {
+    if (!err && (reset || path)) {
         /*
-         * The guest now takes its CQEs off the CQs and clears the ring state:
-         * no worker may be left that began before the reset.
+         * The guest now takes its CQEs off the CQs and clears the ring state, or
+         * takes messages from elsewhere: no worker may be left that began before.
          */
         grace_wait();
     }

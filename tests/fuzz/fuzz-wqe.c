@@ -240,7 +240,7 @@ static bool idle(void)
     bool busy;
 
     vm_token_take(vm);
-    busy = !TAILQ_EMPTY(&vm->dp.run) || vm->dp.ntimer || doorbells_pending(vm) ||
+    busy = !TAILQ_EMPTY(&vm->dp.run) || vm->dp.ntimer || doorbells_pending(vm, true) ||
            atomic_load(&vm->dp.cq_error);
     vm_token_release(vm);
     return !busy;
@@ -259,7 +259,7 @@ static void settle(void)
                     " ns), doorbells %d, CQ error %d, worker asleep %d\n",
                     TAILQ_EMPTY(&dp->run), dp->ntimer,
                     (int64_t)(atomic_load(&dp->next_timer) - now_ns()),
-                    doorbells_pending(&td->vm), atomic_load(&dp->cq_error),
+                    doorbells_pending(&td->vm, true), atomic_load(&dp->cq_error),
                     atomic_load(&dp->worker->grace.offline));
             abort();
         }

@@ -84,9 +84,10 @@ static void refill_one(struct end *e, unsigned q)
          .rkey = e->other.rkey},
         {.opcode = PVRDMA_WR_SEND, .flags = VGT_SIG, .nsge = 1, .sge = &ssge}};
 
-    while (vg_post_recv(e->qp[q], &rwr, 1)) {
+    /* One ring's worth: a queue that is flushed never gets full, but the CQ does. */
+    for (unsigned i = 0; i < DEPTH && vg_post_recv(e->qp[q], &rwr, 1); i++) {
     }
-    while (vg_post_send(e->qp[q], wr, 2)) {
+    for (unsigned i = 0; i < DEPTH / 2 && vg_post_send(e->qp[q], wr, 2); i++) {
     }
 }
 

@@ -148,7 +148,8 @@ static void post_ext(unsigned q)
 /* The worker's look at everything; true: there was something. */
 static bool take(void)
 {
-    bool any = doorbells_scan(race.vm, race.now, race.extended ? found_ext : found_shared,
+    struct turn turn = {.now = race.now, .end = UINT64_MAX};
+    bool any = doorbells_scan(race.vm, &turn, race.extended ? found_ext : found_shared,
                               found_recv);
     bool long_turn = next_random(&race.x) % 64 == 0;
     struct qp *qp;
@@ -176,7 +177,7 @@ static bool take(void)
 
 static bool pending(void)
 {
-    return watch_pending(race.vm) || doorbells_pending(race.vm);
+    return watch_pending(race.vm) || doorbells_pending(race.vm, true);
 }
 
 /* Is there anything the worker should have seen? */

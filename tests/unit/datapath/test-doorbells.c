@@ -15,7 +15,8 @@ static struct vm_config cfg = {.max_qp = HANDLES};
 static struct vm vm = {.cfg = &cfg};
 static struct pvrdma_db_region region[2];
 static uint8_t seen[2][HANDLES]; /* send, receive */
-static bool again;               /* what was found is set again at once */
+static struct turn turn = {.end = UINT64_MAX};
+static bool again; /* what was found is set again at once */
 
 static void set(struct pvrdma_db_map *map, uint32_t handle)
 {
@@ -60,14 +61,14 @@ static void test_nothing_lost(void)
             set(recv ? &r->recv : &r->send, h);
             want[recv][h] = 1;
             if (n % 500 == 0) {
-                doorbells_scan(&vm, 0, found_send, found_recv);
+                doorbells_scan(&vm, &turn, found_send, found_recv);
             }
         }
-        for (unsigned turns = 0; doorbells_pending(&vm); turns++) {
-            g_assert_true(doorbells_scan(&vm, 0, found_send, found_recv));
+        for (unsigned turns = 0; doorbells_pending(&vm, true); turns++) {
+            g_assert_true(doorbells_scan(&vm, &turn, found_send, found_recv));
             g_assert_cmpuint(turns, <, TURNS);
         }
-        g_assert_false(doorbells_scan(&vm, 0, found_send, found_recv));
+        g_assert_false(doorbells_scan(&vm, &turn, found_send, found_recv));
         g_assert_cmpmem(seen, sizeof(seen), want, sizeof(want));
     }
 }
@@ -83,7 +84,7 @@ static void test_nobody_starves(void)
     for (uint32_t h = 1; h < 2500; h += 64) {
         set(&region[1].send, h);
     }
-    doorbells_scan(&vm, 0, found_send, found_recv);
+    doorbells_scan(&vm, &turn, found_send, found_recv);
     set(&region[1].send, 2600);
     set(&region[1].send, 16000);
     set(&region[1].recv, 7);
@@ -91,7 +92,7 @@ static void test_nobody_starves(void)
     set(&region[0].send, 9);
     while (!seen[0][2600] || !seen[0][16000] || !seen[0][9] || !seen[1][7] ||
            !seen[1][8]) {
-        g_assert_true(doorbells_scan(&vm, 0, found_send, found_recv));
+        g_assert_true(doorbells_scan(&vm, &turn, found_send, found_recv));
         g_assert_cmpuint(++turns, <, TURNS);
     }
     g_test_message("all were seen after %u turns", turns);
