@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Listening UNIX sockets and their files.  Main thread only.
+ */
+#ifndef PVRDMAD_SOCKFILE_H
+#define PVRDMAD_SOCKFILE_H
+
+#include <sys/stat.h>
+#include <sys/types.h>
+
+struct sockfile {
+    char *path;
+    dev_t dev; /* of the file, to remove no other's */
+    ino_t ino;
+};
+
+/*
+ * A non-blocking listening socket at @path, whose file has @mode from its first
+ * moment on.  A socket left over by a dead process is replaced.  Or a negative errno:
+ * -EADDRINUSE: somebody answers there; -EEXIST: something else is there.
+ */
+int sockfile_listen(struct sockfile *f, const char *path, mode_t mode, int backlog);
+
+/* Remove the file, if it is still the one that was made. */
+void sockfile_remove(struct sockfile *f);
+
+#endif /* PVRDMAD_SOCKFILE_H */
