@@ -3,13 +3,19 @@
  * The key file: parsing and range checks.
  *
  * Every value goes through the same setter whether it comes from the file, the
- * command line or the admin socket, so the limits hold everywhere.  Main
- * thread only; the result is read-only for everybody else.
+ * command line or the admin socket, so the limits hold everywhere.  The file is cut
+ * into its groups before GKeyFile sees it: that would give up the whole file for one
+ * bad line, and merge two groups of one name.  Main thread only; the result is
+ * read-only for everybody else.
  */
 #include "config.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
+#include <pwd.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #define DEFAULT_NETWORK "default"
@@ -205,6 +211,65 @@ static bool parse_addresses(struct vm_config *vm, const char *value, GError **er
     return true;
 }
 
+/* A user by name or number. */
+static bool parse_uid(const char *text, uint32_t *uid)
+{
+    struct passwd *pw;
+    guint64 n;
+
+    /* The largest number means "none" to the kernel. */
+    if (g_ascii_string_to_unsigned(text, 10, 0, UINT32_MAX - 1, &n, NULL)) {
+        *uid = n;
+        return true;
+    }
+    if (!config_valid_name(text)) {
+        return false;
+    }
+    pw = getpwnam(text);
+    if (pw) {
+        *uid = pw->pw_uid;
+    }
+    return pw != NULL;
+}
+
+static bool parse_uids(struct vm_config *vm, const char *value, GError **errp)
+{
+    g_autofree uint32_t *uids = NULL;
+    g_auto(GStrv) words = NULL;
+    unsigned n = 0;
+
+    if (strcmp(value, "any") == 0) {
+        g_clear_pointer(&vm->uids, g_free);
+        vm->n_uids = 0;
+        vm->any_uid = true;
+        return true;
+    }
+    words = g_strsplit_set(value, ";,", CONFIG_MAX_UIDS + 2);
+    uids = g_new0(uint32_t, CONFIG_MAX_UIDS);
+    for (char **w = words; *w; w++) {
+        g_strstrip(*w);
+        if (!**w) {
+            continue; /* a list may end in a separator */
+        }
+        if (n == CONFIG_MAX_UIDS) {
+            return fail(errp, "uid", "too many");
+        }
+        if (!parse_uid(*w, &uids[n])) {
+            g_set_error(errp, PVRDMA_ERROR, 0, "uid: \"%s\" is not a user", *w);
+            return false;
+        }
+        n++;
+    }
+    if (n == 0) {
+        return fail(errp, "uid", "names no user");
+    }
+    g_free(vm->uids);
+    vm->uids = g_steal_pointer(&uids);
+    vm->n_uids = n;
+    vm->any_uid = false;
+    return true;
+}
+
 /* ---- [vm NAME] ---- */
 
 struct vm_config *config_vm_new(const struct daemon_config *cfg, const char *name,
@@ -230,6 +295,7 @@ struct vm_config *config_vm_new(const struct daemon_config *cfg, const char *nam
     vm->max_memory = UINT64_C(4) << 40;
     vm->max_files = 64;
     vm->require_sealed = cfg->require_sealed;
+    vm->any_uid = true;
     path = g_strdup_printf("%s/%s.sock", cfg->socket_dir, name);
     if (!parse_path("socket", path, &vm->socket, errp)) {
         config_vm_free(vm);
@@ -286,7 +352,75 @@ bool config_vm_set(struct vm_config *vm, const char *key, const char *value,
     if (strcmp(key, "require-sealed") == 0) {
         return parse_bool(key, value, &vm->require_sealed, errp);
     }
+    if (strcmp(key, "uid") == 0) {
+        return parse_uids(vm, value, errp);
+    }
     return fail(errp, key, "unknown key");
+}
+
+bool config_vm_check(const struct daemon_config *cfg, const struct vm_config *vm,
+                     GError **errp)
+{
+    if (g_strcmp0(vm->socket, cfg->control_socket) == 0) {
+        return fail(errp, "socket", "is the control socket");
+    }
+    return true;
+}
+
+bool config_vm_uid_ok(const struct vm_config *vm, uint32_t uid)
+{
+    for (unsigned i = 0; i < vm->n_uids; i++) {
+        if (vm->uids[i] == uid) {
+            return true;
+        }
+    }
+    return vm->any_uid;
+}
+
+static bool same_addresses(const struct vm_config *a, const struct vm_config *b)
+{
+    return a->any_address == b->any_address && a->n_addresses == b->n_addresses &&
+           (a->n_addresses == 0 || memcmp(a->addresses, b->addresses,
+                                          a->n_addresses * sizeof(a->addresses[0])) == 0);
+}
+
+static bool same_uids(const struct vm_config *a, const struct vm_config *b)
+{
+    return a->any_uid == b->any_uid && a->n_uids == b->n_uids &&
+           (a->n_uids == 0 ||
+            memcmp(a->uids, b->uids, a->n_uids * sizeof(a->uids[0])) == 0);
+}
+
+char *config_vm_diff(const struct vm_config *a, const struct vm_config *b)
+{
+    const struct {
+        const char *key;
+        bool same;
+    } keys[] = {
+        {"socket", strcmp(a->socket, b->socket) == 0},
+        {"uid", same_uids(a, b)},
+        {"network", strcmp(a->network, b->network) == 0},
+        {"mac", a->has_mac == b->has_mac && memcmp(a->mac, b->mac, sizeof(a->mac)) == 0},
+        {"addresses", same_addresses(a, b)},
+        {"max-qp", a->max_qp == b->max_qp},
+        {"max-cq", a->max_cq == b->max_cq},
+        {"max-mr", a->max_mr == b->max_mr},
+        {"max-pd", a->max_pd == b->max_pd},
+        {"max-mr-pages", a->max_mr_pages == b->max_mr_pages},
+        {"shares", a->shares == b->shares},
+        {"max-memory", a->max_memory == b->max_memory},
+        {"max-files", a->max_files == b->max_files},
+        {"require-sealed", a->require_sealed == b->require_sealed},
+    };
+    GString *s = NULL;
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(keys); i++) {
+        if (!keys[i].same) {
+            s = s ? g_string_append(s, ", ") : g_string_new(NULL);
+            g_string_append(s, keys[i].key);
+        }
+    }
+    return s ? g_string_free(s, FALSE) : NULL;
 }
 
 void config_vm_free(struct vm_config *vm)
@@ -298,6 +432,7 @@ void config_vm_free(struct vm_config *vm)
     g_free(vm->socket);
     g_free(vm->network);
     g_free(vm->addresses);
+    g_free(vm->uids);
     g_free(vm);
 }
 
@@ -336,6 +471,44 @@ static int find_daemon_key(const char *key)
     return -1;
 }
 
+/* The value of a key as text, or NULL if it is not set. */
+static char *daemon_value(const struct daemon_config *cfg, int k)
+{
+    switch (k) {
+    case KEY_SOCKET_DIR:
+        return g_strdup(cfg->socket_dir);
+    case KEY_CONTROL_SOCKET:
+        return g_strdup(cfg->control_socket);
+    case KEY_WORKERS:
+        return g_strdup_printf("%u", cfg->workers);
+    case KEY_POLL_US:
+        return g_strdup_printf("%u", cfg->poll_us);
+    case KEY_LOG_LEVEL:
+        return g_strdup(log_level_name(cfg->log_level));
+    case KEY_REQUIRE_SEALED:
+        return g_strdup(cfg->require_sealed ? "true" : "false");
+    case KEY_WORKER_PRIORITY:
+        return priority_text(&cfg->worker_priority);
+    case KEY_MAX_MAPPED:
+        return g_strdup_printf("%" G_GUINT64_FORMAT, (guint64)cfg->max_mapped);
+    default:
+        return NULL;
+    }
+}
+
+/* Does a reload set it? */
+static bool daemon_key_live(int k)
+{
+    return k == KEY_LOG_LEVEL || k == KEY_REQUIRE_SEALED;
+}
+
+static void problem_free(struct config_problem *p)
+{
+    g_free(p->name);
+    g_free(p->why);
+    g_free(p);
+}
+
 struct daemon_config *config_new(void)
 {
     struct daemon_config *cfg = g_new0(struct daemon_config, 1);
@@ -356,7 +529,9 @@ void config_free(struct daemon_config *cfg)
     }
     g_free(cfg->socket_dir);
     g_free(cfg->control_socket);
+    g_free(cfg->path);
     g_list_free_full(cfg->vms, (GDestroyNotify)config_vm_free);
+    g_list_free_full(cfg->problems, (GDestroyNotify)problem_free);
     g_free(cfg);
 }
 
@@ -445,6 +620,25 @@ static bool load_group(struct daemon_config *cfg, struct vm_config *vm, GKeyFile
     return true;
 }
 
+static bool add_vm(struct daemon_config *cfg, struct vm_config *vm, GError **errp)
+{
+    if (!config_vm_check(cfg, vm, errp)) {
+        return false;
+    }
+    for (GList *l = cfg->vms; l; l = l->next) {
+        const struct vm_config *other = l->data;
+
+        if (strcmp(other->socket, vm->socket) == 0) {
+            g_set_error(errp, PVRDMA_ERROR, 0, "socket: %s belongs to VM %s", vm->socket,
+                        other->name);
+            return false;
+        }
+    }
+    vm->from_file = true;
+    cfg->vms = g_list_append(cfg->vms, vm);
+    return true;
+}
+
 static bool load_vm(struct daemon_config *cfg, GKeyFile *kf, const char *group,
                     GError **errp)
 {
@@ -464,43 +658,281 @@ static bool load_vm(struct daemon_config *cfg, GKeyFile *kf, const char *group,
         config_vm_free(vm);
         return false;
     }
-    cfg->vms = g_list_append(cfg->vms, vm);
+    if (!add_vm(cfg, vm, errp)) {
+        g_prefix_error(errp, "[%s] ", group);
+        config_vm_free(vm);
+        return false;
+    }
+    return true;
+}
+
+/* ---- the file ---- */
+
+/* A group's heading and lines. */
+struct section {
+    const char *text;
+    size_t len;
+    unsigned line; /* 1-based */
+    char *group;   /* without brackets; or the line, if it is no heading after all */
+};
+
+static void section_free(struct section *sec)
+{
+    g_free(sec->group);
+    g_free(sec);
+}
+
+static void end_section(struct section *sec, const char *end)
+{
+    sec->len = end - sec->text;
+}
+
+static struct section *begin_section(const char *text, const char *line, const char *end,
+                                     unsigned number)
+{
+    struct section *sec = g_new0(struct section, 1);
+    const char *close = line < end ? memchr(line, ']', end - line) : NULL;
+
+    sec->text = text;
+    sec->line = number;
+    sec->group = line == end ? NULL
+                 : close     ? g_strndup(line + 1, close - line - 1)
+                             : g_strndup(line, end - line);
+    return sec;
+}
+
+/* Cut @text at the lines that begin with a bracket.  First, perhaps empty, what stands
+ * before the first group. */
+static GPtrArray *cut(const char *text, size_t len)
+{
+    GPtrArray *all = g_ptr_array_new_with_free_func((GDestroyNotify)section_free);
+    const char *end = text + len;
+    struct section *sec = begin_section(text, text, text, 1);
+    unsigned number = 1;
+
+    g_ptr_array_add(all, sec);
+    for (const char *p = text; p < end; number++) {
+        const char *eol = memchr(p, '\n', end - p);
+        const char *word = p;
+
+        if (!eol) {
+            eol = end;
+        }
+        while (word < eol && g_ascii_isspace(*word)) {
+            word++;
+        }
+        if (word < eol && *word == '[') {
+            end_section(sec, p);
+            sec = begin_section(p, word, eol, number);
+            g_ptr_array_add(all, sec);
+        }
+        p = eol < end ? eol + 1 : end;
+    }
+    end_section(sec, end);
+    return all;
+}
+
+/* One section as a key file of its own. */
+static GKeyFile *parse_section(const struct section *sec, GError **errp)
+{
+    GKeyFile *kf = g_key_file_new();
+
+    if (g_key_file_load_from_data(kf, sec->text, sec->len, G_KEY_FILE_NONE, errp)) {
+        return kf;
+    }
+    g_key_file_free(kf);
+    return NULL;
+}
+
+static bool is_daemon(const struct section *sec)
+{
+    return sec->group &&
+           (strcmp(sec->group, "daemon") == 0 || g_str_has_prefix(sec->group, "[daemon"));
+}
+
+/* An earlier section of the same group, or NULL. */
+static const struct section *find_earlier(GHashTable *seen, const struct section *sec)
+{
+    const struct section *first = g_hash_table_lookup(seen, sec->group);
+
+    if (!first) {
+        g_hash_table_insert(seen, sec->group, (void *)sec);
+    }
+    return first;
+}
+
+static bool refuse_twice(const struct section *sec, const struct section *first,
+                         GError **errp)
+{
+    if (first) {
+        g_set_error(errp, PVRDMA_ERROR, 0, "[%s] stands twice, at line %u and at line %u",
+                    sec->group, first->line, sec->line);
+    }
+    return first == NULL;
+}
+
+static bool load_section(struct daemon_config *cfg, const struct section *sec,
+                         GError **errp)
+{
+    g_autoptr(GKeyFile) kf = parse_section(sec, errp);
+
+    if (!kf) {
+        g_prefix_error(errp, "[%s] ", sec->group);
+        return false;
+    }
+    if (!g_str_has_prefix(sec->group, "vm ")) {
+        g_set_error(errp, PVRDMA_ERROR, 0, "[%s] unknown group", sec->group);
+        return false;
+    }
+    return load_vm(cfg, kf, sec->group, errp);
+}
+
+static void add_problem(struct daemon_config *cfg, const struct section *sec,
+                        const GError *err)
+{
+    struct config_problem *p = g_new0(struct config_problem, 1);
+    const char *name = sec->group;
+    size_t len;
+
+    if (g_str_has_prefix(name, "vm ")) {
+        name += strlen("vm ");
+    }
+    len = MIN(strlen(name), 63);
+    p->name = g_utf8_make_valid(name, len);
+    for (char *c = p->name; *c; c++) {
+        *c = g_ascii_iscntrl(*c) ? '?' : *c;
+    }
+    p->why = g_utf8_make_valid(err->message, -1);
+    cfg->problems = g_list_append(cfg->problems, p);
+}
+
+/* [daemon] first, wherever it stands: the VMs' defaults depend on it. */
+static bool load_daemon(struct daemon_config *cfg, GPtrArray *sections, GError **errp)
+{
+    g_autoptr(GKeyFile) before = parse_section(sections->pdata[0], errp);
+    const struct section *first = NULL;
+
+    if (!before) {
+        return false;
+    }
+    for (guint i = 1; i < sections->len; i++) {
+        const struct section *sec = sections->pdata[i];
+        g_autoptr(GKeyFile) kf = NULL;
+
+        if (!is_daemon(sec)) {
+            continue;
+        }
+        if (!refuse_twice(sec, first, errp)) {
+            return false;
+        }
+        first = sec;
+        kf = parse_section(sec, errp);
+        if (!kf || !load_group(cfg, NULL, kf, "daemon", errp)) {
+            return false;
+        }
+    }
+    config_complete(cfg);
+    return true;
+}
+
+static void load_vms(struct daemon_config *cfg, GPtrArray *sections)
+{
+    g_autoptr(GHashTable) seen = g_hash_table_new(g_str_hash, g_str_equal);
+
+    for (guint i = 1; i < sections->len; i++) {
+        const struct section *sec = sections->pdata[i];
+        g_autoptr(GError) err = NULL;
+
+        if (!is_daemon(sec) && (!refuse_twice(sec, find_earlier(seen, sec), &err) ||
+                                !load_section(cfg, sec, &err))) {
+            add_problem(cfg, sec, err);
+        }
+    }
+}
+
+/* What has changed in [daemon] but cannot be changed, and back with it. */
+static void keep_fixed(struct daemon_config *cfg, const struct daemon_config *running,
+                       GString *notes)
+{
+    for (int k = 0; k < KEY_COUNT; k++) {
+        g_autofree char *old = daemon_value(running, k);
+        g_autofree char *new = daemon_value(cfg, k);
+
+        if (old && g_strcmp0(old, new) != 0 && !daemon_key_live(k)) {
+            g_string_append_printf(notes,
+                                   "[daemon] %s is still %s: it is set at start only\n",
+                                   daemon_keys[k], old);
+            config_set(cfg, daemon_keys[k], old, false, NULL);
+        }
+    }
+}
+
+/* @running and @notes: as in config_reload(), or NULL. */
+static bool load_file(struct daemon_config *cfg, const char *path,
+                      const struct daemon_config *running, GString *notes, GError **errp)
+{
+    g_autoptr(GPtrArray) sections = NULL;
+    g_autofree char *text = NULL;
+    gsize len;
+
+    g_free(cfg->path);
+    cfg->path = g_strdup(path);
+    if (!g_file_get_contents(path, &text, &len, errp)) {
+        return false; /* the message has the path */
+    }
+    sections = cut(text, len);
+    if (!load_daemon(cfg, sections, errp)) {
+        g_prefix_error(errp, "%s: ", path);
+        return false;
+    }
+    if (running) {
+        keep_fixed(cfg, running, notes);
+    }
+    load_vms(cfg, sections);
     return true;
 }
 
 bool config_load(struct daemon_config *cfg, const char *path, GError **errp)
 {
-    g_autoptr(GKeyFile) kf = g_key_file_new();
-    g_auto(GStrv) groups = NULL;
+    return load_file(cfg, path, NULL, NULL, errp);
+}
 
-    if (!g_key_file_load_from_file(kf, path, G_KEY_FILE_NONE, errp)) {
-        g_prefix_error(errp, "%s: ", path);
-        return false;
+bool config_load_default(struct daemon_config *cfg, const char *path, GError **errp)
+{
+    struct stat st;
+
+    /* One that is there and cannot be read is an error: it declares VMs. */
+    if (lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR)) {
+        return config_load(cfg, path, errp);
     }
-    /* [daemon] first, wherever it stands: the VMs' defaults depend on it. */
-    if (!load_group(cfg, NULL, kf, "daemon", errp)) {
-        g_prefix_error(errp, "%s: ", path);
-        return false;
-    }
+    g_free(cfg->path);
+    cfg->path = g_strdup(path);
+    cfg->no_file = true;
     config_complete(cfg);
+    return true;
+}
 
-    groups = g_key_file_get_groups(kf, NULL);
-    for (char **g = groups; *g; g++) {
-        bool ok;
+struct daemon_config *config_reload(const struct daemon_config *running, GString *notes,
+                                    GError **errp)
+{
+    struct daemon_config *cfg;
 
-        if (strcmp(*g, "daemon") == 0) {
-            continue;
-        }
-        if (g_str_has_prefix(*g, "vm ")) {
-            ok = load_vm(cfg, kf, *g, errp);
-        } else {
-            g_set_error(errp, PVRDMA_ERROR, 0, "[%s] unknown group", *g);
-            ok = false;
-        }
-        if (!ok) {
-            g_prefix_error(errp, "%s: ", path);
-            return false;
+    if (!running->path) {
+        fail(errp, "reload", "there is no key file");
+        return NULL;
+    }
+    cfg = config_new();
+    /* The command line goes on winning. */
+    for (int k = 0; k < KEY_COUNT; k++) {
+        g_autofree char *value = daemon_value(running, k);
+
+        if (running->fixed & 1u << k && value) {
+            config_set(cfg, daemon_keys[k], value, true, NULL);
         }
     }
-    return true;
+    if (!load_file(cfg, running->path, running, notes, errp)) {
+        config_free(cfg);
+        return NULL;
+    }
+    return cfg;
 }

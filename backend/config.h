@@ -5,12 +5,13 @@
  *   [daemon]            socket-dir, control-socket, workers, worker-priority,
  *                       poll-us, log-level, require-sealed (default true),
  *                       max-mapped
- *   [vm NAME]           socket, network, mac, addresses (';' list or "any"),
+ *   [vm NAME]           socket, uid, network, mac, addresses (';' list or "any"),
  *                       max-qp, max-cq, max-mr, max-pd, max-mr-pages,
  *                       shares, max-memory, max-files, require-sealed
  *
  * All numbers are range-checked here; later code relies on the limits below.
- * Unknown groups and keys are errors.  Main thread only.
+ * Unknown groups and keys are errors.  An error outside of [daemon] costs the group
+ * it is in: the others are taken.  Main thread only.
  */
 #ifndef PVRDMAD_CONFIG_H
 #define PVRDMAD_CONFIG_H
@@ -27,6 +28,7 @@
 #define CONFIG_MAX_WORKERS   64
 #define CONFIG_MAX_POLL_US   100000000
 #define CONFIG_MAX_ADDRESSES 256 /* of one VM */
+#define CONFIG_MAX_UIDS      64  /* of one VM */
 
 /* Error domain of everything that an administrator gets told. */
 #define PVRDMA_ERROR g_quark_from_static_string("pvrdma")
@@ -52,6 +54,16 @@ struct vm_config {
     uint32_t max_files;    /* mappings of files that are guest memory; 1..1024,
                               default 64 */
     bool require_sealed;   /* as daemon_config; default from there */
+    bool any_uid;          /* default: whoever can open the socket */
+    uint32_t *uids;        /* else: the users whose VMM is served */
+    unsigned n_uids;
+    bool from_file; /* declared by the key file, not by an administrator's command */
+};
+
+/* A group of the key file that was left out. */
+struct config_problem {
+    char *name; /* of the VM, or the group's heading; printable */
+    char *why;  /* with group and key */
 };
 
 #define VM_SHARES_DEFAULT 100u
@@ -66,8 +78,11 @@ struct daemon_config {
     uint64_t max_mapped; /* guest memory of all VMs, bytes of address space;
                             2^30..112 TiB, default 64 TiB */
     enum log_level log_level;
-    GList *vms;     /* of struct vm_config, in the file's order */
-    unsigned fixed; /* keys that the command line has set; config.c */
+    char *path;      /* the key file; NULL: none was looked for */
+    bool no_file;    /* ... and it is not there */
+    GList *vms;      /* of struct vm_config, in the file's order */
+    GList *problems; /* of struct config_problem, likewise */
+    unsigned fixed;  /* keys that the command line has set; config.c */
 };
 
 struct daemon_config *config_new(void);
@@ -83,8 +98,23 @@ bool config_set(struct daemon_config *cfg, const char *key, const char *value, b
 /* Derive what was not set (control_socket).  config_load() does so too. */
 void config_complete(struct daemon_config *cfg);
 
-/* Read @path into @cfg.  Returns false with errp naming group and key. */
+/*
+ * Read @path into @cfg.  Returns false with errp naming group and key for an error in
+ * [daemon] and for a file that cannot be read; what is wrong with other groups is in
+ * cfg->problems.
+ */
 bool config_load(struct daemon_config *cfg, const char *path, GError **errp);
+
+/* The same, but it may be that there is no such file: cfg->no_file. */
+bool config_load_default(struct daemon_config *cfg, const char *path, GError **errp);
+
+/*
+ * Read the key file of @running anew.  @notes gets a line for each key of [daemon] that
+ * has changed but can only be set at start.  Those have the values of @running in the
+ * result.  NULL with errp.
+ */
+struct daemon_config *config_reload(const struct daemon_config *running, GString *notes,
+                                    GError **errp);
 
 /*
  * One VM from a key file group, or from `pvrdmactl vm add`.  Defaults depend on
@@ -95,6 +125,16 @@ struct vm_config *config_vm_new(const struct daemon_config *cfg, const char *nam
 bool config_vm_set(struct vm_config *vm, const char *key, const char *value,
                    GError **errp);
 void config_vm_free(struct vm_config *vm);
+
+/* Is there nothing that keeps @vm from being served by a daemon with @cfg? */
+bool config_vm_check(const struct daemon_config *cfg, const struct vm_config *vm,
+                     GError **errp);
+
+/* The keys in which @a and @b, of the same name, differ, or NULL. */
+char *config_vm_diff(const struct vm_config *a, const struct vm_config *b);
+
+/* May a VMM of user @uid be served? */
+bool config_vm_uid_ok(const struct vm_config *vm, uint32_t uid);
 
 /* Is @text [A-Za-z0-9_.-]{1,63}, and not "." or ".."? */
 bool config_valid_name(const char *text);

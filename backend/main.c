@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -21,6 +22,7 @@
 #include "config.h"
 #include "control/control.h"
 #include "control/registry.h"
+#include "control/reload.h"
 #include "coro.h"
 #include "datapath/datapath.h"
 #include "directory/directory.h"
@@ -31,12 +33,20 @@
 #include "guest/reaper.h"
 #include "log.h"
 
+/*
+ * What a VM takes at most, mostly: its socket, connection, doorbells, three or four
+ * interrupts, two files of memory.  And the daemon itself, with its workers, clients
+ * and what is on its way.
+ */
+#define FDS_PER_VM 10u
+#define FDS_DAEMON 128u
+
 #define DEFAULT_CONFIG PVRDMA_SYSCONFDIR "/pvrdma/pvrdmad.conf"
 
 struct options {
     char *config, *socket_dir, *control_socket, *workers, *worker_priority, *poll_us,
         *log_level;
-    gboolean version;
+    gboolean version, check, dumpable;
 };
 
 static bool parse_options(struct options *o, int *argc, char ***argv, GError **errp)
@@ -55,6 +65,10 @@ static bool parse_options(struct options *o, int *argc, char ***argv, GError **e
          "How long a worker polls before it sleeps, in microseconds", "N"},
         {"log-level", 0, 0, G_OPTION_ARG_STRING, &o->log_level,
          "error, warn, info or debug", "LEVEL"},
+        {"check-config", 0, 0, G_OPTION_ARG_NONE, &o->check,
+         "Say what is wrong with the key file, and end", NULL},
+        {"dumpable", 0, 0, G_OPTION_ARG_NONE, &o->dumpable,
+         "Let the daemon's user trace it and take core dumps", NULL},
         {"version", 0, 0, G_OPTION_ARG_NONE, &o->version, "Show the version", NULL},
         {NULL},
     };
@@ -103,11 +117,21 @@ static bool configure(struct daemon_config *cfg, const struct options *o, GError
     if (o->config) {
         return config_load(cfg, o->config, errp);
     }
-    if (access(DEFAULT_CONFIG, F_OK) == 0) {
-        return config_load(cfg, DEFAULT_CONFIG, errp);
+    return config_load_default(cfg, DEFAULT_CONFIG, errp);
+}
+
+/*
+ * Guests' memory is mapped here.  Whatever else runs as the daemon's user, a VMM for
+ * instance, must not get at it with ptrace() or through /proc, nor a core file.  The
+ * daemon's own looks into /proc/self are not affected.
+ */
+static void close_to_others(void)
+{
+#ifndef __SANITIZE_ADDRESS__ /* whose search for leaks traces the process */
+    if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0) {
+        log_msg(LOG_LVL_WARN, "PR_SET_DUMPABLE: %s", g_strerror(errno));
     }
-    config_complete(cfg);
-    return true;
+#endif
 }
 
 /* A VM takes a few descriptors for its memory, doorbells and interrupts. */
@@ -124,7 +148,7 @@ static void raise_fd_limit(void)
 }
 
 /* Tell the service manager, if one waits (sd_notify(3) protocol). */
-static void notify_manager(const char *state)
+static void notify_manager(const char *state, int flags)
 {
     const char *path = getenv("NOTIFY_SOCKET");
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -144,11 +168,72 @@ static void notify_manager(const char *state)
     if (s < 0) {
         return;
     }
-    if (sendto(s, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&addr, len) <
-        0) {
+    if (sendto(s, state, strlen(state), MSG_NOSIGNAL | flags, (struct sockaddr *)&addr,
+               len) < 0) {
         log_msg(LOG_LVL_WARN, "NOTIFY_SOCKET: %s", g_strerror(errno));
     }
     close(s);
+}
+
+static gboolean on_watchdog(gpointer unused)
+{
+    notify_manager("WATCHDOG=1", MSG_DONTWAIT);
+    return G_SOURCE_CONTINUE;
+}
+
+/*
+ * If the service manager wants to know that the main loop turns (sd_watchdog_enabled(3)):
+ * tell it, twice in the time that it allows.  The source's id, or 0.
+ */
+static guint start_watchdog(void)
+{
+    const char *usec = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
+    guint64 us, who;
+
+    if (!usec || !g_ascii_string_to_unsigned(usec, 10, 1, UINT32_MAX, &us, NULL)) {
+        return 0;
+    }
+    if (pid && (!g_ascii_string_to_unsigned(pid, 10, 1, INT32_MAX, &who, NULL) ||
+                who != (guint64)getpid())) {
+        return 0;
+    }
+    return g_timeout_add(MAX(us / 2000, 1), on_watchdog, NULL);
+}
+
+/* GLib's own complaints go the way of all messages, so they do not block either. */
+static void on_glib_message(const char *domain, GLogLevelFlags flags, const char *text,
+                            gpointer unused)
+{
+    bool bad = flags & (G_LOG_LEVEL_ERROR | G_LOG_LEVEL_CRITICAL);
+
+    if (flags & (G_LOG_LEVEL_MESSAGE | G_LOG_LEVEL_INFO | G_LOG_LEVEL_DEBUG)) {
+        return;
+    }
+    log_msg(bad ? LOG_LVL_ERROR : LOG_LVL_WARN, "%s-%s **: %s",
+            domain ? domain : "pvrdmad",
+            flags & G_LOG_LEVEL_ERROR      ? "ERROR"
+            : flags & G_LOG_LEVEL_CRITICAL ? "CRITICAL"
+                                           : "WARNING",
+            text);
+    if (flags & G_LOG_FLAG_FATAL) {
+        log_drain(1000);
+    }
+}
+
+/* A failed assertion, or the service manager's watchdog: what led to it must be seen. */
+static void on_abort(int sig)
+{
+    log_panic();
+    raise(sig); /* SA_RESETHAND: now as it would be without us */
+}
+
+static bool start_log(GError **errp)
+{
+    struct sigaction sa = {.sa_handler = on_abort, .sa_flags = SA_RESETHAND | SA_NODEFER};
+
+    g_log_set_default_handler(on_glib_message, NULL);
+    sigaction(SIGABRT, &sa, NULL);
+    return log_start(errp);
 }
 
 static gboolean on_signal(gpointer loop)
@@ -157,23 +242,39 @@ static gboolean on_signal(gpointer loop)
     return G_SOURCE_CONTINUE;
 }
 
-static bool add_vms(struct daemon_config *cfg, GError **errp)
+/* Are there enough descriptors for the declared VMs? */
+static void check_fd_limit(void)
 {
-    while (cfg->vms) {
-        struct vm_config *vm = cfg->vms->data;
+    unsigned n = registry_count() + g_list_length(registry_failed());
+    unsigned need = FDS_DAEMON + n * FDS_PER_VM;
+    struct rlimit rl;
 
-        cfg->vms = g_list_delete_link(cfg->vms, cfg->vms);
-        if (g_strcmp0(vm->socket, cfg->control_socket) == 0) {
-            g_set_error(errp, PVRDMA_ERROR, 0, "VM %s: its socket is the control socket",
-                        vm->name);
-            config_vm_free(vm);
-            return false;
-        }
-        if (!registry_add(vm, errp)) {
-            return false;
-        }
+    if (getrlimit(RLIMIT_NOFILE, &rl) == 0 && rl.rlim_cur < need) {
+        log_msg(LOG_LVL_WARN,
+                "%llu descriptors (RLIMIT_NOFILE) are not enough for %u VM(s): about %u "
+                "are needed",
+                (unsigned long long)rl.rlim_cur, n, need);
     }
-    return true;
+}
+
+static void say_vms(const struct daemon_config *cfg)
+{
+    if (!registry_count()) {
+        log_msg(LOG_LVL_WARN, "no VM is declared: %s %s", cfg->path,
+                cfg->no_file ? "does not exist" : "has none that can be served");
+    }
+    check_fd_limit();
+}
+
+static void reload_coro(void *unused)
+{
+    reload_run(NULL, NULL);
+}
+
+static gboolean on_hangup(gpointer unused)
+{
+    coro_run(reload_coro, NULL);
+    return G_SOURCE_CONTINUE;
 }
 
 static void serve(struct daemon_config *cfg)
@@ -181,18 +282,25 @@ static void serve(struct daemon_config *cfg)
     g_autoptr(GMainLoop) loop = g_main_loop_new(NULL, FALSE);
     guint term = g_unix_signal_add(SIGTERM, on_signal, loop);
     guint intr = g_unix_signal_add(SIGINT, on_signal, loop);
+    guint hup = g_unix_signal_add(SIGHUP, on_hangup, NULL);
+    guint watchdog = start_watchdog();
 
+    say_vms(cfg);
     log_msg(LOG_LVL_INFO, "ready: %u VM(s), %u worker(s), control socket %s",
-            g_list_length(registry_all()), cfg->workers, cfg->control_socket);
-    notify_manager("READY=1");
+            registry_count(), cfg->workers, cfg->control_socket);
+    notify_manager("READY=1", 0);
     g_main_loop_run(loop);
     log_msg(LOG_LVL_INFO, "stopping");
-    notify_manager("STOPPING=1");
+    notify_manager("STOPPING=1", 0);
     g_source_remove(term);
     g_source_remove(intr);
+    g_source_remove(hup);
+    if (watchdog) {
+        g_source_remove(watchdog);
+    }
 }
 
-static bool run(struct daemon_config *cfg, GError **errp)
+static bool serve_vms(struct daemon_config *cfg, GError **errp)
 {
     bool ok = false;
 
@@ -200,7 +308,6 @@ static bool run(struct daemon_config *cfg, GError **errp)
         g_set_error(errp, PVRDMA_ERROR, 0, "%s: %s", cfg->socket_dir, g_strerror(errno));
         return false;
     }
-    signal(SIGPIPE, SIG_IGN);
     raise_fd_limit();
     guest_mem_init_process();
     budget_set_daemon(cfg->max_mapped);
@@ -222,10 +329,10 @@ static bool run(struct daemon_config *cfg, GError **errp)
     if (!control_listen(cfg, errp)) {
         goto out_datapath;
     }
-    ok = add_vms(cfg, errp);
-    if (ok) {
-        serve(cfg);
-    }
+    reload_start(cfg);
+    serve(cfg);
+    ok = true;
+    reload_stop();
     control_close();
     registry_remove_all("the daemon ends");
 out_datapath:
@@ -242,6 +349,35 @@ out_directory:
     return ok;
 }
 
+/* For an administrator who is about to start or reload the daemon. */
+static bool check_config(const struct daemon_config *cfg)
+{
+    for (GList *l = cfg->problems; l; l = l->next) {
+        const struct config_problem *p = l->data;
+
+        fprintf(stderr, "%s: %s\n", cfg->path, p->why);
+    }
+    printf("%s: %u VM(s), %u group(s) with errors\n", cfg->path, g_list_length(cfg->vms),
+           g_list_length(cfg->problems));
+    return cfg->problems == NULL;
+}
+
+/* False without *errp: nobody reads stderr. */
+static bool run(struct daemon_config *cfg, GError **errp)
+{
+    bool ok;
+
+    signal(SIGPIPE, SIG_IGN);
+    if (!start_log(errp)) {
+        return false;
+    }
+    ok = serve_vms(cfg, errp);
+    if (!log_stop()) {
+        g_clear_error(errp);
+    }
+    return ok;
+}
+
 int main(int argc, char **argv)
 {
     struct daemon_config *cfg = config_new();
@@ -255,13 +391,18 @@ int main(int argc, char **argv)
         printf("pvrdmad %s\n", PVRDMA_PROJECT_VERSION);
     } else if (ok) {
         ok = configure(cfg, &o, &err);
-        if (ok) {
+        if (ok && o.check) {
+            ok = check_config(cfg);
+        } else if (ok) {
             log_set_level(cfg->log_level);
+            if (!o.dumpable) {
+                close_to_others();
+            }
             ok = run(cfg, &err);
         }
     }
-    if (!ok) {
-        fprintf(stderr, "pvrdmad: %s\n", err ? err->message : "failed");
+    if (err) {
+        fprintf(stderr, "pvrdmad: %s\n", err->message);
     }
     free_options(&o);
     config_free(cfg);

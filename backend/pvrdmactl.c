@@ -278,6 +278,23 @@ static void print_workers(JsonArray *workers)
     }
 }
 
+/* Text of the daemon's that goes back to a key file: nothing for the terminal in it. */
+static const char *clean(char *text)
+{
+    return g_strcanon(text, PRINTABLE, '?');
+}
+
+static void print_failed(JsonArray *failed)
+{
+    for (guint i = 0; failed && i < json_array_get_length(failed); i++) {
+        JsonObject *f = json_array_get_object_element(failed, i);
+        g_autofree char *name = g_strdup(get_str(f, "name"));
+        g_autofree char *why = g_strdup(get_str(f, "reason"));
+
+        printf("%-20s %-10s %s\n", clean(name), "failed", clean(why));
+    }
+}
+
 static void print_status(JsonObject *st)
 {
     JsonObject *p = get_object(st, "process");
@@ -301,6 +318,7 @@ static void print_status(JsonObject *st)
            get_int(m, "unmapping_bytes") >> 20, get_int(m, "mappings"),
            get_int(m, "max_mappings"));
     print_vms(vms);
+    print_failed(get_array(st, "failed"));
 }
 
 static void print_qps(const char *vm, JsonArray *qps)
@@ -370,6 +388,7 @@ static void do_vm_list(void)
         print_json(r);
     } else {
         print_vms(get_array(json_node_get_object(r), "vms"));
+        print_failed(get_array(json_node_get_object(r), "failed"));
     }
 }
 
@@ -464,6 +483,40 @@ static void do_qp_list(const char *name)
     }
 }
 
+static void print_lines(FILE *to, JsonArray *lines)
+{
+    for (guint i = 0; lines && i < json_array_get_length(lines); i++) {
+        JsonNode *n = json_array_get_element(lines, i);
+
+        if (JSON_NODE_HOLDS_VALUE(n) && json_node_get_value_type(n) == G_TYPE_STRING) {
+            g_autofree char *line = json_node_dup_string(n);
+
+            fprintf(to, "%s\n", clean(line));
+        }
+    }
+}
+
+/* The exit status: were there no problems? */
+static int do_reload(void)
+{
+    g_autoptr(JsonNode) r = simple("reload", NULL);
+    JsonObject *o = json_node_get_object(r);
+    JsonArray *problems = get_array(o, "problems");
+
+    if (as_json) {
+        print_json(r);
+    } else {
+        printf("%" G_GINT64_FORMAT " added, %" G_GINT64_FORMAT
+               " removed, %" G_GINT64_FORMAT " changed, %" G_GINT64_FORMAT
+               " wait for their VMM\n",
+               get_int(o, "added"), get_int(o, "removed"), get_int(o, "changed"),
+               get_int(o, "waiting"));
+        print_lines(stdout, get_array(o, "notes"));
+        print_lines(stderr, problems);
+    }
+    return problems && json_array_get_length(problems) ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
 static bool vm_command(int argc, char **argv)
 {
     static const struct {
@@ -489,8 +542,12 @@ static bool vm_command(int argc, char **argv)
 }
 
 /* False: there is no such command. */
-static bool command(int argc, char **argv)
+static bool command(int argc, char **argv, int *status)
 {
+    if (argc == 1 && strcmp(argv[0], "reload") == 0) {
+        *status = do_reload();
+        return true;
+    }
     if (argc == 1 && strcmp(argv[0], "status") == 0) {
         do_status();
         return true;
@@ -514,6 +571,7 @@ int main(int argc, char **argv)
 {
     g_autofree char *path = NULL;
     gboolean version = FALSE;
+    int status = EXIT_SUCCESS;
     const GOptionEntry entries[] = {
         {"socket", 's', 0, G_OPTION_ARG_FILENAME, &path,
          "The daemon's admin socket (default: " DEFAULT_SOCKET ")", "PATH"},
@@ -535,7 +593,8 @@ int main(int argc, char **argv)
              "  vm remove NAME              disconnect and forget a VM\n"
              "  vm pause|resume NAME        stop a VM's data path, let it go on\n"
              "  qp list [VM]                queue pairs\n"
-             "  counters [VM]               everything that is counted\n");
+             "  counters [VM]               everything that is counted\n"
+             "  reload                      make the VMs what the key file says now\n");
     if (!g_option_context_parse(ctx, &argc, &argv, &err)) {
         die("%s", err->message);
     }
@@ -549,9 +608,9 @@ int main(int argc, char **argv)
         return EXIT_FAILURE;
     }
     connect_daemon(path ? path : DEFAULT_SOCKET);
-    if (!command(argc - 1, argv + 1)) {
+    if (!command(argc - 1, argv + 1, &status)) {
         die("unknown command; pvrdmactl --help lists them");
     }
     close(sock);
-    return EXIT_SUCCESS;
+    return status;
 }

@@ -7,21 +7,22 @@
  * meanwhile.  While that or an answer is on its way, nothing is read from it,
  * so a client that does not read costs one answer of memory and no more.  A
  * line that is too long, or more clients than CONTROL_MAX_CLIENTS, ends the
- * connection.
+ * connection; so does a client of which nothing is heard, neither a whole request
+ * nor that it reads its answer, for CONTROL_IDLE_S: sixteen forgotten ones would lock
+ * the administrator out.
  */
 #include "control/control.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <glib-unix.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "coro.h"
+#include "fdwatch.h"
 #include "log.h"
+#include "sockfile.h"
 
 struct client {
     int fd;
@@ -33,22 +34,47 @@ struct client {
     size_t in_len;
     char *out; /* answer under way, or NULL */
     size_t out_len, out_pos;
+    gint64 active; /* when it last asked something or read some of its answer */
 };
 
 static const struct daemon_config *daemon_cfg;
 static int listen_fd = -1;
+static struct sockfile listen_file;
 static guint listen_source;
 static GList *clients;
+static guint idle_timer; /* while there are clients */
+static unsigned idle_ms = CONTROL_IDLE_S * 1000;
 
 static void client_free(struct client *c)
 {
     clients = g_list_remove(clients, c);
-    if (c->source) {
-        g_source_remove(c->source);
-    }
+    fdwatch_remove(c->source);
     close(c->fd);
     g_free(c->out);
     g_free(c);
+}
+
+static gboolean on_idle_check(gpointer unused)
+{
+    gint64 before = g_get_monotonic_time() - (gint64)idle_ms * 1000;
+    GList *next;
+
+    for (GList *l = clients; l; l = next) {
+        struct client *c = l->data;
+
+        next = l->next;
+        if (!c->busy && c->active < before) {
+            log_msg(LOG_LVL_WARN, "control: closing an idle connection");
+            client_free(c);
+        }
+    }
+    idle_timer = clients ? idle_timer : 0;
+    return clients ? G_SOURCE_CONTINUE : G_SOURCE_REMOVE;
+}
+
+void control_set_idle(unsigned ms)
+{
+    idle_ms = ms;
 }
 
 static bool client_run(struct client *c);
@@ -60,6 +86,7 @@ static void run_request(void *opaque)
     c->out = control_handle(daemon_cfg, c->in, c->line);
     c->out_len = strlen(c->out);
     c->out_pos = 0;
+    c->active = g_get_monotonic_time();
     c->in_len -= c->line + 1;
     memmove(c->in, c->in + c->line + 1, c->in_len);
     c->busy = false;
@@ -102,6 +129,7 @@ static bool client_run(struct client *c)
                 break;
             }
             c->out_pos += n;
+            c->active = g_get_monotonic_time();
             if (c->out_pos == c->out_len) {
                 g_clear_pointer(&c->out, g_free);
                 /* One request a turn: others get their say. */
@@ -135,7 +163,7 @@ static bool client_run(struct client *c)
     if (errno != EAGAIN && errno != EINTR) {
         return false;
     }
-    c->source = g_unix_fd_add(c->fd, want, on_client, c);
+    c->source = fdwatch_add(c->fd, want, on_client, c);
     return true;
 }
 
@@ -169,79 +197,35 @@ static gboolean on_connect(gint fd, GIOCondition cond, gpointer opaque)
     }
     c = g_new0(struct client, 1);
     c->fd = s;
-    c->source = g_unix_fd_add(s, G_IO_IN, on_client, c);
+    c->source = fdwatch_add(s, G_IO_IN, on_client, c);
+    c->active = g_get_monotonic_time();
     clients = g_list_prepend(clients, c);
+    if (!idle_timer) {
+        idle_timer = g_timeout_add(MAX(idle_ms / 4, 1), on_idle_check, NULL);
+    }
     return G_SOURCE_CONTINUE;
-}
-
-/* Is somebody answering on @addr?  If not, a leftover socket is removed. */
-static bool clear_stale(const struct sockaddr_un *addr, GError **errp)
-{
-    struct stat st;
-    int s, rc;
-
-    if (lstat(addr->sun_path, &st) < 0) {
-        return true;
-    }
-    if (!S_ISSOCK(st.st_mode)) {
-        g_set_error(errp, PVRDMA_ERROR, 0, "%s exists and is not a socket",
-                    addr->sun_path);
-        return false;
-    }
-    s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (s < 0) {
-        g_set_error(errp, PVRDMA_ERROR, 0, "socket: %s", g_strerror(errno));
-        return false;
-    }
-    rc = connect(s, (const struct sockaddr *)addr, sizeof(*addr));
-    if (rc == 0 || errno == EAGAIN) {
-        close(s);
-        g_set_error(errp, PVRDMA_ERROR, 0, "another pvrdmad serves %s", addr->sun_path);
-        return false;
-    }
-    close(s);
-    unlink(addr->sun_path);
-    return true;
 }
 
 bool control_listen(const struct daemon_config *cfg, GError **errp)
 {
-    struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    const char *what;
+    const char *path = cfg->control_socket;
+    int fd = sockfile_listen(&listen_file, path, 0600, CONTROL_MAX_CLIENTS);
 
-    if (g_strlcpy(addr.sun_path, cfg->control_socket, sizeof(addr.sun_path)) >=
-        sizeof(addr.sun_path)) {
-        g_set_error(errp, PVRDMA_ERROR, 0, "%s: path is too long for a UNIX socket",
-                    cfg->control_socket);
+    if (fd < 0) {
+        if (fd == -EADDRINUSE) {
+            g_set_error(errp, PVRDMA_ERROR, 0, "another pvrdmad serves %s", path);
+        } else if (fd == -EEXIST) {
+            g_set_error(errp, PVRDMA_ERROR, 0, "%s exists and is not a socket", path);
+        } else {
+            g_set_error(errp, PVRDMA_ERROR, 0, "control socket: %s: %s", path,
+                        g_strerror(-fd));
+        }
         return false;
     }
-    if (!clear_stale(&addr, errp)) {
-        return false;
-    }
-    what = "socket";
-    listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (listen_fd < 0) {
-        goto err;
-    }
-    /* The mode of the unbound socket becomes that of the file: no window in
-     * which anybody else could connect. */
-    what = cfg->control_socket;
-    if (fchmod(listen_fd, 0600) < 0 ||
-        bind(listen_fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 ||
-        listen(listen_fd, CONTROL_MAX_CLIENTS) < 0) {
-        goto err;
-    }
+    listen_fd = fd;
     daemon_cfg = cfg;
-    listen_source = g_unix_fd_add(listen_fd, G_IO_IN, on_connect, NULL);
+    listen_source = fdwatch_add(listen_fd, G_IO_IN, on_connect, NULL);
     return true;
-
-err:
-    g_set_error(errp, PVRDMA_ERROR, 0, "control socket: %s: %s", what, g_strerror(errno));
-    if (listen_fd >= 0) {
-        close(listen_fd);
-        listen_fd = -1;
-    }
-    return false;
 }
 
 void control_close(void)
@@ -249,10 +233,14 @@ void control_close(void)
     if (listen_fd < 0) {
         return;
     }
-    g_source_remove(listen_source);
+    if (idle_timer) {
+        g_source_remove(idle_timer);
+        idle_timer = 0;
+    }
+    fdwatch_remove(listen_source);
     close(listen_fd);
     listen_fd = -1;
-    unlink(daemon_cfg->control_socket);
+    sockfile_remove(&listen_file);
     for (GList *l = clients, *next; l; l = next) {
         struct client *c = l->data;
 

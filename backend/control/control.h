@@ -12,6 +12,7 @@
  *   {"cmd": "vm-remove" | "vm-pause" | "vm-resume", "name": NAME}
  *   {"cmd": "qp-list", "name": NAME, "after": HANDLE}     (after: optional)
  *   {"cmd": "counters", "name": NAME}                     (name: optional)
+ *   {"cmd": "reload"}
  *
  *   {"ok": true, "result": {...}}
  *   {"ok": false, "error": "text"}
@@ -28,6 +29,7 @@
 #include "config.h"
 
 #define CONTROL_MAX_CLIENTS 16u
+#define CONTROL_IDLE_S      60     /* seconds that a client may be silent */
 #define CONTROL_MAX_REQUEST 16384u /* bytes of a line */
 #define CONTROL_MAX_DEPTH   4u     /* nesting of a request */
 #define CONTROL_MAX_SET     16u    /* keys in vm-add */
@@ -39,6 +41,9 @@ void control_close(void);
 
 /* ---- inside control/, and for tests ---- */
 
+/* For tests: another time than CONTROL_IDLE_S, for clients to come. */
+void control_set_idle(unsigned ms);
+
 enum control_cmd {
     CONTROL_STATUS,
     CONTROL_VM_LIST,
@@ -48,6 +53,7 @@ enum control_cmd {
     CONTROL_VM_RESUME,
     CONTROL_QP_LIST,
     CONTROL_COUNTERS,
+    CONTROL_RELOAD,
 };
 
 struct control_request {
@@ -69,13 +75,15 @@ void control_request_free(struct control_request *req);
 /* Execute a line; the answer, with its newline, is to be freed with g_free. */
 char *control_handle(const struct daemon_config *cfg, const char *line, size_t len);
 
-/* report.c: what the daemon says about itself. */
-struct _JsonBuilder;
+/* report.c: what the daemon says about itself, as members of an object of JSON. */
 struct vm;
-void report_status(struct _JsonBuilder *b, const struct daemon_config *cfg);
-void report_vm(struct _JsonBuilder *b, struct vm *vm);
-void report_counters(struct _JsonBuilder *b, struct vm *vm);
+void report_status(GString *s, const struct daemon_config *cfg);
+void report_failed(GString *s);
+/* "vms": an array of what @report writes for each. */
+void report_all(GString *s, void (*report)(GString *s, struct vm *vm));
+void report_vm(GString *s, struct vm *vm);
+void report_counters(GString *s, struct vm *vm);
 /* Adds members "qps" and, if there are more rows, "next" (for "after"). */
-void report_qps(struct _JsonBuilder *b, struct vm *vm, uint32_t after);
+void report_qps(GString *s, struct vm *vm, uint32_t after);
 
 #endif /* PVRDMAD_CONTROL_H */

@@ -5,12 +5,16 @@
  * Main thread.  Objects are made and destroyed by this thread, so their
  * pointers hold still; what workers change is read under the VM's token and the
  * QP's lock, or is an atomic counter.  Answers are bounded: QPs come in pages of
- * CONTROL_QP_PAGE rows, which are copied under the token and become text afterwards,
- * so that listing them keeps neither the VM's traffic nor anybody's commands waiting.
+ * CONTROL_QP_PAGE rows.
+ *
+ * Looking must not hold up traffic or commands.  Under a token rows are only copied,
+ * a few at a time; they are put into words afterwards.  In a coroutine the main loop
+ * turns between VMs and rows (coro_breathe); nothing but copies is held there.
  */
-#include <json-glib/json-glib.h>
-
 #include "control/control.h"
+#include "control/json.h"
+#include "control/registry.h"
+#include "coro.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -48,30 +52,6 @@ static const char *const qp_waits[] = {
     [QP_WAIT_HOLD] = "hold",
 };
 
-static void add_int(JsonBuilder *b, const char *name, uint64_t value)
-{
-    json_builder_set_member_name(b, name);
-    json_builder_add_int_value(b, value);
-}
-
-static void add_str(JsonBuilder *b, const char *name, const char *value)
-{
-    json_builder_set_member_name(b, name);
-    json_builder_add_string_value(b, value);
-}
-
-static void add_bool(JsonBuilder *b, const char *name, bool value)
-{
-    json_builder_set_member_name(b, name);
-    json_builder_add_boolean_value(b, value);
-}
-
-static void begin(JsonBuilder *b, const char *name)
-{
-    json_builder_set_member_name(b, name);
-    json_builder_begin_object(b);
-}
-
 /* ---- the process ---- */
 
 static unsigned count_dir(const char *path)
@@ -84,6 +64,7 @@ static unsigned count_dir(const char *path)
     }
     for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
         n += e->d_name[0] != '.';
+        coro_breathe();
     }
     closedir(dir);
     return n;
@@ -101,176 +82,209 @@ static uint64_t proc_kb(const char *status, const char *name)
     return kb;
 }
 
-static void report_process(JsonBuilder *b)
+static void report_process(GString *s)
 {
     g_autofree char *status = NULL;
 
     g_file_get_contents("/proc/self/status", &status, NULL, NULL);
-    begin(b, "process");
+    json_begin(s, "process", '{');
     /* Not counted: the descriptor of this very look. */
-    add_int(b, "fds", count_dir("/proc/self/fd") - 1);
-    add_int(b, "threads", count_dir("/proc/self/task"));
-    add_int(b, "mappings_kb", proc_kb(status ? status : "", "VmSize:"));
-    add_int(b, "rss_kb", proc_kb(status ? status : "", "VmRSS:"));
-    add_int(b, "rss_anon_kb", proc_kb(status ? status : "", "RssAnon:"));
-    json_builder_end_object(b);
+    json_int(s, "fds", count_dir("/proc/self/fd") - 1);
+    json_int(s, "threads", count_dir("/proc/self/task"));
+    json_int(s, "mappings_kb", proc_kb(status ? status : "", "VmSize:"));
+    json_int(s, "rss_kb", proc_kb(status ? status : "", "VmRSS:"));
+    json_int(s, "rss_anon_kb", proc_kb(status ? status : "", "RssAnon:"));
+    json_end(s, '}');
 }
 
 /* Did the workers get a processor when they wanted one? */
-static void report_workers(JsonBuilder *b)
+static void report_workers(GString *s)
 {
     g_autofree char *granted = NULL;
     struct cpu_usage u;
 
-    json_builder_set_member_name(b, "worker_threads");
-    json_builder_begin_array(b);
+    json_begin(s, "worker_threads", '[');
     for (unsigned i = 0; datapath_worker_usage(i, &granted, &u); i++) {
-        json_builder_begin_object(b);
-        add_str(b, "priority", granted);
-        add_int(b, "ran_us", u.ran_ns / 1000);
-        add_int(b, "waited_us", u.waited_ns / 1000);
-        add_int(b, "lost_processor", u.lost);
-        json_builder_end_object(b);
+        json_begin(s, NULL, '{');
+        json_str(s, "priority", granted);
+        json_int(s, "ran_us", u.ran_ns / 1000);
+        json_int(s, "waited_us", u.waited_ns / 1000);
+        json_int(s, "lost_processor", u.lost);
+        json_end(s, '}');
         g_clear_pointer(&granted, g_free);
     }
-    json_builder_end_array(b);
+    json_end(s, ']');
 }
 
 /* Guests' memory in this process's address space. */
-static void report_mapped(JsonBuilder *b)
+static void report_mapped(GString *s)
 {
     struct budget_stats st;
 
     budget_get_daemon(&st);
-    begin(b, "guest_memory");
-    add_int(b, "bytes", st.bytes);
-    add_int(b, "max_bytes", st.max_bytes);
-    add_int(b, "mappings", st.mappings);
-    add_int(b, "max_mappings", st.max_mappings);
-    add_int(b, "unmapping_bytes", st.pending);
-    json_builder_end_object(b);
+    json_begin(s, "guest_memory", '{');
+    json_int(s, "bytes", st.bytes);
+    json_int(s, "max_bytes", st.max_bytes);
+    json_int(s, "mappings", st.mappings);
+    json_int(s, "max_mappings", st.max_mappings);
+    json_int(s, "unmapping_bytes", st.pending);
+    json_end(s, '}');
 }
 
-void report_status(JsonBuilder *b, const struct daemon_config *cfg)
+void report_status(GString *s, const struct daemon_config *cfg)
 {
-    add_str(b, "version", PVRDMA_PROJECT_VERSION);
-    add_int(b, "pid", getpid());
-    add_str(b, "socket_dir", cfg->socket_dir);
-    add_int(b, "workers", cfg->workers);
-    add_int(b, "poll_us", cfg->poll_us);
-    add_int(b, "directory_gids", directory_count());
-    report_process(b);
-    report_workers(b);
-    report_mapped(b);
+    json_str(s, "version", PVRDMA_PROJECT_VERSION);
+    json_int(s, "pid", getpid());
+    json_str(s, "socket_dir", cfg->socket_dir);
+    json_int(s, "workers", cfg->workers);
+    json_int(s, "poll_us", cfg->poll_us);
+    json_int(s, "directory_gids", directory_count());
+    report_process(s);
+    report_workers(s);
+    report_mapped(s);
 }
 
 /* ---- a VM ---- */
 
-static void report_objects(JsonBuilder *b, struct vm *vm)
+static void report_objects(GString *s, struct vm *vm)
 {
     struct objects_stats st = {0};
 
     if (vm->attached) {
         objects_get_stats(&vm->objects, &st);
     }
-    begin(b, "objects");
-    add_int(b, "contexts", st.uctx);
-    add_int(b, "pds", st.pd);
-    add_int(b, "mrs", st.mr);
-    add_int(b, "cqs", st.cq);
-    add_int(b, "qps", st.qp);
-    add_int(b, "gids", st.gid);
-    add_int(b, "pages", st.pages);
-    json_builder_end_object(b);
+    json_begin(s, "objects", '{');
+    json_int(s, "contexts", st.uctx);
+    json_int(s, "pds", st.pd);
+    json_int(s, "mrs", st.mr);
+    json_int(s, "cqs", st.cq);
+    json_int(s, "qps", st.qp);
+    json_int(s, "gids", st.gid);
+    json_int(s, "pages", st.pages);
+    json_end(s, '}');
 }
 
-static void report_memory(JsonBuilder *b, struct vm *vm)
+static void report_memory(GString *s, struct vm *vm)
 {
     struct guest_mem_stats st;
 
     guest_mem_get_stats(&vm->guest.mem, &st);
-    begin(b, "memory");
-    add_int(b, "regions", st.regions);
-    add_int(b, "files", st.files);
-    add_int(b, "bytes", st.bytes);
-    add_int(b, "unmapping_bytes", st.pending);
-    add_int(b, "refused", st.refused);
-    json_builder_end_object(b);
+    json_begin(s, "memory", '{');
+    json_int(s, "regions", st.regions);
+    json_int(s, "files", st.files);
+    json_int(s, "bytes", st.bytes);
+    json_int(s, "unmapping_bytes", st.pending);
+    json_int(s, "refused", st.refused);
+    json_end(s, '}');
 }
 
-static void report_addresses(JsonBuilder *b, const struct vm_config *cfg)
+void report_failed(GString *s)
+{
+    json_begin(s, "failed", '[');
+    for (GList *l = registry_failed(); l; l = l->next) {
+        const struct registry_failed *f = l->data;
+
+        json_begin(s, NULL, '{');
+        json_str(s, "name", f->name);
+        json_str(s, "reason", f->why);
+        json_end(s, '}');
+    }
+    json_end(s, ']');
+}
+
+void report_all(GString *s, void (*report)(GString *s, struct vm *vm))
+{
+    g_autoptr(GPtrArray) names = registry_names();
+
+    json_begin(s, "vms", '[');
+    for (guint i = 0; i < names->len; i++) {
+        struct vm *vm = registry_find(names->pdata[i]);
+
+        if (vm) {
+            report(s, vm);
+        }
+        coro_breathe();
+    }
+    json_end(s, ']');
+}
+
+static void report_addresses(GString *s, const struct vm_config *cfg)
 {
     char text[CONFIG_GID_STRLEN];
 
-    json_builder_set_member_name(b, "addresses");
-    json_builder_begin_array(b);
+    json_begin(s, "addresses", '[');
     if (cfg->any_address) {
-        json_builder_add_string_value(b, "any");
+        json_str(s, NULL, "any");
     }
     for (unsigned i = 0; i < cfg->n_addresses; i++) {
         config_format_gid(&cfg->addresses[i], text);
-        json_builder_add_string_value(b, text);
+        json_str(s, NULL, text);
     }
-    json_builder_end_array(b);
+    json_end(s, ']');
 }
 
-static void report_gids(JsonBuilder *b, struct vm *vm)
+static void report_gids(GString *s, struct vm *vm)
 {
     char text[CONFIG_GID_STRLEN];
 
-    json_builder_set_member_name(b, "bound_gids");
-    json_builder_begin_array(b);
+    json_begin(s, "bound_gids", '[');
     for (unsigned i = 0; vm->attached && i < VERBS_GID_TBL_LEN; i++) {
         if (vm->objects.gid[i].bound) {
             config_format_gid(&vm->objects.gid[i].gid, text);
-            json_builder_add_string_value(b, text);
+            json_str(s, NULL, text);
         }
     }
-    json_builder_end_array(b);
+    json_end(s, ']');
 }
 
-void report_vm(JsonBuilder *b, struct vm *vm)
+void report_vm(GString *s, struct vm *vm)
 {
     const struct vm_config *cfg = vm->cfg;
 
-    json_builder_begin_object(b);
-    add_str(b, "name", cfg->name);
-    add_str(b, "socket", cfg->socket);
-    add_str(b, "network", cfg->network);
-    report_addresses(b, cfg);
+    json_begin(s, NULL, '{');
+    json_str(s, "name", cfg->name);
+    json_str(s, "socket", cfg->socket);
+    json_str(s, "network", cfg->network);
+    report_addresses(s, cfg);
     if (cfg->has_mac) {
         char mac[18];
 
         g_snprintf(mac, sizeof(mac), "%02x:%02x:%02x:%02x:%02x:%02x", cfg->mac[0],
                    cfg->mac[1], cfg->mac[2], cfg->mac[3], cfg->mac[4], cfg->mac[5]);
-        add_str(b, "mac", mac);
+        json_str(s, "mac", mac);
     }
-    add_bool(b, "connected", vm->conn != NULL);
-    add_bool(b, "attached", vm->attached);
-    add_bool(b, "active", vm->attached && vm->dev->active);
-    add_bool(b, "paused", vm->attached && atomic_load(&vm->dp.paused));
-    add_bool(b, "admin_paused", vm->admin_paused);
-    add_int(b, "attaches", vm->attaches);
-    add_int(b, "faults", vm->faults);
-    report_gids(b, vm);
-    report_objects(b, vm);
-    report_memory(b, vm);
-    begin(b, "limits");
-    add_int(b, "max_qp", cfg->max_qp);
-    add_int(b, "max_cq", cfg->max_cq);
-    add_int(b, "max_mr", cfg->max_mr);
-    add_int(b, "max_pd", cfg->max_pd);
-    add_int(b, "max_mr_pages", cfg->max_mr_pages);
-    add_int(b, "shares", cfg->shares);
-    add_int(b, "max_memory", cfg->max_memory);
-    add_int(b, "max_files", cfg->max_files);
-    json_builder_end_object(b);
-    json_builder_end_object(b);
+    json_bool(s, "connected", vm->conn != NULL);
+    json_bool(s, "attached", vm->attached);
+    json_bool(s, "active", vm->attached && vm->dev->active);
+    json_bool(s, "paused", vm->attached && atomic_load(&vm->dp.paused));
+    json_bool(s, "admin_paused", vm->admin_paused);
+    if (vm->retiring || vm->next_cfg) {
+        g_autofree char *what =
+            vm->next_cfg ? config_vm_diff(vm->cfg, vm->next_cfg) : NULL;
+
+        json_str(s, "pending", vm->retiring ? "removal" : what ? what : "-");
+    }
+    json_int(s, "attaches", vm->attaches);
+    json_int(s, "faults", vm->faults);
+    report_gids(s, vm);
+    report_objects(s, vm);
+    report_memory(s, vm);
+    json_begin(s, "limits", '{');
+    json_int(s, "max_qp", cfg->max_qp);
+    json_int(s, "max_cq", cfg->max_cq);
+    json_int(s, "max_mr", cfg->max_mr);
+    json_int(s, "max_pd", cfg->max_pd);
+    json_int(s, "max_mr_pages", cfg->max_mr_pages);
+    json_int(s, "shares", cfg->shares);
+    json_int(s, "max_memory", cfg->max_memory);
+    json_int(s, "max_files", cfg->max_files);
+    json_end(s, '}');
+    json_end(s, '}');
 }
 
 /* ---- counters ---- */
 
-static void report_ring(JsonBuilder *b, const char *name, struct event_ring *ring)
+static void report_ring(GString *s, const char *name, struct event_ring *ring)
 {
     uint64_t pushed, dropped;
 
@@ -278,13 +292,13 @@ static void report_ring(JsonBuilder *b, const char *name, struct event_ring *rin
     pushed = ring->pushed;
     dropped = ring->dropped;
     pthread_mutex_unlock(&ring->lock);
-    begin(b, name);
-    add_int(b, "pushed", pushed);
-    add_int(b, "dropped", dropped);
-    json_builder_end_object(b);
+    json_begin(s, name, '{');
+    json_int(s, "pushed", pushed);
+    json_int(s, "dropped", dropped);
+    json_end(s, '}');
 }
 
-static void report_device(JsonBuilder *b, struct vm *vm)
+static void report_device(GString *s, struct vm *vm)
 {
     struct guest_doorbells *db = &vm->guest.db;
     const struct device *dev = vm->dev;
@@ -297,19 +311,19 @@ static void report_device(JsonBuilder *b, struct vm *vm)
         polls = __atomic_load_n(&db->shared->polls, __ATOMIC_RELAXED);
         bad += __atomic_load_n(&db->shared->bad_doorbells, __ATOMIC_RELAXED);
     }
-    begin(b, "device");
-    add_int(b, "commands", dev->commands);
-    add_int(b, "failed_commands", dev->failed_commands);
-    add_int(b, "command_ns", vm->command_ns);
-    add_int(b, "doorbell_writes", writes);
-    add_int(b, "doorbell_polls", polls);
-    add_int(b, "bad_doorbells", bad);
-    report_ring(b, "async_events", &vm->guest.events.async);
-    report_ring(b, "cq_notifications", &vm->guest.events.cqn);
-    json_builder_end_object(b);
+    json_begin(s, "device", '{');
+    json_int(s, "commands", dev->commands);
+    json_int(s, "failed_commands", dev->failed_commands);
+    json_int(s, "command_ns", vm->command_ns);
+    json_int(s, "doorbell_writes", writes);
+    json_int(s, "doorbell_polls", polls);
+    json_int(s, "bad_doorbells", bad);
+    report_ring(s, "async_events", &vm->guest.events.async);
+    report_ring(s, "cq_notifications", &vm->guest.events.cqn);
+    json_end(s, '}');
 }
 
-static void report_irq(JsonBuilder *b, struct guest_irq *irq)
+static void report_irq(GString *s, struct guest_irq *irq)
 {
     static const char *const names[PVRDMA_NUM_VEC] = {
         [PVRDMA_VEC_CMD] = "command",
@@ -317,60 +331,62 @@ static void report_irq(JsonBuilder *b, struct guest_irq *irq)
         [PVRDMA_VEC_CQ] = "cq",
     };
 
-    begin(b, "interrupts");
+    json_begin(s, "interrupts", '{');
     for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
-        add_int(b, names[i],
-                atomic_load_explicit(&irq->vec[i].raised, memory_order_relaxed));
+        json_int(s, names[i],
+                 atomic_load_explicit(&irq->vec[i].raised, memory_order_relaxed));
     }
-    json_builder_end_object(b);
+    json_end(s, '}');
 }
 
-static void report_datapath(JsonBuilder *b, struct vm_datapath *dp)
+static void report_datapath(GString *s, struct vm_datapath *dp)
 {
-    begin(b, "datapath");
-    add_int(b, "tx_messages", atomic_load(&dp->tx_msgs));
-    add_int(b, "tx_bytes", atomic_load(&dp->tx_bytes));
-    add_int(b, "rx_messages", atomic_load(&dp->rx_msgs));
-    add_int(b, "rx_bytes", atomic_load(&dp->rx_bytes));
-    add_int(b, "errors", atomic_load(&dp->errors));
-    add_int(b, "rnr_waits", atomic_load(&dp->rnr_waits));
-    add_int(b, "retries", atomic_load(&dp->retries));
-    add_int(b, "cq_interrupts", atomic_load(&dp->interrupts));
-    add_int(b, "worker_ns", atomic_load(&dp->worker_ns));
-    json_builder_end_object(b);
+    json_begin(s, "datapath", '{');
+    json_int(s, "tx_messages", atomic_load(&dp->tx_msgs));
+    json_int(s, "tx_bytes", atomic_load(&dp->tx_bytes));
+    json_int(s, "rx_messages", atomic_load(&dp->rx_msgs));
+    json_int(s, "rx_bytes", atomic_load(&dp->rx_bytes));
+    json_int(s, "errors", atomic_load(&dp->errors));
+    json_int(s, "rnr_waits", atomic_load(&dp->rnr_waits));
+    json_int(s, "retries", atomic_load(&dp->retries));
+    json_int(s, "cq_interrupts", atomic_load(&dp->interrupts));
+    json_int(s, "worker_ns", atomic_load(&dp->worker_ns));
+    json_end(s, '}');
 }
 
-void report_counters(JsonBuilder *b, struct vm *vm)
+void report_counters(GString *s, struct vm *vm)
 {
-    json_builder_begin_object(b);
-    add_str(b, "name", vm->cfg->name);
-    add_bool(b, "attached", vm->attached);
-    add_int(b, "attaches", vm->attaches);
-    add_int(b, "faults", vm->faults);
-    add_int(b, "closing_descriptors", discard_waiting(vm->discard));
-    report_objects(b, vm);
-    report_memory(b, vm);
+    json_begin(s, NULL, '{');
+    json_str(s, "name", vm->cfg->name);
+    json_bool(s, "attached", vm->attached);
+    json_int(s, "attaches", vm->attaches);
+    json_int(s, "faults", vm->faults);
+    json_int(s, "closing_descriptors", discard_waiting(vm->discard));
+    report_objects(s, vm);
+    report_memory(s, vm);
     if (vm->attached) {
-        report_device(b, vm);
-        report_irq(b, &vm->guest.irq);
-        report_datapath(b, &vm->dp);
+        report_device(s, vm);
+        report_irq(s, &vm->guest.irq);
+        report_datapath(s, &vm->dp);
     }
-    json_builder_end_object(b);
+    json_end(s, '}');
 }
 
 /* ---- QPs ---- */
 
-static void report_wq(JsonBuilder *b, const char *name, uint32_t nwqe, uint32_t cons,
-                      const uint32_t *prod)
-{
-    begin(b, name);
-    add_int(b, "entries", nwqe);
-    add_int(b, "consumer", cons);
-    if (prod) {
-        add_int(b, "producer", *prod);
-    }
-    json_builder_end_object(b);
-}
+/* Rows copied at a time: some ten microseconds. */
+#define QP_CHUNK 32u
+
+struct qp_row {
+    struct pvrdma_qp_attr attr;
+    const char *transport;
+    uint32_t handle, qpn, type, state;
+    uint32_t sq_size, rq_size, sq_cons, rq_cons, sq_prod, rq_prod;
+    bool producers_known, ext;
+    uint32_t sq_psn, rq_psn;
+    uint64_t sent, received;
+    uint32_t wait, retries_left, rnr_left;
+};
 
 /* What the guest has posted, as it says; false if that is not mapped. */
 static bool producers(struct qp *qp, uint32_t *sq, uint32_t *rq)
@@ -397,120 +413,120 @@ static bool producers(struct qp *qp, uint32_t *sq, uint32_t *rq)
     return true;
 }
 
-/* What is shown of a QP. */
-struct qp_row {
-    uint32_t handle, qpn, type, state, dest_qpn;
-    struct pvrdma_gid dest_gid;
-    const char *transport;
-    bool extended, known; /* known: the producer indices */
-    uint32_t sq_nwqe, sq_cons, sq_prod;
-    uint32_t rq_nwqe, rq_cons, rq_prod;
-    uint32_t sq_psn, rq_psn;
-    uint64_t sent, received;
-    uint32_t wait, retries_left, rnr_left;
-};
-
-/* The VM's token and qp->lock are held. */
-static void copy_row(struct qp_row *row, struct qp *qp)
+/* The VM's token is held. */
+static void copy_qp(struct qp_row *row, struct qp *qp)
 {
-    *row = (struct qp_row){
-        .handle = qp->handle,
-        .qpn = qp->qpn,
-        .type = qp->type,
-        .state = atomic_load(&qp->state),
-        .dest_qpn = qp->attr.dest_qp_num,
-        .dest_gid = qp->attr.ah_attr.dgid,
-        .transport = qp->req.transport ? qp->req.transport->name : "none",
-        .extended = qp->mem.ext,
-        .sq_nwqe = qp->sq.nwqe,
-        .sq_cons = qp->sq.cons,
-        .rq_nwqe = qp->rq->wq.nwqe,
-        .rq_cons = qp->rq->wq.cons,
-        .sq_psn = qp->req.psn,
-        .rq_psn = qp->resp.psn,
-        .sent = qp->req.seq,
-        .received = qp->resp.seq,
-        .wait = qp->req.wait,
-        .retries_left = qp->req.retries_left,
-        .rnr_left = qp->req.rnr_left,
-    };
-    row->known = producers(qp, &row->sq_prod, &row->rq_prod);
+    vm_qp_lock(qp);
+    row->attr = qp->attr;
+    row->transport = qp->req.transport ? qp->req.transport->name : "none";
+    row->handle = qp->handle;
+    row->qpn = qp->qpn;
+    row->type = qp->type;
+    row->state = atomic_load(&qp->state);
+    row->ext = qp->mem.ext;
+    row->sq_size = qp->sq.nwqe;
+    row->rq_size = qp->rq->wq.nwqe;
+    row->sq_cons = qp->sq.cons;
+    row->rq_cons = qp->rq->wq.cons;
+    row->producers_known = producers(qp, &row->sq_prod, &row->rq_prod);
+    row->sq_psn = qp->req.psn;
+    row->rq_psn = qp->resp.psn;
+    row->sent = qp->req.seq;
+    row->received = qp->resp.seq;
+    row->wait = qp->req.wait;
+    row->retries_left = qp->req.retries_left;
+    row->rnr_left = qp->req.rnr_left;
+    pthread_mutex_unlock(&qp->lock);
 }
 
-static void report_qp(JsonBuilder *b, const struct qp_row *row)
-{
-    char gid[CONFIG_GID_STRLEN];
-
-    config_format_gid(&row->dest_gid, gid);
-    json_builder_begin_object(b);
-    add_int(b, "handle", row->handle);
-    add_int(b, "qpn", row->qpn);
-    add_str(b, "type", NAME_OF(qp_types, row->type));
-    add_str(b, "state", NAME_OF(qp_states, row->state));
-    add_int(b, "dest_qpn", row->dest_qpn);
-    add_str(b, "dest_gid", gid);
-    add_str(b, "transport", row->transport);
-    add_bool(b, "extended", row->extended);
-    report_wq(b, "sq", row->sq_nwqe, row->sq_cons, row->known ? &row->sq_prod : NULL);
-    report_wq(b, "rq", row->rq_nwqe, row->rq_cons, row->known ? &row->rq_prod : NULL);
-    add_int(b, "sq_psn", row->sq_psn);
-    add_int(b, "rq_psn", row->rq_psn);
-    add_int(b, "sent", row->sent);
-    add_int(b, "received", row->received);
-    add_str(b, "wait", NAME_OF(qp_waits, row->wait));
-    add_int(b, "retries_left", row->retries_left);
-    add_int(b, "rnr_left", row->rnr_left);
-    json_builder_end_object(b);
-}
-
-/* Up to CONTROL_QP_PAGE rows; *next as in the answer.  vm->ops is held. */
-static unsigned copy_rows(struct vm *vm, uint32_t after, struct qp_row *row,
-                          uint32_t *next)
+/* Rows of handles from *@from on, at most @max of them.  vm->ops is held. */
+static unsigned copy_chunk(struct vm *vm, struct qp_row *rows, unsigned max,
+                           uint32_t *from)
 {
     const struct id_table *t = &vm->objects.qp;
     unsigned n = 0;
+    uint32_t i;
 
-    *next = 0;
-    if (!vm->attached || after >= t->size) {
-        return 0;
-    }
     vm_token_take(vm);
-    for (uint32_t i = after + 1; i < t->size; i++) {
+    for (i = *from; i < t->size && n < max; i++) {
         struct qp *qp = id_table_get(t, i);
 
-        if (!qp) {
-            continue;
+        if (qp) {
+            copy_qp(&rows[n++], qp);
         }
-        if (n == CONTROL_QP_PAGE) {
-            *next = row[n - 1].handle;
-            break;
-        }
-        vm_qp_lock(qp);
-        copy_row(&row[n++], qp);
-        pthread_mutex_unlock(&qp->lock);
     }
     vm_token_release(vm);
+    *from = i;
     return n;
 }
 
-void report_qps(JsonBuilder *b, struct vm *vm, uint32_t after)
+static void report_wq(GString *s, const char *name, uint32_t size, uint32_t cons,
+                      const uint32_t *prod)
 {
-    g_autofree struct qp_row *row = g_new(struct qp_row, CONTROL_QP_PAGE);
-    uint32_t next;
-    unsigned n;
+    json_begin(s, name, '{');
+    json_int(s, "entries", size);
+    json_int(s, "consumer", cons);
+    if (prod) {
+        json_int(s, "producer", *prod);
+    }
+    json_end(s, '}');
+}
+
+static void report_qp(GString *s, const struct qp_row *row)
+{
+    const uint32_t *sq_prod = row->producers_known ? &row->sq_prod : NULL;
+    const uint32_t *rq_prod = row->producers_known ? &row->rq_prod : NULL;
+    char gid[CONFIG_GID_STRLEN];
+
+    config_format_gid(&row->attr.ah_attr.dgid, gid);
+    json_begin(s, NULL, '{');
+    json_int(s, "handle", row->handle);
+    json_int(s, "qpn", row->qpn);
+    json_str(s, "type", NAME_OF(qp_types, row->type));
+    json_str(s, "state", NAME_OF(qp_states, row->state));
+    json_int(s, "dest_qpn", row->attr.dest_qp_num);
+    json_str(s, "dest_gid", gid);
+    json_str(s, "transport", row->transport);
+    json_bool(s, "extended", row->ext);
+    report_wq(s, "sq", row->sq_size, row->sq_cons, sq_prod);
+    report_wq(s, "rq", row->rq_size, row->rq_cons, rq_prod);
+    json_int(s, "sq_psn", row->sq_psn);
+    json_int(s, "rq_psn", row->rq_psn);
+    json_int(s, "sent", row->sent);
+    json_int(s, "received", row->received);
+    json_str(s, "wait", NAME_OF(qp_waits, row->wait));
+    json_int(s, "retries_left", row->retries_left);
+    json_int(s, "rnr_left", row->rnr_left);
+    json_end(s, '}');
+}
+
+void report_qps(GString *s, struct vm *vm, uint32_t after)
+{
+    g_autofree struct qp_row *rows = NULL;
+    uint32_t size;
+    unsigned n = 0;
 
     coro_lock(&vm->ops);
-    n = copy_rows(vm, after, row, &next);
+    size = vm->attached ? vm->objects.qp.size : 0;
+    if (after < size) {
+        uint32_t from = after + 1;
+
+        rows = g_new(struct qp_row, CONTROL_QP_PAGE + 1);
+        /* One more than is shown tells whether there are more. */
+        while (from < size && n <= CONTROL_QP_PAGE) {
+            n += copy_chunk(vm, rows + n, MIN(QP_CHUNK, CONTROL_QP_PAGE + 1 - n), &from);
+            coro_breathe();
+        }
+    }
     coro_unlock(&vm->ops);
     /* From here on the VM may go. */
-    json_builder_set_member_name(b, "qps");
-    json_builder_begin_array(b);
-    for (unsigned i = 0; i < n; i++) {
-        report_qp(b, &row[i]);
+    json_begin(s, "qps", '[');
+    for (unsigned i = 0; i < MIN(n, CONTROL_QP_PAGE); i++) {
+        report_qp(s, &rows[i]);
         coro_breathe();
     }
-    json_builder_end_array(b);
-    if (next) {
-        add_int(b, "next", next);
+    json_end(s, ']');
+    if (n > CONTROL_QP_PAGE) {
+        json_int(s, "next", rows[CONTROL_QP_PAGE - 1].handle);
     }
 }

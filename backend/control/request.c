@@ -15,7 +15,9 @@
 #include <json-glib/json-glib.h>
 #include <string.h>
 
+#include "control/json.h"
 #include "control/registry.h"
+#include "control/reload.h"
 #include "datapath/datapath.h"
 #include "vm.h"
 
@@ -35,6 +37,7 @@ static const struct command {
     [CONTROL_VM_RESUME] = {"vm-resume", NAME_NEEDED},
     [CONTROL_QP_LIST] = {"qp-list", NAME_NEEDED, .after = true},
     [CONTROL_COUNTERS] = {"counters", NAME_OPTIONAL},
+    [CONTROL_RELOAD] = {"reload", NAME_NONE},
 };
 
 static bool fail(GError **errp, const char *why)
@@ -262,9 +265,9 @@ static bool run_vm_add(const struct daemon_config *cfg, const struct control_req
             return false;
         }
     }
-    if (g_strcmp0(vm->socket, cfg->control_socket) == 0) {
+    if (!config_vm_check(cfg, vm, errp)) {
         config_vm_free(vm);
-        return fail(errp, "socket: is the control socket");
+        return false;
     }
     if (!registry_add(vm, errp)) {
         return false;
@@ -295,25 +298,9 @@ static bool run_pause(struct vm *vm, bool pause, GError **errp)
     return true;
 }
 
-/* VMs come and go while the main loop turns: go on by place in the registry. */
-static void report_all(JsonBuilder *b, void (*report)(JsonBuilder *, struct vm *))
-{
-    uint64_t last = 0;
-    struct vm *vm;
-
-    json_builder_set_member_name(b, "vms");
-    json_builder_begin_array(b);
-    while ((vm = registry_next(last))) {
-        last = vm->serial;
-        report(b, vm);
-        coro_breathe();
-    }
-    json_builder_end_array(b);
-}
-
-/* Adds the members of the result to @b. */
+/* Adds the members of the result to @s. */
 static bool run(const struct daemon_config *cfg, const struct control_request *req,
-                JsonBuilder *b, GError **errp)
+                GString *s, GError **errp)
 {
     struct vm *vm = NULL;
 
@@ -328,12 +315,16 @@ static bool run(const struct daemon_config *cfg, const struct control_request *r
     }
     switch (req->cmd) {
     case CONTROL_STATUS:
-        report_status(b, cfg);
-        report_all(b, report_vm);
+        report_status(s, cfg);
+        report_all(s, report_vm);
+        report_failed(s);
         break;
     case CONTROL_VM_LIST:
-        report_all(b, report_vm);
+        report_all(s, report_vm);
+        report_failed(s);
         break;
+    case CONTROL_RELOAD:
+        return reload_run(s, errp);
     case CONTROL_VM_REMOVE:
         registry_remove(vm);
         log_msg(LOG_LVL_INFO, "VM %s was removed", req->name);
@@ -342,16 +333,15 @@ static bool run(const struct daemon_config *cfg, const struct control_request *r
     case CONTROL_VM_RESUME:
         return run_pause(vm, req->cmd == CONTROL_VM_PAUSE, errp);
     case CONTROL_QP_LIST:
-        report_qps(b, vm, req->after);
+        report_qps(s, vm, req->after);
         break;
     case CONTROL_COUNTERS:
         if (vm) {
-            json_builder_set_member_name(b, "vms");
-            json_builder_begin_array(b);
-            report_counters(b, vm);
-            json_builder_end_array(b);
+            json_begin(s, "vms", '[');
+            report_counters(s, vm);
+            json_end(s, ']');
         } else {
-            report_all(b, report_counters);
+            report_all(s, report_counters);
         }
         break;
     default:
@@ -360,38 +350,25 @@ static bool run(const struct daemon_config *cfg, const struct control_request *r
     return true;
 }
 
-static char *answer(JsonBuilder *b)
-{
-    g_autoptr(JsonGenerator) gen = json_generator_new();
-    g_autoptr(JsonNode) root = json_builder_get_root(b);
-    g_autofree char *text = NULL;
-
-    json_generator_set_root(gen, root);
-    text = json_generator_to_data(gen, NULL);
-    return g_strconcat(text, "\n", NULL);
-}
-
 char *control_handle(const struct daemon_config *cfg, const char *line, size_t len)
 {
-    g_autoptr(JsonBuilder) b = json_builder_new();
+    GString *s = g_string_new(NULL);
     g_autoptr(GError) err = NULL;
     struct control_request *req = control_request_parse(line, len, &err);
     bool ok = req != NULL;
 
-    json_builder_begin_object(b);
-    json_builder_set_member_name(b, "result");
-    json_builder_begin_object(b);
+    json_begin(s, NULL, '{');
+    json_begin(s, "result", '{');
     if (ok) {
-        ok = run(cfg, req, b, &err);
+        ok = run(cfg, req, s, &err);
     }
-    json_builder_end_object(b);
-    json_builder_set_member_name(b, "ok");
-    json_builder_add_boolean_value(b, ok);
+    json_end(s, '}');
+    json_bool(s, "ok", ok);
     if (!ok) {
-        json_builder_set_member_name(b, "error");
-        json_builder_add_string_value(b, err ? err->message : "failed");
+        json_str(s, "error", err ? err->message : "failed");
     }
-    json_builder_end_object(b);
+    json_end(s, '}');
+    g_string_append_c(s, '\n');
     control_request_free(req);
-    return answer(b);
+    return g_string_free(s, FALSE);
 }

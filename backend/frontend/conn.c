@@ -27,17 +27,17 @@
  * which some clients (stock QEMU) abort.  It is read, and answered with an error.
  */
 #include <errno.h>
-#include <glib-unix.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "fdwatch.h"
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
 #include "vm.h"
 
-/* GLib passes conditions on to poll() as they are. */
+/* fdwatch passes conditions on to epoll as they are. */
 #define COND_END ((GIOCondition)(POLLRDHUP | G_IO_HUP | G_IO_ERR))
 
 /* A VM whose message took long: for how many times that are the next ones put back. */
@@ -52,6 +52,13 @@ struct out_msg {
     int fd; /* goes with the first byte; borrowed; -1: none, or gone already */
     uint8_t data[];
 };
+
+static void (*on_left)(void);
+
+void frontend_on_left(void (*fn)(void))
+{
+    on_left = fn;
+}
 
 static void close_fds(struct vfu_conn *c)
 {
@@ -86,6 +93,15 @@ static void end_message(struct vfu_conn *c)
 }
 
 static void conn_end(struct vfu_conn *c);
+
+/* Before the descriptor is closed, and also from within the watch's callback. */
+static void stop_watching(guint *watch)
+{
+    if (*watch) {
+        fdwatch_remove(*watch);
+        *watch = 0;
+    }
+}
 
 void conn_close(struct vfu_conn *c, const char *why)
 {
@@ -136,7 +152,7 @@ static gboolean on_writable(gint fd, GIOCondition cond, gpointer opaque)
         ssize_t n = send_some(c, &iov, 1, o->fd);
 
         if (n < 0) {
-            c->out_source = 0;
+            stop_watching(&c->out_source);
             c->eof = true;
             conn_close(c, "send failed");
             return G_SOURCE_REMOVE;
@@ -181,7 +197,7 @@ static void enqueue(struct vfu_conn *c, const struct vfio_user_hdr *head,
     g_queue_push_tail(&c->queue, o);
     c->queued += total - sent;
     if (!c->out_source) {
-        c->out_source = g_unix_fd_add(c->fd, G_IO_OUT, on_writable, c);
+        c->out_source = fdwatch_add(c->fd, G_IO_OUT, on_writable, c);
     }
 }
 
@@ -387,7 +403,7 @@ static gboolean on_end_while_parked(gint fd, GIOCondition cond, gpointer opaque)
 {
     struct vfu_conn *c = opaque;
 
-    c->in_source = 0;
+    stop_watching(&c->in_source);
     c->eof |= !c->why;
     conn_close(c, "connection ended"); /* when the message is done */
     return G_SOURCE_REMOVE;
@@ -396,24 +412,20 @@ static gboolean on_end_while_parked(gint fd, GIOCondition cond, gpointer opaque)
 static void park(struct vfu_conn *c)
 {
     c->parked = true;
-    c->in_source = g_unix_fd_add(c->fd, COND_END, on_end_while_parked, c);
+    c->in_source = fdwatch_add(c->fd, COND_END, on_end_while_parked, c);
 }
 
 /* The parked message is done; vm->ops is held. */
 static void unpark(struct vfu_conn *c)
 {
-    if (c->in_source) {
-        g_source_remove(c->in_source);
-        c->in_source = 0;
-    }
+    stop_watching(&c->in_source);
     c->parked = false;
     c->busy = false;
     if (c->why) {
         c->ending = true;
         conn_finish(c);
     } else {
-        c->in_source =
-            g_unix_fd_add(c->fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_readable, c);
+        c->in_source = fdwatch_add(c->fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_readable, c);
     }
 }
 
@@ -484,8 +496,7 @@ static gboolean on_readable(gint fd, GIOCondition cond, gpointer opaque)
     }
     c->busy = false;
     if (c->why) {
-        c->in_source = 0;
-        conn_end(c);
+        conn_end(c); /* removes this watch */
         return G_SOURCE_REMOVE;
     }
     return G_SOURCE_CONTINUE;
@@ -562,11 +573,13 @@ static void refuse_rest(struct vfu_conn *c)
     end_message(c);
 }
 
-static void stop_watching(guint *source)
+static void stop_all(struct vfu_conn *c)
 {
-    if (*source) {
-        g_source_remove(*source);
-        *source = 0;
+    stop_watching(&c->in_source);
+    stop_watching(&c->out_source);
+    if (c->timer) {
+        g_source_remove(c->timer);
+        c->timer = 0;
     }
 }
 
@@ -581,9 +594,7 @@ static void conn_finish(struct vfu_conn *c)
     } else {
         log_vm(LOG_LVL_WARN, vm, "closing the VMM's connection: %s", c->why);
     }
-    stop_watching(&c->in_source);
-    stop_watching(&c->out_source);
-    stop_watching(&c->timer);
+    stop_all(c);
     faulted = vm_detach(vm);
     atomic_store(&vm->guest.fault, NULL); /* one that was never attached, too */
     shutdown(c->fd, SHUT_RD);
@@ -603,6 +614,9 @@ static void conn_finish(struct vfu_conn *c)
         coro_wake(g_queue_pop_head(&c->waiting));
     }
     g_free(c);
+    if (on_left) {
+        on_left();
+    }
 }
 
 static void end_coro(void *opaque)
@@ -619,9 +633,7 @@ static void end_coro(void *opaque)
 static void conn_end(struct vfu_conn *c)
 {
     c->ending = true;
-    stop_watching(&c->in_source);
-    stop_watching(&c->out_source);
-    stop_watching(&c->timer);
+    stop_all(c);
     coro_run(end_coro, c);
 }
 
@@ -674,7 +686,7 @@ struct vfu_conn *conn_new(struct vm *vm, int fd)
     c->fd = fd;
     g_queue_init(&c->queue);
     g_queue_init(&c->waiting);
-    c->in_source = g_unix_fd_add(fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_readable, c);
+    c->in_source = fdwatch_add(fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_readable, c);
     c->timer = g_timeout_add_seconds(VFU_VERSION_TIMEOUT, on_timeout, c);
     vm->conn = c;
     return c;

@@ -35,6 +35,9 @@ void frontend_disconnect(struct vm *vm, const char *why);
  */
 bool frontend_adopt(struct vm *vm, int fd);
 
+/* @fn is called whenever a VM has lost its connection.  It may not free the VM. */
+void frontend_on_left(void (*fn)(void));
+
 /*
  * Take no client for a while: the last one was thrown out for what it did.  Half a
  * second, and twice as long each time, up to a minute.

@@ -2,20 +2,17 @@
 /*
  * Listening sockets, one per declared VM: the socket is the VM's identity.
  *
- * A socket file left over by a dead daemon is replaced, one that somebody
- * answers on is not, and nothing but a socket is ever unlinked.
+ * Their files: sockfile.h.  Main thread only.
  */
 #include <errno.h>
 #include <gio/gio.h>
-#include <glib-unix.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
+#include "fdwatch.h"
+#include "sockfile.h"
 #include "vm.h"
 
 #define SOCKET_MODE 0660
@@ -23,6 +20,7 @@
 /* Connections taken per wake-up, and the pause when descriptors run out. */
 #define ACCEPT_BATCH    8
 #define ACCEPT_PAUSE_MS 500
+#define SETTLE_PAUSE_MS 20
 
 /* The pause after a fault: doubled from one to the next, until the VM has behaved
  * for a while after a pause. */
@@ -36,9 +34,7 @@ struct vfu_listener {
     guint source, timer;
     guint fault_pause_ms; /* the last one; 0: none */
     gint64 fault_over;    /* when it is over, monotonic us */
-    char *path;
-    dev_t dev; /* of the socket file, to unlink no other's */
-    ino_t ino;
+    struct sockfile file;
 };
 
 static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque);
@@ -48,14 +44,14 @@ static gboolean on_pause_over(gpointer opaque)
     struct vfu_listener *l = opaque;
 
     l->timer = 0;
-    l->source = g_unix_fd_add(l->fd, G_IO_IN, on_client, l);
+    l->source = fdwatch_add(l->fd, G_IO_IN, on_client, l);
     return G_SOURCE_REMOVE;
 }
 
 static void pause_for(struct vfu_listener *l, guint ms)
 {
     if (l->source) {
-        g_source_remove(l->source);
+        fdwatch_remove(l->source);
         l->source = 0;
     }
     if (!l->timer) {
@@ -81,8 +77,26 @@ void frontend_conn_gone(struct vfu_listener *l, bool faulted)
     if (faulted) {
         frontend_hold_off(l);
     } else if (!l->source && !l->timer) {
-        l->source = g_unix_fd_add(l->fd, G_IO_IN, on_client, l);
+        l->source = fdwatch_add(l->fd, G_IO_IN, on_client, l);
     }
+}
+
+/* Is the VMM at @client one that may be this VM (uid= in the key file)? */
+static bool may_serve(struct vm *vm, int client)
+{
+    struct ucred cred = {.uid = (uid_t)-1};
+    socklen_t len = sizeof(cred);
+
+    if (vm->cfg->any_uid) {
+        return true;
+    }
+    if (getsockopt(client, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 &&
+        config_vm_uid_ok(vm->cfg, cred.uid)) {
+        return true;
+    }
+    log_vm(LOG_LVL_WARN, vm,
+           "refused a VMM of user %u (process %d): not in uid=", cred.uid, (int)cred.pid);
+    return false;
 }
 
 static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
@@ -100,6 +114,11 @@ static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
             l->source = 0; /* until it is gone; clients wait in the queue */
             return G_SOURCE_REMOVE;
         }
+        if (state == CONN_NONE && (l->vm->next_cfg || l->vm->retiring)) {
+            /* What waited for the last one to leave comes first. */
+            pause_for(l, SETTLE_PAUSE_MS);
+            return G_SOURCE_REMOVE;
+        }
         if (discard_full(l->vm->discard)) { /* refusing would add to them */
             log_vm(LOG_LVL_WARN, l->vm,
                    "takes no VMM: descriptors of the last one cannot be closed");
@@ -108,6 +127,11 @@ static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
         }
         client = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
+        if (client >= 0 && !may_serve(l->vm, client)) {
+            shutdown(client, SHUT_RDWR);
+            discard_fd(&l->vm->discard, client); /* with what it has sent */
+            continue;
+        }
         if (client >= 0) {
             frontend_adopt(l->vm, client);
             continue;
@@ -122,106 +146,38 @@ static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
     return G_SOURCE_CONTINUE;
 }
 
-/* Make way for a socket at @addr; 0 or an errno. */
-static int clear_path(const struct sockaddr_un *addr)
-{
-    struct stat st;
-    int fd, err;
-
-    if (lstat(addr->sun_path, &st) < 0) {
-        return errno == ENOENT ? 0 : errno;
-    }
-    if (!S_ISSOCK(st.st_mode)) {
-        return EEXIST;
-    }
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) {
-        return errno;
-    }
-    err = connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) < 0 ? errno : 0;
-    close(fd);
-    if (err != ECONNREFUSED) {
-        return EADDRINUSE;
-    }
-    return unlink(addr->sun_path) < 0 ? errno : 0;
-}
-
-/* A listening socket at @path, or a negative errno. */
-static int open_socket(const char *path)
-{
-    struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    int fd, err;
-
-    if (strlen(path) >= sizeof(addr.sun_path)) {
-        return -ENAMETOOLONG;
-    }
-    memcpy(addr.sun_path, path, strlen(path));
-    err = clear_path(&addr);
-    if (err) {
-        return -err;
-    }
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) {
-        return -errno;
-    }
-    /*
-     * The file gets the socket's mode less umask when it is made: never more
-     * than wanted.  chmod() adds what umask took.
-     */
-    if (fchmod(fd, SOCKET_MODE) < 0 ||
-        bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 ||
-        chmod(path, SOCKET_MODE) < 0 || listen(fd, ACCEPT_BATCH) < 0) {
-        err = errno;
-        close(fd);
-        return -err;
-    }
-    return fd;
-}
-
 struct vfu_listener *frontend_listen(struct vm *vm, GError **errp)
 {
     const char *path = vm->cfg->socket;
+    struct sockfile file;
     struct vfu_listener *l;
-    struct stat st;
-    int fd = open_socket(path);
+    int fd = sockfile_listen(&file, path, SOCKET_MODE, ACCEPT_BATCH);
 
-    if (fd < 0 || lstat(path, &st) < 0) {
-        int err = fd < 0 ? -fd : errno;
-
-        if (fd >= 0) {
-            close(fd);
-        }
-        g_set_error(errp, G_IO_ERROR, g_io_error_from_errno(err),
-                    "cannot listen on %s: %s", path, g_strerror(err));
+    if (fd < 0) {
+        g_set_error(errp, G_IO_ERROR, g_io_error_from_errno(-fd),
+                    "cannot listen on %s: %s", path, g_strerror(-fd));
         return NULL;
     }
     l = g_new0(struct vfu_listener, 1);
     l->vm = vm;
     l->fd = fd;
-    l->path = g_strdup(path);
-    l->dev = st.st_dev;
-    l->ino = st.st_ino;
-    l->source = g_unix_fd_add(fd, G_IO_IN, on_client, l);
+    l->file = file;
+    l->source = fdwatch_add(fd, G_IO_IN, on_client, l);
     return l;
 }
 
 void frontend_unlisten(struct vfu_listener *l)
 {
-    struct stat st;
-
     if (!l) {
         return;
     }
     if (l->source) {
-        g_source_remove(l->source);
+        fdwatch_remove(l->source);
     }
     if (l->timer) {
         g_source_remove(l->timer);
     }
     close(l->fd);
-    if (lstat(l->path, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino) {
-        unlink(l->path);
-    }
-    g_free(l->path);
+    sockfile_remove(&l->file);
     g_free(l);
 }

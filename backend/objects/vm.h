@@ -47,7 +47,9 @@ struct vfu_conn;
 struct vfu_listener;
 
 struct vm {
-    struct vm_config *cfg;         /* declared properties; never changes */
+    struct vm_config *cfg;         /* declared properties; of a VM with a VMM they hold */
+    struct vm_config *next_cfg;    /* for the time after this VMM, or NULL; main thread */
+    bool retiring;                 /* then it goes: the key file has it no more */
     uint32_t id;                   /* while attached: its place in vm_by_id() */
     struct vfu_listener *listener; /* the VM's socket; main thread */
     struct vfu_conn *conn;         /* attached VMM or NULL; main thread */

@@ -39,7 +39,21 @@ static void check(const struct daemon_config *cfg)
             vm->max_mr_pages < 1 || vm->max_memory < 1u << 20 ||
             vm->max_memory > 1ull << 46 || vm->max_files < 1 || vm->max_files > 1024 ||
             vm->n_addresses > CONFIG_MAX_ADDRESSES ||
-            (vm->any_address && vm->n_addresses)) {
+            (vm->any_address && vm->n_addresses) || vm->n_uids > CONFIG_MAX_UIDS ||
+            vm->any_uid != (vm->n_uids == 0)) {
+            abort();
+        }
+        for (GList *other = cfg->vms; other != l; other = other->next) {
+            if (strcmp(((struct vm_config *)other->data)->name, vm->name) == 0) {
+                abort();
+            }
+        }
+    }
+    for (GList *l = cfg->problems; l; l = l->next) {
+        const struct config_problem *p = l->data;
+
+        /* They go into JSON. */
+        if (!g_utf8_validate(p->name, -1, NULL) || !g_utf8_validate(p->why, -1, NULL)) {
             abort();
         }
     }

@@ -126,7 +126,9 @@ static void child_setup(void *data)
 
 static void spawn(struct vg_daemon *d)
 {
-    char *argv[] = {(char *)binary("PVRDMAD", PVRDMAD), "--config", d->config, NULL};
+    /* Dumpable, as the tests look into its /proc files, and not only as root. */
+    char *argv[] = {(char *)binary("PVRDMAD", PVRDMAD), "--dumpable", "--config",
+                    d->config, NULL};
     int log = open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     GError *err = NULL;
 

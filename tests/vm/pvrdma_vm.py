@@ -189,7 +189,7 @@ class Daemon:
             if os.path.exists(self.socket(name)):
                 os.unlink(self.socket(name))
         self.proc = self.session.popen(
-            [self.program, '--config', self.config, '--socket-dir',
+            [self.program, '--dumpable', '--config', self.config, '--socket-dir',
              self.socket_dir] + self.args, 'pvrdmad.log', self.env)
         end = time.monotonic() + timeout
         while not all(os.path.exists(self.socket(n)) for n in self.vms):

@@ -128,6 +128,31 @@ static void test_bad_files(void)
         {"[daemon]\nmax-mapped=T\n", "[daemon] max-mapped"},
         {"[daemon]\nmax-mapped=\n", "[daemon] max-mapped"},
         {"[daemon]\ncolour=red\n", "[daemon] colour"},
+        {"[daemon]\nnonsense\n", "nonsense"},
+        {"[daemon]\n[vm a]\n[daemon]\n",
+         "[daemon] stands twice, at line 1 and at line 3"},
+        {"key=outside\n", "group"},
+        {"[daemon\n", ""},
+    };
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(cases); i++) {
+        struct daemon_config *cfg = config_new();
+        g_autoptr(GError) err = NULL;
+
+        g_test_message("%s", cases[i].text);
+        g_assert_false(load(cfg, cases[i].text, &err));
+        g_assert_nonnull(err);
+        g_assert_nonnull(strstr(err->message, cases[i].word));
+        config_free(cfg);
+    }
+}
+
+/* What is wrong with a VM costs that VM, not its neighbours. */
+static void test_bad_groups(void)
+{
+    static const struct {
+        const char *text, *word;
+    } cases[] = {
         {"[vm a]\nmax-qp=1\n", "[vm a] max-qp"},
         {"[vm a]\nmax-qp=65536\n", "[vm a] max-qp"},
         {"[vm a]\nmax-mr=1048577\n", "[vm a] max-mr"},
@@ -151,20 +176,192 @@ static void test_bad_files(void)
         {"[vm a/b]\n", "[vm a/b]"},
         {"[vm ]\n", "[vm ]"},
         {"[machine a]\n", "[machine a]"},
-        {"key=outside\n", "group"},
-        {"[daemon\n", ""},
+        {"[vm a]\nuid=nobody-of-this-name\n", "[vm a] uid"},
+        {"[vm a]\nuid=4294967295\n", "[vm a] uid"},
+        {"[vm a]\nuid=\n", "[vm a] uid"},
+        {"[vm a]\nthis is no key\n", "[vm a] "},
+        {"[vm a]\nsocket=/tmp/good.sock\n[vm x]\nsocket=/tmp/good.sock\n",
+         "[vm x] socket: /tmp/good.sock belongs to VM a"},
+        {"[vm a]\nsocket=/run/pvrdma/control\n", "[vm a] socket"},
+        {"[vm a\n", "[vm a"},
+        {"[vm a] x\n", "[vm a"},
+        {"[vm \xff\xfe]\n", "[vm "},
     };
 
     for (unsigned i = 0; i < G_N_ELEMENTS(cases); i++) {
         struct daemon_config *cfg = config_new();
+        g_autofree char *text =
+            g_strdup_printf("[vm before]\n%s[vm after]\nmax-qp=7\n", cases[i].text);
         g_autoptr(GError) err = NULL;
+        struct config_problem *p;
+        struct vm_config *vm;
 
         g_test_message("%s", cases[i].text);
-        g_assert_false(load(cfg, cases[i].text, &err));
-        g_assert_nonnull(err);
-        g_assert_nonnull(strstr(err->message, cases[i].word));
+        g_assert_true(load(cfg, text, &err));
+        g_assert_no_error(err);
+        g_assert_cmpuint(g_list_length(cfg->problems), ==, 1);
+        p = cfg->problems->data;
+        g_assert_nonnull(strstr(p->why, cases[i].word));
+        g_assert_true(g_utf8_validate(p->name, -1, NULL));
+        vm = cfg->vms->data;
+        g_assert_cmpstr(vm->name, ==, "before");
+        vm = g_list_last(cfg->vms)->data;
+        g_assert_cmpstr(vm->name, ==, "after");
+        g_assert_cmpuint(vm->max_qp, ==, 7);
         config_free(cfg);
     }
+}
+
+/* Two groups of one name: not merged, and both places are named. */
+static void test_duplicate(void)
+{
+    struct daemon_config *cfg = config_new();
+    struct config_problem *p;
+    struct vm_config *vm;
+
+    g_assert_true(load(cfg,
+                       "# two\n[vm a]\nmax-qp=5\n\n[vm b]\n"
+                       "  [vm a]\nmax-cq=6\nmax-qp=9\n",
+                       NULL));
+    g_assert_cmpuint(g_list_length(cfg->vms), ==, 2);
+    vm = cfg->vms->data;
+    g_assert_cmpuint(vm->max_qp, ==, 5);
+    g_assert_cmpuint(vm->max_cq, ==, 16384);
+    g_assert_cmpuint(g_list_length(cfg->problems), ==, 1);
+    p = cfg->problems->data;
+    g_assert_cmpstr(p->name, ==, "a");
+    g_assert_cmpstr(p->why, ==, "[vm a] stands twice, at line 2 and at line 6");
+    config_free(cfg);
+}
+
+static void test_uid(void)
+{
+    struct daemon_config *cfg = config_new();
+    struct vm_config *vm = config_vm_new(cfg, "a", NULL);
+
+    g_assert_true(config_vm_uid_ok(vm, 0));
+    g_assert_true(config_vm_uid_ok(vm, 12345));
+    g_assert_true(config_vm_set(vm, "uid", "17; root,4294967294;", NULL));
+    g_assert_true(config_vm_uid_ok(vm, 0));
+    g_assert_true(config_vm_uid_ok(vm, 17));
+    g_assert_true(config_vm_uid_ok(vm, 4294967294u));
+    g_assert_false(config_vm_uid_ok(vm, 18));
+    /* What the kernel says of a user from outside the namespace is nobody's. */
+    g_assert_false(config_vm_uid_ok(vm, UINT32_MAX));
+    g_assert_false(config_vm_set(vm, "uid", "17;18;nobody-of-this-name", NULL));
+    g_assert_false(config_vm_uid_ok(vm, 18));
+    g_assert_true(config_vm_set(vm, "uid", "any", NULL));
+    g_assert_true(config_vm_uid_ok(vm, 18));
+    config_vm_free(vm);
+    config_free(cfg);
+}
+
+static void test_diff(void)
+{
+    static const char *const changes[][2] = {
+        {"socket", "/tmp/x"},
+        {"uid", "5"},
+        {"network", "other"},
+        {"mac", "52:54:00:00:00:01"},
+        {"addresses", "10.0.0.1"},
+        {"max-qp", "3"},
+        {"max-cq", "3"},
+        {"max-mr", "3"},
+        {"max-pd", "3"},
+        {"max-mr-pages", "3"},
+        {"require-sealed", "false"},
+    };
+    struct daemon_config *cfg = config_new();
+    struct vm_config *a = config_vm_new(cfg, "a", NULL);
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(changes); i++) {
+        struct vm_config *b = config_vm_new(cfg, "a", NULL);
+        g_autofree char *diff = NULL;
+
+        g_assert_null(config_vm_diff(a, b));
+        g_assert_true(config_vm_set(b, changes[i][0], changes[i][1], NULL));
+        diff = config_vm_diff(a, b);
+        g_assert_cmpstr(diff, ==, changes[i][0]);
+        config_vm_free(b);
+    }
+    config_vm_free(a);
+    config_free(cfg);
+}
+
+/* The file of the running daemon, read again. */
+static void test_reload(void)
+{
+    struct daemon_config *cfg = config_new(), *new;
+    g_autofree char *path = NULL;
+    GString *notes = g_string_new(NULL);
+    g_autoptr(GError) err = NULL;
+    struct vm_config *vm;
+
+    close(g_file_open_tmp("pvrdma-config-XXXXXX", &path, NULL));
+    g_assert_true(config_set(cfg, "poll-us", "7", true, NULL));
+    g_assert_true(g_file_set_contents(
+        path, "[daemon]\nsocket-dir=/tmp/a\nworkers=2\npoll-us=9\n[vm a]\n", -1, NULL));
+    g_assert_true(config_load(cfg, path, NULL));
+
+    new = config_reload(cfg, notes, &err);
+    g_assert_no_error(err);
+    g_assert_cmpstr(notes->str, ==, "");
+    config_free(new);
+
+    g_assert_true(g_file_set_contents(path,
+                                      "[daemon]\nsocket-dir=/tmp/b\nworkers=3\n"
+                                      "poll-us=10\nlog-level=debug\n[vm b]\n",
+                                      -1, NULL));
+    new = config_reload(cfg, notes, &err);
+    g_assert_no_error(err);
+    g_assert_nonnull(strstr(notes->str, "socket-dir is still /tmp/a:"));
+    g_assert_nonnull(strstr(notes->str, "workers is still 2:"));
+    g_assert_null(strstr(notes->str, "poll-us"));
+    g_assert_cmpint(new->log_level, ==, LOG_LVL_DEBUG);
+    vm = new->vms->data;
+    g_assert_cmpstr(vm->socket, ==, "/tmp/a/b.sock");
+    config_free(new);
+
+    g_assert_true(g_file_set_contents(path, "[daemon]\nworkers=x\n[vm b]\n", -1, NULL));
+    g_assert_null(config_reload(cfg, notes, &err));
+    g_assert_nonnull(strstr(err->message, "[daemon] workers"));
+    g_clear_error(&err);
+    g_unlink(path);
+    g_assert_null(config_reload(cfg, notes, &err));
+    g_assert_nonnull(strstr(err->message, path));
+    g_string_free(notes, TRUE);
+    config_free(cfg);
+}
+
+/* No file is a daemon without VMs; one that cannot be read is an error. */
+static void test_default_file(void)
+{
+    g_autofree char *dir = g_dir_make_tmp("pvrdma-config-XXXXXX", NULL);
+    g_autofree char *file = g_build_filename(dir, "file", NULL);
+    g_autofree char *loop = g_build_filename(dir, "loop", NULL);
+    g_autofree char *beyond = g_build_filename(loop, "file", NULL);
+    struct daemon_config *cfg = config_new();
+    g_autoptr(GError) err = NULL;
+
+    g_assert_true(config_load_default(cfg, file, &err));
+    g_assert_true(cfg->no_file);
+    g_assert_cmpstr(cfg->path, ==, file);
+    g_assert_nonnull(cfg->control_socket);
+    /* Stands for all errors but "not there": root is refused nothing. */
+    g_assert_cmpint(symlink(loop, loop), ==, 0);
+    g_assert_false(config_load_default(cfg, loop, &err));
+    g_clear_error(&err);
+    g_assert_false(config_load_default(cfg, beyond, &err));
+    g_clear_error(&err);
+    if (geteuid() != 0) {
+        g_assert_true(g_file_set_contents(file, "[vm a]\n", -1, NULL));
+        g_assert_cmpint(g_chmod(file, 0), ==, 0);
+        g_assert_false(config_load_default(cfg, file, &err));
+        g_unlink(file);
+    }
+    config_free(cfg);
+    g_unlink(loop);
+    g_rmdir(dir);
 }
 
 static void test_missing_file(void)
@@ -338,6 +535,12 @@ int main(int argc, char **argv)
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/config/full", test_full);
     g_test_add_func("/config/bad-files", test_bad_files);
+    g_test_add_func("/config/bad-groups", test_bad_groups);
+    g_test_add_func("/config/duplicate", test_duplicate);
+    g_test_add_func("/config/uid", test_uid);
+    g_test_add_func("/config/diff", test_diff);
+    g_test_add_func("/config/reload", test_reload);
+    g_test_add_func("/config/default-file", test_default_file);
     g_test_add_func("/config/missing-file", test_missing_file);
     g_test_add_func("/config/override", test_override);
     g_test_add_func("/config/paths", test_paths);

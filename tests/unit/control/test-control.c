@@ -15,7 +15,9 @@
 
 #include "config.h"
 #include "control/control.h"
+#include "control/json.h"
 #include "control/registry.h"
+#include "coro.h"
 #include "directory/directory.h"
 #include "vm.h"
 
@@ -296,6 +298,86 @@ static void send_text(int s, const char *text)
     g_assert_cmpint(send(s, text, strlen(text), MSG_NOSIGNAL), ==, strlen(text));
 }
 
+/* A VM that goes while its row waits to be written, and a name that needs quotes. */
+static void test_reports(void)
+{
+    g_autofree char *text = NULL;
+    g_autoptr(JsonNode) node = NULL;
+    JsonObject *o;
+    JsonArray *list;
+
+    handle_ok("{\"cmd\":\"vm-add\",\"name\":\"a\"}");
+    handle_ok("{\"cmd\":\"vm-add\",\"name\":\"b\"}");
+    registry_fail("qu\"o\\te\t", "it \"failed\"\nbadly");
+    text = control_handle(cfg, "{\"cmd\":\"status\"}", 16);
+    node = json_from_string(text, NULL);
+    g_assert_nonnull(node);
+    o = json_object_get_object_member(json_node_get_object(node), "result");
+    list = json_object_get_array_member(o, "vms");
+    g_assert_cmpuint(json_array_get_length(list), ==, 2);
+    o = json_array_get_object_element(json_object_get_array_member(o, "failed"), 0);
+    g_assert_cmpstr(json_object_get_string_member(o, "name"), ==, "qu\"o\\te\t");
+    g_assert_cmpstr(json_object_get_string_member(o, "reason"), ==,
+                    "it \"failed\"\nbadly");
+    registry_forget_failed();
+    registry_fail("\xff\xfe", "\xc3");
+    g_clear_pointer(&text, g_free);
+    text = control_handle(cfg, "{\"cmd\":\"status\"}", 16);
+    g_assert_true(g_utf8_validate(text, -1, NULL));
+    registry_forget_failed();
+    handle_ok("{\"cmd\":\"vm-remove\",\"name\":\"a\"}");
+    handle_ok("{\"cmd\":\"vm-remove\",\"name\":\"b\"}");
+}
+
+struct remover {
+    GString *s;
+    bool ended;
+};
+
+static void report_and_remove(GString *s, struct vm *vm)
+{
+    gint64 end = g_get_monotonic_time() + 3000;
+
+    report_vm(s, vm);
+    while (g_get_monotonic_time() < end) { /* more than a turn's time */
+    }
+}
+
+static void run_report(void *opaque)
+{
+    struct remover *r = opaque;
+
+    json_begin(r->s, NULL, '{');
+    report_all(r->s, report_and_remove);
+    json_end(r->s, '}');
+    r->ended = true;
+}
+
+/* The main loop turns between VMs, and one that is gone by then is left out. */
+static void test_report_turns(void)
+{
+    struct remover r = {.s = g_string_new(NULL)};
+    g_autoptr(JsonNode) node = NULL;
+
+    handle_ok("{\"cmd\":\"vm-add\",\"name\":\"a\"}");
+    handle_ok("{\"cmd\":\"vm-add\",\"name\":\"b\"}");
+    handle_ok("{\"cmd\":\"vm-add\",\"name\":\"c\"}");
+    g_assert_false(coro_run(run_report, &r));
+    handle_ok("{\"cmd\":\"vm-remove\",\"name\":\"b\"}");
+    while (!r.ended) {
+        g_main_context_iteration(NULL, FALSE);
+    }
+    node = json_from_string(r.s->str, NULL);
+    g_assert_nonnull(node);
+    g_assert_nonnull(strstr(r.s->str, "\"a\""));
+    g_assert_null(strstr(r.s->str, "\"b\""));
+    g_assert_nonnull(strstr(r.s->str, "\"c\""));
+    g_string_free(r.s, TRUE);
+    handle_ok("{\"cmd\":\"vm-remove\",\"name\":\"a\"}");
+    handle_ok("{\"cmd\":\"vm-remove\",\"name\":\"c\"}");
+    coro_fini();
+}
+
 static void test_socket(void)
 {
     static const char request[] = "{\"cmd\":\"status\"}\n";
@@ -368,6 +450,63 @@ static void test_socket_bounds(void)
     control_close();
 }
 
+/* Is the connection closed within @ms? */
+static bool closes(int s, unsigned ms)
+{
+    gint64 end = g_get_monotonic_time() + ms * 1000;
+    char buf[4096];
+
+    while (g_get_monotonic_time() < end) {
+        ssize_t n;
+
+        g_usleep(1000);
+        turn();
+        n = recv(s, buf, sizeof(buf), 0);
+        if (n == 0 || (n < 0 && errno != EAGAIN)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Who neither asks nor reads is not kept. */
+static void test_socket_idle(void)
+{
+    static const char request[] = "{\"cmd\":\"status\"}\n";
+    g_autoptr(GError) err = NULL;
+    int talks, half, mute;
+
+    control_set_idle(200);
+    g_assert_true(control_listen(cfg, &err));
+    talks = connect_client();
+    half = connect_client();
+    turn();
+    for (unsigned i = 0; i < 8; i++) {
+        g_usleep(50000);
+        send_text(talks, request);
+        /* A byte at a time is not a request. */
+        send(half, " ", 1, MSG_NOSIGNAL);
+        g_assert_cmpint(count_answers(talks), ==, 1);
+    }
+    g_assert_true(closes(half, 100));
+    close(half);
+    g_assert_true(closes(talks, 2000));
+    close(talks);
+
+    /* Asks, but does not read. */
+    mute = connect_client();
+    for (unsigned i = 0; i < 20000 && send(mute, request, strlen(request), 0) > 0; i++) {
+        turn();
+    }
+    g_usleep(400000);
+    turn();
+    g_assert_cmpint(send(mute, request, strlen(request), MSG_NOSIGNAL), ==, -1);
+    g_assert_cmpint(errno, !=, EAGAIN);
+    close(mute);
+    control_close();
+    control_set_idle(CONTROL_IDLE_S * 1000);
+}
+
 static void test_stale_socket(void)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -410,8 +549,11 @@ int main(int argc, char **argv)
     g_test_add_func("/control/parse/bad", test_parse_bad);
     g_test_add_func("/control/parse/size", test_parse_size);
     g_test_add_func("/control/vms", test_vms);
+    g_test_add_func("/control/reports", test_reports);
+    g_test_add_func("/control/report-turns", test_report_turns);
     g_test_add_func("/control/socket", test_socket);
     g_test_add_func("/control/socket/bounds", test_socket_bounds);
+    g_test_add_func("/control/socket/idle", test_socket_idle);
     g_test_add_func("/control/socket/stale", test_stale_socket);
     rc = g_test_run();
 

@@ -4,11 +4,14 @@
  * pvrdmactl's commands, output and exit status.  PVRDMAD and PVRDMACTL in the
  * environment say where they are.
  */
+#include <fcntl.h>
 #include <glib/gstdio.h>
 #include <json-glib/json-glib.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -23,31 +26,40 @@ static void die_with_parent(gpointer unused)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 
+static void wait_notify(const char *word)
+{
+    char got[64];
+
+    /* Blocks until the daemon says so; the test runner's timeout is the limit. */
+    do {
+        ssize_t n = recv(notify_fd, got, sizeof(got) - 1, 0);
+
+        g_assert_cmpint(n, >, 0);
+        got[n] = 0;
+    } while (strcmp(got, "WATCHDOG=1") == 0);
+    g_assert_cmpstr(got, ==, word);
+}
+
 static GPid start(const char *arg)
 {
     char *argv[] = {(char *)g_getenv("PVRDMAD"), (char *)"--config", config, (char *)arg,
                     NULL};
     g_autoptr(GError) err = NULL;
-    char got[64] = "";
     GPid pid;
 
     g_assert_true(g_spawn_async(NULL, argv, NULL,
                                 G_SPAWN_DO_NOT_REAP_CHILD | G_SPAWN_STDERR_TO_DEV_NULL,
                                 die_with_parent, NULL, &pid, &err));
-    /* Blocks until the daemon says so; the test runner's timeout is the limit. */
-    g_assert_cmpint(recv(notify_fd, got, sizeof(got) - 1, 0), >, 0);
-    g_assert_cmpstr(got, ==, "READY=1");
+    wait_notify("READY=1");
     return pid;
 }
 
 static void stop(GPid pid, int sig)
 {
-    char got[64] = "";
     int status;
 
     kill(pid, sig);
-    g_assert_cmpint(recv(notify_fd, got, sizeof(got) - 1, 0), >, 0);
-    g_assert_cmpstr(got, ==, "STOPPING=1");
+    wait_notify("STOPPING=1");
     g_assert_cmpint(waitpid(pid, &status, 0), ==, pid);
     g_assert_true(WIFEXITED(status));
     g_assert_cmpint(WEXITSTATUS(status), ==, 0);
@@ -224,6 +236,276 @@ static void test_json(void)
     stop(pid, SIGTERM);
 }
 
+static void assert_listed(const char *a, const char *b, const char *word, bool there)
+{
+    g_autofree char *out = NULL, *err = NULL;
+
+    g_assert_cmpint(CTL(&out, &err, a, b), ==, 0);
+    g_assert_true((strstr(out, word) != NULL) == there);
+}
+
+/* A VM with an error costs that VM: the rest runs, and status tells. */
+static void test_bad_vm(void)
+{
+    g_autofree char *out = NULL, *err = NULL;
+    g_autofree char *busy = g_build_filename(dir, "busy.sock", NULL);
+    GPid pid;
+
+    g_assert_true(g_file_set_contents(busy, "not a socket", -1, NULL));
+    write_config("[vm good]\n[vm bad]\nmax-qp=0\n[vm busy]\n[vm good]\n[machine x]\n");
+    g_assert_cmpint(
+        run(&out, &err, "PVRDMAD", "--config", config, "--check-config", NULL), ==, 1);
+    g_assert_nonnull(strstr(err, "[vm bad] max-qp: \"0\""));
+    g_assert_nonnull(strstr(err, "[vm good] stands twice, at line 3 and at line 7"));
+    g_assert_nonnull(strstr(err, "[machine x] unknown group"));
+    g_assert_nonnull(strstr(out, "2 VM(s), 3 group(s) with errors"));
+    pid = start(NULL);
+    assert_listed("status", NULL, "good                 waiting", true);
+    assert_listed("status", NULL, "bad                  failed     [vm bad] max-qp",
+                  true);
+    assert_listed("vm", "list", "busy                 failed     [vm busy]", true);
+    assert_listed("status", NULL,
+                  "good                 failed     [vm good] stands twice", true);
+    /* It can be mended by hand as well. */
+    g_unlink(busy);
+    ctl_ok("vm", "add", "busy");
+    assert_listed("vm", "list", "busy                 failed", false);
+    assert_listed("vm", "list", "busy                 waiting", true);
+    stop(pid, SIGTERM);
+    g_clear_pointer(&out, g_free);
+    g_clear_pointer(&err, g_free);
+    write_config("[vm good]\n");
+    g_assert_cmpint(
+        run(&out, &err, "PVRDMAD", "--config", config, "--check-config", NULL), ==, 0);
+    g_assert_cmpstr(err, ==, "");
+}
+
+static void test_reload(void)
+{
+    g_autofree char *out = NULL, *err = NULL;
+    GPid pid;
+
+    write_config("[vm stays]\n[vm goes]\n[vm turns-bad]\nmax-qp=5\n");
+    pid = start(NULL);
+    ctl_ok("vm", "add", "mine");
+    write_config("workers=5\n[vm stays]\nnetwork=blue\n[vm comes]\n"
+                 "[vm turns-bad]\nmax-qp=x\n[vm mine]\n");
+    g_assert_cmpint(CTL(&out, &err, "reload"), ==, 1);
+    g_assert_nonnull(strstr(out, "1 added, 1 removed, 1 changed, 0 wait"));
+    g_assert_nonnull(strstr(err, "workers is still 1"));
+    g_assert_nonnull(strstr(err, "[vm turns-bad] max-qp"));
+    g_assert_nonnull(strstr(err, "[vm mine] was declared"));
+    assert_listed("vm", "list", "stays                waiting    blue", true);
+    assert_listed("vm", "list", "comes                waiting", true);
+    assert_listed("vm", "list", "goes", false);
+    /* What was there goes on, whatever the file says of it. */
+    assert_listed("vm", "list", "turns-bad            waiting", true);
+    assert_listed("vm", "list", "mine                 waiting", true);
+    assert_listed("vm", "list", "turns-bad            failed     [vm turns-bad] max-qp",
+                  true);
+    assert_listed("vm", "list", "mine                 failed", true);
+
+    /* A file that cannot be used changes nothing. */
+    g_assert_true(g_file_set_contents(config, "[daemon]\nworkers=x\n", -1, NULL));
+    ctl_fails("[daemon] workers", "reload", NULL, NULL);
+    g_unlink(config);
+    ctl_fails(config, "reload", NULL, NULL);
+    assert_listed("vm", "list", "comes                waiting", true);
+    assert_listed("vm", "list", "turns-bad            waiting", true);
+
+    /* The same by signal; "mine" is not the file's, so it stays. */
+    write_config("[vm stays]\n");
+    kill(pid, SIGHUP);
+    for (unsigned i = 0;; i++) {
+        g_autofree char *out = NULL, *err = NULL;
+
+        g_assert_cmpint(CTL(&out, &err, "vm", "list"), ==, 0);
+        if (!strstr(out, "comes")) {
+            g_assert_nonnull(strstr(out, "stays                waiting    default"));
+            g_assert_nonnull(strstr(out, "mine"));
+            g_assert_null(strstr(out, "turns-bad"));
+            g_assert_null(strstr(out, "failed"));
+            break;
+        }
+        g_assert_cmpuint(i, <, 500);
+        g_usleep(10000);
+    }
+    ctl_ok("reload", NULL, NULL);
+    stop(pid, SIGTERM);
+}
+
+static void few_descriptors(gpointer unused)
+{
+    struct rlimit rl = {.rlim_cur = 256, .rlim_max = 256};
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setrlimit(RLIMIT_NOFILE, &rl);
+}
+
+/* Start the daemon, and stop it; what it said, to be freed by g_string_free. */
+static GString *said_at_start(GSpawnChildSetupFunc setup)
+{
+    char *argv[] = {(char *)g_getenv("PVRDMAD"), (char *)"--config", config, NULL};
+    char buf[4096];
+    GString *text = g_string_new(NULL);
+    GPid pid;
+    int fd;
+
+    g_assert_true(g_spawn_async_with_pipes(NULL, argv, NULL, G_SPAWN_DO_NOT_REAP_CHILD,
+                                           setup, NULL, &pid, NULL, NULL, &fd, NULL));
+    wait_notify("READY=1");
+    stop(pid, SIGTERM);
+    for (ssize_t n; (n = read(fd, buf, sizeof(buf))) > 0;) {
+        g_string_append_len(text, buf, n);
+    }
+    close(fd);
+    return text;
+}
+
+static void test_no_vms(void)
+{
+    GString *text;
+
+    write_config("");
+    text = said_at_start(die_with_parent);
+    g_assert_nonnull(strstr(text->str, "<4>no VM is declared: "));
+    g_assert_nonnull(strstr(text->str, config));
+    g_string_free(text, TRUE);
+}
+
+/* Too few descriptors for the declared VMs: said at start, with numbers. */
+static void test_descriptors(void)
+{
+    GString *vms = g_string_new(NULL), *text;
+
+    for (unsigned i = 0; i < 20; i++) {
+        g_string_append_printf(vms, "[vm v%u]\n", i);
+    }
+    write_config(vms->str);
+    text = said_at_start(few_descriptors);
+    g_assert_nonnull(strstr(text->str,
+                            "<4>256 descriptors (RLIMIT_NOFILE) are not enough "
+                            "for 20 VM(s): about 328"));
+    g_string_free(text, TRUE);
+    write_config("[vm one]\n");
+    text = said_at_start(few_descriptors);
+    g_assert_null(strstr(text->str, "RLIMIT_NOFILE"));
+    g_string_free(text, TRUE);
+    g_string_free(vms, TRUE);
+}
+
+/* Nobody reads stderr: the daemon serves and ends all the same. */
+static void test_unread_log(void)
+{
+    char *argv[] = {(char *)g_getenv("PVRDMAD"), (char *)"--config", config, NULL};
+    gint64 begin;
+    int fd[2];
+    GPid pid;
+
+    write_config("");
+    g_assert_cmpint(pipe(fd), ==, 0);
+    g_assert_cmpint(fcntl(fd[1], F_SETPIPE_SZ, 4096), >=, 0);
+    g_assert_true(g_spawn_async_with_fds(NULL, argv, NULL, G_SPAWN_DO_NOT_REAP_CHILD,
+                                         die_with_parent, NULL, &pid, -1, -1, fd[1],
+                                         NULL));
+    wait_notify("READY=1");
+    /* Some 100 bytes each. */
+    for (unsigned i = 0; i < 100; i++) {
+        ctl_ok("vm", "add", "a");
+        ctl_ok("vm", "remove", "a");
+    }
+    begin = g_get_monotonic_time();
+    stop(pid, SIGTERM);
+    g_assert_cmpint(g_get_monotonic_time() - begin, <, 10 * G_USEC_PER_SEC);
+    close(fd[0]);
+    close(fd[1]);
+}
+
+/* Alive while the main loop turns, at half the interval that is asked for. */
+static void test_watchdog(void)
+{
+    char got[64];
+    ssize_t n;
+    GPid pid;
+
+    write_config("");
+    g_setenv("WATCHDOG_USEC", "200000", TRUE);
+    pid = start(NULL);
+    for (unsigned i = 0; i < 3; i++) {
+        n = recv(notify_fd, got, sizeof(got) - 1, 0);
+        g_assert_cmpint(n, >, 0);
+        got[n] = 0;
+        g_assert_cmpstr(got, ==, "WATCHDOG=1");
+    }
+    kill(pid, SIGSTOP);
+    g_usleep(100000);
+    while (recv(notify_fd, got, sizeof(got) - 1, MSG_DONTWAIT) > 0) {
+    }
+    g_usleep(400000);
+    g_assert_cmpint(recv(notify_fd, got, sizeof(got) - 1, MSG_DONTWAIT), <, 0);
+    kill(pid, SIGCONT);
+    g_unsetenv("WATCHDOG_USEC");
+    stop(pid, SIGTERM);
+}
+
+#define NOBODY 65534
+
+static void become_nobody(gpointer unused)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (geteuid() == 0 && (setresgid(NOBODY, NOBODY, NOBODY) < 0 ||
+                           setresuid(NOBODY, NOBODY, NOBODY) < 0)) {
+        _exit(1);
+    }
+}
+
+/* The owner of the daemon's descriptors in /proc: root, if nobody else may look. */
+static uid_t proc_owner(const char *option)
+{
+    char *argv[] = {(char *)g_getenv("PVRDMAD"), (char *)"--config", config,
+                    (char *)option, NULL};
+    g_autofree char *path = NULL;
+    struct stat st = {.st_uid = (uid_t)-1};
+    GPid pid;
+
+    if (!g_spawn_async(NULL, argv, NULL,
+                       G_SPAWN_DO_NOT_REAP_CHILD | G_SPAWN_STDERR_TO_DEV_NULL,
+                       become_nobody, NULL, &pid, NULL)) {
+        return (uid_t)-1;
+    }
+    wait_notify("READY=1");
+    path = g_strdup_printf("/proc/%d/fd", (int)pid);
+    g_assert_cmpint(stat(path, &st), ==, 0);
+    stop(pid, SIGTERM);
+    return st.st_uid;
+}
+
+static void test_dumpable(void)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    g_test_skip("the sanitizer traces the process");
+#else
+    uid_t me = geteuid() == 0 ? NOBODY : geteuid(), owner;
+
+    write_config("[vm a]\n");
+    g_assert_cmpint(g_chmod(config, 0644), ==, 0);
+    if (geteuid() == 0) {
+        g_assert_cmpint(chown(dir, NOBODY, NOBODY), ==, 0);
+        g_assert_cmpint(g_chmod(notify, 0777), ==, 0);
+    }
+    owner = proc_owner("--dumpable");
+    if (owner == (uid_t)-1) {
+        g_test_skip("the build folder is not open to everybody");
+    } else {
+        g_assert_cmpuint(owner, ==, me);
+        g_assert_cmpuint(proc_owner(NULL), ==, 0);
+    }
+    if (geteuid() == 0) {
+        g_assert_cmpint(chown(dir, 0, 0), ==, 0);
+    }
+#endif
+}
+
 static void make_notify_socket(void)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -252,6 +534,13 @@ int main(int argc, char **argv)
     g_test_add_func("/programs/life", test_life);
     g_test_add_func("/programs/commands", test_commands);
     g_test_add_func("/programs/json", test_json);
+    g_test_add_func("/programs/bad-vm", test_bad_vm);
+    g_test_add_func("/programs/reload", test_reload);
+    g_test_add_func("/programs/no-vms", test_no_vms);
+    g_test_add_func("/programs/descriptors", test_descriptors);
+    g_test_add_func("/programs/unread-log", test_unread_log);
+    g_test_add_func("/programs/watchdog", test_watchdog);
+    g_test_add_func("/programs/dumpable", test_dumpable);
     rc = g_test_run();
 
     close(notify_fd);
