@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * vguest tests: the key file is read again while VMs are at work.  A reload cuts no
+ * guest off: what concerns a VM with a VMM waits until that has left.  And who may
+ * be a VM's VMM.
+ */
+#include "vgtest.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* The key file: [daemon] as it was, and @vms. */
+static void write_vms(const char *vms)
+{
+    static char *head;
+    char *text;
+
+    if (!head) {
+        char *end;
+
+        g_assert_true(g_file_get_contents(vgt_daemon->config, &head, NULL, NULL));
+        end = strstr(head, "[vm ");
+        g_assert_nonnull(end);
+        *end = 0;
+    }
+    text = g_strconcat(head, vms, NULL);
+    g_assert_true(g_file_set_contents(vgt_daemon->config, text, -1, NULL));
+    g_free(text);
+}
+
+static char *group(unsigned vm, const char *keys)
+{
+    char *path = vg_daemon_socket(vgt_daemon, vm);
+    char *text = g_strdup_printf("[vm vm%u]\nsocket=%s\nnetwork=lan\n"
+                                 "addresses=10.0.0.%u\n%s\n",
+                                 vm, path, vm + 1, keys);
+
+    g_free(path);
+    return text;
+}
+
+/* @keys: what to add to a VM's group; NULL: no such group. */
+static void reload(const char *keys0, const char *keys1, const char *keys2)
+{
+    char *g0 = keys0 ? group(0, keys0) : g_strdup("");
+    char *g1 = keys1 ? group(1, keys1) : g_strdup("");
+    char *g2 = keys2 ? group(2, keys2) : g_strdup("");
+    char *all = g_strconcat(g0, g1, g2, NULL);
+
+    write_vms(all);
+    /* One that a signal has begun may be under way. */
+    for (unsigned i = 0; vg_ctl(vgt_daemon, NULL, "reload") != 0; i++) {
+        g_assert_cmpuint(i, <, 100);
+        g_usleep(10000);
+    }
+    g_free(all);
+    g_free(g2);
+    g_free(g1);
+    g_free(g0);
+}
+
+static bool listed(const char *word)
+{
+    char *text = NULL;
+    bool found;
+
+    g_assert_cmpint(vg_ctl(vgt_daemon, &text, "--json vm list"), ==, 0);
+    found = strstr(text, word) != NULL;
+    g_free(text);
+    return found;
+}
+
+static void wait_listed(const char *word, bool there)
+{
+    int64_t end = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+
+    while (listed(word) != there) {
+        g_assert_cmpint(vg_now_ns(), <, end);
+        g_usleep(2000);
+    }
+}
+
+static int64_t limit(unsigned vm)
+{
+    char *name = g_strdup_printf("vm%u", vm);
+    JsonNode *status = vg_daemon_status(vgt_daemon);
+    JsonObject *o = json_object_get_object_member(vg_status_vm(status, name), "limits");
+    int64_t n = json_object_get_int_member(o, "max_qp");
+
+    json_node_unref(status);
+    g_free(name);
+    return n;
+}
+
+static void exchange(struct vgt_pair *p, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        vgt_send(&p->s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 5000, &p->s[1], 0);
+        vgt_expect(p->s[0].scq, i, PVRDMA_WC_SUCCESS);
+    }
+}
+
+/* Changed and removed while connected: only once the VMM has left. */
+static void test_under_load(void)
+{
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, 0, 1, NULL);
+    exchange(&p, 10);
+    reload("max-qp=100", NULL, "max-qp=50");
+    exchange(&p, 10);
+    g_assert_cmpint(limit(0), ==, 16384);
+    g_assert_true(listed("\"pending\":\"max-qp\"") || listed("\"pending\" : \"max-qp\""));
+    g_assert_true(listed("removal"));
+    g_assert_cmpint(limit(2), ==, 50); /* nobody is connected there */
+    vgt_pair_close(&p);
+    wait_listed("vm1", false);
+    wait_listed("pending", false);
+    g_assert_cmpint(limit(0), ==, 100);
+
+    /* It comes again, and what is taken back in time does not happen. */
+    reload("max-qp=100", "", "");
+    vgt_pair_open(&p, 0, 1, NULL);
+    reload(NULL, NULL, "");
+    g_assert_true(listed("removal"));
+    reload("max-qp=100", "", "");
+    g_assert_false(listed("removal"));
+    exchange(&p, 10);
+    vgt_pair_close(&p);
+    g_assert_true(listed("vm0"));
+    vgt_assert_no_objects("vm1");
+
+    /* A file that cannot be used, between two messages. */
+    vgt_pair_open(&p, 0, 1, NULL);
+    exchange(&p, 5);
+    write_vms("[daemon]\nagain=1\n");
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "reload"), ==, 1);
+    exchange(&p, 5);
+    reload("", "", "");
+    vgt_pair_close(&p);
+}
+
+/* Many reloads by signal beside traffic and look-ups. */
+static void test_storm(void)
+{
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, 0, 1, NULL);
+    for (unsigned i = 0; i < 60; i++) {
+        char *keys = g_strdup_printf("max-qp=%u", 100 + i);
+
+        reload("", i % 2 ? "" : NULL, i % 3 ? keys : NULL);
+        kill(vgt_daemon->pid, SIGHUP);
+        exchange(&p, 5);
+        g_free(keys);
+    }
+    reload("", "", "");
+    exchange(&p, 5);
+    vgt_pair_close(&p);
+    vgt_assert_no_objects("vm1");
+    vg_daemon_check(vgt_daemon);
+}
+
+/* Connect to VM 2 as user @uid; does the daemon keep the connection for a while? */
+static bool served(uid_t uid)
+{
+    char *path = vg_daemon_socket(vgt_daemon, 2);
+    int status;
+    pid_t pid = fork();
+
+    g_assert_cmpint(pid, >=, 0);
+    if (pid == 0) {
+        struct sockaddr_un sa = {.sun_family = AF_UNIX};
+        struct timeval tv = {.tv_sec = 1};
+        int s = socket(AF_UNIX, SOCK_STREAM, 0);
+        char c;
+
+        g_strlcpy(sa.sun_path, path, sizeof(sa.sun_path));
+        setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv));
+        if (uid != geteuid() &&
+            (chmod(path, 0666) < 0 || chmod(vgt_daemon->dir, 0711) < 0 ||
+             setresuid(uid, uid, uid) < 0)) {
+            _exit(2);
+        }
+        if (connect(s, (struct sockaddr *)&sa, sizeof(sa)) < 0) {
+            _exit(2);
+        }
+        _exit(recv(s, &c, 1, 0) == 0 ? 1 : 0);
+    }
+    g_free(path);
+    g_assert_cmpint(waitpid(pid, &status, 0), ==, pid);
+    g_assert_true(WIFEXITED(status) && WEXITSTATUS(status) != 2);
+    return WEXITSTATUS(status) == 0;
+}
+
+/* The daemon's log is written by a thread of its own. */
+static void wait_logged(const char *word)
+{
+    int64_t end = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+    bool found = false;
+
+    while (!found) {
+        char *text = NULL;
+
+        g_assert_cmpint(vg_now_ns(), <, end);
+        g_usleep(2000);
+        g_assert_true(g_file_get_contents(vgt_daemon->log, &text, NULL, NULL));
+        found = strstr(text, word) != NULL;
+        g_free(text);
+    }
+}
+
+static void test_uid(void)
+{
+    char *mine = g_strdup_printf("uid=%u", (unsigned)geteuid());
+
+    g_assert_true(served(geteuid()));
+    reload("", "", "uid=4000000");
+    g_assert_false(served(geteuid()));
+    wait_logged("vm vm2: refused a VMM of user");
+    if (geteuid() == 0) {
+        g_assert_true(served(4000000));
+    }
+    reload("", "", mine);
+    g_assert_true(served(geteuid()));
+    if (geteuid() == 0) {
+        g_assert_false(served(4000000));
+    }
+    reload("", "", "");
+    g_free(mine);
+}
+
+int main(int argc, char **argv)
+{
+    struct vg_daemon_opts o = {.n_vms = 3, .poll_us = -1, .workers = 2};
+
+    vgt_init(&argc, &argv, 120);
+    vgt_daemon = vg_daemon_start(&o);
+    g_test_add_func("/reload/under-load", test_under_load);
+    g_test_add_func("/reload/storm", test_storm);
+    g_test_add_func("/reload/uid", test_uid);
+    return vgt_run();
+}
