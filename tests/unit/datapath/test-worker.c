@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Unit test of datapath/worker.c: notes and sources, on a real worker that sleeps
+ * between them.  Posts from many threads are all run, in the order of each thread; a
+ * source is called for events and for pokes, and never after it was removed.
+ */
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "datapath/engine.h"
+
+#define POSTERS 4u
+#define NOTES   20000u
+
+struct numbered {
+    struct note note; /* first */
+    unsigned poster, number;
+};
+
+static struct worker *worker;
+static _Atomic unsigned run_count;
+static unsigned next_number[POSTERS]; /* the worker's */
+
+static void wait_for(_Atomic unsigned *counter, unsigned value)
+{
+    gint64 end = g_get_monotonic_time() + 20 * G_USEC_PER_SEC;
+
+    while (atomic_load(counter) < value) {
+        g_assert_cmpint(g_get_monotonic_time(), <, end);
+        g_usleep(50);
+    }
+}
+
+static void run_numbered(struct note *n)
+{
+    struct numbered *m = (struct numbered *)(void *)n;
+
+    g_assert_true(worker_self() == worker);
+    g_assert_cmpuint(m->number, ==, next_number[m->poster]);
+    next_number[m->poster]++;
+    g_free(m);
+    atomic_fetch_add(&run_count, 1);
+}
+
+static gpointer poster(gpointer opaque)
+{
+    for (unsigned i = 0; i < NOTES; i++) {
+        struct numbered *m = g_new0(struct numbered, 1);
+
+        m->note.run = run_numbered;
+        m->poster = GPOINTER_TO_UINT(opaque);
+        m->number = i;
+        worker_post(worker, &m->note);
+        if (i % 1000 == 0) {
+            g_usleep(100); /* the worker sleeps meanwhile */
+        }
+    }
+    return NULL;
+}
+
+static void test_notes(void)
+{
+    GThread *t[POSTERS];
+
+    for (unsigned i = 0; i < POSTERS; i++) {
+        t[i] = g_thread_new("poster", poster, GUINT_TO_POINTER(i));
+    }
+    for (unsigned i = 0; i < POSTERS; i++) {
+        g_thread_join(t[i]);
+    }
+    wait_for(&run_count, POSTERS * NOTES);
+}
+
+struct counted {
+    struct source source; /* first */
+    _Atomic unsigned calls;
+    _Atomic bool removed;
+};
+
+static void ready(struct source *s)
+{
+    struct counted *c = (struct counted *)(void *)s;
+
+    g_assert_true(worker_self() == worker && s->worker == worker);
+    g_assert_false(atomic_load(&c->removed));
+    atomic_fetch_add(&c->calls, 1);
+}
+
+static void test_sources(void)
+{
+    uint64_t one = 1;
+
+    for (unsigned round = 0; round < 200; round++) {
+        struct counted c = {
+            .source = {.fd = round % 2 ? -1 : eventfd(0, EFD_CLOEXEC), .ready = ready}};
+
+        g_assert_true(worker_add_source(worker, &c.source, EPOLLIN));
+        wait_for(&c.calls, 1); /* for what came before */
+        for (unsigned i = 0; i < 3; i++) {
+            unsigned before = atomic_load(&c.calls);
+
+            if (c.source.fd < 0) {
+                source_poke(&c.source);
+            } else {
+                g_assert_cmpint(write(c.source.fd, &one, sizeof(one)), ==, sizeof(one));
+            }
+            wait_for(&c.calls, before + 1);
+        }
+        if (round % 4 < 2) { /* one that is on its way */
+            source_poke(&c.source);
+        }
+        worker_remove_source(&c.source);
+        atomic_store(&c.removed, true);
+        if (c.source.fd >= 0) {
+            g_assert_cmpint(write(c.source.fd, &one, sizeof(one)), ==, sizeof(one));
+            close(c.source.fd);
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    GError *err = NULL;
+    int ret;
+
+    g_test_init(&argc, &argv, NULL);
+    datapath_start(1, 0, &err);
+    g_assert_no_error(err);
+    worker = worker_least_loaded();
+    g_test_add_func("/worker/notes", test_notes);
+    g_test_add_func("/worker/sources", test_sources);
+    ret = g_test_run();
+    datapath_stop();
+    return ret;
+}
