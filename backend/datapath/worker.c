@@ -367,9 +367,9 @@ static void *worker_main(void *arg)
         log_msg(LOG_LVL_WARN, "worker %u: no right to worker-priority=%s: %s", w->index,
                 wanted, g_strerror(errno));
     }
-    atomic_store(&w->tid, gettid());
     now = now_ns();
-    cpu_shared(&share, now); /* opens what it needs once and for all */
+    cpu_shared(&share, now);         /* opens what it needs once and for all */
+    atomic_store(&w->tid, gettid()); /* worker_start() waits for that */
     irq_thread_register(1 + w->index);
     while (!atomic_load_explicit(&w->stop, memory_order_relaxed)) {
         struct vm *vm;
@@ -489,9 +489,15 @@ static bool worker_start(struct worker *w, unsigned index)
     w->heap = g_new0(struct vm *, CONFIG_MAX_VMS + 1);
     w->epfd = epoll_create1(EPOLL_CLOEXEC);
     w->wakefd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    return w->epfd >= 0 && w->wakefd >= 0 &&
-           epoll_ctl(w->epfd, EPOLL_CTL_ADD, w->wakefd, &ev) == 0 &&
-           pthread_create(&w->thread, NULL, worker_main, w) == 0;
+    if (w->epfd < 0 || w->wakefd < 0 ||
+        epoll_ctl(w->epfd, EPOLL_CTL_ADD, w->wakefd, &ev) != 0 ||
+        pthread_create(&w->thread, NULL, worker_main, w) != 0) {
+        return false;
+    }
+    while (!atomic_load(&w->tid)) {
+        sched_yield();
+    }
+    return true;
 }
 
 static void worker_stop(struct worker *w)
