@@ -344,26 +344,26 @@ static struct ext_list *list_new(unsigned n)
 }
 
 /*
- * Publish @l, with the token: the worker renumbers nothing.  Frees the old list and
- * the context of @left (or NULL), which is not in @l, once the worker has let go.
+ * Put @l in place of the old list, which is returned when the worker has let go of it,
+ * to be freed with the contexts that are not in @l.  @left: whose context is one of
+ * them, or NULL.
  */
-static void list_publish(struct vm *vm, struct ext_list *l, struct ring_mem *left)
+static struct ext_list *list_replace(struct vm *vm, struct ext_list *l,
+                                     struct ring_mem *left)
 {
-    struct ext_ctx *gone = left ? left->ctx : NULL;
     struct ext_list *old;
 
-    vm_token_take(vm);
+    vm_token_take(vm); /* the worker renumbers nothing, and follows no ->ctx */
     for (unsigned i = 0; l && i < l->n; i++) {
         l->ctx[i]->index = i;
     }
     if (left) {
-        left->ctx = NULL; /* what leads there from its QPs */
+        left->ctx = NULL;
     }
     old = atomic_exchange(&vm->dp.ext, l);
     vm_token_release(vm);
     grace_wait();
-    g_free(old);
-    g_free(gone);
+    return old;
 }
 
 void datapath_ext_add(struct vm *vm, struct ring_mem *mem)
@@ -381,36 +381,35 @@ void datapath_ext_add(struct vm *vm, struct ring_mem *mem)
     }
     l->ctx[n] = c;
     mem->ctx = c;
-    list_publish(vm, l, NULL);
+    g_free(list_replace(vm, l, NULL));
 }
 
 void datapath_ext_clear(struct vm *vm)
 {
-    struct ext_list *old = atomic_load(&vm->dp.ext), *copy;
+    struct ext_list *old;
 
-    if (!old) {
+    if (!atomic_load(&vm->dp.ext)) {
         return;
     }
-    copy = list_new(old->n);
-    memcpy(copy->ctx, old->ctx, old->n * sizeof(old->ctx[0]));
     /* Contexts with a handle go with their QPs; the kernel's has to be forgotten. */
-    list_publish(vm, NULL, NULL);
-    vm->objects.kernel_ext.ctx = NULL;
-    for (unsigned i = 0; i < copy->n; i++) {
-        g_free(copy->ctx[i]);
+    old = list_replace(vm, NULL, &vm->objects.kernel_ext);
+    for (unsigned i = 0; i < old->n; i++) {
+        g_free(old->ctx[i]);
     }
-    g_free(copy);
+    g_free(old);
 }
 
 void datapath_ext_remove(struct vm *vm, struct ring_mem *mem)
 {
     struct ext_list *old = atomic_load(&vm->dp.ext), *l = list_new(old->n - 1);
+    struct ext_ctx *gone = mem->ctx;
     unsigned n = 0;
 
     for (unsigned i = 0; i < old->n; i++) {
-        if (old->ctx[i] != mem->ctx) {
+        if (old->ctx[i] != gone) {
             l->ctx[n++] = old->ctx[i];
         }
     }
-    list_publish(vm, l, mem);
+    g_free(list_replace(vm, l, mem));
+    g_free(gone);
 }

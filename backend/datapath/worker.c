@@ -322,9 +322,8 @@ static void worker_sleep(struct worker *w, uint64_t now)
 /* ---- the loop ---------------------------------------------------------------- */
 
 /*
- * Look at all active VMs.  Returns the one to serve next, or NULL: nobody has
- * work; *idle then says whether all have been idle for @patience ns and were
- * parked.
+ * Look at all active VMs.  Returns the one to serve next, or NULL: nobody has work.
+ * Those that have been idle for @patience ns are parked.
  */
 static struct vm *look_around(struct worker *w, uint64_t now, uint64_t patience)
 {
