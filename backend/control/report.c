@@ -32,13 +32,6 @@
 
 #define NAME_OF(table, i) ((i) < G_N_ELEMENTS(table) && (table)[i] ? (table)[i] : "?")
 
-static const char *const qp_types[] = {
-    [PVRDMA_QPT_GSI] = "GSI",
-    [PVRDMA_QPT_RC] = "RC",
-    [PVRDMA_QPT_UC] = "UC",
-    [PVRDMA_QPT_UD] = "UD",
-};
-
 static const char *const qp_states[] = {
     [PVRDMA_QPS_RESET] = "RESET", [PVRDMA_QPS_INIT] = "INIT", [PVRDMA_QPS_RTR] = "RTR",
     [PVRDMA_QPS_RTS] = "RTS",     [PVRDMA_QPS_SQD] = "SQD",   [PVRDMA_QPS_SQE] = "SQE",
@@ -380,7 +373,8 @@ void report_counters(GString *s, struct vm *vm)
 struct qp_row {
     struct pvrdma_qp_attr attr;
     const char *transport;
-    uint32_t handle, qpn, type, state;
+    uint32_t handle, qpn, state;
+    const char *type;
     uint32_t sq_size, rq_size, sq_cons, rq_cons, sq_prod, rq_prod;
     bool producers_known, ext;
     uint32_t sq_psn, rq_psn;
@@ -421,7 +415,7 @@ static void copy_qp(struct qp_row *row, struct qp *qp)
     row->transport = qp->req.transport ? qp->req.transport->name : "none";
     row->handle = qp->handle;
     row->qpn = qp->qpn;
-    row->type = qp->type;
+    row->type = qp->service->name;
     row->state = atomic_load(&qp->state);
     row->ext = qp->mem.ext;
     row->sq_size = qp->sq.nwqe;
@@ -482,7 +476,7 @@ static void report_qp(GString *s, const struct qp_row *row)
     json_begin(s, NULL, '{');
     json_int(s, "handle", row->handle);
     json_int(s, "qpn", row->qpn);
-    json_str(s, "type", NAME_OF(qp_types, row->type));
+    json_str(s, "type", row->type);
     json_str(s, "state", NAME_OF(qp_states, row->state));
     json_int(s, "dest_qpn", row->attr.dest_qp_num);
     json_str(s, "dest_gid", gid);

@@ -102,8 +102,6 @@ static inline void full_barrier(void)
 
 /* --- sg.c: scatter/gather over MRs ------------------------------------- */
 
-enum sg_side { SG_LOCAL, SG_REMOTE };
-
 struct sg_list {
     struct vm *vm;
     struct pd *pd;

@@ -69,11 +69,6 @@ static bool rkey_ok(const struct qp *qp, const struct msg *m)
     return !l.access || m->length == 0 || sg_check(&l);
 }
 
-static bool gid_equal(const struct pvrdma_gid *a, const struct pvrdma_gid *b)
-{
-    return memcmp(a, b, sizeof(*a)) == 0;
-}
-
 /* The first message of a connection: is it from whom this QP is connected to? */
 static bool bind_requester(struct qp *qp, const struct msg *m)
 {

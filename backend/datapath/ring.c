@@ -30,11 +30,10 @@ uint64_t ring_no_notify_gpa(const struct ring_mem *mem, bool rx)
 
 bool ring_store(struct vm *vm, uint64_t gpa, uint32_t value)
 {
-    _Atomic uint32_t *p = guest_ptr(&vm->guest.mem, gpa, sizeof(*p), true);
+    uint32_t *p = guest_ptr(&vm->guest.mem, gpa, sizeof(*p), true);
 
     if (p) {
-        atomic_store_explicit(p, value, memory_order_release);
-        guest_mark_dirty(&vm->guest.mem, gpa, sizeof(*p));
+        guest_store32(&vm->guest.mem, gpa, p, value);
     }
     return p;
 }

@@ -47,8 +47,7 @@ static gboolean entry_equal(gconstpointer x, gconstpointer y)
 {
     const struct entry *a = x, *b = y;
 
-    return memcmp(&a->gid, &b->gid, sizeof(a->gid)) == 0 &&
-           strcmp(a->network, b->network) == 0;
+    return gid_equal(&a->gid, &b->gid) && strcmp(a->network, b->network) == 0;
 }
 
 static void entry_free(gpointer p)

@@ -161,33 +161,6 @@ static inline void guest_store32(struct guest_mem *mem, uint64_t gpa, uint32_t *
     guest_mark_dirty(mem, gpa, sizeof(*p));
 }
 
-static inline uint32_t guest_xchg32(struct guest_mem *mem, uint64_t gpa, uint32_t *p,
-                                    uint32_t value)
-{
-    uint32_t old = __atomic_exchange_n(p, value, __ATOMIC_SEQ_CST);
-
-    guest_mark_dirty(mem, gpa, sizeof(*p));
-    return old;
-}
-
-static inline uint64_t guest_xchg64(struct guest_mem *mem, uint64_t gpa, uint64_t *p,
-                                    uint64_t value)
-{
-    uint64_t old = __atomic_exchange_n(p, value, __ATOMIC_SEQ_CST);
-
-    guest_mark_dirty(mem, gpa, sizeof(*p));
-    return old;
-}
-
-static inline uint64_t guest_or64(struct guest_mem *mem, uint64_t gpa, uint64_t *p,
-                                  uint64_t bits)
-{
-    uint64_t old = __atomic_fetch_or(p, bits, __ATOMIC_SEQ_CST);
-
-    guest_mark_dirty(mem, gpa, sizeof(*p));
-    return old;
-}
-
 static inline uint64_t guest_add64(struct guest_mem *mem, uint64_t gpa, uint64_t *p,
                                    uint64_t value)
 {

@@ -19,6 +19,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/queue.h>
 
 #include "pvrdma/abi.h"
@@ -32,6 +33,11 @@ struct route;
 struct transport_ops;
 struct vm;
 struct watched;
+
+static inline bool gid_equal(const struct pvrdma_gid *a, const struct pvrdma_gid *b)
+{
+    return memcmp(a, b, sizeof(*a)) == 0;
+}
 
 /* One direction of a QP. */
 struct wq {

@@ -14,11 +14,6 @@
 
 #define VLAN_NONE 0xfffu
 
-static bool gid_equal(const struct pvrdma_gid *a, const struct pvrdma_gid *b)
-{
-    return memcmp(a, b, sizeof(*a)) == 0;
-}
-
 /* Unicast and not the unspecified address. */
 static bool gid_is_valid(const struct pvrdma_gid *gid)
 {

@@ -134,13 +134,10 @@ static struct outcome do_atomic(struct qp *qp, struct qp *peer)
         return outcome_of(&op->m, why, false);
     }
     if (op->m.opcode == PVRDMA_WR_ATOMIC_FETCH_AND_ADD) {
-        old = __atomic_fetch_add(word, op->m.compare_add, __ATOMIC_SEQ_CST);
+        old = guest_add64(&peer->vm->guest.mem, gpa, word, op->m.compare_add);
     } else {
-        old = op->m.compare_add;
-        __atomic_compare_exchange_n(word, &old, op->m.swap, false, __ATOMIC_SEQ_CST,
-                                    __ATOMIC_SEQ_CST);
+        old = guest_cas64(&peer->vm->guest.mem, gpa, word, op->m.compare_add, op->m.swap);
     }
-    guest_mark_dirty(&peer->vm->guest.mem, gpa, 8);
     op->done = op->m.length;
     peer->resp.atomic[op->m.seq % G_N_ELEMENTS(peer->resp.atomic)] =
         (struct atomic_result){op->m.seq, old};
