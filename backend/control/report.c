@@ -342,6 +342,7 @@ static void report_datapath(GString *s, struct vm_datapath *dp)
     json_int(s, "errors", atomic_load(&dp->errors));
     json_int(s, "rnr_waits", atomic_load(&dp->rnr_waits));
     json_int(s, "retries", atomic_load(&dp->retries));
+    json_int(s, "replays", atomic_load(&dp->replays));
     json_int(s, "cq_interrupts", atomic_load(&dp->interrupts));
     json_int(s, "worker_ns", atomic_load(&dp->worker_ns));
     json_end(s, '}');
@@ -428,8 +429,7 @@ static void copy_qp(struct qp_row *row, struct qp *qp)
     row->sent = qp->req.seq;
     row->received = qp->resp.seq;
     row->wait = qp->req.wait;
-    row->retries_left = qp->req.retries_left;
-    row->rnr_left = qp->req.rnr_left;
+    requester_tries_left(qp, &row->retries_left, &row->rnr_left);
     pthread_mutex_unlock(&qp->lock);
 }
 

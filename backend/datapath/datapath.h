@@ -81,11 +81,16 @@ void datapath_cq_destroyed(struct cq *cq);
  */
 void datapath_gid_unbound(struct vm *vm, unsigned index);
 
+/* What is left of the tries of the next message: unanswered, receiver not ready. */
+void requester_tries_left(const struct qp *qp, uint32_t *retries, uint32_t *rnr);
+
 /* Make the VM's worker look at this QP's send and receive queues.  Any
  * thread. */
 void datapath_ring(struct vm *vm, uint32_t qp_handle);
 /* Wake the worker of the VM if it sleeps.  Any thread. */
 void datapath_wake(struct vm *vm);
+/* Have the VM's worker run @n.  Any thread that may use @vm (grace.h). */
+void vm_post(struct vm *vm, struct note *n);
 
 /*
  * A request for a completion event that came as a message (D6, "forwarded

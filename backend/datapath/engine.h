@@ -45,7 +45,6 @@ struct worker {
 
     /* Written by any thread. */
     _Atomic bool stop;
-    _Atomic(struct note *) notes;
     _Atomic uint64_t poked_any; /* summary of poked */
     _Atomic uint64_t poked[WORKER_MAX_SOURCES / 64];
     /* Sources by slot; the main thread's. */
@@ -165,8 +164,9 @@ uint64_t wq_slot_gpa(const struct ring_mem *mem, const struct wq *wq, uint32_t s
  */
 int32_t wq_pending(struct vm *vm, const struct ring_mem *mem, struct wq *wq, bool rx);
 
-/* The WQEs up to wq->next are done with: advance wq->cons and tell the guest. */
-void wq_release(struct vm *vm, const struct ring_mem *mem, struct wq *wq, bool rx);
+/* The WQEs up to index @cons are done with: advance wq->cons and tell the guest. */
+void wq_release(struct vm *vm, const struct ring_mem *mem, struct wq *wq, uint32_t cons,
+                bool rx);
 
 static inline int32_t sq_pending(struct qp *qp)
 {
@@ -197,13 +197,74 @@ void comp_flush(struct worker *w);
  */
 bool requester_run(struct qp *qp, struct turn *t);
 
+/* What the completion of @op will need. */
+void requester_describe(const struct qp *qp, const struct send_op *op, struct sent *s);
+
+/* The completion of a send request, if it is to have one; it has left the ring. */
+void requester_complete(struct qp *qp, const struct sent *s, uint32_t status);
+
+/* One was completed with @status, an error: to ERR, or SQE (datagrams). */
+void requester_failed(struct qp *qp, uint32_t status);
+
+/*
+ * Message @seq is not taken: @o says why.  Sets the timer after which the QP runs
+ * again, and returns SUCCESS; or what it fails with if all tries are used up.
+ */
+uint32_t requester_wait(struct qp *qp, uint64_t seq, struct outcome o);
+
+/*
+ * For a transport that has what READ or atomic @seq returns: fetch and check its WQE
+ * once more, so that op->sge says where it goes.  False: that is not to be had, or not
+ * waited for any more; then nothing may be stored.
+ */
+bool requester_reopen(struct qp *qp, uint64_t seq, struct send_op *op);
+
+/* --- window.c: messages in flight ----------------------------------------- */
+
+static inline struct sent *window_at(const struct qp *qp, uint64_t seq)
+{
+    return &qp->req.sent[seq % QP_WINDOW];
+}
+
+/* req.op becomes the last message in flight. */
+void window_put(struct qp *qp, enum sent_state state, uint32_t status);
+/* Complete what is settled, in order. */
+void window_retire(struct qp *qp);
+/* May the next WQE be fetched? */
+static inline bool window_has_room(const struct qp *qp)
+{
+    return !qp->req.stopped && qp->req.in_flight < QP_WINDOW;
+}
+/* Must @m, the next to be started, wait for those in flight? */
+bool window_must_wait(const struct qp *qp, const struct msg *m);
+/* In ERR: all of it completes as flushed. */
+void window_flush(struct qp *qp);
+/* In RESET: it is forgotten. */
+void window_clear(struct qp *qp);
+
+/*
+ * What transports report.  The QP is of the connection they mean (ticket_qp()); numbers
+ * that it does not expect are ignored.
+ *
+ * The responder's answer to message @seq, whose results are in place; for FAIL,
+ * @o.status is an enum pvrdma_wc_status.
+ */
+void requester_answered(struct qp *qp, uint64_t seq, struct outcome o);
+/* Nothing that was started and not answered will be; start() says what to do next. */
+void requester_lost(struct qp *qp);
+/* After that the connection is there again; the responder expects message @got. */
+void requester_resume(struct qp *qp, uint64_t got);
+/* Room after OUT_STALLED. */
+void requester_go(struct qp *qp);
+
 /* --- responder.c: what transports call for the receiving side ------------- */
 
 /*
  * A message arrives at @qp: check state, requester, sequence and rights, claim a
  * receive WQE if it takes one.  OUT_DONE: it is admitted, *epoch is what it was
- * admitted under.  qp->lock is held; once it is dropped the caller passes what it got
- * to responder_tell().
+ * admitted under.  OUT_DUPLICATE: a READ is to be carried once more, without being
+ * admitted, an atomic's result is saved.  qp->lock is held; once it is dropped the
+ * caller passes what it got to responder_tell().
  */
 struct outcome responder_admit_locked(struct qp *qp, const struct msg *m,
                                       uint32_t *epoch);
@@ -234,6 +295,10 @@ bool responder_finish(struct qp *qp, const struct msg *m, uint32_t epoch);
  */
 void responder_settle(struct qp *qp, uint32_t epoch, struct outcome o);
 
+/* Save what an atomic of sequence number @seq found / find it again.  qp->lock held. */
+void responder_save_atomic_locked(struct qp *qp, uint64_t seq, uint64_t old);
+bool responder_saved_atomic_locked(const struct qp *qp, uint64_t seq, uint64_t *old);
+
 /* What an admission has to tell the guest, after qp->lock was dropped. */
 void responder_tell(struct qp *qp, struct outcome o);
 
@@ -262,6 +327,9 @@ int rq_claim(struct rq *rq, struct recv_op *recv);
 
 /* The same; if there is none @t is woken when one is posted. */
 int rq_claim_or_wait(struct rq *rq, struct recv_op *recv, const struct ticket *t);
+
+/* The QP that @t was made for, or NULL.  Any worker, until its quiescent point. */
+struct qp *ticket_qp(const struct ticket *t);
 
 /* A receive WQE was posted (doorbell): wake whoever waits.  rq->lock not held. */
 void rq_posted(struct rq *rq);
@@ -316,6 +384,11 @@ bool watch_pending(struct vm *vm);
 /* Before sleeping: from here on posts come with doorbells.  Full barrier after it. */
 void watch_stop_telling(struct vm *vm);
 
+/* --- vms.c ---------------------------------------------------------------- */
+
+/* What was posted to the VM goes behind what has arrived.  Token held. */
+void inbox_take(struct vm_datapath *dp);
+
 /* --- sched.c -------------------------------------------------------------- */
 
 /* The turn has done @units of work.  True: it is over. */
@@ -352,9 +425,6 @@ void sched_unwait(struct qp *qp);
 
 /* The calling thread's worker; NULL on the main thread. */
 struct worker *worker_self(void);
-
-/* Have it run @n soon.  Any thread. */
-void worker_post(struct worker *w, struct note *n);
 
 /* Have its worker call @s->ready soon.  Any thread; begins with a full barrier. */
 void source_poke(struct source *s);

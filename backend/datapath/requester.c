@@ -5,9 +5,11 @@
  *
  * The guest's send ring is the record of what is posted: a WQE stays in it, and the
  * consumer index behind it, until it is acknowledged, and then the index moves before
- * the completion is made.  One message of a QP is in progress at a time (req.op), so
- * order and fences hold by construction: a READ or atomic has its result in place
- * before the next WQE is fetched.
+ * the completion is made.  One message of a QP is being started at a time (req.op).
+ * With a transport that finishes it there and then, that is all there is, and order
+ * and fences hold by construction: a READ or atomic has its result in place before
+ * the next WQE is fetched.  What is started and waits for an answer is in the window
+ * (window.c).
  *
  * Retry rules (InfiniBand spec 9.7.6.1.3, 9.7.5.2.8): a peer that does not
  * answer costs one transport timeout (4.096 us * 2^timeout) per try, retry_cnt
@@ -32,6 +34,12 @@
 
 enum fetch { FETCH_NONE, FETCH_OK, FETCH_BAD };
 
+/* Is anything in the window? */
+static inline bool has_window(const struct qp *qp)
+{
+    return qp->req.in_flight | qp->req.replay;
+}
+
 static uint32_t wc_opcode(uint32_t wr)
 {
     switch (wr) {
@@ -49,57 +57,65 @@ static uint32_t wc_opcode(uint32_t wr)
     }
 }
 
-/* READ and atomics: the requester's memory is stored to. */
-static bool returns_data(const struct msg *m)
+void requester_describe(const struct qp *qp, const struct send_op *op, struct sent *s)
 {
-    return m->opcode == PVRDMA_WR_RDMA_READ || msg_is_atomic(m);
+    *s = (struct sent){
+        .wr_id = op->wr_id,
+        .npsn = op->m.npsn,
+        .length = (uint32_t)op->m.length,
+        .opcode = (uint8_t)wc_opcode(op->m.opcode),
+        .signaled = qp->sq_sig_all || (op->m.flags & PVRDMA_SEND_SIGNALED),
+        .returns = msg_returns(&op->m),
+    };
 }
 
-static void complete(struct qp *qp, uint32_t status)
+void requester_complete(struct qp *qp, const struct sent *s, uint32_t status)
 {
-    struct send_op *op = &qp->req.op;
     struct pvrdma_cqe cqe;
 
-    op->active = false;
-    wq_release(qp->vm, &qp->mem, &qp->sq, false);
-    if (status == PVRDMA_WC_SUCCESS && !qp->sq_sig_all &&
-        !(op->m.flags & PVRDMA_SEND_SIGNALED)) {
+    if (status == PVRDMA_WC_SUCCESS && !s->signaled) {
         return;
     }
     memset(&cqe, 0, sizeof(cqe));
-    cqe.wr_id = op->wr_id;
+    cqe.wr_id = s->wr_id;
     cqe.qp = qp->handle;
-    cqe.opcode = wc_opcode(op->m.opcode);
+    cqe.opcode = s->opcode;
     cqe.status = status;
     cqe.port_num = 1;
-    if (status == PVRDMA_WC_SUCCESS && returns_data(&op->m)) {
-        cqe.byte_len = (uint32_t)op->m.length;
+    if (status == PVRDMA_WC_SUCCESS && s->returns) {
+        cqe.byte_len = s->length;
     }
     comp_push(qp->scq, &cqe, false);
 }
 
-/* Copy the next WQE into req.op.  Only what fits our own limits is read. */
-static enum fetch fetch(struct qp *qp)
+/* The message in req.op is through, and none before it is in flight. */
+static void complete(struct qp *qp, uint32_t status)
 {
     struct send_op *op = &qp->req.op;
+    struct sent s;
+
+    op->active = false;
+    wq_release(qp->vm, &qp->mem, &qp->sq, qp->sq.next, false);
+    if (status == PVRDMA_WC_SUCCESS && !qp->sq_sig_all &&
+        !(op->m.flags & PVRDMA_SEND_SIGNALED)) {
+        return;
+    }
+    requester_describe(qp, op, &s);
+    requester_complete(qp, &s, status);
+}
+
+/* Copy the WQE at @idx into @op.  Only what fits our own limits is read. */
+static bool read_wqe(struct qp *qp, uint32_t idx, struct send_op *op)
+{
     struct msg *m = &op->m;
     struct pvrdma_sq_wqe_hdr h;
-    const uint8_t *wqe;
-    int32_t pending = sq_pending(qp);
+    const uint8_t *wqe =
+        guest_ptr(&qp->vm->guest.mem,
+                  wq_slot_gpa(&qp->mem, &qp->sq, pvrdma_idx_slot(idx, qp->sq.nwqe)),
+                  1ull << qp->sq.wqe_shift, false);
 
-    if (pending < 0) {
-        return FETCH_BAD;
-    }
-    if (pending == 0) {
-        watch_drained(qp);
-        return FETCH_NONE;
-    }
-    wqe = guest_ptr(
-        &qp->vm->guest.mem,
-        wq_slot_gpa(&qp->mem, &qp->sq, pvrdma_idx_slot(qp->sq.next, qp->sq.nwqe)),
-        1ull << qp->sq.wqe_shift, false);
     if (!wqe) {
-        return FETCH_BAD;
+        return false;
     }
     memcpy(&h, wqe, sizeof(h));
     op->wr_id = h.wr_id;
@@ -125,12 +141,27 @@ static enum fetch fetch(struct qp *qp)
         memcpy(op->sge, wqe + sizeof(h), op->nsge * sizeof(op->sge[0]));
     }
     op->active = true;
-    op->admitted = false;
+    op->admitted = op->repeated = false;
     op->done = 0;
     op->cur = (struct sg_cursor){0, 0};
-    qp->req.retries_left = (uint8_t)(qp->attr.retry_cnt + 1);
-    qp->req.rnr_left = qp->attr.rnr_retry;
-    qp->req.rnr_until = 0;
+    return true;
+}
+
+/* The next WQE into req.op. */
+static enum fetch fetch(struct qp *qp)
+{
+    int32_t pending = sq_pending(qp);
+
+    if (pending < 0) {
+        return FETCH_BAD;
+    }
+    if (pending == 0) {
+        watch_drained(qp);
+        return FETCH_NONE;
+    }
+    if (!read_wqe(qp, qp->sq.next, &qp->req.op)) {
+        return FETCH_BAD;
+    }
     qp->sq.next = pvrdma_idx_next(qp->sq.next, qp->sq.nwqe);
     return FETCH_OK;
 }
@@ -146,7 +177,7 @@ static uint32_t check(struct qp *qp)
     struct send_op *op = &qp->req.op;
     struct msg *m = &op->m;
     struct sg_list l = {.vm = qp->vm, .pd = qp->pd, .sge = op->sge};
-    bool returns = returns_data(m);
+    bool returns = msg_returns(m);
 
     if (m->opcode >= 32 || !(qp->service->ops & (1u << m->opcode)) ||
         op->nsge > qp->sq.max_sge || op->nsge > QP_MAX_SGE ||
@@ -169,7 +200,7 @@ static uint32_t check(struct qp *qp)
 }
 
 /* What the responder has to know of it besides. */
-static void describe(struct qp *qp)
+static void number(struct qp *qp)
 {
     struct msg *m = &qp->req.op.m;
 
@@ -178,16 +209,31 @@ static void describe(struct qp *qp)
     m->npsn = qp->service->connected ? psn_count(m->length, qp->attr.path_mtu) : 0;
 }
 
-/*
- * Complete with an error; the rest of the queue is flushed.  A datagram's failure
- * stops the send queue alone.
- */
-static void fail(struct qp *qp, uint32_t status)
+bool requester_reopen(struct qp *qp, uint64_t seq, struct send_op *op)
+{
+    struct qp_requester *req = &qp->req;
+    uint64_t oldest = req->seq - req->in_flight;
+
+    if (seq - oldest >= req->in_flight || window_at(qp, seq)->state != SENT_OUT ||
+        !window_at(qp, seq)->returns ||
+        !read_wqe(qp, (qp->sq.cons + (uint32_t)(seq - oldest)) & (2 * qp->sq.nwqe - 1),
+                  op)) {
+        return false;
+    }
+    /* The guest may have changed it.  Keys and rights are checked as it is stored to. */
+    if (!msg_returns(&op->m) || op->is_inline || op->nsge > qp->sq.max_sge ||
+        op->nsge > QP_MAX_SGE) {
+        return false;
+    }
+    op->m.length = sg_length(op->sge, op->nsge);
+    return op->m.length <= VERBS_MAX_MSG_SZ;
+}
+
+void requester_failed(struct qp *qp, uint32_t status)
 {
     atomic_fetch_add_explicit(&qp->vm->dp.errors, 1, memory_order_relaxed);
     log_vm(LOG_LVL_DEBUG, qp->vm, "QP %u: WR completes with status %u", qp->handle,
            status);
-    complete(qp, status);
     if (qp->service->send_error == PVRDMA_QPS_SQE) {
         qp_set_send_error(qp);
     } else {
@@ -195,8 +241,28 @@ static void fail(struct qp *qp, uint32_t status)
     }
 }
 
+/*
+ * Complete with an error, once all before is complete; the rest of the queue is
+ * flushed.
+ */
+static void fail(struct qp *qp, uint32_t status)
+{
+    if (has_window(qp)) {
+        window_put(qp, SENT_FAILED, status);
+        window_retire(qp);
+        return;
+    }
+    complete(qp, status);
+    requester_failed(qp, status);
+}
+
 static void finish(struct qp *qp)
 {
+    if (has_window(qp)) { /* begun with another transport, which broke */
+        window_put(qp, SENT_DONE, PVRDMA_WC_SUCCESS);
+        window_retire(qp);
+        return;
+    }
     qp->req.psn = (qp->req.psn + qp->req.op.m.npsn) & PSN_MASK;
     qp->req.seq++;
     complete(qp, PVRDMA_WC_SUCCESS);
@@ -214,43 +280,70 @@ static uint64_t rnr_ns(uint32_t code)
     return (uint64_t)us10[code & 31] * 10000;
 }
 
-/* The peer does not answer.  True: the WR failed. */
-static bool unreachable(struct qp *qp)
+/* The peer does not answer. */
+static uint32_t unreachable(struct qp *qp)
 {
     if (qp->attr.timeout == 0) {
         sched_wait(qp, QP_WAIT_HOLD, now_ns() + POLL_INFINITE_NS);
-        return false;
+        return PVRDMA_WC_SUCCESS;
     }
     if (qp->req.retries_left == 0) {
-        fail(qp, PVRDMA_WC_RETRY_EXC_ERR);
-        return true;
+        return PVRDMA_WC_RETRY_EXC_ERR;
     }
     qp->req.retries_left--;
     atomic_fetch_add_explicit(&qp->vm->dp.retries, 1, memory_order_relaxed);
     sched_wait(qp, QP_WAIT_TIMEOUT, now_ns() + (4096ull << qp->attr.timeout));
-    return false;
+    return PVRDMA_WC_SUCCESS;
 }
 
-static bool receiver_not_ready(struct qp *qp, uint32_t code)
+static uint32_t receiver_not_ready(struct qp *qp, uint32_t code)
 {
     uint64_t now = now_ns();
 
     if (now < qp->req.rnr_until) {
         /* Woken before its time, for a receive that another message took. */
         sched_wait(qp, QP_WAIT_RNR, qp->req.rnr_until);
-        return false;
+        return PVRDMA_WC_SUCCESS;
     }
     if (qp->attr.rnr_retry != 7) {
         if (qp->req.rnr_left == 0) {
-            fail(qp, PVRDMA_WC_RNR_RETRY_EXC_ERR);
-            return true;
+            return PVRDMA_WC_RNR_RETRY_EXC_ERR;
         }
         qp->req.rnr_left--;
     }
     atomic_fetch_add_explicit(&qp->vm->dp.rnr_waits, 1, memory_order_relaxed);
     qp->req.rnr_until = now + rnr_ns(code);
     sched_wait(qp, QP_WAIT_RNR, qp->req.rnr_until);
-    return false;
+    return PVRDMA_WC_SUCCESS;
+}
+
+void requester_tries_left(const struct qp *qp, uint32_t *retries, uint32_t *rnr)
+{
+    bool fresh = qp->req.retry_seq != qp->req.seq;
+
+    *retries = fresh ? qp->attr.retry_cnt + 1u : qp->req.retries_left;
+    *rnr = fresh ? qp->attr.rnr_retry : qp->req.rnr_left;
+}
+
+uint32_t requester_wait(struct qp *qp, uint64_t seq, struct outcome o)
+{
+    struct qp_requester *req = &qp->req;
+
+    if (req->retry_seq != seq) {
+        req->retry_seq = seq;
+        req->retries_left = (uint8_t)(qp->attr.retry_cnt + 1);
+        req->rnr_left = qp->attr.rnr_retry;
+        req->rnr_until = 0;
+    }
+    switch (o.what) {
+    case OUT_RNR:
+        return receiver_not_ready(qp, o.status);
+    case OUT_HELD:
+        sched_wait(qp, QP_WAIT_HOLD, now_ns() + POLL_HOLD_NS);
+        return PVRDMA_WC_SUCCESS;
+    default:
+        return unreachable(qp);
+    }
 }
 
 /*
@@ -267,7 +360,7 @@ static struct outcome carry(struct qp *qp)
         qp->req.op.done = qp->req.op.m.length;
         return OUTCOME(OUT_DONE);
     }
-    return qp->req.transport->carry(qp, &qp->req.op);
+    return qp->req.transport->start(qp, &qp->req.op);
 }
 
 /*
@@ -287,45 +380,54 @@ static void adapt_slice(struct qp *qp, uint64_t ns)
     }
 }
 
+/* What a turn of a QP has come to. */
+struct progress {
+    bool more;     /* there is more to do at once */
+    uint64_t msgs; /* completed */
+};
+
 /*
  * Carry the message in progress, and settle on this side what became of it.  True: go
- * on with the next WQE; false: the QP waits, failed, or has carried a slice (*more).
+ * on with the next WQE; false: the QP waits, failed, or has carried a slice.
  */
-static bool run_op(struct qp *qp, struct turn *t, bool *more)
+static bool run_op(struct qp *qp, struct turn *t, struct progress *p)
 {
     uint64_t began = t->now;
-    struct outcome o = carry(qp);
+    struct outcome o;
+    uint32_t status;
 
+    if (qp->req.in_flight && window_must_wait(qp, &qp->req.op.m)) {
+        return false; /* an answer brings it here again */
+    }
+    o = carry(qp);
     switch (o.what) {
     case OUT_DONE:
+    case OUT_DUPLICATE:             /* nothing comes back: it need not be carried again */
+        p->msgs += !has_window(qp); /* else counted there */
         finish(qp);
         return true;
+    case OUT_PENDING:
+        window_put(qp, SENT_OUT, PVRDMA_WC_SUCCESS);
+        return true;
+    case OUT_STALLED:
+        return false;
     case OUT_MORE:
         turn_spent(t, TURN_UNITS);
         adapt_slice(qp, t->now - began);
-        *more = true;
-        return false;
-    case OUT_RNR:
-        *more = receiver_not_ready(qp, o.status);
-        return false;
-    case OUT_HELD:
-        sched_wait(qp, QP_WAIT_HOLD, now_ns() + POLL_HOLD_NS);
-        return false;
-    case OUT_DUPLICATE:
-        if (!returns_data(&qp->req.op.m)) {
-            finish(qp);
-            return true;
-        }
-        *more = unreachable(qp);
+        p->more = true;
         return false;
     case OUT_FAIL:
-        fail(qp, o.status);
-        *more = true;
-        return false;
+        status = o.status;
+        break;
     default:
-        *more = unreachable(qp);
-        return false;
+        status = requester_wait(qp, qp->req.seq, o);
+        break;
     }
+    if (status != PVRDMA_WC_SUCCESS) {
+        fail(qp, status);
+        p->more = true;
+    }
+    return false;
 }
 
 /*
@@ -336,6 +438,9 @@ static bool flush(struct qp *qp, bool receives)
 {
     unsigned n = 0, received;
 
+    if (has_window(qp)) {
+        window_flush(qp);
+    }
     if (qp->req.op.active) {
         complete(qp, PVRDMA_WC_WR_FLUSH_ERR);
         n++;
@@ -362,11 +467,14 @@ static void drained(struct qp *qp)
     }
 }
 
-/* Next WQE into req.op, checked.  False: none, or the QP just failed. */
+/* Next WQE into req.op, checked.  False: none, not now, or the QP just failed. */
 static bool next_op(struct qp *qp, bool *more)
 {
     uint32_t status;
 
+    if (has_window(qp) && !window_has_room(qp)) {
+        return false;
+    }
     switch (fetch(qp)) {
     case FETCH_NONE:
         return false;
@@ -384,7 +492,7 @@ static bool next_op(struct qp *qp, bool *more)
         *more = true;
         return false;
     }
-    describe(qp);
+    number(qp);
     return true;
 }
 
@@ -397,42 +505,44 @@ bool requester_run(struct qp *qp, struct turn *t)
 {
     struct send_op *op = &qp->req.op;
     struct vm_datapath *dp = &qp->vm->dp;
-    uint64_t msgs = 0, bytes = 0;
-    bool go = true, more = false;
+    struct progress p = {0};
+    uint64_t bytes = 0;
+    bool go = true;
 
     for (unsigned i = 0; go && i < ENGINE_BATCH; i++) {
         uint32_t state = atomic_load_explicit(&qp->state, memory_order_acquire);
         uint64_t before, moved;
 
         if (state == PVRDMA_QPS_ERR || state == PVRDMA_QPS_SQE) {
-            more = flush(qp, state == PVRDMA_QPS_ERR);
+            p.more = flush(qp, state == PVRDMA_QPS_ERR);
             turn_spent(t, TURN_UNITS);
             break;
         }
-        if (state == PVRDMA_QPS_SQD && !op->active) {
-            drained(qp);
+        if (state == PVRDMA_QPS_SQD && !op->active && !qp->req.replay) {
+            if (!qp->req.in_flight) {
+                drained(qp);
+            }
             break;
         }
         if (state != PVRDMA_QPS_RTS && state != PVRDMA_QPS_SQD) {
             break;
         }
-        if (!op->active && !next_op(qp, &more)) {
+        if (!op->active && !next_op(qp, &p.more)) {
             break;
         }
         before = op->done;
-        go = run_op(qp, t, &more);
+        go = run_op(qp, t, &p);
         /* A message that was admitted anew began from 0 again. */
         moved = op->done >= before ? op->done - before : op->done;
         bytes += moved;
-        msgs += go;
         if (turn_spent(t, units_of(op, moved)) || (go && i + 1 == ENGINE_BATCH)) {
-            more |= go;
+            p.more |= go;
             break;
         }
     }
-    if (msgs || bytes) {
-        count(&dp->tx_msgs, msgs);
+    if (p.msgs || bytes) {
+        count(&dp->tx_msgs, p.msgs);
         count(&dp->tx_bytes, bytes);
     }
-    return more;
+    return p.more;
 }

@@ -209,16 +209,46 @@ void responder_settle(struct qp *qp, uint32_t epoch, struct outcome o)
     }
 }
 
+void responder_save_atomic_locked(struct qp *qp, uint64_t seq, uint64_t old)
+{
+    qp->resp.atomic[qp->resp.n_atomic++ % G_N_ELEMENTS(qp->resp.atomic)] =
+        (struct atomic_result){seq, old};
+}
+
+bool responder_saved_atomic_locked(const struct qp *qp, uint64_t seq, uint64_t *old)
+{
+    for (unsigned i = 0; i < MIN(qp->resp.n_atomic, G_N_ELEMENTS(qp->resp.atomic)); i++) {
+        if (qp->resp.atomic[i].seq == seq) {
+            *old = qp->resp.atomic[i].old;
+            return true;
+        }
+    }
+    return false;
+}
+
+/*
+ * A message that was executed before, but the requester did not hear of it, is
+ * acknowledged.  A READ needs its rights once more, an atomic its result: without,
+ * there is nothing to answer.
+ */
 struct outcome responder_admit_locked(struct qp *qp, const struct msg *m, uint32_t *epoch)
 {
     struct outcome o = OUTCOME(OUT_DONE);
     bool comm_est = false;
+    uint64_t old;
 
-    if (!is_from_peer(qp, m) || m->seq > qp->resp.seq) {
+    *epoch = qp->resp.epoch;
+    if (!is_from_peer(qp, m)) {
         return OUTCOME(OUT_SILENT);
     }
-    if (m->seq < qp->resp.seq) {
-        return OUTCOME(OUT_DUPLICATE);
+    if (m->seq != qp->resp.seq) {
+        if (m->seq > qp->resp.seq) {
+            return OUTCOME(OUT_EARLY);
+        }
+        if (!msg_returns(m)) {
+            return OUTCOME(OUT_DUPLICATE);
+        }
+        o.what = OUT_DUPLICATE;
     }
     if (!qp->resp.comm_est &&
         atomic_load_explicit(&qp->state, memory_order_relaxed) == PVRDMA_QPS_RTR) {
@@ -232,13 +262,23 @@ struct outcome responder_admit_locked(struct qp *qp, const struct msg *m, uint32
                       PVRDMA_EVENT_QP_ACCESS_ERR);
     } else if (takes_recv(m)) {
         o = claim(qp, m);
+    } else if (o.what == OUT_DUPLICATE && msg_is_atomic(m) &&
+               !responder_saved_atomic_locked(qp, m->seq, &old)) {
+        o = both_fail(PVRDMA_WC_REM_INV_REQ_ERR, PVRDMA_WC_SUCCESS,
+                      PVRDMA_EVENT_QP_REQ_ERR);
     }
     if (o.what == OUT_FAIL) {
         settle_locked(qp, o);
+        *epoch = qp->resp.epoch;
     }
     o.comm_est = comm_est;
-    *epoch = qp->resp.epoch;
     return o;
+}
+
+/* Does what was admitted stand, and is it not finished by another way? */
+static bool stands(const struct qp *qp, const struct msg *m, uint32_t epoch)
+{
+    return qp->resp.epoch == epoch && qp->resp.seq == m->seq;
 }
 
 void responder_begin_slice_locked(struct qp *qp, const struct msg *m,
@@ -258,7 +298,7 @@ bool responder_begin_slice(struct qp *qp, const struct msg *m, uint32_t epoch,
     bool ours;
 
     pthread_mutex_lock(&qp->lock);
-    ours = qp->resp.epoch == epoch;
+    ours = stands(qp, m, epoch);
     if (ours) {
         responder_begin_slice_locked(qp, m, recv);
     }
@@ -315,7 +355,7 @@ bool responder_finish(struct qp *qp, const struct msg *m, uint32_t epoch)
     bool ours, failed = false;
 
     pthread_mutex_lock(&qp->lock);
-    ours = qp->resp.epoch == epoch;
+    ours = stands(qp, m, epoch);
     if (msg_is_send(m)) {
         failed = carried(qp);
     }

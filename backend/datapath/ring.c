@@ -68,8 +68,9 @@ int32_t wq_pending(struct vm *vm, const struct ring_mem *mem, struct wq *wq, boo
     return (int32_t)n;
 }
 
-void wq_release(struct vm *vm, const struct ring_mem *mem, struct wq *wq, bool rx)
+void wq_release(struct vm *vm, const struct ring_mem *mem, struct wq *wq, uint32_t cons,
+                bool rx)
 {
-    wq->cons = wq->next;
+    wq->cons = cons;
     ring_store(vm, ring_word_gpa(mem, rx, true), wq->cons);
 }

@@ -37,7 +37,7 @@ int rq_claim(struct rq *rq, struct recv_op *recv)
     recv->cur = (struct sg_cursor){0, 0};
     recv->active = true;
     wq->next = pvrdma_idx_next(wq->next, wq->nwqe);
-    wq_release(rq->vm, rq->mem, wq, true);
+    wq_release(rq->vm, rq->mem, wq, wq->next, true);
     if (h.num_sge > wq->max_sge || h.num_sge > QP_MAX_SGE) {
         return EINVAL;
     }
@@ -121,14 +121,21 @@ int rq_claim_or_wait(struct rq *rq, struct recv_op *recv, const struct ticket *t
     return err;
 }
 
-static void ticket_wake(const struct ticket *t)
+struct qp *ticket_qp(const struct ticket *t)
 {
     struct vm *vm = vm_by_id(t->vm);
     struct qp *qp = vm ? id_table_get(&vm->objects.qp, t->qp) : NULL;
 
-    if (qp && atomic_load(&qp->req.incarnation) == t->incarnation) {
+    return qp && atomic_load(&qp->req.incarnation) == t->incarnation ? qp : NULL;
+}
+
+static void ticket_wake(const struct ticket *t)
+{
+    struct qp *qp = ticket_qp(t);
+
+    if (qp) {
         atomic_store(&qp->req.wake, true);
-        datapath_ring(vm, t->qp);
+        datapath_ring(qp->vm, t->qp);
     }
 }
 

@@ -275,7 +275,8 @@ bool sched_pending(struct vm *vm, uint64_t now, bool all)
         return false;
     }
     if (dp->has_work || dp->cq_error_pos || watch_pending(vm) ||
-        atomic_load(&dp->cq_error) || now >= atomic_load(&dp->next_timer)) {
+        atomic_load(&dp->cq_error) || now >= atomic_load(&dp->next_timer) ||
+        atomic_load_explicit(&dp->inbox, memory_order_relaxed)) {
         return true;
     }
     if (!all && dp->watch.n && dp->looks++ < QUICK_LOOKS) {
@@ -307,6 +308,28 @@ static void retry_deferred(struct vm *vm, uint64_t now)
         vm->dp.retry_at = now + DEFERRED_NS;
         if (event_cq_retry(&vm->guest)) {
             irq_raise(&vm->guest.irq, PVRDMA_VEC_CQ);
+        }
+    }
+}
+
+/* What arrived.  Until it is served, nothing more is taken. */
+static void run_arrived(struct worker *w, struct vm *vm, struct turn *t)
+{
+    struct vm_datapath *dp = &vm->dp;
+
+    if (!dp->arrived) {
+        inbox_take(dp);
+    }
+    while (dp->arrived) {
+        struct note *n = dp->arrived;
+
+        dp->arrived = n->next;
+        n->run(n, vm);
+        if (w->batch.n > COMP_BATCH_MAX - 8) {
+            comp_flush(w);
+        }
+        if (turn_spent(t, TURN_UNITS)) {
+            break;
         }
     }
 }
@@ -361,9 +384,12 @@ uint64_t sched_serve(struct worker *w, struct vm *vm, uint64_t now)
     if (dp->cq_error_pos || atomic_load_explicit(&dp->cq_error, memory_order_relaxed)) {
         failed_cqs(vm, &t);
     }
+    if (dp->arrived || atomic_load_explicit(&dp->inbox, memory_order_relaxed)) {
+        run_arrived(w, vm, &t);
+    }
     run_qps(w, vm, &t);
     retry_deferred(vm, now);
-    dp->has_work = !TAILQ_EMPTY(&dp->run);
+    dp->has_work = dp->arrived || !TAILQ_EMPTY(&dp->run);
     pthread_mutex_unlock(&dp->token);
     comp_flush(w);
     /* Timed only now: what was completed is the guest's already. */

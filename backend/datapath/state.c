@@ -18,6 +18,7 @@ void datapath_qp_created(struct qp *qp, uint32_t uar_page)
     struct pvrdma_db_region *db = qp->vm->guest.db.shared;
 
     qp->req.slice = DATAPATH_SLICE;
+    qp->req.retry_seq = UINT64_MAX;
     if (qp->mem.ext) { /* whatever the guest left there */
         ring_store(qp->vm, ring_no_notify_gpa(&qp->mem, false), 0);
         ring_store(qp->vm, ring_no_notify_gpa(&qp->mem, true), 0);
@@ -58,8 +59,10 @@ static void qp_clear(struct qp *qp)
     sched_unwait(qp);
     qp_disconnect(qp);
     memset(&qp->req.op, 0, sizeof(qp->req.op));
+    window_clear(qp);
     qp->req.psn = 0;
     qp->req.seq = 0;
+    qp->req.retry_seq = UINT64_MAX;
     qp->req.sqd_notified = false;
     atomic_store(&qp->req.incarnation, 0);
     qp->sq.cons = qp->sq.next = 0;
@@ -69,7 +72,7 @@ static void qp_clear(struct qp *qp)
     qp->resp.psn = 0;
     qp->resp.seq = 0;
     qp->resp.incarnation = 0;
-    memset(qp->resp.atomic, 0, sizeof(qp->resp.atomic));
+    qp->resp.n_atomic = 0;
     qp->resp.comm_est = false;
     qp->resp.epoch++;
 }
@@ -100,6 +103,9 @@ static void qp_connect(struct qp *qp)
     gid = &qp->vm->objects.gid[ah->sgid_index];
     path = (struct conn_path){gid->gid, ah->dgid, qp->qpn, qp->attr.dest_qp_num};
     if (!atomic_load(&req->incarnation) || memcmp(&path, &req->path, sizeof(path))) {
+        if (req->in_flight) {
+            requester_lost(qp);
+        }
         atomic_store(&req->incarnation, random_incarnation());
         qp->resp.incarnation = 0;
         qp->resp.epoch++;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * The one interface behind which paths differ.  A transport moves the bytes of
- * one message and reports what happened; WQE fetch, checks, ordering, retry
+ * messages and reports what happened; WQE fetch, checks, ordering, retry
  * rules, completions and flush belong to datapath/.
  *
  * All functions run on the worker of the requester's VM with its token held,
@@ -14,12 +14,19 @@
 
 struct transport_ops {
     const char *name;
+    /* It answers later: its QPs need a window. */
+    bool pipelined;
 
     /*
      * Carry @op onwards by at most req.slice bytes; sets op->done.  What is the
      * responder's of the outcome is settled already.
+     *
+     * OUT_PENDING: the message is on its way, and nothing of @op is needed any more
+     * (what a READ or an atomic returns goes where requester_reopen() says).  Its
+     * answer comes by requester_answered(); if the connection is lost,
+     * requester_lost() and later requester_resume() (engine.h).
      */
-    struct outcome (*carry)(struct qp *qp, struct send_op *op);
+    struct outcome (*start)(struct qp *qp, struct send_op *op);
 };
 
 #endif /* PVRDMAD_TRANSPORT_H */

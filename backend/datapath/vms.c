@@ -36,6 +36,13 @@ int datapath_vm_init(struct vm *vm)
 void datapath_vm_fini(struct vm *vm)
 {
     worker_remove_vm(vm);
+    inbox_take(&vm->dp); /* nobody finds the VM to post to any more */
+    while (vm->dp.arrived) {
+        struct note *n = vm->dp.arrived;
+
+        vm->dp.arrived = n->next;
+        n->run(n, NULL);
+    }
     free(vm->dp.timer);
     pthread_mutex_destroy(&vm->dp.token);
 }
@@ -94,6 +101,30 @@ void datapath_wake(struct vm *vm)
     if (atomic_load(&vm->dp.parked)) {
         source_poke(&vm->dp.bell);
     }
+}
+
+void vm_post(struct vm *vm, struct note *n)
+{
+    n->next = atomic_load_explicit(&vm->dp.inbox, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak(&vm->dp.inbox, &n->next, n)) {
+    }
+    datapath_wake(vm);
+}
+
+void inbox_take(struct vm_datapath *dp)
+{
+    struct note *list = atomic_exchange(&dp->inbox, NULL), *first = NULL, **end;
+
+    while (list) { /* oldest first */
+        struct note *n = list;
+
+        list = n->next;
+        n->next = first;
+        first = n;
+    }
+    for (end = &dp->arrived; *end; end = &(*end)->next) {
+    }
+    *end = first;
 }
 
 void datapath_ring(struct vm *vm, uint32_t qp_handle)

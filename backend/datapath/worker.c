@@ -15,8 +15,8 @@
  * barrier, and then looks for work once more.  A parked VM with a timer is found
  * by a heap of deadlines.
  *
- * Sources and notes.  Descriptors are asked for events every EPOLL_NS while there
- * is work; notes are a list that any thread pushes to.  The VM's eventfd is shared
+ * Sources.  Descriptors are asked for events every EPOLL_NS while there is work; any
+ * thread may poke one.  The VM's eventfd is shared
  * with its VMM, so it is watched edge-triggered and never read: nothing the VMM does
  * to it can block a worker or eat a wake-up of another VM.
  *
@@ -62,7 +62,7 @@ struct worker *worker_self(void)
     return self;
 }
 
-/* ---- notes and sources ----------------------------------------------------- */
+/* ---- sources ----------------------------------------------------- */
 
 /* After the store that it is to see. */
 static void wake_up(struct worker *w)
@@ -72,33 +72,6 @@ static void wake_up(struct worker *w)
     full_barrier();
     if (atomic_load(&w->sleeping) && write(w->wakefd, &one, sizeof(one)) < 0) {
         return; /* counter full: it is awake already */
-    }
-}
-
-void worker_post(struct worker *w, struct note *n)
-{
-    n->next = atomic_load_explicit(&w->notes, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak(&w->notes, &n->next, n)) {
-    }
-    wake_up(w);
-}
-
-static void run_notes(struct worker *w)
-{
-    struct note *list = atomic_exchange(&w->notes, NULL), *first = NULL;
-
-    while (list) { /* oldest first */
-        struct note *n = list;
-
-        list = n->next;
-        n->next = first;
-        first = n;
-    }
-    while (first) {
-        struct note *n = first;
-
-        first = n->next;
-        n->run(n);
     }
 }
 
@@ -300,7 +273,7 @@ static void worker_sleep(struct worker *w, uint64_t now)
 
     atomic_store(&w->sleeping, true);
     full_barrier();
-    if (atomic_load(&w->notes) || atomic_load(&w->poked_any) || atomic_load(&w->stop) ||
+    if (atomic_load(&w->poked_any) || atomic_load(&w->stop) ||
         (w->n_heap && w->heap[1]->dp.deadline <= now)) {
         atomic_store(&w->sleeping, false);
         return;
@@ -374,9 +347,6 @@ static void *worker_main(void *arg)
         struct vm *vm;
 
         grace_pass(&w->grace);
-        if (atomic_load_explicit(&w->notes, memory_order_relaxed)) {
-            run_notes(w);
-        }
         if (atomic_load_explicit(&w->poked_any, memory_order_relaxed)) {
             run_poked(w);
         }

@@ -105,7 +105,10 @@ struct msg {
 enum outcome_what {
     OUT_DONE,      /* the message is complete and acknowledged */
     OUT_MORE,      /* a slice is carried, the message goes on */
+    OUT_PENDING,   /* it is on its way, the answer comes later */
+    OUT_STALLED,   /* no room on the way: requester_go() says when there is */
     OUT_DUPLICATE, /* it was executed before: acknowledge it again */
+    OUT_EARLY,     /* one before it has not come: not even answered */
     OUT_RNR,       /* no receive WQE; status: the responder's timer code */
     OUT_SILENT,    /* no answer: no peer, or it ignores us */
     OUT_HELD,      /* the peer stands still: wait without counting */
@@ -139,6 +142,7 @@ struct send_op {
     struct msg m;
     bool active;
     bool admitted;  /* the responder took the message */
+    bool repeated;  /* a READ that it had executed before */
     bool is_inline; /* the message is in data[], not in memory */
     uint32_t epoch; /* of the responder that admitted it */
     uint32_t nsge;
@@ -159,6 +163,40 @@ static inline bool msg_is_atomic(const struct msg *m)
     return m->opcode == PVRDMA_WR_ATOMIC_CMP_AND_SWP ||
            m->opcode == PVRDMA_WR_ATOMIC_FETCH_AND_ADD;
 }
+
+/* READ and atomics: the requester's memory is stored to. */
+static inline bool msg_returns(const struct msg *m)
+{
+    return m->opcode == PVRDMA_WR_RDMA_READ || msg_is_atomic(m);
+}
+
+/*
+ * Messages of a QP that are started and not complete, at most; a power of two.  For
+ * transports that answer later: `copy` has one message in progress and none here.
+ */
+#define QP_WINDOW 64u
+
+enum sent_state {
+    SENT_AGAIN,  /* to be started again */
+    SENT_OUT,    /* on its way */
+    SENT_DONE,   /* acknowledged, but one before it is not */
+    SENT_FAILED, /* likewise, with an error */
+};
+
+/*
+ * A message in flight: what its completion needs.  Its WQE is in the guest's ring
+ * still, to be fetched and checked anew should it have to be sent again.
+ */
+struct sent {
+    uint64_t wr_id;
+    uint32_t npsn;
+    uint32_t length; /* bytes */
+    uint8_t opcode;  /* enum pvrdma_wc_opcode */
+    uint8_t state;   /* enum sent_state */
+    uint8_t status;  /* enum pvrdma_wc_status of a failed one */
+    bool signaled;
+    bool returns; /* READ or atomic */
+};
 
 /* What a QP type can do (InfiniBand spec table 38 and 10.2.2.3). */
 struct service {
@@ -182,10 +220,20 @@ struct qp_requester {
     uint32_t slice; /* bytes that are moved at once at most, see requester.c */
     uint32_t psn;   /* of the next message, 24 bits */
     uint64_t seq;   /* of the next message */
+    /*
+     * The window, by sequence number modulo QP_WINDOW: in_flight messages before seq
+     * wait for their answers, the first of them at sq.cons; then `replay` messages
+     * from seq on were started before, too.  NULL: the transport needs none.
+     */
+    struct sent *sent;
+    uint16_t in_flight, replay;
+    uint16_t returning; /* of those in flight and unanswered: READs and atomics */
+    bool stopped;       /* one in flight has failed: nothing is started any more */
+    uint64_t retry_seq; /* the message that the next three are about */
+    uint64_t rnr_until; /* ns: an RNR answer before then costs no retry */
     uint8_t retries_left, rnr_left;
     enum qp_wait wait;
     uint64_t wait_until; /* ns, CLOCK_MONOTONIC */
-    uint64_t rnr_until;  /* ns: an RNR answer before then costs no retry */
     uint32_t heap_pos;   /* in the VM's timer heap; 0 = not there */
     bool queued;         /* in the VM's run queue */
     TAILQ_ENTRY(qp) run;
@@ -230,8 +278,9 @@ struct qp_responder {
     uint64_t incarnation; /* of the requester's connection; 0: none has come yet */
     uint32_t epoch;       /* changes when an admitted message becomes void */
     bool comm_est;        /* first packet in RTR was reported */
-    /* Of sequence number s, in place s % 16 (VERBS_MAX_RD_ATOM). */
-    struct atomic_result atomic[16];
+    /* The last ones; of a requester's READs and atomics 16 are unanswered at most. */
+    struct atomic_result atomic[16]; /* VERBS_MAX_RD_ATOM */
+    uint64_t n_atomic;               /* how many there were; the next goes to % 16 */
 };
 
 #endif /* PVRDMAD_QP_STATE_H */

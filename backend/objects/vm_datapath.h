@@ -31,12 +31,14 @@ struct worker;
 #define DATAPATH_WATCHED 16u
 
 /*
- * Something to be done by a worker, posted by any thread (worker_post).  It belongs
- * to the worker until @run is called, which may post it again.
+ * Something that arrived for a VM, posted by any thread (vm_post) and run by its
+ * worker, with the token, in one of the VM's turns: so not while it is paused.  It
+ * belongs to the VM until @run is called, which may post it again.  @vm is NULL if it
+ * has gone: then all there is to do is to free the note.
  */
 struct note {
     struct note *next;
-    void (*run)(struct note *n);
+    void (*run)(struct note *n, struct vm *vm);
 };
 
 /*
@@ -90,7 +92,10 @@ struct vm_datapath {
     /* Worker time it had, ns times 100 per share; the smallest is served next. */
     uint64_t vtime;
 
+    _Atomic(struct note *) inbox; /* newest first; pushed by any thread */
+
     /* Under the token. */
+    struct note *arrived; /* taken from it, oldest first */
     TAILQ_HEAD(, qp) run; /* QPs with work */
     bool has_work;        /* what the worker last saw of run */
     struct qp **timer;    /* heap by req.wait_until, [1..ntimer] */
@@ -108,7 +113,7 @@ struct vm_datapath {
     /* Statistics; written by one worker at a time. */
     _Atomic uint64_t worker_ns; /* time of its worker that it had */
     _Atomic uint64_t tx_msgs, tx_bytes, rx_msgs, rx_bytes, errors, rnr_waits, retries,
-        interrupts;
+        replays, interrupts;
 };
 
 #endif /* PVRDMAD_VM_DATAPATH_H */

@@ -8,4 +8,7 @@
 /* Both ends on this host: a memory copy. */
 extern const struct transport_ops transport_copy;
 
+/* What queue pairs begin with: `copy`, unless a test puts another here at start. */
+extern const struct transport_ops *transport_local;
+
 #endif /* PVRDMAD_TRANSPORTS_H */

@@ -140,7 +140,7 @@ int verbs_create_qp(struct vm *vm, const struct pvrdma_cmd_create_qp *req,
         return ENOMEM;
     }
     qp->vm = vm;
-    qp->req.transport = &transport_copy;
+    qp->req.transport = transport_local;
     qp->own_rq = (struct rq){.lock = &qp->lock, .vm = vm, .mem = &qp->mem};
     qp->rq = &qp->own_rq;
     qp->type = req->qp_type;
@@ -154,10 +154,17 @@ int verbs_create_qp(struct vm *vm, const struct pvrdma_cmd_create_qp *req,
     if (err) {
         goto err_qp;
     }
+    if (qp->req.transport->pipelined) {
+        qp->req.sent = g_try_new0(struct sent, QP_WINDOW);
+        if (!qp->req.sent) {
+            err = ENOMEM;
+            goto err_ring;
+        }
+    }
     qp->handle = id_table_reserve(&v->qp);
     if (!qp->handle) {
         err = ENOSPC;
-        goto err_ring;
+        goto err_window;
     }
     qp->qpn = (uint32_t)v->qp.gen[qp->handle] << 16 | qp->handle;
     qp_publish(qp, v);
@@ -171,6 +178,8 @@ int verbs_create_qp(struct vm *vm, const struct pvrdma_cmd_create_qp *req,
     resp->max_inline_data = qp->max_inline;
     return 0;
 
+err_window:
+    g_free(qp->req.sent);
 err_ring:
     verbs_ring_fini(vm, &qp->mem);
 err_qp:
@@ -202,6 +211,7 @@ void qp_free(struct vm *vm, struct qp *qp)
     qp->pd->refs--;
     verbs_ring_fini(vm, &qp->mem);
     pthread_mutex_destroy(&qp->lock);
+    g_free(qp->req.sent);
     g_free(qp);
 }
 

@@ -27,7 +27,7 @@ static struct qp *find_peer(struct qp *qp)
         req->peer = vm ? objects_qp_by_qpn(&vm->objects, req->path.dqpn) : NULL;
         req->peer_gen = gen;
         /* Whoever took it may be gone, and another be there in its place. */
-        req->op.admitted = false;
+        req->op.admitted = req->op.repeated = false;
     }
     return req->peer;
 }
@@ -110,17 +110,26 @@ static struct outcome move_bytes(struct qp *qp, struct qp *peer, struct recv_op 
     return outcome_of(&op->m, r, read);
 }
 
-/* CAS and FAA: atomic for every worker and every vCPU, as IB_ATOMIC_HCA. */
-static struct outcome do_atomic(struct qp *qp, struct qp *peer)
+/* The result of an atomic. */
+static struct outcome return_word(struct qp *qp, uint64_t old)
 {
     struct send_op *op = &qp->req.op;
-    struct pvrdma_sge rsge = {op->m.addr, 8, op->m.rkey};
     struct sg_list local = {.vm = qp->vm,
                             .pd = qp->pd,
                             .write = true,
                             .access = PVRDMA_ACCESS_LOCAL_WRITE,
                             .nsge = op->nsge,
                             .sge = op->sge};
+
+    op->done = op->m.length;
+    return outcome_of(&op->m, sg_fill(&local, &old, 8), true);
+}
+
+/* CAS and FAA: atomic for every worker and every vCPU, as IB_ATOMIC_HCA. */
+static struct outcome do_atomic(struct qp *qp, struct qp *peer)
+{
+    struct send_op *op = &qp->req.op;
+    struct pvrdma_sge rsge = {op->m.addr, 8, op->m.rkey};
     struct sg_list remote = {.vm = peer->vm,
                              .pd = peer->pd,
                              .write = true,
@@ -138,10 +147,8 @@ static struct outcome do_atomic(struct qp *qp, struct qp *peer)
     } else {
         old = guest_cas64(&peer->vm->guest.mem, gpa, word, op->m.compare_add, op->m.swap);
     }
-    op->done = op->m.length;
-    peer->resp.atomic[op->m.seq % G_N_ELEMENTS(peer->resp.atomic)] =
-        (struct atomic_result){op->m.seq, old};
-    return outcome_of(&op->m, sg_fill(&local, &old, 8), true);
+    responder_save_atomic_locked(peer, op->m.seq, old);
+    return return_word(qp, old);
 }
 
 static struct outcome carry_bytes(struct qp *qp, struct qp *peer, struct recv_op *recv,
@@ -151,6 +158,18 @@ static struct outcome carry_bytes(struct qp *qp, struct qp *peer, struct recv_op
         return do_atomic(qp, peer);
     }
     return n ? move_bytes(qp, peer, recv, n) : OUTCOME(OUT_DONE);
+}
+
+/* It was executed, but what it returns got lost.  OUT_MORE: a READ, to be sliced. */
+static struct outcome repeat(struct qp *qp, struct qp *peer)
+{
+    uint64_t old = 0;
+
+    if (responder_saved_atomic_locked(peer, qp->req.op.m.seq, &old)) {
+        return return_word(qp, old);
+    }
+    qp->req.op.repeated = true;
+    return OUTCOME(OUT_MORE);
 }
 
 /*
@@ -176,6 +195,8 @@ static struct outcome begin(struct qp *qp, struct qp *peer, struct recv_op *recv
         op->admitted = true;
         responder_begin_slice_locked(peer, &op->m, recv);
         o.what = OUT_MORE;
+    } else if (o.what == OUT_DUPLICATE && msg_returns(&op->m)) {
+        o = repeat(qp, peer);
     }
     pthread_mutex_unlock(&peer->lock);
 
@@ -206,6 +227,9 @@ static struct outcome slice(struct qp *qp, struct qp *peer, struct recv_op *recv
     if (more) {
         return OUTCOME(OUT_MORE);
     }
+    if (op->repeated) {
+        return o;
+    }
     if (!responder_finish(peer, &op->m, op->epoch)) {
         op->admitted = false;
         return OUTCOME(OUT_SILENT);
@@ -213,7 +237,7 @@ static struct outcome slice(struct qp *qp, struct qp *peer, struct recv_op *recv
     return o;
 }
 
-static struct outcome copy_carry(struct qp *qp, struct send_op *op)
+static struct outcome copy_start(struct qp *qp, struct send_op *op)
 {
     struct qp *peer;
     struct recv_op recv;
@@ -229,12 +253,12 @@ static struct outcome copy_carry(struct qp *qp, struct send_op *op)
     if (!peer || guest_faulted(&peer->vm->guest)) {
         return OUTCOME(OUT_SILENT);
     }
-    if (!op->admitted) {
+    if (!op->admitted && !op->repeated) {
         o = begin(qp, peer, &recv);
         if (o.what != OUT_MORE) {
             goto out;
         }
-    } else if (!responder_begin_slice(peer, &op->m, op->epoch, &recv)) {
+    } else if (!op->repeated && !responder_begin_slice(peer, &op->m, op->epoch, &recv)) {
         op->admitted = false; /* reset or failed meanwhile: start anew */
         return OUTCOME(OUT_SILENT);
     }
@@ -248,5 +272,7 @@ out:
 
 const struct transport_ops transport_copy = {
     .name = "copy",
-    .carry = copy_carry,
+    .start = copy_start,
 };
+
+const struct transport_ops *transport_local = &transport_copy;

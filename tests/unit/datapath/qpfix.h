@@ -95,29 +95,33 @@ static inline _Atomic uint32_t *qpfix_word(struct qpfix *f, const struct ring_me
 }
 
 struct qpfix_call {
-    struct note note; /* first */
+    struct source source; /* first */
     void (*fn)(void *arg);
     void *arg;
     _Atomic bool done;
 };
 
-static inline void qpfix_run_call(struct note *n)
+static inline void qpfix_run_call(struct source *s)
 {
-    struct qpfix_call *c = (struct qpfix_call *)(void *)n;
+    struct qpfix_call *c = (struct qpfix_call *)(void *)s;
 
-    c->fn(c->arg);
-    atomic_store(&c->done, true);
+    if (!atomic_load(&c->done)) {
+        c->fn(c->arg);
+        atomic_store(&c->done, true);
+    }
 }
 
 /* Call @fn on @w's thread and wait for its end. */
 static inline void qpfix_on_worker(struct worker *w, void (*fn)(void *), void *arg)
 {
-    struct qpfix_call c = {.note.run = qpfix_run_call, .fn = fn, .arg = arg};
+    struct qpfix_call c = {
+        .source = {.fd = -1, .ready = qpfix_run_call}, .fn = fn, .arg = arg};
 
-    worker_post(w, &c.note);
+    g_assert_true(worker_add_source(w, &c.source, 0)); /* which pokes it */
     while (!atomic_load(&c.done)) {
         g_usleep(100);
     }
+    worker_remove_source(&c.source);
 }
 
 #endif /* TESTS_QPFIX_H */

@@ -22,7 +22,7 @@ static struct outcome never_ready(struct qp *q, struct send_op *op)
     return (struct outcome){.what = OUT_RNR, .status = RNR_CODE};
 }
 
-static const struct transport_ops transport = {.name = "test", .carry = never_ready};
+static const struct transport_ops transport = {.name = "test", .start = never_ready};
 
 static bool failed(void)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Unit test of datapath/worker.c: notes and sources, on a real worker that sleeps
- * between them.  Posts from many threads are all run, in the order of each thread; a
- * source is called for events and for pokes, and never after it was removed.
+ * Unit test of datapath/worker.c: sources, on a real worker that sleeps between
+ * them.  One is called for events and for pokes, and never after it was removed.
  */
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -10,17 +9,7 @@
 
 #include "datapath/engine.h"
 
-#define POSTERS 4u
-#define NOTES   20000u
-
-struct numbered {
-    struct note note; /* first */
-    unsigned poster, number;
-};
-
 static struct worker *worker;
-static _Atomic unsigned run_count;
-static unsigned next_number[POSTERS]; /* the worker's */
 
 static void wait_for(_Atomic unsigned *counter, unsigned value)
 {
@@ -30,46 +19,6 @@ static void wait_for(_Atomic unsigned *counter, unsigned value)
         g_assert_cmpint(g_get_monotonic_time(), <, end);
         g_usleep(50);
     }
-}
-
-static void run_numbered(struct note *n)
-{
-    struct numbered *m = (struct numbered *)(void *)n;
-
-    g_assert_true(worker_self() == worker);
-    g_assert_cmpuint(m->number, ==, next_number[m->poster]);
-    next_number[m->poster]++;
-    g_free(m);
-    atomic_fetch_add(&run_count, 1);
-}
-
-static gpointer poster(gpointer opaque)
-{
-    for (unsigned i = 0; i < NOTES; i++) {
-        struct numbered *m = g_new0(struct numbered, 1);
-
-        m->note.run = run_numbered;
-        m->poster = GPOINTER_TO_UINT(opaque);
-        m->number = i;
-        worker_post(worker, &m->note);
-        if (i % 1000 == 0) {
-            g_usleep(100); /* the worker sleeps meanwhile */
-        }
-    }
-    return NULL;
-}
-
-static void test_notes(void)
-{
-    GThread *t[POSTERS];
-
-    for (unsigned i = 0; i < POSTERS; i++) {
-        t[i] = g_thread_new("poster", poster, GUINT_TO_POINTER(i));
-    }
-    for (unsigned i = 0; i < POSTERS; i++) {
-        g_thread_join(t[i]);
-    }
-    wait_for(&run_count, POSTERS * NOTES);
 }
 
 struct counted {
@@ -128,7 +77,6 @@ int main(int argc, char **argv)
     datapath_start(1, 0, &err);
     g_assert_no_error(err);
     worker = worker_least_loaded();
-    g_test_add_func("/worker/notes", test_notes);
     g_test_add_func("/worker/sources", test_sources);
     ret = g_test_run();
     datapath_stop();
