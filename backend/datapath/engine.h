@@ -94,6 +94,13 @@ static inline void count(_Atomic uint64_t *counter, uint64_t n)
                           memory_order_relaxed);
 }
 
+static inline bool route_is_held(const struct route *route)
+{
+    uint64_t until = atomic_load_explicit(&route->held_until, memory_order_relaxed);
+
+    return until && (until == ROUTE_HELD_FOREVER || now_ns() < until);
+}
+
 static inline void full_barrier(void)
 {
     atomic_thread_fence(memory_order_seq_cst);
@@ -109,7 +116,7 @@ struct sg_list {
     uint32_t nsge;
     const struct pvrdma_sge *sge;
     struct sg_cursor cur;
-    const uint8_t *raw; /* not NULL: the bytes are here (inline data) */
+    const uint8_t *raw; /* not NULL: the bytes are here, not in guest memory */
 };
 
 /* Sum of lengths; at most QP_MAX_SGE * 4 GiB, so it cannot overflow. */
@@ -127,8 +134,9 @@ enum sg_result { SG_OK, SG_SRC_KEY, SG_SRC_MEM, SG_DST_KEY, SG_DST_MEM };
  */
 enum sg_result sg_copy(struct sg_list *dst, struct sg_list *src, uint64_t n);
 
-/* Fill @l from @n bytes at @data (atomics' results). */
+/* Fill @l from its cursor on from @n bytes at @data / the other way; it advances. */
 enum sg_result sg_fill(struct sg_list *l, const void *data, uint64_t n);
+enum sg_result sg_fetch(struct sg_list *l, void *data, uint64_t n);
 
 /*
  * Host address of one naturally aligned 8-byte word under a remote key, and its
@@ -267,7 +275,7 @@ void requester_go(struct qp *qp);
  * caller passes what it got to responder_tell().
  */
 struct outcome responder_admit_locked(struct qp *qp, const struct msg *m,
-                                      uint32_t *epoch);
+                                      uint64_t *epoch);
 
 /*
  * Is the message that was admitted under @epoch still wanted?  Copies the receive
@@ -276,27 +284,39 @@ struct outcome responder_admit_locked(struct qp *qp, const struct msg *m,
  */
 void responder_begin_slice_locked(struct qp *qp, const struct msg *m,
                                   struct recv_op *recv);
-bool responder_begin_slice(struct qp *qp, const struct msg *m, uint32_t epoch,
+bool responder_begin_slice(struct qp *qp, const struct msg *m, uint64_t epoch,
                            struct recv_op *recv);
 
 /* A slice of a SEND is over and the message is not finished: store its cursor. */
-void responder_end_slice(struct qp *qp, uint32_t epoch, const struct sg_cursor *cur);
+void responder_end_slice(struct qp *qp, uint64_t epoch, const struct sg_cursor *cur);
 
 /*
  * The message is complete: sequence numbers, receive completion.  False: what
  * was admitted is void.  _locked: qp->lock is held since the admission.
  */
 void responder_finish_locked(struct qp *qp, const struct msg *m);
-bool responder_finish(struct qp *qp, const struct msg *m, uint32_t epoch);
+bool responder_finish(struct qp *qp, const struct msg *m, uint64_t epoch);
 
 /*
  * Settle a failure that is the responder's (@o.remote), of a message admitted under
  * @epoch: receive completion, QP to ERR, event.  qp->lock not held.
  */
-void responder_settle(struct qp *qp, uint32_t epoch, struct outcome o);
+void responder_settle(struct qp *qp, uint64_t epoch, struct outcome o);
 
-/* Save what an atomic of sequence number @seq found / find it again.  qp->lock held. */
-void responder_save_atomic_locked(struct qp *qp, uint64_t seq, uint64_t old);
+/*
+ * What went wrong while the bytes of @m were moved (not SG_OK), and who hears what of
+ * it (InfiniBand spec table 61).  If it is on the requester's side the responder just
+ * never sees the rest.
+ */
+struct outcome responder_outcome(const struct msg *m, enum sg_result r,
+                                 bool src_is_remote);
+
+/*
+ * CAS and FAA, admitted: atomic for every worker and every vCPU, as IB_ATOMIC_HCA.
+ * What was there before is in *old, and saved: the second finds it again.  qp->lock is
+ * held since the admission.
+ */
+struct outcome responder_atomic_locked(struct qp *qp, const struct msg *m, uint64_t *old);
 bool responder_saved_atomic_locked(const struct qp *qp, uint64_t seq, uint64_t *old);
 
 /* What an admission has to tell the guest, after qp->lock was dropped. */

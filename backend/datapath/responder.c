@@ -96,6 +96,27 @@ static bool is_from_peer(struct qp *qp, const struct msg *m)
                                 : bind_requester(qp, m);
 }
 
+struct outcome responder_outcome(const struct msg *m, enum sg_result r,
+                                 bool src_is_remote)
+{
+    bool src = r == SG_SRC_KEY || r == SG_SRC_MEM;
+    bool key = r == SG_SRC_KEY || r == SG_DST_KEY;
+    struct outcome o = OUTCOME(OUT_FAIL);
+
+    o.remote = src == src_is_remote;
+    if (!o.remote) {
+        o.status = PVRDMA_WC_LOC_PROT_ERR;
+    } else if (msg_is_send(m)) {
+        o.status = PVRDMA_WC_REM_OP_ERR;
+        o.recv_status = PVRDMA_WC_LOC_PROT_ERR;
+        o.event = PVRDMA_EVENT_QP_FATAL;
+    } else {
+        o.status = key ? PVRDMA_WC_REM_ACCESS_ERR : PVRDMA_WC_REM_OP_ERR;
+        o.event = key ? PVRDMA_EVENT_QP_ACCESS_ERR : PVRDMA_EVENT_QP_FATAL;
+    }
+    return o;
+}
+
 /* A failure on both sides. */
 static struct outcome both_fail(uint8_t status, uint8_t recv_status, uint8_t event)
 {
@@ -191,7 +212,7 @@ void responder_tell(struct qp *qp, struct outcome o)
     datapath_ring(qp->vm, qp->handle); /* its worker flushes */
 }
 
-void responder_settle(struct qp *qp, uint32_t epoch, struct outcome o)
+void responder_settle(struct qp *qp, uint64_t epoch, struct outcome o)
 {
     bool ours;
 
@@ -209,10 +230,30 @@ void responder_settle(struct qp *qp, uint32_t epoch, struct outcome o)
     }
 }
 
-void responder_save_atomic_locked(struct qp *qp, uint64_t seq, uint64_t old)
+struct outcome responder_atomic_locked(struct qp *qp, const struct msg *m, uint64_t *old)
 {
+    struct guest_mem *mem = &qp->vm->guest.mem;
+    struct pvrdma_sge sge = {m->addr, 8, m->rkey};
+    struct sg_list l = {.vm = qp->vm,
+                        .pd = qp->pd,
+                        .write = true,
+                        .access = PVRDMA_ACCESS_REMOTE_ATOMIC,
+                        .nsge = 1,
+                        .sge = &sge};
+    enum sg_result why = SG_OK;
+    uint64_t gpa, *word = sg_word(&l, &gpa, &why);
+
+    if (!word) {
+        return responder_outcome(m, why, false);
+    }
+    if (m->opcode == PVRDMA_WR_ATOMIC_FETCH_AND_ADD) {
+        *old = guest_add64(mem, gpa, word, m->compare_add);
+    } else {
+        *old = guest_cas64(mem, gpa, word, m->compare_add, m->swap);
+    }
     qp->resp.atomic[qp->resp.n_atomic++ % G_N_ELEMENTS(qp->resp.atomic)] =
-        (struct atomic_result){seq, old};
+        (struct atomic_result){m->seq, *old};
+    return OUTCOME(OUT_DONE);
 }
 
 bool responder_saved_atomic_locked(const struct qp *qp, uint64_t seq, uint64_t *old)
@@ -231,7 +272,7 @@ bool responder_saved_atomic_locked(const struct qp *qp, uint64_t seq, uint64_t *
  * acknowledged.  A READ needs its rights once more, an atomic its result: without,
  * there is nothing to answer.
  */
-struct outcome responder_admit_locked(struct qp *qp, const struct msg *m, uint32_t *epoch)
+struct outcome responder_admit_locked(struct qp *qp, const struct msg *m, uint64_t *epoch)
 {
     struct outcome o = OUTCOME(OUT_DONE);
     bool comm_est = false;
@@ -276,7 +317,7 @@ struct outcome responder_admit_locked(struct qp *qp, const struct msg *m, uint32
 }
 
 /* Does what was admitted stand, and is it not finished by another way? */
-static bool stands(const struct qp *qp, const struct msg *m, uint32_t epoch)
+static bool stands(const struct qp *qp, const struct msg *m, uint64_t epoch)
 {
     return qp->resp.epoch == epoch && qp->resp.seq == m->seq;
 }
@@ -292,7 +333,7 @@ void responder_begin_slice_locked(struct qp *qp, const struct msg *m,
     }
 }
 
-bool responder_begin_slice(struct qp *qp, const struct msg *m, uint32_t epoch,
+bool responder_begin_slice(struct qp *qp, const struct msg *m, uint64_t epoch,
                            struct recv_op *recv)
 {
     bool ours;
@@ -313,7 +354,7 @@ static bool carried(struct qp *qp)
     return atomic_load(&qp->state) == PVRDMA_QPS_ERR;
 }
 
-void responder_end_slice(struct qp *qp, uint32_t epoch, const struct sg_cursor *cur)
+void responder_end_slice(struct qp *qp, uint64_t epoch, const struct sg_cursor *cur)
 {
     bool failed;
 
@@ -350,7 +391,7 @@ void responder_finish_locked(struct qp *qp, const struct msg *m)
     }
 }
 
-bool responder_finish(struct qp *qp, const struct msg *m, uint32_t epoch)
+bool responder_finish(struct qp *qp, const struct msg *m, uint64_t epoch)
 {
     bool ours, failed = false;
 

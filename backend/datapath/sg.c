@@ -256,7 +256,9 @@ enum sg_result sg_copy(struct sg_list *dst, struct sg_list *src, uint64_t n)
         }
         len = MIN(s.len, d.len);
         guest_copy(d.hva, s.hva, len);
-        guest_mark_dirty(&dst->vm->guest.mem, d.gpa, len);
+        if (!dst->raw) {
+            guest_mark_dirty(&dst->vm->guest.mem, d.gpa, len);
+        }
         walk_advance(&s, len);
         walk_advance(&d, len);
         n -= len;
@@ -269,6 +271,13 @@ enum sg_result sg_fill(struct sg_list *l, const void *data, uint64_t n)
     struct sg_list src = {.vm = l->vm, .raw = data};
 
     return sg_copy(l, &src, n);
+}
+
+enum sg_result sg_fetch(struct sg_list *l, void *data, uint64_t n)
+{
+    struct sg_list dst = {.vm = l->vm, .raw = data};
+
+    return sg_copy(&dst, l, n);
 }
 
 uint64_t *sg_word(const struct sg_list *l, uint64_t *gpa, enum sg_result *why)

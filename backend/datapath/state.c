@@ -13,12 +13,24 @@
 /* Handles looked at in one go with the token. */
 #define WALK_STEP 256u
 
+/*
+ * No two are alike in the daemon's life: what was admitted by a QP is not taken for
+ * admitted by another one with its number.
+ */
+static uint64_t new_epoch(void)
+{
+    static _Atomic uint64_t last;
+
+    return atomic_fetch_add(&last, 1) + 1;
+}
+
 void datapath_qp_created(struct qp *qp, uint32_t uar_page)
 {
     struct pvrdma_db_region *db = qp->vm->guest.db.shared;
 
     qp->req.slice = DATAPATH_SLICE;
     qp->req.retry_seq = UINT64_MAX;
+    qp->resp.epoch = new_epoch();
     if (qp->mem.ext) { /* whatever the guest left there */
         ring_store(qp->vm, ring_no_notify_gpa(&qp->mem, false), 0);
         ring_store(qp->vm, ring_no_notify_gpa(&qp->mem, true), 0);
@@ -74,7 +86,7 @@ static void qp_clear(struct qp *qp)
     qp->resp.incarnation = 0;
     qp->resp.n_atomic = 0;
     qp->resp.comm_est = false;
-    qp->resp.epoch++;
+    qp->resp.epoch = new_epoch();
 }
 
 static uint64_t random_incarnation(void)
@@ -108,7 +120,7 @@ static void qp_connect(struct qp *qp)
         }
         atomic_store(&req->incarnation, random_incarnation());
         qp->resp.incarnation = 0;
-        qp->resp.epoch++;
+        qp->resp.epoch = new_epoch();
     }
     qp_disconnect(qp);
     req->bound = gid->bound;
@@ -140,7 +152,7 @@ void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask)
         qp->req.psn = qp->attr.sq_psn & PSN_MASK;
     }
     if (state == PVRDMA_QPS_RTR && old_state != PVRDMA_QPS_RTR) {
-        qp->resp.epoch++;
+        qp->resp.epoch = new_epoch();
     }
     if (attr_mask & PVRDMA_QP_AV) { /* to RTR, or another path in SQD */
         qp_connect(qp);
@@ -168,7 +180,7 @@ void datapath_qp_destroyed(struct qp *qp)
 
     pthread_mutex_lock(&qp->lock);
     atomic_store(&qp->state, PVRDMA_QPS_RESET);
-    qp->resp.epoch++;
+    qp->resp.epoch = new_epoch();
     pthread_mutex_unlock(&qp->lock);
 }
 
@@ -203,7 +215,7 @@ void qp_enter_error_locked(struct qp *qp)
 {
     atomic_store_explicit(&qp->state, PVRDMA_QPS_ERR, memory_order_release);
     qp->attr.qp_state = PVRDMA_QPS_ERR;
-    qp->resp.epoch++;
+    qp->resp.epoch = new_epoch();
     qp->rq->must_notify = true;
     rq_want_notify(qp->rq);
 }

@@ -8,8 +8,8 @@
  *   seq     ^ oldest      ^ req.seq
  *
  * The guest's ring is the window; here is only what a completion needs.  Completions
- * are made in order, so an answer waits for those before it.  Answers acknowledge
- * all messages before them but READs and atomics, which have answers of their own.
+ * are made in order, so an answer waits for those before it.  An answer of the
+ * responder acknowledges all before but READs and atomics, which have their own.
  *
  * Going back.  When the connection is lost, or the responder is not ready for a
  * message, everything from there on is to be started again ("replay"): the WQEs are
@@ -166,8 +166,17 @@ void requester_answered(struct qp *qp, uint64_t seq, struct outcome o)
     struct sent *s;
     uint32_t status = o.status;
 
-    if (!is_running(qp) || seq - oldest(qp) >= qp->req.in_flight) {
+    if (!is_running(qp)) {
         return;
+    }
+    if (seq == qp->req.seq && qp->req.op.active && qp->req.op.done) {
+        window_put(qp, SENT_OUT, PVRDMA_WC_SUCCESS); /* answered by its first bytes */
+    }
+    if (seq - oldest(qp) >= qp->req.in_flight) {
+        return;
+    }
+    if (o.what == OUT_SILENT || o.what == OUT_HELD) {
+        seq = oldest(qp); /* that nobody is there says nothing of what came before */
     }
     acknowledge(qp, seq);
     window_retire(qp);

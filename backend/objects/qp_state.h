@@ -144,7 +144,7 @@ struct send_op {
     bool admitted;  /* the responder took the message */
     bool repeated;  /* a READ that it had executed before */
     bool is_inline; /* the message is in data[], not in memory */
-    uint32_t epoch; /* of the responder that admitted it */
+    uint64_t epoch; /* of the responder that admitted it */
     uint32_t nsge;
     uint64_t wr_id;
     uint64_t done; /* bytes carried */
@@ -276,7 +276,7 @@ struct qp_responder {
     uint32_t psn;         /* expected, 24 bits */
     uint64_t seq;         /* expected: so many messages were taken */
     uint64_t incarnation; /* of the requester's connection; 0: none has come yet */
-    uint32_t epoch;       /* changes when an admitted message becomes void */
+    uint64_t epoch;       /* changes when an admitted message becomes void; unique */
     bool comm_est;        /* first packet in RTR was reported */
     /* The last ones; of a requester's READs and atomics 16 are unanswered at most. */
     struct atomic_result atomic[16]; /* VERBS_MAX_RD_ATOM */

@@ -32,39 +32,9 @@ static struct qp *find_peer(struct qp *qp)
     return req->peer;
 }
 
-static bool is_held(const struct route *route)
+static struct outcome moved(const struct msg *m, enum sg_result r, bool src_is_remote)
 {
-    uint64_t until = atomic_load_explicit(&route->held_until, memory_order_relaxed);
-
-    return until && (until == ROUTE_HELD_FOREVER || now_ns() < until);
-}
-
-/*
- * What went wrong while bytes were moved, and who hears what of it (InfiniBand spec
- * table 61).  If it is on this side the responder just never sees the rest.
- */
-static struct outcome outcome_of(const struct msg *m, enum sg_result r,
-                                 bool src_is_remote)
-{
-    bool src = r == SG_SRC_KEY || r == SG_SRC_MEM;
-    bool key = r == SG_SRC_KEY || r == SG_DST_KEY;
-    struct outcome o = OUTCOME(OUT_FAIL);
-
-    if (r == SG_OK) {
-        return OUTCOME(OUT_DONE);
-    }
-    o.remote = src == src_is_remote;
-    if (!o.remote) {
-        o.status = PVRDMA_WC_LOC_PROT_ERR;
-    } else if (msg_is_send(m)) {
-        o.status = PVRDMA_WC_REM_OP_ERR;
-        o.recv_status = PVRDMA_WC_LOC_PROT_ERR;
-        o.event = PVRDMA_EVENT_QP_FATAL;
-    } else {
-        o.status = key ? PVRDMA_WC_REM_ACCESS_ERR : PVRDMA_WC_REM_OP_ERR;
-        o.event = key ? PVRDMA_EVENT_QP_ACCESS_ERR : PVRDMA_EVENT_QP_FATAL;
-    }
-    return o;
+    return r == SG_OK ? OUTCOME(OUT_DONE) : responder_outcome(m, r, src_is_remote);
 }
 
 /* Move the next @n bytes; a SEND goes to @recv, whose cursor advances. */
@@ -107,7 +77,7 @@ static struct outcome move_bytes(struct qp *qp, struct qp *peer, struct recv_op 
     }
     op->cur = local.cur;
     op->done += n;
-    return outcome_of(&op->m, r, read);
+    return moved(&op->m, r, read);
 }
 
 /* The result of an atomic. */
@@ -122,33 +92,15 @@ static struct outcome return_word(struct qp *qp, uint64_t old)
                             .sge = op->sge};
 
     op->done = op->m.length;
-    return outcome_of(&op->m, sg_fill(&local, &old, 8), true);
+    return moved(&op->m, sg_fill(&local, &old, 8), true);
 }
 
-/* CAS and FAA: atomic for every worker and every vCPU, as IB_ATOMIC_HCA. */
 static struct outcome do_atomic(struct qp *qp, struct qp *peer)
 {
-    struct send_op *op = &qp->req.op;
-    struct pvrdma_sge rsge = {op->m.addr, 8, op->m.rkey};
-    struct sg_list remote = {.vm = peer->vm,
-                             .pd = peer->pd,
-                             .write = true,
-                             .access = PVRDMA_ACCESS_REMOTE_ATOMIC,
-                             .nsge = 1,
-                             .sge = &rsge};
-    enum sg_result why = SG_OK;
-    uint64_t gpa, old, *word = sg_word(&remote, &gpa, &why);
+    uint64_t old;
+    struct outcome o = responder_atomic_locked(peer, &qp->req.op.m, &old);
 
-    if (!word) {
-        return outcome_of(&op->m, why, false);
-    }
-    if (op->m.opcode == PVRDMA_WR_ATOMIC_FETCH_AND_ADD) {
-        old = guest_add64(&peer->vm->guest.mem, gpa, word, op->m.compare_add);
-    } else {
-        old = guest_cas64(&peer->vm->guest.mem, gpa, word, op->m.compare_add, op->m.swap);
-    }
-    responder_save_atomic_locked(peer, op->m.seq, old);
-    return return_word(qp, old);
+    return o.what == OUT_DONE ? return_word(qp, old) : o;
 }
 
 static struct outcome carry_bytes(struct qp *qp, struct qp *peer, struct recv_op *recv,
@@ -247,7 +199,7 @@ static struct outcome copy_start(struct qp *qp, struct send_op *op)
         return OUTCOME(OUT_SILENT);
     }
     peer = find_peer(qp);
-    if (is_held(qp->req.route)) {
+    if (route_is_held(qp->req.route)) {
         return OUTCOME(OUT_HELD);
     }
     if (!peer || guest_faulted(&peer->vm->guest)) {

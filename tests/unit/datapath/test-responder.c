@@ -37,7 +37,7 @@ static struct msg message(uint64_t incarnation, uint64_t seq, uint32_t psn)
 static enum outcome_what admit(struct msg m)
 {
     struct outcome o;
-    uint32_t epoch;
+    uint64_t epoch;
 
     pthread_mutex_lock(&qp->lock);
     o = responder_admit_locked(qp, &m, &epoch);
@@ -73,7 +73,7 @@ static void test_sequence(void)
 static void test_again(void)
 {
     struct msg m;
-    uint32_t epoch[2];
+    uint64_t epoch[2];
 
     setup();
     m = message(5, 0, PSN);

@@ -20,7 +20,7 @@ static uint32_t n_posted, n_reaped;
 /* What start() was called with; the test looks only while nothing is started. */
 static uint64_t started[1024];
 static _Atomic unsigned n_started;
-static _Atomic bool down;
+static _Atomic bool down, room, stalled;
 
 static struct outcome take(struct qp *q, struct send_op *op)
 {
@@ -28,6 +28,11 @@ static struct outcome take(struct qp *q, struct send_op *op)
 
     if (atomic_load(&down)) {
         return OUTCOME(OUT_SILENT);
+    }
+    if (op->m.flags & PVRDMA_SEND_SOLICITED && !atomic_load(&room)) {
+        op->done = 1; /* the first slice; as if it were longer */
+        atomic_store(&stalled, true);
+        return OUTCOME(OUT_STALLED);
     }
     g_assert_cmpuint(n, <, G_N_ELEMENTS(started));
     started[n] = op->m.seq;
@@ -184,6 +189,7 @@ static void setup(uint8_t rnr_retry)
     n_posted = n_reaped = 0;
     atomic_store(&n_started, 0);
     atomic_store(&down, false);
+    atomic_store(&room, true);
 }
 
 static void teardown(void)
@@ -456,6 +462,63 @@ static void test_junk(void)
     teardown();
 }
 
+static void post_halfway(void)
+{
+    atomic_store(&stalled, false);
+    post(PVRDMA_WR_SEND, PVRDMA_SEND_SOLICITED);
+    while (!atomic_load(&stalled)) {
+        g_usleep(50);
+    }
+}
+
+/* The answer may come while the message is still being started. */
+static void test_halfway(void)
+{
+    struct outcome rnr = {.what = OUT_RNR, .status = 1};
+
+    setup(7);
+    post(PVRDMA_WR_RDMA_WRITE, 0);
+    expect_started("0");
+    atomic_store(&room, false);
+    post_halfway();
+    atomic_store(&room, true);
+    answer(1, rnr);
+    expect_cqe(0, PVRDMA_WC_SUCCESS);
+    g_usleep(20000);
+    expect_started("0 1"); /* from its beginning */
+    done(1);
+    expect_cqe(1, PVRDMA_WC_SUCCESS);
+
+    atomic_store(&room, false);
+    post_halfway();
+    answer(2, (struct outcome){.what = OUT_FAIL, .status = PVRDMA_WC_REM_OP_ERR});
+    expect_cqe(2, PVRDMA_WC_REM_OP_ERR);
+    teardown();
+}
+
+/* That nobody was there for 2 does not say that 0 and 1 have arrived. */
+static void test_silent(void)
+{
+    setup(7);
+    for (unsigned i = 0; i < 3; i++) {
+        post(PVRDMA_WR_RDMA_WRITE, 0);
+    }
+    expect_started("0 1 2");
+    answer(2, OUTCOME(OUT_HELD));
+    expect_no_cqe();
+    g_usleep(20000);
+    expect_started("0 1 2 0 1 2");
+    answer(1, OUTCOME(OUT_SILENT));
+    expect_no_cqe();
+    g_usleep(200000); /* the timeout is 67 ms */
+    expect_started("0 1 2 0 1 2 0 1 2");
+    done(2);
+    for (unsigned i = 0; i < 3; i++) {
+        expect_cqe(i, PVRDMA_WC_SUCCESS);
+    }
+    teardown();
+}
+
 static void to_state(uint32_t state)
 {
     qpfix_modify(&f, qp, 0, (struct pvrdma_qp_attr){.qp_state = state});
@@ -605,6 +668,8 @@ int main(int argc, char **argv)
     g_test_add_func("/window/lost", test_lost);
     g_test_add_func("/window/never", test_never);
     g_test_add_func("/window/junk", test_junk);
+    g_test_add_func("/window/halfway", test_halfway);
+    g_test_add_func("/window/silent", test_silent);
     g_test_add_func("/window/flush", test_flush);
     g_test_add_func("/window/reset", test_reset);
     g_test_add_func("/window/drain", test_drain);
