@@ -270,6 +270,90 @@ static bool parse_uids(struct vm_config *vm, const char *value, GError **errp)
     return true;
 }
 
+/* Workers by number; 0 in *out: any. */
+static bool parse_workers(const char *key, const char *value, uint64_t *out,
+                          GError **errp)
+{
+    g_auto(GStrv) words = g_strsplit_set(value, ";,", -1);
+    uint64_t set = 0;
+    uint32_t n;
+
+    if (strcmp(value, "any") == 0) {
+        *out = 0;
+        return true;
+    }
+    for (char **w = words; *w; w++) {
+        g_strstrip(*w);
+        if (!**w) {
+            continue; /* a list may end in a separator */
+        }
+        if (!parse_uint(key, *w, 0, CONFIG_MAX_WORKERS - 1, &n, errp)) {
+            return false;
+        }
+        set |= UINT64_C(1) << n;
+    }
+    if (!set) {
+        return fail(errp, key, "names no worker");
+    }
+    *out = set;
+    return true;
+}
+
+/* Does the daemon have all of @workers? */
+static bool check_workers(const struct daemon_config *cfg, uint64_t workers,
+                          GError **errp)
+{
+    unsigned last = workers ? 63 - (unsigned)__builtin_clzll(workers) : 0;
+
+    if (last >= cfg->workers) {
+        g_set_error(errp, PVRDMA_ERROR, 0,
+                    "worker: there is no worker %u: the daemon has %u, numbered from 0",
+                    last, cfg->workers);
+        return false;
+    }
+    return true;
+}
+
+/* ---- [network NAME] ---- */
+
+static void network_free(struct network_config *net)
+{
+    g_free(net->name);
+    g_free(net);
+}
+
+static const struct network_config *find_network(const struct daemon_config *cfg,
+                                                 const char *name)
+{
+    for (GList *l = cfg->networks; l; l = l->next) {
+        const struct network_config *net = l->data;
+
+        if (strcmp(net->name, name) == 0) {
+            return net;
+        }
+    }
+    return NULL;
+}
+
+static bool network_set(struct network_config *net, const char *key, const char *value,
+                        GError **errp)
+{
+    if (strcmp(key, "worker") == 0) {
+        return parse_workers(key, value, &net->workers, errp);
+    }
+    return fail(errp, key, "unknown key");
+}
+
+uint64_t config_network_workers(const struct daemon_config *cfg)
+{
+    uint64_t all = 0;
+
+    for (GList *l = cfg->networks; l; l = l->next) {
+        all |= ((const struct network_config *)l->data)->workers;
+    }
+    return all;
+}
+
 /* ---- [vm NAME] ---- */
 
 struct vm_config *config_vm_new(const struct daemon_config *cfg, const char *name,
@@ -355,16 +439,31 @@ bool config_vm_set(struct vm_config *vm, const char *key, const char *value,
     if (strcmp(key, "uid") == 0) {
         return parse_uids(vm, value, errp);
     }
+    if (strcmp(key, "worker") == 0) {
+        vm->own_workers = parse_workers(key, value, &vm->workers, errp);
+        return vm->own_workers;
+    }
     return fail(errp, key, "unknown key");
 }
 
-bool config_vm_check(const struct daemon_config *cfg, const struct vm_config *vm,
-                     GError **errp)
+bool config_vm_finish(const struct daemon_config *cfg, struct vm_config *vm,
+                      GError **errp)
 {
+    const struct network_config *net = find_network(cfg, vm->network);
+
+    if (net && !vm->own_workers) {
+        if (net->wrong) {
+            /* On another worker it might not be kept apart from whom it should. */
+            g_set_error(errp, PVRDMA_ERROR, 0,
+                        "network: there is an error in [network %s]", net->name);
+            return false;
+        }
+        vm->workers = net->workers;
+    }
     if (g_strcmp0(vm->socket, cfg->control_socket) == 0) {
         return fail(errp, "socket", "is the control socket");
     }
-    return true;
+    return check_workers(cfg, vm->workers, errp);
 }
 
 bool config_vm_uid_ok(const struct vm_config *vm, uint32_t uid)
@@ -411,6 +510,7 @@ char *config_vm_diff(const struct vm_config *a, const struct vm_config *b)
         {"max-memory", a->max_memory == b->max_memory},
         {"max-files", a->max_files == b->max_files},
         {"require-sealed", a->require_sealed == b->require_sealed},
+        {"worker", a->workers == b->workers},
     };
     GString *s = NULL;
 
@@ -530,6 +630,7 @@ void config_free(struct daemon_config *cfg)
     g_free(cfg->socket_dir);
     g_free(cfg->control_socket);
     g_free(cfg->path);
+    g_list_free_full(cfg->networks, (GDestroyNotify)network_free);
     g_list_free_full(cfg->vms, (GDestroyNotify)config_vm_free);
     g_list_free_full(cfg->problems, (GDestroyNotify)problem_free);
     g_free(cfg);
@@ -589,9 +690,11 @@ void config_complete(struct daemon_config *cfg)
     }
 }
 
-/* Call one of the two setters for each key of @group. */
-static bool load_group(struct daemon_config *cfg, struct vm_config *vm, GKeyFile *kf,
-                       const char *group, GError **errp)
+/* Call one of the setters for each key of @group: @vm's, @net's or, if both are NULL,
+ * the daemon's. */
+static bool load_group(struct daemon_config *cfg, struct vm_config *vm,
+                       struct network_config *net, GKeyFile *kf, const char *group,
+                       GError **errp)
 {
     g_auto(GStrv) keys = g_key_file_get_keys(kf, group, NULL, NULL);
 
@@ -606,6 +709,8 @@ static bool load_group(struct daemon_config *cfg, struct vm_config *vm, GKeyFile
         g_strstrip(value);
         if (vm) {
             ok = config_vm_set(vm, *key, value, errp);
+        } else if (net) {
+            ok = network_set(net, *key, value, errp);
         } else {
             int k = find_daemon_key(*key);
 
@@ -622,7 +727,7 @@ static bool load_group(struct daemon_config *cfg, struct vm_config *vm, GKeyFile
 
 static bool add_vm(struct daemon_config *cfg, struct vm_config *vm, GError **errp)
 {
-    if (!config_vm_check(cfg, vm, errp)) {
+    if (!config_vm_finish(cfg, vm, errp)) {
         return false;
     }
     for (GList *l = cfg->vms; l; l = l->next) {
@@ -654,7 +759,7 @@ static bool load_vm(struct daemon_config *cfg, GKeyFile *kf, const char *group,
         g_prefix_error(errp, "[%s] ", group);
         return false;
     }
-    if (!load_group(cfg, vm, kf, group, errp)) {
+    if (!load_group(cfg, vm, NULL, kf, group, errp)) {
         config_vm_free(vm);
         return false;
     }
@@ -827,12 +932,68 @@ static bool load_daemon(struct daemon_config *cfg, GPtrArray *sections, GError *
         }
         first = sec;
         kf = parse_section(sec, errp);
-        if (!kf || !load_group(cfg, NULL, kf, "daemon", errp)) {
+        if (!kf || !load_group(cfg, NULL, NULL, kf, "daemon", errp)) {
             return false;
         }
     }
     config_complete(cfg);
     return true;
+}
+
+/* The name of the network that @sec is meant to be about, or NULL. */
+static const char *network_of(const struct section *sec)
+{
+    const char *group = sec->group ? sec->group : "";
+
+    group += *group == '['; /* without its closing bracket */
+    return g_str_has_prefix(group, "network ") ? group + strlen("network ") : NULL;
+}
+
+static bool load_network(struct daemon_config *cfg, const struct section *sec,
+                         struct network_config *net, GError **errp)
+{
+    g_autoptr(GKeyFile) kf = parse_section(sec, errp);
+
+    if (kf && config_valid_name(net->name)) {
+        if (!load_group(cfg, NULL, net, kf, sec->group, errp)) {
+            return false; /* the message has the group */
+        }
+        if (check_workers(cfg, net->workers, errp)) {
+            return true;
+        }
+    } else if (kf) {
+        fail(errp, "network",
+             "the name must be 1 to 63 letters, digits, '_', '.' or '-'");
+    }
+    g_prefix_error(errp, "[%s] ", sec->group);
+    return false;
+}
+
+/* Before the VMs, wherever they stand.  A wrong one is remembered as such. */
+static void load_networks(struct daemon_config *cfg, GPtrArray *sections)
+{
+    g_autoptr(GHashTable) seen = g_hash_table_new(g_str_hash, g_str_equal);
+
+    for (guint i = 1; i < sections->len; i++) {
+        const struct section *sec = sections->pdata[i];
+        const char *name = network_of(sec);
+        g_autoptr(GError) err = NULL;
+
+        if (!name) {
+            continue;
+        }
+        if (refuse_twice(sec, find_earlier(seen, sec), &err)) {
+            struct network_config *net = g_new0(struct network_config, 1);
+
+            net->name = g_strdup(name);
+            net->wrong = !load_network(cfg, sec, net, &err);
+            net->workers = net->wrong ? 0 : net->workers;
+            cfg->networks = g_list_append(cfg->networks, net);
+        }
+        if (err) {
+            add_problem(cfg, sec, err);
+        }
+    }
 }
 
 static void load_vms(struct daemon_config *cfg, GPtrArray *sections)
@@ -843,8 +1004,9 @@ static void load_vms(struct daemon_config *cfg, GPtrArray *sections)
         const struct section *sec = sections->pdata[i];
         g_autoptr(GError) err = NULL;
 
-        if (!is_daemon(sec) && (!refuse_twice(sec, find_earlier(seen, sec), &err) ||
-                                !load_section(cfg, sec, &err))) {
+        if (!is_daemon(sec) && !network_of(sec) &&
+            (!refuse_twice(sec, find_earlier(seen, sec), &err) ||
+             !load_section(cfg, sec, &err))) {
             add_problem(cfg, sec, err);
         }
     }
@@ -888,6 +1050,7 @@ static bool load_file(struct daemon_config *cfg, const char *path,
     if (running) {
         keep_fixed(cfg, running, notes);
     }
+    load_networks(cfg, sections);
     load_vms(cfg, sections);
     return true;
 }

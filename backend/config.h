@@ -7,11 +7,13 @@
  *                       max-mapped
  *   [vm NAME]           socket, uid, network, mac, addresses (';' list or "any"),
  *                       max-qp, max-cq, max-mr, max-pd, max-mr-pages,
- *                       shares, max-memory, max-files, require-sealed
+ *                       shares, max-memory, max-files, require-sealed, worker
+ *   [network NAME]      worker: of its VMs, unless their own groups say otherwise
  *
  * All numbers are range-checked here; later code relies on the limits below.
  * Unknown groups and keys are errors.  An error outside of [daemon] costs the group
- * it is in: the others are taken.  Main thread only.
+ * it is in: the others are taken, but for VMs that would have needed what a [network]
+ * group says.  Main thread only.
  */
 #ifndef PVRDMAD_CONFIG_H
 #define PVRDMAD_CONFIG_H
@@ -53,12 +55,23 @@ struct vm_config {
                               default 4 TiB */
     uint32_t max_files;    /* mappings of files that are guest memory; 1..1024,
                               default 64 */
+    uint64_t workers;      /* that may serve it, a bit each; 0: any */
+    bool own_workers;      /* so its group says, whatever its network's does */
     bool require_sealed;   /* as daemon_config; default from there */
     bool any_uid;          /* default: whoever can open the socket */
     uint32_t *uids;        /* else: the users whose VMM is served */
     unsigned n_uids;
     bool from_file; /* declared by the key file, not by an administrator's command */
 };
+
+/* What is declared for a network; many have no such group. */
+struct network_config {
+    char *name;
+    uint64_t workers; /* of its VMs; as in struct vm_config */
+    bool wrong;       /* there is an error in its group */
+};
+
+_Static_assert(CONFIG_MAX_WORKERS <= 64, "a bit each");
 
 /* A group of the key file that was left out. */
 struct config_problem {
@@ -80,8 +93,9 @@ struct daemon_config {
     enum log_level log_level;
     char *path;      /* the key file; NULL: none was looked for */
     bool no_file;    /* ... and it is not there */
+    GList *networks; /* of struct network_config */
     GList *vms;      /* of struct vm_config, in the file's order */
-    GList *problems; /* of struct config_problem, likewise */
+    GList *problems; /* of struct config_problem, likewise; networks first */
     unsigned fixed;  /* keys that the command line has set; config.c */
 };
 
@@ -126,9 +140,15 @@ bool config_vm_set(struct vm_config *vm, const char *key, const char *value,
                    GError **errp);
 void config_vm_free(struct vm_config *vm);
 
-/* Is there nothing that keeps @vm from being served by a daemon with @cfg? */
-bool config_vm_check(const struct daemon_config *cfg, const struct vm_config *vm,
-                     GError **errp);
+/*
+ * All keys are set: add what @vm has from its network.  False: something keeps it from
+ * being served by a daemon with @cfg.
+ */
+bool config_vm_finish(const struct daemon_config *cfg, struct vm_config *vm,
+                      GError **errp);
+
+/* Workers that any network of @cfg names. */
+uint64_t config_network_workers(const struct daemon_config *cfg);
 
 /* The keys in which @a and @b, of the same name, differ, or NULL. */
 char *config_vm_diff(const struct vm_config *a, const struct vm_config *b);

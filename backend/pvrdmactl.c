@@ -250,16 +250,20 @@ static const char *vm_state(JsonObject *vm)
 
 static void print_vms(JsonArray *vms)
 {
-    printf("%-20s %-10s %-12s %5s %5s %5s %5s %9s  %s\n", "VM", "STATE", "NETWORK", "QPS",
-           "CQS", "MRS", "GIDS", "MEM/MIB", "ADDRESSES");
+    printf("%-20s %-10s %-12s %6s %5s %5s %5s %5s %9s  %s\n", "VM", "STATE", "NETWORK",
+           "WORKER", "QPS", "CQS", "MRS", "GIDS", "MEM/MIB", "ADDRESSES");
     for (guint i = 0; vms && i < json_array_get_length(vms); i++) {
         JsonObject *vm = json_array_get_object_element(vms, i);
         JsonObject *obj = get_object(vm, "objects");
         g_autofree char *addr = join(get_array(vm, "addresses"));
+        g_autofree char *worker =
+            get_value(vm, "worker", G_TYPE_INT64)
+                ? g_strdup_printf("%" G_GINT64_FORMAT, get_int(vm, "worker"))
+                : g_strdup("-");
 
-        printf("%-20s %-10s %-12s %5" G_GINT64_FORMAT " %5" G_GINT64_FORMAT
+        printf("%-20s %-10s %-12s %6s %5" G_GINT64_FORMAT " %5" G_GINT64_FORMAT
                " %5" G_GINT64_FORMAT " %5" G_GINT64_FORMAT " %9" G_GINT64_FORMAT "  %s\n",
-               get_str(vm, "name"), vm_state(vm), get_str(vm, "network"),
+               get_str(vm, "name"), vm_state(vm), get_str(vm, "network"), worker,
                get_int(obj, "qps"), get_int(obj, "cqs"), get_int(obj, "mrs"),
                get_int(obj, "gids"), get_int(get_object(vm, "memory"), "bytes") >> 20,
                addr);
@@ -271,10 +275,12 @@ static void print_workers(JsonArray *workers)
     for (guint i = 0; workers && i < json_array_get_length(workers); i++) {
         JsonObject *w = json_array_get_object_element(workers, i);
 
-        printf("worker %u: %s; ran %.1f s, waited %.1f s for a processor, lost it "
+        printf("worker %u: thread %" G_GINT64_FORMAT
+               ", %s; ran %.1f s, waited %.1f s for a processor, lost it "
                "%" G_GINT64_FORMAT " times\n",
-               i, get_str(w, "priority"), get_int(w, "ran_us") / 1e6,
-               get_int(w, "waited_us") / 1e6, get_int(w, "lost_processor"));
+               i, get_int(w, "thread"), get_str(w, "priority"),
+               get_int(w, "ran_us") / 1e6, get_int(w, "waited_us") / 1e6,
+               get_int(w, "lost_processor"));
     }
 }
 

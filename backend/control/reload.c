@@ -18,6 +18,7 @@
 #include "control/json.h"
 #include "control/registry.h"
 #include "coro.h"
+#include "datapath/datapath.h"
 #include "log.h"
 #include "vm.h"
 
@@ -178,11 +179,23 @@ static void take_vms(struct summary *o, struct daemon_config *new)
 
 /* ---- start and reload ---- */
 
+/* Workers that the file or an administrator's command has given to some VM or network. */
+static uint64_t named_workers(void)
+{
+    uint64_t all = config_network_workers(cfg);
+
+    for (GList *l = registry_all(); l; l = l->next) {
+        all |= ((const struct vm *)l->data)->cfg->workers;
+    }
+    return all;
+}
+
 void reload_start(struct daemon_config *config)
 {
     struct summary o;
 
     cfg = config;
+    datapath_set_named(named_workers);
     summary_init(&o);
     take_vms(&o, cfg);
     summary_fini(&o);
@@ -195,6 +208,7 @@ void reload_stop(void)
         g_main_context_iteration(NULL, TRUE);
     }
     stopping = false;
+    datapath_set_named(NULL);
     cfg = NULL;
 }
 
@@ -217,9 +231,9 @@ static void report(GString *s, const struct summary *o)
     report_lines(s, "problems", o->problems);
 }
 
-static void apply_daemon(struct summary *o, const struct daemon_config *new,
-                         const char *notes)
+static void apply_daemon(struct summary *o, struct daemon_config *new, const char *notes)
 {
+    GList *old_networks = cfg->networks;
     g_auto(GStrv) lines = g_strsplit(notes, "\n", -1);
 
     for (char **line = lines; *line; line++) {
@@ -233,6 +247,8 @@ static void apply_daemon(struct summary *o, const struct daemon_config *new,
     }
     cfg->log_level = new->log_level;
     cfg->require_sealed = new->require_sealed;
+    cfg->networks = new->networks; /* the VMs have theirs already */
+    new->networks = old_networks;
     cfg->no_file = false;
     log_set_level(cfg->log_level);
 }

@@ -95,10 +95,12 @@ static void report_workers(GString *s)
 {
     g_autofree char *granted = NULL;
     struct cpu_usage u;
+    pid_t tid;
 
     json_begin(s, "worker_threads", '[');
-    for (unsigned i = 0; datapath_worker_usage(i, &granted, &u); i++) {
+    for (unsigned i = 0; datapath_worker_usage(i, &tid, &granted, &u); i++) {
         json_begin(s, NULL, '{');
+        json_int(s, "thread", tid);
         json_str(s, "priority", granted);
         json_int(s, "ran_us", u.ran_ns / 1000);
         json_int(s, "waited_us", u.waited_ns / 1000);
@@ -230,6 +232,16 @@ static void report_gids(GString *s, struct vm *vm)
     json_end(s, ']');
 }
 
+/* Those that may serve it; empty: any. */
+static void report_named_workers(GString *s, const struct vm_config *cfg)
+{
+    json_begin(s, "named_workers", '[');
+    for (uint64_t left = cfg->workers; left; left &= left - 1) {
+        json_int(s, NULL, __builtin_ctzll(left));
+    }
+    json_end(s, ']');
+}
+
 void report_vm(GString *s, struct vm *vm)
 {
     const struct vm_config *cfg = vm->cfg;
@@ -251,6 +263,10 @@ void report_vm(GString *s, struct vm *vm)
     json_bool(s, "active", vm->attached && vm->dev->active);
     json_bool(s, "paused", vm->attached && atomic_load(&vm->dp.paused));
     json_bool(s, "admin_paused", vm->admin_paused);
+    if (vm->attached) {
+        json_int(s, "worker", datapath_vm_worker(vm));
+    }
+    report_named_workers(s, cfg);
     if (vm->retiring || vm->next_cfg) {
         g_autofree char *what =
             vm->next_cfg ? config_vm_diff(vm->cfg, vm->next_cfg) : NULL;

@@ -265,7 +265,7 @@ static bool run_vm_add(const struct daemon_config *cfg, const struct control_req
             return false;
         }
     }
-    if (!config_vm_check(cfg, vm, errp)) {
+    if (!config_vm_finish(cfg, vm, errp)) {
         config_vm_free(vm);
         return false;
     }

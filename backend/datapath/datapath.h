@@ -23,12 +23,25 @@ void datapath_stop(void);
 /* The class of workers that are started from now on.  PRIORITY_AUTO unless set. */
 void datapath_set_priority(const struct priority *p);
 
-/* What worker @i got and used; *granted is to be freed.  False: there is none. */
-bool datapath_worker_usage(unsigned i, char **granted, struct cpu_usage *u);
+/*
+ * What worker @i got and used, and its thread; *granted is to be freed.  False: there
+ * is none.
+ */
+bool datapath_worker_usage(unsigned i, pid_t *tid, char **granted, struct cpu_usage *u);
 
-/* Give the VM to the least loaded worker / take it away (waits). */
+/*
+ * Give the VM to a worker / take it away (waits).  Of the workers that its
+ * configuration names, or else of those that no VM's or network's names, or if there
+ * are none of all: the one with the fewest VMs.
+ */
 int datapath_vm_init(struct vm *vm);
 void datapath_vm_fini(struct vm *vm);
+
+/* Have @named asked which workers are named by anybody, a bit each; NULL: none are. */
+void datapath_set_named(uint64_t (*named)(void));
+
+/* The number of an attached VM's worker. */
+unsigned datapath_vm_worker(const struct vm *vm);
 
 /*
  * In a coroutine the main loop may turn before take returns: what was looked up

@@ -460,7 +460,10 @@ void worker_remove_source(struct source *s);
 int worker_add_vm(struct worker *w, struct vm *vm);
 void worker_remove_vm(struct vm *vm);
 
-/* The worker with the fewest VMs; NULL: none was started.  Main thread. */
-struct worker *worker_least_loaded(void);
+/*
+ * The one with the fewest VMs of the workers whose bits are set in @among; NULL: none of
+ * them was started.  Main thread.
+ */
+struct worker *worker_least_loaded(uint64_t among);
 
 #endif /* PVRDMAD_ENGINE_H */

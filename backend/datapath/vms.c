@@ -13,10 +13,34 @@
 /* How long a coroutine tries to get a lock before it lets the main loop go on. */
 #define LOCK_SPIN_NS 200000u
 
+static uint64_t (*named_workers)(void);
+
+void datapath_set_named(uint64_t (*named)(void))
+{
+    named_workers = named;
+}
+
+unsigned datapath_vm_worker(const struct vm *vm)
+{
+    return vm->dp.worker->index;
+}
+
+static struct worker *choose_worker(const struct vm *vm)
+{
+    uint64_t named = named_workers ? named_workers() : 0;
+    struct worker *w;
+
+    if (vm->cfg->workers) {
+        return worker_least_loaded(vm->cfg->workers);
+    }
+    w = worker_least_loaded(~named);
+    return w ? w : worker_least_loaded(named);
+}
+
 int datapath_vm_init(struct vm *vm)
 {
     struct vm_datapath *dp = &vm->dp;
-    struct worker *w = worker_least_loaded();
+    struct worker *w = choose_worker(vm);
     int err;
 
     memset(dp, 0, sizeof(*dp));

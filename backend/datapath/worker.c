@@ -485,15 +485,14 @@ void datapath_set_priority(const struct priority *p)
     worker_priority = *p;
 }
 
-bool datapath_worker_usage(unsigned i, char **granted, struct cpu_usage *u)
+bool datapath_worker_usage(unsigned i, pid_t *tid, char **granted, struct cpu_usage *u)
 {
-    pid_t tid = i < n_workers ? atomic_load(&workers[i].tid) : 0;
-
-    if (!tid) {
+    *tid = i < n_workers ? atomic_load(&workers[i].tid) : 0;
+    if (!*tid) {
         return false;
     }
-    *granted = priority_granted(tid);
-    cpu_usage_read(tid, u);
+    *granted = priority_granted(*tid);
+    cpu_usage_read(*tid, u);
     return true;
 }
 
@@ -525,12 +524,13 @@ void datapath_stop(void)
     n_workers = 0;
 }
 
-struct worker *worker_least_loaded(void)
+struct worker *worker_least_loaded(uint64_t among)
 {
-    struct worker *best = n_workers ? &workers[0] : NULL;
+    struct worker *best = NULL;
 
-    for (unsigned i = 1; i < n_workers; i++) {
-        if (atomic_load(&workers[i].n_sources) < atomic_load(&best->n_sources)) {
+    for (unsigned i = 0; i < n_workers; i++) {
+        if (among >> i & 1 && (!best || atomic_load(&workers[i].n_sources) <
+                                            atomic_load(&best->n_sources))) {
             best = &workers[i];
         }
     }

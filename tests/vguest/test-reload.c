@@ -167,6 +167,37 @@ static void test_storm(void)
     vg_daemon_check(vgt_daemon);
 }
 
+/* Who serves a VM changes when its VMM has left, and only to a worker that there is. */
+static void test_worker(void)
+{
+    struct vgt_pair p;
+    char *bad = group(0, "worker=2");
+
+    reload("worker=1", "worker=0", "");
+    vgt_pair_open(&p, 0, 1, NULL);
+    exchange(&p, 10);
+    g_assert_cmpuint(vgt_worker_of(0), ==, 1);
+    g_assert_cmpuint(vgt_worker_of(1), ==, 0);
+    reload("worker=0", "worker=0", "");
+    g_assert_true(listed("\"pending\":\"worker\"") || listed("\"pending\" : \"worker\""));
+    g_assert_cmpuint(vgt_worker_of(0), ==, 1);
+    exchange(&p, 10);
+    vgt_pair_close(&p);
+    wait_listed("pending", false);
+    vgt_pair_open(&p, 0, 1, NULL);
+    g_assert_cmpuint(vgt_worker_of(0), ==, 0);
+    g_assert_cmpuint(vgt_worker_of(1), ==, 0);
+
+    write_vms(bad);
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "reload"), ==, 1);
+    g_assert_true(listed("there is no worker 2: the daemon has 2"));
+    exchange(&p, 10);
+    g_assert_cmpuint(vgt_worker_of(0), ==, 0);
+    reload("", "", "");
+    vgt_pair_close(&p);
+    g_free(bad);
+}
+
 /* Connect to VM 2 as user @uid; does the daemon keep the connection for a while? */
 static bool served(uid_t uid)
 {
@@ -244,6 +275,7 @@ int main(int argc, char **argv)
     vgt_daemon = vg_daemon_start(&o);
     g_test_add_func("/reload/under-load", test_under_load);
     g_test_add_func("/reload/storm", test_storm);
+    g_test_add_func("/reload/worker", test_worker);
     g_test_add_func("/reload/uid", test_uid);
     return vgt_run();
 }

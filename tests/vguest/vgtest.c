@@ -256,6 +256,19 @@ void vgt_usage_returns(const struct vg_usage *want)
             now.maps, now.threads, want->fds, want->maps, want->threads);
 }
 
+unsigned vgt_worker_of(unsigned vm)
+{
+    g_autofree char *name = g_strdup_printf("vm%u", vm);
+    JsonNode *status = vg_daemon_status(vgt_daemon);
+    JsonObject *o = vg_status_vm(status, name);
+    unsigned n;
+
+    g_assert_true(json_object_has_member(o, "worker"));
+    n = (unsigned)json_object_get_int_member(o, "worker");
+    json_node_unref(status);
+    return n;
+}
+
 void vgt_assert_no_objects(const char *vm)
 {
     static const char *const kinds[] = {"pds", "mrs", "cqs", "qps"};

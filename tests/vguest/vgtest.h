@@ -69,6 +69,9 @@ void vgt_assert_no_objects(const char *vm);
 void vgt_usage_settled(struct vg_usage *u);
 void vgt_usage_returns(const struct vg_usage *want);
 
+/* The worker that serves VM @vm, which is attached. */
+unsigned vgt_worker_of(unsigned vm);
+
 /* Data patterns: byte i depends on @seed and i. */
 void vgt_fill(void *buf, size_t len, uint64_t seed);
 void vgt_check(const void *buf, size_t len, uint64_t seed);

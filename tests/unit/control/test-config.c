@@ -185,6 +185,21 @@ static void test_bad_groups(void)
         {"[vm a]\nsocket=/run/pvrdma/control\n", "[vm a] socket"},
         {"[vm a\n", "[vm a"},
         {"[vm a] x\n", "[vm a"},
+        {"[vm a]\nworker=1\n", "[vm a] worker: there is no worker 1: the daemon has 1"},
+        {"[vm a]\nworker=63\n", "[vm a] worker: there is no worker 63"},
+        {"[vm a]\nworker=64\n", "[vm a] worker"},
+        {"[vm a]\nworker=-1\n", "[vm a] worker"},
+        {"[vm a]\nworker=\n", "[vm a] worker: names no worker"},
+        {"[vm a]\nworker=0;any\n", "[vm a] worker"},
+        {"[network a]\nworker=1\n", "[network a] worker: there is no worker 1"},
+        {"[network a]\nworker=x\n", "[network a] worker"},
+        {"[network a]\nmax-qp=5\n", "[network a] max-qp: unknown key"},
+        {"[network a]\nworker\n", "[network a] "},
+        {"[network a]\n[network a]\n", "[network a] stands twice"},
+        {"[network a/b]\n", "[network a/b] network: the name must be"},
+        {"[network ]\n", "[network ] network: the name must be"},
+        {"[network a\n", "[network a"},
+        {"[network]\n", "[network] unknown group"},
         {"[vm \xff\xfe]\n", "[vm "},
     };
 
@@ -270,6 +285,7 @@ static void test_diff(void)
         {"max-pd", "3"},
         {"max-mr-pages", "3"},
         {"require-sealed", "false"},
+        {"worker", "3"},
     };
     struct daemon_config *cfg = config_new();
     struct vm_config *a = config_vm_new(cfg, "a", NULL);
@@ -285,6 +301,81 @@ static void test_diff(void)
         config_vm_free(b);
     }
     config_vm_free(a);
+    config_free(cfg);
+}
+
+static const struct vm_config *vm_named(const struct daemon_config *cfg, const char *name)
+{
+    for (GList *l = cfg->vms; l; l = l->next) {
+        if (strcmp(((const struct vm_config *)l->data)->name, name) == 0) {
+            return l->data;
+        }
+    }
+    return NULL;
+}
+
+/* A VM's own key goes before its network's, wherever that group stands. */
+static void test_worker(void)
+{
+    static const char text[] = "[vm none]\n"
+                               "[vm own]\nworker=63\n"
+                               "[vm some]\nworker= 0; 2,5;\n"
+                               "[vm blue]\nnetwork=blue\n"
+                               "[vm blue-own]\nnetwork=blue\nworker=7\n"
+                               "[vm blue-any]\nnetwork=blue\nworker=any\n"
+                               "[vm empty]\nnetwork=empty\n"
+                               "[network blue]\nworker=1;3\n"
+                               "[network empty]\n"
+                               "[daemon]\nworkers=64\n";
+    struct daemon_config *cfg = config_new();
+    struct vm_config *late;
+    g_autoptr(GError) err = NULL;
+
+    g_assert_true(load(cfg, text, &err));
+    g_assert_no_error(err);
+    g_assert_null(cfg->problems);
+    g_assert_cmpuint(vm_named(cfg, "none")->workers, ==, 0);
+    g_assert_cmpuint(vm_named(cfg, "own")->workers, ==, UINT64_C(1) << 63);
+    g_assert_cmpuint(vm_named(cfg, "some")->workers, ==, 0x25);
+    g_assert_cmpuint(vm_named(cfg, "blue")->workers, ==, 0xa);
+    g_assert_cmpuint(vm_named(cfg, "blue-own")->workers, ==, 0x80);
+    g_assert_cmpuint(vm_named(cfg, "blue-any")->workers, ==, 0);
+    g_assert_cmpuint(vm_named(cfg, "empty")->workers, ==, 0);
+    g_assert_cmpuint(config_network_workers(cfg), ==, 0xa);
+
+    late = config_vm_new(cfg, "late", NULL); /* as by pvrdmactl vm add */
+    g_assert_true(config_vm_set(late, "network", "blue", NULL));
+    g_assert_true(config_vm_finish(cfg, late, &err));
+    g_assert_cmpuint(late->workers, ==, 0xa);
+    config_vm_free(late);
+    config_free(cfg);
+}
+
+/* Who would have needed what a wrong group says is not put just anywhere. */
+static void test_wrong_network(void)
+{
+    struct daemon_config *cfg = config_new();
+    const struct config_problem *p;
+    g_autoptr(GError) err = NULL;
+
+    g_assert_true(load(cfg,
+                       "[daemon]\nworkers=2\n[vm a]\nnetwork=blue\n"
+                       "[vm b]\nnetwork=blue\nworker=1\n[vm c]\n"
+                       "[network blue]\nworker=2\n",
+                       &err));
+    g_assert_cmpuint(g_list_length(cfg->vms), ==, 2);
+    g_assert_cmpuint(vm_named(cfg, "b")->workers, ==, 2);
+    g_assert_nonnull(vm_named(cfg, "c"));
+    g_assert_cmpuint(config_network_workers(cfg), ==, 0);
+    g_assert_cmpuint(g_list_length(cfg->problems), ==, 2);
+    p = cfg->problems->data;
+    g_assert_cmpstr(p->name, ==, "network blue");
+    g_assert_cmpstr(p->why, ==,
+                    "[network blue] worker: there is no worker 2: the daemon has 2, "
+                    "numbered from 0");
+    p = cfg->problems->next->data;
+    g_assert_cmpstr(p->name, ==, "a");
+    g_assert_cmpstr(p->why, ==, "[vm a] network: there is an error in [network blue]");
     config_free(cfg);
 }
 
@@ -538,6 +629,8 @@ int main(int argc, char **argv)
     g_test_add_func("/config/bad-groups", test_bad_groups);
     g_test_add_func("/config/duplicate", test_duplicate);
     g_test_add_func("/config/uid", test_uid);
+    g_test_add_func("/config/worker", test_worker);
+    g_test_add_func("/config/wrong-network", test_wrong_network);
     g_test_add_func("/config/diff", test_diff);
     g_test_add_func("/config/reload", test_reload);
     g_test_add_func("/config/default-file", test_default_file);

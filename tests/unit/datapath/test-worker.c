@@ -76,7 +76,7 @@ int main(int argc, char **argv)
     g_test_init(&argc, &argv, NULL);
     datapath_start(1, 0, &err);
     g_assert_no_error(err);
-    worker = worker_least_loaded();
+    worker = worker_least_loaded(UINT64_MAX);
     g_test_add_func("/worker/sources", test_sources);
     ret = g_test_run();
     datapath_stop();
