@@ -35,7 +35,7 @@
 /* A look at all doorbells follows on so many at the watched queues alone. */
 #define QUICK_LOOKS 3u
 
-/* Notifications that found the guest's ring full are tried again so often. */
+/* Notifications and events that found the guest's ring full are tried again so often. */
 #define DEFERRED_NS 1000000u
 
 /* ---- run queue --------------------------------------------------------- */
@@ -287,7 +287,7 @@ bool sched_pending(struct vm *vm, uint64_t now, bool all)
         return true;
     }
     dp->looks = 0;
-    return atomic_load(&vm->guest.events.deferred_any) && now >= dp->retry_at;
+    return event_deferred(&vm->guest.events) && now >= dp->retry_at;
 }
 
 uint64_t sched_deadline(const struct vm *vm, uint64_t now)
@@ -298,14 +298,16 @@ uint64_t sched_deadline(const struct vm *vm, uint64_t now)
     if (!sched_may_run(vm)) {
         return UINT64_MAX;
     }
-    return atomic_load(&vm->guest.events.deferred_any) ? MIN(t, now + DEFERRED_NS) : t;
+    return event_deferred(&vm->guest.events) ? MIN(t, now + DEFERRED_NS) : t;
 }
 
 static void retry_deferred(struct vm *vm, uint64_t now)
 {
-    if (atomic_load_explicit(&vm->guest.events.deferred_any, memory_order_relaxed) &&
-        now >= vm->dp.retry_at) {
+    if (event_deferred(&vm->guest.events) && now >= vm->dp.retry_at) {
         vm->dp.retry_at = now + DEFERRED_NS;
+        if (event_async_retry(&vm->guest)) {
+            irq_raise(&vm->guest.irq, PVRDMA_VEC_ASYNC);
+        }
         if (event_cq_retry(&vm->guest)) {
             irq_raise(&vm->guest.irq, PVRDMA_VEC_CQ);
         }

@@ -37,6 +37,12 @@ static struct worker *choose_worker(const struct vm *vm)
     return w ? w : worker_least_loaded(named);
 }
 
+/* The worker that retries events may not look at the VM now. */
+static void events_pending(struct guest *g)
+{
+    datapath_wake(vm_of_guest(g));
+}
+
 int datapath_vm_init(struct vm *vm)
 {
     struct vm_datapath *dp = &vm->dp;
@@ -47,6 +53,7 @@ int datapath_vm_init(struct vm *vm)
     TAILQ_INIT(&dp->run);
     pthread_mutex_init(&dp->token, NULL);
     atomic_init(&dp->next_timer, UINT64_MAX);
+    vm->guest.events.on_pending = events_pending;
     /* Zero pages until used; 1-based, one place per QP handle. */
     dp->timer = calloc((size_t)vm->cfg->max_qp + 1, sizeof(dp->timer[0]));
     err = !dp->timer ? ENOMEM : !w ? EINVAL : worker_add_vm(w, vm);

@@ -16,8 +16,10 @@
  * and notifications alike, and they are dropped.
  *
  * A notification that finds a well-behaved ring full is not lost but deferred:
- * a bit per CQ, which the VM's worker retries.  Async events are dropped then,
- * as the adapter has no other place for them.
+ * a bit per CQ, which the VM's worker retries.  So is an async event of a CQ or QP:
+ * a bit per object and type.  While any waits, those that are raised meanwhile wait
+ * too, CQs' first, so that the failure of a CQ is told before what it did to its QPs.
+ * Only what concerns the port or the device is dropped then, which is not raised here.
  *
  * Threads: setup and activation on the main thread, pushes from anywhere; the
  * ring's lock protects all of it.  A push stores the element, then prod_tail
@@ -30,7 +32,7 @@
 
 #include "guest/guest.h"
 
-/* Deferred notifications tried in one go: others wait for the lock. */
+/* Deferred notifications or events tried in one go: others wait for the lock. */
 #define RETRY_MAX 64u
 
 static uint32_t bitmap_words(const struct guest_events *ev)
@@ -38,19 +40,24 @@ static uint32_t bitmap_words(const struct guest_events *ev)
     return (ev->max_cq + 63) / 64;
 }
 
-void event_init(struct guest_events *ev, uint32_t max_cq)
+void event_init(struct guest_events *ev, uint32_t max_cq, uint32_t max_qp)
 {
     memset(ev, 0, sizeof(*ev));
     pthread_mutex_init(&ev->async.lock, NULL);
     pthread_mutex_init(&ev->cqn.lock, NULL);
     ev->max_cq = max_cq;
+    ev->max_qp = max_qp;
     ev->deferred = g_new0(uint64_t, bitmap_words(ev));
+    ev->pending = g_new0(uint8_t, max_cq + max_qp);
+    ev->first_pending = UINT32_MAX;
 }
 
 void event_fini(struct guest_events *ev)
 {
     g_free(ev->deferred);
+    g_free(ev->pending);
     ev->deferred = NULL;
+    ev->pending = NULL;
     pthread_mutex_destroy(&ev->cqn.lock);
     pthread_mutex_destroy(&ev->async.lock);
 }
@@ -85,14 +92,24 @@ void event_set_active(struct guest_events *ev, bool active, bool held)
         memset(ev->deferred, 0, bitmap_words(ev) * sizeof(ev->deferred[0]));
         atomic_store(&ev->deferred_any, false);
         pthread_mutex_unlock(&ev->cqn.lock);
+        pthread_mutex_lock(&ev->async.lock);
+        memset(ev->pending, 0, ev->max_cq + ev->max_qp);
+        ev->n_pending = 0;
+        ev->first_pending = UINT32_MAX;
+        atomic_store(&ev->pending_any, false);
+        pthread_mutex_unlock(&ev->async.lock);
     }
 }
 
 void event_set_paused(struct guest_events *ev, bool paused)
 {
-    pthread_mutex_lock(&ev->cqn.lock);
-    ev->cqn.paused = paused;
-    pthread_mutex_unlock(&ev->cqn.lock);
+    struct event_ring *ring[] = {&ev->async, &ev->cqn};
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(ring); i++) {
+        pthread_mutex_lock(&ring[i]->lock);
+        ring[i]->paused = paused;
+        pthread_mutex_unlock(&ring[i]->lock);
+    }
 }
 
 /*
@@ -150,22 +167,100 @@ static int ring_push(struct event_ring *ring, struct guest *g, const void *elem)
     return 0;
 }
 
+/* Where such an event can wait; >= max_cq + max_qp: nowhere. */
+static uint32_t pending_place(const struct guest_events *ev, enum pvrdma_event_type type,
+                              uint32_t info)
+{
+    if (type == PVRDMA_EVENT_CQ_ERR && info < ev->max_cq) {
+        return info;
+    }
+    if (type >= PVRDMA_EVENT_QP_FATAL && type <= PVRDMA_EVENT_SQ_DRAINED &&
+        info < ev->max_qp) {
+        return ev->max_cq + info;
+    }
+    return UINT32_MAX;
+}
+
+/* async.lock is held. */
+static void set_pending(struct guest_events *ev, uint32_t place, uint8_t bits)
+{
+    unsigned before = (unsigned)__builtin_popcount(ev->pending[place]);
+
+    ev->pending[place] = bits;
+    ev->n_pending += (unsigned)__builtin_popcount(bits) - before;
+    if (bits) {
+        ev->first_pending = MIN(ev->first_pending, place);
+    }
+    if (!ev->n_pending) {
+        ev->first_pending = UINT32_MAX;
+    }
+    atomic_store(&ev->pending_any, ev->n_pending != 0);
+}
+
 void event_async(struct guest *g, enum pvrdma_event_type type, uint32_t info)
 {
-    struct event_ring *ring = &g->events.async;
+    struct guest_events *ev = &g->events;
     struct pvrdma_eqe eqe = {.type = type, .info = info};
+    uint32_t place = pending_place(ev, type, info);
+    bool can_wait = place < ev->max_cq + ev->max_qp, first = false;
     int err;
 
-    pthread_mutex_lock(&ring->lock);
-    err = ring_push(ring, g, &eqe);
-    if (err) {
-        ring->dropped++;
+    pthread_mutex_lock(&ev->async.lock);
+    err = can_wait && ev->n_pending ? ENOSPC : ring_push(&ev->async, g, &eqe);
+    if (err == ENOSPC && can_wait) {
+        first = !ev->n_pending;
+        set_pending(ev, place, ev->pending[place] | (uint8_t)(1u << type));
+    } else if (err) {
+        ev->async.dropped++;
     }
-    pthread_mutex_unlock(&ring->lock);
+    pthread_mutex_unlock(&ev->async.lock);
 
     if (!err) {
         irq_raise(&g->irq, PVRDMA_VEC_ASYNC);
+    } else if (first && ev->on_pending) {
+        ev->on_pending(g);
     }
+}
+
+/* The next event of @place: of several what is no error first.  async.lock is held. */
+static struct pvrdma_eqe next_pending(const struct guest_events *ev, uint32_t place)
+{
+    return (struct pvrdma_eqe){
+        .type = 31 - (unsigned)__builtin_clz(ev->pending[place]),
+        .info = place < ev->max_cq ? place : place - ev->max_cq,
+    };
+}
+
+bool event_async_retry(struct guest *g)
+{
+    struct guest_events *ev = &g->events;
+    uint64_t pushed;
+
+    if (!atomic_load(&ev->pending_any)) {
+        return false;
+    }
+    pthread_mutex_lock(&ev->async.lock);
+    pushed = ev->async.pushed;
+    for (unsigned n = 0; ev->n_pending && n < RETRY_MAX; n++) {
+        uint32_t place = ev->first_pending;
+        struct pvrdma_eqe eqe;
+        int err;
+
+        while (!ev->pending[place]) {
+            place++;
+        }
+        ev->first_pending = place;
+        eqe = next_pending(ev, place);
+        err = ring_push(&ev->async, g, &eqe);
+        if (err == ENOSPC) {
+            break;
+        }
+        ev->async.dropped += err != 0;
+        set_pending(ev, place, ev->pending[place] & (uint8_t) ~(1u << eqe.type));
+    }
+    pushed = ev->async.pushed - pushed;
+    pthread_mutex_unlock(&ev->async.lock);
+    return pushed > 0;
 }
 
 /* cqn.lock is held. */
@@ -230,7 +325,21 @@ bool event_cq_retry(struct guest *g)
 
 void event_cq_forget(struct guest *g, uint32_t cq_handle)
 {
-    pthread_mutex_lock(&g->events.cqn.lock);
-    set_deferred(&g->events, cq_handle, false);
-    pthread_mutex_unlock(&g->events.cqn.lock);
+    struct guest_events *ev = &g->events;
+
+    pthread_mutex_lock(&ev->cqn.lock);
+    set_deferred(ev, cq_handle, false);
+    pthread_mutex_unlock(&ev->cqn.lock);
+    pthread_mutex_lock(&ev->async.lock);
+    set_pending(ev, cq_handle, 0);
+    pthread_mutex_unlock(&ev->async.lock);
+}
+
+void event_qp_forget(struct guest *g, uint32_t qp_handle)
+{
+    struct guest_events *ev = &g->events;
+
+    pthread_mutex_lock(&ev->async.lock);
+    set_pending(ev, ev->max_cq + qp_handle, 0);
+    pthread_mutex_unlock(&ev->async.lock);
 }

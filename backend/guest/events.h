@@ -45,12 +45,30 @@ struct guest_events {
      * One bit per CQ handle; cqn.lock protects it.
      */
     uint64_t *deferred;
-    uint32_t max_cq; /* handles are below it */
+    uint32_t max_cq, max_qp; /* handles are below them */
     _Atomic bool deferred_any;
+
+    /*
+     * Async events of CQs and QPs that found the ring full; retried likewise.  A byte
+     * per CQ handle and then one per QP handle, with a bit per type of event;
+     * async.lock protects it.
+     */
+    uint8_t *pending;
+    uint32_t n_pending;     /* bits */
+    uint32_t first_pending; /* no byte before it has one */
+    _Atomic bool pending_any;
+    /* If not NULL: called when there are some that were none; no lock is held. */
+    void (*on_pending)(struct guest *g);
 };
 
+/* Is there anything to be retried? */
+static inline bool event_deferred(const struct guest_events *ev)
+{
+    return atomic_load(&ev->deferred_any) || atomic_load(&ev->pending_any);
+}
+
 /* Main thread. */
-void event_init(struct guest_events *ev, uint32_t max_cq);
+void event_init(struct guest_events *ev, uint32_t max_cq, uint32_t max_qp);
 void event_fini(struct guest_events *ev);
 
 /*
@@ -63,13 +81,14 @@ void event_ring_setup(struct event_ring *ring, uint32_t npages, const uint64_t *
 /* Both rings: let pushes reach the guest (@active), or hold them (@held). */
 void event_set_active(struct guest_events *ev, bool active, bool held);
 
-/*
- * Notifications are deferred while the VM's data path stands still; async events are
- * not, since they would be lost.
- */
+/* Notifications and events are deferred while the VM's data path stands still. */
 void event_set_paused(struct guest_events *ev, bool paused);
 
-/* Async event (ring, then vector 1).  Any thread; no lock held but qp/cq's. */
+/*
+ * Async event (ring, then vector 1).  One of a CQ or a QP comes later if the ring is
+ * full, and once if it was raised again until then.  Any thread; no lock held but
+ * qp/cq's.
+ */
 void event_async(struct guest *g, enum pvrdma_event_type type, uint32_t info);
 
 /*
@@ -81,7 +100,11 @@ void event_cq_notify(struct guest *g, uint32_t cq_handle);
 /* Retry deferred notifications; the VM's worker.  True: raise the vector. */
 bool event_cq_retry(struct guest *g);
 
-/* The CQ is gone: no deferred notification of it any more.  Main thread. */
+/* Retry async events; the VM's worker.  True: raise the vector. */
+bool event_async_retry(struct guest *g);
+
+/* The CQ or QP is gone: nothing of it comes later any more.  Main thread. */
 void event_cq_forget(struct guest *g, uint32_t cq_handle);
+void event_qp_forget(struct guest *g, uint32_t qp_handle);
 
 #endif /* PVRDMAD_GUEST_EVENTS_H */

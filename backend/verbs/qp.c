@@ -206,6 +206,8 @@ void qp_unpublish(struct vm *vm, struct qp *qp)
 
 void qp_free(struct vm *vm, struct qp *qp)
 {
+    /* After the workers let go of it, as for CQs. */
+    event_qp_forget(&vm->guest, qp->handle);
     qp->rcq->refs--;
     qp->scq->refs--;
     qp->pd->refs--;

@@ -644,7 +644,7 @@ static void test_cqn_overrun(void)
     vgt_pair_close(&p);
 }
 
-/* More than 512 async events while nobody reads: the rest is dropped. */
+/* More than 512 async events of one kind while nobody reads: one of the rest comes. */
 static void test_async_overrun(void)
 {
     struct vgt_pair p;
@@ -673,7 +673,7 @@ static void test_async_overrun(void)
                       ev.type == PVRDMA_EVENT_PORT_ACTIVE);
         n++;
     }
-    g_assert_cmpuint(n, <=, 512);
+    g_assert_cmpuint(n, <=, 513);
     g_assert_cmpuint(n, >=, 500);
     /* And it goes on working. */
     g_assert_cmpint(to_sqd(p.s[0].qp, true), ==, 0);

@@ -85,7 +85,7 @@ static void test_async_order(void)
     testdev_free(td);
 }
 
-/* 512 fit, the 513th is dropped, and none is overwritten. */
+/* Of the port's 512 fit, the 513th is dropped, and none is overwritten. */
 static void test_async_overrun(void)
 {
     struct reader r;
@@ -107,6 +107,138 @@ static void test_async_overrun(void)
     event_async(&td->vm.guest, PVRDMA_EVENT_PORT_ERR, 777);
     g_assert_true(reader_next(&r, &eqe));
     g_assert_cmpuint(eqe.info, ==, 777);
+    testdev_free(td);
+}
+
+/* Fill the ring with what does not matter. */
+static void fill_async(void)
+{
+    for (uint32_t i = 0; i < 512; i++) {
+        event_async(&td->vm.guest, PVRDMA_EVENT_PORT_ERR, 0);
+    }
+}
+
+static void empty_async(const struct reader *r)
+{
+    struct pvrdma_eqe eqe;
+
+    for (uint32_t i = 0; i < 512; i++) {
+        g_assert_true(reader_next(r, &eqe));
+        g_assert_cmpuint(eqe.type, ==, PVRDMA_EVENT_PORT_ERR);
+    }
+}
+
+/* The next event, which the VM's worker or this thread brings. */
+static struct pvrdma_eqe next_async(const struct reader *r)
+{
+    struct pvrdma_eqe eqe = {.type = UINT32_MAX};
+
+    for (unsigned tries = 0; tries < 20000 && !reader_next(r, &eqe); tries++) {
+        event_async_retry(&td->vm.guest);
+        g_usleep(100);
+    }
+    return eqe;
+}
+
+static void expect_async(const struct reader *r, uint32_t type, uint32_t info)
+{
+    struct pvrdma_eqe eqe = next_async(r);
+
+    g_assert_cmpuint(eqe.type, ==, type);
+    g_assert_cmpuint(eqe.info, ==, info);
+}
+
+/* The VM's worker may be at it. */
+static uint64_t async_dropped(void)
+{
+    struct event_ring *ring = &td->vm.guest.events.async;
+    uint64_t n;
+
+    pthread_mutex_lock(&ring->lock);
+    n = ring->dropped;
+    pthread_mutex_unlock(&ring->lock);
+    return n;
+}
+
+/* What a full ring has no room for comes later, once, a CQ's first. */
+static void test_async_pending(void)
+{
+    struct guest *g;
+    struct reader r;
+    uint32_t max_qp, max_cq;
+
+    setup();
+    g = &td->vm.guest;
+    r = async_reader();
+    max_qp = td->vm.cfg->max_qp;
+    max_cq = td->vm.cfg->max_cq;
+    fill_async();
+    for (unsigned again = 0; again < 2; again++) {
+        for (uint32_t qp = 1; qp <= 1200; qp++) {
+            event_async(g, PVRDMA_EVENT_QP_FATAL, qp);
+        }
+        event_async(g, PVRDMA_EVENT_QP_ACCESS_ERR, max_qp - 1);
+        event_async(g, PVRDMA_EVENT_COMM_EST, max_qp - 1);
+        event_async(g, PVRDMA_EVENT_CQ_ERR, max_cq - 1);
+        event_async(g, PVRDMA_EVENT_CQ_ERR, 5);
+    }
+    g_assert_cmpuint(async_dropped(), ==, 0);
+    g_assert_true(event_deferred(&g->events));
+    g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_ASYNC), ==, 512);
+
+    /* Who is raised when there is room again waits behind them. */
+    empty_async(&r);
+    event_async(g, PVRDMA_EVENT_QP_FATAL, 2000);
+    expect_async(&r, PVRDMA_EVENT_CQ_ERR, 5);
+    expect_async(&r, PVRDMA_EVENT_CQ_ERR, max_cq - 1);
+    for (uint32_t qp = 1; qp <= 1200; qp++) {
+        expect_async(&r, PVRDMA_EVENT_QP_FATAL, qp);
+    }
+    expect_async(&r, PVRDMA_EVENT_QP_FATAL, 2000);
+    expect_async(&r, PVRDMA_EVENT_COMM_EST, max_qp - 1);
+    expect_async(&r, PVRDMA_EVENT_QP_ACCESS_ERR, max_qp - 1);
+    g_assert_false(event_deferred(&g->events));
+    event_async(g, PVRDMA_EVENT_QP_FATAL, 7);
+    expect_async(&r, PVRDMA_EVENT_QP_FATAL, 7);
+    g_assert_cmpuint(async_dropped(), ==, 0);
+
+    /* Nothing is known of an object that there cannot be. */
+    fill_async();
+    event_async(g, PVRDMA_EVENT_QP_FATAL, max_qp);
+    event_async(g, PVRDMA_EVENT_QP_FATAL, UINT32_MAX);
+    event_async(g, PVRDMA_EVENT_CQ_ERR, max_cq);
+    g_assert_cmpuint(async_dropped(), ==, 3);
+    g_assert_false(event_deferred(&g->events));
+    testdev_free(td);
+}
+
+/* Nor does anything come of an object that is gone, or after a reset. */
+static void test_async_forget(void)
+{
+    struct guest *g;
+    struct reader r;
+
+    setup();
+    g = &td->vm.guest;
+    r = async_reader();
+    fill_async();
+    event_async(g, PVRDMA_EVENT_CQ_ERR, 3);
+    event_async(g, PVRDMA_EVENT_QP_FATAL, 3);
+    event_async(g, PVRDMA_EVENT_SQ_DRAINED, 3);
+    event_async(g, PVRDMA_EVENT_QP_FATAL, 4);
+    event_cq_forget(g, 3);
+    event_qp_forget(g, 3);
+    event_qp_forget(g, 5);
+    empty_async(&r);
+    expect_async(&r, PVRDMA_EVENT_QP_FATAL, 4);
+    g_assert_false(event_deferred(&g->events));
+
+    fill_async();
+    event_async(g, PVRDMA_EVENT_QP_FATAL, 4);
+    g_assert_true(event_deferred(&g->events));
+    testdev_write(td, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
+    g_assert_false(event_deferred(&g->events));
+    g_assert_false(event_async_retry(g));
     testdev_free(td);
 }
 
@@ -300,18 +432,23 @@ static void test_inactive(void)
     testdev_free(td);
 }
 
-/* Bus mastering off: nothing is written; notifications come afterwards. */
+/* Bus mastering off: nothing is written; all that was raised comes afterwards. */
 static void test_held(void)
 {
     struct reader r;
     struct pvrdma_cqne cqne = {0};
+    struct pvrdma_eqe eqe;
+    struct reader ra;
 
     setup();
     r = cqn_reader();
+    ra = async_reader();
     device_set_bus_master(td->vm.dev, false);
     event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, 1);
     notify(9);
     g_assert_false(reader_next(&r, &cqne));
+    g_assert_false(event_async_retry(&td->vm.guest));
+    g_assert_false(reader_next(&ra, &eqe));
     device_set_bus_master(td->vm.dev, true);
     for (unsigned tries = 0; tries < 2000; tries++) {
         event_cq_retry(&td->vm.guest);
@@ -321,6 +458,14 @@ static void test_held(void)
         g_usleep(100);
     }
     g_assert_cmpuint(cqne.info, ==, 9);
+    expect_async(&ra, PVRDMA_EVENT_QP_FATAL, 1);
+
+    /* A pause likewise. */
+    datapath_pause(&td->vm);
+    event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, 2);
+    g_assert_false(reader_next(&ra, &eqe));
+    datapath_resume(&td->vm);
+    expect_async(&ra, PVRDMA_EVENT_QP_FATAL, 2);
     testdev_free(td);
 }
 
@@ -344,6 +489,8 @@ int main(int argc, char **argv)
     testdev_start();
     g_test_add_func("/device/events/async-order", test_async_order);
     g_test_add_func("/device/events/async-overrun", test_async_overrun);
+    g_test_add_func("/device/events/async-pending", test_async_pending);
+    g_test_add_func("/device/events/async-forget", test_async_forget);
     g_test_add_func("/device/events/cqn-order", test_cqn_order);
     g_test_add_func("/device/events/cqn-deferred", test_cqn_deferred);
     g_test_add_func("/device/events/cqn-forget", test_cqn_forget);
