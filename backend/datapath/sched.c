@@ -215,11 +215,12 @@ static void report_failed(struct cq *cq)
     }
 }
 
+/* Only of a failure that is reported: a later one gets a walk of its own. */
 static void fail_if_cq_failed(struct qp *qp)
 {
     uint32_t state;
 
-    if (!qp || (!cq_failed(qp->scq) && !cq_failed(qp->rcq))) {
+    if (!qp || (!qp->scq->error_reported && !qp->rcq->error_reported)) {
         return;
     }
     state = atomic_load(&qp->state);
@@ -230,8 +231,8 @@ static void fail_if_cq_failed(struct qp *qp)
 }
 
 /*
- * A CQ failed: move its QPs to ERR, then report it.  All handles in use are looked
- * at, TURN_HANDLES a turn; another failure meanwhile begins anew.
+ * A CQ failed: report it, then move its QPs to ERR, which report that.  All handles in
+ * use are looked at, TURN_HANDLES a turn; another failure meanwhile begins anew.
  */
 static void failed_cqs(struct vm *vm, struct turn *t)
 {
@@ -246,10 +247,10 @@ static void failed_cqs(struct vm *vm, struct turn *t)
     for (unsigned n = 0; dp->cq_error_pos && n < TURN_HANDLES; n++) {
         uint32_t i = dp->cq_error_pos++;
 
-        if (i < n_qp) {
-            fail_if_cq_failed(id_table_get(qps, i));
-        } else if (i - n_qp < n_cq) {
-            report_failed(id_table_get(cqs, i - n_qp));
+        if (i < n_cq) {
+            report_failed(id_table_get(cqs, i));
+        } else if (i - n_cq < n_qp) {
+            fail_if_cq_failed(id_table_get(qps, i - n_cq));
         } else {
             dp->cq_error_pos = 0;
         }

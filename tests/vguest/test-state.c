@@ -644,6 +644,65 @@ static void test_cqn_overrun(void)
     vgt_pair_close(&p);
 }
 
+/*
+ * A CQ fails that has more QPs than the event ring takes: the guest hears of the CQ
+ * first, as that is the cause, and then of every QP.
+ */
+static void test_cq_of_many(void)
+{
+    enum { NQP = 600 };
+    struct vgt_opts o = {.cqe = 4, .qp = {.send_wr = 16}};
+    struct vg_qp_opts small = {
+        .send_wr = 1, .recv_wr = 1, .send_sge = 1, .recv_sge = 1, .contig = true};
+    g_autoptr(GHashTable) left = g_hash_table_new(NULL, NULL);
+    struct pvrdma_ring *ring;
+    struct vg_qp *qp[NQP];
+    struct vgt_pair p;
+    struct pvrdma_eqe ev;
+    int64_t end;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    ring = &((struct pvrdma_ring_state *)p.s[0].g->async_ring->host)->rx;
+    for (unsigned i = 0; i < NQP; i++) {
+        struct vg_cq *other = i % 2 ? p.s[0].rcq : p.s[0].scq;
+
+        qp[i] = vg_qp_new(p.s[0].pd, p.s[0].scq, other, &small);
+        g_assert_cmpint(vg_qp_to_init(qp[i], NULL), ==, 0);
+        g_hash_table_add(left, GUINT_TO_POINTER(qp[i]->handle));
+    }
+    g_hash_table_add(left, GUINT_TO_POINTER(p.s[0].qp->handle));
+    while (vg_event_poll(p.s[0].g, &ev)) {
+    }
+    for (unsigned i = 0; i < 12; i++) {
+        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
+    }
+    end = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+    while (((__atomic_load_n(&ring->prod_tail, __ATOMIC_ACQUIRE) - ring->cons_head) &
+            1023) != 512) {
+        g_assert_cmpint(vg_now_ns(), <, end);
+        g_usleep(1000);
+    }
+    g_usleep(20000); /* and the rest */
+
+    g_assert_true(vg_event_poll(p.s[0].g, &ev));
+    g_assert_cmpuint(ev.type, ==, PVRDMA_EVENT_CQ_ERR);
+    g_assert_cmpuint(ev.info, ==, p.s[0].scq->handle);
+    while (g_hash_table_size(left)) {
+        if (vg_event_poll(p.s[0].g, &ev)) {
+            g_assert_cmpuint(ev.type, ==, PVRDMA_EVENT_QP_FATAL);
+            g_assert_true(g_hash_table_remove(left, GUINT_TO_POINTER(ev.info)));
+        } else {
+            g_assert_cmpint(vg_now_ns(), <, end);
+            g_usleep(1000);
+        }
+    }
+    for (unsigned i = 0; i < NQP; i++) {
+        vg_qp_free(qp[i]);
+    }
+    g_assert_false(vg_event_poll(p.s[0].g, &ev));
+    vgt_pair_close(&p);
+}
+
 /* More than 512 async events of one kind while nobody reads: one of the rest comes. */
 static void test_async_overrun(void)
 {
@@ -860,5 +919,6 @@ int main(int argc, char **argv)
     g_test_add_func("/state/cq-bad-index", test_cq_bad_index);
     g_test_add_func("/state/cqn-overrun", test_cqn_overrun);
     g_test_add_func("/state/async-overrun", test_async_overrun);
+    g_test_add_func("/state/cq-of-many", test_cq_of_many);
     return vgt_run();
 }
