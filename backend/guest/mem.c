@@ -140,6 +140,7 @@ void guest_mem_init(struct guest_mem *mem, struct guest *guest, bool require_sea
     struct guest_map *empty = g_new0(struct guest_map, 1);
 
     mem->guest = guest;
+    atomic_store(&mem->dirty, NULL);
     mem->require_sealed = require_sealed;
     mem->files = g_ptr_array_new();
     mem->max_files = BUDGET_GUEST_FILES;
@@ -171,6 +172,7 @@ void guest_mem_fini(struct guest_mem *mem)
     struct guest_map *map = atomic_exchange(&mem->map, NULL);
     struct budget_stats st;
 
+    dirty_free(atomic_exchange(&mem->dirty, NULL));
     if (mem->files) {
         files_drop(mem);
         g_ptr_array_free(mem->files, TRUE);

@@ -22,6 +22,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "guest/dirty.h"
+
 #define GUEST_MEM_MAX_REGIONS 4096u
 
 struct budget;
@@ -44,7 +46,8 @@ struct guest_map {
 
 struct guest_mem {
     struct guest *guest;
-    _Atomic(struct guest_map *) map; /* never NULL between init and fini */
+    _Atomic(struct guest_map *) map;   /* never NULL between init and fini */
+    _Atomic(struct dirty_log *) dirty; /* NULL: no log is kept */
     bool require_sealed;
     /* Main thread: */
     GPtrArray *files; /* of struct guest_file; between init and fini */
@@ -140,14 +143,16 @@ static inline uint64_t guest_mem_generation(struct guest_mem *mem)
 }
 
 /*
- * Every store to guest memory is followed by this call, so that a dirty log
- * sees the page after its new content is there (migration).
+ * Every store to guest memory is followed by this call, before anything tells of it, so
+ * that a dirty log has the page after its new content is there (dirty.h).
  */
 static inline void guest_mark_dirty(struct guest_mem *mem, uint64_t gpa, uint64_t len)
 {
-    (void)mem;
-    (void)gpa;
-    (void)len;
+    struct dirty_log *log = atomic_load_explicit(&mem->dirty, memory_order_acquire);
+
+    if (G_UNLIKELY(log != NULL)) {
+        dirty_mark(log, gpa, len);
+    }
 }
 
 /*

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The dirty log: which pages of a guest's memory the daemon has stored to, for whoever
+ * copies that memory while the guest runs.  dirty.c has the theory.
+ */
+#ifndef PVRDMAD_GUEST_DIRTY_H
+#define PVRDMAD_GUEST_DIRTY_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct guest_mem;
+
+/* Of one log. */
+#define DIRTY_MAX_RANGES 16u
+#define DIRTY_MAX_BYTES  (UINT64_C(1) << 46)
+
+/* Guest-physical; whole pages.  It need not be mapped. */
+struct dirty_span {
+    uint64_t gpa, size;
+};
+
+struct dirty_range {
+    struct dirty_span at;
+    _Atomic uint64_t *bits; /* one per page */
+};
+
+struct dirty_log {
+    unsigned n;
+    struct dirty_range range[DIRTY_MAX_RANGES];
+};
+
+/*
+ * Main thread, all of them.  Begin a log of pages in @span: every store from the return
+ * on is in it.  0, EBUSY (there is one), EINVAL (empty, overlapping, too much), ENOMEM.
+ */
+int guest_dirty_start(struct guest_mem *mem, const struct dirty_span *span, unsigned n);
+
+/*
+ * Take the marks in [gpa, gpa + size) out of the log and call @page for each.  What the
+ * guest's memory holds from then on includes the stores that were marked.  ENOENT: not
+ * within one span of a log.
+ */
+int guest_dirty_collect(struct guest_mem *mem, uint64_t gpa, uint64_t size,
+                        void (*page)(void *opaque, uint64_t gpa), void *opaque);
+
+/* End it, if there is one.  On return nobody uses it. */
+void guest_dirty_stop(struct guest_mem *mem);
+
+/* [gpa, gpa + len) was stored to.  For guest_mark_dirty(). */
+void dirty_mark(struct dirty_log *log, uint64_t gpa, uint64_t len);
+
+/* No thread uses it any more. */
+void dirty_free(struct dirty_log *log);
+
+#endif /* PVRDMAD_GUEST_DIRTY_H */
