@@ -151,6 +151,7 @@ static void scan_map(struct vm *vm, struct turn *t, const struct map_view *v,
         }
         if (sum | rest) {
             __atomic_fetch_or(&v->summary[s], sum | rest, __ATOMIC_SEQ_CST);
+            map_dirty(vm, v, 0);
         }
     }
     if (taken < max) {

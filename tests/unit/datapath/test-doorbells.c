@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * Unit test of datapath/doorbells.c: no bit is lost, and none waits for ever
- * while others are set again as soon as they are taken.
+ * while others are set again as soon as they are taken; and what is stored to a guest's
+ * own maps is in the dirty log.
  */
 #include "datapath/engine.h"
 #include "pvrdma/ext.h"
@@ -98,6 +99,72 @@ static void test_nobody_starves(void)
     g_test_message("all were seen after %u turns", turns);
 }
 
+/* ---- a context's maps, in guest RAM ---- */
+
+static struct pvrdma_ext_mem ext __attribute__((aligned(PVRDMA_PAGE_SIZE)));
+static struct pvrdma_ext_mem copied; /* as the guest's RAM was when it was collected */
+
+static void copy_page(void *opaque, uint64_t gpa)
+{
+    memcpy((uint8_t *)&copied + gpa, (uint8_t *)&ext + gpa, PVRDMA_PAGE_SIZE);
+}
+
+static void collect(void)
+{
+    g_assert_cmpint(guest_dirty_collect(&vm.guest.mem, 0, sizeof(ext), copy_page, NULL),
+                    ==, 0);
+}
+
+/* In the middle of the scan. */
+static void found_ext(struct vm *v, uint32_t handle)
+{
+    collect();
+}
+
+/* At whatever moments the log is collected: in the end the copy is what is there. */
+static void test_dirty(void)
+{
+    static const struct dirty_span span = {0, sizeof(ext)};
+    g_autofree struct guest_map *map =
+        g_malloc0(sizeof(*map) + sizeof(struct guest_region));
+    static struct worker worker;
+    uint64_t page[PVRDMA_EXT_PAGES];
+    struct ring_mem mem = {.npages = PVRDMA_EXT_PAGES, .page = page};
+    unsigned turns = 0;
+
+    clear();
+    map->generation = 1;
+    map->n = 1;
+    map->region[0] = (struct guest_region){
+        .size = sizeof(ext), .hva = (uint8_t *)&ext, .writable = true};
+    atomic_store(&vm.guest.mem.map, map);
+    vm.dp.worker = &worker;
+    for (unsigned i = 0; i < PVRDMA_EXT_PAGES; i++) {
+        page[i] = i * PVRDMA_PAGE_SIZE;
+    }
+    for (uint32_t h = 1; h < HANDLES; h += 40) { /* more than one turn's */
+        struct pvrdma_ext_map *m = h % 3 ? &ext.send : &ext.recv;
+
+        m->words[h / 64] |= 1ull << h % 64;
+        m->summary[h / 4096] |= 1ull << h / 64 % 64;
+    }
+    copied = ext;
+    g_assert_cmpint(guest_dirty_start(&vm.guest.mem, &span, 1), ==, 0);
+    datapath_ext_add(&vm, &mem);
+    while (doorbells_scan(&vm, &turn, found_ext, found_ext)) {
+        collect();
+        g_assert_cmpmem(&copied, sizeof(copied), &ext, sizeof(ext));
+        turns++;
+    }
+    g_assert_cmpuint(turns, >, 1);
+    doorbells_set_kick(&vm);
+    collect();
+    g_assert_cmpmem(&copied, sizeof(copied), &ext, sizeof(ext));
+    datapath_ext_clear(&vm);
+    guest_dirty_stop(&vm.guest.mem);
+    atomic_store(&vm.guest.mem.map, NULL);
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
@@ -105,5 +172,6 @@ int main(int argc, char **argv)
     vm.guest.db.shared = &region[1];
     g_test_add_func("/doorbells/nothing-lost", test_nothing_lost);
     g_test_add_func("/doorbells/nobody-starves", test_nobody_starves);
+    g_test_add_func("/doorbells/dirty", test_dirty);
     return g_test_run();
 }
