@@ -59,7 +59,7 @@ int main(int argc, char **argv)
     for (unsigned i = 0; i < G_N_ELEMENTS(parts); i++) {
         if (wanted(parts[i].name, argc, argv)) {
             vgt_daemon = vg_daemon_start(&o);
-            pin_daemon();
+            pin_daemon(vgt_daemon, CPU_GUEST);
             pin_self(CPU_GUEST);
             printf("\n== %s\n", parts[i].name);
             fflush(stdout);

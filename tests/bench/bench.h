@@ -30,7 +30,8 @@ static inline bool time_left(int64_t start)
  */
 enum { CPU_WORKER, CPU_GUEST };
 void pin_self(unsigned cpu);
-void pin_daemon(void);
+/* All but the daemon's main thread run on CPU_WORKER. */
+void pin_daemon(const struct vg_daemon *d, unsigned main_cpu);
 
 /* ---- common.c ---- */
 

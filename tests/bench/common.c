@@ -30,18 +30,18 @@ void pin_self(unsigned cpu)
 }
 
 /*
- * Its main thread does not share the worker's processor: at a real-time priority
- * it would never run there.  All others but the worker sleep.
+ * Beside traffic the main thread cannot share the worker's processor: at a real-time
+ * priority it would never run there.  All others but the worker sleep.
  */
-void pin_daemon(void)
+void pin_daemon(const struct vg_daemon *d, unsigned main_cpu)
 {
-    char *path = g_strdup_printf("/proc/%d/task", (int)vgt_daemon->pid);
+    char *path = g_strdup_printf("/proc/%d/task", (int)d->pid);
     GDir *dir = g_dir_open(path, 0, NULL);
     const char *tid;
 
     g_assert_nonnull(dir);
     while ((tid = g_dir_read_name(dir))) {
-        pin(atoi(tid), atoi(tid) == vgt_daemon->pid ? CPU_GUEST : CPU_WORKER);
+        pin(atoi(tid), atoi(tid) == d->pid ? main_cpu : CPU_WORKER);
     }
     g_dir_close(dir);
     g_free(path);

@@ -3,6 +3,12 @@
  * Part "commands" of bench-tenancy: a VM registers and deregisters 4 KiB, over and
  * over, while others keep the daemon's main thread busy in their ways.
  *
+ * Where the worker has nothing to do its processor is the main thread's and the
+ * aggressor's, so that the victim waits for nothing but the daemon.  Beside traffic,
+ * and in the rows that are "crowded", all of them share the victim's processor: there
+ * a woken victim waits until the main thread sleeps, however often that turns.  What
+ * that alone costs is what an aggressor costs who does the same in another daemon.
+ *
  * VMMs that die do so as processes: the kernel ends their mappings first, so that
  * the daemon holds the last reference to the guest's memory, as with a real VMM.
  */
@@ -46,7 +52,7 @@ static void victim_close(void)
     vguest_free(victim.g);
 }
 
-static void register_and_back(struct vg_pd *pd, uint64_t va, uint64_t len, uint64_t pdir)
+static uint32_t register_one(struct vg_pd *pd, uint64_t va, uint64_t len, uint64_t pdir)
 {
     struct pvrdma_cmd_create_mr req = {.start = va,
                                        .length = len,
@@ -58,7 +64,17 @@ static void register_and_back(struct vg_pd *pd, uint64_t va, uint64_t len, uint6
     struct pvrdma_resp_create_mr resp;
 
     g_assert_cmpint(vg_create_mr(pd->g, &req, &resp), ==, 0);
-    g_assert_cmpint(vg_destroy(pd->g, PVRDMA_CMD_DESTROY_MR, resp.mr_handle), ==, 0);
+    return resp.mr_handle;
+}
+
+static void deregister(struct vg_pd *pd, uint32_t handle)
+{
+    g_assert_cmpint(vg_destroy(pd->g, PVRDMA_CMD_DESTROY_MR, handle), ==, 0);
+}
+
+static void register_and_back(struct vg_pd *pd, uint64_t va, uint64_t len, uint64_t pdir)
+{
+    deregister(pd, register_one(pd, va, len, pdir));
 }
 
 static struct tail victim_run(int64_t ns, const struct aggressor *a)
@@ -123,15 +139,28 @@ static uint64_t gib_pdir(struct vguest *g, uint64_t gpa, GRand *r)
 /* ---- churn of regions ---- */
 
 static struct {
+    struct vg_daemon *other; /* NULL: the victim's */
     struct vguest *g;
     struct vg_pd *pd;
     uint64_t pdir, len;
     int fd;
 } churn;
 
+static struct vg_daemon *other_daemon(unsigned main_cpu)
+{
+    struct vg_daemon_opts o = {.n_vms = VM_IDLE, .workers = 1, .poll_us = -1};
+    struct vg_daemon *d = vg_daemon_start(&o);
+
+    pin_daemon(d, main_cpu);
+    return d;
+}
+
 static void churn_open(const struct aggressor *a)
 {
-    churn.g = vguest_new(vgt_daemon, VM_AGGRESSOR, NULL);
+    churn.other = strstr(a->name, "other")
+                      ? other_daemon(a->crowded ? CPU_GUEST : CPU_WORKER)
+                      : NULL;
+    churn.g = vguest_new(churn.other ? churn.other : vgt_daemon, VM_AGGRESSOR, NULL);
     churn.pd = vg_pd_new(churn.g);
     churn.len = PVRDMA_PAGE_SIZE;
     churn.fd = -1;
@@ -157,12 +186,30 @@ static void churn_run(void)
     }
 }
 
+/* Many at a time. */
+static void lists_run(void)
+{
+    uint32_t mr[32];
+
+    while (go_on()) {
+        for (unsigned i = 0; i < G_N_ELEMENTS(mr); i++) {
+            mr[i] = register_one(churn.pd, BIG_VA, churn.len, churn.pdir);
+        }
+        for (unsigned i = 0; i < G_N_ELEMENTS(mr); i++) {
+            deregister(churn.pd, mr[i]);
+        }
+    }
+}
+
 static void churn_close(void)
 {
     vg_pd_free(churn.pd);
     vguest_free(churn.g);
     if (churn.fd >= 0) {
         close(churn.fd);
+    }
+    if (churn.other) {
+        vg_daemon_stop(churn.other);
     }
 }
 
@@ -473,6 +520,14 @@ static const struct aggressor table[] = {
      .run = churn_run, .close = churn_close},
     {"reg-1g", "another VM registers 1 GiB of scattered pages, over and over",
      .open = churn_open, .run = churn_run, .close = churn_close},
+    {"reg-1g-32", "the same, 32 at a time", .open = churn_open, .run = lists_run,
+     .close = churn_close},
+    {"reg-1g-other", "the same, but it is another daemon's VM", .open = churn_open,
+     .run = churn_run, .close = churn_close},
+    {"reg-1g-crowd", "1 GiB again, all on one processor", .crowded = true,
+     .open = churn_open, .run = churn_run, .close = churn_close},
+    {"reg-1g-crowd-other", "the same, but it is another daemon's VM", .crowded = true,
+     .open = churn_open, .run = churn_run, .close = churn_close},
     {"reg-write-1m", "1 MiB WRITEs, 16 QPs", .shape = &write_1m, .tick = fill,
      .tick_us = 1000},
     {"reg-sge16-read", "READs of 16 pieces of 1 B, random places", .shape = &sge_read,
@@ -492,10 +547,19 @@ static const struct aggressor table[] = {
 
 /* ---- the table ---- */
 
+/* Has the victim a processor of its own? */
+static bool apart(const struct aggressor *a)
+{
+    return !a->shape && !a->crowded && !strstr(a->name, "holes");
+}
+
 static gpointer run_thread(gpointer data)
 {
     const struct aggressor *a = data;
 
+    if (apart(a)) {
+        pin_self(CPU_WORKER);
+    }
     a->run();
     return NULL;
 }
@@ -508,7 +572,7 @@ static void print_row(const struct aggressor *a, const struct tail alone[2],
     double max = MIN(alone[0].max, alone[1].max);
     bool met = t->p99 <= AIM_RATIO * p99, met_max = t->max <= AIM_MAX_US;
 
-    printf("%-15s%7.1f %8.1f %9.1f |%8.1f %9.1f %10.1f |%6.2f %6.2f %-6s %-6s |%s\n",
+    printf("%-18s%7.1f %8.1f %9.1f |%8.1f %9.1f %10.1f |%6.2f %6.2f %-6s %-6s |%s\n",
            a->name, p50, p99, max, t->p50, t->p99, t->max, t->p50 / p50, t->p99 / p99,
            met ? "met" : "MISSED", met_max ? "met" : "MISSED", charge);
     fflush(stdout);
@@ -523,6 +587,7 @@ static void run_row(const struct aggressor *a)
     char *charge;
 
     tenancy_daemon(a->idle_vms, NULL);
+    pin_daemon(vgt_daemon, apart(a) ? CPU_WORKER : CPU_GUEST);
     victim_open();
     victim_run(ns / 10, NULL);
     alone[0] = victim_run(ns / 2, NULL);
@@ -563,8 +628,8 @@ void part_commands(const char *const *names, unsigned n_names)
         if (!header) {
             printf("\n== commands: register and deregister 4 KiB, us; aims: p99 <= %.0f "
                    "x alone, max <= %d us\n"
-                   "%-15s%26s |%29s |%13s %-13s |%s\n"
-                   "%-15s%7s %8s %9s |%8s %9s %10s |%6s %6s %-6s %-6s |%5s %6s %6s\n",
+                   "%-18s%26s |%29s |%13s %-13s |%s\n"
+                   "%-18s%7s %8s %9s |%8s %9s %10s |%6s %6s %-6s %-6s |%5s %6s %6s\n",
                    AIM_RATIO, AIM_MAX_US, "", "alone", "beside it", "ratio of", "aims",
                    " the aggressor", "aggressor", "p50", "p99", "max", "p50", "p99",
                    "max", "p50", "p99", "p99", "max", "time", "M/s", "GB/s");

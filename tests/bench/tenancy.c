@@ -57,7 +57,7 @@ void tenancy_daemon(unsigned idle_vms, const char *const *keys)
         .n_vms = VM_IDLE + idle_vms, .workers = 1, .poll_us = -1, .keys = keys};
 
     vgt_daemon = vg_daemon_start(&o);
-    pin_daemon();
+    pin_daemon(vgt_daemon, CPU_GUEST);
     pin_self(CPU_GUEST);
 }
 
