@@ -13,12 +13,20 @@
 #include <time.h>
 #include <ucontext.h>
 
+#include "fdwatch.h"
+
 #define STACK_SIZE (256u << 10)
 #define GUARD_SIZE 4096u
 #define MAX_KEPT   16u
 
 /* How long a coroutine may hold the main loop, and all that were woken together. */
 #define TURN_NS 1000000u
+
+/*
+ * ... if others have something to do.  Asking about that is a system call, and a turn
+ * of the loop some more: so often they cost a tenth of long work.
+ */
+#define LOOK_NS 10000u
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
@@ -63,6 +71,14 @@ static unsigned n_alive;            /* with work */
 static GQueue ready = G_QUEUE_INIT; /* woken, not entered yet */
 static guint ready_source;
 
+/* The turn of those that work now, ns, CLOCK_MONOTONIC. */
+static struct {
+    uint64_t end;   /* at the latest */
+    uint64_t share; /* until then others' descriptors are not looked at */
+    uint64_t look;  /* the next look whether others wait */
+} turn;
+static uint64_t left; /* when the main loop got its own */
+
 /* Work that found no memory for a stack. */
 struct start {
     void (*fn)(void *opaque);
@@ -78,6 +94,18 @@ static uint64_t now_ns(void)
 
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static void turn_begin(uint64_t now, uint64_t share)
+{
+    turn.end = now + TURN_NS;
+    turn.share = now + share;
+}
+
+/* Is there somebody who waits for this turn's end? */
+static bool turn_over(uint64_t now)
+{
+    return now >= turn.end || (now >= turn.share && fdwatch_ready());
 }
 
 /* ---- switching ---- */
@@ -168,6 +196,7 @@ static bool enter(struct coro *c)
 
     current = c;
     c->entered = now_ns();
+    turn.look = c->entered + LOOK_NS;
 #ifdef CORO_ASAN
     __sanitizer_start_switch_fiber(&fake, c->stack + GUARD_SIZE, STACK_SIZE);
 #endif
@@ -187,6 +216,12 @@ static bool enter(struct coro *c)
         release(c);
     }
     return done;
+}
+
+static bool enter_from_loop(struct coro *c)
+{
+    turn_begin(now_ns(), 0);
+    return enter(c);
 }
 
 /* ---- life ---- */
@@ -252,7 +287,7 @@ bool coro_run(void (*fn)(void *opaque), void *opaque)
         return true;
     }
     c = prepare(fn, opaque);
-    return c ? enter(c) : run_without(fn, opaque);
+    return c ? enter_from_loop(c) : run_without(fn, opaque);
 }
 
 bool coro_run_later(void (*fn)(void *opaque), void *opaque)
@@ -282,15 +317,21 @@ void coro_yield(void)
     to_main(current);
 }
 
+/*
+ * In turns of LOOK_NS.  They have the main loop for as long as everybody else had it
+ * just now: a command that takes long is held up by those that do not, and the other
+ * way round, but neither stands still.
+ */
 static gboolean on_ready(gpointer opaque)
 {
-    uint64_t end = now_ns() + TURN_NS;
-    guint n = g_queue_get_length(&ready);
+    uint64_t now = now_ns();
 
-    /* Only those of now: one that makes itself ready again waits for a turn. */
+    turn_begin(now, now - left);
     do {
         enter(g_queue_pop_head(&ready));
-    } while (--n > 0 && now_ns() < end);
+        now = now_ns();
+    } while (!g_queue_is_empty(&ready) && !turn_over(now));
+    left = now;
     if (!g_queue_is_empty(&ready)) {
         return G_SOURCE_CONTINUE;
     }
@@ -302,6 +343,7 @@ static void make_ready(struct coro *c)
 {
     g_queue_push_tail(&ready, c);
     if (!ready_source) {
+        left = now_ns();
         ready_source = g_idle_add_full(G_PRIORITY_DEFAULT, on_ready, NULL, NULL);
     }
 }
@@ -311,7 +353,7 @@ void coro_wake(struct coro *c)
     if (current) {
         make_ready(c);
     } else {
-        enter(c);
+        enter_from_loop(c);
     }
 }
 
@@ -322,7 +364,17 @@ void coro_wake_later(struct coro *c)
 
 void coro_breathe(void)
 {
-    if (current && now_ns() - current->entered > TURN_NS) {
+    uint64_t now;
+
+    if (!current) {
+        return;
+    }
+    now = now_ns();
+    if (now < turn.look) {
+        return;
+    }
+    turn.look = now + LOOK_NS;
+    if (!g_queue_is_empty(&ready) || turn_over(now)) {
         make_ready(current);
         coro_yield();
     }

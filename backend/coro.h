@@ -44,8 +44,9 @@ void coro_wake(struct coro *c);
 void coro_wake_later(struct coro *c);
 
 /*
- * Called often in long work: lets the main loop turn if this coroutine has run for
- * a millisecond.  All that breathe get a millisecond together per turn of the loop,
+ * Called often in long work, each few microseconds: lets the main loop turn if this
+ * coroutine has run for a millisecond, or if others have something to do.  All that
+ * breathe get as long together as the rest had in its turn (10 us to a millisecond),
  * one after the other, so that their number does not hold up the rest.
  */
 void coro_breathe(void);

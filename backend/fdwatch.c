@@ -117,6 +117,13 @@ static gboolean on_ready(gint unused_fd, GIOCondition unused, gpointer opaque)
     return G_SOURCE_CONTINUE;
 }
 
+bool fdwatch_ready(void)
+{
+    struct pollfd pfd = {.fd = set, .events = POLLIN};
+
+    return set >= 0 && poll(&pfd, 1, 0) > 0;
+}
+
 static void open_set(void)
 {
     set = epoll_create1(EPOLL_CLOEXEC);

@@ -8,6 +8,7 @@
 #define PVRDMAD_FDWATCH_H
 
 #include <glib-unix.h>
+#include <stdbool.h>
 
 /*
  * Call @fn(@fd, what is ready, @opaque) while @fd is ready for any of @cond, until it
@@ -19,5 +20,8 @@
  */
 guint fdwatch_add(int fd, GIOCondition cond, GUnixFDSourceFunc fn, gpointer opaque);
 void fdwatch_remove(guint id);
+
+/* Is any watched descriptor ready?  For work that would let the loop turn then. */
+bool fdwatch_ready(void);
 
 #endif /* PVRDMAD_FDWATCH_H */

@@ -16,12 +16,12 @@
 #include "grace.h"
 
 #include <errno.h>
-#include <glib-unix.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "coro.h"
+#include "fdwatch.h"
 
 /* How long a coroutine tries before it lets the main loop go on, in us. */
 #define SPIN_US 30
@@ -183,14 +183,14 @@ bool grace_start(GError **errp)
                     g_strerror(errno));
         return false;
     }
-    source = g_unix_fd_add(fd, G_IO_IN, on_passed, NULL);
+    source = fdwatch_add(fd, G_IO_IN, on_passed, NULL);
     return true;
 }
 
 void grace_stop(void)
 {
     if (fd >= 0) {
-        g_source_remove(source);
+        fdwatch_remove(source);
         close(fd);
         source = 0;
         fd = -1;

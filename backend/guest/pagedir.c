@@ -17,7 +17,7 @@
 #include "pvrdma/abi.h"
 
 /* Pages that are checked in one go. */
-#define CHECK_STEP 4096u
+#define CHECK_STEP 512u
 
 static bool page_aligned(uint64_t addr)
 {
