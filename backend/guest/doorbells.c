@@ -42,6 +42,17 @@ static int make_memfd(void)
     return fd;
 }
 
+/* Nobody's.  Pages that were never touched: the kernel takes half a microsecond each. */
+static void disown(uint16_t *owner, size_t n)
+{
+    const size_t step = 2048;
+
+    for (size_t i = 0; i < n; i += step) {
+        memset(owner + i, 0xff, MIN(step, n - i) * sizeof(*owner));
+        coro_breathe();
+    }
+}
+
 bool doorbells_init(struct guest_doorbells *db, GError **errp)
 {
     db->memfd = make_memfd();
@@ -60,9 +71,9 @@ bool doorbells_init(struct guest_doorbells *db, GError **errp)
     db->shared->version = db->own->version = PVRDMA_DB_VERSION;
     /* Until the worker clears it, every doorbell wakes it. */
     db->shared->kick = db->own->kick = 1;
-    memset(db->shared->qp_owner, 0xff, sizeof(db->shared->qp_owner));
-    memset(db->shared->cq_owner, 0xff, sizeof(db->shared->cq_owner));
-    memset(db->shared->srq_owner, 0xff, sizeof(db->shared->srq_owner));
+    disown(db->shared->qp_owner, G_N_ELEMENTS(db->shared->qp_owner));
+    disown(db->shared->cq_owner, G_N_ELEMENTS(db->shared->cq_owner));
+    disown(db->shared->srq_owner, G_N_ELEMENTS(db->shared->srq_owner));
     return true;
 }
 
