@@ -31,10 +31,15 @@ void grace_unregister(struct grace_thread *t);
 
 /* The registered thread itself: at a quiescent point. */
 void grace_pass_slow(struct grace_thread *t);
+/* Does anybody wait for it to pass? */
+static inline bool grace_due(const struct grace_thread *t)
+{
+    return atomic_load_explicit(&grace_newest, memory_order_relaxed) !=
+           atomic_load_explicit(&t->seen, memory_order_relaxed);
+}
 static inline void grace_pass(struct grace_thread *t)
 {
-    if (atomic_load_explicit(&grace_newest, memory_order_relaxed) !=
-        atomic_load_explicit(&t->seen, memory_order_relaxed)) {
+    if (grace_due(t)) {
         grace_pass_slow(t);
     }
 }

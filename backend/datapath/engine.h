@@ -72,8 +72,9 @@ struct worker {
  * is read.
  */
 struct turn {
-    uint64_t now; /* ns, as read last */
-    uint64_t end; /* not to begin more work after that */
+    uint64_t now;                     /* ns, as read last */
+    uint64_t end;                     /* not to begin more work after that */
+    const struct grace_thread *grace; /* ... or when it is due: a command waits */
     unsigned units;
 };
 #define TURN_UNITS 8u
@@ -418,6 +419,9 @@ static inline bool turn_spent(struct turn *t, unsigned units)
     if (t->units >= TURN_UNITS) {
         t->units = 0;
         t->now = now_ns();
+        if (t->grace && grace_due(t->grace)) {
+            t->end = t->now;
+        }
     }
     return t->now >= t->end;
 }

@@ -369,7 +369,8 @@ uint64_t sched_serve(struct worker *w, struct vm *vm, uint64_t now)
 {
     struct vm_datapath *dp = &vm->dp;
     struct turn t = {.now = now,
-                     .end = now + (w->n_active > 1 ? SLICE_NS : SLICE_ALONE_NS)};
+                     .end = now + (w->n_active > 1 ? SLICE_NS : SLICE_ALONE_NS),
+                     .grace = &w->grace};
 
     if (pthread_mutex_trylock(&dp->token) != 0) {
         return now_ns();
