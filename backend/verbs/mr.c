@@ -16,6 +16,8 @@
 
 #include <errno.h>
 
+#include "guest/pagelist.h"
+
 /* Rights that an MR can have.  Windows, zero-based and on-demand: none. */
 #define ACCESS_MASK                                           \
     (PVRDMA_ACCESS_LOCAL_WRITE | PVRDMA_ACCESS_REMOTE_WRITE | \
@@ -74,6 +76,19 @@ static int dma_mr_check(const struct pvrdma_cmd_create_mr *req, const struct pd 
     return 0;
 }
 
+static size_t size_of(uint32_t npages)
+{
+    struct mr *mr;
+
+    return sizeof(*mr) + npages * sizeof(mr->page[0]);
+}
+
+static void release(struct vm *vm, struct mr *mr)
+{
+    verbs_pages_refund(vm, mr->npages);
+    pagelist_free(mr, size_of(mr->npages));
+}
+
 /* An MR with its page list, not published.  0 or an errno. */
 static int mr_new(struct vm *vm, const struct pvrdma_cmd_create_mr *req, struct mr **out)
 {
@@ -84,7 +99,7 @@ static int mr_new(struct vm *vm, const struct pvrdma_cmd_create_mr *req, struct 
     if (err) {
         return err;
     }
-    mr = g_try_malloc(sizeof(*mr) + n * sizeof(mr->page[0]));
+    mr = pagelist_alloc(size_of(n));
     if (!mr) {
         verbs_pages_refund(vm, n);
         return ENOMEM;
@@ -93,8 +108,7 @@ static int mr_new(struct vm *vm, const struct pvrdma_cmd_create_mr *req, struct 
     mr->npages = n;
     err = n ? verbs_pages_read(vm, req->pdir_dma, n, false, mr->page) : 0;
     if (err) {
-        verbs_pages_refund(vm, n);
-        g_free(mr);
+        release(vm, mr);
         return err;
     }
     *out = mr;
@@ -130,8 +144,7 @@ int verbs_create_mr(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
 
     handle = id_table_reserve(&v->mr);
     if (!handle) {
-        verbs_pages_refund(vm, mr->npages);
-        g_free(mr);
+        release(vm, mr);
         return ENOSPC;
     }
     mr->handle = handle;
@@ -158,9 +171,8 @@ void mr_unpublish(struct vm *vm, struct mr *mr)
 
 void mr_free(struct vm *vm, struct mr *mr)
 {
-    verbs_pages_refund(vm, mr->npages);
     mr->pd->refs--;
-    g_free(mr);
+    release(vm, mr);
 }
 
 int verbs_destroy_mr(struct vm *vm, uint32_t handle)

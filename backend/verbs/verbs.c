@@ -14,6 +14,7 @@
 
 #include "coro.h"
 #include "guest/pagedir.h"
+#include "guest/pagelist.h"
 
 /* Values of the verbs API that the ABI passes through. */
 #define CAP_CURR_QP_STATE_MOD (1u << 7)
@@ -204,7 +205,7 @@ int verbs_ring_init(struct vm *vm, struct ring_mem *mem, uint64_t pdir_dma, uint
         return err;
     }
     mem->npages = n;
-    mem->page = g_try_new(uint64_t, n);
+    mem->page = pagelist_alloc(n * sizeof(mem->page[0]));
     err = mem->page ? verbs_pages_read(vm, pdir_dma, n, true, mem->page) : ENOMEM;
     if (err) {
         verbs_ring_fini(vm, mem);
@@ -214,10 +215,12 @@ int verbs_ring_init(struct vm *vm, struct ring_mem *mem, uint64_t pdir_dma, uint
 
 void verbs_ring_fini(struct vm *vm, struct ring_mem *mem)
 {
-    verbs_pages_refund(vm, mem->npages);
-    g_free(mem->page);
+    struct ring_mem old = *mem;
+
     mem->page = NULL;
     mem->npages = 0;
+    verbs_pages_refund(vm, old.npages);
+    pagelist_free(old.page, old.npages * sizeof(old.page[0]));
 }
 
 /*

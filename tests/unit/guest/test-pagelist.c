@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* pagelist.c: the last few long lists are used again, for the same size alone. */
+#include <glib.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "guest/pagelist.h"
+
+#define KIB 1024u
+
+static void *filled(size_t size)
+{
+    uint8_t *p = pagelist_alloc(size);
+
+    g_assert_nonnull(p);
+    memset(p, 0x5a, size);
+    return p;
+}
+
+static void test_again(void)
+{
+    uint8_t *p = filled(2048 * KIB), *q;
+
+    pagelist_free(p, 2048 * KIB);
+    q = pagelist_alloc(1024 * KIB); /* not half of it */
+    g_assert_true(q != p);
+    g_assert_true(pagelist_alloc(2048 * KIB) == p);
+    g_assert_cmpuint(p[2048 * KIB - 1], ==, 0x5a);
+    pagelist_free(p, 2048 * KIB);
+    pagelist_free(q, 1024 * KIB);
+}
+
+/* The fifth drives out the oldest. */
+static void test_oldest(void)
+{
+    void *p[5];
+
+    for (unsigned i = 0; i < 5; i++) {
+        p[i] = filled(512 * KIB);
+    }
+    for (unsigned i = 0; i < 5; i++) {
+        pagelist_free(p[i], 512 * KIB);
+    }
+    for (unsigned i = 1; i < 5; i++) {
+        g_assert_true(filled(512 * KIB) == p[i]);
+    }
+    for (unsigned i = 1; i < 5; i++) {
+        pagelist_free(p[i], 512 * KIB);
+    }
+}
+
+/* All sizes, more than are kept, in another order. */
+static void test_many(void)
+{
+    enum { N = 64 };
+    void *p[N];
+
+    for (unsigned round = 0; round < 3; round++) {
+        for (unsigned i = 0; i < N; i++) {
+            p[i] = filled((i + 1) * 33000);
+        }
+        for (unsigned i = 0; i < N; i++) {
+            unsigned k = i * 37 % N;
+
+            pagelist_free(p[k], (k + 1) * 33000);
+        }
+    }
+    pagelist_free(NULL, 8);
+    pagelist_free(NULL, 2048 * KIB);
+}
+
+int main(int argc, char **argv)
+{
+    g_test_init(&argc, &argv, NULL);
+    g_test_add_func("/pagelist/again", test_again);
+    g_test_add_func("/pagelist/oldest", test_oldest);
+    g_test_add_func("/pagelist/many", test_many);
+    return g_test_run();
+}
