@@ -24,6 +24,9 @@
 #include "log.h"
 #include "sockfile.h"
 
+/* Until connections are taken again, when descriptors ran out. */
+#define ACCEPT_PAUSE_MS 500
+
 struct client {
     int fd;
     guint source; /* the one watch: for reading, or for writing; none while parked */
@@ -41,6 +44,7 @@ static const struct daemon_config *daemon_cfg;
 static int listen_fd = -1;
 static struct sockfile listen_file;
 static guint listen_source;
+static guint listen_pause; /* instead of it, for want of descriptors */
 static GList *clients;
 static guint idle_timer; /* while there are clients */
 static unsigned idle_ms = CONTROL_IDLE_S * 1000;
@@ -178,6 +182,15 @@ static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
     return G_SOURCE_REMOVE; /* client_run() has made another, if need be */
 }
 
+static gboolean on_connect(gint fd, GIOCondition cond, gpointer opaque);
+
+static gboolean on_pause_over(gpointer opaque)
+{
+    listen_pause = 0;
+    listen_source = fdwatch_add(listen_fd, G_IO_IN, on_connect, NULL);
+    return G_SOURCE_REMOVE;
+}
+
 static gboolean on_connect(gint fd, GIOCondition cond, gpointer opaque)
 {
     int s = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -186,7 +199,10 @@ static gboolean on_connect(gint fd, GIOCondition cond, gpointer opaque)
     if (s < 0) {
         if (errno == EMFILE || errno == ENFILE) {
             log_msg(LOG_LVL_ERROR, "control: out of file descriptors");
-            g_usleep(10000); /* the pending client keeps the socket readable */
+            /* The client that waits keeps the socket readable. */
+            listen_source = 0;
+            listen_pause = g_timeout_add(ACCEPT_PAUSE_MS, on_pause_over, NULL);
+            return G_SOURCE_REMOVE;
         }
         return G_SOURCE_CONTINUE;
     }
@@ -236,6 +252,10 @@ void control_close(void)
     if (idle_timer) {
         g_source_remove(idle_timer);
         idle_timer = 0;
+    }
+    if (listen_pause) {
+        g_source_remove(listen_pause);
+        listen_pause = 0;
     }
     fdwatch_remove(listen_source);
     close(listen_fd);
