@@ -7,7 +7,9 @@
  * next message's descriptors to this one's bytes.  Whatever has arrived is kept
  * in struct vfu_conn, so a client may send byte by byte.  Descriptors elsewhere,
  * more of them than we said we take, sizes out of bounds, replies to nothing:
- * the connection is closed, as no answer is safe once framing is in doubt.
+ * the connection is closed, as no answer is safe once framing is in doubt.  A message
+ * whose descriptors were lost because the daemon has no more is whole but for them;
+ * it is refused, and its sender lives.
  *
  * Sending.  A reply goes out at once if nothing waits; the rest is queued and
  * sent when the socket takes it.  A client that does not read is dropped when
@@ -88,6 +90,7 @@ static void end_message(struct vfu_conn *c)
         g_free(c->body);
     }
     c->body = NULL;
+    c->fds_lost = false;
     c->hdr_got = 0;
     c->body_got = 0;
 }
@@ -269,6 +272,8 @@ static enum received recv_some(struct vfu_conn *c, void *buf, uint32_t len, bool
     struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
     ssize_t n;
 
+    /* So a message with more fills fds[]. */
+    G_STATIC_ASSERT(sizeof(control) == CMSG_LEN(sizeof(c->fds)));
     if (first) {
         mh.msg_control = &control;
         mh.msg_controllen = sizeof(control);
@@ -293,10 +298,14 @@ static enum received recv_some(struct vfu_conn *c, void *buf, uint32_t len, bool
         return RECV_BAD;
     }
     if (mh.msg_flags & MSG_CTRUNC) {
-        c->why = first ? "too many descriptors in a message"
-                       : "descriptors in the middle of a message";
-        c->unframed = true;
-        return RECV_BAD;
+        if (!first || c->nfds == G_N_ELEMENTS(c->fds)) {
+            c->why = first ? "too many descriptors in a message"
+                           : "descriptors in the middle of a message";
+            c->unframed = true;
+            return RECV_BAD;
+        }
+        /* There was room for more: the kernel found no free number here. */
+        c->fds_lost = true;
     }
     *got += (uint32_t)n;
     return RECV_SOME;
@@ -369,6 +378,7 @@ static struct vfu_msg complete_message(struct vfu_conn *c)
         .len = c->hdr.size - (uint32_t)sizeof(c->hdr),
         .fds = c->fds,
         .nfds = c->nfds,
+        .fds_lost = c->fds_lost,
     };
 }
 

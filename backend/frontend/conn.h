@@ -46,6 +46,7 @@ struct vfu_msg {
     uint32_t len; /* of body */
     int *fds;
     unsigned nfds;
+    bool fds_lost; /* it had more, for which the daemon had no descriptors */
 };
 
 /* A reply's payload in the making. */
@@ -93,6 +94,7 @@ struct vfu_conn {
     uint32_t body_got;
     int fds[VFIO_USER_MAX_FDS];
     unsigned nfds;
+    bool fds_lost;
     uint8_t small[512];
 
     /* Replies not sent yet. */

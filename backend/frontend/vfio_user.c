@@ -337,7 +337,11 @@ void vfu_dispatch(struct vfu_conn *c, struct vfu_msg *m)
     int err;
 
     vfu_reply_init(&r);
-    if (cmd >= G_N_ELEMENTS(commands) || !commands[cmd].run) {
+    if (m->fds_lost) {
+        log_vm(LOG_LVL_WARN, c->vm,
+               "command %u is refused: no descriptors left (RLIMIT_NOFILE)", cmd);
+        err = EMFILE;
+    } else if (cmd >= G_N_ELEMENTS(commands) || !commands[cmd].run) {
         err = not_supported(c, m, &r);
     } else if (m->nfds && !commands[cmd].fds) {
         err = EINVAL;

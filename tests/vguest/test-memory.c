@@ -12,7 +12,11 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define GIB           (1ull << 30)
@@ -304,6 +308,108 @@ static void test_sparse(void)
     g_array_unref(us);
 }
 
+/* The lowest descriptor that the daemon has free. */
+static unsigned free_descriptor(void)
+{
+    for (unsigned fd = 0;; fd++) {
+        g_autofree char *path =
+            g_strdup_printf("/proc/%d/fd/%u", (int)vgt_daemon->pid, fd);
+
+        if (faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) < 0) {
+            return fd;
+        }
+    }
+}
+
+/* Leave the daemon the descriptors below @n. */
+static void limit_descriptors(rlim_t n)
+{
+    struct rlimit rl;
+
+    g_assert_cmpint(prlimit(vgt_daemon->pid, RLIMIT_NOFILE, NULL, &rl), ==, 0);
+    rl.rlim_cur = MIN(n, rl.rlim_max);
+    g_assert_cmpint(prlimit(vgt_daemon->pid, RLIMIT_NOFILE, &rl, NULL), ==, 0);
+}
+
+static int assign(struct vguest *g, unsigned n)
+{
+    int efd[32], err;
+
+    g_assert_cmpuint(n, <=, G_N_ELEMENTS(efd));
+    for (unsigned i = 0; i < n; i++) {
+        efd[i] = eventfd(0, EFD_CLOEXEC);
+    }
+    err = vg_set_irqs(g, VFIO_USER_IRQ_DATA_EVENTFD | VFIO_USER_IRQ_ACTION_TRIGGER, 0, n,
+                      efd, n);
+    for (unsigned i = 0; i < n; i++) {
+        close(efd[i]);
+    }
+    return err;
+}
+
+static int control_client(void)
+{
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    g_strlcpy(sa.sun_path, vgt_daemon->control, sizeof(sa.sun_path));
+    g_assert_cmpint(connect(s, (struct sockaddr *)&sa, sizeof(sa)), ==, 0);
+    return s;
+}
+
+/*
+ * The daemon has no descriptors left: a VM that sends some is refused them, but lives,
+ * and has its way when there are some again.
+ */
+static void test_no_descriptors(void)
+{
+    struct vguest *g = vguest_new(vgt_daemon, 0, NULL);
+    struct vg_usage before, after;
+    GArray *us = g_array_new(FALSE, FALSE, sizeof(double));
+    int fd = sealed(1 << 20), admin;
+
+    g_assert_cmpint(vg_dma_map(g, fd, 0, BIG_GPA, 1 << 20, RW), ==, 0);
+    g_assert_cmpint(vg_dma_unmap(g, BIG_GPA, 1 << 20), ==, 0);
+    vg_daemon_usage(vgt_daemon, &before);
+
+    limit_descriptors(free_descriptor());
+    g_assert_cmpint(vg_dma_map(g, fd, 0, BIG_GPA, 1 << 20, RW), ==, EMFILE);
+    g_assert_cmpint(assign(g, PVRDMA_NUM_VEC), ==, EMFILE);
+    limit_descriptors(free_descriptor() + 1); /* one of them arrives */
+    g_assert_cmpint(assign(g, PVRDMA_NUM_VEC), ==, EMFILE);
+    for (unsigned i = 0; !log_says("no descriptors left"); i++) {
+        g_assert_cmpuint(i, <, 250);
+        g_usleep(20000);
+    }
+
+    /* Nor is anybody held up by an administrator who cannot come in. */
+    limit_descriptors(free_descriptor());
+    admin = control_client();
+    run_commands(g, 200, us);
+    g_assert_cmpfloat(vgt_percentile(us, 50), <, 5000);
+    close(admin);
+
+    limit_descriptors(RLIM_INFINITY);
+    g_assert_cmpint(vg_dma_map(g, fd, 0, BIG_GPA, 1 << 20, RW), ==, 0);
+    g_assert_cmpint(vg_dma_unmap(g, BIG_GPA, 1 << 20), ==, 0);
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "status"), ==, 0);
+    for (unsigned i = 0; i < 100; i++) { /* what is closed is closed by a thread */
+        vg_daemon_usage(vgt_daemon, &after);
+        if (after.fds <= before.fds) {
+            break;
+        }
+        g_usleep(20000);
+    }
+    g_assert_cmpuint(after.fds, ==, before.fds);
+
+    /* More than a message may have are the VMM's fault. */
+    g_assert_cmpint(assign(g, VFIO_USER_MAX_FDS + 1), <, 0);
+    g_assert_true(vg_wait_closed(g, 5000));
+    vguest_crash(g);
+    close(fd);
+    g_array_unref(us);
+}
+
 int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 200);
@@ -312,5 +418,6 @@ int main(int argc, char **argv)
     g_test_add_func("/memory/refused-descriptor", test_refused_descriptor);
     g_test_add_func("/memory/come-and-go", test_come_and_go);
     g_test_add_func("/memory/sparse", test_sparse);
+    g_test_add_func("/memory/no-descriptors", test_no_descriptors);
     return vgt_run();
 }
