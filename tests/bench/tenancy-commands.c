@@ -3,11 +3,12 @@
  * Part "commands" of bench-tenancy: a VM registers and deregisters 4 KiB, over and
  * over, while others keep the daemon's main thread busy in their ways.
  *
- * Where the worker has nothing to do its processor is the main thread's and the
- * aggressor's, so that the victim waits for nothing but the daemon.  Beside traffic,
- * and in the rows that are "crowded", all of them share the victim's processor: there
- * a woken victim waits until the main thread sleeps, however often that turns.  What
- * that alone costs is what an aggressor costs who does the same in another daemon.
+ * Where neither the worker nor the kernel has much to do for an aggressor, the worker's
+ * processor is the main thread's and the aggressor's ("apart"), so that the victim waits
+ * for nothing but the daemon.  Elsewhere the main thread and the aggressor share the
+ * victim's: there a victim that has its answer runs when the main thread sleeps, however
+ * often that turns.  What that alone costs is what an aggressor costs who does the same
+ * in another daemon.
  *
  * VMMs that die do so as processes: the kernel ends their mappings first, so that
  * the daemon holds the last reference to the guest's memory, as with a real VMM.
@@ -157,9 +158,8 @@ static struct vg_daemon *other_daemon(unsigned main_cpu)
 
 static void churn_open(const struct aggressor *a)
 {
-    churn.other = strstr(a->name, "other")
-                      ? other_daemon(a->crowded ? CPU_GUEST : CPU_WORKER)
-                      : NULL;
+    churn.other =
+        strstr(a->name, "other") ? other_daemon(a->apart ? CPU_WORKER : CPU_GUEST) : NULL;
     churn.g = vguest_new(churn.other ? churn.other : vgt_daemon, VM_AGGRESSOR, NULL);
     churn.pd = vg_pd_new(churn.g);
     churn.len = PVRDMA_PAGE_SIZE;
@@ -516,27 +516,28 @@ static void fill(double part)
 }
 
 static const struct aggressor table[] = {
-    {"reg-4k", "another VM registers 4 KiB, over and over", .open = churn_open,
-     .run = churn_run, .close = churn_close},
+    {"reg-4k", "another VM registers 4 KiB, over and over", .apart = true,
+     .open = churn_open, .run = churn_run, .close = churn_close},
     {"reg-1g", "another VM registers 1 GiB of scattered pages, over and over",
+     .apart = true, .open = churn_open, .run = churn_run, .close = churn_close},
+    {"reg-1g-32", "the same, 32 at a time", .apart = true, .open = churn_open,
+     .run = lists_run, .close = churn_close},
+    {"reg-1g-other", "the same, but it is another daemon's VM", .apart = true,
      .open = churn_open, .run = churn_run, .close = churn_close},
-    {"reg-1g-32", "the same, 32 at a time", .open = churn_open, .run = lists_run,
-     .close = churn_close},
-    {"reg-1g-other", "the same, but it is another daemon's VM", .open = churn_open,
+    {"reg-1g-crowd", "1 GiB again, all on one processor", .open = churn_open,
      .run = churn_run, .close = churn_close},
-    {"reg-1g-crowd", "1 GiB again, all on one processor", .crowded = true,
-     .open = churn_open, .run = churn_run, .close = churn_close},
-    {"reg-1g-crowd-other", "the same, but it is another daemon's VM", .crowded = true,
-     .open = churn_open, .run = churn_run, .close = churn_close},
+    {"reg-1g-crowd-other", "the same, but it is another daemon's VM", .open = churn_open,
+     .run = churn_run, .close = churn_close},
     {"reg-write-1m", "1 MiB WRITEs, 16 QPs", .shape = &write_1m, .tick = fill,
      .tick_us = 1000},
     {"reg-sge16-read", "READs of 16 pieces of 1 B, random places", .shape = &sge_read,
      .tick = fill, .tick_us = 1000},
-    {"reg-attach", "another VM attaches and leaves, over and over", .run = attach_run},
-    {"reg-death-2000", "a VM with 2,000 QPs dies", .open = dying_open, .run = dying_run,
-     .close = dying_close},
-    {"reg-death-8000", "a VM with 8,000 QPs dies", .only_long = true, .open = dying_open,
+    {"reg-attach", "another VM attaches and leaves, over and over", .apart = true,
+     .run = attach_run},
+    {"reg-death-2000", "a VM with 2,000 QPs dies", .apart = true, .open = dying_open,
      .run = dying_run, .close = dying_close},
+    {"reg-death-8000", "a VM with 8,000 QPs dies", .apart = true, .only_long = true,
+     .open = dying_open, .run = dying_run, .close = dying_close},
     {"reg-exit", "a VM with 3 GiB that were used exits", .open = exiting_open,
      .run = exiting_run, .close = child_end},
     {"reg-holes", "a VM's 2 GiB are punched out and written, over and over",
@@ -547,17 +548,11 @@ static const struct aggressor table[] = {
 
 /* ---- the table ---- */
 
-/* Has the victim a processor of its own? */
-static bool apart(const struct aggressor *a)
-{
-    return !a->shape && !a->crowded && !strstr(a->name, "holes");
-}
-
 static gpointer run_thread(gpointer data)
 {
     const struct aggressor *a = data;
 
-    if (apart(a)) {
+    if (a->apart) {
         pin_self(CPU_WORKER);
     }
     a->run();
@@ -587,7 +582,7 @@ static void run_row(const struct aggressor *a)
     char *charge;
 
     tenancy_daemon(a->idle_vms, NULL);
-    pin_daemon(vgt_daemon, apart(a) ? CPU_WORKER : CPU_GUEST);
+    pin_daemon(vgt_daemon, a->apart ? CPU_WORKER : CPU_GUEST);
     victim_open();
     victim_run(ns / 10, NULL);
     alone[0] = victim_run(ns / 2, NULL);

@@ -30,7 +30,7 @@ struct aggressor {
     const struct flood_shape *shape; /* a plain flood, or NULL */
     bool loopback;                   /* the flood's VM sends to itself */
     bool idle;                       /* does nothing, so the aim is to cost nothing */
-    bool crowded;                    /* see tenancy-commands.c */
+    bool apart;                      /* see tenancy-commands.c */
     unsigned pause_us;               /* that the victim makes between operations */
     void (*open)(const struct aggressor *a);
     void (*close)(void);
