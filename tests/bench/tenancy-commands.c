@@ -322,12 +322,13 @@ struct big {
     struct vgt_side s;
     int fd;
     unsigned gib;
-    uint32_t lkey[8], rkey[8];
+    uint32_t lkey[TENANCY_MAX_GIB], rkey[TENANCY_MAX_GIB];
 };
 
 static void big_open(struct big *b, unsigned gib)
 {
-    struct vg_opts o = {.db = VG_DB_EXT};
+    /* page directories: 2 MiB for each GiB */
+    struct vg_opts o = {.db = VG_DB_EXT, .low_size = (64 + 4ull * gib) * MIB};
     struct vgt_side *s = &b->s;
 
     b->gib = gib;
@@ -374,13 +375,11 @@ static void big_touch(struct big *b)
     }
 }
 
-#define BIG_GIB 3u
-
 static void exiting_guest(int ready)
 {
     struct big b;
 
-    big_open(&b, BIG_GIB);
+    big_open(&b, tenancy_exit_gib);
     big_touch(&b);
     tell(ready);
     pause();
@@ -538,7 +537,7 @@ static const struct aggressor table[] = {
      .run = dying_run, .close = dying_close},
     {"reg-death-8000", "a VM with 8,000 QPs dies", .apart = true, .only_long = true,
      .open = dying_open, .run = dying_run, .close = dying_close},
-    {"reg-exit", "a VM with 3 GiB that were used exits", .open = exiting_open,
+    {"reg-exit", "a VM with 3 GiB (--gib) that were used exits", .open = exiting_open,
      .run = exiting_run, .close = child_end},
     {"reg-holes", "a VM's 2 GiB are punched out and written, over and over",
      .open = hole_open, .close = child_end},

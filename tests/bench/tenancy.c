@@ -10,7 +10,7 @@
  *               deaths and memory
  *   shares      worker time of two and three busy pairs with different shares
  *
- *   bench-tenancy [-t SECONDS] [--long] [--send] [--list] [PART|ROW...]
+ *   bench-tenancy [-t SECONDS] [--gib N] [--long] [--send] [--list] [PART|ROW...]
  *
  * Default: all parts, without the rows that take long.  Every row has a daemon of
  * its own, and what the victim sees alone is measured before and after, in the same
@@ -33,6 +33,7 @@
 
 volatile gint tenancy_stop;
 bool tenancy_long;
+unsigned tenancy_exit_gib = 3;
 struct flood tenancy_flood;
 
 struct tail tail_of(GArray *us)
@@ -186,6 +187,7 @@ static void warn_of_throttling(void)
 int main(int argc, char **argv)
 {
     static const struct option options[] = {{"long", no_argument, NULL, 'l'},
+                                            {"gib", required_argument, NULL, 'g'},
                                             {"send", no_argument, NULL, 's'},
                                             {"list", no_argument, NULL, 'L'},
                                             {NULL, 0, NULL, 0}};
@@ -205,9 +207,12 @@ int main(int argc, char **argv)
             commands_list();
             printf("shares\n");
             return 0;
+        } else if (opt == 'g' && atoi(optarg) > 0 &&
+                   atoi(optarg) <= (int)TENANCY_MAX_GIB) {
+            tenancy_exit_gib = atoi(optarg);
         } else if (opt != 't' || (seconds = atof(optarg)) <= 0) {
-            fprintf(stderr, "usage: bench-tenancy [-t SECONDS] [--long] [--send] "
-                            "[--list] [PART|ROW...]\n");
+            fprintf(stderr, "usage: bench-tenancy [-t SECONDS] [--gib N] [--long] "
+                            "[--send] [--list] [PART|ROW...]\n");
             return 2;
         }
     }

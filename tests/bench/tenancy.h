@@ -44,6 +44,9 @@ struct aggressor {
 
 extern volatile gint tenancy_stop;
 extern bool tenancy_long;
+/* Memory of the VM that exits. */
+#define TENANCY_MAX_GIB 64u
+extern unsigned tenancy_exit_gib;
 extern struct flood tenancy_flood; /* the open aggressor's, if it has one */
 
 static inline bool go_on(void)
