@@ -148,7 +148,14 @@ uint64_t *sg_word(const struct sg_list *l, uint64_t *gpa, enum sg_result *why);
 /* --- ring.c: queues in guest memory ------------------------------------- */
 
 /* Guest-physical address of a ring index: @rx half, @cons or producer. */
-uint64_t ring_word_gpa(const struct ring_mem *mem, bool rx, bool cons);
+static inline uint64_t ring_word_gpa(const struct ring_mem *mem, bool rx, bool cons)
+{
+    unsigned word = (rx ? 2 : 0) + (cons ? 1 : 0);
+
+    return mem->page[0] + (mem->ext ? offsetof(struct pvrdma_ext_ring, tx_prod_tail) +
+                                          word * sizeof(struct pvrdma_ext_line)
+                                    : word * sizeof(uint32_t));
+}
 
 /* Guest-physical address of an extended QP's no_notify word (ext.h). */
 uint64_t ring_no_notify_gpa(const struct ring_mem *mem, bool rx);
@@ -164,7 +171,11 @@ static inline uint64_t ring_slot_gpa(const struct ring_mem *mem, uint32_t first,
 }
 
 /* Guest-physical address of WQE @slot. */
-uint64_t wq_slot_gpa(const struct ring_mem *mem, const struct wq *wq, uint32_t slot);
+static inline uint64_t wq_slot_gpa(const struct ring_mem *mem, const struct wq *wq,
+                                   uint32_t slot)
+{
+    return ring_slot_gpa(mem, wq->first_page, (uint64_t)slot << wq->wqe_shift);
+}
 
 /*
  * Number of WQEs the guest is known to have posted beyond wq->next; only if that is

@@ -256,16 +256,18 @@ static void fail(struct qp *qp, uint32_t status)
     requester_failed(qp, status);
 }
 
-static void finish(struct qp *qp)
+/* How many messages are complete by that and not counted yet. */
+static unsigned finish(struct qp *qp)
 {
     if (has_window(qp)) { /* begun with another transport, which broke */
         window_put(qp, SENT_DONE, PVRDMA_WC_SUCCESS);
         window_retire(qp);
-        return;
+        return 0;
     }
     qp->req.psn = (qp->req.psn + qp->req.op.m.npsn) & PSN_MASK;
     qp->req.seq++;
     complete(qp, PVRDMA_WC_SUCCESS);
+    return 1;
 }
 
 /* Timer code -> ns (InfiniBand spec table 45). */
@@ -402,9 +404,8 @@ static bool run_op(struct qp *qp, struct turn *t, struct progress *p)
     o = carry(qp);
     switch (o.what) {
     case OUT_DONE:
-    case OUT_DUPLICATE:             /* nothing comes back: it need not be carried again */
-        p->msgs += !has_window(qp); /* else counted there */
-        finish(qp);
+    case OUT_DUPLICATE: /* nothing comes back: it need not be carried again */
+        p->msgs += finish(qp);
         return true;
     case OUT_PENDING:
         window_put(qp, SENT_OUT, PVRDMA_WC_SUCCESS);

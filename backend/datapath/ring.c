@@ -13,15 +13,6 @@
 #include "engine.h"
 #include "pvrdma/ext.h"
 
-uint64_t ring_word_gpa(const struct ring_mem *mem, bool rx, bool cons)
-{
-    unsigned word = (rx ? 2 : 0) + (cons ? 1 : 0);
-
-    return mem->page[0] + (mem->ext ? offsetof(struct pvrdma_ext_ring, tx_prod_tail) +
-                                          word * sizeof(struct pvrdma_ext_line)
-                                    : word * sizeof(uint32_t));
-}
-
 uint64_t ring_no_notify_gpa(const struct ring_mem *mem, bool rx)
 {
     return mem->page[0] + (rx ? offsetof(struct pvrdma_ext_ring, rx_no_notify)
@@ -36,11 +27,6 @@ bool ring_store(struct vm *vm, uint64_t gpa, uint32_t value)
         guest_store32(&vm->guest.mem, gpa, p, value);
     }
     return p;
-}
-
-uint64_t wq_slot_gpa(const struct ring_mem *mem, const struct wq *wq, uint32_t slot)
-{
-    return ring_slot_gpa(mem, wq->first_page, (uint64_t)slot << wq->wqe_shift);
 }
 
 int32_t wq_pending(struct vm *vm, const struct ring_mem *mem, struct wq *wq, bool rx)
@@ -71,6 +57,11 @@ int32_t wq_pending(struct vm *vm, const struct ring_mem *mem, struct wq *wq, boo
 void wq_release(struct vm *vm, const struct ring_mem *mem, struct wq *wq, uint32_t cons,
                 bool rx)
 {
+    uint64_t gpa = ring_word_gpa(mem, rx, true);
+    uint32_t *p = guest_ptr(&vm->guest.mem, gpa, sizeof(*p), true);
+
     wq->cons = cons;
-    ring_store(vm, ring_word_gpa(mem, rx, true), wq->cons);
+    if (p) { /* not by ring_store(): this is for every message */
+        guest_store32(&vm->guest.mem, gpa, p, cons);
+    }
 }

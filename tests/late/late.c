@@ -39,7 +39,8 @@
 enum kind { REQUEST, ANSWER, LOST, RESUME, BACK, GO };
 
 struct conn {
-    struct ticket ticket; /* of the requester; its incarnation is the key */
+    TAILQ_ENTRY(conn) due; /* the thread's */
+    struct ticket ticket;  /* of the requester; its incarnation is the key */
     struct conn_path path;
 
     /* Under `lock`. */
@@ -644,10 +645,11 @@ static void carry(struct packet *p)
     }
 }
 
+TAILQ_HEAD(conn_list, conn);
+
 /* A reference to each connection that has something to do by now, or is dead. */
-static GPtrArray *due_conns(uint64_t now, uint64_t *next)
+static void due_conns(struct conn_list *due, uint64_t now, uint64_t *next)
 {
-    GPtrArray *due = g_ptr_array_new();
     GHashTableIter it;
     gpointer value;
 
@@ -661,12 +663,11 @@ static GPtrArray *due_conns(uint64_t now, uint64_t *next)
         t = c->held ? MIN(t, c->held_until) : t;
         if (t <= now || !ticket_qp(&c->ticket)) {
             c->refs++;
-            g_ptr_array_add(due, c);
+            TAILQ_INSERT_TAIL(due, c, due);
         } else {
             *next = MIN(*next, t);
         }
     }
-    return due;
 }
 
 static void serve_conn(struct conn *c, uint64_t now)
@@ -711,23 +712,20 @@ static void serve_conn(struct conn *c, uint64_t now)
 
 static void serve_conns(uint64_t now, uint64_t *next)
 {
-    GPtrArray *due;
+    struct conn_list due = TAILQ_HEAD_INITIALIZER(due);
+    struct conn *c;
 
     pthread_mutex_lock(&lock);
-    due = due_conns(now, next);
+    due_conns(&due, now, next);
     pthread_mutex_unlock(&lock);
-    for (guint i = 0; i < due->len; i++) {
-        struct conn *c = g_ptr_array_index(due, i);
-
+    while ((c = TAILQ_FIRST(&due))) {
+        TAILQ_REMOVE(&due, c, due);
         serve_conn(c, now);
         pthread_mutex_lock(&lock);
         conn_unref_locked(c);
         pthread_mutex_unlock(&lock);
-    }
-    if (due->len) {
         *next = now;
     }
-    g_ptr_array_unref(due);
 }
 
 static void sleep_until(uint64_t when)
