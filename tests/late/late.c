@@ -49,11 +49,11 @@ struct conn {
     struct packet *held;     /* an acknowledgement, waits for a later one */
     uint64_t held_until;
     size_t on_way; /* bytes */
-    uint32_t dest; /* the responder's VM, at last */
     bool stalled;
 
-    _Atomic unsigned gen; /* what was sent under another one is lost */
-    uint64_t grace;       /* over: nothing of an older one is being executed */
+    _Atomic unsigned gen;  /* what was sent under another one is lost */
+    _Atomic uint32_t dest; /* the responder's VM, when asked last */
+    uint64_t grace;        /* over: nothing of an older one is being executed */
 
     /* The responder's side: the message that arrives; turns of its VM. */
     uint64_t seq;
@@ -208,11 +208,11 @@ static struct outcome late_start(struct qp *qp, struct send_op *op)
         return OUTCOME(OUT_HELD);
     }
     c = conn_of(qp);
+    atomic_store(&c->dest, vm->id);
     if (c->down) {
         return OUTCOME(OUT_HELD);
     }
     pthread_mutex_lock(&lock);
-    c->dest = vm->id;
     full = c->on_way >= ROOM;
     c->stalled |= full;
     pthread_mutex_unlock(&lock);
@@ -570,7 +570,7 @@ static void break_conn(struct conn *c)
 /* What the responder expects, as far as it knows the connection. */
 static uint64_t ask_responder(const struct conn *c)
 {
-    struct vm *vm = vm_by_id(c->dest);
+    struct vm *vm = vm_by_id(atomic_load(&c->dest));
     struct qp *qp = vm ? objects_qp_by_qpn(&vm->objects, c->path.dqpn) : NULL;
     uint64_t got = 0;
 
