@@ -56,10 +56,9 @@ struct worker {
     /* All below is the worker's. */
     TAILQ_HEAD(, vm) active;
     unsigned n_active;
-    struct vm **heap; /* parked VMs with a deadline, [1..n_heap] */
-    uint32_t n_heap;
-    uint64_t polled; /* ns, when sources were asked last */
-    uint64_t vtime;  /* of the VM served last */
+    struct deadlines parked; /* VMs that wait for a timer */
+    uint64_t polled;         /* ns, when sources were asked last */
+    uint64_t vtime;          /* of the VM served last */
     struct comp_batch batch;
     /* Received since the last comp_flush(), all by one VM. */
     struct vm *rx_vm;
@@ -455,6 +454,11 @@ void sched_dequeue(struct qp *qp);
 /* Look at @qp again at @when (ns). */
 void sched_wait(struct qp *qp, enum qp_wait why, uint64_t when);
 void sched_unwait(struct qp *qp);
+/* Whose timer it is. */
+static inline struct qp *qp_of_timer(struct deadline *d)
+{
+    return (struct qp *)(void *)((char *)d - offsetof(struct qp, req.timer));
+}
 
 /* --- worker.c -------------------------------------------------------------- */
 

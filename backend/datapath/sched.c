@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Scheduling of VMs and of one VM's queue pairs: the run queue, the timer heap, and
+ * Scheduling of VMs and of one VM's queue pairs: the run queue, timers, and
  * turns.
  *
  * The currency is time.  A VM is charged all that its turn takes, from the look at
@@ -67,46 +67,11 @@ void sched_dequeue(struct qp *qp)
     }
 }
 
-/* ---- timer heap: [1..ntimer], smallest wait_until first ------------------ */
+/* ---- timers ----------------------------------------------------------------- */
 
-static void heap_put(struct vm_datapath *dp, uint32_t i, struct qp *qp)
+static void note_next_timer(struct vm_datapath *dp)
 {
-    dp->timer[i] = qp;
-    qp->req.heap_pos = i;
-}
-
-static void heap_up(struct vm_datapath *dp, uint32_t i)
-{
-    struct qp *qp = dp->timer[i];
-
-    while (i > 1 && dp->timer[i / 2]->req.wait_until > qp->req.wait_until) {
-        heap_put(dp, i, dp->timer[i / 2]);
-        i /= 2;
-    }
-    heap_put(dp, i, qp);
-}
-
-static void heap_down(struct vm_datapath *dp, uint32_t i)
-{
-    struct qp *qp = dp->timer[i];
-
-    for (uint32_t c; (c = 2 * i) <= dp->ntimer; i = c) {
-        if (c < dp->ntimer &&
-            dp->timer[c + 1]->req.wait_until < dp->timer[c]->req.wait_until) {
-            c++;
-        }
-        if (dp->timer[c]->req.wait_until >= qp->req.wait_until) {
-            break;
-        }
-        heap_put(dp, i, dp->timer[c]);
-    }
-    heap_put(dp, i, qp);
-}
-
-static void heap_note_next(struct vm_datapath *dp)
-{
-    atomic_store_explicit(&dp->next_timer,
-                          dp->ntimer ? dp->timer[1]->req.wait_until : UINT64_MAX,
+    atomic_store_explicit(&dp->next_timer, deadlines_next(&dp->timers),
                           memory_order_relaxed);
 }
 
@@ -114,40 +79,26 @@ void sched_wait(struct qp *qp, enum qp_wait why, uint64_t when)
 {
     struct vm_datapath *dp = &qp->vm->dp;
 
-    sched_unwait(qp);
+    deadline_remove(&dp->timers, &qp->req.timer);
     qp->req.wait = why;
-    qp->req.wait_until = when;
     /* One place per handle: the heap cannot be full. */
-    dp->timer[++dp->ntimer] = qp;
-    heap_up(dp, dp->ntimer);
-    heap_note_next(dp);
+    deadline_add(&dp->timers, &qp->req.timer, when);
+    note_next_timer(dp);
 }
 
 void sched_unwait(struct qp *qp)
 {
     struct vm_datapath *dp = &qp->vm->dp;
-    uint32_t i = qp->req.heap_pos;
-    struct qp *last;
 
-    if (!i) {
-        return;
-    }
-    qp->req.heap_pos = 0;
     qp->req.wait = QP_WAIT_NONE;
-    last = dp->timer[dp->ntimer--];
-    if (last != qp) {
-        heap_put(dp, i, last);
-        heap_up(dp, i);
-        heap_down(dp, last->req.heap_pos);
-    }
-    heap_note_next(dp);
+    deadline_remove(&dp->timers, &qp->req.timer);
+    note_next_timer(dp);
 }
 
 static void run_timers(struct vm_datapath *dp, uint64_t now)
 {
-    for (unsigned n = 0;
-         n < TURN_TIMERS && dp->ntimer && dp->timer[1]->req.wait_until <= now; n++) {
-        struct qp *qp = dp->timer[1];
+    for (unsigned n = 0; n < TURN_TIMERS && deadlines_next(&dp->timers) <= now; n++) {
+        struct qp *qp = qp_of_timer(deadlines_first(&dp->timers));
 
         sched_unwait(qp);
         sched_enqueue(qp);

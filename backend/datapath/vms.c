@@ -54,11 +54,12 @@ int datapath_vm_init(struct vm *vm)
     pthread_mutex_init(&dp->token, NULL);
     atomic_init(&dp->next_timer, UINT64_MAX);
     vm->guest.events.on_pending = events_pending;
-    /* Zero pages until used; 1-based, one place per QP handle. */
-    dp->timer = calloc((size_t)vm->cfg->max_qp + 1, sizeof(dp->timer[0]));
-    err = !dp->timer ? ENOMEM : !w ? EINVAL : worker_add_vm(w, vm);
+    /* One place per QP handle. */
+    err = !deadlines_init(&dp->timers, vm->cfg->max_qp) ? ENOMEM
+          : !w                                          ? EINVAL
+                                                        : worker_add_vm(w, vm);
     if (err) {
-        free(dp->timer);
+        deadlines_fini(&dp->timers);
         pthread_mutex_destroy(&dp->token);
     }
     return err;
@@ -74,7 +75,7 @@ void datapath_vm_fini(struct vm *vm)
         vm->dp.arrived = n->next;
         n->run(n, NULL);
     }
-    free(vm->dp.timer);
+    deadlines_fini(&vm->dp.timers);
     pthread_mutex_destroy(&vm->dp.token);
 }
 

@@ -105,57 +105,6 @@ static void run_poked(struct worker *w)
     }
 }
 
-/* ---- parked VMs with a deadline: heap [1..n_heap], earliest first ----------- */
-
-static void heap_put(struct worker *w, uint32_t i, struct vm *vm)
-{
-    w->heap[i] = vm;
-    vm->dp.heap_pos = i;
-}
-
-static void heap_fix(struct worker *w, uint32_t i)
-{
-    struct vm *vm = w->heap[i];
-
-    while (i > 1 && w->heap[i / 2]->dp.deadline > vm->dp.deadline) {
-        heap_put(w, i, w->heap[i / 2]);
-        i /= 2;
-    }
-    for (uint32_t c; (c = 2 * i) <= w->n_heap; i = c) {
-        if (c < w->n_heap && w->heap[c + 1]->dp.deadline < w->heap[c]->dp.deadline) {
-            c++;
-        }
-        if (w->heap[c]->dp.deadline >= vm->dp.deadline) {
-            break;
-        }
-        heap_put(w, i, w->heap[c]);
-    }
-    heap_put(w, i, vm);
-}
-
-static void heap_add(struct worker *w, struct vm *vm, uint64_t deadline)
-{
-    vm->dp.deadline = deadline;
-    w->heap[++w->n_heap] = vm;
-    heap_fix(w, w->n_heap);
-}
-
-static void heap_remove(struct worker *w, struct vm *vm)
-{
-    uint32_t i = vm->dp.heap_pos;
-    struct vm *last;
-
-    if (!i) {
-        return;
-    }
-    vm->dp.heap_pos = 0;
-    last = w->heap[w->n_heap--];
-    if (last != vm) {
-        heap_put(w, i, last);
-        heap_fix(w, i);
-    }
-}
-
 /* ---- active and parked ------------------------------------------------------ */
 
 /*
@@ -177,7 +126,7 @@ static void activate(struct worker *w, struct vm *vm)
         return;
     }
     atomic_store(&dp->parked, false);
-    heap_remove(w, vm);
+    deadline_remove(&w->parked, &dp->deadline);
     TAILQ_INSERT_TAIL(&w->active, vm, dp.link);
     w->n_active++;
     dp->idle_since = 0;
@@ -215,14 +164,19 @@ static void park(struct worker *w, struct vm *vm, uint64_t now)
     if (atomic_load(&dp->leaving) || deadline <= now || sched_pending(vm, now, true)) {
         activate(w, vm);
     } else if (deadline != UINT64_MAX) {
-        heap_add(w, vm, deadline);
+        deadline_add(&w->parked, &dp->deadline, deadline);
     }
+}
+
+static struct vm *vm_of_deadline(struct deadline *d)
+{
+    return (struct vm *)(void *)((char *)d - offsetof(struct vm, dp.deadline));
 }
 
 static void run_deadlines(struct worker *w, uint64_t now)
 {
-    while (w->n_heap && w->heap[1]->dp.deadline <= now) {
-        activate(w, w->heap[1]);
+    while (deadlines_next(&w->parked) <= now) {
+        activate(w, vm_of_deadline(deadlines_first(&w->parked)));
     }
 }
 
@@ -274,12 +228,12 @@ static void worker_sleep(struct worker *w, uint64_t now)
     atomic_store(&w->sleeping, true);
     full_barrier();
     if (atomic_load(&w->poked_any) || atomic_load(&w->stop) ||
-        (w->n_heap && w->heap[1]->dp.deadline <= now)) {
+        deadlines_next(&w->parked) <= now) {
         atomic_store(&w->sleeping, false);
         return;
     }
-    if (w->n_heap) {
-        uint64_t left = w->heap[1]->dp.deadline - now;
+    if (w->parked.n) {
+        uint64_t left = deadlines_next(&w->parked) - now;
 
         ts.tv_sec = (time_t)(left / 1000000000u);
         ts.tv_nsec = (long)(left % 1000000000u);
@@ -455,7 +409,9 @@ static bool worker_start(struct worker *w, unsigned index)
     w->index = index;
     grace_register(&w->grace);
     TAILQ_INIT(&w->active);
-    w->heap = g_new0(struct vm *, CONFIG_MAX_VMS + 1);
+    if (!deadlines_init(&w->parked, CONFIG_MAX_VMS)) {
+        return false;
+    }
     w->epfd = epoll_create1(EPOLL_CLOEXEC);
     w->wakefd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (w->epfd < 0 || w->wakefd < 0 ||
@@ -477,7 +433,7 @@ static void worker_stop(struct worker *w)
     grace_unregister(&w->grace);
     close(w->epfd);
     close(w->wakefd);
-    g_free(w->heap);
+    deadlines_fini(&w->parked);
 }
 
 void datapath_set_priority(const struct priority *p)

@@ -22,6 +22,7 @@
 #include <string.h>
 #include <sys/queue.h>
 
+#include "deadlines.h"
 #include "pvrdma/abi.h"
 #include "pvrdma/ext.h"
 
@@ -233,9 +234,8 @@ struct qp_requester {
     uint64_t rnr_until; /* ns: an RNR answer before then costs no retry */
     uint8_t retries_left, rnr_left;
     enum qp_wait wait;
-    uint64_t wait_until; /* ns, CLOCK_MONOTONIC */
-    uint32_t heap_pos;   /* in the VM's timer heap; 0 = not there */
-    bool queued;         /* in the VM's run queue */
+    struct deadline timer; /* in the VM's timers while it waits */
+    bool queued;           /* in the VM's run queue */
     TAILQ_ENTRY(qp) run;
     struct watched *watched; /* its place, see watch.c; token */
     bool sqd_notified;

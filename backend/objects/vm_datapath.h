@@ -12,6 +12,8 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
+#include "deadlines.h"
+
 struct cq;
 struct ext_list;
 struct note;
@@ -78,28 +80,26 @@ struct vm_datapath {
     _Atomic bool paused;
 
     /* Active or parked, see worker.c.  The worker's, but for the atomics. */
-    TAILQ_ENTRY(vm) link;   /* in the worker's list of active VMs */
-    struct source bell;     /* the VMM's eventfd; poked by the daemon's threads */
-    _Atomic bool parked;    /* not looked at: whoever has work for it pokes bell */
-    _Atomic bool leaving;   /* the main thread wants it off its worker */
-    _Atomic bool on_worker; /* its worker may touch it */
-    uint32_t heap_pos;      /* among parked VMs with a deadline; 0: not there */
-    uint64_t deadline;      /* ns */
-    uint64_t idle_since;    /* ns; 0: it had work */
-    bool kicking;           /* its kick words are set */
-    unsigned looks;         /* since the last complete one */
-    uint64_t retry_at;      /* ns, when deferred notifications are tried again */
+    TAILQ_ENTRY(vm) link;     /* in the worker's list of active VMs */
+    struct source bell;       /* the VMM's eventfd; poked by the daemon's threads */
+    _Atomic bool parked;      /* not looked at: whoever has work for it pokes bell */
+    _Atomic bool leaving;     /* the main thread wants it off its worker */
+    _Atomic bool on_worker;   /* its worker may touch it */
+    struct deadline deadline; /* of a parked VM */
+    uint64_t idle_since;      /* ns; 0: it had work */
+    bool kicking;             /* its kick words are set */
+    unsigned looks;           /* since the last complete one */
+    uint64_t retry_at;        /* ns, when deferred notifications are tried again */
     /* Worker time it had, ns times 100 per share; the smallest is served next. */
     uint64_t vtime;
 
     _Atomic(struct note *) inbox; /* newest first; pushed by any thread */
 
     /* Under the token. */
-    struct note *arrived; /* taken from it, oldest first */
-    TAILQ_HEAD(, qp) run; /* QPs with work */
-    bool has_work;        /* what the worker last saw of run */
-    struct qp **timer;    /* heap by req.wait_until, [1..ntimer] */
-    uint32_t ntimer;
+    struct note *arrived;           /* taken from it, oldest first */
+    TAILQ_HEAD(, qp) run;           /* QPs with work */
+    bool has_work;                  /* what the worker last saw of run */
+    struct deadlines timers;        /* of its QPs */
     _Atomic(struct ext_list *) ext; /* contexts' own doorbell maps */
     unsigned scan_map;              /* where the next doorbell scan begins */
     unsigned look_context;          /* where the next look at contexts begins */

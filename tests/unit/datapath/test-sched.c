@@ -14,7 +14,7 @@ static struct qp qps[NQP];
 static void setup(void)
 {
     TAILQ_INIT(&vm.dp.run);
-    vm.dp.timer = g_new0(struct qp *, NQP + 1);
+    g_assert_true(deadlines_init(&vm.dp.timers, NQP));
     atomic_store(&vm.dp.next_timer, UINT64_MAX);
     for (unsigned i = 0; i < NQP; i++) {
         qps[i].vm = &vm;
@@ -30,17 +30,16 @@ static void check_heap(void)
     for (unsigned i = 0; i < NQP; i++) {
         if (qps[i].req.wait != QP_WAIT_NONE) {
             waiting++;
-            min = MIN(min, qps[i].req.wait_until);
-            g_assert_true(vm.dp.timer[qps[i].req.heap_pos] == &qps[i]);
+            min = MIN(min, qps[i].req.timer.when);
+            g_assert_true(vm.dp.timers.heap[qps[i].req.timer.pos] == &qps[i].req.timer);
         } else {
-            g_assert_cmpuint(qps[i].req.heap_pos, ==, 0);
+            g_assert_cmpuint(qps[i].req.timer.pos, ==, 0);
         }
     }
-    g_assert_cmpuint(vm.dp.ntimer, ==, waiting);
+    g_assert_cmpuint(vm.dp.timers.n, ==, waiting);
     g_assert_cmpuint(atomic_load(&vm.dp.next_timer), ==, min);
-    for (unsigned i = 2; i <= vm.dp.ntimer; i++) {
-        g_assert_cmpuint(vm.dp.timer[i / 2]->req.wait_until, <=,
-                         vm.dp.timer[i]->req.wait_until);
+    for (unsigned i = 2; i <= vm.dp.timers.n; i++) {
+        g_assert_cmpuint(vm.dp.timers.heap[i / 2]->when, <=, vm.dp.timers.heap[i]->when);
     }
 }
 
@@ -113,7 +112,7 @@ static void test_turn_timers(void)
     v->guest.db.shared = &region[1];
     TAILQ_INIT(&v->dp.run);
     pthread_mutex_init(&v->dp.token, NULL);
-    v->dp.timer = g_new0(struct qp *, N + 1);
+    g_assert_true(deadlines_init(&v->dp.timers, N));
     for (unsigned i = 0; i < N; i++) {
         qp[i].vm = v;
         qp[i].handle = i + 1;
@@ -122,9 +121,9 @@ static void test_turn_timers(void)
     /* In RESET there is nothing to do for them: only the timers cost. */
     while (left) {
         sched_serve(w, v, now);
-        g_assert_cmpuint(left - v->dp.ntimer, <=, TURN_TIMERS);
-        g_assert_cmpuint(v->dp.ntimer, <, left);
-        left = v->dp.ntimer;
+        g_assert_cmpuint(left - v->dp.timers.n, <=, TURN_TIMERS);
+        g_assert_cmpuint(v->dp.timers.n, <, left);
+        left = v->dp.timers.n;
         g_assert_true(left == 0 || sched_pending(v, now, false));
         turns++;
     }
@@ -134,7 +133,7 @@ static void test_turn_timers(void)
     }
     pthread_mutex_destroy(&v->dp.token);
     guest_mem_fini(&v->guest.mem);
-    g_free(v->dp.timer);
+    deadlines_fini(&v->dp.timers);
     g_free(w);
     g_free(qp);
     g_free(v);
