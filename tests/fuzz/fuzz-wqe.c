@@ -240,7 +240,7 @@ static bool idle(void)
     bool busy;
 
     vm_token_take(vm);
-    busy = !TAILQ_EMPTY(&vm->dp.run) || vm->dp.ntimer || doorbells_pending(vm, true) ||
+    busy = !TAILQ_EMPTY(&vm->dp.run) || vm->dp.timers.n || doorbells_pending(vm, true) ||
            atomic_load(&vm->dp.cq_error);
     vm_token_release(vm);
     return !busy;
@@ -257,7 +257,7 @@ static void settle(void)
             fprintf(stderr,
                     "still busy: run queue empty %d, %u timers (next in %" PRId64
                     " ns), doorbells %d, CQ error %d, worker asleep %d\n",
-                    TAILQ_EMPTY(&dp->run), dp->ntimer,
+                    TAILQ_EMPTY(&dp->run), dp->timers.n,
                     (int64_t)(atomic_load(&dp->next_timer) - now_ns()),
                     doorbells_pending(&td->vm, true), atomic_load(&dp->cq_error),
                     atomic_load(&dp->worker->grace.offline));

@@ -14,16 +14,6 @@
 /* Gives up a millisecond or two after the peer fell silent. */
 static const struct vg_conn impatient = {.timeout = 8, .retry_cnt = 1, .rnr_retry = 7};
 
-static int64_t counter(const char *vm, const char *name)
-{
-    JsonNode *node = vg_daemon_counters(vgt_daemon);
-    JsonObject *dp = json_object_get_object_member(vg_status_vm(node, vm), "datapath");
-    int64_t n = json_object_get_int_member(dp, name);
-
-    json_node_unref(node);
-    return n;
-}
-
 static struct vg_mr *big_mr(struct vgt_side *s)
 {
     return vg_mr_new(s->pd, vg_buf_new_alias(s->g, BIG_VA, GIB, REAL), VG_ACCESS_ALL);
@@ -43,13 +33,13 @@ static void start_big(struct vgt_pair *p, const struct vg_mr *local, uint32_t rk
                        .rkey = rkey,
                        .nsge = 1,
                        .sge = &sge};
-    int64_t before = counter("vm0", "tx_bytes");
+    int64_t before = vgt_counter("vm0", "datapath", "tx_bytes");
 
     for (unsigned i = 0; i < WRITES; i++) {
         g_assert_cmpuint(vg_queue_send(p->s[0].qp, &wr, 1), ==, 1);
     }
     vg_ring_send(p->s[0].qp);
-    while (counter("vm0", "tx_bytes") == before) {
+    while (vgt_counter("vm0", "datapath", "tx_bytes") == before) {
     }
 }
 
@@ -81,10 +71,10 @@ static void test_accounts(void)
     mr[0] = big_mr(&p.s[0]);
     mr[1] = big_mr(&p.s[1]);
     start_big(&p, mr[0], mr[1]->rkey);
-    under_way = counter("vm0", "tx_bytes");
+    under_way = vgt_counter("vm0", "datapath", "tx_bytes");
     g_assert_cmpint(vg_qp_to_state(p.s[1].qp, PVRDMA_QPS_ERR), ==, 0);
     expect_broken_off(&p.s[0]);
-    after = counter("vm0", "tx_bytes");
+    after = vgt_counter("vm0", "datapath", "tx_bytes");
     g_assert_cmpint(after, >=, under_way);
     g_assert_cmpint(after, <, 2ll * WRITES * GIB);
     vg_mr_free(mr[0]);

@@ -33,22 +33,6 @@ static void ctl(const char *what, unsigned vm)
     g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm %s vm%u", what, vm), ==, 0);
 }
 
-static int64_t counter(unsigned vm, const char *name)
-{
-    g_autofree char *key = g_strdup_printf("vm%u", vm);
-    JsonNode *node = vg_daemon_counters(vgt_daemon);
-    JsonObject *o = vg_status_vm(node, key);
-    int64_t n;
-
-    if (json_object_has_member(o, "datapath")) {
-        o = json_object_get_object_member(o, "datapath");
-    }
-    g_assert_true(json_object_has_member(o, name));
-    n = json_object_get_int_member(o, name);
-    json_node_unref(node);
-    return n;
-}
-
 static void wait_state(struct vg_qp *qp, enum pvrdma_qp_state want)
 {
     int64_t end = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
@@ -122,9 +106,9 @@ static void test_timers(void)
     g_test_message("%u pings among %d expiring timers: median %.3f ms, 99 %% %.3f ms, "
                    "longest %.3f ms; %" PRId64 " retries",
                    ms->len, N, vgt_percentile(ms, 50), p99, vgt_percentile(ms, 100),
-                   counter(0, "retries"));
+                   vgt_counter("vm0", "datapath", "retries"));
     g_assert_cmpfloat(p99, <, 100);
-    g_assert_cmpint(counter(0, "retries"), >, N);
+    g_assert_cmpint(vgt_counter("vm0", "datapath", "retries"), >, N);
     g_array_unref(ms);
     vgt_pair_close(&p);
     for (unsigned i = 0; i < N; i++) {
@@ -258,7 +242,7 @@ static void unchanged(struct vgt_pair *p, bool pause, bool doorbells)
 {
     struct vguest *g = p->s[0].g;
     uint8_t *before = g_malloc(g->ram_size);
-    int64_t retries = counter(1, "retries");
+    int64_t retries = vgt_counter("vm1", "datapath", "retries");
 
     ping_ms(&p->s[0], &p->s[1]);
     ping_ms(&p->s[1], &p->s[0]);
@@ -291,7 +275,7 @@ static void unchanged(struct vgt_pair *p, bool pause, bool doorbells)
                     (uint8_t *)&g->ext->head.kick - g->ext_buf->host);
         }
     }
-    g_assert_cmpint(counter(1, "retries"), ==, retries);
+    g_assert_cmpint(vgt_counter("vm1", "datapath", "retries"), ==, retries);
     if (pause) {
         ctl("resume", 0);
     } else {
@@ -351,7 +335,7 @@ static void test_rnr_doorbells(void)
         }
     }
     if (vg_now_ns() - began < 200000000) {
-        g_assert_cmpint(counter(0, "rnr_waits"), ==, 1);
+        g_assert_cmpint(vgt_counter("vm0", "datapath", "rnr_waits"), ==, 1);
         g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_RTS);
         vgt_recv(&p.s[1], 6, 0, 64);
         vgt_expect(p.s[0].scq, 2, PVRDMA_WC_SUCCESS);

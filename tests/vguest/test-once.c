@@ -16,16 +16,6 @@
 #define RESULTS 4096u
 #define DATA    8192u
 
-static int64_t counter(const char *vm, const char *name)
-{
-    JsonNode *node = vg_daemon_counters(vgt_daemon);
-    JsonObject *dp = json_object_get_object_member(vg_status_vm(node, vm), "datapath");
-    int64_t n = json_object_get_int_member(dp, name);
-
-    json_node_unref(node);
-    return n;
-}
-
 static int64_t replays_before;
 
 static bool path_is_late(void)
@@ -41,13 +31,13 @@ static void open_pair(struct vgt_pair *p)
 
     o.qp.send_wr = o.qp.recv_wr = 2 * DEPTH;
     vgt_pair_open(p, 0, 1, &o);
-    replays_before = counter("vm0", "replays");
+    replays_before = vgt_counter("vm0", "datapath", "replays");
 }
 
 static void close_pair(struct vgt_pair *p)
 {
     if (path_is_late()) {
-        int64_t replays = counter("vm0", "replays") - replays_before;
+        int64_t replays = vgt_counter("vm0", "datapath", "replays") - replays_before;
 
         g_test_message("%" PRId64 " messages were started again", replays);
         g_assert_cmpint(replays, >, 0);

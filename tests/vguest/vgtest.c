@@ -227,6 +227,16 @@ static bool same_usage(const struct vg_usage *a, const struct vg_usage *b)
     return a->fds == b->fds && a->maps == b->maps && a->threads == b->threads;
 }
 
+int64_t vgt_counter(const char *vm, const char *group, const char *name)
+{
+    JsonNode *node = vg_daemon_counters(vgt_daemon);
+    JsonObject *o = json_object_get_object_member(vg_status_vm(node, vm), group);
+    int64_t n = json_object_get_int_member(o, name);
+
+    json_node_unref(node);
+    return n;
+}
+
 void vgt_usage_settled(struct vg_usage *u)
 {
     vg_daemon_usage(vgt_daemon, u);

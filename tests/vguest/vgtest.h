@@ -64,6 +64,9 @@ void vgt_pair_reconnect(struct vgt_pair *p, const struct vg_conn *c);
 /* Fail unless the daemon holds no object of VM @vm but what attach made. */
 void vgt_assert_no_objects(const char *vm);
 
+/* `pvrdmactl counters`: one of @group ("datapath", "device", ...) of VM @vm. */
+int64_t vgt_counter(const char *vm, const char *group, const char *name);
+
 /* What the daemon holds once it has stopped changing for 100 ms; and wait until
  * it holds the same number of descriptors, guest mappings and threads again. */
 void vgt_usage_settled(struct vg_usage *u);
