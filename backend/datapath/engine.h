@@ -451,7 +451,7 @@ uint64_t sched_deadline(const struct vm *vm, uint64_t now);
 void sched_look(struct qp *qp);
 void sched_enqueue(struct qp *qp);
 void sched_dequeue(struct qp *qp);
-/* Look at @qp again at @when (ns). */
+/* Look at @qp again at @when (ns), and not before. */
 void sched_wait(struct qp *qp, enum qp_wait why, uint64_t when);
 void sched_unwait(struct qp *qp);
 /* Whose timer it is. */

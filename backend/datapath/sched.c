@@ -80,6 +80,7 @@ void sched_wait(struct qp *qp, enum qp_wait why, uint64_t when)
     struct vm_datapath *dp = &qp->vm->dp;
 
     deadline_remove(&dp->timers, &qp->req.timer);
+    sched_dequeue(qp); /* an answer may come when it was to run anyway */
     qp->req.wait = why;
     /* One place per handle: the heap cannot be full. */
     deadline_add(&dp->timers, &qp->req.timer, when);

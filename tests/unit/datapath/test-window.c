@@ -651,6 +651,33 @@ static void test_reopen(void)
     teardown();
 }
 
+/* Two answers in one turn, of which the second says to wait: so it does. */
+static void do_done_then_rnr(void *arg)
+{
+    requester_answered(qp, 0, OUTCOME(OUT_DONE));
+    requester_answered(qp, 1, (struct outcome){.what = OUT_RNR, .status = 31});
+}
+
+static void test_waiting(void)
+{
+    setup(7);
+    for (unsigned i = 0; i < 3; i++) {
+        post(PVRDMA_WR_RDMA_WRITE, 0);
+    }
+    expect_started("0 1 2");
+    in_turn(do_done_then_rnr, NULL); /* 491 ms */
+    expect_cqe(0, PVRDMA_WC_SUCCESS);
+    expect_started("0 1 2");
+    g_usleep(600000);
+    expect_started("0 1 2 1 2");
+    done(2);
+    expect_cqe(1, PVRDMA_WC_SUCCESS);
+    expect_cqe(2, PVRDMA_WC_SUCCESS);
+    post(PVRDMA_WR_RDMA_WRITE, 0);
+    expect_started("0 1 2 1 2 3"); /* no timer is left that it would wait for */
+    teardown();
+}
+
 int main(int argc, char **argv)
 {
     int ret;
@@ -670,6 +697,7 @@ int main(int argc, char **argv)
     g_test_add_func("/window/junk", test_junk);
     g_test_add_func("/window/halfway", test_halfway);
     g_test_add_func("/window/silent", test_silent);
+    g_test_add_func("/window/waiting", test_waiting);
     g_test_add_func("/window/flush", test_flush);
     g_test_add_func("/window/reset", test_reset);
     g_test_add_func("/window/drain", test_drain);
