@@ -136,8 +136,11 @@ static void go_back(struct qp *qp, uint64_t seq)
             settle(qp, s, SENT_AGAIN, PVRDMA_WC_SUCCESS);
         }
     }
-    /* One that has failed was among these: nothing is completed behind it. */
+    /* One that has failed may have been among these, or be before them. */
     req->stopped = false;
+    for (uint64_t i = oldest(qp); i < seq; i++) {
+        req->stopped |= window_at(qp, i)->state == SENT_FAILED;
+    }
     req->op.active = false;
     qp->sq.next = ring_index(qp, req->in_flight);
 }
@@ -161,6 +164,13 @@ static bool is_running(const struct qp *qp)
     return state == PVRDMA_QPS_RTS || state == PVRDMA_QPS_SQD;
 }
 
+/* Is a message answered like that only after those before it were executed? */
+static bool tells_of_earlier(struct outcome o)
+{
+    return o.what == OUT_DONE || o.what == OUT_DUPLICATE || o.what == OUT_RNR ||
+           o.what == OUT_FAIL;
+}
+
 void requester_answered(struct qp *qp, uint64_t seq, struct outcome o)
 {
     struct sent *s;
@@ -175,13 +185,14 @@ void requester_answered(struct qp *qp, uint64_t seq, struct outcome o)
     if (seq - oldest(qp) >= qp->req.in_flight) {
         return;
     }
-    if (o.what == OUT_SILENT || o.what == OUT_HELD) {
-        seq = oldest(qp); /* that nobody is there says nothing of what came before */
+    if (!tells_of_earlier(o)) {
+        seq = oldest(qp);
     }
     acknowledge(qp, seq);
     window_retire(qp);
     s = window_at(qp, seq);
     if (s->state != SENT_OUT || !is_running(qp)) {
+        sched_look(qp); /* room, or a failure: the rest is to be flushed */
         return;
     }
     switch (o.what) {
@@ -215,6 +226,9 @@ void requester_lost(struct qp *qp)
 
 void requester_resume(struct qp *qp, uint64_t got)
 {
+    if (!is_running(qp)) {
+        return; /* nothing completes behind a failure but as flushed */
+    }
     go_back(qp, oldest(qp)); /* req.op may have begun one that need not be */
     acknowledge(qp, MIN(got, qp->req.seq + qp->req.replay));
     pass_over(qp);
@@ -226,7 +240,9 @@ void requester_resume(struct qp *qp, uint64_t got)
 
 void requester_go(struct qp *qp)
 {
-    window_retire(qp);
+    if (is_running(qp)) {
+        window_retire(qp);
+    }
     sched_look(qp);
 }
 

@@ -678,6 +678,91 @@ static void test_waiting(void)
     teardown();
 }
 
+/* One has failed and waits for a READ; what comes behind it is not sent again. */
+static void test_stopped(void)
+{
+    setup(7);
+    post(PVRDMA_WR_RDMA_READ, 0);
+    post(PVRDMA_WR_RDMA_READ, 0);
+    post(PVRDMA_WR_SEND, 0);
+    expect_started("0 1 2");
+    answer(1, (struct outcome){.what = OUT_FAIL, .status = PVRDMA_WC_LOC_PROT_ERR});
+    answer(2, (struct outcome){.what = OUT_RNR, .status = 1});
+    g_usleep(20000);
+    post(PVRDMA_WR_RDMA_WRITE, 0);
+    expect_started("0 1 2");
+    done(0);
+    expect_cqe(0, PVRDMA_WC_SUCCESS);
+    expect_cqe(1, PVRDMA_WC_LOC_PROT_ERR);
+    expect_cqe(2, PVRDMA_WC_WR_FLUSH_ERR);
+    expect_cqe(3, PVRDMA_WC_WR_FLUSH_ERR);
+    teardown();
+}
+
+/* An answer to what was never sent: all is flushed nevertheless. */
+static void test_unsent(void)
+{
+    setup(7);
+    post(PVRDMA_WR_RDMA_WRITE, 0);
+    post(GARBAGE, 0);
+    post(PVRDMA_WR_RDMA_WRITE, 0);
+    expect_started("0");
+    done(1);
+    expect_cqe(0, PVRDMA_WC_SUCCESS);
+    expect_cqe(1, PVRDMA_WC_LOC_QP_OP_ERR);
+    expect_cqe(2, PVRDMA_WC_WR_FLUSH_ERR);
+    teardown();
+}
+
+static void do_fail_then_go(void *arg)
+{
+    requester_answered(
+        qp, 0, (struct outcome){.what = OUT_FAIL, .status = PVRDMA_WC_LOC_PROT_ERR});
+    requester_go(qp);
+}
+
+static void do_fail_then_resume(void *arg)
+{
+    requester_answered(
+        qp, 0, (struct outcome){.what = OUT_FAIL, .status = PVRDMA_WC_LOC_PROT_ERR});
+    requester_resume(qp, 2);
+}
+
+/* What comes before the flush, in the same turn, completes nothing behind an error. */
+static void test_behind_error(void)
+{
+    setup(7);
+    post(PVRDMA_WR_RDMA_READ, 0);
+    post(PVRDMA_WR_RDMA_WRITE, 0);
+    expect_started("0 1");
+    done(1);
+    in_turn(do_fail_then_go, NULL);
+    expect_cqe(0, PVRDMA_WC_LOC_PROT_ERR);
+    expect_cqe(1, PVRDMA_WC_WR_FLUSH_ERR);
+    teardown();
+
+    setup(7);
+    post(PVRDMA_WR_RDMA_READ, 0);
+    post(PVRDMA_WR_RDMA_WRITE, 0);
+    expect_started("0 1");
+    in_turn(do_fail_then_resume, NULL);
+    expect_cqe(0, PVRDMA_WC_LOC_PROT_ERR);
+    expect_cqe(1, PVRDMA_WC_WR_FLUSH_ERR);
+    teardown();
+}
+
+/* Nor does what a responder would not answer: one before it has not come. */
+static void test_early(void)
+{
+    setup(7);
+    post(PVRDMA_WR_RDMA_WRITE, 0);
+    post(PVRDMA_WR_RDMA_WRITE, 0);
+    expect_started("0 1");
+    answer(1, OUTCOME(OUT_EARLY));
+    expect_no_cqe();
+    teardown();
+}
+
 int main(int argc, char **argv)
 {
     int ret;
@@ -698,6 +783,10 @@ int main(int argc, char **argv)
     g_test_add_func("/window/halfway", test_halfway);
     g_test_add_func("/window/silent", test_silent);
     g_test_add_func("/window/waiting", test_waiting);
+    g_test_add_func("/window/stopped", test_stopped);
+    g_test_add_func("/window/unsent", test_unsent);
+    g_test_add_func("/window/behind-error", test_behind_error);
+    g_test_add_func("/window/early", test_early);
     g_test_add_func("/window/flush", test_flush);
     g_test_add_func("/window/reset", test_reset);
     g_test_add_func("/window/drain", test_drain);
