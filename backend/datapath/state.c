@@ -126,7 +126,10 @@ static void qp_connect(struct qp *qp)
     req->bound = gid->bound;
     req->path = path;
     req->route = route_get(qp->vm->cfg->network, &ah->dgid);
-    req->op.admitted = false;
+    /* What has begun begins anew: its first bytes went the old way. */
+    req->op.admitted = req->op.repeated = false;
+    req->op.done = 0;
+    req->op.cur = (struct sg_cursor){0, 0};
     req->op.m.path = &req->path;
     req->op.m.incarnation = atomic_load(&req->incarnation);
     req->op.m.ticket = (struct ticket){qp->vm->id, qp->handle, req->op.m.incarnation};

@@ -21,6 +21,7 @@ static uint32_t n_posted, n_reaped;
 static uint64_t started[1024];
 static _Atomic unsigned n_started;
 static _Atomic bool down, room, stalled;
+static _Atomic uint64_t from; /* where the last one went on */
 
 static struct outcome take(struct qp *q, struct send_op *op)
 {
@@ -36,6 +37,7 @@ static struct outcome take(struct qp *q, struct send_op *op)
     }
     g_assert_cmpuint(n, <, G_N_ELEMENTS(started));
     started[n] = op->m.seq;
+    atomic_store(&from, op->done);
     atomic_store(&n_started, n + 1);
     return OUTCOME(OUT_PENDING);
 }
@@ -763,6 +765,27 @@ static void test_early(void)
     teardown();
 }
 
+/* Another path in SQD, with the first bytes of a message gone the old way. */
+static void test_new_path(void)
+{
+    struct pvrdma_ah_attr ah = {
+        .dgid = qpfix_gid, .hop_limit = 64, .ah_flags = 1, .port_num = 1};
+
+    setup(7);
+    atomic_store(&room, false);
+    post_halfway();
+    to_state(PVRDMA_QPS_SQD);
+    settle();
+    atomic_store(&room, true);
+    qpfix_modify(&f, qp, PVRDMA_QP_AV,
+                 (struct pvrdma_qp_attr){.qp_state = PVRDMA_QPS_SQD, .ah_attr = ah});
+    expect_started("0");
+    g_assert_cmpuint(atomic_load(&from), ==, 0);
+    done(0);
+    expect_cqe(0, PVRDMA_WC_SUCCESS);
+    teardown();
+}
+
 int main(int argc, char **argv)
 {
     int ret;
@@ -787,6 +810,7 @@ int main(int argc, char **argv)
     g_test_add_func("/window/unsent", test_unsent);
     g_test_add_func("/window/behind-error", test_behind_error);
     g_test_add_func("/window/early", test_early);
+    g_test_add_func("/window/new-path", test_new_path);
     g_test_add_func("/window/flush", test_flush);
     g_test_add_func("/window/reset", test_reset);
     g_test_add_func("/window/drain", test_drain);
