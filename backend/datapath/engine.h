@@ -298,6 +298,9 @@ void responder_begin_slice_locked(struct qp *qp, const struct msg *m,
 bool responder_begin_slice(struct qp *qp, const struct msg *m, uint64_t epoch,
                            struct recv_op *recv);
 
+/* Is a READ that comes again, a duplicate when admitted under @epoch, answered still? */
+bool responder_repeats(struct qp *qp, uint64_t epoch);
+
 /* A slice of a SEND is over and the message is not finished: store its cursor. */
 void responder_end_slice(struct qp *qp, uint64_t epoch, const struct sg_cursor *cur);
 

@@ -80,6 +80,7 @@ static bool bind_requester(struct qp *qp, const struct msg *m)
     }
     qp->resp.incarnation = m->incarnation;
     qp->resp.seq = m->seq;
+    qp->resp.n_atomic = 0; /* its numbers begin anew, too */
     return true;
 }
 
@@ -343,6 +344,16 @@ bool responder_begin_slice(struct qp *qp, const struct msg *m, uint64_t epoch,
     if (ours) {
         responder_begin_slice_locked(qp, m, recv);
     }
+    pthread_mutex_unlock(&qp->lock);
+    return ours;
+}
+
+bool responder_repeats(struct qp *qp, uint64_t epoch)
+{
+    bool ours;
+
+    pthread_mutex_lock(&qp->lock);
+    ours = qp->resp.epoch == epoch;
     pthread_mutex_unlock(&qp->lock);
     return ours;
 }

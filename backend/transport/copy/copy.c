@@ -117,7 +117,8 @@ static struct outcome repeat(struct qp *qp, struct qp *peer)
 {
     uint64_t old = 0;
 
-    if (responder_saved_atomic_locked(peer, qp->req.op.m.seq, &old)) {
+    if (msg_is_atomic(&qp->req.op.m)) {
+        responder_saved_atomic_locked(peer, qp->req.op.m.seq, &old); /* was admitted */
         return return_word(qp, old);
     }
     qp->req.op.repeated = true;
@@ -140,7 +141,8 @@ static struct outcome begin(struct qp *qp, struct qp *peer, struct recv_op *recv
     o = admitted = responder_admit_locked(peer, &op->m, &op->epoch);
     if (o.what == OUT_DONE && op->m.length <= SHORT_MESSAGE) {
         o = carry_bytes(qp, peer, &peer->resp.recv, op->m.length);
-        if (o.what == OUT_DONE) {
+        /* An atomic whose result found no place here was executed all the same. */
+        if (o.what == OUT_DONE || (msg_is_atomic(&op->m) && !o.remote)) {
             responder_finish_locked(peer, &op->m);
         }
     } else if (o.what == OUT_DONE) {
@@ -210,8 +212,9 @@ static struct outcome copy_start(struct qp *qp, struct send_op *op)
         if (o.what != OUT_MORE) {
             goto out;
         }
-    } else if (!op->repeated && !responder_begin_slice(peer, &op->m, op->epoch, &recv)) {
-        op->admitted = false; /* reset or failed meanwhile: start anew */
+    } else if (op->repeated ? !responder_repeats(peer, op->epoch)
+                            : !responder_begin_slice(peer, &op->m, op->epoch, &recv)) {
+        op->admitted = op->repeated = false; /* reset or failed meanwhile: start anew */
         return OUTCOME(OUT_SILENT);
     }
     o = slice(qp, peer, &recv);

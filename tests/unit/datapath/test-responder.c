@@ -155,6 +155,30 @@ static void test_new_connection(void)
     testdev_free(f.td);
 }
 
+/* What an atomic of an earlier connection returned is no answer to anybody. */
+static void test_saved_atomics(void)
+{
+    struct pvrdma_ah_attr ah = {.hop_limit = 64, .ah_flags = 1, .port_num = 1};
+    uint64_t old;
+
+    setup();
+    g_assert_cmpint(admit(message(1, 0, PSN)), ==, OUT_DONE);
+    pthread_mutex_lock(&qp->lock);
+    qp->resp.atomic[qp->resp.n_atomic++] = (struct atomic_result){0, 42};
+    g_assert_true(responder_saved_atomic_locked(qp, 0, &old));
+    pthread_mutex_unlock(&qp->lock);
+    qpfix_to_rts(&f, qp, 7);
+    qpfix_modify(&f, qp, 0, (struct pvrdma_qp_attr){.qp_state = PVRDMA_QPS_SQD});
+    ah.dgid = path.sgid = (struct pvrdma_gid){.raw = {[10] = 0xff, 0xff, 10, 0, 0, 3}};
+    qpfix_modify(&f, qp, PVRDMA_QP_AV,
+                 (struct pvrdma_qp_attr){.qp_state = PVRDMA_QPS_SQD, .ah_attr = ah});
+    g_assert_cmpint(admit(message(2, 0, PSN + 1)), ==, OUT_DONE);
+    pthread_mutex_lock(&qp->lock);
+    g_assert_false(responder_saved_atomic_locked(qp, 0, &old));
+    pthread_mutex_unlock(&qp->lock);
+    testdev_free(f.td);
+}
+
 /* ---- what leads here ---- */
 
 /*
@@ -214,6 +238,7 @@ int main(int argc, char **argv)
     g_test_add_func("/responder/again", test_again);
     g_test_add_func("/responder/binding", test_binding);
     g_test_add_func("/responder/new-connection", test_new_connection);
+    g_test_add_func("/responder/saved-atomics", test_saved_atomics);
     g_test_add_func("/responder/route", test_route);
     ret = g_test_run();
     testdev_stop();

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Unit test of transport/copy: messages that come again, since what they return was
+ * lost on the way by another transport.  Atomics are executed once, whatever becomes of
+ * their results; a READ is carried once more for as long as the responder answers.
+ */
+#include "qpfix.h"
+#include "transport/transports.h"
+
+#define PAGES  32u
+#define LENGTH (PAGES * PVRDMA_PAGE_SIZE) /* two slices */
+#define START  0x7f0000000000u
+
+static struct qpfix f;
+static struct qp *qp, *peer;
+static uint32_t key[2]; /* of the requester's memory, of the responder's */
+static void *mem[2];
+
+static void create_mr(unsigned i)
+{
+    const struct pvrdma_resp_create_mr *resp = testdev_ptr(f.td, f.td->resp);
+    uint64_t first;
+    struct pvrdma_cmd_create_mr req = {
+        .start = START,
+        .length = LENGTH,
+        .pdir_dma = testdev_new_pdir(f.td, PAGES, &first),
+        .pd_handle = f.pd,
+        .access_flags = PVRDMA_ACCESS_LOCAL_WRITE | PVRDMA_ACCESS_REMOTE_READ |
+                        PVRDMA_ACCESS_REMOTE_ATOMIC,
+        .nchunks = PAGES,
+    };
+
+    g_assert_cmpuint(testdev_command(f.td, PVRDMA_CMD_CREATE_MR, &req, sizeof(req)), ==,
+                     0);
+    key[i] = resp->lkey;
+    mem[i] = testdev_ptr(f.td, first);
+}
+
+static void setup(void)
+{
+    qpfix_open(&f, "copy");
+    create_mr(0);
+    create_mr(1);
+    memset(mem[1], 0x55, LENGTH);
+    qp = qpfix_qp(&f);
+    peer = qpfix_qp(&f);
+    qpfix_to_rtr(&f, qp, &qpfix_gid, peer->qpn, 0);
+    qpfix_to_rtr(&f, peer, &qpfix_gid, qp->qpn, 0);
+    qpfix_to_rts(&f, qp, 7);
+    qpfix_to_rts(&f, peer, 7);
+    vm_token_take(&f.td->vm);
+    pthread_mutex_lock(&peer->lock);
+    peer->attr.qp_access_flags |= PVRDMA_ACCESS_REMOTE_READ | PVRDMA_ACCESS_REMOTE_ATOMIC;
+    pthread_mutex_unlock(&peer->lock);
+    vm_token_release(&f.td->vm);
+}
+
+/* Message 0 of the connection. */
+static void make(uint32_t opcode, uint32_t length)
+{
+    struct send_op *op = &qp->req.op;
+
+    op->active = true;
+    op->admitted = op->repeated = op->is_inline = false;
+    op->done = 0;
+    op->cur = (struct sg_cursor){0, 0};
+    op->nsge = 1;
+    op->sge[0] = (struct pvrdma_sge){START, length, key[0]};
+    op->m.seq = 0;
+    op->m.psn = 0;
+    op->m.npsn = 1;
+    op->m.opcode = opcode;
+    op->m.rkey = key[1];
+    op->m.addr = START;
+    op->m.length = length;
+    op->m.compare_add = 1;
+}
+
+static void do_start(void *arg)
+{
+    *(struct outcome *)arg = transport_copy.start(qp, &qp->req.op);
+}
+
+static struct outcome start(void)
+{
+    struct outcome o;
+
+    qpfix_on_worker(f.td->vm.dp.worker, do_start, &o);
+    return o;
+}
+
+/* The requester's memory is not there: executed it is all the same. */
+static void test_atomic_once(void)
+{
+    uint64_t *word, *old;
+    struct outcome o;
+
+    setup();
+    word = mem[1];
+    old = mem[0];
+    *word = 7;
+    make(PVRDMA_WR_ATOMIC_FETCH_AND_ADD, 8);
+    qp->req.op.sge[0].lkey = 0;
+    o = start();
+    g_assert_cmpint(o.what, ==, OUT_FAIL);
+    g_assert_cmpint(o.status, ==, PVRDMA_WC_LOC_PROT_ERR);
+    g_assert_cmpuint(*word, ==, 8);
+
+    make(PVRDMA_WR_ATOMIC_FETCH_AND_ADD, 8);
+    g_assert_cmpint(start().what, ==, OUT_DONE);
+    g_assert_cmpuint(*word, ==, 8);
+    g_assert_cmpuint(*old, ==, 7);
+    testdev_free(f.td);
+}
+
+/* The guest has made a READ of an atomic since. */
+static void test_read_for_atomic(void)
+{
+    uint8_t *got;
+
+    setup();
+    got = mem[0];
+    make(PVRDMA_WR_ATOMIC_FETCH_AND_ADD, 8);
+    g_assert_cmpint(start().what, ==, OUT_DONE);
+    make(PVRDMA_WR_RDMA_READ, 64);
+    g_assert_cmpint(start().what, ==, OUT_DONE);
+    g_assert_cmpuint(got[0], ==, 0x56);
+    g_assert_cmpuint(got[63], ==, 0x55);
+    testdev_free(f.td);
+}
+
+static void test_read_again(void)
+{
+    uint8_t *got;
+
+    setup();
+    got = mem[0];
+    make(PVRDMA_WR_RDMA_READ, 8);
+    g_assert_cmpint(start().what, ==, OUT_DONE);
+    make(PVRDMA_WR_RDMA_READ, LENGTH);
+    g_assert_cmpint(start().what, ==, OUT_MORE);
+    g_assert_cmpint(start().what, ==, OUT_DONE);
+    g_assert_cmpuint(got[LENGTH - 1], ==, 0x55);
+
+    /* The responder's QP fails between two slices: it answers no more. */
+    memset(got, 0, LENGTH);
+    make(PVRDMA_WR_RDMA_READ, LENGTH);
+    g_assert_cmpint(start().what, ==, OUT_MORE);
+    qpfix_modify(&f, peer, 0, (struct pvrdma_qp_attr){.qp_state = PVRDMA_QPS_ERR});
+    g_assert_cmpint(start().what, ==, OUT_SILENT);
+    g_assert_cmpint(start().what, ==, OUT_SILENT);
+    g_assert_cmpuint(got[LENGTH - 1], ==, 0);
+    testdev_free(f.td);
+}
+
+int main(int argc, char **argv)
+{
+    int ret;
+
+    g_test_init(&argc, &argv, NULL);
+    testdev_start();
+    g_test_add_func("/copy/atomic-once", test_atomic_once);
+    g_test_add_func("/copy/read-for-atomic", test_read_for_atomic);
+    g_test_add_func("/copy/read-again", test_read_again);
+    ret = g_test_run();
+    testdev_stop();
+    return ret;
+}
