@@ -126,6 +126,11 @@ static void go_back(struct qp *qp, uint64_t seq)
 {
     struct qp_requester *req = &qp->req;
 
+    if (req->op.active && req->op.done && !req->replay) { /* begun: as if sent */
+        requester_describe(qp, &req->op, window_at(qp, req->seq));
+        window_at(qp, req->seq)->state = SENT_AGAIN;
+        req->replay = 1;
+    }
     while (req->seq > seq) {
         struct sent *s = window_at(qp, --req->seq);
 

@@ -608,6 +608,34 @@ static void test_drain(void)
     teardown();
 }
 
+/* One that has begun is finished in SQD, also if its first bytes were lost. */
+static void test_drain_halfway(void)
+{
+    setup(7);
+    post(PVRDMA_WR_RDMA_WRITE, 0);
+    expect_started("0");
+    atomic_store(&room, false);
+    post_halfway();
+    to_state(PVRDMA_QPS_SQD);
+    post(PVRDMA_WR_RDMA_WRITE, 0);
+    settle();
+    atomic_store(&room, true);
+    in_turn(do_lost, NULL);
+    expect_started("0 0 1");
+    g_assert_cmpuint(atomic_load(&from), ==, 0);
+    done(0);
+    settle();
+    g_assert_true(qp->attr.sq_draining);
+    done(1);
+    expect_cqe(0, PVRDMA_WC_SUCCESS);
+    expect_cqe(1, PVRDMA_WC_SUCCESS);
+    settle();
+    g_assert_false(qp->attr.sq_draining);
+    expect_started("0 0 1");
+    g_assert_cmpuint(qp->req.psn, ==, 2);
+    teardown();
+}
+
 struct reopened {
     uint64_t seq;
     bool ok;
@@ -814,6 +842,7 @@ int main(int argc, char **argv)
     g_test_add_func("/window/flush", test_flush);
     g_test_add_func("/window/reset", test_reset);
     g_test_add_func("/window/drain", test_drain);
+    g_test_add_func("/window/drain-halfway", test_drain_halfway);
     g_test_add_func("/window/reopen", test_reopen);
     ret = g_test_run();
     testdev_stop();
