@@ -102,7 +102,10 @@ void requester_tries_left(const struct qp *qp, uint32_t *retries, uint32_t *rnr)
 void datapath_ring(struct vm *vm, uint32_t qp_handle);
 /* Wake the worker of the VM if it sleeps.  Any thread. */
 void datapath_wake(struct vm *vm);
-/* Have the VM's worker run @n.  Any thread that may use @vm (grace.h). */
+/*
+ * Have the VM's worker run @n.  Any thread that may use @vm (grace.h).  How many there
+ * may be while the VM is paused is the caller's affair.
+ */
 void vm_post(struct vm *vm, struct note *n);
 
 /*

@@ -418,7 +418,7 @@ static bool run_op(struct qp *qp, struct turn *t, struct progress *p)
         p->more = true;
         return false;
     case OUT_FAIL:
-        status = o.status;
+        status = o.status ? o.status : PVRDMA_WC_GENERAL_ERR;
         break;
     default:
         status = requester_wait(qp, qp->req.seq, o);

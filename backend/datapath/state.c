@@ -123,6 +123,7 @@ static void qp_connect(struct qp *qp)
         qp->resp.epoch = new_epoch();
     }
     qp_disconnect(qp);
+    sched_unwait(qp); /* that was about the old path */
     req->bound = gid->bound;
     req->path = path;
     req->route = route_get(qp->vm->cfg->network, &ah->dgid);

@@ -24,7 +24,8 @@ struct transport_ops {
      * OUT_PENDING: the message is on its way, and nothing of @op is needed any more
      * (what a READ or an atomic returns goes where requester_reopen() says).  Its
      * answer comes by requester_answered(); if the connection is lost,
-     * requester_lost() and later requester_resume() (engine.h).
+     * requester_lost() and later requester_resume() (engine.h).  One of them must come:
+     * the engine has no timer for what is on its way.
      */
     struct outcome (*start)(struct qp *qp, struct send_op *op);
 };

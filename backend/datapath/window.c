@@ -237,7 +237,7 @@ void requester_resume(struct qp *qp, uint64_t got)
     go_back(qp, oldest(qp)); /* req.op may have begun one that need not be */
     acknowledge(qp, MIN(got, qp->req.seq + qp->req.replay));
     pass_over(qp);
-    if (qp->req.wait == QP_WAIT_TIMEOUT || qp->req.wait == QP_WAIT_HOLD) {
+    if (qp->req.wait != QP_WAIT_RNR || qp->req.retry_seq < got) {
         sched_unwait(qp);
     }
     requester_go(qp);
