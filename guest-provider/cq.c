@@ -44,7 +44,7 @@ static void pv_poll_idle(struct pv_cq *cq)
 	if (now - cq->idle_since < cq->idle_told)
 		return;
 	pv_doorbell(&ctx->uar[PVRDMA_UAR_CQ / 4],
-		    cq->cqn | PVRDMA_UAR_CQ_POLL);
+		    cq->cqn | PVRDMA_UAR_CQ_POLL | PVRDMA_EXT_UAR_CQ_IDLE);
 	after = __builtin_ia32_rdtsc();
 	if (after - now > PV_IDLE_SLEPT)
 		cq->idle_told = PV_IDLE_LEAST;

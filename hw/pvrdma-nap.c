@@ -61,7 +61,7 @@ static void do_nap(CPUState *cpu, run_on_cpu_data data)
     nap.since = 0;
 }
 
-void pvrdma_nap_polled(void)
+void pvrdma_nap_polled(bool idle)
 {
     int64_t now = get_clock();
     long lost;
@@ -75,7 +75,7 @@ void pvrdma_nap_polled(void)
     if (!nap.since) {
         nap.since = now;
     }
-    if (now - nap.since < SPIN_NS || nap.queued || !current_cpu) {
+    if ((now - nap.since < SPIN_NS && !idle) || nap.queued || !current_cpu) {
         return;
     }
     lost = involuntary_switches();

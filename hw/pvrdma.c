@@ -153,7 +153,7 @@ static void pvrdma_uar_write(void *opaque, hwaddr addr, uint64_t value,
         return;
     }
     if (pvrdma_doorbell_is_poll(addr, value)) {
-        pvrdma_nap_polled();
+        pvrdma_nap_polled(value & PVRDMA_EXT_UAR_CQ_IDLE);
     } else {
         pvrdma_nap_worked();
     }

@@ -50,6 +50,12 @@
 #define PVRDMA_EXT_ASSERT(cond, text) _Static_assert(cond, text)
 #endif
 
+/*
+ * With PVRDMA_UAR_CQ_POLL of an extended CQ: its program has polled in vain for some
+ * microseconds, so a VMM whose processors are wanted elsewhere may let the vCPU sleep.
+ */
+#define PVRDMA_EXT_UAR_CQ_IDLE (1u << 28)
+
 /* The window in BAR1: 32-bit read-only registers. */
 #define PVRDMA_EXT_WINDOW       0x800u
 #define PVRDMA_EXT_REG_MAGIC    (PVRDMA_EXT_WINDOW + 0x00)
