@@ -12,6 +12,11 @@
  * arm (datapath_cq_arm) cannot rely on the guest polling after it, so it looks
  * itself for completions beyond cons_head; the exchange decides who fires.
  *
+ * A worker stopped before its exchange can find an arm that the guest set after it
+ * polled the completion.  It takes it all the same: an arm that is older asks for an
+ * interrupt whoever polled, and the two look alike.  The guest gets an interrupt with
+ * nothing to read, and arms again before it sleeps, as after each.
+ *
  * A CQ may be in the batches of several workers (cq->batched): whoever flushes first
  * publishes what all of them pushed, so that nobody's completions wait for another's
  * turn.  A batch is flushed before the worker's quiescent point, so its pointers stay
