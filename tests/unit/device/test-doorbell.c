@@ -157,6 +157,8 @@ static void test_cq(void)
     setup();
     arm = td->vm.guest.db.shared->arm;
     g_assert_cmpuint(ring(5, 4, ucq | PVRDMA_UAR_CQ_POLL), ==, 0);
+    g_assert_cmpuint(ring(5, 4, ucq | PVRDMA_UAR_CQ_POLL | PVRDMA_EXT_UAR_CQ_IDLE), ==,
+                     0);
     g_assert_cmpuint(arm[ucq], ==, PVRDMA_DB_ARM_NONE);
     g_assert_cmpuint(ring(5, 4, ucq | PVRDMA_UAR_CQ_ARM_SOL), ==, 0);
     g_assert_cmpuint(arm[ucq], ==, PVRDMA_DB_ARM_SOLICITED);

@@ -716,7 +716,7 @@ static void test_idle(struct rig *r, gconstpointer data)
             g_assert_cmpint(fake.ops->poll_cq(r->cq, 1, &wc), ==, 0);
             g_assert_true(i > 30 || round || !fake.uar[1]);
         }
-        g_assert_cmphex(fake.uar[1], ==, 3 | PVRDMA_UAR_CQ_POLL);
+        g_assert_cmphex(fake.uar[1], ==, 3 | PVRDMA_UAR_CQ_POLL | PVRDMA_EXT_UAR_CQ_IDLE);
     }
 #endif
 }
