@@ -123,7 +123,8 @@ static void qp_connect(struct qp *qp)
         qp->resp.epoch = new_epoch();
     }
     qp_disconnect(qp);
-    sched_unwait(qp); /* that was about the old path */
+    sched_unwait(qp); /* that was about the old path, and so were the tries */
+    req->retry_seq = UINT64_MAX;
     req->bound = gid->bound;
     req->path = path;
     req->route = route_get(qp->vm->cfg->network, &ah->dgid);

@@ -814,6 +814,36 @@ static void test_new_path(void)
     teardown();
 }
 
+/* What the old path cost in tries and timers is not held against the new one. */
+static void test_new_path_tries(void)
+{
+    struct outcome rnr = {.what = OUT_RNR, .status = 1};
+    struct outcome long_rnr = {.what = OUT_RNR, .status = 31}; /* 491 ms */
+    struct pvrdma_ah_attr ah = {
+        .dgid = qpfix_gid, .hop_limit = 64, .ah_flags = 1, .port_num = 1};
+
+    setup(2);
+    post(PVRDMA_WR_SEND, 0);
+    expect_started("0");
+    answer(0, rnr);
+    g_usleep(20000);
+    expect_started("0 0");
+    answer(0, long_rnr); /* the last try */
+    post(PVRDMA_WR_SEND, 0);
+    to_state(PVRDMA_QPS_SQD);
+    expect_started("0 0");
+    qpfix_modify(&f, qp, PVRDMA_QP_AV,
+                 (struct pvrdma_qp_attr){.qp_state = PVRDMA_QPS_SQD, .ah_attr = ah});
+    expect_started("0 0 0");
+    answer(0, rnr);
+    expect_no_cqe();
+    g_usleep(20000);
+    expect_started("0 0 0 0");
+    done(0);
+    expect_cqe(0, PVRDMA_WC_SUCCESS);
+    teardown();
+}
+
 int main(int argc, char **argv)
 {
     int ret;
@@ -839,6 +869,7 @@ int main(int argc, char **argv)
     g_test_add_func("/window/behind-error", test_behind_error);
     g_test_add_func("/window/early", test_early);
     g_test_add_func("/window/new-path", test_new_path);
+    g_test_add_func("/window/new-path-tries", test_new_path_tries);
     g_test_add_func("/window/flush", test_flush);
     g_test_add_func("/window/reset", test_reset);
     g_test_add_func("/window/drain", test_drain);
