@@ -10,7 +10,8 @@
  * for them.  At random moments a connection is lost with everything that is on its way
  * in both directions; some time later it is there again, and the responder is asked
  * which message it expects.  Then the messages may go by `copy` for a while: a path
- * that changes in the middle.
+ * that changes in the middle.  The answer that a message has failed is given again if it
+ * was lost, so that the tests see the same errors as with `copy`.
  *
  * PVRDMAD_LATE_LOSS=N: one packet in N breaks its connection (default 40; 0: none).
  *
@@ -59,6 +60,9 @@ struct conn {
     uint64_t seq;
     uint64_t epoch;
     bool admitted;
+    _Atomic bool failed; /* the next two: what it failed with, should that get lost */
+    uint64_t failed_seq;
+    struct outcome failure;
     /* The requester's; turns of its VM. */
     unsigned tx_gen;   /* as it knows */
     bool down;         /* it has heard that the connection is lost */
@@ -162,8 +166,17 @@ static void send_packet(struct packet *p)
 
 static void send_answer(const struct packet *request, struct outcome o)
 {
-    struct packet *p = packet_new(request->conn, ANSWER, request->conn->ticket.vm, 0);
+    struct conn *c = request->conn;
+    struct packet *p = packet_new(c, ANSWER, c->ticket.vm, 0);
 
+    if (o.what == OUT_FAIL) {
+        c->failed_seq = request->m.seq;
+        c->failure = o;
+        atomic_store(&c->failed, true);
+    } else if (o.what == OUT_SILENT && atomic_load(&c->failed) &&
+               c->failed_seq == request->m.seq) {
+        o = c->failure; /* asked again, as the answer was lost */
+    }
     p->gen = request->gen;
     p->seq = request->m.seq;
     p->o = o;
@@ -590,7 +603,7 @@ static void resume_conn(struct conn *c)
 
     p->seq = ask_responder(c);
     pthread_mutex_lock(&lock);
-    p->copying = g_rand_int_range(rnd, 0, 4) == 0;
+    p->copying = !atomic_load(&c->failed) && g_rand_int_range(rnd, 0, 4) == 0;
     c->up_at = 0;
     if (p->copying) {
         c->back_at = now_ns() + (uint64_t)g_rand_int_range(rnd, 0, COPYING_NS);
