@@ -2,14 +2,14 @@
 /*
  * A vfio-user connection: messages in, replies out.
  *
- * Receiving.  First exactly the 16 header bytes, with room for descriptors only
- * at the first of them, then exactly the body: reading more at once could glue a
- * next message's descriptors to this one's bytes.  Whatever has arrived is kept
- * in struct vfu_conn, so a client may send byte by byte.  Descriptors elsewhere,
- * more of them than we said we take, sizes out of bounds, replies to nothing:
- * the connection is closed, as no answer is safe once framing is in doubt.  A message
- * whose descriptors were lost because the daemon has no more is whole but for them;
- * it is refused, and its sender lives.
+ * Receiving.  First exactly the 16 header bytes, descriptors only with the first of
+ * them, then exactly the body: reading more at once could glue a next message's
+ * descriptors to this one's bytes.  Whatever has arrived is kept in struct vfu_conn,
+ * so a client may send byte by byte.  Descriptors elsewhere, more of them than we
+ * said we take, sizes out of bounds, replies to nothing: the connection is closed, as
+ * no answer is safe once framing is in doubt.  A message whose descriptors were lost
+ * because the daemon has no more is whole but for them; it is refused, and its sender
+ * lives.
  *
  * Sending.  A reply goes out at once if nothing waits; the rest is queued and
  * sent when the socket takes it.  A client that does not read is dropped when
@@ -235,9 +235,14 @@ void conn_reply(struct vfu_conn *c, const struct vfio_user_hdr *hdr, int err,
 
 enum received { RECV_NONE, RECV_SOME, RECV_BAD };
 
-/* Take the descriptors out of the control data. */
-static void collect_fds(struct vfu_conn *c, struct msghdr *mh)
+/*
+ * Take the descriptors out of the control data: those that a message may have if
+ * @first, none otherwise.  True: there were others.
+ */
+static bool collect_fds(struct vfu_conn *c, struct msghdr *mh, bool first)
 {
+    bool more = false;
+
     for (struct cmsghdr *cm = CMSG_FIRSTHDR(mh); cm; cm = CMSG_NXTHDR(mh, cm)) {
         size_t n;
 
@@ -249,35 +254,39 @@ static void collect_fds(struct vfu_conn *c, struct msghdr *mh)
             int fd;
 
             memcpy(&fd, CMSG_DATA(cm) + i * sizeof(int), sizeof(int));
-            if (c->nfds < G_N_ELEMENTS(c->fds)) {
+            if (first && c->nfds < G_N_ELEMENTS(c->fds)) {
                 c->fds[c->nfds++] = fd;
             } else {
                 discard_fd(&c->vm->discard, fd);
+                more = true;
             }
         }
     }
+    return more;
 }
 
 /*
  * Receive up to @len bytes to @buf, descriptors too if @first.  *got advances.
+ *
+ * There is room for all descriptors that can come, also where none may: those for which
+ * there is none the kernel closes here and now, which takes a second for some gigabytes
+ * of memory that nobody else has.
  */
 static enum received recv_some(struct vfu_conn *c, void *buf, uint32_t len, bool first,
                                uint32_t *got)
 {
     union {
         struct cmsghdr head;
-        uint8_t space[CMSG_SPACE(sizeof(int) * VFIO_USER_MAX_FDS)];
+        uint8_t space[CMSG_SPACE(sizeof(int) * SCM_FDS)];
     } control;
     struct iovec iov = {buf, len};
-    struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
+    struct msghdr mh = {.msg_iov = &iov,
+                        .msg_iovlen = 1,
+                        .msg_control = &control,
+                        .msg_controllen = sizeof(control)};
+    bool more, lost;
     ssize_t n;
 
-    /* So a message with more fills fds[]. */
-    G_STATIC_ASSERT(sizeof(control) == CMSG_LEN(sizeof(c->fds)));
-    if (first) {
-        mh.msg_control = &control;
-        mh.msg_controllen = sizeof(control);
-    }
     do {
         n = recvmsg(c->fd, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     } while (n < 0 && errno == EINTR);
@@ -289,24 +298,20 @@ static enum received recv_some(struct vfu_conn *c, void *buf, uint32_t len, bool
         c->why = c->why ? c->why : "connection ended";
         return RECV_BAD;
     }
-    if (first) {
-        collect_fds(c, &mh);
+    more = collect_fds(c, &mh, first);
+    lost = mh.msg_flags & MSG_CTRUNC; /* the kernel found no free number here */
+    if (more || (lost && !first)) {
+        c->why = first ? "too many descriptors in a message"
+                       : "descriptors in the middle of a message";
+        c->unframed = true;
+        return RECV_BAD;
     }
     if (discard_full(c->vm->discard)) {
         c->why = "its descriptors cannot be closed";
         c->unframed = true;
         return RECV_BAD;
     }
-    if (mh.msg_flags & MSG_CTRUNC) {
-        if (!first || c->nfds == G_N_ELEMENTS(c->fds)) {
-            c->why = first ? "too many descriptors in a message"
-                           : "descriptors in the middle of a message";
-            c->unframed = true;
-            return RECV_BAD;
-        }
-        /* There was room for more: the kernel found no free number here. */
-        c->fds_lost = true;
-    }
+    c->fds_lost |= lost;
     *got += (uint32_t)n;
     return RECV_SOME;
 }

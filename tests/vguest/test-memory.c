@@ -157,11 +157,45 @@ static void test_exit(void)
     g_array_unref(busy);
 }
 
-/* A descriptor that is refused, and has its last reference in the daemon. */
-static void test_refused_descriptor(void)
+/* How a descriptor comes that nobody wants. */
+enum unwanted { REFUSED, ONE_TOO_MANY, IN_THE_MIDDLE };
+
+/* The daemon stands still meanwhile; @fd is closed before it sees the message. */
+static void send_unwanted(struct vguest *g, enum unwanted how, int fd)
 {
-    GArray *busy = g_array_new(FALSE, FALSE, sizeof(double));
     struct vfio_user_dma_map m = {.argsz = sizeof(m), .flags = RW, .size = 1};
+    struct vfio_user_hdr hdr = {.command = VFIO_USER_DMA_MAP,
+                                .size = sizeof(hdr) + sizeof(m),
+                                .flags = VFIO_USER_NO_REPLY};
+    int fds[VFIO_USER_MAX_FDS + 1];
+
+    g_assert_cmpint(kill(vgt_daemon->pid, SIGSTOP), ==, 0);
+    for (unsigned i = 0; i < VFIO_USER_MAX_FDS; i++) {
+        fds[i] = eventfd(0, EFD_CLOEXEC);
+    }
+    fds[VFIO_USER_MAX_FDS] = fd;
+    if (how == IN_THE_MIDDLE) {
+        g_assert_cmpint(vg_raw_send(g->sock, &hdr, sizeof(hdr), NULL, 0), ==, 0);
+        g_assert_cmpint(vg_raw_send(g->sock, &m, sizeof(m), &fd, 1), ==, 0);
+    } else if (how == ONE_TOO_MANY) {
+        g_assert_cmpint(vg_raw_send(g->sock, &hdr, sizeof(hdr), fds, G_N_ELEMENTS(fds)),
+                        ==, 0);
+    } else {
+        g_assert_cmpint(vg_request(g, VFIO_USER_DMA_MAP, VFIO_USER_NO_REPLY, &m,
+                                   sizeof(m), &fd, 1, NULL),
+                        ==, 0);
+    }
+    for (unsigned i = 0; i < G_N_ELEMENTS(fds); i++) {
+        close(fds[i]);
+    }
+    g_assert_cmpint(kill(vgt_daemon->pid, SIGCONT), ==, 0);
+}
+
+/* A descriptor that is not taken, and has its last reference in the daemon. */
+static void test_unwanted_descriptor(gconstpointer arg)
+{
+    enum unwanted how = GPOINTER_TO_INT(arg);
+    GArray *busy = g_array_new(FALSE, FALSE, sizeof(double));
     uint64_t size = big_size();
     struct vguest *big, *other;
     uint8_t *p;
@@ -181,20 +215,19 @@ static void test_refused_descriptor(void)
         p[i] = 1;
     }
     munmap(p, size);
-    /* Ours is gone before the daemon looks at its own. */
-    g_assert_cmpint(kill(vgt_daemon->pid, SIGSTOP), ==, 0);
-    g_assert_cmpint(vg_request(big, VFIO_USER_DMA_MAP, VFIO_USER_NO_REPLY, &m, sizeof(m),
-                               &fd, 1, NULL),
-                    ==, 0);
-    close(fd);
-    g_assert_cmpint(kill(vgt_daemon->pid, SIGCONT), ==, 0);
+    send_unwanted(big, how, fd);
     g_usleep(1000);
     run_commands(other, 2000, busy);
     g_test_message("commands of another VM while refused memory is let go: p99 %.0f us, "
                    "longest %.0f",
                    vgt_percentile(busy, 99), vgt_percentile(busy, 100));
     g_assert_cmpfloat(vgt_percentile(busy, 100), <, STANDSTILL_US);
-    vguest_free(big);
+    if (how == REFUSED) {
+        vguest_free(big);
+    } else { /* the VMM's fault */
+        g_assert_true(vg_wait_closed(big, 5000));
+        vguest_crash(big);
+    }
     vguest_free(other);
     g_array_unref(busy);
 }
@@ -415,7 +448,12 @@ int main(int argc, char **argv)
     vgt_init(&argc, &argv, 200);
     vgt_daemon = vg_daemon_start(NULL);
     g_test_add_func("/memory/exit", test_exit);
-    g_test_add_func("/memory/refused-descriptor", test_refused_descriptor);
+    g_test_add_data_func("/memory/unwanted-descriptor/refused", GINT_TO_POINTER(REFUSED),
+                         test_unwanted_descriptor);
+    g_test_add_data_func("/memory/unwanted-descriptor/one-too-many",
+                         GINT_TO_POINTER(ONE_TOO_MANY), test_unwanted_descriptor);
+    g_test_add_data_func("/memory/unwanted-descriptor/in-the-middle",
+                         GINT_TO_POINTER(IN_THE_MIDDLE), test_unwanted_descriptor);
     g_test_add_func("/memory/come-and-go", test_come_and_go);
     g_test_add_func("/memory/sparse", test_sparse);
     g_test_add_func("/memory/no-descriptors", test_no_descriptors);
