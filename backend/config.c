@@ -466,6 +466,15 @@ bool config_vm_finish(const struct daemon_config *cfg, struct vm_config *vm,
     return check_workers(cfg, vm->workers, errp);
 }
 
+void config_vm_follow(const struct daemon_config *cfg, struct vm_config *vm)
+{
+    const struct network_config *net = find_network(cfg, vm->network);
+
+    if (!vm->own_workers && !(net && net->wrong)) {
+        vm->workers = net ? net->workers : 0;
+    }
+}
+
 bool config_vm_uid_ok(const struct vm_config *vm, uint32_t uid)
 {
     for (unsigned i = 0; i < vm->n_uids; i++) {

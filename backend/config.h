@@ -147,6 +147,12 @@ void config_vm_free(struct vm_config *vm);
 bool config_vm_finish(const struct daemon_config *cfg, struct vm_config *vm,
                       GError **errp);
 
+/*
+ * For a VM that was declared under an earlier @cfg: what it has from its network now.
+ * As it was, if there is an error in that.
+ */
+void config_vm_follow(const struct daemon_config *cfg, struct vm_config *vm);
+
 /* Workers that any network of @cfg names. */
 uint64_t config_network_workers(const struct daemon_config *cfg);
 

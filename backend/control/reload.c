@@ -4,9 +4,9 @@
  *
  * The file is the record of what it has declared: VMs that are new in it are added,
  * those that are gone are removed, changed ones are changed.  VMs of `pvrdmactl vm
- * add` are none of its business.  A guest is never cut off by a reload: with a VMM
- * connected, removal and changes wait until that leaves (registry.c).  A VM whose
- * group has become wrong stays as it was.
+ * add` are none of its business, but for what it says about their networks.  A guest is
+ * never cut off by a reload: with a VMM connected, removal and changes wait until that
+ * leaves (registry.c).  A VM whose group has become wrong stays as it was.
  *
  * In a coroutine the main loop turns between VMs, so each step finds its VM by name.
  * Main thread.
@@ -155,6 +155,18 @@ static void remove_gone(struct summary *o, const struct daemon_config *new)
     }
 }
 
+/* VMs of which the file says nothing have networks of which it does: for the next VMM. */
+static void follow_networks(void)
+{
+    for (GList *l = registry_all(); l; l = l->next) {
+        struct vm *vm = l->data;
+
+        if (!vm->cfg->from_file) {
+            config_vm_follow(cfg, vm->cfg);
+        }
+    }
+}
+
 /* Take the VMs and problems out of @new. */
 static void take_vms(struct summary *o, struct daemon_config *new)
 {
@@ -270,6 +282,7 @@ static bool reload(GString *s, GError **errp)
     }
     summary_init(&o);
     apply_daemon(&o, new, notes->str);
+    follow_networks();
     registry_forget_failed();
     /* Those that go first: their sockets and addresses may be wanted again. */
     remove_gone(&o, new);

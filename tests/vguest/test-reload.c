@@ -198,6 +198,41 @@ static void test_worker(void)
     g_free(bad);
 }
 
+/* What the file says about a network is also for its VMs that are not in the file. */
+static void test_network_of_added(void)
+{
+    static const struct {
+        const char *keys;
+        bool named; /* worker 1, by the VM that says nothing itself */
+    } step[] = {
+        {"[network blue]\nworker=1\n", true},
+        {"[network blue]\nworker=7\n", true}, /* wrong: as it was */
+        {"", false},
+    };
+
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm add follows network=blue"), ==, 0);
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm add has network=blue worker=0"), ==, 0);
+    for (unsigned i = 0; i < G_N_ELEMENTS(step); i++) {
+        JsonNode *status;
+        JsonArray *follows, *has;
+
+        write_vms(step[i].keys);
+        vg_ctl(vgt_daemon, NULL, "reload");
+        status = vg_daemon_status(vgt_daemon);
+        follows = json_object_get_array_member(vg_status_vm(status, "follows"),
+                                               "named_workers");
+        has = json_object_get_array_member(vg_status_vm(status, "has"), "named_workers");
+        g_assert_cmpuint(json_array_get_length(follows), ==, step[i].named);
+        g_assert_true(!step[i].named || json_array_get_int_element(follows, 0) == 1);
+        g_assert_cmpuint(json_array_get_length(has), ==, 1);
+        g_assert_cmpint(json_array_get_int_element(has, 0), ==, 0);
+        json_node_unref(status);
+    }
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm remove follows"), ==, 0);
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm remove has"), ==, 0);
+    reload("", "", "");
+}
+
 /* Connect to VM 2 as user @uid; does the daemon keep the connection for a while? */
 static bool served(uid_t uid)
 {
@@ -276,6 +311,7 @@ int main(int argc, char **argv)
     g_test_add_func("/reload/under-load", test_under_load);
     g_test_add_func("/reload/storm", test_storm);
     g_test_add_func("/reload/worker", test_worker);
+    g_test_add_func("/reload/network-of-added", test_network_of_added);
     g_test_add_func("/reload/uid", test_uid);
     return vgt_run();
 }
