@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * Unit test of datapath/sched.c: the run queue and the timer heap against a
- * simple model, with random enqueues, waits and removals; and that a turn takes few
- * expired timers, however many there are.
+ * simple model, with random enqueues, waits and removals; that a turn takes few
+ * expired timers, however many there are; and that it ends for a grace period.
  */
 #include "datapath/engine.h"
 
@@ -139,6 +139,57 @@ static void test_turn_timers(void)
     g_free(v);
 }
 
+static unsigned n_notes;
+
+static void on_note(struct note *n, struct vm *v)
+{
+    n_notes++;
+}
+
+/* @n notes have arrived; how many does a turn of a second take? */
+static unsigned notes_of_a_turn(struct worker *w, struct vm *v, unsigned n)
+{
+    g_autofree struct note *note = g_new0(struct note, n);
+
+    for (unsigned i = 0; i < n; i++) {
+        note[i] = (struct note){i + 1 < n ? &note[i + 1] : NULL, on_note};
+    }
+    v->dp.arrived = note;
+    n_notes = 0;
+    sched_serve(w, v, now_ns() + 1000000000u); /* it has that long */
+    v->dp.arrived = NULL;
+    return n_notes;
+}
+
+/* A command that waits for the workers does not wait for a turn's end. */
+static void test_turn_grace(void)
+{
+    static struct pvrdma_db_region region[2];
+    struct vm_config cfg = {.max_qp = 1, .shares = VM_SHARES_DEFAULT};
+    struct vm *v = g_new0(struct vm, 1);
+    struct worker *w = g_new0(struct worker, 1);
+
+    v->cfg = &cfg;
+    guest_mem_init(&v->guest.mem, &v->guest, false);
+    v->guest.db.own = &region[0];
+    v->guest.db.shared = &region[1];
+    TAILQ_INIT(&v->dp.run);
+    pthread_mutex_init(&v->dp.token, NULL);
+    atomic_store(&v->dp.next_timer, UINT64_MAX);
+    grace_register(&w->grace);
+    g_assert_cmpuint(notes_of_a_turn(w, v, 100), ==, 100);
+    grace_begin();
+    g_assert_cmpuint(notes_of_a_turn(w, v, 100), ==, 1);
+    g_assert_cmpuint(notes_of_a_turn(w, v, 100), ==, 1); /* it never stands still */
+    grace_pass(&w->grace);
+    g_assert_cmpuint(notes_of_a_turn(w, v, 100), ==, 100);
+    grace_unregister(&w->grace);
+    pthread_mutex_destroy(&v->dp.token);
+    guest_mem_fini(&v->guest.mem);
+    g_free(w);
+    g_free(v);
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
@@ -146,5 +197,6 @@ int main(int argc, char **argv)
     g_test_add_func("/sched/heap", test_heap);
     g_test_add_func("/sched/queue", test_queue);
     g_test_add_func("/sched/turn-timers", test_turn_timers);
+    g_test_add_func("/sched/turn-grace", test_turn_grace);
     return g_test_run();
 }
