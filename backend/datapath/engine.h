@@ -119,6 +119,20 @@ struct sg_list {
     const uint8_t *raw; /* not NULL: the bytes are here, not in guest memory */
 };
 
+/* The requester's memory of @op, from where it has come; @store: it is stored to. */
+static inline struct sg_list sg_of_op(const struct qp *qp, const struct send_op *op,
+                                      bool store)
+{
+    return (struct sg_list){.vm = qp->vm,
+                            .pd = qp->pd,
+                            .access = store ? PVRDMA_ACCESS_LOCAL_WRITE : 0,
+                            .write = store,
+                            .nsge = op->nsge,
+                            .sge = op->sge,
+                            .cur = op->cur,
+                            .raw = op->is_inline ? op->data : NULL};
+}
+
 /* Sum of lengths; at most QP_MAX_SGE * 4 GiB, so it cannot overflow. */
 uint64_t sg_length(const struct pvrdma_sge *sge, uint32_t nsge);
 

@@ -203,8 +203,6 @@ static struct conn *conn_of(struct qp *qp)
 
 /* ---- the requester's side -------------------------------------------------- */
 
-static void run_packet(struct note *n, struct vm *vm);
-
 static struct outcome late_start(struct qp *qp, struct send_op *op)
 {
     struct route *route = qp->req.route;
@@ -242,12 +240,7 @@ static struct outcome late_start(struct qp *qp, struct send_op *op)
     p->first = op->done == 0;
     p->offset = op->done;
     if (n) {
-        struct sg_list local = {.vm = qp->vm,
-                                .pd = qp->pd,
-                                .nsge = op->nsge,
-                                .sge = op->sge,
-                                .cur = op->cur,
-                                .raw = op->is_inline ? op->data : NULL};
+        struct sg_list local = sg_of_op(qp, op, false);
 
         if (sg_fetch(&local, p->data, n) != SG_OK) {
             packet_free(p);
@@ -278,12 +271,7 @@ static void place(struct qp *qp, struct packet *p)
     bool ok = requester_reopen(qp, p->seq, op) && p->offset + p->n <= op->m.length;
 
     if (ok) {
-        struct sg_list local = {.vm = qp->vm,
-                                .pd = qp->pd,
-                                .write = true,
-                                .access = PVRDMA_ACCESS_LOCAL_WRITE,
-                                .nsge = op->nsge,
-                                .sge = op->sge};
+        struct sg_list local = sg_of_op(qp, op, true);
 
         while (local.cur.sge < op->nsge && skip >= op->sge[local.cur.sge].length) {
             skip -= op->sge[local.cur.sge++].length;

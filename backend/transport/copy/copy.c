@@ -43,23 +43,16 @@ static struct outcome move_bytes(struct qp *qp, struct qp *peer, struct recv_op 
 {
     struct send_op *op = &qp->req.op;
     struct pvrdma_sge rsge = {op->m.addr, (uint32_t)op->m.length, op->m.rkey};
-    struct sg_list local = {.vm = qp->vm,
-                            .pd = qp->pd,
-                            .nsge = op->nsge,
-                            .sge = op->sge,
-                            .cur = op->cur,
-                            .raw = op->is_inline ? op->data : NULL};
+    bool read = op->m.opcode == PVRDMA_WR_RDMA_READ;
+    struct sg_list local = sg_of_op(qp, op, read);
     struct sg_list remote = {.vm = peer->vm,
                              .pd = peer->pd,
                              .nsge = 1,
                              .sge = &rsge,
                              .cur = {0, (uint32_t)op->done}};
-    bool read = op->m.opcode == PVRDMA_WR_RDMA_READ;
     enum sg_result r;
 
     if (read) {
-        local.access = PVRDMA_ACCESS_LOCAL_WRITE;
-        local.write = true;
         remote.access = PVRDMA_ACCESS_REMOTE_READ;
         r = sg_copy(&local, &remote, n);
     } else if (msg_is_send(&op->m)) {
@@ -84,12 +77,7 @@ static struct outcome move_bytes(struct qp *qp, struct qp *peer, struct recv_op 
 static struct outcome return_word(struct qp *qp, uint64_t old)
 {
     struct send_op *op = &qp->req.op;
-    struct sg_list local = {.vm = qp->vm,
-                            .pd = qp->pd,
-                            .write = true,
-                            .access = PVRDMA_ACCESS_LOCAL_WRITE,
-                            .nsge = op->nsge,
-                            .sge = op->sge};
+    struct sg_list local = sg_of_op(qp, op, true);
 
     op->done = op->m.length;
     return moved(&op->m, sg_fill(&local, &old, 8), true);
