@@ -37,16 +37,22 @@ static uint32_t ring_index(const struct qp *qp, uint32_t messages)
     return (qp->sq.cons + messages) & (2 * qp->sq.nwqe - 1);
 }
 
+/* The message of req.seq is in flight. */
+static void advance(struct qp_requester *req, const struct sent *s)
+{
+    req->psn = (req->psn + s->npsn) & PSN_MASK;
+    req->seq++;
+    req->in_flight++;
+    req->replay -= req->replay > 0;
+}
+
 /* What was acknowledged already need not be started again. */
 static void pass_over(struct qp *qp)
 {
     struct qp_requester *req = &qp->req;
 
     while (req->replay && window_at(qp, req->seq)->state == SENT_DONE) {
-        req->psn = (req->psn + window_at(qp, req->seq)->npsn) & PSN_MASK;
-        req->seq++;
-        req->in_flight++;
-        req->replay--;
+        advance(req, window_at(qp, req->seq));
         qp->sq.next = pvrdma_idx_next(qp->sq.next, qp->sq.nwqe);
     }
 }
@@ -60,10 +66,7 @@ void window_put(struct qp *qp, enum sent_state state, uint32_t status)
     s->state = (uint8_t)state;
     s->status = (uint8_t)status;
     req->op.active = false;
-    req->psn = (req->psn + s->npsn) & PSN_MASK;
-    req->seq++;
-    req->in_flight++;
-    req->replay -= req->replay > 0;
+    advance(req, s);
     req->returning += state == SENT_OUT && s->returns;
     req->stopped |= state == SENT_FAILED;
     pass_over(qp);

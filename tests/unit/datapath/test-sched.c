@@ -92,26 +92,42 @@ static void test_queue(void)
     g_queue_clear(&model);
 }
 
+/* A VM that can be served: no doorbells, no memory. */
+static struct vm *bare_vm(const struct vm_config *cfg)
+{
+    static struct pvrdma_db_region region[2];
+    struct vm *v = g_new0(struct vm, 1);
+
+    v->cfg = (struct vm_config *)cfg;
+    guest_mem_init(&v->guest.mem, &v->guest, false);
+    v->guest.db.own = &region[0];
+    v->guest.db.shared = &region[1];
+    TAILQ_INIT(&v->dp.run);
+    pthread_mutex_init(&v->dp.token, NULL);
+    atomic_store(&v->dp.next_timer, UINT64_MAX);
+    return v;
+}
+
+static void bare_vm_free(struct vm *v)
+{
+    pthread_mutex_destroy(&v->dp.token);
+    guest_mem_fini(&v->guest.mem);
+    g_free(v);
+}
+
 /* As in sched.c. */
 #define TURN_TIMERS 64u
 
 static void test_turn_timers(void)
 {
     enum { N = 5000 };
-    static struct pvrdma_db_region region[2];
     struct vm_config cfg = {.max_qp = N + 1, .shares = VM_SHARES_DEFAULT};
-    struct vm *v = g_new0(struct vm, 1);
+    struct vm *v = bare_vm(&cfg);
     struct qp *qp = g_new0(struct qp, N);
     struct worker *w = g_new0(struct worker, 1);
     uint64_t now = now_ns();
     unsigned turns = 0, left = N;
 
-    v->cfg = &cfg;
-    guest_mem_init(&v->guest.mem, &v->guest, false);
-    v->guest.db.own = &region[0];
-    v->guest.db.shared = &region[1];
-    TAILQ_INIT(&v->dp.run);
-    pthread_mutex_init(&v->dp.token, NULL);
     g_assert_true(deadlines_init(&v->dp.timers, N));
     for (unsigned i = 0; i < N; i++) {
         qp[i].vm = v;
@@ -131,12 +147,10 @@ static void test_turn_timers(void)
     while (!TAILQ_EMPTY(&v->dp.run)) {
         sched_serve(w, v, now);
     }
-    pthread_mutex_destroy(&v->dp.token);
-    guest_mem_fini(&v->guest.mem);
     deadlines_fini(&v->dp.timers);
+    bare_vm_free(v);
     g_free(w);
     g_free(qp);
-    g_free(v);
 }
 
 static unsigned n_notes;
@@ -164,18 +178,10 @@ static unsigned notes_of_a_turn(struct worker *w, struct vm *v, unsigned n)
 /* A command that waits for the workers does not wait for a turn's end. */
 static void test_turn_grace(void)
 {
-    static struct pvrdma_db_region region[2];
     struct vm_config cfg = {.max_qp = 1, .shares = VM_SHARES_DEFAULT};
-    struct vm *v = g_new0(struct vm, 1);
+    struct vm *v = bare_vm(&cfg);
     struct worker *w = g_new0(struct worker, 1);
 
-    v->cfg = &cfg;
-    guest_mem_init(&v->guest.mem, &v->guest, false);
-    v->guest.db.own = &region[0];
-    v->guest.db.shared = &region[1];
-    TAILQ_INIT(&v->dp.run);
-    pthread_mutex_init(&v->dp.token, NULL);
-    atomic_store(&v->dp.next_timer, UINT64_MAX);
     grace_register(&w->grace);
     g_assert_cmpuint(notes_of_a_turn(w, v, 100), ==, 100);
     grace_begin();
@@ -184,10 +190,8 @@ static void test_turn_grace(void)
     grace_pass(&w->grace);
     g_assert_cmpuint(notes_of_a_turn(w, v, 100), ==, 100);
     grace_unregister(&w->grace);
-    pthread_mutex_destroy(&v->dp.token);
-    guest_mem_fini(&v->guest.mem);
+    bare_vm_free(v);
     g_free(w);
-    g_free(v);
 }
 
 int main(int argc, char **argv)
