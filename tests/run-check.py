@@ -113,10 +113,14 @@ def count_meson(counts, path):
 
 
 def describe(record):
-    """Why meson calls a test bad."""
-    return '%s, status %s, %.1f s' % (record['result'],
-                                      record.get('returncode'),
-                                      record.get('duration') or 0)
+    """Why meson calls a test bad, and what it said last."""
+    said = []
+    for part in ('stdout', 'stderr'):
+        said += [text.strip() for text in (record.get(part) or '').splitlines()
+                 if text.strip() and not TAP_LINE.match(text)][-3:]
+    return '%s, status %s, %.1f s; it said: %s' % (
+        record['result'], record.get('returncode'),
+        record.get('duration') or 0, ' | '.join(said) or 'nothing')
 
 
 def run(argv, env=None, cwd=SOURCE):

@@ -8,7 +8,9 @@
  * it, and at that point all bytes before must be there.  A second watchpoint is on
  * the last byte of the cache line before: one instruction that stores both is not
  * one store for a reader.  What it cannot see is a processor that reorders stores
- * by itself; x86 does so for non-temporal and string stores only.
+ * by itself; x86 does so for non-temporal and string stores only.  A hypervisor may
+ * lose a debug exception (rarely: not once in most runs), so a WRITE with a store
+ * that nobody was seen to make is repeated; a wrong order is never forgiven.
  *
  * /last-byte/raced does what such a program does, poll and read.  Few rounds in
  * thousands can meet a wrong order between two stores that are nanoseconds apart,
@@ -32,6 +34,7 @@
 #define BUFFER      (128u << 10)
 #define MAX_INLINE  128u
 #define RACE_ROUNDS 400u
+#define TRIES       3u /* of a WRITE with a store that was not seen */
 
 static const uint32_t larger[] = {4097,  4160,  6000,  8191,  8192,
                                   12345, 16384, 32768, 40001, 65535,
@@ -257,7 +260,7 @@ static enum verdict watched_write(const struct write_case *w)
                 if (memcmp(dst, src, w->size - 1)) {
                     v = TOO_EARLY;
                 } else if (!seen_before) {
-                    v = ONE_STORE;
+                    v = hit & 2 ? ONE_STORE : NOT_SEEN;
                 }
             }
             seen_before |= (hit & 2) != 0;
@@ -275,7 +278,7 @@ static enum verdict watched_write(const struct write_case *w)
     return seen_last ? v : NOT_SEEN;
 }
 
-static unsigned judged[4], first_bad;
+static unsigned judged[3], first_bad, unseen;
 
 static void watch_sizes(uint32_t size, uint64_t seed)
 {
@@ -290,10 +293,16 @@ static void watch_sizes(uint32_t size, uint64_t seed)
                                    .dst = dst[i],
                                    .is_inline = in,
                                    .seed = seed * 16 + i * 2 + in};
-            enum verdict v = watched_write(&w);
+            enum verdict v = NOT_SEEN;
 
-            if (v == NOT_SEEN) {
-                g_error("%u bytes: nobody was seen to store the last one", size);
+            for (unsigned try = 0; v == NOT_SEEN; try++) {
+                if (try == TRIES) {
+                    g_error("%u bytes at 0x%" PRIx64 ": nobody was seen to store the "
+                            "last one, or the one before its line",
+                            size, w.dst);
+                }
+                v = watched_write(&w);
+                unseen += v == NOT_SEEN;
             }
             if (v != IN_ORDER && !judged[TOO_EARLY] && !judged[ONE_STORE]) {
                 first_bad = size;
@@ -317,6 +326,7 @@ static void test_watched(void)
         return;
     }
     memset(judged, 0, sizeof(judged));
+    unseen = 0;
     for (uint32_t size = 1; size <= EVERY_SIZE; size++) {
         watch_sizes(size, size);
     }
@@ -326,10 +336,12 @@ static void test_watched(void)
     untrace_threads();
     vgt_pair_close(&pair);
     g_test_message("%u WRITEs in order; %u with the last byte too early, %u in one "
-                   "instruction with the line before",
-                   judged[IN_ORDER], judged[TOO_EARLY], judged[ONE_STORE]);
+                   "instruction with the line before; %u repeated",
+                   judged[IN_ORDER], judged[TOO_EARLY], judged[ONE_STORE], unseen);
     if (judged[TOO_EARLY] || judged[ONE_STORE]) {
-        g_error("the last byte is not always stored last (first at %u bytes)", first_bad);
+        g_error("the last byte is not always stored last (first at %u bytes; %u too "
+                "early, %u with the line before)",
+                first_bad, judged[TOO_EARLY], judged[ONE_STORE]);
     }
 }
 
