@@ -149,6 +149,10 @@ void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask)
         /* Until now the guest may not have reset its indices: forget what we read. */
         qp->sq.prod = qp->sq.next;
         qp->rq->wq.prod = qp->rq->wq.next;
+        /* The walk that follows a CQ's failure passed it over, or was before it. */
+        if (qp->scq->error_reported || qp->rcq->error_reported) {
+            atomic_store(&qp->vm->dp.cq_error, true);
+        }
     }
     if (attr_mask & PVRDMA_QP_RQ_PSN) {
         qp->resp.psn = qp->attr.rq_psn & PSN_MASK;

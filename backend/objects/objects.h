@@ -120,7 +120,7 @@ struct cq {
     uint32_t refs;        /* QPs; main thread */
     struct cq *next_dead; /* like mr's */
 
-    bool error_reported; /* CQ_ERR was raised; the VM's worker */
+    bool error_reported; /* CQ_ERR was raised; token */
 
     pthread_mutex_t lock; /* protects all below */
     uint32_t prod;        /* next index to write */

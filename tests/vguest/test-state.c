@@ -569,6 +569,41 @@ static void test_cq_overrun(void)
     vgt_pair_close(&p);
 }
 
+/*
+ * A QP that leaves RESET with a CQ that has failed already gets no completion from
+ * it, ever: it goes to ERR as those did that were there at the failure.
+ */
+static void test_qp_of_failed_cq(void)
+{
+    struct vgt_opts o = {.cqe = 4, .qp = {.send_wr = 16}};
+    struct vgt_pair p;
+    struct vg_qp *later;
+    struct vguest *g;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    g = p.s[0].g;
+    later = vg_qp_new(p.s[0].pd, p.s[0].scq, p.s[0].rcq, &o.qp);
+    for (unsigned i = 0; i < 12; i++) {
+        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
+    }
+    g_assert_true(vg_event_wait(g, PVRDMA_EVENT_CQ_ERR, p.s[0].scq->handle, VGT_WAIT_MS));
+    g_assert_true(
+        vg_event_wait(g, PVRDMA_EVENT_QP_FATAL, p.s[0].qp->handle, VGT_WAIT_MS));
+
+    for (unsigned i = 0; i < 2; i++) {
+        if (i) {
+            later = vg_qp_new(p.s[0].pd, p.s[0].scq, p.s[0].rcq, &o.qp);
+        }
+        g_assert_cmpuint(vg_qp_state(later), ==, PVRDMA_QPS_RESET);
+        g_assert_cmpint(vg_qp_to_init(later, NULL), ==, 0);
+        g_assert_true(
+            vg_event_wait(g, PVRDMA_EVENT_QP_FATAL, later->handle, VGT_WAIT_MS));
+        g_assert_cmpuint(vg_qp_state(later), ==, PVRDMA_QPS_ERR);
+        vg_qp_free(later);
+    }
+    vgt_pair_close(&p);
+}
+
 /* The guest writes rubbish over the CQ's consumer index. */
 static void test_cq_bad_index(void)
 {
@@ -937,6 +972,7 @@ int main(int argc, char **argv)
     g_test_add_func("/state/no-notify", test_no_notify);
     g_test_add_func("/state/reset-stale-index", test_reset_stale);
     g_test_add_func("/state/cq-overrun", test_cq_overrun);
+    g_test_add_func("/state/cq-overrun/later-qp", test_qp_of_failed_cq);
     g_test_add_func("/state/cq-bad-index", test_cq_bad_index);
     g_test_add_func("/state/cqn-overrun", test_cqn_overrun);
     g_test_add_func("/state/async-overrun", test_async_overrun);
