@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The key file: parsing and range checks.
+ * What can be configured: the keys, their ranges and defaults.
  *
- * Every value goes through the same setter whether it comes from the file, the
- * command line or the admin socket, so the limits hold everywhere.  The file is cut
- * into its groups before GKeyFile sees it: that would give up the whole file for one
- * bad line, and merge two groups of one name.  Main thread only; the result is
- * read-only for everybody else.
+ * Every value goes through the same setter whether it comes from the file (keyfile.c),
+ * the command line or the admin socket, so the limits hold everywhere.  Main thread
+ * only; the result is read-only for everybody else.
  */
 #include "config.h"
 
@@ -15,7 +13,6 @@
 #include <pwd.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 
 #define DEFAULT_NETWORK "default"
@@ -335,13 +332,19 @@ static const struct network_config *find_network(const struct daemon_config *cfg
     return NULL;
 }
 
-static bool network_set(struct network_config *net, const char *key, const char *value,
+bool config_network_set(struct network_config *net, const char *key, const char *value,
                         GError **errp)
 {
     if (strcmp(key, "worker") == 0) {
         return parse_workers(key, value, &net->workers, errp);
     }
     return fail(errp, key, "unknown key");
+}
+
+bool config_network_check(const struct daemon_config *cfg,
+                          const struct network_config *net, GError **errp)
+{
+    return check_workers(cfg, net->workers, errp);
 }
 
 uint64_t config_network_workers(const struct daemon_config *cfg)
@@ -699,331 +702,26 @@ void config_complete(struct daemon_config *cfg)
     }
 }
 
-/* Call one of the setters for each key of @group: @vm's, @net's or, if both are NULL,
- * the daemon's. */
-static bool load_group(struct daemon_config *cfg, struct vm_config *vm,
-                       struct network_config *net, GKeyFile *kf, const char *group,
-                       GError **errp)
+bool config_is_fixed(const struct daemon_config *cfg, const char *key)
 {
-    g_auto(GStrv) keys = g_key_file_get_keys(kf, group, NULL, NULL);
+    int k = find_daemon_key(key);
 
-    for (char **key = keys; key && *key; key++) {
-        g_autofree char *value = g_key_file_get_string(kf, group, *key, errp);
-        bool ok;
-
-        if (!value) {
-            g_prefix_error(errp, "[%s] %s: ", group, *key);
-            return false;
-        }
-        g_strstrip(value);
-        if (vm) {
-            ok = config_vm_set(vm, *key, value, errp);
-        } else if (net) {
-            ok = network_set(net, *key, value, errp);
-        } else {
-            int k = find_daemon_key(*key);
-
-            ok = (k >= 0 && cfg->fixed & 1u << k) ||
-                 config_set(cfg, *key, value, false, errp);
-        }
-        if (!ok) {
-            g_prefix_error(errp, "[%s] ", group);
-            return false;
-        }
-    }
-    return true;
+    return k >= 0 && cfg->fixed & 1u << k;
 }
 
-static bool add_vm(struct daemon_config *cfg, struct vm_config *vm, GError **errp)
+void config_take_fixed(struct daemon_config *cfg, const struct daemon_config *running)
 {
-    if (!config_vm_finish(cfg, vm, errp)) {
-        return false;
-    }
-    for (GList *l = cfg->vms; l; l = l->next) {
-        const struct vm_config *other = l->data;
+    for (int k = 0; k < KEY_COUNT; k++) {
+        g_autofree char *value = daemon_value(running, k);
 
-        if (strcmp(other->socket, vm->socket) == 0) {
-            g_set_error(errp, PVRDMA_ERROR, 0, "socket: %s belongs to VM %s", vm->socket,
-                        other->name);
-            return false;
-        }
-    }
-    vm->from_file = true;
-    cfg->vms = g_list_append(cfg->vms, vm);
-    return true;
-}
-
-static bool load_vm(struct daemon_config *cfg, GKeyFile *kf, const char *group,
-                    GError **errp)
-{
-    struct vm_config *vm;
-
-    if (g_list_length(cfg->vms) >= CONFIG_MAX_VMS) {
-        g_set_error(errp, PVRDMA_ERROR, 0, "[%s] more than %d VMs", group,
-                    CONFIG_MAX_VMS);
-        return false;
-    }
-    vm = config_vm_new(cfg, group + strlen("vm "), errp);
-    if (!vm) {
-        g_prefix_error(errp, "[%s] ", group);
-        return false;
-    }
-    if (!load_group(cfg, vm, NULL, kf, group, errp)) {
-        config_vm_free(vm);
-        return false;
-    }
-    if (!add_vm(cfg, vm, errp)) {
-        g_prefix_error(errp, "[%s] ", group);
-        config_vm_free(vm);
-        return false;
-    }
-    return true;
-}
-
-/* ---- the file ---- */
-
-/* A group's heading and lines. */
-struct section {
-    const char *text;
-    size_t len;
-    unsigned line; /* 1-based */
-    char *group;   /* without brackets; or the line, if it is no heading after all */
-};
-
-static void section_free(struct section *sec)
-{
-    g_free(sec->group);
-    g_free(sec);
-}
-
-static void end_section(struct section *sec, const char *end)
-{
-    sec->len = end - sec->text;
-}
-
-static struct section *begin_section(const char *text, const char *line, const char *end,
-                                     unsigned number)
-{
-    struct section *sec = g_new0(struct section, 1);
-    const char *close = line < end ? memchr(line, ']', end - line) : NULL;
-
-    sec->text = text;
-    sec->line = number;
-    sec->group = line == end ? NULL
-                 : close     ? g_strndup(line + 1, close - line - 1)
-                             : g_strndup(line, end - line);
-    return sec;
-}
-
-/* Cut @text at the lines that begin with a bracket.  First, perhaps empty, what stands
- * before the first group. */
-static GPtrArray *cut(const char *text, size_t len)
-{
-    GPtrArray *all = g_ptr_array_new_with_free_func((GDestroyNotify)section_free);
-    const char *end = text + len;
-    struct section *sec = begin_section(text, text, text, 1);
-    unsigned number = 1;
-
-    g_ptr_array_add(all, sec);
-    for (const char *p = text; p < end; number++) {
-        const char *eol = memchr(p, '\n', end - p);
-        const char *word = p;
-
-        if (!eol) {
-            eol = end;
-        }
-        while (word < eol && g_ascii_isspace(*word)) {
-            word++;
-        }
-        if (word < eol && *word == '[') {
-            end_section(sec, p);
-            sec = begin_section(p, word, eol, number);
-            g_ptr_array_add(all, sec);
-        }
-        p = eol < end ? eol + 1 : end;
-    }
-    end_section(sec, end);
-    return all;
-}
-
-/* One section as a key file of its own. */
-static GKeyFile *parse_section(const struct section *sec, GError **errp)
-{
-    GKeyFile *kf = g_key_file_new();
-
-    if (g_key_file_load_from_data(kf, sec->text, sec->len, G_KEY_FILE_NONE, errp)) {
-        return kf;
-    }
-    g_key_file_free(kf);
-    return NULL;
-}
-
-static bool is_daemon(const struct section *sec)
-{
-    return sec->group &&
-           (strcmp(sec->group, "daemon") == 0 || g_str_has_prefix(sec->group, "[daemon"));
-}
-
-/* An earlier section of the same group, or NULL. */
-static const struct section *find_earlier(GHashTable *seen, const struct section *sec)
-{
-    const struct section *first = g_hash_table_lookup(seen, sec->group);
-
-    if (!first) {
-        g_hash_table_insert(seen, sec->group, (void *)sec);
-    }
-    return first;
-}
-
-static bool refuse_twice(const struct section *sec, const struct section *first,
-                         GError **errp)
-{
-    if (first) {
-        g_set_error(errp, PVRDMA_ERROR, 0, "[%s] stands twice, at line %u and at line %u",
-                    sec->group, first->line, sec->line);
-    }
-    return first == NULL;
-}
-
-static bool load_section(struct daemon_config *cfg, const struct section *sec,
-                         GError **errp)
-{
-    g_autoptr(GKeyFile) kf = parse_section(sec, errp);
-
-    if (!kf) {
-        g_prefix_error(errp, "[%s] ", sec->group);
-        return false;
-    }
-    if (!g_str_has_prefix(sec->group, "vm ")) {
-        g_set_error(errp, PVRDMA_ERROR, 0, "[%s] unknown group", sec->group);
-        return false;
-    }
-    return load_vm(cfg, kf, sec->group, errp);
-}
-
-static void add_problem(struct daemon_config *cfg, const struct section *sec,
-                        const GError *err)
-{
-    struct config_problem *p = g_new0(struct config_problem, 1);
-    const char *name = sec->group;
-    size_t len;
-
-    if (g_str_has_prefix(name, "vm ")) {
-        name += strlen("vm ");
-    }
-    len = MIN(strlen(name), 63);
-    p->name = g_utf8_make_valid(name, len);
-    for (char *c = p->name; *c; c++) {
-        *c = g_ascii_iscntrl(*c) ? '?' : *c;
-    }
-    p->why = g_utf8_make_valid(err->message, -1);
-    cfg->problems = g_list_append(cfg->problems, p);
-}
-
-/* [daemon] first, wherever it stands: the VMs' defaults depend on it. */
-static bool load_daemon(struct daemon_config *cfg, GPtrArray *sections, GError **errp)
-{
-    g_autoptr(GKeyFile) before = parse_section(sections->pdata[0], errp);
-    const struct section *first = NULL;
-
-    if (!before) {
-        return false;
-    }
-    for (guint i = 1; i < sections->len; i++) {
-        const struct section *sec = sections->pdata[i];
-        g_autoptr(GKeyFile) kf = NULL;
-
-        if (!is_daemon(sec)) {
-            continue;
-        }
-        if (!refuse_twice(sec, first, errp)) {
-            return false;
-        }
-        first = sec;
-        kf = parse_section(sec, errp);
-        if (!kf || !load_group(cfg, NULL, NULL, kf, "daemon", errp)) {
-            return false;
-        }
-    }
-    config_complete(cfg);
-    return true;
-}
-
-/* The name of the network that @sec is meant to be about, or NULL. */
-static const char *network_of(const struct section *sec)
-{
-    const char *group = sec->group ? sec->group : "";
-
-    group += *group == '['; /* without its closing bracket */
-    return g_str_has_prefix(group, "network ") ? group + strlen("network ") : NULL;
-}
-
-static bool load_network(struct daemon_config *cfg, const struct section *sec,
-                         struct network_config *net, GError **errp)
-{
-    g_autoptr(GKeyFile) kf = parse_section(sec, errp);
-
-    if (kf && config_valid_name(net->name)) {
-        if (!load_group(cfg, NULL, net, kf, sec->group, errp)) {
-            return false; /* the message has the group */
-        }
-        if (check_workers(cfg, net->workers, errp)) {
-            return true;
-        }
-    } else if (kf) {
-        fail(errp, "network",
-             "the name must be 1 to 63 letters, digits, '_', '.' or '-'");
-    }
-    g_prefix_error(errp, "[%s] ", sec->group);
-    return false;
-}
-
-/* Before the VMs, wherever they stand.  A wrong one is remembered as such. */
-static void load_networks(struct daemon_config *cfg, GPtrArray *sections)
-{
-    g_autoptr(GHashTable) seen = g_hash_table_new(g_str_hash, g_str_equal);
-
-    for (guint i = 1; i < sections->len; i++) {
-        const struct section *sec = sections->pdata[i];
-        const char *name = network_of(sec);
-        g_autoptr(GError) err = NULL;
-
-        if (!name) {
-            continue;
-        }
-        if (refuse_twice(sec, find_earlier(seen, sec), &err)) {
-            struct network_config *net = g_new0(struct network_config, 1);
-
-            net->name = g_strdup(name);
-            net->wrong = !load_network(cfg, sec, net, &err);
-            net->workers = net->wrong ? 0 : net->workers;
-            cfg->networks = g_list_append(cfg->networks, net);
-        }
-        if (err) {
-            add_problem(cfg, sec, err);
+        if (running->fixed & 1u << k && value) {
+            config_set(cfg, daemon_keys[k], value, true, NULL);
         }
     }
 }
 
-static void load_vms(struct daemon_config *cfg, GPtrArray *sections)
-{
-    g_autoptr(GHashTable) seen = g_hash_table_new(g_str_hash, g_str_equal);
-
-    for (guint i = 1; i < sections->len; i++) {
-        const struct section *sec = sections->pdata[i];
-        g_autoptr(GError) err = NULL;
-
-        if (!is_daemon(sec) && !network_of(sec) &&
-            (!refuse_twice(sec, find_earlier(seen, sec), &err) ||
-             !load_section(cfg, sec, &err))) {
-            add_problem(cfg, sec, err);
-        }
-    }
-}
-
-/* What has changed in [daemon] but cannot be changed, and back with it. */
-static void keep_fixed(struct daemon_config *cfg, const struct daemon_config *running,
-                       GString *notes)
+void config_keep(struct daemon_config *cfg, const struct daemon_config *running,
+                 GString *notes)
 {
     for (int k = 0; k < KEY_COUNT; k++) {
         g_autofree char *old = daemon_value(running, k);
@@ -1036,75 +734,4 @@ static void keep_fixed(struct daemon_config *cfg, const struct daemon_config *ru
             config_set(cfg, daemon_keys[k], old, false, NULL);
         }
     }
-}
-
-/* @running and @notes: as in config_reload(), or NULL. */
-static bool load_file(struct daemon_config *cfg, const char *path,
-                      const struct daemon_config *running, GString *notes, GError **errp)
-{
-    g_autoptr(GPtrArray) sections = NULL;
-    g_autofree char *text = NULL;
-    gsize len;
-
-    g_free(cfg->path);
-    cfg->path = g_strdup(path);
-    if (!g_file_get_contents(path, &text, &len, errp)) {
-        return false; /* the message has the path */
-    }
-    sections = cut(text, len);
-    if (!load_daemon(cfg, sections, errp)) {
-        g_prefix_error(errp, "%s: ", path);
-        return false;
-    }
-    if (running) {
-        keep_fixed(cfg, running, notes);
-    }
-    load_networks(cfg, sections);
-    load_vms(cfg, sections);
-    return true;
-}
-
-bool config_load(struct daemon_config *cfg, const char *path, GError **errp)
-{
-    return load_file(cfg, path, NULL, NULL, errp);
-}
-
-bool config_load_default(struct daemon_config *cfg, const char *path, GError **errp)
-{
-    struct stat st;
-
-    /* One that is there and cannot be read is an error: it declares VMs. */
-    if (lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR)) {
-        return config_load(cfg, path, errp);
-    }
-    g_free(cfg->path);
-    cfg->path = g_strdup(path);
-    cfg->no_file = true;
-    config_complete(cfg);
-    return true;
-}
-
-struct daemon_config *config_reload(const struct daemon_config *running, GString *notes,
-                                    GError **errp)
-{
-    struct daemon_config *cfg;
-
-    if (!running->path) {
-        fail(errp, "reload", "there is no key file");
-        return NULL;
-    }
-    cfg = config_new();
-    /* The command line goes on winning. */
-    for (int k = 0; k < KEY_COUNT; k++) {
-        g_autofree char *value = daemon_value(running, k);
-
-        if (running->fixed & 1u << k && value) {
-            config_set(cfg, daemon_keys[k], value, true, NULL);
-        }
-    }
-    if (!load_file(cfg, running->path, running, notes, errp)) {
-        config_free(cfg);
-        return NULL;
-    }
-    return cfg;
 }

@@ -112,6 +112,20 @@ bool config_set(struct daemon_config *cfg, const char *key, const char *value, b
 /* Derive what was not set (control_socket).  config_load() does so too. */
 void config_complete(struct daemon_config *cfg);
 
+/* Was @key set with @fixed? */
+bool config_is_fixed(const struct daemon_config *cfg, const char *key);
+/* The keys of @running that were. */
+void config_take_fixed(struct daemon_config *cfg, const struct daemon_config *running);
+/* What differs in @running but is set at start only: as there; a line of @notes each. */
+void config_keep(struct daemon_config *cfg, const struct daemon_config *running,
+                 GString *notes);
+
+/* Set one key of [network NAME]; then, can @cfg do what it says? */
+bool config_network_set(struct network_config *net, const char *key, const char *value,
+                        GError **errp);
+bool config_network_check(const struct daemon_config *cfg,
+                          const struct network_config *net, GError **errp);
+
 /*
  * Read @path into @cfg.  Returns false with errp naming group and key for an error in
  * [daemon] and for a file that cannot be read; what is wrong with other groups is in
