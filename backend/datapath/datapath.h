@@ -82,12 +82,6 @@ void datapath_ext_clear(struct vm *vm); /* all of them */
 void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask);
 
 /*
- * In SQD: is nothing started and unfinished?  Only then may the path change (IBTA vol 1,
- * 10.3.1): what is in flight belongs to the old one.  Token.
- */
-bool datapath_sq_drained(const struct qp *qp);
-
-/*
  * The QP leaves: token held.  Cuts peers' pointers to it, takes it off queues.
  * The caller unpublishes it before and quiesces and frees after.
  */

@@ -176,11 +176,6 @@ void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask)
     datapath_ring(qp->vm, qp->handle);
 }
 
-bool datapath_sq_drained(const struct qp *qp)
-{
-    return !qp->req.op.active && !qp->req.in_flight;
-}
-
 void datapath_qp_destroyed(struct qp *qp)
 {
     struct pvrdma_db_region *db = qp->vm->guest.db.shared;

@@ -320,10 +320,6 @@ static int qp_modify(struct qp *qp, uint32_t mask, const struct pvrdma_qp_attr *
     }
     err = qp_transition_check(qp->type, cur, next, mask);
     err = err ? err : attr_check(&qp->vm->objects, mask, attr);
-    if (!err && cur == PVRDMA_QPS_SQD && mask & PVRDMA_QP_AV &&
-        !datapath_sq_drained(qp)) {
-        err = EBUSY;
-    }
     if (err) {
         return err;
     }
