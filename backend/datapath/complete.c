@@ -8,9 +8,11 @@
  *
  *   write CQE, publish prod_tail (release), full barrier, exchange the arm word
  *
- * against the guest's "store arm, full barrier, poll again".  A message-borne
- * arm (datapath_cq_arm) cannot rely on the guest polling after it, so it looks
- * itself for completions beyond cons_head; the exchange decides who fires.
+ * against the guest's "store arm, full barrier, poll again".  A guest whose arm comes
+ * as a message that is answered (datapath_cq_arm) polls after the answer, so storing
+ * the word is all there is to do.  One that does not wait for an answer may have polled
+ * before the word was stored: such an arm looks itself for completions beyond
+ * cons_head; the exchange decides who fires.
  *
  * A worker stopped before its exchange can find an arm that the guest set after it
  * polled the completion.  It takes it all the same: an arm that is older asks for an
@@ -270,12 +272,33 @@ void comp_flush(struct worker *w)
     }
 }
 
-void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited)
+/* The guest has armed and may not poll any more: fire for what it has not read. */
+static void arm_late(struct cq *cq)
+{
+    struct vm *vm = cq->vm;
+    bool beyond = false, sol = false;
+
+    pthread_mutex_lock(&cq->lock);
+    if (!cq->error && cq_read_cons(cq)) {
+        uint32_t left = idx_dist(cq->cons, cq->published, cq->ncqe);
+
+        /* Nothing unread if cons ran up to published. */
+        beyond = left != 0 && left <= cq->ncqe;
+        sol = beyond && idx_dist(cq->cons, cq->last_sol, cq->ncqe) - 1 < left;
+    }
+    pthread_mutex_unlock(&cq->lock);
+
+    if (beyond && arm_take(cq, sol)) {
+        notify_guest(vm, cq->handle);
+        irq_raise(&vm->guest.irq, PVRDMA_VEC_CQ);
+    }
+}
+
+void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited, bool posted)
 {
     struct cq *cq = id_table_get(&vm->objects.cq, cq_handle);
     _Atomic uint32_t *arm;
     uint32_t none = PVRDMA_DB_ARM_NONE;
-    bool beyond = false, sol = false;
 
     if (!cq) {
         return;
@@ -294,19 +317,7 @@ void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited)
     }
     arm_dirty(cq);
     full_barrier();
-
-    pthread_mutex_lock(&cq->lock);
-    if (!cq->error && cq_read_cons(cq)) {
-        uint32_t left = idx_dist(cq->cons, cq->published, cq->ncqe);
-
-        /* Nothing unread if cons ran up to published. */
-        beyond = left != 0 && left <= cq->ncqe;
-        sol = beyond && idx_dist(cq->cons, cq->last_sol, cq->ncqe) - 1 < left;
-    }
-    pthread_mutex_unlock(&cq->lock);
-
-    if (beyond && arm_take(cq, sol)) {
-        notify_guest(vm, cq_handle);
-        irq_raise(&vm->guest.irq, PVRDMA_VEC_CQ);
+    if (posted) {
+        arm_late(cq);
     }
 }

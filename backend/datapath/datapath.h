@@ -110,9 +110,10 @@ void vm_post(struct vm *vm, struct note *n);
 
 /*
  * A request for a completion event that came as a message (D6, "forwarded
- * ARM"): stores the arm word, then fires at once if a completion that counts
- * lies beyond the guest's cons_head.  Main thread.
+ * ARM"): stores the arm word.  @posted: the guest does not wait until that is done;
+ * fires at once if a completion that counts lies beyond the guest's cons_head.  Main
+ * thread.
  */
-void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited);
+void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited, bool posted);
 
 #endif /* PVRDMAD_DATAPATH_H */

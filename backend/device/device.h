@@ -44,8 +44,12 @@ void device_set_bus_master(struct device *dev, bool on);
  */
 void device_reset(struct device *dev);
 
-/* A doorbell that came as a message (VMM without the shared region). */
-void device_doorbell(struct device *dev, uint64_t bar2_offset, uint32_t value);
+/*
+ * A doorbell that came as a message (VMM without the shared region).  @posted: the
+ * guest goes on without waiting for it.
+ */
+void device_doorbell(struct device *dev, uint64_t bar2_offset, uint32_t value,
+                     bool posted);
 
 /* Command channel: run the command in the slot.  Returns the ERR value. */
 uint32_t command_execute(struct device *dev);

@@ -30,7 +30,7 @@ static bool qp_doorbell(struct device *dev, uint32_t page, uint32_t value)
     return true;
 }
 
-static bool cq_doorbell(struct device *dev, uint32_t page, uint32_t value)
+static bool cq_doorbell(struct device *dev, uint32_t page, uint32_t value, bool posted)
 {
     uint32_t handle = value & PVRDMA_UAR_HANDLE_MASK;
     const struct cq *cq = id_table_get(&dev->vm->objects.cq, handle);
@@ -43,12 +43,13 @@ static bool cq_doorbell(struct device *dev, uint32_t page, uint32_t value)
      * guest's ring, which a device without bus mastering may not.
      */
     if ((value & (PVRDMA_UAR_CQ_ARM | PVRDMA_UAR_CQ_ARM_SOL)) && dev->bus_master) {
-        datapath_cq_arm(dev->vm, handle, !(value & PVRDMA_UAR_CQ_ARM));
+        datapath_cq_arm(dev->vm, handle, !(value & PVRDMA_UAR_CQ_ARM), posted);
     }
     return true;
 }
 
-void device_doorbell(struct device *dev, uint64_t bar2_offset, uint32_t value)
+void device_doorbell(struct device *dev, uint64_t bar2_offset, uint32_t value,
+                     bool posted)
 {
     uint64_t page = bar2_offset / PVRDMA_PAGE_SIZE;
     bool ok = false;
@@ -59,7 +60,7 @@ void device_doorbell(struct device *dev, uint64_t bar2_offset, uint32_t value)
             ok = qp_doorbell(dev, page, value);
             break;
         case PVRDMA_UAR_CQ:
-            ok = cq_doorbell(dev, page, value);
+            ok = cq_doorbell(dev, page, value, posted);
             break;
         default: /* PVRDMA_UAR_SRQ among them: there are no SRQs */
             break;

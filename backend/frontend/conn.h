@@ -159,11 +159,11 @@ int region_io_fds(struct vfu_conn *c, const struct vfio_user_region_io_fds *req,
                   struct vfu_reply *r);
 /* May [offset, offset + count) of @region be accessed? */
 int region_check(uint32_t region, uint64_t offset, uint64_t count, bool write);
-/* The access was checked. */
+/* The access was checked.  @posted: nobody waits for the write's answer. */
 void region_read(struct vfu_conn *c, uint32_t region, uint64_t offset, uint32_t count,
                  uint8_t *data);
 void region_write(struct vfu_conn *c, uint32_t region, uint64_t offset, uint32_t count,
-                  const uint8_t *data);
+                  const uint8_t *data, bool posted);
 
 /* SET_IRQS (set_irqs.c).  Takes the fds that it assigns. */
 int vfu_set_irqs(struct vfu_conn *c, struct vfu_msg *m);

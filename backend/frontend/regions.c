@@ -304,7 +304,7 @@ static void doorbell_region_write(struct vfu_conn *c, uint64_t offset, uint32_t 
 }
 
 void region_write(struct vfu_conn *c, uint32_t region, uint64_t offset, uint32_t count,
-                  const uint8_t *data)
+                  const uint8_t *data, bool posted)
 {
     struct device *dev = c->vm->dev;
     uint32_t v;
@@ -328,7 +328,7 @@ void region_write(struct vfu_conn *c, uint32_t region, uint64_t offset, uint32_t
             if (region == VFIO_USER_REGION_BAR1) {
                 device_reg_write(dev, offset + i, v);
             } else {
-                device_doorbell(dev, offset + i, v);
+                device_doorbell(dev, offset + i, v, posted);
             }
         }
         break;

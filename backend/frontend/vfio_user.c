@@ -41,6 +41,12 @@ void vfu_reply_free(struct vfu_reply *r)
     r->data = NULL;
 }
 
+/* Nobody waits for the answer. */
+static bool is_posted(const struct vfu_msg *m)
+{
+    return m->hdr.flags & VFIO_USER_NO_REPLY;
+}
+
 /* Copy the fixed part of a request; false if the message is shorter. */
 static bool take(const struct vfu_msg *m, void *fixed, uint32_t size)
 {
@@ -194,7 +200,7 @@ static int do_region_write(struct vfu_conn *c, struct vfu_msg *m, struct vfu_rep
     if (m->len - sizeof(rw) != rw.count) {
         return EINVAL;
     }
-    region_write(c, rw.region, rw.offset, rw.count, m->body + sizeof(rw));
+    region_write(c, rw.region, rw.offset, rw.count, m->body + sizeof(rw), is_posted(m));
     return answer(r, &rw, sizeof(rw));
 }
 
@@ -218,7 +224,7 @@ static int write_multi(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *
     }
     for (unsigned i = 0; i < head.count; i++) {
         memcpy(&one, p + i * sizeof(one), sizeof(one));
-        region_write(c, one.region, one.offset, one.count, one.data);
+        region_write(c, one.region, one.offset, one.count, one.data, is_posted(m));
     }
     return answer(r, &head, sizeof(head));
 }
@@ -348,7 +354,7 @@ void vfu_dispatch(struct vfu_conn *c, struct vfu_msg *m)
     } else {
         err = commands[cmd].run(c, m, &r);
     }
-    if (!(m->hdr.flags & VFIO_USER_NO_REPLY)) {
+    if (!is_posted(m)) {
         conn_reply(c, &m->hdr, err, &r);
     } else if (err && c->lost_errors++ == 0) {
         log_vm(LOG_LVL_WARN, c->vm, "command %u, which wanted no reply, failed: %s", cmd,

@@ -280,12 +280,12 @@ static void step(struct input *in)
     case 2: {
         uint64_t offset = take_int(in, 3);
 
-        device_doorbell(td->vm.dev, offset, take_int(in, 4));
+        device_doorbell(td->vm.dev, offset, take_int(in, 4), true);
         break;
     }
     case 3:
         device_doorbell(td->vm.dev, take_int(in, 1) % 3 * 4096 + 4,
-                        take_int(in, 1) << 24 | cq);
+                        take_int(in, 1) << 24 | cq, true);
         break;
     case 4:
         step_store(in);

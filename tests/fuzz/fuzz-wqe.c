@@ -420,11 +420,11 @@ static void step(struct input *in)
         break;
     case 6:
         device_doorbell(td->vm.dev, PVRDMA_UAR_QP,
-                        r->qp | PVRDMA_UAR_QP_SEND | PVRDMA_UAR_QP_RECV);
+                        r->qp | PVRDMA_UAR_QP_SEND | PVRDMA_UAR_QP_RECV, true);
         settle();
         break;
     case 7:
-        device_doorbell(td->vm.dev, PVRDMA_UAR_CQ, r->cq | take(in, 1) << 24);
+        device_doorbell(td->vm.dev, PVRDMA_UAR_CQ, r->cq | take(in, 1) << 24, true);
         poll_cq(r);
         break;
     case 8:
@@ -448,7 +448,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     for (unsigned i = 0; i < NQP; i++) {
         device_doorbell(td->vm.dev, PVRDMA_UAR_QP,
-                        ring[i].qp | PVRDMA_UAR_QP_SEND | PVRDMA_UAR_QP_RECV);
+                        ring[i].qp | PVRDMA_UAR_QP_SEND | PVRDMA_UAR_QP_RECV, true);
     }
     settle();
     poll_cq(&ring[0]);

@@ -466,7 +466,7 @@ static void stream(struct vgt_side *a, struct vgt_side *b)
     }
 }
 
-/* Arming that comes as a message, once with a completion there already. */
+/* Arming that comes as a message, posted, with a completion there already. */
 static void arm_message(struct vgt_side *a, struct vgt_side *b)
 {
     uint64_t at = a->scq->uar_page * (uint64_t)PG + PVRDMA_UAR_CQ;
@@ -479,8 +479,10 @@ static void arm_message(struct vgt_side *a, struct vgt_side *b)
     }
     for (unsigned i = 0; i < G_N_ELEMENTS(arm); i++) {
         g_assert_cmpint(
-            vg_region_write(a->g, PVRDMA_BAR_UAR, at, &arm[i], sizeof(arm[i]), false), ==,
+            vg_region_write(a->g, PVRDMA_BAR_UAR, at, &arm[i], sizeof(arm[i]), true), ==,
             0);
+        /* A reply comes after all that was posted before it. */
+        vg_reg_read(a->g, PVRDMA_REG_VERSION);
         check("arm");
         if (a->scq->ext) {
             g_assert_true(was_stored(a->g, a->scq->mem->page[0]));

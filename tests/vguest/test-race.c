@@ -16,8 +16,9 @@
  * other in this process, where a round costs least.  /race/daemon runs the
  * protocols against the real daemon, which goes to sleep after every message
  * (poll-us=0), /race/extended the same with maps and arm words in guest RAM.
- * /race/forwarded is the arm that comes as a message: it must fire exactly
- * once, and without another poll.  /race/rnr ends RNR waits by a receive
+ * In /race/answered doorbells and arms are messages that the guest waits for.
+ * /race/forwarded is the arm in a message that nobody waits for: it must fire
+ * exactly once, and without another poll.  /race/rnr ends RNR waits by a receive
  * doorbell, at another worker.  A lost wake-up shows as a wait that does not
  * end.
  *
@@ -394,12 +395,13 @@ static void test_daemon(const void *data)
     struct vg_opts g = {.db = GPOINTER_TO_UINT(data)};
     struct vgt_opts o = {.guest = {g, g}};
     uint64_t total = rounds() / 50, waits = 0;
-    uint32_t x = 7, handle;
+    /* An arm that is answered takes its time: so must the work, to be done after it. */
+    uint32_t x = 7, handle, max = g.db == VG_DB_REPLY ? 300000 : 64;
     struct vgt_pair p;
 
     vgt_pair_open(&p, 0, 1, &o);
     for (uint64_t i = 0; i < total; i++) {
-        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, next_random(&x) % 64,
+        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, next_random(&x) % max,
                  &p.s[1], 0);
         await(&p.s[0], i, &x, &waits);
         while (vg_cqn_poll(p.s[0].g, &handle)) {
@@ -504,6 +506,7 @@ int main(int argc, char **argv)
     g_test_add_data_func("/race/post/extended", GUINT_TO_POINTER(1), test_post);
     g_test_add_data_func("/race/daemon", GUINT_TO_POINTER(VG_DB_SHARED), test_daemon);
     g_test_add_data_func("/race/extended", GUINT_TO_POINTER(VG_DB_EXT), test_daemon);
+    g_test_add_data_func("/race/answered", GUINT_TO_POINTER(VG_DB_REPLY), test_daemon);
     g_test_add_func("/race/forwarded", test_forwarded);
     g_test_add_data_func("/race/rnr/shared", GUINT_TO_POINTER(VG_DB_SHARED), test_rnr);
     g_test_add_data_func("/race/rnr/extended", GUINT_TO_POINTER(VG_DB_EXT), test_rnr);

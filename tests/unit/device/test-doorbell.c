@@ -63,12 +63,18 @@ static bool test_and_clear(struct pvrdma_db_map *map, uint32_t handle)
     return set;
 }
 
-static uint64_t ring(uint64_t page, uint32_t reg, uint32_t value)
+static uint64_t ring_how(uint64_t page, uint32_t reg, uint32_t value, bool posted)
 {
     uint64_t before = atomic_load(&td->vm.guest.db.bad);
 
-    device_doorbell(td->vm.dev, page * 4096 + reg, value);
+    device_doorbell(td->vm.dev, page * 4096 + reg, value, posted);
     return atomic_load(&td->vm.guest.db.bad) - before;
+}
+
+/* Without waiting for it. */
+static uint64_t ring(uint64_t page, uint32_t reg, uint32_t value)
+{
+    return ring_how(page, reg, value, true);
 }
 
 static void test_region(void)
@@ -170,18 +176,27 @@ static void test_cq(void)
     teardown();
 }
 
-/* A completion that is there already when the request arrives fires at once. */
+/* One completion is in the program's CQ, not solicited. */
+static struct pvrdma_ring_state *complete_one(void)
+{
+    struct cq *cq = id_table_get(&td->vm.objects.cq, ucq);
+
+    pthread_mutex_lock(&cq->lock);
+    cq->prod = cq->published = 1;
+    pthread_mutex_unlock(&cq->lock);
+    return testdev_ptr(td, cq->mem.page[0]);
+}
+
+/*
+ * A guest that does not wait for its request to be carried out may have looked before:
+ * a completion that is there already when the request arrives fires at once.
+ */
 static void test_late_arm(void)
 {
     struct pvrdma_ring_state *state;
-    struct cq *cq;
 
     setup();
-    cq = id_table_get(&td->vm.objects.cq, ucq);
-    state = testdev_ptr(td, cq->mem.page[0]);
-    pthread_mutex_lock(&cq->lock);
-    cq->prod = cq->published = 1; /* one, not solicited */
-    pthread_mutex_unlock(&cq->lock);
+    state = complete_one();
     g_assert_cmpuint(ring(5, 4, ucq | PVRDMA_UAR_CQ_ARM_SOL), ==, 0);
     g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_CQ), ==, 0);
     g_assert_cmpuint(ring(5, 4, ucq | PVRDMA_UAR_CQ_ARM), ==, 0);
@@ -194,6 +209,22 @@ static void test_late_arm(void)
     g_assert_cmpuint(ring(5, 4, ucq | PVRDMA_UAR_CQ_ARM), ==, 0);
     g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_CQ), ==, 0);
     g_assert_cmpuint(td->vm.guest.db.shared->arm[ucq], ==, PVRDMA_DB_ARM_ANY);
+    teardown();
+}
+
+/* One that waits looks afterwards: what it has not read yet is no reason to fire. */
+static void test_awaited_arm(void)
+{
+    uint32_t *arm;
+
+    setup();
+    complete_one();
+    arm = td->vm.guest.db.shared->arm;
+    g_assert_cmpuint(ring_how(5, 4, ucq | PVRDMA_UAR_CQ_ARM_SOL, false), ==, 0);
+    g_assert_cmpuint(arm[ucq], ==, PVRDMA_DB_ARM_SOLICITED);
+    g_assert_cmpuint(ring_how(5, 4, ucq | PVRDMA_UAR_CQ_ARM, false), ==, 0);
+    g_assert_cmpuint(arm[ucq], ==, PVRDMA_DB_ARM_ANY);
+    g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_CQ), ==, 0);
     teardown();
 }
 
@@ -234,6 +265,7 @@ int main(int argc, char **argv)
     g_test_add_func("/device/doorbell/foreign", test_foreign);
     g_test_add_func("/device/doorbell/cq", test_cq);
     g_test_add_func("/device/doorbell/late-arm", test_late_arm);
+    g_test_add_func("/device/doorbell/awaited-arm", test_awaited_arm);
     g_test_add_func("/device/doorbell/reset", test_reset);
     ret = g_test_run();
     testdev_stop();
