@@ -318,6 +318,9 @@ static void report_device(GString *s, struct vm *vm)
         /* Counted by the VMM, which may write what it likes here. */
         writes = __atomic_load_n(&db->shared->writes, __ATOMIC_RELAXED);
         polls = __atomic_load_n(&db->shared->polls, __ATOMIC_RELAXED);
+        /* By us: those that came as messages. */
+        writes += db->own->writes;
+        polls += db->own->polls;
         bad += __atomic_load_n(&db->shared->bad_doorbells, __ATOMIC_RELAXED);
     }
     json_begin(s, "device", '{');

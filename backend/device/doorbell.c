@@ -52,8 +52,14 @@ void device_doorbell(struct device *dev, uint64_t bar2_offset, uint32_t value,
                      bool posted)
 {
     uint64_t page = bar2_offset / PVRDMA_PAGE_SIZE;
+    struct guest_doorbells *db = &dev->vm->guest.db;
     bool ok = false;
 
+    db->own->writes++;
+    if (bar2_offset % PVRDMA_PAGE_SIZE == PVRDMA_UAR_CQ &&
+        !(value & (PVRDMA_UAR_CQ_ARM | PVRDMA_UAR_CQ_ARM_SOL))) {
+        db->own->polls++;
+    }
     if (page < VERBS_MAX_UAR) {
         switch (bar2_offset % PVRDMA_PAGE_SIZE) {
         case PVRDMA_UAR_QP:
@@ -67,6 +73,6 @@ void device_doorbell(struct device *dev, uint64_t bar2_offset, uint32_t value,
         }
     }
     if (!ok) {
-        atomic_fetch_add_explicit(&dev->vm->guest.db.bad, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&db->bad, 1, memory_order_relaxed);
     }
 }

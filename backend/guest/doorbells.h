@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * The memory of doorbells: the region shared with the VMM (pvrdma/doorbell.h has
- * its layout and protocol), one like it that only the daemon writes, and the
- * eventfd by which the VMM wakes the worker.  Who reads them is datapath/.
+ * its layout and protocol), one like it that only the daemon writes (its counters are
+ * the main thread's), and the eventfd by which the VMM wakes the worker.  Who reads
+ * them is datapath/.
  */
 #ifndef PVRDMAD_GUEST_DOORBELLS_H
 #define PVRDMAD_GUEST_DOORBELLS_H

@@ -190,6 +190,32 @@ static void test_counters(void)
     vgt_pair_close(&p);
 }
 
+/* Doorbells of a VMM that sends them as messages, and those of them that only poll. */
+static void test_doorbell_messages(const void *data)
+{
+    struct vg_opts g = {.db = GPOINTER_TO_UINT(data)};
+    struct vgt_opts o = {.guest = {g, g}};
+    int64_t bells, polls;
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    bells = counter("vm0", "device", "doorbell_writes");
+    polls = counter("vm0", "device", "doorbell_polls");
+    for (unsigned i = 0; i < 20; i++) {
+        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
+        vgt_expect(p.s[0].scq, i, PVRDMA_WC_SUCCESS);
+    }
+    for (unsigned i = 0; i < 5; i++) {
+        vg_doorbell(p.s[0].g, p.s[0].scq->uar_page, PVRDMA_UAR_CQ,
+                    p.s[0].scq->handle | PVRDMA_UAR_CQ_POLL);
+    }
+    vg_cq_arm(p.s[0].scq, false);
+    vg_reg_read(p.s[0].g, PVRDMA_REG_VERSION); /* after all that was posted */
+    g_assert_cmpint(counter("vm0", "device", "doorbell_writes"), ==, bells + 26);
+    g_assert_cmpint(counter("vm0", "device", "doorbell_polls"), ==, polls + 5);
+    vgt_pair_close(&p);
+}
+
 /* A VM is removed while its peer sends to it, and declared anew. */
 static void test_remove(void)
 {
@@ -275,6 +301,10 @@ int main(int argc, char **argv)
     g_test_add_func("/admin/qp-list/pages", test_qp_pages);
     g_test_add_func("/admin/qp-list/row", test_qp_row);
     g_test_add_func("/admin/counters", test_counters);
+    g_test_add_data_func("/admin/doorbell-messages/reply", GUINT_TO_POINTER(VG_DB_REPLY),
+                         test_doorbell_messages);
+    g_test_add_data_func("/admin/doorbell-messages/posted",
+                         GUINT_TO_POINTER(VG_DB_POSTED), test_doorbell_messages);
     g_test_add_func("/admin/remove", test_remove);
     g_test_add_func("/admin/look-under-load", test_look_under_load);
     return vgt_run();
