@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * Configuration space: a table of bytes and a table of which bits can be
- * written.  Type 0 header, three memory BARs, one capability (MSI-X).
+ * written.  Type 0 header, three memory BARs, two capabilities: MSI-X, and Advanced
+ * Features for a function-level reset.
  *
  * Stock QEMU reads the space once at start and most of it live later, and sends
  * every guest write here before it applies its own emulation.  It wants BAR
@@ -9,7 +10,8 @@
  * interrupt pin, and PCI_COMMAND as it was written; sizing of BARs works here
  * as on hardware, for VMMs that emulate less.
  *
- * Offsets and bits: PCI Local Bus Specification 3.0, chapter 6.
+ * Offsets and bits: PCI Local Bus Specification 3.0, chapter 6, and its ECN "Advanced
+ * Capabilities for Conventional PCI".
  */
 #include <linux/pci_regs.h>
 #include <string.h>
@@ -19,6 +21,8 @@
 #include "pvrdma/abi.h"
 
 #define MSIX_CAP 0x40u
+#define AF_CAP   0x50u
+#define AF_SIZE  6u
 
 #define CLASS_NETWORK_OTHER 0x0280u
 
@@ -64,11 +68,17 @@ void pci_config_init(struct pci_config *pci)
     add_bar(pci, PVRDMA_BAR_UAR, VERBS_MAX_UAR * PVRDMA_PAGE_SIZE);
 
     d[MSIX_CAP] = PCI_CAP_ID_MSIX;
+    d[MSIX_CAP + PCI_CAP_LIST_NEXT] = AF_CAP;
     set16(d + MSIX_CAP + PCI_MSIX_FLAGS, PVRDMA_NUM_VEC - 1);
     set16(pci->mask + MSIX_CAP + PCI_MSIX_FLAGS,
           PCI_MSIX_FLAGS_ENABLE | PCI_MSIX_FLAGS_MASKALL);
     set32(d + MSIX_CAP + PCI_MSIX_TABLE, PVRDMA_BAR_MSIX);
     set32(d + MSIX_CAP + PCI_MSIX_PBA, PVRDMA_BAR_MSIX_PBA | PVRDMA_BAR_MSIX);
+
+    /* No transactions are ever pending: a reset is over when it is answered. */
+    d[AF_CAP] = PCI_CAP_ID_AF;
+    d[AF_CAP + PCI_AF_LENGTH] = AF_SIZE;
+    d[AF_CAP + PCI_AF_CAP] = PCI_AF_CAP_TP | PCI_AF_CAP_FLR;
 }
 
 void pci_config_read(const struct pci_config *pci, uint32_t offset, uint32_t count,
@@ -77,15 +87,18 @@ void pci_config_read(const struct pci_config *pci, uint32_t offset, uint32_t cou
     memcpy(data, pci->data + offset, count);
 }
 
-void pci_config_write(struct pci_config *pci, uint32_t offset, uint32_t count,
+bool pci_config_write(struct pci_config *pci, uint32_t offset, uint32_t count,
                       const uint8_t *data)
 {
+    uint32_t ctrl = AF_CAP + PCI_AF_CTRL - offset; /* in @data; beyond: before it */
+
     for (uint32_t i = 0; i < count; i++) {
         uint8_t *d = &pci->data[offset + i];
         uint8_t mask = pci->mask[offset + i];
 
         *d = (uint8_t)((*d & ~mask) | (data[i] & mask));
     }
+    return ctrl < count && data[ctrl] & PCI_AF_CTRL_FLR;
 }
 
 bool pci_config_bus_master(const struct pci_config *pci)

@@ -20,7 +20,8 @@ void pci_config_init(struct pci_config *pci);
 /* [offset, offset + count) lies within the space. */
 void pci_config_read(const struct pci_config *pci, uint32_t offset, uint32_t count,
                      uint8_t *data);
-void pci_config_write(struct pci_config *pci, uint32_t offset, uint32_t count,
+/* True: a function-level reset is asked for. */
+bool pci_config_write(struct pci_config *pci, uint32_t offset, uint32_t count,
                       const uint8_t *data);
 
 bool pci_config_bus_master(const struct pci_config *pci);

@@ -23,6 +23,7 @@
 #include "frontend/conn.h"
 #include "datapath/datapath.h"
 #include "device/device.h"
+#include "guest/irq.h"
 #include "vm.h"
 
 #define BAR2_SIZE ((uint64_t)VERBS_MAX_UAR * PVRDMA_PAGE_SIZE)
@@ -278,13 +279,30 @@ void region_read(struct vfu_conn *c, uint32_t region, uint64_t offset, uint32_t 
     }
 }
 
+/*
+ * All that the guest can see is as after power-on.  Not the VMM's part: DMA maps, and
+ * the eventfds, as a VMM that emulates MSI-X need not tell that the guest enables it
+ * again.
+ */
+static void function_reset(struct vfu_conn *c)
+{
+    device_set_bus_master(c->vm->dev, false);
+    device_reset(c->vm->dev);
+    irq_forget_pending(&c->vm->guest.irq);
+    memset(c->msix_table, 0, sizeof(c->msix_table));
+    pci_config_init(&c->pci);
+}
+
 static void config_write(struct vfu_conn *c, uint32_t offset, uint32_t count,
                          const uint8_t *data)
 {
     bool before = pci_config_bus_master(&c->pci);
     bool after;
 
-    pci_config_write(&c->pci, offset, count, data);
+    if (pci_config_write(&c->pci, offset, count, data)) {
+        function_reset(c);
+        return;
+    }
     after = pci_config_bus_master(&c->pci);
     if (after != before) {
         device_set_bus_master(c->vm->dev, after);

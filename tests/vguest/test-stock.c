@@ -22,7 +22,7 @@
 struct stock {
     struct vguest *g;
     bool mmap_seen;            /* then nothing is posted */
-    uint32_t msix_cap;         /* offset in config space */
+    uint32_t msix_cap, af_cap; /* offsets in config space */
     int spare[PVRDMA_NUM_VEC]; /* the eventfds of masked vectors */
 };
 
@@ -219,19 +219,27 @@ static void rom_probe(struct stock *s)
     cfg_write(s, 0x30, old, 4);
 }
 
-static void find_msix(struct stock *s, const uint8_t *config)
+static uint8_t find_cap(const uint8_t *config, uint8_t id)
 {
     uint8_t at = config[0x34];
-    struct vfio_user_irq_info irq;
 
     g_assert_cmpuint(config[6] & 0x10, !=, 0);
-    for (unsigned steps = 0; at && config[at] != 0x11; steps++) {
+    for (unsigned steps = 0; at && config[at] != id; steps++) {
         g_assert_cmpuint(at & 3, ==, 0);
         g_assert_cmpuint(steps, <, 48);
         at = config[at + 1];
     }
     g_assert_cmpuint(at, !=, 0);
+    return at;
+}
+
+static void find_msix(struct stock *s, const uint8_t *config)
+{
+    uint8_t at = find_cap(config, 0x11);
+    struct vfio_user_irq_info irq;
+
     s->msix_cap = at;
+    s->af_cap = find_cap(config, 0x13);
     g_assert_cmpuint(cfg_read(s, at + 2, 2) & 0x7ff, ==, PVRDMA_NUM_VEC - 1);
     g_assert_cmpuint(cfg_read(s, at + 4, 4), ==, PVRDMA_BAR_MSIX);
     g_assert_cmpuint(cfg_read(s, at + 8, 4), ==, PVRDMA_BAR_MSIX | PVRDMA_BAR_MSIX_PBA);
@@ -381,7 +389,7 @@ static void poll_until(struct stock *s, struct vg_cq *cq, uint64_t wr_id)
     g_assert_cmpuint(c.wr_id, ==, wr_id);
 }
 
-static void traffic(struct stock *s)
+static struct vgt_side open_objects(struct stock *s)
 {
     struct vgt_side side = {.g = s->g};
 
@@ -391,6 +399,22 @@ static void traffic(struct stock *s)
     side.qp = vg_qp_new(side.pd, side.scq, side.rcq, NULL);
     side.mr = vg_mr_alloc(side.pd, 0x7f0000001234, 1 << 20, VG_ACCESS_ALL);
     vg_qp_connect(side.qp, side.qp, NULL);
+    return side;
+}
+
+static void close_objects(struct vgt_side *side)
+{
+    vg_mr_free(side->mr);
+    vg_qp_free(side->qp);
+    vg_cq_free(side->scq);
+    vg_cq_free(side->rcq);
+    vg_pd_free(side->pd);
+}
+
+static void traffic(struct stock *s)
+{
+    struct vgt_side side = open_objects(s);
+
     for (unsigned i = 0; i < 300; i++) {
         vgt_fill(VG_MR_HOST(side.mr, 0), 20000, i);
         vgt_recv(&side, i, 300000, 20000);
@@ -410,11 +434,7 @@ static void traffic(struct stock *s)
         poll_until(s, side.scq, i);
         vgt_check(VG_MR_HOST(side.mr, 300000), 20000, i);
     }
-    vg_mr_free(side.mr);
-    vg_qp_free(side.qp);
-    vg_cq_free(side.scq);
-    vg_cq_free(side.rcq);
-    vg_pd_free(side.pd);
+    close_objects(&side);
 }
 
 /* Odd accesses inside BARs: all are answered. */
@@ -446,6 +466,35 @@ static void driver_life(struct stock *s)
     vg_reg_write(s->g, PVRDMA_REG_IMR, 0xffffffff);
     vg_reg_write(s->g, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
     g_assert_cmpuint(vg_reg_read(s->g, PVRDMA_REG_VERSION), ==, PVRDMA_VERSION);
+}
+
+/*
+ * The guest resets the function under its own traffic, as Linux does: it saves config
+ * space, asks, waits, and writes back what reads otherwise.  The client does not tell
+ * us of MSI-X, which is on for it all the time.
+ */
+static void function_reset(struct stock *s)
+{
+    uint32_t command = cfg_read(s, 4, 2);
+    struct vgt_side side;
+    struct pvrdma_cqe c;
+
+    msix_enable(s);
+    g_assert_cmpint(vg_bring_up(s->g), ==, 0);
+    side = open_objects(s);
+    for (unsigned i = 0; i < 50; i++) {
+        vgt_send(&side, i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 500000, &side, 500000);
+    }
+    g_assert_true(vg_cq_wait(side.scq, &c, VGT_WAIT_MS));
+    cfg_write(s, s->af_cap + 4, 1, 1);
+    vgt_assert_no_objects("vm0");
+    g_assert_cmpuint(cfg_read(s, s->af_cap + 5, 1), ==, 0);
+    g_assert_cmpuint(cfg_read(s, 4, 2), ==, 0);
+    cfg_write(s, 4, command, 2);
+    s->g->up = false;
+    close_objects(&side);
+    g_assert_cmpint(vg_bring_up(s->g), ==, 0);
+    traffic(s);
 }
 
 static struct vguest *stock_open(struct stock *s)
@@ -495,6 +544,7 @@ static void test_replay(const void *data)
         place_bars(&s);
         driver_life(&s);
         driver_life(&s); /* driver reloaded */
+        function_reset(&s);
         msix_disable(&s, true);
         machine_reset(&s);
     }

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define MSIX_CAP       0x40
+#define AF_CAP         0x50
 #define SET_ASSIGN     (VFIO_USER_IRQ_DATA_EVENTFD | VFIO_USER_IRQ_ACTION_TRIGGER)
 #define SET_RAISE      (VFIO_USER_IRQ_DATA_NONE | VFIO_USER_IRQ_ACTION_TRIGGER)
 #define SET_RAISE_SOME (VFIO_USER_IRQ_DATA_BOOL | VFIO_USER_IRQ_ACTION_TRIGGER)
@@ -282,9 +283,14 @@ static void test_config(struct fixture *f, gconstpointer arg)
     for (at = all[PCI_CAPABILITY_LIST], steps = 0; at; at = all[at + 1], steps++) {
         g_assert_cmpint(at & 3, ==, 0);
         g_assert_cmpint(at, >=, 0x40);
-        g_assert_cmpint(all[at], ==, PCI_CAP_ID_MSIX);
-        g_assert_cmpint(steps, <, 1);
+        g_assert_cmpint(steps, <, 2);
+        g_assert_cmpint(all[at], ==, steps == 0 ? PCI_CAP_ID_MSIX : PCI_CAP_ID_AF);
     }
+    g_assert_cmpint(steps, ==, 2);
+    g_assert_cmphex(read_config(f, AF_CAP, 4), ==, 0x03060013);
+    write_config(f, AF_CAP, 0xffffffff, 4);
+    g_assert_cmphex(read_config(f, AF_CAP, 4), ==, 0x03060013);
+    g_assert_cmphex(read_config(f, AF_CAP + PCI_AF_CTRL, 2), ==, 0);
     g_assert_cmphex(read_config(f, MSIX_CAP + PCI_MSIX_FLAGS, 2), ==, 2);
     g_assert_cmphex(read_config(f, MSIX_CAP + PCI_MSIX_TABLE, 4), ==, 0);
     g_assert_cmphex(read_config(f, MSIX_CAP + PCI_MSIX_PBA, 4), ==, 0x2000);
@@ -631,6 +637,57 @@ static void test_reset(struct fixture *f, gconstpointer arg)
     close(fd);
 }
 
+/* Through configuration space: of that too nothing stays, and no DMA goes on. */
+static void test_function_reset(struct fixture *f, gconstpointer arg)
+{
+    static const struct {
+        uint32_t at, value, n;
+        bool resets;
+    } writes[] = {
+        {AF_CAP + PCI_AF_CTRL, PCI_AF_CTRL_FLR, 1, true},
+        {AF_CAP + PCI_AF_CTRL, PCI_AF_CTRL_FLR, 2, true},
+        {AF_CAP + PCI_AF_CTRL, 0xffffffff, 4, true},
+        {AF_CAP + PCI_AF_CAP, PCI_AF_CTRL_FLR << 8, 2, true},
+        {AF_CAP + PCI_AF_CTRL, 0xfe, 1, false},
+        {AF_CAP + PCI_AF_STATUS, 0xff, 1, false},
+        {AF_CAP, 0xffffffff, 4, false},
+    };
+    struct vfio_user_dma_map m = {sizeof(m), 3, 0, 0x10000, 4 * PG};
+    int mem = sealed_memfd(4 * PG), fd = eventfd(0, EFD_CLOEXEC);
+    uint8_t first[256], now[256];
+
+    g_assert_cmpint(client_read(f->cl, VFIO_USER_REGION_CONFIG, 0, first, sizeof(first)),
+                    ==, 0);
+    g_assert_cmpint(map(f, &m, mem), ==, 0);
+    g_assert_cmpint(set_irqs(f, SET_ASSIGN, 1, 1, &fd, 1, NULL, 0), ==, 0);
+    for (unsigned i = 0; i < G_N_ELEMENTS(writes); i++) {
+        bool resets = writes[i].resets;
+        uint32_t v = 7;
+
+        bus_master(f, true);
+        write_config(f, PCI_BASE_ADDRESS_1, 0xfe200000, 4);
+        write_config(f, MSIX_CAP + PCI_MSIX_FLAGS, PCI_MSIX_FLAGS_ENABLE, 2);
+        g_assert_cmpint(client_write(f->cl, 1, PVRDMA_REG_IMR, &v, 4), ==, 0);
+        g_assert_cmpint(set_irqs(f, SET_RAISE, 2, 1, NULL, 0, NULL, 0), ==, 0);
+        g_assert_true(atomic_load(&f->vm->guest.irq.vec[2].pending));
+
+        write_config(f, writes[i].at, writes[i].value, writes[i].n);
+        g_assert_cmpuint(client_read32(f->cl, 1, PVRDMA_REG_IMR), ==, resets ? 0 : 7);
+        g_assert_cmpint(f->vm->dev->bus_master, ==, !resets);
+        g_assert_cmpint(atomic_load(&f->vm->guest.irq.vec[2].pending), ==, !resets);
+        g_assert_cmpint(client_read(f->cl, VFIO_USER_REGION_CONFIG, 0, now, sizeof(now)),
+                        ==, 0);
+        g_assert_cmpint(memcmp(first, now, sizeof(now)) == 0, ==, resets);
+        /* What is the VMM's stays. */
+        g_assert_nonnull(guest_ptr(&f->vm->guest.mem, 0x10000, 4 * PG, true));
+        bus_master(f, true);
+        g_assert_cmpint(set_irqs(f, SET_RAISE, 1, 1, NULL, 0, NULL, 0), ==, 0);
+        g_assert_cmpuint(eventfd_take(fd), ==, 1);
+    }
+    close(mem);
+    close(fd);
+}
+
 /* One step of the trace; false when `limit` steps were made. */
 struct trace {
     struct fixture *f;
@@ -833,6 +890,7 @@ int main(int argc, char **argv)
     ADD(irqs);
     ADD(irq_flags);
     ADD(reset);
+    ADD(function_reset);
     ADD(stock_trace);
     return g_test_run();
 }
