@@ -72,6 +72,26 @@ static int slot_check(struct vm *vm, uint64_t gpa, bool write)
     return guest_ptr(&vm->guest.mem, gpa, PVRDMA_PAGE_SIZE, write) ? 0 : EFAULT;
 }
 
+/*
+ * The guest's memory is not shared with us: what we have instead is missing, or zeros.
+ * Stock QEMU starts such a VM without a word.
+ */
+static int not_shared(struct vm *vm, const char *how)
+{
+    log_vm(LOG_LVL_WARN, vm,
+           "the device shared region %s: is the guest's memory shared? It must be a "
+           "memory-backend-memfd with share=on, named in -machine memory-backend=",
+           how);
+    return EFAULT;
+}
+
+static bool all_zero(const void *data, size_t size)
+{
+    const uint8_t *p = data;
+
+    return p[0] == 0 && memcmp(p, p + 1, size - 1) == 0;
+}
+
 /* Copy and check the DSR at @gpa, take its rings over, write the caps. */
 static int dsr_load(struct device *dev, uint64_t gpa)
 {
@@ -88,7 +108,10 @@ static int dsr_load(struct device *dev, uint64_t gpa)
     }
     if (!guest_ptr(&vm->guest.mem, gpa, sizeof(dsr), true) ||
         !guest_read(&vm->guest.mem, gpa, &dsr, sizeof(dsr))) {
-        return EFAULT;
+        return not_shared(vm, "is not in memory that the VMM shares");
+    }
+    if (all_zero(&dsr, sizeof(dsr))) {
+        return not_shared(vm, "is empty");
     }
     err = slot_check(vm, dsr.cmd_slot_dma, false);
     err = err ? err : slot_check(vm, dsr.resp_slot_dma, true);

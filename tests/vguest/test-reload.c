@@ -265,23 +265,6 @@ static bool served(uid_t uid)
     return WEXITSTATUS(status) == 0;
 }
 
-/* The daemon's log is written by a thread of its own. */
-static void wait_logged(const char *word)
-{
-    int64_t end = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-    bool found = false;
-
-    while (!found) {
-        char *text = NULL;
-
-        g_assert_cmpint(vg_now_ns(), <, end);
-        g_usleep(2000);
-        g_assert_true(g_file_get_contents(vgt_daemon->log, &text, NULL, NULL));
-        found = strstr(text, word) != NULL;
-        g_free(text);
-    }
-}
-
 static void test_uid(void)
 {
     char *mine = g_strdup_printf("uid=%u", (unsigned)geteuid());
@@ -289,7 +272,7 @@ static void test_uid(void)
     g_assert_true(served(geteuid()));
     reload("", "", "uid=4000000");
     g_assert_false(served(geteuid()));
-    wait_logged("vm vm2: refused a VMM of user");
+    vgt_wait_logged("vm vm2: refused a VMM of user");
     if (geteuid() == 0) {
         g_assert_true(served(4000000));
     }

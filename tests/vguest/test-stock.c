@@ -13,7 +13,9 @@
 #include "vgtest.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define HDR sizeof(struct vfio_user_hdr)
@@ -613,6 +615,45 @@ static void test_exit_anywhere(void)
     vgt_usage_returns(&before);
 }
 
+/* All of RAM is @fd's from now on; -1: no descriptor. */
+static void map_instead(struct vguest *g, int fd)
+{
+    vg_dma_unmap(g, 0, g->opts.low_size);
+    vg_dma_unmap(g, VG_HIGH_GPA, g->opts.high_size);
+    g_assert_cmpint(vg_dma_map(g, fd, 0, 0, g->opts.low_size, 3), ==, 0);
+    g_assert_cmpint(vg_dma_map(g, fd, fd < 0 ? 0 : g->opts.low_size, VG_HIGH_GPA,
+                               g->opts.high_size, 3),
+                    ==, 0);
+}
+
+/*
+ * RAM that this client does not share: with share=off the daemon gets the file that it
+ * has a private mapping of, without a memory backend nothing.  The log says what to do.
+ */
+static void test_not_shared(void)
+{
+    /* Not the VM of the tests before, whose log lines may be used up. */
+    struct vguest *g = vguest_new(vgt_daemon, 1, NULL);
+    int fd = memfd_create("not-shared", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    g_assert_cmpint(fd, >=, 0);
+    g_assert_cmpint(ftruncate(fd, (off_t)g->ram_size), ==, 0);
+    g_assert_cmpint(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), ==,
+                    0);
+    g->up = false;
+    map_instead(g, fd);
+    g_assert_cmpint(vg_write_dsr(g, g->dsr_gpa), >, 0);
+    vgt_wait_logged("vm vm1: the device shared region is empty");
+    map_instead(g, -1);
+    g_assert_cmpint(vg_write_dsr(g, g->dsr_gpa), >, 0);
+    vgt_wait_logged("vm vm1: the device shared region is not in memory that the VMM");
+    vgt_wait_logged("share=on");
+    map_instead(g, g->memfd);
+    g_assert_cmpint(vg_write_dsr(g, g->dsr_gpa), ==, 0);
+    close(fd);
+    vguest_free(g);
+}
+
 /* A thousand posted writes, then a read: it sees the last one. */
 static void test_posted_order(void)
 {
@@ -636,5 +677,6 @@ int main(int argc, char **argv)
     g_test_add_data_func("/stock/replay/posted", GUINT_TO_POINTER(1), test_replay);
     g_test_add_func("/stock/exit-anywhere", test_exit_anywhere);
     g_test_add_func("/stock/posted-order", test_posted_order);
+    g_test_add_func("/stock/not-shared", test_not_shared);
     return vgt_run();
 }

@@ -291,3 +291,19 @@ void vgt_assert_no_objects(const char *vm)
     }
     json_node_unref(status);
 }
+
+void vgt_wait_logged(const char *words)
+{
+    int64_t end = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+    bool found = false;
+
+    while (!found) {
+        char *text = NULL;
+
+        g_assert_cmpint(vg_now_ns(), <, end);
+        g_usleep(2000);
+        g_assert_true(g_file_get_contents(vgt_daemon->log, &text, NULL, NULL));
+        found = strstr(text, words) != NULL;
+        g_free(text);
+    }
+}

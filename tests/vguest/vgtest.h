@@ -126,6 +126,9 @@ void vgt_traffic_open(struct vgt_traffic *t, unsigned a, unsigned b, unsigned nq
 /* Run until each lane has done @ops more operations. */
 void vgt_traffic_run(struct vgt_traffic *t, uint64_t ops);
 void vgt_traffic_close(struct vgt_traffic *t);
+/* Wait until the daemon's log, which a thread of its own writes, has these words. */
+void vgt_wait_logged(const char *words);
+
 /* Percentile (0..100) of the latencies since the last clear, us. */
 double vgt_percentile(GArray *values, double percent);
 
