@@ -265,8 +265,8 @@ static void print_vms(JsonArray *vms)
                " %5" G_GINT64_FORMAT " %5" G_GINT64_FORMAT " %9" G_GINT64_FORMAT "  %s\n",
                get_str(vm, "name"), vm_state(vm), get_str(vm, "network"), worker,
                get_int(obj, "qps"), get_int(obj, "cqs"), get_int(obj, "mrs"),
-               get_int(obj, "gids"), get_int(get_object(vm, "memory"), "bytes") >> 20,
-               addr);
+               get_int(obj, "gids"),
+               (get_int(get_object(vm, "memory"), "ram_bytes") + (1 << 19)) >> 20, addr);
     }
 }
 

@@ -167,6 +167,7 @@ static void report_memory(GString *s, struct vm *vm)
     json_begin(s, "memory", '{');
     json_int(s, "regions", st.regions);
     json_int(s, "files", st.files);
+    json_int(s, "ram_bytes", st.ram);
     json_int(s, "bytes", st.bytes);
     json_int(s, "unmapping_bytes", st.pending);
     json_int(s, "refused", st.refused);

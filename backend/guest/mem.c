@@ -625,5 +625,8 @@ void guest_mem_get_stats(struct guest_mem *mem, struct guest_mem_stats *st)
     if (map) {
         st->regions = map->n;
         st->files = mem->files->len;
+        for (unsigned i = 0; i < map->n; i++) {
+            st->ram += map->region[i].hva ? map->region[i].size : 0;
+        }
     }
 }

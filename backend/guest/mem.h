@@ -91,7 +91,8 @@ int guest_mem_unmap(struct guest_mem *mem, uint64_t gpa, uint64_t size, bool all
 /* Numbers for reports and leak checks; before init and after fini too. */
 struct guest_mem_stats {
     unsigned regions, files;
-    uint64_t bytes;   /* mapped and in use */
+    uint64_t ram;     /* of the guest, within its reach */
+    uint64_t bytes;   /* of our address space: mapped and in use */
     uint64_t pending; /* being unmapped */
     uint64_t refused;
 };

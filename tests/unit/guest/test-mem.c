@@ -349,6 +349,29 @@ static uint64_t bytes_of(struct fixture *f)
     return st.bytes;
 }
 
+/*
+ * What is reported as the guest's RAM is its RAM: not the room that its files take here,
+ * twice as firmware's windows are read-only, nor ranges that the VMM keeps to itself.
+ */
+static void test_ram(struct fixture *f, gconstpointer arg)
+{
+    struct guest_mem_stats st;
+    int fd = sealed(200 * PG);
+
+    g_assert_cmpint(guest_mem_map(f->mem, fd, 0, 0, 100 * PG, RW), ==, 0);
+    g_assert_cmpint(guest_mem_map(f->mem, fd, 100 * PG, 100 * PG, 10 * PG, RO), ==, 0);
+    g_assert_cmpint(guest_mem_map(f->mem, -1, 0, 110 * PG, 30 * PG, RW), ==, 0);
+    guest_mem_get_stats(f->mem, &st);
+    g_assert_cmpuint(st.regions, ==, 3);
+    g_assert_cmpuint(st.files, ==, 2);
+    g_assert_cmpuint(st.ram, ==, 110 * PG);
+    g_assert_cmpuint(st.bytes, ==, 400 * PG);
+    g_assert_cmpint(guest_mem_unmap(f->mem, 0, 100 * PG, false), ==, 0);
+    guest_mem_get_stats(f->mem, &st);
+    g_assert_cmpuint(st.ram, ==, 10 * PG);
+    close(fd);
+}
+
 /* As much of a file is mapped as is asked for, whatever its size, and some more. */
 static void test_sparse(struct fixture *f, gconstpointer arg)
 {
@@ -610,6 +633,7 @@ int main(int argc, char **argv)
     ADD(unsealed, "unsealed");
     ADD(growth, NULL);
     ADD(limits, NULL);
+    ADD(ram, NULL);
     ADD(sparse, NULL);
     ADD(steps, NULL);
     ADD(random, NULL);
