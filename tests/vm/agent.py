@@ -167,6 +167,16 @@ class Agent:
                                      % (self.name, timeout))
                 self.cond.wait(0.25)
 
+    def expect_boot(self):
+        """The guest is about to boot again: wait_hello() waits for that, and its
+        jobs are lost."""
+        with self.cond:
+            self.hello = False
+            for job in self._jobs.values():
+                job.lost = 'the guest booted again'
+            self._jobs.clear()
+            self.cond.notify_all()
+
     def close(self):
         if self._sock:
             try:

@@ -383,13 +383,27 @@ class Guest:
                      'addr=0x5.0,multifunction=on,romfile='
                      % self.mac('pvrdma')]
         if self.socket:
-            args += ['-device', 'pvrdma,id=rdma0,socket=%s,bus=pcie.0,'
-                     'addr=0x5.1%s' % (self.socket, self.device_options)]
+            args += ['-device', self.rdma_device()]
         if 'virtio' in self.links:
             args += ['-netdev', self.links['virtio'].netdev(self, 'n1'),
                      '-device', 'virtio-net-pci,netdev=n1,mac=%s,bus=pcie.0,'
                      'addr=0x6.0,romfile=' % self.mac('virtio')]
         return args
+
+    def rdma_device(self):
+        """QEMU's -device argument for the adapter."""
+        return 'pvrdma,id=rdma0,socket=%s,bus=pcie.0,addr=0x5.1%s' \
+            % (self.socket, self.device_options)
+
+    def program(self):
+        """The QEMU to run, and where it finds its firmware."""
+        argv = [qemu_binary(self.socket is not None)]
+        for base in (os.path.join(BUILD, 'qemu', 'firmware', 'usr', 'share'),
+                     '/usr/share'):
+            for folder in ('qemu', 'seabios'):
+                if os.path.isdir(os.path.join(base, folder)):
+                    argv += ['-L', os.path.join(base, folder)]
+        return argv
 
     def command_line(self):
         """The QEMU command line, as a list; writes the guest's initrd."""
@@ -397,22 +411,16 @@ class Guest:
         cpu = []
         if os.environ.get('PVRDMA_ACCEL') == 'kvm':
             accel, cpu = 'kvm', ['-cpu', 'host']
-        firmware = []
-        for base in (os.path.join(BUILD, 'qemu', 'firmware', 'usr', 'share'),
-                     '/usr/share'):
-            for folder in ('qemu', 'seabios'):
-                if os.path.isdir(os.path.join(base, folder)):
-                    firmware += ['-L', os.path.join(base, folder)]
         # no_timer_check: on a loaded host the boot-time test of the timer
         # interrupt sees no tick in time, and the kernel panics.
         append = ('console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off '
                   'nokaslr tsc=reliable no_timer_check')
-        return [
-            qemu_binary(self.socket is not None), '-name', self.name,
+        return self.program() + [
+            '-name', self.name,
             '-M', 'q35,memory-backend=mem', '-accel', accel] + cpu + [
             '-m', str(self.memory), '-smp', str(self.cpus),
             '-object', 'memory-backend-memfd,id=mem,size=%dM,share=on'
-            % self.memory] + firmware + [
+            % self.memory,
             '-nodefaults', '-no-user-config', '-display', 'none',
             '-no-reboot', '-kernel', image('vmlinuz'),
             '-initrd', self._write_initrd(), '-append', append,
@@ -600,7 +608,8 @@ def guest_programs():
             if os.access(path, os.X_OK)}
 
 
-def start_guests(session, daemon=None, count=2, virtio=True, **options):
+def start_guests(session, daemon=None, count=2, virtio=True, kind=Guest,
+                 **options):
     """Start guests vm1, vm2, ... on common links and wait for their agents.
 
     With a @daemon each gets a pvrdma device on the socket of its name.
@@ -613,7 +622,7 @@ def start_guests(session, daemon=None, count=2, virtio=True, **options):
     guests = []
     for number in range(1, count + 1):
         path = daemon.socket('vm%d' % number) if daemon else None
-        guests.append(Guest(session, number, links, path, **options).start())
+        guests.append(kind(session, number, links, path, **options).start())
     for guest in guests:
         guest.wait_boot()
         say('%s is up after %.1f s' % (guest.name,
