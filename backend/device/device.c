@@ -76,12 +76,14 @@ static int slot_check(struct vm *vm, uint64_t gpa, bool write)
  * The guest's memory is not shared with us: what we have instead is missing, or zeros.
  * Stock QEMU starts such a VM without a word.
  */
-static int not_shared(struct vm *vm, const char *how)
+static int not_shared(struct device *dev, const char *how)
 {
-    log_vm(LOG_LVL_WARN, vm,
+    /* Guests can have it again and again; once says it all. */
+    log_vm(dev->told_not_shared ? LOG_LVL_DEBUG : LOG_LVL_WARN, dev->vm,
            "the device shared region %s: is the guest's memory shared? It must be a "
            "memory-backend-memfd with share=on, named in -machine memory-backend=",
            how);
+    dev->told_not_shared = true;
     return EFAULT;
 }
 
@@ -108,10 +110,10 @@ static int dsr_load(struct device *dev, uint64_t gpa)
     }
     if (!guest_ptr(&vm->guest.mem, gpa, sizeof(dsr), true) ||
         !guest_read(&vm->guest.mem, gpa, &dsr, sizeof(dsr))) {
-        return not_shared(vm, "is not in memory that the VMM shares");
+        return not_shared(dev, "is not in memory that the VMM shares");
     }
     if (all_zero(&dsr, sizeof(dsr))) {
-        return not_shared(vm, "is empty");
+        return not_shared(dev, "is empty");
     }
     err = slot_check(vm, dsr.cmd_slot_dma, false);
     err = err ? err : slot_check(vm, dsr.resp_slot_dma, true);
@@ -136,6 +138,7 @@ static int dsr_load(struct device *dev, uint64_t gpa)
     dev->cmd_slot = dsr.cmd_slot_dma;
     dev->resp_slot = dsr.resp_slot_dma;
     dev->dsr_valid = true;
+    dev->told_not_shared = false;
     return 0;
 }
 

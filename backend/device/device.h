@@ -20,6 +20,7 @@ struct device {
     uint32_t err, icr, imr;
     bool bus_master;
     bool dsr_valid;        /* caps were written */
+    bool told_not_shared;  /* the log has it */
     bool active;           /* CTL=ACTIVATE was accepted */
     bool stopped;          /* datapath_pause() because bus master went off */
     struct pvrdma_dsr dsr; /* our copy of what the guest wrote */

@@ -528,7 +528,13 @@ static gboolean on_timeout(gpointer opaque)
 
 /* ---- closing ---- */
 
-/* Take what there is to read from @fd, and close the descriptors that come along. */
+/* Bytes that a descriptor counts for. */
+#define DRAIN_PER_FD 4096u
+
+/*
+ * Take what there is to read from @fd, and close the descriptors that come along.  In
+ * one go, so each of those counts as much as many bytes.
+ */
 static void discard_input(struct vm *vm, int fd)
 {
     static uint8_t bytes[65536]; /* never looked at */
@@ -556,6 +562,7 @@ static void discard_input(struct vm *vm, int fd)
 
                 memcpy(&one, CMSG_DATA(cm) + i * sizeof(int), sizeof(int));
                 discard_fd(&vm->discard, one);
+                got += DRAIN_PER_FD;
             }
         }
     }
@@ -654,9 +661,11 @@ static void conn_end(struct vfu_conn *c)
 
 /* ---- life ---- */
 
-static void refuse_client(struct vm *vm, int fd, const char *why)
+void conn_refuse(struct vm *vm, int fd, const char *why)
 {
-    log_vm(LOG_LVL_WARN, vm, "%s", why);
+    if (why) {
+        log_vm(LOG_LVL_WARN, vm, "%s", why);
+    }
     shutdown(fd, SHUT_RDWR);
     discard_input(vm, fd);
     close_socket(vm, fd);
@@ -682,18 +691,18 @@ struct vfu_conn *conn_new(struct vm *vm, int fd)
     struct vfu_conn *c;
 
     if (conn_look(vm) != CONN_NONE) {
-        refuse_client(vm, fd, "refused a second VMM");
+        conn_refuse(vm, fd, "refused a second VMM");
         return NULL;
     }
     if (discard_full(vm->discard)) {
-        refuse_client(vm, fd, "refused a VMM: its descriptors cannot be closed");
+        conn_refuse(vm, fd, "refused a VMM: its descriptors cannot be closed");
         return NULL;
     }
     if (guest_mem_piled_up(&vm->guest.mem)) {
         vm->guest.mem.refused++;
-        log_vm(LOG_LVL_WARN, vm,
-               "refused a VMM: too much of its former memory is still being unmapped");
-        close_socket(vm, fd);
+        conn_refuse(
+            vm, fd,
+            "refused a VMM: too much of its former memory is still being unmapped");
         return NULL;
     }
     c = g_new0(struct vfu_conn, 1);

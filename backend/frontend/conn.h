@@ -106,6 +106,12 @@ struct vfu_conn {
     uint64_t lost_errors; /* of commands that wanted no reply */
 };
 
+/*
+ * Close @fd of a client that is not served; what it has sent is read first, within
+ * bounds, or some would see the connection reset.  @why for the log, or NULL.
+ */
+void conn_refuse(struct vm *vm, int fd, const char *why);
+
 /* Take over @fd as the VM's connection; NULL if it has one (fd is closed). */
 struct vfu_conn *conn_new(struct vm *vm, int fd);
 

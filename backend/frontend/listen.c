@@ -128,8 +128,7 @@ static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
         client = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
         if (client >= 0 && !may_serve(l->vm, client)) {
-            shutdown(client, SHUT_RDWR);
-            discard_fd(&l->vm->discard, client); /* with what it has sent */
+            conn_refuse(l->vm, client, NULL);
             continue;
         }
         if (client >= 0) {
