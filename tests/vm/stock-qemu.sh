@@ -38,12 +38,12 @@ mkdir -p "$debs"
 
 # One at a time here, and in the cache that other build folders share.
 exec 8>"$work/lock" 9>"$debs/lock"
-flock 8
+flock -w 1200 8 || die "another run holds $work/lock"
 if [ -f "$work/complete" ]; then
     say "already there: $(cat "$work/complete")"
     exit 0
 fi
-flock 9
+flock -w 1200 9 || die "another run holds $debs/lock"
 : >"$log"
 die_status=3
 
@@ -59,7 +59,8 @@ stock_apt()
 {
     local tool=$1
     shift
-    timeout 900 "$tool" "${options[@]}" "$@"
+    # Not with the locks: it must not hold them longer than we do.
+    timeout 900 "$tool" "${options[@]}" "$@" 8>&- 9>&-
 }
 
 # "PACKAGE=VERSION FILE SIZE SHA256" of each package.
@@ -77,10 +78,11 @@ wanted()
 
 have() { echo "$2  $debs/$1" | sha256sum --check --status 2>/dev/null; }
 
-private_apt_setup "deb $suite"
+private_apt_setup "deb $suite" 8>&- 9>&-
 : >"$apt/status"
 list=$(wanted 2>>"$log") || die "apt cannot say what ${packages[*]} of $suite need, see $log"
-[ -n "$list" ] || die "$suite has no ${packages[0]}"
+die_status=1
+[ -n "$list" ] || die "what apt says of ${packages[0]} cannot be read"
 bytes=$(awk '{ sum += $3 } END { print sum }' <<<"$list")
 [ "$bytes" -le "$max_bytes" ] || die "$bytes bytes to download: that cannot be right"
 
@@ -92,7 +94,9 @@ if [ ${#missing[@]} -gt 0 ]; then
     say "downloading QEMU of $suite: ${#missing[@]} packages, $((bytes >> 20)) MB in all"
     rm -rf "$debs/new"
     mkdir "$debs/new"
+    die_status=3
     (cd "$debs/new" && quiet stock_apt apt-get -q download "${missing[@]}")
+    die_status=1
     mv "$debs"/new/*.deb "$debs/"
     rmdir "$debs/new"
 fi
@@ -100,7 +104,6 @@ fi
 for file in "$debs"/*.deb; do
     grep -qF " ${file##*/} " <<<"$list" || rm "$file"
 done
-die_status=1
 
 say "unpacking"
 rm -rf "$root"
