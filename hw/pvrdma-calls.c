@@ -295,6 +295,7 @@ int pvrdma_call_set_irqs(PVRDMAClient *c, const int *fds, size_t nfds)
     size_t start = 0;
     int ret = 0;
 
+    pvrdma_client_begin(c);
     while (ret == 0 && start < nfds) {
         size_t n = MIN(nfds - start, pvrdma_client_max_fds(c));
 
@@ -302,6 +303,7 @@ int pvrdma_call_set_irqs(PVRDMAClient *c, const int *fds, size_t nfds)
                        n);
         start += n;
     }
+    pvrdma_client_end(c);
     return ret;
 }
 

@@ -8,12 +8,15 @@
  * a protocol violation.
  *
  * Threads: everything runs under the BQL, mostly in a vCPU thread that handles
- * a register access.  The guest waits there, and so does the monitor; hence the
- * daemon has PVRDMA_CLIENT_TIMEOUT_MS for each message, and after that, or
- * after any violation of the protocol, the connection is lost for good.  As
- * nothing is ever received after a missed deadline, there are no late replies
- * to sort out.  Replies come in the order of the requests and must carry the id
- * and the command of the oldest one.
+ * a register access.  The guest waits there, and so does the monitor; hence all
+ * waits of one transaction (a register access, a change of the memory map, ...)
+ * together take at most PVRDMA_CLIENT_TIMEOUT_MS, and after that, or after any
+ * violation of the protocol, the connection is lost for good.  Only waiting
+ * counts, and only in small pieces, so that it is no fault of the daemon's if
+ * QEMU itself was frozen; what has arrived is always taken.  As nothing is ever
+ * received after a missed deadline, there are no late replies to sort out.
+ * Replies come in the order of the requests and must carry the id and the
+ * command of the oldest one.
  *
  * A daemon that does not answer may still run, and write to guest memory.  Only
  * the end of the connection from its side proves that it does not: it has died,
@@ -55,6 +58,9 @@
 #define DEFAULT_MSG_FDS 1
 #define DEFAULT_PGSIZES 4096
 
+/* A wait longer than this was not the daemon's fault. */
+#define WAIT_PIECE_MS 250
+
 /* Parts of one message: header and what the caller adds. */
 #define MAX_IOV 4
 
@@ -70,6 +76,8 @@ struct PVRDMAClient {
     guint watch;            /* GSource of the hang-up watch, or 0 */
     PVRDMALostFn *lost_fn;
     void *lost_opaque;
+    unsigned transactions;  /* pvrdma_client_begin() without _end() */
+    int64_t patience_us;    /* what is left of the time for waiting */
     uint16_t next_id;
     size_t max_fds;
     /* Requests that were sent and not collected, oldest at @head. */
@@ -149,63 +157,73 @@ void pvrdma_client_error(const PVRDMAClient *c, int ret, Error **errp,
     }
 }
 
-static int64_t deadline_from_now(void)
+void pvrdma_client_begin(PVRDMAClient *c)
 {
-    return g_get_monotonic_time() + PVRDMA_CLIENT_TIMEOUT_MS * 1000LL;
+    if (c->transactions++ == 0) {
+        c->patience_us = PVRDMA_CLIENT_TIMEOUT_MS * 1000LL;
+    }
 }
 
-/* Wait for @events; 0, or -1 after the deadline (and the client has failed). */
-static int client_wait(PVRDMAClient *c, short events, int64_t deadline)
+void pvrdma_client_end(PVRDMAClient *c)
+{
+    g_assert(c->transactions > 0);
+    c->transactions--;
+}
+
+/* Wait for @events; false if there is no time left: the client has failed. */
+static bool client_wait(PVRDMAClient *c, short events)
 {
     struct pollfd p = { .fd = c->fd, .events = events };
-    int64_t left;
-    int ret;
 
-    do {
-        left = deadline - g_get_monotonic_time();
-        if (left <= 0) {
+    while (true) {
+        int64_t begin = g_get_monotonic_time();
+        int64_t piece = MIN(c->patience_us, WAIT_PIECE_MS * 1000LL);
+        int ret = poll(&p, 1, DIV_ROUND_UP(piece, 1000));
+
+        if (ret > 0) {
+            c->patience_us -= MIN(g_get_monotonic_time() - begin, piece);
+            return true;
+        }
+        if (ret < 0 && errno != EINTR) {
+            pvrdma_client_fail(c, "poll: %s", strerror(errno));
+            return false;
+        }
+        /* That was a last look, without a wait. */
+        if (ret == 0 && piece == 0) {
             pvrdma_client_fail(c, "no answer from pvrdmad within %d ms",
                                PVRDMA_CLIENT_TIMEOUT_MS);
-            return -1;
+            return false;
         }
-        ret = poll(&p, 1, DIV_ROUND_UP(left, 1000));
-    } while (ret == 0 || (ret < 0 && errno == EINTR));
-
-    if (ret < 0) {
-        pvrdma_client_fail(c, "poll: %s", strerror(errno));
-        return -1;
+        c->patience_us -= MIN(g_get_monotonic_time() - begin, piece);
     }
-    return 0;
 }
 
 /* After a failed send or receive: wait if that helps, else fail. */
-static int client_retry(PVRDMAClient *c, const char *what, short events,
-                        int64_t deadline)
+static bool client_retry(PVRDMAClient *c, const char *what, short events)
 {
     if (errno == EINTR) {
-        return 0;
+        return true;
     }
     if (errno == EAGAIN) {
-        return client_wait(c, events, deadline);
+        return client_wait(c, events);
     }
     if (errno == EPIPE || errno == ECONNRESET) {
         client_gone(c);
     } else {
         pvrdma_client_fail(c, "%s: %s", what, strerror(errno));
     }
-    return -1;
+    return false;
 }
 
 /* Send all of @iov (which is consumed); descriptors go with the first byte. */
-static int client_sendv(PVRDMAClient *c, struct iovec *iov, size_t niov,
-                        const int *fds, size_t nfds)
+static bool client_sendv(PVRDMAClient *c, struct iovec *iov, size_t niov,
+                         const int *fds, size_t nfds)
 {
     union {
         struct cmsghdr align;
         char buf[CMSG_SPACE(sizeof(int) * VFIO_USER_MAX_FDS)];
     } control;
     struct msghdr msg = { 0 };
-    int64_t deadline = deadline_from_now();
     size_t left = iov_size(iov, niov);
     unsigned int cnt = niov;
 
@@ -229,8 +247,8 @@ static int client_sendv(PVRDMAClient *c, struct iovec *iov, size_t niov,
         msg.msg_iovlen = cnt;
         n = sendmsg(c->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n < 0) {
-            if (client_retry(c, "send", POLLOUT, deadline) < 0) {
-                return -1;
+            if (!client_retry(c, "send", POLLOUT)) {
+                return false;
             }
             continue;
         }
@@ -239,7 +257,7 @@ static int client_sendv(PVRDMAClient *c, struct iovec *iov, size_t niov,
         msg.msg_control = NULL;
         msg.msg_controllen = 0;
     }
-    return 0;
+    return true;
 }
 
 /* Take the descriptors out of a control buffer; false if there are too many. */
@@ -274,8 +292,8 @@ static bool take_fds(struct msghdr *msg, int *fds, size_t max, size_t *nfds)
  * Receive exactly @len bytes.  @fds NULL: descriptors that come along are
  * dropped.  On failure the caller still owns the @nfds descriptors so far.
  */
-static int client_recv(PVRDMAClient *c, void *buf, size_t len, int *fds,
-                       size_t *nfds, int64_t deadline)
+static bool client_recv(PVRDMAClient *c, void *buf, size_t len, int *fds,
+                        size_t *nfds)
 {
     union {
         struct cmsghdr align;
@@ -294,27 +312,27 @@ static int client_recv(PVRDMAClient *c, void *buf, size_t len, int *fds,
         ssize_t n = recvmsg(c->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
         if (n < 0) {
-            if (client_retry(c, "receive", POLLIN, deadline) < 0) {
-                return -1;
+            if (!client_retry(c, "receive", POLLIN)) {
+                return false;
             }
             continue;
         }
         if (fds && !take_fds(&msg, fds, VFIO_USER_MAX_FDS, nfds)) {
             pvrdma_client_fail(c, "pvrdmad sent too many file descriptors");
-            return -1;
+            return false;
         }
         if (n == 0) {
             client_gone(c);
-            return -1;
+            return false;
         }
         done += n;
     }
-    return 0;
+    return true;
 }
 
-static int send_message(PVRDMAClient *c, uint16_t id, uint16_t command,
-                        uint32_t flags, const struct iovec *payload,
-                        size_t niov, const int *fds, size_t nfds)
+static bool send_message(PVRDMAClient *c, uint16_t id, uint16_t command,
+                         uint32_t flags, const struct iovec *payload,
+                         size_t niov, const int *fds, size_t nfds)
 {
     struct vfio_user_hdr hdr = {
         .id = id,
@@ -323,16 +341,20 @@ static int send_message(PVRDMAClient *c, uint16_t id, uint16_t command,
         .flags = VFIO_USER_TYPE_COMMAND | flags,
     };
     struct iovec iov[MAX_IOV] = { { &hdr, sizeof(hdr) } };
+    bool ok;
     size_t i;
 
-    g_assert(niov < MAX_IOV);
+    g_assert(bql_locked() && niov < MAX_IOV);
     if (pvrdma_client_lost(c)) {
-        return -EIO;
+        return false;
     }
     for (i = 0; i < niov; i++) {
         iov[i + 1] = payload[i];
     }
-    return client_sendv(c, iov, niov + 1, fds, nfds) < 0 ? -EIO : 0;
+    pvrdma_client_begin(c);
+    ok = client_sendv(c, iov, niov + 1, fds, nfds);
+    pvrdma_client_end(c);
+    return ok;
 }
 
 int pvrdma_client_send(PVRDMAClient *c, uint16_t command,
@@ -340,25 +362,23 @@ int pvrdma_client_send(PVRDMAClient *c, uint16_t command,
                        const int *fds, size_t nfds)
 {
     Pending *p;
-    int ret;
 
-    g_assert(bql_locked() && c->count < PVRDMA_CLIENT_PIPELINE);
+    g_assert(c->count < PVRDMA_CLIENT_PIPELINE);
     p = &c->pending[(c->head + c->count) % PVRDMA_CLIENT_PIPELINE];
     p->id = c->next_id++;
     p->command = command;
-    ret = send_message(c, p->id, command, 0, iov, niov, fds, nfds);
-    if (ret == 0) {
-        c->count++;
+    if (!send_message(c, p->id, command, 0, iov, niov, fds, nfds)) {
+        return -EIO;
     }
-    return ret;
+    c->count++;
+    return 0;
 }
 
 int pvrdma_client_post(PVRDMAClient *c, uint16_t command,
                        const struct iovec *iov, size_t niov)
 {
-    g_assert(bql_locked());
     return send_message(c, c->next_id++, command, VFIO_USER_NO_REPLY, iov,
-                        niov, NULL, 0);
+                        niov, NULL, 0) ? 0 : -EIO;
 }
 
 /* Check a reply's header against the request; false: the client has failed. */
@@ -399,10 +419,9 @@ static bool check_header(PVRDMAClient *c, const struct vfio_user_hdr *hdr,
 static int receive_reply(PVRDMAClient *c, const Pending *p, PVRDMAReply *reply,
                          int *fds, size_t *nfds)
 {
-    int64_t deadline = deadline_from_now();
     struct vfio_user_hdr hdr;
 
-    if (client_recv(c, &hdr, sizeof(hdr), fds, nfds, deadline) < 0 ||
+    if (!client_recv(c, &hdr, sizeof(hdr), fds, nfds) ||
         !check_header(c, &hdr, p, reply)) {
         return -EIO;
     }
@@ -417,8 +436,7 @@ static int receive_reply(PVRDMAClient *c, const Pending *p, PVRDMAReply *reply,
     if (!reply) {
         return 0;
     }
-    if (client_recv(c, reply->data, hdr.size - sizeof(hdr), NULL, NULL,
-                    deadline) < 0) {
+    if (!client_recv(c, reply->data, hdr.size - sizeof(hdr), NULL, NULL)) {
         return -EIO;
     }
     reply->len = hdr.size - sizeof(hdr);
@@ -439,7 +457,9 @@ int pvrdma_client_collect(PVRDMAClient *c, PVRDMAReply *reply)
     if (pvrdma_client_lost(c)) {
         return -EIO;
     }
+    pvrdma_client_begin(c);
     ret = receive_reply(c, &p, reply, fds, &nfds);
+    pvrdma_client_end(c);
     if (ret < 0) {
         close_fds(fds, nfds);
     } else if (reply) {
@@ -456,8 +476,13 @@ int pvrdma_client_request(PVRDMAClient *c, uint16_t command,
     int ret;
 
     g_assert(c->count == 0);
+    pvrdma_client_begin(c);
     ret = pvrdma_client_send(c, command, iov, niov, fds, nfds);
-    return ret < 0 ? ret : pvrdma_client_collect(c, reply);
+    if (ret == 0) {
+        ret = pvrdma_client_collect(c, reply);
+    }
+    pvrdma_client_end(c);
+    return ret;
 }
 
 /*
@@ -586,10 +611,10 @@ static void connect_hint(Error **errp, int err, const char *path,
     }
 }
 
-/* Connect within the deadline; returns an errno. */
+/* Connect within the time limit; returns an errno. */
 static int connect_socket(int fd, const struct sockaddr_un *addr)
 {
-    int64_t deadline = deadline_from_now();
+    int64_t deadline = g_get_monotonic_time() + PVRDMA_CLIENT_TIMEOUT_MS * 1000;
 
     /* EAGAIN of a UNIX socket: the listener's queue is full; no event tells. */
     while (connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) < 0) {

@@ -11,7 +11,10 @@
 #include "qapi/error.h"
 #include "pvrdma/vfio_user.h"
 
-/* Every wait for the daemon ends after this time, and the client has failed. */
+/*
+ * The waits of one transaction end after this time in all, and the client has
+ * failed.
+ */
 #define PVRDMA_CLIENT_TIMEOUT_MS 5000
 
 /* Requests that may be under way at once. */
@@ -64,6 +67,13 @@ void pvrdma_client_free(PVRDMAClient *c);
  * A loss is noticed at once, even if no message is under way.
  */
 void pvrdma_client_watch(PVRDMAClient *c, PVRDMALostFn *fn, void *opaque);
+
+/*
+ * Make what is done between the two one transaction, with one time limit.  A
+ * request outside of them is a transaction of its own.  Nests.
+ */
+void pvrdma_client_begin(PVRDMAClient *c);
+void pvrdma_client_end(PVRDMAClient *c);
 
 /* Is the connection lost?  All calls fail at once with -EIO then. */
 bool pvrdma_client_lost(const PVRDMAClient *c);

@@ -190,6 +190,7 @@ static void mem_commit(MemoryListener *listener)
     const MapOp *ops = (const MapOp *)mem->ops->data;
     size_t sent = 0, collected = 0, n = mem->ops->len;
 
+    pvrdma_client_begin(mem->client);
     while (collected < n) {
         if (sent < n && sent - collected < PVRDMA_CLIENT_PIPELINE) {
             if (mem_send(mem, &ops[sent]) < 0) {
@@ -204,6 +205,7 @@ static void mem_commit(MemoryListener *listener)
     while (collected < sent) {
         mem_collect(mem, &ops[collected++]);
     }
+    pvrdma_client_end(mem->client);
     g_array_set_size(mem->ops, 0);
 }
 

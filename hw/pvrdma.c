@@ -203,6 +203,7 @@ static void pvrdma_write_config(PCIDevice *dev, uint32_t addr, uint32_t value,
 {
     PVRDMADevice *s = PVRDMA(dev);
 
+    pvrdma_client_begin(s->client);
     pci_default_write_config(dev, addr, value, len);
     if (dev->exp.exp_cap) {
         pcie_cap_flr_write_config(dev, addr, value, len);
@@ -210,6 +211,7 @@ static void pvrdma_write_config(PCIDevice *dev, uint32_t addr, uint32_t value,
     forward_command(s, pci_get_word(dev->config + PCI_COMMAND));
     check(s, pvrdma_irq_set_enabled(&s->irq, s->client, msix_enabled(dev)),
           "an interrupt setting");
+    pvrdma_client_end(s->client);
 }
 
 static void pvrdma_reset_hold(Object *obj, ResetType type)
@@ -218,10 +220,12 @@ static void pvrdma_reset_hold(Object *obj, ResetType type)
 
     s->dsr_valid = false;
     s->lost_err = UINT32_MAX;
+    pvrdma_client_begin(s->client);
     check(s, pvrdma_irq_set_enabled(&s->irq, s->client, false),
           "an interrupt setting");
     forward_command(s, 0);
     check(s, pvrdma_call_reset(s->client), "a reset");
+    pvrdma_client_end(s->client);
     /* At realize it was not known yet if a vIOMMU would follow. */
     if (pci_device_iommu_address_space(PCI_DEVICE(s)) !=
         &address_space_memory) {
@@ -439,14 +443,19 @@ static bool pvrdma_setup(PVRDMADevice *s, Error **errp)
     }
     s->client = pvrdma_client_connect(path, s->socket ? NULL :
                                       qemu_get_vm_name(), errp);
-    if (!s->client || !check_device(s, &info, errp) ||
-        !check_function(s, errp) || !init_bars(s, errp) ||
+    if (!s->client) {
+        return false;
+    }
+    pvrdma_client_begin(s->client);
+    if (!check_device(s, &info, errp) || !check_function(s, errp) ||
+        !init_bars(s, errp) ||
         !pvrdma_doorbell_open(&s->doorbell, s->client, info.num_regions,
                               errp) ||
         !pvrdma_irq_init(&s->irq, PCI_DEVICE(s), errp) ||
         !pvrdma_mem_start(&s->mem, s->client, PCI_DEVICE(s), errp)) {
         return false;
     }
+    pvrdma_client_end(s->client);
     pvrdma_lost_watch(s);
     return true;
 }
@@ -464,10 +473,12 @@ static void pvrdma_exit(PCIDevice *dev)
 {
     PVRDMADevice *s = PVRDMA(dev);
 
+    pvrdma_client_begin(s->client);
     /* Ends all DMA before the daemon's maps of guest memory go. */
     pvrdma_irq_set_enabled(&s->irq, s->client, false);
     forward_command(s, 0);
     pvrdma_call_reset(s->client);
+    pvrdma_client_end(s->client);
     pvrdma_cleanup(s);
 }
 

@@ -5,7 +5,9 @@ device and lives."""
 import fcntl
 import os
 import struct
+import signal
 import tempfile
+import time
 import unittest
 
 import qemu
@@ -79,6 +81,19 @@ class AtStart(Case):
         server = self.serve()
         server.hooks[vs.VERSION] = lambda _, msg: vs.SILENT
         self.refused('no answer from pvrdmad within 5000 ms')
+
+    def test_slow(self):
+        """Each answer comes in time, all of them together do not."""
+        server = self.serve()
+
+        def slow(_, __):
+            time.sleep(1.9)
+            return vs.DEFAULT
+        for command in (vs.GET_INFO, vs.IRQ_INFO, vs.IO_FDS):
+            server.hooks[command] = slow
+        begin = time.monotonic()
+        self.refused('no answer from pvrdmad within 5000 ms')
+        self.assertLess(time.monotonic() - begin, 8)
 
     def test_unexpected_descriptors(self):
         server = self.serve()
@@ -273,6 +288,40 @@ class AtWork(Case):
         self.lost_by(vs.REGION_READ, lambda _, msg: vs.SILENT,
                      lambda m: self.assertEqual(m.read(qemu.BAR1),
                                                 0xffffffff))
+
+    def test_slow_memory_change(self):
+        """One time limit for all messages of a change."""
+        server = self.serve()
+        machine = self.boot()
+        machine.enable()
+
+        def slow(_, __):
+            time.sleep(1.5)
+            return vs.DEFAULT
+        server.hooks[vs.DMA_MAP] = server.hooks[vs.DMA_UNMAP] = slow
+        begin = time.monotonic()
+        before = len(server.log)
+        # Four areas become RAM that is read-only, apart from each other.
+        machine.config(0x90, 0x10101010, devfn=0)
+        self.assertLess(time.monotonic() - begin, 8)
+        self.assertGreater(len(server.log) - before, 3)
+        self.survives(machine, server)
+
+    def test_frozen_qemu(self):
+        """Time in which QEMU itself does not run is not the daemon's."""
+        server = self.serve()
+        machine = self.boot()
+        machine.enable()
+
+        def freeze(_, __):
+            machine.process.send_signal(signal.SIGSTOP)
+            time.sleep(5.5)
+            machine.process.send_signal(signal.SIGCONT)
+            time.sleep(0.5)
+            return vs.DEFAULT
+        server.hooks[vs.REGION_READ] = freeze
+        self.assertEqual(machine.read(qemu.BAR1), 0)
+        self.assertEqual(machine.log(), '')
 
     def test_unasked_bytes(self):
         """Found by the next request; they cost nothing before."""
