@@ -12,9 +12,9 @@
 #
 # The device is an overlay: hw/rdma and include/pvrdma in the QEMU tree become
 # links into this repository, so that editing a file here rebuilds one object,
-# and two lines are added to QEMU's own files (hw/meson.build, hw/Kconfig).  The
-# overlay goes in before the first configure: a new Kconfig symbol later would
-# rebuild nearly everything.
+# and a few lines are added to QEMU's own files: see apply_overlay.  The overlay
+# goes in before the first configure: a new Kconfig symbol later would rebuild
+# nearly everything.
 #
 # Layout under the build folder:
 #   apt/       private apt lists and downloads      src/       QEMU with overlay
@@ -200,6 +200,27 @@ link_into()
     [ "$(readlink "$2" 2>/dev/null || true)" = "$1" ] || ln -sfn "$1" "$2"
 }
 
+# insert_line FILE AFTER LINE: adds the line behind the first one that matches
+# the pattern AFTER, once.
+insert_line()
+{
+    grep -qF "$3" "$1" && return
+    sed -i "0,/$2/s/$2/&\\n$3/" "$1"
+    grep -qF "$3" "$1" || die "this QEMU's ${1#"$src/"} has no line '$2'"
+}
+
+# A stop of a VM that is stopped leaves no trace in QEMU; pvrdma-lost.c must know
+# of it.
+count_stops()
+{
+    local file=$src/system/cpus.c
+    grep -q vm_stop_calls "$file" && return
+    sed -i '/^static int do_vm_stop(/,/^}/s/^ *RunState oldstate = .*/&\n\n    vm_stop_calls++;/
+            /^static int do_vm_stop(/i unsigned int vm_stop_calls;\n' "$file"
+    [ "$(grep -c vm_stop_calls "$file")" -eq 2 ] ||
+        die "this QEMU's do_vm_stop() is unknown"
+}
+
 apply_overlay()
 {
     link_into "$repo/hw" "$src/hw/rdma"
@@ -208,6 +229,7 @@ apply_overlay()
         "$src/configs/devices/x86_64-softmmu/pvrdma.mak"
     add_line "$src/hw/meson.build" "subdir('rdma')"
     add_line "$src/hw/Kconfig" "source rdma/Kconfig"
+    count_stops
 }
 
 # ---- tools, firmware ------------------------------------------------------------

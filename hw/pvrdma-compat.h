@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * What differs between the QEMU versions that the pvrdma device builds with:
- * headers that moved after 10.0, and constants that became const.
+ * headers that moved after 10.0, and constants that became const.  And what
+ * build-qemu.sh adds to QEMU's own files.
  */
 #ifndef HW_RDMA_PVRDMA_COMPAT_H
 #define HW_RDMA_PVRDMA_COMPAT_H
@@ -19,6 +20,9 @@
 #else
 #include "hw/qdev-properties.h"
 #endif
+
+/* In system/cpus.c: counts what wanted the VM stopped, also if it was. */
+extern unsigned int vm_stop_calls;
 
 /* What class_init gets. */
 #if QEMU_VERSION_MAJOR > 10 || QEMU_VERSION_MINOR > 0

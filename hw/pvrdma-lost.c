@@ -15,11 +15,20 @@
  * other things.  So it must not see any of it as long as the daemon may write
  * there: the connection may be lost because the daemon does not answer, and
  * that it is gone is known only when its end of the connection is closed.
- * Until then the VM is stopped, as it is for a disk that fails with
+ * Until then the VM is held: stopped, as it is for a disk that fails with
  * werror=stop.  The stop takes a moment, in which other vCPUs run: one that
  * accesses the device comes no further.  Attempts to continue the VM have no
  * effect.  A daemon that dies closes its end as well, so the way out is always
  * there, and in that case the VM is never stopped.
+ *
+ * What was stopped here is continued here, but only if it is certain that
+ * nobody else wants the VM stopped: neither before, nor by a command or a
+ * failing disk meanwhile.  QEMU forgets a stop of a VM that is stopped already;
+ * build-qemu.sh makes it count them (vm_stop_calls).
+ *
+ * Stopping waits for the vCPUs with the big lock dropped, and the device may be
+ * unplugged meanwhile.  So all of that is the VM's and not the device's: one
+ * static structure, and a timer of the main loop.
  *
  * The address of the device shared region (DSR) is known because the guest's
  * write of it passed through BAR1.  Everything found there is the guest's word:
@@ -32,8 +41,10 @@
 #include "qemu/bswap.h"
 #include "qemu/error-report.h"
 #include "qemu/main-loop.h"
+#include "qemu/timer.h"
 #include "hw/pci/pci_device.h"
 #include "system/cpus.h"
+#include "pvrdma-compat.h"
 #include "pvrdma.h"
 
 /* Pages a ring may have here: state page, and what one table can address. */
@@ -216,18 +227,100 @@ static bool run_command(PVRDMADevice *s)
     }
 }
 
-void pvrdma_lost_barrier(PVRDMADevice *s)
+/*
+ * The VM is held; all under the BQL.
+ * @holders: lost adapters whose daemon may still write
+ * @timer: runs hold_update() in the main loop
+ * @stop: the VM is to be stopped
+ * @ours: and was, by us alone, when vm_stop_calls was @calls
+ * @orphaned: an adapter was removed too early; its user is to continue the VM
+ * @state: the state we put it in
+ */
+static struct {
+    unsigned holders;
+    QEMUTimer *timer;
+    bool stop;
+    bool ours;
+    bool orphaned;
+    unsigned calls;
+    RunState state;
+} hold;
+
+/* In the main loop.  The big lock is dropped on the way. */
+static void hold_stop_now(void)
 {
-    if (!s->hold) {
+    if (!runstate_is_live(runstate_get())) {
+        /* Somebody else has stopped it, and will continue it. */
         return;
     }
+    /* A guest that sleeps (S3) cannot come to an I/O error. */
+    hold.state = runstate_check(RUN_STATE_SUSPENDED) ? RUN_STATE_PAUSED
+                                                     : RUN_STATE_IO_ERROR;
+    vm_stop(hold.state);
+    hold.ours = true;
+    hold.calls = vm_stop_calls;
+}
+
+static void hold_update(void *opaque)
+{
+    if (hold.stop) {
+        hold.stop = false;
+        hold_stop_now();
+    }
+    if (hold.orphaned) {
+        hold.orphaned = false;
+        hold.ours = false;
+    }
+    if (hold.holders == 0 && hold.ours) {
+        hold.ours = false;
+        if (vm_stop_calls == hold.calls && runstate_check(hold.state)) {
+            vm_start();
+        } else {
+            info_report("pvrdma: pvrdmad let go of the VM's memory; the VM "
+                        "stays stopped because of another stop");
+        }
+    }
+}
+
+static void hold_schedule(void)
+{
+    if (!hold.timer) {
+        hold.timer = timer_new_ms(QEMU_CLOCK_REALTIME, hold_update, NULL);
+    }
+    timer_mod(hold.timer, qemu_clock_get_ms(QEMU_CLOCK_REALTIME));
+}
+
+/* Stop the VM, and at once the vCPU that calls. */
+static void hold_stop(void)
+{
+    hold.stop = true;
+    hold_schedule();
     if (qemu_in_vcpu_thread()) {
-        /* This vCPU ends with this access, the others when the VM stops. */
-        vm_stop(RUN_STATE_IO_ERROR);
-    } else {
-        /* Maybe in the middle of a reset: the main loop does it. */
-        qemu_system_vmstop_request_prepare();
-        qemu_system_vmstop_request(RUN_STATE_IO_ERROR);
+        cpu_stop_current();
+    }
+}
+
+static void hold_begin(PVRDMADevice *s)
+{
+    if (!s->hold) {
+        s->hold = true;
+        hold.holders++;
+    }
+}
+
+static void hold_end(PVRDMADevice *s)
+{
+    if (s->hold) {
+        s->hold = false;
+        hold.holders--;
+        hold_schedule();
+    }
+}
+
+void pvrdma_lost_barrier(PVRDMADevice *s)
+{
+    if (s->hold) {
+        hold_stop();
     }
 }
 
@@ -253,14 +346,7 @@ static void lost_bh(void *opaque)
 
     pvrdma_mem_stop(&s->mem);
     notify_guest(s);
-    if (!s->hold) {
-        return;
-    }
-    s->hold = false;
-    /* Else somebody else has stopped or reset it. */
-    if (runstate_check(RUN_STATE_IO_ERROR)) {
-        vm_start();
-    }
+    hold_end(s);
 }
 
 /* May run in the middle of a register access: the guest is told later. */
@@ -273,28 +359,30 @@ static void client_lost(void *opaque, const char *reason, bool gone)
     if (gone) {
         error_report("pvrdma: lost the connection to pvrdmad: %s; the guest's "
                      "adapter is down until the VM is started again", reason);
-        /* The main loop may not have come to the stop that it was asked for. */
-        if (s->hold && runstate_is_running()) {
-            vm_stop(RUN_STATE_IO_ERROR);
-        }
         qemu_bh_schedule(s->lost_bh);
         return;
     }
-    s->hold = true;
+    hold_begin(s);
     error_report("pvrdma: %s; the VM is stopped because pvrdmad may still "
                  "write to its memory, and goes on without its adapter when "
                  "pvrdmad lets go of it: continue or kill pvrdmad", reason);
-    pvrdma_lost_barrier(s);
+    hold_stop();
 }
 
 static void vm_changed(void *opaque, bool running, RunState state)
 {
     PVRDMADevice *s = opaque;
 
-    if (running && s->hold) {
-        error_report("pvrdma: the VM stays stopped: pvrdmad may still write to "
-                     "its memory; continue or kill pvrdmad");
-        vm_stop(RUN_STATE_IO_ERROR);
+    if (!running || !s->hold) {
+        return;
+    }
+    error_report("pvrdma: the VM stays stopped: pvrdmad may still write to its "
+                 "memory; continue or kill pvrdmad");
+    if (state == RUN_STATE_SUSPENDED) {
+        /* No vCPU is about to run, and this would be lost on vm_start(). */
+        hold_stop();
+    } else {
+        hold_stop_now();
     }
 }
 
@@ -318,7 +406,9 @@ void pvrdma_lost_unwatch(PVRDMADevice *s)
     qemu_bh_delete(s->lost_bh);
     s->lost_bh = NULL;
     if (s->hold) {
-        s->hold = false;
+        hold_end(s);
+        /* Nobody is left to tell when it may go on: stopped, but not ours. */
+        hold.orphaned = true;
         error_report("pvrdma: the adapter was removed before pvrdmad let go of "
                      "the VM's memory: kill pvrdmad, then continue the VM");
     }

@@ -302,6 +302,61 @@ class Stalled(Driver):
         self.qemu.execute('cont')
         self.assertEqual(self.qemu.status(), 'running')
 
+    def test_stopped_by_the_user_meanwhile(self):
+        """QEMU itself forgets such a stop."""
+        self.server.hooks[vs.REGION_READ] = self.broken
+        self.qemu.read(qemu.BAR1)
+        self.wait_status('io-error')
+        self.qemu.execute('stop')
+        self.go_on.set()
+        self.told((0, 1), 2)
+        self.qemu.until(lambda: 'stays stopped' in self.qemu.log(), 'message')
+        time.sleep(0.2)
+        self.assertEqual(self.qemu.status(), 'io-error')
+        self.qemu.execute('cont')
+        self.assertEqual(self.qemu.status(), 'running')
+
+    def test_continued_after_a_stop_meanwhile(self):
+        """The last word counts."""
+        self.server.hooks[vs.REGION_READ] = self.broken
+        self.qemu.read(qemu.BAR1)
+        self.wait_status('io-error')
+        self.qemu.execute('stop')
+        self.qemu.execute('cont')
+        self.assertEqual(self.qemu.status(), 'io-error')
+        self.go_on.set()
+        self.wait_status('running')
+
+    def test_reset_meanwhile(self):
+        self.server.hooks[vs.REGION_READ] = self.broken
+        self.qemu.read(qemu.BAR1)
+        self.wait_status('io-error')
+        self.qemu.execute('system_reset')
+        self.wait_status('prelaunch')
+        self.go_on.set()
+        self.qemu.until(lambda: 'stays stopped' in self.qemu.log(), 'message')
+        self.assertEqual(self.qemu.status(), 'prelaunch')
+
+    def sleep(self):
+        """S3, as the guest asks for it: PMBASE, then PM1_CNT."""
+        lpc = 0x1f << 3
+        self.qemu.config(0x40, 0x601, devfn=lpc)
+        self.qemu.config(0x44, 0x80, 1, devfn=lpc)
+        self.qemu.command('outw 0x604 0x%x' % (1 << 13 | 1 << 10))
+        self.wait_status('suspended')
+
+    def test_suspended(self):
+        """A guest that sleeps is paused, and sleeps on."""
+        self.server.hooks[vs.REGION_READ] = self.broken
+        self.sleep()
+        self.qemu.read(qemu.BAR1)
+        self.wait_status('paused')
+        self.qemu.execute('cont')
+        self.wait_status('paused')
+        self.go_on.set()
+        self.told((0, 1), 2)
+        self.wait_status('suspended')
+
     def test_reset(self):
         self.server.hooks[vs.RESET] = self.broken
         self.qemu.execute('system_reset')
