@@ -15,19 +15,25 @@
  * QEMU by truncating it.
  */
 #include "qemu/osdep.h"
+#include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/vfs.h>
 #include "qemu/atomic.h"
 #include "pvrdma-doorbell.h"
+#include "pvrdma-eventfd.h"
 #include "pvrdma/abi.h"
 
-/* Is this descriptor an eventfd?  Writes to anything else might block. */
+/*
+ * May this descriptor be an eventfd?  Those live in a file system of their own,
+ * with nothing else in it to which a write could do harm.  (/proc would tell for
+ * certain, but QEMU may run in a chroot without it.)
+ */
 static bool is_eventfd(int fd)
 {
-    g_autofree char *path = g_strdup_printf("/proc/self/fdinfo/%d", fd);
-    g_autofree char *text = NULL;
+    struct statfs fs;
 
-    return g_file_get_contents(path, &text, NULL, NULL) &&
-           strstr(text, "eventfd-count:");
+    return fstatfs(fd, &fs) == 0 && fs.f_type == ANON_INODE_FS_MAGIC &&
+           (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR;
 }
 
 /* Map the file behind @r; NULL, with @errp set, if it is not as agreed. */
@@ -66,7 +72,7 @@ static struct pvrdma_db_region *map_region(const PVRDMARegion *r, Error **errp)
     return db;
 }
 
-/* Get the eventfd; it must be one, and must not block a vCPU. */
+/* Get the eventfd; it must be one. */
 static int open_eventfd(PVRDMAClient *c, Error **errp)
 {
     int fd = pvrdma_call_io_fd(c, VFIO_USER_REGION_BAR2, errp);
@@ -74,11 +80,7 @@ static int open_eventfd(PVRDMAClient *c, Error **errp)
     if (fd < 0) {
         return -1;
     }
-    /*
-     * A counter that is full would block the writer; nobody but a broken
-     * daemon fills it.  The flag is shared with the daemon, which wants it too.
-     */
-    if (!is_eventfd(fd) || !g_unix_set_fd_nonblocking(fd, true, NULL)) {
+    if (!is_eventfd(fd)) {
         error_setg(errp, "pvrdmad's doorbell descriptor is not an eventfd");
         close(fd);
         return -1;
@@ -145,16 +147,10 @@ static void set_bit_in(struct pvrdma_db_map *map, uint32_t handle)
 
 static void kick(PVRDMADoorbell *db)
 {
-    uint64_t one = 1;
-    ssize_t n;
-
     /* Pairs with the worker's: it sets the kick word, then scans again. */
     smp_mb();
     if (qatomic_read(&db->region->kick)) {
-        /* Full counter: the worker has been woken and has not run yet. */
-        do {
-            n = write(db->eventfd, &one, sizeof(one));
-        } while (n < 0 && errno == EINTR);
+        pvrdma_eventfd_signal(db->eventfd);
     }
 }
 

@@ -19,14 +19,20 @@
 #include "hw/pci/msi.h"
 #include "hw/pci/msix.h"
 #include "system/kvm.h"
+#include "pvrdma-eventfd.h"
 #include "pvrdma-irq.h"
 #include "pvrdma.h"
+
+static bool take_event(PVRDMAVector *v)
+{
+    return pvrdma_eventfd_take(event_notifier_get_fd(&v->notifier));
+}
 
 static void vector_event(EventNotifier *n)
 {
     PVRDMAVector *v = container_of(n, PVRDMAVector, notifier);
 
-    if (event_notifier_test_and_clear(n) && msix_enabled(v->dev)) {
+    if (take_event(v) && msix_enabled(v->dev)) {
         msix_notify(v->dev, v - PVRDMA(v->dev)->irq.vectors);
     }
 }
@@ -67,8 +73,7 @@ static void vector_poll(PCIDevice *dev, unsigned int start, unsigned int end)
     unsigned int i;
 
     for (i = start; i < MIN(end, PVRDMA_NUM_VEC); i++) {
-        if (msix_is_masked(dev, i) &&
-            event_notifier_test_and_clear(&irq->vectors[i].notifier)) {
+        if (msix_is_masked(dev, i) && take_event(&irq->vectors[i])) {
             msix_set_pending(dev, i);
         }
     }
@@ -147,7 +152,7 @@ int pvrdma_irq_set_enabled(PVRDMAIrq *irq, PVRDMAClient *client, bool enable)
     }
     for (i = 0; i < PVRDMA_NUM_VEC; i++) {
         /* What the daemon said before the guest enabled MSI-X is void. */
-        event_notifier_test_and_clear(&irq->vectors[i].notifier);
+        take_event(&irq->vectors[i]);
         fds[i] = event_notifier_get_fd(&irq->vectors[i].notifier);
     }
     irq->kvm = kvm_start(irq, dev);
@@ -160,7 +165,8 @@ int pvrdma_irq_set_enabled(PVRDMAIrq *irq, PVRDMAClient *client, bool enable)
 void pvrdma_irq_raise(PVRDMAIrq *irq, int vector)
 {
     if (irq->on) {
-        event_notifier_set(&irq->vectors[vector].notifier);
+        pvrdma_eventfd_signal(event_notifier_get_fd(
+                                  &irq->vectors[vector].notifier));
     }
 }
 

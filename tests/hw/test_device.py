@@ -164,6 +164,7 @@ class Doorbells(Case):
             self.assertEqual(self.server.kicks(), 1)
 
     def test_full_eventfd_does_not_block(self):
+        os.set_blocking(self.server.kick_fd, True)
         os.eventfd_write(self.server.kick_fd, (1 << 64) - 2)
         self.server.set_doorbell(vs.DB_KICK, 1, 4)
         self.qemu.write(UAR, SEND | 1)
@@ -416,6 +417,22 @@ class Interrupts(Case):
             self.fire(2)
             self.qemu.mask(2, False)
             self.arrives(2)
+
+    def test_blocking_eventfds(self):
+        """O_NONBLOCK is the daemon's to clear, the counter its to drain."""
+        self.begin()
+        self.qemu.enable_msix(MSI, masked=2)
+        for fd in self.server.vectors.values():
+            os.set_blocking(fd, True)
+        self.qemu.read(qemu.BAR0 + 0x800)
+        self.fire(1)
+        self.qemu.mask(1, False)
+        self.arrives(1)
+        cap = self.qemu.capability(0x11)
+        self.qemu.config(cap + 2, 0, 2)
+        self.qemu.config(cap + 2, 0x8000, 2)
+        self.fire(0)
+        self.arrives(0)
 
     def test_disable(self):
         self.begin()
