@@ -15,6 +15,12 @@
 #include "exec/ramblock.h"
 #endif
 
+#if __has_include("hw/core/boards.h")
+#include "hw/core/boards.h"
+#else
+#include "hw/boards.h"
+#endif
+
 #if __has_include("hw/core/qdev-properties.h")
 #include "hw/core/qdev-properties.h"
 #else

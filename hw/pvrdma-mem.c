@@ -10,11 +10,17 @@
  * The commands are pipelined; the commit returns when the last is answered, so
  * that no DMA to a removed range can happen afterwards.
  *
- * Mapped is RAM that has a descriptor, page by page as the guest sees it:
- * shadowed ROM areas are parts of RAM mapped read-only.  Left out is what the
- * daemon could not map (video memory, option ROMs, BARs of assigned devices).
- * But RAM that belongs to a memory backend is the guest's own memory, where its
- * buffers are: if that cannot be shared, the device must not start.
+ * Mapped is RAM of memory backends, page by page as the guest sees it: shadowed
+ * ROM areas are parts of RAM mapped read-only.  Left out is all other RAM, as
+ * video memory, option ROMs, BARs of assigned devices: no buffer is ever there,
+ * and the daemon could not map it.  The machine's memory and that of DIMMs and
+ * the like is where the guest's buffers are: if it cannot be shared, the device
+ * must not start, and no such memory may be plugged.  What else a backend is
+ * for (NVDIMMs, ivshmem) is welcome but not needed.
+ *
+ * What the daemon has accepted is remembered: only that is ever unmapped.  A
+ * refusal of one memory is reported once in a while: a guest can have the same
+ * memory mapped again and again, by moving BARs.
  *
  * The daemon and the guest's driver and library meet in this memory by atomic
  * operations (posts, arming).  KVM's are; TCG's are only if they are asked for.
@@ -26,13 +32,20 @@
 #include "qemu/error-report.h"
 #include "exec/translation-block.h"
 #include "hw/core/cpu.h"
+#include "hw/mem/memory-device.h"
+#include "hw/mem/nvdimm.h"
+#include "qobject/qdict.h"
 #include "system/hostmem.h"
+#include "system/numa.h"
 #include "system/tcg.h"
 #include "pvrdma-compat.h"
 #include "pvrdma-mem.h"
 
+/* The same memory's refusals are reported this often. */
+#define REPORT_PAUSE_US (60 * G_USEC_PER_SEC)
+
 typedef struct MapOp {
-    bool map;
+    MemoryRegion *mr;   /* NULL: unmap */
     uint32_t flags;
     int fd;             /* the memory backend's */
     uint64_t offset;
@@ -40,28 +53,89 @@ typedef struct MapOp {
     uint64_t size;
 } MapOp;
 
-static void G_GNUC_PRINTF(3, 4) mem_problem(PVRDMAMem *mem, const char *hint,
-                                            const char *fmt, ...)
+#define SHARE_HINT \
+    "Use shared memory: '-object memory-backend-memfd,id=mem,size=SIZE," \
+    "share=on -machine memory-backend=mem' with SIZE as in '-m SIZE'.\n"
+
+/* Is this a device that gives the guest ordinary memory, as DIMMs do? */
+static bool gives_ram(ObjectClass *klass)
 {
+    return object_class_dynamic_cast(klass, TYPE_MEMORY_DEVICE) &&
+           !object_class_dynamic_cast(klass, TYPE_NVDIMM) &&
+           !object_class_dynamic_cast(klass, "virtio-pmem-pci") &&
+           !object_class_dynamic_cast(klass, "sgx-epc");
+}
+
+static int is_ram_of(Object *obj, void *backend)
+{
+    return gives_ram(object_get_class(obj)) &&
+           object_property_find(obj, "memdev") &&
+           object_property_get_link(obj, "memdev", NULL) == backend;
+}
+
+/* Is the memory of this backend where the guest's buffers may be? */
+static bool is_guest_ram(Object *backend)
+{
+    MachineState *ms = current_machine;
+    int i;
+
+    if (ms->memdev && OBJECT(ms->memdev) == backend) {
+        return true;
+    }
+    for (i = 0; ms->numa_state && i < ms->numa_state->num_nodes; i++) {
+        HostMemoryBackend *node = ms->numa_state->nodes[i].node_memdev;
+
+        if (node && OBJECT(node) == backend) {
+            return true;
+        }
+    }
+    return object_child_foreach_recursive(OBJECT(ms), is_ram_of, backend);
+}
+
+static bool is_shareable(MemoryRegion *mr)
+{
+    return memory_region_get_fd(mr) >= 0 && qemu_ram_is_shared(mr->ram_block);
+}
+
+/* Has nobody been told lately what is wrong with @mr? */
+static bool may_report(PVRDMAMem *mem, MemoryRegion *mr)
+{
+    int64_t now = g_get_monotonic_time();
+    const char *name = memory_region_name(mr);
+    int64_t *last = g_hash_table_lookup(mem->reported, name);
+
+    if (last && now - *last < REPORT_PAUSE_US) {
+        return false;
+    }
+    g_hash_table_insert(mem->reported, g_strdup(name),
+                        g_memdup2(&now, sizeof(now)));
+    return true;
+}
+
+static void G_GNUC_PRINTF(4, 5) mem_problem(PVRDMAMem *mem, MemoryRegion *mr,
+                                            const char *hint, const char *fmt,
+                                            ...)
+{
+    bool needed = is_guest_ram(memory_region_owner(mr));
     g_autofree char *text = NULL;
     va_list ap;
 
     va_start(ap, fmt);
     text = g_strdup_vprintf(fmt, ap);
     va_end(ap);
-    if (!mem->starting) {
-        error_report("pvrdma: %s", text);
-    } else if (!mem->error) {
-        error_setg(&mem->error, "%s", text);
-        if (hint) {
+    if (mem->starting && needed) {
+        if (!mem->error) {
+            error_setg(&mem->error, "%s", text);
             error_append_hint(&mem->error, "%s", hint);
         }
+    } else if (!may_report(mem, mr)) {
+        return;
+    } else if (needed) {
+        error_report("pvrdma: %s", text);
+    } else {
+        warn_report("pvrdma: %s", text);
     }
 }
-
-#define SHARE_HINT \
-    "Use shared memory: '-object memory-backend-memfd,id=mem,size=SIZE," \
-    "share=on -machine memory-backend=mem' with SIZE as in '-m SIZE'.\n"
 
 /* The part of a section in whole pages; false if there is none. */
 static bool section_to_op(const MemoryRegionSection *section, MapOp *op)
@@ -82,49 +156,35 @@ static bool section_to_op(const MemoryRegionSection *section, MapOp *op)
     return op->size != 0;
 }
 
-/* Is this RAM the daemon is to have?  @op is filled then. */
-static bool section_wanted(PVRDMAMem *mem, const MemoryRegionSection *section,
-                           bool report, MapOp *op)
-{
-    MemoryRegion *mr = section->mr;
-    Object *owner;
-    bool shareable;
-
-    if (!memory_region_is_ram(mr) || memory_region_is_ram_device(mr) ||
-        !section_to_op(section, op)) {
-        return false;
-    }
-    op->fd = memory_region_get_fd(mr);
-    op->offset += mr->ram_block->fd_offset;
-    op->flags = VFIO_USER_DMA_READ_FLAG;
-    if (!section->readonly && !mr->readonly) {
-        op->flags |= VFIO_USER_DMA_WRITE_FLAG;
-    }
-    shareable = op->fd >= 0 && qemu_ram_is_shared(mr->ram_block) &&
-                !memory_region_is_protected(mr);
-    if (shareable) {
-        return true;
-    }
-    owner = memory_region_owner(mr);
-    if (report && owner && object_dynamic_cast(owner, TYPE_MEMORY_BACKEND)) {
-        mem_problem(mem, SHARE_HINT,
-                    "guest RAM '%s' at 0x%" PRIx64 " is not shared, so "
-                    "pvrdmad cannot reach it", memory_region_name(mr),
-                    op->addr);
-    }
-    return false;
-}
-
 static void mem_region_add(MemoryListener *listener,
                            MemoryRegionSection *section)
 {
     PVRDMAMem *mem = container_of(listener, PVRDMAMem, listener);
+    MemoryRegion *mr = section->mr;
+    Object *owner = memory_region_owner(mr);
     MapOp op;
 
-    if (section_wanted(mem, section, true, &op)) {
-        op.map = true;
-        g_array_append_val(mem->ops, op);
+    if (!memory_region_is_ram(mr) || memory_region_is_ram_device(mr) ||
+        memory_region_is_protected(mr) || !owner ||
+        !object_dynamic_cast(owner, TYPE_MEMORY_BACKEND) ||
+        !section_to_op(section, &op)) {
+        return;
     }
+    if (!is_shareable(mr)) {
+        mem_problem(mem, mr, SHARE_HINT,
+                    "guest RAM '%s' at 0x%" PRIx64 " is not shared, so "
+                    "pvrdmad cannot reach it", memory_region_name(mr),
+                    op.addr);
+        return;
+    }
+    op.mr = mr;
+    op.fd = memory_region_get_fd(mr);
+    op.offset += mr->ram_block->fd_offset;
+    op.flags = VFIO_USER_DMA_READ_FLAG;
+    if (!section->readonly && !mr->readonly) {
+        op.flags |= VFIO_USER_DMA_WRITE_FLAG;
+    }
+    g_array_append_val(mem->ops, op);
 }
 
 static void mem_region_del(MemoryListener *listener,
@@ -133,8 +193,9 @@ static void mem_region_del(MemoryListener *listener,
     PVRDMAMem *mem = container_of(listener, PVRDMAMem, listener);
     MapOp op;
 
-    if (!mem->stopping && section_wanted(mem, section, false, &op)) {
-        op.map = false;
+    if (!mem->stopping && section_to_op(section, &op) &&
+        g_hash_table_contains(mem->maps, &op.addr)) {
+        op.mr = NULL;
         g_array_append_val(mem->ops, op);
     }
 }
@@ -155,7 +216,7 @@ static int mem_send(PVRDMAMem *mem, const MapOp *op)
     };
     struct iovec iov = { &map, sizeof(map) };
 
-    if (op->map) {
+    if (op->mr) {
         return pvrdma_client_send(mem->client, VFIO_USER_DMA_MAP, &iov, 1,
                                   &op->fd, 1);
     }
@@ -169,17 +230,26 @@ static void mem_collect(PVRDMAMem *mem, const MapOp *op)
 {
     struct vfio_user_dma_unmap unmap;
     PVRDMAReply reply = { .data = &unmap, .max = sizeof(unmap) };
-    int ret = pvrdma_client_collect(mem->client, op->map ? NULL : &reply);
+    int ret = pvrdma_client_collect(mem->client, op->mr ? NULL : &reply);
 
     if (pvrdma_client_lost(mem->client)) {
         return;
     }
-    if (ret < 0) {
-        mem_problem(mem, ret == -EPERM || ret == -EINVAL ?
+    if (!op->mr) {
+        g_hash_table_remove(mem->maps, &op->addr);
+        if (ret < 0) {
+            error_report("pvrdma: pvrdmad refuses to unmap guest memory 0x%"
+                         PRIx64 "-0x%" PRIx64 ": %s", op->addr,
+                         op->addr + op->size - 1, strerror(-ret));
+        }
+    } else if (ret == 0) {
+        g_hash_table_add(mem->maps, g_memdup2(&op->addr, sizeof(op->addr)));
+    } else {
+        mem_problem(mem, op->mr, ret == -EPERM || ret == -EINVAL ?
                     "pvrdmad takes sealed memfds: use memory-backend-memfd, "
-                    "and leave its 'seal' option on.\n" : NULL,
-                    "pvrdmad refuses to %s guest memory 0x%" PRIx64 "-0x%"
-                    PRIx64 ": %s", op->map ? "map" : "unmap", op->addr,
+                    "and leave its 'seal' option on.\n" : "",
+                    "pvrdmad refuses to map guest memory '%s' 0x%" PRIx64
+                    "-0x%" PRIx64 ": %s", memory_region_name(op->mr), op->addr,
                     op->addr + op->size - 1, strerror(-ret));
     }
 }
@@ -214,27 +284,62 @@ static void mem_commit(MemoryListener *listener)
  * load and a store: nobody else is thought to write there.  Then a bit that the
  * daemon took in between comes back, and one that it set is lost.
  */
-static void mem_want_atomics(void)
+static void mem_want_atomics(CPUState *cpu)
 {
-    CPUState *cpu;
-
     if (tcg_enabled()) {
-        CPU_FOREACH(cpu) {
-            cpu->tcg_cflags |= CF_PARALLEL;
-        }
+        tcg_cflags_set(cpu, CF_PARALLEL);
     }
+}
+
+static void mem_device_realized(DeviceListener *listener, DeviceState *dev)
+{
+    if (object_dynamic_cast(OBJECT(dev), TYPE_CPU)) {
+        mem_want_atomics(CPU(dev));
+    }
+}
+
+/*
+ * Called for each device that is to be made.  An error is a veto: nobody can
+ * object once the memory is there.
+ */
+static bool mem_device_wanted(DeviceListener *listener, const QDict *opts,
+                              bool from_json, Error **errp)
+{
+    const char *driver = qdict_get_try_str(opts, "driver");
+    const char *memdev = qdict_get_try_str(opts, "memdev");
+    ObjectClass *klass = driver ? object_class_by_name(driver) : NULL;
+    Object *backend = memdev ?
+        object_resolve_path_type(memdev, TYPE_MEMORY_BACKEND, NULL) : NULL;
+
+    if (klass && backend && gives_ram(klass) &&
+        !is_shareable(host_memory_backend_get_memory(
+                          MEMORY_BACKEND(backend)))) {
+        error_setg(errp, "pvrdma: memory '%s' is not shared, so pvrdmad could "
+                   "not reach it", memdev);
+        error_append_hint(errp, "Use 'memory-backend-memfd' with 'share=on', "
+                          "or unplug the pvrdma device first.\n");
+    }
+    return false;
 }
 
 bool pvrdma_mem_start(PVRDMAMem *mem, PVRDMAClient *client, PCIDevice *dev,
                       Error **errp)
 {
+    CPUState *cpu;
+
     if (pci_device_iommu_address_space(dev) != &address_space_memory) {
         error_setg(errp, "pvrdma does not support a vIOMMU");
         return false;
     }
-    mem_want_atomics();
+    CPU_FOREACH(cpu) {
+        mem_want_atomics(cpu);
+    }
     mem->client = client;
     mem->ops = g_array_new(false, false, sizeof(MapOp));
+    mem->maps = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free,
+                                      NULL);
+    mem->reported = g_hash_table_new_full(g_str_hash, g_str_equal, g_free,
+                                          g_free);
     mem->starting = true;
     mem->stopping = false;
     mem->listener = (MemoryListener) {
@@ -244,6 +349,11 @@ bool pvrdma_mem_start(PVRDMAMem *mem, PVRDMAClient *client, PCIDevice *dev,
         .region_del = mem_region_del,
         .commit = mem_commit,
     };
+    mem->devices = (DeviceListener) {
+        .realize = mem_device_realized,
+        .hide_device = mem_device_wanted,
+    };
+    device_listener_register(&mem->devices);
     memory_listener_register(&mem->listener, &address_space_memory);
     mem->starting = false;
     if (!mem->error && pvrdma_client_lost(client)) {
@@ -264,7 +374,10 @@ void pvrdma_mem_stop(PVRDMAMem *mem)
     if (mem->ops) {
         mem->stopping = true;
         memory_listener_unregister(&mem->listener);
+        device_listener_unregister(&mem->devices);
         g_array_free(mem->ops, true);
         mem->ops = NULL;
+        g_hash_table_destroy(mem->maps);
+        g_hash_table_destroy(mem->reported);
     }
 }

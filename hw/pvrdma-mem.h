@@ -12,7 +12,10 @@
  * struct PVRDMAMem - keeps the daemon's DMA map in step with guest memory
  * @client: where the map goes
  * @listener: registered between pvrdma_mem_start() and pvrdma_mem_stop()
+ * @devices: registered likewise: CPUs and memory that are plugged later
  * @ops: changes of the memory transaction under way, in their order
+ * @maps: guest addresses (uint64_t) of what the daemon has accepted
+ * @reported: names of memory whose problems were told, and when
  * @error: first problem; only used until pvrdma_mem_start() returns
  * @starting: problems go to @error and not to the log
  * @stopping: the connection is about to end, which unmaps everything
@@ -22,7 +25,10 @@
 typedef struct PVRDMAMem {
     PVRDMAClient *client;
     MemoryListener listener;
+    DeviceListener devices;
     GArray *ops;
+    GHashTable *maps;
+    GHashTable *reported;
     Error *error;
     bool starting;
     bool stopping;

@@ -19,3 +19,7 @@ CONFIG_VIRTIO_BALLOON=y
 CONFIG_SERIAL_ISA=y
 CONFIG_ISA_DEBUG=y
 CONFIG_VGA_PCI=y
+# What the device refuses, warns of or survives, for its tests.
+CONFIG_VTD=y
+CONFIG_IVSHMEM_DEVICE=y
+CONFIG_NVDIMM=y

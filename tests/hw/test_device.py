@@ -323,16 +323,80 @@ class Memory(Case):
         self.assertEqual(server.guest_memory(addr, 3), b'new')
 
     def test_hot_plug_of_private_memory(self):
+        """Refused before it is there: nobody can refuse it later."""
         server = self.serve()
         machine = self.boot(args=['-m', '16M,slots=1,maxmem=256M'])
         machine.execute('object-add', **{
             'qom-type': 'memory-backend-ram', 'id': 'more',
             'size': 128 << 20})
         before = set(server.maps)
-        machine.execute('device_add', driver='pc-dimm', id='dimm',
-                        memdev='more')
+        answer = machine.execute('device_add', driver='pc-dimm', id='dimm',
+                                 memdev='more')
+        self.assertIn("'more' is not shared", answer['error']['desc'])
         self.assertEqual(set(server.maps), before)
-        self.assertIn('is not shared', machine.log())
+        self.assertEqual(machine.execute('query-memory-devices')['return'], [])
+
+    def test_memory_of_the_machine_alone(self):
+        """RAM that is no memory backend's is left out, also if it is shared."""
+        server = self.serve()
+        machine = self.boot(args=['-machine', 'aux-ram-share=on', '-device',
+                                  'VGA,vgamem_mb=1,romfile='])
+        machine.config(0x10, 0xd0000000, devfn=2 << 3)
+        machine.config(4, 3, 2, devfn=2 << 3)
+        self.assertTrue(all(addr + m[0] <= 16 << 20
+                            for addr, m in server.maps.items()))
+        self.assertEqual(machine.log(), '')
+
+    def test_nvdimm(self):
+        """Needed by no buffer: a warning."""
+        self.serve()
+        machine = self.boot(args=[
+            '-machine', 'nvdimm=on', '-m', '16M,slots=1,maxmem=256M',
+            '-object', 'memory-backend-ram,id=nv,size=128M',
+            '-device', 'nvdimm,memdev=nv'])
+        self.assertIn("warning: pvrdma: guest RAM 'nv'", machine.log())
+
+    def ivshmem(self, share):
+        """A BAR of memory, and pvrdma after it; its move."""
+        machine = self.boot(args=[
+            '-object', 'memory-backend-memfd,id=ivm,size=1M,share=' + share,
+            '-device', 'ivshmem-plain,memdev=ivm,addr=7'])
+
+        def move(addr):
+            machine.config(4, 0, 2, devfn=7 << 3)
+            machine.config(0x18, addr, devfn=7 << 3)
+            machine.config(0x1c, 0, devfn=7 << 3)
+            machine.config(4, 2, 2, devfn=7 << 3)
+        return machine, move
+
+    def test_memory_of_a_bar(self):
+        server = self.serve()
+        machine, move = self.ivshmem('on')
+        for addr in (0xd0000000, 0xd1000000, 0xd0000000):
+            move(addr)
+            self.assertEqual(server.maps[addr][0], 1 << 20)
+        self.assertEqual(machine.log(), '')
+
+    def test_private_memory_of_a_bar(self):
+        self.serve()
+        machine, move = self.ivshmem('off')
+        for addr in (0xd0000000, 0xd1000000) * 20:
+            move(addr)
+        self.assertEqual(machine.log().count("warning: pvrdma: guest RAM"), 1)
+
+    def test_refused_memory_of_a_bar(self):
+        """One message, and no unmap of what was never mapped."""
+        server = self.serve()
+        machine, move = self.ivshmem('on')
+        server.hooks[vs.DMA_MAP] = lambda _, msg: vs.refuse(msg, 1)
+        unmaps = server.commands().count(vs.DMA_UNMAP)
+        for addr in (0xd0000000, 0xd1000000) * 20:
+            move(addr)
+        self.assertEqual(machine.log().count('pvrdmad refuses'), 1)
+        self.assertEqual(server.commands().count(vs.DMA_UNMAP), unmaps)
+        del server.hooks[vs.DMA_MAP]
+        move(0xd2000000)
+        self.assertIn(0xd2000000, server.maps)
 
     def test_refused_later(self):
         server = self.serve()
