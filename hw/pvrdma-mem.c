@@ -322,13 +322,22 @@ static bool mem_device_wanted(DeviceListener *listener, const QDict *opts,
     return false;
 }
 
+bool pvrdma_mem_check_iommu(PCIDevice *dev, Error **errp)
+{
+    if (pci_device_iommu_address_space(dev) == &address_space_memory) {
+        return true;
+    }
+    error_setg(errp, "pvrdma does not support a vIOMMU");
+    error_append_hint(errp, "Leave out '-device intel-iommu' and the like.\n");
+    return false;
+}
+
 bool pvrdma_mem_start(PVRDMAMem *mem, PVRDMAClient *client, PCIDevice *dev,
                       Error **errp)
 {
     CPUState *cpu;
 
-    if (pci_device_iommu_address_space(dev) != &address_space_memory) {
-        error_setg(errp, "pvrdma does not support a vIOMMU");
+    if (!pvrdma_mem_check_iommu(dev, errp)) {
         return false;
     }
     CPU_FOREACH(cpu) {

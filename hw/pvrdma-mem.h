@@ -34,6 +34,9 @@ typedef struct PVRDMAMem {
     bool stopping;
 } PVRDMAMem;
 
+/* Do the device's addresses pass through a vIOMMU?  Not to be supported. */
+bool pvrdma_mem_check_iommu(PCIDevice *dev, Error **errp);
+
 /**
  * pvrdma_mem_start: give the daemon all guest memory, now and in future
  *

@@ -226,11 +226,6 @@ static void pvrdma_reset_hold(Object *obj, ResetType type)
     forward_command(s, 0);
     check(s, pvrdma_call_reset(s->client), "a reset");
     pvrdma_client_end(s->client);
-    /* At realize it was not known yet if a vIOMMU would follow. */
-    if (pci_device_iommu_address_space(PCI_DEVICE(s)) !=
-        &address_space_memory) {
-        pvrdma_client_fail(s->client, "pvrdma does not support a vIOMMU");
-    }
 }
 
 /*
@@ -405,6 +400,18 @@ static bool init_bars(PVRDMADevice *s, Error **errp)
     return true;
 }
 
+/* At realize it was not known yet if a vIOMMU would follow. */
+static void pvrdma_machine_done(Notifier *notifier, void *data)
+{
+    PVRDMADevice *s = container_of(notifier, PVRDMADevice, machine_done);
+    Error *err = NULL;
+
+    if (!pvrdma_mem_check_iommu(PCI_DEVICE(s), &err)) {
+        error_report_err(err);
+        exit(1);
+    }
+}
+
 /* Undoes as much of realize as was done. */
 static void pvrdma_cleanup(PVRDMADevice *s)
 {
@@ -414,6 +421,10 @@ static void pvrdma_cleanup(PVRDMADevice *s)
     s->lost = true;
     s->lost_err = UINT32_MAX;
     s->dsr_valid = false;
+    if (s->machine_done.notify) {
+        qemu_remove_machine_init_done_notifier(&s->machine_done);
+        s->machine_done.notify = NULL;
+    }
     pvrdma_mem_stop(&s->mem);
     pvrdma_lost_unwatch(s);
     pvrdma_client_free(s->client);
@@ -457,6 +468,9 @@ static bool pvrdma_setup(PVRDMADevice *s, Error **errp)
     }
     pvrdma_client_end(s->client);
     pvrdma_lost_watch(s);
+    /* At once if the machine is running. */
+    s->machine_done.notify = pvrdma_machine_done;
+    qemu_add_machine_init_done_notifier(&s->machine_done);
     return true;
 }
 

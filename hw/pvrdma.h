@@ -29,6 +29,7 @@ OBJECT_DECLARE_SIMPLE_TYPE(PVRDMADevice, PVRDMA)
  * @lost_err: what the ERR register reads when @lost
  * @lost_bh: tells the guest that the daemon is gone
  * @vm_change: keeps the VM stopped while @hold
+ * @machine_done: looks for what was made after this device
  */
 struct PVRDMADevice {
     PCIDevice parent_obj;
@@ -52,6 +53,7 @@ struct PVRDMADevice {
     uint32_t lost_err;
     QEMUBH *lost_bh;
     VMChangeStateEntry *vm_change;
+    Notifier machine_done;
 };
 
 /* pvrdma-lost.c: the device without its daemon. */

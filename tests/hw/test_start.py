@@ -79,6 +79,15 @@ class Configuration(Case):
         server.hooks[vs.DMA_MAP] = lambda _, msg: vs.refuse(msg, 1)
         self.refused('refuses to map guest memory', 'sealed memfd')
 
+    def test_viommu(self):
+        """Whether it comes before the device or after it."""
+        self.serve()
+        device = ['-device', 'pvrdma,addr=5.1,socket=' + self.sock]
+        viommu = ['-device', 'intel-iommu']
+        for args in (viommu + device, device + viommu):
+            text = self.refused('does not support a vIOMMU', args=args)
+            self.assertNotIn('lost the connection', text)
+
     def test_only_migratable(self):
         self.serve()
         self.refused('migrat', args=[
