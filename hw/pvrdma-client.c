@@ -61,6 +61,10 @@
 /* A wait longer than this was not the daemon's fault. */
 #define WAIT_PIECE_MS 250
 
+/* Pauses between attempts to connect. */
+#define RETRY_MIN_MS 10
+#define RETRY_MAX_MS 500
+
 /* Parts of one message: header and what the caller adds. */
 #define MAX_IOV 4
 
@@ -611,53 +615,75 @@ static void connect_hint(Error **errp, int err, const char *path,
     }
 }
 
-/* Connect within the time limit; returns an errno. */
-static int connect_socket(int fd, const struct sockaddr_un *addr)
+/* Connect before @deadline; returns an errno. */
+static int connect_socket(int fd, const struct sockaddr_un *addr,
+                          int64_t deadline)
 {
-    int64_t deadline = g_get_monotonic_time() + PVRDMA_CLIENT_TIMEOUT_MS * 1000;
-
     /* EAGAIN of a UNIX socket: the listener's queue is full; no event tells. */
     while (connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) < 0) {
         if ((errno != EAGAIN && errno != EINTR) ||
             g_get_monotonic_time() > deadline) {
             return errno;
         }
-        g_usleep(10 * 1000);
+        g_usleep(RETRY_MIN_MS * 1000);
     }
     return 0;
 }
 
+static bool open_socket(PVRDMAClient *c, const char *vm_name, int64_t deadline,
+                        Error **errp)
+{
+    struct sockaddr_un addr = { .sun_family = AF_UNIX };
+    int err;
+
+    if (strlen(c->path) >= sizeof(addr.sun_path)) {
+        error_setg(errp, "socket path '%s' is longer than %zu bytes", c->path,
+                   sizeof(addr.sun_path) - 1);
+        return false;
+    }
+    pstrcpy(addr.sun_path, sizeof(addr.sun_path), c->path);
+    c->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    err = c->fd < 0 ? errno : connect_socket(c->fd, &addr, deadline);
+    if (err) {
+        error_setg_errno(errp, err, "cannot connect to pvrdmad at '%s'",
+                         c->path);
+        connect_hint(errp, err, c->path, vm_name);
+        return false;
+    }
+    return true;
+}
+
+/*
+ * A daemon that still has the VM's last QEMU closes the connection of the next
+ * one.  That one may be about to end, or not to have been noticed: try again.
+ */
 PVRDMAClient *pvrdma_client_connect(const char *path, const char *vm_name,
                                     Error **errp)
 {
-    struct sockaddr_un addr = { .sun_family = AF_UNIX };
-    PVRDMAClient *c;
-    int err;
+    int64_t deadline = g_get_monotonic_time() + PVRDMA_CLIENT_TIMEOUT_MS * 1000;
+    unsigned pause_ms = RETRY_MIN_MS;
 
-    if (strlen(path) >= sizeof(addr.sun_path)) {
-        error_setg(errp, "socket path '%s' is longer than %zu bytes", path,
-                   sizeof(addr.sun_path) - 1);
-        return NULL;
-    }
-    pstrcpy(addr.sun_path, sizeof(addr.sun_path), path);
+    while (true) {
+        PVRDMAClient *c = g_new0(PVRDMAClient, 1);
+        Error *err = NULL;
+        bool refused;
 
-    c = g_new0(PVRDMAClient, 1);
-    c->path = g_strdup(path);
-    c->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    err = c->fd < 0 ? errno : connect_socket(c->fd, &addr);
-    if (err) {
-        error_setg_errno(errp, err, "cannot connect to pvrdmad at '%s'", path);
-        connect_hint(errp, err, path, vm_name);
-        goto fail;
+        c->fd = -1;
+        c->path = g_strdup(path);
+        if (open_socket(c, vm_name, deadline, &err) && negotiate(c, &err)) {
+            return c;
+        }
+        refused = pvrdma_client_lost(c) && c->fd < 0;
+        pvrdma_client_free(c);
+        if (!refused ||
+            g_get_monotonic_time() + pause_ms * 1000 > deadline) {
+            error_propagate(errp, err);
+            return NULL;
+        }
+        error_free(err);
+        g_usleep(pause_ms * 1000);
+        pause_ms = MIN(2 * pause_ms, RETRY_MAX_MS);
     }
-    if (!negotiate(c, errp)) {
-        goto fail;
-    }
-    return c;
-
-fail:
-    pvrdma_client_free(c);
-    return NULL;
 }
 
 void pvrdma_client_free(PVRDMAClient *c)

@@ -121,6 +121,14 @@ class WrongServer(Case):
         server.hooks[vs.VERSION] = lambda _, msg: vs.CLOSE
         self.refused('closed the connection', 'no other QEMU')
 
+    def test_busy_for_a_while(self):
+        """The last QEMU has not quite gone."""
+        server = self.serve()
+        server.hooks[vs.VERSION] = lambda srv, _: (
+            vs.CLOSE if srv.connections < 4 else vs.DEFAULT)
+        self.assertEqual(self.boot().log(), '')
+        self.assertEqual(server.connections, 4)
+
     def test_too_few_vectors(self):
         server = self.serve()
         server.hooks[vs.IRQ_INFO] = lambda _, msg: vs.reply(
