@@ -5,8 +5,10 @@
 #ifndef HW_RDMA_PVRDMA_DOORBELL_H
 #define HW_RDMA_PVRDMA_DOORBELL_H
 
-#include "pvrdma-calls.h"
 #include "pvrdma/doorbell.h"
+
+struct Error;
+struct PVRDMAClient;
 
 /**
  * struct PVRDMADoorbell - the daemon's doorbell region
@@ -18,15 +20,19 @@ typedef struct PVRDMADoorbell {
     int eventfd;
 } PVRDMADoorbell;
 
+/* pvrdma-doorbell-region.c */
+
 /**
  * pvrdma_doorbell_open: map the doorbell region, if the daemon has one
  * @num_regions: as the daemon says
  *
  * Returns: false with @errp set if there is one but it cannot be used.
  */
-bool pvrdma_doorbell_open(PVRDMADoorbell *db, PVRDMAClient *c,
-                          uint32_t num_regions, Error **errp);
+bool pvrdma_doorbell_open(PVRDMADoorbell *db, struct PVRDMAClient *c,
+                          uint32_t num_regions, struct Error **errp);
 void pvrdma_doorbell_close(PVRDMADoorbell *db);
+
+/* pvrdma-doorbell.c */
 
 /**
  * pvrdma_doorbell_ring: what a 32-bit write to BAR2 does

@@ -12,6 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "pvrdma-doorbell.h"
+
 #define MIB (1024ull * 1024)
 
 struct pvrdma_gid vg_gid(unsigned vm)
@@ -230,70 +232,13 @@ int vg_write_dsr(struct vguest *g, uint64_t gpa)
 
 /* ---- doorbells ---- */
 
-static void db_set_bit(struct pvrdma_db_region *db, struct pvrdma_db_map *map,
-                       int eventfd, uint32_t handle)
-{
-    __atomic_fetch_or(&map->words[handle / 64], 1ull << (handle % 64), __ATOMIC_RELEASE);
-    __atomic_fetch_or(&map->summary[handle / 4096], 1ull << (handle / 64 % 64),
-                      __ATOMIC_RELEASE);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&db->kick, __ATOMIC_RELAXED)) {
-        uint64_t one = 1;
-        ssize_t n = write(eventfd, &one, sizeof(one));
-
-        (void)n; /* EAGAIN: the counter is full, so the worker is awake */
-    }
-}
-
-static bool db_allowed(const uint16_t *owner, uint32_t handle, uint32_t page)
-{
-    return handle < PVRDMA_DB_HANDLES &&
-           (page == 0 || __atomic_load_n(&owner[handle], __ATOMIC_RELAXED) == page);
-}
-
+/* As QEMU's BAR2 does, by QEMU's code. */
 void vg_doorbell_shared(struct pvrdma_db_region *db, int eventfd, uint32_t page,
                         uint32_t offset, uint32_t value)
 {
-    uint32_t handle = value & PVRDMA_UAR_HANDLE_MASK;
-    bool ok = false;
+    PVRDMADoorbell doorbell = {.region = db, .eventfd = eventfd};
 
-    __atomic_fetch_add(&db->writes, 1, __ATOMIC_RELAXED);
-    if (offset == PVRDMA_UAR_CQ &&
-        !(value & (PVRDMA_UAR_CQ_ARM | PVRDMA_UAR_CQ_ARM_SOL))) {
-        __atomic_fetch_add(&db->polls, 1, __ATOMIC_RELAXED);
-    }
-    switch (offset) {
-    case PVRDMA_UAR_QP:
-        ok = db_allowed(db->qp_owner, handle, page);
-        if (ok && (value & PVRDMA_UAR_QP_SEND)) {
-            db_set_bit(db, &db->send, eventfd, handle);
-        }
-        if (ok && (value & PVRDMA_UAR_QP_RECV)) {
-            db_set_bit(db, &db->recv, eventfd, handle);
-        }
-        break;
-    case PVRDMA_UAR_CQ:
-        ok = db_allowed(db->cq_owner, handle, page);
-        if (ok && (value & PVRDMA_UAR_CQ_ARM)) {
-            __atomic_store_n(&db->arm[handle], PVRDMA_DB_ARM_ANY, __ATOMIC_RELEASE);
-        } else if (ok && (value & PVRDMA_UAR_CQ_ARM_SOL)) {
-            uint32_t none = PVRDMA_DB_ARM_NONE;
-
-            __atomic_compare_exchange_n(&db->arm[handle], &none, PVRDMA_DB_ARM_SOLICITED,
-                                        false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
-        }
-        __atomic_thread_fence(__ATOMIC_SEQ_CST);
-        break;
-    case PVRDMA_UAR_SRQ:
-        ok = db_allowed(db->srq_owner, handle, page);
-        if (ok && (value & PVRDMA_UAR_SRQ_RECV)) {
-            db_set_bit(db, &db->srq, eventfd, handle);
-        }
-        break;
-    }
-    if (!ok) {
-        __atomic_fetch_add(&db->bad_doorbells, 1, __ATOMIC_RELAXED);
-    }
+    pvrdma_doorbell_ring(&doorbell, (uint64_t)page * PVRDMA_PAGE_SIZE + offset, value);
 }
 
 static void ext_set_bit(struct vguest *g, struct pvrdma_ext_map *map, uint32_t page,

@@ -11,16 +11,16 @@
  * it arm     store arm, full barrier, poll again    against write CQE, publish,
  * full barrier, exchange arm, interrupt
  *
- * /race/post runs the daemon's own functions and the guest's, those of the
- * VMM's doorbell handler (shared) or of our provider (extended), against each
- * other in this process, where a round costs least.  /race/daemon runs the
- * protocols against the real daemon, which goes to sleep after every message
- * (poll-us=0), /race/extended the same with maps and arm words in guest RAM.
- * In /race/answered doorbells and arms are messages that the guest waits for.
- * /race/forwarded is the arm in a message that nobody waits for: it must fire
- * exactly once, and without another poll.  /race/rnr ends RNR waits by a receive
- * doorbell, at another worker.  A lost wake-up shows as a wait that does not
- * end.
+ * /race/post runs the daemon's own functions and the guest's, those of QEMU's
+ * doorbell handler (shared; hw/pvrdma-doorbell.c itself) or of our provider
+ * (extended), against each other in this process, where a round costs least.
+ * /race/daemon runs the protocols against the real daemon, which goes to sleep
+ * after every message (poll-us=0), /race/extended the same with maps and arm
+ * words in guest RAM.  In /race/answered doorbells and arms are messages that the
+ * guest waits for.  /race/forwarded is the arm in a message that nobody waits
+ * for: it must fire exactly once, and without another poll.  /race/rnr ends RNR
+ * waits by a receive doorbell, at another worker.  A lost wake-up shows as a wait
+ * that does not end.
  *
  * VGUEST_RACE_ROUNDS: rounds of /race/post (10^8 takes minutes to hours); the
  * others do a fiftieth and a two-hundredth of it.  Without it 10^6 rounds, or
