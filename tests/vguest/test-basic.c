@@ -785,6 +785,22 @@ static void test_reattach(void)
     vgt_usage_returns(&before);
 }
 
+/*
+ * A VMM that ends and one that begins may be seen in one turn of the daemon: the new
+ * one must not be taken for a second.
+ */
+static void test_replug(void)
+{
+    struct vguest *g = vguest_new(vgt_daemon, 0, NULL);
+
+    for (unsigned i = 0; i < 200; i++) {
+        vg_disconnect(g);
+        g_assert_cmpint(vg_connect(g), ==, 0);
+        g_assert_cmpint(vg_attach(g), ==, 0);
+    }
+    vguest_free(g);
+}
+
 int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 120);
@@ -818,5 +834,6 @@ int main(int argc, char **argv)
     g_test_add_func("/basic/many-qps", test_many_qps);
     g_test_add_func("/basic/kernel-objects", test_kernel_objects);
     g_test_add_func("/basic/reattach", test_reattach);
+    g_test_add_func("/basic/replug", test_replug);
     return vgt_run();
 }
