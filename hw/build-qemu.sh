@@ -205,7 +205,7 @@ link_into()
 insert_line()
 {
     grep -qF "$3" "$1" && return
-    sed -i "0,/$2/s/$2/&\\n$3/" "$1"
+    sed -i "0,/$2/s|$2|&\\n$3|" "$1"
     grep -qF "$3" "$1" || die "this QEMU's ${1#"$src/"} has no line '$2'"
 }
 
@@ -227,8 +227,12 @@ apply_overlay()
     link_into "$repo/include/pvrdma" "$src/include/pvrdma"
     link_into "$repo/hw/pvrdma.mak" \
         "$src/configs/devices/x86_64-softmmu/pvrdma.mak"
+    link_into "$repo/hw/pvrdma.json" "$src/qapi/pvrdma.json"
     add_line "$src/hw/meson.build" "subdir('rdma')"
     add_line "$src/hw/Kconfig" "source rdma/Kconfig"
+    add_line "$src/qapi/qapi-schema.json" "{ 'include': 'pvrdma.json' }"
+    insert_line "$src/qapi/meson.build" '^qapi_all_modules = \[$' "  'pvrdma',"
+    insert_line "$src/meson.build" '^trace_events_subdirs = \[$' "  'hw/rdma',"
     count_stops
 }
 

@@ -10,6 +10,7 @@
  * Specification: docs/interop/vfio-user.rst of QEMU >= 10.1.
  */
 #include "qemu/osdep.h"
+#include <linux/vfio.h>
 #include "pvrdma-calls.h"
 
 /* Room for a region's capabilities; ours have 16 bytes each. */
@@ -55,7 +56,7 @@ static const char *parse_caps(const uint8_t *buf, size_t len, uint32_t offset,
             return "capability outside of the reply";
         }
         memcpy(&cap, buf + offset, sizeof(cap));
-        if (cap.id == VFIO_USER_CAP_TYPE) {
+        if (cap.id == VFIO_REGION_INFO_CAP_TYPE) {
             struct vfio_user_cap_type type;
 
             if (len - offset < sizeof(type)) {
@@ -64,7 +65,7 @@ static const char *parse_caps(const uint8_t *buf, size_t len, uint32_t offset,
             memcpy(&type, buf + offset, sizeof(type));
             region->type = type.type;
             region->subtype = type.subtype;
-        } else if (cap.id == VFIO_USER_CAP_SPARSE_MMAP) {
+        } else if (cap.id == VFIO_REGION_INFO_CAP_SPARSE_MMAP) {
             struct vfio_user_cap_sparse sparse;
 
             if (len - offset < sizeof(sparse)) {
@@ -98,14 +99,14 @@ static const char *parse_region(const uint8_t *buf, const PVRDMAReply *reply,
     if (info.argsz > REGION_REPLY_MAX) {
         return "too many capabilities";
     }
-    want_fds = info.flags & VFIO_USER_REGION_FLAG_MMAP ? 1 : 0;
+    want_fds = info.flags & VFIO_REGION_INFO_FLAG_MMAP ? 1 : 0;
     if (reply->nfds != want_fds) {
         return "wrong number of file descriptors";
     }
     region->flags = info.flags;
     region->size = info.size;
     region->offset = info.offset;
-    if (!(info.flags & VFIO_USER_REGION_FLAG_CAPS)) {
+    if (!(info.flags & VFIO_REGION_INFO_FLAG_CAPS)) {
         return NULL;
     }
     if (info.cap_offset == 0) {
@@ -205,8 +206,8 @@ int pvrdma_call_io_fd(PVRDMAClient *c, uint32_t region, Error **errp)
     return -1;
 }
 
-int pvrdma_call_region_read(PVRDMAClient *c, uint32_t region, uint64_t offset,
-                            void *data, uint32_t count)
+bool pvrdma_call_region_read(PVRDMAClient *c, uint32_t region, uint64_t offset,
+                             void *data, uint32_t count, Error **errp)
 {
     struct vfio_user_region_rw rw = {
         .offset = offset, .region = region, .count = count
@@ -222,20 +223,22 @@ int pvrdma_call_region_read(PVRDMAClient *c, uint32_t region, uint64_t offset,
     g_assert(count <= sizeof(buf.data));
     ret = pvrdma_client_request(c, VFIO_USER_REGION_READ, &iov, 1, NULL, 0,
                                 &reply);
-    if (ret < 0) {
-        return ret;
-    }
-    if (reply.len != sizeof(rw) + count || buf.rw.count != count ||
-        buf.rw.region != region || buf.rw.offset != offset) {
+    if (ret == 0 &&
+        (reply.len != sizeof(rw) + count || buf.rw.count != count ||
+         buf.rw.region != region || buf.rw.offset != offset)) {
         pvrdma_client_fail(c, "malformed reply to REGION_READ");
-        return -EIO;
+        ret = -EIO;
+    }
+    if (ret < 0) {
+        pvrdma_client_error(c, ret, errp, "cannot read a register");
+        return false;
     }
     memcpy(data, buf.data, count);
-    return 0;
+    return true;
 }
 
-int pvrdma_call_region_write(PVRDMAClient *c, uint32_t region, uint64_t offset,
-                             const void *data, uint32_t count)
+bool pvrdma_call_region_write(PVRDMAClient *c, uint32_t region, uint64_t offset,
+                              const void *data, uint32_t count, Error **errp)
 {
     struct vfio_user_region_rw rw = {
         .offset = offset, .region = region, .count = count
@@ -246,68 +249,80 @@ int pvrdma_call_region_write(PVRDMAClient *c, uint32_t region, uint64_t offset,
     int ret = pvrdma_client_request(c, VFIO_USER_REGION_WRITE, iov, 2, NULL, 0,
                                     &reply);
 
-    if (ret < 0) {
-        return ret;
-    }
-    if (reply.len != sizeof(done) || done.count != count ||
-        done.region != region || done.offset != offset) {
+    if (ret == 0 &&
+        (reply.len != sizeof(done) || done.count != count ||
+         done.region != region || done.offset != offset)) {
         pvrdma_client_fail(c, "malformed reply to REGION_WRITE");
-        return -EIO;
+        ret = -EIO;
     }
-    return 0;
+    if (ret < 0) {
+        pvrdma_client_error(c, ret, errp, "cannot write a register");
+        return false;
+    }
+    return true;
 }
 
-int pvrdma_call_region_post(PVRDMAClient *c, uint32_t region, uint64_t offset,
-                            const void *data, uint32_t count)
+void pvrdma_call_region_post(PVRDMAClient *c, uint32_t region, uint64_t offset,
+                             const void *data, uint32_t count)
 {
     struct vfio_user_region_rw rw = {
         .offset = offset, .region = region, .count = count
     };
     struct iovec iov[] = { { &rw, sizeof(rw) }, { (void *)data, count } };
 
-    return pvrdma_client_post(c, VFIO_USER_REGION_WRITE, iov, 2);
+    pvrdma_client_post(c, VFIO_USER_REGION_WRITE, iov, 2);
 }
 
-int pvrdma_call_reset(PVRDMAClient *c)
+bool pvrdma_call_reset(PVRDMAClient *c, Error **errp)
 {
-    return pvrdma_client_request(c, VFIO_USER_DEVICE_RESET, NULL, 0, NULL, 0,
-                                 NULL);
+    int ret = pvrdma_client_request(c, VFIO_USER_DEVICE_RESET, NULL, 0, NULL,
+                                    0, NULL);
+
+    if (ret < 0) {
+        pvrdma_client_error(c, ret, errp, "cannot reset the device");
+    }
+    return ret == 0;
 }
 
-static int set_irqs(PVRDMAClient *c, uint32_t data, uint32_t start,
-                    uint32_t count, const int *fds, size_t nfds)
+static bool set_irqs(PVRDMAClient *c, uint32_t data, uint32_t start,
+                     uint32_t count, const int *fds, size_t nfds, Error **errp)
 {
     struct vfio_user_irq_set set = {
         .argsz = sizeof(set),
-        .flags = data | VFIO_USER_IRQ_ACTION_TRIGGER,
-        .index = VFIO_USER_IRQ_MSIX,
+        .flags = data | VFIO_IRQ_SET_ACTION_TRIGGER,
+        .index = VFIO_PCI_MSIX_IRQ_INDEX,
         .start = start,
         .count = count,
     };
     struct iovec iov = { &set, sizeof(set) };
+    int ret = pvrdma_client_request(c, VFIO_USER_DEVICE_SET_IRQS, &iov, 1, fds,
+                                    nfds, NULL);
 
-    return pvrdma_client_request(c, VFIO_USER_DEVICE_SET_IRQS, &iov, 1, fds,
-                                 nfds, NULL);
+    if (ret < 0) {
+        pvrdma_client_error(c, ret, errp, "cannot set up interrupts");
+    }
+    return ret == 0;
 }
 
-int pvrdma_call_set_irqs(PVRDMAClient *c, const int *fds, size_t nfds)
+bool pvrdma_call_set_irqs(PVRDMAClient *c, const int *fds, size_t nfds,
+                          Error **errp)
 {
     size_t start = 0;
-    int ret = 0;
+    bool ok = true;
 
     pvrdma_client_begin(c);
-    while (ret == 0 && start < nfds) {
+    while (ok && start < nfds) {
         size_t n = MIN(nfds - start, pvrdma_client_max_fds(c));
 
-        ret = set_irqs(c, VFIO_USER_IRQ_DATA_EVENTFD, start, n, fds + start,
-                       n);
+        ok = set_irqs(c, VFIO_IRQ_SET_DATA_EVENTFD, start, n, fds + start, n,
+                      errp);
         start += n;
     }
     pvrdma_client_end(c);
-    return ret;
+    return ok;
 }
 
-int pvrdma_call_disable_irqs(PVRDMAClient *c)
+bool pvrdma_call_disable_irqs(PVRDMAClient *c, Error **errp)
 {
-    return set_irqs(c, VFIO_USER_IRQ_DATA_NONE, 0, 0, NULL, 0);
+    return set_irqs(c, VFIO_IRQ_SET_DATA_NONE, 0, 0, NULL, 0, errp);
 }

@@ -4,9 +4,8 @@
  *
  * Each function is one command of the protocol (SET_IRQS: as few as the
  * daemon's limit of descriptors allows), with all checks of the answer that do
- * not depend on the device.  Calls return 0, the daemon's negative errno, or
- * -EIO if the connection is or was lost; those with an @errp return false with
- * a message.  The BQL must be held.
+ * not depend on the device.  They fail if the daemon refuses, or if the
+ * connection is or was lost (see pvrdma_client_lost()).  The BQL must be held.
  */
 #ifndef HW_RDMA_PVRDMA_CALLS_H
 #define HW_RDMA_PVRDMA_CALLS_H
@@ -15,7 +14,7 @@
 
 /**
  * struct PVRDMARegion - what the daemon says of one region
- * @flags: VFIO_USER_REGION_FLAG_*
+ * @flags: VFIO_REGION_INFO_FLAG_*
  * @size: bytes; 0: no such region
  * @offset: where the region begins in the file behind @fd
  * @type: type and @subtype of a device-specific region, or 0
@@ -42,19 +41,20 @@ int64_t pvrdma_call_irq_count(PVRDMAClient *c, uint32_t index, Error **errp);
 int pvrdma_call_io_fd(PVRDMAClient *c, uint32_t region, Error **errp);
 
 /* Read or write @count (at most 8) bytes of a region. */
-int pvrdma_call_region_read(PVRDMAClient *c, uint32_t region, uint64_t offset,
-                            void *data, uint32_t count);
-int pvrdma_call_region_write(PVRDMAClient *c, uint32_t region, uint64_t offset,
+bool pvrdma_call_region_read(PVRDMAClient *c, uint32_t region, uint64_t offset,
+                             void *data, uint32_t count, Error **errp);
+bool pvrdma_call_region_write(PVRDMAClient *c, uint32_t region, uint64_t offset,
+                              const void *data, uint32_t count, Error **errp);
+/* The same without waiting until it is done; a refusal shows nowhere. */
+void pvrdma_call_region_post(PVRDMAClient *c, uint32_t region, uint64_t offset,
                              const void *data, uint32_t count);
-/* The same without waiting until it is done. */
-int pvrdma_call_region_post(PVRDMAClient *c, uint32_t region, uint64_t offset,
-                            const void *data, uint32_t count);
 
-int pvrdma_call_reset(PVRDMAClient *c);
+bool pvrdma_call_reset(PVRDMAClient *c, Error **errp);
 
 /* Hand over the eventfds of MSI-X vectors 0 to @nfds - 1. */
-int pvrdma_call_set_irqs(PVRDMAClient *c, const int *fds, size_t nfds);
+bool pvrdma_call_set_irqs(PVRDMAClient *c, const int *fds, size_t nfds,
+                          Error **errp);
 /* Take them all back. */
-int pvrdma_call_disable_irqs(PVRDMAClient *c);
+bool pvrdma_call_disable_irqs(PVRDMAClient *c, Error **errp);
 
 #endif

@@ -41,10 +41,12 @@
 #include "qemu/cutils.h"
 #include "qemu/iov.h"
 #include "qemu/main-loop.h"
+#include "qemu/sockets.h"
 #include "qobject/qdict.h"
 #include "qobject/qjson.h"
 #include "qobject/qnum.h"
 #include "pvrdma-client.h"
+#include "trace.h"
 
 /* Longest VERSION reply we take; a sensible one has about 150 bytes. */
 #define VERSION_MAX 4096
@@ -75,7 +77,8 @@ typedef struct Pending {
 
 struct PVRDMAClient {
     int fd;                 /* -1: the daemon's end is closed */
-    char *path;
+    char *name;             /* of the device */
+    char *path;             /* of the socket, or what else it is called */
     char *reason;           /* why the connection was lost, or NULL */
     guint watch;            /* GSource of the hang-up watch, or 0 */
     PVRDMALostFn *lost_fn;
@@ -126,6 +129,7 @@ void pvrdma_client_fail(PVRDMAClient *c, const char *fmt, ...)
     va_start(ap, fmt);
     c->reason = g_strdup_vprintf(fmt, ap);
     va_end(ap);
+    trace_pvrdma_client_fail(c->name, c->reason);
     shutdown(c->fd, SHUT_WR);
     client_report(c);
 }
@@ -133,6 +137,7 @@ void pvrdma_client_fail(PVRDMAClient *c, const char *fmt, ...)
 /* The daemon's end is closed. */
 static void client_gone(PVRDMAClient *c)
 {
+    trace_pvrdma_client_gone(c->name);
     client_close(c);
     if (!c->reason) {
         c->reason = g_strdup("pvrdmad closed the connection");
@@ -141,6 +146,11 @@ static void client_gone(PVRDMAClient *c)
 }
 
 bool pvrdma_client_lost(const PVRDMAClient *c)
+{
+    return c->reason;
+}
+
+const char *pvrdma_client_reason(const PVRDMAClient *c)
 {
     return c->reason;
 }
@@ -154,10 +164,11 @@ void pvrdma_client_error(const PVRDMAClient *c, int ret, Error **errp,
                          const char *what)
 {
     if (pvrdma_client_lost(c)) {
-        error_setg(errp, "%s: %s: %s", c->path, what, c->reason);
+        error_setg(errp, "pvrdma '%s': %s: %s: %s", c->name, c->path, what,
+                   c->reason);
     } else {
-        error_setg(errp, "%s: %s: pvrdmad refuses: %s", c->path, what,
-                   strerror(-ret));
+        error_setg(errp, "pvrdma '%s': %s: %s: pvrdmad refuses: %s", c->name,
+                   c->path, what, strerror(-ret));
     }
 }
 
@@ -371,6 +382,8 @@ int pvrdma_client_send(PVRDMAClient *c, uint16_t command,
     p = &c->pending[(c->head + c->count) % PVRDMA_CLIENT_PIPELINE];
     p->id = c->next_id++;
     p->command = command;
+    trace_pvrdma_client_request(c->name, p->id, command, iov_size(iov, niov),
+                                nfds);
     if (!send_message(c, p->id, command, 0, iov, niov, fds, nfds)) {
         return -EIO;
     }
@@ -378,11 +391,12 @@ int pvrdma_client_send(PVRDMAClient *c, uint16_t command,
     return 0;
 }
 
-int pvrdma_client_post(PVRDMAClient *c, uint16_t command,
-                       const struct iovec *iov, size_t niov)
+void pvrdma_client_post(PVRDMAClient *c, uint16_t command,
+                        const struct iovec *iov, size_t niov)
 {
-    return send_message(c, c->next_id++, command, VFIO_USER_NO_REPLY, iov,
-                        niov, NULL, 0) ? 0 : -EIO;
+    trace_pvrdma_client_post(c->name, command, iov_size(iov, niov));
+    send_message(c, c->next_id++, command, VFIO_USER_NO_REPLY, iov, niov, NULL,
+                 0);
 }
 
 /* Check a reply's header against the request; false: the client has failed. */
@@ -464,6 +478,7 @@ int pvrdma_client_collect(PVRDMAClient *c, PVRDMAReply *reply)
     pvrdma_client_begin(c);
     ret = receive_reply(c, &p, reply, fds, &nfds);
     pvrdma_client_end(c);
+    trace_pvrdma_client_reply(c->name, p.id, p.command, ret);
     if (ret < 0) {
         close_fds(fds, nfds);
     } else if (reply) {
@@ -522,13 +537,15 @@ static bool parse_capabilities(PVRDMAClient *c, const char *json, Error **errp)
          get_capability(caps, "pgsizes", &pgsizes);
     qobject_unref(obj);
     if (!ok) {
-        error_setg(errp, "%s: malformed vfio-user capabilities", c->path);
+        error_setg(errp, "pvrdma '%s': %s: malformed vfio-user capabilities",
+                   c->name, c->path);
         return false;
     }
     if (fds < 1 || xfer < 8 || !(pgsizes & 4096)) {
-        error_setg(errp, "%s: unusable vfio-user capabilities: %" PRIu64
-                   " descriptors and %" PRIu64 " bytes per message, page "
-                   "sizes 0x%" PRIx64, c->path, fds, xfer, pgsizes);
+        error_setg(errp, "pvrdma '%s': %s: unusable vfio-user capabilities: %"
+                   PRIu64 " descriptors and %" PRIu64 " bytes per message, "
+                   "page sizes 0x%" PRIx64, c->name, c->path, fds, xfer,
+                   pgsizes);
         return false;
     }
     c->max_fds = MIN(fds, VFIO_USER_MAX_FDS);
@@ -561,14 +578,16 @@ static bool negotiate(PVRDMAClient *c, Error **errp)
         return false;
     }
     if (reply.len < sizeof(version)) {
-        error_setg(errp, "%s: short vfio-user version reply", c->path);
+        error_setg(errp, "pvrdma '%s': %s: short vfio-user version reply",
+                   c->name, c->path);
         return false;
     }
     memcpy(&version, buf, sizeof(version));
     if (version.major != VFIO_USER_MAJOR || version.minor > VFIO_USER_MINOR) {
-        error_setg(errp, "%s: wrong protocol version: the server speaks "
-                   "vfio-user %u.%u, this QEMU %u.%u", c->path, version.major,
-                   version.minor, VFIO_USER_MAJOR, VFIO_USER_MINOR);
+        error_setg(errp, "pvrdma '%s': %s: wrong protocol version: the server "
+                   "speaks vfio-user %u.%u, this QEMU %u.%u", c->name, c->path,
+                   version.major, version.minor, VFIO_USER_MAJOR,
+                   VFIO_USER_MINOR);
         error_append_hint(errp, "Update QEMU or pvrdmad so that both are of "
                           "one release.\n");
         return false;
@@ -577,7 +596,8 @@ static bool negotiate(PVRDMAClient *c, Error **errp)
         return parse_capabilities(c, "{}", errp);
     }
     if (buf[reply.len - 1] != '\0') {
-        error_setg(errp, "%s: malformed vfio-user version reply", c->path);
+        error_setg(errp, "pvrdma '%s': %s: malformed vfio-user version reply",
+                   c->name, c->path);
         return false;
     }
     return parse_capabilities(c, text, errp);
@@ -630,35 +650,60 @@ static int connect_socket(int fd, const struct sockaddr_un *addr,
     return 0;
 }
 
-static bool open_socket(PVRDMAClient *c, const char *vm_name, int64_t deadline,
-                        Error **errp)
+/* A connection of our own. */
+static bool open_path(PVRDMAClient *c, const char *vm_name, int64_t deadline,
+                      Error **errp)
 {
     struct sockaddr_un addr = { .sun_family = AF_UNIX };
     int err;
 
     if (strlen(c->path) >= sizeof(addr.sun_path)) {
-        error_setg(errp, "socket path '%s' is longer than %zu bytes", c->path,
-                   sizeof(addr.sun_path) - 1);
+        error_setg(errp, "pvrdma '%s': socket path '%s' is longer than %zu "
+                   "bytes", c->name, c->path, sizeof(addr.sun_path) - 1);
         return false;
     }
     pstrcpy(addr.sun_path, sizeof(addr.sun_path), c->path);
     c->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     err = c->fd < 0 ? errno : connect_socket(c->fd, &addr, deadline);
     if (err) {
-        error_setg_errno(errp, err, "cannot connect to pvrdmad at '%s'",
-                         c->path);
+        error_setg_errno(errp, err, "pvrdma '%s': cannot connect to pvrdmad "
+                         "at '%s'", c->name, c->path);
         connect_hint(errp, err, c->path, vm_name);
         return false;
     }
     return true;
 }
 
+static bool open_socket(PVRDMAClient *c, SocketAddress *addr,
+                        const char *vm_name, int64_t deadline, Error **errp)
+{
+    switch (addr->type) {
+    case SOCKET_ADDRESS_TYPE_UNIX:
+        c->path = g_strdup(addr->u.q_unix.path);
+        if (addr->u.q_unix.abstract) {
+            error_setg(errp, "pvrdma '%s': pvrdmad has no abstract sockets",
+                       c->name);
+            return false;
+        }
+        return open_path(c, vm_name, deadline, errp);
+    case SOCKET_ADDRESS_TYPE_FD:
+        c->path = g_strdup_printf("descriptor %s", addr->u.fd.str);
+        c->fd = socket_connect(addr, errp);
+        return c->fd >= 0;
+    default:
+        c->path = g_strdup(SocketAddressType_str(addr->type));
+        error_setg(errp, "pvrdma '%s': pvrdmad has no sockets of type '%s'",
+                   c->name, c->path);
+        return false;
+    }
+}
+
 /*
  * A daemon that still has the VM's last QEMU closes the connection of the next
  * one.  That one may be about to end, or not to have been noticed: try again.
  */
-PVRDMAClient *pvrdma_client_connect(const char *path, const char *vm_name,
-                                    Error **errp)
+PVRDMAClient *pvrdma_client_connect(SocketAddress *addr, const char *name,
+                                    const char *vm_name, Error **errp)
 {
     int64_t deadline = g_get_monotonic_time() + PVRDMA_CLIENT_TIMEOUT_MS * 1000;
     unsigned pause_ms = RETRY_MIN_MS;
@@ -666,21 +711,24 @@ PVRDMAClient *pvrdma_client_connect(const char *path, const char *vm_name,
     while (true) {
         PVRDMAClient *c = g_new0(PVRDMAClient, 1);
         Error *err = NULL;
-        bool refused;
+        bool again;
 
         c->fd = -1;
-        c->path = g_strdup(path);
-        if (open_socket(c, vm_name, deadline, &err) && negotiate(c, &err)) {
+        c->name = g_strdup(name);
+        if (open_socket(c, addr, vm_name, deadline, &err) &&
+            negotiate(c, &err)) {
             return c;
         }
-        refused = pvrdma_client_lost(c) && c->fd < 0;
+        again = pvrdma_client_lost(c) && c->fd < 0 &&
+                addr->type == SOCKET_ADDRESS_TYPE_UNIX &&
+                g_get_monotonic_time() + pause_ms * 1000 < deadline;
         pvrdma_client_free(c);
-        if (!refused ||
-            g_get_monotonic_time() + pause_ms * 1000 > deadline) {
+        if (!again) {
             error_propagate(errp, err);
             return NULL;
         }
         error_free(err);
+        trace_pvrdma_client_retry(name, pause_ms);
         g_usleep(pause_ms * 1000);
         pause_ms = MIN(2 * pause_ms, RETRY_MAX_MS);
     }
@@ -691,6 +739,7 @@ void pvrdma_client_free(PVRDMAClient *c)
     if (c) {
         client_close(c);
         g_free(c->reason);
+        g_free(c->name);
         g_free(c->path);
         g_free(c);
     }

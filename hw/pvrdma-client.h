@@ -9,6 +9,7 @@
 #define HW_RDMA_PVRDMA_CLIENT_H
 
 #include "qapi/error.h"
+#include "qapi/qapi-types-sockets.h"
 #include "pvrdma/vfio_user.h"
 
 /*
@@ -52,13 +53,14 @@ typedef struct PVRDMAReply {
 
 /**
  * pvrdma_client_connect: connect to the daemon and negotiate the protocol
- * @path: the VM's socket
+ * @addr: the VM's socket: its path, or a connected socket
+ * @name: how messages call the device
  * @vm_name: the VM's name for hints in error messages, or NULL
  *
  * Returns: the client, or NULL with @errp set.
  */
-PVRDMAClient *pvrdma_client_connect(const char *path, const char *vm_name,
-                                    Error **errp);
+PVRDMAClient *pvrdma_client_connect(SocketAddress *addr, const char *name,
+                                    const char *vm_name, Error **errp);
 void pvrdma_client_free(PVRDMAClient *c);
 
 /**
@@ -77,6 +79,9 @@ void pvrdma_client_end(PVRDMAClient *c);
 
 /* Is the connection lost?  All calls fail at once with -EIO then. */
 bool pvrdma_client_lost(const PVRDMAClient *c);
+
+/* Why it is lost, or NULL. */
+const char *pvrdma_client_reason(const PVRDMAClient *c);
 
 /* Descriptors per message that the daemon takes. */
 size_t pvrdma_client_max_fds(const PVRDMAClient *c);
@@ -107,8 +112,8 @@ int pvrdma_client_send(PVRDMAClient *c, uint16_t command,
 int pvrdma_client_collect(PVRDMAClient *c, PVRDMAReply *reply);
 
 /* Send a command that the daemon does not answer. */
-int pvrdma_client_post(PVRDMAClient *c, uint16_t command,
-                       const struct iovec *iov, size_t niov);
+void pvrdma_client_post(PVRDMAClient *c, uint16_t command,
+                        const struct iovec *iov, size_t niov);
 
 /**
  * pvrdma_client_fail: give up a connection whose daemon broke the protocol

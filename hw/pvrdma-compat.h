@@ -27,6 +27,20 @@
 #include "hw/qdev-properties.h"
 #endif
 
+/* Changes of KVM's interrupt routes are any accelerator's from 11.1 on. */
+#include "system/kvm.h"
+#if QEMU_VERSION_MAJOR > 11 || (QEMU_VERSION_MAJOR == 11 && \
+                                QEMU_VERSION_MINOR >= 1)
+#include "system/accel-irq.h"
+typedef AccelRouteChange PVRDMARouteChange;
+#define pvrdma_begin_route_changes() accel_irqchip_begin_route_changes()
+#define pvrdma_commit_route_changes(c) accel_irqchip_commit_route_changes(c)
+#else
+typedef KVMRouteChange PVRDMARouteChange;
+#define pvrdma_begin_route_changes() kvm_irqchip_begin_route_changes(kvm_state)
+#define pvrdma_commit_route_changes(c) kvm_irqchip_commit_route_changes(c)
+#endif
+
 /* In system/cpus.c: counts what wanted the VM stopped, also if it was. */
 extern unsigned int vm_stop_calls;
 

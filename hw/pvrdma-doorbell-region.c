@@ -7,6 +7,7 @@
  */
 #include "qemu/osdep.h"
 #include <linux/magic.h>
+#include <linux/vfio.h>
 #include <sys/mman.h>
 #include <sys/vfs.h>
 #include "qemu/atomic.h"
@@ -65,7 +66,7 @@ static struct pvrdma_db_region *map_region(const PVRDMARegion *r, Error **errp)
 /* Get the eventfd; it must be one. */
 static int open_eventfd(PVRDMAClient *c, Error **errp)
 {
-    int fd = pvrdma_call_io_fd(c, VFIO_USER_REGION_BAR2, errp);
+    int fd = pvrdma_call_io_fd(c, VFIO_PCI_BAR2_REGION_INDEX, errp);
 
     if (fd < 0) {
         return -1;

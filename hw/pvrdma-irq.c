@@ -19,9 +19,15 @@
 #include "hw/pci/msi.h"
 #include "hw/pci/msix.h"
 #include "system/kvm.h"
+#include "pvrdma-compat.h"
 #include "pvrdma-eventfd.h"
 #include "pvrdma-irq.h"
-#include "pvrdma.h"
+#include "trace.h"
+
+static unsigned vector_index(const PVRDMAVector *v)
+{
+    return v - v->irq->vectors;
+}
 
 static bool take_event(PVRDMAVector *v)
 {
@@ -32,32 +38,35 @@ static void vector_event(EventNotifier *n)
 {
     PVRDMAVector *v = container_of(n, PVRDMAVector, notifier);
 
-    if (take_event(v) && msix_enabled(v->dev)) {
-        msix_notify(v->dev, v - PVRDMA(v->dev)->irq.vectors);
+    if (take_event(v) && msix_enabled(v->irq->dev)) {
+        trace_pvrdma_irq_event(v->irq->name, vector_index(v));
+        msix_notify(v->irq->dev, vector_index(v));
     }
 }
 
 /* Always succeeds: the MSI-X code of QEMU asserts that. */
 static int vector_use(PCIDevice *dev, unsigned int index, MSIMessage msg)
 {
-    PVRDMAVector *v = &PVRDMA(dev)->irq.vectors[index];
+    PVRDMAIrq *irq = pvrdma_irq_of(dev);
+    PVRDMAVector *v = &irq->vectors[index];
 
     if (kvm_irqchip_update_msi_route(kvm_state, v->virq, msg, dev) >= 0) {
         kvm_irqchip_commit_routes(kvm_state);
         v->irqfd = kvm_irqchip_add_irqfd_notifier_gsi(kvm_state, &v->notifier,
                                                       NULL, v->virq) >= 0;
     }
+    trace_pvrdma_irq_use(irq->name, index, v->irqfd);
     if (!v->irqfd) {
-        warn_report_once("pvrdma: no irqfd for an interrupt, it will be slow");
+        warn_report_once("pvrdma '%s': no irqfd for an interrupt, it will be "
+                         "slow", irq->name);
         event_notifier_set_handler(&v->notifier, vector_event);
     }
     return 0;
 }
 
-static void vector_release(PCIDevice *dev, unsigned int index)
+static void vector_stop(PVRDMAVector *v)
 {
-    PVRDMAVector *v = &PVRDMA(dev)->irq.vectors[index];
-
+    trace_pvrdma_irq_release(v->irq->name, vector_index(v));
     if (v->irqfd) {
         kvm_irqchip_remove_irqfd_notifier_gsi(kvm_state, &v->notifier,
                                               v->virq);
@@ -67,102 +76,122 @@ static void vector_release(PCIDevice *dev, unsigned int index)
     }
 }
 
+static void vector_release(PCIDevice *dev, unsigned int index)
+{
+    vector_stop(&pvrdma_irq_of(dev)->vectors[index]);
+}
+
 static void vector_poll(PCIDevice *dev, unsigned int start, unsigned int end)
 {
-    PVRDMAIrq *irq = &PVRDMA(dev)->irq;
-    unsigned int i;
+    PVRDMAIrq *irq = pvrdma_irq_of(dev);
+    unsigned i;
 
-    for (i = start; i < MIN(end, PVRDMA_NUM_VEC); i++) {
+    for (i = start; i < MIN(end, irq->nvectors); i++) {
         if (msix_is_masked(dev, i) && take_event(&irq->vectors[i])) {
             msix_set_pending(dev, i);
         }
     }
 }
 
-static void kvm_stop(PVRDMAIrq *irq, PCIDevice *dev)
+static void kvm_stop(PVRDMAIrq *irq)
 {
-    int i;
+    unsigned i;
 
-    if (dev->msix_vector_use_notifier) {
-        msix_unset_vector_notifiers(dev);
+    if (irq->dev->msix_vector_use_notifier) {
+        msix_unset_vector_notifiers(irq->dev);
     }
-    for (i = 0; i < PVRDMA_NUM_VEC; i++) {
+    for (i = 0; i < irq->nvectors; i++) {
+        PVRDMAVector *v = &irq->vectors[i];
+
         /* Not called by the above once MSI-X is disabled. */
-        vector_release(dev, i);
-        if (irq->vectors[i].virq >= 0) {
-            kvm_irqchip_release_virq(kvm_state, irq->vectors[i].virq);
-            irq->vectors[i].virq = -1;
+        vector_stop(v);
+        if (v->virq >= 0) {
+            kvm_irqchip_release_virq(kvm_state, v->virq);
+            v->virq = -1;
         }
     }
 }
 
 /* False: some route or irqfd cannot be had, and nothing is left behind. */
-static bool kvm_start(PVRDMAIrq *irq, PCIDevice *dev)
+static bool kvm_start(PVRDMAIrq *irq)
 {
-    KVMRouteChange change;
-    int i, virq = 0;
+    PVRDMARouteChange change;
+    int virq = 0;
+    unsigned i;
 
     if (!kvm_msi_via_irqfd_enabled()) {
         return false;
     }
-    change = kvm_irqchip_begin_route_changes(kvm_state);
-    for (i = 0; i < PVRDMA_NUM_VEC && virq >= 0; i++) {
-        virq = kvm_irqchip_add_msi_route(&change, i, dev);
+    change = pvrdma_begin_route_changes();
+    for (i = 0; i < irq->nvectors && virq >= 0; i++) {
+        virq = kvm_irqchip_add_msi_route(&change, i, irq->dev);
         irq->vectors[i].virq = virq >= 0 ? virq : -1;
     }
-    kvm_irqchip_commit_route_changes(&change);
+    pvrdma_commit_route_changes(&change);
     if (virq < 0) {
-        warn_report_once("pvrdma: no KVM routes for interrupts, they will be "
-                         "slow");
-        kvm_stop(irq, dev);
+        warn_report_once("pvrdma '%s': no KVM routes for interrupts, they "
+                         "will be slow", irq->name);
+        kvm_stop(irq);
         return false;
     }
-    msix_set_vector_notifiers(dev, vector_use, vector_release, vector_poll);
+    msix_set_vector_notifiers(irq->dev, vector_use, vector_release,
+                              vector_poll);
     return true;
 }
 
 static void set_handlers(PVRDMAIrq *irq, EventNotifierHandler *handler)
 {
-    int i;
+    unsigned i;
 
-    for (i = 0; i < PVRDMA_NUM_VEC; i++) {
+    for (i = 0; i < irq->nvectors; i++) {
         event_notifier_set_handler(&irq->vectors[i].notifier, handler);
     }
 }
 
-int pvrdma_irq_set_enabled(PVRDMAIrq *irq, PVRDMAClient *client, bool enable)
+static bool irq_disable(PVRDMAIrq *irq, PVRDMAClient *client, Error **errp)
 {
-    int fds[PVRDMA_NUM_VEC];
-    PCIDevice *dev = irq->vectors[0].dev;
-    int i, ret;
+    bool ok = pvrdma_call_disable_irqs(client, errp);
 
-    if (enable == irq->on) {
-        return 0;
+    trace_pvrdma_irq_enable(irq->name, false, irq->kvm);
+    if (irq->kvm) {
+        kvm_stop(irq);
+        irq->kvm = false;
+    } else {
+        set_handlers(irq, NULL);
     }
-    irq->on = enable;
-    if (!enable) {
-        ret = pvrdma_call_disable_irqs(client);
-        if (irq->kvm) {
-            kvm_stop(irq, dev);
-            irq->kvm = false;
-        } else {
-            set_handlers(irq, NULL);
-        }
-        return ret;
-    }
-    for (i = 0; i < PVRDMA_NUM_VEC; i++) {
+    return ok;
+}
+
+static bool irq_enable(PVRDMAIrq *irq, PVRDMAClient *client, Error **errp)
+{
+    g_autofree int *fds = g_new(int, irq->nvectors);
+    unsigned i;
+
+    for (i = 0; i < irq->nvectors; i++) {
         /* What the daemon said before the guest enabled MSI-X is void. */
         take_event(&irq->vectors[i]);
         fds[i] = event_notifier_get_fd(&irq->vectors[i].notifier);
     }
-    irq->kvm = kvm_start(irq, dev);
+    irq->kvm = kvm_start(irq);
+    trace_pvrdma_irq_enable(irq->name, true, irq->kvm);
     if (!irq->kvm) {
         set_handlers(irq, vector_event);
     }
-    return pvrdma_call_set_irqs(client, fds, ARRAY_SIZE(fds));
+    return pvrdma_call_set_irqs(client, fds, irq->nvectors, errp);
 }
 
-void pvrdma_irq_raise(PVRDMAIrq *irq, int vector)
+bool pvrdma_irq_set_enabled(PVRDMAIrq *irq, PVRDMAClient *client, bool enable,
+                            Error **errp)
+{
+    if (enable == irq->on) {
+        return true;
+    }
+    irq->on = enable;
+    return enable ? irq_enable(irq, client, errp)
+                  : irq_disable(irq, client, errp);
+}
+
+void pvrdma_irq_raise(PVRDMAIrq *irq, unsigned vector)
 {
     if (irq->on) {
         pvrdma_eventfd_signal(event_notifier_get_fd(
@@ -170,20 +199,25 @@ void pvrdma_irq_raise(PVRDMAIrq *irq, int vector)
     }
 }
 
-bool pvrdma_irq_init(PVRDMAIrq *irq, PCIDevice *dev, Error **errp)
+bool pvrdma_irq_init(PVRDMAIrq *irq, PCIDevice *dev, const char *name,
+                     unsigned count, Error **errp)
 {
-    int i, ret;
+    *irq = (PVRDMAIrq) {
+        .dev = dev,
+        .name = name,
+        .vectors = g_new0(PVRDMAVector, count),
+    };
+    while (irq->nvectors < count) {
+        PVRDMAVector *v = &irq->vectors[irq->nvectors];
+        int ret = event_notifier_init(&v->notifier, false);
 
-    for (i = 0; i < PVRDMA_NUM_VEC; i++) {
-        PVRDMAVector *v = &irq->vectors[i];
-
-        v->dev = dev;
-        v->virq = -1;
-        ret = event_notifier_init(&v->notifier, false);
         if (ret < 0) {
-            error_setg_errno(errp, -ret, "cannot create an eventfd");
+            error_setg_errno(errp, -ret, "pvrdma '%s': cannot create an "
+                             "eventfd", name);
             return false;
         }
+        v->irq = irq;
+        v->virq = -1;
         irq->nvectors++;
     }
     return true;
@@ -194,4 +228,6 @@ void pvrdma_irq_cleanup(PVRDMAIrq *irq)
     while (irq->nvectors > 0) {
         event_notifier_cleanup(&irq->vectors[--irq->nvectors].notifier);
     }
+    g_free(irq->vectors);
+    irq->vectors = NULL;
 }

@@ -10,15 +10,17 @@
 #include "pvrdma-calls.h"
 #include "pvrdma/abi.h"
 
+typedef struct PVRDMAIrq PVRDMAIrq;
+
 /**
  * struct PVRDMAVector - one MSI-X vector
- * @dev: the device
+ * @irq: what it is part of
  * @notifier: eventfd that the daemon writes
  * @virq: KVM's route, or -1
  * @irqfd: KVM takes the eventfd (the vector is in use and not masked)
  */
 typedef struct PVRDMAVector {
-    PCIDevice *dev;
+    PVRDMAIrq *irq;
     EventNotifier notifier;
     int virq;
     bool irqfd;
@@ -26,27 +28,40 @@ typedef struct PVRDMAVector {
 
 /**
  * struct PVRDMAIrq - all vectors; under the BQL
- * @nvectors: how many of @vectors have a notifier
+ * @dev: the device
+ * @name: and how messages call it
+ * @nvectors: how many @vectors have a notifier
  * @on: MSI-X is enabled, and the daemon has the eventfds
  * @kvm: the vectors go through KVM and not through the main loop
  */
-typedef struct PVRDMAIrq {
-    PVRDMAVector vectors[PVRDMA_NUM_VEC];
-    int nvectors;
+struct PVRDMAIrq {
+    PCIDevice *dev;
+    const char *name;
+    PVRDMAVector *vectors;
+    unsigned nvectors;
     bool on;
     bool kvm;
-} PVRDMAIrq;
-
-bool pvrdma_irq_init(PVRDMAIrq *irq, PCIDevice *dev, Error **errp);
-void pvrdma_irq_cleanup(PVRDMAIrq *irq);
+};
 
 /*
- * Follow the state of MSI-X: @enable as the guest has it now.  Tells the
- * daemon unless @client is lost.  Returns what the daemon said.
+ * Make @count vectors; @name must outlive them.  MSI-X of @dev must have as
+ * many.
  */
-int pvrdma_irq_set_enabled(PVRDMAIrq *irq, PVRDMAClient *client, bool enable);
+bool pvrdma_irq_init(PVRDMAIrq *irq, PCIDevice *dev, const char *name,
+                     unsigned count, Error **errp);
+void pvrdma_irq_cleanup(PVRDMAIrq *irq);
+
+/* What QEMU's MSI-X code calls has only the device; pvrdma.c knows the rest. */
+PVRDMAIrq *pvrdma_irq_of(PCIDevice *dev);
+
+/*
+ * Follow the state of MSI-X: @enable as the guest has it now, and tell the
+ * daemon.  It is done in any case; false: the daemon has not done its part.
+ */
+bool pvrdma_irq_set_enabled(PVRDMAIrq *irq, PVRDMAClient *client, bool enable,
+                            Error **errp);
 
 /* Raise a vector as the daemon would. */
-void pvrdma_irq_raise(PVRDMAIrq *irq, int vector);
+void pvrdma_irq_raise(PVRDMAIrq *irq, unsigned vector);
 
 #endif

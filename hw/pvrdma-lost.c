@@ -43,9 +43,11 @@
 #include "qemu/main-loop.h"
 #include "qemu/timer.h"
 #include "hw/pci/pci_device.h"
+#include "qapi/qapi-events-pvrdma.h"
 #include "system/cpus.h"
 #include "pvrdma-compat.h"
 #include "pvrdma.h"
+#include "trace.h"
 
 /* Pages a ring may have here: state page, and what one table can address. */
 #define RING_MAX_PAGES PVRDMA_PDIR_ENTRIES
@@ -199,21 +201,14 @@ static bool query_pkey(PVRDMADevice *s, const struct pvrdma_dsr *dsr,
     return respond(s, dsr, req, &resp.hdr, sizeof(resp));
 }
 
-/* Run the command in the slot; false: it fails. */
-static bool run_command(PVRDMADevice *s)
+static bool answer(PVRDMADevice *s, const struct pvrdma_dsr *dsr,
+                   const struct pvrdma_req_hdr *req)
 {
-    struct pvrdma_dsr dsr;
-    struct pvrdma_req_hdr req;
-
-    if (!read_dsr(s, &dsr) ||
-        !guest_read(s, le64_to_cpu(dsr.cmd_slot_dma), &req, sizeof(req))) {
-        return false;
-    }
-    switch (le32_to_cpu(req.cmd)) {
+    switch (le32_to_cpu(req->cmd)) {
     case PVRDMA_CMD_QUERY_PORT:
-        return query_port(s, &dsr, &req);
+        return query_port(s, dsr, req);
     case PVRDMA_CMD_QUERY_PKEY:
-        return query_pkey(s, &dsr, &req);
+        return query_pkey(s, dsr, req);
     case PVRDMA_CMD_DESTROY_PD:
     case PVRDMA_CMD_DESTROY_MR:
     case PVRDMA_CMD_DESTROY_CQ:
@@ -225,6 +220,22 @@ static bool run_command(PVRDMADevice *s)
     default:
         return false;
     }
+}
+
+/* Run the command in the slot; false: it fails. */
+static bool run_command(PVRDMADevice *s)
+{
+    struct pvrdma_dsr dsr;
+    struct pvrdma_req_hdr req;
+    bool ok;
+
+    if (!read_dsr(s, &dsr) ||
+        !guest_read(s, le64_to_cpu(dsr.cmd_slot_dma), &req, sizeof(req))) {
+        return false;
+    }
+    ok = answer(s, &dsr, &req);
+    trace_pvrdma_lost_command(s->name, le32_to_cpu(req.cmd), ok);
+    return ok;
 }
 
 /*
@@ -256,6 +267,7 @@ static void hold_stop_now(void)
     /* A guest that sleeps (S3) cannot come to an I/O error. */
     hold.state = runstate_check(RUN_STATE_SUSPENDED) ? RUN_STATE_PAUSED
                                                      : RUN_STATE_IO_ERROR;
+    trace_pvrdma_lost_hold(hold.holders);
     vm_stop(hold.state);
     hold.ours = true;
     hold.calls = vm_stop_calls;
@@ -273,6 +285,7 @@ static void hold_update(void *opaque)
     }
     if (hold.holders == 0 && hold.ours) {
         hold.ours = false;
+        trace_pvrdma_lost_release(vm_stop_calls, hold.calls);
         if (vm_stop_calls == hold.calls && runstate_check(hold.state)) {
             vm_start();
         } else {
@@ -324,6 +337,14 @@ void pvrdma_lost_barrier(PVRDMADevice *s)
     }
 }
 
+void pvrdma_lost_tell(PVRDMADevice *s)
+{
+    g_autofree char *path = object_get_canonical_path(OBJECT(s));
+
+    qapi_event_send_pvrdma_connection(DEVICE(s)->id, path, !s->lost, s->hold,
+                                      pvrdma_client_reason(s->client));
+}
+
 uint32_t pvrdma_lost_read(PVRDMADevice *s, hwaddr addr)
 {
     pvrdma_lost_barrier(s);
@@ -347,6 +368,7 @@ static void lost_bh(void *opaque)
     pvrdma_mem_stop(&s->mem);
     notify_guest(s);
     hold_end(s);
+    pvrdma_lost_tell(s);
 }
 
 /* May run in the middle of a register access: the guest is told later. */
@@ -356,16 +378,20 @@ static void client_lost(void *opaque, const char *reason, bool gone)
 
     s->lost = true;
     s->lost_err = UINT32_MAX;
+    trace_pvrdma_lost(s->name, gone, reason);
     if (gone) {
-        error_report("pvrdma: lost the connection to pvrdmad: %s; the guest's "
-                     "adapter is down until the VM is started again", reason);
+        error_report("pvrdma '%s': lost the connection to pvrdmad: %s; the "
+                     "guest's adapter is down until the VM is started again",
+                     s->name, reason);
         qemu_bh_schedule(s->lost_bh);
         return;
     }
     hold_begin(s);
-    error_report("pvrdma: %s; the VM is stopped because pvrdmad may still "
+    pvrdma_lost_tell(s);
+    error_report("pvrdma '%s': %s; the VM is stopped because pvrdmad may still "
                  "write to its memory, and goes on without its adapter when "
-                 "pvrdmad lets go of it: continue or kill pvrdmad", reason);
+                 "pvrdmad lets go of it: continue or kill pvrdmad", s->name,
+                 reason);
     hold_stop();
 }
 
@@ -376,8 +402,8 @@ static void vm_changed(void *opaque, bool running, RunState state)
     if (!running || !s->hold) {
         return;
     }
-    error_report("pvrdma: the VM stays stopped: pvrdmad may still write to its "
-                 "memory; continue or kill pvrdmad");
+    error_report("pvrdma '%s': the VM stays stopped: pvrdmad may still write "
+                 "to its memory; continue or kill pvrdmad", s->name);
     if (state == RUN_STATE_SUSPENDED) {
         /* No vCPU is about to run, and this would be lost on vm_start(). */
         hold_stop();
@@ -409,7 +435,8 @@ void pvrdma_lost_unwatch(PVRDMADevice *s)
         hold_end(s);
         /* Nobody is left to tell when it may go on: stopped, but not ours. */
         hold.orphaned = true;
-        error_report("pvrdma: the adapter was removed before pvrdmad let go of "
-                     "the VM's memory: kill pvrdmad, then continue the VM");
+        error_report("pvrdma '%s': the adapter was removed before pvrdmad let "
+                     "go of the VM's memory: kill pvrdmad, then continue the "
+                     "VM", s->name);
     }
 }

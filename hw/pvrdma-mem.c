@@ -29,6 +29,7 @@
  * guest did not allow, so that is refused.
  */
 #include "qemu/osdep.h"
+#include <linux/vfio.h>
 #include "qemu/error-report.h"
 #include "exec/translation-block.h"
 #include "hw/core/cpu.h"
@@ -40,6 +41,7 @@
 #include "system/tcg.h"
 #include "pvrdma-compat.h"
 #include "pvrdma-mem.h"
+#include "trace.h"
 
 /* The same memory's refusals are reported this often. */
 #define REPORT_PAUSE_US (60 * G_USEC_PER_SEC)
@@ -125,15 +127,15 @@ static void G_GNUC_PRINTF(4, 5) mem_problem(PVRDMAMem *mem, MemoryRegion *mr,
     va_end(ap);
     if (mem->starting && needed) {
         if (!mem->error) {
-            error_setg(&mem->error, "%s", text);
+            error_setg(&mem->error, "pvrdma '%s': %s", mem->name, text);
             error_append_hint(&mem->error, "%s", hint);
         }
     } else if (!may_report(mem, mr)) {
         return;
     } else if (needed) {
-        error_report("pvrdma: %s", text);
+        error_report("pvrdma '%s': %s", mem->name, text);
     } else {
-        warn_report("pvrdma: %s", text);
+        warn_report("pvrdma '%s': %s", mem->name, text);
     }
 }
 
@@ -180,9 +182,9 @@ static void mem_region_add(MemoryListener *listener,
     op.mr = mr;
     op.fd = memory_region_get_fd(mr);
     op.offset += mr->ram_block->fd_offset;
-    op.flags = VFIO_USER_DMA_READ_FLAG;
+    op.flags = VFIO_DMA_MAP_FLAG_READ;
     if (!section->readonly && !mr->readonly) {
-        op.flags |= VFIO_USER_DMA_WRITE_FLAG;
+        op.flags |= VFIO_DMA_MAP_FLAG_WRITE;
     }
     g_array_append_val(mem->ops, op);
 }
@@ -217,9 +219,12 @@ static int mem_send(PVRDMAMem *mem, const MapOp *op)
     struct iovec iov = { &map, sizeof(map) };
 
     if (op->mr) {
+        trace_pvrdma_mem_map(mem->name, memory_region_name(op->mr), op->addr,
+                             op->size, op->offset, op->flags);
         return pvrdma_client_send(mem->client, VFIO_USER_DMA_MAP, &iov, 1,
                                   &op->fd, 1);
     }
+    trace_pvrdma_mem_unmap(mem->name, op->addr, op->size);
     iov = (struct iovec) { &unmap, sizeof(unmap) };
     return pvrdma_client_send(mem->client, VFIO_USER_DMA_UNMAP, &iov, 1, NULL,
                               0);
@@ -238,8 +243,8 @@ static void mem_collect(PVRDMAMem *mem, const MapOp *op)
     if (!op->mr) {
         g_hash_table_remove(mem->maps, &op->addr);
         if (ret < 0) {
-            error_report("pvrdma: pvrdmad refuses to unmap guest memory 0x%"
-                         PRIx64 "-0x%" PRIx64 ": %s", op->addr,
+            error_report("pvrdma '%s': pvrdmad refuses to unmap guest memory "
+                         "0x%" PRIx64 "-0x%" PRIx64 ": %s", mem->name, op->addr,
                          op->addr + op->size - 1, strerror(-ret));
         }
     } else if (ret == 0) {
@@ -314,8 +319,9 @@ static bool mem_device_wanted(DeviceListener *listener, const QDict *opts,
     if (klass && backend && gives_ram(klass) &&
         !is_shareable(host_memory_backend_get_memory(
                           MEMORY_BACKEND(backend)))) {
-        error_setg(errp, "pvrdma: memory '%s' is not shared, so pvrdmad could "
-                   "not reach it", memdev);
+        error_setg(errp, "pvrdma '%s': memory '%s' is not shared, so pvrdmad "
+                   "could not reach it",
+                   container_of(listener, PVRDMAMem, devices)->name, memdev);
         error_append_hint(errp, "Use 'memory-backend-memfd' with 'share=on', "
                           "or unplug the pvrdma device first.\n");
     }
@@ -333,7 +339,7 @@ bool pvrdma_mem_check_iommu(PCIDevice *dev, Error **errp)
 }
 
 bool pvrdma_mem_start(PVRDMAMem *mem, PVRDMAClient *client, PCIDevice *dev,
-                      Error **errp)
+                      const char *name, Error **errp)
 {
     CPUState *cpu;
 
@@ -343,6 +349,7 @@ bool pvrdma_mem_start(PVRDMAMem *mem, PVRDMAClient *client, PCIDevice *dev,
     CPU_FOREACH(cpu) {
         mem_want_atomics(cpu);
     }
+    mem->name = name;
     mem->client = client;
     mem->ops = g_array_new(false, false, sizeof(MapOp));
     mem->maps = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free,

@@ -10,6 +10,7 @@
 
 /**
  * struct PVRDMAMem - keeps the daemon's DMA map in step with guest memory
+ * @name: how messages call the device
  * @client: where the map goes
  * @listener: registered between pvrdma_mem_start() and pvrdma_mem_stop()
  * @devices: registered likewise: CPUs and memory that are plugged later
@@ -23,6 +24,7 @@
  * All under the BQL.
  */
 typedef struct PVRDMAMem {
+    const char *name;
     PVRDMAClient *client;
     MemoryListener listener;
     DeviceListener devices;
@@ -39,12 +41,13 @@ bool pvrdma_mem_check_iommu(PCIDevice *dev, Error **errp);
 
 /**
  * pvrdma_mem_start: give the daemon all guest memory, now and in future
+ * @name: must outlive @mem
  *
  * Returns: false, with @errp set and nothing registered, if the guest's memory
  * cannot be shared or the daemon does not take it.
  */
 bool pvrdma_mem_start(PVRDMAMem *mem, PVRDMAClient *client, PCIDevice *dev,
-                      Error **errp);
+                      const char *name, Error **errp);
 
 /*
  * Stop following guest memory.  The daemon keeps its maps until the connection

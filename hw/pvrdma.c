@@ -31,6 +31,7 @@
  * guest driver looks at, any place will do.
  */
 #include "qemu/osdep.h"
+#include <linux/vfio.h>
 #include "qemu/error-report.h"
 #include "qemu/main-loop.h"
 #include "qemu/module.h"
@@ -39,12 +40,18 @@
 #include "hw/pci/pci_bus.h"
 #include "hw/pci/pcie.h"
 #include "migration/blocker.h"
+#include "qapi/clone-visitor.h"
+#include "qapi/qapi-visit-pvrdma.h"
+#include "qapi/qapi-visit-sockets.h"
+#include "qapi/visitor.h"
+#include "qapi/visitor-impl.h"
 #include "system/system.h"
 #include "pvrdma-calls.h"
 #include "pvrdma-compat.h"
 #include "pvrdma-nap.h"
 #include "pvrdma.h"
 #include "pvrdma/ext.h"
+#include "trace.h"
 
 #define EXPRESS_CAP_OFFSET 0x80
 
@@ -55,13 +62,26 @@
 /* Page numbers must fit the 16-bit owner words of the doorbell region. */
 #define UAR_SIZE_MAX  (128 * MiB)
 
+/*
+ * What a guest sees of the device is part of a VM's saved state: these never
+ * change, whatever later daemons offer.
+ */
+#define REGS_SIZE_DEFAULT (4 * KiB)
+#define UAR_SIZE_DEFAULT  (2 * MiB)
+#define VECTORS_MAX       64
+
 #define SOCKET_DIR "/run/pvrdma"
 
-/* The daemon refused something that it should not have: tell the admin. */
-static void check(PVRDMADevice *s, int ret, const char *what)
+/*
+ * The daemon refused something that it should not have: tell the admin.  That
+ * the connection is lost was told already.
+ */
+static void warn_refused(PVRDMADevice *s, Error *err)
 {
-    if (ret < 0 && !pvrdma_client_lost(s->client)) {
-        warn_report("pvrdma: pvrdmad refuses %s: %s", what, strerror(-ret));
+    if (pvrdma_client_lost(s->client)) {
+        error_free(err);
+    } else if (err) {
+        warn_report_err(err);
     }
 }
 
@@ -72,16 +92,17 @@ static void check(PVRDMADevice *s, int ret, const char *what)
 static uint64_t pvrdma_regs_read(void *opaque, hwaddr addr, unsigned int size)
 {
     PVRDMADevice *s = opaque;
+    uint32_t value = UINT32_MAX;
     uint8_t buf[4];
 
     if (s->lost) {
-        return pvrdma_lost_read(s, addr);
+        value = pvrdma_lost_read(s, addr);
+    } else if (pvrdma_call_region_read(s->client, PVRDMA_BAR_REG, addr, buf,
+                                       size, NULL)) {
+        value = ldl_le_p(buf);
     }
-    if (pvrdma_call_region_read(s->client, PVRDMA_BAR_REG, addr, buf,
-                                size) < 0) {
-        return UINT32_MAX;
-    }
-    return ldl_le_p(buf);
+    trace_pvrdma_regs_read(s->name, addr, value);
+    return value;
 }
 
 /* Remember where the shared region is: pvrdma-lost.c needs it. */
@@ -109,13 +130,14 @@ static void pvrdma_regs_write(void *opaque, hwaddr addr, uint64_t value,
     PVRDMADevice *s = opaque;
     uint8_t buf[4];
 
+    trace_pvrdma_regs_write(s->name, addr, value);
     track_dsr(s, addr, value);
     if (s->lost) {
         pvrdma_lost_write(s, addr);
         return;
     }
     stl_le_p(buf, value);
-    pvrdma_call_region_write(s->client, PVRDMA_BAR_REG, addr, buf, size);
+    pvrdma_call_region_write(s->client, PVRDMA_BAR_REG, addr, buf, size, NULL);
 }
 
 static const MemoryRegionOps pvrdma_regs_ops = {
@@ -182,20 +204,35 @@ static const MemoryRegionOps pvrdma_uar_ops = {
 /* The daemon must know whether bus mastering is on: without it, no DMA. */
 static void forward_command(PVRDMADevice *s, uint16_t command)
 {
+    Error *err = NULL;
     uint8_t buf[2];
 
     if (command == s->command) {
         return;
     }
     s->command = command;
+    trace_pvrdma_command(s->name, command);
     if (s->lost) {
         pvrdma_lost_barrier(s);
         return;
     }
     stw_le_p(buf, command);
-    check(s, pvrdma_call_region_write(s->client, VFIO_USER_REGION_CONFIG,
-                                      PCI_COMMAND, buf, sizeof(buf)),
-          "the PCI command register");
+    pvrdma_call_region_write(s->client, VFIO_PCI_CONFIG_REGION_INDEX,
+                             PCI_COMMAND, buf, sizeof(buf), &err);
+    warn_refused(s, err);
+}
+
+static void set_interrupts(PVRDMADevice *s, bool enable)
+{
+    Error *err = NULL;
+
+    pvrdma_irq_set_enabled(&s->irq, s->client, enable, &err);
+    warn_refused(s, err);
+}
+
+PVRDMAIrq *pvrdma_irq_of(PCIDevice *dev)
+{
+    return &PVRDMA(dev)->irq;
 }
 
 static void pvrdma_write_config(PCIDevice *dev, uint32_t addr, uint32_t value,
@@ -209,22 +246,23 @@ static void pvrdma_write_config(PCIDevice *dev, uint32_t addr, uint32_t value,
         pcie_cap_flr_write_config(dev, addr, value, len);
     }
     forward_command(s, pci_get_word(dev->config + PCI_COMMAND));
-    check(s, pvrdma_irq_set_enabled(&s->irq, s->client, msix_enabled(dev)),
-          "an interrupt setting");
+    set_interrupts(s, msix_enabled(dev));
     pvrdma_client_end(s->client);
 }
 
 static void pvrdma_reset_hold(Object *obj, ResetType type)
 {
     PVRDMADevice *s = PVRDMA(obj);
+    Error *err = NULL;
 
+    trace_pvrdma_reset(s->name);
     s->dsr_valid = false;
     s->lost_err = UINT32_MAX;
     pvrdma_client_begin(s->client);
-    check(s, pvrdma_irq_set_enabled(&s->irq, s->client, false),
-          "an interrupt setting");
+    set_interrupts(s, false);
     forward_command(s, 0);
-    check(s, pvrdma_call_reset(s->client), "a reset");
+    pvrdma_call_reset(s->client, &err);
+    warn_refused(s, err);
     pvrdma_client_end(s->client);
 }
 
@@ -237,8 +275,8 @@ static uint32_t read_reg(PVRDMADevice *s, uint32_t addr)
 {
     uint8_t buf[4];
 
-    if (pvrdma_call_region_read(s->client, PVRDMA_BAR_REG, addr, buf,
-                                sizeof(buf)) < 0) {
+    if (!pvrdma_call_region_read(s->client, PVRDMA_BAR_REG, addr, buf,
+                                 sizeof(buf), NULL)) {
         return 0;
     }
     return ldl_le_p(buf);
@@ -255,7 +293,7 @@ static bool check_function(PVRDMADevice *s, Error **errp)
         return true;
     }
     if (PCI_FUNC(dev->devfn) == 0) {
-        error_setg(errp, "pvrdma cannot be function 0 of a slot");
+        error_setg(errp, "pvrdma '%s' cannot be function 0 of a slot", s->name);
         error_append_hint(errp, "The guest's driver looks for the network "
                           "interface of the adapter in function 0 of the same "
                           "slot, and it must be a vmxnet3:\n'-device vmxnet3,"
@@ -266,54 +304,73 @@ static bool check_function(PVRDMADevice *s, Error **errp)
         return false;
     }
     if (nic && !object_dynamic_cast(OBJECT(nic), "vmxnet3")) {
-        warn_report("pvrdma: function 0 of the slot is '%s'; Linux' vmw_pvrdma "
-                    "driver wants a vmxnet3 there",
+        warn_report("pvrdma '%s': function 0 of the slot is '%s'; Linux' "
+                    "vmw_pvrdma driver wants a vmxnet3 there", s->name,
                     object_get_typename(OBJECT(nic)));
     }
     return true;
 }
 
+static SocketAddress *path_address(char *path)
+{
+    SocketAddress *addr = g_new0(SocketAddress, 1);
+
+    addr->type = SOCKET_ADDRESS_TYPE_UNIX;
+    addr->u.q_unix.path = path;
+    return addr;
+}
+
 /* The daemon's end of this VM: the property, or a path made of -name. */
-static char *socket_path(PVRDMADevice *s, Error **errp)
+static SocketAddress *socket_address(PVRDMADevice *s, Error **errp)
 {
     const char *name = qemu_get_vm_name();
 
+    if (s->socket && s->socket->type == QTYPE_QSTRING) {
+        return path_address(g_strdup(s->socket->u.path));
+    }
     if (s->socket) {
-        return g_strdup(s->socket);
+        return QAPI_CLONE(SocketAddress, &s->socket->u.address);
     }
     if (!name || !*name) {
-        error_setg(errp, "pvrdma does not know which VM this is");
+        error_setg(errp, "pvrdma '%s' does not know which VM this is", s->name);
         error_append_hint(errp, "Give the VM's name as pvrdmad knows it, "
                           "'-name NAME', or its socket, '-device pvrdma,"
                           "socket=PATH'.\n");
         return NULL;
     }
     if (strchr(name, '/')) {
-        error_setg(errp, "pvrdma: the VM's name '%s' has a slash in it", name);
+        error_setg(errp, "pvrdma '%s': the VM's name '%s' has a slash in it",
+                   s->name, name);
         return NULL;
     }
-    return g_strdup_printf(SOCKET_DIR "/%s.sock", name);
+    return path_address(g_strdup_printf(SOCKET_DIR "/%s.sock", name));
 }
 
-/* Size of a BAR as the daemon has it, or 0 with @errp set. */
-static uint64_t bar_size(PVRDMADevice *s, uint32_t index, uint64_t max,
-                         Error **errp)
+/* Has the daemon this BAR, of @size bytes or more? */
+static bool check_bar(PVRDMADevice *s, uint32_t index, uint64_t size,
+                      uint64_t max, Error **errp)
 {
     PVRDMARegion region;
 
+    if (size < 4 * KiB || size > max || !is_power_of_2(size)) {
+        error_setg(errp, "pvrdma '%s': BAR%u cannot have %" PRIu64 " bytes",
+                   s->name, index, size);
+        return false;
+    }
     if (!pvrdma_call_region_info(s->client, index, &region, errp)) {
-        return 0;
+        return false;
     }
     if (region.fd >= 0) {
         close(region.fd);
     }
-    if (region.size < 4 * KiB || region.size > max ||
+    if (region.size < size || region.size > max ||
         !is_power_of_2(region.size)) {
-        error_setg(errp, "pvrdmad has a BAR%u of %" PRIu64 " bytes", index,
-                   region.size);
-        return 0;
+        error_setg(errp, "pvrdma '%s': pvrdmad has a BAR%u of %" PRIu64
+                   " bytes, the device one of %" PRIu64, s->name, index,
+                   region.size, size);
+        return false;
     }
-    return region.size;
+    return true;
 }
 
 /* Is this our daemon, and does it fit what we are going to show the guest? */
@@ -322,40 +379,44 @@ static bool check_device(PVRDMADevice *s, struct vfio_user_device_info *info,
 {
     uint8_t id[4];
     int64_t vectors;
-    int ret;
 
     if (!pvrdma_call_device_info(s->client, info, errp)) {
         return false;
     }
-    if (!(info->flags & VFIO_USER_DEVICE_FLAG_PCI) ||
-        !(info->flags & VFIO_USER_DEVICE_FLAG_RESET) ||
-        info->num_regions <= VFIO_USER_REGION_CONFIG ||
+    if (!(info->flags & VFIO_DEVICE_FLAGS_PCI) ||
+        !(info->flags & VFIO_DEVICE_FLAGS_RESET) ||
+        info->num_regions <= VFIO_PCI_CONFIG_REGION_INDEX ||
         info->num_regions > MAX_REGIONS ||
-        info->num_irqs <= VFIO_USER_IRQ_MSIX || info->num_irqs > MAX_IRQS) {
-        error_setg(errp, "the vfio-user server is not pvrdmad: flags 0x%x, %u "
-                   "regions, %u interrupts", info->flags, info->num_regions,
-                   info->num_irqs);
+        info->num_irqs <= VFIO_PCI_MSIX_IRQ_INDEX ||
+        info->num_irqs > MAX_IRQS) {
+        error_setg(errp, "pvrdma '%s': the vfio-user server is not pvrdmad: "
+                   "flags 0x%x, %u regions, %u interrupts", s->name,
+                   info->flags, info->num_regions, info->num_irqs);
         return false;
     }
-    ret = pvrdma_call_region_read(s->client, VFIO_USER_REGION_CONFIG,
-                                  PCI_VENDOR_ID, id, sizeof(id));
-    if (ret < 0) {
-        pvrdma_client_error(s->client, ret, errp, "cannot read the device id");
+    if (!pvrdma_call_region_read(s->client, VFIO_PCI_CONFIG_REGION_INDEX,
+                                 PCI_VENDOR_ID, id, sizeof(id), errp)) {
         return false;
     }
     if (lduw_le_p(id) != PCI_VENDOR_ID_VMWARE ||
         lduw_le_p(id + 2) != PVRDMA_PCI_DEVICE) {
-        error_setg(errp, "the vfio-user server is not pvrdmad: its device is "
-                   "%04x:%04x", lduw_le_p(id), lduw_le_p(id + 2));
+        error_setg(errp, "pvrdma '%s': the vfio-user server is not pvrdmad: "
+                   "its device is %04x:%04x", s->name, lduw_le_p(id),
+                   lduw_le_p(id + 2));
         return false;
     }
-    vectors = pvrdma_call_irq_count(s->client, VFIO_USER_IRQ_MSIX, errp);
+    if (s->vectors < PVRDMA_NUM_VEC || s->vectors > VECTORS_MAX) {
+        error_setg(errp, "pvrdma '%s': 'vectors' must be %d to %d", s->name,
+                   PVRDMA_NUM_VEC, VECTORS_MAX);
+        return false;
+    }
+    vectors = pvrdma_call_irq_count(s->client, VFIO_PCI_MSIX_IRQ_INDEX, errp);
     if (vectors < 0) {
         return false;
     }
-    if (vectors < PVRDMA_NUM_VEC) {
-        error_setg(errp, "pvrdmad has %" PRIi64 " interrupt vectors, %d are "
-                   "needed", vectors, PVRDMA_NUM_VEC);
+    if (vectors < s->vectors) {
+        error_setg(errp, "pvrdma '%s': pvrdmad has %" PRIi64 " interrupt "
+                   "vectors, %u are needed", s->name, vectors, s->vectors);
         return false;
     }
     return true;
@@ -364,38 +425,33 @@ static bool check_device(PVRDMADevice *s, struct vfio_user_device_info *info,
 static bool init_bars(PVRDMADevice *s, Error **errp)
 {
     PCIDevice *dev = PCI_DEVICE(s);
-    uint64_t regs_size, uar_size;
-    int i;
+    uint32_t i;
 
-    regs_size = bar_size(s, PVRDMA_BAR_REG, REGS_SIZE_MAX, errp);
-    if (!regs_size) {
+    if (!check_bar(s, PVRDMA_BAR_REG, s->regs_size, REGS_SIZE_MAX, errp) ||
+        !check_bar(s, PVRDMA_BAR_UAR, s->uar_size, UAR_SIZE_MAX, errp) ||
+        msix_init_exclusive_bar(dev, s->vectors, PVRDMA_BAR_MSIX, errp) < 0) {
         return false;
     }
-    uar_size = bar_size(s, PVRDMA_BAR_UAR, UAR_SIZE_MAX, errp);
-    if (!uar_size) {
-        return false;
-    }
-    if (msix_init_exclusive_bar(dev, PVRDMA_NUM_VEC, PVRDMA_BAR_MSIX,
-                                errp) < 0) {
-        return false;
-    }
-    for (i = 0; i < PVRDMA_NUM_VEC; i++) {
+    for (i = 0; i < s->vectors; i++) {
         msix_vector_use(dev, i);
     }
     memory_region_init_io(&s->regs, OBJECT(s), &pvrdma_regs_ops, s,
-                          "pvrdma-regs", regs_size);
+                          "pvrdma-regs", s->regs_size);
     pci_register_bar(dev, PVRDMA_BAR_REG, PCI_BASE_ADDRESS_SPACE_MEMORY,
                      &s->regs);
     memory_region_init_io(&s->uar, OBJECT(s), &pvrdma_uar_ops, s, "pvrdma-uar",
-                          uar_size);
+                          s->uar_size);
     pci_register_bar(dev, PVRDMA_BAR_UAR, PCI_BASE_ADDRESS_SPACE_MEMORY,
                      &s->uar);
     if (pci_bus_is_express(pci_get_bus(dev))) {
         if (pcie_endpoint_cap_init(dev, EXPRESS_CAP_OFFSET) < 0) {
-            error_setg(errp, "pvrdma: no room for the PCI express capability");
+            error_setg(errp, "pvrdma '%s': no room for the PCI express "
+                       "capability", s->name);
             return false;
         }
-        pcie_cap_flr_init(dev);
+        if (s->flr) {
+            pcie_cap_flr_init(dev);
+        }
     }
     return true;
 }
@@ -435,24 +491,27 @@ static void pvrdma_cleanup(PVRDMADevice *s)
         msix_uninit_exclusive_bar(dev);
     }
     migrate_del_blocker(&s->migration_blocker);
+    g_free(s->name);
+    s->name = NULL;
 }
 
 static bool pvrdma_setup(PVRDMADevice *s, Error **errp)
 {
     struct vfio_user_device_info info;
-    g_autofree char *path = NULL;
+    g_autoptr(SocketAddress) addr = NULL;
 
+    s->name = qdev_get_human_name(DEVICE(s));
     s->doorbell.eventfd = -1;
     error_setg(&s->migration_blocker, "pvrdma cannot migrate its queue pairs "
                "yet: unplug the device first");
     if (migrate_add_blocker(&s->migration_blocker, errp) < 0) {
         return false;
     }
-    path = socket_path(s, errp);
-    if (!path) {
+    addr = socket_address(s, errp);
+    if (!addr) {
         return false;
     }
-    s->client = pvrdma_client_connect(path, s->socket ? NULL :
+    s->client = pvrdma_client_connect(addr, s->name, s->socket ? NULL :
                                       qemu_get_vm_name(), errp);
     if (!s->client) {
         return false;
@@ -462,8 +521,8 @@ static bool pvrdma_setup(PVRDMADevice *s, Error **errp)
         !init_bars(s, errp) ||
         !pvrdma_doorbell_open(&s->doorbell, s->client, info.num_regions,
                               errp) ||
-        !pvrdma_irq_init(&s->irq, PCI_DEVICE(s), errp) ||
-        !pvrdma_mem_start(&s->mem, s->client, PCI_DEVICE(s), errp)) {
+        !pvrdma_irq_init(&s->irq, PCI_DEVICE(s), s->name, s->vectors, errp) ||
+        !pvrdma_mem_start(&s->mem, s->client, PCI_DEVICE(s), s->name, errp)) {
         return false;
     }
     pvrdma_client_end(s->client);
@@ -471,6 +530,7 @@ static bool pvrdma_setup(PVRDMADevice *s, Error **errp)
     /* At once if the machine is running. */
     s->machine_done.notify = pvrdma_machine_done;
     qemu_add_machine_init_done_notifier(&s->machine_done);
+    pvrdma_lost_tell(s);
     return true;
 }
 
@@ -489,9 +549,9 @@ static void pvrdma_exit(PCIDevice *dev)
 
     pvrdma_client_begin(s->client);
     /* Ends all DMA before the daemon's maps of guest memory go. */
-    pvrdma_irq_set_enabled(&s->irq, s->client, false);
+    pvrdma_irq_set_enabled(&s->irq, s->client, false, NULL);
     forward_command(s, 0);
-    pvrdma_call_reset(s->client);
+    pvrdma_call_reset(s->client, NULL);
     pvrdma_client_end(s->client);
     pvrdma_cleanup(s);
 }
@@ -502,8 +562,64 @@ static void pvrdma_instance_init(Object *obj)
     PCI_DEVICE(obj)->cap_present |= QEMU_PCI_CAP_EXPRESS;
 }
 
+static void pvrdma_finalize(Object *obj)
+{
+    qapi_free_PVRDMASocket(PVRDMA(obj)->socket);
+}
+
+static void get_socket(Object *obj, Visitor *v, const char *name, void *opaque,
+                       Error **errp)
+{
+    PVRDMADevice *s = PVRDMA(obj);
+    char nothing[] = "";
+    PVRDMASocket none = { .type = QTYPE_QSTRING, .u.path = nothing };
+    PVRDMASocket *value = s->socket ?: &none;
+
+    visit_type_PVRDMASocket(v, name, &value, errp);
+}
+
+static void set_socket(Object *obj, Visitor *v, const char *name, void *opaque,
+                       Error **errp)
+{
+    PVRDMADevice *s = PVRDMA(obj);
+    PVRDMASocket *value = NULL;
+    char *path;
+
+    if (DEVICE(obj)->realized) {
+        error_setg(errp, "'%s' can only be set before the device is there",
+                   name);
+        return;
+    }
+    if (v->start_alternate) {
+        if (!visit_type_PVRDMASocket(v, name, &value, errp)) {
+            return;
+        }
+    } else {
+        /* -global has text only. */
+        if (!visit_type_str(v, name, &path, errp)) {
+            return;
+        }
+        value = g_new0(PVRDMASocket, 1);
+        value->type = QTYPE_QSTRING;
+        value->u.path = path;
+    }
+    qapi_free_PVRDMASocket(s->socket);
+    s->socket = value;
+}
+
+static bool get_connected(Object *obj, Error **errp)
+{
+    PVRDMADevice *s = PVRDMA(obj);
+
+    return s->client && !s->lost;
+}
+
 static const Property pvrdma_properties[] = {
-    DEFINE_PROP_STRING("socket", PVRDMADevice, socket),
+    DEFINE_PROP_UINT32("vectors", PVRDMADevice, vectors, PVRDMA_NUM_VEC),
+    DEFINE_PROP_SIZE32("regs-size", PVRDMADevice, regs_size,
+                       REGS_SIZE_DEFAULT),
+    DEFINE_PROP_SIZE32("uar-size", PVRDMADevice, uar_size, UAR_SIZE_DEFAULT),
+    DEFINE_PROP_BOOL("flr", PVRDMADevice, flr, true),
 };
 
 static void pvrdma_class_init(ObjectClass *klass, PVRDMAClassData *data)
@@ -521,6 +637,13 @@ static void pvrdma_class_init(ObjectClass *klass, PVRDMAClassData *data)
     rc->phases.hold = pvrdma_reset_hold;
     dc->desc = "RDMA adapter, served by pvrdmad";
     device_class_set_props(dc, pvrdma_properties);
+    object_class_property_add(klass, "socket", "PVRDMASocket", get_socket,
+                              set_socket, NULL, NULL);
+    object_class_property_set_description(klass, "socket",
+        "the VM's socket of pvrdmad: a path, or a SocketAddress");
+    object_class_property_add_bool(klass, "connected", get_connected, NULL);
+    object_class_property_set_description(klass, "connected",
+        "does pvrdmad serve the device?");
     set_bit(DEVICE_CATEGORY_NETWORK, dc->categories);
 }
 
@@ -529,6 +652,7 @@ static const TypeInfo pvrdma_info = {
     .parent = TYPE_PCI_DEVICE,
     .instance_size = sizeof(PVRDMADevice),
     .instance_init = pvrdma_instance_init,
+    .instance_finalize = pvrdma_finalize,
     .class_init = pvrdma_class_init,
     .interfaces = (InterfaceInfo[]) {
         { INTERFACE_CONVENTIONAL_PCI_DEVICE },

@@ -6,6 +6,7 @@
 #define HW_RDMA_PVRDMA_H
 
 #include "hw/pci/pci_device.h"
+#include "qapi/qapi-types-pvrdma.h"
 #include "system/runstate.h"
 #include "pvrdma-client.h"
 #include "pvrdma-doorbell.h"
@@ -19,6 +20,11 @@ OBJECT_DECLARE_SIMPLE_TYPE(PVRDMADevice, PVRDMA)
 /**
  * struct PVRDMADevice - one adapter; all under the BQL
  * @socket: property: the VM's socket, or NULL for the default
+ * @vectors: property: MSI-X vectors
+ * @regs_size: property: of BAR1
+ * @uar_size: property: of BAR2
+ * @flr: property: offer function-level reset, on an express bus
+ * @name: how messages call the device: its id, or its QOM path
  * @client: connection to the daemon, NULL before and after realize
  * @command: PCI_COMMAND as the daemon knows it
  * @dsr_low: last write to DSRLOW
@@ -34,8 +40,13 @@ OBJECT_DECLARE_SIMPLE_TYPE(PVRDMADevice, PVRDMA)
 struct PVRDMADevice {
     PCIDevice parent_obj;
 
-    char *socket;
+    PVRDMASocket *socket;
+    uint32_t vectors;
+    uint32_t regs_size;
+    uint32_t uar_size;
+    bool flr;
 
+    char *name;
     MemoryRegion regs;
     MemoryRegion uar;
     PVRDMAClient *client;
@@ -57,6 +68,9 @@ struct PVRDMADevice {
 };
 
 /* pvrdma-lost.c: the device without its daemon. */
+
+/* Tell the monitor's clients how the connection is. */
+void pvrdma_lost_tell(PVRDMADevice *s);
 
 /* Be ready for the loss of the connection, from now on. */
 void pvrdma_lost_watch(PVRDMADevice *s);

@@ -47,7 +47,14 @@ class Qemu:
     """One QEMU with a pvrdma device, on 00:05.1 unless told otherwise."""
 
     def __init__(self, sock, args=None, machine='q35', memory=None,
-                 place='5.1'):
+                 place='5.1', device='', socket_json=None, fds=()):
+        """`device`: more properties; `socket_json`: an address for `sock`."""
+        properties = '%s,id=rdma,addr=%s,socket=%s' % (
+            'pvrdma' + (device and ',' + device), place, sock)
+        if socket_json:
+            properties = json.dumps({'driver': 'pvrdma', 'id': 'rdma',
+                                     'addr': place, 'socket': socket_json})
+        self.events = []
         self.dir = tempfile.mkdtemp(prefix='pvrdma-hw-')
         listeners = []
         for kind in ('qtest', 'qmp'):
@@ -62,9 +69,9 @@ class Qemu:
                 base_args(machine) + (MEMORY if memory is None else memory) +
                 ['-qtest', 'unix:%s/qtest' % self.dir, '-qtest-log',
                  '/dev/null', '-qmp', 'unix:%s/qmp' % self.dir] + NIC +
-                ['-device', 'pvrdma,id=rdma,addr=%s,socket=%s' % (place, sock)] +
-                (args or []), stdin=subprocess.DEVNULL, stdout=log,
-                stderr=log)
+                ['-device', properties] + (args or []),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                pass_fds=fds)
         try:
             self.qtest, self.qmp = [self._accept(each) for each in listeners]
             self.qmp_file = self.qmp.makefile('r')
@@ -117,9 +124,20 @@ class Qemu:
             answer = json.loads(self.qmp_file.readline())
             if 'event' not in answer:
                 return answer
+            self.events.append(answer)
 
     def status(self):
         return self.execute('query-status')['return']['status']
+
+    def connections(self):
+        """(connected, held) of each PVRDMA_CONNECTION so far."""
+        self.status()
+        return [(e['data']['connected'], e['data']['held'])
+                for e in self.events if e['event'] == 'PVRDMA_CONNECTION']
+
+    def connected(self):
+        return self.execute('qom-get', path='/machine/peripheral/rdma',
+                            property='connected')['return']
 
     def command(self, text):
         self.qtest.sendall(text.encode() + b'\n')

@@ -354,7 +354,7 @@ class Memory(Case):
             '-machine', 'nvdimm=on', '-m', '16M,slots=1,maxmem=256M',
             '-object', 'memory-backend-ram,id=nv,size=128M',
             '-device', 'nvdimm,memdev=nv'])
-        self.assertIn("warning: pvrdma: guest RAM 'nv'", machine.log())
+        self.assertIn("warning: pvrdma 'rdma': guest RAM 'nv'", machine.log())
 
     def ivshmem(self, share):
         """A BAR of memory, and pvrdma after it; its move."""
@@ -382,7 +382,7 @@ class Memory(Case):
         machine, move = self.ivshmem('off')
         for addr in (0xd0000000, 0xd1000000) * 20:
             move(addr)
-        self.assertEqual(machine.log().count("warning: pvrdma: guest RAM"), 1)
+        self.assertEqual(machine.log().count("warning: pvrdma 'rdma': guest RAM"), 1)
 
     def test_refused_memory_of_a_bar(self):
         """One message, and no unmap of what was never mapped."""
@@ -512,6 +512,53 @@ class Interrupts(Case):
         self.silent(0)
         self.fire(0)
         self.arrives(0)
+
+
+class GuestView(Case):
+    """What a guest sees is the properties', and not the daemon's."""
+
+    def test_later_daemon(self):
+        server = self.serve()
+        server.hooks[vs.IRQ_INFO] = lambda _, msg: vs.reply(
+            msg, struct.pack('<IIII', 16, 1, 2, 64))
+        server.hooks[vs.REGION_INFO] = lambda _, msg: (
+            vs.region_reply(msg, 16 << 20)
+            if struct.unpack_from('<III', msg.body)[2] == 2 else vs.DEFAULT)
+        machine = self.boot()
+        self.assertEqual(machine.config(machine.capability(0x11) + 2, size=2)
+                         & 0x7ff, 2)
+        machine.config(0x18, 0xffffffff)
+        self.assertEqual(machine.config(0x18), 0x100000000 - (2 << 20))
+        machine.enable()
+        machine.enable_msix(MSI)
+        self.assertEqual(sorted(server.vectors), [0, 1, 2])
+
+    def test_other_values(self):
+        server = self.serve()
+        server.hooks[vs.IRQ_INFO] = lambda _, msg: vs.reply(
+            msg, struct.pack('<IIII', 16, 1, 2, 64))
+        machine = self.boot(device='vectors=20,uar-size=1M,flr=off')
+        self.assertEqual(machine.config(machine.capability(0x11) + 2, size=2)
+                         & 0x7ff, 19)
+        machine.config(0x18, 0xffffffff)
+        self.assertEqual(machine.config(0x18), 0x100000000 - (1 << 20))
+        cap = machine.capability(0x10)
+        self.assertFalse(machine.config(cap + 4) >> 28 & 1)
+        machine.enable()
+        machine.enable_msix(MSI)
+        self.assertEqual(sorted(server.vectors), list(range(20)))
+        self.assertEqual([entry[3] for entry in server.log
+                          if entry[0] == vs.SET_IRQS and entry[3]], [16, 4])
+
+    def test_more_than_the_daemon_has(self):
+        self.serve()
+        for prop, text in (('vectors=4', '3 interrupt vectors, 4'),
+                           ('vectors=2', "'vectors' must be"),
+                           ('uar-size=4M', 'BAR2 of 2097152 bytes'),
+                           ('uar-size=3M', 'cannot have 3145728'),
+                           ('regs-size=8k', 'BAR1 of 4096 bytes')):
+            self.refused(text, args=['-device', 'pvrdma,addr=5.1,socket=%s,%s'
+                                     % (self.sock, prop)])
 
 
 class Unplug(Case):

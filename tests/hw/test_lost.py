@@ -108,8 +108,15 @@ class Lost(Driver):
 
     def test_events(self):
         self.driver()
+        self.assertTrue(self.qemu.connected())
         self.kill()
         self.told((0, 1), 2)
+        self.assertFalse(self.qemu.connected())
+        self.assertEqual(self.qemu.connections(), [(False, False)])
+        data = self.qemu.events[-1]['data']
+        self.assertEqual((data['id'], data['qom-path']),
+                         ('rdma', '/machine/peripheral/rdma'))
+        self.assertIn('closed the connection', data['reason'])
 
     def test_events_while_the_guest_waits(self):
         """The connection ends in the middle of a register access."""
@@ -264,9 +271,12 @@ class Stalled(Driver):
         self.assertEqual(self.qemu.read(qemu.BAR1), ALL_ONES)
         self.wait_status('io-error')
         self.not_told()
+        self.assertEqual(self.qemu.connections(), [(False, True)])
         self.go_on.set()
         self.told((0, 1), 2)
         self.wait_status('running')
+        self.assertEqual(self.qemu.connections(), [(False, True),
+                                                   (False, False)])
         self.assertIn('lost the connection to pvrdmad: no answer',
                       self.qemu.log())
         self.assertEqual(self.run_command(DESTROY_QP)[0], 0)

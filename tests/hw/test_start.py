@@ -156,6 +156,40 @@ class WrongServer(Case):
         self.refused('malformed vfio-user version reply')
 
 
+class Socket(Case):
+    """The forms of the property."""
+
+    def test_address(self):
+        self.serve()
+        machine = self.boot(socket_json={'type': 'unix', 'path': self.sock})
+        self.assertTrue(machine.connected())
+        self.assertEqual(machine.execute(
+            'qom-get', path='/machine/peripheral/rdma', property='socket'),
+            {'return': {'type': 'unix', 'path': self.sock}})
+
+    def test_descriptor(self):
+        self.serve()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(self.sock)
+            machine = self.boot(fds=[client.fileno()], socket_json={
+                'type': 'fd', 'str': str(client.fileno())})
+        self.assertTrue(machine.connected())
+
+    def test_global(self):
+        self.refused("cannot connect to pvrdmad at '/nowhere'", args=[
+            '-global', 'pvrdma.socket=/nowhere', '-device', 'pvrdma,addr=5.1'])
+
+    def test_other_types(self):
+        for address, text in (
+                ('{"type":"vsock","cid":"2","port":"1"}', "of type 'vsock'"),
+                ('{"type":"unix","path":"x","abstract":true}', 'abstract'),
+                ('{"type":"fd","str":"77"}', "descriptor '77'"),
+                ('{"type":"unix"}', "socket.path' is missing"), ('7', 'socket')):
+            self.refused(text, args=[
+                '-device', '{"driver":"pvrdma","addr":"5.1","socket":%s}'
+                % address])
+
+
 class GoodStart(Case):
     def test_order_and_contents(self):
         server = self.serve()
