@@ -63,6 +63,12 @@ check-vm: all deb
 
 soak: all
 	$(PYTHON) tests/vm/run.py --long no_exit no_lost
+ifneq ($(WITH_QEMU),no)
+	hw/build-qemu.sh --builddir=$(BUILD)-hw-asan/qemu --sanitize \
+	    --qemu-src=$(BUILD)/qemu/src
+	ASAN_OPTIONS=detect_leaks=0:exitcode=99 PVRDMA_BUILD=$(abspath $(BUILD))-hw-asan \
+	    $(PYTHON) tests/hw/run.py
+endif
 
 fuzz: $(BUILD)/config.mak
 	BUILDDIR=$(abspath $(BUILD))-fuzz tests/fuzz/run.sh $(FUZZ_SECONDS)
@@ -83,7 +89,7 @@ endif
 clean:
 	-[ ! -f $(BUILD)/build.ninja ] || ninja -C $(BUILD) -t clean
 	rm -rf $(BUILD)/vm-logs $(BUILD)/demo-shell $(BUILD)/check-summary \
-	    $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz
+	    $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-hw-asan
 
 distclean: clean
 	rm -rf $(BUILD)
@@ -98,7 +104,7 @@ help:
 	@echo "make check        all tests; ends with 'N passed, N failed, N skipped'"
 	@echo "make check-vm     only the tests that boot guests"
 	@echo "make soak         guests for a quarter of an hour: 10^6 round trips without an"
-	@echo "                  exit, lost wake-ups"
+	@echo "                  exit, lost wake-ups; then QEMU's device with sanitizers"
 	@echo "make fuzz         fuzz each target for FUZZ_SECONDS=$(FUZZ_SECONDS) seconds"
 	@echo "make bench        benchmarks against peers measured in the same run"
 	@echo "make bench-vm     guests with our parts against soft-RoCE, with the aims"

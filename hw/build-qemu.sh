@@ -28,6 +28,7 @@ set -euo pipefail
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 builddir=$repo/build/qemu
 user_src=
+sanitize=()
 jobs=${JOBS:-$(nproc)}
 suite=trixie
 meson_min=1.5.0
@@ -35,12 +36,13 @@ meson_min=1.5.0
 usage()
 {
     cat <<USAGE
-Usage: ${0##*/} [--qemu-src=DIR] [--builddir=DIR] [--jobs=N]
+Usage: ${0##*/} [--qemu-src=DIR] [--builddir=DIR] [--jobs=N] [--sanitize]
 
   --qemu-src=DIR  build a copy of this QEMU source tree (10.0 or newer, complete
                   enough to configure) instead of fetching one through apt
   --builddir=DIR  where everything goes [build/qemu]
   --jobs=N        parallel compilers [$jobs]
+  --sanitize      with AddressSanitizer and UndefinedBehaviorSanitizer
 
 The result is BUILDDIR/qemu-system-x86_64.
 USAGE
@@ -54,6 +56,7 @@ for arg in "$@"; do
     --qemu-src=*) user_src=${arg#*=} ;;
     --builddir=*) builddir=${arg#*=} ;;
     --jobs=*) jobs=${arg#*=} ;;
+    --sanitize) sanitize=(--enable-asan --enable-ubsan) ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; die "unknown argument '$arg'" ;;
     esac
@@ -304,7 +307,7 @@ configure_qemu()
           --disable-debug-info --disable-werror --disable-download
           --disable-install-blobs
           "--firmwarepath=$(IFS=:; echo "${firmware_dirs[*]}")"
-          "${cc[@]}")
+          "${sanitize[@]}" "${cc[@]}")
     key="${args[*]} $src"
     stamp_is configure "$key" && [ -f "$out/build.ninja" ] && return
     say "configuring QEMU $(cat "$src/VERSION")"

@@ -29,8 +29,16 @@ class Case(unittest.TestCase):
 
     def boot(self, **options):
         machine = qemu.Qemu(self.sock, **options)
-        self.addCleanup(machine.close)
+        self.addCleanup(self._judge, machine)
         return machine
+
+    def _judge(self, machine):
+        """End QEMU; a sanitizer may have had to say something of our code."""
+        text = machine.close()
+        for line in text.splitlines():
+            self.assertNotIn('AddressSanitizer', line, text)
+            self.assertFalse('runtime error' in line and '/rdma/' in line,
+                             line)
 
     def refused(self, *expected, args=None, memory=None):
         """QEMU must not start, and say all of `expected`."""
