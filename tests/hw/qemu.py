@@ -187,31 +187,32 @@ class Qemu:
         self.command('out%s 0x%x 0x%x' % (letter, port, value))
         return None
 
-    def enable(self, command=6):
-        """Place the BARs and turn on memory decoding and bus mastering."""
+    def enable(self, command=6, devfn=DEVFN, away=0):
+        """Place the BARs, `away` from the usual place, and turn on memory
+        decoding and bus mastering."""
         for i, addr in enumerate((BAR0, BAR1, BAR2)):
-            self.config(0x10 + 4 * i, addr)
-        self.config(4, command, 2)
+            self.config(0x10 + 4 * i, addr + away, devfn=devfn)
+        self.config(4, command, 2, devfn=devfn)
 
-    def capability(self, wanted):
-        at = self.config(0x34, size=1)
+    def capability(self, wanted, devfn=DEVFN):
+        at = self.config(0x34, size=1, devfn=devfn)
         while at:
-            if self.config(at, size=1) == wanted:
+            if self.config(at, size=1, devfn=devfn) == wanted:
                 return at
-            at = self.config(at + 1, size=1)
+            at = self.config(at + 1, size=1, devfn=devfn)
         raise AssertionError('no capability 0x%x' % wanted)
 
-    def enable_msix(self, address, masked=0):
+    def enable_msix(self, address, masked=0, devfn=DEVFN, away=0):
         """Let vector i write 0xc0de00 + i to address + 4 * i."""
-        cap = self.capability(0x11)
-        self.config(cap + 2, 0xc000, 2)
+        cap = self.capability(0x11, devfn)
+        self.config(cap + 2, 0xc000, 2, devfn)
         for i in range(3):
-            entry = BAR0 + 16 * i
+            entry = BAR0 + away + 16 * i
             self.write(entry, address + 4 * i)
             self.write(entry + 4, 0)
             self.write(entry + 8, 0xc0de00 + i)
             self.write(entry + 12, masked >> i & 1)
-        self.config(cap + 2, 0x8000, 2)
+        self.config(cap + 2, 0x8000, 2, devfn)
 
     def mask(self, vector, masked):
         self.write(BAR0 + 16 * vector + 12, int(masked))

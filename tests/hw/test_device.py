@@ -3,6 +3,7 @@
 
 import os
 import struct
+import threading
 import time
 import unittest
 
@@ -559,6 +560,105 @@ class GuestView(Case):
                            ('regs-size=8k', 'BAR1 of 4096 bytes')):
             self.refused(text, args=['-device', 'pvrdma,addr=5.1,socket=%s,%s'
                                      % (self.sock, prop)])
+
+
+class Ringer:
+    """Interrupts without end from a daemon, also while the device goes."""
+
+    def __init__(self, vectors):
+        self.fds = [os.dup(fd) for fd in vectors.values()]
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self):
+        while not self.done.is_set():
+            for fd in self.fds:
+                os.eventfd_write(fd, 1)
+
+    def close(self):
+        self.done.set()
+        self.thread.join()
+        for fd in self.fds:
+            os.close(fd)
+
+
+class Plug(Case):
+    """Plugged and unplugged while it is at work."""
+    ROUNDS = 10
+    AWAY = 0x1000000
+    DEVFN = 6 << 3
+
+    def setUp(self):
+        super().setUp()
+        self.stays = self.serve()
+        self.qemu = self.boot(machine='pc', args=[
+            '-m', '16M,slots=1,maxmem=256M'])
+        self.qemu.enable()
+
+    def work(self, away=0):
+        """Registers, doorbells and interrupts of one adapter."""
+        for i in range(20):
+            self.qemu.write(UAR + away, SEND | i)
+            self.qemu.write(UAR + away + 4, ARM | i)
+            self.assertEqual(self.qemu.read(qemu.BAR1 + away + 0x800),
+                             0x58525650 if away else 0)
+
+    def test_adapter(self):
+        self.sock += '2'
+        server = self.serve()
+        # Our driver's place: any, as the daemon names the interface.
+        struct.pack_into('<IIII', server.registers, 0x800, 0x58525650, 0x18,
+                         1, 1 << 3)
+        server.set_doorbell(vs.DB_KICK, 1, 4)
+        for i in range(self.ROUNDS):
+            answer = self.qemu.execute('device_add', driver='pvrdma',
+                                       id='plug', addr='6', socket=self.sock)
+            self.assertNotIn('error', answer)
+            self.qemu.enable(devfn=self.DEVFN, away=self.AWAY)
+            self.qemu.enable_msix(MSI, devfn=self.DEVFN, away=self.AWAY)
+            ringer = Ringer(server.vectors)
+            try:
+                self.work(self.AWAY)
+                self.qemu.until(lambda: self.qemu.read(MSI) == 0xc0de00,
+                                'interrupt')
+                self.qemu.execute('device_del', id='plug')
+                self.qemu.command('outl 0xae08 0x%x' % (1 << 6))
+                server.wait(lambda: server.conn is None, 'end')
+            finally:
+                ringer.close()
+            self.assertEqual(server.command, 0)
+            self.assertEqual(server.connections, i + 1)
+            self.assertEqual(self.qemu.config(0, devfn=self.DEVFN), 0xffffffff)
+            self.qemu.write(MSI, 0)
+        self.assertEqual(self.qemu.connections(), [(True, False)] * 10)
+        self.work()
+        self.assertEqual(self.qemu.log(), '')
+
+    def test_memory(self):
+        before = set(self.stays.maps)
+        self.qemu.enable_msix(MSI)
+        ringer = Ringer(self.stays.vectors)
+        self.addCleanup(ringer.close)
+        for i in range(self.ROUNDS):
+            self.qemu.execute('object-add', **{
+                'qom-type': 'memory-backend-memfd', 'id': 'more',
+                'size': 128 << 20, 'share': True})
+            answer = self.qemu.execute('device_add', driver='pc-dimm',
+                                       id='dimm', memdev='more')
+            self.assertNotIn('error', answer)
+            addr, = set(self.stays.maps) - before
+            self.work()
+            self.qemu.execute('device_del', id='dimm')
+            # The guest's part: the slot, and its eject bit.
+            self.qemu.command('outl 0xa00 0')
+            self.qemu.command('outb 0xa14 8')
+            self.stays.wait(lambda: addr not in self.stays.maps, 'unmap')
+            self.qemu.until(lambda: 'error' not in self.qemu.execute(
+                'object-del', id='more'), 'end of the memory')
+            self.assertEqual(set(self.stays.maps), before)
+        self.work()
+        self.assertEqual(self.qemu.log(), '')
 
 
 class Unplug(Case):
