@@ -185,8 +185,8 @@ prepare_source()
         rm -rf "$src/roms" "$apt/qemu"
     fi
     case $(cat "$src/VERSION") in
-    10.*) ;;
-    *) die "QEMU $(cat "$src/VERSION") is not a 10.x version" ;;
+    10.* | 11.*) ;;
+    *) die "QEMU $(cat "$src/VERSION") is neither 10.x nor 11.x" ;;
     esac
     set_stamp source "$key"
 }

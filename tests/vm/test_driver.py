@@ -363,6 +363,71 @@ class RobustTest(DriverCase):
         self.finish()
 
 
+class HotplugTest(DriverCase):
+    """The adapter in a slot of its own, plugged in a running guest."""
+
+    def plug(self, guest):
+        guest.qmp('device_add', driver='pvrdma', id='rdma0', bus='rp',
+                  socket=self.daemon.socket(guest.name))
+
+    def unplug(self, guest):
+        guest.qmp('device_del', id='rdma0')
+        end = time.monotonic() + 60
+        while 'rdma0' in [each['name'] for each in guest.qmp(
+                'qom-list', path='/machine/peripheral')]:
+            self.assertLess(time.monotonic(), end, 'the guest keeps it')
+            time.sleep(0.1)
+
+    def boot_without(self):
+        vms = {'vm%d' % n: {'addresses': 'any',
+                            'mac': '52:54:00:77:00:%02x' % n} for n in (1, 2)}
+        self.daemon = Daemon(self.session, vms)
+        link = Link(self.session, 'vmx')
+        self.guests = []
+        for n in (1, 2):
+            self.guests.append(Guest(
+                self.session, n, {'pvrdma': link}, files=self.files,
+                extra_args=['-m', '384M,slots=1,maxmem=1G', '-device',
+                            'pcie-root-port,id=rp,bus=pcie.0,addr=0x9.0,'
+                            'chassis=9,mem-reserve=8M']))
+            self.guests[-1].start()
+        for guest in self.guests:
+            guest.wait_boot()
+
+    def test_adapter_and_memory(self):
+        self.boot_without()
+        one, two = self.guests
+        for guest in self.guests:
+            self.plug(guest)
+            load_own_driver(guest)
+        self.works()
+        for _ in range(2):
+            jobs = self.traffic()
+            self.unplug(two)
+            self.assertEqual(two.run('ls /sys/class/infiniband').out, '')
+            self.end(jobs)
+            self.plug(two)
+            wait_port(two, 'ACTIVE')
+            self.works()
+        jobs = self.traffic()
+        before = int(two.run("awk '/MemTotal/ {print $2}' /proc/meminfo").out)
+        two.qmp('object-add', **{'qom-type': 'memory-backend-memfd',
+                                 'id': 'more', 'size': 128 << 20,
+                                 'share': True})
+        two.qmp('device_add', driver='pc-dimm', id='dimm', memdev='more')
+        wait_in_guest(two, 'for s in /sys/devices/system/memory/memory*/state; '
+                      'do grep -q online $s || echo online > $s; done; '
+                      '[ $(awk \'/MemTotal/ {print $2}\' /proc/meminfo) -gt %d ]'
+                      % (before + 120000), 'more memory')
+        for job in jobs:
+            self.assertFalse(job.done, job.describe())
+        self.end(jobs)
+        self.works()
+        self.assertTrue(one.alive)
+        self.finish()
+        self.assertEqual(self.daemon.stop(), 0)
+
+
 class VirtioGuest(Guest):
     """A guest whose pvrdma device stands beside a virtio NIC, or at another
     place."""
