@@ -130,6 +130,11 @@ class KillTest(fixture.PrivateTest):
         for guest in guests:
             guest.load_pvrdma()
         client = self.traffic(Pair(guests, 'pvrdma', 'vmw_pvrdma0'))
+        # The first guest must not be at a command when the daemon stops.
+        end = time.monotonic() + 60
+        while not daemon.counters('datapath', 'tx_messages')[0]:
+            self.assertLess(time.monotonic(), end, client.describe())
+            time.sleep(0.1)
         daemon.proc.send_signal(signal.SIGSTOP)
         self.addCleanup(daemon.proc.send_signal, signal.SIGCONT)
         # A command of the driver, and nothing comes back from it.
