@@ -131,7 +131,7 @@ if [ -n "$check" ]; then
     # compat.h compares kernel versions, as only a driver out of the tree may.
     ignore=LINUX_VERSION_CODE,CONSTANT_COMPARISON
     (cd "$here" && "$script/checkpatch.pl" --no-tree --strict --terse -q \
-        --ignore "$ignore" -f ./*.c ./*.h selftest/*.c) > "$work/checkpatch.log" 2>&1 || true
+        --ignore "$ignore" -f ./*.c ./*.h selftest/*.[ch]) > "$work/checkpatch.log" 2>&1 || true
     if grep -v '0 errors, 0 warnings, 0 checks' "$work/checkpatch.log" >&2; then
         die "checkpatch has complaints"
     fi

@@ -14,7 +14,11 @@
  * be abandoned, or an object would exist of which nobody knows, in memory that
  * is used for something else.  They end all the same, because a device that is
  * gone (registers read all-ones) is found out within half a second, and a
- * device that does not answer for ten seconds is reset and given up.
+ * device that does not answer for ten seconds is given up.
+ *
+ * A device that is given up may be alive all the same and write to memory.  So
+ * it is reset before anybody learns that it is dead who then gives memory back:
+ * no command returns, and no work request is flushed, before that.
  */
 #include <linux/delay.h>
 
@@ -31,8 +35,8 @@
  * @dev: device
  * @why: for the log
  *
- * Commands fail from now on, the port is down, and what kernel users have
- * posted is flushed.  Any context.
+ * Commands fail from now on, the port is down, and once @port_work has reset
+ * the device what kernel users have posted is flushed.  Any context.
  */
 void pvrdma_set_dead(struct pvrdma_dev *dev, const char *why)
 {
@@ -40,6 +44,32 @@ void pvrdma_set_dead(struct pvrdma_dev *dev, const char *why)
 		return;
 	dev_err(&dev->pdev->dev, "device failed: %s\n", why);
 	schedule_work(&dev->port_work);
+}
+
+/* Take all memory away from the device; it gets none again. */
+static void cmd_quiesce(struct pvrdma_dev *dev)
+{
+	if (dev->quiet)
+		return;
+	pvrdma_write(dev, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
+	/* The reset is done, not posted, when this returns. */
+	pvrdma_read(dev, PVRDMA_REG_VERSION);
+	/* Who sees it set may give memory back. */
+	smp_store_release(&dev->quiet, true);
+}
+
+/**
+ * pvrdma_quiesce() - have the device use no memory, for good
+ * @dev: device
+ *
+ * Commands fail from now on.  May sleep, until a running command ends.
+ */
+void pvrdma_quiesce(struct pvrdma_dev *dev)
+{
+	WRITE_ONCE(dev->dead, true);
+	mutex_lock(&dev->cmd_lock);
+	cmd_quiesce(dev);
+	mutex_unlock(&dev->cmd_lock);
 }
 
 static bool cmd_gone(struct pvrdma_dev *dev)
@@ -87,12 +117,7 @@ static int cmd_wait(struct pvrdma_dev *dev, void *resp, size_t resp_size,
 		if (time_after(jiffies, end))
 			break;
 	}
-	/*
-	 * What it does with the command's memory later cannot be known, so
-	 * take all memory away from it.
-	 */
-	pvrdma_write(dev, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
-	pvrdma_read(dev, PVRDMA_REG_VERSION);
+	/* What it does with the command's memory later cannot be known. */
 	pvrdma_set_dead(dev, "no answer to a command within 10 s");
 	return -ETIMEDOUT;
 }
@@ -139,7 +164,7 @@ static int cmd_run(struct pvrdma_dev *dev, void *req, size_t req_size,
  * May sleep; signals do not end it.
  *
  * Return: 0, -EIO if the device is gone or answered nonsense, -ETIMEDOUT, or
- * what the device returned.
+ * what the device returned.  If it is dead it uses no memory any more.
  */
 int pvrdma_cmd(struct pvrdma_dev *dev, void *req, size_t req_size, void *resp,
 	       size_t resp_size, u32 opcode)
@@ -151,6 +176,8 @@ int pvrdma_cmd(struct pvrdma_dev *dev, void *req, size_t req_size, void *resp,
 		return -EINVAL;
 	mutex_lock(&dev->cmd_lock);
 	ret = cmd_run(dev, req, req_size, resp, resp_size, opcode);
+	if (pvrdma_dead(dev))
+		cmd_quiesce(dev);
 	mutex_unlock(&dev->cmd_lock);
 	return ret;
 }
@@ -160,17 +187,28 @@ int pvrdma_cmd(struct pvrdma_dev *dev, void *req, size_t req_size, void *resp,
  * @dev: device
  * @opcode: PVRDMA_CMD_DESTROY_*
  * @handle: the object
+ * @udata: a program's call, or NULL
  *
- * There is no failure that a caller could act on: the device refuses only a
- * handle that it does not know, and a device that is gone touches no memory.
+ * A device that refuses may go on using the object's memory.  A program is told
+ * and keeps the object.  Nobody else could do anything about it, so then the
+ * device is given up, and has no memory any more.
+ *
+ * Return: 0 if the device does not use the object any more, or a negative errno
+ * if @udata.
  */
-void pvrdma_cmd_destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle)
+int pvrdma_cmd_destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle,
+		       struct ib_udata *udata)
 {
 	struct pvrdma_cmd_handle req = { .handle = handle };
 	int ret = pvrdma_cmd(dev, &req, sizeof(req), NULL, 0, opcode);
 
-	if (ret && !pvrdma_dead(dev))
-		dev_warn(&dev->pdev->dev,
-			 "command %u failed for handle %u: %d\n", opcode,
-			 handle, ret);
+	if (!ret || pvrdma_quiet(dev))
+		return 0;
+	dev_warn(&dev->pdev->dev, "command %u failed for handle %u: %d\n",
+		 opcode, handle, ret);
+	if (udata)
+		return ret;
+	pvrdma_set_dead(dev, "it refuses to end an object");
+	pvrdma_quiesce(dev);
+	return 0;
 }

@@ -4,13 +4,19 @@
  *
  * Header page, then entries; a ring that the device fills and the user of the
  * CQ reads.  A program's ring is its provider's business.  The kernel's is read
- * here: an entry is copied once, then looked at; one that names no QP of ours,
- * or no WR of it that is outstanding, is skipped, which is also how entries of
- * a destroyed QP are dropped.
+ * here: an entry is copied once, then looked at; one that names no QP of this
+ * CQ, or no WR of it that is outstanding, is skipped, which is also how entries
+ * of a destroyed QP are dropped.
  *
  * A dead device completes nothing, but users wait for their WRs before they
- * let go of a QP.  So once the ring is empty, polling finds the outstanding
- * ones as flushed, and @port_work has the users poll.
+ * let go of a QP.  So once the device uses no memory any more and the ring is
+ * empty, polling finds the outstanding ones as flushed, and @port_work calls the
+ * users who wait for that.
+ *
+ * The handler of a kernel CQ is only called while a QP of it exists.  ib_core
+ * stops the handler's work before it has the CQ destroyed, and what is called in
+ * between would begin it again on a CQ that is freed; likewise before the CQ is
+ * all set up.  In both times there is no QP.
  */
 #include "pvrdma.h"
 #include "uabi.h"
@@ -105,21 +111,30 @@ static int cq_create(struct pvrdma_dev *dev, struct pvrdma_cq *cq, u32 ctx,
 		ret = pvrdma_table_add(&dev->cqs, cq->handle, dev->caps.max_cq,
 				       cq);
 	if (ret)
-		pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_CQ, cq->handle);
+		pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_CQ, cq->handle,
+				   NULL);
 out:
 	mutex_unlock(&dev->table_lock);
 	return ret;
 }
 
-static void cq_destroy(struct pvrdma_dev *dev, struct pvrdma_cq *cq)
+static int cq_destroy(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
+		      struct ib_udata *udata)
 {
+	int ret;
+
 	mutex_lock(&dev->table_lock);
-	pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_CQ, cq->handle);
-	xa_erase_irq(&dev->cqs, cq->handle);
+	ret = pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_CQ, cq->handle, udata);
+	if (!ret)
+		xa_erase_irq(&dev->cqs, cq->handle);
 	mutex_unlock(&dev->table_lock);
-	if (!refcount_dec_and_test(&cq->refs))
-		wait_for_completion(&cq->unused);
+	if (ret)
+		return ret;
+	pvrdma_cq_put(cq);
+	wait_for_completion(&cq->unused);
+	xa_destroy(&cq->qps);
 	cq_pages_free(dev, cq);
+	return 0;
 }
 
 /**
@@ -158,6 +173,7 @@ int pvrdma_create_cq_udata(struct ib_cq *ibcq,
 	}
 	cq->ibcq.cqe = roundup_pow_of_two(attr->cqe);
 	spin_lock_init(&cq->lock);
+	xa_init_flags(&cq->qps, XA_FLAGS_LOCK_IRQ);
 	refcount_set(&cq->refs, 1);
 	init_completion(&cq->unused);
 	ret = cq_pages(dev, cq, &ucmd, cq->ibcq.cqe, udata);
@@ -173,7 +189,7 @@ int pvrdma_create_cq_udata(struct ib_cq *ibcq,
 		ret = ib_copy_to_udata(udata, &out,
 				       min(sizeof(out), udata->outlen));
 	if (ret)
-		cq_destroy(dev, cq);
+		cq_destroy(dev, cq, NULL);
 	return ret;
 }
 
@@ -182,12 +198,11 @@ int pvrdma_create_cq_udata(struct ib_cq *ibcq,
  * @ibcq: CQ without QPs
  * @udata: a program's call, or NULL
  *
- * Return: 0.
+ * Return: 0, or a negative errno if the device refuses.
  */
 int pvrdma_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata)
 {
-	cq_destroy(to_pvdev(ibcq->device), to_pvcq(ibcq));
-	return 0;
+	return cq_destroy(to_pvdev(ibcq->device), to_pvcq(ibcq), udata);
 }
 
 static enum ib_wc_opcode wc_opcode(u32 opcode)
@@ -248,11 +263,25 @@ static void cqe_to_wc(const struct pvrdma_cqe *cqe, struct ib_qp *ibqp,
 	wc->network_hdr_type = cqe->network_hdr_type;
 }
 
+/* The queue whose WR a completion names, if it completes here. */
+static struct pvrdma_wq *cqe_wq(struct pvrdma_cq *cq,
+				const struct pvrdma_cqe *cqe,
+				struct pvrdma_qp **qp)
+{
+	/* A QP leaves the table under cq->lock, before its memory goes. */
+	*qp = cqe->qp <= U32_MAX ? xa_load(&cq->qps, cqe->qp) : NULL;
+	if (!*qp)
+		return NULL;
+	if (cqe->opcode & PVRDMA_WC_RECV)
+		return (*qp)->ibqp.recv_cq == &cq->ibcq ? &(*qp)->rq : NULL;
+	return (*qp)->ibqp.send_cq == &cq->ibcq ? &(*qp)->sq : NULL;
+}
+
 /* Take one completion of the ring; false if there is none. */
-static bool poll_ring(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
-		      struct ib_wc *wc)
+static bool poll_ring(struct pvrdma_cq *cq, struct ib_wc *wc)
 {
 	struct pvrdma_qp *qp;
+	struct pvrdma_wq *wq;
 	struct pvrdma_cqe cqe;
 	u32 i;
 
@@ -263,13 +292,8 @@ static bool poll_ring(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
 		/* The entry is free after it was copied. */
 		smp_store_release(&pvrdma_dir_state(&cq->dir)->rx.cons_head,
 				  cq->head);
-		/* A poller's QP lives: its owner destroys it after polling. */
-		qp = cqe.qp < dev->caps.max_qp ? xa_load(&dev->qps, cqe.qp) :
-						 NULL;
-		if (qp && !qp->sq_umem &&
-		    pvrdma_wq_complete(cqe.opcode & PVRDMA_WC_RECV ? &qp->rq :
-								     &qp->sq,
-				       &cqe.wr_id)) {
+		wq = cqe_wq(cq, &cqe, &qp);
+		if (wq && pvrdma_wq_complete(wq, &cqe.wr_id)) {
 			cqe_to_wc(&cqe, &qp->ibqp, wc);
 			return true;
 		}
@@ -277,52 +301,59 @@ static bool poll_ring(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
 	return false;
 }
 
-/*
- * Flush the WR that is next, if the device is dead; false if there is none.
- * Without @wc only look.
- */
-static bool flush_one(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
-		      struct ib_wc *wc)
+/* Flush at most @num WRs of one queue. */
+static int flush_wq(struct pvrdma_qp *qp, struct pvrdma_wq *wq,
+		    enum ib_wc_opcode opcode, int num, struct ib_wc *wc)
 {
-	u64 *wr_id = wc ? &wc->wr_id : NULL;
-	enum ib_wc_opcode opcode;
-	unsigned long handle;
-	struct pvrdma_qp *qp;
-	bool found = false;
+	u64 wr_id;
+	int n;
 
-	if (!pvrdma_dead(dev))
-		return false;
-	if (wc)
-		memset(wc, 0, sizeof(*wc));
-	/* A QP that is in the table has its memory; cq->lock blocks interrupts. */
-	xa_lock(&dev->qps);
-	xa_for_each(&dev->qps, handle, qp) {
-		if (qp->sq_umem)
-			continue;
-		opcode = IB_WC_SEND;
-		found = qp->ibqp.send_cq == &cq->ibcq &&
-			pvrdma_wq_flush(&qp->sq, wr_id);
-		if (!found) {
-			opcode = IB_WC_RECV;
-			found = qp->ibqp.recv_cq == &cq->ibcq &&
-				pvrdma_wq_flush(&qp->rq, wr_id);
-		}
-		if (found)
-			break;
-	}
-	xa_unlock(&dev->qps);
-	if (found && wc) {
-		wc->status = IB_WC_WR_FLUSH_ERR;
-		wc->opcode = opcode;
-		wc->qp = &qp->ibqp;
-	}
-	return found;
+	for (n = 0; n < num && pvrdma_wq_flush(wq, &wr_id); n++)
+		wc[n] = (struct ib_wc){
+			.wr_id = wr_id,
+			.status = IB_WC_WR_FLUSH_ERR,
+			.opcode = opcode,
+			.qp = &qp->ibqp,
+		};
+	return n;
 }
 
-static bool poll_one(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
-		     struct ib_wc *wc)
+/* Flush at most @num WRs, if the device is dead. */
+static int flush(struct pvrdma_dev *dev, struct pvrdma_cq *cq, int num,
+		 struct ib_wc *wc)
 {
-	return poll_ring(dev, cq, wc) || flush_one(dev, cq, wc);
+	unsigned long handle;
+	struct pvrdma_qp *qp;
+	int n = 0;
+
+	if (!pvrdma_quiet(dev))
+		return 0;
+	xa_for_each(&cq->qps, handle, qp) {
+		if (n == num)
+			break;
+		if (qp->ibqp.send_cq == &cq->ibcq)
+			n += flush_wq(qp, &qp->sq, IB_WC_SEND, num - n, wc + n);
+		if (qp->ibqp.recv_cq == &cq->ibcq)
+			n += flush_wq(qp, &qp->rq, IB_WC_RECV, num - n, wc + n);
+	}
+	return n;
+}
+
+/* Is there something to flush? */
+static bool may_flush(struct pvrdma_dev *dev, struct pvrdma_cq *cq)
+{
+	unsigned long handle;
+	struct pvrdma_qp *qp;
+
+	if (!pvrdma_quiet(dev))
+		return false;
+	xa_for_each(&cq->qps, handle, qp)
+		if ((qp->ibqp.send_cq == &cq->ibcq &&
+		     pvrdma_wq_pending(&qp->sq)) ||
+		    (qp->ibqp.recv_cq == &cq->ibcq &&
+		     pvrdma_wq_pending(&qp->rq)))
+			return true;
+	return false;
 }
 
 /**
@@ -343,8 +374,9 @@ int pvrdma_poll_cq(struct ib_cq *ibcq, int num, struct ib_wc *wc)
 	if (cq->umem)
 		return -EINVAL;
 	spin_lock_irqsave(&cq->lock, flags);
-	while (n < num && poll_one(dev, cq, &wc[n]))
+	while (n < num && poll_ring(cq, &wc[n]))
 		n++;
+	n += flush(dev, cq, num - n, wc + n);
 	spin_unlock_irqrestore(&cq->lock, flags);
 	return n;
 }
@@ -368,36 +400,103 @@ int pvrdma_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags)
 			 PVRDMA_UAR_CQ_ARM_SOL :
 			 PVRDMA_UAR_CQ_ARM;
 	spin_lock_irqsave(&cq->lock, irq_flags);
+	WRITE_ONCE(cq->armed, true);
 	writel(value, dev->uar + PVRDMA_UAR_CQ);
 	if (flags & IB_CQ_REPORT_MISSED_EVENTS && !cq->umem)
-		ret = cq_has(cq, cq->head) || flush_one(dev, cq, NULL);
+		ret = cq_has(cq, cq->head) || may_flush(dev, cq);
 	spin_unlock_irqrestore(&cq->lock, irq_flags);
 	return ret;
 }
 
 /**
+ * pvrdma_cq_event() - call a CQ's handler
+ * @cq: CQ; its table or a reference to a QP of it keeps it
+ */
+void pvrdma_cq_event(struct pvrdma_cq *cq)
+{
+	struct ib_cq *ibcq = &cq->ibcq;
+
+	if (!cq->umem && xa_empty(&cq->qps))
+		return;
+	WRITE_ONCE(cq->armed, false);
+	if (ibcq->comp_handler)
+		ibcq->comp_handler(ibcq, ibcq->cq_context);
+}
+
+/* Tell who waits for an event that a queue will be flushed. */
+static void kick(struct pvrdma_wq *wq, struct pvrdma_cq *cq)
+{
+	if (READ_ONCE(cq->armed) && pvrdma_wq_pending(wq))
+		pvrdma_cq_event(cq);
+}
+
+/**
  * pvrdma_cq_kick_all() - have the users of kernel CQs poll a dead device's
- * @dev: device
+ * @dev: device, quiet
+ *
+ * As the device would: only who has WRs outstanding and asked for an event.
+ * The reference to the QP keeps its CQ from being destroyed meanwhile.
  */
 void pvrdma_cq_kick_all(struct pvrdma_dev *dev)
 {
 	unsigned long handle;
-	struct pvrdma_cq *cq;
+	struct pvrdma_qp *qp;
 
-	xa_for_each(&dev->cqs, handle, cq) {
-		cq = pvrdma_cq_get(dev, handle);
-		if (!cq)
+	xa_for_each(&dev->qps, handle, qp) {
+		qp = pvrdma_qp_get(dev, handle);
+		if (!qp)
 			continue;
-		/* Who polls on his own expects no event. */
-		if (!cq->umem && cq->ibcq.comp_handler &&
-		    cq->ibcq.poll_ctx != IB_POLL_DIRECT)
-			cq->ibcq.comp_handler(&cq->ibcq, cq->ibcq.cq_context);
-		pvrdma_cq_put(cq);
+		if (!qp->sq_umem) {
+			kick(&qp->sq, to_pvcq(qp->ibqp.send_cq));
+			kick(&qp->rq, to_pvcq(qp->ibqp.recv_cq));
+		}
+		pvrdma_qp_put(qp);
 	}
 }
 
 /**
- * pvrdma_cq_forget_qp() - drop the completions of a QP that is gone or reset
+ * pvrdma_cq_attach() - a kernel QP will complete here
+ * @cq: kernel CQ
+ * @qp: QP with its handle
+ *
+ * Return: 0 or a negative errno.
+ */
+int pvrdma_cq_attach(struct pvrdma_cq *cq, struct pvrdma_qp *qp)
+{
+	return xa_insert_irq(&cq->qps, qp->handle, qp, GFP_KERNEL);
+}
+
+/* Drop a QP's entries; cq->lock is held. */
+static void cq_drop(struct pvrdma_cq *cq, u32 qp_handle)
+{
+	struct pvrdma_cqe *cqe;
+	u32 i, n;
+
+	for (i = cq->head, n = 0; n < cq_size(cq) && cq_has(cq, i);
+	     i = pvrdma_idx_next(i, cq_size(cq)), n++) {
+		cqe = cq_entry(cq, i);
+		if (cqe->qp == qp_handle)
+			cqe->qp = CQE_DROPPED;
+	}
+}
+
+/**
+ * pvrdma_cq_detach() - a kernel QP is gone
+ * @cq: of pvrdma_cq_attach()
+ * @qp: QP that the device does not know any more
+ */
+void pvrdma_cq_detach(struct pvrdma_cq *cq, struct pvrdma_qp *qp)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(&cq->lock, flags);
+	cq_drop(cq, qp->handle);
+	xa_erase(&cq->qps, qp->handle);
+	spin_unlock_irqrestore(&cq->lock, flags);
+}
+
+/**
+ * pvrdma_cq_forget_qp() - drop the completions of a QP that is reset
  * @cq: kernel CQ
  * @qp_handle: the QP
  *
@@ -406,18 +505,9 @@ void pvrdma_cq_kick_all(struct pvrdma_dev *dev)
  */
 void pvrdma_cq_forget_qp(struct pvrdma_cq *cq, u32 qp_handle)
 {
-	struct pvrdma_cqe *cqe;
 	unsigned long flags;
-	u32 i, n;
 
-	if (cq->umem)
-		return;
 	spin_lock_irqsave(&cq->lock, flags);
-	for (i = cq->head, n = 0; n < cq_size(cq) && cq_has(cq, i);
-	     i = pvrdma_idx_next(i, cq_size(cq)), n++) {
-		cqe = cq_entry(cq, i);
-		if (cqe->qp == qp_handle)
-			cqe->qp = CQE_DROPPED;
-	}
+	cq_drop(cq, qp_handle);
 	spin_unlock_irqrestore(&cq->lock, flags);
 }

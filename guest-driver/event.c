@@ -41,10 +41,15 @@ int pvrdma_table_add(struct xarray *table, u32 handle, u32 limit, void *obj)
 	return ret == -EBUSY ? -EIO : ret;
 }
 
-static void event_qp(struct pvrdma_dev *dev, u32 handle,
-		     enum ib_event_type type)
+/**
+ * pvrdma_qp_get() - find a QP and keep it
+ * @dev: device
+ * @handle: the QP's
+ *
+ * Return: the QP, or NULL.
+ */
+struct pvrdma_qp *pvrdma_qp_get(struct pvrdma_dev *dev, u32 handle)
 {
-	struct ib_event event = { .device = &dev->ibdev, .event = type };
 	struct pvrdma_qp *qp;
 	unsigned long flags;
 
@@ -53,14 +58,32 @@ static void event_qp(struct pvrdma_dev *dev, u32 handle,
 	if (qp)
 		refcount_inc(&qp->refs);
 	xa_unlock_irqrestore(&dev->qps, flags);
+	return qp;
+}
+
+/**
+ * pvrdma_qp_put() - give a QP back
+ * @qp: of pvrdma_qp_get()
+ */
+void pvrdma_qp_put(struct pvrdma_qp *qp)
+{
+	if (refcount_dec_and_test(&qp->refs))
+		complete(&qp->unused);
+}
+
+static void event_qp(struct pvrdma_dev *dev, u32 handle,
+		     enum ib_event_type type)
+{
+	struct ib_event event = { .device = &dev->ibdev, .event = type };
+	struct pvrdma_qp *qp = pvrdma_qp_get(dev, handle);
+
 	if (!qp)
 		return;
 	if (qp->ibqp.event_handler) {
 		event.element.qp = &qp->ibqp;
 		qp->ibqp.event_handler(&event, qp->ibqp.qp_context);
 	}
-	if (refcount_dec_and_test(&qp->refs))
-		complete(&qp->unused);
+	pvrdma_qp_put(qp);
 }
 
 /**
@@ -227,8 +250,7 @@ static irqreturn_t irq_cq(int irq, void *data)
 		cq = pvrdma_cq_get(dev, handle);
 		if (!cq)
 			continue;
-		if (cq->ibcq.comp_handler)
-			cq->ibcq.comp_handler(&cq->ibcq, cq->ibcq.cq_context);
+		pvrdma_cq_event(cq);
 		pvrdma_cq_put(cq);
 	}
 	return IRQ_HANDLED;
@@ -289,6 +311,15 @@ void pvrdma_event_stop(struct pvrdma_dev *dev)
 	pvrdma_write(dev, PVRDMA_REG_IMR, U32_MAX);
 	for (i = 0; i < PVRDMA_NUM_VEC; i++)
 		synchronize_irq(pci_irq_vector(dev->pdev, i));
+}
+
+/**
+ * pvrdma_event_sync_cq() - wait for the completion handler, if it is at work
+ * @dev: device
+ */
+void pvrdma_event_sync_cq(struct pvrdma_dev *dev)
+{
+	synchronize_irq(pci_irq_vector(dev->pdev, PVRDMA_VEC_CQ));
 }
 
 /**

@@ -105,8 +105,10 @@ static void port_work(struct work_struct *work)
 	struct pvrdma_port_attr attr;
 	bool active;
 
-	if (pvrdma_dead(dev))
+	if (pvrdma_dead(dev)) {
+		pvrdma_quiesce(dev);
 		pvrdma_cq_kick_all(dev);
+	}
 	if (!READ_ONCE(dev->registered))
 		return;
 	if (xchg(&dev->netdev_new, false))

@@ -66,9 +66,26 @@ bool pvrdma_wq_complete(struct pvrdma_wq *wq, u64 *wr_id)
 }
 
 /**
+ * pvrdma_wq_pending() - is a WR outstanding?
+ * @wq: queue
+ *
+ * Return: true if one is.
+ */
+bool pvrdma_wq_pending(struct pvrdma_wq *wq)
+{
+	unsigned long flags;
+	bool ret;
+
+	spin_lock_irqsave(&wq->lock, flags);
+	ret = wq_used(wq);
+	spin_unlock_irqrestore(&wq->lock, flags);
+	return ret;
+}
+
+/**
  * pvrdma_wq_flush() - take the oldest WR of a dead device's queue
  * @wq: queue
- * @wr_id: gets the user's; NULL to look only
+ * @wr_id: gets the user's
  *
  * Return: false if none is outstanding.
  */
@@ -79,12 +96,28 @@ bool pvrdma_wq_flush(struct pvrdma_wq *wq, u64 *wr_id)
 
 	spin_lock_irqsave(&wq->lock, flags);
 	ret = wq_used(wq);
-	if (ret && wr_id) {
+	if (ret) {
 		*wr_id = wq->wr_id[pvrdma_idx_slot(wq->cons, wq->nwqe)];
 		wq->cons = pvrdma_idx_next(wq->cons, wq->nwqe);
 	}
 	spin_unlock_irqrestore(&wq->lock, flags);
 	return ret;
+}
+
+/**
+ * pvrdma_wq_reset() - empty a queue
+ * @wq: queue of a QP in the RESET state
+ * @ring: its indices
+ */
+void pvrdma_wq_reset(struct pvrdma_wq *wq, struct pvrdma_ring *ring)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(&wq->lock, flags);
+	wq->prod = 0;
+	wq->cons = 0;
+	memset(ring, 0, sizeof(*ring));
+	spin_unlock_irqrestore(&wq->lock, flags);
 }
 
 static void wq_publish(struct pvrdma_wq *wq, struct pvrdma_ring *ring,

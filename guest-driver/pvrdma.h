@@ -36,6 +36,10 @@
 #error "the device's words are little-endian and read as they are"
 #endif
 
+#if PAGE_SHIFT != PVRDMA_PAGE_SHIFT
+#error "pages are mapped and described to the device one by one"
+#endif
+
 #define PVRDMA_PORT	       1
 #define PVRDMA_EVENT_RING_PAGES 4
 
@@ -74,6 +78,7 @@ struct pvrdma_pagedir {
  * @cmd_done: vector 0 was raised
  * @cmd_cookie: of the last command; a late answer shows by an older one
  * @dead: the device failed or is gone: nothing is expected of it any more
+ * @quiet: it was reset after that: it uses no memory any more
  * @async_ring: pages of the ring of asynchronous events
  * @cq_ring: pages of the ring of completion notifications
  * @async_head: where vector 1's handler reads; only that handler uses it
@@ -115,6 +120,7 @@ struct pvrdma_dev {
 	struct completion cmd_done;
 	u64 cmd_cookie;
 	bool dead;
+	bool quiet;
 
 	struct pvrdma_pagedir async_ring;
 	struct pvrdma_pagedir cq_ring;
@@ -185,8 +191,10 @@ struct pvrdma_mr {
  * @handle: the device's
  * @umem: a program's memory, NULL if the kernel uses the CQ
  * @dir: header page and CQEs
- * @lock: protects @head and the entries, kernel CQs only
+ * @lock: protects @head and the entries, and removal from @qps
  * @head: next entry to read
+ * @qps: QPs that complete here, by handle
+ * @armed: an event was asked for and did not come yet
  * @refs: 1 while in the table, and 1 for each event handler at work
  * @unused: @refs is 0
  */
@@ -195,9 +203,11 @@ struct pvrdma_cq {
 	u32 handle;
 	struct ib_umem *umem;
 	struct pvrdma_pagedir dir;
-	/* protects head and entries */
+	/* of kernel CQs; protects head and entries, and removal from qps */
 	spinlock_t lock;
 	u32 head;
+	struct xarray qps;
+	bool armed;
 	refcount_t refs;
 	struct completion unused;
 };
@@ -325,11 +335,20 @@ static inline bool pvrdma_dead(const struct pvrdma_dev *dev)
 	return READ_ONCE(dev->dead);
 }
 
+/* Dead, and memory that was the device's may be given back. */
+static inline bool pvrdma_quiet(const struct pvrdma_dev *dev)
+{
+	/* The reset came before it. */
+	return smp_load_acquire(&dev->quiet);
+}
+
 /* cmd.c */
 void pvrdma_set_dead(struct pvrdma_dev *dev, const char *why);
+void pvrdma_quiesce(struct pvrdma_dev *dev);
 int pvrdma_cmd(struct pvrdma_dev *dev, void *req, size_t req_size, void *resp,
 	       size_t resp_size, u32 opcode);
-void pvrdma_cmd_destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle);
+int pvrdma_cmd_destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle,
+		       struct ib_udata *udata);
 
 /* event.c */
 int pvrdma_event_init(struct pvrdma_dev *dev);
@@ -337,6 +356,9 @@ void pvrdma_event_stop(struct pvrdma_dev *dev);
 void pvrdma_event_free(struct pvrdma_dev *dev);
 struct pvrdma_cq *pvrdma_cq_get(struct pvrdma_dev *dev, u32 handle);
 void pvrdma_cq_put(struct pvrdma_cq *cq);
+struct pvrdma_qp *pvrdma_qp_get(struct pvrdma_dev *dev, u32 handle);
+void pvrdma_qp_put(struct pvrdma_qp *qp);
+void pvrdma_event_sync_cq(struct pvrdma_dev *dev);
 int pvrdma_table_add(struct xarray *table, u32 handle, u32 limit, void *obj);
 
 /* netdev.c */
@@ -381,7 +403,10 @@ int pvrdma_destroy_ah(struct ib_ah *ibah, u32 flags);
 int pvrdma_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata);
 int pvrdma_poll_cq(struct ib_cq *ibcq, int num, struct ib_wc *wc);
 int pvrdma_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags);
+int pvrdma_cq_attach(struct pvrdma_cq *cq, struct pvrdma_qp *qp);
+void pvrdma_cq_detach(struct pvrdma_cq *cq, struct pvrdma_qp *qp);
 void pvrdma_cq_forget_qp(struct pvrdma_cq *cq, u32 qp_handle);
+void pvrdma_cq_event(struct pvrdma_cq *cq);
 void pvrdma_cq_kick_all(struct pvrdma_dev *dev);
 
 /* qp.c */
@@ -399,6 +424,8 @@ int pvrdma_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 int pvrdma_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 		     const struct ib_recv_wr **bad);
 bool pvrdma_wq_complete(struct pvrdma_wq *wq, u64 *wr_id);
+bool pvrdma_wq_pending(struct pvrdma_wq *wq);
 bool pvrdma_wq_flush(struct pvrdma_wq *wq, u64 *wr_id);
+void pvrdma_wq_reset(struct pvrdma_wq *wq, struct pvrdma_ring *ring);
 
 #endif /* PVRDMA_H */

@@ -151,7 +151,34 @@ static u8 wire_type(enum ib_qp_type type)
 	}
 }
 
-/* Make it in the device and enter it in the table. */
+/* Let a kernel QP's CQs know it; a program's CQs are its provider's business. */
+static int qp_attach(struct pvrdma_qp *qp)
+{
+	struct pvrdma_cq *send_cq = to_pvcq(qp->ibqp.send_cq);
+	struct pvrdma_cq *recv_cq = to_pvcq(qp->ibqp.recv_cq);
+	int ret;
+
+	if (qp->sq_umem)
+		return 0;
+	ret = pvrdma_cq_attach(send_cq, qp);
+	if (ret || recv_cq == send_cq)
+		return ret;
+	ret = pvrdma_cq_attach(recv_cq, qp);
+	if (ret)
+		pvrdma_cq_detach(send_cq, qp);
+	return ret;
+}
+
+static void qp_detach(struct pvrdma_qp *qp)
+{
+	if (qp->sq_umem)
+		return;
+	pvrdma_cq_detach(to_pvcq(qp->ibqp.send_cq), qp);
+	if (qp->ibqp.recv_cq != qp->ibqp.send_cq)
+		pvrdma_cq_detach(to_pvcq(qp->ibqp.recv_cq), qp);
+}
+
+/* Make it in the device and enter it in the tables. */
 static int qp_create(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 		     const struct ib_qp_init_attr *init, u32 send_pages,
 		     const struct pvrdma_ext_obj_req *ext)
@@ -187,28 +214,43 @@ static int qp_create(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 	qp->handle = resp.qp_handle;
 	qp->ibqp.qp_num = init->qp_type == IB_QPT_GSI ? 1 : resp.qpn;
 	qp->cap.max_inline_data = ext->flags ? resp.max_inline_data : 0;
-	ret = pvrdma_table_add(&dev->qps, qp->handle,
-			       min_t(u32, dev->caps.max_qp, U16_MAX + 1), qp);
+	ret = qp_attach(qp);
+	if (!ret) {
+		ret = pvrdma_table_add(&dev->qps, qp->handle,
+				       min_t(u32, dev->caps.max_qp,
+					     U16_MAX + 1), qp);
+		if (ret)
+			qp_detach(qp);
+	}
 	if (ret)
-		pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_QP, qp->handle);
+		pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_QP, qp->handle,
+				   NULL);
 out:
 	mutex_unlock(&dev->table_lock);
 	return ret;
 }
 
-static void qp_destroy(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
-		       struct ib_cq *send_cq, struct ib_cq *recv_cq)
+static int qp_destroy(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
+		      struct ib_udata *udata)
 {
+	int ret;
+
 	mutex_lock(&dev->table_lock);
-	pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_QP, qp->handle);
-	pvrdma_cq_forget_qp(to_pvcq(send_cq), qp->handle);
-	if (recv_cq != send_cq)
-		pvrdma_cq_forget_qp(to_pvcq(recv_cq), qp->handle);
-	xa_erase_irq(&dev->qps, qp->handle);
+	ret = pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_QP, qp->handle, udata);
+	if (!ret) {
+		qp_detach(qp);
+		xa_erase_irq(&dev->qps, qp->handle);
+	}
 	mutex_unlock(&dev->table_lock);
-	if (!refcount_dec_and_test(&qp->refs))
-		wait_for_completion(&qp->unused);
+	if (ret)
+		return ret;
+	pvrdma_qp_put(qp);
+	wait_for_completion(&qp->unused);
+	/* A handler that saw the QP on its CQ is done with that CQ. */
+	if (!qp->sq_umem)
+		pvrdma_event_sync_cq(dev);
 	qp_pages_free(dev, qp);
+	return 0;
 }
 
 static int qp_request(struct ib_udata *udata, struct pvrdma_ucontext *ctx,
@@ -279,7 +321,7 @@ int pvrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *init,
 	if (udata)
 		ret = ib_copy_to_udata(udata, &out, sizeof(out));
 	if (ret)
-		qp_destroy(dev, qp, init->send_cq, init->recv_cq);
+		qp_destroy(dev, qp, NULL);
 	return ret;
 }
 
@@ -288,13 +330,11 @@ int pvrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *init,
  * @ibqp: QP
  * @udata: a program's call, or NULL
  *
- * Return: 0.
+ * Return: 0, or a negative errno if the device refuses.
  */
 int pvrdma_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata)
 {
-	qp_destroy(to_pvdev(ibqp->device), to_pvqp(ibqp), ibqp->send_cq,
-		   ibqp->recv_cq);
-	return 0;
+	return qp_destroy(to_pvdev(ibqp->device), to_pvqp(ibqp), udata);
 }
 
 static void ah_to_wire(const struct rdma_ah_attr *attr,
@@ -382,23 +422,16 @@ static int modify_check(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 /* A reset QP starts with empty rings, at the device as here. */
 static void qp_reset(struct pvrdma_qp *qp)
 {
-	unsigned long flags;
+	struct pvrdma_ring_state *state;
 
 	if (qp->sq_umem)
 		return;
+	state = pvrdma_dir_state(&qp->dir);
 	pvrdma_cq_forget_qp(to_pvcq(qp->ibqp.send_cq), qp->handle);
 	if (qp->ibqp.recv_cq != qp->ibqp.send_cq)
 		pvrdma_cq_forget_qp(to_pvcq(qp->ibqp.recv_cq), qp->handle);
-	spin_lock_irqsave(&qp->sq.lock, flags);
-	spin_lock(&qp->rq.lock);
-	qp->sq.prod = 0;
-	qp->sq.cons = 0;
-	qp->rq.prod = 0;
-	qp->rq.cons = 0;
-	memset(pvrdma_dir_state(&qp->dir), 0,
-	       sizeof(struct pvrdma_ring_state));
-	spin_unlock(&qp->rq.lock);
-	spin_unlock_irqrestore(&qp->sq.lock, flags);
+	pvrdma_wq_reset(&qp->sq, &state->tx);
+	pvrdma_wq_reset(&qp->rq, &state->rx);
 }
 
 static int qp_modify(struct pvrdma_dev *dev, struct pvrdma_qp *qp,

@@ -173,7 +173,7 @@ void pvrdma_dealloc_ucontext(struct ib_ucontext *ibctx)
 	struct pvrdma_dev *dev = to_pvdev(ibctx->device);
 	struct pvrdma_ucontext *ctx = to_pvctx(ibctx);
 
-	pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_UC, ctx->handle);
+	pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_UC, ctx->handle, NULL);
 	ext_free(dev, ctx);
 	ida_free(&dev->uars, ctx->uar_index);
 }
@@ -259,7 +259,7 @@ int pvrdma_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 				       min(sizeof(out), udata->outlen));
 		if (ret)
 			pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_PD,
-					   pd->handle);
+					   pd->handle, NULL);
 	}
 	return ret;
 }
@@ -269,11 +269,10 @@ int pvrdma_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
  * @ibpd: without objects
  * @udata: a program's call, or NULL
  *
- * Return: 0.
+ * Return: 0, or a negative errno if the device refuses.
  */
 int pvrdma_dealloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 {
-	pvrdma_cmd_destroy(to_pvdev(ibpd->device), PVRDMA_CMD_DESTROY_PD,
-			   to_pvpd(ibpd)->handle);
-	return 0;
+	return pvrdma_cmd_destroy(to_pvdev(ibpd->device), PVRDMA_CMD_DESTROY_PD,
+				  to_pvpd(ibpd)->handle, udata);
 }

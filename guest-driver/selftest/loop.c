@@ -9,54 +9,39 @@
  * completions and compares the data.  At the end the queue pairs are drained,
  * which only ends if the device flushes what is posted in the error state.
  * Completions come through ib_core's CQ pool code: by work queue in one run,
- * by softirq in the other.
+ * by softirq in the other.  With threads=N so many runs are made at a time, on
+ * different processors.
  *
  * With hold=1 it leaves receives, and sends that no receive is there for, until
  * the adapter goes.  If that is because the adapter's device died, all of them
  * must end as flushed, and so must what is posted then: "pvrdma_kloop: NAME: N
- * flushed".
+ * flushed, RESULT, N stray events".  Stray ones are of CQs that nothing completes
+ * on.  With fault=NAME it does what a faulty device does, see fault.c, with or
+ * without holding them then:
+ * "pvrdma_kloop: NAME: FAULT, RESULT".
  *
- * One run at a time, in the thread that loads the module; completion handlers
- * only count and wake.
+ * Completion handlers only count and wake.
  */
-#include <linux/completion.h>
+#include <linux/cpumask.h>
 #include <linux/module.h>
 #include <linux/slab.h>
+#include <linux/workqueue.h>
 #include <rdma/ib_cache.h>
-#include <rdma/ib_verbs.h>
 
-#define BATCH  32
-#define ROUNDS 50
-#define SIZE   4096
-#define PORT   1
-#define WAIT   (10 * HZ)
+#include "loop.h"
+
+#define ROUNDS	    50
+#define SIZE	    4096
+#define PORT	    1
+#define WAIT	    (10 * HZ)
+#define MAX_THREADS 64
 
 static bool hold;
 module_param(hold, bool, 0);
-
-struct slot {
-	struct ib_cqe cqe;
-	struct loop *loop;
-	u8 *data;
-	u64 dma;
-	u32 got;
-	u32 imm;
-	bool with_imm;
-};
-
-struct loop {
-	struct ib_device *dev;
-	struct ib_pd *pd;
-	struct ib_cq *cq;
-	struct ib_qp *qp[2];
-	struct slot send[BATCH];
-	struct slot recv[BATCH];
-	atomic_t left;
-	atomic_t errors;
-	atomic_t flushed;
-	struct completion done;
-	u32 messages;
-};
+static uint threads = 1;
+module_param(threads, uint, 0);
+static char *fault;
+module_param(fault, charp, 0);
 
 static void loop_count(struct slot *slot, const struct ib_wc *wc)
 {
@@ -332,12 +317,36 @@ static void loop_free(struct loop *loop)
 	}
 	if (!IS_ERR_OR_NULL(loop->cq))
 		ib_free_cq(loop->cq);
+	for (i = 0; i < IDLE && loop->idle[i]; i++)
+		ib_destroy_cq(loop->idle[i]);
 	if (!IS_ERR_OR_NULL(loop->pd))
 		ib_dealloc_pd(loop->pd);
 	for (i = 0; i < BATCH; i++) {
 		slot_free(&loop->send[i]);
 		slot_free(&loop->recv[i]);
 	}
+}
+
+static void stray_event(struct ib_cq *cq, void *context)
+{
+	struct loop *loop = context;
+
+	atomic_inc(&loop->strays);
+}
+
+static int idle_cqs(struct loop *loop)
+{
+	const struct ib_cq_init_attr attr = { .cqe = 1 };
+	struct ib_cq *cq;
+	int i;
+
+	for (i = 0; i < IDLE; i++) {
+		cq = ib_create_cq(loop->dev, stray_event, NULL, loop, &attr);
+		if (IS_ERR(cq))
+			return PTR_ERR(cq);
+		loop->idle[i] = cq;
+	}
+	return ib_req_notify_cq(loop->idle[0], IB_CQ_NEXT_COMP);
 }
 
 static int loop_hold(struct ib_device *dev)
@@ -355,30 +364,39 @@ static int loop_hold(struct ib_device *dev)
 		ret = post_receives(loop, loop->qp[0]);
 	if (!ret)
 		ret = post_sends(loop, loop->qp[0], 0);
-	if (ret) {
+	if (!ret)
+		ret = idle_cqs(loop);
+	if (!ret && fault) {
+		ret = fault_run(loop, fault);
+		pr_info("pvrdma_kloop: %s: %s, %d\n", dev_name(&dev->dev),
+			fault, ret);
+	}
+	if (ret || !hold) {
 		loop_free(loop);
 		kvfree(loop);
-		return ret;
+		return ret ? ret : -EOPNOTSUPP;
 	}
 	ib_set_client_data(dev, &loop_client, loop);
 	return 0;
 }
 
-static int loop_add(struct ib_device *dev)
+struct run {
+	struct work_struct work;
+	struct ib_device *dev;
+};
+
+static void loop_run(struct work_struct *work)
 {
 	static const enum ib_poll_context context[] = { IB_POLL_WORKQUEUE,
 							IB_POLL_SOFTIRQ };
+	struct ib_device *dev = container_of(work, struct run, work)->dev;
 	struct loop *loop;
 	int i, ret;
 
-	if (dev->ops.driver_id != RDMA_DRIVER_VMW_PVRDMA)
-		return -EOPNOTSUPP;
-	if (hold)
-		return loop_hold(dev);
 	for (i = 0; i < ARRAY_SIZE(context); i++) {
 		loop = kvzalloc(sizeof(*loop), GFP_KERNEL);
 		if (!loop)
-			return -ENOMEM;
+			return;
 		loop->dev = dev;
 		init_completion(&loop->done);
 		ret = loop_objects(loop, context[i]);
@@ -394,6 +412,32 @@ static int loop_add(struct ib_device *dev)
 			atomic_read(&loop->errors));
 		kvfree(loop);
 	}
+}
+
+static int loop_add(struct ib_device *dev)
+{
+	uint i, cpu = cpumask_first(cpu_online_mask);
+	struct run *runs;
+
+	if (dev->ops.driver_id != RDMA_DRIVER_VMW_PVRDMA)
+		return -EOPNOTSUPP;
+	if (hold || fault)
+		return loop_hold(dev);
+	threads = clamp(threads, 1u, (uint)MAX_THREADS);
+	runs = kcalloc(threads, sizeof(*runs), GFP_KERNEL);
+	if (!runs)
+		return -ENOMEM;
+	for (i = 0; i < threads; i++) {
+		INIT_WORK(&runs[i].work, loop_run);
+		runs[i].dev = dev;
+		queue_work_on(cpu, system_long_wq, &runs[i].work);
+		cpu = cpumask_next(cpu, cpu_online_mask);
+		if (cpu >= nr_cpu_ids)
+			cpu = cpumask_first(cpu_online_mask);
+	}
+	for (i = 0; i < threads; i++)
+		flush_work(&runs[i].work);
+	kfree(runs);
 	return -EOPNOTSUPP;
 }
 
@@ -409,8 +453,9 @@ static void loop_remove(struct ib_device *dev, void *data)
 		if (!ret && !wait_for_completion_timeout(&loop->done, WAIT))
 			ret = -ETIMEDOUT;
 	}
-	pr_info("pvrdma_kloop: %s: %d flushed, %d\n", dev_name(&dev->dev),
-		atomic_read(&loop->flushed), ret);
+	pr_info("pvrdma_kloop: %s: %d flushed, %d, %d stray events\n",
+		dev_name(&dev->dev), atomic_read(&loop->flushed), ret,
+		atomic_read(&loop->strays));
 	loop_free(loop);
 	kvfree(loop);
 }
