@@ -7,6 +7,7 @@
 #include <rdma/ib_cache.h>
 
 #include "pvrdma.h"
+#include "uabi.h"
 
 /**
  * pvrdma_create_ah() - verb
@@ -14,7 +15,8 @@
  * @init: destination; must carry a global route
  * @udata: a program's call, or NULL
  *
- * Return: 0, or -EINVAL for a destination that is no unicast GID on Ethernet.
+ * Return: 0, -EINVAL for a destination that is no unicast GID on Ethernet, or
+ * -EOPNOTSUPP.
  */
 int pvrdma_create_ah(struct ib_ah *ibah, struct rdma_ah_init_attr *init,
 		     struct ib_udata *udata)
@@ -24,6 +26,8 @@ int pvrdma_create_ah(struct ib_ah *ibah, struct rdma_ah_init_attr *init,
 	const struct ib_global_route *grh;
 	u32 port = rdma_ah_get_port_num(attr);
 
+	if (pvrdma_uabi_none(udata))
+		return -EOPNOTSUPP;
 	if (!(rdma_ah_get_ah_flags(attr) & IB_AH_GRH) ||
 	    attr->type != RDMA_AH_ATTR_TYPE_ROCE)
 		return -EINVAL;

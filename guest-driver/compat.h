@@ -15,7 +15,7 @@ int pvrdma_create_cq_udata(struct ib_cq *ibcq,
 			   const struct ib_cq_init_attr *attr,
 			   struct ib_udata *udata);
 struct ib_mr *pvrdma_reg_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 iova,
-			    int access);
+			    int access, struct ib_udata *udata);
 
 /* 6.11 gives create_cq the whole bundle of attributes, NULL from the kernel. */
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 11, 0)
@@ -46,7 +46,7 @@ static inline struct ib_mr *pvrdma_compat_reg_user_mr(struct ib_pd *ibpd,
 						      u64 iova, int access,
 						      struct ib_udata *udata)
 {
-	return pvrdma_reg_mr(ibpd, start, length, iova, access);
+	return pvrdma_reg_mr(ibpd, start, length, iova, access, udata);
 }
 #else
 static inline struct ib_mr *
@@ -56,7 +56,7 @@ pvrdma_compat_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 iova,
 {
 	if (dmah)
 		return ERR_PTR(-EOPNOTSUPP);
-	return pvrdma_reg_mr(ibpd, start, length, iova, access);
+	return pvrdma_reg_mr(ibpd, start, length, iova, access, udata);
 }
 #endif
 

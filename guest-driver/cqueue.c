@@ -167,7 +167,7 @@ int pvrdma_create_cq_udata(struct ib_cq *ibcq,
 		if (ret)
 			return ret;
 		flags = ucmd.ext.flags;
-		if (flags & ~PVRDMA_EXT_OBJ_RING ||
+		if (flags & ~PVRDMA_EXT_OBJ_RING || ucmd.ext.max_inline ||
 		    (flags && !(ctx->ext_features & PVRDMA_EXT_FEAT_RING)))
 			return -EOPNOTSUPP;
 	}

@@ -10,6 +10,7 @@
 #include <linux/slab.h>
 
 #include "pvrdma.h"
+#include "uabi.h"
 
 /* Remaining capabilities are unknown to the device. */
 #define MR_ACCESS                                                       \
@@ -79,11 +80,12 @@ struct ib_mr *pvrdma_get_dma_mr(struct ib_pd *ibpd, int access)
  * @length: bytes, at most what the device allows
  * @iova: the address it has in work requests
  * @access: IB_ACCESS_*
+ * @udata: a program's call
  *
  * Return: the region or an error pointer; -EINVAL if it is too large.
  */
 struct ib_mr *pvrdma_reg_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 iova,
-			    int access)
+			    int access, struct ib_udata *udata)
 {
 	struct pvrdma_dev *dev = to_pvdev(ibpd->device);
 	struct pvrdma_cmd_create_mr req = {
@@ -95,7 +97,7 @@ struct ib_mr *pvrdma_reg_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 iova,
 	struct pvrdma_mr *mr;
 	int ret;
 
-	if (access & ~MR_ACCESS)
+	if (access & ~MR_ACCESS || pvrdma_uabi_none(udata))
 		return ERR_PTR(-EOPNOTSUPP);
 	if (!length || length > dev->caps.max_mr_size ||
 	    length > (u64)PVRDMA_PDIR_MAX_PAGES << PVRDMA_PAGE_SHIFT ||

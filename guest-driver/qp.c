@@ -482,6 +482,9 @@ int pvrdma_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 	struct pvrdma_qp *qp = to_pvqp(ibqp);
 	int ret;
 
+	ret = pvrdma_uabi_none(udata);
+	if (ret)
+		return ret;
 	mutex_lock(&qp->mutex);
 	ret = qp_modify(to_pvdev(ibqp->device), qp, attr, mask);
 	mutex_unlock(&qp->mutex);

@@ -23,7 +23,10 @@ static inline struct pvrdma_ucontext *pvrdma_udata_ctx(struct ib_udata *udata)
  * @stock: bytes that must be there
  * @size: bytes of @req
  *
- * Return: 0, -EINVAL if too short, or -EFAULT.
+ * A later program may send more: what it asks for there cannot be done unless
+ * it is zero.
+ *
+ * Return: 0, -EINVAL if too short, -EOPNOTSUPP, or -EFAULT.
  */
 static inline int pvrdma_uabi_read(struct ib_udata *udata, void *req,
 				   size_t stock, size_t size)
@@ -31,7 +34,24 @@ static inline int pvrdma_uabi_read(struct ib_udata *udata, void *req,
 	memset(req, 0, size);
 	if (udata->inlen < stock)
 		return -EINVAL;
+	if (udata->inlen > size &&
+	    !ib_is_udata_cleared(udata, size, udata->inlen - size))
+		return -EOPNOTSUPP;
 	return ib_copy_from_udata(req, udata, min(size, udata->inlen));
+}
+
+/**
+ * pvrdma_uabi_none() - check a call that this driver wants nothing for
+ * @udata: the call's data, or NULL
+ *
+ * Return: 0, or -EOPNOTSUPP if a later program asks for something.
+ */
+static inline int pvrdma_uabi_none(struct ib_udata *udata)
+{
+	if (!udata || !udata->inlen ||
+	    ib_is_udata_cleared(udata, 0, udata->inlen))
+		return 0;
+	return -EOPNOTSUPP;
 }
 
 #endif /* PVRDMA_UABI_H */

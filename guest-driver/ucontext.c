@@ -130,7 +130,9 @@ int pvrdma_alloc_ucontext(struct ib_ucontext *ibctx, struct ib_udata *udata)
 	ret = pvrdma_uabi_read(udata, &req, 0, sizeof(req));
 	if (ret)
 		return ret;
-	if (req.magic == PVRDMA_EXT_MAGIC)
+	if (req.magic != PVRDMA_EXT_MAGIC && (req.magic || req.features))
+		return -EOPNOTSUPP;
+	if (req.magic)
 		features = req.features & dev->ext_features & CONTEXT_FEATURES;
 
 	/* Page 0 is the kernel's. */
@@ -248,6 +250,9 @@ int pvrdma_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 	struct pvrdma_resp_handle resp;
 	int ret;
 
+	ret = pvrdma_uabi_none(udata);
+	if (ret)
+		return ret;
 	ret = pvrdma_cmd(dev, &req, sizeof(req), &resp, sizeof(resp),
 			 PVRDMA_CMD_CREATE_PD);
 	if (ret)
