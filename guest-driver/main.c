@@ -11,8 +11,10 @@
  * at CTL=RESET.  A hypervisor may post these writes; the read of VERSION after
  * each waits until they are done.
  */
+#include <linux/cc_platform.h>
 #include <linux/dma-mapping.h>
 #include <linux/module.h>
+#include <linux/swiotlb.h>
 
 #include "pvrdma.h"
 
@@ -20,11 +22,31 @@
 #define GOS_LINUX 0x04 /* bits 2 to 5: 1 */
 #define GOS_VER	  0x40 /* bits 6 to 21: 1 */
 
+/*
+ * Programs' memory is shared with the device for as long as it is registered,
+ * without a moment to copy it to and from bounce buffers.
+ */
+static int dma_check(struct pci_dev *pdev)
+{
+	if (cc_platform_has(CC_ATTR_GUEST_MEM_ENCRYPT))
+		dev_err(&pdev->dev,
+			"the host cannot read this guest's encrypted memory: RDMA does not work here\n");
+	else if (is_swiotlb_force_bounce(&pdev->dev))
+		dev_err(&pdev->dev,
+			"DMA goes through bounce buffers (swiotlb=force): RDMA does not work here\n");
+	else
+		return 0;
+	return -EOPNOTSUPP;
+}
+
 /* What stays over a reset: the function is enabled and BAR1 mapped. */
 static int pci_prepare(struct pci_dev *pdev)
 {
 	int ret;
 
+	ret = dma_check(pdev);
+	if (ret)
+		return ret;
 	ret = pcim_enable_device(pdev);
 	if (ret)
 		return ret;
