@@ -332,6 +332,20 @@ static void pvrdma_remove(struct pci_dev *pdev)
 	ib_dealloc_device(&dev->ibdev);
 }
 
+/*
+ * The machine restarts or another kernel begins: the device must not write to
+ * memory any more, and no user is waited for.
+ */
+static void pvrdma_shutdown(struct pci_dev *pdev)
+{
+	struct pvrdma_dev *dev = pci_get_drvdata(pdev);
+
+	if (!dev)
+		return;
+	pvrdma_write(dev, PVRDMA_REG_IMR, U32_MAX);
+	pvrdma_quiesce(dev);
+}
+
 static int pvrdma_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 {
 	int ret = pci_prepare(pdev);
@@ -377,7 +391,7 @@ static struct pci_driver pvrdma_driver = {
 	.id_table = pvrdma_ids,
 	.probe = pvrdma_probe,
 	.remove = pvrdma_remove,
-	.shutdown = pvrdma_remove,
+	.shutdown = pvrdma_shutdown,
 	.driver.pm = pm_sleep_ptr(&pvrdma_pm_ops),
 	.err_handler = &pvrdma_err_handlers,
 };
