@@ -5,6 +5,8 @@
  * The GID table belongs to ib_core, which fills it from the paired interface;
  * the device is told of each entry and may refuse it.
  */
+#include <linux/if_vlan.h>
+#include <rdma/ib_cache.h>
 #include <rdma/ib_mad.h>
 #include <rdma/ib_smi.h>
 
@@ -189,7 +191,14 @@ static int pvrdma_add_gid(const struct ib_gid_attr *attr, void **context)
 				    PVRDMA_GID_TYPE_ROCE_V2 :
 				    PVRDMA_GID_TYPE_ROCE_V1,
 	};
+	u16 vlan;
 
+	/* Its traffic would leave the host untagged, for another network. */
+	if (!rdma_read_gid_l2_fields(attr, &vlan, NULL) && vlan < VLAN_N_VID) {
+		ibdev_dbg(attr->device, "GID %pI6 is of VLAN %u: not offered\n",
+			  attr->gid.raw, vlan);
+		return -EOPNOTSUPP;
+	}
 	memcpy(req.gid.raw, attr->gid.raw, sizeof(req.gid.raw));
 	return pvrdma_cmd(to_pvdev(attr->device), &req, sizeof(req), NULL, 0,
 			  PVRDMA_CMD_CREATE_BIND);
