@@ -25,15 +25,18 @@ int pvrdma_create_ah(struct ib_ah *ibah, struct rdma_ah_init_attr *init,
 	struct pvrdma_av *av = &to_pvah(ibah)->av;
 	const struct ib_global_route *grh;
 	u32 port = rdma_ah_get_port_num(attr);
+	int ret;
 
-	if (pvrdma_uabi_none(udata))
-		return -EOPNOTSUPP;
+	ret = pvrdma_uabi_none(ibah->device, udata);
+	if (ret)
+		return ret;
 	if (!(rdma_ah_get_ah_flags(attr) & IB_AH_GRH) ||
 	    attr->type != RDMA_AH_ATTR_TYPE_ROCE)
-		return -EINVAL;
+		return pvrdma_refuse(ibah->device, -EINVAL, "no global route");
 	grh = rdma_ah_read_grh(attr);
 	if (rdma_is_multicast_addr((struct in6_addr *)grh->dgid.raw))
-		return -EINVAL;
+		return pvrdma_refuse(ibah->device, -EINVAL, "%pI6 is multicast",
+				     grh->dgid.raw);
 	av->port_pd = to_pvpd(ibah->pd)->handle | port << 24;
 	av->sl_tclass_flowlabel = (u32)grh->traffic_class << 20 |
 				  (grh->flow_label & 0xfffff);

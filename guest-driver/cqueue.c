@@ -61,7 +61,9 @@ static int cq_pages(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
 							 PVRDMA_PAGE_SIZE),
 					    true);
 	if (ucmd->buf_size < size || ucmd->buf_addr & (PVRDMA_PAGE_SIZE - 1))
-		return -EINVAL;
+		return pvrdma_refuse(&dev->ibdev, -EINVAL,
+				     "buffer %#llx of %u bytes, need %llu in whole pages",
+				     ucmd->buf_addr, ucmd->buf_size, size);
 	cq->umem = pvrdma_umem_get(&dev->ibdev, ucmd->buf_addr,
 				   ucmd->buf_size, IB_ACCESS_LOCAL_WRITE);
 	if (IS_ERR(cq->umem))
@@ -158,18 +160,23 @@ int pvrdma_create_cq_udata(struct ib_cq *ibcq,
 	int ret;
 
 	if (attr->flags)
-		return -EOPNOTSUPP;
+		return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP, "flags %#x",
+				     attr->flags);
 	if (!attr->cqe || attr->cqe > dev->caps.max_cqe)
-		return -EINVAL;
+		return pvrdma_refuse(&dev->ibdev, -EINVAL,
+				     "%u entries, at most %u", attr->cqe,
+				     dev->caps.max_cqe);
 	if (udata) {
-		ret = pvrdma_uabi_read(udata, &ucmd, PVRDMA_UABI_CQ_STOCK,
+		ret = pvrdma_uabi_read(&dev->ibdev, udata, &ucmd, PVRDMA_UABI_CQ_STOCK,
 				       sizeof(ucmd));
 		if (ret)
 			return ret;
 		flags = ucmd.ext.flags;
 		if (flags & ~PVRDMA_EXT_OBJ_RING || ucmd.ext.max_inline ||
 		    (flags && !(ctx->ext_features & PVRDMA_EXT_FEAT_RING)))
-			return -EOPNOTSUPP;
+			return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP,
+					     "extension %#x was not granted",
+					     flags);
 	}
 	cq->ibcq.cqe = roundup_pow_of_two(attr->cqe);
 	spin_lock_init(&cq->lock);

@@ -24,7 +24,7 @@ static int pvrdma_query_device(struct ib_device *ibdev,
 	u8 both = PVRDMA_ATOMIC_OP_CAS | PVRDMA_ATOMIC_OP_FAA;
 
 	if (udata && (udata->inlen || udata->outlen))
-		return -EINVAL;
+		return pvrdma_refuse(ibdev, -EINVAL, "private data");
 	attr->fw_ver = caps->fw_ver;
 	attr->sys_image_guid = (__force __be64)caps->sys_image_guid;
 	attr->max_mr_size = caps->max_mr_size;
@@ -194,11 +194,9 @@ static int pvrdma_add_gid(const struct ib_gid_attr *attr, void **context)
 	u16 vlan;
 
 	/* Its traffic would leave the host untagged, for another network. */
-	if (!rdma_read_gid_l2_fields(attr, &vlan, NULL) && vlan < VLAN_N_VID) {
-		ibdev_dbg(attr->device, "GID %pI6 is of VLAN %u: not offered\n",
-			  attr->gid.raw, vlan);
-		return -EOPNOTSUPP;
-	}
+	if (!rdma_read_gid_l2_fields(attr, &vlan, NULL) && vlan < VLAN_N_VID)
+		return pvrdma_refuse(attr->device, -EOPNOTSUPP,
+				     "%pI6 is of VLAN %u", attr->gid.raw, vlan);
 	memcpy(req.gid.raw, attr->gid.raw, sizeof(req.gid.raw));
 	return pvrdma_cmd(to_pvdev(attr->device), &req, sizeof(req), NULL, 0,
 			  PVRDMA_CMD_CREATE_BIND);

@@ -61,7 +61,8 @@ struct ib_mr *pvrdma_get_dma_mr(struct ib_pd *ibpd, int access)
 
 	/* A key to all memory must never be of use to others. */
 	if (access & ~IB_ACCESS_LOCAL_WRITE)
-		return ERR_PTR(-EOPNOTSUPP);
+		return ERR_PTR(pvrdma_refuse(ibpd->device, -EOPNOTSUPP,
+					     "access %#x", access));
 	mr = mr_new(ibpd);
 	if (!mr)
 		return ERR_PTR(-ENOMEM);
@@ -97,12 +98,18 @@ struct ib_mr *pvrdma_reg_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 iova,
 	struct pvrdma_mr *mr;
 	int ret;
 
-	if (access & ~MR_ACCESS || pvrdma_uabi_none(udata))
-		return ERR_PTR(-EOPNOTSUPP);
+	ret = pvrdma_uabi_none(ibpd->device, udata);
+	if (ret)
+		return ERR_PTR(ret);
+	if (access & ~MR_ACCESS)
+		return ERR_PTR(pvrdma_refuse(ibpd->device, -EOPNOTSUPP,
+					     "access %#x", access));
 	if (!length || length > dev->caps.max_mr_size ||
 	    length > (u64)PVRDMA_PDIR_MAX_PAGES << PVRDMA_PAGE_SHIFT ||
 	    (start ^ iova) & (PVRDMA_PAGE_SIZE - 1))
-		return ERR_PTR(-EINVAL);
+		return ERR_PTR(pvrdma_refuse(ibpd->device, -EINVAL,
+					     "%llu bytes at %#llx as %#llx",
+					     length, start, iova));
 	mr = mr_new(ibpd);
 	if (!mr)
 		return ERR_PTR(-ENOMEM);

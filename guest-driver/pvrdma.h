@@ -272,6 +272,13 @@ struct pvrdma_qp {
 	struct completion unused;
 };
 
+/* Refuse a verb, and say why to who turned that on (dynamic debug). */
+#define pvrdma_refuse(ibdev, err, fmt, ...)                             \
+	({                                                              \
+		ibdev_dbg(ibdev, "%s: " fmt "\n", __func__, ##__VA_ARGS__); \
+		(err);                                                  \
+	})
+
 static inline struct pvrdma_dev *to_pvdev(struct ib_device *ibdev)
 {
 	return container_of(ibdev, struct pvrdma_dev, ibdev);

@@ -39,23 +39,30 @@ static int qp_check(struct pvrdma_dev *dev, const struct ib_qp_init_attr *init)
 	const struct ib_qp_cap *cap = &init->cap;
 
 	if (init->create_flags || init->srq)
-		return -EOPNOTSUPP;
+		return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP,
+				     "flags %#x or an SRQ", init->create_flags);
 	switch (init->qp_type) {
 	case IB_QPT_GSI:
 		if (init->port_num != PVRDMA_PORT)
-			return -EINVAL;
+			return pvrdma_refuse(&dev->ibdev, -EINVAL, "port %u",
+					     init->port_num);
 		break;
 	case IB_QPT_RC:
 	case IB_QPT_UD:
 		break;
 	default:
-		return -EOPNOTSUPP;
+		return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP, "type %d",
+				     init->qp_type);
 	}
 	if (cap->max_send_wr > caps->max_qp_wr ||
 	    cap->max_recv_wr > caps->max_qp_wr ||
 	    cap->max_send_sge > caps->max_sge ||
 	    cap->max_recv_sge > caps->max_sge)
-		return -EINVAL;
+		return pvrdma_refuse(&dev->ibdev, -EINVAL,
+				     "%u and %u WRs of %u and %u SGEs, at most %u of %u",
+				     cap->max_send_wr, cap->max_recv_wr,
+				     cap->max_send_sge, cap->max_recv_sge,
+				     caps->max_qp_wr, caps->max_sge);
 	return 0;
 }
 
@@ -79,7 +86,9 @@ static int qp_pages_kernel(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 	/* A WQE must not cross pages here. */
 	if (qp->sq.wqe_size > PVRDMA_PAGE_SIZE ||
 	    qp->rq.wqe_size > PVRDMA_PAGE_SIZE)
-		return -EINVAL;
+		return pvrdma_refuse(&dev->ibdev, -EINVAL,
+				     "WQEs of %u and %u bytes",
+				     qp->sq.wqe_size, qp->rq.wqe_size);
 	cap->max_send_wr = qp->sq.nwqe;
 	cap->max_recv_wr = qp->rq.nwqe;
 	*send_pages = wq_pages(&qp->sq);
@@ -102,7 +111,10 @@ static int qp_pages_user(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 
 	if ((ucmd->sbuf_addr | ucmd->rbuf_addr) & (PVRDMA_PAGE_SIZE - 1) ||
 	    ucmd->sbuf_size < PVRDMA_PAGE_SIZE || !ucmd->rbuf_size)
-		return -EINVAL;
+		return pvrdma_refuse(&dev->ibdev, -EINVAL,
+				     "buffers %#llx of %u and %#llx of %u bytes",
+				     ucmd->sbuf_addr, ucmd->sbuf_size,
+				     ucmd->rbuf_addr, ucmd->rbuf_size);
 	qp->sq_umem = pvrdma_umem_get(&dev->ibdev, ucmd->sbuf_addr,
 				      ucmd->sbuf_size, IB_ACCESS_LOCAL_WRITE);
 	if (IS_ERR(qp->sq_umem)) {
@@ -205,7 +217,9 @@ static int qp_create(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 
 	/* The counts on the wire are 16 bits wide. */
 	if (qp->dir.npages > U16_MAX)
-		return -EINVAL;
+		return pvrdma_refuse(&dev->ibdev, -EINVAL,
+				     "%u pages of WQEs, at most %u",
+				     qp->dir.npages, U16_MAX);
 	mutex_lock(&dev->table_lock);
 	ret = pvrdma_cmd(dev, &req, sizeof(req), &resp, sizeof(resp),
 			 PVRDMA_CMD_CREATE_QP);
@@ -253,23 +267,28 @@ static int qp_destroy(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 	return 0;
 }
 
-static int qp_request(struct ib_udata *udata, struct pvrdma_ucontext *ctx,
+static int qp_request(struct ib_device *ibdev, struct ib_udata *udata,
+		      struct pvrdma_ucontext *ctx,
 		      struct pvrdma_uverbs_qp *ucmd)
 {
-	int ret = pvrdma_uabi_read(udata, ucmd, PVRDMA_UABI_QP_STOCK,
+	int ret = pvrdma_uabi_read(ibdev, udata, ucmd, PVRDMA_UABI_QP_STOCK,
 				   sizeof(*ucmd));
 
 	if (ret)
 		return ret;
 	if (udata->outlen < sizeof(struct pvrdma_uverbs_qp_resp))
-		return -EOPNOTSUPP;
+		return pvrdma_refuse(ibdev, -EOPNOTSUPP,
+				     "a provider without QP handles");
 	if (ucmd->ext.flags & ~PVRDMA_EXT_OBJ_RING ||
 	    (ucmd->ext.flags && !(ctx->ext_features & PVRDMA_EXT_FEAT_RING)))
-		return -EOPNOTSUPP;
+		return pvrdma_refuse(ibdev, -EOPNOTSUPP,
+				     "extension %#x was not granted",
+				     ucmd->ext.flags);
 	if (ucmd->ext.max_inline &&
 	    (!ucmd->ext.flags ||
 	     !(ctx->ext_features & PVRDMA_EXT_FEAT_INLINE)))
-		return -EOPNOTSUPP;
+		return pvrdma_refuse(ibdev, -EOPNOTSUPP,
+				     "inline data was not granted");
 	return 0;
 }
 
@@ -294,7 +313,7 @@ int pvrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *init,
 
 	ret = qp_check(dev, init);
 	if (!ret && udata)
-		ret = qp_request(udata, ctx, &ucmd);
+		ret = qp_request(&dev->ibdev, udata, ctx, &ucmd);
 	if (ret)
 		return ret;
 	qp->state = IB_QPS_RESET;
@@ -407,15 +426,20 @@ static int modify_check(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 
 	if (mask & ~IB_QP_ATTR_STANDARD_BITS ||
 	    mask & (IB_QP_ALT_PATH | IB_QP_PATH_MIG_STATE | IB_QP_CAP))
-		return -EOPNOTSUPP;
+		return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP, "mask %#x", mask);
 	if (!ib_modify_qp_is_ok(cur, next, qp->ibqp.qp_type, mask))
-		return -EINVAL;
+		return pvrdma_refuse(&dev->ibdev, -EINVAL,
+				     "state %d to %d with mask %#x", cur, next,
+				     mask);
 	if (mask & IB_QP_PORT && attr->port_num != PVRDMA_PORT)
-		return -EINVAL;
+		return pvrdma_refuse(&dev->ibdev, -EINVAL, "port %u",
+				     attr->port_num);
 	if (mask & IB_QP_MIN_RNR_TIMER && attr->min_rnr_timer > 31)
-		return -EINVAL;
+		return pvrdma_refuse(&dev->ibdev, -EINVAL, "RNR timer %u",
+				     attr->min_rnr_timer);
 	if (mask & IB_QP_PKEY_INDEX && attr->pkey_index >= dev->caps.max_pkeys)
-		return -EINVAL;
+		return pvrdma_refuse(&dev->ibdev, -EINVAL, "P_Key index %u",
+				     attr->pkey_index);
 	return 0;
 }
 
@@ -482,7 +506,7 @@ int pvrdma_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 	struct pvrdma_qp *qp = to_pvqp(ibqp);
 	int ret;
 
-	ret = pvrdma_uabi_none(udata);
+	ret = pvrdma_uabi_none(ibqp->device, udata);
 	if (ret)
 		return ret;
 	mutex_lock(&qp->mutex);

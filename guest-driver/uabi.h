@@ -18,6 +18,7 @@ static inline struct pvrdma_ucontext *pvrdma_udata_ctx(struct ib_udata *udata)
 
 /**
  * pvrdma_uabi_read() - copy a request that has a stock and an extended length
+ * @ibdev: device
  * @udata: the call's data
  * @req: gets the request, zeroed behind what was sent
  * @stock: bytes that must be there
@@ -28,30 +29,35 @@ static inline struct pvrdma_ucontext *pvrdma_udata_ctx(struct ib_udata *udata)
  *
  * Return: 0, -EINVAL if too short, -EOPNOTSUPP, or -EFAULT.
  */
-static inline int pvrdma_uabi_read(struct ib_udata *udata, void *req,
+static inline int pvrdma_uabi_read(struct ib_device *ibdev,
+				   struct ib_udata *udata, void *req,
 				   size_t stock, size_t size)
 {
 	memset(req, 0, size);
 	if (udata->inlen < stock)
-		return -EINVAL;
+		return pvrdma_refuse(ibdev, -EINVAL, "%zu bytes, need %zu",
+				     udata->inlen, stock);
 	if (udata->inlen > size &&
 	    !ib_is_udata_cleared(udata, size, udata->inlen - size))
-		return -EOPNOTSUPP;
+		return pvrdma_refuse(ibdev, -EOPNOTSUPP,
+				     "unknown request behind %zu bytes", size);
 	return ib_copy_from_udata(req, udata, min(size, udata->inlen));
 }
 
 /**
  * pvrdma_uabi_none() - check a call that this driver wants nothing for
+ * @ibdev: device
  * @udata: the call's data, or NULL
  *
  * Return: 0, or -EOPNOTSUPP if a later program asks for something.
  */
-static inline int pvrdma_uabi_none(struct ib_udata *udata)
+static inline int pvrdma_uabi_none(struct ib_device *ibdev,
+				   struct ib_udata *udata)
 {
 	if (!udata || !udata->inlen ||
 	    ib_is_udata_cleared(udata, 0, udata->inlen))
 		return 0;
-	return -EOPNOTSUPP;
+	return pvrdma_refuse(ibdev, -EOPNOTSUPP, "unknown request");
 }
 
 #endif /* PVRDMA_UABI_H */

@@ -127,11 +127,12 @@ int pvrdma_alloc_ucontext(struct ib_ucontext *ibctx, struct ib_udata *udata)
 	u32 features = 0;
 	int index, ret;
 
-	ret = pvrdma_uabi_read(udata, &req, 0, sizeof(req));
+	ret = pvrdma_uabi_read(&dev->ibdev, udata, &req, 0, sizeof(req));
 	if (ret)
 		return ret;
 	if (req.magic != PVRDMA_EXT_MAGIC && (req.magic || req.features))
-		return -EOPNOTSUPP;
+		return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP, "magic %#x",
+				     req.magic);
 	if (req.magic)
 		features = req.features & dev->ext_features & CONTEXT_FEATURES;
 
@@ -199,7 +200,9 @@ static int mmap_ext(struct pvrdma_ucontext *ctx, struct vm_area_struct *vma)
 		return -EINVAL;
 	if (vma_pages(vma) != num || !(vma->vm_flags & VM_SHARED) ||
 	    (vma->vm_flags & VM_EXEC))
-		return -EINVAL;
+		return pvrdma_refuse(ctx->ibctx.device, -EINVAL,
+				     "extension memory: %lu pages, flags %#lx",
+				     vma_pages(vma), vma->vm_flags);
 	return vm_insert_pages(vma, vma->vm_start, ctx->ext_page, &num);
 }
 
@@ -227,7 +230,8 @@ int pvrdma_mmap(struct ib_ucontext *ibctx, struct vm_area_struct *vma)
 	case PVRDMA_EXT_MMAP_MEM:
 		return mmap_ext(ctx, vma);
 	default:
-		return -EINVAL;
+		return pvrdma_refuse(&dev->ibdev, -EINVAL, "offset %#lx",
+				     vma->vm_pgoff);
 	}
 }
 
@@ -250,7 +254,7 @@ int pvrdma_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 	struct pvrdma_resp_handle resp;
 	int ret;
 
-	ret = pvrdma_uabi_none(udata);
+	ret = pvrdma_uabi_none(&dev->ibdev, udata);
 	if (ret)
 		return ret;
 	ret = pvrdma_cmd(dev, &req, sizeof(req), &resp, sizeof(resp),
