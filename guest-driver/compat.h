@@ -67,4 +67,21 @@ pvrdma_compat_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 iova,
 #define pvrdma_umem_get ib_umem_get_va
 #endif
 
+/*
+ * 6.14 reports the interface's changes as the port's, unless the driver does;
+ * netdev.c does, and knows the device's part in it.
+ */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 14, 0)
+#define PVRDMA_COMPAT_PORT_OPS
+#else
+static inline void pvrdma_compat_report_port_event(struct ib_device *ibdev,
+						   struct net_device *ndev,
+						   unsigned long event)
+{
+}
+
+#define PVRDMA_COMPAT_PORT_OPS \
+	.report_port_event = pvrdma_compat_report_port_event,
+#endif
+
 #endif /* PVRDMA_COMPAT_H */
