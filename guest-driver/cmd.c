@@ -35,7 +35,7 @@
  * @dev: device
  * @why: for the log
  *
- * Commands fail from now on, the port is down, and once @port_work has reset
+ * Commands fail from now on, the port is down, and once port.work has reset
  * the device what kernel users have posted is flushed.  Any context.
  */
 void pvrdma_set_dead(struct pvrdma_dev *dev, const char *why)
@@ -43,19 +43,19 @@ void pvrdma_set_dead(struct pvrdma_dev *dev, const char *why)
 	if (xchg(&dev->dead, true))
 		return;
 	dev_err(&dev->pdev->dev, "device failed: %s\n", why);
-	schedule_work(&dev->port_work);
+	schedule_work(&dev->port.work);
 }
 
 /* Take all memory away from the device; it gets none again. */
 static void cmd_quiesce(struct pvrdma_dev *dev)
 {
-	if (dev->quiet)
+	if (dev->cmd.quiet)
 		return;
 	pvrdma_write(dev, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
 	/* The reset is done, not posted, when this returns. */
 	pvrdma_read(dev, PVRDMA_REG_VERSION);
 	/* Who sees it set may give memory back. */
-	smp_store_release(&dev->quiet, true);
+	smp_store_release(&dev->cmd.quiet, true);
 }
 
 /**
@@ -67,9 +67,9 @@ static void cmd_quiesce(struct pvrdma_dev *dev)
 void pvrdma_quiesce(struct pvrdma_dev *dev)
 {
 	WRITE_ONCE(dev->dead, true);
-	mutex_lock(&dev->cmd_lock);
+	mutex_lock(&dev->cmd.lock);
 	cmd_quiesce(dev);
-	mutex_unlock(&dev->cmd_lock);
+	mutex_unlock(&dev->cmd.lock);
 }
 
 static bool cmd_gone(struct pvrdma_dev *dev)
@@ -84,15 +84,15 @@ static bool cmd_gone(struct pvrdma_dev *dev)
 static int cmd_answer(struct pvrdma_dev *dev, void *resp, size_t resp_size,
 		      u32 opcode)
 {
-	const struct pvrdma_resp_hdr *slot = dev->resp_slot;
+	const struct pvrdma_resp_hdr *slot = dev->cmd.resp;
 	struct pvrdma_resp_hdr *hdr = resp;
 
-	if (READ_ONCE(slot->response) != dev->cmd_cookie ||
+	if (READ_ONCE(slot->response) != dev->cmd.cookie ||
 	    READ_ONCE(slot->ack) == 0)
 		return 0;
 	dma_rmb();
-	memcpy(resp, dev->resp_slot, resp_size);
-	if (hdr->response != dev->cmd_cookie)
+	memcpy(resp, dev->cmd.resp, resp_size);
+	if (hdr->response != dev->cmd.cookie)
 		return 0;
 	if (hdr->ack != PVRDMA_CMD_RESP(opcode))
 		return -EIO;
@@ -108,7 +108,7 @@ static int cmd_wait(struct pvrdma_dev *dev, void *resp, size_t resp_size,
 	int ret;
 
 	for (;;) {
-		wait_for_completion_timeout(&dev->cmd_done, CMD_LOOK);
+		wait_for_completion_timeout(&dev->cmd.done, CMD_LOOK);
 		ret = cmd_answer(dev, resp, resp_size, opcode);
 		if (ret)
 			return ret < 0 ? ret : 0;
@@ -130,12 +130,12 @@ static int cmd_run(struct pvrdma_dev *dev, void *req, size_t req_size,
 
 	if (pvrdma_dead(dev))
 		return -EIO;
-	hdr->response = ++dev->cmd_cookie;
+	hdr->response = ++dev->cmd.cookie;
 	hdr->cmd = opcode;
-	memset(dev->resp_slot, 0, sizeof(struct pvrdma_resp_hdr));
-	memset(dev->cmd_slot, 0, PVRDMA_PAGE_SIZE);
-	memcpy(dev->cmd_slot, req, req_size);
-	reinit_completion(&dev->cmd_done);
+	memset(dev->cmd.resp, 0, sizeof(struct pvrdma_resp_hdr));
+	memset(dev->cmd.req, 0, PVRDMA_PAGE_SIZE);
+	memcpy(dev->cmd.req, req, req_size);
+	reinit_completion(&dev->cmd.done);
 	pvrdma_write(dev, PVRDMA_REG_REQUEST, 0);
 	err = pvrdma_read(dev, PVRDMA_REG_ERR);
 	if (err == U32_MAX) {
@@ -174,11 +174,11 @@ int pvrdma_cmd(struct pvrdma_dev *dev, void *req, size_t req_size, void *resp,
 	if (WARN_ON_ONCE(req_size > PVRDMA_PAGE_SIZE ||
 			 resp_size > PVRDMA_PAGE_SIZE))
 		return -EINVAL;
-	mutex_lock(&dev->cmd_lock);
+	mutex_lock(&dev->cmd.lock);
 	ret = cmd_run(dev, req, req_size, resp, resp_size, opcode);
 	if (pvrdma_dead(dev))
 		cmd_quiesce(dev);
-	mutex_unlock(&dev->cmd_lock);
+	mutex_unlock(&dev->cmd.lock);
 	return ret;
 }
 

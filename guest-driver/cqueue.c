@@ -10,7 +10,7 @@
  *
  * A dead device completes nothing, but users wait for their WRs before they
  * let go of a QP.  So once the device uses no memory any more and the ring is
- * empty, polling finds the outstanding ones as flushed, and @port_work calls the
+ * empty, polling finds the outstanding ones as flushed, and port.work calls the
  * users who wait for that.
  *
  * The handler of a kernel CQ is only called while a QP of it exists.  ib_core
@@ -18,6 +18,7 @@
  * between would begin it again on a CQ that is freed; likewise before the CQ is
  * all set up.  In both times there is no QP.
  */
+#include "cmd.h"
 #include "pvrdma.h"
 #include "uabi.h"
 
@@ -101,22 +102,21 @@ static int cq_create(struct pvrdma_dev *dev, struct pvrdma_cq *cq, u32 ctx,
 	struct pvrdma_resp_create_cq resp;
 	int ret;
 
-	mutex_lock(&dev->table_lock);
-	ret = pvrdma_cmd(dev, &req, sizeof(req), &resp, sizeof(resp),
-			 PVRDMA_CMD_CREATE_CQ);
+	mutex_lock(&dev->table.lock);
+	ret = pvrdma_cmd_create_cq(dev, &req, &resp);
 	if (ret)
 		goto out;
 	cq->handle = resp.cq_handle;
 	/* Another size would make ring arithmetic disagree. */
 	ret = resp.cqe == req.cqe ? 0 : -EIO;
 	if (!ret)
-		ret = pvrdma_table_add(&dev->cqs, cq->handle, dev->caps.max_cq,
+		ret = pvrdma_table_add(&dev->table.cqs, cq->handle, dev->caps.max_cq,
 				       cq);
 	if (ret)
 		pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_CQ, cq->handle,
 				   NULL);
 out:
-	mutex_unlock(&dev->table_lock);
+	mutex_unlock(&dev->table.lock);
 	return ret;
 }
 
@@ -125,11 +125,11 @@ static int cq_destroy(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
 {
 	int ret;
 
-	mutex_lock(&dev->table_lock);
+	mutex_lock(&dev->table.lock);
 	ret = pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_CQ, cq->handle, udata);
 	if (!ret)
-		xa_erase_irq(&dev->cqs, cq->handle);
-	mutex_unlock(&dev->table_lock);
+		xa_erase_irq(&dev->table.cqs, cq->handle);
+	mutex_unlock(&dev->table.lock);
 	if (ret)
 		return ret;
 	pvrdma_cq_put(cq);
@@ -449,7 +449,7 @@ void pvrdma_cq_kick_all(struct pvrdma_dev *dev)
 	unsigned long handle;
 	struct pvrdma_qp *qp;
 
-	xa_for_each(&dev->qps, handle, qp) {
+	xa_for_each(&dev->table.qps, handle, qp) {
 		qp = pvrdma_qp_get(dev, handle);
 		if (!qp)
 			continue;

@@ -10,6 +10,7 @@
 #include <rdma/ib_mad.h>
 #include <rdma/ib_smi.h>
 
+#include "cmd.h"
 #include "pvrdma.h"
 #include "pvrdma/uverbs.h"
 
@@ -82,8 +83,7 @@ int pvrdma_query_port_attr(struct pvrdma_dev *dev, struct pvrdma_port_attr *attr
 	struct pvrdma_resp_query_port resp;
 	int ret;
 
-	ret = pvrdma_cmd(dev, &req, sizeof(req), &resp, sizeof(resp),
-			 PVRDMA_CMD_QUERY_PORT);
+	ret = pvrdma_cmd_query_port(dev, &req, &resp);
 	if (!ret)
 		*attr = resp.attrs;
 	return ret;
@@ -118,7 +118,7 @@ static int pvrdma_query_port(struct ib_device *ibdev, u32 port,
 		return ret;
 	props->state = attr.state;
 	props->phys_state = attr.phys_state;
-	if (!READ_ONCE(dev->link)) {
+	if (!READ_ONCE(dev->port.link)) {
 		props->state = IB_PORT_DOWN;
 		props->phys_state = IB_PORT_PHYS_STATE_DISABLED;
 	}
@@ -174,8 +174,7 @@ static int pvrdma_query_pkey(struct ib_device *ibdev, u32 port, u16 index,
 		*pkey = IB_DEFAULT_PKEY_FULL;
 		return 0;
 	}
-	ret = pvrdma_cmd(dev, &req, sizeof(req), &resp, sizeof(resp),
-			 PVRDMA_CMD_QUERY_PKEY);
+	ret = pvrdma_cmd_query_pkey(dev, &req, &resp);
 	if (!ret)
 		*pkey = resp.pkey;
 	return ret;
@@ -198,8 +197,7 @@ static int pvrdma_add_gid(const struct ib_gid_attr *attr, void **context)
 		return pvrdma_refuse(attr->device, -EOPNOTSUPP,
 				     "%pI6 is of VLAN %u", attr->gid.raw, vlan);
 	memcpy(req.gid.raw, attr->gid.raw, sizeof(req.gid.raw));
-	return pvrdma_cmd(to_pvdev(attr->device), &req, sizeof(req), NULL, 0,
-			  PVRDMA_CMD_CREATE_BIND);
+	return pvrdma_cmd_create_bind(to_pvdev(attr->device), &req);
 }
 
 static int pvrdma_del_gid(const struct ib_gid_attr *attr, void **context)
@@ -209,8 +207,7 @@ static int pvrdma_del_gid(const struct ib_gid_attr *attr, void **context)
 	int ret;
 
 	memcpy(req.gid.raw, attr->gid.raw, sizeof(req.gid.raw));
-	ret = pvrdma_cmd(dev, &req, sizeof(req), NULL, 0,
-			 PVRDMA_CMD_DESTROY_BIND);
+	ret = pvrdma_cmd_destroy_bind(dev, &req);
 	return pvrdma_dead(dev) ? 0 : ret;
 }
 
@@ -224,10 +221,10 @@ const struct ib_device_ops pvrdma_dev_ops = {
 	.query_port = pvrdma_query_port,
 	.get_port_immutable = pvrdma_port_immutable,
 	.get_link_layer = pvrdma_link_layer,
-	PVRDMA_COMPAT_PORT_OPS
 	.query_pkey = pvrdma_query_pkey,
 	.add_gid = pvrdma_add_gid,
 	.del_gid = pvrdma_del_gid,
+	PVRDMA_COMPAT_PORT_OPS
 
 	.alloc_ucontext = pvrdma_alloc_ucontext,
 	.dealloc_ucontext = pvrdma_dealloc_ucontext,

@@ -53,11 +53,11 @@ struct pvrdma_qp *pvrdma_qp_get(struct pvrdma_dev *dev, u32 handle)
 	struct pvrdma_qp *qp;
 	unsigned long flags;
 
-	xa_lock_irqsave(&dev->qps, flags);
-	qp = xa_load(&dev->qps, handle);
+	xa_lock_irqsave(&dev->table.qps, flags);
+	qp = xa_load(&dev->table.qps, handle);
 	if (qp)
 		refcount_inc(&qp->refs);
-	xa_unlock_irqrestore(&dev->qps, flags);
+	xa_unlock_irqrestore(&dev->table.qps, flags);
 	return qp;
 }
 
@@ -98,11 +98,11 @@ struct pvrdma_cq *pvrdma_cq_get(struct pvrdma_dev *dev, u32 handle)
 	struct pvrdma_cq *cq;
 	unsigned long flags;
 
-	xa_lock_irqsave(&dev->cqs, flags);
-	cq = xa_load(&dev->cqs, handle);
+	xa_lock_irqsave(&dev->table.cqs, flags);
+	cq = xa_load(&dev->table.cqs, handle);
 	if (cq)
 		refcount_inc(&cq->refs);
-	xa_unlock_irqrestore(&dev->cqs, flags);
+	xa_unlock_irqrestore(&dev->table.cqs, flags);
 	return cq;
 }
 
@@ -136,7 +136,7 @@ static void event_port(struct pvrdma_dev *dev, u32 port,
 {
 	struct ib_event event = { .device = &dev->ibdev, .event = type };
 
-	if (port != PVRDMA_PORT || !READ_ONCE(dev->registered))
+	if (port != PVRDMA_PORT || !READ_ONCE(dev->port.registered))
 		return;
 	event.element.port_num = port;
 	ib_dispatch_event(&event);
@@ -166,7 +166,7 @@ static void event_async(struct pvrdma_dev *dev, u32 type, u32 info)
 	case IB_EVENT_PORT_ACTIVE:
 	case IB_EVENT_PORT_ERR:
 		/* The netdev has a say in it, too. */
-		schedule_work(&dev->port_work);
+		schedule_work(&dev->port.work);
 		break;
 	case IB_EVENT_LID_CHANGE:
 	case IB_EVENT_PKEY_CHANGE:
@@ -182,30 +182,30 @@ static void event_async(struct pvrdma_dev *dev, u32 type, u32 info)
 }
 
 /* Slot to read next, or -1 if the ring is empty or its index is no index. */
-static int ring_next(const struct pvrdma_pagedir *ring, u32 head, u32 slots)
+static int ring_next(const struct pvrdma_evring *ring, u32 slots)
 {
-	u32 tail = READ_ONCE(pvrdma_dir_state(ring)->rx.prod_tail);
+	u32 tail = READ_ONCE(pvrdma_dir_state(&ring->pages)->rx.prod_tail);
 
-	if (!pvrdma_idx_valid(tail, slots) || tail == head)
+	if (!pvrdma_idx_valid(tail, slots) || tail == ring->head)
 		return -1;
 	/* The entry is read after the index. */
 	dma_rmb();
-	return pvrdma_idx_slot(head, slots);
+	return pvrdma_idx_slot(ring->head, slots);
 }
 
-static void ring_advance(const struct pvrdma_pagedir *ring, u32 *head,
-			 u32 slots)
+static void ring_advance(struct pvrdma_evring *ring, u32 slots)
 {
-	*head = pvrdma_idx_next(*head, slots);
+	ring->head = pvrdma_idx_next(ring->head, slots);
 	/* The entry is free after it was read. */
-	smp_store_release(&pvrdma_dir_state(ring)->rx.cons_head, *head);
+	smp_store_release(&pvrdma_dir_state(&ring->pages)->rx.cons_head,
+			  ring->head);
 }
 
 static irqreturn_t irq_cmd(int irq, void *data)
 {
 	struct pvrdma_dev *dev = data;
 
-	complete(&dev->cmd_done);
+	complete(&dev->cmd.done);
 	return IRQ_HANDLED;
 }
 
@@ -217,15 +217,14 @@ static irqreturn_t irq_async(int irq, void *data)
 	int slot;
 
 	for (i = 0; i < ASYNC_SLOTS; i++) {
-		slot = ring_next(&dev->async_ring, dev->async_head,
-				 ASYNC_SLOTS);
+		slot = ring_next(&dev->async, ASYNC_SLOTS);
 		if (slot < 0)
 			break;
-		eqe = pvrdma_dir_ptr(&dev->async_ring,
+		eqe = pvrdma_dir_ptr(&dev->async.pages,
 				     PVRDMA_PAGE_SIZE + slot * sizeof(*eqe));
 		type = READ_ONCE(eqe->type);
 		info = READ_ONCE(eqe->info);
-		ring_advance(&dev->async_ring, &dev->async_head, ASYNC_SLOTS);
+		ring_advance(&dev->async, ASYNC_SLOTS);
 		event_async(dev, type, info);
 	}
 	return IRQ_HANDLED;
@@ -240,13 +239,13 @@ static irqreturn_t irq_cq(int irq, void *data)
 	int slot;
 
 	for (i = 0; i < CQ_SLOTS; i++) {
-		slot = ring_next(&dev->cq_ring, dev->cq_head, CQ_SLOTS);
+		slot = ring_next(&dev->cqn, CQ_SLOTS);
 		if (slot < 0)
 			break;
-		cqne = pvrdma_dir_ptr(&dev->cq_ring,
+		cqne = pvrdma_dir_ptr(&dev->cqn.pages,
 				      PVRDMA_PAGE_SIZE + slot * sizeof(*cqne));
 		handle = READ_ONCE(cqne->info);
-		ring_advance(&dev->cq_ring, &dev->cq_head, CQ_SLOTS);
+		ring_advance(&dev->cqn, CQ_SLOTS);
 		cq = pvrdma_cq_get(dev, handle);
 		if (!cq)
 			continue;

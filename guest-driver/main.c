@@ -90,25 +90,25 @@ static void ext_detect(struct pvrdma_dev *dev)
 	    pvrdma_read(dev, PVRDMA_EXT_REG_LENGTH) < PVRDMA_EXT_WINDOW_SIZE ||
 	    pvrdma_read(dev, PVRDMA_EXT_REG_VERSION) != PVRDMA_EXT_VERSION)
 		return;
-	dev->ext_features = pvrdma_read(dev, PVRDMA_EXT_REG_FEATURES);
-	dev->ext_inline = min(pvrdma_read(dev, PVRDMA_EXT_REG_INLINE),
-			      PVRDMA_EXT_MAX_INLINE);
-	dev->ext_counters = pvrdma_read(dev, PVRDMA_EXT_REG_COUNTERS);
-	dev_info(&dev->pdev->dev, "extensions %#x\n", dev->ext_features);
+	dev->ext.features = pvrdma_read(dev, PVRDMA_EXT_REG_FEATURES);
+	dev->ext.max_inline = min(pvrdma_read(dev, PVRDMA_EXT_REG_INLINE),
+				  PVRDMA_EXT_MAX_INLINE);
+	dev->ext.counters = pvrdma_read(dev, PVRDMA_EXT_REG_COUNTERS);
+	dev_info(&dev->pdev->dev, "extensions %#x\n", dev->ext.features);
 }
 
 static void dsr_free(struct pvrdma_dev *dev)
 {
 	struct device *d = &dev->pdev->dev;
 
-	pvrdma_pagedir_free(dev, &dev->cq_ring);
-	pvrdma_pagedir_free(dev, &dev->async_ring);
-	if (dev->resp_slot)
-		dma_free_coherent(d, PVRDMA_PAGE_SIZE, dev->resp_slot,
-				  dev->resp_slot_dma);
-	if (dev->cmd_slot)
-		dma_free_coherent(d, PVRDMA_PAGE_SIZE, dev->cmd_slot,
-				  dev->cmd_slot_dma);
+	pvrdma_pagedir_free(dev, &dev->cqn.pages);
+	pvrdma_pagedir_free(dev, &dev->async.pages);
+	if (dev->cmd.resp)
+		dma_free_coherent(d, PVRDMA_PAGE_SIZE, dev->cmd.resp,
+				  dev->cmd.resp_dma);
+	if (dev->cmd.req)
+		dma_free_coherent(d, PVRDMA_PAGE_SIZE, dev->cmd.req,
+				  dev->cmd.req_dma);
 	if (dev->dsr)
 		dma_free_coherent(d, sizeof(*dev->dsr), dev->dsr, dev->dsr_dma);
 }
@@ -120,16 +120,16 @@ static int dsr_alloc(struct pvrdma_dev *dev)
 
 	dev->dsr = dma_alloc_coherent(d, sizeof(*dev->dsr), &dev->dsr_dma,
 				      GFP_KERNEL);
-	dev->cmd_slot = dma_alloc_coherent(d, PVRDMA_PAGE_SIZE,
-					   &dev->cmd_slot_dma, GFP_KERNEL);
-	dev->resp_slot = dma_alloc_coherent(d, PVRDMA_PAGE_SIZE,
-					    &dev->resp_slot_dma, GFP_KERNEL);
-	ret = dev->dsr && dev->cmd_slot && dev->resp_slot ? 0 : -ENOMEM;
+	dev->cmd.req = dma_alloc_coherent(d, PVRDMA_PAGE_SIZE,
+					  &dev->cmd.req_dma, GFP_KERNEL);
+	dev->cmd.resp = dma_alloc_coherent(d, PVRDMA_PAGE_SIZE,
+					   &dev->cmd.resp_dma, GFP_KERNEL);
+	ret = dev->dsr && dev->cmd.req && dev->cmd.resp ? 0 : -ENOMEM;
 	if (!ret)
-		ret = pvrdma_pagedir_alloc(dev, &dev->async_ring,
+		ret = pvrdma_pagedir_alloc(dev, &dev->async.pages,
 					   PVRDMA_EVENT_RING_PAGES, true);
 	if (!ret)
-		ret = pvrdma_pagedir_alloc(dev, &dev->cq_ring,
+		ret = pvrdma_pagedir_alloc(dev, &dev->cqn.pages,
 					   PVRDMA_EVENT_RING_PAGES, true);
 	if (ret)
 		dsr_free(dev);
@@ -143,12 +143,12 @@ static int dsr_give(struct pvrdma_dev *dev)
 
 	dsr->driver_version = PVRDMA_VERSION;
 	dsr->gos_info = GOS_64BIT | GOS_LINUX | GOS_VER;
-	dsr->cmd_slot_dma = dev->cmd_slot_dma;
-	dsr->resp_slot_dma = dev->resp_slot_dma;
-	dsr->async_ring.num_pages = dev->async_ring.npages;
-	dsr->async_ring.pdir_dma = dev->async_ring.dir_dma;
-	dsr->cq_ring.num_pages = dev->cq_ring.npages;
-	dsr->cq_ring.pdir_dma = dev->cq_ring.dir_dma;
+	dsr->cmd_slot_dma = dev->cmd.req_dma;
+	dsr->resp_slot_dma = dev->cmd.resp_dma;
+	dsr->async_ring.num_pages = dev->async.pages.npages;
+	dsr->async_ring.pdir_dma = dev->async.pages.dir_dma;
+	dsr->cq_ring.num_pages = dev->cqn.pages.npages;
+	dsr->cq_ring.pdir_dma = dev->cqn.pages.dir_dma;
 	dsr->uar_pfn = pci_resource_start(dev->pdev, PVRDMA_BAR_UAR) >>
 		       PVRDMA_PAGE_SHIFT;
 	pvrdma_write(dev, PVRDMA_REG_DSRLOW, lower_32_bits(dev->dsr_dma));
@@ -249,7 +249,7 @@ static int ib_start(struct pvrdma_dev *dev)
 	ibdev->num_comp_vectors = 1;
 	ibdev->dev.parent = &dev->pdev->dev;
 	ib_set_device_ops(ibdev, &pvrdma_dev_ops);
-	if (dev->ext_features & PVRDMA_EXT_FEAT_COUNTERS && dev->ext_counters)
+	if (dev->ext.features & PVRDMA_EXT_FEAT_COUNTERS && dev->ext.counters)
 		ib_set_device_ops(ibdev, &pvrdma_stats_ops);
 	ret = pvrdma_netdev_start(dev);
 	if (ret)
@@ -259,8 +259,8 @@ static int ib_start(struct pvrdma_dev *dev)
 		pvrdma_netdev_stop(dev);
 		return ret;
 	}
-	WRITE_ONCE(dev->registered, true);
-	schedule_work(&dev->port_work);
+	WRITE_ONCE(dev->port.registered, true);
+	schedule_work(&dev->port.work);
 	return 0;
 }
 
@@ -273,11 +273,11 @@ static int adapter_up(struct pci_dev *pdev)
 	if (!dev)
 		return -ENOMEM;
 	dev->pdev = pdev;
-	mutex_init(&dev->cmd_lock);
-	mutex_init(&dev->table_lock);
-	init_completion(&dev->cmd_done);
-	xa_init_flags(&dev->qps, XA_FLAGS_LOCK_IRQ);
-	xa_init_flags(&dev->cqs, XA_FLAGS_LOCK_IRQ);
+	mutex_init(&dev->cmd.lock);
+	mutex_init(&dev->table.lock);
+	init_completion(&dev->cmd.done);
+	xa_init_flags(&dev->table.qps, XA_FLAGS_LOCK_IRQ);
+	xa_init_flags(&dev->table.cqs, XA_FLAGS_LOCK_IRQ);
 	ida_init(&dev->uars);
 	pvrdma_netdev_init(dev);
 
@@ -298,7 +298,7 @@ err_device:
 	device_stop(dev);
 err_pci:
 	/* An interrupt or a failed command may have scheduled it. */
-	cancel_work_sync(&dev->port_work);
+	cancel_work_sync(&dev->port.work);
 	pci_stop(dev);
 err_free:
 	ib_dealloc_device(&dev->ibdev);
@@ -318,16 +318,16 @@ static void pvrdma_remove(struct pci_dev *pdev)
 	pci_set_drvdata(pdev, NULL);
 	if (pvrdma_read(dev, PVRDMA_REG_VERSION) == U32_MAX)
 		pvrdma_set_dead(dev, "its registers read all-ones");
-	WRITE_ONCE(dev->registered, false);
+	WRITE_ONCE(dev->port.registered, false);
 	/* Not cancelled: kernel users may wait for what it does on death. */
-	flush_work(&dev->port_work);
+	flush_work(&dev->port.work);
 	ib_unregister_device(&dev->ibdev);
 	pvrdma_netdev_stop(dev);
 	device_stop(dev);
-	cancel_work_sync(&dev->port_work);
+	cancel_work_sync(&dev->port.work);
 	pci_stop(dev);
-	xa_destroy(&dev->qps);
-	xa_destroy(&dev->cqs);
+	xa_destroy(&dev->table.qps);
+	xa_destroy(&dev->table.cqs);
 	ida_destroy(&dev->uars);
 	ib_dealloc_device(&dev->ibdev);
 }

@@ -9,6 +9,7 @@
  */
 #include <linux/slab.h>
 
+#include "cmd.h"
 #include "pvrdma.h"
 #include "uabi.h"
 
@@ -23,8 +24,7 @@ static int mr_create(struct pvrdma_mr *mr, struct pvrdma_cmd_create_mr *req)
 	struct pvrdma_resp_create_mr resp;
 	int ret;
 
-	ret = pvrdma_cmd(dev, req, sizeof(*req), &resp, sizeof(resp),
-			 PVRDMA_CMD_CREATE_MR);
+	ret = pvrdma_cmd_create_mr(dev, req, &resp);
 	if (ret)
 		return ret;
 	mr->handle = resp.mr_handle;

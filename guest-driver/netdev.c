@@ -10,7 +10,7 @@
  * without an interface the port is down.
  *
  * The notifier runs under RTNL and runs no commands.  What takes time is left
- * to @port_work: it finds the port's state from interface and device, tells
+ * to port.work: it finds the port's state from interface and device, tells
  * ib_core about a change, and lets it look at a new interface's addresses; of
  * a dead device it also tells the users of kernel CQs.
  */
@@ -38,10 +38,10 @@ static bool netdev_matches(const struct pvrdma_dev *dev,
 	/* What lies above a NIC may have its address, but no PCI function. */
 	if (!pci || ndev->type != ARPHRD_ETHER)
 		return false;
-	if (dev->has_mac)
+	if (dev->port.has_mac)
 		return ndev->addr_len == ETH_ALEN &&
-		       (ether_addr_equal(ndev->perm_addr, dev->mac) ||
-			ether_addr_equal(ndev->dev_addr, dev->mac));
+		       (ether_addr_equal(ndev->perm_addr, dev->port.mac) ||
+			ether_addr_equal(ndev->dev_addr, dev->port.mac));
 	return pci->bus == own->bus &&
 	       PCI_SLOT(pci->devfn) == PCI_SLOT(own->devfn) &&
 	       PCI_FUNC(pci->devfn) == 0;
@@ -54,31 +54,31 @@ static void netdev_set(struct pvrdma_dev *dev, struct net_device *ndev)
 	if (ndev) {
 		netdev_info(ndev, "paired with RDMA adapter %s\n",
 			    pci_name(dev->pdev));
-		WRITE_ONCE(dev->netdev_new, true);
+		WRITE_ONCE(dev->port.netdev_new, true);
 	}
-	dev->netdev = ndev;
+	dev->port.netdev = ndev;
 }
 
 static int netdev_event(struct notifier_block *nb, unsigned long event,
 			void *ptr)
 {
 	struct pvrdma_dev *dev =
-		container_of(nb, struct pvrdma_dev, netdev_nb);
+		container_of(nb, struct pvrdma_dev, port.nb);
 	struct net_device *ndev = netdev_notifier_info_to_dev(ptr);
 	bool link;
 
 	switch (event) {
 	case NETDEV_REGISTER:
 	case NETDEV_UP:
-		if (!dev->netdev && netdev_matches(dev, ndev))
+		if (!dev->port.netdev && netdev_matches(dev, ndev))
 			netdev_set(dev, ndev);
 		break;
 	case NETDEV_UNREGISTER:
-		if (dev->netdev != ndev)
+		if (dev->port.netdev != ndev)
 			return NOTIFY_DONE;
 		netdev_set(dev, NULL);
-		WRITE_ONCE(dev->link, false);
-		schedule_work(&dev->port_work);
+		WRITE_ONCE(dev->port.link, false);
+		schedule_work(&dev->port.work);
 		return NOTIFY_DONE;
 	case NETDEV_GOING_DOWN:
 	case NETDEV_DOWN:
@@ -87,19 +87,19 @@ static int netdev_event(struct notifier_block *nb, unsigned long event,
 	default:
 		return NOTIFY_DONE;
 	}
-	if (dev->netdev != ndev)
+	if (dev->port.netdev != ndev)
 		return NOTIFY_DONE;
 	link = event != NETDEV_GOING_DOWN && netif_running(ndev) &&
 	       netif_carrier_ok(ndev);
-	WRITE_ONCE(dev->link, link);
-	schedule_work(&dev->port_work);
+	WRITE_ONCE(dev->port.link, link);
+	schedule_work(&dev->port.work);
 	return NOTIFY_DONE;
 }
 
 static void port_work(struct work_struct *work)
 {
 	struct pvrdma_dev *dev =
-		container_of(work, struct pvrdma_dev, port_work);
+		container_of(work, struct pvrdma_dev, port.work);
 	struct ib_event event = { .device = &dev->ibdev,
 				  .element.port_num = PVRDMA_PORT };
 	struct pvrdma_port_attr attr;
@@ -109,29 +109,29 @@ static void port_work(struct work_struct *work)
 		pvrdma_quiesce(dev);
 		pvrdma_cq_kick_all(dev);
 	}
-	if (!READ_ONCE(dev->registered))
+	if (!READ_ONCE(dev->port.registered))
 		return;
-	if (xchg(&dev->netdev_new, false))
+	if (xchg(&dev->port.netdev_new, false))
 		rdma_roce_rescan_device(&dev->ibdev);
-	active = READ_ONCE(dev->link) && !pvrdma_dead(dev);
-	if (active && !dev->port_active)
+	active = READ_ONCE(dev->port.link) && !pvrdma_dead(dev);
+	if (active && !dev->port.active)
 		pvrdma_write(dev, PVRDMA_REG_CTL, PVRDMA_CTL_UNQUIESCE);
 	active = active && !pvrdma_query_port_attr(dev, &attr) &&
 		 attr.state == PVRDMA_PORT_ACTIVE;
-	if (active == dev->port_active)
+	if (active == dev->port.active)
 		return;
-	dev->port_active = active;
+	dev->port.active = active;
 	event.event = active ? IB_EVENT_PORT_ACTIVE : IB_EVENT_PORT_ERR;
 	ib_dispatch_event(&event);
 }
 
 /**
- * pvrdma_netdev_init() - prepare, so that @port_work may be scheduled
+ * pvrdma_netdev_init() - prepare, so that port.work may be scheduled
  * @dev: device
  */
 void pvrdma_netdev_init(struct pvrdma_dev *dev)
 {
-	INIT_WORK(&dev->port_work, port_work);
+	INIT_WORK(&dev->port.work, port_work);
 }
 
 /**
@@ -144,19 +144,19 @@ int pvrdma_netdev_start(struct pvrdma_dev *dev)
 {
 	u32 low, high;
 
-	if (dev->ext_features & PVRDMA_EXT_FEAT_MAC) {
+	if (dev->ext.features & PVRDMA_EXT_FEAT_MAC) {
 		low = pvrdma_read(dev, PVRDMA_REG_MACL);
 		high = pvrdma_read(dev, PVRDMA_REG_MACH);
-		dev->mac[0] = low;
-		dev->mac[1] = low >> 8;
-		dev->mac[2] = low >> 16;
-		dev->mac[3] = low >> 24;
-		dev->mac[4] = high;
-		dev->mac[5] = high >> 8;
-		dev->has_mac = is_valid_ether_addr(dev->mac);
+		dev->port.mac[0] = low;
+		dev->port.mac[1] = low >> 8;
+		dev->port.mac[2] = low >> 16;
+		dev->port.mac[3] = low >> 24;
+		dev->port.mac[4] = high;
+		dev->port.mac[5] = high >> 8;
+		dev->port.has_mac = is_valid_ether_addr(dev->port.mac);
 	}
-	dev->netdev_nb.notifier_call = netdev_event;
-	return register_netdevice_notifier(&dev->netdev_nb);
+	dev->port.nb.notifier_call = netdev_event;
+	return register_netdevice_notifier(&dev->port.nb);
 }
 
 /**
@@ -167,5 +167,5 @@ int pvrdma_netdev_start(struct pvrdma_dev *dev)
  */
 void pvrdma_netdev_stop(struct pvrdma_dev *dev)
 {
-	unregister_netdevice_notifier(&dev->netdev_nb);
+	unregister_netdevice_notifier(&dev->port.nb);
 }

@@ -279,7 +279,7 @@ int pvrdma_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 		posted = true;
 	}
 	if (posted && dead)
-		schedule_work(&dev->port_work);
+		schedule_work(&dev->port.work);
 	else if (posted)
 		writel(qp->handle | PVRDMA_UAR_QP_SEND,
 		       dev->uar + PVRDMA_UAR_QP);
@@ -338,7 +338,7 @@ int pvrdma_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 		posted = true;
 	}
 	if (posted && dead)
-		schedule_work(&dev->port_work);
+		schedule_work(&dev->port.work);
 	else if (posted)
 		writel(qp->handle | PVRDMA_UAR_QP_RECV,
 		       dev->uar + PVRDMA_UAR_QP);

@@ -62,6 +62,91 @@ struct pvrdma_pagedir {
 };
 
 /**
+ * struct pvrdma_cmdq - the command channel
+ * @lock: protects all of it: one command at a time
+ * @done: vector 0 was raised
+ * @cookie: of the last command; a late answer shows by an older one
+ * @req: request page
+ * @req_dma: its DMA address
+ * @resp: response page
+ * @resp_dma: its DMA address
+ * @quiet: the device is dead and was reset after that: it uses no memory any
+ *	more; read without @lock, see pvrdma_quiet()
+ */
+struct pvrdma_cmdq {
+	/* one command at a time */
+	struct mutex lock;
+	struct completion done;
+	u64 cookie;
+	void *req;
+	dma_addr_t req_dma;
+	void *resp;
+	dma_addr_t resp_dma;
+	bool quiet;
+};
+
+/**
+ * struct pvrdma_evring - a ring that the device fills and one handler reads
+ * @pages: state page and slots
+ * @head: where the handler reads; nobody else uses it
+ */
+struct pvrdma_evring {
+	struct pvrdma_pagedir pages;
+	u32 head;
+};
+
+/**
+ * struct pvrdma_table - the objects that events and completions name
+ * @lock: one creation or destruction of a QP or CQ at a time: the device's and
+ *	our step are one, since the device may hand out the handle of a
+ *	destroyed object at once
+ * @qps: QPs by handle; its own lock protects lookups against destruction
+ * @cqs: CQs by handle; likewise
+ */
+struct pvrdma_table {
+	/* one creation or destruction at a time */
+	struct mutex lock;
+	struct xarray qps;
+	struct xarray cqs;
+};
+
+/**
+ * struct pvrdma_ext - what the device offers beyond the stock ABI
+ * @features: PVRDMA_EXT_FEAT_*, 0 without window
+ * @max_inline: largest inline data
+ * @counters: how many counters
+ */
+struct pvrdma_ext {
+	u32 features;
+	u32 max_inline;
+	u32 counters;
+};
+
+/**
+ * struct pvrdma_port - the port and its network interface
+ * @mac: hardware address of the paired NIC, if the device names one
+ * @has_mac: it does
+ * @nb: follows network interfaces
+ * @netdev: the paired interface; protected by RTNL, reference held by ib_core
+ * @link: it is up and has a carrier; written under RTNL
+ * @netdev_new: @netdev was set since @work last ran
+ * @work: finds the port's state and reports changes
+ * @active: last state reported; only @work uses it
+ * @registered: ib_core knows the device; @work may talk of it
+ */
+struct pvrdma_port {
+	u8 mac[ETH_ALEN];
+	bool has_mac;
+	struct notifier_block nb;
+	struct net_device *netdev;
+	bool link;
+	bool netdev_new;
+	struct work_struct work;
+	bool active;
+	bool registered;
+};
+
+/**
  * struct pvrdma_dev - one adapter
  * @ibdev: what ib_core knows of it
  * @pdev: the PCI function
@@ -70,36 +155,14 @@ struct pvrdma_pagedir {
  * @dsr: device shared region
  * @dsr_dma: its DMA address
  * @caps: copy of what the device wrote into @dsr
- * @cmd_slot: request page of the command channel
- * @cmd_slot_dma: its DMA address
- * @resp_slot: response page
- * @resp_slot_dma: its DMA address
- * @cmd_lock: protects the slots and @cmd_cookie; one command at a time
- * @cmd_done: vector 0 was raised
- * @cmd_cookie: of the last command; a late answer shows by an older one
+ * @ext: extensions
  * @dead: the device failed or is gone: nothing is expected of it any more
- * @quiet: it was reset after that: it uses no memory any more
- * @async_ring: pages of the ring of asynchronous events
- * @cq_ring: pages of the ring of completion notifications
- * @async_head: where vector 1's handler reads; only that handler uses it
- * @cq_head: the same for vector 2
- * @table_lock: makes one step of the device's and our change of a table, since
- *	the device may hand out the handle of a destroyed object at once
- * @qps: QPs by handle; its lock protects lookups against destruction
- * @cqs: CQs by handle; likewise
- * @uars: doorbell pages in use
- * @ext_features: PVRDMA_EXT_FEAT_* that the device offers, 0 without window
- * @ext_inline: largest inline data
- * @ext_counters: how many counters
- * @mac: hardware address of the paired NIC, if the device names one
- * @has_mac: it does
- * @netdev_nb: follows network interfaces
- * @netdev: the paired interface; protected by RTNL, reference held by ib_core
- * @link: it is up and has a carrier; written under RTNL
- * @port_work: finds the port's state and reports changes
- * @port_active: last state reported; only @port_work uses it
- * @netdev_new: @netdev was set since @port_work last ran
- * @registered: @ibdev is registered; @port_work may talk of it
+ * @cmd: command channel
+ * @async: asynchronous events
+ * @cqn: names of CQs that have completions
+ * @table: QPs and CQs
+ * @uars: doorbell pages in use; has a lock of its own
+ * @port: port and network interface
  */
 struct pvrdma_dev {
 	struct ib_device ibdev;
@@ -110,42 +173,15 @@ struct pvrdma_dev {
 	struct pvrdma_dsr *dsr;
 	dma_addr_t dsr_dma;
 	struct pvrdma_caps caps;
-	void *cmd_slot;
-	dma_addr_t cmd_slot_dma;
-	void *resp_slot;
-	dma_addr_t resp_slot_dma;
-
-	/* protects the slots */
-	struct mutex cmd_lock;
-	struct completion cmd_done;
-	u64 cmd_cookie;
+	struct pvrdma_ext ext;
 	bool dead;
-	bool quiet;
 
-	struct pvrdma_pagedir async_ring;
-	struct pvrdma_pagedir cq_ring;
-	u32 async_head;
-	u32 cq_head;
-
-	/* one creation or destruction of a QP or CQ at a time */
-	struct mutex table_lock;
-	struct xarray qps;
-	struct xarray cqs;
+	struct pvrdma_cmdq cmd;
+	struct pvrdma_evring async;
+	struct pvrdma_evring cqn;
+	struct pvrdma_table table;
 	struct ida uars;
-
-	u32 ext_features;
-	u32 ext_inline;
-	u32 ext_counters;
-
-	u8 mac[ETH_ALEN];
-	bool has_mac;
-	struct notifier_block netdev_nb;
-	struct net_device *netdev;
-	bool link;
-	struct work_struct port_work;
-	bool port_active;
-	bool netdev_new;
-	bool registered;
+	struct pvrdma_port port;
 };
 
 /**
@@ -346,7 +382,7 @@ static inline bool pvrdma_dead(const struct pvrdma_dev *dev)
 static inline bool pvrdma_quiet(const struct pvrdma_dev *dev)
 {
 	/* The reset came before it. */
-	return smp_load_acquire(&dev->quiet);
+	return smp_load_acquire(&dev->cmd.quiet);
 }
 
 /* cmd.c */

@@ -11,6 +11,7 @@
  */
 #include <rdma/ib_cache.h>
 
+#include "cmd.h"
 #include "pvrdma.h"
 #include "uabi.h"
 
@@ -220,9 +221,8 @@ static int qp_create(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 		return pvrdma_refuse(&dev->ibdev, -EINVAL,
 				     "%u pages of WQEs, at most %u",
 				     qp->dir.npages, U16_MAX);
-	mutex_lock(&dev->table_lock);
-	ret = pvrdma_cmd(dev, &req, sizeof(req), &resp, sizeof(resp),
-			 PVRDMA_CMD_CREATE_QP);
+	mutex_lock(&dev->table.lock);
+	ret = pvrdma_cmd_create_qp(dev, &req, &resp);
 	if (ret)
 		goto out;
 	qp->handle = resp.qp_handle;
@@ -230,7 +230,7 @@ static int qp_create(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 	qp->cap.max_inline_data = ext->flags ? resp.max_inline_data : 0;
 	ret = qp_attach(qp);
 	if (!ret) {
-		ret = pvrdma_table_add(&dev->qps, qp->handle,
+		ret = pvrdma_table_add(&dev->table.qps, qp->handle,
 				       min_t(u32, dev->caps.max_qp,
 					     U16_MAX + 1), qp);
 		if (ret)
@@ -240,7 +240,7 @@ static int qp_create(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 		pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_QP, qp->handle,
 				   NULL);
 out:
-	mutex_unlock(&dev->table_lock);
+	mutex_unlock(&dev->table.lock);
 	return ret;
 }
 
@@ -249,13 +249,13 @@ static int qp_destroy(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 {
 	int ret;
 
-	mutex_lock(&dev->table_lock);
+	mutex_lock(&dev->table.lock);
 	ret = pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_QP, qp->handle, udata);
 	if (!ret) {
 		qp_detach(qp);
-		xa_erase_irq(&dev->qps, qp->handle);
+		xa_erase_irq(&dev->table.qps, qp->handle);
 	}
-	mutex_unlock(&dev->table_lock);
+	mutex_unlock(&dev->table.lock);
 	if (ret)
 		return ret;
 	pvrdma_qp_put(qp);
@@ -476,8 +476,7 @@ static int qp_modify(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 	if (qp->state == IB_QPS_RESET && next == IB_QPS_RESET)
 		return 0;
 	attr_to_wire(attr, mask, &req.attrs);
-	ret = pvrdma_cmd(dev, &req, sizeof(req), &resp, sizeof(resp),
-			 PVRDMA_CMD_MODIFY_QP);
+	ret = pvrdma_cmd_modify_qp(dev, &req, &resp);
 	if (ret && pvrdma_dead(dev) &&
 	    (next == IB_QPS_ERR || next == IB_QPS_RESET))
 		ret = 0;
@@ -552,8 +551,7 @@ static int qp_query(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 		attr->cur_qp_state = IB_QPS_RESET;
 		return 0;
 	}
-	ret = pvrdma_cmd(dev, &req, sizeof(req), &resp, sizeof(resp),
-			 PVRDMA_CMD_QUERY_QP);
+	ret = pvrdma_cmd_query_qp(dev, &req, &resp);
 	if (ret)
 		return ret;
 	if (resp.attrs.qp_state > IB_QPS_ERR)

@@ -4,6 +4,7 @@
  * PVRDMA_CMD_QUERY_COUNTERS reads.  Only registered with a device that offers
  * PVRDMA_EXT_FEAT_COUNTERS; ib_core asks at most every ten milliseconds.
  */
+#include "cmd.h"
 #include "pvrdma.h"
 
 static const struct rdma_stat_desc descs[PVRDMA_EXT_CNT_MAX] = {
@@ -23,7 +24,7 @@ static struct rdma_hw_stats *pvrdma_alloc_stats(struct ib_device *ibdev,
 	struct pvrdma_dev *dev = to_pvdev(ibdev);
 
 	return rdma_alloc_hw_stats_struct(descs,
-					  min_t(u32, dev->ext_counters,
+					  min_t(u32, dev->ext.counters,
 						PVRDMA_EXT_CNT_MAX),
 					  RDMA_HW_STATS_DEFAULT_LIFESPAN);
 }
@@ -37,8 +38,7 @@ static int pvrdma_get_stats(struct ib_device *ibdev,
 
 	if (port != PVRDMA_PORT)
 		return -EINVAL;
-	ret = pvrdma_cmd(to_pvdev(ibdev), &req, sizeof(req), &resp,
-			 sizeof(resp), PVRDMA_CMD_QUERY_COUNTERS);
+	ret = pvrdma_cmd_query_counters(to_pvdev(ibdev), &req, &resp);
 	if (ret)
 		return ret;
 	for (i = 0; i < stats->num_counters; i++)

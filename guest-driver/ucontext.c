@@ -11,6 +11,7 @@
 #include <linux/dma-mapping.h>
 #include <linux/mm.h>
 
+#include "cmd.h"
 #include "pvrdma.h"
 #include "uabi.h"
 
@@ -84,8 +85,7 @@ static int uc_create_ext(struct pvrdma_dev *dev, struct pvrdma_ucontext *ctx,
 	if (ret)
 		return ret;
 	req.pdir_dma = ctx->ext_dir.dir_dma;
-	ret = pvrdma_cmd(dev, &req, sizeof(req), &resp, sizeof(resp),
-			 PVRDMA_CMD_CREATE_UC_EXT);
+	ret = pvrdma_cmd_create_uc_ext(dev, &req, &resp);
 	if (ret) {
 		ext_free(dev, ctx);
 		return ret;
@@ -103,8 +103,7 @@ static int uc_create_stock(struct pvrdma_dev *dev, struct pvrdma_ucontext *ctx)
 	struct pvrdma_resp_handle resp;
 	int ret;
 
-	ret = pvrdma_cmd(dev, &req, sizeof(req), &resp, sizeof(resp),
-			 PVRDMA_CMD_CREATE_UC);
+	ret = pvrdma_cmd_create_uc(dev, &req, &resp);
 	if (!ret)
 		ctx->handle = resp.handle;
 	return ret;
@@ -134,7 +133,7 @@ int pvrdma_alloc_ucontext(struct ib_ucontext *ibctx, struct ib_udata *udata)
 		return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP, "magic %#x",
 				     req.magic);
 	if (req.magic)
-		features = req.features & dev->ext_features & CONTEXT_FEATURES;
+		features = req.features & dev->ext.features & CONTEXT_FEATURES;
 
 	/* Page 0 is the kernel's. */
 	index = ida_alloc_range(&dev->uars, 1, dev->caps.max_uar - 1,
@@ -154,7 +153,7 @@ int pvrdma_alloc_ucontext(struct ib_ucontext *ibctx, struct ib_udata *udata)
 		resp.magic = PVRDMA_EXT_MAGIC;
 		resp.features = ctx->ext_features;
 		if (ctx->ext_features & PVRDMA_EXT_FEAT_INLINE)
-			resp.max_inline = dev->ext_inline;
+			resp.max_inline = dev->ext.max_inline;
 	}
 	ret = ib_copy_to_udata(udata, &resp, min(sizeof(resp), udata->outlen));
 	if (ret) {
@@ -257,8 +256,7 @@ int pvrdma_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 	ret = pvrdma_uabi_none(&dev->ibdev, udata);
 	if (ret)
 		return ret;
-	ret = pvrdma_cmd(dev, &req, sizeof(req), &resp, sizeof(resp),
-			 PVRDMA_CMD_CREATE_PD);
+	ret = pvrdma_cmd_create_pd(dev, &req, &resp);
 	if (ret)
 		return ret;
 	pd->handle = resp.handle;

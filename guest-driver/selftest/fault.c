@@ -34,14 +34,14 @@ static int fault_fatal(struct loop *loop)
 	u32 slot, index = 0;
 
 	disable_irq(irq);
-	while (pvrdma_idx_next(index, SLOTS) != dev->async_head)
+	while (pvrdma_idx_next(index, SLOTS) != dev->async.head)
 		index++;
 	slot = pvrdma_idx_slot(index, SLOTS);
-	eqe = pvrdma_dir_ptr(&dev->async_ring,
+	eqe = pvrdma_dir_ptr(&dev->async.pages,
 			     PVRDMA_PAGE_SIZE + slot * sizeof(*eqe));
 	eqe->type = PVRDMA_EVENT_DEVICE_FATAL;
 	eqe->info = PVRDMA_PORT;
-	dev->async_head = index;
+	dev->async.head = index;
 	enable_irq(irq);
 	return ib_modify_qp(loop->qp[1], &attr,
 			    IB_QP_STATE | IB_QP_EN_SQD_ASYNC_NOTIFY);
