@@ -175,41 +175,6 @@ struct pvrdma_ext_ring {
 	struct pvrdma_ext_line rx_no_notify; /* QP: device */
 };
 
-/*
- * uverbs, alloc_ucontext: our provider sends pvrdma_ext_ucontext_req behind the
- * (empty) stock request; a driver that knows it answers with
- * pvrdma_ext_ucontext_resp, whose first 8 bytes are the stock response.  No
- * magic there: stock driver, stock mode.
- *
- * mmap offsets of the uverbs file, in pages: 0 = UAR page (stock), 1 = the
- * extension memory (PVRDMA_EXT_PAGES pages).
- */
-struct pvrdma_ext_ucontext_req {
-	uint32_t magic; /* PVRDMA_EXT_MAGIC */
-	uint32_t features;
-};
-
-struct pvrdma_ext_ucontext_resp {
-	uint32_t qp_tab_size;
-	uint32_t reserved;
-	uint32_t magic; /* PVRDMA_EXT_MAGIC if granted */
-	uint32_t features;
-	uint32_t max_inline;
-	uint32_t reserved2;
-};
-
-#define PVRDMA_EXT_MMAP_UAR 0u
-#define PVRDMA_EXT_MMAP_MEM 1u
-
-/*
- * uverbs, create_cq / create_qp: our provider appends this behind the stock
- * request structure; absent or 0 means a stock object.
- */
-struct pvrdma_ext_obj_req {
-	uint32_t flags; /* PVRDMA_EXT_OBJ_* */
-	uint32_t max_inline;
-};
-
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_uc) == 40, "create_uc_ext");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_uc) == 24, "create_uc_ext resp");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_counters) == 16 + 64, "counters");

@@ -1,59 +1,96 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later OR BSD-2-Clause */
 /*
- * What a provider sends and gets behind the core's structures, uverbs ABI
- * version 3 of RDMA_DRIVER_VMW_PVRDMA.  Our provider appends the extension
- * parts of ext.h, where those of contexts are, too; the stock provider leaves
- * them out, and then they read as zero.
+ * What provider and kernel driver say to each other through uverbs, in the form
+ * of the kernel's include/uapi/rdma: structures behind the core's own, uverbs ABI
+ * version 3 of RDMA_DRIVER_VMW_PVRDMA.
+ *
+ * Our provider appends the extension parts (pvrdma_ext_*); the stock provider
+ * leaves them out, and then they read as zero.  What a driver does not know
+ * behind them must be zero, too.
  */
 #ifndef PVRDMA_UVERBS_H
 #define PVRDMA_UVERBS_H
+
+#include <linux/types.h>
 
 #include "pvrdma/ext.h"
 
 #define PVRDMA_UVERBS_ABI 3
 
+/* mmap offsets of the uverbs file, in pages. */
+enum {
+	PVRDMA_EXT_MMAP_UAR = 0, /* the context's UAR page, as stock */
+	PVRDMA_EXT_MMAP_MEM = 1, /* extension memory, PVRDMA_EXT_PAGES pages */
+};
+
+/*
+ * alloc_ucontext: the stock request is empty, the stock response the first 8
+ * bytes.  No magic in the response: a stock driver, or nothing granted.
+ */
+struct pvrdma_ext_ucontext_req {
+	__u32 magic; /* PVRDMA_EXT_MAGIC */
+	__u32 features; /* PVRDMA_EXT_FEAT_*, wanted */
+};
+
+struct pvrdma_ext_ucontext_resp {
+	__u32 qp_tab_size;
+	__u32 reserved;
+	__u32 magic; /* PVRDMA_EXT_MAGIC if something is granted */
+	__u32 features; /* granted */
+	__u32 max_inline;
+	__u32 reserved2;
+};
+
+/* create_cq and create_qp: zero for a stock object. */
+struct pvrdma_ext_obj_req {
+	__u32 flags; /* PVRDMA_EXT_OBJ_* */
+	__u32 max_inline;
+};
+
 struct pvrdma_uverbs_pd_resp {
-    uint32_t pdn;
-    uint32_t reserved;
+	__u32 pdn;
+	__u32 reserved;
 };
 
 struct pvrdma_uverbs_cq {
-    uint64_t buf_addr;
-    uint32_t buf_size;
-    uint32_t reserved;
-    struct pvrdma_ext_obj_req ext;
+	__aligned_u64 buf_addr;
+	__u32 buf_size;
+	__u32 reserved; /* not set by the stock provider */
+	struct pvrdma_ext_obj_req ext;
 };
 
 struct pvrdma_uverbs_cq_resp {
-    uint32_t cqn;
-    uint32_t reserved;
+	__u32 cqn;
+	__u32 reserved;
 };
 
 struct pvrdma_uverbs_srq {
-    uint64_t buf_addr;
-    uint32_t buf_size;
-    uint32_t reserved;
+	__aligned_u64 buf_addr;
+	__u32 buf_size;
+	__u32 reserved;
 };
 
 struct pvrdma_uverbs_srq_resp {
-    uint32_t srqn;
-    uint32_t reserved;
+	__u32 srqn;
+	__u32 reserved;
 };
 
 struct pvrdma_uverbs_qp {
-    uint64_t rbuf_addr;
-    uint64_t sbuf_addr;
-    uint32_t rbuf_size;
-    uint32_t sbuf_size;
-    uint64_t qp_addr; /* not used by any driver */
-    struct pvrdma_ext_obj_req ext;
+	__aligned_u64 rbuf_addr;
+	__aligned_u64 sbuf_addr;
+	__u32 rbuf_size;
+	__u32 sbuf_size;
+	__aligned_u64 qp_addr; /* not used by any driver */
+	struct pvrdma_ext_obj_req ext;
 };
 
 struct pvrdma_uverbs_qp_resp {
-    uint32_t qpn;
-    uint32_t qp_handle;
+	__u32 qpn;
+	__u32 qp_handle;
 };
 
+PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_ucontext_req) == 8, "alloc_ucontext");
+PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_ucontext_resp) == 24, "alloc_ucontext resp");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_uverbs_cq) == 16 + 8, "create_cq");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_uverbs_srq) == 16, "create_srq");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_uverbs_qp) == 32 + 8, "create_qp");
