@@ -33,7 +33,8 @@
 #define ROUNDS	    50
 #define SIZE	    4096
 #define PORT	    1
-#define WAIT	    (10 * HZ)
+#define WAIT	    (30 * HZ)
+#define HOLD_WAIT   (300 * HZ)
 #define MAX_THREADS 64
 
 static bool hold;
@@ -446,7 +447,8 @@ static void loop_remove(struct ib_device *dev, void *data)
 	struct loop *loop = data;
 	int ret = 0;
 
-	if (wait_for_completion_timeout(&loop->done, WAIT)) {
+	/* Long, so that a test sees that somebody waits for this. */
+	if (wait_for_completion_timeout(&loop->done, HOLD_WAIT)) {
 		atomic_set(&loop->left, BATCH);
 		reinit_completion(&loop->done);
 		ret = post_receives(loop, loop->qp[0]);

@@ -14,10 +14,13 @@ import pvrdma_vm
 import test_provider
 from parts import MODULE, load_own_driver, wait_in_guest, wait_port
 from programs import Pair, _ports
-from pvrdma_vm import BUILD, Daemon, Guest, Link, Session, start_guests
+from pvrdma_vm import BUILD, Daemon, Guest, Link, Session, VmError, \
+    start_guests
 
 KLOOP = '/opt/pvrdma/pvrdma_kloop.ko'
 DEVICE = parts.OWN_DEVICE
+# What pvrdma_kloop says that had 64 WRs posted, and posted 32 afterwards.
+FLUSHED = 'pvrdma0: 96 flushed, 0, 0 stray events\n'
 SYSFS = '/sys/class/infiniband/' + DEVICE
 PCI = '/sys/bus/pci/drivers/pvrdma'
 BAD_LOG = re.compile(r'BUG: |WARNING: |Oops|hung task|blocked for more|'
@@ -27,8 +30,15 @@ BAD_LOG = re.compile(r'BUG: |WARNING: |Oops|hung task|blocked for more|'
 
 def guest_files():
     folder = os.path.dirname(test_provider.module())
-    return {path.lstrip('/'): os.path.join(folder, os.path.basename(path))
-            for path in (MODULE, KLOOP)}
+    files = {path.lstrip('/'): os.path.join(folder, os.path.basename(path))
+             for path in (MODULE, KLOOP)}
+    for name in ('datacheck', 'verbscheck'):
+        path = test_provider.program(name)
+        if not os.path.exists(path):
+            raise VmError('%s is not built: is libibverbs-dev missing?'
+                          % name)
+        files['usr/local/bin/' + name] = path
+    return files
 
 
 def log_problems(guest):
@@ -37,11 +47,35 @@ def log_problems(guest):
     return [line for line in lines if BAD_LOG.search(line)]
 
 
-def check_kernel_verbs(guest):
+def check_port_events(guest):
+    """A program hears of each change of the port, once."""
+    watch = guest.spawn('verbscheck events -d ' + DEVICE, 60)
+    watch.wait_output('ready')
+    guest.run('ip link set vmx0 down')
+    wait_port(guest, 'DOWN')
+    watch.wait_output('port error')
+    guest.run('ip link set vmx0 up')
+    wait_port(guest, 'ACTIVE')
+    watch.wait_output('port active')
+    time.sleep(0.5)
+    watch.kill(9)
+    watch.wait()
+    events = [line for line in watch.out.splitlines()
+              if line.startswith('port')]
+    if events != ['port error', 'port active']:
+        raise AssertionError('%s: %s' % (guest.name, watch.out))
+
+
+def kloop_lines(guest):
+    return guest.run('dmesg | grep pvrdma_kloop:').out
+
+
+def check_kernel_verbs(guest, threads=1):
     """Kernel users: pvrdma_kloop.ko runs its test when it is loaded."""
-    guest.run('insmod %s && rmmod pvrdma_kloop' % KLOOP, 120)
-    out = guest.run('dmesg | grep pvrdma_kloop:').out
-    if out.count('pvrdma0: 1600 messages, 0 errors') != 2:
+    guest.run('insmod %s threads=%d && rmmod pvrdma_kloop' % (KLOOP, threads),
+              240)
+    out = kloop_lines(guest)
+    if out.count('pvrdma0: 1600 messages, 0 errors') != 2 * threads:
         raise AssertionError('%s: %s' % (guest.name, out))
 
 
@@ -114,19 +148,32 @@ class OwnDriverTest(test_provider.ProviderTest):
 
     def test_interface_down_and_up(self):
         guest = self.guests[0]
-        watch = guest.spawn('stdbuf -oL ibv_asyncwatch -d %s || '
-                            'ibv_asyncwatch -d %s' % (DEVICE, DEVICE), 60)
-        guest.run('ip link set vmx0 down')
-        wait_port(guest, 'DOWN')
-        guest.run('ip link set vmx0 up')
-        wait_port(guest, 'ACTIVE')
-        watch.kill(9)
+        check_port_events(guest)
         for job in self.start(test_provider.PROGRAMS[0], ('', '')):
             job.wait(check=True)
 
     def test_kernel_verbs(self):
         for guest in self.guests:
             check_kernel_verbs(guest)
+
+    def test_vlan(self):
+        """A VLAN's addresses are no GIDs: traffic would leave untagged."""
+        guest = self.guests[0]
+        guest.run('modprobe 8021q && ip link add link vmx0 name vmx0.5 type '
+                  'vlan id 5 && ip addr add 10.5.0.1/24 dev vmx0.5 && '
+                  'ip link set vmx0.5 up && ip addr add 10.6.0.1/24 dev vmx0')
+        self.addCleanup(guest.run, 'ip link del vmx0.5; '
+                        'ip addr del 10.6.0.1/24 dev vmx0')
+        # GIDs are added in order, so this one comes last.
+        guest.gid_index(DEVICE, '10.6.0.1')
+        with self.assertRaisesRegex(VmError, 'has no GID'):
+            guest.gid_index(DEVICE, '10.5.0.1', timeout=0)
+
+    def test_later_providers(self):
+        """What a provider asks for that this driver does not know."""
+        done = self.guests[0].run('verbscheck uabi -d ' + DEVICE, check=False)
+        self.assertTrue(done.ok, done.describe())
+        self.assertRegex(done.out, r'[1-9][0-9]* checks, 0 errors')
 
     def test_zz_kernel_log(self):
         for guest in self.guests:
@@ -136,12 +183,15 @@ class OwnDriverTest(test_provider.ProviderTest):
 class DriverCase(fixture.PrivateTest):
     """Guests of its own, with our driver and the stock provider."""
 
+    cpus = 1
+
     def setUp(self):
         super().setUp()
         self.files = guest_files()
 
     def boot(self, own=(True, True), **options):
         self.daemon = Daemon(self.session, ['vm1', 'vm2'])
+        options.setdefault('cpus', self.cpus)
         self.guests = start_guests(self.session, self.daemon, virtio=False,
                                    files=self.files, **options)
         names = []
@@ -197,9 +247,6 @@ class MixedDriverTest(DriverCase):
         """Ours in one guest, the in-tree one in the other, both ways."""
         names = self.boot(own=(True, False))
         for template in test_provider.PROGRAMS:
-            if template.startswith('datacheck') and not os.path.exists(
-                    test_provider.program('datacheck')):
-                continue
             for server in (0, 1):
                 with self.subTest(template=template, server=server):
                     for job in self.start(template, names, server):
@@ -207,15 +254,76 @@ class MixedDriverTest(DriverCase):
         self.finish()
 
 
+class SmpTest(DriverCase):
+    cpus = 4
+
+    def test_posts_from_all_cpus(self):
+        self.boot()
+        for guest in self.guests:
+            self.assertEqual(guest.run('nproc').out.strip(), '4')
+        for template in test_provider.PROGRAMS:
+            with self.subTest(template=template):
+                for job in self.start(template, (DEVICE, DEVICE)):
+                    job.wait(check=True)
+        check_kernel_verbs(self.guests[0], threads=8)
+        # At the same time: one program for each CPU.
+        jobs = []
+        for _ in range(4):
+            jobs += self.start('ib_send_bw -d {dev} -x {gid} -p {port} -F '
+                               '-s 1024 -n 500 -e', (DEVICE, DEVICE))
+        for job in jobs:
+            job.wait(check=True)
+        self.finish()
+
+    def test_unload_and_death_under_traffic(self):
+        """The driver goes, then the device, each while all CPUs post."""
+        self.boot()
+        guest = self.guests[0]
+        jobs = [job for _ in range(4) for job in self.traffic()]
+        guest.run('rmmod pvrdma && insmod ' + MODULE, 120)
+        wait_port(guest, 'ACTIVE')
+        self.end(jobs)
+        self.works()
+        jobs = [job for _ in range(3) for job in self.traffic()]
+        for guest in self.guests:
+            guest.run('insmod %s hold=1' % KLOOP)
+        self.daemon.kill()
+        for guest in self.guests:
+            wait_port(guest, 'DOWN')
+            guest.run('rmmod pvrdma', 120)
+            self.assertIn(FLUSHED, kloop_lines(guest))
+        self.end(jobs)
+        self.finish()
+
+
 class RobustTest(DriverCase):
+    cpus = 2
+
+    def gone(self, guest):
+        """Start a program that has the device open, see missing()."""
+        job = guest.spawn('verbscheck gone -d ' + DEVICE, 120, stdin=True)
+        job.wait_output('ready')
+        return job
+
+    def missing(self, job):
+        """The device is gone: all calls fail, and say so."""
+        job.stdin(b'go\n')
+        job.wait(check=True)
+        lines = job.out.splitlines()[1:]
+        self.assertEqual(len(lines), 7, job.out)
+        for line in lines:
+            self.assertIn('Input/output error', line)
+
     def test_unload_under_traffic(self):
         self.boot()
         guest = self.guests[0]
         for events in ('', ' -e'):
             jobs = self.traffic('ib_send_bw -d {dev} -x {gid} -p {port} -F '
                                 '-n 100000000' + events)
+            opened = self.gone(guest)
             guest.run('rmmod pvrdma', 60)
             self.assertEqual(guest.run('ls /sys/class/infiniband').out, '')
+            self.missing(opened)
             self.end(jobs)
             guest.run('insmod ' + MODULE)
             wait_port(guest, 'ACTIVE')
@@ -229,9 +337,11 @@ class RobustTest(DriverCase):
                             % SYSFS).out.strip()
         for _ in range(5):
             jobs = self.traffic()
+            opened = self.gone(guest)
             guest.run('echo %s > %s/unbind' % (address, PCI), 60)
             guest.run('echo %s > %s/bind' % (address, PCI), 60)
             wait_port(guest, 'ACTIVE')
+            self.missing(opened)
             self.end(jobs)
         self.works()
         self.finish()
@@ -358,8 +468,46 @@ class RobustTest(DriverCase):
         for guest in self.guests:
             wait_port(guest, 'DOWN')
             guest.run('rmmod pvrdma', 60)
-            out = guest.run('dmesg | grep pvrdma_kloop:').out
-            self.assertRegex(out, r'pvrdma0: 96 flushed, 0, 0 stray events\n')
+            self.assertIn(FLUSHED, kloop_lines(guest))
+        self.finish()
+
+    def test_faulty_device(self):
+        """What no real device does, see guest-driver/selftest/fault.c."""
+        self.boot()
+        guest = self.guests[0]
+        guest.run('insmod %s fault=cqe; rmmod pvrdma_kloop' % KLOOP)
+        self.assertIn('pvrdma0: cqe, 0\n', kloop_lines(guest))
+        self.works()
+        for fault in ('fatal', 'refuse'):
+            guest.run('dmesg -c > /dev/null; insmod %s hold=1 fault=%s'
+                      % (KLOOP, fault))
+            self.assertIn('pvrdma0: %s, 0\n' % fault, kloop_lines(guest))
+            wait_port(guest, 'DOWN')
+            # The device lives, so it must have been reset before anything
+            # was given back.
+            self.assertEqual(self.daemon.ctl_json('qp', 'list', 'vm1')['qps'],
+                             [])
+            guest.run('rmmod pvrdma_kloop', 60)
+            self.assertIn(FLUSHED, kloop_lines(guest))
+            log = guest.run('dmesg').out
+            self.assertIn('device failed: it ', log)
+            guest.run('rmmod pvrdma && insmod ' + MODULE, 60)
+            wait_port(guest, 'ACTIVE')
+            self.works()
+        guest.run('dmesg -c > /dev/null')
+        self.finish()
+
+    def test_power_off_with_users(self):
+        """The end of the machine waits for no user of the device."""
+        self.boot()
+        guest = self.guests[0]
+        guest.run('insmod %s hold=1' % KLOOP)
+        jobs = self.traffic()
+        # Were the device removed, pvrdma_kloop would wait for 300 s, and this
+        # would not.
+        guest.powerdown()
+        self.guests.remove(guest)
+        jobs[1].kill(9)
         self.finish()
 
 
@@ -484,6 +632,35 @@ class PairingTest(fixture.PrivateTest):
         self.check('0x9.0', named=True)
 
 
+class KernelArgs(Guest):
+    """A guest with more on its kernel's command line."""
+
+    kernel_args = ''
+
+    def command_line(self):
+        args = super().command_line()
+        args[args.index('-append') + 1] += ' ' + self.kernel_args
+        return args
+
+
+class BounceTest(fixture.PrivateTest):
+    def test_refused(self):
+        """Memory that the device cannot share: a reason, and no adapter."""
+        daemon = Daemon(self.session, ['vm1'])
+        guest = KernelArgs(self.session, 1, {'pvrdma': Link(self.session,
+                                                            'vmx')},
+                           daemon.socket('vm1'), files=guest_files())
+        guest.kernel_args = 'swiotlb=force'
+        guest.start().wait_boot()
+        guest.run('modprobe rdma_ucm && insmod ' + MODULE)
+        self.assertIn('bounce buffers (swiotlb=force): RDMA does not work',
+                      guest.run('dmesg').out)
+        self.assertEqual(guest.run('ls /sys/class/infiniband').out, '')
+        guest.run('rmmod pvrdma')
+        guest.powerdown()
+        self.assertEqual(daemon.stop(), 0)
+
+
 class OtherKernelTest(DriverCase):
     """The driver in guests with the kernels of other Debian releases.
 
@@ -513,6 +690,7 @@ class OtherKernelTest(DriverCase):
         self.end(jobs)
         self.works()
         self.assertIn('tx_bytes', self.guests[0].run('rdma statistic').out)
+        check_port_events(self.guests[0])
         self.finish()
 
     def check(self, suite):

@@ -60,6 +60,21 @@ def make_disk():
     return os.path.join(DEBIAN, 'root.img')
 
 
+class DkmsTest(unittest.TestCase):
+    def test_kernels(self):
+        """Which kernels DKMS builds the driver for."""
+        for release, wanted in (
+                ('5.10.0-30-amd64', False), ('6.0.12', False),
+                ('6.1.0-56-amd64', True), ('6.12.3', True),
+                ('6.10-rc1', True), ('7.2+deb14-amd64', True),
+                ('10.0.1', True)):
+            done = subprocess.run(
+                ['bash', '-c', '. "$0"; [[ $1 =~ $BUILD_EXCLUSIVE_KERNEL ]]',
+                 os.path.join(REPO, 'packaging', 'dkms.conf'), release],
+                check=False)
+            self.assertEqual(done.returncode == 0, wanted, release)
+
+
 class PackagesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
