@@ -187,28 +187,21 @@ int pvrdma_cmd(struct pvrdma_dev *dev, void *req, size_t req_size, void *resp,
  * @dev: device
  * @opcode: PVRDMA_CMD_DESTROY_*
  * @handle: the object
- * @udata: a program's call, or NULL
  *
- * A device that refuses may go on using the object's memory.  A program is told
- * and keeps the object.  Nobody else could do anything about it, so then the
- * device is given up, and has no memory any more.
- *
- * Return: 0 if the device does not use the object any more, or a negative errno
- * if @udata.
+ * The device does not use the object when this returns.  One that refuses may go
+ * on doing so, and nobody could act on a failure: a program that ends takes its
+ * objects along, whatever a driver says.  So then the device is given up, and has
+ * no memory any more.
  */
-int pvrdma_cmd_destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle,
-		       struct ib_udata *udata)
+void pvrdma_cmd_destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle)
 {
 	struct pvrdma_cmd_handle req = { .handle = handle };
 	int ret = pvrdma_cmd(dev, &req, sizeof(req), NULL, 0, opcode);
 
 	if (!ret || pvrdma_quiet(dev))
-		return 0;
+		return;
 	dev_warn(&dev->pdev->dev, "command %u failed for handle %u: %d\n",
 		 opcode, handle, ret);
-	if (udata)
-		return ret;
 	pvrdma_set_dead(dev, "it refuses to end an object");
 	pvrdma_quiesce(dev);
-	return 0;
 }

@@ -113,30 +113,22 @@ static int cq_create(struct pvrdma_dev *dev, struct pvrdma_cq *cq, u32 ctx,
 		ret = pvrdma_table_add(&dev->table.cqs, cq->handle, dev->caps.max_cq,
 				       cq);
 	if (ret)
-		pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_CQ, cq->handle,
-				   NULL);
+		pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_CQ, cq->handle);
 out:
 	mutex_unlock(&dev->table.lock);
 	return ret;
 }
 
-static int cq_destroy(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
-		      struct ib_udata *udata)
+static void cq_destroy(struct pvrdma_dev *dev, struct pvrdma_cq *cq)
 {
-	int ret;
-
 	mutex_lock(&dev->table.lock);
-	ret = pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_CQ, cq->handle, udata);
-	if (!ret)
-		xa_erase_irq(&dev->table.cqs, cq->handle);
+	pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_CQ, cq->handle);
+	xa_erase_irq(&dev->table.cqs, cq->handle);
 	mutex_unlock(&dev->table.lock);
-	if (ret)
-		return ret;
 	pvrdma_cq_put(cq);
 	wait_for_completion(&cq->unused);
 	xa_destroy(&cq->qps);
 	cq_pages_free(dev, cq);
-	return 0;
 }
 
 /**
@@ -196,7 +188,7 @@ int pvrdma_create_cq_udata(struct ib_cq *ibcq,
 		ret = ib_copy_to_udata(udata, &out,
 				       min(sizeof(out), udata->outlen));
 	if (ret)
-		cq_destroy(dev, cq, NULL);
+		cq_destroy(dev, cq);
 	return ret;
 }
 
@@ -205,11 +197,12 @@ int pvrdma_create_cq_udata(struct ib_cq *ibcq,
  * @ibcq: CQ without QPs
  * @udata: a program's call, or NULL
  *
- * Return: 0, or a negative errno if the device refuses.
+ * Return: 0.
  */
 int pvrdma_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata)
 {
-	return cq_destroy(to_pvdev(ibcq->device), to_pvcq(ibcq), udata);
+	cq_destroy(to_pvdev(ibcq->device), to_pvcq(ibcq));
+	return 0;
 }
 
 static enum ib_wc_opcode wc_opcode(u32 opcode)
@@ -418,14 +411,16 @@ int pvrdma_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags)
 /**
  * pvrdma_cq_event() - call a CQ's handler
  * @cq: CQ; its table or a reference to a QP of it keeps it
+ *
+ * A kernel user's only if it asked for that, which who polls on his own never
+ * does.
  */
 void pvrdma_cq_event(struct pvrdma_cq *cq)
 {
 	struct ib_cq *ibcq = &cq->ibcq;
 
-	if (!cq->umem && xa_empty(&cq->qps))
+	if (!cq->umem && (xa_empty(&cq->qps) || !xchg(&cq->armed, false)))
 		return;
-	WRITE_ONCE(cq->armed, false);
 	if (ibcq->comp_handler)
 		ibcq->comp_handler(ibcq, ibcq->cq_context);
 }
@@ -433,7 +428,7 @@ void pvrdma_cq_event(struct pvrdma_cq *cq)
 /* Tell who waits for an event that a queue will be flushed. */
 static void kick(struct pvrdma_wq *wq, struct pvrdma_cq *cq)
 {
-	if (READ_ONCE(cq->armed) && pvrdma_wq_pending(wq))
+	if (pvrdma_wq_pending(wq))
 		pvrdma_cq_event(cq);
 }
 

@@ -142,17 +142,14 @@ err_free:
  * @ibmr: region
  * @udata: a program's call, or NULL
  *
- * Return: 0, or a negative errno if the device refuses.
+ * Return: 0.
  */
 int pvrdma_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
 {
 	struct pvrdma_dev *dev = to_pvdev(ibmr->device);
 	struct pvrdma_mr *mr = to_pvmr(ibmr);
-	int ret;
 
-	ret = pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_MR, mr->handle, udata);
-	if (ret)
-		return ret;
+	pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_MR, mr->handle);
 	pvrdma_pagedir_free(dev, &mr->dir);
 	ib_umem_release(mr->umem);
 	kfree(mr);

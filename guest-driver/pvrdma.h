@@ -390,8 +390,7 @@ void pvrdma_set_dead(struct pvrdma_dev *dev, const char *why);
 void pvrdma_quiesce(struct pvrdma_dev *dev);
 int pvrdma_cmd(struct pvrdma_dev *dev, void *req, size_t req_size, void *resp,
 	       size_t resp_size, u32 opcode);
-int pvrdma_cmd_destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle,
-		       struct ib_udata *udata);
+void pvrdma_cmd_destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle);
 
 /* event.c */
 int pvrdma_event_init(struct pvrdma_dev *dev);

@@ -191,6 +191,16 @@ static void qp_detach(struct pvrdma_qp *qp)
 		pvrdma_cq_detach(to_pvcq(qp->ibqp.recv_cq), qp);
 }
 
+/*
+ * A completion handler that saw a QP on its CQ, from where it was taken since, is
+ * done with that CQ when this returns.
+ */
+static void qp_let_go(struct pvrdma_dev *dev, struct pvrdma_qp *qp)
+{
+	if (!qp->sq_umem)
+		pvrdma_event_sync_cq(dev);
+}
+
 /* Make it in the device and enter it in the tables. */
 static int qp_create(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 		     const struct ib_qp_init_attr *init, u32 send_pages,
@@ -237,34 +247,25 @@ static int qp_create(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 			qp_detach(qp);
 	}
 	if (ret)
-		pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_QP, qp->handle,
-				   NULL);
+		pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_QP, qp->handle);
 out:
 	mutex_unlock(&dev->table.lock);
+	if (ret)
+		qp_let_go(dev, qp);
 	return ret;
 }
 
-static int qp_destroy(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
-		      struct ib_udata *udata)
+static void qp_destroy(struct pvrdma_dev *dev, struct pvrdma_qp *qp)
 {
-	int ret;
-
 	mutex_lock(&dev->table.lock);
-	ret = pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_QP, qp->handle, udata);
-	if (!ret) {
-		qp_detach(qp);
-		xa_erase_irq(&dev->table.qps, qp->handle);
-	}
+	pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_QP, qp->handle);
+	qp_detach(qp);
+	xa_erase_irq(&dev->table.qps, qp->handle);
 	mutex_unlock(&dev->table.lock);
-	if (ret)
-		return ret;
 	pvrdma_qp_put(qp);
 	wait_for_completion(&qp->unused);
-	/* A handler that saw the QP on its CQ is done with that CQ. */
-	if (!qp->sq_umem)
-		pvrdma_event_sync_cq(dev);
+	qp_let_go(dev, qp);
 	qp_pages_free(dev, qp);
-	return 0;
 }
 
 static int qp_request(struct ib_device *ibdev, struct ib_udata *udata,
@@ -340,7 +341,7 @@ int pvrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *init,
 	if (udata)
 		ret = ib_copy_to_udata(udata, &out, sizeof(out));
 	if (ret)
-		qp_destroy(dev, qp, NULL);
+		qp_destroy(dev, qp);
 	return ret;
 }
 
@@ -349,11 +350,12 @@ int pvrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *init,
  * @ibqp: QP
  * @udata: a program's call, or NULL
  *
- * Return: 0, or a negative errno if the device refuses.
+ * Return: 0.
  */
 int pvrdma_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata)
 {
-	return qp_destroy(to_pvdev(ibqp->device), to_pvqp(ibqp), udata);
+	qp_destroy(to_pvdev(ibqp->device), to_pvqp(ibqp));
+	return 0;
 }
 
 static void ah_to_wire(const struct rdma_ah_attr *attr,
@@ -478,8 +480,11 @@ static int qp_modify(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 	attr_to_wire(attr, mask, &req.attrs);
 	ret = pvrdma_cmd_modify_qp(dev, &req, &resp);
 	if (ret && pvrdma_dead(dev) &&
-	    (next == IB_QPS_ERR || next == IB_QPS_RESET))
+	    (next == IB_QPS_ERR || next == IB_QPS_RESET)) {
+		/* It may have died only now, and not be reset yet. */
+		pvrdma_quiesce(dev);
 		ret = 0;
+	}
 	if (ret)
 		return ret;
 	if (mask & IB_QP_QKEY)

@@ -175,7 +175,7 @@ void pvrdma_dealloc_ucontext(struct ib_ucontext *ibctx)
 	struct pvrdma_dev *dev = to_pvdev(ibctx->device);
 	struct pvrdma_ucontext *ctx = to_pvctx(ibctx);
 
-	pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_UC, ctx->handle, NULL);
+	pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_UC, ctx->handle);
 	ext_free(dev, ctx);
 	ida_free(&dev->uars, ctx->uar_index);
 }
@@ -266,7 +266,7 @@ int pvrdma_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 				       min(sizeof(out), udata->outlen));
 		if (ret)
 			pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_PD,
-					   pd->handle, NULL);
+					   pd->handle);
 	}
 	return ret;
 }
@@ -276,10 +276,11 @@ int pvrdma_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
  * @ibpd: without objects
  * @udata: a program's call, or NULL
  *
- * Return: 0, or a negative errno if the device refuses.
+ * Return: 0.
  */
 int pvrdma_dealloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 {
-	return pvrdma_cmd_destroy(to_pvdev(ibpd->device), PVRDMA_CMD_DESTROY_PD,
-				  to_pvpd(ibpd)->handle, udata);
+	pvrdma_cmd_destroy(to_pvdev(ibpd->device), PVRDMA_CMD_DESTROY_PD,
+			   to_pvpd(ibpd)->handle);
+	return 0;
 }

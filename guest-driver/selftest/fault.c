@@ -6,6 +6,8 @@
  * fault=fatal   an event says that the device failed; the device lives and has
  *               memory, which the driver must take away
  * fault=refuse  the device refuses to end an object
+ * fault=refuse_user
+ *               the same, of a program's queue pair, when the program ends
  * fault=cqe     completions name queue pairs that do not complete there
  */
 #include <linux/interrupt.h>
@@ -56,6 +58,28 @@ static int fault_refuse(struct loop *loop)
 	to_pvpd(pd)->handle ^= 0x5a5a;
 	ib_dealloc_pd(pd);
 	return 0;
+}
+
+/* Known to the driver by another handle than to the device. */
+static int fault_refuse_user(struct loop *loop)
+{
+	struct pvrdma_dev *dev = to_pvdev(loop->dev);
+	struct pvrdma_qp *qp;
+	unsigned long handle;
+	int ret = -ENOENT;
+
+	mutex_lock(&dev->table.lock);
+	xa_for_each(&dev->table.qps, handle, qp) {
+		if (!qp->sq_umem)
+			continue;
+		xa_erase_irq(&dev->table.qps, handle);
+		qp->handle ^= 0x5a5a;
+		ret = xa_insert_irq(&dev->table.qps, qp->handle, qp,
+				    GFP_KERNEL);
+		break;
+	}
+	mutex_unlock(&dev->table.lock);
+	return ret;
 }
 
 /* Poll @ibcq, where the device seems to have put this; how many come? */
@@ -164,6 +188,8 @@ int fault_run(struct loop *loop, const char *what)
 		return fault_fatal(loop);
 	if (sysfs_streq(what, "refuse"))
 		return fault_refuse(loop);
+	if (sysfs_streq(what, "refuse_user"))
+		return fault_refuse_user(loop);
 	if (sysfs_streq(what, "cqe"))
 		return fault_cqe(loop);
 	return -EINVAL;

@@ -48,21 +48,27 @@ def log_problems(guest):
 
 
 def check_port_events(guest):
-    """A program hears of each change of the port, once."""
+    """A program hears of each change of the port, once.  Twice over: a second
+    event of one change comes before the next change."""
     watch = guest.spawn('verbscheck events -d ' + DEVICE, 60)
     watch.wait_output('ready')
-    guest.run('ip link set vmx0 down')
-    wait_port(guest, 'DOWN')
-    watch.wait_output('port error')
-    guest.run('ip link set vmx0 up')
-    wait_port(guest, 'ACTIVE')
-    watch.wait_output('port active')
-    time.sleep(0.5)
+    wanted = []
+
+    def events():
+        return [line for line in watch.out.splitlines()
+                if line.startswith('port')]
+
+    for how, state, event in 2 * (('down', 'DOWN', 'port error'),
+                                  ('up', 'ACTIVE', 'port active')):
+        guest.run('ip link set vmx0 ' + how)
+        wait_port(guest, state)
+        wanted.append(event)
+        end = time.monotonic() + 20
+        while len(events()) < len(wanted) and time.monotonic() < end:
+            time.sleep(0.05)
     watch.kill(9)
     watch.wait()
-    events = [line for line in watch.out.splitlines()
-              if line.startswith('port')]
-    if events != ['port error', 'port active']:
+    if events() != wanted:
         raise AssertionError('%s: %s' % (guest.name, watch.out))
 
 
@@ -478,10 +484,14 @@ class RobustTest(DriverCase):
         guest.run('insmod %s fault=cqe; rmmod pvrdma_kloop' % KLOOP)
         self.assertIn('pvrdma0: cqe, 0\n', kloop_lines(guest))
         self.works()
-        for fault in ('fatal', 'refuse'):
+        for fault, complaints in (('fatal', 0), ('refuse', 1),
+                                  ('refuse_user', 1)):
+            self.assertEqual(log_problems(guest), [])
+            jobs = self.traffic() if 'user' in fault else []
             guest.run('dmesg -c > /dev/null; insmod %s hold=1 fault=%s'
                       % (KLOOP, fault))
             self.assertIn('pvrdma0: %s, 0\n' % fault, kloop_lines(guest))
+            self.end(jobs)
             wait_port(guest, 'DOWN')
             # The device lives, so it must have been reset before anything
             # was given back.
@@ -494,7 +504,11 @@ class RobustTest(DriverCase):
             guest.run('rmmod pvrdma && insmod ' + MODULE, 60)
             wait_port(guest, 'ACTIVE')
             self.works()
-        guest.run('dmesg -c > /dev/null')
+            log = log_problems(guest)
+            self.assertEqual(len(log), complaints, log)
+            for line in log:
+                self.assertRegex(line, r'command \d+ failed for handle')
+            guest.run('dmesg -c > /dev/null')
         self.finish()
 
     def test_power_off_with_users(self):

@@ -66,7 +66,7 @@ class DkmsTest(unittest.TestCase):
         for release, wanted in (
                 ('5.10.0-30-amd64', False), ('6.0.12', False),
                 ('6.1.0-56-amd64', True), ('6.12.3', True),
-                ('6.10-rc1', True), ('7.2+deb14-amd64', True),
+                ('6.10-rc1', True), ('6.18+deb14-amd64', True), ('7.2+deb14-amd64', True),
                 ('10.0.1', True)):
             done = subprocess.run(
                 ['bash', '-c', '. "$0"; [[ $1 =~ $BUILD_EXCLUSIVE_KERNEL ]]',
