@@ -7,7 +7,8 @@
  * matches the same devices and must serve the in-tree driver as well as ours:
  * the request for extensions is sent behind the (empty) stock request, where
  * the in-tree driver does not look, and the grant is found behind the stock
- * response, which starts out zeroed.  No magic there: stock mode.
+ * response, which starts out zeroed.  No magic there: stock mode.  A kernel that
+ * does look, and refuses what it does not know, is asked again without.
  *
  * PVRDMA_STOCK=1 in the environment asks for no extensions.
  */
@@ -124,6 +125,45 @@ static void *pv_map(int fd, size_t pages, int prot, unsigned int page_offset)
 	return p == MAP_FAILED ? NULL : p;
 }
 
+/* rdma-core has had another argument there since 57: files to hand over. */
+static int pv_get_context(struct pv_context *ctx, struct pv_cmd_ucontext *cmd,
+			  size_t cmd_size, struct pv_cmd_ucontext_resp *resp,
+			  size_t resp_size)
+{
+	return ibv_cmd_get_context(&ctx->vctx, &cmd->ibv_cmd, cmd_size,
+#if IBVERBS_PABI_VERSION >= 57
+				   NULL,
+#endif
+				   &resp->ibv_resp, resp_size);
+}
+
+/* 0 or an errno; @resp is the kernel's answer, zero where it gave none. */
+static int pv_alloc_ucontext(struct pv_context *ctx,
+			     struct pv_cmd_ucontext_resp *resp)
+{
+	const char *stock = getenv("PVRDMA_STOCK");
+	struct pv_cmd_ucontext cmd = {};
+	int ret;
+
+	if (!stock || !strcmp(stock, "0") || !*stock) {
+		cmd.drv_payload.magic = PVRDMA_EXT_MAGIC;
+		cmd.drv_payload.features = PVRDMA_EXT_FEAT_DOORBELL |
+					   PVRDMA_EXT_FEAT_RING |
+					   PVRDMA_EXT_FEAT_INLINE;
+		ret = pv_get_context(ctx, &cmd, sizeof(cmd), resp,
+				     sizeof(*resp));
+		if (ret != EINVAL && ret != EOPNOTSUPP)
+			return ret;
+		pv_debug(ctx, "kernel refuses to be asked for extensions: %s",
+			 strerror(ret));
+		memset(&cmd, 0, sizeof(cmd));
+		memset(resp, 0, sizeof(*resp));
+	}
+	return pv_get_context(ctx, &cmd, sizeof(cmd.ibv_cmd), resp,
+			      offsetof(struct pv_cmd_ucontext_resp,
+				       drv_payload.magic));
+}
+
 static void pv_unmap_context(struct pv_context *ctx)
 {
 	if (ctx->ext)
@@ -135,29 +175,27 @@ static void pv_unmap_context(struct pv_context *ctx)
 
 static int pv_init_context(struct pv_context *ctx, int cmd_fd)
 {
-	struct pv_cmd_ucontext cmd = {};
 	struct pv_cmd_ucontext_resp resp = {};
-	const char *stock = getenv("PVRDMA_STOCK");
+	int ret = pv_alloc_ucontext(ctx, &resp);
 
-	if (!stock || !strcmp(stock, "0") || !*stock) {
-		cmd.drv_payload.magic = PVRDMA_EXT_MAGIC;
-		cmd.drv_payload.features = PVRDMA_EXT_FEAT_DOORBELL |
-					   PVRDMA_EXT_FEAT_RING |
-					   PVRDMA_EXT_FEAT_INLINE;
-	}
-	if (ibv_cmd_get_context(&ctx->vctx, &cmd.ibv_cmd, sizeof(cmd),
-				&resp.ibv_resp, sizeof(resp)))
+	if (ret) {
+		pv_debug(ctx, "kernel allocates no context: %s", strerror(ret));
 		return -1;
-
+	}
 	ctx->qp_tbl = calloc(PV_QP_TABLE, sizeof(*ctx->qp_tbl));
 	ctx->uar = pv_map(cmd_fd, 1, PROT_WRITE, PVRDMA_EXT_MMAP_UAR);
-	if (!ctx->qp_tbl || !ctx->uar)
+	if (!ctx->qp_tbl || !ctx->uar) {
+		pv_err(ctx, "no memory, or the doorbell page cannot be mapped");
 		goto err;
+	}
 	if (pv_granted(&resp.drv_payload)) {
 		ctx->ext = pv_map(cmd_fd, PVRDMA_EXT_PAGES,
 				  PROT_READ | PROT_WRITE, PVRDMA_EXT_MMAP_MEM);
-		if (!ctx->ext)
+		if (!ctx->ext) {
+			pv_err(ctx, "the extension memory cannot be mapped: %s",
+			       strerror(errno));
 			goto err;
+		}
 		if (resp.drv_payload.features & PVRDMA_EXT_FEAT_INLINE)
 			ctx->max_inline = resp.drv_payload.max_inline;
 		if (ctx->max_inline > PVRDMA_EXT_MAX_INLINE)

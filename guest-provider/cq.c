@@ -4,8 +4,8 @@
  * arming, and removal of a QP's entries.
  *
  * The consumer index is published once per call, not per entry: the device only
- * needs it to see free slots.  An entry whose QP is gone is dropped; its QP was
- * destroyed by a thread that has not come to clean this CQ yet.
+ * needs it to see free slots.  An entry is dropped if no QP of its handle uses this
+ * CQ: its QP was destroyed by a thread that has not come to clean this CQ yet.
  *
  * An empty poll of a stock CQ writes one POLL doorbell and looks again, like the
  * stock provider: to this library such a device may be any PVRDMA device, and
@@ -13,7 +13,8 @@
  * memory only, but for pv_poll_idle().
  *
  * Threads: everything under cq->lock; an extended poll holds it from a
- * successful start_poll to end_poll.
+ * successful start_poll to end_poll.  Its thread may create, reset and destroy QPs
+ * of this CQ meanwhile.
  */
 #include "pvrdma.h"
 
@@ -74,6 +75,12 @@ static int pv_cq_fetch(struct pv_cq *cq)
 	return n;
 }
 
+static bool pv_entry_uses(const struct pv_qp_entry *e, const struct pv_cq *cq)
+{
+	return __atomic_load_n(&e->send_cq, __ATOMIC_RELAXED) == cq ||
+	       __atomic_load_n(&e->recv_cq, __ATOMIC_RELAXED) == cq;
+}
+
 /*
  * The next entry with a living QP, before the copied producer index; NULL if
  * there is none.  Moves `head` past it: the slot stays ours until the index is
@@ -86,13 +93,12 @@ static struct pvrdma_cqe *pv_cq_take(struct pv_cq *cq, uint32_t *qpn)
 	while (cq->ring.head != cq->ring.tail) {
 		struct pvrdma_cqe *cqe =
 			&cq->cqe[pv_ring_slot(&cq->ring, cq->ring.head)];
-		struct pv_qp *qp = ctx->qp_tbl[cqe->qp & 0xffff];
+		struct pv_qp_entry *e = &ctx->qp_tbl[cqe->qp & 0xffff];
 
 		cq->ring.head = pv_ring_next(&cq->ring, cq->ring.head);
-		if (qp) {
-			*qpn = qp->vqp.qp.qp_num;
+		*qpn = __atomic_load_n(&e->qpn, __ATOMIC_ACQUIRE);
+		if (likely(pv_entry_uses(e, cq)))
 			return cqe;
-		}
 	}
 	return NULL;
 }
@@ -161,19 +167,32 @@ static int pv_ex_next(struct ibv_cq_ex *ibcq)
 	return 0;
 }
 
+/* Never 0, and no other running thread's. */
+static uintptr_t pv_this_thread(void)
+{
+	return (uintptr_t)pthread_self();
+}
+
 static int pv_ex_start(struct ibv_cq_ex *ibcq, struct ibv_poll_cq_attr *attr)
 {
 	struct pv_cq *cq = cq_of_ex(ibcq);
 	int avail, ret;
 
-	if (attr->comp_mask)
+	if (attr->comp_mask) {
+		pv_err_datapath(to_pv_ctx(cq->vcq.cq.context),
+				"poll attributes %#x are not known",
+				attr->comp_mask);
 		return EINVAL;
+	}
 	pv_lock(&cq->lock);
 	avail = pv_cq_fetch(cq);
 	if (avail > 0) {
 		ret = pv_ex_next(ibcq);
-		if (!ret)
+		if (!ret) {
+			__atomic_store_n(&cq->poller, pv_this_thread(),
+					 __ATOMIC_RELAXED);
 			return 0;
+		}
 		/* Only entries of dead QPs were there. */
 		pv_ring_release(&cq->ring);
 	} else {
@@ -188,6 +207,7 @@ static void pv_ex_end(struct ibv_cq_ex *ibcq)
 	struct pv_cq *cq = cq_of_ex(ibcq);
 
 	cq->cur = NULL;
+	__atomic_store_n(&cq->poller, 0, __ATOMIC_RELAXED);
 	pv_ring_release(&cq->ring);
 	pv_unlock(&cq->lock);
 }
@@ -276,12 +296,34 @@ int pv_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 	return 0;
 }
 
-/* Remove the entries of a QP that the device has finished with. */
-void pv_cq_clean(struct pv_cq *cq, uint32_t qp_handle)
+/*
+ * Remove the entries of a QP that the device has finished with.  @unless_used: the
+ * QP is gone and its handle free, so another one of this CQ may have it by now; then
+ * its maker has cleaned the CQ, and what is there is that one's.  A QP that gets the
+ * handle after this look has its entries behind those that were found before.
+ */
+void pv_cq_clean(struct pv_cq *cq, uint32_t qp_handle, bool unless_used)
 {
-	pv_lock(&cq->lock);
-	pv_ring_clean(&cq->ring, cq->cqe, qp_handle);
-	pv_unlock(&cq->lock);
+	struct pv_context *ctx = to_pv_ctx(cq->vcq.cq.context);
+	bool polling = __atomic_load_n(&cq->poller, __ATOMIC_RELAXED) ==
+		       pv_this_thread();
+	bool used = false;
+	int found;
+
+	/* Who polls has the lock, and its end_poll releases the ring. */
+	if (!polling)
+		pv_lock(&cq->lock);
+	found = pv_ring_fetch(&cq->ring);
+	if (unless_used) {
+		pthread_mutex_lock(&ctx->qp_lock);
+		used = pv_entry_uses(&ctx->qp_tbl[qp_handle], cq);
+		pthread_mutex_unlock(&ctx->qp_lock);
+	}
+	if (found > 0 && !used &&
+	    pv_ring_clean(&cq->ring, cq->cqe, qp_handle) > 0 && !polling)
+		pv_ring_release(&cq->ring);
+	if (!polling)
+		pv_unlock(&cq->lock);
 }
 
 /* ---- life ---------------------------------------------------------------------------- */
@@ -312,19 +354,25 @@ static struct pv_cq *pv_cq_make(struct pv_context *ctx, uint32_t cqe,
 	struct pv_cmd_create_cq cmd = {};
 	struct pv_cmd_create_cq_resp resp = {};
 	struct pv_cq *cq;
-	int ret = EINVAL;
+	int ret;
 
-	if (cqe < 1 || cqe > PV_MAX_SLOTS)
-		goto err;
-	ret = ENOMEM;
+	if (cqe < 1 || cqe > PV_MAX_SLOTS) {
+		pv_err(ctx, "a CQ has 1 to %u entries, not %u", PV_MAX_SLOTS,
+		       cqe);
+		errno = EINVAL;
+		return NULL;
+	}
 	cq = calloc(1, sizeof(*cq));
 	if (!cq)
-		goto err;
+		return NULL;
 	cq->ring.n = pv_roundup_pow2(cqe);
 	ret = pv_buf_alloc(&cq->buf, PVRDMA_PAGE_SIZE +
 				     (size_t)cq->ring.n * sizeof(*cq->cqe));
-	if (ret)
+	if (ret) {
+		pv_err(ctx, "no memory for a CQ of %u entries: %s", cq->ring.n,
+		       strerror(ret));
 		goto err_free;
+	}
 	pv_cq_lay_out(cq, ctx->ext);
 	pv_lock_init(&cq->lock, locked);
 
@@ -333,13 +381,19 @@ static struct pv_cq *pv_cq_make(struct pv_context *ctx, uint32_t cqe,
 	cmd.drv_payload.ext.flags = ctx->ext ? PVRDMA_EXT_OBJ_RING : 0;
 	ret = ibv_cmd_create_cq(&ctx->vctx.context, cq->ring.n, channel,
 				comp_vector, &cq->vcq.cq, &cmd.ibv_cmd,
-				sizeof(cmd), &resp.ibv_resp, sizeof(resp));
-	if (ret)
+				pv_obj_cmd_size(ctx, sizeof(cmd)),
+				&resp.ibv_resp, sizeof(resp));
+	if (ret) {
+		pv_debug(ctx, "kernel refuses a CQ of %u entries: %s",
+			 cq->ring.n, strerror(ret));
 		goto err_lock;
+	}
 	cq->cqn = resp.drv_payload.cqn;
 	cq->idle_told = PV_IDLE_LEAST;
 	/* The device confirms the size; another one would not fit the buffer. */
 	if ((uint32_t)cq->vcq.cq.cqe != cq->ring.n) {
+		pv_err(ctx, "device made a CQ of %d entries, not of %u",
+		       cq->vcq.cq.cqe, cq->ring.n);
 		ibv_cmd_destroy_cq(&cq->vcq.cq);
 		ret = EIO;
 		goto err_lock;
@@ -351,7 +405,6 @@ err_lock:
 	pv_buf_free(&cq->buf);
 err_free:
 	free(cq);
-err:
 	errno = ret;
 	return NULL;
 }
@@ -370,17 +423,21 @@ struct ibv_cq_ex *pv_create_cq_ex(struct ibv_context *context,
 {
 	const uint32_t masks = IBV_CQ_INIT_ATTR_MASK_FLAGS |
 			       IBV_CQ_INIT_ATTR_MASK_PD;
+	struct pv_context *ctx = to_pv_ctx(context);
 	bool locked = true;
 	struct pv_cq *cq;
 
 	if (!check_comp_mask(attr->comp_mask, masks) ||
 	    !check_comp_mask(attr->wc_flags, IBV_WC_STANDARD_FLAGS)) {
+		pv_err(ctx, "CQ attributes %#x or completion fields %#llx are not known",
+		       attr->comp_mask, (unsigned long long)attr->wc_flags);
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
 	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) {
 		if (!check_comp_mask(attr->flags,
 				     IBV_CREATE_CQ_ATTR_SINGLE_THREADED)) {
+			pv_err(ctx, "CQ flags %#x are not known", attr->flags);
 			errno = EOPNOTSUPP;
 			return NULL;
 		}
@@ -390,14 +447,15 @@ struct ibv_cq_ex *pv_create_cq_ex(struct ibv_context *context,
 	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) {
 		if (!attr->parent_domain ||
 		    !to_pv_pd(attr->parent_domain)->inner) {
+			pv_err(ctx, "the CQ's domain is no parent domain");
 			errno = EINVAL;
 			return NULL;
 		}
 		if (to_pv_pd(attr->parent_domain)->td)
 			locked = false;
 	}
-	cq = pv_cq_make(to_pv_ctx(context), attr->cqe, attr->channel,
-			attr->comp_vector, locked);
+	cq = pv_cq_make(ctx, attr->cqe, attr->channel, attr->comp_vector,
+			locked);
 	if (!cq)
 		return NULL;
 	pv_ex_setup(&cq->vcq.cq_ex);

@@ -22,6 +22,8 @@ struct ibv_pd *pv_alloc_pd(struct ibv_context *context)
 	ret = ibv_cmd_alloc_pd(context, &pd->ibv_pd, &cmd, sizeof(cmd),
 			       &resp.ibv_resp, sizeof(resp));
 	if (ret) {
+		pv_debug(to_pv_ctx(context), "kernel allocates no PD: %s",
+			 strerror(ret));
 		free(pd);
 		errno = ret;
 		return NULL;
@@ -36,8 +38,11 @@ int pv_dealloc_pd(struct ibv_pd *ibpd)
 	struct pv_pd *pd = to_pv_pd(ibpd);
 	int ret;
 
-	if (__atomic_load_n(&pd->refs, __ATOMIC_ACQUIRE))
+	if (__atomic_load_n(&pd->refs, __ATOMIC_ACQUIRE)) {
+		pv_err(to_pv_ctx(ibpd->context),
+		       "the PD is in a parent domain");
 		return EBUSY;
+	}
 	if (pd->inner) {
 		__atomic_sub_fetch(&pd->inner->refs, 1, __ATOMIC_RELEASE);
 		if (pd->td)
@@ -57,6 +62,8 @@ struct ibv_td *pv_alloc_td(struct ibv_context *context,
 	struct pv_td *td;
 
 	if (attr->comp_mask) {
+		pv_err(to_pv_ctx(context), "thread domain attributes %#x are not known",
+		       attr->comp_mask);
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
@@ -71,8 +78,11 @@ int pv_dealloc_td(struct ibv_td *ibtd)
 {
 	struct pv_td *td = to_pv_td(ibtd);
 
-	if (__atomic_load_n(&td->refs, __ATOMIC_ACQUIRE))
+	if (__atomic_load_n(&td->refs, __ATOMIC_ACQUIRE)) {
+		pv_err(to_pv_ctx(ibtd->context),
+		       "the thread domain is in a parent domain");
 		return EBUSY;
+	}
 	free(td);
 	return 0;
 }
@@ -86,6 +96,8 @@ struct ibv_pd *pv_alloc_parent_domain(struct ibv_context *context,
 		return NULL;
 	/* Allocators of the program's own are not supported. */
 	if (attr->comp_mask) {
+		pv_err(to_pv_ctx(context), "parent domain attributes %#x are not known",
+		       attr->comp_mask);
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
@@ -116,10 +128,12 @@ struct ibv_mr *pv_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
 {
 	struct ib_uverbs_reg_mr_resp resp;
 	struct ibv_reg_mr cmd;
+	struct pv_context *ctx = to_pv_ctx(pd->context);
 	struct verbs_mr *vmr;
 	int ret;
 
-	if (hca_va != (uintptr_t)addr && !to_pv_ctx(pd->context)->ext) {
+	if (hca_va != (uintptr_t)addr && !ctx->ext) {
+		pv_err(ctx, "the in-tree driver has no regions of another address");
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
@@ -129,6 +143,8 @@ struct ibv_mr *pv_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
 	ret = ibv_cmd_reg_mr(pd, addr, length, hca_va, access, vmr, &cmd,
 			     sizeof(cmd), &resp, sizeof(resp));
 	if (ret) {
+		pv_debug(ctx, "kernel registers no %zu bytes, access %#x: %s",
+			 length, access, strerror(ret));
 		free(vmr);
 		errno = ret;
 		return NULL;
@@ -166,12 +182,16 @@ struct ibv_ah *pv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	struct pv_ah *ah;
 
 	if (!attr->is_global || !pv_gid_has_mac(&attr->grh.dgid)) {
+		pv_err(to_pv_ctx(pd->context),
+		       "no MAC can be found for the address");
 		errno = EINVAL;
 		return NULL;
 	}
 	if (ibv_query_port(pd->context, attr->port_num, &port))
 		return NULL;
 	if (port.link_layer != IBV_LINK_LAYER_ETHERNET) {
+		pv_err(to_pv_ctx(pd->context), "port %u is not Ethernet",
+		       attr->port_num);
 		errno = EINVAL;
 		return NULL;
 	}

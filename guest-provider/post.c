@@ -20,6 +20,8 @@ int pv_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr,
 
 	/* The rest of the state machine is the device's. */
 	if (unlikely(ibqp->state < IBV_QPS_RTS)) {
+		pv_err_datapath(to_pv_ctx(ibqp->context),
+				"QP %u cannot send yet", ibqp->qp_num);
 		*bad_wr = wr;
 		return EINVAL;
 	}
@@ -30,6 +32,10 @@ int pv_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr,
 		else
 			ret = pv_wqe_send(pv_wq_slot(sq), &sq->lim, qp->ud, wr);
 		if (unlikely(ret)) {
+			pv_err_datapath(to_pv_ctx(ibqp->context),
+					"send %llu on QP %u refused: %s",
+					(unsigned long long)wr->wr_id,
+					ibqp->qp_num, strerror(ret));
 			*bad_wr = wr;
 			break;
 		}
@@ -72,6 +78,8 @@ int pv_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr,
 	struct pv_qp *qp = to_pv_qp(ibqp);
 
 	if (unlikely(!qp->rq.slots || ibqp->state == IBV_QPS_RESET)) {
+		pv_err_datapath(to_pv_ctx(ibqp->context),
+				"QP %u has no receive queue now", ibqp->qp_num);
 		*bad_wr = wr;
 		return EINVAL;
 	}

@@ -7,13 +7,16 @@
  * The mode decides where a queue's shared words lie and how the device is told
  * of new work; all other code is common.
  *
- * Locks:
- *   context.qp_lock  the life of QP handles: from the kernel's answer to the
- *                    table entry, and back; taken first
- *   cq.lock          the CQ's ring and what a poll in progress remembers; of two
- *                    the one at the lower address first
+ * Locks, in the order in which they may be taken:
+ *   cq.lock          the CQ's ring and what a poll in progress remembers; never
+ *                    two of them, and none with a wq.lock
  *   wq.lock          the queue's ring and slots, and an open ibv_wr_* batch
- * No thread holds a cq.lock and a wq.lock.
+ *   context.qp_lock  the table of QP handles.  Held for a few loads and stores,
+ *                    and nothing is waited for meanwhile: neither the kernel,
+ *                    whose destroy call ends only when the program has
+ *                    acknowledged the QP's events, nor a cq.lock, which a
+ *                    program holds from ibv_start_poll to ibv_end_poll and
+ *                    during all that it calls in between
  */
 #ifndef PV_PVRDMA_H
 #define PV_PVRDMA_H
@@ -39,6 +42,19 @@
 #endif
 
 #define PV_QP_TABLE 65536u /* handles of the ABI */
+#define PV_MAX_SGE  1024u  /* more than any device takes */
+
+/*
+ * Why a call is refused, for VERBS_LOG_LEVEL: what the program asked in vain as an
+ * error, what the kernel would not do as debugging output.
+ */
+#define pv_err(ctx, format, ...) \
+	verbs_err(&(ctx)->vctx, format "\n", ##__VA_ARGS__)
+#define pv_debug(ctx, format, ...) \
+	verbs_debug(&(ctx)->vctx, format "\n", ##__VA_ARGS__)
+/* In the data path: in builds with VERBS_DEBUG only. */
+#define pv_err_datapath(ctx, format, ...) \
+	verbs_err_datapath(&(ctx)->vctx, format "\n", ##__VA_ARGS__)
 
 /* ---- what goes through uverbs -------------------------------------------- */
 
@@ -105,7 +121,21 @@ struct pv_device {
 	struct verbs_device vdev;
 };
 
-struct pv_qp;
+struct pv_cq;
+
+/*
+ * Whose completions those of a QP handle are.  Changed under qp_lock.  A poll
+ * reads qpn and, after it, the CQs, without that lock; who changes them clears
+ * the CQs first and sets them last, so that a number never goes with the CQs of
+ * another QP.
+ */
+struct pv_qp_entry {
+	struct pv_cq *send_cq; /* both NULL: no living QP has this handle */
+	struct pv_cq *recv_cq;
+	struct pv_qp *qp; /* to compare only: it may be gone */
+	uint32_t qpn;
+	uint32_t dying; /* calls at work that destroy a QP of this handle */
+};
 
 struct pv_context {
 	struct verbs_context vctx;
@@ -113,7 +143,7 @@ struct pv_context {
 	struct pvrdma_ext_mem *ext; /* NULL in stock mode */
 	uint32_t max_inline;        /* bytes an extended QP may ask for */
 	pthread_mutex_t qp_lock;
-	struct pv_qp **qp_tbl;      /* by handle; read with a cq.lock */
+	struct pv_qp_entry *qp_tbl; /* by handle */
 };
 
 struct pv_td {
@@ -136,7 +166,8 @@ struct pv_cq {
 	struct pv_ring ring; /* we consume */
 	struct pvrdma_cqe *cqe;
 	uint32_t *arm;       /* NULL: armed by doorbell */
-	struct pvrdma_cqe *cur; /* ibv_start_poll: the current completion */
+	uintptr_t poller;    /* thread between start_poll and end_poll, or 0 */
+	struct pvrdma_cqe *cur; /* its current completion */
 	uint32_t cur_qpn;
 	uint32_t cqn;
 	uint32_t idle_polls; /* empty ones in a row */
@@ -181,6 +212,15 @@ struct pv_qp {
 static inline struct pv_context *to_pv_ctx(struct ibv_context *c)
 {
 	return container_of(c, struct pv_context, vctx.context);
+}
+
+/*
+ * What is sent to create a queue: in stock mode without our part, which a driver
+ * that does not know it may refuse even if it is zero.
+ */
+static inline size_t pv_obj_cmd_size(const struct pv_context *ctx, size_t size)
+{
+	return ctx->ext ? size : size - sizeof(struct pvrdma_ext_obj_req);
 }
 
 static inline struct pv_pd *to_pv_pd(struct ibv_pd *pd)
@@ -264,7 +304,7 @@ struct ibv_cq_ex *pv_create_cq_ex(struct ibv_context *context,
 int pv_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc);
 int pv_req_notify_cq(struct ibv_cq *cq, int solicited_only);
 int pv_destroy_cq(struct ibv_cq *cq);
-void pv_cq_clean(struct pv_cq *cq, uint32_t qp_handle);
+void pv_cq_clean(struct pv_cq *cq, uint32_t qp_handle, bool unless_used);
 
 /* qp.c */
 struct ibv_qp *pv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);

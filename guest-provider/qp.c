@@ -7,17 +7,18 @@
  * offset 0 in a stock QP, a cache line each in an extended one.
  *
  * A QP handle may be given out again as soon as the kernel has destroyed its
- * QP, while entries of the old one still lie in the CQs.  So the kernel's call
- * and our table are changed together under ctx->qp_lock, at both ends of a QP's
- * life: a new QP cannot be entered before the old one is swept out.
+ * QP, while entries of the old one still lie in the CQs: the call that destroys it
+ * may wait long for the program to acknowledge its events, and sweeps only then.
+ * No lock can be held for so long.  So a destroyer makes known that it is at work
+ * (`dying`), and who gets a handle for which one is cleans its own CQs of it
+ * before it enters its QP in the table.  Entries in other CQs are dropped by polls,
+ * or by the destroyer, which leaves a CQ alone that a new QP of the handle uses.
  */
 #include "pvrdma.h"
 
-#define PV_MAX_SGE 1024u
-
 /* ---- memory -------------------------------------------------------------------- */
 
-static int pv_qp_size_send(struct pv_qp *qp, const struct pv_context *ctx,
+static int pv_qp_size_send(struct pv_qp *qp, struct pv_context *ctx,
 			   const struct ibv_qp_cap *cap)
 {
 	struct pv_wq *sq = &qp->sq;
@@ -26,8 +27,13 @@ static int pv_qp_size_send(struct pv_qp *qp, const struct pv_context *ctx,
 
 	if (cap->max_send_wr > PV_MAX_SLOTS ||
 	    cap->max_send_sge > PV_MAX_SGE ||
-	    inline_max > ctx->max_inline)
+	    inline_max > ctx->max_inline) {
+		pv_err(ctx,
+		       "%u send requests of %u SGEs and %u inline bytes: at most %u, %u and %u",
+		       cap->max_send_wr, cap->max_send_sge, inline_max,
+		       PV_MAX_SLOTS, PV_MAX_SGE, ctx->max_inline);
 		return EINVAL;
+	}
 	sq->lim.max_sge = cap->max_send_sge ? cap->max_send_sge : 1;
 	sq->ring.n = pv_roundup_pow2(cap->max_send_wr ? cap->max_send_wr : 1);
 	size = pv_sq_wqe_size(sq->lim.max_sge, inline_max);
@@ -38,13 +44,18 @@ static int pv_qp_size_send(struct pv_qp *qp, const struct pv_context *ctx,
 	return 0;
 }
 
-static int pv_qp_size_recv(struct pv_qp *qp, const struct ibv_qp_cap *cap)
+static int pv_qp_size_recv(struct pv_qp *qp, struct pv_context *ctx,
+			   const struct ibv_qp_cap *cap)
 {
 	struct pv_wq *rq = &qp->rq;
 
 	if (cap->max_recv_wr > PV_MAX_SLOTS ||
-	    cap->max_recv_sge > PV_MAX_SGE)
+	    cap->max_recv_sge > PV_MAX_SGE) {
+		pv_err(ctx, "%u receive requests of %u SGEs: at most %u and %u",
+		       cap->max_recv_wr, cap->max_recv_sge, PV_MAX_SLOTS,
+		       PV_MAX_SGE);
 		return EINVAL;
+	}
 	rq->lim.max_sge = cap->max_recv_sge ? cap->max_recv_sge : 1;
 	rq->ring.n = pv_roundup_pow2(cap->max_recv_wr ? cap->max_recv_wr : 1);
 	rq->wqe_shift = __builtin_ctz(pv_rq_wqe_size(rq->lim.max_sge));
@@ -77,7 +88,7 @@ static int pv_qp_memory(struct pv_qp *qp, struct pv_context *ctx,
 	int ret = pv_qp_size_send(qp, ctx, cap);
 
 	if (!ret && !srq)
-		ret = pv_qp_size_recv(qp, cap);
+		ret = pv_qp_size_recv(qp, ctx, cap);
 	if (ret)
 		return ret;
 	ret = pv_buf_alloc(&qp->sbuf, PVRDMA_PAGE_SIZE +
@@ -118,8 +129,9 @@ static void pv_qp_report_cap(const struct pv_qp *qp, struct ibv_qp_cap *cap)
 	cap->max_inline_data = qp->sq.lim.max_inline;
 }
 
-/* ---- create, destroy --------------------------------------------------------------- */
+/* ---- the kernel's part ------------------------------------------------------- */
 
+#if IBVERBS_PABI_VERSION == 34
 /*
  * struct verbs_qp ends with comp_mask behind struct ibv_qp_ex, which has grown
  * by wr_flush between releases of rdma-core with the same provider ABI number:
@@ -129,13 +141,35 @@ static void pv_qp_report_cap(const struct pv_qp *qp, struct ibv_qp_cap *cap)
  */
 _Static_assert(offsetof(struct verbs_qp, comp_mask) ==
 	       offsetof(struct ibv_qp_ex, wr_flush) + sizeof(void *),
-	       "struct ibv_qp_ex has grown again: pv_comp_mask() must know");
+	       "ABI 34 has these two layouts");
 
-static uint32_t *pv_comp_mask(struct pv_qp *qp, int which)
+static void pv_comp_mask_mark(struct pv_qp *qp)
 {
-	return which ? &qp->vqp.comp_mask :
-		       (uint32_t *)&qp->vqp.qp_ex.wr_flush;
+	qp->vqp.comp_mask = ~0u;
+	memset(&qp->vqp.qp_ex.wr_flush, 0xff, sizeof(qp->vqp.qp_ex.wr_flush));
 }
+
+static uint32_t *pv_comp_mask(struct pv_qp *qp)
+{
+	uint32_t *found = qp->vqp.comp_mask ?
+				  (uint32_t *)&qp->vqp.qp_ex.wr_flush :
+				  &qp->vqp.comp_mask;
+
+	qp->vqp.qp_ex.wr_flush = NULL;
+	qp->vqp.comp_mask = 0;
+	return found;
+}
+#else
+/* The number has changed with the layout since. */
+static void pv_comp_mask_mark(struct pv_qp *qp)
+{
+}
+
+static uint32_t *pv_comp_mask(struct pv_qp *qp)
+{
+	return &qp->vqp.comp_mask;
+}
+#endif
 
 static int pv_kernel_create(struct pv_qp *qp, struct pv_context *ctx,
 			    struct ibv_qp_init_attr_ex *attr,
@@ -151,21 +185,25 @@ static int pv_kernel_create(struct pv_qp *qp, struct pv_context *ctx,
 	cmd.drv_payload.rbuf_size = qp->rbuf.length;
 	cmd.drv_payload.ext.flags = ctx->ext ? PVRDMA_EXT_OBJ_RING : 0;
 	cmd.drv_payload.ext.max_inline = qp->sq.lim.max_inline;
-	*pv_comp_mask(qp, 0) = ~0u;
-	*pv_comp_mask(qp, 1) = ~0u;
+	pv_comp_mask_mark(qp);
 	ret = ibv_cmd_create_qp_ex(&ctx->vctx.context, &qp->vqp, attr,
-				   &cmd.ibv_cmd, sizeof(cmd), &resp.ibv_resp,
-				   sizeof(resp));
-	if (ret)
+				   &cmd.ibv_cmd,
+				   pv_obj_cmd_size(ctx, sizeof(cmd)),
+				   &resp.ibv_resp, sizeof(resp));
+	if (ret) {
+		pv_debug(ctx, "kernel refuses a QP of %u sends, %u receives: %s",
+			 attr->cap.max_send_wr, attr->cap.max_recv_wr,
+			 strerror(ret));
 		return ret;
-	*comp_mask = pv_comp_mask(qp, *pv_comp_mask(qp, 1) == 0);
-	qp->vqp.qp_ex.wr_flush = NULL;
-	qp->vqp.comp_mask = 0;
+	}
+	*comp_mask = pv_comp_mask(qp);
 	qp->vqp.xrcd = NULL;
 	/* Older devices have one number for both. */
 	qp->handle = resp.drv_payload.qp_handle ? resp.drv_payload.qp_handle :
 						  qp->vqp.qp.qp_num;
 	if (qp->handle >= PV_QP_TABLE) {
+		pv_err(ctx, "device gives a QP the impossible handle %u",
+		       qp->handle);
 		ibv_cmd_destroy_qp(&qp->vqp.qp);
 		return EIO;
 	}
@@ -188,6 +226,72 @@ static void pv_qp_set_doorbells(struct pv_qp *qp, struct pv_context *ctx)
 		     &h->rx_no_notify, qp->handle);
 }
 
+/* ---- the table of handles --------------------------------------------------- */
+
+static void pv_entry_set(struct pv_qp_entry *e, struct pv_qp *qp, uint32_t qpn,
+			 struct pv_cq *send_cq, struct pv_cq *recv_cq)
+{
+	e->qp = qp;
+	__atomic_store_n(&e->send_cq, NULL, __ATOMIC_RELAXED);
+	__atomic_store_n(&e->recv_cq, NULL, __ATOMIC_RELAXED);
+	__atomic_store_n(&e->qpn, qpn, __ATOMIC_RELEASE);
+	__atomic_store_n(&e->send_cq, send_cq, __ATOMIC_RELEASE);
+	__atomic_store_n(&e->recv_cq, recv_cq, __ATOMIC_RELEASE);
+}
+
+static void pv_qp_sweep(struct pv_qp *qp, bool unless_used)
+{
+	struct ibv_qp *ibqp = &qp->vqp.qp;
+
+	pv_cq_clean(to_pv_cq(ibqp->recv_cq), qp->handle, unless_used);
+	if (ibqp->send_cq != ibqp->recv_cq)
+		pv_cq_clean(to_pv_cq(ibqp->send_cq), qp->handle, unless_used);
+}
+
+/* The kernel made the QP; from now on polls find its completions. */
+static void pv_qp_enter(struct pv_qp *qp, struct pv_context *ctx)
+{
+	struct pv_qp_entry *e = &ctx->qp_tbl[qp->handle];
+	struct ibv_qp *ibqp = &qp->vqp.qp;
+	bool dying;
+
+	pthread_mutex_lock(&ctx->qp_lock);
+	dying = e->dying;
+	pthread_mutex_unlock(&ctx->qp_lock);
+	if (dying)
+		pv_qp_sweep(qp, false);
+	pthread_mutex_lock(&ctx->qp_lock);
+	pv_entry_set(e, qp, ibqp->qp_num, to_pv_cq(ibqp->send_cq),
+		     to_pv_cq(ibqp->recv_cq));
+	pthread_mutex_unlock(&ctx->qp_lock);
+}
+
+/* Around the kernel's call that destroys the QP; @gone: it did. */
+static void pv_qp_leave_begin(struct pv_qp *qp, struct pv_context *ctx)
+{
+	pthread_mutex_lock(&ctx->qp_lock);
+	ctx->qp_tbl[qp->handle].dying++;
+	pthread_mutex_unlock(&ctx->qp_lock);
+}
+
+static void pv_qp_leave_end(struct pv_qp *qp, struct pv_context *ctx, bool gone)
+{
+	struct pv_qp_entry *e = &ctx->qp_tbl[qp->handle];
+
+	if (gone) {
+		pthread_mutex_lock(&ctx->qp_lock);
+		if (e->qp == qp)
+			pv_entry_set(e, NULL, 0, NULL, NULL);
+		pthread_mutex_unlock(&ctx->qp_lock);
+		pv_qp_sweep(qp, true);
+	}
+	pthread_mutex_lock(&ctx->qp_lock);
+	e->dying--;
+	pthread_mutex_unlock(&ctx->qp_lock);
+}
+
+/* ---- create, destroy --------------------------------------------------------- */
+
 /*
  * @attr: its capacities are replaced by the ones granted.  @comp_mask: where
  * libibverbs will look for this QP's.  NULL with errno set if it failed.
@@ -201,6 +305,7 @@ static struct pv_qp *pv_qp_make(struct pv_context *ctx,
 	int ret;
 
 	if (attr->qp_type != IBV_QPT_RC && attr->qp_type != IBV_QPT_UD) {
+		pv_err(ctx, "QPs of type %d are not there", attr->qp_type);
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
@@ -216,14 +321,10 @@ static struct pv_qp *pv_qp_make(struct pv_context *ctx,
 		goto err;
 	pv_qp_report_cap(qp, &attr->cap);
 
-	pthread_mutex_lock(&ctx->qp_lock);
 	ret = pv_kernel_create(qp, ctx, attr, comp_mask);
-	if (!ret)
-		__atomic_store_n(&ctx->qp_tbl[qp->handle], qp,
-				 __ATOMIC_RELEASE);
-	pthread_mutex_unlock(&ctx->qp_lock);
 	if (ret)
 		goto err;
+	pv_qp_enter(qp, ctx);
 	pv_qp_set_doorbells(qp, ctx);
 	/* The kernel's answer may have other numbers; ours are what holds. */
 	pv_qp_report_cap(qp, &attr->cap);
@@ -265,21 +366,25 @@ struct ibv_qp *pv_create_qp_ex(struct ibv_context *context,
 			       IBV_QP_INIT_ATTR_CREATE_FLAGS |
 			       IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	struct ibv_qp_init_attr_ex attr_ex = *attr;
+	struct pv_context *ctx = to_pv_ctx(context);
 	uint32_t *comp_mask;
 	struct pv_qp *qp;
 
 	if (!check_comp_mask(attr->comp_mask, masks) ||
 	    ((attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) &&
 	     attr->create_flags)) {
+		pv_err(ctx, "QP attributes %#x are not known, nor any flags",
+		       attr->comp_mask);
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
 	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD)) {
+		pv_err(ctx, "a QP needs a protection domain");
 		errno = EINVAL;
 		return NULL;
 	}
 	attr_ex.comp_mask = IBV_QP_INIT_ATTR_PD;
-	qp = pv_qp_make(to_pv_ctx(context), &attr_ex, &comp_mask);
+	qp = pv_qp_make(ctx, &attr_ex, &comp_mask);
 	if (!qp)
 		return NULL;
 	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
@@ -296,35 +401,20 @@ struct ibv_qp *pv_create_qp_ex(struct ibv_context *context,
 	return &qp->vqp.qp;
 }
 
-static void pv_qp_sweep(struct pv_qp *qp)
-{
-	struct ibv_qp *ibqp = &qp->vqp.qp;
-
-	pv_cq_clean(to_pv_cq(ibqp->recv_cq), qp->handle);
-	if (ibqp->send_cq != ibqp->recv_cq)
-		pv_cq_clean(to_pv_cq(ibqp->send_cq), qp->handle);
-}
-
 int pv_destroy_qp(struct ibv_qp *ibqp)
 {
 	struct pv_context *ctx = to_pv_ctx(ibqp->context);
 	struct pv_qp *qp = to_pv_qp(ibqp);
 	int ret;
 
-	pthread_mutex_lock(&ctx->qp_lock);
+	pv_qp_leave_begin(qp, ctx);
 	ret = ibv_cmd_destroy_qp(ibqp);
-	if (!ret) {
-		/*
-		 * A poll that still finds the QP does so under its CQ's lock,
-		 * which the sweep takes: afterwards nobody holds the pointer.
-		 */
-		__atomic_store_n(&ctx->qp_tbl[qp->handle], NULL,
-				 __ATOMIC_RELEASE);
-		pv_qp_sweep(qp);
-	}
-	pthread_mutex_unlock(&ctx->qp_lock);
-	if (ret)
+	pv_qp_leave_end(qp, ctx, !ret);
+	if (ret) {
+		pv_debug(ctx, "kernel destroys QP %u not: %s", ibqp->qp_num,
+			 strerror(ret));
 		return ret;
+	}
 	pv_qp_free(qp);
 	return 0;
 }
@@ -334,7 +424,7 @@ int pv_destroy_qp(struct ibv_qp *ibqp)
 /* The device forgot its ring positions and everything in flight; so do we. */
 static void pv_qp_to_reset(struct pv_qp *qp)
 {
-	pv_qp_sweep(qp);
+	pv_qp_sweep(qp, false);
 	pv_lock(&qp->sq.lock);
 	pv_ring_reset(&qp->sq.ring);
 	pv_unlock(&qp->sq.lock);
@@ -350,6 +440,10 @@ int pv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int attr_mask)
 	int ret;
 
 	ret = ibv_cmd_modify_qp(ibqp, attr, attr_mask, &cmd, sizeof(cmd));
+	if (ret)
+		pv_debug(to_pv_ctx(ibqp->context),
+			 "kernel changes QP %u not, attributes %#x: %s",
+			 ibqp->qp_num, attr_mask, strerror(ret));
 	if (!ret && (attr_mask & IBV_QP_STATE) &&
 	    attr->qp_state == IBV_QPS_RESET)
 		pv_qp_to_reset(to_pv_qp(ibqp));

@@ -187,17 +187,17 @@ static inline uint32_t pv_roundup_pow2(uint32_t v)
 }
 
 /*
- * Take the CQEs of a QP out of a CQ: the others move up to the producer's end,
- * in their order, and the consumer index follows.  The device may add entries
- * meanwhile: none of them can be this QP's, which has been destroyed or reset.
+ * Take the CQEs of a QP out of a CQ, among those that pv_ring_fetch() found last:
+ * the others move up to the producer's end, in their order, and `head` follows.
+ * The caller releases it.  What the device adds meanwhile stays.
  *
- * Returns how many were removed, negative if the ring is not usable.
+ * Returns how many were removed.
  */
 static inline int pv_ring_clean(struct pv_ring *r, struct pvrdma_cqe *cqe,
 				uint32_t qp_handle)
 {
-	int used = pv_ring_fetch(r);
 	uint32_t mask = 2 * r->n - 1;
+	int used = pv_ring_used(r);
 	int removed = 0;
 
 	for (int i = 1; i <= used; i++) {
@@ -210,11 +210,8 @@ static inline int pv_ring_clean(struct pv_ring *r, struct pvrdma_cqe *cqe,
 			cqe[pv_ring_slot(r, (r->tail - i + removed) & mask)] =
 				*from;
 	}
-	if (removed) {
-		r->head = (r->head + removed) & mask;
-		pv_ring_release(r);
-	}
-	return used < 0 ? used : removed;
+	r->head = (r->head + removed) & mask;
+	return removed;
 }
 
 #endif /* PV_RING_H */

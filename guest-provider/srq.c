@@ -14,8 +14,11 @@ static int pv_srq_prepare(struct pv_srq *srq, struct pv_context *ctx,
 	uint32_t size;
 	int ret;
 
-	if (attr->max_wr > PV_MAX_SLOTS || attr->max_sge > 1024)
+	if (attr->max_wr > PV_MAX_SLOTS || attr->max_sge > PV_MAX_SGE) {
+		pv_err(ctx, "an SRQ of %u requests of %u SGEs: at most %u and %u",
+		       attr->max_wr, attr->max_sge, PV_MAX_SLOTS, PV_MAX_SGE);
 		return EINVAL;
+	}
 	rq->lim.max_sge = attr->max_sge ? attr->max_sge : 1;
 	rq->ring.n = pv_roundup_pow2(attr->max_wr ? attr->max_wr : 1);
 	size = pv_rq_wqe_size(rq->lim.max_sge);
@@ -53,6 +56,8 @@ struct ibv_srq *pv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 	ret = ibv_cmd_create_srq(pd, &srq->vsrq.srq, attr, &cmd.ibv_cmd,
 				 sizeof(cmd), &resp.ibv_resp, sizeof(resp));
 	if (ret) {
+		pv_debug(ctx, "kernel refuses an SRQ of %u requests: %s",
+			 srq->rq.ring.n, strerror(ret));
 		pv_lock_destroy(&srq->rq.lock);
 		pv_buf_free(&srq->buf);
 		goto err;

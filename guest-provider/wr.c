@@ -56,6 +56,9 @@ static int pv_wr_complete(struct ibv_qp_ex *ibqp)
 	int err = qp->wr_err;
 
 	if (unlikely(err)) {
+		pv_err_datapath(to_pv_ctx(ibqp->qp_base.context),
+				"batch on QP %u refused: %s",
+				ibqp->qp_base.qp_num, strerror(err));
 		pv_wr_abort(ibqp);
 		return err;
 	}
@@ -226,8 +229,12 @@ int pv_wr_setup(struct pv_qp *qp, uint64_t ops)
 {
 	struct ibv_qp_ex *ex = &qp->vqp.qp_ex;
 
-	if (!check_comp_mask(ops, qp->ud ? PV_UD_OPS : PV_RC_OPS))
+	if (!check_comp_mask(ops, qp->ud ? PV_UD_OPS : PV_RC_OPS)) {
+		pv_err(to_pv_ctx(qp->vqp.qp.context),
+		       "not all of the operations %#llx are there",
+		       (unsigned long long)ops);
 		return EOPNOTSUPP;
+	}
 	ex->wr_start = pv_wr_start;
 	ex->wr_complete = pv_wr_complete;
 	ex->wr_abort = pv_wr_abort;

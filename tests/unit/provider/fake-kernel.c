@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* See fake-kernel.h. */
+#include <glib.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -45,13 +46,34 @@ int ibv_dofork_range(void *base, size_t size)
     return 0;
 }
 
+void __verbs_log(struct verbs_context *ctx, uint32_t level, const char *format, ...)
+{
+    __atomic_add_fetch(&fake.logged[level], 1, __ATOMIC_RELAXED);
+}
+
 int ibv_cmd_get_context(struct verbs_context *context, struct ibv_get_context *cmd,
-                        size_t cmd_size, struct ib_uverbs_get_context_resp *resp,
-                        size_t resp_size)
+                        size_t cmd_size,
+#if IBVERBS_PABI_VERSION >= 57
+                        struct ibv_fd_arr *fds,
+#endif
+                        struct ib_uverbs_get_context_resp *resp, size_t resp_size)
 {
     struct pv_cmd_ucontext *in = (struct pv_cmd_ucontext *)cmd;
     struct pv_cmd_ucontext_resp *out = (struct pv_cmd_ucontext_resp *)resp;
 
+    fake.contexts++;
+    if (cmd_size == sizeof(*cmd)) {
+        memset(&fake.ucontext, 0, sizeof(fake.ucontext));
+        if (resp_size != sizeof(*resp) + 8) {
+            abort();
+        }
+        out->drv_payload.qp_tab_size = 1024;
+        return 0;
+    }
+    if (fake.strict) {
+        out->drv_payload.magic = PVRDMA_EXT_MAGIC; /* what a failed call leaves */
+        return EOPNOTSUPP;
+    }
     fake.ucontext = in->drv_payload;
     out->drv_payload.qp_tab_size = 1024;
     if (fake.grant && in->drv_payload.magic == PVRDMA_EXT_MAGIC) {
@@ -64,10 +86,7 @@ int ibv_cmd_get_context(struct verbs_context *context, struct ibv_get_context *c
 
 static int take_failure(void)
 {
-    int err = fake.fail;
-
-    fake.fail = 0;
-    return err;
+    return __atomic_exchange_n(&fake.fail, 0, __ATOMIC_RELAXED);
 }
 
 int ibv_cmd_alloc_pd(struct ibv_context *context, struct ibv_pd *pd,
@@ -90,6 +109,9 @@ int ibv_cmd_create_cq(struct ibv_context *context, int cqe,
                       struct ibv_cq *cq, struct ibv_create_cq *cmd, size_t cmd_size,
                       struct ib_uverbs_create_cq_resp *resp, size_t resp_size)
 {
+    if (fake.strict && cmd_size > sizeof(struct pv_cmd_create_cq) - 8) {
+        return EOPNOTSUPP;
+    }
     fake.cq = ((struct pv_cmd_create_cq *)cmd)->drv_payload;
     ((struct pv_cmd_create_cq_resp *)resp)->drv_payload.cqn = 3;
     cq->context = context;
@@ -107,23 +129,42 @@ int ibv_cmd_create_qp_ex(struct ibv_context *context, struct verbs_qp *qp,
                          size_t cmd_size, struct ib_uverbs_create_qp_resp *resp,
                          size_t resp_size)
 {
-    struct fake_qp *f = &fake.qp[fake.next_handle];
+    uint32_t handle = fake.next_handle;
+    struct fake_qp *f;
+    int err = take_failure();
 
-    if (fake.fail) {
-        return take_failure();
+    if (err) {
+        return err;
+    }
+    while (fake.pick_handles) {
+        uint32_t used = __atomic_load_n(&fake.used, __ATOMIC_ACQUIRE);
+
+        handle = (uint32_t)__builtin_ctz(~(used | 1));
+        if (handle >= G_N_ELEMENTS(fake.qp)) {
+            return ENOMEM;
+        }
+        if (!(__atomic_fetch_or(&fake.used, 1u << handle, __ATOMIC_ACQ_REL) &
+              1u << handle)) {
+            break;
+        }
+    }
+    f = &fake.qp[handle];
+    if (fake.strict && cmd_size > sizeof(struct pv_cmd_create_qp) - 8) {
+        return EOPNOTSUPP;
     }
     f->req = ((struct pv_cmd_create_qp *)cmd)->drv_payload;
     f->cap = attr->cap;
-    f->handle = fake.next_handle;
+    f->handle = handle;
     qp->qp.context = context;
-    qp->qp.qp_num = 100 + f->handle;
+    qp->qp.qp_num =
+        100 + f->handle + 16 * __atomic_fetch_add(&fake.made, 1, __ATOMIC_RELAXED);
     qp->qp.qp_type = attr->qp_type;
     qp->qp.send_cq = attr->send_cq;
     qp->qp.recv_cq = attr->recv_cq;
     qp->qp.pd = attr->pd;
     qp->qp.state = IBV_QPS_RESET;
     /* Each libibverbs clears comp_mask where it knows it. */
-    if (fake.old_layout) {
+    if (IBVERBS_PABI_VERSION == 34 && fake.old_layout) {
         memset(&qp->qp_ex.wr_flush, 0, sizeof(uint32_t));
     } else {
         qp->comp_mask = 0;
@@ -151,7 +192,15 @@ int ibv_cmd_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
 
 int ibv_cmd_destroy_qp(struct ibv_qp *qp)
 {
-    return take_failure();
+    int err = take_failure();
+
+    if (!err && fake.pick_handles) {
+        __atomic_fetch_and(&fake.used, ~(1u << to_pv_qp(qp)->handle), __ATOMIC_ACQ_REL);
+    }
+    if (!err && fake.destroying) {
+        fake.destroying(qp);
+    }
+    return err;
 }
 
 int ibv_cmd_create_srq(struct ibv_pd *pd, struct ibv_srq *srq,
@@ -226,7 +275,7 @@ int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr 
     return 0;
 }
 
-struct ibv_context *fake_open(bool grant)
+static struct ibv_context *open_fake(bool grant, bool strict)
 {
     size_t size = (1 + PVRDMA_EXT_PAGES) * PVRDMA_PAGE_SIZE;
     const struct verbs_device_ops *ops = fake.dev_ops;
@@ -236,6 +285,7 @@ struct ibv_context *fake_open(bool grant)
     memset(&fake, 0, sizeof(fake));
     fake.dev_ops = ops;
     fake.grant = grant;
+    fake.strict = strict;
     fake.next_handle = 1;
     file = memfd_create("uverbs", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, size)) {
@@ -249,6 +299,16 @@ struct ibv_context *fake_open(bool grant)
     fake.ext = (struct pvrdma_ext_mem *)(map + PVRDMA_PAGE_SIZE);
     v = ops->alloc_context(&fake.ibdev, file, NULL);
     return v ? &v->context : NULL;
+}
+
+struct ibv_context *fake_open(bool grant)
+{
+    return open_fake(grant, false);
+}
+
+struct ibv_context *fake_open_strict(void)
+{
+    return open_fake(false, true);
 }
 
 void fake_close(struct ibv_context *context)

@@ -17,10 +17,17 @@ struct fake_qp {
 
 struct fake {
     bool grant;      /* our driver (true) or the in-tree one */
+    bool strict;     /* one that refuses what it does not know */
     bool old_layout; /* libibverbs 44's struct verbs_qp */
     int fail;        /* errno for the next create call */
     bool no_fork;    /* memory cannot be kept from children */
     uint32_t next_handle;
+    bool pick_handles;                     /* the lowest free one, not next_handle */
+    uint32_t used;                         /* bit mask of the handles in use then */
+    uint32_t made;                         /* QPs */
+    void (*destroying)(struct ibv_qp *qp); /* called when the QP is gone */
+    unsigned contexts;                     /* requests for one */
+    unsigned logged[5];                    /* messages by level */
     struct pvrdma_ext_ucontext_req ucontext;
     struct pvrdma_uverbs_cq cq;
     struct fake_qp qp[8]; /* by handle */
@@ -35,6 +42,7 @@ extern struct fake fake;
 
 /* Opens a context through the registered provider. */
 struct ibv_context *fake_open(bool grant);
+struct ibv_context *fake_open_strict(void);
 void fake_close(struct ibv_context *context);
 
 #endif

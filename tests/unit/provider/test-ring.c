@@ -113,8 +113,8 @@ static void test_clean(void)
             }
             prod = pvrdma_idx_next(prod, n);
         }
+        g_assert_cmpint(pv_ring_fetch(&r), ==, used);
         g_assert_cmpint(pv_ring_clean(&r, cqe, 2), ==, used - left);
-        g_assert_cmpuint(cons, ==, r.head);
         g_assert_cmpint(pv_ring_fetch(&r), ==, left);
         for (unsigned i = 0; i < left; i++) {
             g_assert_cmpuint(cqe[pv_ring_slot(&r, r.head)].wr_id, ==, expect[i]);
@@ -122,16 +122,6 @@ static void test_clean(void)
             r.head = pv_ring_next(&r, r.head);
         }
     }
-}
-
-static void test_clean_bad_ring(void)
-{
-    struct pvrdma_cqe cqe[4] = {{.qp = 1}, {.qp = 1}, {.qp = 1}, {.qp = 1}};
-    struct pv_ring r = ring(4, 0);
-
-    prod = 1000;
-    g_assert_cmpint(pv_ring_clean(&r, cqe, 1), <, 0);
-    g_assert_cmpuint(cons, ==, 0);
 }
 
 static struct pvrdma_ext_mem ext;
@@ -284,7 +274,6 @@ int main(int argc, char **argv)
     g_test_add_func("/provider/ring/consumer", test_consumer);
     g_test_add_func("/provider/ring/wrong-indices", test_wrong_indices);
     g_test_add_func("/provider/ring/clean", test_clean);
-    g_test_add_func("/provider/ring/clean-bad-ring", test_clean_bad_ring);
     g_test_add_func("/provider/bell/bits", test_bell);
     g_test_add_func("/provider/bell/arm", test_arm);
     g_test_add_data_func("/provider/bell/race-1", GUINT_TO_POINTER(1), test_race);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * The whole provider on a faked kernel (fake-kernel.c), in both modes; the test
- * plays the device.  Run under valgrind by run-verbs.sh: every byte that the
- * device looks at must have been written.
+ * plays the device.  run-verbs.sh builds it for each provider ABI, and runs it under
+ * valgrind, by which every byte that the device looks at must have been written, and
+ * with the compiler's sanitizers.
  */
 #include <glib.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include "fake-kernel.h"
 
@@ -13,6 +15,7 @@ struct rig {
     struct ibv_context *ctx;
     struct ibv_pd *pd;
     struct ibv_cq *cq;
+    uint64_t cq_addr;
     bool ext;
 };
 
@@ -57,7 +60,7 @@ static struct words qp_words(const struct rig *r, uint32_t handle)
 
 static struct words cq_words(const struct rig *r)
 {
-    return words_of((void *)(uintptr_t)fake.cq.buf_addr, r->ext);
+    return words_of((void *)(uintptr_t)r->cq_addr, r->ext);
 }
 
 /* The next unconsumed send WQE of a QP; NULL if there is none. */
@@ -70,7 +73,7 @@ static struct pvrdma_sq_wqe_hdr *device_take(const struct rig *r, uint32_t handl
     uint32_t head = *w.tx_cons;
     struct pvrdma_sq_wqe_hdr *hdr;
 
-    g_assert_true(pvrdma_idx_valid(*w.tx_prod, n));
+    g_assert_true(pvrdma_idx_valid(__atomic_load_n(w.tx_prod, __ATOMIC_ACQUIRE), n));
     if (__atomic_load_n(w.tx_prod, __ATOMIC_ACQUIRE) == head) {
         return NULL;
     }
@@ -85,7 +88,7 @@ static void device_complete(const struct rig *r, uint32_t handle, uint64_t wr_id
 {
     struct words w = cq_words(r);
     uint32_t n = r->cq->cqe, tail = *w.rx_prod;
-    struct pvrdma_cqe *cqe = (void *)(uintptr_t)(fake.cq.buf_addr + 4096);
+    struct pvrdma_cqe *cqe = (void *)(uintptr_t)(r->cq_addr + 4096);
 
     while (((tail - __atomic_load_n(w.rx_cons, __ATOMIC_ACQUIRE)) & (2 * n - 1)) == n) {
         sched_yield();
@@ -117,6 +120,7 @@ static void setup(struct rig *r, gconstpointer data)
     g_assert_cmpint(r->cq->cqe, ==, 8);
     g_assert_cmpuint(fake.cq.ext.flags, ==, r->ext ? PVRDMA_EXT_OBJ_RING : 0);
     g_assert_cmpuint(fake.cq.buf_size, ==, 2 * 4096);
+    r->cq_addr = fake.cq.buf_addr;
 }
 
 static void teardown(struct rig *r, gconstpointer data)
@@ -126,10 +130,12 @@ static void teardown(struct rig *r, gconstpointer data)
     fake_close(r->ctx);
 }
 
-static struct ibv_qp *make_qp(const struct rig *r, uint32_t depth)
+/* With another CQ for what is sent. */
+static struct ibv_qp *make_qp_of(const struct rig *r, uint32_t depth,
+                                 struct ibv_cq *send_cq)
 {
     struct ibv_qp_init_attr attr = {
-        .send_cq = r->cq,
+        .send_cq = send_cq,
         .recv_cq = r->cq,
         .cap = {.max_send_wr = depth,
                 .max_recv_wr = depth,
@@ -145,6 +151,11 @@ static struct ibv_qp *make_qp(const struct rig *r, uint32_t depth)
     g_assert_cmpint(fake.ops->modify_qp(qp, &to, IBV_QP_STATE), ==, 0);
     fake.next_handle++;
     return qp;
+}
+
+static struct ibv_qp *make_qp(const struct rig *r, uint32_t depth)
+{
+    return make_qp_of(r, depth, r->cq);
 }
 
 static struct ibv_send_wr *list_of(struct ibv_send_wr *wr, struct ibv_sge *sge,
@@ -187,6 +198,26 @@ static void test_environment(void)
     g_unsetenv("PVRDMA_STOCK");
 }
 
+/* A kernel that refuses to be asked is asked again, and never hears of us later. */
+static void test_strict_kernel(void)
+{
+    struct rig r = {.ctx = fake_open_strict()};
+    struct ibv_qp *qp;
+
+    g_assert_nonnull(r.ctx);
+    g_assert_cmpuint(fake.contexts, ==, 2);
+    g_assert_null(to_pv_ctx(r.ctx)->ext);
+    g_assert_cmpuint(to_pv_ctx(r.ctx)->max_inline, ==, 0);
+    r.pd = fake.ops->alloc_pd(r.ctx);
+    r.cq = fake.ops->create_cq(r.ctx, 5, NULL, 0);
+    g_assert_nonnull(r.cq);
+    r.cq_addr = fake.cq.buf_addr;
+    qp = make_qp(&r, 4);
+    device_complete(&r, 1, 5);
+    fake.ops->destroy_qp(qp);
+    teardown(&r, NULL);
+}
+
 static void test_caps(struct rig *r, gconstpointer data)
 {
     struct ibv_qp_init_attr attr = {
@@ -222,20 +253,28 @@ static void test_caps(struct rig *r, gconstpointer data)
         g_assert_cmpuint(attr.cap.max_inline_data, ==, 0);
         fake.ops->destroy_qp(qp);
     }
+    /* Each refusal has its reason: ours an error, the kernel's for debugging. */
+    memset(fake.logged, 0, sizeof(fake.logged));
     attr.cap.max_inline_data = 0;
     attr.cap.max_send_wr = UINT32_MAX;
     g_assert_null(fake.ops->create_qp(r->pd, &attr));
+    g_assert_cmpuint(fake.logged[VERBS_LOG_ERR], ==, 1);
     attr.cap.max_send_wr = 1;
     attr.qp_type = IBV_QPT_UC;
     g_assert_null(fake.ops->create_qp(r->pd, &attr));
     g_assert_cmpint(errno, ==, EOPNOTSUPP);
+    g_assert_cmpuint(fake.logged[VERBS_LOG_ERR], ==, 2);
     attr.qp_type = IBV_QPT_RC;
+    g_assert_cmpuint(fake.logged[VERBS_LOG_DEBUG], ==, 0);
     fake.fail = ENOMEM;
     g_assert_null(fake.ops->create_qp(r->pd, &attr));
     g_assert_cmpint(errno, ==, ENOMEM);
+    g_assert_cmpuint(fake.logged[VERBS_LOG_DEBUG], ==, 1);
     fake.fail = ENOSPC;
     g_assert_null(fake.ops->create_cq(r->ctx, 4, NULL, 0));
     g_assert_cmpint(errno, ==, ENOSPC);
+    g_assert_cmpuint(fake.logged[VERBS_LOG_DEBUG], ==, 2);
+    g_assert_cmpuint(fake.logged[VERBS_LOG_ERR], ==, 2);
     fake.no_fork = true;
     g_assert_null(fake.ops->create_cq(r->ctx, 4, NULL, 0));
     fake.no_fork = false;
@@ -386,6 +425,159 @@ static void test_sweep(struct rig *r, gconstpointer data)
     device_complete(r, 2, 12);
     g_assert_cmpint(fake.ops->poll_cq(r->cq, 8, wc), ==, 1);
     g_assert_cmpint(fake.ops->destroy_qp(two), ==, 0);
+
+    /* A producer index that cannot be right is no reason to look at all of it. */
+    two = make_qp(r, 4);
+    *cq_words(r).rx_prod = 0x12345;
+    g_assert_cmpint(fake.ops->destroy_qp(two), ==, 0);
+}
+
+/* ---- destruction at the same time as other things ------------------------------------
+ *
+ * A thread in ibv_destroy_qp() stops when the kernel has destroyed the QP, as it does
+ * while the program has not acknowledged an event of it, until let_go().
+ */
+static struct {
+    pthread_mutex_t mutex; /* GLib's are unknown to ThreadSanitizer */
+    pthread_cond_t changed;
+    bool in_kernel, go;
+} held = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false};
+
+static void hold(struct ibv_qp *qp)
+{
+    pthread_mutex_lock(&held.mutex);
+    held.in_kernel = true;
+    pthread_cond_broadcast(&held.changed);
+    while (!held.go) {
+        pthread_cond_wait(&held.changed, &held.mutex);
+    }
+    pthread_mutex_unlock(&held.mutex);
+}
+
+static gpointer destroy_thread(gpointer qp)
+{
+    g_assert_cmpint(fake.ops->destroy_qp(qp), ==, 0);
+    return NULL;
+}
+
+/* Returns when the kernel has destroyed @qp. */
+static GThread *destroy_held(struct ibv_qp *qp)
+{
+    GThread *thread;
+
+    held.in_kernel = held.go = false;
+    fake.destroying = hold;
+    thread = g_thread_new("destroy", destroy_thread, qp);
+    pthread_mutex_lock(&held.mutex);
+    while (!held.in_kernel) {
+        pthread_cond_wait(&held.changed, &held.mutex);
+    }
+    fake.destroying = NULL;
+    pthread_mutex_unlock(&held.mutex);
+    return thread;
+}
+
+static void let_go(void)
+{
+    pthread_mutex_lock(&held.mutex);
+    held.go = true;
+    pthread_cond_broadcast(&held.changed);
+    pthread_mutex_unlock(&held.mutex);
+}
+
+/* A deadlock ends the program. */
+#define DEADLOCK_SECONDS 60
+
+/*
+ * A QP whose events are not acknowledged does not keep other threads from making one,
+ * which may even get the same handle: it has its own completions and only these.
+ * In the second round that one, too, comes and goes meanwhile.
+ */
+static void test_destroy_waits(struct rig *r, gconstpointer data)
+{
+    struct rig other = *r;
+    struct ibv_qp *qp;
+    struct ibv_wc wc[8];
+    GThread *thread;
+
+    alarm(DEADLOCK_SECONDS);
+    other.cq = fake.ops->create_cq(r->ctx, 8, NULL, 0);
+    other.cq_addr = fake.cq.buf_addr;
+    for (unsigned round = 0; round < 2; round++) {
+        fake.next_handle = 1;
+        qp = make_qp_of(r, 4, other.cq);
+        device_complete(r, 1, 10);
+        device_complete(r, 1, 11);
+        device_complete(&other, 1, 12);
+        thread = destroy_held(qp);
+        for (unsigned i = 0; i <= round; i++) {
+            fake.next_handle = 1;
+            qp = make_qp(r, 4);
+            device_complete(r, 1, 20 + i);
+            g_assert_cmpint(fake.ops->poll_cq(other.cq, 8, wc), ==, 0);
+            if (i < round) {
+                g_assert_cmpint(fake.ops->destroy_qp(qp), ==, 0);
+            }
+        }
+        let_go();
+        g_thread_join(thread);
+        g_assert_cmpint(fake.ops->poll_cq(r->cq, 8, wc), ==, 1);
+        g_assert_cmpuint(wc[0].wr_id, ==, 20 + round);
+        g_assert_cmpuint(wc[0].qp_num, ==, qp->qp_num);
+        g_assert_cmpint(fake.ops->destroy_qp(qp), ==, 0);
+        g_assert_cmpuint(*cq_words(&other).rx_cons, ==, *cq_words(&other).rx_prod);
+    }
+    fake.ops->destroy_cq(other.cq);
+    alarm(0);
+}
+
+/*
+ * Between ibv_start_poll and ibv_end_poll a program may make and destroy QPs of the
+ * CQ, while another thread destroys one and waits for the poll to end.
+ */
+static void test_destroy_in_poll(struct rig *r, gconstpointer data)
+{
+    struct ibv_cq_init_attr_ex attr = {.cqe = 8, .wc_flags = IBV_WC_STANDARD_FLAGS};
+    struct ibv_poll_cq_attr none = {0};
+    struct ibv_cq_ex *cq = fake.ops->create_cq_ex(r->ctx, &attr);
+    struct rig ex = *r;
+    struct ibv_qp *qp[5];
+    GThread *thread;
+
+    alarm(DEADLOCK_SECONDS);
+    ex.cq = ibv_cq_ex_to_cq(cq);
+    ex.cq_addr = fake.cq.buf_addr;
+    for (unsigned i = 1; i <= 3; i++) {
+        qp[i] = make_qp(&ex, 4);
+    }
+    for (unsigned i = 0; i < 6; i++) {
+        device_complete(&ex, 1 + i % 3, 40 + i);
+    }
+    g_assert_cmpint(ibv_start_poll(cq, &none), ==, 0);
+    g_assert_cmpuint(cq->wr_id, ==, 40);
+    thread = destroy_held(qp[2]);
+    let_go();
+    g_usleep(100000); /* it wants the CQ now */
+    g_assert_cmpint(fake.ops->destroy_qp(qp[3]), ==, 0);
+    qp[4] = make_qp(&ex, 4);
+    /* The slot that is being read is not the device's yet. */
+    g_assert_cmpuint(*cq_words(&ex).rx_cons, ==, 0);
+    g_assert_cmpuint(ibv_wc_read_qp_num(cq), ==, qp[1]->qp_num);
+    g_assert_cmpuint(ibv_wc_read_byte_len(cq), ==, 17);
+    g_assert_cmpint(ibv_next_poll(cq), ==, 0);
+    g_assert_cmpuint(cq->wr_id, ==, 43);
+    g_assert_cmpint(ibv_next_poll(cq), ==, ENOENT);
+    ibv_end_poll(cq);
+    g_thread_join(thread);
+    g_assert_cmpuint(*cq_words(&ex).rx_cons, ==, *cq_words(&ex).rx_prod);
+    device_complete(&ex, 4, 50);
+    g_assert_cmpint(ibv_start_poll(cq, &none), ==, 0);
+    g_assert_cmpuint(cq->wr_id, ==, 50);
+    ibv_end_poll(cq);
+    fake.ops->destroy_qp(qp[1]);
+    fake.ops->destroy_qp(qp[4]);
+    fake.ops->destroy_cq(ex.cq);
+    alarm(0);
 }
 
 static void test_arm(struct rig *r, gconstpointer data)
@@ -416,11 +608,12 @@ static void test_cq_ex(struct rig *r, gconstpointer data)
     };
     struct ibv_poll_cq_attr none = {0};
     struct ibv_cq_ex *cq = fake.ops->create_cq_ex(r->ctx, &attr);
-    struct ibv_cq *plain = r->cq;
+    struct rig plain = *r;
     struct ibv_qp *qp;
 
     g_assert_nonnull(cq);
     r->cq = ibv_cq_ex_to_cq(cq);
+    r->cq_addr = fake.cq.buf_addr;
     qp = make_qp(r, 4);
     g_assert_cmpint(ibv_start_poll(cq, &none), ==, ENOENT);
     for (unsigned round = 0; round < 40; round++) {
@@ -445,7 +638,7 @@ static void test_cq_ex(struct rig *r, gconstpointer data)
     }
     fake.ops->destroy_qp(qp);
     fake.ops->destroy_cq(r->cq);
-    r->cq = plain;
+    *r = plain;
 
     attr.wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
     g_assert_null(fake.ops->create_cq_ex(r->ctx, &attr));
@@ -552,11 +745,11 @@ static void test_wr(struct rig *r, gconstpointer data)
     g_assert_cmphex(fake.uar[0], ==, 0);
     fake.ops->destroy_qp(&pv->vqp.qp);
 
-    /* The other libibverbs. */
-    fake.old_layout = true;
+    /* The other libibverbs of ABI 34. */
+    fake.old_layout = IBVERBS_PABI_VERSION == 34;
     pv = make_qp_ex(r, ops);
     g_assert_cmpuint(mask_seen(pv), ==, VERBS_QP_EX);
-    g_assert_cmpuint(pv->vqp.comp_mask, ==, 0);
+    g_assert_true(!pv->vqp.comp_mask == fake.old_layout);
     fake.ops->destroy_qp(&pv->vqp.qp);
     g_assert_null(make_qp_ex(r, IBV_QP_EX_WITH_BIND_MW));
     g_assert_cmpint(errno, ==, EOPNOTSUPP);
@@ -685,6 +878,89 @@ static void test_threads(struct rig *r, gconstpointer data)
     fake.ops->destroy_qp(mt_qp);
 }
 
+/*
+ * Threads make and destroy QPs of one CQ, which get each other's handles, and leave
+ * completions behind; pollers find none with another QP's number.
+ */
+#define CHURN_ROUNDS  1500u
+#define CHURN_THREADS 3u
+
+static struct {
+    const struct rig *rig;
+    pthread_mutex_t device;
+    unsigned running, polled;
+} churn = {.device = PTHREAD_MUTEX_INITIALIZER};
+
+static void dawdle(struct ibv_qp *qp)
+{
+    for (unsigned i = qp->qp_num / 16 % 4; i; i--) {
+        sched_yield();
+    }
+}
+
+static gpointer churn_qps(gpointer data)
+{
+    struct ibv_qp_init_attr attr = {
+        .send_cq = churn.rig->cq,
+        .recv_cq = churn.rig->cq,
+        .cap = {1, 1, 1, 1, 0},
+        .qp_type = IBV_QPT_RC,
+    };
+
+    for (unsigned i = 0; i < CHURN_ROUNDS; i++) {
+        struct ibv_qp *qp = fake.ops->create_qp(churn.rig->pd, &attr);
+
+        g_assert_nonnull(qp);
+        pthread_mutex_lock(&churn.device);
+        for (unsigned n = i % 4; n; n--) {
+            device_complete(churn.rig, to_pv_qp(qp)->handle, qp->qp_num);
+        }
+        pthread_mutex_unlock(&churn.device);
+        g_assert_cmpint(fake.ops->destroy_qp(qp), ==, 0);
+    }
+    __atomic_sub_fetch(&churn.running, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+static gpointer churn_poll(gpointer data)
+{
+    struct ibv_wc wc[3];
+
+    while (__atomic_load_n(&churn.running, __ATOMIC_ACQUIRE)) {
+        int n = fake.ops->poll_cq(churn.rig->cq, 3, wc);
+
+        g_assert_cmpint(n, >=, 0);
+        for (int i = 0; i < n; i++) {
+            g_assert_cmpuint(wc[i].wr_id, ==, wc[i].qp_num);
+        }
+        __atomic_add_fetch(&churn.polled, n, __ATOMIC_RELAXED);
+        sched_yield();
+    }
+    return NULL;
+}
+
+static void test_churn(struct rig *r, gconstpointer data)
+{
+    GThread *thread[CHURN_THREADS + 2];
+
+    alarm(2 * DEADLOCK_SECONDS);
+    churn.rig = r;
+    churn.running = CHURN_THREADS;
+    churn.polled = 0;
+    fake.pick_handles = true;
+    fake.destroying = dawdle;
+    for (unsigned i = 0; i < G_N_ELEMENTS(thread); i++) {
+        thread[i] =
+            g_thread_new("churn", i < CHURN_THREADS ? churn_qps : churn_poll, NULL);
+    }
+    for (unsigned i = 0; i < G_N_ELEMENTS(thread); i++) {
+        g_thread_join(thread[i]);
+    }
+    g_assert_cmpuint(churn.polled, >, 0);
+    g_assert_cmpuint(*cq_words(r).rx_cons, ==, *cq_words(r).rx_prod);
+    alarm(0);
+}
+
 static void test_srq(struct rig *r, gconstpointer data)
 {
     struct ibv_srq_init_attr attr = {.attr = {.max_wr = 3, .max_sge = 1}};
@@ -738,6 +1014,8 @@ int main(int argc, char **argv)
     ADD("recv", test_recv);
     ADD("poll", test_poll);
     ADD("sweep", test_sweep);
+    ADD("destroy-waits", test_destroy_waits);
+    ADD("destroy-in-poll", test_destroy_in_poll);
     ADD("arm", test_arm);
     ADD("cq-ex", test_cq_ex);
     ADD("wr", test_wr);
@@ -746,6 +1024,8 @@ int main(int argc, char **argv)
     ADD("srq", test_srq);
     ADD("idle", test_idle);
     ADD("threads", test_threads);
+    ADD("churn", test_churn);
     g_test_add_func("/provider/environment", test_environment);
+    g_test_add_func("/provider/strict-kernel", test_strict_kernel);
     return g_test_run();
 }
