@@ -1,38 +1,47 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
-# Builds the guest's rdma-core provider, libvmw_pvrdma-rdmavNN.so.
+# Builds the guest's rdma-core provider, libvmw_pvrdma-rdmavNN.so, once for each
+# private ABI NN of libibverbs.
 #
-# A provider needs rdma-core's private headers (infiniband/driver.h and what it
-# includes), which no package ships.  They are taken from the source package of
-# Debian's trixie suite: apt names the file and its checksum from the signed
-# lists of this machine's own mirror.  The library to link with comes from this
-# machine's suite, unpacked privately.  Nothing is installed, no root needed.
+# libibverbs opens only the file with its own number, and a provider needs the
+# private headers (infiniband/driver.h and what it includes) of a release with that
+# number, which no package ships.  They are taken from the source packages of Debian
+# suites: apt names the file and its checksum from the signed lists of this machine's
+# own mirror.  The library to link with is made of the list of names in the source.
+# Nothing is installed, no root needed.
 #
-# One build serves all rdma-core releases of one private ABI number (NN: 34 from
-# 44 to 56 at least); qp.c says what has to be watched for that.
+# The number is that of the first release of rdma-core which has it, so a build from
+# release V with number NN is for NN to V.  34 begins at 44 here, the oldest that was
+# ever tried; its releases differ in a detail that qp.c finds out.
 #
 # Layout under the build folder (build/guest-provider):
-#   apt/ private lists and downloads    rdma-core/ its source
-#   include/ the staged headers         link/ libibverbs
-# Result: build/guest/libvmw_pvrdma-rdmavNN.so
+#   apt-SUITE/ private lists     SUITE/src its source, SUITE/version
+#   abi-NN/include the staged headers, abi-NN/link a libibverbs to link with
+# Result: build/guest/libvmw_pvrdma-rdmavNN.so for each NN, and build/guest/provider.abis,
+# a line "NN FIRST LAST" for each: the releases of rdma-core that it is for
 
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 repo=$(cd "$here/.." && pwd -P)
 builddir=$repo/build
-user_src=
-suite=trixie
+user_src=()
+# Debian 13, whose number Debian 12 has too, and what comes next.
+suites=${PVRDMA_RDMA_CORE_SUITES:-trixie testing}
 
 usage()
 {
     cat <<USAGE
-Usage: ${0##*/} [--rdma-core-src=DIR] [--builddir=DIR]
+Usage: ${0##*/} [--suites='SUITE...'] [--rdma-core-src=DIR]... [--builddir=DIR]
 
-  --rdma-core-src=DIR  take the private headers from this rdma-core source
+  --suites='SUITE...'  Debian suites with the wanted releases of rdma-core
+                       [\$PVRDMA_RDMA_CORE_SUITES, or trixie testing]
+  --rdma-core-src=DIR  take this rdma-core source and no suite's; may be given more
+                       than once
   --builddir=DIR       the project's build folder [build]
 
+What was fetched is kept: remove build/guest-provider/SUITE to look for a newer one.
 CC, CFLAGS and LDFLAGS of the environment are used.
 USAGE
 }
@@ -42,19 +51,19 @@ prefix=provider
 
 for arg in "$@"; do
     case $arg in
-    --rdma-core-src=*) user_src=$(cd "${arg#*=}" && pwd -P) ;;
+    --suites=*) suites=${arg#*=} ;;
+    --rdma-core-src=*) user_src+=("$(cd "${arg#*=}" && pwd -P)") ;;
     --builddir=*) builddir=${arg#*=} ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; die "unknown argument '$arg'" ;;
     esac
 done
+[ -n "$suites" ] || [ ${#user_src[@]} -gt 0 ] || die "no suites, no source"
 
 mkdir -p "$builddir/guest-provider" "$builddir/guest"
 builddir=$(cd "$builddir" && pwd -P)
 work=$builddir/guest-provider
-apt=$work/apt
 log=$work/build.log
-inc=$work/include
 cc=${CC:-gcc}
 
 exec 9>"$work/lock"
@@ -63,36 +72,39 @@ flock 9
 
 . "$repo/scripts/private-apt.bash"
 
-setup_apt()
-{
-    local codename
-    codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
-    [ -n "$codename" ] || die "no VERSION_CODENAME in /etc/os-release"
-    private_apt_setup "deb-src $suite" "deb $codename"
-}
-
-# The source's signature chain ends in the suite's signed Release file; only the
-# upstream tarball is fetched, which is all that is needed.
+# fetch_source SUITE: into $work/SUITE/src.  The signature chain of the sources ends
+# in the suite's signed Release file; only the upstream tarball is fetched, which is
+# all that is needed.
 fetch_source()
 {
-    local uri sum
-    setup_apt
+    local suite=$1 uri sum apt=$work/apt-src-$1 private_apt_ready=
+    [ ! -f "$work/$suite/complete" ] || return 0
+    command -v apt-get >/dev/null || die "apt-get is needed"
+    private_apt_setup "deb-src $suite"
     read -r uri sum < <(private_apt apt-get -q source --print-uris \
                             --only-source rdma-core 2>/dev/null |
-        awk '/\.orig\.tar\.[a-z0-9]+'\''/ { gsub("'\''", "", $1); print $1, $NF; exit }')
+        awk '/\.orig\.tar\.[a-z0-9]+'\''/ { gsub("'\''", "", $1); print $1, $NF; exit }') ||
+        true
     [ -n "${uri:-}" ] && [ -n "${sum:-}" ] ||
-        die "the suite $suite lists no rdma-core source"
-    say "fetching ${uri##*/} (2 MB)"
-    rm -rf "$work/rdma-core" "$work/orig.tar"
-    mkdir -p "$work/rdma-core"
+        die "the suite $suite lists no rdma-core source; --suites chooses others"
+    say "fetching ${uri##*/} of $suite (2 MB)"
+    rm -rf "${work:?}/$suite"
+    mkdir -p "$work/$suite/src"
     quiet /usr/lib/apt/apt-helper \
         -o "APT::Sandbox::User=$(id -un)" \
-        download-file "$uri" "$work/orig.tar" "$sum"
-    tar -C "$work/rdma-core" --strip-components=1 -xf "$work/orig.tar"
-    rm -f "$work/orig.tar"
+        download-file "$uri" "$work/$suite/orig.tar" "$sum"
+    tar -C "$work/$suite/src" --strip-components=1 -xf "$work/$suite/orig.tar"
+    rm -rf "$work/$suite/orig.tar" "$apt"
+    touch "$work/$suite/complete"
 }
 
-# stage DIR FILE...: links below include/.
+# cmake_value SRC VARIABLE
+cmake_value()
+{
+    sed -n "s/^set($2 \"\([0-9]*\).*/\1/p" "$1/CMakeLists.txt" | head -n 1
+}
+
+# stage DIR FILE...: links below $inc.
 stage()
 {
     local dir=$inc/$1
@@ -105,11 +117,7 @@ stage()
 # libraries its configuration looks for.
 stage_headers()
 {
-    local src=$1 pabi
-    pabi=$(sed -n 's/^set(IBVERBS_PABI_VERSION "\([0-9]*\)").*/\1/p' \
-               "$src/CMakeLists.txt")
-    [ -n "$pabi" ] || die "cannot read the provider ABI from $src/CMakeLists.txt"
-    rm -rf "$inc"
+    local src=$1 abi=$2 inc=$3
     stage infiniband "$src"/libibverbs/*.h \
         "$src/kernel-headers/rdma/ib_user_ioctl_verbs.h"
     stage rdma "$src"/kernel-headers/rdma/*.h
@@ -127,40 +135,60 @@ stage_headers()
 #define HAVE_BUILTIN_CLZ 1
 #define HAVE_BUILTIN_CLZL 1
 #define HAVE_FUNC_ATTRIBUTE_ALWAYS_INLINE 1
-#define IBVERBS_PABI_VERSION $pabi
+#define IBVERBS_PABI_VERSION $abi
 CONFIG
-    echo "$pabi" >"$work/pabi"
 }
 
+# A libibverbs with all names and versions and no code, of rdma-core's list of them.
+# A name listed for more than one version is linked with the newest.
+make_link()
+{
+    local src=$1 abi=$2 dir=$3
+    mkdir -p "$dir"
+    sed -e "s/@IBVERBS_PABI_VERSION@/$abi/g" -e 's,/\*.*\*/,,' \
+        "$src/libibverbs/libibverbs.map.in" |
+        awk -v c="$dir/names.c" -v map="$dir/names.map" '
+            /^[A-Z_0-9.]+ *\{/ { node = $1; nodes[++n] = node }
+            /^[ \t]+[A-Za-z_0-9]+;/ { sub(/;.*/, "", $1); of[$1] = node }
+            END {
+                for (i = 1; i <= n; i++) {
+                    printf "%s {\n    global:\n", nodes[i] > map
+                    for (s in of)
+                        if (of[s] == nodes[i]) {
+                            printf "        %s;\n", s > map
+                            printf "void %s(void) {}\n", s > c
+                        }
+                    print (i == 1 ? "    local: *;\n};" : "};") > map
+                }
+            }'
+    quiet "$cc" -shared -nostdlib -fPIC -w -fno-builtin -Wl,-soname,libibverbs.so.1 \
+        -Wl,--version-script="$dir/names.map" -o "$dir/libibverbs.so" "$dir/names.c"
+}
+
+# prepare SRC ABI: headers and library of an ABI, unless they are there.
 prepare()
 {
-    local key="v1 ${user_src:-apt $suite}"
-    if [ -f "$work/stamp" ] && [ "$(cat "$work/stamp")" = "$key" ] &&
-       [ -f "$inc/infiniband/driver.h" ] && [ -d "$work/link/usr" ]; then
+    local src=$1 abi=$2 dir=$work/abi-$2
+    local key="v2 $src $(cmake_value "$src" PACKAGE_VERSION)"
+    if [ "$(cat "$dir/stamp" 2>/dev/null)" = "$key" ] &&
+       [ -f "$dir/include/infiniband/driver.h" ]; then
         return
     fi
-    command -v apt-get >/dev/null || die "apt-get is needed"
-    if [ -z "$user_src" ]; then
-        fetch_source
-    fi
-    stage_headers "${user_src:-$work/rdma-core}"
-    setup_apt
-    private_apt_unpack libibverbs1 "$work/link"
-    printf '%s\n' "$key" >"$work/stamp"
+    rm -rf "$dir"
+    stage_headers "$src" "$abi" "$dir/include"
+    make_link "$src" "$abi" "$dir/link"
+    printf '%s\n' "$key" >"$dir/stamp"
 }
 
 compile()
 {
-    local pabi lib out sources flags
-    pabi=$(cat "$work/pabi")
-    out=$builddir/guest/libvmw_pvrdma-rdmav$pabi.so
-    lib=$(find "$work/link" -name 'libibverbs.so.1' | head -n 1)
-    [ -n "$lib" ] || die "no libibverbs.so.1 below $work/link"
+    local abi=$1 dir=$work/abi-$1 out sources flags
+    out=$builddir/guest/libvmw_pvrdma-rdmav$abi.so
     sources=("$here"/{context,pd,cq,qp,srq,post,wr}.c)
     flags="$cc ${CFLAGS:-} ${LDFLAGS:-}"
     if [ -z "$(find "$here"/*.[ch] "$here/build.sh" "$repo"/include/pvrdma \
-                    "$work/stamp" -newer "$out" 2>&1)" ] &&
-       [ "$(cat "$work/flags" 2>/dev/null)" = "$flags" ]; then
+                    "$dir/stamp" -newer "$out" 2>&1)" ] &&
+       [ "$(cat "$dir/flags" 2>/dev/null)" = "$flags" ]; then
         say "up to date: $out"
         return
     fi
@@ -170,16 +198,47 @@ compile()
         -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
         -Wstrict-prototypes -Wmissing-prototypes -Wshadow \
         -Wno-gnu-variable-sized-type-not-at-end \
-        -isystem "$inc" -I "$repo/include" -I "$here" \
+        -isystem "$dir/include" -I "$repo/include" -I "$here" \
         -shared -Wl,-z,defs -Wl,-z,relro -Wl,-z,now -Wl,--as-needed \
-        -Wl,--allow-shlib-undefined ${LDFLAGS:-} \
-        -o "$out.tmp" "${sources[@]}" "$lib" -lpthread
+        ${LDFLAGS:-} -o "$out.tmp" "${sources[@]}" "$dir/link/libibverbs.so" -lpthread
+    objdump -p "$out.tmp" | grep -q "IBVERBS_PRIVATE_$abi\$" ||
+        die "${out##*/} does not ask for the symbols of ABI $abi"
     # No program: the folder's executables are copied into test guests' PATH.
     chmod 644 "$out.tmp"
     mv "$out.tmp" "$out"
-    printf '%s\n' "$flags" >"$work/flags"
+    printf '%s\n' "$flags" >"$dir/flags"
     say "done: $out"
 }
 
-prepare
-compile
+sources=("${user_src[@]}")
+if [ ${#sources[@]} -eq 0 ]; then
+    for suite in $suites; do
+        fetch_source "$suite"
+        sources+=("$work/$suite/src")
+    done
+fi
+
+# The newest release of each number.
+declare -A last src_of
+for src in "${sources[@]}"; do
+    abi=$(cmake_value "$src" IBVERBS_PABI_VERSION)
+    version=$(cmake_value "$src" PACKAGE_VERSION)
+    [ -n "$abi" ] && [ -n "$version" ] ||
+        die "cannot read version and provider ABI from $src/CMakeLists.txt"
+    [ "$abi" -ge 34 ] || die "$src: provider ABI $abi is older than any tried, 34"
+    if [ "${last[$abi]:-0}" -lt "$version" ]; then
+        last[$abi]=$version src_of[$abi]=$src
+    fi
+done
+for f in "$builddir"/guest/libvmw_pvrdma-rdmav*.so; do
+    abi=${f##*-rdmav}
+    [ -n "${last[${abi%.so}]:-}" ] || rm -f "$f"
+done
+abis=$(printf '%s\n' "${!last[@]}" | sort -n)
+for abi in $abis; do
+    prepare "${src_of[$abi]}" "$abi"
+    compile "$abi"
+done
+for abi in $abis; do
+    echo "$abi $((abi == 34 ? 44 : abi)) ${last[$abi]}"
+done >"$builddir/guest/provider.abis"

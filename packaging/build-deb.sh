@@ -10,8 +10,11 @@
 #       the kernel driver's source for DKMS; keeps vmw_pvrdma from loading, else
 #       two modules would race for the device
 #   ibverbs-provider-pvrdma_VERSION_ARCH.deb
-#       the provider; takes the place of rdma-core's own vmw_pvrdma provider by
-#       dpkg-divert, because two providers for one device cannot be ordered
+#       the provider, for each private ABI of libibverbs that was built; each takes
+#       the place of rdma-core's own vmw_pvrdma provider by dpkg-divert, because two
+#       providers for one device cannot be ordered.  It depends on the releases of
+#       libibverbs that these are for: with another one the stock provider would
+#       quietly serve instead.
 #
 # Both hold few files and no generated ones, so dpkg-deb packs them as they are.
 # Removing a package, even without --purge, brings the stock state back.
@@ -44,20 +47,27 @@ if [ -z "${SOURCE_DATE_EPOCH:-}" ]; then
 fi
 export SOURCE_DATE_EPOCH
 
-# The provider of this build; its name carries libibverbs' private ABI number.
-provider=
-for f in "$build"/guest/libvmw_pvrdma-rdmav*.so; do
-    [ -f "$f" ] && provider=$f
-done
-[ -n "$provider" ] || die "no provider: run guest-provider/build.sh first"
-soname=$(basename "$provider")
+# The providers of this build: "ABI FIRST LAST" lines, in the order of releases.
+abis=$build/guest/provider.abis
+[ -s "$abis" ] || die "no provider: run guest-provider/build.sh first"
 libdir=usr/lib/$multiarch/libibverbs
+targets=$(awk -v dir="/$libdir" '
+    { printf "%s%s/libvmw_pvrdma-rdmav%s.so", (NR > 1 ? " " : ""), dir, $1 }' "$abis")
+# The releases from the first to the last but for the gaps between them.
+libibverbs=$(awk '
+    NR == 1 { d = "libibverbs1 (>= " $2 ")" }
+    NR > 1 && $2 > last + 1 {
+        d = d ", libibverbs1 (<< " last + 1 "~) | libibverbs1 (>= " $2 ")"
+    }
+    { last = $3 }
+    END { print d ", libibverbs1 (<< " last + 1 "~)" }' "$abis")
 
 # subst FILE: a template with this build's values.
 subst()
 {
     sed -e "s,@VERSION@,$version,g" -e "s,@REVISION@,$revision,g" \
-        -e "s,@ARCH@,$arch,g" -e "s,@TARGET@,/$libdir/$soname,g" \
+        -e "s,@ARCH@,$arch,g" -e "s,@TARGETS@,$targets,g" \
+        -e "s,@LIBDIR@,/$libdir,g" -e "s;@LIBIBVERBS@;$libibverbs;g" \
         -e "s,@SIZE@,$size,g" "$1"
 }
 
@@ -110,8 +120,10 @@ pack pvrdma-dkms all
 
 # ---- the provider
 mkdir -p "$tree/ibverbs-provider-pvrdma/$libdir"
-objcopy --strip-debug --strip-unneeded "$provider" \
-    "$tree/ibverbs-provider-pvrdma/$libdir/$soname"
-chmod 644 "$tree/ibverbs-provider-pvrdma/$libdir/$soname"
+for target in $targets; do
+    objcopy --strip-debug --strip-unneeded "$build/guest/$(basename "$target")" \
+        "$tree/ibverbs-provider-pvrdma$target"
+    chmod 644 "$tree/ibverbs-provider-pvrdma$target"
+done
 pack ibverbs-provider-pvrdma "$arch"
 rm -rf "$tree"

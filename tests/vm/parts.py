@@ -7,15 +7,16 @@ change; the test suites, which mix providers, do that per program instead (see
 test_provider.py).
 """
 
-import glob
 import os
 
 from pvrdma_vm import BUILD, VmError
 
 MODULE = '/opt/pvrdma/pvrdma.ko'
 LIBRARY = '/opt/pvrdma/provider.so'
+# The guest image's private ABI of libibverbs.
+ABI = 34
 STOCK_LIBRARY = ('/usr/lib/x86_64-linux-gnu/libibverbs/'
-                 'libvmw_pvrdma-rdmav34.so')
+                 'libvmw_pvrdma-rdmav%d.so' % ABI)
 OWN_DEVICE = 'pvrdma0'
 STOCK_DEVICE = 'vmw_pvrdma0'
 
@@ -26,10 +27,11 @@ def built_module():
     return path if os.path.exists(path) else None
 
 
-def built_library():
-    """Path of our provider on the host, or None."""
-    found = glob.glob(os.path.join(BUILD, 'guest', 'libvmw_pvrdma-rdmav*.so'))
-    return found[0] if found else None
+def built_library(abi=ABI):
+    """Path of our provider for a private ABI of libibverbs on the host, or
+    None."""
+    path = os.path.join(BUILD, 'guest', 'libvmw_pvrdma-rdmav%d.so' % abi)
+    return path if os.path.exists(path) else None
 
 
 def guest_files():

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Our Debian packages in a Debian guest: used, and removed again.
+"""Our Debian packages in a Debian guest: used, and removed again; and the provider's
+package in other releases of Debian.
 
 debian-root.sh made the disk, with both packages installed in it by dpkg.  Two
 guests mount it (each with its own throw-away changes) and work in it by chroot:
@@ -18,9 +19,10 @@ import parts
 from programs import Pair, _ports
 from pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, \
     start_guests
+from test_provider import other_suites, program
 
 DEBIAN = os.path.join(BUILD, 'debian')
-PROVIDER = '/usr/lib/x86_64-linux-gnu/libibverbs/libvmw_pvrdma-rdmav34.so'
+PROVIDER = parts.STOCK_LIBRARY
 MODULES = ('crc16', 'mbcache', 'jbd2', 'ext4')
 # Run a command in the Debian of the disk.  By a path, else busybox's chroot would
 # run its own applet of that name.
@@ -46,7 +48,7 @@ COLDPLUG = ('deb modprobe -a rdma_ucm && deb modprobe -ab '
 def make_disk():
     """The disk of debian-root.sh, made if that can be done here."""
     if not glob.glob(os.path.join(BUILD, 'deb', '*.deb')):
-        raise unittest.SkipTest('no packages: run "make deb"')
+        raise VmError('no packages: run "make deb"')
     if os.getuid() or not shutil.which('debootstrap') or \
             not shutil.which('mke2fs'):
         raise unittest.SkipTest('debian-root.sh needs root, debootstrap and '
@@ -87,9 +89,7 @@ class PackagesTest(unittest.TestCase):
         for name in MODULES:
             files['opt/modules/%s.ko' % name] = os.path.join(
                 DEBIAN, 'modules', name + '.ko')
-        excheck = os.path.join(BUILD, 'tests', 'vm', 'excheck')
-        if os.path.exists(excheck):
-            files['usr/local/bin/excheck'] = excheck
+        files['usr/local/bin/excheck'] = program('excheck')
         cls.session = Session('packages')
         try:
             cls.daemon = Daemon(cls.session, ['vm1', 'vm2'])
@@ -100,8 +100,7 @@ class PackagesTest(unittest.TestCase):
                             'virtio-blk-pci,drive=disk,bus=pcie.0,addr=0x8.0'])
             for guest in cls.guests:
                 guest.run(MOUNT)
-                guest.run('[ ! -e /usr/local/bin/excheck ] || '
-                          'cp /usr/local/bin/excheck /debian/usr/bin/')
+                guest.run('cp /usr/local/bin/excheck /debian/usr/bin/')
         except BaseException as exc:
             cls.session.keep_logs(exc)
             cls.session.close()
@@ -149,9 +148,6 @@ class PackagesTest(unittest.TestCase):
         return self.guests[0].run('deb excheck -d %s -g %d -i %d' % (
             pair.device, pair.gids[0], inline), 120, check=False)
 
-    def have_excheck(self):
-        return os.path.exists(os.path.join(BUILD, 'tests', 'vm', 'excheck'))
-
     def without_module(self):
         """No module for this kernel: the in-tree driver serves."""
         for guest in self.guests:
@@ -175,9 +171,8 @@ class PackagesTest(unittest.TestCase):
         for guest in self.guests:
             self.assertNotIn('vmw_pvrdma', guest.run('lsmod').out)
         self.traffic(pair)
-        if self.have_excheck():
-            done = self.excheck(pair, 128)
-            self.assertTrue(done.ok, done.describe())
+        done = self.excheck(pair, 128)
+        self.assertTrue(done.ok, done.describe())
         self.without_module()
 
         for guest in self.guests:
@@ -196,26 +191,25 @@ class PackagesTest(unittest.TestCase):
 
         pair = self.load('vmw_pvrdma0')
         self.traffic(pair)
-        if self.have_excheck():
-            done = self.excheck(pair, 0)
-            self.assertEqual(done.code, 3, done.describe())
+        done = self.excheck(pair, 0)
+        self.assertEqual(done.code, 3, done.describe())
         for guest in self.guests:
             guest.powerdown()
         self.daemon.check()
 
 
-class DiversionTest(unittest.TestCase):
-    """The provider's package in a dpkg database of its own, without a guest: an
-    upgrade to a library of another name, and removal."""
+class DpkgCase(unittest.TestCase):
+    """The provider's package in a dpkg database of its own, without a guest."""
 
     FOLDER = os.path.dirname(PROVIDER).lstrip('/')
+    PACKAGE = 'ibverbs-provider-pvrdma'
 
     def setUp(self):
         if os.getuid() or not shutil.which('dpkg-divert'):
             raise unittest.SkipTest('needs root and dpkg')
         self.library = parts.built_library()
         if not self.library:
-            raise unittest.SkipTest('no provider: run "make guest"')
+            raise VmError('no provider: run "make guest"')
         folder = tempfile.TemporaryDirectory(prefix='pvrdma-dpkg-')
         self.addCleanup(folder.cleanup)
         self.root = os.path.join(folder.name, 'root')
@@ -227,48 +221,203 @@ class DiversionTest(unittest.TestCase):
             open(os.path.join(database, name), 'w').close()
         os.makedirs(os.path.join(self.root, self.FOLDER))
 
-    def dpkg(self, *args):
+    def dpkg(self, *args, good=True):
         done = subprocess.run(
-            ['dpkg', '--root=' + self.root, '--force-script-chrootless',
-             '--force-depends'] + list(args), stdout=subprocess.PIPE,
+            ['dpkg', '--root=' + self.root, '--force-script-chrootless'] +
+            list(args), stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, universal_newlines=True, check=False)
-        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(not done.returncode, good, done.stdout)
+        return done.stdout
 
     def path(self, number):
         return os.path.join(self.root, self.FOLDER,
                             'libvmw_pvrdma-rdmav%d.so' % number)
 
-    def install(self, number):
-        """Our package, built with a library of that name."""
+    def package(self, abis):
+        """Path of our package, built of libraries for @abis, whose items are an
+        ABI's number and the first and the last release that has it."""
         shutil.rmtree(self.build, ignore_errors=True)
         os.makedirs(os.path.join(self.build, 'guest'))
-        shutil.copy(self.library, os.path.join(
-            self.build, 'guest', os.path.basename(self.path(number))))
+        with open(os.path.join(self.build, 'guest', 'provider.abis'),
+                  'w') as stream:
+            for abi in abis:
+                stream.write('%d %d %d\n' % abi)
+                shutil.copy(self.library, os.path.join(
+                    self.build, 'guest', os.path.basename(self.path(abi[0]))))
         subprocess.run([os.path.join(REPO, 'packaging', 'build-deb.sh'),
                         self.build], stdout=subprocess.DEVNULL, check=True)
-        self.dpkg('-i', *glob.glob(os.path.join(
-            self.build, 'deb', 'ibverbs-provider-pvrdma_*.deb')))
+        found, = glob.glob(os.path.join(self.build, 'deb',
+                                        self.PACKAGE + '_*.deb'))
+        return found
+
+
+class DiversionTest(DpkgCase):
+    """Upgrades to libraries of other names, good and failed ones, and removal."""
+
+    def install(self, *numbers):
+        self.dpkg('--force-depends', '-i',
+                  self.package([(n, n, n) for n in numbers]))
 
     def check(self, ours):
-        """@ours is our library, all else the stock one and undiverted."""
+        """@ours are our libraries, all else is stock and undiverted."""
         listed = subprocess.run(
             ['dpkg-divert', '--root=' + self.root, '--list'],
             stdout=subprocess.PIPE, universal_newlines=True, check=True).stdout
         self.assertEqual(listed.count('libvmw_pvrdma'), 2 * len(ours), listed)
-        for number in self.stock:
+        for number in ours.union(self.stock):
             with open(self.path(number), 'rb') as stream:
                 self.assertEqual(stream.read(5) != b'stock', number in ours,
                                  number)
+        for number in self.stock:
             self.assertEqual(os.path.exists(self.path(number) + '.stock'),
                              number in ours, number)
 
-    def test_upgrade_and_removal(self):
+    def setUp(self):
+        super().setUp()
         self.stock = (34, 99)
         for number in self.stock:
             with open(self.path(number), 'w') as stream:
                 stream.write('stock')
-        for number in (34, 34, 99):
-            self.install(number)
-            self.check({number})
-        self.dpkg('-r', 'ibverbs-provider-pvrdma')
+
+    def test_upgrade_and_removal(self):
+        for numbers in ((34,), (34,), (34, 65), (65, 99), (34, 65, 99)):
+            self.install(*numbers)
+            self.check(set(numbers))
+        self.dpkg('-r', self.PACKAGE)
         self.check(set())
+        self.assertFalse(os.path.exists(self.path(65)))
+
+    def test_failed_upgrade(self):
+        self.install(34)
+        folder = os.path.join(self.build, 'broken')
+        subprocess.run(['dpkg-deb', '-R', self.package([(34, 34, 34),
+                                                        (99, 99, 99)]),
+                        folder], check=True)
+        with open(os.path.join(folder, 'DEBIAN', 'preinst'), 'a') as stream:
+            stream.write('exit 1\n')
+        subprocess.run(['dpkg-deb', '-b', folder, folder + '.deb'],
+                       stdout=subprocess.DEVNULL, check=True)
+        self.dpkg('--force-depends', '-i', folder + '.deb', good=False)
+        self.check({34})
+        self.dpkg('-r', self.PACKAGE)
+        self.check(set())
+
+
+class DependsTest(DpkgCase):
+    """The package goes with the releases of libibverbs that it has a library for,
+    and with no other: there the stock provider would serve in silence."""
+
+    STATUS = '''Package: %s
+Status: install ok installed
+Maintainer: nobody
+Architecture: amd64
+Multi-Arch: same
+Version: %s
+Description: as if installed
+
+'''
+
+    def try_install(self, package, version, expected):
+        """What apt says of the package beside that release of libibverbs."""
+        status = os.path.join(self.root, 'var/lib/dpkg/status')
+        with open(status, 'w') as stream:
+            for name in ('libibverbs1', 'ibverbs-providers'):
+                stream.write(self.STATUS % (name, version))
+            stream.write(self.STATUS % ('libc6', '2.36-9'))
+        options = {'Dir::State::status': status, 'Dir::Cache': self.root,
+                   'Dir::State::lists': os.path.join(self.root, 'lists'),
+                   'Dir::Etc::sourcelist': '/dev/null',
+                   'Dir::Etc::sourceparts': '/dev/null',
+                   'Dir::Etc::preferencesparts': '/dev/null'}
+        done = subprocess.run(
+            ['apt-get', '-s', 'install', package] +
+            ['-o%s=%s' % option for option in options.items()],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            universal_newlines=True, check=False)
+        self.assertEqual('Inst ' + self.PACKAGE in done.stdout, expected,
+                         done.stdout)
+        self.assertEqual('libibverbs1 (' in done.stdout, not expected,
+                         done.stdout)
+
+    def test_bounds(self):
+        package = self.package([(34, 44, 56), (57, 57, 58), (65, 65, 66)])
+        for version, expected in (
+                ('43.0-1', False), ('44.0-2', True), ('56.1-1+deb13u1', True),
+                ('57.0-1~bpo13+1', True), ('58.0-1', True), ('59.0-1', False),
+                ('64.0-1', False), ('65.0-1.1', True), ('66.2-1', True),
+                ('67.0-1', False)):
+            with self.subTest(version=version):
+                self.try_install(package, version, expected)
+
+    def test_this_build(self):
+        """What was built, in the releases of Debian that it is for."""
+        with open(os.path.join(BUILD, 'guest', 'provider.abis')) as stream:
+            abis = [tuple(map(int, line.split())) for line in stream]
+        package = self.package(abis)
+        for version, expected in (
+                [('44.0-2', True), ('%d.0-1' % (abis[-1][2] + 1), False)] +
+                [('%d.9-1' % last, True) for _, _, last in abis]):
+            with self.subTest(version=version):
+                self.try_install(package, version, expected)
+
+
+class ReleasesTest(unittest.TestCase):
+    """The package installed by dpkg in other releases of Debian, in a chroot: all
+    that its library asks of that libibverbs is there, and removal leaves nothing.
+    (test_provider.py has guests with these releases' libibverbs.)"""
+
+    FOLDER = os.path.dirname(PROVIDER)
+
+    def in_root(self, *command, check=True):
+        done = subprocess.run(
+            ['unshare', '-m', '--', 'sh', '-c', 'mount -t proc proc "$0/proc" '
+             '&& exec chroot "$0" "$@"', self.root] + list(command),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            universal_newlines=True, check=False, timeout=240,
+            env={'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C',
+                 'DEBIAN_FRONTEND': 'noninteractive'})
+        if check:
+            self.assertEqual(done.returncode, 0, done.stdout)
+        return done.stdout
+
+    def test_install_and_remove(self):
+        if os.getuid() or not shutil.which('debootstrap'):
+            raise unittest.SkipTest('needs root and debootstrap')
+        deb, = glob.glob(os.path.join(BUILD, 'deb',
+                                      'ibverbs-provider-pvrdma_*.deb'))
+        for suite, abi in other_suites().items():
+            with self.subTest(suite=suite), \
+                    tempfile.TemporaryDirectory(prefix='pvrdma-root-') as temp:
+                subprocess.run([os.path.join(REPO, 'tests', 'vm',
+                                             'release-root.sh'), BUILD, suite],
+                               stdout=subprocess.DEVNULL, timeout=900,
+                               check=True)
+                self.root = os.path.join(temp, 'root')
+                subprocess.run(['cp', '-a', '--reflink=auto',
+                                os.path.join(DEBIAN, suite), self.root],
+                               check=True)
+                shutil.copy(deb, os.path.join(self.root, 'tmp', 'our.deb'))
+                self.use(os.path.join(
+                    self.FOLDER, 'libvmw_pvrdma-rdmav%d.so' % abi))
+
+    def use(self, library):
+        files = os.path.join(self.FOLDER, 'libvmw_pvrdma*')
+        listing = ('sh', '-c', 'sha256sum ' + files)
+        before = self.in_root(*listing)
+        self.in_root('dpkg', '-i', '/tmp/our.deb')
+        self.assertNotIn(before.split()[0] + '  ' + library + '\n',
+                         self.in_root(*listing))
+        # Every symbol and version must be found, though no device is here (and
+        # so the program fails).
+        loaded = self.in_root('env', 'LD_BIND_NOW=1', 'LD_PRELOAD=' + library,
+                              'LD_DEBUG=files', 'ibv_devices', check=False)
+        self.assertIn('calling init: ' + library, loaded)
+        self.assertNotIn('cannot be preloaded', loaded)
+        self.assertNotIn('error:', loaded)
+        # As the distribution's own updates do.
+        self.assertIn('.stock', self.in_root('dpkg-divert', '--truename',
+                                             library))
+        self.in_root('dpkg', '-r', 'ibverbs-provider-pvrdma')
+        self.assertEqual(self.in_root(*listing), before)
+        self.assertEqual(self.in_root('dpkg', '--verify',
+                                      'ibverbs-providers'), '')

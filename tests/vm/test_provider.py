@@ -7,6 +7,7 @@ the stock one, in a mount namespace of its own, so that programs with either run
 side by side in one guest.
 """
 
+import glob
 import hashlib
 import os
 import time
@@ -23,18 +24,23 @@ exec unshare -m sh -c 'mount --bind %s "$0" && exec "$@"' \\
     %s "$@"
 ''' % (parts.LIBRARY.encode(), parts.STOCK_LIBRARY.encode())
 
-# Programs and libibverbs of another Debian release, under /other.
+# Programs and libibverbs of other Debian releases, each under /other/SUITE.
 OTHER = '''#!/bin/sh
-# Run a program in the other release's root, where our provider lies.
-if [ ! -e /other/lib64 ]; then
-    ln -s usr/lib /other/lib && ln -s usr/lib64 /other/lib64
-    chmod 755 /other/usr/lib64/* /other/usr/bin/*
+# other SUITE PROGRAM...: run it in that release's root, where our provider lies.
+root=/other/$1
+shift
+if [ ! -e $root/lib64 ]; then
+    ln -s usr/lib $root/lib && ln -s usr/lib64 $root/lib64
+    chmod 755 $root/usr/lib64/* $root/usr/bin/*
     for dir in dev sys proc tmp; do
-        mkdir -p /other/$dir && mount --bind /$dir /other/$dir
+        mkdir -p $root/$dir && mount --bind /$dir $root/$dir
     done
 fi
-exec chroot /other /usr/bin/"$@"
+exec chroot $root /usr/bin/"$@"
 '''.encode()
+
+# Programs of ours that the tests need in the guests.
+OWN_PROGRAMS = ('datacheck', 'excheck', 'threadcheck')
 
 # How long a lost wake-up is looked for, and that in the long run.
 SECONDS, LONG_SECONDS = 15, 360
@@ -56,42 +62,68 @@ PROGRAMS = [
 
 
 def provider():
-    """Path of our library; skips the test if it is not built."""
+    """Path of our library for the guests' own libibverbs."""
     found = parts.built_library()
     if not found:
-        raise unittest.SkipTest('not built: run guest-provider/build.sh')
+        raise VmError('not built: run guest-provider/build.sh')
     return found
 
 
 def module():
-    """Path of our driver; skips the test if it is not built."""
+    """Path of our driver."""
     found = parts.built_module()
     if not found:
-        raise unittest.SkipTest('not built: run guest-driver/build.sh')
+        raise VmError('not built: run guest-driver/build.sh')
     return found
 
 
-def runtime_files(library):
-    """The other release's files, with our library for the stock one."""
-    root = os.path.join(BUILD, 'guest-provider', 'runtime')
-    files = {}
-    if not os.path.exists(os.path.join(root, 'complete')):
-        return files
+def other_suites():
+    """Debian suites whose libibverbs was fetched, and its private ABI."""
+    suites = {}
+    for path in sorted(glob.glob(os.path.join(BUILD, 'guest-provider',
+                                              'runtime-*', 'abi'))):
+        with open(path) as stream:
+            suites[os.path.dirname(path).rsplit('-', 1)[1]] = \
+                int(stream.read())
+    if not suites:
+        raise VmError('no other libibverbs: run guest-provider/'
+                      'fetch-runtime.sh')
+    return suites
+
+
+def runtime_files(suite, abi):
+    """A suite's files, with our library for its ABI for the stock one."""
+    root = os.path.join(BUILD, 'guest-provider', 'runtime-' + suite)
+    library = parts.built_library(abi)
+    if not library:
+        raise VmError('no provider for ABI %d of %s: run guest-provider/'
+                      'build.sh' % (abi, suite))
+    files = {'usr/local/bin/other': OTHER}
     for folder, _, names in os.walk(root):
         for name in names:
             path = os.path.join(folder, name)
-            target = os.path.join('other', os.path.relpath(path, root))
+            target = os.path.join('other', suite, os.path.relpath(path, root))
             files[target] = library if name.startswith('libvmw_pvrdma') \
                 else path
-    for name in ('datacheck', 'excheck'):
-        if os.path.exists(program(name)):
-            files['other/usr/bin/' + name] = program(name)
-    files['usr/local/bin/other'] = OTHER
+    for name in OWN_PROGRAMS:
+        files['other/%s/usr/bin/%s' % (suite, name)] = program(name)
     return files
 
 
 def program(name):
-    return os.path.join(BUILD, 'tests', 'vm', name)
+    """Path of a program of ours; configure demands what it is built with."""
+    path = os.path.join(BUILD, 'tests', 'vm', name)
+    if not os.access(path, os.X_OK):
+        raise VmError('%s is not built: run "make backend"' % path)
+    return path
+
+
+def wait_until(condition, what, seconds):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise VmError('no %s within %d s' % (what, seconds))
+        time.sleep(0.1)
 
 
 class ProviderCase(unittest.TestCase):
@@ -100,6 +132,8 @@ class ProviderCase(unittest.TestCase):
 
     session = None
     daemon_args = ()
+    # Threads that post, poll and make QPs meet only on more than one.
+    cpus = 2
 
     @classmethod
     def setUpClass(cls):
@@ -112,17 +146,17 @@ class ProviderCase(unittest.TestCase):
         files = {parts.LIBRARY: library,
                  'usr/local/bin/ours': OURS}
         files.update(cls.guest_files())
-        cls.runtime = runtime_files(library)
-        files.update(cls.runtime)
-        for name in ('datacheck', 'excheck'):
-            if os.path.exists(program(name)):
-                files['usr/local/bin/' + name] = program(name)
+        cls.suites = other_suites()
+        for suite, abi in cls.suites.items():
+            files.update(runtime_files(suite, abi))
+        for name in OWN_PROGRAMS:
+            files['usr/local/bin/' + name] = program(name)
         cls.session = Session('provider')
         try:
             cls.daemon = Daemon(cls.session, ['vm1', 'vm2'],
                                 args=cls.daemon_args)
             cls.guests = start_guests(cls.session, cls.daemon, virtio=False,
-                                      files=files)
+                                      files=files, cpus=cls.cpus)
             for guest in cls.guests:
                 cls.load_driver(guest)
             cls.rdma = Pair(cls.guests, 'pvrdma', cls.device())
@@ -183,35 +217,68 @@ class ProviderCase(unittest.TestCase):
             job.wait(check=True)
 
     def excheck(self, arguments, check=True, run='ours '):
-        if not os.path.exists(program('excheck')):
-            self.skipTest('excheck is not built')
         return self.guests[0].run('%sexcheck -d %s -g %d %s' % (
             run, self.rdma.device, self.rdma.gids[0], arguments), 120, check)
+
+
+    def threadcheck(self, arguments, run='ours '):
+        """Threads on common queues, in both guests at once."""
+        jobs = [guest.spawn('%sthreadcheck -d %s -g %d %s' % (
+            run, self.rdma.device, gid, arguments), 240)
+                for guest, gid in zip(self.guests, self.rdma.gids)]
+        for job in jobs:
+            self.assertIn(' 0 errors', job.wait(check=True).out)
 
 
 class ProviderTest(ProviderCase):
     """On the in-tree driver."""
 
+    def excheck_args(self):
+        """The in-tree driver has no inline data to grant."""
+        return ' -i 0'
+
+    def test_other_rdma_core(self):
+        """Our library under the libibverbs of other releases, against ours under
+        the image's and against themselves."""
+        for suite in self.suites:
+            other = 'other %s ' % suite
+            for template in PROGRAMS[:4]:
+                with self.subTest(suite=suite, template=template):
+                    self.check(template, ('ours ', other))
+            with self.subTest(suite=suite):
+                self.check(PROGRAMS[1], (other, other))
+                # The stock provider has none of what this asks for.
+                done = self.excheck(self.excheck_args(), run=other)
+                self.assertIn(' 0 errors', done.out)
+                self.threadcheck('-n 500', other)
+
     def run_all(self, prefixes):
         for template in PROGRAMS:
-            if not os.path.exists(program('datacheck')) and \
-                    template.startswith('datacheck'):
-                continue
             with self.subTest(template=template):
-                for job in self.start(template, prefixes):
-                    job.wait(check=True)
+                self.check(template, prefixes)
 
     def test_the_right_library_is_used(self):
         command = 'sha256sum ' + parts.STOCK_LIBRARY
         for guest in self.guests:
             self.assertIn(self.digest, guest.run('ours ' + command).out)
             self.assertNotIn(self.digest, guest.run(command).out)
-            # libibverbs really loads it: the file must be mapped.
-            maps = guest.run(
-                "ours sh -c 'ibv_rc_pingpong -d %s -p 18555 >/dev/null & "
-                "sleep 1; grep rdmav34 /proc/$!/maps; kill $!'"
-                % self.rdma.device, check=False)
-            self.assertIn('libvmw_pvrdma', maps.out)
+            # libibverbs really loads it.  Both have the same path, so it is the
+            # file's number that must be mapped.
+            ours, stock = guest.run('stat -c %%i %s %s' % (
+                parts.LIBRARY, parts.STOCK_LIBRARY)).out.split()
+            self.assertNotEqual(ours, stock)
+            self.assertEqual(self.mapped(guest, 'ours '), {ours})
+            self.assertEqual(self.mapped(guest, ''), {stock})
+
+    def mapped(self, guest, run):
+        """Inodes of the provider's files that a program has mapped."""
+        maps = guest.run(
+            "%ssh -c 'ibv_rc_pingpong -d %s -g %d -p %d >/dev/null & "
+            "for i in $(seq 50); do grep -q uverbs /proc/$!/maps && break; "
+            "usleep 100000; done; grep libvmw_pvrdma /proc/$!/maps; kill $!'"
+            % (run, self.rdma.device, self.rdma.gids[0], next(_ports)))
+        return {line.split()[4] for line in maps.out.splitlines()
+                if 'libvmw_pvrdma' in line}
 
     def test_ours_with_ours(self):
         self.run_all(('ours ', 'ours '))
@@ -235,38 +302,13 @@ class ProviderTest(ProviderCase):
             job.wait(check=True)
 
     def test_extended_api(self):
-        if not os.path.exists(program('excheck')):
-            self.skipTest('excheck is not built')
         for guest, gid in zip(self.guests, self.rdma.gids):
             done = guest.run('ours excheck -d %s -g %d%s' % (
                 self.rdma.device, gid, self.excheck_args()), 120)
             self.assertIn(' 0 errors', done.out)
 
-    def excheck_args(self):
-        """The in-tree driver has no inline data to grant."""
-        return ' -i 0'
-
-    def test_other_rdma_core(self):
-        """The same file under the libibverbs of another release."""
-        if not self.runtime:
-            self.skipTest('run guest-provider/fetch-runtime.sh')
-        here, there = [guest.run(run + 'ibv_devinfo -d %s' % self.rdma.device)
-                       for guest, run in zip(self.guests, ('', 'other '))]
-        self.assertIn('PORT_ACTIVE', here.out)
-        self.assertIn('PORT_ACTIVE', there.out)
-        for template in PROGRAMS[:4]:
-            if not os.path.exists(program(template.split()[0])) and \
-                    template.startswith('datacheck'):
-                continue
-            for prefixes in (('ours ', 'other '), ('other ', 'other ')):
-                with self.subTest(template=template, prefixes=prefixes):
-                    for job in self.start(template, prefixes):
-                        job.wait(check=True)
-        if os.path.exists(program('excheck')):
-            done = self.guests[0].run('other excheck -d %s -g %d%s' % (
-                self.rdma.device, self.rdma.gids[0], self.excheck_args()),
-                120)
-            self.assertIn(' 0 errors', done.out)
+    def test_threads(self):
+        self.threadcheck('-n 10000')
 
     def test_stock_has_no_extended_api(self):
         """Shows that the test above does use our library."""
@@ -274,14 +316,27 @@ class ProviderTest(ProviderCase):
         self.assertEqual(done.code, 3, done.describe())
 
     def test_killed_programs_leave_nothing(self):
-        """kill -9 in the middle of traffic; the device must be usable after."""
-        template = 'ib_write_bw -d {dev} -x {gid} -p {port} -F -n 100000 -q 4'
-        for job in self.start(template, ('ours ', 'ours ')):
-            self.guests[0].run('sleep 1')
+        """kill -9 in the middle of traffic: all objects go, and the device can be
+        used after."""
+        before = self.objects()
+        template = 'ib_write_bw -d {dev} -x {gid} -p {port} -F -n 1000000 -q 4'
+        sent = self.daemon.counters('datapath', 'tx_messages')
+        jobs = self.start(template, ('ours ', 'ours '))
+        wait_until(lambda: max(self.daemon.counters(
+            'datapath', 'tx_messages')) > max(sent) + 100, 'traffic', 60)
+        for was, now in zip(before, self.objects()):
+            self.assertGreaterEqual(now['qps'], was['qps'] + 4)
+            self.assertGreater(now['mrs'], was['mrs'])
+        for job in jobs:
             job.kill(9)
-        self.guests[0].run('sleep 1')
-        for job in self.start(PROGRAMS[0], ('ours ', 'ours ')):
-            job.wait(check=True)
+        wait_until(lambda: self.objects() == before, 'end of the objects', 20)
+        self.check(PROGRAMS[0])
+        wait_until(lambda: self.objects() == before, 'end of the objects', 20)
+
+    def objects(self):
+        """Of each VM, how many of each kind."""
+        return [vm['objects'] for vm in self.daemon.ctl_json('counters')['vms']
+                if vm['attached']]
 
 
 class OurDriverCase(ProviderCase):
@@ -310,6 +365,8 @@ class ExtensionsTest(OurDriverCase):
     unless to tell that they poll in vain."""
 
     daemon_args = ('--poll-us', '100000000')
+    # Worker and guests spin: more processors of theirs are only in the way.
+    cpus = 1
 
     def test_inline_limits(self):
         for size in (0, 1, 48, 49, 128, 432):
@@ -376,6 +433,7 @@ class SleepingWorkerTest(OurDriverCase):
     """A worker that sleeps at once: every post may have to wake it."""
 
     daemon_args = ('--poll-us', '0')
+    cpus = 4
 
     def test_posts_wake_the_worker(self):
         rung = self.doorbells_of(
@@ -416,3 +474,7 @@ class SleepingWorkerTest(OurDriverCase):
 
     def test_extended_api(self):
         self.excheck('-i 128')
+
+    def test_no_lost_post_of_threads(self):
+        """Several threads set bits of one word and arm one CQ."""
+        self.threadcheck('-n %d' % (300000 if fixture.LONG else 10000))

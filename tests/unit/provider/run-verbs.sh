@@ -1,34 +1,75 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
-# run-verbs.sh REPO BUILD SCRATCH - build and run test-verbs
+# run-verbs.sh REPO BUILD SCRATCH HOW - build and run test-verbs
 #
-# It needs rdma-core's private headers, which guest-provider/build.sh stages below
-# the project's build folder (PVRDMA_BUILD, or BUILD); without them the test is
-# skipped.  Runs under valgrind if that is installed, else without, and says so.
+# HOW: valgrind, or asan (with UBSan) or tsan: the compiler's sanitizers.
+#
+# It needs rdma-core's private headers, which guest-provider/build.sh stages below the
+# project's build folder (PVRDMA_BUILD, or BUILD) for each provider ABI; the test runs
+# with all of them.  Without any, or without the tool, it is skipped.
 set -eu
 
 repo=$1
-staged=${PVRDMA_BUILD:-$2}/guest-provider/include
+staged=${PVRDMA_BUILD:-$2}/guest-provider
 scratch=$3
-if [ ! -f "$staged/infiniband/driver.h" ]; then
-    echo "1..0 # SKIP the private headers are missing: run guest-provider/build.sh"
+how=$4
+run='' flags=''
+
+skip()
+{
+    echo "1..0 # SKIP $*"
     exit 0
-fi
+}
+
+case $how in
+    valgrind)
+        command -v valgrind > /dev/null || skip "valgrind is missing"
+        run='valgrind -q --error-exitcode=99 --leak-check=full
+            --errors-for-leak-kinds=definite --fair-sched=yes'
+        export G_SLICE=always-malloc
+        ;;
+    asan) flags='-fsanitize=address,undefined -fno-sanitize-recover=all' ;;
+    # It does not know fences; what they are for is not seen by it.
+    tsan) flags='-fsanitize=thread -Wno-tsan' ;;
+esac
+
+abis=$(for f in "$staged"/abi-*/include/infiniband/driver.h; do
+    [ ! -f "$f" ] || echo "${f#"$staged"/abi-}" | cut -d/ -f1
+done)
+[ -n "$abis" ] || skip "the private headers are missing: run guest-provider/build.sh"
+
 mkdir -p "$scratch"
 prog=$scratch/test-verbs.$$
-trap 'rm -f "$prog"' EXIT
-# shellcheck disable=SC2046
-${CC:-gcc} -O1 -g -std=gnu11 -D_GNU_SOURCE -Wall -Wno-sign-compare \
-    $(pkg-config --cflags glib-2.0) -isystem "$staged" -I "$repo/include" \
-    -I "$repo/guest-provider" -o "$prog" \
-    "$repo"/tests/unit/provider/test-verbs.c \
-    "$repo"/tests/unit/provider/fake-kernel.c \
-    "$repo"/guest-provider/*.c $(pkg-config --libs glib-2.0) -lpthread
-if command -v valgrind > /dev/null; then
-    G_SLICE=always-malloc valgrind -q --error-exitcode=99 --leak-check=full \
-        --errors-for-leak-kinds=definite --fair-sched=yes "$prog" --tap
-else
-    echo "# no valgrind here: undefined bytes would not be noticed"
-    "$prog" --tap
-fi
+trap 'rm -f "$prog".*' EXIT
+for abi in $abis; do
+    # shellcheck disable=SC2046,SC2086
+    ${CC:-gcc} -O1 -g -std=gnu11 -D_GNU_SOURCE -Wall -Wno-sign-compare $flags \
+        $(pkg-config --cflags glib-2.0) -isystem "$staged/abi-$abi/include" \
+        -I "$repo/include" -I "$repo/guest-provider" -o "$prog.$abi" \
+        "$repo"/tests/unit/provider/test-verbs.c \
+        "$repo"/tests/unit/provider/fake-kernel.c \
+        "$repo"/guest-provider/*.c $(pkg-config --libs glib-2.0) -lpthread
+done
+# One TAP stream: the tests of each ABI one after the other.
+count=0 status=0
+for abi in $abis; do
+    # shellcheck disable=SC2086
+    $run "$prog.$abi" --tap > "$prog.out" || status=$?
+    sed -n "s/^\(not ok\|ok\) [0-9]*/\1/p" "$prog.out" > "$prog.lines"
+    grep -v '^\(not ok\|ok\) \|^1\.\.\|^TAP version' "$prog.out" || :
+    while read -r line; do
+        count=$((count + 1))
+        case $line in
+            'not ok '*) echo "not ok $count - abi-$abi${line#not ok}" ;;
+            *) echo "ok $count - abi-$abi${line#ok}" ;;
+        esac
+    done < "$prog.lines"
+    [ "$status" = 0 ] || {
+        count=$((count + 1))
+        echo "not ok $count - abi-$abi ended with status $status"
+        break
+    }
+done
+echo "1..$count"
+exit "$status"
