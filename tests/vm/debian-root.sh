@@ -36,13 +36,14 @@ log=$work/build.log
 
 . "$repo/scripts/private-apt.bash"
 
-# in_root DIR COMMAND...: chroot with /proc, in a mount namespace of its own.
+# in_root DIR COMMAND...: chroot with /proc, in a mount namespace of its own; our
+# TMPDIR is not there.
 in_root()
 {
     local dir=$1
     shift
     DEBIAN_FRONTEND=noninteractive LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-        unshare -m -- sh -c 'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"' \
+        unshare -m -- env -u TMPDIR sh -c 'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"' \
         "$dir" "$@"
 }
 
