@@ -467,8 +467,11 @@ int pv_destroy_cq(struct ibv_cq *ibcq)
 	struct pv_cq *cq = to_pv_cq(ibcq);
 	int ret = ibv_cmd_destroy_cq(ibcq);
 
-	if (ret)
+	if (ret) {
+		pv_debug(to_pv_ctx(ibcq->context), "kernel destroys CQ %u not: %s",
+			 cq->cqn, strerror(ret));
 		return ret;
+	}
 	pv_lock_destroy(&cq->lock);
 	pv_buf_free(&cq->buf);
 	free(cq);

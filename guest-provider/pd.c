@@ -49,8 +49,12 @@ int pv_dealloc_pd(struct ibv_pd *ibpd)
 			__atomic_sub_fetch(&pd->td->refs, 1, __ATOMIC_RELEASE);
 	} else {
 		ret = ibv_cmd_dealloc_pd(ibpd);
-		if (ret)
+		if (ret) {
+			pv_debug(to_pv_ctx(ibpd->context),
+				 "kernel frees PD %u not: %s", pd->pdn,
+				 strerror(ret));
 			return ret;
+		}
 	}
 	free(pd);
 	return 0;
@@ -156,8 +160,12 @@ int pv_dereg_mr(struct verbs_mr *vmr)
 {
 	int ret = ibv_cmd_dereg_mr(vmr);
 
-	if (ret)
+	if (ret) {
+		pv_debug(to_pv_ctx(vmr->ibv_mr.context),
+			 "kernel frees region %#x not: %s", vmr->ibv_mr.lkey,
+			 strerror(ret));
 		return ret;
+	}
 	free(vmr);
 	return 0;
 }

@@ -91,8 +91,12 @@ int pv_destroy_srq(struct ibv_srq *ibsrq)
 	struct pv_srq *srq = to_pv_srq(ibsrq);
 	int ret = ibv_cmd_destroy_srq(ibsrq);
 
-	if (ret)
+	if (ret) {
+		pv_debug(to_pv_ctx(ibsrq->context),
+			 "kernel destroys SRQ %u not: %s", srq->srqn,
+			 strerror(ret));
 		return ret;
+	}
 	pv_lock_destroy(&srq->rq.lock);
 	pv_buf_free(&srq->buf);
 	free(srq);
