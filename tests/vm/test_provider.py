@@ -309,6 +309,7 @@ class ProviderTest(ProviderCase):
 
     def test_threads(self):
         self.threadcheck('-n 10000')
+        self.threadcheck('-n 2000', '')
 
     def test_stock_has_no_extended_api(self):
         """Shows that the test above does use our library."""
