@@ -27,10 +27,10 @@ def built_module():
     return path if os.path.exists(path) else None
 
 
-def built_library(abi=ABI):
+def built_library(abi=ABI, build=BUILD):
     """Path of our provider for a private ABI of libibverbs on the host, or
     None."""
-    path = os.path.join(BUILD, 'guest', 'libvmw_pvrdma-rdmav%d.so' % abi)
+    path = os.path.join(build, 'guest', 'libvmw_pvrdma-rdmav%d.so' % abi)
     return path if os.path.exists(path) else None
 
 

@@ -10,19 +10,33 @@ side by side in one guest.
 import glob
 import hashlib
 import os
+import re
+import subprocess
 import time
 import unittest
 
 import fixture
 import parts
 from programs import Pair, _ports
-from pvrdma_vm import BUILD, Daemon, Session, VmError, say, start_guests
+from pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, say, start_guests
 
 OURS = b'''#!/bin/sh
 # Run a program with our provider.
 exec unshare -m sh -c 'mount --bind %s "$0" && exec "$@"' \\
     %s "$@"
 ''' % (parts.LIBRARY.encode(), parts.STOCK_LIBRARY.encode())
+
+# Our provider with AddressSanitizer, whose library must come first.
+CHECKED_LIBRARY = '/opt/pvrdma/asan/provider.so'
+CHECKED = '''#!/bin/sh
+# Run a program with our provider, in which each access is checked.
+export ASAN_OPTIONS=detect_leaks=0 LD_LIBRARY_PATH=/opt/pvrdma/asan
+exec unshare -m sh -c 'mount --bind %s "$0" && \\
+    LD_PRELOAD=/opt/pvrdma/asan/libasan.so exec "$@"' %s "$@"
+'''.encode() % (CHECKED_LIBRARY.encode(), parts.STOCK_LIBRARY.encode())
+CHECKED_CFLAGS = ('-O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all '
+                  '-fsanitize=address,undefined '
+                  '-fsanitize-undefined-trap-on-error')
 
 # Programs and libibverbs of other Debian releases, each under /other/SUITE.
 OTHER = '''#!/bin/sh
@@ -110,6 +124,35 @@ def runtime_files(suite, abi):
     return files
 
 
+def checked_files():
+    """Our provider with AddressSanitizer and UndefinedBehaviorSanitizer, built of
+    the headers of the plain one, and what the former's library needs."""
+    build = os.path.join(BUILD, 'provider-asan')
+    headers = os.path.join(BUILD, 'guest-provider', 'abi-%d' % parts.ABI,
+                           'include', 'infiniband', 'driver.h')
+    source = os.path.dirname(os.path.dirname(os.path.realpath(headers)))
+    done = subprocess.run(
+        [os.path.join(REPO, 'guest-provider', 'build.sh'),
+         '--builddir=' + build, '--rdma-core-src=' + source],
+        env=dict(os.environ, CFLAGS=CHECKED_CFLAGS, CC='gcc'),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        universal_newlines=True, check=False)
+    if done.returncode:
+        raise VmError('no provider with sanitizers:\n%s' % done.stdout)
+    library = parts.built_library(build=build)
+    files = {CHECKED_LIBRARY: library, 'usr/local/bin/checked': CHECKED}
+    listed = subprocess.run(['ldd', library], stdout=subprocess.PIPE,
+                            universal_newlines=True, check=True).stdout
+    for name, path in re.findall(r'(\S+) => (/\S+)', listed):
+        if name.startswith('libasan'):
+            files['opt/pvrdma/asan/libasan.so'] = path
+        if name.startswith(('libasan', 'libm.', 'libgcc_s.', 'libstdc++.')):
+            files['opt/pvrdma/asan/' + name] = path
+    if 'opt/pvrdma/asan/libasan.so' not in files:
+        raise VmError('the provider with sanitizers has no libasan')
+    return files
+
+
 def program(name):
     """Path of a program of ours; configure demands what it is built with."""
     path = os.path.join(BUILD, 'tests', 'vm', name)
@@ -146,6 +189,7 @@ class ProviderCase(unittest.TestCase):
         files = {parts.LIBRARY: library,
                  'usr/local/bin/ours': OURS}
         files.update(cls.guest_files())
+        files.update(checked_files())
         cls.suites = other_suites()
         for suite, abi in cls.suites.items():
             files.update(runtime_files(suite, abi))
@@ -310,6 +354,17 @@ class ProviderTest(ProviderCase):
     def test_threads(self):
         self.threadcheck('-n 10000')
         self.threadcheck('-n 2000', '')
+
+    def test_checked(self):
+        """Each access of our library is checked, under the real libibverbs and
+        driver, whose structures it shares."""
+        done = self.excheck(self.excheck_args(), run='checked ')
+        self.assertIn(' 0 errors', done.out)
+        self.threadcheck('-n 1000', 'checked ')
+        self.check(PROGRAMS[1], ('checked ', 'checked '))
+        maps = self.mapped(self.guests[0], 'checked ')
+        inode = self.guests[0].run('stat -c %i ' + CHECKED_LIBRARY).out.strip()
+        self.assertEqual(maps, {inode})
 
     def test_stock_has_no_extended_api(self):
         """Shows that the test above does use our library."""
