@@ -45,8 +45,8 @@
 #define PV_MAX_SGE  1024u  /* more than any device takes */
 
 /*
- * Why a call is refused, for VERBS_LOG_LEVEL: what the program asked in vain as an
- * error, what the kernel would not do as debugging output.
+ * Why a call is refused, for VERBS_LOG_LEVEL and VERBS_LOG_FILE: what the program
+ * asked in vain as an error, what the kernel would not do as debugging output.
  */
 #define pv_err(ctx, format, ...) \
 	verbs_err(&(ctx)->vctx, format "\n", ##__VA_ARGS__)

@@ -428,7 +428,11 @@ class ExtensionsTest(OurDriverCase):
         for size in (0, 1, 48, 49, 128, 432):
             with self.subTest(size=size):
                 self.excheck('-i %d' % size)
-        self.assertEqual(self.excheck('-i 433', check=False).code, 1)
+        done = self.excheck('-i 433', check=False, run='VERBS_LOG_LEVEL=1 '
+                            'VERBS_LOG_FILE=/tmp/verbs.log ours ')
+        self.assertEqual(done.code, 1)
+        self.assertIn('433 inline bytes: at most',
+                      self.guests[0].run('cat /tmp/verbs.log').out)
 
     def test_extensions_can_be_declined(self):
         done = self.excheck('', run='PVRDMA_STOCK=1 ours ')
