@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 #
 # Thin entry points over configure, meson and the build scripts; `make help`
-# lists them.  The first call configures with --install-deps, which installs
-# missing packages as root or through sudo.  Run ./configure yourself first to
-# choose otherwise.
+# lists them.  The first call that builds configures with --install-deps, which
+# installs missing packages as root or through sudo.  Run ./configure yourself
+# first to choose otherwise: a later call configures again, with your options, if
+# `configure` has changed.  `help`, `clean`, `distclean` and `install` never do.
 
 BUILD ?= build
 PYTHON ?= $(if $(wildcard /usr/bin/python3),/usr/bin/python3,python3)
@@ -11,16 +12,22 @@ FUZZ_SECONDS ?= 60
 
 export PVRDMA_BUILD = $(abspath $(BUILD))
 
+# An included file that has a rule is made before anything else, so there is
+# neither for what must not build.
+ifneq ($(filter-out help clean distclean install,$(or $(MAKECMDGOALS),all)),)
+$(BUILD)/config.mak: configure
+	./configure $(if $(wildcard $(BUILD)/configure.args),--again,--install-deps) --builddir=$(BUILD)
+
+include $(BUILD)/config.mak
+else ifneq ($(filter install,$(MAKECMDGOALS)),)
 -include $(BUILD)/config.mak
+endif
 
 .PHONY: all backend qemu images guest deb demo demo-shell check check-vm soak fuzz \
         bench bench-vm install clean distclean help
 .DEFAULT_GOAL := all
 
 all: backend qemu images guest
-
-$(BUILD)/config.mak: configure
-	./configure --install-deps --builddir=$(BUILD)
 
 backend: $(BUILD)/config.mak
 	@echo "== daemon, tools and test programs"
@@ -79,7 +86,10 @@ bench: backend
 bench-vm: all
 	$(PYTHON) tests/vm/bench.py
 
-install: all
+# Often run as root, so it builds and fetches nothing.
+install:
+	@[ -x $(BUILD)/backend/pvrdmad ] || \
+	    { echo "nothing to install in $(BUILD): run 'make backend qemu-full' first" >&2; exit 1; }
 	meson install -C $(BUILD) --no-rebuild
 ifneq ($(WITH_QEMU),no)
 	install -D -m 755 $(BUILD)/qemu/qemu-system-x86_64 \

@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Makefile and configure: what they do without being asked, and what they keep.
+
+usage: test-build.py SOURCE
+
+Works on copies of both files in a folder of its own; configure or meson is a
+stub there that writes down how it was called.  Prints TAP.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+STUB = '#!/bin/sh\n[ "$1" = --version ] && { echo 1.9; exit; }\n' \
+    'printf "%%s\\n" "$*" >> %s\n'
+
+
+class Tree:
+    """A copy of the top folder's files, with one stub."""
+
+    def __init__(self, source, stub):
+        self.dir = os.path.realpath(tempfile.mkdtemp(prefix='test-build-'))
+        for name in ('Makefile', 'configure'):
+            shutil.copy(os.path.join(source, name), self.dir)
+        self.calls = self.path('calls')
+        bin_dir = self.path('bin')
+        os.mkdir(bin_dir)
+        stub = self.path(stub)
+        with open(stub, 'w') as stream:
+            stream.write(STUB % self.calls)
+        os.chmod(stub, 0o755)
+        self.env = dict(os.environ, PATH=bin_dir + ':' + os.environ['PATH'])
+        for name in ('MAKEFLAGS', 'MAKELEVEL', 'MFLAGS', 'BUILD', 'PVRDMA_BUILD', 'DESTDIR'):
+            self.env.pop(name, None)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.dir)
+
+    def path(self, name):
+        return os.path.join(self.dir, name)
+
+    def read(self, name):
+        with open(self.path(name)) as stream:
+            return stream.read()
+
+    def called(self):
+        """The stub's calls since the last question."""
+        if not os.path.exists(self.calls):
+            return []
+        lines = self.read('calls').splitlines()
+        os.unlink(self.calls)
+        return lines
+
+    def run(self, *argv):
+        return subprocess.run(argv, cwd=self.dir, env=self.env, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                              universal_newlines=True, timeout=60)
+
+
+def no_side_effects(source):
+    """On a fresh clone, and in a configured one, whose configure is newer."""
+    with Tree(source, 'configure') as tree:
+        for state in ('fresh', 'configured'):
+            if state == 'configured':
+                os.mkdir(tree.path('build'))
+                with open(tree.path('build/config.mak'), 'w') as stream:
+                    stream.write('PREFIX = /p\n')
+                os.utime(tree.path('build/config.mak'), (1, 1))
+            for goal in ('help', 'clean', 'install', 'distclean'):
+                done = tree.run('make', goal)
+                if (done.returncode != 0) != (goal == 'install'):
+                    yield '%s: make %s: %d: %s' % (state, goal, done.returncode, done.stdout)
+                if tree.called():
+                    yield '%s: make %s configures' % (state, goal)
+
+
+def first_call_configures(source):
+    with Tree(source, 'configure') as tree:
+        tree.run('make', 'backend')
+        if tree.called() != ['--install-deps --builddir=build']:
+            yield 'make backend does not configure, or otherwise'
+
+
+MINE = ['--disable-qemu', '--disable-images', '--disable-fuzz', '--disable-check',
+        '--prefix=/opt/with space', '-Dwerror=true']
+
+
+def options_are_kept(source):
+    """make after a change of configure, and configure without options."""
+    with Tree(source, 'bin/meson') as tree:
+        done = tree.run('./configure', '--builddir=b', *MINE)
+        if done.returncode:
+            yield done.stdout
+            return
+        first = tree.called()
+        config = tree.read('b/config.mak')
+        if 'WITH_QEMU = no' not in config or 'PREFIX = /opt/with space' not in config:
+            yield 'not written down: ' + config
+        done = tree.run('make', 'BUILD=b', '-W', 'configure', 'b/config.mak')
+        if tree.called() != first or tree.read('b/config.mak') != config:
+            yield 'make configures otherwise: %s' % done.stdout
+        tree.run('./configure', '--again', '--builddir=b', '--enable-debug')
+        if not any('-Dwerror=true' in call and '-Dbuildtype=debug ' in call
+                   for call in tree.called()):
+            yield '--again with one more option: not both reach meson'
+        os.makedirs(tree.path('b/meson-private'))
+        open(tree.path('b/meson-private/coredata.dat'), 'w').close()
+        tree.run('./configure', '--builddir=b', *MINE[:4])
+        if not any('--reconfigure' in call and '-Dwerror=false' in call and
+                   '-Dbuildtype=debugoptimized' in call for call in tree.called()):
+            yield 'configure without options keeps earlier ones'
+
+
+def errors(source):
+    with Tree(source, 'bin/meson') as tree:
+        for args in (['--again', '--builddir=none'], ['--frobnicate'], ['--prefix=x']):
+            done = tree.run('./configure', *args)
+            if done.returncode != 1 or 'configure: error: ' not in done.stdout:
+                yield '%s: %d: %s' % (args, done.returncode, done.stdout)
+        if tree.called():
+            yield 'meson was called'
+
+
+def main():
+    checks = [no_side_effects, first_call_configures, options_are_kept, errors]
+    print('1..%d' % len(checks))
+    bad = 0
+    for number, check in enumerate(checks, 1):
+        found = list(check(sys.argv[1]))
+        for text in found:
+            print('\n'.join('# ' + line for line in text.splitlines()))
+        bad += bool(found)
+        print('%sok %d - %s' % ('not ' if found else '', number, check.__name__))
+    return 1 if bad else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
