@@ -89,6 +89,7 @@ void requester_complete(struct qp *qp, const struct sent *s, uint32_t status)
 }
 
 /* The message in req.op is through, and none before it is in flight. */
+NO_ARRAY_ON_STACK
 static void complete(struct qp *qp, uint32_t status)
 {
     struct send_op *op = &qp->req.op;
@@ -105,6 +106,7 @@ static void complete(struct qp *qp, uint32_t status)
 }
 
 /* Copy the WQE at @idx into @op.  Only what fits our own limits is read. */
+NO_ARRAY_ON_STACK
 static bool read_wqe(struct qp *qp, uint32_t idx, struct send_op *op)
 {
     struct msg *m = &op->m;

@@ -273,6 +273,7 @@ bool responder_saved_atomic_locked(const struct qp *qp, uint64_t seq, uint64_t *
  * acknowledged.  A READ needs its rights once more, an atomic its result: without,
  * there is nothing to answer.
  */
+NO_ARRAY_ON_STACK
 struct outcome responder_admit_locked(struct qp *qp, const struct msg *m, uint64_t *epoch)
 {
     struct outcome o = OUTCOME(OUT_DONE);
@@ -380,6 +381,7 @@ void responder_end_slice(struct qp *qp, uint64_t epoch, const struct sg_cursor *
     }
 }
 
+NO_ARRAY_ON_STACK
 void responder_finish_locked(struct qp *qp, const struct msg *m)
 {
     /* The requester's count: its path MTU is what packets would have. */

@@ -239,6 +239,7 @@ static inline void guest_copy(uint8_t *dst, const uint8_t *src, uint64_t n)
 }
 #endif
 
+NO_ARRAY_ON_STACK
 enum sg_result sg_copy(struct sg_list *dst, struct sg_list *src, uint64_t n)
 {
     struct sg_walk s = walk_start(src), d = walk_start(dst);

@@ -91,6 +91,7 @@ static struct outcome do_atomic(struct qp *qp, struct qp *peer)
     return o.what == OUT_DONE ? return_word(qp, old) : o;
 }
 
+NO_ARRAY_ON_STACK
 static struct outcome carry_bytes(struct qp *qp, struct qp *peer, struct recv_op *recv,
                                   uint64_t n)
 {
