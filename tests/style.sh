@@ -20,11 +20,20 @@ ok() { passed=$((passed + 1)); echo "ok   $*"; }
 fail() { failed=$((failed + 1)); echo "FAIL $*"; }
 skip() { skipped=$((skipped + 1)); echo "SKIP $*"; }
 
+# absent WHAT: did configure agree to do without?
+absent() { grep -qx "WITH_$1 = no" "$build/config.mak" 2> /dev/null; }
+
 check_clang_format()
 {
     # Releases of clang-format disagree; this is Debian 12's.
     if ! command -v clang-format-14 > /dev/null; then
-        skip "clang-format: clang-format-14 is not installed"
+        if absent FORMAT; then
+            skip "clang-format: this release has no clang-format-14"
+        elif absent CHECK; then
+            skip "clang-format: configured with --disable-check"
+        else
+            fail "clang-format: clang-format-14 is not installed"
+        fi
         return
     fi
     files=$(find backend tests/unit tests/vguest tests/fuzz tests/bench tests/vm \
@@ -41,7 +50,11 @@ check_qemu()
 {
     script=$build/qemu/src/scripts/checkpatch.pl
     if [ ! -f "$script" ]; then
-        skip "checkpatch: no QEMU source in $build/qemu"
+        if absent QEMU; then
+            skip "checkpatch: configured with --disable-qemu"
+        else
+            fail "checkpatch: no QEMU source in $build/qemu"
+        fi
         return
     fi
     # __has_include, which finds moved headers, passes for a platform's macro.
@@ -57,7 +70,11 @@ check_qemu()
 check_driver()
 {
     if [ ! -d "$build/guest-driver/kernel" ]; then
-        skip "driver: no kernel headers in $build/guest-driver"
+        if absent IMAGES; then
+            skip "driver: configured with --disable-images"
+        else
+            fail "driver: no kernel headers in $build/guest-driver"
+        fi
         return
     fi
     if guest-driver/build.sh --check --force "$build"; then

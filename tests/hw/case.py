@@ -13,10 +13,21 @@ from vfio_server import Server
 class Case(unittest.TestCase):
     def setUp(self):
         if not os.path.exists(qemu.BINARY):
-            self.skipTest('%s is not built' % qemu.BINARY)
+            self.no_binary()
         self.dir = tempfile.mkdtemp(prefix='pvrdma-hw-')
         self.addCleanup(shutil.rmtree, self.dir)
         self.sock = os.path.join(self.dir, 'vm1.sock')
+
+    def no_binary(self):
+        """A skip only if configure was told to do without."""
+        try:
+            with open(os.path.join(qemu.BUILD, 'config.mak')) as stream:
+                absent = 'WITH_QEMU = no' in stream.read()
+        except FileNotFoundError:
+            absent = False
+        if absent:
+            self.skipTest('configured with --disable-qemu')
+        self.fail('%s is not built' % qemu.BINARY)
 
     def serve(self, **options):
         server = Server(self.sock, **options)

@@ -16,9 +16,8 @@ import time
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__))))
-BINARY = os.path.join(os.environ.get('PVRDMA_BUILD',
-                                     os.path.join(TOP, 'build')),
-                      'qemu', 'qemu-system-x86_64')
+BUILD = os.environ.get('PVRDMA_BUILD', os.path.join(TOP, 'build'))
+BINARY = os.path.join(BUILD, 'qemu', 'qemu-system-x86_64')
 
 DEVFN = 5 << 3 | 1
 BAR0, BAR1, BAR2 = 0xe0000000, 0xe0001000, 0xe0200000

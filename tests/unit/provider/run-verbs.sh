@@ -7,24 +7,32 @@
 #
 # It needs rdma-core's private headers, which guest-provider/build.sh stages below the
 # project's build folder (PVRDMA_BUILD, or BUILD) for each provider ABI; the test runs
-# with all of them.  Without any, or without the tool, it is skipped.
+# with all of them.  What is missing is a failure, unless configure was told to do
+# without.
 set -eu
 
 repo=$1
-staged=${PVRDMA_BUILD:-$2}/guest-provider
+build=${PVRDMA_BUILD:-$2}
+staged=$build/guest-provider
 scratch=$3
 how=$4
 run='' flags=''
 
-skip()
+# absent WHAT OPTION PROBLEM: skip the test if configure was given OPTION, else fail.
+absent()
 {
-    echo "1..0 # SKIP $*"
-    exit 0
+    if grep -qx "WITH_$1 = no" "$build/config.mak" 2> /dev/null; then
+        echo "1..0 # SKIP configured with $2"
+        exit 0
+    fi
+    echo "Bail out! $3"
+    exit 1
 }
 
 case $how in
     valgrind)
-        command -v valgrind > /dev/null || skip "valgrind is missing"
+        command -v valgrind > /dev/null ||
+            absent CHECK --disable-check "no valgrind: undefined bytes would not be noticed"
         run='valgrind -q --error-exitcode=99 --leak-check=full
             --errors-for-leak-kinds=definite --fair-sched=yes'
         export G_SLICE=always-malloc
@@ -37,7 +45,8 @@ esac
 abis=$(for f in "$staged"/abi-*/include/infiniband/driver.h; do
     [ ! -f "$f" ] || echo "${f#"$staged"/abi-}" | cut -d/ -f1
 done)
-[ -n "$abis" ] || skip "the private headers are missing: run guest-provider/build.sh"
+[ -n "$abis" ] ||
+    absent IMAGES --disable-images "no private headers: run guest-provider/build.sh"
 
 mkdir -p "$scratch"
 prog=$scratch/test-verbs.$$
