@@ -9,6 +9,13 @@ ThreadSanitizer), `fuzz` (a short run of each target by tests/fuzz/run.sh), `hw`
 (tests/hw/run.py: the QEMU device against a scripted server), `vm`
 (tests/vm/run.py: guests).
 
+The layers run each suite once; what takes longer (hundreds of rounds, minutes
+of fuzzing, a kernel with all its checks) is `make soak`, tests/soak.py.
+
+Time: every test of every layer has a limit, kept by meson or by the layer's own
+runner; a test that hangs fails and the next one runs.  Should a runner itself
+hang, it is ended after LIMIT seconds with what it started, and fails.
+
 Counting: a TAP program counts with each of its cases, any other program as
 one.  A program that crashes, times out, exits with an error or runs fewer
 cases than it planned counts at least one failure more than its cases show.  A
@@ -21,13 +28,18 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 
+LIMIT = {'style': 900, 'tests': 3600, 'asan': 3600, 'tsan': 3600, 'fuzz': 3600,
+         'hw': 1800, 'vm': 7200}
 LAYERS = ['style', 'tests', 'asan', 'tsan', 'fuzz', 'hw', 'vm']
 SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TAP_LINE = re.compile(r'^(not )?ok\b\s*(\d+)?\s*(?:-\s*)?([^#]*)(?:#\s*(.*))?$')
+TAP_OTHER = re.compile(r'\s*(#|$)|TAP version |Bail out!|pragma ')
 TAP_PLAN = re.compile(r'^1\.\.(\d+)\s*(?:#\s*(.*))?$')
 
 
@@ -70,6 +82,8 @@ def count_tap(counts, name, text):
             continue
         found = TAP_LINE.match(line)
         if not found:
+            if not TAP_OTHER.match(line):
+                counts.add('failed', name, 'this line is no TAP: %r' % line)
             continue
         cases += 1
         bad, _, title, directive = found.groups()
@@ -85,29 +99,34 @@ def count_tap(counts, name, text):
     return cases, failures, planned
 
 
+def count_record(counts, record):
+    """Count one program of testlog.json."""
+    name = record['name'].split(' / ', 1)[-1]
+    good = record['result'] in ('OK', 'EXPECTEDFAIL')
+    text = record.get('stdout') or ''
+    cases, failures, planned = (0, 0, None)
+    if re.search(r'^1\.\.\d', text, re.MULTILINE):
+        cases, failures, planned = count_tap(counts, name, text)
+    if planned is None:
+        if record['result'] == 'SKIP':
+            counts.add('skipped', name, text.strip().splitlines()[-1]
+                       if text.strip() else '')
+        else:
+            counts.add('passed' if good else 'failed', name,
+                       '' if good else describe(record))
+    elif record['result'] != 'SKIP' and not good and not failures:
+        counts.add('failed', name, describe(record))
+    elif cases < planned:
+        counts.add('failed', name, 'planned %d cases, ran %d; %s'
+                   % (planned, cases, describe(record)))
+
+
 def count_meson(counts, path):
     """Count what `meson test` wrote to its testlog.json."""
     with open(path) as stream:
         records = [json.loads(line) for line in stream if line.strip()]
     for record in records:
-        name = record['name'].split(' / ', 1)[-1]
-        good = record['result'] in ('OK', 'EXPECTEDFAIL')
-        text = record.get('stdout') or ''
-        cases, failures, planned = (0, 0, None)
-        if re.search(r'^1\.\.\d', text, re.MULTILINE):
-            cases, failures, planned = count_tap(counts, name, text)
-        if planned is None:
-            if record['result'] == 'SKIP':
-                counts.add('skipped', name, text.strip().splitlines()[-1]
-                           if text.strip() else '')
-            else:
-                counts.add('passed' if good else 'failed', name,
-                           '' if good else describe(record))
-        elif record['result'] != 'SKIP' and not good and not failures:
-            counts.add('failed', name, describe(record))
-        elif cases < planned:
-            counts.add('failed', name, 'planned %d cases, ran %d; %s'
-                       % (planned, cases, describe(record)))
+        count_record(counts, record)
     if not records:
         counts.add('failed', counts.name, 'meson ran no test')
 
@@ -123,9 +142,55 @@ def describe(record):
         record.get('duration') or 0, ' | '.join(said) or 'nothing')
 
 
-def run(argv, env=None, cwd=SOURCE):
-    print('+ %s' % ' '.join(argv), flush=True)
-    return subprocess.call(argv, cwd=cwd, env=env)
+class Job:
+    """A program in a process group of its own, which ends with its limit."""
+
+    GRACE = 20  # seconds to end by itself
+
+    def __init__(self, argv, limit, env=None, **options):
+        print('+ %s' % ' '.join(argv), flush=True)
+        self.limit = limit
+        self.late = False
+        self.proc = subprocess.Popen(argv, cwd=SOURCE, env=env, start_new_session=True,
+                                     **options)
+        self.timer = threading.Timer(limit, self._end)
+        self.timer.daemon = True
+        self.timer.start()
+
+    def _end(self):
+        self.late = True
+        # What handles SIGTERM removes its folders and guests.
+        for sig in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self.proc.pid, sig)
+            except ProcessLookupError:
+                return
+            time.sleep(self.GRACE)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        """Also of an interrupted run: terminals do not interrupt other groups."""
+        try:
+            if kind:
+                os.killpg(self.proc.pid, signal.SIGTERM)
+            self.proc.wait()
+        finally:
+            self.timer.cancel()
+
+    def problem(self):
+        """Why it failed, or nothing."""
+        if self.late:
+            return 'not done within %d s' % self.limit
+        return 'ended with status %d' % self.proc.returncode if self.proc.returncode else ''
+
+
+def run(argv, limit, env=None):
+    """Run a program; what is wrong with its end, or nothing."""
+    with Job(argv, limit, env) as job:
+        pass
+    return job.problem()
 
 
 def meson_layer(name, builddir, args, env=None):
@@ -134,28 +199,27 @@ def meson_layer(name, builddir, args, env=None):
     log = os.path.join(builddir, 'meson-logs', 'testlog.json')
     if os.path.exists(log):
         os.unlink(log)
-    status = run(['meson', 'test', '-C', builddir, '--no-rebuild',
-                  '--print-errorlogs'] + args, env)
+    problem = run(['meson', 'test', '-C', builddir, '--print-errorlogs'] + args,
+                  LIMIT[name], env)
     if not os.path.exists(log):
-        counts.add('failed', name, 'meson test left no log, status %d'
-                   % status)
+        counts.add('failed', name, 'meson test left no log: ' + (problem or 'status 0'))
         return counts
     count_meson(counts, log)
-    if status and not counts.failed:
-        counts.add('failed', name, 'meson test ended with status %d' % status)
+    if problem and not counts.failed:
+        counts.add('failed', name, 'meson test ' + problem)
     return counts
 
 
 def sanitizer_layer(name, builddir, sanitize, suites, env):
-    """Build with sanitizers into a folder of its own and run @suites."""
+    """Build with sanitizers into a folder of its own and run @suites; meson builds
+    what these need before it runs them."""
     counts = Counts(name)
     full = dict(os.environ, **env)
-    if run(['./configure', '--builddir=' + builddir, '--sanitize=' + sanitize,
-            '--disable-qemu', '--disable-images', '--disable-fuzz'], full):
-        counts.add('failed', name, 'configure failed')
-        return counts
-    if run(['ninja', '-C', builddir], full):
-        counts.add('failed', name, 'the build failed')
+    problem = run(['./configure', '--builddir=' + builddir, '--sanitize=' + sanitize,
+                   '--disable-qemu', '--disable-images', '--disable-fuzz',
+                   '--disable-check'], 300, full)
+    if problem:
+        counts.add('failed', name, 'configure ' + problem)
         return counts
     return meson_layer(name, builddir, ['--timeout-multiplier=6'] +
                        ['--suite=' + s for s in suites], full)
@@ -175,19 +239,16 @@ def script_layer(name, argv, env=None):
     text for each of its checks."""
     counts = Counts(name)
     outcomes = {'ok': 'passed', 'FAIL': 'failed', 'SKIP': 'skipped'}
-    print('+ %s' % ' '.join(argv), flush=True)
-    with subprocess.Popen(argv, cwd=SOURCE, stdout=subprocess.PIPE,
-                          universal_newlines=True,
-                          env=dict(os.environ, **(env or {}))) as proc:
-        for line in proc.stdout:
+    with Job(argv, LIMIT[name], dict(os.environ, **(env or {})),
+             stdout=subprocess.PIPE, universal_newlines=True) as job:
+        for line in job.proc.stdout:
             print(line, end='', flush=True)
             word, _, rest = line.partition(' ')
             what, _, text = rest.strip().partition(': ')
             if word in outcomes:
                 counts.add(outcomes[word], what, text)
-    if proc.returncode and not counts.failed:
-        counts.add('failed', name, '%s ended with status %d'
-                   % (argv[0], proc.returncode))
+    if job.problem() and (job.late or not counts.failed):
+        counts.add('failed', name, '%s %s' % (argv[0], job.problem()))
     return counts
 
 
@@ -208,20 +269,20 @@ def runner_layer(name, builddir):
     log = os.path.join(builddir, name + '-tests.json')
     if os.path.exists(log):
         os.unlink(log)
-    status = run([sys.executable, os.path.join('tests', name, 'run.py'),
-                  '--json', log],
-                 dict(os.environ, PVRDMA_BUILD=builddir))
+    problem = run([sys.executable, os.path.join('tests', name, 'run.py'),
+                   '--json', log], LIMIT[name],
+                  dict(os.environ, PVRDMA_BUILD=builddir))
     if not os.path.exists(log):
-        counts.add('failed', name, 'the runner left no results, status %d'
-                   % status)
+        counts.add('failed', name, 'the runner left no results: '
+                   + (problem or 'status 0'))
         return counts
     with open(log) as stream:
         for test in json.load(stream)['tests']:
             counts.add(test['outcome'], test['name'],
                        test['text'].strip().splitlines()[-1]
                        if test['text'].strip() else '')
-    if status and not counts.failed:
-        counts.add('failed', name, 'the runner ended with status %d' % status)
+    if problem and (not counts.failed or 'within' in problem):
+        counts.add('failed', name, 'the runner ' + problem)
     return counts
 
 
@@ -232,7 +293,7 @@ def layers(args):
     if 'style' in chosen:
         yield script_layer('style', [os.path.join('tests', 'style.sh'), build])
     if 'tests' in chosen:
-        yield meson_layer('tests', build, [])
+        yield meson_layer('tests', build, ['--no-rebuild'])
     if 'asan' in chosen:
         yield sanitizer_layer(
             'asan', build + '-asan', 'address,undefined', ['unit', 'vguest'],
@@ -264,7 +325,10 @@ def main():
         os.unlink(summary)
 
     done = []
+    began = time.monotonic()
     for counts in layers(args):
+        counts.seconds = time.monotonic() - began
+        began += counts.seconds
         done.append(counts)
         print('== %s: %s' % (counts.name, counts.line()), flush=True)
     total = Counts('total')
@@ -273,7 +337,7 @@ def main():
         for note in counts.notes:
             print('%-6s %s' % (counts.name, note))
     for counts in done:
-        print('%-6s %s' % (counts.name, counts.line()))
+        print('%-6s %5.0f s  %s' % (counts.name, counts.seconds, counts.line()))
         total.passed += counts.passed
         total.failed += counts.failed
         total.skipped += counts.skipped

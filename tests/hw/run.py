@@ -4,7 +4,8 @@
 
 usage: run.py [--json FILE] [--list] [PATTERN...]
 
-Options, output and exit status are those of tests/vm/run.py.  The QEMU tested
+Options, output, exit status and time limits are those of tests/vm/run.py, but
+for LIMIT.  The QEMU tested
 is build/qemu/qemu-system-x86_64, or that below PVRDMA_BUILD.
 """
 
@@ -16,6 +17,7 @@ import sys
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+LIMIT = 60
 
 
 def vm_runner():
@@ -43,9 +45,9 @@ def main():
     if args.list:
         print('\n'.join(test.id() for test in tests))
         return 0
-    result = runner.Result()
+    result = runner.Result(runner.Limit(LIMIT), args.json)
     unittest.TestSuite(tests).run(result)
-    return runner.report(result, tests, args.json)
+    return runner.report(result, tests)
 
 
 if __name__ == '__main__':

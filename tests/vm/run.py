@@ -7,7 +7,12 @@ usage: run.py [--json FILE] [--list] [--long] [PATTERN...]
 Each PATTERN selects the tests whose name contains it.  With --long those that
 look for rare events run for minutes instead of seconds.  One line per test,
 then `N passed, N failed, N skipped`; --json writes the same with each test's
-result.  Exit status 1 if a test failed or none was selected.
+result, after each of them.  Exit status 1 if a test failed or none was selected.
+
+No test hangs the run: after LIMIT seconds, or the test's or its class's own
+`time_limit`, it gets the exception TimeLimit wherever it is, and again every
+RETRY seconds should it hang in its cleaning up.  What lies between two tests
+(setUpClass) has the default limit.
 """
 
 import argparse
@@ -23,25 +28,65 @@ import fixture
 from pvrdma_vm import VmError, require_python
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+LIMIT = 300
+LONG_LIMIT = 5400
+RETRY = 60
+
+
+class TimeLimit(BaseException):
+    """No Exception: tests catch those for reasons of their own."""
+
+
+class Limit:
+    """The clock that interrupts the main thread."""
+
+    def __init__(self, seconds):
+        self.default = self.seconds = seconds
+        self.held = False
+        signal.signal(signal.SIGALRM, self._over)
+        self.start()
+
+    def start(self, test=None):
+        method = getattr(test, getattr(test, '_testMethodName', ''), None)
+        self.seconds = getattr(method, 'time_limit', 0) or \
+            getattr(test, 'time_limit', 0) or self.default
+        signal.setitimer(signal.ITIMER_REAL, self.seconds, RETRY)
+
+    def stop(self):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def __enter__(self):
+        """Not while a problem is written down."""
+        self.held = True
+
+    def __exit__(self, *_):
+        self.held = False
+
+    def _over(self, *_):
+        if not self.held:
+            raise TimeLimit('not done within %g s' % self.seconds)
 
 
 class Result(unittest.TestResult):
     """Prints a line per test and keeps the records."""
 
-    def __init__(self):
+    def __init__(self, limit, path=None):
         super().__init__()
         self.records = []
+        self.limit = limit
+        self.path = path
         self._started = 0.0
         self._outcome = None
 
     def startTest(self, test):
         super().startTest(test)
+        self.limit.start(test)
         self._started = time.monotonic()
         self._outcome = ('passed', '')
 
     def _problem(self, err):
-        kind, value, trace = err
-        return ''.join(traceback.format_exception(kind, value, trace))
+        with self.limit:
+            return ''.join(traceback.format_exception(*err))
 
     def addError(self, test, err):
         super().addError(test, err)
@@ -49,6 +94,7 @@ class Result(unittest.TestResult):
             # setUpClass or a module's import: no startTest came before it.
             self.records.append((str(test), 'failed', self._problem(err), 0.0))
             print('FAILED   %s\n%s' % (test, self._problem(err)), flush=True)
+            self.limit.start()
         else:
             self._outcome = ('failed', self._problem(err))
 
@@ -78,6 +124,7 @@ class Result(unittest.TestResult):
 
     def stopTest(self, test):
         super().stopTest(test)
+        self.limit.start()
         seconds = time.monotonic() - self._started
         outcome, text = self._outcome
         self._outcome = None
@@ -89,6 +136,23 @@ class Result(unittest.TestResult):
         else:
             print('passed   %s (%.1f s)' % (test.id(), seconds))
         sys.stdout.flush()
+        self.write()
+
+    def write(self):
+        """The records so far, for whoever has to end this run."""
+        if not self.path:
+            return
+        with open(self.path + '.new', 'w') as stream:
+            json.dump({'counts': self.counts(), 'tests': [
+                {'name': name, 'outcome': outcome, 'text': text,
+                 'seconds': round(seconds, 2)}
+                for name, outcome, text, seconds in self.records]},
+                      stream, indent=1)
+        os.replace(self.path + '.new', self.path)
+
+    def counts(self):
+        return {name: self.count(name)
+                for name in ('passed', 'failed', 'skipped')}
 
     def count(self, outcome):
         return sum(record[1] == outcome for record in self.records)
@@ -102,18 +166,12 @@ def flatten(suite):
             yield item
 
 
-def report(result, tests, path):
-    """Print the closing line of a run of @tests and, with @path, write the
-    records there.  Returns the exit status."""
-    counts = {name: result.count(name)
-              for name in ('passed', 'failed', 'skipped')}
-    if path:
-        with open(path, 'w') as stream:
-            json.dump({'counts': counts, 'tests': [
-                {'name': name, 'outcome': outcome, 'text': text,
-                 'seconds': round(seconds, 2)}
-                for name, outcome, text, seconds in result.records]},
-                      stream, indent=1)
+def report(result, tests):
+    """Print the closing line of a run of @tests and write the records.
+    Returns the exit status."""
+    result.limit.stop()
+    result.write()
+    counts = result.counts()
     if not tests:
         print('no test matches')
     print('%(passed)d passed, %(failed)d failed, %(skipped)d skipped' % counts)
@@ -137,17 +195,17 @@ def main():
     if args.list:
         print('\n'.join(test.id() for test in tests))
         return 0
-    result = Result()
+    result = Result(Limit(LONG_LIMIT if args.long else LIMIT), args.json)
     try:
         unittest.TestSuite(tests).run(result)
     finally:
         try:
             fixture.shared.close()
-        except VmError as exc:
+        except (VmError, TimeLimit) as exc:
             result.records.append(('shutdown of the shared pair', 'failed',
                                    str(exc), 0.0))
             print('FAILED   shutdown of the shared pair: %s' % exc)
-    return report(result, tests, args.json)
+    return report(result, tests)
 
 
 if __name__ == '__main__':

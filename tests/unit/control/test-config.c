@@ -208,10 +208,11 @@ static void test_bad_groups(void)
         g_autofree char *text =
             g_strdup_printf("[vm before]\n%s[vm after]\nmax-qp=7\n", cases[i].text);
         g_autoptr(GError) err = NULL;
+        g_autofree char *shown = g_strescape(cases[i].text, "\n\"");
         struct config_problem *p;
         struct vm_config *vm;
 
-        g_test_message("%s", cases[i].text);
+        g_test_message("%s", shown);
         g_assert_true(load(cfg, text, &err));
         g_assert_no_error(err);
         g_assert_cmpuint(g_list_length(cfg->problems), ==, 1);

@@ -102,8 +102,9 @@ static void test_parse_bad(void)
 
     for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
         g_autoptr(GError) err = NULL;
+        g_autofree char *shown = g_strescape(bad[i], NULL);
 
-        g_test_message("%s", bad[i]);
+        g_test_message("%s", shown);
         g_assert_null(parse(bad[i], &err));
         g_assert_nonnull(err);
     }
