@@ -182,7 +182,7 @@ static void test_shot(const void *data)
 
     vgt_traffic_open(&bystander, 2, 3, 2, 4, 65536, NULL);
     open_fire(&f);
-    for (unsigned i = 0; i < ROUNDS; i++) {
+    for (unsigned i = 0; i < vgt_rounds(ROUNDS); i++) {
         ignite(&f);
         shot->fire(&f);
         vgt_traffic_run(&bystander, 4);

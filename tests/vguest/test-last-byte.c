@@ -392,7 +392,7 @@ static void test_raced(void)
     for (unsigned k = 0; k < G_N_ELEMENTS(sizes); k++) {
         unsigned here = 0;
 
-        for (unsigned i = 0; i < RACE_ROUNDS; i++) {
+        for (unsigned i = 0; i < vgt_rounds(RACE_ROUNDS); i++) {
             uint32_t size = sizes[k];
             /* The last byte alone in its line, or with a few before it. */
             uint64_t end = LINE * (1 + i % 61) + (i & 1 ? 1 : i % LINE + 1);

@@ -147,7 +147,7 @@ static void test_exit(void)
                    vgt_percentile(busy, 99), vgt_percentile(busy, 100),
                    vgt_percentile(quiet, 50), vgt_percentile(quiet, 99),
                    vgt_percentile(quiet, 100));
-    g_assert_cmpfloat(vgt_percentile(busy, 100), <, STANDSTILL_US);
+    vgt_assert_shorter(vgt_percentile(busy, 100), STANDSTILL_US);
     vguest_free(other);
     for (unsigned i = 0; all_memory("bytes") != 0; i++) {
         g_assert_cmpuint(i, <, 500);
@@ -221,7 +221,7 @@ static void test_unwanted_descriptor(gconstpointer arg)
     g_test_message("commands of another VM while refused memory is let go: p99 %.0f us, "
                    "longest %.0f",
                    vgt_percentile(busy, 99), vgt_percentile(busy, 100));
-    g_assert_cmpfloat(vgt_percentile(busy, 100), <, STANDSTILL_US);
+    vgt_assert_shorter(vgt_percentile(busy, 100), STANDSTILL_US);
     if (how == REFUSED) {
         vguest_free(big);
     } else { /* the VMM's fault */
@@ -320,7 +320,7 @@ static void test_sparse(void)
 
     /* Another VM's commands are answered, and a new one can come. */
     run_commands(early, 200, us);
-    g_assert_cmpfloat(vgt_percentile(us, 100), <, STANDSTILL_US);
+    vgt_assert_shorter(vgt_percentile(us, 100), STANDSTILL_US);
     late = vguest_new(vgt_daemon, N + 1, NULL);
     run_commands(late, 200, us);
     vguest_free(late);

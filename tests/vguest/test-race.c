@@ -22,9 +22,8 @@
  * waits by a receive doorbell, at another worker.  A lost wake-up shows as a wait
  * that does not end.
  *
- * VGUEST_RACE_ROUNDS: rounds of /race/post (10^8 takes minutes to hours); the
- * others do a fiftieth and a two-hundredth of it.  Without it 10^6 rounds, or
- * what a busy machine gets done in half a minute.
+ * /race/post does 10^6 rounds or what a busy machine gets done in half a minute;
+ * the others do a fiftieth and a two-hundredth of it.  VGUEST_SOAK=100 is 10^8.
  */
 #include "vgtest.h"
 
@@ -44,9 +43,7 @@
 
 static uint64_t rounds(void)
 {
-    const char *env = g_getenv("VGUEST_RACE_ROUNDS");
-
-    return env ? strtoull(env, NULL, 10) : 1000000;
+    return vgt_rounds(1000000);
 }
 
 static inline uint32_t next_random(uint32_t *x)
@@ -318,8 +315,7 @@ static void race_close(void)
 
 static void test_post(const void *extended)
 {
-    int64_t end =
-        g_getenv("VGUEST_RACE_ROUNDS") ? INT64_MAX : vg_now_ns() + 30000000000ll;
+    int64_t end = vg_now_ns() + vgt_rounds(30000) * 1000000ll;
     uint32_t x = 2463534242u, q = 0;
     GThread *worker;
 
@@ -360,7 +356,7 @@ static void test_post(const void *extended)
         g_test_message("%" PRIu64 " without notification, %" PRIu64 " times a place",
                        race.silent, race.places_given);
         g_assert_cmpuint(race.silent, >, race.total / 100);
-        g_assert_cmpuint(race.places_given, >, 10 * DATAPATH_WATCHED);
+        g_assert_cmpuint(race.places_given, >, vgt_rounds(10 * DATAPATH_WATCHED));
     }
     race_close();
 }
@@ -459,17 +455,65 @@ static void test_forwarded(void)
     vgt_pair_close(&p);
 }
 
+/* Do all threads of the daemon wait for something?  Who waits for a processor only
+ * is running to the kernel. */
+static bool daemon_sleeps(void)
+{
+    g_autofree char *path = g_strdup_printf("/proc/%d/task", (int)vgt_daemon->pid);
+    GDir *dir = g_dir_open(path, 0, NULL);
+    bool sleeps = true;
+    const char *tid;
+
+    g_assert_nonnull(dir);
+    while (sleeps && (tid = g_dir_read_name(dir))) {
+        g_autofree char *file = g_build_filename(path, tid, "stat", NULL);
+        g_autofree char *stat = NULL;
+        const char *name_end;
+
+        if (g_file_get_contents(file, &stat, NULL, NULL)) {
+            name_end = strrchr(stat, ')');
+            g_assert_nonnull(name_end);
+            sleeps = name_end[2] == 'S';
+        }
+    }
+    g_dir_close(dir);
+    return sleeps;
+}
+
+/*
+ * The next completion, which must not come by the RNR timer: if it is late, somebody
+ * must be at work.  The machine may be busy.
+ */
+static void await_woken(struct vg_cq *cq, uint64_t wr_id)
+{
+    struct pvrdma_cqe c;
+    unsigned asleep = 0;
+
+    if (!vg_cq_wait(cq, &c, 300)) {
+        /* Several looks: threads are looked at one by one, and may wake each other. */
+        while (!vg_cq_poll(cq, &c, 1)) {
+            asleep = daemon_sleeps() ? asleep + 1 : 0;
+            if (asleep == 5) {
+                g_error("no wake-up in round %" PRIu64, wr_id);
+            }
+            g_usleep(100);
+        }
+    }
+    g_assert_cmpuint(c.wr_id, ==, wr_id);
+    g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
+}
+
 /*
  * A SEND without a receive WQE, and the receive WQE a moment later: the waiter
  * flag against the receive doorbell, on two workers.  A miss costs the whole
- * RNR timer, 655 ms; the machine may be busy, so a few are forgiven.
+ * RNR timer, 655 ms, and none may be missed.
  */
 static void test_rnr(const void *data)
 {
     struct vg_opts g = {.db = GPOINTER_TO_UINT(data)};
     struct vgt_opts o = {.guest = {g, g}};
     struct pvrdma_qp_attr attr = {.qp_state = PVRDMA_QPS_RTS};
-    uint64_t total = rounds() / 50, slow = 0, worst = 0;
+    uint64_t total = rounds() / 50, worst = 0;
     uint32_t x = 11;
     struct vgt_pair p;
 
@@ -484,15 +528,13 @@ static void test_rnr(const void *data)
         delay(&x, next_random(&x) % 4 ? 3000 : 30000);
         start = vg_now_ns();
         vgt_recv(&p.s[1], i, 0, 8);
-        vgt_expect(p.s[1].rcq, i, PVRDMA_WC_SUCCESS);
+        await_woken(p.s[1].rcq, i);
         ns = vg_now_ns() - start;
         vgt_expect(p.s[0].scq, i, PVRDMA_WC_SUCCESS);
-        slow += ns > 400000000;
         worst = MAX(worst, ns);
     }
     g_test_message("%" PRIu64 " rounds, slowest wake-up %" PRIu64 " us", total,
                    worst / 1000);
-    g_assert_cmpuint(slow, <=, 2);
     vgt_pair_close(&p);
 }
 
@@ -500,7 +542,7 @@ int main(int argc, char **argv)
 {
     struct vg_daemon_opts o = {.n_vms = 2, .poll_us = 0, .workers = 2};
 
-    vgt_init(&argc, &argv, rounds() > 1000000 ? 86400 : 200);
+    vgt_init(&argc, &argv, 200);
     vgt_daemon = vg_daemon_start(&o);
     g_test_add_data_func("/race/post/shared", NULL, test_post);
     g_test_add_data_func("/race/post/extended", GUINT_TO_POINTER(1), test_post);

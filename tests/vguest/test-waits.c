@@ -139,12 +139,12 @@ static void test_registration(void)
     for (unsigned i = 0; i < N_HOSTILE; i++) {
         hostile_open(&h[i], 1 + i);
     }
-    measure(g, ms, 3000);
+    measure(g, ms, vgt_rounds(3000));
     report("two commands and a read, quiet", ms);
     for (unsigned i = 0; i < N_HOSTILE; i++) {
         h[i].thread = g_thread_new("hostile", register_on_and_on, &h[i]);
     }
-    measure(g, ms, 3000);
+    measure(g, ms, vgt_rounds(3000));
     g_atomic_int_set(&stop, 1);
     for (unsigned i = 0; i < N_HOSTILE; i++) {
         g_thread_join(h[i].thread);

@@ -20,6 +20,19 @@ static void too_long(int sig)
     abort();
 }
 
+static unsigned soak_factor(void)
+{
+    const char *env = g_getenv("VGUEST_SOAK");
+    unsigned long n = env ? strtoul(env, NULL, 10) : 1;
+
+    return CLAMP(n, 1, 1000);
+}
+
+unsigned vgt_rounds(unsigned n)
+{
+    return VGT_PLAIN_BUILD ? n * soak_factor() : MAX(n * soak_factor() / 10, 1);
+}
+
 void vgt_init(int *argc, char ***argv, unsigned seconds)
 {
     struct sigaction sa = {.sa_handler = too_long};
@@ -27,7 +40,7 @@ void vgt_init(int *argc, char ***argv, unsigned seconds)
     g_test_init(argc, argv, NULL);
     sigaction(SIGALRM, &sa, NULL);
     signal(SIGPIPE, SIG_IGN);
-    alarm(seconds);
+    alarm(seconds * soak_factor());
 }
 
 int vgt_run(void)

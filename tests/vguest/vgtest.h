@@ -19,7 +19,22 @@
 #define VGT_PLAIN_BUILD true
 #endif
 
+/* Times as well; what they belong to runs in either. */
+#define vgt_assert_shorter(time, limit)            \
+    do {                                           \
+        if (VGT_PLAIN_BUILD) {                     \
+            g_assert_cmpfloat((time), <, (limit)); \
+        }                                          \
+    } while (0)
+
 #define VGT_WAIT_MS 20000 /* for what must come, however slow the machine */
+
+/*
+ * How often to repeat what only some rounds show: @n times, but with sanitizers,
+ * which look at what is done and not how often, a tenth of it, and @n times FACTOR
+ * with VGUEST_SOAK=FACTOR in the environment (`make soak`).
+ */
+unsigned vgt_rounds(unsigned n);
 
 /* g_test_init, and a watchdog that ends a program that hangs (@seconds). */
 void vgt_init(int *argc, char ***argv, unsigned seconds);
