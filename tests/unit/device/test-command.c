@@ -159,16 +159,23 @@ static gpointer flipper(gpointer arg)
     _Atomic bool *stop = arg;
 
     while (!atomic_load(stop)) {
-        __atomic_store_n(&slot->cqe, 1u << 18, __ATOMIC_RELAXED);
-        __atomic_store_n(&slot->cqe, 64, __ATOMIC_RELAXED);
+        for (volatile unsigned n = 0; n < 50; n++) {
+            __atomic_store_n(&slot->cqe, 1u << 18, __ATOMIC_RELAXED);
+        }
+        for (volatile unsigned n = 0; n < 50; n++) {
+            __atomic_store_n(&slot->cqe, 64, __ATOMIC_RELAXED);
+        }
     }
     return NULL;
 }
 
 static void test_double_fetch(void)
 {
-    struct pvrdma_cmd_create_cq req = {.cqe = 64, .nchunks = 2};
+    struct pvrdma_cmd_create_cq req = {
+        .hdr.cmd = PVRDMA_CMD_CREATE_CQ, .cqe = 64, .nchunks = 2};
     const struct pvrdma_resp_create_cq *resp;
+    int64_t end = g_get_monotonic_time() + 20 * G_TIME_SPAN_SECOND;
+    unsigned small = 0, large = 0;
     _Atomic bool stop = false;
     GThread *thread;
 
@@ -180,17 +187,29 @@ static void test_double_fetch(void)
     resp = testdev_ptr(td, td->resp);
     req.pdir_dma = testdev_new_pdir(td, 2, NULL);
     thread = g_thread_new("flipper", flipper, &stop);
-    for (unsigned i = 0; i < 2000; i++) {
-        if (testdev_command(td, PVRDMA_CMD_CREATE_CQ, &req, sizeof(req)) == 0) {
+    /* Both must have been there at times, or nobody flipped anything. */
+    for (unsigned i = 0; i < 2000 || small < 200 || large < 200; i++) {
+        g_assert_cmpint(g_get_monotonic_time(), <, end);
+        memcpy(testdev_ptr(td, td->cmd), &req, sizeof(req));
+        for (volatile unsigned n = 0; n < i % 512; n++) {
+        }
+        testdev_write(td, PVRDMA_REG_REQUEST, 0);
+        if (testdev_read(td, PVRDMA_REG_ERR)) {
+            large++;
+        } else {
             const struct cq *cq = id_table_get(&td->vm.objects.cq, resp->cq_handle);
 
             g_assert_cmpuint(resp->cqe, ==, 64);
             g_assert_cmpuint(cq->ncqe, ==, 64);
             g_assert_cmpuint(cq->mem.npages, ==, 2);
+            g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_CQ, resp->cq_handle),
+                             ==, 0);
+            small++;
         }
     }
     atomic_store(&stop, true);
     g_thread_join(thread);
+    g_test_message("%u commands saw the small number, %u the large one", small, large);
     testdev_free(td);
 }
 
