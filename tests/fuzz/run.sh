@@ -9,9 +9,13 @@
 #   KEEP=1     merge what was found into the corpus in the source tree (inputs
 #              that reach new code only)
 #
+# A run that executed next to nothing is a failure: a target must do more than read
+# its corpus and FLOOR inputs for each second.
+#
 # Prints one line per target and, last, "N passed, N failed, N skipped".  A
 # crashing input is left in $BUILDDIR/fuzz/TARGET/.
 set -u
+FLOOR=5
 
 src=$(cd "$(dirname "$0")/../.." && pwd -P)
 build=${BUILDDIR:-$src/build-fuzz}
@@ -38,16 +42,21 @@ printf 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n){return 0;}' |
     clang -fsanitize=fuzzer,address -x c - -o /dev/null 2>/dev/null ||
     skip_all 'clang has no libFuzzer (package libclang-rt-dev)'
 
-# A coverage-instrumented library with AddressSanitizer; the C compiler's own
+# A coverage-instrumented library with AddressSanitizer and with
+# UndefinedBehaviorSanitizer, whose findings end the program; the C compiler's own
 # idea of undefined symbols in shared objects does not fit sanitizers.
-if [ ! -f "$build/build.ninja" ]; then
+options='-fsanitize=fuzzer-no-link -fno-sanitize-recover=undefined'
+if [ "$(cat "$build/options" 2>/dev/null)" != "$options" ]; then
+    rm -rf "$build/meson-private" "$build/meson-info" "$build/build.ninja"
     mkdir -p "$build"
-    CC=clang meson setup "$build" "$src" -Db_sanitize=address -Db_lundef=false \
-        -Dc_args=-fsanitize=fuzzer-no-link >"$build/setup.log" 2>&1 || {
+    CC=clang meson setup "$build" "$src" -Db_sanitize=address,undefined \
+        -Db_lundef=false "-Dc_args=$options" >"$build/setup.log" 2>&1 || {
         tail -20 "$build/setup.log"
+        echo "FAIL fuzz: meson could not set up $build"
         failed=$((failed + 1))
         finish
     }
+    echo "$options" >"$build/options"
 fi
 
 all=$(sed -n "s/^  '\([a-z0-9-]*\)': .*/\1/p" "$src/tests/fuzz/meson.build")
@@ -59,6 +68,7 @@ done
 # shellcheck disable=SC2086
 ninja -C "$build" $programs >"$build/ninja.log" 2>&1 || {
     tail -20 "$build/ninja.log"
+    echo "FAIL fuzz: the targets could not be built"
     failed=$((failed + 1))
     finish
 }
@@ -69,16 +79,27 @@ for t in $targets; do
     program=$build/tests/fuzz/fuzz-$t
 
     mkdir -p "$work/corpus" "$kept"
-    "$program" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 \
-        -max_len=4096 -print_final_stats=1 -artifact_prefix="$work/" \
-        "$work/corpus" "$kept" >"$work/log" 2>&1
-    status=$?
-    runs=$(sed -n 's/^stat::number_of_executed_units: //p' "$work/log")
+    least=$((seconds * FLOOR + $(find "$kept" -type f | wc -l)))
+    # The corpus counts, in time and in inputs: a busy machine gets more time, once.
+    for limit in "$seconds" $((seconds * 6)); do
+        "$program" -max_total_time="$limit" -timeout=20 -rss_limit_mb=2048 \
+            -max_len=4096 -print_final_stats=1 -artifact_prefix="$work/" \
+            "$work/corpus" "$kept" >"$work/log" 2>&1
+        status=$?
+        runs=$(sed -n 's/^stat::number_of_executed_units: //p' "$work/log")
+        [ $status -eq 0 ] && [ "${runs:-0}" -lt "$least" ] || break
+    done
     cov=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$work/log" | tail -1)
     if [ $status -ne 0 ]; then
         failed=$((failed + 1))
         echo "FAIL fuzz-$t: status $status, see $work/log"
         grep -E '^(SUMMARY|==[0-9]+==ERROR)|Test unit written' "$work/log"
+        continue
+    fi
+    if [ "${runs:-0}" -lt "$least" ]; then
+        failed=$((failed + 1))
+        echo "FAIL fuzz-$t: ${runs:-no} inputs in $limit s, not even $least," \
+            "see $work/log"
         continue
     fi
     passed=$((passed + 1))
