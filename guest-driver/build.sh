@@ -35,6 +35,7 @@ work=$build/guest-driver
 log=$work/build.log
 prefix=guest-driver
 . "$here/../scripts/common.sh"
+lock_folder "$work"
 
 case $work in
     *[[:space:]:]*) die "the kernel's build cannot work below '$work'" ;;

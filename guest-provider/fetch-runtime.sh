@@ -26,9 +26,7 @@ prefix=runtime
 mkdir -p "$builddir/guest-provider"
 work=$(cd "$builddir/guest-provider" && pwd -P)
 log=$work/runtime.log
-
-exec 9>"$work/runtime.lock"
-flock 9
+lock_folder "$work"
 : > "$log"
 
 . "$repo/scripts/private-apt.bash"

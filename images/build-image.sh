@@ -39,6 +39,7 @@ log=$out/build.log
 PATH=$PATH:/usr/sbin:/sbin
 prefix=image
 . "$here/../scripts/common.sh"
+lock_folder "$out"
 
 stamp=$(cat "$here/build-image.sh" "$here/init" "$here/agent/guest-agent.c" |
         sha256sum | cut -d' ' -f1)

@@ -30,6 +30,7 @@ tree=$out/tree
 umask 022
 prefix=deb
 . "$repo/scripts/common.sh"
+lock_folder "$out"
 
 for tool in dpkg-deb dpkg-architecture gzip objcopy; do
     command -v $tool > /dev/null || die "missing: $tool (dpkg-dev, binutils)"

@@ -24,3 +24,10 @@ quiet()
         die "'$1' failed; the whole output is in $log"
     fi
 }
+
+# Two builds in one folder would tread on each other.  The lock ends with the script.
+lock_folder()
+{
+    exec 9> "$1/lock"
+    flock -n 9 || { say "waiting for another build in $1"; flock 9; }
+}

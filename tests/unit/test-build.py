@@ -127,8 +127,34 @@ def errors(source):
             yield 'meson was called'
 
 
+def locks(source):
+    """Two builds in one folder: the second waits, and says so."""
+    script = '. %s/scripts/common.sh; prefix=p; lock_folder .; echo begin; sleep 0.5; ' \
+        'echo end' % source
+    with tempfile.TemporaryDirectory(prefix='test-build-') as folder:
+        with open(os.path.join(folder, 'said'), 'w+') as said:
+            jobs = [subprocess.Popen(['sh', '-c', script], cwd=folder,
+                                     stdout=os.open(said.name, os.O_WRONLY | os.O_APPEND))
+                    for _ in range(2)]
+            status = [job.wait(60) for job in jobs]
+            lines = said.read().splitlines()
+    waits = [line for line in lines if 'waiting for another build' in line]
+    rest = [line for line in lines if line not in waits]
+    if any(status) or len(waits) != 1 or rest != ['begin', 'end'] * 2:
+        yield '%s: %s' % (status, lines)
+    # The scripts that fill a folder with what they fetch and build.
+    for name in ('images/build-image.sh', 'guest-driver/build.sh',
+                 'guest-provider/build.sh', 'guest-provider/fetch-runtime.sh',
+                 'packaging/build-deb.sh', 'tests/vm/debian-root.sh',
+                 'hw/build-qemu.sh'):
+        with open(os.path.join(source, name)) as stream:
+            text = stream.read()
+        if not any(word in text for word in ('\nlock_folder ', '\nflock ')):
+            yield '%s takes no lock' % name
+
+
 def main():
-    checks = [no_side_effects, first_call_configures, options_are_kept, errors]
+    checks = [no_side_effects, first_call_configures, options_are_kept, errors, locks]
     print('1..%d' % len(checks))
     bad = 0
     for number, check in enumerate(checks, 1):

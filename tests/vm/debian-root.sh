@@ -32,6 +32,7 @@ prefix=debian-root
 mkdir -p "$work"
 apt=$work/apt
 log=$work/build.log
+lock_folder "$work"
 : > "$log"
 
 . "$repo/scripts/private-apt.bash"
