@@ -23,7 +23,7 @@ else ifneq ($(filter install,$(MAKECMDGOALS)),)
 -include $(BUILD)/config.mak
 endif
 
-.PHONY: all backend qemu images guest deb demo demo-shell check check-vm soak fuzz \
+.PHONY: all backend qemu qemu-full images guest deb demo demo-shell check check-vm soak fuzz \
         bench bench-vm install clean distclean help
 .DEFAULT_GOAL := all
 
@@ -37,6 +37,13 @@ qemu: $(BUILD)/config.mak
 ifneq ($(WITH_QEMU),no)
 	@echo "== QEMU with the pvrdma device (the first build takes minutes)"
 	hw/build-qemu.sh --builddir=$(BUILD)/qemu $(if $(QEMU_SRC),--qemu-src=$(QEMU_SRC))
+endif
+
+# With the features and devices of a distribution's QEMU: what gets installed.
+qemu-full: $(BUILD)/config.mak
+ifneq ($(WITH_QEMU),no)
+	@echo "== QEMU as it is installed (takes half an hour)"
+	hw/build-qemu.sh --full --builddir=$(BUILD)/qemu $(if $(QEMU_SRC),--qemu-src=$(QEMU_SRC))
 endif
 
 images: $(BUILD)/config.mak
@@ -68,14 +75,9 @@ check: all deb
 check-vm: all deb
 	$(PYTHON) tests/vm/run.py
 
-soak: all
-	$(PYTHON) tests/vm/run.py --long no_exit no_lost
-ifneq ($(WITH_QEMU),no)
-	hw/build-qemu.sh --builddir=$(BUILD)-hw-asan/qemu --sanitize \
-	    --qemu-src=$(BUILD)/qemu/src
-	ASAN_OPTIONS=detect_leaks=0:exitcode=99 PVRDMA_BUILD=$(abspath $(BUILD))-hw-asan \
-	    $(PYTHON) tests/hw/run.py
-endif
+# SOAK="--factor 30 vguest mutants" chooses how much and what.
+soak: all deb
+	$(PYTHON) tests/soak.py --builddir=$(BUILD) $(SOAK)
 
 fuzz: $(BUILD)/config.mak
 	BUILDDIR=$(abspath $(BUILD))-fuzz tests/fuzz/run.sh $(FUZZ_SECONDS)
@@ -92,14 +94,17 @@ install:
 	    { echo "nothing to install in $(BUILD): run 'make backend qemu-full' first" >&2; exit 1; }
 	meson install -C $(BUILD) --no-rebuild
 ifneq ($(WITH_QEMU),no)
-	install -D -m 755 $(BUILD)/qemu/qemu-system-x86_64 \
+	@[ -x $(BUILD)/qemu/full/qemu-system-x86_64 ] || \
+	    { echo "no QEMU to install: run 'make qemu-full' first; the one of 'make qemu'" \
+	           "is trimmed for tests" >&2; exit 1; }
+	install -D -m 755 $(BUILD)/qemu/full/qemu-system-x86_64 \
 	    $(DESTDIR)$(PREFIX)/libexec/pvrdma/qemu-system-x86_64
 endif
 
 clean:
 	-[ ! -f $(BUILD)/build.ninja ] || ninja -C $(BUILD) -t clean
 	rm -rf $(BUILD)/vm-logs $(BUILD)/demo-shell $(BUILD)/check-summary \
-	    $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-hw-asan
+	    $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-mutants $(BUILD)-hw-asan
 
 distclean: clean
 	rm -rf $(BUILD)
@@ -113,12 +118,13 @@ help:
 	@echo "make demo-shell   leave both guests up with a console each"
 	@echo "make check        all tests; ends with 'N passed, N failed, N skipped'"
 	@echo "make check-vm     only the tests that boot guests"
-	@echo "make soak         guests for a quarter of an hour: 10^6 round trips without an"
-	@echo "                  exit, lost wake-ups; then QEMU's device with sanitizers"
+	@echo "make soak         hours of it: many rounds, sanitizers, checks taken out one by"
+	@echo "                  one, Debian 13, guests with a debugging kernel; SOAK=-h"
 	@echo "make fuzz         fuzz each target for FUZZ_SECONDS=$(FUZZ_SECONDS) seconds"
 	@echo "make bench        benchmarks against peers measured in the same run"
 	@echo "make bench-vm     guests with our parts against soft-RoCE, with the aims"
-	@echo "make install      install daemon, tools and QEMU below the prefix (DESTDIR works)"
+	@echo "make qemu-full    QEMU with all features and devices, for make install"
+	@echo "make install      install what was built below the prefix (DESTDIR works)"
 	@echo "make clean        remove compiled files; 'make distclean' removes $(BUILD)/"
 	@echo
 	@echo "BUILD=DIR chooses the build folder, ./configure --help shows the options."

@@ -29,6 +29,7 @@ repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 builddir=$repo/build/qemu
 user_src=
 sanitize=()
+full=no
 jobs=${JOBS:-$(nproc)}
 suite=trixie
 meson_min=1.5.0
@@ -36,15 +37,17 @@ meson_min=1.5.0
 usage()
 {
     cat <<USAGE
-Usage: ${0##*/} [--qemu-src=DIR] [--builddir=DIR] [--jobs=N] [--sanitize]
+Usage: ${0##*/} [--qemu-src=DIR] [--builddir=DIR] [--jobs=N] [--full] [--sanitize]
 
   --qemu-src=DIR  build a copy of this QEMU source tree (10.0 or newer, complete
                   enough to configure) instead of fetching one through apt
   --builddir=DIR  where everything goes [build/qemu]
   --jobs=N        parallel compilers [$jobs]
   --sanitize      with AddressSanitizer and UndefinedBehaviorSanitizer
+  --full          build for use, with the features and all the devices that a
+                  distribution's QEMU has, not the trimmed one for tests
 
-The result is BUILDDIR/qemu-system-x86_64.
+The result is BUILDDIR/qemu-system-x86_64, with --full BUILDDIR/full/qemu-system-x86_64.
 USAGE
 }
 
@@ -57,6 +60,7 @@ for arg in "$@"; do
     --builddir=*) builddir=${arg#*=} ;;
     --jobs=*) jobs=${arg#*=} ;;
     --sanitize) sanitize=(--enable-asan --enable-ubsan) ;;
+    --full) full=yes ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; die "unknown argument '$arg'" ;;
     esac
@@ -68,13 +72,13 @@ builddir=$(cd "$builddir" && pwd -P)
 apt=$builddir/apt
 src=$builddir/src
 out=$builddir/out
+[ "$full" = no ] || out=$builddir/full/out
 stamps=$builddir/stamps
 log=$builddir/build.log
+result=$(dirname "$out")/qemu-system-x86_64
 mkdir -p "$stamps"
 
-# Two builds in one folder would tread on each other.
-exec 9>"$builddir/lock"
-flock -n 9 || { say "waiting for another build in $builddir"; flock 9; }
+lock_folder "$builddir"
 : >"$log"
 
 # stamp_is NAME TEXT / set_stamp NAME TEXT: was the step done with these inputs?
@@ -86,6 +90,13 @@ set_stamp() { printf '%s\n' "$2" >"$stamps/$1"; }
 build_deps=(gcc ninja-build pkg-config python3 python3-venv libglib2.0-dev
             libpixman-1-dev libslirp-dev libfdt-dev zlib1g-dev
             dpkg-dev ca-certificates)
+# What --full links with: the distribution's choice, without what needs hardware or
+# storage clusters of its own kind.
+full_deps=(libaio-dev libattr1-dev libcap-ng-dev libgnutls28-dev libnuma-dev
+           libpng-dev libsasl2-dev libseccomp-dev libspice-protocol-dev
+           libspice-server-dev libusb-1.0-0-dev libusbredirparser-dev liburing-dev
+           libzstd-dev)
+[ "$full" = no ] || build_deps+=("${full_deps[@]}")
 
 install_deps()
 {
@@ -174,7 +185,7 @@ prepare_source()
         key="apt $suite"
     fi
     stamp_is source "$key" && [ -f "$src/VERSION" ] && return
-    rm -rf "$src" "$out" "$stamps"/{source,configure}
+    rm -rf "$src" "$builddir"/{out,full} "$stamps"/{source,configure,configure-full}
     if [ -n "$user_src" ]; then
         say "copying $user_src"
         copy_tree "$user_src" "$src"
@@ -293,28 +304,46 @@ setup_ccache()
     cc=("--cc=ccache gcc")
 }
 
+# For the tests: starts fast and is built in minutes.
+trimmed=(--without-default-features --without-default-devices
+         --with-devices-x86_64=pvrdma)
+
+# For use: every device, QEMU's own hardening, what libvirt and operators expect.
+# Loadable modules are left out: those of the distribution fit its own binary only.
+complete=(--enable-stack-protector --enable-pie --enable-seccomp --enable-cap-ng
+          --enable-numa --enable-linux-aio --enable-linux-io-uring --enable-vnc
+          --enable-vnc-sasl --enable-png --enable-spice --enable-gnutls --enable-tpm
+          --enable-libusb --enable-usb-redir --enable-attr --enable-virtfs
+          --enable-zstd --enable-vhost-vdpa --enable-vhost-crypto --enable-coroutine-pool
+          --disable-modules --disable-gtk --disable-sdl --disable-opengl
+          --disable-xen --disable-plugins)
+
 configure_qemu()
 {
-    local cc=() args key
+    local cc=() args key step=configure
     setup_ccache
-    args=(--python=/usr/bin/python3 --target-list=x86_64-softmmu
-          --without-default-features --without-default-devices
-          --with-devices-x86_64=pvrdma
-          --enable-system --enable-kvm --enable-tcg --enable-slirp
-          --enable-fdt=system --enable-pixman --enable-vhost-user
-          --enable-vhost-kernel --enable-vhost-net
-          --disable-docs --disable-tools --disable-guest-agent
-          --disable-debug-info --disable-werror --disable-download
-          --disable-install-blobs
-          "--firmwarepath=$(IFS=:; echo "${firmware_dirs[*]}")"
-          "${sanitize[@]}" "${cc[@]}")
+    args=(--python=/usr/bin/python3 --target-list=x86_64-softmmu)
+    if [ "$full" = yes ]; then
+        step=configure-full
+        args+=("${complete[@]}")
+    else
+        args+=("${trimmed[@]}")
+    fi
+    args+=(--enable-system --enable-kvm --enable-tcg --enable-slirp
+           --enable-fdt=system --enable-pixman --enable-vhost-user
+           --enable-vhost-kernel --enable-vhost-net
+           --disable-docs --disable-tools --disable-guest-agent
+           --disable-debug-info --disable-werror --disable-download
+           --disable-install-blobs
+           "--firmwarepath=$(IFS=:; echo "${firmware_dirs[*]}")"
+           "${cc[@]}")
     key="${args[*]} $src"
-    stamp_is configure "$key" && [ -f "$out/build.ninja" ] && return
-    say "configuring QEMU $(cat "$src/VERSION")"
+    stamp_is "$step" "$key" && [ -f "$out/build.ninja" ] && return
+    say "configuring QEMU $(cat "$src/VERSION") ($step)"
     rm -rf "$out"
     mkdir -p "$out"
     (cd "$out" && quiet "$src/configure" "${args[@]}")
-    set_stamp configure "$key"
+    set_stamp "$step" "$key"
 }
 
 # ninja's progress: every line on a terminal, one in a hundred otherwise.
@@ -332,7 +361,7 @@ build_qemu()
                  { print; fflush() }' || status=${PIPESTATUS[0]}
     fi
     [ "$status" -eq 0 ] || die "the build failed (see above)"
-    link_into out/qemu-system-x86_64 "$builddir/qemu-system-x86_64"
+    link_into out/qemu-system-x86_64 "$result"
 }
 
 install_deps
@@ -342,6 +371,6 @@ prepare_meson
 configure_qemu
 prepare_firmware
 build_qemu
-"$builddir/qemu-system-x86_64" -device help 2>&1 | grep -q '^name "pvrdma"' ||
+"$result" -device help 2>&1 | grep -q '^name "pvrdma"' ||
     die "the built QEMU has no pvrdma device"
-say "done: $builddir/qemu-system-x86_64"
+say "done: $result"
