@@ -210,19 +210,30 @@ def meson_layer(name, builddir, args, env=None):
     return counts
 
 
-def sanitizer_layer(name, builddir, sanitize, suites, env):
-    """Build with sanitizers into a folder of its own and run @suites; meson builds
-    what these need before it runs them."""
+# What to build with, and what to run it with.
+SANITIZERS = {
+    'asan': ('address,undefined',
+             {'ASAN_OPTIONS': 'detect_leaks=1:abort_on_error=1',
+              'UBSAN_OPTIONS': 'halt_on_error=1:print_stacktrace=1'}),
+    'tsan': ('thread', {'TSAN_OPTIONS': 'halt_on_error=1'}),
+}
+
+
+def sanitizer(name, build, timeouts=6, env=None):
+    """Build with a sanitizer into a folder of its own and run unit and vguest; meson
+    builds what these need before it runs them."""
     counts = Counts(name)
-    full = dict(os.environ, **env)
-    problem = run(['./configure', '--builddir=' + builddir, '--sanitize=' + sanitize,
+    options, settings = SANITIZERS[name]
+    builddir = '%s-%s' % (build, name)
+    full = dict(os.environ, **settings, **(env or {}))
+    problem = run(['./configure', '--builddir=' + builddir, '--sanitize=' + options,
                    '--disable-qemu', '--disable-images', '--disable-fuzz',
                    '--disable-check'], 300, full)
     if problem:
         counts.add('failed', name, 'configure ' + problem)
         return counts
-    return meson_layer(name, builddir, ['--timeout-multiplier=6'] +
-                       ['--suite=' + s for s in suites], full)
+    return meson_layer(name, builddir, ['--timeout-multiplier=%d' % timeouts,
+                                        '--suite=unit', '--suite=vguest'], full)
 
 
 def configured(builddir, what):
@@ -263,14 +274,14 @@ def fuzz_layer(builddir, seconds):
     return counts
 
 
-def runner_layer(name, builddir):
-    """tests/NAME/run.py, which leaves its results in a JSON file."""
+def runner_layer(name, builddir, folder=None, args=()):
+    """tests/FOLDER/run.py, which leaves its results in a JSON file."""
     counts = Counts(name)
     log = os.path.join(builddir, name + '-tests.json')
     if os.path.exists(log):
         os.unlink(log)
-    problem = run([sys.executable, os.path.join('tests', name, 'run.py'),
-                   '--json', log], LIMIT[name],
+    problem = run([sys.executable, os.path.join('tests', folder or name, 'run.py'),
+                   '--json', log, *args], LIMIT[name],
                   dict(os.environ, PVRDMA_BUILD=builddir))
     if not os.path.exists(log):
         counts.add('failed', name, 'the runner left no results: '
@@ -294,20 +305,42 @@ def layers(args):
         yield script_layer('style', [os.path.join('tests', 'style.sh'), build])
     if 'tests' in chosen:
         yield meson_layer('tests', build, ['--no-rebuild'])
-    if 'asan' in chosen:
-        yield sanitizer_layer(
-            'asan', build + '-asan', 'address,undefined', ['unit', 'vguest'],
-            {'ASAN_OPTIONS': 'detect_leaks=1:abort_on_error=1',
-             'UBSAN_OPTIONS': 'halt_on_error=1:print_stacktrace=1'})
-    if 'tsan' in chosen:
-        yield sanitizer_layer(
-            'tsan', build + '-tsan', 'thread', ['unit', 'vguest'],
-            {'TSAN_OPTIONS': 'halt_on_error=1'})
+    for name in SANITIZERS:
+        if name in chosen:
+            yield sanitizer(name, build)
     if 'fuzz' in chosen:
         yield fuzz_layer(build, args.fuzz_seconds)
     for name in ('hw', 'vm'):
         if name in chosen:
             yield runner_layer(name, build)
+
+
+def run_layers(each, summary):
+    """Run the layers, print their times and results, keep the closing line in the
+    file @summary; returns the exit status."""
+    if os.path.exists(summary):
+        os.unlink(summary)
+    done = []
+    began = time.monotonic()
+    for counts in each:
+        counts.seconds = time.monotonic() - began
+        began += counts.seconds
+        done.append(counts)
+        print('== %s: %s' % (counts.name, counts.line()), flush=True)
+    total = Counts('total')
+    print('\n%.0f s' % (time.monotonic() - START))
+    for counts in done:
+        for note in counts.notes:
+            print('%-8s %s' % (counts.name, note))
+    for counts in done:
+        print('%-8s %5.0f s  %s' % (counts.name, counts.seconds, counts.line()))
+        total.passed += counts.passed
+        total.failed += counts.failed
+        total.skipped += counts.skipped
+    with open(summary, 'w') as stream:
+        stream.write(total.line() + '\n')
+    print(total.line(), flush=True)
+    return 1 if total.failed or not total.passed else 0
 
 
 def main():
@@ -320,31 +353,7 @@ def main():
                         help='for each fuzz target')
     args = parser.parse_args()
     args.builddir = os.path.abspath(args.builddir)
-    summary = os.path.join(args.builddir, 'check-summary')
-    if os.path.exists(summary):
-        os.unlink(summary)
-
-    done = []
-    began = time.monotonic()
-    for counts in layers(args):
-        counts.seconds = time.monotonic() - began
-        began += counts.seconds
-        done.append(counts)
-        print('== %s: %s' % (counts.name, counts.line()), flush=True)
-    total = Counts('total')
-    print('\n%.0f s' % (time.monotonic() - START))
-    for counts in done:
-        for note in counts.notes:
-            print('%-6s %s' % (counts.name, note))
-    for counts in done:
-        print('%-6s %5.0f s  %s' % (counts.name, counts.seconds, counts.line()))
-        total.passed += counts.passed
-        total.failed += counts.failed
-        total.skipped += counts.skipped
-    with open(summary, 'w') as stream:
-        stream.write(total.line() + '\n')
-    print(total.line(), flush=True)
-    return 1 if total.failed or not total.passed else 0
+    return run_layers(layers(args), os.path.join(args.builddir, 'check-summary'))
 
 
 START = time.monotonic()

@@ -143,10 +143,10 @@ def locks(source):
     if any(status) or len(waits) != 1 or rest != ['begin', 'end'] * 2:
         yield '%s: %s' % (status, lines)
     # The scripts that fill a folder with what they fetch and build.
-    for name in ('images/build-image.sh', 'guest-driver/build.sh',
-                 'guest-provider/build.sh', 'guest-provider/fetch-runtime.sh',
-                 'packaging/build-deb.sh', 'tests/vm/debian-root.sh',
-                 'hw/build-qemu.sh'):
+    for name in ('images/build-image.sh', 'images/build-debug-kernel.sh',
+                 'guest-driver/build.sh', 'guest-provider/build.sh',
+                 'guest-provider/fetch-runtime.sh', 'packaging/build-deb.sh',
+                 'tests/vm/debian-root.sh', 'tests/debian13.sh', 'hw/build-qemu.sh'):
         with open(os.path.join(source, name)) as stream:
             text = stream.read()
         if not any(word in text for word in ('\nlock_folder ', '\nflock ')):

@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# build-debug-kernel.sh [BUILDDIR] - the guest image with a kernel that looks hard
+#
+# Builds the distribution's kernel source (the release of the guest image) with a
+# small configuration and what finds mistakes: lockdep, KASAN, sleeping in atomic
+# context, lists and objects in use, and the checks of the DMA interface.  The
+# result, BUILDDIR/debug, looks like a build folder of its own, so that
+#
+#     PVRDMA_BUILD=BUILDDIR/debug tests/vm/run.py driver
+#
+# runs the tests under that kernel: images/ and guest/ are its own, all else are
+# links into BUILDDIR.  The kernel takes a quarter of an hour and is built once (the
+# stamp covers its version, its configuration and this script); the driver is built
+# anew each time.  Nothing is installed, no root needed; the kernel's build wants
+# flex, bison and libelf-dev.
+
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
+repo=$(cd "$here/.." && pwd -P)
+builddir=$(cd "${1:-$repo/build}" && pwd -P)
+out=$builddir/debug
+work=$out/work
+jobs=${JOBS:-$(nproc)}
+prefix=debug-kernel
+. "$repo/scripts/common.sh"
+
+PATH=$PATH:/usr/sbin:/sbin
+mkdir -p "$work" "$out/images" "$out/guest"
+log=$work/build.log
+lock_folder "$out"
+: >"$log"
+
+for tool in flex:flex bison:bison bc:bc depmod:kmod cpio:cpio; do
+    command -v "${tool%%:*}" >/dev/null || die "missing package: ${tool##*:}"
+done
+[ -e /usr/include/libelf.h ] || die "missing package: libelf-dev"
+[ -f "$builddir/images/image.info" ] || die "no guest image: run images/build-image.sh"
+read -r _ release version <"$builddir/images/image.info"
+series=$(sed 's/^\([0-9]*\.[0-9]*\).*/\1/' <<<"$release")
+tree=$work/linux-source-$series
+
+stamp=$(cat "${BASH_SOURCE[0]}" "$here/debug-kernel.config" | sha256sum | cut -d' ' -f1)-$version
+
+# ---- the kernel -----------------------------------------------------------------
+
+fetch_source()
+{
+    local package=linux-source-$series
+    apt-cache madison "$package" 2>/dev/null | grep -q " $version " &&
+        package=$package=$version
+    say "downloading $package (130 MB)"
+    (cd "$work" && quiet apt-get -o APT::Sandbox::User=root download "$package")
+    rm -rf "$tree"
+    dpkg-deb --fsys-tarfile "$work/linux-source-$series"_*.deb |
+        tar xO "./usr/src/linux-source-$series.tar.xz" | xz -dc -T0 | tar x -C "$work"
+    rm "$work/linux-source-$series"_*.deb
+    touch "$tree/complete"
+}
+
+build_kernel()
+{
+    [ -f "$tree/complete" ] || fetch_source
+    cp "$here/debug-kernel.config" "$tree/kernel/configs/pvrdma_debug.config"
+    quiet make -C "$tree" tinyconfig pvrdma_debug.config
+    # An option whose conditions changed would be dropped in silence.
+    refused=$(grep '^CONFIG_' "$here/debug-kernel.config" |
+              grep -vxFf "$tree/.config" || true)
+    [ -z "$refused" ] || die "the kernel refuses "$refused
+    say "building kernel $series with its debugging options (a quarter of an hour)"
+    quiet make -C "$tree" -j"$jobs" bzImage modules
+    rm -rf "$work/modules"
+    quiet make -C "$tree" INSTALL_MOD_PATH="$work/modules" INSTALL_MOD_STRIP=1 \
+        modules_install
+    cp "$tree/arch/x86/boot/bzImage" "$out/images/vmlinuz"
+    printf '%s\n' "$stamp" >"$work/kernel.stamp"
+}
+
+# ---- the image: the other one's programs, this one's modules ---------------------
+
+make_image()
+{
+    local root=$work/root kernel
+    kernel=$(make -s -C "$tree" kernelrelease)
+    rm -rf "$root"
+    mkdir -p "$root"
+    (cd "$root" && cpio -idm --quiet --no-preserve-owner <"$builddir/images/initramfs")
+    rm -rf "$root/usr/lib/modules"
+    mkdir -p "$root/usr/lib/modules"
+    cp -r "$work/modules/lib/modules/$kernel" "$root/usr/lib/modules/"
+    rm -f "$root/usr/lib/modules/$kernel/"{build,source}
+    (cd "$root" && find . | LC_ALL=C sort | cpio -o -H newc -R 0:0 --quiet) >"$out/images/initramfs.tmp"
+    mv "$out/images/initramfs.tmp" "$out/images/initramfs"
+    echo "kernel $kernel $version-debug" >"$out/images/image.info"
+    rm -rf "$root"
+}
+
+# ---- our driver -------------------------------------------------------------------
+
+build_driver()
+{
+    say "building pvrdma.ko for it"
+    rm -rf "$work/src"
+    mkdir -p "$work/src/include"
+    cp "$repo"/guest-driver/*.[ch] "$repo/guest-driver/Kbuild" "$work/src/"
+    cp -r "$repo/guest-driver/selftest" "$work/src/"
+    cp -r "$repo/include/pvrdma" "$work/src/include/"
+    for dir in "$work/src" "$work/src/selftest"; do
+        quiet make -C "$tree" M="$dir" modules
+    done
+    for ko in "$work/src/pvrdma.ko" "$work/src/selftest/pvrdma_kloop.ko"; do
+        objcopy --strip-debug "$ko" "$out/guest/${ko##*/}"
+    done
+    ln -sf "$builddir"/guest/libvmw_pvrdma-rdmav*.so "$out/guest/"
+}
+
+if [ "$(cat "$work/kernel.stamp" 2>/dev/null)" != "$stamp" ]; then
+    build_kernel
+fi
+make_image
+build_driver
+for name in backend tests qemu config.mak guest-provider deb; do
+    [ ! -e "$builddir/$name" ] || ln -sfn "../$name" "$out/$name"
+done
+say "done: PVRDMA_BUILD=$out"

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Take out one check after another; the tests that are there for it must fail.
+
+usage: run.py [--builddir DIR] [--list] [PATTERN...]
+
+The list beside this file names the checks: those that stand between a guest, a VMM
+or a peer and memory that is not theirs, the CVEs of the device that QEMU once had
+among them.  Each entry is
+
+    FILE
+    - LINE                  as it stands there, once
+    + LINE                  in its place
+    ! PROGRAM [CASE]        what must fail then, below tests/; CASE as with -p
+
+Works on a copy of the tracked files with a build of its own, DIR [build-mutants in
+the source tree].  The named tests must pass in the copy as it is.  Prints "ok" or
+"FAIL", the file and the line for each, and last "N passed, N failed, N skipped".
+PATTERN: entries whose file, line or test contains it.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SOURCE = os.path.dirname(os.path.dirname(HERE))
+LIMIT = 240
+
+
+class Mutation:
+    def __init__(self, file, old, new, program, case):
+        self.file, self.old, self.new = file, old, new
+        self.program, self.case = program, case
+
+    def __str__(self):
+        return '%s: %s' % (self.file, self.old)
+
+    def test(self):
+        return ' '.join(filter(None, (self.program, self.case)))
+
+
+def read_list(path):
+    file = old = new = None
+    with open(path) as stream:
+        for number, line in enumerate(stream, 1):
+            kind, _, text = line.strip().partition(' ')
+            if not kind or kind.startswith('#'):
+                continue
+            if kind == '-':
+                old = text
+            elif kind == '+':
+                new = text
+            elif kind == '!' and file and old is not None and new is not None:
+                program, _, case = text.partition(' ')
+                yield Mutation(file, old, new, program, case)
+                old = new = None
+            elif not text:
+                file = kind
+            else:
+                sys.exit('%s:%d: what is this?' % (path, number))
+
+
+class Copy:
+    def __init__(self, builddir):
+        self.src = os.path.join(builddir, 'src')
+        self.out = os.path.join(builddir, 'out')
+        self.log = open(os.path.join(builddir, 'log'), 'w')
+        names = subprocess.run(['git', 'ls-files', '-z', '--cached', '--others',
+                                '--exclude-standard'], cwd=SOURCE, check=True,
+                               stdout=subprocess.PIPE).stdout.decode().split('\0')
+        wanted = {name for name in names
+                  if name and os.path.isfile(os.path.join(SOURCE, name))}
+        for name in wanted:
+            self.put(name, self.read(SOURCE, name))
+        for folder, _, files in os.walk(self.src):
+            for file in files:
+                path = os.path.join(folder, file)
+                if os.path.relpath(path, self.src) not in wanted:
+                    os.unlink(path)
+
+    @staticmethod
+    def read(base, name):
+        with open(os.path.join(base, name), 'rb') as stream:
+            return stream.read()
+
+    def put(self, name, data):
+        """Only what changes gets a new time, so that ninja does little."""
+        path = os.path.join(self.src, name)
+        if os.path.exists(path) and self.read(self.src, name) == data:
+            return
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, 'wb') as stream:
+            stream.write(data)
+        shutil.copymode(os.path.join(SOURCE, name), path)
+
+    def quiet(self, *argv, limit=3600):
+        """Exit status; 124 if it took too long."""
+        self.log.write('+ %s\n' % ' '.join(argv))
+        self.log.flush()
+        try:
+            return subprocess.run(argv, cwd=self.src, stdout=self.log,
+                                  stderr=subprocess.STDOUT, timeout=limit).returncode
+        except subprocess.TimeoutExpired:
+            return 124
+
+    def setup(self):
+        if not os.path.exists(os.path.join(self.out, 'build.ninja')) and \
+                self.quiet('meson', 'setup', self.out, self.src):
+            sys.exit('meson failed, see %s' % self.log.name)
+
+    def build(self, programs):
+        return self.quiet('ninja', '-C', self.out, *programs) == 0
+
+    def run(self, mutation):
+        """Status of its test; the daemon that vguest tests start is built as well."""
+        argv = [os.path.join(self.out, 'tests', mutation.program), '--tap']
+        return self.quiet(*argv, *(['-p', mutation.case] if mutation.case else []),
+                          limit=LIMIT)
+
+
+def targets(mutations):
+    names = {'tests/' + m.program for m in mutations}
+    if any('/vguest/' in name for name in names):
+        names |= {'backend/pvrdmad', 'backend/pvrdmactl'}
+    return sorted(names)
+
+
+def try_one(copy, mutation):
+    """What is wrong, or nothing."""
+    text = copy.read(SOURCE, mutation.file).decode()
+    lines = text.split('\n')
+    places = [i for i, line in enumerate(lines) if line.strip() == mutation.old]
+    if len(places) != 1:
+        return 'the line is there %d times' % len(places)
+    old = lines[places[0]]
+    lines[places[0]] = old[:len(old) - len(old.lstrip())] + mutation.new
+    copy.put(mutation.file, '\n'.join(lines).encode())
+    try:
+        if not copy.build(targets([mutation])):
+            return 'it does not compile'
+        return '' if copy.run(mutation) else '%s still passes' % mutation.test()
+    finally:
+        copy.put(mutation.file, text.encode())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--builddir', default=os.path.join(SOURCE, 'build-mutants'))
+    parser.add_argument('--list', action='store_true')
+    parser.add_argument('pattern', nargs='*')
+    args = parser.parse_args()
+    mutations = [m for m in read_list(os.path.join(HERE, 'list'))
+                 if not args.pattern or any(p in '%s %s' % (m, m.test()) for p in args.pattern)]
+    if args.list:
+        print('\n'.join('%s  (%s)' % (m, m.test()) for m in mutations))
+        return 0
+    builddir = os.path.abspath(args.builddir)
+    os.makedirs(builddir, exist_ok=True)
+    copy = Copy(builddir)
+    copy.setup()
+    if not copy.build(targets(mutations)):
+        sys.exit('the build failed, see %s' % copy.log.name)
+    passed = failed = 0
+    good = {}
+    for m in mutations:
+        if m.test() not in good:
+            good[m.test()] = copy.run(m)
+        problem = try_one(copy, m) if good[m.test()] == 0 else \
+            '%s fails (status %d) with nothing taken out' % (m.test(), good[m.test()])
+        print('%s %s%s' % ('FAIL' if problem else 'ok  ', m, problem and ': ' + problem),
+              flush=True)
+        failed += bool(problem)
+        passed += not problem
+    print('%d passed, %d failed, 0 skipped' % (passed, failed))
+    return 1 if failed or not passed else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What takes longer than `make check` may: many rounds of it, and other kernels.
+
+usage: soak.py [--builddir DIR] [--factor N] [PART...]
+
+Parts, in this order; without names all of them:
+  vguest     the tests that repeat what only some rounds show, N times as often
+  asan tsan  every suite in builds with sanitizers, with the rounds of a plain build
+  fuzz       each target for 10 N minutes at most an hour
+  mutants    checks taken out one by one (tests/mutations)
+  debian13   the daemon built and tested in a Debian 13 root
+  debug      driver, provider and data check in guests whose kernel has lockdep,
+             KASAN and DMA debugging (images/build-debug-kernel.sh)
+  vm         guests for a quarter of an hour: 10^6 round trips without an exit, lost
+             wake-ups
+
+Ends as `make check` does, with each part's time and `N passed, N failed, N
+skipped`, written to BUILDDIR/soak-summary.
+"""
+
+import argparse
+import importlib.util
+import os
+import sys
+
+TESTS = os.path.dirname(os.path.abspath(__file__))
+# Those of tests/vguest that ask vgt_rounds().
+REPEATING = ['broken-off', 'destroy', 'hostile', 'kill', 'last-byte', 'race', 'waits']
+
+
+def load_check():
+    spec = importlib.util.spec_from_file_location('run_check',
+                                                  os.path.join(TESTS, 'run-check.py'))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+check = load_check()
+
+
+def vguest(args):
+    return check.meson_layer(
+        'vguest', args.builddir,
+        ['--no-rebuild', '--timeout-multiplier=%d' % (2 * args.factor), '--suite=vguest'] +
+        ['vguest-' + name for name in REPEATING],
+        dict(os.environ, VGUEST_SOAK=str(args.factor)))
+
+
+def sanitizer(name):
+    def run(args):
+        return check.sanitizer(name, args.builddir, 60, {'VGUEST_SOAK': '10'})
+    return run
+
+
+def fuzz(args):
+    return check.fuzz_layer(args.builddir, min(600 * args.factor, 3600))
+
+
+def mutants(args):
+    return check.script_layer('mutants', [
+        os.path.join('tests', 'mutations', 'run.py'),
+        '--builddir', args.builddir + '-mutants'])
+
+
+def debian13(args):
+    return check.script_layer('debian13', [
+        os.path.join('tests', 'debian13.sh'), args.builddir + '-debian13'])
+
+
+def debug(args):
+    """Boots take a minute under that kernel, hence fewer tests."""
+    if not check.configured(args.builddir, 'IMAGES') or \
+            not check.configured(args.builddir, 'QEMU'):
+        counts = check.Counts('debug')
+        counts.add('skipped', 'debug', 'configured without guests')
+        return counts
+    problem = check.run([os.path.join('images', 'build-debug-kernel.sh'), args.builddir],
+                        check.LIMIT['debug'])
+    if problem:
+        counts = check.Counts('debug')
+        counts.add('failed', 'build-debug-kernel.sh', problem)
+        return counts
+    return check.runner_layer('debug', os.path.join(args.builddir, 'debug'), 'vm',
+                              ['--long', 'test_driver', 'test_datacheck', 'test_provider'])
+
+
+def vm(args):
+    return check.runner_layer('vm', args.builddir, 'vm', ['--long', 'no_exit', 'no_lost'])
+
+
+PARTS = {'vguest': vguest, 'asan': sanitizer('asan'), 'tsan': sanitizer('tsan'),
+         'fuzz': fuzz, 'mutants': mutants, 'debian13': debian13, 'debug': debug, 'vm': vm}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--builddir', default=os.path.join(check.SOURCE, 'build'))
+    parser.add_argument('--factor', type=int, default=10)
+    parser.add_argument('part', nargs='*', choices=[*PARTS, []])
+    args = parser.parse_args()
+    args.builddir = os.path.abspath(args.builddir)
+    check.LIMIT.update({part: 24 * 3600 for part in PARTS})
+    chosen = [part for part in PARTS if part in args.part or not args.part]
+    return check.run_layers((PARTS[part](args) for part in chosen),
+                            os.path.join(args.builddir, 'soak-summary'))
+
+
+if __name__ == '__main__':
+    sys.exit(main())
