@@ -15,7 +15,7 @@ from pvrdma_vm import VmError
 
 # What perftest complains of when it could not measure the clock.
 CLOCK_UNKNOWN = 'Correlation coefficient r^2'
-TRIES = 5
+TRIES = 3
 
 # The programs' ports for their own TCP exchange; each run gets a fresh one,
 # because an old one may be in TIME_WAIT.
@@ -77,20 +77,23 @@ class Program:
     def run(self, pair, timeout=120, server=0):
         """Run it and return the client's figure.
 
-        On a busy host a run of perftest may end well and yet have no figure.
-        It measures the processor's clock against the time of day before it
-        prints; if the vCPU stalls between two readings, these do not fit, it says
-        so, counts with 0 MHz and prints 0 or inf.  And a run of one second may
-        see no message complete.  Such a run is made again; output of another
-        form is an error.
+        perftest measures the processor's clock against the time of day before it
+        prints; if the vCPU stalls between two readings, as on a busy host, these
+        do not fit, it says so, counts with 0 MHz and prints 0 or inf.  Such a run
+        is made again.  Whatever else has no figure is an error, above all a run
+        in which no message completed; soft-RoCE, which is measured and not
+        tested, gets another try then.
         """
         for _ in range(TRIES):
             _, client = pair.run(self.template, timeout, server)
             figure = self.parse(client.out)
             if figure is None:
                 break
-            if 0 < figure < math.inf and CLOCK_UNKNOWN not in client.err:
-                return figure
+            if CLOCK_UNKNOWN not in client.err:
+                if 0 < figure < math.inf:
+                    return figure
+                if pair.device != 'rxe0':
+                    break
         raise VmError('no figure in the output of %s' % client.describe())
 
     def ratio(self, ours, other):

@@ -4,12 +4,16 @@
 import re
 
 import fixture
+from programs import Pair
+from pvrdma_vm import Daemon, start_guests
 
 
-class DatacheckTest(fixture.PairTest):
-    def check(self, server, rounds=1):
-        jobs = self.rdma.run('datacheck -d {dev} -g {gid} -p {port} -n %d'
-                             % rounds, timeout=300, server=server)
+class Check:
+    """@rdma: a Pair, given by the class that has guests."""
+
+    def check(self, rdma, server, rounds=1):
+        jobs = rdma.run('datacheck -d {dev} -g {gid} -p {port} -n %d'
+                        % rounds, timeout=240, server=server)
         for job in jobs:
             found = re.search(r'^(\d+) checks, (\d+) errors$', job.out,
                               re.MULTILINE)
@@ -17,8 +21,32 @@ class DatacheckTest(fixture.PairTest):
             self.assertGreater(int(found.group(1)), 100)
             self.assertEqual(int(found.group(2)), 0, job.describe())
 
+
+class DatacheckTest(Check, fixture.PairTest):
     def test_first_guest_serves(self):
-        self.check(0, rounds=2)
+        self.check(self.rdma, 0, rounds=2)
 
     def test_second_guest_serves(self):
-        self.check(1)
+        self.check(self.rdma, 1)
+
+
+class SmpDatacheckTest(Check, fixture.PrivateTest):
+    """Several vCPUs in threads of their own: driver, library and doorbells run
+    at the same time, in both guests."""
+
+    def smp(self, cpus):
+        daemon = Daemon(self.session, ['vm1', 'vm2'])
+        guests = start_guests(self.session, daemon, virtio=False, cpus=cpus)
+        for guest in guests:
+            self.assertEqual(guest.run('nproc').out.strip(), str(cpus))
+            guest.load_pvrdma()
+        self.check(Pair(guests, 'pvrdma', 'vmw_pvrdma0'), 0)
+        for guest in guests:
+            guest.powerdown()
+        self.assertEqual(daemon.stop(), 0)
+
+    def test_two_cpus(self):
+        self.smp(2)
+
+    def test_four_cpus(self):
+        self.smp(4)

@@ -79,14 +79,20 @@ class KillTest(fixture.PrivateTest):
         return client
 
     def test_kill_qemu_under_traffic(self):
+        self.kill_qemu(cpus=1)
+
+    def test_kill_qemu_of_two_and_four_cpus(self):
+        self.kill_qemu(cpus=2, second=4)
+
+    def kill_qemu(self, cpus, second=None):
         daemon = Daemon(self.session, ['vm1', 'vm2'])
         links = {'pvrdma': Link(self.session, 'vmx')}
-        one, two = [Guest(self.session, n, links, daemon.socket('vm%d' % n))
-                    for n in (1, 2)]
+        one, two = [Guest(self.session, n, links, daemon.socket('vm%d' % n), cpus=smp)
+                    for n, smp in ((1, cpus), (2, second or cpus))]
         one.start().wait_boot().load_pvrdma()
         one.gid_index('vmw_pvrdma0', one.ip('pvrdma'))
         alone = daemon.resources()
-        for _ in range(ROUNDS):
+        for _ in range(1 if second else ROUNDS):
             two.start().wait_boot().load_pvrdma()
             pair = Pair([one, two], 'pvrdma', 'vmw_pvrdma0')
             pingpong(True, 4096, 100).run(pair)
@@ -118,8 +124,16 @@ class KillTest(fixture.PrivateTest):
                 time.sleep(0.1)
             self.assertNotIn('ACTIVE', state, guest.name)
             self.assertTrue(guest.alive)
+            # Nothing waits for a device that is gone, and nothing succeeds.
+            done = guest.run('ibv_rc_pingpong -d vmw_pvrdma0 -g 0 -n 1', 30, check=False)
+            self.assertEqual(done.how, 'exited', done.describe())
+            self.assertNotEqual(done.code, 0, done.describe())
+            self.assertRegex(done.err, "(?i)couldn't|failed", done.describe())
+        # The stock library polls memory that nobody writes to any more.  It is the
+        # program that loops, not the kernel: it can be killed.
         client.kill(9)
-        client.wait(60)
+        client.wait(20)
+        self.assertEqual(client.how, 'killed', client.describe())
         for guest in guests:
             guest.powerdown()
 
