@@ -68,8 +68,7 @@ work=$builddir/guest-provider
 log=$work/build.log
 cc=${CC:-gcc}
 
-exec 9>"$work/lock"
-flock 9
+lock_folder "$work"
 : > "$log"
 
 . "$repo/scripts/private-apt.bash"

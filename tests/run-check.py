@@ -274,7 +274,7 @@ def fuzz_layer(builddir, seconds):
     return counts
 
 
-def runner_layer(name, builddir, folder=None, args=()):
+def runner_layer(name, builddir, folder=None, args=(), env=None):
     """tests/FOLDER/run.py, which leaves its results in a JSON file."""
     counts = Counts(name)
     log = os.path.join(builddir, name + '-tests.json')
@@ -282,7 +282,7 @@ def runner_layer(name, builddir, folder=None, args=()):
         os.unlink(log)
     problem = run([sys.executable, os.path.join('tests', folder or name, 'run.py'),
                    '--json', log, *args], LIMIT[name],
-                  dict(os.environ, PVRDMA_BUILD=builddir))
+                  dict(os.environ, PVRDMA_BUILD=builddir, **(env or {})))
     if not os.path.exists(log):
         counts.add('failed', name, 'the runner left no results: '
                    + (problem or 'status 0'))

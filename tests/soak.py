@@ -9,6 +9,8 @@ Parts, in this order; without names all of them:
   asan tsan  every suite in builds with sanitizers, with the rounds of a plain build
   fuzz       each target for 10 N minutes at most an hour
   mutants    checks taken out one by one (tests/mutations)
+  hw         the QEMU device's tests in a QEMU with AddressSanitizer and
+             UndefinedBehaviorSanitizer
   debian13   the daemon built and tested in a Debian 13 root
   debug      driver, provider and data check in guests whose kernel has lockdep,
              KASAN and DMA debugging (images/build-debug-kernel.sh)
@@ -64,6 +66,24 @@ def mutants(args):
         '--builddir', args.builddir + '-mutants'])
 
 
+def hw(args):
+    if not check.configured(args.builddir, 'QEMU'):
+        counts = check.Counts('hw')
+        counts.add('skipped', 'hw', 'configured with --disable-qemu')
+        return counts
+    build = args.builddir + '-hw-asan'
+    problem = check.run([os.path.join('hw', 'build-qemu.sh'), '--sanitize',
+                         '--builddir=' + os.path.join(build, 'qemu'),
+                         '--qemu-src=' + os.path.join(args.builddir, 'qemu', 'src')],
+                        check.LIMIT['hw'])
+    if problem:
+        counts = check.Counts('hw')
+        counts.add('failed', 'build-qemu.sh', problem)
+        return counts
+    return check.runner_layer('hw', build,
+                              env={'ASAN_OPTIONS': 'detect_leaks=0:exitcode=99'})
+
+
 def debian13(args):
     return check.script_layer('debian13', [
         os.path.join('tests', 'debian13.sh'), args.builddir + '-debian13'])
@@ -91,7 +111,8 @@ def vm(args):
 
 
 PARTS = {'vguest': vguest, 'asan': sanitizer('asan'), 'tsan': sanitizer('tsan'),
-         'fuzz': fuzz, 'mutants': mutants, 'debian13': debian13, 'debug': debug, 'vm': vm}
+         'fuzz': fuzz, 'mutants': mutants, 'hw': hw, 'debian13': debian13,
+         'debug': debug, 'vm': vm}
 
 
 def main():
