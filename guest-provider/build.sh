@@ -16,7 +16,7 @@
 # ever tried; its releases differ in a detail that qp.c finds out.
 #
 # Layout under the build folder (build/guest-provider):
-#   apt-SUITE/ private lists     SUITE/src its source, SUITE/version
+#   apt-src-SUITE/ lists           SUITE/src its source, SUITE/version
 #   abi-NN/include the staged headers, abi-NN/link a libibverbs to link with
 # Result: build/guest/libvmw_pvrdma-rdmavNN.so for each NN, and build/guest/provider.abis,
 # a line "NN FIRST LAST" for each: the releases of rdma-core that it is for
@@ -212,12 +212,34 @@ compile()
     say "done: $out"
 }
 
+make_library()
+{
+    prepare "$1" "$2"
+    compile "$2"
+}
+
+# attempt COMMAND...: in a process of its own; an error there ends only that.  Not to
+# be called where the shell ignores errors, in conditions: it would do so inside, too.
+attempt()
+{
+    "$@" &
+    failed=0
+    wait $! || failed=1
+}
+
+# A suite that cannot be had must not end all builds, as long as there is one; the
+# tests of what is missing say it again.
 sources=("${user_src[@]}")
 if [ ${#sources[@]} -eq 0 ]; then
     for suite in $suites; do
-        fetch_source "$suite"
-        sources+=("$work/$suite/src")
+        attempt fetch_source "$suite"
+        if [ "$failed" = 0 ]; then
+            sources+=("$work/$suite/src")
+        else
+            say "WARNING: no source of rdma-core in $suite"
+        fi
     done
+    [ ${#sources[@]} -gt 0 ] || die "no source of rdma-core"
 fi
 
 # The newest release of each number.
@@ -238,14 +260,13 @@ for f in "$builddir"/guest/libvmw_pvrdma-rdmav*.so; do
 done
 abis=$(printf '%s\n' "${!last[@]}" | sort -n)
 for abi in $abis; do
-    if [ "$abi" -le "$newest" ]; then
-        prepare "${src_of[$abi]}" "$abi"
-        compile "$abi"
-    elif ! (prepare "${src_of[$abi]}" "$abi"; compile "$abi"); then
-        # A suite that moves on must not end all builds; its tests say it again.
+    attempt make_library "${src_of[$abi]}" "$abi"
+    if [ "$failed" = 1 ]; then
+        # Nor must a suite that moves on.
+        [ "$abi" -gt "$newest" ] || exit 1
         say "WARNING: no provider for ABI $abi (rdma-core ${last[$abi]}), which is" \
             "newer than $newest, the newest ever built"
-        rm -f "$builddir/guest/libvmw_pvrdma-rdmav$abi.so"
+        rm -rf "$builddir/guest/libvmw_pvrdma-rdmav$abi.so" "$work/abi-$abi"
         unset "last[$abi]"
     fi
 done

@@ -14,7 +14,8 @@
  *
  * Threads: everything under cq->lock; an extended poll holds it from a
  * successful start_poll to end_poll.  Its thread may create, reset and destroy QPs
- * of this CQ meanwhile.
+ * of this CQ meanwhile.  If they complete on another CQ, too, that waits for polls of
+ * the other one: two threads that did so crosswise would wait for ever.
  */
 #include "pvrdma.h"
 

@@ -8,8 +8,9 @@
  * of new work; all other code is common.
  *
  * Locks, in the order in which they may be taken:
- *   cq.lock          the CQ's ring and what a poll in progress remembers; never
- *                    two of them, and none with a wq.lock
+ *   cq.lock          the CQ's ring and what a poll in progress remembers; none
+ *                    with a wq.lock.  Two only where a thread that is amid a poll
+ *                    of one CQ ends a QP that completes on another, too
  *   wq.lock          the queue's ring and slots, and an open ibv_wr_* batch
  *   context.qp_lock  the table of QP handles.  Held for a few loads and stores,
  *                    and nothing is waited for meanwhile: neither the kernel,

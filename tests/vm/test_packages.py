@@ -388,6 +388,7 @@ class ReleasesTest(unittest.TestCase):
         for suite, abi in other_suites().items():
             with self.subTest(suite=suite), \
                     tempfile.TemporaryDirectory(prefix='pvrdma-root-') as temp:
+                self.assertTrue(abi, 'no provider for ' + suite)
                 subprocess.run([os.path.join(REPO, 'tests', 'vm',
                                              'release-root.sh'), BUILD, suite],
                                stdout=subprocess.DEVNULL, timeout=900,

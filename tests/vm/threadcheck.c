@@ -29,6 +29,7 @@
 #define DEPTH   16u
 #define FLUSHED 3u /* receives of a QP of the churning thread */
 #define LIMIT_S 180
+#define CHURN   (3 * FLUSHED) /* flushed at least: QPs did come and go meanwhile */
 
 /* What a wr_id is about; the rest is a number. */
 #define ID_KIND  (3ull << 62)
@@ -67,7 +68,8 @@ static void wrong(const char *what, uint64_t number)
 
 static bool finished(void)
 {
-    return atomic_load(&s.sent) >= s.messages && atomic_load(&s.received) >= s.messages;
+    return atomic_load(&s.sent) >= s.messages && atomic_load(&s.received) >= s.messages &&
+           atomic_load(&s.flushed) >= CHURN;
 }
 
 static uint64_t content(uint64_t number)
@@ -379,7 +381,7 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    alarm(LIMIT_S);
+    alarm(LIMIT_S + s.messages / 500);
     open_device(dev);
     make_objects();
     for (unsigned i = 0; i < sizeof(part) / sizeof(part[0]); i++) {
