@@ -229,10 +229,12 @@ count_stops()
 {
     local file=$src/system/cpus.c
     grep -q vm_stop_calls "$file" && return
-    sed -i '/^static int do_vm_stop(/,/^}/s/^ *RunState oldstate = .*/&\n\n    vm_stop_calls++;/
-            /^static int do_vm_stop(/i unsigned int vm_stop_calls;\n' "$file"
-    [ "$(grep -c vm_stop_calls "$file")" -eq 2 ] ||
+    sed '/^static int do_vm_stop(/,/^}/s/^ *RunState oldstate = .*/&\n\n    vm_stop_calls++;/
+         /^static int do_vm_stop(/i unsigned int vm_stop_calls;\n' "$file" >"$file.new"
+    # All of it or nothing: half of it would build, and count no stop.
+    [ "$(grep -c vm_stop_calls "$file.new")" -eq 2 ] ||
         die "this QEMU's do_vm_stop() is unknown"
+    mv "$file.new" "$file"
 }
 
 apply_overlay()
@@ -336,7 +338,7 @@ configure_qemu()
            --disable-debug-info --disable-werror --disable-download
            --disable-install-blobs
            "--firmwarepath=$(IFS=:; echo "${firmware_dirs[*]}")"
-           "${cc[@]}")
+           "${sanitize[@]}" "${cc[@]}")
     key="${args[*]} $src"
     stamp_is "$step" "$key" && [ -f "$out/build.ninja" ] && return
     say "configuring QEMU $(cat "$src/VERSION") ($step)"

@@ -689,7 +689,12 @@ static bool open_socket(PVRDMAClient *c, SocketAddress *addr,
     case SOCKET_ADDRESS_TYPE_FD:
         c->path = g_strdup_printf("descriptor %s", addr->u.fd.str);
         c->fd = socket_connect(addr, errp);
-        return c->fd >= 0;
+        if (c->fd < 0) {
+            return false;
+        }
+        /* A program that QEMU starts must not keep the connection. */
+        qemu_set_cloexec(c->fd);
+        return true;
     default:
         c->path = g_strdup(SocketAddressType_str(addr->type));
         error_setg(errp, "pvrdma '%s': pvrdmad has no sockets of type '%s'",

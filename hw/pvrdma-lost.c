@@ -273,11 +273,16 @@ static void hold_stop_now(void)
     hold.calls = vm_stop_calls;
 }
 
+static void hold_schedule(void);
+
 static void hold_update(void *opaque)
 {
     if (hold.stop) {
         hold.stop = false;
         hold_stop_now();
+        /* What asked for a stop meanwhile is to be counted first. */
+        hold_schedule();
+        return;
     }
     if (hold.orphaned) {
         hold.orphaned = false;

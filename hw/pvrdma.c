@@ -21,7 +21,8 @@
  * The messages themselves are in pvrdma-calls.c and pvrdma-client.c.
  *
  * Everything runs under the BQL.  A daemon that does not answer costs at most
- * the client's timeout, once; after that the connection is lost for good.  The
+ * the client's timeout, once (at hot-plug for connecting, for negotiating and for
+ * setting up each); after that the connection is lost for good.  The
  * guest sees a failed adapter then, but not before the daemon is known to be
  * gone: the VM is stopped until then.
  *
@@ -346,7 +347,10 @@ static SocketAddress *socket_address(PVRDMADevice *s, Error **errp)
     return path_address(g_strdup_printf(SOCKET_DIR "/%s.sock", name));
 }
 
-/* Has the daemon this BAR, of @size bytes or more? */
+/*
+ * Has the daemon this BAR, of @size bytes or more?  Of BAR2 no more: the guest
+ * learns from the daemon how many pages it may use.
+ */
 static bool check_bar(PVRDMADevice *s, uint32_t index, uint64_t size,
                       uint64_t max, Error **errp)
 {
@@ -364,7 +368,8 @@ static bool check_bar(PVRDMADevice *s, uint32_t index, uint64_t size,
         close(region.fd);
     }
     if (region.size < size || region.size > max ||
-        !is_power_of_2(region.size)) {
+        !is_power_of_2(region.size) ||
+        (index == VFIO_USER_REGION_BAR2 && region.size != size)) {
         error_setg(errp, "pvrdma '%s': pvrdmad has a BAR%u of %" PRIu64
                    " bytes, the device one of %" PRIu64, s->name, index,
                    region.size, size);

@@ -50,6 +50,7 @@ class Case(unittest.TestCase):
             self.assertNotIn('AddressSanitizer', line, text)
             self.assertFalse('runtime error' in line and '/rdma/' in line,
                              line)
+        self.assertEqual(machine.process.returncode, 0, text)
 
     def refused(self, *expected, args=None, memory=None):
         """QEMU must not start, and say all of `expected`."""

@@ -523,11 +523,13 @@ class GuestView(Case):
         server.hooks[vs.IRQ_INFO] = lambda _, msg: vs.reply(
             msg, struct.pack('<IIII', 16, 1, 2, 64))
         server.hooks[vs.REGION_INFO] = lambda _, msg: (
-            vs.region_reply(msg, 16 << 20)
-            if struct.unpack_from('<III', msg.body)[2] == 2 else vs.DEFAULT)
+            vs.region_reply(msg, 8 << 10)
+            if struct.unpack_from('<III', msg.body)[2] == 1 else vs.DEFAULT)
         machine = self.boot()
         self.assertEqual(machine.config(machine.capability(0x11) + 2, size=2)
                          & 0x7ff, 2)
+        machine.config(0x14, 0xffffffff)
+        self.assertEqual(machine.config(0x14), 0x100000000 - (4 << 10))
         machine.config(0x18, 0xffffffff)
         self.assertEqual(machine.config(0x18), 0x100000000 - (2 << 20))
         machine.enable()
@@ -538,6 +540,9 @@ class GuestView(Case):
         server = self.serve()
         server.hooks[vs.IRQ_INFO] = lambda _, msg: vs.reply(
             msg, struct.pack('<IIII', 16, 1, 2, 64))
+        server.hooks[vs.REGION_INFO] = lambda _, msg: (
+            vs.region_reply(msg, 1 << 20)
+            if struct.unpack_from('<III', msg.body)[2] == 2 else vs.DEFAULT)
         machine = self.boot(device='vectors=20,uar-size=1M,flr=off')
         self.assertEqual(machine.config(machine.capability(0x11) + 2, size=2)
                          & 0x7ff, 19)
@@ -556,6 +561,8 @@ class GuestView(Case):
         for prop, text in (('vectors=4', '3 interrupt vectors, 4'),
                            ('vectors=2', "'vectors' must be"),
                            ('uar-size=4M', 'BAR2 of 2097152 bytes'),
+                           # The guest would be told of all 512 pages.
+                           ('uar-size=1M', 'BAR2 of 2097152 bytes'),
                            ('uar-size=3M', 'cannot have 3145728'),
                            ('regs-size=8k', 'BAR1 of 4096 bytes')):
             self.refused(text, args=['-device', 'pvrdma,addr=5.1,socket=%s,%s'

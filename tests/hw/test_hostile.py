@@ -87,13 +87,13 @@ class AtStart(Case):
         server = self.serve()
 
         def slow(_, __):
-            time.sleep(1.9)
+            time.sleep(2.5)
             return vs.DEFAULT
         for command in (vs.GET_INFO, vs.IRQ_INFO, vs.IO_FDS):
             server.hooks[command] = slow
         begin = time.monotonic()
         self.refused('no answer from pvrdmad within 5000 ms')
-        self.assertLess(time.monotonic() - begin, 8)
+        self.assertLess(time.monotonic() - begin, 10)
 
     def test_unexpected_descriptors(self):
         server = self.serve()
@@ -304,7 +304,8 @@ class AtWork(Case):
         # Four areas become RAM that is read-only, apart from each other.
         machine.config(0x90, 0x10101010, devfn=0)
         self.assertLess(time.monotonic() - begin, 8)
-        self.assertGreater(len(server.log) - before, 3)
+        # One more would take the limit to itself.
+        self.assertGreater(len(server.log) - before, 2)
         self.survives(machine, server)
 
     def test_frozen_qemu(self):
