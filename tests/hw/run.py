@@ -37,8 +37,8 @@ def main():
     parser.add_argument('--list', action='store_true')
     parser.add_argument('pattern', nargs='*')
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     runner = vm_runner()
+    signal.signal(signal.SIGTERM, runner.on_sigterm)
     tests = [test for test in runner.flatten(
         unittest.TestLoader().discover(HERE, 'test_*.py'))
         if not args.pattern or any(p in test.id() for p in args.pattern)]
@@ -46,7 +46,7 @@ def main():
         print('\n'.join(test.id() for test in tests))
         return 0
     result = runner.Result(runner.Limit(LIMIT), args.json)
-    unittest.TestSuite(tests).run(result)
+    runner.run_tests(result, tests)
     return runner.report(result, tests)
 
 

@@ -11,8 +11,8 @@ result, after each of them.  Exit status 1 if a test failed or none was selected
 
 No test hangs the run: after LIMIT seconds, or the test's or its class's own
 `time_limit`, it gets the exception TimeLimit wherever it is, and again every
-RETRY seconds should it hang in its cleaning up.  What lies between two tests
-(setUpClass) has the default limit.
+RETRY seconds should it hang in its cleaning up.  A class's setUpClass has as much
+time as a test of it.
 """
 
 import argparse
@@ -28,13 +28,18 @@ import fixture
 from pvrdma_vm import VmError, require_python
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-LIMIT = 300
+LIMIT = 600
 LONG_LIMIT = 5400
 RETRY = 60
 
 
 class TimeLimit(BaseException):
     """No Exception: tests catch those for reasons of their own."""
+
+
+class SetUpLimit(Exception):
+    """The same of a setUpClass, after which unittest goes on with other classes only
+    if it is one."""
 
 
 class Limit:
@@ -45,6 +50,19 @@ class Limit:
         self.held = False
         signal.signal(signal.SIGALRM, self._over)
         self.start()
+
+    def guard(self, cls):
+        """Have @cls's setUpClass end in time."""
+        set_up = cls.setUpClass
+
+        def guarded(_):
+            self.start(cls)
+            try:
+                set_up()
+            except TimeLimit as exc:
+                raise SetUpLimit(str(exc)) from exc
+
+        cls.setUpClass = classmethod(guarded)
 
     def start(self, test=None):
         method = getattr(test, getattr(test, '_testMethodName', ''), None)
@@ -138,12 +156,12 @@ class Result(unittest.TestResult):
         sys.stdout.flush()
         self.write()
 
-    def write(self):
+    def write(self, complete=False):
         """The records so far, for whoever has to end this run."""
         if not self.path:
             return
         with open(self.path + '.new', 'w') as stream:
-            json.dump({'counts': self.counts(), 'tests': [
+            json.dump({'counts': self.counts(), 'complete': complete, 'tests': [
                 {'name': name, 'outcome': outcome, 'text': text,
                  'seconds': round(seconds, 2)}
                 for name, outcome, text, seconds in self.records]},
@@ -166,11 +184,22 @@ def flatten(suite):
             yield item
 
 
+def run_tests(result, tests):
+    for cls in {type(test) for test in tests}:
+        result.limit.guard(cls)
+    unittest.TestSuite(tests).run(result)
+
+
+def on_sigterm(*_):
+    """The one exception that ends unittest and not only a test."""
+    raise KeyboardInterrupt
+
+
 def report(result, tests):
     """Print the closing line of a run of @tests and write the records.
     Returns the exit status."""
     result.limit.stop()
-    result.write()
+    result.write(True)
     counts = result.counts()
     if not tests:
         print('no test matches')
@@ -187,7 +216,7 @@ def main():
     args = parser.parse_args()
     fixture.LONG = args.long
     require_python()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, on_sigterm)
 
     tests = [test for test in flatten(
         unittest.defaultTestLoader.discover(HERE, 'test_*.py'))
@@ -197,7 +226,7 @@ def main():
         return 0
     result = Result(Limit(LONG_LIMIT if args.long else LIMIT), args.json)
     try:
-        unittest.TestSuite(tests).run(result)
+        run_tests(result, tests)
     finally:
         try:
             fixture.shared.close()

@@ -682,6 +682,8 @@ class OtherKernelTest(DriverCase):
     the guest is as everywhere.
     """
 
+    time_limit = 1800  # it may have to fetch and unpack what it runs
+
     def run_suite(self, folder):
         self.files[MODULE.lstrip('/')] = os.path.join(folder, 'pvrdma.ko')
         images = pvrdma_vm.IMAGES

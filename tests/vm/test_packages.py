@@ -78,6 +78,8 @@ class DkmsTest(unittest.TestCase):
 
 
 class PackagesTest(unittest.TestCase):
+    time_limit = 1800  # it may have to fetch and unpack what it runs
+
     @classmethod
     def setUpClass(cls):
         fixture.require_build()
@@ -365,6 +367,8 @@ class ReleasesTest(unittest.TestCase):
     """The package installed by dpkg in other releases of Debian, in a chroot: all
     that its library asks of that libibverbs is there, and removal leaves nothing.
     (test_provider.py has guests with these releases' libibverbs.)"""
+
+    time_limit = 1800  # it may have to fetch and unpack what it runs
 
     FOLDER = os.path.dirname(PROVIDER)
 

@@ -60,6 +60,8 @@ class StockGuest(Guest):
 
 
 class StockQemuTest(unittest.TestCase):
+    time_limit = 1800  # it may have to fetch and unpack what it runs
+
     @classmethod
     def setUpClass(cls):
         fixture.require_build()
