@@ -92,19 +92,22 @@ bench-vm: all
 install:
 	@[ -x $(BUILD)/backend/pvrdmad ] || \
 	    { echo "nothing to install in $(BUILD): run 'make backend qemu-full' first" >&2; exit 1; }
-	meson install -C $(BUILD) --no-rebuild
 ifneq ($(WITH_QEMU),no)
 	@[ -x $(BUILD)/qemu/full/qemu-system-x86_64 ] || \
 	    { echo "no QEMU to install: run 'make qemu-full' first; the one of 'make qemu'" \
 	           "is trimmed for tests" >&2; exit 1; }
+endif
+	meson install -C $(BUILD) --no-rebuild
+ifneq ($(WITH_QEMU),no)
 	install -D -m 755 $(BUILD)/qemu/full/qemu-system-x86_64 \
-	    $(DESTDIR)$(PREFIX)/libexec/pvrdma/qemu-system-x86_64
+	    "$(DESTDIR)$(PREFIX)/libexec/pvrdma/qemu-system-x86_64"
 endif
 
 clean:
 	-[ ! -f $(BUILD)/build.ninja ] || ninja -C $(BUILD) -t clean
 	rm -rf $(BUILD)/vm-logs $(BUILD)/demo-shell $(BUILD)/check-summary \
-	    $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-mutants $(BUILD)-hw-asan
+	    $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-mutants $(BUILD)-hw-asan \
+	    $(BUILD)-debian13
 
 distclean: clean
 	rm -rf $(BUILD)

@@ -57,12 +57,12 @@ fetch_source()
     dpkg-deb --fsys-tarfile "$work/linux-source-$series"_*.deb |
         tar xO "./usr/src/linux-source-$series.tar.xz" | xz -dc -T0 | tar x -C "$work"
     rm "$work/linux-source-$series"_*.deb
-    touch "$tree/complete"
+    printf '%s\n' "$version" >"$tree/complete"
 }
 
 build_kernel()
 {
-    [ -f "$tree/complete" ] || fetch_source
+    [ "$(cat "$tree/complete" 2>/dev/null)" = "$version" ] || fetch_source
     cp "$here/debug-kernel.config" "$tree/kernel/configs/pvrdma_debug.config"
     quiet make -C "$tree" tinyconfig pvrdma_debug.config
     # An option whose conditions changed would be dropped in silence.
