@@ -351,6 +351,8 @@ def run_layers(each, summary):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--builddir', default=os.path.join(SOURCE, 'build'))
+    # So that what was started ends with it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     parser.add_argument('--layer', action='append',
                         choices=LAYERS,
                         help='run only this layer; may be given again')

@@ -25,6 +25,7 @@
  */
 #include <limits.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -279,6 +280,22 @@ static struct vm *look_around(struct worker *w, uint64_t now, uint64_t patience)
     return best;
 }
 
+/*
+ * Those that end or reload the daemon are the main thread's.  Here one would only end
+ * a sleep, and the thread sanitizer, which does not know epoll_pwait2(), would keep it
+ * to itself until this worker has something to do.
+ */
+static void leave_signals(void)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
@@ -287,6 +304,7 @@ static void *worker_main(void *arg)
     struct cpu_share share = {0};
 
     self = w;
+    leave_signals();
     if (!priority_apply(&worker_priority)) {
         g_autofree char *wanted = priority_text(&worker_priority);
 
