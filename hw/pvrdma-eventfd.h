@@ -5,9 +5,10 @@
  * O_NONBLOCK belongs to the open file, so the daemon can clear it at any time,
  * and it can fill or drain the counter.  The main loop and the vCPUs must not
  * block for that: reads never wait, whatever the flag is, and before a write
- * there is a look.  That leaves a gap, as the kernel knows no write to an eventfd
- * that never waits: a daemon that clears the flag and fills the counter just
- * between look and write stops its VM and the monitor, until QEMU is killed.
+ * there is a look.  That leaves a gap, as the kernel knows no write to an
+ * eventfd that never waits: a daemon that clears the flag and fills the counter
+ * just between look and write stops its VM and the monitor, until QEMU is
+ * killed.
  */
 #ifndef HW_RDMA_PVRDMA_EVENTFD_H
 #define HW_RDMA_PVRDMA_EVENTFD_H

@@ -21,8 +21,8 @@
  * The messages themselves are in pvrdma-calls.c and pvrdma-client.c.
  *
  * Everything runs under the BQL.  A daemon that does not answer costs at most
- * the client's timeout, once (at hot-plug for connecting, for negotiating and for
- * setting up each); after that the connection is lost for good.  The
+ * the client's timeout, once (at hot-plug for connecting, for negotiating and
+ * for setting up each); after that the connection is lost for good.  The
  * guest sees a failed adapter then, but not before the daemon is known to be
  * gone: the VM is stopped until then.
  *
