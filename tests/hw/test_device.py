@@ -518,13 +518,18 @@ class Interrupts(Case):
 class GuestView(Case):
     """What a guest sees is the properties', and not the daemon's."""
 
-    def test_later_daemon(self):
+    def serve_other(self, bar, size):
+        """A daemon with 64 vectors, and with another size of one BAR."""
         server = self.serve()
         server.hooks[vs.IRQ_INFO] = lambda _, msg: vs.reply(
             msg, struct.pack('<IIII', 16, 1, 2, 64))
         server.hooks[vs.REGION_INFO] = lambda _, msg: (
-            vs.region_reply(msg, 8 << 10)
-            if struct.unpack_from('<III', msg.body)[2] == 1 else vs.DEFAULT)
+            vs.region_reply(msg, size)
+            if struct.unpack_from('<III', msg.body)[2] == bar else vs.DEFAULT)
+        return server
+
+    def test_later_daemon(self):
+        server = self.serve_other(1, 8 << 10)
         machine = self.boot()
         self.assertEqual(machine.config(machine.capability(0x11) + 2, size=2)
                          & 0x7ff, 2)
@@ -537,12 +542,7 @@ class GuestView(Case):
         self.assertEqual(sorted(server.vectors), [0, 1, 2])
 
     def test_other_values(self):
-        server = self.serve()
-        server.hooks[vs.IRQ_INFO] = lambda _, msg: vs.reply(
-            msg, struct.pack('<IIII', 16, 1, 2, 64))
-        server.hooks[vs.REGION_INFO] = lambda _, msg: (
-            vs.region_reply(msg, 1 << 20)
-            if struct.unpack_from('<III', msg.body)[2] == 2 else vs.DEFAULT)
+        server = self.serve_other(2, 1 << 20)
         machine = self.boot(device='vectors=20,uar-size=1M,flr=off')
         self.assertEqual(machine.config(machine.capability(0x11) + 2, size=2)
                          & 0x7ff, 19)

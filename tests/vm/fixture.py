@@ -103,6 +103,21 @@ class SharedPair:
 shared = SharedPair()
 
 
+class SessionTest(unittest.TestCase):
+    """Tests that share what their class's setUpClass started in cls.session."""
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.session.close()
+
+    def run(self, result=None):
+        before = len(result.errors) + len(result.failures)
+        super().run(result)
+        if len(result.errors) + len(result.failures) > before:
+            self.session.keep_logs('see the tests')
+        return result
+
+
 class PairTest(unittest.TestCase):
     """A test on the shared pair."""
 

@@ -77,7 +77,7 @@ class DkmsTest(unittest.TestCase):
             self.assertEqual(done.returncode == 0, wanted, release)
 
 
-class PackagesTest(unittest.TestCase):
+class PackagesTest(fixture.SessionTest):
     time_limit = 1800  # it may have to fetch and unpack what it runs
 
     @classmethod
@@ -107,17 +107,6 @@ class PackagesTest(unittest.TestCase):
             cls.session.keep_logs(exc)
             cls.session.close()
             raise
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.session.close()
-
-    def run(self, result=None):
-        before = len(result.errors) + len(result.failures)
-        super().run(result)
-        if len(result.errors) + len(result.failures) > before:
-            self.session.keep_logs('see the tests')
-        return result
 
     def load(self, device):
         """Load what the device's identity asks for; it must become @device."""

@@ -59,7 +59,7 @@ class StockGuest(Guest):
         how()
 
 
-class StockQemuTest(unittest.TestCase):
+class StockQemuTest(fixture.SessionTest):
     time_limit = 1800  # it may have to fetch and unpack what it runs
 
     @classmethod
@@ -79,17 +79,6 @@ class StockQemuTest(unittest.TestCase):
             cls.session.keep_logs(exc)
             cls.session.close()
             raise
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.session.close()
-
-    def run(self, result=None):
-        before = len(result.errors) + len(result.failures)
-        super().run(result)
-        if len(result.errors) + len(result.failures) > before:
-            self.session.keep_logs('see the tests')
-        return result
 
     def pair(self, device=parts.STOCK_DEVICE):
         return Pair(self.guests, 'pvrdma', device)
