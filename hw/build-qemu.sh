@@ -12,7 +12,8 @@
 #
 # The device is an overlay: hw/rdma and include/pvrdma in the QEMU tree become
 # links into this repository, so that editing a file here rebuilds one object,
-# and a few lines are added to QEMU's own files: see apply_overlay.  The overlay
+# and a few lines are added to QEMU's own files: see apply_overlay; a defect of
+# QEMU's that tests met is mended (tcg-memory-map.patch).  The overlay
 # goes in before the first configure: a new Kconfig symbol later would rebuild
 # nearly everything.
 #
@@ -237,6 +238,17 @@ count_stops()
     mv "$file.new" "$file"
 }
 
+# A defect of these QEMUs that guests with several processors meet under TCG.
+mend_memory_map()
+{
+    local mend=(patch -d "$src" -p1 --forward -r - -i "$repo/hw/tcg-memory-map.patch")
+    grep -q 'd = address_space_to_dispatch(cpuas->as);' "$src/system/physmem.c" ||
+        return 0
+    # All of it or nothing, as above.
+    quiet "${mend[@]}" --dry-run
+    quiet "${mend[@]}"
+}
+
 apply_overlay()
 {
     link_into "$repo/hw" "$src/hw/rdma"
@@ -250,6 +262,7 @@ apply_overlay()
     insert_line "$src/qapi/meson.build" '^qapi_all_modules = \[$' "  'pvrdma',"
     insert_line "$src/meson.build" '^trace_events_subdirs = \[$' "  'hw/rdma',"
     count_stops
+    mend_memory_map
 }
 
 # ---- tools, firmware ------------------------------------------------------------

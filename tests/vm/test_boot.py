@@ -4,6 +4,7 @@
 import re
 
 import fixture
+from pvrdma_vm import Daemon, start_guests
 
 
 class BootTest(fixture.PairTest):
@@ -69,3 +70,16 @@ class BootTest(fixture.PairTest):
         self.assertIn('PORT_ACTIVE', out)
         # The GIDs may have other places now.
         self.rdma.find_gids()
+
+
+class ProcessorsTest(fixture.PrivateTest):
+    def test_memory_map_changes(self):
+        """What hw/tcg-memory-map.patch mends: one processor's switching of our BARs
+        leads no access of another one astray."""
+        daemon = Daemon(self.session, ['vm1'])
+        guest = start_guests(
+            self.session, daemon, count=1, virtio=False, cpus=2,
+            files={'usr/local/bin/maprace': fixture.program('maprace')})[0]
+        device = '/sys/bus/pci/devices/0000:00:05.'
+        done = guest.run('maprace %s1/config %s0/resource2 5' % (device, device))
+        self.assertIn(' 0 errors', done.out)

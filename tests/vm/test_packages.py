@@ -19,7 +19,7 @@ import parts
 from programs import Pair, _ports
 from pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, \
     start_guests
-from test_provider import other_suites, program
+from test_provider import other_suites
 
 DEBIAN = os.path.join(BUILD, 'debian')
 PROVIDER = parts.STOCK_LIBRARY
@@ -91,7 +91,7 @@ class PackagesTest(fixture.SessionTest):
         for name in MODULES:
             files['opt/modules/%s.ko' % name] = os.path.join(
                 DEBIAN, 'modules', name + '.ko')
-        files['usr/local/bin/excheck'] = program('excheck')
+        files['usr/local/bin/excheck'] = fixture.program('excheck')
         cls.session = Session('packages')
         try:
             cls.daemon = Daemon(cls.session, ['vm1', 'vm2'])

@@ -118,7 +118,7 @@ def runtime_files(suite, abi):
             files[target] = library if name.startswith('libvmw_pvrdma') \
                 else path
     for name in OWN_PROGRAMS:
-        files['other/%s/usr/bin/%s' % (suite, name)] = program(name)
+        files['other/%s/usr/bin/%s' % (suite, name)] = fixture.program(name)
     return files
 
 
@@ -149,14 +149,6 @@ def checked_files():
     if 'opt/pvrdma/asan/libasan.so' not in files:
         raise VmError('the provider with sanitizers has no libasan')
     return files
-
-
-def program(name):
-    """Path of a program of ours; configure demands what it is built with."""
-    path = os.path.join(BUILD, 'tests', 'vm', name)
-    if not os.access(path, os.X_OK):
-        raise VmError('%s is not built: run "make backend"' % path)
-    return path
 
 
 def wait_until(condition, what, seconds):
@@ -193,7 +185,7 @@ class ProviderCase(unittest.TestCase):
             if abi:
                 files.update(runtime_files(suite, abi))
         for name in OWN_PROGRAMS:
-            files['usr/local/bin/' + name] = program(name)
+            files['usr/local/bin/' + name] = fixture.program(name)
         cls.session = Session('provider')
         try:
             cls.daemon = Daemon(cls.session, ['vm1', 'vm2'],
