@@ -11,13 +11,15 @@
 #include <sys/mman.h>
 #include <sys/vfs.h>
 #include "qemu/atomic.h"
+#include "qemu/error-report.h"
 #include "pvrdma-calls.h"
 #include "pvrdma-doorbell.h"
+#include "pvrdma-eventfd.h"
 
 /*
- * May this descriptor be an eventfd?  Those live in a file system of their own,
- * with nothing else in it to which a write could do harm.  (/proc would tell
- * for certain, but QEMU may run in a chroot without it.)
+ * May this descriptor be an eventfd?  Those live in a file system of their own.
+ * (/proc would tell for certain, but QEMU may run in a chroot without it.)
+ * This is for a clear message: only an eventfd can be signalled anyway.
  */
 static bool is_eventfd(int fd)
 {
@@ -75,6 +77,10 @@ static int open_eventfd(PVRDMAClient *c, Error **errp)
         error_setg(errp, "pvrdmad's doorbell descriptor is not an eventfd");
         close(fd);
         return -1;
+    }
+    if (!pvrdma_eventfd_setup()) {
+        warn_report_once("pvrdma: no asynchronous I/O to wake pvrdmad with: "
+                         "%s; this takes longer", strerror(errno));
     }
     return fd;
 }

@@ -6,7 +6,8 @@
  * each post and each empty poll.  Instead the daemon offers a memfd with one
  * bit per object; include/pvrdma/doorbell.h has the layout and the protocol.  A
  * doorbell sets a bit here, and only if the daemon's worker said that it is
- * going to sleep, an eventfd is written.
+ * going to sleep, an eventfd is signalled (pvrdma-eventfd.c).  If that fails,
+ * the message is sent after all.
  *
  * The region is the daemon's memory and may change at any time: it is only
  * accessed by atomic operations, at constant offsets and at handles checked
@@ -35,23 +36,31 @@ static void set_bit_in(struct pvrdma_db_map *map, uint32_t handle)
     qatomic_or(&map->summary[handle / 4096], 1ull << (handle / 64 % 64));
 }
 
-static void kick(PVRDMADoorbell *db)
+/* What became of a doorbell. */
+typedef enum {
+    RING_BAD,    /* to be counted as such */
+    RING_DONE,
+    RING_UNHEARD /* the bit is set, but the worker sleeps on */
+} Ring;
+
+static Ring kick(PVRDMADoorbell *db)
 {
     /* Pairs with the worker's: it sets the kick word, then scans again. */
     smp_mb();
-    if (qatomic_read(&db->region->kick)) {
-        pvrdma_eventfd_signal(db->eventfd);
+    if (qatomic_read(&db->region->kick) &&
+        !pvrdma_eventfd_signal(db->eventfd)) {
+        return RING_UNHEARD;
     }
+    return RING_DONE;
 }
 
-/* False: the doorbell is to be counted as bad. */
-static bool ring_qp(PVRDMADoorbell *db, uint64_t page, uint32_t value)
+static Ring ring_qp(PVRDMADoorbell *db, uint64_t page, uint32_t value)
 {
     struct pvrdma_db_region *r = db->region;
     uint32_t handle = value & PVRDMA_UAR_HANDLE_MASK;
 
     if (!may_ring(r->qp_owner, handle, page)) {
-        return false;
+        return RING_BAD;
     }
     if (value & PVRDMA_UAR_QP_SEND) {
         set_bit_in(&r->send, handle);
@@ -60,18 +69,18 @@ static bool ring_qp(PVRDMADoorbell *db, uint64_t page, uint32_t value)
         set_bit_in(&r->recv, handle);
     }
     if (value & (PVRDMA_UAR_QP_SEND | PVRDMA_UAR_QP_RECV)) {
-        kick(db);
+        return kick(db);
     }
-    return true;
+    return RING_DONE;
 }
 
-static bool ring_cq(PVRDMADoorbell *db, uint64_t page, uint32_t value)
+static Ring ring_cq(PVRDMADoorbell *db, uint64_t page, uint32_t value)
 {
     struct pvrdma_db_region *r = db->region;
     uint32_t handle = value & PVRDMA_UAR_HANDLE_MASK;
 
     if (!may_ring(r->cq_owner, handle, page)) {
-        return false;
+        return RING_BAD;
     }
     if (value & PVRDMA_UAR_CQ_ARM) {
         qatomic_set(&r->arm[handle], PVRDMA_DB_ARM_ANY);
@@ -82,21 +91,21 @@ static bool ring_cq(PVRDMADoorbell *db, uint64_t page, uint32_t value)
     }
     /* The guest looks at the CQ again after this write. */
     smp_mb();
-    return true;
+    return RING_DONE;
 }
 
-static bool ring_srq(PVRDMADoorbell *db, uint64_t page, uint32_t value)
+static Ring ring_srq(PVRDMADoorbell *db, uint64_t page, uint32_t value)
 {
     uint32_t handle = value & PVRDMA_UAR_HANDLE_MASK;
 
     if (!may_ring(db->region->srq_owner, handle, page)) {
-        return false;
+        return RING_BAD;
     }
     if (value & PVRDMA_UAR_SRQ_RECV) {
         set_bit_in(&db->region->srq, handle);
-        kick(db);
+        return kick(db);
     }
-    return true;
+    return RING_DONE;
 }
 
 bool pvrdma_doorbell_is_poll(uint64_t offset, uint32_t value)
@@ -105,28 +114,29 @@ bool pvrdma_doorbell_is_poll(uint64_t offset, uint32_t value)
            !(value & (PVRDMA_UAR_CQ_ARM | PVRDMA_UAR_CQ_ARM_SOL));
 }
 
-void pvrdma_doorbell_ring(PVRDMADoorbell *db, uint64_t offset, uint32_t value)
+bool pvrdma_doorbell_ring(PVRDMADoorbell *db, uint64_t offset, uint32_t value)
 {
     uint64_t page = offset >> PVRDMA_PAGE_SHIFT;
-    bool good = false;
+    Ring result = RING_BAD;
 
     qatomic_inc(&db->region->writes);
     if (pvrdma_doorbell_is_poll(offset, value)) {
         qatomic_inc(&db->region->polls);
-        return;
+        return true;
     }
     switch (offset & (PVRDMA_PAGE_SIZE - 1)) {
     case PVRDMA_UAR_QP:
-        good = ring_qp(db, page, value);
+        result = ring_qp(db, page, value);
         break;
     case PVRDMA_UAR_CQ:
-        good = ring_cq(db, page, value);
+        result = ring_cq(db, page, value);
         break;
     case PVRDMA_UAR_SRQ:
-        good = ring_srq(db, page, value);
+        result = ring_srq(db, page, value);
         break;
     }
-    if (!good) {
+    if (result == RING_BAD) {
         qatomic_inc(&db->region->bad_doorbells);
     }
+    return result != RING_UNHEARD;
 }

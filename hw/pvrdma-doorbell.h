@@ -39,8 +39,10 @@ void pvrdma_doorbell_close(PVRDMADoorbell *db);
  * @offset: in BAR2
  *
  * Only to be called if @db has a region.
+ *
+ * Returns: false if the daemon may not have noticed: tell it by a message.
  */
-void pvrdma_doorbell_ring(PVRDMADoorbell *db, uint64_t offset, uint32_t value);
+bool pvrdma_doorbell_ring(PVRDMADoorbell *db, uint64_t offset, uint32_t value);
 
 /* Does this write only announce a poll of a CQ?  Nobody has to know. */
 bool pvrdma_doorbell_is_poll(uint64_t offset, uint32_t value);

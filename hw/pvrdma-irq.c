@@ -194,8 +194,7 @@ bool pvrdma_irq_set_enabled(PVRDMAIrq *irq, PVRDMAClient *client, bool enable,
 void pvrdma_irq_raise(PVRDMAIrq *irq, unsigned vector)
 {
     if (irq->on) {
-        pvrdma_eventfd_signal(event_notifier_get_fd(
-                                  &irq->vectors[vector].notifier));
+        msix_notify(irq->dev, vector);
     }
 }
 

@@ -61,7 +61,7 @@ PVRDMAIrq *pvrdma_irq_of(PCIDevice *dev);
 bool pvrdma_irq_set_enabled(PVRDMAIrq *irq, PVRDMAClient *client, bool enable,
                             Error **errp);
 
-/* Raise a vector as the daemon would. */
+/* Raise a vector; nothing if MSI-X is off. */
 void pvrdma_irq_raise(PVRDMAIrq *irq, unsigned vector);
 
 #endif

@@ -180,12 +180,12 @@ static void pvrdma_uar_write(void *opaque, hwaddr addr, uint64_t value,
     } else {
         pvrdma_nap_worked();
     }
-    if (s->doorbell.region) {
-        pvrdma_doorbell_ring(&s->doorbell, addr, value);
-    } else if (!pvrdma_doorbell_is_poll(addr, value)) {
-        stl_le_p(buf, value);
-        pvrdma_call_region_post(s->client, PVRDMA_BAR_UAR, addr, buf, size);
+    if (s->doorbell.region ? pvrdma_doorbell_ring(&s->doorbell, addr, value)
+                           : pvrdma_doorbell_is_poll(addr, value)) {
+        return;
     }
+    stl_le_p(buf, value);
+    pvrdma_call_region_post(s->client, PVRDMA_BAR_UAR, addr, buf, size);
 }
 
 static const MemoryRegionOps pvrdma_uar_ops = {

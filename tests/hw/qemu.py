@@ -51,8 +51,10 @@ class Qemu:
     """One QEMU with a pvrdma device, on 00:05.1 unless told otherwise."""
 
     def __init__(self, sock, args=None, machine='q35', memory=None,
-                 place='5.1', device='', socket_json=None, fds=()):
-        """`device`: more properties; `socket_json`: an address for `sock`."""
+                 place='5.1', device='', socket_json=None, fds=(),
+                 preexec=None):
+        """`device`: more properties; `socket_json`: an address for `sock`;
+        `preexec`: called in QEMU's process."""
         properties = '%s,id=rdma,addr=%s,socket=%s' % (
             'pvrdma' + (device and ',' + device), place, sock)
         if socket_json:
@@ -76,7 +78,7 @@ class Qemu:
                  '/dev/null', '-qmp', 'unix:%s/qmp' % self.dir] + NIC +
                 ['-device', properties] + (args or []),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                pass_fds=fds)
+                pass_fds=fds, preexec_fn=preexec)
         try:
             self.qtest, self.qmp = [self._accept(each) for each in listeners]
             self.qmp_file = self.qmp.makefile('r')

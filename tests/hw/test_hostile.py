@@ -2,10 +2,17 @@
 """A server that breaks the protocol: QEMU refuses to start, or loses the
 device and lives."""
 
+import ctypes
+import errno
 import fcntl
+import mmap
 import os
+import platform
+import random
 import struct
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -331,6 +338,143 @@ class AtWork(Case):
         machine.enable()
         server.conn.sendall(b'\0' * 100)
         self.survives(machine, server)
+
+
+def without_aio():
+    """In a new process: io_setup(2) finds nothing left to give."""
+    number = {'x86_64': 206, 'aarch64': 0}[platform.machine()]
+    # The number is the first word; SECCOMP_RET_ERRNO or SECCOMP_RET_ALLOW.
+    code = b''.join(struct.pack('<HBBI', *each) for each in (
+        (0x20, 0, 0, 0), (0x15, 0, 1, number),
+        (0x06, 0, 0, 0x50000 | errno.EAGAIN), (0x06, 0, 0, 0x7fff0000)))
+    rules = ctypes.create_string_buffer(code)
+    program = ctypes.create_string_buffer(
+        struct.pack('@HP', len(code) // 8, ctypes.addressof(rules)))
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    # PR_SET_NO_NEW_PRIVS, then PR_SET_SECCOMP with SECCOMP_MODE_FILTER.
+    if prctl(38, 1, 0, 0, 0) or prctl(22, 2, program, 0, 0):
+        raise OSError(ctypes.get_errno(), 'prctl')
+
+
+# Adds one to an eventfd at the time that was ordered: number, time, number done.
+FILLER = '''
+import mmap, os, sys, time
+order = memoryview(mmap.mmap(int(sys.argv[2]), 4096)).cast('d')
+number = 0
+while True:
+    while order[0] == number:
+        os.sched_yield()
+    number = order[0]
+    while time.perf_counter() < order[1]:
+        pass
+    os.eventfd_write(int(sys.argv[1]), 1)
+    order[2] = number
+'''
+
+
+class Kick(Case):
+    """The eventfd that wakes the daemon blocks who writes to it."""
+
+    FULL = 2 ** 64 - 2
+
+    def setUp(self):
+        super().setUp()
+        self.server = self.serve()
+
+    def start(self, **options):
+        self.machine = self.boot(**options)
+        self.machine.enable()
+
+    def doorbell(self):
+        self.machine.write(qemu.BAR2, 1 << 30)
+
+    def fill(self, count):
+        """Let it count to this, and block from now on."""
+        fd = self.server.kick_fd
+        fcntl.fcntl(fd, fcntl.F_SETFL, os.O_NONBLOCK)
+        self.server.kicks()
+        os.eventfd_write(fd, count)
+        fcntl.fcntl(fd, fcntl.F_SETFL, 0)
+
+    def sleep(self, asleep):
+        self.server.set_doorbell(vs.DB_KICK, asleep, 4)
+
+    def posts(self):
+        with self.server.changed:
+            return len([1 for command, _, body, _ in self.server.log
+                        if command == vs.REGION_WRITE and
+                        vs.ACCESS.unpack_from(body)[1] == 2])
+
+    def test_full(self):
+        self.start()
+        self.fill(self.FULL)
+        self.sleep(1)
+        for _ in range(200):
+            self.doorbell()
+        self.assertEqual(self.machine.status(), 'running')
+        # More than any write() can count to, so there was none.
+        self.assertEqual(self.server.kicks(), self.FULL + 1)
+        self.assertEqual(self.posts(), 0)
+
+    def test_filled_meanwhile(self):
+        """At any moment of the doorbell, also after a look whether it is
+        full (which this finds in some 500 rounds)."""
+        self.start()
+        memory = os.memfd_create('order')
+        self.addCleanup(os.close, memory)
+        os.ftruncate(memory, 4096)
+        order = memoryview(mmap.mmap(memory, 4096)).cast('d')
+        fds = self.server.kick_fd, memory
+        filler = subprocess.Popen([sys.executable, '-c', FILLER] +
+                                  ['%d' % fd for fd in fds], pass_fds=fds)
+        self.addCleanup(filler.wait)
+        self.addCleanup(filler.kill)
+        took = 1e-4
+        end = time.monotonic() + 3
+        number = 0
+        while time.monotonic() < end:
+            number += 1
+            self.sleep(0)
+            self.fill(self.FULL - 1)
+            self.sleep(1)
+            begin = time.perf_counter()
+            order[1] = begin + random.uniform(0, took * 1.5)
+            order[0] = number
+            self.doorbell()
+            took += (time.perf_counter() - begin - took) / 8
+            # Frees the other if the doorbell was first.
+            os.eventfd_read(self.server.kick_fd)
+            while order[2] != number:
+                self.assertIsNone(filler.poll())
+                os.sched_yield()
+
+    def test_many(self):
+        """None is lost when requests that are over must be forgotten."""
+        self.start()
+        self.sleep(1)
+        for _ in range(5000):
+            self.doorbell()
+        self.assertEqual(self.server.kicks(), 5000)
+        self.assertEqual(self.posts(), 0)
+
+    def test_no_aio(self):
+        """Messages wake the daemon then, if it sleeps."""
+        self.start(preexec=without_aio)
+        self.assertIn('no asynchronous I/O', self.machine.log())
+        self.fill(self.FULL)
+        self.doorbell()
+        self.assertEqual(self.machine.read(qemu.BAR1), 0)
+        self.assertEqual(self.posts(), 0)
+        self.sleep(1)
+        for value in (0, 1 << 30, 1 << 31):
+            self.machine.write(qemu.BAR2, value | 7)
+        self.machine.write(qemu.BAR2 + 4, 1 << 29 | 7)
+        self.machine.write(qemu.BAR2 + 8, 1 << 30 | 7)
+        self.server.wait(lambda: self.posts() == 3, 'messages')
+        self.assertEqual(self.machine.read(qemu.BAR1), 0)
+        self.assertEqual(self.posts(), 3)
+        self.assertEqual(self.server.doorbell(vs.DB_SRQ + 4096), 1 << 7)
+        self.assertEqual(self.server.kicks(), self.FULL)
 
 
 if __name__ == '__main__':

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "pvrdma-doorbell.h"
+#include "pvrdma-eventfd.h"
 
 #define MIB (1024ull * 1024)
 
@@ -237,8 +238,14 @@ void vg_doorbell_shared(struct pvrdma_db_region *db, int eventfd, uint32_t page,
                         uint32_t offset, uint32_t value)
 {
     PVRDMADoorbell doorbell = {.region = db, .eventfd = eventfd};
+    static gsize ready;
 
-    pvrdma_doorbell_ring(&doorbell, (uint64_t)page * PVRDMA_PAGE_SIZE + offset, value);
+    if (g_once_init_enter(&ready)) {
+        g_assert_true(pvrdma_eventfd_setup());
+        g_once_init_leave(&ready, 1);
+    }
+    g_assert_true(pvrdma_doorbell_ring(
+        &doorbell, (uint64_t)page * PVRDMA_PAGE_SIZE + offset, value));
 }
 
 static void ext_set_bit(struct vguest *g, struct pvrdma_ext_map *map, uint32_t page,

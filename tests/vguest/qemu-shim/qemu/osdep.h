@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* What hw/pvrdma-doorbell.c needs of QEMU's header of this name. */
+/* What hw/pvrdma-doorbell.c and -eventfd.c need of QEMU's header of this name. */
 #ifndef QEMU_SHIM_OSDEP_H
 #define QEMU_SHIM_OSDEP_H
 
