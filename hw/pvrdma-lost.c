@@ -28,7 +28,9 @@
  *
  * Stopping waits for the vCPUs with the big lock dropped, and the device may be
  * unplugged meanwhile.  So all of that is the VM's and not the device's: one
- * static structure, and a timer of the main loop.
+ * static structure.  It is looked at in the main loop before that drops the big
+ * lock to wait.  vCPUs that the main loop has let go before, as after a reset,
+ * need that lock to run on, so they do not if the daemon was lost in between.
  *
  * The address of the device shared region (DSR) is known because the guest's
  * write of it passed through BAR1.  Everything found there is the guest's word:
@@ -41,7 +43,7 @@
 #include "qemu/bswap.h"
 #include "qemu/error-report.h"
 #include "qemu/main-loop.h"
-#include "qemu/timer.h"
+#include "qemu/notify.h"
 #include "hw/pci/pci_device.h"
 #include "qapi/qapi-events-pvrdma.h"
 #include "system/cpus.h"
@@ -241,7 +243,7 @@ static bool run_command(PVRDMADevice *s)
 /*
  * The VM is held; all under the BQL.
  * @holders: lost adapters whose daemon may still write
- * @timer: runs hold_update() in the main loop
+ * @poll: runs hold_update() in the main loop, if it is @due
  * @stop: the VM is to be stopped
  * @ours: and was, by us alone, when vm_stop_calls was @calls
  * @orphaned: an adapter was removed too early; its user is to continue the VM
@@ -249,7 +251,8 @@ static bool run_command(PVRDMADevice *s)
  */
 static struct {
     unsigned holders;
-    QEMUTimer *timer;
+    Notifier poll;
+    bool due;
     bool stop;
     bool ours;
     bool orphaned;
@@ -273,9 +276,13 @@ static void hold_stop_now(void)
     hold.calls = vm_stop_calls;
 }
 
-static void hold_schedule(void);
+static void hold_schedule(void)
+{
+    hold.due = true;
+    qemu_notify_event();
+}
 
-static void hold_update(void *opaque)
+static void hold_update(void)
 {
     if (hold.stop) {
         hold.stop = false;
@@ -300,12 +307,15 @@ static void hold_update(void *opaque)
     }
 }
 
-static void hold_schedule(void)
+/* Before the main loop waits, and after it has carried out all requests. */
+static void hold_poll(Notifier *n, void *data)
 {
-    if (!hold.timer) {
-        hold.timer = timer_new_ms(QEMU_CLOCK_REALTIME, hold_update, NULL);
+    MainLoopPoll *poll = data;
+
+    if (poll->state == MAIN_LOOP_POLL_FILL && hold.due) {
+        hold.due = false;
+        hold_update();
     }
-    timer_mod(hold.timer, qemu_clock_get_ms(QEMU_CLOCK_REALTIME));
 }
 
 /* Stop the VM, and at once the vCPU that calls. */
@@ -320,6 +330,10 @@ static void hold_stop(void)
 
 static void hold_begin(PVRDMADevice *s)
 {
+    if (!hold.poll.notify) {
+        hold.poll.notify = hold_poll;
+        main_loop_poll_add_notifier(&hold.poll);
+    }
     if (!s->hold) {
         s->hold = true;
         hold.holders++;

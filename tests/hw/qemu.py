@@ -31,8 +31,8 @@ NOISE = re.compile(r'==\d+==WARNING: ASan .*\n|'
                    r'For details see .*/sanitizers/.*\n')
 
 
-def base_args(machine='q35'):
-    return [BINARY, '-machine', machine, '-accel', 'qtest', '-m', '16M',
+def base_args(machine='q35', accel='qtest'):
+    return [BINARY, '-machine', machine, '-accel', accel, '-m', '16M',
             '-nodefaults', '-display', 'none']
 
 
@@ -52,9 +52,9 @@ class Qemu:
 
     def __init__(self, sock, args=None, machine='q35', memory=None,
                  place='5.1', device='', socket_json=None, fds=(),
-                 preexec=None):
+                 accel='qtest', preexec=None):
         """`device`: more properties; `socket_json`: an address for `sock`;
-        `preexec`: called in QEMU's process."""
+        `accel`: with 'tcg' a CPU runs; `preexec`: called in QEMU's process."""
         properties = '%s,id=rdma,addr=%s,socket=%s' % (
             'pvrdma' + (device and ',' + device), place, sock)
         if socket_json:
@@ -73,7 +73,8 @@ class Qemu:
         self.log_path = os.path.join(self.dir, 'log')
         with open(self.log_path, 'wb') as log:
             self.process = subprocess.Popen(
-                base_args(machine) + (MEMORY if memory is None else memory) +
+                base_args(machine, accel) +
+                (MEMORY if memory is None else memory) +
                 ['-qtest', 'unix:%s/qtest' % self.dir, '-qtest-log',
                  '/dev/null', '-qmp', 'unix:%s/qmp' % self.dir] + NIC +
                 ['-device', properties] + (args or []),

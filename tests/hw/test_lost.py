@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The daemon goes away: what the guest sees of its adapter, and QEMU of it."""
 
+import os
 import socket
 import struct
 import threading
@@ -375,6 +376,52 @@ class Stalled(Driver):
         self.wait_status('running')
         self.qemu.enable()
         self.assertEqual(self.qemu.read(qemu.BAR1), ALL_ONES)
+
+
+class Running(Case):
+    """A guest whose firmware counts how often it starts."""
+
+    COUNT = 0x7000
+
+    def setUp(self):
+        super().setUp()
+        self.bios = os.path.join(self.dir, 'bios')
+        with open(self.bios, 'wb') as out:
+            out.write(bytes(0xfff0))
+            # incl [COUNT]; hlt; jmp to the hlt
+            out.write(bytes.fromhex('66ff060070f4ebfd').ljust(16, b'\0'))
+
+    def once(self, number):
+        self.sock = os.path.join(self.dir, '%d.sock' % number)
+        server = self.serve()
+        machine = self.boot(accel='tcg', args=['-bios', self.bios])
+        starts = lambda: machine.read(self.COUNT)
+        machine.until(lambda: starts() == 1, 'start')
+        go_on = threading.Event()
+        self.addCleanup(go_on.set)
+
+        def broken(server, msg):
+            server.conn.sendall(vs.reply(msg, id=msg.id ^ 1))
+            go_on.wait(60)
+            return vs.SILENT
+        server.hooks[vs.RESET] = broken
+        # The vCPU gets the processor as soon as it may run.
+        main = machine.process.pid
+        vcpu = machine.execute('query-cpus-fast')['return'][0]['thread-id']
+        for thread in main, vcpu:
+            os.sched_setaffinity(thread, {min(os.sched_getaffinity(main))})
+        os.sched_setscheduler(main, os.SCHED_BATCH, os.sched_param(0))
+        machine.execute('system_reset')
+        machine.until(lambda: machine.status() == 'io-error', 'stop')
+        self.assertEqual(starts(), 1)
+        go_on.set()
+        machine.until(lambda: starts() == 2, 'second start')
+        machine.close()
+
+    def test_reset(self):
+        """Not one instruction after a reset in which the daemon is lost."""
+        for number in range(5):
+            self.once(number)
 
 
 if __name__ == '__main__':
