@@ -21,6 +21,11 @@
  * effect.  A daemon that dies closes its end as well, so the way out is always
  * there, and in that case the VM is never stopped.
  *
+ * The state is "paused", because a guest may ask for sleep (S3) while its vCPUs
+ * are being stopped, and QEMU carries that out on a stopped VM, too.  That is
+ * legal for no other stopped state.  A suspended VM can wake up and run, so it
+ * is stopped once more.
+ *
  * What was stopped here is continued here, but only if it is certain that
  * nobody else wants the VM stopped: neither before, nor by a command or a
  * failing disk meanwhile.  QEMU forgets a stop of a VM that is stopped already;
@@ -244,36 +249,43 @@ static bool run_command(PVRDMADevice *s)
  * The VM is held; all under the BQL.
  * @holders: lost adapters whose daemon may still write
  * @poll: runs hold_update() in the main loop, if it is @due
+ * @suspend: is told before a guest is suspended
  * @stop: the VM is to be stopped
- * @ours: and was, by us alone, when vm_stop_calls was @calls
+ * @again: it was stopped already, and is suspended all the same
+ * @ours: it was stopped, by us alone, when vm_stop_calls was @calls
  * @orphaned: an adapter was removed too early; its user is to continue the VM
- * @state: the state we put it in
  */
 static struct {
     unsigned holders;
     Notifier poll;
+    Notifier suspend;
     bool due;
     bool stop;
+    bool again;
     bool ours;
     bool orphaned;
     unsigned calls;
-    RunState state;
 } hold;
 
 /* In the main loop.  The big lock is dropped on the way. */
 static void hold_stop_now(void)
 {
+    bool again = hold.again;
+
+    hold.again = false;
     if (!runstate_is_live(runstate_get())) {
         /* Somebody else has stopped it, and will continue it. */
         return;
     }
-    /* A guest that sleeps (S3) cannot come to an I/O error. */
-    hold.state = runstate_check(RUN_STATE_SUSPENDED) ? RUN_STATE_PAUSED
-                                                     : RUN_STATE_IO_ERROR;
     trace_pvrdma_lost_hold(hold.holders);
-    vm_stop(hold.state);
-    hold.ours = true;
-    hold.calls = vm_stop_calls;
+    vm_stop(RUN_STATE_PAUSED);
+    if (again) {
+        /* Whose stop it was, and who asked for another, stays as it was. */
+        hold.calls++;
+    } else {
+        hold.ours = true;
+        hold.calls = vm_stop_calls;
+    }
 }
 
 static void hold_schedule(void)
@@ -298,7 +310,7 @@ static void hold_update(void)
     if (hold.holders == 0 && hold.ours) {
         hold.ours = false;
         trace_pvrdma_lost_release(vm_stop_calls, hold.calls);
-        if (vm_stop_calls == hold.calls && runstate_check(hold.state)) {
+        if (vm_stop_calls == hold.calls && runstate_check(RUN_STATE_PAUSED)) {
             vm_start();
         } else {
             info_report("pvrdma: pvrdmad let go of the VM's memory; the VM "
@@ -328,11 +340,22 @@ static void hold_stop(void)
     }
 }
 
+/* Still in the state from which the guest is suspended. */
+static void hold_suspend(Notifier *n, void *data)
+{
+    if (hold.holders > 0) {
+        hold.again = !runstate_is_running();
+        hold_stop();
+    }
+}
+
 static void hold_begin(PVRDMADevice *s)
 {
     if (!hold.poll.notify) {
         hold.poll.notify = hold_poll;
         main_loop_poll_add_notifier(&hold.poll);
+        hold.suspend.notify = hold_suspend;
+        qemu_register_suspend_notifier(&hold.suspend);
     }
     if (!s->hold) {
         s->hold = true;
@@ -423,6 +446,7 @@ static void vm_changed(void *opaque, bool running, RunState state)
     }
     error_report("pvrdma '%s': the VM stays stopped: pvrdmad may still write "
                  "to its memory; continue or kill pvrdmad", s->name);
+    hold.again = false;
     if (state == RUN_STATE_SUSPENDED) {
         /* No vCPU is about to run, and this would be lost on vm_start(). */
         hold_stop();

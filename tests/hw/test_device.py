@@ -695,7 +695,7 @@ class Unplug(Case):
         server.hooks[vs.RESET] = lambda _, msg: vs.reply(msg, id=msg.id ^ 1)
         machine.execute('device_del', id='rdma')
         machine.command('outl 0xae08 0x20')
-        machine.until(lambda: machine.status() == 'io-error', 'stop')
+        machine.until(lambda: machine.status() == 'paused', 'stop')
         self.assertIn('then continue the VM', machine.log())
         machine.execute('cont')
         self.assertEqual(machine.status(), 'running')

@@ -270,7 +270,7 @@ class Stalled(Driver):
     def test_no_answer(self):
         self.server.hooks[vs.REGION_READ] = self.silent
         self.assertEqual(self.qemu.read(qemu.BAR1), ALL_ONES)
-        self.wait_status('io-error')
+        self.wait_status('paused')
         self.not_told()
         self.assertEqual(self.qemu.connections(), [(False, True)])
         self.go_on.set()
@@ -285,10 +285,10 @@ class Stalled(Driver):
     def test_cont_has_no_effect(self):
         self.server.hooks[vs.REGION_READ] = self.broken
         self.qemu.read(qemu.BAR1)
-        self.wait_status('io-error')
+        self.wait_status('paused')
         for _ in range(3):
             self.qemu.execute('cont')
-            self.assertEqual(self.qemu.status(), 'io-error')
+            self.assertEqual(self.qemu.status(), 'paused')
         self.not_told()
         self.go_on.set()
         self.told((0, 1), 2)
@@ -297,7 +297,7 @@ class Stalled(Driver):
     def test_daemon_is_killed(self):
         self.server.hooks[vs.REGION_READ] = self.broken
         self.qemu.read(qemu.BAR1)
-        self.wait_status('io-error')
+        self.wait_status('paused')
         self.server.conn.shutdown(socket.SHUT_RDWR)
         self.told((0, 1), 2)
         self.wait_status('running')
@@ -317,13 +317,13 @@ class Stalled(Driver):
         """QEMU itself forgets such a stop."""
         self.server.hooks[vs.REGION_READ] = self.broken
         self.qemu.read(qemu.BAR1)
-        self.wait_status('io-error')
+        self.wait_status('paused')
         self.qemu.execute('stop')
         self.go_on.set()
         self.told((0, 1), 2)
         self.qemu.until(lambda: 'stays stopped' in self.qemu.log(), 'message')
         time.sleep(0.2)
-        self.assertEqual(self.qemu.status(), 'io-error')
+        self.assertEqual(self.qemu.status(), 'paused')
         self.qemu.execute('cont')
         self.assertEqual(self.qemu.status(), 'running')
 
@@ -331,29 +331,78 @@ class Stalled(Driver):
         """The last word counts."""
         self.server.hooks[vs.REGION_READ] = self.broken
         self.qemu.read(qemu.BAR1)
-        self.wait_status('io-error')
+        self.wait_status('paused')
         self.qemu.execute('stop')
         self.qemu.execute('cont')
-        self.assertEqual(self.qemu.status(), 'io-error')
+        self.assertEqual(self.qemu.status(), 'paused')
         self.go_on.set()
         self.wait_status('running')
 
     def test_reset_meanwhile(self):
         self.server.hooks[vs.REGION_READ] = self.broken
         self.qemu.read(qemu.BAR1)
-        self.wait_status('io-error')
+        self.wait_status('paused')
         self.qemu.execute('system_reset')
         self.wait_status('prelaunch')
         self.go_on.set()
         self.qemu.until(lambda: 'stays stopped' in self.qemu.log(), 'message')
         self.assertEqual(self.qemu.status(), 'prelaunch')
 
-    def sleep(self):
+    def ask_for_sleep(self):
         """S3, as the guest asks for it: PMBASE, then PM1_CNT."""
         lpc = 0x1f << 3
         self.qemu.config(0x40, 0x601, devfn=lpc)
         self.qemu.config(0x44, 0x80, 1, devfn=lpc)
         self.qemu.command('outw 0x604 0x%x' % (1 << 13 | 1 << 10))
+
+    def sleep(self):
+        self.ask_for_sleep()
+        self.wait_status('suspended')
+
+    def sleep_on(self):
+        """A sleep that was asked for in vain, or was it?"""
+        self.ask_for_sleep()
+        self.qemu.until(lambda: self.qemu.status() and 'SUSPEND' in [
+            event['event'] for event in self.qemu.events], 'sleep')
+        self.assertEqual(self.qemu.status(), 'paused')
+        self.assertIn('error', self.qemu.execute('system_wakeup'))
+
+    def test_suspended_meanwhile(self):
+        """As one vCPU may ask while another waits for the daemon."""
+        self.server.hooks[vs.REGION_READ] = self.broken
+        self.qemu.read(qemu.BAR1)
+        self.wait_status('paused')
+        self.sleep_on()
+        self.not_told()
+        self.go_on.set()
+        self.told((0, 1), 2)
+        self.wait_status('suspended')
+        self.qemu.execute('system_wakeup')
+        self.wait_status('running')
+
+    def test_suspended_and_stopped_meanwhile(self):
+        """The user's stop is not forgotten for that."""
+        self.server.hooks[vs.REGION_READ] = self.broken
+        self.qemu.read(qemu.BAR1)
+        self.wait_status('paused')
+        self.qemu.execute('stop')
+        self.sleep_on()
+        self.go_on.set()
+        self.qemu.until(lambda: 'stays stopped' in self.qemu.log(), 'message')
+        self.assertEqual(self.qemu.status(), 'paused')
+        self.qemu.execute('cont')
+        self.wait_status('suspended')
+
+    def test_suspended_after_a_stop(self):
+        """Nor is one from before."""
+        self.server.hooks[vs.REGION_READ] = self.broken
+        self.qemu.execute('stop')
+        self.qemu.read(qemu.BAR1)
+        self.sleep_on()
+        self.go_on.set()
+        self.told((0, 1), 2)
+        self.assertEqual(self.qemu.status(), 'paused')
+        self.qemu.execute('cont')
         self.wait_status('suspended')
 
     def test_suspended(self):
@@ -371,7 +420,7 @@ class Stalled(Driver):
     def test_reset(self):
         self.server.hooks[vs.RESET] = self.broken
         self.qemu.execute('system_reset')
-        self.wait_status('io-error')
+        self.wait_status('paused')
         self.go_on.set()
         self.wait_status('running')
         self.qemu.enable()
@@ -412,7 +461,7 @@ class Running(Case):
             os.sched_setaffinity(thread, {min(os.sched_getaffinity(main))})
         os.sched_setscheduler(main, os.SCHED_BATCH, os.sched_param(0))
         machine.execute('system_reset')
-        machine.until(lambda: machine.status() == 'io-error', 'stop')
+        machine.until(lambda: machine.status() == 'paused', 'stop')
         self.assertEqual(starts(), 1)
         go_on.set()
         machine.until(lambda: starts() == 2, 'second start')

@@ -153,9 +153,9 @@ class KillTest(fixture.PrivateTest):
         self.addCleanup(daemon.proc.send_signal, signal.SIGCONT)
         # A command of the driver, and nothing comes back from it.
         state = two.spawn(PORT_STATE, 120)
-        two.wait_status('io-error')
+        two.wait_status('paused')
         two.qmp('cont')
-        self.assertEqual(two.qmp('query-status')['status'], 'io-error')
+        self.assertEqual(two.qmp('query-status')['status'], 'paused')
         self.assertFalse(state.done, state.describe())
         self.assertEqual(one.qmp('query-status')['status'], 'running')
         daemon.proc.send_signal(signal.SIGCONT)
