@@ -73,7 +73,7 @@ check: all deb
 	$(PYTHON) tests/run-check.py --builddir=$(BUILD)
 
 check-vm: all deb
-	$(PYTHON) tests/vm/run.py
+	pytest-3 tests/vm
 
 # SOAK="--factor 30 vguest mutants" chooses how much and what.
 soak: all deb

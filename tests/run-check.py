@@ -6,14 +6,14 @@ Layers: `style` (tests/style.sh: formatting, checkpatch, sparse), `tests` (unit,
 vguest and the fuzz corpus by `meson test`), `asan` and `tsan` (unit and vguest
 again in builds with AddressSanitizer and UndefinedBehaviorSanitizer, and with
 ThreadSanitizer), `fuzz` (a short run of each target by tests/fuzz/run.sh), `hw`
-(tests/hw/run.py: the QEMU device against a scripted server), `vm`
-(tests/vm/run.py: guests).
+(tests/hw, by pytest: the QEMU device against a scripted server), `vm` (tests/vm, by
+pytest: guests).
 
 The layers run each suite once; what takes longer (hundreds of rounds, minutes
 of fuzzing, a kernel with all its checks) is `make soak`, tests/soak.py.
 
-Time: every test of every layer has a limit, kept by meson or by the layer's own
-runner; a test that hangs fails and the next one runs.  Should a runner itself
+Time: every test of every layer has a limit, kept by meson or by tests/conftest.py; a
+test that hangs fails and the next one runs.  Should a runner itself
 hang, it is ended after LIMIT seconds with what it started, and fails.
 
 Counting: a TAP program counts with each of its cases, any other program as
@@ -28,11 +28,13 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+import xml.etree.ElementTree
 
 LIMIT = {'style': 900, 'tests': 2400, 'asan': 3000, 'tsan': 3000, 'fuzz': 1800,
          'hw': 1200, 'vm': 3600}
@@ -278,28 +280,46 @@ def fuzz_layer(builddir, seconds):
     return counts
 
 
-def runner_layer(name, builddir, folder=None, args=(), env=None):
-    """tests/FOLDER/run.py, which leaves its results in a JSON file."""
+def wants_pytest(builddir):
+    """Whether configure asked for it."""
+    return configured(builddir, 'CHECK') and configured(builddir, 'QEMU')
+
+
+def pytest_layer(name, builddir, folder=None, args=(), env=None):
+    """The tests in tests/FOLDER, by Debian's pytest, whichever Python runs this."""
     counts = Counts(name)
-    log = os.path.join(builddir, name + '-tests.json')
+    log = os.path.join(builddir, name + '-tests.xml')
     if os.path.exists(log):
         os.unlink(log)
-    problem = run([sys.executable, os.path.join('tests', folder or name, 'run.py'),
-                   '--json', log, *args], LIMIT[name],
-                  dict(os.environ, PVRDMA_BUILD=builddir, **(env or {})))
-    if not os.path.exists(log):
-        counts.add('failed', name, 'the runner left no results: '
-                   + (problem or 'status 0'))
+    if not shutil.which('pytest-3'):
+        counts.add('failed' if wants_pytest(builddir) else 'skipped', name,
+                   'pytest-3 is not installed (python3-pytest)')
         return counts
-    with open(log) as stream:
-        results = json.load(stream)
-        for test in results['tests']:
-            counts.add(test['outcome'], test['name'],
-                       test['text'].strip().splitlines()[-1]
-                       if test['text'].strip() else '')
-    if not results.get('complete') or (problem and not counts.failed):
-        counts.add('failed', name, 'the runner did not come to its end: ' + problem)
+    with Job(['pytest-3', os.path.join('tests', folder or name), '--junitxml=' + log, *args],
+             LIMIT[name], dict(os.environ, PVRDMA_BUILD=builddir, **(env or {}))) as job:
+        pass
+    if os.path.exists(log):
+        for test in xml.etree.ElementTree.parse(log).iter('testcase'):
+            count_case(counts, test)
+    # 1: some failed.  It writes its log when it is interrupted, too.
+    if not os.path.exists(log) or job.late or job.proc.returncode not in (0, 1) or \
+            (job.problem() and not counts.failed):
+        counts.add('failed', name, 'pytest did not come to its end: '
+                   + (job.problem() or 'it left no results'))
     return counts
+
+
+def count_case(counts, test):
+    """Count one test of JUnit's XML; what it says first is its reason."""
+    if not test.get('name'):
+        return  # begun when the run was interrupted
+    name = '%s.%s' % (test.get('classname'), test.get('name'))
+    for tag, outcome in (('failure', 'failed'), ('error', 'failed'), ('skipped', 'skipped')):
+        found = test.find(tag)
+        if found is not None:
+            counts.add(outcome, name, (found.get('message') or '').strip().partition('\n')[0])
+            return
+    counts.add('passed', name)
 
 
 def layers(args):
@@ -317,7 +337,7 @@ def layers(args):
         yield fuzz_layer(build, args.fuzz_seconds)
     for name in ('hw', 'vm'):
         if name in chosen:
-            yield runner_layer(name, build)
+            yield pytest_layer(name, build)
 
 
 def run_layers(each, summary):

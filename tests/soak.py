@@ -86,7 +86,7 @@ def hw(args):
             counts = check.Counts('hw')
             counts.add('failed', 'build-qemu.sh', 'made a QEMU without AddressSanitizer')
             return counts
-    return check.runner_layer('hw', build,
+    return check.pytest_layer('hw', build,
                               env={'ASAN_OPTIONS': 'detect_leaks=0:exitcode=99'})
 
 
@@ -108,12 +108,12 @@ def debug(args):
         counts = check.Counts('debug')
         counts.add('failed', 'build-debug-kernel.sh', problem)
         return counts
-    return check.runner_layer('debug', os.path.join(args.builddir, 'debug'), 'vm',
-                              ['--long', 'test_driver', 'test_datacheck', 'test_provider'])
+    return check.pytest_layer('debug', os.path.join(args.builddir, 'debug'), 'vm',
+                              ['--long', '-k', 'test_driver or test_datacheck or test_provider'])
 
 
 def vm(args):
-    return check.runner_layer('vm', args.builddir, 'vm', ['--long', 'no_exit', 'no_lost'])
+    return check.pytest_layer('vm', args.builddir, 'vm', ['--long', '-k', 'no_exit or no_lost'])
 
 
 PARTS = {'vguest': vguest, 'asan': sanitizer('asan'), 'tsan': sanitizer('tsan'),

@@ -11,6 +11,8 @@ from vfio_server import Server
 
 
 class Case(unittest.TestCase):
+    time_limit = 60
+
     def setUp(self):
         if not os.path.exists(qemu.BINARY):
             self.no_binary()

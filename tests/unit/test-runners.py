@@ -3,7 +3,7 @@
 """The test runners themselves: what hangs fails, the rest runs, nothing passes
 that did not say so.
 
-usage: test-runners.py SOURCE
+usage: test-runners.py SOURCE BUILDDIR
 
 Prints TAP.
 """
@@ -12,13 +12,13 @@ import contextlib
 import importlib.util
 import io
 import os
-import signal
+import re
+import shutil
 import sys
 import tempfile
 import time
-import unittest
 
-SOURCE = sys.argv[1]
+SOURCE, BUILD = sys.argv[1:]
 
 
 def load(name, *path):
@@ -29,33 +29,13 @@ def load(name, *path):
 
 
 sys.dont_write_bytecode = True
-sys.path.append(os.path.join(SOURCE, 'tests', 'vm'))
 check = load('run_check', 'tests', 'run-check.py')
-vm = load('vm_run', 'tests', 'vm', 'run.py')
 
-
-class Hanging(unittest.TestCase):
-    def test_1_hangs(self):
-        try:
-            time.sleep(1000)
-        except Exception:  # as tests do that wait for something
-            pass
-
-    def test_2_hangs_in_cleanup_too(self):
-        self.addCleanup(time.sleep, 1000)
-        time.sleep(1000)
-
-    def test_3_waits_for_a_lock(self):
-        import threading
-        threading.Lock().acquire() and threading.Event().wait()
-
-    def test_4_passes(self):
-        pass
-
-    def test_5_has_time(self):
-        time.sleep(1.5)
-    test_5_has_time.time_limit = 20
-
+# By LIMIT and RETRY a run takes some ten seconds instead of hours.
+HANGING = """
+import threading, time, unittest
+import conftest
+conftest.LIMIT, conftest.RETRY = 1, 2
 
 class HangingSetUp(unittest.TestCase):
     @classmethod
@@ -65,30 +45,160 @@ class HangingSetUp(unittest.TestCase):
     def test_never_runs(self):
         pass
 
+class Hanging(unittest.TestCase):
+    def test_1_hangs(self):
+        try:
+            time.sleep(1000)
+        except Exception:  # as tests do that wait for something
+            pass
+
+    def test_2_hangs_in_cleanups(self):
+        self.addCleanup(time.sleep, 1000)
+        self.addCleanup(time.sleep, 1000)
+        self.fail('own words')
+
+    def test_3_waits_for_a_lock(self):
+        threading.Event().wait()
+
+    def test_4_passes(self):
+        pass
+
+    def test_5_has_time(self):
+        time.sleep(1.5)
+    test_5_has_time.time_limit = 20
+
+    def test_6_part(self):
+        for part in range(4):
+            with self.subTest(part=part):
+                self.assertNotIn(part, (1, 2))
+
+    def test_7_skips(self):
+        self.skipTest('a reason')
+
+class HangingTearDown(unittest.TestCase):
+    @classmethod
+    def tearDownClass(cls):
+        time.sleep(1000)
+
+    def test_passes(self):
+        pass
+"""
+
+# What came first in a test's failure.
+HANGING_NOTES = """\
+FAILED   HangingSetUp.test_never_runs: failed on setup with "conftest.TimeLimit: not done within 1 s"
+FAILED   Hanging.test_1_hangs: conftest.TimeLimit: not done within 1 s
+FAILED   Hanging.test_2_hangs_in_cleanups: AssertionError: own words
+FAILED   Hanging.test_2_hangs_in_cleanups: failed on teardown with "conftest.TimeLimit: not done within 1 s"
+FAILED   Hanging.test_3_waits_for_a_lock: conftest.TimeLimit: not done within 1 s
+FAILED   Hanging.test_6_part: (part=1): AssertionError: 1 unexpectedly found in (1, 2)
+FAILED   Hanging.test_6_part: failed on teardown with "(part=2): AssertionError: 2 unexpectedly found in (1, 2)"
+skipped  Hanging.test_7_skips: a reason
+FAILED   HangingTearDown.test_passes: failed on teardown with "conftest.TimeLimit: not done within 1 s"
+"""
+
+INTERRUPTED = """
+import os, signal, time
+import fixture
+
+class Session:
+    kept = os.path.join(os.path.dirname(__file__), 'session')
+
+    def __init__(self, _):
+        open(self.kept, 'w').close()
+
+    def keep_logs(self, _):
+        pass
+
+    def close(self):
+        os.unlink(self.kept)
+
+fixture.require_build = lambda: None
+fixture.Session = Session
+
+class Interrupted(fixture.PrivateTest):
+    def test_1_fails(self):
+        self.fail()
+
+    @classmethod
+    def tearDownClass(cls):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise Exception('the daemon got the signal, too')
+
+    def test_2_is_interrupted(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1000)
+
+    def test_3_never_runs(self):
+        pass
+"""
+
+
+def by_pytest(folder, *texts):
+    """What run-check.py counts of test modules, and what is printed."""
+    for name, text in zip(('it', 'more'), texts):
+        with open(os.path.join(folder, 'test_%s.py' % name), 'w') as stream:
+            stream.write(text)
+    tests = os.path.join(SOURCE, 'tests')
+    options = ['-c', os.path.join(tests, 'pytest.ini'), '--rootdir', folder, '-p', 'conftest']
+    check.LIMIT['hw'] = 60
+    with open(os.path.join(folder, 'out'), 'w+') as out:
+        kept = os.dup(1)
+        os.dup2(out.fileno(), 1)
+        try:
+            counts = check.pytest_layer('hw', folder, folder, options, {
+                'PYTHONPATH': tests + ':' + os.path.join(tests, 'vm')})
+        finally:
+            sys.stdout.flush()
+            os.dup2(kept, 1)
+            os.close(kept)
+        out.seek(0)
+        return counts, out.read()
+
+
+def unreadable(folder):
+    """One module that cannot be imported does not hide the others."""
+    counts, said = by_pytest(folder, 'import there_is_no_such_module\n',
+                             'import unittest\n\nclass More(unittest.TestCase):\n'
+                             '    def test_passes(self):\n        pass\n')
+    if counts.line() != '1 passed, 1 failed, 0 skipped' or \
+            "No module named 'there_is_no_such_module'" not in said:
+        yield '%s %s' % (counts.notes, said)
+    counts, _ = by_pytest(folder, '', '')
+    if counts.line() != '0 passed, 1 failed, 0 skipped':
+        yield 'no test at all: ' + counts.line()
+
 
 def limits(folder):
-    """tests/vm/run.py, which tests/hw/run.py uses as well."""
-    vm.RETRY = 2
-    path = os.path.join(folder, 'results.json')
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        result = vm.Result(vm.Limit(1), path)
-        load = unittest.defaultTestLoader.loadTestsFromTestCase
-        tests = [*load(HangingSetUp), *load(Hanging)]
-        vm.run_tests(result, tests)
-        status = vm.report(result, tests)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    got = [record[1] for record in result.records]
-    if got != ['failed'] * 4 + ['passed'] * 2 or status != 1:
-        yield '%s, status %d' % (got, status)
-    for record in result.records[:2]:
-        if 'not done within' not in record[2]:
-            yield 'no reason: ' + record[2]
-    if '2 passed, 4 failed, 0 skipped' not in out.getvalue():
-        yield out.getvalue()
-    with open(path) as stream:
-        text = stream.read()
-        if '"failed": 4' not in text or '"complete": true' not in text:
-            yield 'not in the JSON'
+    counts, said = by_pytest(folder, HANGING)
+    notes = ''.join(note.replace('test_it.', '') + '\n' for note in counts.notes)
+    if notes != HANGING_NOTES:
+        yield notes + said
+    if counts.line() != '2 passed, 8 failed, 1 skipped':
+        yield counts.line()
+    lines = said.splitlines()
+    for line in (r'passed   test_it\.py::Hanging::test_5_has_time \(\d+\.\d s\)',
+                 r'skipped  test_it\.py::Hanging::test_7_skips: a reason'):
+        if not any(re.fullmatch(line, got) for got in lines):
+            yield 'no such line: ' + line
+    # First the reason, then where.
+    first = [number for number, line in enumerate(lines) if line.startswith('FAILED') and
+             'test_2' in line and line.endswith(': AssertionError: own words')]
+    if not first or "self.fail('own words')" not in '\n'.join(lines[first[0]:][1:3]):
+        yield said
+
+
+def interruption(folder):
+    """Sessions end, and what was done is counted, but the layer fails."""
+    counts, said = by_pytest(folder, INTERRUPTED)
+    if counts.line() != '0 passed, 2 failed, 0 skipped' or \
+            'did not come to its end: ended with status 2' not in counts.notes[-1]:
+        yield '%s %s %s' % (counts.line(), counts.notes, said)
+    if os.path.exists(os.path.join(folder, 'session')):
+        yield 'its session was not closed'
+
+
+BY_PYTEST = (limits, interruption, unreadable)
 
 
 @contextlib.contextmanager
@@ -152,10 +262,15 @@ def tap_results(_):
 
 
 def main():
-    checks = [limits, hanging_script, script_results, tap_results]
+    checks = [*BY_PYTEST, hanging_script, script_results, tap_results]
     print('1..%d' % len(checks))
     bad = 0
     for number, function in enumerate(checks, 1):
+        if function in BY_PYTEST and not shutil.which('pytest-3') and \
+                not check.wants_pytest(BUILD):
+            print('ok %d - %s # SKIP configured without QEMU or check' % (
+                number, function.__name__))
+            continue
         with tempfile.TemporaryDirectory(prefix='test-runners-') as folder:
             found = list(function(folder))
         for text in found:

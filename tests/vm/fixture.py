@@ -10,10 +10,12 @@ thrown away with its logs kept, and the next test boots a new one.
 import os
 import unittest
 
+import pytest
+
 from programs import Pair
 from pvrdma_vm import BUILD, Daemon, Session, VmError, start_guests
 
-# `run.py --long`: tests that look for rare events run for minutes.
+# `pytest-3 --long`: tests that look for rare events run for minutes.
 LONG = False
 
 
@@ -118,12 +120,11 @@ class SessionTest(unittest.TestCase):
     def tearDownClass(cls):
         cls.session.close()
 
-    def run(self, result=None):
-        before = len(result.errors) + len(result.failures)
-        super().run(result)
-        if len(result.errors) + len(result.failures) > before:
+    @pytest.fixture(autouse=True)
+    def _keep(self, request):
+        yield
+        if request.node.failed:
             self.session.keep_logs('see the tests')
-        return result
 
 
 class PairTest(unittest.TestCase):
@@ -136,13 +137,11 @@ class PairTest(unittest.TestCase):
         self.guests = pair.guests
         self.rdma = pair.rdma
 
-    def run(self, result=None):
-        before = len(result.errors) + len(result.failures)
-        super().run(result)
-        if len(result.errors) + len(result.failures) > before and \
-                shared.session is not None:
+    @pytest.fixture(autouse=True)
+    def _keep(self, request):
+        yield
+        if request.node.failed and shared.session is not None:
             shared.discard('see the test')
-        return result
 
     def tearDown(self):
         shared.check()
@@ -151,18 +150,18 @@ class PairTest(unittest.TestCase):
 class PrivateTest(unittest.TestCase):
     """A test with guests and daemon of its own: self.session."""
 
+    session = None
+
+    @pytest.fixture(autouse=True)
+    def _keep(self, request):
+        yield
+        if self.session:
+            if request.node.failed:
+                self.session.keep_logs('see the test')
+            self.session.close()
+
     def setUp(self):
         require_build()
         # One pair at a time: the machine is small and emulation is not.
         shared.close()
         self.session = Session(self.id().split('.', 1)[-1])
-
-    def run(self, result=None):
-        before = len(result.errors) + len(result.failures)
-        super().run(result)
-        session = getattr(self, 'session', None)
-        if session:
-            if len(result.errors) + len(result.failures) > before:
-                session.keep_logs('see the test')
-            session.close()
-        return result

@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import time
-import unittest
 
 import fixture
 import parts
@@ -159,11 +158,10 @@ def wait_until(condition, what, seconds):
         time.sleep(0.1)
 
 
-class ProviderCase(unittest.TestCase):
+class ProviderCase(fixture.SessionTest):
     """One pair of guests for all tests of a class; load_driver() decides what
     drives the device there."""
 
-    session = None
     daemon_args = ()
     # Threads that post, poll and make QPs meet only on more than one.
     cpus = 2
@@ -173,7 +171,6 @@ class ProviderCase(unittest.TestCase):
         fixture.require_build()
         library = provider()
         fixture.shared.close()
-        cls.failed = False
         with open(library, 'rb') as stream:
             cls.digest = hashlib.sha256(stream.read()).hexdigest()
         files = {parts.LIBRARY: library,
@@ -216,8 +213,6 @@ class ProviderCase(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         try:
-            if cls.failed:
-                cls.session.keep_logs('see the tests')
             for guest in cls.guests:
                 guest.powerdown()
             cls.daemon.check()
@@ -226,13 +221,6 @@ class ProviderCase(unittest.TestCase):
                 raise VmError('pvrdmad ended with status %d' % status)
         finally:
             cls.session.close()
-
-    def run(self, result=None):
-        before = len(result.errors) + len(result.failures)
-        super().run(result)
-        if len(result.errors) + len(result.failures) > before:
-            type(self).failed = True
-        return result
 
     def start(self, template, prefixes):
         """Start @template in both guests; the pair of jobs."""

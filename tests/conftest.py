@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What pytest does besides for tests/hw and tests/vm, which are unittest classes.
+
+    pytest-3 tests/vm [--long] [--co] [-k 'NAME or NAME'] [--junitxml=FILE]
+
+A line per test as it ends, with its seconds; of a failure what it says, then where.
+With --long those tests that look for rare events run for minutes.
+
+No test hangs the run: after LIMIT seconds, or the test's or its class's own
+`time_limit`, it gets the exception TimeLimit wherever it is, and again every RETRY
+seconds should it hang in its cleaning up.  What setUpClass does counts for itself,
+what tearDownClass does as well.
+
+SIGTERM ends the run as Ctrl-C does: what tests started is ended, the results so far
+are written, and the exit status is neither 0 nor 1.
+"""
+
+import contextlib
+import signal
+
+import pytest
+from _pytest.unittest import TestCaseFunction
+
+LIMIT = 600
+LONG_LIMIT = 5400
+RETRY = 60
+
+
+class TimeLimit(pytest.fail.Exception):
+    """No Exception: tests catch those for reasons of their own."""
+
+
+def pytest_addoption(parser):
+    parser.addoption('--long', action='store_true',
+                     help='tests that look for rare events run for minutes')
+
+
+def on_sigterm(*_):
+    """Once: another one would end the cleaning up."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def pytest_configure():
+    signal.signal(signal.SIGTERM, on_sigterm)
+
+
+@contextlib.contextmanager
+def limit(item):
+    """Interrupts the main thread when the time of this part of @item is over."""
+    seconds = getattr(item.obj, 'time_limit', 0) or getattr(item.cls, 'time_limit', 0) or \
+        (LONG_LIMIT if item.config.getoption('--long') else LIMIT)
+
+    def over(*_):
+        raise TimeLimit('not done within %g s' % seconds)
+
+    signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds, RETRY)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_setup(item):
+    item.failed = False
+    with limit(item):
+        yield
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_call(item):
+    with limit(item):
+        yield
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item):
+    with limit(item):
+        yield
+
+
+def add_sub_test(self, test, subtest, err):
+    """Without this a subTest() that fails would end its test, and not say which it is.
+    The test fails by the first of them; pytest reports others as its teardown's."""
+    if err is not None:
+        err[1].subtest = str(subtest).replace(str(test) + ' ', '', 1)
+        self.addError(test, err)
+
+
+TestCaseFunction.addSubTest = add_sub_test
+TestCaseFunction.failfast = False
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """`failed` tells fixtures that end after the test."""
+    report = (yield).get_result()
+    item.failed |= report.failed
+    subtest = call.excinfo and getattr(call.excinfo.value, 'subtest', '')
+    if subtest and report.failed:
+        report.longrepr.reprcrash.message = '%s: %s' % (
+            subtest, report.longrepr.reprcrash.message)
+
+
+def pytest_report_teststatus(report):
+    """Only counted, and printed below; what setUpClass says is no failure of another
+    kind."""
+    if report.failed:
+        return 'failed', '', 'FAILED'
+    if report.skipped or report.when == 'call':
+        return report.outcome, '', ''
+    return '', '', ''
+
+
+def pytest_collectreport(report):
+    if report.failed:
+        print('FAILED   %s: it cannot be read\n%s' % (report.nodeid, report.longreprtext))
+
+
+def pytest_runtest_logreport(report):
+    if report.failed:
+        where = '' if report.when == 'call' else ', in its ' + report.when
+        crash = getattr(report.longrepr, 'reprcrash', None)
+        trace = report.longreprtext.splitlines()
+        while crash and trace and trace[-1].startswith('E '):
+            trace.pop()  # once is enough
+        print('FAILED   %s (%.1f s)%s: %s' % (report.nodeid, report.duration, where,
+                                              crash.message if crash else ''))
+        print('\n'.join(trace), flush=True)
+    elif report.skipped:
+        print('skipped  %s: %s' % (report.nodeid, report.longrepr[2].replace('Skipped: ', '', 1)), flush=True)
+    elif report.when == 'call':
+        print('passed   %s (%.1f s)' % (report.nodeid, report.duration), flush=True)
+
+
+@pytest.hookimpl(hookwrapper=True, trylast=True)
+def pytest_sessionfinish(session, exitstatus):
+    # All of it was printed when it happened.
+    session.config.option.tbstyle = 'no'
+    outcome = yield
+    # Daemons and guests get the same signal if it is sent to the group.
+    if exitstatus == pytest.ExitCode.INTERRUPTED and outcome.excinfo:
+        print('while cleaning up: %s' % outcome.excinfo[1], flush=True)
+        outcome.force_result(None)

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The guests that tests share end with the last test."""
+
+import fixture
+import pytest
+
+
+def pytest_configure(config):
+    fixture.LONG = config.getoption('--long')
+
+
+@pytest.fixture(scope='session', autouse=True)
+def shared_pair():
+    yield
+    fixture.shared.close()
