@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <glib/gstdio.h>
 #include <json-glib/json-glib.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -474,16 +475,20 @@ static bool closes(int s, unsigned ms)
 static void test_socket_idle(void)
 {
     static const char request[] = "{\"cmd\":\"status\"}\n";
+    /* Much longer than it takes this program to come to its turn again. */
+    const unsigned idle_ms = 1000;
+    gint64 end = g_get_monotonic_time() + 20 * G_USEC_PER_SEC;
     g_autoptr(GError) err = NULL;
+    struct pollfd p = {0};
     int talks, half, mute;
 
-    control_set_idle(200);
+    control_set_idle(idle_ms);
     g_assert_true(control_listen(cfg, &err));
     talks = connect_client();
     half = connect_client();
     turn();
     for (unsigned i = 0; i < 8; i++) {
-        g_usleep(50000);
+        g_usleep(idle_ms * 1000 / 5);
         send_text(talks, request);
         /* A byte at a time is not a request. */
         send(half, " ", 1, MSG_NOSIGNAL);
@@ -491,7 +496,7 @@ static void test_socket_idle(void)
     }
     g_assert_true(closes(half, 100));
     close(half);
-    g_assert_true(closes(talks, 2000));
+    g_assert_true(closes(talks, 10000));
     close(talks);
 
     /* Asks, but does not read. */
@@ -499,8 +504,10 @@ static void test_socket_idle(void)
     for (unsigned i = 0; i < 20000 && send(mute, request, strlen(request), 0) > 0; i++) {
         turn();
     }
-    g_usleep(400000);
-    turn();
+    for (p.fd = mute; !(p.revents & POLLHUP); poll(&p, 1, 10)) {
+        g_assert_cmpint(g_get_monotonic_time(), <, end);
+        turn();
+    }
     g_assert_cmpint(send(mute, request, strlen(request), MSG_NOSIGNAL), ==, -1);
     g_assert_cmpint(errno, !=, EAGAIN);
     close(mute);

@@ -432,6 +432,7 @@ static void test_unread_log(void)
 static void test_watchdog(void)
 {
     char got[64];
+    int status;
     ssize_t n;
     GPid pid;
 
@@ -445,9 +446,11 @@ static void test_watchdog(void)
         g_assert_cmpstr(got, ==, "WATCHDOG=1");
     }
     kill(pid, SIGSTOP);
-    g_usleep(100000);
+    g_assert_cmpint(waitpid(pid, &status, WUNTRACED), ==, pid);
+    g_assert_true(WIFSTOPPED(status));
     while (recv(notify_fd, got, sizeof(got) - 1, MSG_DONTWAIT) > 0) {
     }
+    /* For what must not come: alive, it would have said so four times. */
     g_usleep(400000);
     g_assert_cmpint(recv(notify_fd, got, sizeof(got) - 1, MSG_DONTWAIT), <, 0);
     kill(pid, SIGCONT);

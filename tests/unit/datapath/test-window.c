@@ -11,6 +11,8 @@
 
 #define RING    256u
 #define GARBAGE 0x7fffu
+/* For what must not happen: long after a timer of 10 us. */
+#define ABSENT_US 20000
 
 static struct qpfix f;
 static struct qp *qp;
@@ -142,6 +144,21 @@ static void expect_started(const char *expected)
         g_string_append_printf(s, "%s%" PRIu64, i ? " " : "", started[i]);
     }
     g_assert_cmpstr(s->str, ==, expected);
+}
+
+/* The same, once a timer is over. */
+static void await_started(const char *expected)
+{
+    gint64 end = g_get_monotonic_time() + 10 * G_USEC_PER_SEC;
+    unsigned n = 1;
+
+    for (const char *c = expected; *c; c++) {
+        n += *c == ' ';
+    }
+    while (atomic_load(&n_started) < n && g_get_monotonic_time() < end) {
+        g_usleep(1000);
+    }
+    expect_started(expected);
 }
 
 /* The next completion, of the request posted as number @n. */
@@ -307,11 +324,9 @@ static void test_rnr(void)
     expect_started("0 1 2");
     answer(1, rnr); /* so 0 was taken */
     expect_cqe(0, PVRDMA_WC_SUCCESS);
-    g_usleep(20000);
-    expect_started("0 1 2 1 2");
+    await_started("0 1 2 1 2");
     answer(1, rnr);
-    g_usleep(20000);
-    expect_started("0 1 2 1 2 1 2");
+    await_started("0 1 2 1 2 1 2");
     answer(1, rnr); /* the third time, and two retries */
     expect_cqe(1, PVRDMA_WC_RNR_RETRY_EXC_ERR);
     expect_cqe(2, PVRDMA_WC_WR_FLUSH_ERR);
@@ -322,6 +337,8 @@ static void test_rnr(void)
 /* Each message has its own tries. */
 static void test_rnr_each(void)
 {
+    static const char *const again[] = {"0 1 2 0 1 2", "0 1 2 0 1 2 1 2",
+                                        "0 1 2 0 1 2 1 2 2"};
     struct outcome rnr = {.what = OUT_RNR, .status = 1};
 
     setup(1);
@@ -331,8 +348,7 @@ static void test_rnr_each(void)
     expect_started("0 1 2");
     for (unsigned i = 0; i < 3; i++) {
         answer(i, rnr);
-        g_usleep(20000);
-        settle();
+        await_started(again[i]);
     }
     done(2);
     for (unsigned i = 0; i < 3; i++) {
@@ -486,8 +502,7 @@ static void test_halfway(void)
     atomic_store(&room, true);
     answer(1, rnr);
     expect_cqe(0, PVRDMA_WC_SUCCESS);
-    g_usleep(20000);
-    expect_started("0 1"); /* from its beginning */
+    await_started("0 1"); /* from its beginning */
     done(1);
     expect_cqe(1, PVRDMA_WC_SUCCESS);
 
@@ -508,12 +523,10 @@ static void test_silent(void)
     expect_started("0 1 2");
     answer(2, OUTCOME(OUT_HELD));
     expect_no_cqe();
-    g_usleep(20000);
-    expect_started("0 1 2 0 1 2");
+    await_started("0 1 2 0 1 2");
     answer(1, OUTCOME(OUT_SILENT));
     expect_no_cqe();
-    g_usleep(200000); /* the timeout is 67 ms */
-    expect_started("0 1 2 0 1 2 0 1 2");
+    await_started("0 1 2 0 1 2 0 1 2");
     done(2);
     for (unsigned i = 0; i < 3; i++) {
         expect_cqe(i, PVRDMA_WC_SUCCESS);
@@ -698,8 +711,7 @@ static void test_waiting(void)
     in_turn(do_done_then_rnr, NULL); /* 491 ms */
     expect_cqe(0, PVRDMA_WC_SUCCESS);
     expect_started("0 1 2");
-    g_usleep(600000);
-    expect_started("0 1 2 1 2");
+    await_started("0 1 2 1 2");
     done(2);
     expect_cqe(1, PVRDMA_WC_SUCCESS);
     expect_cqe(2, PVRDMA_WC_SUCCESS);
@@ -718,7 +730,7 @@ static void test_stopped(void)
     expect_started("0 1 2");
     answer(1, (struct outcome){.what = OUT_FAIL, .status = PVRDMA_WC_LOC_PROT_ERR});
     answer(2, (struct outcome){.what = OUT_RNR, .status = 1});
-    g_usleep(20000);
+    g_usleep(ABSENT_US);
     post(PVRDMA_WR_RDMA_WRITE, 0);
     expect_started("0 1 2");
     done(0);
@@ -826,8 +838,7 @@ static void test_new_path_tries(void)
     post(PVRDMA_WR_SEND, 0);
     expect_started("0");
     answer(0, rnr);
-    g_usleep(20000);
-    expect_started("0 0");
+    await_started("0 0");
     answer(0, long_rnr); /* the last try */
     post(PVRDMA_WR_SEND, 0);
     to_state(PVRDMA_QPS_SQD);
@@ -837,8 +848,7 @@ static void test_new_path_tries(void)
     expect_started("0 0 0");
     answer(0, rnr);
     expect_no_cqe();
-    g_usleep(20000);
-    expect_started("0 0 0 0");
+    await_started("0 0 0 0");
     done(0);
     expect_cqe(0, PVRDMA_WC_SUCCESS);
     teardown();
