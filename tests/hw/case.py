@@ -10,6 +10,10 @@ import qemu
 from vfio_server import Server
 
 
+# For what must not happen: when it does, it takes a few ms.
+ABSENT_SECONDS = 0.2
+
+
 class Case(unittest.TestCase):
     time_limit = 60
 

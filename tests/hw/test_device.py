@@ -9,7 +9,7 @@ import unittest
 
 import qemu
 import vfio_server as vs
-from case import Case
+from case import ABSENT_SECONDS, Case
 
 UAR = qemu.BAR2
 PAGE = 4096
@@ -429,7 +429,7 @@ class Interrupts(Case):
         self.qemu.write(where, 0)
 
     def silent(self, vector):
-        time.sleep(0.1)
+        time.sleep(ABSENT_SECONDS)
         self.assertEqual(self.qemu.read(MSI + 4 * vector), 0)
 
     def test_delivery(self):

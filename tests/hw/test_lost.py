@@ -10,7 +10,7 @@ import unittest
 
 import qemu
 import vfio_server as vs
-from case import Case
+from case import ABSENT_SECONDS, Case
 
 DSR, CMD, RESP, PDIR, TABLE, STATE, EVENTS = (
     0x200000 + 0x1000 * i for i in range(7))
@@ -68,7 +68,7 @@ class Driver(Case):
         self.assertEqual(self.qemu.read(MSI + 8), 0)
 
     def not_told(self):
-        time.sleep(0.2)
+        time.sleep(ABSENT_SECONDS)
         self.assertEqual(self.qemu.read(MSI + 4), 0)
         self.assertEqual(self.qemu.status(), 'running')
 
@@ -260,7 +260,7 @@ class Stalled(Driver):
         self.qemu.until(lambda: self.qemu.status() == status, status)
 
     def not_told(self):
-        time.sleep(0.2)
+        time.sleep(ABSENT_SECONDS)
         self.assertEqual(self.qemu.read(MSI + 4), 0)
         self.assertEqual(self.qemu.read(STATE + 8), 0)
         self.assertEqual(self.run_command(DESTROY_QP)[0], ALL_ONES)
@@ -322,7 +322,7 @@ class Stalled(Driver):
         self.go_on.set()
         self.told((0, 1), 2)
         self.qemu.until(lambda: 'stays stopped' in self.qemu.log(), 'message')
-        time.sleep(0.2)
+        time.sleep(ABSENT_SECONDS)
         self.assertEqual(self.qemu.status(), 'paused')
         self.qemu.execute('cont')
         self.assertEqual(self.qemu.status(), 'running')
