@@ -63,19 +63,23 @@ class KillTest(fixture.PrivateTest):
                                  {k: want[k] for k in keys})
             time.sleep(0.1)
 
-    def traffic(self, pair):
-        """Start endless writes of 16 QPs from the first guest to the second;
-        returns the client's job, which must see the second die."""
+    def traffic(self, daemon, pair):
+        """Start endless writes of 16 QPs from the first guest to the second, and wait
+        until they run; returns the client's job, which must see the second die."""
         one, two = pair.guests
         command = 'ib_write_bw -d %s -x %%d -p 18570 -F -s 65536 -q 16 ' \
             '-n 1000000' % pair.device
+        before = daemon.counters('datapath', 'tx_messages')[0]
         server = two.spawn(command % pair.gids[1], 120)
         two.wait_listen(18570, server)
         client = one.spawn('%s %s' % (command % pair.gids[0],
                                       two.ip(pair.kind)), 120)
-        one.run('sleep 3')
-        for job in (server, client):
-            self.assertFalse(job.done, job.describe())
+        end = time.monotonic() + 60
+        while daemon.counters('datapath', 'tx_messages')[0] < before + 1000:
+            for job in (server, client):
+                self.assertFalse(job.done, job.describe())
+            self.assertLess(time.monotonic(), end, 'no traffic')
+            time.sleep(0.1)
         return client
 
     def test_kill_qemu_under_traffic(self):
@@ -96,7 +100,7 @@ class KillTest(fixture.PrivateTest):
             two.start().wait_boot().load_pvrdma()
             pair = Pair([one, two], 'pvrdma', 'vmw_pvrdma0')
             pingpong(True, 4096, 100).run(pair)
-            client = self.traffic(pair)
+            client = self.traffic(daemon, pair)
             two.kill()
             client.wait(60)
             self.assertEqual(client.how, 'exited', client.describe())
@@ -113,7 +117,7 @@ class KillTest(fixture.PrivateTest):
         guests = start_guests(self.session, daemon, virtio=False)
         for guest in guests:
             guest.load_pvrdma()
-        client = self.traffic(Pair(guests, 'pvrdma', 'vmw_pvrdma0'))
+        client = self.traffic(daemon, Pair(guests, 'pvrdma', 'vmw_pvrdma0'))
         daemon.kill()
         for guest in guests:
             state = ''
@@ -143,12 +147,8 @@ class KillTest(fixture.PrivateTest):
         guests = one, two = start_guests(self.session, daemon, virtio=False)
         for guest in guests:
             guest.load_pvrdma()
-        client = self.traffic(Pair(guests, 'pvrdma', 'vmw_pvrdma0'))
-        # The first guest must not be at a command when the daemon stops.
-        end = time.monotonic() + 60
-        while not daemon.counters('datapath', 'tx_messages')[0]:
-            self.assertLess(time.monotonic(), end, client.describe())
-            time.sleep(0.1)
+        client = self.traffic(daemon, Pair(guests, 'pvrdma', 'vmw_pvrdma0'))
+        # The first guest is at no command when the daemon stops.
         daemon.proc.send_signal(signal.SIGSTOP)
         self.addCleanup(daemon.proc.send_signal, signal.SIGCONT)
         # A command of the driver, and nothing comes back from it.
