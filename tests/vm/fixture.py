@@ -31,14 +31,6 @@ def require_build():
                                         % what.lower())
 
 
-def program(name):
-    """Path of a program of ours; configure demands what it is built with."""
-    path = os.path.join(BUILD, 'tests', 'vm', name)
-    if not os.access(path, os.X_OK):
-        raise VmError('%s is not built: run "make backend"' % path)
-    return path
-
-
 class SharedPair:
     """Boots on first use; discard() after trouble, close() at the end."""
 

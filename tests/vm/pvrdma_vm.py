@@ -19,6 +19,7 @@ Environment: PVRDMA_BUILD (build folder), PVRDMA_QEMU (binary), PVRDMA_IMAGES
 PVRDMA_KEEP=1 (keep logs of good runs too).
 """
 
+import functools
 import json
 import os
 import shutil
@@ -52,6 +53,21 @@ def say(text):
 
 
 say.start = time.monotonic()
+
+
+def built_program(name):
+    """Path of a program of ours; configure demands what it is built with."""
+    path = os.path.join(BUILD, 'tests', 'vm', name)
+    if not os.access(path, os.X_OK):
+        raise VmError('%s is not built: run "make backend"' % path)
+    return path
+
+
+@functools.lru_cache(maxsize=None)
+def tsc_khz():
+    """The speed of a TCG guest's time stamp counter, which is the host's."""
+    return int(subprocess.run([built_program('tsckhz')], stdout=subprocess.PIPE,
+                              check=True).stdout)
 
 
 def qemu_binary(need_pvrdma=True):
@@ -409,14 +425,15 @@ class Guest:
         """The QEMU command line, as a list; writes the guest's initrd."""
         accel = 'tcg,thread=multi'
         cpu = []
+        clock = ' tsc=reliable tsc_early_khz=%d' % tsc_khz()
         if os.environ.get('PVRDMA_ACCEL') == 'kvm':
-            accel, cpu = 'kvm', ['-cpu', 'host']
+            accel, cpu, clock = 'kvm', ['-cpu', 'host'], ''
         # no_timer_check: on a loaded host the boot-time test of the timer
         # interrupt sees no tick in time, and the kernel panics.  There 21 s without
         # a turn of RCU's thread (its usual limit) say nothing of a driver, either.
         append = ('console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off '
-                  'nokaslr tsc=reliable no_timer_check '
-                  'rcupdate.rcu_cpu_stall_timeout=300')
+                  'nokaslr no_timer_check '
+                  'rcupdate.rcu_cpu_stall_timeout=300') + clock
         return self.program() + [
             '-name', self.name,
             '-M', 'q35,memory-backend=mem', '-accel', accel] + cpu + [

@@ -4,7 +4,7 @@
 import re
 
 import fixture
-from pvrdma_vm import Daemon, start_guests
+from pvrdma_vm import Daemon, built_program, start_guests
 
 
 class BootTest(fixture.PairTest):
@@ -79,7 +79,7 @@ class ProcessorsTest(fixture.PrivateTest):
         daemon = Daemon(self.session, ['vm1'])
         guest = start_guests(
             self.session, daemon, count=1, virtio=False, cpus=2,
-            files={'usr/local/bin/maprace': fixture.program('maprace')})[0]
+            files={'usr/local/bin/maprace': built_program('maprace')})[0]
         device = '/sys/bus/pci/devices/0000:00:05.'
         done = guest.run('maprace %s1/config %s0/resource2 5' % (device, device))
         self.assertIn(' 0 errors', done.out)

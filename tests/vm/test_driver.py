@@ -33,7 +33,7 @@ def guest_files():
     files = {path.lstrip('/'): os.path.join(folder, os.path.basename(path))
              for path in (MODULE, KLOOP)}
     for name in ('datacheck', 'verbscheck'):
-        path = fixture.program(name)
+        path = pvrdma_vm.built_program(name)
         if not os.path.exists(path):
             raise VmError('%s is not built: is libibverbs-dev missing?'
                           % name)

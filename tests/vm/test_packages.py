@@ -17,7 +17,7 @@ import unittest
 import fixture
 import parts
 from programs import Pair, _ports
-from pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, \
+from pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, built_program, \
     start_guests
 from test_provider import other_suites
 
@@ -91,7 +91,7 @@ class PackagesTest(fixture.SessionTest):
         for name in MODULES:
             files['opt/modules/%s.ko' % name] = os.path.join(
                 DEBIAN, 'modules', name + '.ko')
-        files['usr/local/bin/excheck'] = fixture.program('excheck')
+        files['usr/local/bin/excheck'] = built_program('excheck')
         cls.session = Session('packages')
         try:
             cls.daemon = Daemon(cls.session, ['vm1', 'vm2'])

@@ -16,7 +16,8 @@ import time
 import fixture
 import parts
 from programs import Pair, _ports
-from pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, say, start_guests
+from pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, built_program, say, \
+    start_guests
 
 OURS = b'''#!/bin/sh
 # Run a program with our provider.
@@ -117,7 +118,7 @@ def runtime_files(suite, abi):
             files[target] = library if name.startswith('libvmw_pvrdma') \
                 else path
     for name in OWN_PROGRAMS:
-        files['other/%s/usr/bin/%s' % (suite, name)] = fixture.program(name)
+        files['other/%s/usr/bin/%s' % (suite, name)] = built_program(name)
     return files
 
 
@@ -182,7 +183,7 @@ class ProviderCase(fixture.SessionTest):
             if abi:
                 files.update(runtime_files(suite, abi))
         for name in OWN_PROGRAMS:
-            files['usr/local/bin/' + name] = fixture.program(name)
+            files['usr/local/bin/' + name] = built_program(name)
         cls.session = Session('provider')
         try:
             cls.daemon = Daemon(cls.session, ['vm1', 'vm2'],
