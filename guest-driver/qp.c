@@ -69,7 +69,6 @@ static int qp_check(struct pvrdma_dev *dev, const struct ib_qp_init_attr *init)
 
 static void wq_init(struct pvrdma_wq *wq, u32 nwqe, u32 max_sge, u32 wqe_size)
 {
-	spin_lock_init(&wq->lock);
 	wq->nwqe = roundup_pow_of_two(max(nwqe, 1u));
 	wq->max_sge = max_sge;
 	wq->wqe_size = wqe_size;
@@ -80,6 +79,9 @@ static int qp_pages_kernel(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 {
 	struct ib_qp_cap *cap = &qp->cap;
 
+	/* Here and not in wq_init(): each place makes a lock class of its own. */
+	spin_lock_init(&qp->sq.lock);
+	spin_lock_init(&qp->rq.lock);
 	cap->max_send_sge = max(cap->max_send_sge, 1u);
 	cap->max_recv_sge = max(cap->max_recv_sge, 1u);
 	wq_init(&qp->sq, cap->max_send_wr, cap->max_send_sge, sq_wqe_size(cap));
