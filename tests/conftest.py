@@ -50,6 +50,7 @@ def limit(item):
     """Interrupts the main thread when the time of this part of @item is over."""
     seconds = getattr(item.obj, 'time_limit', 0) or getattr(item.cls, 'time_limit', 0) or \
         (LONG_LIMIT if item.config.getoption('--long') else LIMIT)
+    seconds *= getattr(item.config, 'patience', 1)
 
     def over(*_):
         raise TimeLimit('not done within %g s' % seconds)

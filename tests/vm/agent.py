@@ -85,7 +85,8 @@ class Job:
 
     def wait(self, timeout=None, check=False):
         """Wait for the end; with @check, raise CommandFailed unless exit 0."""
-        limit = timeout if timeout is not None else self._limit
+        limit = self._limit if timeout is None else \
+            timeout * self.agent.patience
         with self.agent.cond:
             if not self.agent.cond.wait_for(lambda: self.done, limit):
                 raise AgentError('no end within %.0f s of %s'
@@ -101,7 +102,7 @@ class Job:
         def seen():
             return text.encode() in self._out or self.done
         with self.agent.cond:
-            self.agent.cond.wait_for(seen, timeout)
+            self.agent.cond.wait_for(seen, timeout * self.agent.patience)
             if text.encode() not in self._out:
                 raise AgentError('%r was not printed by %s'
                                  % (text, self.describe()))
@@ -119,10 +120,12 @@ class Agent:
 
     @path: QEMU's chardev socket; @alive: callable telling whether the QEMU
     process still runs, so that waiting ends early when it does not.
+    @patience: all time limits are multiplied by it.
     """
 
-    def __init__(self, name, path, alive=lambda: True):
+    def __init__(self, name, path, alive=lambda: True, patience=1):
         self.name = name
+        self.patience = patience
         self.path = path
         self.alive = alive
         self.cond = threading.Condition()
@@ -156,7 +159,7 @@ class Agent:
 
     def wait_hello(self, timeout):
         """Wait until the guest's agent runs."""
-        end = time.monotonic() + timeout
+        end = time.monotonic() + timeout * self.patience
         with self.cond:
             while not self.hello:
                 if self.lost or not self.alive():
@@ -204,6 +207,7 @@ class Agent:
             job = Job(self, self._next, command)
             self._jobs[self._next] = job
             self._next += 1
+        timeout *= self.patience
         job._limit = timeout + GRACE
         body = command.encode()
         self.send(b'RUN %d %d %d\n' % (job.ident, int(timeout * 1000),
@@ -224,7 +228,7 @@ class Agent:
         self.send(b'PING %d\n' % token)
         with self.cond:
             return self.cond.wait_for(lambda: token in self._pongs or
-                                      self.lost, timeout) and not self.lost
+                                      self.lost, timeout * self.patience) and not self.lost
 
     # -- reader thread ----------------------------------------------------
 

@@ -3,10 +3,12 @@
 
 import fixture
 import pytest
+from pvrdma_vm import DEBUG_PATIENCE, debug_kernel
 
 
 def pytest_configure(config):
     fixture.LONG = config.getoption('--long')
+    config.patience = DEBUG_PATIENCE if debug_kernel() else 1
 
 
 @pytest.fixture(scope='session', autouse=True)

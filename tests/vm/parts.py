@@ -58,7 +58,8 @@ def wait_in_guest(guest, condition, what, seconds=20):
     """Wait until the shell @condition holds in @guest."""
     done = guest.run('for i in $(seq %d); do %s && exit 0; usleep 100000; '
                      'done; dmesg | tail -n 20; exit 1'
-                     % (seconds * 10, condition), seconds * 3 + 20,
+                     % (seconds * 10 * guest.patience, condition),
+                     seconds * 3 + 20,
                      check=False)
     if not done.ok:
         raise VmError('%s: not within %d s: %s\n%s' % (guest.name, seconds,

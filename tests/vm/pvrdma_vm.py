@@ -32,6 +32,7 @@ import time
 
 from agent import Agent, AgentError, CommandFailed
 from cpio import Cpio
+from kernellog import log_problems
 
 REPO = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__))))
@@ -41,10 +42,21 @@ IMAGES = os.path.abspath(os.environ.get('PVRDMA_IMAGES') or
                          os.path.join(BUILD, 'images'))
 LOGS = os.path.join(BUILD, 'vm-logs')
 BOOT_TIMEOUT = 180
+# So much longer all may take with the debugging kernel.
+DEBUG_PATIENCE = 4
 
 
 class VmError(Exception):
     """Something of the test's machinery does not work or is missing."""
+
+
+def debug_kernel():
+    """Whether the guests get the kernel of images/build-debug-kernel.sh."""
+    try:
+        with open(os.path.join(IMAGES, 'image.info')) as stream:
+            return stream.readline().rstrip().endswith('-debug')
+    except FileNotFoundError:
+        return False
 
 
 def say(text):
@@ -335,7 +347,10 @@ class Guest:
         self.name = name or 'vm%d' % number
         self.links = links
         self.socket = socket
-        self.memory = memory
+        self.debug = debug_kernel()
+        # KASAN's notes on each byte, and what it keeps back of freed memory.
+        self.memory = memory * (2 if self.debug else 1)
+        self.patience = DEBUG_PATIENCE if self.debug else 1
         self.cpus = cpus
         self.files = dict(files or {})
         self.shell = shell
@@ -469,7 +484,8 @@ class Guest:
         with open(self.session.path(self.name + '-qemu.conf'), 'a') as conf:
             conf.write(' '.join(argv) + '\n')
         self.proc = self.session.popen(argv, self.name + '-qemu.log')
-        self.agent = Agent(self.name, self._sock('ctl'), lambda: self.alive)
+        self.agent = Agent(self.name, self._sock('ctl'), lambda: self.alive,
+                           self.patience)
         self.session.add_closer(self.agent_close)
         self.agent.connect(20)
         return self
@@ -524,7 +540,7 @@ class Guest:
                    '| while read f; do i=${f#gids/}; '
                    'echo $i $(cat gid_attrs/types/$i); done'
                    % (device, want))
-        end = time.monotonic() + timeout
+        end = time.monotonic() + timeout * self.patience
         while True:
             found = [line.split(None, 1)
                      for line in self.run(command, check=False).out.splitlines()]
@@ -549,7 +565,7 @@ class Guest:
         watch = self.spawn(command, timeout)
         with self.agent.cond:
             self.agent.cond.wait_for(lambda: watch.done or job.done,
-                                     timeout + 10)
+                                     (timeout + 10) * self.patience)
         if job.done:
             watch.kill()
             raise CommandFailed(job)
@@ -583,21 +599,28 @@ class Guest:
 
     def wait_status(self, status, timeout=60):
         """Wait until QMP reports this run state."""
-        end = time.monotonic() + timeout
+        end = time.monotonic() + timeout * self.patience
         while self.qmp('query-status')['status'] != status:
             if time.monotonic() > end:
                 raise VmError('%s is not %s' % (self.name, status))
             time.sleep(0.1)
 
     def powerdown(self, timeout=40):
-        """Let the guest power off and wait for QEMU's end."""
+        """Let the guest power off and wait for QEMU's end.
+
+        A debugging kernel must have found nothing, whatever the test is about.
+        """
         if self.alive:
+            if self.debug:
+                bad = log_problems(self)
+                if bad:
+                    raise VmError('%s: %s' % (self.name, '\n'.join(bad)))
             try:
                 self.spawn('sync; poweroff -f', 20)
             except AgentError:
                 pass
             try:
-                self.proc.wait(timeout)
+                self.proc.wait(timeout * self.patience)
             except subprocess.TimeoutExpired:
                 self.kill()
                 raise VmError('%s did not power off within %d s'

@@ -12,6 +12,7 @@ import fixture
 import parts
 import pvrdma_vm
 import test_provider
+from kernellog import log_problems
 from parts import MODULE, load_own_driver, wait_in_guest, wait_port
 from programs import Pair, _ports
 from pvrdma_vm import BUILD, Daemon, Guest, Link, Session, VmError, \
@@ -23,14 +24,15 @@ DEVICE = parts.OWN_DEVICE
 FLUSHED = 'pvrdma0: 96 flushed, 0, 0 stray events\n'
 SYSFS = '/sys/class/infiniband/' + DEVICE
 PCI = '/sys/bus/pci/drivers/pvrdma'
-BAD_LOG = re.compile(r'BUG: |WARNING: |Oops|hung task|blocked for more|'
-                     r'lockdep|Call Trace|refcount|waiting for .* to become|'
-                     r'command \d+ failed')
+
+
+def built(name):
+    """Path of a module of ours on the host."""
+    return os.path.join(os.path.dirname(test_provider.module()), name)
 
 
 def guest_files():
-    folder = os.path.dirname(test_provider.module())
-    files = {path.lstrip('/'): os.path.join(folder, os.path.basename(path))
+    files = {path.lstrip('/'): built(os.path.basename(path))
              for path in (MODULE, KLOOP)}
     for name in ('datacheck', 'verbscheck'):
         path = pvrdma_vm.built_program(name)
@@ -39,12 +41,6 @@ def guest_files():
                           % name)
         files['usr/local/bin/' + name] = path
     return files
-
-
-def log_problems(guest):
-    """Lines of the kernel log that no test may cause."""
-    lines = guest.run('dmesg', check=False).out.splitlines()
-    return [line for line in lines if BAD_LOG.search(line)]
 
 
 def check_port_events(guest):
@@ -549,9 +545,10 @@ class HotplugTest(DriverCase):
         for n in (1, 2):
             self.guests.append(Guest(
                 self.session, n, {'pvrdma': link}, files=self.files,
-                extra_args=['-m', '384M,slots=1,maxmem=1G', '-device',
-                            'pcie-root-port,id=rp,bus=pcie.0,addr=0x9.0,'
+                extra_args=['-device', 'pcie-root-port,id=rp,bus=pcie.0,addr=0x9.0,'
                             'chassis=9,mem-reserve=8M']))
+            self.guests[-1].extra_args += [
+                '-m', '%dM,slots=1,maxmem=2G' % self.guests[-1].memory]
             self.guests[-1].start()
         for guest in self.guests:
             guest.wait_boot()
@@ -725,3 +722,8 @@ class OtherKernelTest(DriverCase):
 
     def test_testing(self):
         self.check('testing')
+
+
+if pvrdma_vm.debug_kernel():
+    # It takes the place of the other kernels.
+    del OtherKernelTest
