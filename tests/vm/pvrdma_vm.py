@@ -446,9 +446,10 @@ class Guest:
         # no_timer_check: on a loaded host the boot-time test of the timer
         # interrupt sees no tick in time, and the kernel panics.  There 21 s without
         # a turn of RCU's thread (its usual limit) say nothing of a driver, either.
-        append = ('console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off '
-                  'nokaslr no_timer_check '
-                  'rcupdate.rcu_cpu_stall_timeout=300') + clock
+        # A debugging kernel's reports are warnings; logs that are kept have them.
+        append = ('console=ttyS0 quiet loglevel=%d panic=-1 mitigations=off '
+                  'nokaslr no_timer_check rcupdate.rcu_cpu_stall_timeout=300'
+                  % (5 if self.debug else 4)) + clock
         return self.program() + [
             '-name', self.name,
             '-M', 'q35,memory-backend=mem', '-accel', accel] + cpu + [
