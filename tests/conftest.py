@@ -65,7 +65,7 @@ def limit(item):
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_setup(item):
-    item.failed = False
+    item.failed = True  # until it has ended well
     with limit(item):
         yield
 
@@ -83,8 +83,7 @@ def pytest_runtest_teardown(item):
 
 
 def add_sub_test(self, test, subtest, err):
-    """Without this a subTest() that fails would end its test, and not say which it is.
-    The test fails by the first of them; pytest reports others as its teardown's."""
+    """Without this a subTest() that fails would end its test, and not say which it is."""
     if err is not None:
         err[1].subtest = str(subtest).replace(str(test) + ' ', '', 1)
         self.addError(test, err)
@@ -95,14 +94,33 @@ TestCaseFunction.failfast = False
 
 
 @pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    """An interruption leaves a test's cleanups undone."""
+    outcome = yield
+    if outcome.excinfo and getattr(item, '_testcase', None):
+        item._testcase.doCleanups()
+
+
+def named(excinfo, text):
+    subtest = getattr(excinfo.value, 'subtest', '')
+    return '%s: %s' % (subtest, text) if subtest else text
+
+
+@pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
-    """`failed` tells fixtures that end after the test."""
+    """`failed` tells fixtures that end after the test.  What else went wrong in it, of
+    which pytest would take only the first for its teardown's, belongs to its report."""
     report = (yield).get_result()
-    item.failed |= report.failed
-    subtest = call.excinfo and getattr(call.excinfo.value, 'subtest', '')
-    if subtest and report.failed:
-        report.longrepr.reprcrash.message = '%s: %s' % (
-            subtest, report.longrepr.reprcrash.message)
+    if call.when != 'call':
+        return
+    item.failed = report.failed or bool(item._excinfo)
+    if report.failed:
+        crash = report.longrepr.reprcrash
+        crash.message = named(call.excinfo, crash.message)
+        for more in item._excinfo or ():
+            report.longrepr.addsection('also: ' + named(more, more.exconly()),
+                                       str(item.repr_failure(more)))
+        item._excinfo = []
 
 
 def pytest_report_teststatus(report):
@@ -131,7 +149,9 @@ def pytest_runtest_logreport(report):
                                               crash.message if crash else ''))
         print('\n'.join(trace), flush=True)
     elif report.skipped:
-        print('skipped  %s: %s' % (report.nodeid, report.longrepr[2].replace('Skipped: ', '', 1)), flush=True)
+        print('skipped  %s: %s' % (
+            report.nodeid, getattr(report, 'wasxfail', '') or
+            report.longrepr[2].replace('Skipped: ', '', 1)), flush=True)
     elif report.when == 'call':
         print('passed   %s (%.1f s)' % (report.nodeid, report.duration), flush=True)
 

@@ -184,7 +184,7 @@ class ProviderCase(fixture.SessionTest):
                 files.update(runtime_files(suite, abi))
         for name in OWN_PROGRAMS:
             files['usr/local/bin/' + name] = built_program(name)
-        cls.session = Session('provider')
+        cls.session = Session(cls.__name__)
         try:
             cls.daemon = Daemon(cls.session, ['vm1', 'vm2'],
                                 args=cls.daemon_args)
@@ -220,6 +220,9 @@ class ProviderCase(fixture.SessionTest):
             status = cls.daemon.stop()
             if status:
                 raise VmError('pvrdmad ended with status %d' % status)
+        except VmError as exc:
+            cls.session.keep_logs(exc)
+            raise
         finally:
             cls.session.close()
 

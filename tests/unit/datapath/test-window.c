@@ -505,6 +505,8 @@ static void test_halfway(void)
     await_started("0 1"); /* from its beginning */
     done(1);
     expect_cqe(1, PVRDMA_WC_SUCCESS);
+    expect_no_cqe();
+    expect_started("0 1");
 
     atomic_store(&room, false);
     post_halfway();
@@ -531,6 +533,8 @@ static void test_silent(void)
     for (unsigned i = 0; i < 3; i++) {
         expect_cqe(i, PVRDMA_WC_SUCCESS);
     }
+    expect_no_cqe();
+    expect_started("0 1 2 0 1 2 0 1 2");
     teardown();
 }
 
@@ -851,6 +855,8 @@ static void test_new_path_tries(void)
     await_started("0 0 0 0");
     done(0);
     expect_cqe(0, PVRDMA_WC_SUCCESS);
+    expect_no_cqe();
+    expect_started("0 0 0 0");
     teardown();
 }
 
