@@ -8,7 +8,7 @@
 # context, lists and objects in use, and the checks of the DMA interface.  The
 # result, BUILDDIR/debug, looks like a build folder of its own, so that
 #
-#     PVRDMA_BUILD=BUILDDIR/debug pytest-3 tests/vm -k driver
+#     PVRDMA_BUILD=BUILDDIR/debug pytest-3 tests/vm -k 'debug or driver'
 #
 # runs the tests under that kernel: images/ and guest/ are its own, all else are
 # links into BUILDDIR.  The kernel takes minutes and is built once (the stamp covers
