@@ -244,6 +244,10 @@ mend_memory_map()
     local mend=(patch -d "$src" -p1 --forward -r - -i "$repo/hw/tcg-memory-map.patch")
     grep -q 'd = address_space_to_dispatch(cpuas->as);' "$src/system/physmem.c" ||
         return 0
+    if ! grep -q '^void cpu_destroy_address_spaces(' "$src/system/physmem.c"; then
+        say "this QEMU is too old to be mended: guests with several processors may fail"
+        return 0
+    fi
     # All of it or nothing, as above.
     quiet "${mend[@]}" --dry-run
     quiet "${mend[@]}"

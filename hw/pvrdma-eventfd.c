@@ -12,7 +12,7 @@
  * request reads nothing from an empty file of our own and is over when
  * io_submit() returns.
  *
- * A signal costs one system call, and one more in REAP.  That is 0.3 us, 40 ns
+ * A signal costs one system call, and two more in REAP.  That is 0.3 us, 40 ns
  * more than poll() and write(); to wake the daemon's worker takes microseconds.
  *
  * Threads: setup under the BQL, the rest from any after it.  This file needs

@@ -700,6 +700,27 @@ class Unplug(Case):
         machine.execute('cont')
         self.assertEqual(machine.status(), 'running')
 
+    def test_daemon_fails_and_guest_sleeps(self):
+        """No wake-up continues that VM."""
+        server = self.serve()
+        machine = self.boot(machine='pc')
+        machine.enable()
+        server.hooks[vs.RESET] = lambda _, msg: vs.reply(msg, id=msg.id ^ 1)
+        machine.execute('device_del', id='rdma')
+        machine.command('outl 0xae08 0x20')
+        machine.until(lambda: machine.status() == 'paused', 'stop')
+        # S3 of this machine: PMBASE, that it counts, and PM1_CNT.
+        pm = 1 << 3 | 3
+        machine.config(0x40, 0x601, devfn=pm)
+        machine.config(0x80, 1, 1, devfn=pm)
+        machine.command('outw 0x604 0x%x' % (1 << 13 | 1 << 10))
+        machine.until(lambda: machine.status() and 'SUSPEND' in [
+            event['event'] for event in machine.events], 'sleep')
+        self.assertEqual(machine.status(), 'paused')
+        self.assertIn('error', machine.execute('system_wakeup'))
+        machine.execute('cont')
+        machine.until(lambda: machine.status() == 'suspended', 'sleep')
+
 
 if __name__ == '__main__':
     unittest.main()

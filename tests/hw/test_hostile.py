@@ -418,7 +418,8 @@ class Kick(Case):
 
     def test_filled_meanwhile(self):
         """At any moment of the doorbell, also after a look whether it is
-        full (which this finds in some 500 rounds)."""
+        full (which this finds in some 500 rounds; a slow machine does fewer, but
+        test_full fails at once then)."""
         self.start()
         memory = os.memfd_create('order')
         self.addCleanup(os.close, memory)

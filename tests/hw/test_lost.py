@@ -2,6 +2,7 @@
 """The daemon goes away: what the guest sees of its adapter, and QEMU of it."""
 
 import os
+import signal
 import socket
 import struct
 import threading
@@ -348,12 +349,23 @@ class Stalled(Driver):
         self.qemu.until(lambda: 'stays stopped' in self.qemu.log(), 'message')
         self.assertEqual(self.qemu.status(), 'prelaunch')
 
-    def ask_for_sleep(self):
-        """S3, as the guest asks for it: PMBASE, then PM1_CNT."""
+    # S3, as the guest asks for it: PM1_CNT.
+    S3 = 'outw 0x604 0x%x' % (1 << 13 | 1 << 10)
+
+    def allow_sleep(self):
+        """PMBASE, and that it counts."""
         lpc = 0x1f << 3
         self.qemu.config(0x40, 0x601, devfn=lpc)
         self.qemu.config(0x44, 0x80, 1, devfn=lpc)
-        self.qemu.command('outw 0x604 0x%x' % (1 << 13 | 1 << 10))
+
+    def ask_for_sleep(self):
+        self.allow_sleep()
+        self.qemu.command(self.S3)
+
+    def happened(self):
+        """Names of QEMU's events so far."""
+        self.qemu.status()
+        return [event['event'] for event in self.qemu.events]
 
     def sleep(self):
         self.ask_for_sleep()
@@ -362,8 +374,7 @@ class Stalled(Driver):
     def sleep_on(self):
         """A sleep that was asked for in vain, or was it?"""
         self.ask_for_sleep()
-        self.qemu.until(lambda: self.qemu.status() and 'SUSPEND' in [
-            event['event'] for event in self.qemu.events], 'sleep')
+        self.qemu.until(lambda: 'SUSPEND' in self.happened(), 'sleep')
         self.assertEqual(self.qemu.status(), 'paused')
         self.assertIn('error', self.qemu.execute('system_wakeup'))
 
@@ -377,6 +388,31 @@ class Stalled(Driver):
         self.go_on.set()
         self.told((0, 1), 2)
         self.wait_status('suspended')
+        self.qemu.execute('system_wakeup')
+        self.wait_status('running')
+
+    def test_suspended_when_let_go(self):
+        """In the same turn of QEMU's main loop, so that nobody holds the VM any
+        more, but it does not run yet."""
+        self.server.hooks[vs.REGION_READ] = self.broken
+        self.qemu.read(qemu.BAR1)
+        self.wait_status('paused')
+        self.allow_sleep()
+        pid = self.qemu.process.pid
+        os.kill(pid, signal.SIGSTOP)
+        self.server.conn.shutdown(socket.SHUT_RDWR)
+        # What comes after a long command finds that the daemon is gone.
+        self.qemu.qtest.sendall(b'read 0x100000 0x800000\n')
+        time.sleep(0.05)
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.004)
+        self.qemu.qtest.sendall(self.S3.encode() + b'\n')
+        for _ in range(2):
+            self.qemu.qtest_file.readline()
+        self.qemu.until(lambda: 'SUSPEND' in self.happened(), 'sleep')
+        self.wait_status('suspended')
+        self.qemu.until(lambda: 'RESUME' in self.happened(), 'end of the stop')
+        self.assertNotIn('another stop', self.qemu.log())
         self.qemu.execute('system_wakeup')
         self.wait_status('running')
 
