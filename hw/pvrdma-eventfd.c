@@ -31,13 +31,17 @@
 
 /* Of the process, for all adapters, until it ends; 0 and -1: none. */
 static aio_context_t aio;
+static pid_t aio_pid;
 static int empty_fd = -1;
 
 bool pvrdma_eventfd_setup(void)
 {
-    if (aio) {
+    if (aio && aio_pid == getpid()) {
         return true;
     }
+    /* That of a parent is not ours. */
+    aio = 0;
+    aio_pid = getpid();
     if (empty_fd < 0) {
         empty_fd = memfd_create("pvrdma-empty", MFD_CLOEXEC);
     }

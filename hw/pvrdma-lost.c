@@ -23,7 +23,7 @@
  *
  * The state is "paused", because a guest may ask for sleep (S3) while its vCPUs
  * are being stopped, and QEMU carries that out on a stopped VM, too.  That is
- * legal for few other stopped states, "io-error" not among them.  A suspended VM
+ * legal for few other stopped states, and not for "io-error".  A suspended VM
  * can wake up and run, so it is stopped once more.
  *
  * What was stopped here is continued here, but only if it is certain that
@@ -341,9 +341,9 @@ static void hold_stop(void)
 }
 
 /*
- * Still in the state from which the guest is suspended.  A VM that is stopped for
- * whatever reason must not come to run by a wake-up: the daemon may have let go
- * just now, or there may be nobody left who would know.
+ * Still in the state from which the guest is suspended.  A VM that is stopped
+ * for whatever reason must not come to run by a wake-up: the daemon may have
+ * let go just now, or there may be nobody left who would know.
  */
 static void hold_suspend(Notifier *n, void *data)
 {
