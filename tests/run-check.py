@@ -179,10 +179,12 @@ class Job:
     def __exit__(self, kind, *_):
         """Also of an interrupted run: terminals do not interrupt other groups."""
         try:
-            if kind:
-                self._end()
-            self.proc.wait()
+            if not kind:
+                self.proc.wait()
         finally:
+            if self.proc.poll() is None:
+                self._end()
+                self.proc.wait()
             self.timer.cancel()
 
     def problem(self):

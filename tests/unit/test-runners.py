@@ -14,8 +14,10 @@ import io
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import time
 
 SOURCE, BUILD = sys.argv[1:]
@@ -232,6 +234,22 @@ def hanging_script(folder):
             yield 'it was waited for'
 
 
+def interrupted_job(_):
+    """An interruption of this program ends what it started."""
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with contextlib.redirect_stdout(io.StringIO()):
+        job = check.Job(['sleep', '60'], 60)
+    try:
+        with job:
+            pass
+        yield 'it was not interrupted'
+    except KeyboardInterrupt:
+        pass
+    if job.proc.poll() is None:
+        job.proc.kill()
+        yield 'its program was left running'
+
+
 def script_results(folder):
     check.LIMIT['style'] = 60
     for text, want in (('echo "ok   a: x"; echo "SKIP b: y"; exit 0', '1 passed, 0 failed, 1 skipped'),
@@ -267,7 +285,7 @@ def tap_results(_):
 
 
 def main():
-    checks = [*BY_PYTEST, hanging_script, script_results, tap_results]
+    checks = [*BY_PYTEST, hanging_script, interrupted_job, script_results, tap_results]
     print('1..%d' % len(checks))
     bad = 0
     for number, function in enumerate(checks, 1):
