@@ -25,6 +25,8 @@ MEMORY = ['-object', 'memory-backend-memfd,id=mem,size=16M,share=on',
           '-machine', 'memory-backend=mem']
 NIC = ['-device', 'vmxnet3,addr=5.0,multifunction=on,romfile=']
 TIMEOUT = 20
+# The guest asks for S3: PM1_CNT, if PMBASE is 0x600.
+S3 = 'outw 0x604 0x%x' % (1 << 13 | 1 << 10)
 # AddressSanitizer knows too little of coroutines, and says so.
 NOISE = re.compile(r'==\d+==WARNING: ASan .*\n|'
                    r'False positive error reports may follow\n|'
@@ -140,6 +142,14 @@ class Qemu:
 
     def status(self):
         return self.execute('query-status')['return']['status']
+
+    def wait_status(self, status):
+        self.until(lambda: self.status() == status, status)
+
+    def happened(self):
+        """Names of the events so far."""
+        self.status()
+        return [event['event'] for event in self.events]
 
     def connections(self):
         """(connected, held) of each PVRDMA_CONNECTION so far."""

@@ -686,40 +686,38 @@ class Unplug(Case):
         answer = machine.execute('migrate', uri='exec:cat >/dev/null')
         self.assertNotIn('error', answer)
 
-    def test_daemon_fails(self):
-        """Nobody is left to tell when it has let go of guest memory: the VM
-        stops, and its user decides."""
+    def lose_at_unplug(self):
+        """A VM that is stopped, as its adapter is gone and the daemon may not be."""
         server = self.serve()
         machine = self.boot(machine='pc')
         machine.enable()
         server.hooks[vs.RESET] = lambda _, msg: vs.reply(msg, id=msg.id ^ 1)
         machine.execute('device_del', id='rdma')
         machine.command('outl 0xae08 0x20')
-        machine.until(lambda: machine.status() == 'paused', 'stop')
+        machine.wait_status('paused')
+        return machine
+
+    def test_daemon_fails(self):
+        """Nobody is left to tell when it has let go of guest memory: the VM
+        stops, and its user decides."""
+        machine = self.lose_at_unplug()
         self.assertIn('then continue the VM', machine.log())
         machine.execute('cont')
         self.assertEqual(machine.status(), 'running')
 
     def test_daemon_fails_and_guest_sleeps(self):
         """No wake-up continues that VM."""
-        server = self.serve()
-        machine = self.boot(machine='pc')
-        machine.enable()
-        server.hooks[vs.RESET] = lambda _, msg: vs.reply(msg, id=msg.id ^ 1)
-        machine.execute('device_del', id='rdma')
-        machine.command('outl 0xae08 0x20')
-        machine.until(lambda: machine.status() == 'paused', 'stop')
-        # S3 of this machine: PMBASE, that it counts, and PM1_CNT.
+        machine = self.lose_at_unplug()
+        # Of this machine: PMBASE, and that it counts.
         pm = 1 << 3 | 3
         machine.config(0x40, 0x601, devfn=pm)
         machine.config(0x80, 1, 1, devfn=pm)
-        machine.command('outw 0x604 0x%x' % (1 << 13 | 1 << 10))
-        machine.until(lambda: machine.status() and 'SUSPEND' in [
-            event['event'] for event in machine.events], 'sleep')
+        machine.command(qemu.S3)
+        machine.until(lambda: 'SUSPEND' in machine.happened(), 'sleep')
         self.assertEqual(machine.status(), 'paused')
         self.assertIn('error', machine.execute('system_wakeup'))
         machine.execute('cont')
-        machine.until(lambda: machine.status() == 'suspended', 'sleep')
+        machine.wait_status('suspended')
 
 
 if __name__ == '__main__':

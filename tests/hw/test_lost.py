@@ -238,6 +238,16 @@ class Lost(Driver):
         self.assertEqual(self.run_command(DESTROY_QP)[0], ALL_ONES)
 
 
+def loses(go_on):
+    """A hook that loses the connection at once, and not after the client's timeout;
+    the daemon's end stays open until @go_on."""
+    def hook(server, msg):
+        server.conn.sendall(vs.reply(msg, id=msg.id ^ 1))
+        go_on.wait(60)
+        return vs.SILENT
+    return hook
+
+
 class Stalled(Driver):
     """The connection is lost, but the daemon's end of it is not closed."""
 
@@ -245,20 +255,17 @@ class Stalled(Driver):
         super().setUp()
         self.go_on = threading.Event()
         self.addCleanup(self.go_on.set)
+        self.broken = loses(self.go_on)
         self.driver()
 
     def silent(self, _server, _msg):
         self.assertTrue(self.go_on.wait(60))
         return vs.DEFAULT
 
-    def broken(self, server, msg):
-        """Loses the connection at once and not after the client's timeout."""
-        server.conn.sendall(vs.reply(msg, id=msg.id ^ 1))
-        self.go_on.wait(60)
-        return vs.SILENT
-
-    def wait_status(self, status):
-        self.qemu.until(lambda: self.qemu.status() == status, status)
+    def lose(self):
+        self.server.hooks[vs.REGION_READ] = self.broken
+        self.qemu.read(qemu.BAR1)
+        self.qemu.wait_status('paused')
 
     def not_told(self):
         time.sleep(ABSENT_SECONDS)
@@ -271,12 +278,12 @@ class Stalled(Driver):
     def test_no_answer(self):
         self.server.hooks[vs.REGION_READ] = self.silent
         self.assertEqual(self.qemu.read(qemu.BAR1), ALL_ONES)
-        self.wait_status('paused')
+        self.qemu.wait_status('paused')
         self.not_told()
         self.assertEqual(self.qemu.connections(), [(False, True)])
         self.go_on.set()
         self.told((0, 1), 2)
-        self.wait_status('running')
+        self.qemu.wait_status('running')
         self.assertEqual(self.qemu.connections(), [(False, True),
                                                    (False, False)])
         self.assertIn('lost the connection to pvrdmad: no answer',
@@ -284,24 +291,20 @@ class Stalled(Driver):
         self.assertEqual(self.run_command(DESTROY_QP)[0], 0)
 
     def test_cont_has_no_effect(self):
-        self.server.hooks[vs.REGION_READ] = self.broken
-        self.qemu.read(qemu.BAR1)
-        self.wait_status('paused')
+        self.lose()
         for _ in range(3):
             self.qemu.execute('cont')
             self.assertEqual(self.qemu.status(), 'paused')
         self.not_told()
         self.go_on.set()
         self.told((0, 1), 2)
-        self.wait_status('running')
+        self.qemu.wait_status('running')
 
     def test_daemon_is_killed(self):
-        self.server.hooks[vs.REGION_READ] = self.broken
-        self.qemu.read(qemu.BAR1)
-        self.wait_status('paused')
+        self.lose()
         self.server.conn.shutdown(socket.SHUT_RDWR)
         self.told((0, 1), 2)
-        self.wait_status('running')
+        self.qemu.wait_status('running')
 
     def test_stopped_by_the_user_before(self):
         self.server.hooks[vs.REGION_READ] = self.broken
@@ -316,9 +319,7 @@ class Stalled(Driver):
 
     def test_stopped_by_the_user_meanwhile(self):
         """QEMU itself forgets such a stop."""
-        self.server.hooks[vs.REGION_READ] = self.broken
-        self.qemu.read(qemu.BAR1)
-        self.wait_status('paused')
+        self.lose()
         self.qemu.execute('stop')
         self.go_on.set()
         self.told((0, 1), 2)
@@ -330,27 +331,20 @@ class Stalled(Driver):
 
     def test_continued_after_a_stop_meanwhile(self):
         """The last word counts."""
-        self.server.hooks[vs.REGION_READ] = self.broken
-        self.qemu.read(qemu.BAR1)
-        self.wait_status('paused')
+        self.lose()
         self.qemu.execute('stop')
         self.qemu.execute('cont')
         self.assertEqual(self.qemu.status(), 'paused')
         self.go_on.set()
-        self.wait_status('running')
+        self.qemu.wait_status('running')
 
     def test_reset_meanwhile(self):
-        self.server.hooks[vs.REGION_READ] = self.broken
-        self.qemu.read(qemu.BAR1)
-        self.wait_status('paused')
+        self.lose()
         self.qemu.execute('system_reset')
-        self.wait_status('prelaunch')
+        self.qemu.wait_status('prelaunch')
         self.go_on.set()
         self.qemu.until(lambda: 'stays stopped' in self.qemu.log(), 'message')
         self.assertEqual(self.qemu.status(), 'prelaunch')
-
-    # S3, as the guest asks for it: PM1_CNT.
-    S3 = 'outw 0x604 0x%x' % (1 << 13 | 1 << 10)
 
     def allow_sleep(self):
         """PMBASE, and that it counts."""
@@ -360,43 +354,34 @@ class Stalled(Driver):
 
     def ask_for_sleep(self):
         self.allow_sleep()
-        self.qemu.command(self.S3)
-
-    def happened(self):
-        """Names of QEMU's events so far."""
-        self.qemu.status()
-        return [event['event'] for event in self.qemu.events]
+        self.qemu.command(qemu.S3)
 
     def sleep(self):
         self.ask_for_sleep()
-        self.wait_status('suspended')
+        self.qemu.wait_status('suspended')
 
     def sleep_on(self):
         """A sleep that was asked for in vain, or was it?"""
         self.ask_for_sleep()
-        self.qemu.until(lambda: 'SUSPEND' in self.happened(), 'sleep')
+        self.qemu.until(lambda: 'SUSPEND' in self.qemu.happened(), 'sleep')
         self.assertEqual(self.qemu.status(), 'paused')
         self.assertIn('error', self.qemu.execute('system_wakeup'))
 
     def test_suspended_meanwhile(self):
         """As one vCPU may ask while another waits for the daemon."""
-        self.server.hooks[vs.REGION_READ] = self.broken
-        self.qemu.read(qemu.BAR1)
-        self.wait_status('paused')
+        self.lose()
         self.sleep_on()
         self.not_told()
         self.go_on.set()
         self.told((0, 1), 2)
-        self.wait_status('suspended')
+        self.qemu.wait_status('suspended')
         self.qemu.execute('system_wakeup')
-        self.wait_status('running')
+        self.qemu.wait_status('running')
 
     def test_suspended_when_let_go(self):
         """In the same turn of QEMU's main loop, so that nobody holds the VM any
         more, but it does not run yet."""
-        self.server.hooks[vs.REGION_READ] = self.broken
-        self.qemu.read(qemu.BAR1)
-        self.wait_status('paused')
+        self.lose()
         self.allow_sleep()
         pid = self.qemu.process.pid
         os.kill(pid, signal.SIGSTOP)
@@ -406,28 +391,26 @@ class Stalled(Driver):
         time.sleep(0.05)
         os.kill(pid, signal.SIGCONT)
         time.sleep(0.004)
-        self.qemu.qtest.sendall(self.S3.encode() + b'\n')
+        self.qemu.qtest.sendall(qemu.S3.encode() + b'\n')
         for _ in range(2):
             self.qemu.qtest_file.readline()
-        self.qemu.until(lambda: 'SUSPEND' in self.happened(), 'sleep')
-        self.wait_status('suspended')
-        self.qemu.until(lambda: 'RESUME' in self.happened(), 'end of the stop')
+        self.qemu.until(lambda: 'SUSPEND' in self.qemu.happened(), 'sleep')
+        self.qemu.wait_status('suspended')
+        self.qemu.until(lambda: 'RESUME' in self.qemu.happened(), 'end of the stop')
         self.assertNotIn('another stop', self.qemu.log())
         self.qemu.execute('system_wakeup')
-        self.wait_status('running')
+        self.qemu.wait_status('running')
 
     def test_suspended_and_stopped_meanwhile(self):
         """The user's stop is not forgotten for that."""
-        self.server.hooks[vs.REGION_READ] = self.broken
-        self.qemu.read(qemu.BAR1)
-        self.wait_status('paused')
+        self.lose()
         self.qemu.execute('stop')
         self.sleep_on()
         self.go_on.set()
         self.qemu.until(lambda: 'stays stopped' in self.qemu.log(), 'message')
         self.assertEqual(self.qemu.status(), 'paused')
         self.qemu.execute('cont')
-        self.wait_status('suspended')
+        self.qemu.wait_status('suspended')
 
     def test_suspended_after_a_stop(self):
         """Nor is one from before."""
@@ -439,26 +422,26 @@ class Stalled(Driver):
         self.told((0, 1), 2)
         self.assertEqual(self.qemu.status(), 'paused')
         self.qemu.execute('cont')
-        self.wait_status('suspended')
+        self.qemu.wait_status('suspended')
 
     def test_suspended(self):
         """A guest that sleeps is paused, and sleeps on."""
         self.server.hooks[vs.REGION_READ] = self.broken
         self.sleep()
         self.qemu.read(qemu.BAR1)
-        self.wait_status('paused')
+        self.qemu.wait_status('paused')
         self.qemu.execute('cont')
-        self.wait_status('paused')
+        self.qemu.wait_status('paused')
         self.go_on.set()
         self.told((0, 1), 2)
-        self.wait_status('suspended')
+        self.qemu.wait_status('suspended')
 
     def test_reset(self):
         self.server.hooks[vs.RESET] = self.broken
         self.qemu.execute('system_reset')
-        self.wait_status('paused')
+        self.qemu.wait_status('paused')
         self.go_on.set()
-        self.wait_status('running')
+        self.qemu.wait_status('running')
         self.qemu.enable()
         self.assertEqual(self.qemu.read(qemu.BAR1), ALL_ONES)
 
@@ -484,12 +467,7 @@ class Running(Case):
         machine.until(lambda: starts() == 1, 'start')
         go_on = threading.Event()
         self.addCleanup(go_on.set)
-
-        def broken(server, msg):
-            server.conn.sendall(vs.reply(msg, id=msg.id ^ 1))
-            go_on.wait(60)
-            return vs.SILENT
-        server.hooks[vs.RESET] = broken
+        server.hooks[vs.RESET] = loses(go_on)
         # The vCPU gets the processor as soon as it may run.
         main = machine.process.pid
         vcpu = machine.execute('query-cpus-fast')['return'][0]['thread-id']
@@ -497,7 +475,7 @@ class Running(Case):
             os.sched_setaffinity(thread, {min(os.sched_getaffinity(main))})
         os.sched_setscheduler(main, os.SCHED_BATCH, os.sched_param(0))
         machine.execute('system_reset')
-        machine.until(lambda: machine.status() == 'paused', 'stop')
+        machine.wait_status('paused')
         self.assertEqual(starts(), 1)
         go_on.set()
         machine.until(lambda: starts() == 2, 'second start')
