@@ -347,8 +347,10 @@ static void hold_stop(void)
  */
 static void hold_suspend(Notifier *n, void *data)
 {
-    if (hold.holders > 0 || !runstate_is_running()) {
-        hold.again = !runstate_is_running();
+    bool stopped = !runstate_is_running();
+
+    if (hold.holders > 0 || stopped) {
+        hold.again = stopped;
         hold_stop();
     }
 }
