@@ -282,11 +282,6 @@ def fuzz_layer(builddir, seconds):
     return counts
 
 
-def wants_pytest(builddir):
-    """Whether configure asked for it."""
-    return configured(builddir, 'CHECK')
-
-
 def pytest_layer(name, builddir, folder=None, args=(), env=None):
     """The tests in tests/FOLDER, by Debian's pytest, whichever Python runs this."""
     counts = Counts(name)
@@ -294,7 +289,7 @@ def pytest_layer(name, builddir, folder=None, args=(), env=None):
     if os.path.exists(log):
         os.unlink(log)
     if not shutil.which('pytest-3'):
-        counts.add('failed' if wants_pytest(builddir) else 'skipped', name,
+        counts.add('failed' if configured(builddir, 'CHECK') else 'skipped', name,
                    'pytest-3 is not installed (python3-pytest)')
         return counts
     with Job(['pytest-3', os.path.join('tests', folder or name), '--junitxml=' + log, *args],

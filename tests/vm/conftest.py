@@ -3,12 +3,12 @@
 
 import fixture
 import pytest
-from pvrdma_vm import DEBUG_PATIENCE, debug_kernel
+from pvrdma_vm import patience
 
 
 def pytest_configure(config):
     fixture.LONG = config.getoption('--long')
-    config.patience = DEBUG_PATIENCE if debug_kernel() else 1
+    config.patience = patience()
 
 
 @pytest.fixture(scope='session', autouse=True)

@@ -21,7 +21,8 @@ import parts
 import pvrdma_vm
 from agent import AgentError, CommandFailed
 from programs import Pair, demo_programs
-from pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, say, start_guests
+from pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, end_well, say, \
+    start_guests
 
 # Seconds from the start after which no further round begins to fit.
 TIME_BUDGET = 165
@@ -162,12 +163,7 @@ def run_demo(rounds):
                                          lambda: sum(daemon.doorbells()))
         daemon.check()
         workers = daemon.ctl_json('status').get('worker_threads', [])
-        for guest in guests:
-            guest.powerdown()
-        daemon.check()
-        status = daemon.stop()
-        if status:
-            raise VmError('pvrdmad ended with status %d' % status)
+        end_well(guests, daemon)
         say('done')
         print('\n' + table(programs, figures, exits, made), flush=True)
         for worker in workers:

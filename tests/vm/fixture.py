@@ -13,7 +13,7 @@ import unittest
 import pytest
 
 from programs import Pair
-from pvrdma_vm import BUILD, Daemon, Session, VmError, start_guests
+from pvrdma_vm import BUILD, Daemon, Session, VmError, end_well, start_guests
 
 # `pytest-3 --long`: tests that look for rare events run for minutes.
 LONG = False
@@ -90,12 +90,7 @@ class SharedPair:
         if self.session is None:
             return
         try:
-            for guest in self.guests:
-                guest.powerdown()
-            self.daemon.check()
-            status = self.daemon.stop()
-            if status:
-                raise VmError('pvrdmad ended with status %d' % status)
+            end_well(self.guests, self.daemon)
         except VmError as exc:
             self.discard(exc)
             raise VmError('at the end of the shared pair: %s' % exc) from exc

@@ -42,8 +42,6 @@ IMAGES = os.path.abspath(os.environ.get('PVRDMA_IMAGES') or
                          os.path.join(BUILD, 'images'))
 LOGS = os.path.join(BUILD, 'vm-logs')
 BOOT_TIMEOUT = 180
-# So much longer all may take with the debugging kernel.
-DEBUG_PATIENCE = 4
 
 
 class VmError(Exception):
@@ -57,6 +55,11 @@ def debug_kernel():
             return stream.readline().rstrip().endswith('-debug')
     except FileNotFoundError:
         return False
+
+
+def patience():
+    """How many times longer all may take than it usually does."""
+    return 4 if debug_kernel() else 1
 
 
 def say(text):
@@ -350,7 +353,7 @@ class Guest:
         self.debug = debug_kernel()
         # KASAN's notes on each byte, and what it keeps back of freed memory.
         self.memory = memory * (2 if self.debug else 1)
-        self.patience = DEBUG_PATIENCE if self.debug else 1
+        self.patience = patience()
         self.cpus = cpus
         self.files = dict(files or {})
         self.shell = shell
@@ -671,6 +674,16 @@ def start_guests(session, daemon=None, count=2, virtio=True, kind=Guest,
         say('%s is up after %.1f s' % (guest.name,
                                        time.monotonic() - guest.booted))
     return guests
+
+
+def end_well(guests, daemon):
+    """Power the guests off; the daemon must outlive them and end well."""
+    for guest in guests:
+        guest.powerdown()
+    daemon.check()
+    status = daemon.stop()
+    if status:
+        raise VmError('pvrdmad ended with status %d' % status)
 
 
 def require_python():

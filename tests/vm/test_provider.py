@@ -16,8 +16,8 @@ import time
 import fixture
 import parts
 from programs import Pair, _ports
-from pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, built_program, say, \
-    start_guests
+from pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, built_program, \
+    end_well, say, start_guests
 
 OURS = b'''#!/bin/sh
 # Run a program with our provider.
@@ -214,12 +214,7 @@ class ProviderCase(fixture.SessionTest):
     @classmethod
     def tearDownClass(cls):
         try:
-            for guest in cls.guests:
-                guest.powerdown()
-            cls.daemon.check()
-            status = cls.daemon.stop()
-            if status:
-                raise VmError('pvrdmad ended with status %d' % status)
+            end_well(cls.guests, cls.daemon)
         except VmError as exc:
             cls.session.keep_logs(exc)
             raise
