@@ -108,17 +108,19 @@ class PackagesTest(fixture.SessionTest):
             cls.session.close()
             raise
 
+    def both(self, command):
+        """@command in both guests at the same time; what they said."""
+        jobs = [guest.spawn(command, 240) for guest in self.guests]
+        return [job.wait(check=True).out for job in jobs]
+
     def load(self, device):
         """Load what the device's identity asks for; it must become @device."""
-        for guest in self.guests:
-            guest.run(COLDPLUG)
-            done = guest.run('for i in $(seq 100); do [ -e '
-                             '/sys/class/infiniband/%s ] && exit 0; '
-                             'usleep 50000; done; lsmod; dmesg | tail; exit 1'
-                             % device, check=False)
-            if not done.ok:
-                raise VmError('%s has no %s:\n%s' % (guest.name, device,
-                                                     done.out))
+        self.both(COLDPLUG + ''' || exit
+            for i in $(seq 100); do
+                [ -e /sys/class/infiniband/%s ] && exit 0
+                usleep 50000
+            done
+            lsmod; dmesg | tail; exit 1''' % device)
         return Pair(self.guests, 'pvrdma', device)
 
     def traffic(self, pair):
@@ -141,44 +143,37 @@ class PackagesTest(fixture.SessionTest):
 
     def without_module(self):
         """No module for this kernel: the in-tree driver serves."""
-        for guest in self.guests:
-            guest.run('rmmod pvrdma; cd /debian/lib/modules/$(uname -r) && '
-                      'mv updates/dkms/pvrdma.ko /debian/root/ && deb depmod',
-                      240)
+        self.both('rmmod pvrdma; cd /debian/lib/modules/$(uname -r) && '
+                  'mv updates/dkms/pvrdma.ko /debian/root/ && deb depmod')
         self.load('vmw_pvrdma0')
-        for guest in self.guests:
-            guest.run('rmmod vmw_pvrdma; cd /debian/lib/modules/$(uname -r) && '
-                      'mv /debian/root/pvrdma.ko updates/dkms/ && deb depmod',
-                      240)
+        self.both('rmmod vmw_pvrdma; cd /debian/lib/modules/$(uname -r) && '
+                  'mv /debian/root/pvrdma.ko updates/dkms/ && deb depmod')
         self.load('pvrdma0')
         # Asked for by name, it still gives way.
-        for guest in self.guests:
-            guest.run('deb modprobe vmw_pvrdma')
-            self.assertNotIn('vmw_pvrdma', guest.run('lsmod').out)
+        for loaded in self.both('deb modprobe vmw_pvrdma && lsmod'):
+            self.assertNotIn('vmw_pvrdma', loaded)
 
     def test_use_then_remove(self):
         """One test: what is removed must have been used before."""
         pair = self.load('pvrdma0')
-        for guest in self.guests:
-            self.assertNotIn('vmw_pvrdma', guest.run('lsmod').out)
+        for loaded in self.both('lsmod'):
+            self.assertNotIn('vmw_pvrdma', loaded)
         self.traffic(pair)
         done = self.excheck(pair, 128)
         self.assertTrue(done.ok, done.describe())
         self.without_module()
 
-        for guest in self.guests:
-            self.assertNotIn(self.stock,
-                             guest.run('deb sha256sum ' + PROVIDER).out)
-            guest.run('deb dpkg -r pvrdma-dkms ibverbs-provider-pvrdma', 240)
-            guest.run('rmmod pvrdma')
-            self.assertIn(self.stock,
-                          guest.run('deb sha256sum ' + PROVIDER).out)
-            left = guest.run('find /debian/lib/modules /debian/usr/src '
-                             '/debian/usr/lib/modprobe.d -name "*pvrdma*" '
-                             '! -name "vmw_pvrdma*"; '
-                             'deb dpkg-divert --list "*pvrdma*"; '
-                             'deb dpkg --verify ibverbs-providers')
-            self.assertEqual(left.out.strip(), '')
+        for used in self.both('deb sha256sum ' + PROVIDER):
+            self.assertNotIn(self.stock, used)
+        self.both('deb dpkg -r pvrdma-dkms ibverbs-provider-pvrdma && rmmod pvrdma')
+        for used in self.both('deb sha256sum ' + PROVIDER):
+            self.assertIn(self.stock, used)
+        for left in self.both('find /debian/lib/modules /debian/usr/src '
+                              '/debian/usr/lib/modprobe.d -name "*pvrdma*" '
+                              '! -name "vmw_pvrdma*"; '
+                              'deb dpkg-divert --list "*pvrdma*"; '
+                              'deb dpkg --verify ibverbs-providers'):
+            self.assertEqual(left.strip(), '')
 
         pair = self.load('vmw_pvrdma0')
         self.traffic(pair)
