@@ -27,12 +27,13 @@
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "thread.h"
 
 #define LIMIT_PER_SECOND 10u
 #define LIMIT_ALL        150u /* of all subjects, in a second */
@@ -218,16 +219,12 @@ static void *log_thread(void *unused)
 
 bool log_start(GError **errp)
 {
-    sigset_t every, old;
     int err;
 
     terminal = isatty(STDERR_FILENO);
     atomic_store(&ending, false);
     sem_init(&news, 0, 0);
-    sigfillset(&every);
-    pthread_sigmask(SIG_SETMASK, &every, &old);
-    err = pthread_create(&thread, NULL, log_thread, NULL);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    err = thread_create(&thread, NULL, log_thread, NULL);
     if (err) {
         g_set_error(errp, G_FILE_ERROR, g_file_error_from_errno(err), "log thread: %s",
                     g_strerror(err));

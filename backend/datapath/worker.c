@@ -25,13 +25,13 @@
  */
 #include <limits.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "coro.h"
 #include "engine.h"
+#include "thread.h"
 
 /* How often a busy worker asks for events: a call takes 0.4 us. */
 #define EPOLL_NS 10000u
@@ -280,22 +280,6 @@ static struct vm *look_around(struct worker *w, uint64_t now, uint64_t patience)
     return best;
 }
 
-/*
- * Those that end or reload the daemon are the main thread's.  Here one would only end
- * a sleep, and the thread sanitizer, which does not know epoll_pwait2(), would keep it
- * to itself until this worker has something to do.
- */
-static void leave_signals(void)
-{
-    sigset_t set;
-
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGHUP);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
-}
-
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
@@ -304,7 +288,6 @@ static void *worker_main(void *arg)
     struct cpu_share share = {0};
 
     self = w;
-    leave_signals();
     if (!priority_apply(&worker_priority)) {
         g_autofree char *wanted = priority_text(&worker_priority);
 
@@ -434,7 +417,7 @@ static bool worker_start(struct worker *w, unsigned index)
     w->wakefd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (w->epfd < 0 || w->wakefd < 0 ||
         epoll_ctl(w->epfd, EPOLL_CTL_ADD, w->wakefd, &ev) != 0 ||
-        pthread_create(&w->thread, NULL, worker_main, w) != 0) {
+        thread_create(&w->thread, NULL, worker_main, w) != 0) {
         return false;
     }
     while (!atomic_load(&w->tid)) {

@@ -23,6 +23,7 @@
 #include "frontend/frontend.h"
 #include "guest/irq.h"
 #include "log.h"
+#include "thread.h"
 
 /* Descriptors of one VM that may wait before no more are taken from it. */
 #define MAX_WAITING 64
@@ -114,7 +115,7 @@ static bool start_closer(struct discard *d)
     pthread_attr_init(&attr);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attr, CLOSER_STACK);
-    ok = pthread_create(&thread, &attr, closer, d) == 0;
+    ok = thread_create(&thread, &attr, closer, d) == 0;
     pthread_attr_destroy(&attr);
     if (!ok) {
         atomic_fetch_sub(&closers, 1);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "guest/guest.h"
+#include "thread.h"
 
 #define TICK_MS         50
 #define IDLE_TICKS      40
@@ -142,7 +143,7 @@ bool irq_watchdog_start(GError **errp)
     sigaction(WATCHDOG_SIGNAL, &sa, NULL); /* no SA_RESTART: that is the point */
     sem_init(&watchdog_sem, 0, 0);
     atomic_store(&watchdog_stop, false);
-    running = pthread_create(&watchdog, NULL, watchdog_main, NULL) == 0;
+    running = thread_create(&watchdog, NULL, watchdog_main, NULL) == 0;
     if (!running) {
         g_set_error(errp, G_FILE_ERROR, G_FILE_ERROR_FAILED, "cannot start a thread");
         irq_signal_stop();

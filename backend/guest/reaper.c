@@ -28,6 +28,7 @@
 
 #include "guest/budget.h"
 #include "log.h"
+#include "thread.h"
 
 struct job {
     uint8_t *base; /* what is left of the mapping */
@@ -118,7 +119,7 @@ bool reaper_start(GError **errp)
     int err;
 
     stop = false;
-    err = pthread_create(&thread, NULL, reaper_main, NULL);
+    err = thread_create(&thread, NULL, reaper_main, NULL);
     if (err) {
         g_set_error(errp, G_FILE_ERROR, g_file_error_from_errno(err),
                     "cannot start a thread: %s", g_strerror(err));
