@@ -25,6 +25,7 @@ status is 0 only if nothing failed.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -39,6 +40,8 @@ import xml.etree.ElementTree
 LIMIT = {'style': 900, 'tests': 2400, 'asan': 3000, 'tsan': 3000, 'fuzz': 1800,
          'hw': 1200, 'vm': 3600}
 LAYERS = ['style', 'tests', 'asan', 'tsan', 'fuzz', 'hw', 'vm']
+# Guests wait more than they compute, so half of the tests run beside the other half.
+VM_HALVES = [['tests/vm', '--ignore=tests/vm/test_driver.py'], ['tests/vm/test_driver.py']]
 SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TAP_LINE = re.compile(r'^(not )?ok\b\s*(\d+)?\s*(?:-\s*)?([^#]*)(?:#\s*(.*))?$')
 TAP_OTHER = re.compile(r'\s*(#|$)|TAP version |Bail out!|pragma ')
@@ -282,32 +285,42 @@ def fuzz_layer(builddir, seconds):
     return counts
 
 
-def pytest_layer(name, builddir, folder=None, args=(), env=None):
-    """The tests in tests/FOLDER, by Debian's pytest, whichever Python runs this."""
+def pytest_layer(name, builddir, runs=None, env=None):
+    """Tests by Debian's pytest, whichever Python runs this: one for each of @runs, lists
+    of its arguments, all at the same time; without these the tests in tests/NAME."""
     counts = Counts(name)
-    log = os.path.join(builddir, name + '-tests.xml')
-    if os.path.exists(log):
-        os.unlink(log)
     if not shutil.which('pytest-3'):
         counts.add('failed' if configured(builddir, 'CHECK') else 'skipped', name,
                    'pytest-3 is not installed (python3-pytest)')
         return counts
-    with Job(['pytest-3', os.path.join('tests', folder or name), '--junitxml=' + log, *args],
-             LIMIT[name], dict(os.environ, PVRDMA_BUILD=builddir, PYTEST_ADDOPTS='',
-                              **(env or {}))) as job:
-        pass
+    env = dict(os.environ, PVRDMA_BUILD=builddir, PYTEST_ADDOPTS='', **(env or {}))
+    jobs = {}
+    with contextlib.ExitStack() as stack:
+        for number, args in enumerate(runs or [[os.path.join('tests', name)]]):
+            log = os.path.join(builddir, '%s-tests%s.xml' % (name, number or ''))
+            if os.path.exists(log):
+                os.unlink(log)
+            jobs[log] = stack.enter_context(
+                Job(['pytest-3', *args, '--junitxml=' + log], LIMIT[name], env))
+    for log, job in jobs.items():
+        count_pytest(counts, log, job)
+    return counts
+
+
+def count_pytest(counts, log, job):
+    """Count what pytest wrote to @log."""
+    failed = counts.failed
     if os.path.exists(log):
         try:
             for test in xml.etree.ElementTree.parse(log).iter('testcase'):
                 count_case(counts, test)
         except xml.etree.ElementTree.ParseError as exc:
-            counts.add('failed', name, "pytest's results are cut short: %s" % exc)
+            counts.add('failed', counts.name, "pytest's results are cut short: %s" % exc)
     # 1: some failed.  It writes its log when it is interrupted, too.
     if not os.path.exists(log) or job.late or job.proc.returncode not in (0, 1) or \
-            (job.problem() and not counts.failed):
-        counts.add('failed', name, 'pytest did not come to its end: '
+            (job.problem() and counts.failed == failed):
+        counts.add('failed', counts.name, 'pytest did not come to its end: '
                    + (job.problem() or 'it left no results'))
-    return counts
 
 
 def count_case(counts, test):
@@ -336,9 +349,10 @@ def layers(args):
             yield sanitizer(name, build)
     if 'fuzz' in chosen:
         yield fuzz_layer(build, args.fuzz_seconds)
-    for name in ('hw', 'vm'):
-        if name in chosen:
-            yield pytest_layer(name, build)
+    if 'hw' in chosen:
+        yield pytest_layer('hw', build)
+    if 'vm' in chosen:
+        yield pytest_layer('vm', build, VM_HALVES)
 
 
 def run_layers(each, summary):

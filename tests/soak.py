@@ -108,13 +108,14 @@ def debug(args):
         counts = check.Counts('debug')
         counts.add('failed', 'build-debug-kernel.sh', problem)
         return counts
-    return check.pytest_layer('debug', os.path.join(args.builddir, 'debug'), 'vm',
-                              ['-k', 'test_debug or test_driver or test_datacheck or '
-                                     'test_provider'])
+    return check.pytest_layer('debug', os.path.join(args.builddir, 'debug'),
+                              [['tests/vm', '-k', 'test_debug or test_driver or '
+                                                  'test_datacheck or test_provider']])
 
 
 def vm(args):
-    return check.pytest_layer('vm', args.builddir, 'vm', ['--long', '-k', 'no_exit or no_lost'])
+    return check.pytest_layer('vm', args.builddir,
+                              [['tests/vm', '--long', '-k', 'no_exit or no_lost']])
 
 
 PARTS = {'vguest': vguest, 'asan': sanitizer('asan'), 'tsan': sanitizer('tsan'),

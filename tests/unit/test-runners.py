@@ -135,20 +135,23 @@ class Interrupted(fixture.PrivateTest):
 """
 
 
-def by_pytest(folder, *texts):
-    """What run-check.py counts of test modules, and what is printed."""
+def by_pytest(folder, *texts, apart=False):
+    """What run-check.py counts of test modules, run @apart at the same time or together,
+    and what is printed."""
     for name, text in zip(('it', 'more'), texts):
         with open(os.path.join(folder, 'test_%s.py' % name), 'w') as stream:
             stream.write(text)
     tests = os.path.join(SOURCE, 'tests')
+    names = ['test_it.py', 'test_more.py'] if apart else ['']
     options = ['-c', os.path.join(tests, 'pytest.ini'), '--rootdir', folder, '-p', 'conftest']
     check.LIMIT['hw'] = 60
     with open(os.path.join(folder, 'out'), 'w+') as out:
         kept = os.dup(1)
         os.dup2(out.fileno(), 1)
         try:
-            counts = check.pytest_layer('hw', folder, folder, options, {
-                'PYTHONPATH': tests + ':' + os.path.join(tests, 'vm')})
+            counts = check.pytest_layer(
+                'hw', folder, [[os.path.join(folder, name), *options] for name in names],
+                {'PYTHONPATH': tests + ':' + os.path.join(tests, 'vm')})
         finally:
             sys.stdout.flush()
             os.dup2(kept, 1)
@@ -193,6 +196,37 @@ def limits(folder):
         yield said
 
 
+MEETS = """
+import os
+import time
+import unittest
+
+class Meets(unittest.TestCase):
+    time_limit = 20
+
+    def test_meets(self):
+        here = os.path.dirname(__file__)
+        open(os.path.join(here, %r), 'w').close()
+        while not os.path.exists(os.path.join(here, %r)):
+            time.sleep(0.01)
+
+    def test_is_one_of_two(self):
+        self.fail('own words')
+"""
+
+
+def side_by_side(folder):
+    """Two runs at the same time are counted as one layer, and each of its own."""
+    counts, said = by_pytest(folder, MEETS % ('one', 'two'), MEETS % ('two', 'one'),
+                             apart=True)
+    if counts.line() != '2 passed, 2 failed, 0 skipped':
+        yield '%s %s %s' % (counts.line(), counts.notes, said)
+    # The first fails as a test, the second does not come to its end.
+    counts, said = by_pytest(folder, MEETS % ('one', 'one'), INTERRUPTED, apart=True)
+    if not any('ended with status 2' in note for note in counts.notes):
+        yield '%s %s %s' % (counts.line(), counts.notes, said)
+
+
 def interruption(folder):
     """Sessions end, and what was done is counted, but the layer fails."""
     counts, said = by_pytest(folder, INTERRUPTED)
@@ -205,7 +239,7 @@ def interruption(folder):
         yield 'its cleanups were not done'
 
 
-BY_PYTEST = (limits, interruption, unreadable)
+BY_PYTEST = (limits, side_by_side, interruption, unreadable)
 
 
 @contextlib.contextmanager
