@@ -375,6 +375,7 @@ struct vm_config *config_vm_new(const struct daemon_config *cfg, const char *nam
     vm->network = g_strdup(DEFAULT_NETWORK);
     vm->max_qp = 16384;
     vm->max_cq = 16384;
+    vm->max_srq = 16384;
     vm->max_mr = 65536;
     vm->max_pd = 8192;
     vm->max_mr_pages = 16u << 20;
@@ -417,6 +418,9 @@ bool config_vm_set(struct vm_config *vm, const char *key, const char *value,
     }
     if (strcmp(key, "max-cq") == 0) {
         return parse_uint(key, value, 2, 65535, &vm->max_cq, errp);
+    }
+    if (strcmp(key, "max-srq") == 0) {
+        return parse_uint(key, value, 2, 65535, &vm->max_srq, errp);
     }
     if (strcmp(key, "max-mr") == 0) {
         return parse_uint(key, value, 2, 1u << 20, &vm->max_mr, errp);
@@ -515,6 +519,7 @@ char *config_vm_diff(const struct vm_config *a, const struct vm_config *b)
         {"addresses", same_addresses(a, b)},
         {"max-qp", a->max_qp == b->max_qp},
         {"max-cq", a->max_cq == b->max_cq},
+        {"max-srq", a->max_srq == b->max_srq},
         {"max-mr", a->max_mr == b->max_mr},
         {"max-pd", a->max_pd == b->max_pd},
         {"max-mr-pages", a->max_mr_pages == b->max_mr_pages},

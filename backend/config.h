@@ -6,7 +6,7 @@
  *                       poll-us, log-level, require-sealed (default true),
  *                       max-mapped
  *   [vm NAME]           socket, uid, network, mac, addresses (';' list or "any"),
- *                       max-qp, max-cq, max-mr, max-pd, max-mr-pages,
+ *                       max-qp, max-cq, max-srq, max-mr, max-pd, max-mr-pages,
  *                       shares, max-memory, max-files, require-sealed, worker
  *   [network NAME]      worker: of its VMs, unless their own groups say otherwise
  *
@@ -46,6 +46,7 @@ struct vm_config {
     uint8_t mac[6];
     uint32_t max_qp;       /* 2..65535, default 16384 */
     uint32_t max_cq;       /* 2..65535, default 16384 */
+    uint32_t max_srq;      /* 2..65535, default 16384 */
     uint32_t max_mr;       /* 2..2^20, default 65536 */
     uint32_t max_pd;       /* 2..65535, default 8192 */
     uint32_t max_mr_pages; /* pages all MRs and rings may cover;

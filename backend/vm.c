@@ -30,7 +30,7 @@ bool vm_attach(struct vm *vm, GError **errp)
     guest_mem_init(&g->mem, g, vm->cfg->require_sealed);
     guest_mem_limit(&g->mem, vm->cfg->max_memory, vm->cfg->max_files);
     irq_init(&g->irq, g);
-    event_init(&g->events, vm->cfg->max_cq, vm->cfg->max_qp);
+    event_init(&g->events, vm->cfg->max_cq, vm->cfg->max_qp, vm->cfg->max_srq);
     if (!doorbells_init(&g->db, errp)) {
         goto err_irq;
     }

@@ -154,6 +154,7 @@ static void report_objects(GString *s, struct vm *vm)
     json_int(s, "mrs", st.mr);
     json_int(s, "cqs", st.cq);
     json_int(s, "qps", st.qp);
+    json_int(s, "srqs", st.srq);
     json_int(s, "gids", st.gid);
     json_int(s, "pages", st.pages);
     json_end(s, '}');
@@ -282,6 +283,7 @@ void report_vm(GString *s, struct vm *vm)
     json_begin(s, "limits", '{');
     json_int(s, "max_qp", cfg->max_qp);
     json_int(s, "max_cq", cfg->max_cq);
+    json_int(s, "max_srq", cfg->max_srq);
     json_int(s, "max_mr", cfg->max_mr);
     json_int(s, "max_pd", cfg->max_pd);
     json_int(s, "max_mr_pages", cfg->max_mr_pages);
@@ -440,9 +442,9 @@ static void copy_qp(struct qp_row *row, struct qp *qp)
     row->state = atomic_load(&qp->state);
     row->ext = qp->mem.ext;
     row->sq_size = qp->sq.nwqe;
-    row->rq_size = qp->rq->wq.nwqe;
+    row->rq_size = qp->own_rq.wq.nwqe; /* 0 with an SRQ */
     row->sq_cons = qp->sq.cons;
-    row->rq_cons = qp->rq->wq.cons;
+    row->rq_cons = qp->own_rq.wq.cons;
     row->producers_known = producers(qp, &row->sq_prod, &row->rq_prod);
     row->sq_psn = qp->req.psn;
     row->rq_psn = qp->resp.psn;

@@ -143,6 +143,13 @@ out:
     pthread_mutex_unlock(&cq->lock);
 }
 
+void comp_join(struct cq *cq)
+{
+    pthread_mutex_lock(&cq->lock);
+    batch_add(worker_self(), cq);
+    pthread_mutex_unlock(&cq->lock);
+}
+
 /*
  * Where this CQ's arm word is: in its header page, or, for a CQ of a stock
  * program, in the region that the VMM's doorbell handler writes.

@@ -62,9 +62,10 @@ void datapath_resume(struct vm *vm);
 
 /* Object life, called by verbs/ on the main thread. */
 
-/* A new QP or CQ was published: set owner words, clear stale doorbells. */
+/* A new QP, CQ or SRQ was published: set owner words, clear stale doorbells. */
 void datapath_qp_created(struct qp *qp, uint32_t uar_page);
 void datapath_cq_created(struct cq *cq, uint32_t uar_page);
+void datapath_srq_created(struct srq *srq, uint32_t uar_page);
 
 /*
  * A context brought or takes away its extension memory (ext.h): @mem has
@@ -87,6 +88,7 @@ void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask)
  */
 void datapath_qp_destroyed(struct qp *qp);
 void datapath_cq_destroyed(struct cq *cq);
+void datapath_srq_destroyed(struct srq *srq);
 
 /*
  * A GID was unbound: connections that use it lose their path.  Takes the token, many

@@ -37,6 +37,7 @@
 
 /* One map; the words may lie in two pieces. */
 struct map_view {
+    unsigned n; /* summary words that can have a bit */
     uint64_t *summary;
     uint64_t *words[2];
     const uint64_t *page; /* where in guest memory; NULL: not there */
@@ -66,19 +67,34 @@ struct ext_list {
 
 typedef void (*found_fn)(struct vm *vm, uint32_t handle);
 
-/* Summary words that can have a bit for a handle of this VM. */
-static unsigned summary_words(const struct vm *vm)
+/* Summary words that can have a bit for one of @handles handles. */
+static unsigned summary_words(uint32_t handles)
 {
-    return (vm->cfg->max_qp + 4095) / 4096;
+    return (handles + 4095) / 4096;
 }
 
-static struct map_view region_view(struct pvrdma_db_map *map)
+/* The maps of a region: 0 send, 1 receive, 2 SRQ. */
+static struct map_view region_view(const struct vm *vm, struct pvrdma_db_region *r,
+                                   unsigned kind)
 {
-    return (struct map_view){map->summary, {map->words, map->words + HALF}, NULL};
+    struct pvrdma_db_map *map = kind == 0 ? &r->send : kind == 1 ? &r->recv : &r->srq;
+
+    return (struct map_view){
+        .n = summary_words(kind == 2 ? vm->cfg->max_srq : vm->cfg->max_qp),
+        .summary = map->summary,
+        .words = {map->words, map->words + HALF},
+    };
+}
+
+/* Most VMs never have one: their maps are not looked at. */
+static bool had_srqs(const struct vm *vm)
+{
+    return id_table_end(&vm->objects.srq) != 0;
 }
 
 static bool find_map(struct vm *vm, const uint64_t *page, struct map_view *v)
 {
+    v->n = summary_words(vm->cfg->max_qp);
     v->summary = guest_ptr(&vm->guest.mem, page[0], PVRDMA_PAGE_SIZE, true);
     v->words[0] = guest_ptr(&vm->guest.mem, page[1], PVRDMA_PAGE_SIZE, true);
     v->words[1] = guest_ptr(&vm->guest.mem, page[2], PVRDMA_PAGE_SIZE, true);
@@ -114,7 +130,7 @@ static void map_dirty(struct vm *vm, const struct map_view *v, unsigned i)
 static void scan_map(struct vm *vm, struct turn *t, const struct map_view *v,
                      unsigned *pos, unsigned *left, found_fn found)
 {
-    unsigned n = summary_words(vm), first = *pos / 64 % n, taken = 0;
+    unsigned n = v->n, first = *pos / 64 % n, taken = 0;
     unsigned max = MIN(MAP_BITS, *left);
     uint64_t before = (1ull << *pos % 64) - 1; /* these words come last */
 
@@ -160,9 +176,9 @@ static void scan_map(struct vm *vm, struct turn *t, const struct map_view *v,
     *left -= MIN(taken, *left);
 }
 
-static bool map_pending(const struct vm *vm, const uint64_t *summary)
+static bool map_pending(uint32_t handles, const uint64_t *summary)
 {
-    for (unsigned s = 0; s < summary_words(vm); s++) {
+    for (unsigned s = 0; s < summary_words(handles); s++) {
         if (__atomic_load_n(&summary[s], __ATOMIC_RELAXED)) {
             return true;
         }
@@ -182,8 +198,8 @@ static void set_kick(struct vm *vm, struct ext_ctx *c, bool kick)
 
 static bool ctx_pending(struct vm *vm, struct ext_ctx *c)
 {
-    return ext_mapped(vm, c) &&
-           (map_pending(vm, c->map[0].summary) || map_pending(vm, c->map[1].summary));
+    return ext_mapped(vm, c) && (map_pending(vm->cfg->max_qp, c->map[0].summary) ||
+                                 map_pending(vm->cfg->max_qp, c->map[1].summary));
 }
 
 /* The next context that is looked at, from @i on; >= n: none. */
@@ -258,10 +274,11 @@ void doorbells_context_rang(struct qp *qp)
 
 /* ---- looking ------------------------------------------------------------------- */
 
-bool doorbells_scan(struct vm *vm, struct turn *t, found_fn send, found_fn recv)
+bool doorbells_scan(struct vm *vm, struct turn *t, const struct doorbell_calls *calls)
 {
     struct guest_doorbells *db = &vm->guest.db;
     struct pvrdma_db_region *region[] = {db->own, db->shared};
+    const found_fn found[] = {calls->send, calls->recv, calls->srq};
     struct ext_list *l = atomic_load(&vm->dp.ext);
     unsigned n = DATAPATH_REGION_MAPS + (l ? l->n : 0), left = TURN_BITS, k;
     unsigned first = vm->dp.scan_map % n;
@@ -274,16 +291,17 @@ bool doorbells_scan(struct vm *vm, struct turn *t, found_fn send, found_fn recv)
         unsigned m = (first + k) % n;
 
         if (m < DATAPATH_REGION_MAPS) {
-            struct pvrdma_db_region *r = region[m / 2];
-            struct map_view v = region_view(m & 1 ? &r->recv : &r->send);
+            struct map_view v = region_view(vm, region[m / 3], m % 3);
 
-            scan_map(vm, t, &v, &vm->dp.scan_pos[m], &left, m & 1 ? recv : send);
+            if (m % 3 != 2 || had_srqs(vm)) {
+                scan_map(vm, t, &v, &vm->dp.scan_pos[m], &left, found[m % 3]);
+            }
         } else {
             unsigned i = next_active(l, m - DATAPATH_REGION_MAPS);
 
             k += i - (m - DATAPATH_REGION_MAPS);
             if (i < l->n) {
-                scan_context(vm, t, l, l->ctx[i], &left, send, recv);
+                scan_context(vm, t, l, l->ctx[i], &left, calls->send, calls->recv);
             } else {
                 k--; /* the loop's own step */
             }
@@ -301,8 +319,9 @@ bool doorbells_pending(struct vm *vm, bool all)
     bool any = false;
 
     for (unsigned i = 0; i < G_N_ELEMENTS(region) && !any; i++) {
-        any = map_pending(vm, region[i]->send.summary) ||
-              map_pending(vm, region[i]->recv.summary);
+        any = map_pending(vm->cfg->max_qp, region[i]->send.summary) ||
+              map_pending(vm->cfg->max_qp, region[i]->recv.summary) ||
+              (had_srqs(vm) && map_pending(vm->cfg->max_srq, region[i]->srq.summary));
     }
     if (l && l->n_active) {
         unsigned i = all ? 0 : vm->dp.look_context;

@@ -211,6 +211,8 @@ static inline uint64_t wq_slot_gpa(const struct ring_mem *mem, const struct wq *
  * receive half of the ring state in @mem.
  */
 int32_t wq_pending(struct vm *vm, const struct ring_mem *mem, struct wq *wq, bool rx);
+/* The same, and the index is read again in any case. */
+int32_t wq_reread(struct vm *vm, const struct ring_mem *mem, struct wq *wq, bool rx);
 
 /* The WQEs up to index @cons are done with: advance wq->cons and tell the guest. */
 void wq_release(struct vm *vm, const struct ring_mem *mem, struct wq *wq, uint32_t cons,
@@ -230,6 +232,9 @@ static inline int32_t sq_pending(struct qp *qp)
  * by the worker's next comp_flush().  A full CQ fails, see cq_fail there.
  */
 void comp_push(struct cq *cq, const struct pvrdma_cqe *cqe, bool solicited);
+
+/* The next comp_flush() of this worker publishes what others pushed to @cq, too. */
+void comp_join(struct cq *cq);
 
 /* Count a message that @vm received; part of the next comp_flush(). */
 void comp_received(struct vm *vm, uint64_t bytes);
@@ -367,7 +372,9 @@ void responder_tell(struct qp *qp, struct outcome o);
 
 /*
  * Flush up to @max receive WQEs; returns how many.  One that a slice is being
- * copied to stays until that is over, and the QP is rung then.  qp->lock not held.
+ * copied to stays until that is over, and the QP is rung then.  Of a QP with an SRQ it
+ * is only what its message had claimed, and then LAST_WQE_REACHED is told.  qp->lock
+ * not held.
  */
 unsigned responder_flush(struct qp *qp, unsigned max);
 
@@ -382,9 +389,11 @@ static inline uint32_t psn_count(uint64_t length, uint32_t mtu)
 /* --- rq.c: receive queues --------------------------------------------------- */
 
 /*
- * Take the next receive WQE into @recv.  0: taken; EAGAIN: none posted; EINVAL:
- * unusable (index, SGE count, memory).  rq->lock held, as for all below but where
- * it says otherwise.
+ * A QP's lock is held for all of these but where it says otherwise; an SRQ's own is
+ * taken inside.
+ *
+ * Take the next receive WQE into @recv; the keys of its list are rq->pd's.  0: taken;
+ * EAGAIN: none posted; EINVAL: unusable (index, SGE count, memory).
  */
 int rq_claim(struct rq *rq, struct recv_op *recv);
 
@@ -394,13 +403,16 @@ int rq_claim_or_wait(struct rq *rq, struct recv_op *recv, const struct ticket *t
 /* The QP that @t was made for, or NULL.  Any worker, until its quiescent point. */
 struct qp *ticket_qp(const struct ticket *t);
 
-/* A receive WQE was posted (doorbell): wake whoever waits.  rq->lock not held. */
+/* A receive WQE was posted (doorbell): wake whoever waits.  No lock held. */
 void rq_posted(struct rq *rq);
 
-/* From here on posted receives have to be noticed. */
+/* A doorbell of an SRQ, or something to tell the guest of it.  No lock held. */
+void srq_look(struct srq *srq);
+
+/* A QP's own queue: from here on posted receives have to be noticed. */
 void rq_want_notify(struct rq *rq);
 
-/* Nothing is known of the queue any more, nobody waits: its QP is reset. */
+/* A QP's own queue: nothing is known of it any more, nobody waits; it is reset. */
 void rq_clear(struct rq *rq);
 
 /* --- state.c -------------------------------------------------------------- */
@@ -419,12 +431,18 @@ void qp_set_error(struct qp *qp, int event);
 
 /* --- doorbells.c ---------------------------------------------------------- */
 
+/* What to do with the handles that have a bit in each kind of map. */
+struct doorbell_calls {
+    void (*send)(struct vm *, uint32_t qp);
+    void (*recv)(struct vm *, uint32_t qp);
+    void (*srq)(struct vm *, uint32_t srq);
+};
+
 /*
- * Call @send / @recv for handles with a bit set, some at a time; true if there were
- * any.  Kick words that are still set are cleared.  Token held.
+ * Call @calls for handles with a bit set, some at a time; true if there were any.
+ * Kick words that are still set are cleared.  Token held.
  */
-bool doorbells_scan(struct vm *vm, struct turn *t, void (*send)(struct vm *, uint32_t),
-                    void (*recv)(struct vm *, uint32_t));
+bool doorbells_scan(struct vm *vm, struct turn *t, const struct doorbell_calls *calls);
 /* Is there a bit?  @all: in any map; else some contexts are left for the next look. */
 bool doorbells_pending(struct vm *vm, bool all);
 /* Set the kick words of the VM and its contexts.  Token held. */

@@ -133,7 +133,7 @@ static struct outcome check_recv(struct qp *qp, const struct msg *m)
 {
     struct recv_op *recv = &qp->resp.recv;
     struct sg_list l = {.vm = qp->vm,
-                        .pd = qp->pd,
+                        .pd = qp->rq->pd,
                         .access = PVRDMA_ACCESS_LOCAL_WRITE,
                         .nsge = recv->nsge,
                         .sge = recv->sge};
@@ -423,29 +423,49 @@ bool responder_finish(struct qp *qp, const struct msg *m, uint64_t epoch)
     return ours;
 }
 
+/* Is it time to tell that no receive of the SRQ completes on this QP any more? */
+static bool take_last_wqe(struct qp *qp)
+{
+    if (qp->resp.last_wqe != LAST_WQE_DUE || qp->resp.carrying || qp->resp.recv.active ||
+        atomic_load(&qp->state) != PVRDMA_QPS_ERR) {
+        return false;
+    }
+    qp->resp.last_wqe = LAST_WQE_TOLD;
+    return true;
+}
+
 unsigned responder_flush(struct qp *qp, unsigned max)
 {
+    bool last;
     struct pvrdma_cqe cqe = {.opcode = PVRDMA_WC_RECV, .status = PVRDMA_WC_WR_FLUSH_ERR};
     unsigned n = 0;
 
     pthread_mutex_lock(&qp->lock);
     /* Only what was posted before a reset that came meanwhile. */
     while (atomic_load(&qp->state) == PVRDMA_QPS_ERR && n < max) {
-        uint32_t before = qp->rq->wq.cons;
+        uint32_t before = qp->own_rq.wq.cons;
 
         if (qp->resp.carrying) {
             break; /* once it is flushed the guest may use its memory again */
         }
         if (!qp->resp.recv.active) {
-            int err = qp->rq->wq.nwqe ? rq_claim(qp->rq, &qp->resp.recv) : EAGAIN;
+            /* What is in an SRQ is its other QPs'. */
+            int err = qp->own_rq.wq.nwqe ? rq_claim(qp->rq, &qp->resp.recv) : EAGAIN;
 
-            if (err == EAGAIN || qp->rq->wq.cons == before) {
+            if (err == EAGAIN || qp->own_rq.wq.cons == before) {
                 break; /* empty, or the index is not usable */
             }
         }
         recv_complete(qp, &cqe, false);
         n++;
     }
+    last = take_last_wqe(qp);
     pthread_mutex_unlock(&qp->lock);
+    if (last) {
+        /* The guest finds all completions when it hears that there come no more. */
+        comp_join(qp->rcq);
+        comp_flush(worker_self());
+        event_async(&qp->vm->guest, PVRDMA_EVENT_QP_LAST_WQE_REACHED, qp->handle);
+    }
     return n;
 }

@@ -29,15 +29,11 @@ bool ring_store(struct vm *vm, uint64_t gpa, uint32_t value)
     return p;
 }
 
-int32_t wq_pending(struct vm *vm, const struct ring_mem *mem, struct wq *wq, bool rx)
+int32_t wq_reread(struct vm *vm, const struct ring_mem *mem, struct wq *wq, bool rx)
 {
-    uint32_t mask = 2 * wq->nwqe - 1, n = (wq->prod - wq->next) & mask;
+    uint32_t mask = 2 * wq->nwqe - 1, n, tail;
     const _Atomic uint32_t *p;
-    uint32_t tail;
 
-    if (n) {
-        return (int32_t)n; /* the guest may be writing that line right now */
-    }
     p = guest_ptr(&vm->guest.mem, ring_word_gpa(mem, rx, false), 4, false);
     if (!p) {
         return -1;
@@ -52,6 +48,14 @@ int32_t wq_pending(struct vm *vm, const struct ring_mem *mem, struct wq *wq, boo
     }
     wq->prod = tail;
     return (int32_t)n;
+}
+
+int32_t wq_pending(struct vm *vm, const struct ring_mem *mem, struct wq *wq, bool rx)
+{
+    uint32_t n = (wq->prod - wq->next) & (2 * wq->nwqe - 1);
+
+    /* If there are some, the guest may be writing that line right now. */
+    return n ? (int32_t)n : wq_reread(vm, mem, wq, rx);
 }
 
 void wq_release(struct vm *vm, const struct ring_mem *mem, struct wq *wq, uint32_t cons,

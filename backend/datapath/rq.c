@@ -6,15 +6,21 @@
  * has to know when the other goes.  A ticket that nobody answers to any more is
  * thrown away when it is its turn.
  *
- * The guest of an extended QP need not ring for receives while nobody waits
+ * The guest of an extended QP or SRQ need not ring for receives while nobody waits
  * (no_notify, ext.h): whoever comes reads the producer index himself.
+ *
+ * A shared receive queue differs in this: whoever claims takes its lock, on top of his
+ * QP's; of those that wait as many are woken as there are receives, the first to come
+ * first; and what it has to tell the guest - few receives left, a broken ring - is
+ * left with it for its VM's worker, with a bit in the daemon's own doorbell map, since
+ * no event may be raised with a QP's lock held.
  *
  * Threads: any worker, with rq->lock.
  */
 #include "engine.h"
 #include "pvrdma/ext.h"
 
-int rq_claim(struct rq *rq, struct recv_op *recv)
+static int take(struct rq *rq, struct recv_op *recv)
 {
     struct wq *wq = &rq->wq;
     struct pvrdma_rq_wqe_hdr h;
@@ -83,7 +89,7 @@ static void wait_add(struct rq *rq, const struct ticket *t)
             return;
         }
     }
-    if (n < RQ_WAITERS) {
+    if (n < rq->max_wait) {
         rq->wait[n] = *t;
         atomic_store(&rq->n_wait, n + 1);
     }
@@ -95,7 +101,7 @@ static void wait_remove(struct rq *rq, const struct ticket *t)
 
     for (unsigned i = 0; i < n; i++) {
         if (ticket_equal(&rq->wait[i], t)) {
-            rq->wait[i] = rq->wait[n - 1];
+            memmove(&rq->wait[i], &rq->wait[i + 1], (n - i - 1) * sizeof(rq->wait[0]));
             atomic_store(&rq->n_wait, n - 1);
             return;
         }
@@ -106,19 +112,75 @@ static void wait_remove(struct rq *rq, const struct ticket *t)
  * The ticket is left before the ring is read once more, so that a WQE posted
  * meanwhile is either seen now or finds the ticket (rq_posted).
  */
-int rq_claim_or_wait(struct rq *rq, struct recv_op *recv, const struct ticket *t)
+static int take_or_wait(struct rq *rq, struct recv_op *recv, const struct ticket *t)
 {
-    int err = rq_claim(rq, recv);
+    int err = take(rq, recv);
 
     if (err == EAGAIN) {
         wait_add(rq, t);
         rq_want_notify(rq);
-        err = rq_claim(rq, recv);
+        err = take(rq, recv);
     }
     if (err != EAGAIN && atomic_load(&rq->n_wait)) {
         wait_remove(rq, t); /* it need not be woken any more */
     }
     return err;
+}
+
+/* Have the worker of its VM tell the guest.  srq->lock held. */
+static void leave_word(struct srq *srq, uint32_t what)
+{
+    atomic_fetch_or(&srq->tell, what);
+    doorbell_set(&srq->vm->guest.db.own->srq, srq->handle);
+    datapath_wake(srq->vm);
+}
+
+/* Are there fewer receives than the guest wants to hear of?  srq->lock held. */
+static void check_limit(struct srq *srq)
+{
+    uint32_t limit = atomic_load_explicit(&srq->limit, memory_order_relaxed);
+    struct wq *wq = &srq->rq.wq;
+
+    if (!limit || ((wq->prod - wq->next) & (2 * wq->nwqe - 1)) >= limit) {
+        return;
+    }
+    /* So it was when the index was read last. */
+    if (wq_reread(srq->vm, &srq->mem, wq, true) < (int32_t)limit &&
+        atomic_compare_exchange_strong(&srq->limit, &limit, 0)) {
+        leave_word(srq, SRQ_TELL_LIMIT);
+    }
+}
+
+/* @t: NULL if nobody waits. */
+static int srq_claim(struct srq *srq, struct recv_op *recv, const struct ticket *t)
+{
+    uint32_t before;
+    int err;
+
+    pthread_mutex_lock(&srq->lock);
+    before = srq->rq.wq.next;
+    err = srq->error ? EINVAL
+          : t        ? take_or_wait(&srq->rq, recv, t)
+                     : take(&srq->rq, recv);
+    if (err != EINVAL || srq->rq.wq.next != before) {
+        check_limit(srq); /* a WQE that is wrong in itself is spent */
+    } else if (!srq->error) {
+        srq->error = true;
+        log_vm(LOG_LVL_WARN, srq->vm, "SRQ %u: its ring is unusable", srq->handle);
+        leave_word(srq, SRQ_TELL_ERROR);
+    }
+    pthread_mutex_unlock(&srq->lock);
+    return err;
+}
+
+int rq_claim(struct rq *rq, struct recv_op *recv)
+{
+    return rq->srq ? srq_claim(rq->srq, recv, NULL) : take(rq, recv);
+}
+
+int rq_claim_or_wait(struct rq *rq, struct recv_op *recv, const struct ticket *t)
+{
+    return rq->srq ? srq_claim(rq->srq, recv, t) : take_or_wait(rq, recv, t);
 }
 
 struct qp *ticket_qp(const struct ticket *t)
@@ -139,9 +201,36 @@ static void ticket_wake(const struct ticket *t)
     }
 }
 
+/* Could @t still make use of a receive? */
+static bool ticket_waits(const struct ticket *t)
+{
+    struct qp *qp = ticket_qp(t);
+
+    return qp && atomic_load(&qp->state) != PVRDMA_QPS_ERR;
+}
+
+/*
+ * Take the tickets of those that are to be woken: of an SRQ with @receives, no more
+ * than can have one.  rq->lock held.
+ */
+static unsigned wait_take(struct rq *rq, int32_t receives, struct ticket *woken)
+{
+    unsigned n = atomic_load(&rq->n_wait), i, left;
+
+    left = rq->srq && receives > 0 ? (unsigned)receives : n;
+    for (i = 0; i < n && left; i++) {
+        woken[i] = rq->wait[i];
+        left -= !rq->srq || ticket_waits(&woken[i]);
+    }
+    memmove(rq->wait, &rq->wait[i], (n - i) * sizeof(rq->wait[0]));
+    atomic_store(&rq->n_wait, n - i);
+    return i;
+}
+
 void rq_posted(struct rq *rq)
 {
-    struct ticket woken[RQ_WAITERS];
+    struct ticket woken[SRQ_WAITERS];
+    int32_t receives;
     unsigned n;
 
     if (!atomic_load(&rq->n_wait) && (!rq->mem->ext || atomic_load(&rq->no_notify))) {
@@ -152,14 +241,29 @@ void rq_posted(struct rq *rq)
     if (!n) {
         /* Nobody waits: whoever comes finds what is posted. */
         tell(rq, !rq->must_notify);
-    } else if (wq_pending(rq->vm, rq->mem, &rq->wq, true) == 0) {
-        n = 0; /* a doorbell without a WQE must not cost the sender a retry */
     } else {
-        memcpy(woken, rq->wait, n * sizeof(woken[0]));
-        atomic_store(&rq->n_wait, 0);
+        receives = wq_reread(rq->vm, rq->mem, &rq->wq, true);
+        /* A doorbell without a WQE must not cost the sender a retry. */
+        n = receives ? wait_take(rq, receives, woken) : 0;
     }
     pthread_mutex_unlock(rq->lock);
     for (unsigned i = 0; i < n; i++) {
         ticket_wake(&woken[i]);
+    }
+}
+
+void srq_look(struct srq *srq)
+{
+    uint32_t what = 0;
+
+    rq_posted(&srq->rq);
+    if (atomic_load_explicit(&srq->tell, memory_order_relaxed)) {
+        what = atomic_exchange(&srq->tell, 0);
+    }
+    if (what & SRQ_TELL_LIMIT) {
+        event_async(&srq->vm->guest, PVRDMA_EVENT_SRQ_LIMIT_REACHED, srq->handle);
+    }
+    if (what & SRQ_TELL_ERROR) {
+        event_async(&srq->vm->guest, PVRDMA_EVENT_SRQ_ERR, srq->handle);
     }
 }

@@ -147,6 +147,17 @@ static void recv_bit(struct vm *vm, uint32_t handle)
     }
 }
 
+static void srq_bit(struct vm *vm, uint32_t handle)
+{
+    struct srq *srq = id_table_get(&vm->objects.srq, handle);
+
+    if (srq) {
+        srq_look(srq);
+    }
+}
+
+static const struct doorbell_calls doorbell_calls = {send_bit, recv_bit, srq_bit};
+
 /* ---- failed CQs ------------------------------------------------------------ */
 
 static bool cq_failed(struct cq *cq)
@@ -333,7 +344,7 @@ uint64_t sched_serve(struct worker *w, struct vm *vm, uint64_t now)
     }
     if (TAILQ_EMPTY(&dp->run) || now - dp->scanned >= SCAN_NS) {
         dp->scanned = now;
-        doorbells_scan(vm, &t, send_bit, recv_bit);
+        doorbells_scan(vm, &t, &doorbell_calls);
     }
     watch_scan(vm, now);
     run_timers(dp, now);

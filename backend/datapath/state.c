@@ -54,6 +54,23 @@ void datapath_cq_destroyed(struct cq *cq)
     __atomic_store_n(&db->arm[cq->handle], PVRDMA_DB_ARM_NONE, __ATOMIC_RELEASE);
 }
 
+void datapath_srq_created(struct srq *srq, uint32_t uar_page)
+{
+    struct pvrdma_db_region *db = srq->vm->guest.db.shared;
+
+    if (srq->mem.ext) {
+        ring_store(srq->vm, ring_no_notify_gpa(&srq->mem, true), 0);
+    }
+    __atomic_store_n(&db->srq_owner[srq->handle], (uint16_t)uar_page, __ATOMIC_RELEASE);
+}
+
+void datapath_srq_destroyed(struct srq *srq)
+{
+    struct pvrdma_db_region *db = srq->vm->guest.db.shared;
+
+    __atomic_store_n(&db->srq_owner[srq->handle], PVRDMA_DB_NO_OWNER, __ATOMIC_RELEASE);
+}
+
 /* The connection ends: nothing of it leads to or from a peer any more. */
 static void qp_disconnect(struct qp *qp)
 {
@@ -78,9 +95,13 @@ static void qp_clear(struct qp *qp)
     qp->req.sqd_notified = false;
     atomic_store(&qp->req.incarnation, 0);
     qp->sq.cons = qp->sq.next = 0;
-    rq_clear(qp->rq);
+    if (!qp->rq->srq) {
+        rq_clear(qp->rq);
+    }
+    /* One that was claimed from an SRQ is spent, as what was posted here is. */
     memset(&qp->resp.recv, 0, sizeof(qp->resp.recv));
     qp->resp.carrying = false;
+    qp->resp.last_wqe = LAST_WQE_NONE;
     qp->resp.psn = 0;
     qp->resp.seq = 0;
     qp->resp.incarnation = 0;
@@ -148,7 +169,7 @@ void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask)
     if (old_state == PVRDMA_QPS_RESET) {
         /* Until now the guest may not have reset its indices: forget what we read. */
         qp->sq.prod = qp->sq.next;
-        qp->rq->wq.prod = qp->rq->wq.next;
+        qp->own_rq.wq.prod = qp->own_rq.wq.next;
         /* The walk that follows a CQ's failure passed it over, or was before it. */
         if (qp->scq->error_reported || qp->rcq->error_reported) {
             atomic_store(&qp->vm->dp.cq_error, true);
@@ -225,8 +246,12 @@ void qp_enter_error_locked(struct qp *qp)
     atomic_store_explicit(&qp->state, PVRDMA_QPS_ERR, memory_order_release);
     qp->attr.qp_state = PVRDMA_QPS_ERR;
     qp->resp.epoch = new_epoch();
-    qp->rq->must_notify = true;
-    rq_want_notify(qp->rq);
+    if (!qp->rq->srq) {
+        qp->rq->must_notify = true;
+        rq_want_notify(qp->rq);
+    } else if (qp->resp.last_wqe == LAST_WQE_NONE) {
+        qp->resp.last_wqe = LAST_WQE_DUE; /* by responder_flush() */
+    }
 }
 
 void qp_set_send_error(struct qp *qp)

@@ -98,6 +98,30 @@ static int run_destroy_qp(struct vm *vm, const union pvrdma_cmd_req *req,
     return verbs_destroy_qp(vm, req->handle.handle);
 }
 
+static int run_create_srq(struct vm *vm, const union pvrdma_cmd_req *req,
+                          union pvrdma_cmd_resp *resp)
+{
+    return verbs_create_srq(vm, &req->create_srq, &resp->handle);
+}
+
+static int run_modify_srq(struct vm *vm, const union pvrdma_cmd_req *req,
+                          union pvrdma_cmd_resp *resp)
+{
+    return verbs_modify_srq(vm, &req->modify_srq);
+}
+
+static int run_query_srq(struct vm *vm, const union pvrdma_cmd_req *req,
+                         union pvrdma_cmd_resp *resp)
+{
+    return verbs_query_srq(vm, req->handle.handle, &resp->query_srq);
+}
+
+static int run_destroy_srq(struct vm *vm, const union pvrdma_cmd_req *req,
+                           union pvrdma_cmd_resp *resp)
+{
+    return verbs_destroy_srq(vm, req->handle.handle);
+}
+
 static int run_create_uc(struct vm *vm, const union pvrdma_cmd_req *req,
                          union pvrdma_cmd_resp *resp)
 {
@@ -137,7 +161,7 @@ static int run_query_counters(struct vm *vm, const union pvrdma_cmd_req *req,
 
 #define RESP(type) sizeof(struct pvrdma_resp_##type)
 
-/* Not here: RESIZE_CQ and the SRQ commands, which our caps do not offer. */
+/* Not here: RESIZE_CQ, which no driver sends. */
 static const struct command commands[PVRDMA_CMD_MAX] = {
     [PVRDMA_CMD_QUERY_PORT] = {"QUERY_PORT", run_query_port, RESP(query_port)},
     [PVRDMA_CMD_QUERY_PKEY] = {"QUERY_PKEY", run_query_pkey, RESP(query_pkey)},
@@ -155,6 +179,10 @@ static const struct command commands[PVRDMA_CMD_MAX] = {
     [PVRDMA_CMD_DESTROY_UC] = {"DESTROY_UC", run_destroy_uc, 0},
     [PVRDMA_CMD_CREATE_BIND] = {"CREATE_BIND", run_create_bind, 0},
     [PVRDMA_CMD_DESTROY_BIND] = {"DESTROY_BIND", run_destroy_bind, 0},
+    [PVRDMA_CMD_CREATE_SRQ] = {"CREATE_SRQ", run_create_srq, RESP(handle)},
+    [PVRDMA_CMD_MODIFY_SRQ] = {"MODIFY_SRQ", run_modify_srq, 0},
+    [PVRDMA_CMD_QUERY_SRQ] = {"QUERY_SRQ", run_query_srq, RESP(query_srq)},
+    [PVRDMA_CMD_DESTROY_SRQ] = {"DESTROY_SRQ", run_destroy_srq, 0},
 };
 
 /* ext.h */

@@ -151,7 +151,8 @@ static void teardown(struct device *dev)
     dev->dsr_valid = false;
     verbs_reset(&dev->vm->objects);
     event_set_active(&g->events, false, !dev->bus_master);
-    doorbells_reset(&g->db, dev->vm->cfg->max_qp, dev->vm->cfg->max_cq);
+    doorbells_reset(&g->db, dev->vm->cfg->max_qp, dev->vm->cfg->max_cq,
+                    dev->vm->cfg->max_srq);
     memset(&dev->dsr, 0, sizeof(dev->dsr));
     dev->cmd_slot = dev->resp_slot = 0;
 }

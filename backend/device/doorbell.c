@@ -48,6 +48,21 @@ static bool cq_doorbell(struct device *dev, uint32_t page, uint32_t value, bool 
     return true;
 }
 
+static bool srq_doorbell(struct device *dev, uint32_t page, uint32_t value)
+{
+    uint32_t handle = value & PVRDMA_UAR_HANDLE_MASK;
+    const struct srq *srq = id_table_get(&dev->vm->objects.srq, handle);
+
+    if (!srq || !may_ring(page, srq->pd->uctx)) {
+        return false;
+    }
+    if (value & PVRDMA_UAR_SRQ_RECV) {
+        doorbell_set(&dev->vm->guest.db.own->srq, handle);
+        datapath_wake(dev->vm);
+    }
+    return true;
+}
+
 void device_doorbell(struct device *dev, uint64_t bar2_offset, uint32_t value,
                      bool posted)
 {
@@ -68,7 +83,10 @@ void device_doorbell(struct device *dev, uint64_t bar2_offset, uint32_t value,
         case PVRDMA_UAR_CQ:
             ok = cq_doorbell(dev, page, value, posted);
             break;
-        default: /* PVRDMA_UAR_SRQ among them: there are no SRQs */
+        case PVRDMA_UAR_SRQ:
+            ok = srq_doorbell(dev, page, value);
+            break;
+        default:
             break;
         }
     }

@@ -125,7 +125,8 @@ static void region_reset(struct pvrdma_db_region *db)
 }
 
 /* Only words of handles that this VM can have mean anything. */
-void doorbells_reset(struct guest_doorbells *db, uint32_t max_qp, uint32_t max_cq)
+void doorbells_reset(struct guest_doorbells *db, uint32_t max_qp, uint32_t max_cq,
+                     uint32_t max_srq)
 {
     struct pvrdma_db_region *shared = db->shared;
 
@@ -138,6 +139,10 @@ void doorbells_reset(struct guest_doorbells *db, uint32_t max_qp, uint32_t max_c
     for (uint32_t i = 0; i < max_cq; i++) {
         __atomic_store_n(&shared->arm[i], PVRDMA_DB_ARM_NONE, __ATOMIC_RELAXED);
         __atomic_store_n(&shared->cq_owner[i], PVRDMA_DB_NO_OWNER, __ATOMIC_RELAXED);
+        breathe(i);
+    }
+    for (uint32_t i = 0; i < max_srq; i++) {
+        __atomic_store_n(&shared->srq_owner[i], PVRDMA_DB_NO_OWNER, __ATOMIC_RELAXED);
         breathe(i);
     }
 }

@@ -28,10 +28,11 @@ bool doorbells_init(struct guest_doorbells *db, GError **errp);
 void doorbells_fini(struct guest_doorbells *db);
 
 /*
- * Forget every bit, owner and armed CQ; no handle below @max_qp or @max_cq has an
- * owner any more.  Main thread; its loop may turn meanwhile.
+ * Forget every bit, owner and armed CQ; no handle below @max_qp, @max_cq or @max_srq
+ * has an owner any more.  Main thread; its loop may turn meanwhile.
  */
-void doorbells_reset(struct guest_doorbells *db, uint32_t max_qp, uint32_t max_cq);
+void doorbells_reset(struct guest_doorbells *db, uint32_t max_qp, uint32_t max_cq,
+                     uint32_t max_srq);
 
 /* Set a handle's bit.  Any thread; the caller wakes the worker. */
 static inline void doorbell_set(struct pvrdma_db_map *map, uint32_t handle)

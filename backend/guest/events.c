@@ -16,7 +16,7 @@
  * and notifications alike, and they are dropped.
  *
  * A notification that finds a well-behaved ring full is not lost but deferred:
- * a bit per CQ, which the VM's worker retries.  So is an async event of a CQ or QP:
+ * a bit per CQ, which the VM's worker retries.  So is an async event of a CQ, QP or SRQ:
  * a bit per object and type.  While any waits, those that are raised meanwhile wait
  * too, CQs' first, so that the failure of a CQ is told before what it did to its QPs.
  * Only what concerns the port or the device is dropped then, which is not raised here.
@@ -40,15 +40,23 @@ static uint32_t bitmap_words(const struct guest_events *ev)
     return (ev->max_cq + 63) / 64;
 }
 
-void event_init(struct guest_events *ev, uint32_t max_cq, uint32_t max_qp)
+/* Bytes of ev->pending. */
+static uint32_t n_places(const struct guest_events *ev)
+{
+    return ev->max_cq + ev->max_qp + ev->max_srq;
+}
+
+void event_init(struct guest_events *ev, uint32_t max_cq, uint32_t max_qp,
+                uint32_t max_srq)
 {
     memset(ev, 0, sizeof(*ev));
     pthread_mutex_init(&ev->async.lock, NULL);
     pthread_mutex_init(&ev->cqn.lock, NULL);
     ev->max_cq = max_cq;
     ev->max_qp = max_qp;
+    ev->max_srq = max_srq;
     ev->deferred = g_new0(uint64_t, bitmap_words(ev));
-    ev->pending = g_new0(uint8_t, max_cq + max_qp);
+    ev->pending = g_new0(uint8_t, n_places(ev));
     ev->first_pending = UINT32_MAX;
 }
 
@@ -93,7 +101,7 @@ void event_set_active(struct guest_events *ev, bool active, bool held)
         atomic_store(&ev->deferred_any, false);
         pthread_mutex_unlock(&ev->cqn.lock);
         pthread_mutex_lock(&ev->async.lock);
-        memset(ev->pending, 0, ev->max_cq + ev->max_qp);
+        memset(ev->pending, 0, n_places(ev));
         ev->n_pending = 0;
         ev->first_pending = UINT32_MAX;
         atomic_store(&ev->pending_any, false);
@@ -167,16 +175,37 @@ static int ring_push(struct event_ring *ring, struct guest *g, const void *elem)
     return 0;
 }
 
-/* Where such an event can wait; >= max_cq + max_qp: nowhere. */
-static uint32_t pending_place(const struct guest_events *ev, enum pvrdma_event_type type,
-                              uint32_t info)
+/* The highest bit is told first: of several what is no error, of a QP LAST_WQE last. */
+static const uint8_t cq_bits[] = {PVRDMA_EVENT_CQ_ERR};
+static const uint8_t qp_bits[] = {
+    PVRDMA_EVENT_QP_LAST_WQE_REACHED, PVRDMA_EVENT_QP_FATAL, PVRDMA_EVENT_QP_REQ_ERR,
+    PVRDMA_EVENT_QP_ACCESS_ERR,       PVRDMA_EVENT_COMM_EST, PVRDMA_EVENT_SQ_DRAINED,
+};
+static const uint8_t srq_bits[] = {PVRDMA_EVENT_SRQ_ERR, PVRDMA_EVENT_SRQ_LIMIT_REACHED};
+
+/* The bit of @type in @bits; 0: no such event can wait. */
+static uint8_t bit_in(const uint8_t *bits, unsigned n, enum pvrdma_event_type type)
 {
-    if (type == PVRDMA_EVENT_CQ_ERR && info < ev->max_cq) {
+    for (unsigned i = 0; i < n; i++) {
+        if (bits[i] == type) {
+            return (uint8_t)(1u << i);
+        }
+    }
+    return 0;
+}
+
+/* Where such an event can wait, and as which bit; >= n_places(): nowhere. */
+static uint32_t pending_place(const struct guest_events *ev, enum pvrdma_event_type type,
+                              uint32_t info, uint8_t *bit)
+{
+    if (info < ev->max_cq && (*bit = bit_in(cq_bits, G_N_ELEMENTS(cq_bits), type))) {
         return info;
     }
-    if (type >= PVRDMA_EVENT_QP_FATAL && type <= PVRDMA_EVENT_SQ_DRAINED &&
-        info < ev->max_qp) {
+    if (info < ev->max_qp && (*bit = bit_in(qp_bits, G_N_ELEMENTS(qp_bits), type))) {
         return ev->max_cq + info;
+    }
+    if (info < ev->max_srq && (*bit = bit_in(srq_bits, G_N_ELEMENTS(srq_bits), type))) {
+        return ev->max_cq + ev->max_qp + info;
     }
     return UINT32_MAX;
 }
@@ -201,15 +230,16 @@ void event_async(struct guest *g, enum pvrdma_event_type type, uint32_t info)
 {
     struct guest_events *ev = &g->events;
     struct pvrdma_eqe eqe = {.type = type, .info = info};
-    uint32_t place = pending_place(ev, type, info);
-    bool can_wait = place < ev->max_cq + ev->max_qp, first = false;
+    uint8_t bit = 0;
+    uint32_t place = pending_place(ev, type, info, &bit);
+    bool can_wait = place < n_places(ev), first = false;
     int err;
 
     pthread_mutex_lock(&ev->async.lock);
     err = can_wait && ev->n_pending ? ENOSPC : ring_push(&ev->async, g, &eqe);
     if (err == ENOSPC && can_wait) {
         first = !ev->n_pending;
-        set_pending(ev, place, ev->pending[place] | (uint8_t)(1u << type));
+        set_pending(ev, place, ev->pending[place] | bit);
     } else if (err) {
         ev->async.dropped++;
     }
@@ -222,13 +252,21 @@ void event_async(struct guest *g, enum pvrdma_event_type type, uint32_t info)
     }
 }
 
-/* The next event of @place: of several what is no error first.  async.lock is held. */
-static struct pvrdma_eqe next_pending(const struct guest_events *ev, uint32_t place)
+/* The next event of @place, which is *bit of it.  async.lock is held. */
+static struct pvrdma_eqe next_pending(const struct guest_events *ev, uint32_t place,
+                                      uint8_t *bit)
 {
-    return (struct pvrdma_eqe){
-        .type = 31 - (unsigned)__builtin_clz(ev->pending[place]),
-        .info = place < ev->max_cq ? place : place - ev->max_cq,
-    };
+    unsigned i = 31 - (unsigned)__builtin_clz(ev->pending[place]);
+
+    *bit = (uint8_t)(1u << i);
+    if (place < ev->max_cq) {
+        return (struct pvrdma_eqe){.type = cq_bits[i], .info = place};
+    }
+    place -= ev->max_cq;
+    if (place < ev->max_qp) {
+        return (struct pvrdma_eqe){.type = qp_bits[i], .info = place};
+    }
+    return (struct pvrdma_eqe){.type = srq_bits[i], .info = place - ev->max_qp};
 }
 
 bool event_async_retry(struct guest *g)
@@ -244,19 +282,20 @@ bool event_async_retry(struct guest *g)
     for (unsigned n = 0; ev->n_pending && n < RETRY_MAX; n++) {
         uint32_t place = ev->first_pending;
         struct pvrdma_eqe eqe;
+        uint8_t bit;
         int err;
 
         while (!ev->pending[place]) {
             place++;
         }
         ev->first_pending = place;
-        eqe = next_pending(ev, place);
+        eqe = next_pending(ev, place, &bit);
         err = ring_push(&ev->async, g, &eqe);
         if (err == ENOSPC) {
             break;
         }
         ev->async.dropped += err != 0;
-        set_pending(ev, place, ev->pending[place] & (uint8_t) ~(1u << eqe.type));
+        set_pending(ev, place, ev->pending[place] & (uint8_t)~bit);
     }
     pushed = ev->async.pushed - pushed;
     pthread_mutex_unlock(&ev->async.lock);
@@ -341,5 +380,14 @@ void event_qp_forget(struct guest *g, uint32_t qp_handle)
 
     pthread_mutex_lock(&ev->async.lock);
     set_pending(ev, ev->max_cq + qp_handle, 0);
+    pthread_mutex_unlock(&ev->async.lock);
+}
+
+void event_srq_forget(struct guest *g, uint32_t srq_handle)
+{
+    struct guest_events *ev = &g->events;
+
+    pthread_mutex_lock(&ev->async.lock);
+    set_pending(ev, ev->max_cq + ev->max_qp + srq_handle, 0);
     pthread_mutex_unlock(&ev->async.lock);
 }

@@ -45,13 +45,13 @@ struct guest_events {
      * One bit per CQ handle; cqn.lock protects it.
      */
     uint64_t *deferred;
-    uint32_t max_cq, max_qp; /* handles are below them */
+    uint32_t max_cq, max_qp, max_srq; /* handles are below them */
     _Atomic bool deferred_any;
 
     /*
-     * Async events of CQs and QPs that found the ring full; retried likewise.  A byte
-     * per CQ handle and then one per QP handle, with a bit per type of event;
-     * async.lock protects it.
+     * Async events of CQs, QPs and SRQs that found the ring full; retried likewise.  A
+     * byte per CQ handle, then one per QP handle and one per SRQ handle, with a bit per
+     * type of event; async.lock protects it.
      */
     uint8_t *pending;
     uint32_t n_pending;     /* bits */
@@ -68,7 +68,8 @@ static inline bool event_deferred(const struct guest_events *ev)
 }
 
 /* Main thread. */
-void event_init(struct guest_events *ev, uint32_t max_cq, uint32_t max_qp);
+void event_init(struct guest_events *ev, uint32_t max_cq, uint32_t max_qp,
+                uint32_t max_srq);
 void event_fini(struct guest_events *ev);
 
 /*
@@ -85,9 +86,9 @@ void event_set_active(struct guest_events *ev, bool active, bool held);
 void event_set_paused(struct guest_events *ev, bool paused);
 
 /*
- * Async event (ring, then vector 1).  One of a CQ or a QP comes later if the ring is
+ * Async event (ring, then vector 1).  One of a CQ, QP or SRQ comes later if the ring is
  * full, and once if it was raised again until then.  Any thread; no lock held but
- * qp/cq's.
+ * qp/srq/cq's.
  */
 void event_async(struct guest *g, enum pvrdma_event_type type, uint32_t info);
 
@@ -103,8 +104,9 @@ bool event_cq_retry(struct guest *g);
 /* Retry async events; the VM's worker.  True: raise the vector. */
 bool event_async_retry(struct guest *g);
 
-/* The CQ or QP is gone: nothing of it comes later any more.  Main thread. */
+/* The CQ, QP or SRQ is gone: nothing of it comes later any more.  Main thread. */
 void event_cq_forget(struct guest *g, uint32_t cq_handle);
 void event_qp_forget(struct guest *g, uint32_t qp_handle);
+void event_srq_forget(struct guest *g, uint32_t srq_handle);
 
 #endif /* PVRDMAD_GUEST_EVENTS_H */

@@ -15,7 +15,7 @@ int objects_init(struct objects *v, struct vm *vm)
     v->vm = vm;
     if (!id_table_init(&v->uctx, VERBS_MAX_UAR) || !id_table_init(&v->pd, cfg->max_pd) ||
         !id_table_init(&v->mr, cfg->max_mr) || !id_table_init(&v->cq, cfg->max_cq) ||
-        !id_table_init(&v->qp, cfg->max_qp)) {
+        !id_table_init(&v->qp, cfg->max_qp) || !id_table_init(&v->srq, cfg->max_srq)) {
         objects_fini(v);
         return ENOMEM;
     }
@@ -24,6 +24,7 @@ int objects_init(struct objects *v, struct vm *vm)
 
 void objects_fini(struct objects *v)
 {
+    id_table_fini(&v->srq);
     id_table_fini(&v->qp);
     id_table_fini(&v->cq);
     id_table_fini(&v->mr);
@@ -39,6 +40,7 @@ void objects_get_stats(const struct objects *v, struct objects_stats *st)
         .mr = v->mr.used,
         .cq = v->cq.used,
         .qp = v->qp.used,
+        .srq = v->srq.used,
         .pages = v->pages_used,
     };
     for (unsigned i = 0; i < VERBS_GID_TBL_LEN; i++) {

@@ -148,8 +148,9 @@ struct qp {
     uint32_t max_inline; /* bytes; extended QPs only */
     struct ring_mem mem; /* page 0 holds the ring state */
     struct wq sq;        /* the VM's worker, under the token */
-    struct rq own_rq;
-    struct rq *rq;        /* where it receives */
+    struct rq own_rq;    /* without WQEs if it has an SRQ */
+    struct ticket own_wait[RQ_WAITERS];
+    struct rq *rq;        /* where it receives: own_rq, or an SRQ's */
     struct qp *next_dead; /* like mr's */
 
     /*
@@ -165,6 +166,29 @@ struct qp {
     struct qp_responder resp; /* under lock */
 };
 
+/* What the VM's worker has to tell the guest of an SRQ. */
+#define SRQ_TELL_LIMIT 1u
+#define SRQ_TELL_ERROR 2u
+
+/* A shared receive queue. */
+struct srq {
+    struct vm *vm;
+    uint32_t handle;
+    struct pd *pd;
+    struct ring_mem mem;
+    uint32_t refs;         /* QPs; main thread */
+    struct srq *next_dead; /* like mr's */
+    /* Armed: told once there are fewer receives than that; 0: not armed. */
+    _Atomic uint32_t limit;
+    _Atomic uint32_t tell; /* SRQ_TELL_* */
+
+    /* Protects the two below.  Taken after a QP's, never held while bytes are moved. */
+    pthread_mutex_t lock;
+    bool error; /* bad index, or ring memory that is not there: no receives any more */
+    struct rq rq;
+    struct ticket wait[SRQ_WAITERS]; /* rq.wait */
+};
+
 struct gid_entry {
     bool bound;
     uint8_t type; /* PVRDMA_GID_TYPE_* */
@@ -174,7 +198,7 @@ struct gid_entry {
 struct objects {
     struct vm *vm;
     uint64_t uar_pfn; /* of BAR2 in the guest; device/ sets it with the DSR */
-    struct id_table uctx, pd, mr, cq, qp;
+    struct id_table uctx, pd, mr, cq, qp, srq;
     struct gid_entry gid[VERBS_GID_TBL_LEN]; /* main thread */
     _Atomic(struct qp *) gsi;                /* QP number 1 */
     uint64_t pages_used;                     /* of cfg->max_mr_pages; main thread */
@@ -215,7 +239,7 @@ int qp_transition_check(enum pvrdma_qp_type type, enum pvrdma_qp_state cur,
 
 /* Counts for status and leak checks. */
 struct objects_stats {
-    uint32_t uctx, pd, mr, cq, qp, gid;
+    uint32_t uctx, pd, mr, cq, qp, srq, gid;
     uint64_t pages;
 };
 void objects_get_stats(const struct objects *v, struct objects_stats *st);

@@ -29,8 +29,10 @@
 #define QP_MAX_SGE 16u /* == VERBS_MAX_SGE */
 
 struct qp;
+struct pd;
 struct ring_mem;
 struct route;
+struct srq;
 struct transport_ops;
 struct vm;
 struct watched;
@@ -61,20 +63,27 @@ struct ticket {
     uint64_t incarnation; /* of its connection; 0: no ticket */
 };
 
-/* Senders that wait for a receive WQE, at most; more wait for their timers. */
-#define RQ_WAITERS 8u
+/*
+ * Senders that wait for a receive WQE of a QP's own queue, or of an SRQ, at most; more
+ * wait for their timers.
+ */
+#define RQ_WAITERS  8u
+#define SRQ_WAITERS 64u
 
-/* A queue of receive WQEs: a QP's own. */
+/* A queue of receive WQEs: a QP's own, or an SRQ's. */
 struct rq {
     pthread_mutex_t *lock; /* protects all below; a private one borrows its QP's */
     struct vm *vm;
+    struct pd *pd;   /* of the keys in its WQEs */
+    struct srq *srq; /* whose it is; NULL: a QP's own */
     const struct ring_mem *mem;
     struct wq wq;
     /* The guest was told that receives need no notification (ext.h). */
     _Atomic bool no_notify;
     bool must_notify; /* its QP is in ERR: what is posted has to be flushed */
     _Atomic unsigned n_wait;
-    struct ticket wait[RQ_WAITERS];
+    unsigned max_wait;
+    struct ticket *wait; /* [max_wait]; an SRQ's in the order they came */
 };
 
 /* Where a connection goes, from the requester's side. */
@@ -209,6 +218,13 @@ struct service {
 
 const struct service *qp_service(enum pvrdma_qp_type type);
 
+/* Async event LAST_WQE_REACHED of a QP with an SRQ, once for each time in ERR. */
+enum last_wqe {
+    LAST_WQE_NONE, /* not in ERR, or no SRQ */
+    LAST_WQE_DUE,  /* once what was claimed is flushed */
+    LAST_WQE_TOLD,
+};
+
 enum qp_wait {
     QP_WAIT_NONE,
     QP_WAIT_RNR,     /* peer's RNR timer */
@@ -272,7 +288,8 @@ struct atomic_result {
 
 struct qp_responder {
     struct recv_op recv;
-    bool carrying;        /* a slice is being copied to recv, without the lock */
+    bool carrying; /* a slice is being copied to recv, without the lock */
+    enum last_wqe last_wqe;
     uint32_t psn;         /* expected, 24 bits */
     uint64_t seq;         /* expected: so many messages were taken */
     uint64_t incarnation; /* of the requester's connection; 0: none has come yet */

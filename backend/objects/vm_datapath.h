@@ -26,8 +26,8 @@ struct worker;
 #define DATAPATH_SLICE     65536u
 #define DATAPATH_SLICE_MIN 1024u
 
-/* Doorbell maps: the daemon's own and the VMM's, send and receive each. */
-#define DATAPATH_REGION_MAPS 4u
+/* Doorbell maps: the daemon's own and the VMM's; send, receive and SRQ each. */
+#define DATAPATH_REGION_MAPS 6u
 
 /* Send queues whose producer index the worker polls, see watch.c. */
 #define DATAPATH_WATCHED 16u

@@ -31,12 +31,8 @@
 
 /* ---- creation ---- */
 
-/*
- * One queue: @wr WQEs, each a header of @hdr bytes and @sge SGEs, rounded to a
- * power of two, as driver and provider do.  Stores the number of pages.
- */
-static int wq_layout(struct wq *wq, uint32_t wr, uint32_t sge, uint32_t hdr,
-                     uint32_t max_inline, uint32_t *npages)
+int wq_layout(struct wq *wq, uint32_t wr, uint32_t sge, uint32_t hdr, uint32_t max_inline,
+              uint32_t *npages)
 {
     uint32_t size = hdr + MAX(sge * (uint32_t)sizeof(struct pvrdma_sge), max_inline);
 
@@ -52,12 +48,12 @@ static int wq_layout(struct wq *wq, uint32_t wr, uint32_t sge, uint32_t hdr,
 
 static int qp_layout(struct qp *qp, const struct pvrdma_cmd_create_qp *req)
 {
-    uint32_t send, recv;
+    uint32_t send, recv = 0;
 
     if (wq_layout(&qp->sq, req->max_send_wr, req->max_send_sge,
                   sizeof(struct pvrdma_sq_wqe_hdr), req->max_inline_data, &send) ||
-        wq_layout(&qp->own_rq.wq, req->max_recv_wr, req->max_recv_sge,
-                  sizeof(struct pvrdma_rq_wqe_hdr), 0, &recv) ||
+        (!req->is_srq && wq_layout(&qp->own_rq.wq, req->max_recv_wr, req->max_recv_sge,
+                                   sizeof(struct pvrdma_rq_wqe_hdr), 0, &recv)) ||
         req->send_chunks != send || req->total_chunks != 1 + send + recv) {
         return EINVAL;
     }
@@ -66,20 +62,32 @@ static int qp_layout(struct qp *qp, const struct pvrdma_cmd_create_qp *req)
     return 0;
 }
 
-/* PD and CQs; a program's QP uses CQs of its own context only. */
+/* PD, CQs and SRQ; a program's QP uses those of its own context only. */
 static int qp_parents(struct qp *qp, struct objects *v,
                       const struct pvrdma_cmd_create_qp *req)
 {
+    struct srq *srq = req->is_srq ? id_table_get(&v->srq, req->srq_handle) : NULL;
+
     qp->pd = id_table_get(&v->pd, req->pd_handle);
     qp->scq = id_table_get(&v->cq, req->send_cq_handle);
     qp->rcq = id_table_get(&v->cq, req->recv_cq_handle);
-    if (!qp->pd || !qp->scq || !qp->rcq) {
+    if (!qp->pd || !qp->scq || !qp->rcq || (req->is_srq && !srq)) {
         return ENOENT;
+    }
+    if (srq && srq->pd->uctx != qp->pd->uctx) {
+        return EPERM;
     }
     if (qp->pd->uctx &&
         (qp->scq->uctx != qp->pd->uctx || qp->rcq->uctx != qp->pd->uctx)) {
         return EPERM;
     }
+    qp->own_rq = (struct rq){.lock = &qp->lock,
+                             .vm = qp->vm,
+                             .pd = qp->pd,
+                             .mem = &qp->mem,
+                             .max_wait = RQ_WAITERS,
+                             .wait = qp->own_wait};
+    qp->rq = srq ? &srq->rq : &qp->own_rq;
     return 0;
 }
 
@@ -92,6 +100,9 @@ static int qp_type_check(struct qp *qp, const struct objects *v)
     if (qp->type != PVRDMA_QPT_GSI) {
         return 0;
     }
+    if (qp->rq->srq) {
+        return EINVAL;
+    }
     if (qp->pd->uctx) {
         return EPERM;
     }
@@ -103,6 +114,9 @@ static void qp_publish(struct qp *qp, struct objects *v)
     qp->pd->refs++;
     qp->scq->refs++;
     qp->rcq->refs++;
+    if (qp->rq->srq) {
+        qp->rq->srq->refs++;
+    }
     pthread_mutex_init(&qp->lock, NULL);
     id_table_publish(&v->qp, qp->handle, qp);
     if (qp->type == PVRDMA_QPT_GSI) {
@@ -115,9 +129,9 @@ static void qp_fill_cap(const struct qp *qp, struct pvrdma_qp_cap *cap)
 {
     *cap = (struct pvrdma_qp_cap){
         .max_send_wr = qp->sq.nwqe,
-        .max_recv_wr = qp->rq->wq.nwqe,
+        .max_recv_wr = qp->own_rq.wq.nwqe,
         .max_send_sge = qp->sq.max_sge,
-        .max_recv_sge = qp->rq->wq.max_sge,
+        .max_recv_sge = qp->own_rq.wq.max_sge,
         .max_inline_data = qp->max_inline,
     };
 }
@@ -131,7 +145,7 @@ int verbs_create_qp(struct vm *vm, const struct pvrdma_cmd_create_qp *req,
 
     bool ext = req->reserved[0] & PVRDMA_EXT_OBJ_RING;
 
-    if (req->is_srq || (req->reserved[0] & ~PVRDMA_EXT_OBJ_RING) ||
+    if ((req->reserved[0] & ~PVRDMA_EXT_OBJ_RING) ||
         req->max_inline_data > (ext ? PVRDMA_EXT_MAX_INLINE : 0)) {
         return ENOTSUP;
     }
@@ -141,8 +155,6 @@ int verbs_create_qp(struct vm *vm, const struct pvrdma_cmd_create_qp *req,
     }
     qp->vm = vm;
     qp->req.transport = transport_local;
-    qp->own_rq = (struct rq){.lock = &qp->lock, .vm = vm, .mem = &qp->mem};
-    qp->rq = &qp->own_rq;
     qp->type = req->qp_type;
     qp->sq_sig_all = req->sq_sig_all;
     qp->mem.ext = ext;
@@ -172,9 +184,9 @@ int verbs_create_qp(struct vm *vm, const struct pvrdma_cmd_create_qp *req,
     resp->qpn = qp->qpn;
     resp->qp_handle = qp->handle;
     resp->max_send_wr = qp->sq.nwqe;
-    resp->max_recv_wr = qp->rq->wq.nwqe;
+    resp->max_recv_wr = qp->own_rq.wq.nwqe;
     resp->max_send_sge = qp->sq.max_sge;
-    resp->max_recv_sge = qp->rq->wq.max_sge;
+    resp->max_recv_sge = qp->own_rq.wq.max_sge;
     resp->max_inline_data = qp->max_inline;
     return 0;
 
@@ -208,6 +220,9 @@ void qp_free(struct vm *vm, struct qp *qp)
 {
     /* After the workers let go of it, as for CQs. */
     event_qp_forget(&vm->guest, qp->handle);
+    if (qp->rq->srq) {
+        qp->rq->srq->refs--;
+    }
     qp->rcq->refs--;
     qp->scq->refs--;
     qp->pd->refs--;

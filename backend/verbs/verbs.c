@@ -29,6 +29,7 @@
 /* What a reset collects before it waits for the workers. */
 struct dead {
     struct qp *qp;
+    struct srq *srq;
     struct mr *mr;
     struct cq *cq;
 };
@@ -73,6 +74,16 @@ static void unpublish_all(struct vm *vm, struct dead *dead)
         }
         step(vm, qp, &done);
     }
+    for (uint32_t i = 1; v->srq.used && i < v->srq.size; i++) {
+        struct srq *srq = id_table_get(&v->srq, i);
+
+        if (srq) {
+            srq_unpublish(vm, srq);
+            srq->next_dead = dead->srq;
+            dead->srq = srq;
+        }
+        step(vm, srq, &done);
+    }
     for (uint32_t i = 1; v->cq.used && i < v->cq.size; i++) {
         struct cq *cq = id_table_get(&v->cq, i);
 
@@ -108,6 +119,13 @@ static void free_dead(struct vm *vm, struct dead *dead)
 
         dead->qp = qp->next_dead;
         qp_free(vm, qp);
+        coro_breathe();
+    }
+    while (dead->srq) {
+        struct srq *srq = dead->srq;
+
+        dead->srq = srq->next_dead;
+        srq_free(vm, srq);
         coro_breathe();
     }
     while (dead->mr) {
@@ -273,6 +291,9 @@ void verbs_fill_caps(struct objects *v, struct pvrdma_caps *caps)
         .max_res_rd_atom = VERBS_MAX_RD_ATOM * cfg->max_qp,
         .max_qp_init_rd_atom = VERBS_MAX_RD_ATOM,
         .max_ah = MAX_AH,
+        .max_srq = cfg->max_srq,
+        .max_srq_wr = VERBS_MAX_QP_WR,
+        .max_srq_sge = VERBS_MAX_SGE,
         .max_uar = VERBS_MAX_UAR,
         .gid_tbl_len = VERBS_GID_TBL_LEN,
         .max_pkeys = 1,

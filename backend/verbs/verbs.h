@@ -49,6 +49,11 @@ int verbs_modify_qp(struct vm *vm, const struct pvrdma_cmd_modify_qp *req);
 int verbs_query_qp(struct vm *vm, uint32_t handle, uint32_t attr_mask,
                    struct pvrdma_resp_query_qp *resp);
 int verbs_destroy_qp(struct vm *vm, uint32_t handle);
+int verbs_create_srq(struct vm *vm, const struct pvrdma_cmd_create_srq *req,
+                     struct pvrdma_resp_handle *resp);
+int verbs_modify_srq(struct vm *vm, const struct pvrdma_cmd_modify_srq *req);
+int verbs_query_srq(struct vm *vm, uint32_t handle, struct pvrdma_resp_query_srq *resp);
+int verbs_destroy_srq(struct vm *vm, uint32_t handle);
 int verbs_create_bind(struct vm *vm, const struct pvrdma_cmd_create_bind *req);
 int verbs_destroy_bind(struct vm *vm, const struct pvrdma_cmd_destroy_bind *req);
 

@@ -23,6 +23,8 @@ void qp_unpublish(struct vm *vm, struct qp *qp);
 void qp_free(struct vm *vm, struct qp *qp);
 void cq_unpublish(struct vm *vm, struct cq *cq); /* token held */
 void cq_free(struct vm *vm, struct cq *cq);
+void srq_unpublish(struct vm *vm, struct srq *srq);
+void srq_free(struct vm *vm, struct srq *srq);
 void mr_unpublish(struct vm *vm, struct mr *mr);
 void mr_free(struct vm *vm, struct mr *mr);
 void gid_unbind(struct vm *vm, unsigned index);
@@ -42,9 +44,17 @@ void verbs_pages_refund(struct vm *vm, uint64_t n);
 int verbs_pages_read(struct vm *vm, uint64_t pdir_dma, uint32_t n, bool write,
                      uint64_t *page);
 
-/* Pages of a QP or CQ: charge, allocate, read.  0 or an errno. */
+/* Pages of a QP, SRQ or CQ: charge, allocate, read.  0 or an errno. */
 int verbs_ring_init(struct vm *vm, struct ring_mem *mem, uint64_t pdir_dma, uint32_t n);
 void verbs_ring_fini(struct vm *vm, struct ring_mem *mem);
+
+/*
+ * One queue: @wr WQEs, each a header of @hdr bytes and @sge SGEs or @max_inline bytes,
+ * rounded to a power of two, as driver and provider do.  Stores the number of pages.
+ * 0 or EINVAL.
+ */
+int wq_layout(struct wq *wq, uint32_t wr, uint32_t sge, uint32_t hdr, uint32_t max_inline,
+              uint32_t *npages);
 
 /* UAR page that may ring objects of this context; NULL is the kernel's. */
 static inline uint32_t uctx_uar_page(const struct uctx *uctx)

@@ -445,6 +445,36 @@ struct pvrdma_cmd_destroy_bind {
     uint32_t reserved;
 };
 
+struct pvrdma_srq_attr {
+    uint32_t max_wr;
+    uint32_t max_sge;
+    uint32_t srq_limit;
+    uint32_t reserved;
+};
+
+/* attr_mask of MODIFY_SRQ */
+#define PVRDMA_SRQ_MAX_WR (1u << 0)
+#define PVRDMA_SRQ_LIMIT  (1u << 1)
+
+#define PVRDMA_SRQT_BASIC 0u
+
+struct pvrdma_cmd_create_srq {
+    struct pvrdma_req_hdr hdr;
+    uint64_t pdir_dma;
+    uint32_t pd_handle;
+    uint32_t nchunks;
+    struct pvrdma_srq_attr attrs;
+    uint8_t srq_type;
+    uint8_t reserved[7];
+};
+
+struct pvrdma_cmd_modify_srq {
+    struct pvrdma_req_hdr hdr;
+    uint32_t srq_handle;
+    uint32_t attr_mask;
+    struct pvrdma_srq_attr attrs;
+};
+
 union pvrdma_cmd_req {
     struct pvrdma_req_hdr hdr;
     struct pvrdma_cmd_query_port query_port;
@@ -458,6 +488,8 @@ union pvrdma_cmd_req {
     struct pvrdma_cmd_create_uc create_uc;
     struct pvrdma_cmd_create_bind create_bind;
     struct pvrdma_cmd_destroy_bind destroy_bind;
+    struct pvrdma_cmd_create_srq create_srq;
+    struct pvrdma_cmd_modify_srq modify_srq;
 };
 
 struct pvrdma_resp_query_port {
@@ -471,7 +503,7 @@ struct pvrdma_resp_query_pkey {
     uint8_t reserved[6];
 };
 
-/* CREATE_PD, CREATE_UC: a handle. */
+/* CREATE_PD, CREATE_UC, CREATE_SRQ: a handle. */
 struct pvrdma_resp_handle {
     struct pvrdma_resp_hdr hdr;
     uint32_t handle;
@@ -509,6 +541,11 @@ struct pvrdma_resp_query_qp {
     struct pvrdma_qp_attr attrs;
 };
 
+struct pvrdma_resp_query_srq {
+    struct pvrdma_resp_hdr hdr;
+    struct pvrdma_srq_attr attrs;
+};
+
 union pvrdma_cmd_resp {
     struct pvrdma_resp_hdr hdr;
     struct pvrdma_resp_query_port query_port;
@@ -518,6 +555,7 @@ union pvrdma_cmd_resp {
     struct pvrdma_resp_create_cq create_cq;
     struct pvrdma_resp_create_qp create_qp;
     struct pvrdma_resp_query_qp query_qp;
+    struct pvrdma_resp_query_srq query_srq;
 };
 
 /* Work queue elements */
@@ -656,6 +694,9 @@ enum pvrdma_event_type {
     PVRDMA_EVENT_DEVICE_FATAL = 8,
     PVRDMA_EVENT_PORT_ACTIVE = 9,
     PVRDMA_EVENT_PORT_ERR = 10,
+    PVRDMA_EVENT_SRQ_ERR = 14,
+    PVRDMA_EVENT_SRQ_LIMIT_REACHED = 15,
+    PVRDMA_EVENT_QP_LAST_WQE_REACHED = 16,
     PVRDMA_EVENT_GID_CHANGE = 18,
 };
 
@@ -738,6 +779,11 @@ PVRDMA_ASSERT_SIZE(struct pvrdma_cmd_create_bind, 48);
 PVRDMA_ASSERT_OFF(struct pvrdma_cmd_create_bind, gid, 28);
 PVRDMA_ASSERT_SIZE(struct pvrdma_cmd_destroy_bind, 40);
 PVRDMA_ASSERT_SIZE(struct pvrdma_cmd_handle, 24);
+PVRDMA_ASSERT_SIZE(struct pvrdma_cmd_create_srq, 56);
+PVRDMA_ASSERT_OFF(struct pvrdma_cmd_create_srq, attrs, 32);
+PVRDMA_ASSERT_OFF(struct pvrdma_cmd_create_srq, srq_type, 48);
+PVRDMA_ASSERT_SIZE(struct pvrdma_cmd_modify_srq, 40);
+PVRDMA_ASSERT_SIZE(struct pvrdma_resp_query_srq, 32);
 PVRDMA_ASSERT_SIZE(struct pvrdma_resp_create_qp, 48);
 PVRDMA_ASSERT_SIZE(struct pvrdma_resp_create_mr, 32);
 PVRDMA_ASSERT_SIZE(struct pvrdma_resp_query_qp, 176);

@@ -30,6 +30,11 @@
  * the producer index a full barrier, then load the queue's no_notify word; if it
  * is not 0 the device will look at the index by itself.
  *
+ * An extended SRQ's header page is that of a QP of which only the receive words are
+ * used.  It has no bits in the maps: a post whose no_notify word is 0 writes the stock
+ * doorbell (handle | PVRDMA_UAR_SRQ_RECV).  A device with FEAT_RING whose max_srq is
+ * not 0 has them.
+ *
  * Completions of an extended CQ: no POLL doorbells.  Arming: store the arm
  * word (ANY; or compare-and-swap NONE to SOLICITED), full barrier, then poll
  * again: what was published before that barrier raises no event.
@@ -93,7 +98,10 @@
 #define PVRDMA_CMD_CREATE_UC_EXT  32u
 #define PVRDMA_CMD_QUERY_COUNTERS 33u
 
-/* CREATE_CQ: `reserved` (offset 36); CREATE_QP: `reserved[0]` (offset 77). */
+/*
+ * CREATE_CQ: `reserved` (offset 36); CREATE_QP: `reserved[0]` (offset 77); CREATE_SRQ:
+ * `reserved[0]` (offset 49).
+ */
 #define PVRDMA_EXT_OBJ_RING (1u << 0)
 
 /*
@@ -158,7 +166,7 @@ struct pvrdma_ext_mem {
 	struct pvrdma_ext_map recv;
 };
 
-/* Header page of an extended QP or CQ; stock ring state at offset 0. */
+/* Header page of an extended QP, SRQ or CQ; stock ring state at offset 0. */
 struct pvrdma_ext_line {
 	uint32_t value;
 	uint8_t pad[60];

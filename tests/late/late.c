@@ -417,6 +417,7 @@ static void take_bytes(struct qp *qp, struct packet *p)
         return;
     }
     if (send) {
+        remote.pd = qp->rq->pd;
         remote.access = PVRDMA_ACCESS_LOCAL_WRITE;
         remote.nsge = recv.nsge;
         remote.sge = recv.sge;

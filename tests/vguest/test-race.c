@@ -147,8 +147,9 @@ static void post_ext(unsigned q)
 static bool take(void)
 {
     struct turn turn = {.now = race.now, .end = UINT64_MAX};
-    bool any = doorbells_scan(race.vm, &turn, race.extended ? found_ext : found_shared,
-                              found_recv);
+    struct doorbell_calls calls = {race.extended ? found_ext : found_shared, found_recv,
+                                   found_recv};
+    bool any = doorbells_scan(race.vm, &turn, &calls);
     bool long_turn = next_random(&race.x) % 64 == 0;
     struct qp *qp;
 

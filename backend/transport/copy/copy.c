@@ -59,6 +59,7 @@ static struct outcome move_bytes(struct qp *qp, struct qp *peer, struct recv_op 
         remote.nsge = recv->nsge;
         remote.sge = recv->sge;
         remote.cur = recv->cur;
+        remote.pd = peer->rq->pd;
         remote.access = PVRDMA_ACCESS_LOCAL_WRITE;
         remote.write = true;
         r = sg_copy(&remote, &local, n);

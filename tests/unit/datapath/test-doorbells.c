@@ -10,12 +10,12 @@
 #define HANDLES 16384u
 /* Turns in which every queue must have been looked at, whatever the others do:
  * all words of all maps, at least one a turn. */
-#define TURNS (4 * HANDLES / 64)
+#define TURNS (6 * HANDLES / 64)
 
-static struct vm_config cfg = {.max_qp = HANDLES};
+static struct vm_config cfg = {.max_qp = HANDLES, .max_srq = HANDLES};
 static struct vm vm = {.cfg = &cfg};
 static struct pvrdma_db_region region[2];
-static uint8_t seen[2][HANDLES]; /* send, receive */
+static uint8_t seen[3][HANDLES]; /* send, receive, SRQ */
 static struct turn turn = {.end = UINT64_MAX};
 static bool again; /* what was found is set again at once */
 
@@ -39,6 +39,13 @@ static void found_recv(struct vm *v, uint32_t handle)
     seen[1][handle % HANDLES] = 1;
 }
 
+static void found_srq(struct vm *v, uint32_t handle)
+{
+    seen[2][handle % HANDLES] = 1;
+}
+
+static const struct doorbell_calls calls = {found_send, found_recv, found_srq};
+
 static void clear(void)
 {
     memset(region, 0, sizeof(region));
@@ -49,7 +56,7 @@ static void clear(void)
 static void test_nothing_lost(void)
 {
     for (unsigned round = 0; round < 200; round++) {
-        static uint8_t want[2][HANDLES];
+        static uint8_t want[3][HANDLES];
         unsigned n = (unsigned)g_test_rand_int_range(0, 3000);
 
         clear();
@@ -57,19 +64,19 @@ static void test_nothing_lost(void)
         while (n--) {
             uint32_t h = (uint32_t)g_test_rand_int_range(0, HANDLES);
             struct pvrdma_db_region *r = &region[n & 1];
-            bool recv = g_test_rand_int_range(0, 2);
+            int kind = g_test_rand_int_range(0, 3);
 
-            set(recv ? &r->recv : &r->send, h);
-            want[recv][h] = 1;
+            set(kind == 0 ? &r->send : kind == 1 ? &r->recv : &r->srq, h);
+            want[kind][h] = 1;
             if (n % 500 == 0) {
-                doorbells_scan(&vm, &turn, found_send, found_recv);
+                doorbells_scan(&vm, &turn, &calls);
             }
         }
         for (unsigned turns = 0; doorbells_pending(&vm, true); turns++) {
-            g_assert_true(doorbells_scan(&vm, &turn, found_send, found_recv));
+            g_assert_true(doorbells_scan(&vm, &turn, &calls));
             g_assert_cmpuint(turns, <, TURNS);
         }
-        g_assert_false(doorbells_scan(&vm, &turn, found_send, found_recv));
+        g_assert_false(doorbells_scan(&vm, &turn, &calls));
         g_assert_cmpmem(seen, sizeof(seen), want, sizeof(want));
     }
 }
@@ -85,15 +92,16 @@ static void test_nobody_starves(void)
     for (uint32_t h = 1; h < 2500; h += 64) {
         set(&region[1].send, h);
     }
-    doorbells_scan(&vm, &turn, found_send, found_recv);
+    doorbells_scan(&vm, &turn, &calls);
     set(&region[1].send, 2600);
     set(&region[1].send, 16000);
     set(&region[1].recv, 7);
     set(&region[0].recv, 8);
     set(&region[0].send, 9);
+    set(&region[1].srq, 10);
     while (!seen[0][2600] || !seen[0][16000] || !seen[0][9] || !seen[1][7] ||
-           !seen[1][8]) {
-        g_assert_true(doorbells_scan(&vm, &turn, found_send, found_recv));
+           !seen[1][8] || !seen[2][10]) {
+        g_assert_true(doorbells_scan(&vm, &turn, &calls));
         g_assert_cmpuint(++turns, <, TURNS);
     }
     g_test_message("all were seen after %u turns", turns);
@@ -120,6 +128,8 @@ static void found_ext(struct vm *v, uint32_t handle)
 {
     collect();
 }
+
+static const struct doorbell_calls calls_ext = {found_ext, found_ext, found_ext};
 
 /* At whatever moments the log is collected: in the end the copy is what is there. */
 static void test_dirty(void)
@@ -151,7 +161,7 @@ static void test_dirty(void)
     copied = ext;
     g_assert_cmpint(guest_dirty_start(&vm.guest.mem, &span, 1), ==, 0);
     datapath_ext_add(&vm, &mem);
-    while (doorbells_scan(&vm, &turn, found_ext, found_ext)) {
+    while (doorbells_scan(&vm, &turn, &calls_ext)) {
         collect();
         g_assert_cmpmem(&copied, sizeof(copied), &ext, sizeof(ext));
         turns++;
@@ -170,6 +180,8 @@ int main(int argc, char **argv)
     g_test_init(&argc, &argv, NULL);
     vm.guest.db.own = &region[0];
     vm.guest.db.shared = &region[1];
+    /* It has SRQs. */
+    atomic_store(&vm.objects.srq.end, HANDLES);
     g_test_add_func("/doorbells/nothing-lost", test_nothing_lost);
     g_test_add_func("/doorbells/nobody-starves", test_nobody_starves);
     g_test_add_func("/doorbells/dirty", test_dirty);

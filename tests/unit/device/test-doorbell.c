@@ -142,7 +142,7 @@ static void test_foreign(void)
     g_assert_cmpuint(ring(0, 0, (uqp + 1) | PVRDMA_UAR_QP_SEND), ==, 1);
     g_assert_cmpuint(ring(5, 4, kcq | PVRDMA_UAR_CQ_ARM), ==, 1);
     g_assert_cmpuint(ring(5, 4, 0xffffff | PVRDMA_UAR_CQ_ARM), ==, 1);
-    /* No SRQs, nothing elsewhere in a page, no page beyond the BAR. */
+    /* Not this SRQ, nothing elsewhere in a page, no page beyond the BAR. */
     g_assert_cmpuint(ring(0, 8, 1 | PVRDMA_UAR_SRQ_RECV), ==, 1);
     g_assert_cmpuint(ring(5, 12, uqp | PVRDMA_UAR_QP_SEND), ==, 1);
     g_assert_cmpuint(ring(5, 2, uqp | PVRDMA_UAR_QP_SEND), ==, 1);
@@ -239,12 +239,14 @@ static void test_reset(void)
     store(&db->recv.summary[0], ~0ull);
     store(&db->srq.words[7], 1);
     db->qp_owner[td->vm.cfg->max_qp - 1] = 0;
+    db->srq_owner[td->vm.cfg->max_srq - 1] = 0;
     vm_token_release(&td->vm);
     testdev_write(td, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
     for (unsigned i = 0; i < PVRDMA_DB_HANDLES; i++) {
         g_assert_cmpuint(db->arm[i], ==, 0);
         g_assert_cmpuint(db->qp_owner[i], ==, PVRDMA_DB_NO_OWNER);
         g_assert_cmpuint(db->cq_owner[i], ==, PVRDMA_DB_NO_OWNER);
+        g_assert_cmpuint(db->srq_owner[i], ==, PVRDMA_DB_NO_OWNER);
     }
     for (unsigned i = 0; i < PVRDMA_DB_WORDS; i++) {
         g_assert_cmpuint(load(&db->send.words[i]) | load(&db->recv.words[i]) |

@@ -29,7 +29,9 @@ static void test_caps(void)
     g_assert_cmpuint(caps->max_qp, <=, 65535);
     g_assert_cmpuint(caps->max_qp, ==, td->vm.objects.qp.size);
     g_assert_cmpuint(caps->max_cq, ==, td->vm.objects.cq.size);
-    g_assert_cmpuint(caps->max_srq, ==, 0);
+    g_assert_cmpuint(caps->max_srq, ==, td->vm.objects.srq.size);
+    g_assert_cmpuint(caps->max_srq_wr, ==, VERBS_MAX_QP_WR);
+    g_assert_cmpuint(caps->max_srq_sge, ==, VERBS_MAX_SGE);
     g_assert_cmpuint(caps->bmme_flags, ==, 0);
     g_assert_cmpuint(caps->gid_tbl_len, ==, VERBS_GID_TBL_LEN);
     g_assert_cmpuint(caps->max_mr_size, ==, 1ull << 30);
