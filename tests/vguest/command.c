@@ -164,6 +164,41 @@ int vg_query_qp(struct vguest *g, uint32_t handle, struct pvrdma_qp_attr *attr)
     return err;
 }
 
+int vg_create_srq(struct vguest *g, struct pvrdma_cmd_create_srq *req, uint32_t *handle)
+{
+    struct pvrdma_resp_handle resp;
+    int err;
+
+    req->hdr.cmd = PVRDMA_CMD_CREATE_SRQ;
+    err = vg_command(g, req, sizeof(*req), &resp, sizeof(resp));
+    if (!err) {
+        *handle = resp.handle;
+    }
+    return err;
+}
+
+int vg_modify_srq(struct vguest *g, uint32_t handle, uint32_t mask, uint32_t limit)
+{
+    struct pvrdma_cmd_modify_srq req = {.hdr.cmd = PVRDMA_CMD_MODIFY_SRQ,
+                                        .srq_handle = handle,
+                                        .attr_mask = mask,
+                                        .attrs.srq_limit = limit};
+
+    return vg_command(g, &req, sizeof(req), NULL, 0);
+}
+
+int vg_query_srq(struct vguest *g, uint32_t handle, struct pvrdma_srq_attr *attr)
+{
+    struct pvrdma_cmd_handle req = {.hdr.cmd = PVRDMA_CMD_QUERY_SRQ, .handle = handle};
+    struct pvrdma_resp_query_srq resp;
+    int err = vg_command(g, &req, sizeof(req), &resp, sizeof(resp));
+
+    if (!err) {
+        *attr = resp.attrs;
+    }
+    return err;
+}
+
 int vg_bind_gid(struct vguest *g, uint32_t index, const struct pvrdma_gid *gid)
 {
     struct pvrdma_cmd_create_bind req = {.hdr.cmd = PVRDMA_CMD_CREATE_BIND,

@@ -236,9 +236,9 @@ static void qp_layout(struct vg_qp *qp, struct pvrdma_cmd_create_qp *req)
     uint64_t send_pages, recv_pages;
 
     o->send_wr = pow2_at_least(o->send_wr ? o->send_wr : 64);
-    o->recv_wr = pow2_at_least(o->recv_wr ? o->recv_wr : 64);
+    o->recv_wr = o->srq ? 0 : pow2_at_least(o->recv_wr ? o->recv_wr : 64);
     o->send_sge = o->send_sge ? o->send_sge : 4;
-    o->recv_sge = o->recv_sge ? o->recv_sge : 4;
+    o->recv_sge = o->srq ? 0 : o->recv_sge ? o->recv_sge : 4;
     o->type = o->type ? o->type : PVRDMA_QPT_RC;
     qp->sq.n = o->send_wr;
     qp->rq.n = o->recv_wr;
@@ -259,6 +259,8 @@ static void qp_layout(struct vg_qp *qp, struct pvrdma_cmd_create_qp *req)
     req->max_recv_sge = o->recv_sge;
     req->total_chunks = 1 + send_pages + recv_pages;
     req->send_chunks = send_pages;
+    req->is_srq = o->srq != NULL;
+    req->srq_handle = o->srq ? o->srq->handle : 0;
 }
 
 /* Where the shared words are; true: an extended QP. */
@@ -467,13 +469,17 @@ static void fill_send(struct vg_qp *qp, uint32_t idx, const struct vg_wr *wr)
     memcpy(w + 1, wr->sge, MIN(wr->nsge, qp->opts.send_sge) * sizeof(*wr->sge));
 }
 
-static void fill_recv(struct vg_qp *qp, uint32_t idx, const struct vg_wr *wr)
+static void put_recv(struct pvrdma_rq_wqe_hdr *w, const struct vg_wr *wr,
+                     uint32_t max_sge)
 {
-    struct pvrdma_rq_wqe_hdr *w = vg_wqe(qp, &qp->rq, idx);
-
     w->wr_id = wr->wr_id;
     w->num_sge = wr->nsge;
-    memcpy(w + 1, wr->sge, MIN(wr->nsge, qp->opts.recv_sge) * sizeof(*wr->sge));
+    memcpy(w + 1, wr->sge, MIN(wr->nsge, max_sge) * sizeof(*wr->sge));
+}
+
+static void fill_recv(struct vg_qp *qp, uint32_t idx, const struct vg_wr *wr)
+{
+    put_recv(vg_wqe(qp, &qp->rq, idx), wr, qp->opts.recv_sge);
 }
 
 static unsigned queue(struct vg_qp *qp, struct vg_wq *wq, const struct vg_wr *wr,
@@ -540,6 +546,89 @@ unsigned vg_post_recv(struct vg_qp *qp, const struct vg_wr *wr, unsigned n)
 
     if (done) {
         vg_ring_recv(qp);
+    }
+    return done;
+}
+
+/* ---- SRQ ---- */
+
+struct vg_srq *vg_srq_new(struct vg_pd *pd, uint32_t wr, uint32_t sge, bool stock)
+{
+    struct vguest *g = pd->g;
+    struct vg_srq *srq = g_new0(struct vg_srq, 1);
+    bool ext = g->ext && pd->uar_page == g->uar_page && !stock;
+    struct pvrdma_cmd_create_srq req = {
+        .pd_handle = pd->handle,
+        .attrs = {.max_wr = pow2_at_least(wr), .max_sge = sge},
+        .reserved = {ext ? PVRDMA_EXT_OBJ_RING : 0}};
+    struct pvrdma_ext_ring *e;
+    struct pvrdma_ring *st;
+
+    srq->pd = pd;
+    srq->g = g;
+    srq->max_sge = sge;
+    srq->rq.n = req.attrs.max_wr;
+    srq->rq.first = PVRDMA_PAGE_SIZE;
+    srq->rq.wqe_size =
+        pow2_at_least(sizeof(struct pvrdma_rq_wqe_hdr) + sge * sizeof(struct pvrdma_sge));
+    srq->mem = vg_buf_new(g, 0, PVRDMA_PAGE_SIZE + (uint64_t)srq->rq.n * srq->rq.wqe_size,
+                          VG_SCATTERED);
+    st = &((struct pvrdma_ring_state *)srq->mem->host)->rx;
+    e = (struct pvrdma_ext_ring *)srq->mem->host;
+    srq->rq.prod_tail = ext ? &e->rx_prod_tail.value : &st->prod_tail;
+    srq->rq.cons_head = ext ? &e->rx_cons_head.value : &st->cons_head;
+    srq->rq.no_notify = ext ? &e->rx_no_notify.value : NULL;
+    srq->pdir = req.pdir_dma = vg_pdir_new(g, srq->mem->page, srq->mem->npages);
+    req.nchunks = srq->mem->npages;
+    g_assert_cmpint(vg_create_srq(g, &req, &srq->handle), ==, 0);
+    g_assert_cmpuint(srq->handle, !=, 0);
+    g_assert_cmpuint(srq->handle, <, g->dsr->caps.max_srq);
+    return srq;
+}
+
+void vg_srq_free(struct vg_srq *srq)
+{
+    struct vguest *g = srq->g;
+
+    if (g->up) {
+        g_assert_cmpint(vg_destroy(g, PVRDMA_CMD_DESTROY_SRQ, srq->handle), ==, 0);
+    }
+    vg_pdir_free(g, srq->pdir, srq->mem->npages);
+    vg_buf_free(srq->mem);
+    g_free(srq);
+}
+
+unsigned vg_queue_srq(struct vg_srq *srq, const struct vg_wr *wr, unsigned n)
+{
+    struct vg_wq *wq = &srq->rq;
+    uint32_t tail = *wq->prod_tail;
+    unsigned i;
+
+    for (i = 0; i < n && !wq_full(wq, tail); i++) {
+        uint64_t off = (uint64_t)pvrdma_idx_slot(tail, wq->n) * wq->wqe_size;
+
+        put_recv((struct pvrdma_rq_wqe_hdr *)(srq->mem->host + wq->first + off), &wr[i],
+                 srq->max_sge);
+        tail = pvrdma_idx_next(tail, wq->n);
+    }
+    __atomic_store_n(wq->prod_tail, tail, __ATOMIC_RELEASE);
+    return i;
+}
+
+void vg_ring_srq(struct vg_srq *srq)
+{
+    if (!no_notify(&srq->rq)) {
+        vg_doorbell(srq->g, srq->pd->uar_page, PVRDMA_UAR_SRQ,
+                    srq->handle | PVRDMA_UAR_SRQ_RECV);
+    }
+}
+
+unsigned vg_post_srq(struct vg_srq *srq, const struct vg_wr *wr, unsigned n)
+{
+    unsigned done = vg_queue_srq(srq, wr, n);
+
+    if (done) {
+        vg_ring_srq(srq);
     }
     return done;
 }

@@ -292,7 +292,10 @@ int vg_modify_qp(struct vguest *g, uint32_t handle, uint32_t mask,
 int vg_query_qp(struct vguest *g, uint32_t handle, struct pvrdma_qp_attr *attr);
 int vg_bind_gid(struct vguest *g, uint32_t index, const struct pvrdma_gid *gid);
 int vg_unbind_gid(struct vguest *g, uint32_t index, const struct pvrdma_gid *gid);
-/* DESTROY_PD, _MR, _CQ, _QP, _UC. */
+int vg_create_srq(struct vguest *g, struct pvrdma_cmd_create_srq *req, uint32_t *handle);
+int vg_modify_srq(struct vguest *g, uint32_t handle, uint32_t mask, uint32_t limit);
+int vg_query_srq(struct vguest *g, uint32_t handle, struct pvrdma_srq_attr *attr);
+/* DESTROY_PD, _MR, _CQ, _QP, _SRQ, _UC. */
 int vg_destroy(struct vguest *g, enum pvrdma_cmd cmd, uint32_t handle);
 
 /* Next async event / CQ notification off the ring; false: none. */
@@ -340,6 +343,7 @@ struct vg_qp_opts {
     bool contig;         /* ring pages in one run: cheaper for thousands of QPs */
     bool stock;          /* not extended, though the context is */
     uint32_t max_inline; /* extended QPs only; bytes */
+    struct vg_srq *srq;  /* it receives there */
 };
 
 struct vg_wq {
@@ -347,6 +351,15 @@ struct vg_wq {
     uint32_t *prod_tail, *cons_head; /* in guest memory */
     uint32_t head;                   /* cons_head when it was last read */
     const uint32_t *no_notify;       /* NULL: not an extended QP's */
+};
+
+struct vg_srq {
+    struct vg_pd *pd;
+    struct vguest *g;
+    uint32_t handle, max_sge;
+    struct vg_buf *mem;
+    uint64_t pdir;
+    struct vg_wq rq;
 };
 
 struct vg_qp {
@@ -437,6 +450,14 @@ unsigned vg_queue_send(struct vg_qp *qp, const struct vg_wr *wr, unsigned n);
 unsigned vg_queue_recv(struct vg_qp *qp, const struct vg_wr *wr, unsigned n);
 void vg_ring_send(struct vg_qp *qp);
 void vg_ring_recv(struct vg_qp *qp);
+/* @stock: not extended, though the context is. */
+struct vg_srq *vg_srq_new(struct vg_pd *pd, uint32_t wr, uint32_t sge, bool stock);
+void vg_srq_free(struct vg_srq *srq); /* DESTROY_SRQ, then the memory */
+/* As for a QP's receive queue. */
+unsigned vg_post_srq(struct vg_srq *srq, const struct vg_wr *wr, unsigned n);
+unsigned vg_queue_srq(struct vg_srq *srq, const struct vg_wr *wr, unsigned n);
+void vg_ring_srq(struct vg_srq *srq);
+
 /* Slot of ring index @idx, to write rubbish into. */
 void *vg_wqe(struct vg_qp *qp, struct vg_wq *wq, uint32_t idx);
 
