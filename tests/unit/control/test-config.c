@@ -32,6 +32,7 @@ static void test_full(void)
                                "mac=52:54:00:aB:Cd:eF\n"
                                "max-qp=2\n"
                                "max-cq=65535\n"
+                               "max-srq=77\n"
                                "max-mr=1048576\n"
                                "max-pd=17\n"
                                "max-mr-pages=4294967295\n"
@@ -79,6 +80,7 @@ static void test_full(void)
     g_assert_cmpmem(vm->mac, 6, "\x52\x54\x00\xab\xcd\xef", 6);
     g_assert_cmpuint(vm->max_qp, ==, 2);
     g_assert_cmpuint(vm->max_cq, ==, 65535);
+    g_assert_cmpuint(vm->max_srq, ==, 77);
     g_assert_cmpuint(vm->max_mr, ==, 1048576);
     g_assert_cmpuint(vm->max_pd, ==, 17);
     g_assert_cmpuint(vm->max_mr_pages, ==, UINT32_MAX);
@@ -282,6 +284,7 @@ static void test_diff(void)
         {"addresses", "10.0.0.1"},
         {"max-qp", "3"},
         {"max-cq", "3"},
+        {"max-srq", "3"},
         {"max-mr", "3"},
         {"max-pd", "3"},
         {"max-mr-pages", "3"},

@@ -165,20 +165,25 @@ static void test_async_pending(void)
 {
     struct guest *g;
     struct reader r;
-    uint32_t max_qp, max_cq;
+    uint32_t max_qp, max_cq, max_srq;
 
     setup();
     g = &td->vm.guest;
     r = async_reader();
     max_qp = td->vm.cfg->max_qp;
     max_cq = td->vm.cfg->max_cq;
+    max_srq = td->vm.cfg->max_srq;
     fill_async();
     for (unsigned again = 0; again < 2; again++) {
         for (uint32_t qp = 1; qp <= 1200; qp++) {
             event_async(g, PVRDMA_EVENT_QP_FATAL, qp);
         }
         event_async(g, PVRDMA_EVENT_QP_ACCESS_ERR, max_qp - 1);
+        event_async(g, PVRDMA_EVENT_QP_LAST_WQE_REACHED, max_qp - 1);
         event_async(g, PVRDMA_EVENT_COMM_EST, max_qp - 1);
+        event_async(g, PVRDMA_EVENT_SRQ_ERR, 9);
+        event_async(g, PVRDMA_EVENT_SRQ_LIMIT_REACHED, 9);
+        event_async(g, PVRDMA_EVENT_SRQ_LIMIT_REACHED, max_srq - 1);
         event_async(g, PVRDMA_EVENT_CQ_ERR, max_cq - 1);
         event_async(g, PVRDMA_EVENT_CQ_ERR, 5);
     }
@@ -197,6 +202,10 @@ static void test_async_pending(void)
     expect_async(&r, PVRDMA_EVENT_QP_FATAL, 2000);
     expect_async(&r, PVRDMA_EVENT_COMM_EST, max_qp - 1);
     expect_async(&r, PVRDMA_EVENT_QP_ACCESS_ERR, max_qp - 1);
+    expect_async(&r, PVRDMA_EVENT_QP_LAST_WQE_REACHED, max_qp - 1);
+    expect_async(&r, PVRDMA_EVENT_SRQ_LIMIT_REACHED, 9);
+    expect_async(&r, PVRDMA_EVENT_SRQ_ERR, 9);
+    expect_async(&r, PVRDMA_EVENT_SRQ_LIMIT_REACHED, max_srq - 1);
     g_assert_false(event_deferred(&g->events));
     event_async(g, PVRDMA_EVENT_QP_FATAL, 7);
     expect_async(&r, PVRDMA_EVENT_QP_FATAL, 7);
@@ -207,7 +216,8 @@ static void test_async_pending(void)
     event_async(g, PVRDMA_EVENT_QP_FATAL, max_qp);
     event_async(g, PVRDMA_EVENT_QP_FATAL, UINT32_MAX);
     event_async(g, PVRDMA_EVENT_CQ_ERR, max_cq);
-    g_assert_cmpuint(async_dropped(), ==, 3);
+    event_async(g, PVRDMA_EVENT_SRQ_LIMIT_REACHED, max_srq);
+    g_assert_cmpuint(async_dropped(), ==, 4);
     g_assert_false(event_deferred(&g->events));
     testdev_free(td);
 }
@@ -226,11 +236,15 @@ static void test_async_forget(void)
     event_async(g, PVRDMA_EVENT_QP_FATAL, 3);
     event_async(g, PVRDMA_EVENT_SQ_DRAINED, 3);
     event_async(g, PVRDMA_EVENT_QP_FATAL, 4);
+    event_async(g, PVRDMA_EVENT_SRQ_LIMIT_REACHED, 3);
+    event_async(g, PVRDMA_EVENT_SRQ_LIMIT_REACHED, 4);
     event_cq_forget(g, 3);
     event_qp_forget(g, 3);
+    event_srq_forget(g, 3);
     event_qp_forget(g, 5);
     empty_async(&r);
     expect_async(&r, PVRDMA_EVENT_QP_FATAL, 4);
+    expect_async(&r, PVRDMA_EVENT_SRQ_LIMIT_REACHED, 4);
     g_assert_false(event_deferred(&g->events));
 
     fill_async();
