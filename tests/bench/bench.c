@@ -5,7 +5,8 @@
  * run, since absolute numbers do not carry from one machine to another.
  *
  *   latency     8-byte SEND, WRITE, READ; peers: a cache line, UCX
- *   rate        8-byte SENDs and WRITEs a second; peer: UCX
+ *   rate        8-byte SENDs and WRITEs a second; peers: UCX, and a private receive
+ *               queue of a shared one
  *   qps         8-byte WRITEs a second over 1 to 10,000 active QPs
  *   bandwidth   WRITE and READ; peers: memcpy, UCX
  *   isolation   8-byte WRITE latency of one pair, alone and while another pair
