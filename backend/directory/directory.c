@@ -3,12 +3,20 @@
  * The directory of this host.
  *
  * One hash table from (network, GID) to an entry: the route, who holds it, how often
- * it is claimed and referred to.  Keys own a copy of the network's name, because a
- * VM's configuration goes away with the VM.  The entries of one VM are in a list, so
- * that the end of a QP costs as many steps as its VM has addresses.
+ * it is claimed and referred to.  The entries of one VM are in a list, so that the end
+ * of a QP costs as many steps as its VM has addresses.
  *
- * Threads: the table is the main thread's.  Workers read the fields of a route that
- * they refer to; no lock is needed.
+ * The entries that are held are also in an index for the workers, which send each
+ * datagram to another address if they like: chains from fixed places, followed without
+ * a lock.  Only what is held is there, so a guest makes a chain longer by no more than
+ * the addresses it may have, whatever its QPs are connected to; and the hash begins
+ * with a random number.  An entry is freed a grace period after it was taken out.
+ *
+ * Names of networks are interned: a VM's configuration goes away with the VM, and a
+ * daemon sees few of them, all from its administrator.
+ *
+ * Threads: the table is the main thread's.  Workers follow the index and read the
+ * fields of a route that they refer to or found there; no lock is needed.
  */
 #include "directory/directory.h"
 
@@ -16,63 +24,144 @@
 #include <glib.h>
 #include <string.h>
 #include <sys/queue.h>
+#include <sys/random.h>
 
+#include "grace.h"
 #include "objects/vm.h"
 
+/* Places of the index; a power of two. */
+#define INDEX_SIZE 4096u
+
 struct entry {
-    struct route route; /* first */
-    char *network;
+    struct route route;  /* first */
+    const char *network; /* interned */
     struct pvrdma_gid gid;
     unsigned claims; /* of route.vm */
     unsigned refs;   /* route_get() calls not undone */
     LIST_ENTRY(entry) of_vm;
+    _Atomic(struct entry *) next; /* in the index */
+    uint64_t period;              /* of a dead one: when that is over */
+    STAILQ_ENTRY(entry) dead;
 };
 
 static GHashTable *table;                       /* set of struct entry */
 static LIST_HEAD(, entry) held[CONFIG_MAX_VMS]; /* by the holder's id */
 static unsigned n_held;
+static _Atomic(struct entry *) places[INDEX_SIZE];
+static uint64_t seed; /* of the hash; does not change once there is an entry */
+static STAILQ_HEAD(, entry) dead_entries = STAILQ_HEAD_INITIALIZER(dead_entries);
+
+static uint64_t hash(const char *network, const struct pvrdma_gid *gid)
+{
+    const uint64_t k = 0x9e3779b97f4a7c15u;
+    uint64_t w[2], h = seed ^ (uintptr_t)network;
+
+    memcpy(w, gid->raw, sizeof(w));
+    h = (h ^ w[0]) * k;
+    h ^= h >> 32;
+    h = (h ^ w[1]) * k;
+    return h ^ h >> 32;
+}
 
 static guint entry_hash(gconstpointer key)
 {
     const struct entry *e = key;
-    guint h = g_str_hash(e->network);
 
-    for (unsigned i = 0; i < sizeof(e->gid.raw); i++) {
-        h = h * 33 + e->gid.raw[i];
-    }
-    return h;
+    return (guint)hash(e->network, &e->gid);
 }
 
 static gboolean entry_equal(gconstpointer x, gconstpointer y)
 {
     const struct entry *a = x, *b = y;
 
-    return gid_equal(&a->gid, &b->gid) && strcmp(a->network, b->network) == 0;
+    return gid_equal(&a->gid, &b->gid) && a->network == b->network;
 }
 
-static void entry_free(gpointer p)
+/* Free the dead, but those that a worker may still be at. */
+static void free_dead(void)
+{
+    struct entry *e;
+
+    while ((e = STAILQ_FIRST(&dead_entries)) && grace_is_over(e->period)) {
+        STAILQ_REMOVE_HEAD(&dead_entries, dead);
+        g_free(e);
+    }
+}
+
+/* No table leads to it any more.  What is left of the dead is freed with later ones. */
+static void entry_dies(gpointer p)
 {
     struct entry *e = p;
 
-    g_free(e->network);
-    g_free(e);
+    e->period = grace_begin();
+    STAILQ_INSERT_TAIL(&dead_entries, e, dead);
+    free_dead();
 }
 
 void directory_init(void)
 {
     if (!table) {
-        table = g_hash_table_new_full(entry_hash, entry_equal, entry_free, NULL);
+        while (getrandom(&seed, sizeof(seed), 0) != sizeof(seed)) {
+        }
+        table = g_hash_table_new_full(entry_hash, entry_equal, entry_dies, NULL);
     }
 }
 
 void directory_fini(void)
 {
+    for (unsigned i = 0; i < INDEX_SIZE; i++) {
+        atomic_store(&places[i], NULL);
+    }
     g_clear_pointer(&table, g_hash_table_destroy);
+    free_dead();
 }
+
+/* ---- the index ---- */
+
+static _Atomic(struct entry *) *place_of(const char *network,
+                                         const struct pvrdma_gid *gid)
+{
+    return &places[hash(network, gid) & (INDEX_SIZE - 1)];
+}
+
+/*
+ * A worker may be at @e in its chain from the last time: it goes on from the head then,
+ * and misses nothing.
+ */
+static void index_add(struct entry *e)
+{
+    _Atomic(struct entry *) *place = place_of(e->network, &e->gid);
+
+    atomic_store_explicit(&e->next, atomic_load(place), memory_order_release);
+    atomic_store_explicit(place, e, memory_order_release);
+}
+
+static void index_remove(struct entry *e)
+{
+    _Atomic(struct entry *) *p = place_of(e->network, &e->gid);
+
+    while (atomic_load(p) != e) {
+        p = &atomic_load(p)->next;
+    }
+    /* Its own link stays, for who is at it. */
+    atomic_store_explicit(p, atomic_load(&e->next), memory_order_release);
+}
+
+const struct route *route_find(const char *network, const struct pvrdma_gid *gid)
+{
+    struct entry *e = atomic_load_explicit(place_of(network, gid), memory_order_acquire);
+
+    while (e && (e->network != network || !gid_equal(&e->gid, gid))) {
+        e = atomic_load_explicit(&e->next, memory_order_acquire);
+    }
+    return e ? &e->route : NULL;
+}
+
+/* ---- the table ---- */
 
 static struct entry *find(const char *network, const struct pvrdma_gid *gid)
 {
-    struct entry key = {.network = (char *)network, .gid = *gid};
+    struct entry key = {.network = g_intern_string(network), .gid = *gid};
 
     directory_init();
     return g_hash_table_lookup(table, &key);
@@ -84,7 +173,7 @@ static struct entry *find_or_make(const char *network, const struct pvrdma_gid *
 
     if (!e) {
         e = g_new0(struct entry, 1);
-        e->network = g_strdup(network);
+        e->network = g_intern_string(network);
         e->gid = *gid;
         atomic_store(&e->route.gen, 1);
         g_hash_table_add(table, e);
@@ -118,6 +207,7 @@ int directory_bind(struct vm *vm, const struct pvrdma_gid *gid)
         atomic_store(&e->route.vm, vm);
         bump(e);
         LIST_INSERT_HEAD(&held[vm->id], e, of_vm);
+        index_add(e);
         n_held++;
     }
     return 0;
@@ -134,6 +224,7 @@ void directory_unbind(struct vm *vm, const struct pvrdma_gid *gid)
     atomic_store(&e->route.held_until, 0);
     bump(e);
     LIST_REMOVE(e, of_vm);
+    index_remove(e);
     n_held--;
     drop_if_unused(e);
 }

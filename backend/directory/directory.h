@@ -45,6 +45,13 @@ int directory_bind(struct vm *vm, const struct pvrdma_gid *gid);
 /* Release one claim; of somebody else's: nothing. */
 void directory_unbind(struct vm *vm, const struct pvrdma_gid *gid);
 
+/*
+ * The route to an address that somebody holds, or NULL.  Any worker, until its
+ * quiescent point; it waits for nobody.  @network is the interned name
+ * (g_intern_string), so that to compare it is to compare pointers.
+ */
+const struct route *route_find(const char *network, const struct pvrdma_gid *gid);
+
 /* The route to an address, whether anybody holds it or not; counted. */
 struct route *route_get(const char *network, const struct pvrdma_gid *gid);
 void route_put(struct route *route);

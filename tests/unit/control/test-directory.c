@@ -7,6 +7,7 @@
 #include <glib.h>
 
 #include "directory/directory.h"
+#include "grace.h"
 #include "vm.h"
 
 static struct vm_config blue_cfg = {.name = (char *)"a", .network = (char *)"blue"};
@@ -20,6 +21,8 @@ static struct vm *find(const char *network, const struct pvrdma_gid *gid)
     struct route *route = route_get(network, gid);
     struct vm *vm = atomic_load(&route->vm);
 
+    /* The workers' way leads to the same, and only to what is held. */
+    g_assert_true(route_find(g_intern_string(network), gid) == (vm ? route : NULL));
     route_put(route);
     return vm;
 }
@@ -171,11 +174,87 @@ static void test_threads(void)
     directory_fini();
 }
 
+/*
+ * Workers look addresses up while others come, go and are freed: one that is held all
+ * the time is found each time.
+ */
+#define STAYING  8u
+#define CHANGING 20000u /* more than there are places: chains */
+
+static gpointer finder(gpointer opaque)
+{
+    struct grace_thread *grace = opaque;
+    const char *network = g_intern_string("blue");
+    uint64_t found = 0;
+
+    for (unsigned n = 0; !atomic_load(&stop); n++) {
+        struct pvrdma_gid gid = make_gid(n % STAYING);
+        const struct route *r = route_find(network, &gid);
+
+        g_assert_nonnull(r);
+        g_assert_true(atomic_load(&r->vm) == &blue);
+        gid = make_gid(STAYING + n % CHANGING);
+        r = route_find(network, &gid);
+        if (r) {
+            struct vm *vm = atomic_load(&r->vm); /* NULL: it is going */
+
+            g_assert_true(!vm || vm == &blue2);
+            found++;
+        }
+        grace_pass(grace);
+    }
+    return GSIZE_TO_POINTER(found);
+}
+
+static void test_index(void)
+{
+    struct grace_thread grace[2] = {0};
+    GThread *t[2];
+
+    directory_init();
+    for (unsigned i = 0; i < STAYING; i++) {
+        struct pvrdma_gid gid = make_gid(i);
+
+        g_assert_cmpint(directory_bind(&blue, &gid), ==, 0);
+    }
+    atomic_store(&stop, false);
+    for (unsigned i = 0; i < 2; i++) {
+        grace_register(&grace[i]);
+        t[i] = g_thread_new("finder", finder, &grace[i]);
+    }
+    for (unsigned round = 0; round < 4; round++) {
+        for (unsigned i = 0; i < CHANGING; i++) {
+            struct pvrdma_gid gid = make_gid(STAYING + i);
+
+            g_assert_cmpint(directory_bind(&blue2, &gid), ==, 0);
+        }
+        /* In another order, so that heads, middles and ends of chains go. */
+        for (unsigned i = 0; i < CHANGING; i++) {
+            struct pvrdma_gid gid = make_gid(STAYING + i * 7919u % CHANGING);
+
+            directory_unbind(&blue2, &gid);
+        }
+    }
+    atomic_store(&stop, true);
+    for (unsigned i = 0; i < 2; i++) {
+        g_test_message("%zu hits", GPOINTER_TO_SIZE(g_thread_join(t[i])));
+        grace_unregister(&grace[i]);
+    }
+    for (unsigned i = 0; i < STAYING; i++) {
+        struct pvrdma_gid gid = make_gid(i);
+
+        directory_unbind(&blue, &gid);
+    }
+    g_assert_cmpuint(directory_routes(), ==, 0);
+    directory_fini();
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/directory/claims", test_claims);
     g_test_add_func("/directory/threads", test_threads);
     g_test_add_func("/directory/generation", test_generation);
+    g_test_add_func("/directory/index", test_index);
     return g_test_run();
 }
