@@ -370,6 +370,24 @@ static void report_datapath(GString *s, struct vm_datapath *dp)
     json_end(s, '}');
 }
 
+static void report_datagrams(GString *s, struct vm_datapath *dp)
+{
+    static const char *const names[DATAGRAM_DROPS] = {
+        [DATAGRAM_NO_ADDRESS] = "to_nobody", [DATAGRAM_HELD] = "to_paused",
+        [DATAGRAM_NO_QP] = "no_qp",          [DATAGRAM_NOT_READY] = "qp_not_ready",
+        [DATAGRAM_QKEY] = "qkey_violations", [DATAGRAM_NO_RECEIVE] = "no_receive",
+        [DATAGRAM_TOO_LONG] = "too_long",    [DATAGRAM_BAD_RECEIVE] = "bad_receive",
+    };
+
+    json_begin(s, "datagrams", '{');
+    json_int(s, "sent", atomic_load(&dp->datagrams_sent));
+    json_int(s, "received", atomic_load(&dp->datagrams_received));
+    for (unsigned i = 0; i < DATAGRAM_DROPS; i++) {
+        json_int(s, names[i], atomic_load(&dp->datagrams_dropped[i]));
+    }
+    json_end(s, '}');
+}
+
 void report_counters(GString *s, struct vm *vm)
 {
     json_begin(s, NULL, '{');
@@ -384,6 +402,7 @@ void report_counters(GString *s, struct vm *vm)
         report_device(s, vm);
         report_irq(s, &vm->guest.irq);
         report_datapath(s, &vm->dp);
+        report_datagrams(s, &vm->dp);
     }
     json_end(s, '}');
 }

@@ -386,6 +386,30 @@ static inline uint32_t psn_count(uint64_t length, uint32_t mtu)
     return length <= 256 ? 1 : (uint32_t)((length + (1u << shift) - 1) >> shift);
 }
 
+/*
+ * For datagram.c: the receive in resp.recv completes with @proto; a failure that is
+ * the responder's is settled.  qp->lock is held.
+ */
+void responder_recv_complete(struct qp *qp, const struct pvrdma_cqe *proto,
+                             bool solicited);
+void responder_settle_locked(struct qp *qp, struct outcome o);
+
+/* --- datagram.c: messages of QPs that are not connected ----------------------- */
+
+/* What @h says of its datagram, into @op->dg. */
+void datagram_describe(const struct qp *qp, const struct pvrdma_sq_wqe_hdr *h,
+                       struct send_op *op);
+
+/* Carry req.op, which was checked: OUT_DONE or OUT_FAIL. */
+struct outcome datagram_send(struct qp *qp);
+
+/*
+ * What transports call for the receiving side: datagram @m, @d, whose bytes are at @src,
+ * has come to @vm.  OUT_FAIL: @src failed; else OUT_DONE, whatever became of it.
+ */
+struct outcome datagram_deliver(struct vm *vm, const struct msg *m,
+                                const struct datagram *d, struct sg_list *src);
+
 /* --- rq.c: receive queues --------------------------------------------------- */
 
 /*

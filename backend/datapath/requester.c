@@ -133,6 +133,9 @@ static bool read_wqe(struct qp *qp, uint32_t idx, struct send_op *op)
         m->compare_add = h.wr.atomic.compare_add;
         m->swap = h.wr.atomic.swap;
     }
+    if (!qp->service->connected) {
+        datagram_describe(qp, &h, op);
+    }
     op->is_inline = (m->flags & PVRDMA_SEND_INLINE) && qp->max_inline &&
                     h.total_len <= qp->max_inline;
     if (op->is_inline) {
@@ -184,14 +187,15 @@ static uint32_t check(struct qp *qp)
     if (m->opcode >= 32 || !(qp->service->ops & (1u << m->opcode)) ||
         op->nsge > qp->sq.max_sge || op->nsge > QP_MAX_SGE ||
         ((m->flags & PVRDMA_SEND_INLINE) && (!op->is_inline || returns)) ||
-        (returns && qp->attr.max_rd_atomic == 0)) {
+        (returns && qp->attr.max_rd_atomic == 0) ||
+        (!qp->service->connected && !op->dg.usable)) {
         return PVRDMA_WC_LOC_QP_OP_ERR;
     }
     if (op->is_inline) {
         return PVRDMA_WC_SUCCESS;
     }
     m->length = sg_length(op->sge, op->nsge);
-    if (m->length > VERBS_MAX_MSG_SZ || (msg_is_atomic(m) && m->length != 8)) {
+    if (m->length > qp->service->max_length || (msg_is_atomic(m) && m->length != 8)) {
         return PVRDMA_WC_LOC_LEN_ERR;
     }
     l.nsge = op->nsge;
@@ -350,10 +354,6 @@ uint32_t requester_wait(struct qp *qp, uint64_t seq, struct outcome o)
     }
 }
 
-/*
- * The GSI QP carries no datagrams yet: a datagram may be lost, so a valid one
- * is complete once it was taken.
- */
 static struct outcome carry(struct qp *qp)
 {
     /* A wake-up for an earlier wait, whose timer was faster. */
@@ -361,8 +361,7 @@ static struct outcome carry(struct qp *qp)
         atomic_store_explicit(&qp->req.wake, false, memory_order_relaxed);
     }
     if (!qp->service->connected) {
-        qp->req.op.done = qp->req.op.m.length;
-        return OUTCOME(OUT_DONE);
+        return datagram_send(qp);
     }
     return qp->req.transport->start(qp, &qp->req.op);
 }

@@ -176,7 +176,8 @@ static struct outcome claim(struct qp *qp, const struct msg *m)
     return check_recv(qp, m);
 }
 
-static void recv_complete(struct qp *qp, const struct pvrdma_cqe *proto, bool solicited)
+void responder_recv_complete(struct qp *qp, const struct pvrdma_cqe *proto,
+                             bool solicited)
 {
     struct pvrdma_cqe cqe = *proto;
 
@@ -188,12 +189,12 @@ static void recv_complete(struct qp *qp, const struct pvrdma_cqe *proto, bool so
 }
 
 /* The one place where a failure is settled on this side.  qp->lock held. */
-static void settle_locked(struct qp *qp, struct outcome o)
+void responder_settle_locked(struct qp *qp, struct outcome o)
 {
     if (o.recv_status != PVRDMA_WC_SUCCESS && qp->resp.recv.active) {
         struct pvrdma_cqe cqe = {.opcode = PVRDMA_WC_RECV, .status = o.recv_status};
 
-        recv_complete(qp, &cqe, false);
+        responder_recv_complete(qp, &cqe, false);
     }
     qp_enter_error_locked(qp);
 }
@@ -223,7 +224,7 @@ void responder_settle(struct qp *qp, uint64_t epoch, struct outcome o)
     pthread_mutex_lock(&qp->lock);
     ours = qp->resp.epoch == epoch;
     if (ours) {
-        settle_locked(qp, o);
+        responder_settle_locked(qp, o);
     }
     pthread_mutex_unlock(&qp->lock);
     if (ours) {
@@ -311,7 +312,7 @@ struct outcome responder_admit_locked(struct qp *qp, const struct msg *m, uint64
                       PVRDMA_EVENT_QP_REQ_ERR);
     }
     if (o.what == OUT_FAIL) {
-        settle_locked(qp, o);
+        responder_settle_locked(qp, o);
         *epoch = qp->resp.epoch;
     }
     o.comm_est = comm_est;
@@ -400,7 +401,7 @@ void responder_finish_locked(struct qp *qp, const struct msg *m)
             cqe.imm_data = m->imm;
             cqe.wc_flags = PVRDMA_WC_FLAG_IMM;
         }
-        recv_complete(qp, &cqe, m->flags & PVRDMA_SEND_SOLICITED);
+        responder_recv_complete(qp, &cqe, m->flags & PVRDMA_SEND_SOLICITED);
     }
 }
 
@@ -456,7 +457,7 @@ unsigned responder_flush(struct qp *qp, unsigned max)
                 break; /* empty, or the index is not usable */
             }
         }
-        recv_complete(qp, &cqe, false);
+        responder_recv_complete(qp, &cqe, false);
         n++;
     }
     last = take_last_wqe(qp);

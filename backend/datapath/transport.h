@@ -28,6 +28,13 @@ struct transport_ops {
      * the engine has no timer for what is on its way.
      */
     struct outcome (*start)(struct qp *qp, struct send_op *op);
+
+    /*
+     * Carry datagram @op->m, @op->dg, all of it.  OUT_DONE: it is gone, whatever becomes
+     * of it; OUT_SILENT: nobody holds its address; OUT_HELD: who does stands still;
+     * OUT_FAIL: the sender's memory failed.  NULL: its QPs are connected ones.
+     */
+    struct outcome (*datagram)(struct qp *qp, struct send_op *op);
 };
 
 #endif /* PVRDMAD_TRANSPORT_H */

@@ -13,6 +13,7 @@ int objects_init(struct objects *v, struct vm *vm)
 
     memset(v, 0, sizeof(*v));
     v->vm = vm;
+    v->network = g_intern_string(cfg->network);
     if (!id_table_init(&v->uctx, VERBS_MAX_UAR) || !id_table_init(&v->pd, cfg->max_pd) ||
         !id_table_init(&v->mr, cfg->max_mr) || !id_table_init(&v->cq, cfg->max_cq) ||
         !id_table_init(&v->qp, cfg->max_qp) || !id_table_init(&v->srq, cfg->max_srq)) {

@@ -35,6 +35,7 @@ struct vm;
 #define VERBS_MAX_RD_ATOM 16u
 #define VERBS_GID_TBL_LEN 64u
 #define VERBS_MAX_MSG_SZ  0x80000000u  /* 2 GiB */
+#define VERBS_MAX_UD_SZ   4096u        /* the port's MTU: a datagram is one packet */
 #define VERBS_MAX_MR_SIZE (1ull << 30) /* one page directory */
 #define VERBS_PKEY        0xffffu
 
@@ -199,11 +200,13 @@ struct objects {
     struct vm *vm;
     uint64_t uar_pfn; /* of BAR2 in the guest; device/ sets it with the DSR */
     struct id_table uctx, pd, mr, cq, qp, srq;
-    struct gid_entry gid[VERBS_GID_TBL_LEN]; /* main thread */
-    _Atomic(struct qp *) gsi;                /* QP number 1 */
-    uint64_t pages_used;                     /* of cfg->max_mr_pages; main thread */
-    uint8_t uar_used[VERBS_MAX_UAR];         /* main thread */
-    struct ring_mem kernel_ext;              /* the guest kernel's extension memory */
+    /* Written by the main thread with the VM's token; its worker reads it with that. */
+    struct gid_entry gid[VERBS_GID_TBL_LEN];
+    const char *network;             /* cfg->network, interned */
+    _Atomic(struct qp *) gsi;        /* QP number 1 */
+    uint64_t pages_used;             /* of cfg->max_mr_pages; main thread */
+    uint8_t uar_used[VERBS_MAX_UAR]; /* main thread */
+    struct ring_mem kernel_ext;      /* the guest kernel's extension memory */
 };
 
 /* Empty tables of the sizes in vm->cfg.  Main thread.  0 or ENOMEM. */

@@ -112,6 +112,18 @@ struct msg {
     struct ticket ticket; /* whom to wake when a receive is posted */
 };
 
+/*
+ * What the headers of a datagram say besides its struct msg: the addresses of both
+ * sides, path, and how it is to travel.
+ */
+struct datagram {
+    struct conn_path path;
+    uint32_t qkey;
+    uint32_t flow_label; /* 20 bits */
+    uint8_t traffic_class, hop_limit;
+    bool usable; /* the address handle is one of this QP's, from a GID of its VM */
+};
+
 enum outcome_what {
     OUT_DONE,      /* the message is complete and acknowledged */
     OUT_MORE,      /* a slice is carried, the message goes on */
@@ -161,6 +173,7 @@ struct send_op {
     struct sg_cursor cur;
     struct pvrdma_sge sge[QP_MAX_SGE];
     uint8_t data[PVRDMA_EXT_MAX_INLINE];
+    struct datagram dg; /* of a QP that is not connected */
 };
 
 static inline bool msg_is_send(const struct msg *m)
@@ -214,6 +227,7 @@ struct service {
     bool connected;      /* messages go to the QP of its path */
     uint32_t ops;        /* bit per enum pvrdma_wr_opcode */
     uint32_t send_error; /* state after a failed send request */
+    uint32_t max_length; /* of a message, bytes */
 };
 
 const struct service *qp_service(enum pvrdma_qp_type type);

@@ -2,7 +2,7 @@
 /*
  * The QP state machine: which transitions exist, which attributes each needs
  * and which it permits (InfiniBand Architecture Specification vol. 1, 10.3.1
- * and 11.2.5.2, tables for Modify Queue Pair; RC, and UD for the GSI QP).
+ * and 11.2.5.2, tables for Modify Queue Pair; RC, UD and, like it, the GSI QP).
  *
  * Pure logic on numbers; whether a value is sensible is checked in qp.c.
  * Any state may go to RESET and to ERR, with no attribute but the state.
@@ -42,18 +42,31 @@ static const struct transition rc_transitions[] = {
          PVRDMA_QP_PKEY_INDEX | RC_PATH_CHANGES},
 };
 
-/* Like UD, but the port of a GSI QP is given with its creation. */
+/* The port of a GSI QP is given with its creation; the rest is the same for both. */
+#define DATAGRAM_TRANSITIONS                                                        \
+    {PVRDMA_QPS_INIT, PVRDMA_QPS_RTR, 0, PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY},    \
+        {PVRDMA_QPS_RTR, PVRDMA_QPS_RTS, PVRDMA_QP_SQ_PSN,                          \
+         PVRDMA_QP_CUR_STATE | PVRDMA_QP_QKEY},                                     \
+        {PVRDMA_QPS_RTS, PVRDMA_QPS_RTS, 0, PVRDMA_QP_CUR_STATE | PVRDMA_QP_QKEY},  \
+        {PVRDMA_QPS_RTS, PVRDMA_QPS_SQD, 0, PVRDMA_QP_EN_SQD_ASYNC},                \
+        {PVRDMA_QPS_SQD, PVRDMA_QPS_RTS, 0, PVRDMA_QP_CUR_STATE | PVRDMA_QP_QKEY},  \
+        {PVRDMA_QPS_SQD, PVRDMA_QPS_SQD, 0, PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY}, \
+    {                                                                               \
+        PVRDMA_QPS_SQE, PVRDMA_QPS_RTS, 0, PVRDMA_QP_CUR_STATE | PVRDMA_QP_QKEY     \
+    }
+
+static const struct transition ud_transitions[] = {
+    {PVRDMA_QPS_RESET, PVRDMA_QPS_INIT,
+     PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT | PVRDMA_QP_QKEY, 0},
+    {PVRDMA_QPS_INIT, PVRDMA_QPS_INIT, 0,
+     PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT | PVRDMA_QP_QKEY},
+    DATAGRAM_TRANSITIONS,
+};
+
 static const struct transition gsi_transitions[] = {
     {PVRDMA_QPS_RESET, PVRDMA_QPS_INIT, PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY, 0},
     {PVRDMA_QPS_INIT, PVRDMA_QPS_INIT, 0, PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY},
-    {PVRDMA_QPS_INIT, PVRDMA_QPS_RTR, 0, PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY},
-    {PVRDMA_QPS_RTR, PVRDMA_QPS_RTS, PVRDMA_QP_SQ_PSN,
-     PVRDMA_QP_CUR_STATE | PVRDMA_QP_QKEY},
-    {PVRDMA_QPS_RTS, PVRDMA_QPS_RTS, 0, PVRDMA_QP_CUR_STATE | PVRDMA_QP_QKEY},
-    {PVRDMA_QPS_RTS, PVRDMA_QPS_SQD, 0, PVRDMA_QP_EN_SQD_ASYNC},
-    {PVRDMA_QPS_SQD, PVRDMA_QPS_RTS, 0, PVRDMA_QP_CUR_STATE | PVRDMA_QP_QKEY},
-    {PVRDMA_QPS_SQD, PVRDMA_QPS_SQD, 0, PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY},
-    {PVRDMA_QPS_SQE, PVRDMA_QPS_RTS, 0, PVRDMA_QP_CUR_STATE | PVRDMA_QP_QKEY},
+    DATAGRAM_TRANSITIONS,
 };
 
 static const struct transition *find(const struct transition *table, unsigned n,
@@ -80,6 +93,8 @@ int qp_transition_check(enum pvrdma_qp_type type, enum pvrdma_qp_state cur,
         t = &to_reset_or_err;
     } else if (type == PVRDMA_QPT_RC) {
         t = find(rc_transitions, G_N_ELEMENTS(rc_transitions), cur, next);
+    } else if (type == PVRDMA_QPT_UD) {
+        t = find(ud_transitions, G_N_ELEMENTS(ud_transitions), cur, next);
     } else if (type == PVRDMA_QPT_GSI) {
         t = find(gsi_transitions, G_N_ELEMENTS(gsi_transitions), cur, next);
     } else {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* The services: what a queue pair of each type can do. */
-#include "objects/qp_state.h"
+#include "objects/objects.h"
 
 #define OP(name) (1u << PVRDMA_WR_##name)
 
@@ -11,13 +11,23 @@ static const struct service rc = {
     .ops = OP(RDMA_WRITE) | OP(RDMA_WRITE_WITH_IMM) | OP(SEND) | OP(SEND_WITH_IMM) |
            OP(RDMA_READ) | OP(ATOMIC_CMP_AND_SWP) | OP(ATOMIC_FETCH_AND_ADD),
     .send_error = PVRDMA_QPS_ERR,
+    .max_length = VERBS_MAX_MSG_SZ,
 };
 
 /* A datagram that fails stops the send queue alone (InfiniBand spec 10.3.1). */
+static const struct service ud = {
+    .name = "UD",
+    .ops = OP(SEND) | OP(SEND_WITH_IMM),
+    .send_error = PVRDMA_QPS_SQE,
+    .max_length = VERBS_MAX_UD_SZ,
+};
+
+/* UD, but QP number 1, and the kernel's. */
 static const struct service gsi = {
     .name = "GSI",
     .ops = OP(SEND) | OP(SEND_WITH_IMM),
     .send_error = PVRDMA_QPS_SQE,
+    .max_length = VERBS_MAX_UD_SZ,
 };
 
 const struct service *qp_service(enum pvrdma_qp_type type)
@@ -25,6 +35,8 @@ const struct service *qp_service(enum pvrdma_qp_type type)
     switch (type) {
     case PVRDMA_QPT_RC:
         return &rc;
+    case PVRDMA_QPT_UD:
+        return &ud;
     case PVRDMA_QPT_GSI:
         return &gsi;
     default:

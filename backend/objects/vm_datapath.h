@@ -29,6 +29,19 @@ struct worker;
 /* Doorbell maps: the daemon's own and the VMM's; send, receive and SRQ each. */
 #define DATAPATH_REGION_MAPS 6u
 
+/* Why a datagram did not arrive; the first two are the sender's to count. */
+enum datagram_drop {
+    DATAGRAM_NO_ADDRESS,  /* nobody holds the address */
+    DATAGRAM_HELD,        /* who does stands still */
+    DATAGRAM_NO_QP,       /* no QP for datagrams has the number */
+    DATAGRAM_NOT_READY,   /* it has, but its state does not receive */
+    DATAGRAM_QKEY,        /* not its Q_Key */
+    DATAGRAM_NO_RECEIVE,  /* none is posted */
+    DATAGRAM_TOO_LONG,    /* for the receive */
+    DATAGRAM_BAD_RECEIVE, /* it cannot be used: the QP goes to ERR */
+    DATAGRAM_DROPS,
+};
+
 /* Send queues whose producer index the worker polls, see watch.c. */
 #define DATAPATH_WATCHED 16u
 
@@ -114,6 +127,9 @@ struct vm_datapath {
     _Atomic uint64_t worker_ns; /* time of its worker that it had */
     _Atomic uint64_t tx_msgs, tx_bytes, rx_msgs, rx_bytes, errors, rnr_waits, retries,
         replays, interrupts;
+    /* Of any worker: datagrams that were taken, and those that were not. */
+    _Atomic uint64_t datagrams_received, datagrams_dropped[DATAGRAM_DROPS];
+    _Atomic uint64_t datagrams_sent;
 };
 
 #endif /* PVRDMAD_VM_DATAPATH_H */

@@ -35,12 +35,15 @@ static bool gid_is_allowed(const struct vm_config *cfg, const struct pvrdma_gid 
     return false;
 }
 
-static void gid_set(struct gid_entry *entry, bool bound, uint8_t type,
+/* With the token: the worker sends datagrams from these. */
+static void gid_set(struct vm *vm, struct gid_entry *entry, bool bound, uint8_t type,
                     const struct pvrdma_gid *gid)
 {
+    vm_token_take(vm);
     entry->bound = bound;
     entry->type = type;
     entry->gid = *gid;
+    vm_token_release(vm);
 }
 
 int verbs_create_bind(struct vm *vm, const struct pvrdma_cmd_create_bind *req)
@@ -63,7 +66,7 @@ int verbs_create_bind(struct vm *vm, const struct pvrdma_cmd_create_bind *req)
     if (err) {
         return err;
     }
-    gid_set(entry, true, req->gid_type, &req->gid);
+    gid_set(vm, entry, true, req->gid_type, &req->gid);
     return 0;
 }
 
@@ -72,7 +75,7 @@ void gid_unbind(struct vm *vm, unsigned index)
     struct gid_entry *entry = &vm->objects.gid[index];
     struct pvrdma_gid none = {0}, gid = entry->gid;
 
-    gid_set(entry, false, 0, &none);
+    gid_set(vm, entry, false, 0, &none);
     /* Before another VM can have the address. */
     datapath_gid_unbound(vm, index);
     directory_unbind(vm, &gid);

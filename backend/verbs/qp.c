@@ -97,6 +97,7 @@ static int qp_type_check(struct qp *qp, const struct objects *v)
     if (!qp->service) {
         return ENOTSUP;
     }
+    qp->req.transport = qp->service->connected ? transport_local : &transport_copy;
     if (qp->type != PVRDMA_QPT_GSI) {
         return 0;
     }
@@ -154,7 +155,6 @@ int verbs_create_qp(struct vm *vm, const struct pvrdma_cmd_create_qp *req,
         return ENOMEM;
     }
     qp->vm = vm;
-    qp->req.transport = transport_local;
     qp->type = req->qp_type;
     qp->sq_sig_all = req->sq_sig_all;
     qp->mem.ext = ext;

@@ -318,6 +318,8 @@ int verbs_query_port(struct vm *vm, const struct pvrdma_cmd_query_port *req,
         .active_mtu = PVRDMA_MTU_4096,
         .gid_tbl_len = VERBS_GID_TBL_LEN,
         .max_msg_sz = VERBS_MAX_MSG_SZ,
+        .qkey_viol_cntr = (uint32_t)MIN(
+            atomic_load(&vm->dp.datagrams_dropped[DATAGRAM_QKEY]), UINT32_MAX),
         .pkey_tbl_len = 1,
         .max_vl_num = 1,
         .active_width = WIDTH_4X,

@@ -587,7 +587,7 @@ struct pvrdma_sge {
 
 struct pvrdma_av {
     uint32_t port_pd; /* pd_handle | port << 24 */
-    uint32_t sl_tclass_flowlabel;
+    uint32_t sl_tclass_flowlabel; /* traffic class << 20 | flow label; no SL */
     uint8_t dgid[16];
     uint8_t src_path_bits;
     uint8_t gid_index;
@@ -662,6 +662,13 @@ enum pvrdma_wc_opcode {
 
 #define PVRDMA_WC_FLAG_GRH (1u << 0)
 #define PVRDMA_WC_FLAG_IMM (1u << 1)
+#define PVRDMA_WC_FLAG_NETWORK_HDR_TYPE (1u << 6)
+
+/* network_hdr_type */
+enum { PVRDMA_NETWORK_ROCE_V1, PVRDMA_NETWORK_IPV4, PVRDMA_NETWORK_IPV6 };
+
+/* In front of each datagram in its receive buffer: a GRH, or what stands for it. */
+#define PVRDMA_GRH_SIZE 40u
 
 struct pvrdma_cqe {
     uint64_t wr_id;

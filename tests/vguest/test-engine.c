@@ -376,10 +376,19 @@ static int gsi_modify(struct vg_qp *qp, enum pvrdma_qp_state state, uint32_t mas
     return vg_modify_qp(qp->g, qp->handle, PVRDMA_QP_STATE | mask, &a);
 }
 
-static void gsi_post(struct vg_qp *qp, uint64_t id, struct pvrdma_sge sge)
+/* To QP 1 of the guest that @gid names. */
+static void gsi_post(struct vg_qp *qp, uint64_t id, struct pvrdma_sge sge,
+                     const struct pvrdma_gid *gid)
 {
-    struct vg_wr wr = {
-        .wr_id = id, .opcode = PVRDMA_WR_SEND, .flags = VGT_SIG, .nsge = 1, .sge = &sge};
+    struct pvrdma_av av = vg_av(qp->pd, 0, gid);
+    struct vg_wr wr = {.wr_id = id,
+                       .opcode = PVRDMA_WR_SEND,
+                       .flags = VGT_SIG,
+                       .nsge = 1,
+                       .sge = &sge,
+                       .av = &av,
+                       .remote_qpn = 1,
+                       .remote_qkey = 0x80010000};
 
     g_assert_cmpuint(vg_queue_send(qp, &wr, 1), ==, 1);
 }
@@ -393,7 +402,7 @@ static void test_gsi_sqe(void)
                                  .send_sge = 2,
                                  .recv_sge = 1};
     struct pvrdma_sge good, bad, into;
-    struct vguest *g;
+    struct vguest *g, *far; /* whose QP 1 is not there: what goes to it is lost */
     struct vg_pd *pd;
     struct vg_cq *scq, *rcq;
     struct vg_mr *dma;
@@ -402,6 +411,7 @@ static void test_gsi_sqe(void)
 
     start(NULL);
     g = vguest_new(vgt_daemon, 0, NULL);
+    far = vguest_new(vgt_daemon, 1, NULL);
     pd = vg_pd_new_kernel(g);
     scq = vg_cq_new(pd, 64);
     rcq = vg_cq_new(pd, 64);
@@ -421,10 +431,10 @@ static void test_gsi_sqe(void)
         g_assert_cmpuint(vg_post_recv(qp, &rwr, 1), ==, 1);
     }
     for (unsigned round = 0; round < 3; round++) {
-        gsi_post(qp, 1, good);
-        gsi_post(qp, 2, bad);
-        gsi_post(qp, 3, good);
-        gsi_post(qp, 4, good);
+        gsi_post(qp, 1, good, &far->gid);
+        gsi_post(qp, 2, bad, &far->gid);
+        gsi_post(qp, 3, good, &far->gid);
+        gsi_post(qp, 4, good, &far->gid);
         vg_ring_send(qp);
         vgt_expect(scq, 1, PVRDMA_WC_SUCCESS);
         vgt_expect(scq, 2, PVRDMA_WC_LOC_PROT_ERR);
@@ -432,13 +442,13 @@ static void test_gsi_sqe(void)
         vgt_expect(scq, 4, PVRDMA_WC_WR_FLUSH_ERR);
         g_assert_cmpuint(vg_qp_state(qp), ==, PVRDMA_QPS_SQE);
         /* Posted in SQE: flushed as well. */
-        gsi_post(qp, 5, good);
+        gsi_post(qp, 5, good, &far->gid);
         vg_ring_send(qp);
         vgt_expect(scq, 5, PVRDMA_WC_WR_FLUSH_ERR);
         vgt_expect_none(rcq, 20); /* the receives stay */
         g_assert_cmpint(gsi_modify(qp, PVRDMA_QPS_RTS, 0), ==, 0);
         g_assert_cmpuint(vg_qp_state(qp), ==, PVRDMA_QPS_RTS);
-        gsi_post(qp, 6, good);
+        gsi_post(qp, 6, good, &far->gid);
         vg_ring_send(qp);
         vgt_expect(scq, 6, PVRDMA_WC_SUCCESS);
     }
@@ -452,6 +462,7 @@ static void test_gsi_sqe(void)
     vg_cq_free(scq);
     vg_cq_free(rcq);
     vg_pd_free(pd);
+    vguest_free(far);
     vguest_free(g);
     stop();
 }

@@ -397,6 +397,34 @@ int vg_qp_to_reset(struct vg_qp *qp)
     return err;
 }
 
+int vg_ud_to_rts(struct vg_qp *qp, uint32_t qkey)
+{
+    struct pvrdma_qp_attr a = {.qp_state = PVRDMA_QPS_INIT, .qkey = qkey, .port_num = 1};
+    uint32_t port = qp->opts.type == PVRDMA_QPT_GSI ? 0 : PVRDMA_QP_PORT;
+    int err =
+        vg_modify_qp(qp->g, qp->handle,
+                     PVRDMA_QP_STATE | PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY | port, &a);
+
+    a.qp_state = PVRDMA_QPS_RTR;
+    err = err ? err : vg_modify_qp(qp->g, qp->handle, PVRDMA_QP_STATE, &a);
+    a.qp_state = PVRDMA_QPS_RTS;
+    return err ? err
+               : vg_modify_qp(qp->g, qp->handle, PVRDMA_QP_STATE | PVRDMA_QP_SQ_PSN, &a);
+}
+
+struct pvrdma_av vg_av(const struct vg_pd *pd, uint8_t gid_index,
+                       const struct pvrdma_gid *dgid)
+{
+    struct pvrdma_av av = {.port_pd = pd->handle | 1u << 24,
+                           .sl_tclass_flowlabel = 0x5au << 20 | 0xabcde,
+                           .src_path_bits = 0x80,
+                           .gid_index = gid_index,
+                           .hop_limit = 63};
+
+    memcpy(av.dgid, dgid->raw, sizeof(av.dgid));
+    return av;
+}
+
 void vg_qp_connect(struct vg_qp *a, struct vg_qp *b, const struct vg_conn *c)
 {
     struct vg_qp *qp[2] = {a, b};
@@ -450,8 +478,12 @@ static void fill_send(struct vg_qp *qp, uint32_t idx, const struct vg_wr *wr)
     w->opcode = wr->opcode;
     w->send_flags = wr->flags;
     w->imm_data = wr->imm;
-    if (wr->opcode == PVRDMA_WR_ATOMIC_CMP_AND_SWP ||
-        wr->opcode == PVRDMA_WR_ATOMIC_FETCH_AND_ADD) {
+    if (wr->av) {
+        w->wr.ud.remote_qpn = wr->remote_qpn;
+        w->wr.ud.remote_qkey = wr->remote_qkey;
+        w->wr.ud.av = *wr->av;
+    } else if (wr->opcode == PVRDMA_WR_ATOMIC_CMP_AND_SWP ||
+               wr->opcode == PVRDMA_WR_ATOMIC_FETCH_AND_ADD) {
         w->wr.atomic.remote_addr = wr->remote_addr;
         w->wr.atomic.rkey = wr->rkey;
         w->wr.atomic.compare_add = wr->compare_add;

@@ -386,6 +386,9 @@ struct vg_wr {
     /* With PVRDMA_SEND_INLINE on an extended QP: the bytes, in place of SGEs. */
     const void *inline_data;
     uint32_t inline_len;
+    /* Not NULL: a datagram, to this address. */
+    const struct pvrdma_av *av;
+    uint32_t remote_qpn, remote_qkey;
 };
 
 /* Attributes of a connection; all zero: the defaults in brackets. */
@@ -438,6 +441,13 @@ int vg_qp_to_rts(struct vg_qp *qp, uint32_t sq_psn, const struct vg_conn *c);
 int vg_qp_to_state(struct vg_qp *qp, enum pvrdma_qp_state state); /* no more */
 /* RESET: also clears the guest's own ring state, as the driver does. */
 int vg_qp_to_reset(struct vg_qp *qp);
+/*
+ * A UD or GSI QP: RESET to RTS with @qkey; 0 or as vg_modify_qp.  And an address
+ * handle of @pd, from the GID at @gid_index to @dgid.
+ */
+int vg_ud_to_rts(struct vg_qp *qp, uint32_t qkey);
+struct pvrdma_av vg_av(const struct vg_pd *pd, uint8_t gid_index,
+                       const struct pvrdma_gid *dgid);
 /* Bring both from RESET to RTS; @a == @b connects a QP to itself. */
 void vg_qp_connect(struct vg_qp *a, struct vg_qp *b, const struct vg_conn *c);
 enum pvrdma_qp_state vg_qp_state(struct vg_qp *qp); /* asks the device */

@@ -7,6 +7,8 @@
  * generation, which is compared before every use: whatever may end the peer changes
  * it first, and waits for a grace period before it frees anything.
  *
+ * A datagram's peer is looked up each time, in the directory's index.
+ *
  * Threads: the worker of the requester's VM.
  */
 #include "datapath/engine.h"
@@ -215,9 +217,25 @@ out:
     return o;
 }
 
+static struct outcome copy_datagram(struct qp *qp, struct send_op *op)
+{
+    const struct route *route = route_find(qp->vm->objects.network, &op->dg.path.dgid);
+    struct vm *vm = route ? atomic_load_explicit(&route->vm, memory_order_acquire) : NULL;
+    struct sg_list local = sg_of_op(qp, op, false);
+
+    if (!vm || guest_faulted(&vm->guest)) {
+        return OUTCOME(OUT_SILENT);
+    }
+    if (route_is_held(route)) {
+        return OUTCOME(OUT_HELD);
+    }
+    return datagram_deliver(vm, &op->m, &op->dg, &local);
+}
+
 const struct transport_ops transport_copy = {
     .name = "copy",
     .start = copy_start,
+    .datagram = copy_datagram,
 };
 
 const struct transport_ops *transport_local = &transport_copy;

@@ -57,6 +57,12 @@ static const struct rule gsi[] = {
     {4, 3, 0, CUR | QKEY},      {4, 4, 0, PKEY | QKEY}, {5, 3, 0, CUR | QKEY},
 };
 
+static const struct rule ud[] = {
+    {0, 1, PKEY | PORT | QKEY, 0}, {1, 1, 0, PKEY | PORT | QKEY}, {1, 2, 0, PKEY | QKEY},
+    {2, 3, SQ_PSN, CUR | QKEY},    {3, 3, 0, CUR | QKEY},         {3, 4, 0, SQD_ASYNC},
+    {4, 3, 0, CUR | QKEY},         {4, 4, 0, PKEY | QKEY},        {5, 3, 0, CUR | QKEY},
+};
+
 static const struct rule *lookup(const struct rule *r, unsigned n, int cur, int next)
 {
     static const struct rule down;
@@ -114,12 +120,17 @@ static void test_gsi(void)
     check_type(PVRDMA_QPT_GSI, gsi, G_N_ELEMENTS(gsi));
 }
 
+static void test_ud(void)
+{
+    check_type(PVRDMA_QPT_UD, ud, G_N_ELEMENTS(ud));
+}
+
 static void test_nonsense(void)
 {
     g_assert_cmpint(qp_transition_check(PVRDMA_QPT_RC, 7, 0, S), ==, EINVAL);
     g_assert_cmpint(qp_transition_check(PVRDMA_QPT_RC, 0, 7, S), ==, EINVAL);
     g_assert_cmpint(qp_transition_check(PVRDMA_QPT_RC, 0, -1, S), ==, EINVAL);
-    g_assert_cmpint(qp_transition_check(PVRDMA_QPT_UD, 3, 3, S), ==, EINVAL);
+    g_assert_cmpint(qp_transition_check(PVRDMA_QPT_UC, 3, 3, S), ==, EINVAL);
     /* RTS -> RTS with attributes of the old state only is fine. */
     g_assert_cmpint(qp_transition_check(PVRDMA_QPT_RC, 3, 3, 0), ==, 0);
 }
@@ -129,6 +140,7 @@ int main(int argc, char **argv)
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/verbs/transition/rc", test_rc);
     g_test_add_func("/verbs/transition/gsi", test_gsi);
+    g_test_add_func("/verbs/transition/ud", test_ud);
     g_test_add_func("/verbs/transition/nonsense", test_nonsense);
     return g_test_run();
 }
