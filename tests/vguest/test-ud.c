@@ -8,12 +8,15 @@
  */
 #include "vgtest.h"
 
+#include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
 
-#define QKEY     0x11111111u
-#define GSI_QKEY 0x80010000u
-#define GRH      PVRDMA_GRH_SIZE
-#define FAR      0x10000u /* offset of receive buffers */
+#define QKEY       0x11111111u
+#define GSI_QKEY   0x80010000u
+#define GRH        PVRDMA_GRH_SIZE
+#define FAR        0x10000u /* offset of receive buffers */
+#define VERBS_GIDS 64u      /* entries of the GID table */
 
 enum style { STOCK, EXTENDED };
 
@@ -313,6 +316,650 @@ static void test_gsi_to_nobody(void)
     vgt_side_close(&s[1]);
 }
 
+/* ---- what is dropped ---- */
+
+/* A datagram that completes at its sender and arrives nowhere. */
+static void lost(struct vgt_side *from, struct vgt_side *to, struct dg d)
+{
+    ud_send(from, to, d);
+    vgt_expect(from->scq, d.wr_id, PVRDMA_WC_SUCCESS);
+    vgt_expect_none(to->rcq, 20);
+}
+
+#define LOST(from, to, vm, why, ...)                             \
+    do {                                                         \
+        int64_t before_ = dropped(vm, why);                      \
+                                                                 \
+        lost(from, to, (struct dg){.wr_id = 90, ##__VA_ARGS__}); \
+        g_assert_cmpint(dropped(vm, why) - before_, ==, 1);      \
+    } while (0)
+
+static void test_qkey(gconstpointer data)
+{
+    struct pvrdma_qp_attr a = {.qkey = 0x22222222};
+    struct pvrdma_port_attr port;
+    struct vgt_pair p;
+    uint32_t before;
+
+    ud_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+    g_assert_cmpint(vg_query_port(p.s[1].g, 1, &port), ==, 0);
+    before = port.qkey_viol_cntr;
+    vgt_recv(&p.s[1], 7, FAR, 4096);
+    LOST(&p.s[0], &p.s[1], 1, "qkey_violations", .qkey = QKEY + 1);
+    /* With the highest bit it is the sender's own, whatever else it says. */
+    ud_send(&p.s[0], &p.s[1], (struct dg){.len = 8, .wr_id = 1, .qkey = 0x80000000u});
+    vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
+    vgt_expect(p.s[1].rcq, 7, PVRDMA_WC_SUCCESS);
+    g_assert_cmpint(vg_modify_qp(p.s[0].g, p.s[0].qp->handle, PVRDMA_QP_QKEY, &a), ==, 0);
+    vgt_recv(&p.s[1], 8, FAR, 4096);
+    LOST(&p.s[0], &p.s[1], 1, "qkey_violations", .qkey = 0x80000000u | QKEY);
+    g_assert_cmpint(vg_query_port(p.s[1].g, 1, &port), ==, 0);
+    g_assert_cmpuint(port.qkey_viol_cntr - before, ==, 2);
+    vgt_pair_close(&p);
+}
+
+static void test_no_receive(gconstpointer data)
+{
+    struct vgt_pair p;
+
+    ud_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+    for (unsigned i = 0; i < 3; i++) {
+        LOST(&p.s[0], &p.s[1], 1, "no_receive");
+        passes(&p.s[0], &p.s[1], (struct dg){.len = 100, .wr_id = i});
+    }
+    vgt_pair_close(&p);
+}
+
+/* The receive is not used up; it serves the next that it has room for. */
+static void test_small_buffer(gconstpointer data)
+{
+    struct vgt_pair p;
+
+    ud_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+    vgt_recv(&p.s[1], 7, FAR, GRH + 16);
+    LOST(&p.s[0], &p.s[1], 1, "too_long", .len = 17);
+    LOST(&p.s[0], &p.s[1], 1, "too_long", .len = 4096);
+    g_assert_cmpuint(vg_qp_state(p.s[1].qp), ==, PVRDMA_QPS_RTS);
+    vgt_fill(VG_MR_HOST(p.s[0].mr, 0), 16, 5);
+    ud_send(&p.s[0], &p.s[1], (struct dg){.len = 16, .wr_id = 1});
+    vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
+    g_assert_cmpuint(vgt_expect(p.s[1].rcq, 7, PVRDMA_WC_SUCCESS).byte_len, ==, GRH + 16);
+    vgt_check(VG_MR_HOST(p.s[1].mr, FAR + GRH), 16, 5);
+    /* Not even room for the header. */
+    vgt_recv(&p.s[1], 8, FAR, GRH - 1);
+    LOST(&p.s[0], &p.s[1], 1, "too_long");
+    g_assert_cmpint(vg_qp_to_state(p.s[1].qp, PVRDMA_QPS_ERR), ==, 0);
+    vgt_expect(p.s[1].rcq, 8, PVRDMA_WC_WR_FLUSH_ERR);
+    vgt_pair_close(&p);
+}
+
+/* The receiver's own mistake is its own affair. */
+static void test_bad_receive(gconstpointer data)
+{
+    struct vgt_pair p;
+    struct pvrdma_sge sge;
+    struct vg_wr wr = {.wr_id = 7, .nsge = 1, .sge = &sge};
+
+    ud_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+    sge = vg_sge(p.s[1].mr, FAR, 4096);
+    sge.lkey += 0x100;
+    g_assert_cmpuint(vg_post_recv(p.s[1].qp, &wr, 1), ==, 1);
+    vgt_recv(&p.s[1], 8, FAR, 4096);
+    ud_send(&p.s[0], &p.s[1], (struct dg){.len = 8, .wr_id = 1});
+    vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
+    vgt_expect(p.s[1].rcq, 7, PVRDMA_WC_LOC_PROT_ERR);
+    vgt_expect(p.s[1].rcq, 8, PVRDMA_WC_WR_FLUSH_ERR);
+    g_assert_true(
+        vg_event_wait(p.s[1].g, PVRDMA_EVENT_QP_FATAL, p.s[1].qp->handle, VGT_WAIT_MS));
+    g_assert_cmpuint(vg_qp_state(p.s[1].qp), ==, PVRDMA_QPS_ERR);
+    g_assert_cmpint(dropped(1, "bad_receive"), ==, 1);
+    LOST(&p.s[0], &p.s[1], 1, "qp_not_ready");
+    vgt_pair_close(&p);
+}
+
+static void test_no_qp(gconstpointer data)
+{
+    struct vgt_pair p;
+    struct vg_qp_opts rc = {0};
+    struct vg_qp *qp;
+    uint32_t qpn;
+
+    ud_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+    vgt_recv(&p.s[1], 7, FAR, 4096);
+    LOST(&p.s[0], &p.s[1], 1, "no_qp", .qpn = 0xffffff);
+    LOST(&p.s[0], &p.s[1], 1, "no_qp", .qpn = 1);
+    LOST(&p.s[0], &p.s[1], 1, "no_qp", .qpn = p.s[1].qp->qpn ^ 0x10000);
+    /* One for connections. */
+    qp = vg_qp_new(p.s[1].pd, p.s[1].scq, p.s[1].rcq, &rc);
+    vg_qp_connect(qp, qp, NULL);
+    LOST(&p.s[0], &p.s[1], 1, "no_qp", .qpn = qp->qpn);
+    qpn = qp->qpn;
+    vg_qp_free(qp);
+    LOST(&p.s[0], &p.s[1], 1, "no_qp", .qpn = qpn);
+    /* And one that does not receive yet, or any more. */
+    qp = vg_qp_new(p.s[1].pd, p.s[1].scq, p.s[1].rcq, &p.s[1].qp->opts);
+    LOST(&p.s[0], &p.s[1], 1, "qp_not_ready", .qpn = qp->qpn);
+    g_assert_cmpint(vg_ud_to_rts(qp, QKEY), ==, 0);
+    LOST(&p.s[0], &p.s[1], 1, "no_receive", .qpn = qp->qpn);
+    g_assert_cmpint(vg_qp_to_state(qp, PVRDMA_QPS_ERR), ==, 0);
+    LOST(&p.s[0], &p.s[1], 1, "qp_not_ready", .qpn = qp->qpn);
+    g_assert_cmpint(vg_qp_to_reset(qp), ==, 0);
+    LOST(&p.s[0], &p.s[1], 1, "qp_not_ready", .qpn = qp->qpn);
+    vg_qp_free(qp);
+    /* That of the others is there still. */
+    ud_send(&p.s[0], &p.s[1], (struct dg){.len = 8, .wr_id = 1});
+    vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
+    vgt_expect(p.s[1].rcq, 7, PVRDMA_WC_SUCCESS);
+    vgt_pair_close(&p);
+}
+
+static void ctl(const char *what, const char *vm)
+{
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm %s %s", what, vm), ==, 0);
+}
+
+/* To whom is not there yet, stands still, or has gone. */
+static void test_comes_and_goes(void)
+{
+    struct vgt_opts o;
+    struct vgt_side s[2], stranger;
+    struct pvrdma_gid mine = vg_gid(2);
+
+    ud_options(&o, STOCK);
+    vgt_side_open(&s[0], 0, &o, 0);
+    g_assert_cmpint(vg_ud_to_rts(s[0].qp, QKEY), ==, 0);
+    /* In a network of its own the address is another one. */
+    vgt_side_open(&stranger, 3, &o, 1);
+    g_assert_cmpint(vg_ud_to_rts(stranger.qp, QKEY), ==, 0);
+    g_assert_cmpint(vg_bind_gid(stranger.g, 1, &mine), ==, 0);
+    vgt_recv(&stranger, 7, FAR, 4096);
+    for (unsigned i = 0; i < 3; i++) {
+        LOST(&s[0], &stranger, 0, "to_nobody", .to = &mine);
+        vgt_side_open(&s[1], 2, &o, 1);
+        g_assert_cmpint(vg_ud_to_rts(s[1].qp, QKEY), ==, 0);
+        passes(&s[0], &s[1], (struct dg){.len = 100, .wr_id = 1});
+
+        ctl("pause", "vm2");
+        vgt_recv(&s[1], 8, FAR, 4096);
+        LOST(&s[0], &s[1], 0, "to_paused");
+        ctl("resume", "vm2");
+        ud_send(&s[0], &s[1], (struct dg){.len = 8, .wr_id = 2});
+        vgt_expect(s[0].scq, 2, PVRDMA_WC_SUCCESS);
+        vgt_expect(s[1].rcq, 8, PVRDMA_WC_SUCCESS);
+
+        g_assert_cmpint(vg_unbind_gid(s[1].g, 0, &mine), ==, 0);
+        LOST(&s[0], &s[1], 0, "to_nobody");
+        g_assert_cmpint(vg_bind_gid(s[1].g, 0, &mine), ==, 0);
+        passes(&s[0], &s[1], (struct dg){.len = 100, .wr_id = 3});
+        vgt_side_close(&s[1]);
+    }
+    vgt_expect_none(stranger.rcq, 0);
+    vgt_side_close(&stranger);
+    vgt_side_close(&s[0]);
+}
+
+/* ---- what fails ---- */
+
+/* The QP stops with @status, flushes what is behind, and goes on when told to. */
+static void fails(struct vgt_side *from, struct vgt_side *to, struct dg d,
+                  enum pvrdma_wc_status status)
+{
+    d.wr_id = 30;
+    ud_send(from, to, d);
+    ud_send(from, to, (struct dg){.len = 8, .wr_id = 31});
+    vgt_expect(from->scq, 30, status);
+    vgt_expect(from->scq, 31, PVRDMA_WC_WR_FLUSH_ERR);
+    vgt_expect_none(to->rcq, 0);
+    recover(from->qp);
+    passes(from, to, (struct dg){.len = 60, .wr_id = 32});
+}
+
+static void test_address_handle(gconstpointer data)
+{
+    const enum pvrdma_wc_status bad = PVRDMA_WC_LOC_QP_OP_ERR;
+    struct pvrdma_gid gid;
+    struct pvrdma_av av;
+    struct vg_pd *other;
+    struct vgt_pair p;
+
+    ud_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+    gid = p.s[1].g->gid;
+    other = vg_pd_new(p.s[0].g);
+    av = vg_av(other, 0, &gid);
+    fails(&p.s[0], &p.s[1], (struct dg){.len = 8, .av = &av}, bad);
+    for (unsigned port = 0; port < 4; port++) {
+        av = vg_av(p.s[0].pd, 0, &gid);
+        av.port_pd = p.s[0].pd->handle | port << 24;
+        if (port != 1) {
+            fails(&p.s[0], &p.s[1], (struct dg){.len = 8, .av = &av}, bad);
+        }
+    }
+    /* From a GID that this VM does not hold; one that it held. */
+    av = vg_av(p.s[0].pd, 1, &gid);
+    fails(&p.s[0], &p.s[1], (struct dg){.len = 8, .av = &av}, bad);
+    g_assert_cmpint(vg_bind_gid(p.s[0].g, 1, &link_local[0]), ==, 0);
+    passes(&p.s[0], &p.s[1], (struct dg){.len = 8, .av = &av});
+    g_assert_cmpint(vg_unbind_gid(p.s[0].g, 1, &link_local[0]), ==, 0);
+    fails(&p.s[0], &p.s[1], (struct dg){.len = 8, .av = &av}, bad);
+    for (unsigned index = VERBS_GIDS; index < 256; index += 37) {
+        av.gid_index = (uint8_t)index;
+        fails(&p.s[0], &p.s[1], (struct dg){.len = 8, .av = &av}, bad);
+    }
+    vg_pd_free(other);
+    vgt_pair_close(&p);
+}
+
+static void test_bad_request(gconstpointer data)
+{
+    struct vgt_pair p;
+
+    ud_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+    fails(&p.s[0], &p.s[1], (struct dg){.len = 4097}, PVRDMA_WC_LOC_LEN_ERR);
+    fails(&p.s[0], &p.s[1], (struct dg){.len = 1 << 20}, PVRDMA_WC_LOC_LEN_ERR);
+    for (uint32_t op = 1; op < 40; op++) {
+        if (op != PVRDMA_WR_SEND && op != PVRDMA_WR_SEND_WITH_IMM) {
+            fails(&p.s[0], &p.s[1], (struct dg){.len = 8, .opcode = op},
+                  PVRDMA_WC_LOC_QP_OP_ERR);
+        }
+    }
+    fails(&p.s[0], &p.s[1], (struct dg){.len = 8, .flags = PVRDMA_SEND_INLINE},
+          PVRDMA_WC_LOC_QP_OP_ERR);
+    vgt_pair_close(&p);
+}
+
+/* Whatever stands in the union, it is an error of the sender's or a lost datagram. */
+static void test_garbage(gconstpointer data)
+{
+    GRand *r = g_rand_new_with_seed(17);
+    struct vgt_pair p;
+
+    ud_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+    for (unsigned i = 0; i < vgt_rounds(2000); i++) {
+        struct pvrdma_av av = vg_av(p.s[0].pd, 0, &p.s[1].g->gid);
+        struct pvrdma_cqe c;
+        struct dg d = {.len = 8, .wr_id = 1, .av = &av};
+
+        for (unsigned k = g_rand_int(r) % 3 ? 1 : sizeof(av); k > 0; k--) {
+            ((uint8_t *)&av)[g_rand_int(r) % sizeof(av)] = (uint8_t)g_rand_int(r);
+        }
+        d.qpn = g_rand_int(r) & 1 ? g_rand_int(r) : 0;
+        d.qkey = g_rand_int(r) & 1 ? g_rand_int(r) : 0;
+        ud_send(&p.s[0], &p.s[1], d);
+        g_assert_true(vg_cq_wait(p.s[0].scq, &c, VGT_WAIT_MS));
+        if (c.status != PVRDMA_WC_SUCCESS) {
+            g_assert_cmpuint(c.status, ==, PVRDMA_WC_LOC_QP_OP_ERR);
+            recover(p.s[0].qp);
+        }
+    }
+    passes(&p.s[0], &p.s[1], (struct dg){.len = 60, .wr_id = 2});
+    vgt_pair_close(&p);
+    g_rand_free(r);
+}
+
+/* ---- completions and states ---- */
+
+static void test_signals(gconstpointer data)
+{
+    struct vgt_opts o;
+    struct vgt_pair p;
+    uint32_t cq;
+
+    ud_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+    vgt_recv(&p.s[1], 1, FAR, 4096);
+    ud_send(&p.s[0], &p.s[1], (struct dg){.len = 8, .no_signal = true});
+    vgt_expect(p.s[1].rcq, 1, PVRDMA_WC_SUCCESS);
+    vgt_expect_none(p.s[0].scq, 20);
+    /* Solicited. */
+    while (vg_cqn_poll(p.s[1].g, &cq)) {
+    }
+    vg_cq_arm(p.s[1].rcq, true);
+    vgt_recv(&p.s[1], 1, FAR, 4096);
+    vgt_recv(&p.s[1], 2, FAR, 4096);
+    ud_send(&p.s[0], &p.s[1], (struct dg){.len = 8, .wr_id = 3});
+    vgt_expect(p.s[1].rcq, 1, PVRDMA_WC_SUCCESS);
+    g_assert_false(vg_cqn_wait(p.s[1].g, p.s[1].rcq->handle, 50));
+    ud_send(&p.s[0], &p.s[1],
+            (struct dg){.len = 8, .wr_id = 4, .flags = PVRDMA_SEND_SOLICITED});
+    g_assert_true(vg_cqn_wait(p.s[1].g, p.s[1].rcq->handle, VGT_WAIT_MS));
+    vgt_expect(p.s[1].rcq, 2, PVRDMA_WC_SUCCESS);
+    vgt_pair_close(&p);
+
+    ud_options(&o, GPOINTER_TO_UINT(data));
+    o.qp.sq_sig_all = true;
+    vgt_pair_open(&p, 0, 1, &o);
+    for (unsigned i = 0; i < 2; i++) {
+        g_assert_cmpint(vg_ud_to_rts(p.s[i].qp, QKEY), ==, 0);
+    }
+    vgt_recv(&p.s[1], 1, FAR, 4096);
+    ud_send(&p.s[0], &p.s[1], (struct dg){.len = 8, .wr_id = 5, .no_signal = true});
+    vgt_expect(p.s[0].scq, 5, PVRDMA_WC_SUCCESS);
+    vgt_expect(p.s[1].rcq, 1, PVRDMA_WC_SUCCESS);
+    vgt_pair_close(&p);
+}
+
+static void test_inline(void)
+{
+    const char text[] = "forty-two bytes of no particular meaning.";
+    struct vgt_opts o;
+    struct vgt_pair p;
+    struct pvrdma_av av;
+    struct vg_wr wr = {.wr_id = 1,
+                       .opcode = PVRDMA_WR_SEND,
+                       .flags = VGT_SIG | PVRDMA_SEND_INLINE,
+                       .inline_data = text,
+                       .inline_len = sizeof(text),
+                       .av = &av,
+                       .remote_qkey = QKEY};
+
+    ud_options(&o, EXTENDED);
+    o.qp.max_inline = 64;
+    vgt_pair_open(&p, 0, 1, &o);
+    for (unsigned i = 0; i < 2; i++) {
+        g_assert_cmpint(vg_ud_to_rts(p.s[i].qp, QKEY), ==, 0);
+    }
+    av = vg_av(p.s[0].pd, 0, &p.s[1].g->gid);
+    wr.remote_qpn = p.s[1].qp->qpn;
+    vgt_recv(&p.s[1], 2, FAR, 4096);
+    g_assert_cmpuint(vg_post_send(p.s[0].qp, &wr, 1), ==, 1);
+    vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
+    g_assert_cmpuint(vgt_expect(p.s[1].rcq, 2, PVRDMA_WC_SUCCESS).byte_len, ==,
+                     GRH + sizeof(text));
+    g_assert_cmpmem(VG_MR_HOST(p.s[1].mr, FAR + GRH), sizeof(text), text, sizeof(text));
+    /* From a GID that the VM does not hold. */
+    av.gid_index = 3;
+    g_assert_cmpuint(vg_post_send(p.s[0].qp, &wr, 1), ==, 1);
+    vgt_expect(p.s[0].scq, 1, PVRDMA_WC_LOC_QP_OP_ERR);
+    vgt_pair_close(&p);
+}
+
+static void test_states(gconstpointer data)
+{
+    struct pvrdma_qp_attr a = {.qp_state = PVRDMA_QPS_INIT, .qkey = QKEY, .port_num = 1};
+    const uint32_t init = PVRDMA_QP_STATE | PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY;
+    struct vgt_opts o;
+    struct vgt_pair p;
+    struct vg_qp *qp;
+
+    ud_options(&o, GPOINTER_TO_UINT(data));
+    vgt_pair_open(&p, 0, 1, &o);
+    qp = p.s[1].qp;
+    g_assert_cmpint(vg_ud_to_rts(p.s[0].qp, QKEY), ==, 0);
+    /* Attributes: the port is needed, rights are not for datagrams. */
+    g_assert_cmpint(vg_modify_qp(qp->g, qp->handle, init, &a), >, 0);
+    g_assert_cmpint(vg_modify_qp(qp->g, qp->handle,
+                                 init | PVRDMA_QP_PORT | PVRDMA_QP_ACCESS_FLAGS, &a),
+                    >, 0);
+    a.port_num = 2;
+    g_assert_cmpint(vg_modify_qp(qp->g, qp->handle, init | PVRDMA_QP_PORT, &a), >, 0);
+    a.port_num = 1;
+    a.pkey_index = 1;
+    g_assert_cmpint(vg_modify_qp(qp->g, qp->handle, init | PVRDMA_QP_PORT, &a), >, 0);
+    a.pkey_index = 0;
+    g_assert_cmpint(vg_modify_qp(qp->g, qp->handle, init | PVRDMA_QP_PORT, &a), ==, 0);
+    vgt_recv(&p.s[1], 1, FAR, 4096);
+    LOST(&p.s[0], &p.s[1], 1, "qp_not_ready");
+    a.qp_state = PVRDMA_QPS_RTR;
+    g_assert_cmpint(vg_modify_qp(qp->g, qp->handle, PVRDMA_QP_STATE, &a), ==, 0);
+    ud_send(&p.s[0], &p.s[1], (struct dg){.len = 8, .wr_id = 2});
+    vgt_expect(p.s[0].scq, 2, PVRDMA_WC_SUCCESS);
+    vgt_expect(p.s[1].rcq, 1, PVRDMA_WC_SUCCESS);
+    g_assert_cmpint(vg_qp_to_reset(qp), ==, 0);
+    g_assert_cmpint(vg_ud_to_rts(qp, QKEY), ==, 0);
+    g_assert_cmpint(vg_query_qp(qp->g, qp->handle, &a), ==, 0);
+    g_assert_cmpuint(a.qp_state, ==, PVRDMA_QPS_RTS);
+    g_assert_cmpuint(a.qkey, ==, QKEY);
+    g_assert_cmpuint(a.port_num, ==, 1);
+    /* SQD: nothing is sent, but it receives. */
+    g_assert_cmpint(vg_qp_to_state(qp, PVRDMA_QPS_SQD), ==, 0);
+    vgt_recv(&p.s[0], 3, FAR, 4096);
+    ud_send(&p.s[1], &p.s[0], (struct dg){.len = 8, .wr_id = 4});
+    vgt_expect_none(p.s[1].scq, 20);
+    passes(&p.s[0], &p.s[1], (struct dg){.len = 9, .wr_id = 5});
+    g_assert_cmpint(vg_qp_to_state(qp, PVRDMA_QPS_RTS), ==, 0);
+    vgt_expect(p.s[1].scq, 4, PVRDMA_WC_SUCCESS);
+    vgt_expect(p.s[0].rcq, 3, PVRDMA_WC_SUCCESS);
+    /* ERR: both queues are flushed. */
+    vgt_recv(&p.s[1], 6, FAR, 4096);
+    g_assert_cmpint(vg_qp_to_state(qp, PVRDMA_QPS_ERR), ==, 0);
+    vgt_expect(p.s[1].rcq, 6, PVRDMA_WC_WR_FLUSH_ERR);
+    ud_send(&p.s[1], &p.s[0], (struct dg){.len = 8, .wr_id = 7});
+    vgt_expect(p.s[1].scq, 7, PVRDMA_WC_WR_FLUSH_ERR);
+    vgt_recv(&p.s[1], 8, FAR, 4096);
+    vgt_expect(p.s[1].rcq, 8, PVRDMA_WC_WR_FLUSH_ERR);
+    vgt_pair_close(&p);
+}
+
+/* ---- many ---- */
+
+#define MANY_TX 6u
+#define MANY_RX 96u
+
+/* In one turn, to more CQs than a worker's batch has room for. */
+static void test_many_receivers(void)
+{
+    struct vgt_pair p;
+    struct vg_qp *tx[MANY_TX], *rx[MANY_RX];
+    struct vg_cq *cq[MANY_RX];
+    struct vg_qp_opts o = {.type = PVRDMA_QPT_UD, .contig = true};
+    struct pvrdma_sge from, into;
+    struct vg_wr recv = {.nsge = 1, .sge = &into};
+    struct pvrdma_av av;
+
+    ud_open(&p, 0, 1, EXTENDED);
+    from = vg_sge(p.s[0].mr, 0, 64);
+    into = vg_sge(p.s[1].mr, FAR, 4096);
+    av = vg_av(p.s[0].pd, 0, &p.s[1].g->gid);
+    for (unsigned i = 0; i < MANY_RX; i++) {
+        cq[i] = vg_cq_new(p.s[1].pd, 16);
+        rx[i] = vg_qp_new(p.s[1].pd, p.s[1].scq, cq[i], &o);
+        g_assert_cmpint(vg_ud_to_rts(rx[i], QKEY), ==, 0);
+    }
+    for (unsigned i = 0; i < MANY_TX; i++) {
+        tx[i] = vg_qp_new(p.s[0].pd, p.s[0].scq, p.s[0].rcq, &o);
+        g_assert_cmpint(vg_ud_to_rts(tx[i], QKEY), ==, 0);
+    }
+    for (unsigned round = 0; round < vgt_rounds(50); round++) {
+        for (unsigned i = 0; i < MANY_RX; i++) {
+            recv.wr_id = i;
+            g_assert_cmpuint(vg_post_recv(rx[i], &recv, 1), ==, 1);
+        }
+        for (unsigned i = 0; i < MANY_RX; i++) {
+            struct vg_wr wr = {.opcode = PVRDMA_WR_SEND,
+                               .nsge = 1,
+                               .sge = &from,
+                               .av = &av,
+                               .remote_qpn = rx[i]->qpn,
+                               .remote_qkey = QKEY};
+
+            g_assert_cmpuint(vg_queue_send(tx[i % MANY_TX], &wr, 1), ==, 1);
+        }
+        for (unsigned i = 0; i < MANY_TX; i++) {
+            vg_ring_send(tx[i]);
+        }
+        for (unsigned i = 0; i < MANY_RX; i++) {
+            vgt_expect(cq[i], i, PVRDMA_WC_SUCCESS);
+        }
+    }
+    for (unsigned i = 0; i < MANY_TX; i++) {
+        vg_qp_free(tx[i]);
+    }
+    for (unsigned i = 0; i < MANY_RX; i++) {
+        vg_qp_free(rx[i]);
+        vg_cq_free(cq[i]);
+    }
+    vgt_pair_close(&p);
+}
+
+/* ---- floods ---- */
+
+struct flooder {
+    struct vgt_side *s;
+    struct pvrdma_av av;
+    _Atomic uint32_t qpn;
+    _Atomic bool stop;
+    uint64_t sent;
+};
+
+static gpointer flood(gpointer opaque)
+{
+    struct flooder *f = opaque;
+    struct pvrdma_sge sge = vg_sge(f->s->mr, 0, 1024);
+
+    while (!atomic_load(&f->stop)) {
+        struct vg_wr wr = {.opcode = PVRDMA_WR_SEND,
+                           .nsge = 1,
+                           .sge = &sge,
+                           .av = &f->av,
+                           .remote_qpn = atomic_load(&f->qpn),
+                           .remote_qkey = QKEY};
+        unsigned n = vg_post_send(f->s->qp, &wr, 1);
+
+        f->sent += n;
+        if (!n) {
+            sched_yield();
+        }
+    }
+    return NULL;
+}
+
+static GThread *flood_start(struct flooder *f, struct vgt_side *s,
+                            const struct vgt_side *far)
+{
+    f->s = s;
+    f->av = vg_av(s->pd, 0, &far->g->gid);
+    atomic_store(&f->qpn, far->qp->qpn);
+    return g_thread_new("flood", flood, f);
+}
+
+/*
+ * Receivers are made, filled, reset and destroyed while datagrams rain on them from
+ * another worker; what they were given is theirs, and nothing comes afterwards.
+ */
+static void test_destroy_under_flood(gconstpointer data)
+{
+    struct flooder f = {0};
+    struct vgt_pair p;
+    GThread *thread;
+    uint64_t got = 0;
+
+    ud_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+    thread = flood_start(&f, &p.s[0], &p.s[1]);
+    for (unsigned i = 0; i < vgt_rounds(300); i++) {
+        struct vg_cq *cq = vg_cq_new(p.s[1].pd, 64);
+        struct vg_qp *qp = vg_qp_new(p.s[1].pd, cq, cq, &p.s[1].qp->opts);
+        struct pvrdma_sge sge = vg_sge(p.s[1].mr, FAR, 4096);
+        struct vg_wr wr = {.wr_id = i, .nsge = 1, .sge = &sge};
+        struct pvrdma_cqe c;
+
+        atomic_store(&f.qpn, qp->qpn);
+        for (unsigned k = 0; k < 32; k++) {
+            g_assert_cmpuint(vg_queue_recv(qp, &wr, 1), ==, 1);
+        }
+        g_assert_cmpint(vg_ud_to_rts(qp, QKEY), ==, 0);
+        vg_ring_recv(qp);
+        if (i % 3 == 0) {
+            vgt_expect(cq, i, PVRDMA_WC_SUCCESS);
+            got++;
+        }
+        if (i % 2) {
+            g_assert_cmpint(vg_qp_to_reset(qp), ==, 0);
+            /* After the answer nothing is written any more. */
+            memset(VG_MR_HOST(p.s[1].mr, FAR), 0x77, 4096);
+            while (vg_cq_poll(cq, &c, 1) == 1) {
+                got++;
+            }
+            for (unsigned k = 0; k < 4096; k++) {
+                g_assert_cmpuint(*VG_MR_HOST(p.s[1].mr, FAR + k), ==, 0x77);
+            }
+            vgt_expect_none(cq, 0);
+        }
+        vg_qp_free(qp);
+        vg_cq_free(cq);
+    }
+    atomic_store(&f.stop, true);
+    g_thread_join(thread);
+    g_test_message("%" PRIu64 " sent, %" PRIu64 " seen", f.sent, got);
+    vgt_pair_close(&p);
+}
+
+/* The receiving VM dies and comes back, again and again. */
+static void test_kill_under_flood(void)
+{
+    struct flooder f = {0};
+    struct vgt_opts o;
+    struct vgt_side s[2];
+    GThread *thread = NULL;
+
+    ud_options(&o, STOCK);
+    vgt_side_open(&s[0], 0, &o, 0);
+    g_assert_cmpint(vg_ud_to_rts(s[0].qp, QKEY), ==, 0);
+    for (unsigned i = 0; i < vgt_rounds(20); i++) {
+        vgt_side_open(&s[1], 1, &o, 1);
+        g_assert_cmpint(vg_ud_to_rts(s[1].qp, QKEY), ==, 0);
+        if (!thread) {
+            thread = flood_start(&f, &s[0], &s[1]);
+        }
+        atomic_store(&f.qpn, s[1].qp->qpn);
+        for (unsigned k = 0; k < 60; k++) {
+            vgt_recv(&s[1], k, FAR, 4096);
+        }
+        vgt_expect(s[1].rcq, 0, PVRDMA_WC_SUCCESS);
+        if (i % 2) {
+            vg_disconnect(s[1].g);
+        }
+        vgt_side_close(&s[1]);
+    }
+    atomic_store(&f.stop, true);
+    g_thread_join(thread);
+    vgt_side_close(&s[0]);
+}
+
+/* Two VMs of one worker: who floods QP 1 of another does not keep the third from its
+ * own affairs, nor the flooded one. */
+static void test_flood_starves_nobody(void)
+{
+    struct flooder f = {0};
+    struct vgt_opts o;
+    struct vgt_side s[2];
+    struct vgt_pair p;
+    GThread *thread;
+    GArray *ms = g_array_new(FALSE, FALSE, sizeof(double));
+    double slow;
+
+    ud_options(&o, EXTENDED);
+    vgt_side_open(&s[0], 0, &o, 0);
+    vgt_side_open(&s[1], 1, &o, 1);
+    for (unsigned i = 0; i < 2; i++) {
+        g_assert_cmpint(vg_ud_to_rts(s[i].qp, QKEY), ==, 0);
+    }
+    vgt_pair_open(&p, 2, 2, NULL);
+    g_assert_cmpuint(vgt_worker_of(2), ==, vgt_worker_of(0));
+    thread = flood_start(&f, &s[0], &s[1]);
+    for (unsigned i = 0; i < vgt_rounds(2000); i++) {
+        int64_t t = vg_now_ns();
+        double took;
+
+        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
+        vgt_expect(p.s[0].scq, i, PVRDMA_WC_SUCCESS);
+        took = (vg_now_ns() - t) / 1e6;
+        g_array_append_val(ms, took);
+    }
+    for (unsigned i = 0; i < vgt_rounds(200); i++) {
+        vgt_recv(&s[1], i, FAR, 4096);
+        vgt_expect(s[1].rcq, i, PVRDMA_WC_SUCCESS);
+    }
+    atomic_store(&f.stop, true);
+    g_thread_join(thread);
+    slow = vgt_percentile(ms, 95);
+    g_array_unref(ms);
+    g_test_message("%" PRIu64 " datagrams; 95%% of the WRITEs took less than %.2f ms",
+                   f.sent, slow);
+    vgt_assert_shorter(slow, 50);
+    vgt_pair_close(&p);
+    vgt_side_close(&s[0]);
+    vgt_side_close(&s[1]);
+}
+
 int main(int argc, char **argv)
 {
     static const char *const keys[4] = {"addresses=any", "addresses=any", "",
@@ -324,6 +971,17 @@ int main(int argc, char **argv)
     } both[] = {
         {"exchange", test_exchange},
         {"loopback", test_loopback},
+        {"qkey", test_qkey},
+        {"no-receive", test_no_receive},
+        {"small-buffer", test_small_buffer},
+        {"bad-receive", test_bad_receive},
+        {"no-qp", test_no_qp},
+        {"address-handle", test_address_handle},
+        {"bad-request", test_bad_request},
+        {"garbage", test_garbage},
+        {"signals", test_signals},
+        {"states", test_states},
+        {"destroy-under-flood", test_destroy_under_flood},
     };
 
     vgt_init(&argc, &argv, 120);
@@ -337,5 +995,10 @@ int main(int argc, char **argv)
     }
     g_test_add_func("/ud/gsi", test_gsi);
     g_test_add_func("/ud/gsi-to-nobody", test_gsi_to_nobody);
+    g_test_add_func("/ud/comes-and-goes", test_comes_and_goes);
+    g_test_add_func("/ud/inline", test_inline);
+    g_test_add_func("/ud/many-receivers", test_many_receivers);
+    g_test_add_func("/ud/kill-under-flood", test_kill_under_flood);
+    g_test_add_func("/ud/flood-starves-nobody", test_flood_starves_nobody);
     return vgt_run();
 }
