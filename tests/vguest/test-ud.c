@@ -764,7 +764,9 @@ static void test_many_receivers(void)
             g_assert_cmpuint(vg_post_recv(rx[i], &recv, 1), ==, 1);
         }
         for (unsigned i = 0; i < MANY_RX; i++) {
-            struct vg_wr wr = {.opcode = PVRDMA_WR_SEND,
+            struct vg_wr wr = {.wr_id = i,
+                               .opcode = PVRDMA_WR_SEND,
+                               .flags = VGT_SIG,
                                .nsge = 1,
                                .sge = &from,
                                .av = &av,
@@ -778,6 +780,12 @@ static void test_many_receivers(void)
         }
         for (unsigned i = 0; i < MANY_RX; i++) {
             vgt_expect(cq[i], i, PVRDMA_WC_SUCCESS);
+        }
+        for (unsigned i = 0; i < MANY_RX; i++) {
+            struct pvrdma_cqe c;
+
+            g_assert_true(vg_cq_wait(p.s[0].scq, &c, VGT_WAIT_MS));
+            g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
         }
     }
     for (unsigned i = 0; i < MANY_TX; i++) {
@@ -804,6 +812,7 @@ static gpointer flood(gpointer opaque)
 {
     struct flooder *f = opaque;
     struct pvrdma_sge sge = vg_sge(f->s->mr, 0, 1024);
+    struct pvrdma_cqe c[64];
 
     while (!atomic_load(&f->stop)) {
         struct vg_wr wr = {.opcode = PVRDMA_WR_SEND,
@@ -815,6 +824,8 @@ static gpointer flood(gpointer opaque)
         unsigned n = vg_post_send(f->s->qp, &wr, 1);
 
         f->sent += n;
+        while (vg_cq_poll(f->s->scq, c, G_N_ELEMENTS(c)) > 0) { /* flushed ones */
+        }
         if (!n) {
             sched_yield();
         }
@@ -879,6 +890,43 @@ static void test_destroy_under_flood(gconstpointer data)
     atomic_store(&f.stop, true);
     g_thread_join(thread);
     g_test_message("%" PRIu64 " sent, %" PRIu64 " seen", f.sent, got);
+    vgt_pair_close(&p);
+}
+
+/* Once a GID is unbound nothing comes from it any more, whatever is posted. */
+static void test_unbind_under_flood(gconstpointer data)
+{
+    struct flooder f = {0};
+    struct vgt_pair p;
+    struct pvrdma_gid mine = vg_gid(0);
+    struct pvrdma_cqe c;
+    GThread *thread;
+
+    ud_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+    thread = flood_start(&f, &p.s[0], &p.s[1]);
+    for (unsigned i = 0; i < vgt_rounds(100); i++) {
+        for (unsigned k = 0; k < 8; k++) {
+            vgt_recv(&p.s[1], i, FAR, 4096);
+        }
+        vgt_expect(p.s[1].rcq, i, PVRDMA_WC_SUCCESS);
+        g_assert_cmpint(vg_unbind_gid(p.s[0].g, 0, &mine), ==, 0);
+        while (vg_cq_poll(p.s[1].rcq, &c, 1) == 1) {
+            g_assert_cmpuint(c.wr_id, ==, i);
+        }
+        vgt_recv(&p.s[1], 5000 + i, FAR, 4096);
+        vgt_expect_none(p.s[1].rcq, 2);
+        /* The first one after that failed, and the rest is flushed. */
+        while (vg_qp_state(p.s[0].qp) != PVRDMA_QPS_SQE) {
+            g_usleep(100);
+        }
+        g_assert_cmpint(vg_bind_gid(p.s[0].g, 0, &mine), ==, 0);
+        recover(p.s[0].qp);
+        do { /* those left from before */
+            g_assert_true(vg_cq_wait(p.s[1].rcq, &c, VGT_WAIT_MS));
+        } while (c.wr_id != 5000 + i);
+    }
+    atomic_store(&f.stop, true);
+    g_thread_join(thread);
     vgt_pair_close(&p);
 }
 
@@ -982,6 +1030,7 @@ int main(int argc, char **argv)
         {"signals", test_signals},
         {"states", test_states},
         {"destroy-under-flood", test_destroy_under_flood},
+        {"unbind-under-flood", test_unbind_under_flood},
     };
 
     vgt_init(&argc, &argv, 120);
