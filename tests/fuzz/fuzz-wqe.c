@@ -3,11 +3,12 @@
  * Fuzzer of rings and work queue elements: everything a guest writes that the
  * workers read.
  *
- * One VM with two connected QPs, a stock and an extended one, and their CQs. An
- * input is a list of steps, each a kind byte and its arguments: WQEs raw or
- * right with patched bytes, ring indices, doorbells, arms, state changes, in
- * both QPs. A real worker serves them; "ring" steps wait until it has nothing
- * left to do, and fail when that takes seconds (an endless walk).
+ * One VM with two connected QPs and two for datagrams, a stock and an extended one
+ * each, and their CQs. An input is a list of steps, each a kind byte and its arguments:
+ * WQEs raw or right with patched bytes, ring indices, doorbells, arms, state changes,
+ * in one pair of QPs or, after a step that says so, the other. A real worker serves them;
+ * "ring" steps wait until it has nothing left to do, and fail when that takes seconds (an
+ * endless walk).
  *
  * After each input: completions must name our QPs and a defined status, and the
  * memory that no ring, MR or key covers must be as it was.
@@ -21,7 +22,8 @@
 #include "pvrdma/ext.h"
 #include "testdev.h"
 
-#define NQP        2
+#define NQP        4
+#define QKEY       0x11111111u
 #define CQE        64u
 #define WR         64u
 #define NSGE       4u
@@ -30,7 +32,8 @@
 #define MR_LEN     (MR_PAGES * 4096u - 0x100u)
 #define CANARY     0xc3
 #define MAX_STEPS  64
-#define MAX_INLINE 48 /* the WQE has room for 176 */
+#define OTHER_PAIR 0xff /* a step: those that follow are for the other pair of QPs */
+#define MAX_INLINE 48   /* the WQE has room for 176 */
 
 #define CHECK(condition) ((condition) ? (void)0 : abort())
 
@@ -90,7 +93,13 @@ struct words {
 
 static bool is_ext(const struct rings *r)
 {
-    return r == &ring[1];
+    return (r - ring) & 1;
+}
+
+/* The second pair. */
+static bool is_ud(const struct rings *r)
+{
+    return r - ring >= 2;
 }
 
 static struct words words_of(const struct rings *r, uint64_t gpa)
@@ -123,7 +132,8 @@ static void connect_qp(unsigned i)
                                .port_num = 1,
                                .qp_access_flags = 0xf,
                                .path_mtu = PVRDMA_MTU_1024,
-                               .dest_qp_num = ring[1 - i].qpn,
+                               .dest_qp_num = ring[i ^ 1].qpn,
+                               .qkey = QKEY,
                                .max_rd_atomic = 4,
                                .max_dest_rd_atomic = 4,
                                .min_rnr_timer = 1,
@@ -132,6 +142,16 @@ static void connect_qp(unsigned i)
                                .rnr_retry = 2,
                                .ah_attr = {.dgid = gid, .ah_flags = 1, .port_num = 1}};
 
+    if (is_ud(&ring[i])) {
+        modify(ring[i].qp,
+               PVRDMA_QP_STATE | PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT | PVRDMA_QP_QKEY,
+               &a);
+        a.qp_state = PVRDMA_QPS_RTR;
+        modify(ring[i].qp, PVRDMA_QP_STATE, &a);
+        a.qp_state = PVRDMA_QPS_RTS;
+        modify(ring[i].qp, PVRDMA_QP_STATE | PVRDMA_QP_SQ_PSN, &a);
+        return;
+    }
     modify(ring[i].qp,
            PVRDMA_QP_STATE | PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT |
                PVRDMA_QP_ACCESS_FLAGS,
@@ -172,6 +192,9 @@ static void create_objects(void)
             qp.reserved[0] = PVRDMA_EXT_OBJ_RING;
             qp.max_inline_data = MAX_INLINE;
         }
+        if (is_ud(r)) {
+            qp.qp_type = PVRDMA_QPT_UD;
+        }
         memset(testdev_ptr(td, r->qp_first), 0, 7 * 4096);
         memset(testdev_ptr(td, r->cq_first), 0, 2 * 4096);
         command(PVRDMA_CMD_CREATE_CQ, &cq, sizeof(cq));
@@ -181,8 +204,9 @@ static void create_objects(void)
         r->qp = resp->create_qp.qp_handle;
         r->qpn = resp->create_qp.qpn;
     }
-    connect_qp(0);
-    connect_qp(1);
+    for (unsigned i = 0; i < NQP; i++) {
+        connect_qp(i);
+    }
 }
 
 static void destroy_objects(void)
@@ -311,6 +335,13 @@ static void post_send(struct input *in, struct rings *r, bool raw)
             h.wr.atomic.remote_addr = (MR_VA + take(in, 2) % MR_LEN) & ~7ull;
             h.wr.atomic.rkey = key;
         }
+        if (is_ud(r)) {
+            h.opcode = PVRDMA_WR_SEND + h.opcode % 2;
+            h.wr.ud.remote_qpn = ring[2 + take(in, 1) % 2].qpn;
+            h.wr.ud.remote_qkey = QKEY;
+            h.wr.ud.av = (struct pvrdma_av){.port_pd = pd | 1u << 24};
+            memcpy(h.wr.ud.av.dgid, gid.raw, sizeof(gid.raw));
+        }
         memcpy(wqe, &h, sizeof(h));
         for (uint32_t i = 0; i < h.num_sge; i++) {
             struct pvrdma_sge s = right_sge(in);
@@ -353,7 +384,7 @@ static void poll_cq(struct rings *r)
             testdev_ptr(td, r->cq_first + 4096 + pvrdma_idx_slot(head, CQE) * sizeof(*c));
 
         if (c->qp) { /* 0: a slot that was never written */
-            CHECK(c->qp == ring[0].qp || c->qp == ring[1].qp);
+            CHECK(c->qp == r->qp);
             CHECK(c->status <= PVRDMA_WC_GENERAL_ERR);
         }
         head = pvrdma_idx_next(head, CQE);
@@ -373,9 +404,13 @@ static void write_index(struct input *in, struct rings *r)
 static void change_state(struct input *in, unsigned i)
 {
     struct pvrdma_qp_attr a = {.qp_state = PVRDMA_QPS_ERR};
+    uint32_t what = take(in, 1);
 
-    switch (take(in, 1) % 4) {
+    switch (what % 4) {
     case 0:
+        if (is_ud(&ring[i]) && (what & 4)) {
+            a.qp_state = PVRDMA_QPS_RTS; /* refused but in SQE, where a bad WR puts it */
+        }
         modify(ring[i].qp, PVRDMA_QP_STATE, &a);
         break;
     case 1:
@@ -395,12 +430,17 @@ static void change_state(struct input *in, unsigned i)
     }
 }
 
-static void step(struct input *in)
+/* @pair: of QPs, 0 or 2. */
+static void step(struct input *in, unsigned *pair)
 {
     uint32_t kind = take(in, 1);
-    unsigned i = kind >> 7;
+    unsigned i = *pair + (kind >> 7);
     struct rings *r = &ring[i];
 
+    if (kind == OTHER_PAIR) {
+        *pair ^= 2;
+        return;
+    }
     switch (kind % 9) {
     case 0:
     case 1:
@@ -436,6 +476,7 @@ static void step(struct input *in)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct input in = {data, size};
+    unsigned pair = 0;
 
     if (!td) {
         start();
@@ -444,15 +485,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     create_mr();
     create_objects();
     for (unsigned n = 0; in.left && n < MAX_STEPS; n++) {
-        step(&in);
+        step(&in, &pair);
     }
     for (unsigned i = 0; i < NQP; i++) {
         device_doorbell(td->vm.dev, PVRDMA_UAR_QP,
                         ring[i].qp | PVRDMA_UAR_QP_SEND | PVRDMA_UAR_QP_RECV, true);
     }
     settle();
-    poll_cq(&ring[0]);
-    poll_cq(&ring[1]);
+    for (unsigned i = 0; i < NQP; i++) {
+        poll_cq(&ring[i]);
+    }
     destroy_objects();
     CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, mr_handle) == 0);
     CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, pd) == 0);
