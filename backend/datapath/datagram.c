@@ -73,10 +73,7 @@ struct outcome datagram_send(struct qp *qp)
     struct worker *w = worker_self();
     struct outcome o = qp->req.transport->datagram(qp, op);
 
-    /* Each may be for another CQ. */
-    if (w->batch.n > COMP_BATCH_MAX - 8) {
-        comp_flush(w);
-    }
+    comp_make_room(w); /* each may be for another CQ */
     op->done = op->m.length;
     switch (o.what) {
     case OUT_FAIL:

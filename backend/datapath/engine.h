@@ -39,10 +39,12 @@
 #define ENGINE_BATCH 16u
 
 /*
- * CQs that got completions since the last flush.  One service turn of a QP
- * touches at most its own two CQs and its peer's receive CQ.
+ * CQs that got completions since the last flush.  One service turn of a connected QP
+ * touches at most its own two CQs and its peer's receive CQ, which is what
+ * comp_make_room() leaves room for; each datagram may be for another CQ.
  */
-#define COMP_BATCH_MAX 64u
+#define COMP_BATCH_MAX  64u
+#define COMP_BATCH_ROOM 8u
 struct comp_batch {
     unsigned n;
     struct cq *cq[COMP_BATCH_MAX];
@@ -241,6 +243,13 @@ void comp_received(struct vm *vm, uint64_t bytes);
 
 /* Publish all of this worker's completions and raise interrupts, once each. */
 void comp_flush(struct worker *w);
+
+static inline void comp_make_room(struct worker *w)
+{
+    if (w->batch.n > COMP_BATCH_MAX - COMP_BATCH_ROOM) {
+        comp_flush(w);
+    }
+}
 
 /* --- requester.c --------------------------------------------------------- */
 

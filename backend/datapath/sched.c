@@ -291,9 +291,7 @@ static void run_arrived(struct worker *w, struct vm *vm, struct turn *t)
 
         dp->arrived = n->next;
         n->run(n, vm);
-        if (w->batch.n > COMP_BATCH_MAX - 8) {
-            comp_flush(w);
-        }
+        comp_make_room(w);
         if (turn_spent(t, TURN_UNITS)) {
             break;
         }
@@ -310,9 +308,7 @@ static void run_qps(struct worker *w, struct vm *vm, struct turn *t)
         if (requester_run(qp, t)) {
             sched_enqueue(qp);
         }
-        if (w->batch.n > COMP_BATCH_MAX - 8) {
-            comp_flush(w);
-        }
+        comp_make_room(w);
         if (turn_spent(t, 1) ||
             atomic_load_explicit(&dp->token_waiters, memory_order_relaxed)) {
             break;
