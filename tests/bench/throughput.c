@@ -8,14 +8,18 @@
 
 /* ---- rate ---- */
 
-#define BATCH   64u
-#define BATCHES 8u /* in flight at most */
+#define BATCH     64u
+#define BATCHES   8u /* in flight at most */
+#define UD_ROUNDS 3u
+
+#define UD_QKEY 0x11111111u
 
 /* Every BATCHth request signalled; inline where it can be. */
 static void fill_batch(struct vg_wr *wr, unsigned n, uint32_t opcode,
                        const struct vgt_side *far)
 {
     static const uint64_t data = 1;
+    static struct pvrdma_av av;
 
     for (unsigned i = 0; i < n; i++) {
         wr[i] = (struct vg_wr){.opcode = opcode,
@@ -26,13 +30,22 @@ static void fill_batch(struct vg_wr *wr, unsigned n, uint32_t opcode,
                                .rkey = far->mr->rkey};
     }
     wr[n - 1].flags |= PVRDMA_SEND_SIGNALED;
+    if (far->qp->opts.type != PVRDMA_QPT_UD) {
+        return;
+    }
+    av = vg_av(far->pd, 0, &far->g->gid); /* the first domain of either guest */
+    for (unsigned i = 0; i < n; i++) {
+        wr[i].av = &av;
+        wr[i].remote_qpn = far->qp->qpn;
+        wr[i].remote_qkey = UD_QKEY;
+    }
 }
 
 /* Messages a second on one QP; SENDs: each with a receive completion. */
 static double batch_rate(struct vgt_pair *p, uint32_t opcode, struct vg_srq *srq)
 {
     struct vgt_side *s = &p->s[0], *far = &p->s[1];
-    struct pvrdma_sge into = vg_sge(far->mr, 0, 8);
+    struct pvrdma_sge into = vg_sge(far->mr, 0, PVRDMA_GRH_SIZE + 8);
     bool send = opcode == PVRDMA_WR_SEND;
     struct vg_wr wr[BATCH], recv[BATCH];
     uint64_t posted = 0, done = 0, received = 0, ready = 0, first = 0;
@@ -77,12 +90,21 @@ static const struct vgt_opts rate_opts = {
     .cqe = 2048,
 };
 
-static double rate(uint32_t opcode)
+static double rate(uint8_t type, uint32_t opcode)
 {
+    struct vgt_opts o = rate_opts;
     struct vgt_pair p;
     double r;
 
-    vgt_pair_open(&p, 0, 1, &rate_opts);
+    o.qp.type = type;
+    o.unconnected = type == PVRDMA_QPT_UD;
+    vgt_pair_open(&p, 0, 1, &o);
+    for (unsigned i = 0; o.unconnected && i < 2; i++) {
+        g_assert_cmpint(vg_ud_to_rts(p.s[i].qp, UD_QKEY), ==, 0);
+    }
+    if (o.unconnected) {
+        g_assert_cmpuint(p.s[0].pd->handle, ==, p.s[1].pd->handle);
+    }
     r = batch_rate(&p, opcode, NULL);
     vgt_pair_close(&p);
     return r;
@@ -113,14 +135,31 @@ static double shared_rate(void)
     return r;
 }
 
+/* In turns, so that both meet the same machine. */
+static void compare_ud(void)
+{
+    double rc[UD_ROUNDS], ud[UD_ROUNDS], r, u;
+
+    for (unsigned i = 0; i < UD_ROUNDS; i++) {
+        rc[i] = rate(PVRDMA_QPT_RC, PVRDMA_WR_SEND);
+        ud[i] = rate(PVRDMA_QPT_UD, PVRDMA_WR_SEND);
+    }
+    r = median(rc, UD_ROUNDS);
+    u = median(ud, UD_ROUNDS);
+    printf("the same, UD:   %6.2f M datagrams/s; one takes %.2f of an RC SEND's time "
+           "(%.2f M/s, medians of %u in turns)\n",
+           u / 1e6, r / u, r / 1e6, UD_ROUNDS);
+}
+
 void part_rate(void)
 {
     struct ucx ucx = ucx_run("tag_bw", 8, 20000000);
-    double send = 0, shared = 0, ratio[3], write = rate(PVRDMA_WR_RDMA_WRITE);
+    double send = 0, shared = 0, ratio[3];
+    double write = rate(PVRDMA_QPT_RC, PVRDMA_WR_RDMA_WRITE);
 
     /* By turns: what else the machine does meets both. */
     for (unsigned i = 0; i < G_N_ELEMENTS(ratio); i++) {
-        send = rate(PVRDMA_WR_SEND);
+        send = rate(PVRDMA_QPT_RC, PVRDMA_WR_SEND);
         shared = shared_rate();
         ratio[i] = send / shared;
     }
@@ -130,6 +169,7 @@ void part_rate(void)
            " has %.2f times that (median of %zu; aim: 1.3)\n",
            shared / 1e6, median(ratio, G_N_ELEMENTS(ratio)), G_N_ELEMENTS(ratio));
     printf("WRITE, 8 bytes: %6.2f M messages/s\n", write / 1e6);
+    compare_ud();
     if (ucx.ok) {
         printf("UCX tag_bw, 8 bytes: %.2f M messages/s; a SEND has %.2f of that\n",
                ucx.rate / 1e6, send / ucx.rate);
