@@ -39,10 +39,8 @@ static const char *const qp_states[] = {
 };
 
 static const char *const qp_waits[] = {
-    [QP_WAIT_NONE] = "none",
-    [QP_WAIT_RNR] = "rnr",
-    [QP_WAIT_TIMEOUT] = "timeout",
-    [QP_WAIT_HOLD] = "hold",
+    [QP_WAIT_NONE] = "none", [QP_WAIT_RNR] = "rnr",     [QP_WAIT_TIMEOUT] = "timeout",
+    [QP_WAIT_HOLD] = "hold", [QP_WAIT_GRACE] = "grace",
 };
 
 /* ---- the process ---- */

@@ -281,6 +281,19 @@ uint32_t requester_wait(struct qp *qp, uint64_t seq, struct outcome o);
  */
 bool requester_reopen(struct qp *qp, uint64_t seq, struct send_op *op);
 
+/* --- keys.c: fast registration, invalidation -------------------------------- */
+
+/*
+ * LOCAL_INV or FAST_REG.  OUT_DONE; OUT_FAIL; OUT_GRACE: to be called again, soon.  The
+ * VM's worker with the token held.
+ */
+struct outcome keys_run(struct qp *qp, struct send_op *op);
+
+/* May a SEND that arrives at @qp invalidate @key? */
+bool keys_may_invalidate(const struct qp *qp, uint32_t key);
+/* Do so.  Returns the grace period after which nobody uses it; 0: it may not. */
+uint64_t keys_invalidate(const struct qp *qp, uint32_t key);
+
 /* --- window.c: messages in flight ----------------------------------------- */
 
 static inline struct sent *window_at(const struct qp *qp, uint64_t seq)
@@ -346,6 +359,14 @@ bool responder_repeats(struct qp *qp, uint64_t epoch);
 
 /* A slice of a SEND is over and the message is not finished: store its cursor. */
 void responder_end_slice(struct qp *qp, uint64_t epoch, const struct sg_cursor *cur);
+
+/*
+ * The bytes of @m, a SEND with invalidate (msg_invalidates), are all there: take the key
+ * away.  OUT_DONE: it may be finished now; OUT_GRACE: ask again soon.  _locked:
+ * qp->lock is held since the admission.
+ */
+struct outcome responder_invalidate_locked(struct qp *qp, const struct msg *m);
+struct outcome responder_invalidate(struct qp *qp, const struct msg *m, uint64_t epoch);
 
 /*
  * The message is complete: sequence numbers, receive completion.  False: what

@@ -29,6 +29,13 @@
 /* WQEs flushed per turn of a QP in ERR. */
 #define FLUSH_BATCH 64u
 
+/* How soon to look whether a grace period is over; at most as often doubled. */
+#define GRACE_LOOK_NS   1000u
+#define GRACE_MAX_SHIFT 6u
+
+/* Pages of a fast registration that are one unit of work (struct turn). */
+#define UNIT_PAGES 64u
+
 /* What a slice may take: a cold copy of DATAPATH_SLICE, and more. */
 #define SLICE_MAX_NS 12000u
 
@@ -52,6 +59,10 @@ static uint32_t wc_opcode(uint32_t wr)
         return PVRDMA_WC_COMP_SWAP;
     case PVRDMA_WR_ATOMIC_FETCH_AND_ADD:
         return PVRDMA_WC_FETCH_ADD;
+    case PVRDMA_WR_LOCAL_INV:
+        return PVRDMA_WC_LOCAL_INV;
+    case PVRDMA_WR_FAST_REG:
+        return PVRDMA_WC_FAST_REG;
     default:
         return PVRDMA_WC_SEND;
     }
@@ -105,6 +116,16 @@ static void complete(struct qp *qp, uint32_t status)
     requester_complete(qp, &s, status);
 }
 
+/* What is not in every WQE: of those that take keys away or make them. */
+static void read_key_op(struct send_op *op, const struct pvrdma_sq_wqe_hdr *h)
+{
+    op->period = 0;
+    op->looks = 0;
+    if (h->opcode == PVRDMA_WR_FAST_REG) {
+        op->reg = h->wr.fast_reg;
+    }
+}
+
 /* Copy the WQE at @idx into @op.  Only what fits our own limits is read. */
 NO_ARRAY_ON_STACK
 static bool read_wqe(struct qp *qp, uint32_t idx, struct send_op *op)
@@ -145,6 +166,9 @@ static bool read_wqe(struct qp *qp, uint32_t idx, struct send_op *op)
     } else if (op->nsge <= qp->sq.max_sge && op->nsge <= QP_MAX_SGE) {
         memcpy(op->sge, wqe + sizeof(h), op->nsge * sizeof(op->sge[0]));
     }
+    if (G_UNLIKELY(m->opcode >= PVRDMA_WR_SEND_WITH_INV)) {
+        read_key_op(op, &h);
+    }
     op->active = true;
     op->admitted = op->repeated = false;
     op->done = 0;
@@ -184,14 +208,19 @@ static uint32_t check(struct qp *qp)
     struct sg_list l = {.vm = qp->vm, .pd = qp->pd, .sge = op->sge};
     bool returns = msg_returns(m);
 
-    if (m->opcode >= 32 || !(qp->service->ops & (1u << m->opcode)) ||
-        op->nsge > qp->sq.max_sge || op->nsge > QP_MAX_SGE ||
-        ((m->flags & PVRDMA_SEND_INLINE) && (!op->is_inline || returns)) ||
+    if (m->opcode >= 32 || !(qp->ops & (1u << m->opcode)) || op->nsge > qp->sq.max_sge ||
+        op->nsge > QP_MAX_SGE ||
+        ((m->flags & PVRDMA_SEND_INLINE) &&
+         (!op->is_inline || returns || msg_is_local(m))) ||
         (returns && qp->attr.max_rd_atomic == 0) ||
         (!qp->service->connected && !op->dg.usable)) {
         return PVRDMA_WC_LOC_QP_OP_ERR;
     }
     if (op->is_inline) {
+        return PVRDMA_WC_SUCCESS;
+    }
+    if (msg_is_local(m)) {
+        op->nsge = 0; /* it has none */
         return PVRDMA_WC_SUCCESS;
     }
     m->length = sg_length(op->sge, op->nsge);
@@ -325,6 +354,17 @@ static uint32_t receiver_not_ready(struct qp *qp, uint32_t code)
     return PVRDMA_WC_SUCCESS;
 }
 
+/*
+ * Look whether the grace period is over: soon, since it seldom takes longer than
+ * everybody's turn, but ever less often if a worker has lost its processor.
+ */
+static void wait_for_grace(struct qp *qp)
+{
+    unsigned shift = MIN(qp->req.op.looks++, GRACE_MAX_SHIFT);
+
+    sched_wait(qp, QP_WAIT_GRACE, now_ns() + ((uint64_t)GRACE_LOOK_NS << shift));
+}
+
 void requester_tries_left(const struct qp *qp, uint32_t *retries, uint32_t *rnr)
 {
     bool fresh = qp->req.retry_seq != qp->req.seq;
@@ -348,6 +388,9 @@ uint32_t requester_wait(struct qp *qp, uint64_t seq, struct outcome o)
         return receiver_not_ready(qp, o.status);
     case OUT_HELD:
         sched_wait(qp, QP_WAIT_HOLD, now_ns() + POLL_HOLD_NS);
+        return PVRDMA_WC_SUCCESS;
+    case OUT_GRACE:
+        wait_for_grace(qp);
         return PVRDMA_WC_SUCCESS;
     default:
         return unreachable(qp);
@@ -390,6 +433,37 @@ struct progress {
 };
 
 /*
+ * LOCAL_INV and FAST_REG are barriers in their queue: they run when all before is
+ * acknowledged - else a message that has to be sent again would find its key dead - and
+ * what follows begins when they are complete.  They are no messages: the sequence does
+ * not count them.
+ */
+static bool run_local(struct qp *qp, struct turn *t, struct progress *p)
+{
+    struct send_op *op = &qp->req.op;
+    struct outcome o;
+
+    if (has_window(qp)) {
+        return false; /* an answer brings it here again */
+    }
+    o = keys_run(qp, op);
+    if (op->m.opcode == PVRDMA_WR_FAST_REG) {
+        turn_spent(t, MIN(op->reg.page_list_len, PVRDMA_EXT_MAX_FAST_REG) / UNIT_PAGES);
+    }
+    if (o.what == OUT_GRACE) {
+        wait_for_grace(qp);
+        return false;
+    }
+    if (o.what == OUT_FAIL) {
+        fail(qp, o.status);
+        p->more = true;
+        return false;
+    }
+    complete(qp, PVRDMA_WC_SUCCESS);
+    return true;
+}
+
+/*
  * Carry the message in progress, and settle on this side what became of it.  True: go
  * on with the next WQE; false: the QP waits, failed, or has carried a slice.
  */
@@ -399,6 +473,9 @@ static bool run_op(struct qp *qp, struct turn *t, struct progress *p)
     struct outcome o;
     uint32_t status;
 
+    if (G_UNLIKELY(msg_is_local(&qp->req.op.m))) {
+        return run_local(qp, t, p);
+    }
     if (qp->req.in_flight && window_must_wait(qp, &qp->req.op.m)) {
         return false; /* an answer brings it here again */
     }
@@ -432,6 +509,13 @@ static bool run_op(struct qp *qp, struct turn *t, struct progress *p)
     return false;
 }
 
+/* A LOCAL_INV whose key others may use still. */
+static bool is_taking_key(const struct send_op *op)
+{
+    return op->m.opcode == PVRDMA_WR_LOCAL_INV && op->period &&
+           !grace_is_over(op->period);
+}
+
 /*
  * A QP in ERR: everything posted completes as flushed; in SQE, the sends.  True:
  * there is more.
@@ -442,6 +526,10 @@ static bool flush(struct qp *qp, bool receives)
 
     if (has_window(qp)) {
         window_flush(qp);
+    }
+    if (qp->req.op.active && is_taking_key(&qp->req.op)) {
+        wait_for_grace(qp); /* whatever its completion says, the memory is free then */
+        return false;
     }
     if (qp->req.op.active) {
         complete(qp, PVRDMA_WC_WR_FLUSH_ERR);

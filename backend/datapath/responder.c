@@ -81,6 +81,7 @@ static bool bind_requester(struct qp *qp, const struct msg *m)
     qp->resp.incarnation = m->incarnation;
     qp->resp.seq = m->seq;
     qp->resp.n_atomic = 0; /* its numbers begin anew, too */
+    qp->resp.inv_period = 0;
     return true;
 }
 
@@ -128,6 +129,22 @@ static struct outcome both_fail(uint8_t status, uint8_t recv_status, uint8_t eve
                             .remote = true};
 }
 
+/* Has the message that is expected, @m, taken its key away already? */
+static bool has_invalidated(const struct qp *qp, const struct msg *m)
+{
+    return qp->resp.inv_period && qp->resp.inv_key == m->imm;
+}
+
+/*
+ * The key is not one of this QP's PD that may be invalidated (InfiniBand spec 11.6.2:
+ * "memory management operation error" for the receive).
+ */
+static struct outcome not_invalidated(void)
+{
+    return both_fail(PVRDMA_WC_REM_ACCESS_ERR, PVRDMA_WC_MW_BIND_ERR,
+                     PVRDMA_EVENT_QP_ACCESS_ERR);
+}
+
 /* Checks that need a receive WQE. */
 static struct outcome check_recv(struct qp *qp, const struct msg *m)
 {
@@ -147,6 +164,10 @@ static struct outcome check_recv(struct qp *qp, const struct msg *m)
     }
     if (!sg_check(&l)) {
         return both_fail(PVRDMA_WC_REM_OP_ERR, PVRDMA_WC_LOC_PROT_ERR, 0);
+    }
+    if (msg_invalidates(m) && !has_invalidated(qp, m) &&
+        !keys_may_invalidate(qp, m->imm)) {
+        return not_invalidated();
     }
     return OUTCOME(OUT_DONE);
 }
@@ -382,6 +403,32 @@ void responder_end_slice(struct qp *qp, uint64_t epoch, const struct sg_cursor *
     }
 }
 
+struct outcome responder_invalidate_locked(struct qp *qp, const struct msg *m)
+{
+    struct qp_responder *resp = &qp->resp;
+
+    if (!has_invalidated(qp, m)) {
+        resp->inv_period = keys_invalidate(qp, m->imm);
+        resp->inv_key = m->imm;
+        if (!resp->inv_period) {
+            return not_invalidated();
+        }
+    }
+    return OUTCOME(grace_is_over(resp->inv_period) ? OUT_DONE : OUT_GRACE);
+}
+
+struct outcome responder_invalidate(struct qp *qp, const struct msg *m, uint64_t epoch)
+{
+    struct outcome o = OUTCOME(OUT_SILENT);
+
+    pthread_mutex_lock(&qp->lock);
+    if (stands(qp, m, epoch)) {
+        o = responder_invalidate_locked(qp, m);
+    }
+    pthread_mutex_unlock(&qp->lock);
+    return o;
+}
+
 NO_ARRAY_ON_STACK
 void responder_finish_locked(struct qp *qp, const struct msg *m)
 {
@@ -399,7 +446,8 @@ void responder_finish_locked(struct qp *qp, const struct msg *m)
 
         if (m->opcode != PVRDMA_WR_SEND) {
             cqe.imm_data = m->imm;
-            cqe.wc_flags = PVRDMA_WC_FLAG_IMM;
+            cqe.wc_flags = msg_invalidates(m) ? PVRDMA_WC_FLAG_INV : PVRDMA_WC_FLAG_IMM;
+            qp->resp.inv_period = 0;
         }
         responder_recv_complete(qp, &cqe, m->flags & PVRDMA_SEND_SOLICITED);
     }

@@ -106,6 +106,7 @@ static void qp_clear(struct qp *qp)
     qp->resp.seq = 0;
     qp->resp.incarnation = 0;
     qp->resp.n_atomic = 0;
+    qp->resp.inv_period = 0;
     qp->resp.comm_est = false;
     qp->resp.epoch = new_epoch();
 }

@@ -176,7 +176,7 @@ static bool is_running(const struct qp *qp)
 static bool tells_of_earlier(struct outcome o)
 {
     return o.what == OUT_DONE || o.what == OUT_DUPLICATE || o.what == OUT_RNR ||
-           o.what == OUT_FAIL;
+           o.what == OUT_FAIL || o.what == OUT_GRACE;
 }
 
 void requester_answered(struct qp *qp, uint64_t seq, struct outcome o)

@@ -24,6 +24,23 @@ static bool page_aligned(uint64_t addr)
     return (addr & (PVRDMA_PAGE_SIZE - 1)) == 0;
 }
 
+/* The first @n addresses of one table. */
+static int read_table(struct guest_mem *mem, uint64_t table, uint32_t n, uint64_t *pages)
+{
+    if (!page_aligned(table)) {
+        return EINVAL;
+    }
+    if (!guest_read(mem, table, pages, n * sizeof(pages[0]))) {
+        return EFAULT;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (!page_aligned(pages[i])) {
+            return EINVAL;
+        }
+    }
+    return 0;
+}
+
 int pagedir_read(struct guest_mem *mem, uint64_t pdir_dma, uint32_t n, uint64_t *pages)
 {
     uint64_t table[PVRDMA_PDIR_ENTRIES];
@@ -39,17 +56,10 @@ int pagedir_read(struct guest_mem *mem, uint64_t pdir_dma, uint32_t n, uint64_t 
     for (uint32_t t = 0; t < tables; t++) {
         uint32_t first = t * PVRDMA_PDIR_ENTRIES;
         uint32_t count = MIN(n - first, PVRDMA_PDIR_ENTRIES);
+        int err = read_table(mem, table[t], count, pages + first);
 
-        if (!page_aligned(table[t])) {
-            return EINVAL;
-        }
-        if (!guest_read(mem, table[t], pages + first, count * sizeof(pages[0]))) {
-            return EFAULT;
-        }
-        for (uint32_t i = first; i < first + count; i++) {
-            if (!page_aligned(pages[i])) {
-                return EINVAL;
-            }
+        if (err) {
+            return err;
         }
         coro_breathe();
     }
@@ -101,6 +111,24 @@ static int check_some(const struct guest_map *map, const uint64_t *start,
         }
     }
     return 0;
+}
+
+int pagedir_read_short(struct guest_mem *mem, uint64_t pdir_dma, uint32_t n,
+                       uint64_t *pages)
+{
+    uint64_t table;
+    int err;
+
+    if (n == 0 || n > PVRDMA_PDIR_ENTRIES || !page_aligned(pdir_dma)) {
+        return EINVAL;
+    }
+    if (!guest_read(mem, pdir_dma, &table, sizeof(table))) {
+        return EFAULT;
+    }
+    err = read_table(mem, table, n, pages);
+    return err ? err
+               : check_some(atomic_load_explicit(&mem->map, memory_order_acquire), NULL,
+                            pages, n, false);
 }
 
 static uint64_t *copy_starts(const struct guest_map *map)

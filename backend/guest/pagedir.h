@@ -17,6 +17,13 @@
  */
 int pagedir_read(struct guest_mem *mem, uint64_t pdir_dma, uint32_t n, uint64_t *pages);
 
+/*
+ * The same for one table (@n up to PVRDMA_PDIR_ENTRIES) and pages that lie in the DMA map
+ * now.  Any thread.
+ */
+int pagedir_read_short(struct guest_mem *mem, uint64_t pdir_dma, uint32_t n,
+                       uint64_t *pages);
+
 /* Does each of these pages lie in the DMA map, writable if @write?  0 or EFAULT. */
 int pagedir_check(struct guest_mem *mem, const uint64_t *page, uint32_t n, bool write);
 

@@ -4,7 +4,8 @@
  *
  * A table is one mapping of zero pages, so a large table of a VM that uses few
  * objects costs little, and its size never changes: workers index it without a
- * lock.  Only the main thread reserves, publishes and releases.
+ * lock.  Only the main thread reserves, publishes and releases; workers replace one
+ * state of an MR by another (datapath/keys.c).
  *
  * Indices are handed out round robin, not lowest first, so that a dead object's
  * index comes back as late as possible; gen[] tells the occupants of one index
@@ -69,6 +70,11 @@ uint32_t id_table_reserve(struct id_table *t)
 void id_table_publish(struct id_table *t, uint32_t index, void *object)
 {
     atomic_store_explicit(&t->slot[index], object, memory_order_release);
+}
+
+bool id_table_replace(struct id_table *t, uint32_t index, void *old, void *object)
+{
+    return atomic_compare_exchange_strong(&t->slot[index], &old, object);
 }
 
 void id_table_release(struct id_table *t, uint32_t index)

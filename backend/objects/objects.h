@@ -13,6 +13,7 @@
 #ifndef PVRDMAD_OBJECTS_H
 #define PVRDMAD_OBJECTS_H
 
+#include <errno.h>
 #include <glib.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -57,6 +58,8 @@ void id_table_fini(struct id_table *t);
  */
 uint32_t id_table_reserve(struct id_table *t);
 void id_table_publish(struct id_table *t, uint32_t index, void *object);
+/* Another object in place of @old, if that is still there. */
+bool id_table_replace(struct id_table *t, uint32_t index, void *old, void *object);
 /* Unpublish; the index becomes free. */
 void id_table_release(struct id_table *t, uint32_t index);
 
@@ -103,11 +106,24 @@ struct mr {
     uint32_t access; /* PVRDMA_ACCESS_* */
     uint64_t start;  /* guest-virtual address of byte 0 */
     uint64_t length;
+    struct fast_mr *fast; /* NULL: its key lives as long as it does */
     struct mr *next_dead; /* between unpublishing and freeing; main thread */
     uint32_t offset;      /* of start in page[0] */
     uint32_t npages;
     uint64_t page[]; /* guest-physical, page-aligned */
 };
+
+/*
+ * An MR whose key is made and taken away by work requests (datapath/keys.c).  The key
+ * table has `valid` or, while there is no key, `idle`, which matches none.
+ */
+struct fast_mr {
+    struct mr *idle;
+    struct mr *valid;         /* lkey: the last key there was */
+    uint32_t max_pages;       /* its room */
+    _Atomic uint64_t free_at; /* after this grace period `valid` may be changed */
+};
+#define FAST_MR_IN_USE UINT64_MAX
 
 /* Completions that are written to a CQ's ring together. */
 #define CQ_STAGE 16u
@@ -143,6 +159,7 @@ struct qp {
     uint32_t handle, qpn;
     enum pvrdma_qp_type type;
     const struct service *service;
+    uint32_t ops; /* bit per enum pvrdma_wr_opcode */
     struct pd *pd;
     struct cq *scq, *rcq;
     bool sq_sig_all;
@@ -219,6 +236,26 @@ static inline struct mr *objects_mr_by_key(const struct objects *v, uint32_t key
     struct mr *mr = id_table_get(&v->mr, key >> 8);
 
     return mr && mr->lkey == key ? mr : NULL;
+}
+
+/*
+ * Rights that an MR can have.  Windows, zero-based and on-demand: none.  Strips hints
+ * from *access.  0, EINVAL or ENOTSUP.
+ */
+static inline int mr_access_check(uint32_t *access)
+{
+    uint32_t rights = *access & ~PVRDMA_ACCESS_OPTIONAL;
+
+    if (rights & ~(PVRDMA_ACCESS_LOCAL_WRITE | PVRDMA_ACCESS_REMOTE)) {
+        return ENOTSUP;
+    }
+    /* InfiniBand spec 10.6.3.1: remote stores need the right to store. */
+    if ((rights & (PVRDMA_ACCESS_REMOTE_WRITE | PVRDMA_ACCESS_REMOTE_ATOMIC)) &&
+        !(rights & PVRDMA_ACCESS_LOCAL_WRITE)) {
+        return EINVAL;
+    }
+    *access = rights;
+    return 0;
 }
 
 /* @qpn may be 1 (the GSI QP). */

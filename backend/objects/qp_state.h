@@ -104,7 +104,7 @@ struct msg {
     uint32_t psn, npsn;           /* first packet sequence number, how many */
     uint32_t opcode;              /* enum pvrdma_wr_opcode */
     uint32_t flags;               /* PVRDMA_SEND_* */
-    uint32_t imm;                 /* BE */
+    uint32_t imm;                 /* BE; or the key to invalidate */
     uint32_t rkey;
     uint64_t addr;
     uint64_t length; /* bytes in all */
@@ -134,6 +134,7 @@ enum outcome_what {
     OUT_RNR,       /* no receive WQE; status: the responder's timer code */
     OUT_SILENT,    /* no answer: no peer, or it ignores us */
     OUT_HELD,      /* the peer stands still: wait without counting */
+    OUT_GRACE,     /* a key is being taken away, other workers may use it still */
     OUT_FAIL,      /* status: what the requester completes with */
 };
 
@@ -172,13 +173,35 @@ struct send_op {
     uint64_t done; /* bytes carried */
     struct sg_cursor cur;
     struct pvrdma_sge sge[QP_MAX_SGE];
-    uint8_t data[PVRDMA_EXT_MAX_INLINE];
+    union {
+        uint8_t data[PVRDMA_EXT_MAX_INLINE];
+        struct pvrdma_fast_reg reg; /* of a FAST_REG */
+    };
+    /* Of what waits for grace periods, set by requester.c for these alone: */
+    uint64_t period; /* of a LOCAL_INV that has taken its key; 0: not yet */
+    unsigned looks;  /* whether it is over */
     struct datagram dg; /* of a QP that is not connected */
 };
 
+/* @m was checked: its opcode is one of a service's. */
 static inline bool msg_is_send(const struct msg *m)
 {
-    return m->opcode == PVRDMA_WR_SEND || m->opcode == PVRDMA_WR_SEND_WITH_IMM;
+    return (1u << PVRDMA_WR_SEND | 1u << PVRDMA_WR_SEND_WITH_IMM |
+            1u << PVRDMA_WR_SEND_WITH_INV) >>
+               (m->opcode & 31) &
+           1;
+}
+
+/* The receiver's key m->imm dies with it. */
+static inline bool msg_invalidates(const struct msg *m)
+{
+    return m->opcode == PVRDMA_WR_SEND_WITH_INV;
+}
+
+/* LOCAL_INV, FAST_REG: no message, nothing goes to the peer. */
+static inline bool msg_is_local(const struct msg *m)
+{
+    return m->opcode >= PVRDMA_WR_LOCAL_INV;
 }
 
 static inline bool msg_is_atomic(const struct msg *m)
@@ -226,6 +249,7 @@ struct service {
     const char *name;
     bool connected;      /* messages go to the QP of its path */
     uint32_t ops;        /* bit per enum pvrdma_wr_opcode */
+    uint32_t kernel_ops; /* besides, for QPs of the guest kernel */
     uint32_t send_error; /* state after a failed send request */
     uint32_t max_length; /* of a message, bytes */
 };
@@ -244,6 +268,7 @@ enum qp_wait {
     QP_WAIT_RNR,     /* peer's RNR timer */
     QP_WAIT_TIMEOUT, /* transport timer: peer unreachable */
     QP_WAIT_HOLD,    /* peer is paused: neither retry nor timeout counts */
+    QP_WAIT_GRACE,   /* a key that was taken away may be in use still */
 };
 
 struct qp_requester {
@@ -312,6 +337,12 @@ struct qp_responder {
     /* The last ones; of a requester's READs and atomics 16 are unanswered at most. */
     struct atomic_result atomic[16]; /* VERBS_MAX_RD_ATOM */
     uint64_t n_atomic;               /* how many there were; the next goes to % 16 */
+    /*
+     * The message that is expected has invalidated inv_key, and is finished when that
+     * grace period is over; 0: it has not.
+     */
+    uint64_t inv_period;
+    uint32_t inv_key;
 };
 
 #endif /* PVRDMAD_QP_STATE_H */

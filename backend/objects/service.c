@@ -4,12 +4,16 @@
 
 #define OP(name) (1u << PVRDMA_WR_##name)
 
-/* Opcodes from 7 on mean other things to the library than to the kernel driver. */
+/*
+ * Opcodes from 7 on mean other things to the library than to the kernel driver, so
+ * programs' QPs have none of them.
+ */
 static const struct service rc = {
     .name = "RC",
     .connected = true,
     .ops = OP(RDMA_WRITE) | OP(RDMA_WRITE_WITH_IMM) | OP(SEND) | OP(SEND_WITH_IMM) |
            OP(RDMA_READ) | OP(ATOMIC_CMP_AND_SWP) | OP(ATOMIC_FETCH_AND_ADD),
+    .kernel_ops = OP(SEND_WITH_INV) | OP(LOCAL_INV) | OP(FAST_REG),
     .send_error = PVRDMA_QPS_ERR,
     .max_length = VERBS_MAX_MSG_SZ,
 };

@@ -5,7 +5,8 @@
  * A user MR is a list of guest-physical pages, copied once at registration;
  * byte 0 is the guest-virtual address `start`.  A DMA MR (guest kernel only)
  * has no list: addresses are guest-physical and the whole DMA map is in reach,
- * so it never grants remote rights.
+ * so it never grants remote rights.  One for fast registration has room for a list;
+ * work requests fill it and make its keys (datapath/keys.c).
  *
  * The page list is only a list of numbers.  The DMA map may lose a page later,
  * so the data path looks every page up again when it copies; the check here
@@ -18,29 +19,7 @@
 
 #include "guest/pagelist.h"
 
-/* Rights that an MR can have.  Windows, zero-based and on-demand: none. */
-#define ACCESS_MASK                                           \
-    (PVRDMA_ACCESS_LOCAL_WRITE | PVRDMA_ACCESS_REMOTE_WRITE | \
-     PVRDMA_ACCESS_REMOTE_READ | PVRDMA_ACCESS_REMOTE_ATOMIC)
-
 #define PAGE_MASK (PVRDMA_PAGE_SIZE - 1ull)
-
-/* Strips hints from *access.  0, EINVAL or ENOTSUP. */
-static int access_check(uint32_t *access)
-{
-    uint32_t rights = *access & ~PVRDMA_ACCESS_OPTIONAL;
-
-    if (rights & ~ACCESS_MASK) {
-        return ENOTSUP;
-    }
-    /* InfiniBand spec 10.6.3.1: remote stores need the right to store. */
-    if ((rights & (PVRDMA_ACCESS_REMOTE_WRITE | PVRDMA_ACCESS_REMOTE_ATOMIC)) &&
-        !(rights & PVRDMA_ACCESS_LOCAL_WRITE)) {
-        return EINVAL;
-    }
-    *access = rights;
-    return 0;
-}
 
 /*
  * How many pages the range needs; EINVAL if it is empty, too long, wraps, or
@@ -115,6 +94,81 @@ static int mr_new(struct vm *vm, const struct pvrdma_cmd_create_mr *req, struct 
     return 0;
 }
 
+static void fast_mr_free(struct vm *vm, struct fast_mr *fast)
+{
+    verbs_pages_refund(vm, fast->max_pages);
+    pagelist_free(fast->valid, size_of(fast->max_pages));
+    g_free(fast->idle);
+    g_free(fast);
+}
+
+/* All that its work requests will need; @n pages.  0 or an errno. */
+static int fast_mr_new(struct vm *vm, uint32_t n, struct fast_mr **out)
+{
+    struct fast_mr *fast;
+    int err = verbs_pages_charge(vm, n);
+
+    if (err) {
+        return err;
+    }
+    fast = g_try_new0(struct fast_mr, 1);
+    if (!fast) {
+        verbs_pages_refund(vm, n);
+        return ENOMEM;
+    }
+    fast->max_pages = n;
+    fast->idle = g_try_new0(struct mr, 1);
+    fast->valid = pagelist_alloc(size_of(n));
+    if (!fast->idle || !fast->valid) {
+        fast_mr_free(vm, fast);
+        return ENOMEM;
+    }
+    memset(fast->valid, 0, size_of(n));
+    *out = fast;
+    return 0;
+}
+
+/*
+ * An MR that work requests of the guest's kernel give its pages and key.  It begins
+ * without: what the response says is where its keys begin.
+ */
+static int create_fast_mr(struct vm *vm, struct pd *pd,
+                          const struct pvrdma_cmd_create_mr *req,
+                          struct pvrdma_resp_create_mr *resp)
+{
+    struct objects *v = &vm->objects;
+    struct fast_mr *fast;
+    uint32_t handle;
+    int err;
+
+    if (pd->uctx) {
+        return EPERM;
+    }
+    if (req->nchunks == 0 || req->nchunks > PVRDMA_EXT_MAX_FAST_REG || req->start ||
+        req->length || req->access_flags) {
+        return EINVAL;
+    }
+    err = fast_mr_new(vm, req->nchunks, &fast);
+    if (err) {
+        return err;
+    }
+    handle = id_table_reserve(&v->mr);
+    if (!handle) {
+        fast_mr_free(vm, fast);
+        return ENOSPC;
+    }
+    fast->idle->handle = fast->valid->handle = handle;
+    fast->idle->pd = fast->valid->pd = pd;
+    fast->idle->fast = fast->valid->fast = fast;
+    fast->valid->lkey = fast->valid->rkey = handle << 8 | v->mr.gen[handle];
+    pd->refs++;
+    resp->mr_handle = handle;
+    resp->lkey = resp->rkey = fast->valid->lkey;
+    /* From here on it is the work requests', also of a guest that does not wait. */
+    id_table_publish(&v->mr, handle, fast->idle);
+    return 0;
+}
+
 int verbs_create_mr(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
                     struct pvrdma_resp_create_mr *resp)
 {
@@ -128,10 +182,13 @@ int verbs_create_mr(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
     if (!pd) {
         return ENOENT;
     }
-    if (req->flags & ~PVRDMA_MR_FLAG_DMA) {
-        return ENOTSUP; /* fast registration: not in our caps */
+    if (req->flags == PVRDMA_MR_FLAG_FRMR) {
+        return create_fast_mr(vm, pd, req, resp);
     }
-    err = access_check(&access);
+    if (req->flags & ~PVRDMA_MR_FLAG_DMA) {
+        return ENOTSUP;
+    }
+    err = mr_access_check(&access);
     if (!err) {
         err = dma ? dma_mr_check(req, pd, access) : user_mr_check(req);
     }
@@ -166,13 +223,22 @@ int verbs_create_mr(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
 
 void mr_unpublish(struct vm *vm, struct mr *mr)
 {
-    id_table_release(&vm->objects.mr, mr->handle);
+    struct id_table *t = &vm->objects.mr;
+
+    if (mr->fast) { /* its next occupant must not have the last key */
+        t->gen[mr->handle] = (uint8_t)mr->fast->valid->lkey;
+    }
+    id_table_release(t, mr->handle);
 }
 
 void mr_free(struct vm *vm, struct mr *mr)
 {
     mr->pd->refs--;
-    release(vm, mr);
+    if (mr->fast) {
+        fast_mr_free(vm, mr->fast);
+    } else {
+        release(vm, mr);
+    }
 }
 
 int verbs_destroy_mr(struct vm *vm, uint32_t handle)
@@ -182,7 +248,9 @@ int verbs_destroy_mr(struct vm *vm, uint32_t handle)
     if (!mr) {
         return ENOENT;
     }
+    vm_token_take(vm); /* no work request puts it back */
     mr_unpublish(vm, mr);
+    vm_token_release(vm);
     grace_wait();
     mr_free(vm, mr);
     return 0;

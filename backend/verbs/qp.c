@@ -98,6 +98,7 @@ static int qp_type_check(struct qp *qp, const struct objects *v)
         return ENOTSUP;
     }
     qp->req.transport = qp->service->connected ? transport_local : &transport_copy;
+    qp->ops = qp->service->ops | (qp->pd->uctx ? 0 : qp->service->kernel_ops);
     if (qp->type != PVRDMA_QPT_GSI) {
         return 0;
     }

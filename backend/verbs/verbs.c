@@ -301,7 +301,10 @@ void verbs_fill_caps(struct objects *v, struct pvrdma_caps *caps)
         .phys_port_cnt = 1,
         .mode = 0, /* RoCE */
         .atomic_ops = PVRDMA_ATOMIC_OP_CAS | PVRDMA_ATOMIC_OP_FAA,
+        .bmme_flags =
+            PVRDMA_BMME_LOCAL_INV | PVRDMA_BMME_REMOTE_INV | PVRDMA_BMME_FAST_REG,
         .gid_types = PVRDMA_GID_TYPE_ROCE_V2,
+        .max_fast_reg_page_list_len = PVRDMA_MAX_FAST_REG_PAGES,
     };
     caps->sys_image_guid = caps->node_guid;
 }

@@ -25,7 +25,7 @@ void cq_unpublish(struct vm *vm, struct cq *cq); /* token held */
 void cq_free(struct vm *vm, struct cq *cq);
 void srq_unpublish(struct vm *vm, struct srq *srq);
 void srq_free(struct vm *vm, struct srq *srq);
-void mr_unpublish(struct vm *vm, struct mr *mr);
+void mr_unpublish(struct vm *vm, struct mr *mr); /* token held */
 void mr_free(struct vm *vm, struct mr *mr);
 void gid_unbind(struct vm *vm, unsigned index);
 

@@ -68,6 +68,9 @@ enum { PVRDMA_VEC_CMD, PVRDMA_VEC_ASYNC, PVRDMA_VEC_CQ, PVRDMA_NUM_VEC };
 #define PVRDMA_PDIR_ENTRIES   512u
 #define PVRDMA_PDIR_MAX_PAGES (512u * 512u)
 
+/* The stock driver's alloc_mr refuses more, whatever the capabilities say. */
+#define PVRDMA_MAX_FAST_REG_PAGES 128u
+
 struct pvrdma_caps {
     uint64_t fw_ver;
     uint64_t node_guid;      /* BE */
@@ -124,6 +127,11 @@ struct pvrdma_caps {
 
 #define PVRDMA_ATOMIC_OP_CAS (1u << 0)
 #define PVRDMA_ATOMIC_OP_FAA (1u << 1)
+
+#define PVRDMA_BMME_LOCAL_INV   (1u << 0)
+#define PVRDMA_BMME_REMOTE_INV  (1u << 1)
+#define PVRDMA_BMME_FAST_REG    (1u << 2)
+
 #define PVRDMA_GID_TYPE_ROCE_V1 (1u << 0)
 #define PVRDMA_GID_TYPE_ROCE_V2 (1u << 1)
 
@@ -341,6 +349,8 @@ struct pvrdma_qp_attr {
 #define PVRDMA_ACCESS_MW_BIND       (1u << 4)
 #define PVRDMA_ACCESS_ZERO_BASED    (1u << 5)
 #define PVRDMA_ACCESS_ON_DEMAND     (1u << 6)
+#define PVRDMA_ACCESS_REMOTE \
+    (PVRDMA_ACCESS_REMOTE_WRITE | PVRDMA_ACCESS_REMOTE_READ | PVRDMA_ACCESS_REMOTE_ATOMIC)
 /* Bits from here on are hints that a device may ignore. */
 #define PVRDMA_ACCESS_OPTIONAL      0x3ff00000u
 
@@ -597,6 +607,17 @@ struct pvrdma_av {
     uint8_t reserved[6];
 };
 
+struct pvrdma_fast_reg {
+    uint64_t iova_start;
+    uint64_t pl_pdir_dma; /* page directory of the page list */
+    uint32_t page_shift;
+    uint32_t page_list_len;
+    uint32_t length;
+    uint32_t access_flags;
+    uint32_t rkey; /* the MR's, with any low byte */
+    uint32_t reserved;
+};
+
 struct pvrdma_sq_wqe_hdr {
     uint64_t wr_id;
     uint32_t num_sge;
@@ -623,6 +644,7 @@ struct pvrdma_sq_wqe_hdr {
             uint32_t remote_qkey;
             struct pvrdma_av av;
         } ud;
+        struct pvrdma_fast_reg fast_reg;
         uint8_t raw[48];
     } wr;
     /* followed by num_sge struct pvrdma_sge */
@@ -642,6 +664,7 @@ enum pvrdma_wc_status {
     PVRDMA_WC_LOC_QP_OP_ERR = 2,
     PVRDMA_WC_LOC_PROT_ERR = 4,
     PVRDMA_WC_WR_FLUSH_ERR = 5,
+    PVRDMA_WC_MW_BIND_ERR = 6, /* any memory management operation */
     PVRDMA_WC_REM_INV_REQ_ERR = 9,
     PVRDMA_WC_REM_ACCESS_ERR = 10,
     PVRDMA_WC_REM_OP_ERR = 11,
@@ -656,12 +679,15 @@ enum pvrdma_wc_opcode {
     PVRDMA_WC_RDMA_READ = 2,
     PVRDMA_WC_COMP_SWAP = 3,
     PVRDMA_WC_FETCH_ADD = 4,
+    PVRDMA_WC_LOCAL_INV = 7,
+    PVRDMA_WC_FAST_REG = 8,
     PVRDMA_WC_RECV = 128,
     PVRDMA_WC_RECV_RDMA_WITH_IMM = 129,
 };
 
 #define PVRDMA_WC_FLAG_GRH (1u << 0)
 #define PVRDMA_WC_FLAG_IMM (1u << 1)
+#define PVRDMA_WC_FLAG_INV (1u << 2) /* imm_data: the rkey, not swapped */
 #define PVRDMA_WC_FLAG_NETWORK_HDR_TYPE (1u << 6)
 
 /* network_hdr_type */
@@ -801,6 +827,7 @@ PVRDMA_ASSERT_SIZE(struct pvrdma_av, 40);
 PVRDMA_ASSERT_OFF(struct pvrdma_av, dmac, 28);
 PVRDMA_ASSERT_SIZE(struct pvrdma_sq_wqe_hdr, 80);
 PVRDMA_ASSERT_OFF(struct pvrdma_sq_wqe_hdr, wr.atomic.rkey, 56);
+PVRDMA_ASSERT_OFF(struct pvrdma_sq_wqe_hdr, wr.fast_reg.rkey, 64);
 PVRDMA_ASSERT_SIZE(struct pvrdma_rq_wqe_hdr, 16);
 PVRDMA_ASSERT_SIZE(struct pvrdma_cqe, 64);
 PVRDMA_ASSERT_OFF(struct pvrdma_cqe, smac, 51);

@@ -81,6 +81,7 @@
 #define PVRDMA_EXT_FEAT_MAC      (1u << 3) /* MACL: bytes 0..3 of the paired
 					      NIC's MAC, MACH: 4 and 5 */
 #define PVRDMA_EXT_FEAT_COUNTERS (1u << 4) /* QUERY_COUNTERS */
+#define PVRDMA_EXT_FEAT_FAST_REG (1u << 5) /* PVRDMA_EXT_MAX_FAST_REG */
 
 /* What a context can be granted. */
 #define PVRDMA_EXT_CONTEXT_FEATURES \
@@ -88,6 +89,11 @@
 
 #define PVRDMA_EXT_PAGES      7u
 #define PVRDMA_EXT_MAX_INLINE 432u
+/*
+ * Pages of a fast registration: what CREATE_MR takes.  The capabilities say what the
+ * stock driver can do.
+ */
+#define PVRDMA_EXT_MAX_FAST_REG 512u
 
 /* Arm word values; the same as in doorbell.h. */
 #define PVRDMA_EXT_ARM_NONE      0u

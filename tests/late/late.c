@@ -410,6 +410,7 @@ static void take_bytes(struct qp *qp, struct packet *p)
     bool send = msg_is_send(&p->m);
     struct recv_op recv;
     enum sg_result r = SG_OK;
+    struct outcome o;
 
     if (!responder_begin_slice(qp, &p->m, c->epoch, &recv)) {
         c->admitted = false;
@@ -431,6 +432,14 @@ static void take_bytes(struct qp *qp, struct packet *p)
     }
     if (r != SG_OK) {
         fail(qp, p, responder_outcome(&p->m, r, false));
+    } else if (p->last && msg_invalidates(&p->m) &&
+               (o = responder_invalidate(qp, &p->m, c->epoch)).what != OUT_DONE) {
+        responder_end_slice(qp, c->epoch, &remote.cur);
+        if (o.what == OUT_FAIL) {
+            fail(qp, p, o);
+        } else {
+            send_answer(p, o);
+        }
     } else if (p->last && responder_finish(qp, &p->m, c->epoch)) {
         if (send) {
             comp_received(qp->vm, p->m.length);

@@ -91,6 +91,38 @@ struct vg_mr *vg_mr_new_dma(struct vg_pd *pd)
     return mr;
 }
 
+struct vg_mr *vg_mr_new_fast(struct vg_pd *pd, struct vg_buf *buf, uint32_t max)
+{
+    struct vg_mr *mr = g_new0(struct vg_mr, 1);
+    struct pvrdma_cmd_create_mr req = {
+        .pd_handle = pd->handle, .flags = PVRDMA_MR_FLAG_FRMR, .nchunks = max};
+    struct pvrdma_resp_create_mr resp;
+
+    mr->pd = pd;
+    mr->buf = buf;
+    mr->pdir = vg_pdir_new(pd->g, buf->page, buf->npages);
+    g_assert_cmpint(vg_create_mr(pd->g, &req, &resp), ==, 0);
+    mr->handle = resp.mr_handle;
+    mr->lkey = resp.lkey;
+    mr->rkey = resp.rkey;
+    return mr;
+}
+
+struct vg_wr vg_wr_fast_reg(struct vg_mr *mr, uint64_t wr_id, uint32_t access)
+{
+    mr->rkey = mr->lkey = (mr->lkey & ~0xffu) | ((mr->lkey + 1) & 0xff);
+    return (struct vg_wr){.wr_id = wr_id,
+                          .opcode = PVRDMA_WR_FAST_REG,
+                          .flags = PVRDMA_SEND_SIGNALED,
+                          .reg = {.iova_start = mr->buf->va,
+                                  .pl_pdir_dma = mr->pdir,
+                                  .page_shift = PVRDMA_PAGE_SHIFT,
+                                  .page_list_len = mr->buf->npages,
+                                  .length = (uint32_t)mr->buf->len,
+                                  .access_flags = access,
+                                  .rkey = mr->rkey}};
+}
+
 void vg_mr_free(struct vg_mr *mr)
 {
     struct vguest *g = mr->pd->g;
@@ -488,6 +520,8 @@ static void fill_send(struct vg_qp *qp, uint32_t idx, const struct vg_wr *wr)
         w->wr.atomic.rkey = wr->rkey;
         w->wr.atomic.compare_add = wr->compare_add;
         w->wr.atomic.swap = wr->swap;
+    } else if (wr->opcode == PVRDMA_WR_FAST_REG) {
+        w->wr.fast_reg = wr->reg;
     } else {
         w->wr.rdma.remote_addr = wr->remote_addr;
         w->wr.rdma.rkey = wr->rkey;
@@ -498,7 +532,9 @@ static void fill_send(struct vg_qp *qp, uint32_t idx, const struct vg_wr *wr)
         memcpy(w + 1, wr->inline_data, MIN(wr->inline_len, qp->sq.wqe_size - sizeof(*w)));
         return;
     }
-    memcpy(w + 1, wr->sge, MIN(wr->nsge, qp->opts.send_sge) * sizeof(*wr->sge));
+    if (wr->nsge) {
+        memcpy(w + 1, wr->sge, MIN(wr->nsge, qp->opts.send_sge) * sizeof(*wr->sge));
+    }
 }
 
 static void put_recv(struct pvrdma_rq_wqe_hdr *w, const struct vg_wr *wr,

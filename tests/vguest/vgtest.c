@@ -163,7 +163,7 @@ void vgt_recv(struct vgt_side *s, uint64_t wr_id, uint64_t off, uint32_t len)
 
 static void side_fill(struct vgt_side *s, const struct vgt_opts *o, unsigned which)
 {
-    s->pd = vg_pd_new(s->g);
+    s->pd = o->kernel ? vg_pd_new_kernel(s->g) : vg_pd_new(s->g);
     s->scq = vg_cq_new(s->pd, o->cqe ? o->cqe : 256);
     s->rcq = vg_cq_new(s->pd, o->cqe ? o->cqe : 256);
     s->qp = vg_qp_new(s->pd, s->scq, s->rcq, &o->qp);

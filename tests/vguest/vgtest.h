@@ -64,6 +64,7 @@ struct vgt_opts {
     uint32_t cqe;     /* 0: 256 */
     uint64_t mr_len;  /* 0: 1 MiB */
     bool unconnected; /* leave the QPs in RESET */
+    bool kernel;      /* objects of the guest's kernel */
 };
 
 /* Attach VMs @a and @b and connect them; @a == @b: both sides in one VM. */

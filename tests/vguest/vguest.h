@@ -377,10 +377,11 @@ struct vg_wr {
     uint64_t wr_id;
     uint32_t opcode; /* enum pvrdma_wr_opcode */
     uint32_t flags;  /* PVRDMA_SEND_* */
-    uint32_t imm;    /* BE */
+    uint32_t imm;    /* BE; or the key to invalidate */
     uint64_t remote_addr;
     uint32_t rkey;
     uint64_t compare_add, swap;
+    struct pvrdma_fast_reg reg; /* of a FAST_REG */
     uint32_t nsge;
     const struct pvrdma_sge *sge;
     /* With PVRDMA_SEND_INLINE on an extended QP: the bytes, in place of SGEs. */
@@ -416,6 +417,13 @@ struct vg_mr *vg_mr_new(struct vg_pd *pd, struct vg_buf *buf, uint32_t access);
 struct vg_mr *vg_mr_alloc(struct vg_pd *pd, uint64_t va, uint64_t len, uint32_t access);
 /* A DMA MR: SGE addresses are guest-physical. */
 struct vg_mr *vg_mr_new_dma(struct vg_pd *pd);
+/*
+ * For fast registration, with room for @max pages, of a kernel's PD: it has no key yet.
+ * Takes @buf over, whose pages its list names.
+ */
+struct vg_mr *vg_mr_new_fast(struct vg_pd *pd, struct vg_buf *buf, uint32_t max);
+/* The WR that registers all of its buffer; the key gets a new low byte in @mr. */
+struct vg_wr vg_wr_fast_reg(struct vg_mr *mr, uint64_t wr_id, uint32_t access);
 void vg_mr_free(struct vg_mr *mr);
 struct pvrdma_sge vg_sge(const struct vg_mr *mr, uint64_t offset, uint32_t len);
 #define VG_MR_HOST(mr, off) ((mr)->buf->host + (off))

@@ -133,6 +133,10 @@ static struct outcome begin(struct qp *qp, struct qp *peer, struct recv_op *recv
     o = admitted = responder_admit_locked(peer, &op->m, &op->epoch);
     if (o.what == OUT_DONE && op->m.length <= SHORT_MESSAGE) {
         o = carry_bytes(qp, peer, &peer->resp.recv, op->m.length);
+        if (msg_invalidates(&op->m) && o.what == OUT_DONE) {
+            o = responder_invalidate_locked(peer, &op->m);
+            op->admitted = o.what == OUT_GRACE; /* finished as if it were sliced */
+        }
         /* An atomic whose result found no place here was executed all the same. */
         if (o.what == OUT_DONE || (msg_is_atomic(&op->m) && !o.remote)) {
             responder_finish_locked(peer, &op->m);
@@ -163,7 +167,10 @@ static struct outcome slice(struct qp *qp, struct qp *peer, struct recv_op *recv
     struct outcome o = carry_bytes(qp, peer, recv, n);
     bool more = op->done < op->m.length;
 
-    if (msg_is_send(&op->m) && (o.what == OUT_FAIL || more)) {
+    if (msg_invalidates(&op->m) && o.what == OUT_DONE && !more) {
+        o = responder_invalidate(peer, &op->m, op->epoch);
+    }
+    if (msg_is_send(&op->m) && (o.what != OUT_DONE || more)) {
         responder_end_slice(peer, op->epoch, &recv->cur);
     }
     if (o.what == OUT_FAIL) {
@@ -173,7 +180,7 @@ static struct outcome slice(struct qp *qp, struct qp *peer, struct recv_op *recv
     if (more) {
         return OUTCOME(OUT_MORE);
     }
-    if (op->repeated) {
+    if (op->repeated || o.what == OUT_GRACE) {
         return o;
     }
     if (!responder_finish(peer, &op->m, op->epoch)) {
@@ -211,7 +218,7 @@ static struct outcome copy_start(struct qp *qp, struct send_op *op)
     }
     o = slice(qp, peer, &recv);
 out:
-    if (o.what == OUT_DONE && op->m.opcode <= PVRDMA_WR_SEND_WITH_IMM) {
+    if (o.what == OUT_DONE && !msg_returns(&op->m)) {
         comp_received(peer->vm, op->m.length);
     }
     return o;

@@ -68,6 +68,40 @@ static void test_bad(void)
     testdev_free(td);
 }
 
+/* What a worker reads: one table, pages that are there. */
+static void test_short(void)
+{
+    struct testdev *td = testdev_new("pagedir");
+    uint64_t want[512], got[513] = {0}, dir, *entry;
+    struct guest_mem *mem = &td->vm.guest.mem;
+
+    for (uint32_t i = 0; i < 512; i++) {
+        want[i] = TESTDEV_GPA + 0x1000ull * (i * 7919u % (TESTDEV_RAM_SIZE >> 12));
+    }
+    dir = testdev_pdir(td, want, 512);
+    entry = testdev_ptr(td, dir);
+    for (uint32_t n = 1; n <= 512; n++) {
+        memset(got, 0x5a, sizeof(got));
+        g_assert_cmpint(pagedir_read_short(mem, dir, n, got), ==, 0);
+        g_assert_cmpmem(want, n * 8, got, n * 8);
+        g_assert_cmpuint(got[n], ==, 0x5a5a5a5a5a5a5a5a);
+    }
+    g_assert_cmpint(pagedir_read_short(mem, dir, 0, got), ==, EINVAL);
+    g_assert_cmpint(pagedir_read_short(mem, dir, 513, got), ==, EINVAL);
+    g_assert_cmpint(pagedir_read_short(mem, dir, UINT32_MAX, got), ==, EINVAL);
+    g_assert_cmpint(pagedir_read_short(mem, dir + 8, 1, got), ==, EINVAL);
+    g_assert_cmpint(pagedir_read_short(mem, 0, 1, got), ==, EFAULT);
+    g_assert_cmpint(pagedir_read_short(mem, UINT64_MAX - 4095, 1, got), ==, EFAULT);
+    entry = testdev_ptr(td, entry[0]); /* the list */
+    entry[511] |= 16;
+    g_assert_cmpint(pagedir_read_short(mem, dir, 512, got), ==, EINVAL);
+    g_assert_cmpint(pagedir_read_short(mem, dir, 511, got), ==, 0);
+    entry[510] = 1ull << 50; /* aligned, not there */
+    g_assert_cmpint(pagedir_read_short(mem, dir, 511, got), ==, EFAULT);
+    g_assert_cmpint(pagedir_read_short(mem, dir, 510, got), ==, 0);
+    testdev_free(td);
+}
+
 int main(int argc, char **argv)
 {
     int ret;
@@ -77,6 +111,7 @@ int main(int argc, char **argv)
     g_test_add_func("/device/pagedir/order", test_order);
     g_test_add_func("/device/pagedir/cve-2023-1544", test_cve_2023_1544);
     g_test_add_func("/device/pagedir/bad", test_bad);
+    g_test_add_func("/device/pagedir/short", test_short);
     ret = g_test_run();
     testdev_stop();
     return ret;

@@ -32,7 +32,9 @@ static void test_caps(void)
     g_assert_cmpuint(caps->max_srq, ==, td->vm.objects.srq.size);
     g_assert_cmpuint(caps->max_srq_wr, ==, VERBS_MAX_QP_WR);
     g_assert_cmpuint(caps->max_srq_sge, ==, VERBS_MAX_SGE);
-    g_assert_cmpuint(caps->bmme_flags, ==, 0);
+    g_assert_cmpuint(caps->bmme_flags, ==, 7); /* all or nothing, for the stock driver */
+    g_assert_cmpuint(caps->max_fast_reg_page_list_len, ==, 128); /* it refuses more */
+    g_assert_cmpuint(caps->max_sge_rd, <=, caps->max_sge);       /* nvmet asks for it */
     g_assert_cmpuint(caps->gid_tbl_len, ==, VERBS_GID_TBL_LEN);
     g_assert_cmpuint(caps->max_mr_size, ==, 1ull << 30);
     memcpy(guid, &caps->node_guid, 8);

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Keys that work requests make and take away: FAST_REG, LOCAL_INV, and the
+ * invalidation that comes with a SEND.
+ *
+ * What a key stands for is immutable while the key table has it (struct fast_mr).  To
+ * invalidate is to put `idle` in its place; other workers may then use what they have
+ * found until their next quiescent point, so whoever is told that the key is dead is
+ * told after a grace period: the work request, or the receive, completes only then.
+ * Nobody waits for it: the queue pair is looked at again soon.
+ *
+ * To register is to fill `valid`, which nobody can see then, and to put it into the
+ * table.  There is one for each MR, made with it: a key has to be invalid before it can
+ * be registered again, and the grace period since then be over (`free_at`).
+ *
+ * Invalidating twice at a time is decided by an exchange of the table's entry; who
+ * loses finds the key dead.  For a LOCAL_INV that is as good (the peer may have been
+ * faster); a SEND fails.
+ *
+ * Nothing here allocates.  Threads: the VM's worker with the token, which alone
+ * registers; keys_invalidate() for a SEND on the sender's worker.
+ */
+#include "engine.h"
+#include "guest/pagedir.h"
+
+#define PAGE_MASK (PVRDMA_PAGE_SIZE - 1ull)
+
+/* What @key's index has in the table, if work requests of @pd may change it. */
+static struct mr *fast_mr_at(const struct vm *vm, const struct pd *pd, uint32_t key)
+{
+    struct mr *mr = id_table_get(&vm->objects.mr, key >> 8);
+
+    return mr && mr->fast && mr->pd == pd ? mr : NULL;
+}
+
+bool keys_may_invalidate(const struct qp *qp, uint32_t key)
+{
+    const struct mr *mr = fast_mr_at(qp->vm, qp->pd, key);
+
+    return mr && mr->lkey == key && (mr->access & PVRDMA_ACCESS_REMOTE);
+}
+
+/* Take @key, which @mr has, out of the table; 0: somebody else did. */
+static uint64_t take(struct vm *vm, struct mr *mr)
+{
+    struct fast_mr *fast = mr->fast;
+    uint64_t period;
+
+    if (!id_table_replace(&vm->objects.mr, mr->handle, mr, fast->idle)) {
+        return 0;
+    }
+    period = grace_begin();
+    atomic_store(&fast->free_at, period);
+    return period;
+}
+
+uint64_t keys_invalidate(const struct qp *qp, uint32_t key)
+{
+    struct mr *mr = fast_mr_at(qp->vm, qp->pd, key);
+
+    return keys_may_invalidate(qp, key) ? take(qp->vm, mr) : 0;
+}
+
+static struct outcome failed(void)
+{
+    return (struct outcome){.what = OUT_FAIL, .status = PVRDMA_WC_MW_BIND_ERR};
+}
+
+static struct outcome local_inv(struct qp *qp, struct send_op *op)
+{
+    uint32_t key = op->m.imm;
+
+    if (!op->period) {
+        struct mr *mr = fast_mr_at(qp->vm, qp->pd, key);
+
+        /* With the token nobody registers, so `valid` has the last key. */
+        if (!mr || mr->fast->valid->lkey != key) {
+            return failed();
+        }
+        op->period = mr->lkey == key ? take(qp->vm, mr) : 0;
+        if (!op->period) {
+            op->period = grace_begin(); /* it was invalid, or just became it */
+        }
+    }
+    return OUTCOME(grace_is_over(op->period) ? OUT_DONE : OUT_GRACE);
+}
+
+/* How many pages the range has; 0: it is none that fits the WR or the MR. */
+static uint32_t pages_of(const struct pvrdma_fast_reg *reg, const struct fast_mr *fast)
+{
+    uint64_t n =
+        ((reg->iova_start & PAGE_MASK) + reg->length + PAGE_MASK) >> PVRDMA_PAGE_SHIFT;
+
+    if (reg->page_shift != PVRDMA_PAGE_SHIFT || reg->length == 0 ||
+        reg->length - 1 > UINT64_MAX - reg->iova_start || n > reg->page_list_len ||
+        reg->page_list_len > fast->max_pages) {
+        return 0;
+    }
+    return (uint32_t)n;
+}
+
+static struct outcome fast_reg(struct qp *qp, const struct pvrdma_fast_reg *reg)
+{
+    struct mr *mr = fast_mr_at(qp->vm, qp->pd, reg->rkey), *valid;
+    uint32_t access = reg->access_flags, npages;
+    uint64_t free_at;
+
+    if (!mr || mr != mr->fast->idle) {
+        return failed(); /* no such, or it has a key */
+    }
+    npages = pages_of(reg, mr->fast);
+    if (!npages || mr_access_check(&access) != 0) {
+        return failed();
+    }
+    free_at = atomic_load(&mr->fast->free_at);
+    if (free_at == FAST_MR_IN_USE || !grace_is_over(free_at)) {
+        return OUTCOME(OUT_GRACE);
+    }
+    valid = mr->fast->valid;
+    if (pagedir_read_short(&qp->vm->guest.mem, reg->pl_pdir_dma, npages, valid->page) !=
+        0) {
+        return failed();
+    }
+    valid->lkey = valid->rkey = reg->rkey;
+    valid->access = access;
+    valid->start = reg->iova_start;
+    valid->length = reg->length;
+    valid->offset = reg->iova_start & PAGE_MASK;
+    valid->npages = npages;
+    atomic_store(&mr->fast->free_at, FAST_MR_IN_USE);
+    id_table_publish(&qp->vm->objects.mr, mr->handle, valid);
+    return OUTCOME(OUT_DONE);
+}
+
+struct outcome keys_run(struct qp *qp, struct send_op *op)
+{
+    return op->m.opcode == PVRDMA_WR_LOCAL_INV ? local_inv(qp, op)
+                                               : fast_reg(qp, &op->reg);
+}
