@@ -216,6 +216,10 @@ static enum ib_wc_opcode wc_opcode(u32 opcode)
 		return IB_WC_COMP_SWAP;
 	case PVRDMA_WC_FETCH_ADD:
 		return IB_WC_FETCH_ADD;
+	case PVRDMA_WC_LOCAL_INV:
+		return IB_WC_LOCAL_INV;
+	case PVRDMA_WC_FAST_REG:
+		return IB_WC_REG_MR;
 	case PVRDMA_WC_RECV:
 		return IB_WC_RECV;
 	case PVRDMA_WC_RECV_RDMA_WITH_IMM:
@@ -236,6 +240,8 @@ static int wc_flags(u32 flags)
 		ret |= IB_WC_GRH;
 	if (flags & PVRDMA_WC_FLAG_IMM)
 		ret |= IB_WC_WITH_IMM;
+	if (flags & PVRDMA_WC_FLAG_INV)
+		ret |= IB_WC_WITH_INVALIDATE;
 	if (flags & WC_FLAG_NETWORK_HDR)
 		ret |= IB_WC_WITH_NETWORK_HDR_TYPE;
 	return ret;
@@ -252,7 +258,10 @@ static void cqe_to_wc(const struct pvrdma_cqe *cqe, struct ib_qp *ibqp,
 	wc->vendor_err = cqe->vendor_err;
 	wc->byte_len = cqe->byte_len;
 	wc->qp = ibqp;
-	wc->ex.imm_data = (__force __be32)cqe->imm_data;
+	if (cqe->wc_flags & PVRDMA_WC_FLAG_INV)
+		wc->ex.invalidate_rkey = cqe->imm_data;
+	else
+		wc->ex.imm_data = (__force __be32)cqe->imm_data;
 	wc->src_qp = cqe->src_qp;
 	wc->wc_flags = wc_flags(cqe->wc_flags);
 	wc->pkey_index = cqe->pkey_index;

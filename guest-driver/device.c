@@ -42,6 +42,9 @@ static int pvrdma_query_device(struct ib_device *ibdev,
 					IB_DEVICE_MEM_WINDOW_TYPE_2A |
 					IB_DEVICE_MEM_WINDOW_TYPE_2B |
 					IB_DEVICE_XRC);
+	attr->max_fast_reg_page_list_len = pvrdma_fast_reg_max(to_pvdev(ibdev));
+	if (attr->max_fast_reg_page_list_len)
+		attr->device_cap_flags |= IB_DEVICE_MEM_MGT_EXTENSIONS;
 	attr->device_cap_flags |= IB_DEVICE_PORT_ACTIVE_EVENT |
 				  IB_DEVICE_RC_RNR_NAK_GEN;
 	attr->max_send_sge = caps->max_sge;
@@ -236,6 +239,8 @@ const struct ib_device_ops pvrdma_dev_ops = {
 	.get_dma_mr = pvrdma_get_dma_mr,
 	.reg_user_mr = pvrdma_compat_reg_user_mr,
 	.dereg_mr = pvrdma_dereg_mr,
+	.alloc_mr = pvrdma_alloc_mr,
+	.map_mr_sg = pvrdma_map_mr_sg,
 
 	.create_ah = pvrdma_create_ah,
 	.create_user_ah = pvrdma_create_ah,

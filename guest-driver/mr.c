@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Memory regions: a program's memory, pinned and described to the device, and
- * the kernel's one region over all of memory.
+ * Memory regions: a program's memory, pinned and described to the device, the
+ * kernel's one region over all of memory, and its regions for fast
+ * registration, whose pages and keys work requests give and take (post.c).
  *
  * A region begins at the address that the program names for it (iova), which
  * lies at the same place in its page as the memory does; so the pages are the
@@ -135,6 +136,98 @@ err_umem:
 err_free:
 	kfree(mr);
 	return ERR_PTR(ret);
+}
+
+/**
+ * pvrdma_fast_reg_max() - how many pages a fast registration can have
+ * @dev: device
+ *
+ * Return: pages; 0 if the device lacks anything that kernel users take for
+ * granted then.
+ */
+u32 pvrdma_fast_reg_max(const struct pvrdma_dev *dev)
+{
+	u8 all = PVRDMA_BMME_LOCAL_INV | PVRDMA_BMME_REMOTE_INV |
+		 PVRDMA_BMME_FAST_REG;
+
+	if ((dev->caps.bmme_flags & all) != all)
+		return 0;
+	if (dev->ext.features & PVRDMA_EXT_FEAT_FAST_REG)
+		return PVRDMA_EXT_MAX_FAST_REG;
+	return min(dev->caps.max_fast_reg_page_list_len,
+		   PVRDMA_MAX_FAST_REG_PAGES);
+}
+
+/**
+ * pvrdma_alloc_mr() - verb: a region for fast registration
+ * @ibpd: protection domain
+ * @type: IB_MR_TYPE_MEM_REG
+ * @max_num_sg: pages at most
+ *
+ * Return: the region or an error pointer.
+ */
+struct ib_mr *pvrdma_alloc_mr(struct ib_pd *ibpd, enum ib_mr_type type,
+			      u32 max_num_sg)
+{
+	struct pvrdma_dev *dev = to_pvdev(ibpd->device);
+	struct pvrdma_cmd_create_mr req = {
+		.pd_handle = to_pvpd(ibpd)->handle,
+		.flags = PVRDMA_MR_FLAG_FRMR,
+		.nchunks = max_num_sg,
+	};
+	struct pvrdma_mr *mr;
+	int ret;
+
+	if (type != IB_MR_TYPE_MEM_REG)
+		return ERR_PTR(pvrdma_refuse(ibpd->device, -EOPNOTSUPP,
+					     "type %d", type));
+	if (!max_num_sg || max_num_sg > pvrdma_fast_reg_max(dev))
+		return ERR_PTR(pvrdma_refuse(ibpd->device, -EINVAL, "%u pages",
+					     max_num_sg));
+	mr = mr_new(ibpd);
+	if (!mr)
+		return ERR_PTR(-ENOMEM);
+	ret = pvrdma_pagedir_alloc(dev, &mr->dir, max_num_sg, false);
+	if (ret)
+		goto err_free;
+	ret = mr_create(mr, &req);
+	if (ret)
+		goto err_dir;
+	return &mr->ibmr;
+err_dir:
+	pvrdma_pagedir_free(dev, &mr->dir);
+err_free:
+	kfree(mr);
+	return ERR_PTR(ret);
+}
+
+static int add_page(struct ib_mr *ibmr, u64 addr)
+{
+	struct pvrdma_mr *mr = to_pvmr(ibmr);
+
+	if (mr->npages == mr->dir.npages)
+		return -ENOMEM;
+	pvrdma_pagedir_set(&mr->dir, mr->npages++, addr);
+	return 0;
+}
+
+/**
+ * pvrdma_map_mr_sg() - verb: the pages that the next registration is to have
+ * @ibmr: region of pvrdma_alloc_mr(), without a key
+ * @sg: the memory, mapped for DMA
+ * @nents: entries
+ * @offset: where in the first one it begins, or NULL
+ *
+ * Return: how many entries, maybe in part, it could take, or -EINVAL.
+ */
+int pvrdma_map_mr_sg(struct ib_mr *ibmr, struct scatterlist *sg, int nents,
+		     unsigned int *offset)
+{
+	to_pvmr(ibmr)->npages = 0;
+	if (ibmr->page_size != PVRDMA_PAGE_SIZE)
+		return pvrdma_refuse(ibmr->device, -EINVAL, "pages of %u bytes",
+				     ibmr->page_size);
+	return ib_sg_to_pages(ibmr, sg, nents, offset, add_page);
 }
 
 /**

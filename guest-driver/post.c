@@ -140,12 +140,35 @@ static void put_sges(struct pvrdma_sge *to, const struct ib_sge *from, int n)
 	}
 }
 
+/* The pages are in the region's directory since it was mapped. */
+static int put_reg(struct pvrdma_sq_wqe_hdr *wqe, const struct ib_reg_wr *wr)
+{
+	const struct pvrdma_mr *mr = to_pvmr(wr->mr);
+
+	if (!mr->npages || wr->mr->length > U32_MAX)
+		return -EINVAL;
+	wqe->wr.fast_reg.iova_start = wr->mr->iova;
+	wqe->wr.fast_reg.pl_pdir_dma = mr->dir.dir_dma;
+	wqe->wr.fast_reg.page_shift = PVRDMA_PAGE_SHIFT;
+	wqe->wr.fast_reg.page_list_len = mr->npages;
+	wqe->wr.fast_reg.length = wr->mr->length;
+	wqe->wr.fast_reg.access_flags = wr->access & ~IB_ACCESS_OPTIONAL;
+	wqe->wr.fast_reg.rkey = wr->key;
+	return 0;
+}
+
 static int put_rdma(struct pvrdma_sq_wqe_hdr *wqe, const struct ib_send_wr *wr)
 {
 	switch (wr->opcode) {
 	case IB_WR_SEND:
 	case IB_WR_SEND_WITH_IMM:
 		return 0;
+	case IB_WR_SEND_WITH_INV:
+	case IB_WR_LOCAL_INV:
+		wqe->imm_data = wr->ex.invalidate_rkey;
+		return 0;
+	case IB_WR_REG_MR:
+		return put_reg(wqe, reg_wr(wr));
 	case IB_WR_RDMA_WRITE:
 	case IB_WR_RDMA_WRITE_WITH_IMM:
 	case IB_WR_RDMA_READ:
@@ -196,6 +219,12 @@ static u32 wqe_opcode(enum ib_wr_opcode opcode)
 		return PVRDMA_WR_ATOMIC_CMP_AND_SWP;
 	case IB_WR_ATOMIC_FETCH_AND_ADD:
 		return PVRDMA_WR_ATOMIC_FETCH_AND_ADD;
+	case IB_WR_SEND_WITH_INV:
+		return PVRDMA_WR_SEND_WITH_INV;
+	case IB_WR_LOCAL_INV:
+		return PVRDMA_WR_LOCAL_INV;
+	case IB_WR_REG_MR:
+		return PVRDMA_WR_FAST_REG;
 	default:
 		return PVRDMA_WR_SEND;
 	}

@@ -214,11 +214,20 @@ struct pvrdma_ah {
 	struct pvrdma_av av;
 };
 
+/**
+ * struct pvrdma_mr - a memory region
+ * @ibmr: ib_core's part
+ * @handle: the device's
+ * @umem: a program's memory
+ * @dir: the pages; of one for fast registration, those it was mapped to last
+ * @npages: of the latter, how many
+ */
 struct pvrdma_mr {
 	struct ib_mr ibmr;
 	u32 handle;
 	struct ib_umem *umem;
 	struct pvrdma_pagedir dir;
+	u32 npages;
 };
 
 /**
@@ -434,6 +443,11 @@ int pvrdma_dealloc_pd(struct ib_pd *ibpd, struct ib_udata *udata);
 
 /* mr.c */
 struct ib_mr *pvrdma_get_dma_mr(struct ib_pd *ibpd, int access);
+u32 pvrdma_fast_reg_max(const struct pvrdma_dev *dev);
+struct ib_mr *pvrdma_alloc_mr(struct ib_pd *ibpd, enum ib_mr_type type,
+			      u32 max_num_sg);
+int pvrdma_map_mr_sg(struct ib_mr *ibmr, struct scatterlist *sg, int nents,
+		     unsigned int *offset);
 int pvrdma_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata);
 
 /* ah.c */
