@@ -6,7 +6,8 @@
  * Loading it runs the test on every pvrdma adapter and logs one line per
  * adapter: "pvrdma_kloop: NAME: N messages, N errors".  Each round posts a
  * batch of receives, then a list of sends of different lengths, waits for all
- * completions and compares the data.  At the end the queue pairs are drained,
+ * completions and compares the data.  Then keys.c has its turn, which says
+ * "keys of N pages: 0".  At the end the queue pairs are drained,
  * which only ends if the device flushes what is posted in the error state.
  * Completions come through ib_core's CQ pool code: by work queue in one run,
  * by softirq in the other.  With threads=N so many runs are made at a time, on
@@ -31,7 +32,6 @@
 #include "loop.h"
 
 #define ROUNDS	    50
-#define SIZE	    4096
 #define PORT	    1
 #define WAIT	    (30 * HZ)
 #define HOLD_WAIT   (300 * HZ)
@@ -124,6 +124,7 @@ static int qp_connect(struct loop *loop, struct ib_qp *qp, u32 to, int index,
 	struct ib_qp_attr attr = {
 		.qp_state = IB_QPS_INIT,
 		.port_num = PORT,
+		.qp_access_flags = IB_ACCESS_REMOTE_WRITE,
 	};
 	int ret;
 
@@ -403,6 +404,8 @@ static void loop_run(struct work_struct *work)
 		ret = loop_objects(loop, context[i]);
 		if (!ret)
 			ret = loop_rounds(loop);
+		if (!ret)
+			ret = keys_run(loop);
 		if (ret) {
 			pr_err("pvrdma_kloop: %d\n", ret);
 			atomic_inc(&loop->errors);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* The parts of the module pvrdma_kloop: loop.c and fault.c. */
+/* The parts of the module pvrdma_kloop: loop.c, keys.c and fault.c. */
 #ifndef LOOP_H
 #define LOOP_H
 
@@ -9,6 +9,7 @@
 
 #define BATCH 32
 #define IDLE  2
+#define SIZE  4096
 
 struct slot {
 	struct ib_cqe cqe;
@@ -52,6 +53,7 @@ struct loop {
 	u32 messages;
 };
 
+int keys_run(struct loop *loop);
 int fault_run(struct loop *loop, const char *what);
 
 #endif /* LOOP_H */

@@ -73,7 +73,8 @@ def check_kernel_verbs(guest, threads=1):
     guest.run('insmod %s threads=%d && rmmod pvrdma_kloop' % (KLOOP, threads),
               240)
     out = kloop_lines(guest)
-    if out.count('pvrdma0: 1600 messages, 0 errors') != 2 * threads:
+    if out.count('pvrdma0: 1600 messages, 0 errors') != 2 * threads or \
+            out.count('pvrdma0: keys of 512 pages: 0') != 2 * threads:
         raise AssertionError('%s: %s' % (guest.name, out))
 
 
