@@ -79,5 +79,6 @@ void part_qps(void);
 void part_bandwidth(void);
 void part_isolation(void);
 void part_idle(void);
+void part_keys(void);
 
 #endif /* BENCH_H */
