@@ -6,7 +6,9 @@
  * One VM with two connected QPs and two for datagrams, a stock and an extended one
  * each, and their CQs. An input is a list of steps, each a kind byte and its arguments:
  * WQEs raw or right with patched bytes, ring indices, doorbells, arms, state changes,
- * in one pair of QPs or, after a step that says so, the other. A real worker serves them;
+ * in one pair of QPs or, after a step that says so, the other; fast registrations of the
+ * MR's pages, whose page list the input may spoil, and ends of their key among them. A
+ * real worker serves them;
  * "ring" steps wait until it has nothing left to do, and fail when that takes seconds (an
  * endless walk).
  *
@@ -54,7 +56,8 @@ struct rings {
 static struct testdev *td;
 static struct rings ring[NQP];
 static uint32_t pd, mr_handle, key;
-static uint64_t mr_pdir, mr_first, canary[2];
+static uint32_t fast_handle, fast_key;
+static uint64_t mr_pdir, mr_table, mr_first, canary[2];
 
 static const struct pvrdma_gid gid = {
     .raw = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1},
@@ -217,6 +220,19 @@ static void destroy_objects(void)
     }
 }
 
+/* The page list of the MR, whatever an input made of it. */
+static void right_list(void)
+{
+    uint64_t *page = testdev_ptr(td, mr_table);
+
+    memset(testdev_ptr(td, mr_pdir), 0, 4096);
+    *(uint64_t *)testdev_ptr(td, mr_pdir) = mr_table;
+    memset(page, 0, 4096);
+    for (unsigned i = 0; i < MR_PAGES; i++) {
+        page[i] = mr_first + i * 4096;
+    }
+}
+
 static void create_mr(void)
 {
     const union pvrdma_cmd_resp *resp = testdev_ptr(td, td->resp);
@@ -230,6 +246,18 @@ static void create_mr(void)
     command(PVRDMA_CMD_CREATE_MR, &req, sizeof(req));
     mr_handle = resp->create_mr.mr_handle;
     key = resp->create_mr.lkey;
+}
+
+/* For fast registration of the same pages. */
+static void create_fast_mr(void)
+{
+    const union pvrdma_cmd_resp *resp = testdev_ptr(td, td->resp);
+    struct pvrdma_cmd_create_mr req = {
+        .pd_handle = pd, .flags = PVRDMA_MR_FLAG_FRMR, .nchunks = MR_PAGES};
+
+    command(PVRDMA_CMD_CREATE_MR, &req, sizeof(req));
+    fast_handle = resp->create_mr.mr_handle;
+    fast_key = resp->create_mr.lkey;
 }
 
 static void start(void)
@@ -250,6 +278,7 @@ static void start(void)
     /* The MR's neighbours, before and after. */
     canary[0] = testdev_pages(td, 4);
     mr_pdir = testdev_new_pdir(td, MR_PAGES, &mr_first);
+    mr_table = *(uint64_t *)testdev_ptr(td, mr_pdir);
     canary[1] = testdev_pages(td, 4);
     for (unsigned i = 0; i < 2; i++) {
         memset(testdev_ptr(td, canary[i]), CANARY, 4 * 4096);
@@ -311,6 +340,55 @@ static void patch(struct input *in, void *wqe, uint32_t size)
     }
 }
 
+/*
+ * A FAST_REG of another page list that there is, a ring's say, would have the device
+ * write where it must not by the input's own wish.
+ */
+static void own_list(uint8_t *wqe)
+{
+    struct pvrdma_sq_wqe_hdr h;
+
+    memcpy(&h, wqe, sizeof(h));
+    if (h.opcode == PVRDMA_WR_FAST_REG && h.wr.fast_reg.pl_pdir_dma != mr_pdir) {
+        h.wr.fast_reg.pl_pdir_dma |= 1ull << 50;
+        memcpy(wqe, &h, sizeof(h));
+    }
+}
+
+/* Opcodes from here on in the input are those of keys; others are modulo 7. */
+#define KEY_OPS 0xf0u
+
+/* Of these in turn; with the key that was registered last or near to it. */
+static struct pvrdma_sq_wqe_hdr key_op(struct input *in, uint32_t which)
+{
+    static const uint32_t op[] = {PVRDMA_WR_FAST_REG, PVRDMA_WR_LOCAL_INV,
+                                  PVRDMA_WR_SEND_WITH_INV, PVRDMA_WR_RDMA_WRITE};
+    struct pvrdma_sq_wqe_hdr h = {.opcode = op[which % 4]};
+
+    h.send_flags = take(in, 1) & 7;
+    switch (h.opcode) {
+    case PVRDMA_WR_FAST_REG:
+        fast_key = (fast_key & ~0xffu) | take(in, 1);
+        h.wr.fast_reg = (struct pvrdma_fast_reg){.iova_start = MR_VA,
+                                                 .pl_pdir_dma = mr_pdir,
+                                                 .page_shift = PVRDMA_PAGE_SHIFT,
+                                                 .page_list_len = MR_PAGES,
+                                                 .length = MR_LEN - take(in, 2) % MR_LEN,
+                                                 .access_flags = take(in, 1) & 15,
+                                                 .rkey = fast_key};
+        break;
+    case PVRDMA_WR_RDMA_WRITE:
+        h.num_sge = 1;
+        h.wr.rdma.remote_addr = MR_VA + take(in, 2);
+        h.wr.rdma.rkey = fast_key;
+        break;
+    default:
+        h.imm_data = fast_key ^ (take(in, 1) & 1);
+        break;
+    }
+    return h;
+}
+
 static void post_send(struct input *in, struct rings *r, bool raw)
 {
     uint32_t *tail = qp_words(r).tx_prod;
@@ -324,8 +402,17 @@ static void post_send(struct input *in, struct rings *r, bool raw)
         memcpy(wqe, in->data, n);
         in->data += n;
         in->left -= n;
+    } else if ((h.opcode = take(in, 1)) >= KEY_OPS) {
+        struct pvrdma_sge s;
+
+        h = key_op(in, h.opcode);
+        h.wr_id = slot;
+        s = right_sge(in);
+        memcpy(wqe, &h, sizeof(h));
+        memcpy(wqe + sizeof(h), &s, sizeof(s));
+        patch(in, wqe, 96);
     } else {
-        h.opcode = take(in, 1) % 7;
+        h.opcode %= 7;
         h.send_flags = take(in, 1) & 15;
         h.num_sge = take(in, 1) % (NSGE + 1);
         h.total_len = h.send_flags & PVRDMA_SEND_INLINE ? take(in, 1) : 0;
@@ -350,6 +437,7 @@ static void post_send(struct input *in, struct rings *r, bool raw)
         }
         patch(in, wqe, 144);
     }
+    own_list(wqe);
     *tail = pvrdma_idx_next(*tail & (2 * WR - 1), WR);
 }
 
@@ -406,6 +494,16 @@ static void change_state(struct input *in, unsigned i)
     struct pvrdma_qp_attr a = {.qp_state = PVRDMA_QPS_ERR};
     uint32_t what = take(in, 1);
 
+    if (what >= KEY_OPS) { /* a page list as a guest may leave it */
+        uint64_t *entry = testdev_ptr(td, mr_pdir);
+        uint32_t spoil;
+
+        entry = what & 1 ? testdev_ptr(td, mr_table) : entry;
+        /* Not to another page of the guest: what is there then is its own fault. */
+        spoil = take(in, 1) % 36;
+        entry[take(in, 1) % MR_PAGES] ^= 1ull << (spoil < 12 ? spoil : spoil + 28);
+        return;
+    }
     switch (what % 4) {
     case 0:
         if (is_ud(&ring[i]) && (what & 4)) {
@@ -421,7 +519,10 @@ static void change_state(struct input *in, unsigned i)
         break;
     case 2: /* keys of before are stale now */
         CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, mr_handle) == 0);
+        CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, fast_handle) == 0);
+        right_list();
         create_mr();
+        create_fast_mr();
         break;
     case 3:
         destroy_objects();
@@ -482,7 +583,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         start();
     }
     pd = testdev_pd(td, 0);
+    right_list();
     create_mr();
+    create_fast_mr();
     create_objects();
     for (unsigned n = 0; in.left && n < MAX_STEPS; n++) {
         step(&in, &pair);
@@ -497,6 +600,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     destroy_objects();
     CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, mr_handle) == 0);
+    CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, fast_handle) == 0);
     CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, pd) == 0);
     CHECK(atomic_load(&td->vm.guest.fault) == NULL);
     for (unsigned i = 0; i < 2; i++) {
