@@ -1,20 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-or-later
 #
-# debian-root.sh [BUILDDIR] - a Debian guest's disk with our packages installed
+# debian-root.sh [BUILDDIR [packages|suites]] - a Debian guest's disk
 #
-# usage: as root, after `make deb`; debootstrap and e2fsprogs must be there.  Does
-# nothing if the image was made of the same packages.
+# usage: as root; debootstrap and e2fsprogs must be there.  Does nothing if the image
+# was made of the same things.
 #
-# BUILDDIR/debian/root.img is an ext4 image: a minimal Debian of this machine's
-# suite with dkms, the kernel of the guest image and its headers, ibverbs and
-# perftest, in which both .deb files were installed by dpkg, so that DKMS built
-# the module there.  vmw_pvrdma.ko of the guest image is added, as a distribution
-# that ships it would have it: the packages must keep it from loading.  Also in
-# BUILDDIR/debian: ext4's modules, for a guest that is to mount the image, and
-# stock.sha256, the sum of the provider before the packages came.
+# Both disks are ext4 images that begin with a minimal Debian of this machine's suite
+# with dkms, the kernel of the guest image and its headers, ibverbs and perftest.  That
+# is kept in BUILDDIR/debian/base.  vmw_pvrdma.ko of the guest image is added, as a
+# distribution that ships it would have it.  In BUILDDIR/debian/modules are ext4's
+# modules, for a guest that is to mount an image.
 #
-# The Debian without our packages is kept in BUILDDIR/debian/base.
+# packages (after `make deb`): BUILDDIR/debian/root.img, in which both .deb files were
+# installed by dpkg, so that DKMS built the module there; they must keep vmw_pvrdma
+# from loading.  Beside it stock.sha256, the sum of the provider before they came.
+#
+# suites: BUILDDIR/debian/suites.img, with other people's RDMA programs and suites and
+# with mpiring.c, compiled for each MPI.  Our driver and provider are not in it: the
+# tests bring them, so that the image outlives a change of ours.
 
 set -euo pipefail
 
@@ -25,6 +29,10 @@ base=$work/base
 root=$work/root
 provider=/usr/lib/x86_64-linux-gnu/libibverbs/libvmw_pvrdma-rdmav34.so
 packages=dkms,kmod,ibverbs-utils,ibverbs-providers,perftest,libc6-dev
+suite_packages="python3-pyverbs rdma-core ibverbs-utils rdmacm-utils perftest qperf
+    ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev nvme-cli fio
+    nfs-kernel-server nfs-common open-iscsi iproute2 procps e2fsprogs busybox-static"
+what=${2:-packages}
 
 prefix=debian-root
 . "$repo/scripts/common.sh"
@@ -52,9 +60,6 @@ in_root()
 for tool in debootstrap mke2fs unshare; do
     command -v $tool >/dev/null || die "missing: $tool"
 done
-shopt -s nullglob
-debs=("$builddir"/deb/*.deb)
-[ ${#debs[@]} -eq 2 ] || die "no packages in $builddir/deb: run 'make deb'"
 info=$builddir/images/image.info
 [ -f "$info" ] || die "no guest image: run images/build-image.sh"
 read -r _ release version <"$info"
@@ -106,8 +111,6 @@ make_base()
 
 install_packages()
 {
-    rm -rf "$root"
-    cp -a "$base" "$root"
     (cd "$root" && sha256sum ".$provider") | cut -d' ' -f1 >"$work/stock.sha256"
     mkdir -p "$root/tmp/debs"
     cp "${debs[@]}" "$root/tmp/debs/"
@@ -117,6 +120,38 @@ install_packages()
         die "DKMS made no pvrdma.ko for $release, see $log"
 }
 
+# ---- other people's programs -------------------------------------------------------
+
+install_suites()
+{
+    local mpi
+    say "installing other people's RDMA programs (takes minutes)"
+    # No service is to start here.
+    printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
+    chmod 755 "$root/usr/sbin/policy-rc.d"
+    quiet in_root "$root" sh -c "apt-get update &&
+        apt-get -y --no-install-recommends install $(tr '\n' ' ' <<<"$suite_packages")"
+    rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*_*
+    # The suite of pyverbs lies in the documentation, most of it compressed, and runs
+    # only as a folder of its own.
+    cp -r "$root/usr/share/doc/rdma-core/tests" "$root/opt/pyverbs-tests"
+    gunzip -r "$root/opt/pyverbs-tests"
+    [ -f "$root/opt/pyverbs-tests/run_tests.py" ] || die "pyverbs brought no suite"
+    # Those of other vendors' own interfaces.
+    rm "$root"/opt/pyverbs-tests/test_{mlx5,efa,cuda}*.py
+    # It looks for the interface of a device where only a device of one function has it;
+    # the tests of rdma_cm are skipped else.
+    sed -i 's,/sys/class/infiniband/{}/device/net/,/tmp/rdma-net/{}/,' \
+        "$root/opt/pyverbs-tests/base.py"
+    cp "$repo/tests/vm/mpiring.c" "$root/opt/"
+    for mpi in openmpi mpich; do
+        quiet in_root "$root" "mpicc.$mpi" -O2 -o "/opt/mpiring.$mpi" /opt/mpiring.c
+    done
+}
+
+# ---- the image ---------------------------------------------------------------------
+
+# make_image NAME SIZE: of $root, which is used up.
 make_image()
 {
     local name
@@ -126,21 +161,41 @@ make_image()
             -exec cp {} "$work/modules/" \;
     done
     say "making the image"
-    rm -f "$work/root.img"
+    rm -f "$work/$1.img"
     quiet mke2fs -q -t ext4 -O ^has_journal,^metadata_csum \
-        -d "$root" "$work/root.img.tmp" 2G
-    mv "$work/root.img.tmp" "$work/root.img"
+        -d "$root" "$work/$1.img.tmp" "$2"
+    mv "$work/$1.img.tmp" "$work/$1.img"
     rm -rf "$root"
 }
 
-stamp=$(cat "${debs[@]}" "${BASH_SOURCE[0]}" | sha256sum | cut -d' ' -f1)-$version
-if [ -f "$work/root.img" ] && [ "$(cat "$work/stamp" 2>/dev/null)" = "$stamp" ]; then
-    say "up to date: $work/root.img"
-    exit 0
-fi
-rm -f "$work/stamp"
-[ "$(cat "$base/complete" 2>/dev/null)" = "$release $version" ] || make_base
-install_packages
-make_image
-echo "$stamp" >"$work/stamp"
-say "done: $work/root.img"
+# make_disk NAME SIZE INSTALL INPUT...: BUILDDIR/debian/NAME.img, by the function
+# INSTALL, unless the INPUTs are those that it was made of.
+make_disk()
+{
+    local name=$1 size=$2 install=$3 stamp
+    shift 3
+    stamp=$(cat "$@" "${BASH_SOURCE[0]}" | sha256sum | cut -d' ' -f1)-$version
+    if [ -f "$work/$name.img" ] && [ "$(cat "$work/$name.stamp" 2>/dev/null)" = "$stamp" ]; then
+        say "up to date: $work/$name.img"
+        return
+    fi
+    rm -f "$work/$name.stamp"
+    [ "$(cat "$base/complete" 2>/dev/null)" = "$release $version" ] || make_base
+    rm -rf "$root"
+    cp -a "$base" "$root"
+    $install
+    make_image "$name" "$size"
+    echo "$stamp" >"$work/$name.stamp"
+    say "done: $work/$name.img"
+}
+
+case $what in
+    packages)
+        shopt -s nullglob
+        debs=("$builddir"/deb/*.deb)
+        [ ${#debs[@]} -eq 2 ] || die "no packages in $builddir/deb: run 'make deb'"
+        make_disk root 2G install_packages "${debs[@]}"
+        ;;
+    suites) make_disk suites 4G install_suites "$repo/tests/vm/mpiring.c" ;;
+    *) die "no such disk: $what" ;;
+esac

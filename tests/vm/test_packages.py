@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import unittest
 
+import debiandisk
 import fixture
 import parts
 from programs import Pair, _ports
@@ -21,24 +22,7 @@ from pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, built_program, \
     start_guests
 from test_provider import other_suites
 
-DEBIAN = os.path.join(BUILD, 'debian')
 PROVIDER = parts.STOCK_LIBRARY
-MODULES = ('crc16', 'mbcache', 'jbd2', 'ext4')
-# Run a command in the Debian of the disk.  By a path, else busybox's chroot would
-# run its own applet of that name.
-IN_DEBIAN = b'''#!/bin/sh
-export DEBIAN_FRONTEND=noninteractive LC_ALL=C
-exec chroot /debian /usr/bin/env "$@"
-'''
-MOUNT = '''set -e
-modprobe virtio_blk; modprobe crc32c_generic || :
-for m in %s; do insmod /opt/modules/$m.ko; done
-mkdir -p /debian
-for i in $(seq 100); do [ -b /dev/vda ] && break; usleep 50000; done
-mount -t ext4 -o noatime /dev/vda /debian
-for d in dev proc sys tmp; do mount --bind /$d /debian/$d; done
-ln -s /proc/self/fd /dev/fd
-''' % ' '.join(MODULES)
 # What udev does when it finds the device: by its identity, minding blacklists and
 # install rules.
 COLDPLUG = ('deb modprobe -a rdma_ucm && deb modprobe -ab '
@@ -46,20 +30,10 @@ COLDPLUG = ('deb modprobe -a rdma_ucm && deb modprobe -ab '
 
 
 def make_disk():
-    """The disk of debian-root.sh, made if that can be done here."""
+    """The disk with our packages."""
     if not glob.glob(os.path.join(BUILD, 'deb', '*.deb')):
         raise VmError('no packages: run "make deb"')
-    if os.getuid() or not shutil.which('debootstrap') or \
-            not shutil.which('mke2fs'):
-        raise unittest.SkipTest('debian-root.sh needs root, debootstrap and '
-                                'e2fsprogs')
-    done = subprocess.run([os.path.join(REPO, 'tests', 'vm',
-                                        'debian-root.sh'), BUILD],
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          universal_newlines=True, timeout=1500, check=False)
-    if done.returncode:
-        raise VmError('debian-root.sh failed:\n%s' % done.stdout)
-    return os.path.join(DEBIAN, 'root.img')
+    return debiandisk.make('packages')
 
 
 class DkmsTest(unittest.TestCase):
@@ -85,23 +59,18 @@ class PackagesTest(fixture.SessionTest):
         fixture.require_build()
         disk = make_disk()
         fixture.shared.close()
-        with open(os.path.join(DEBIAN, 'stock.sha256')) as stream:
+        with open(os.path.join(debiandisk.DEBIAN, 'stock.sha256')) as stream:
             cls.stock = stream.read().strip()
-        files = {'usr/local/bin/deb': IN_DEBIAN}
-        for name in MODULES:
-            files['opt/modules/%s.ko' % name] = os.path.join(
-                DEBIAN, 'modules', name + '.ko')
+        files = debiandisk.files()
         files['usr/local/bin/excheck'] = built_program('excheck')
         cls.session = Session('packages')
         try:
             cls.daemon = Daemon(cls.session, ['vm1', 'vm2'])
             cls.guests = start_guests(
                 cls.session, cls.daemon, virtio=False, files=files,
-                extra_args=['-drive', 'file=%s,if=none,id=disk,format=raw,'
-                            'snapshot=on' % disk, '-device',
-                            'virtio-blk-pci,drive=disk,bus=pcie.0,addr=0x8.0'])
+                extra_args=debiandisk.drive(disk))
             for guest in cls.guests:
-                guest.run(MOUNT)
+                guest.run(debiandisk.MOUNT)
                 guest.run('cp /usr/local/bin/excheck /debian/usr/bin/')
         except BaseException as exc:
             cls.session.keep_logs(exc)
@@ -383,7 +352,7 @@ class ReleasesTest(unittest.TestCase):
                                check=True)
                 self.root = os.path.join(temp, 'root')
                 subprocess.run(['cp', '-a', '--reflink=auto',
-                                os.path.join(DEBIAN, suite), self.root],
+                                os.path.join(debiandisk.DEBIAN, suite), self.root],
                                check=True)
                 shutil.copy(deb, os.path.join(self.root, 'tmp', 'our.deb'))
                 self.use(os.path.join(
