@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Guests with other people's RDMA programs and suites, on our device and on soft-RoCE.
+
+A Lab is a daemon and two guests that have mounted the disk of `debian-root.sh suites`.
+In each are two RDMA devices at the same time: the adapter (beside vmxnet3) with our
+driver and provider or the stock ones, and soft-RoCE on a virtio-net interface, whose
+results are the measure of what a program can expect of a RoCE device.
+"""
+
+import collections
+import json
+import os
+
+import debiandisk
+import parts
+from pvrdma_vm import BUILD, REPO, Daemon, VmError, start_guests
+from programs import Pair
+
+HERE = os.path.join(REPO, 'tests', 'vm')
+RESULTS = os.path.join(BUILD, 'conformance')
+LISTS = os.path.join(HERE, 'conformance')
+INTERFACES = {'pvrdma': 'vmx0', 'virtio': 'vio0'}
+PYVERBS = '/opt/pyverbs-tests'
+# New processes after tests that ended theirs.
+RESTARTS = 12
+
+
+class Lab:
+    """@own: our driver and provider, not the stock ones."""
+
+    def __init__(self, session, own=True, memory=1024):
+        self.name = 'ours' if own else 'stock'
+        disk = debiandisk.make('suites')
+        files = debiandisk.files()
+        if own:
+            files.update(parts.guest_files())
+        with open(os.path.join(HERE, 'pyverbs-run.py'), 'rb') as stream:
+            files['opt/pyverbs-run.py'] = stream.read()
+        self.daemon = Daemon(session, ['vm1', 'vm2'])
+        self.guests = start_guests(session, self.daemon, memory=memory, files=files,
+                                   extra_args=debiandisk.drive(disk))
+        device = parts.OWN_DEVICE if own else parts.STOCK_DEVICE
+        for guest in self.guests:
+            guest.run(debiandisk.MOUNT)
+            if own:
+                guest.run('mount --bind %s /debian%s' % (parts.LIBRARY,
+                                                         parts.STOCK_LIBRARY))
+                parts.load_own_driver(guest)
+            else:
+                guest.load_pvrdma()
+            guest.load_rxe()
+            # What base.py of pyverbs looks at, see debian-root.sh.
+            guest.run('cp /opt/pyverbs-run.py /tmp/; '
+                      'mkdir -p /tmp/rdma-net/%s/vmx0 /tmp/rdma-net/rxe0/vio0' % device)
+        self.pairs = {self.name: Pair(self.guests, 'pvrdma', device),
+                      'rxe': Pair(self.guests, 'virtio', 'rxe0')}
+
+
+# -- pyverbs -----------------------------------------------------------------------
+
+Verdict = collections.namedtuple('Verdict', 'kind reason')
+
+
+def _read(results, text):
+    """Take the lines of one process into @results; whether it came to its end, and
+    the test that it was in."""
+    running = None
+    for line in text.splitlines():
+        words = line.split('\t')
+        if words[0] == 'begin':
+            running = words[1]
+        elif words[0] in ('passed', 'skipped', 'failed') and len(words) == 3:
+            results[words[1]] = Verdict(words[0], words[2])
+            running = None
+        elif words == ['end']:
+            return True, None
+    return False, running
+
+
+class PyverbsRun:
+    """The suite on a device of one guest, one process that talks to itself.
+
+    start(), then finish(), so that two guests can work at the same time.  @leave_out:
+    names of tests that are not to run.
+    """
+
+    def __init__(self, pair, guest, leave_out=()):
+        self.guest = pair.guests[guest]
+        self.device = pair.device
+        self.gid = pair.gids[guest]
+        self.leave_out = list(leave_out)
+        self.results = {}
+        self.errors = ''
+        self.job = None
+
+    def start(self):
+        done = '/tmp/done-' + self.device
+        self.guest.run('cat > %s <<EOF\n%s\nEOF' % (
+            done, '\n'.join(self.leave_out + list(self.results))))
+        self.job = self.guest.spawn(
+            'deb PYTHONHASHSEED=0 sh -c "cd %s && exec python3 /tmp/pyverbs-run.py '
+            '%s %d %s"'
+            % (PYVERBS, self.device, self.gid, done), 500)
+        return self
+
+    def finish(self):
+        """{name: Verdict}; a test that ended the process has failed."""
+        for _ in range(RESTARTS):
+            job = self.job.wait()
+            self.errors += job.err
+            ended, running = _read(self.results, job.out)
+            if ended:
+                return self.results
+            if not running:
+                raise VmError('pyverbs ended outside of its tests: ' + job.describe())
+            self.results[running] = Verdict('failed', 'ended the process: %s %s; %s' % (
+                job.how, job.code, ' '.join(job.err.split()[-30:])))
+            self.start()
+        raise VmError('pyverbs ended %d times' % RESTARTS)
+
+
+class Expected:
+    """The list of a kind of parts in the tree: `pass NAME` and `fail NAME REASON`.
+
+    What is in neither may be skipped or, if it is new, pass.
+    """
+
+    HEAD = ('# pyverbs on pvrdma, parts: %s.  Made by `make conformance CONFORMANCE='
+            '"--record pyverbs"`;\n# the reason of a `fail` is written by hand and kept.\n')
+
+    def __init__(self, name):
+        self.name = name
+        self.path = os.path.join(LISTS, 'pyverbs-%s.txt' % name)
+        self.passing = set()
+        self.failing = {}
+        if not os.path.exists(self.path):
+            return
+        with open(self.path) as stream:
+            for line in stream:
+                words = line.rstrip('\n').split(' ', 2)
+                if words[0] == 'pass':
+                    self.passing.add(words[1])
+                elif words[0] == 'fail':
+                    self.failing[words[1]] = words[2]
+
+    def problems(self, results):
+        """What is worse than the list says, as lines."""
+        lines = []
+        for test in sorted(self.passing):
+            found = results.get(test, Verdict('not run', 'no such test'))
+            if found.kind != 'passed':
+                lines.append('%s passed once, now: %s: %s' % (test, found.kind,
+                                                             found.reason))
+        for test, found in sorted(results.items()):
+            if found.kind == 'failed' and test not in self.failing and \
+                    test not in self.passing:
+                lines.append('%s failed: %s' % (test, found.reason))
+        return lines
+
+    def record(self, results):
+        """Write the list anew."""
+        lines = ['pass ' + test for test, found in results.items()
+                 if found.kind == 'passed']
+        lines += ['fail %s %s' % (test, self.failing.get(test, found.reason))
+                  for test, found in results.items() if found.kind == 'failed']
+        os.makedirs(LISTS, exist_ok=True)
+        with open(self.path, 'w') as stream:
+            stream.write(self.HEAD % self.name + '\n'.join(sorted(lines)) + '\n')
+
+
+def pyverbs_table(columns):
+    """Markdown: passed/skipped/failed per file of the suite; @columns: {title:
+    results}.  Below it, what passes on soft-RoCE and not on the adapter."""
+    files = sorted({test.split('.')[0] for results in columns.values()
+                    for test in results})
+    lines = ['| file | ' + ' | '.join(columns) + ' |', '|---' * (len(columns) + 1) + '|']
+    for name in files + ['all']:
+        row = [name]
+        for results in columns.values():
+            kinds = collections.Counter(
+                found.kind for test, found in results.items()
+                if name in ('all', test.split('.')[0]))
+            row.append('%d/%d/%d' % (kinds['passed'], kinds['skipped'],
+                                     kinds['failed']))
+        lines.append('| ' + ' | '.join(row) + ' |')
+    return lines
+
+
+def differences(ours, other):
+    """Names that pass in @other and not in @ours, and what they do there."""
+    return ['%s: %s: %s' % ((test,) + tuple(ours.get(test, Verdict('not run', ''))))
+            for test, found in sorted(other.items())
+            if found.kind == 'passed' and ours.get(test, found).kind != 'passed']
+
+
+def save(name, what):
+    """Keep @what, as JSON or as lines, in the build folder; the file's path."""
+    os.makedirs(RESULTS, exist_ok=True)
+    path = os.path.join(RESULTS, name)
+    with open(path, 'w') as stream:
+        if name.endswith('.json'):
+            json.dump(what, stream, indent=1, sort_keys=True)
+        else:
+            stream.write('\n'.join(what) + '\n')
+    return path
+
+
+def run_pyverbs(lab, leave_out=()):
+    """On the adapter in one guest and on soft-RoCE in the other at the same time:
+    {'ours' or 'stock': results, 'rxe': results}, also kept in the build folder."""
+    runs = {name: PyverbsRun(pair, guest, leave_out if name != 'rxe' else ()).start()
+            for guest, (name, pair) in enumerate(lab.pairs.items())}
+    found = {name: run.finish() for name, run in runs.items()}
+    for name, run in runs.items():
+        save('pyverbs-%s.log' % name, [run.errors])
+    save('pyverbs-%s.json' % lab.name,
+         {name: {test: list(verdict) for test, verdict in results.items()}
+          for name, results in found.items()})
+    return found

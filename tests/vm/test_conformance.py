@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""rdma-core's own suite, pyverbs, on our parts and on the stock ones.
+
+What the lists of tests/vm/conformance name as passing must pass, and nothing may fail
+that they do not name with a reason.  (Those known failures are not run here; `make
+conformance` runs them.)  Soft-RoCE runs the suite at the same time in the other guest:
+a test that fails there, too, is looked for elsewhere than in our code.
+"""
+
+import fixture
+import suites
+from pvrdma_vm import end_well
+
+
+class PyverbsTest(fixture.PrivateTest):
+    time_limit = 1800  # it may have to fetch and unpack what it runs
+
+    def check(self, own):
+        lab = suites.Lab(self.session, own)
+        expected = suites.Expected(lab.name)
+        self.assertTrue(expected.passing, 'no list %s' % expected.path)
+        found = suites.run_pyverbs(lab, expected.failing)
+        print('\n'.join(suites.pyverbs_table(found)))
+        ours, rxe = found[lab.name], found['rxe']
+        problems = ['%s%s' % (line, '' if rxe.get(line.split()[0], ('',))[0] == 'passed'
+                              else ' (nor does it pass on soft-RoCE)')
+                    for line in expected.problems(ours)]
+        self.assertEqual(problems, [], 'see %s' % suites.RESULTS)
+        end_well(lab.guests, lab.daemon)
+
+    def test_own_parts(self):
+        self.check(True)
+
+    def test_stock_parts(self):
+        self.check(False)
