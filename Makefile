@@ -24,7 +24,7 @@ else ifneq ($(filter install,$(MAKECMDGOALS)),)
 endif
 
 .PHONY: all backend qemu qemu-full images guest deb demo demo-shell check check-vm soak fuzz \
-        bench bench-vm install clean distclean help
+        conformance bench bench-vm install clean distclean help
 .DEFAULT_GOAL := all
 
 all: backend qemu images guest
@@ -79,6 +79,10 @@ check-vm: all deb
 soak: all deb
 	$(PYTHON) tests/soak.py --builddir=$(BUILD) $(SOAK)
 
+# CONFORMANCE="--stock --only 'perftest: ' programs" chooses what.
+conformance: all
+	$(PYTHON) tests/vm/conformance.py $(CONFORMANCE)
+
 fuzz: $(BUILD)/config.mak
 	BUILDDIR=$(abspath $(BUILD))-fuzz tests/fuzz/run.sh $(FUZZ_SECONDS)
 
@@ -123,6 +127,8 @@ help:
 	@echo "make check-vm     only the tests that boot guests"
 	@echo "make soak         hours of it: many rounds, sanitizers, checks taken out one by"
 	@echo "                  one, Debian 13, guests with a debugging kernel; SOAK=-h"
+	@echo "make conformance  other people's RDMA programs and suites on the device, beside"
+	@echo "                  soft-RoCE; CONFORMANCE=-h, tables in $(BUILD)/conformance"
 	@echo "make fuzz         fuzz each target for FUZZ_SECONDS=$(FUZZ_SECONDS) seconds"
 	@echo "make bench        benchmarks against peers measured in the same run"
 	@echo "make bench-vm     guests with our parts against soft-RoCE, with the aims"

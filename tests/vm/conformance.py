@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Other people's RDMA programs and suites on pvrdma, beside soft-RoCE.
+
+usage: conformance.py [--stock] [--record] [--only REGEX] [--device NAME] [PART...]
+
+Parts, all of them without names:
+  pyverbs   rdma-core's own suite, in one guest on the adapter, in the other on
+            soft-RoCE; compared with the list in tests/vm/conformance
+  programs  ibverbs-utils, rdmacm-utils, perftest, UCX, libfabric, qperf, fio and MPI
+            between the guests (foreign.py), on the adapter and on soft-RoCE
+
+Prints tables and writes them, with all results as JSON, to BUILD/conformance.
+What fails is named in them and the run goes on; the exit status tells only whether
+the run itself came to its end, and whether pyverbs is as good as its list.
+"""
+
+import argparse
+import re
+import signal
+import sys
+
+import foreign
+import suites
+from agent import AgentError, CommandFailed
+from pvrdma_vm import Session, VmError, end_well, require_python, say
+
+
+def run_pyverbs(lab, args):
+    expected = suites.Expected(lab.name)
+    say('pyverbs')
+    found = suites.run_pyverbs(lab)
+    ours, rxe = found[lab.name], found['rxe']
+    lines = suites.pyverbs_table(found)
+    lines += ['', 'Passed on soft-RoCE and not on pvrdma:', '']
+    lines += ['* ' + line for line in suites.differences(ours, rxe)]
+    lines += ['', 'Failed:', '']
+    lines += ['* %s, %s: %s' % (name, test, verdict.reason)
+              for name, results in found.items()
+              for test, verdict in sorted(results.items()) if verdict.kind == 'failed']
+    print('\n'.join(lines), flush=True)
+    say('written: ' + suites.save('pyverbs-%s.md' % lab.name, lines))
+    if args.record:
+        expected.record(ours)
+        say('recorded: ' + expected.path)
+        return []
+    return expected.problems(ours)
+
+
+def run_programs(lab, args):
+    foreign.prepare(lab.guests, lab.pairs.values())
+    runners = {name: foreign.Runner(pair, foreign.local_gids(pair))
+               for name, pair in lab.pairs.items() if args.device in ('', name)}
+    # Of a part of the table the rest is what the last run found.
+    outcomes = foreign.load(suites.RESULTS, lab.name) if args.only or args.device else {}
+    for name in lab.pairs:
+        outcomes.setdefault(name, {})
+    path = 'nothing'
+    for row in foreign.PROGRAMS:
+        if not re.search(args.only, '%s: %s' % (row.group, row.title)):
+            continue
+        for name, runner in runners.items():
+            outcomes[name][row.group, row.title] = runner.run(row)
+        lab.daemon.check()
+        say('%s: %s' % (row.title, ' | '.join(
+            foreign.describe(outcomes[name][row.group, row.title]) for name in runners)))
+        # After each: a run may be broken off, and takes long.
+        suites.save('programs-%s.json' % lab.name, foreign.plain(outcomes))
+        lines = foreign.table(outcomes)
+        path = suites.save('programs-%s.md' % lab.name, lines)
+    say('written: ' + path)
+    return []
+
+
+PARTS = {'pyverbs': run_pyverbs, 'programs': run_programs}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--stock', action='store_true',
+                        help='the stock driver and provider instead of ours')
+    parser.add_argument('--record', action='store_true',
+                        help='write the list of passing tests anew')
+    parser.add_argument('--only', default='', metavar='REGEX',
+                        help='of the programs those whose "GROUP: TITLE" matches')
+    parser.add_argument('--device', default='', choices=['ours', 'stock', 'rxe'],
+                        help='run programs on this device only')
+    parser.add_argument('part', nargs='*', help=', '.join(PARTS) + '; default: all')
+    args = parser.parse_args()
+    for part in args.part:
+        if part not in PARTS:
+            parser.error('no part %s' % part)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        require_python()
+        with Session('conformance') as session:
+            lab = suites.Lab(session, not args.stock)
+            problems = []
+            for part in args.part or PARTS:
+                problems += PARTS[part](lab, args)
+            end_well(lab.guests, lab.daemon)
+    except (VmError, AgentError, CommandFailed) as exc:
+        print('conformance: error: %s' % exc, file=sys.stderr)
+        return 1
+    for line in problems:
+        print('worse than recorded: ' + line)
+    return 1 if problems else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
