@@ -218,10 +218,13 @@ loader=$(find "$usr/lib" "$usr/lib64" "$usr/usr/lib64" -name 'ld-linux-x86-64.so
 cp -L "$loader" "$root/usr/lib64/ld-linux-x86-64.so.2"
 for f in "$usr"/usr/bin/ibv_* "$usr"/usr/bin/ib_* "$usr"/usr/bin/rping "$usr"/usr/bin/ucmatose \
          "$usr"/usr/bin/udaddy "$usr"/usr/bin/udpong "$usr"/usr/bin/rstream "$usr"/usr/bin/rcopy \
+         "$usr"/usr/bin/riostream "$usr"/usr/bin/cmtime "$usr"/usr/bin/mckey \
          "$usr"/usr/bin/raw_ethernet_* "$usr"/usr/bin/rdma_*; do
     cp "$f" "$root/usr/bin/"
     copy_needed "$f"
 done
+# The C library opens it by itself when a thread ends otherwise than by return.
+copy_lib libgcc_s.so.1 rping
 for t in ip rdma ss; do
     f=$(find "$usr/bin" "$usr/sbin" "$usr/usr/bin" "$usr/usr/sbin" -name "$t" -type f 2>/dev/null |
         head -n 1)
