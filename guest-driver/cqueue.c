@@ -247,6 +247,19 @@ static int wc_flags(u32 flags)
 	return ret;
 }
 
+/* The wire counts from RoCE v1, ib_core from InfiniBand. */
+static u8 wc_network(u8 type)
+{
+	switch (type) {
+	case 1:
+		return RDMA_NETWORK_IPV4;
+	case 2:
+		return RDMA_NETWORK_IPV6;
+	default:
+		return RDMA_NETWORK_ROCE_V1;
+	}
+}
+
 static void cqe_to_wc(const struct pvrdma_cqe *cqe, struct ib_qp *ibqp,
 		      struct ib_wc *wc)
 {
@@ -269,7 +282,7 @@ static void cqe_to_wc(const struct pvrdma_cqe *cqe, struct ib_qp *ibqp,
 	wc->sl = cqe->sl;
 	wc->dlid_path_bits = cqe->dlid_path_bits;
 	wc->port_num = cqe->port_num;
-	wc->network_hdr_type = cqe->network_hdr_type;
+	wc->network_hdr_type = wc_network(cqe->network_hdr_type);
 }
 
 /* The queue whose WR a completion names, if it completes here. */
