@@ -171,27 +171,18 @@ int pv_dereg_mr(struct verbs_mr *vmr)
 }
 
 /*
- * Address handles live in the program only.  The GID must be one whose MAC can
- * be found: link-local, IPv4-mapped or multicast, as the stock provider has it.
+ * Address handles live in the program only.  The destination's MAC is resolved as
+ * for a packet of the paired interface, for any GID that is an IP address; the stock
+ * provider does not try that with IPv6 ones.  The device carries no multicast.
  */
-static bool pv_gid_has_mac(const union ibv_gid *gid)
-{
-	static const uint8_t link_local[8] = {0xfe, 0x80};
-	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
-
-	return gid->raw[0] == 0xff ||
-	       !memcmp(gid->raw, link_local, sizeof(link_local)) ||
-	       !memcmp(gid->raw, mapped, sizeof(mapped));
-}
-
 struct ibv_ah *pv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
 	struct ibv_port_attr port;
 	struct pv_ah *ah;
 
-	if (!attr->is_global || !pv_gid_has_mac(&attr->grh.dgid)) {
+	if (!attr->is_global || attr->grh.dgid.raw[0] == 0xff) {
 		pv_err(to_pv_ctx(pd->context),
-		       "no MAC can be found for the address");
+		       "an address handle needs a GID that is not multicast");
 		errno = EINVAL;
 		return NULL;
 	}

@@ -799,6 +799,22 @@ static void test_mr_and_ah(struct rig *r, gconstpointer data)
     g_assert_cmphex(to_pv_ah(ah)->av.port_pd, ==, 7 | 1 << 24);
     g_assert_cmpuint(to_pv_ah(ah)->av.dmac[5], ==, 0xaa);
     fake.ops->destroy_ah(ah);
+    /* A plain IPv6 address, which the stock provider refuses. */
+    attr.grh.dgid = (union ibv_gid){.raw = {0x20, 0x01, 0x0d, 0xb8, [15] = 2}};
+    attr.grh.flow_label = 0xfff12345;
+    attr.grh.traffic_class = 0x81;
+    attr.grh.hop_limit = 63;
+    ah = fake.ops->create_ah(r->pd, &attr);
+    g_assert_nonnull(ah);
+    g_assert_cmpmem(to_pv_ah(ah)->av.dgid, 16, attr.grh.dgid.raw, 16);
+    g_assert_cmphex(to_pv_ah(ah)->av.sl_tclass_flowlabel, ==, 0x08112345);
+    g_assert_cmpuint(to_pv_ah(ah)->av.gid_index, ==, 3);
+    g_assert_cmpuint(to_pv_ah(ah)->av.hop_limit, ==, 63);
+    fake.ops->destroy_ah(ah);
+    /* Multicast is carried by nobody. */
+    attr.grh.dgid.raw[0] = 0xff;
+    g_assert_null(fake.ops->create_ah(r->pd, &attr));
+    attr.grh.dgid.raw[0] = 0x20;
     attr.is_global = 0;
     g_assert_null(fake.ops->create_ah(r->pd, &attr));
 }
