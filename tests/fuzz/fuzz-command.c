@@ -27,7 +27,7 @@ struct input {
 static struct testdev *td;
 static uint64_t pool; /* directory that all templates use */
 /* What the last successful CREATE_* returned. */
-static uint32_t uctx, pd, mr, cq, qp, qpn;
+static uint32_t uctx, pd, mr, cq, qp, qpn, srq;
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -120,6 +120,24 @@ static void fill_template(union pvrdma_cmd_req *req, uint32_t op, uint8_t varian
             req->create_qp.reserved[0] = PVRDMA_EXT_OBJ_RING;
             req->create_qp.max_inline_data = variant / 4 % 49;
         }
+        if (variant & 128) {
+            req->create_qp.is_srq = 1;
+            req->create_qp.srq_handle = srq;
+            req->create_qp.total_chunks--;
+        }
+        break;
+    case PVRDMA_CMD_CREATE_SRQ:
+        req->create_srq.pdir_dma = pool;
+        req->create_srq.pd_handle = pd;
+        req->create_srq.nchunks = 2;
+        req->create_srq.attrs.max_wr = 64;
+        req->create_srq.attrs.max_sge = 1;
+        req->create_srq.reserved[0] = variant & 2 ? PVRDMA_EXT_OBJ_RING : 0;
+        break;
+    case PVRDMA_CMD_MODIFY_SRQ:
+        req->modify_srq.srq_handle = srq;
+        req->modify_srq.attr_mask = PVRDMA_SRQ_LIMIT;
+        req->modify_srq.attrs.srq_limit = variant;
         break;
     case PVRDMA_CMD_CREATE_UC_EXT:
         fill_ext_uc((struct pvrdma_ext_cmd_uc *)(void *)req, variant);
@@ -145,7 +163,9 @@ static void fill_template(union pvrdma_cmd_req *req, uint32_t op, uint8_t varian
                              : op == PVRDMA_CMD_DESTROY_MR ? mr
                              : op == PVRDMA_CMD_DESTROY_CQ ? cq
                              : op == PVRDMA_CMD_DESTROY_UC ? uctx
-                                                           : qp;
+                             : op == PVRDMA_CMD_DESTROY_SRQ || op == PVRDMA_CMD_QUERY_SRQ
+                                 ? srq
+                                 : qp;
     }
 }
 
@@ -179,6 +199,10 @@ static void run_command(union pvrdma_cmd_req *req)
         qp = resp->create_qp.qp_handle;
         qpn = resp->create_qp.qpn;
         CHECK(qp != 0 && qp < td->vm.cfg->max_qp);
+        break;
+    case PVRDMA_CMD_CREATE_SRQ:
+        srq = resp->handle.handle;
+        CHECK(srq != 0 && srq < td->vm.cfg->max_srq);
         break;
     default:
         break;
@@ -326,7 +350,7 @@ static void begin(void)
     device_set_bus_master(td->vm.dev, true);
     testdev_fill_dsr(td);
     pool = make_pool();
-    uctx = pd = mr = cq = qp = qpn = 0;
+    uctx = pd = mr = cq = qp = qpn = srq = 0;
     write_dsr();
     CHECK(testdev_read(td, PVRDMA_REG_ERR) == 0);
 }
@@ -337,7 +361,7 @@ static void end(void)
 
     device_reset(td->vm.dev);
     st = testdev_stats(td);
-    CHECK(!(st.uctx | st.pd | st.mr | st.cq | st.qp | st.gid | st.pages));
+    CHECK(!(st.uctx | st.pd | st.mr | st.cq | st.qp | st.srq | st.gid | st.pages));
     guest_mem_unmap(&td->vm.guest.mem, 0, 0, true);
     CHECK(guest_mem_map(&td->vm.guest.mem, td->ram_fd, 0, TESTDEV_GPA, TESTDEV_RAM_SIZE,
                         3) == 0);
@@ -353,8 +377,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!td) {
         testdev_start();
         td = testdev_new_with("fuzz", "addresses", "any", "max-qp", "64", "max-cq", "64",
-                              "max-mr", "64", "max-pd", "64", "max-mr-pages", "4096",
-                              NULL);
+                              "max-srq", "64", "max-mr", "64", "max-pd", "64",
+                              "max-mr-pages", "4096", NULL);
     }
     begin();
     for (unsigned n = 0; n < MAX_STEPS && in.left; n++) {

@@ -7,8 +7,8 @@
  * each, and their CQs. An input is a list of steps, each a kind byte and its arguments:
  * WQEs raw or right with patched bytes, ring indices, doorbells, arms, state changes,
  * in one pair of QPs or, after a step that says so, the other; fast registrations of the
- * MR's pages, whose page list the input may spoil, and ends of their key among them. A
- * real worker serves them;
+ * MR's pages, whose page list the input may spoil, and ends of their key among them. All
+ * of them may receive from one SRQ. A real worker serves them;
  * "ring" steps wait until it has nothing left to do, and fail when that takes seconds (an
  * endless walk).
  *
@@ -55,6 +55,10 @@ struct rings {
 
 static struct testdev *td;
 static struct rings ring[NQP];
+/* Where both receive: their own queues, a stock SRQ, an extended one. */
+static enum { OWN, STOCK_SRQ, EXT_SRQ, N_SHARED } shared;
+static uint64_t srq_pdir, srq_first; /* header, 2 pages */
+static uint32_t srq;
 static uint32_t pd, mr_handle, key;
 static uint32_t fast_handle, fast_key;
 static uint64_t mr_pdir, mr_table, mr_first, canary[2];
@@ -105,12 +109,12 @@ static bool is_ud(const struct rings *r)
     return r - ring >= 2;
 }
 
-static struct words words_of(const struct rings *r, uint64_t gpa)
+static struct words words_at(bool ext, uint64_t gpa)
 {
     struct pvrdma_ring_state *st = testdev_ptr(td, gpa);
     struct pvrdma_ext_ring *e = (struct pvrdma_ext_ring *)(void *)st;
 
-    if (is_ext(r)) {
+    if (ext) {
         return (struct words){&e->tx_prod_tail.value, &e->tx_cons_head.value,
                               &e->rx_prod_tail.value, &e->rx_cons_head.value};
     }
@@ -120,12 +124,20 @@ static struct words words_of(const struct rings *r, uint64_t gpa)
 
 static struct words qp_words(const struct rings *r)
 {
-    return words_of(r, r->qp_first);
+    struct words w = words_at(is_ext(r), r->qp_first);
+
+    if (shared != OWN) {
+        struct words s = words_at(shared == EXT_SRQ, srq_first);
+
+        w.rx_prod = s.rx_prod;
+        w.rx_cons = s.rx_cons;
+    }
+    return w;
 }
 
 static struct words cq_words(const struct rings *r)
 {
-    return words_of(r, r->cq_first);
+    return words_at(is_ext(r), r->cq_first);
 }
 
 /* RESET to RTS, with timers so short that every wait ends soon. */
@@ -171,10 +183,28 @@ static void connect_qp(unsigned i)
            &a);
 }
 
+static void create_srq(void)
+{
+    const union pvrdma_cmd_resp *resp = testdev_ptr(td, td->resp);
+    struct pvrdma_cmd_create_srq req = {
+        .pdir_dma = srq_pdir,
+        .pd_handle = pd,
+        .nchunks = 3,
+        .attrs = {.max_wr = WR, .max_sge = NSGE},
+        .reserved = {shared == EXT_SRQ ? PVRDMA_EXT_OBJ_RING : 0}};
+
+    memset(testdev_ptr(td, srq_first), 0, 3 * 4096);
+    command(PVRDMA_CMD_CREATE_SRQ, &req, sizeof(req));
+    srq = resp->handle.handle;
+}
+
 static void create_objects(void)
 {
     const union pvrdma_cmd_resp *resp = testdev_ptr(td, td->resp);
 
+    if (shared != OWN) {
+        create_srq();
+    }
     for (unsigned i = 0; i < NQP; i++) {
         struct rings *r = &ring[i];
         struct pvrdma_cmd_create_cq cq = {
@@ -198,6 +228,12 @@ static void create_objects(void)
         if (is_ud(r)) {
             qp.qp_type = PVRDMA_QPT_UD;
         }
+        if (shared != OWN) {
+            qp.is_srq = 1;
+            qp.srq_handle = srq;
+            qp.max_recv_wr = qp.max_recv_sge = 0;
+            qp.total_chunks = 5;
+        }
         memset(testdev_ptr(td, r->qp_first), 0, 7 * 4096);
         memset(testdev_ptr(td, r->cq_first), 0, 2 * 4096);
         command(PVRDMA_CMD_CREATE_CQ, &cq, sizeof(cq));
@@ -217,6 +253,9 @@ static void destroy_objects(void)
     for (unsigned i = 0; i < NQP; i++) {
         CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_QP, ring[i].qp) == 0);
         CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_CQ, ring[i].cq) == 0);
+    }
+    if (shared != OWN) {
+        CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_SRQ, srq) == 0);
     }
 }
 
@@ -275,6 +314,7 @@ static void start(void)
         ring[i].qp_pdir = testdev_new_pdir(td, 7, &ring[i].qp_first);
         ring[i].cq_pdir = testdev_new_pdir(td, 2, &ring[i].cq_first);
     }
+    srq_pdir = testdev_new_pdir(td, 3, &srq_first);
     /* The MR's neighbours, before and after. */
     canary[0] = testdev_pages(td, 4);
     mr_pdir = testdev_new_pdir(td, MR_PAGES, &mr_first);
@@ -445,7 +485,8 @@ static void post_recv(struct input *in, struct rings *r, bool raw)
 {
     uint32_t *tail = qp_words(r).rx_prod;
     uint32_t slot = pvrdma_idx_slot(*tail, WR);
-    uint8_t *wqe = testdev_ptr(td, r->qp_first + 5 * 4096 + slot * 128);
+    uint64_t first = shared != OWN ? srq_first + 4096 : r->qp_first + 5 * 4096;
+    uint8_t *wqe = testdev_ptr(td, first + slot * 128);
     struct pvrdma_rq_wqe_hdr h = {.wr_id = slot};
 
     h.num_sge = take(in, raw ? 4 : 1);
@@ -489,6 +530,23 @@ static void write_index(struct input *in, struct rings *r)
     *word[which % 5] = value;
 }
 
+/* Of the values that say what becomes of a QP or its keys. */
+#define SRQ_OPS 60u
+
+static void change_srq(struct input *in, uint32_t what)
+{
+    struct pvrdma_cmd_modify_srq req = {.srq_handle = srq, .attr_mask = PVRDMA_SRQ_LIMIT};
+
+    if (what % 2 == 0) {
+        destroy_objects();
+        shared = (shared + 1) % N_SHARED;
+        create_objects();
+    } else if (shared != OWN) {
+        req.attrs.srq_limit = take(in, 1);
+        testdev_command(td, PVRDMA_CMD_MODIFY_SRQ, &req, sizeof(req));
+    }
+}
+
 static void change_state(struct input *in, unsigned i)
 {
     struct pvrdma_qp_attr a = {.qp_state = PVRDMA_QPS_ERR};
@@ -502,6 +560,10 @@ static void change_state(struct input *in, unsigned i)
         /* Not to another page of the guest: what is there then is its own fault. */
         spoil = take(in, 1) % 36;
         entry[take(in, 1) % MR_PAGES] ^= 1ull << (spoil < 12 ? spoil : spoil + 28);
+        return;
+    }
+    if (what % 64 >= SRQ_OPS) {
+        change_srq(in, what % 64 - SRQ_OPS);
         return;
     }
     switch (what % 4) {
@@ -562,6 +624,7 @@ static void step(struct input *in, unsigned *pair)
     case 6:
         device_doorbell(td->vm.dev, PVRDMA_UAR_QP,
                         r->qp | PVRDMA_UAR_QP_SEND | PVRDMA_UAR_QP_RECV, true);
+        device_doorbell(td->vm.dev, PVRDMA_UAR_SRQ, srq | PVRDMA_UAR_SRQ_RECV, true);
         settle();
         break;
     case 7:
@@ -584,6 +647,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     pd = testdev_pd(td, 0);
     right_list();
+    shared = OWN;
     create_mr();
     create_fast_mr();
     create_objects();
