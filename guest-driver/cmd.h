@@ -113,4 +113,27 @@ pvrdma_cmd_query_qp(struct pvrdma_dev *dev, struct pvrdma_cmd_handle *req,
 			  PVRDMA_CMD_QUERY_QP);
 }
 
+static inline int
+pvrdma_cmd_create_srq(struct pvrdma_dev *dev, struct pvrdma_cmd_create_srq *req,
+		      struct pvrdma_resp_handle *resp)
+{
+	return pvrdma_cmd(dev, req, sizeof(*req), resp, sizeof(*resp),
+			  PVRDMA_CMD_CREATE_SRQ);
+}
+
+static inline int
+pvrdma_cmd_modify_srq(struct pvrdma_dev *dev, struct pvrdma_cmd_modify_srq *req)
+{
+	return pvrdma_cmd(dev, req, sizeof(*req), NULL, 0,
+			  PVRDMA_CMD_MODIFY_SRQ);
+}
+
+static inline int
+pvrdma_cmd_query_srq(struct pvrdma_dev *dev, struct pvrdma_cmd_handle *req,
+		     struct pvrdma_resp_query_srq *resp)
+{
+	return pvrdma_cmd(dev, req, sizeof(*req), resp, sizeof(*resp),
+			  PVRDMA_CMD_QUERY_SRQ);
+}
+
 #endif /* PVRDMA_CMD_H */

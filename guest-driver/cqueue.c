@@ -299,11 +299,26 @@ static struct pvrdma_wq *cqe_wq(struct pvrdma_cq *cq,
 	return (*qp)->ibqp.send_cq == &cq->ibcq ? &(*qp)->sq : NULL;
 }
 
+/*
+ * Does a completion name a WR that is outstanding?  If so, it gets the user's wr_id.
+ * Those of an SRQ have it already and are not counted here, see srq.c.
+ */
+static bool cqe_complete(struct pvrdma_cq *cq, struct pvrdma_cqe *cqe,
+			 struct pvrdma_qp **qp)
+{
+	struct pvrdma_wq *wq = cqe_wq(cq, cqe, qp);
+
+	if (!wq)
+		return false;
+	if (wq == &(*qp)->rq && (*qp)->ibqp.srq)
+		return true;
+	return pvrdma_wq_complete(wq, &cqe->wr_id);
+}
+
 /* Take one completion of the ring; false if there is none. */
 static bool poll_ring(struct pvrdma_cq *cq, struct ib_wc *wc)
 {
 	struct pvrdma_qp *qp;
-	struct pvrdma_wq *wq;
 	struct pvrdma_cqe cqe;
 	u32 i;
 
@@ -314,8 +329,7 @@ static bool poll_ring(struct pvrdma_cq *cq, struct ib_wc *wc)
 		/* The entry is free after it was copied. */
 		smp_store_release(&pvrdma_dir_state(&cq->dir)->rx.cons_head,
 				  cq->head);
-		wq = cqe_wq(cq, &cqe, &qp);
-		if (wq && pvrdma_wq_complete(wq, &cqe.wr_id)) {
+		if (cqe_complete(cq, &cqe, &qp)) {
 			cqe_to_wc(&cqe, &qp->ibqp, wc);
 			return true;
 		}

@@ -52,6 +52,9 @@ static int pvrdma_query_device(struct ib_device *ibdev,
 	attr->max_sge_rd = caps->max_sge_rd;
 	attr->max_cq = caps->max_cq;
 	attr->max_cqe = caps->max_cqe;
+	attr->max_srq = caps->max_srq;
+	attr->max_srq_wr = caps->max_srq_wr;
+	attr->max_srq_sge = caps->max_srq_sge;
 	attr->max_mr = caps->max_mr;
 	attr->max_pd = caps->max_pd;
 	attr->max_qp_rd_atom = caps->max_qp_rd_atom;
@@ -251,6 +254,12 @@ const struct ib_device_ops pvrdma_dev_ops = {
 	.poll_cq = pvrdma_poll_cq,
 	.req_notify_cq = pvrdma_req_notify_cq,
 
+	.create_srq = pvrdma_create_srq,
+	.modify_srq = pvrdma_modify_srq,
+	.query_srq = pvrdma_query_srq,
+	.destroy_srq = pvrdma_destroy_srq,
+	.post_srq_recv = pvrdma_post_srq_recv,
+
 	.create_qp = pvrdma_create_qp,
 	.modify_qp = pvrdma_modify_qp,
 	.query_qp = pvrdma_query_qp,
@@ -262,5 +271,6 @@ const struct ib_device_ops pvrdma_dev_ops = {
 	INIT_RDMA_OBJ_SIZE(ib_cq, pvrdma_cq, ibcq),
 	INIT_RDMA_OBJ_SIZE(ib_pd, pvrdma_pd, ibpd),
 	INIT_RDMA_OBJ_SIZE(ib_qp, pvrdma_qp, ibqp),
+	INIT_RDMA_OBJ_SIZE(ib_srq, pvrdma_srq, ibsrq),
 	INIT_RDMA_OBJ_SIZE(ib_ucontext, pvrdma_ucontext, ibctx),
 };

@@ -24,7 +24,7 @@
 
 /**
  * pvrdma_table_add() - make an object known to the handlers
- * @table: of QPs or CQs
+ * @table: of QPs, CQs or SRQs
  * @handle: the device's word
  * @limit: handles must be below
  * @obj: object, with a reference count of 1
@@ -131,6 +131,51 @@ static void event_cq_error(struct pvrdma_dev *dev, u32 handle)
 	pvrdma_cq_put(cq);
 }
 
+/**
+ * pvrdma_srq_get() - find an SRQ and keep it
+ * @dev: device
+ * @handle: the SRQ's
+ *
+ * Return: the SRQ, or NULL.
+ */
+struct pvrdma_srq *pvrdma_srq_get(struct pvrdma_dev *dev, u32 handle)
+{
+	struct pvrdma_srq *srq;
+	unsigned long flags;
+
+	xa_lock_irqsave(&dev->table.srqs, flags);
+	srq = xa_load(&dev->table.srqs, handle);
+	if (srq)
+		refcount_inc(&srq->refs);
+	xa_unlock_irqrestore(&dev->table.srqs, flags);
+	return srq;
+}
+
+/**
+ * pvrdma_srq_put() - give an SRQ back
+ * @srq: of pvrdma_srq_get()
+ */
+void pvrdma_srq_put(struct pvrdma_srq *srq)
+{
+	if (refcount_dec_and_test(&srq->refs))
+		complete(&srq->unused);
+}
+
+static void event_srq(struct pvrdma_dev *dev, u32 handle,
+		      enum ib_event_type type)
+{
+	struct ib_event event = { .device = &dev->ibdev, .event = type };
+	struct pvrdma_srq *srq = pvrdma_srq_get(dev, handle);
+
+	if (!srq)
+		return;
+	if (srq->ibsrq.event_handler) {
+		event.element.srq = &srq->ibsrq;
+		srq->ibsrq.event_handler(&event, srq->ibsrq.srq_context);
+	}
+	pvrdma_srq_put(srq);
+}
+
 static void event_port(struct pvrdma_dev *dev, u32 port,
 		       enum ib_event_type type)
 {
@@ -158,6 +203,10 @@ static void event_async(struct pvrdma_dev *dev, u32 type, u32 info)
 	case IB_EVENT_PATH_MIG_ERR:
 	case IB_EVENT_QP_LAST_WQE_REACHED:
 		event_qp(dev, info, type);
+		break;
+	case IB_EVENT_SRQ_ERR:
+	case IB_EVENT_SRQ_LIMIT_REACHED:
+		event_srq(dev, info, type);
 		break;
 	case IB_EVENT_DEVICE_FATAL:
 		pvrdma_set_dead(dev, "it says so");

@@ -278,6 +278,7 @@ static int adapter_up(struct pci_dev *pdev)
 	init_completion(&dev->cmd.done);
 	xa_init_flags(&dev->table.qps, XA_FLAGS_LOCK_IRQ);
 	xa_init_flags(&dev->table.cqs, XA_FLAGS_LOCK_IRQ);
+	xa_init_flags(&dev->table.srqs, XA_FLAGS_LOCK_IRQ);
 	ida_init(&dev->uars);
 	pvrdma_netdev_init(dev);
 
@@ -328,6 +329,7 @@ static void pvrdma_remove(struct pci_dev *pdev)
 	pci_stop(dev);
 	xa_destroy(&dev->table.qps);
 	xa_destroy(&dev->table.cqs);
+	xa_destroy(&dev->table.srqs);
 	ida_destroy(&dev->uars);
 	ib_dealloc_device(&dev->ibdev);
 }

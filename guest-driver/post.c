@@ -13,9 +13,9 @@
  */
 #include "pvrdma.h"
 
-static void *wq_slot(struct pvrdma_qp *qp, struct pvrdma_wq *wq)
+static void *wq_slot(const struct pvrdma_pagedir *dir, struct pvrdma_wq *wq)
 {
-	return pvrdma_dir_ptr(&qp->dir,
+	return pvrdma_dir_ptr(dir,
 			      (wq->first_page << PVRDMA_PAGE_SHIFT) +
 				      pvrdma_idx_slot(wq->prod, wq->nwqe) *
 					      wq->wqe_size);
@@ -255,7 +255,7 @@ static int send_one(struct pvrdma_qp *qp, const struct ib_send_wr *wr,
 	if (wr->num_sge < 0 || wr->num_sge > qp->sq.max_sge ||
 	    wr->send_flags & IB_SEND_INLINE)
 		return -EINVAL;
-	wqe = wq_slot(qp, &qp->sq);
+	wqe = wq_slot(&qp->dir, &qp->sq);
 	memset(wqe, 0, sizeof(*wqe));
 	if (qp->ibqp.qp_type == IB_QPT_RC)
 		ret = put_rdma(wqe, wr);
@@ -316,21 +316,34 @@ int pvrdma_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 	return ret;
 }
 
+/**
+ * pvrdma_put_recv() - write a receive WQE
+ * @dir: pages of the queue
+ * @wq: queue with room at its producer index, which stays
+ * @wr: request with no more SGEs than @wq takes
+ * @wr_id: what the device is to name it
+ */
+void pvrdma_put_recv(const struct pvrdma_pagedir *dir, struct pvrdma_wq *wq,
+		     const struct ib_recv_wr *wr, u64 wr_id)
+{
+	struct pvrdma_rq_wqe_hdr *wqe = wq_slot(dir, wq);
+
+	wqe->wr_id = wr_id;
+	wqe->num_sge = wr->num_sge;
+	wqe->total_len = 0;
+	put_sges((struct pvrdma_sge *)(wqe + 1), wr->sg_list, wr->num_sge);
+}
+
 static int recv_one(struct pvrdma_qp *qp, const struct ib_recv_wr *wr,
 		    bool dead)
 {
 	struct pvrdma_ring *ring = &pvrdma_dir_state(&qp->dir)->rx;
-	struct pvrdma_rq_wqe_hdr *wqe;
 
 	if (wr->num_sge < 0 || wr->num_sge > qp->rq.max_sge)
 		return -EINVAL;
 	if (wq_full(&qp->rq, ring, dead))
 		return -ENOMEM;
-	wqe = wq_slot(qp, &qp->rq);
-	wqe->wr_id = qp->rq.prod;
-	wqe->num_sge = wr->num_sge;
-	wqe->total_len = 0;
-	put_sges((struct pvrdma_sge *)(wqe + 1), wr->sg_list, wr->num_sge);
+	pvrdma_put_recv(&qp->dir, &qp->rq, wr, qp->rq.prod);
 	wq_publish(&qp->rq, ring, wr->wr_id);
 	return 0;
 }
@@ -352,7 +365,7 @@ int pvrdma_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 	unsigned long flags;
 	int ret = 0;
 
-	if (qp->sq_umem || READ_ONCE(qp->state) == IB_QPS_RESET) {
+	if (qp->sq_umem || ibqp->srq || READ_ONCE(qp->state) == IB_QPS_RESET) {
 		*bad = wr;
 		return -EINVAL;
 	}

@@ -97,17 +97,19 @@ struct pvrdma_evring {
 
 /**
  * struct pvrdma_table - the objects that events and completions name
- * @lock: one creation or destruction of a QP or CQ at a time: the device's and
+ * @lock: one creation or destruction of a QP, CQ or SRQ at a time: the device's and
  *	our step are one, since the device may hand out the handle of a
  *	destroyed object at once
  * @qps: QPs by handle; its own lock protects lookups against destruction
  * @cqs: CQs by handle; likewise
+ * @srqs: SRQs by handle; likewise
  */
 struct pvrdma_table {
 	/* one creation or destruction at a time */
 	struct mutex lock;
 	struct xarray qps;
 	struct xarray cqs;
+	struct xarray srqs;
 };
 
 /**
@@ -160,7 +162,7 @@ struct pvrdma_port {
  * @cmd: command channel
  * @async: asynchronous events
  * @cqn: names of CQs that have completions
- * @table: QPs and CQs
+ * @table: QPs, CQs and SRQs
  * @uars: doorbell pages in use; has a lock of its own
  * @port: port and network interface
  */
@@ -281,6 +283,26 @@ struct pvrdma_wq {
 };
 
 /**
+ * struct pvrdma_srq - a shared receive queue
+ * @ibsrq: ib_core's part
+ * @handle: the device's
+ * @umem: a program's header page and WQEs, NULL if the kernel uses the SRQ
+ * @dir: header page, WQEs
+ * @rq: of a kernel SRQ; its wr_id and cons are not used, see srq.c
+ * @refs: 1 while in the table, and 1 for each event handler at work
+ * @unused: @refs is 0
+ */
+struct pvrdma_srq {
+	struct ib_srq ibsrq;
+	u32 handle;
+	struct ib_umem *umem;
+	struct pvrdma_pagedir dir;
+	struct pvrdma_wq rq;
+	refcount_t refs;
+	struct completion unused;
+};
+
+/**
  * struct pvrdma_qp - a queue pair
  * @ibqp: ib_core's part
  * @handle: the device's
@@ -290,7 +312,7 @@ struct pvrdma_wq {
  * @rq_umem: a program's receive WQEs
  * @dir: header page, send WQEs, receive WQEs
  * @sq: send queue of a kernel QP
- * @rq: receive queue of a kernel QP
+ * @rq: receive queue of a kernel QP; without slots if it has an SRQ
  * @sq_sig_all: every WR makes a completion
  * @qkey: as set by modify, used where a WR asks for the QP's own
  * @port: port number
@@ -359,6 +381,11 @@ static inline struct pvrdma_qp *to_pvqp(struct ib_qp *ibqp)
 	return container_of(ibqp, struct pvrdma_qp, ibqp);
 }
 
+static inline struct pvrdma_srq *to_pvsrq(struct ib_srq *ibsrq)
+{
+	return container_of(ibsrq, struct pvrdma_srq, ibsrq);
+}
+
 /* A page's kernel address plus offset, of memory with kernel pages. */
 static inline void *pvrdma_dir_ptr(const struct pvrdma_pagedir *dir, u32 off)
 {
@@ -409,6 +436,8 @@ struct pvrdma_cq *pvrdma_cq_get(struct pvrdma_dev *dev, u32 handle);
 void pvrdma_cq_put(struct pvrdma_cq *cq);
 struct pvrdma_qp *pvrdma_qp_get(struct pvrdma_dev *dev, u32 handle);
 void pvrdma_qp_put(struct pvrdma_qp *qp);
+struct pvrdma_srq *pvrdma_srq_get(struct pvrdma_dev *dev, u32 handle);
+void pvrdma_srq_put(struct pvrdma_srq *srq);
 void pvrdma_event_sync_cq(struct pvrdma_dev *dev);
 int pvrdma_table_add(struct xarray *table, u32 handle, u32 limit, void *obj);
 
@@ -465,7 +494,20 @@ void pvrdma_cq_forget_qp(struct pvrdma_cq *cq, u32 qp_handle);
 void pvrdma_cq_event(struct pvrdma_cq *cq);
 void pvrdma_cq_kick_all(struct pvrdma_dev *dev);
 
+/* srq.c */
+int pvrdma_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *init,
+		      struct ib_udata *udata);
+int pvrdma_modify_srq(struct ib_srq *ibsrq, struct ib_srq_attr *attr,
+		      enum ib_srq_attr_mask mask, struct ib_udata *udata);
+int pvrdma_query_srq(struct ib_srq *ibsrq, struct ib_srq_attr *attr);
+int pvrdma_destroy_srq(struct ib_srq *ibsrq, struct ib_udata *udata);
+int pvrdma_post_srq_recv(struct ib_srq *ibsrq, const struct ib_recv_wr *wr,
+			 const struct ib_recv_wr **bad);
+
 /* qp.c */
+u32 pvrdma_rq_wqe_size(u32 max_sge);
+u32 pvrdma_wq_pages(const struct pvrdma_wq *wq);
+void pvrdma_wq_init(struct pvrdma_wq *wq, u32 nwqe, u32 max_sge, u32 wqe_size);
 int pvrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *init,
 		     struct ib_udata *udata);
 int pvrdma_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
@@ -479,6 +521,8 @@ int pvrdma_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 		     const struct ib_send_wr **bad);
 int pvrdma_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 		     const struct ib_recv_wr **bad);
+void pvrdma_put_recv(const struct pvrdma_pagedir *dir, struct pvrdma_wq *wq,
+		     const struct ib_recv_wr *wr, u64 wr_id);
 bool pvrdma_wq_complete(struct pvrdma_wq *wq, u64 *wr_id);
 bool pvrdma_wq_pending(struct pvrdma_wq *wq);
 bool pvrdma_wq_flush(struct pvrdma_wq *wq, u64 *wr_id);

@@ -22,14 +22,25 @@ static u32 sq_wqe_size(const struct ib_qp_cap *cap)
 					  sizeof(struct pvrdma_sge));
 }
 
-static u32 rq_wqe_size(const struct ib_qp_cap *cap)
+/**
+ * pvrdma_rq_wqe_size() - how large receive WQEs are
+ * @max_sge: SGEs of one
+ *
+ * Return: bytes.
+ */
+u32 pvrdma_rq_wqe_size(u32 max_sge)
 {
 	return roundup_pow_of_two(sizeof(struct pvrdma_rq_wqe_hdr) +
-				  cap->max_recv_sge *
-					  sizeof(struct pvrdma_sge));
+				  max_sge * sizeof(struct pvrdma_sge));
 }
 
-static u32 wq_pages(const struct pvrdma_wq *wq)
+/**
+ * pvrdma_wq_pages() - how many pages a queue has
+ * @wq: queue
+ *
+ * Return: pages.
+ */
+u32 pvrdma_wq_pages(const struct pvrdma_wq *wq)
 {
 	return DIV_ROUND_UP((u64)wq->nwqe * wq->wqe_size, PVRDMA_PAGE_SIZE);
 }
@@ -39,9 +50,11 @@ static int qp_check(struct pvrdma_dev *dev, const struct ib_qp_init_attr *init)
 	const struct pvrdma_caps *caps = &dev->caps;
 	const struct ib_qp_cap *cap = &init->cap;
 
-	if (init->create_flags || init->srq)
-		return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP,
-				     "flags %#x or an SRQ", init->create_flags);
+	if (init->create_flags)
+		return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP, "flags %#x",
+				     init->create_flags);
+	if (init->srq && init->qp_type == IB_QPT_GSI)
+		return pvrdma_refuse(&dev->ibdev, -EINVAL, "an SRQ");
 	switch (init->qp_type) {
 	case IB_QPT_GSI:
 		if (init->port_num != PVRDMA_PORT)
@@ -67,7 +80,14 @@ static int qp_check(struct pvrdma_dev *dev, const struct ib_qp_init_attr *init)
 	return 0;
 }
 
-static void wq_init(struct pvrdma_wq *wq, u32 nwqe, u32 max_sge, u32 wqe_size)
+/**
+ * pvrdma_wq_init() - set the size of a queue
+ * @wq: queue
+ * @nwqe: WQEs at least
+ * @max_sge: SGEs of one
+ * @wqe_size: bytes of one
+ */
+void pvrdma_wq_init(struct pvrdma_wq *wq, u32 nwqe, u32 max_sge, u32 wqe_size)
 {
 	wq->nwqe = roundup_pow_of_two(max(nwqe, 1u));
 	wq->max_sge = max_sge;
@@ -75,17 +95,21 @@ static void wq_init(struct pvrdma_wq *wq, u32 nwqe, u32 max_sge, u32 wqe_size)
 }
 
 static int qp_pages_kernel(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
-			   u32 *send_pages)
+			   bool srq, u32 *send_pages)
 {
 	struct ib_qp_cap *cap = &qp->cap;
 
-	/* Here and not in wq_init(): each place makes a lock class of its own. */
+	/* Here and not in pvrdma_wq_init(): each place makes a lock class of its own. */
 	spin_lock_init(&qp->sq.lock);
 	spin_lock_init(&qp->rq.lock);
 	cap->max_send_sge = max(cap->max_send_sge, 1u);
-	cap->max_recv_sge = max(cap->max_recv_sge, 1u);
-	wq_init(&qp->sq, cap->max_send_wr, cap->max_send_sge, sq_wqe_size(cap));
-	wq_init(&qp->rq, cap->max_recv_wr, cap->max_recv_sge, rq_wqe_size(cap));
+	pvrdma_wq_init(&qp->sq, cap->max_send_wr, cap->max_send_sge,
+		       sq_wqe_size(cap));
+	if (!srq) {
+		cap->max_recv_sge = max(cap->max_recv_sge, 1u);
+		pvrdma_wq_init(&qp->rq, cap->max_recv_wr, cap->max_recv_sge,
+			       pvrdma_rq_wqe_size(cap->max_recv_sge));
+	}
 	/* A WQE must not cross pages here. */
 	if (qp->sq.wqe_size > PVRDMA_PAGE_SIZE ||
 	    qp->rq.wqe_size > PVRDMA_PAGE_SIZE)
@@ -94,26 +118,29 @@ static int qp_pages_kernel(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 				     qp->sq.wqe_size, qp->rq.wqe_size);
 	cap->max_send_wr = qp->sq.nwqe;
 	cap->max_recv_wr = qp->rq.nwqe;
-	*send_pages = wq_pages(&qp->sq);
+	*send_pages = pvrdma_wq_pages(&qp->sq);
 	qp->sq.first_page = 1;
 	qp->rq.first_page = 1 + *send_pages;
 	qp->sq.wr_id = kvcalloc(qp->sq.nwqe, sizeof(u64), GFP_KERNEL);
-	qp->rq.wr_id = kvcalloc(qp->rq.nwqe, sizeof(u64), GFP_KERNEL);
-	if (!qp->sq.wr_id || !qp->rq.wr_id)
+	if (!srq)
+		qp->rq.wr_id = kvcalloc(qp->rq.nwqe, sizeof(u64), GFP_KERNEL);
+	if (!qp->sq.wr_id || (!srq && !qp->rq.wr_id))
 		return -ENOMEM;
 	return pvrdma_pagedir_alloc(dev, &qp->dir,
-				    (u64)qp->rq.first_page + wq_pages(&qp->rq),
+				    (u64)qp->rq.first_page +
+					    pvrdma_wq_pages(&qp->rq),
 				    true);
 }
 
 static int qp_pages_user(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
-			 const struct pvrdma_uverbs_qp *ucmd, u32 *send_pages)
+			 const struct pvrdma_uverbs_qp *ucmd, bool srq,
+			 u32 *send_pages)
 {
-	u32 nsend, nrecv;
+	u32 nsend, nrecv = 0;
 	int ret;
 
 	if ((ucmd->sbuf_addr | ucmd->rbuf_addr) & (PVRDMA_PAGE_SIZE - 1) ||
-	    ucmd->sbuf_size < PVRDMA_PAGE_SIZE || !ucmd->rbuf_size)
+	    ucmd->sbuf_size < PVRDMA_PAGE_SIZE || !ucmd->rbuf_size != srq)
 		return pvrdma_refuse(&dev->ibdev, -EINVAL,
 				     "buffers %#llx of %u and %#llx of %u bytes",
 				     ucmd->sbuf_addr, ucmd->sbuf_size,
@@ -125,20 +152,24 @@ static int qp_pages_user(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 		qp->sq_umem = NULL;
 		return ret;
 	}
-	qp->rq_umem = pvrdma_umem_get(&dev->ibdev, ucmd->rbuf_addr,
-				      ucmd->rbuf_size, IB_ACCESS_LOCAL_WRITE);
-	if (IS_ERR(qp->rq_umem)) {
-		ret = PTR_ERR(qp->rq_umem);
-		qp->rq_umem = NULL;
-		return ret;
-	}
 	nsend = ib_umem_num_dma_blocks(qp->sq_umem, PVRDMA_PAGE_SIZE);
-	nrecv = ib_umem_num_dma_blocks(qp->rq_umem, PVRDMA_PAGE_SIZE);
+	if (!srq) {
+		qp->rq_umem = pvrdma_umem_get(&dev->ibdev, ucmd->rbuf_addr,
+					      ucmd->rbuf_size,
+					      IB_ACCESS_LOCAL_WRITE);
+		if (IS_ERR(qp->rq_umem)) {
+			ret = PTR_ERR(qp->rq_umem);
+			qp->rq_umem = NULL;
+			return ret;
+		}
+		nrecv = ib_umem_num_dma_blocks(qp->rq_umem, PVRDMA_PAGE_SIZE);
+	}
 	ret = pvrdma_pagedir_alloc(dev, &qp->dir, (u64)nsend + nrecv, false);
 	if (ret)
 		return ret;
 	pvrdma_pagedir_add_umem(&qp->dir, 0, qp->sq_umem);
-	pvrdma_pagedir_add_umem(&qp->dir, nsend, qp->rq_umem);
+	if (qp->rq_umem)
+		pvrdma_pagedir_add_umem(&qp->dir, nsend, qp->rq_umem);
 	*send_pages = nsend - 1;
 	return 0;
 }
@@ -213,6 +244,8 @@ static int qp_create(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 		.pd_handle = to_pvpd(qp->ibqp.pd)->handle,
 		.send_cq_handle = to_pvcq(init->send_cq)->handle,
 		.recv_cq_handle = to_pvcq(init->recv_cq)->handle,
+		.srq_handle = init->srq ? to_pvsrq(init->srq)->handle : 0,
+		.is_srq = !!init->srq,
 		.max_send_wr = qp->cap.max_send_wr,
 		.max_recv_wr = qp->cap.max_recv_wr,
 		.max_send_sge = qp->cap.max_send_sge,
@@ -323,14 +356,18 @@ int pvrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *init,
 	qp->port = init->port_num;
 	qp->sq_sig_all = init->sq_sig_type == IB_SIGNAL_ALL_WR;
 	qp->cap = init->cap;
+	if (init->srq) {
+		qp->cap.max_recv_wr = 0;
+		qp->cap.max_recv_sge = 0;
+	}
 	mutex_init(&qp->mutex);
 	refcount_set(&qp->refs, 1);
 	init_completion(&qp->unused);
 
 	if (udata)
-		ret = qp_pages_user(dev, qp, &ucmd, &send_pages);
+		ret = qp_pages_user(dev, qp, &ucmd, init->srq, &send_pages);
 	else
-		ret = qp_pages_kernel(dev, qp, &send_pages);
+		ret = qp_pages_kernel(dev, qp, init->srq, &send_pages);
 	if (!ret)
 		ret = qp_create(dev, qp, init, send_pages, &ucmd.ext);
 	if (ret) {

@@ -9,6 +9,7 @@
 /* Sizes of the stock requests. */
 #define PVRDMA_UABI_CQ_STOCK offsetof(struct pvrdma_uverbs_cq, ext)
 #define PVRDMA_UABI_QP_STOCK offsetof(struct pvrdma_uverbs_qp, ext)
+#define PVRDMA_UABI_SRQ_STOCK offsetof(struct pvrdma_uverbs_srq, ext)
 
 /* The calling program's context, NULL if the kernel calls. */
 static inline struct pvrdma_ucontext *pvrdma_udata_ctx(struct ib_udata *udata)

@@ -41,7 +41,7 @@ struct pvrdma_ext_ucontext_resp {
 	__u32 reserved2;
 };
 
-/* create_cq and create_qp: zero for a stock object. */
+/* create_cq, create_qp and create_srq: zero for a stock object. */
 struct pvrdma_ext_obj_req {
 	__u32 flags; /* PVRDMA_EXT_OBJ_* */
 	__u32 max_inline;
@@ -68,6 +68,7 @@ struct pvrdma_uverbs_srq {
 	__aligned_u64 buf_addr;
 	__u32 buf_size;
 	__u32 reserved;
+	struct pvrdma_ext_obj_req ext;
 };
 
 struct pvrdma_uverbs_srq_resp {
@@ -92,7 +93,7 @@ struct pvrdma_uverbs_qp_resp {
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_ucontext_req) == 8, "alloc_ucontext");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_ucontext_resp) == 24, "alloc_ucontext resp");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_uverbs_cq) == 16 + 8, "create_cq");
-PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_uverbs_srq) == 16, "create_srq");
+PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_uverbs_srq) == 16 + 8, "create_srq");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_uverbs_qp) == 32 + 8, "create_qp");
 
 #endif /* PVRDMA_UVERBS_H */
