@@ -184,7 +184,7 @@ struct pv_wq {
 	char *slots;
 	uint32_t wqe_shift;
 	struct pv_wqe_limits lim;
-	struct pv_bell bell; /* kick is NULL in stock queues */
+	struct pv_bell bell; /* kick is NULL in stock and shared queues */
 	uint32_t *db;        /* the doorbell register... */
 	uint32_t db_value;   /* ...and what to write there */
 };
@@ -273,7 +273,8 @@ static inline void pv_wq_advance(struct pv_wq *wq)
 static inline void pv_wq_submit(struct pv_wq *wq)
 {
 	pv_ring_publish(&wq->ring);
-	if (!wq->bell.kick || pv_bell_set(&wq->bell))
+	if (wq->bell.kick ? pv_bell_set(&wq->bell) :
+			    !wq->bell.no_notify || !pv_bell_unneeded(&wq->bell))
 		pv_doorbell(wq->db, wq->db_value);
 }
 

@@ -103,7 +103,10 @@ static inline void pv_ring_reset(struct pv_ring *r)
 	__atomic_store_n(r->cons, 0, __ATOMIC_RELEASE);
 }
 
-/* How an extended queue tells the device; kick == NULL: a stock queue. */
+/*
+ * How an extended queue tells the device.  kick == NULL: a stock queue, or a shared
+ * one, which has no bits; stock queues have no no_notify word either.
+ */
 struct pv_bell {
 	const uint32_t *no_notify;
 	uint64_t *word; /* these in the extension memory */
@@ -135,6 +138,13 @@ static inline void pv_barrier_after_rmw(void)
 #endif
 }
 
+/* The ring was published before: does the device look at it by itself? */
+static inline bool pv_bell_unneeded(const struct pv_bell *b)
+{
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	return __atomic_load_n(b->no_notify, __ATOMIC_RELAXED) != 0;
+}
+
 /*
  * The posting half of the wake-up protocol; the ring was published before.
  * True if the device sleeps and must be rung.
@@ -149,8 +159,7 @@ static inline void pv_barrier_after_rmw(void)
  */
 static inline bool pv_bell_set(const struct pv_bell *b)
 {
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	if (__atomic_load_n(b->no_notify, __ATOMIC_RELAXED))
+	if (pv_bell_unneeded(b))
 		return false;
 	__atomic_fetch_or(b->word, b->word_bit, __ATOMIC_SEQ_CST);
 	if (!(__atomic_load_n(b->summary, __ATOMIC_SEQ_CST) & b->summary_bit))

@@ -1,16 +1,36 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Shared receive queues, stock layout only: a header page whose second pair of
- * words is the ring state, then the WQEs.  There is no extended form, so posts
- * ring the doorbell in either mode.
+ * Shared receive queues: a header page, then the WQEs.  In the header page lies the
+ * ring state: the second pair of words at offset 0 in stock mode, a cache line each
+ * in an extended one, with a word that tells when the doorbell need not be rung.
+ *
+ * A completion does not give a slot back, the device does when it reads the WQE.  So
+ * taking entries of a dead QP off a CQ has nothing to return here.
  */
 #include "pvrdma.h"
+
+static void pv_srq_point_ring(struct pv_srq *srq, bool ext)
+{
+	struct pv_ring *ring = &srq->rq.ring;
+
+	if (ext) {
+		struct pvrdma_ext_ring *h = srq->buf.addr;
+
+		ring->prod = &h->rx_prod_tail.value;
+		ring->cons = &h->rx_cons_head.value;
+		srq->rq.bell.no_notify = &h->rx_no_notify.value;
+	} else {
+		struct pvrdma_ring_state *h = srq->buf.addr;
+
+		ring->prod = &h->rx.prod_tail;
+		ring->cons = &h->rx.cons_head;
+	}
+}
 
 static int pv_srq_prepare(struct pv_srq *srq, struct pv_context *ctx,
 			  struct ibv_srq_attr *attr, bool locked)
 {
 	struct pv_wq *rq = &srq->rq;
-	struct pvrdma_ring_state *state;
 	uint32_t size;
 	int ret;
 
@@ -27,9 +47,7 @@ static int pv_srq_prepare(struct pv_srq *srq, struct pv_context *ctx,
 			   PVRDMA_PAGE_SIZE + (size_t)rq->ring.n * size);
 	if (ret)
 		return ret;
-	state = srq->buf.addr;
-	rq->ring.prod = &state->rx.prod_tail;
-	rq->ring.cons = &state->rx.cons_head;
+	pv_srq_point_ring(srq, ctx->ext);
 	rq->slots = (char *)srq->buf.addr + PVRDMA_PAGE_SIZE;
 	rq->db = &ctx->uar[PVRDMA_UAR_SRQ / 4];
 	pv_lock_init(&rq->lock, locked);
@@ -53,8 +71,10 @@ struct ibv_srq *pv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 	attr->attr.max_sge = srq->rq.lim.max_sge;
 	cmd.drv_payload.buf_addr = (uintptr_t)srq->buf.addr;
 	cmd.drv_payload.buf_size = srq->buf.length;
+	cmd.drv_payload.ext.flags = ctx->ext ? PVRDMA_EXT_OBJ_RING : 0;
 	ret = ibv_cmd_create_srq(pd, &srq->vsrq.srq, attr, &cmd.ibv_cmd,
-				 sizeof(cmd), &resp.ibv_resp, sizeof(resp));
+				 pv_obj_cmd_size(ctx, sizeof(cmd)),
+				 &resp.ibv_resp, sizeof(resp));
 	if (ret) {
 		pv_debug(ctx, "kernel refuses an SRQ of %u requests: %s",
 			 srq->rq.ring.n, strerror(ret));

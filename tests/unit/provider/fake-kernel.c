@@ -208,6 +208,9 @@ int ibv_cmd_create_srq(struct ibv_pd *pd, struct ibv_srq *srq,
                        size_t cmd_size, struct ib_uverbs_create_srq_resp *resp,
                        size_t resp_size)
 {
+    struct pv_cmd_create_srq *c = (struct pv_cmd_create_srq *)cmd;
+
+    fake.srq_flags = cmd_size == sizeof(*c) ? c->drv_payload.ext.flags : 0;
     srq->context = pd->context;
     ((struct pv_cmd_create_srq_resp *)resp)->drv_payload.srqn = 9;
     return take_failure();

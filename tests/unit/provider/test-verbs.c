@@ -992,6 +992,22 @@ static void test_srq(struct rig *r, gconstpointer data)
     }
     g_assert_cmpint(fake.ops->post_srq_recv(srq, &wr, &bad), ==, ENOMEM);
     g_assert_cmphex(fake.uar[2], ==, 9 | PVRDMA_UAR_SRQ_RECV);
+    g_assert_cmphex(fake.srq_flags, ==, r->ext ? PVRDMA_EXT_OBJ_RING : 0);
+    if (r->ext) {
+        struct pvrdma_ext_ring *h = to_pv_srq(srq)->buf.addr;
+
+        /* The device has read them all, and looks by itself from now on. */
+        g_assert_cmpuint(h->rx_prod_tail.value, ==, 4);
+        h->rx_cons_head.value = 4;
+        h->rx_no_notify.value = 1;
+        fake.uar[2] = 0;
+        g_assert_cmpint(fake.ops->post_srq_recv(srq, &wr, &bad), ==, 0);
+        g_assert_cmpuint(h->rx_prod_tail.value, ==, 5);
+        g_assert_cmphex(fake.uar[2], ==, 0);
+        h->rx_no_notify.value = 0;
+        g_assert_cmpint(fake.ops->post_srq_recv(srq, &wr, &bad), ==, 0);
+        g_assert_cmphex(fake.uar[2], ==, 9 | PVRDMA_UAR_SRQ_RECV);
+    }
     g_assert_cmpint(fake.ops->destroy_srq(srq), ==, 0);
 }
 
