@@ -145,6 +145,14 @@ def pingpong(events=False, size=4096, iters=200):
         parse_pingpong, 'us', 'less')
 
 
+def srq_pingpong(events=False, size=4096, iters=400, qps=16):
+    return Program(
+        'ibv_srq_pingpong%s %d B' % (' -e' if events else '', size),
+        'ibv_srq_pingpong -d {dev} -g {gid} -p {port} -s %d -n %d -q %d%s'
+        % (size, iters, qps, ' -e' if events else ''),
+        parse_pingpong, 'us', 'less')
+
+
 def latency(name, size=8, iters=500):
     arg = '' if 'atomic' in name else ' -s %d' % size
     return Program('%s %d B' % (name, size),

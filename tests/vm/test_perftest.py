@@ -39,6 +39,12 @@ class PerftestTest(fixture.PairTest):
             with self.subTest(name):
                 self.check(bandwidth(name, 16384, 200), ' -q 16')
 
+    def test_shared_receive_queue(self):
+        self.check(latency('ib_send_lat', 64, 200), ' --use-srq')
+        self.check(bandwidth('ib_send_bw', 4096, 1000), ' --use-srq')
+        self.check(bandwidth('ib_send_bw', 16384, 200), ' --use-srq -q 8')
+        self.check(bandwidth('ib_send_bw', 4096, 500), ' --use-srq -e', server=1)
+
     def test_compare_and_swap(self):
         self.check(latency('ib_atomic_lat', 8, 200), ' -A CMP_AND_SWAP')
         self.check(bandwidth('ib_atomic_bw', 8, 500), ' -A CMP_AND_SWAP')

@@ -2,7 +2,7 @@
 """ibv_rc_pingpong of rdma-core, which checks the data it receives (-c)."""
 
 import fixture
-from programs import pingpong
+from programs import pingpong, srq_pingpong
 
 
 class PingpongTest(fixture.PairTest):
@@ -30,6 +30,13 @@ class PingpongTest(fixture.PairTest):
         program = pingpong(True, 256, 1000)
         program.template += ' -r 500'
         self.check(program)
+
+    def test_shared_receive_queue(self):
+        """16 queue pairs on one SRQ, whose receives are fewer than the messages in
+        flight."""
+        program = srq_pingpong(False, 4096, 800)
+        self.check(program)
+        self.check(srq_pingpong(True, 65536, 400), server=1)
 
     def test_two_runs_at_once(self):
         one, two = self.guests

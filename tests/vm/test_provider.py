@@ -71,6 +71,9 @@ PROGRAMS = [
     'ib_send_bw ' + PERF + ' -s 4096 -n 500 -q 8',
     'ib_write_bw ' + PERF + ' -s 65536 -n 100 -b',
     'ib_send_bw ' + PERF + ' -s 1024 -n 500 -e',
+    'ibv_srq_pingpong -c -d {dev} -g {gid} -p {port} -s 4096 -n 400 -q 8',
+    'ibv_srq_pingpong -c -e -d {dev} -g {gid} -p {port} -s 65537 -n 100 -q 8',
+    'ib_send_bw ' + PERF + ' -s 4096 -n 500 --use-srq -q 4',
 ]
 
 
