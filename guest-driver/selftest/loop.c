@@ -11,7 +11,8 @@
  * which only ends if the device flushes what is posted in the error state.
  * Completions come through ib_core's CQ pool code: by work queue in one run,
  * by softirq in the other.  With threads=N so many runs are made at a time, on
- * different processors.
+ * different processors.  With srq=1 both receive from a shared queue; its limit event
+ * must come once, and each QP's last-WQE event before it is destroyed.
  *
  * With hold=1 it leaves receives, and sends that no receive is there for, until
  * the adapter goes.  If that is because the adapter's device died, all of them
@@ -41,6 +42,8 @@ static bool hold;
 module_param(hold, bool, 0);
 static uint threads = 1;
 module_param(threads, uint, 0);
+static bool srq;
+module_param(srq, bool, 0);
 static char *fault;
 module_param(fault, charp, 0);
 
@@ -172,7 +175,8 @@ static int post_receives(struct loop *loop, struct ib_qp *qp)
 		sge.addr = loop->recv[i].dma;
 		wr.wr_cqe = &loop->recv[i].cqe;
 		wr.sg_list = &sge;
-		ret = ib_post_recv(qp, &wr, NULL);
+		ret = srq ? ib_post_srq_recv(loop->srq, &wr, NULL) :
+			    ib_post_recv(qp, &wr, NULL);
 		if (ret)
 			return ret;
 	}
@@ -236,11 +240,48 @@ static void compare(struct loop *loop, u32 round)
 	loop->messages += BATCH;
 }
 
+static void srq_event(struct ib_event *event, void *context)
+{
+	struct loop *loop = context;
+
+	if (event->event == IB_EVENT_SRQ_LIMIT_REACHED)
+		atomic_inc(&loop->limits);
+	else
+		atomic_inc(&loop->errors);
+	complete(&loop->limit);
+}
+
+static void qp_event(struct ib_event *event, void *context)
+{
+	struct loop *loop = context;
+
+	if (event->event == IB_EVENT_QP_LAST_WQE_REACHED)
+		complete(&loop->last_wqe);
+}
+
+/* Once the limit is armed, the first round's messages leave fewer receives. */
+static int arm_limit(struct loop *loop)
+{
+	struct ib_srq_attr attr = { .srq_limit = BATCH / 2 };
+	int ret;
+
+	ret = ib_modify_srq(loop->srq, &attr, IB_SRQ_LIMIT);
+	if (ret)
+		return ret;
+	ret = ib_query_srq(loop->srq, &attr);
+	if (ret)
+		return ret;
+	return attr.srq_limit == BATCH / 2 && attr.max_wr >= BATCH ? 0 : -EIO;
+}
+
 static int loop_rounds(struct loop *loop)
 {
 	u32 round;
 	int ret;
 
+	ret = srq ? arm_limit(loop) : 0;
+	if (ret)
+		return ret;
 	for (round = 0; round < ROUNDS; round++) {
 		struct ib_qp *from = loop->qp[round & 1];
 		struct ib_qp *to = loop->qp[!(round & 1)];
@@ -256,7 +297,10 @@ static int loop_rounds(struct loop *loop)
 			return -ETIMEDOUT;
 		compare(loop, round);
 	}
-	/* Something to flush. */
+	if (srq && (!wait_for_completion_timeout(&loop->limit, WAIT) ||
+		    atomic_read(&loop->limits) != 1))
+		return -EPROTO;
+	/* Something to flush; of an SRQ, something that is not. */
 	return post_receives(loop, loop->qp[0]);
 }
 
@@ -273,6 +317,12 @@ static int loop_objects(struct loop *loop, enum ib_poll_context context)
 		},
 		.qp_type = IB_QPT_RC,
 		.sq_sig_type = IB_SIGNAL_REQ_WR,
+	};
+	struct ib_srq_init_attr srq_init = {
+		.event_handler = srq_event,
+		.srq_context = loop,
+		.attr = { .max_wr = BATCH, .max_sge = 1 },
+		.srq_type = IB_SRQT_BASIC,
 	};
 	union ib_gid gid;
 	int i, index, ret;
@@ -293,6 +343,14 @@ static int loop_objects(struct loop *loop, enum ib_poll_context context)
 	loop->cq = ib_alloc_cq(loop->dev, NULL, 8 * BATCH, 0, context);
 	if (IS_ERR(loop->cq))
 		return PTR_ERR(loop->cq);
+	if (srq) {
+		loop->srq = ib_create_srq(loop->pd, &srq_init);
+		if (IS_ERR(loop->srq))
+			return PTR_ERR(loop->srq);
+		init.srq = loop->srq;
+		init.event_handler = qp_event;
+		init.qp_context = loop;
+	}
 	init.send_cq = loop->cq;
 	init.recv_cq = loop->cq;
 	for (i = 0; i < 2; i++) {
@@ -315,8 +373,15 @@ static void loop_free(struct loop *loop)
 		if (IS_ERR_OR_NULL(loop->qp[i]))
 			continue;
 		ib_drain_qp(loop->qp[i]);
+		if (srq &&
+		    !wait_for_completion_timeout(&loop->last_wqe, WAIT)) {
+			pr_err("pvrdma_kloop: no last WQE\n");
+			atomic_inc(&loop->errors);
+		}
 		ib_destroy_qp(loop->qp[i]);
 	}
+	if (!IS_ERR_OR_NULL(loop->srq))
+		ib_destroy_srq(loop->srq);
 	if (!IS_ERR_OR_NULL(loop->cq))
 		ib_free_cq(loop->cq);
 	for (i = 0; i < IDLE && loop->idle[i]; i++)
@@ -360,6 +425,8 @@ static int loop_hold(struct ib_device *dev)
 		return -ENOMEM;
 	loop->dev = dev;
 	init_completion(&loop->done);
+	init_completion(&loop->limit);
+	init_completion(&loop->last_wqe);
 	atomic_set(&loop->left, 2 * BATCH);
 	ret = loop_objects(loop, IB_POLL_SOFTIRQ);
 	if (!ret)
@@ -401,10 +468,12 @@ static void loop_run(struct work_struct *work)
 			return;
 		loop->dev = dev;
 		init_completion(&loop->done);
+		init_completion(&loop->limit);
+		init_completion(&loop->last_wqe);
 		ret = loop_objects(loop, context[i]);
 		if (!ret)
 			ret = loop_rounds(loop);
-		if (!ret)
+		if (!ret && !srq) /* keys.c posts receives of its own */
 			ret = keys_run(loop);
 		if (ret) {
 			pr_err("pvrdma_kloop: %d\n", ret);

@@ -27,6 +27,10 @@ struct slot {
  * @pd: protection domain
  * @cq: of both queue pairs
  * @idle: CQs that nothing completes on; one is armed
+ * @srq: where both receive, or NULL
+ * @limit: @srq had an event
+ * @last_wqe: a queue pair had that event
+ * @limits: how often @srq fell below its limit
  * @qp: queue pairs
  * @send: what is sent
  * @recv: where it goes
@@ -42,6 +46,10 @@ struct loop {
 	struct ib_pd *pd;
 	struct ib_cq *cq;
 	struct ib_cq *idle[IDLE];
+	struct ib_srq *srq;
+	struct completion limit;
+	struct completion last_wqe;
+	atomic_t limits;
 	struct ib_qp *qp[2];
 	struct slot send[BATCH];
 	struct slot recv[BATCH];

@@ -69,11 +69,13 @@ def kloop_lines(guest):
 
 
 def check_kernel_verbs(guest, threads=1):
-    """Kernel users: pvrdma_kloop.ko runs its test when it is loaded."""
-    guest.run('insmod %s threads=%d && rmmod pvrdma_kloop' % (KLOOP, threads),
-              240)
+    """Kernel users: pvrdma_kloop.ko runs its test when it is loaded, with queue
+    pairs' own receive queues and with shared ones."""
+    for srq in (0, 1):
+        guest.run('insmod %s threads=%d srq=%d && rmmod pvrdma_kloop'
+                  % (KLOOP, threads, srq), 240)
     out = kloop_lines(guest)
-    if out.count('pvrdma0: 1600 messages, 0 errors') != 2 * threads or \
+    if out.count('pvrdma0: 1600 messages, 0 errors') != 4 * threads or \
             out.count('pvrdma0: keys of 512 pages: 0') != 2 * threads:
         raise AssertionError('%s: %s' % (guest.name, out))
 
