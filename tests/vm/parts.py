@@ -12,6 +12,7 @@ import os
 from pvrdma_vm import BUILD, VmError
 
 MODULE = '/opt/pvrdma/pvrdma.ko'
+KLOOP = '/opt/pvrdma/pvrdma_kloop.ko'
 LIBRARY = '/opt/pvrdma/provider.so'
 # The guest image's private ABI of libibverbs.
 ABI = 34
@@ -19,6 +20,8 @@ STOCK_LIBRARY = ('/usr/lib/x86_64-linux-gnu/libibverbs/'
                  'libvmw_pvrdma-rdmav%d.so' % ABI)
 OWN_DEVICE = 'pvrdma0'
 STOCK_DEVICE = 'vmw_pvrdma0'
+# Pages that a kernel user can register at once.
+FAST_REG_PAGES = {OWN_DEVICE: 512, STOCK_DEVICE: 128}
 
 
 def built_module():
@@ -77,3 +80,21 @@ def use_stock(guest):
     """Change from our parts to the stock ones."""
     guest.run('rmmod pvrdma && umount ' + STOCK_LIBRARY)
     guest.load_pvrdma()
+
+
+def kloop_lines(guest):
+    return guest.run('dmesg | grep pvrdma_kloop:').out
+
+
+def check_kernel_verbs(guest, threads=1, device=OWN_DEVICE):
+    """Kernel users: pvrdma_kloop.ko runs its test when it is loaded, with queue pairs'
+    own receive queues and, where the driver has them, with shared ones."""
+    kinds = (0, 1) if device == OWN_DEVICE else (0,)
+    for srq in kinds:
+        guest.run('insmod %s threads=%d srq=%d && rmmod pvrdma_kloop'
+                  % (KLOOP, threads, srq), 240)
+    out = kloop_lines(guest)
+    for result, times in (('1600 messages, 0 errors', len(kinds)),
+                          ('keys of %d pages: 0' % FAST_REG_PAGES[device], 1)):
+        if out.count(' %s: %s\n' % (device, result)) != 2 * threads * times:
+            raise VmError('%s: %s' % (guest.name, out))

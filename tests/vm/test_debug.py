@@ -52,7 +52,7 @@ class DebugKernelTest(fixture.SessionTest):
 
     def test_lock_classes(self):
         """lockdep tells both directions of a queue pair apart."""
-        test_driver.check_kernel_verbs(self.guest)
+        parts.check_kernel_verbs(self.guest)
         classes = set(re.findall(r': (\S+)$', self.guest.run('cat /proc/lockdep').out,
                                  re.MULTILINE))
         ours = {'&qp->sq.lock', '&qp->rq.lock', '&cq->lock'}

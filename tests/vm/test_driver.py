@@ -13,12 +13,12 @@ import parts
 import pvrdma_vm
 import test_provider
 from kernellog import log_problems
-from parts import MODULE, load_own_driver, wait_in_guest, wait_port
+from parts import KLOOP, MODULE, check_kernel_verbs, kloop_lines, \
+    load_own_driver, wait_in_guest, wait_port
 from programs import Pair, _ports
 from pvrdma_vm import BUILD, Daemon, Guest, Link, VmError, \
     start_guests
 
-KLOOP = '/opt/pvrdma/pvrdma_kloop.ko'
 DEVICE = parts.OWN_DEVICE
 # What pvrdma_kloop says that had 64 WRs posted, and posted 32 afterwards.
 FLUSHED = 'pvrdma0: 96 flushed, 0, 0 stray events\n'
@@ -62,22 +62,6 @@ def check_port_events(guest):
     watch.wait()
     if events() != wanted:
         raise AssertionError('%s: %s' % (guest.name, watch.out))
-
-
-def kloop_lines(guest):
-    return guest.run('dmesg | grep pvrdma_kloop:').out
-
-
-def check_kernel_verbs(guest, threads=1):
-    """Kernel users: pvrdma_kloop.ko runs its test when it is loaded, with queue
-    pairs' own receive queues and with shared ones."""
-    for srq in (0, 1):
-        guest.run('insmod %s threads=%d srq=%d && rmmod pvrdma_kloop'
-                  % (KLOOP, threads, srq), 240)
-    out = kloop_lines(guest)
-    if out.count('pvrdma0: 1600 messages, 0 errors') != 4 * threads or \
-            out.count('pvrdma0: keys of 512 pages: 0') != 2 * threads:
-        raise AssertionError('%s: %s' % (guest.name, out))
 
 
 class OwnDriverTest(test_provider.ProviderTest):
@@ -152,10 +136,6 @@ class OwnDriverTest(test_provider.ProviderTest):
         check_port_events(guest)
         for job in self.start(test_provider.PROGRAMS[0], ('', '')):
             job.wait(check=True)
-
-    def test_kernel_verbs(self):
-        for guest in self.guests:
-            check_kernel_verbs(guest)
 
     def test_vlan(self):
         """A VLAN's addresses are no GIDs: traffic would leave untagged."""

@@ -204,7 +204,8 @@ class ProviderCase(fixture.SessionTest):
     @classmethod
     def guest_files(cls):
         """More files for the guests, as of Guest's @files."""
-        return {}
+        kloop = os.path.join(BUILD, 'guest', os.path.basename(parts.KLOOP))
+        return {parts.KLOOP: kloop} if os.path.exists(kloop) else {}
 
     @classmethod
     def load_driver(cls, guest):
@@ -261,6 +262,10 @@ class ProviderTest(ProviderCase):
     def excheck_args(self):
         """The in-tree driver has no inline data to grant."""
         return ' -i 0'
+
+    def test_kernel_verbs(self):
+        for guest in self.guests:
+            parts.check_kernel_verbs(guest, device=self.device())
 
     def test_other_rdma_core(self):
         """Our library under the libibverbs of other releases, against ours under
