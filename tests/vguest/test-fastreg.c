@@ -20,10 +20,12 @@ static const struct vgt_opts kernel = {.kernel = true, .conn = {.timeout = 8}};
 struct fast {
     struct vgt_pair p;
     struct vg_mr *mr;
+    struct vg_srq *srq; /* where side 1 receives, or NULL */
 };
 
 static void fast_open(struct fast *f, uint64_t offset, uint64_t len)
 {
+    *f = (struct fast){0};
     vgt_pair_open(&f->p, 0, 1, &kernel);
     f->mr = vg_mr_new_fast(f->p.s[1].pd,
                            vg_buf_new(f->p.s[1].g, FAST_VA + offset, len, VG_SCATTERED),
@@ -33,6 +35,11 @@ static void fast_open(struct fast *f, uint64_t offset, uint64_t len)
 static void fast_close(struct fast *f)
 {
     vg_mr_free(f->mr);
+    if (f->srq) { /* its QP first */
+        vg_qp_free(f->p.s[1].qp);
+        vg_srq_free(f->srq);
+        f->p.s[1].qp = vg_qp_new(f->p.s[1].pd, f->p.s[1].scq, f->p.s[1].rcq, NULL);
+    }
     vgt_pair_close(&f->p);
     vg_daemon_check(vgt_daemon);
     vgt_assert_no_objects("vm0");
@@ -92,13 +99,33 @@ static void reconnect(struct fast *f)
     vgt_pair_reconnect(&f->p, &kernel.conn);
 }
 
+/* From here on side 1 receives from a shared queue. */
+static void use_srq(struct fast *f)
+{
+    struct vgt_side *s = &f->p.s[1];
+
+    f->srq = vg_srq_new(s->pd, 16, 1, true);
+    vg_qp_free(s->qp);
+    s->qp = vg_qp_new(s->pd, s->scq, s->rcq, &(struct vg_qp_opts){.srq = f->srq});
+    reconnect(f);
+}
+
+static void recv_one(struct fast *f, uint32_t len)
+{
+    struct pvrdma_sge sge = vg_sge(f->p.s[1].mr, 0, len);
+    struct vg_wr wr = {.wr_id = 8, .nsge = 1, .sge = &sge};
+
+    g_assert_cmpuint(
+        f->srq ? vg_post_srq(f->srq, &wr, 1) : vg_post_recv(f->p.s[1].qp, &wr, 1), ==, 1);
+}
+
 /* ---- what a key is good for ---- */
 
 static void test_use(void)
 {
     const uint32_t len = 300 * 4096 - 1000; /* 300 pages, the first one in part */
     struct vgt_opts o = kernel;
-    struct fast f;
+    struct fast f = {0};
     uint32_t old;
 
     o.mr_len = 2 << 20;
@@ -235,12 +262,27 @@ static void expect_inv(struct fast *f, uint32_t key, uint32_t len)
     vgt_expect(f->p.s[0].scq, 72, PVRDMA_WC_SUCCESS);
 }
 
-static void test_send_inv(void)
+/* The peer names a key that is not its to invalidate. */
+static void refuse_inv(struct fast *f, uint32_t key)
+{
+    recv_one(f, 64);
+    post(&f->p.s[0], send_inv(key));
+    vgt_expect(f->p.s[0].scq, 72, PVRDMA_WC_REM_ACCESS_ERR);
+    vgt_expect(f->p.s[1].rcq, 8, PVRDMA_WC_MW_BIND_ERR);
+    g_assert_true(vg_event_wait(f->p.s[1].g, PVRDMA_EVENT_QP_ACCESS_ERR,
+                                f->p.s[1].qp->handle, VGT_WAIT_MS));
+    reconnect(f);
+}
+
+static void test_send_inv(const void *shared)
 {
     static const uint32_t length[] = {0, 1, 4096, 4097, 300000};
     struct fast f;
 
     fast_open(&f, 0, 65536);
+    if (shared) {
+        use_srq(&f);
+    }
     for (unsigned i = 0; i < G_N_ELEMENTS(length) * 4; i++) {
         uint32_t len = length[i % G_N_ELEMENTS(length)];
         struct pvrdma_sge sge = vg_sge(f.p.s[0].mr, 0, len);
@@ -249,7 +291,7 @@ static void test_send_inv(void)
         fast_reg(&f.p.s[1], f.mr, VG_ACCESS_ALL);
         write_to(&f, f.mr->rkey, PVRDMA_WC_SUCCESS);
         vgt_fill(f.p.s[0].mr->buf->host, len, i);
-        vgt_recv(&f.p.s[1], 8, 0, 400000);
+        recv_one(&f, 400000);
         wr = send_inv(f.mr->rkey);
         wr.nsge = 1;
         wr.sge = &sge;
@@ -259,19 +301,8 @@ static void test_send_inv(void)
         write_to(&f, f.mr->rkey, PVRDMA_WC_REM_ACCESS_ERR);
         reconnect(&f);
     }
+    refuse_inv(&f, f.mr->rkey); /* it is dead */
     fast_close(&f);
-}
-
-/* The peer names a key that is not its to invalidate. */
-static void refuse_inv(struct fast *f, uint32_t key)
-{
-    vgt_recv(&f->p.s[1], 8, 0, 64);
-    post(&f->p.s[0], send_inv(key));
-    vgt_expect(f->p.s[0].scq, 72, PVRDMA_WC_REM_ACCESS_ERR);
-    vgt_expect(f->p.s[1].rcq, 8, PVRDMA_WC_MW_BIND_ERR);
-    g_assert_true(vg_event_wait(f->p.s[1].g, PVRDMA_EVENT_QP_ACCESS_ERR,
-                                f->p.s[1].qp->handle, VGT_WAIT_MS));
-    reconnect(f);
 }
 
 static void test_foreign_inv(void)
@@ -745,7 +776,8 @@ int main(int argc, char **argv)
     g_test_add_func("/fastreg/use", test_use);
     g_test_add_func("/fastreg/keys", test_keys);
     g_test_add_func("/fastreg/order", test_order);
-    g_test_add_func("/fastreg/send-inv", test_send_inv);
+    g_test_add_data_func("/fastreg/send-inv", NULL, test_send_inv);
+    g_test_add_data_func("/fastreg/send-inv-srq", "srq", test_send_inv);
     g_test_add_func("/fastreg/foreign-inv", test_foreign_inv);
     g_test_add_func("/fastreg/bad", test_bad);
     g_test_add_func("/fastreg/program", test_program);
