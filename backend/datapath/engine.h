@@ -35,6 +35,9 @@
 #define NO_ARRAY_ON_STACK
 #endif
 
+/* For what few messages need: kept out of every message's way, registers and all. */
+#define SELDOM __attribute__((noinline, cold))
+
 /* Messages of one QP served before the next QP's turn. */
 #define ENGINE_BATCH 16u
 

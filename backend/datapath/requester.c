@@ -117,7 +117,7 @@ static void complete(struct qp *qp, uint32_t status)
 }
 
 /* What is not in every WQE: of those that take keys away or make them. */
-static void read_key_op(struct send_op *op, const struct pvrdma_sq_wqe_hdr *h)
+SELDOM static void read_key_op(struct send_op *op, const struct pvrdma_sq_wqe_hdr *h)
 {
     op->period = 0;
     op->looks = 0;
@@ -358,7 +358,7 @@ static uint32_t receiver_not_ready(struct qp *qp, uint32_t code)
  * Look whether the grace period is over: soon, since it seldom takes longer than
  * everybody's turn, but ever less often if a worker has lost its processor.
  */
-static void wait_for_grace(struct qp *qp)
+SELDOM static void wait_for_grace(struct qp *qp)
 {
     unsigned shift = MIN(qp->req.op.looks++, GRACE_MAX_SHIFT);
 
@@ -438,7 +438,7 @@ struct progress {
  * what follows begins when they are complete.  They are no messages: the sequence does
  * not count them.
  */
-static bool run_local(struct qp *qp, struct turn *t, struct progress *p)
+SELDOM static bool run_local(struct qp *qp, struct turn *t, struct progress *p)
 {
     struct send_op *op = &qp->req.op;
     struct outcome o;

@@ -145,6 +145,13 @@ static struct outcome not_invalidated(void)
                      PVRDMA_EVENT_QP_ACCESS_ERR);
 }
 
+/* May @m, which has its receive WQE, invalidate what it names? */
+SELDOM static struct outcome check_key(struct qp *qp, const struct msg *m)
+{
+    return has_invalidated(qp, m) || keys_may_invalidate(qp, m->imm) ? OUTCOME(OUT_DONE)
+                                                                     : not_invalidated();
+}
+
 /* Checks that need a receive WQE. */
 static struct outcome check_recv(struct qp *qp, const struct msg *m)
 {
@@ -165,11 +172,7 @@ static struct outcome check_recv(struct qp *qp, const struct msg *m)
     if (!sg_check(&l)) {
         return both_fail(PVRDMA_WC_REM_OP_ERR, PVRDMA_WC_LOC_PROT_ERR, 0);
     }
-    if (msg_invalidates(m) && !has_invalidated(qp, m) &&
-        !keys_may_invalidate(qp, m->imm)) {
-        return not_invalidated();
-    }
-    return OUTCOME(OUT_DONE);
+    return msg_invalidates(m) ? check_key(qp, m) : OUTCOME(OUT_DONE);
 }
 
 /* A receive WQE for this message, one left from a message broken off first. */

@@ -183,13 +183,10 @@ struct send_op {
     struct datagram dg; /* of a QP that is not connected */
 };
 
-/* @m was checked: its opcode is one of a service's. */
 static inline bool msg_is_send(const struct msg *m)
 {
-    return (1u << PVRDMA_WR_SEND | 1u << PVRDMA_WR_SEND_WITH_IMM |
-            1u << PVRDMA_WR_SEND_WITH_INV) >>
-               (m->opcode & 31) &
-           1;
+    return m->opcode == PVRDMA_WR_SEND || m->opcode == PVRDMA_WR_SEND_WITH_IMM ||
+           m->opcode == PVRDMA_WR_SEND_WITH_INV;
 }
 
 /* The receiver's key m->imm dies with it. */

@@ -117,6 +117,15 @@ static struct outcome repeat(struct qp *qp, struct qp *peer)
     return OUTCOME(OUT_MORE);
 }
 
+/* A short SEND with invalidate, when its bytes are there. */
+SELDOM static struct outcome invalidate(struct qp *peer, struct send_op *op)
+{
+    struct outcome o = responder_invalidate_locked(peer, &op->m);
+
+    op->admitted = o.what == OUT_GRACE; /* finished as if it were sliced */
+    return o;
+}
+
 /*
  * Admit the message; one that is short enough is carried and finished at once,
  * under the same hold of the lock.  OUT_MORE: admitted, to be sliced; a SEND
@@ -134,8 +143,7 @@ static struct outcome begin(struct qp *qp, struct qp *peer, struct recv_op *recv
     if (o.what == OUT_DONE && op->m.length <= SHORT_MESSAGE) {
         o = carry_bytes(qp, peer, &peer->resp.recv, op->m.length);
         if (msg_invalidates(&op->m) && o.what == OUT_DONE) {
-            o = responder_invalidate_locked(peer, &op->m);
-            op->admitted = o.what == OUT_GRACE; /* finished as if it were sliced */
+            o = invalidate(peer, op);
         }
         /* An atomic whose result found no place here was executed all the same. */
         if (o.what == OUT_DONE || (msg_is_atomic(&op->m) && !o.remote)) {
