@@ -225,8 +225,12 @@ static void flush_received(struct worker *w)
 
         atomic_fetch_add_explicit(&dp->rx_msgs, w->rx_msgs, memory_order_relaxed);
         atomic_fetch_add_explicit(&dp->rx_bytes, w->rx_bytes, memory_order_relaxed);
+        if (w->rx_datagrams) {
+            atomic_fetch_add_explicit(&dp->datagrams_received, w->rx_datagrams,
+                                      memory_order_relaxed);
+        }
         w->rx_vm = NULL;
-        w->rx_msgs = w->rx_bytes = 0;
+        w->rx_msgs = w->rx_bytes = w->rx_datagrams = 0;
     }
 }
 

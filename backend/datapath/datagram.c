@@ -285,7 +285,7 @@ struct outcome datagram_deliver(struct vm *vm, const struct msg *m,
 
     if (o.what == OUT_DONE) {
         comp_received(vm, m->length);
-        atomic_fetch_add_explicit(&vm->dp.datagrams_received, 1, memory_order_relaxed);
+        worker_self()->rx_datagrams++;
     } else if (o.what == OUT_SILENT) {
         drop(vm, (enum datagram_drop)o.status);
     } else if (o.remote) {

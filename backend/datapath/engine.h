@@ -82,7 +82,7 @@ struct worker {
     struct comp_batch batch;
     /* Received since the last comp_flush(), all by one VM. */
     struct vm *rx_vm;
-    uint64_t rx_msgs, rx_bytes;
+    uint64_t rx_msgs, rx_bytes, rx_datagrams; /* the last are among the first */
 };
 
 /*
