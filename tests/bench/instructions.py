@@ -5,7 +5,7 @@
   instructions.py --base DAEMON --new DAEMON [--driver PROGRAM] [--count N] [--repeat N]
                   [LOAD...]
 
-Loads: send-8, write-8, write-64k [all].  Each daemon runs under valgrind with N and
+Loads: send-8, write-8, write-64k, ud-8 [all].  Each daemon runs under valgrind with N and
 with 2 N messages (bench-messages); the difference, by N, is what a message costs,
 without start, connections and end.  Two figures:
 
@@ -31,6 +31,7 @@ LOADS = {
     'send-8': ('send', 8, 1),
     'write-8': ('write', 8, 1),
     'write-64k': ('write', 65536, 5),  # N divided by
+    'ud-8': ('ud', 8, 1),
 }
 BUILD = pathlib.Path(os.environ.get('PVRDMA_BUILD', 'build')) / 'tests/bench'
 

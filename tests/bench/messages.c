@@ -3,7 +3,7 @@
  * Send a number of messages through a daemon, and nothing else: the load that
  * instructions.py counts instructions of.
  *
- *   bench-messages send|write BYTES COUNT
+ *   bench-messages send|write|ud BYTES COUNT
  *
  * Extended objects, batches of 64 of which the last is signalled, several batches in
  * flight, so that the worker always finds work; up to 64 bytes inline.  A worker that
@@ -17,13 +17,17 @@
 
 #define BATCH   64u
 #define BATCHES 8u
+#define UD_QKEY 0x11111111u
 #define LIMIT_S 500 /* under an instrumenting emulator everything is slow */
 
 static void run(struct vgt_pair *p, uint32_t opcode, uint32_t bytes, uint64_t batches)
 {
     static const uint8_t data[64] = {1};
     struct vgt_side *s = &p->s[0], *far = &p->s[1];
-    struct pvrdma_sge from = vg_sge(s->mr, 0, bytes), into = vg_sge(far->mr, 0, bytes);
+    bool ud = s->qp->opts.type == PVRDMA_QPT_UD;
+    struct pvrdma_sge from = vg_sge(s->mr, 0, bytes);
+    struct pvrdma_sge into = vg_sge(far->mr, 0, bytes + (ud ? PVRDMA_GRH_SIZE : 0));
+    struct pvrdma_av av = vg_av(s->pd, 0, &far->g->gid);
     bool send = opcode == PVRDMA_WR_SEND;
     int64_t deadline = vg_now_ns() + LIMIT_S * 1000000000ll;
     struct vg_wr wr[BATCH], recv[BATCH];
@@ -34,7 +38,10 @@ static void run(struct vgt_pair *p, uint32_t opcode, uint32_t bytes, uint64_t ba
                                .remote_addr = far->mr->buf->va,
                                .rkey = far->mr->rkey,
                                .nsge = 1,
-                               .sge = &from};
+                               .sge = &from,
+                               .av = ud ? &av : NULL,
+                               .remote_qpn = far->qp->qpn,
+                               .remote_qkey = UD_QKEY};
         recv[i] = (struct vg_wr){.nsge = 1, .sge = &into};
         if (bytes <= sizeof(data)) {
             wr[i].flags = PVRDMA_SEND_INLINE;
@@ -71,16 +78,23 @@ int main(int argc, char **argv)
     uint32_t bytes = argc == 4 ? atoi(argv[2]) : 0;
     uint64_t count = argc == 4 ? strtoull(argv[3], NULL, 10) : 0;
     struct vgt_pair p;
+    bool ud;
 
     if (!bytes || bytes > MIB || !count ||
-        (strcmp(argv[1], "send") && strcmp(argv[1], "write"))) {
-        fprintf(stderr, "usage: bench-messages send|write BYTES COUNT\n");
+        (strcmp(argv[1], "send") && strcmp(argv[1], "write") && strcmp(argv[1], "ud"))) {
+        fprintf(stderr, "usage: bench-messages send|write|ud BYTES COUNT\n");
         return 2;
     }
     o.qp.max_inline = bytes <= 64 ? 64 : 0;
     vgt_daemon = vg_daemon_start(&d);
+    ud = strcmp(argv[1], "ud") == 0;
+    o.qp.type = ud ? PVRDMA_QPT_UD : PVRDMA_QPT_RC;
+    o.unconnected = ud;
     vgt_pair_open(&p, 0, 1, &o);
-    run(&p, strcmp(argv[1], "send") ? PVRDMA_WR_RDMA_WRITE : PVRDMA_WR_SEND, bytes,
+    for (unsigned i = 0; ud && i < 2; i++) {
+        g_assert_cmpint(vg_ud_to_rts(p.s[i].qp, UD_QKEY), ==, 0);
+    }
+    run(&p, strcmp(argv[1], "write") ? PVRDMA_WR_SEND : PVRDMA_WR_RDMA_WRITE, bytes,
         (count + BATCH - 1) / BATCH);
     vgt_pair_close(&p);
     vg_daemon_stop(vgt_daemon);
