@@ -53,7 +53,7 @@ exec chroot $root /usr/bin/"$@"
 '''.encode()
 
 # Programs of ours that the tests need in the guests.
-OWN_PROGRAMS = ('datacheck', 'excheck', 'threadcheck')
+OWN_PROGRAMS = ('datacheck', 'excheck', 'threadcheck', 'udcheck')
 
 # How long a lost wake-up is looked for, and that in the long run.
 SECONDS, LONG_SECONDS = 15, 360
@@ -64,6 +64,8 @@ PROGRAMS = [
     'ibv_rc_pingpong -c -e -d {dev} -g {gid} -p {port} -s 4096 -n 300',
     'ibv_rc_pingpong -c -d {dev} -g {gid} -p {port} -s 65537 -n 20',
     'datacheck -d {dev} -g {gid} -p {port} -n 1',
+    'udcheck -d {dev} -g {gid} -p {port} -n 2',
+    'ib_send_bw ' + PERF + ' -c UD -s 1024 -n 500',
     'ib_send_lat ' + PERF + ' -s 8 -n 200',
     'ib_write_lat ' + PERF + ' -s 8 -n 200',
     'ib_read_lat ' + PERF + ' -s 8 -n 200',
@@ -75,6 +77,10 @@ PROGRAMS = [
     'ibv_srq_pingpong -c -e -d {dev} -g {gid} -p {port} -s 65537 -n 100 -q 8',
     'ib_send_bw ' + PERF + ' -s 4096 -n 500 --use-srq -q 4',
 ]
+
+
+# Through the extended verbs.
+DATAGRAMS = 'udcheck -x -d {dev} -g {gid} -p {port}'
 
 
 def provider():
@@ -342,6 +348,7 @@ class ProviderTest(ProviderCase):
             done = guest.run('ours excheck -d %s -g %d%s' % (
                 self.rdma.device, gid, self.excheck_args()), 120)
             self.assertIn(' 0 errors', done.out)
+        self.check(DATAGRAMS + self.excheck_args())
 
     def test_threads(self):
         self.threadcheck('-n 10000')
@@ -354,6 +361,7 @@ class ProviderTest(ProviderCase):
         self.assertIn(' 0 errors', done.out)
         self.threadcheck('-n 1000', 'checked ')
         self.check(PROGRAMS[1], ('checked ', 'checked '))
+        self.check(DATAGRAMS + self.excheck_args(), ('checked ', 'checked '))
         maps = self.mapped(self.guests[0], 'checked ')
         inode = self.guests[0].run('stat -c %i ' + CHECKED_LIBRARY).out.strip()
         self.assertEqual(maps, {inode})
