@@ -654,12 +654,12 @@ static uint32_t mask_seen(struct pv_qp *qp)
     return v;
 }
 
-static struct pv_qp *make_qp_ex(struct rig *r, uint64_t ops)
+static struct pv_qp *make_qp_ex_of(struct rig *r, enum ibv_qp_type type, uint64_t ops)
 {
     struct ibv_qp_init_attr_ex attr = {
         .send_cq = r->cq,
         .recv_cq = r->cq,
-        .qp_type = IBV_QPT_RC,
+        .qp_type = type,
         .pd = r->pd,
         .cap = {.max_send_wr = 4,
                 .max_recv_wr = 1,
@@ -676,6 +676,11 @@ static struct pv_qp *make_qp_ex(struct rig *r, uint64_t ops)
     }
     qp->state = IBV_QPS_RTS;
     return to_pv_qp(qp);
+}
+
+static struct pv_qp *make_qp_ex(struct rig *r, uint64_t ops)
+{
+    return make_qp_ex_of(r, IBV_QPT_RC, ops);
 }
 
 static void test_wr(struct rig *r, gconstpointer data)
@@ -752,6 +757,49 @@ static void test_wr(struct rig *r, gconstpointer data)
     g_assert_true(!pv->vqp.comp_mask == fake.old_layout);
     fake.ops->destroy_qp(&pv->vqp.qp);
     g_assert_null(make_qp_ex(r, IBV_QP_EX_WITH_BIND_MW));
+    g_assert_cmpint(errno, ==, EOPNOTSUPP);
+}
+
+/* Datagrams carry their address handle's vector; what UD has not is refused. */
+static void test_wr_ud(struct rig *r, gconstpointer data)
+{
+    const uint64_t ops = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+    struct ibv_ah_attr attr = {
+        .is_global = 1,
+        .port_num = 1,
+        .grh = {.dgid.raw = {[0] = 0xfe, [1] = 0x80, [15] = 9}},
+    };
+    struct ibv_ah *ah = fake.ops->create_ah(r->pd, &attr);
+    struct pv_qp *pv = make_qp_ex_of(r, IBV_QPT_UD, ops);
+    struct ibv_qp_ex *qp = &pv->vqp.qp_ex;
+    struct pvrdma_sq_wqe_hdr *hdr;
+
+    ibv_wr_start(qp);
+    qp->wr_id = 5;
+    qp->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED;
+    ibv_wr_send_imm(qp, 0x77);
+    ibv_wr_set_ud_addr(qp, ah, 11, 22);
+    ibv_wr_set_sge(qp, 3, 0x1000, 64);
+    ibv_wr_send(qp);
+    ibv_wr_set_ud_addr(qp, ah, 12, 23);
+    if (r->ext) {
+        ibv_wr_set_inline_data(qp, "datagram", 8);
+    }
+    g_assert_cmpint(ibv_wr_complete(qp), ==, 0);
+    hdr = device_take(r, 1);
+    g_assert_cmpuint(hdr->opcode, ==, PVRDMA_WR_SEND_WITH_IMM);
+    g_assert_cmpuint(hdr->wr.ud.remote_qpn, ==, 11);
+    g_assert_cmpuint(hdr->wr.ud.remote_qkey, ==, 22);
+    g_assert_cmpmem(&hdr->wr.ud.av, 40, &to_pv_ah(ah)->av, 40);
+    g_assert_cmpuint(hdr->num_sge, ==, 1);
+    hdr = device_take(r, 1);
+    g_assert_cmpuint(hdr->wr.ud.remote_qpn, ==, 12);
+    g_assert_cmpmem(&hdr->wr.ud.av, 40, &to_pv_ah(ah)->av, 40);
+    g_assert_cmpuint(hdr->total_len, ==, r->ext ? 8 : 0);
+    g_assert_null(device_take(r, 1));
+    fake.ops->destroy_qp(&pv->vqp.qp);
+    fake.ops->destroy_ah(ah);
+    g_assert_null(make_qp_ex_of(r, IBV_QPT_UD, ops | IBV_QP_EX_WITH_RDMA_WRITE));
     g_assert_cmpint(errno, ==, EOPNOTSUPP);
 }
 
@@ -1051,6 +1099,7 @@ int main(int argc, char **argv)
     ADD("arm", test_arm);
     ADD("cq-ex", test_cq_ex);
     ADD("wr", test_wr);
+    ADD("wr-ud", test_wr_ud);
     ADD("domains", test_domains);
     ADD("mr-ah", test_mr_and_ah);
     ADD("srq", test_srq);
