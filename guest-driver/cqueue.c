@@ -230,8 +230,6 @@ static enum ib_wc_opcode wc_opcode(u32 opcode)
 }
 
 /* Wire flags that mean the same in the verbs API; VLAN and MAC are not kept. */
-#define WC_FLAG_NETWORK_HDR BIT(6)
-
 static int wc_flags(u32 flags)
 {
 	int ret = 0;
@@ -242,7 +240,7 @@ static int wc_flags(u32 flags)
 		ret |= IB_WC_WITH_IMM;
 	if (flags & PVRDMA_WC_FLAG_INV)
 		ret |= IB_WC_WITH_INVALIDATE;
-	if (flags & WC_FLAG_NETWORK_HDR)
+	if (flags & PVRDMA_WC_FLAG_NETWORK_HDR_TYPE)
 		ret |= IB_WC_WITH_NETWORK_HDR_TYPE;
 	return ret;
 }
@@ -251,9 +249,9 @@ static int wc_flags(u32 flags)
 static u8 wc_network(u8 type)
 {
 	switch (type) {
-	case 1:
+	case PVRDMA_NETWORK_IPV4:
 		return RDMA_NETWORK_IPV4;
-	case 2:
+	case PVRDMA_NETWORK_IPV6:
 		return RDMA_NETWORK_IPV6;
 	default:
 		return RDMA_NETWORK_ROCE_V1;
