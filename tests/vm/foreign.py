@@ -29,7 +29,7 @@ Outcome = collections.namedtuple('Outcome', 'result figure unit detail')
 HEAD_START = 1.5
 # What servers get to end after their clients; these never do.
 LINGER = 8
-STAYS = ('qperf', 'rcopy')
+STAYS = ('qperf', 'rcopy', 'cmtime')
 _ports = itertools.count(21000)
 PROGRAMS = []
 
@@ -390,7 +390,8 @@ def prepare(guests, pairs):
             job.stdin(b'')
             job.wait(check=True)
         guest.run('chmod 755 /tmp/mpi-agent; echo 1 > /proc/sys/vm/overcommit_memory')
-        guest.spawn('deb python3 /tmp/mpi-server.py', 100000)
+        server = guest.spawn('deb python3 /tmp/mpi-server.py', 100000)
+        guest.wait_listen(7000, server)
 
 
 def local_gids(pair):
