@@ -808,25 +808,35 @@ struct flooder {
     uint64_t sent;
 };
 
+/* Each is signalled, as in SQE each completes, and the CQ has room for so many. */
+#define FLOOD_DEPTH 64u
+
 static gpointer flood(gpointer opaque)
 {
     struct flooder *f = opaque;
     struct pvrdma_sge sge = vg_sge(f->s->mr, 0, 1024);
-    struct pvrdma_cqe c[64];
+    struct pvrdma_cqe c[FLOOD_DEPTH];
+    unsigned on_way = 0;
 
-    while (!atomic_load(&f->stop)) {
+    while (!atomic_load(&f->stop) || on_way) {
         struct vg_wr wr = {.opcode = PVRDMA_WR_SEND,
+                           .flags = VGT_SIG,
                            .nsge = 1,
                            .sge = &sge,
                            .av = &f->av,
                            .remote_qpn = atomic_load(&f->qpn),
                            .remote_qkey = QKEY};
-        unsigned n = vg_post_send(f->s->qp, &wr, 1);
+        int n;
 
-        f->sent += n;
-        while (vg_cq_poll(f->s->scq, c, G_N_ELEMENTS(c)) > 0) { /* flushed ones */
+        if (on_way < FLOOD_DEPTH && !atomic_load(&f->stop)) {
+            g_assert_cmpuint(vg_post_send(f->s->qp, &wr, 1), ==, 1);
+            f->sent++;
+            on_way++;
         }
-        if (!n) {
+        n = vg_cq_poll(f->s->scq, c, FLOOD_DEPTH);
+        g_assert_cmpint(n, >=, 0);
+        on_way -= (unsigned)n;
+        if (!n && on_way == FLOOD_DEPTH) {
             sched_yield();
         }
     }
