@@ -393,6 +393,60 @@ static void test_small_buffer(gconstpointer data)
     vgt_pair_close(&p);
 }
 
+static void srq_post(struct vg_srq *srq, struct vg_mr *mr, uint64_t wr_id, uint32_t len)
+{
+    struct pvrdma_sge sge = vg_sge(mr, FAR, len);
+    struct vg_wr wr = {.wr_id = wr_id, .nsge = 1, .sge = &sge};
+
+    g_assert_cmpuint(vg_post_srq(srq, &wr, 1), ==, 1);
+}
+
+static void srq_passes(struct vgt_side *from, struct vgt_side *to, struct vg_qp *qp,
+                       uint32_t len, uint64_t wr_id)
+{
+    struct pvrdma_cqe c;
+
+    ud_send(from, to, (struct dg){.len = len, .wr_id = 1, .qpn = qp->qpn});
+    vgt_expect(from->scq, 1, PVRDMA_WC_SUCCESS);
+    c = vgt_expect(to->rcq, wr_id, PVRDMA_WC_SUCCESS);
+    g_assert_cmpuint(c.qp, ==, qp->handle);
+    g_assert_cmpuint(c.byte_len, ==, GRH + len);
+}
+
+/* Two that share their receives.  One that was too small stays with who took it. */
+static void test_srq(gconstpointer data)
+{
+    struct vgt_pair p;
+    struct vg_qp_opts o = {.type = PVRDMA_QPT_UD};
+    struct vg_qp *qp[2];
+
+    ud_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+    o.srq = vg_srq_new(p.s[1].pd, 16, 2, false);
+    for (unsigned i = 0; i < 2; i++) {
+        qp[i] = vg_qp_new(p.s[1].pd, p.s[1].scq, p.s[1].rcq, &o);
+        g_assert_cmpint(vg_ud_to_rts(qp[i], QKEY), ==, 0);
+    }
+    LOST(&p.s[0], &p.s[1], 1, "no_receive", .qpn = qp[0]->qpn);
+    srq_post(o.srq, p.s[1].mr, 20, GRH + 16);
+    srq_post(o.srq, p.s[1].mr, 21, GRH + 17);
+    LOST(&p.s[0], &p.s[1], 1, "too_long", .qpn = qp[0]->qpn, .len = 17);
+    srq_passes(&p.s[0], &p.s[1], qp[1], 17, 21);
+    LOST(&p.s[0], &p.s[1], 1, "no_receive", .qpn = qp[1]->qpn);
+    srq_passes(&p.s[0], &p.s[1], qp[0], 16, 20);
+    srq_post(o.srq, p.s[1].mr, 22, GRH + 16);
+    srq_post(o.srq, p.s[1].mr, 23, GRH + 16);
+    LOST(&p.s[0], &p.s[1], 1, "too_long", .qpn = qp[0]->qpn, .len = 17);
+    g_assert_cmpint(vg_qp_to_state(qp[0], PVRDMA_QPS_ERR), ==, 0);
+    vgt_expect(p.s[1].rcq, 22, PVRDMA_WC_WR_FLUSH_ERR);
+    g_assert_true(vg_event_wait(p.s[1].g, PVRDMA_EVENT_QP_LAST_WQE_REACHED, qp[0]->handle,
+                                VGT_WAIT_MS));
+    srq_passes(&p.s[0], &p.s[1], qp[1], 8, 23);
+    vg_qp_free(qp[0]);
+    vg_qp_free(qp[1]);
+    vg_srq_free(o.srq);
+    vgt_pair_close(&p);
+}
+
 /* The receiver's own mistake is its own affair. */
 static void test_bad_receive(gconstpointer data)
 {
@@ -1033,6 +1087,7 @@ int main(int argc, char **argv)
         {"no-receive", test_no_receive},
         {"small-buffer", test_small_buffer},
         {"bad-receive", test_bad_receive},
+        {"srq", test_srq},
         {"no-qp", test_no_qp},
         {"address-handle", test_address_handle},
         {"bad-request", test_bad_request},
