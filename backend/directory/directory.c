@@ -60,6 +60,9 @@ static uint64_t hash(const char *network, const struct pvrdma_gid *gid)
     h = (h ^ w[0]) * k;
     h ^= h >> 32;
     h = (h ^ w[1]) * k;
+    /* Addresses differ in their last bytes, which are the highest of the word. */
+    h ^= h >> 32;
+    h *= k;
     return h ^ h >> 32;
 }
 
