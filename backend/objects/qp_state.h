@@ -178,8 +178,8 @@ struct send_op {
         struct pvrdma_fast_reg reg; /* of a FAST_REG */
     };
     /* Of what waits for grace periods, set by requester.c for these alone: */
-    uint64_t period; /* of a LOCAL_INV that has taken its key; 0: not yet */
-    unsigned looks;  /* whether it is over */
+    uint64_t period;    /* of a LOCAL_INV that has taken its key; 0: not yet */
+    unsigned looks;     /* whether it is over */
     struct datagram dg; /* of a QP that is not connected */
 };
 
