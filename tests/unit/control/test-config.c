@@ -277,18 +277,12 @@ static void test_uid(void)
 static void test_diff(void)
 {
     static const char *const changes[][2] = {
-        {"socket", "/tmp/x"},
-        {"uid", "5"},
-        {"network", "other"},
-        {"mac", "52:54:00:00:00:01"},
-        {"addresses", "10.0.0.1"},
-        {"max-qp", "3"},
-        {"max-cq", "3"},
-        {"max-srq", "3"},
-        {"max-mr", "3"},
-        {"max-pd", "3"},
-        {"max-mr-pages", "3"},
-        {"require-sealed", "false"},
+        {"socket", "/tmp/x"},      {"uid", "5"},
+        {"network", "other"},      {"mac", "52:54:00:00:00:01"},
+        {"addresses", "10.0.0.1"}, {"max-qp", "3"},
+        {"max-cq", "3"},           {"max-srq", "3"},
+        {"max-mr", "3"},           {"max-pd", "3"},
+        {"max-mr-pages", "3"},     {"require-sealed", "false"},
         {"worker", "3"},
     };
     struct daemon_config *cfg = config_new();
