@@ -13,6 +13,9 @@
  * that changes in the middle.  The answer that a message has failed is given again if it
  * was lost, so that the tests see the same errors as with `copy`.
  *
+ * A message that would be thousands of packets, of which each may break the connection,
+ * makes it break at once, and goes by `copy`.
+ *
  * PVRDMAD_LATE_LOSS=N: one packet in N breaks its connection (default 40; 0: none).
  *
  * Threads: start() on the requester's worker; arrivals and answers in turns of the
@@ -37,6 +40,9 @@
 
 #define MAX_BYTES DATAPATH_SLICE
 
+/* Messages of more bytes go by `copy`. */
+#define LONG_MESSAGE (64u << 20)
+
 enum kind { REQUEST, ANSWER, LOST, RESUME, BACK, GO };
 
 struct conn {
@@ -51,6 +57,7 @@ struct conn {
     uint64_t held_until;
     size_t on_way; /* bytes */
     bool stalled;
+    bool is_long; /* the next message: break, and then by `copy` */
 
     _Atomic unsigned gen;  /* what was sent under another one is lost */
     _Atomic uint32_t dest; /* the responder's VM, when asked last */
@@ -226,6 +233,10 @@ static struct outcome late_start(struct qp *qp, struct send_op *op)
     pthread_mutex_lock(&lock);
     full = c->on_way >= ROOM;
     c->stalled |= full;
+    if (op->m.length > LONG_MESSAGE) {
+        c->is_long = full = true;
+        pthread_cond_signal(&cond);
+    }
     pthread_mutex_unlock(&lock);
     if (full) {
         return OUTCOME(OUT_STALLED);
@@ -517,6 +528,13 @@ static void arrived(struct packet *p, struct vm *vm)
     struct conn *c = p->conn;
     struct qp *qp = objects_qp_by_qpn(&vm->objects, c->path.dqpn);
 
+    /*
+     * A connection ends with its requester.  Its first message would else be taken for
+     * that of a new connection of the same QPs and packet sequence numbers.
+     */
+    if (!ticket_qp(&c->ticket)) {
+        return;
+    }
     if (!qp) {
         nobody_there(p);
         return;
@@ -601,7 +619,9 @@ static void resume_conn(struct conn *c)
 
     p->seq = ask_responder(c);
     pthread_mutex_lock(&lock);
-    p->copying = !atomic_load(&c->failed) && g_rand_int_range(rnd, 0, 4) == 0;
+    p->copying =
+        !atomic_load(&c->failed) && (c->is_long || g_rand_int_range(rnd, 0, 4) == 0);
+    c->is_long = false;
     c->up_at = 0;
     if (p->copying) {
         c->back_at = now_ns() + (uint64_t)g_rand_int_range(rnd, 0, COPYING_NS);
@@ -672,6 +692,7 @@ static void due_conns(struct conn_list *due, uint64_t now, uint64_t *next)
         t = c->up_at ? MIN(t, c->up_at) : t;
         t = c->back_at ? MIN(t, c->back_at) : t;
         t = c->held ? MIN(t, c->held_until) : t;
+        t = c->is_long && !c->up_at ? 0 : t;
         if (t <= now || !ticket_qp(&c->ticket)) {
             c->refs++;
             TAILQ_INSERT_TAIL(due, c, due);
@@ -684,7 +705,7 @@ static void due_conns(struct conn_list *due, uint64_t now, uint64_t *next)
 static void serve_conn(struct conn *c, uint64_t now)
 {
     struct packet *held = NULL;
-    bool up, back;
+    bool up, back, down;
 
     pthread_mutex_lock(&lock);
     if (!ticket_qp(&c->ticket) && g_hash_table_remove(conns, &c->ticket.incarnation)) {
@@ -705,6 +726,7 @@ static void serve_conn(struct conn *c, uint64_t now)
         held = c->held;
         c->held = NULL;
     }
+    down = c->is_long && !c->up_at;
     back = c->back_at && c->back_at <= now;
     if (back) {
         c->back_at = 0;
@@ -712,6 +734,9 @@ static void serve_conn(struct conn *c, uint64_t now)
     pthread_mutex_unlock(&lock);
     if (held) {
         deliver(held);
+    }
+    if (down) {
+        break_conn(c);
     }
     if (up) {
         resume_conn(c);
