@@ -175,12 +175,22 @@ int pv_dereg_mr(struct verbs_mr *vmr)
  * for a packet of the paired interface, for any GID that is an IP address; the stock
  * provider does not try that with IPv6 ones.  The device carries no multicast.
  */
+/* As IPv6 or as IPv4, which has a MAC address of its own kind, too. */
+static bool pv_gid_is_multicast(const union ibv_gid *gid)
+{
+	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
+
+	return gid->raw[0] == 0xff ||
+	       (!memcmp(gid->raw, mapped, sizeof(mapped)) &&
+		(gid->raw[12] & 0xf0) == 0xe0);
+}
+
 struct ibv_ah *pv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
 	struct ibv_port_attr port;
 	struct pv_ah *ah;
 
-	if (!attr->is_global || attr->grh.dgid.raw[0] == 0xff) {
+	if (!attr->is_global || pv_gid_is_multicast(&attr->grh.dgid)) {
 		pv_err(to_pv_ctx(pd->context),
 		       "an address handle needs a GID that is not multicast");
 		errno = EINVAL;

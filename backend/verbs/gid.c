@@ -9,16 +9,22 @@
 #include "verbs/verbs_internal.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "directory/directory.h"
+#include "grace.h"
 
 #define VLAN_NONE 0xfffu
 
-/* Unicast and not the unspecified address. */
+/* Unicast, as IPv6 or as IPv4, and not the unspecified address. */
 static bool gid_is_valid(const struct pvrdma_gid *gid)
 {
     static const struct pvrdma_gid zero;
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
 
+    if (memcmp(gid->raw, mapped, sizeof(mapped)) == 0) {
+        return gid->raw[12] < 224; /* not multicast, reserved, broadcast */
+    }
     return gid->raw[0] != 0xff && !gid_equal(gid, &zero);
 }
 
@@ -78,6 +84,7 @@ void gid_unbind(struct vm *vm, unsigned index)
     gid_set(vm, entry, false, 0, &none);
     /* Before another VM can have the address. */
     datapath_gid_unbound(vm, index);
+    grace_wait(); /* what was sent from it is at its receiver */
     directory_unbind(vm, &gid);
 }
 

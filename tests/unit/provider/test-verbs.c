@@ -862,6 +862,8 @@ static void test_mr_and_ah(struct rig *r, gconstpointer data)
     /* Multicast is carried by nobody. */
     attr.grh.dgid.raw[0] = 0xff;
     g_assert_null(fake.ops->create_ah(r->pd, &attr));
+    attr.grh.dgid = (union ibv_gid){.raw = {[10] = 0xff, 0xff, 239, 1, 1, 1}};
+    g_assert_null(fake.ops->create_ah(r->pd, &attr));
     attr.grh.dgid.raw[0] = 0x20;
     attr.is_global = 0;
     g_assert_null(fake.ops->create_ah(r->pd, &attr));
