@@ -48,22 +48,17 @@ static GHashTable *table;                       /* set of struct entry */
 static LIST_HEAD(, entry) held[CONFIG_MAX_VMS]; /* by the holder's id */
 static unsigned n_held;
 static _Atomic(struct entry *) places[INDEX_SIZE];
-static uint64_t seed; /* of the hash; does not change once there is an entry */
+static uint64_t seed[2]; /* of the hash; does not change once there is an entry */
 static STAILQ_HEAD(, entry) dead_entries = STAILQ_HEAD_INITIALIZER(dead_entries);
 
 static uint64_t hash(const char *network, const struct pvrdma_gid *gid)
 {
-    const uint64_t k = 0x9e3779b97f4a7c15u;
-    uint64_t w[2], h = seed ^ (uintptr_t)network;
+    uint64_t w[2];
+    unsigned __int128 m;
 
     memcpy(w, gid->raw, sizeof(w));
-    h = (h ^ w[0]) * k;
-    h ^= h >> 32;
-    h = (h ^ w[1]) * k;
-    /* Addresses differ in their last bytes, which are the highest of the word. */
-    h ^= h >> 32;
-    h *= k;
-    return h ^ h >> 32;
+    m = (unsigned __int128)(w[0] ^ seed[0] ^ (uintptr_t)network) * (w[1] ^ seed[1]);
+    return (uint64_t)m ^ (uint64_t)(m >> 64);
 }
 
 static guint entry_hash(gconstpointer key)
@@ -104,7 +99,7 @@ static void entry_dies(gpointer p)
 void directory_init(void)
 {
     if (!table) {
-        while (getrandom(&seed, sizeof(seed), 0) != sizeof(seed)) {
+        while (getrandom(seed, sizeof(seed), 0) != sizeof(seed)) {
         }
         table = g_hash_table_new_full(entry_hash, entry_equal, entry_dies, NULL);
     }
@@ -224,8 +219,9 @@ void directory_unbind(struct vm *vm, const struct pvrdma_gid *gid)
         return;
     }
     atomic_store(&e->route.vm, NULL);
-    atomic_store(&e->route.held_until, 0);
     bump(e);
+    /* Last: who sees it not held any more must not find the VM, which stands still. */
+    atomic_store(&e->route.held_until, 0);
     LIST_REMOVE(e, of_vm);
     index_remove(e);
     n_held--;

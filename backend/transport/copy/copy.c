@@ -188,6 +188,10 @@ static struct outcome slice(struct qp *qp, struct qp *peer, struct recv_op *recv
     if (more) {
         return OUTCOME(OUT_MORE);
     }
+    if (o.what == OUT_SILENT) { /* what was admitted does not stand any more */
+        op->admitted = false;
+        return o;
+    }
     if (op->repeated || o.what == OUT_GRACE) {
         return o;
     }
@@ -203,12 +207,14 @@ static struct outcome copy_start(struct qp *qp, struct send_op *op)
     struct qp *peer;
     struct recv_op recv;
     struct outcome o;
+    bool held;
 
     if (!qp->req.bound || !qp->req.route) {
         return OUTCOME(OUT_SILENT);
     }
+    held = route_is_held(qp->req.route); /* first: see directory_unbind() */
     peer = find_peer(qp);
-    if (route_is_held(qp->req.route)) {
+    if (held) {
         return OUTCOME(OUT_HELD);
     }
     if (!peer || guest_faulted(&peer->vm->guest)) {
@@ -235,13 +241,14 @@ out:
 static struct outcome copy_datagram(struct qp *qp, struct send_op *op)
 {
     const struct route *route = route_find(qp->vm->objects.network, &op->dg.path.dgid);
+    bool held = route && route_is_held(route); /* first: see directory_unbind() */
     struct vm *vm = route ? atomic_load_explicit(&route->vm, memory_order_acquire) : NULL;
     struct sg_list local = sg_of_op(qp, op, false);
 
     if (!vm || guest_faulted(&vm->guest)) {
         return OUTCOME(OUT_SILENT);
     }
-    if (route_is_held(route)) {
+    if (held) {
         return OUTCOME(OUT_HELD);
     }
     return datagram_deliver(vm, &op->m, &op->dg, &local);
