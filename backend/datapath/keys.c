@@ -33,11 +33,15 @@ static struct mr *fast_mr_at(const struct vm *vm, const struct pd *pd, uint32_t 
     return mr && mr->fast && mr->pd == pd ? mr : NULL;
 }
 
+/* May a peer invalidate @key, if @mr is what the table has for it? */
+static bool is_invalidable(const struct mr *mr, uint32_t key)
+{
+    return mr && mr->lkey == key && (mr->access & PVRDMA_ACCESS_REMOTE);
+}
+
 bool keys_may_invalidate(const struct qp *qp, uint32_t key)
 {
-    const struct mr *mr = fast_mr_at(qp->vm, qp->pd, key);
-
-    return mr && mr->lkey == key && (mr->access & PVRDMA_ACCESS_REMOTE);
+    return is_invalidable(fast_mr_at(qp->vm, qp->pd, key), key);
 }
 
 /* Take @key, which @mr has, out of the table; 0: somebody else did. */
@@ -56,9 +60,9 @@ static uint64_t take(struct vm *vm, struct mr *mr)
 
 uint64_t keys_invalidate(const struct qp *qp, uint32_t key)
 {
-    struct mr *mr = fast_mr_at(qp->vm, qp->pd, key);
+    struct mr *mr = fast_mr_at(qp->vm, qp->pd, key); /* read once: it may change */
 
-    return keys_may_invalidate(qp, key) ? take(qp->vm, mr) : 0;
+    return is_invalidable(mr, key) ? take(qp->vm, mr) : 0;
 }
 
 static struct outcome failed(void)

@@ -450,8 +450,8 @@ void responder_finish_locked(struct qp *qp, const struct msg *m)
         if (m->opcode != PVRDMA_WR_SEND) {
             cqe.imm_data = m->imm;
             cqe.wc_flags = msg_invalidates(m) ? PVRDMA_WC_FLAG_INV : PVRDMA_WC_FLAG_IMM;
-            qp->resp.inv_period = 0;
         }
+        qp->resp.inv_period = 0;
         responder_recv_complete(qp, &cqe, m->flags & PVRDMA_SEND_SOLICITED);
     }
 }
@@ -502,7 +502,7 @@ unsigned responder_flush(struct qp *qp, unsigned max)
         }
         if (!qp->resp.recv.active) {
             /* What is in an SRQ is its other QPs'. */
-            int err = qp->own_rq.wq.nwqe ? rq_claim(qp->rq, &qp->resp.recv) : EAGAIN;
+            int err = qp->own_rq.wq.nwqe ? rq_claim(qp->rq, &qp->resp.recv, 0) : EAGAIN;
 
             if (err == EAGAIN || qp->own_rq.wq.cons == before) {
                 break; /* empty, or the index is not usable */

@@ -129,6 +129,9 @@ static void go_back(struct qp *qp, uint64_t seq)
 {
     struct qp_requester *req = &qp->req;
 
+    if (req->op.active && msg_is_local(&req->op.m) && !req->in_flight && !req->replay) {
+        return; /* no message: it goes on, and knows what it has begun */
+    }
     if (req->op.active && req->op.done && !req->replay) { /* begun: as if sent */
         requester_describe(qp, &req->op, window_at(qp, req->seq));
         window_at(qp, req->seq)->state = SENT_AGAIN;
