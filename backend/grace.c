@@ -30,7 +30,7 @@ _Atomic uint64_t grace_newest = 1;
 
 /* Main thread; workers find their own entry. */
 #define MAX_THREADS 64
-static struct grace_thread *threads[MAX_THREADS];
+static struct grace_thread *threads[MAX_THREADS]; /* does not change under traffic */
 static unsigned n_threads;
 
 struct waiter {

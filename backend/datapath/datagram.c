@@ -15,7 +15,7 @@
  *
  * The receiver finds what came before the bytes as RoCE v2 leaves it in the 40 bytes of
  * the GRH: the IPv6 header, or the IPv4 header in the last 20 of them.  One that is too
- * long for its receive is dropped, and the receive serves the next (InfiniBand spec
+ * long for the next receive is dropped, and the receive stays (InfiniBand spec
  * 9.9.3, class D): if it failed, any sender could put any UD QP out of action.
  *
  * Threads: the worker of the sender's VM with that VM's token; the receiver's qp->lock
@@ -74,7 +74,6 @@ struct outcome datagram_send(struct qp *qp)
     struct outcome o = qp->req.transport->datagram(qp, op);
 
     comp_make_room(w); /* each may be for another CQ */
-    op->done = op->m.length;
     switch (o.what) {
     case OUT_FAIL:
         return o;
@@ -92,6 +91,7 @@ struct outcome datagram_send(struct qp *qp)
     default:
         break;
     }
+    op->done = op->m.length;
     count(&dp->datagrams_sent, 1);
     return OUTCOME(OUT_DONE);
 }
@@ -187,12 +187,10 @@ static bool may_receive(const struct qp *qp)
 }
 
 /* A receive that cannot be used: the guest's mistake. */
-static struct outcome bad_receive(uint8_t status)
+static struct outcome bad_receive(uint8_t status, uint8_t event)
 {
-    return (struct outcome){.what = OUT_FAIL,
-                            .remote = true,
-                            .recv_status = status,
-                            .event = PVRDMA_EVENT_QP_FATAL};
+    return (struct outcome){
+        .what = OUT_FAIL, .remote = true, .recv_status = status, .event = event};
 }
 
 /* OUT_SILENT: dropped, status says why. */
@@ -201,20 +199,23 @@ static struct outcome dropped(enum datagram_drop why)
     return (struct outcome){.what = OUT_SILENT, .status = (uint8_t)why};
 }
 
-/* A receive for @m and what goes before it; one left by a datagram that was too long. */
+/* A receive for @m and what goes before it; one left by a datagram that failed. */
 static struct outcome claim(struct qp *qp, const struct msg *m, struct sg_list *dst)
 {
     struct recv_op *recv = &qp->resp.recv;
-    int err = recv->active ? 0 : rq_claim(qp->rq, recv);
+    uint64_t length = m->length + PVRDMA_GRH_SIZE;
+    int err = recv->active ? (recv->capacity < length ? EMSGSIZE : 0)
+                           : rq_claim(qp->rq, recv, length);
 
-    if (err == EAGAIN) {
+    switch (err) {
+    case 0:
+        break;
+    case EAGAIN:
         return dropped(DATAGRAM_NO_RECEIVE);
-    }
-    if (err) {
-        return bad_receive(PVRDMA_WC_LOC_QP_OP_ERR);
-    }
-    if (m->length + PVRDMA_GRH_SIZE > recv->capacity) {
+    case EMSGSIZE:
         return dropped(DATAGRAM_TOO_LONG);
+    default:
+        return bad_receive(PVRDMA_WC_LOC_QP_OP_ERR, PVRDMA_EVENT_QP_FATAL);
     }
     *dst = (struct sg_list){.vm = qp->vm,
                             .pd = qp->rq->pd,
@@ -222,7 +223,7 @@ static struct outcome claim(struct qp *qp, const struct msg *m, struct sg_list *
                             .write = true,
                             .nsge = recv->nsge,
                             .sge = recv->sge};
-    return sg_check(dst) ? OUTCOME(OUT_DONE) : bad_receive(PVRDMA_WC_LOC_PROT_ERR);
+    return sg_check(dst) ? OUTCOME(OUT_DONE) : bad_receive(PVRDMA_WC_LOC_PROT_ERR, 0);
 }
 
 static struct outcome take(struct qp *qp, const struct msg *m, const struct datagram *d,
@@ -249,7 +250,7 @@ static struct outcome take(struct qp *qp, const struct msg *m, const struct data
         return (struct outcome){.what = OUT_FAIL, .status = PVRDMA_WC_LOC_PROT_ERR};
     }
     if (r != SG_OK) {
-        return bad_receive(PVRDMA_WC_LOC_PROT_ERR);
+        return bad_receive(PVRDMA_WC_LOC_PROT_ERR, PVRDMA_EVENT_QP_FATAL);
     }
     if (m->opcode == PVRDMA_WR_SEND_WITH_IMM) {
         cqe.imm_data = m->imm;
@@ -258,6 +259,22 @@ static struct outcome take(struct qp *qp, const struct msg *m, const struct data
     qp->resp.seq++;
     responder_recv_complete(qp, &cqe, m->flags & PVRDMA_SEND_SOLICITED);
     return OUTCOME(OUT_DONE);
+}
+
+/*
+ * A receive of an SRQ is claimed for a message that can be had in any case: senders that
+ * fail would keep it from the other QPs.
+ */
+static struct outcome take_shared(struct qp *qp, const struct msg *m,
+                                  const struct datagram *d, struct sg_list *src)
+{
+    uint8_t bytes[VERBS_MAX_UD_SZ];
+    struct sg_list copied = {.vm = src->vm, .raw = bytes};
+
+    if (sg_fetch(src, bytes, m->length) != SG_OK) {
+        return (struct outcome){.what = OUT_FAIL, .status = PVRDMA_WC_LOC_PROT_ERR};
+    }
+    return take(qp, m, d, &copied);
 }
 
 struct outcome datagram_deliver(struct vm *vm, const struct msg *m,
@@ -276,7 +293,7 @@ struct outcome datagram_deliver(struct vm *vm, const struct msg *m,
     } else if (qp->attr.qkey != d->qkey) {
         o = dropped(DATAGRAM_QKEY);
     } else {
-        o = take(qp, m, d, src);
+        o = qp->rq->srq ? take_shared(qp, m, d, src) : take(qp, m, d, src);
     }
     if (o.what == OUT_FAIL && o.remote) {
         responder_settle_locked(qp, o);

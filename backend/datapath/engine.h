@@ -116,7 +116,7 @@ static inline void count(_Atomic uint64_t *counter, uint64_t n)
 
 static inline bool route_is_held(const struct route *route)
 {
-    uint64_t until = atomic_load_explicit(&route->held_until, memory_order_relaxed);
+    uint64_t until = atomic_load_explicit(&route->held_until, memory_order_acquire);
 
     return until && (until == ROUTE_HELD_FOREVER || now_ns() < until);
 }
@@ -450,11 +450,12 @@ struct outcome datagram_deliver(struct vm *vm, const struct msg *m,
  * taken inside.
  *
  * Take the next receive WQE into @recv; the keys of its list are rq->pd's.  0: taken;
- * EAGAIN: none posted; EINVAL: unusable (index, SGE count, memory).
+ * EAGAIN: none posted; EMSGSIZE: it has no room for @least bytes, and stays in the
+ * queue; EINVAL: unusable (index, SGE count, memory).
  */
-int rq_claim(struct rq *rq, struct recv_op *recv);
+int rq_claim(struct rq *rq, struct recv_op *recv, uint64_t least);
 
-/* The same; if there is none @t is woken when one is posted. */
+/* The same of any size; if there is none @t is woken when one is posted. */
 int rq_claim_or_wait(struct rq *rq, struct recv_op *recv, const struct ticket *t);
 
 /* The QP that @t was made for, or NULL.  Any worker, until its quiescent point. */

@@ -20,12 +20,14 @@
 #include "engine.h"
 #include "pvrdma/ext.h"
 
-static int take(struct rq *rq, struct recv_op *recv)
+/* @least: bytes it must have room for; one that has not stays where it is. */
+static int take(struct rq *rq, struct recv_op *recv, uint64_t least)
 {
     struct wq *wq = &rq->wq;
     struct pvrdma_rq_wqe_hdr h;
     const uint8_t *wqe;
     int32_t n = wq_pending(rq->vm, rq->mem, wq, true);
+    bool usable;
 
     if (n <= 0) {
         return n < 0 ? EINVAL : EAGAIN;
@@ -37,20 +39,19 @@ static int take(struct rq *rq, struct recv_op *recv)
         return EINVAL;
     }
     memcpy(&h, wqe, sizeof(h));
+    usable = h.num_sge <= wq->max_sge && h.num_sge <= QP_MAX_SGE;
+    recv->nsge = usable ? h.num_sge : 0;
+    memcpy(recv->sge, wqe + sizeof(h), recv->nsge * sizeof(recv->sge[0]));
+    recv->capacity = sg_length(recv->sge, recv->nsge);
+    if (usable && recv->capacity < least) {
+        return EMSGSIZE;
+    }
     recv->wr_id = h.wr_id;
-    recv->nsge = 0;
-    recv->capacity = 0;
     recv->cur = (struct sg_cursor){0, 0};
     recv->active = true;
     wq->next = pvrdma_idx_next(wq->next, wq->nwqe);
     wq_release(rq->vm, rq->mem, wq, wq->next, true);
-    if (h.num_sge > wq->max_sge || h.num_sge > QP_MAX_SGE) {
-        return EINVAL;
-    }
-    recv->nsge = h.num_sge;
-    memcpy(recv->sge, wqe + sizeof(h), recv->nsge * sizeof(recv->sge[0]));
-    recv->capacity = sg_length(recv->sge, recv->nsge);
-    return 0;
+    return usable ? 0 : EINVAL;
 }
 
 /* Tell the guest whether it need not ring for receives. */
@@ -114,12 +115,12 @@ static void wait_remove(struct rq *rq, const struct ticket *t)
  */
 static int take_or_wait(struct rq *rq, struct recv_op *recv, const struct ticket *t)
 {
-    int err = take(rq, recv);
+    int err = take(rq, recv, 0);
 
     if (err == EAGAIN) {
         wait_add(rq, t);
         rq_want_notify(rq);
-        err = take(rq, recv);
+        err = take(rq, recv, 0);
     }
     if (err != EAGAIN && atomic_load(&rq->n_wait)) {
         wait_remove(rq, t); /* it need not be woken any more */
@@ -140,19 +141,22 @@ static void check_limit(struct srq *srq)
 {
     uint32_t limit = atomic_load_explicit(&srq->limit, memory_order_relaxed);
     struct wq *wq = &srq->rq.wq;
+    int32_t n;
 
     if (!limit || ((wq->prod - wq->next) & (2 * wq->nwqe - 1)) >= limit) {
         return;
     }
-    /* So it was when the index was read last. */
-    if (wq_reread(srq->vm, &srq->mem, wq, true) < (int32_t)limit &&
+    /* So it was when the index was read last; a broken ring is told otherwise. */
+    n = wq_reread(srq->vm, &srq->mem, wq, true);
+    if (n >= 0 && n < (int32_t)limit &&
         atomic_compare_exchange_strong(&srq->limit, &limit, 0)) {
         leave_word(srq, SRQ_TELL_LIMIT);
     }
 }
 
 /* @t: NULL if nobody waits. */
-static int srq_claim(struct srq *srq, struct recv_op *recv, const struct ticket *t)
+static int srq_claim(struct srq *srq, struct recv_op *recv, uint64_t least,
+                     const struct ticket *t)
 {
     uint32_t before;
     int err;
@@ -161,7 +165,7 @@ static int srq_claim(struct srq *srq, struct recv_op *recv, const struct ticket 
     before = srq->rq.wq.next;
     err = srq->error ? EINVAL
           : t        ? take_or_wait(&srq->rq, recv, t)
-                     : take(&srq->rq, recv);
+                     : take(&srq->rq, recv, least);
     if (err != EINVAL || srq->rq.wq.next != before) {
         check_limit(srq); /* a WQE that is wrong in itself is spent */
     } else if (!srq->error) {
@@ -173,14 +177,14 @@ static int srq_claim(struct srq *srq, struct recv_op *recv, const struct ticket 
     return err;
 }
 
-int rq_claim(struct rq *rq, struct recv_op *recv)
+int rq_claim(struct rq *rq, struct recv_op *recv, uint64_t least)
 {
-    return rq->srq ? srq_claim(rq->srq, recv, NULL) : take(rq, recv);
+    return rq->srq ? srq_claim(rq->srq, recv, least, NULL) : take(rq, recv, least);
 }
 
 int rq_claim_or_wait(struct rq *rq, struct recv_op *recv, const struct ticket *t)
 {
-    return rq->srq ? srq_claim(rq->srq, recv, t) : take_or_wait(rq, recv, t);
+    return rq->srq ? srq_claim(rq->srq, recv, 0, t) : take_or_wait(rq, recv, t);
 }
 
 struct qp *ticket_qp(const struct ticket *t)
@@ -201,35 +205,39 @@ static void ticket_wake(const struct ticket *t)
     }
 }
 
-/* Could @t still make use of a receive? */
+/* Could @t make use of a receive now?  Who stands still has a timer. */
 static bool ticket_waits(const struct ticket *t)
 {
     struct qp *qp = ticket_qp(t);
 
-    return qp && atomic_load(&qp->state) != PVRDMA_QPS_ERR;
+    return qp && atomic_load(&qp->state) != PVRDMA_QPS_ERR && sched_may_run(qp->vm);
 }
 
 /*
  * Take the tickets of those that are to be woken: of an SRQ with @receives, no more
- * than can have one.  rq->lock held.
+ * than can have one, and RQ_WAITERS at a time.  rq->lock held.
  */
 static unsigned wait_take(struct rq *rq, int32_t receives, struct ticket *woken)
 {
     unsigned n = atomic_load(&rq->n_wait), i, left;
 
     left = rq->srq && receives > 0 ? (unsigned)receives : n;
-    for (i = 0; i < n && left; i++) {
+    for (i = 0; i < MIN(n, RQ_WAITERS) && left; i++) {
         woken[i] = rq->wait[i];
         left -= !rq->srq || ticket_waits(&woken[i]);
     }
     memmove(rq->wait, &rq->wait[i], (n - i) * sizeof(rq->wait[0]));
     atomic_store(&rq->n_wait, n - i);
+    if (left && i < n) { /* the next look wakes more */
+        doorbell_set(&rq->vm->guest.db.own->srq, rq->srq->handle);
+        datapath_wake(rq->vm);
+    }
     return i;
 }
 
 void rq_posted(struct rq *rq)
 {
-    struct ticket woken[SRQ_WAITERS];
+    struct ticket woken[RQ_WAITERS];
     int32_t receives;
     unsigned n;
 

@@ -127,9 +127,14 @@ struct vm_datapath {
     _Atomic uint64_t worker_ns; /* time of its worker that it had */
     _Atomic uint64_t tx_msgs, tx_bytes, rx_msgs, rx_bytes, errors, rnr_waits, retries,
         replays, interrupts;
-    /* Of any worker: datagrams that were taken, and those that were not. */
-    _Atomic uint64_t datagrams_received, datagrams_dropped[DATAGRAM_DROPS];
     _Atomic uint64_t datagrams_sent;
+    /*
+     * Of any worker: datagrams that were taken, and those that were not.  Apart from what
+     * the VM's own worker uses: anybody may send something that is to be dropped.
+     */
+    char apart[2][64];
+    _Atomic uint64_t datagrams_received, datagrams_dropped[DATAGRAM_DROPS];
+    char apart_from_others[64];
 };
 
 #endif /* PVRDMAD_VM_DATAPATH_H */

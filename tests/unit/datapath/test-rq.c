@@ -191,6 +191,14 @@ static bool woken(struct qp *s)
     return atomic_exchange(&s->req.wake, false);
 }
 
+/* Will the SRQ be looked at again?  Takes the bit. */
+static bool doorbell_is_set(void)
+{
+    struct pvrdma_db_map *map = &f.td->vm.guest.db.own->srq;
+
+    return __atomic_exchange_n(&map->words[srq->handle / 64], 0, __ATOMIC_SEQ_CST) != 0;
+}
+
 static unsigned waiting_shared(void)
 {
     return atomic_load(&srq->rq.n_wait);
@@ -249,7 +257,12 @@ static void test_shared_many(void)
         g_assert_cmpuint(waiting_shared(), ==, MIN(i + 1, SRQ_WAITERS));
     }
     post_shared(3);
-    rq_posted(&srq->rq); /* nobody answers to any of these */
+    /* Nobody answers to any of these; some at a time, and it is looked at again. */
+    for (unsigned n = SRQ_WAITERS; n; n -= RQ_WAITERS) {
+        g_assert_cmpuint(waiting_shared(), ==, n);
+        rq_posted(&srq->rq);
+        g_assert_cmpint(doorbell_is_set(), ==, n > RQ_WAITERS);
+    }
     g_assert_cmpuint(waiting_shared(), ==, 0);
     close_shared();
 }
