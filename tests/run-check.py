@@ -41,7 +41,8 @@ LIMIT = {'style': 900, 'tests': 2400, 'asan': 3000, 'tsan': 3000, 'fuzz': 1800,
          'hw': 1200, 'vm': 3600}
 LAYERS = ['style', 'tests', 'asan', 'tsan', 'fuzz', 'hw', 'vm']
 # Guests wait more than they compute, so half of the tests run beside the other half.
-VM_HALVES = [['tests/vm', '--ignore=tests/vm/test_driver.py'], ['tests/vm/test_driver.py']]
+SECOND_HALF = ['tests/vm/test_driver.py', 'tests/vm/test_rdmacm.py']
+VM_HALVES = [['tests/vm', *('--ignore=' + name for name in SECOND_HALF)], SECOND_HALF]
 SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TAP_LINE = re.compile(r'^(not )?ok\b\s*(\d+)?\s*(?:-\s*)?([^#]*)(?:#\s*(.*))?$')
 TAP_OTHER = re.compile(r'\s*(#|$)|TAP version |Bail out!|pragma ')
