@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * datacheck: moves known patterns with every RC operation and compares each
- * byte that arrives.  Plain libibverbs, so it runs on any RDMA device.
+ * datacheck: moves known patterns with every operation of connected QPs and compares
+ * each byte that arrives.  Plain libibverbs, so it runs on any RDMA device.  Datagrams
+ * have a program of their own, udcheck.
  *
  *   datacheck -d DEVICE -g GIDINDEX [-p PORT] [-n ROUNDS]             server
  *   datacheck -d DEVICE -g GIDINDEX [-p PORT] [-n ROUNDS] SERVER-IP   client
  *
- * Both ends run the same programme and exchange addresses over TCP.  A check is
+ * Both ends run the same program and exchange addresses over TCP.  A check is
  * one message: its completion, length, immediate data, every byte of it and the
  * bytes around it.  Parts:
  *
@@ -14,407 +15,24 @@
  *           limits, source and destination unaligned
  *   sge     many SGEs of random lengths at both ends
  *   atomic  compare-and-swap, fetch-and-add
+ *   srq     sizes, and many messages at once, over RC QPs that share an SRQ
+ *   uc      sizes over UC QPs
  *   both    all operations on 16 QPs, both directions at once
  *
  * In every step one end acts (posts operations), and the other prepares and
  * verifies memory; then the roles change.  TCP messages order the steps: "ready"
  * (buffers are filled, receives posted) and "done" (completions seen).
  *
- * Prints "N checks, N errors"; exits 0 only without errors.
+ * SRQs and UC are left out where one of the ends has none.  Prints "parts: rc srq uc",
+ * those that it had, and "N checks, N errors"; exits 0 only without errors.
  */
+#include "datacheck.h"
+
 #include <arpa/inet.h>
-#include <errno.h>
-#include <infiniband/verbs.h>
-#include <netdb.h>
-#include <netinet/tcp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
-
-#define NQP     16
-#define DEPTH   32
-#define MAX_SGE 8
-#define AREA    (2u << 20) /* each of the two areas of a side's buffer */
-#define GUARD   64u
-#define WAIT_S  60
-
-struct peer {
-    uint32_t qpn[NQP];
-    uint32_t psn[NQP];
-    uint32_t rkey;
-    uint32_t max_sge;
-    uint64_t addr;
-    union ibv_gid gid;
-};
-
-static struct {
-    const char *dev;
-    int gid_index, port, rounds;
-    const char *server;
-    int sock;
-    struct ibv_context *ctx;
-    struct ibv_pd *pd;
-    struct ibv_cq *scq, *rcq;
-    struct ibv_mr *mr;
-    struct ibv_qp *qp[NQP];
-    struct peer me, other;
-    uint32_t nsge;
-    uint8_t *buf; /* [source area][destination area] */
-    unsigned long checks, errors;
-} s = {.gid_index = 0, .port = 18515, .rounds = 1};
-
-static void die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
-
-static void die(const char *fmt, ...)
-{
-    va_list ap;
-
-    fprintf(stderr, "datacheck: ");
-    va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
-    va_end(ap);
-    fprintf(stderr, "\n%lu checks, %lu errors\n", s.checks, s.errors + 1);
-    exit(1);
-}
-
-static void check(bool ok, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static void check(bool ok, const char *fmt, ...)
-{
-    va_list ap;
-
-    s.checks++;
-    if (ok) {
-        return;
-    }
-    if (++s.errors <= 20) {
-        va_start(ap, fmt);
-        vprintf(fmt, ap);
-        va_end(ap);
-        printf("\n");
-    }
-}
-
-/* ---- patterns ---- */
-
-static uint8_t pattern(uint32_t seed, uint32_t i)
-{
-    uint32_t x = (seed * 2654435761u) ^ (i * 2246822519u);
-
-    return (uint8_t)(x ^ x >> 15 ^ x >> 24);
-}
-
-static void fill(uint8_t *p, uint32_t len, uint32_t seed)
-{
-    for (uint32_t i = 0; i < len; i++) {
-        p[i] = pattern(seed, i);
-    }
-}
-
-/* First byte that differs, or @len. */
-static uint32_t differs(const uint8_t *p, uint32_t len, uint32_t seed)
-{
-    for (uint32_t i = 0; i < len; i++) {
-        if (p[i] != pattern(seed, i)) {
-            return i;
-        }
-    }
-    return len;
-}
-
-/* Surround [p, p + len) with guard bytes and spoil it. */
-static void spoil(uint8_t *p, uint32_t len)
-{
-    memset(p - GUARD, 0xa5, len + 2 * GUARD);
-}
-
-static void verify(const char *what, const uint8_t *p, uint32_t len, uint32_t seed)
-{
-    uint32_t at = differs(p, len, seed);
-    bool guard = true;
-
-    for (uint32_t i = 1; i <= GUARD; i++) {
-        guard = guard && p[-(int)i] == 0xa5 && p[len + i - 1] == 0xa5;
-    }
-    check(at == len, "%s: %u bytes: byte %u differs", what, len, at);
-    check(guard, "%s: %u bytes: bytes around the buffer changed", what, len);
-}
-
-/* ---- the other end, over TCP ---- */
-
-static void sock_write(const void *p, size_t len)
-{
-    while (len) {
-        ssize_t n = write(s.sock, p, len);
-
-        if (n <= 0) {
-            die("connection to the peer lost: %s", strerror(errno));
-        }
-        p = (const char *)p + n;
-        len -= (size_t)n;
-    }
-}
-
-static void sock_read(void *p, size_t len)
-{
-    while (len) {
-        ssize_t n = read(s.sock, p, len);
-
-        if (n <= 0) {
-            die("connection to the peer lost");
-        }
-        p = (char *)p + n;
-        len -= (size_t)n;
-    }
-}
-
-/* Both ends have come here. */
-static void barrier(char tag)
-{
-    char c;
-
-    sock_write(&tag, 1);
-    sock_read(&c, 1);
-    if (c != tag) {
-        die("out of step with the peer: %c, not %c", c, tag);
-    }
-}
-
-static int tcp_connect(struct addrinfo *ai)
-{
-    for (int i = 0; i < WAIT_S * 5; i++) {
-        int fd = socket(ai->ai_family, SOCK_STREAM, 0);
-
-        if (fd >= 0 && connect(fd, ai->ai_addr, ai->ai_addrlen) == 0) {
-            return fd;
-        }
-        close(fd);
-        usleep(200000);
-    }
-    die("cannot connect to %s", s.server);
-}
-
-static int tcp_accept(struct addrinfo *ai)
-{
-    int one = 1, fd = socket(ai->ai_family, SOCK_STREAM, 0), conn;
-
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    if (fd < 0 || bind(fd, ai->ai_addr, ai->ai_addrlen) || listen(fd, 1)) {
-        die("cannot listen on port %d: %s", s.port, strerror(errno));
-    }
-    conn = accept(fd, NULL, NULL);
-    if (conn < 0) {
-        die("accept: %s", strerror(errno));
-    }
-    close(fd);
-    return conn;
-}
-
-static void tcp_open(void)
-{
-    struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_NUMERICHOST,
-                             .ai_family = s.server ? AF_UNSPEC : AF_INET,
-                             .ai_socktype = SOCK_STREAM};
-    struct addrinfo *ai;
-    char port[16];
-    int one = 1;
-
-    snprintf(port, sizeof(port), "%d", s.port);
-    if (getaddrinfo(s.server, port, &hints, &ai)) {
-        die("bad address %s", s.server ? s.server : "");
-    }
-    s.sock = s.server ? tcp_connect(ai) : tcp_accept(ai);
-    freeaddrinfo(ai);
-    setsockopt(s.sock, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-}
-
-/* ---- verbs ---- */
-
-static void open_device(void)
-{
-    int n = 0;
-    struct ibv_device **list = ibv_get_device_list(&n);
-
-    for (int i = 0; list && i < n; i++) {
-        if (!s.dev || strcmp(ibv_get_device_name(list[i]), s.dev) == 0) {
-            s.ctx = ibv_open_device(list[i]);
-            break;
-        }
-    }
-    if (!s.ctx) {
-        die("no device %s", s.dev ? s.dev : "");
-    }
-    ibv_free_device_list(list);
-}
-
-static void create_objects(void)
-{
-    struct ibv_device_attr da;
-    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-                 IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-
-    if (ibv_query_device(s.ctx, &da)) {
-        die("query_device failed");
-    }
-    s.nsge = (uint32_t)da.max_sge < MAX_SGE ? (uint32_t)da.max_sge : MAX_SGE;
-    if (posix_memalign((void **)&s.buf, 4096, 2 * AREA)) {
-        die("no memory");
-    }
-    memset(s.buf, 0, 2 * AREA);
-    s.pd = ibv_alloc_pd(s.ctx);
-    s.scq = s.pd ? ibv_create_cq(s.ctx, NQP * DEPTH, NULL, NULL, 0) : NULL;
-    s.rcq = s.scq ? ibv_create_cq(s.ctx, NQP * DEPTH, NULL, NULL, 0) : NULL;
-    s.mr = s.rcq ? ibv_reg_mr(s.pd, s.buf, 2 * AREA, access) : NULL;
-    if (!s.mr) {
-        die("cannot create PD, CQ or MR: %s", strerror(errno));
-    }
-    for (int i = 0; i < NQP; i++) {
-        struct ibv_qp_init_attr a = {.send_cq = s.scq,
-                                     .recv_cq = s.rcq,
-                                     .qp_type = IBV_QPT_RC,
-                                     .cap = {.max_send_wr = DEPTH,
-                                             .max_recv_wr = DEPTH,
-                                             .max_send_sge = s.nsge,
-                                             .max_recv_sge = s.nsge}};
-
-        s.qp[i] = ibv_create_qp(s.pd, &a);
-        if (!s.qp[i]) {
-            die("cannot create QP %d: %s", i, strerror(errno));
-        }
-        s.me.qpn[i] = s.qp[i]->qp_num;
-        s.me.psn[i] = (s.qp[i]->qp_num * 7919u + (uint32_t)i) & 0xffffff;
-    }
-    s.me.rkey = s.mr->rkey;
-    s.me.addr = (uintptr_t)s.buf;
-    s.me.max_sge = s.nsge;
-    if (ibv_query_gid(s.ctx, 1, s.gid_index, &s.me.gid)) {
-        die("no GID with index %d", s.gid_index);
-    }
-}
-
-static void connect_qp(int i)
-{
-    struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT,
-                               .port_num = 1,
-                               .qp_access_flags = IBV_ACCESS_REMOTE_WRITE |
-                                                  IBV_ACCESS_REMOTE_READ |
-                                                  IBV_ACCESS_REMOTE_ATOMIC};
-    struct ibv_qp_attr rtr = {.qp_state = IBV_QPS_RTR,
-                              .path_mtu = IBV_MTU_1024,
-                              .dest_qp_num = s.other.qpn[i],
-                              .rq_psn = s.other.psn[i],
-                              .max_dest_rd_atomic = 4,
-                              .min_rnr_timer = 5,
-                              .ah_attr = {.is_global = 1,
-                                          .port_num = 1,
-                                          .grh = {.dgid = s.other.gid,
-                                                  .hop_limit = 64,
-                                                  .sgid_index = (uint8_t)s.gid_index}}};
-    struct ibv_qp_attr rts = {.qp_state = IBV_QPS_RTS,
-                              .timeout = 18,
-                              .retry_cnt = 7,
-                              .rnr_retry = 7,
-                              .sq_psn = s.me.psn[i],
-                              .max_rd_atomic = 4};
-
-    if (ibv_modify_qp(s.qp[i], &init,
-                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-                          IBV_QP_ACCESS_FLAGS) ||
-        ibv_modify_qp(s.qp[i], &rtr,
-                      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                          IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                          IBV_QP_MIN_RNR_TIMER) ||
-        ibv_modify_qp(s.qp[i], &rts,
-                      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                          IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC)) {
-        die("cannot connect QP %d: %s", i, strerror(errno));
-    }
-}
-
-/* Addresses of both ends: the struct is exchanged as it is (same programme). */
-static void exchange(void)
-{
-    sock_write(&s.me, sizeof(s.me));
-    sock_read(&s.other, sizeof(s.other));
-    if (s.other.max_sge < s.nsge) {
-        s.nsge = s.other.max_sge;
-    }
-    for (int i = 0; i < NQP; i++) {
-        connect_qp(i);
-    }
-    barrier('C');
-}
-
-static void close_all(void)
-{
-    for (int i = 0; i < NQP; i++) {
-        if (ibv_destroy_qp(s.qp[i])) {
-            check(false, "destroy_qp failed");
-        }
-    }
-    if (ibv_dereg_mr(s.mr) || ibv_destroy_cq(s.scq) || ibv_destroy_cq(s.rcq) ||
-        ibv_dealloc_pd(s.pd) || ibv_close_device(s.ctx)) {
-        check(false, "an object could not be destroyed");
-    }
-    close(s.sock);
-    free(s.buf);
-}
-
-static struct ibv_wc wait_wc(struct ibv_cq *cq, const char *what)
-{
-    time_t end = time(NULL) + WAIT_S;
-    struct ibv_wc wc;
-
-    for (unsigned spins = 0;; spins++) {
-        int n = ibv_poll_cq(cq, 1, &wc);
-
-        if (n < 0) {
-            die("%s: poll_cq failed", what);
-        }
-        if (n == 1) {
-            if (wc.status != IBV_WC_SUCCESS) {
-                die("%s: wr_id %llu ended with %s", what, (unsigned long long)wc.wr_id,
-                    ibv_wc_status_str(wc.status));
-            }
-            return wc;
-        }
-        if ((spins & 0xfff) == 0xfff && time(NULL) > end) {
-            die("%s: no completion", what);
-        }
-    }
-}
-
-static struct ibv_sge sge_at(uint64_t off, uint32_t len)
-{
-    struct ibv_sge e = {
-        .addr = (uintptr_t)s.buf + off, .length = len, .lkey = s.mr->lkey};
-
-    return e;
-}
-
-static void post_recv(int q, uint64_t id, struct ibv_sge *sge, int n)
-{
-    struct ibv_recv_wr wr = {.wr_id = id, .sg_list = sge, .num_sge = n}, *bad;
-
-    if (ibv_post_recv(s.qp[q], &wr, &bad)) {
-        die("post_recv failed");
-    }
-}
-
-static void post_send(int q, struct ibv_send_wr *wr)
-{
-    struct ibv_send_wr *bad;
-
-    if (ibv_post_send(s.qp[q], wr, &bad)) {
-        die("post_send failed");
-    }
-}
 
 /* ---- one message, one end acting ---- */
 
@@ -455,12 +73,11 @@ static void check_recv_wc(const struct op *o, const struct ibv_wc *wc, uint32_t 
  * its destination area).  Target: data at @dst of its destination area (READ:
  * taken from its source area).
  */
-static void one_message(bool actor, const struct op *o, uint32_t len, uint32_t src,
+static void one_message(bool actor, int q, const struct op *o, uint32_t len, uint32_t src,
                         uint32_t dst, uint32_t seed)
 {
     uint64_t from = GUARD + src, to = AREA + GUARD + dst;
     uint64_t local = o->read ? to : from, remote = o->read ? from : to;
-    int q = (int)(seed % NQP);
 
     if (actor == o->read) {
         spoil(s.buf + to, len);
@@ -504,7 +121,9 @@ static void one_message(bool actor, const struct op *o, uint32_t len, uint32_t s
     }
 }
 
-static void part_sizes(bool actor, uint32_t round)
+/* Over @n QPs from number @first, and not with the last @without of the operations. */
+static void part_sizes(bool actor, uint32_t round, int first, int n, unsigned noffs,
+                       unsigned without)
 {
     static const uint32_t sizes[] = {
         0,    1,    7,    8,     63,    64,    65,    1023,   1024,   1025,   4095,
@@ -513,21 +132,94 @@ static void part_sizes(bool actor, uint32_t round)
     uint32_t seed = 1000 + round * 100000 + (actor == !s.server) * 50000;
 
     for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        for (unsigned k = 0; k < sizeof(offs) / sizeof(offs[0]); k++) {
-            for (unsigned o = 0; o < NOPS; o++) {
-                one_message(actor, &ops[o], sizes[i], offs[k][0], offs[k][1], seed++);
+        for (unsigned k = 0; k < noffs; k++) {
+            for (unsigned o = 0; o < NOPS - without; o++) {
+                one_message(actor, first + (int)(seed % (unsigned)n), &ops[o], sizes[i],
+                            offs[k % 4][0], offs[k % 4][1], seed);
+                seed++;
             }
         }
     }
 }
 
-/* ---- scatter and gather ---- */
+#define SLOT (AREA / NQP / 4) /* 32 KiB */
 
 static uint32_t rnd(uint32_t *x)
 {
     *x = *x * 1664525u + 1013904223u;
     return *x >> 8;
 }
+
+/* ---- one SRQ for several QPs ---- */
+
+/*
+ * As many messages as the SRQ has receives, on its QPs in random order, all posted
+ * before the other end looks.  Which receive a message takes is the device's choice; the
+ * immediate data tell which message it is, and those of one QP come in order.
+ */
+static void part_srq(bool actor, uint32_t round)
+{
+    uint32_t x = 99 + round;
+
+    for (uint32_t k = 0; k < 20; k++) {
+        uint32_t seed = 9000000u + (round * 20 + k) * 100, last[NSRQ] = {0};
+        uint32_t len[NQP];
+
+        for (uint32_t i = 0; i < NQP; i++) {
+            struct ibv_sge e = sge_at(AREA + i * SLOT + GUARD, SLOT - 2 * GUARD);
+
+            len[i] = 1 + rnd(&x) % (k & 1 ? SLOT - 2 * GUARD - 1 : 200);
+            if (actor) {
+                fill(s.buf + i * SLOT, len[i], seed + i);
+            } else {
+                spoil(s.buf + AREA + i * SLOT + GUARD, SLOT - 2 * GUARD);
+                post_recv(NQP, i, &e, 1);
+            }
+        }
+        barrier('R');
+        for (uint32_t i = 0; i < NQP; i++) {
+            int q = NQP + (int)(rnd(&x) % NSRQ);
+            struct ibv_sge e = sge_at(i * SLOT, len[i]);
+            struct ibv_send_wr wr = {.wr_id = i,
+                                     .sg_list = &e,
+                                     .num_sge = 1,
+                                     .opcode = IBV_WR_SEND_WITH_IMM,
+                                     .send_flags = IBV_SEND_SIGNALED,
+                                     .imm_data = htonl(i)};
+
+            if (actor) {
+                post_send(q, &wr);
+            }
+        }
+        for (uint32_t i = 0; i < NQP; i++) {
+            struct ibv_wc wc = wait_wc(actor ? s.scq : s.rcq, "srq");
+            uint32_t which = ntohl(wc.imm_data), q = 0;
+            const uint8_t *at = s.buf + AREA + wc.wr_id * SLOT + GUARD;
+
+            if (actor) {
+                continue;
+            }
+            while (q < NSRQ && s.me.qpn[NQP + q] != wc.qp_num) {
+                q++;
+            }
+            if (which >= NQP || wc.wr_id >= NQP || q == NSRQ) {
+                die("srq: message %u in receive %llu of QP %u", which,
+                    (unsigned long long)wc.wr_id, wc.qp_num);
+            }
+            check(which >= last[q], "srq: message %u of QP %u after %u", which, q,
+                  last[q]);
+            last[q] = which;
+            check(wc.byte_len == len[which], "srq: byte_len %u, not %u", wc.byte_len,
+                  len[which]);
+            check(differs(at, len[which], seed + which) == len[which] && at[-1] == 0xa5 &&
+                      at[len[which]] == 0xa5,
+                  "srq: %u bytes: they or those around differ", len[which]);
+        }
+        barrier('D');
+    }
+}
+
+/* ---- scatter and gather ---- */
 
 /* Cut @len into nsge pieces at @base, each in a stripe of its own. */
 static void cut(struct ibv_sge *sge, uint64_t base, uint32_t len, uint32_t *x)
@@ -651,8 +343,6 @@ static void part_atomic(bool actor)
 
 /* ---- everything at once ---- */
 
-#define SLOT (AREA / NQP / 4) /* 32 KiB */
-
 /* Step @k of QP @q, from the end with direction @dir. */
 static uint32_t both_seed(int dir, int q, uint32_t k)
 {
@@ -774,15 +464,23 @@ int main(int argc, char **argv)
         for (int half = 0; half < 2; half++) {
             bool actor = (half == 0) == (s.server != NULL);
 
-            part_sizes(actor, r);
+            part_sizes(actor, r, 0, NQP, 4, 0);
             part_sge(actor, r);
             part_atomic(actor);
+            if (has_qp(NQP)) {
+                part_sizes(actor, r, NQP, NSRQ, 1, 0);
+                part_srq(actor, r);
+            }
+            if (has_qp(NQP + NSRQ)) {
+                part_sizes(actor, r, NQP + NSRQ, NUC, 1, 1); /* no READ */
+            }
         }
         part_both(r);
     }
     /* Either end's errors fail both. */
     sock_write(&s.errors, sizeof(s.errors));
     sock_read(&other[0], sizeof(other[0]));
+    printf("parts: rc%s%s\n", has_qp(NQP) ? " srq" : "", has_qp(NQP + NSRQ) ? " uc" : "");
     close_all();
     printf("%lu checks, %lu errors\n", s.checks, s.errors + other[0]);
     return s.errors || other[0] ? 1 : 0;

@@ -11,7 +11,7 @@ from pvrdma_vm import Daemon, start_guests
 class Check:
     """@rdma: a Pair, given by the class that has guests."""
 
-    def check(self, rdma, server, rounds=1):
+    def check(self, rdma, server, rounds=1, parts='rc srq'):
         jobs = rdma.run('datacheck -d {dev} -g {gid} -p {port} -n %d'
                         % rounds, timeout=240, server=server)
         for job in jobs:
@@ -20,6 +20,7 @@ class Check:
             self.assertTrue(found, job.describe())
             self.assertGreater(int(found.group(1)), 100)
             self.assertEqual(int(found.group(2)), 0, job.describe())
+            self.assertIn('parts: %s\n' % parts, job.out)
 
 
 class DatacheckTest(Check, fixture.PairTest):

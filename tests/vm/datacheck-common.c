@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * What the parts of datacheck work with: patterns, the connection to the other end,
+ * objects and their completions.
+ */
+#include "datacheck.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DEPTH  32
+#define WAIT_S 60
+
+struct datacheck s = {.gid_index = 0, .port = 18515, .rounds = 1};
+
+void die(const char *fmt, ...)
+{
+    va_list ap;
+
+    fprintf(stderr, "datacheck: ");
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fprintf(stderr, "\n%lu checks, %lu errors\n", s.checks, s.errors + 1);
+    exit(1);
+}
+
+void check(bool ok, const char *fmt, ...)
+{
+    va_list ap;
+
+    s.checks++;
+    if (ok) {
+        return;
+    }
+    if (++s.errors <= 20) {
+        va_start(ap, fmt);
+        vprintf(fmt, ap);
+        va_end(ap);
+        printf("\n");
+    }
+}
+
+/* ---- patterns ---- */
+
+static uint8_t pattern(uint32_t seed, uint32_t i)
+{
+    uint32_t x = (seed * 2654435761u) ^ (i * 2246822519u);
+
+    return (uint8_t)(x ^ x >> 15 ^ x >> 24);
+}
+
+void fill(uint8_t *p, uint32_t len, uint32_t seed)
+{
+    for (uint32_t i = 0; i < len; i++) {
+        p[i] = pattern(seed, i);
+    }
+}
+
+/* First byte that differs, or @len. */
+uint32_t differs(const uint8_t *p, uint32_t len, uint32_t seed)
+{
+    for (uint32_t i = 0; i < len; i++) {
+        if (p[i] != pattern(seed, i)) {
+            return i;
+        }
+    }
+    return len;
+}
+
+/* Surround [p, p + len) with guard bytes and spoil it. */
+void spoil(uint8_t *p, uint32_t len)
+{
+    memset(p - GUARD, 0xa5, len + 2 * GUARD);
+}
+
+void verify(const char *what, const uint8_t *p, uint32_t len, uint32_t seed)
+{
+    uint32_t at = differs(p, len, seed);
+    bool guard = true;
+
+    for (uint32_t i = 1; i <= GUARD; i++) {
+        guard = guard && p[-(int)i] == 0xa5 && p[len + i - 1] == 0xa5;
+    }
+    check(at == len, "%s: %u bytes: byte %u differs", what, len, at);
+    check(guard, "%s: %u bytes: bytes around the buffer changed", what, len);
+}
+
+/* ---- the other end, over TCP ---- */
+
+void sock_write(const void *p, size_t len)
+{
+    while (len) {
+        ssize_t n = write(s.sock, p, len);
+
+        if (n <= 0) {
+            die("connection to the peer lost: %s", strerror(errno));
+        }
+        p = (const char *)p + n;
+        len -= (size_t)n;
+    }
+}
+
+void sock_read(void *p, size_t len)
+{
+    while (len) {
+        ssize_t n = read(s.sock, p, len);
+
+        if (n <= 0) {
+            die("connection to the peer lost");
+        }
+        p = (char *)p + n;
+        len -= (size_t)n;
+    }
+}
+
+/* Both ends have come here. */
+void barrier(char tag)
+{
+    char c;
+
+    sock_write(&tag, 1);
+    sock_read(&c, 1);
+    if (c != tag) {
+        die("out of step with the peer: %c, not %c", c, tag);
+    }
+}
+
+static int tcp_connect(struct addrinfo *ai)
+{
+    for (int i = 0; i < WAIT_S * 5; i++) {
+        int fd = socket(ai->ai_family, SOCK_STREAM, 0);
+
+        if (fd >= 0 && connect(fd, ai->ai_addr, ai->ai_addrlen) == 0) {
+            return fd;
+        }
+        close(fd);
+        usleep(200000);
+    }
+    die("cannot connect to %s", s.server);
+}
+
+static int tcp_accept(struct addrinfo *ai)
+{
+    int one = 1, fd = socket(ai->ai_family, SOCK_STREAM, 0), conn;
+
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    if (fd < 0 || bind(fd, ai->ai_addr, ai->ai_addrlen) || listen(fd, 1)) {
+        die("cannot listen on port %d: %s", s.port, strerror(errno));
+    }
+    conn = accept(fd, NULL, NULL);
+    if (conn < 0) {
+        die("accept: %s", strerror(errno));
+    }
+    close(fd);
+    return conn;
+}
+
+void tcp_open(void)
+{
+    struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_NUMERICHOST,
+                             .ai_family = s.server ? AF_UNSPEC : AF_INET,
+                             .ai_socktype = SOCK_STREAM};
+    struct addrinfo *ai;
+    char port[16];
+    int one = 1;
+
+    snprintf(port, sizeof(port), "%d", s.port);
+    if (getaddrinfo(s.server, port, &hints, &ai)) {
+        die("bad address %s", s.server ? s.server : "");
+    }
+    s.sock = s.server ? tcp_connect(ai) : tcp_accept(ai);
+    freeaddrinfo(ai);
+    setsockopt(s.sock, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+}
+
+/* ---- verbs ---- */
+
+void open_device(void)
+{
+    int n = 0;
+    struct ibv_device **list = ibv_get_device_list(&n);
+
+    for (int i = 0; list && i < n; i++) {
+        if (!s.dev || strcmp(ibv_get_device_name(list[i]), s.dev) == 0) {
+            s.ctx = ibv_open_device(list[i]);
+            break;
+        }
+    }
+    if (!s.ctx) {
+        die("no device %s", s.dev ? s.dev : "");
+    }
+    ibv_free_device_list(list);
+}
+
+/*
+ * UC and SRQs are not offered by every device or driver: without them, at either end,
+ * their parts are left out.
+ */
+static void create_qps(void)
+{
+    struct ibv_srq_init_attr srq = {.attr = {.max_wr = DEPTH, .max_sge = s.nsge}};
+
+    s.srq = ibv_create_srq(s.pd, &srq);
+    for (int i = 0; i < NQPS; i++) {
+        struct ibv_qp_init_attr a = {.send_cq = s.scq,
+                                     .recv_cq = s.rcq,
+                                     .srq = is_srq(i) ? s.srq : NULL,
+                                     .qp_type = is_uc(i) ? IBV_QPT_UC : IBV_QPT_RC,
+                                     .cap = {.max_send_wr = DEPTH,
+                                             .max_recv_wr = DEPTH,
+                                             .max_send_sge = s.nsge,
+                                             .max_recv_sge = s.nsge}};
+
+        if (is_srq(i) && !s.srq) {
+            continue;
+        }
+        s.qp[i] = ibv_create_qp(s.pd, &a);
+        if (!s.qp[i] && !is_uc(i)) {
+            die("cannot create QP %d: %s", i, strerror(errno));
+        }
+        if (s.qp[i]) {
+            s.me.qpn[i] = s.qp[i]->qp_num;
+            s.me.psn[i] = (s.qp[i]->qp_num * 7919u + (uint32_t)i) & 0xffffff;
+        }
+    }
+}
+
+void create_objects(void)
+{
+    struct ibv_device_attr da;
+    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                 IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+
+    if (ibv_query_device(s.ctx, &da)) {
+        die("query_device failed");
+    }
+    s.nsge = (uint32_t)da.max_sge < MAX_SGE ? (uint32_t)da.max_sge : MAX_SGE;
+    if (posix_memalign((void **)&s.buf, 4096, 2 * AREA)) {
+        die("no memory");
+    }
+    memset(s.buf, 0, 2 * AREA);
+    s.pd = ibv_alloc_pd(s.ctx);
+    s.scq = s.pd ? ibv_create_cq(s.ctx, NQPS * DEPTH, NULL, NULL, 0) : NULL;
+    s.rcq = s.scq ? ibv_create_cq(s.ctx, NQPS * DEPTH, NULL, NULL, 0) : NULL;
+    s.mr = s.rcq ? ibv_reg_mr(s.pd, s.buf, 2 * AREA, access) : NULL;
+    if (!s.mr) {
+        die("cannot create PD, CQ or MR: %s", strerror(errno));
+    }
+    create_qps();
+    s.me.rkey = s.mr->rkey;
+    s.me.addr = (uintptr_t)s.buf;
+    s.me.max_sge = s.nsge;
+    if (ibv_query_gid(s.ctx, 1, s.gid_index, &s.me.gid)) {
+        die("no GID with index %d", s.gid_index);
+    }
+}
+
+static void connect_qp(int i)
+{
+    struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT,
+                               .port_num = 1,
+                               .qp_access_flags = IBV_ACCESS_REMOTE_WRITE |
+                                                  IBV_ACCESS_REMOTE_READ |
+                                                  IBV_ACCESS_REMOTE_ATOMIC};
+    struct ibv_qp_attr rtr = {.qp_state = IBV_QPS_RTR,
+                              .path_mtu = IBV_MTU_1024,
+                              .dest_qp_num = s.other.qpn[i],
+                              .rq_psn = s.other.psn[i],
+                              .max_dest_rd_atomic = 4,
+                              .min_rnr_timer = 5,
+                              .ah_attr = {.is_global = 1,
+                                          .port_num = 1,
+                                          .grh = {.dgid = s.other.gid,
+                                                  .hop_limit = 64,
+                                                  .sgid_index = (uint8_t)s.gid_index}}};
+    struct ibv_qp_attr rts = {.qp_state = IBV_QPS_RTS,
+                              .timeout = 18,
+                              .retry_cnt = 7,
+                              .rnr_retry = 7,
+                              .sq_psn = s.me.psn[i],
+                              .max_rd_atomic = 4};
+
+    int rtr_mask =
+        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+    int rts_mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
+
+    if (is_uc(i)) {
+        init.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+    } else {
+        rtr_mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+        rts_mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                    IBV_QP_MAX_QP_RD_ATOMIC;
+    }
+    if (ibv_modify_qp(s.qp[i], &init,
+                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+                          IBV_QP_ACCESS_FLAGS) ||
+        ibv_modify_qp(s.qp[i], &rtr, rtr_mask) ||
+        ibv_modify_qp(s.qp[i], &rts, rts_mask)) {
+        die("cannot connect QP %d: %s", i, strerror(errno));
+    }
+}
+
+/* Both ends have this one. */
+bool has_qp(int i)
+{
+    return s.me.qpn[i] && s.other.qpn[i];
+}
+
+/* Addresses of both ends: the struct is exchanged as it is (same program). */
+void exchange(void)
+{
+    sock_write(&s.me, sizeof(s.me));
+    sock_read(&s.other, sizeof(s.other));
+    if (s.other.max_sge < s.nsge) {
+        s.nsge = s.other.max_sge;
+    }
+    for (int i = 0; i < NQPS; i++) {
+        if (has_qp(i)) {
+            connect_qp(i);
+        }
+    }
+    barrier('C');
+}
+
+void close_all(void)
+{
+    for (int i = 0; i < NQPS; i++) {
+        if (s.qp[i] && ibv_destroy_qp(s.qp[i])) {
+            check(false, "destroy_qp failed");
+        }
+    }
+    if ((s.srq && ibv_destroy_srq(s.srq)) || ibv_dereg_mr(s.mr) ||
+        ibv_destroy_cq(s.scq) || ibv_destroy_cq(s.rcq) || ibv_dealloc_pd(s.pd) ||
+        ibv_close_device(s.ctx)) {
+        check(false, "an object could not be destroyed");
+    }
+    close(s.sock);
+    free(s.buf);
+}
+
+struct ibv_wc wait_wc(struct ibv_cq *cq, const char *what)
+{
+    time_t end = time(NULL) + WAIT_S;
+    struct ibv_wc wc;
+
+    for (unsigned spins = 0;; spins++) {
+        int n = ibv_poll_cq(cq, 1, &wc);
+
+        if (n < 0) {
+            die("%s: poll_cq failed", what);
+        }
+        if (n == 1) {
+            if (wc.status != IBV_WC_SUCCESS) {
+                die("%s: wr_id %llu ended with %s", what, (unsigned long long)wc.wr_id,
+                    ibv_wc_status_str(wc.status));
+            }
+            return wc;
+        }
+        if ((spins & 0xfff) == 0xfff && time(NULL) > end) {
+            die("%s: no completion", what);
+        }
+    }
+}
+
+struct ibv_sge sge_at(uint64_t off, uint32_t len)
+{
+    struct ibv_sge e = {
+        .addr = (uintptr_t)s.buf + off, .length = len, .lkey = s.mr->lkey};
+
+    return e;
+}
+
+void post_recv(int q, uint64_t id, struct ibv_sge *sge, int n)
+{
+    struct ibv_recv_wr wr = {.wr_id = id, .sg_list = sge, .num_sge = n}, *bad;
+
+    if (is_srq(q) ? ibv_post_srq_recv(s.srq, &wr, &bad)
+                  : ibv_post_recv(s.qp[q], &wr, &bad)) {
+        die("post_recv failed");
+    }
+}
+
+void post_send(int q, struct ibv_send_wr *wr)
+{
+    struct ibv_send_wr *bad;
+
+    if (ibv_post_send(s.qp[q], wr, &bad)) {
+        die("post_send failed");
+    }
+}
