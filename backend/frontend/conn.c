@@ -698,13 +698,6 @@ struct vfu_conn *conn_new(struct vm *vm, int fd)
         conn_refuse(vm, fd, "refused a VMM: its descriptors cannot be closed");
         return NULL;
     }
-    if (guest_mem_piled_up(&vm->guest.mem)) {
-        vm->guest.mem.refused++;
-        conn_refuse(
-            vm, fd,
-            "refused a VMM: too much of its former memory is still being unmapped");
-        return NULL;
-    }
     c = g_new0(struct vfu_conn, 1);
     c->vm = vm;
     c->fd = fd;

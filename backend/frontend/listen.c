@@ -34,6 +34,7 @@ struct vfu_listener {
     guint source, timer;
     guint fault_pause_ms; /* the last one; 0: none */
     gint64 fault_over;    /* when it is over, monotonic us */
+    bool piled_up;        /* said already that VMMs wait for their memory's end */
     struct sockfile file;
 };
 
@@ -119,6 +120,18 @@ static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
             pause_for(l, SETTLE_PAUSE_MS);
             return G_SOURCE_REMOVE;
         }
+        if (state == CONN_NONE && guest_mem_piled_up(&l->vm->guest.mem)) {
+            /* It could map nothing; that passes by itself. */
+            if (!l->piled_up) {
+                log_vm(LOG_LVL_WARN, l->vm,
+                       "a VMM waits: too much of its former memory is still being "
+                       "unmapped");
+                l->piled_up = true;
+            }
+            pause_for(l, SETTLE_PAUSE_MS);
+            return G_SOURCE_REMOVE;
+        }
+        l->piled_up = false;
         if (discard_full(l->vm->discard)) { /* refusing would add to them */
             log_vm(LOG_LVL_WARN, l->vm,
                    "takes no VMM: descriptors of the last one cannot be closed");

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "frontend/frontend.h"
+#include "guest/budget.h"
 
 static void test_version(struct fixture *f, gconstpointer arg)
 {
@@ -582,6 +583,38 @@ static void test_slow_fds(struct fixture *f, gconstpointer arg)
     g_assert_cmpint(client_do(f->cl, VFIO_USER_VERSION, body, len), ==, 0);
 }
 
+/* A VM that comes and goes faster than it is unmapped waits for that. */
+static void test_piled_up(struct fixture *f, gconstpointer arg)
+{
+    const uint64_t gib = 1ull << 30;
+    uint8_t body[512];
+    uint32_t len = version_body(body, 0, 0, stock_json);
+    struct budget *b = budget_new();
+
+    f->vm->guest.mem.budget = b; /* as the last VMM left it */
+    budget_set(b, 64 * gib, 100);
+    for (unsigned i = 0; i < 3; i++) {
+        g_assert_null(budget_take(b, 3 * gib));
+        budget_retire(b, 3 * gib);
+    }
+    g_assert_true(guest_mem_piled_up(&f->vm->guest.mem));
+    f->cl = client_connect(f);
+    client_send(f->cl, VFIO_USER_VERSION, 0, body, len, NULL, 0);
+    g_usleep(50000);
+    client_silent(f->cl);
+    g_assert_null(f->vm->conn);
+    for (unsigned i = 0; i < 3; i++) {
+        budget_give(b, 3 * gib, 1);
+    }
+    {
+        g_autofree struct reply *r = g_new0(struct reply, 1);
+
+        client_recv(f->cl, r);
+        g_assert_cmpuint(r->hdr.error, ==, 0);
+        g_assert_true(f->vm->attached);
+    }
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
@@ -602,6 +635,7 @@ int main(int argc, char **argv)
     ADD(leaving);
     ADD(fault);
     ADD(slow_fds);
+    ADD(piled_up);
     ADD(listen);
     return g_test_run();
 }

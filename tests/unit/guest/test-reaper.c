@@ -234,7 +234,7 @@ static void test_vm_freed(void)
     end();
 }
 
-/* A VM that comes and goes faster than it is unmapped is refused, and comes back. */
+/* A VM that comes and goes faster than it is unmapped has to wait, and comes back. */
 static void test_piled_up(void)
 {
     struct vm vm = {0};
