@@ -8,11 +8,15 @@ Works on copies of both files in a folder of its own; configure or meson is a
 stub there that writes down how it was called.  Prints TAP.
 """
 
+import functools
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+
+sys.dont_write_bytecode = True
+import tap
 
 STUB = '#!/bin/sh\n[ "$1" = --version ] && { echo 1.9; exit; }\n' \
     'printf "%%s\\n" "$*" >> %s\n'
@@ -154,16 +158,9 @@ def locks(source):
 
 
 def main():
-    checks = [no_side_effects, first_call_configures, options_are_kept, errors, locks]
-    print('1..%d' % len(checks))
-    bad = 0
-    for number, check in enumerate(checks, 1):
-        found = list(check(sys.argv[1]))
-        for text in found:
-            print('\n'.join('# ' + line for line in text.splitlines()))
-        bad += bool(found)
-        print('%sok %d - %s' % ('not ' if found else '', number, check.__name__))
-    return 1 if bad else 0
+    checks = (no_side_effects, first_call_configures, options_are_kept, errors, locks)
+    return tap.run([(check.__name__, functools.partial(check, sys.argv[1]))
+                    for check in checks])
 
 
 if __name__ == '__main__':

@@ -15,6 +15,9 @@ import re
 import subprocess
 import sys
 
+sys.dont_write_bytecode = True
+import tap
+
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 
 
@@ -130,19 +133,13 @@ def main():
     backend = os.path.join(source, 'backend')
     floors = Floors(os.path.join(backend, 'floors'))
     objects = symbols(nm, archive)
-    checks = [
-        ('the test finds arrows', [] if self_test(floors) else ['it does not']),
-        ('includes', list(bad_includes(floors, backend))),
-        ('symbols', list(bad_symbols(floors, objects))),
-        ('all objects were read', [] if len(objects) > 20 else
+    return tap.run([
+        ('the test finds arrows', lambda: [] if self_test(floors) else ['it does not']),
+        ('includes', lambda: bad_includes(floors, backend)),
+        ('symbols', lambda: bad_symbols(floors, objects)),
+        ('all objects were read', lambda: [] if len(objects) > 20 else
          ['only %d objects in %s' % (len(objects), archive)]),
-    ]
-    print('1..%d' % len(checks))
-    for number, (name, found) in enumerate(checks, 1):
-        for line in found:
-            print('# ' + line)
-        print('%sok %d - %s' % ('not ' if found else '', number, name))
-    return 1 if any(found for _, found in checks) else 0
+    ])
 
 
 if __name__ == '__main__':

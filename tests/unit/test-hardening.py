@@ -11,9 +11,13 @@ without sanitizers) and landing pads for indirect branches (`cet`: compilers
 that can).  Prints TAP.
 """
 
+import functools
 import re
 import subprocess
 import sys
+
+sys.dont_write_bytecode = True
+import tap
 
 
 def said(*argv):
@@ -54,21 +58,20 @@ class Program:
         return first and first.group(1) == 'endbr64'
 
 
+def missing(program, name):
+    return [] if getattr(program, name)() else ['it is not there']
+
+
 def main():
     readelf, objdump, fortify, cet = sys.argv[1:5]
-    checks = ['pie', 'relro', 'stack', 'protector']
-    checks += [name for name in (fortify, cet) if name != '-']
-    print('1..%d' % (len(checks) * len(sys.argv[5:])))
-    number = bad = 0
+    wanted = ['pie', 'relro', 'stack', 'protector']
+    wanted += [name for name in (fortify, cet) if name != '-']
+    checks = []
     for path in sys.argv[5:]:
         program = Program(readelf, objdump, path)
-        for name in checks:
-            number += 1
-            good = getattr(program, name)()
-            bad += not good
-            print('%sok %d - %s %s' % ('' if good else 'not ', number,
-                                       path.rsplit('/', 1)[-1], name))
-    return 1 if bad or not number else 0
+        checks += [('%s %s' % (path.rsplit('/', 1)[-1], name),
+                    functools.partial(missing, program, name)) for name in wanted]
+    return tap.run(checks)
 
 
 if __name__ == '__main__':

@@ -9,6 +9,7 @@ Prints TAP.
 """
 
 import contextlib
+import functools
 import importlib.util
 import io
 import os
@@ -20,6 +21,9 @@ import tempfile
 import threading
 import time
 
+sys.dont_write_bytecode = True
+import tap
+
 SOURCE, BUILD = sys.argv[1:]
 
 
@@ -30,7 +34,6 @@ def load(name, *path):
     return module
 
 
-sys.dont_write_bytecode = True
 check = load('run_check', 'tests', 'run-check.py')
 
 # By LIMIT and RETRY a run takes some ten seconds instead of hours.
@@ -318,23 +321,18 @@ def tap_results(_):
             yield '%r %s: %s' % (text, result, counts.line())
 
 
+def in_folder(function):
+    if function in BY_PYTEST and not shutil.which('pytest-3') and \
+            not check.configured(BUILD, 'CHECK'):
+        raise tap.Skip('configured without check')
+    with tempfile.TemporaryDirectory(prefix='test-runners-') as folder:
+        yield from function(folder)
+
+
 def main():
-    checks = [*BY_PYTEST, hanging_script, interrupted_job, script_results, tap_results]
-    print('1..%d' % len(checks))
-    bad = 0
-    for number, function in enumerate(checks, 1):
-        if function in BY_PYTEST and not shutil.which('pytest-3') and \
-                not check.configured(BUILD, 'CHECK'):
-            print('ok %d - %s # SKIP configured without check' % (
-                number, function.__name__))
-            continue
-        with tempfile.TemporaryDirectory(prefix='test-runners-') as folder:
-            found = list(function(folder))
-        for text in found:
-            print('\n'.join('# ' + line for line in text.splitlines()))
-        bad += bool(found)
-        print('%sok %d - %s' % ('not ' if found else '', number, function.__name__))
-    return 1 if bad else 0
+    checks = (*BY_PYTEST, hanging_script, interrupted_job, script_results, tap_results)
+    return tap.run([(function.__name__, functools.partial(in_folder, function))
+                    for function in checks])
 
 
 if __name__ == '__main__':
