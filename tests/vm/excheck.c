@@ -23,6 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "rcqp.h"
+
 #define AREA   65536u
 #define DEPTH  16
 #define WAIT_S 30
@@ -148,51 +150,23 @@ static void post_recv(uint64_t wr_id, void *addr, uint32_t len)
     CHECK(ret == 0, "post_recv: %s", strerror(ret));
 }
 
-static void modify(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+static void must(int err, const char *what)
 {
-    int ret = ibv_modify_qp(qp, attr, mask | IBV_QP_STATE);
-
-    if (ret) {
-        errno = ret;
-        die("ibv_modify_qp");
+    if (err) {
+        errno = err;
+        die(what);
     }
 }
 
-static void bring_up(struct ibv_qp *qp, uint32_t peer)
+/* From RESET. */
+static void connect_both(void)
 {
-    struct ibv_qp_attr attr = {
-        .qp_state = IBV_QPS_INIT,
-        .port_num = 1,
-        .qp_access_flags =
-            IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
-    };
-
-    modify(qp, &attr, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-    attr = (struct ibv_qp_attr){
-        .qp_state = IBV_QPS_RTR,
-        .path_mtu = IBV_MTU_1024,
-        .dest_qp_num = peer,
-        .max_dest_rd_atomic = 1,
-        .min_rnr_timer = 12,
-        .ah_attr = {.is_global = 1,
-                    .port_num = 1,
-                    .grh = {.dgid = s.gid,
-                            .sgid_index = (uint8_t)s.gid_index,
-                            .hop_limit = 1}},
-    };
-    modify(qp, &attr,
-           IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-               IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-    attr = (struct ibv_qp_attr){
-        .qp_state = IBV_QPS_RTS,
-        .timeout = 14,
-        .retry_cnt = 7,
-        .rnr_retry = 7,
-        .max_rd_atomic = 1,
-    };
-    modify(qp, &attr,
-           IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-               IBV_QP_MAX_QP_RD_ATOMIC);
+    for (unsigned i = 0; i < 2; i++) {
+        must(rcqp_to_init(s.qp[i], IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                                       IBV_ACCESS_REMOTE_ATOMIC),
+             "QP to INIT");
+        must(rcqp_connect(s.qp[i], s.qp[!i]->qp_num, &s.gid, s.gid_index), "connection");
+    }
 }
 
 static struct ibv_qp *make_qp(uint32_t want_inline)
@@ -234,8 +208,7 @@ static void connect_pair(uint32_t want_inline)
     if (!s.ex) {
         die("ibv_qp_to_qp_ex finds no extended QP");
     }
-    bring_up(s.qp[0], s.qp[1]->qp_num);
-    bring_up(s.qp[1], s.qp[0]->qp_num);
+    connect_both();
 }
 
 static void begin(uint64_t wr_id, unsigned flags)
@@ -476,20 +449,18 @@ static void leave_completions(void)
 
 static void part_reset(void)
 {
-    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RESET};
     struct done d;
     unsigned n = 0;
 
     leave_completions();
-    modify(s.qp[0], &attr, 0);
+    must(rcqp_modify(s.qp[0], IBV_QPS_RESET, (struct ibv_qp_attr){0}, 0), "QP to RESET");
     while (take(&d, 0)) {
         CHECK(d.qpn == s.qp[1]->qp_num, "completion of the QP in RESET");
         n++;
     }
     CHECK(n == 4, "%u receives left", n);
-    modify(s.qp[1], &attr, 0);
-    bring_up(s.qp[0], s.qp[1]->qp_num);
-    bring_up(s.qp[1], s.qp[0]->qp_num);
+    must(rcqp_modify(s.qp[1], IBV_QPS_RESET, (struct ibv_qp_attr){0}, 0), "QP to RESET");
+    connect_both();
     part_batch();
 }
 

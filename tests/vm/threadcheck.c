@@ -26,6 +26,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "rcqp.h"
+
 #define DEPTH   16u
 #define FLUSHED 3u /* receives of a QP of the churning thread */
 #define LIMIT_S 180
@@ -213,11 +215,11 @@ static void *sleeper(void *unused)
     return NULL;
 }
 
-static void modify(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+static void must(int err, const char *what)
 {
-    errno = ibv_modify_qp(qp, attr, mask | IBV_QP_STATE);
-    if (errno) {
-        die("ibv_modify_qp");
+    if (err) {
+        errno = err;
+        die(what);
     }
 }
 
@@ -232,21 +234,17 @@ static struct ibv_qp *make_qp(uint32_t depth)
                 .max_send_sge = 1,
                 .max_recv_sge = 1},
     };
-    struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT,
-                               .port_num = 1,
-                               .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
     struct ibv_qp *qp = ibv_create_qp(s.pd, &attr);
 
     if (!qp) {
         die("ibv_create_qp");
     }
-    modify(qp, &init, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+    must(rcqp_to_init(qp, IBV_ACCESS_REMOTE_WRITE), "QP to INIT");
     return qp;
 }
 
 static void *churner(void *unused)
 {
-    struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR};
     unsigned made = 0;
 
     (void)unused;
@@ -266,7 +264,7 @@ static void *churner(void *unused)
                 die("ibv_post_recv");
             }
         }
-        modify(qp, &error, 0);
+        must(rcqp_modify(qp, IBV_QPS_ERR, (struct ibv_qp_attr){0}, 0), "QP to ERR");
         /* All of them come, unless the QP goes at once. */
         while (made % 2 && atomic_load(&s.flushed) < before + FLUSHED && !finished()) {
             sched_yield();
@@ -284,34 +282,6 @@ static void *churner(void *unused)
 }
 
 /* ---- set-up ------------------------------------------------------------------------ */
-
-static void connect_qp(struct ibv_qp *qp, uint32_t peer)
-{
-    struct ibv_qp_attr attr = {
-        .qp_state = IBV_QPS_RTR,
-        .path_mtu = IBV_MTU_1024,
-        .dest_qp_num = peer,
-        .max_dest_rd_atomic = 1,
-        .min_rnr_timer = 1,
-        .ah_attr = {.is_global = 1,
-                    .port_num = 1,
-                    .grh = {.dgid = s.gid,
-                            .sgid_index = (uint8_t)s.gid_index,
-                            .hop_limit = 1}},
-    };
-
-    modify(qp, &attr,
-           IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-               IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-    attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
-                                .timeout = 14,
-                                .retry_cnt = 7,
-                                .rnr_retry = 7,
-                                .max_rd_atomic = 1};
-    modify(qp, &attr,
-           IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-               IBV_QP_MAX_QP_RD_ATOMIC);
-}
 
 static void open_device(const char *name)
 {
@@ -349,8 +319,9 @@ static void make_objects(void)
     for (unsigned i = 0; i < 2; i++) {
         s.qp[i] = make_qp(DEPTH);
     }
-    connect_qp(s.qp[0], s.qp[1]->qp_num);
-    connect_qp(s.qp[1], s.qp[0]->qp_num);
+    for (unsigned i = 0; i < 2; i++) {
+        must(rcqp_connect(s.qp[i], s.qp[!i]->qp_num, &s.gid, s.gid_index), "connection");
+    }
     for (uint32_t i = 0; i < DEPTH; i++) {
         post_recv(i);
     }
