@@ -438,6 +438,20 @@ static void ops(struct vgt_side *a, struct vgt_side *b)
     one_op(a, b, PVRDMA_WR_ATOMIC_CMP_AND_SWP, 8, a);
 }
 
+/*
+ * All workers have parked the watched VMs and sleep: they have stored what they tell a
+ * guest before that.  A worker that sleeps is offline (grace.h).
+ */
+static void await_sleep(void)
+{
+    gint64 end = g_get_monotonic_time() + VGT_WAIT_MS * 1000;
+
+    while (!grace_is_over(UINT64_MAX)) {
+        g_assert_cmpint(g_get_monotonic_time(), <, end);
+        g_usleep(100);
+    }
+}
+
 /* Doorbells of all kinds, and the words that a worker stores before it sleeps. */
 static void stream(struct vgt_side *a, struct vgt_side *b)
 {
@@ -453,11 +467,11 @@ static void stream(struct vgt_side *a, struct vgt_side *b)
         }
     }
     check("stream");
-    g_usleep(20000);
+    await_sleep();
     check("sleep");
     vgt_send(a, 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 64, b, 0);
     vgt_expect(a->scq, 1, PVRDMA_WC_SUCCESS);
-    g_usleep(20000);
+    await_sleep();
     check("waking and sleep");
     if (a->qp->sq.no_notify) {
         g_assert_true(was_stored(a->g, a->qp->mem->page[0]));
