@@ -317,6 +317,11 @@ static void test_foreign_inv(void)
     refuse_inv(&f, 0);
     refuse_inv(&f, UINT32_MAX);
     refuse_inv(&f, f.p.s[1].mr->rkey); /* no fast registration */
+    fast_reg(&f.p.s[1], f.mr, VG_ACCESS_ALL);
+    refuse_inv(&f, f.mr->rkey ^ 0x80); /* a key that it had, or is going to have */
+    write_to(&f, f.mr->rkey, PVRDMA_WC_SUCCESS);
+    post(&f.p.s[1], local_inv(f.mr->rkey));
+    vgt_expect(f.p.s[1].scq, 71, PVRDMA_WC_SUCCESS);
     dma = vg_mr_new_dma(f.p.s[1].pd);
     refuse_inv(&f, dma->rkey);
     vg_mr_free(dma);

@@ -448,6 +448,97 @@ static void test_srq(gconstpointer data)
 }
 
 /* The receiver's own mistake is its own affair. */
+/* ---- a source that has gone ---- */
+
+#define GONE_GPA 0x300000000ull
+#define GONE_VA  0x7f6600000000ull
+
+/* An MR of two pages that are mapped by themselves; its key. */
+static uint32_t map_apart(struct vgt_side *s)
+{
+    const uint64_t page[2] = {GONE_GPA, GONE_GPA + PVRDMA_PAGE_SIZE};
+    struct pvrdma_cmd_create_mr req = {.start = GONE_VA,
+                                       .length = 2 * PVRDMA_PAGE_SIZE,
+                                       .pd_handle = s->pd->handle,
+                                       .access_flags = PVRDMA_ACCESS_LOCAL_WRITE,
+                                       .nchunks = 2};
+    struct pvrdma_resp_create_mr resp;
+
+    for (unsigned i = 0; i < 2; i++) {
+        g_assert_cmpint(vg_dma_map(s->g, s->g->memfd, i * PVRDMA_PAGE_SIZE, page[i],
+                                   PVRDMA_PAGE_SIZE,
+                                   VFIO_USER_DMA_READ_FLAG | VFIO_USER_DMA_WRITE_FLAG),
+                        ==, 0);
+    }
+    req.pdir_dma = vg_pdir_new(s->g, page, 2);
+    g_assert_cmpint(vg_create_mr(s->g, &req, &resp), ==, 0);
+    return resp.lkey;
+}
+
+/*
+ * Its pages are taken out of the VM's memory, all or only the second: an error to the
+ * sender, and the receive that it might have had serves the next datagram.
+ */
+static void test_source_gone(gconstpointer data)
+{
+    for (unsigned i = 0; i < 4; i++) {
+        struct vgt_pair p;
+        struct vgt_side *s = &p.s[0];
+        struct vg_qp_opts o = {.type = PVRDMA_QPT_UD};
+        struct pvrdma_sge sge = {.addr = GONE_VA + 4000, .length = 200};
+        struct pvrdma_av av;
+        struct vg_wr wr = {
+            .wr_id = 3, .opcode = PVRDMA_WR_SEND, .flags = VGT_SIG, .nsge = 1};
+        struct vg_qp *to, *next;
+
+        ud_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+        o.srq = i & 1 ? vg_srq_new(p.s[1].pd, 16, 2, false) : NULL;
+        to = vg_qp_new(p.s[1].pd, p.s[1].scq, p.s[1].rcq, &o);
+        g_assert_cmpint(vg_ud_to_rts(to, QKEY), ==, 0);
+        next = to;
+        if (o.srq) { /* then it is anybody's */
+            next = vg_qp_new(p.s[1].pd, p.s[1].scq, p.s[1].rcq, &o);
+            g_assert_cmpint(vg_ud_to_rts(next, QKEY), ==, 0);
+        }
+        sge.lkey = map_apart(s);
+        for (unsigned k = i & 2 ? 0 : 1; k < 2; k++) {
+            g_assert_cmpint(
+                vg_dma_unmap(s->g, GONE_GPA + k * PVRDMA_PAGE_SIZE, PVRDMA_PAGE_SIZE), ==,
+                0);
+        }
+        if (o.srq) {
+            srq_post(o.srq, p.s[1].mr, 20, GRH + 200);
+        } else {
+            struct pvrdma_sge room = vg_sge(p.s[1].mr, FAR, GRH + 200);
+            struct vg_wr recv = {.wr_id = 20, .nsge = 1, .sge = &room};
+
+            g_assert_cmpuint(vg_post_recv(to, &recv, 1), ==, 1);
+        }
+        av = vg_av(s->pd, 0, &p.s[1].g->gid);
+        wr.sge = &sge;
+        wr.av = &av;
+        wr.remote_qpn = to->qpn;
+        wr.remote_qkey = QKEY;
+        g_assert_cmpuint(vg_post_send(s->qp, &wr, 1), ==, 1);
+        vgt_expect(s->scq, 3, PVRDMA_WC_LOC_PROT_ERR);
+        recover(s->qp);
+        vgt_expect_none(p.s[1].rcq, 5);
+        LOST(s, &p.s[1], 1, "too_long", .qpn = to->qpn, .len = 201);
+        srq_passes(s, &p.s[1], next, 200, 20);
+        vg_qp_free(to);
+        if (o.srq) {
+            vg_qp_free(next);
+            vg_srq_free(o.srq);
+        }
+        if (!(i & 2)) {
+            g_assert_cmpint(vg_dma_unmap(s->g, GONE_GPA, PVRDMA_PAGE_SIZE), ==, 0);
+        }
+        vg_reg_write(s->g, PVRDMA_REG_CTL, PVRDMA_CTL_RESET); /* the MR, too */
+        s->g->up = false;
+        vgt_pair_close(&p);
+    }
+}
+
 /* The header is in several pieces, and so are the bytes. */
 static void test_pieces(gconstpointer data)
 {
@@ -510,12 +601,15 @@ static void test_bad_list(gconstpointer data)
 static void test_bad_receive(gconstpointer data)
 {
     struct vgt_pair p;
-    struct pvrdma_sge sge;
-    struct vg_wr wr = {.wr_id = 7, .nsge = 1, .sge = &sge};
+    struct pvrdma_sge sge[2];
+    struct vg_wr wr = {.wr_id = 7, .nsge = 2, .sge = sge};
 
     ud_open(&p, 0, 1, GPOINTER_TO_UINT(data));
-    sge = vg_sge(p.s[1].mr, FAR, 4096);
-    sge.lkey += 0x100;
+    /* Room for the header, which nothing of is stored either. */
+    memset(VG_MR_HOST(p.s[1].mr, FAR), 0xee, GRH);
+    sge[0] = vg_sge(p.s[1].mr, FAR, GRH);
+    sge[1] = vg_sge(p.s[1].mr, FAR + GRH, 4096);
+    sge[1].lkey += 0x100;
     g_assert_cmpuint(vg_post_recv(p.s[1].qp, &wr, 1), ==, 1);
     vgt_recv(&p.s[1], 8, FAR, 4096);
     ud_send(&p.s[0], &p.s[1], (struct dg){.len = 8, .wr_id = 1});
@@ -524,6 +618,9 @@ static void test_bad_receive(gconstpointer data)
     vgt_expect(p.s[1].rcq, 8, PVRDMA_WC_WR_FLUSH_ERR);
     g_assert_cmpuint(vg_qp_state(p.s[1].qp), ==, PVRDMA_QPS_ERR);
     g_assert_cmpint(dropped(1, "bad_receive"), ==, 1);
+    for (unsigned i = 0; i < GRH; i++) {
+        g_assert_cmphex(*VG_MR_HOST(p.s[1].mr, FAR + i), ==, 0xee);
+    }
     LOST(&p.s[0], &p.s[1], 1, "qp_not_ready");
     vgt_pair_close(&p);
 }
@@ -557,8 +654,9 @@ static void test_no_qp(gconstpointer data)
     g_assert_cmpint(vg_qp_to_reset(qp), ==, 0);
     LOST(&p.s[0], &p.s[1], 1, "qp_not_ready", .qpn = qp->qpn);
     vg_qp_free(qp);
-    /* That of the others is there still. */
-    ud_send(&p.s[0], &p.s[1], (struct dg){.len = 8, .wr_id = 1});
+    /* That of the others is there still; a number has 24 bits. */
+    qpn = p.s[1].qp->qpn | 0xab000000u;
+    ud_send(&p.s[0], &p.s[1], (struct dg){.len = 8, .wr_id = 1, .qpn = qpn});
     vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
     vgt_expect(p.s[1].rcq, 7, PVRDMA_WC_SUCCESS);
     vgt_pair_close(&p);
@@ -1147,6 +1245,7 @@ int main(int argc, char **argv)
         {"bad-list", test_bad_list},
         {"pieces", test_pieces},
         {"srq", test_srq},
+        {"source-gone", test_source_gone},
         {"no-qp", test_no_qp},
         {"address-handle", test_address_handle},
         {"bad-request", test_bad_request},

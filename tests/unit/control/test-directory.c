@@ -275,6 +275,60 @@ static void test_index(void)
     directory_fini();
 }
 
+#define CHAINED 60000u
+
+/* Addresses that differ everywhere: so do their places in two networks, mostly. */
+static struct pvrdma_gid spread_gid(unsigned n)
+{
+    uint64_t w[2] = {n * 0x9e3779b97f4a7c15ull, ~n * 0xbf58476d1ce4e5b9ull};
+    struct pvrdma_gid gid;
+
+    memcpy(gid.raw, w, sizeof(w));
+    return gid;
+}
+
+/*
+ * The same addresses in two networks, so many that some meet in a chain: whoever stands
+ * in front of one in its chain is neither another's address nor another network's.
+ */
+static void test_chains(void)
+{
+    const char *network[2] = {g_intern_string("blue"), g_intern_string("red")};
+    struct vm *vm[2] = {&blue, &red};
+
+    directory_init();
+    for (unsigned i = 0; i < CHAINED; i++) {
+        struct pvrdma_gid gid = spread_gid(i);
+
+        for (unsigned k = 0; k < 2; k++) {
+            g_assert_cmpint(directory_bind(vm[k], &gid), ==, 0);
+        }
+    }
+    for (unsigned i = 0; i < CHAINED + 1000; i++) {
+        struct pvrdma_gid gid = spread_gid(i);
+
+        for (unsigned k = 0; k < 2; k++) {
+            const struct route *r = route_find(network[k], &gid);
+
+            g_assert_true((r != NULL) == (i < CHAINED));
+            g_assert_true(!r || atomic_load(&r->vm) == vm[k]);
+            g_assert_true(!r || r == route_get(network[k], &gid));
+            if (r) {
+                route_put((struct route *)(uintptr_t)r);
+            }
+        }
+    }
+    for (unsigned i = 0; i < CHAINED; i++) {
+        struct pvrdma_gid gid = spread_gid(i);
+
+        for (unsigned k = 0; k < 2; k++) {
+            directory_unbind(vm[k], &gid);
+        }
+    }
+    g_assert_cmpuint(directory_routes(), ==, 0);
+    directory_fini();
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
@@ -282,5 +336,6 @@ int main(int argc, char **argv)
     g_test_add_func("/directory/threads", test_threads);
     g_test_add_func("/directory/generation", test_generation);
     g_test_add_func("/directory/index", test_index);
+    g_test_add_func("/directory/chains", test_chains);
     return g_test_run();
 }

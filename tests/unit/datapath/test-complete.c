@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * Unit test of datapath/complete.c: one CQ in the batches of two workers.  Who flushes
- * publishes what both pushed, and neither needs the other's turn.
+ * publishes what both pushed, and neither needs the other's turn.  LAST_WQE_REACHED
+ * comes behind what either has pushed.
  */
 #include "qpfix.h"
 
@@ -42,8 +43,6 @@ static void test_two_workers(void)
 {
     uint32_t n = 0;
 
-    cq = id_table_get(&f.td->vm.objects.cq, f.cq);
-    g_assert_nonnull(cq);
     for (unsigned round = 0; round < 20; round++) {
         struct worker *stuck = worker[round & 1], *other = worker[!(round & 1)];
 
@@ -88,6 +87,58 @@ static void test_notify(void)
                      PVRDMA_DB_ARM_ANY);
 }
 
+static struct qp *shared_qp(void)
+{
+    struct pvrdma_cmd_create_srq srq = {.pd_handle = f.pd,
+                                        .attrs = {.max_wr = 8, .max_sge = 1},
+                                        .nchunks = 2,
+                                        .pdir_dma = testdev_new_pdir(f.td, 2, NULL)};
+    struct pvrdma_cmd_create_qp req;
+
+    g_assert_cmpuint(testdev_command(f.td, PVRDMA_CMD_CREATE_SRQ, &srq, sizeof(srq)), ==,
+                     0);
+    testdev_qp_req(f.td, &req, f.pd, f.cq);
+    req.max_recv_wr = req.max_recv_sge = 0;
+    req.total_chunks = 3;
+    req.is_srq = 1;
+    req.srq_handle =
+        ((const struct pvrdma_resp_handle *)testdev_ptr(f.td, f.td->resp))->handle;
+    g_assert_cmpuint(testdev_command(f.td, PVRDMA_CMD_CREATE_QP, &req, sizeof(req)), ==,
+                     0);
+    return id_table_get(
+        &f.td->vm.objects.qp,
+        ((const struct pvrdma_resp_create_qp *)testdev_ptr(f.td, f.td->resp))->qp_handle);
+}
+
+static void flush_receives(void *arg)
+{
+    responder_flush(arg, 64);
+}
+
+/*
+ * The last completion of a QP with an SRQ is one that the sender's worker has pushed and
+ * not published.  Then the QP fails, and its own worker tells that no more come.
+ */
+static void test_last_wqe(void)
+{
+    uint32_t n = visible();
+    struct qp *qp = shared_qp();
+
+    g_assert_nonnull(qp);
+    testdev_irqs(f.td, PVRDMA_VEC_ASYNC);
+    qpfix_on_worker(worker[1], push, GUINT_TO_POINTER(77));
+    g_assert_cmpuint(visible(), ==, n);
+    pthread_mutex_lock(&qp->lock);
+    qp_enter_error_locked(qp);
+    pthread_mutex_unlock(&qp->lock);
+    qpfix_on_worker(worker[0], flush_receives, qp);
+    g_assert_cmpuint(testdev_irqs(f.td, PVRDMA_VEC_ASYNC), ==, 1);
+    g_assert_cmpuint(visible(), ==, n + 1);
+    g_assert_cmpuint(wr_id(n), ==, 77);
+    qpfix_on_worker(worker[1], flush, NULL);
+    g_assert_cmpuint(visible(), ==, n + 1);
+}
+
 int main(int argc, char **argv)
 {
     struct testdev *second;
@@ -102,12 +153,15 @@ int main(int argc, char **argv)
     g_assert_no_error(err);
     /* The second VM is only there for its worker, the less loaded one. */
     qpfix_open(&f, "first");
+    cq = id_table_get(&f.td->vm.objects.cq, f.cq);
+    g_assert_nonnull(cq);
     second = testdev_new("second");
     worker[0] = f.td->vm.dp.worker;
     worker[1] = second->vm.dp.worker;
     g_assert_true(worker[0] != worker[1]);
     g_test_add_func("/complete/two-workers", test_two_workers);
     g_test_add_func("/complete/notify", test_notify);
+    g_test_add_func("/complete/last-wqe", test_last_wqe);
     ret = g_test_run();
     testdev_free(second);
     testdev_free(f.td);
