@@ -64,6 +64,11 @@ static int qp_check(struct pvrdma_dev *dev, const struct ib_qp_init_attr *init)
 	case IB_QPT_RC:
 	case IB_QPT_UD:
 		break;
+	case IB_QPT_UC:
+		if (!(dev->ext.features & PVRDMA_EXT_FEAT_UC))
+			return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP,
+					     "the device has no UC");
+		break;
 	default:
 		return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP, "type %d",
 				     init->qp_type);
@@ -190,6 +195,8 @@ static u8 wire_type(enum ib_qp_type type)
 	switch (type) {
 	case IB_QPT_GSI:
 		return PVRDMA_QPT_GSI;
+	case IB_QPT_UC:
+		return PVRDMA_QPT_UC;
 	case IB_QPT_UD:
 		return PVRDMA_QPT_UD;
 	default:

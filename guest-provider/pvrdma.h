@@ -201,7 +201,8 @@ struct pv_qp {
 	struct pv_wq sq;
 	struct pv_wq rq; /* slots NULL with an SRQ */
 	uint32_t handle;
-	bool ud;
+	enum ibv_qp_type type;
+	bool ud; /* IBV_QPT_UD */
 	/* An open ibv_wr_start: guarded by sq.lock. */
 	struct pvrdma_sq_wqe_hdr *wr_cur;
 	uint32_t wr_first; /* index to go back to */

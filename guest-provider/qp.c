@@ -304,7 +304,8 @@ static struct pv_qp *pv_qp_make(struct pv_context *ctx,
 	bool locked;
 	int ret;
 
-	if (attr->qp_type != IBV_QPT_RC && attr->qp_type != IBV_QPT_UD) {
+	if (attr->qp_type != IBV_QPT_RC && attr->qp_type != IBV_QPT_UC &&
+	    attr->qp_type != IBV_QPT_UD) {
 		pv_err(ctx, "QPs of type %d are not there", attr->qp_type);
 		errno = EOPNOTSUPP;
 		return NULL;
@@ -312,7 +313,8 @@ static struct pv_qp *pv_qp_make(struct pv_context *ctx,
 	qp = calloc(1, sizeof(*qp));
 	if (!qp)
 		return NULL;
-	qp->ud = attr->qp_type == IBV_QPT_UD;
+	qp->type = attr->qp_type;
+	qp->ud = qp->type == IBV_QPT_UD;
 	locked = !to_pv_pd(attr->pd)->td;
 	pv_lock_init(&qp->sq.lock, locked);
 	pv_lock_init(&qp->rq.lock, locked);

@@ -18,6 +18,9 @@
 	 IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |                 \
 	 IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |       \
 	 IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD)
+#define PV_UC_OPS                                                             \
+	(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |     \
+	 IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM)
 #define PV_UD_OPS (IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM)
 
 static struct pv_qp *qp_of_ex(struct ibv_qp_ex *qp)
@@ -221,6 +224,18 @@ static void pv_wr_set_inline_data(struct ibv_qp_ex *ibqp, void *addr,
 	pv_wr_set_inline_data_list(ibqp, 1, &buf);
 }
 
+static uint64_t pv_wr_ops(const struct pv_qp *qp)
+{
+	switch (qp->type) {
+	case IBV_QPT_UC:
+		return PV_UC_OPS;
+	case IBV_QPT_UD:
+		return PV_UD_OPS;
+	default:
+		return PV_RC_OPS;
+	}
+}
+
 /*
  * Install the calls that @ops (IBV_QP_EX_WITH_*) asks for; EOPNOTSUPP if one of
  * them is not there for this type of QP.
@@ -229,7 +244,7 @@ int pv_wr_setup(struct pv_qp *qp, uint64_t ops)
 {
 	struct ibv_qp_ex *ex = &qp->vqp.qp_ex;
 
-	if (!check_comp_mask(ops, qp->ud ? PV_UD_OPS : PV_RC_OPS)) {
+	if (!check_comp_mask(ops, pv_wr_ops(qp))) {
 		pv_err(to_pv_ctx(qp->vqp.qp.context),
 		       "not all of the operations %#llx are there",
 		       (unsigned long long)ops);

@@ -386,6 +386,21 @@ static void report_datagrams(GString *s, struct vm_datapath *dp)
     json_end(s, '}');
 }
 
+static void report_uc(GString *s, struct vm_datapath *dp)
+{
+    static const char *const names[UC_DROPS] = {
+        [UC_NO_PEER] = "to_nobody",       [UC_HELD] = "to_paused",
+        [UC_NO_RECEIVE] = "no_receive",   [UC_TOO_LONG] = "too_long",
+        [UC_NO_ACCESS] = "access_denied",
+    };
+
+    json_begin(s, "uc_dropped", '{');
+    for (unsigned i = 0; i < UC_DROPS; i++) {
+        json_int(s, names[i], atomic_load(&dp->uc_dropped[i]));
+    }
+    json_end(s, '}');
+}
+
 void report_counters(GString *s, struct vm *vm)
 {
     json_begin(s, NULL, '{');
@@ -401,6 +416,7 @@ void report_counters(GString *s, struct vm *vm)
         report_irq(s, &vm->guest.irq);
         report_datapath(s, &vm->dp);
         report_datagrams(s, &vm->dp);
+        report_uc(s, &vm->dp);
     }
     json_end(s, '}');
 }

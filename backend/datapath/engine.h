@@ -443,6 +443,17 @@ struct outcome datagram_send(struct qp *qp);
 struct outcome datagram_deliver(struct vm *vm, const struct msg *m,
                                 const struct datagram *d, struct sg_list *src);
 
+/* --- uc.c: messages of connections without acknowledgements ------------------- */
+
+/* Carry req.op onwards: OUT_DONE, OUT_MORE, or OUT_FAIL if it cannot be sent. */
+struct outcome uc_send(struct qp *qp);
+
+/* A message from or to @vm is lost. */
+static inline void uc_count(struct vm *vm, enum uc_drop why)
+{
+    atomic_fetch_add_explicit(&vm->dp.uc_dropped[why], 1, memory_order_relaxed);
+}
+
 /* --- rq.c: receive queues --------------------------------------------------- */
 
 /*

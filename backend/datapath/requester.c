@@ -403,10 +403,10 @@ static struct outcome carry(struct qp *qp)
     if (atomic_load_explicit(&qp->req.wake, memory_order_relaxed)) {
         atomic_store_explicit(&qp->req.wake, false, memory_order_relaxed);
     }
-    if (!qp->service->connected) {
-        return datagram_send(qp);
+    if (G_LIKELY(qp->service->acknowledged)) {
+        return qp->req.transport->start(qp, &qp->req.op);
     }
-    return qp->req.transport->start(qp, &qp->req.op);
+    return qp->service->connected ? uc_send(qp) : datagram_send(qp);
 }
 
 /*

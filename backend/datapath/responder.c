@@ -14,6 +14,10 @@
  * QP that this one is connected to, with the expected packet sequence number.  From
  * then on the incarnation of its connection stands for all that.
  *
+ * Of an unreliable connection (UC) each message is taken as the next, whatever was lost
+ * before it, and so is the first of a requester that began anew.  What cannot be taken
+ * is dropped and counted; the receive of one that was broken off serves the next.
+ *
  * Which error goes to which side follows InfiniBand spec 9.9.3, table 61.
  *
  * Threads: the worker of the requester's VM, so several workers may be here for
@@ -74,7 +78,8 @@ static bool bind_requester(struct qp *qp, const struct msg *m)
 {
     const struct conn_path *p = m->path, *own = &qp->req.path;
 
-    if (p->dqpn != qp->qpn || p->sqpn != own->dqpn || m->psn != qp->resp.psn ||
+    if (m->unreliable == qp->service->acknowledged || p->dqpn != qp->qpn ||
+        p->sqpn != own->dqpn || (!m->unreliable && m->psn != qp->resp.psn) ||
         !gid_equal(&p->dgid, &own->sgid) || !gid_equal(&p->sgid, &own->dgid)) {
         return false;
     }
@@ -90,12 +95,15 @@ static bool is_from_peer(struct qp *qp, const struct msg *m)
 {
     uint32_t state = atomic_load_explicit(&qp->state, memory_order_relaxed);
 
-    if ((state != PVRDMA_QPS_RTR && state != PVRDMA_QPS_RTS && state != PVRDMA_QPS_SQD) ||
+    if ((state != PVRDMA_QPS_RTR && state != PVRDMA_QPS_RTS && state != PVRDMA_QPS_SQD &&
+         state != PVRDMA_QPS_SQE) ||
         !qp->req.bound) { /* only what is connected ever is */
         return false;
     }
-    return qp->resp.incarnation ? qp->resp.incarnation == m->incarnation
-                                : bind_requester(qp, m);
+    if (qp->resp.incarnation == m->incarnation) {
+        return true;
+    }
+    return (!qp->resp.incarnation || !qp->service->acknowledged) && bind_requester(qp, m);
 }
 
 struct outcome responder_outcome(const struct msg *m, enum sg_result r,
@@ -175,6 +183,25 @@ static struct outcome check_recv(struct qp *qp, const struct msg *m)
     return msg_invalidates(m) ? check_key(qp, m) : OUTCOME(OUT_DONE);
 }
 
+/* UC: the message is lost. */
+SELDOM static struct outcome dropped(struct qp *qp, enum uc_drop why)
+{
+    uc_count(qp->vm, why);
+    return OUTCOME(OUT_DROPPED);
+}
+
+/* For UC: one that is too small stays, and there is nobody to be woken. */
+static int claim_unreliable(struct qp *qp, const struct msg *m)
+{
+    struct recv_op *recv = &qp->resp.recv;
+    uint64_t least = msg_is_send(m) ? m->length : 0;
+
+    if (recv->active) {
+        return recv->capacity < least ? EMSGSIZE : 0;
+    }
+    return rq_claim(qp->rq, recv, least);
+}
+
 /* A receive WQE for this message, one left from a message broken off first. */
 static struct outcome claim(struct qp *qp, const struct msg *m)
 {
@@ -186,11 +213,19 @@ static struct outcome claim(struct qp *qp, const struct msg *m)
     }
     if (recv->active) {
         recv->cur = (struct sg_cursor){0, 0};
-    } else {
+    }
+    if (G_UNLIKELY(m->unreliable)) {
+        err = claim_unreliable(qp, m);
+    } else if (!recv->active) {
         err = rq_claim_or_wait(qp->rq, recv, &m->ticket);
     }
     if (err == EAGAIN) {
-        return (struct outcome){.what = OUT_RNR, .status = qp->attr.min_rnr_timer};
+        return m->unreliable
+                   ? dropped(qp, UC_NO_RECEIVE)
+                   : (struct outcome){.what = OUT_RNR, .status = qp->attr.min_rnr_timer};
+    }
+    if (err == EMSGSIZE) {
+        return dropped(qp, UC_TOO_LONG);
     }
     if (err) {
         /* The queue itself is broken. */
@@ -238,11 +273,25 @@ void responder_tell(struct qp *qp, struct outcome o)
     datapath_ring(qp->vm, qp->handle); /* its worker flushes */
 }
 
+/*
+ * Is the failure the message's alone?  One that is not acknowledged is lost then;
+ * only a receive that cannot be used is this side's fault (InfiniBand spec 9.9.3,
+ * classes D and E).
+ */
+static bool is_lost(const struct qp *qp, struct outcome o)
+{
+    return !qp->service->acknowledged && o.recv_status == PVRDMA_WC_SUCCESS;
+}
+
 void responder_settle(struct qp *qp, uint64_t epoch, struct outcome o)
 {
     bool ours;
 
     if (o.what != OUT_FAIL || !o.remote) {
+        return;
+    }
+    if (is_lost(qp, o)) {
+        uc_count(qp->vm, UC_NO_ACCESS);
         return;
     }
     pthread_mutex_lock(&qp->lock);
@@ -309,7 +358,9 @@ struct outcome responder_admit_locked(struct qp *qp, const struct msg *m, uint64
     if (!is_from_peer(qp, m)) {
         return OUTCOME(OUT_SILENT);
     }
-    if (m->seq != qp->resp.seq) {
+    if (m->seq != qp->resp.seq && m->unreliable) {
+        qp->resp.seq = m->seq; /* those before are lost */
+    } else if (m->seq != qp->resp.seq) {
         if (m->seq > qp->resp.seq) {
             return OUTCOME(OUT_EARLY);
         }
@@ -335,7 +386,9 @@ struct outcome responder_admit_locked(struct qp *qp, const struct msg *m, uint64
         o = both_fail(PVRDMA_WC_REM_INV_REQ_ERR, PVRDMA_WC_SUCCESS,
                       PVRDMA_EVENT_QP_REQ_ERR);
     }
-    if (o.what == OUT_FAIL) {
+    if (o.what == OUT_FAIL && is_lost(qp, o)) {
+        o = dropped(qp, UC_NO_ACCESS);
+    } else if (o.what == OUT_FAIL) {
         responder_settle_locked(qp, o);
         *epoch = qp->resp.epoch;
     }

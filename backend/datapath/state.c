@@ -155,6 +155,7 @@ static void qp_connect(struct qp *qp)
     req->op.done = 0;
     req->op.cur = (struct sg_cursor){0, 0};
     req->op.m.path = &req->path;
+    req->op.m.unreliable = !qp->service->acknowledged;
     req->op.m.incarnation = atomic_load(&req->incarnation);
     req->op.m.ticket = (struct ticket){qp->vm->id, qp->handle, req->op.m.incarnation};
 }
@@ -257,8 +258,11 @@ void qp_enter_error_locked(struct qp *qp)
 
 void qp_set_send_error(struct qp *qp)
 {
+    uint32_t state;
+
     pthread_mutex_lock(&qp->lock);
-    if (atomic_load(&qp->state) == PVRDMA_QPS_RTS) {
+    state = atomic_load(&qp->state);
+    if (state == PVRDMA_QPS_RTS || state == PVRDMA_QPS_SQD) {
         atomic_store_explicit(&qp->state, PVRDMA_QPS_SQE, memory_order_release);
         qp->attr.qp_state = PVRDMA_QPS_SQE;
     }

@@ -110,6 +110,7 @@ struct msg {
     uint64_t length; /* bytes in all */
     uint64_t compare_add, swap;
     struct ticket ticket; /* whom to wake when a receive is posted */
+    bool unreliable;      /* of a connection without acknowledgements (UC) */
 };
 
 /*
@@ -133,6 +134,7 @@ enum outcome_what {
     OUT_EARLY,     /* one before it has not come: not even answered */
     OUT_RNR,       /* no receive WQE; status: the responder's timer code */
     OUT_SILENT,    /* no answer: no peer, or it ignores us */
+    OUT_DROPPED,   /* UC: not executed; the responder has counted it */
     OUT_HELD,      /* the peer stands still: wait without counting */
     OUT_GRACE,     /* a key is being taken away, other workers may use it still */
     OUT_FAIL,      /* status: what the requester completes with */
@@ -245,6 +247,7 @@ struct sent {
 struct service {
     const char *name;
     bool connected;      /* messages go to the QP of its path */
+    bool acknowledged;   /* and come back to the requester: done, or why not */
     uint32_t ops;        /* bit per enum pvrdma_wr_opcode */
     uint32_t kernel_ops; /* besides, for QPs of the guest kernel */
     uint32_t send_error; /* state after a failed send request */

@@ -2,7 +2,8 @@
 /*
  * The QP state machine: which transitions exist, which attributes each needs
  * and which it permits (InfiniBand Architecture Specification vol. 1, 10.3.1
- * and 11.2.5.2, tables for Modify Queue Pair; RC, UD and, like it, the GSI QP).
+ * and 11.2.5.2, tables for Modify Queue Pair; RC, UC, UD and, like it, the GSI
+ * QP).
  *
  * Pure logic on numbers; whether a value is sensible is checked in qp.c.
  * Any state may go to RESET and to ERR, with no attribute but the state.
@@ -40,6 +41,28 @@ static const struct transition rc_transitions[] = {
      PVRDMA_QP_PORT | PVRDMA_QP_AV | PVRDMA_QP_TIMEOUT | PVRDMA_QP_RETRY_CNT |
          PVRDMA_QP_RNR_RETRY | PVRDMA_QP_MAX_RD_ATOMIC | PVRDMA_QP_MAX_DEST_RD_ATOMIC |
          PVRDMA_QP_PKEY_INDEX | RC_PATH_CHANGES},
+};
+
+/* Nobody answers: no timers, no tries, nothing that returns. */
+#define UC_PATH_CHANGES \
+    (PVRDMA_QP_ALT_PATH | PVRDMA_QP_ACCESS_FLAGS | PVRDMA_QP_PATH_MIG_STATE)
+
+static const struct transition uc_transitions[] = {
+    {PVRDMA_QPS_RESET, PVRDMA_QPS_INIT,
+     PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT | PVRDMA_QP_ACCESS_FLAGS, 0},
+    {PVRDMA_QPS_INIT, PVRDMA_QPS_INIT, 0,
+     PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT | PVRDMA_QP_ACCESS_FLAGS},
+    {PVRDMA_QPS_INIT, PVRDMA_QPS_RTR,
+     PVRDMA_QP_AV | PVRDMA_QP_PATH_MTU | PVRDMA_QP_DEST_QPN | PVRDMA_QP_RQ_PSN,
+     PVRDMA_QP_ALT_PATH | PVRDMA_QP_ACCESS_FLAGS | PVRDMA_QP_PKEY_INDEX},
+    {PVRDMA_QPS_RTR, PVRDMA_QPS_RTS, PVRDMA_QP_SQ_PSN,
+     PVRDMA_QP_CUR_STATE | UC_PATH_CHANGES},
+    {PVRDMA_QPS_RTS, PVRDMA_QPS_RTS, 0, PVRDMA_QP_CUR_STATE | UC_PATH_CHANGES},
+    {PVRDMA_QPS_RTS, PVRDMA_QPS_SQD, 0, PVRDMA_QP_EN_SQD_ASYNC},
+    {PVRDMA_QPS_SQD, PVRDMA_QPS_RTS, 0, PVRDMA_QP_CUR_STATE | UC_PATH_CHANGES},
+    {PVRDMA_QPS_SQD, PVRDMA_QPS_SQD, 0,
+     PVRDMA_QP_AV | PVRDMA_QP_PKEY_INDEX | UC_PATH_CHANGES},
+    {PVRDMA_QPS_SQE, PVRDMA_QPS_RTS, 0, PVRDMA_QP_CUR_STATE | PVRDMA_QP_ACCESS_FLAGS},
 };
 
 /* The port of a GSI QP is given with its creation; the rest is the same for both. */
@@ -93,6 +116,8 @@ int qp_transition_check(enum pvrdma_qp_type type, enum pvrdma_qp_state cur,
         t = &to_reset_or_err;
     } else if (type == PVRDMA_QPT_RC) {
         t = find(rc_transitions, G_N_ELEMENTS(rc_transitions), cur, next);
+    } else if (type == PVRDMA_QPT_UC) {
+        t = find(uc_transitions, G_N_ELEMENTS(uc_transitions), cur, next);
     } else if (type == PVRDMA_QPT_UD) {
         t = find(ud_transitions, G_N_ELEMENTS(ud_transitions), cur, next);
     } else if (type == PVRDMA_QPT_GSI) {

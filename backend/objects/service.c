@@ -11,10 +11,20 @@
 static const struct service rc = {
     .name = "RC",
     .connected = true,
+    .acknowledged = true,
     .ops = OP(RDMA_WRITE) | OP(RDMA_WRITE_WITH_IMM) | OP(SEND) | OP(SEND_WITH_IMM) |
            OP(RDMA_READ) | OP(ATOMIC_CMP_AND_SWP) | OP(ATOMIC_FETCH_AND_ADD),
     .kernel_ops = OP(SEND_WITH_INV) | OP(LOCAL_INV) | OP(FAST_REG),
     .send_error = PVRDMA_QPS_ERR,
+    .max_length = VERBS_MAX_MSG_SZ,
+};
+
+/* What cannot be sent stops the send queue alone; what cannot be received is lost. */
+static const struct service uc = {
+    .name = "UC",
+    .connected = true,
+    .ops = OP(RDMA_WRITE) | OP(RDMA_WRITE_WITH_IMM) | OP(SEND) | OP(SEND_WITH_IMM),
+    .send_error = PVRDMA_QPS_SQE,
     .max_length = VERBS_MAX_MSG_SZ,
 };
 
@@ -39,6 +49,8 @@ const struct service *qp_service(enum pvrdma_qp_type type)
     switch (type) {
     case PVRDMA_QPT_RC:
         return &rc;
+    case PVRDMA_QPT_UC:
+        return &uc;
     case PVRDMA_QPT_UD:
         return &ud;
     case PVRDMA_QPT_GSI:

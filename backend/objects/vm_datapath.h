@@ -42,6 +42,16 @@ enum datagram_drop {
     DATAGRAM_DROPS,
 };
 
+/* Why a message of an unreliable connection did not; the first two likewise. */
+enum uc_drop {
+    UC_NO_PEER, /* no QP that is connected to the sender's takes it, or not to its end */
+    UC_HELD,    /* who has it stands still */
+    UC_NO_RECEIVE, /* none is posted */
+    UC_TOO_LONG,   /* for the receive */
+    UC_NO_ACCESS,  /* the key or right it needs is not there */
+    UC_DROPS,
+};
+
 /* Send queues whose producer index the worker polls, see watch.c. */
 #define DATAPATH_WATCHED 16u
 
@@ -129,11 +139,12 @@ struct vm_datapath {
         replays, interrupts;
     _Atomic uint64_t datagrams_sent;
     /*
-     * Of any worker: datagrams that were taken, and those that were not.  Apart from what
-     * the VM's own worker uses: anybody may send something that is to be dropped.
+     * Of any worker: datagrams that were taken, and what was not.  Apart from what the
+     * VM's own worker uses: anybody may send something that is to be dropped.
      */
     char apart[2][64];
     _Atomic uint64_t datagrams_received, datagrams_dropped[DATAGRAM_DROPS];
+    _Atomic uint64_t uc_dropped[UC_DROPS];
     char apart_from_others[64];
 };
 

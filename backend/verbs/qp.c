@@ -97,7 +97,8 @@ static int qp_type_check(struct qp *qp, const struct objects *v)
     if (!qp->service) {
         return ENOTSUP;
     }
-    qp->req.transport = qp->service->connected ? transport_local : &transport_copy;
+    /* What is not acknowledged needs no window: it is done when it is gone. */
+    qp->req.transport = qp->service->acknowledged ? transport_local : &transport_copy;
     qp->ops = qp->service->ops | (qp->pd->uctx ? 0 : qp->service->kernel_ops);
     if (qp->type != PVRDMA_QPT_GSI) {
         return 0;

@@ -82,6 +82,7 @@
 					      NIC's MAC, MACH: 4 and 5 */
 #define PVRDMA_EXT_FEAT_COUNTERS (1u << 4) /* QUERY_COUNTERS */
 #define PVRDMA_EXT_FEAT_FAST_REG (1u << 5) /* PVRDMA_EXT_MAX_FAST_REG */
+#define PVRDMA_EXT_FEAT_UC	 (1u << 8) /* CREATE_QP of type PVRDMA_QPT_UC */
 
 /* What a context can be granted. */
 #define PVRDMA_EXT_CONTEXT_FEATURES \

@@ -372,6 +372,11 @@ int vg_qp_to_init(struct vg_qp *qp, const struct vg_conn *c)
                         &a);
 }
 
+static bool is_uc(const struct vg_qp *qp)
+{
+    return qp->opts.type == PVRDMA_QPT_UC;
+}
+
 static uint8_t or_default(const struct vg_conn *c, uint8_t value, uint8_t def)
 {
     return value || (c && c->zero_counts) ? value : def;
@@ -389,11 +394,12 @@ int vg_qp_to_rtr(struct vg_qp *qp, const struct pvrdma_gid *dgid, uint32_t dqpn,
 
     a.max_dest_rd_atomic = or_default(c, c ? c->max_dest_rd_atomic : 0, 16);
     a.min_rnr_timer = c && c->min_rnr_timer ? c->min_rnr_timer : 1;
-    return vg_modify_qp(qp->g, qp->handle,
-                        PVRDMA_QP_STATE | PVRDMA_QP_AV | PVRDMA_QP_PATH_MTU |
-                            PVRDMA_QP_DEST_QPN | PVRDMA_QP_RQ_PSN |
-                            PVRDMA_QP_MAX_DEST_RD_ATOMIC | PVRDMA_QP_MIN_RNR_TIMER,
-                        &a);
+    return vg_modify_qp(
+        qp->g, qp->handle,
+        PVRDMA_QP_STATE | PVRDMA_QP_AV | PVRDMA_QP_PATH_MTU | PVRDMA_QP_DEST_QPN |
+            PVRDMA_QP_RQ_PSN |
+            (is_uc(qp) ? 0 : PVRDMA_QP_MAX_DEST_RD_ATOMIC | PVRDMA_QP_MIN_RNR_TIMER),
+        &a);
 }
 
 int vg_qp_to_rts(struct vg_qp *qp, uint32_t sq_psn, const struct vg_conn *c)
@@ -405,9 +411,11 @@ int vg_qp_to_rts(struct vg_qp *qp, uint32_t sq_psn, const struct vg_conn *c)
     a.rnr_retry = or_default(c, c ? c->rnr_retry : 0, 7);
     a.max_rd_atomic = or_default(c, c ? c->max_rd_atomic : 0, 16);
     return vg_modify_qp(qp->g, qp->handle,
-                        PVRDMA_QP_STATE | PVRDMA_QP_TIMEOUT | PVRDMA_QP_RETRY_CNT |
-                            PVRDMA_QP_RNR_RETRY | PVRDMA_QP_SQ_PSN |
-                            PVRDMA_QP_MAX_RD_ATOMIC,
+                        PVRDMA_QP_STATE | PVRDMA_QP_SQ_PSN |
+                            (is_uc(qp)
+                                 ? 0
+                                 : PVRDMA_QP_TIMEOUT | PVRDMA_QP_RETRY_CNT |
+                                       PVRDMA_QP_RNR_RETRY | PVRDMA_QP_MAX_RD_ATOMIC),
                         &a);
 }
 

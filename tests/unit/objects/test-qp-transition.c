@@ -51,6 +51,18 @@ static const struct rule rc[] = {
          MIG},
 };
 
+static const struct rule uc[] = {
+    {0, 1, PKEY | PORT | ACCESS, 0},
+    {1, 1, 0, PKEY | PORT | ACCESS},
+    {1, 2, AV | MTU | DEST | RQ_PSN, ALT | ACCESS | PKEY},
+    {2, 3, SQ_PSN, CUR | ALT | ACCESS | MIG},
+    {3, 3, 0, CUR | ACCESS | ALT | MIG},
+    {3, 4, 0, SQD_ASYNC},
+    {4, 3, 0, CUR | ALT | ACCESS | MIG},
+    {4, 4, 0, AV | ALT | ACCESS | PKEY | MIG},
+    {5, 3, 0, CUR | ACCESS},
+};
+
 static const struct rule gsi[] = {
     {0, 1, PKEY | QKEY, 0},     {1, 1, 0, PKEY | QKEY}, {1, 2, 0, PKEY | QKEY},
     {2, 3, SQ_PSN, CUR | QKEY}, {3, 3, 0, CUR | QKEY},  {3, 4, 0, SQD_ASYNC},
@@ -125,12 +137,17 @@ static void test_ud(void)
     check_type(PVRDMA_QPT_UD, ud, G_N_ELEMENTS(ud));
 }
 
+static void test_uc(void)
+{
+    check_type(PVRDMA_QPT_UC, uc, G_N_ELEMENTS(uc));
+}
+
 static void test_nonsense(void)
 {
     g_assert_cmpint(qp_transition_check(PVRDMA_QPT_RC, 7, 0, S), ==, EINVAL);
     g_assert_cmpint(qp_transition_check(PVRDMA_QPT_RC, 0, 7, S), ==, EINVAL);
     g_assert_cmpint(qp_transition_check(PVRDMA_QPT_RC, 0, -1, S), ==, EINVAL);
-    g_assert_cmpint(qp_transition_check(PVRDMA_QPT_UC, 3, 3, S), ==, EINVAL);
+    g_assert_cmpint(qp_transition_check(PVRDMA_QPT_UC + 2, 3, 3, S), ==, EINVAL);
     /* RTS -> RTS with attributes of the old state only is fine. */
     g_assert_cmpint(qp_transition_check(PVRDMA_QPT_RC, 3, 3, 0), ==, 0);
 }
@@ -141,6 +158,7 @@ int main(int argc, char **argv)
     g_test_add_func("/verbs/transition/rc", test_rc);
     g_test_add_func("/verbs/transition/gsi", test_gsi);
     g_test_add_func("/verbs/transition/ud", test_ud);
+    g_test_add_func("/verbs/transition/uc", test_uc);
     g_test_add_func("/verbs/transition/nonsense", test_nonsense);
     return g_test_run();
 }

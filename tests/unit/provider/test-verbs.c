@@ -260,7 +260,7 @@ static void test_caps(struct rig *r, gconstpointer data)
     g_assert_null(fake.ops->create_qp(r->pd, &attr));
     g_assert_cmpuint(fake.logged[VERBS_LOG_ERR], ==, 1);
     attr.cap.max_send_wr = 1;
-    attr.qp_type = IBV_QPT_UC;
+    attr.qp_type = IBV_QPT_RAW_PACKET;
     g_assert_null(fake.ops->create_qp(r->pd, &attr));
     g_assert_cmpint(errno, ==, EOPNOTSUPP);
     g_assert_cmpuint(fake.logged[VERBS_LOG_ERR], ==, 2);
@@ -803,6 +803,45 @@ static void test_wr_ud(struct rig *r, gconstpointer data)
     g_assert_cmpint(errno, ==, EOPNOTSUPP);
 }
 
+/* What UC has, by both ways to post; what it has not is refused. */
+static void test_wr_uc(struct rig *r, gconstpointer data)
+{
+    const uint64_t ops = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
+                         IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+    struct pv_qp *pv = make_qp_ex_of(r, IBV_QPT_UC, ops);
+    struct ibv_qp_ex *qp = &pv->vqp.qp_ex;
+    struct ibv_sge sge = {0x2000, 8, 4};
+    struct ibv_send_wr *bad, wr = {.opcode = IBV_WR_RDMA_WRITE,
+                                   .sg_list = &sge,
+                                   .num_sge = 1,
+                                   .wr.rdma = {.remote_addr = 0x4000, .rkey = 8}};
+    struct pvrdma_sq_wqe_hdr *hdr;
+
+    ibv_wr_start(qp);
+    ibv_wr_rdma_write_imm(qp, 7, 0x3000, 0x77);
+    ibv_wr_set_sge(qp, 3, 0x1000, 64);
+    ibv_wr_send(qp);
+    ibv_wr_set_sge(qp, 3, 0x1000, 64);
+    g_assert_cmpint(ibv_wr_complete(qp), ==, 0);
+    g_assert_cmpint(fake.ops->post_send(&pv->vqp.qp, &wr, &bad), ==, 0);
+    hdr = device_take(r, 1);
+    g_assert_cmpuint(hdr->opcode, ==, PVRDMA_WR_RDMA_WRITE_WITH_IMM);
+    g_assert_cmpuint(hdr->wr.rdma.rkey, ==, 7);
+    g_assert_cmphex(hdr->wr.rdma.remote_addr, ==, 0x3000);
+    g_assert_cmphex(hdr->imm_data, ==, 0x77);
+    hdr = device_take(r, 1);
+    g_assert_cmpuint(hdr->opcode, ==, PVRDMA_WR_SEND);
+    hdr = device_take(r, 1);
+    g_assert_cmpuint(hdr->opcode, ==, PVRDMA_WR_RDMA_WRITE);
+    g_assert_cmphex(hdr->wr.rdma.remote_addr, ==, 0x4000);
+    g_assert_null(device_take(r, 1));
+    fake.ops->destroy_qp(&pv->vqp.qp);
+    g_assert_null(make_qp_ex_of(r, IBV_QPT_UC, ops | IBV_QP_EX_WITH_RDMA_READ));
+    g_assert_cmpint(errno, ==, EOPNOTSUPP);
+    g_assert_null(make_qp_ex_of(r, IBV_QPT_UC, ops | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD));
+    g_assert_cmpint(errno, ==, EOPNOTSUPP);
+}
+
 static void test_domains(struct rig *r, gconstpointer data)
 {
     struct ibv_td_init_attr td_attr = {0};
@@ -1102,6 +1141,7 @@ int main(int argc, char **argv)
     ADD("cq-ex", test_cq_ex);
     ADD("wr", test_wr);
     ADD("wr-ud", test_wr_ud);
+    ADD("wr-uc", test_wr_uc);
     ADD("domains", test_domains);
     ADD("mr-ah", test_mr_and_ah);
     ADD("srq", test_srq);

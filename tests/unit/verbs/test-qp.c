@@ -239,7 +239,8 @@ static void test_types(void)
     testdev_qp_req(td, &req, pd, cq);
     for (unsigned type = 0; type < 256; type++) {
         req.qp_type = type;
-        if (type != PVRDMA_QPT_GSI && type != PVRDMA_QPT_RC && type != PVRDMA_QPT_UD) {
+        if (type != PVRDMA_QPT_GSI && type != PVRDMA_QPT_RC && type != PVRDMA_QPT_UC &&
+            type != PVRDMA_QPT_UD) {
             g_assert_cmpuint(create(&req), !=, 0);
         }
     }

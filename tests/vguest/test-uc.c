@@ -1,0 +1,734 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * vguest tests: unreliable connections (UC).  What arrives; what is lost, where it is
+ * counted, and that neither side hears of it otherwise; what fails on which side and
+ * how it goes on from there; messages that are broken off in the middle.
+ */
+#include "vgtest.h"
+
+#include <sched.h>
+
+#define FAR    0x80000u /* offset of what is received */
+#define GIB    (1u << 30)
+#define BIG_VA 0x7e0000000000ull
+#define REAL   256u /* pages behind the gigabyte */
+
+enum style { STOCK, EXTENDED };
+
+static void uc_options(struct vgt_opts *o, enum style style)
+{
+    *o = (struct vgt_opts){.qp = {.type = PVRDMA_QPT_UC}};
+    for (unsigned i = 0; i < 2; i++) {
+        o->guest[i].db = style == EXTENDED ? VG_DB_EXT : VG_DB_SHARED;
+        /* Room for the page list of a gigabyte in one piece. */
+        o->guest[i].high_size = GIB;
+    }
+}
+
+static void uc_open(struct vgt_pair *p, unsigned a, unsigned b, enum style style)
+{
+    struct vgt_opts o;
+
+    uc_options(&o, style);
+    vgt_pair_open(p, a, b, &o);
+}
+
+static int64_t dropped(unsigned vm, const char *why)
+{
+    g_autofree char *name = g_strdup_printf("vm%u", vm);
+
+    return vgt_counter(name, "uc_dropped", why);
+}
+
+/* Message of @opcode to FAR, at @to's side. */
+static void put(struct vgt_side *from, const struct vgt_side *to, uint64_t wr_id,
+                uint32_t opcode, uint32_t len)
+{
+    bool write =
+        opcode == PVRDMA_WR_RDMA_WRITE || opcode == PVRDMA_WR_RDMA_WRITE_WITH_IMM;
+
+    vgt_fill(VG_MR_HOST(from->mr, 0), len, wr_id);
+    memset(VG_MR_HOST(to->mr, FAR), 0xee, len + 8);
+    vgt_send(from, wr_id, opcode, VGT_SIG, 0, len, write ? to : NULL, FAR);
+}
+
+/* It arrives, in receive 500 if it takes one. */
+static void passes(struct vgt_side *from, struct vgt_side *to, uint64_t wr_id,
+                   uint32_t opcode, uint32_t len)
+{
+    bool imm =
+        opcode == PVRDMA_WR_SEND_WITH_IMM || opcode == PVRDMA_WR_RDMA_WRITE_WITH_IMM;
+    bool write =
+        opcode == PVRDMA_WR_RDMA_WRITE || opcode == PVRDMA_WR_RDMA_WRITE_WITH_IMM;
+    struct pvrdma_cqe c;
+
+    if (opcode != PVRDMA_WR_RDMA_WRITE) {
+        vgt_recv(to, 500, FAR, write ? 0 : len);
+    }
+    put(from, to, wr_id, opcode, len);
+    c = vgt_expect(from->scq, wr_id, PVRDMA_WC_SUCCESS);
+    g_assert_cmpuint(c.opcode, ==, write ? PVRDMA_WC_RDMA_WRITE : PVRDMA_WC_SEND);
+    if (opcode != PVRDMA_WR_RDMA_WRITE) {
+        c = vgt_expect(to->rcq, 500, PVRDMA_WC_SUCCESS);
+        g_assert_cmpuint(c.opcode, ==,
+                         write ? PVRDMA_WC_RECV_RDMA_WITH_IMM : PVRDMA_WC_RECV);
+        g_assert_cmpuint(c.byte_len, ==, len);
+        g_assert_cmpuint(c.src_qp, ==, from->qp->qpn);
+        g_assert_cmpuint(c.qp, ==, to->qp->handle);
+        g_assert_cmpuint(c.wc_flags, ==, imm ? PVRDMA_WC_FLAG_IMM : 0);
+        g_assert_cmpuint(c.imm_data, ==, imm ? 0x01020304 + (uint32_t)wr_id : 0);
+    }
+    vgt_check(VG_MR_HOST(to->mr, FAR), len, wr_id);
+    g_assert_cmpuint(*VG_MR_HOST(to->mr, FAR + len), ==, 0xee);
+}
+
+static const uint32_t opcodes[] = {
+    PVRDMA_WR_SEND,
+    PVRDMA_WR_SEND_WITH_IMM,
+    PVRDMA_WR_RDMA_WRITE,
+    PVRDMA_WR_RDMA_WRITE_WITH_IMM,
+};
+
+/* The sender's completion is a success, the receiver sees nothing. */
+static void is_lost(struct vgt_side *from, struct vgt_side *to, uint64_t wr_id,
+                    uint32_t opcode, uint32_t len)
+{
+    put(from, to, wr_id, opcode, len);
+    vgt_expect(from->scq, wr_id, PVRDMA_WC_SUCCESS);
+    vgt_expect_none(to->rcq, 20);
+    for (uint32_t i = 0; i < len; i++) {
+        g_assert_cmpuint(*VG_MR_HOST(to->mr, FAR + i), ==, 0xee);
+    }
+    g_assert_cmpuint(vg_qp_state(from->qp), ==, PVRDMA_QPS_RTS);
+}
+
+#define LOST(from, to, vm, why, ...)                        \
+    do {                                                    \
+        int64_t before_ = dropped(vm, why);                 \
+                                                            \
+        is_lost(from, to, __VA_ARGS__);                     \
+        g_assert_cmpint(dropped(vm, why), ==, before_ + 1); \
+    } while (0)
+
+/* ---- what arrives ---- */
+
+static void exchange(struct vgt_side *from, struct vgt_side *to)
+{
+    static const uint32_t lengths[] = {0, 1, 8, 255, 1024, 4096, 4097, 65536, 300001};
+    uint64_t id = 1;
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(lengths); i++) {
+        for (unsigned k = 0; k < G_N_ELEMENTS(opcodes); k++) {
+            passes(from, to, id++, opcodes[k], lengths[i]);
+        }
+    }
+}
+
+static void test_exchange(gconstpointer data)
+{
+    struct vgt_pair p;
+
+    uc_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+    exchange(&p.s[0], &p.s[1]);
+    exchange(&p.s[1], &p.s[0]);
+    vgt_pair_close(&p);
+}
+
+static void test_loopback(gconstpointer data)
+{
+    struct vgt_pair p;
+
+    uc_open(&p, 0, 0, GPOINTER_TO_UINT(data));
+    exchange(&p.s[0], &p.s[1]);
+    vgt_pair_close(&p);
+}
+
+/* ---- what is lost ---- */
+
+static void test_no_receive(gconstpointer data)
+{
+    struct vgt_side *a, *b;
+    struct vgt_pair p;
+
+    uc_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+    a = &p.s[0];
+    b = &p.s[1];
+    /* Also as the first message of the connection. */
+    LOST(a, b, 1, "no_receive", 1, PVRDMA_WR_SEND, 64);
+    passes(a, b, 2, PVRDMA_WR_SEND, 64);
+    LOST(a, b, 1, "no_receive", 3, PVRDMA_WR_SEND_WITH_IMM, 300001);
+    put(a, b, 4, PVRDMA_WR_RDMA_WRITE_WITH_IMM, 64);
+    vgt_expect(a->scq, 4, PVRDMA_WC_SUCCESS);
+    vgt_expect_none(b->rcq, 20);
+    passes(a, b, 5, PVRDMA_WR_RDMA_WRITE, 64); /* needs none */
+    passes(a, b, 6, PVRDMA_WR_SEND, 300001);
+    g_assert_cmpint(dropped(1, "no_receive"), ==, 3); /* since the VM is there */
+    g_assert_cmpint(vgt_counter("vm0", "datapath", "rnr_waits"), ==, 0);
+    g_assert_cmpint(vgt_counter("vm0", "datapath", "errors"), ==, 0);
+    g_assert_cmpint(vgt_counter("vm1", "datapath", "errors"), ==, 0);
+    vgt_pair_close(&p);
+}
+
+/* The receive that is too small stays for what fits. */
+static void test_too_long(gconstpointer data)
+{
+    struct vgt_side *a, *b;
+    struct vgt_pair p;
+    struct pvrdma_cqe c;
+
+    uc_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+    a = &p.s[0];
+    b = &p.s[1];
+    vgt_recv(b, 500, FAR, 64);
+    LOST(a, b, 1, "too_long", 1, PVRDMA_WR_SEND, 65);
+    LOST(a, b, 1, "too_long", 2, PVRDMA_WR_SEND, 300001);
+    put(a, b, 3, PVRDMA_WR_SEND, 64);
+    vgt_expect(a->scq, 3, PVRDMA_WC_SUCCESS);
+    c = vgt_expect(b->rcq, 500, PVRDMA_WC_SUCCESS);
+    g_assert_cmpuint(c.byte_len, ==, 64);
+    vgt_check(VG_MR_HOST(b->mr, FAR), 64, 3);
+    vgt_pair_close(&p);
+}
+
+/* A WRITE without the right, in the key or the QP, harms nobody. */
+static void test_access(gconstpointer data)
+{
+    struct vgt_opts o;
+    struct vgt_side *a, *b;
+    struct vgt_pair p;
+    uint32_t good;
+
+    uc_options(&o, GPOINTER_TO_UINT(data));
+    vgt_pair_open(&p, 0, 1, &o);
+    a = &p.s[0];
+    b = &p.s[1];
+    good = b->mr->rkey;
+    for (unsigned i = 0; i < 2; i++) {
+        uint32_t len = i ? 300001 : 64;
+
+        b->mr->rkey = good ^ 1;
+        LOST(a, b, 1, "access_denied", 1, PVRDMA_WR_RDMA_WRITE, len);
+        vgt_recv(b, 500, FAR, 0);
+        LOST(a, b, 1, "access_denied", 2, PVRDMA_WR_RDMA_WRITE_WITH_IMM, len);
+        b->mr->rkey = good;
+        put(a, b, 3, PVRDMA_WR_RDMA_WRITE_WITH_IMM, len); /* takes that receive */
+        vgt_expect(a->scq, 3, PVRDMA_WC_SUCCESS);
+        vgt_expect(b->rcq, 500, PVRDMA_WC_SUCCESS);
+        vgt_check(VG_MR_HOST(b->mr, FAR), len, 3);
+    }
+    g_assert_cmpuint(vg_qp_state(b->qp), ==, PVRDMA_QPS_RTS);
+    vgt_pair_close(&p);
+
+    o.conn.access = PVRDMA_ACCESS_LOCAL_WRITE;
+    vgt_pair_open(&p, 0, 1, &o);
+    LOST(a, b, 1, "access_denied", 1, PVRDMA_WR_RDMA_WRITE, 64);
+    passes(a, b, 2, PVRDMA_WR_SEND, 64);
+    vgt_pair_close(&p);
+}
+
+static void ctl(const char *verb, const char *vm)
+{
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm %s %s", verb, vm), ==, 0);
+}
+
+/* Whoever is not there, or not ready, gets nothing, and is found when he is. */
+static void test_nobody(gconstpointer data)
+{
+    struct vgt_opts o;
+    struct vgt_side *a, *b;
+    struct vgt_pair p;
+    const uint32_t psn = 77; /* nobody's */
+
+    uc_options(&o, GPOINTER_TO_UINT(data));
+    o.unconnected = true;
+    vgt_pair_open(&p, 0, 1, &o);
+    a = &p.s[0];
+    b = &p.s[1];
+    g_assert_cmpint(vg_qp_to_init(a->qp, NULL), ==, 0);
+    g_assert_cmpint(vg_qp_to_rtr(a->qp, &b->g->gid, b->qp->qpn, psn, NULL), ==, 0);
+    g_assert_cmpint(vg_qp_to_rts(a->qp, psn, NULL), ==, 0);
+    LOST(a, b, 0, "to_nobody", 1, PVRDMA_WR_SEND, 64);
+    g_assert_cmpint(vg_qp_to_init(b->qp, NULL), ==, 0);
+    LOST(a, b, 0, "to_nobody", 2, PVRDMA_WR_SEND, 64);
+    /* Connected to somebody else. */
+    g_assert_cmpint(vg_qp_to_rtr(b->qp, &a->g->gid, a->qp->qpn + 1, psn, NULL), ==, 0);
+    LOST(a, b, 0, "to_nobody", 3, PVRDMA_WR_SEND, 64);
+    g_assert_cmpint(vg_qp_to_reset(b->qp), ==, 0);
+    g_assert_cmpint(vg_qp_to_init(b->qp, NULL), ==, 0);
+    /* The numbers of packets that it expects are not those that come now. */
+    g_assert_cmpint(vg_qp_to_rtr(b->qp, &a->g->gid, a->qp->qpn, psn, NULL), ==, 0);
+    passes(a, b, 4, PVRDMA_WR_SEND, 64);
+    g_assert_true(vg_event_wait(b->g, PVRDMA_EVENT_COMM_EST, b->qp->handle, 2000));
+    g_assert_cmpint(vg_qp_to_rts(b->qp, psn, NULL), ==, 0);
+    passes(b, a, 5, PVRDMA_WR_SEND, 64);
+
+    ctl("pause", "vm1");
+    put(a, b, 6, PVRDMA_WR_SEND, 64);
+    vgt_expect(a->scq, 6, PVRDMA_WC_SUCCESS);
+    ctl("resume", "vm1");
+    g_assert_cmpint(dropped(0, "to_paused"), ==, 1);
+    passes(a, b, 7, PVRDMA_WR_SEND, 64);
+
+    g_assert_cmpint(vg_qp_to_state(b->qp, PVRDMA_QPS_ERR), ==, 0);
+    LOST(a, b, 0, "to_nobody", 8, PVRDMA_WR_SEND, 64);
+    vgt_pair_close(&p);
+}
+
+/* A requester that begins anew is heard; one that is not connected here is not. */
+static void test_begins_anew(gconstpointer data)
+{
+    struct vgt_side *a, *b;
+    struct vgt_pair p;
+
+    uc_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+    a = &p.s[0];
+    b = &p.s[1];
+    for (unsigned i = 0; i < 3; i++) {
+        passes(a, b, 1, PVRDMA_WR_SEND, 64);
+        passes(a, b, 2, PVRDMA_WR_RDMA_WRITE_WITH_IMM, 9000);
+        passes(b, a, 3, PVRDMA_WR_SEND, 64);
+        g_assert_cmpint(vg_qp_to_reset(a->qp), ==, 0);
+        g_assert_cmpint(vg_qp_to_init(a->qp, NULL), ==, 0);
+        g_assert_cmpint(vg_qp_to_rtr(a->qp, &b->g->gid, b->qp->qpn, i, NULL), ==, 0);
+        g_assert_cmpint(vg_qp_to_rts(a->qp, i, NULL), ==, 0);
+    }
+    vgt_pair_close(&p);
+}
+
+/* ---- services do not mix ---- */
+
+static void connect_to(struct vg_qp *qp, struct vg_qp *peer)
+{
+    const struct vg_conn impatient = {.timeout = 8, .retry_cnt = 1, .rnr_retry = 7};
+
+    g_assert_cmpint(vg_qp_to_init(qp, NULL), ==, 0);
+    g_assert_cmpint(
+        vg_qp_to_rtr(qp, &peer->g->gid, peer->qpn, peer->qpn & 0xffffff, &impatient), ==,
+        0);
+    g_assert_cmpint(vg_qp_to_rts(qp, qp->qpn & 0xffffff, &impatient), ==, 0);
+}
+
+static void test_mixed(gconstpointer data)
+{
+    struct vgt_opts o;
+    struct vgt_side uc, rc;
+
+    uc_options(&o, GPOINTER_TO_UINT(data));
+    vgt_side_open(&uc, 0, &o, 0);
+    o.qp.type = PVRDMA_QPT_RC;
+    vgt_side_open(&rc, 1, &o, 1);
+    connect_to(uc.qp, rc.qp);
+    connect_to(rc.qp, uc.qp);
+    vgt_recv(&uc, 500, FAR, 64);
+    vgt_recv(&rc, 500, FAR, 64);
+    LOST(&uc, &rc, 0, "to_nobody", 1, PVRDMA_WR_SEND, 64);
+    LOST(&uc, &rc, 0, "to_nobody", 2, PVRDMA_WR_RDMA_WRITE, 64);
+    put(&rc, &uc, 3, PVRDMA_WR_RDMA_WRITE, 64);
+    vgt_expect(rc.scq, 3, PVRDMA_WC_RETRY_EXC_ERR);
+    g_assert_cmpuint(*VG_MR_HOST(uc.mr, FAR), ==, 0xee);
+    vgt_expect_none(uc.rcq, 20);
+    g_assert_cmpuint(vg_qp_state(uc.qp), ==, PVRDMA_QPS_RTS);
+    vgt_side_close(&uc);
+    vgt_side_close(&rc);
+}
+
+/* ---- what fails ---- */
+
+/* From SQE back to RTS. */
+static void recover(struct vg_qp *qp)
+{
+    struct pvrdma_qp_attr a = {.qp_state = PVRDMA_QPS_RTS,
+                               .cur_qp_state = PVRDMA_QPS_SQE};
+
+    g_assert_cmpuint(vg_qp_state(qp), ==, PVRDMA_QPS_SQE);
+    g_assert_cmpint(
+        vg_modify_qp(qp->g, qp->handle, PVRDMA_QP_STATE | PVRDMA_QP_CUR_STATE, &a), ==,
+        0);
+}
+
+/* What UC cannot do, or the sender's key: its queue stops, what comes arrives. */
+static void test_send_fails(gconstpointer data)
+{
+    static const uint32_t bad[] = {
+        PVRDMA_WR_RDMA_READ,     PVRDMA_WR_ATOMIC_CMP_AND_SWP,
+        PVRDMA_WR_SEND_WITH_INV, PVRDMA_WR_ATOMIC_FETCH_AND_ADD,
+        PVRDMA_WR_SEND,
+    };
+    struct vgt_side *a, *b;
+    struct vgt_pair p;
+
+    uc_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+    a = &p.s[0];
+    b = &p.s[1];
+    for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
+        bool key = bad[i] == PVRDMA_WR_SEND;
+        uint32_t good = a->mr->lkey;
+
+        a->mr->lkey ^= key;
+        vgt_send(a, 1, bad[i], VGT_SIG, 0, 8, b, FAR);
+        a->mr->lkey = good;
+        vgt_expect(a->scq, 1, key ? PVRDMA_WC_LOC_PROT_ERR : PVRDMA_WC_LOC_QP_OP_ERR);
+        vgt_send(a, 2, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
+        vgt_expect(a->scq, 2, PVRDMA_WC_WR_FLUSH_ERR);
+        passes(b, a, 3, PVRDMA_WR_SEND, 64);
+        passes(b, a, 4, PVRDMA_WR_RDMA_WRITE, 9000);
+        recover(a->qp);
+        passes(a, b, 5, PVRDMA_WR_SEND, 64);
+    }
+    vgt_pair_close(&p);
+}
+
+/* A receive that cannot be used is its owner's mistake, and nobody else's business. */
+static void test_bad_receive(gconstpointer data)
+{
+    struct vgt_side *a, *b;
+    struct vgt_pair p;
+    uint32_t good;
+
+    uc_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+    a = &p.s[0];
+    b = &p.s[1];
+    for (unsigned i = 0; i < 2; i++) {
+        good = b->mr->lkey;
+        b->mr->lkey ^= 1;
+        vgt_recv(b, 500, FAR, 300001);
+        b->mr->lkey = good;
+        vgt_recv(b, 501, FAR, 64);
+        put(a, b, 1, PVRDMA_WR_SEND, i ? 300001 : 64);
+        vgt_expect(a->scq, 1, PVRDMA_WC_SUCCESS);
+        vgt_expect(b->rcq, 500, PVRDMA_WC_LOC_PROT_ERR);
+        vgt_expect(b->rcq, 501, PVRDMA_WC_WR_FLUSH_ERR);
+        g_assert_cmpuint(vg_qp_state(b->qp), ==, PVRDMA_QPS_ERR);
+        g_assert_cmpuint(vg_qp_state(a->qp), ==, PVRDMA_QPS_RTS);
+        vgt_pair_reconnect(&p, NULL);
+        passes(a, b, 2, PVRDMA_WR_SEND, 64);
+    }
+    vgt_pair_close(&p);
+}
+
+/* The queue stands still when it is empty, and says so. */
+static void test_drained(gconstpointer data)
+{
+    struct pvrdma_qp_attr attr = {.qp_state = PVRDMA_QPS_SQD, .en_sqd_async_notify = 1};
+    struct vgt_side *a, *b;
+    struct vgt_pair p;
+
+    uc_open(&p, 0, 1, GPOINTER_TO_UINT(data));
+    a = &p.s[0];
+    b = &p.s[1];
+    g_assert_cmpint(vg_modify_qp(a->g, a->qp->handle,
+                                 PVRDMA_QP_STATE | PVRDMA_QP_EN_SQD_ASYNC, &attr),
+                    ==, 0);
+    g_assert_true(vg_event_wait(a->g, PVRDMA_EVENT_SQ_DRAINED, a->qp->handle, 2000));
+    vgt_recv(b, 500, FAR, 64);
+    put(a, b, 1, PVRDMA_WR_SEND, 64);
+    vgt_expect_none(a->scq, 20);
+    passes(b, a, 2, PVRDMA_WR_SEND, 64);
+    g_assert_cmpint(vg_qp_to_state(a->qp, PVRDMA_QPS_RTS), ==, 0);
+    vgt_expect(a->scq, 1, PVRDMA_WC_SUCCESS);
+    vgt_expect(b->rcq, 500, PVRDMA_WC_SUCCESS);
+    vgt_pair_close(&p);
+}
+
+/* ---- what is broken off ---- */
+
+static struct vg_mr *big_mr(struct vgt_side *s)
+{
+    return vg_mr_new(s->pd, vg_buf_new_alias(s->g, BIG_VA, GIB, REAL), VG_ACCESS_ALL);
+}
+
+/* @n messages of a gigabyte, until the first is under way. */
+static void start_big(struct vgt_side *s, const struct vg_mr *local, uint32_t opcode,
+                      uint32_t rkey, unsigned n)
+{
+    struct pvrdma_sge sge = {BIG_VA, GIB, local->lkey};
+    int64_t before = vgt_counter("vm0", "datapath", "tx_bytes");
+    struct vg_wr wr = {.opcode = opcode,
+                       .flags = VGT_SIG,
+                       .remote_addr = BIG_VA,
+                       .rkey = rkey,
+                       .nsge = 1,
+                       .sge = &sge};
+
+    for (; wr.wr_id < n; wr.wr_id++) {
+        g_assert_cmpuint(vg_queue_send(s->qp, &wr, 1), ==, 1);
+    }
+    vg_ring_send(s->qp);
+    while (vgt_counter("vm0", "datapath", "tx_bytes") == before) {
+    }
+}
+
+/*
+ * The requester ends in the middle of a SEND, or the message after.  The receives that
+ * are completed are whole ones, and the one of the broken message serves the next.
+ */
+static void test_sender_breaks_off(void)
+{
+    const unsigned n = 8;
+    struct vgt_side *a, *b;
+    struct vgt_pair p;
+    struct pvrdma_cqe c;
+    struct vg_mr *mr[2];
+    unsigned whole = 0;
+
+    uc_open(&p, 0, 1, EXTENDED);
+    a = &p.s[0];
+    b = &p.s[1];
+    mr[0] = big_mr(a);
+    mr[1] = big_mr(b);
+    for (unsigned i = 0; i <= n; i++) {
+        struct pvrdma_sge sge = {BIG_VA, GIB, mr[1]->lkey};
+        struct vg_wr wr = {.wr_id = 100 + i, .nsge = 1, .sge = &sge};
+
+        g_assert_cmpuint(vg_post_recv(b->qp, &wr, 1), ==, 1);
+    }
+    start_big(a, mr[0], PVRDMA_WR_SEND, 0, n);
+    g_assert_cmpint(vg_qp_to_reset(a->qp), ==, 0);
+    while (vg_cq_poll(a->scq, &c, 1) == 1) {
+        g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
+    }
+    while (vg_cq_poll(b->rcq, &c, 1) == 1) {
+        g_assert_cmpuint(c.wr_id, ==, 100 + whole);
+        g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
+        g_assert_cmpuint(c.byte_len, ==, GIB);
+        whole++;
+    }
+    g_assert_cmpuint(whole, <, n);
+    connect_to(a->qp, b->qp);
+    put(a, b, 1, PVRDMA_WR_SEND, 64);
+    vgt_expect(a->scq, 1, PVRDMA_WC_SUCCESS);
+    c = vgt_expect(b->rcq, 100 + whole, PVRDMA_WC_SUCCESS);
+    g_assert_cmpuint(c.byte_len, ==, 64);
+    vg_mr_free(mr[0]);
+    vg_mr_free(mr[1]);
+    vgt_pair_close(&p);
+}
+
+/* The key goes in the middle of a WRITE: it and what follows is lost, nothing fails. */
+static void test_key_goes(void)
+{
+    const unsigned n = 20;
+    struct vgt_side *a, *b;
+    struct vgt_pair p;
+    struct vg_mr *mr[2];
+    int64_t before;
+
+    uc_open(&p, 0, 1, EXTENDED);
+    a = &p.s[0];
+    b = &p.s[1];
+    mr[0] = big_mr(a);
+    mr[1] = big_mr(b);
+    before = dropped(1, "access_denied");
+    start_big(a, mr[0], PVRDMA_WR_RDMA_WRITE, mr[1]->rkey, n);
+    vg_mr_free(mr[1]);
+    for (unsigned i = 0; i < n; i++) {
+        vgt_expect(a->scq, i, PVRDMA_WC_SUCCESS);
+    }
+    g_assert_cmpint(dropped(1, "access_denied"), >, before);
+    g_assert_cmpint(dropped(1, "access_denied"), <=, before + n);
+    g_assert_cmpuint(vg_qp_state(b->qp), ==, PVRDMA_QPS_RTS);
+    passes(a, b, 100, PVRDMA_WR_SEND, 64);
+    passes(b, a, 101, PVRDMA_WR_SEND, 64);
+    vg_mr_free(mr[0]);
+    vgt_pair_close(&p);
+}
+
+/* The receiver fails in the middle of a SEND: it is flushed, and completes as nothing
+ * else. */
+static void test_receiver_fails(void)
+{
+    const unsigned n = 20;
+    struct vgt_side *a, *b;
+    struct vgt_pair p;
+    struct pvrdma_cqe c;
+    struct vg_mr *mr[2];
+    unsigned whole = 0, flushed = 0;
+
+    uc_open(&p, 0, 1, EXTENDED);
+    a = &p.s[0];
+    b = &p.s[1];
+    mr[0] = big_mr(a);
+    mr[1] = big_mr(b);
+    for (unsigned i = 0; i < n; i++) {
+        struct pvrdma_sge sge = {BIG_VA, GIB, mr[1]->lkey};
+        struct vg_wr wr = {.wr_id = i, .nsge = 1, .sge = &sge};
+
+        g_assert_cmpuint(vg_post_recv(b->qp, &wr, 1), ==, 1);
+    }
+    start_big(a, mr[0], PVRDMA_WR_SEND, 0, n);
+    g_assert_cmpint(vg_qp_to_state(b->qp, PVRDMA_QPS_ERR), ==, 0);
+    for (unsigned i = 0; i < n; i++) {
+        vgt_expect(a->scq, i, PVRDMA_WC_SUCCESS);
+        g_assert_true(vg_cq_wait(b->rcq, &c, VGT_WAIT_MS));
+        g_assert_cmpuint(c.wr_id, ==, i);
+        if (c.status == PVRDMA_WC_SUCCESS) {
+            g_assert_cmpuint(flushed, ==, 0);
+            g_assert_cmpuint(c.byte_len, ==, GIB);
+            whole++;
+        } else {
+            g_assert_cmpuint(c.status, ==, PVRDMA_WC_WR_FLUSH_ERR);
+            flushed++;
+        }
+    }
+    g_assert_cmpuint(flushed, >, 0);
+    g_assert_cmpint(dropped(0, "to_nobody"), ==, flushed);
+    vg_mr_free(mr[0]);
+    vg_mr_free(mr[1]);
+    vgt_pair_close(&p);
+}
+
+/* ---- floods ---- */
+
+#define DEPTH 16u
+#define ROOM  0x10000u /* bytes per message at most; one area of DEPTH each way */
+
+struct flood {
+    uint64_t posted, sent, got, receives;
+    uint32_t last;
+};
+
+static uint32_t flood_length(uint64_t k)
+{
+    return (uint32_t)(k * 2654435761u % (k & 1 ? 257 : ROOM + 1));
+}
+
+static void flood_post(struct vgt_side *s, struct flood *f, uint64_t n)
+{
+    while (f->posted < n && f->posted - f->sent < DEPTH) {
+        uint64_t k = f->posted++, off = k % DEPTH * ROOM;
+        struct pvrdma_sge sge = vg_sge(s->mr, off, flood_length(k));
+        struct vg_wr wr = {.wr_id = k,
+                           .opcode = PVRDMA_WR_SEND_WITH_IMM,
+                           .flags = VGT_SIG,
+                           .imm = (uint32_t)k,
+                           .nsge = 1,
+                           .sge = &sge};
+
+        vgt_fill(VG_MR_HOST(s->mr, off), sge.length, k);
+        g_assert_cmpuint(vg_post_send(s->qp, &wr, 1), ==, 1);
+    }
+}
+
+/* Receives are short, so some are lost; those that complete are whole, and in order. */
+static void flood_take(struct vgt_side *s, struct flood *f)
+{
+    struct pvrdma_cqe c;
+
+    while (vg_cq_poll(s->rcq, &c, 1) == 1) {
+        g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
+        g_assert_cmpuint(c.byte_len, ==, flood_length(c.imm_data));
+        g_assert_true(f->got == 0 || c.imm_data > f->last);
+        vgt_check(VG_MR_HOST(s->mr, (DEPTH + c.wr_id) * ROOM), c.byte_len, c.imm_data);
+        f->last = c.imm_data;
+        f->got++;
+        f->receives--;
+    }
+    if (!f->receives) {
+        for (unsigned i = 0; i < 2; i++, f->receives++) {
+            vgt_recv(s, (f->got + i) % DEPTH, (DEPTH + (f->got + i) % DEPTH) * ROOM,
+                     ROOM);
+        }
+    }
+}
+
+static void test_flood(gconstpointer data)
+{
+    const uint64_t n = vgt_rounds(20000);
+    struct flood f[2] = {{0}};
+    struct vgt_opts o;
+    struct vgt_pair p;
+    struct pvrdma_cqe c;
+
+    uc_options(&o, GPOINTER_TO_UINT(data));
+    o.mr_len = 2 * DEPTH * ROOM;
+    vgt_pair_open(&p, 0, 1, &o);
+    while (f[0].sent < n || f[1].sent < n) {
+        for (unsigned i = 0; i < 2; i++) {
+            flood_post(&p.s[i], &f[i], n);
+            flood_take(&p.s[i], &f[i]);
+            while (vg_cq_poll(p.s[i].scq, &c, 1) == 1) {
+                g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
+                g_assert_cmpuint(c.wr_id, ==, f[i].sent++);
+            }
+        }
+        sched_yield();
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        flood_take(&p.s[i], &f[i]);
+        g_assert_cmpuint(f[i].got, >, 0);
+        g_assert_cmpint((int64_t)(n - f[i].got), ==, dropped(i, "no_receive"));
+    }
+    vgt_pair_close(&p);
+}
+
+/* ---- shared receive queues ---- */
+
+static void test_srq(gconstpointer data)
+{
+    struct vgt_opts o;
+    struct vgt_side a, b;
+    struct vg_srq *srq;
+    struct pvrdma_sge sge;
+    struct vg_wr wr = {.wr_id = 500, .nsge = 1, .sge = &sge};
+    bool stock = GPOINTER_TO_UINT(data) == STOCK;
+
+    uc_options(&o, GPOINTER_TO_UINT(data));
+    vgt_side_open(&a, 0, &o, 0);
+    vgt_side_open(&b, 1, &o, 1);
+    vg_qp_free(b.qp);
+    srq = vg_srq_new(b.pd, 64, 4, stock);
+    o.qp.srq = srq;
+    b.qp = vg_qp_new(b.pd, b.scq, b.rcq, &o.qp);
+    vg_qp_connect(a.qp, b.qp, NULL);
+    LOST(&a, &b, 1, "no_receive", 1, PVRDMA_WR_SEND, 64);
+    sge = vg_sge(b.mr, FAR, 64);
+    g_assert_cmpuint(vg_post_srq(srq, &wr, 1), ==, 1);
+    LOST(&a, &b, 1, "too_long", 2, PVRDMA_WR_SEND, 65);
+    put(&a, &b, 3, PVRDMA_WR_SEND, 64);
+    vgt_expect(a.scq, 3, PVRDMA_WC_SUCCESS);
+    vgt_expect(b.rcq, 500, PVRDMA_WC_SUCCESS);
+    vgt_check(VG_MR_HOST(b.mr, FAR), 64, 3);
+    vg_qp_free(b.qp);
+    o.qp.srq = NULL;
+    vg_srq_free(srq);
+    b.qp = vg_qp_new(b.pd, b.scq, b.rcq, &o.qp);
+    vgt_side_close(&a);
+    vgt_side_close(&b);
+}
+
+int main(int argc, char **argv)
+{
+    struct vg_daemon_opts o = {.n_vms = 2, .poll_us = -1, .workers = 2};
+    static const struct {
+        const char *name;
+        void (*run)(gconstpointer);
+    } both[] = {
+        {"exchange", test_exchange},
+        {"loopback", test_loopback},
+        {"no-receive", test_no_receive},
+        {"too-long", test_too_long},
+        {"access", test_access},
+        {"nobody", test_nobody},
+        {"begins-anew", test_begins_anew},
+        {"mixed", test_mixed},
+        {"send-fails", test_send_fails},
+        {"bad-receive", test_bad_receive},
+        {"drained", test_drained},
+        {"srq", test_srq},
+        {"flood", test_flood},
+    };
+
+    vgt_init(&argc, &argv, 100);
+    vgt_daemon = vg_daemon_start(&o);
+    for (unsigned i = 0; i < 2 * G_N_ELEMENTS(both); i++) {
+        g_autofree char *path =
+            g_strdup_printf("/uc/%s/%s", both[i / 2].name, i & 1 ? "extended" : "stock");
+
+        g_test_add_data_func(path, GUINT_TO_POINTER(i & 1 ? EXTENDED : STOCK),
+                             both[i / 2].run);
+    }
+    g_test_add_func("/uc/sender-breaks-off", test_sender_breaks_off);
+    g_test_add_func("/uc/key-goes", test_key_goes);
+    g_test_add_func("/uc/receiver-fails", test_receiver_fails);
+    return vgt_run();
+}
