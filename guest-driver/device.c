@@ -28,7 +28,7 @@ static int pvrdma_query_device(struct ib_device *ibdev,
 		return pvrdma_refuse(ibdev, -EINVAL, "private data");
 	attr->fw_ver = caps->fw_ver;
 	attr->sys_image_guid = (__force __be64)caps->sys_image_guid;
-	attr->max_mr_size = caps->max_mr_size;
+	attr->max_mr_size = pvrdma_max_mr_size(to_pvdev(ibdev));
 	attr->page_size_cap = caps->page_size_cap;
 	attr->vendor_id = caps->vendor_id;
 	attr->vendor_part_id = to_pvdev(ibdev)->pdev->device;

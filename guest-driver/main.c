@@ -84,16 +84,20 @@ static void pci_stop(struct pvrdma_dev *dev)
 
 static void ext_detect(struct pvrdma_dev *dev)
 {
+	/* What came with a feature bit is behind the least length. */
 	if (pci_resource_len(dev->pdev, PVRDMA_BAR_REG) <
 		    PVRDMA_EXT_WINDOW + PVRDMA_EXT_WINDOW_SIZE ||
 	    pvrdma_read(dev, PVRDMA_EXT_REG_MAGIC) != PVRDMA_EXT_MAGIC ||
-	    pvrdma_read(dev, PVRDMA_EXT_REG_LENGTH) < PVRDMA_EXT_WINDOW_SIZE ||
+	    pvrdma_read(dev, PVRDMA_EXT_REG_LENGTH) < PVRDMA_EXT_WINDOW_MIN ||
 	    pvrdma_read(dev, PVRDMA_EXT_REG_VERSION) != PVRDMA_EXT_VERSION)
 		return;
 	dev->ext.features = pvrdma_read(dev, PVRDMA_EXT_REG_FEATURES);
 	dev->ext.max_inline = min(pvrdma_read(dev, PVRDMA_EXT_REG_INLINE),
 				  PVRDMA_EXT_MAX_INLINE);
 	dev->ext.counters = pvrdma_read(dev, PVRDMA_EXT_REG_COUNTERS);
+	if (dev->ext.features & PVRDMA_EXT_FEAT_LARGE_MR)
+		dev->ext.max_mr_pages = min(pvrdma_read(dev, PVRDMA_EXT_REG_MR_PAGES),
+					    PVRDMA_EXT_MR_MAX_PAGES);
 	dev_info(&dev->pdev->dev, "extensions %#x\n", dev->ext.features);
 }
 

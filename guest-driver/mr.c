@@ -76,6 +76,20 @@ struct ib_mr *pvrdma_get_dma_mr(struct ib_pd *ibpd, int access)
 }
 
 /**
+ * pvrdma_max_mr_size() - how large a program's region can be
+ * @dev: device
+ *
+ * Return: bytes.
+ */
+u64 pvrdma_max_mr_size(const struct pvrdma_dev *dev)
+{
+	u64 flat = min((u64)PVRDMA_PDIR_MAX_PAGES << PVRDMA_PAGE_SHIFT,
+		       dev->caps.max_mr_size);
+
+	return max(flat, (u64)dev->ext.max_mr_pages << PVRDMA_PAGE_SHIFT);
+}
+
+/**
  * pvrdma_reg_mr() - verb: a program's memory
  * @ibpd: protection domain
  * @start: the memory's address
@@ -105,8 +119,7 @@ struct ib_mr *pvrdma_reg_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 iova,
 	if (access & ~MR_ACCESS)
 		return ERR_PTR(pvrdma_refuse(ibpd->device, -EOPNOTSUPP,
 					     "access %#x", access));
-	if (!length || length > dev->caps.max_mr_size ||
-	    length > (u64)PVRDMA_PDIR_MAX_PAGES << PVRDMA_PAGE_SHIFT ||
+	if (!length || length > pvrdma_max_mr_size(dev) ||
 	    (start ^ iova) & (PVRDMA_PAGE_SIZE - 1))
 		return ERR_PTR(pvrdma_refuse(ibpd->device, -EINVAL,
 					     "%llu bytes at %#llx as %#llx",
@@ -120,11 +133,16 @@ struct ib_mr *pvrdma_reg_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 iova,
 		goto err_free;
 	}
 	req.nchunks = ib_umem_num_dma_blocks(mr->umem, PVRDMA_PAGE_SIZE);
-	ret = pvrdma_pagedir_alloc(dev, &mr->dir, req.nchunks, false);
+	if (dev->ext.max_mr_pages)
+		ret = pvrdma_pagedir_alloc_large(dev, &mr->dir, req.nchunks);
+	else
+		ret = pvrdma_pagedir_alloc(dev, &mr->dir, req.nchunks, false);
 	if (ret)
 		goto err_umem;
 	pvrdma_pagedir_add_umem(&mr->dir, 0, mr->umem);
 	req.pdir_dma = mr->dir.dir_dma;
+	if (mr->dir.top)
+		req.flags = PVRDMA_EXT_MR_DEEP;
 	ret = mr_create(mr, &req);
 	if (ret)
 		goto err_dir;

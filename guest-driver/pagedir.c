@@ -3,8 +3,9 @@
  * Page directories: how memory is described to the device.
  *
  * Two levels of 4096-byte pages with 512 DMA addresses each: a directory of
- * tables, tables of pages.  The memory is a program's (ib_umem), or pages
- * allocated here.
+ * tables, tables of pages.  More than that describes (1 GiB) takes a third
+ * above: a page of directories (PVRDMA_EXT_MR_DEEP).  The memory is a program's
+ * (ib_umem), or pages allocated here.
  */
 #include <linux/dma-mapping.h>
 #include <linux/slab.h>
@@ -12,8 +13,83 @@
 
 #include "pvrdma.h"
 
+static u64 *level_page(struct pvrdma_dev *dev, dma_addr_t *addr)
+{
+	cond_resched(); /* of a large directory there are thousands */
+	return dma_alloc_coherent(&dev->pdev->dev, PVRDMA_PAGE_SIZE, addr,
+				  GFP_KERNEL);
+}
+
+/* The directories, and the page above them if there are several. */
+static int dirs_alloc(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir)
+{
+	dma_addr_t addr;
+	u32 i;
+
+	dir->ndirs = DIV_ROUND_UP(dir->ntables, PVRDMA_PDIR_ENTRIES);
+	dir->dir = kcalloc(dir->ndirs, sizeof(*dir->dir), GFP_KERNEL);
+	if (!dir->dir)
+		return -ENOMEM;
+	if (dir->ndirs > 1) {
+		dir->top = level_page(dev, &dir->dir_dma);
+		if (!dir->top)
+			return -ENOMEM;
+	}
+	for (i = 0; i < dir->ndirs; i++) {
+		dir->dir[i] = level_page(dev, &addr);
+		if (!dir->dir[i])
+			return -ENOMEM;
+		if (dir->top)
+			dir->top[i] = addr;
+		else
+			dir->dir_dma = addr;
+	}
+	return 0;
+}
+
+static u64 *table_entry(const struct pvrdma_pagedir *dir, u32 table)
+{
+	return &dir->dir[table / PVRDMA_PDIR_ENTRIES]
+			[table % PVRDMA_PDIR_ENTRIES];
+}
+
 /**
- * pvrdma_pagedir_alloc() - make a directory
+ * pvrdma_pagedir_alloc_large() - make a directory, a deep one if it has to be
+ * @dev: device, which takes deep ones
+ * @dir: to be filled in; any content
+ * @npages: pages to describe
+ *
+ * Return: 0, -EINVAL if @npages is 0 or more than a deep directory can describe
+ * (512 GiB), or -ENOMEM.
+ */
+int pvrdma_pagedir_alloc_large(struct pvrdma_dev *dev,
+			       struct pvrdma_pagedir *dir, u64 npages)
+{
+	dma_addr_t addr;
+	u32 i;
+
+	memset(dir, 0, sizeof(*dir));
+	if (!npages || npages > PVRDMA_EXT_MR_MAX_PAGES)
+		return -EINVAL;
+	dir->npages = npages;
+	dir->ntables = DIV_ROUND_UP(npages, PVRDMA_PDIR_ENTRIES);
+	dir->table = kvcalloc(dir->ntables, sizeof(*dir->table), GFP_KERNEL);
+	if (!dir->table || dirs_alloc(dev, dir))
+		goto err;
+	for (i = 0; i < dir->ntables; i++) {
+		dir->table[i] = level_page(dev, &addr);
+		if (!dir->table[i])
+			goto err;
+		*table_entry(dir, i) = addr;
+	}
+	return 0;
+err:
+	pvrdma_pagedir_free(dev, dir);
+	return -ENOMEM;
+}
+
+/**
+ * pvrdma_pagedir_alloc() - make a directory that is not deep
  * @dev: device
  * @dir: to be filled in; any content
  * @npages: pages to describe
@@ -27,27 +103,15 @@ int pvrdma_pagedir_alloc(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir,
 {
 	struct device *d = &dev->pdev->dev;
 	dma_addr_t addr;
+	int ret;
 	u32 i;
 
 	memset(dir, 0, sizeof(*dir));
-	if (!npages || npages > PVRDMA_PDIR_MAX_PAGES)
+	if (npages > PVRDMA_PDIR_MAX_PAGES)
 		return -EINVAL;
-	dir->npages = npages;
-	dir->ntables = DIV_ROUND_UP(npages, PVRDMA_PDIR_ENTRIES);
-	dir->dir = dma_alloc_coherent(d, PVRDMA_PAGE_SIZE, &dir->dir_dma,
-				      GFP_KERNEL);
-	dir->table = kvcalloc(dir->ntables, sizeof(*dir->table), GFP_KERNEL);
-	if (!dir->dir || !dir->table)
-		goto err;
-	for (i = 0; i < dir->ntables; i++) {
-		dir->table[i] = dma_alloc_coherent(d, PVRDMA_PAGE_SIZE, &addr,
-						   GFP_KERNEL);
-		if (!dir->table[i])
-			goto err;
-		dir->dir[i] = addr;
-	}
-	if (!with_pages)
-		return 0;
+	ret = pvrdma_pagedir_alloc_large(dev, dir, npages);
+	if (ret || !with_pages)
+		return ret;
 	dir->page = kvcalloc(dir->npages, sizeof(*dir->page), GFP_KERNEL);
 	if (!dir->page)
 		goto err;
@@ -95,9 +159,12 @@ void pvrdma_pagedir_add_umem(struct pvrdma_pagedir *dir, u32 first,
 {
 	struct ib_block_iter it;
 
-	rdma_umem_for_each_dma_block(umem, &it, PVRDMA_PAGE_SIZE)
+	rdma_umem_for_each_dma_block(umem, &it, PVRDMA_PAGE_SIZE) {
 		pvrdma_pagedir_set(dir, first++,
 				   rdma_block_iter_dma_address(&it));
+		if (first % PVRDMA_PDIR_ENTRIES == 0)
+			cond_resched();
+	}
 }
 
 /**
@@ -114,11 +181,17 @@ void pvrdma_pagedir_free(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir)
 		dma_free_coherent(d, PVRDMA_PAGE_SIZE, dir->page[i],
 				  pagedir_get(dir, i));
 	kvfree(dir->page);
-	for (i = 0; dir->table && i < dir->ntables && dir->table[i]; i++)
+	for (i = 0; dir->table && i < dir->ntables && dir->table[i]; i++) {
 		dma_free_coherent(d, PVRDMA_PAGE_SIZE, dir->table[i],
-				  dir->dir[i]);
+				  *table_entry(dir, i));
+		cond_resched();
+	}
 	kvfree(dir->table);
-	if (dir->dir)
-		dma_free_coherent(d, PVRDMA_PAGE_SIZE, dir->dir, dir->dir_dma);
+	for (i = 0; dir->dir && i < dir->ndirs && dir->dir[i]; i++)
+		dma_free_coherent(d, PVRDMA_PAGE_SIZE, dir->dir[i],
+				  dir->top ? dir->top[i] : dir->dir_dma);
+	kfree(dir->dir);
+	if (dir->top)
+		dma_free_coherent(d, PVRDMA_PAGE_SIZE, dir->top, dir->dir_dma);
 	memset(dir, 0, sizeof(*dir));
 }

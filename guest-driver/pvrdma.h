@@ -45,15 +45,19 @@
 
 /**
  * struct pvrdma_pagedir - memory described to the device
- * @dir: the directory page: DMA addresses of the tables
- * @dir_dma: its DMA address, which commands carry
+ * @dir: the directory pages: DMA addresses of the tables
+ * @ndirs: how many; more than one is a deep directory
+ * @top: the page with their DMA addresses, or NULL if there is one
+ * @dir_dma: DMA address of @top or the one directory, which commands carry
  * @table: the tables: DMA addresses of the pages
  * @ntables: how many
  * @page: kernel addresses of the pages, NULL if the pages are a program's
  * @npages: how many pages
  */
 struct pvrdma_pagedir {
-	u64 *dir;
+	u64 **dir;
+	u32 ndirs;
+	u64 *top;
 	dma_addr_t dir_dma;
 	u64 **table;
 	u32 ntables;
@@ -117,11 +121,13 @@ struct pvrdma_table {
  * @features: PVRDMA_EXT_FEAT_*, 0 without window
  * @max_inline: largest inline data
  * @counters: how many counters
+ * @max_mr_pages: of one region; more than a page directory's with LARGE_MR
  */
 struct pvrdma_ext {
 	u32 features;
 	u32 max_inline;
 	u32 counters;
+	u32 max_mr_pages;
 };
 
 /**
@@ -449,6 +455,8 @@ void pvrdma_netdev_stop(struct pvrdma_dev *dev);
 /* pagedir.c */
 int pvrdma_pagedir_alloc(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir,
 			 u64 npages, bool with_pages);
+int pvrdma_pagedir_alloc_large(struct pvrdma_dev *dev,
+			       struct pvrdma_pagedir *dir, u64 npages);
 void pvrdma_pagedir_free(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir);
 void pvrdma_pagedir_set(struct pvrdma_pagedir *dir, u32 index, dma_addr_t addr);
 void pvrdma_pagedir_add_umem(struct pvrdma_pagedir *dir, u32 first,
@@ -472,6 +480,7 @@ int pvrdma_dealloc_pd(struct ib_pd *ibpd, struct ib_udata *udata);
 
 /* mr.c */
 struct ib_mr *pvrdma_get_dma_mr(struct ib_pd *ibpd, int access);
+u64 pvrdma_max_mr_size(const struct pvrdma_dev *dev);
 u32 pvrdma_fast_reg_max(const struct pvrdma_dev *dev);
 struct ib_mr *pvrdma_alloc_mr(struct ib_pd *ibpd, enum ib_mr_type type,
 			      u32 max_num_sg);

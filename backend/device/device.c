@@ -225,11 +225,14 @@ static uint32_t ext_reg_read(const struct device *dev, uint64_t offset)
     case PVRDMA_EXT_REG_FEATURES:
         return PVRDMA_EXT_CONTEXT_FEATURES | PVRDMA_EXT_FEAT_COUNTERS |
                PVRDMA_EXT_FEAT_FAST_REG | PVRDMA_EXT_FEAT_UC |
+               PVRDMA_EXT_FEAT_LARGE_MR |
                (dev->vm->cfg->has_mac ? PVRDMA_EXT_FEAT_MAC : 0);
     case PVRDMA_EXT_REG_INLINE:
         return PVRDMA_EXT_MAX_INLINE;
     case PVRDMA_EXT_REG_COUNTERS:
         return PVRDMA_EXT_CNT_MAX;
+    case PVRDMA_EXT_REG_MR_PAGES:
+        return MIN(PVRDMA_EXT_MR_MAX_PAGES, dev->vm->cfg->max_mr_pages);
     default:
         return UINT32_MAX;
     }

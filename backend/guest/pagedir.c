@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * Page directories: how a guest names the pages of rings and memory regions.
- * One directory page of 512 table addresses, each table 512 page addresses.
+ * One directory page of 512 table addresses, each table 512 page addresses.  A deep one
+ * has a page of up to 512 directories above that.
  *
  * Each table is copied once, straight into the caller's array, and the copy is
  * checked.  The caller allocates: the bound on n bounds that and the walk
  * (CVE-2023-1544: a page count beyond one table; CVE-2021-3607).
  *
- * A list may have 262,144 pages, so both functions let others have their turn.
+ * A list may have 262,144 pages, a deep one 512 times as many, so these functions let
+ * others have their turn.
  */
 #include "guest/pagedir.h"
 
@@ -15,6 +17,7 @@
 
 #include "coro.h"
 #include "pvrdma/abi.h"
+#include "pvrdma/ext.h"
 
 /* Pages that are checked in one go. */
 #define CHECK_STEP 512u
@@ -62,6 +65,31 @@ int pagedir_read(struct guest_mem *mem, uint64_t pdir_dma, uint32_t n, uint64_t 
             return err;
         }
         coro_breathe();
+    }
+    return 0;
+}
+
+int pagedir_read_deep(struct guest_mem *mem, uint64_t top_dma, uint32_t n,
+                      uint64_t *pages)
+{
+    uint64_t dir[PVRDMA_PDIR_ENTRIES];
+    uint32_t dirs;
+
+    if (n == 0 || n > PVRDMA_EXT_MR_MAX_PAGES || !page_aligned(top_dma)) {
+        return EINVAL;
+    }
+    dirs = (n + PVRDMA_PDIR_MAX_PAGES - 1) / PVRDMA_PDIR_MAX_PAGES;
+    if (!guest_read(mem, top_dma, dir, dirs * sizeof(dir[0]))) {
+        return EFAULT;
+    }
+    for (uint32_t d = 0; d < dirs; d++) {
+        uint32_t first = d * PVRDMA_PDIR_MAX_PAGES;
+        int err = pagedir_read(mem, dir[d], MIN(n - first, PVRDMA_PDIR_MAX_PAGES),
+                               pages + first);
+
+        if (err) {
+            return err;
+        }
     }
     return 0;
 }

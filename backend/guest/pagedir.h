@@ -17,6 +17,10 @@
  */
 int pagedir_read(struct guest_mem *mem, uint64_t pdir_dma, uint32_t n, uint64_t *pages);
 
+/* The same with a page of directories at @top_dma; n up to PVRDMA_EXT_MR_MAX_PAGES. */
+int pagedir_read_deep(struct guest_mem *mem, uint64_t top_dma, uint32_t n,
+                      uint64_t *pages);
+
 /*
  * The same for one table (@n up to PVRDMA_PDIR_ENTRIES) and pages that lie in the DMA map
  * now.  Any thread.

@@ -8,7 +8,8 @@
  * is freed, some at a time.
  *
  * But to get them again costs more than to read the list.  The last few lists are kept
- * as they are, for a VM that registers and deregisters much memory over and over.
+ * as they are, for a VM that registers and deregisters much memory over and over; not
+ * those of more than 1 GiB, which would be much to keep for nobody.
  */
 #include "guest/pagelist.h"
 
@@ -24,6 +25,9 @@
 #define UNIT (64u << 10)
 
 #define MAX_KEPT 4
+
+/* A list of 1 GiB in pages, and what is before it. */
+#define MAX_KEPT_SIZE (PVRDMA_PDIR_MAX_PAGES * sizeof(uint64_t) + UNIT)
 
 struct block {
     void *p;
@@ -79,16 +83,18 @@ static void give_back(void *p, size_t size)
 
 void pagelist_free(void *p, size_t size)
 {
-    struct block old = {0};
+    struct block old = {p, round_up(size)};
 
     if (!p || size < UNIT) {
         g_free(p);
         return;
     }
-    if (n_kept == MAX_KEPT) {
-        old = take(0);
+    if (old.size <= MAX_KEPT_SIZE) {
+        struct block last = old;
+
+        old = n_kept == MAX_KEPT ? take(0) : (struct block){0};
+        kept[n_kept++] = last;
     }
-    kept[n_kept++] = (struct block){p, round_up(size)};
     if (old.p) {
         give_back(old.p, old.size);
         g_free(old.p);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Memory for lists of guest pages, up to 2 MiB each.  pagelist.c.  Main thread; in a
+ * Memory for lists of guest pages: 2 MiB for each GiB.  pagelist.c.  Main thread; in a
  * coroutine the main loop may turn in pagelist_free().
  */
 #ifndef PVRDMAD_GUEST_PAGELIST_H

@@ -37,7 +37,7 @@ struct vm;
 #define VERBS_GID_TBL_LEN 64u
 #define VERBS_MAX_MSG_SZ  0x80000000u  /* 2 GiB */
 #define VERBS_MAX_UD_SZ   4096u        /* the port's MTU: a datagram is one packet */
-#define VERBS_MAX_MR_SIZE (1ull << 30) /* one page directory */
+#define VERBS_MAX_MR_SIZE (1ull << 30) /* one page directory; ext.h: deep ones */
 #define VERBS_PKEY        0xffffu
 
 struct id_table {

@@ -17,6 +17,7 @@
 
 #include <errno.h>
 
+#include "guest/pagedir.h"
 #include "guest/pagelist.h"
 
 #define PAGE_MASK (PVRDMA_PAGE_SIZE - 1ull)
@@ -28,15 +29,18 @@
  */
 static int user_mr_check(const struct pvrdma_cmd_create_mr *req)
 {
-    uint64_t offset = req->start & PAGE_MASK;
+    uint64_t offset = req->start & PAGE_MASK, max = PVRDMA_PDIR_MAX_PAGES;
     uint64_t npages;
 
-    if (req->length == 0 || req->length > VERBS_MAX_MR_SIZE ||
+    if (req->flags & PVRDMA_EXT_MR_DEEP) {
+        max = PVRDMA_EXT_MR_MAX_PAGES;
+    }
+    if (req->length == 0 || req->length > max << PVRDMA_PAGE_SHIFT ||
         req->length - 1 > UINT64_MAX - req->start) {
         return EINVAL;
     }
     npages = (offset + req->length + PAGE_MASK) >> PVRDMA_PAGE_SHIFT;
-    if (npages > PVRDMA_PDIR_MAX_PAGES || npages != req->nchunks) {
+    if (npages > max || npages != req->nchunks) {
         return EINVAL;
     }
     return 0;
@@ -59,13 +63,25 @@ static size_t size_of(uint32_t npages)
 {
     struct mr *mr;
 
-    return sizeof(*mr) + npages * sizeof(mr->page[0]);
+    return sizeof(*mr) + (size_t)npages * sizeof(mr->page[0]);
 }
 
 static void release(struct vm *vm, struct mr *mr)
 {
     verbs_pages_refund(vm, mr->npages);
     pagelist_free(mr, size_of(mr->npages));
+}
+
+static int read_pages(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
+                      uint64_t *page)
+{
+    struct guest_mem *mem = &vm->guest.mem;
+    uint32_t n = req->nchunks;
+    int err = req->flags & PVRDMA_EXT_MR_DEEP
+                  ? pagedir_read_deep(mem, req->pdir_dma, n, page)
+                  : pagedir_read(mem, req->pdir_dma, n, page);
+
+    return err ? err : pagedir_check(mem, page, n, false);
 }
 
 /* An MR with its page list, not published.  0 or an errno. */
@@ -85,7 +101,7 @@ static int mr_new(struct vm *vm, const struct pvrdma_cmd_create_mr *req, struct 
     }
     memset(mr, 0, sizeof(*mr));
     mr->npages = n;
-    err = n ? verbs_pages_read(vm, req->pdir_dma, n, false, mr->page) : 0;
+    err = n ? read_pages(vm, req, mr->page) : 0;
     if (err) {
         release(vm, mr);
         return err;
@@ -185,7 +201,7 @@ int verbs_create_mr(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
     if (req->flags == PVRDMA_MR_FLAG_FRMR) {
         return create_fast_mr(vm, pd, req, resp);
     }
-    if (req->flags & ~PVRDMA_MR_FLAG_DMA) {
+    if (!dma && req->flags & ~PVRDMA_EXT_MR_DEEP) {
         return ENOTSUP;
     }
     err = mr_access_check(&access);

@@ -69,7 +69,9 @@
 #define PVRDMA_EXT_REG_FEATURES (PVRDMA_EXT_WINDOW + 0x0c)
 #define PVRDMA_EXT_REG_INLINE   (PVRDMA_EXT_WINDOW + 0x10) /* largest, bytes */
 #define PVRDMA_EXT_REG_COUNTERS (PVRDMA_EXT_WINDOW + 0x14) /* how many */
-#define PVRDMA_EXT_WINDOW_SIZE  0x18u
+#define PVRDMA_EXT_REG_MR_PAGES (PVRDMA_EXT_WINDOW + 0x18) /* LARGE_MR: at most */
+#define PVRDMA_EXT_WINDOW_SIZE  0x1cu
+#define PVRDMA_EXT_WINDOW_MIN   0x18u /* up to COUNTERS: the oldest devices' */
 
 #define PVRDMA_EXT_MAGIC   0x58525650u /* "PVRX" */
 #define PVRDMA_EXT_VERSION 1u
@@ -82,6 +84,7 @@
 					      NIC's MAC, MACH: 4 and 5 */
 #define PVRDMA_EXT_FEAT_COUNTERS (1u << 4) /* QUERY_COUNTERS */
 #define PVRDMA_EXT_FEAT_FAST_REG (1u << 5) /* PVRDMA_EXT_MAX_FAST_REG */
+#define PVRDMA_EXT_FEAT_LARGE_MR (1u << 7) /* PVRDMA_EXT_MR_DEEP */
 #define PVRDMA_EXT_FEAT_UC	 (1u << 8) /* CREATE_QP of type PVRDMA_QPT_UC */
 
 /* What a context can be granted. */
@@ -95,6 +98,14 @@
  * stock driver can do.
  */
 #define PVRDMA_EXT_MAX_FAST_REG 512u
+
+/*
+ * CREATE_MR, `flags`: pdir_dma is the address of a page with those of page directories,
+ * each of which is full but the last.  For programs' memory, with no other flag; nchunks
+ * says how many pages, as it does without.
+ */
+#define PVRDMA_EXT_MR_DEEP      (1u << 16)
+#define PVRDMA_EXT_MR_MAX_PAGES (512u * 512u * 512u)
 
 /* Arm word values; the same as in doorbell.h. */
 #define PVRDMA_EXT_ARM_NONE      0u

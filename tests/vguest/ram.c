@@ -216,3 +216,25 @@ void vg_pdir_free(struct vguest *g, uint64_t pdir, uint32_t n)
 {
     vg_free_pages(g, pdir, 1 + n_tables(n));
 }
+
+uint64_t vg_pdir_new_deep(struct vguest *g, const uint64_t *pages, uint32_t n)
+{
+    uint64_t top = vg_alloc_page(g);
+    uint64_t *entry = vg_ptr(g, top);
+
+    g_assert_cmpuint(n, <=, PVRDMA_EXT_MR_MAX_PAGES);
+    for (uint32_t first = 0; first < n; first += PVRDMA_PDIR_MAX_PAGES) {
+        *entry++ = vg_pdir_new(g, pages + first, MIN(n - first, PVRDMA_PDIR_MAX_PAGES));
+    }
+    return top;
+}
+
+void vg_pdir_free_deep(struct vguest *g, uint64_t top, uint32_t n)
+{
+    const uint64_t *entry = vg_ptr(g, top);
+
+    for (uint32_t first = 0; first < n; first += PVRDMA_PDIR_MAX_PAGES) {
+        vg_pdir_free(g, *entry++, MIN(n - first, PVRDMA_PDIR_MAX_PAGES));
+    }
+    vg_free_pages(g, top, 1);
+}

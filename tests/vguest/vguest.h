@@ -252,6 +252,9 @@ void vg_buf_free(struct vg_buf *b);
  * vg_pdir_free. */
 uint64_t vg_pdir_new(struct vguest *g, const uint64_t *pages, uint32_t n);
 void vg_pdir_free(struct vguest *g, uint64_t pdir, uint32_t n);
+/* The same for PVRDMA_EXT_MR_DEEP. */
+uint64_t vg_pdir_new_deep(struct vguest *g, const uint64_t *pages, uint32_t n);
+void vg_pdir_free_deep(struct vguest *g, uint64_t top, uint32_t n);
 
 /* ---- device ---- */
 

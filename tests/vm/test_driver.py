@@ -34,7 +34,7 @@ def built(name):
 def guest_files():
     files = {path.lstrip('/'): built(os.path.basename(path))
              for path in (MODULE, KLOOP)}
-    for name in ('datacheck', 'verbscheck'):
+    for name in ('bigcheck', 'datacheck', 'verbscheck'):
         files['usr/local/bin/' + name] = pvrdma_vm.built_program(name)
     return files
 
@@ -221,6 +221,25 @@ class DriverCase(fixture.PrivateTest):
         for guest in self.guests:
             self.assertEqual(log_problems(guest), [], guest.name)
             guest.powerdown()
+
+
+class LargeRegionTest(DriverCase):
+    """More than a page directory describes, of ordinary 4 KiB pages."""
+
+    def test_region(self):
+        self.daemon = Daemon(self.session, ['vm1'])
+        guest, = self.guests = start_guests(
+            self.session, self.daemon, 1, virtio=False, files=self.files,
+            memory=2048)
+        load_own_driver(guest)
+        gid = guest.gid_index(DEVICE, guest.ip('pvrdma'))
+        for size, places in ((1300, 8), (1, 6)):
+            out = guest.run('bigcheck -d %s -g %d -m %d' % (
+                DEVICE, gid, size), 240).out
+            self.assertIn('max_mr_size 65536 MiB\n', out)
+            self.assertIn('region of %d MiB: %d places, 0 errors'
+                          % (size, places), out)
+        self.finish()
 
 
 class MixedDriverTest(DriverCase):

@@ -68,6 +68,44 @@ static void test_bad(void)
     testdev_free(td);
 }
 
+/* A page of directories above; n alone says how many of them are looked at. */
+static void test_deep(void)
+{
+    struct testdev *td = testdev_new("pagedir");
+    struct guest_mem *mem = &td->vm.guest.mem;
+    const uint32_t full = PVRDMA_PDIR_MAX_PAGES, n = full + 600;
+    g_autofree uint64_t *want = g_new(uint64_t, n);
+    g_autofree uint64_t *got = g_new0(uint64_t, n + 1);
+    uint64_t top = testdev_pages(td, 1), *entry = testdev_ptr(td, top);
+
+    for (uint32_t i = 0; i < n; i++) {
+        want[i] = 0x1000ull * (i * 7919u % 1000003u);
+    }
+    entry[0] = testdev_pdir(td, want, full);
+    entry[1] = testdev_pdir(td, want + full, 600);
+    got[n] = 0x5a5a;
+    g_assert_cmpint(pagedir_read_deep(mem, top, n, got), ==, 0);
+    g_assert_cmpmem(want, (size_t)n * 8, got, (size_t)n * 8);
+    g_assert_cmpuint(got[n], ==, 0x5a5a);
+    memset(got, 0, (size_t)n * 8);
+    g_assert_cmpint(pagedir_read_deep(mem, top, 3, got), ==, 0);
+    g_assert_cmpmem(want, 3 * 8, got, 3 * 8);
+    g_assert_cmpuint(got[3], ==, 0);
+
+    g_assert_cmpint(pagedir_read_deep(mem, top, 0, got), ==, EINVAL);
+    g_assert_cmpint(pagedir_read_deep(mem, top, PVRDMA_EXT_MR_MAX_PAGES + 1, got), ==,
+                    EINVAL);
+    g_assert_cmpint(pagedir_read_deep(mem, top, UINT32_MAX, got), ==, EINVAL);
+    g_assert_cmpint(pagedir_read_deep(mem, top + 8, n, got), ==, EINVAL);
+    g_assert_cmpint(pagedir_read_deep(mem, 0, n, got), ==, EFAULT);
+    entry[1] += 8;
+    g_assert_cmpint(pagedir_read_deep(mem, top, n, got), ==, EINVAL);
+    g_assert_cmpint(pagedir_read_deep(mem, top, full, got), ==, 0);
+    entry[1] = 0x1000;
+    g_assert_cmpint(pagedir_read_deep(mem, top, full + 1, got), ==, EFAULT);
+    testdev_free(td);
+}
+
 /* What a worker reads: one table, pages that are there. */
 static void test_short(void)
 {
@@ -111,6 +149,7 @@ int main(int argc, char **argv)
     g_test_add_func("/device/pagedir/order", test_order);
     g_test_add_func("/device/pagedir/cve-2023-1544", test_cve_2023_1544);
     g_test_add_func("/device/pagedir/bad", test_bad);
+    g_test_add_func("/device/pagedir/deep", test_deep);
     g_test_add_func("/device/pagedir/short", test_short);
     ret = g_test_run();
     testdev_stop();

@@ -49,6 +49,34 @@ static void test_oldest(void)
     }
 }
 
+/* Those of more than 1 GiB are not kept, and drive none out. */
+static void test_large(void)
+{
+    void *p[4], *large;
+
+    for (unsigned i = 0; i < 4; i++) {
+        p[i] = filled(512 * KIB);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        pagelist_free(p[i], 512 * KIB);
+    }
+    for (unsigned i = 0; i < 8; i++) {
+        large = filled(64 * 1024 * KIB);
+        pagelist_free(large, 64 * 1024 * KIB);
+        /* It is gone: new memory is zero. */
+        large = pagelist_alloc(64 * 1024 * KIB);
+        g_assert_nonnull(large);
+        g_assert_cmpuint(((uint8_t *)large)[32 * 1024 * KIB], ==, 0);
+        pagelist_free(large, 64 * 1024 * KIB);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        g_assert_true(filled(512 * KIB) == p[i]);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        pagelist_free(p[i], 512 * KIB);
+    }
+}
+
 /* All sizes, more than are kept, in another order. */
 static void test_many(void)
 {
@@ -74,6 +102,7 @@ int main(int argc, char **argv)
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/pagelist/again", test_again);
     g_test_add_func("/pagelist/oldest", test_oldest);
+    g_test_add_func("/pagelist/large", test_large);
     g_test_add_func("/pagelist/many", test_many);
     return g_test_run();
 }

@@ -124,6 +124,45 @@ static void test_cve_2021_3582(void)
     teardown();
 }
 
+/* A deep directory: the same rules, other bounds. */
+static void test_deep(void)
+{
+    const uint64_t most = (uint64_t)PVRDMA_EXT_MR_MAX_PAGES * 4096;
+    struct pvrdma_cmd_create_mr req;
+    uint64_t top, first;
+    struct mr *mr;
+
+    setup();
+    req = good();
+    top = testdev_pages(td, 1);
+    *(uint64_t *)testdev_ptr(td, top) = testdev_new_pdir(td, 2, &first);
+    req.pdir_dma = top;
+    req.flags = PVRDMA_EXT_MR_DEEP;
+    g_assert_cmpuint(create(&req), ==, 0);
+    mr = objects_mr_by_key(&td->vm.objects, resp()->lkey);
+    g_assert_cmpuint(mr->npages, ==, 2);
+    g_assert_cmpuint(mr->page[1], ==, first + 4096);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, mr->handle), ==, 0);
+
+    req.nchunks = 3;
+    g_assert_cmpuint(create(&req), !=, 0);
+    req.start = 0x1000;
+    req.length = most + 1;
+    req.nchunks = PVRDMA_EXT_MR_MAX_PAGES + 1;
+    g_assert_cmpuint(create(&req), !=, 0);
+    req.length = UINT64_MAX;
+    g_assert_cmpuint(create(&req), !=, 0);
+    req.length = most; /* over max-mr-pages */
+    req.nchunks = PVRDMA_EXT_MR_MAX_PAGES;
+    g_assert_cmpuint(create(&req), !=, 0);
+    req.length = 1ull << 32; /* more than the directories there are */
+    req.nchunks = 1u << 20;
+    g_assert_cmpuint(create(&req), !=, 0);
+    g_assert_cmpuint(testdev_stats(td).pages, ==, 0);
+    g_assert_cmpuint(testdev_stats(td).mr, ==, 0);
+    teardown();
+}
+
 /* The last bytes of the address space are an address range like any other. */
 static void test_top(void)
 {
@@ -196,6 +235,10 @@ static void test_dma(void)
     req.flags = PVRDMA_MR_FLAG_DMA | PVRDMA_MR_FLAG_FRMR;
     g_assert_cmpuint(create(&req), !=, 0);
     req.flags = 1u << 31;
+    g_assert_cmpuint(create(&req), !=, 0);
+    req.flags = PVRDMA_MR_FLAG_DMA | PVRDMA_EXT_MR_DEEP;
+    g_assert_cmpuint(create(&req), !=, 0);
+    req.flags = PVRDMA_MR_FLAG_FRMR | PVRDMA_EXT_MR_DEEP;
     g_assert_cmpuint(create(&req), !=, 0);
     teardown();
 }
@@ -302,6 +345,7 @@ int main(int argc, char **argv)
     testdev_start();
     g_test_add_func("/verbs/mr/create", test_create);
     g_test_add_func("/verbs/mr/cve-2021-3582", test_cve_2021_3582);
+    g_test_add_func("/verbs/mr/deep", test_deep);
     g_test_add_func("/verbs/mr/top", test_top);
     g_test_add_func("/verbs/mr/access", test_access);
     g_test_add_func("/verbs/mr/dma", test_dma);
