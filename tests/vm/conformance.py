@@ -2,13 +2,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Other people's RDMA programs and suites on pvrdma, beside soft-RoCE.
 
-usage: conformance.py [--stock] [--record] [--only REGEX] [--device NAME] [PART...]
+usage: conformance.py [--stock] [--record] [--only REGEX] [--device NAME] [--rounds N]
+                      [PART...]
 
 Parts, all of them without names:
   pyverbs   rdma-core's own suite, in one guest on the adapter, in the other on
             soft-RoCE; compared with the list in tests/vm/conformance
   programs  ibverbs-utils, rdmacm-utils, perftest, UCX, libfabric, qperf, fio and MPI
             between the guests (foreign.py), on the adapter and on soft-RoCE
+  kernel    the kernel's own users, NVMe, NFS and iSER (kusers.py), on both and over
+            TCP on virtio-net: what works, and figures
 
 Prints tables and writes them, with all results as JSON, to BUILD/conformance.
 What fails is named in them and the run goes on; the exit status tells only whether
@@ -21,6 +24,7 @@ import signal
 import sys
 
 import foreign
+import kusers
 import suites
 from agent import AgentError, CommandFailed
 from pvrdma_vm import Session, VmError, end_well, require_python, say
@@ -72,7 +76,30 @@ def run_programs(lab, args):
     return []
 
 
-PARTS = {'pyverbs': run_pyverbs, 'programs': run_programs}
+def run_kernel(lab, args):
+    ways = {lab.name: ('rdma', 'pvrdma'), 'rxe': ('rdma', 'virtio'),
+            'tcp': ('tcp', 'virtio')}
+    if args.device:
+        ways = {args.device: ways[args.device]}
+    table = kusers.Table(ways)
+    for kind in kusers.USERS:
+        if not re.search(args.only, 'kernel: ' + kind().title):
+            continue
+        for turn in range(args.rounds):
+            for name, way in ways.items():
+                user = kind(way[0])
+                table.add(name, user.title, kusers.examine(
+                    lab.guests, user, lab.guests[1].ip(way[1]), not turn))
+                lab.daemon.check()
+                say('%s, %s: %s' % (user.title, name, table.last))
+        suites.save('kernel-%s.json' % lab.name, table.plain())
+        path = suites.save('kernel-%s.md' % lab.name, table.lines())
+    print('\n'.join(table.lines()), flush=True)
+    say('written: ' + path)
+    return []
+
+
+PARTS = {'pyverbs': run_pyverbs, 'programs': run_programs, 'kernel': run_kernel}
 
 
 def main():
@@ -83,8 +110,10 @@ def main():
                         help='write the list of passing tests anew')
     parser.add_argument('--only', default='', metavar='REGEX',
                         help='of the programs those whose "GROUP: TITLE" matches')
-    parser.add_argument('--device', default='', choices=['ours', 'stock', 'rxe'],
-                        help='run programs on this device only')
+    parser.add_argument('--device', default='', choices=['ours', 'stock', 'rxe', 'tcp'],
+                        help='run programs and kernel users on this device only')
+    parser.add_argument('--rounds', type=int, default=1, metavar='N',
+                        help='kernel users: figures are medians of N rounds')
     parser.add_argument('part', nargs='*', help=', '.join(PARTS) + '; default: all')
     args = parser.parse_args()
     for part in args.part:

@@ -26,10 +26,12 @@ RESTARTS = 12
 
 
 class Lab:
-    """@own: our driver and provider, not the stock ones."""
+    """@own: our driver and provider, not the stock ones.  @force_mr: the kernel's
+    targets register memory for each transfer, as they would for iWARP."""
 
-    def __init__(self, session, own=True, memory=1024):
+    def __init__(self, session, own=True, memory=1024, cpus=1, force_mr=False):
         self.name = 'ours' if own else 'stock'
+        self.force_mr = force_mr
         disk = debiandisk.make('suites')
         files = debiandisk.files()
         if own:
@@ -37,23 +39,36 @@ class Lab:
         with open(os.path.join(HERE, 'pyverbs-run.py'), 'rb') as stream:
             files['opt/pyverbs-run.py'] = stream.read()
         self.daemon = Daemon(session, ['vm1', 'vm2'])
-        self.guests = start_guests(session, self.daemon, memory=memory, files=files,
-                                   extra_args=debiandisk.drive(disk))
+        self.guests = start_guests(session, self.daemon, memory=memory, cpus=cpus,
+                                   files=files, extra_args=debiandisk.drive(disk))
         device = parts.OWN_DEVICE if own else parts.STOCK_DEVICE
         for guest in self.guests:
-            guest.run(debiandisk.MOUNT)
-            if own:
-                guest.run('mount --bind %s /debian%s' % (parts.LIBRARY,
-                                                         parts.STOCK_LIBRARY))
-                parts.load_own_driver(guest)
-            else:
-                guest.load_pvrdma()
+            self.set_up(guest, own)
             guest.load_rxe()
             # What base.py of pyverbs looks at, see debian-root.sh.
             guest.run('cp /opt/pyverbs-run.py /tmp/; '
                       'mkdir -p /tmp/rdma-net/%s/vmx0 /tmp/rdma-net/rxe0/vio0' % device)
         self.pairs = {self.name: Pair(self.guests, 'pvrdma', device),
                       'rxe': Pair(self.guests, 'virtio', 'rxe0')}
+
+    def set_up(self, guest, own):
+        """Of a guest that has booted; until its device has the GID of its address."""
+        guest.run(debiandisk.MOUNT)
+        if self.force_mr:
+            guest.run('modprobe ib_core force_mr=1')
+        if own:
+            guest.run('mount --bind %s /debian%s' % (parts.LIBRARY, parts.STOCK_LIBRARY))
+            parts.load_own_driver(guest)
+        else:
+            guest.load_pvrdma()
+        guest.gid_index(parts.OWN_DEVICE if own else parts.STOCK_DEVICE,
+                        guest.ip('pvrdma'))
+
+    def restart(self, guest, own):
+        """End @guest's QEMU as a crash does, and boot it anew."""
+        guest.kill()
+        guest.start().wait_boot()
+        self.set_up(guest, own)
 
 
 # -- pyverbs -----------------------------------------------------------------------

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The guest kernel's own users of RDMA: NVMe and NFS, with our driver and the stock one.
+
+One pair of guests for all of it, for each boot costs as much as the rest: first both use
+our driver, then the target comes back with the stock one, then the host changes, too.
+"""
+
+import time
+
+import fixture
+import kusers
+import parts
+import suites
+from kernellog import log_problems
+from pvrdma_vm import end_well
+
+# The host registers 128 transfers for each NVMe queue of data, and one or two for each
+# queue of commands; the target with force_mr as many.
+TRANSFERS = 128
+
+
+class KernelUsersTest(fixture.PrivateTest):
+    time_limit = 1800  # the disk of the programs may have to be made
+
+    def vm(self, guest):
+        """The daemon's counters of a VM."""
+        vms = self.lab.daemon.ctl_json('counters')['vms']
+        return next(vm for vm in vms if vm['name'] == guest.name)
+
+    def moves(self, guest, job):
+        """Wait until 8 MiB more have come or gone by RDMA, while @job runs."""
+        def moved():
+            return sum(self.vm(guest)['datapath'][name] for name in ('tx_bytes',
+                                                                     'rx_bytes'))
+        want = moved() + (8 << 20)
+        end = time.monotonic() + 40
+        while moved() < want:
+            self.assertFalse(job.done, job.describe())
+            self.assertLess(time.monotonic(), end, 'no I/O within 40 s')
+            time.sleep(0.1)
+
+    def breaks(self, job):
+        """@job must end by an I/O error, and soon."""
+        job.wait(20)
+        self.assertIn('Input/output error', job.err, job.describe())
+
+    def registers(self, guest, srqs):
+        found = self.vm(guest)['objects']
+        self.assertGreater(found['mrs'], TRANSFERS, 'not by fast registration')
+        self.assertEqual(found['srqs'] > 0, srqs)
+
+    def test_nvme_and_nfs(self):
+        self.lab = lab = suites.Lab(self.session, True, force_mr=True)
+        host, target = lab.guests
+        address = target.ip('pvrdma')
+        nvme = kusers.Nvme()
+
+        # Both ours; the target with a shared receive queue.
+        nvme.serve(target, address, 'use_srq=1')
+        disk = nvme.attach(host, address)
+        self.registers(host, False)
+        self.registers(target, True)
+        kusers.copies(host, disk)
+        kusers.verify(host, disk)
+        nfs = kusers.Nfs()
+        nfs.serve(target, address)
+        path = nfs.attach(host, address)
+        kusers.copies(host, path)
+        kusers.verify(host, path, 16)
+        nfs.detach(host)
+
+        # The target dies in the middle of I/O; the host goes on with its next life,
+        # which has the stock driver, and is then taken away from the I/O.
+        job = kusers.load(host, disk)
+        self.moves(host, job)
+        lab.restart(target, False)
+        nvme.serve(target, address)
+        nvme.wait_live(host)
+        self.moves(host, job)
+        nvme.detach(host)
+        self.breaks(job)
+        disk = nvme.attach(host, address)
+        self.registers(target, False)
+        kusers.verify(host, disk)
+
+        # The host's driver goes in the middle of I/O, and the stock one comes.
+        job = kusers.load(host, disk)
+        self.moves(host, job)
+        host.run('rmmod pvrdma')
+        self.breaks(job)
+        host.run('umount /debian' + parts.STOCK_LIBRARY)
+        host.load_pvrdma()
+        host.gid_index(parts.STOCK_DEVICE, host.ip('pvrdma'))
+        disk = nvme.attach(host, address)
+        self.registers(host, False)
+        kusers.verify(host, disk)
+        job = kusers.load(host, disk)
+        self.moves(host, job)
+        nvme.detach(host)
+        self.breaks(job)
+
+        # It has no shared receive queues for the kernel: the host is told, not hung.
+        nvme.withdraw(target)
+        nvme.serve(target, address, 'use_srq=1')
+        self.assertIsNone(nvme.attach(host, address, check=False))
+
+        for guest in lab.guests:
+            self.assertEqual(self.vm(guest)['device']['bad_doorbells'], 0)
+            self.assertEqual(log_problems(guest), [])
+        end_well(lab.guests, lab.daemon)
