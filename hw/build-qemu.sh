@@ -4,9 +4,9 @@
 # Builds qemu-system-x86_64 with the `pvrdma` device.
 #
 # QEMU is not kept in this repository.  The newest 10.0.x source package of
-# Debian's trixie suite is fetched through apt, which checks its signature chain
-# and checksums; the mirror is whatever this machine's own apt configuration
-# uses for Debian's main archive.  meson (if the installed one is too old) and
+# Debian's trixie suite (--suite: the newest 10.x or 11.x of another one) is
+# fetched through apt, which checks its signature chain and checksums; the mirror
+# is whatever this machine's own apt configuration uses for Debian's main archive.  meson (if the installed one is too old) and
 # the firmware files come the same way and are unpacked privately: nothing but
 # build dependencies is ever installed.
 #
@@ -32,14 +32,18 @@ user_src=
 sanitize=()
 full=no
 jobs=${JOBS:-$(nproc)}
-suite=trixie
+tested_suite=trixie
+suite=$tested_suite
 meson_min=1.5.0
 
 usage()
 {
     cat <<USAGE
-Usage: ${0##*/} [--qemu-src=DIR] [--builddir=DIR] [--jobs=N] [--full] [--sanitize]
+Usage: ${0##*/} [--suite=NAME | --qemu-src=DIR] [--builddir=DIR] [--jobs=N]
+                     [--full] [--sanitize]
 
+  --suite=NAME    Debian's suite that QEMU's source comes from [$suite]; of any
+                  other one the newest 10.x or 11.x that can be fetched
   --qemu-src=DIR  build a copy of this QEMU source tree (10.0 or newer, complete
                   enough to configure) instead of fetching one through apt
   --builddir=DIR  where everything goes [build/qemu]
@@ -57,6 +61,7 @@ prefix=qemu
 
 for arg in "$@"; do
     case $arg in
+    --suite=*) suite=${arg#*=} ;;
     --qemu-src=*) user_src=${arg#*=} ;;
     --builddir=*) builddir=${arg#*=} ;;
     --jobs=*) jobs=${arg#*=} ;;
@@ -67,6 +72,7 @@ for arg in "$@"; do
     esac
 done
 [[ $jobs =~ ^[1-9][0-9]*$ ]] || die "--jobs wants a number, not '$jobs'"
+[[ $suite =~ ^[a-z][a-z0-9-]*$ ]] || die "--suite wants a name, not '$suite'"
 
 mkdir -p "$builddir"
 builddir=$(cd "$builddir" && pwd -P)
@@ -126,11 +132,12 @@ install_deps()
 
 setup_apt()
 {
-    local codename
+    local codename sources=("deb-src $suite")
     codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
     [ -n "$codename" ] || die "no VERSION_CODENAME in /etc/os-release"
-    private_apt_setup "deb-src $suite" "deb-src $suite-updates" \
-        "deb $codename" "deb $codename-backports"
+    # Only what is released has updates.
+    [ "$suite" != "$tested_suite" ] || sources+=("deb-src $suite-updates")
+    private_apt_setup "${sources[@]}" "deb $codename" "deb $codename-backports"
 }
 
 # fetch_deb PACKAGE[=VERSION] DIR: downloads and unpacks into DIR.
@@ -144,12 +151,13 @@ fetch_deb()
 
 fetch_qemu()
 {
-    local version versions
+    local version versions wanted='10\.0'
+    [ "$suite" = "$tested_suite" ] || wanted='1[01]\.[0-9]*'
     setup_apt
     versions=$(private_apt apt-cache showsrc --only-source qemu |
-               sed -n 's/^Version: \(1:10\.0\.[0-9].*\)/\1/p' |
+               sed -n "s/^Version: \(1:$wanted\.[0-9].*\)/\1/p" |
                sort -Vru)
-    [ -n "$versions" ] || die "the suite $suite lists no qemu 10.0.x source"
+    [ -n "$versions" ] || die "the suite $suite lists no qemu source of these versions"
     mkdir -p "$apt/qemu"
     # A listed version need not be there: the pool may have moved on.
     for version in $versions; do
@@ -253,6 +261,15 @@ mend_memory_map()
     quiet "${mend[@]}"
 }
 
+# 10.2 does not link without CXL: one function has no stub.
+add_stubs()
+{
+    local stubs=$src/hw/cxl/cxl-host-stubs.c name=cxl_fmws_get_all_sorted
+    ! grep -qs "$name" "$src/include/hw/cxl/cxl_host.h" ||
+        grep -q "$name" "$stubs" ||
+        add_line "$stubs" "GSList *$name(void) { return NULL; }"
+}
+
 apply_overlay()
 {
     link_into "$repo/hw" "$src/hw/rdma"
@@ -267,6 +284,7 @@ apply_overlay()
     insert_line "$src/meson.build" '^trace_events_subdirs = \[$' "  'hw/rdma',"
     count_stops
     mend_memory_map
+    add_stubs
 }
 
 # ---- tools, firmware ------------------------------------------------------------
