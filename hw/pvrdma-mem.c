@@ -18,6 +18,12 @@
  * must not start, and no such memory may be plugged.  What else a backend is
  * for (NVDIMMs, ivshmem) is welcome but not needed.
  *
+ * Once memory is there nobody can object, so before a DIMM and the like is made
+ * the daemon is asked: it maps the memory once where no guest memory ever is, and
+ * unmaps it.  What it refuses nevertheless later (others took what was left; a
+ * device that comes in more pieces than it has room for) is reported; buffers in
+ * that memory cannot be used.
+ *
  * What the daemon has accepted is remembered: only that is ever unmapped.  A
  * refusal of one memory is reported once in a while: a guest can have the same
  * memory mapped again and again, by moving BARs.
@@ -43,6 +49,9 @@
 #include "pvrdma-mem.h"
 #include "trace.h"
 
+/* Above all that section_to_op() takes. */
+#define TRIAL_ADDR (UINT64_C(1) << 63)
+
 /* The same memory's refusals are reported this often. */
 #define REPORT_PAUSE_US (60 * G_USEC_PER_SEC)
 
@@ -55,6 +64,11 @@ typedef struct MapOp {
     uint64_t size;
 } MapOp;
 
+#define SEAL_HINT \
+    "pvrdmad takes sealed memfds: use memory-backend-memfd, and leave its " \
+    "'seal' option on.\n"
+#define LIMIT_HINT \
+    "pvrdmad's log names the limit.\n"
 #define SHARE_HINT \
     "Use shared memory: '-object memory-backend-memfd,id=mem,size=SIZE," \
     "share=on -machine memory-backend=mem' with SIZE as in '-m SIZE'.\n"
@@ -92,6 +106,12 @@ static bool is_guest_ram(Object *backend)
         }
     }
     return object_child_foreach_recursive(OBJECT(ms), is_ram_of, backend);
+}
+
+static const char *refusal_hint(int ret)
+{
+    return ret == -EPERM || ret == -EINVAL ? SEAL_HINT :
+           ret == -ENOSPC ? LIMIT_HINT : "";
 }
 
 static bool is_shareable(MemoryRegion *mr)
@@ -158,6 +178,18 @@ static bool section_to_op(const MemoryRegionSection *section, MapOp *op)
     return op->size != 0;
 }
 
+/* Makes @op, whose offset is one in @mr, a map. */
+static void op_set_memory(MapOp *op, MemoryRegion *mr, bool readonly)
+{
+    op->mr = mr;
+    op->fd = memory_region_get_fd(mr);
+    op->offset += mr->ram_block->fd_offset;
+    op->flags = VFIO_DMA_MAP_FLAG_READ;
+    if (!readonly && !mr->readonly) {
+        op->flags |= VFIO_DMA_MAP_FLAG_WRITE;
+    }
+}
+
 static void mem_region_add(MemoryListener *listener,
                            MemoryRegionSection *section)
 {
@@ -179,13 +211,7 @@ static void mem_region_add(MemoryListener *listener,
                     op.addr);
         return;
     }
-    op.mr = mr;
-    op.fd = memory_region_get_fd(mr);
-    op.offset += mr->ram_block->fd_offset;
-    op.flags = VFIO_DMA_MAP_FLAG_READ;
-    if (!section->readonly && !mr->readonly) {
-        op.flags |= VFIO_DMA_MAP_FLAG_WRITE;
-    }
+    op_set_memory(&op, mr, section->readonly);
     g_array_append_val(mem->ops, op);
 }
 
@@ -250,9 +276,7 @@ static void mem_collect(PVRDMAMem *mem, const MapOp *op)
     } else if (ret == 0) {
         g_hash_table_add(mem->maps, g_memdup2(&op->addr, sizeof(op->addr)));
     } else {
-        mem_problem(mem, op->mr, ret == -EPERM || ret == -EINVAL ?
-                    "pvrdmad takes sealed memfds: use memory-backend-memfd, "
-                    "and leave its 'seal' option on.\n" : "",
+        mem_problem(mem, op->mr, refusal_hint(ret),
                     "pvrdmad refuses to map guest memory '%s' 0x%" PRIx64
                     "-0x%" PRIx64 ": %s", memory_region_name(op->mr), op->addr,
                     op->addr + op->size - 1, strerror(-ret));
@@ -284,6 +308,40 @@ static void mem_commit(MemoryListener *listener)
     g_array_set_size(mem->ops, 0);
 }
 
+/* One step of mem_try(). */
+static int mem_request(PVRDMAMem *mem, const MapOp *op)
+{
+    struct vfio_user_dma_unmap unmap;
+    PVRDMAReply reply = { .data = &unmap, .max = sizeof(unmap) };
+    int ret = mem_send(mem, op);
+
+    return ret < 0 ? ret : pvrdma_client_collect(mem->client,
+                                                 op->mr ? NULL : &reply);
+}
+
+/*
+ * Would the daemon map all of @mr?  Returns 0 or its errno.  One that is gone
+ * refuses nothing.
+ */
+static int mem_try(PVRDMAMem *mem, MemoryRegion *mr)
+{
+    MapOp op = {
+        .addr = TRIAL_ADDR,
+        .size = ROUND_DOWN(memory_region_size(mr), qemu_real_host_page_size()),
+    };
+    int ret;
+
+    op_set_memory(&op, mr, false);
+    pvrdma_client_begin(mem->client);
+    ret = mem_request(mem, &op);
+    if (ret == 0) {
+        op.mr = NULL;
+        ret = mem_request(mem, &op);
+    }
+    pvrdma_client_end(mem->client);
+    return pvrdma_client_lost(mem->client) ? 0 : ret;
+}
+
 /*
  * With a single CPU, or all in one thread, TCG makes a locked instruction a
  * load and a store: nobody else is thought to write there.  Then a bit that the
@@ -310,20 +368,36 @@ static void mem_device_realized(DeviceListener *listener, DeviceState *dev)
 static bool mem_device_wanted(DeviceListener *listener, const QDict *opts,
                               bool from_json, Error **errp)
 {
+    PVRDMAMem *mem = container_of(listener, PVRDMAMem, devices);
     const char *driver = qdict_get_try_str(opts, "driver");
     const char *memdev = qdict_get_try_str(opts, "memdev");
     ObjectClass *klass = driver ? object_class_by_name(driver) : NULL;
     Object *backend = memdev ?
         object_resolve_path_type(memdev, TYPE_MEMORY_BACKEND, NULL) : NULL;
+    MemoryRegion *mr;
+    int ret;
 
-    if (klass && backend && gives_ram(klass) &&
-        !is_shareable(host_memory_backend_get_memory(
-                          MEMORY_BACKEND(backend)))) {
+    if (!klass || !backend || !gives_ram(klass)) {
+        return false;
+    }
+    mr = host_memory_backend_get_memory(MEMORY_BACKEND(backend));
+    if (!is_shareable(mr)) {
         error_setg(errp, "pvrdma '%s': memory '%s' is not shared, so pvrdmad "
-                   "could not reach it",
-                   container_of(listener, PVRDMAMem, devices)->name, memdev);
+                   "could not reach it", mem->name, memdev);
         error_append_hint(errp, "Use 'memory-backend-memfd' with 'share=on', "
                           "or unplug the pvrdma device first.\n");
+        return false;
+    }
+    /* In use already: the device is going to be refused for that. */
+    if (host_memory_backend_is_mapped(MEMORY_BACKEND(backend))) {
+        return false;
+    }
+    ret = mem_try(mem, mr);
+    if (ret < 0) {
+        error_setg(errp, "pvrdma '%s': pvrdmad refuses memory '%s' of %" PRIu64
+                   " bytes: %s", mem->name, memdev, memory_region_size(mr),
+                   strerror(-ret));
+        error_append_hint(errp, "%s", refusal_hint(ret));
     }
     return false;
 }

@@ -399,18 +399,67 @@ class Memory(Case):
         move(0xd2000000)
         self.assertIn(0xd2000000, server.maps)
 
-    def test_refused_later(self):
-        server = self.serve()
-        machine = self.boot(args=['-m', '16M,slots=1,maxmem=256M'])
-        machine.enable()
-        server.hooks[vs.DMA_MAP] = lambda _, msg: vs.refuse(msg, 28)
+    def plug(self, machine):
+        """The answer to a DIMM that QEMU can make."""
         machine.execute('object-add', **{
             'qom-type': 'memory-backend-memfd', 'id': 'more',
             'size': 128 << 20, 'share': True})
-        machine.execute('device_add', driver='pc-dimm', id='dimm',
-                        memdev='more')
+        return machine.execute('device_add', driver='pc-dimm', id='dimm',
+                               memdev='more')
+
+    def test_hot_plug_that_the_daemon_refuses(self):
+        """Asked before it is there, about all of it; what was asked is undone."""
+        server = self.serve()
+        machine = self.boot(args=['-m', '16M,slots=1,maxmem=256M'])
+        machine.enable()
+        before = dict(server.maps)
+        for error, text, hint in ((28, 'No space left', 'names the limit'),
+                                  (1, 'not permitted', 'sealed memfd')):
+            asked = []
+
+            def no(_, msg, error=error, asked=asked):
+                asked.append(struct.unpack('<IIQQQ', msg.body))
+                return vs.refuse(msg, error)
+            server.hooks[vs.DMA_MAP] = no
+            desc = self.plug(machine)['error']['desc']
+            self.assertIn("refuses memory 'more' of 134217728 bytes", desc)
+            self.assertIn(text, desc)
+            self.assertEqual(asked, [(32, 3, 0, 1 << 63, 128 << 20)])
+            # A hint is for people: QEMU's monitor for them prints it.
+            self.assertIn(hint, machine.execute(
+                'human-monitor-command', **{
+                    'command-line': 'device_add pc-dimm,id=d,memdev=more'})
+                ['return'])
+            self.assertEqual(
+                machine.execute('query-memory-devices')['return'], [])
+        self.assertEqual(server.maps, before)
+        del server.hooks[vs.DMA_MAP]
+        self.assertNotIn('error', self.plug(machine))
+        self.assertEqual(len(server.maps), len(before) + 1)
+        self.assertNotIn(1 << 63, server.maps)
+        self.assertEqual(machine.log(), '')
+
+    def test_refused_later(self):
+        """Nobody can object any more: it is reported, and the rest goes on."""
+        server = self.serve()
+        machine = self.boot(args=['-m', '16M,slots=1,maxmem=256M'])
+        machine.enable()
+        server.hooks[vs.DMA_MAP] = lambda _, msg: (
+            vs.DEFAULT if struct.unpack('<IIQQQ', msg.body)[3] == 1 << 63
+            else vs.refuse(msg, 28))
+        self.assertNotIn('error', self.plug(machine))
+        self.assertIn("refuses to map guest memory 'more'", machine.log())
         self.assertIn('No space left', machine.log())
         self.assertEqual(machine.read(qemu.BAR1), 0)
+        self.assertTrue(machine.connected())
+
+    def test_plug_without_daemon(self):
+        """An adapter that is lost keeps no memory away."""
+        server = self.serve()
+        machine = self.boot(args=['-m', '16M,slots=1,maxmem=256M'])
+        server.kill()
+        machine.until(lambda: not machine.connected(), 'loss')
+        self.assertNotIn('error', self.plug(machine))
 
 
 class Interrupts(Case):
@@ -648,9 +697,10 @@ class Plug(Case):
         ringer = Ringer(self.stays.vectors)
         self.addCleanup(ringer.close)
         for i in range(self.ROUNDS):
-            self.qemu.execute('object-add', **{
+            answer = self.qemu.execute('object-add', **{
                 'qom-type': 'memory-backend-memfd', 'id': 'more',
                 'size': 128 << 20, 'share': True})
+            self.assertNotIn('error', answer)
             answer = self.qemu.execute('device_add', driver='pc-dimm',
                                        id='dimm', memdev='more')
             self.assertNotIn('error', answer)
