@@ -448,7 +448,7 @@ static bool init_bars(PVRDMADevice *s, Error **errp)
                           s->uar_size);
     pci_register_bar(dev, PVRDMA_BAR_UAR, PCI_BASE_ADDRESS_SPACE_MEMORY,
                      &s->uar);
-    if (pci_bus_is_express(pci_get_bus(dev))) {
+    if (pci_bus_is_express(pci_get_bus(dev)) && pci_is_express(dev)) {
         if (pcie_endpoint_cap_init(dev, EXPRESS_CAP_OFFSET) < 0) {
             error_setg(errp, "pvrdma '%s': no room for the PCI express "
                        "capability", s->name);
@@ -561,12 +561,6 @@ static void pvrdma_exit(PCIDevice *dev)
     pvrdma_cleanup(s);
 }
 
-static void pvrdma_instance_init(Object *obj)
-{
-    /* Either kind of bus will do; this one decides about the config size. */
-    PCI_DEVICE(obj)->cap_present |= QEMU_PCI_CAP_EXPRESS;
-}
-
 static void pvrdma_finalize(Object *obj)
 {
     qapi_free_PVRDMASocket(PVRDMA(obj)->socket);
@@ -624,6 +618,9 @@ static const Property pvrdma_properties[] = {
     DEFINE_PROP_SIZE32("regs-size", PVRDMADevice, regs_size,
                        REGS_SIZE_DEFAULT),
     DEFINE_PROP_SIZE32("uar-size", PVRDMADevice, uar_size, UAR_SIZE_DEFAULT),
+    /* Either kind of bus will do; on one of PCI express it decides. */
+    DEFINE_PROP_BIT("express", PVRDMADevice, parent_obj.cap_present,
+                    __builtin_ctz(QEMU_PCI_CAP_EXPRESS), true),
     DEFINE_PROP_BOOL("flr", PVRDMADevice, flr, true),
 };
 
@@ -656,7 +653,6 @@ static const TypeInfo pvrdma_info = {
     .name = TYPE_PVRDMA,
     .parent = TYPE_PCI_DEVICE,
     .instance_size = sizeof(PVRDMADevice),
-    .instance_init = pvrdma_instance_init,
     .instance_finalize = pvrdma_finalize,
     .class_init = pvrdma_class_init,
     .interfaces = (InterfaceInfo[]) {

@@ -605,6 +605,29 @@ class GuestView(Case):
         self.assertEqual([entry[3] for entry in server.log
                           if entry[0] == vs.SET_IRQS and entry[3]], [16, 4])
 
+    def test_capabilities(self):
+        """Which there are, and where: a guest's saved state has them."""
+        self.serve()
+        for machine, device, wanted in (
+                ('q35', '', {0x11: 0x40, 0x10: 0x80}),
+                ('q35', 'express=off', {0x11: 0x40}),
+                ('pc', '', {0x11: 0x40})):
+            with self.subTest(machine=machine, device=device):
+                qemu_ = self.boot(machine=machine, device=device)
+                found, at = {}, qemu_.config(0x34, size=1)
+                while at:
+                    found[qemu_.config(at, size=1)] = at
+                    at = qemu_.config(at + 1, size=1)
+                self.assertEqual(found, wanted)
+                if 0x10 in found:
+                    # Version 2, and what its function reset needs.
+                    self.assertEqual(qemu_.config(0x82, size=2) & 0xf, 2)
+                    self.assertTrue(qemu_.config(0x84) >> 28 & 1)
+                # The table behind the BAR's start, the PBA in its second half.
+                self.assertEqual((qemu_.config(0x44), qemu_.config(0x48)),
+                                 (0, 0x800))
+                self._judge(qemu_)
+
     def test_more_than_the_daemon_has(self):
         self.serve()
         for prop, text in (('vectors=4', '3 interrupt vectors, 4'),
