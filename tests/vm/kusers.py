@@ -279,7 +279,8 @@ def taken_away(guest, user, target):
         raise VmError(job.describe())
     user.detach(guest)
     job.wait(30)
-    if 'Input/output error' not in job.err:
+    # Of a SCSI disk that has gone the kernel says "No space left".
+    if 'io_u error on file' not in job.err:
         raise VmError(job.describe())
 
 

@@ -3,6 +3,7 @@
 
 One pair of guests for all of it, for each boot costs as much as the rest: first both use
 our driver, then the target comes back with the stock one, then the host changes, too.
+With --long (make soak) each verifies for minutes, and iSER does, too.
 """
 
 import time
@@ -12,20 +13,31 @@ import kusers
 import parts
 import suites
 from kernellog import log_problems
-from pvrdma_vm import end_well
+from pvrdma_vm import end_well, say
 
 # The host registers 128 transfers for each NVMe queue of data, and one or two for each
 # queue of commands; the target with force_mr as many.
 TRANSFERS = 128
+# Of `fio --verify` for each in the long run.
+MINUTES = 5
 
 
 class KernelUsersTest(fixture.PrivateTest):
-    time_limit = 1800  # the disk of the programs may have to be made
+    time_limit = 5400 if fixture.LONG else 1800  # the disk may have to be made
 
     def vm(self, guest):
         """The daemon's counters of a VM."""
         vms = self.lab.daemon.ctl_json('counters')['vms']
         return next(vm for vm in vms if vm['name'] == guest.name)
+
+    def verify(self, guest, target, megabytes=24):
+        end = time.monotonic() + (60 * MINUTES if fixture.LONG else 0)
+        seed = 1
+        kusers.verify(guest, target, megabytes, seed)
+        while time.monotonic() < end:
+            seed += 1
+            kusers.verify(guest, target, megabytes, seed)
+        say('%s: verified %d times %d MB' % (target, seed, megabytes))
 
     def moves(self, guest, job):
         """Wait until 8 MiB more have come or gone by RDMA, while @job runs."""
@@ -61,13 +73,20 @@ class KernelUsersTest(fixture.PrivateTest):
         self.registers(host, False)
         self.registers(target, True)
         kusers.copies(host, disk)
-        kusers.verify(host, disk)
+        self.verify(host, disk)
         nfs = kusers.Nfs()
         nfs.serve(target, address)
         path = nfs.attach(host, address)
         kusers.copies(host, path)
-        kusers.verify(host, path, 16)
+        self.verify(host, path, 16)
         nfs.detach(host)
+        if fixture.LONG:
+            iscsi = kusers.Iscsi()
+            iscsi.serve(target, address)
+            path = iscsi.attach(host, address)
+            kusers.copies(host, path)
+            self.verify(host, path)
+            iscsi.detach(host)
 
         # The target dies in the middle of I/O; the host goes on with its next life,
         # which has the stock driver, and is then taken away from the I/O.
@@ -81,7 +100,7 @@ class KernelUsersTest(fixture.PrivateTest):
         self.breaks(job)
         disk = nvme.attach(host, address)
         self.registers(target, False)
-        kusers.verify(host, disk)
+        self.verify(host, disk)
 
         # The host's driver goes in the middle of I/O, and the stock one comes.
         job = kusers.load(host, disk)
@@ -93,7 +112,7 @@ class KernelUsersTest(fixture.PrivateTest):
         host.gid_index(parts.STOCK_DEVICE, host.ip('pvrdma'))
         disk = nvme.attach(host, address)
         self.registers(host, False)
-        kusers.verify(host, disk)
+        self.verify(host, disk)
         job = kusers.load(host, disk)
         self.moves(host, job)
         nvme.detach(host)
@@ -103,6 +122,7 @@ class KernelUsersTest(fixture.PrivateTest):
         nvme.withdraw(target)
         nvme.serve(target, address, 'use_srq=1')
         self.assertIsNone(nvme.attach(host, address, check=False))
+        nvme.withdraw(target)
 
         for guest in lab.guests:
             self.assertEqual(self.vm(guest)['device']['bad_doorbells'], 0)
