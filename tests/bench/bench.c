@@ -13,6 +13,7 @@
  *               streams 1 MiB WRITEs on 16 QPs over the same worker; the aim is
  *               at most one slice's copy and 20 us more at p99
  *   keys        worker time of a fast registration of 1 MiB and its invalidation
+ *   regions     main thread's time for memory regions of gigabytes; peer: memcpy
  *   idle        8-byte WRITE latency alone and among 4,000 idle QPs
  *
  *   bench [-t SECONDS] [PART...]     default: all parts, 2 seconds each
@@ -34,7 +35,7 @@ static const struct {
 } parts[] = {
     {"latency", part_latency},     {"rate", part_rate},           {"qps", part_qps},
     {"bandwidth", part_bandwidth}, {"isolation", part_isolation}, {"idle", part_idle},
-    {"keys", part_keys},
+    {"keys", part_keys},           {"regions", part_regions},
 };
 
 static bool wanted(const char *name, int argc, char **argv)

@@ -80,5 +80,6 @@ void part_bandwidth(void);
 void part_isolation(void);
 void part_idle(void);
 void part_keys(void);
+void part_regions(void);
 
 #endif /* BENCH_H */
