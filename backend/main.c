@@ -34,11 +34,11 @@
 #include "log.h"
 
 /*
- * What a VM takes at most, mostly: its socket, connection, doorbells, three or four
- * interrupts, two files of memory.  And the daemon itself, with its workers, clients
- * and what is on its way.
+ * What a VM takes at most, mostly: its socket, connection, doorbells, ten interrupts
+ * (hw/'s default), two files of memory.  And the daemon itself, with its workers,
+ * clients and what is on its way.
  */
-#define FDS_PER_VM 10u
+#define FDS_PER_VM 17u
 #define FDS_DAEMON 128u
 
 #define DEFAULT_CONFIG PVRDMA_SYSCONFDIR "/pvrdma/pvrdmad.conf"

@@ -294,15 +294,29 @@ void report_vm(GString *s, struct vm *vm)
 
 /* ---- counters ---- */
 
-static void report_ring(GString *s, const char *name, struct event_ring *ring)
+static void add_ring(struct event_ring *ring, uint64_t *pushed, uint64_t *dropped)
 {
-    uint64_t pushed, dropped;
-
     pthread_mutex_lock(&ring->lock);
-    pushed = ring->pushed;
-    dropped = ring->dropped;
+    *pushed += ring->pushed;
+    *dropped += ring->dropped;
     pthread_mutex_unlock(&ring->lock);
-    json_begin(s, name, '{');
+}
+
+static void report_rings(GString *s, struct guest_events *ev)
+{
+    uint64_t pushed = 0, dropped = 0;
+
+    add_ring(&ev->async, &pushed, &dropped);
+    json_begin(s, "async_events", '{');
+    json_int(s, "pushed", pushed);
+    json_int(s, "dropped", dropped);
+    json_end(s, '}');
+
+    pushed = dropped = 0;
+    for (unsigned i = 0; i < PVRDMA_EXT_MAX_VECTORS; i++) {
+        add_ring(&ev->cqn[i].ring, &pushed, &dropped);
+    }
+    json_begin(s, "cq_notifications", '{');
     json_int(s, "pushed", pushed);
     json_int(s, "dropped", dropped);
     json_end(s, '}');
@@ -331,23 +345,29 @@ static void report_device(GString *s, struct vm *vm)
     json_int(s, "doorbell_writes", writes);
     json_int(s, "doorbell_polls", polls);
     json_int(s, "bad_doorbells", bad);
-    report_ring(s, "async_events", &vm->guest.events.async);
-    report_ring(s, "cq_notifications", &vm->guest.events.cqn);
+    report_rings(s, &vm->guest.events);
     json_end(s, '}');
 }
 
+static uint64_t raised(const struct guest_irq *irq, unsigned vec)
+{
+    return atomic_load_explicit(&irq->vec[vec].raised, memory_order_relaxed);
+}
+
+/* cq: completion vector 0; cq1 and so on: further ones that were ever used. */
 static void report_irq(GString *s, struct guest_irq *irq)
 {
-    static const char *const names[PVRDMA_NUM_VEC] = {
-        [PVRDMA_VEC_CMD] = "command",
-        [PVRDMA_VEC_ASYNC] = "async",
-        [PVRDMA_VEC_CQ] = "cq",
-    };
-
     json_begin(s, "interrupts", '{');
-    for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
-        json_int(s, names[i],
-                 atomic_load_explicit(&irq->vec[i].raised, memory_order_relaxed));
+    json_int(s, "command", raised(irq, PVRDMA_VEC_CMD));
+    json_int(s, "async", raised(irq, PVRDMA_VEC_ASYNC));
+    json_int(s, "cq", raised(irq, PVRDMA_VEC_CQ));
+    for (unsigned i = PVRDMA_VEC_CQ + 1; i < IRQ_VECTORS; i++) {
+        char name[16];
+
+        if (raised(irq, i)) {
+            snprintf(name, sizeof(name), "cq%u", i - PVRDMA_VEC_CQ);
+            json_int(s, name, raised(irq, i));
+        }
     }
     json_end(s, '}');
 }

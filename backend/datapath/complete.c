@@ -4,7 +4,8 @@
  *
  * comp_push() takes a CQE; comp_flush() writes those of all CQs that the worker
  * touched since, publishes their producer indices, then looks at their arm words and
- * raises one interrupt per VM.  The order is what makes waiting guests safe (D6):
+ * raises one interrupt per VM and completion vector.  The order is what makes waiting
+ * guests safe (D6):
  *
  *   write CQE, publish prod_tail (release), full barrier, exchange the arm word
  *
@@ -235,9 +236,9 @@ static void flush_received(struct worker *w)
 }
 
 /* Into the guest's ring, or later: its worker may not look at it now. */
-static void notify_guest(struct vm *vm, uint32_t cq_handle)
+static void notify_guest(struct vm *vm, const struct cq *cq)
 {
-    event_cq_notify(&vm->guest, cq_handle);
+    event_cq_notify(&vm->guest, cq->handle, cq->vector);
     if (atomic_load(&vm->guest.events.deferred_any)) {
         datapath_wake(vm);
     }
@@ -257,7 +258,10 @@ void comp_received(struct vm *vm, uint64_t bytes)
 
 void comp_flush(struct worker *w)
 {
-    struct vm *notify[COMP_BATCH_MAX];
+    struct {
+        struct vm *vm;
+        uint32_t vector;
+    } notify[COMP_BATCH_MAX];
     unsigned n = 0;
 
     flush_received(w);
@@ -269,17 +273,21 @@ void comp_flush(struct worker *w)
         if (!cq_publish(w, cq)) {
             continue;
         }
-        notify_guest(vm, cq->handle);
-        for (k = 0; k < n && notify[k] != vm; k++) {
+        notify_guest(vm, cq);
+        for (k = 0; k < n && (notify[k].vm != vm || notify[k].vector != cq->vector);
+             k++) {
         }
         if (k == n) {
-            notify[n++] = vm;
+            notify[n].vm = vm;
+            notify[n++].vector = cq->vector;
         }
     }
     w->batch.n = 0;
     for (unsigned i = 0; i < n; i++) {
-        atomic_fetch_add_explicit(&notify[i]->dp.interrupts, 1, memory_order_relaxed);
-        irq_raise(&notify[i]->guest.irq, PVRDMA_VEC_CQ);
+        struct vm *vm = notify[i].vm;
+
+        atomic_fetch_add_explicit(&vm->dp.interrupts, 1, memory_order_relaxed);
+        irq_raise(&vm->guest.irq, PVRDMA_VEC_CQ + notify[i].vector);
     }
 }
 
@@ -300,8 +308,8 @@ static void arm_late(struct cq *cq)
     pthread_mutex_unlock(&cq->lock);
 
     if (beyond && arm_take(cq, sol)) {
-        notify_guest(vm, cq->handle);
-        irq_raise(&vm->guest.irq, PVRDMA_VEC_CQ);
+        notify_guest(vm, cq);
+        irq_raise(&vm->guest.irq, PVRDMA_VEC_CQ + cq->vector);
     }
 }
 

@@ -272,8 +272,8 @@ static void retry_deferred(struct vm *vm, uint64_t now)
         if (event_async_retry(&vm->guest)) {
             irq_raise(&vm->guest.irq, PVRDMA_VEC_ASYNC);
         }
-        if (event_cq_retry(&vm->guest)) {
-            irq_raise(&vm->guest.irq, PVRDMA_VEC_CQ);
+        for (uint32_t v = event_cq_retry(&vm->guest); v; v &= v - 1) {
+            irq_raise(&vm->guest.irq, PVRDMA_VEC_CQ + (unsigned)__builtin_ctz(v));
         }
     }
 }

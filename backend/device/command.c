@@ -159,6 +159,13 @@ static int run_query_counters(struct vm *vm, const union pvrdma_cmd_req *req,
     return verbs_query_counters(vm, (struct pvrdma_ext_resp_counters *)(void *)resp);
 }
 
+static int run_add_vector(struct vm *vm, const union pvrdma_cmd_req *req,
+                          union pvrdma_cmd_resp *resp)
+{
+    return device_add_vector(vm->dev,
+                             (const struct pvrdma_ext_cmd_vector *)(const void *)req);
+}
+
 #define RESP(type) sizeof(struct pvrdma_resp_##type)
 
 /* Not here: RESIZE_CQ, which no driver sends. */
@@ -190,6 +197,7 @@ static const struct command create_uc_ext = {"CREATE_UC_EXT", run_create_uc_ext,
                                              sizeof(struct pvrdma_ext_resp_uc)};
 static const struct command query_counters = {"QUERY_COUNTERS", run_query_counters,
                                               sizeof(struct pvrdma_ext_resp_counters)};
+static const struct command add_vector = {"ADD_VECTOR", run_add_vector, 0};
 
 static const struct command *command_find(uint32_t opcode)
 {
@@ -198,6 +206,9 @@ static const struct command *command_find(uint32_t opcode)
     }
     if (opcode == PVRDMA_CMD_QUERY_COUNTERS) {
         return &query_counters;
+    }
+    if (opcode == PVRDMA_CMD_ADD_VECTOR) {
+        return &add_vector;
     }
     if (opcode >= PVRDMA_CMD_MAX || !commands[opcode].run) {
         return NULL;

@@ -131,7 +131,7 @@ static int dsr_load(struct device *dev, uint64_t gpa)
                 sizeof(dsr.caps));
     event_ring_setup(&vm->guest.events.async, dsr.async_ring.num_pages, async,
                      sizeof(struct pvrdma_eqe));
-    event_ring_setup(&vm->guest.events.cqn, dsr.cq_ring.num_pages, cqn,
+    event_ring_setup(&vm->guest.events.cqn[0].ring, dsr.cq_ring.num_pages, cqn,
                      sizeof(struct pvrdma_cqne));
     dev->dsr = dsr;
     vm->objects.uar_pfn = dsr.uar_pfn;
@@ -140,6 +140,17 @@ static int dsr_load(struct device *dev, uint64_t gpa)
     dev->dsr_valid = true;
     dev->told_not_shared = false;
     return 0;
+}
+
+int device_add_vector(struct device *dev, const struct pvrdma_ext_cmd_vector *req)
+{
+    struct pvrdma_ring_pages rp = {.num_pages = req->npages, .pdir_dma = req->pdir_dma};
+    uint64_t page[EVENT_RING_MAX_PAGES];
+    int err = ring_pages_read(dev->vm, &rp, page);
+
+    return err ? err
+               : event_vector_add(&dev->vm->guest.events, req->vector, rp.num_pages,
+                                  page);
 }
 
 /* Objects, rings, doorbells and the DSR; registers stay. */
@@ -225,7 +236,7 @@ static uint32_t ext_reg_read(const struct device *dev, uint64_t offset)
     case PVRDMA_EXT_REG_FEATURES:
         return PVRDMA_EXT_CONTEXT_FEATURES | PVRDMA_EXT_FEAT_COUNTERS |
                PVRDMA_EXT_FEAT_FAST_REG | PVRDMA_EXT_FEAT_UC |
-               PVRDMA_EXT_FEAT_LARGE_MR |
+               PVRDMA_EXT_FEAT_LARGE_MR | PVRDMA_EXT_FEAT_VECTORS |
                (dev->vm->cfg->has_mac ? PVRDMA_EXT_FEAT_MAC : 0);
     case PVRDMA_EXT_REG_INLINE:
         return PVRDMA_EXT_MAX_INLINE;

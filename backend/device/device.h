@@ -11,6 +11,7 @@
 
 #include "objects/vm.h"
 #include "pvrdma/abi.h"
+#include "pvrdma/ext.h"
 
 struct device {
     struct vm *vm;
@@ -51,6 +52,9 @@ void device_reset(struct device *dev);
  */
 void device_doorbell(struct device *dev, uint64_t bar2_offset, uint32_t value,
                      bool posted);
+
+/* The command ADD_VECTOR.  0 or an errno. */
+int device_add_vector(struct device *dev, const struct pvrdma_ext_cmd_vector *req);
 
 /* Command channel: run the command in the slot.  Returns the ERR value. */
 uint32_t command_execute(struct device *dev);

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "frontend/pci_config.h"
+#include "guest/irq.h"
 #include "pvrdma/abi.h"
 #include "pvrdma/vfio_user.h"
 
@@ -85,7 +86,7 @@ struct vfu_conn {
     bool version_done;
     struct vfu_client client;
     struct pci_config pci;
-    uint8_t msix_table[16 * PVRDMA_NUM_VEC]; /* what was written to BAR0 */
+    uint8_t msix_table[16 * IRQ_VECTORS]; /* what was written to BAR0 */
 
     /* The message being received. */
     struct vfio_user_hdr hdr;

@@ -69,7 +69,7 @@ void pci_config_init(struct pci_config *pci)
 
     d[MSIX_CAP] = PCI_CAP_ID_MSIX;
     d[MSIX_CAP + PCI_CAP_LIST_NEXT] = AF_CAP;
-    set16(d + MSIX_CAP + PCI_MSIX_FLAGS, PVRDMA_NUM_VEC - 1);
+    set16(d + MSIX_CAP + PCI_MSIX_FLAGS, IRQ_VECTORS - 1);
     set16(pci->mask + MSIX_CAP + PCI_MSIX_FLAGS,
           PCI_MSIX_FLAGS_ENABLE | PCI_MSIX_FLAGS_MASKALL);
     set32(d + MSIX_CAP + PCI_MSIX_TABLE, PVRDMA_BAR_MSIX);

@@ -78,7 +78,7 @@ static int act(struct vfu_conn *c, const struct vfu_msg *m,
         if (bytes || set->start != 0 || action != VFIO_USER_IRQ_ACTION_TRIGGER) {
             return EINVAL;
         }
-        for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
+        for (unsigned i = 0; i < IRQ_VECTORS; i++) {
             irq_assign(irq, i, -1);
         }
         return 0;
@@ -107,7 +107,7 @@ int vfu_set_irqs(struct vfu_conn *c, struct vfu_msg *m)
         (action & (action - 1)) || !action) {
         return EINVAL;
     }
-    vectors = set.index == VFIO_USER_IRQ_MSIX ? PVRDMA_NUM_VEC : 0;
+    vectors = set.index == VFIO_USER_IRQ_MSIX ? IRQ_VECTORS : 0;
     if (set.start > vectors || set.count > vectors - set.start) {
         return EINVAL;
     }

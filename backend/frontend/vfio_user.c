@@ -153,7 +153,7 @@ static int get_irq_info(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply 
     if (info.index == VFIO_USER_IRQ_MSIX) {
         /* Not NORESIZE: stock QEMU would take all vectors down to add one. */
         info.flags = VFIO_USER_IRQ_FLAG_EVENTFD;
-        info.count = PVRDMA_NUM_VEC;
+        info.count = IRQ_VECTORS;
     }
     return answer(r, &info, sizeof(info));
 }

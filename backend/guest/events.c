@@ -15,6 +15,10 @@
  * elements are unread.  Otherwise the ring counts as full for async events
  * and notifications alike, and they are dropped.
  *
+ * Notifications have a ring per completion vector: that of the shared region for
+ * vector 0, others that the guest adds until its next reset.  A CQ keeps its vector, so
+ * what follows is true of each ring by itself.
+ *
  * A notification that finds a well-behaved ring full is not lost but deferred:
  * a bit per CQ, which the VM's worker retries.  So is an async event of a CQ, QP or SRQ:
  * a bit per object and type.  While any waits, those that are raised meanwhile wait
@@ -51,22 +55,24 @@ void event_init(struct guest_events *ev, uint32_t max_cq, uint32_t max_qp,
 {
     memset(ev, 0, sizeof(*ev));
     pthread_mutex_init(&ev->async.lock, NULL);
-    pthread_mutex_init(&ev->cqn.lock, NULL);
+    for (unsigned i = 0; i < PVRDMA_EXT_MAX_VECTORS; i++) {
+        pthread_mutex_init(&ev->cqn[i].ring.lock, NULL);
+    }
     ev->max_cq = max_cq;
     ev->max_qp = max_qp;
     ev->max_srq = max_srq;
-    ev->deferred = g_new0(uint64_t, bitmap_words(ev));
+    ev->cqn[0].deferred = g_new0(uint64_t, bitmap_words(ev));
     ev->pending = g_new0(uint8_t, n_places(ev));
     ev->first_pending = UINT32_MAX;
 }
 
 void event_fini(struct guest_events *ev)
 {
-    g_free(ev->deferred);
-    g_free(ev->pending);
-    ev->deferred = NULL;
-    ev->pending = NULL;
-    pthread_mutex_destroy(&ev->cqn.lock);
+    for (unsigned i = 0; i < PVRDMA_EXT_MAX_VECTORS; i++) {
+        g_clear_pointer(&ev->cqn[i].deferred, g_free);
+        pthread_mutex_destroy(&ev->cqn[i].ring.lock);
+    }
+    g_clear_pointer(&ev->pending, g_free);
     pthread_mutex_destroy(&ev->async.lock);
 }
 
@@ -91,15 +97,61 @@ static void ring_flags(struct event_ring *ring, bool active, bool held)
     pthread_mutex_unlock(&ring->lock);
 }
 
+/* Nothing waits any more; a vector but the first is gone. */
+static void vector_clear(struct guest_events *ev, unsigned i)
+{
+    struct event_cq *v = &ev->cqn[i];
+
+    pthread_mutex_lock(&v->ring.lock);
+    if (i) {
+        g_clear_pointer(&v->deferred, g_free);
+    } else {
+        memset(v->deferred, 0, bitmap_words(ev) * sizeof(v->deferred[0]));
+    }
+    atomic_fetch_and(&ev->deferred_any, ~(1u << i));
+    pthread_mutex_unlock(&v->ring.lock);
+}
+
+int event_vector_add(struct guest_events *ev, uint32_t vector, uint32_t npages,
+                     const uint64_t *page)
+{
+    struct event_cq *v;
+    uint64_t *deferred;
+
+    if (vector >= PVRDMA_EXT_MAX_VECTORS) {
+        return EINVAL;
+    }
+    v = &ev->cqn[vector];
+    if (v->deferred) {
+        return EBUSY;
+    }
+    deferred = g_try_new0(uint64_t, bitmap_words(ev));
+    if (!deferred) {
+        return ENOMEM;
+    }
+    event_ring_setup(&v->ring, npages, page, sizeof(struct pvrdma_cqne));
+    pthread_mutex_lock(&v->ring.lock);
+    v->deferred = deferred;
+    v->ring.active = true;
+    pthread_mutex_unlock(&v->ring.lock);
+    return 0;
+}
+
+bool event_vector_exists(const struct guest_events *ev, uint32_t vector)
+{
+    return vector < PVRDMA_EXT_MAX_VECTORS && ev->cqn[vector].deferred;
+}
+
 void event_set_active(struct guest_events *ev, bool active, bool held)
 {
     ring_flags(&ev->async, active, held);
-    ring_flags(&ev->cqn, active, held);
+    for (unsigned i = 0; i < PVRDMA_EXT_MAX_VECTORS; i++) {
+        ring_flags(&ev->cqn[i].ring, active && ev->cqn[i].deferred, held);
+        if (!active) {
+            vector_clear(ev, i);
+        }
+    }
     if (!active) {
-        pthread_mutex_lock(&ev->cqn.lock);
-        memset(ev->deferred, 0, bitmap_words(ev) * sizeof(ev->deferred[0]));
-        atomic_store(&ev->deferred_any, false);
-        pthread_mutex_unlock(&ev->cqn.lock);
         pthread_mutex_lock(&ev->async.lock);
         memset(ev->pending, 0, n_places(ev));
         ev->n_pending = 0;
@@ -109,14 +161,18 @@ void event_set_active(struct guest_events *ev, bool active, bool held)
     }
 }
 
+static void ring_pause(struct event_ring *ring, bool paused)
+{
+    pthread_mutex_lock(&ring->lock);
+    ring->paused = paused;
+    pthread_mutex_unlock(&ring->lock);
+}
+
 void event_set_paused(struct guest_events *ev, bool paused)
 {
-    struct event_ring *ring[] = {&ev->async, &ev->cqn};
-
-    for (unsigned i = 0; i < G_N_ELEMENTS(ring); i++) {
-        pthread_mutex_lock(&ring[i]->lock);
-        ring[i]->paused = paused;
-        pthread_mutex_unlock(&ring[i]->lock);
+    ring_pause(&ev->async, paused);
+    for (unsigned i = 0; i < PVRDMA_EXT_MAX_VECTORS; i++) {
+        ring_pause(&ev->cqn[i].ring, paused);
     }
 }
 
@@ -302,73 +358,94 @@ bool event_async_retry(struct guest *g)
     return pushed > 0;
 }
 
-/* cqn.lock is held. */
-static void set_deferred(struct guest_events *ev, uint32_t handle, bool deferred)
+/* The ring's lock is held. */
+static void set_deferred(struct event_cq *v, uint32_t handle, bool deferred)
 {
     uint64_t bit = 1ull << (handle % 64);
 
     if (deferred) {
-        ev->deferred[handle / 64] |= bit;
-        atomic_store(&ev->deferred_any, true);
+        v->deferred[handle / 64] |= bit;
     } else {
-        ev->deferred[handle / 64] &= ~bit;
+        v->deferred[handle / 64] &= ~bit;
     }
 }
 
-/* cqn.lock is held.  False: the ring is full, it was deferred. */
-static bool notify_or_defer(struct guest *g, uint32_t handle)
+/* The ring's lock is held.  False: the ring is full, it was deferred. */
+static bool notify_or_defer(struct guest *g, struct event_cq *v, uint32_t handle)
 {
     struct pvrdma_cqne cqne = {.info = handle};
-    int err = ring_push(&g->events.cqn, g, &cqne);
+    int err = ring_push(&v->ring, g, &cqne);
 
-    set_deferred(&g->events, handle, err == ENOSPC);
+    set_deferred(v, handle, err == ENOSPC);
     if (err && err != ENOSPC) {
-        g->events.cqn.dropped++;
+        v->ring.dropped++;
     }
     return err != ENOSPC;
 }
 
-void event_cq_notify(struct guest *g, uint32_t cq_handle)
-{
-    if (cq_handle >= g->events.max_cq) {
-        return;
-    }
-    pthread_mutex_lock(&g->events.cqn.lock);
-    notify_or_defer(g, cq_handle);
-    pthread_mutex_unlock(&g->events.cqn.lock);
-}
-
-bool event_cq_retry(struct guest *g)
+void event_cq_notify(struct guest *g, uint32_t cq_handle, uint32_t vector)
 {
     struct guest_events *ev = &g->events;
+    struct event_cq *v = &ev->cqn[vector];
+
+    if (cq_handle >= ev->max_cq) {
+        return;
+    }
+    pthread_mutex_lock(&v->ring.lock);
+    /* Without a ring the device is being reset, and so are its CQs. */
+    if (v->deferred && !notify_or_defer(g, v, cq_handle)) {
+        atomic_fetch_or(&ev->deferred_any, 1u << vector);
+    }
+    pthread_mutex_unlock(&v->ring.lock);
+}
+
+/* True if some were pushed. */
+static bool vector_retry(struct guest *g, unsigned i)
+{
+    struct guest_events *ev = &g->events;
+    struct event_cq *v = &ev->cqn[i];
     uint64_t pushed;
     unsigned n = 0;
     bool full = false;
 
-    if (!atomic_load(&ev->deferred_any)) {
-        return false;
-    }
-    pthread_mutex_lock(&ev->cqn.lock);
-    pushed = ev->cqn.pushed;
-    for (uint32_t w = 0; w < bitmap_words(ev) && !full; w++) {
-        for (uint64_t left = ev->deferred[w]; left && !full; left &= left - 1) {
-            full =
-                n++ == RETRY_MAX || !notify_or_defer(g, w * 64 + __builtin_ctzll(left));
+    pthread_mutex_lock(&v->ring.lock);
+    pushed = v->ring.pushed;
+    for (uint32_t w = 0; v->deferred && w < bitmap_words(ev) && !full; w++) {
+        for (uint64_t left = v->deferred[w]; left && !full; left &= left - 1) {
+            full = n++ == RETRY_MAX ||
+                   !notify_or_defer(g, v, w * 64 + __builtin_ctzll(left));
         }
     }
-    atomic_store(&ev->deferred_any, full);
-    pushed = ev->cqn.pushed - pushed;
-    pthread_mutex_unlock(&ev->cqn.lock);
+    if (!full) {
+        atomic_fetch_and(&ev->deferred_any, ~(1u << i));
+    }
+    pushed = v->ring.pushed - pushed;
+    pthread_mutex_unlock(&v->ring.lock);
     return pushed > 0;
 }
 
-void event_cq_forget(struct guest *g, uint32_t cq_handle)
+uint32_t event_cq_retry(struct guest *g)
+{
+    uint32_t raise = 0;
+
+    for (uint32_t left = atomic_load(&g->events.deferred_any); left; left &= left - 1) {
+        unsigned i = (unsigned)__builtin_ctz(left);
+
+        raise |= (uint32_t)vector_retry(g, i) << i;
+    }
+    return raise;
+}
+
+void event_cq_forget(struct guest *g, uint32_t cq_handle, uint32_t vector)
 {
     struct guest_events *ev = &g->events;
+    struct event_cq *v = &ev->cqn[vector];
 
-    pthread_mutex_lock(&ev->cqn.lock);
-    set_deferred(ev, cq_handle, false);
-    pthread_mutex_unlock(&ev->cqn.lock);
+    pthread_mutex_lock(&v->ring.lock);
+    if (v->deferred) {
+        set_deferred(v, cq_handle, false);
+    }
+    pthread_mutex_unlock(&v->ring.lock);
     pthread_mutex_lock(&ev->async.lock);
     set_pending(ev, cq_handle, 0);
     pthread_mutex_unlock(&ev->async.lock);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "pvrdma/abi.h"
+#include "pvrdma/ext.h"
 
 struct guest;
 
@@ -36,17 +37,22 @@ struct event_ring {
     uint64_t pushed, dropped;
 };
 
+/*
+ * A completion vector: its ring, and the CQs whose notification found that full, which
+ * the worker retries: one bit per CQ handle; the ring's lock protects it.  NULL: the
+ * guest has not given a ring to this vector.
+ */
+struct event_cq {
+    struct event_ring ring;
+    uint64_t *deferred;
+};
+
 struct guest_events {
     struct event_ring async;
-    struct event_ring cqn;
-
-    /*
-     * CQs whose notification found the ring full; retried by the worker.
-     * One bit per CQ handle; cqn.lock protects it.
-     */
-    uint64_t *deferred;
-    uint32_t max_cq, max_qp, max_srq; /* handles are below them */
-    _Atomic bool deferred_any;
+    struct event_cq cqn[PVRDMA_EXT_MAX_VECTORS]; /* 0: always there */
+    uint32_t max_cq, max_qp, max_srq;            /* handles are below them */
+    /* A bit per vector that has deferred ones; changed under the ring's lock. */
+    _Atomic uint32_t deferred_any;
 
     /*
      * Async events of CQs, QPs and SRQs that found the ring full; retried likewise.  A
@@ -79,7 +85,10 @@ void event_fini(struct guest_events *ev);
 void event_ring_setup(struct event_ring *ring, uint32_t npages, const uint64_t *page,
                       uint32_t elem);
 
-/* Both rings: let pushes reach the guest (@active), or hold them (@held). */
+/*
+ * All rings: let pushes reach the guest (@active), or hold them (@held).  An inactive
+ * guest has no further vectors: it gives their rings anew.
+ */
 void event_set_active(struct guest_events *ev, bool active, bool held);
 
 /* Notifications and events are deferred while the VM's data path stands still. */
@@ -93,19 +102,31 @@ void event_set_paused(struct guest_events *ev, bool paused);
 void event_async(struct guest *g, enum pvrdma_event_type type, uint32_t info);
 
 /*
- * CQ notification: into the ring; the caller raises PVRDMA_VEC_CQ afterwards
- * (once per batch).  Any thread.
+ * A ring for completion vector @vector of an active guest; as event_ring_setup().  Main
+ * thread.  0, EINVAL (no such vector), EBUSY (it has one) or ENOMEM.
  */
-void event_cq_notify(struct guest *g, uint32_t cq_handle);
+int event_vector_add(struct guest_events *ev, uint32_t vector, uint32_t npages,
+                     const uint64_t *page);
+/* Has completion vector @vector a ring?  Main thread. */
+bool event_vector_exists(const struct guest_events *ev, uint32_t vector);
 
-/* Retry deferred notifications; the VM's worker.  True: raise the vector. */
-bool event_cq_retry(struct guest *g);
+/*
+ * CQ notification: into the ring of @vector; the caller raises PVRDMA_VEC_CQ + @vector
+ * afterwards (once per batch).  Any thread.
+ */
+void event_cq_notify(struct guest *g, uint32_t cq_handle, uint32_t vector);
+
+/*
+ * Retry deferred notifications; the VM's worker.  A bit per completion vector that is
+ * to be raised.
+ */
+uint32_t event_cq_retry(struct guest *g);
 
 /* Retry async events; the VM's worker.  True: raise the vector. */
 bool event_async_retry(struct guest *g);
 
 /* The CQ, QP or SRQ is gone: nothing of it comes later any more.  Main thread. */
-void event_cq_forget(struct guest *g, uint32_t cq_handle);
+void event_cq_forget(struct guest *g, uint32_t cq_handle, uint32_t vector);
 void event_qp_forget(struct guest *g, uint32_t qp_handle);
 void event_srq_forget(struct guest *g, uint32_t srq_handle);
 

@@ -58,7 +58,7 @@ void irq_init(struct guest_irq *irq, struct guest *guest)
 {
     irq->guest = guest;
     atomic_store(&irq->enabled, false);
-    for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
+    for (unsigned i = 0; i < IRQ_VECTORS; i++) {
         atomic_store(&irq->vec[i].fd, -1);
         atomic_store(&irq->vec[i].masked, false);
         atomic_store(&irq->vec[i].pending, false);
@@ -68,14 +68,14 @@ void irq_init(struct guest_irq *irq, struct guest *guest)
 
 void irq_fini(struct guest_irq *irq)
 {
-    int fds[PVRDMA_NUM_VEC];
+    int fds[IRQ_VECTORS];
 
     atomic_store(&irq->enabled, false);
-    for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
+    for (unsigned i = 0; i < IRQ_VECTORS; i++) {
         fds[i] = atomic_exchange(&irq->vec[i].fd, -1);
     }
     irq_drain(irq->guest);
-    for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
+    for (unsigned i = 0; i < IRQ_VECTORS; i++) {
         if (fds[i] >= 0) {
             close(fds[i]);
         }
@@ -86,7 +86,7 @@ void irq_raise(struct guest_irq *irq, unsigned vec)
 {
     struct irq_vector *v;
 
-    if (vec >= PVRDMA_NUM_VEC) {
+    if (vec >= IRQ_VECTORS) {
         return;
     }
     v = &irq->vec[vec];
@@ -115,7 +115,7 @@ int irq_assign(struct guest_irq *irq, unsigned vec, int fd)
     struct irq_vector *v;
     int old, mode;
 
-    if (vec >= PVRDMA_NUM_VEC) {
+    if (vec >= IRQ_VECTORS) {
         return EINVAL;
     }
     v = &irq->vec[vec];
@@ -137,7 +137,7 @@ int irq_assign(struct guest_irq *irq, unsigned vec, int fd)
 
 void irq_mask(struct guest_irq *irq, unsigned vec, bool masked)
 {
-    if (vec >= PVRDMA_NUM_VEC) {
+    if (vec >= IRQ_VECTORS) {
         return;
     }
     atomic_store(&irq->vec[vec].masked, masked);
@@ -147,14 +147,14 @@ void irq_mask(struct guest_irq *irq, unsigned vec, bool masked)
 void irq_enable(struct guest_irq *irq, bool on)
 {
     atomic_store(&irq->enabled, on);
-    for (unsigned i = 0; on && i < PVRDMA_NUM_VEC; i++) {
+    for (unsigned i = 0; on && i < IRQ_VECTORS; i++) {
         flush(irq, &irq->vec[i]);
     }
 }
 
 void irq_forget_pending(struct guest_irq *irq)
 {
-    for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
+    for (unsigned i = 0; i < IRQ_VECTORS; i++) {
         atomic_store(&irq->vec[i].pending, false);
     }
 }

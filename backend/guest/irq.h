@@ -18,8 +18,12 @@
 #include <stdint.h>
 
 #include "pvrdma/abi.h"
+#include "pvrdma/ext.h"
 
 struct guest;
+
+/* MSI-X vectors: the stock ones, then one for each further completion vector. */
+#define IRQ_VECTORS (PVRDMA_VEC_CQ + PVRDMA_EXT_MAX_VECTORS)
 
 struct irq_vector {
     _Atomic int fd; /* -1: none */
@@ -30,7 +34,7 @@ struct irq_vector {
 
 struct guest_irq {
     struct guest *guest;
-    struct irq_vector vec[PVRDMA_NUM_VEC];
+    struct irq_vector vec[IRQ_VECTORS];
     _Atomic bool enabled; /* bus master on: interrupts may leave */
 };
 

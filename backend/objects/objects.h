@@ -132,6 +132,7 @@ struct cq {
     struct vm *vm;
     uint32_t handle;
     struct uctx *uctx; /* NULL: kernel */
+    uint32_t vector;   /* completion vector */
     uint32_t ncqe;     /* power of two */
     struct ring_mem mem;
     uint32_t refs;        /* QPs; main thread */

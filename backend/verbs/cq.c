@@ -14,7 +14,7 @@
  * The pages a ring of @ncqe needs must be the pages given, so that no slot lies
  * outside them (CVE-2018-20125).
  */
-static int cq_check(const struct pvrdma_cmd_create_cq *req)
+static int cq_check(struct vm *vm, const struct pvrdma_cmd_create_cq *req)
 {
     uint32_t bytes, npages;
 
@@ -23,7 +23,11 @@ static int cq_check(const struct pvrdma_cmd_create_cq *req)
     }
     bytes = req->cqe * (uint32_t)sizeof(struct pvrdma_cqe);
     npages = 1 + (bytes + PVRDMA_PAGE_SIZE - 1) / PVRDMA_PAGE_SIZE;
-    if (req->reserved & ~PVRDMA_EXT_OBJ_RING) {
+    if (req->reserved & ~(PVRDMA_EXT_OBJ_RING | PVRDMA_EXT_CQ_VECTOR_MASK)) {
+        return EINVAL;
+    }
+    if (!event_vector_exists(&vm->guest.events,
+                             req->reserved >> PVRDMA_EXT_CQ_VECTOR_SHIFT)) {
         return EINVAL;
     }
     return req->nchunks == npages ? 0 : EINVAL;
@@ -40,7 +44,7 @@ int verbs_create_cq(struct vm *vm, const struct pvrdma_cmd_create_cq *req,
     if (req->ctx_handle && !uctx) {
         return ENOENT;
     }
-    err = cq_check(req);
+    err = cq_check(vm, req);
     if (err) {
         return err;
     }
@@ -61,6 +65,7 @@ int verbs_create_cq(struct vm *vm, const struct pvrdma_cmd_create_cq *req,
     cq->vm = vm;
     cq->mem.ext = req->reserved & PVRDMA_EXT_OBJ_RING;
     cq->uctx = uctx;
+    cq->vector = req->reserved >> PVRDMA_EXT_CQ_VECTOR_SHIFT;
     cq->ncqe = req->cqe;
     pthread_mutex_init(&cq->lock, NULL);
     if (uctx) {
@@ -89,7 +94,7 @@ void cq_unpublish(struct vm *vm, struct cq *cq)
 void cq_free(struct vm *vm, struct cq *cq)
 {
     /* After the workers let go of it: nobody can defer one any more. */
-    event_cq_forget(&vm->guest, cq->handle);
+    event_cq_forget(&vm->guest, cq->handle, cq->vector);
     if (cq->uctx) {
         cq->uctx->refs--;
     }

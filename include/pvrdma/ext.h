@@ -86,6 +86,7 @@
 #define PVRDMA_EXT_FEAT_FAST_REG (1u << 5) /* PVRDMA_EXT_MAX_FAST_REG */
 #define PVRDMA_EXT_FEAT_LARGE_MR (1u << 7) /* PVRDMA_EXT_MR_DEEP */
 #define PVRDMA_EXT_FEAT_UC	 (1u << 8) /* CREATE_QP of type PVRDMA_QPT_UC */
+#define PVRDMA_EXT_FEAT_VECTORS	 (1u << 10) /* ADD_VECTOR */
 
 /* What a context can be granted. */
 #define PVRDMA_EXT_CONTEXT_FEATURES \
@@ -107,6 +108,12 @@
 #define PVRDMA_EXT_MR_DEEP      (1u << 16)
 #define PVRDMA_EXT_MR_MAX_PAGES (512u * 512u * 512u)
 
+/*
+ * Completion vectors at most.  Vector 0 is the stock one: MSI-X vector PVRDMA_VEC_CQ and
+ * the ring of the shared region; vector n is MSI-X vector PVRDMA_VEC_CQ + n.
+ */
+#define PVRDMA_EXT_MAX_VECTORS 32u
+
 /* Arm word values; the same as in doorbell.h. */
 #define PVRDMA_EXT_ARM_NONE      0u
 #define PVRDMA_EXT_ARM_ANY       1u
@@ -115,12 +122,16 @@
 /* Commands (the command slot), after those of abi.h. */
 #define PVRDMA_CMD_CREATE_UC_EXT  32u
 #define PVRDMA_CMD_QUERY_COUNTERS 33u
+#define PVRDMA_CMD_ADD_VECTOR	  41u
 
 /*
  * CREATE_CQ: `reserved` (offset 36); CREATE_QP: `reserved[0]` (offset 77); CREATE_SRQ:
  * `reserved[0]` (offset 49).
  */
 #define PVRDMA_EXT_OBJ_RING (1u << 0)
+/* CREATE_CQ: the completion vector, one that ADD_VECTOR added, or 0. */
+#define PVRDMA_EXT_CQ_VECTOR_SHIFT 16
+#define PVRDMA_EXT_CQ_VECTOR_MASK  0xffff0000u
 
 /*
  * CREATE_UC_EXT, 40 bytes.  pfn as in CREATE_UC; the pfn of UAR page 0 gives the
@@ -144,6 +155,20 @@ struct pvrdma_ext_resp_uc {
 	uint8_t reserved[3];
 	uint32_t ctx_handle;
 	uint32_t features; /* granted */
+};
+
+/*
+ * ADD_VECTOR, 32 bytes: the notification ring of completion vector 1 to
+ * PVRDMA_EXT_MAX_VECTORS - 1, laid out like that of the shared region.  No response.
+ * Once per vector; ends with reset.
+ */
+struct pvrdma_ext_cmd_vector {
+	uint64_t response;
+	uint32_t cmd;
+	uint32_t reserved;
+	uint64_t pdir_dma;
+	uint32_t npages; /* state page included: 2 to 64 */
+	uint32_t vector;
 };
 
 /* QUERY_COUNTERS: a request header and 8 reserved bytes; this response. */
@@ -203,6 +228,7 @@ struct pvrdma_ext_ring {
 
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_uc) == 40, "create_uc_ext");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_uc) == 24, "create_uc_ext resp");
+PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_vector) == 32, "add_vector");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_counters) == 16 + 64, "counters");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_mem) == 4096 * PVRDMA_EXT_PAGES, "memory");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_ring) == 512, "ring header");

@@ -142,6 +142,12 @@ static void fill_template(union pvrdma_cmd_req *req, uint32_t op, uint8_t varian
     case PVRDMA_CMD_CREATE_UC_EXT:
         fill_ext_uc((struct pvrdma_ext_cmd_uc *)(void *)req, variant);
         break;
+    case PVRDMA_CMD_ADD_VECTOR:
+        memcpy((uint8_t *)req + offsetof(struct pvrdma_ext_cmd_vector, pdir_dma), &pool,
+               sizeof(pool));
+        memcpy((uint8_t *)req + offsetof(struct pvrdma_ext_cmd_vector, npages),
+               (uint32_t[]){4, variant % 4}, 8);
+        break;
     case PVRDMA_CMD_MODIFY_QP:
         fill_modify(&req->modify_qp, variant);
         break;
@@ -216,13 +222,13 @@ static void step_raw(struct input *in)
 
     memset(&req, 0, sizeof(req));
     take(in, (uint8_t *)&req + 16, take_int(in, 1) % (sizeof(req) - 15));
-    req.hdr.cmd = op % 36;
+    req.hdr.cmd = op % 48;
     run_command(&req);
 }
 
 static void step_template(struct input *in)
 {
-    uint32_t op = take_int(in, 1) % (PVRDMA_CMD_QUERY_COUNTERS + 1);
+    uint32_t op = take_int(in, 1) % (PVRDMA_CMD_ADD_VECTOR + 1);
     uint8_t variant = take_int(in, 1);
     unsigned patches = take_int(in, 1) % 4;
     union pvrdma_cmd_req req;
@@ -260,7 +266,7 @@ static void step_event(struct input *in)
             event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, info);
             break;
         case 1:
-            event_cq_notify(&td->vm.guest, info + i);
+            event_cq_notify(&td->vm.guest, info + i, what / 4 % 4);
             break;
         case 2:
             event_cq_retry(&td->vm.guest);

@@ -321,9 +321,14 @@ bool vg_event_poll(struct vguest *g, struct pvrdma_eqe *ev)
     return ring_take(g->async_ring, VG_ASYNC_N, sizeof(*ev), ev);
 }
 
+bool vg_cqn_take(struct vg_buf *ring, uint32_t *cq_handle)
+{
+    return ring_take(ring, VG_CQN_N, sizeof(*cq_handle), cq_handle);
+}
+
 bool vg_cqn_poll(struct vguest *g, uint32_t *cq_handle)
 {
-    return ring_take(g->cqn_ring, VG_CQN_N, sizeof(*cq_handle), cq_handle);
+    return vg_cqn_take(g->cqn_ring, cq_handle);
 }
 
 bool vg_event_wait(struct vguest *g, uint32_t type, uint32_t info, int timeout_ms)

@@ -242,11 +242,11 @@ static void find_msix(struct stock *s, const uint8_t *config)
 
     s->msix_cap = at;
     s->af_cap = find_cap(config, 0x13);
-    g_assert_cmpuint(cfg_read(s, at + 2, 2) & 0x7ff, ==, PVRDMA_NUM_VEC - 1);
+    g_assert_cmpuint(cfg_read(s, at + 2, 2) & 0x7ff, >=, PVRDMA_NUM_VEC - 1);
     g_assert_cmpuint(cfg_read(s, at + 4, 4), ==, PVRDMA_BAR_MSIX);
     g_assert_cmpuint(cfg_read(s, at + 8, 4), ==, PVRDMA_BAR_MSIX | PVRDMA_BAR_MSIX_PBA);
     irq = get_irq(s, VFIO_USER_IRQ_MSIX, false);
-    g_assert_cmpuint(irq.count, ==, PVRDMA_NUM_VEC);
+    g_assert_cmpuint(irq.count, >=, PVRDMA_NUM_VEC);
     /* Bit 3, NORESIZE, would make it drop interrupts while vectors grow. */
     g_assert_cmpuint(irq.flags, ==, VFIO_USER_IRQ_FLAG_EVENTFD);
 }

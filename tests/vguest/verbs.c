@@ -160,6 +160,11 @@ static void cq_words(struct vg_cq *cq, bool ext)
 
 struct vg_cq *vg_cq_new(struct vg_pd *pd, uint32_t cqe)
 {
+    return vg_cq_new_vector(pd, cqe, 0);
+}
+
+struct vg_cq *vg_cq_new_vector(struct vg_pd *pd, uint32_t cqe, uint32_t vector)
+{
     struct vguest *g = pd->g;
     struct vg_cq *cq = g_new0(struct vg_cq, 1);
     struct pvrdma_cmd_create_cq req = {.ctx_handle = pd->ctx};
@@ -173,6 +178,7 @@ struct vg_cq *vg_cq_new(struct vg_pd *pd, uint32_t cqe)
                    VG_SCATTERED);
     cq_words(cq, g->ext && pd->uar_page == g->uar_page);
     req.reserved = cq->ext ? PVRDMA_EXT_OBJ_RING : 0;
+    req.reserved |= vector << PVRDMA_EXT_CQ_VECTOR_SHIFT;
     cq->pdir = req.pdir_dma = vg_pdir_new(g, cq->mem->page, cq->mem->npages);
     req.cqe = cq->n;
     req.nchunks = cq->mem->npages;

@@ -304,6 +304,8 @@ int vg_destroy(struct vguest *g, enum pvrdma_cmd cmd, uint32_t handle);
 /* Next async event / CQ notification off the ring; false: none. */
 bool vg_event_poll(struct vguest *g, struct pvrdma_eqe *ev);
 bool vg_cqn_poll(struct vguest *g, uint32_t *cq_handle);
+/* The same of a further completion vector's ring. */
+bool vg_cqn_take(struct vg_buf *ring, uint32_t *cq_handle);
 /* Wait for this event; others met on the way are kept for later calls. */
 bool vg_event_wait(struct vguest *g, uint32_t type, uint32_t info, int timeout_ms);
 /* Wait until a notification for @cq_handle is there (others are dropped). */
@@ -432,6 +434,7 @@ struct pvrdma_sge vg_sge(const struct vg_mr *mr, uint64_t offset, uint32_t len);
 #define VG_MR_HOST(mr, off) ((mr)->buf->host + (off))
 
 struct vg_cq *vg_cq_new(struct vg_pd *pd, uint32_t cqe);
+struct vg_cq *vg_cq_new_vector(struct vg_pd *pd, uint32_t cqe, uint32_t vector);
 void vg_cq_free(struct vg_cq *cq);
 /* Take up to @max completions; returns how many, or -EINVAL when the producer
  * index is invalid (the driver stops there). */

@@ -424,7 +424,7 @@ static void test_descriptors(void)
     text = said_at_start(few_descriptors);
     g_assert_nonnull(strstr(text->str,
                             "<4>256 descriptors (RLIMIT_NOFILE) are not enough "
-                            "for 20 VM(s): about 328"));
+                            "for 20 VM(s): about 468"));
     g_string_free(text, TRUE);
     write_config("[vm one]\n");
     text = said_at_start(few_descriptors);

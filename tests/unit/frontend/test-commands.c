@@ -80,7 +80,8 @@ static void test_info(struct fixture *f, gconstpointer arg)
 
             g_assert_cmpuint(r->len, ==, sizeof(out));
             memcpy(&out, r->body, sizeof(out));
-            g_assert_cmpuint(out.count, ==, irq.index == VFIO_USER_IRQ_MSIX ? 3 : 0);
+            g_assert_cmpuint(out.count, ==,
+                             irq.index == VFIO_USER_IRQ_MSIX ? IRQ_VECTORS : 0);
             g_assert_cmpuint(out.flags, ==, irq.index == VFIO_USER_IRQ_MSIX ? 1 : 0);
         }
     }
@@ -291,11 +292,12 @@ static void test_config(struct fixture *f, gconstpointer arg)
     write_config(f, AF_CAP, 0xffffffff, 4);
     g_assert_cmphex(read_config(f, AF_CAP, 4), ==, 0x03060013);
     g_assert_cmphex(read_config(f, AF_CAP + PCI_AF_CTRL, 2), ==, 0);
-    g_assert_cmphex(read_config(f, MSIX_CAP + PCI_MSIX_FLAGS, 2), ==, 2);
+    g_assert_cmphex(read_config(f, MSIX_CAP + PCI_MSIX_FLAGS, 2), ==, IRQ_VECTORS - 1);
     g_assert_cmphex(read_config(f, MSIX_CAP + PCI_MSIX_TABLE, 4), ==, 0);
     g_assert_cmphex(read_config(f, MSIX_CAP + PCI_MSIX_PBA, 4), ==, 0x2000);
     write_config(f, MSIX_CAP + PCI_MSIX_FLAGS, 0xffff, 2);
-    g_assert_cmphex(read_config(f, MSIX_CAP + PCI_MSIX_FLAGS, 2), ==, 0xc002);
+    g_assert_cmphex(read_config(f, MSIX_CAP + PCI_MSIX_FLAGS, 2), ==,
+                    0xc000 | (IRQ_VECTORS - 1));
 }
 
 /* Every size and alignment, at the end, past it, in every region. */
@@ -365,8 +367,8 @@ static void test_registers(struct fixture *f, gconstpointer arg)
     g_assert_cmpint(client_read(f->cl, 1, PVRDMA_REG_DSRLOW, &out, 8), ==, 0);
     g_assert_cmphex(out, ==, both);
     /* BAR0 is storage as far as the table goes. */
-    g_assert_cmpint(client_write(f->cl, 0, 44, &both, 8), ==, 0);
-    g_assert_cmpint(client_read(f->cl, 0, 40, bytes, 16), ==, 0);
+    g_assert_cmpint(client_write(f->cl, 0, 16 * IRQ_VECTORS - 4, &both, 8), ==, 0);
+    g_assert_cmpint(client_read(f->cl, 0, 16 * IRQ_VECTORS - 8, bytes, 16), ==, 0);
     g_assert_cmpmem(bytes, 16, "\0\0\0\0\x44\x44\x33\x33\0\0\0\0\0\0\0\0", 16);
     g_assert_cmphex(client_read32(f->cl, 0, 0x2000), ==, 0);
     /* Doorbells read as zero; those for nothing are counted. */
@@ -562,10 +564,12 @@ static void test_irqs(struct fixture *f, gconstpointer arg)
     g_assert_cmpint(set_irqs(f, SET_ASSIGN, 0, 2, mixed, 2, NULL, 0), ==, EINVAL);
     g_assert_cmpint(set_irqs(f, SET_ASSIGN, 0, 2, fd, 1, NULL, 0), ==, EINVAL);
     g_assert_cmpint(set_irqs(f, SET_ASSIGN, 0, 2, fd, 3, NULL, 0), ==, EINVAL);
-    g_assert_cmpint(set_irqs(f, SET_ASSIGN, 1, 3, fd, 3, NULL, 0), ==, EINVAL);
+    g_assert_cmpint(set_irqs(f, SET_ASSIGN, IRQ_VECTORS - 2, 3, fd, 3, NULL, 0), ==,
+                    EINVAL);
     g_assert_cmpint(set_irqs(f, SET_ASSIGN, UINT32_MAX, 1, fd, 1, NULL, 0), ==, EINVAL);
     g_assert_cmpint(set_irqs(f, SET_ASSIGN, 1, UINT32_MAX, NULL, 0, NULL, 0), ==, EINVAL);
-    g_assert_cmpint(set_irqs(f, SET_ASSIGN, 3, 0, NULL, 0, NULL, 0), ==, EINVAL);
+    g_assert_cmpint(set_irqs(f, SET_ASSIGN, IRQ_VECTORS, 0, NULL, 0, NULL, 0), ==,
+                    EINVAL);
     g_assert_cmpint(set_irqs(f, SET_ASSIGN, 0, 1, fd, 1, "\0\0\0\0", 4), ==, EINVAL);
     g_assert_cmpint(set_irqs(f, SET_RAISE, 0, 1, fd, 1, NULL, 0), ==, EINVAL);
     g_assert_cmpint(set_irqs(f, SET_RAISE, 1, 0, NULL, 0, NULL, 0), ==, EINVAL);
@@ -577,7 +581,7 @@ static void test_irqs(struct fixture *f, gconstpointer arg)
 
     /* All off. */
     g_assert_cmpint(set_irqs(f, SET_RAISE, 0, 0, NULL, 0, NULL, 0), ==, 0);
-    for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
+    for (unsigned i = 0; i < IRQ_VECTORS; i++) {
         g_assert_cmpint(atomic_load(&f->vm->guest.irq.vec[i].fd), ==, -1);
     }
     for (unsigned i = 0; i < 4; i++) {

@@ -238,7 +238,7 @@ static void test_async_forget(void)
     event_async(g, PVRDMA_EVENT_QP_FATAL, 4);
     event_async(g, PVRDMA_EVENT_SRQ_LIMIT_REACHED, 3);
     event_async(g, PVRDMA_EVENT_SRQ_LIMIT_REACHED, 4);
-    event_cq_forget(g, 3);
+    event_cq_forget(g, 3, 0);
     event_qp_forget(g, 3);
     event_srq_forget(g, 3);
     event_qp_forget(g, 5);
@@ -258,7 +258,7 @@ static void test_async_forget(void)
 
 static void notify(uint32_t handle)
 {
-    event_cq_notify(&td->vm.guest, handle);
+    event_cq_notify(&td->vm.guest, handle, 0);
 }
 
 static void test_cqn_order(void)
@@ -279,7 +279,7 @@ static void test_cqn_order(void)
             seen++;
         }
     }
-    g_assert_false(event_cq_retry(&td->vm.guest));
+    g_assert_cmphex(event_cq_retry(&td->vm.guest), ==, 0);
     testdev_free(td);
 }
 
@@ -297,9 +297,9 @@ static void test_cqn_deferred(void)
         notify(100 + i);
         notify(100 + i / 2); /* again: one more is enough */
     }
-    g_assert_cmpuint(td->vm.guest.events.cqn.pushed, >=, 1024);
+    g_assert_cmpuint(td->vm.guest.events.cqn[0].ring.pushed, >=, 1024);
     g_assert_true(atomic_load(&td->vm.guest.events.deferred_any) ||
-                  td->vm.guest.events.cqn.pushed > 1024);
+                  td->vm.guest.events.cqn[0].ring.pushed > 1024);
     /* The worker may retry as well; between us everything comes. */
     for (unsigned tries = 0; tries < 2000 && n < 1500; tries++) {
         while (reader_next(&r, &cqne)) {
@@ -312,7 +312,7 @@ static void test_cqn_deferred(void)
         g_usleep(100);
     }
     g_assert_cmpuint(n, ==, 1500);
-    g_assert_cmpuint(td->vm.guest.events.cqn.dropped, ==, 0);
+    g_assert_cmpuint(td->vm.guest.events.cqn[0].ring.dropped, ==, 0);
     g_assert_false(atomic_load(&td->vm.guest.events.deferred_any));
     testdev_free(td);
 }
@@ -330,7 +330,7 @@ static void test_cqn_forget(void)
     }
     notify(50);
     notify(51);
-    event_cq_forget(&td->vm.guest, 50);
+    event_cq_forget(&td->vm.guest, 50, 0);
     for (uint32_t i = 0; i < 1024; i++) {
         g_assert_true(reader_next(&r, &cqne));
         g_assert_cmpuint(cqne.info, ==, 1);
@@ -343,7 +343,7 @@ static void test_cqn_forget(void)
         g_usleep(100);
     }
     g_assert_cmpuint(cqne.info, ==, 51);
-    g_assert_false(event_cq_retry(&td->vm.guest));
+    g_assert_cmphex(event_cq_retry(&td->vm.guest), ==, 0);
     g_assert_false(reader_next(&r, &cqne));
     /* An impossible handle is nothing at all. */
     notify(UINT32_MAX);
@@ -375,7 +375,7 @@ static void test_cve_2018_20216(void)
     }
     ring_words(&rc)->cons_head = 2048;
     notify(1);
-    g_assert_cmpuint(td->vm.guest.events.cqn.dropped, ==, 1);
+    g_assert_cmpuint(td->vm.guest.events.cqn[0].ring.dropped, ==, 1);
     g_assert_false(atomic_load(&td->vm.guest.events.deferred_any));
     g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_ASYNC), ==, 0);
 
@@ -491,7 +491,7 @@ static void test_unmapped(void)
     event_async(&td->vm.guest, PVRDMA_EVENT_QP_FATAL, 1);
     notify(1);
     g_assert_cmpuint(td->vm.guest.events.async.dropped, ==, 1);
-    g_assert_cmpuint(td->vm.guest.events.cqn.dropped, ==, 1);
+    g_assert_cmpuint(td->vm.guest.events.cqn[0].ring.dropped, ==, 1);
     testdev_free(td);
 }
 

@@ -59,24 +59,24 @@ static uint64_t count(int fd)
 
 static void test_raise(struct fixture *f, gconstpointer arg)
 {
-    int fd[PVRDMA_NUM_VEC];
+    int fd[IRQ_VECTORS];
 
-    for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
+    for (unsigned i = 0; i < IRQ_VECTORS; i++) {
         fd[i] = give(f, i, 0);
     }
     irq_raise(f->irq, 1);
     irq_raise(f->irq, 2);
     irq_raise(f->irq, 2);
-    irq_raise(f->irq, PVRDMA_NUM_VEC);
+    irq_raise(f->irq, IRQ_VECTORS);
     irq_raise(f->irq, UINT_MAX);
     g_assert_cmpuint(count(fd[0]), ==, 0);
     g_assert_cmpuint(count(fd[1]), ==, 1);
     g_assert_cmpuint(count(fd[2]), ==, 2);
     g_assert_cmpuint(atomic_load(&f->irq->vec[2].raised), ==, 2);
-    for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
+    for (unsigned i = 0; i < IRQ_VECTORS; i++) {
         close(fd[i]);
     }
-    g_assert_cmpint(irq_assign(f->irq, PVRDMA_NUM_VEC, -1), ==, EINVAL);
+    g_assert_cmpint(irq_assign(f->irq, IRQ_VECTORS, -1), ==, EINVAL);
 }
 
 /* What cannot leave is delivered once, when it can. */
