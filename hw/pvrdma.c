@@ -70,6 +70,8 @@
 #define REGS_SIZE_DEFAULT (4 * KiB)
 #define UAR_SIZE_DEFAULT  (2 * MiB)
 #define VECTORS_MAX       64
+/* Those of a stock driver and seven further completion vectors. */
+#define VECTORS_DEFAULT   10
 
 #define SOCKET_DIR "/run/pvrdma"
 
@@ -421,7 +423,8 @@ static bool check_device(PVRDMADevice *s, struct vfio_user_device_info *info,
     }
     if (vectors < s->vectors) {
         error_setg(errp, "pvrdma '%s': pvrdmad has %" PRIi64 " interrupt "
-                   "vectors, %u are needed", s->name, vectors, s->vectors);
+                   "vectors, %u are needed (property 'vectors')", s->name,
+                   vectors, s->vectors);
         return false;
     }
     return true;
@@ -614,7 +617,7 @@ static bool get_connected(Object *obj, Error **errp)
 }
 
 static const Property pvrdma_properties[] = {
-    DEFINE_PROP_UINT32("vectors", PVRDMADevice, vectors, PVRDMA_NUM_VEC),
+    DEFINE_PROP_UINT32("vectors", PVRDMADevice, vectors, VECTORS_DEFAULT),
     DEFINE_PROP_SIZE32("regs-size", PVRDMADevice, regs_size,
                        REGS_SIZE_DEFAULT),
     DEFINE_PROP_SIZE32("uar-size", PVRDMADevice, uar_size, UAR_SIZE_DEFAULT),

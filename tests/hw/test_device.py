@@ -485,7 +485,7 @@ class Interrupts(Case):
         self.begin()
         self.assertEqual(self.server.vectors, {})
         self.qemu.enable_msix(MSI)
-        self.assertEqual(sorted(self.server.vectors), [0, 1, 2])
+        self.assertEqual(sorted(self.server.vectors), list(range(10)))
         for vector in (2, 0, 1, 1):
             self.fire(vector)
             self.arrives(vector)
@@ -506,10 +506,10 @@ class Interrupts(Case):
             self.arrives(vector)
 
     def test_one_descriptor_per_message(self):
-        self.descriptor_limit(1, [1, 1, 1])
+        self.descriptor_limit(1, [1] * 10)
 
-    def test_two_descriptors_per_message(self):
-        self.descriptor_limit(2, [2, 1])
+    def test_three_descriptors_per_message(self):
+        self.descriptor_limit(3, [3, 3, 3, 1])
 
     def test_masked_then_unmasked(self):
         self.begin()
@@ -581,11 +581,21 @@ class GuestView(Case):
         server = self.serve_other(1, 8 << 10)
         machine = self.boot()
         self.assertEqual(machine.config(machine.capability(0x11) + 2, size=2)
-                         & 0x7ff, 2)
+                         & 0x7ff, 9)
         machine.config(0x14, 0xffffffff)
         self.assertEqual(machine.config(0x14), 0x100000000 - (4 << 10))
         machine.config(0x18, 0xffffffff)
         self.assertEqual(machine.config(0x18), 0x100000000 - (2 << 20))
+        machine.enable()
+        machine.enable_msix(MSI)
+        self.assertEqual(sorted(server.vectors), list(range(10)))
+
+    def test_as_it_was(self):
+        """The number of vectors before there were completion vectors."""
+        server = self.serve()
+        machine = self.boot(device='vectors=3')
+        self.assertEqual(machine.config(machine.capability(0x11) + 2, size=2)
+                         & 0x7ff, 2)
         machine.enable()
         machine.enable_msix(MSI)
         self.assertEqual(sorted(server.vectors), [0, 1, 2])
@@ -630,7 +640,7 @@ class GuestView(Case):
 
     def test_more_than_the_daemon_has(self):
         self.serve()
-        for prop, text in (('vectors=4', '3 interrupt vectors, 4'),
+        for prop, text in (('vectors=35', '34 interrupt vectors, 35'),
                            ('vectors=2', "'vectors' must be"),
                            ('uar-size=4M', 'BAR2 of 2097152 bytes'),
                            # The guest would be told of all 512 pages.

@@ -234,7 +234,7 @@ class Server(threading.Thread):
                 '<IIII', 16, 3, 10 if self.db else 9, 3)),
             REGION_INFO: self._region, IO_FDS: self._io_fds,
             IRQ_INFO: lambda m: reply(m, struct.pack(
-                '<IIII', 16, 1, struct.unpack_from('<III', m.body)[2], 3)),
+                '<IIII', 16, 1, struct.unpack_from('<III', m.body)[2], 34)),
             SET_IRQS: self._set_irqs, REGION_READ: self._read,
             REGION_WRITE: self._write, RESET: self._reset,
         }.get(msg.command)
