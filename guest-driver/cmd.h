@@ -34,6 +34,13 @@ pvrdma_cmd_query_counters(struct pvrdma_dev *dev, struct pvrdma_cmd_handle *req,
 }
 
 static inline int
+pvrdma_cmd_add_vector(struct pvrdma_dev *dev, struct pvrdma_ext_cmd_vector *req)
+{
+	return pvrdma_cmd(dev, req, sizeof(*req), NULL, 0,
+			  PVRDMA_CMD_ADD_VECTOR);
+}
+
+static inline int
 pvrdma_cmd_create_bind(struct pvrdma_dev *dev,
 		       struct pvrdma_cmd_create_bind *req)
 {

@@ -97,7 +97,8 @@ static int cq_create(struct pvrdma_dev *dev, struct pvrdma_cq *cq, u32 ctx,
 		.ctx_handle = ctx,
 		.cqe = cq_size(cq),
 		.nchunks = cq->dir.npages,
-		.reserved = flags,
+		.reserved = flags |
+			    cq->vector << PVRDMA_EXT_CQ_VECTOR_SHIFT,
 	};
 	struct pvrdma_resp_create_cq resp;
 	int ret;
@@ -158,6 +159,10 @@ int pvrdma_create_cq_udata(struct ib_cq *ibcq,
 		return pvrdma_refuse(&dev->ibdev, -EINVAL,
 				     "%u entries, at most %u", attr->cqe,
 				     dev->caps.max_cqe);
+	if (attr->comp_vector >= dev->num_vectors)
+		return pvrdma_refuse(&dev->ibdev, -EINVAL,
+				     "completion vector %u of %u",
+				     attr->comp_vector, dev->num_vectors);
 	if (udata) {
 		ret = pvrdma_uabi_read(&dev->ibdev, udata, &ucmd, PVRDMA_UABI_CQ_STOCK,
 				       sizeof(ucmd));
@@ -170,6 +175,7 @@ int pvrdma_create_cq_udata(struct ib_cq *ibcq,
 					     "extension %#x was not granted",
 					     flags);
 	}
+	cq->vector = attr->comp_vector;
 	cq->ibcq.cqe = roundup_pow_of_two(attr->cqe);
 	spin_lock_init(&cq->lock);
 	xa_init_flags(&cq->qps, XA_FLAGS_LOCK_IRQ);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
  * Interrupts: vector 0 ends a command's wait, vector 1 brings asynchronous
- * events, vector 2 names CQs that have completions.
+ * events, vector 2 and those behind it name CQs that have completions.  These
+ * have a ring each; a CQ belongs to one of them, its completion vector.
  *
- * Both rings have a state page and then slots.  Their index arithmetic is that
+ * The rings have a state page and then slots.  Their index arithmetic is that
  * of pvrdma/abi.h with slot counts that are no powers of two, as the ABI wants
  * it.  Each ring is read by one handler only, which the kernel does not run
  * twice at a time, so its reading position needs no lock.  A position is this
@@ -16,6 +17,7 @@
 #include <linux/dma-mapping.h>
 #include <linux/interrupt.h>
 
+#include "cmd.h"
 #include "pvrdma.h"
 
 #define RING_BYTES ((PVRDMA_EVENT_RING_PAGES - 1) * PVRDMA_PAGE_SIZE)
@@ -281,21 +283,21 @@ static irqreturn_t irq_async(int irq, void *data)
 
 static irqreturn_t irq_cq(int irq, void *data)
 {
-	struct pvrdma_dev *dev = data;
+	struct pvrdma_vector *v = data;
 	const struct pvrdma_cqne *cqne;
 	struct pvrdma_cq *cq;
 	u32 i, handle;
 	int slot;
 
 	for (i = 0; i < CQ_SLOTS; i++) {
-		slot = ring_next(&dev->cqn, CQ_SLOTS);
+		slot = ring_next(&v->ring, CQ_SLOTS);
 		if (slot < 0)
 			break;
-		cqne = pvrdma_dir_ptr(&dev->cqn.pages,
+		cqne = pvrdma_dir_ptr(&v->ring.pages,
 				      PVRDMA_PAGE_SIZE + slot * sizeof(*cqne));
 		handle = READ_ONCE(cqne->info);
-		ring_advance(&dev->cqn, CQ_SLOTS);
-		cq = pvrdma_cq_get(dev, handle);
+		ring_advance(&v->ring, CQ_SLOTS);
+		cq = pvrdma_cq_get(v->dev, handle);
 		if (!cq)
 			continue;
 		pvrdma_cq_event(cq);
@@ -304,17 +306,44 @@ static irqreturn_t irq_cq(int irq, void *data)
 	return IRQ_HANDLED;
 }
 
-static const irq_handler_t handlers[PVRDMA_NUM_VEC] = {
-	[PVRDMA_VEC_CMD] = irq_cmd,
-	[PVRDMA_VEC_ASYNC] = irq_async,
-	[PVRDMA_VEC_CQ] = irq_cq,
-};
+/* One more than the stock vectors for each completion vector but the first. */
+static u32 irqs_wanted(struct pvrdma_dev *dev)
+{
+	u32 n = 1;
 
-static const char *const handler_names[PVRDMA_NUM_VEC] = {
-	[PVRDMA_VEC_CMD] = "command",
-	[PVRDMA_VEC_ASYNC] = "event",
-	[PVRDMA_VEC_CQ] = "completion",
-};
+	if (dev->ext.features & PVRDMA_EXT_FEAT_VECTORS)
+		n = min_t(u32, num_online_cpus(), PVRDMA_EXT_MAX_VECTORS);
+	return PVRDMA_VEC_CQ + n;
+}
+
+static int request_irq_vector(struct pvrdma_dev *dev, u32 i)
+{
+	const char *name = pci_name(dev->pdev);
+	u32 n = i - PVRDMA_VEC_CQ;
+
+	switch (i) {
+	case PVRDMA_VEC_CMD:
+		return pci_request_irq(dev->pdev, i, irq_cmd, NULL, dev,
+				       "pvrdma-command@%s", name);
+	case PVRDMA_VEC_ASYNC:
+		return pci_request_irq(dev->pdev, i, irq_async, NULL, dev,
+				       "pvrdma-event@%s", name);
+	default:
+		return pci_request_irq(dev->pdev, i, irq_cq, NULL,
+				       &dev->vector[n],
+				       "pvrdma-completion%u@%s", n, name);
+	}
+}
+
+static void free_irq_vector(struct pvrdma_dev *dev, u32 i)
+{
+	if (i < PVRDMA_VEC_CQ) {
+		pci_free_irq(dev->pdev, i, dev);
+		return;
+	}
+	irq_update_affinity_hint(pci_irq_vector(dev->pdev, i), NULL);
+	pci_free_irq(dev->pdev, i, &dev->vector[i - PVRDMA_VEC_CQ]);
+}
 
 /**
  * pvrdma_event_init() - take the device's interrupts
@@ -324,28 +353,88 @@ static const char *const handler_names[PVRDMA_NUM_VEC] = {
  */
 int pvrdma_event_init(struct pvrdma_dev *dev)
 {
-	int i, ret;
+	int i, n, ret;
 
-	ret = pci_alloc_irq_vectors(dev->pdev, PVRDMA_NUM_VEC, PVRDMA_NUM_VEC,
-				    PCI_IRQ_MSIX);
-	if (ret < 0) {
-		dev_err(&dev->pdev->dev, "no MSI-X vectors: %d\n", ret);
-		return ret;
+	n = pci_alloc_irq_vectors(dev->pdev, PVRDMA_NUM_VEC, irqs_wanted(dev),
+				  PCI_IRQ_MSIX);
+	if (n < 0) {
+		dev_err(&dev->pdev->dev, "no MSI-X vectors: %d\n", n);
+		return n;
 	}
-	for (i = 0; i < PVRDMA_NUM_VEC; i++) {
-		ret = pci_request_irq(dev->pdev, i, handlers[i], NULL, dev,
-				      "pvrdma-%s@%s", handler_names[i],
-				      pci_name(dev->pdev));
+	for (i = 0; i < PVRDMA_EXT_MAX_VECTORS; i++)
+		dev->vector[i].dev = dev;
+	for (i = 0; i < n; i++) {
+		ret = request_irq_vector(dev, i);
 		if (ret)
 			goto err;
 	}
+	dev->num_irqs = n;
+	dev->num_vectors = 1;
 	pvrdma_write(dev, PVRDMA_REG_IMR, 0);
 	return 0;
 err:
 	while (i--)
-		pci_free_irq(dev->pdev, i, dev);
+		free_irq_vector(dev, i);
 	pci_free_irq_vectors(dev->pdev);
 	return ret;
+}
+
+static int add_vector(struct pvrdma_dev *dev, u32 vector)
+{
+	struct pvrdma_pagedir *pages = &dev->vector[vector].ring.pages;
+	struct pvrdma_ext_cmd_vector req = { .vector = vector };
+	int ret;
+
+	ret = pvrdma_pagedir_alloc(dev, pages, PVRDMA_EVENT_RING_PAGES, true);
+	if (ret)
+		return ret;
+	req.pdir_dma = pages->dir_dma;
+	req.npages = pages->npages;
+	/* If it fails, the pages stay until the device is reset. */
+	return pvrdma_cmd_add_vector(dev, &req);
+}
+
+/**
+ * pvrdma_event_add_vectors() - give the device the rings of further vectors
+ * @dev: device that is active
+ *
+ * Each vector's interrupt goes to a CPU of its own to begin with; who
+ * administers the machine may change that.  One that cannot be added costs
+ * itself and those behind it.
+ */
+void pvrdma_event_add_vectors(struct pvrdma_dev *dev)
+{
+	u32 want = dev->num_irqs - PVRDMA_VEC_CQ;
+	int node = dev_to_node(&dev->pdev->dev);
+	u32 i;
+	int ret;
+
+	while (dev->num_vectors < want) {
+		ret = add_vector(dev, dev->num_vectors);
+		if (ret) {
+			dev_warn(&dev->pdev->dev,
+				 "%u of %u completion vectors: %d\n",
+				 dev->num_vectors, want, ret);
+			break;
+		}
+		dev->num_vectors++;
+	}
+	for (i = 0; want > 1 && i < dev->num_vectors; i++)
+		irq_set_affinity_and_hint(pci_irq_vector(dev->pdev,
+							 PVRDMA_VEC_CQ + i),
+					  cpumask_of(cpumask_local_spread(i, node)));
+}
+
+/**
+ * pvrdma_event_free_vectors() - give the vectors' rings back
+ * @dev: device that was reset
+ */
+void pvrdma_event_free_vectors(struct pvrdma_dev *dev)
+{
+	int i;
+
+	for (i = 0; i < PVRDMA_EXT_MAX_VECTORS; i++)
+		pvrdma_pagedir_free(dev, &dev->vector[i].ring.pages);
 }
 
 /**
@@ -357,17 +446,20 @@ void pvrdma_event_stop(struct pvrdma_dev *dev)
 	int i;
 
 	pvrdma_write(dev, PVRDMA_REG_IMR, U32_MAX);
-	for (i = 0; i < PVRDMA_NUM_VEC; i++)
+	for (i = 0; i < dev->num_irqs; i++)
 		synchronize_irq(pci_irq_vector(dev->pdev, i));
 }
 
 /**
- * pvrdma_event_sync_cq() - wait for the completion handler, if it is at work
- * @dev: device
+ * pvrdma_event_sync_cq() - wait for a CQ's completion handler, if it is at work
+ * @cq: the CQ
  */
-void pvrdma_event_sync_cq(struct pvrdma_dev *dev)
+void pvrdma_event_sync_cq(const struct pvrdma_cq *cq)
 {
-	synchronize_irq(pci_irq_vector(dev->pdev, PVRDMA_VEC_CQ));
+	struct pvrdma_dev *dev = to_pvdev(cq->ibcq.device);
+
+	synchronize_irq(pci_irq_vector(dev->pdev,
+				       PVRDMA_VEC_CQ + cq->vector));
 }
 
 /**
@@ -378,7 +470,7 @@ void pvrdma_event_free(struct pvrdma_dev *dev)
 {
 	int i;
 
-	for (i = 0; i < PVRDMA_NUM_VEC; i++)
-		pci_free_irq(dev->pdev, i, dev);
+	for (i = 0; i < dev->num_irqs; i++)
+		free_irq_vector(dev, i);
 	pci_free_irq_vectors(dev->pdev);
 }

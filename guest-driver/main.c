@@ -105,7 +105,7 @@ static void dsr_free(struct pvrdma_dev *dev)
 {
 	struct device *d = &dev->pdev->dev;
 
-	pvrdma_pagedir_free(dev, &dev->cqn.pages);
+	pvrdma_event_free_vectors(dev);
 	pvrdma_pagedir_free(dev, &dev->async.pages);
 	if (dev->cmd.resp)
 		dma_free_coherent(d, PVRDMA_PAGE_SIZE, dev->cmd.resp,
@@ -133,7 +133,7 @@ static int dsr_alloc(struct pvrdma_dev *dev)
 		ret = pvrdma_pagedir_alloc(dev, &dev->async.pages,
 					   PVRDMA_EVENT_RING_PAGES, true);
 	if (!ret)
-		ret = pvrdma_pagedir_alloc(dev, &dev->cqn.pages,
+		ret = pvrdma_pagedir_alloc(dev, &dev->vector[0].ring.pages,
 					   PVRDMA_EVENT_RING_PAGES, true);
 	if (ret)
 		dsr_free(dev);
@@ -151,8 +151,8 @@ static int dsr_give(struct pvrdma_dev *dev)
 	dsr->resp_slot_dma = dev->cmd.resp_dma;
 	dsr->async_ring.num_pages = dev->async.pages.npages;
 	dsr->async_ring.pdir_dma = dev->async.pages.dir_dma;
-	dsr->cq_ring.num_pages = dev->cqn.pages.npages;
-	dsr->cq_ring.pdir_dma = dev->cqn.pages.dir_dma;
+	dsr->cq_ring.num_pages = dev->vector[0].ring.pages.npages;
+	dsr->cq_ring.pdir_dma = dev->vector[0].ring.pages.dir_dma;
 	dsr->uar_pfn = pci_resource_start(dev->pdev, PVRDMA_BAR_UAR) >>
 		       PVRDMA_PAGE_SHIFT;
 	pvrdma_write(dev, PVRDMA_REG_DSRLOW, lower_32_bits(dev->dsr_dma));
@@ -224,6 +224,7 @@ static int device_start(struct pvrdma_dev *dev)
 		ret = -EIO;
 		goto err_event;
 	}
+	pvrdma_event_add_vectors(dev);
 	return 0;
 err_event:
 	pvrdma_event_stop(dev);
@@ -250,7 +251,7 @@ static int ib_start(struct pvrdma_dev *dev)
 	ibdev->node_guid = (__force __be64)dev->caps.node_guid;
 	ibdev->node_type = RDMA_NODE_IB_CA;
 	ibdev->phys_port_cnt = PVRDMA_PORT;
-	ibdev->num_comp_vectors = 1;
+	ibdev->num_comp_vectors = dev->num_vectors;
 	ibdev->dev.parent = &dev->pdev->dev;
 	ib_set_device_ops(ibdev, &pvrdma_dev_ops);
 	if (dev->ext.features & PVRDMA_EXT_FEAT_COUNTERS && dev->ext.counters)

@@ -6,8 +6,8 @@
  * One struct pvrdma_dev per PCI function.  The device reads and writes guest
  * memory that is described to it by page directories, takes commands through
  * one command slot, is rung by writes to a doorbell page per context, and
- * reports through three MSI-X vectors: command done, asynchronous event,
- * completion.
+ * reports through MSI-X vectors: command done, asynchronous event, and
+ * completions, for which a device with FEAT_VECTORS has several.
  *
  * What the device writes (responses, events, completions, ring indices) is
  * copied once and checked before it is used: handles index tables here.
@@ -100,6 +100,16 @@ struct pvrdma_evring {
 };
 
 /**
+ * struct pvrdma_vector - a completion vector
+ * @dev: its device
+ * @ring: names of CQs that have completions
+ */
+struct pvrdma_vector {
+	struct pvrdma_dev *dev;
+	struct pvrdma_evring ring;
+};
+
+/**
  * struct pvrdma_table - the objects that events and completions name
  * @lock: one creation or destruction of a QP, CQ or SRQ at a time: the device's and
  *	our step are one, since the device may hand out the handle of a
@@ -167,7 +177,9 @@ struct pvrdma_port {
  * @dead: the device failed or is gone: nothing is expected of it any more
  * @cmd: command channel
  * @async: asynchronous events
- * @cqn: names of CQs that have completions
+ * @vector: completion vectors; the first is always there
+ * @num_vectors: how many the device knows of
+ * @num_irqs: how many MSI-X vectors have handlers
  * @table: QPs, CQs and SRQs
  * @uars: doorbell pages in use; has a lock of its own
  * @port: port and network interface
@@ -186,7 +198,9 @@ struct pvrdma_dev {
 
 	struct pvrdma_cmdq cmd;
 	struct pvrdma_evring async;
-	struct pvrdma_evring cqn;
+	struct pvrdma_vector vector[PVRDMA_EXT_MAX_VECTORS];
+	u32 num_vectors;
+	u32 num_irqs;
 	struct pvrdma_table table;
 	struct ida uars;
 	struct pvrdma_port port;
@@ -242,6 +256,7 @@ struct pvrdma_mr {
  * struct pvrdma_cq - a completion queue
  * @ibcq: ib_core's part
  * @handle: the device's
+ * @vector: its completion vector
  * @umem: a program's memory, NULL if the kernel uses the CQ
  * @dir: header page and CQEs
  * @lock: protects @head and the entries, and removal from @qps
@@ -254,6 +269,7 @@ struct pvrdma_mr {
 struct pvrdma_cq {
 	struct ib_cq ibcq;
 	u32 handle;
+	u32 vector;
 	struct ib_umem *umem;
 	struct pvrdma_pagedir dir;
 	/* of kernel CQs; protects head and entries, and removal from qps */
@@ -436,6 +452,8 @@ void pvrdma_cmd_destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle);
 
 /* event.c */
 int pvrdma_event_init(struct pvrdma_dev *dev);
+void pvrdma_event_add_vectors(struct pvrdma_dev *dev);
+void pvrdma_event_free_vectors(struct pvrdma_dev *dev);
 void pvrdma_event_stop(struct pvrdma_dev *dev);
 void pvrdma_event_free(struct pvrdma_dev *dev);
 struct pvrdma_cq *pvrdma_cq_get(struct pvrdma_dev *dev, u32 handle);
@@ -444,7 +462,7 @@ struct pvrdma_qp *pvrdma_qp_get(struct pvrdma_dev *dev, u32 handle);
 void pvrdma_qp_put(struct pvrdma_qp *qp);
 struct pvrdma_srq *pvrdma_srq_get(struct pvrdma_dev *dev, u32 handle);
 void pvrdma_srq_put(struct pvrdma_srq *srq);
-void pvrdma_event_sync_cq(struct pvrdma_dev *dev);
+void pvrdma_event_sync_cq(const struct pvrdma_cq *cq);
 int pvrdma_table_add(struct xarray *table, u32 handle, u32 limit, void *obj);
 
 /* netdev.c */

@@ -235,10 +235,12 @@ static void qp_detach(struct pvrdma_qp *qp)
  * A completion handler that saw a QP on its CQ, from where it was taken since, is
  * done with that CQ when this returns.
  */
-static void qp_let_go(struct pvrdma_dev *dev, struct pvrdma_qp *qp)
+static void qp_let_go(struct pvrdma_qp *qp)
 {
-	if (!qp->sq_umem)
-		pvrdma_event_sync_cq(dev);
+	if (qp->sq_umem)
+		return;
+	pvrdma_event_sync_cq(to_pvcq(qp->ibqp.send_cq));
+	pvrdma_event_sync_cq(to_pvcq(qp->ibqp.recv_cq));
 }
 
 /* Make it in the device and enter it in the tables. */
@@ -293,7 +295,7 @@ static int qp_create(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 out:
 	mutex_unlock(&dev->table.lock);
 	if (ret)
-		qp_let_go(dev, qp);
+		qp_let_go(qp);
 	return ret;
 }
 
@@ -306,7 +308,7 @@ static void qp_destroy(struct pvrdma_dev *dev, struct pvrdma_qp *qp)
 	mutex_unlock(&dev->table.lock);
 	pvrdma_qp_put(qp);
 	wait_for_completion(&qp->unused);
-	qp_let_go(dev, qp);
+	qp_let_go(qp);
 	qp_pages_free(dev, qp);
 }
 

@@ -275,6 +275,48 @@ class SmpTest(DriverCase):
             job.wait(check=True)
         self.finish()
 
+    def completions(self, guest):
+        """Interrupts of each completion vector, by CPU."""
+        out = guest.run('grep pvrdma-completion /proc/interrupts').out
+        found = {}
+        for line in out.splitlines():
+            words = line.split()
+            vector = re.search(r'pvrdma-completion(\d+)@', line)
+            found[int(vector.group(1))] = [int(n) for n in words[1:5]]
+        return found
+
+    def test_completion_vectors(self):
+        """Each vector's completions interrupt a CPU of its own, and no other."""
+        self.boot()
+        for vector in range(4):
+            before = [self.completions(guest) for guest in self.guests]
+            for job in self.start(
+                    'ib_send_lat -d {dev} -x {gid} -p {port} -F -n 200 -e -X %d'
+                    % vector, (DEVICE, DEVICE)):
+                job.wait(check=True)
+            for guest, old in zip(self.guests, before):
+                new = self.completions(guest)
+                self.assertEqual(sorted(new), [0, 1, 2, 3])
+                # The guest's kernel has CQs on vector 0.
+                for other in range(1, 4):
+                    moved = [b - a for a, b in zip(old[other], new[other])]
+                    if other != vector:
+                        self.assertEqual(moved, [0, 0, 0, 0], new)
+                        continue
+                    self.assertGreater(moved[vector], 50, new)
+                    # The first one comes where it was before it was bound.
+                    self.assertLessEqual(sum(moved) - moved[vector], 1, new)
+        counters = self.daemon.ctl_json('counters')['vms']
+        for vm in counters:
+            for vector in ('cq', 'cq1', 'cq2', 'cq3'):
+                self.assertGreater(vm['interrupts'][vector], 50)
+        # More vectors than there are: refused, and no harm done.
+        jobs = self.start('ib_send_lat -d {dev} -x {gid} -p {port} -F -n 5 -e '
+                          '-X 4', (DEVICE, DEVICE))
+        self.assertEqual([job.wait(60).ok for job in jobs], [False, False])
+        self.works()
+        self.finish()
+
     def test_unload_and_death_under_traffic(self):
         """The driver goes, then the device, each while all CPUs post."""
         self.boot()
