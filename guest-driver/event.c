@@ -286,9 +286,15 @@ static irqreturn_t irq_cq(int irq, void *data)
 	struct pvrdma_vector *v = data;
 	const struct pvrdma_cqne *cqne;
 	struct pvrdma_cq *cq;
-	u32 i, handle;
+	u32 n = v - v->dev->vector, i, handle;
 	int slot;
 
+	/*
+	 * An interrupt that was pending from before, of a vector that has no ring
+	 * yet.  Pairs with the release when the ring is there.
+	 */
+	if (n >= smp_load_acquire(&v->dev->num_vectors))
+		return IRQ_HANDLED;
 	for (i = 0; i < CQ_SLOTS; i++) {
 		slot = ring_next(&v->ring, CQ_SLOTS);
 		if (slot < 0)
@@ -300,7 +306,9 @@ static irqreturn_t irq_cq(int irq, void *data)
 		cq = pvrdma_cq_get(v->dev, handle);
 		if (!cq)
 			continue;
-		pvrdma_cq_event(cq);
+		/* Who ends a CQ waits for the handler of its own vector only. */
+		if (cq->vector == n)
+			pvrdma_cq_event(cq);
 		pvrdma_cq_put(cq);
 	}
 	return IRQ_HANDLED;
@@ -347,7 +355,7 @@ static void free_irq_vector(struct pvrdma_dev *dev, u32 i)
 
 /**
  * pvrdma_event_init() - take the device's interrupts
- * @dev: device whose rings are allocated
+ * @dev: device whose stock rings are allocated
  *
  * Return: 0 or a negative errno.
  */
@@ -363,13 +371,13 @@ int pvrdma_event_init(struct pvrdma_dev *dev)
 	}
 	for (i = 0; i < PVRDMA_EXT_MAX_VECTORS; i++)
 		dev->vector[i].dev = dev;
+	dev->num_vectors = 1; /* its ring is there */
 	for (i = 0; i < n; i++) {
 		ret = request_irq_vector(dev, i);
 		if (ret)
 			goto err;
 	}
 	dev->num_irqs = n;
-	dev->num_vectors = 1;
 	pvrdma_write(dev, PVRDMA_REG_IMR, 0);
 	return 0;
 err:
@@ -417,7 +425,8 @@ void pvrdma_event_add_vectors(struct pvrdma_dev *dev)
 				 dev->num_vectors, want, ret);
 			break;
 		}
-		dev->num_vectors++;
+		/* The ring comes before the number that lets its handler look. */
+		smp_store_release(&dev->num_vectors, dev->num_vectors + 1);
 	}
 	for (i = 0; want > 1 && i < dev->num_vectors; i++)
 		irq_set_affinity_and_hint(pci_irq_vector(dev->pdev,

@@ -257,10 +257,11 @@ static int send_one(struct pvrdma_qp *qp, const struct ib_send_wr *wr,
 		return -EINVAL;
 	wqe = wq_slot(&qp->dir, &qp->sq);
 	memset(wqe, 0, sizeof(*wqe));
-	if (qp->ibqp.qp_type == IB_QPT_RC)
-		ret = put_rdma(wqe, wr);
-	else
+	/* Only a datagram's request has an address handle behind it. */
+	if (qp->ibqp.qp_type == IB_QPT_UD || qp->ibqp.qp_type == IB_QPT_GSI)
 		ret = put_ud(qp, wqe, wr);
+	else
+		ret = put_rdma(wqe, wr);
 	if (ret)
 		return ret;
 	wqe->wr_id = qp->sq.prod;

@@ -12,7 +12,8 @@
  * Completions come through ib_core's CQ pool code: by work queue in one run,
  * by softirq in the other.  With threads=N so many runs are made at a time, on
  * different processors.  With srq=1 both receive from a shared queue; its limit event
- * must come once, and each QP's last-WQE event before it is destroyed.
+ * must come once, and each QP's last-WQE event before it is destroyed.  With uc=1 the
+ * queue pairs are unreliable ones, and keys.c has no turn.
  *
  * With hold=1 it leaves receives, and sends that no receive is there for, until
  * the adapter goes.  If that is because the adapter's device died, all of them
@@ -44,6 +45,8 @@ static uint threads = 1;
 module_param(threads, uint, 0);
 static bool srq;
 module_param(srq, bool, 0);
+static bool uc;
+module_param(uc, bool, 0);
 static char *fault;
 module_param(fault, charp, 0);
 
@@ -129,8 +132,16 @@ static int qp_connect(struct loop *loop, struct ib_qp *qp, u32 to, int index,
 		.port_num = PORT,
 		.qp_access_flags = IB_ACCESS_REMOTE_WRITE,
 	};
+	int rtr = IB_QP_STATE | IB_QP_AV | IB_QP_PATH_MTU | IB_QP_DEST_QPN |
+		  IB_QP_RQ_PSN;
+	int rts = IB_QP_STATE | IB_QP_SQ_PSN;
 	int ret;
 
+	if (!uc) {
+		rtr |= IB_QP_MAX_DEST_RD_ATOMIC | IB_QP_MIN_RNR_TIMER;
+		rts |= IB_QP_TIMEOUT | IB_QP_RETRY_CNT | IB_QP_RNR_RETRY |
+		       IB_QP_MAX_QP_RD_ATOMIC;
+	}
 	ret = ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX |
 				      IB_QP_PORT | IB_QP_ACCESS_FLAGS);
 	if (ret)
@@ -143,11 +154,7 @@ static int qp_connect(struct loop *loop, struct ib_qp *qp, u32 to, int index,
 	attr.ah_attr.type = rdma_ah_find_type(loop->dev, PORT);
 	rdma_ah_set_port_num(&attr.ah_attr, PORT);
 	rdma_ah_set_grh(&attr.ah_attr, gid, 0, index, 64, 0);
-	ret = ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_AV |
-				      IB_QP_PATH_MTU | IB_QP_DEST_QPN |
-				      IB_QP_RQ_PSN |
-				      IB_QP_MAX_DEST_RD_ATOMIC |
-				      IB_QP_MIN_RNR_TIMER);
+	ret = ib_modify_qp(qp, &attr, rtr);
 	if (ret)
 		return ret;
 	memset(&attr, 0, sizeof(attr));
@@ -155,10 +162,7 @@ static int qp_connect(struct loop *loop, struct ib_qp *qp, u32 to, int index,
 	attr.timeout = 14;
 	attr.retry_cnt = 7;
 	attr.rnr_retry = 7;
-	return ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_TIMEOUT |
-				       IB_QP_RETRY_CNT | IB_QP_RNR_RETRY |
-				       IB_QP_SQ_PSN |
-				       IB_QP_MAX_QP_RD_ATOMIC);
+	return ib_modify_qp(qp, &attr, rts);
 }
 
 static int post_receives(struct loop *loop, struct ib_qp *qp)
@@ -315,7 +319,7 @@ static int loop_objects(struct loop *loop, enum ib_poll_context context)
 			.max_send_sge = 1,
 			.max_recv_sge = 1,
 		},
-		.qp_type = IB_QPT_RC,
+		.qp_type = uc ? IB_QPT_UC : IB_QPT_RC,
 		.sq_sig_type = IB_SIGNAL_REQ_WR,
 	};
 	struct ib_srq_init_attr srq_init = {
@@ -473,7 +477,8 @@ static void loop_run(struct work_struct *work)
 		ret = loop_objects(loop, context[i]);
 		if (!ret)
 			ret = loop_rounds(loop);
-		if (!ret && !srq) /* keys.c posts receives of its own */
+		/* keys.c posts receives of its own, and LOCAL_INV. */
+		if (!ret && !srq && !uc)
 			ret = keys_run(loop);
 		if (ret) {
 			pr_err("pvrdma_kloop: %d\n", ret);

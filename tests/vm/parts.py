@@ -88,11 +88,12 @@ def kloop_lines(guest):
 
 def check_kernel_verbs(guest, threads=1, device=OWN_DEVICE):
     """Kernel users: pvrdma_kloop.ko runs its test when it is loaded, with queue pairs'
-    own receive queues and, where the driver has them, with shared ones."""
-    kinds = (0, 1) if device == OWN_DEVICE else (0,)
-    for srq in kinds:
-        guest.run('insmod %s threads=%d srq=%d && rmmod pvrdma_kloop'
-                  % (KLOOP, threads, srq), 240)
+    own receive queues and, where the driver has them, with shared ones and with
+    unreliable connections."""
+    kinds = ('', 'srq=1', 'uc=1') if device == OWN_DEVICE else ('',)
+    for kind in kinds:
+        guest.run('insmod %s threads=%d %s && rmmod pvrdma_kloop'
+                  % (KLOOP, threads, kind), 240)
     out = kloop_lines(guest)
     for result, times in (('1600 messages, 0 errors', len(kinds)),
                           ('keys of %d pages: 0' % FAST_REG_PAGES[device], 1)):
