@@ -151,6 +151,12 @@ void vgt_send(struct vgt_side *s, uint64_t wr_id, uint32_t opcode, uint32_t flag
     g_assert_cmpuint(vg_post_send(s->qp, &wr, 1), ==, 1);
 }
 
+void vgt_write_once(struct vgt_pair *p, uint64_t wr_id)
+{
+    vgt_send(&p->s[0], wr_id, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p->s[1], 0);
+    vgt_expect(p->s[0].scq, wr_id, PVRDMA_WC_SUCCESS);
+}
+
 void vgt_recv(struct vgt_side *s, uint64_t wr_id, uint64_t off, uint32_t len)
 {
     struct pvrdma_sge sge = vg_sge(s->mr, off, len);

@@ -108,6 +108,8 @@ void vgt_send(struct vgt_side *s, uint64_t wr_id, uint32_t opcode, uint32_t flag
               uint64_t remote_off);
 void vgt_recv(struct vgt_side *s, uint64_t wr_id, uint64_t off, uint32_t len);
 #define VGT_SIG PVRDMA_SEND_SIGNALED
+/* 8 bytes from side 0 to side 1 of a connected pair, and the completion. */
+void vgt_write_once(struct vgt_pair *p, uint64_t wr_id);
 
 /* ---- traffic ---- */
 
