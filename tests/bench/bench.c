@@ -14,6 +14,7 @@
  *               at most one slice's copy and 20 us more at p99
  *   keys        worker time of a fast registration of 1 MiB and its invalidation
  *   regions     main thread's time for memory regions of gigabytes; peer: memcpy
+ *   connections set up and taken down as RDMA CM does it; peer: empty commands
  *   idle        8-byte WRITE latency alone and among 4,000 idle QPs
  *
  *   bench [-t SECONDS] [PART...]     default: all parts, 2 seconds each
@@ -33,9 +34,15 @@ static const struct {
     const char *name;
     void (*run)(void);
 } parts[] = {
-    {"latency", part_latency},     {"rate", part_rate},           {"qps", part_qps},
-    {"bandwidth", part_bandwidth}, {"isolation", part_isolation}, {"idle", part_idle},
-    {"keys", part_keys},           {"regions", part_regions},
+    {"latency", part_latency},
+    {"rate", part_rate},
+    {"qps", part_qps},
+    {"bandwidth", part_bandwidth},
+    {"isolation", part_isolation},
+    {"idle", part_idle},
+    {"keys", part_keys},
+    {"regions", part_regions},
+    {"connections", part_connections},
 };
 
 static bool wanted(const char *name, int argc, char **argv)

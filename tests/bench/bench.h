@@ -79,6 +79,7 @@ void part_qps(void);
 void part_bandwidth(void);
 void part_isolation(void);
 void part_idle(void);
+void part_connections(void);
 void part_keys(void);
 void part_regions(void);
 
