@@ -16,6 +16,9 @@ int pvrdma_create_cq_udata(struct ib_cq *ibcq,
 			   struct ib_udata *udata);
 struct ib_mr *pvrdma_reg_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 iova,
 			    int access, struct ib_udata *udata);
+struct ib_mr *pvrdma_reg_dmabuf_mr(struct ib_pd *ibpd, u64 offset, u64 length,
+				   u64 iova, int fd, int access,
+				   struct ib_udata *udata);
 
 /* 6.11 gives create_cq the whole bundle of attributes, NULL from the kernel. */
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 11, 0)
@@ -57,6 +60,31 @@ pvrdma_compat_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 iova,
 	if (dmah)
 		return ERR_PTR(-EOPNOTSUPP);
 	return pvrdma_reg_mr(ibpd, start, length, iova, access, udata);
+}
+#endif
+
+/* 6.12 gives this one the whole bundle too; 6.17 the handle. */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 12, 0)
+#define pvrdma_compat_reg_dmabuf_mr pvrdma_reg_dmabuf_mr
+#elif LINUX_VERSION_CODE < KERNEL_VERSION(6, 17, 0)
+static inline struct ib_mr *
+pvrdma_compat_reg_dmabuf_mr(struct ib_pd *ibpd, u64 offset, u64 length,
+			    u64 iova, int fd, int access,
+			    struct uverbs_attr_bundle *attrs)
+{
+	return pvrdma_reg_dmabuf_mr(ibpd, offset, length, iova, fd, access,
+				    attrs ? &attrs->driver_udata : NULL);
+}
+#else
+static inline struct ib_mr *
+pvrdma_compat_reg_dmabuf_mr(struct ib_pd *ibpd, u64 offset, u64 length,
+			    u64 iova, int fd, int access, struct ib_dmah *dmah,
+			    struct uverbs_attr_bundle *attrs)
+{
+	if (dmah)
+		return ERR_PTR(-EOPNOTSUPP);
+	return pvrdma_reg_dmabuf_mr(ibpd, offset, length, iova, fd, access,
+				    attrs ? &attrs->driver_udata : NULL);
 }
 #endif
 

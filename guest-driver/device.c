@@ -241,6 +241,7 @@ const struct ib_device_ops pvrdma_dev_ops = {
 
 	.get_dma_mr = pvrdma_get_dma_mr,
 	.reg_user_mr = pvrdma_compat_reg_user_mr,
+	.reg_user_mr_dmabuf = pvrdma_compat_reg_dmabuf_mr,
 	.dereg_mr = pvrdma_dereg_mr,
 	.alloc_mr = pvrdma_alloc_mr,
 	.map_mr_sg = pvrdma_map_mr_sg,

@@ -89,6 +89,64 @@ u64 pvrdma_max_mr_size(const struct pvrdma_dev *dev)
 	return max(flat, (u64)dev->ext.max_mr_pages << PVRDMA_PAGE_SHIFT);
 }
 
+static int mr_check(struct ib_device *ibdev, u64 start, u64 length, u64 iova,
+		    int access)
+{
+	if (access & ~MR_ACCESS)
+		return pvrdma_refuse(ibdev, -EOPNOTSUPP, "access %#x", access);
+	if (!length || length > pvrdma_max_mr_size(to_pvdev(ibdev)) ||
+	    (start ^ iova) & (PVRDMA_PAGE_SIZE - 1))
+		return pvrdma_refuse(ibdev, -EINVAL, "%llu bytes at %#llx as %#llx",
+				     length, start, iova);
+	return 0;
+}
+
+/* @umem becomes the region's or is released; it may be an error pointer. */
+static struct ib_mr *mr_of_umem(struct ib_pd *ibpd, struct ib_umem *umem,
+				u64 length, u64 iova, int access)
+{
+	struct pvrdma_dev *dev = to_pvdev(ibpd->device);
+	struct pvrdma_cmd_create_mr req = {
+		.start = iova,
+		.length = length,
+		.pd_handle = to_pvpd(ibpd)->handle,
+		.access_flags = access & ~IB_ACCESS_OPTIONAL,
+	};
+	struct pvrdma_mr *mr;
+	int ret;
+
+	if (IS_ERR(umem))
+		return ERR_CAST(umem);
+	mr = mr_new(ibpd);
+	if (!mr) {
+		ret = -ENOMEM;
+		goto err_umem;
+	}
+	mr->umem = umem;
+	req.nchunks = ib_umem_num_dma_blocks(umem, PVRDMA_PAGE_SIZE);
+	if (dev->ext.max_mr_pages)
+		ret = pvrdma_pagedir_alloc_large(dev, &mr->dir, req.nchunks);
+	else
+		ret = pvrdma_pagedir_alloc(dev, &mr->dir, req.nchunks, false);
+	if (ret)
+		goto err_free;
+	pvrdma_pagedir_add_umem(&mr->dir, 0, umem);
+	req.pdir_dma = mr->dir.dir_dma;
+	if (mr->dir.top)
+		req.flags = PVRDMA_EXT_MR_DEEP;
+	ret = mr_create(mr, &req);
+	if (ret)
+		goto err_dir;
+	return &mr->ibmr;
+err_dir:
+	pvrdma_pagedir_free(dev, &mr->dir);
+err_free:
+	kfree(mr);
+err_umem:
+	ib_umem_release(umem);
+	return ERR_PTR(ret);
+}
+
 /**
  * pvrdma_reg_mr() - verb: a program's memory
  * @ibpd: protection domain
@@ -103,57 +161,50 @@ u64 pvrdma_max_mr_size(const struct pvrdma_dev *dev)
 struct ib_mr *pvrdma_reg_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 iova,
 			    int access, struct ib_udata *udata)
 {
-	struct pvrdma_dev *dev = to_pvdev(ibpd->device);
-	struct pvrdma_cmd_create_mr req = {
-		.start = iova,
-		.length = length,
-		.pd_handle = to_pvpd(ibpd)->handle,
-		.access_flags = access & ~IB_ACCESS_OPTIONAL,
-	};
-	struct pvrdma_mr *mr;
-	int ret;
+	int ret = pvrdma_uabi_none(ibpd->device, udata);
 
-	ret = pvrdma_uabi_none(ibpd->device, udata);
+	if (!ret)
+		ret = mr_check(ibpd->device, start, length, iova, access);
 	if (ret)
 		return ERR_PTR(ret);
-	if (access & ~MR_ACCESS)
-		return ERR_PTR(pvrdma_refuse(ibpd->device, -EOPNOTSUPP,
-					     "access %#x", access));
-	if (!length || length > pvrdma_max_mr_size(dev) ||
-	    (start ^ iova) & (PVRDMA_PAGE_SIZE - 1))
-		return ERR_PTR(pvrdma_refuse(ibpd->device, -EINVAL,
-					     "%llu bytes at %#llx as %#llx",
-					     length, start, iova));
-	mr = mr_new(ibpd);
-	if (!mr)
-		return ERR_PTR(-ENOMEM);
-	mr->umem = pvrdma_umem_get(ibpd->device, start, length, access);
-	if (IS_ERR(mr->umem)) {
-		ret = PTR_ERR(mr->umem);
-		goto err_free;
-	}
-	req.nchunks = ib_umem_num_dma_blocks(mr->umem, PVRDMA_PAGE_SIZE);
-	if (dev->ext.max_mr_pages)
-		ret = pvrdma_pagedir_alloc_large(dev, &mr->dir, req.nchunks);
-	else
-		ret = pvrdma_pagedir_alloc(dev, &mr->dir, req.nchunks, false);
+	return mr_of_umem(ibpd,
+			  pvrdma_umem_get(ibpd->device, start, length, access),
+			  length, iova, access);
+}
+
+/**
+ * pvrdma_reg_dmabuf_mr() - verb: memory of a DMA buffer
+ * @ibpd: protection domain
+ * @offset: of the region in the buffer
+ * @length: bytes, at most what the device allows
+ * @iova: the address it has in work requests
+ * @fd: the buffer
+ * @access: IB_ACCESS_*
+ * @udata: a program's call
+ *
+ * The buffer stays pinned as long as the region lives.  It has to be the guest's
+ * RAM: of other memory the device knows nothing and refuses it.
+ *
+ * Return: the region or an error pointer.
+ */
+struct ib_mr *pvrdma_reg_dmabuf_mr(struct ib_pd *ibpd, u64 offset, u64 length,
+				   u64 iova, int fd, int access,
+				   struct ib_udata *udata)
+{
+	struct ib_umem_dmabuf *buf;
+	int ret = pvrdma_uabi_none(ibpd->device, udata);
+
+	if (!ret)
+		ret = mr_check(ibpd->device, offset, length, iova, access);
 	if (ret)
-		goto err_umem;
-	pvrdma_pagedir_add_umem(&mr->dir, 0, mr->umem);
-	req.pdir_dma = mr->dir.dir_dma;
-	if (mr->dir.top)
-		req.flags = PVRDMA_EXT_MR_DEEP;
-	ret = mr_create(mr, &req);
-	if (ret)
-		goto err_dir;
-	return &mr->ibmr;
-err_dir:
-	pvrdma_pagedir_free(dev, &mr->dir);
-err_umem:
-	ib_umem_release(mr->umem);
-err_free:
-	kfree(mr);
-	return ERR_PTR(ret);
+		return ERR_PTR(ret);
+	buf = ib_umem_dmabuf_get_pinned(ibpd->device, offset, length, fd, access);
+	if (IS_ERR(buf))
+		return ERR_PTR(pvrdma_refuse(ibpd->device, PTR_ERR(buf),
+					     "%llu bytes at %#llx of a DMA buffer",
+					     length, offset));
+	buf->umem.iova = iova; /* by which its pages are counted */
+	return mr_of_umem(ibpd, &buf->umem, length, iova, access);
 }
 
 /**

@@ -104,6 +104,7 @@ static const struct verbs_context_ops pv_context_ops = {
 	.query_port = pv_query_port,
 	.query_qp = pv_query_qp,
 	.query_srq = pv_query_srq,
+	.reg_dmabuf_mr = pv_reg_dmabuf_mr,
 	.reg_mr = pv_reg_mr,
 	.req_notify_cq = pv_req_notify_cq,
 };

@@ -156,6 +156,31 @@ struct ibv_mr *pv_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
 	return &vmr->ibv_mr;
 }
 
+/*
+ * The in-tree driver has no such regions: the kernel says so.  Before release 56
+ * libibverbs' function had no last argument, which it does not miss on the stack.
+ */
+struct ibv_mr *pv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset,
+				size_t length, uint64_t iova, int fd, int access)
+{
+	struct verbs_mr *vmr = calloc(1, sizeof(*vmr));
+	int ret;
+
+	if (!vmr)
+		return NULL;
+	ret = ibv_cmd_reg_dmabuf_mr(pd, offset, length, iova, fd, access, vmr,
+				    NULL);
+	if (ret) {
+		pv_debug(to_pv_ctx(pd->context),
+			 "kernel registers no %zu bytes of a DMA buffer, access %#x: %s",
+			 length, access, strerror(ret));
+		free(vmr);
+		errno = ret;
+		return NULL;
+	}
+	return &vmr->ibv_mr;
+}
+
 int pv_dereg_mr(struct verbs_mr *vmr)
 {
 	int ret = ibv_cmd_dereg_mr(vmr);

@@ -295,6 +295,8 @@ struct ibv_pd *pv_alloc_parent_domain(struct ibv_context *context,
 				      struct ibv_parent_domain_init_attr *attr);
 struct ibv_mr *pv_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
 			 uint64_t hca_va, int access);
+struct ibv_mr *pv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset,
+				size_t length, uint64_t iova, int fd, int access);
 int pv_dereg_mr(struct verbs_mr *vmr);
 struct ibv_ah *pv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr);
 int pv_destroy_ah(struct ibv_ah *ah);

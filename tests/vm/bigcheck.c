@@ -7,7 +7,8 @@
  *
  * Two QPs of the device, connected to each other, write into and read from the region
  * at its beginning, across its middle and every GiB, and at its very end; the program
- * looks at the bytes itself.  One byte behind the end is refused.
+ * looks at the bytes itself.  One byte behind the end is refused, and with -u what is no
+ * DMA buffer or goes beyond it.
  *
  * Prints "region of N MiB: N places, N errors, registered in N ms"; exits 0 only
  * without errors.  Where there is no /dev/udmabuf, -u says so and exits with 77.
@@ -244,25 +245,31 @@ static void register_memory(void)
 
 static void register_dmabuf(void)
 {
-    int dev = open("/dev/udmabuf", O_RDWR), fd, buf;
     struct udmabuf_create create = {.flags = UDMABUF_FLAGS_CLOEXEC, .size = s.size};
+    int fd = memfd_create("bigcheck", MFD_ALLOW_SEALING), dev, buf;
 
-    if (dev < 0) {
-        printf("no /dev/udmabuf in this kernel\n");
-        exit(77);
-    }
-    fd = memfd_create("bigcheck", MFD_ALLOW_SEALING);
     if (fd < 0 || ftruncate(fd, (off_t)s.size) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)) {
         die("memfd");
+    }
+    s.mem = mmap(NULL, s.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (s.mem == MAP_FAILED) {
+        die("mmap");
+    }
+    if (ibv_reg_dmabuf_mr(s.pd, 0, s.size, (uintptr_t)s.mem, fd, ACCESS)) {
+        wrong("a region of a file that is no DMA buffer", 0);
+    }
+    dev = open("/dev/udmabuf", O_RDWR);
+    if (dev < 0) {
+        printf("no /dev/udmabuf in this kernel\n");
+        exit(s.errors ? 1 : 77);
     }
     create.memfd = (uint32_t)fd;
     buf = ioctl(dev, UDMABUF_CREATE, &create);
     if (buf < 0) {
         die("UDMABUF_CREATE");
     }
-    s.mem = mmap(NULL, s.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (s.mem == MAP_FAILED) {
-        die("mmap");
+    if (ibv_reg_dmabuf_mr(s.pd, 4096, s.size, (uintptr_t)s.mem, buf, ACCESS)) {
+        wrong("a region beyond the buffer", s.size);
     }
     s.big = ibv_reg_dmabuf_mr(s.pd, 0, s.size, (uintptr_t)s.mem, buf, ACCESS);
     close(buf); /* the region keeps it */

@@ -724,6 +724,8 @@ class OtherKernelTest(DriverCase):
 
     def run_suite(self, folder):
         self.files[MODULE.lstrip('/')] = os.path.join(folder, 'pvrdma.ko')
+        self.files[parts.LIBRARY] = test_provider.provider()
+        self.files['usr/local/bin/ours'] = test_provider.OURS
         images = pvrdma_vm.IMAGES
         pvrdma_vm.IMAGES = os.path.join(folder, 'images')
         try:
@@ -745,7 +747,14 @@ class OtherKernelTest(DriverCase):
         self.works()
         self.assertIn('tx_bytes', self.guests[0].run('rdma statistic').out)
         check_port_events(self.guests[0])
+        self.check_dmabuf(self.guests[1])
         self.finish()
+
+    def check_dmabuf(self, guest):
+        """A region of a DMA buffer: Debian 12's kernel has none to offer."""
+        out = guest.run('ours bigcheck -u -m 32 -d %s -g %d' % (
+            DEVICE, guest.gid_index(DEVICE, guest.ip('pvrdma'))), 120).out
+        self.assertIn('region of 32 MiB: 6 places, 0 errors', out)
 
     def check(self, suite):
         done = subprocess.run(
