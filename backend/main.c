@@ -34,9 +34,9 @@
 #include "log.h"
 
 /*
- * What a VM takes at most, mostly: its socket, connection, doorbells, ten interrupts
- * (hw/'s default), two files of memory.  And the daemon itself, with its workers,
- * clients and what is on its way.
+ * What a VM takes as a rule: its socket, connection, doorbells, ten interrupts (hw/'s
+ * default; 34 is the most), two files of memory.  And the daemon itself, with its
+ * workers, clients and what is on its way.
  */
 #define FDS_PER_VM 17u
 #define FDS_DAEMON 128u

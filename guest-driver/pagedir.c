@@ -59,8 +59,7 @@ static u64 *table_entry(const struct pvrdma_pagedir *dir, u32 table)
  * @dir: to be filled in; any content
  * @npages: pages to describe
  *
- * Return: 0, -EINVAL if @npages is 0 or more than a deep directory can describe
- * (512 GiB), or -ENOMEM.
+ * Return: 0, -EINVAL if @npages is 0 or more than the device can take, or -ENOMEM.
  */
 int pvrdma_pagedir_alloc_large(struct pvrdma_dev *dev,
 			       struct pvrdma_pagedir *dir, u64 npages)

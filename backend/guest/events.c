@@ -399,21 +399,20 @@ void event_cq_notify(struct guest *g, uint32_t cq_handle, uint32_t vector)
     pthread_mutex_unlock(&v->ring.lock);
 }
 
-/* True if some were pushed. */
-static bool vector_retry(struct guest *g, unsigned i)
+/* True if some were pushed; *budget: how many may still be tried. */
+static bool vector_retry(struct guest *g, unsigned i, unsigned *budget)
 {
     struct guest_events *ev = &g->events;
     struct event_cq *v = &ev->cqn[i];
     uint64_t pushed;
-    unsigned n = 0;
     bool full = false;
 
     pthread_mutex_lock(&v->ring.lock);
     pushed = v->ring.pushed;
     for (uint32_t w = 0; v->deferred && w < bitmap_words(ev) && !full; w++) {
         for (uint64_t left = v->deferred[w]; left && !full; left &= left - 1) {
-            full = n++ == RETRY_MAX ||
-                   !notify_or_defer(g, v, w * 64 + __builtin_ctzll(left));
+            full = *budget == 0 || !notify_or_defer(g, v, w * 64 + __builtin_ctzll(left));
+            *budget -= !full;
         }
     }
     if (!full) {
@@ -426,12 +425,17 @@ static bool vector_retry(struct guest *g, unsigned i)
 
 uint32_t event_cq_retry(struct guest *g)
 {
-    uint32_t raise = 0;
+    struct guest_events *ev = &g->events;
+    uint32_t raise = 0, any = atomic_load(&ev->deferred_any);
+    unsigned first = ev->retry_first, budget = RETRY_MAX;
 
-    for (uint32_t left = atomic_load(&g->events.deferred_any); left; left &= left - 1) {
-        unsigned i = (unsigned)__builtin_ctz(left);
+    for (unsigned k = 0; any && budget && k < PVRDMA_EXT_MAX_VECTORS; k++) {
+        unsigned i = (first + k) % PVRDMA_EXT_MAX_VECTORS;
 
-        raise |= (uint32_t)vector_retry(g, i) << i;
+        if (any & 1u << i) {
+            raise |= (uint32_t)vector_retry(g, i, &budget) << i;
+            ev->retry_first = i + 1;
+        }
     }
     return raise;
 }

@@ -53,6 +53,7 @@ struct guest_events {
     uint32_t max_cq, max_qp, max_srq;            /* handles are below them */
     /* A bit per vector that has deferred ones; changed under the ring's lock. */
     _Atomic uint32_t deferred_any;
+    unsigned retry_first; /* where event_cq_retry() begins; its callers' token */
 
     /*
      * Async events of CQs, QPs and SRQs that found the ring full; retried likewise.  A

@@ -17,6 +17,7 @@
 
 #include <errno.h>
 
+#include "coro.h"
 #include "guest/pagedir.h"
 #include "guest/pagelist.h"
 
@@ -72,16 +73,30 @@ static void release(struct vm *vm, struct mr *mr)
     pagelist_free(mr, size_of(mr->npages));
 }
 
+/*
+ * Lists of more than 1 GiB are read one after another: side by side they would all end
+ * late.  Main thread.
+ */
+static struct coro_mutex large_list;
+
 static int read_pages(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
                       uint64_t *page)
 {
     struct guest_mem *mem = &vm->guest.mem;
     uint32_t n = req->nchunks;
-    int err = req->flags & PVRDMA_EXT_MR_DEEP
-                  ? pagedir_read_deep(mem, req->pdir_dma, n, page)
-                  : pagedir_read(mem, req->pdir_dma, n, page);
+    bool large = n > PVRDMA_PDIR_MAX_PAGES;
+    int err;
 
-    return err ? err : pagedir_check(mem, page, n, false);
+    if (large) {
+        coro_lock(&large_list);
+    }
+    err = req->flags & PVRDMA_EXT_MR_DEEP ? pagedir_read_deep(mem, req->pdir_dma, n, page)
+                                          : pagedir_read(mem, req->pdir_dma, n, page);
+    err = err ? err : pagedir_check(mem, page, n, false);
+    if (large) {
+        coro_unlock(&large_list);
+    }
+    return err;
 }
 
 /* An MR with its page list, not published.  0 or an errno. */

@@ -105,8 +105,12 @@
  * each of which is full but the last.  For programs' memory, with no other flag; nchunks
  * says how many pages, as it does without.
  */
-#define PVRDMA_EXT_MR_DEEP      (1u << 16)
-#define PVRDMA_EXT_MR_MAX_PAGES (512u * 512u * 512u)
+#define PVRDMA_EXT_MR_DEEP (1u << 16)
+/*
+ * 64 GiB.  Such a directory could describe eight times that, but the command would take
+ * longer than a VMM waits for an answer.
+ */
+#define PVRDMA_EXT_MR_MAX_PAGES (16u << 20)
 
 /*
  * Completion vectors at most.  Vector 0 is the stock one: MSI-X vector PVRDMA_VEC_CQ and

@@ -200,6 +200,40 @@ static void test_blocking(struct fixture *f, gconstpointer arg)
     hostile_fd = -1;
 }
 
+static int hostile_fds[IRQ_VECTORS];
+
+static void *raise_all_as_worker(void *arg)
+{
+    irq_thread_register(IRQ_MAX_THREADS - 1);
+    for (unsigned i = 0; i < IRQ_VECTORS; i++) {
+        hostile_fd = hostile_fds[i];
+        irq_raise(arg, i);
+    }
+    return NULL;
+}
+
+/* All of a VM's eventfds would block: the first costs a while, the others nothing. */
+static void test_all_blocking(struct fixture *f, gconstpointer arg)
+{
+    gint64 begin = g_get_monotonic_time();
+    pthread_t thread;
+
+    for (unsigned i = 0; i < IRQ_VECTORS; i++) {
+        hostile_fds[i] = give(f, i, 0);
+    }
+    g_assert_true(datapath_start(1, 0, NULL));
+    g_assert_cmpint(pthread_create(&thread, NULL, raise_all_as_worker, f->irq), ==, 0);
+    pthread_join(thread, NULL);
+    hostile_fd = -1;
+    /* Each would take two ticks of the watchdog, 100 ms. */
+    g_assert_cmpint(g_get_monotonic_time() - begin, <, 2 * G_USEC_PER_SEC);
+    g_assert_nonnull(atomic_load(&f->vm.guest.fault));
+    datapath_stop();
+    for (unsigned i = 0; i < IRQ_VECTORS; i++) {
+        close(hostile_fds[i]);
+    }
+}
+
 /* The main thread's raises, of every kind, do not wait for such a client. */
 static void test_main_thread(struct fixture *f, gconstpointer arg)
 {
@@ -299,6 +333,7 @@ int main(int argc, char **argv)
     ADD(not_eventfd);
     ADD(full);
     ADD(blocking);
+    ADD(all_blocking);
     ADD(main_thread);
     ADD(race);
     return g_test_run();
