@@ -131,8 +131,9 @@ static inline void full_barrier(void)
 struct sg_list {
     struct vm *vm;
     struct pd *pd;
-    uint32_t access; /* PVRDMA_ACCESS_* that every MR must grant; 0: none */
-    bool write;      /* the engine stores to it */
+    const struct qp *at; /* where a peer's key came to; NULL: they are its owner's */
+    uint32_t access;     /* PVRDMA_ACCESS_* that every MR must grant; 0: none */
+    bool write;          /* the engine stores to it */
     uint32_t nsge;
     const struct pvrdma_sge *sge;
     struct sg_cursor cur;
@@ -284,11 +285,11 @@ uint32_t requester_wait(struct qp *qp, uint64_t seq, struct outcome o);
  */
 bool requester_reopen(struct qp *qp, uint64_t seq, struct send_op *op);
 
-/* --- keys.c: fast registration, invalidation -------------------------------- */
+/* --- keys.c: fast registration, windows, invalidation ------------------------ */
 
 /*
- * LOCAL_INV or FAST_REG.  OUT_DONE; OUT_FAIL; OUT_GRACE: to be called again, soon.  The
- * VM's worker with the token held.
+ * LOCAL_INV, FAST_REG or BIND_MW.  OUT_DONE; OUT_FAIL; OUT_GRACE: to be called again,
+ * soon.  The VM's worker with the token held.
  */
 struct outcome keys_run(struct qp *qp, struct send_op *op);
 

@@ -63,6 +63,8 @@ static uint32_t wc_opcode(uint32_t wr)
         return PVRDMA_WC_LOCAL_INV;
     case PVRDMA_WR_FAST_REG:
         return PVRDMA_WC_FAST_REG;
+    case PVRDMA_WR_BIND_MW:
+        return PVRDMA_WC_BIND_MW;
     default:
         return PVRDMA_WC_SEND;
     }
@@ -123,6 +125,8 @@ SELDOM static void read_key_op(struct send_op *op, const struct pvrdma_sq_wqe_hd
     op->looks = 0;
     if (h->opcode == PVRDMA_WR_FAST_REG) {
         op->reg = h->wr.fast_reg;
+    } else if (h->opcode == PVRDMA_WR_BIND_MW) {
+        op->bind = h->wr.bind_mw;
     }
 }
 
@@ -433,10 +437,10 @@ struct progress {
 };
 
 /*
- * LOCAL_INV and FAST_REG are barriers in their queue: they run when all before is
- * acknowledged - else a message that has to be sent again would find its key dead - and
- * what follows begins when they are complete.  They are no messages: the sequence does
- * not count them.
+ * LOCAL_INV, FAST_REG and BIND_MW are barriers in their queue: they run when all before
+ * is acknowledged - else a message that has to be sent again would find its key dead -
+ * and what follows begins when they are complete.  They are no messages: the sequence
+ * does not count them.
  */
 SELDOM static bool run_local(struct qp *qp, struct turn *t, struct progress *p)
 {
@@ -509,11 +513,11 @@ static bool run_op(struct qp *qp, struct turn *t, struct progress *p)
     return false;
 }
 
-/* A LOCAL_INV whose key others may use still. */
+/* A LOCAL_INV, or a bind over another, whose key others may use still. */
 static bool is_taking_key(const struct send_op *op)
 {
-    return op->m.opcode == PVRDMA_WR_LOCAL_INV && op->period &&
-           !grace_is_over(op->period);
+    return (op->m.opcode == PVRDMA_WR_LOCAL_INV || op->m.opcode == PVRDMA_WR_BIND_MW) &&
+           op->period && !grace_is_over(op->period);
 }
 
 /*

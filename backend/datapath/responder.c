@@ -67,8 +67,12 @@ static bool is_enabled(const struct qp *qp, const struct msg *m)
 static bool rkey_ok(const struct qp *qp, const struct msg *m)
 {
     struct pvrdma_sge sge = {m->addr, (uint32_t)m->length, m->rkey};
-    struct sg_list l = {
-        .vm = qp->vm, .pd = qp->pd, .access = access_of(m), .nsge = 1, .sge = &sge};
+    struct sg_list l = {.vm = qp->vm,
+                        .pd = qp->pd,
+                        .at = qp,
+                        .access = access_of(m),
+                        .nsge = 1,
+                        .sge = &sge};
 
     return !l.access || m->length == 0 || sg_check(&l);
 }
@@ -311,6 +315,7 @@ struct outcome responder_atomic_locked(struct qp *qp, const struct msg *m, uint6
     struct pvrdma_sge sge = {m->addr, 8, m->rkey};
     struct sg_list l = {.vm = qp->vm,
                         .pd = qp->pd,
+                        .at = qp,
                         .write = true,
                         .access = PVRDMA_ACCESS_REMOTE_ATOMIC,
                         .nsge = 1,

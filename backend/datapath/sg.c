@@ -25,7 +25,17 @@ uint64_t sg_length(const struct pvrdma_sge *sge, uint32_t nsge)
     return sum;
 }
 
-/* The MR behind @sge if it grants the list's access to all of the SGE. */
+/* What is bound by @mw, if it is a key for peers that came to the right queue pair. */
+SELDOM static struct mr *window_base(const struct sg_list *l, const struct mr *mw)
+{
+    if (!l->at || (mw->window == PVRDMA_EXT_MW_TYPE_2B && mw->qpn != l->at->qpn)) {
+        return NULL;
+    }
+    return mw->base;
+}
+
+/* The MR behind @sge if it, or a window of it, grants the list's access to all of that.
+ */
 static struct mr *sge_mr(const struct sg_list *l, const struct pvrdma_sge *sge)
 {
     struct mr *mr = objects_mr_by_key(&l->vm->objects, sge->lkey);
@@ -44,7 +54,7 @@ static struct mr *sge_mr(const struct sg_list *l, const struct pvrdma_sge *sge)
     if (off > mr->length || sge->length > mr->length - off) {
         return NULL;
     }
-    return mr;
+    return G_UNLIKELY(mr->window) ? window_base(l, mr) : mr;
 }
 
 bool sg_check(const struct sg_list *l)

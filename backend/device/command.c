@@ -166,6 +166,26 @@ static int run_add_vector(struct vm *vm, const union pvrdma_cmd_req *req,
                              (const struct pvrdma_ext_cmd_vector *)(const void *)req);
 }
 
+static int run_create_mw(struct vm *vm, const union pvrdma_cmd_req *req,
+                         union pvrdma_cmd_resp *resp)
+{
+    return verbs_create_mw(vm, (const struct pvrdma_ext_cmd_create_mw *)(const void *)req,
+                           &resp->create_mr);
+}
+
+static int run_destroy_mw(struct vm *vm, const union pvrdma_cmd_req *req,
+                          union pvrdma_cmd_resp *resp)
+{
+    return verbs_destroy_mw(vm, req->handle.handle);
+}
+
+static int run_rereg_mr(struct vm *vm, const union pvrdma_cmd_req *req,
+                        union pvrdma_cmd_resp *resp)
+{
+    return verbs_rereg_mr(vm, (const struct pvrdma_ext_cmd_rereg_mr *)(const void *)req,
+                          &resp->create_mr);
+}
+
 #define RESP(type) sizeof(struct pvrdma_resp_##type)
 
 /* Not here: RESIZE_CQ, which no driver sends. */
@@ -193,27 +213,29 @@ static const struct command commands[PVRDMA_CMD_MAX] = {
 };
 
 /* ext.h */
-static const struct command create_uc_ext = {"CREATE_UC_EXT", run_create_uc_ext,
-                                             sizeof(struct pvrdma_ext_resp_uc)};
-static const struct command query_counters = {"QUERY_COUNTERS", run_query_counters,
-                                              sizeof(struct pvrdma_ext_resp_counters)};
-static const struct command add_vector = {"ADD_VECTOR", run_add_vector, 0};
+#define EXT(cmd) [(cmd)-PVRDMA_CMD_CREATE_UC_EXT]
+static const struct command ext_commands[] = {
+    EXT(PVRDMA_CMD_CREATE_UC_EXT) = {"CREATE_UC_EXT", run_create_uc_ext,
+                                     sizeof(struct pvrdma_ext_resp_uc)},
+    EXT(PVRDMA_CMD_QUERY_COUNTERS) = {"QUERY_COUNTERS", run_query_counters,
+                                      sizeof(struct pvrdma_ext_resp_counters)},
+    EXT(PVRDMA_CMD_CREATE_MW) = {"CREATE_MW", run_create_mw, RESP(create_mr)},
+    EXT(PVRDMA_CMD_DESTROY_MW) = {"DESTROY_MW", run_destroy_mw, 0},
+    EXT(PVRDMA_CMD_ADD_VECTOR) = {"ADD_VECTOR", run_add_vector, 0},
+    EXT(PVRDMA_CMD_REREG_MR) = {"REREG_MR", run_rereg_mr, RESP(create_mr)},
+};
 
 static const struct command *command_find(uint32_t opcode)
 {
-    if (opcode == PVRDMA_CMD_CREATE_UC_EXT) {
-        return &create_uc_ext;
+    const struct command *cmd = NULL;
+
+    if (opcode < PVRDMA_CMD_MAX) {
+        cmd = &commands[opcode];
+    } else if (opcode >= PVRDMA_CMD_CREATE_UC_EXT &&
+               opcode - PVRDMA_CMD_CREATE_UC_EXT < G_N_ELEMENTS(ext_commands)) {
+        cmd = &ext_commands[opcode - PVRDMA_CMD_CREATE_UC_EXT];
     }
-    if (opcode == PVRDMA_CMD_QUERY_COUNTERS) {
-        return &query_counters;
-    }
-    if (opcode == PVRDMA_CMD_ADD_VECTOR) {
-        return &add_vector;
-    }
-    if (opcode >= PVRDMA_CMD_MAX || !commands[opcode].run) {
-        return NULL;
-    }
-    return &commands[opcode];
+    return cmd && cmd->run ? cmd : NULL;
 }
 
 /* Run it and deliver the response.  0 or an errno for ERR. */

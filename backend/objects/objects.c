@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* The object tables of one VM: made, counted, taken down.  Main thread. */
+/*
+ * The object tables of one VM: made, counted, taken down.  Main thread, but for
+ * mr_take_key().
+ */
 #include "objects/objects.h"
 
 #include <errno.h>
@@ -31,6 +34,19 @@ void objects_fini(struct objects *v)
     id_table_fini(&v->mr);
     id_table_fini(&v->pd);
     id_table_fini(&v->uctx);
+}
+
+bool mr_take_key(struct objects *v, struct mr *mr)
+{
+    struct mr *base = mr->base;
+
+    if (!id_table_replace(&v->mr, mr->handle, mr, mr->fast->idle)) {
+        return false;
+    }
+    if (base) {
+        atomic_fetch_sub(&base->windows, 1);
+    }
+    return true;
 }
 
 void objects_get_stats(const struct objects *v, struct objects_stats *st)

@@ -106,16 +106,20 @@ struct mr {
     uint32_t access; /* PVRDMA_ACCESS_* */
     uint64_t start;  /* guest-virtual address of byte 0 */
     uint64_t length;
-    struct fast_mr *fast; /* NULL: its key lives as long as it does */
-    struct mr *next_dead; /* between unpublishing and freeing; main thread */
-    uint32_t offset;      /* of start in page[0] */
+    struct fast_mr *fast;     /* NULL: its key lives as long as it does */
+    uint8_t window;           /* PVRDMA_EXT_MW_*; 0: no window */
+    uint32_t qpn;             /* of a bound window of type 2B: only there it is good */
+    struct mr *base;          /* of a bound window: what it is bound to */
+    _Atomic uint32_t windows; /* bound to it; a worker with the token alone adds */
+    struct mr *next_dead;     /* between unpublishing and freeing; main thread */
+    uint32_t offset;          /* of start in page[0] */
     uint32_t npages;
     uint64_t page[]; /* guest-physical, page-aligned */
 };
 
 /*
- * An MR whose key is made and taken away by work requests (datapath/keys.c).  The key
- * table has `valid` or, while there is no key, `idle`, which matches none.
+ * An MR or window whose key is made and taken away by work requests (datapath/keys.c).
+ * The key table has `valid` or, while there is no key, `idle`, which matches none.
  */
 struct fast_mr {
     struct mr *idle;
@@ -240,8 +244,14 @@ static inline struct mr *objects_mr_by_key(const struct objects *v, uint32_t key
 }
 
 /*
- * Rights that an MR can have.  Windows, zero-based and on-demand: none.  Strips hints
- * from *access.  0, EINVAL or ENOTSUP.
+ * Put `idle` in the place of @mr, which the table has; false: somebody else was faster.
+ * Its users may not have passed a quiescent point yet.
+ */
+bool mr_take_key(struct objects *v, struct mr *mr);
+
+/*
+ * Rights that an MR's key can give.  On-demand paging: none.  Strips hints from *access.
+ * 0, EINVAL or ENOTSUP.
  */
 static inline int mr_access_check(uint32_t *access)
 {

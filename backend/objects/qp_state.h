@@ -178,9 +178,10 @@ struct send_op {
     union {
         uint8_t data[PVRDMA_EXT_MAX_INLINE];
         struct pvrdma_fast_reg reg; /* of a FAST_REG */
+        struct pvrdma_bind_mw bind; /* of a BIND_MW */
     };
     /* Of what waits for grace periods, set by requester.c for these alone: */
-    uint64_t period;    /* of a LOCAL_INV that has taken its key; 0: not yet */
+    uint64_t period;    /* of one that has taken a key; 0: not yet */
     unsigned looks;     /* whether it is over */
     struct datagram dg; /* of a QP that is not connected */
 };
@@ -197,7 +198,7 @@ static inline bool msg_invalidates(const struct msg *m)
     return m->opcode == PVRDMA_WR_SEND_WITH_INV;
 }
 
-/* LOCAL_INV, FAST_REG: no message, nothing goes to the peer. */
+/* LOCAL_INV, FAST_REG, BIND_MW: no message, nothing goes to the peer. */
 static inline bool msg_is_local(const struct msg *m)
 {
     return m->opcode >= PVRDMA_WR_LOCAL_INV;
@@ -250,6 +251,7 @@ struct service {
     bool acknowledged;   /* and come back to the requester: done, or why not */
     uint32_t ops;        /* bit per enum pvrdma_wr_opcode */
     uint32_t kernel_ops; /* besides, for QPs of the guest kernel */
+    uint32_t ext_ops;    /* besides, for extended QPs */
     uint32_t send_error; /* state after a failed send request */
     uint32_t max_length; /* of a message, bytes */
 };

@@ -5,8 +5,8 @@
 #define OP(name) (1u << PVRDMA_WR_##name)
 
 /*
- * Opcodes from 7 on mean other things to the library than to the kernel driver, so
- * programs' QPs have none of them.
+ * Opcodes from 7 on mean other things to the stock library than to the kernel driver, so
+ * only programs' extended QPs, which that library does not make, have any of them.
  */
 static const struct service rc = {
     .name = "RC",
@@ -15,6 +15,7 @@ static const struct service rc = {
     .ops = OP(RDMA_WRITE) | OP(RDMA_WRITE_WITH_IMM) | OP(SEND) | OP(SEND_WITH_IMM) |
            OP(RDMA_READ) | OP(ATOMIC_CMP_AND_SWP) | OP(ATOMIC_FETCH_AND_ADD),
     .kernel_ops = OP(SEND_WITH_INV) | OP(LOCAL_INV) | OP(FAST_REG),
+    .ext_ops = OP(SEND_WITH_INV) | OP(LOCAL_INV) | OP(BIND_MW),
     .send_error = PVRDMA_QPS_ERR,
     .max_length = VERBS_MAX_MSG_SZ,
 };

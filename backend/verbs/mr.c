@@ -6,7 +6,10 @@
  * byte 0 is the guest-virtual address `start`.  A DMA MR (guest kernel only)
  * has no list: addresses are guest-physical and the whole DMA map is in reach,
  * so it never grants remote rights.  One for fast registration has room for a list;
- * work requests fill it and make its keys (datapath/keys.c).
+ * work requests fill it and make its keys (datapath/keys.c).  A memory window is one
+ * that has no list, but an MR; that MR stays, and what it is, while it has windows.
+ *
+ * To change an MR (REREG_MR) is to put another with the same key in its place.
  *
  * The page list is only a list of numbers.  The DMA map may lose a page later,
  * so the data path looks every page up again when it copies; the check here
@@ -22,6 +25,9 @@
 #include "guest/pagelist.h"
 
 #define PAGE_MASK (PVRDMA_PAGE_SIZE - 1ull)
+
+/* Of a list that are copied in one go. */
+#define COPY_PAGES 65536u
 
 /*
  * How many pages the range needs; EINVAL if it is empty, too long, wraps, or
@@ -45,6 +51,18 @@ static int user_mr_check(const struct pvrdma_cmd_create_mr *req)
         return EINVAL;
     }
     return 0;
+}
+
+/* Rights that an MR can have; hints are stripped.  0, EINVAL or ENOTSUP. */
+static int access_check(uint32_t *access)
+{
+    uint32_t own = *access & (PVRDMA_ACCESS_MW_BIND | PVRDMA_ACCESS_ZERO_BASED);
+    int err;
+
+    *access &= ~own;
+    err = mr_access_check(access);
+    *access |= own;
+    return err;
 }
 
 /* A DMA MR reaches all of guest RAM: only the kernel's, only locally. */
@@ -125,6 +143,14 @@ static int mr_new(struct vm *vm, const struct pvrdma_cmd_create_mr *req, struct 
     return 0;
 }
 
+/* Zero-based: byte 0 has the address 0, not @start. */
+static void set_range(struct mr *mr, uint64_t start, uint64_t length)
+{
+    mr->start = mr->access & PVRDMA_ACCESS_ZERO_BASED ? 0 : start;
+    mr->length = length;
+    mr->offset = start & PAGE_MASK;
+}
+
 static void fast_mr_free(struct vm *vm, struct fast_mr *fast)
 {
     verbs_pages_refund(vm, fast->max_pages);
@@ -160,26 +186,17 @@ static int fast_mr_new(struct vm *vm, uint32_t n, struct fast_mr **out)
 }
 
 /*
- * An MR that work requests of the guest's kernel give its pages and key.  It begins
- * without: what the response says is where its keys begin.
+ * What work requests give its key, and @npages or a base.  It begins without: what the
+ * response says is where its keys begin.
  */
-static int create_fast_mr(struct vm *vm, struct pd *pd,
-                          const struct pvrdma_cmd_create_mr *req,
+static int create_keyless(struct vm *vm, struct pd *pd, uint32_t npages, uint8_t window,
                           struct pvrdma_resp_create_mr *resp)
 {
     struct objects *v = &vm->objects;
     struct fast_mr *fast;
     uint32_t handle;
-    int err;
+    int err = fast_mr_new(vm, npages, &fast);
 
-    if (pd->uctx) {
-        return EPERM;
-    }
-    if (req->nchunks == 0 || req->nchunks > PVRDMA_EXT_MAX_FAST_REG || req->start ||
-        req->length || req->access_flags) {
-        return EINVAL;
-    }
-    err = fast_mr_new(vm, req->nchunks, &fast);
     if (err) {
         return err;
     }
@@ -191,13 +208,44 @@ static int create_fast_mr(struct vm *vm, struct pd *pd,
     fast->idle->handle = fast->valid->handle = handle;
     fast->idle->pd = fast->valid->pd = pd;
     fast->idle->fast = fast->valid->fast = fast;
+    fast->idle->window = fast->valid->window = window;
     fast->valid->lkey = fast->valid->rkey = handle << 8 | v->mr.gen[handle];
     pd->refs++;
     resp->mr_handle = handle;
-    resp->lkey = resp->rkey = fast->valid->lkey;
+    resp->lkey = window ? 0 : fast->valid->lkey;
+    resp->rkey = fast->valid->rkey;
     /* From here on it is the work requests', also of a guest that does not wait. */
     id_table_publish(&v->mr, handle, fast->idle);
     return 0;
+}
+
+/* For fast registration: an MR of the guest's kernel. */
+static int create_fast_mr(struct vm *vm, struct pd *pd,
+                          const struct pvrdma_cmd_create_mr *req,
+                          struct pvrdma_resp_create_mr *resp)
+{
+    if (pd->uctx) {
+        return EPERM;
+    }
+    if (req->nchunks == 0 || req->nchunks > PVRDMA_EXT_MAX_FAST_REG || req->start ||
+        req->length || req->access_flags) {
+        return EINVAL;
+    }
+    return create_keyless(vm, pd, req->nchunks, 0, resp);
+}
+
+int verbs_create_mw(struct vm *vm, const struct pvrdma_ext_cmd_create_mw *req,
+                    struct pvrdma_resp_create_mr *resp)
+{
+    struct pd *pd = id_table_get(&vm->objects.pd, req->pd_handle);
+
+    if (!pd) {
+        return ENOENT;
+    }
+    if (req->type != PVRDMA_EXT_MW_TYPE_1 && req->type != PVRDMA_EXT_MW_TYPE_2B) {
+        return EINVAL;
+    }
+    return create_keyless(vm, pd, 0, (uint8_t)req->type, resp);
 }
 
 int verbs_create_mr(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
@@ -219,7 +267,7 @@ int verbs_create_mr(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
     if (!dma && req->flags & ~PVRDMA_EXT_MR_DEEP) {
         return ENOTSUP;
     }
-    err = mr_access_check(&access);
+    err = access_check(&access);
     if (!err) {
         err = dma ? dma_mr_check(req, pd, access) : user_mr_check(req);
     }
@@ -240,9 +288,7 @@ int verbs_create_mr(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
     mr->pd = pd;
     mr->dma = dma;
     mr->access = access;
-    mr->start = req->start;
-    mr->length = req->length;
-    mr->offset = req->start & PAGE_MASK;
+    set_range(mr, req->start, req->length);
     pd->refs++;
     id_table_publish(&v->mr, handle, mr);
 
@@ -257,6 +303,9 @@ void mr_unpublish(struct vm *vm, struct mr *mr)
     struct id_table *t = &vm->objects.mr;
 
     if (mr->fast) { /* its next occupant must not have the last key */
+        if (mr != mr->fast->idle) {
+            mr_take_key(&vm->objects, mr); /* or a peer does at the same time */
+        }
         t->gen[mr->handle] = (uint8_t)mr->fast->valid->lkey;
     }
     id_table_release(t, mr->handle);
@@ -272,17 +321,149 @@ void mr_free(struct vm *vm, struct mr *mr)
     }
 }
 
-int verbs_destroy_mr(struct vm *vm, uint32_t handle)
+static int destroy(struct vm *vm, uint32_t handle, bool window)
 {
     struct mr *mr = id_table_get(&vm->objects.mr, handle);
 
-    if (!mr) {
+    if (!mr || (mr->window != 0) != window) {
         return ENOENT;
     }
-    vm_token_take(vm); /* no work request puts it back */
-    mr_unpublish(vm, mr);
+    vm_token_take(vm); /* no work request puts it back, or binds a window to it */
+    if (atomic_load(&mr->windows)) {
+        vm_token_release(vm);
+        return EBUSY;
+    }
+    mr_unpublish(vm, id_table_get(&vm->objects.mr, handle));
     vm_token_release(vm);
     grace_wait();
     mr_free(vm, mr);
+    return 0;
+}
+
+int verbs_destroy_mr(struct vm *vm, uint32_t handle)
+{
+    return destroy(vm, handle, false);
+}
+
+int verbs_destroy_mw(struct vm *vm, uint32_t handle)
+{
+    return destroy(vm, handle, true);
+}
+
+/* ---- change ---- */
+
+/* A new MR with the pages of @req, or with those of @old, which accounts for them. */
+static int rereg_pages(struct vm *vm, const struct pvrdma_ext_cmd_rereg_mr *req,
+                       struct mr *old, struct mr **out)
+{
+    struct pvrdma_cmd_create_mr create = {.start = req->start,
+                                          .length = req->length,
+                                          .pdir_dma = req->pdir_dma,
+                                          .flags = req->mr_flags,
+                                          .nchunks = req->nchunks};
+    int err;
+
+    if (req->flags & PVRDMA_EXT_REREG_TRANS) {
+        if (req->mr_flags & ~PVRDMA_EXT_MR_DEEP) {
+            return EINVAL;
+        }
+        err = user_mr_check(&create);
+        return err ? err : mr_new(vm, &create, out);
+    }
+    *out = pagelist_alloc(size_of(old->npages));
+    if (!*out) {
+        return ENOMEM;
+    }
+    memcpy(*out, old, sizeof(*old));
+    (*out)->windows = 0;
+    for (uint32_t i = 0, n; i < old->npages; i += n) {
+        n = MIN(old->npages - i, COPY_PAGES);
+        memcpy((*out)->page + i, old->page + i, n * sizeof(old->page[0]));
+        coro_breathe();
+    }
+    return 0;
+}
+
+/* What the MR's PD and rights are to be; 0 or an errno. */
+static int rereg_check(struct vm *vm, const struct pvrdma_ext_cmd_rereg_mr *req,
+                       const struct mr *old, struct pd **pd, uint32_t *access)
+{
+    const uint32_t all =
+        PVRDMA_EXT_REREG_TRANS | PVRDMA_EXT_REREG_PD | PVRDMA_EXT_REREG_ACCESS;
+
+    if (!req->flags || (req->flags & ~all) || old->dma || old->fast) {
+        return EINVAL;
+    }
+    *pd = old->pd;
+    if (req->flags & PVRDMA_EXT_REREG_PD) {
+        *pd = id_table_get(&vm->objects.pd, req->pd_handle);
+        if (!*pd) {
+            return ENOENT;
+        }
+        if ((*pd)->uctx != old->pd->uctx) {
+            return EPERM;
+        }
+    }
+    *access = old->access;
+    if (req->flags & PVRDMA_EXT_REREG_ACCESS) {
+        *access = req->access_flags;
+        /* Without a range it is not known where it would begin otherwise. */
+        if (!(req->flags & PVRDMA_EXT_REREG_TRANS) &&
+            ((*access ^ old->access) & PVRDMA_ACCESS_ZERO_BASED)) {
+            return EINVAL;
+        }
+    }
+    return access_check(access);
+}
+
+static void rereg_free(struct vm *vm, struct mr *mr, bool own_pages)
+{
+    if (own_pages) {
+        release(vm, mr);
+    } else {
+        pagelist_free(mr, size_of(mr->npages));
+    }
+}
+
+int verbs_rereg_mr(struct vm *vm, const struct pvrdma_ext_cmd_rereg_mr *req,
+                   struct pvrdma_resp_create_mr *resp)
+{
+    struct mr *old = id_table_get(&vm->objects.mr, req->mr_handle), *mr;
+    bool trans = req->flags & PVRDMA_EXT_REREG_TRANS, busy;
+    uint32_t access;
+    struct pd *pd;
+    int err;
+
+    if (!old) {
+        return ENOENT;
+    }
+    err = rereg_check(vm, req, old, &pd, &access);
+    err = err ? err : rereg_pages(vm, req, old, &mr);
+    if (err) {
+        return err;
+    }
+    mr->handle = old->handle;
+    mr->lkey = mr->rkey = old->lkey;
+    mr->pd = pd;
+    mr->access = access;
+    if (trans) {
+        set_range(mr, req->start, req->length);
+    }
+    vm_token_take(vm); /* no window is bound to it meanwhile */
+    busy = atomic_load(&old->windows) != 0;
+    if (!busy) {
+        id_table_publish(&vm->objects.mr, mr->handle, mr);
+    }
+    vm_token_release(vm);
+    if (busy) {
+        rereg_free(vm, mr, trans);
+        return EBUSY;
+    }
+    pd->refs++;
+    old->pd->refs--;
+    grace_wait();
+    rereg_free(vm, old, trans);
+    resp->mr_handle = mr->handle;
+    resp->lkey = resp->rkey = mr->lkey;
     return 0;
 }

@@ -25,9 +25,8 @@
 #define MIG_MIGRATED 0u
 
 /* Rights that incoming requests may use. */
-#define QP_ACCESS_MASK                                        \
-    (PVRDMA_ACCESS_LOCAL_WRITE | PVRDMA_ACCESS_REMOTE_WRITE | \
-     PVRDMA_ACCESS_REMOTE_READ | PVRDMA_ACCESS_REMOTE_ATOMIC)
+#define QP_ACCESS_MASK \
+    (PVRDMA_ACCESS_LOCAL_WRITE | PVRDMA_ACCESS_REMOTE | PVRDMA_ACCESS_MW_BIND)
 
 /* ---- creation ---- */
 
@@ -99,7 +98,13 @@ static int qp_type_check(struct qp *qp, const struct objects *v)
     }
     /* What is not acknowledged needs no window: it is done when it is gone. */
     qp->req.transport = qp->service->acknowledged ? transport_local : &transport_copy;
-    qp->ops = qp->service->ops | (qp->pd->uctx ? 0 : qp->service->kernel_ops);
+    qp->ops = qp->service->ops;
+    if (!qp->pd->uctx) {
+        qp->ops |= qp->service->kernel_ops;
+    }
+    if (qp->mem.ext) {
+        qp->ops |= qp->service->ext_ops;
+    }
     if (qp->type != PVRDMA_QPT_GSI) {
         return 0;
     }

@@ -286,6 +286,7 @@ void verbs_fill_caps(struct objects *v, struct pvrdma_caps *caps)
         .max_cq = cfg->max_cq,
         .max_cqe = VERBS_MAX_CQE,
         .max_mr = cfg->max_mr,
+        .max_mw = cfg->max_mr, /* they share their handles */
         .max_pd = cfg->max_pd,
         .max_qp_rd_atom = VERBS_MAX_RD_ATOM,
         .max_res_rd_atom = VERBS_MAX_RD_ATOM * cfg->max_qp,

@@ -40,6 +40,12 @@ int verbs_destroy_pd(struct vm *vm, uint32_t handle);
 int verbs_create_mr(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
                     struct pvrdma_resp_create_mr *resp);
 int verbs_destroy_mr(struct vm *vm, uint32_t handle);
+/* Refused, it changes nothing.  EBUSY: windows are bound to it. */
+int verbs_rereg_mr(struct vm *vm, const struct pvrdma_ext_cmd_rereg_mr *req,
+                   struct pvrdma_resp_create_mr *resp);
+int verbs_create_mw(struct vm *vm, const struct pvrdma_ext_cmd_create_mw *req,
+                    struct pvrdma_resp_create_mr *resp);
+int verbs_destroy_mw(struct vm *vm, uint32_t handle);
 int verbs_create_cq(struct vm *vm, const struct pvrdma_cmd_create_cq *req,
                     struct pvrdma_resp_create_cq *resp);
 int verbs_destroy_cq(struct vm *vm, uint32_t handle);

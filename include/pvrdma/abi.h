@@ -582,6 +582,7 @@ enum pvrdma_wr_opcode {
     PVRDMA_WR_RDMA_READ_WITH_INV = 9,
     PVRDMA_WR_LOCAL_INV = 10,
     PVRDMA_WR_FAST_REG = 11,
+    PVRDMA_WR_BIND_MW = 14, /* ext.h */
 };
 
 #define PVRDMA_SEND_FENCE     (1u << 0)
@@ -618,6 +619,16 @@ struct pvrdma_fast_reg {
     uint32_t reserved;
 };
 
+/* Of a BIND_MW; the stock ABI does not say (ext.h). */
+struct pvrdma_bind_mw {
+    uint64_t addr;
+    uint64_t length; /* 0: the window is bound to nothing */
+    uint32_t lkey; /* of the MR */
+    uint32_t access_flags;
+    uint32_t rkey; /* the window's, with the low byte that it is to have */
+    uint32_t reserved;
+};
+
 struct pvrdma_sq_wqe_hdr {
     uint64_t wr_id;
     uint32_t num_sge;
@@ -645,6 +656,7 @@ struct pvrdma_sq_wqe_hdr {
             struct pvrdma_av av;
         } ud;
         struct pvrdma_fast_reg fast_reg;
+        struct pvrdma_bind_mw bind_mw;
         uint8_t raw[48];
     } wr;
     /* followed by num_sge struct pvrdma_sge */
@@ -679,6 +691,7 @@ enum pvrdma_wc_opcode {
     PVRDMA_WC_RDMA_READ = 2,
     PVRDMA_WC_COMP_SWAP = 3,
     PVRDMA_WC_FETCH_ADD = 4,
+    PVRDMA_WC_BIND_MW = 5,
     PVRDMA_WC_LOCAL_INV = 7,
     PVRDMA_WC_FAST_REG = 8,
     PVRDMA_WC_RECV = 128,
@@ -828,6 +841,7 @@ PVRDMA_ASSERT_OFF(struct pvrdma_av, dmac, 28);
 PVRDMA_ASSERT_SIZE(struct pvrdma_sq_wqe_hdr, 80);
 PVRDMA_ASSERT_OFF(struct pvrdma_sq_wqe_hdr, wr.atomic.rkey, 56);
 PVRDMA_ASSERT_OFF(struct pvrdma_sq_wqe_hdr, wr.fast_reg.rkey, 64);
+PVRDMA_ASSERT_OFF(struct pvrdma_sq_wqe_hdr, wr.bind_mw.rkey, 56);
 PVRDMA_ASSERT_SIZE(struct pvrdma_rq_wqe_hdr, 16);
 PVRDMA_ASSERT_SIZE(struct pvrdma_cqe, 64);
 PVRDMA_ASSERT_OFF(struct pvrdma_cqe, smac, 51);

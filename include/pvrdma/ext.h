@@ -39,6 +39,9 @@
  * word (ANY; or compare-and-swap NONE to SOLICITED), full barrier, then poll
  * again: what was published before that barrier raises no event.
  *
+ * Memory windows (FEAT_MEMWIN): CREATE_MW and DESTROY_MW; send WQEs BIND_MW, LOCAL_INV and
+ * SEND_WITH_INV of extended QPs, also of programs.
+ *
  * Inline data: WQE flag PVRDMA_SEND_INLINE; the bytes lie behind the 80-byte
  * header in place of SGEs, their number in total_len, num_sge 0.  Granted by
  * max_inline_data in CREATE_QP of an extended QP; the WQE size is then the next
@@ -84,13 +87,15 @@
 					      NIC's MAC, MACH: 4 and 5 */
 #define PVRDMA_EXT_FEAT_COUNTERS (1u << 4) /* QUERY_COUNTERS */
 #define PVRDMA_EXT_FEAT_FAST_REG (1u << 5) /* PVRDMA_EXT_MAX_FAST_REG */
+#define PVRDMA_EXT_FEAT_MEMWIN	 (1u << 6) /* memory windows, REREG_MR */
 #define PVRDMA_EXT_FEAT_LARGE_MR (1u << 7) /* PVRDMA_EXT_MR_DEEP */
 #define PVRDMA_EXT_FEAT_UC	 (1u << 8) /* CREATE_QP of type PVRDMA_QPT_UC */
 #define PVRDMA_EXT_FEAT_VECTORS	 (1u << 10) /* ADD_VECTOR */
 
 /* What a context can be granted. */
 #define PVRDMA_EXT_CONTEXT_FEATURES \
-	(PVRDMA_EXT_FEAT_DOORBELL | PVRDMA_EXT_FEAT_RING | PVRDMA_EXT_FEAT_INLINE)
+	(PVRDMA_EXT_FEAT_DOORBELL | PVRDMA_EXT_FEAT_RING | PVRDMA_EXT_FEAT_INLINE | \
+	 PVRDMA_EXT_FEAT_MEMWIN)
 
 #define PVRDMA_EXT_PAGES      7u
 #define PVRDMA_EXT_MAX_INLINE 432u
@@ -126,6 +131,9 @@
 /* Commands (the command slot), after those of abi.h. */
 #define PVRDMA_CMD_CREATE_UC_EXT  32u
 #define PVRDMA_CMD_QUERY_COUNTERS 33u
+#define PVRDMA_CMD_CREATE_MW	  34u
+#define PVRDMA_CMD_DESTROY_MW	  35u /* struct pvrdma_cmd_handle, no response */
+#define PVRDMA_CMD_REREG_MR	  36u
 #define PVRDMA_CMD_ADD_VECTOR	  41u
 
 /*
@@ -196,6 +204,37 @@ struct pvrdma_ext_resp_counters {
 	uint64_t counter[PVRDMA_EXT_CNT_MAX];
 };
 
+/* CREATE_MW, 24 bytes; the response is that of CREATE_MR, lkey 0. */
+struct pvrdma_ext_cmd_create_mw {
+	uint64_t response;
+	uint32_t cmd;
+	uint32_t reserved;
+	uint32_t pd_handle;
+	uint32_t type; /* PVRDMA_EXT_MW_* */
+};
+#define PVRDMA_EXT_MW_TYPE_1  1u
+#define PVRDMA_EXT_MW_TYPE_2B 2u
+
+/* REREG_MR, 64 bytes; the response is that of CREATE_MR, its keys those that there were. */
+struct pvrdma_ext_cmd_rereg_mr {
+	uint64_t response;
+	uint32_t cmd;
+	uint32_t reserved;
+	uint64_t start; /* the next three and nchunks: with REREG_TRANS, as in CREATE_MR */
+	uint64_t length;
+	uint64_t pdir_dma;
+	uint32_t mr_handle;
+	uint32_t pd_handle; /* with REREG_PD */
+	uint32_t access_flags; /* with REREG_ACCESS */
+	uint32_t flags; /* PVRDMA_EXT_REREG_* */
+	uint32_t nchunks;
+	uint32_t mr_flags; /* with REREG_TRANS: `flags` of CREATE_MR; EXT_MR_DEEP alone */
+};
+/* The values of the verbs API. */
+#define PVRDMA_EXT_REREG_TRANS  (1u << 0)
+#define PVRDMA_EXT_REREG_PD     (1u << 1)
+#define PVRDMA_EXT_REREG_ACCESS (1u << 2)
+
 struct pvrdma_ext_head {
 	uint32_t kick; /* written by the device */
 	uint8_t pad[4092];
@@ -234,6 +273,8 @@ PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_uc) == 40, "create_uc_ext");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_uc) == 24, "create_uc_ext resp");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_vector) == 32, "add_vector");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_counters) == 16 + 64, "counters");
+PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_create_mw) == 24, "create_mw");
+PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_rereg_mr) == 64, "rereg_mr");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_mem) == 4096 * PVRDMA_EXT_PAGES, "memory");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_ring) == 512, "ring header");
 

@@ -7,7 +7,8 @@
  * each, and their CQs. An input is a list of steps, each a kind byte and its arguments:
  * WQEs raw or right with patched bytes, ring indices, doorbells, arms, state changes,
  * in one pair of QPs or, after a step that says so, the other; fast registrations of the
- * MR's pages, whose page list the input may spoil, and ends of their key among them. All
+ * MR's pages, whose page list the input may spoil, windows bound to the MR, and ends of
+ * their keys among them. All
  * of them may receive from one SRQ. A real worker serves them;
  * "ring" steps wait until it has nothing left to do, and fail when that takes seconds (an
  * endless walk).
@@ -61,6 +62,7 @@ static uint64_t srq_pdir, srq_first; /* header, 2 pages */
 static uint32_t srq;
 static uint32_t pd, mr_handle, key;
 static uint32_t fast_handle, fast_key;
+static uint32_t window_handle[2], window_key[2];
 static uint64_t mr_pdir, mr_table, mr_first, canary[2];
 
 static const struct pvrdma_gid gid = {
@@ -279,7 +281,7 @@ static void create_mr(void)
                                        .length = MR_LEN,
                                        .pdir_dma = mr_pdir,
                                        .pd_handle = pd,
-                                       .access_flags = 0xf,
+                                       .access_flags = 0x1f,
                                        .nchunks = MR_PAGES};
 
     command(PVRDMA_CMD_CREATE_MR, &req, sizeof(req));
@@ -297,6 +299,30 @@ static void create_fast_mr(void)
     command(PVRDMA_CMD_CREATE_MR, &req, sizeof(req));
     fast_handle = resp->create_mr.mr_handle;
     fast_key = resp->create_mr.lkey;
+}
+
+/* One of each type. */
+static void create_windows(void)
+{
+    const union pvrdma_cmd_resp *resp = testdev_ptr(td, td->resp);
+
+    for (uint32_t i = 0; i < 2; i++) {
+        struct pvrdma_ext_cmd_create_mw req = {.pd_handle = pd, .type = 1 + i};
+
+        command(PVRDMA_CMD_CREATE_MW, &req, sizeof(req));
+        window_handle[i] = resp->create_mr.mr_handle;
+        window_key[i] = resp->create_mr.rkey;
+    }
+}
+
+/* Those bound to the MR keep it. */
+static void destroy_mrs(void)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_MW, window_handle[i]) == 0);
+    }
+    CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, mr_handle) == 0);
+    CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, fast_handle) == 0);
 }
 
 static void start(void)
@@ -396,7 +422,38 @@ static void own_list(uint8_t *wqe)
 }
 
 /* Opcodes from here on in the input are those of keys; others are modulo 7. */
-#define KEY_OPS 0xf0u
+#define KEY_OPS    0xf0u
+#define WINDOW_OPS 0xf8u
+
+/* A window's WQE; with the key that it was bound with last or near to it. */
+static struct pvrdma_sq_wqe_hdr window_op(struct input *in, uint32_t which)
+{
+    static const uint32_t op[] = {PVRDMA_WR_BIND_MW, PVRDMA_WR_LOCAL_INV,
+                                  PVRDMA_WR_SEND_WITH_INV, PVRDMA_WR_RDMA_WRITE};
+    struct pvrdma_sq_wqe_hdr h = {.opcode = op[which % 4]};
+    uint32_t *rkey = &window_key[which >> 2 & 1];
+
+    h.send_flags = take(in, 1) & 7;
+    switch (h.opcode) {
+    case PVRDMA_WR_BIND_MW:
+        *rkey = (*rkey & ~0xffu) | take(in, 1);
+        h.wr.bind_mw = (struct pvrdma_bind_mw){.addr = MR_VA + take(in, 2),
+                                               .length = take(in, 2),
+                                               .lkey = key,
+                                               .access_flags = take(in, 1) & 14,
+                                               .rkey = *rkey};
+        break;
+    case PVRDMA_WR_RDMA_WRITE:
+        h.num_sge = 1;
+        h.wr.rdma.remote_addr = MR_VA + take(in, 2);
+        h.wr.rdma.rkey = *rkey;
+        break;
+    default:
+        h.imm_data = *rkey ^ (take(in, 1) & 1);
+        break;
+    }
+    return h;
+}
 
 /* Of these in turn; with the key that was registered last or near to it. */
 static struct pvrdma_sq_wqe_hdr key_op(struct input *in, uint32_t which)
@@ -445,7 +502,7 @@ static void post_send(struct input *in, struct rings *r, bool raw)
     } else if ((h.opcode = take(in, 1)) >= KEY_OPS) {
         struct pvrdma_sge s;
 
-        h = key_op(in, h.opcode);
+        h = h.opcode >= WINDOW_OPS ? window_op(in, h.opcode) : key_op(in, h.opcode);
         h.wr_id = slot;
         s = right_sge(in);
         memcpy(wqe, &h, sizeof(h));
@@ -580,11 +637,11 @@ static void change_state(struct input *in, unsigned i)
         connect_qp(i);
         break;
     case 2: /* keys of before are stale now */
-        CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, mr_handle) == 0);
-        CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, fast_handle) == 0);
+        destroy_mrs();
         right_list();
         create_mr();
         create_fast_mr();
+        create_windows();
         break;
     case 3:
         destroy_objects();
@@ -650,6 +707,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     shared = OWN;
     create_mr();
     create_fast_mr();
+    create_windows();
     create_objects();
     for (unsigned n = 0; in.left && n < MAX_STEPS; n++) {
         step(&in, &pair);
@@ -663,8 +721,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         poll_cq(&ring[i]);
     }
     destroy_objects();
-    CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, mr_handle) == 0);
-    CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, fast_handle) == 0);
+    destroy_mrs();
     CHECK(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, pd) == 0);
     CHECK(atomic_load(&td->vm.guest.fault) == NULL);
     for (unsigned i = 0; i < 2; i++) {

@@ -372,6 +372,7 @@ static void read_out(struct qp *qp, struct packet *p, bool again)
 {
     struct pvrdma_sge sge = {p->m.addr, (uint32_t)p->m.length, p->m.rkey};
     struct sg_list remote = {.vm = qp->vm,
+                             .at = qp,
                              .pd = qp->pd,
                              .access = PVRDMA_ACCESS_REMOTE_READ,
                              .nsge = 1,
@@ -411,6 +412,7 @@ static void take_bytes(struct qp *qp, struct packet *p)
 {
     struct pvrdma_sge sge = {p->m.addr, (uint32_t)p->m.length, p->m.rkey};
     struct sg_list remote = {.vm = qp->vm,
+                             .at = qp,
                              .pd = qp->pd,
                              .write = true,
                              .access = PVRDMA_ACCESS_REMOTE_WRITE,

@@ -454,13 +454,17 @@ static void test_bad(void)
     fast_close(&f);
 }
 
-/* A program's queue has no such requests: its library means others by these numbers. */
+/*
+ * A program's stock queue has no such requests: its library means others by these
+ * numbers. An extended one has those about windows (test-memwin.c).
+ */
 static void test_program(void)
 {
     struct vgt_pair p;
 
     vgt_pair_open(&p, 0, 1, NULL);
     for (uint32_t op = PVRDMA_WR_LSO; op < 20; op++) {
+        g_assert_null(p.s[0].g->ext);
         post(&p.s[0], (struct vg_wr){.wr_id = op, .opcode = op, .imm = p.s[0].mr->rkey});
         vgt_expect(p.s[0].scq, op, PVRDMA_WC_LOC_QP_OP_ERR);
         vgt_pair_reconnect(&p, NULL);

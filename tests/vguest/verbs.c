@@ -536,6 +536,8 @@ static void fill_send(struct vg_qp *qp, uint32_t idx, const struct vg_wr *wr)
         w->wr.atomic.swap = wr->swap;
     } else if (wr->opcode == PVRDMA_WR_FAST_REG) {
         w->wr.fast_reg = wr->reg;
+    } else if (wr->opcode == PVRDMA_WR_BIND_MW) {
+        w->wr.bind_mw = wr->bind;
     } else {
         w->wr.rdma.remote_addr = wr->remote_addr;
         w->wr.rdma.rkey = wr->rkey;

@@ -387,6 +387,7 @@ struct vg_wr {
     uint32_t rkey;
     uint64_t compare_add, swap;
     struct pvrdma_fast_reg reg; /* of a FAST_REG */
+    struct pvrdma_bind_mw bind; /* of a BIND_MW */
     uint32_t nsge;
     const struct pvrdma_sge *sge;
     /* With PVRDMA_SEND_INLINE on an extended QP: the bytes, in place of SGEs. */

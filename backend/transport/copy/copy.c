@@ -49,6 +49,7 @@ static struct outcome move_bytes(struct qp *qp, struct qp *peer, struct recv_op 
     struct sg_list local = sg_of_op(qp, op, read);
     struct sg_list remote = {.vm = peer->vm,
                              .pd = peer->pd,
+                             .at = peer,
                              .nsge = 1,
                              .sge = &rsge,
                              .cur = {0, (uint32_t)op->done}};
@@ -62,6 +63,7 @@ static struct outcome move_bytes(struct qp *qp, struct qp *peer, struct recv_op 
         remote.sge = recv->sge;
         remote.cur = recv->cur;
         remote.pd = peer->rq->pd;
+        remote.at = NULL;
         remote.access = PVRDMA_ACCESS_LOCAL_WRITE;
         remote.write = true;
         r = sg_copy(&remote, &local, n);

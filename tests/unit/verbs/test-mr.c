@@ -190,8 +190,9 @@ static void test_access(void)
         {PVRDMA_ACCESS_REMOTE_WRITE, false},
         {PVRDMA_ACCESS_REMOTE_ATOMIC, false},
         {RW | PVRDMA_ACCESS_ON_DEMAND, false},
-        {RW | PVRDMA_ACCESS_ZERO_BASED, false},
-        {RW | PVRDMA_ACCESS_MW_BIND, false},
+        {RW | PVRDMA_ACCESS_ZERO_BASED, true},
+        {RW | PVRDMA_ACCESS_MW_BIND, true},
+        {PVRDMA_ACCESS_REMOTE_WRITE | PVRDMA_ACCESS_MW_BIND, false},
         {RW | 1u << 12, false},
         {RW | 1u << 31, false},
         {RW | PVRDMA_ACCESS_OPTIONAL, true},
@@ -317,6 +318,41 @@ static void test_limits(void)
     teardown();
 }
 
+/* Windows and MRs share their handles, and windows take no pages. */
+static void test_windows(void)
+{
+    struct pvrdma_ext_cmd_create_mw req;
+    struct pvrdma_cmd_create_mr mr;
+    uint32_t handle[3], key = 0;
+
+    td = testdev_new_with("mr", "addresses", "any", "max-mr", "4", NULL);
+    testdev_up(td);
+    uctx_pd = testdev_pd(td, testdev_uctx(td, 1));
+    g_assert_cmpuint(td->vm.objects.vm->cfg->max_mr, ==, 4);
+    mr = good();
+    for (unsigned i = 0; i < 3; i++) {
+        req = (struct pvrdma_ext_cmd_create_mw){.pd_handle = uctx_pd, .type = 1 + i % 2};
+        g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_MW, &req, sizeof(req)), ==,
+                         0);
+        g_assert_cmpuint(resp()->lkey, ==, 0);
+        g_assert_cmpuint(resp()->rkey, !=, key);
+        g_assert_null(objects_mr_by_key(&td->vm.objects, resp()->rkey));
+        handle[i] = resp()->mr_handle;
+        key = resp()->rkey;
+    }
+    g_assert_cmpuint(testdev_stats(td).pages, ==, 0);
+    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_MW, &req, sizeof(req)), ==,
+                     ENOSPC);
+    g_assert_cmpuint(create(&mr), ==, ENOSPC);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, handle[0]), !=, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, uctx_pd), !=, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_MW, handle[0]), ==, 0);
+    g_assert_cmpuint(create(&mr), ==, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_MW, resp()->mr_handle), !=, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_MW, handle[0]), !=, 0);
+    teardown(); /* with what is left */
+}
+
 /* A key of a dead MR does not reach the next one at its index. */
 static void test_generation(void)
 {
@@ -351,6 +387,7 @@ int main(int argc, char **argv)
     g_test_add_func("/verbs/mr/dma", test_dma);
     g_test_add_func("/verbs/mr/bad-pages", test_bad_pages);
     g_test_add_func("/verbs/mr/limits", test_limits);
+    g_test_add_func("/verbs/mr/windows", test_windows);
     g_test_add_func("/verbs/mr/generation", test_generation);
     ret = g_test_run();
     testdev_stop();
