@@ -182,6 +182,24 @@ int pvrdma_cmd(struct pvrdma_dev *dev, void *req, size_t req_size, void *resp,
 	return ret;
 }
 
+static int destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle)
+{
+	struct pvrdma_cmd_handle req = { .handle = handle };
+
+	return pvrdma_cmd(dev, &req, sizeof(req), NULL, 0, opcode);
+}
+
+/* The command to end an object came to @ret. */
+static void destroyed(struct pvrdma_dev *dev, u32 opcode, u32 handle, int ret)
+{
+	if (!ret || pvrdma_quiet(dev))
+		return;
+	dev_warn(&dev->pdev->dev, "command %u failed for handle %u: %d\n",
+		 opcode, handle, ret);
+	pvrdma_set_dead(dev, "it refuses to end an object");
+	pvrdma_quiesce(dev);
+}
+
 /**
  * pvrdma_cmd_destroy() - run a command that ends an object
  * @dev: device
@@ -195,13 +213,25 @@ int pvrdma_cmd(struct pvrdma_dev *dev, void *req, size_t req_size, void *resp,
  */
 void pvrdma_cmd_destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle)
 {
-	struct pvrdma_cmd_handle req = { .handle = handle };
-	int ret = pvrdma_cmd(dev, &req, sizeof(req), NULL, 0, opcode);
+	destroyed(dev, opcode, handle, destroy(dev, opcode, handle));
+}
 
-	if (!ret || pvrdma_quiet(dev))
-		return;
-	dev_warn(&dev->pdev->dev, "command %u failed for handle %u: %d\n",
-		 opcode, handle, ret);
-	pvrdma_set_dead(dev, "it refuses to end an object");
-	pvrdma_quiesce(dev);
+/**
+ * pvrdma_cmd_destroy_idle() - the same of an object that may be in use
+ * @dev: device
+ * @opcode: PVRDMA_CMD_DESTROY_*
+ * @handle: the object
+ *
+ * For what only the device knows to be in use: a program's windows.
+ *
+ * Return: 0, or -EBUSY: it is, and is still there.
+ */
+int pvrdma_cmd_destroy_idle(struct pvrdma_dev *dev, u32 opcode, u32 handle)
+{
+	int ret = destroy(dev, opcode, handle);
+
+	if (ret == -EBUSY && !pvrdma_quiet(dev))
+		return ret;
+	destroyed(dev, opcode, handle, ret);
+	return 0;
 }

@@ -89,6 +89,23 @@ pvrdma_cmd_create_mr(struct pvrdma_dev *dev, struct pvrdma_cmd_create_mr *req,
 }
 
 static inline int
+pvrdma_cmd_rereg_mr(struct pvrdma_dev *dev, struct pvrdma_ext_cmd_rereg_mr *req,
+		    struct pvrdma_resp_create_mr *resp)
+{
+	return pvrdma_cmd(dev, req, sizeof(*req), resp, sizeof(*resp),
+			  PVRDMA_CMD_REREG_MR);
+}
+
+static inline int
+pvrdma_cmd_create_mw(struct pvrdma_dev *dev,
+		     struct pvrdma_ext_cmd_create_mw *req,
+		     struct pvrdma_resp_create_mr *resp)
+{
+	return pvrdma_cmd(dev, req, sizeof(*req), resp, sizeof(*resp),
+			  PVRDMA_CMD_CREATE_MW);
+}
+
+static inline int
 pvrdma_cmd_create_cq(struct pvrdma_dev *dev, struct pvrdma_cmd_create_cq *req,
 		     struct pvrdma_resp_create_cq *resp)
 {

@@ -35,7 +35,7 @@ static int pvrdma_query_device(struct ib_device *ibdev,
 	attr->hw_ver = caps->hw_ver;
 	attr->max_qp = caps->max_qp;
 	attr->max_qp_wr = caps->max_qp_wr;
-	/* Not what this driver has no verbs for. */
+	/* Not what this driver has no verbs for, or only with extensions. */
 	attr->device_cap_flags = caps->device_cap_flags &
 				 ~(u64)(IB_DEVICE_MEM_MGT_EXTENSIONS |
 					IB_DEVICE_MEM_WINDOW |
@@ -45,6 +45,11 @@ static int pvrdma_query_device(struct ib_device *ibdev,
 	attr->max_fast_reg_page_list_len = pvrdma_fast_reg_max(to_pvdev(ibdev));
 	if (attr->max_fast_reg_page_list_len)
 		attr->device_cap_flags |= IB_DEVICE_MEM_MGT_EXTENSIONS;
+	if (to_pvdev(ibdev)->ext.features & PVRDMA_EXT_FEAT_MEMWIN) {
+		attr->max_mw = caps->max_mw;
+		attr->device_cap_flags |= IB_DEVICE_MEM_WINDOW |
+					  IB_DEVICE_MEM_WINDOW_TYPE_2B;
+	}
 	attr->device_cap_flags |= IB_DEVICE_PORT_ACTIVE_EVENT |
 				  IB_DEVICE_RC_RNR_NAK_GEN;
 	attr->max_send_sge = caps->max_sge;

@@ -256,6 +256,8 @@ static int ib_start(struct pvrdma_dev *dev)
 	ib_set_device_ops(ibdev, &pvrdma_dev_ops);
 	if (dev->ext.features & PVRDMA_EXT_FEAT_COUNTERS && dev->ext.counters)
 		ib_set_device_ops(ibdev, &pvrdma_stats_ops);
+	if (dev->ext.features & PVRDMA_EXT_FEAT_MEMWIN)
+		ib_set_device_ops(ibdev, &pvrdma_memwin_ops);
 	ret = pvrdma_netdev_start(dev);
 	if (ret)
 		return ret;

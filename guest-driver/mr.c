@@ -6,7 +6,8 @@
  *
  * A region begins at the address that the program names for it (iova), which
  * lies at the same place in its page as the memory does; so the pages are the
- * same whether or not it is the memory's own address.
+ * same whether or not it is the memory's own address.  A zero-based one begins
+ * at 0, wherever it lies in its page: its iova says only where.
  */
 #include <linux/slab.h>
 
@@ -18,6 +19,7 @@
 #define MR_ACCESS                                                       \
 	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE |               \
 	 IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC | IB_ACCESS_OPTIONAL)
+#define MR_ACCESS_MEMWIN (IB_ACCESS_MW_BIND | IB_ZERO_BASED)
 
 static int mr_create(struct pvrdma_mr *mr, struct pvrdma_cmd_create_mr *req)
 {
@@ -92,13 +94,32 @@ u64 pvrdma_max_mr_size(const struct pvrdma_dev *dev)
 static int mr_check(struct ib_device *ibdev, u64 start, u64 length, u64 iova,
 		    int access)
 {
-	if (access & ~MR_ACCESS)
+	int known = MR_ACCESS;
+
+	if (to_pvdev(ibdev)->ext.features & PVRDMA_EXT_FEAT_MEMWIN)
+		known |= MR_ACCESS_MEMWIN;
+	if (access & ~known)
 		return pvrdma_refuse(ibdev, -EOPNOTSUPP, "access %#x", access);
 	if (!length || length > pvrdma_max_mr_size(to_pvdev(ibdev)) ||
 	    (start ^ iova) & (PVRDMA_PAGE_SIZE - 1))
 		return pvrdma_refuse(ibdev, -EINVAL, "%llu bytes at %#llx as %#llx",
 				     length, start, iova);
 	return 0;
+}
+
+/* List the pages of @mr's memory. */
+static int mr_list(struct pvrdma_dev *dev, struct pvrdma_mr *mr)
+{
+	u64 npages = ib_umem_num_dma_blocks(mr->umem, PVRDMA_PAGE_SIZE);
+	int ret;
+
+	if (dev->ext.max_mr_pages)
+		ret = pvrdma_pagedir_alloc_large(dev, &mr->dir, npages);
+	else
+		ret = pvrdma_pagedir_alloc(dev, &mr->dir, npages, false);
+	if (!ret)
+		pvrdma_pagedir_add_umem(&mr->dir, 0, mr->umem);
+	return ret;
 }
 
 /* @umem becomes the region's or is released; it may be an error pointer. */
@@ -123,14 +144,11 @@ static struct ib_mr *mr_of_umem(struct ib_pd *ibpd, struct ib_umem *umem,
 		goto err_umem;
 	}
 	mr->umem = umem;
-	req.nchunks = ib_umem_num_dma_blocks(umem, PVRDMA_PAGE_SIZE);
-	if (dev->ext.max_mr_pages)
-		ret = pvrdma_pagedir_alloc_large(dev, &mr->dir, req.nchunks);
-	else
-		ret = pvrdma_pagedir_alloc(dev, &mr->dir, req.nchunks, false);
+	mr->access = access;
+	ret = mr_list(dev, mr);
 	if (ret)
 		goto err_free;
-	pvrdma_pagedir_add_umem(&mr->dir, 0, umem);
+	req.nchunks = mr->dir.npages;
 	req.pdir_dma = mr->dir.dir_dma;
 	if (mr->dir.top)
 		req.flags = PVRDMA_EXT_MR_DEEP;
@@ -205,6 +223,97 @@ struct ib_mr *pvrdma_reg_dmabuf_mr(struct ib_pd *ibpd, u64 offset, u64 length,
 					     length, offset));
 	buf->umem.iova = iova; /* by which its pages are counted */
 	return mr_of_umem(ibpd, &buf->umem, length, iova, access);
+}
+
+/* Must the memory be pinned anew to be written by @access? */
+static bool mr_needs_write(const struct pvrdma_mr *mr, int access)
+{
+	return ib_access_writable(access) && !mr->umem->writable;
+}
+
+/**
+ * pvrdma_rereg_mr() - verb: change a region
+ * @ibmr: region; it keeps its keys
+ * @flags: what of the following is new, IB_MR_REREG_*
+ * @start: the memory's address
+ * @length: bytes
+ * @iova: the address it has in work requests
+ * @access: IB_ACCESS_*
+ * @ibpd: protection domain
+ * @udata: the program's call
+ *
+ * The device changes all of it at once, or nothing.
+ *
+ * Return: NULL, or an error pointer; -EBUSY if windows are bound to it.
+ */
+struct ib_mr *pvrdma_rereg_mr(struct ib_mr *ibmr, int flags, u64 start,
+			      u64 length, u64 iova, int access,
+			      struct ib_pd *ibpd, struct ib_udata *udata)
+{
+	struct pvrdma_dev *dev = to_pvdev(ibmr->device);
+	struct pvrdma_mr *mr = to_pvmr(ibmr);
+	struct pvrdma_mr pinned = {};
+	struct pvrdma_ext_cmd_rereg_mr req = { .mr_handle = mr->handle };
+	struct pvrdma_resp_create_mr resp;
+	int ret;
+
+	ret = pvrdma_uabi_none(ibmr->device, udata);
+	if (!ret && flags & ~IB_MR_REREG_SUPPORTED)
+		ret = pvrdma_refuse(ibmr->device, -EOPNOTSUPP, "flags %#x",
+				    flags);
+	if (!(flags & IB_MR_REREG_ACCESS))
+		access = mr->access;
+	if (!(flags & IB_MR_REREG_TRANS)) {
+		start = mr->umem->address;
+		length = mr->umem->length;
+		iova = start;
+		if (mr_needs_write(mr, access)) {
+			iova = ibmr->iova;
+			flags |= IB_MR_REREG_TRANS;
+			if (!ret && mr->umem->is_dmabuf)
+				ret = pvrdma_refuse(ibmr->device, -EOPNOTSUPP,
+						    "a DMA buffer as writable");
+		}
+	}
+	if (!ret)
+		ret = mr_check(ibmr->device, start, length, iova, access);
+	if (ret)
+		return ERR_PTR(ret);
+	req.flags = flags;
+	req.access_flags = access & ~IB_ACCESS_OPTIONAL;
+	if (flags & IB_MR_REREG_PD)
+		req.pd_handle = to_pvpd(ibpd)->handle;
+	if (flags & IB_MR_REREG_TRANS) {
+		pinned.umem = pvrdma_umem_get(ibmr->device, start, length,
+					      access);
+		if (IS_ERR(pinned.umem))
+			return ERR_CAST(pinned.umem);
+		ret = mr_list(dev, &pinned);
+		if (ret) {
+			ib_umem_release(pinned.umem);
+			return ERR_PTR(ret);
+		}
+		req.start = iova;
+		req.length = length;
+		req.nchunks = pinned.dir.npages;
+		req.pdir_dma = pinned.dir.dir_dma;
+		if (pinned.dir.top)
+			req.mr_flags = PVRDMA_EXT_MR_DEEP;
+	}
+	ret = pvrdma_cmd_rereg_mr(dev, &req, &resp);
+	if (flags & IB_MR_REREG_TRANS) {
+		/* What the device uses no more: the new memory, or the old. */
+		if (!ret) {
+			swap(pinned.umem, mr->umem);
+			swap(pinned.dir, mr->dir);
+		}
+		pvrdma_pagedir_free(dev, &pinned.dir);
+		ib_umem_release(pinned.umem);
+	}
+	if (ret)
+		return ERR_PTR(ret);
+	mr->access = access;
+	return NULL;
 }
 
 /**
@@ -304,14 +413,24 @@ int pvrdma_map_mr_sg(struct ib_mr *ibmr, struct scatterlist *sg, int nents,
  * @ibmr: region
  * @udata: a program's call, or NULL
  *
- * Return: 0.
+ * Return: 0, or -EBUSY if windows of a program are bound to it.
  */
 int pvrdma_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
 {
 	struct pvrdma_dev *dev = to_pvdev(ibmr->device);
 	struct pvrdma_mr *mr = to_pvmr(ibmr);
 
-	pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_MR, mr->handle);
+	if (mr->access & IB_ACCESS_MW_BIND) {
+		int ret = pvrdma_cmd_destroy_idle(dev, PVRDMA_CMD_DESTROY_MR,
+						  mr->handle);
+
+		if (ret)
+			return pvrdma_refuse(ibmr->device, ret,
+					     "windows are bound to region %#x",
+					     ibmr->lkey);
+	} else {
+		pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_MR, mr->handle);
+	}
 	pvrdma_pagedir_free(dev, &mr->dir);
 	ib_umem_release(mr->umem);
 	kfree(mr);

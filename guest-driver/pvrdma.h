@@ -241,6 +241,7 @@ struct pvrdma_ah {
  * @ibmr: ib_core's part
  * @handle: the device's
  * @umem: a program's memory
+ * @access: IB_ACCESS_* of that
  * @dir: the pages; of one for fast registration, those it was mapped to last
  * @npages: of the latter, how many
  */
@@ -248,8 +249,14 @@ struct pvrdma_mr {
 	struct ib_mr ibmr;
 	u32 handle;
 	struct ib_umem *umem;
+	int access;
 	struct pvrdma_pagedir dir;
 	u32 npages;
+};
+
+struct pvrdma_mw {
+	struct ib_mw ibmw;
+	u32 handle;
 };
 
 /**
@@ -393,6 +400,11 @@ static inline struct pvrdma_mr *to_pvmr(struct ib_mr *ibmr)
 	return container_of(ibmr, struct pvrdma_mr, ibmr);
 }
 
+static inline struct pvrdma_mw *to_pvmw(struct ib_mw *ibmw)
+{
+	return container_of(ibmw, struct pvrdma_mw, ibmw);
+}
+
 static inline struct pvrdma_cq *to_pvcq(struct ib_cq *ibcq)
 {
 	return container_of(ibcq, struct pvrdma_cq, ibcq);
@@ -449,6 +461,7 @@ void pvrdma_quiesce(struct pvrdma_dev *dev);
 int pvrdma_cmd(struct pvrdma_dev *dev, void *req, size_t req_size, void *resp,
 	       size_t resp_size, u32 opcode);
 void pvrdma_cmd_destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle);
+int pvrdma_cmd_destroy_idle(struct pvrdma_dev *dev, u32 opcode, u32 handle);
 
 /* event.c */
 int pvrdma_event_init(struct pvrdma_dev *dev);
@@ -485,6 +498,9 @@ extern const struct ib_device_ops pvrdma_dev_ops;
 int pvrdma_query_port_attr(struct pvrdma_dev *dev,
 			   struct pvrdma_port_attr *attr);
 
+/* memwin.c */
+extern const struct ib_device_ops pvrdma_memwin_ops;
+
 /* stats.c */
 extern const struct ib_device_ops pvrdma_stats_ops;
 
@@ -504,6 +520,9 @@ struct ib_mr *pvrdma_alloc_mr(struct ib_pd *ibpd, enum ib_mr_type type,
 			      u32 max_num_sg);
 int pvrdma_map_mr_sg(struct ib_mr *ibmr, struct scatterlist *sg, int nents,
 		     unsigned int *offset);
+struct ib_mr *pvrdma_rereg_mr(struct ib_mr *ibmr, int flags, u64 start,
+			      u64 length, u64 iova, int access,
+			      struct ib_pd *ibpd, struct ib_udata *udata);
 int pvrdma_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata);
 
 /* ah.c */

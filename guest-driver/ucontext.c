@@ -17,7 +17,7 @@
 
 #define CONTEXT_FEATURES                                         \
 	(PVRDMA_EXT_FEAT_DOORBELL | PVRDMA_EXT_FEAT_RING |       \
-	 PVRDMA_EXT_FEAT_INLINE)
+	 PVRDMA_EXT_FEAT_INLINE | PVRDMA_EXT_FEAT_MEMWIN)
 
 static u64 uar_pfn(const struct pvrdma_dev *dev, u32 index)
 {
