@@ -185,7 +185,7 @@ compile()
 {
     local abi=$1 dir=$work/abi-$1 out sources flags
     out=$builddir/guest/libvmw_pvrdma-rdmav$abi.so
-    sources=("$here"/{context,pd,cq,qp,srq,post,wr}.c)
+    sources=("$here"/{context,pd,memwin,cq,qp,srq,post,wr}.c)
     flags="$cc ${CFLAGS:-} ${LDFLAGS:-}"
     if [ -z "$(find "$here"/*.[ch] "$here/build.sh" "$repo"/include/pvrdma \
                     "$dir/stamp" -newer "$out" 2>&1)" ] &&

@@ -77,15 +77,18 @@ static int pv_query_port(struct ibv_context *context, uint8_t port,
 }
 
 static const struct verbs_context_ops pv_context_ops = {
+	.alloc_mw = pv_alloc_mw,
 	.alloc_parent_domain = pv_alloc_parent_domain,
 	.alloc_pd = pv_alloc_pd,
 	.alloc_td = pv_alloc_td,
+	.bind_mw = pv_bind_mw,
 	.create_ah = pv_create_ah,
 	.create_cq = pv_create_cq,
 	.create_cq_ex = pv_create_cq_ex,
 	.create_qp = pv_create_qp,
 	.create_qp_ex = pv_create_qp_ex,
 	.create_srq = pv_create_srq,
+	.dealloc_mw = pv_dealloc_mw,
 	.dealloc_pd = pv_dealloc_pd,
 	.dealloc_td = pv_dealloc_td,
 	.dereg_mr = pv_dereg_mr,
@@ -107,6 +110,7 @@ static const struct verbs_context_ops pv_context_ops = {
 	.reg_dmabuf_mr = pv_reg_dmabuf_mr,
 	.reg_mr = pv_reg_mr,
 	.req_notify_cq = pv_req_notify_cq,
+	.rereg_mr = pv_rereg_mr,
 };
 
 /* Extended QPs need the doorbell maps; anything less is stock mode. */
@@ -150,7 +154,8 @@ static int pv_alloc_ucontext(struct pv_context *ctx,
 		cmd.drv_payload.magic = PVRDMA_EXT_MAGIC;
 		cmd.drv_payload.features = PVRDMA_EXT_FEAT_DOORBELL |
 					   PVRDMA_EXT_FEAT_RING |
-					   PVRDMA_EXT_FEAT_INLINE;
+					   PVRDMA_EXT_FEAT_INLINE |
+					   PVRDMA_EXT_FEAT_MEMWIN;
 		ret = pv_get_context(ctx, &cmd, sizeof(cmd), resp,
 				     sizeof(*resp));
 		if (ret != EINVAL && ret != EOPNOTSUPP)
@@ -197,6 +202,8 @@ static int pv_init_context(struct pv_context *ctx, int cmd_fd)
 			       strerror(errno));
 			goto err;
 		}
+		ctx->memwin = resp.drv_payload.features &
+			      PVRDMA_EXT_FEAT_MEMWIN;
 		if (resp.drv_payload.features & PVRDMA_EXT_FEAT_INLINE)
 			ctx->max_inline = resp.drv_payload.max_inline;
 		if (ctx->max_inline > PVRDMA_EXT_MAX_INLINE)

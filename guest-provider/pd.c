@@ -181,6 +181,26 @@ struct ibv_mr *pv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset,
 	return &vmr->ibv_mr;
 }
 
+/*
+ * The region's address in work requests becomes that of the memory; keys stay.  The
+ * in-tree driver cannot.
+ */
+int pv_rereg_mr(struct verbs_mr *vmr, int flags, struct ibv_pd *pd, void *addr,
+		size_t length, int access)
+{
+	struct ib_uverbs_rereg_mr_resp resp;
+	struct ibv_rereg_mr cmd;
+	int ret = ibv_cmd_rereg_mr(vmr, flags, addr, length, (uintptr_t)addr,
+				   access, pd, &cmd, sizeof(cmd), &resp,
+				   sizeof(resp));
+
+	if (ret)
+		pv_debug(to_pv_ctx(vmr->ibv_mr.context),
+			 "kernel changes region %#x not, flags %#x: %s",
+			 vmr->ibv_mr.lkey, flags, strerror(ret));
+	return ret;
+}
+
 int pv_dereg_mr(struct verbs_mr *vmr)
 {
 	int ret = ibv_cmd_dereg_mr(vmr);

@@ -143,6 +143,7 @@ struct pv_context {
 	uint32_t *uar;              /* doorbell page, write only */
 	struct pvrdma_ext_mem *ext; /* NULL in stock mode */
 	uint32_t max_inline;        /* bytes an extended QP may ask for */
+	bool memwin;                /* windows, requests about keys */
 	pthread_mutex_t qp_lock;
 	struct pv_qp_entry *qp_tbl; /* by handle */
 };
@@ -297,9 +298,16 @@ struct ibv_mr *pv_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
 			 uint64_t hca_va, int access);
 struct ibv_mr *pv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset,
 				size_t length, uint64_t iova, int fd, int access);
+int pv_rereg_mr(struct verbs_mr *vmr, int flags, struct ibv_pd *pd, void *addr,
+		size_t length, int access);
 int pv_dereg_mr(struct verbs_mr *vmr);
 struct ibv_ah *pv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr);
 int pv_destroy_ah(struct ibv_ah *ah);
+
+/* memwin.c */
+struct ibv_mw *pv_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
+int pv_dealloc_mw(struct ibv_mw *mw);
+int pv_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
 
 /* cq.c */
 struct ibv_cq *pv_create_cq(struct ibv_context *context, int cqe,

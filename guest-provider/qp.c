@@ -41,6 +41,7 @@ static int pv_qp_size_send(struct pv_qp *qp, struct pv_context *ctx,
 	/* What rounding up left over is there anyway: use it. */
 	room = size - sizeof(struct pvrdma_sq_wqe_hdr);
 	sq->lim.max_inline = room < ctx->max_inline ? room : ctx->max_inline;
+	sq->lim.keys = ctx->memwin && qp->type == IBV_QPT_RC;
 	return 0;
 }
 

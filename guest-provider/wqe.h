@@ -49,6 +49,7 @@ static inline struct pv_ah *to_pv_ah(struct ibv_ah *ah)
 struct pv_wqe_limits {
 	uint32_t max_sge;
 	uint32_t max_inline; /* bytes; 0: no inline data */
+	bool keys; /* requests that make keys and take them away */
 };
 
 static inline void *pv_wqe_payload(struct pvrdma_sq_wqe_hdr *hdr)
@@ -101,6 +102,17 @@ static inline void pv_wqe_atomic(struct pvrdma_sq_wqe_hdr *hdr, uint64_t addr,
 	hdr->wr.atomic.compare_add = compare_add;
 	hdr->wr.atomic.swap = swap;
 	hdr->wr.atomic.rkey = rkey;
+}
+
+/* @rkey: the window's new key. */
+static inline void pv_wqe_bind_mw(struct pvrdma_sq_wqe_hdr *hdr, uint32_t rkey,
+				  const struct ibv_mw_bind_info *info)
+{
+	hdr->wr.bind_mw.addr = info->addr;
+	hdr->wr.bind_mw.length = info->length;
+	hdr->wr.bind_mw.lkey = info->mr ? info->mr->lkey : 0;
+	hdr->wr.bind_mw.access_flags = info->mw_access_flags;
+	hdr->wr.bind_mw.rkey = rkey;
 }
 
 static inline void pv_wqe_ud(struct pvrdma_sq_wqe_hdr *hdr, struct ibv_ah *ah,
@@ -163,6 +175,21 @@ static inline int pv_wqe_inline_sges(struct pvrdma_sq_wqe_hdr *hdr,
 	return ret;
 }
 
+/* The ABI's number of an opcode that verbs number otherwise. */
+static inline uint32_t pv_wqe_opcode(enum ibv_wr_opcode opcode)
+{
+	switch (opcode) {
+	case IBV_WR_SEND_WITH_INV:
+		return PVRDMA_WR_SEND_WITH_INV;
+	case IBV_WR_LOCAL_INV:
+		return PVRDMA_WR_LOCAL_INV;
+	case IBV_WR_BIND_MW:
+		return PVRDMA_WR_BIND_MW;
+	default:
+		return opcode;
+	}
+}
+
 /*
  * Translate one work request.  @ud: the QP is a UD one.
  *
@@ -173,13 +200,29 @@ static inline int pv_wqe_send(struct pvrdma_sq_wqe_hdr *hdr,
 			      const struct pv_wqe_limits *lim, bool ud,
 			      const struct ibv_send_wr *wr)
 {
-	pv_wqe_begin(hdr, wr->wr_id, wr->opcode, wr->send_flags);
+	pv_wqe_begin(hdr, wr->wr_id, pv_wqe_opcode(wr->opcode),
+		     wr->send_flags);
 	switch (wr->opcode) {
 	case IBV_WR_SEND_WITH_IMM:
 		hdr->imm_data = wr->imm_data;
 		break;
 	case IBV_WR_SEND:
 		break;
+	case IBV_WR_SEND_WITH_INV:
+		if (ud || !lim->keys)
+			return EINVAL;
+		hdr->imm_data = wr->invalidate_rkey;
+		break;
+	case IBV_WR_LOCAL_INV:
+	case IBV_WR_BIND_MW:
+		if (ud || !lim->keys || (wr->send_flags & IBV_SEND_INLINE))
+			return EINVAL;
+		if (wr->opcode == IBV_WR_LOCAL_INV)
+			hdr->imm_data = wr->invalidate_rkey;
+		else
+			pv_wqe_bind_mw(hdr, wr->bind_mw.rkey,
+				       &wr->bind_mw.bind_info);
+		return 0;
 	case IBV_WR_RDMA_WRITE_WITH_IMM:
 		hdr->imm_data = wr->imm_data;
 		/* fall through */

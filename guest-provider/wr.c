@@ -21,6 +21,9 @@
 #define PV_UC_OPS                                                             \
 	(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |     \
 	 IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM)
+#define PV_KEY_OPS                                                            \
+	(IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV |                  \
+	 IBV_QP_EX_WITH_SEND_WITH_INV)
 #define PV_UD_OPS (IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM)
 
 static struct pv_qp *qp_of_ex(struct ibv_qp_ex *qp)
@@ -161,6 +164,33 @@ static void pv_wr_atomic_fetch_add(struct ibv_qp_ex *ibqp, uint32_t rkey,
 		pv_wqe_atomic(hdr, remote_addr, rkey, add, 0);
 }
 
+static void pv_wr_send_inv(struct ibv_qp_ex *ibqp, uint32_t invalidate_rkey)
+{
+	struct pvrdma_sq_wqe_hdr *hdr =
+		pv_wr_begin(ibqp, PVRDMA_WR_SEND_WITH_INV);
+
+	if (hdr)
+		hdr->imm_data = invalidate_rkey;
+}
+
+static void pv_wr_local_inv(struct ibv_qp_ex *ibqp, uint32_t invalidate_rkey)
+{
+	struct pvrdma_sq_wqe_hdr *hdr = pv_wr_begin(ibqp, PVRDMA_WR_LOCAL_INV);
+
+	if (hdr)
+		hdr->imm_data = invalidate_rkey;
+}
+
+static void pv_wr_bind_mw(struct ibv_qp_ex *ibqp, struct ibv_mw *mw,
+			  uint32_t rkey,
+			  const struct ibv_mw_bind_info *bind_info)
+{
+	struct pvrdma_sq_wqe_hdr *hdr = pv_wr_begin(ibqp, PVRDMA_WR_BIND_MW);
+
+	if (hdr)
+		pv_wqe_bind_mw(hdr, rkey, bind_info);
+}
+
 /* ---- setters ----------------------------------------------------------------------- */
 
 static void pv_wr_set_ud_addr(struct ibv_qp_ex *ibqp, struct ibv_ah *ah,
@@ -196,7 +226,8 @@ static void pv_wr_set_sge(struct ibv_qp_ex *ibqp, uint32_t lkey, uint64_t addr,
 
 static bool pv_may_inline(const struct pvrdma_sq_wqe_hdr *hdr)
 {
-	return hdr->opcode <= PVRDMA_WR_SEND_WITH_IMM;
+	return hdr->opcode <= PVRDMA_WR_SEND_WITH_IMM ||
+	       hdr->opcode == PVRDMA_WR_SEND_WITH_INV;
 }
 
 static void pv_wr_set_inline_data_list(struct ibv_qp_ex *ibqp, size_t num_buf,
@@ -244,7 +275,11 @@ int pv_wr_setup(struct pv_qp *qp, uint64_t ops)
 {
 	struct ibv_qp_ex *ex = &qp->vqp.qp_ex;
 
-	if (!check_comp_mask(ops, pv_wr_ops(qp))) {
+	uint64_t known = pv_wr_ops(qp);
+
+	if (qp->sq.lim.keys)
+		known |= PV_KEY_OPS;
+	if (!check_comp_mask(ops, known)) {
 		pv_err(to_pv_ctx(qp->vqp.qp.context),
 		       "not all of the operations %#llx are there",
 		       (unsigned long long)ops);
@@ -259,6 +294,12 @@ int pv_wr_setup(struct pv_qp *qp, uint64_t ops)
 	ex->wr_set_inline_data_list = pv_wr_set_inline_data_list;
 	if (qp->ud)
 		ex->wr_set_ud_addr = pv_wr_set_ud_addr;
+	if (ops & IBV_QP_EX_WITH_BIND_MW)
+		ex->wr_bind_mw = pv_wr_bind_mw;
+	if (ops & IBV_QP_EX_WITH_LOCAL_INV)
+		ex->wr_local_inv = pv_wr_local_inv;
+	if (ops & IBV_QP_EX_WITH_SEND_WITH_INV)
+		ex->wr_send_inv = pv_wr_send_inv;
 	if (ops & IBV_QP_EX_WITH_SEND)
 		ex->wr_send = pv_wr_send;
 	if (ops & IBV_QP_EX_WITH_SEND_WITH_IMM)

@@ -241,9 +241,34 @@ int ibv_cmd_reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t hca_va
     return take_failure();
 }
 
+int ibv_cmd_rereg_mr(struct verbs_mr *vmr, uint32_t flags, void *addr, size_t length,
+                     uint64_t hca_va, int access, struct ibv_pd *pd,
+                     struct ibv_rereg_mr *cmd, size_t cmd_sz,
+                     struct ib_uverbs_rereg_mr_resp *resp, size_t resp_sz)
+{
+    fake.rereg_va = hca_va;
+    return take_failure();
+}
+
 int ibv_cmd_dereg_mr(struct verbs_mr *vmr)
 {
     return 0;
+}
+
+int ibv_cmd_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type, struct ibv_mw *mw,
+                     struct ibv_alloc_mw *cmd, size_t cmd_size,
+                     struct ib_uverbs_alloc_mw_resp *resp, size_t resp_size)
+{
+    mw->context = pd->context;
+    mw->pd = pd;
+    mw->rkey = 0x5ff;
+    mw->type = type;
+    return take_failure();
+}
+
+int ibv_cmd_dealloc_mw(struct ibv_mw *mw)
+{
+    return take_failure();
 }
 
 int ibv_cmd_query_device_any(struct ibv_context *context,

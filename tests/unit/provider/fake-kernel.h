@@ -31,6 +31,7 @@ struct fake {
     struct pvrdma_ext_ucontext_req ucontext;
     struct pvrdma_uverbs_cq cq;
     uint32_t srq_flags;   /* of the last one */
+    uint64_t rereg_va;    /* likewise */
     struct fake_qp qp[8]; /* by handle */
     const struct verbs_device_ops *dev_ops;
     const struct verbs_context_ops *ops;

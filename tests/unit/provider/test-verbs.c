@@ -756,7 +756,7 @@ static void test_wr(struct rig *r, gconstpointer data)
     g_assert_cmpuint(mask_seen(pv), ==, VERBS_QP_EX);
     g_assert_true(!pv->vqp.comp_mask == fake.old_layout);
     fake.ops->destroy_qp(&pv->vqp.qp);
-    g_assert_null(make_qp_ex(r, IBV_QP_EX_WITH_BIND_MW));
+    g_assert_null(make_qp_ex(r, IBV_QP_EX_WITH_TSO));
     g_assert_cmpint(errno, ==, EOPNOTSUPP);
 }
 
@@ -838,7 +838,8 @@ static void test_wr_uc(struct rig *r, gconstpointer data)
     fake.ops->destroy_qp(&pv->vqp.qp);
     g_assert_null(make_qp_ex_of(r, IBV_QPT_UC, ops | IBV_QP_EX_WITH_RDMA_READ));
     g_assert_cmpint(errno, ==, EOPNOTSUPP);
-    g_assert_null(make_qp_ex_of(r, IBV_QPT_UC, ops | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD));
+    g_assert_null(
+        make_qp_ex_of(r, IBV_QPT_UC, ops | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD));
     g_assert_cmpint(errno, ==, EOPNOTSUPP);
 }
 
@@ -1118,6 +1119,87 @@ static void test_idle(struct rig *r, gconstpointer data)
 #endif
 }
 
+/* Windows, changed regions and requests about keys: in extended mode, as the ABI says. */
+static void test_windows(struct rig *r, gconstpointer data)
+{
+    const uint64_t ops =
+        IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_SEND_WITH_INV;
+    struct ibv_qp_init_attr_ex ex = {
+        .send_cq = r->cq,
+        .recv_cq = r->cq,
+        .cap = {.max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 1, .max_recv_sge = 1},
+        .qp_type = IBV_QPT_RC,
+        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+        .pd = r->pd,
+        .send_ops_flags = ops,
+    };
+    struct ibv_mr mr = {.context = r->ctx, .pd = r->pd, .lkey = 0x700, .rkey = 0x700};
+    struct ibv_mw_bind bind = {.wr_id = 3,
+                               .send_flags = IBV_SEND_SIGNALED,
+                               .bind_info = {.mr = &mr,
+                                             .addr = 0x1234,
+                                             .length = 99,
+                                             .mw_access_flags = IBV_ACCESS_REMOTE_READ}};
+    struct ibv_send_wr inv = {.wr_id = 4,
+                              .opcode = IBV_WR_LOCAL_INV,
+                              .invalidate_rkey = 77},
+                       *bad;
+    struct ibv_qp *qp = make_qp(r, 4);
+    const struct pvrdma_sq_wqe_hdr *hdr =
+        (void *)(uintptr_t)(fake.qp[1].req.sbuf_addr + 4096);
+    struct verbs_mr vmr = {.ibv_mr = mr};
+    struct ibv_mw *mw;
+
+    g_assert_cmpint(
+        fake.ops->rereg_mr(&vmr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, 0, 0, 0), ==, 0);
+    g_assert_cmphex(fake.rereg_va, ==, 0);
+    fake.fail = EBUSY;
+    g_assert_cmpint(fake.ops->rereg_mr(&vmr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL,
+                                       (void *)0x5000, 9, 0),
+                    ==, EBUSY);
+    g_assert_cmphex(fake.rereg_va, ==, 0x5000);
+    if (!r->ext) {
+        g_assert_null(fake.ops->alloc_mw(r->pd, IBV_MW_TYPE_1));
+        g_assert_cmpint(errno, ==, EOPNOTSUPP);
+        g_assert_cmpint(fake.ops->post_send(qp, &inv, &bad), ==, EINVAL);
+        g_assert_null(fake.ops->create_qp_ex(r->ctx, &ex));
+        g_assert_cmpint(errno, ==, EOPNOTSUPP);
+        fake.ops->destroy_qp(qp);
+        return;
+    }
+    mw = fake.ops->alloc_mw(r->pd, IBV_MW_TYPE_1);
+    g_assert_nonnull(mw);
+    /* The key counts up in its low byte, and only if the request is posted. */
+    g_assert_cmpint(fake.ops->bind_mw(qp, mw, &bind), ==, 0);
+    g_assert_cmphex(mw->rkey, ==, 0x500);
+    device_reads(hdr, 80);
+    g_assert_cmpuint(hdr->wr_id, ==, 3);
+    g_assert_cmpuint(hdr->opcode, ==, PVRDMA_WR_BIND_MW);
+    g_assert_cmpuint(hdr->num_sge, ==, 0);
+    g_assert_cmphex(hdr->wr.bind_mw.addr, ==, 0x1234);
+    g_assert_cmphex(hdr->wr.bind_mw.length, ==, 99);
+    g_assert_cmphex(hdr->wr.bind_mw.lkey, ==, 0x700);
+    g_assert_cmphex(hdr->wr.bind_mw.rkey, ==, 0x500);
+    g_assert_cmphex(hdr->wr.bind_mw.access_flags, ==, IBV_ACCESS_REMOTE_READ);
+    mw->type = IBV_MW_TYPE_2;
+    g_assert_cmpint(fake.ops->bind_mw(qp, mw, &bind), ==, EINVAL);
+    qp->state = IBV_QPS_INIT;
+    mw->type = IBV_MW_TYPE_1;
+    g_assert_cmpint(fake.ops->bind_mw(qp, mw, &bind), ==, EINVAL);
+    g_assert_cmphex(mw->rkey, ==, 0x500);
+    qp->state = IBV_QPS_RTS;
+    g_assert_cmpint(fake.ops->post_send(qp, &inv, &bad), ==, 0);
+    fake.fail = EBUSY;
+    g_assert_cmpint(fake.ops->dealloc_mw(mw), ==, EBUSY);
+    g_assert_cmpint(fake.ops->dealloc_mw(mw), ==, 0);
+    fake.ops->destroy_qp(qp);
+    qp = fake.ops->create_qp_ex(r->ctx, &ex);
+    g_assert_nonnull(qp);
+    fake.ops->destroy_qp(qp);
+    ex.qp_type = IBV_QPT_UD;
+    g_assert_null(fake.ops->create_qp_ex(r->ctx, &ex));
+}
+
 #define ADD(name, fn)                                                                  \
     do {                                                                               \
         g_test_add("/provider/stock/" name, struct rig, GINT_TO_POINTER(0), setup, fn, \
@@ -1145,6 +1227,7 @@ int main(int argc, char **argv)
     ADD("domains", test_domains);
     ADD("mr-ah", test_mr_and_ah);
     ADD("srq", test_srq);
+    ADD("windows", test_windows);
     ADD("idle", test_idle);
     ADD("threads", test_threads);
     ADD("churn", test_churn);

@@ -204,6 +204,49 @@ static void test_inline(void)
     g_assert_cmpuint(u32_at(20), ==, 2);
 }
 
+/* Requests about keys: opcodes of the ABI, not of verbs, and only where they are there.
+ */
+static void test_keys(void)
+{
+    static const struct pv_wqe_limits keys = {
+        .max_sge = 4, .max_inline = 128, .keys = true};
+    struct ibv_mr mr = {.lkey = 0x1234};
+    struct ibv_send_wr wr = wr_of(IBV_WR_LOCAL_INV, IBV_SEND_FENCE, 0);
+
+    wr.invalidate_rkey = 0x4455;
+    g_assert_cmpint(build(&wr), ==, EINVAL);
+    g_assert_cmpint(pv_wqe_send(&slot.hdr, &keys, true, &wr), ==, EINVAL);
+    g_assert_cmpint(pv_wqe_send(&slot.hdr, &keys, false, &wr), ==, 0);
+    expect_head(10, 1, 0x4455, 0);
+    expect_zero(32, 80);
+    wr.send_flags = IBV_SEND_INLINE;
+    g_assert_cmpint(pv_wqe_send(&slot.hdr, &keys, false, &wr), ==, EINVAL);
+
+    wr = wr_of(IBV_WR_SEND_WITH_INV, IBV_SEND_SIGNALED, 2);
+    wr.invalidate_rkey = 0x4456;
+    g_assert_cmpint(build(&wr), ==, EINVAL);
+    g_assert_cmpint(pv_wqe_send(&slot.hdr, &keys, false, &wr), ==, 0);
+    expect_head(8, 2, 0x4456, 2);
+    expect_sges(80, 2);
+
+    wr = wr_of(IBV_WR_BIND_MW, IBV_SEND_SIGNALED, 0);
+    wr.bind_mw.rkey = 0x901;
+    wr.bind_mw.bind_info = (struct ibv_mw_bind_info){
+        .mr = &mr, .addr = 0xabcdef, .length = 1ull << 33, .mw_access_flags = 6};
+    g_assert_cmpint(build(&wr), ==, EINVAL);
+    g_assert_cmpint(pv_wqe_send(&slot.hdr, &keys, false, &wr), ==, 0);
+    expect_head(14, 2, 0, 0);
+    g_assert_cmphex(u64_at(32), ==, 0xabcdef);
+    g_assert_cmphex(u64_at(40), ==, 1ull << 33);
+    g_assert_cmphex(u32_at(48), ==, 0x1234);
+    g_assert_cmphex(u32_at(52), ==, 6);
+    g_assert_cmphex(u32_at(56), ==, 0x901);
+    expect_zero(60, 80);
+    wr.bind_mw.bind_info.mr = NULL;
+    g_assert_cmpint(pv_wqe_send(&slot.hdr, &keys, false, &wr), ==, 0);
+    g_assert_cmphex(u32_at(48), ==, 0);
+}
+
 static void test_ud(void)
 {
     struct ibv_send_wr wr = wr_of(IBV_WR_SEND, 0, 1);
@@ -287,6 +330,7 @@ int main(int argc, char **argv)
     g_test_add_func("/provider/wqe/no-data", test_no_data);
     g_test_add_func("/provider/wqe/inline", test_inline);
     g_test_add_func("/provider/wqe/ud", test_ud);
+    g_test_add_func("/provider/wqe/keys", test_keys);
     g_test_add_func("/provider/wqe/recv", test_recv);
     g_test_add_func("/provider/wqe/sizes", test_sizes);
     g_test_add_func("/provider/wqe/completions", test_completions);
