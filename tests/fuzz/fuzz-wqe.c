@@ -4,14 +4,14 @@
  * workers read.
  *
  * One VM with two connected QPs and two for datagrams, a stock and an extended one
- * each, and their CQs. An input is a list of steps, each a kind byte and its arguments:
- * WQEs raw or right with patched bytes, ring indices, doorbells, arms, state changes,
- * in one pair of QPs or, after a step that says so, the other; fast registrations of the
- * MR's pages, whose page list the input may spoil, windows bound to the MR, and ends of
- * their keys among them. All
- * of them may receive from one SRQ. A real worker serves them;
- * "ring" steps wait until it has nothing left to do, and fail when that takes seconds (an
- * endless walk).
+ * each, and their CQs. One of those for datagrams may be the GSI QP, which has no SRQ.
+ * The VM holds an IPv4 and an IPv6 address, so that both headers are made. An input is a
+ * list of steps, each a kind byte and its arguments: WQEs raw or right with patched
+ * bytes, ring indices, doorbells, arms, state changes, in one pair of QPs or, after a
+ * step that says so, the other; fast registrations of the MR's pages, whose page list the
+ * input may spoil, windows bound to the MR, and ends of their keys among them. All of
+ * them may receive from one SRQ. A real worker serves them; "ring" steps wait until it
+ * has nothing left to do, and fail when that takes seconds (an endless walk).
  *
  * After each input: completions must name our QPs and a defined status, and the
  * memory that no ring, MR or key covers must be as it was.
@@ -65,8 +65,13 @@ static uint32_t fast_handle, fast_key;
 static uint32_t window_handle[2], window_key[2];
 static uint64_t mr_pdir, mr_table, mr_first, canary[2];
 
-static const struct pvrdma_gid gid = {
-    .raw = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1},
+static bool gsi; /* the third QP is that */
+
+/* The VM's addresses, and nobody's. */
+static const struct pvrdma_gid gid[] = {
+    {.raw = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1}},
+    {.raw = {0xfe, 0x80, [15] = 1}},
+    {.raw = {0xfe, 0x80, [15] = 2}},
 };
 
 static uint32_t take(struct input *in, unsigned bytes)
@@ -109,6 +114,11 @@ static bool is_ext(const struct rings *r)
 static bool is_ud(const struct rings *r)
 {
     return r - ring >= 2;
+}
+
+static bool is_gsi(unsigned i)
+{
+    return gsi && i == 2 && shared == OWN;
 }
 
 static struct words words_at(bool ext, uint64_t gpa)
@@ -157,11 +167,12 @@ static void connect_qp(unsigned i)
                                .timeout = 1,
                                .retry_cnt = 1,
                                .rnr_retry = 2,
-                               .ah_attr = {.dgid = gid, .ah_flags = 1, .port_num = 1}};
+                               .ah_attr = {.dgid = gid[0], .ah_flags = 1, .port_num = 1}};
 
     if (is_ud(&ring[i])) {
         modify(ring[i].qp,
-               PVRDMA_QP_STATE | PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT | PVRDMA_QP_QKEY,
+               PVRDMA_QP_STATE | PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY |
+                   (is_gsi(i) ? 0 : PVRDMA_QP_PORT),
                &a);
         a.qp_state = PVRDMA_QPS_RTR;
         modify(ring[i].qp, PVRDMA_QP_STATE, &a);
@@ -228,7 +239,7 @@ static void create_objects(void)
             qp.max_inline_data = MAX_INLINE;
         }
         if (is_ud(r)) {
-            qp.qp_type = PVRDMA_QPT_UD;
+            qp.qp_type = gsi && i == 2 && shared == OWN ? PVRDMA_QPT_GSI : PVRDMA_QPT_UD;
         }
         if (shared != OWN) {
             qp.is_srq = 1;
@@ -327,15 +338,19 @@ static void destroy_mrs(void)
 
 static void start(void)
 {
-    struct pvrdma_cmd_create_bind bind = {
-        .vlan = 0xfff, .gid = gid, .gid_type = PVRDMA_GID_TYPE_ROCE_V2};
+    struct pvrdma_cmd_create_bind bind = {.vlan = 0xfff,
+                                          .gid_type = PVRDMA_GID_TYPE_ROCE_V2};
 
     testdev_start();
     log_set_level(LOG_LVL_ERROR);
     td = testdev_new("fuzz");
     testdev_up(td);
     bind.gid_type = ((struct pvrdma_dsr *)testdev_ptr(td, td->dsr))->caps.gid_types;
-    CHECK(testdev_command(td, PVRDMA_CMD_CREATE_BIND, &bind, sizeof(bind)) == 0);
+    for (unsigned i = 0; i < 2; i++) {
+        bind.index = i;
+        bind.gid = gid[i];
+        CHECK(testdev_command(td, PVRDMA_CMD_CREATE_BIND, &bind, sizeof(bind)) == 0);
+    }
     for (unsigned i = 0; i < NQP; i++) {
         ring[i].qp_pdir = testdev_new_pdir(td, 7, &ring[i].qp_first);
         ring[i].cq_pdir = testdev_new_pdir(td, 2, &ring[i].cq_first);
@@ -486,6 +501,23 @@ static struct pvrdma_sq_wqe_hdr key_op(struct input *in, uint32_t which)
     return h;
 }
 
+/* A datagram to a QP that there is, from and to an address that the VM holds, mostly. */
+static void right_av(struct input *in, struct pvrdma_sq_wqe_hdr *h)
+{
+    struct pvrdma_av *av = &h->wr.ud.av;
+    uint32_t how = take(in, 1);
+
+    h->wr.ud.remote_qpn = how & 4 ? 1 : ring[2 + how % 2].qpn;
+    h->wr.ud.remote_qkey = how & 8 ? 0x80000000u : QKEY;
+    *av = (struct pvrdma_av){.port_pd = pd | 1u << 24, .gid_index = how >> 4 & 3};
+    if (how & 0x40) {
+        av->sl_tclass_flowlabel = take(in, 4);
+        av->hop_limit = (uint8_t)take(in, 1);
+    }
+    memcpy(av->dgid, gid[how & 0x80 ? take(in, 1) % G_N_ELEMENTS(gid) : 0].raw,
+           sizeof(av->dgid));
+}
+
 static void post_send(struct input *in, struct rings *r, bool raw)
 {
     uint32_t *tail = qp_words(r).tx_prod;
@@ -521,10 +553,7 @@ static void post_send(struct input *in, struct rings *r, bool raw)
         }
         if (is_ud(r)) {
             h.opcode = PVRDMA_WR_SEND + h.opcode % 2;
-            h.wr.ud.remote_qpn = ring[2 + take(in, 1) % 2].qpn;
-            h.wr.ud.remote_qkey = QKEY;
-            h.wr.ud.av = (struct pvrdma_av){.port_pd = pd | 1u << 24};
-            memcpy(h.wr.ud.av.dgid, gid.raw, sizeof(gid.raw));
+            right_av(in, &h);
         }
         memcpy(wqe, &h, sizeof(h));
         for (uint32_t i = 0; i < h.num_sge; i++) {
@@ -645,6 +674,7 @@ static void change_state(struct input *in, unsigned i)
         break;
     case 3:
         destroy_objects();
+        gsi = what & 4;
         create_objects();
         break;
     }
@@ -705,6 +735,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     pd = testdev_pd(td, 0);
     right_list();
     shared = OWN;
+    gsi = false;
     create_mr();
     create_fast_mr();
     create_windows();
