@@ -25,13 +25,13 @@ static void setup(void)
     mr = id_table_get(&f.td->vm.objects.mr, resp->mr_handle);
     g_assert_nonnull(mr);
     g_assert_true(mr == mr->fast->idle);
-    slow = (struct grace_thread){0};
-    grace_register(&slow);
+    grace_online(&slow);
+    grace_pass(&slow);
 }
 
 static void teardown(void)
 {
-    grace_unregister(&slow);
+    grace_offline(&slow);
     testdev_free(f.td);
 }
 
@@ -132,7 +132,7 @@ static void test_just_taken(void)
 
     setup();
     qp = qpfix_qp(&f);
-    grace_unregister(&slow);
+    grace_offline(&slow);
     atomic_store(&mr->fast->free_at, FAST_MR_IN_USE);
     g_usleep(20000); /* the worker sleeps, so that any period is over */
     reg = fast_reg(key(1));
@@ -227,7 +227,7 @@ static void test_generation(void)
     const struct pvrdma_resp_create_mr *resp;
 
     setup();
-    grace_unregister(&slow);
+    grace_offline(&slow);
     t = &f.td->vm.objects.mr;
     handle = mr->handle;
     last = key(1); /* what the index has next, if nobody looks at what was registered */
@@ -251,6 +251,8 @@ int main(int argc, char **argv)
     int ret;
 
     g_test_init(&argc, &argv, NULL);
+    grace_register(&slow); /* before there are workers, who look at the list */
+    grace_offline(&slow);
     testdev_start();
     g_test_add_func("/keys/grace", test_grace);
     g_test_add_func("/keys/just-taken", test_just_taken);
@@ -259,5 +261,6 @@ int main(int argc, char **argv)
     g_test_add_func("/keys/generation", test_generation);
     ret = g_test_run();
     testdev_stop();
+    grace_unregister(&slow);
     return ret;
 }
