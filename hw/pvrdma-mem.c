@@ -19,10 +19,10 @@
  * for (NVDIMMs, ivshmem) is welcome but not needed.
  *
  * Once memory is there nobody can object, so before a DIMM and the like is made
- * the daemon is asked: it maps the memory once where no guest memory ever is, and
- * unmaps it.  What it refuses nevertheless later (others took what was left; a
- * device that comes in more pieces than it has room for) is reported; buffers in
- * that memory cannot be used.
+ * the daemon is asked: it maps the memory once where no guest memory ever is,
+ * and unmaps it.  What it refuses nevertheless later (others took what was
+ * left; a device comes in more pieces than it has room for) is reported;
+ * buffers in that memory cannot be used.
  *
  * What the daemon has accepted is remembered: only that is ever unmapped.  A
  * refusal of one memory is reported once in a while: a guest can have the same
