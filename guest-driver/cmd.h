@@ -114,6 +114,14 @@ pvrdma_cmd_create_cq(struct pvrdma_dev *dev, struct pvrdma_cmd_create_cq *req,
 }
 
 static inline int
+pvrdma_cmd_move_cq(struct pvrdma_dev *dev, struct pvrdma_ext_cmd_move_cq *req,
+		   struct pvrdma_resp_create_cq *resp)
+{
+	return pvrdma_cmd(dev, req, sizeof(*req), resp, sizeof(*resp),
+			  PVRDMA_CMD_MOVE_CQ);
+}
+
+static inline int
 pvrdma_cmd_create_qp(struct pvrdma_dev *dev, struct pvrdma_cmd_create_qp *req,
 		     struct pvrdma_resp_create_qp *resp)
 {

@@ -50,35 +50,48 @@ static bool cq_has(const struct pvrdma_cq *cq, u32 index)
 	return true;
 }
 
-static int cq_pages(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
-		    const struct pvrdma_uverbs_cq *ucmd, u32 entries, bool user)
+static u64 cq_bytes(u32 entries)
 {
-	u64 size = entries * sizeof(struct pvrdma_cqe) + PVRDMA_PAGE_SIZE;
+	return entries * sizeof(struct pvrdma_cqe) + PVRDMA_PAGE_SIZE;
+}
+
+/* A program's buffer for @entries. */
+static int cq_pages_user(struct pvrdma_dev *dev, u64 addr, u32 bytes,
+			 u32 entries, struct ib_umem **umem,
+			 struct pvrdma_pagedir *dir)
+{
+	u64 size = cq_bytes(entries);
 	int ret;
 
-	if (!user)
-		return pvrdma_pagedir_alloc(dev, &cq->dir,
-					    DIV_ROUND_UP(size,
-							 PVRDMA_PAGE_SIZE),
-					    true);
-	if (ucmd->buf_size < size || ucmd->buf_addr & (PVRDMA_PAGE_SIZE - 1))
+	if (bytes < size || addr & (PVRDMA_PAGE_SIZE - 1))
 		return pvrdma_refuse(&dev->ibdev, -EINVAL,
 				     "buffer %#llx of %u bytes, need %llu in whole pages",
-				     ucmd->buf_addr, ucmd->buf_size, size);
-	cq->umem = pvrdma_umem_get(&dev->ibdev, ucmd->buf_addr,
-				   ucmd->buf_size, IB_ACCESS_LOCAL_WRITE);
-	if (IS_ERR(cq->umem))
-		return PTR_ERR(cq->umem);
-	ret = pvrdma_pagedir_alloc(dev, &cq->dir,
-				   ib_umem_num_dma_blocks(cq->umem,
+				     addr, bytes, size);
+	*umem = pvrdma_umem_get(&dev->ibdev, addr, bytes, IB_ACCESS_LOCAL_WRITE);
+	if (IS_ERR(*umem))
+		return PTR_ERR(*umem);
+	ret = pvrdma_pagedir_alloc(dev, dir,
+				   ib_umem_num_dma_blocks(*umem,
 							  PVRDMA_PAGE_SIZE),
 				   false);
 	if (ret) {
-		ib_umem_release(cq->umem);
+		ib_umem_release(*umem);
 		return ret;
 	}
-	pvrdma_pagedir_add_umem(&cq->dir, 0, cq->umem);
+	pvrdma_pagedir_add_umem(dir, 0, *umem);
 	return 0;
+}
+
+static int cq_pages(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
+		    const struct pvrdma_uverbs_cq *ucmd, u32 entries, bool user)
+{
+	if (user)
+		return cq_pages_user(dev, ucmd->buf_addr, ucmd->buf_size,
+				     entries, &cq->umem, &cq->dir);
+	return pvrdma_pagedir_alloc(dev, &cq->dir,
+				    DIV_ROUND_UP(cq_bytes(entries),
+						 PVRDMA_PAGE_SIZE),
+				    true);
 }
 
 static void cq_pages_free(struct pvrdma_dev *dev, struct pvrdma_cq *cq)
@@ -195,6 +208,61 @@ int pvrdma_create_cq_udata(struct ib_cq *ibcq,
 				       min(sizeof(out), udata->outlen));
 	if (ret)
 		cq_destroy(dev, cq);
+	return ret;
+}
+
+/**
+ * pvrdma_resize_cq() - verb
+ * @ibcq: a program's CQ with extended layout
+ * @cqe: at least how many entries
+ * @udata: the program's call (struct pvrdma_uverbs_resize_cq)
+ *
+ * The program has another ring ready and does not read the present one meanwhile;
+ * afterwards it reads in the old memory, which is its own again, what is left there.
+ *
+ * Return: 0 or a negative errno.
+ */
+int pvrdma_resize_cq(struct ib_cq *ibcq, int cqe, struct ib_udata *udata)
+{
+	struct pvrdma_dev *dev = to_pvdev(ibcq->device);
+	struct pvrdma_cq *cq = to_pvcq(ibcq);
+	struct pvrdma_ext_cmd_move_cq req = {};
+	struct pvrdma_uverbs_resize_cq ucmd;
+	struct pvrdma_resp_create_cq resp;
+	struct pvrdma_pagedir dir = {};
+	struct ib_umem *umem;
+	int ret;
+
+	if (!(dev->ext.features & PVRDMA_EXT_FEAT_CQ_EX) || !udata || !cq->umem)
+		return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP,
+				     "device or kind of CQ");
+	if (cqe < 1 || cqe > dev->caps.max_cqe)
+		return pvrdma_refuse(&dev->ibdev, -EINVAL,
+				     "%d entries, at most %u", cqe,
+				     dev->caps.max_cqe);
+	ret = pvrdma_uabi_read(&dev->ibdev, udata, &ucmd, sizeof(ucmd),
+			       sizeof(ucmd));
+	if (ret)
+		return ret;
+	req.cq_handle = cq->handle;
+	req.cqe = roundup_pow_of_two(cqe);
+	ret = cq_pages_user(dev, ucmd.buf_addr, ucmd.buf_size, req.cqe, &umem,
+			    &dir);
+	if (ret)
+		return ret;
+	req.pdir_dma = dir.dir_dma;
+	req.nchunks = dir.npages;
+	/* Of several resizes at once each leaves a ring to the one after. */
+	mutex_lock(&dev->table.lock);
+	ret = pvrdma_cmd_move_cq(dev, &req, &resp);
+	if (!ret) {
+		swap(cq->umem, umem);
+		swap(cq->dir, dir);
+		ibcq->cqe = req.cqe;
+	}
+	mutex_unlock(&dev->table.lock);
+	pvrdma_pagedir_free(dev, &dir);
+	ib_umem_release(umem);
 	return ret;
 }
 

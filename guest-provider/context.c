@@ -85,6 +85,7 @@ static const struct verbs_context_ops pv_context_ops = {
 	.create_ah = pv_create_ah,
 	.create_cq = pv_create_cq,
 	.create_cq_ex = pv_create_cq_ex,
+	.resize_cq = pv_resize_cq,
 	.create_qp = pv_create_qp,
 	.create_qp_ex = pv_create_qp_ex,
 	.create_srq = pv_create_srq,

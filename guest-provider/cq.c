@@ -12,6 +12,10 @@
  * one that completes lazily may count on it.  With an extended CQ polls touch
  * memory only, but for pv_poll_idle().
  *
+ * A resize has another ring ready and holds the lock while the device moves there, so
+ * that nobody polls or arms in between.  What the old ring still holds, which nobody
+ * writes to any more, is copied aside and polled first.
+ *
  * Threads: everything under cq->lock; an extended poll holds it from a
  * successful start_poll to end_poll.  Its thread may create, reset and destroy QPs
  * of this CQ meanwhile.  If they complete on another CQ, too, that waits for polls of
@@ -61,6 +65,8 @@ static int pv_cq_fetch(struct pv_cq *cq)
 {
 	int n = pv_ring_fetch(&cq->ring);
 
+	if (unlikely(cq->n_left) && n >= 0)
+		return n + cq->n_left;
 	if (n != 0) {
 		cq->idle_polls = 0;
 	} else if (cq->arm) {
@@ -82,6 +88,23 @@ static bool pv_entry_uses(const struct pv_qp_entry *e, const struct pv_cq *cq)
 	       __atomic_load_n(&e->recv_cq, __ATOMIC_RELAXED) == cq;
 }
 
+/* The next of those that a resize put aside, with a living QP; NULL: none. */
+static struct pvrdma_cqe *pv_cq_take_left(struct pv_cq *cq, uint32_t *qpn)
+{
+	struct pv_context *ctx = to_pv_ctx(cq->vcq.cq.context);
+
+	while (cq->n_left) {
+		struct pvrdma_cqe *cqe = &cq->left[cq->left_at++];
+		struct pv_qp_entry *e = &ctx->qp_tbl[cqe->qp & 0xffff];
+
+		cq->n_left--;
+		*qpn = __atomic_load_n(&e->qpn, __ATOMIC_ACQUIRE);
+		if (pv_entry_uses(e, cq))
+			return cqe;
+	}
+	return NULL;
+}
+
 /*
  * The next entry with a living QP, before the copied producer index; NULL if
  * there is none.  Moves `head` past it: the slot stays ours until the index is
@@ -90,7 +113,13 @@ static bool pv_entry_uses(const struct pv_qp_entry *e, const struct pv_cq *cq)
 static struct pvrdma_cqe *pv_cq_take(struct pv_cq *cq, uint32_t *qpn)
 {
 	struct pv_context *ctx = to_pv_ctx(cq->vcq.cq.context);
+	struct pvrdma_cqe *left;
 
+	if (unlikely(cq->n_left)) {
+		left = pv_cq_take_left(cq, qpn);
+		if (left)
+			return left;
+	}
 	while (cq->ring.head != cq->ring.tail) {
 		struct pvrdma_cqe *cqe =
 			&cq->cqe[pv_ring_slot(&cq->ring, cq->ring.head)];
@@ -287,13 +316,22 @@ int pv_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 {
 	struct pv_context *ctx = to_pv_ctx(ibcq->context);
 	struct pv_cq *cq = to_pv_cq(ibcq);
+	bool polling;
 
-	if (cq->arm)
-		pv_arm(cq->arm, solicited_only);
-	else
+	if (!ctx->ext) {
 		pv_doorbell(&ctx->uar[PVRDMA_UAR_CQ / 4],
 			    cq->cqn | (solicited_only ? PVRDMA_UAR_CQ_ARM_SOL :
 							PVRDMA_UAR_CQ_ARM));
+		return 0;
+	}
+	/* Not while a resize moves the word. */
+	polling = __atomic_load_n(&cq->poller, __ATOMIC_RELAXED) ==
+		  pv_this_thread();
+	if (!polling)
+		pv_lock(&cq->lock);
+	pv_arm(cq->arm, solicited_only);
+	if (!polling)
+		pv_unlock(&cq->lock);
 	return 0;
 }
 
@@ -319,6 +357,12 @@ void pv_cq_clean(struct pv_cq *cq, uint32_t qp_handle, bool unless_used)
 		pthread_mutex_lock(&ctx->qp_lock);
 		used = pv_entry_uses(&ctx->qp_tbl[qp_handle], cq);
 		pthread_mutex_unlock(&ctx->qp_lock);
+	}
+	for (uint32_t i = 0; i < cq->n_left && !used; i++) {
+		struct pvrdma_cqe *cqe = &cq->left[cq->left_at + i];
+
+		if (cqe->qp == qp_handle)
+			cqe->qp = 0; /* no QP has this handle */
 	}
 	if (found > 0 && !used &&
 	    pv_ring_clean(&cq->ring, cq->cqe, qp_handle) > 0 && !polling)
@@ -463,6 +507,97 @@ struct ibv_cq_ex *pv_create_cq_ex(struct ibv_context *context,
 	return &cq->vcq.cq_ex;
 }
 
+/* What is left of the old ring after what is left of those before it; @to has room. */
+static void pv_cq_put_aside(struct pv_cq *cq, struct pvrdma_cqe *to)
+{
+	uint32_t n = 0;
+
+	for (; cq->n_left; cq->n_left--)
+		to[n++] = cq->left[cq->left_at++];
+	if (pv_ring_fetch(&cq->ring) > 0) {
+		for (; cq->ring.head != cq->ring.tail;
+		     cq->ring.head = pv_ring_next(&cq->ring, cq->ring.head))
+			to[n++] = cq->cqe[pv_ring_slot(&cq->ring,
+						       cq->ring.head)];
+	}
+	free(cq->left);
+	cq->left = to;
+	cq->left_at = 0;
+	cq->n_left = n;
+}
+
+/* With the lock, to a ring of @n entries in @buf, which takes the present one. */
+static int pv_cq_move(struct pv_cq *cq, struct pv_buf *buf, uint32_t n)
+{
+	struct pv_context *ctx = to_pv_ctx(cq->vcq.cq.context);
+	struct ib_uverbs_resize_cq_resp resp = {};
+	struct pv_cmd_resize_cq cmd = {};
+	struct pv_buf old = cq->buf;
+	struct pvrdma_cqe *aside;
+	int used = pv_ring_fetch(&cq->ring);
+	int ret;
+
+	if (used < 0 || n < cq->n_left + (uint32_t)used) {
+		pv_err(ctx, "%d and %u completions are not polled, no room for them in %u entries",
+		       used, cq->n_left, n);
+		return EINVAL;
+	}
+	aside = malloc(((size_t)cq->n_left + cq->ring.n) * sizeof(*aside));
+	if (!aside)
+		return ENOMEM;
+	cmd.drv_payload.buf_addr = (uintptr_t)buf->addr;
+	cmd.drv_payload.buf_size = buf->length;
+	ret = ibv_cmd_resize_cq(&cq->vcq.cq, n, &cmd.ibv_cmd, sizeof(cmd), &resp,
+				sizeof(resp));
+	if (ret) {
+		pv_debug(ctx, "kernel makes no CQ of %u entries of CQ %u: %s", n,
+			 cq->cqn, strerror(ret));
+		free(aside);
+		return ret;
+	}
+	pv_cq_put_aside(cq, aside);
+	cq->buf = *buf;
+	*buf = old;
+	cq->ring.n = n;
+	cq->ring.head = 0;
+	cq->ring.tail = 0;
+	pv_cq_lay_out(cq, true);
+	return 0;
+}
+
+int pv_resize_cq(struct ibv_cq *ibcq, int cqe)
+{
+	struct pv_context *ctx = to_pv_ctx(ibcq->context);
+	struct pv_cq *cq = to_pv_cq(ibcq);
+	struct pv_buf buf;
+	uint32_t n;
+	int ret;
+
+	if (!ctx->ext) {
+		pv_err(ctx, "the driver resizes no CQs");
+		return EOPNOTSUPP;
+	}
+	if (cqe < 1 || cqe > (int)PV_MAX_SLOTS) {
+		pv_err(ctx, "a CQ has 1 to %u entries, not %d", PV_MAX_SLOTS,
+		       cqe);
+		return EINVAL;
+	}
+	if (__atomic_load_n(&cq->poller, __ATOMIC_RELAXED) == pv_this_thread()) {
+		pv_err(ctx, "a CQ is not resized between start_poll and end_poll");
+		return EBUSY;
+	}
+	n = pv_roundup_pow2(cqe);
+	ret = pv_buf_alloc(&buf, PVRDMA_PAGE_SIZE +
+				 (size_t)n * sizeof(*cq->cqe));
+	if (ret)
+		return ret;
+	pv_lock(&cq->lock);
+	ret = pv_cq_move(cq, &buf, n);
+	pv_unlock(&cq->lock);
+	pv_buf_free(&buf);
+	return ret;
+}
+
 int pv_destroy_cq(struct ibv_cq *ibcq)
 {
 	struct pv_cq *cq = to_pv_cq(ibcq);
@@ -475,6 +610,7 @@ int pv_destroy_cq(struct ibv_cq *ibcq)
 	}
 	pv_lock_destroy(&cq->lock);
 	pv_buf_free(&cq->buf);
+	free(cq->left);
 	free(cq);
 	return 0;
 }

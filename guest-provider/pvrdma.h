@@ -65,6 +65,7 @@
 #define _STRUCT_pvrdma_uverbs_pd_resp struct {}
 #define _STRUCT_pvrdma_uverbs_cq struct {}
 #define _STRUCT_pvrdma_uverbs_cq_resp struct {}
+#define _STRUCT_pvrdma_uverbs_resize_cq struct {}
 #define _STRUCT_pvrdma_uverbs_srq struct {}
 #define _STRUCT_pvrdma_uverbs_srq_resp struct {}
 #define _STRUCT_pvrdma_uverbs_qp struct {}
@@ -76,6 +77,8 @@ DECLARE_DRV_CMD(pv_cmd_alloc_pd, IB_USER_VERBS_CMD_ALLOC_PD,
 		empty, pvrdma_uverbs_pd_resp);
 DECLARE_DRV_CMD(pv_cmd_create_cq, IB_USER_VERBS_CMD_CREATE_CQ,
 		pvrdma_uverbs_cq, pvrdma_uverbs_cq_resp);
+DECLARE_DRV_CMD(pv_cmd_resize_cq, IB_USER_VERBS_CMD_RESIZE_CQ,
+		pvrdma_uverbs_resize_cq, empty);
 DECLARE_DRV_CMD(pv_cmd_create_srq, IB_USER_VERBS_CMD_CREATE_SRQ,
 		pvrdma_uverbs_srq, pvrdma_uverbs_srq_resp);
 DECLARE_DRV_CMD(pv_cmd_create_qp, IB_USER_VERBS_CMD_CREATE_QP,
@@ -172,6 +175,9 @@ struct pv_cq {
 	struct pvrdma_cqe *cur; /* its current completion */
 	uint32_t cur_qpn;
 	uint32_t cqn;
+	/* Of rings before a resize, older than all in this one; first taken. */
+	struct pvrdma_cqe *left;
+	uint32_t left_at, n_left; /* the next one, and how many */
 	uint32_t idle_polls; /* empty ones in a row */
 	uint64_t idle_since; /* processor's clock when they began */
 	uint64_t idle_told;  /* that long, at least, before the host is told */
@@ -312,6 +318,7 @@ int pv_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
 /* cq.c */
 struct ibv_cq *pv_create_cq(struct ibv_context *context, int cqe,
 			    struct ibv_comp_channel *channel, int comp_vector);
+int pv_resize_cq(struct ibv_cq *cq, int cqe);
 struct ibv_cq_ex *pv_create_cq_ex(struct ibv_context *context,
 				  struct ibv_cq_init_attr_ex *attr);
 int pv_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc);

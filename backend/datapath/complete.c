@@ -25,8 +25,13 @@
  * turn.  A batch is flushed before the worker's quiescent point, so its pointers stay
  * valid.
  *
- * Threads: workers; datapath_cq_arm on the main thread.  cq->lock protects the
- * CQ; it is never held while an eventfd is written.
+ * A CQ that is given another ring (datapath_cq_move) changes under its lock: what was
+ * pushed before is in the old one, published, what comes is in the new one.  Whoever
+ * published in the old one and is about to take the arm word takes it in either: it is
+ * moved, not copied, and the old page stays for a grace period.
+ *
+ * Threads: workers; datapath_cq_arm and datapath_cq_move on the main thread.  cq->lock
+ * protects the CQ; it is never held while an eventfd is written.
  */
 #include "engine.h"
 #include "pvrdma/ext.h"
@@ -151,6 +156,11 @@ void comp_join(struct cq *cq)
     pthread_mutex_unlock(&cq->lock);
 }
 
+static uint64_t arm_gpa(uint64_t header)
+{
+    return header + offsetof(struct pvrdma_ext_ring, arm);
+}
+
 /*
  * Where this CQ's arm word is: in its header page, or, for a CQ of a stock
  * program, in the region that the VMM's doorbell handler writes.
@@ -158,9 +168,7 @@ void comp_join(struct cq *cq)
 static _Atomic uint32_t *arm_word(struct cq *cq)
 {
     if (cq->mem.ext) {
-        return guest_ptr(&cq->vm->guest.mem,
-                         cq->mem.page[0] + offsetof(struct pvrdma_ext_ring, arm), 4,
-                         true);
+        return guest_ptr(&cq->vm->guest.mem, arm_gpa(atomic_load(&cq->header)), 4, true);
     }
     return (_Atomic uint32_t *)&cq->vm->guest.db.shared->arm[cq->handle];
 }
@@ -168,8 +176,7 @@ static _Atomic uint32_t *arm_word(struct cq *cq)
 static void arm_dirty(struct cq *cq)
 {
     if (cq->mem.ext) {
-        guest_mark_dirty(&cq->vm->guest.mem,
-                         cq->mem.page[0] + offsetof(struct pvrdma_ext_ring, arm), 4);
+        guest_mark_dirty(&cq->vm->guest.mem, arm_gpa(atomic_load(&cq->header)), 4);
     }
 }
 
@@ -291,25 +298,85 @@ void comp_flush(struct worker *w)
     }
 }
 
+static void fire(struct cq *cq)
+{
+    struct vm *vm = cq->vm;
+
+    notify_guest(vm, cq);
+    irq_raise(&vm->guest.irq, PVRDMA_VEC_CQ + cq->vector);
+}
+
+/* Are there completions beyond cons, a solicited one among them?  cq->lock held. */
+static bool unread(const struct cq *cq, bool *sol)
+{
+    uint32_t left = idx_dist(cq->cons, cq->published, cq->ncqe);
+    /* Nothing if cons ran up to published. */
+    bool beyond = left != 0 && left <= cq->ncqe;
+
+    *sol = beyond && idx_dist(cq->cons, cq->last_sol, cq->ncqe) - 1 < left;
+    return beyond;
+}
+
+/* Take the ring that @mem has, in exchange for the CQ's.  cq->lock held. */
+static void move_ring(struct cq *cq, struct ring_mem *mem, uint32_t ncqe)
+{
+    struct ring_mem old = cq->mem;
+
+    cq->mem.npages = mem->npages;
+    cq->mem.page = mem->page;
+    mem->npages = old.npages;
+    mem->page = old.page;
+    atomic_store(&cq->header, cq->mem.page[0]);
+    cq->ncqe = ncqe;
+    cq->prod = cq->published = cq->cons = cq->last_sol = 0;
+}
+
+bool datapath_cq_move(struct cq *cq, struct ring_mem *mem, uint32_t ncqe)
+{
+    struct guest_mem *gm = &cq->vm->guest.mem;
+    bool beyond = false, sol = false, ok = false;
+    _Atomic uint32_t *tail, *arm, *new_arm;
+
+    pthread_mutex_lock(&cq->lock);
+    write_staged(cq);
+    tail = cq_word(cq, false, true);
+    arm = arm_word(cq);
+    new_arm = guest_ptr(gm, arm_gpa(mem->page[0]), 4, true);
+    if (!cq->error && tail && arm && new_arm && cq_read_cons(cq)) {
+        atomic_store_explicit(tail, cq->prod, memory_order_release);
+        guest_mark_dirty(gm, ring_word_gpa(&cq->mem, true, false), 4);
+        cq->published = cq->prod;
+        beyond = unread(cq, &sol);
+        cq->new_sol = false;
+        atomic_store(new_arm, atomic_exchange(arm, PVRDMA_DB_ARM_NONE));
+        arm_dirty(cq);
+        move_ring(cq, mem, ncqe);
+        arm_dirty(cq);
+        ok = true;
+    }
+    pthread_mutex_unlock(&cq->lock);
+
+    full_barrier();
+    /* For a worker who has published, and found the old arm word taken away. */
+    if (beyond && arm_take(cq, sol)) {
+        fire(cq);
+    }
+    return ok;
+}
+
 /* The guest has armed and may not poll any more: fire for what it has not read. */
 static void arm_late(struct cq *cq)
 {
-    struct vm *vm = cq->vm;
     bool beyond = false, sol = false;
 
     pthread_mutex_lock(&cq->lock);
     if (!cq->error && cq_read_cons(cq)) {
-        uint32_t left = idx_dist(cq->cons, cq->published, cq->ncqe);
-
-        /* Nothing unread if cons ran up to published. */
-        beyond = left != 0 && left <= cq->ncqe;
-        sol = beyond && idx_dist(cq->cons, cq->last_sol, cq->ncqe) - 1 < left;
+        beyond = unread(cq, &sol);
     }
     pthread_mutex_unlock(&cq->lock);
 
     if (beyond && arm_take(cq, sol)) {
-        notify_guest(vm, cq);
-        irq_raise(&vm->guest.irq, PVRDMA_VEC_CQ + cq->vector);
+        fire(cq);
     }
 }
 

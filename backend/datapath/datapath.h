@@ -118,4 +118,11 @@ void vm_post(struct vm *vm, struct note *n);
  */
 void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited, bool posted);
 
+/*
+ * An extended CQ gets the ring of @ncqe entries in @mem, and @mem what it had, which is
+ * complete then and may be freed after a grace period.  False: one of them is unusable;
+ * nothing has changed.  Main thread.
+ */
+bool datapath_cq_move(struct cq *cq, struct ring_mem *mem, uint32_t ncqe);
+
 #endif /* PVRDMAD_DATAPATH_H */

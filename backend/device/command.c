@@ -186,6 +186,13 @@ static int run_rereg_mr(struct vm *vm, const union pvrdma_cmd_req *req,
                           &resp->create_mr);
 }
 
+static int run_move_cq(struct vm *vm, const union pvrdma_cmd_req *req,
+                       union pvrdma_cmd_resp *resp)
+{
+    return verbs_move_cq(vm, (const struct pvrdma_ext_cmd_move_cq *)(const void *)req,
+                         &resp->create_cq);
+}
+
 #define RESP(type) sizeof(struct pvrdma_resp_##type)
 
 /* Not here: RESIZE_CQ, which no driver sends. */
@@ -221,6 +228,7 @@ static const struct command ext_commands[] = {
                                       sizeof(struct pvrdma_ext_resp_counters)},
     EXT(PVRDMA_CMD_CREATE_MW) = {"CREATE_MW", run_create_mw, RESP(create_mr)},
     EXT(PVRDMA_CMD_DESTROY_MW) = {"DESTROY_MW", run_destroy_mw, 0},
+    EXT(PVRDMA_CMD_MOVE_CQ) = {"MOVE_CQ", run_move_cq, RESP(create_cq)},
     EXT(PVRDMA_CMD_ADD_VECTOR) = {"ADD_VECTOR", run_add_vector, 0},
     EXT(PVRDMA_CMD_REREG_MR) = {"REREG_MR", run_rereg_mr, RESP(create_mr)},
 };

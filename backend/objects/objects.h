@@ -135,12 +135,14 @@ struct fast_mr {
 struct cq {
     struct vm *vm;
     uint32_t handle;
-    struct uctx *uctx; /* NULL: kernel */
-    uint32_t vector;   /* completion vector */
-    uint32_t ncqe;     /* power of two */
-    struct ring_mem mem;
+    struct uctx *uctx;    /* NULL: kernel */
+    uint32_t vector;      /* completion vector */
+    uint32_t ncqe;        /* power of two; with the lock */
+    struct ring_mem mem;  /* npages, page: with the lock */
     uint32_t refs;        /* QPs; main thread */
     struct cq *next_dead; /* like mr's */
+    /* The header page, for those without the lock; changes in datapath_cq_move(). */
+    _Atomic uint64_t header;
 
     bool error_reported; /* CQ_ERR was raised; token */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Completion queues: creation and destruction.  The ring itself is the data
+ * Completion queues: creation, another ring, destruction.  The ring itself is the data
  * path's: one header page, then `cqe` slots of 64 bytes.
  *
  * The guest takes the response's cqe as the ring size of its kernel and its
@@ -14,15 +14,20 @@
  * The pages a ring of @ncqe needs must be the pages given, so that no slot lies
  * outside them (CVE-2018-20125).
  */
-static int cq_check(struct vm *vm, const struct pvrdma_cmd_create_cq *req)
+static int cq_ring_check(uint32_t cqe, uint32_t nchunks)
 {
     uint32_t bytes, npages;
 
-    if (!is_power_of_2(req->cqe) || req->cqe > VERBS_MAX_CQE) {
+    if (!is_power_of_2(cqe) || cqe > VERBS_MAX_CQE) {
         return EINVAL;
     }
-    bytes = req->cqe * (uint32_t)sizeof(struct pvrdma_cqe);
+    bytes = cqe * (uint32_t)sizeof(struct pvrdma_cqe);
     npages = 1 + (bytes + PVRDMA_PAGE_SIZE - 1) / PVRDMA_PAGE_SIZE;
+    return nchunks == npages ? 0 : EINVAL;
+}
+
+static int cq_check(struct vm *vm, const struct pvrdma_cmd_create_cq *req)
+{
     if (req->reserved & ~(PVRDMA_EXT_OBJ_RING | PVRDMA_EXT_CQ_VECTOR_MASK)) {
         return EINVAL;
     }
@@ -30,7 +35,7 @@ static int cq_check(struct vm *vm, const struct pvrdma_cmd_create_cq *req)
                              req->reserved >> PVRDMA_EXT_CQ_VECTOR_SHIFT)) {
         return EINVAL;
     }
-    return req->nchunks == npages ? 0 : EINVAL;
+    return cq_ring_check(req->cqe, req->nchunks);
 }
 
 int verbs_create_cq(struct vm *vm, const struct pvrdma_cmd_create_cq *req,
@@ -67,6 +72,7 @@ int verbs_create_cq(struct vm *vm, const struct pvrdma_cmd_create_cq *req,
     cq->uctx = uctx;
     cq->vector = req->reserved >> PVRDMA_EXT_CQ_VECTOR_SHIFT;
     cq->ncqe = req->cqe;
+    atomic_init(&cq->header, cq->mem.page[0]);
     pthread_mutex_init(&cq->lock, NULL);
     if (uctx) {
         uctx->refs++;
@@ -83,6 +89,34 @@ err_ring:
 err_cq:
     g_free(cq);
     return err;
+}
+
+int verbs_move_cq(struct vm *vm, const struct pvrdma_ext_cmd_move_cq *req,
+                  struct pvrdma_resp_create_cq *resp)
+{
+    struct cq *cq = id_table_get(&vm->objects.cq, req->cq_handle);
+    struct ring_mem mem = {0};
+    int err;
+
+    if (!cq) {
+        return ENOENT;
+    }
+    /* A stock program's arming may come late, and then means what is in the old ring. */
+    err =
+        !cq->mem.ext || req->reserved2 ? ENOTSUP : cq_ring_check(req->cqe, req->nchunks);
+    err = err ? err : verbs_ring_init(vm, &mem, req->pdir_dma, req->nchunks);
+    if (err) {
+        return err;
+    }
+    if (!datapath_cq_move(cq, &mem, req->cqe)) {
+        verbs_ring_fini(vm, &mem);
+        return EIO;
+    }
+    resp->cq_handle = cq->handle;
+    resp->cqe = req->cqe;
+    grace_wait(); /* somebody may be at the old arm word */
+    verbs_ring_fini(vm, &mem);
+    return 0;
 }
 
 void cq_unpublish(struct vm *vm, struct cq *cq)

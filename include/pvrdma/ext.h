@@ -90,6 +90,7 @@
 #define PVRDMA_EXT_FEAT_MEMWIN	 (1u << 6) /* memory windows, REREG_MR */
 #define PVRDMA_EXT_FEAT_LARGE_MR (1u << 7) /* PVRDMA_EXT_MR_DEEP */
 #define PVRDMA_EXT_FEAT_UC	 (1u << 8) /* CREATE_QP of type PVRDMA_QPT_UC */
+#define PVRDMA_EXT_FEAT_CQ_EX	 (1u << 9) /* MOVE_CQ */
 #define PVRDMA_EXT_FEAT_VECTORS	 (1u << 10) /* ADD_VECTOR */
 
 /* What a context can be granted. */
@@ -134,6 +135,7 @@
 #define PVRDMA_CMD_CREATE_MW	  34u
 #define PVRDMA_CMD_DESTROY_MW	  35u /* struct pvrdma_cmd_handle, no response */
 #define PVRDMA_CMD_REREG_MR	  36u
+#define PVRDMA_CMD_MOVE_CQ	  39u
 #define PVRDMA_CMD_ADD_VECTOR	  41u
 
 /*
@@ -181,6 +183,25 @@ struct pvrdma_ext_cmd_vector {
 	uint64_t pdir_dma;
 	uint32_t npages; /* state page included: 2 to 64 */
 	uint32_t vector;
+};
+
+/*
+ * MOVE_CQ, 40 bytes: an extended CQ goes on in another ring, header page and all, of
+ * another size.  Everything that it ever was to have in the old ring is there, with its
+ * producer index, when the command has succeeded, and the device uses that ring no more;
+ * the new one begins at index 0, the arm word moves there.  The guest keeps its hands off
+ * both rings' words meanwhile; it reads what is left in the old one before the new one.
+ * Response: struct pvrdma_resp_create_cq.
+ */
+struct pvrdma_ext_cmd_move_cq {
+	uint64_t response;
+	uint32_t cmd;
+	uint32_t reserved;
+	uint64_t pdir_dma;
+	uint32_t cq_handle;
+	uint32_t cqe;
+	uint32_t nchunks;
+	uint32_t reserved2; /* 0 */
 };
 
 /* QUERY_COUNTERS: a request header and 8 reserved bytes; this response. */
@@ -272,6 +293,7 @@ struct pvrdma_ext_ring {
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_uc) == 40, "create_uc_ext");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_uc) == 24, "create_uc_ext resp");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_vector) == 32, "add_vector");
+PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_move_cq) == 40, "move_cq");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_counters) == 16 + 64, "counters");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_create_mw) == 24, "create_mw");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_rereg_mr) == 64, "rereg_mr");

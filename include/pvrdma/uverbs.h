@@ -64,6 +64,13 @@ struct pvrdma_uverbs_cq_resp {
 	__u32 reserved;
 };
 
+/* resize_cq, of an extended CQ: the ring of the new size. */
+struct pvrdma_uverbs_resize_cq {
+	__aligned_u64 buf_addr;
+	__u32 buf_size;
+	__u32 reserved;
+};
+
 struct pvrdma_uverbs_srq {
 	__aligned_u64 buf_addr;
 	__u32 buf_size;

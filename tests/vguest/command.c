@@ -132,6 +132,20 @@ int vg_create_cq(struct vguest *g, struct pvrdma_cmd_create_cq *req,
     return vg_command(g, req, sizeof(*req), resp, sizeof(*resp));
 }
 
+int vg_move_cq(struct vguest *g, struct pvrdma_ext_cmd_move_cq *req)
+{
+    struct pvrdma_resp_create_cq resp;
+    int err;
+
+    req->cmd = PVRDMA_CMD_MOVE_CQ;
+    err = vg_command(g, req, sizeof(*req), &resp, sizeof(resp));
+    if (!err) {
+        g_assert_cmpuint(resp.cq_handle, ==, req->cq_handle);
+        g_assert_cmpuint(resp.cqe, ==, req->cqe);
+    }
+    return err;
+}
+
 int vg_create_qp(struct vguest *g, struct pvrdma_cmd_create_qp *req,
                  struct pvrdma_resp_create_qp *resp)
 {

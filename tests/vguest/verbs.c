@@ -189,6 +189,74 @@ struct vg_cq *vg_cq_new_vector(struct vg_pd *pd, uint32_t cqe, uint32_t vector)
     return cq;
 }
 
+#define SCRIBBLE  0xa5
+#define OLD_RINGS 8 /* of a CQ, that are kept to look at */
+
+static void cq_put_aside(struct vg_cq *cq)
+{
+    uint32_t tail = __atomic_load_n(cq->prod_tail, __ATOMIC_ACQUIRE), n = 0;
+    struct pvrdma_cqe *to = g_new(struct pvrdma_cqe, cq->n_left + cq->n);
+
+    g_assert_true(pvrdma_idx_valid(tail, cq->n));
+    for (; cq->n_left; cq->n_left--) {
+        to[n++] = cq->left[cq->left_at++];
+    }
+    for (uint32_t head = *cq->cons_head; head != tail;
+         head = pvrdma_idx_next(head, cq->n)) {
+        memcpy(&to[n++],
+               cq->mem->host + PVRDMA_PAGE_SIZE +
+                   pvrdma_idx_slot(head, cq->n) * sizeof(*to),
+               sizeof(*to));
+    }
+    g_free(cq->left);
+    cq->left = to;
+    cq->left_at = 0;
+    cq->n_left = n;
+}
+
+static void check_old(void *data)
+{
+    struct vg_buf *mem = data;
+
+    for (uint64_t i = 0; i < mem->len; i++) {
+        g_assert_cmpuint(mem->host[i], ==, SCRIBBLE);
+    }
+    vg_buf_free(mem);
+}
+
+int vg_cq_resize(struct vg_cq *cq, uint32_t cqe)
+{
+    struct vguest *g = cq->g;
+    uint32_t n = pow2_at_least(cqe);
+    struct vg_buf *mem = vg_buf_new(
+        g, 0, PVRDMA_PAGE_SIZE + (uint64_t)n * sizeof(struct pvrdma_cqe), VG_SCATTERED);
+    uint64_t pdir = vg_pdir_new(g, mem->page, mem->npages);
+    struct pvrdma_ext_cmd_move_cq req = {
+        .pdir_dma = pdir, .cq_handle = cq->handle, .cqe = n, .nchunks = mem->npages};
+    int err = vg_move_cq(g, &req);
+
+    if (err) {
+        vg_pdir_free(g, pdir, mem->npages);
+        vg_buf_free(mem);
+        return err;
+    }
+    cq_put_aside(cq);
+    memset(cq->mem->host, SCRIBBLE, cq->mem->len);
+    vg_pdir_free(g, cq->pdir, cq->mem->npages);
+    cq->old = g_slist_prepend(cq->old, cq->mem);
+    if (g_slist_length(cq->old) > OLD_RINGS) {
+        GSList *last = g_slist_last(cq->old);
+
+        check_old(last->data);
+        cq->old = g_slist_delete_link(cq->old, last);
+    }
+    cq->mem = mem;
+    cq->pdir = pdir;
+    cq->n = n;
+    cq_words(cq, true);
+    return 0;
+}
+
 void vg_cq_free(struct vg_cq *cq)
 {
     struct vguest *g = cq->g;
@@ -196,6 +264,8 @@ void vg_cq_free(struct vg_cq *cq)
     if (g->up) {
         g_assert_cmpint(vg_destroy(g, PVRDMA_CMD_DESTROY_CQ, cq->handle), ==, 0);
     }
+    g_slist_free_full(cq->old, check_old);
+    g_free(cq->left);
     vg_pdir_free(g, cq->pdir, cq->mem->npages);
     vg_buf_free(cq->mem);
     g_free(cq);
@@ -205,19 +275,22 @@ int vg_cq_poll(struct vg_cq *cq, struct pvrdma_cqe *cqe, int max)
 {
     uint32_t tail = __atomic_load_n(cq->prod_tail, __ATOMIC_ACQUIRE);
     uint32_t head = *cq->cons_head;
-    int n = 0;
+    int n = 0, taken;
 
     if (!pvrdma_idx_valid(tail, cq->n)) {
         return -EINVAL;
     }
-    for (; n < max && head != tail; n++) {
+    for (; n < max && cq->n_left; n++, cq->n_left--) {
+        cqe[n] = cq->left[cq->left_at++];
+    }
+    for (taken = n; n < max && head != tail; n++) {
         memcpy(&cqe[n],
                cq->mem->host + PVRDMA_PAGE_SIZE +
                    pvrdma_idx_slot(head, cq->n) * sizeof(*cqe),
                sizeof(*cqe));
         head = pvrdma_idx_next(head, cq->n);
     }
-    if (n) {
+    if (n > taken) {
         __atomic_store_n(cq->cons_head, head, __ATOMIC_RELEASE);
     }
     return n;

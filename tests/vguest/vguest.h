@@ -295,6 +295,7 @@ int vg_modify_qp(struct vguest *g, uint32_t handle, uint32_t mask,
 int vg_query_qp(struct vguest *g, uint32_t handle, struct pvrdma_qp_attr *attr);
 int vg_bind_gid(struct vguest *g, uint32_t index, const struct pvrdma_gid *gid);
 int vg_unbind_gid(struct vguest *g, uint32_t index, const struct pvrdma_gid *gid);
+int vg_move_cq(struct vguest *g, struct pvrdma_ext_cmd_move_cq *req);
 int vg_create_srq(struct vguest *g, struct pvrdma_cmd_create_srq *req, uint32_t *handle);
 int vg_modify_srq(struct vguest *g, uint32_t handle, uint32_t mask, uint32_t limit);
 int vg_query_srq(struct vguest *g, uint32_t handle, struct pvrdma_srq_attr *attr);
@@ -338,6 +339,10 @@ struct vg_cq {
     uint64_t pdir;
     bool ext;                              /* extended: words in lines of their own */
     uint32_t *prod_tail, *cons_head, *arm; /* in guest memory */
+    /* Taken from the rings before this one; polled first. */
+    struct pvrdma_cqe *left;
+    uint32_t left_at, n_left;
+    GSList *old; /* of struct vg_buf: the memory of these rings */
 };
 
 /* All zero: 64 WRs and 4 SGEs each way. */
@@ -436,6 +441,11 @@ struct pvrdma_sge vg_sge(const struct vg_mr *mr, uint64_t offset, uint32_t len);
 
 struct vg_cq *vg_cq_new(struct vg_pd *pd, uint32_t cqe);
 struct vg_cq *vg_cq_new_vector(struct vg_pd *pd, uint32_t cqe, uint32_t vector);
+/*
+ * Another ring, of @cqe entries.  The old one's memory is scribbled over, and when the CQ
+ * is freed that is still there.  0 or as vg_move_cq.
+ */
+int vg_cq_resize(struct vg_cq *cq, uint32_t cqe);
 void vg_cq_free(struct vg_cq *cq);
 /* Take up to @max completions; returns how many, or -EINVAL when the producer
  * index is invalid (the driver stops there). */

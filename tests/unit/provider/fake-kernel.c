@@ -119,6 +119,38 @@ int ibv_cmd_create_cq(struct ibv_context *context, int cqe,
     return take_failure();
 }
 
+/* As the device does it: the arm word goes along. */
+int ibv_cmd_resize_cq(struct ibv_cq *cq, int cqe, struct ibv_resize_cq *cmd,
+                      size_t cmd_size, struct ib_uverbs_resize_cq_resp *resp,
+                      size_t resp_size)
+{
+    const struct pvrdma_uverbs_resize_cq *req =
+        &((struct pv_cmd_resize_cq *)cmd)->drv_payload;
+    struct pvrdma_ext_ring *old = (void *)(uintptr_t)fake.cq.buf_addr;
+    struct pvrdma_ext_ring *new = (void *)(uintptr_t)req->buf_addr;
+    int err = take_failure();
+
+    if (cmd_size != sizeof(struct pv_cmd_resize_cq) || resp_size != sizeof(*resp) ||
+        req->buf_size < 4096 + cqe * sizeof(struct pvrdma_cqe)) {
+        abort();
+    }
+    if (err) {
+        return err;
+    }
+    if (fake.moving) {
+        fake.moving(true);
+    }
+    new->arm.value =
+        __atomic_exchange_n(&old->arm.value, PVRDMA_EXT_ARM_NONE, __ATOMIC_SEQ_CST);
+    fake.cq.buf_addr = req->buf_addr;
+    fake.cq.buf_size = req->buf_size;
+    cq->cqe = cqe;
+    if (fake.moving) {
+        fake.moving(false);
+    }
+    return 0;
+}
+
 int ibv_cmd_destroy_cq(struct ibv_cq *cq)
 {
     return 0;

@@ -30,9 +30,10 @@ struct fake {
     unsigned logged[5];                    /* messages by level */
     struct pvrdma_ext_ucontext_req ucontext;
     struct pvrdma_uverbs_cq cq;
-    uint32_t srq_flags;   /* of the last one */
-    uint64_t rereg_va;    /* likewise */
-    struct fake_qp qp[8]; /* by handle */
+    void (*moving)(bool begin); /* called before and after a CQ gets another ring */
+    uint32_t srq_flags;         /* of the last one */
+    uint64_t rereg_va;          /* likewise */
+    struct fake_qp qp[8];       /* by handle */
     const struct verbs_device_ops *dev_ops;
     const struct verbs_context_ops *ops;
     uint32_t *uar;
