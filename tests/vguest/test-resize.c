@@ -190,6 +190,36 @@ static void test_armed(void)
 }
 
 /*
+ * Armed while a completion is unread: a worker may have published it and not yet come to
+ * the arm word, so the move tells of it.
+ */
+static void test_armed_unread(void)
+{
+    struct vgt_pair p;
+    struct vg_cq *cq;
+
+    resize_open(&p, 0, 1, 64);
+    cq = p.s[0].scq;
+    for (unsigned i = 0; i < 2; i++) {
+        write_to(&p, 1);
+        write_to(&p, 2);
+        vgt_expect(cq, 1, PVRDMA_WC_SUCCESS);
+        while (*cq->prod_tail == *cq->cons_head) {
+            sched_yield();
+        }
+        g_usleep(20000);
+        vg_cq_arm(cq, i);
+        g_assert_cmpint(vg_cq_resize(cq, 32), ==, 0);
+        /* It is no solicited one. */
+        g_assert_true(vg_cqn_wait(p.s[0].g, cq->handle, i ? 20 : 2000) == !i);
+        g_assert_cmpuint(*cq->arm, ==,
+                         i ? PVRDMA_EXT_ARM_SOLICITED : PVRDMA_EXT_ARM_NONE);
+        vgt_expect(cq, 2, PVRDMA_WC_SUCCESS);
+    }
+    vgt_pair_close(&p);
+}
+
+/*
  * Who sleeps until an event comes is woken, though the ring moves just when the
  * completion is written.
  */
@@ -282,6 +312,7 @@ int main(int argc, char **argv)
     g_test_add_func("/resize/refused", test_refused);
     g_test_add_func("/resize/pages", test_pages);
     g_test_add_func("/resize/armed", test_armed);
+    g_test_add_func("/resize/armed-unread", test_armed_unread);
     g_test_add_func("/resize/armed-race", test_armed_race);
     g_test_add_data_func("/resize/race", GUINT_TO_POINTER(1), test_race);
     g_test_add_data_func("/resize/race-one-vm", GUINT_TO_POINTER(0), test_race);

@@ -533,6 +533,39 @@ static void test_key_goes(void)
     vgt_pair_close(&p);
 }
 
+/* The sender's own key goes in the middle, while its queue drains: it stops, too. */
+static void test_own_key_goes(void)
+{
+    struct vgt_side *a, *b;
+    struct vgt_pair p;
+    struct pvrdma_cqe c;
+    struct vg_mr *mr[2];
+
+    uc_open(&p, 0, 1, EXTENDED);
+    a = &p.s[0];
+    b = &p.s[1];
+    mr[0] = big_mr(a);
+    mr[1] = big_mr(b);
+    do { /* unless it was through already */
+        if (vg_qp_state(a->qp) == PVRDMA_QPS_SQD) {
+            g_assert_cmpint(vg_qp_to_state(a->qp, PVRDMA_QPS_RTS), ==, 0);
+            mr[0] = big_mr(a);
+        }
+        start_big(a, mr[0], PVRDMA_WR_RDMA_WRITE, mr[1]->rkey, 1);
+        g_assert_cmpint(vg_qp_to_state(a->qp, PVRDMA_QPS_SQD), ==, 0);
+        vg_mr_free(mr[0]);
+        g_assert_true(vg_cq_wait(a->scq, &c, VGT_WAIT_MS));
+    } while (c.status == PVRDMA_WC_SUCCESS);
+    g_assert_cmpuint(c.status, ==, PVRDMA_WC_LOC_PROT_ERR);
+    vgt_send(a, 2, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
+    vgt_expect(a->scq, 2, PVRDMA_WC_WR_FLUSH_ERR);
+    recover(a->qp);
+    g_assert_cmpuint(vg_qp_state(b->qp), ==, PVRDMA_QPS_RTS);
+    passes(a, b, 3, PVRDMA_WR_SEND, 64);
+    vg_mr_free(mr[1]);
+    vgt_pair_close(&p);
+}
+
 /* The receiver fails in the middle of a SEND: it is flushed, and completes as nothing
  * else. */
 static void test_receiver_fails(void)
@@ -729,6 +762,7 @@ int main(int argc, char **argv)
     }
     g_test_add_func("/uc/sender-breaks-off", test_sender_breaks_off);
     g_test_add_func("/uc/key-goes", test_key_goes);
+    g_test_add_func("/uc/own-key-goes", test_own_key_goes);
     g_test_add_func("/uc/receiver-fails", test_receiver_fails);
     return vgt_run();
 }
