@@ -41,7 +41,7 @@ static struct pvrdma_cqe *cq_entry(const struct pvrdma_cq *cq, u32 index)
 /* Is there an entry at @index?  An index from the device that is none: no. */
 static bool cq_has(const struct pvrdma_cq *cq, u32 index)
 {
-	u32 tail = READ_ONCE(pvrdma_dir_state(&cq->dir)->rx.prod_tail);
+	u32 tail = READ_ONCE(*cq->words.prod);
 
 	if (!pvrdma_idx_valid(tail, cq_size(cq)) || tail == index)
 		return false;
@@ -85,13 +85,23 @@ static int cq_pages_user(struct pvrdma_dev *dev, u64 addr, u32 bytes,
 static int cq_pages(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
 		    const struct pvrdma_uverbs_cq *ucmd, u32 entries, bool user)
 {
+	struct pvrdma_ext_ring *lines;
+	int ret;
+
 	if (user)
 		return cq_pages_user(dev, ucmd->buf_addr, ucmd->buf_size,
 				     entries, &cq->umem, &cq->dir);
-	return pvrdma_pagedir_alloc(dev, &cq->dir,
-				    DIV_ROUND_UP(cq_bytes(entries),
-						 PVRDMA_PAGE_SIZE),
-				    true);
+	ret = pvrdma_pagedir_alloc(dev, &cq->dir,
+				   DIV_ROUND_UP(cq_bytes(entries),
+						PVRDMA_PAGE_SIZE),
+				   true);
+	if (ret)
+		return ret;
+	pvrdma_words_init(&cq->words, &cq->dir, dev->kctx.flags, false);
+	lines = cq->dir.page[0];
+	if (dev->kctx.flags)
+		cq->arm = &lines->arm.value;
+	return 0;
 }
 
 static void cq_pages_free(struct pvrdma_dev *dev, struct pvrdma_cq *cq)
@@ -162,7 +172,7 @@ int pvrdma_create_cq_udata(struct ib_cq *ibcq,
 	struct pvrdma_cq *cq = to_pvcq(ibcq);
 	struct pvrdma_uverbs_cq_resp out = {};
 	struct pvrdma_uverbs_cq ucmd = {};
-	u32 flags = 0;
+	u32 flags = dev->kctx.flags;
 	int ret;
 
 	if (attr->flags)
@@ -399,8 +409,7 @@ static bool poll_ring(struct pvrdma_cq *cq, struct ib_wc *wc)
 		cqe = *cq_entry(cq, cq->head);
 		cq->head = pvrdma_idx_next(cq->head, cq_size(cq));
 		/* The entry is free after it was copied. */
-		smp_store_release(&pvrdma_dir_state(&cq->dir)->rx.cons_head,
-				  cq->head);
+		smp_store_release(cq->words.cons, cq->head);
 		if (cqe_complete(cq, &cqe, &qp)) {
 			cqe_to_wc(&cqe, &qp->ibqp, wc);
 			return true;
@@ -501,15 +510,12 @@ int pvrdma_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags)
 	struct pvrdma_dev *dev = to_pvdev(ibcq->device);
 	struct pvrdma_cq *cq = to_pvcq(ibcq);
 	unsigned long irq_flags;
-	u32 value = cq->handle;
 	int ret = 0;
 
-	value |= (flags & IB_CQ_SOLICITED_MASK) == IB_CQ_SOLICITED ?
-			 PVRDMA_UAR_CQ_ARM_SOL :
-			 PVRDMA_UAR_CQ_ARM;
 	spin_lock_irqsave(&cq->lock, irq_flags);
 	WRITE_ONCE(cq->armed, true);
-	writel(value, dev->uar + PVRDMA_UAR_CQ);
+	pvrdma_arm_cq(dev, cq,
+		      (flags & IB_CQ_SOLICITED_MASK) == IB_CQ_SOLICITED);
 	if (flags & IB_CQ_REPORT_MISSED_EVENTS && !cq->umem)
 		ret = cq_has(cq, cq->head) || may_flush(dev, cq);
 	spin_unlock_irqrestore(&cq->lock, irq_flags);

@@ -105,6 +105,7 @@ static void dsr_free(struct pvrdma_dev *dev)
 {
 	struct device *d = &dev->pdev->dev;
 
+	pvrdma_kctx_free(dev);
 	pvrdma_event_free_vectors(dev);
 	pvrdma_pagedir_free(dev, &dev->async.pages);
 	if (dev->cmd.resp)
@@ -224,6 +225,7 @@ static int device_start(struct pvrdma_dev *dev)
 		ret = -EIO;
 		goto err_event;
 	}
+	pvrdma_kctx_start(dev);
 	pvrdma_event_add_vectors(dev);
 	return 0;
 err_event:

@@ -3,8 +3,8 @@
  * Posting of work requests by kernel users; programs post by themselves.
  *
  * A WQE is written whole, then the producer index is published, then the
- * device is rung, once for a list.  The index that the device publishes for
- * what it consumed only serves to know what is free.
+ * device is rung if that is needed (kctx.c), once for a list.  The index that
+ * the device publishes for what it consumed only serves to know what is free.
  *
  * The device is told the WQE's index in place of the user's wr_id, and names
  * it in the completion.  So what is outstanding is known here, and what the
@@ -27,10 +27,9 @@ static u32 wq_used(const struct pvrdma_wq *wq)
 	return (wq->prod - wq->cons) & (2 * wq->nwqe - 1);
 }
 
-static bool wq_full(const struct pvrdma_wq *wq, const struct pvrdma_ring *ring,
-		    bool dead)
+static bool wq_full(const struct pvrdma_wq *wq, bool dead)
 {
-	u32 head = READ_ONCE(ring->cons_head);
+	u32 head = READ_ONCE(*wq->words.cons);
 
 	if (wq_used(wq) >= wq->nwqe)
 		return true;
@@ -107,26 +106,25 @@ bool pvrdma_wq_flush(struct pvrdma_wq *wq, u64 *wr_id)
 /**
  * pvrdma_wq_reset() - empty a queue
  * @wq: queue of a QP in the RESET state
- * @ring: its indices
  */
-void pvrdma_wq_reset(struct pvrdma_wq *wq, struct pvrdma_ring *ring)
+void pvrdma_wq_reset(struct pvrdma_wq *wq)
 {
 	unsigned long flags;
 
 	spin_lock_irqsave(&wq->lock, flags);
 	wq->prod = 0;
 	wq->cons = 0;
-	memset(ring, 0, sizeof(*ring));
+	WRITE_ONCE(*wq->words.prod, 0);
+	WRITE_ONCE(*wq->words.cons, 0);
 	spin_unlock_irqrestore(&wq->lock, flags);
 }
 
-static void wq_publish(struct pvrdma_wq *wq, struct pvrdma_ring *ring,
-		       u64 wr_id)
+static void wq_publish(struct pvrdma_wq *wq, u64 wr_id)
 {
 	wq->wr_id[pvrdma_idx_slot(wq->prod, wq->nwqe)] = wr_id;
 	wq->prod = pvrdma_idx_next(wq->prod, wq->nwqe);
 	/* The index shows what was written before it. */
-	smp_store_release(&ring->prod_tail, wq->prod);
+	smp_store_release(wq->words.prod, wq->prod);
 }
 
 static void put_sges(struct pvrdma_sge *to, const struct ib_sge *from, int n)
@@ -246,11 +244,10 @@ static u32 wqe_flags(const struct pvrdma_qp *qp, int flags)
 static int send_one(struct pvrdma_qp *qp, const struct ib_send_wr *wr,
 		    bool dead)
 {
-	struct pvrdma_ring *ring = &pvrdma_dir_state(&qp->dir)->tx;
 	struct pvrdma_sq_wqe_hdr *wqe;
 	int ret;
 
-	if (wq_full(&qp->sq, ring, dead))
+	if (wq_full(&qp->sq, dead))
 		return -ENOMEM;
 	if (wr->num_sge < 0 || wr->num_sge > qp->sq.max_sge ||
 	    wr->send_flags & IB_SEND_INLINE)
@@ -272,7 +269,7 @@ static int send_one(struct pvrdma_qp *qp, const struct ib_send_wr *wr,
 	    wr->opcode == IB_WR_RDMA_WRITE_WITH_IMM)
 		wqe->imm_data = (__force u32)wr->ex.imm_data;
 	put_sges((struct pvrdma_sge *)(wqe + 1), wr->sg_list, wr->num_sge);
-	wq_publish(&qp->sq, ring, wr->wr_id);
+	wq_publish(&qp->sq, wr->wr_id);
 	return 0;
 }
 
@@ -311,8 +308,7 @@ int pvrdma_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 	if (posted && dead)
 		schedule_work(&dev->port.work);
 	else if (posted)
-		writel(qp->handle | PVRDMA_UAR_QP_SEND,
-		       dev->uar + PVRDMA_UAR_QP);
+		pvrdma_ring_qp(dev, qp, true);
 	spin_unlock_irqrestore(&qp->sq.lock, flags);
 	return ret;
 }
@@ -338,14 +334,12 @@ void pvrdma_put_recv(const struct pvrdma_pagedir *dir, struct pvrdma_wq *wq,
 static int recv_one(struct pvrdma_qp *qp, const struct ib_recv_wr *wr,
 		    bool dead)
 {
-	struct pvrdma_ring *ring = &pvrdma_dir_state(&qp->dir)->rx;
-
 	if (wr->num_sge < 0 || wr->num_sge > qp->rq.max_sge)
 		return -EINVAL;
-	if (wq_full(&qp->rq, ring, dead))
+	if (wq_full(&qp->rq, dead))
 		return -ENOMEM;
 	pvrdma_put_recv(&qp->dir, &qp->rq, wr, qp->rq.prod);
-	wq_publish(&qp->rq, ring, wr->wr_id);
+	wq_publish(&qp->rq, wr->wr_id);
 	return 0;
 }
 
@@ -383,8 +377,7 @@ int pvrdma_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 	if (posted && dead)
 		schedule_work(&dev->port.work);
 	else if (posted)
-		writel(qp->handle | PVRDMA_UAR_QP_RECV,
-		       dev->uar + PVRDMA_UAR_QP);
+		pvrdma_ring_qp(dev, qp, false);
 	spin_unlock_irqrestore(&qp->rq.lock, flags);
 	return ret;
 }

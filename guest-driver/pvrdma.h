@@ -141,6 +141,28 @@ struct pvrdma_ext {
 };
 
 /**
+ * struct pvrdma_kctx - the kernel's own context
+ * @flags: for objects of kernel users: PVRDMA_EXT_OBJ_RING, or 0 for stock ones
+ * @mem: extension memory, if @flags is not 0
+ */
+struct pvrdma_kctx {
+	u32 flags;
+	struct pvrdma_pagedir mem;
+};
+
+/**
+ * struct pvrdma_words - what a ring's two sides tell each other
+ * @prod: the producer's index
+ * @cons: the consumer's index
+ * @no_notify: the device looks at @prod by itself; NULL in the stock layout
+ */
+struct pvrdma_words {
+	u32 *prod;
+	u32 *cons;
+	u32 *no_notify;
+};
+
+/**
  * struct pvrdma_port - the port and its network interface
  * @mac: hardware address of the paired NIC, if the device names one
  * @has_mac: it does
@@ -177,6 +199,7 @@ struct pvrdma_port {
  * @dead: the device failed or is gone: nothing is expected of it any more
  * @cmd: command channel
  * @async: asynchronous events
+ * @kctx: the kernel's own context
  * @vector: completion vectors; the first is always there
  * @num_vectors: how many the device knows of
  * @num_irqs: how many MSI-X vectors have handlers
@@ -198,6 +221,7 @@ struct pvrdma_dev {
 
 	struct pvrdma_cmdq cmd;
 	struct pvrdma_evring async;
+	struct pvrdma_kctx kctx;
 	struct pvrdma_vector vector[PVRDMA_EXT_MAX_VECTORS];
 	u32 num_vectors;
 	u32 num_irqs;
@@ -266,6 +290,8 @@ struct pvrdma_mw {
  * @vector: its completion vector
  * @umem: a program's memory, NULL if the kernel uses the CQ
  * @dir: header page and CQEs
+ * @words: of a kernel CQ; the device produces
+ * @arm: arm word of a kernel CQ of the extended layout, else NULL
  * @lock: protects @head and the entries, and removal from @qps
  * @head: next entry to read
  * @qps: QPs that complete here, by handle
@@ -279,6 +305,8 @@ struct pvrdma_cq {
 	u32 vector;
 	struct ib_umem *umem;
 	struct pvrdma_pagedir dir;
+	struct pvrdma_words words;
+	u32 *arm;
 	/* of kernel CQs; protects head and entries, and removal from qps */
 	spinlock_t lock;
 	u32 head;
@@ -298,6 +326,7 @@ struct pvrdma_cq {
  * @wqe_size: bytes, a power of two of at most a page
  * @max_sge: SGEs a WQE may have
  * @first_page: page of slot 0 in the QP's directory
+ * @words: shared with the device
  */
 struct pvrdma_wq {
 	/* protects prod, cons, wr_id and entries */
@@ -309,6 +338,7 @@ struct pvrdma_wq {
 	u32 wqe_size;
 	u32 max_sge;
 	u32 first_page;
+	struct pvrdma_words words;
 };
 
 /**
@@ -512,6 +542,15 @@ int pvrdma_mmap(struct ib_ucontext *ibctx, struct vm_area_struct *vma);
 int pvrdma_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata);
 int pvrdma_dealloc_pd(struct ib_pd *ibpd, struct ib_udata *udata);
 
+/* kctx.c */
+void pvrdma_kctx_start(struct pvrdma_dev *dev);
+void pvrdma_kctx_free(struct pvrdma_dev *dev);
+void pvrdma_words_init(struct pvrdma_words *words,
+		       const struct pvrdma_pagedir *dir, bool ext, bool tx);
+void pvrdma_ring_qp(struct pvrdma_dev *dev, struct pvrdma_qp *qp, bool send);
+void pvrdma_ring_srq(struct pvrdma_dev *dev, struct pvrdma_srq *srq);
+void pvrdma_arm_cq(struct pvrdma_dev *dev, struct pvrdma_cq *cq, bool solicited);
+
 /* mr.c */
 struct ib_mr *pvrdma_get_dma_mr(struct ib_pd *ibpd, int access);
 u64 pvrdma_max_mr_size(const struct pvrdma_dev *dev);
@@ -573,6 +612,6 @@ void pvrdma_put_recv(const struct pvrdma_pagedir *dir, struct pvrdma_wq *wq,
 bool pvrdma_wq_complete(struct pvrdma_wq *wq, u64 *wr_id);
 bool pvrdma_wq_pending(struct pvrdma_wq *wq);
 bool pvrdma_wq_flush(struct pvrdma_wq *wq, u64 *wr_id);
-void pvrdma_wq_reset(struct pvrdma_wq *wq, struct pvrdma_ring *ring);
+void pvrdma_wq_reset(struct pvrdma_wq *wq);
 
 #endif /* PVRDMA_H */

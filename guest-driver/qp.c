@@ -103,6 +103,7 @@ static int qp_pages_kernel(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 			   bool srq, u32 *send_pages)
 {
 	struct ib_qp_cap *cap = &qp->cap;
+	int ret;
 
 	/* Here and not in pvrdma_wq_init(): each place makes a lock class of its own. */
 	spin_lock_init(&qp->sq.lock);
@@ -131,10 +132,15 @@ static int qp_pages_kernel(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 		qp->rq.wr_id = kvcalloc(qp->rq.nwqe, sizeof(u64), GFP_KERNEL);
 	if (!qp->sq.wr_id || (!srq && !qp->rq.wr_id))
 		return -ENOMEM;
-	return pvrdma_pagedir_alloc(dev, &qp->dir,
-				    (u64)qp->rq.first_page +
-					    pvrdma_wq_pages(&qp->rq),
-				    true);
+	ret = pvrdma_pagedir_alloc(dev, &qp->dir,
+				   (u64)qp->rq.first_page +
+					   pvrdma_wq_pages(&qp->rq),
+				   true);
+	if (ret)
+		return ret;
+	pvrdma_words_init(&qp->sq.words, &qp->dir, dev->kctx.flags, true);
+	pvrdma_words_init(&qp->rq.words, &qp->dir, dev->kctx.flags, false);
+	return 0;
 }
 
 static int qp_pages_user(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
@@ -373,6 +379,8 @@ int pvrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *init,
 	refcount_set(&qp->refs, 1);
 	init_completion(&qp->unused);
 
+	if (!udata)
+		ucmd.ext.flags = dev->kctx.flags;
 	if (udata)
 		ret = qp_pages_user(dev, qp, &ucmd, init->srq, &send_pages);
 	else
@@ -496,16 +504,13 @@ static int modify_check(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 /* A reset QP starts with empty rings, at the device as here. */
 static void qp_reset(struct pvrdma_qp *qp)
 {
-	struct pvrdma_ring_state *state;
-
 	if (qp->sq_umem)
 		return;
-	state = pvrdma_dir_state(&qp->dir);
 	pvrdma_cq_forget_qp(to_pvcq(qp->ibqp.send_cq), qp->handle);
 	if (qp->ibqp.recv_cq != qp->ibqp.send_cq)
 		pvrdma_cq_forget_qp(to_pvcq(qp->ibqp.recv_cq), qp->handle);
-	pvrdma_wq_reset(&qp->sq, &state->tx);
-	pvrdma_wq_reset(&qp->rq, &state->rx);
+	pvrdma_wq_reset(&qp->sq);
+	pvrdma_wq_reset(&qp->rq);
 }
 
 static int qp_modify(struct pvrdma_dev *dev, struct pvrdma_qp *qp,

@@ -22,6 +22,7 @@ static int srq_pages_kernel(struct pvrdma_dev *dev, struct pvrdma_srq *srq,
 			    struct ib_srq_attr *attr)
 {
 	struct pvrdma_wq *rq = &srq->rq;
+	int ret;
 
 	spin_lock_init(&rq->lock);
 	attr->max_sge = max(attr->max_sge, 1u);
@@ -33,8 +34,11 @@ static int srq_pages_kernel(struct pvrdma_dev *dev, struct pvrdma_srq *srq,
 				     rq->wqe_size);
 	attr->max_wr = rq->nwqe;
 	rq->first_page = 1;
-	return pvrdma_pagedir_alloc(dev, &srq->dir,
-				    1 + (u64)pvrdma_wq_pages(rq), true);
+	ret = pvrdma_pagedir_alloc(dev, &srq->dir,
+				   1 + (u64)pvrdma_wq_pages(rq), true);
+	if (!ret)
+		pvrdma_words_init(&rq->words, &srq->dir, dev->kctx.flags, false);
+	return ret;
 }
 
 static int srq_pages_user(struct pvrdma_dev *dev, struct pvrdma_srq *srq,
@@ -170,6 +174,8 @@ int pvrdma_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *init,
 		return ret;
 	refcount_set(&srq->refs, 1);
 	init_completion(&srq->unused);
+	if (!udata)
+		ucmd.ext.flags = dev->kctx.flags;
 	if (udata)
 		ret = srq_pages_user(dev, srq, &ucmd);
 	else
@@ -254,9 +260,8 @@ int pvrdma_destroy_srq(struct ib_srq *ibsrq, struct ib_udata *udata)
 
 static int srq_post_one(struct pvrdma_srq *srq, const struct ib_recv_wr *wr)
 {
-	struct pvrdma_ring *ring = &pvrdma_dir_state(&srq->dir)->rx;
 	struct pvrdma_wq *rq = &srq->rq;
-	u32 head = READ_ONCE(ring->cons_head);
+	u32 head = READ_ONCE(*rq->words.cons);
 
 	if (wr->num_sge < 0 || wr->num_sge > rq->max_sge)
 		return -EINVAL;
@@ -266,7 +271,7 @@ static int srq_post_one(struct pvrdma_srq *srq, const struct ib_recv_wr *wr)
 	pvrdma_put_recv(&srq->dir, rq, wr, wr->wr_id);
 	rq->prod = pvrdma_idx_next(rq->prod, rq->nwqe);
 	/* The index shows what was written before it. */
-	smp_store_release(&ring->prod_tail, rq->prod);
+	smp_store_release(rq->words.prod, rq->prod);
 	return 0;
 }
 
@@ -301,8 +306,7 @@ int pvrdma_post_srq_recv(struct ib_srq *ibsrq, const struct ib_recv_wr *wr,
 		posted = true;
 	}
 	if (posted && !pvrdma_dead(dev))
-		writel(srq->handle | PVRDMA_UAR_SRQ_RECV,
-		       dev->uar + PVRDMA_UAR_SRQ);
+		pvrdma_ring_srq(dev, srq);
 	spin_unlock_irqrestore(&srq->rq.lock, flags);
 	return ret;
 }

@@ -96,7 +96,7 @@ static int forge(struct ib_cq *ibcq, u32 qp, u32 opcode, u64 wr_id)
 	cqe->opcode = opcode;
 	cqe->wr_id = wr_id;
 	/* The entry comes before its index. */
-	smp_store_release(&pvrdma_dir_state(&cq->dir)->rx.prod_tail,
+	smp_store_release(cq->words.prod,
 			  pvrdma_idx_next(cq->head, ibcq->cqe));
 	return ib_poll_cq(ibcq, 1, &wc);
 }

@@ -266,7 +266,7 @@ class SmpTest(DriverCase):
             with self.subTest(template=template):
                 for job in self.start(template, (DEVICE, DEVICE)):
                     job.wait(check=True)
-        check_kernel_verbs(self.guests[0], threads=8)
+        self.check_kernel_exits()
         # At the same time: one program for each CPU.
         jobs = []
         for _ in range(4):
@@ -275,6 +275,18 @@ class SmpTest(DriverCase):
         for job in jobs:
             job.wait(check=True)
         self.finish()
+
+    def check_kernel_exits(self):
+        """The kernel's posts and arms are words in memory, as programs' are: of
+        the stock layout each would be a doorbell."""
+        def state():
+            return (self.daemon.posts()[0],
+                    self.daemon.counters('datapath', 'tx_messages')[0])
+        before = state()
+        check_kernel_verbs(self.guests[0], threads=8)
+        posts, messages = (b - a for a, b in zip(before, state()))
+        self.assertGreater(messages, 8 * 1600)
+        self.assertLess(posts, messages / 2)
 
     def completions(self, guest):
         """Interrupts of each completion vector, by CPU."""
