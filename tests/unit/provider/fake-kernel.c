@@ -273,6 +273,14 @@ int ibv_cmd_reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t hca_va
     return take_failure();
 }
 
+int ibv_cmd_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length,
+                          uint64_t iova, int fd, int access, struct verbs_mr *vmr,
+                          struct ibv_command_buffer *driver)
+{
+    vmr->ibv_mr.context = pd->context;
+    return take_failure();
+}
+
 int ibv_cmd_rereg_mr(struct verbs_mr *vmr, uint32_t flags, void *addr, size_t length,
                      uint64_t hca_va, int access, struct ibv_pd *pd,
                      struct ibv_rereg_mr *cmd, size_t cmd_sz,
