@@ -79,7 +79,7 @@ ln -s $config/nvmet/$s $p/subsystems/''' % {
     def attach(self, guest, address, check=True):
         """The disk; or None without @check if the target refuses."""
         done = script(guest, 'modprobe nvme-%s\nnvme connect -t %s -a %s -s %d -n %s '
-                      '--reconnect-delay=1 --keep-alive-tmo=2' % (
+                      '--reconnect-delay=1 --keep-alive-tmo=5' % (
                           self.transport, self.transport, address, self.port, self.nqn),
                       check=check)
         if not done.ok:
