@@ -45,7 +45,8 @@ u32 pvrdma_wq_pages(const struct pvrdma_wq *wq)
 	return DIV_ROUND_UP((u64)wq->nwqe * wq->wqe_size, PVRDMA_PAGE_SIZE);
 }
 
-static int qp_check(struct pvrdma_dev *dev, const struct ib_qp_init_attr *init)
+static int qp_check(struct pvrdma_dev *dev, const struct pvrdma_ucontext *ctx,
+		    const struct ib_qp_init_attr *init)
 {
 	const struct pvrdma_caps *caps = &dev->caps;
 	const struct ib_qp_cap *cap = &init->cap;
@@ -68,6 +69,10 @@ static int qp_check(struct pvrdma_dev *dev, const struct ib_qp_init_attr *init)
 		if (!(dev->ext.features & PVRDMA_EXT_FEAT_UC))
 			return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP,
 					     "the device has no UC");
+		/* The stock library writes no addresses into their WQEs. */
+		if (ctx && !ctx->ext_features)
+			return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP,
+					     "the library knows no UC");
 		break;
 	default:
 		return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP, "type %d",
@@ -362,7 +367,7 @@ int pvrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *init,
 	u32 send_pages = 0;
 	int ret;
 
-	ret = qp_check(dev, init);
+	ret = qp_check(dev, ctx, init);
 	if (!ret && udata)
 		ret = qp_request(&dev->ibdev, udata, ctx, &ucmd);
 	if (ret)

@@ -529,8 +529,9 @@ class SleepingWorkerTest(OurDriverCase):
     def test_no_lost_post(self):
         """Posts to many queues at once: their bits share a word, which the worker
         takes while the guest sets others."""
-        self.check('datacheck -d {dev} -g {gid} -p {port} -n %d'
-                   % (150 if fixture.LONG else 6))
+        for job in self.start('datacheck -d {dev} -g {gid} -p {port} -n %d'
+                              % (150 if fixture.LONG else 6), ('ours ', 'ours ')):
+            self.assertIn('parts: rc srq uc\n', job.wait(check=True).out)
 
     def test_extended_api(self):
         self.excheck('-i 128')

@@ -6,7 +6,6 @@
  * emulated timers, which on a loaded host are late, and then their clocks run at
  * another speed than the world's: this is measured outside and given to them.
  */
-#define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
 #include <time.h>
