@@ -483,6 +483,104 @@ static void test_held(void)
     testdev_free(td);
 }
 
+/* A ring of a completion vector, and what it looked like. */
+struct vector {
+    uint64_t page[4];
+    uint8_t before[4][4096];
+};
+
+static struct reader vector_reader(const struct vector *v)
+{
+    return (struct reader){v->page, 3 * 4096 / 4, 4};
+}
+
+enum { VECTORS = 4 };
+
+static void look(struct vector *v)
+{
+    for (unsigned i = 0; i < VECTORS; i++) {
+        for (unsigned k = 0; k < 4; k++) {
+            memcpy(v[i].before[k], testdev_ptr(td, v[i].page[k]), 4096);
+        }
+    }
+}
+
+static void assert_untouched(const struct vector *v)
+{
+    for (unsigned i = 0; i < VECTORS; i++) {
+        for (unsigned k = 0; k < 4; k++) {
+            g_assert_cmpmem(testdev_ptr(td, v[i].page[k]), 4096, v[i].before[k], 4096);
+        }
+    }
+}
+
+/* The three reasons to leave a running guest's rings alone. */
+static void hold_by_pause(bool on)
+{
+    if (on) {
+        datapath_pause(&td->vm);
+    } else {
+        datapath_resume(&td->vm);
+    }
+}
+
+static void hold_by_bus_master(bool on)
+{
+    device_set_bus_master(td->vm.dev, !on);
+}
+
+/* Before what bus mastering does besides: it pauses, too. */
+static void hold_alone(bool on)
+{
+    event_set_active(&td->vm.guest.events, true, on);
+}
+
+/* No vector's ring is written to meanwhile; then each notification comes once. */
+static void test_held_vectors(gconstpointer data)
+{
+    void (*hold)(bool) = (void (*)(bool))data;
+    struct guest_events *ev;
+    struct vector v[VECTORS];
+    struct pvrdma_cqne cqne;
+
+    setup();
+    ev = &td->vm.guest.events;
+    memcpy(v[0].page, td->cqn_ring, sizeof(v[0].page));
+    for (unsigned i = 1; i < VECTORS; i++) {
+        struct pvrdma_ext_cmd_vector req = {.vector = i, .npages = 4};
+
+        req.pdir_dma = testdev_new_pdir(td, 4, v[i].page);
+        for (unsigned k = 1; k < 4; k++) {
+            v[i].page[k] = v[i].page[0] + k * 4096;
+        }
+        g_assert_cmpint(device_add_vector(td->vm.dev, &req), ==, 0);
+    }
+    for (unsigned round = 0; round < 10; round++) {
+        look(v);
+        hold(true);
+        for (unsigned i = 0; i < VECTORS; i++) {
+            event_cq_notify(&td->vm.guest, 10 + i, i);
+            event_cq_notify(&td->vm.guest, 10 + i, i);
+        }
+        g_assert_cmphex(event_cq_retry(&td->vm.guest), ==, 0);
+        assert_untouched(v);
+        hold(false);
+        for (unsigned tries = 0; atomic_load(&ev->deferred_any); tries++) {
+            g_assert_cmpuint(tries, <, 20000);
+            event_cq_retry(&td->vm.guest);
+            g_usleep(100);
+        }
+        for (unsigned i = 0; i < VECTORS; i++) {
+            struct reader r = vector_reader(&v[i]);
+
+            g_assert_true(reader_next(&r, &cqne));
+            g_assert_cmpuint(cqne.info, ==, 10 + i);
+            g_assert_false(reader_next(&r, &cqne));
+        }
+    }
+    testdev_free(td);
+}
+
 /* The rings' pages leave the DMA map. */
 static void test_unmapped(void)
 {
@@ -512,6 +610,12 @@ int main(int argc, char **argv)
     g_test_add_func("/device/events/sizes", test_sizes);
     g_test_add_func("/device/events/inactive", test_inactive);
     g_test_add_func("/device/events/held", test_held);
+    g_test_add_data_func("/device/events/held-vectors/pause", hold_by_pause,
+                         test_held_vectors);
+    g_test_add_data_func("/device/events/held-vectors/bus-master", hold_by_bus_master,
+                         test_held_vectors);
+    g_test_add_data_func("/device/events/held-vectors/alone", hold_alone,
+                         test_held_vectors);
     g_test_add_func("/device/events/unmapped", test_unmapped);
     ret = g_test_run();
     testdev_stop();
