@@ -161,9 +161,21 @@ static int64_t pages_used(void)
     return n;
 }
 
+/* Where the page list names page @i. */
+static uint64_t *list_entry(struct big *b, uint32_t i)
+{
+    uint64_t *dir = vg_ptr(b->g, b->top);
+    uint64_t *tables = vg_ptr(b->g, dir[i / PVRDMA_PDIR_MAX_PAGES]);
+    uint64_t *table =
+        vg_ptr(b->g, tables[i % PVRDMA_PDIR_MAX_PAGES / PVRDMA_PDIR_ENTRIES]);
+
+    return &table[i % PVRDMA_PDIR_ENTRIES];
+}
+
 /* What is told is what can be had; a directory that is none costs nothing. */
 static void test_refused(void)
 {
+    static const uint32_t bad_page[] = {0, PVRDMA_PDIR_MAX_PAGES, NPAGES - 1};
     struct vguest *g = vguest_new(vgt_daemon, 0, NULL);
     struct vg_pd *pd = vg_pd_new(g);
     int64_t before = pages_used();
@@ -184,6 +196,15 @@ static void test_refused(void)
     entry[4] ^= 8 | 1ull << 50;
     g_assert_cmpint(vg_create_mr(g, &b.req, &b.resp), >, 0);
     entry[4] ^= 1ull << 50;
+    /* One page of a million that is no memory of the guest's, and one that is half. */
+    for (unsigned i = 0; i < G_N_ELEMENTS(bad_page); i++) {
+        entry = list_entry(&b, bad_page[i]);
+        *entry ^= 1ull << 50;
+        g_assert_cmpint(vg_create_mr(g, &b.req, &b.resp), ==, EFAULT);
+        *entry ^= 1ull << 50 | 2048;
+        g_assert_cmpint(vg_create_mr(g, &b.req, &b.resp), ==, EINVAL);
+        *entry ^= 2048;
+    }
     b.req.length += 4096;
     g_assert_cmpint(vg_create_mr(g, &b.req, &b.resp), >, 0);
     b.req.length -= 4096;
