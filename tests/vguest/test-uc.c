@@ -437,12 +437,21 @@ static struct vg_mr *big_mr(struct vgt_side *s)
     return vg_mr_new(s->pd, vg_buf_new_alias(s->g, BIG_VA, GIB, REAL), VG_ACCESS_ALL);
 }
 
-/* @n messages of a gigabyte, until the first is under way. */
-static void start_big(struct vgt_side *s, const struct vg_mr *local, uint32_t opcode,
-                      uint32_t rkey, unsigned n)
+/* A receive at the begin of the gigabyte. */
+static void recv_big(struct vgt_side *s, const struct vg_mr *local, uint64_t wr_id,
+                     uint32_t len)
 {
-    struct pvrdma_sge sge = {BIG_VA, GIB, local->lkey};
-    int64_t before = vgt_counter("vm0", "datapath", "tx_bytes");
+    struct pvrdma_sge sge = {BIG_VA, len, local->lkey};
+    struct vg_wr wr = {.wr_id = wr_id, .nsge = 1, .sge = &sge};
+
+    g_assert_cmpuint(vg_post_recv(s->qp, &wr, 1), ==, 1);
+}
+
+/* @n messages of @len, with one doorbell. */
+static void post_big(struct vgt_side *s, const struct vg_mr *local, uint32_t opcode,
+                     uint32_t rkey, uint32_t len, unsigned n)
+{
+    struct pvrdma_sge sge = {BIG_VA, len, local->lkey};
     struct vg_wr wr = {.opcode = opcode,
                        .flags = VGT_SIG,
                        .remote_addr = BIG_VA,
@@ -454,8 +463,42 @@ static void start_big(struct vgt_side *s, const struct vg_mr *local, uint32_t op
         g_assert_cmpuint(vg_queue_send(s->qp, &wr, 1), ==, 1);
     }
     vg_ring_send(s->qp);
+}
+
+/* The same, until the first is under way. */
+static void start_big(struct vgt_side *s, const struct vg_mr *local, uint32_t opcode,
+                      uint32_t rkey, uint32_t len, unsigned n)
+{
+    int64_t before = vgt_counter("vm0", "datapath", "tx_bytes");
+
+    post_big(s, local, opcode, rkey, len, n);
     while (vgt_counter("vm0", "datapath", "tx_bytes") == before) {
     }
+}
+
+/*
+ * The receive @wr_id of @to was left by a message that was broken off: what is longer
+ * than it is lost, what is not goes there from its first byte.
+ */
+static void left_receive_serves(struct vgt_side *from, const struct vg_mr *src,
+                                struct vgt_side *to, const struct vg_mr *dst,
+                                uint64_t wr_id, uint32_t len)
+{
+    int64_t before = dropped(1, "too_long");
+    struct pvrdma_cqe c;
+
+    post_big(from, src, PVRDMA_WR_SEND, 0, len + 1, 1);
+    vgt_expect(from->scq, 0, PVRDMA_WC_SUCCESS);
+    g_assert_cmpint(dropped(1, "too_long"), ==, before + 1);
+    vgt_expect_none(to->rcq, 20);
+    g_assert_cmpuint(vg_qp_state(to->qp), ==, PVRDMA_QPS_RTS);
+    memset(VG_MR_HOST(dst, 0), 0xee, 72);
+    put(from, to, 1, PVRDMA_WR_SEND, 64);
+    vgt_expect(from->scq, 1, PVRDMA_WC_SUCCESS);
+    c = vgt_expect(to->rcq, wr_id, PVRDMA_WC_SUCCESS);
+    g_assert_cmpuint(c.byte_len, ==, 64);
+    vgt_check(VG_MR_HOST(dst, 0), 64, 1);
+    g_assert_cmpuint(*VG_MR_HOST(dst, 64), ==, 0xee);
 }
 
 /*
@@ -464,7 +507,8 @@ static void start_big(struct vgt_side *s, const struct vg_mr *local, uint32_t op
  */
 static void test_sender_breaks_off(void)
 {
-    const unsigned n = 8;
+    const unsigned n = 16;
+    const uint32_t len = GIB / 2;
     struct vgt_side *a, *b;
     struct vgt_pair p;
     struct pvrdma_cqe c;
@@ -477,12 +521,9 @@ static void test_sender_breaks_off(void)
     mr[0] = big_mr(a);
     mr[1] = big_mr(b);
     for (unsigned i = 0; i <= n; i++) {
-        struct pvrdma_sge sge = {BIG_VA, GIB, mr[1]->lkey};
-        struct vg_wr wr = {.wr_id = 100 + i, .nsge = 1, .sge = &sge};
-
-        g_assert_cmpuint(vg_post_recv(b->qp, &wr, 1), ==, 1);
+        recv_big(b, mr[1], 100 + i, len);
     }
-    start_big(a, mr[0], PVRDMA_WR_SEND, 0, n);
+    start_big(a, mr[0], PVRDMA_WR_SEND, 0, len, n);
     g_assert_cmpint(vg_qp_to_reset(a->qp), ==, 0);
     while (vg_cq_poll(a->scq, &c, 1) == 1) {
         g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
@@ -490,15 +531,63 @@ static void test_sender_breaks_off(void)
     while (vg_cq_poll(b->rcq, &c, 1) == 1) {
         g_assert_cmpuint(c.wr_id, ==, 100 + whole);
         g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
-        g_assert_cmpuint(c.byte_len, ==, GIB);
+        g_assert_cmpuint(c.byte_len, ==, len);
         whole++;
     }
     g_assert_cmpuint(whole, <, n);
     connect_to(a->qp, b->qp);
-    put(a, b, 1, PVRDMA_WR_SEND, 64);
-    vgt_expect(a->scq, 1, PVRDMA_WC_SUCCESS);
-    c = vgt_expect(b->rcq, 100 + whole, PVRDMA_WC_SUCCESS);
-    g_assert_cmpuint(c.byte_len, ==, 64);
+    left_receive_serves(a, mr[0], b, mr[1], 100 + whole, len);
+    vg_mr_free(mr[0]);
+    vg_mr_free(mr[1]);
+    vgt_pair_close(&p);
+}
+
+/*
+ * The receiver is paused in the middle of a SEND: that and what follows is lost, each
+ * counted once as sent to a paused one, and its receive serves the next.
+ */
+static void test_receiver_paused(void)
+{
+    const unsigned n = 8;
+    const uint32_t len = GIB - 1;
+    unsigned broken = 0;
+    struct vgt_side *a, *b;
+    struct vgt_pair p;
+    struct vg_mr *mr[2];
+
+    uc_open(&p, 0, 1, EXTENDED);
+    a = &p.s[0];
+    b = &p.s[1];
+    mr[0] = big_mr(a);
+    mr[1] = big_mr(b);
+    for (unsigned round = 0; broken < 3; round++) {
+        int64_t lost = -dropped(0, "to_paused");
+
+        g_assert_cmpuint(round, <, 20);
+        for (unsigned i = 0; i < n; i++) {
+            recv_big(b, mr[1], 100 + i, len);
+        }
+        start_big(a, mr[0], PVRDMA_WR_SEND, 0, len, n);
+        ctl("pause", "vm1");
+        for (unsigned i = 0; i < n; i++) {
+            vgt_expect(a->scq, i, PVRDMA_WC_SUCCESS);
+        }
+        ctl("resume", "vm1");
+        lost += dropped(0, "to_paused");
+        g_assert_cmpint(lost, <=, n);
+        for (unsigned i = 0; i < n - lost; i++) {
+            g_assert_cmpuint(vgt_expect(b->rcq, 100 + i, PVRDMA_WC_SUCCESS).byte_len, ==,
+                             len);
+        }
+        vgt_expect_none(b->rcq, 20);
+        g_assert_cmpuint(vg_qp_state(a->qp), ==, PVRDMA_QPS_RTS);
+        g_assert_cmpuint(vg_qp_state(b->qp), ==, PVRDMA_QPS_RTS);
+        if (lost) { /* it was fast enough */
+            left_receive_serves(a, mr[0], b, mr[1], 100 + n - lost, len);
+            broken++;
+        }
+        vgt_pair_reconnect(&p, NULL);
+    }
     vg_mr_free(mr[0]);
     vg_mr_free(mr[1]);
     vgt_pair_close(&p);
@@ -519,7 +608,7 @@ static void test_key_goes(void)
     mr[0] = big_mr(a);
     mr[1] = big_mr(b);
     before = dropped(1, "access_denied");
-    start_big(a, mr[0], PVRDMA_WR_RDMA_WRITE, mr[1]->rkey, n);
+    start_big(a, mr[0], PVRDMA_WR_RDMA_WRITE, mr[1]->rkey, GIB, n);
     vg_mr_free(mr[1]);
     for (unsigned i = 0; i < n; i++) {
         vgt_expect(a->scq, i, PVRDMA_WC_SUCCESS);
@@ -540,6 +629,7 @@ static void test_own_key_goes(void)
     struct vgt_pair p;
     struct pvrdma_cqe c;
     struct vg_mr *mr[2];
+    unsigned tries = 0;
 
     uc_open(&p, 0, 1, EXTENDED);
     a = &p.s[0];
@@ -547,11 +637,12 @@ static void test_own_key_goes(void)
     mr[0] = big_mr(a);
     mr[1] = big_mr(b);
     do { /* unless it was through already */
+        g_assert_cmpuint(tries++, <, 100);
         if (vg_qp_state(a->qp) == PVRDMA_QPS_SQD) {
             g_assert_cmpint(vg_qp_to_state(a->qp, PVRDMA_QPS_RTS), ==, 0);
             mr[0] = big_mr(a);
         }
-        start_big(a, mr[0], PVRDMA_WR_RDMA_WRITE, mr[1]->rkey, 1);
+        start_big(a, mr[0], PVRDMA_WR_RDMA_WRITE, mr[1]->rkey, GIB, 1);
         g_assert_cmpint(vg_qp_to_state(a->qp, PVRDMA_QPS_SQD), ==, 0);
         vg_mr_free(mr[0]);
         g_assert_true(vg_cq_wait(a->scq, &c, VGT_WAIT_MS));
@@ -583,12 +674,9 @@ static void test_receiver_fails(void)
     mr[0] = big_mr(a);
     mr[1] = big_mr(b);
     for (unsigned i = 0; i < n; i++) {
-        struct pvrdma_sge sge = {BIG_VA, GIB, mr[1]->lkey};
-        struct vg_wr wr = {.wr_id = i, .nsge = 1, .sge = &sge};
-
-        g_assert_cmpuint(vg_post_recv(b->qp, &wr, 1), ==, 1);
+        recv_big(b, mr[1], i, GIB);
     }
-    start_big(a, mr[0], PVRDMA_WR_SEND, 0, n);
+    start_big(a, mr[0], PVRDMA_WR_SEND, 0, GIB, n);
     g_assert_cmpint(vg_qp_to_state(b->qp, PVRDMA_QPS_ERR), ==, 0);
     for (unsigned i = 0; i < n; i++) {
         vgt_expect(a->scq, i, PVRDMA_WC_SUCCESS);
@@ -761,6 +849,7 @@ int main(int argc, char **argv)
                              both[i / 2].run);
     }
     g_test_add_func("/uc/sender-breaks-off", test_sender_breaks_off);
+    g_test_add_func("/uc/receiver-paused", test_receiver_paused);
     g_test_add_func("/uc/key-goes", test_key_goes);
     g_test_add_func("/uc/own-key-goes", test_own_key_goes);
     g_test_add_func("/uc/receiver-fails", test_receiver_fails);
