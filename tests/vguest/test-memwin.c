@@ -338,7 +338,6 @@ static void test_bad(void)
     BAD(lkey, l.mr->lkey ^ 0x80);
     BAD(lkey, w.rkey); /* a window of a window */
     BAD(lkey, w1.rkey);
-    BAD(lkey, l.own->mr->lkey); /* no MW_BIND */
     BAD(rkey, 0);
     BAD(rkey, UINT32_MAX);
     BAD(rkey, l.mr->rkey); /* no window */
@@ -346,6 +345,10 @@ static void test_bad(void)
     BAD(access_flags, REMOTE | PVRDMA_ACCESS_ZERO_BASED);
     BAD(access_flags, 1u << 7);
 #undef BAD
+    wr = good;
+    wr.bind.addr = l.own->mr->buf->va;
+    wr.bind.lkey = l.own->mr->lkey;
+    refuse(&l, wr, PVRDMA_WC_MW_BIND_ERR); /* no MW_BIND */
     wr = good;
     wr.flags |= PVRDMA_SEND_INLINE;
     refuse(&l, wr, PVRDMA_WC_LOC_QP_OP_ERR);
