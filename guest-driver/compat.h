@@ -14,6 +14,7 @@
 int pvrdma_create_cq_udata(struct ib_cq *ibcq,
 			   const struct ib_cq_init_attr *attr,
 			   struct ib_udata *udata);
+int pvrdma_resize_cq(struct ib_cq *ibcq, unsigned int cqe, struct ib_udata *udata);
 struct ib_mr *pvrdma_reg_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 iova,
 			    int access, struct ib_udata *udata);
 struct ib_mr *pvrdma_reg_dmabuf_mr(struct ib_pd *ibpd, u64 offset, u64 length,
@@ -110,6 +111,19 @@ static inline void pvrdma_compat_report_port_event(struct ib_device *ibdev,
 
 #define PVRDMA_COMPAT_PORT_OPS \
 	.report_port_event = pvrdma_compat_report_port_event,
+#endif
+
+/* 7.1 says in its name that only programs resize, and counts without a sign. */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(7, 1, 0)
+static inline int pvrdma_compat_resize_cq(struct ib_cq *ibcq, int cqe,
+					  struct ib_udata *udata)
+{
+	return pvrdma_resize_cq(ibcq, cqe < 0 ? 0 : cqe, udata);
+}
+
+#define PVRDMA_COMPAT_RESIZE_CQ_OPS .resize_cq = pvrdma_compat_resize_cq
+#else
+#define PVRDMA_COMPAT_RESIZE_CQ_OPS .resize_user_cq = pvrdma_resize_cq
 #endif
 
 #endif /* PVRDMA_COMPAT_H */

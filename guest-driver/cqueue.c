@@ -232,7 +232,7 @@ int pvrdma_create_cq_udata(struct ib_cq *ibcq,
  *
  * Return: 0 or a negative errno.
  */
-int pvrdma_resize_cq(struct ib_cq *ibcq, int cqe, struct ib_udata *udata)
+int pvrdma_resize_cq(struct ib_cq *ibcq, unsigned int cqe, struct ib_udata *udata)
 {
 	struct pvrdma_dev *dev = to_pvdev(ibcq->device);
 	struct pvrdma_cq *cq = to_pvcq(ibcq);
@@ -246,9 +246,9 @@ int pvrdma_resize_cq(struct ib_cq *ibcq, int cqe, struct ib_udata *udata)
 	if (!(dev->ext.features & PVRDMA_EXT_FEAT_CQ_EX) || !udata || !cq->umem)
 		return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP,
 				     "device or kind of CQ");
-	if (cqe < 1 || cqe > dev->caps.max_cqe)
+	if (!cqe || cqe > dev->caps.max_cqe)
 		return pvrdma_refuse(&dev->ibdev, -EINVAL,
-				     "%d entries, at most %u", cqe,
+				     "%u entries, at most %u", cqe,
 				     dev->caps.max_cqe);
 	ret = pvrdma_uabi_read(&dev->ibdev, udata, &ucmd, sizeof(ucmd),
 			       sizeof(ucmd));

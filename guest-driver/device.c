@@ -257,7 +257,7 @@ const struct ib_device_ops pvrdma_dev_ops = {
 
 	PVRDMA_COMPAT_CREATE_CQ_OPS,
 	.destroy_cq = pvrdma_destroy_cq,
-	.resize_cq = pvrdma_resize_cq,
+	PVRDMA_COMPAT_RESIZE_CQ_OPS,
 	.poll_cq = pvrdma_poll_cq,
 	.req_notify_cq = pvrdma_req_notify_cq,
 

@@ -261,6 +261,9 @@ struct ib_mr *pvrdma_rereg_mr(struct ib_mr *ibmr, int flags, u64 start,
 	if (!ret && flags & ~IB_MR_REREG_SUPPORTED)
 		ret = pvrdma_refuse(ibmr->device, -EOPNOTSUPP, "flags %#x",
 				    flags);
+	/* The core takes the PD away that it has already. */
+	if (!ret && !flags)
+		return NULL;
 	if (!(flags & IB_MR_REREG_ACCESS))
 		access = mr->access;
 	if (!(flags & IB_MR_REREG_TRANS)) {

@@ -570,7 +570,6 @@ int pvrdma_create_ah(struct ib_ah *ibah, struct rdma_ah_init_attr *init,
 int pvrdma_destroy_ah(struct ib_ah *ibah, u32 flags);
 
 /* cqueue.c */
-int pvrdma_resize_cq(struct ib_cq *ibcq, int cqe, struct ib_udata *udata);
 int pvrdma_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata);
 int pvrdma_poll_cq(struct ib_cq *ibcq, int num, struct ib_wc *wc);
 int pvrdma_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags);

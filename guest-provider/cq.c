@@ -13,11 +13,11 @@
  * memory only, but for pv_poll_idle().
  *
  * A resize has another ring ready and holds the lock while the device moves there, so
- * that nobody polls or arms in between.  What the old ring still holds, which nobody
+ * that nobody polls in between, and arm_lock, so that nobody arms.  What the old ring still holds, which nobody
  * writes to any more, is copied aside and polled first.
  *
- * Threads: everything under cq->lock; an extended poll holds it from a
- * successful start_poll to end_poll.  Its thread may create, reset and destroy QPs
+ * Threads: everything under cq->lock but arming, which must not wait for polls; an
+ * extended poll holds it from a successful start_poll to end_poll.  Its thread may create, reset and destroy QPs
  * of this CQ meanwhile.  If they complete on another CQ, too, that waits for polls of
  * the other one: two threads that did so crosswise would wait for ever.
  */
@@ -316,7 +316,6 @@ int pv_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 {
 	struct pv_context *ctx = to_pv_ctx(ibcq->context);
 	struct pv_cq *cq = to_pv_cq(ibcq);
-	bool polling;
 
 	if (!ctx->ext) {
 		pv_doorbell(&ctx->uar[PVRDMA_UAR_CQ / 4],
@@ -324,14 +323,9 @@ int pv_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 							PVRDMA_UAR_CQ_ARM));
 		return 0;
 	}
-	/* Not while a resize moves the word. */
-	polling = __atomic_load_n(&cq->poller, __ATOMIC_RELAXED) ==
-		  pv_this_thread();
-	if (!polling)
-		pv_lock(&cq->lock);
+	pv_lock(&cq->arm_lock);
 	pv_arm(cq->arm, solicited_only);
-	if (!polling)
-		pv_unlock(&cq->lock);
+	pv_unlock(&cq->arm_lock);
 	return 0;
 }
 
@@ -420,6 +414,7 @@ static struct pv_cq *pv_cq_make(struct pv_context *ctx, uint32_t cqe,
 	}
 	pv_cq_lay_out(cq, ctx->ext);
 	pv_lock_init(&cq->lock, locked);
+	pv_lock_init(&cq->arm_lock, locked);
 
 	cmd.drv_payload.buf_addr = (uintptr_t)cq->buf.addr;
 	cmd.drv_payload.buf_size = cq->buf.length;
@@ -446,6 +441,7 @@ static struct pv_cq *pv_cq_make(struct pv_context *ctx, uint32_t cqe,
 	return cq;
 
 err_lock:
+	pv_lock_destroy(&cq->arm_lock);
 	pv_lock_destroy(&cq->lock);
 	pv_buf_free(&cq->buf);
 err_free:
@@ -592,7 +588,9 @@ int pv_resize_cq(struct ibv_cq *ibcq, int cqe)
 	if (ret)
 		return ret;
 	pv_lock(&cq->lock);
+	pv_lock(&cq->arm_lock);
 	ret = pv_cq_move(cq, &buf, n);
+	pv_unlock(&cq->arm_lock);
 	pv_unlock(&cq->lock);
 	pv_buf_free(&buf);
 	return ret;
@@ -608,6 +606,7 @@ int pv_destroy_cq(struct ibv_cq *ibcq)
 			 cq->cqn, strerror(ret));
 		return ret;
 	}
+	pv_lock_destroy(&cq->arm_lock);
 	pv_lock_destroy(&cq->lock);
 	pv_buf_free(&cq->buf);
 	free(cq->left);

@@ -170,6 +170,7 @@ struct pv_cq {
 	struct pv_lock lock;
 	struct pv_ring ring; /* we consume */
 	struct pvrdma_cqe *cqe;
+	struct pv_lock arm_lock; /* where the arm word is; taken alone, or last */
 	uint32_t *arm;       /* NULL: armed by doorbell */
 	uintptr_t poller;    /* thread between start_poll and end_poll, or 0 */
 	struct pvrdma_cqe *cur; /* its current completion */
