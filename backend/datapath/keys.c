@@ -185,6 +185,10 @@ static struct outcome bind_mw(struct qp *qp, struct send_op *op)
     uint32_t access =
         b->access_flags & ~(PVRDMA_ACCESS_OPTIONAL | PVRDMA_ACCESS_LOCAL_WRITE);
 
+    /* Also if it fails now: who sees that may count on the old key's end. */
+    if (op->period && !grace_is_over(op->period)) {
+        return OUTCOME(OUT_GRACE);
+    }
     if (!mw || !mw->window || (access & ~PVRDMA_ACCESS_REMOTE)) {
         return failed();
     }
