@@ -28,7 +28,8 @@ import sys
 
 TESTS = os.path.dirname(os.path.abspath(__file__))
 # Those of tests/vguest that ask vgt_rounds().
-REPEATING = ['broken-off', 'destroy', 'hostile', 'kill', 'last-byte', 'race', 'waits']
+REPEATING = ['broken-off', 'destroy', 'fastreg', 'hostile', 'kill', 'last-byte', 'memwin',
+             'race', 'resize', 'srq', 'uc', 'ud', 'vectors', 'waits']
 
 
 def load_check():

@@ -80,7 +80,8 @@ def run_kernel(lab, args):
     ways = {lab.name: ('rdma', 'pvrdma'), 'rxe': ('rdma', 'virtio'),
             'tcp': ('tcp', 'virtio')}
     if args.device:
-        ways = {args.device: ways[args.device]}
+        ways = {name: way for name, way in ways.items() if name == args.device}
+    path = 'nothing'
     table = kusers.Table(ways)
     for kind in kusers.USERS:
         if not re.search(args.only, 'kernel: ' + kind().title):

@@ -237,7 +237,7 @@ def verify(guest, target, megabytes=24, seed=1, seconds=120):
         raise VmError('fio wrote %d bytes and verified %d' % (write, read))
 
 
-def load(guest, target, seconds=100):
+def load(guest, target, seconds=1800):
     """Reads and writes that go on until they fail; a Job."""
     return guest.spawn('deb ' + FIO % (target, SIZE_MB // 2) + '--rw=randrw --iodepth=16 '
                        '--bsrange=512-1m --time_based --runtime=%d' % seconds,

@@ -1155,6 +1155,42 @@ static void test_resize_ex(struct rig *r, gconstpointer data)
     *r = plain;
 }
 
+static gpointer arm_elsewhere(gpointer cq)
+{
+    g_assert_cmpint(fake.ops->req_notify_cq(cq, 0), ==, 0);
+    return NULL;
+}
+
+/*
+ * A CQ can be armed while another thread polls it: two that poll one CQ each and arm the
+ * other's would wait for each other for ever.
+ */
+static void test_arm_in_poll(struct rig *r, gconstpointer data)
+{
+    struct ibv_cq_init_attr_ex attr = {.cqe = 8, .wc_flags = IBV_WC_STANDARD_FLAGS};
+    struct ibv_poll_cq_attr none = {0};
+    struct rig plain = *r;
+    struct ibv_cq_ex *cq;
+    struct ibv_qp *qp;
+
+    if (!r->ext) {
+        return;
+    }
+    cq = fake.ops->create_cq_ex(r->ctx, &attr);
+    r->cq = ibv_cq_ex_to_cq(cq);
+    r->cq_addr = fake.cq.buf_addr;
+    rs.rig = r;
+    rs.next = 0;
+    qp = make_qp(r, 4);
+    completes(3);
+    g_assert_cmpint(ibv_start_poll(cq, &none), ==, 0);
+    g_thread_join(g_thread_new("arm", arm_elsewhere, r->cq));
+    ibv_end_poll(cq);
+    fake.ops->destroy_qp(qp);
+    fake.ops->destroy_cq(r->cq);
+    *r = plain;
+}
+
 #define RS_COUNT 6000u
 
 static unsigned rs_polled;
@@ -1471,6 +1507,7 @@ int main(int argc, char **argv)
     ADD("destroy-waits", test_destroy_waits);
     ADD("destroy-in-poll", test_destroy_in_poll);
     ADD("arm", test_arm);
+    ADD("arm-in-poll", test_arm_in_poll);
     ADD("cq-ex", test_cq_ex);
     ADD("resize", test_resize);
     ADD("resize-sweep", test_resize_sweep);
