@@ -540,6 +540,80 @@ static void test_race(void)
 }
 
 /*
+ * Two VMs, served by two workers, WRITE by the key of one window of a third one's MR,
+ * which a queue pair that neither uses binds over.  Once that is told, the old key
+ * changes nothing, wherever the window is now.
+ */
+static void test_bind_over(void)
+{
+    const uint32_t len = 65536;
+    struct vgt_opts o = program;
+    struct vgt_pair p[2], binder;
+    struct vgt_side own;
+    struct window w;
+    struct vg_mr *mr;
+    unsigned caught = 0;
+
+    o.qp.send_wr = 64;
+    vgt_side_open(&own, 0, &o, 0);
+    binder.s[0] = binder.s[1] = own;
+    binder.s[1].qp = vg_qp_new(own.pd, own.scq, own.rcq, &o.qp);
+    for (unsigned i = 0; i < 2; i++) {
+        p[i].s[1] = own;
+        vgt_side_open(&p[i].s[0], 1 + i, &o, 0);
+        p[i].s[1].qp = vg_qp_new(own.pd, own.scq, own.rcq, &o.qp);
+    }
+    mr = vg_mr_alloc(own.pd, VA, 2 * len, RIGHTS);
+    g_assert_cmpint(create(own.g, own.pd->handle, PVRDMA_EXT_MW_TYPE_1, &w), ==, 0);
+    for (unsigned round = 0; round < vgt_rounds(400); round++) {
+        struct pvrdma_cqe cqe;
+        unsigned n = 0;
+
+        vgt_pair_reconnect(&binder, &o.conn);
+        bind_mw(&binder.s[0], &w, mr, 0, len, REMOTE);
+        for (unsigned i = 0; i < 2; i++) {
+            struct vgt_side *s = &p[i].s[0];
+            struct pvrdma_sge sge = vg_sge(s->mr, 0, len);
+            struct vg_wr wr = {.opcode = PVRDMA_WR_RDMA_WRITE,
+                               .remote_addr = VA,
+                               .rkey = w.rkey,
+                               .nsge = 1,
+                               .sge = &sge};
+
+            vgt_pair_reconnect(&p[i], &o.conn);
+            memset(s->mr->buf->host, 1 + i, len);
+            for (unsigned k = 0; k < 40; k++) {
+                g_assert_cmpuint(vg_queue_send(s->qp, &wr, 1), ==, 1);
+            }
+            vg_ring_send(s->qp);
+        }
+        g_usleep(round % 7 * 20);
+        bind_mw(&binder.s[0], &w, mr, round % 2 ? len : 0, round % 2 ? len : 0, REMOTE);
+        memset(mr->buf->host, 0x5c, 2 * len);
+        for (unsigned i = 0; i < 2; i++) { /* were they writing? */
+            n += vg_cq_wait(p[i].s[0].scq, &cqe, 0) ? 1 : 0;
+        }
+        g_usleep(200);
+        for (uint32_t i = 0; i < 2 * len; i++) {
+            g_assert_cmpuint(mr->buf->host[i], ==, 0x5c);
+        }
+        caught += n < 2;
+    }
+    g_test_message("in %u rounds writers had not heard of it", caught);
+    g_assert_cmpuint(caught, >, 0);
+    window_free(&w);
+    vg_mr_free(mr);
+    for (unsigned i = 0; i < 2; i++) {
+        vg_qp_free(p[i].s[1].qp);
+        vgt_side_close(&p[i].s[0]);
+    }
+    vg_qp_free(binder.s[1].qp);
+    vgt_side_close(&own);
+    vg_daemon_check(vgt_daemon);
+    vgt_assert_no_objects("vm0");
+}
+
+/*
  * Binds while the MR is deregistered, or changed: either the bind comes first and the MR
  * stays, or it finds none.  Whatever is in the middle may be destroyed, or all of it.
  */
@@ -841,6 +915,7 @@ int main(int argc, char **argv)
     g_test_add_func("/memwin/bad", test_bad);
     g_test_add_func("/memwin/stock", test_stock);
     g_test_add_func("/memwin/race", test_race);
+    g_test_add_func("/memwin/bind-over", test_bind_over);
     g_test_add_func("/memwin/destroy", test_destroy);
     g_test_add_func("/memwin/rereg", test_rereg);
     g_test_add_func("/memwin/rereg-traffic", test_rereg_traffic);
