@@ -99,6 +99,24 @@ class OwnDriverTest(test_provider.ProviderTest):
         return {name: int(value) for name, value in
                 re.findall(r'([a-z_]+) (\d+)', out)}
 
+    def test_unreliable_connections(self):
+        """With our library; a library that does not know UC is refused."""
+        perf = ' -c UC ' + test_provider.PERF
+        for template in (
+                # A window of one message, none of which can be lost.
+                'ibv_uc_pingpong -c -d {dev} -g {gid} -p {port} -s 65537 -n 100',
+                'ibv_uc_pingpong -c -e -d {dev} -g {gid} -p {port} -s 4096 -n 300',
+                'ib_send_lat' + perf + ' -s 64 -n 200',
+                'ib_write_lat' + perf + ' -s 64 -n 200',
+                'ib_send_bw' + perf + ' -s 65536 -n 100',
+                'ib_write_bw' + perf + ' -s 65536 -n 100',
+                'ib_write_bw' + perf + ' -s 4096 -n 200 -q 4',
+                'ib_send_bw' + perf + ' -s 4096 -n 200 -e -b'):
+            with self.subTest(template=template):
+                self.check(template)
+        refused = self.guests[0].run('ibv_uc_pingpong -d ' + DEVICE, 60, False)
+        self.assertIn("Couldn't create QP", refused.err)
+
     def test_statistic(self):
         template = 'ib_write_bw -d {dev} -x {gid} -p {port} -F -s 65536 -n 100'
         before = [self.counters(guest) for guest in self.guests]

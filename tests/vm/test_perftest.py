@@ -45,14 +45,6 @@ class PerftestTest(fixture.PairTest):
         self.check(bandwidth('ib_send_bw', 16384, 200), ' --use-srq -q 8')
         self.check(bandwidth('ib_send_bw', 4096, 500), ' --use-srq -e', server=1)
 
-    def test_unreliable_connection(self):
-        for name in ('ib_send_lat', 'ib_write_lat'):
-            self.check(latency(name, 64, 200), ' -c UC')
-        for name in ('ib_send_bw', 'ib_write_bw'):
-            self.check(bandwidth(name, 65536, 100), ' -c UC')
-        self.check(bandwidth('ib_write_bw', 4096, 200), ' -c UC -q 4', server=1)
-        self.check(bandwidth('ib_send_bw', 4096, 200), ' -c UC -e -b')
-
     def test_compare_and_swap(self):
         self.check(latency('ib_atomic_lat', 8, 200), ' -A CMP_AND_SWAP')
         self.check(bandwidth('ib_atomic_bw', 8, 500), ' -A CMP_AND_SWAP')

@@ -31,13 +31,6 @@ class PingpongTest(fixture.PairTest):
         program.template += ' -r 500'
         self.check(program)
 
-    def test_unreliable_connection(self):
-        """A window of one message cannot lose any."""
-        for events in (False, True):
-            program = pingpong(events, 65537, 100)
-            program.template = program.template.replace('_rc_', '_uc_')
-            self.check(program, server=int(events))
-
     def test_shared_receive_queue(self):
         """16 queue pairs on one SRQ, whose receives are fewer than the messages in
         flight."""
