@@ -105,11 +105,13 @@ static int read_pages(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
     bool large = n > PVRDMA_PDIR_MAX_PAGES;
     int err;
 
+    if (!(req->flags & PVRDMA_EXT_MR_DEEP)) {
+        return verbs_pages_read(vm, req->pdir_dma, n, false, page);
+    }
     if (large) {
         coro_lock(&large_list);
     }
-    err = req->flags & PVRDMA_EXT_MR_DEEP ? pagedir_read_deep(mem, req->pdir_dma, n, page)
-                                          : pagedir_read(mem, req->pdir_dma, n, page);
+    err = pagedir_read_deep(mem, req->pdir_dma, n, page);
     err = err ? err : pagedir_check(mem, page, n, false);
     if (large) {
         coro_unlock(&large_list);
