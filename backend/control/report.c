@@ -302,24 +302,25 @@ static void add_ring(struct event_ring *ring, uint64_t *pushed, uint64_t *droppe
     pthread_mutex_unlock(&ring->lock);
 }
 
+static void report_ring(GString *s, const char *name, uint64_t pushed, uint64_t dropped)
+{
+    json_begin(s, name, '{');
+    json_int(s, "pushed", pushed);
+    json_int(s, "dropped", dropped);
+    json_end(s, '}');
+}
+
 static void report_rings(GString *s, struct guest_events *ev)
 {
     uint64_t pushed = 0, dropped = 0;
 
     add_ring(&ev->async, &pushed, &dropped);
-    json_begin(s, "async_events", '{');
-    json_int(s, "pushed", pushed);
-    json_int(s, "dropped", dropped);
-    json_end(s, '}');
-
+    report_ring(s, "async_events", pushed, dropped);
     pushed = dropped = 0;
     for (unsigned i = 0; i < PVRDMA_EXT_MAX_VECTORS; i++) {
         add_ring(&ev->cqn[i].ring, &pushed, &dropped);
     }
-    json_begin(s, "cq_notifications", '{');
-    json_int(s, "pushed", pushed);
-    json_int(s, "dropped", dropped);
-    json_end(s, '}');
+    report_ring(s, "cq_notifications", pushed, dropped);
 }
 
 static void report_device(GString *s, struct vm *vm)
