@@ -59,7 +59,6 @@ void pvrdma_kctx_start(struct pvrdma_dev *dev)
  */
 void pvrdma_kctx_free(struct pvrdma_dev *dev)
 {
-	dev->kctx.flags = 0; /* the next start may get none */
 	pvrdma_pagedir_free(dev, &dev->kctx.mem);
 }
 
