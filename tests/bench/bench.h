@@ -44,6 +44,9 @@ struct figures percentiles(GArray *a);
 double median(double *v, unsigned n);
 void print_latency(const char *what, struct figures f);
 
+/* @n consecutive pages from @gpa, in random order if @r; to be freed. */
+uint64_t *page_list(uint64_t gpa, uint32_t n, GRand *r);
+
 /* Take what completions are there, at most 64, and check them. */
 unsigned reap(struct vg_cq *cq);
 /* Wait for one, as a program that wants latency does. */

@@ -79,6 +79,23 @@ void print_latency(const char *what, struct figures f)
 
 /* ---- completions ---- */
 
+uint64_t *page_list(uint64_t gpa, uint32_t n, GRand *r)
+{
+    uint64_t *page = g_new(uint64_t, n);
+
+    for (uint32_t i = 0; i < n; i++) {
+        page[i] = gpa + (uint64_t)i * PVRDMA_PAGE_SIZE;
+    }
+    for (uint32_t i = n - 1; r && i > 0; i--) {
+        uint32_t k = g_rand_int(r) % (i + 1);
+        uint64_t p = page[i];
+
+        page[i] = page[k];
+        page[k] = p;
+    }
+    return page;
+}
+
 unsigned reap(struct vg_cq *cq)
 {
     struct pvrdma_cqe c[64];

@@ -32,26 +32,6 @@ static double main_ms(void)
     return strtod(text, NULL) / 1e6;
 }
 
-/* The pages of [BIG_GPA, BIG_GPA + n * 4096), in order or in none. */
-static uint64_t *page_list(uint32_t n, bool scattered)
-{
-    uint64_t *page = g_new(uint64_t, n);
-    GRand *r = g_rand_new_with_seed(1);
-
-    for (uint32_t i = 0; i < n; i++) {
-        page[i] = BIG_GPA + (uint64_t)i * PVRDMA_PAGE_SIZE;
-    }
-    for (uint32_t i = n - 1; scattered && i > 0; i--) {
-        uint32_t k = g_rand_int(r) % (i + 1);
-        uint64_t p = page[i];
-
-        page[i] = page[k];
-        page[k] = p;
-    }
-    g_rand_free(r);
-    return page;
-}
-
 static double own_ms(void)
 {
     struct timespec t;
@@ -86,7 +66,8 @@ static void shape(const char *what, unsigned gib, unsigned ranges, bool scattere
     uint64_t size = gib * GIB, each = size / ranges;
     struct vguest *g = vguest_new(vgt_daemon, 0, &opts);
     struct vg_pd *pd = vg_pd_new(g);
-    uint64_t *page = page_list(n, scattered);
+    g_autoptr(GRand) order = scattered ? g_rand_new_with_seed(1) : NULL;
+    uint64_t *page = page_list(BIG_GPA, n, order);
     uint64_t pdir = vg_pdir_new_deep(g, page, n);
     struct pvrdma_cmd_create_mr req = {.start = BIG_VA,
                                        .length = size,

@@ -122,18 +122,8 @@ static int add_memory(struct vguest *g, int fd, uint64_t gpa, uint64_t size)
 static uint64_t gib_pdir(struct vguest *g, uint64_t gpa, GRand *r)
 {
     uint32_t n = GIB / PVRDMA_PAGE_SIZE;
-    g_autofree uint64_t *page = g_new(uint64_t, n);
+    g_autofree uint64_t *page = page_list(gpa, n, r);
 
-    for (uint32_t i = 0; i < n; i++) {
-        page[i] = gpa + (uint64_t)i * PVRDMA_PAGE_SIZE;
-    }
-    for (uint32_t i = n - 1; r && i > 0; i--) {
-        uint32_t k = g_rand_int(r) % (i + 1);
-        uint64_t p = page[i];
-
-        page[i] = page[k];
-        page[k] = p;
-    }
     return vg_pdir_new(g, page, n);
 }
 
