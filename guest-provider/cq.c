@@ -13,13 +13,14 @@
  * memory only, but for pv_poll_idle().
  *
  * A resize has another ring ready and holds the lock while the device moves there, so
- * that nobody polls in between, and arm_lock, so that nobody arms.  What the old ring still holds, which nobody
- * writes to any more, is copied aside and polled first.
+ * that nobody polls in between, and arm_lock, so that nobody arms.  What the old ring
+ * still holds, which nobody writes to any more, is copied aside and polled first.
  *
  * Threads: everything under cq->lock but arming, which must not wait for polls; an
- * extended poll holds it from a successful start_poll to end_poll.  Its thread may create, reset and destroy QPs
- * of this CQ meanwhile.  If they complete on another CQ, too, that waits for polls of
- * the other one: two threads that did so crosswise would wait for ever.
+ * extended poll holds it from a successful start_poll to end_poll.  Its thread may
+ * create, reset and destroy QPs of this CQ meanwhile.  If they complete on another CQ,
+ * too, that waits for polls of the other one: two threads that did so crosswise would
+ * wait for ever.
  */
 #include "pvrdma.h"
 
