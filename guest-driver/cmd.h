@@ -34,6 +34,14 @@ pvrdma_cmd_query_counters(struct pvrdma_dev *dev, struct pvrdma_cmd_handle *req,
 }
 
 static inline int
+pvrdma_cmd_query_clock(struct pvrdma_dev *dev, struct pvrdma_cmd_handle *req,
+		       struct pvrdma_ext_resp_clock *resp)
+{
+	return pvrdma_cmd(dev, req, sizeof(*req), resp, sizeof(*resp),
+			  PVRDMA_CMD_QUERY_CLOCK);
+}
+
+static inline int
 pvrdma_cmd_add_vector(struct pvrdma_dev *dev, struct pvrdma_ext_cmd_vector *req)
 {
 	return pvrdma_cmd(dev, req, sizeof(*req), NULL, 0,

@@ -172,8 +172,11 @@ int pvrdma_create_cq_udata(struct ib_cq *ibcq,
 	struct pvrdma_cq *cq = to_pvcq(ibcq);
 	struct pvrdma_uverbs_cq_resp out = {};
 	struct pvrdma_uverbs_cq ucmd = {};
-	u32 flags = dev->kctx.flags;
+	u32 flags = dev->kctx.flags, known = PVRDMA_EXT_OBJ_RING;
 	int ret;
+
+	if (dev->ext.features & PVRDMA_EXT_FEAT_CQ_TIME)
+		known |= PVRDMA_EXT_CQ_STAMPS;
 
 	if (attr->flags)
 		return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP, "flags %#x",
@@ -192,7 +195,7 @@ int pvrdma_create_cq_udata(struct ib_cq *ibcq,
 		if (ret)
 			return ret;
 		flags = ucmd.ext.flags;
-		if (flags & ~PVRDMA_EXT_OBJ_RING || ucmd.ext.max_inline ||
+		if (flags & ~known || ucmd.ext.max_inline ||
 		    (flags && !(ctx->ext_features & PVRDMA_EXT_FEAT_RING)))
 			return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP,
 					     "extension %#x was not granted",

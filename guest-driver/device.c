@@ -17,14 +17,30 @@
 #define BIND_NO_VLAN 0xfff
 #define BIND_MTU     1024
 
+static int give_clock(struct pvrdma_dev *dev, struct ib_udata *udata)
+{
+	struct pvrdma_cmd_handle req = {};
+	struct pvrdma_uverbs_clock out;
+	struct pvrdma_ext_resp_clock resp;
+	int ret;
+
+	ret = pvrdma_cmd_query_clock(dev, &req, &resp);
+	if (ret)
+		return ret;
+	out.ns = resp.ns;
+	return ib_copy_to_udata(udata, &out, sizeof(out));
+}
+
 static int pvrdma_query_device(struct ib_device *ibdev,
 			       struct ib_device_attr *attr,
 			       struct ib_udata *udata)
 {
 	const struct pvrdma_caps *caps = &to_pvdev(ibdev)->caps;
 	u8 both = PVRDMA_ATOMIC_OP_CAS | PVRDMA_ATOMIC_OP_FAA;
+	bool stamps = to_pvdev(ibdev)->ext.features & PVRDMA_EXT_FEAT_CQ_TIME;
+	bool clock = udata && udata->outlen >= sizeof(struct pvrdma_uverbs_clock);
 
-	if (udata && (udata->inlen || udata->outlen))
+	if (udata && (udata->inlen || (udata->outlen && !(clock && stamps))))
 		return pvrdma_refuse(ibdev, -EINVAL, "private data");
 	attr->fw_ver = caps->fw_ver;
 	attr->sys_image_guid = (__force __be64)caps->sys_image_guid;
@@ -70,7 +86,11 @@ static int pvrdma_query_device(struct ib_device *ibdev,
 	attr->local_ca_ack_delay = caps->local_ca_ack_delay;
 	attr->atomic_cap = (caps->atomic_ops & both) == both ? IB_ATOMIC_HCA :
 							       IB_ATOMIC_NONE;
-	return 0;
+	if (stamps) {
+		attr->timestamp_mask = PVRDMA_EXT_STAMP_MASK;
+		attr->hca_core_clock = PVRDMA_EXT_CLOCK_KHZ;
+	}
+	return clock ? give_clock(to_pvdev(ibdev), udata) : 0;
 }
 
 static void pvrdma_get_fw_str(struct ib_device *ibdev, char *str)

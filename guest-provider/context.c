@@ -68,6 +68,37 @@ static int pv_query_device(struct ibv_context *context,
 	return 0;
 }
 
+/*
+ * The clock of time stamps.  The kernel has the device read it, so it is that of some
+ * moment within this call.
+ */
+static int pv_query_rt_values(struct ibv_context *context,
+			      struct ibv_values_ex *values)
+{
+	struct pv_context *ctx = to_pv_ctx(context);
+	struct pv_cmd_query_device_resp resp = {};
+	size_t resp_size = sizeof(resp);
+	struct ibv_device_attr_ex attr;
+	int ret;
+
+	if (values->comp_mask & ~IBV_VALUES_MASK_RAW_CLOCK) {
+		pv_err(ctx, "values %#x are not known", values->comp_mask);
+		return EINVAL;
+	}
+	if (!values->comp_mask)
+		return 0;
+	ret = ibv_cmd_query_device_any(context, NULL, &attr, sizeof(attr),
+				       &resp.ibv_resp, &resp_size);
+	if (ret || !attr.completion_timestamp_mask) {
+		pv_err(ctx, "the driver or the device has no clock");
+		return ret && ret != EINVAL ? ret : EOPNOTSUPP;
+	}
+	values->raw_clock.tv_sec = 0;
+	values->raw_clock.tv_nsec = resp.drv_payload.ns &
+				    attr.completion_timestamp_mask;
+	return 0;
+}
+
 static int pv_query_port(struct ibv_context *context, uint8_t port,
 			 struct ibv_port_attr *attr)
 {
@@ -107,6 +138,7 @@ static const struct verbs_context_ops pv_context_ops = {
 	.query_device_ex = pv_query_device,
 	.query_port = pv_query_port,
 	.query_qp = pv_query_qp,
+	.query_rt_values = pv_query_rt_values,
 	.query_srq = pv_query_srq,
 	.reg_dmabuf_mr = pv_reg_dmabuf_mr,
 	.reg_mr = pv_reg_mr,

@@ -293,9 +293,18 @@ static uint8_t pv_ex_dlid_path_bits(struct ibv_cq_ex *cq)
 	return cq_of_ex(cq)->cur->dlid_path_bits;
 }
 
-/* Every field is in every CQE, so all readers are there whatever was asked. */
+static uint64_t pv_ex_completion_ts(struct ibv_cq_ex *cq)
+{
+	return pvrdma_ext_stamp(cq_of_ex(cq)->cur->reserved);
+}
+
+/*
+ * Every field but the time stamp is in every CQE, so all readers are there whatever was
+ * asked.
+ */
 static void pv_ex_setup(struct ibv_cq_ex *cq)
 {
+	cq->read_completion_ts = pv_ex_completion_ts;
 	cq->start_poll = pv_ex_start;
 	cq->next_poll = pv_ex_next;
 	cq->end_poll = pv_ex_end;
@@ -386,10 +395,13 @@ static void pv_cq_lay_out(struct pv_cq *cq, bool ext)
 					PVRDMA_PAGE_SIZE);
 }
 
-/* @locked: false if the program promised to use the CQ from one thread. */
+/*
+ * @locked: false if the program promised to use the CQ from one thread.  @stamps: in
+ * extended mode only.
+ */
 static struct pv_cq *pv_cq_make(struct pv_context *ctx, uint32_t cqe,
 				struct ibv_comp_channel *channel,
-				uint32_t comp_vector, bool locked)
+				uint32_t comp_vector, bool locked, bool stamps)
 {
 	struct pv_cmd_create_cq cmd = {};
 	struct pv_cmd_create_cq_resp resp = {};
@@ -419,7 +431,8 @@ static struct pv_cq *pv_cq_make(struct pv_context *ctx, uint32_t cqe,
 
 	cmd.drv_payload.buf_addr = (uintptr_t)cq->buf.addr;
 	cmd.drv_payload.buf_size = cq->buf.length;
-	cmd.drv_payload.ext.flags = ctx->ext ? PVRDMA_EXT_OBJ_RING : 0;
+	cmd.drv_payload.ext.flags = (ctx->ext ? PVRDMA_EXT_OBJ_RING : 0) |
+				    (stamps ? PVRDMA_EXT_CQ_STAMPS : 0);
 	ret = ibv_cmd_create_cq(&ctx->vctx.context, cq->ring.n, channel,
 				comp_vector, &cq->vcq.cq, &cmd.ibv_cmd,
 				pv_obj_cmd_size(ctx, sizeof(cmd)),
@@ -455,7 +468,7 @@ struct ibv_cq *pv_create_cq(struct ibv_context *context, int cqe,
 			    struct ibv_comp_channel *channel, int comp_vector)
 {
 	struct pv_cq *cq = pv_cq_make(to_pv_ctx(context), cqe < 0 ? 0 : cqe,
-				      channel, comp_vector, true);
+				      channel, comp_vector, true, false);
 
 	return cq ? &cq->vcq.cq : NULL;
 }
@@ -469,8 +482,11 @@ struct ibv_cq_ex *pv_create_cq_ex(struct ibv_context *context,
 	bool locked = true;
 	struct pv_cq *cq;
 
+	/* Not in the wall clock's time: the device does not know the guest's. */
 	if (!check_comp_mask(attr->comp_mask, masks) ||
-	    !check_comp_mask(attr->wc_flags, IBV_WC_STANDARD_FLAGS)) {
+	    !check_comp_mask(attr->wc_flags,
+			     IBV_WC_STANDARD_FLAGS |
+			     (ctx->ext ? IBV_WC_EX_WITH_COMPLETION_TIMESTAMP : 0))) {
 		pv_err(ctx, "CQ attributes %#x or completion fields %#llx are not known",
 		       attr->comp_mask, (unsigned long long)attr->wc_flags);
 		errno = EOPNOTSUPP;
@@ -496,8 +512,8 @@ struct ibv_cq_ex *pv_create_cq_ex(struct ibv_context *context,
 		if (to_pv_pd(attr->parent_domain)->td)
 			locked = false;
 	}
-	cq = pv_cq_make(ctx, attr->cqe, attr->channel, attr->comp_vector,
-			locked);
+	cq = pv_cq_make(ctx, attr->cqe, attr->channel, attr->comp_vector, locked,
+			attr->wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP);
 	if (!cq)
 		return NULL;
 	pv_ex_setup(&cq->vcq.cq_ex);

@@ -62,6 +62,7 @@
 /* The macros below want a nameless copy of each; drv_payload is enough here. */
 #define _STRUCT_pvrdma_ext_ucontext_req struct {}
 #define _STRUCT_pvrdma_ext_ucontext_resp struct {}
+#define _STRUCT_pvrdma_uverbs_clock struct {}
 #define _STRUCT_pvrdma_uverbs_pd_resp struct {}
 #define _STRUCT_pvrdma_uverbs_cq struct {}
 #define _STRUCT_pvrdma_uverbs_cq_resp struct {}
@@ -73,6 +74,8 @@
 
 DECLARE_DRV_CMD(pv_cmd_ucontext, IB_USER_VERBS_CMD_GET_CONTEXT,
 		pvrdma_ext_ucontext_req, pvrdma_ext_ucontext_resp);
+DECLARE_DRV_CMD(pv_cmd_query_device, IB_USER_VERBS_EX_CMD_QUERY_DEVICE,
+		empty, pvrdma_uverbs_clock);
 DECLARE_DRV_CMD(pv_cmd_alloc_pd, IB_USER_VERBS_CMD_ALLOC_PD,
 		empty, pvrdma_uverbs_pd_resp);
 DECLARE_DRV_CMD(pv_cmd_create_cq, IB_USER_VERBS_CMD_CREATE_CQ,

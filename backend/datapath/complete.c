@@ -117,6 +117,24 @@ static void batch_add(struct worker *w, struct cq *cq)
     w->batch.cq[w->batch.n++] = cq;
 }
 
+uint64_t datapath_clock(const struct vm *vm)
+{
+    return now_ns() - vm->dp.clock_base;
+}
+
+/*
+ * The clock is read for each CQE, with the CQ's lock: stamps never go backwards in a CQ,
+ * and one is no older than what it stamps.
+ */
+static SELDOM void stamp(const struct cq *cq, struct pvrdma_cqe *cqe)
+{
+    uint64_t now = datapath_clock(cq->vm);
+
+    for (unsigned i = 0; i < sizeof(cqe->reserved); i++) {
+        cqe->reserved[i] = (uint8_t)(now >> (8 * i));
+    }
+}
+
 void comp_push(struct cq *cq, const struct pvrdma_cqe *cqe, bool solicited)
 {
     struct worker *w = worker_self();
@@ -138,7 +156,11 @@ void comp_push(struct cq *cq, const struct pvrdma_cqe *cqe, bool solicited)
             goto out;
         }
     }
-    cq->stage[cq->staged++] = *cqe;
+    cq->stage[cq->staged] = *cqe;
+    if (cq->stamps) {
+        stamp(cq, &cq->stage[cq->staged]);
+    }
+    cq->staged++;
     cq->prod = pvrdma_idx_next(cq->prod, cq->ncqe);
     if (solicited || cqe->status != PVRDMA_WC_SUCCESS) {
         cq->last_sol = cq->prod;

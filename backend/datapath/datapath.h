@@ -119,6 +119,13 @@ void vm_post(struct vm *vm, struct note *n);
 void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited, bool posted);
 
 /*
+ * The guest's clock: ns, from 0 when its VMM attached.  A clock of its own, so that it
+ * can go on elsewhere, and tells no guest how long the host runs or who shares it.  Any
+ * thread.
+ */
+uint64_t datapath_clock(const struct vm *vm);
+
+/*
  * An extended CQ gets the ring of @ncqe entries in @mem, and @mem what it had, which is
  * complete then and may be freed after a grace period.  False: one of them is unusable;
  * nothing has changed.  Main thread.

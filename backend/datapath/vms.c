@@ -52,6 +52,7 @@ int datapath_vm_init(struct vm *vm)
     memset(dp, 0, sizeof(*dp));
     TAILQ_INIT(&dp->run);
     pthread_mutex_init(&dp->token, NULL);
+    dp->clock_base = now_ns();
     atomic_init(&dp->next_timer, UINT64_MAX);
     vm->guest.events.on_pending = events_pending;
     /* One place per QP handle. */

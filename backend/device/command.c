@@ -14,6 +14,7 @@
  */
 #include <errno.h>
 
+#include "datapath/datapath.h"
 #include "device/device.h"
 #include "verbs/verbs.h"
 
@@ -159,6 +160,13 @@ static int run_query_counters(struct vm *vm, const union pvrdma_cmd_req *req,
     return verbs_query_counters(vm, (struct pvrdma_ext_resp_counters *)(void *)resp);
 }
 
+static int run_query_clock(struct vm *vm, const union pvrdma_cmd_req *req,
+                           union pvrdma_cmd_resp *resp)
+{
+    ((struct pvrdma_ext_resp_clock *)(void *)resp)->ns = datapath_clock(vm);
+    return 0;
+}
+
 static int run_add_vector(struct vm *vm, const union pvrdma_cmd_req *req,
                           union pvrdma_cmd_resp *resp)
 {
@@ -229,6 +237,8 @@ static const struct command ext_commands[] = {
     EXT(PVRDMA_CMD_CREATE_MW) = {"CREATE_MW", run_create_mw, RESP(create_mr)},
     EXT(PVRDMA_CMD_DESTROY_MW) = {"DESTROY_MW", run_destroy_mw, 0},
     EXT(PVRDMA_CMD_MOVE_CQ) = {"MOVE_CQ", run_move_cq, RESP(create_cq)},
+    EXT(PVRDMA_CMD_QUERY_CLOCK) = {"QUERY_CLOCK", run_query_clock,
+                                   sizeof(struct pvrdma_ext_resp_clock)},
     EXT(PVRDMA_CMD_ADD_VECTOR) = {"ADD_VECTOR", run_add_vector, 0},
     EXT(PVRDMA_CMD_REREG_MR) = {"REREG_MR", run_rereg_mr, RESP(create_mr)},
 };

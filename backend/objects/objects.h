@@ -137,6 +137,7 @@ struct cq {
     uint32_t handle;
     struct uctx *uctx;    /* NULL: kernel */
     uint32_t vector;      /* completion vector */
+    bool stamps;          /* its CQEs have time stamps */
     uint32_t ncqe;        /* power of two; with the lock */
     struct ring_mem mem;  /* npages, page: with the lock */
     uint32_t refs;        /* QPs; main thread */

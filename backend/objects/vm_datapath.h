@@ -96,6 +96,8 @@ struct vm_watch {
 
 struct vm_datapath {
     struct worker *worker;
+    /* ns of CLOCK_MONOTONIC when the guest's clock was 0, see datapath_clock(). */
+    uint64_t clock_base;
 
     /* The token: the right to run the VM's send queues; see vm.h. */
     pthread_mutex_t token;

@@ -28,7 +28,11 @@ static int cq_ring_check(uint32_t cqe, uint32_t nchunks)
 
 static int cq_check(struct vm *vm, const struct pvrdma_cmd_create_cq *req)
 {
-    if (req->reserved & ~(PVRDMA_EXT_OBJ_RING | PVRDMA_EXT_CQ_VECTOR_MASK)) {
+    if (req->reserved &
+        ~(PVRDMA_EXT_OBJ_RING | PVRDMA_EXT_CQ_STAMPS | PVRDMA_EXT_CQ_VECTOR_MASK)) {
+        return EINVAL;
+    }
+    if (req->reserved & PVRDMA_EXT_CQ_STAMPS && !(req->reserved & PVRDMA_EXT_OBJ_RING)) {
         return EINVAL;
     }
     if (!event_vector_exists(&vm->guest.events,
@@ -69,6 +73,7 @@ int verbs_create_cq(struct vm *vm, const struct pvrdma_cmd_create_cq *req,
 
     cq->vm = vm;
     cq->mem.ext = req->reserved & PVRDMA_EXT_OBJ_RING;
+    cq->stamps = req->reserved & PVRDMA_EXT_CQ_STAMPS;
     cq->uctx = uctx;
     cq->vector = req->reserved >> PVRDMA_EXT_CQ_VECTOR_SHIFT;
     cq->ncqe = req->cqe;

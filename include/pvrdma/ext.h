@@ -92,6 +92,7 @@
 #define PVRDMA_EXT_FEAT_UC	 (1u << 8) /* CREATE_QP of type PVRDMA_QPT_UC */
 #define PVRDMA_EXT_FEAT_CQ_EX	 (1u << 9) /* MOVE_CQ */
 #define PVRDMA_EXT_FEAT_VECTORS	 (1u << 10) /* ADD_VECTOR */
+#define PVRDMA_EXT_FEAT_CQ_TIME	 (1u << 12) /* EXT_CQ_STAMPS, QUERY_CLOCK */
 
 /* What a context can be granted. */
 #define PVRDMA_EXT_CONTEXT_FEATURES \
@@ -136,6 +137,7 @@
 #define PVRDMA_CMD_DESTROY_MW	  35u /* struct pvrdma_cmd_handle, no response */
 #define PVRDMA_CMD_REREG_MR	  36u
 #define PVRDMA_CMD_MOVE_CQ	  39u
+#define PVRDMA_CMD_QUERY_CLOCK	  40u
 #define PVRDMA_CMD_ADD_VECTOR	  41u
 
 /*
@@ -143,6 +145,8 @@
  * `reserved[0]` (offset 49).
  */
 #define PVRDMA_EXT_OBJ_RING (1u << 0)
+/* CREATE_CQ, with OBJ_RING: CQEs have time stamps. */
+#define PVRDMA_EXT_CQ_STAMPS (1u << 1)
 /* CREATE_CQ: the completion vector, one that ADD_VECTOR added, or 0. */
 #define PVRDMA_EXT_CQ_VECTOR_SHIFT 16
 #define PVRDMA_EXT_CQ_VECTOR_MASK  0xffff0000u
@@ -203,6 +207,31 @@ struct pvrdma_ext_cmd_move_cq {
 	uint32_t nchunks;
 	uint32_t reserved2; /* 0 */
 };
+
+/*
+ * The device's clock: nanoseconds, from some moment on that is the device's affair.  A
+ * time stamp is its lower 48 bits (78 hours), little-endian, in `reserved` of the CQE
+ * (offset 58).
+ *
+ * QUERY_CLOCK: a request header and 8 reserved bytes; this response.
+ */
+#define PVRDMA_EXT_CLOCK_KHZ  1000000u
+#define PVRDMA_EXT_STAMP_MASK 0xffffffffffffull
+
+struct pvrdma_ext_resp_clock {
+	uint64_t response;
+	uint32_t ack;
+	uint8_t err;
+	uint8_t reserved[3];
+	uint64_t ns; /* between the command and its response */
+};
+
+static inline uint64_t pvrdma_ext_stamp(const uint8_t reserved[6])
+{
+	return reserved[0] | (uint64_t)reserved[1] << 8 |
+	       (uint64_t)reserved[2] << 16 | (uint64_t)reserved[3] << 24 |
+	       (uint64_t)reserved[4] << 32 | (uint64_t)reserved[5] << 40;
+}
 
 /* QUERY_COUNTERS: a request header and 8 reserved bytes; this response. */
 enum pvrdma_ext_counter {
@@ -294,6 +323,7 @@ PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_uc) == 40, "create_uc_ext");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_uc) == 24, "create_uc_ext resp");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_vector) == 32, "add_vector");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_move_cq) == 40, "move_cq");
+PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_clock) == 24, "clock");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_counters) == 16 + 64, "counters");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_create_mw) == 24, "create_mw");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_rereg_mr) == 64, "rereg_mr");

@@ -47,6 +47,11 @@ struct pvrdma_ext_obj_req {
 	__u32 max_inline;
 };
 
+/* ex_query_device, if there is room for it: the device's clock. */
+struct pvrdma_uverbs_clock {
+	__aligned_u64 ns;
+};
+
 struct pvrdma_uverbs_pd_resp {
 	__u32 pdn;
 	__u32 reserved;

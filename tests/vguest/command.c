@@ -146,6 +146,15 @@ int vg_move_cq(struct vguest *g, struct pvrdma_ext_cmd_move_cq *req)
     return err;
 }
 
+uint64_t vg_query_clock(struct vguest *g)
+{
+    struct pvrdma_cmd_handle req = {.hdr.cmd = PVRDMA_CMD_QUERY_CLOCK};
+    struct pvrdma_ext_resp_clock resp;
+
+    g_assert_cmpint(vg_command(g, &req, sizeof(req), &resp, sizeof(resp)), ==, 0);
+    return resp.ns;
+}
+
 int vg_create_qp(struct vguest *g, struct pvrdma_cmd_create_qp *req,
                  struct pvrdma_resp_create_qp *resp)
 {

@@ -165,6 +165,11 @@ struct vg_cq *vg_cq_new(struct vg_pd *pd, uint32_t cqe)
 
 struct vg_cq *vg_cq_new_vector(struct vg_pd *pd, uint32_t cqe, uint32_t vector)
 {
+    return vg_cq_new_flags(pd, cqe, vector << PVRDMA_EXT_CQ_VECTOR_SHIFT);
+}
+
+struct vg_cq *vg_cq_new_flags(struct vg_pd *pd, uint32_t cqe, uint32_t flags)
+{
     struct vguest *g = pd->g;
     struct vg_cq *cq = g_new0(struct vg_cq, 1);
     struct pvrdma_cmd_create_cq req = {.ctx_handle = pd->ctx};
@@ -177,8 +182,7 @@ struct vg_cq *vg_cq_new_vector(struct vg_pd *pd, uint32_t cqe, uint32_t vector)
         vg_buf_new(g, 0, PVRDMA_PAGE_SIZE + (uint64_t)cq->n * sizeof(struct pvrdma_cqe),
                    VG_SCATTERED);
     cq_words(cq, g->ext && pd->uar_page == g->uar_page);
-    req.reserved = cq->ext ? PVRDMA_EXT_OBJ_RING : 0;
-    req.reserved |= vector << PVRDMA_EXT_CQ_VECTOR_SHIFT;
+    req.reserved = (cq->ext ? PVRDMA_EXT_OBJ_RING : 0) | flags;
     cq->pdir = req.pdir_dma = vg_pdir_new(g, cq->mem->page, cq->mem->npages);
     req.cqe = cq->n;
     req.nchunks = cq->mem->npages;

@@ -170,8 +170,8 @@ void vgt_recv(struct vgt_side *s, uint64_t wr_id, uint64_t off, uint32_t len)
 static void side_fill(struct vgt_side *s, const struct vgt_opts *o, unsigned which)
 {
     s->pd = o->kernel ? vg_pd_new_kernel(s->g) : vg_pd_new(s->g);
-    s->scq = vg_cq_new(s->pd, o->cqe ? o->cqe : 256);
-    s->rcq = vg_cq_new(s->pd, o->cqe ? o->cqe : 256);
+    s->scq = vg_cq_new_flags(s->pd, o->cqe ? o->cqe : 256, o->cq_flags);
+    s->rcq = vg_cq_new_flags(s->pd, o->cqe ? o->cqe : 256, o->cq_flags);
     s->qp = vg_qp_new(s->pd, s->scq, s->rcq, &o->qp);
     s->mr = vg_mr_alloc(s->pd, 0x7f1200000000ull + which * 0x10000000ull,
                         o->mr_len ? o->mr_len : 1 << 20, VG_ACCESS_ALL);

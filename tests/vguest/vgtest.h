@@ -61,10 +61,11 @@ struct vgt_opts {
     struct vg_opts guest[2];
     struct vg_qp_opts qp;
     struct vg_conn conn;
-    uint32_t cqe;     /* 0: 256 */
-    uint64_t mr_len;  /* 0: 1 MiB */
-    bool unconnected; /* leave the QPs in RESET */
-    bool kernel;      /* objects of the guest's kernel */
+    uint32_t cqe;      /* 0: 256 */
+    uint32_t cq_flags; /* as vg_cq_new_flags() takes them */
+    uint64_t mr_len;   /* 0: 1 MiB */
+    bool unconnected;  /* leave the QPs in RESET */
+    bool kernel;       /* objects of the guest's kernel */
 };
 
 /* Attach VMs @a and @b and connect them; @a == @b: both sides in one VM. */

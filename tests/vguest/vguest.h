@@ -296,6 +296,8 @@ int vg_query_qp(struct vguest *g, uint32_t handle, struct pvrdma_qp_attr *attr);
 int vg_bind_gid(struct vguest *g, uint32_t index, const struct pvrdma_gid *gid);
 int vg_unbind_gid(struct vguest *g, uint32_t index, const struct pvrdma_gid *gid);
 int vg_move_cq(struct vguest *g, struct pvrdma_ext_cmd_move_cq *req);
+/* The device's clock. */
+uint64_t vg_query_clock(struct vguest *g);
 int vg_create_srq(struct vguest *g, struct pvrdma_cmd_create_srq *req, uint32_t *handle);
 int vg_modify_srq(struct vguest *g, uint32_t handle, uint32_t mask, uint32_t limit);
 int vg_query_srq(struct vguest *g, uint32_t handle, struct pvrdma_srq_attr *attr);
@@ -441,6 +443,8 @@ struct pvrdma_sge vg_sge(const struct vg_mr *mr, uint64_t offset, uint32_t len);
 
 struct vg_cq *vg_cq_new(struct vg_pd *pd, uint32_t cqe);
 struct vg_cq *vg_cq_new_vector(struct vg_pd *pd, uint32_t cqe, uint32_t vector);
+/* @flags: of CREATE_CQ's `reserved`, but OBJ_RING. */
+struct vg_cq *vg_cq_new_flags(struct vg_pd *pd, uint32_t cqe, uint32_t flags);
 /*
  * Another ring, of @cqe entries.  The old one's memory is scribbled over, and when the CQ
  * is freed that is still there.  0 or as vg_move_cq.

@@ -34,7 +34,7 @@ def built(name):
 def guest_files():
     files = {path.lstrip('/'): built(os.path.basename(path))
              for path in (MODULE, KLOOP)}
-    for name in ('bigcheck', 'datacheck', 'verbscheck'):
+    for name in ('bigcheck', 'cqcheck', 'datacheck', 'verbscheck'):
         files['usr/local/bin/' + name] = pvrdma_vm.built_program(name)
     return files
 
@@ -116,6 +116,17 @@ class OwnDriverTest(test_provider.ProviderTest):
                 self.check(template)
         refused = self.guests[0].run('ibv_uc_pingpong -d ' + DEVICE, 60, False)
         self.assertIn("Couldn't create QP", refused.err)
+
+    def test_time_stamps(self):
+        self.check('ibv_rc_pingpong -t -c -d {dev} -g {gid} -p {port} -n 500')
+        self.cqcheck('stamps')
+        self.cqcheck('stamps', 'checked ')
+
+    def cqcheck(self, mode, run='ours '):
+        done = self.guests[0].run('%scqcheck %s -d %s -g %d' % (
+            run, mode, DEVICE, self.rdma.gids[0]), 120, False)
+        self.assertTrue(done.ok, done.describe())
+        self.assertRegex(done.out, r'[1-9][0-9]* checks, 0 errors')
 
     def test_statistic(self):
         template = 'ib_write_bw -d {dev} -x {gid} -p {port} -F -s 65536 -n 100'

@@ -318,6 +318,15 @@ int ibv_cmd_query_device_any(struct ibv_context *context,
                              size_t *resp_size)
 {
     resp->base.fw_ver = 0x000100020003;
+    if (*resp_size == sizeof(struct pv_cmd_query_device_resp)) {
+        struct pv_cmd_query_device_resp *out = (struct pv_cmd_query_device_resp *)resp;
+
+        if (!fake.clock) {
+            return EINVAL;
+        }
+        out->drv_payload.ns = fake.clock;
+        attr->completion_timestamp_mask = PVRDMA_EXT_STAMP_MASK;
+    }
     return 0;
 }
 

@@ -26,6 +26,7 @@ struct fake {
     uint32_t used;                         /* bit mask of the handles in use then */
     uint32_t made;                         /* QPs */
     void (*destroying)(struct ibv_qp *qp); /* called when the QP is gone */
+    uint64_t clock;                        /* the device's; 0: it has none */
     unsigned contexts;                     /* requests for one */
     unsigned logged[5];                    /* messages by level */
     struct pvrdma_ext_ucontext_req ucontext;

@@ -102,6 +102,7 @@ static void device_complete(const struct rig *r, uint32_t handle, uint64_t wr_id
         .src_qp = 6,
         .wc_flags = PVRDMA_WC_FLAG_IMM,
         .vendor_err = 0xabc,
+        .reserved = {0xf6, 0xf5, 0xf4, 0xf3, 0xf2, 0xf1},
     };
     __atomic_store_n(w.rx_prod, pvrdma_idx_next(tail, n), __ATOMIC_RELEASE);
 }
@@ -640,9 +641,49 @@ static void test_cq_ex(struct rig *r, gconstpointer data)
     fake.ops->destroy_cq(r->cq);
     *r = plain;
 
-    attr.wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+    attr.wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
     g_assert_null(fake.ops->create_cq_ex(r->ctx, &attr));
     g_assert_cmpint(errno, ==, EOPNOTSUPP);
+}
+
+/* Time stamps, and the clock that they are of. */
+static void test_stamps(struct rig *r, gconstpointer data)
+{
+    struct ibv_cq_init_attr_ex attr = {
+        .cqe = 8, .wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_IMM};
+    struct ibv_values_ex values = {.comp_mask = IBV_VALUES_MASK_RAW_CLOCK};
+    struct ibv_poll_cq_attr none = {0};
+    struct rig plain = *r;
+    struct ibv_cq_ex *cq;
+    struct ibv_qp *qp;
+
+    cq = fake.ops->create_cq_ex(r->ctx, &attr);
+    if (!r->ext) {
+        g_assert_null(cq);
+        g_assert_cmpint(errno, ==, EOPNOTSUPP);
+        return;
+    }
+    g_assert_cmpuint(fake.cq.ext.flags, ==, PVRDMA_EXT_OBJ_RING | PVRDMA_EXT_CQ_STAMPS);
+    r->cq = ibv_cq_ex_to_cq(cq);
+    r->cq_addr = fake.cq.buf_addr;
+    qp = make_qp(r, 4);
+    device_complete(r, 1, 20);
+    g_assert_cmpint(ibv_start_poll(cq, &none), ==, 0);
+    g_assert_cmphex(ibv_wc_read_completion_ts(cq), ==, 0xf1f2f3f4f5f6);
+    g_assert_cmpuint(ibv_wc_read_imm_data(cq), ==, 0x55);
+    ibv_end_poll(cq);
+    fake.ops->destroy_qp(qp);
+    fake.ops->destroy_cq(r->cq);
+    *r = plain;
+
+    fake.clock = 0;
+    g_assert_cmpint(fake.ops->query_rt_values(r->ctx, &values), ==, EOPNOTSUPP);
+    fake.clock = 0xabcd123456789abc;
+    g_assert_cmpint(fake.ops->query_rt_values(r->ctx, &values), ==, 0);
+    g_assert_cmphex((uint64_t)values.raw_clock.tv_nsec, ==, 0x123456789abc);
+    g_assert_cmpint(values.raw_clock.tv_sec, ==, 0);
+    values.comp_mask |= 2;
+    g_assert_cmpint(fake.ops->query_rt_values(r->ctx, &values), ==, EINVAL);
 }
 
 /* Where the libibverbs in use would find comp_mask. */
@@ -1509,6 +1550,7 @@ int main(int argc, char **argv)
     ADD("arm", test_arm);
     ADD("arm-in-poll", test_arm_in_poll);
     ADD("cq-ex", test_cq_ex);
+    ADD("stamps", test_stamps);
     ADD("resize", test_resize);
     ADD("resize-sweep", test_resize_sweep);
     ADD("resize-ex", test_resize_ex);

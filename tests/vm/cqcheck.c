@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * cqcheck: the time in CQs, seen from a program.
+ *
+ *   cqcheck stamps -d DEVICE -g GID_INDEX    the device's clock beside this system's;
+ *                                            time stamps of completions within readings
+ *                                            of that clock; what is refused
+ *
+ * A QP that is connected to itself, RDMA WRITEs.  Prints "N checks, N errors", fails if
+ * there are errors.  One thread.
+ */
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "rcqp.h"
+
+#define DEPTH  64
+#define WAIT_S 20
+
+static struct {
+    struct ibv_context *ctx;
+    struct ibv_device_attr_ex dev;
+    struct ibv_pd *pd;
+    struct ibv_mr *mr;
+    struct ibv_qp *qp;
+    struct ibv_cq_ex *ex; /* its only CQ */
+    int gid_index;
+    unsigned checks, errors;
+    char buf[4096];
+} s;
+
+#define CHECK(cond, ...)                                       \
+    do {                                                       \
+        s.checks++;                                            \
+        if (!(cond)) {                                         \
+            s.errors++;                                        \
+            fprintf(stderr, "line %d: %s: ", __LINE__, #cond); \
+            fprintf(stderr, __VA_ARGS__);                      \
+            fputc('\n', stderr);                               \
+        }                                                      \
+    } while (0)
+
+static void die(const char *what)
+{
+    fprintf(stderr, "cqcheck: %s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+static void open_device(const char *name)
+{
+    struct ibv_device **list = ibv_get_device_list(NULL);
+
+    for (int i = 0; list && list[i]; i++) {
+        if (!strcmp(ibv_get_device_name(list[i]), name)) {
+            s.ctx = ibv_open_device(list[i]);
+        }
+    }
+    if (!s.ctx || ibv_query_device_ex(s.ctx, NULL, &s.dev)) {
+        die(name);
+    }
+    s.pd = ibv_alloc_pd(s.ctx);
+    s.mr = ibv_reg_mr(s.pd, s.buf, sizeof(s.buf),
+                      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    if (!s.mr) {
+        die("memory region");
+    }
+}
+
+/* A QP connected to itself, with @cq for both of its queues. */
+static void make_qp(struct ibv_cq *cq)
+{
+    struct ibv_qp_init_attr init = {
+        .send_cq = cq,
+        .recv_cq = cq,
+        .cap = {.max_send_wr = DEPTH,
+                .max_recv_wr = 1,
+                .max_send_sge = 1,
+                .max_recv_sge = 1},
+        .qp_type = IBV_QPT_RC,
+    };
+    union ibv_gid gid;
+
+    s.qp = ibv_create_qp(s.pd, &init);
+    if (!s.qp || ibv_query_gid(s.ctx, 1, s.gid_index, &gid)) {
+        die("QP");
+    }
+    errno = rcqp_to_init(s.qp, IBV_ACCESS_REMOTE_WRITE);
+    errno = errno ? errno : rcqp_connect(s.qp, s.qp->qp_num, &gid, s.gid_index);
+    if (errno) {
+        die("connecting");
+    }
+}
+
+static void write_one(uint64_t wr_id)
+{
+    struct ibv_sge sge = {(uintptr_t)s.buf, 8, s.mr->lkey};
+    struct ibv_send_wr wr = {.wr_id = wr_id,
+                             .sg_list = &sge,
+                             .num_sge = 1,
+                             .opcode = IBV_WR_RDMA_WRITE,
+                             .send_flags = IBV_SEND_SIGNALED,
+                             .wr.rdma = {(uintptr_t)s.buf + 2048, s.mr->rkey}},
+                       *bad;
+
+    errno = ibv_post_send(s.qp, &wr, &bad);
+    if (errno) {
+        die("ibv_post_send");
+    }
+}
+
+/* ---- stamps ------------------------------------------------------------------------ */
+
+static uint64_t raw_clock(void)
+{
+    struct ibv_values_ex v = {.comp_mask = IBV_VALUES_MASK_RAW_CLOCK};
+
+    errno = ibv_query_rt_values_ex(s.ctx, &v);
+    if (errno || v.comp_mask != IBV_VALUES_MASK_RAW_CLOCK) {
+        die("ibv_query_rt_values_ex");
+    }
+    return (uint64_t)v.raw_clock.tv_nsec;
+}
+
+/* From @a to @b, the counter may have wrapped. */
+static uint64_t passed(uint64_t a, uint64_t b)
+{
+    return (b - a) & s.dev.completion_timestamp_mask;
+}
+
+/* The clock counts as fast as is said: within what the calls leave open, and 0.1 %. */
+static void check_clock(void)
+{
+    uint64_t t[4], a, b, ns, least, most, call;
+
+    t[0] = now_ns();
+    a = raw_clock();
+    t[1] = now_ns();
+    usleep(300000);
+    t[2] = now_ns();
+    b = raw_clock();
+    t[3] = now_ns();
+    ns = passed(a, b) * 1000000 / s.dev.hca_core_clock;
+    least = t[2] - t[1];
+    most = t[3] - t[0];
+    CHECK(ns >= least - least / 1000 && ns <= most + most / 1000,
+          "%llu ns, not %llu to %llu", (unsigned long long)ns, (unsigned long long)least,
+          (unsigned long long)most);
+    call = t[1] - t[0];
+    printf("a reading takes %llu us\n", (unsigned long long)call / 1000);
+}
+
+/* The next completion's stamp. */
+static uint64_t take_stamp(uint64_t wr_id)
+{
+    struct ibv_poll_cq_attr none = {0};
+    time_t end = time(NULL) + WAIT_S;
+    uint64_t stamp;
+    int ret;
+
+    while ((ret = ibv_start_poll(s.ex, &none)) == ENOENT && time(NULL) <= end) {
+    }
+    if (ret) {
+        errno = ret;
+        die("ibv_start_poll");
+    }
+    CHECK(s.ex->wr_id == wr_id && s.ex->status == IBV_WC_SUCCESS, "%llu: %s",
+          (unsigned long long)s.ex->wr_id, ibv_wc_status_str(s.ex->status));
+    CHECK(ibv_wc_read_opcode(s.ex) == IBV_WC_RDMA_WRITE, "opcode");
+    stamp = ibv_wc_read_completion_ts(s.ex);
+    ibv_end_poll(s.ex);
+    return stamp;
+}
+
+static void check_stamps(void)
+{
+    uint64_t before, last, stamp, after;
+
+    for (unsigned i = 0; i < 200; i++) {
+        unsigned n = i % 2 ? DEPTH : 1;
+
+        last = before = raw_clock();
+        for (unsigned k = 0; k < n; k++) {
+            write_one(k);
+        }
+        for (unsigned k = 0; k < n; k++) {
+            stamp = take_stamp(k);
+            after = k == n - 1 ? raw_clock() : stamp;
+            CHECK(passed(before, last) <= passed(before, stamp) &&
+                      passed(before, stamp) <= passed(before, after),
+                  "%llu after %llu, polled by %llu", (unsigned long long)stamp,
+                  (unsigned long long)last, (unsigned long long)after);
+            last = stamp;
+        }
+    }
+}
+
+static void stamps(void)
+{
+    struct ibv_cq_init_attr_ex attr = {.cqe = 2 * DEPTH,
+                                       .wc_flags = IBV_WC_STANDARD_FLAGS |
+                                                   IBV_WC_EX_WITH_COMPLETION_TIMESTAMP};
+    struct ibv_cq_init_attr_ex wall = {
+        .cqe = 1, .wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK};
+
+    CHECK(s.dev.completion_timestamp_mask == (1ull << 48) - 1, "mask %#llx",
+          (unsigned long long)s.dev.completion_timestamp_mask);
+    CHECK(s.dev.hca_core_clock == 1000000, "%llu kHz",
+          (unsigned long long)s.dev.hca_core_clock);
+    if (s.errors) {
+        return;
+    }
+    check_clock();
+    CHECK(!ibv_create_cq_ex(s.ctx, &wall) && errno == EOPNOTSUPP, "a wall clock");
+    s.ex = ibv_create_cq_ex(s.ctx, &attr);
+    if (!s.ex) {
+        die("ibv_create_cq_ex");
+    }
+    make_qp(ibv_cq_ex_to_cq(s.ex));
+    check_stamps();
+    errno = ibv_resize_cq(ibv_cq_ex_to_cq(s.ex), 4 * DEPTH);
+    if (errno) {
+        die("ibv_resize_cq");
+    }
+    check_stamps();
+    ibv_destroy_qp(s.qp);
+    ibv_destroy_cq(ibv_cq_ex_to_cq(s.ex));
+}
+
+int main(int argc, char **argv)
+{
+    const char *mode = argc > 1 ? argv[1] : "", *device = NULL;
+    int opt;
+
+    optind = 2;
+    while ((opt = getopt(argc, argv, "d:g:")) != -1) {
+        switch (opt) {
+        case 'd':
+            device = optarg;
+            break;
+        case 'g':
+            s.gid_index = atoi(optarg);
+            break;
+        default:
+            return 2;
+        }
+    }
+    if (!device || strcmp(mode, "stamps") != 0) {
+        fputs("usage: cqcheck stamps -d DEVICE -g GID_INDEX\n", stderr);
+        return 2;
+    }
+    open_device(device);
+    stamps();
+    printf("%u checks, %u errors\n", s.checks, s.errors);
+    return s.errors != 0;
+}
