@@ -130,6 +130,14 @@ pvrdma_cmd_move_cq(struct pvrdma_dev *dev, struct pvrdma_ext_cmd_move_cq *req,
 }
 
 static inline int
+pvrdma_cmd_moderate_cq(struct pvrdma_dev *dev,
+		       struct pvrdma_ext_cmd_moderate_cq *req)
+{
+	return pvrdma_cmd(dev, req, sizeof(*req), NULL, 0,
+			  PVRDMA_CMD_MODERATE_CQ);
+}
+
+static inline int
 pvrdma_cmd_create_qp(struct pvrdma_dev *dev, struct pvrdma_cmd_create_qp *req,
 		     struct pvrdma_resp_create_qp *resp)
 {

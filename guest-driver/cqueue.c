@@ -279,6 +279,21 @@ int pvrdma_resize_cq(struct ib_cq *ibcq, unsigned int cqe, struct ib_udata *udat
 	return ret;
 }
 
+static int pvrdma_modify_cq(struct ib_cq *ibcq, u16 count, u16 period)
+{
+	struct pvrdma_ext_cmd_moderate_cq req = {
+		.cq_handle = to_pvcq(ibcq)->handle,
+		.count = count,
+		.period = period,
+	};
+
+	return pvrdma_cmd_moderate_cq(to_pvdev(ibcq->device), &req);
+}
+
+const struct ib_device_ops pvrdma_moderate_ops = {
+	.modify_cq = pvrdma_modify_cq,
+};
+
 /**
  * pvrdma_destroy_cq() - verb
  * @ibcq: CQ without QPs

@@ -37,10 +37,10 @@ static int pvrdma_query_device(struct ib_device *ibdev,
 {
 	const struct pvrdma_caps *caps = &to_pvdev(ibdev)->caps;
 	u8 both = PVRDMA_ATOMIC_OP_CAS | PVRDMA_ATOMIC_OP_FAA;
-	bool stamps = to_pvdev(ibdev)->ext.features & PVRDMA_EXT_FEAT_CQ_TIME;
+	bool timed = to_pvdev(ibdev)->ext.features & PVRDMA_EXT_FEAT_CQ_TIME;
 	bool clock = udata && udata->outlen >= sizeof(struct pvrdma_uverbs_clock);
 
-	if (udata && (udata->inlen || (udata->outlen && !(clock && stamps))))
+	if (udata && (udata->inlen || (udata->outlen && !(clock && timed))))
 		return pvrdma_refuse(ibdev, -EINVAL, "private data");
 	attr->fw_ver = caps->fw_ver;
 	attr->sys_image_guid = (__force __be64)caps->sys_image_guid;
@@ -86,9 +86,11 @@ static int pvrdma_query_device(struct ib_device *ibdev,
 	attr->local_ca_ack_delay = caps->local_ca_ack_delay;
 	attr->atomic_cap = (caps->atomic_ops & both) == both ? IB_ATOMIC_HCA :
 							       IB_ATOMIC_NONE;
-	if (stamps) {
+	if (timed) {
 		attr->timestamp_mask = PVRDMA_EXT_STAMP_MASK;
 		attr->hca_core_clock = PVRDMA_EXT_CLOCK_KHZ;
+		attr->cq_caps.max_cq_moderation_count = PVRDMA_EXT_MODERATE_MAX;
+		attr->cq_caps.max_cq_moderation_period = PVRDMA_EXT_MODERATE_MAX;
 	}
 	return clock ? give_clock(to_pvdev(ibdev), udata) : 0;
 }

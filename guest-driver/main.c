@@ -260,6 +260,8 @@ static int ib_start(struct pvrdma_dev *dev)
 		ib_set_device_ops(ibdev, &pvrdma_stats_ops);
 	if (dev->ext.features & PVRDMA_EXT_FEAT_MEMWIN)
 		ib_set_device_ops(ibdev, &pvrdma_memwin_ops);
+	if (dev->ext.features & PVRDMA_EXT_FEAT_CQ_TIME)
+		ib_set_device_ops(ibdev, &pvrdma_moderate_ops);
 	ret = pvrdma_netdev_start(dev);
 	if (ret)
 		return ret;

@@ -530,6 +530,7 @@ int pvrdma_query_port_attr(struct pvrdma_dev *dev,
 
 /* memwin.c */
 extern const struct ib_device_ops pvrdma_memwin_ops;
+extern const struct ib_device_ops pvrdma_moderate_ops;
 
 /* stats.c */
 extern const struct ib_device_ops pvrdma_stats_ops;

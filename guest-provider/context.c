@@ -129,6 +129,7 @@ static const struct verbs_context_ops pv_context_ops = {
 	.destroy_qp = pv_destroy_qp,
 	.destroy_srq = pv_destroy_srq,
 	.free_context = pv_free_context,
+	.modify_cq = pv_modify_cq,
 	.modify_qp = pv_modify_qp,
 	.modify_srq = pv_modify_srq,
 	.poll_cq = pv_poll_cq,

@@ -613,6 +613,17 @@ int pv_resize_cq(struct ibv_cq *ibcq, int cqe)
 	return ret;
 }
 
+int pv_modify_cq(struct ibv_cq *ibcq, struct ibv_modify_cq_attr *attr)
+{
+	struct ibv_modify_cq cmd = {};
+	int ret = ibv_cmd_modify_cq(ibcq, attr, &cmd, sizeof(cmd));
+
+	if (ret)
+		pv_debug(to_pv_ctx(ibcq->context), "kernel moderates CQ %u not: %s",
+			 to_pv_cq(ibcq)->cqn, strerror(ret));
+	return ret;
+}
+
 int pv_destroy_cq(struct ibv_cq *ibcq)
 {
 	struct pv_cq *cq = to_pv_cq(ibcq);

@@ -327,6 +327,7 @@ struct ibv_cq_ex *pv_create_cq_ex(struct ibv_context *context,
 				  struct ibv_cq_init_attr_ex *attr);
 int pv_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc);
 int pv_req_notify_cq(struct ibv_cq *cq, int solicited_only);
+int pv_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr);
 int pv_destroy_cq(struct ibv_cq *cq);
 void pv_cq_clean(struct pv_cq *cq, uint32_t qp_handle, bool unless_used);
 

@@ -206,7 +206,7 @@ static void arm_dirty(struct cq *cq)
  * One firing: take the arm word if what arrived matches it.  @sol: a solicited
  * or error completion is among what arrived.
  */
-static bool arm_take(struct cq *cq, bool sol)
+bool comp_arm_take(struct cq *cq, bool sol)
 {
     _Atomic uint32_t *arm = arm_word(cq);
     uint32_t v = arm ? atomic_load(arm) : PVRDMA_DB_ARM_NONE;
@@ -223,11 +223,20 @@ static bool arm_take(struct cq *cq, bool sol)
     return false;
 }
 
+bool comp_arm_wants(struct cq *cq, bool sol)
+{
+    const _Atomic uint32_t *arm = arm_word(cq);
+    uint32_t v = arm ? atomic_load(arm) : PVRDMA_DB_ARM_NONE;
+
+    return v != PVRDMA_DB_ARM_NONE && (v != PVRDMA_DB_ARM_SOLICITED || sol);
+}
+
 /* Publish what was pushed; true if the guest is to be notified. */
 static bool cq_publish(struct worker *w, struct cq *cq)
 {
     _Atomic uint32_t *tail;
-    bool sol, ok = false;
+    bool sol, moderated, ok = false;
+    uint32_t n;
 
     pthread_mutex_lock(&cq->lock);
     cq->batched &= ~(1ull << w->index);
@@ -235,17 +244,22 @@ static bool cq_publish(struct worker *w, struct cq *cq)
     cq->new_sol = false;
     write_staged(cq);
     /* Another worker may have published ours with its own. */
-    tail = cq->published != cq->prod ? cq_word(cq, false, true) : NULL;
+    n = idx_dist(cq->published, cq->prod, cq->ncqe);
+    tail = n ? cq_word(cq, false, true) : NULL;
     if (tail) { /* what came before an overrun is the guest's */
         atomic_store_explicit(tail, cq->prod, memory_order_release);
         guest_mark_dirty(&cq->vm->guest.mem, ring_word_gpa(&cq->mem, true, false), 4);
         cq->published = cq->prod;
         ok = true;
     }
+    moderated = cq->hold.on;
     pthread_mutex_unlock(&cq->lock);
 
     full_barrier();
-    return ok && arm_take(cq, sol);
+    if (moderated) {
+        return ok && hold_published(cq, n, sol);
+    }
+    return ok && comp_arm_take(cq, sol);
 }
 
 static void flush_received(struct worker *w)
@@ -320,23 +334,24 @@ void comp_flush(struct worker *w)
     }
 }
 
-static void fire(struct cq *cq)
+void comp_fire(struct cq *cq)
 {
     struct vm *vm = cq->vm;
 
     notify_guest(vm, cq);
+    atomic_fetch_add_explicit(&vm->dp.interrupts, 1, memory_order_relaxed);
     irq_raise(&vm->guest.irq, PVRDMA_VEC_CQ + cq->vector);
 }
 
-/* Are there completions beyond cons, a solicited one among them?  cq->lock held. */
-static bool unread(const struct cq *cq, bool *sol)
+/* How many completions beyond cons, a solicited one among them?  cq->lock held. */
+static uint32_t unread(const struct cq *cq, bool *sol)
 {
     uint32_t left = idx_dist(cq->cons, cq->published, cq->ncqe);
     /* Nothing if cons ran up to published. */
     bool beyond = left != 0 && left <= cq->ncqe;
 
     *sol = beyond && idx_dist(cq->cons, cq->last_sol, cq->ncqe) - 1 < left;
-    return beyond;
+    return beyond ? left : 0;
 }
 
 /* Take the ring that @mem has, in exchange for the CQ's.  cq->lock held. */
@@ -356,7 +371,7 @@ static void move_ring(struct cq *cq, struct ring_mem *mem, uint32_t ncqe)
 bool datapath_cq_move(struct cq *cq, struct ring_mem *mem, uint32_t ncqe)
 {
     struct guest_mem *gm = &cq->vm->guest.mem;
-    bool beyond = false, sol = false, ok = false;
+    bool beyond = false, sol = false, held_sol, ok = false;
     _Atomic uint32_t *tail, *arm, *new_arm;
 
     pthread_mutex_lock(&cq->lock);
@@ -370,6 +385,10 @@ bool datapath_cq_move(struct cq *cq, struct ring_mem *mem, uint32_t ncqe)
         cq->published = cq->prod;
         beyond = unread(cq, &sol);
         cq->new_sol = false;
+        if (hold_end_locked(cq, &held_sol)) {
+            beyond = true;
+            sol = sol || held_sol;
+        }
         atomic_store(new_arm, atomic_exchange(arm, PVRDMA_DB_ARM_NONE));
         arm_dirty(cq);
         move_ring(cq, mem, ncqe);
@@ -380,8 +399,8 @@ bool datapath_cq_move(struct cq *cq, struct ring_mem *mem, uint32_t ncqe)
 
     full_barrier();
     /* For a worker who has published, and found the old arm word taken away. */
-    if (beyond && arm_take(cq, sol)) {
-        fire(cq);
+    if (beyond && comp_arm_take(cq, sol)) {
+        comp_fire(cq);
     }
     return ok;
 }
@@ -389,16 +408,18 @@ bool datapath_cq_move(struct cq *cq, struct ring_mem *mem, uint32_t ncqe)
 /* The guest has armed and may not poll any more: fire for what it has not read. */
 static void arm_late(struct cq *cq)
 {
-    bool beyond = false, sol = false;
+    bool sol = false, moderated;
+    uint32_t left = 0;
 
     pthread_mutex_lock(&cq->lock);
     if (!cq->error && cq_read_cons(cq)) {
-        beyond = unread(cq, &sol);
+        left = unread(cq, &sol);
     }
+    moderated = cq->hold.on;
     pthread_mutex_unlock(&cq->lock);
 
-    if (beyond && arm_take(cq, sol)) {
-        fire(cq);
+    if (left && (moderated ? hold_published(cq, left, sol) : comp_arm_take(cq, sol))) {
+        comp_fire(cq);
     }
 }
 

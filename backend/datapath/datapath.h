@@ -126,6 +126,13 @@ void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited, bool pos
 uint64_t datapath_clock(const struct vm *vm);
 
 /*
+ * Hold the CQ's events back until there are @count completions (0: however many) or
+ * @period_us have passed since the first of them (0: PVRDMA_EXT_MODERATE_MAX); 0, 0: do
+ * not.  One that is held now is told.  Main thread.
+ */
+void datapath_cq_moderate(struct cq *cq, uint32_t count, uint32_t period_us);
+
+/*
  * An extended CQ gets the ring of @ncqe entries in @mem, and @mem what it had, which is
  * complete then and may be freed after a grace period.  False: one of them is unusable;
  * nothing has changed.  Main thread.

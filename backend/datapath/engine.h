@@ -248,6 +248,30 @@ void comp_received(struct vm *vm, uint64_t bytes);
 /* Publish all of this worker's completions and raise interrupts, once each. */
 void comp_flush(struct worker *w);
 
+/*
+ * Would what has been published, @sol: solicited or error ones among it, take the arm
+ * word?  And: take it, true if it did so.
+ */
+bool comp_arm_wants(struct cq *cq, bool sol);
+bool comp_arm_take(struct cq *cq, bool sol);
+/* The notification and interrupt for an arm word that was taken.  No lock held. */
+void comp_fire(struct cq *cq);
+
+/* --- moderate.c ------------------------------------------------------------ */
+
+/*
+ * @n completions of a moderated CQ were published, before a full barrier.  True: notify
+ * the guest, the arm word is taken.  No lock held.
+ */
+bool hold_published(struct cq *cq, uint32_t n, bool sol);
+/* If an event is held back it is not any more, *sol: comp_arm_take()'s.  cq->lock held.
+ */
+bool hold_end_locked(struct cq *cq, bool *sol);
+/* Tell of those that are due at @now.  The VM's worker with the token. */
+void hold_run(struct vm *vm, uint64_t now);
+/* The CQ is destroyed.  Main thread. */
+void hold_forget(struct cq *cq);
+
 static inline void comp_make_room(struct worker *w)
 {
     if (w->batch.n > COMP_BATCH_MAX - COMP_BATCH_ROOM) {

@@ -240,6 +240,7 @@ bool sched_pending(struct vm *vm, uint64_t now, bool all)
     }
     if (dp->has_work || dp->cq_error_pos || watch_pending(vm) ||
         atomic_load(&dp->cq_error) || now >= atomic_load(&dp->next_timer) ||
+        now >= atomic_load(&dp->next_hold) ||
         atomic_load_explicit(&dp->inbox, memory_order_relaxed)) {
         return true;
     }
@@ -257,7 +258,7 @@ bool sched_pending(struct vm *vm, uint64_t now, bool all)
 uint64_t sched_deadline(const struct vm *vm, uint64_t now)
 {
     const struct vm_datapath *dp = &vm->dp;
-    uint64_t t = atomic_load(&dp->next_timer);
+    uint64_t t = MIN(atomic_load(&dp->next_timer), atomic_load(&dp->next_hold));
 
     if (!sched_may_run(vm)) {
         return UINT64_MAX;
@@ -344,6 +345,9 @@ uint64_t sched_serve(struct worker *w, struct vm *vm, uint64_t now)
     }
     watch_scan(vm, now);
     run_timers(dp, now);
+    if (now >= atomic_load_explicit(&dp->next_hold, memory_order_relaxed)) {
+        hold_run(vm, now);
+    }
     if (dp->cq_error_pos || atomic_load_explicit(&dp->cq_error, memory_order_relaxed)) {
         failed_cqs(vm, &t);
     }

@@ -50,6 +50,7 @@ void datapath_cq_destroyed(struct cq *cq)
 {
     struct pvrdma_db_region *db = cq->vm->guest.db.shared;
 
+    hold_forget(cq);
     __atomic_store_n(&db->cq_owner[cq->handle], PVRDMA_DB_NO_OWNER, __ATOMIC_RELEASE);
     __atomic_store_n(&db->arm[cq->handle], PVRDMA_DB_ARM_NONE, __ATOMIC_RELEASE);
 }

@@ -43,6 +43,14 @@ static void events_pending(struct guest *g)
     datapath_wake(vm_of_guest(g));
 }
 
+static void fini(struct vm_datapath *dp)
+{
+    deadlines_fini(&dp->timers);
+    deadlines_fini(&dp->holds);
+    pthread_mutex_destroy(&dp->hold_lock);
+    pthread_mutex_destroy(&dp->token);
+}
+
 int datapath_vm_init(struct vm *vm)
 {
     struct vm_datapath *dp = &vm->dp;
@@ -54,14 +62,17 @@ int datapath_vm_init(struct vm *vm)
     pthread_mutex_init(&dp->token, NULL);
     dp->clock_base = now_ns();
     atomic_init(&dp->next_timer, UINT64_MAX);
+    atomic_init(&dp->next_hold, UINT64_MAX);
+    pthread_mutex_init(&dp->hold_lock, NULL);
     vm->guest.events.on_pending = events_pending;
-    /* One place per QP handle. */
-    err = !deadlines_init(&dp->timers, vm->cfg->max_qp) ? ENOMEM
-          : !w                                          ? EINVAL
-                                                        : worker_add_vm(w, vm);
+    /* One place per QP handle, and CQ handle. */
+    err = !deadlines_init(&dp->timers, vm->cfg->max_qp) ||
+                  !deadlines_init(&dp->holds, vm->cfg->max_cq)
+              ? ENOMEM
+          : !w ? EINVAL
+               : worker_add_vm(w, vm);
     if (err) {
-        deadlines_fini(&dp->timers);
-        pthread_mutex_destroy(&dp->token);
+        fini(dp);
     }
     return err;
 }
@@ -76,8 +87,7 @@ void datapath_vm_fini(struct vm *vm)
         vm->dp.arrived = n->next;
         n->run(n, NULL);
     }
-    deadlines_fini(&vm->dp.timers);
-    pthread_mutex_destroy(&vm->dp.token);
+    fini(&vm->dp);
 }
 
 /*

@@ -201,6 +201,13 @@ static int run_move_cq(struct vm *vm, const union pvrdma_cmd_req *req,
                          &resp->create_cq);
 }
 
+static int run_moderate_cq(struct vm *vm, const union pvrdma_cmd_req *req,
+                           union pvrdma_cmd_resp *resp)
+{
+    return verbs_moderate_cq(
+        vm, (const struct pvrdma_ext_cmd_moderate_cq *)(const void *)req);
+}
+
 #define RESP(type) sizeof(struct pvrdma_resp_##type)
 
 /* Not here: RESIZE_CQ, which no driver sends. */
@@ -240,6 +247,7 @@ static const struct command ext_commands[] = {
     EXT(PVRDMA_CMD_QUERY_CLOCK) = {"QUERY_CLOCK", run_query_clock,
                                    sizeof(struct pvrdma_ext_resp_clock)},
     EXT(PVRDMA_CMD_ADD_VECTOR) = {"ADD_VECTOR", run_add_vector, 0},
+    EXT(PVRDMA_CMD_MODERATE_CQ) = {"MODERATE_CQ", run_moderate_cq, 0},
     EXT(PVRDMA_CMD_REREG_MR) = {"REREG_MR", run_rereg_mr, RESP(create_mr)},
 };
 

@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "deadlines.h"
 #include "pvrdma/abi.h"
 #include "pvrdma/ext.h"
 
@@ -129,6 +130,17 @@ struct fast_mr {
 };
 #define FAST_MR_IN_USE UINT64_MAX
 
+/* Moderation of a CQ's events, see datapath/moderate.c. */
+struct cq_hold {
+    bool on;
+    bool held;      /* an event is held back */
+    bool sol;       /* a solicited or error completion is among what it is of */
+    uint32_t count; /* it is of so many at most; 0: of any number */
+    uint64_t ns;    /* it is held no longer */
+    uint32_t n;     /* it is of so many */
+    struct deadline timer;
+};
+
 /* Completions that are written to a CQ's ring together. */
 #define CQ_STAGE 16u
 
@@ -155,6 +167,7 @@ struct cq {
     uint32_t last_sol;    /* index behind the last solicited or error CQE */
     bool new_sol;         /* there was one since `published` */
     uint64_t batched;     /* bit per worker: it is in that one's batch */
+    struct cq_hold hold;
     /* The last ones before prod, not yet in the ring; else not before published. */
     struct pvrdma_cqe stage[CQ_STAGE];
     uint32_t staged;

@@ -135,6 +135,11 @@ struct vm_datapath {
     uint32_t cq_error_pos;       /* how far that has come; 0: nothing to do */
     _Atomic uint64_t next_timer; /* ns; UINT64_MAX: none */
 
+    /* Events that are held back, see moderate.c. */
+    _Atomic uint64_t next_hold; /* ns; UINT64_MAX: none */
+    pthread_mutex_t hold_lock;  /* protects holds; taken under a cq->lock, or alone */
+    struct deadlines holds;     /* of its CQs */
+
     /* Statistics; written by one worker at a time. */
     _Atomic uint64_t worker_ns; /* time of its worker that it had */
     _Atomic uint64_t tx_msgs, tx_bytes, rx_msgs, rx_bytes, errors, rnr_waits, retries,

@@ -124,6 +124,17 @@ int verbs_move_cq(struct vm *vm, const struct pvrdma_ext_cmd_move_cq *req,
     return 0;
 }
 
+int verbs_moderate_cq(struct vm *vm, const struct pvrdma_ext_cmd_moderate_cq *req)
+{
+    struct cq *cq = id_table_get(&vm->objects.cq, req->cq_handle);
+
+    if (!cq) {
+        return ENOENT;
+    }
+    datapath_cq_moderate(cq, req->count, req->period);
+    return 0;
+}
+
 void cq_unpublish(struct vm *vm, struct cq *cq)
 {
     id_table_release(&vm->objects.cq, cq->handle);

@@ -50,6 +50,7 @@ int verbs_create_cq(struct vm *vm, const struct pvrdma_cmd_create_cq *req,
                     struct pvrdma_resp_create_cq *resp);
 int verbs_move_cq(struct vm *vm, const struct pvrdma_ext_cmd_move_cq *req,
                   struct pvrdma_resp_create_cq *resp);
+int verbs_moderate_cq(struct vm *vm, const struct pvrdma_ext_cmd_moderate_cq *req);
 int verbs_destroy_cq(struct vm *vm, uint32_t handle);
 int verbs_create_qp(struct vm *vm, const struct pvrdma_cmd_create_qp *req,
                     struct pvrdma_resp_create_qp *resp);

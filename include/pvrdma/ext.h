@@ -92,7 +92,8 @@
 #define PVRDMA_EXT_FEAT_UC	 (1u << 8) /* CREATE_QP of type PVRDMA_QPT_UC */
 #define PVRDMA_EXT_FEAT_CQ_EX	 (1u << 9) /* MOVE_CQ */
 #define PVRDMA_EXT_FEAT_VECTORS	 (1u << 10) /* ADD_VECTOR */
-#define PVRDMA_EXT_FEAT_CQ_TIME	 (1u << 12) /* EXT_CQ_STAMPS, QUERY_CLOCK */
+#define PVRDMA_EXT_FEAT_CQ_TIME	 (1u << 12) /* EXT_CQ_STAMPS, QUERY_CLOCK,
+						    MODERATE_CQ */
 
 /* What a context can be granted. */
 #define PVRDMA_EXT_CONTEXT_FEATURES \
@@ -139,6 +140,7 @@
 #define PVRDMA_CMD_MOVE_CQ	  39u
 #define PVRDMA_CMD_QUERY_CLOCK	  40u
 #define PVRDMA_CMD_ADD_VECTOR	  41u
+#define PVRDMA_CMD_MODERATE_CQ	  43u
 
 /*
  * CREATE_CQ: `reserved` (offset 36); CREATE_QP: `reserved[0]` (offset 77); CREATE_SRQ:
@@ -233,6 +235,20 @@ static inline uint64_t pvrdma_ext_stamp(const uint8_t reserved[6])
 	       (uint64_t)reserved[4] << 32 | (uint64_t)reserved[5] << 40;
 }
 
+/*
+ * MODERATE_CQ, 24 bytes, no response: hold the CQ's events back until there are `count`
+ * completions or `period` us have passed since the first of them.
+ */
+struct pvrdma_ext_cmd_moderate_cq {
+	uint64_t response;
+	uint32_t cmd;
+	uint32_t reserved;
+	uint32_t cq_handle;
+	uint16_t count; /* 0: however many */
+	uint16_t period; /* 0: MODERATE_MAX; 0 and count 0 or 1: hold nothing back */
+};
+#define PVRDMA_EXT_MODERATE_MAX 65535u /* both */
+
 /* QUERY_COUNTERS: a request header and 8 reserved bytes; this response. */
 enum pvrdma_ext_counter {
 	PVRDMA_EXT_CNT_TX_MSGS,
@@ -324,6 +340,7 @@ PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_uc) == 24, "create_uc_ext resp")
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_vector) == 32, "add_vector");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_move_cq) == 40, "move_cq");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_clock) == 24, "clock");
+PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_moderate_cq) == 24, "moderate_cq");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_counters) == 16 + 64, "counters");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_create_mw) == 24, "create_mw");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_rereg_mr) == 64, "rereg_mr");

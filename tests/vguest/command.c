@@ -146,6 +146,16 @@ int vg_move_cq(struct vguest *g, struct pvrdma_ext_cmd_move_cq *req)
     return err;
 }
 
+int vg_moderate(struct vguest *g, uint32_t cq, unsigned count, unsigned period_us)
+{
+    struct pvrdma_ext_cmd_moderate_cq req = {.cmd = PVRDMA_CMD_MODERATE_CQ,
+                                             .cq_handle = cq,
+                                             .count = (uint16_t)count,
+                                             .period = (uint16_t)period_us};
+
+    return vg_command(g, &req, sizeof(req), NULL, 0);
+}
+
 uint64_t vg_query_clock(struct vguest *g)
 {
     struct pvrdma_cmd_handle req = {.hdr.cmd = PVRDMA_CMD_QUERY_CLOCK};

@@ -2,9 +2,13 @@
 /*
  * vguest tests: the time in CQs.  Time stamps are of the device's clock, within what the
  * guest sees of it before it posts and after it has polled, and never go backwards in a
- * CQ; only CQs that were made with them have any.
+ * CQ; only CQs that were made with them have any.  Moderated events come when there were
+ * enough completions or the first is old enough, never earlier, never not at all,
+ * whatever happens to CQ and VM meanwhile.
  */
 #include "vgtest.h"
+
+#include <sched.h>
 
 #define FAR 0x80000u
 
@@ -171,6 +175,363 @@ static void test_refused(void)
     vgt_side_close(&s);
 }
 
+/* ---- moderation ---- */
+
+#define MS 1000u /* of periods, in us */
+
+static void moderate(struct vg_cq *cq, unsigned count, unsigned period_us)
+{
+    g_assert_cmpint(vg_moderate(cq->g, cq->handle, count, period_us), ==, 0);
+}
+
+static void write_to(struct vgt_pair *p, uint64_t wr_id)
+{
+    vgt_send(&p->s[0], wr_id, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p->s[1], FAR);
+}
+
+/* @n of them, which complete at once: an event that is held back holds no completion. */
+static void write_and_poll(struct vgt_pair *p, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        write_to(p, i);
+    }
+    for (unsigned i = 0; i < n; i++) {
+        vgt_expect(p->s[0].scq, i, PVRDMA_WC_SUCCESS);
+    }
+}
+
+static void expect_event(struct vg_cq *cq)
+{
+    g_assert_true(vg_cqn_wait(cq->g, cq->handle, VGT_WAIT_MS));
+}
+
+/* An event of @cq, and the ns since @from; it took the arm word, if that is to be seen.
+ */
+static int64_t event_after(struct vg_cq *cq, int64_t from)
+{
+    int64_t ns;
+
+    expect_event(cq);
+    ns = vg_now_ns() - from;
+    g_assert_true(!cq->ext || *cq->arm == PVRDMA_EXT_ARM_NONE);
+    return ns;
+}
+
+static void open_db(struct vgt_pair *p, unsigned b, enum vg_db_mode db)
+{
+    struct vgt_opts o = {.guest = {{.db = db}, {.db = db}}};
+
+    vgt_pair_open(p, 0, b, &o);
+}
+
+/* Too few for the count: not before the period is over, and then it comes, though nobody
+ * does anything any more and both VMs are parked. */
+static void test_period(gconstpointer data)
+{
+    static const unsigned counts[] = {0, 4, 65535};
+    struct vgt_pair p;
+
+    open_db(&p, 1, GPOINTER_TO_UINT(data));
+    for (unsigned i = 0; i < G_N_ELEMENTS(counts); i++) {
+        struct vg_cq *scq = p.s[0].scq, *rcq = p.s[1].rcq;
+        int64_t from;
+
+        moderate(scq, counts[i], 30 * MS);
+        moderate(rcq, counts[i], 50 * MS);
+        g_usleep(20000); /* parked */
+        vg_cq_arm(scq, false);
+        vg_cq_arm(rcq, false);
+        g_usleep(20000); /* a message that is not answered has come */
+        vgt_recv(&p.s[1], 9, FAR, 64);
+        from = vg_now_ns();
+        vgt_send(&p.s[0], 8, PVRDMA_WR_SEND, VGT_SIG, 0, 64, NULL, 0);
+        vgt_expect(scq, 8, PVRDMA_WC_SUCCESS);
+        vgt_expect(rcq, 9, PVRDMA_WC_SUCCESS);
+        g_assert_cmpint(event_after(scq, from), >=, 30000000);
+        g_assert_cmpint(event_after(rcq, from), >=, 50000000);
+        /* It was one event. */
+        g_assert_false(vg_cqn_wait(scq->g, scq->handle, 60));
+    }
+    vgt_pair_close(&p);
+}
+
+/* Enough: at once.  No period said: the longest there is. */
+static void test_count(void)
+{
+    struct vg_cq *cq;
+    struct vgt_pair p;
+    bool early = false;
+
+    open_db(&p, 1, VG_DB_EXT);
+    cq = p.s[0].scq;
+    for (unsigned i = 0; i < 10; i++) {
+        int64_t from = vg_now_ns();
+
+        moderate(cq, 8, i & 1 ? 0 : 65535);
+        vg_cq_arm(cq, false);
+        write_and_poll(&p, 7);
+        g_assert_cmpuint(event_after(cq, from), >=, 65535000);
+        vg_cq_arm(cq, false);
+        from = vg_now_ns();
+        write_and_poll(&p, 8);
+        early = event_after(cq, from) < 60000000 || early;
+    }
+    g_assert_true(early);
+    vgt_pair_close(&p);
+}
+
+/* Solicited ones are held like all; others begin nothing for who waits for those. */
+static void test_solicited(void)
+{
+    struct vg_cq *cq;
+    struct vgt_pair p;
+    int64_t from;
+
+    open_db(&p, 1, VG_DB_EXT);
+    cq = p.s[1].rcq;
+    moderate(cq, 0, 40 * MS);
+    for (unsigned i = 0; i < 3; i++) {
+        vgt_recv(&p.s[1], i, FAR, 64);
+    }
+    vg_cq_arm(cq, true);
+    vgt_send(&p.s[0], 1, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
+    vgt_expect(cq, 0, PVRDMA_WC_SUCCESS);
+    g_assert_false(vg_cqn_wait(cq->g, cq->handle, 80));
+    g_assert_cmpuint(*cq->arm, ==, PVRDMA_EXT_ARM_SOLICITED);
+    from = vg_now_ns();
+    vgt_send(&p.s[0], 2, PVRDMA_WR_SEND, VGT_SIG | PVRDMA_SEND_SOLICITED, 0, 8, NULL, 0);
+    vgt_expect(cq, 1, PVRDMA_WC_SUCCESS);
+    vgt_send(&p.s[0], 3, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
+    vgt_expect(cq, 2, PVRDMA_WC_SUCCESS);
+    g_assert_cmpint(event_after(cq, from), >=, 40000000);
+    vgt_pair_close(&p);
+}
+
+/* Another moderation, or none: what is held comes now. */
+static void test_changed(void)
+{
+    static const unsigned to[][2] = {{0, 0}, {1, 65535}, {1, 0}, {2, 65535}, {0, 1}};
+    struct vg_cq *cq;
+    struct vgt_pair p;
+    bool early = false;
+
+    open_db(&p, 1, VG_DB_EXT);
+    cq = p.s[0].scq;
+    for (unsigned i = 0; i < 4 * G_N_ELEMENTS(to); i++) {
+        const unsigned *t = to[i % G_N_ELEMENTS(to)];
+        int64_t from = vg_now_ns();
+
+        moderate(cq, 0, 65535);
+        vg_cq_arm(cq, false);
+        write_and_poll(&p, 1);
+        moderate(cq, t[0], t[1]);
+        early = event_after(cq, from) < 60000000 || early;
+        if (t[0] < 2 && t[1] != 1) { /* it is off */
+            from = vg_now_ns();
+            vg_cq_arm(cq, false);
+            write_and_poll(&p, 1);
+            early = event_after(cq, from) < 60000000 && early;
+        }
+    }
+    g_assert_true(early);
+    g_assert_cmpint(vg_moderate(cq->g, 0, 1, 1), !=, 0);
+    g_assert_cmpint(vg_moderate(cq->g, UINT32_MAX, 1, 1), !=, 0);
+    g_assert_cmpint(vg_moderate(cq->g, cq->handle + 100, 1, 1), !=, 0);
+    vgt_pair_close(&p);
+}
+
+/* A ring of another size: it comes now, once, and moderation stays. */
+static void test_resized(void)
+{
+    struct vg_cq *cq;
+    struct vgt_pair p;
+    int64_t from;
+
+    open_db(&p, 1, VG_DB_EXT);
+    cq = p.s[0].scq;
+    moderate(cq, 0, 65535);
+    vg_cq_arm(cq, false);
+    write_and_poll(&p, 1);
+    g_assert_cmpint(vg_cq_resize(cq, 16), ==, 0);
+    expect_event(cq);
+    g_assert_false(vg_cqn_wait(cq->g, cq->handle, 80));
+    from = vg_now_ns();
+    vg_cq_arm(cq, false);
+    write_and_poll(&p, 2);
+    g_assert_cmpint(event_after(cq, from), >=, 65535000);
+    vgt_pair_close(&p);
+}
+
+/* Destroyed, reset, left while held: nothing comes of it, for a successor neither. */
+static void test_gone(void)
+{
+    for (unsigned how = 0; how < 3; how++) {
+        struct vgt_pair p;
+        uint32_t handle;
+
+        open_db(&p, 1, VG_DB_EXT);
+        moderate(p.s[0].scq, 0, 30 * MS);
+        vg_cq_arm(p.s[0].scq, false);
+        write_and_poll(&p, 1);
+        if (how == 0) {
+            struct vg_qp *qp = p.s[0].qp;
+
+            handle = p.s[0].scq->handle;
+            vg_qp_free(qp);
+            vg_cq_free(p.s[0].scq);
+            p.s[0].scq = NULL;
+            /* The next ones, until that handle is there again. */
+            for (unsigned i = 0; i < 5000 && !p.s[0].scq; i++) {
+                struct vg_cq *cq = vg_cq_new(p.s[0].pd, 16);
+
+                if (cq->handle == handle) {
+                    p.s[0].scq = cq;
+                } else {
+                    vg_cq_free(cq);
+                }
+            }
+            if (!p.s[0].scq) {
+                p.s[0].scq = vg_cq_new(p.s[0].pd, 16);
+            }
+            vg_cq_arm(p.s[0].scq, false);
+            g_assert_false(vg_cqn_wait(p.s[0].g, p.s[0].scq->handle, 60));
+            g_assert_cmpuint(*p.s[0].scq->arm, ==, PVRDMA_EXT_ARM_ANY);
+            p.s[0].qp = vg_qp_new(p.s[0].pd, p.s[0].scq, p.s[0].rcq, NULL);
+        } else if (how == 1) {
+            g_assert_cmpint(vg_reset(p.s[0].g), ==, 0);
+            p.s[0].g->up = false;
+            g_usleep(60000);
+        }
+        vgt_pair_close(&p);
+        vg_daemon_check(vgt_daemon);
+    }
+}
+
+static void ctl(const char *what, const char *vm)
+{
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm %s %s", what, vm), ==, 0);
+}
+
+/* A paused VM hears nothing; when it runs again, what is due. */
+static void test_paused(void)
+{
+    struct vg_cq *cq;
+    struct vgt_pair p;
+
+    open_db(&p, 1, VG_DB_EXT);
+    cq = p.s[0].scq;
+    moderate(cq, 0, 50 * MS);
+    for (unsigned i = 0; i < 3; i++) {
+        vg_cq_arm(cq, false);
+        write_and_poll(&p, 1);
+        ctl("pause", "vm0");
+        if (*cq->arm == PVRDMA_EXT_ARM_NONE) { /* the machine is slow */
+            ctl("resume", "vm0");
+            expect_event(cq);
+            continue;
+        }
+        g_assert_false(vg_cqn_wait(cq->g, cq->handle, 100));
+        g_assert_cmpuint(*cq->arm, ==, PVRDMA_EXT_ARM_ANY);
+        ctl("resume", "vm0");
+        expect_event(cq);
+        g_assert_cmpuint(*cq->arm, ==, PVRDMA_EXT_ARM_NONE);
+    }
+    vgt_pair_close(&p);
+}
+
+/* More at a time than one turn tells. */
+static void test_many_held(void)
+{
+    enum { N = 60 };
+    bool told[N] = {false};
+    struct vg_cq *cq[N];
+    struct vg_qp *qp[N];
+    struct vgt_pair p;
+    unsigned n = 0;
+    int64_t end;
+
+    open_db(&p, 1, VG_DB_EXT);
+    for (unsigned i = 0; i < N; i++) {
+        struct pvrdma_sge sge = vg_sge(p.s[0].mr, 0, 8);
+        struct vg_wr wr = {.opcode = PVRDMA_WR_RDMA_WRITE,
+                           .flags = VGT_SIG,
+                           .remote_addr = p.s[0].mr->buf->va + FAR,
+                           .rkey = p.s[0].mr->rkey,
+                           .nsge = 1,
+                           .sge = &sge};
+
+        cq[i] = vg_cq_new(p.s[0].pd, 16);
+        qp[i] = vg_qp_new(p.s[0].pd, cq[i], cq[i], NULL);
+        vg_qp_connect(qp[i], qp[i], NULL);
+        moderate(cq[i], 0, 60 * MS + i % 3);
+        vg_cq_arm(cq[i], false);
+        g_assert_cmpuint(vg_post_send(qp[i], &wr, 1), ==, 1);
+    }
+    end = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+    while (n < N && vg_now_ns() < end) {
+        uint32_t handle;
+
+        while (vg_cqn_poll(p.s[0].g, &handle)) {
+            for (unsigned i = 0; i < N; i++) {
+                if (cq[i]->handle == handle) {
+                    g_assert_false(told[i]);
+                    told[i] = true;
+                    n++;
+                }
+            }
+        }
+        vg_irq_wait(p.s[0].g, PVRDMA_VEC_CQ, 10);
+    }
+    g_assert_cmpuint(n, ==, N);
+    for (unsigned i = 0; i < N; i++) {
+        vg_qp_free(qp[i]);
+        vg_cq_free(cq[i]);
+    }
+    vgt_pair_close(&p);
+}
+
+/* No event is lost, and none too many, while all of that changes. */
+static void test_moderate_race(gconstpointer data)
+{
+    const unsigned n = vgt_rounds(3000);
+    unsigned peer = GPOINTER_TO_UINT(data);
+    struct vgt_pair p;
+
+    open_db(&p, peer, VG_DB_EXT);
+    for (unsigned i = 0; i < n; i++) {
+        struct vgt_side *at = &p.s[i & 1];
+        struct vg_cq *cq = i & 1 ? at->rcq : at->scq;
+        struct pvrdma_cqe c;
+
+        if (i & 1) {
+            vgt_recv(at, i, FAR, 64);
+        }
+        if (i % 5 == 0) {
+            moderate(cq, i / 5 % 4, 1 + i / 20 % 3 * 100);
+        }
+        vg_cq_arm(cq, false);
+        vgt_send(&p.s[0], i, i & 1 ? PVRDMA_WR_SEND : PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8,
+                 i & 1 ? NULL : &p.s[1], FAR);
+        for (unsigned spin = 0; spin < i % 50 * 20; spin++) {
+            __asm__ volatile("" ::: "memory");
+        }
+        if (i % 3 == 0) {
+            moderate(cq, i % 4, 1 + i % 7 * 50);
+        } else if (i % 7 == 0) {
+            g_assert_cmpint(vg_cq_resize(cq, i & 8 ? 16 : 64), ==, 0);
+        }
+        expect_event(cq);
+        while (vg_cq_poll(cq, &c, 1) == 0) {
+            sched_yield();
+        }
+        g_assert_cmpuint(c.wr_id, ==, i);
+        if (i & 1) {
+            vgt_expect(p.s[0].scq, i, PVRDMA_WC_SUCCESS);
+        }
+    }
+    vgt_pair_close(&p);
+}
+
 int main(int argc, char **argv)
 {
     struct vg_daemon_opts o = {.n_vms = 2, .poll_us = -1, .workers = 2};
@@ -183,5 +544,19 @@ int main(int argc, char **argv)
     g_test_add_func("/cqtime/many", test_many);
     g_test_add_func("/cqtime/none", test_none);
     g_test_add_func("/cqtime/refused", test_refused);
+    g_test_add_data_func("/cqtime/period", GUINT_TO_POINTER(VG_DB_EXT), test_period);
+    g_test_add_data_func("/cqtime/period-stock", GUINT_TO_POINTER(VG_DB_SHARED),
+                         test_period);
+    g_test_add_data_func("/cqtime/period-posted", GUINT_TO_POINTER(VG_DB_POSTED),
+                         test_period);
+    g_test_add_func("/cqtime/count", test_count);
+    g_test_add_func("/cqtime/solicited", test_solicited);
+    g_test_add_func("/cqtime/changed", test_changed);
+    g_test_add_func("/cqtime/resized", test_resized);
+    g_test_add_func("/cqtime/gone", test_gone);
+    g_test_add_func("/cqtime/paused", test_paused);
+    g_test_add_func("/cqtime/many-held", test_many_held);
+    g_test_add_data_func("/cqtime/race", GUINT_TO_POINTER(1), test_moderate_race);
+    g_test_add_data_func("/cqtime/race-one-vm", GUINT_TO_POINTER(0), test_moderate_race);
     return vgt_run();
 }

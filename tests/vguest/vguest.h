@@ -296,6 +296,8 @@ int vg_query_qp(struct vguest *g, uint32_t handle, struct pvrdma_qp_attr *attr);
 int vg_bind_gid(struct vguest *g, uint32_t index, const struct pvrdma_gid *gid);
 int vg_unbind_gid(struct vguest *g, uint32_t index, const struct pvrdma_gid *gid);
 int vg_move_cq(struct vguest *g, struct pvrdma_ext_cmd_move_cq *req);
+/* As of ibv_modify_cq: 0 or as vg_move_cq. */
+int vg_moderate(struct vguest *g, uint32_t cq, unsigned count, unsigned period_us);
 /* The device's clock. */
 uint64_t vg_query_clock(struct vguest *g);
 int vg_create_srq(struct vguest *g, struct pvrdma_cmd_create_srq *req, uint32_t *handle);

@@ -5,6 +5,9 @@
  *   cqcheck stamps -d DEVICE -g GID_INDEX    the device's clock beside this system's;
  *                                            time stamps of completions within readings
  *                                            of that clock; what is refused
+ *   cqcheck moderate -d DEVICE -g GID_INDEX  events come neither before there are enough
+ *                                            completions or the period is over, nor not
+ *                                            at all
  *
  * A QP that is connected to itself, RDMA WRITEs.  Prints "N checks, N errors", fails if
  * there are errors.  One thread.
@@ -242,6 +245,82 @@ static void stamps(void)
     ibv_destroy_cq(ibv_cq_ex_to_cq(s.ex));
 }
 
+/* ---- moderate ---------------------------------------------------------------------- */
+
+static void moderate(struct ibv_cq *cq, unsigned count, unsigned period_us)
+{
+    struct ibv_modify_cq_attr attr = {IBV_CQ_ATTR_MODERATE,
+                                      {(uint16_t)count, (uint16_t)period_us}};
+
+    errno = ibv_modify_cq(cq, &attr);
+    if (errno) {
+        die("ibv_modify_cq");
+    }
+}
+
+/* us from the first of @n writes, with the CQ armed before, to its event. */
+static uint64_t event_us(struct ibv_comp_channel *ch, struct ibv_cq *cq, unsigned n)
+{
+    struct pollfd pfd = {.fd = ch->fd, .events = POLLIN};
+    struct ibv_cq *got = NULL;
+    struct ibv_wc wc;
+    uint64_t from, us;
+    void *context;
+
+    errno = ibv_req_notify_cq(cq, 0);
+    from = now_ns();
+    for (unsigned i = 0; i < n; i++) {
+        write_one(i);
+    }
+    if (errno || poll(&pfd, 1, WAIT_S * 1000) != 1 ||
+        ibv_get_cq_event(ch, &got, &context)) {
+        die("no event");
+    }
+    us = (now_ns() - from) / 1000;
+    CHECK(got == cq, "of another CQ");
+    ibv_ack_cq_events(cq, 1);
+    for (unsigned i = 0; i < n; i++) {
+        CHECK(ibv_poll_cq(cq, 1, &wc) == 1 && wc.wr_id == i, "of %u: %u", n, i);
+    }
+    return us;
+}
+
+static void moderation(void)
+{
+    struct ibv_comp_channel *ch = ibv_create_comp_channel(s.ctx);
+    struct ibv_cq *cq = ch ? ibv_create_cq(s.ctx, 2 * DEPTH, NULL, ch, 0) : NULL;
+    uint64_t us, least = UINT64_MAX;
+
+    if (!cq) {
+        die("ibv_create_cq");
+    }
+    CHECK(s.dev.cq_mod_caps.max_cq_count == 65535, "%u", s.dev.cq_mod_caps.max_cq_count);
+    CHECK(s.dev.cq_mod_caps.max_cq_period == 65535, "%u",
+          s.dev.cq_mod_caps.max_cq_period);
+    make_qp(cq);
+    for (unsigned i = 0; i < 10; i++) {
+        moderate(cq, 8, 50000);
+        us = event_us(ch, cq, 7);
+        CHECK(us >= 49900, "7 of 8 after %llu us", (unsigned long long)us);
+        us = event_us(ch, cq, 8);
+        least = us < least ? us : least;
+        moderate(cq, 0, 20000);
+        us = event_us(ch, cq, DEPTH);
+        CHECK(us >= 19900, "%u after %llu us", DEPTH, (unsigned long long)us);
+        moderate(cq, 0, 0);
+        us = event_us(ch, cq, 1);
+        printf("%llu us without\n", (unsigned long long)us);
+    }
+    printf("8 of 8 after %llu us\n", (unsigned long long)least);
+    CHECK(least < 45000, "8 of 8 after %llu us", (unsigned long long)least);
+    moderate(cq, 8, 60000); /* destroyed with an event held */
+    errno = ibv_req_notify_cq(cq, 0);
+    write_one(1);
+    ibv_destroy_qp(s.qp);
+    CHECK(!ibv_destroy_cq(cq), "%s", strerror(errno));
+    usleep(100000);
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "", *device = NULL;
@@ -260,12 +339,16 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    if (!device || strcmp(mode, "stamps") != 0) {
-        fputs("usage: cqcheck stamps -d DEVICE -g GID_INDEX\n", stderr);
+    if (!device || (strcmp(mode, "stamps") != 0 && strcmp(mode, "moderate") != 0)) {
+        fputs("usage: cqcheck stamps|moderate -d DEVICE -g GID_INDEX\n", stderr);
         return 2;
     }
     open_device(device);
-    stamps();
+    if (strcmp(mode, "stamps") == 0) {
+        stamps();
+    } else {
+        moderation();
+    }
     printf("%u checks, %u errors\n", s.checks, s.errors);
     return s.errors != 0;
 }

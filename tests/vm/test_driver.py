@@ -122,6 +122,14 @@ class OwnDriverTest(test_provider.ProviderTest):
         self.cqcheck('stamps')
         self.cqcheck('stamps', 'checked ')
 
+    def test_moderation(self):
+        """With our library; the stock one knows it not, and no events are held back."""
+        self.cqcheck('moderate')
+        self.cqcheck('moderate', 'checked ')
+        done = self.guests[0].run('cqcheck moderate -d %s -g %d' % (
+            DEVICE, self.rdma.gids[0]), 120, False)
+        self.assertIn('ibv_modify_cq', done.err)
+
     def cqcheck(self, mode, run='ours '):
         done = self.guests[0].run('%scqcheck %s -d %s -g %d' % (
             run, mode, DEVICE, self.rdma.gids[0]), 120, False)

@@ -119,6 +119,13 @@ int ibv_cmd_create_cq(struct ibv_context *context, int cqe,
     return take_failure();
 }
 
+int ibv_cmd_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr,
+                      struct ibv_modify_cq *cmd, size_t cmd_size)
+{
+    fake.moderate = attr->moderate;
+    return take_failure();
+}
+
 /* As the device does it: the arm word goes along. */
 int ibv_cmd_resize_cq(struct ibv_cq *cq, int cqe, struct ibv_resize_cq *cmd,
                       size_t cmd_size, struct ib_uverbs_resize_cq_resp *resp,

@@ -31,6 +31,7 @@ struct fake {
     unsigned logged[5];                    /* messages by level */
     struct pvrdma_ext_ucontext_req ucontext;
     struct pvrdma_uverbs_cq cq;
+    struct ibv_moderate_cq moderate;
     void (*moving)(bool begin); /* called before and after a CQ gets another ring */
     uint32_t srq_flags;         /* of the last one */
     uint64_t rereg_va;          /* likewise */

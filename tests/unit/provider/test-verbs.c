@@ -686,6 +686,17 @@ static void test_stamps(struct rig *r, gconstpointer data)
     g_assert_cmpint(fake.ops->query_rt_values(r->ctx, &values), ==, EINVAL);
 }
 
+static void test_moderate(struct rig *r, gconstpointer data)
+{
+    struct ibv_modify_cq_attr attr = {IBV_CQ_ATTR_MODERATE, {7, 300}};
+
+    g_assert_cmpint(fake.ops->modify_cq(r->cq, &attr), ==, 0);
+    g_assert_cmpuint(fake.moderate.cq_count, ==, 7);
+    g_assert_cmpuint(fake.moderate.cq_period, ==, 300);
+    fake.fail = EOPNOTSUPP;
+    g_assert_cmpint(fake.ops->modify_cq(r->cq, &attr), ==, EOPNOTSUPP);
+}
+
 /* Where the libibverbs in use would find comp_mask. */
 static uint32_t mask_seen(struct pv_qp *qp)
 {
@@ -1551,6 +1562,7 @@ int main(int argc, char **argv)
     ADD("arm-in-poll", test_arm_in_poll);
     ADD("cq-ex", test_cq_ex);
     ADD("stamps", test_stamps);
+    ADD("moderate", test_moderate);
     ADD("resize", test_resize);
     ADD("resize-sweep", test_resize_sweep);
     ADD("resize-ex", test_resize_ex);
