@@ -85,10 +85,11 @@ struct ib_mr *pvrdma_get_dma_mr(struct ib_pd *ibpd, int access)
  */
 u64 pvrdma_max_mr_size(const struct pvrdma_dev *dev)
 {
-	u64 flat = min((u64)PVRDMA_PDIR_MAX_PAGES << PVRDMA_PAGE_SHIFT,
-		       dev->caps.max_mr_size);
-
-	return max(flat, (u64)dev->ext.max_mr_pages << PVRDMA_PAGE_SHIFT);
+	/* This may also be less: what the VM may have. */
+	if (dev->ext.max_mr_pages)
+		return (u64)dev->ext.max_mr_pages << PVRDMA_PAGE_SHIFT;
+	return min((u64)PVRDMA_PDIR_MAX_PAGES << PVRDMA_PAGE_SHIFT,
+		   dev->caps.max_mr_size);
 }
 
 static int mr_check(struct ib_device *ibdev, u64 start, u64 length, u64 iova,

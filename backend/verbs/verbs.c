@@ -271,7 +271,8 @@ void verbs_fill_caps(struct objects *v, struct pvrdma_caps *caps)
     *caps = (struct pvrdma_caps){
         .fw_ver = 1ull << 16, /* 0.1.0: major << 32 | minor << 16 | sub */
         .node_guid = node_guid(cfg),
-        .max_mr_size = VERBS_MAX_MR_SIZE,
+        .max_mr_size =
+            MIN(VERBS_MAX_MR_SIZE, (uint64_t)cfg->max_mr_pages << PVRDMA_PAGE_SHIFT),
         .page_size_cap = PVRDMA_PAGE_SIZE,
         .atomic_arg_sizes = sizeof(uint64_t),
         .vendor_id = PVRDMA_PCI_VENDOR,

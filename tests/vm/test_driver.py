@@ -34,7 +34,7 @@ def built(name):
 def guest_files():
     files = {path.lstrip('/'): built(os.path.basename(path))
              for path in (MODULE, KLOOP)}
-    for name in ('bigcheck', 'cqcheck', 'datacheck', 'verbscheck'):
+    for name in ('bigcheck', 'capscheck', 'cqcheck', 'datacheck', 'verbscheck'):
         files['usr/local/bin/' + name] = pvrdma_vm.built_program(name)
     return files
 
@@ -197,6 +197,28 @@ class OwnDriverTest(test_provider.ProviderTest):
     def test_zz_kernel_log(self):
         for guest in self.guests:
             self.assertEqual(log_problems(guest), [])
+
+
+class CapsTest(fixture.PrivateTest):
+    """What the adapter announces, in a VM that may have little of everything."""
+
+    def test_announced(self):
+        limits = {'addresses': 'any', 'max-qp': 40, 'max-cq': 40, 'max-srq': 20,
+                  'max-mr': 60, 'max-pd': 30, 'max-mr-pages': 16384}
+        daemon = Daemon(self.session, {'vm1': limits, 'vm2': limits})
+        files = guest_files()
+        files.update({parts.LIBRARY: test_provider.provider(),
+                      'usr/local/bin/ours': test_provider.OURS})
+        guests = start_guests(self.session, daemon, virtio=False, files=files)
+        guest = guests[0]
+        load_own_driver(guest)
+        gid = guest.gid_index(DEVICE, guest.ip('pvrdma'))
+        done = guest.run('ours capscheck -d %s -g %d' % (DEVICE, gid), 120, False)
+        self.assertTrue(done.ok, done.describe())
+        self.assertRegex(done.out, r'[1-9][0-9]* checks, 0 errors')
+        size = re.search(r'max_mr_size:\s+(0x[0-9a-f]+)',
+                         guest.run('ibv_devinfo -v -d ' + DEVICE).out)
+        self.assertEqual(int(size.group(1), 16), 16384 * 4096)
 
 
 class DriverCase(fixture.PrivateTest):
