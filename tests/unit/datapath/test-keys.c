@@ -11,22 +11,48 @@
 static struct qpfix f;
 static struct grace_thread slow; /* may use still what it has found */
 static struct mr *mr;            /* as it is made: idle */
+static struct mr *base;          /* what windows are bound to */
+
+/* What the command @op with @req makes in the table. */
+static struct mr *create(uint32_t op, void *req, size_t size)
+{
+    const struct pvrdma_resp_create_mr *resp = testdev_ptr(f.td, f.td->resp);
+    struct mr *made;
+
+    g_assert_cmpuint(testdev_command(f.td, op, req, size), ==, 0);
+    made = id_table_get(&f.td->vm.objects.mr, resp->mr_handle);
+    g_assert_nonnull(made);
+    return made;
+}
 
 static void setup(void)
 {
     struct pvrdma_cmd_create_mr req = {.flags = PVRDMA_MR_FLAG_FRMR, .nchunks = PAGES};
-    const struct pvrdma_resp_create_mr *resp;
 
     qpfix_open(&f, "keys");
     req.pd_handle = f.pd;
-    g_assert_cmpuint(testdev_command(f.td, PVRDMA_CMD_CREATE_MR, &req, sizeof(req)), ==,
-                     0);
-    resp = testdev_ptr(f.td, f.td->resp);
-    mr = id_table_get(&f.td->vm.objects.mr, resp->mr_handle);
-    g_assert_nonnull(mr);
+    mr = create(PVRDMA_CMD_CREATE_MR, &req, sizeof(req));
     g_assert_true(mr == mr->fast->idle);
     grace_online(&slow);
     grace_pass(&slow);
+}
+
+/* The same with a window of type 1 in place of the MR, and one to bind it to. */
+static void setup_window(void)
+{
+    struct pvrdma_ext_cmd_create_mw req = {.type = PVRDMA_EXT_MW_TYPE_1};
+    struct pvrdma_cmd_create_mr base_req = {.start = VA,
+                                            .length = PAGES * PVRDMA_PAGE_SIZE,
+                                            .access_flags = PVRDMA_ACCESS_LOCAL_WRITE |
+                                                            PVRDMA_ACCESS_MW_BIND,
+                                            .nchunks = PAGES};
+
+    setup();
+    req.pd_handle = base_req.pd_handle = f.pd;
+    base_req.pdir_dma = testdev_new_pdir(f.td, PAGES, NULL);
+    base = create(PVRDMA_CMD_CREATE_MR, &base_req, sizeof(base_req));
+    mr = create(PVRDMA_CMD_CREATE_MW, &req, sizeof(req));
+    g_assert_true(mr == mr->fast->idle);
 }
 
 static void teardown(void)
@@ -59,6 +85,20 @@ static struct send_op fast_reg(uint32_t rkey)
 static struct send_op local_inv(uint32_t rkey)
 {
     return (struct send_op){.m = {.opcode = PVRDMA_WR_LOCAL_INV, .imm = rkey}};
+}
+
+static struct pvrdma_bind_mw binding(uint32_t rkey)
+{
+    return (struct pvrdma_bind_mw){.addr = VA,
+                                   .length = PVRDMA_PAGE_SIZE,
+                                   .lkey = base->lkey,
+                                   .access_flags = PVRDMA_ACCESS_REMOTE_WRITE,
+                                   .rkey = rkey};
+}
+
+static struct send_op bind_mw(uint32_t rkey)
+{
+    return (struct send_op){.m = {.opcode = PVRDMA_WR_BIND_MW}, .bind = binding(rkey)};
 }
 
 /* As the VM's worker runs it; what it comes to. */
@@ -172,35 +212,27 @@ static uint32_t completions(void)
     return atomic_load(qpfix_word(&f, &cq->mem, true, false));
 }
 
-static void post_local_inv(struct qp *qp, uint32_t rkey)
+static void post(struct qp *qp, struct pvrdma_sq_wqe_hdr h)
 {
-    struct pvrdma_sq_wqe_hdr *h = testdev_ptr(f.td, wq_slot_gpa(&qp->mem, &qp->sq, 0));
-
-    *h = (struct pvrdma_sq_wqe_hdr){
-        .opcode = PVRDMA_WR_LOCAL_INV, .wr_id = 9, .imm_data = rkey};
+    h.wr_id = 9;
+    memcpy(testdev_ptr(f.td, wq_slot_gpa(&qp->mem, &qp->sq, 0)), &h, sizeof(h));
     atomic_store(qpfix_word(&f, &qp->mem, false, false), 1);
     datapath_ring(&f.td->vm, qp->handle);
 }
 
 /*
- * The QP fails while its LOCAL_INV waits: also a flushed one says that the memory is the
- * guest's alone.
+ * The QP fails while @h waits, which takes the key that the MR has: also a flushed one
+ * says that the memory is the guest's alone.
  */
-static void test_flush(void)
+static void flush(struct qp *qp, struct pvrdma_sq_wqe_hdr h)
 {
-    const struct cq *cq;
+    const struct cq *cq = id_table_get(&f.td->vm.objects.cq, f.cq);
     const struct pvrdma_cqe *cqe;
-    struct send_op reg;
-    struct qp *qp;
 
-    setup();
-    cq = id_table_get(&f.td->vm.objects.cq, f.cq);
-    qp = qpfix_qp(&f);
     qpfix_to_rtr(&f, qp, &qpfix_gid, qp->qpn, 0);
     qpfix_to_rts(&f, qp, 7);
-    reg = fast_reg(key(1));
-    g_assert_cmpint(run(qp, &reg), ==, OUT_DONE);
-    post_local_inv(qp, key(1));
+    g_assert_true(in_table() == mr->fast->valid);
+    post(qp, h);
     while (in_table() != mr) {
         g_usleep(100);
     }
@@ -214,6 +246,76 @@ static void test_flush(void)
     cqe = testdev_ptr(f.td, ring_slot_gpa(&cq->mem, 1, 0));
     g_assert_cmpuint(cqe->wr_id, ==, 9);
     g_assert_cmpuint(cqe->status, ==, PVRDMA_WC_WR_FLUSH_ERR);
+    teardown();
+}
+
+static void test_flush(void)
+{
+    struct send_op reg;
+    struct qp *qp;
+
+    setup();
+    qp = qpfix_qp(&f);
+    reg = fast_reg(key(1));
+    g_assert_cmpint(run(qp, &reg), ==, OUT_DONE);
+    flush(qp,
+          (struct pvrdma_sq_wqe_hdr){.opcode = PVRDMA_WR_LOCAL_INV, .imm_data = key(1)});
+}
+
+static void test_flush_bind(void)
+{
+    struct send_op bound;
+    struct qp *qp;
+
+    setup_window();
+    qp = qpfix_qp(&f);
+    qp->ops |= 1u << PVRDMA_WR_BIND_MW; /* as an extended QP of a program has it */
+    bound = bind_mw(key(1));
+    g_assert_cmpint(run(qp, &bound), ==, OUT_DONE);
+    flush(qp, (struct pvrdma_sq_wqe_hdr){.opcode = PVRDMA_WR_BIND_MW,
+                                         .wr.bind_mw = binding(key(2))});
+}
+
+/*
+ * A window is bound over what it is bound to.  Neither the new binding nor another queue
+ * pair's is made before nobody can use the old one, and a failure is not told before.
+ */
+static void test_bind_over(void)
+{
+    struct send_op first, over, other;
+    struct qp *a, *b;
+
+    setup_window();
+    a = qpfix_qp(&f);
+    b = qpfix_qp(&f);
+    first = bind_mw(key(1));
+    over = bind_mw(key(2));
+    other = bind_mw(key(3));
+    g_assert_cmpint(run(a, &first), ==, OUT_DONE);
+    g_assert_true(in_table() == mr->fast->valid);
+    g_assert_cmpuint(atomic_load(&base->windows), ==, 1);
+    g_assert_cmpint(run(a, &over), ==, OUT_GRACE);
+    g_assert_true(in_table() == mr);
+    g_assert_cmpuint(atomic_load(&base->windows), ==, 0);
+    for (unsigned i = 0; i < 3; i++) {
+        g_assert_cmpint(run(b, &other), ==, OUT_GRACE);
+        /* What it was to be bound to has no such right any more. */
+        base->access ^= PVRDMA_ACCESS_MW_BIND;
+        g_assert_cmpint(run(a, &over), ==, OUT_GRACE);
+        base->access ^= PVRDMA_ACCESS_MW_BIND;
+        g_assert_true(in_table() == mr);
+        g_assert_cmpuint(mr->fast->valid->lkey, ==, key(1));
+    }
+    grace_pass(&slow);
+    base->access ^= PVRDMA_ACCESS_MW_BIND;
+    while (run(a, &over) == OUT_GRACE) {
+        g_usleep(100);
+    }
+    g_assert_cmpint(run(a, &over), ==, OUT_FAIL);
+    base->access ^= PVRDMA_ACCESS_MW_BIND;
+    run_to_end(b, &other);
+    g_assert_true(in_table() == mr->fast->valid);
+    g_assert_cmpuint(in_table()->lkey, ==, key(3));
     teardown();
 }
 
@@ -258,6 +360,8 @@ int main(int argc, char **argv)
     g_test_add_func("/keys/just-taken", test_just_taken);
     g_test_add_func("/keys/twice", test_twice);
     g_test_add_func("/keys/flush", test_flush);
+    g_test_add_func("/keys/flush-bind", test_flush_bind);
+    g_test_add_func("/keys/bind-over", test_bind_over);
     g_test_add_func("/keys/generation", test_generation);
     ret = g_test_run();
     testdev_stop();
