@@ -546,16 +546,9 @@ static void hold_alone(bool on)
     event_set_active(&td->vm.guest.events, true, on);
 }
 
-/* No vector's ring is written to meanwhile; then each notification comes once. */
-static void test_held_vectors(gconstpointer data)
+static void setup_vectors(struct vector *v)
 {
-    void (*hold)(bool) = (void (*)(bool))data;
-    struct guest_events *ev;
-    struct vector v[VECTORS];
-    struct pvrdma_cqne cqne;
-
     setup();
-    ev = &td->vm.guest.events;
     memcpy(v[0].page, td->cqn_ring, sizeof(v[0].page));
     for (unsigned i = 1; i < VECTORS; i++) {
         struct pvrdma_ext_cmd_vector req = {.vector = i, .npages = 4};
@@ -566,6 +559,18 @@ static void test_held_vectors(gconstpointer data)
         }
         g_assert_cmpint(device_add_vector(td->vm.dev, &req), ==, 0);
     }
+}
+
+/* No vector's ring is written to meanwhile; then each notification comes once. */
+static void test_held_vectors(gconstpointer data)
+{
+    void (*hold)(bool) = (void (*)(bool))data;
+    struct guest_events *ev;
+    struct vector v[VECTORS];
+    struct pvrdma_cqne cqne;
+
+    setup_vectors(v);
+    ev = &td->vm.guest.events;
     for (unsigned round = 0; round < 10; round++) {
         look(v);
         hold(true);
@@ -589,6 +594,72 @@ static void test_held_vectors(gconstpointer data)
             g_assert_false(reader_next(&r, &cqne));
         }
     }
+    testdev_free(td);
+}
+
+enum { AT_ONCE = 64 }; /* RETRY_MAX */
+
+/* Notifications of @vector, @n from CQ 1 on, that have to wait. */
+static void defer(uint32_t vector, uint32_t n)
+{
+    hold_alone(true);
+    for (uint32_t i = 1; i <= n; i++) {
+        event_cq_notify(&td->vm.guest, i, vector);
+    }
+    hold_alone(false);
+}
+
+static uint64_t pushed(uint32_t first, uint32_t last)
+{
+    uint64_t n = 0;
+
+    for (uint32_t i = first; i <= last; i++) {
+        n += td->vm.guest.events.cqn[i].ring.pushed;
+    }
+    return n;
+}
+
+/*
+ * So many are tried again at once of all vectors together, and one that always has some
+ * keeps none of the others from its turn.
+ */
+static void test_retry_budget(void)
+{
+    const uint32_t each = 100;
+    struct vector v[VECTORS];
+
+    setup_vectors(v);
+    vm_token_take(&td->vm); /* nobody but us retries */
+    for (uint32_t i = 0; i < VECTORS; i++) {
+        defer(i, each);
+    }
+    for (uint64_t left = VECTORS * each; left > 0; left -= MIN(left, AT_ONCE)) {
+        uint64_t before = pushed(0, VECTORS - 1);
+
+        g_assert_cmphex(event_cq_retry(&td->vm.guest), !=, 0);
+        g_assert_cmpuint(pushed(0, VECTORS - 1) - before, ==, MIN(left, AT_ONCE));
+    }
+    g_assert_cmphex(event_cq_retry(&td->vm.guest), ==, 0);
+    g_assert_cmphex(atomic_load(&td->vm.guest.events.deferred_any), ==, 0);
+
+    for (uint32_t busy = 0; busy < VECTORS; busy++) {
+        uint64_t before[VECTORS];
+
+        for (uint32_t i = 0; i < VECTORS; i++) {
+            before[i] = pushed(i, i);
+            defer(i, i == busy ? each : AT_ONCE);
+        }
+        for (uint32_t turn = 0; turn < VECTORS; turn++) {
+            defer(busy, each); /* it is never done */
+            event_cq_retry(&td->vm.guest);
+        }
+        for (uint32_t i = 0; i < VECTORS; i++) {
+            g_assert_cmpuint(pushed(i, i) - before[i], ==, AT_ONCE);
+        }
+        while (event_cq_retry(&td->vm.guest)) {
+        }
+    }
+    vm_token_release(&td->vm);
     testdev_free(td);
 }
 
@@ -627,6 +698,7 @@ int main(int argc, char **argv)
                          test_held_vectors);
     g_test_add_data_func("/device/events/held-vectors/alone", hold_alone,
                          test_held_vectors);
+    g_test_add_func("/device/events/retry-budget", test_retry_budget);
     g_test_add_func("/device/events/unmapped", test_unmapped);
     ret = g_test_run();
     testdev_stop();

@@ -2,7 +2,9 @@
 /* mr.c: registration checks, keys, accounting. */
 #include <errno.h>
 
+#include "coro.h"
 #include "testdev.h"
+#include "verbs/verbs.h"
 
 #define RW (PVRDMA_ACCESS_LOCAL_WRITE | PVRDMA_ACCESS_REMOTE_WRITE)
 
@@ -373,6 +375,83 @@ static void test_generation(void)
     teardown();
 }
 
+/* A registration in a coroutine, as a VM's command. */
+struct attempt {
+    struct pvrdma_cmd_create_mr req;
+    struct pvrdma_resp_create_mr resp;
+    int err;
+    unsigned ended; /* as which of all; 0: not yet */
+};
+
+static unsigned n_ended;
+
+static void attempt(void *opaque)
+{
+    struct attempt *a = opaque;
+
+    a->err = verbs_create_mr(&td->vm, &a->req, &a->resp);
+    a->ended = ++n_ended;
+}
+
+/* Of @npages pages that are all the same one; @bad: the first of them is no memory. */
+static struct attempt deep_list(uint32_t npages, bool bad)
+{
+    uint64_t page = testdev_pages(td, 4);
+
+    for (unsigned level = 0; level < 3; level++) {
+        uint64_t *entry = testdev_ptr(td, page + level * PVRDMA_PAGE_SIZE);
+
+        for (unsigned i = 0; i < PVRDMA_PDIR_ENTRIES; i++) {
+            entry[i] = page + (level + 1) * PVRDMA_PAGE_SIZE;
+        }
+    }
+    if (bad) {
+        *(uint64_t *)testdev_ptr(td, page) = 1ull << 50;
+    }
+    return (struct attempt){.req = {.start = 0x7f0000000000,
+                                    .length = (uint64_t)npages * PVRDMA_PAGE_SIZE,
+                                    .pdir_dma = page,
+                                    .pd_handle = uctx_pd,
+                                    .access_flags = RW,
+                                    .flags = PVRDMA_EXT_MR_DEEP,
+                                    .nchunks = npages}};
+}
+
+/*
+ * Lists of more than 1 GiB are read one after another: the second is not even looked at
+ * (it would fail at once) before the first is done.  A short one does not wait for them.
+ */
+static void test_large_lists(void)
+{
+    const uint32_t large = PVRDMA_PDIR_MAX_PAGES + 1;
+    struct attempt first, second, third, small;
+
+    td = testdev_new_with("mr", "addresses", "any", "max-mr-pages", "20000000", NULL);
+    testdev_up(td);
+    uctx_pd = testdev_pd(td, testdev_uctx(td, 1));
+    n_ended = 0;
+    first = deep_list(PVRDMA_EXT_MR_MAX_PAGES, false);
+    second = deep_list(large, true);
+    third = deep_list(large, false);
+    small = deep_list(PVRDMA_PDIR_MAX_PAGES, true);
+    g_assert_false(coro_run(attempt, &first)); /* after a millisecond */
+    g_assert_false(coro_run(attempt, &second));
+    g_assert_false(coro_run(attempt, &third));
+    g_assert_true(coro_run(attempt, &small));
+    while (n_ended < 4) {
+        g_main_context_iteration(NULL, FALSE);
+    }
+    g_assert_cmpint(small.err, ==, EFAULT);
+    g_assert_cmpuint(small.ended, ==, 1);
+    g_assert_cmpint(first.err, ==, 0);
+    g_assert_cmpuint(first.ended, ==, 2);
+    g_assert_cmpint(second.err, ==, EFAULT);
+    g_assert_cmpuint(second.ended, ==, 3);
+    g_assert_cmpint(third.err, ==, 0);
+    g_assert_cmpuint(third.ended, ==, 4);
+    teardown();
+}
+
 int main(int argc, char **argv)
 {
     int ret;
@@ -382,6 +461,7 @@ int main(int argc, char **argv)
     g_test_add_func("/verbs/mr/create", test_create);
     g_test_add_func("/verbs/mr/cve-2021-3582", test_cve_2021_3582);
     g_test_add_func("/verbs/mr/deep", test_deep);
+    g_test_add_func("/verbs/mr/large-lists", test_large_lists);
     g_test_add_func("/verbs/mr/top", test_top);
     g_test_add_func("/verbs/mr/access", test_access);
     g_test_add_func("/verbs/mr/dma", test_dma);
