@@ -88,7 +88,9 @@ def hw(args):
             counts.add('failed', 'build-qemu.sh', 'made a QEMU without AddressSanitizer')
             return counts
     return check.pytest_layer('hw', build,
-                              env={'ASAN_OPTIONS': 'detect_leaks=0:exitcode=99'})
+                              env={'ASAN_OPTIONS': 'detect_leaks=0:exitcode=99',
+                                   'PVRDMA_BACKEND': os.path.abspath(
+                                       os.path.join(args.builddir, 'backend'))})
 
 
 def debian13(args):

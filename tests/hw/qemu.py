@@ -18,6 +18,8 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__))))
 BUILD = os.environ.get('PVRDMA_BUILD', os.path.join(TOP, 'build'))
 BINARY = os.path.join(BUILD, 'qemu', 'qemu-system-x86_64')
+# Of the daemon; a build of QEMU alone has none.
+BACKEND = os.environ.get('PVRDMA_BACKEND', os.path.join(BUILD, 'backend'))
 
 DEVFN = 5 << 3 | 1
 BAR0, BAR1, BAR2 = 0xe0000000, 0xe0001000, 0xe0200000
