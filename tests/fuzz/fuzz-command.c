@@ -6,10 +6,14 @@
  * An input is a list of steps, each a kind byte and its arguments.  Commands
  * come raw (any bytes) or as a request that is right, with handles of live
  * objects, into which the input patches bytes: the interesting mistakes are the
- * small ones.  One device serves all inputs; each ends with a reset, after
+ * small ones.  One step makes a program with its extended objects, which many
+ * commands are about.  One device serves all inputs; each ends with a reset, after
  * which nothing may be left, and a probe as the driver makes it, which must
  * work.
+ *
+ * The corpus has to get each command to succeed (fuzz_reached_all).
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "pvrdma/ext.h"
@@ -18,6 +22,8 @@
 #define POOL_PAGES   16
 #define POOL_ENTRIES 600 /* a directory of two tables; the pages repeat */
 #define MAX_STEPS    200
+#define PROGRAM      0xff /* a step: the extended objects of a program */
+#define N_COMMANDS   64
 
 struct input {
     const uint8_t *data;
@@ -27,9 +33,11 @@ struct input {
 static struct testdev *td;
 static uint64_t pool; /* directory that all templates use */
 /* What the last successful CREATE_* returned. */
-static uint32_t uctx, pd, mr, cq, qp, qpn, srq;
+static uint32_t uctx, pd, mr, mw, cq, qp, qpn, srq;
+static unsigned done[N_COMMANDS]; /* how often each has succeeded */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+bool fuzz_reached_all(void);
 
 static void take(struct input *in, void *dst, size_t n)
 {
@@ -86,10 +94,40 @@ static void fill_ext_uc(struct pvrdma_ext_cmd_uc *req, uint8_t variant)
     req->npages = PVRDMA_EXT_PAGES;
 }
 
+static void fill_rereg(struct pvrdma_ext_cmd_rereg_mr *req, uint8_t variant)
+{
+    req->mr_handle = mr;
+    req->flags = variant % 8;
+    req->pd_handle = pd;
+    req->access_flags = 7;
+    req->start = 0x7000;
+    req->length = (1 + variant) * 4096u;
+    req->pdir_dma = pool;
+    req->nchunks = 1 + variant;
+}
+
+static void fill_move(struct pvrdma_ext_cmd_move_cq *req, uint8_t variant)
+{
+    req->cq_handle = cq;
+    req->pdir_dma = pool;
+    req->cqe = 32u << variant % 5;
+    req->nchunks = 1 + (req->cqe + 63) / 64;
+}
+
 static void fill_template(union pvrdma_cmd_req *req, uint32_t op, uint8_t variant)
 {
     memset(req, 0, sizeof(*req));
     switch (op) {
+    case PVRDMA_CMD_CREATE_MW:
+        ((struct pvrdma_ext_cmd_create_mw *)(void *)req)->pd_handle = pd;
+        ((struct pvrdma_ext_cmd_create_mw *)(void *)req)->type = 1 + variant % 2;
+        break;
+    case PVRDMA_CMD_REREG_MR:
+        fill_rereg((struct pvrdma_ext_cmd_rereg_mr *)(void *)req, variant);
+        break;
+    case PVRDMA_CMD_MOVE_CQ:
+        fill_move((struct pvrdma_ext_cmd_move_cq *)(void *)req, variant);
+        break;
     case PVRDMA_CMD_QUERY_PORT:
     case PVRDMA_CMD_QUERY_PKEY:
         req->query_port.port_num = 1;
@@ -167,6 +205,7 @@ static void fill_template(union pvrdma_cmd_req *req, uint32_t op, uint8_t varian
     default: /* one handle */
         req->handle.handle = op == PVRDMA_CMD_DESTROY_PD   ? pd
                              : op == PVRDMA_CMD_DESTROY_MR ? mr
+                             : op == PVRDMA_CMD_DESTROY_MW ? mw
                              : op == PVRDMA_CMD_DESTROY_CQ ? cq
                              : op == PVRDMA_CMD_DESTROY_UC ? uctx
                              : op == PVRDMA_CMD_DESTROY_SRQ || op == PVRDMA_CMD_QUERY_SRQ
@@ -185,6 +224,9 @@ static void run_command(union pvrdma_cmd_req *req)
     if (testdev_command(td, op, req, sizeof(*req)) != 0) {
         return;
     }
+    if (op != PVRDMA_CMD_MODIFY_QP || resp->hdr.err == 0) {
+        done[op % N_COMMANDS]++;
+    }
     switch (op) {
     case PVRDMA_CMD_CREATE_UC:
     case PVRDMA_CMD_CREATE_UC_EXT:
@@ -195,6 +237,9 @@ static void run_command(union pvrdma_cmd_req *req)
         break;
     case PVRDMA_CMD_CREATE_MR:
         mr = resp->create_mr.mr_handle;
+        break;
+    case PVRDMA_CMD_CREATE_MW:
+        mw = resp->create_mr.mr_handle;
         break;
     case PVRDMA_CMD_CREATE_CQ:
         cq = resp->create_cq.cq_handle;
@@ -243,6 +288,28 @@ static void step_template(struct input *in)
     }
     req.hdr.cmd = op;
     run_command(&req);
+}
+
+/* One after the other; each takes the handles of those before. */
+static void make_program(void)
+{
+    static const struct {
+        uint32_t op;
+        uint8_t variant;
+    } part[] = {
+        {PVRDMA_CMD_CREATE_UC_EXT, 1}, {PVRDMA_CMD_CREATE_PD, 1},
+        {PVRDMA_CMD_CREATE_MR, 3},     {PVRDMA_CMD_CREATE_MW, 0},
+        {PVRDMA_CMD_CREATE_CQ, 3},     {PVRDMA_CMD_CREATE_SRQ, 2},
+        {PVRDMA_CMD_CREATE_QP, 2},
+    };
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(part); i++) {
+        union pvrdma_cmd_req req;
+
+        fill_template(&req, part[i].op, part[i].variant);
+        req.hdr.cmd = part[i].op;
+        run_command(&req);
+    }
 }
 
 /* A store of the guest: page tables, rings, DSR, anything. */
@@ -297,7 +364,13 @@ static void write_dsr(void)
 
 static void step(struct input *in)
 {
-    switch (take_int(in, 1) % 12) {
+    uint32_t kind = take_int(in, 1);
+
+    if (kind == PROGRAM) {
+        make_program();
+        return;
+    }
+    switch (kind % 12) {
     case 0:
         step_raw(in);
         break;
@@ -356,7 +429,7 @@ static void begin(void)
     device_set_bus_master(td->vm.dev, true);
     testdev_fill_dsr(td);
     pool = make_pool();
-    uctx = pd = mr = cq = qp = qpn = srq = 0;
+    uctx = pd = mr = mw = cq = qp = qpn = srq = 0;
     write_dsr();
     CHECK(testdev_read(td, PVRDMA_REG_ERR) == 0);
 }
@@ -374,6 +447,30 @@ static void end(void)
     for (unsigned i = 0; i < PVRDMA_NUM_VEC; i++) {
         testdev_irqs(td, i);
     }
+}
+
+bool fuzz_reached_all(void)
+{
+    static const uint8_t op[] = {
+        PVRDMA_CMD_QUERY_PORT,   PVRDMA_CMD_QUERY_PKEY,  PVRDMA_CMD_CREATE_PD,
+        PVRDMA_CMD_DESTROY_PD,   PVRDMA_CMD_CREATE_MR,   PVRDMA_CMD_DESTROY_MR,
+        PVRDMA_CMD_CREATE_CQ,    PVRDMA_CMD_DESTROY_CQ,  PVRDMA_CMD_CREATE_QP,
+        PVRDMA_CMD_MODIFY_QP,    PVRDMA_CMD_QUERY_QP,    PVRDMA_CMD_DESTROY_QP,
+        PVRDMA_CMD_CREATE_UC,    PVRDMA_CMD_DESTROY_UC,  PVRDMA_CMD_CREATE_BIND,
+        PVRDMA_CMD_DESTROY_BIND, PVRDMA_CMD_CREATE_SRQ,  PVRDMA_CMD_MODIFY_SRQ,
+        PVRDMA_CMD_QUERY_SRQ,    PVRDMA_CMD_DESTROY_SRQ, PVRDMA_CMD_CREATE_UC_EXT,
+        PVRDMA_CMD_CREATE_MW,    PVRDMA_CMD_DESTROY_MW,  PVRDMA_CMD_REREG_MR,
+        PVRDMA_CMD_MOVE_CQ,      PVRDMA_CMD_ADD_VECTOR,  PVRDMA_CMD_QUERY_COUNTERS,
+    };
+    bool all = true;
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(op); i++) {
+        if (!done[op[i]]) {
+            printf("command %u never succeeds\n", op[i]);
+            all = false;
+        }
+    }
+    return all;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

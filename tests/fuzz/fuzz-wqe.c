@@ -4,17 +4,20 @@
  * workers read.
  *
  * One VM with two connected QPs and two for datagrams, a stock and an extended one
- * each, and their CQs. One of those for datagrams may be the GSI QP, which has no SRQ.
- * The VM holds an IPv4 and an IPv6 address, so that both headers are made. An input is a
- * list of steps, each a kind byte and its arguments: WQEs raw or right with patched
- * bytes, ring indices, doorbells, arms, state changes, in one pair of QPs or, after a
- * step that says so, the other; fast registrations of the MR's pages, whose page list the
- * input may spoil, windows bound to the MR, and ends of their keys among them. All of
- * them may receive from one SRQ. A real worker serves them; "ring" steps wait until it
- * has nothing left to do, and fail when that takes seconds (an endless walk).
+ * each, and their CQs. The connected ones may be unreliable; one of those for datagrams
+ * may be the GSI QP, which has no SRQ. The VM holds an IPv4 and an IPv6 address, so that
+ * both headers are made. An input is a list of steps, each a kind byte and its arguments:
+ * WQEs raw or right with patched bytes, ring indices, doorbells, arms, state changes, in
+ * one pair of QPs or, after a step that says so, the other; fast registrations of the
+ * MR's pages, whose page list the input may spoil, windows bound to the MR, and ends of
+ * their keys among them. All of them may receive from one SRQ. A real worker serves them;
+ * "ring" steps wait until it has nothing left to do, and fail when that takes seconds (an
+ * endless walk).
  *
  * After each input: completions must name our QPs and a defined status, and the
  * memory that no ring, MR or key covers must be as it was.
+ *
+ * The corpus has to get requests of each kind to succeed (fuzz_reached_all).
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -41,6 +44,7 @@
 #define CHECK(condition) ((condition) ? (void)0 : abort())
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+bool fuzz_reached_all(void);
 
 struct input {
     const uint8_t *data;
@@ -66,6 +70,9 @@ static uint32_t window_handle[2], window_key[2];
 static uint64_t mr_pdir, mr_table, mr_first, canary[2];
 
 static bool gsi; /* the third QP is that */
+static bool uc;  /* the first two are */
+/* How often something succeeded: by enum pvrdma_wc_opcode of the completion. */
+static unsigned done[256], done_uc;
 
 /* The VM's addresses, and nobody's. */
 static const struct pvrdma_gid gid[] = {
@@ -187,12 +194,15 @@ static void connect_qp(unsigned i)
     a.qp_state = PVRDMA_QPS_RTR;
     modify(ring[i].qp,
            PVRDMA_QP_STATE | PVRDMA_QP_AV | PVRDMA_QP_PATH_MTU | PVRDMA_QP_DEST_QPN |
-               PVRDMA_QP_RQ_PSN | PVRDMA_QP_MAX_DEST_RD_ATOMIC | PVRDMA_QP_MIN_RNR_TIMER,
+               PVRDMA_QP_RQ_PSN |
+               (uc ? 0 : PVRDMA_QP_MAX_DEST_RD_ATOMIC | PVRDMA_QP_MIN_RNR_TIMER),
            &a);
     a.qp_state = PVRDMA_QPS_RTS;
     modify(ring[i].qp,
-           PVRDMA_QP_STATE | PVRDMA_QP_TIMEOUT | PVRDMA_QP_RETRY_CNT |
-               PVRDMA_QP_RNR_RETRY | PVRDMA_QP_SQ_PSN | PVRDMA_QP_MAX_RD_ATOMIC,
+           PVRDMA_QP_STATE | PVRDMA_QP_SQ_PSN |
+               (uc ? 0
+                   : PVRDMA_QP_TIMEOUT | PVRDMA_QP_RETRY_CNT | PVRDMA_QP_RNR_RETRY |
+                         PVRDMA_QP_MAX_RD_ATOMIC),
            &a);
 }
 
@@ -230,7 +240,7 @@ static void create_objects(void)
                                           .max_recv_sge = NSGE,
                                           .total_chunks = 7,
                                           .send_chunks = 4,
-                                          .qp_type = PVRDMA_QPT_RC,
+                                          .qp_type = uc ? PVRDMA_QPT_UC : PVRDMA_QPT_RC,
                                           .access_flags = PVRDMA_ACCESS_LOCAL_WRITE};
 
         if (is_ext(r)) {
@@ -587,6 +597,12 @@ static void post_recv(struct input *in, struct rings *r, bool raw)
     *tail = pvrdma_idx_next(*tail & (2 * WR - 1), WR);
 }
 
+static void note_done(const struct rings *r, const struct pvrdma_cqe *c)
+{
+    done[c->opcode & 255]++;
+    done_uc += uc && !is_ud(r);
+}
+
 /* Take what is in the CQ; an index the input spoilt is put right first. */
 static void poll_cq(struct rings *r)
 {
@@ -601,6 +617,9 @@ static void poll_cq(struct rings *r)
         if (c->qp) { /* 0: a slot that was never written */
             CHECK(c->qp == r->qp);
             CHECK(c->status <= PVRDMA_WC_GENERAL_ERR);
+            if (c->status == PVRDMA_WC_SUCCESS) {
+                note_done(r, c);
+            }
         }
         head = pvrdma_idx_next(head, CQE);
     }
@@ -675,6 +694,7 @@ static void change_state(struct input *in, unsigned i)
     case 3:
         destroy_objects();
         gsi = what & 4;
+        uc = what & 8;
         create_objects();
         break;
     }
@@ -724,6 +744,35 @@ static void step(struct input *in, unsigned *pair)
     }
 }
 
+bool fuzz_reached_all(void)
+{
+    static const struct {
+        const char *what;
+        const unsigned *n;
+    } kind[] = {
+        {"SEND", &done[PVRDMA_WC_SEND]},
+        {"WRITE", &done[PVRDMA_WC_RDMA_WRITE]},
+        {"READ", &done[PVRDMA_WC_RDMA_READ]},
+        {"COMP_SWAP", &done[PVRDMA_WC_COMP_SWAP]},
+        {"FETCH_ADD", &done[PVRDMA_WC_FETCH_ADD]},
+        {"receive", &done[PVRDMA_WC_RECV]},
+        {"receive of a WRITE", &done[PVRDMA_WC_RECV_RDMA_WITH_IMM]},
+        {"FAST_REG", &done[PVRDMA_WC_FAST_REG]},
+        {"LOCAL_INV", &done[PVRDMA_WC_LOCAL_INV]},
+        {"BIND_MW", &done[PVRDMA_WC_BIND_MW]},
+        {"unreliable connection", &done_uc},
+    };
+    bool all = true;
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(kind); i++) {
+        if (!*kind[i].n) {
+            printf("no %s ever succeeds\n", kind[i].what);
+            all = false;
+        }
+    }
+    return all;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct input in = {data, size};
@@ -735,7 +784,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     pd = testdev_pd(td, 0);
     right_list();
     shared = OWN;
-    gsi = false;
+    gsi = uc = false;
     create_mr();
     create_fast_mr();
     create_windows();

@@ -2,13 +2,17 @@
 /*
  * main() of a fuzz target without a fuzzer: feed it each file of the given
  * folders once.  What the fuzzer found stays found, with any compiler.
- * Exit status: 77 (skipped) if there was no file.
+ * Exit status: 77 (skipped) if there was no file; 1 if the target says that the corpus
+ * does not get it to what it is there for.
  */
 #include <glib.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+/* Of the target, if it has one: has all been reached?  Prints what has not. */
+bool fuzz_reached_all(void) __attribute__((weak));
 
 static unsigned replay_dir(const char *path)
 {
@@ -40,5 +44,8 @@ int main(int argc, char **argv)
         n += replay_dir(argv[i]);
     }
     printf("%u inputs replayed\n", n);
-    return n ? 0 : 77;
+    if (!n) {
+        return 77;
+    }
+    return fuzz_reached_all && !fuzz_reached_all();
 }
