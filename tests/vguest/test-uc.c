@@ -13,19 +13,17 @@
 #define BIG_VA 0x7e0000000000ull
 #define REAL   256u /* pages behind the gigabyte */
 
-enum style { STOCK, EXTENDED };
-
-static void uc_options(struct vgt_opts *o, enum style style)
+static void uc_options(struct vgt_opts *o, enum vgt_style style)
 {
     *o = (struct vgt_opts){.qp = {.type = PVRDMA_QPT_UC}};
     for (unsigned i = 0; i < 2; i++) {
-        o->guest[i].db = style == EXTENDED ? VG_DB_EXT : VG_DB_SHARED;
+        o->guest[i].db = style == VGT_EXTENDED ? VG_DB_EXT : VG_DB_SHARED;
         /* Room for the page list of a gigabyte in one piece. */
         o->guest[i].high_size = GIB;
     }
 }
 
-static void uc_open(struct vgt_pair *p, unsigned a, unsigned b, enum style style)
+static void uc_open(struct vgt_pair *p, unsigned a, unsigned b, enum vgt_style style)
 {
     struct vgt_opts o;
 
@@ -515,7 +513,7 @@ static void test_sender_breaks_off(void)
     struct vg_mr *mr[2];
     unsigned whole = 0;
 
-    uc_open(&p, 0, 1, EXTENDED);
+    uc_open(&p, 0, 1, VGT_EXTENDED);
     a = &p.s[0];
     b = &p.s[1];
     mr[0] = big_mr(a);
@@ -555,7 +553,7 @@ static void test_receiver_paused(void)
     struct vgt_pair p;
     struct vg_mr *mr[2];
 
-    uc_open(&p, 0, 1, EXTENDED);
+    uc_open(&p, 0, 1, VGT_EXTENDED);
     a = &p.s[0];
     b = &p.s[1];
     mr[0] = big_mr(a);
@@ -602,7 +600,7 @@ static void test_key_goes(void)
     struct vg_mr *mr[2];
     int64_t before;
 
-    uc_open(&p, 0, 1, EXTENDED);
+    uc_open(&p, 0, 1, VGT_EXTENDED);
     a = &p.s[0];
     b = &p.s[1];
     mr[0] = big_mr(a);
@@ -631,7 +629,7 @@ static void test_own_key_goes(void)
     struct vg_mr *mr[2];
     unsigned tries = 0;
 
-    uc_open(&p, 0, 1, EXTENDED);
+    uc_open(&p, 0, 1, VGT_EXTENDED);
     a = &p.s[0];
     b = &p.s[1];
     mr[0] = big_mr(a);
@@ -668,7 +666,7 @@ static void test_receiver_fails(void)
     struct vg_mr *mr[2];
     unsigned whole = 0, flushed = 0;
 
-    uc_open(&p, 0, 1, EXTENDED);
+    uc_open(&p, 0, 1, VGT_EXTENDED);
     a = &p.s[0];
     b = &p.s[1];
     mr[0] = big_mr(a);
@@ -791,7 +789,7 @@ static void test_srq(gconstpointer data)
     struct vg_srq *srq;
     struct pvrdma_sge sge;
     struct vg_wr wr = {.wr_id = 500, .nsge = 1, .sge = &sge};
-    bool stock = GPOINTER_TO_UINT(data) == STOCK;
+    bool stock = GPOINTER_TO_UINT(data) == VGT_STOCK;
 
     uc_options(&o, GPOINTER_TO_UINT(data));
     vgt_side_open(&a, 0, &o, 0);
@@ -820,10 +818,7 @@ static void test_srq(gconstpointer data)
 int main(int argc, char **argv)
 {
     struct vg_daemon_opts o = {.n_vms = 2, .poll_us = -1, .workers = 2};
-    static const struct {
-        const char *name;
-        void (*run)(gconstpointer);
-    } both[] = {
+    static const struct vgt_both both[] = {
         {"exchange", test_exchange},
         {"loopback", test_loopback},
         {"no-receive", test_no_receive},
@@ -841,13 +836,7 @@ int main(int argc, char **argv)
 
     vgt_init(&argc, &argv, 100);
     vgt_daemon = vg_daemon_start(&o);
-    for (unsigned i = 0; i < 2 * G_N_ELEMENTS(both); i++) {
-        g_autofree char *path =
-            g_strdup_printf("/uc/%s/%s", both[i / 2].name, i & 1 ? "extended" : "stock");
-
-        g_test_add_data_func(path, GUINT_TO_POINTER(i & 1 ? EXTENDED : STOCK),
-                             both[i / 2].run);
-    }
+    vgt_add_both("uc", both, G_N_ELEMENTS(both));
     g_test_add_func("/uc/sender-breaks-off", test_sender_breaks_off);
     g_test_add_func("/uc/receiver-paused", test_receiver_paused);
     g_test_add_func("/uc/key-goes", test_key_goes);

@@ -44,6 +44,21 @@ void vgt_init(int *argc, char ***argv, unsigned seconds)
     alarm(seconds * soak_factor() * (VGT_PLAIN_BUILD ? 1 : 6));
 }
 
+void vgt_add_both(const char *prefix, const struct vgt_both *tests, unsigned n)
+{
+    static const char *const name[] = {
+        [VGT_STOCK] = "stock", [VGT_EXTENDED] = "extended"};
+
+    for (unsigned i = 0; i < n; i++) {
+        for (unsigned style = VGT_STOCK; style <= VGT_EXTENDED; style++) {
+            g_autofree char *path =
+                g_strdup_printf("/%s/%s/%s", prefix, tests[i].name, name[style]);
+
+            g_test_add_data_func(path, GUINT_TO_POINTER(style), tests[i].run);
+        }
+    }
+}
+
 int vgt_run(void)
 {
     int ret = g_test_run();

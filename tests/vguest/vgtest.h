@@ -39,6 +39,14 @@ unsigned vgt_rounds(unsigned n);
 /* g_test_init, and a watchdog that ends a program that hangs (@seconds). */
 void vgt_init(int *argc, char ***argv, unsigned seconds);
 
+/* Tests that run twice, as /PREFIX/NAME/stock and /PREFIX/NAME/extended. */
+enum vgt_style { VGT_STOCK, VGT_EXTENDED };
+struct vgt_both {
+    const char *name;
+    void (*run)(gconstpointer style);
+};
+void vgt_add_both(const char *prefix, const struct vgt_both *tests, unsigned n);
+
 /* The program's daemon, shared by its tests; stopped by vgt_run. */
 extern struct vg_daemon *vgt_daemon;
 /* g_test_run, then stop vgt_daemon and judge it. */
