@@ -593,11 +593,19 @@ void pvrdma_cq_kick_all(struct pvrdma_dev *dev)
  * @cq: kernel CQ
  * @qp: QP with its handle
  *
+ * The event that the user waits for may have come while no QP was there, and is
+ * lost then (see pvrdma_cq_event()): the device is asked for another one.
+ *
  * Return: 0 or a negative errno.
  */
 int pvrdma_cq_attach(struct pvrdma_cq *cq, struct pvrdma_qp *qp)
 {
-	return xa_insert_irq(&cq->qps, qp->handle, qp, GFP_KERNEL);
+	struct pvrdma_dev *dev = to_pvdev(cq->ibcq.device);
+	int ret = xa_insert_irq(&cq->qps, qp->handle, qp, GFP_KERNEL);
+
+	if (!ret && READ_ONCE(cq->armed))
+		pvrdma_arm_cq(dev, cq, false);
+	return ret;
 }
 
 /* Drop a QP's entries; cq->lock is held. */

@@ -7,7 +7,7 @@
  * adapter: "pvrdma_kloop: NAME: N messages, N errors".  Each round posts a
  * batch of receives, then a list of sends of different lengths, waits for all
  * completions and compares the data.  Then keys.c has its turn, which says
- * "keys of N pages: 0".  At the end the queue pairs are drained,
+ * "keys of N pages: 0", and late.c.  At the end the queue pairs are drained,
  * which only ends if the device flushes what is posted in the error state.
  * Completions come through ib_core's CQ pool code: by work queue in one run,
  * by softirq in the other.  With threads=N so many runs are made at a time, on
@@ -480,6 +480,8 @@ static void loop_run(struct work_struct *work)
 		/* keys.c posts receives of its own, and LOCAL_INV. */
 		if (!ret && !srq && !uc)
 			ret = keys_run(loop);
+		if (!ret)
+			ret = late_run(loop);
 		if (ret) {
 			pr_err("pvrdma_kloop: %d\n", ret);
 			atomic_inc(&loop->errors);

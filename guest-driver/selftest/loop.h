@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* The parts of the module pvrdma_kloop: loop.c, keys.c and fault.c. */
+/* The parts of the module pvrdma_kloop: loop.c, keys.c, late.c and fault.c. */
 #ifndef LOOP_H
 #define LOOP_H
 
@@ -62,6 +62,7 @@ struct loop {
 };
 
 int keys_run(struct loop *loop);
+int late_run(struct loop *loop);
 int fault_run(struct loop *loop, const char *what);
 
 #endif /* LOOP_H */

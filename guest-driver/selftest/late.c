@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * A CQ that outlives its queue pairs, as those of ib_core's pool do: the event
+ * that was asked for comes late, when the completion that it tells of was polled
+ * already and its queue pair is gone.  The next queue pair's completion must be
+ * told of all the same: by that event or, as it is here, by another one.
+ *
+ * The event is late because the interrupt is held back meanwhile.
+ */
+#include <linux/delay.h>
+#include <linux/interrupt.h>
+#include <linux/pci.h>
+
+#include "pvrdma.h"
+#include "loop.h"
+
+#define WAIT	(10 * HZ)
+#define LATE_MS 100
+
+static void late_event(struct ib_cq *cq, void *context)
+{
+	complete(context);
+}
+
+/* A queue pair whose only receive is flushed. */
+static struct ib_qp *flushed_qp(struct loop *loop, struct ib_cq *cq)
+{
+	struct ib_qp_init_attr init = {
+		.cap = {
+			.max_send_wr = 1,
+			.max_recv_wr = 1,
+			.max_send_sge = 1,
+			.max_recv_sge = 1,
+		},
+		.qp_type = IB_QPT_RC,
+		.send_cq = cq,
+		.recv_cq = cq,
+	};
+	struct ib_qp_attr attr = {
+		.qp_state = IB_QPS_INIT,
+		.port_num = PVRDMA_PORT,
+	};
+	struct ib_recv_wr wr = {};
+	struct ib_qp *qp = ib_create_qp(loop->pd, &init);
+	int ret;
+
+	if (IS_ERR(qp))
+		return qp;
+	ret = ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX |
+				      IB_QP_PORT | IB_QP_ACCESS_FLAGS);
+	if (!ret)
+		ret = ib_post_recv(qp, &wr, NULL);
+	attr.qp_state = IB_QPS_ERR;
+	if (!ret)
+		ret = ib_modify_qp(qp, &attr, IB_QP_STATE);
+	if (!ret)
+		return qp;
+	ib_destroy_qp(qp);
+	return ERR_PTR(ret);
+}
+
+static int poll_one(struct ib_cq *cq)
+{
+	unsigned long end = jiffies + WAIT;
+	struct ib_wc wc;
+
+	while (!ib_poll_cq(cq, 1, &wc)) {
+		if (time_after(jiffies, end))
+			return -ETIMEDOUT;
+		msleep(1);
+	}
+	return wc.status == IB_WC_WR_FLUSH_ERR ? 0 : -EPROTO;
+}
+
+/* Poll a queue pair's completion and end it, both before its event comes. */
+static int end_before_event(struct loop *loop, struct ib_cq *cq)
+{
+	int irq = pci_irq_vector(to_pci_dev(loop->dev->dev.parent),
+				 PVRDMA_VEC_CQ);
+	struct ib_qp *qp;
+	int ret;
+
+	disable_irq(irq);
+	qp = flushed_qp(loop, cq);
+	ret = PTR_ERR_OR_ZERO(qp);
+	if (!ret) {
+		ret = poll_one(cq);
+		ib_destroy_qp(qp);
+	}
+	enable_irq(irq);
+	msleep(LATE_MS);
+	return ret;
+}
+
+/**
+ * late_run() - an event that comes after its queue pair's end
+ * @loop: adapter and protection domain
+ *
+ * Return: 0, -ENODATA if the second completion is not told of, or another
+ * negative errno.
+ */
+int late_run(struct loop *loop)
+{
+	const struct ib_cq_init_attr attr = { .cqe = 16 };
+	struct completion told;
+	struct ib_cq *cq;
+	struct ib_qp *qp;
+	int ret;
+
+	init_completion(&told);
+	cq = ib_create_cq(loop->dev, late_event, NULL, &told, &attr);
+	if (IS_ERR(cq))
+		return PTR_ERR(cq);
+	ret = ib_req_notify_cq(cq, IB_CQ_NEXT_COMP);
+	if (!ret)
+		ret = end_before_event(loop, cq);
+	/* Who was told of the first one asks again. */
+	if (!ret && try_wait_for_completion(&told))
+		ret = ib_req_notify_cq(cq, IB_CQ_NEXT_COMP);
+	if (ret)
+		goto out;
+	qp = flushed_qp(loop, cq);
+	ret = PTR_ERR_OR_ZERO(qp);
+	if (ret)
+		goto out;
+	if (!wait_for_completion_timeout(&told, WAIT))
+		ret = -ENODATA;
+	if (!ret)
+		ret = poll_one(cq);
+	ib_destroy_qp(qp);
+out:
+	ib_destroy_cq(cq);
+	return ret;
+}
