@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* crc32c.c: known sums, and the same sum however the bytes are cut. */
+#include "transport/tcp/crc32c.h"
+
+/* One bit at a time. */
+static uint32_t model(const uint8_t *p, size_t n)
+{
+    uint32_t crc = 0xffffffffu;
+
+    while (n--) {
+        crc ^= *p++;
+        for (unsigned i = 0; i < 8; i++) {
+            crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0);
+        }
+    }
+    return crc;
+}
+
+static void check(const void *data, size_t n, const uint8_t expected[4])
+{
+    uint8_t out[4];
+    uint32_t crc = crc32c_add(CRC32C_INIT, data, n);
+
+    crc32c_put(crc, out);
+    g_assert_cmpmem(out, 4, expected, 4);
+    g_assert_true(crc32c_is(crc, expected));
+    out[3] ^= 0x80;
+    g_assert_false(crc32c_is(crc, out));
+}
+
+/* RFC 3720 B.4, and the check value of the polynomial. */
+static void test_known(void)
+{
+    uint8_t up[32], down[32], zero[32] = {0}, ones[32];
+
+    for (unsigned i = 0; i < 32; i++) {
+        up[i] = i;
+        down[i] = 31 - i;
+        ones[i] = 0xff;
+    }
+    check(zero, 32, (const uint8_t[]){0xaa, 0x36, 0x91, 0x8a});
+    check(ones, 32, (const uint8_t[]){0x43, 0xab, 0xa8, 0x62});
+    check(up, 32, (const uint8_t[]){0x4e, 0x79, 0xdd, 0x46});
+    check(down, 32, (const uint8_t[]){0x5c, 0xdb, 0x3f, 0x11});
+    check("123456789", 9, (const uint8_t[]){0x83, 0x92, 0x06, 0xe3});
+    check("", 0, (const uint8_t[]){0, 0, 0, 0});
+}
+
+static void test_pieces(void)
+{
+    enum { SIZE = 20000 };
+    g_autofree uint8_t *data = g_malloc(SIZE), *copy = g_malloc(SIZE);
+
+    for (unsigned i = 0; i < SIZE; i++) {
+        data[i] = (uint8_t)g_test_rand_int();
+    }
+    for (unsigned round = 0; round < 200; round++) {
+        size_t from = (size_t)g_test_rand_int_range(0, 64);
+        size_t n = (size_t)g_test_rand_int_range(0, SIZE - 64);
+        size_t a = n ? (size_t)g_test_rand_int() % n : 0;
+        size_t b = n ? a + (size_t)g_test_rand_int() % (n - a) : 0;
+        struct iovec iov[] = {
+            {data + from, a},
+            {NULL, 0},
+            {data + from + a, b - a},
+            {data + from + b, n - b},
+        };
+        uint32_t right = model(data + from, n);
+
+        g_assert_cmphex(crc32c_add(CRC32C_INIT, data + from, n), ==, right);
+        g_assert_cmphex(crc32c_add_iov(CRC32C_INIT, iov, G_N_ELEMENTS(iov)), ==, right);
+        memset(copy, 0, SIZE);
+        g_assert_cmphex(crc32c_copy(CRC32C_INIT, copy, data + from, n), ==, right);
+        g_assert_cmpmem(copy, n, data + from, n);
+        g_assert_cmpuint(copy[n], ==, 0);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    g_test_init(&argc, &argv, NULL);
+    g_test_add_func("/crc32c/known", test_known);
+    g_test_add_func("/crc32c/pieces", test_pieces);
+    return g_test_run();
+}
