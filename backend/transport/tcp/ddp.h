@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* DDP: headers of segments, and messages as segments; see ddp.c. */
+#ifndef PVRDMAD_TCP_DDP_H
+#define PVRDMAD_TCP_DDP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "transport/tcp/iwarp_error.h"
+
+#define DDP_TAGGED_LEN   14u
+#define DDP_UNTAGGED_LEN 18u
+#define DDP_MAX_LEN      DDP_UNTAGGED_LEN
+
+struct ddp_header {
+    bool tagged;
+    bool last;
+    uint8_t ulp;   /* RDMAP's control byte */
+    uint32_t stag; /* untagged: the one to invalidate, or 0; DDP itself does not look */
+    uint64_t to;   /* tagged */
+    /* Untagged. */
+    uint32_t qn, msn, mo;
+};
+
+static inline uint32_t ddp_len(bool tagged)
+{
+    return tagged ? DDP_TAGGED_LEN : DDP_UNTAGGED_LEN;
+}
+
+size_t ddp_put(const struct ddp_header *h, uint8_t out[DDP_MAX_LEN]);
+enum iwarp_error ddp_get(const uint8_t *in, size_t len, struct ddp_header *h);
+bool ddp_continues(const struct ddp_header *prev, uint32_t prev_len,
+                   const struct ddp_header *next);
+
+/* A message that is being sent. */
+struct ddp_segments {
+    struct ddp_header next;
+    uint32_t left;
+    bool done;
+};
+
+void ddp_segments_start(struct ddp_segments *s, const struct ddp_header *first,
+                        uint32_t len);
+bool ddp_segments_next(struct ddp_segments *s, uint32_t mulpdu, struct ddp_header *h,
+                       uint32_t *len);
+
+/* What comes next in one queue of untagged messages, in one direction. */
+struct ddp_queue {
+    uint32_t msn, mo;
+};
+
+#define DDP_QUEUE_INIT \
+    (struct ddp_queue) \
+    {                  \
+        .msn = 1       \
+    }
+
+enum iwarp_error ddp_queue_take(struct ddp_queue *q, const struct ddp_header *h,
+                                uint32_t len, uint32_t room);
+
+#endif /* PVRDMAD_TCP_DDP_H */
