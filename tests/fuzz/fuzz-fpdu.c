@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Fuzzer of a stream in full operation: FPDUs, DDP and RDMAP headers, Terminates, and
+ * what our daemons tell each other.
+ *
+ * An input is a byte of bits, a seed for cuts, and bytes: the raw stream, or ULPDUs,
+ * each behind two bytes of length, that are framed with the right sum and may have one
+ * wrong bit somewhere.  Two receivers get the stream, one in one piece and with room for
+ * every FPDU, the other cut and with little room: both must hand out the same ULPDUs,
+ * end with the same verdict, and get back what was framed.  What parses must come
+ * out the same from rdmap_put().
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include <glib.h>
+
+#include "transport/tcp/ctl.h"
+#include "transport/tcp/fpdu.h"
+#include "transport/tcp/rdmap.h"
+
+#define CHECK(condition) ((condition) ? (void)0 : abort())
+
+enum { CRC_ON = 1, RAW = 2, SPOIL = 4, STANDARD = 8, DIRECT = 16, ROOM_SHIFT = 5 };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+struct receiver {
+    struct fpdu_rx rx;
+    uint8_t *room;
+    GByteArray *done; /* ULPDUs that were found right, each behind its length */
+    GByteArray *open; /* the long one that is coming */
+    uint32_t open_len;
+    bool is_open;
+    enum iwarp_error error;
+};
+
+static uint32_t seed;
+
+static uint32_t some(uint32_t most)
+{
+    seed = seed * 1103515245u + 12345u;
+    return 1 + (seed >> 8) % most;
+}
+
+static void keep(GByteArray *to, const uint8_t *data, uint32_t len)
+{
+    g_byte_array_append(to, (const uint8_t *)&len, sizeof(len));
+    if (len) {
+        g_byte_array_append(to, data, len);
+    }
+}
+
+static bool same(const GByteArray *a, const GByteArray *b)
+{
+    return a->len == b->len && (!a->len || memcmp(a->data, b->data, a->len) == 0);
+}
+
+static void receiver_init(struct receiver *r, size_t room, bool crc_on)
+{
+    *r = (struct receiver){
+        .room = g_malloc(room), .done = g_byte_array_new(), .open = g_byte_array_new()};
+    fpdu_rx_init(&r->rx, r->room, room, crc_on, rdmap_head_len);
+}
+
+static void receiver_clear(struct receiver *r)
+{
+    g_free(r->room);
+    g_byte_array_unref(r->done);
+    g_byte_array_unref(r->open);
+}
+
+static void take(struct receiver *r, const struct fpdu_part *p)
+{
+    switch (p->kind) {
+    case FPDU_WHOLE:
+        CHECK(!r->is_open && p->len == p->ulpdu_len);
+        keep(r->done, p->data, p->len);
+        break;
+    case FPDU_HEAD:
+        CHECK(!r->is_open && p->len <= p->ulpdu_len && p->len <= FPDU_MAX_HEAD);
+        CHECK(fpdu_size(p->ulpdu_len) > r->rx.size);
+        r->is_open = true;
+        r->open_len = p->ulpdu_len;
+        g_byte_array_set_size(r->open, 0);
+        g_byte_array_append(r->open, p->data, p->len);
+        break;
+    case FPDU_SPAN:
+        CHECK(r->is_open && p->len && p->len <= r->open_len - r->open->len);
+        g_byte_array_append(r->open, p->data, p->len);
+        break;
+    case FPDU_END:
+        CHECK(r->is_open && r->open->len == r->open_len);
+        r->is_open = false;
+        keep(r->done, r->open->data, r->open->len);
+        break;
+    case FPDU_NONE:
+        break;
+    }
+}
+
+/* In pieces of up to @most bytes; @direct: payload may go past fpdu_rx_next(). */
+static void receive(struct receiver *r, const uint8_t *data, size_t len, uint32_t most,
+                    bool direct)
+{
+    while (len && !r->error) {
+        uint32_t n = (uint32_t)MIN(len, most), wants = fpdu_rx_wants(&r->rx);
+        struct fpdu_input in;
+        struct fpdu_part part;
+        uint8_t *piece;
+
+        if (most < len) {
+            n = some(n);
+        }
+        CHECK(!wants || r->is_open);
+        if (direct && wants) {
+            n = MIN(n, wants);
+            CHECK(!fpdu_rx_placed(&r->rx, wants + 1, 0));
+            CHECK(fpdu_rx_placed(&r->rx, n, crc32c_add(r->rx.crc, data, n)));
+            g_byte_array_append(r->open, data, n);
+            data += n;
+            len -= n;
+            continue;
+        }
+        piece = g_memdup2(data, n);
+        in = (struct fpdu_input){piece, n};
+        do {
+            size_t left = in.left;
+
+            r->error = fpdu_rx_next(&r->rx, &in, &part);
+            CHECK(in.left <= left && in.at + in.left == piece + n);
+            CHECK(!r->error || (part.kind == FPDU_NONE && r->error == MPA_BAD_CRC));
+            take(r, &part);
+        } while (part.kind != FPDU_NONE);
+        CHECK(!in.left || r->error);
+        g_free(piece);
+        data += n;
+        len -= n;
+    }
+}
+
+/* ---- what is in a ULPDU ---- */
+
+/* Reserved bits, and what a Terminate holds, are not put back. */
+static void parse(const uint8_t *ulpdu, uint32_t len, unsigned permitted,
+                  struct ddp_queue *queues)
+{
+    uint8_t first[2] = {0}, again[RDMAP_MAX_HEAD], twice[RDMAP_MAX_HEAD];
+    struct rdmap_segment s, part, back;
+    uint32_t have;
+    enum iwarp_error e;
+    struct ctl c;
+
+    if (len) {
+        memcpy(first, ulpdu, MIN(len, 2));
+    }
+    have = MIN(len, rdmap_head_len(first));
+    e = rdmap_get(ulpdu, len, len, permitted, &s);
+    /* The header alone says the same. */
+    CHECK(rdmap_get(ulpdu, have, len, permitted, &part) == e);
+    if (e) {
+        uint8_t term[RDMAP_MAX_TERMINATE];
+        size_t n = rdmap_put_terminate(e, ulpdu, have, len, term);
+
+        CHECK(rdmap_get(term, n, (uint32_t)n, RDMAP_STANDARD, &s) == IWARP_OK);
+        CHECK(!s.terminate.swapped);
+        CHECK(IWARP_ERROR((unsigned)s.terminate.layer, (unsigned)s.terminate.etype,
+                          (unsigned)s.terminate.code) == (int)e);
+        return;
+    }
+    CHECK(permitted >> s.opcode & 1);
+    CHECK(s.head_len <= len && s.payload_len == len - s.head_len);
+    if (s.opcode == RDMAP_TERMINATE) {
+        const uint8_t *end = ulpdu + len;
+
+        rdmap_terminate_status(&s.terminate);
+        if (s.terminate.segment) {
+            CHECK(end - s.terminate.segment >= ddp_len(s.terminate.segment[0] >> 7));
+        }
+        if (s.terminate.read) {
+            CHECK(end - s.terminate.read >= RDMAP_READ_LEN);
+        }
+    } else {
+        CHECK(have == s.head_len);
+        CHECK(rdmap_put(&s, again) == s.head_len);
+        CHECK(rdmap_get(again, s.head_len, len, permitted, &back) == IWARP_OK);
+        CHECK(rdmap_put(&back, twice) == s.head_len);
+        CHECK(memcmp(again, twice, s.head_len) == 0);
+    }
+    if (ctl_is(&s) && !ctl_get(&s, &c)) {
+        ctl_begin(&c, &back);
+        CHECK(back.ddp.stag == s.ddp.stag && back.ddp.to == s.ddp.to);
+    }
+    if (!s.ddp.tagged) {
+        struct ddp_queue *q = &queues[s.ddp.qn], before = *q;
+
+        CHECK(s.ddp.qn < RDMAP_QNS);
+        if (ddp_queue_take(q, &s.ddp, s.payload_len, 3000)) {
+            CHECK(q->msn == before.msn && q->mo == before.mo);
+        } else {
+            CHECK(q->mo <= 3000 && (s.ddp.last ? q->msn == before.msn + 1 && !q->mo
+                                               : q->msn == before.msn));
+        }
+    }
+}
+
+static void parse_all(const GByteArray *ulpdus, unsigned permitted)
+{
+    struct ddp_queue queues[RDMAP_QNS];
+    uint32_t len;
+
+    for (unsigned i = 0; i < RDMAP_QNS; i++) {
+        queues[i] = DDP_QUEUE_INIT;
+    }
+    for (uint32_t at = 0; at < ulpdus->len; at += len) {
+        uint8_t *exact;
+
+        memcpy(&len, ulpdus->data + at, sizeof(len));
+        at += sizeof(len);
+        exact = g_memdup2(ulpdus->data + at, len);
+        parse(exact, len, permitted, queues);
+        g_free(exact);
+    }
+}
+
+/* ---- the stream ---- */
+
+static void frame(GByteArray *stream, const uint8_t *ulpdu, uint32_t len, bool crc_on)
+{
+    uint8_t length[FPDU_LENGTH] = {(uint8_t)(len >> 8), (uint8_t)len};
+    uint8_t tail[FPDU_MAX_TAIL];
+    uint32_t crc = crc32c_add(CRC32C_INIT, length, sizeof(length));
+
+    g_byte_array_append(stream, length, sizeof(length));
+    if (len) {
+        g_byte_array_append(stream, ulpdu, len);
+    }
+    g_byte_array_append(stream, tail,
+                        (guint)fpdu_tail(len, crc_on, crc32c_add(crc, ulpdu, len), tail));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const size_t rooms[] = {FPDU_RX_ROOM, 100, 256, FPDU_MAX_SIZE};
+    GByteArray *stream, *framed;
+    struct receiver all, cut;
+    unsigned bits;
+
+    if (size < 3) {
+        return 0;
+    }
+    bits = data[0];
+    seed = (uint32_t)data[1] << 8 | data[2];
+    data += 3;
+    size -= 3;
+    stream = g_byte_array_new();
+    framed = g_byte_array_new();
+    if (bits & RAW) {
+        g_byte_array_append(stream, data, (guint)size);
+    }
+    while (!(bits & RAW) && size >= 2) {
+        uint32_t len = (uint32_t)(data[0] << 8 | data[1]);
+
+        data += 2;
+        size -= 2;
+        len = (uint32_t)MIN(len, size);
+        frame(stream, data, len, bits & CRC_ON);
+        keep(framed, data, len);
+        data += len;
+        size -= len;
+    }
+    if (bits & SPOIL && stream->len) {
+        stream->data[some(stream->len) - 1] ^= (uint8_t)(1u << (some(8) - 1));
+    }
+
+    receiver_init(&all, FPDU_MAX_SIZE, bits & CRC_ON);
+    receive(&all, stream->data, stream->len, UINT32_MAX, false);
+    receiver_init(&cut, rooms[bits >> ROOM_SHIFT & 3], bits & CRC_ON);
+    receive(&cut, stream->data, stream->len, some(400), bits & DIRECT);
+    CHECK(all.error == cut.error);
+    CHECK(same(all.done, cut.done));
+    if (!(bits & (RAW | SPOIL))) {
+        CHECK(!all.error && same(all.done, framed));
+    }
+    parse_all(all.done, bits & STANDARD ? RDMAP_STANDARD : RDMAP_EXTENDED);
+
+    receiver_clear(&all);
+    receiver_clear(&cut);
+    g_byte_array_unref(stream);
+    g_byte_array_unref(framed);
+    return 0;
+}
