@@ -257,6 +257,7 @@ static struct outcome take(struct qp *qp, const struct msg *m, const struct data
         cqe.wc_flags |= PVRDMA_WC_FLAG_IMM;
     }
     qp->resp.seq++;
+    count_received_locked(qp, m->length);
     responder_recv_complete(qp, &cqe, m->flags & PVRDMA_SEND_SOLICITED);
     return OUTCOME(OUT_DONE);
 }
@@ -305,8 +306,10 @@ struct outcome datagram_deliver(struct vm *vm, const struct msg *m,
         worker_self()->rx_datagrams++;
     } else if (o.what == OUT_SILENT) {
         drop(vm, (enum datagram_drop)o.status);
+        count_one(&qp->seldom.dropped);
     } else if (o.remote) {
         drop(vm, DATAGRAM_BAD_RECEIVE);
+        count_one(&qp->seldom.dropped);
         responder_tell(qp, o);
     } else {
         return o;

@@ -114,6 +114,29 @@ static inline void count(_Atomic uint64_t *counter, uint64_t n)
                           memory_order_relaxed);
 }
 
+/* Those of any thread, of what happens seldom. */
+static inline void count_one(_Atomic uint64_t *counter)
+{
+    atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
+}
+
+/* Messages of @qp that are complete, bytes that were carried; its worker, with the token.
+ */
+static inline void count_sent(struct qp *qp, uint64_t msgs, uint64_t bytes)
+{
+    count(&qp->vm->dp.tx_msgs, msgs);
+    count(&qp->vm->dp.tx_bytes, bytes);
+    count(&qp->req.tx_msgs, msgs);
+    count(&qp->req.tx_bytes, bytes);
+}
+
+/* A message of so many bytes is there; comp_received() is for the VM.  qp->lock held. */
+static inline void count_received_locked(struct qp *qp, uint64_t bytes)
+{
+    count(&qp->resp.rx_msgs, 1);
+    count(&qp->resp.rx_bytes, bytes);
+}
+
 static inline bool route_is_held(const struct route *route)
 {
     uint64_t until = atomic_load_explicit(&route->held_until, memory_order_acquire);

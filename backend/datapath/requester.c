@@ -270,7 +270,8 @@ bool requester_reopen(struct qp *qp, uint64_t seq, struct send_op *op)
 
 void requester_failed(struct qp *qp, uint32_t status)
 {
-    atomic_fetch_add_explicit(&qp->vm->dp.errors, 1, memory_order_relaxed);
+    count_one(&qp->vm->dp.errors);
+    count_one(&qp->seldom.errors);
     log_vm(LOG_LVL_DEBUG, qp->vm, "QP %u: WR completes with status %u", qp->handle,
            status);
     if (qp->service->send_error == PVRDMA_QPS_SQE) {
@@ -332,7 +333,8 @@ static uint32_t unreachable(struct qp *qp)
         return PVRDMA_WC_RETRY_EXC_ERR;
     }
     qp->req.retries_left--;
-    atomic_fetch_add_explicit(&qp->vm->dp.retries, 1, memory_order_relaxed);
+    count_one(&qp->vm->dp.retries);
+    count_one(&qp->seldom.retries);
     sched_wait(qp, QP_WAIT_TIMEOUT, now_ns() + (4096ull << qp->attr.timeout));
     return PVRDMA_WC_SUCCESS;
 }
@@ -352,7 +354,8 @@ static uint32_t receiver_not_ready(struct qp *qp, uint32_t code)
         }
         qp->req.rnr_left--;
     }
-    atomic_fetch_add_explicit(&qp->vm->dp.rnr_waits, 1, memory_order_relaxed);
+    count_one(&qp->vm->dp.rnr_waits);
+    count_one(&qp->seldom.rnr_waits);
     qp->req.rnr_until = now + rnr_ns(code);
     sched_wait(qp, QP_WAIT_RNR, qp->req.rnr_until);
     return PVRDMA_WC_SUCCESS;
@@ -598,7 +601,6 @@ static unsigned units_of(const struct send_op *op, uint64_t moved)
 bool requester_run(struct qp *qp, struct turn *t)
 {
     struct send_op *op = &qp->req.op;
-    struct vm_datapath *dp = &qp->vm->dp;
     struct progress p = {0};
     uint64_t bytes = 0;
     bool go = true;
@@ -635,8 +637,7 @@ bool requester_run(struct qp *qp, struct turn *t)
         }
     }
     if (p.msgs || bytes) {
-        count(&dp->tx_msgs, p.msgs);
-        count(&dp->tx_bytes, bytes);
+        count_sent(qp, p.msgs, bytes);
     }
     return p.more;
 }

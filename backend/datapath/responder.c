@@ -191,6 +191,7 @@ static struct outcome check_recv(struct qp *qp, const struct msg *m)
 SELDOM static struct outcome dropped(struct qp *qp, enum uc_drop why)
 {
     uc_count(qp->vm, why);
+    count_one(&qp->seldom.dropped);
     return OUTCOME(OUT_DROPPED);
 }
 
@@ -223,10 +224,12 @@ static struct outcome claim(struct qp *qp, const struct msg *m)
     } else if (!recv->active) {
         err = rq_claim_or_wait(qp->rq, recv, &m->ticket);
     }
+    if (err == EAGAIN && m->unreliable) {
+        return dropped(qp, UC_NO_RECEIVE);
+    }
     if (err == EAGAIN) {
-        return m->unreliable
-                   ? dropped(qp, UC_NO_RECEIVE)
-                   : (struct outcome){.what = OUT_RNR, .status = qp->attr.min_rnr_timer};
+        count_one(&qp->seldom.rnr_naks);
+        return (struct outcome){.what = OUT_RNR, .status = qp->attr.min_rnr_timer};
     }
     if (err == EMSGSIZE) {
         return dropped(qp, UC_TOO_LONG);
@@ -270,7 +273,8 @@ void responder_tell(struct qp *qp, struct outcome o)
     if (o.what != OUT_FAIL || !o.remote) {
         return;
     }
-    atomic_fetch_add_explicit(&qp->vm->dp.errors, 1, memory_order_relaxed);
+    count_one(&qp->vm->dp.errors);
+    count_one(&qp->seldom.errors);
     if (o.event) {
         event_async(&qp->vm->guest, (enum pvrdma_event_type)o.event, qp->handle);
     }
@@ -295,7 +299,7 @@ void responder_settle(struct qp *qp, uint64_t epoch, struct outcome o)
         return;
     }
     if (is_lost(qp, o)) {
-        uc_count(qp->vm, UC_NO_ACCESS);
+        dropped(qp, UC_NO_ACCESS);
         return;
     }
     pthread_mutex_lock(&qp->lock);
@@ -369,6 +373,7 @@ struct outcome responder_admit_locked(struct qp *qp, const struct msg *m, uint64
         if (m->seq > qp->resp.seq) {
             return OUTCOME(OUT_EARLY);
         }
+        count_one(&qp->seldom.duplicates);
         if (!msg_returns(m)) {
             return OUTCOME(OUT_DUPLICATE);
         }
@@ -496,6 +501,9 @@ void responder_finish_locked(struct qp *qp, const struct msg *m)
     /* The requester's count: its path MTU is what packets would have. */
     qp->resp.psn = (m->psn + m->npsn) & PSN_MASK;
     qp->resp.seq++;
+    if (!msg_returns(m)) {
+        count_received_locked(qp, m->length);
+    }
     if (takes_recv(m)) {
         struct pvrdma_cqe cqe = {
             .opcode = msg_is_send(m) ? PVRDMA_WC_RECV : PVRDMA_WC_RECV_RDMA_WITH_IMM,

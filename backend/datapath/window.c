@@ -107,8 +107,7 @@ void window_retire(struct qp *qp)
         bytes += s->returns ? s->length : 0;
         requester_complete(qp, s, i + 1 < n ? PVRDMA_WC_SUCCESS : status);
     }
-    count(&qp->vm->dp.tx_msgs, n - (status != PVRDMA_WC_SUCCESS));
-    count(&qp->vm->dp.tx_bytes, bytes);
+    count_sent(qp, n - (status != PVRDMA_WC_SUCCESS), bytes);
     if (status != PVRDMA_WC_SUCCESS) {
         requester_failed(qp, status);
     }

@@ -167,6 +167,13 @@ static int run_query_clock(struct vm *vm, const union pvrdma_cmd_req *req,
     return 0;
 }
 
+static int run_query_qp_counters(struct vm *vm, const union pvrdma_cmd_req *req,
+                                 union pvrdma_cmd_resp *resp)
+{
+    return verbs_query_qp_counters(vm, req->handle.handle,
+                                   (struct pvrdma_ext_resp_qp_counters *)(void *)resp);
+}
+
 static int run_add_vector(struct vm *vm, const union pvrdma_cmd_req *req,
                           union pvrdma_cmd_resp *resp)
 {
@@ -234,6 +241,10 @@ static const struct command commands[PVRDMA_CMD_MAX] = {
     [PVRDMA_CMD_DESTROY_SRQ] = {"DESTROY_SRQ", run_destroy_srq, 0},
 };
 
+_Static_assert(sizeof(struct pvrdma_ext_resp_qp_counters) <=
+                   sizeof(union pvrdma_cmd_resp),
+               "the union has room for the largest response");
+
 /* ext.h */
 #define EXT(cmd) [(cmd)-PVRDMA_CMD_CREATE_UC_EXT]
 static const struct command ext_commands[] = {
@@ -248,6 +259,8 @@ static const struct command ext_commands[] = {
                                    sizeof(struct pvrdma_ext_resp_clock)},
     EXT(PVRDMA_CMD_ADD_VECTOR) = {"ADD_VECTOR", run_add_vector, 0},
     EXT(PVRDMA_CMD_MODERATE_CQ) = {"MODERATE_CQ", run_moderate_cq, 0},
+    EXT(PVRDMA_CMD_QUERY_QP_COUNTERS) = {"QUERY_QP_COUNTERS", run_query_qp_counters,
+                                         sizeof(struct pvrdma_ext_resp_qp_counters)},
     EXT(PVRDMA_CMD_REREG_MR) = {"REREG_MR", run_rereg_mr, RESP(create_mr)},
 };
 

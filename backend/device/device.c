@@ -237,6 +237,7 @@ static uint32_t ext_reg_read(const struct device *dev, uint64_t offset)
         return PVRDMA_EXT_CONTEXT_FEATURES | PVRDMA_EXT_FEAT_COUNTERS |
                PVRDMA_EXT_FEAT_FAST_REG | PVRDMA_EXT_FEAT_UC | PVRDMA_EXT_FEAT_LARGE_MR |
                PVRDMA_EXT_FEAT_VECTORS | PVRDMA_EXT_FEAT_CQ_EX | PVRDMA_EXT_FEAT_CQ_TIME |
+               PVRDMA_EXT_FEAT_QP_COUNTERS |
                (dev->vm->cfg->has_mac ? PVRDMA_EXT_FEAT_MAC : 0);
     case PVRDMA_EXT_REG_INLINE:
         return PVRDMA_EXT_MAX_INLINE;

@@ -203,6 +203,7 @@ struct qp {
 
     struct qp_requester req;  /* under the token */
     struct qp_responder resp; /* under lock */
+    struct qp_counters seldom;
 };
 
 /* What the VM's worker has to tell the guest of an SRQ. */

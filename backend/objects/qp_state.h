@@ -278,6 +278,8 @@ struct qp_requester {
     uint32_t slice; /* bytes that are moved at once at most, see requester.c */
     uint32_t psn;   /* of the next message, 24 bits */
     uint64_t seq;   /* of the next message */
+    /* Completed, and carried, since the QP was created; written with the token alone. */
+    _Atomic uint64_t tx_msgs, tx_bytes;
     /*
      * The window, by sequence number modulo QP_WINDOW: in_flight messages before seq
      * wait for their answers, the first of them at sq.cons; then `replay` messages
@@ -331,8 +333,10 @@ struct qp_responder {
     struct recv_op recv;
     bool carrying; /* a slice is being copied to recv, without the lock */
     enum last_wqe last_wqe;
-    uint32_t psn;         /* expected, 24 bits */
-    uint64_t seq;         /* expected: so many messages were taken */
+    uint32_t psn; /* expected, 24 bits */
+    uint64_t seq; /* expected: so many messages were taken */
+    /* Of all that came since the QP was created; READs and atomics are not counted. */
+    _Atomic uint64_t rx_msgs, rx_bytes;
     uint64_t incarnation; /* of the requester's connection; 0: none has come yet */
     uint64_t epoch;       /* changes when an admitted message becomes void; unique */
     bool comm_est;        /* first packet in RTR was reported */
@@ -345,6 +349,16 @@ struct qp_responder {
      */
     uint64_t inv_period;
     uint32_t inv_key;
+};
+
+/* What seldom happens to a QP, since it was created; of any worker. */
+struct qp_counters {
+    _Atomic uint64_t errors;    /* WRs that failed, and messages that it failed for */
+    _Atomic uint64_t rnr_waits; /* requester: no receive at the peer */
+    _Atomic uint64_t retries;   /* requester: no answer */
+    _Atomic uint64_t rnr_naks;  /* responder: it had no receive */
+    _Atomic uint64_t duplicates;
+    _Atomic uint64_t dropped; /* of UC and datagrams: came, and could not be taken */
 };
 
 #endif /* PVRDMAD_QP_STATE_H */

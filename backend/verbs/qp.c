@@ -239,6 +239,27 @@ void qp_free(struct vm *vm, struct qp *qp)
     g_free(qp);
 }
 
+int verbs_query_qp_counters(struct vm *vm, uint32_t handle,
+                            struct pvrdma_ext_resp_qp_counters *resp)
+{
+    const struct qp *qp = id_table_get(&vm->objects.qp, handle);
+
+    if (!qp) {
+        return ENOENT;
+    }
+    resp->counter[PVRDMA_EXT_CNT_TX_MSGS] = atomic_load(&qp->req.tx_msgs);
+    resp->counter[PVRDMA_EXT_CNT_TX_BYTES] = atomic_load(&qp->req.tx_bytes);
+    resp->counter[PVRDMA_EXT_CNT_RX_MSGS] = atomic_load(&qp->resp.rx_msgs);
+    resp->counter[PVRDMA_EXT_CNT_RX_BYTES] = atomic_load(&qp->resp.rx_bytes);
+    resp->counter[PVRDMA_EXT_CNT_ERRORS] = atomic_load(&qp->seldom.errors);
+    resp->counter[PVRDMA_EXT_CNT_RNR_WAITS] = atomic_load(&qp->seldom.rnr_waits);
+    resp->counter[PVRDMA_EXT_CNT_RETRIES] = atomic_load(&qp->seldom.retries);
+    resp->counter[PVRDMA_EXT_QPCNT_RNR_NAKS] = atomic_load(&qp->seldom.rnr_naks);
+    resp->counter[PVRDMA_EXT_QPCNT_DUPLICATES] = atomic_load(&qp->seldom.duplicates);
+    resp->counter[PVRDMA_EXT_QPCNT_DROPPED] = atomic_load(&qp->seldom.dropped);
+    return 0;
+}
+
 int verbs_destroy_qp(struct vm *vm, uint32_t handle)
 {
     struct qp *qp = id_table_get(&vm->objects.qp, handle);

@@ -57,6 +57,8 @@ int verbs_create_qp(struct vm *vm, const struct pvrdma_cmd_create_qp *req,
 int verbs_modify_qp(struct vm *vm, const struct pvrdma_cmd_modify_qp *req);
 int verbs_query_qp(struct vm *vm, uint32_t handle, uint32_t attr_mask,
                    struct pvrdma_resp_query_qp *resp);
+int verbs_query_qp_counters(struct vm *vm, uint32_t handle,
+                            struct pvrdma_ext_resp_qp_counters *resp);
 int verbs_destroy_qp(struct vm *vm, uint32_t handle);
 int verbs_create_srq(struct vm *vm, const struct pvrdma_cmd_create_srq *req,
                      struct pvrdma_resp_handle *resp);

@@ -92,6 +92,7 @@
 #define PVRDMA_EXT_FEAT_UC	 (1u << 8) /* CREATE_QP of type PVRDMA_QPT_UC */
 #define PVRDMA_EXT_FEAT_CQ_EX	 (1u << 9) /* MOVE_CQ */
 #define PVRDMA_EXT_FEAT_VECTORS	 (1u << 10) /* ADD_VECTOR */
+#define PVRDMA_EXT_FEAT_QP_COUNTERS (1u << 11) /* QUERY_QP_COUNTERS */
 #define PVRDMA_EXT_FEAT_CQ_TIME	 (1u << 12) /* EXT_CQ_STAMPS, QUERY_CLOCK,
 						    MODERATE_CQ */
 
@@ -140,6 +141,7 @@
 #define PVRDMA_CMD_MOVE_CQ	  39u
 #define PVRDMA_CMD_QUERY_CLOCK	  40u
 #define PVRDMA_CMD_ADD_VECTOR	  41u
+#define PVRDMA_CMD_QUERY_QP_COUNTERS 42u /* struct pvrdma_cmd_handle */
 #define PVRDMA_CMD_MODERATE_CQ	  43u
 
 /*
@@ -270,6 +272,25 @@ struct pvrdma_ext_resp_counters {
 	uint64_t counter[PVRDMA_EXT_CNT_MAX];
 };
 
+/*
+ * QUERY_QP_COUNTERS: of one QP, since it was created.  The first are those of the VM up to
+ * PVRDMA_EXT_CNT_RETRIES; those without a name are 0.
+ */
+enum pvrdma_ext_qp_counter {
+	PVRDMA_EXT_QPCNT_RNR_NAKS = PVRDMA_EXT_CNT_RETRIES + 1,
+	PVRDMA_EXT_QPCNT_DUPLICATES,
+	PVRDMA_EXT_QPCNT_DROPPED,
+	PVRDMA_EXT_QPCNT_MAX = 16,
+};
+
+struct pvrdma_ext_resp_qp_counters {
+	uint64_t response;
+	uint32_t ack;
+	uint8_t err;
+	uint8_t reserved[3];
+	uint64_t counter[PVRDMA_EXT_QPCNT_MAX];
+};
+
 /* CREATE_MW, 24 bytes; the response is that of CREATE_MR, lkey 0. */
 struct pvrdma_ext_cmd_create_mw {
 	uint64_t response;
@@ -342,6 +363,7 @@ PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_move_cq) == 40, "move_cq");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_clock) == 24, "clock");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_moderate_cq) == 24, "moderate_cq");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_counters) == 16 + 64, "counters");
+PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_resp_qp_counters) == 16 + 128, "QP counters");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_create_mw) == 24, "create_mw");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_cmd_rereg_mr) == 64, "rereg_mr");
 PVRDMA_EXT_ASSERT(sizeof(struct pvrdma_ext_mem) == 4096 * PVRDMA_EXT_PAGES, "memory");
