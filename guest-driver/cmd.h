@@ -42,6 +42,15 @@ pvrdma_cmd_query_clock(struct pvrdma_dev *dev, struct pvrdma_cmd_handle *req,
 }
 
 static inline int
+pvrdma_cmd_query_qp_counters(struct pvrdma_dev *dev,
+			     struct pvrdma_cmd_handle *req,
+			     struct pvrdma_ext_resp_qp_counters *resp)
+{
+	return pvrdma_cmd(dev, req, sizeof(*req), resp, sizeof(*resp),
+			  PVRDMA_CMD_QUERY_QP_COUNTERS);
+}
+
+static inline int
 pvrdma_cmd_add_vector(struct pvrdma_dev *dev, struct pvrdma_ext_cmd_vector *req)
 {
 	return pvrdma_cmd(dev, req, sizeof(*req), NULL, 0,

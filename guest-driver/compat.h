@@ -20,6 +20,9 @@ struct ib_mr *pvrdma_reg_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 iova,
 struct ib_mr *pvrdma_reg_dmabuf_mr(struct ib_pd *ibpd, u64 offset, u64 length,
 				   u64 iova, int fd, int access,
 				   struct ib_udata *udata);
+int pvrdma_counter_bind_qp(struct rdma_counter *counter, struct ib_qp *ibqp);
+int pvrdma_counter_unbind_qp(struct ib_qp *ibqp);
+int pvrdma_fill_res_srq(struct sk_buff *msg, struct ib_srq *ibsrq);
 
 /* 6.11 gives create_cq the whole bundle of attributes, NULL from the kernel. */
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 11, 0)
@@ -124,6 +127,45 @@ static inline int pvrdma_compat_resize_cq(struct ib_cq *ibcq, int cqe,
 #define PVRDMA_COMPAT_RESIZE_CQ_OPS .resize_cq = pvrdma_compat_resize_cq
 #else
 #define PVRDMA_COMPAT_RESIZE_CQ_OPS .resize_user_cq = pvrdma_resize_cq
+#endif
+
+/* 6.15 names the port, and asks how large a counter is. */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 15, 0)
+#define PVRDMA_COMPAT_COUNTER_OPS                 \
+	.counter_bind_qp = pvrdma_counter_bind_qp, \
+	.counter_unbind_qp = pvrdma_counter_unbind_qp
+#else
+struct pvrdma_compat_counter {
+	struct rdma_counter counter;
+};
+
+static inline int pvrdma_compat_counter_bind_qp(struct rdma_counter *counter,
+						struct ib_qp *ibqp, u32 port)
+{
+	return pvrdma_counter_bind_qp(counter, ibqp);
+}
+
+static inline int pvrdma_compat_counter_unbind_qp(struct ib_qp *ibqp, u32 port)
+{
+	return pvrdma_counter_unbind_qp(ibqp);
+}
+
+static inline void pvrdma_compat_counter_init(struct rdma_counter *counter)
+{
+}
+
+#define PVRDMA_COMPAT_COUNTER_OPS                            \
+	.counter_bind_qp = pvrdma_compat_counter_bind_qp,     \
+	.counter_unbind_qp = pvrdma_compat_counter_unbind_qp, \
+	.counter_init = pvrdma_compat_counter_init,           \
+	INIT_RDMA_OBJ_SIZE(rdma_counter, pvrdma_compat_counter, counter)
+#endif
+
+/* Since 6.12 at the latest SRQs have details, too. */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 12, 0)
+#define PVRDMA_COMPAT_RES_SRQ_OPS
+#else
+#define PVRDMA_COMPAT_RES_SRQ_OPS .fill_res_srq_entry = pvrdma_fill_res_srq,
 #endif
 
 #endif /* PVRDMA_COMPAT_H */

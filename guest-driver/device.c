@@ -296,6 +296,11 @@ const struct ib_device_ops pvrdma_dev_ops = {
 	.post_send = pvrdma_post_send,
 	.post_recv = pvrdma_post_recv,
 
+	.fill_res_qp_entry = pvrdma_fill_res_qp,
+	.fill_res_cq_entry = pvrdma_fill_res_cq,
+	.fill_res_mr_entry = pvrdma_fill_res_mr,
+	PVRDMA_COMPAT_RES_SRQ_OPS
+
 	INIT_RDMA_OBJ_SIZE(ib_ah, pvrdma_ah, ibah),
 	INIT_RDMA_OBJ_SIZE(ib_cq, pvrdma_cq, ibcq),
 	INIT_RDMA_OBJ_SIZE(ib_pd, pvrdma_pd, ibpd),

@@ -258,6 +258,8 @@ static int ib_start(struct pvrdma_dev *dev)
 	ib_set_device_ops(ibdev, &pvrdma_dev_ops);
 	if (dev->ext.features & PVRDMA_EXT_FEAT_COUNTERS && dev->ext.counters)
 		ib_set_device_ops(ibdev, &pvrdma_stats_ops);
+	if (dev->ext.features & PVRDMA_EXT_FEAT_QP_COUNTERS)
+		ib_set_device_ops(ibdev, &pvrdma_counter_ops);
 	if (dev->ext.features & PVRDMA_EXT_FEAT_MEMWIN)
 		ib_set_device_ops(ibdev, &pvrdma_memwin_ops);
 	if (dev->ext.features & PVRDMA_EXT_FEAT_CQ_TIME)
@@ -286,6 +288,9 @@ static int adapter_up(struct pci_dev *pdev)
 	dev->pdev = pdev;
 	mutex_init(&dev->cmd.lock);
 	mutex_init(&dev->table.lock);
+	mutex_init(&dev->qp_stats.lock);
+	INIT_LIST_HEAD(&dev->qp_stats.bound);
+	ida_init(&dev->qp_stats.ids);
 	init_completion(&dev->cmd.done);
 	xa_init_flags(&dev->table.qps, XA_FLAGS_LOCK_IRQ);
 	xa_init_flags(&dev->table.cqs, XA_FLAGS_LOCK_IRQ);
@@ -342,6 +347,7 @@ static void pvrdma_remove(struct pci_dev *pdev)
 	xa_destroy(&dev->table.cqs);
 	xa_destroy(&dev->table.srqs);
 	ida_destroy(&dev->uars);
+	ida_destroy(&dev->qp_stats.ids);
 	ib_dealloc_device(&dev->ibdev);
 }
 

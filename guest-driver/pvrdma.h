@@ -43,6 +43,9 @@
 #define PVRDMA_PORT	       1
 #define PVRDMA_EVENT_RING_PAGES 4
 
+/* Counters that a QP and the port both have. */
+#define PVRDMA_QP_COUNTERS (PVRDMA_EXT_CNT_RETRIES + 1)
+
 /**
  * struct pvrdma_pagedir - memory described to the device
  * @dir: the directory pages: DMA addresses of the tables
@@ -187,6 +190,21 @@ struct pvrdma_port {
 };
 
 /**
+ * struct pvrdma_qp_stats - what was collected for counters of QPs, see counter.c
+ * @lock: protects all but @ids, and @counted, @bound and the counter of QPs
+ * @bound: QPs that have a counter
+ * @given: what all counters together got
+ * @ids: numbers of counters; has a lock of its own
+ */
+struct pvrdma_qp_stats {
+	/* what was collected */
+	struct mutex lock;
+	struct list_head bound;
+	u64 given[PVRDMA_QP_COUNTERS];
+	struct ida ids;
+};
+
+/**
  * struct pvrdma_dev - one adapter
  * @ibdev: what ib_core knows of it
  * @pdev: the PCI function
@@ -205,6 +223,7 @@ struct pvrdma_port {
  * @num_irqs: how many MSI-X vectors have handlers
  * @table: QPs, CQs and SRQs
  * @uars: doorbell pages in use; has a lock of its own
+ * @qp_stats: counters of QPs
  * @port: port and network interface
  */
 struct pvrdma_dev {
@@ -227,6 +246,7 @@ struct pvrdma_dev {
 	u32 num_irqs;
 	struct pvrdma_table table;
 	struct ida uars;
+	struct pvrdma_qp_stats qp_stats;
 	struct pvrdma_port port;
 };
 
@@ -376,6 +396,8 @@ struct pvrdma_srq {
  * @qkey: as set by modify, used where a WR asks for the QP's own
  * @port: port number
  * @cap: capacities
+ * @bound: in the list of QPs with a counter
+ * @counted: what the device had counted when its counter last got it
  * @refs: 1 while in the table, and 1 for each event handler at work
  * @unused: @refs is 0
  */
@@ -394,6 +416,8 @@ struct pvrdma_qp {
 	u32 qkey;
 	u32 port;
 	struct ib_qp_cap cap;
+	struct list_head bound;
+	u64 counted[PVRDMA_QP_COUNTERS];
 	refcount_t refs;
 	struct completion unused;
 };
@@ -485,6 +509,12 @@ static inline bool pvrdma_quiet(const struct pvrdma_dev *dev)
 	return smp_load_acquire(&dev->cmd.quiet);
 }
 
+/* Counters of the port. */
+static inline u32 pvrdma_num_counters(const struct pvrdma_dev *dev)
+{
+	return min_t(u32, dev->ext.counters, PVRDMA_EXT_CNT_MAX);
+}
+
 /* cmd.c */
 void pvrdma_set_dead(struct pvrdma_dev *dev, const char *why);
 void pvrdma_quiesce(struct pvrdma_dev *dev);
@@ -534,6 +564,14 @@ extern const struct ib_device_ops pvrdma_moderate_ops;
 
 /* stats.c */
 extern const struct ib_device_ops pvrdma_stats_ops;
+extern const struct rdma_stat_desc pvrdma_stats_descs[PVRDMA_EXT_CNT_MAX];
+
+/* counter.c, and in compat.h */
+extern const struct ib_device_ops pvrdma_counter_ops;
+int pvrdma_counters_given(struct pvrdma_dev *dev, u64 *value, u32 n);
+int pvrdma_fill_res_qp(struct sk_buff *msg, struct ib_qp *ibqp);
+int pvrdma_fill_res_cq(struct sk_buff *msg, struct ib_cq *ibcq);
+int pvrdma_fill_res_mr(struct sk_buff *msg, struct ib_mr *ibmr);
 
 /* ucontext.c */
 int pvrdma_alloc_ucontext(struct ib_ucontext *ibctx, struct ib_udata *udata);

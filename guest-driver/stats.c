@@ -7,7 +7,7 @@
 #include "cmd.h"
 #include "pvrdma.h"
 
-static const struct rdma_stat_desc descs[PVRDMA_EXT_CNT_MAX] = {
+const struct rdma_stat_desc pvrdma_stats_descs[PVRDMA_EXT_CNT_MAX] = {
 	[PVRDMA_EXT_CNT_TX_MSGS].name = "tx_messages",
 	[PVRDMA_EXT_CNT_TX_BYTES].name = "tx_bytes",
 	[PVRDMA_EXT_CNT_RX_MSGS].name = "rx_messages",
@@ -23,9 +23,8 @@ static struct rdma_hw_stats *pvrdma_alloc_stats(struct ib_device *ibdev,
 {
 	struct pvrdma_dev *dev = to_pvdev(ibdev);
 
-	return rdma_alloc_hw_stats_struct(descs,
-					  min_t(u32, dev->ext.counters,
-						PVRDMA_EXT_CNT_MAX),
+	return rdma_alloc_hw_stats_struct(pvrdma_stats_descs,
+					  pvrdma_num_counters(dev),
 					  RDMA_HW_STATS_DEFAULT_LIFESPAN);
 }
 
@@ -43,6 +42,10 @@ static int pvrdma_get_stats(struct ib_device *ibdev,
 		return ret;
 	for (i = 0; i < stats->num_counters; i++)
 		stats->value[i] = resp.counter[i];
+	ret = pvrdma_counters_given(to_pvdev(ibdev), stats->value,
+				    stats->num_counters);
+	if (ret)
+		return ret;
 	return stats->num_counters;
 }
 
