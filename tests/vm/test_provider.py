@@ -53,7 +53,7 @@ exec chroot $root /usr/bin/"$@"
 '''.encode()
 
 # Programs of ours that the tests need in the guests.
-OWN_PROGRAMS = ('datacheck', 'excheck', 'threadcheck', 'udcheck')
+OWN_PROGRAMS = ('datacheck', 'eventcheck', 'excheck', 'threadcheck', 'udcheck')
 
 # How long a lost wake-up is looked for, and that in the long run.
 SECONDS, LONG_SECONDS = 15, 360
@@ -293,6 +293,14 @@ class ProviderTest(ProviderCase):
                 done = self.excheck(self.excheck_args(), run=other)
                 self.assertIn(' 0 errors', done.out)
                 self.threadcheck('-n 500', other)
+
+    def test_events(self):
+        """Of QPs, CQs and SRQs, one after another, each for its object alone."""
+        for run in ('', 'ours '):
+            done = self.guests[0].run('%seventcheck -d %s -g %d' % (
+                run, self.rdma.device, self.rdma.gids[0]), 120, check=False)
+            self.assertTrue(done.ok, done.describe())
+            self.assertIn('\n8 events, 0 errors', done.out)
 
     def run_all(self, prefixes):
         for template in PROGRAMS:
