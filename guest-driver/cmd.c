@@ -96,8 +96,11 @@ static int cmd_answer(struct pvrdma_dev *dev, void *resp, size_t resp_size,
 		return 0;
 	if (hdr->ack != PVRDMA_CMD_RESP(opcode))
 		return -EIO;
-	if (hdr->err)
+	if (hdr->err) {
+		dev_dbg(&dev->pdev->dev, "command %u: error %u\n", opcode,
+			hdr->err);
 		return -EINVAL;
+	}
 	return 1;
 }
 

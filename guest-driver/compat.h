@@ -62,7 +62,8 @@ pvrdma_compat_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 iova,
 			  struct ib_udata *udata)
 {
 	if (dmah)
-		return ERR_PTR(-EOPNOTSUPP);
+		return ERR_PTR(pvrdma_refuse(ibpd->device, -EOPNOTSUPP,
+					     "hints about DMA"));
 	return pvrdma_reg_mr(ibpd, start, length, iova, access, udata);
 }
 #endif
@@ -86,7 +87,8 @@ pvrdma_compat_reg_dmabuf_mr(struct ib_pd *ibpd, u64 offset, u64 length,
 			    struct uverbs_attr_bundle *attrs)
 {
 	if (dmah)
-		return ERR_PTR(-EOPNOTSUPP);
+		return ERR_PTR(pvrdma_refuse(ibpd->device, -EOPNOTSUPP,
+					     "hints about DMA"));
 	return pvrdma_reg_dmabuf_mr(ibpd, offset, length, iova, fd, access,
 				    attrs ? &attrs->driver_udata : NULL);
 }
@@ -94,9 +96,9 @@ pvrdma_compat_reg_dmabuf_mr(struct ib_pd *ibpd, u64 offset, u64 length,
 
 /* 7.1 renames the call that pins a range of a program's addresses. */
 #if LINUX_VERSION_CODE < KERNEL_VERSION(7, 1, 0)
-#define pvrdma_umem_get ib_umem_get
+#define pvrdma_compat_umem_get ib_umem_get
 #else
-#define pvrdma_umem_get ib_umem_get_va
+#define pvrdma_compat_umem_get ib_umem_get_va
 #endif
 
 /*

@@ -507,7 +507,7 @@ int pvrdma_poll_cq(struct ib_cq *ibcq, int num, struct ib_wc *wc)
 	int n = 0;
 
 	if (cq->umem)
-		return -EINVAL;
+		return pvrdma_refuse(ibcq->device, -EINVAL, "a program's CQ");
 	spin_lock_irqsave(&cq->lock, flags);
 	while (n < num && poll_ring(cq, &wc[n]))
 		n++;

@@ -202,7 +202,7 @@ static int pvrdma_query_pkey(struct ib_device *ibdev, u32 port, u16 index,
 	int ret;
 
 	if (index >= dev->caps.max_pkeys || index > U8_MAX)
-		return -EINVAL;
+		return pvrdma_refuse(ibdev, -EINVAL, "index %u", index);
 	if (pvrdma_dead(dev)) {
 		*pkey = IB_DEFAULT_PKEY_FULL;
 		return 0;

@@ -69,7 +69,7 @@ int pvrdma_pagedir_alloc_large(struct pvrdma_dev *dev,
 
 	memset(dir, 0, sizeof(*dir));
 	if (!npages || npages > PVRDMA_EXT_MR_MAX_PAGES)
-		return -EINVAL;
+		return pvrdma_refuse(&dev->ibdev, -EINVAL, "%llu pages", npages);
 	dir->npages = npages;
 	dir->ntables = DIV_ROUND_UP(npages, PVRDMA_PDIR_ENTRIES);
 	dir->table = kvcalloc(dir->ntables, sizeof(*dir->table), GFP_KERNEL);
@@ -107,7 +107,7 @@ int pvrdma_pagedir_alloc(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir,
 
 	memset(dir, 0, sizeof(*dir));
 	if (npages > PVRDMA_PDIR_MAX_PAGES)
-		return -EINVAL;
+		return pvrdma_refuse(&dev->ibdev, -EINVAL, "%llu pages", npages);
 	ret = pvrdma_pagedir_alloc_large(dev, dir, npages);
 	if (ret || !with_pages)
 		return ret;

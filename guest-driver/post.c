@@ -292,7 +292,8 @@ int pvrdma_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 
 	if (qp->sq_umem || READ_ONCE(qp->state) < IB_QPS_RTS) {
 		*bad = wr;
-		return -EINVAL;
+		return pvrdma_refuse(ibqp->device, -EINVAL,
+				     "QP %u cannot send yet", ibqp->qp_num);
 	}
 	spin_lock_irqsave(&qp->sq.lock, flags);
 	/* Under the lock: else who flushes could be done before this is in. */
@@ -300,7 +301,10 @@ int pvrdma_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 	for (; wr; wr = wr->next) {
 		ret = send_one(qp, wr, dead);
 		if (ret) {
-			*bad = wr;
+			*bad = pvrdma_refuse(ibqp->device, wr,
+					     "opcode %d of %d SGEs on QP %u: %d",
+					     wr->opcode, wr->num_sge,
+					     ibqp->qp_num, ret);
 			break;
 		}
 		posted = true;
@@ -362,14 +366,18 @@ int pvrdma_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 
 	if (qp->sq_umem || ibqp->srq || READ_ONCE(qp->state) == IB_QPS_RESET) {
 		*bad = wr;
-		return -EINVAL;
+		return pvrdma_refuse(ibqp->device, -EINVAL,
+				     "QP %u has no receive queue now",
+				     ibqp->qp_num);
 	}
 	spin_lock_irqsave(&qp->rq.lock, flags);
 	dead = pvrdma_dead(dev);
 	for (; wr; wr = wr->next) {
 		ret = recv_one(qp, wr, dead);
 		if (ret) {
-			*bad = wr;
+			*bad = pvrdma_refuse(ibqp->device, wr,
+					     "%d SGEs on QP %u: %d", wr->num_sge,
+					     ibqp->qp_num, ret);
 			break;
 		}
 		posted = true;

@@ -30,6 +30,14 @@
 
 #include "pvrdma/abi.h"
 #include "pvrdma/ext.h"
+
+/* Refuse a verb, and say why to who turned that on (dynamic debug). */
+#define pvrdma_refuse(ibdev, err, fmt, ...)                             \
+	({                                                              \
+		ibdev_dbg(ibdev, "%s: " fmt "\n", __func__, ##__VA_ARGS__); \
+		(err);                                                  \
+	})
+
 #include "compat.h"
 
 #ifdef __BIG_ENDIAN
@@ -422,12 +430,18 @@ struct pvrdma_qp {
 	struct completion unused;
 };
 
-/* Refuse a verb, and say why to who turned that on (dynamic debug). */
-#define pvrdma_refuse(ibdev, err, fmt, ...)                             \
-	({                                                              \
-		ibdev_dbg(ibdev, "%s: " fmt "\n", __func__, ##__VA_ARGS__); \
-		(err);                                                  \
-	})
+/* Pin a range of a program's addresses. */
+static inline struct ib_umem *pvrdma_umem_get(struct ib_device *ibdev, u64 addr,
+					      u64 length, int access)
+{
+	struct ib_umem *umem = pvrdma_compat_umem_get(ibdev, addr, length, access);
+
+	if (IS_ERR(umem))
+		return ERR_PTR(pvrdma_refuse(ibdev, PTR_ERR(umem),
+					     "%llu bytes at %#llx are not to be had: %ld",
+					     length, addr, PTR_ERR(umem)));
+	return umem;
+}
 
 static inline struct pvrdma_dev *to_pvdev(struct ib_device *ibdev)
 {

@@ -294,13 +294,14 @@ int pvrdma_post_srq_recv(struct ib_srq *ibsrq, const struct ib_recv_wr *wr,
 
 	if (srq->umem) {
 		*bad = wr;
-		return -EINVAL;
+		return pvrdma_refuse(&dev->ibdev, -EINVAL, "a program's SRQ");
 	}
 	spin_lock_irqsave(&srq->rq.lock, flags);
 	for (; wr; wr = wr->next) {
 		ret = srq_post_one(srq, wr);
 		if (ret) {
-			*bad = wr;
+			*bad = pvrdma_refuse(&dev->ibdev, wr, "%d SGEs: %d",
+					     wr->num_sge, ret);
 			break;
 		}
 		posted = true;

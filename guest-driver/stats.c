@@ -36,7 +36,7 @@ static int pvrdma_get_stats(struct ib_device *ibdev,
 	int i, ret;
 
 	if (port != PVRDMA_PORT)
-		return -EINVAL;
+		return pvrdma_refuse(ibdev, -EINVAL, "port %u", port);
 	ret = pvrdma_cmd_query_counters(to_pvdev(ibdev), &req, &resp);
 	if (ret)
 		return ret;

@@ -138,8 +138,12 @@ int pvrdma_alloc_ucontext(struct ib_ucontext *ibctx, struct ib_udata *udata)
 	/* Page 0 is the kernel's. */
 	index = ida_alloc_range(&dev->uars, 1, dev->caps.max_uar - 1,
 				GFP_KERNEL);
+	if (index == -ENOSPC)
+		return pvrdma_refuse(&dev->ibdev, -ENOMEM,
+				     "no doorbell page is left of %u",
+				     dev->caps.max_uar - 1);
 	if (index < 0)
-		return index == -ENOSPC ? -ENOMEM : index;
+		return index;
 	ctx->uar_index = index;
 
 	if (!features || uc_create_ext(dev, ctx, features)) {
@@ -196,7 +200,8 @@ static int mmap_ext(struct pvrdma_ucontext *ctx, struct vm_area_struct *vma)
 	unsigned long num = PVRDMA_EXT_PAGES;
 
 	if (!ctx->ext_features)
-		return -EINVAL;
+		return pvrdma_refuse(ctx->ibctx.device, -EINVAL,
+				     "no extension memory was granted");
 	if (vma_pages(vma) != num || !(vma->vm_flags & VM_SHARED) ||
 	    (vma->vm_flags & VM_EXEC))
 		return pvrdma_refuse(ctx->ibctx.device, -EINVAL,
@@ -220,7 +225,8 @@ int pvrdma_mmap(struct ib_ucontext *ibctx, struct vm_area_struct *vma)
 	switch (vma->vm_pgoff) {
 	case PVRDMA_EXT_MMAP_UAR:
 		if (vma->vm_flags & VM_EXEC)
-			return -EPERM;
+			return pvrdma_refuse(&dev->ibdev, -EPERM,
+					     "an executable doorbell page");
 		return rdma_user_mmap_io(ibctx, vma,
 					 uar_pfn(dev, ctx->uar_index),
 					 PVRDMA_PAGE_SIZE,

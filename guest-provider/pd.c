@@ -96,8 +96,11 @@ struct ibv_pd *pv_alloc_parent_domain(struct ibv_context *context,
 {
 	struct pv_pd *pd;
 
-	if (ibv_check_alloc_parent_domain(attr))
+	if (ibv_check_alloc_parent_domain(attr)) {
+		pv_err(to_pv_ctx(context), "a parent domain needs a PD");
+		errno = EINVAL;
 		return NULL;
+	}
 	/* Allocators of the program's own are not supported. */
 	if (attr->comp_mask) {
 		pv_err(to_pv_ctx(context), "parent domain attributes %#x are not known",
@@ -234,6 +237,7 @@ struct ibv_ah *pv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
 	struct ibv_port_attr port;
 	struct pv_ah *ah;
+	int ret;
 
 	if (!attr->is_global || pv_gid_is_multicast(&attr->grh.dgid)) {
 		pv_err(to_pv_ctx(pd->context),
@@ -241,8 +245,13 @@ struct ibv_ah *pv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 		errno = EINVAL;
 		return NULL;
 	}
-	if (ibv_query_port(pd->context, attr->port_num, &port))
+	ret = ibv_query_port(pd->context, attr->port_num, &port);
+	if (ret) {
+		pv_err(to_pv_ctx(pd->context), "port %u: %s", attr->port_num,
+		       strerror(ret));
+		errno = ret;
 		return NULL;
+	}
 	if (port.link_layer != IBV_LINK_LAYER_ETHERNET) {
 		pv_err(to_pv_ctx(pd->context), "port %u is not Ethernet",
 		       attr->port_num);
@@ -261,7 +270,12 @@ struct ibv_ah *pv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	ah->av.gid_index = attr->grh.sgid_index;
 	ah->av.hop_limit = attr->grh.hop_limit;
 	if (ibv_resolve_eth_l2_from_gid(pd->context, attr, ah->av.dmac, NULL)) {
+		ret = errno;
+		pv_err(to_pv_ctx(pd->context),
+		       "no MAC address for the GID, seen from the one at %u: %s",
+		       attr->grh.sgid_index, strerror(ret));
 		free(ah);
+		errno = ret;
 		return NULL;
 	}
 	return &ah->ibv_ah;

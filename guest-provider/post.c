@@ -76,6 +76,7 @@ int pv_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr,
 		 struct ibv_recv_wr **bad_wr)
 {
 	struct pv_qp *qp = to_pv_qp(ibqp);
+	int ret;
 
 	if (unlikely(!qp->rq.slots || ibqp->state == IBV_QPS_RESET)) {
 		pv_err_datapath(to_pv_ctx(ibqp->context),
@@ -83,11 +84,24 @@ int pv_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr,
 		*bad_wr = wr;
 		return EINVAL;
 	}
-	return pv_wq_recv(&qp->rq, wr, bad_wr);
+	ret = pv_wq_recv(&qp->rq, wr, bad_wr);
+	if (unlikely(ret))
+		pv_err_datapath(to_pv_ctx(ibqp->context),
+				"receive %llu on QP %u refused: %s",
+				(unsigned long long)(*bad_wr)->wr_id,
+				ibqp->qp_num, strerror(ret));
+	return ret;
 }
 
 int pv_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr,
 		     struct ibv_recv_wr **bad_wr)
 {
-	return pv_wq_recv(&to_pv_srq(srq)->rq, wr, bad_wr);
+	int ret = pv_wq_recv(&to_pv_srq(srq)->rq, wr, bad_wr);
+
+	if (unlikely(ret))
+		pv_err_datapath(to_pv_ctx(srq->context),
+				"receive %llu on SRQ %u refused: %s",
+				(unsigned long long)(*bad_wr)->wr_id,
+				to_pv_srq(srq)->srqn, strerror(ret));
+	return ret;
 }

@@ -95,8 +95,13 @@ err:
 int pv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask)
 {
 	struct ibv_modify_srq cmd;
+	int ret = ibv_cmd_modify_srq(srq, attr, mask, &cmd, sizeof(cmd));
 
-	return ibv_cmd_modify_srq(srq, attr, mask, &cmd, sizeof(cmd));
+	if (ret)
+		pv_debug(to_pv_ctx(srq->context),
+			 "kernel changes SRQ %u not, attributes %#x: %s",
+			 to_pv_srq(srq)->srqn, mask, strerror(ret));
+	return ret;
 }
 
 int pv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr)

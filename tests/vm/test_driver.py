@@ -188,6 +188,25 @@ class OwnDriverTest(test_provider.ProviderTest):
         with self.assertRaisesRegex(VmError, 'has no GID'):
             guest.gid_index(DEVICE, '10.5.0.1', timeout=0)
 
+    def test_reasons(self):
+        """Who asks is told why a call was refused: by the library and the driver."""
+        guest = self.guests[0]
+        control = '/sys/kernel/debug/dynamic_debug/control'
+        guest.run('[ -e {0} ] || mount -t debugfs debugfs /sys/kernel/debug; '
+                  'echo module pvrdma +p > {0}'.format(control))
+        self.addCleanup(guest.run, 'echo module pvrdma -p > ' + control)
+        for run, program, where, reason in (
+                ('VERBS_LOG_LEVEL=1 VERBS_LOG_FILE=/tmp/reason ours ',
+                 'ibv_rc_pingpong -r 16777216', 'cat /tmp/reason', 'a CQ has 1 to'),
+                ('', 'ibv_rc_pingpong -r 600000', 'dmesg',
+                 'pvrdma_create_cq_udata: [0-9]+ entries, at most'),
+                ('', 'ibv_uc_pingpong', 'dmesg', 'the library knows no UC')):
+            with self.subTest(program=program):
+                done = guest.run('%s%s -d %s' % (run, program, DEVICE), 60, False)
+                self.assertFalse(done.ok)
+                self.assertRegex(guest.run(where).out, reason)
+                guest.run('dmesg -c > /dev/null')
+
     def test_later_providers(self):
         """What a provider asks for that this driver does not know."""
         done = self.guests[0].run('verbscheck uabi -d ' + DEVICE, check=False)
