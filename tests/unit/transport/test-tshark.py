@@ -36,19 +36,28 @@ def without_check():
 
 
 # All that is asked for, so that one run answers; tshark takes a second to start.
-FIELDS = ['_ws.malformed', '_ws.expert.severity'] + ['iwarp_mpa.' + name for name in (
-    'key.req', 'key.rep', 'rev', 'crc_flag', 'marker_flag', 'rej_flag', 'pdlength',
-    'privatedata', 'ulpdulength')] + [
-        'iwarp_ddp.stag', 'iwarp_ddp.tagged_offset'] + ['iwarp_rdma.' + name for name in (
-            'opcode', 'inval_stag', 'sinkstag', 'sinkto', 'rdmardsz', 'srcstag', 'srcto',
-            'atomic.opcode', 'atomic.request_identifier', 'atomic.remote_stag',
-            'atomic.remote_tagged_offset', 'atomic.add_data', 'atomic.add_mask',
-            'atomic.swap_data', 'atomic.swap_mask', 'atomic.compare_data',
-            'atomic.compare_mask', 'atomic.original_request_identifier',
-            'atomic.original_remote_data_value', 'term_layer', 'term_etype_rdma',
-            'term_etype_ddp', 'term_etype_llp', 'term_errcode_rdma',
-            'term_errcode_ddp_tagged', 'term_errcode_ddp_untagged', 'term_errcode_llp',
-            'term_hdrct_m', 'hdrct_d', 'hdrct_r', 'term_ddp_seg_len')]
+FIELDS = """
+_ws.malformed _ws.expert.severity tcp.seq tcp.len
+iwarp_mpa.key.req iwarp_mpa.key.rep iwarp_mpa.rev iwarp_mpa.crc_flag
+iwarp_mpa.marker_flag iwarp_mpa.rej_flag iwarp_mpa.pdlength iwarp_mpa.privatedata
+iwarp_mpa.ulpdulength iwarp_mpa.marker_fpduptr
+iwarp_ddp.stag iwarp_ddp.tagged_offset
+iwarp_rdma.opcode iwarp_rdma.inval_stag
+iwarp_rdma.sinkstag iwarp_rdma.sinkto iwarp_rdma.rdmardsz iwarp_rdma.srcstag
+iwarp_rdma.srcto
+iwarp_rdma.atomic.opcode iwarp_rdma.atomic.request_identifier
+iwarp_rdma.atomic.remote_stag iwarp_rdma.atomic.remote_tagged_offset
+iwarp_rdma.atomic.add_data iwarp_rdma.atomic.add_mask
+iwarp_rdma.atomic.swap_data iwarp_rdma.atomic.swap_mask
+iwarp_rdma.atomic.compare_data iwarp_rdma.atomic.compare_mask
+iwarp_rdma.atomic.original_request_identifier
+iwarp_rdma.atomic.original_remote_data_value
+iwarp_rdma.term_layer iwarp_rdma.term_etype_rdma iwarp_rdma.term_etype_ddp
+iwarp_rdma.term_etype_llp iwarp_rdma.term_errcode_rdma
+iwarp_rdma.term_errcode_ddp_tagged iwarp_rdma.term_errcode_ddp_untagged
+iwarp_rdma.term_errcode_llp iwarp_rdma.term_hdrct_m iwarp_rdma.hdrct_d
+iwarp_rdma.hdrct_r iwarp_rdma.term_ddp_seg_len
+""".split()
 BYTES = ('iwarp_mpa.key.req', 'iwarp_mpa.key.rep', 'iwarp_mpa.privatedata',
          'iwarp_rdma.term_ddp_seg_len')
 SEVERE = 0x600000  # a warning, in tshark's numbers
@@ -168,6 +177,26 @@ def segments(capture):
             yield 'stream %d: only %d segments' % (stream, found)
 
 
+def markers(capture):
+    """At every 512th byte, and each says where its FPDU, a TCP segment here, begins."""
+    begin, seen = {}, 0
+    for stream, port, fields in capture.packets:
+        if stream != MARKED:
+            yield from differs('markers', fields['iwarp_mpa.marker_fpduptr'], [])
+        elif fields['iwarp_mpa.ulpdulength']:
+            (seq,), (length,) = fields['tcp.seq'], fields['tcp.len']
+            first = seq - begin.setdefault(port, seq)
+            # A marker before the length field does not count.
+            start = first + 4 if first % 512 == 0 else first
+            expected = [max(at - start, 0) for at in range(first, first + length)
+                        if at % 512 == 0]
+            yield from differs('markers at %d' % first, fields['iwarp_mpa.marker_fpduptr'],
+                               expected)
+            seen += len(expected)
+    if seen < 20:
+        yield 'only %d markers' % seen
+
+
 def operations(capture):
     expected = {
         'sinkstag': [0x301], 'sinkto': [0], 'rdmardsz': [2999], 'srcstag': [0x302],
@@ -212,7 +241,7 @@ def terminates(capture):
 
 
 def main():
-    checks = [frames, sums, startup, segments, operations, control, terminates]
+    checks = [frames, sums, startup, segments, markers, operations, control, terminates]
     if not shutil.which('tshark'):
         def absent():
             if without_check():
