@@ -83,6 +83,20 @@ bool rdmap_atomic_is_plain(const struct rdmap_atomic *a)
                : a->mask == 0;
 }
 
+/*
+ * What is there afterwards, if @old was there.  An addition's mask has the top bit of
+ * each field that adds by itself: its carry goes nowhere.
+ */
+uint64_t rdmap_atomic_apply(const struct rdmap_atomic *a, uint64_t old)
+{
+    if (a->op == RDMAP_CMP_SWAP) {
+        bool equal = ((old ^ a->compare) & a->compare_mask) == 0;
+
+        return equal ? (old & ~a->mask) | (a->data & a->mask) : old;
+    }
+    return ((old & ~a->mask) + (a->data & ~a->mask)) ^ ((old ^ a->data) & a->mask);
+}
+
 static void put_read(const struct rdmap_read *r, uint8_t *out)
 {
     put_be32(out, r->sink_stag);

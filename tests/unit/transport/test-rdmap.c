@@ -92,6 +92,55 @@ static void test_bytes(void)
     known(&s, result_bytes, sizeof(result_bytes) - 1);
 }
 
+/* Bit by bit. */
+static uint64_t model(const struct rdmap_atomic *a, uint64_t old)
+{
+    uint64_t out = 0;
+    bool carry = false, equal = true;
+
+    for (unsigned i = 0; i < 64; i++) {
+        bool o = old >> i & 1, d = a->data >> i & 1, m = a->mask >> i & 1, bit;
+
+        equal &= !(a->compare_mask >> i & 1) || o == (a->compare >> i & 1);
+        if (a->op == RDMAP_CMP_SWAP) {
+            bit = m ? d : o;
+        } else {
+            bit = o ^ d ^ carry;
+            carry = !m && o + d + carry > 1;
+        }
+        out |= (uint64_t)bit << i;
+    }
+    return a->op == RDMAP_FETCH_ADD || equal ? out : old;
+}
+
+static uint64_t random64(void)
+{
+    return (uint64_t)g_test_rand_int() << 32 | (uint32_t)g_test_rand_int();
+}
+
+static void test_atomics(void)
+{
+    struct rdmap_segment s;
+
+    rdmap_plain_atomic(&s, RDMAP_FETCH_ADD, 3, 0);
+    g_assert_cmpuint(rdmap_atomic_apply(&s.atomic, UINT64_MAX), ==, 2);
+    rdmap_plain_atomic(&s, RDMAP_CMP_SWAP, 3, 4);
+    g_assert_cmpuint(rdmap_atomic_apply(&s.atomic, 4), ==, 3);
+    g_assert_cmpuint(rdmap_atomic_apply(&s.atomic, 5), ==, 5);
+    for (unsigned i = 0; i < 10000; i++) {
+        uint64_t old = random64();
+        struct rdmap_atomic a = {
+            .op = i & 1 ? RDMAP_CMP_SWAP : RDMAP_FETCH_ADD,
+            .data = random64(),
+            .mask = random64() & random64(),
+            .compare = i & 2 ? old ^ 1ull << i % 64 : random64(),
+            .compare_mask = random64(),
+        };
+
+        g_assert_cmphex(rdmap_atomic_apply(&a, old), ==, model(&a, old));
+    }
+}
+
 /* Those with payload: where it begins, whole and by the header alone. */
 static void test_payload(void)
 {
@@ -361,6 +410,7 @@ int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/rdmap/bytes", test_bytes);
+    g_test_add_func("/rdmap/atomics", test_atomics);
     g_test_add_func("/rdmap/payload", test_payload);
     g_test_add_func("/rdmap/refused", test_refused);
     g_test_add_func("/rdmap/terminate-put", test_terminate_put);
