@@ -57,6 +57,7 @@ for abi in $abis; do
         $(pkg-config --cflags glib-2.0) -isystem "$staged/abi-$abi/include" \
         -I "$repo/include" -I "$repo/guest-provider" -o "$prog.$abi" \
         "$repo"/tests/unit/provider/test-verbs.c \
+        "$repo"/tests/unit/provider/verbs-*.c \
         "$repo"/tests/unit/provider/fake-kernel.c \
         "$repo"/guest-provider/*.c $(pkg-config --libs glib-2.0) -lpthread
 done

@@ -9,20 +9,12 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "fake-kernel.h"
-
-struct rig {
-    struct ibv_context *ctx;
-    struct ibv_pd *pd;
-    struct ibv_cq *cq;
-    uint64_t cq_addr;
-    bool ext;
-};
+#include "verbs.h"
 
 /* ---- the device's side ------------------------------------------------------------- */
 
 /* Reads bytes as the device would; memcheck complains if they are undefined. */
-static void device_reads(const void *p, size_t n)
+void device_reads(const void *p, size_t n)
 {
     const uint8_t *b = p;
     unsigned sum = 0;
@@ -34,10 +26,6 @@ static void device_reads(const void *p, size_t n)
         g_print("never\n");
     }
 }
-
-struct words {
-    uint32_t *tx_prod, *tx_cons, *rx_prod, *rx_cons, *arm;
-};
 
 static struct words words_of(void *page, bool ext)
 {
@@ -53,18 +41,18 @@ static struct words words_of(void *page, bool ext)
                           &s->rx.cons_head, NULL};
 }
 
-static struct words qp_words(const struct rig *r, uint32_t handle)
+struct words qp_words(const struct rig *r, uint32_t handle)
 {
     return words_of((void *)(uintptr_t)fake.qp[handle].req.sbuf_addr, r->ext);
 }
 
-static struct words cq_words(const struct rig *r)
+struct words cq_words(const struct rig *r)
 {
     return words_of((void *)(uintptr_t)r->cq_addr, r->ext);
 }
 
 /* The next unconsumed send WQE of a QP; NULL if there is none. */
-static struct pvrdma_sq_wqe_hdr *device_take(const struct rig *r, uint32_t handle)
+struct pvrdma_sq_wqe_hdr *device_take(const struct rig *r, uint32_t handle)
 {
     const struct fake_qp *f = &fake.qp[handle];
     struct words w = qp_words(r, handle);
@@ -84,7 +72,7 @@ static struct pvrdma_sq_wqe_hdr *device_take(const struct rig *r, uint32_t handl
     return hdr;
 }
 
-static void device_complete(const struct rig *r, uint32_t handle, uint64_t wr_id)
+void device_complete(const struct rig *r, uint32_t handle, uint64_t wr_id)
 {
     struct words w = cq_words(r);
     uint32_t n = r->cq->cqe, tail = *w.rx_prod;
@@ -132,8 +120,7 @@ static void teardown(struct rig *r, gconstpointer data)
 }
 
 /* With another CQ for what is sent. */
-static struct ibv_qp *make_qp_of(const struct rig *r, uint32_t depth,
-                                 struct ibv_cq *send_cq)
+struct ibv_qp *make_qp_of(const struct rig *r, uint32_t depth, struct ibv_cq *send_cq)
 {
     struct ibv_qp_init_attr attr = {
         .send_cq = send_cq,
@@ -154,13 +141,13 @@ static struct ibv_qp *make_qp_of(const struct rig *r, uint32_t depth,
     return qp;
 }
 
-static struct ibv_qp *make_qp(const struct rig *r, uint32_t depth)
+struct ibv_qp *make_qp(const struct rig *r, uint32_t depth)
 {
     return make_qp_of(r, depth, r->cq);
 }
 
-static struct ibv_send_wr *list_of(struct ibv_send_wr *wr, struct ibv_sge *sge,
-                                   unsigned n, uint64_t first_id)
+struct ibv_send_wr *list_of(struct ibv_send_wr *wr, struct ibv_sge *sge, unsigned n,
+                            uint64_t first_id)
 {
     for (unsigned i = 0; i < n; i++) {
         wr[i] = (struct ibv_send_wr){
@@ -433,154 +420,6 @@ static void test_sweep(struct rig *r, gconstpointer data)
     g_assert_cmpint(fake.ops->destroy_qp(two), ==, 0);
 }
 
-/* ---- destruction at the same time as other things ------------------------------------
- *
- * A thread in ibv_destroy_qp() stops when the kernel has destroyed the QP, as it does
- * while the program has not acknowledged an event of it, until let_go().
- */
-static struct {
-    pthread_mutex_t mutex; /* GLib's are unknown to ThreadSanitizer */
-    pthread_cond_t changed;
-    bool in_kernel, go;
-} held = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false};
-
-static void hold(struct ibv_qp *qp)
-{
-    pthread_mutex_lock(&held.mutex);
-    held.in_kernel = true;
-    pthread_cond_broadcast(&held.changed);
-    while (!held.go) {
-        pthread_cond_wait(&held.changed, &held.mutex);
-    }
-    pthread_mutex_unlock(&held.mutex);
-}
-
-static gpointer destroy_thread(gpointer qp)
-{
-    g_assert_cmpint(fake.ops->destroy_qp(qp), ==, 0);
-    return NULL;
-}
-
-/* Returns when the kernel has destroyed @qp. */
-static GThread *destroy_held(struct ibv_qp *qp)
-{
-    GThread *thread;
-
-    held.in_kernel = held.go = false;
-    fake.destroying = hold;
-    thread = g_thread_new("destroy", destroy_thread, qp);
-    pthread_mutex_lock(&held.mutex);
-    while (!held.in_kernel) {
-        pthread_cond_wait(&held.changed, &held.mutex);
-    }
-    fake.destroying = NULL;
-    pthread_mutex_unlock(&held.mutex);
-    return thread;
-}
-
-static void let_go(void)
-{
-    pthread_mutex_lock(&held.mutex);
-    held.go = true;
-    pthread_cond_broadcast(&held.changed);
-    pthread_mutex_unlock(&held.mutex);
-}
-
-/* A deadlock ends the program. */
-#define DEADLOCK_SECONDS 60
-
-/*
- * A QP whose events are not acknowledged does not keep other threads from making one,
- * which may even get the same handle: it has its own completions and only these.
- * In the second round that one, too, comes and goes meanwhile.
- */
-static void test_destroy_waits(struct rig *r, gconstpointer data)
-{
-    struct rig other = *r;
-    struct ibv_qp *qp;
-    struct ibv_wc wc[8];
-    GThread *thread;
-
-    alarm(DEADLOCK_SECONDS);
-    other.cq = fake.ops->create_cq(r->ctx, 8, NULL, 0);
-    other.cq_addr = fake.cq.buf_addr;
-    for (unsigned round = 0; round < 2; round++) {
-        fake.next_handle = 1;
-        qp = make_qp_of(r, 4, other.cq);
-        device_complete(r, 1, 10);
-        device_complete(r, 1, 11);
-        device_complete(&other, 1, 12);
-        thread = destroy_held(qp);
-        for (unsigned i = 0; i <= round; i++) {
-            fake.next_handle = 1;
-            qp = make_qp(r, 4);
-            device_complete(r, 1, 20 + i);
-            g_assert_cmpint(fake.ops->poll_cq(other.cq, 8, wc), ==, 0);
-            if (i < round) {
-                g_assert_cmpint(fake.ops->destroy_qp(qp), ==, 0);
-            }
-        }
-        let_go();
-        g_thread_join(thread);
-        g_assert_cmpint(fake.ops->poll_cq(r->cq, 8, wc), ==, 1);
-        g_assert_cmpuint(wc[0].wr_id, ==, 20 + round);
-        g_assert_cmpuint(wc[0].qp_num, ==, qp->qp_num);
-        g_assert_cmpint(fake.ops->destroy_qp(qp), ==, 0);
-        g_assert_cmpuint(*cq_words(&other).rx_cons, ==, *cq_words(&other).rx_prod);
-    }
-    fake.ops->destroy_cq(other.cq);
-    alarm(0);
-}
-
-/*
- * Between ibv_start_poll and ibv_end_poll a program may make and destroy QPs of the
- * CQ, while another thread destroys one and waits for the poll to end.
- */
-static void test_destroy_in_poll(struct rig *r, gconstpointer data)
-{
-    struct ibv_cq_init_attr_ex attr = {.cqe = 8, .wc_flags = IBV_WC_STANDARD_FLAGS};
-    struct ibv_poll_cq_attr none = {0};
-    struct ibv_cq_ex *cq = fake.ops->create_cq_ex(r->ctx, &attr);
-    struct rig ex = *r;
-    struct ibv_qp *qp[5];
-    GThread *thread;
-
-    alarm(DEADLOCK_SECONDS);
-    ex.cq = ibv_cq_ex_to_cq(cq);
-    ex.cq_addr = fake.cq.buf_addr;
-    for (unsigned i = 1; i <= 3; i++) {
-        qp[i] = make_qp(&ex, 4);
-    }
-    for (unsigned i = 0; i < 6; i++) {
-        device_complete(&ex, 1 + i % 3, 40 + i);
-    }
-    g_assert_cmpint(ibv_start_poll(cq, &none), ==, 0);
-    g_assert_cmpuint(cq->wr_id, ==, 40);
-    thread = destroy_held(qp[2]);
-    let_go();
-    g_usleep(100000); /* it wants the CQ now */
-    g_assert_cmpint(fake.ops->destroy_qp(qp[3]), ==, 0);
-    qp[4] = make_qp(&ex, 4);
-    /* The slot that is being read is not the device's yet. */
-    g_assert_cmpuint(*cq_words(&ex).rx_cons, ==, 0);
-    g_assert_cmpuint(ibv_wc_read_qp_num(cq), ==, qp[1]->qp_num);
-    g_assert_cmpuint(ibv_wc_read_byte_len(cq), ==, 17);
-    g_assert_cmpint(ibv_next_poll(cq), ==, 0);
-    g_assert_cmpuint(cq->wr_id, ==, 43);
-    g_assert_cmpint(ibv_next_poll(cq), ==, ENOENT);
-    ibv_end_poll(cq);
-    g_thread_join(thread);
-    g_assert_cmpuint(*cq_words(&ex).rx_cons, ==, *cq_words(&ex).rx_prod);
-    device_complete(&ex, 4, 50);
-    g_assert_cmpint(ibv_start_poll(cq, &none), ==, 0);
-    g_assert_cmpuint(cq->wr_id, ==, 50);
-    ibv_end_poll(cq);
-    fake.ops->destroy_qp(qp[1]);
-    fake.ops->destroy_qp(qp[4]);
-    fake.ops->destroy_cq(ex.cq);
-    alarm(0);
-}
-
 static void test_arm(struct rig *r, gconstpointer data)
 {
     fake.uar[1] = 0;
@@ -698,7 +537,7 @@ static void test_moderate(struct rig *r, gconstpointer data)
 }
 
 /* Where the libibverbs in use would find comp_mask. */
-static uint32_t mask_seen(struct pv_qp *qp)
+uint32_t mask_seen(struct pv_qp *qp)
 {
     uint32_t v;
 
@@ -706,7 +545,7 @@ static uint32_t mask_seen(struct pv_qp *qp)
     return v;
 }
 
-static struct pv_qp *make_qp_ex_of(struct rig *r, enum ibv_qp_type type, uint64_t ops)
+struct pv_qp *make_qp_ex_of(struct rig *r, enum ibv_qp_type type, uint64_t ops)
 {
     struct ibv_qp_init_attr_ex attr = {
         .send_cq = r->cq,
@@ -730,169 +569,9 @@ static struct pv_qp *make_qp_ex_of(struct rig *r, enum ibv_qp_type type, uint64_
     return to_pv_qp(qp);
 }
 
-static struct pv_qp *make_qp_ex(struct rig *r, uint64_t ops)
+struct pv_qp *make_qp_ex(struct rig *r, uint64_t ops)
 {
     return make_qp_ex_of(r, IBV_QPT_RC, ops);
-}
-
-static void test_wr(struct rig *r, gconstpointer data)
-{
-    const uint64_t ops = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
-                         IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP;
-    struct pv_qp *pv = make_qp_ex(r, ops);
-    struct ibv_qp_ex *qp = &pv->vqp.qp_ex;
-    struct pvrdma_sq_wqe_hdr *hdr;
-    char text[] = "inline data of 29 characters.";
-
-    g_assert_cmpuint(mask_seen(pv), ==, VERBS_QP_EX);
-    g_assert_null(qp->wr_rdma_read);
-    fake.uar[0] = 0;
-    fake.ext->head.kick = 1;
-    ibv_wr_start(qp);
-    qp->wr_id = 1;
-    qp->wr_flags = IBV_SEND_SIGNALED;
-    ibv_wr_rdma_write_imm(qp, 5, 0x123456, 0x77);
-    ibv_wr_set_sge(qp, 3, 0x1000, 64);
-    qp->wr_id = 2;
-    qp->wr_flags = 0;
-    ibv_wr_atomic_cmp_swp(qp, 5, 0x2000, 10, 11);
-    ibv_wr_set_sge(qp, 3, 0x1000, 8);
-    qp->wr_id = 3;
-    ibv_wr_send(qp);
-    if (r->ext) {
-        ibv_wr_set_inline_data(qp, text, 29);
-    } else {
-        ibv_wr_set_sge(qp, 3, 0x1000, 29);
-    }
-    g_assert_null(device_take(r, 1)); /* nothing yet */
-    g_assert_cmpint(ibv_wr_complete(qp), ==, 0);
-    g_assert_cmphex(fake.uar[0], ==, 1 | PVRDMA_UAR_QP_SEND);
-    hdr = device_take(r, 1);
-    g_assert_cmpuint(hdr->opcode, ==, PVRDMA_WR_RDMA_WRITE_WITH_IMM);
-    g_assert_cmpuint(hdr->imm_data, ==, 0x77);
-    g_assert_cmpuint(hdr->send_flags, ==, PVRDMA_SEND_SIGNALED);
-    g_assert_cmphex(hdr->wr.rdma.remote_addr, ==, 0x123456);
-    hdr = device_take(r, 1);
-    g_assert_cmpuint(hdr->wr.atomic.swap, ==, 11);
-    hdr = device_take(r, 1);
-    if (r->ext) {
-        g_assert_cmpuint(hdr->total_len, ==, 29);
-        g_assert_cmpint(memcmp(hdr + 1, text, 29), ==, 0);
-    }
-    g_assert_null(device_take(r, 1));
-
-    /* Undone batches: by the program, by a full queue, by a bad setter. */
-    fake.uar[0] = 0;
-    ibv_wr_start(qp);
-    ibv_wr_send(qp);
-    ibv_wr_abort(qp);
-    ibv_wr_start(qp);
-    for (unsigned i = 0; i < 5; i++) {
-        ibv_wr_send(qp);
-        ibv_wr_set_sge(qp, 1, 2, 3);
-    }
-    g_assert_cmpint(ibv_wr_complete(qp), ==, ENOMEM);
-    ibv_wr_start(qp);
-    ibv_wr_send(qp);
-    ibv_wr_set_inline_data(qp, text, 4096);
-    g_assert_cmpint(ibv_wr_complete(qp), ==, EINVAL);
-    ibv_wr_start(qp);
-    g_assert_cmpint(ibv_wr_complete(qp), ==, 0);
-    g_assert_null(device_take(r, 1));
-    g_assert_cmphex(fake.uar[0], ==, 0);
-    fake.ops->destroy_qp(&pv->vqp.qp);
-
-    /* The other libibverbs of ABI 34. */
-    fake.old_layout = IBVERBS_PABI_VERSION == 34;
-    pv = make_qp_ex(r, ops);
-    g_assert_cmpuint(mask_seen(pv), ==, VERBS_QP_EX);
-    g_assert_true(!pv->vqp.comp_mask == fake.old_layout);
-    fake.ops->destroy_qp(&pv->vqp.qp);
-    g_assert_null(make_qp_ex(r, IBV_QP_EX_WITH_TSO));
-    g_assert_cmpint(errno, ==, EOPNOTSUPP);
-}
-
-/* Datagrams carry their address handle's vector; what UD has not is refused. */
-static void test_wr_ud(struct rig *r, gconstpointer data)
-{
-    const uint64_t ops = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
-    struct ibv_ah_attr attr = {
-        .is_global = 1,
-        .port_num = 1,
-        .grh = {.dgid.raw = {[0] = 0xfe, [1] = 0x80, [15] = 9}},
-    };
-    struct ibv_ah *ah = fake.ops->create_ah(r->pd, &attr);
-    struct pv_qp *pv = make_qp_ex_of(r, IBV_QPT_UD, ops);
-    struct ibv_qp_ex *qp = &pv->vqp.qp_ex;
-    struct pvrdma_sq_wqe_hdr *hdr;
-
-    ibv_wr_start(qp);
-    qp->wr_id = 5;
-    qp->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED;
-    ibv_wr_send_imm(qp, 0x77);
-    ibv_wr_set_ud_addr(qp, ah, 11, 22);
-    ibv_wr_set_sge(qp, 3, 0x1000, 64);
-    ibv_wr_send(qp);
-    ibv_wr_set_ud_addr(qp, ah, 12, 23);
-    if (r->ext) {
-        ibv_wr_set_inline_data(qp, "datagram", 8);
-    }
-    g_assert_cmpint(ibv_wr_complete(qp), ==, 0);
-    hdr = device_take(r, 1);
-    g_assert_cmpuint(hdr->opcode, ==, PVRDMA_WR_SEND_WITH_IMM);
-    g_assert_cmpuint(hdr->wr.ud.remote_qpn, ==, 11);
-    g_assert_cmpuint(hdr->wr.ud.remote_qkey, ==, 22);
-    g_assert_cmpmem(&hdr->wr.ud.av, 40, &to_pv_ah(ah)->av, 40);
-    g_assert_cmpuint(hdr->num_sge, ==, 1);
-    hdr = device_take(r, 1);
-    g_assert_cmpuint(hdr->wr.ud.remote_qpn, ==, 12);
-    g_assert_cmpmem(&hdr->wr.ud.av, 40, &to_pv_ah(ah)->av, 40);
-    g_assert_cmpuint(hdr->total_len, ==, r->ext ? 8 : 0);
-    g_assert_null(device_take(r, 1));
-    fake.ops->destroy_qp(&pv->vqp.qp);
-    fake.ops->destroy_ah(ah);
-    g_assert_null(make_qp_ex_of(r, IBV_QPT_UD, ops | IBV_QP_EX_WITH_RDMA_WRITE));
-    g_assert_cmpint(errno, ==, EOPNOTSUPP);
-}
-
-/* What UC has, by both ways to post; what it has not is refused. */
-static void test_wr_uc(struct rig *r, gconstpointer data)
-{
-    const uint64_t ops = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
-                         IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
-    struct pv_qp *pv = make_qp_ex_of(r, IBV_QPT_UC, ops);
-    struct ibv_qp_ex *qp = &pv->vqp.qp_ex;
-    struct ibv_sge sge = {0x2000, 8, 4};
-    struct ibv_send_wr *bad, wr = {.opcode = IBV_WR_RDMA_WRITE,
-                                   .sg_list = &sge,
-                                   .num_sge = 1,
-                                   .wr.rdma = {.remote_addr = 0x4000, .rkey = 8}};
-    struct pvrdma_sq_wqe_hdr *hdr;
-
-    ibv_wr_start(qp);
-    ibv_wr_rdma_write_imm(qp, 7, 0x3000, 0x77);
-    ibv_wr_set_sge(qp, 3, 0x1000, 64);
-    ibv_wr_send(qp);
-    ibv_wr_set_sge(qp, 3, 0x1000, 64);
-    g_assert_cmpint(ibv_wr_complete(qp), ==, 0);
-    g_assert_cmpint(fake.ops->post_send(&pv->vqp.qp, &wr, &bad), ==, 0);
-    hdr = device_take(r, 1);
-    g_assert_cmpuint(hdr->opcode, ==, PVRDMA_WR_RDMA_WRITE_WITH_IMM);
-    g_assert_cmpuint(hdr->wr.rdma.rkey, ==, 7);
-    g_assert_cmphex(hdr->wr.rdma.remote_addr, ==, 0x3000);
-    g_assert_cmphex(hdr->imm_data, ==, 0x77);
-    hdr = device_take(r, 1);
-    g_assert_cmpuint(hdr->opcode, ==, PVRDMA_WR_SEND);
-    hdr = device_take(r, 1);
-    g_assert_cmpuint(hdr->opcode, ==, PVRDMA_WR_RDMA_WRITE);
-    g_assert_cmphex(hdr->wr.rdma.remote_addr, ==, 0x4000);
-    g_assert_null(device_take(r, 1));
-    fake.ops->destroy_qp(&pv->vqp.qp);
-    g_assert_null(make_qp_ex_of(r, IBV_QPT_UC, ops | IBV_QP_EX_WITH_RDMA_READ));
-    g_assert_cmpint(errno, ==, EOPNOTSUPP);
-    g_assert_null(
-        make_qp_ex_of(r, IBV_QPT_UC, ops | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD));
-    g_assert_cmpint(errno, ==, EOPNOTSUPP);
 }
 
 static void test_domains(struct rig *r, gconstpointer data)
@@ -961,451 +640,6 @@ static void test_mr_and_ah(struct rig *r, gconstpointer data)
     g_assert_null(fake.ops->create_ah(r->pd, &attr));
 }
 
-/* Two threads post to one QP, two poll one CQ, the device loops back. */
-#define MT_POSTS 3000u
-
-static struct rig *mt_rig;
-static struct ibv_qp *mt_qp;
-static unsigned mt_polled;
-
-static gpointer mt_post(gpointer data)
-{
-    struct ibv_sge sge = {0x1000, 8, 1};
-    struct ibv_send_wr wr, *bad;
-    uint64_t base = GPOINTER_TO_SIZE(data);
-
-    for (unsigned i = 0; i < MT_POSTS; i++) {
-        list_of(&wr, &sge, 1, base + i);
-        while (fake.ops->post_send(mt_qp, &wr, &bad) == ENOMEM) {
-            sched_yield();
-        }
-    }
-    return NULL;
-}
-
-static gpointer mt_poll(gpointer seen)
-{
-    struct ibv_wc wc[3];
-
-    while (__atomic_load_n(&mt_polled, __ATOMIC_RELAXED) < 2 * MT_POSTS) {
-        int n = fake.ops->poll_cq(mt_rig->cq, 3, wc);
-
-        for (int i = 0; i < n; i++) {
-            g_assert_cmpint(((uint8_t *)seen)[wc[i].wr_id], ==, 0);
-            ((uint8_t *)seen)[wc[i].wr_id] = 1;
-        }
-        __atomic_add_fetch(&mt_polled, n, __ATOMIC_RELAXED);
-        if (!n) {
-            sched_yield();
-        }
-    }
-    return NULL;
-}
-
-static void test_threads(struct rig *r, gconstpointer data)
-{
-    g_autofree uint8_t *seen = g_malloc0(2 * MT_POSTS);
-    GThread *thread[4];
-    unsigned done = 0;
-
-    mt_rig = r;
-    mt_qp = make_qp(r, 16);
-    mt_polled = 0;
-    thread[0] = g_thread_new("post", mt_post, GSIZE_TO_POINTER(0));
-    thread[1] = g_thread_new("post", mt_post, GSIZE_TO_POINTER(MT_POSTS));
-    thread[2] = g_thread_new("poll", mt_poll, seen);
-    thread[3] = g_thread_new("poll", mt_poll, seen);
-    while (done < 2 * MT_POSTS) {
-        struct pvrdma_sq_wqe_hdr *hdr = device_take(r, 1);
-
-        if (hdr) {
-            /* The slot may be written again by now, so what it held is lost:
-             * each id must come once, whichever it is. */
-            device_complete(r, 1, done++);
-        } else {
-            sched_yield();
-        }
-    }
-    for (unsigned i = 0; i < 4; i++) {
-        g_thread_join(thread[i]);
-    }
-    g_assert_cmpuint(mt_polled, ==, 2 * MT_POSTS);
-    for (unsigned i = 0; i < 2 * MT_POSTS; i++) {
-        g_assert_cmpuint(seen[i], ==, 1);
-    }
-    fake.ops->destroy_qp(mt_qp);
-}
-
-/* ---- resizing a CQ ---------------------------------------------------------------- */
-
-static struct {
-    struct rig *rig;
-    pthread_mutex_t device;
-    uint64_t next;
-    unsigned late; /* completions that come when the CQ is about to move */
-} rs = {.device = PTHREAD_MUTEX_INITIALIZER};
-
-static void moving(bool begin)
-{
-    if (begin) {
-        pthread_mutex_lock(&rs.device);
-        for (unsigned i = 0; i < rs.late; i++) {
-            device_complete(rs.rig, 1, rs.next++);
-        }
-        return;
-    }
-    rs.rig->cq_addr = fake.cq.buf_addr;
-    pthread_mutex_unlock(&rs.device);
-}
-
-static void resize_begin(struct rig *r)
-{
-    rs.rig = r;
-    rs.next = 0;
-    rs.late = 0;
-    fake.moving = moving;
-}
-
-static void completes(unsigned n)
-{
-    while (n--) {
-        device_complete(rs.rig, 1, rs.next++);
-    }
-}
-
-/* All up to now come, in order, @max at a time. */
-static void polls(uint64_t *want, int max)
-{
-    struct ibv_wc wc[8];
-
-    while (*want < rs.next) {
-        int n = fake.ops->poll_cq(rs.rig->cq, max, wc);
-
-        g_assert_cmpint(n, >, 0);
-        for (int i = 0; i < n; i++) {
-            g_assert_cmpuint(wc[i].wr_id, ==, (*want)++);
-        }
-    }
-    g_assert_cmpint(fake.ops->poll_cq(rs.rig->cq, max, wc), ==, 0);
-}
-
-static void test_resize(struct rig *r, gconstpointer data)
-{
-    static const int sizes[] = {16, 7, 64, 9};
-    uint64_t want = 0;
-    struct ibv_qp *qp;
-    uint32_t *arm;
-
-    if (!r->ext) {
-        g_assert_cmpint(fake.ops->resize_cq(r->cq, 16), ==, EOPNOTSUPP);
-        return;
-    }
-    resize_begin(r);
-    qp = make_qp(r, 4);
-    for (unsigned i = 0; i < G_N_ELEMENTS(sizes); i++) {
-        completes(4);
-        rs.late = i;
-        arm = cq_words(r).arm;
-        *arm = PVRDMA_EXT_ARM_NONE;
-        fake.ops->req_notify_cq(r->cq, i & 1);
-        g_assert_cmpint(fake.ops->resize_cq(r->cq, sizes[i]), ==, 0);
-        g_assert_cmpint(r->cq->cqe, ==, pv_roundup_pow2(sizes[i]));
-        arm = cq_words(r).arm;
-        g_assert_cmpuint(*arm, ==, i & 1 ? PVRDMA_EXT_ARM_SOLICITED : PVRDMA_EXT_ARM_ANY);
-        fake.ops->req_notify_cq(r->cq, 0);
-        g_assert_cmpuint(*arm, ==, PVRDMA_EXT_ARM_ANY);
-        completes(3);
-        polls(&want, 1 + i);
-    }
-    /* Twice before anything is polled. */
-    rs.late = 1;
-    completes(2);
-    g_assert_cmpint(fake.ops->resize_cq(r->cq, 8), ==, 0);
-    completes(2);
-    g_assert_cmpint(fake.ops->resize_cq(r->cq, 8), ==, 0);
-    completes(2);
-    /* What is not polled must fit; a failure changes nothing. */
-    g_assert_cmpint(fake.ops->resize_cq(r->cq, 4), ==, EINVAL);
-    g_assert_cmpint(fake.ops->resize_cq(r->cq, 0), ==, EINVAL);
-    g_assert_cmpint(fake.ops->resize_cq(r->cq, INT_MAX), ==, EINVAL);
-    fake.fail = ENOMEM;
-    g_assert_cmpint(fake.ops->resize_cq(r->cq, 32), ==, ENOMEM);
-    g_assert_cmpint(r->cq->cqe, ==, 8);
-    polls(&want, 8);
-    fake.moving = NULL;
-    fake.ops->destroy_qp(qp);
-}
-
-/* What was put aside of a QP that is destroyed is not another's with its handle. */
-static void test_resize_sweep(struct rig *r, gconstpointer data)
-{
-    struct ibv_qp *one, *two, *again;
-    struct ibv_wc wc[8];
-
-    if (!r->ext) {
-        return;
-    }
-    resize_begin(r);
-    one = make_qp(r, 4);
-    two = make_qp(r, 4);
-    for (unsigned i = 0; i < 6; i++) {
-        device_complete(r, 1 + i % 2, i);
-    }
-    g_assert_cmpint(fake.ops->resize_cq(r->cq, 16), ==, 0);
-    g_assert_cmpint(fake.ops->destroy_qp(one), ==, 0);
-    fake.next_handle = 1;
-    again = make_qp(r, 4);
-    device_complete(r, 1, 50);
-    g_assert_cmpint(fake.ops->poll_cq(r->cq, 8, wc), ==, 4);
-    for (unsigned i = 0; i < 3; i++) {
-        g_assert_cmpuint(wc[i].wr_id, ==, 1 + 2 * i);
-        g_assert_cmpuint(wc[i].qp_num, ==, two->qp_num);
-    }
-    g_assert_cmpuint(wc[3].wr_id, ==, 50);
-    g_assert_cmpuint(wc[3].qp_num, ==, again->qp_num);
-    fake.moving = NULL;
-    fake.ops->destroy_qp(again);
-    fake.ops->destroy_qp(two);
-}
-
-/* Extended polls: not in the middle of one, and the old ring's come first. */
-static void test_resize_ex(struct rig *r, gconstpointer data)
-{
-    struct ibv_cq_init_attr_ex attr = {.cqe = 8, .wc_flags = IBV_WC_STANDARD_FLAGS};
-    struct ibv_poll_cq_attr none = {0};
-    struct rig plain = *r;
-    struct ibv_cq_ex *cq;
-    struct ibv_qp *qp;
-    uint64_t want = 0;
-
-    if (!r->ext) {
-        return;
-    }
-    cq = fake.ops->create_cq_ex(r->ctx, &attr);
-    r->cq = ibv_cq_ex_to_cq(cq);
-    r->cq_addr = fake.cq.buf_addr;
-    resize_begin(r);
-    qp = make_qp(r, 4);
-    completes(3);
-    g_assert_cmpint(ibv_start_poll(cq, &none), ==, 0);
-    g_assert_cmpint(fake.ops->resize_cq(r->cq, 16), ==, EBUSY);
-    g_assert_cmpint(fake.ops->req_notify_cq(r->cq, 0), ==, 0);
-    g_assert_cmpuint(cq->wr_id, ==, want++);
-    ibv_end_poll(cq);
-    g_assert_cmpint(fake.ops->resize_cq(r->cq, 16), ==, 0);
-    completes(3);
-    g_assert_cmpint(ibv_start_poll(cq, &none), ==, 0);
-    do {
-        g_assert_cmpuint(cq->wr_id, ==, want++);
-        g_assert_cmpuint(ibv_wc_read_qp_num(cq), ==, qp->qp_num);
-    } while (ibv_next_poll(cq) == 0);
-    ibv_end_poll(cq);
-    g_assert_cmpuint(want, ==, 6);
-    fake.moving = NULL;
-    fake.ops->destroy_qp(qp);
-    fake.ops->destroy_cq(r->cq);
-    *r = plain;
-}
-
-static gpointer arm_elsewhere(gpointer cq)
-{
-    g_assert_cmpint(fake.ops->req_notify_cq(cq, 0), ==, 0);
-    return NULL;
-}
-
-/*
- * A CQ can be armed while another thread polls it: two that poll one CQ each and arm the
- * other's would wait for each other for ever.
- */
-static void test_arm_in_poll(struct rig *r, gconstpointer data)
-{
-    struct ibv_cq_init_attr_ex attr = {.cqe = 8, .wc_flags = IBV_WC_STANDARD_FLAGS};
-    struct ibv_poll_cq_attr none = {0};
-    struct rig plain = *r;
-    struct ibv_cq_ex *cq;
-    struct ibv_qp *qp;
-
-    if (!r->ext) {
-        return;
-    }
-    cq = fake.ops->create_cq_ex(r->ctx, &attr);
-    r->cq = ibv_cq_ex_to_cq(cq);
-    r->cq_addr = fake.cq.buf_addr;
-    rs.rig = r;
-    rs.next = 0;
-    qp = make_qp(r, 4);
-    completes(3);
-    g_assert_cmpint(ibv_start_poll(cq, &none), ==, 0);
-    g_thread_join(g_thread_new("arm", arm_elsewhere, r->cq));
-    ibv_end_poll(cq);
-    fake.ops->destroy_qp(qp);
-    fake.ops->destroy_cq(r->cq);
-    *r = plain;
-}
-
-#define RS_COUNT 6000u
-
-static unsigned rs_polled;
-
-static gpointer rs_poll(gpointer seen)
-{
-    struct ibv_wc wc[3];
-
-    while (__atomic_load_n(&rs_polled, __ATOMIC_RELAXED) < RS_COUNT) {
-        int n = fake.ops->poll_cq(rs.rig->cq, 3, wc);
-
-        g_assert_cmpint(n, >=, 0);
-        fake.ops->req_notify_cq(rs.rig->cq, 0);
-        for (int i = 0; i < n; i++) {
-            g_assert_cmpint(((uint8_t *)seen)[wc[i].wr_id]++, ==, 0);
-        }
-        __atomic_add_fetch(&rs_polled, n, __ATOMIC_RELAXED);
-        if (!n) {
-            sched_yield();
-        }
-    }
-    return NULL;
-}
-
-/* Is there room for one more?  With rs.device. */
-static bool rs_room(void)
-{
-    struct words w = cq_words(rs.rig);
-    uint32_t n = rs.rig->cq->cqe;
-
-    return ((*w.rx_prod - __atomic_load_n(w.rx_cons, __ATOMIC_ACQUIRE)) & (2 * n - 1)) <
-           n;
-}
-
-static gpointer rs_device(gpointer data)
-{
-    while (rs.next < RS_COUNT) {
-        pthread_mutex_lock(&rs.device);
-        if (rs_room()) {
-            device_complete(rs.rig, 1, rs.next++);
-        }
-        pthread_mutex_unlock(&rs.device);
-        sched_yield();
-    }
-    return NULL;
-}
-
-/* Two poll, one resizes, the device goes on: each completion comes once. */
-static void test_resize_threads(struct rig *r, gconstpointer data)
-{
-    g_autofree uint8_t *seen = g_malloc0(RS_COUNT);
-    GThread *thread[3];
-    struct ibv_qp *qp;
-    unsigned resizes = 0;
-
-    if (!r->ext) {
-        return;
-    }
-    resize_begin(r);
-    qp = make_qp(r, 4);
-    rs_polled = 0;
-    thread[0] = g_thread_new("poll", rs_poll, seen);
-    thread[1] = g_thread_new("poll", rs_poll, seen);
-    thread[2] = g_thread_new("device", rs_device, NULL);
-    while (__atomic_load_n(&rs_polled, __ATOMIC_RELAXED) < RS_COUNT) {
-        int err = fake.ops->resize_cq(r->cq, 8 << resizes % 4);
-
-        g_assert_true(err == 0 || err == EINVAL);
-        resizes += !err;
-        sched_yield();
-    }
-    for (unsigned i = 0; i < 3; i++) {
-        g_thread_join(thread[i]);
-    }
-    g_assert_cmpuint(resizes, >, 10);
-    g_assert_cmpuint(rs_polled, ==, RS_COUNT);
-    fake.moving = NULL;
-    fake.ops->destroy_qp(qp);
-}
-
-/*
- * Threads make and destroy QPs of one CQ, which get each other's handles, and leave
- * completions behind; pollers find none with another QP's number.
- */
-#define CHURN_ROUNDS  1500u
-#define CHURN_THREADS 3u
-
-static struct {
-    const struct rig *rig;
-    pthread_mutex_t device;
-    unsigned running, polled;
-} churn = {.device = PTHREAD_MUTEX_INITIALIZER};
-
-static void dawdle(struct ibv_qp *qp)
-{
-    for (unsigned i = qp->qp_num / 16 % 4; i; i--) {
-        sched_yield();
-    }
-}
-
-static gpointer churn_qps(gpointer data)
-{
-    struct ibv_qp_init_attr attr = {
-        .send_cq = churn.rig->cq,
-        .recv_cq = churn.rig->cq,
-        .cap = {1, 1, 1, 1, 0},
-        .qp_type = IBV_QPT_RC,
-    };
-
-    for (unsigned i = 0; i < CHURN_ROUNDS; i++) {
-        struct ibv_qp *qp = fake.ops->create_qp(churn.rig->pd, &attr);
-
-        g_assert_nonnull(qp);
-        pthread_mutex_lock(&churn.device);
-        for (unsigned n = i % 4; n; n--) {
-            device_complete(churn.rig, to_pv_qp(qp)->handle, qp->qp_num);
-        }
-        pthread_mutex_unlock(&churn.device);
-        g_assert_cmpint(fake.ops->destroy_qp(qp), ==, 0);
-    }
-    __atomic_sub_fetch(&churn.running, 1, __ATOMIC_RELEASE);
-    return NULL;
-}
-
-static gpointer churn_poll(gpointer data)
-{
-    struct ibv_wc wc[3];
-
-    while (__atomic_load_n(&churn.running, __ATOMIC_ACQUIRE)) {
-        int n = fake.ops->poll_cq(churn.rig->cq, 3, wc);
-
-        g_assert_cmpint(n, >=, 0);
-        for (int i = 0; i < n; i++) {
-            g_assert_cmpuint(wc[i].wr_id, ==, wc[i].qp_num);
-        }
-        __atomic_add_fetch(&churn.polled, n, __ATOMIC_RELAXED);
-        sched_yield();
-    }
-    return NULL;
-}
-
-static void test_churn(struct rig *r, gconstpointer data)
-{
-    GThread *thread[CHURN_THREADS + 2];
-
-    alarm(2 * DEADLOCK_SECONDS);
-    churn.rig = r;
-    churn.running = CHURN_THREADS;
-    churn.polled = 0;
-    fake.pick_handles = true;
-    fake.destroying = dawdle;
-    for (unsigned i = 0; i < G_N_ELEMENTS(thread); i++) {
-        thread[i] =
-            g_thread_new("churn", i < CHURN_THREADS ? churn_qps : churn_poll, NULL);
-    }
-    for (unsigned i = 0; i < G_N_ELEMENTS(thread); i++) {
-        g_thread_join(thread[i]);
-    }
-    g_assert_cmpuint(churn.polled, >, 0);
-    g_assert_cmpuint(*cq_words(r).rx_cons, ==, *cq_words(r).rx_prod);
-    alarm(0);
-}
-
 static void test_srq(struct rig *r, gconstpointer data)
 {
     struct ibv_srq_init_attr attr = {.attr = {.max_wr = 3, .max_sge = 1}};
@@ -1456,87 +690,6 @@ static void test_idle(struct rig *r, gconstpointer data)
         g_assert_cmphex(fake.uar[1], ==, 3 | PVRDMA_UAR_CQ_POLL | PVRDMA_EXT_UAR_CQ_IDLE);
     }
 #endif
-}
-
-/* Windows, changed regions and requests about keys: in extended mode, as the ABI says. */
-static void test_windows(struct rig *r, gconstpointer data)
-{
-    const uint64_t ops =
-        IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_SEND_WITH_INV;
-    struct ibv_qp_init_attr_ex ex = {
-        .send_cq = r->cq,
-        .recv_cq = r->cq,
-        .cap = {.max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 1, .max_recv_sge = 1},
-        .qp_type = IBV_QPT_RC,
-        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-        .pd = r->pd,
-        .send_ops_flags = ops,
-    };
-    struct ibv_mr mr = {.context = r->ctx, .pd = r->pd, .lkey = 0x700, .rkey = 0x700};
-    struct ibv_mw_bind bind = {.wr_id = 3,
-                               .send_flags = IBV_SEND_SIGNALED,
-                               .bind_info = {.mr = &mr,
-                                             .addr = 0x1234,
-                                             .length = 99,
-                                             .mw_access_flags = IBV_ACCESS_REMOTE_READ}};
-    struct ibv_send_wr inv = {.wr_id = 4,
-                              .opcode = IBV_WR_LOCAL_INV,
-                              .invalidate_rkey = 77},
-                       *bad;
-    struct ibv_qp *qp = make_qp(r, 4);
-    const struct pvrdma_sq_wqe_hdr *hdr =
-        (void *)(uintptr_t)(fake.qp[1].req.sbuf_addr + 4096);
-    struct verbs_mr vmr = {.ibv_mr = mr};
-    struct ibv_mw *mw;
-
-    g_assert_cmpint(
-        fake.ops->rereg_mr(&vmr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, 0, 0, 0), ==, 0);
-    g_assert_cmphex(fake.rereg_va, ==, 0);
-    fake.fail = EBUSY;
-    g_assert_cmpint(fake.ops->rereg_mr(&vmr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL,
-                                       (void *)0x5000, 9, 0),
-                    ==, EBUSY);
-    g_assert_cmphex(fake.rereg_va, ==, 0x5000);
-    if (!r->ext) {
-        g_assert_null(fake.ops->alloc_mw(r->pd, IBV_MW_TYPE_1));
-        g_assert_cmpint(errno, ==, EOPNOTSUPP);
-        g_assert_cmpint(fake.ops->post_send(qp, &inv, &bad), ==, EINVAL);
-        g_assert_null(fake.ops->create_qp_ex(r->ctx, &ex));
-        g_assert_cmpint(errno, ==, EOPNOTSUPP);
-        fake.ops->destroy_qp(qp);
-        return;
-    }
-    mw = fake.ops->alloc_mw(r->pd, IBV_MW_TYPE_1);
-    g_assert_nonnull(mw);
-    /* The key counts up in its low byte, and only if the request is posted. */
-    g_assert_cmpint(fake.ops->bind_mw(qp, mw, &bind), ==, 0);
-    g_assert_cmphex(mw->rkey, ==, 0x500);
-    device_reads(hdr, 80);
-    g_assert_cmpuint(hdr->wr_id, ==, 3);
-    g_assert_cmpuint(hdr->opcode, ==, PVRDMA_WR_BIND_MW);
-    g_assert_cmpuint(hdr->num_sge, ==, 0);
-    g_assert_cmphex(hdr->wr.bind_mw.addr, ==, 0x1234);
-    g_assert_cmphex(hdr->wr.bind_mw.length, ==, 99);
-    g_assert_cmphex(hdr->wr.bind_mw.lkey, ==, 0x700);
-    g_assert_cmphex(hdr->wr.bind_mw.rkey, ==, 0x500);
-    g_assert_cmphex(hdr->wr.bind_mw.access_flags, ==, IBV_ACCESS_REMOTE_READ);
-    mw->type = IBV_MW_TYPE_2;
-    g_assert_cmpint(fake.ops->bind_mw(qp, mw, &bind), ==, EINVAL);
-    qp->state = IBV_QPS_INIT;
-    mw->type = IBV_MW_TYPE_1;
-    g_assert_cmpint(fake.ops->bind_mw(qp, mw, &bind), ==, EINVAL);
-    g_assert_cmphex(mw->rkey, ==, 0x500);
-    qp->state = IBV_QPS_RTS;
-    g_assert_cmpint(fake.ops->post_send(qp, &inv, &bad), ==, 0);
-    fake.fail = EBUSY;
-    g_assert_cmpint(fake.ops->dealloc_mw(mw), ==, EBUSY);
-    g_assert_cmpint(fake.ops->dealloc_mw(mw), ==, 0);
-    fake.ops->destroy_qp(qp);
-    qp = fake.ops->create_qp_ex(r->ctx, &ex);
-    g_assert_nonnull(qp);
-    fake.ops->destroy_qp(qp);
-    ex.qp_type = IBV_QPT_UD;
-    g_assert_null(fake.ops->create_qp_ex(r->ctx, &ex));
 }
 
 #define ADD(name, fn)                                                                  \
