@@ -27,6 +27,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "options.h"
+
 #define MIB     (1ull << 20)
 #define GIB     (1ull << 30)
 #define LEN     9001u
@@ -280,40 +282,22 @@ static void register_dmabuf(void)
 int main(int argc, char **argv)
 {
     struct ibv_device_attr attr;
-    const char *dev = NULL;
-    bool udmabuf = false;
+    struct options o = {0};
     double began;
-    int opt;
 
-    while ((opt = getopt(argc, argv, "d:g:m:u")) != -1) {
-        switch (opt) {
-        case 'd':
-            dev = optarg;
-            break;
-        case 'g':
-            s.gid_index = atoi(optarg);
-            break;
-        case 'm':
-            s.size = strtoull(optarg, NULL, 0) * MIB;
-            break;
-        case 'u':
-            udmabuf = true;
-            break;
-        default:
-            dev = NULL;
-        }
-    }
-    if (!dev || s.size < MIB) {
+    if (!options_read(&o, argc, argv, 'm', 'u') || !o.device || !o.number) {
         fprintf(stderr, "usage: bigcheck -d DEVICE -g GIDINDEX -m MIB [-u]\n");
         return 2;
     }
+    s.gid_index = o.gid_index;
+    s.size = o.number * MIB;
     alarm(LIMIT_S);
-    open_device(dev);
+    open_device(o.device);
     check_errno(ibv_query_device(s.ctx, &attr), "ibv_query_device");
     printf("max_mr_size %llu MiB\n", (unsigned long long)(attr.max_mr_size / MIB));
     make_objects();
     began = now_ms();
-    if (udmabuf) {
+    if (o.flag) {
         register_dmabuf();
     } else {
         register_memory();

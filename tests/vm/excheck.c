@@ -23,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "options.h"
 #include "rcqp.h"
 
 #define AREA   65536u
@@ -538,27 +539,17 @@ static void make_objects(void)
 
 int main(int argc, char **argv)
 {
-    const char *dev = NULL;
-    uint32_t want_inline = 0;
-    int opt, ret;
+    struct options o = {0};
+    uint32_t want_inline;
+    int ret;
 
-    while ((opt = getopt(argc, argv, "d:g:i:")) != -1) {
-        switch (opt) {
-        case 'd':
-            dev = optarg;
-            break;
-        case 'g':
-            s.gid_index = atoi(optarg);
-            break;
-        case 'i':
-            want_inline = (uint32_t)atoi(optarg);
-            break;
-        default:
-            fprintf(stderr, "usage: excheck -d DEVICE -g GIDINDEX [-i BYTES]\n");
-            return 2;
-        }
+    if (!options_read(&o, argc, argv, 'i', 0)) {
+        fprintf(stderr, "usage: excheck -d DEVICE -g GIDINDEX [-i BYTES]\n");
+        return 2;
     }
-    open_device(dev);
+    s.gid_index = o.gid_index;
+    want_inline = (uint32_t)o.number;
+    open_device(o.device);
     make_objects();
     connect_pair(want_inline);
     CHECK(s.max_inline >= want_inline, "only %u bytes inline", s.max_inline);

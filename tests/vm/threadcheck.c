@@ -26,6 +26,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "options.h"
 #include "rcqp.h"
 
 #define DEPTH   16u
@@ -332,28 +333,16 @@ int main(int argc, char **argv)
     void *(*const part[])(void *) = {poster, poster,  poster, poller,
                                      poller, sleeper, churner};
     pthread_t thread[sizeof(part) / sizeof(part[0])];
-    const char *dev = NULL;
-    int opt;
+    struct options o = {.number = 1000};
 
-    s.messages = 1000;
-    while ((opt = getopt(argc, argv, "d:g:n:")) != -1) {
-        switch (opt) {
-        case 'd':
-            dev = optarg;
-            break;
-        case 'g':
-            s.gid_index = atoi(optarg);
-            break;
-        case 'n':
-            s.messages = (unsigned)strtoul(optarg, NULL, 0);
-            break;
-        default:
-            fprintf(stderr, "usage: threadcheck -d DEVICE -g GIDINDEX [-n MESSAGES]\n");
-            return 2;
-        }
+    if (!options_read(&o, argc, argv, 'n', 0)) {
+        fprintf(stderr, "usage: threadcheck -d DEVICE -g GIDINDEX [-n MESSAGES]\n");
+        return 2;
     }
+    s.gid_index = o.gid_index;
+    s.messages = (unsigned)o.number;
     alarm(LIMIT_S + s.messages / 500);
-    open_device(dev);
+    open_device(o.device);
     make_objects();
     for (unsigned i = 0; i < sizeof(part) / sizeof(part[0]); i++) {
         errno = pthread_create(&thread[i], NULL, part[i], NULL);
