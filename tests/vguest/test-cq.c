@@ -216,16 +216,7 @@ static void test_cq_bad_index(void)
     vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
     /* Whether it still fits is the device's affair, but not for long. */
     for (unsigned i = 0; i < 600; i++) {
-        struct pvrdma_sge sge = vg_sge(p.s[0].mr, 0, 8);
-        struct vg_wr wr = {.wr_id = i,
-                           .opcode = PVRDMA_WR_RDMA_WRITE,
-                           .flags = VGT_SIG,
-                           .nsge = 1,
-                           .sge = &sge,
-                           .remote_addr = p.s[1].mr->buf->va,
-                           .rkey = p.s[1].mr->rkey};
-
-        if (!vg_post_send(p.s[0].qp, &wr, 1)) {
+        if (!vgt_post_write(&p, p.s[0].qp, i)) {
             g_usleep(500);
         }
     }
@@ -259,17 +250,8 @@ static void test_cqn_overrun(void)
     }
     for (unsigned r = 0; r < ROUNDS; r++) {
         for (unsigned i = 0; i < NCQ; i++) {
-            struct pvrdma_sge sge = vg_sge(p.s[0].mr, 0, 8);
-            struct vg_wr wr = {.wr_id = r,
-                               .opcode = PVRDMA_WR_RDMA_WRITE,
-                               .flags = VGT_SIG,
-                               .nsge = 1,
-                               .sge = &sge,
-                               .remote_addr = p.s[1].mr->buf->va,
-                               .rkey = p.s[1].mr->rkey};
-
             vg_cq_arm(cq[i], false);
-            g_assert_cmpuint(vg_post_send(qp[i], &wr, 1), ==, 1);
+            g_assert_true(vgt_post_write(&p, qp[i], r));
             vgt_expect(cq[i], r, PVRDMA_WC_SUCCESS);
         }
     }

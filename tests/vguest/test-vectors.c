@@ -104,16 +104,7 @@ static void fix_close(struct fix *f)
 
 static void post(struct fix *f, unsigned i)
 {
-    struct pvrdma_sge sge = vg_sge(f->p.s[0].mr, 0, 8);
-    struct vg_wr wr = {.wr_id = f->ops++,
-                       .opcode = PVRDMA_WR_RDMA_WRITE,
-                       .flags = VGT_SIG,
-                       .nsge = 1,
-                       .sge = &sge,
-                       .remote_addr = f->p.s[1].mr->buf->va,
-                       .rkey = f->p.s[1].mr->rkey};
-
-    g_assert_cmpuint(vg_post_send(f->qp[i], &wr, 1), ==, 1);
+    g_assert_true(vgt_post_write(&f->p, f->qp[i], f->ops++));
 }
 
 /* Arm, one operation, its completion. */

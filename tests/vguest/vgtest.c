@@ -172,6 +172,20 @@ void vgt_write_once(struct vgt_pair *p, uint64_t wr_id)
     vgt_expect(p->s[0].scq, wr_id, PVRDMA_WC_SUCCESS);
 }
 
+bool vgt_post_write(const struct vgt_pair *p, struct vg_qp *qp, uint64_t wr_id)
+{
+    struct pvrdma_sge sge = vg_sge(p->s[0].mr, 0, 8);
+    struct vg_wr wr = {.wr_id = wr_id,
+                       .opcode = PVRDMA_WR_RDMA_WRITE,
+                       .flags = VGT_SIG,
+                       .nsge = 1,
+                       .sge = &sge,
+                       .remote_addr = p->s[1].mr->buf->va,
+                       .rkey = p->s[1].mr->rkey};
+
+    return vg_post_send(qp, &wr, 1) == 1;
+}
+
 void vgt_recv(struct vgt_side *s, uint64_t wr_id, uint64_t off, uint32_t len)
 {
     struct pvrdma_sge sge = vg_sge(s->mr, off, len);

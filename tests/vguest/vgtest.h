@@ -119,6 +119,8 @@ void vgt_recv(struct vgt_side *s, uint64_t wr_id, uint64_t off, uint32_t len);
 #define VGT_SIG PVRDMA_SEND_SIGNALED
 /* 8 bytes from side 0 to side 1 of a connected pair, and the completion. */
 void vgt_write_once(struct vgt_pair *p, uint64_t wr_id);
+/* The same without the completion, by another QP of side 0; false: its queue is full. */
+bool vgt_post_write(const struct vgt_pair *p, struct vg_qp *qp, uint64_t wr_id);
 
 /* ---- traffic ---- */
 
