@@ -61,6 +61,10 @@ static int pv_query_device(struct ibv_context *context,
 				       &resp_size);
 	if (ret)
 		return ret;
+	/* In stock mode there is no CQ that could have stamps. */
+	if (!to_pv_ctx(context)->ext &&
+	    attr_size >= offsetof(struct ibv_device_attr_ex, hca_core_clock))
+		attr->completion_timestamp_mask = 0;
 	fw = resp.base.fw_ver;
 	snprintf(attr->orig_attr.fw_ver, sizeof(attr->orig_attr.fw_ver),
 		 "%u.%u.%03u", (unsigned int)(fw >> 32) & 0xffff,

@@ -343,6 +343,7 @@ static void test_changed(void)
 /* A ring of another size: it comes now, once, and moderation stays. */
 static void test_resized(void)
 {
+    bool early = false;
     struct vg_cq *cq;
     struct vgt_pair p;
     int64_t from;
@@ -350,10 +351,14 @@ static void test_resized(void)
     open_db(&p, 1, VG_DB_EXT);
     cq = p.s[0].scq;
     moderate(cq, 0, 65535);
-    vg_cq_arm(cq, false);
-    write_and_poll(&p, 1);
-    g_assert_cmpint(vg_cq_resize(cq, 16), ==, 0);
-    expect_event(cq);
+    for (unsigned i = 0; i < 10; i++) {
+        from = vg_now_ns();
+        vg_cq_arm(cq, false);
+        write_and_poll(&p, 1);
+        g_assert_cmpint(vg_cq_resize(cq, 16), ==, 0);
+        early = event_after(cq, from) < 60000000 || early;
+    }
+    g_assert_true(early);
     g_assert_false(vg_cqn_wait(cq->g, cq->handle, 80));
     from = vg_now_ns();
     vg_cq_arm(cq, false);

@@ -325,6 +325,9 @@ int ibv_cmd_query_device_any(struct ibv_context *context,
                              size_t *resp_size)
 {
     resp->base.fw_ver = 0x000100020003;
+    if (attr_size == sizeof(*attr)) {
+        attr->completion_timestamp_mask = fake.clock ? PVRDMA_EXT_STAMP_MASK : 0;
+    }
     if (*resp_size == sizeof(struct pv_cmd_query_device_resp)) {
         struct pv_cmd_query_device_resp *out = (struct pv_cmd_query_device_resp *)resp;
 
@@ -332,7 +335,6 @@ int ibv_cmd_query_device_any(struct ibv_context *context,
             return EINVAL;
         }
         out->drv_payload.ns = fake.clock;
-        attr->completion_timestamp_mask = PVRDMA_EXT_STAMP_MASK;
     }
     return 0;
 }

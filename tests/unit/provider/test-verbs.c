@@ -492,10 +492,15 @@ static void test_stamps(struct rig *r, gconstpointer data)
         .cqe = 8, .wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_IMM};
     struct ibv_values_ex values = {.comp_mask = IBV_VALUES_MASK_RAW_CLOCK};
     struct ibv_poll_cq_attr none = {0};
+    struct ibv_device_attr_ex dev = {0};
     struct rig plain = *r;
     struct ibv_cq_ex *cq;
     struct ibv_qp *qp;
 
+    fake.clock = 1;
+    g_assert_cmpint(fake.ops->query_device_ex(r->ctx, NULL, &dev, sizeof(dev)), ==, 0);
+    g_assert_cmphex(dev.completion_timestamp_mask, ==,
+                    r->ext ? PVRDMA_EXT_STAMP_MASK : 0);
     cq = fake.ops->create_cq_ex(r->ctx, &attr);
     if (!r->ext) {
         g_assert_null(cq);
