@@ -196,7 +196,8 @@ int pvrdma_create_cq_udata(struct ib_cq *ibcq,
 			return ret;
 		flags = ucmd.ext.flags;
 		if (flags & ~known || ucmd.ext.max_inline ||
-		    (flags && !(ctx->ext_features & PVRDMA_EXT_FEAT_RING)))
+		    (flags && (!(flags & PVRDMA_EXT_OBJ_RING) ||
+			       !(ctx->ext_features & PVRDMA_EXT_FEAT_RING))))
 			return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP,
 					     "extension %#x was not granted",
 					     flags);

@@ -283,8 +283,10 @@ static void uabi_objects(void)
     cq.known.ext.max_inline = 1;
     check_cq(fd, "cq, inline", &cq, sizeof(cq), EOPNOTSUPP);
     cq.known.ext.max_inline = 0;
-    cq.known.ext.flags = PVRDMA_EXT_OBJ_RING << 1;
+    cq.known.ext.flags = PVRDMA_EXT_CQ_STAMPS << 1;
     check_cq(fd, "cq, unknown flag", &cq, sizeof(cq), EOPNOTSUPP);
+    cq.known.ext.flags = PVRDMA_EXT_CQ_STAMPS;
+    check_cq(fd, "stock cq with time stamps", &cq, sizeof(cq), EOPNOTSUPP);
     close(fd);
 }
 
