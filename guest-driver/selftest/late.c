@@ -67,7 +67,7 @@ static int poll_one(struct ib_cq *cq)
 	while (!ib_poll_cq(cq, 1, &wc)) {
 		if (time_after(jiffies, end))
 			return -ETIMEDOUT;
-		msleep(1);
+		usleep_range(1000, 2000);
 	}
 	return wc.status == IB_WC_WR_FLUSH_ERR ? 0 : -EPROTO;
 }
