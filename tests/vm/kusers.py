@@ -110,6 +110,8 @@ class Nfs:
 
     def serve(self, guest, address):
         """For all versions, over RDMA and TCP, at all addresses."""
+        # rpc.mountd leaves this job's processes only after its parent ended, and the
+        # agent ends those that are left then; the server answers nobody without it.
         # Nobody has anything to reclaim of a server that is new.
         script(guest, '''
 modprobe -a nfsd rpcrdma
@@ -121,9 +123,11 @@ echo '/srv/nfs *(rw,no_root_squash,no_subtree_check,fsid=1,insecure)' > /etc/exp
 rpcbind -w
 exportfs -a
 rpc.nfsd 4
-rpc.mountd
+setsid rpc.mountd
 echo rdma 20049 > /proc/fs/nfsd/portlist
 echo Y > /proc/fs/nfsd/v4_end_grace''' % (2 * SIZE_MB))
+        wait_in_guest(guest, 'deb rpcinfo -t 127.0.0.1 100005 3 >/dev/null 2>&1',
+                      'rpc.mountd')
 
     def withdraw(self, guest):
         script(guest, 'rm -f /srv/nfs/*')
