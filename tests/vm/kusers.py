@@ -76,12 +76,13 @@ ln -s $config/nvmet/$s $p/subsystems/''' % {
         script(guest, 'cd /sys/kernel/config/nvmet/ports/%d\nrm subsystems/*\ncd ..\n'
                'rmdir %d\nmodprobe -r nvmet-%s' % (self.port, self.port, self.transport))
 
-    def attach(self, guest, address, check=True):
-        """The disk; or None without @check if the target refuses."""
+    def attach(self, guest, address, check=True, options=''):
+        """The disk; or None without @check if the target refuses.  @options: more of
+        `nvme connect`."""
         done = script(guest, 'modprobe nvme-%s\nnvme connect -t %s -a %s -s %d -n %s '
-                      '--reconnect-delay=1 --keep-alive-tmo=5' % (
-                          self.transport, self.transport, address, self.port, self.nqn),
-                      check=check)
+                      '--reconnect-delay=1 --keep-alive-tmo=5 %s' % (
+                          self.transport, self.transport, address, self.port, self.nqn,
+                          options), check=check)
         if not done.ok:
             return None
         wait_in_guest(guest, 'grep -q %s /sys/block/nvme[0-9]n1/uuid 2>/dev/null' % self.uuid,
@@ -239,6 +240,20 @@ def verify(guest, target, megabytes=24, seed=1, seconds=120):
                    for name in ('read', 'write'))
     if write != megabytes << 20 or read != write:
         raise VmError('fio wrote %d bytes and verified %d' % (write, read))
+
+
+def verify_split(guest, disk, jobs, megabytes=8):
+    """The same by one process on each of the first @jobs processors, at the same time
+    and each with its own part of @disk."""
+    job = guest.run('deb ' + FIO % (disk, megabytes) + '--rw=randwrite --iodepth=8 '
+                    '--bsrange=512-256k --verify=crc32c --verify_fatal=1 --do_verify=1 '
+                    '--numjobs=%d --offset_increment=%dm --cpus_allowed=0-%d '
+                    '--cpus_allowed_policy=split' % (jobs, megabytes, jobs - 1), 120)
+    # It notes before that several may write to one file.
+    for found in json.loads(job.out[job.out.index('{'):])['jobs']:
+        read, write = (found[name]['io_bytes'] for name in ('read', 'write'))
+        if write != megabytes << 20 or read != write:
+            raise VmError('fio wrote %d bytes and verified %d' % (write, read))
 
 
 def load(guest, target, seconds=1800):

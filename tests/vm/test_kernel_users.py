@@ -3,9 +3,11 @@
 
 One pair of guests for all of it, for each boot costs as much as the rest: first both use
 our driver, then the target comes back with the stock one, then the host changes, too.
-With --long (make soak) each verifies for minutes, and iSER does, too.
+With --long (make soak) each verifies for minutes, and iSER does, too.  Another pair, of
+two processors each, for what NVMe does with several queues.
 """
 
+import re
 import time
 
 import fixture
@@ -20,6 +22,8 @@ from pvrdma_vm import end_well, say
 TRANSFERS = 128
 # Of `fio --verify` for each in the long run.
 MINUTES = 5
+# Processors of the guests where NVMe makes a queue for each.
+QUEUES = 2
 
 
 class KernelUsersTest(fixture.PrivateTest):
@@ -124,6 +128,47 @@ class KernelUsersTest(fixture.PrivateTest):
         self.assertIsNone(nvme.attach(host, address, check=False))
         nvme.withdraw(target)
 
+        for guest in lab.guests:
+            self.assertEqual(self.vm(guest)['device']['bad_doorbells'], 0)
+            self.assertEqual(log_problems(guest), [])
+        end_well(lab.guests, lab.daemon)
+
+    def completions(self, guest):
+        """How often the interrupt of each completion vector came."""
+        out = guest.run('grep pvrdma-completion /proc/interrupts').out
+        counts = {}
+        for line in out.splitlines():
+            vector = int(re.search(r'pvrdma-completion(\d+)@', line).group(1))
+            counts[vector] = sum(int(word) for word in line.split()[1:1 + QUEUES])
+        return [counts[vector] for vector in sorted(counts)]
+
+    def test_nvme_queues(self):
+        """A queue for each processor, at both ends with a completion vector of its
+        own."""
+        self.lab = lab = suites.Lab(self.session, True, cpus=QUEUES, force_mr=True)
+        host, target = lab.guests
+        nvme = kusers.Nvme()
+        nvme.serve(target, target.ip('pvrdma'))
+        disk = nvme.attach(host, target.ip('pvrdma'),
+                           options='--nr-io-queues=%d' % QUEUES)
+        # And one for commands.
+        self.assertEqual(host.run('cat /sys/class/nvme/nvme*/queue_count').out.split(),
+                         [str(1 + QUEUES)])
+        self.assertGreater(self.vm(host)['objects']['mrs'], QUEUES * TRANSFERS)
+        self.assertGreater(self.vm(target)['objects']['mrs'], QUEUES * TRANSFERS)
+        before = [self.completions(guest) for guest in lab.guests]
+        kusers.verify_split(host, disk, QUEUES)
+        for guest, old in zip(lab.guests, before):
+            new = self.completions(guest)
+            self.assertEqual(len(new), QUEUES)
+            for vector in range(QUEUES):
+                self.assertGreater(new[vector] - old[vector], 20, (guest.name, old, new))
+        # Both go on when they have been connected anew, on CQs that were used before.
+        for _ in range(3):
+            nvme.detach(host)
+            disk = nvme.attach(host, target.ip('pvrdma'))
+            kusers.verify_split(host, disk, QUEUES, 2)
+        nvme.detach(host)
         for guest in lab.guests:
             self.assertEqual(self.vm(guest)['device']['bad_doorbells'], 0)
             self.assertEqual(log_problems(guest), [])
