@@ -10,8 +10,9 @@
  *
  * A datagram is complete when it was taken, and never sent again; one that finds no
  * receiver is dropped and counted.  There is one exception: a management datagram (GSI)
- * to an address that nobody holds fails, so that a connection manager hears at once
- * that there is nobody, and not after a minute of retries.
+ * to an address that nobody holds, or whose holder has no GSI QP (its driver is still
+ * loading, or gone), fails, so that a connection manager hears at once that there is
+ * nobody, and not after a minute of retries.
  *
  * The receiver finds what came before the bytes as RoCE v2 leaves it in the 40 bytes of
  * the GRH: the IPv6 header, or the IPv4 header in the last 20 of them.  One that is too
@@ -285,6 +286,9 @@ struct outcome datagram_deliver(struct vm *vm, const struct msg *m,
     struct outcome o;
 
     if (!qp || !is_for(qp, d)) {
+        if (d->path.sqpn == GSI_QPN && d->path.dqpn == GSI_QPN) {
+            return OUTCOME(OUT_SILENT);
+        }
         drop(vm, DATAGRAM_NO_QP);
         return OUTCOME(OUT_DONE);
     }

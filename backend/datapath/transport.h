@@ -31,8 +31,9 @@ struct transport_ops {
 
     /*
      * Carry datagram @op->m, @op->dg, all of it.  OUT_DONE: it is gone, whatever becomes
-     * of it; OUT_SILENT: nobody holds its address; OUT_HELD: who does stands still;
-     * OUT_FAIL: the sender's memory failed.  NULL: its QPs are connected ones.
+     * of it; OUT_SILENT: nobody holds its address, or a MAD finds no GSI QP there;
+     * OUT_HELD: who does stands still; OUT_FAIL: the sender's memory failed.  NULL: its
+     * QPs are connected ones.
      */
     struct outcome (*datagram)(struct qp *qp, struct send_op *op);
 };

@@ -31,7 +31,7 @@ struct worker;
 
 /* Why a datagram did not arrive; the first two are the sender's to count. */
 enum datagram_drop {
-    DATAGRAM_NO_ADDRESS,  /* nobody holds the address */
+    DATAGRAM_NO_ADDRESS,  /* nobody holds the address, or no GSI QP is there for a MAD */
     DATAGRAM_HELD,        /* who does stands still */
     DATAGRAM_NO_QP,       /* no QP for datagrams has the number */
     DATAGRAM_NOT_READY,   /* it has, but its state does not receive */

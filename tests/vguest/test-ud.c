@@ -270,17 +270,24 @@ static void test_gsi(void)
     vgt_side_close(&s[1]);
 }
 
-/* A MAD to an address that nobody holds fails; the QP goes on when it is told to. */
+/*
+ * A MAD to an address that nobody holds fails, or whose holder has no GSI QP; the QP goes
+ * on when it is told to.
+ */
 static void test_gsi_to_nobody(void)
 {
+    struct vguest *bare = NULL;
     struct vgt_side s[2];
     struct pvrdma_gid nobody = vg_gid(77), other = vg_gid(2);
     struct dg d = MAD, lost = MAD;
 
     gsi_open(&s[0], 0);
     gsi_open(&s[1], 1);
-    for (unsigned i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 4; i++) {
         lost.to = i ? &other : &nobody; /* VM 2 is not there */
+        if (i == 3) {
+            bare = vguest_new(vgt_daemon, 2, NULL);
+        }
         lost.wr_id = 10;
         ud_send(&s[0], &s[1], lost);
         lost.wr_id = 11;
@@ -294,7 +301,9 @@ static void test_gsi_to_nobody(void)
         d.wr_id = 21;
         ud_passes(&s[0], &s[1], d);
     }
-    g_assert_cmpint(ud_dropped(0, "to_nobody"), ==, 3); /* since the VM is there */
+    g_assert_cmpint(ud_dropped(0, "to_nobody"), ==, 4); /* since the VM is there */
+    g_assert_cmpint(ud_dropped(2, "no_qp"), ==, 0);
+    vguest_free(bare);
     vgt_side_close(&s[0]);
     vgt_side_close(&s[1]);
 }
