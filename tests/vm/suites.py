@@ -134,20 +134,30 @@ class PyverbsRun:
         raise VmError('pyverbs ended %d times' % RESTARTS)
 
 
-class Expected:
-    """The list of a kind of parts in the tree: `pass NAME` and `fail NAME REASON`.
+Skip = collections.namedtuple('Skip', 'group reason')
 
-    What is in neither may be skipped or, if it is new, pass.
+
+class Expected:
+    """The list of a kind of parts in the tree: `pass NAME`, `fail NAME REASON` and
+    `skip NAME GROUP REASON`.
+
+    REASON of a skip is what the suite says, and must stay that; GROUP is a line of
+    pyverbs-skips.txt, which says why the parts do not have what it asks for.  What is
+    not listed at all is new, and may pass.
     """
 
     HEAD = ('# pyverbs on pvrdma, parts: %s.  Made by `make conformance CONFORMANCE='
-            '"--record pyverbs"`;\n# the reason of a `fail` is written by hand and kept.\n')
+            '"--record pyverbs"`;\n# the reason of a `fail` and the group of a `skip` are '
+            'written by hand and kept.\n')
+    # Of a skip that nobody has looked at.
+    NO_GROUP = '?'
 
     def __init__(self, name):
         self.name = name
         self.path = os.path.join(LISTS, 'pyverbs-%s.txt' % name)
         self.passing = set()
         self.failing = {}
+        self.skipped = {}
         if not os.path.exists(self.path):
             return
         with open(self.path) as stream:
@@ -157,6 +167,8 @@ class Expected:
                     self.passing.add(words[1])
                 elif words[0] == 'fail':
                     self.failing[words[1]] = words[2]
+                elif words[0] == 'skip':
+                    self.skipped[words[1]] = Skip(*words[2].split(' ', 1))
 
     def problems(self, results):
         """What is worse than the list says, as lines."""
@@ -167,20 +179,62 @@ class Expected:
                 lines.append('%s passed once, now: %s: %s' % (test, found.kind,
                                                              found.reason))
         for test, found in sorted(results.items()):
-            if found.kind == 'failed' and test not in self.failing and \
-                    test not in self.passing:
+            if test in self.passing or test in self.failing:
+                continue
+            if found.kind == 'failed':
                 lines.append('%s failed: %s' % (test, found.reason))
+            elif found.kind == 'skipped' and test not in self.skipped:
+                lines.append('%s is skipped, no reason is listed: %s' % (test,
+                                                                        found.reason))
+            elif found.kind == 'skipped' and found.reason != self.skipped[test].reason:
+                lines.append('%s is skipped for a new reason: %s' % (test, found.reason))
         return lines
 
     def record(self, results):
         """Write the list anew."""
-        lines = ['pass ' + test for test, found in results.items()
-                 if found.kind == 'passed']
-        lines += ['fail %s %s' % (test, self.failing.get(test, found.reason))
-                  for test, found in results.items() if found.kind == 'failed']
+        lines = []
+        for test, found in results.items():
+            if found.kind == 'passed':
+                lines.append('pass ' + test)
+            elif found.kind == 'failed':
+                lines.append('fail %s %s' % (test, self.failing.get(test, found.reason)))
+            else:
+                old = self.skipped.get(test)
+                group = old.group if old and old.reason == found.reason else self.NO_GROUP
+                lines.append('skip %s %s %s' % (test, group, found.reason))
         os.makedirs(LISTS, exist_ok=True)
         with open(self.path, 'w') as stream:
             stream.write(self.HEAD % self.name + '\n'.join(sorted(lines)) + '\n')
+
+
+def skip_groups():
+    """{group: why}, in the order of pyverbs-skips.txt."""
+    groups = {}
+    with open(os.path.join(LISTS, 'pyverbs-skips.txt')) as stream:
+        for line in stream:
+            if not line.startswith('#'):
+                group, why = line.rstrip('\n').split(' ', 1)
+                groups[group] = why
+    return groups
+
+
+def skips_table(columns):
+    """Markdown of the recorded skips, by reason; @columns: {title: Expected}.  A cell
+    counts the tests of each file."""
+    lines = ['| skipped because | ' + ' | '.join(columns) + ' |',
+             '|---' * (len(columns) + 1) + '|']
+    total = ['all']
+    for group, why in skip_groups().items():
+        row = [why]
+        for expected in columns.values():
+            files = collections.Counter(test.split('.')[0] for test, skip in
+                                        expected.skipped.items() if skip.group == group)
+            row.append(', '.join('%s %d' % (name.replace('test_', '', 1), number)
+                                 for name, number in sorted(files.items())))
+        lines.append('| ' + ' | '.join(row) + ' |')
+    total += [str(len(expected.skipped)) for expected in columns.values()]
+    lines.append('| ' + ' | '.join(total) + ' |')
+    return lines
 
 
 def pyverbs_table(columns):

@@ -2,14 +2,36 @@
 """rdma-core's own suite, pyverbs, on our parts and on the stock ones.
 
 What the lists of tests/vm/conformance name as passing must pass, and nothing may fail
-that they do not name with a reason.  (Those known failures are not run here; `make
+that they do not name with a reason, nor be skipped.  (Those known failures are not run here; `make
 conformance` runs them.)  Soft-RoCE runs the suite at the same time in the other guest:
 a test that fails there, too, is looked for elsewhere than in our code.
 """
 
+import os
+import unittest
+
 import fixture
 import suites
-from pvrdma_vm import end_well
+from pvrdma_vm import REPO, end_well
+
+
+class SkipsTest(unittest.TestCase):
+    """Each skip has its reason, in a table that people can read."""
+
+    def setUp(self):
+        self.lists = {'ours': suites.Expected('ours'),
+                      'stock parts': suites.Expected('stock')}
+
+    def test_groups(self):
+        used = {skip.group for expected in self.lists.values()
+                for skip in expected.skipped.values()}
+        self.assertEqual(used, set(suites.skip_groups()))
+
+    def test_table(self):
+        with open(os.path.join(REPO, 'docs', 'conformance.md')) as stream:
+            text = stream.read()
+        self.assertIn('\n'.join(suites.skips_table(self.lists)) + '\n', text,
+                      'see "skips" in docs/testing.md')
 
 
 class PyverbsTest(fixture.PrivateTest):
@@ -19,6 +41,7 @@ class PyverbsTest(fixture.PrivateTest):
         lab = suites.Lab(self.session, own)
         expected = suites.Expected(lab.name)
         self.assertTrue(expected.passing, 'no list %s' % expected.path)
+        self.assertTrue(expected.skipped, 'no skips in %s' % expected.path)
         found = suites.run_pyverbs(lab, expected.failing)
         print('\n'.join(suites.pyverbs_table(found)))
         ours, rxe = found[lab.name], found['rxe']
