@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #define DEPTH  32
+#define INLINE 96
 #define WAIT_S 60
 
 struct datacheck s = {.gid_index = 0, .port = 18515, .rounds = 1};
@@ -202,29 +203,65 @@ void open_device(void)
     ibv_free_device_list(list);
 }
 
+#define EX_UC                                                                         \
+    (IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE | \
+     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM)
+#define EX_RC                                                               \
+    (EX_UC | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | \
+     IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD)
+#define EX_KEYS \
+    (IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_BIND_MW)
+
+static struct ibv_qp *create_qp(int i, uint32_t max_inline)
+{
+    struct ibv_qp_init_attr_ex a = {
+        .send_cq = s.scq,
+        .recv_cq = s.rcq,
+        .srq = is_srq(i) ? s.srq : NULL,
+        .qp_type = is_uc(i) ? IBV_QPT_UC : IBV_QPT_RC,
+        .cap = {.max_send_wr = DEPTH,
+                .max_recv_wr = DEPTH,
+                .max_send_sge = s.nsge,
+                .max_recv_sge = s.nsge,
+                .max_inline_data = max_inline},
+        .comp_mask = IBV_QP_INIT_ATTR_PD,
+        .pd = s.pd,
+    };
+    struct ibv_qp *qp;
+
+    if (s.ex) {
+        a.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        a.send_ops_flags = is_uc(i) ? EX_UC : i == MW_QP ? EX_RC | EX_KEYS : EX_RC;
+    }
+    qp = ibv_create_qp_ex(s.ctx, &a);
+    if (qp && a.cap.max_inline_data < s.me.max_inline) {
+        s.me.max_inline = a.cap.max_inline_data;
+    }
+    return qp;
+}
+
 /*
- * UC and SRQs are not offered by every device or driver: without them, at either end,
- * their parts are left out.
+ * UC, SRQs, inline data and memory windows are not offered by every device or driver:
+ * without them, at either end, their parts are left out.
  */
 static void create_qps(void)
 {
     struct ibv_srq_init_attr srq = {.attr = {.max_wr = DEPTH, .max_sge = s.nsge}};
 
     s.srq = ibv_create_srq(s.pd, &srq);
+    s.me.max_inline = INLINE;
     for (int i = 0; i < NQPS; i++) {
-        struct ibv_qp_init_attr a = {.send_cq = s.scq,
-                                     .recv_cq = s.rcq,
-                                     .srq = is_srq(i) ? s.srq : NULL,
-                                     .qp_type = is_uc(i) ? IBV_QPT_UC : IBV_QPT_RC,
-                                     .cap = {.max_send_wr = DEPTH,
-                                             .max_recv_wr = DEPTH,
-                                             .max_send_sge = s.nsge,
-                                             .max_recv_sge = s.nsge}};
-
-        if (is_srq(i) && !s.srq) {
+        if ((is_srq(i) && !s.srq) || (i == MW_QP && !s.mw[0])) {
             continue;
         }
-        s.qp[i] = ibv_create_qp(s.pd, &a);
+        s.qp[i] = create_qp(i, INLINE);
+        if (!s.qp[i]) {
+            s.qp[i] = create_qp(i, 0);
+        }
+        if (!s.qp[i] && s.ex && !i && (errno == EOPNOTSUPP || errno == ENOSYS)) {
+            fprintf(stderr, "datacheck: no ibv_wr_*() here\n");
+            exit(3);
+        }
         if (!s.qp[i] && !is_uc(i)) {
             die("cannot create QP %d: %s", i, strerror(errno));
         }
@@ -232,6 +269,17 @@ static void create_qps(void)
             s.me.qpn[i] = s.qp[i]->qp_num;
             s.me.psn[i] = (s.qp[i]->qp_num * 7919u + (uint32_t)i) & 0xffffff;
         }
+    }
+}
+
+/* Of both types or none. */
+static void create_windows(void)
+{
+    s.mw[0] = ibv_alloc_mw(s.pd, IBV_MW_TYPE_1);
+    s.mw[1] = s.mw[0] ? ibv_alloc_mw(s.pd, IBV_MW_TYPE_2) : NULL;
+    if (s.mw[0] && !s.mw[1]) {
+        ibv_dealloc_mw(s.mw[0]);
+        s.mw[0] = NULL;
     }
 }
 
@@ -252,6 +300,10 @@ void create_objects(void)
     s.pd = ibv_alloc_pd(s.ctx);
     s.scq = s.pd ? ibv_create_cq(s.ctx, NQPS * DEPTH, NULL, NULL, 0) : NULL;
     s.rcq = s.scq ? ibv_create_cq(s.ctx, NQPS * DEPTH, NULL, NULL, 0) : NULL;
+    if (s.pd) {
+        create_windows();
+        access |= s.mw[0] ? IBV_ACCESS_MW_BIND : 0;
+    }
     s.mr = s.rcq ? ibv_reg_mr(s.pd, s.buf, 2 * AREA, access) : NULL;
     if (!s.mr) {
         die("cannot create PD, CQ or MR: %s", strerror(errno));
@@ -265,8 +317,9 @@ void create_objects(void)
     }
 }
 
-static void connect_qp(int i)
+void qp_connect(int i)
 {
+    struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
     struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT,
                                .port_num = 1,
                                .qp_access_flags = IBV_ACCESS_REMOTE_WRITE |
@@ -293,6 +346,7 @@ static void connect_qp(int i)
     int rtr_mask =
         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
     int rts_mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
+    struct ibv_wc left;
 
     if (is_uc(i)) {
         init.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
@@ -300,6 +354,11 @@ static void connect_qp(int i)
         rtr_mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
         rts_mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                     IBV_QP_MAX_QP_RD_ATOMIC;
+    }
+    if (ibv_modify_qp(s.qp[i], &reset, IBV_QP_STATE)) {
+        die("cannot reset QP %d: %s", i, strerror(errno));
+    }
+    while (ibv_poll_cq(s.scq, 1, &left) > 0 || ibv_poll_cq(s.rcq, 1, &left) > 0) {
     }
     if (ibv_modify_qp(s.qp[i], &init,
                       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
@@ -326,7 +385,7 @@ void exchange(void)
     }
     for (int i = 0; i < NQPS; i++) {
         if (has_qp(i)) {
-            connect_qp(i);
+            qp_connect(i);
         }
     }
     barrier('C');
@@ -339,6 +398,11 @@ void close_all(void)
             check(false, "destroy_qp failed");
         }
     }
+    for (int i = 0; i < 2; i++) {
+        if (s.mw[i] && ibv_dealloc_mw(s.mw[i])) {
+            check(false, "dealloc_mw failed");
+        }
+    }
     if ((s.srq && ibv_destroy_srq(s.srq)) || ibv_dereg_mr(s.mr) ||
         ibv_destroy_cq(s.scq) || ibv_destroy_cq(s.rcq) || ibv_dealloc_pd(s.pd) ||
         ibv_close_device(s.ctx)) {
@@ -348,7 +412,7 @@ void close_all(void)
     free(s.buf);
 }
 
-struct ibv_wc wait_wc(struct ibv_cq *cq, const char *what)
+struct ibv_wc wait_any(struct ibv_cq *cq, const char *what)
 {
     time_t end = time(NULL) + WAIT_S;
     struct ibv_wc wc;
@@ -360,16 +424,23 @@ struct ibv_wc wait_wc(struct ibv_cq *cq, const char *what)
             die("%s: poll_cq failed", what);
         }
         if (n == 1) {
-            if (wc.status != IBV_WC_SUCCESS) {
-                die("%s: wr_id %llu ended with %s", what, (unsigned long long)wc.wr_id,
-                    ibv_wc_status_str(wc.status));
-            }
             return wc;
         }
         if ((spins & 0xfff) == 0xfff && time(NULL) > end) {
             die("%s: no completion", what);
         }
     }
+}
+
+struct ibv_wc wait_wc(struct ibv_cq *cq, const char *what)
+{
+    struct ibv_wc wc = wait_any(cq, what);
+
+    if (wc.status != IBV_WC_SUCCESS) {
+        die("%s: wr_id %llu ended with %s", what, (unsigned long long)wc.wr_id,
+            ibv_wc_status_str(wc.status));
+    }
+    return wc;
 }
 
 struct ibv_sge sge_at(uint64_t off, uint32_t len)
@@ -390,11 +461,77 @@ void post_recv(int q, uint64_t id, struct ibv_sge *sge, int n)
     }
 }
 
+static void set_data(struct ibv_qp_ex *qp, const struct ibv_send_wr *wr)
+{
+    struct ibv_data_buf list[MAX_SGE];
+
+    if (!(wr->send_flags & IBV_SEND_INLINE)) {
+        ibv_wr_set_sge_list(qp, (size_t)wr->num_sge, wr->sg_list);
+        return;
+    }
+    for (int i = 0; i < wr->num_sge; i++) {
+        list[i].addr = (void *)(uintptr_t)wr->sg_list[i].addr;
+        list[i].length = wr->sg_list[i].length;
+    }
+    ibv_wr_set_inline_data_list(qp, (size_t)wr->num_sge, list);
+}
+
+/* What ibv_post_send() does with @wr. */
+static int post_ex(struct ibv_qp_ex *qp, const struct ibv_send_wr *wr)
+{
+    uint64_t to = wr->wr.rdma.remote_addr;
+    uint32_t key = wr->wr.rdma.rkey;
+
+    ibv_wr_start(qp);
+    qp->wr_id = wr->wr_id;
+    qp->wr_flags = wr->send_flags & ~(unsigned)IBV_SEND_INLINE;
+    switch (wr->opcode) {
+    case IBV_WR_SEND:
+        ibv_wr_send(qp);
+        break;
+    case IBV_WR_SEND_WITH_IMM:
+        ibv_wr_send_imm(qp, wr->imm_data);
+        break;
+    case IBV_WR_SEND_WITH_INV:
+        ibv_wr_send_inv(qp, wr->invalidate_rkey);
+        break;
+    case IBV_WR_RDMA_WRITE:
+        ibv_wr_rdma_write(qp, key, to);
+        break;
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+        ibv_wr_rdma_write_imm(qp, key, to, wr->imm_data);
+        break;
+    case IBV_WR_RDMA_READ:
+        ibv_wr_rdma_read(qp, key, to);
+        break;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+        ibv_wr_atomic_cmp_swp(qp, wr->wr.atomic.rkey, wr->wr.atomic.remote_addr,
+                              wr->wr.atomic.compare_add, wr->wr.atomic.swap);
+        break;
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+        ibv_wr_atomic_fetch_add(qp, wr->wr.atomic.rkey, wr->wr.atomic.remote_addr,
+                                wr->wr.atomic.compare_add);
+        break;
+    case IBV_WR_LOCAL_INV:
+        ibv_wr_local_inv(qp, wr->invalidate_rkey);
+        return ibv_wr_complete(qp);
+    case IBV_WR_BIND_MW:
+        ibv_wr_bind_mw(qp, wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
+        return ibv_wr_complete(qp);
+    default:
+        die("opcode %d", (int)wr->opcode);
+    }
+    set_data(qp, wr);
+    return ibv_wr_complete(qp);
+}
+
 void post_send(int q, struct ibv_send_wr *wr)
 {
     struct ibv_send_wr *bad;
+    int err =
+        s.ex ? post_ex(ibv_qp_to_qp_ex(s.qp[q]), wr) : ibv_post_send(s.qp[q], wr, &bad);
 
-    if (ibv_post_send(s.qp[q], wr, &bad)) {
-        die("post_send failed");
+    if (err) {
+        die("opcode %d is not posted: %s", (int)wr->opcode, strerror(err));
     }
 }

@@ -4,8 +4,8 @@
  * each byte that arrives.  Plain libibverbs, so it runs on any RDMA device.  Datagrams
  * have a program of their own, udcheck.
  *
- *   datacheck -d DEVICE -g GIDINDEX [-p PORT] [-n ROUNDS]             server
- *   datacheck -d DEVICE -g GIDINDEX [-p PORT] [-n ROUNDS] SERVER-IP   client
+ *   datacheck -d DEVICE -g GIDINDEX [-p PORT] [-n ROUNDS] [-x]             server
+ *   datacheck -d DEVICE -g GIDINDEX [-p PORT] [-n ROUNDS] [-x] SERVER-IP   client
  *
  * Both ends run the same program and exchange addresses over TCP.  A check is
  * one message: its completion, length, immediate data, every byte of it and the
@@ -17,14 +17,19 @@
  *   atomic  compare-and-swap, fetch-and-add
  *   srq     sizes, and many messages at once, over RC QPs that share an SRQ
  *   uc      sizes over UC QPs
+ *   inline  inline data, over all of these QPs
+ *   mw      windows of both types, bound, used and invalidated (datacheck-mw.c)
  *   both    all operations on 16 QPs, both directions at once
  *
  * In every step one end acts (posts operations), and the other prepares and
  * verifies memory; then the roles change.  TCP messages order the steps: "ready"
  * (buffers are filled, receives posted) and "done" (completions seen).
  *
- * SRQs and UC are left out where one of the ends has none.  Prints "parts: rc srq uc",
- * those that it had, and "N checks, N errors"; exits 0 only without errors.
+ * -x posts each request by ibv_wr_*(); exit status 3 if these are not there.
+ *
+ * SRQs, UC, inline data and windows are left out where one of the ends has none.  Prints
+ * "parts: rc srq uc inline mw", those that it had, and "N checks, N errors"; exits 0 only
+ * without errors.  Fast registration is not here: programs have none.
  */
 #include "datacheck.h"
 
@@ -73,8 +78,8 @@ static void check_recv_wc(const struct op *o, const struct ibv_wc *wc, uint32_t 
  * its destination area).  Target: data at @dst of its destination area (READ:
  * taken from its source area).
  */
-static void one_message(bool actor, int q, const struct op *o, uint32_t len, uint32_t src,
-                        uint32_t dst, uint32_t seed)
+static void one_message(bool actor, int q, const struct op *o, unsigned flags,
+                        uint32_t len, uint32_t src, uint32_t dst, uint32_t seed)
 {
     uint64_t from = GUARD + src, to = AREA + GUARD + dst;
     uint64_t local = o->read ? to : from, remote = o->read ? from : to;
@@ -96,13 +101,16 @@ static void one_message(bool actor, int q, const struct op *o, uint32_t len, uin
                                  .sg_list = &e,
                                  .num_sge = len ? 1 : 0,
                                  .opcode = o->opcode,
-                                 .send_flags = IBV_SEND_SIGNALED,
+                                 .send_flags = flags | IBV_SEND_SIGNALED,
                                  .imm_data = htonl(seed)};
         struct ibv_wc wc;
 
         wr.wr.rdma.remote_addr = s.other.addr + remote;
         wr.wr.rdma.rkey = s.other.rkey;
         post_send(q, &wr);
+        if (flags & IBV_SEND_INLINE) {
+            memset(s.buf + local, 0x5a, len); /* it is ours again at once */
+        }
         wc = wait_wc(s.scq, o->name);
         check(wc.wr_id == seed, "%s: wr_id", o->name);
         check(wc.opcode == expected_wc(o), "%s: opcode %d", o->name, wc.opcode);
@@ -134,9 +142,28 @@ static void part_sizes(bool actor, uint32_t round, int first, int n, unsigned no
     for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         for (unsigned k = 0; k < noffs; k++) {
             for (unsigned o = 0; o < NOPS - without; o++) {
-                one_message(actor, first + (int)(seed % (unsigned)n), &ops[o], sizes[i],
-                            offs[k % 4][0], offs[k % 4][1], seed);
+                one_message(actor, first + (int)(seed % (unsigned)n), &ops[o], 0,
+                            sizes[i], offs[k % 4][0], offs[k % 4][1], seed);
                 seed++;
+            }
+        }
+    }
+}
+
+/* Each length of inline data that both ends grant, over each kind of QP. */
+static void part_inline(bool actor, uint32_t round)
+{
+    const int qps[] = {round % NQP, NQP, NQP + NSRQ};
+    uint32_t max =
+        s.me.max_inline < s.other.max_inline ? s.me.max_inline : s.other.max_inline;
+
+    for (uint32_t len = 0; max && len <= max; len++) {
+        for (unsigned i = 0; i < sizeof(qps) / sizeof(qps[0]); i++) {
+            const struct op *o = &ops[(len + i) % (NOPS - 1)]; /* no READ */
+
+            if (has_qp(qps[i])) {
+                one_message(actor, qps[i], o, IBV_SEND_INLINE, len, len % 7, len % 5,
+                            5000000u + round * 1000 + len);
             }
         }
     }
@@ -349,14 +376,21 @@ static uint32_t both_seed(int dir, int q, uint32_t k)
     return 7000000u + ((k * NQP + (uint32_t)q) * 2 + (uint32_t)dir);
 }
 
+static const struct op *both_op(int q, uint32_t k)
+{
+    return &ops[(k + (uint32_t)q) % NOPS];
+}
+
 static void both_post(int dir, uint32_t k)
 {
     for (int q = 0; q < NQP; q++) {
-        uint32_t seed = both_seed(dir, q, k), x = seed;
-        const struct op *o = &ops[(k + (uint32_t)q) % 4]; /* not READ */
+        uint32_t seed = both_seed(dir, q, k);
+        const struct op *o = both_op(q, k);
+        /* A READ takes what the other end sends in a step of another operation. */
+        uint32_t data = o->read ? both_seed(!dir, q, k) : seed, x = data;
         uint32_t len = rnd(&x) % (SLOT - 4 * GUARD);
-        uint64_t off = (uint64_t)q * SLOT + GUARD + seed % 61;
-        struct ibv_sge e = sge_at(off, len);
+        uint64_t off = (uint64_t)q * SLOT + GUARD + data % 61;
+        struct ibv_sge e = sge_at(o->read ? AREA + off : off, len);
         struct ibv_send_wr wr = {.wr_id = seed,
                                  .sg_list = &e,
                                  .num_sge = 1,
@@ -364,7 +398,7 @@ static void both_post(int dir, uint32_t k)
                                  .send_flags = IBV_SEND_SIGNALED,
                                  .imm_data = htonl(seed)};
 
-        wr.wr.rdma.remote_addr = s.other.addr + AREA + off;
+        wr.wr.rdma.remote_addr = s.other.addr + (o->read ? off : AREA + off);
         wr.wr.rdma.rkey = s.other.rkey;
         post_send(q, &wr);
     }
@@ -376,7 +410,7 @@ static void both_prepare(int dir, uint32_t k)
     for (int q = 0; q < NQP; q++) {
         uint32_t seed = both_seed(dir, q, k), in = both_seed(!dir, q, k), x = seed,
                  y = in;
-        const struct op *o = &ops[(k + (uint32_t)q) % 4];
+        const struct op *o = both_op(q, k);
         uint32_t len = rnd(&y) % (SLOT - 4 * GUARD);
         uint64_t off = (uint64_t)q * SLOT + GUARD + in % 61;
         struct ibv_sge e = sge_at(AREA + off, len);
@@ -399,12 +433,12 @@ static void both_collect(int dir, uint32_t k)
 
         check(wc.wr_id >= both_seed(dir, 0, k) && wc.wr_id <= both_seed(dir, NQP - 1, k),
               "both: wr_id of a send");
-        recvs += ops[(k + (uint32_t)q) % 4].recv;
+        recvs += both_op(q, k)->recv;
     }
     while (recvs--) {
         struct ibv_wc wc = wait_wc(s.rcq, "both");
         uint32_t in = (uint32_t)wc.wr_id, x = in;
-        const struct op *o = &ops[(k + ((in - 7000000u) / 2) % NQP) % 4];
+        const struct op *o = both_op((int)((in - 7000000u) / 2 % NQP), k);
 
         check_recv_wc(o, &wc, rnd(&x) % (SLOT - 4 * GUARD), in);
     }
@@ -419,11 +453,11 @@ static void part_both(uint32_t round)
         barrier('R');
         both_post(dir, k);
         both_collect(dir, k);
-        barrier('D'); /* plain WRITEs of the peer are complete as well */
+        barrier('D'); /* plain WRITEs and READs of the peer are complete as well */
         for (int q = 0; q < NQP; q++) {
             uint32_t in = both_seed(!dir, q, k), x = in;
 
-            verify(ops[(k + (uint32_t)q) % 4].name,
+            verify(both_op(q, k)->name,
                    s.buf + AREA + (uint64_t)q * SLOT + GUARD + in % 61,
                    rnd(&x) % (SLOT - 4 * GUARD), in);
         }
@@ -435,7 +469,7 @@ int main(int argc, char **argv)
     unsigned long other[2];
     int opt;
 
-    while ((opt = getopt(argc, argv, "d:g:p:n:")) != -1) {
+    while ((opt = getopt(argc, argv, "d:g:p:n:x")) != -1) {
         switch (opt) {
         case 'd':
             s.dev = optarg;
@@ -449,9 +483,12 @@ int main(int argc, char **argv)
         case 'n':
             s.rounds = atoi(optarg);
             break;
+        case 'x':
+            s.ex = true;
+            break;
         default:
             fprintf(stderr, "usage: datacheck -d DEVICE -g GIDINDEX [-p PORT] "
-                            "[-n ROUNDS] [SERVER-IP]\n");
+                            "[-n ROUNDS] [-x] [SERVER-IP]\n");
             return 2;
         }
     }
@@ -474,13 +511,20 @@ int main(int argc, char **argv)
             if (has_qp(NQP + NSRQ)) {
                 part_sizes(actor, r, NQP + NSRQ, NUC, 1, 1); /* no READ */
             }
+            part_inline(actor, r);
+            if (has_qp(MW_QP)) {
+                part_mw(actor, r);
+            }
         }
         part_both(r);
     }
     /* Either end's errors fail both. */
     sock_write(&s.errors, sizeof(s.errors));
     sock_read(&other[0], sizeof(other[0]));
-    printf("parts: rc%s%s\n", has_qp(NQP) ? " srq" : "", has_qp(NQP + NSRQ) ? " uc" : "");
+    printf("parts: rc%s%s%s%s\n", has_qp(NQP) ? " srq" : "",
+           has_qp(NQP + NSRQ) ? " uc" : "",
+           s.me.max_inline && s.other.max_inline ? " inline" : "",
+           has_qp(MW_QP) ? " mw" : "");
     close_all();
     printf("%lu checks, %lu errors\n", s.checks, s.errors + other[0]);
     return s.errors || other[0] ? 1 : 0;

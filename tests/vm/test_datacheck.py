@@ -30,6 +30,12 @@ class DatacheckTest(Check, fixture.PairTest):
     def test_second_guest_serves(self):
         self.check(self.rdma, 1)
 
+    def test_no_extended_verbs(self):
+        """The stock library has none: said, and not worked around."""
+        done = self.guests[0].run('datacheck -x -d %s -g %d' % (
+            self.rdma.device, self.rdma.gids[0]), 60, check=False)
+        self.assertEqual(done.code, 3, done.describe())
+
 
 class SmpDatacheckTest(Check, fixture.PrivateTest):
     """Several vCPUs in threads of their own: driver, library and doorbells run

@@ -67,6 +67,8 @@ def check_port_events(guest):
 class OwnDriverTest(test_provider.ProviderTest):
     """All that our provider's tests do, on our driver: with extensions."""
 
+    data_parts = 'rc srq uc inline mw'
+
     @classmethod
     def load_driver(cls, guest):
         load_own_driver(guest)

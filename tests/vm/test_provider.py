@@ -265,6 +265,9 @@ class ProviderCase(fixture.SessionTest):
 class ProviderTest(ProviderCase):
     """On the in-tree driver."""
 
+    # What datacheck finds to do with our library on this driver.
+    data_parts = 'rc srq'
+
     def excheck_args(self):
         """The in-tree driver has no inline data to grant."""
         return ' -i 0'
@@ -357,6 +360,14 @@ class ProviderTest(ProviderCase):
                 self.rdma.device, gid, self.excheck_args()), 120)
             self.assertIn(' 0 errors', done.out)
         self.check(DATAGRAMS + self.excheck_args())
+
+    def test_every_operation(self):
+        """By extended verbs; PROGRAMS has it by plain ones."""
+        for job in self.start('datacheck -x -d {dev} -g {gid} -p {port}',
+                              ('ours ', 'ours ')):
+            out = job.wait(check=True).out
+            self.assertIn('parts: %s\n' % self.data_parts, out)
+            self.assertIn(' 0 errors', out)
 
     def test_threads(self):
         self.threadcheck('-n 10000')
