@@ -358,7 +358,8 @@ class SmpTest(DriverCase):
 
     def check_kernel_exits(self):
         """The kernel's posts and arms are words in memory, as programs' are: of
-        the stock layout each would be a doorbell."""
+        the stock layout each would be a doorbell.  Here the worker sleeps at times, and
+        is woken; test_provider.py says how few they are where it never does."""
         def state():
             return (self.daemon.posts()[0],
                     self.daemon.counters('datapath', 'tx_messages')[0])

@@ -55,6 +55,9 @@ exec chroot $root /usr/bin/"$@"
 # Programs of ours that the tests need in the guests.
 OWN_PROGRAMS = ('datacheck', 'eventcheck', 'excheck', 'threadcheck', 'udcheck')
 
+# Receives that a thread of pvrdma_kloop posts to its SRQ before it sends.
+KLOOP_BATCH = 64
+
 # How long a lost wake-up is looked for, and that in the long run.
 SECONDS, LONG_SECONDS = 15, 360
 
@@ -443,6 +446,10 @@ class ExtensionsTest(OurDriverCase):
     # Worker and guests spin: more processors of theirs are only in the way.
     cpus = 1
 
+    @classmethod
+    def guest_files(cls):
+        return dict(super().guest_files(), **ProviderCase.guest_files())
+
     def test_inline_limits(self):
         for size in (0, 1, 48, 49, 128, 432):
             with self.subTest(size=size):
@@ -500,6 +507,15 @@ class ExtensionsTest(OurDriverCase):
         """Few, since where worker and both guests, which all spin, have not a
         processor each, a round trip takes milliseconds."""
         self.no_exit('', 500, 5)
+
+    def test_no_exit_of_the_kernel(self):
+        """Nor do the kernel's users leave it, which post and arm as often as the stock
+        layout would ring, 12800 times for each kind of queue pair.  A shared receive
+        queue's first receives ring until the worker has looked at it once."""
+        rung, sent = self.daemon.posts()[0], self.sent()[0]
+        parts.check_kernel_verbs(self.guests[0], threads=2)
+        self.assertGreaterEqual(self.sent()[0] - sent, 3 * 2 * 2 * 1600)
+        self.assertLessEqual(self.daemon.posts()[0] - rung, 2 * KLOOP_BATCH + 8)
 
     def test_stock_provider_exits(self):
         """Shows that the tests above count what they mean."""
