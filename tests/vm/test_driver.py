@@ -34,7 +34,7 @@ def built(name):
 def guest_files():
     files = {path.lstrip('/'): built(os.path.basename(path))
              for path in (MODULE, KLOOP)}
-    for name in ('bigcheck', 'capscheck', 'cqcheck', 'datacheck', 'verbscheck'):
+    for name in ('bigcheck', 'capscheck', 'cqcheck', 'datacheck', 'mwcheck', 'verbscheck'):
         files['usr/local/bin/' + name] = pvrdma_vm.built_program(name)
     return files
 
@@ -137,6 +137,42 @@ class OwnDriverTest(test_provider.ProviderTest):
             run, mode, DEVICE, self.rdma.gids[0]), 120, False)
         self.assertTrue(done.ok, done.describe())
         self.assertRegex(done.out, r'[1-9][0-9]* checks, 0 errors')
+
+    def test_windows_and_regions(self):
+        """Bound, bound anew and invalidated windows, changed regions: what the other
+        guest may do by their keys."""
+        template = 'mwcheck -d {dev} -g {gid} -p {port}'
+        for order in (1, -1):
+            one, two = self.guests[::order]
+            gids = self.rdma.gids[::order]
+            port = next(_ports)
+            first = one.spawn('ours ' + template.format(
+                dev=DEVICE, gid=gids[0], port=port), 120)
+            one.wait_listen(port, first)
+            second = two.run('ours %s %s' % (template.format(
+                dev=DEVICE, gid=gids[1], port=port), one.ip('pvrdma')), 120, check=False)
+            first.wait()
+            self.assertTrue(first.ok and second.ok,
+                            first.describe() + second.describe())
+            self.assertRegex(first.out, r'[1-9][0-9]* checks, 0 errors')
+
+    def test_windows_of_a_killed_program(self):
+        """Nothing is left of bound windows, whether made before their region or
+        after it, nor of the region that they keep."""
+        guest = self.guests[0]
+        show = 'rdma resource show; rdma resource show mr'
+        before = guest.run(show).out
+        rounds = [guest.spawn('ours mwcheck -k -d %s -g %d' % (
+            DEVICE, self.rdma.gids[0]), 60) for _ in range(2)]
+        for job in rounds:
+            job.wait_output('ready')
+        self.assertNotEqual(guest.run(show).out, before)
+        for job in rounds:
+            job.kill(9)
+            job.wait()
+        test_provider.wait_until(lambda: guest.run(show).out == before,
+                                 'end of the objects of killed programs', 20)
+        self.assertEqual(log_problems(guest), [])
 
     def test_statistic(self):
         template = 'ib_write_bw -d {dev} -x {gid} -p {port} -F -s 65536 -n 100'
