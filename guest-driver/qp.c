@@ -454,6 +454,12 @@ static void ah_from_wire(const struct pvrdma_ah_attr *from,
 	memcpy(attr->roce.dmac, from->dmac, sizeof(from->dmac));
 }
 
+/*
+ * Rights that mean nothing here, and which the core lets through: hints, and that
+ * of FLUSH (IB_ACCESS_FLUSH_*, Linux 6.2), of which a peer has no requests.
+ */
+#define QP_ACCESS_VOID (IB_ACCESS_OPTIONAL | BIT(8) | BIT(9))
+
 static void attr_to_wire(const struct ib_qp_attr *attr, int mask,
 			 struct pvrdma_qp_attr *to)
 {
@@ -465,7 +471,7 @@ static void attr_to_wire(const struct ib_qp_attr *attr, int mask,
 	to->rq_psn = attr->rq_psn;
 	to->sq_psn = attr->sq_psn;
 	to->dest_qp_num = attr->dest_qp_num;
-	to->qp_access_flags = attr->qp_access_flags & ~IB_ACCESS_OPTIONAL;
+	to->qp_access_flags = attr->qp_access_flags & ~QP_ACCESS_VOID;
 	to->pkey_index = attr->pkey_index;
 	to->en_sqd_async_notify = attr->en_sqd_async_notify;
 	to->sq_draining = attr->sq_draining;
