@@ -138,6 +138,10 @@ for m in virtio_pci virtio_net virtio_console vmxnet3 ib_core ib_uverbs \
     modprobe -d "$work/kernel" -S "$release" --show-depends "$m" 2>> "$log" ||
         die "the kernel $release has no module $m"
 done > "$work/modules.deps"
+# What only some tests want: soft-RoCE and disks.
+for m in rdma_rxe crc32_generic crc32c_generic virtio_blk ext4; do
+    modprobe -d "$work/kernel" -S "$release" --show-depends "$m" 2>> "$log" || :
+done >> "$work/modules.deps"
 sed -n 's,^insmod \([^ ]*\).*,\1,p' "$work/modules.deps" | sort -u > "$work/modules.list"
 while read -r file; do
     to=$tree/usr/lib/modules/$release/${file#*/"$release"/}

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Other people's RDMA programs and suites on pvrdma, beside soft-RoCE.
 
-usage: conformance.py [--stock] [--record] [--only REGEX] [--device NAME] [--rounds N]
-                      [PART...]
+usage: conformance.py [--stock | --release SUITE] [--record] [--only REGEX]
+                      [--device NAME] [--rounds N] [--memory MB] [PART...]
 
 Parts, all of them without names:
   pyverbs   rdma-core's own suite, in one guest on the adapter, in the other on
@@ -14,6 +14,8 @@ Parts, all of them without names:
             TCP on virtio-net: what works, and figures
 
 Prints tables and writes them, with all results as JSON, to BUILD/conformance.
+With --release the guests have the kernel and the programs of another release of Debian,
+such as trixie, and our driver and provider; without the kernel's users.
 What fails is named in them and the run goes on; the exit status tells only whether
 the run itself came to its end, and whether pyverbs is as good as its list.
 """
@@ -31,7 +33,7 @@ from pvrdma_vm import Session, VmError, end_well, require_python, say
 
 
 def run_pyverbs(lab, args):
-    expected = suites.Expected(lab.name)
+    expected = suites.Expected(lab.title)
     say('pyverbs')
     found = suites.run_pyverbs(lab)
     ours, rxe = found[lab.name], found['rxe']
@@ -43,7 +45,7 @@ def run_pyverbs(lab, args):
               for name, results in found.items()
               for test, verdict in sorted(results.items()) if verdict.kind == 'failed']
     print('\n'.join(lines), flush=True)
-    say('written: ' + suites.save('pyverbs-%s.md' % lab.name, lines))
+    say('written: ' + suites.save('pyverbs-%s.md' % lab.title, lines))
     if args.record:
         expected.record(ours)
         say('recorded: ' + expected.path)
@@ -58,11 +60,11 @@ def run_programs(lab, args):
     runners = {name: foreign.Runner(pair, foreign.local_gids(pair))
                for name, pair in lab.pairs.items() if args.device in ('', name)}
     # Of a part of the table the rest is what the last run found.
-    outcomes = foreign.load(suites.RESULTS, lab.name) if args.only or args.device else {}
+    outcomes = foreign.load(suites.RESULTS, lab.title) if args.only or args.device else {}
     for name in lab.pairs:
         outcomes.setdefault(name, {})
     path = 'nothing'
-    for row in foreign.PROGRAMS:
+    for row in foreign.offered(lab.guests[0]):
         if not re.search(args.only, '%s: %s' % (row.group, row.title)):
             continue
         for name, runner in runners.items():
@@ -71,9 +73,9 @@ def run_programs(lab, args):
         say('%s: %s' % (row.title, ' | '.join(
             foreign.describe(outcomes[name][row.group, row.title]) for name in runners)))
         # After each: a run may be broken off, and takes long.
-        suites.save('programs-%s.json' % lab.name, foreign.plain(outcomes))
+        suites.save('programs-%s.json' % lab.title, foreign.plain(outcomes))
         lines = foreign.table(outcomes)
-        path = suites.save('programs-%s.md' % lab.name, lines)
+        path = suites.save('programs-%s.md' % lab.title, lines)
     say('written: ' + path)
     return []
 
@@ -95,8 +97,8 @@ def run_kernel(lab, args):
                     lab.guests, user, lab.guests[1].ip(way[1]), not turn))
                 lab.daemon.check()
                 say('%s, %s: %s' % (user.title, name, table.last))
-        suites.save('kernel-%s.json' % lab.name, table.plain())
-        path = suites.save('kernel-%s.md' % lab.name, table.lines())
+        suites.save('kernel-%s.json' % lab.title, table.plain())
+        path = suites.save('kernel-%s.md' % lab.title, table.lines())
     print('\n'.join(table.lines()), flush=True)
     say('written: ' + path)
     return []
@@ -109,6 +111,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--stock', action='store_true',
                         help='the stock driver and provider instead of ours')
+    parser.add_argument('--release', metavar='SUITE', help='guests of this release of '
+                        'Debian, with our driver and provider')
+    parser.add_argument('--memory', type=int, metavar='MB',
+                        help='of each guest [1024, with --release 2048 for fabtests]')
     parser.add_argument('--record', action='store_true',
                         help='write the list of passing tests anew')
     parser.add_argument('--only', default='', metavar='REGEX',
@@ -122,13 +128,18 @@ def main():
     for part in args.part:
         if part not in PARTS:
             parser.error('no part %s' % part)
+    if args.release and (args.stock or 'kernel' in args.part):
+        parser.error('--release: only our parts, and no kernel users')
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         require_python()
         with Session('conformance') as session:
-            lab = suites.Lab(session, not args.stock)
+            lab = suites.Lab(session, not args.stock,
+                              memory=args.memory or (2048 if args.release else 1024),
+                              release=args.release)
             problems = []
-            for part in args.part or PARTS:
+            for part in args.part or [name for name in PARTS
+                                      if name != 'kernel' or not args.release]:
                 problems += PARTS[part](lab, args)
             end_well(lab.guests, lab.daemon)
     except (VmError, AgentError, CommandFailed) as exc:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-or-later
 #
-# debian-root.sh [BUILDDIR [packages|suites]] - a Debian guest's disk
+# debian-root.sh [BUILDDIR [packages|suites [SUITE]]] - a Debian guest's disk
 #
 # usage: as root; debootstrap and e2fsprogs must be there.  Does nothing if the image
 # was made of the same things.
@@ -16,9 +16,12 @@
 # installed by dpkg, so that DKMS built the module there; they must keep vmw_pvrdma
 # from loading.  Beside it stock.sha256, the sum of the provider before they came.
 #
-# suites: BUILDDIR/debian/suites.img, with other people's RDMA programs and suites and
-# with mpiring.c, compiled for each MPI.  Our driver and provider are not in it: the
-# tests bring them, so that the image outlives a change of ours.
+# suites: BUILDDIR/debian/suites.img, with other people's RDMA programs and suites, with
+# mpiring.c, compiled for each MPI, and with libfabric's fabtests if the release's
+# source of libfabric has them and can be had.  Our driver and provider are not in it:
+# the tests bring them, so that the image outlives a change of ours.  With SUITE, such
+# as trixie: the same of that release, BUILDDIR/debian/suites-SUITE.img, without a
+# kernel's modules; the guest image that boots it has them (guest-driver/build-env.sh).
 
 set -euo pipefail
 
@@ -26,20 +29,21 @@ repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 builddir=$(cd "${1:-$repo/build}" && pwd -P)
 work=$builddir/debian
 base=$work/base
-root=$work/root
+root=$work/root${3:+-$3}
 provider=/usr/lib/x86_64-linux-gnu/libibverbs/libvmw_pvrdma-rdmav34.so
 packages=dkms,kmod,ibverbs-utils,ibverbs-providers,perftest,libc6-dev
 suite_packages="python3-pyverbs rdma-core ibverbs-utils rdmacm-utils perftest qperf
     ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev nvme-cli fio
     nfs-kernel-server nfs-common open-iscsi iproute2 procps e2fsprogs busybox-static"
 what=${2:-packages}
+suite=${3:-}
 
 prefix=debian-root
 . "$repo/scripts/common.sh"
 
 mkdir -p "$work"
 apt=$work/apt
-log=$work/build.log
+log=$work/build${3:+-$3}.log
 lock_folder "$work"
 : > "$log"
 
@@ -147,6 +151,40 @@ install_suites()
     for mpi in openmpi mpich; do
         quiet in_root "$root" "mpicc.$mpi" -O2 -o "/opt/mpiring.$mpi" /opt/mpiring.c
     done
+    add_fabtests
+}
+
+# libfabric's own tests, which no package has, are in its source: built in the root
+# with the release's library.  A mirror may list a source and not have it.
+add_fabtests()
+{
+    local codename uri sum dir=$work/fabtests apt=$work/apt-source private_apt_ready=
+    codename=$(. "$root/etc/os-release" && echo "$VERSION_CODENAME")
+    private_apt_setup "deb-src $codename"
+    read -r uri sum < <(private_apt apt-get -q source --print-uris \
+                            --only-source libfabric 2>/dev/null |
+        awk '/\.orig\.tar\.[a-z0-9]+'\''/ { gsub("'\''", "", $1); print $1, $NF; exit }') ||
+        true
+    rm -rf "$dir"
+    mkdir -p "$dir"
+    if ! [ -n "${uri:-}" ] || ! /usr/lib/apt/apt-helper -o "APT::Sandbox::User=$(id -un)" \
+            download-file "$uri" "$dir/orig.tar" "$sum" >>"$log" 2>&1; then
+        say "WARNING: no fabtests: the source of libfabric in $codename cannot be had"
+        return
+    fi
+    tar -C "$dir" --strip-components=1 -xf "$dir/orig.tar" --wildcards '*/fabtests'
+    say "building fabtests"
+    mkdir -p "$root/opt/fabtests"
+    cp -r "$dir/fabtests/." "$root/opt/fabtests/"
+    quiet in_root "$root" sh -ec "cd /opt/fabtests
+        apt-get update
+        apt-get -y --no-install-recommends install autoconf automake libtool gcc make \
+            libfabric-dev
+        ./autogen.sh
+        ./configure
+        make -j2 install
+        make clean"
+    rm -rf "$dir" "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*_*
 }
 
 # ---- the image ---------------------------------------------------------------------
@@ -156,7 +194,7 @@ make_image()
 {
     local name
     mkdir -p "$work/modules"
-    for name in crc16 mbcache jbd2 ext4; do
+    [ -n "$suite" ] || for name in crc16 mbcache jbd2 ext4; do
         find "$root/lib/modules/$release" -name "$name.ko" \
             -exec cp {} "$work/modules/" \;
     done
@@ -180,7 +218,12 @@ make_disk()
         return
     fi
     rm -f "$work/$name.stamp"
-    [ "$(cat "$base/complete" 2>/dev/null)" = "$release $version" ] || make_base
+    if [ -n "$suite" ]; then
+        "$repo/tests/vm/release-root.sh" "$builddir" "$suite"
+        base=$work/$suite
+    else
+        [ "$(cat "$base/complete" 2>/dev/null)" = "$release $version" ] || make_base
+    fi
     rm -rf "$root"
     cp -a "$base" "$root"
     $install
@@ -196,6 +239,9 @@ case $what in
         [ ${#debs[@]} -eq 2 ] || die "no packages in $builddir/deb: run 'make deb'"
         make_disk root 2G install_packages "${debs[@]}"
         ;;
-    suites) make_disk suites 4G install_suites "$repo/tests/vm/mpiring.c" ;;
+    suites)
+        [ -z "$suite" ] || version=$suite
+        make_disk "suites${suite:+-$suite}" 4G install_suites "$repo/tests/vm/mpiring.c"
+        ;;
     *) die "no such disk: $what" ;;
 esac

@@ -14,6 +14,7 @@ import unittest
 from pvrdma_vm import BUILD, REPO, VmError
 
 DEBIAN = os.path.join(BUILD, 'debian')
+# Of the disk's own kernel; an image with another one has them (build-env.sh).
 MODULES = ('crc16', 'mbcache', 'jbd2', 'ext4')
 # Run a command in the Debian of the disk.  By a path, else busybox's chroot would
 # run its own applet of that name.
@@ -23,7 +24,7 @@ exec chroot /debian /usr/bin/env "$@"
 '''
 MOUNT = '''set -e
 modprobe virtio_blk; modprobe crc32c_generic || :
-for m in %s; do insmod /opt/modules/$m.ko; done
+modprobe ext4 2>/dev/null || for m in %s; do insmod /opt/modules/$m.ko; done
 mkdir -p /debian
 for i in $(seq 100); do [ -b /dev/vda ] && break; usleep 50000; done
 mount -t ext4 -o noatime /dev/vda /debian
@@ -32,27 +33,28 @@ ln -s /proc/self/fd /dev/fd
 ''' % ' '.join(MODULES)
 
 
-def make(what):
+def make(what, release=None):
     """The image of debian-root.sh, 'packages' or 'suites', made if that can be done
-    here."""
+    here; of another @release of Debian the 'suites' only."""
     if os.getuid() or not shutil.which('debootstrap') or \
             not shutil.which('mke2fs'):
         raise unittest.SkipTest('debian-root.sh needs root, debootstrap and '
                                 'e2fsprogs')
     done = subprocess.run([os.path.join(REPO, 'tests', 'vm',
-                                        'debian-root.sh'), BUILD, what],
+                                        'debian-root.sh'), BUILD, what] +
+                          [release] * bool(release),
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           universal_newlines=True, timeout=1500, check=False)
     if done.returncode:
         raise VmError('debian-root.sh failed:\n%s' % done.stdout)
-    return os.path.join(DEBIAN, {'packages': 'root.img',
-                                 'suites': 'suites.img'}[what])
+    name = {'packages': 'root', 'suites': 'suites'}[what]
+    return os.path.join(DEBIAN, name + ('-' + release if release else '') + '.img')
 
 
-def files():
+def files(release=None):
     """What a guest needs to mount it, as Guest's @files."""
     names = {'usr/local/bin/deb': IN_DEBIAN}
-    for name in MODULES:
+    for name in () if release else MODULES:
         names['opt/modules/%s.ko' % name] = os.path.join(DEBIAN, 'modules',
                                                          name + '.ko')
     return names

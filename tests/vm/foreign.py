@@ -17,12 +17,13 @@ import math
 import os
 import re
 
+import fabtests
 from agent import AgentError, CommandFailed
 from programs import CLOCK_UNKNOWN, TRIES, parse_bw, parse_lat, parse_pingpong
 from pvrdma_vm import VmError
 
 Row = collections.namedtuple(
-    'Row', 'group title server client listens seconds parse unit')
+    'Row', 'group title server client listens seconds parse unit needs')
 Outcome = collections.namedtuple('Outcome', 'result figure unit detail')
 
 # What a client that connects by rdma_cm waits instead of looking for a TCP port.
@@ -35,9 +36,10 @@ PROGRAMS = []
 
 
 def add(group, title, server, client=None, listens=True, seconds=30, parse=None,
-        unit=''):
+        unit='', needs=''):
+    """@needs: a command that succeeds in guests whose programs have this."""
     PROGRAMS.append(Row(group, title, server, client or server + ' {ip}', listens,
-                        seconds, parse, unit))
+                        seconds, parse, unit, needs))
 
 
 # -- figures of their outputs ------------------------------------------------------
@@ -134,14 +136,14 @@ def _rdmacm():
        'cmtime -s {ip} -p {port} -c 20')
 
 
-def _perf(name, options, lat, size='', iters=200, seconds=30):
+def _perf(name, options, lat, size='', iters=200, seconds=30, needs=''):
     last = '-a' in options.split()
     parse = (last_lat if last else parse_lat) if lat else (last_bw if last else parse_bw)
     add('perftest', ' '.join((name + ' ' + options + ' ' + size).split()),
         '%s -d {dev} -x {gid} -p {port} -F %s -n %d %s' % (name, options, iters, size),
         listens='-R' not in options.split(),
         seconds=15 if '-R' in options.split() else seconds, parse=parse,
-        unit='us' if lat else 'MB/s')
+        unit='us' if lat else 'MB/s', needs=needs)
 
 
 def _perftest():
@@ -178,6 +180,11 @@ def _perftest():
     _perf('ib_read_bw', '-o 1', False, '-s 4096')
     _perf('ib_atomic_bw', '-A FETCH_AND_ADD -q 2', False)
     _perf('ib_atomic_lat', '-A CMP_AND_SWAP', True)
+    newer = 'ib_write_bw --help | grep -q write_with_imm'
+    _perf('ib_write_bw', '--write_with_imm', False, '-s 4096', needs=newer)
+    _perf('ib_write_bw', '--write_with_imm -q 4', False, '-s 4096', needs=newer)
+    _perf('ib_write_bw', '--write_with_imm -c UC', False, '-s 4096', needs=newer)
+    _perf('ib_write_lat', '--write_with_imm', True, '-s 8', needs=newer)
 
 
 def _ucx():
@@ -219,6 +226,16 @@ def _libfabric():
             parse=fabric_figure, unit='us')
 
 
+def _fabtests():
+    for provider, words in fabtests.ONE_SIDED:
+        add('fabtests, ' + provider, words.split(' -s')[0], words + " -p '%s' -d {dev}" %
+            provider, 'true', listens=None, needs='command -v fi_rma_bw')
+    for provider, words in fabtests.PAIRS:
+        base = "%s -p '%s' -s {own}" % (words, provider)
+        add('fabtests, ' + provider, words, base, listens=False, seconds=20,
+            needs='command -v fi_rma_bw')
+
+
 def _qperf():
     for test in ('rc_lat', 'rc_bw', 'rc_bi_bw', 'rc_rdma_write_lat',
                  'rc_rdma_write_poll_lat', 'rc_rdma_write_bw', 'rc_rdma_read_lat',
@@ -256,7 +273,7 @@ def _mpi():
         parse=figure, unit='us')
 
 
-for _fill in (_ibverbs, _rdmacm, _perftest, _ucx, _libfabric, _qperf, _fio, _mpi):
+for _fill in (_ibverbs, _rdmacm, _perftest, _ucx, _libfabric, _fabtests, _qperf, _fio, _mpi):
     _fill()
 
 # -- running one -------------------------------------------------------------------
@@ -355,6 +372,9 @@ class Runner:
             detail = (server.describe() + '\n' + client.describe())[-6000:]
             if client.how == 'timeout':
                 return Outcome('hangs (%d s)' % row.seconds, None, row.unit, detail)
+            if row.group.startswith('fabtests') and client.how == 'exited' and \
+                    client.code in fabtests.NOT_OFFERED:
+                return Outcome('not offered', None, row.unit, detail)
             if not client.ok:
                 return Outcome('fails: ' + last_line(client), None, row.unit, detail)
             if not server.ok and not row.title.startswith(STAYS):
@@ -372,6 +392,13 @@ class Runner:
             if CLOCK_UNKNOWN not in client.err and turn:
                 break
         return Outcome('ok, no figure', None, row.unit, detail)
+
+
+def offered(guest):
+    """The rows whose programs @guest has."""
+    has = {needs: not needs or guest.run('deb sh -c "%s"' % needs, check=False).ok
+           for needs in {row.needs for row in PROGRAMS}}
+    return [row for row in PROGRAMS if has[row.needs]]
 
 
 def prepare(guests, pairs):

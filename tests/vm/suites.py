@@ -10,9 +10,11 @@ results are the measure of what a program can expect of a RoCE device.
 import collections
 import json
 import os
+import subprocess
 
 import debiandisk
 import parts
+import pvrdma_vm
 from pvrdma_vm import BUILD, REPO, Daemon, VmError, start_guests
 from programs import Pair
 
@@ -25,17 +27,37 @@ PYVERBS = '/opt/pyverbs-tests'
 RESTARTS = 12
 
 
+def other_kernel(release):
+    """Boot guests with the kernel of another Debian release from now on; the file of
+    our driver for it."""
+    done = subprocess.run([os.path.join(REPO, 'guest-driver', 'build-env.sh'), '--boot',
+                           release, BUILD], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, universal_newlines=True, check=False)
+    if done.returncode:
+        raise VmError('no kernel of %s:\n%s' % (release, done.stdout))
+    folder = os.path.join(BUILD, 'guest-driver', release)
+    pvrdma_vm.IMAGES = os.path.join(folder, 'images')
+    return os.path.join(folder, 'pvrdma.ko')
+
+
 class Lab:
     """@own: our driver and provider, not the stock ones.  @force_mr: the kernel's
-    targets register memory for each transfer, as they would for iWARP."""
+    targets register memory for each transfer, as they would for iWARP.  @release: the
+    name of the Debian release, if it is another one than the guest image's, for its
+    kernel and programs; with our parts."""
 
-    def __init__(self, session, own=True, memory=1024, cpus=1, force_mr=False):
+    def __init__(self, session, own=True, memory=1024, cpus=1, force_mr=False,
+                 release=None):
         self.name = 'ours' if own else 'stock'
+        # Of files with results and of lists.
+        self.title = self.name + ('-' + release if release else '')
         self.force_mr = force_mr
-        disk = debiandisk.make('suites')
-        files = debiandisk.files()
+        disk = debiandisk.make('suites', release)
+        files = debiandisk.files(release)
         if own:
             files.update(parts.guest_files())
+        if release:
+            files[parts.MODULE] = other_kernel(release)
         with open(os.path.join(HERE, 'pyverbs-run.py'), 'rb') as stream:
             files['opt/pyverbs-run.py'] = stream.read()
         self.daemon = Daemon(session, ['vm1', 'vm2'])
@@ -282,7 +304,7 @@ def run_pyverbs(lab, leave_out=()):
     found = {name: run.finish() for name, run in runs.items()}
     for name, run in runs.items():
         save('pyverbs-%s.log' % name, [run.errors])
-    save('pyverbs-%s.json' % lab.name,
+    save('pyverbs-%s.json' % lab.title,
          {name: {test: list(verdict) for test, verdict in results.items()}
           for name, results in found.items()})
     return found
