@@ -222,7 +222,7 @@ static struct outcome claim(struct qp *qp, const struct msg *m, struct sg_list *
                             .pd = qp->rq->pd,
                             .access = PVRDMA_ACCESS_LOCAL_WRITE,
                             .write = true,
-                            .nsge = recv->nsge,
+                            .nsge = sg_reach(recv->sge, recv->nsge, length),
                             .sge = recv->sge};
     return sg_check(dst) ? OUTCOME(OUT_DONE) : bad_receive(PVRDMA_WC_LOC_PROT_ERR, 0);
 }

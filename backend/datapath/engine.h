@@ -180,6 +180,12 @@ static inline struct sg_list sg_of_op(const struct qp *qp, const struct send_op 
 /* Sum of lengths; at most QP_MAX_SGE * 4 GiB, so it cannot overflow. */
 uint64_t sg_length(const struct pvrdma_sge *sge, uint32_t nsge);
 
+/*
+ * How many of these SGEs the first @length bytes lie in.  What a message does not come to
+ * is not looked at, as with other devices: a receive for an empty one may name anything.
+ */
+uint32_t sg_reach(const struct pvrdma_sge *sge, uint32_t nsge, uint64_t length);
+
 /* Are all keys valid for this list (PD, access, bounds)? */
 bool sg_check(const struct sg_list *l);
 

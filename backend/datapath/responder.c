@@ -171,7 +171,6 @@ static struct outcome check_recv(struct qp *qp, const struct msg *m)
     struct sg_list l = {.vm = qp->vm,
                         .pd = qp->rq->pd,
                         .access = PVRDMA_ACCESS_LOCAL_WRITE,
-                        .nsge = recv->nsge,
                         .sge = recv->sge};
 
     if (!msg_is_send(m)) {
@@ -181,6 +180,7 @@ static struct outcome check_recv(struct qp *qp, const struct msg *m)
         return both_fail(PVRDMA_WC_REM_INV_REQ_ERR, PVRDMA_WC_LOC_LEN_ERR,
                          PVRDMA_EVENT_QP_REQ_ERR);
     }
+    l.nsge = sg_reach(recv->sge, recv->nsge, m->length);
     if (!sg_check(&l)) {
         return both_fail(PVRDMA_WC_REM_OP_ERR, PVRDMA_WC_LOC_PROT_ERR, 0);
     }

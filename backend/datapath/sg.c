@@ -25,6 +25,17 @@ uint64_t sg_length(const struct pvrdma_sge *sge, uint32_t nsge)
     return sum;
 }
 
+uint32_t sg_reach(const struct pvrdma_sge *sge, uint32_t nsge, uint64_t length)
+{
+    uint32_t n = 0;
+
+    while (length && n < nsge) {
+        length -= MIN(length, sge[n].length);
+        n++;
+    }
+    return n;
+}
+
 /* What is bound by @mw, if it is a key for peers that came to the right queue pair. */
 SELDOM static struct mr *window_base(const struct sg_list *l, const struct mr *mw)
 {

@@ -223,6 +223,39 @@ static void test_recv_prot(void)
     vgt_pair_close(&p);
 }
 
+/* What a message does not come to may be anything: libfabric's tests receive empty ones
+ * to no memory at all. */
+static void test_recv_unused(void)
+{
+    open_pair();
+    for (uint32_t len = 0; len <= 100; len += 100) {
+        struct pvrdma_sge sge[2] = {vg_sge(p.s[1].mr, 0, 100), {0, 1024, 0}};
+        struct vg_wr rwr = {.wr_id = 50, .nsge = 2, .sge = sge};
+        struct pvrdma_sge ssge = vg_sge(p.s[0].mr, 0, len);
+        struct vg_wr wr = basic_wr(len, PVRDMA_WR_SEND, &ssge);
+
+        if (!len) {
+            sge[0] = sge[1];
+        }
+        g_assert_cmpuint(vg_post_recv(p.s[1].qp, &rwr, 1), ==, 1);
+        wr.flags = PVRDMA_SEND_SIGNALED;
+        post_one(&wr);
+        vgt_expect(p.s[0].scq, len, PVRDMA_WC_SUCCESS);
+        vgt_expect(p.s[1].rcq, 50, PVRDMA_WC_SUCCESS);
+    }
+    /* One byte more. */
+    struct pvrdma_sge sge[2] = {vg_sge(p.s[1].mr, 0, 100), {0, 1024, 0}};
+    struct vg_wr rwr = {.wr_id = 51, .nsge = 2, .sge = sge};
+    struct pvrdma_sge ssge = vg_sge(p.s[0].mr, 0, 101);
+    struct vg_wr wr = basic_wr(101, PVRDMA_WR_SEND, &ssge);
+
+    g_assert_cmpuint(vg_post_recv(p.s[1].qp, &rwr, 1), ==, 1);
+    post_one(&wr);
+    expect_failure(101, PVRDMA_WC_REM_OP_ERR, PVRDMA_QPS_ERR, NO_EVENT);
+    vgt_expect(p.s[1].rcq, 51, PVRDMA_WC_LOC_PROT_ERR);
+    vgt_pair_close(&p);
+}
+
 /* Message longer than the receive WQE: LOC_LEN there, REM_INV_REQ here. */
 static void test_recv_short(void)
 {
@@ -613,12 +646,19 @@ static const struct status_test {
     const char *name;
     void (*run)(void);
 } tests[] = {
-    {"loc-len", test_loc_len},         {"loc-qp-op", test_loc_qp_op},
-    {"loc-prot", test_loc_prot},       {"recv-prot", test_recv_prot},
-    {"recv-short", test_recv_short},   {"rem-inv-req", test_rem_inv_req},
-    {"rem-access", test_rem_access},   {"retry-exc", test_retry_exc},
-    {"retry-never", test_retry_never}, {"rnr/exceeded", test_rnr_exceeded},
-    {"rnr/wait", test_rnr_wait},       {"flush", test_flush},
+    {"loc-len", test_loc_len},
+    {"loc-qp-op", test_loc_qp_op},
+    {"loc-prot", test_loc_prot},
+    {"recv-prot", test_recv_prot},
+    {"recv-unused", test_recv_unused},
+    {"recv-short", test_recv_short},
+    {"rem-inv-req", test_rem_inv_req},
+    {"rem-access", test_rem_access},
+    {"retry-exc", test_retry_exc},
+    {"retry-never", test_retry_never},
+    {"rnr/exceeded", test_rnr_exceeded},
+    {"rnr/wait", test_rnr_wait},
+    {"flush", test_flush},
     {"read-only-memory", test_rom},
 };
 
