@@ -188,28 +188,33 @@ def _perftest():
 
 
 def _ucx():
-    env = 'env UCX_WARN_UNUSED_ENV_VARS=n UCX_IB_GID_INDEX=%s '
+    def row(title, settings, words, parse, unit):
+        # Without a terminal one that was built with MPI (Debian 13's) takes itself for a
+        # part of an MPI job.
+        server, client = ('env UCX_WARN_UNUSED_ENV_VARS=n %s script -qec "ucx_perftest '
+                          '%s -p {port}%s" /dev/null' % (settings, words, peer)
+                          for peer in ('', ' {ip}'))
+        add('UCX', 'ucx_perftest ' + title, server, client, parse=parse, unit=unit)
+
     for test, transport, index, parse, unit in (
             ('am_lat', 'rc_verbs', '{gid}', ucx_lat, 'us'),
             ('put_lat', 'rc_verbs', '{gid}', ucx_lat, 'us'),
             ('fadd', 'rc_verbs', '{gid}', ucx_lat, 'us'),
             ('am_bw', 'rc_verbs', '{gid}', ucx_bw, 'MB/s'),
             ('am_lat', 'ud_verbs', '{local}', ucx_lat, 'us')):
-        add('UCX', 'ucx_perftest -x %s -t %s' % (transport, test), env % index +
-            'ucx_perftest -d {dev}:1 -x %s -t %s -n 200 -w 20 -p {port} %s' % (
+        row('-x %s -t %s' % (transport, test), 'UCX_IB_GID_INDEX=' + index,
+            '-d {dev}:1 -x %s -t %s -n 200 -w 20 %s' % (
                 transport, test, '-D zcopy -s 4096' if test.endswith('bw') else
-                '-D short -s 8' if test != 'fadd' else '-s 8'),
-            'CLIENT', parse=parse, unit=unit)
-    tls = 'UCX_TLS=rc_verbs,ud_verbs,self UCX_NET_DEVICES={dev}:1 '
+                '-D short -s 8' if test != 'fadd' else '-s 8'), parse, unit)
     for test, size, parse, unit in (
             ('tag_lat', 8, ucx_lat, 'us'), ('tag_bw', 65536, ucx_bw, 'MB/s'),
             ('tag_bw', 1048576, ucx_bw, 'MB/s'), ('ucp_put_lat', 8, ucx_lat, 'us'),
             ('ucp_get', 4096, ucx_lat, 'us'), ('ucp_fadd', 8, ucx_lat, 'us'),
             ('ucp_cswap', 8, ucx_lat, 'us'), ('stream_lat', 8, ucx_lat, 'us')):
-        add('UCX', 'ucx_perftest -t %s -s %d' % (test, size), env % '{local}' + tls +
-            'ucx_perftest -t %s -s %d -n %d -w 10 -p {port}' % (
-                test, size, 20 if size > 65536 else 100), 'CLIENT', parse=parse,
-            unit=unit)
+        row('-t %s -s %d' % (test, size), 'UCX_IB_GID_INDEX={local} '
+            'UCX_TLS=rc_verbs,ud_verbs,self UCX_NET_DEVICES={dev}:1',
+            '-t %s -s %d -n %d -w 10' % (test, size, 20 if size > 65536 else 100), parse,
+            unit)
 
 
 def _libfabric():
@@ -335,20 +340,19 @@ class Runner:
         """(server job or None, client job); both have ended."""
         one, two = self.pair.guests
         port = next(_ports)
-        client = row.server + ' {ip}' if row.client == 'CLIENT' else row.client
         server = one.spawn(self.command(row.server, 0, port), row.seconds + 15)
         if row.listens is None:  # no server at all, or a program of one side
             server.wait()
             if row.server != 'true':
                 return server, server
-            return server, one.run(self.command(client, 0, port), row.seconds,
+            return server, one.run(self.command(row.client, 0, port), row.seconds,
                                    check=False)
         try:
             if row.listens:
                 one.wait_listen(port, server, 15)
             else:
                 one.run('usleep %d' % int(HEAD_START * 1e6))
-            job = two.run(self.command(client, 1, port), row.seconds, check=False)
+            job = two.run(self.command(row.client, 1, port), row.seconds, check=False)
             end = LINGER if job.ok and not row.title.startswith(STAYS) else 0
             with one.agent.cond:
                 one.agent.cond.wait_for(lambda: server.done, end * one.patience)
