@@ -402,16 +402,19 @@ static void test_gsi_sqe(void)
                                  .send_sge = 2,
                                  .recv_sge = 1};
     struct pvrdma_sge good, bad, into;
-    struct vguest *g, *far; /* whose QP 1 is not there: what goes to it is lost */
-    struct vg_pd *pd;
-    struct vg_cq *scq, *rcq;
+    struct vguest *g, *far; /* whose QP 1 is not ready: what goes to it is lost */
+    struct vg_pd *pd, *far_pd;
+    struct vg_cq *scq, *rcq, *far_cq;
     struct vg_mr *dma;
-    struct vg_qp *qp;
+    struct vg_qp *qp, *far_qp;
     uint64_t gpa;
 
     start(NULL);
     g = vguest_new(vgt_daemon, 0, NULL);
     far = vguest_new(vgt_daemon, 1, NULL);
+    far_pd = vg_pd_new_kernel(far);
+    far_cq = vg_cq_new(far_pd, 64);
+    far_qp = vg_qp_new(far_pd, far_cq, far_cq, &o);
     pd = vg_pd_new_kernel(g);
     scq = vg_cq_new(pd, 64);
     rcq = vg_cq_new(pd, 64);
@@ -462,6 +465,9 @@ static void test_gsi_sqe(void)
     vg_cq_free(scq);
     vg_cq_free(rcq);
     vg_pd_free(pd);
+    vg_qp_free(far_qp);
+    vg_cq_free(far_cq);
+    vg_pd_free(far_pd);
     vguest_free(far);
     vguest_free(g);
     stop();

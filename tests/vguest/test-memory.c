@@ -431,11 +431,12 @@ static int control_client(void)
 
 /*
  * The daemon has no descriptors left: a VM that sends some is refused them, but lives,
- * and has its way when there are some again.
+ * and has its way when there are some again.  The VM is one whose log lines the tests
+ * before have not used up.
  */
 static void test_no_descriptors(void)
 {
-    struct vguest *g = vguest_new(vgt_daemon, 0, NULL);
+    struct vguest *g = vguest_new(vgt_daemon, 1, NULL);
     struct vg_usage before, after;
     GArray *us = g_array_new(FALSE, FALSE, sizeof(double));
     int fd = sealed(1 << 20), admin;
