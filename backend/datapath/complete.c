@@ -416,6 +416,9 @@ static void arm_late(struct cq *cq)
         left = unread(cq, &sol);
     }
     moderated = cq->hold.on;
+    if (cq->hold.held) {
+        left = 0; /* these are counted, and the hold's end tells */
+    }
     pthread_mutex_unlock(&cq->lock);
 
     if (left && (moderated ? hold_published(cq, left, sol) : comp_arm_take(cq, sol))) {

@@ -67,7 +67,7 @@ bool hold_end_locked(struct cq *cq, bool *sol)
 bool hold_published(struct cq *cq, uint32_t n, bool sol)
 {
     struct cq_hold *h = &cq->hold;
-    bool now, begun = false;
+    bool now, begun = false, fire = false;
 
     pthread_mutex_lock(&cq->lock);
     if (!h->held && !comp_arm_wants(cq, sol)) {
@@ -83,6 +83,8 @@ bool hold_published(struct cq *cq, uint32_t n, bool sol)
         bool held_sol;
 
         hold_end_locked(cq, &held_sol);
+        /* Under the lock, so that nobody begins a hold for what is told now. */
+        fire = comp_arm_take(cq, sol);
     } else {
         begun = !h->held;
         if (begun) {
@@ -97,7 +99,7 @@ bool hold_published(struct cq *cq, uint32_t n, bool sol)
     if (begun) {
         datapath_wake(cq->vm);
     }
-    return now && comp_arm_take(cq, sol);
+    return fire;
 }
 
 void hold_run(struct vm *vm, uint64_t now)

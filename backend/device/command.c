@@ -282,12 +282,13 @@ static int command_run(struct device *dev, const struct command *cmd,
                        const union pvrdma_cmd_req *req)
 {
     struct vm *vm = dev->vm;
-    union pvrdma_cmd_resp resp = {.hdr = {
-                                      .response = req->hdr.response,
-                                      .ack = PVRDMA_CMD_RESP(req->hdr.cmd),
-                                  }};
+    union pvrdma_cmd_resp resp;
     int err;
 
+    /* All of it: an initializer need not clear what the first member does not cover. */
+    memset(&resp, 0, sizeof(resp));
+    resp.hdr.response = req->hdr.response;
+    resp.hdr.ack = PVRDMA_CMD_RESP(req->hdr.cmd);
     /* First, so that no object is made that the guest never hears of. */
     if (cmd->resp_size &&
         !guest_ptr(&vm->guest.mem, dev->resp_slot, cmd->resp_size, true)) {

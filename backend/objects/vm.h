@@ -22,7 +22,8 @@
  *    lets its loop turn (coro.h) while it holds one.
  *  - qp->lock (receive queue, responder state, state changes), then srq->lock, then
  *    cq->lock, then event_ring->lock or dp->hold_lock.  Never two of a kind, never across
- * a slice's copy (but a message of up to 4 KiB is copied under the receiver's qp->lock).
+ *    a slice's copy (but a message of up to 4 KiB is copied under the receiver's
+ *    qp->lock).
  *  - Objects, MRs and memory maps are found through atomic pointers by any
  *    worker and freed by the main thread after grace_wait().
  */

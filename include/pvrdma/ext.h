@@ -247,7 +247,7 @@ struct pvrdma_ext_cmd_moderate_cq {
 	uint32_t reserved;
 	uint32_t cq_handle;
 	uint16_t count; /* 0: however many */
-	uint16_t period; /* 0: MODERATE_MAX; 0 and count 0 or 1: hold nothing back */
+	uint16_t period; /* 0: MODERATE_MAX; 0 and count 0, or count 1: hold nothing */
 };
 #define PVRDMA_EXT_MODERATE_MAX 65535u /* both */
 
