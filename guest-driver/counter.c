@@ -96,10 +96,30 @@ int pvrdma_counters_given(struct pvrdma_dev *dev, u64 *value, u32 n)
 	return ret;
 }
 
+/* Not soon one that was in use: ib_core forgets a counter after it is given back. */
+static int number(struct pvrdma_dev *dev, struct rdma_counter *counter)
+{
+	struct pvrdma_qp_stats *s = &dev->qp_stats;
+	int ret = -ENOSPC;
+
+	if (s->last_id < INT_MAX)
+		ret = ida_alloc_min(&s->ids, s->last_id + 1, GFP_KERNEL);
+	if (ret == -ENOSPC)
+		ret = ida_alloc_min(&s->ids, 1, GFP_KERNEL);
+	if (ret < 0)
+		return ret;
+	s->last_id = ret;
+	counter->id = ret;
+	return 0;
+}
+
 /**
  * pvrdma_counter_bind_qp() - a QP's traffic is a counter's from now on
  * @counter: gets a number with its first QP
  * @ibqp: QP without a counter
+ *
+ * ib_core looks whether it has one without a lock, and older ones find QPs that are
+ * being destroyed.
  *
  * Return: 0 or a negative errno.
  */
@@ -111,14 +131,12 @@ int pvrdma_counter_bind_qp(struct rdma_counter *counter, struct ib_qp *ibqp)
 	int ret;
 
 	mutex_lock(&dev->qp_stats.lock);
-	ret = qp_query(dev, qp->handle, &resp);
-	if (!ret && !counter->id) {
-		ret = ida_alloc_min(&dev->qp_stats.ids, 1, GFP_KERNEL);
-		if (ret > 0) {
-			counter->id = ret;
-			ret = 0;
-		}
-	}
+	if (ibqp->counter || xa_load(&dev->table.qps, qp->handle) != qp)
+		ret = -EINVAL;
+	else
+		ret = qp_query(dev, qp->handle, &resp);
+	if (!ret && !counter->id)
+		ret = number(dev, counter);
 	if (!ret) {
 		memcpy(qp->counted, resp.counter, sizeof(qp->counted));
 		ibqp->counter = counter;
@@ -132,19 +150,38 @@ int pvrdma_counter_bind_qp(struct rdma_counter *counter, struct ib_qp *ibqp)
  * pvrdma_counter_unbind_qp() - no more
  * @ibqp: QP with a counter
  *
- * Return: 0.  A dead device does not say what was counted last.
+ * Return: 0, or -EINVAL if it has none.  A dead device does not say what was counted
+ * last.
  */
 int pvrdma_counter_unbind_qp(struct ib_qp *ibqp)
 {
 	struct pvrdma_dev *dev = to_pvdev(ibqp->device);
 	struct pvrdma_qp *qp = to_pvqp(ibqp);
+	int ret = -EINVAL;
 
 	mutex_lock(&dev->qp_stats.lock);
-	collect(dev, qp);
-	list_del(&qp->bound);
-	ibqp->counter = NULL;
+	if (ibqp->counter) {
+		collect(dev, qp);
+		list_del(&qp->bound);
+		ibqp->counter = NULL;
+		ret = 0;
+	}
 	mutex_unlock(&dev->qp_stats.lock);
-	return 0;
+	return ret;
+}
+
+/**
+ * pvrdma_counter_forget_qp() - a QP is gone from the device and its table
+ * @dev: device
+ * @qp: not used by anybody any more; ib_core has unbound it, but may have bound it
+ * again since
+ */
+void pvrdma_counter_forget_qp(struct pvrdma_dev *dev, struct pvrdma_qp *qp)
+{
+	mutex_lock(&dev->qp_stats.lock);
+	if (qp->ibqp.counter)
+		list_del(&qp->bound);
+	mutex_unlock(&dev->qp_stats.lock);
 }
 
 static int pvrdma_counter_dealloc(struct rdma_counter *counter)

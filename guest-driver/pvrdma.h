@@ -202,6 +202,7 @@ struct pvrdma_port {
  * @lock: protects all but @ids, and @counted, @bound and the counter of QPs
  * @bound: QPs that have a counter
  * @given: what all counters together got
+ * @last_id: the number given last
  * @ids: numbers of counters; has a lock of its own
  */
 struct pvrdma_qp_stats {
@@ -209,6 +210,7 @@ struct pvrdma_qp_stats {
 	struct mutex lock;
 	struct list_head bound;
 	u64 given[PVRDMA_QP_COUNTERS];
+	int last_id;
 	struct ida ids;
 };
 
@@ -582,6 +584,7 @@ extern const struct rdma_stat_desc pvrdma_stats_descs[PVRDMA_EXT_CNT_MAX];
 
 /* counter.c, and in compat.h */
 extern const struct ib_device_ops pvrdma_counter_ops;
+void pvrdma_counter_forget_qp(struct pvrdma_dev *dev, struct pvrdma_qp *qp);
 int pvrdma_counters_given(struct pvrdma_dev *dev, u64 *value, u32 n);
 int pvrdma_fill_res_qp(struct sk_buff *msg, struct ib_qp *ibqp);
 int pvrdma_fill_res_cq(struct sk_buff *msg, struct ib_cq *ibcq);

@@ -317,6 +317,7 @@ static void qp_destroy(struct pvrdma_dev *dev, struct pvrdma_qp *qp)
 	qp_detach(qp);
 	xa_erase_irq(&dev->table.qps, qp->handle);
 	mutex_unlock(&dev->table.lock);
+	pvrdma_counter_forget_qp(dev, qp);
 	pvrdma_qp_put(qp);
 	wait_for_completion(&qp->unused);
 	qp_let_go(qp);

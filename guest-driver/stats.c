@@ -33,6 +33,7 @@ static int pvrdma_get_stats(struct ib_device *ibdev,
 {
 	struct pvrdma_cmd_handle req = {};
 	struct pvrdma_ext_resp_counters resp;
+	u64 value[ARRAY_SIZE(resp.counter)];
 	int i, ret;
 
 	if (port != PVRDMA_PORT)
@@ -40,12 +41,12 @@ static int pvrdma_get_stats(struct ib_device *ibdev,
 	ret = pvrdma_cmd_query_counters(to_pvdev(ibdev), &req, &resp);
 	if (ret)
 		return ret;
-	for (i = 0; i < stats->num_counters; i++)
-		stats->value[i] = resp.counter[i];
-	ret = pvrdma_counters_given(to_pvdev(ibdev), stats->value,
-				    stats->num_counters);
+	memcpy(value, resp.counter, sizeof(value));
+	ret = pvrdma_counters_given(to_pvdev(ibdev), value, stats->num_counters);
 	if (ret)
 		return ret;
+	for (i = 0; i < stats->num_counters; i++)
+		stats->value[i] = value[i];
 	return stats->num_counters;
 }
 
