@@ -122,6 +122,7 @@ def _rdmacm():
        'ucmatose -s {ip} -p {port} -c 10 -C 20 -S 4096')
     # These have a port of their own: their -p is a port space.
     cm('udaddy', 'udaddy -b {own}', 'udaddy -s {ip} -b {own}')
+    # Nobody can join a group of ours: it ends well all the same.
     cm('mckey', 'mckey -m 239.1.1.1 -b {own}', 'mckey -m 239.1.1.1 -s -b {own}')
     cm('rdma_server, rdma_client', 'rdma_server -s {own} -p {port}',
        'rdma_client -s {ip} -p {port}')
