@@ -566,7 +566,7 @@ class SleepingWorkerTest(OurDriverCase):
         takes while the guest sets others."""
         for job in self.start('datacheck -d {dev} -g {gid} -p {port} -n %d'
                               % (150 if fixture.LONG else 6), ('ours ', 'ours ')):
-            self.assertIn('parts: rc srq uc\n', job.wait(check=True).out)
+            self.assertIn('parts: rc srq uc inline mw\n', job.wait(check=True).out)
 
     def test_extended_api(self):
         self.excheck('-i 128')
