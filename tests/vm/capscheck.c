@@ -21,6 +21,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "check.h"
+#include "device.h"
+#include "options.h"
 #include "rcqp.h"
 
 #define KERNELS 4
@@ -38,32 +41,9 @@ static struct {
 
 #define A s.dev.orig_attr
 
-#define CHECK(cond, ...)                                       \
-    do {                                                       \
-        s.checks++;                                            \
-        if (!(cond)) {                                         \
-            s.errors++;                                        \
-            fprintf(stderr, "line %d: %s: ", __LINE__, #cond); \
-            fprintf(stderr, __VA_ARGS__);                      \
-            fputc('\n', stderr);                               \
-        }                                                      \
-    } while (0)
-
-static void die(const char *what)
-{
-    fprintf(stderr, "capscheck: %s: %s\n", what, strerror(errno));
-    exit(1);
-}
-
 static void open_device(const char *name)
 {
-    struct ibv_device **list = ibv_get_device_list(NULL);
-
-    for (int i = 0; list && list[i]; i++) {
-        if (!strcmp(ibv_get_device_name(list[i]), name)) {
-            s.ctx = ibv_open_device(list[i]);
-        }
-    }
+    s.ctx = device_open(name);
     s.page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (!s.ctx || s.page == MAP_FAILED || ibv_query_device_ex(s.ctx, NULL, &s.dev)) {
         die(name);
@@ -435,26 +415,14 @@ static void check_rest(void)
 
 int main(int argc, char **argv)
 {
-    const char *device = NULL;
-    int opt;
+    struct options o = {0};
 
-    while ((opt = getopt(argc, argv, "d:g:")) != -1) {
-        switch (opt) {
-        case 'd':
-            device = optarg;
-            break;
-        case 'g':
-            s.gid_index = atoi(optarg);
-            break;
-        default:
-            return 2;
-        }
-    }
-    if (!device) {
+    if (!options_read(&o, argc, argv, 0, 0) || !o.device) {
         fputs("usage: capscheck -d DEVICE -g GID_INDEX\n", stderr);
         return 2;
     }
-    open_device(device);
+    s.gid_index = o.gid_index;
+    open_device(o.device);
     s.pd = ibv_alloc_pd(s.ctx);
     s.cq = ibv_create_cq(s.ctx, 16, NULL, NULL, 0);
     if (!s.pd || !s.cq) {

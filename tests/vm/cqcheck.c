@@ -23,6 +23,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "check.h"
+#include "device.h"
+#include "options.h"
 #include "rcqp.h"
 
 #define DEPTH  64
@@ -40,23 +43,6 @@ static struct {
     char buf[4096];
 } s;
 
-#define CHECK(cond, ...)                                       \
-    do {                                                       \
-        s.checks++;                                            \
-        if (!(cond)) {                                         \
-            s.errors++;                                        \
-            fprintf(stderr, "line %d: %s: ", __LINE__, #cond); \
-            fprintf(stderr, __VA_ARGS__);                      \
-            fputc('\n', stderr);                               \
-        }                                                      \
-    } while (0)
-
-static void die(const char *what)
-{
-    fprintf(stderr, "cqcheck: %s: %s\n", what, strerror(errno));
-    exit(1);
-}
-
 static uint64_t now_ns(void)
 {
     struct timespec ts;
@@ -67,13 +53,7 @@ static uint64_t now_ns(void)
 
 static void open_device(const char *name)
 {
-    struct ibv_device **list = ibv_get_device_list(NULL);
-
-    for (int i = 0; list && list[i]; i++) {
-        if (!strcmp(ibv_get_device_name(list[i]), name)) {
-            s.ctx = ibv_open_device(list[i]);
-        }
-    }
+    s.ctx = device_open(name);
     if (!s.ctx || ibv_query_device_ex(s.ctx, NULL, &s.dev)) {
         die(name);
     }
@@ -323,27 +303,17 @@ static void moderation(void)
 
 int main(int argc, char **argv)
 {
-    const char *mode = argc > 1 ? argv[1] : "", *device = NULL;
-    int opt;
+    const char *mode = argc > 1 ? argv[1] : "";
+    struct options o = {0};
 
     optind = 2;
-    while ((opt = getopt(argc, argv, "d:g:")) != -1) {
-        switch (opt) {
-        case 'd':
-            device = optarg;
-            break;
-        case 'g':
-            s.gid_index = atoi(optarg);
-            break;
-        default:
-            return 2;
-        }
-    }
-    if (!device || (strcmp(mode, "stamps") != 0 && strcmp(mode, "moderate") != 0)) {
+    if (!options_read(&o, argc, argv, 0, 0) || !o.device ||
+        (strcmp(mode, "stamps") != 0 && strcmp(mode, "moderate") != 0)) {
         fputs("usage: cqcheck stamps|moderate -d DEVICE -g GID_INDEX\n", stderr);
         return 2;
     }
-    open_device(device);
+    s.gid_index = o.gid_index;
+    open_device(o.device);
     if (strcmp(mode, "stamps") == 0) {
         stamps();
     } else {

@@ -4,6 +4,7 @@
  * objects and their completions.
  */
 #include "datacheck.h"
+#include "device.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -188,19 +189,10 @@ void tcp_open(void)
 
 void open_device(void)
 {
-    int n = 0;
-    struct ibv_device **list = ibv_get_device_list(&n);
-
-    for (int i = 0; list && i < n; i++) {
-        if (!s.dev || strcmp(ibv_get_device_name(list[i]), s.dev) == 0) {
-            s.ctx = ibv_open_device(list[i]);
-            break;
-        }
-    }
+    s.ctx = device_open(s.dev);
     if (!s.ctx) {
         die("no device %s", s.dev ? s.dev : "");
     }
-    ibv_free_device_list(list);
 }
 
 #define EX_UC                                                                         \

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
 #include "rcqp.h"
 
 #define WAIT_MS  20000
@@ -281,13 +282,7 @@ static void last_wqe(void)
 
 static void open_device(const char *name)
 {
-    struct ibv_device **list = ibv_get_device_list(NULL);
-
-    for (int i = 0; list && list[i]; i++) {
-        if (!strcmp(ibv_get_device_name(list[i]), name)) {
-            ctx = ibv_open_device(list[i]);
-        }
-    }
+    ctx = device_open(name);
     must_have(ctx, name);
     pd = ibv_alloc_pd(ctx);
     must_have(pd, "PD");

@@ -23,6 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "check.h"
+#include "device.h"
 #include "options.h"
 #include "rcqp.h"
 
@@ -46,23 +48,6 @@ static struct {
     uint32_t max_inline;
     unsigned checks, errors;
 } s;
-
-#define CHECK(cond, ...)                                       \
-    do {                                                       \
-        s.checks++;                                            \
-        if (!(cond)) {                                         \
-            s.errors++;                                        \
-            fprintf(stderr, "line %d: %s: ", __LINE__, #cond); \
-            fprintf(stderr, __VA_ARGS__);                      \
-            fprintf(stderr, "\n");                             \
-        }                                                      \
-    } while (0)
-
-static void die(const char *what)
-{
-    fprintf(stderr, "excheck: %s: %s\n", what, strerror(errno));
-    exit(1);
-}
 
 static double now(void)
 {
@@ -490,18 +475,10 @@ static void part_destroy(void)
 
 static void open_device(const char *name)
 {
-    struct ibv_device **list = ibv_get_device_list(NULL);
-
-    for (int i = 0; list && list[i]; i++) {
-        if (!name || !strcmp(ibv_get_device_name(list[i]), name)) {
-            s.ctx = ibv_open_device(list[i]);
-            break;
-        }
-    }
+    s.ctx = device_open(name);
     if (!s.ctx) {
         die("cannot open the device");
     }
-    ibv_free_device_list(list);
     if (ibv_query_gid(s.ctx, 1, s.gid_index, &s.gid)) {
         die("ibv_query_gid");
     }

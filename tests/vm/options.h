@@ -15,8 +15,9 @@ struct options {
 };
 
 /*
- * -d DEVICE, -g GIDINDEX, a number after -@number and perhaps -@flag (0: there is no such
- * letter).  What is not given stays as it is.  False: there is something else.
+ * -d DEVICE, -g GIDINDEX, perhaps a number after -@number, and then perhaps -@flag (0:
+ * there is no such letter).  What is not given stays as it is.  False: there is something
+ * else.
  */
 static inline bool options_read(struct options *o, int argc, char **argv, char number,
                                 char flag)

@@ -33,6 +33,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "check.h"
+#include "device.h"
+
 #define GRH    40u
 #define SLOT   8192u
 #define DEPTH  8u
@@ -61,23 +64,6 @@ static struct {
     uint8_t *buf; /* DEPTH receive slots, one send slot */
     unsigned checks, errors;
 } s = {.port = 18520, .rounds = 1};
-
-#define CHECK(cond, ...)                                       \
-    do {                                                       \
-        s.checks++;                                            \
-        if (!(cond)) {                                         \
-            s.errors++;                                        \
-            fprintf(stderr, "line %d: %s: ", __LINE__, #cond); \
-            fprintf(stderr, __VA_ARGS__);                      \
-            fprintf(stderr, "\n");                             \
-        }                                                      \
-    } while (0)
-
-static void die(const char *what)
-{
-    fprintf(stderr, "udcheck: %s: %s\n", what, strerror(errno));
-    exit(1);
-}
 
 /* ---- the two processes ---------------------------------------------------------- */
 
@@ -126,19 +112,12 @@ static void no_ex(const char *what)
 
 static void open_device(void)
 {
-    struct ibv_device **list = ibv_get_device_list(NULL);
     struct ibv_port_attr port;
 
-    for (int i = 0; list && list[i]; i++) {
-        if (!s.dev || !strcmp(ibv_get_device_name(list[i]), s.dev)) {
-            s.ctx = ibv_open_device(list[i]);
-            break;
-        }
-    }
+    s.ctx = device_open(s.dev);
     if (!s.ctx) {
         die("cannot open the device");
     }
-    ibv_free_device_list(list);
     if (ibv_query_port(s.ctx, 1, &port) ||
         ibv_query_gid(s.ctx, 1, s.gid_index, &s.me.gid)) {
         die("port or GID");
