@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Links to other daemons, as the rest of the daemon sees them: who there is, what to
+ * send them, and whom to call when something comes.
+ *
+ * A struct peer is one [peer NAME] group.  It exists until peers_stop(), also when its
+ * group has gone (it is never up again then): a pointer to it may be kept.
+ *
+ * Main thread, but for what says otherwise.
+ */
+#ifndef PVRDMAD_PEER_H
+#define PVRDMAD_PEER_H
+
+#include <glib.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include "config.h"
+#include "transport/peer/msg.h"
+
+struct peer;
+
+/* ---- who is told ---- */
+
+/* Connections'.  Any may be NULL. */
+struct peer_ops {
+    void (*bind)(struct peer *from, const struct peer_bind *bind);
+    void (*bind_answer)(struct peer *from, const struct peer_bind_answer *answer);
+    void (*link_up)(struct peer *peer);
+    void (*link_down)(struct peer *peer);
+    /*
+     * A connection that begins as iWARP does.  Nothing was read from it; it does not
+     * block, and is the callee's.  Its address is one of the peers'.
+     */
+    void (*accepted)(int fd, const struct sockaddr_storage *from);
+};
+
+/* The directory's.  Any may be NULL. */
+struct peer_claim_ops {
+    void (*ask)(struct peer *from, const struct peer_claim *what);
+    void (*claim)(struct peer *from, const struct peer_claim *claim);
+    void (*unclaim)(struct peer *from, const struct peer_claim *claim);
+    void (*hold)(struct peer *from, const struct peer_claim *claim);
+    void (*link_up)(struct peer *peer);
+    void (*link_down)(struct peer *peer);
+};
+
+/* @ops stay valid; NULL: nobody. */
+void peer_set_ops(const struct peer_ops *ops);
+void peer_set_claim_ops(const struct peer_claim_ops *ops);
+/* @datagram and its data hold until @fn returns. */
+void peer_set_datagram(void (*fn)(struct peer *from,
+                                  const struct peer_datagram *datagram));
+
+/* ---- peers ---- */
+
+/* By name; NULL: there is no such group. */
+struct peer *peer_find(const char *name);
+/* The one after @peer, NULL: the first; NULL: there are no more.  Gone ones are not
+ * among them. */
+struct peer *peer_next(struct peer *peer);
+
+/* Any thread. */
+const char *peer_name(const struct peer *peer);
+/* Any thread; it may change at once. */
+bool peer_is_up(const struct peer *peer);
+/* What both sides can do (enum peer_feature); 0: the link is down. */
+uint64_t peer_features(const struct peer *peer);
+
+/* Where it listens. */
+const struct sockaddr_storage *peer_address(const struct peer *peer);
+/* To bind() to before connect(): the port is 0.  AF_UNSPEC: whatever the kernel takes. */
+const struct sockaddr_storage *peer_own_address(const struct peer *peer);
+/* How much of either is used. */
+socklen_t peer_address_len(const struct sockaddr_storage *address);
+
+/* End the link, and connect anew: what came by it makes no sense. */
+void peer_reset(struct peer *peer, const char *why);
+
+/* ---- sending ---- */
+
+/* False: the link is down, or too much waits for it (PEER_MAX_CONTROL). */
+bool peer_send_bind(struct peer *peer, const struct peer_bind *bind);
+bool peer_send_bind_answer(struct peer *peer, const struct peer_bind_answer *answer);
+/* @type: PEER_MSG_ASK, _CLAIM, _UNCLAIM or _HOLD. */
+bool peer_send_claim(struct peer *peer, enum peer_msg_type type,
+                     const struct peer_claim *claim);
+
+/* What a VM has on its way to peers; it may be gone before that is. */
+struct peer_account {
+    _Atomic unsigned refs;
+    _Atomic uint64_t queued; /* bytes */
+    uint64_t max;
+};
+
+/* Any thread, like all that follows. */
+struct peer_account *peer_account_new(uint64_t max);
+void peer_account_unref(struct peer_account *account);
+
+/* A message to be sent, with how it counts. */
+struct peer_out {
+    struct peer_out *next;
+    struct peer_account *account;
+    uint32_t len;
+    uint8_t bytes[];
+};
+
+/* @m encoded.  If @m is a datagram without data, that room is at the end. */
+struct peer_out *peer_out_new(const struct peer_msg *m);
+void peer_out_free(struct peer_out *out);
+
+/*
+ * Send @out, a datagram, which is no longer the caller's.  False: it was dropped, as the
+ * link is down, or @account or the peer has too much that waits (max-queued).
+ */
+bool peer_send_datagram(struct peer *peer, struct peer_account *account,
+                        struct peer_out *out);
+
+/* ---- start, stop, reports ---- */
+
+/* Listen and connect, if the key file says so.  @cfg is not kept. */
+bool peers_start(const struct daemon_config *cfg, GError **errp);
+void peers_stop(void);
+
+/* The peers as @cfg has them now.  What was done is told as a line each. */
+void peers_reload(const struct daemon_config *cfg, void (*say)(void *opaque, char *line),
+                  void *opaque);
+
+#endif /* PVRDMAD_PEER_H */
