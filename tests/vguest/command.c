@@ -156,6 +156,16 @@ int vg_moderate(struct vguest *g, uint32_t cq, unsigned count, unsigned period_u
     return vg_command(g, &req, sizeof(req), NULL, 0);
 }
 
+int vg_query_qp_counters(struct vguest *g, uint32_t handle,
+                         struct pvrdma_ext_resp_qp_counters *resp)
+{
+    struct pvrdma_cmd_handle req = {.hdr.cmd = PVRDMA_CMD_QUERY_QP_COUNTERS,
+                                    .handle = handle};
+    struct pvrdma_ext_resp_qp_counters ignored;
+
+    return vg_command(g, &req, sizeof(req), resp ? resp : &ignored, sizeof(*resp));
+}
+
 uint64_t vg_query_clock(struct vguest *g)
 {
     struct pvrdma_cmd_handle req = {.hdr.cmd = PVRDMA_CMD_QUERY_CLOCK};

@@ -298,6 +298,9 @@ int vg_unbind_gid(struct vguest *g, uint32_t index, const struct pvrdma_gid *gid
 int vg_move_cq(struct vguest *g, struct pvrdma_ext_cmd_move_cq *req);
 /* As of ibv_modify_cq: 0 or as vg_move_cq. */
 int vg_moderate(struct vguest *g, uint32_t cq, unsigned count, unsigned period_us);
+/* Of one QP; @resp may be NULL. */
+int vg_query_qp_counters(struct vguest *g, uint32_t handle,
+                         struct pvrdma_ext_resp_qp_counters *resp);
 /* The device's clock. */
 uint64_t vg_query_clock(struct vguest *g);
 int vg_create_srq(struct vguest *g, struct pvrdma_cmd_create_srq *req, uint32_t *handle);

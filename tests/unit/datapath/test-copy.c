@@ -4,6 +4,7 @@
  * lost on the way by another transport.  Atomics are executed once, whatever becomes of
  * their results; a READ is carried once more for as long as the responder answers.
  */
+#include "pvrdma/ext.h"
 #include "qpfix.h"
 #include "transport/transports.h"
 
@@ -103,6 +104,17 @@ static int go_on(void)
     return start(0, 0, 0).what;
 }
 
+/* Of the responder: what came again after it was executed. */
+static uint64_t duplicates(void)
+{
+    struct pvrdma_cmd_handle req = {.handle = peer->handle};
+    const struct pvrdma_ext_resp_qp_counters *resp = testdev_ptr(f.td, f.td->resp);
+
+    g_assert_cmpuint(
+        testdev_command(f.td, PVRDMA_CMD_QUERY_QP_COUNTERS, &req, sizeof(req)), ==, 0);
+    return resp->counter[PVRDMA_EXT_QPCNT_DUPLICATES];
+}
+
 /* The requester's memory is not there: executed it is all the same. */
 static void test_atomic_once(void)
 {
@@ -117,10 +129,12 @@ static void test_atomic_once(void)
     g_assert_cmpint(o.what, ==, OUT_FAIL);
     g_assert_cmpint(o.status, ==, PVRDMA_WC_LOC_PROT_ERR);
     g_assert_cmpuint(*word, ==, 8);
+    g_assert_cmpuint(duplicates(), ==, 0);
 
     g_assert_cmpint(start(PVRDMA_WR_ATOMIC_FETCH_AND_ADD, 8, key[0]).what, ==, OUT_DONE);
     g_assert_cmpuint(*word, ==, 8);
     g_assert_cmpuint(*old, ==, 7);
+    g_assert_cmpuint(duplicates(), ==, 1);
     testdev_free(f.td);
 }
 
@@ -135,6 +149,7 @@ static void test_read_for_atomic(void)
     g_assert_cmpint(start(PVRDMA_WR_RDMA_READ, 64, key[0]).what, ==, OUT_DONE);
     g_assert_cmpuint(got[0], ==, 0x56);
     g_assert_cmpuint(got[63], ==, 0x55);
+    g_assert_cmpuint(duplicates(), ==, 1);
     testdev_free(f.td);
 }
 
