@@ -35,6 +35,7 @@ static uint64_t pool; /* directory that all templates use */
 /* What the last successful CREATE_* returned. */
 static uint32_t uctx, pd, mr, mw, cq, qp, qpn, srq;
 static unsigned done[N_COMMANDS]; /* how often each has succeeded */
+static bool stamped;              /* a CREATE_CQ with time stamps, too */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 bool fuzz_reached_all(void);
@@ -114,6 +115,13 @@ static void fill_move(struct pvrdma_ext_cmd_move_cq *req, uint8_t variant)
     req->nchunks = 1 + (req->cqe + 63) / 64;
 }
 
+static void fill_moderate(struct pvrdma_ext_cmd_moderate_cq *req, uint8_t variant)
+{
+    req->cq_handle = cq;
+    req->count = variant % 16;
+    req->period = (uint16_t)(variant / 16 * 100);
+}
+
 static void fill_template(union pvrdma_cmd_req *req, uint32_t op, uint8_t variant)
 {
     memset(req, 0, sizeof(*req));
@@ -127,6 +135,9 @@ static void fill_template(union pvrdma_cmd_req *req, uint32_t op, uint8_t varian
         break;
     case PVRDMA_CMD_MOVE_CQ:
         fill_move((struct pvrdma_ext_cmd_move_cq *)(void *)req, variant);
+        break;
+    case PVRDMA_CMD_MODERATE_CQ:
+        fill_moderate((struct pvrdma_ext_cmd_moderate_cq *)(void *)req, variant);
         break;
     case PVRDMA_CMD_QUERY_PORT:
     case PVRDMA_CMD_QUERY_PKEY:
@@ -148,7 +159,8 @@ static void fill_template(union pvrdma_cmd_req *req, uint32_t op, uint8_t varian
         req->create_cq.ctx_handle = variant & 1 ? uctx : 0;
         req->create_cq.cqe = 64;
         req->create_cq.nchunks = 2;
-        req->create_cq.reserved = variant & 2 ? PVRDMA_EXT_OBJ_RING : 0;
+        req->create_cq.reserved = (variant & 2 ? PVRDMA_EXT_OBJ_RING : 0) |
+                                  (variant & 4 ? PVRDMA_EXT_CQ_STAMPS : 0);
         break;
     case PVRDMA_CMD_CREATE_QP:
         testdev_qp_req(td, &req->create_qp, pd, cq);
@@ -245,6 +257,7 @@ static void run_command(union pvrdma_cmd_req *req)
         cq = resp->create_cq.cq_handle;
         CHECK(resp->create_cq.cqe == req->create_cq.cqe);
         CHECK(cq != 0 && cq < td->vm.cfg->max_cq);
+        stamped = stamped || req->create_cq.reserved & PVRDMA_EXT_CQ_STAMPS;
         break;
     case PVRDMA_CMD_CREATE_QP:
         qp = resp->create_qp.qp_handle;
@@ -273,7 +286,7 @@ static void step_raw(struct input *in)
 
 static void step_template(struct input *in)
 {
-    uint32_t op = take_int(in, 1) % (PVRDMA_CMD_ADD_VECTOR + 1);
+    uint32_t op = take_int(in, 1) % (PVRDMA_CMD_MODERATE_CQ + 1);
     uint8_t variant = take_int(in, 1);
     unsigned patches = take_int(in, 1) % 4;
     union pvrdma_cmd_req req;
@@ -452,15 +465,16 @@ static void end(void)
 bool fuzz_reached_all(void)
 {
     static const uint8_t op[] = {
-        PVRDMA_CMD_QUERY_PORT,   PVRDMA_CMD_QUERY_PKEY,  PVRDMA_CMD_CREATE_PD,
-        PVRDMA_CMD_DESTROY_PD,   PVRDMA_CMD_CREATE_MR,   PVRDMA_CMD_DESTROY_MR,
-        PVRDMA_CMD_CREATE_CQ,    PVRDMA_CMD_DESTROY_CQ,  PVRDMA_CMD_CREATE_QP,
-        PVRDMA_CMD_MODIFY_QP,    PVRDMA_CMD_QUERY_QP,    PVRDMA_CMD_DESTROY_QP,
-        PVRDMA_CMD_CREATE_UC,    PVRDMA_CMD_DESTROY_UC,  PVRDMA_CMD_CREATE_BIND,
-        PVRDMA_CMD_DESTROY_BIND, PVRDMA_CMD_CREATE_SRQ,  PVRDMA_CMD_MODIFY_SRQ,
-        PVRDMA_CMD_QUERY_SRQ,    PVRDMA_CMD_DESTROY_SRQ, PVRDMA_CMD_CREATE_UC_EXT,
-        PVRDMA_CMD_CREATE_MW,    PVRDMA_CMD_DESTROY_MW,  PVRDMA_CMD_REREG_MR,
-        PVRDMA_CMD_MOVE_CQ,      PVRDMA_CMD_ADD_VECTOR,  PVRDMA_CMD_QUERY_COUNTERS,
+        PVRDMA_CMD_QUERY_PORT,        PVRDMA_CMD_QUERY_PKEY,  PVRDMA_CMD_CREATE_PD,
+        PVRDMA_CMD_DESTROY_PD,        PVRDMA_CMD_CREATE_MR,   PVRDMA_CMD_DESTROY_MR,
+        PVRDMA_CMD_CREATE_CQ,         PVRDMA_CMD_DESTROY_CQ,  PVRDMA_CMD_CREATE_QP,
+        PVRDMA_CMD_MODIFY_QP,         PVRDMA_CMD_QUERY_QP,    PVRDMA_CMD_DESTROY_QP,
+        PVRDMA_CMD_CREATE_UC,         PVRDMA_CMD_DESTROY_UC,  PVRDMA_CMD_CREATE_BIND,
+        PVRDMA_CMD_DESTROY_BIND,      PVRDMA_CMD_CREATE_SRQ,  PVRDMA_CMD_MODIFY_SRQ,
+        PVRDMA_CMD_QUERY_SRQ,         PVRDMA_CMD_DESTROY_SRQ, PVRDMA_CMD_CREATE_UC_EXT,
+        PVRDMA_CMD_CREATE_MW,         PVRDMA_CMD_DESTROY_MW,  PVRDMA_CMD_REREG_MR,
+        PVRDMA_CMD_MOVE_CQ,           PVRDMA_CMD_ADD_VECTOR,  PVRDMA_CMD_QUERY_COUNTERS,
+        PVRDMA_CMD_QUERY_QP_COUNTERS, PVRDMA_CMD_QUERY_CLOCK, PVRDMA_CMD_MODERATE_CQ,
     };
     bool all = true;
 
@@ -469,6 +483,10 @@ bool fuzz_reached_all(void)
             printf("command %u never succeeds\n", op[i]);
             all = false;
         }
+    }
+    if (!stamped) {
+        printf("CREATE_CQ never succeeds with time stamps\n");
+        all = false;
     }
     return all;
 }
