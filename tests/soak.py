@@ -22,14 +22,12 @@ skipped`, written to BUILDDIR/soak-summary.
 """
 
 import argparse
+import glob
 import importlib.util
 import os
 import sys
 
 TESTS = os.path.dirname(os.path.abspath(__file__))
-# Those of tests/vguest that ask vgt_rounds().
-REPEATING = ['broken-off', 'destroy', 'fastreg', 'hostile', 'kill', 'last-byte', 'memwin',
-             'race', 'resize', 'srq', 'uc', 'ud', 'vectors', 'waits']
 
 
 def load_check():
@@ -43,11 +41,21 @@ def load_check():
 check = load_check()
 
 
+def repeating():
+    """Those of tests/vguest that ask how many rounds."""
+    names = []
+    for path in sorted(glob.glob(os.path.join(TESTS, 'vguest', 'test-*.c'))):
+        with open(path) as stream:
+            if 'vgt_rounds(' in stream.read():
+                names.append(os.path.basename(path)[len('test-'):-len('.c')])
+    return names
+
+
 def vguest(args):
     return check.meson_layer(
         'vguest', args.builddir,
         ['--no-rebuild', '--timeout-multiplier=%d' % (2 * args.factor), '--suite=vguest'] +
-        ['vguest-' + name for name in REPEATING],
+        ['vguest-' + name for name in repeating()],
         dict(os.environ, VGUEST_SOAK=str(args.factor)))
 
 
