@@ -435,6 +435,15 @@ static struct vg_mr *big_mr(struct vgt_side *s)
     return vg_mr_new(s->pd, vg_buf_new_alias(s->g, BIG_VA, GIB, REAL), VG_ACCESS_ALL);
 }
 
+/* A pair with one on each side. */
+static void open_big(struct vgt_pair *p, struct vg_mr *mr[2])
+{
+    uc_open(p, 0, 1, VGT_EXTENDED);
+    for (unsigned i = 0; i < 2; i++) {
+        mr[i] = big_mr(&p->s[i]);
+    }
+}
+
 /* A receive at the begin of the gigabyte. */
 static void recv_big(struct vgt_side *s, const struct vg_mr *local, uint64_t wr_id,
                      uint32_t len)
@@ -513,11 +522,9 @@ static void test_sender_breaks_off(void)
     struct vg_mr *mr[2];
     unsigned whole = 0;
 
-    uc_open(&p, 0, 1, VGT_EXTENDED);
+    open_big(&p, mr);
     a = &p.s[0];
     b = &p.s[1];
-    mr[0] = big_mr(a);
-    mr[1] = big_mr(b);
     for (unsigned i = 0; i <= n; i++) {
         recv_big(b, mr[1], 100 + i, len);
     }
@@ -553,11 +560,9 @@ static void test_receiver_paused(void)
     struct vgt_pair p;
     struct vg_mr *mr[2];
 
-    uc_open(&p, 0, 1, VGT_EXTENDED);
+    open_big(&p, mr);
     a = &p.s[0];
     b = &p.s[1];
-    mr[0] = big_mr(a);
-    mr[1] = big_mr(b);
     for (unsigned round = 0; broken < 3; round++) {
         int64_t lost = -dropped(0, "to_paused");
 
@@ -600,11 +605,9 @@ static void test_key_goes(void)
     struct vg_mr *mr[2];
     int64_t before;
 
-    uc_open(&p, 0, 1, VGT_EXTENDED);
+    open_big(&p, mr);
     a = &p.s[0];
     b = &p.s[1];
-    mr[0] = big_mr(a);
-    mr[1] = big_mr(b);
     before = dropped(1, "access_denied");
     start_big(a, mr[0], PVRDMA_WR_RDMA_WRITE, mr[1]->rkey, GIB, n);
     vg_mr_free(mr[1]);
@@ -629,11 +632,9 @@ static void test_own_key_goes(void)
     struct vg_mr *mr[2];
     unsigned tries = 0;
 
-    uc_open(&p, 0, 1, VGT_EXTENDED);
+    open_big(&p, mr);
     a = &p.s[0];
     b = &p.s[1];
-    mr[0] = big_mr(a);
-    mr[1] = big_mr(b);
     do { /* unless it was through already */
         g_assert_cmpuint(tries++, <, 100);
         if (vg_qp_state(a->qp) == PVRDMA_QPS_SQD) {
@@ -666,11 +667,9 @@ static void test_receiver_fails(void)
     struct vg_mr *mr[2];
     unsigned whole = 0, flushed = 0;
 
-    uc_open(&p, 0, 1, VGT_EXTENDED);
+    open_big(&p, mr);
     a = &p.s[0];
     b = &p.s[1];
-    mr[0] = big_mr(a);
-    mr[1] = big_mr(b);
     for (unsigned i = 0; i < n; i++) {
         recv_big(b, mr[1], i, GIB);
     }
