@@ -3,8 +3,9 @@
 
 Each is a class with the same methods, over RDMA or, to compare, over TCP: serve() in one
 guest, attach() in the other, which gives the disk or file there, detach(), and
-withdraw() in the first.  What is served lies in that guest's RAM and is lost with it;
-an NVMe disk comes back under the same name, so that a host that waited goes on.
+withdraw() in the first.  What is served lies in that guest's RAM and is lost with it, or
+on a disk of its own that outlives it (suites.Keeper).  An NVMe disk and the files of NFS
+come back under the same name, so that a host that waited goes on.
 
 The programs are those of the disk of `debian-root.sh suites` (suites.Lab); all that is
 done in a guest is done in that Debian, also paths are those there.
@@ -31,14 +32,15 @@ def script(guest, text, seconds=60, check=True):
 
 
 class Nvme:
-    """nvmet with a brd disk, and `nvme connect`."""
+    """nvmet and `nvme connect`; @store: the target's disk, instead of one in its RAM."""
 
     title = 'NVMe'
     nqn = 'nqn.2026-11.org.pvrdma:ram'
     uuid = '7a1d6d0c-3b5e-4c53-9a55-77b9c9b0f001'
 
-    def __init__(self, transport='rdma'):
+    def __init__(self, transport='rdma', store='/dev/ram0'):
         self.transport = transport
+        self.store = store
         self.port = 4420 if transport == 'rdma' else 4421
         self.disk = None
 
@@ -57,7 +59,7 @@ if ! [ -d $s ]; then
     mkdir $s
     echo 1 > $s/attr_allow_any_host
     mkdir $s/namespaces/1
-    echo /dev/ram0 > $s/namespaces/1/device_path
+    echo %(store)s > $s/namespaces/1/device_path
     echo %(uuid)s > $s/namespaces/1/device_uuid
     echo 1 > $s/namespaces/1/enable
 fi
@@ -69,12 +71,18 @@ echo %(address)s > $p/addr_traddr
 echo %(port)d > $p/addr_trsvcid
 ln -s $config/nvmet/$s $p/subsystems/''' % {
             'kib': SIZE_MB * 1024, 'transport': self.transport, 'options': options,
-            'nqn': self.nqn, 'uuid': self.uuid, 'address': address, 'port': self.port})
+            'nqn': self.nqn, 'uuid': self.uuid, 'address': address, 'port': self.port,
+            'store': self.store})
 
-    def withdraw(self, guest):
-        """Also unloads the target's module, which then takes new options."""
+    def withdraw(self, guest, subsystem=False):
+        """Also unloads the target's module, which then takes new options; and with
+        @subsystem forgets the disk."""
         script(guest, 'cd /sys/kernel/config/nvmet/ports/%d\nrm subsystems/*\ncd ..\n'
                'rmdir %d\nmodprobe -r nvmet-%s' % (self.port, self.port, self.transport))
+        if subsystem:
+            script(guest, 'cd /sys/kernel/config/nvmet/subsystems/%s\necho 0 > '
+                   'namespaces/1/enable\nrmdir namespaces/1\ncd ..\nrmdir %s\n'
+                   'modprobe -r nvmet' % (self.nqn, self.nqn))
 
     def attach(self, guest, address, check=True, options=''):
         """The disk; or None without @check if the target refuses.  @options: more of
@@ -91,44 +99,72 @@ ln -s $config/nvmet/$s $p/subsystems/''' % {
                               self.uuid).out.strip().replace('/sys/block', '/dev')
         return self.disk
 
-    @staticmethod
-    def wait_live(guest, seconds=30):
-        """Wait until the host is connected again."""
-        wait_in_guest(guest, 'grep -q live /sys/class/nvme/nvme*/state',
-                      'a live NVMe controller', seconds)
-
     def detach(self, guest):
         script(guest, 'nvme disconnect -n ' + self.nqn)
 
 
 class Nfs:
-    """Linux' NFS server on a tmpfs; @version: 3 or 4.2."""
+    """Linux' NFS server on a tmpfs, or on a file system on the disk @store; @version: 3
+    or 4.2.  @timeout: tenths of a second after which the client asks again."""
 
-    def __init__(self, transport='rdma', version='4.2'):
+    PATH = '/mnt/nfs/file'
+
+    def __init__(self, transport='rdma', version='4.2', store=None, timeout=600):
         self.transport = transport
         self.version = version
+        self.store = store
+        self.timeout = timeout
         self.title = 'NFS ' + version
 
     def serve(self, guest, address):
         """For all versions, over RDMA and TCP, at all addresses."""
         # rpc.mountd leaves this job's processes only after its parent ended, and the
         # agent ends those that are left then; the server answers nobody without it.
-        # Nobody has anything to reclaim of a server that is new.
+        # The disk also has what the server noted of its clients, whose files it opens
+        # for them again; of one that is new nobody has anything to reclaim.
         script(guest, '''
 modprobe -a nfsd rpcrdma
-mkdir -p /run/rpcbind /srv/nfs
+mkdir -p /run/rpcbind /srv/nfs /srv/store
+store=%(store)s
 mountpoint -q /srv/nfs && exit 0
-mount -t tmpfs -o size=%dm none /srv/nfs
 mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd
+if [ -n "$store" ]; then
+    mount $store /srv/store || { mkfs.ext4 -q $store; mount $store /srv/store; }
+    mkdir -p /srv/store/files /srv/store/clients
+    mount --bind /srv/store/files /srv/nfs
+    echo /srv/store/clients > /proc/fs/nfsd/nfsv4recoverydir
+else
+    mount -t tmpfs -o size=%(mb)dm none /srv/nfs
+fi
 echo '/srv/nfs *(rw,no_root_squash,no_subtree_check,fsid=1,insecure)' > /etc/exports
+echo 10 > /proc/fs/nfsd/nfsv4leasetime
+echo 10 > /proc/fs/nfsd/nfsv4gracetime
 rpcbind -w
 exportfs -a
-rpc.nfsd 4
-setsid rpc.mountd
-echo rdma 20049 > /proc/fs/nfsd/portlist
-echo Y > /proc/fs/nfsd/v4_end_grace''' % (2 * SIZE_MB))
+setsid rpc.mountd''' % {'store': self.store or '', 'mb': 2 * SIZE_MB})
         wait_in_guest(guest, 'deb rpcinfo -t 127.0.0.1 100005 3 >/dev/null 2>&1',
                       'rpc.mountd')
+        self.start(guest)
+
+    @staticmethod
+    def start(guest):
+        """Start the server, also after stop()."""
+        script(guest, '''
+rpc.nfsd 4
+grep -q rdma /proc/fs/nfsd/portlist || echo rdma 20049 > /proc/fs/nfsd/portlist
+[ -n "$(ls -A /srv/store/clients 2>/dev/null)" ] || echo Y > /proc/fs/nfsd/v4_end_grace''')
+
+    @staticmethod
+    def stop(guest):
+        """The server loses all connections, and all it knows of open files."""
+        script(guest, 'rpc.nfsd 0')
+
+    @staticmethod
+    def reclaimed(guest, seconds=60):
+        """Wait until a client has opened its file again; nobody else is waited for."""
+        wait_in_guest(guest, 'grep -qs open /debian/proc/fs/nfsd/clients/*/states',
+                      'a client that comes back', seconds)
+        script(guest, 'echo Y > /proc/fs/nfsd/v4_end_grace')
 
     def withdraw(self, guest):
         script(guest, 'rm -f /srv/nfs/*')
@@ -138,9 +174,9 @@ echo Y > /proc/fs/nfsd/v4_end_grace''' % (2 * SIZE_MB))
         if self.version == '3':
             more += ',mountproto=tcp,nolock'
         script(guest, 'modprobe -a nfsv3 nfsv4 rpcrdma\nmkdir -p /mnt/nfs\n'
-               'mount -t nfs -o vers=%s%s %s:/srv/nfs /mnt/nfs' % (
-                   self.version, more, address))
-        return '/mnt/nfs/file'
+               'mount -t nfs -o vers=%s,timeo=%d%s %s:/srv/nfs /mnt/nfs' % (
+                   self.version, self.timeout, more, address))
+        return self.PATH
 
     def detach(self, guest):
         script(guest, 'umount /mnt/nfs')
@@ -261,6 +297,50 @@ def load(guest, target, seconds=1800):
     return guest.spawn('deb ' + FIO % (target, SIZE_MB // 2) + '--rw=randrw --iodepth=16 '
                        '--bsrange=512-1m --time_based --runtime=%d' % seconds,
                        seconds + 30)
+
+
+class Rounds:
+    """One process in @guest that writes to @target and compares what it reads back, over
+    and over until finish(): what happens meanwhile must neither fail an operation, nor
+    lose what was written, nor spoil a file that is open."""
+
+    def __init__(self, guest, target, megabytes=2, seconds=900):
+        self.guest = guest
+        self.flag = '/tmp/rounds' + target.replace('/', '-')
+        guest.run('rm -f ' + self.flag)
+        self.job = guest.spawn(
+            'exec 9<>/debian%s; n=0; while [ ! -e %s ]; do n=$((n + 1)); '
+            'echo "round $n begins"; deb %s--rw=randwrite --iodepth=8 --bsrange=512-256k '
+            '--verify=crc32c --verify_fatal=1 --do_verify=1 --randseed=$n >/dev/null || '
+            'exit 1; done' % (target, self.flag, FIO % (target, megabytes)), seconds)
+        self.more()
+
+    def more(self, seconds=120):
+        """Wait for a whole round that began after now."""
+        self.job.wait_output('round %d begins' % (self.job.out.count('begins') + 2), seconds)
+
+    def finish(self):
+        """Let it end its last round."""
+        self.guest.run('touch ' + self.flag)
+        job = self.job.wait(120)
+        if not job.ok:
+            raise VmError(job.describe())
+
+
+def keep(guest, target, megabytes=4):
+    """Random bytes at the end of the disk @target, or in a file beside it; a shell
+    command that fails unless they are still there."""
+    if target.startswith('/dev/'):
+        where, at = target, SIZE_MB - megabytes
+    else:
+        where, at = target + '.kept', 0
+    words = 'bs=1M count=%d' % megabytes
+    total = script(guest, '''
+head -c %dM /dev/urandom > /tmp/kept
+dd if=/tmp/kept of=%s seek=%d conv=notrunc,fsync %s 2>/dev/null
+sha256sum < /tmp/kept''' % (megabytes, where, at, words)).out.strip()
+    return '''echo 3 > /proc/sys/vm/drop_caches
+[ "$(dd if=%s skip=%d %s 2>/dev/null | sha256sum)" = "%s" ]''' % (where, at, words, total)
 
 
 # name, fio's words, unit.

@@ -15,7 +15,7 @@ import subprocess
 import debiandisk
 import parts
 import pvrdma_vm
-from pvrdma_vm import BUILD, REPO, Daemon, VmError, start_guests
+from pvrdma_vm import BUILD, REPO, Daemon, Guest, VmError, start_guests
 from programs import Pair
 
 HERE = os.path.join(REPO, 'tests', 'vm')
@@ -40,14 +40,32 @@ def other_kernel(release):
     return os.path.join(folder, 'pvrdma.ko')
 
 
+class Keeper(Guest):
+    """A guest with two disks more, STORES, that are empty at first and keep what is
+    written when its QEMU is killed."""
+
+    STORES = ('/dev/vdb', '/dev/vdc')
+    SIZE = 96 << 20
+
+    def __init__(self, session, number, *args, **options):
+        super().__init__(session, number, *args, **options)
+        for index in range(len(self.STORES)):
+            path = session.path('%s-store%d.img' % (self.name, index))
+            with open(path, 'wb') as stream:
+                stream.truncate(self.SIZE)
+            self.extra_args += [
+                '-drive', 'file=%s,if=none,id=store%d,format=raw' % (path, index), '-device',
+                'virtio-blk-pci,drive=store%d,bus=pcie.0,addr=0x%x.0' % (index, 9 + index)]
+
+
 class Lab:
     """@own: our driver and provider, not the stock ones.  @force_mr: the kernel's
     targets register memory for each transfer, as they would for iWARP.  @release: the
     name of the Debian release, if it is another one than the guest image's, for its
-    kernel and programs; with our parts."""
+    kernel and programs; with our parts.  @kind: of the guests."""
 
     def __init__(self, session, own=True, memory=1024, cpus=1, force_mr=False,
-                 release=None):
+                 release=None, kind=Guest):
         self.name = 'ours' if own else 'stock'
         # Of files with results and of lists.
         self.title = self.name + ('-' + release if release else '')
@@ -62,7 +80,8 @@ class Lab:
             files['opt/pyverbs-run.py'] = stream.read()
         self.daemon = Daemon(session, ['vm1', 'vm2'])
         self.guests = start_guests(session, self.daemon, memory=memory, cpus=cpus,
-                                   files=files, extra_args=debiandisk.drive(disk))
+                                   files=files, extra_args=debiandisk.drive(disk),
+                                   kind=kind)
         device = parts.OWN_DEVICE if own else parts.STOCK_DEVICE
         for guest in self.guests:
             self.set_up(guest, own)
