@@ -15,7 +15,8 @@
 #include "transport/tcp/bytes.h"
 #include "transport/tcp/mpa.h"
 
-#define KEY_LEN 16u
+#define KEY_LEN     16u
+#define REVISION_AT 17u
 
 #define MPA_M 0x80u
 #define MPA_C 0x40u
@@ -50,7 +51,7 @@ size_t mpa_put(const struct mpa_frame *f, uint8_t out[MPA_MAX_STARTUP])
     memcpy(out, keys[f->kind], KEY_LEN);
     out[16] = (f->markers ? MPA_M : 0) | (f->crc ? MPA_C : 0) |
               (f->kind == MPA_REPLY && f->reject ? MPA_R : 0) | (block ? MPA_S : 0);
-    out[17] = f->revision;
+    out[REVISION_AT] = f->revision;
     put_be16(out + 18, (uint16_t)(block + f->data_len));
     if (block) {
         unsigned rtr = f->p2p ? f->rtr : 0;
@@ -81,13 +82,16 @@ enum iwarp_error mpa_get(enum mpa_kind kind, const uint8_t *in, size_t len,
     if (len && memcmp(in, keys[kind], MIN(len, KEY_LEN)) != 0) {
         return MPA_BAD_STARTUP;
     }
+    if (len > REVISION_AT && (in[REVISION_AT] < 1 || in[REVISION_AT] > 2)) {
+        return MPA_BAD_STARTUP;
+    }
     if (len < MPA_HEADER) {
         return IWARP_OK;
     }
     pd = get_be16(in + 18);
     /* S is a reserved bit of revision 1, which is not looked at. */
-    enhanced = in[17] == 2 && (in[16] & MPA_S);
-    if (in[17] < 1 || in[17] > 2 || pd > MPA_MAX_PD || (enhanced && pd < MPA_ENHANCED)) {
+    enhanced = in[REVISION_AT] == 2 && (in[16] & MPA_S);
+    if (pd > MPA_MAX_PD || (enhanced && pd < MPA_ENHANCED)) {
         return MPA_BAD_STARTUP;
     }
     *size = MPA_HEADER + pd;
@@ -96,7 +100,7 @@ enum iwarp_error mpa_get(enum mpa_kind kind, const uint8_t *in, size_t len,
     }
     *f = (struct mpa_frame){
         .kind = kind,
-        .revision = in[17],
+        .revision = in[REVISION_AT],
         .markers = in[16] & MPA_M,
         .crc = in[16] & MPA_C,
         .reject = kind == MPA_REPLY && (in[16] & MPA_R),

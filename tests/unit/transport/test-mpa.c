@@ -162,6 +162,8 @@ static void test_bad(void)
     refused("G", 1);
     refused("MPA ID Rep", 10); /* known by its tenth byte */
     refused("MPA ID Rep Frame\x40\x01\0\0", 20);
+    refused("MPA ID Req Frame\x40\0", 18);
+    refused("MPA ID Req Frame\x40\x03", 18);
     refused("MPA ID Req Frame\x40\0\0\0", 20);
     refused("MPA ID Req Frame\x40\x03\0\0", 20);
     refused("MPA ID Req Frame\x40\x01\x02\x01", 20);
