@@ -9,7 +9,11 @@
  * every FPDU, the other cut and with little room: both must hand out the same ULPDUs,
  * end with the same verdict, and get back what was framed.  What parses must come
  * out the same from rdmap_put().
+ *
+ * The corpus has to get every operation, verdict and way of receiving
+ * (fuzz_reached_all).
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,6 +28,29 @@
 enum { CRC_ON = 1, RAW = 2, SPOIL = 4, STANDARD = 8, DIRECT = 16, ROOM_SHIFT = 5 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+bool fuzz_reached_all(void);
+
+/* What has come about; the verdicts are those of rdmap_get(). */
+static const enum iwarp_error verdict[] = {
+    IWARP_OK,
+    DDP_TAGGED_BAD_VERSION,
+    DDP_TAGGED_TO_WRAP,
+    DDP_UNTAGGED_BAD_VERSION,
+    DDP_UNTAGGED_BAD_QN,
+    DDP_UNTAGGED_BAD_MO,
+    DDP_UNTAGGED_TOO_LONG,
+    RDMAP_BAD_VERSION,
+    RDMAP_BAD_OPCODE,
+    RDMAP_TO_WRAP,
+    RDMAP_STREAM_CATASTROPHIC,
+};
+static struct {
+    bool part[FPDU_END + 1], direct, bad_sum;
+    bool verdict[G_N_ELEMENTS(verdict)];
+    bool opcode[RDMAP_OPCODES], swapped, segment, read;
+    bool ctl[CTL_KINDS], bad_ctl;
+    bool taken, out_of_order;
+} reached;
 
 struct receiver {
     struct fpdu_rx rx;
@@ -72,6 +99,7 @@ static void receiver_clear(struct receiver *r)
 
 static void take(struct receiver *r, const struct fpdu_part *p)
 {
+    reached.part[p->kind] = true;
     switch (p->kind) {
     case FPDU_WHOLE:
         CHECK(!r->is_open && p->len == p->ulpdu_len);
@@ -117,6 +145,7 @@ static void receive(struct receiver *r, const uint8_t *data, size_t len, uint32_
             n = MIN(n, wants);
             CHECK(!fpdu_rx_placed(&r->rx, wants + 1, 0));
             CHECK(fpdu_rx_placed(&r->rx, n, crc32c_add(r->rx.crc, data, n)));
+            reached.direct = true;
             g_byte_array_append(r->open, data, n);
             data += n;
             len -= n;
@@ -130,6 +159,7 @@ static void receive(struct receiver *r, const uint8_t *data, size_t len, uint32_
             r->error = fpdu_rx_next(&r->rx, &in, &part);
             CHECK(in.left <= left && in.at + in.left == piece + n);
             CHECK(!r->error || (part.kind == FPDU_NONE && r->error == MPA_BAD_CRC));
+            reached.bad_sum = reached.bad_sum || r->error;
             take(r, &part);
         } while (part.kind != FPDU_NONE);
         CHECK(!in.left || r->error);
@@ -141,6 +171,49 @@ static void receive(struct receiver *r, const uint8_t *data, size_t len, uint32_
 
 /* ---- what is in a ULPDU ---- */
 
+static void note_verdict(enum iwarp_error e)
+{
+    unsigned i = 0;
+
+    while (i < G_N_ELEMENTS(verdict) && verdict[i] != e) {
+        i++;
+    }
+    CHECK(i < G_N_ELEMENTS(verdict));
+    reached.verdict[i] = true;
+}
+
+static void parse_ctl(const struct rdmap_segment *s)
+{
+    struct rdmap_segment back;
+    struct ctl c;
+
+    if (ctl_get(s, &c)) {
+        reached.bad_ctl = true;
+        return;
+    }
+    reached.ctl[c.kind] = true;
+    CHECK(s->payload_len == 0 && s->ddp.last);
+    ctl_begin(&c, &back);
+    CHECK(back.ddp.stag == s->ddp.stag && back.ddp.to == s->ddp.to);
+}
+
+static void parse_queue(struct ddp_queue *queues, const struct rdmap_segment *s)
+{
+    struct ddp_queue *q, before;
+
+    CHECK(s->ddp.qn < RDMAP_QNS);
+    q = &queues[s->ddp.qn];
+    before = *q;
+    if (ddp_queue_take(q, &s->ddp, s->payload_len, 3000)) {
+        CHECK(q->msn == before.msn && q->mo == before.mo);
+        reached.out_of_order = true;
+        return;
+    }
+    reached.taken = true;
+    CHECK(q->mo <= 3000);
+    CHECK(s->ddp.last ? q->msn == before.msn + 1 && !q->mo : q->msn == before.msn);
+}
+
 /* Reserved bits, and what a Terminate holds, are not put back. */
 static void parse(const uint8_t *ulpdu, uint32_t len, unsigned permitted,
                   struct ddp_queue *queues)
@@ -149,7 +222,6 @@ static void parse(const uint8_t *ulpdu, uint32_t len, unsigned permitted,
     struct rdmap_segment s, part, back;
     uint32_t have;
     enum iwarp_error e;
-    struct ctl c;
 
     if (len) {
         memcpy(first, ulpdu, MIN(len, 2));
@@ -158,6 +230,7 @@ static void parse(const uint8_t *ulpdu, uint32_t len, unsigned permitted,
     e = rdmap_get(ulpdu, len, len, permitted, &s);
     /* The header alone says the same. */
     CHECK(rdmap_get(ulpdu, have, len, permitted, &part) == e);
+    note_verdict(e);
     if (e) {
         uint8_t term[RDMAP_MAX_TERMINATE];
         size_t n = rdmap_put_terminate(e, ulpdu, have, len, term);
@@ -170,10 +243,15 @@ static void parse(const uint8_t *ulpdu, uint32_t len, unsigned permitted,
     }
     CHECK(permitted >> s.opcode & 1);
     CHECK(s.head_len <= len && s.payload_len == len - s.head_len);
+    CHECK(part.head_len == s.head_len && part.payload_len == s.payload_len);
+    reached.opcode[s.opcode] = true;
     if (s.opcode == RDMAP_TERMINATE) {
         const uint8_t *end = ulpdu + len;
 
         rdmap_terminate_status(&s.terminate);
+        reached.swapped = reached.swapped || s.terminate.swapped;
+        reached.segment = reached.segment || s.terminate.segment;
+        reached.read = reached.read || s.terminate.read;
         if (s.terminate.segment) {
             CHECK(end - s.terminate.segment >= ddp_len(s.terminate.segment[0] >> 7));
         }
@@ -186,21 +264,14 @@ static void parse(const uint8_t *ulpdu, uint32_t len, unsigned permitted,
         CHECK(rdmap_get(again, s.head_len, len, permitted, &back) == IWARP_OK);
         CHECK(rdmap_put(&back, twice) == s.head_len);
         CHECK(memcmp(again, twice, s.head_len) == 0);
+        CHECK(rdmap_put(&part, twice) == s.head_len);
+        CHECK(memcmp(again, twice, s.head_len) == 0);
     }
-    if (ctl_is(&s) && !ctl_get(&s, &c)) {
-        ctl_begin(&c, &back);
-        CHECK(back.ddp.stag == s.ddp.stag && back.ddp.to == s.ddp.to);
+    if (ctl_is(&s)) {
+        parse_ctl(&s);
     }
     if (!s.ddp.tagged) {
-        struct ddp_queue *q = &queues[s.ddp.qn], before = *q;
-
-        CHECK(s.ddp.qn < RDMAP_QNS);
-        if (ddp_queue_take(q, &s.ddp, s.payload_len, 3000)) {
-            CHECK(q->msn == before.msn && q->mo == before.mo);
-        } else {
-            CHECK(q->mo <= 3000 && (s.ddp.last ? q->msn == before.msn + 1 && !q->mo
-                                               : q->msn == before.msn));
-        }
+        parse_queue(queues, &s);
     }
 }
 
@@ -237,6 +308,32 @@ static void frame(GByteArray *stream, const uint8_t *ulpdu, uint32_t len, bool c
     }
     g_byte_array_append(stream, tail,
                         (guint)fpdu_tail(len, crc_on, crc32c_add(crc, ulpdu, len), tail));
+}
+
+static bool all_of(const char *what, const bool *is, unsigned n)
+{
+    bool all = true;
+
+    for (unsigned i = 0; i < n; i++) {
+        if (!is[i]) {
+            printf("%s %u is never reached\n", what, i);
+            all = false;
+        }
+    }
+    return all;
+}
+
+bool fuzz_reached_all(void)
+{
+    const bool others[] = {reached.direct,  reached.bad_sum,     reached.swapped,
+                           reached.segment, reached.read,        reached.bad_ctl,
+                           reached.taken,   reached.out_of_order};
+    bool all = all_of("part", reached.part, G_N_ELEMENTS(reached.part));
+
+    all &= all_of("verdict", reached.verdict, G_N_ELEMENTS(verdict));
+    all &= all_of("operation", reached.opcode, RDMAP_OPCODES);
+    all &= all_of("control frame", reached.ctl, CTL_KINDS);
+    return all & all_of("the rest, number", others, G_N_ELEMENTS(others));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -7,7 +7,10 @@
  * judged as the whole is; what parses must come out the same again after mpa_put(); what
  * is concluded from it must keep to both sides' wishes, and our answer to a Request
  * must be good for an initiator.
+ *
+ * The corpus has to get each conclusion there is (fuzz_reached_all).
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +22,16 @@
 #define WISHES           6u
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+bool fuzz_reached_all(void);
+
+/* What has come about. */
+static struct {
+    bool bad, incomplete;
+    /* By enum mpa_rtr. */
+    bool accepted[MPA_RTR_READ + 1], concluded[MPA_RTR_READ + 1];
+    bool plain_request, plain_reply, markers, data;
+    bool rejected, other_kind, small_ird, no_rtr;
+} reached;
 
 static struct mpa_config wishes(const uint8_t *in)
 {
@@ -94,6 +107,9 @@ static void respond(const struct mpa_config *own, const struct mpa_frame *req)
     CHECK(a.crc == (own->crc || req->crc) && a.send_markers == req->markers);
     CHECK(a.enhanced == req->enhanced && a.p2p == (req->enhanced && req->p2p));
     CHECK(!a.rtr || (one_rtr(a.rtr) && (a.rtr & own->rtr & req->rtr)));
+    reached.accepted[a.rtr] = reached.accepted[a.rtr] || a.p2p;
+    reached.plain_request = reached.plain_request || !a.enhanced;
+    reached.markers = reached.markers || a.send_markers;
     if (req->enhanced && req->ord != MPA_DEPTH_BY_ULP) {
         CHECK(a.ird <= own->max_ird && a.ird <= req->ord);
     }
@@ -113,6 +129,10 @@ static void conclude(const struct mpa_config *own, const struct mpa_frame *reply
     enum iwarp_error e = mpa_conclude(own, reply, &a);
 
     CHECK(a.rejected == reply->reject);
+    reached.rejected = reached.rejected || a.rejected;
+    reached.other_kind = reached.other_kind || e == MPA_BAD_STARTUP;
+    reached.small_ird = reached.small_ird || e == MPA_SMALL_IRD;
+    reached.no_rtr = reached.no_rtr || e == MPA_NO_RTR;
     if (e) {
         CHECK(e == MPA_BAD_STARTUP || e == MPA_SMALL_IRD || e == MPA_NO_RTR);
         return;
@@ -120,6 +140,8 @@ static void conclude(const struct mpa_config *own, const struct mpa_frame *reply
     if (reply->reject) {
         return;
     }
+    reached.concluded[a.rtr] = true;
+    reached.plain_reply = reached.plain_reply || !a.enhanced;
     CHECK(a.crc == (own->crc || reply->crc) && a.send_markers == reply->markers);
     CHECK(a.enhanced == own->enhanced && a.enhanced == reply->enhanced);
     CHECK(a.p2p == (own->enhanced && own->p2p && reply->p2p));
@@ -128,6 +150,42 @@ static void conclude(const struct mpa_config *own, const struct mpa_frame *reply
     if (a.enhanced && own->ird != MPA_DEPTH_BY_ULP && reply->ord != MPA_DEPTH_BY_ULP) {
         CHECK(a.ird >= reply->ord);
     }
+}
+
+bool fuzz_reached_all(void)
+{
+    const struct {
+        const char *what;
+        bool is;
+    } all[] = {
+        {"a frame that is wrong", reached.bad},
+        {"the beginning of one", reached.incomplete},
+        {"private data", reached.data},
+        {"markers", reached.markers},
+        {"a Request of revision 1", reached.plain_request},
+        {"one accepted to be ready by a Send", reached.accepted[MPA_RTR_SEND]},
+        {"by a Write", reached.accepted[MPA_RTR_WRITE]},
+        {"by a Read", reached.accepted[MPA_RTR_READ]},
+        {"by nothing that both can", reached.accepted[MPA_RTR_NONE]},
+        {"a Reply of revision 1", reached.plain_reply},
+        {"one that rejects", reached.rejected},
+        {"one of another kind than the Request", reached.other_kind},
+        {"one that wants more reads than there can be", reached.small_ird},
+        {"one with no way to be ready", reached.no_rtr},
+        {"one that is ready without", reached.concluded[MPA_RTR_NONE]},
+        {"by a Send", reached.concluded[MPA_RTR_SEND]},
+        {"by a Write", reached.concluded[MPA_RTR_WRITE]},
+        {"by a Read", reached.concluded[MPA_RTR_READ]},
+    };
+    bool ok = true;
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(all); i++) {
+        if (!all[i].is) {
+            printf("%u, %s, never comes about\n", i, all[i].what);
+            ok = false;
+        }
+    }
+    return ok;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -147,9 +205,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     data += WISHES;
     size -= WISHES;
     size = MIN(size, MPA_MAX_STARTUP + 40);
-    if (get(kind, data, size, &f, &complete) || !complete) {
+    if (get(kind, data, size, &f, &complete)) {
+        reached.bad = true;
         return 0;
     }
+    if (!complete) {
+        reached.incomplete = true;
+        return 0;
+    }
+    reached.data = reached.data || f.data_len;
     CHECK(f.data >= data && f.data_len <= size - (size_t)(f.data - data));
     n = mpa_put(&f, bytes);
     CHECK(n == (size_t)(f.data - data) + f.data_len);
