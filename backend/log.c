@@ -283,7 +283,7 @@ void log_panic(void)
 
 /* ---- lines ---- */
 
-static void emit(enum log_level level, const char *who, const char *text)
+static void emit(enum log_level level, const struct log_subject *who, const char *text)
 {
     int m = atomic_load(&mode);
     char line[LINE_MAX_BYTES];
@@ -305,7 +305,8 @@ static void emit(enum log_level level, const char *who, const char *text)
         n = snprintf(line, sizeof(line), "<%d>", level_priority[level]);
     }
     if (who) {
-        n += snprintf(line + n, sizeof(line) - n, "vm %s: ", who);
+        n += snprintf(line + n, sizeof(line) - n, "%s %s: ", who->kind ? who->kind : "vm",
+                      who->name);
     }
     n += escape_into(line + n, sizeof(line) - 1 - n, text);
     line[n++] = '\n';
@@ -379,7 +380,7 @@ static void say_missed(const struct log_subject *who, uint64_t missed)
     if (missed) {
         snprintf(text, sizeof(text), "%llu messages suppressed",
                  (unsigned long long)missed);
-        emit(LOG_LVL_WARN, who->name, text);
+        emit(LOG_LVL_WARN, who, text);
     }
 }
 
@@ -399,7 +400,7 @@ void log_about(enum log_level level, struct log_subject *who, const char *fmt, .
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    emit(level, who->name, text);
+    emit(level, who, text);
 }
 
 void log_flush(struct log_subject *who)

@@ -2,8 +2,8 @@
 /*
  * Logging to stderr (journal-friendly "<N>" prefixes when it is not a
  * terminal).  Safe from all threads; not from signal handlers.  Messages that
- * an outsider can cause have a subject, a VM, and are rate-limited: per VM (10 a
- * second, then a count of what was suppressed) and over all VMs.
+ * an outsider can cause have a subject, a VM or another daemon, and are rate-limited: for
+ * each (10 a second, then a count of what was suppressed) and over all of them.
  *
  * Between log_start() and log_stop() nobody waits for whoever reads stderr: a thread
  * writes, and what it cannot get rid of in time is lost and counted.
@@ -15,9 +15,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Somebody about whom an outsider can cause messages.  All but name is log.c's. */
+/* Somebody about whom an outsider can cause messages.  The rest is log.c's. */
 struct log_subject {
     const char *name;
+    const char *kind;    /* what it is; NULL: a VM */
     int64_t window;      /* start of the current second, monotonic us */
     unsigned count;      /* messages in it */
     uint64_t suppressed; /* not reported yet */
