@@ -14,6 +14,7 @@
 #include "vm.h"
 
 #include <errno.h>
+#include <sys/random.h>
 
 #include "datapath/datapath.h"
 #include "device/device.h"
@@ -27,6 +28,9 @@ bool vm_attach(struct vm *vm, GError **errp)
     int err;
 
     atomic_store(&g->fault, NULL);
+    while (getrandom(vm->owner, sizeof(vm->owner), 0) != sizeof(vm->owner)) {
+    }
+    vm->generation = 1;
     guest_mem_init(&g->mem, g, vm->cfg->require_sealed);
     guest_mem_limit(&g->mem, vm->cfg->max_memory, vm->cfg->max_files);
     irq_init(&g->irq, g);

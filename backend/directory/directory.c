@@ -6,11 +6,12 @@
  * it is claimed and referred to.  The entries of one VM are in a list, so that the end
  * of a QP costs as many steps as its VM has addresses.
  *
- * The entries that are held are also in an index for the workers, which send each
- * datagram to another address if they like: chains from fixed places, followed without
- * a lock.  Only what is held is there, so a guest makes a chain longer by no more than
- * the addresses it may have, whatever its QPs are connected to; and the hash begins
- * with a random number.  An entry is freed a grace period after it was taken out.
+ * The entries that are held, here or on another host, or asked for are also in an index
+ * for the workers, which send each datagram to another address if they like: chains
+ * from fixed places, followed without a lock.  Nothing else is there, so a guest makes a
+ * chain longer by no more than the addresses it may have and may ask for, whatever its
+ * QPs are connected to; and the hash begins with a random number.  An entry is freed a
+ * grace period after it was taken out.
  *
  * Names of networks are interned: a VM's configuration goes away with the VM, and a
  * daemon sees few of them, all from its administrator.
@@ -18,12 +19,11 @@
  * Threads: the table is the main thread's.  Workers follow the index and read the
  * fields of a route that they refer to or found there; no lock is needed.
  */
-#include "directory/directory.h"
+#include "directory/entry.h"
 
 #include <errno.h>
 #include <glib.h>
 #include <string.h>
-#include <sys/queue.h>
 #include <sys/random.h>
 
 #include "grace.h"
@@ -32,24 +32,13 @@
 /* Places of the index; a power of two. */
 #define INDEX_SIZE 4096u
 
-struct entry {
-    struct route route;  /* first */
-    const char *network; /* interned */
-    struct pvrdma_gid gid;
-    unsigned claims; /* of route.vm */
-    unsigned refs;   /* route_get() calls not undone */
-    LIST_ENTRY(entry) of_vm;
-    _Atomic(struct entry *) next; /* in the index */
-    uint64_t period;              /* of a dead one: when that is over */
-    STAILQ_ENTRY(entry) dead;
-};
-
 static GHashTable *table;                       /* set of struct entry */
 static LIST_HEAD(, entry) held[CONFIG_MAX_VMS]; /* by the holder's id */
 static unsigned n_held;
 static _Atomic(struct entry *) places[INDEX_SIZE];
 static uint64_t seed[2]; /* of the hash; does not change once there is an entry */
-static STAILQ_HEAD(, entry) dead_entries = STAILQ_HEAD_INITIALIZER(dead_entries);
+static STAILQ_HEAD(, dead) dead_things = STAILQ_HEAD_INITIALIZER(dead_things);
+static void (*watcher)(struct route *route);
 
 static uint64_t hash(const char *network, const struct pvrdma_gid *gid)
 {
@@ -78,22 +67,29 @@ static gboolean entry_equal(gconstpointer x, gconstpointer y)
 /* Free the dead, but those that a worker may still be at. */
 static void free_dead(void)
 {
-    struct entry *e;
+    struct dead *d;
 
-    while ((e = STAILQ_FIRST(&dead_entries)) && grace_is_over(e->period)) {
-        STAILQ_REMOVE_HEAD(&dead_entries, dead);
-        g_free(e);
+    while ((d = STAILQ_FIRST(&dead_things)) && grace_is_over(d->period)) {
+        STAILQ_REMOVE_HEAD(&dead_things, next);
+        g_free(d->what);
     }
 }
 
-/* No table leads to it any more.  What is left of the dead is freed with later ones. */
+/* What is left of the dead is freed with later ones. */
+void directory_bury(struct dead *d, void *what)
+{
+    d->what = what;
+    d->period = grace_begin();
+    STAILQ_INSERT_TAIL(&dead_things, d, next);
+    free_dead();
+}
+
+/* No table leads to it any more. */
 static void entry_dies(gpointer p)
 {
     struct entry *e = p;
 
-    e->period = grace_begin();
-    STAILQ_INSERT_TAIL(&dead_entries, e, dead);
-    free_dead();
+    directory_bury(&e->dead, e);
 }
 
 void directory_init(void)
@@ -107,6 +103,8 @@ void directory_init(void)
 
 void directory_fini(void)
 {
+    remote_fini();
+    watcher = NULL;
     for (unsigned i = 0; i < INDEX_SIZE; i++) {
         atomic_store(&places[i], NULL);
     }
@@ -157,7 +155,18 @@ const struct route *route_find(const char *network, const struct pvrdma_gid *gid
 
 /* ---- the table ---- */
 
-static struct entry *find(const char *network, const struct pvrdma_gid *gid)
+void entry_index(struct entry *e)
+{
+    bool want = e->claims || atomic_load(&e->route.remote) ||
+                atomic_load(&e->route.asked) != ROUTE_NOT_ASKED;
+
+    if (want != e->indexed) {
+        (want ? index_add : index_remove)(e);
+        e->indexed = want;
+    }
+}
+
+struct entry *entry_find(const char *network, const struct pvrdma_gid *gid)
 {
     struct entry key = {.network = g_intern_string(network), .gid = *gid};
 
@@ -165,9 +174,9 @@ static struct entry *find(const char *network, const struct pvrdma_gid *gid)
     return g_hash_table_lookup(table, &key);
 }
 
-static struct entry *find_or_make(const char *network, const struct pvrdma_gid *gid)
+struct entry *entry_find_or_make(const char *network, const struct pvrdma_gid *gid)
 {
-    struct entry *e = find(network, gid);
+    struct entry *e = entry_find(network, gid);
 
     if (!e) {
         e = g_new0(struct entry, 1);
@@ -179,58 +188,77 @@ static struct entry *find_or_make(const char *network, const struct pvrdma_gid *
     return e;
 }
 
-static void drop_if_unused(struct entry *e)
+void entry_settle(struct entry *e)
 {
-    if (!e->claims && !e->refs) {
+    entry_index(e);
+    if (!e->claims && !e->refs && !e->indexed) {
         g_hash_table_remove(table, e);
     }
 }
 
-static void bump(struct entry *e)
+void entry_bump(struct entry *e)
 {
     atomic_fetch_add(&e->route.gen, 1);
 }
 
+void directory_set_watcher(void (*changed)(struct route *route))
+{
+    watcher = changed;
+}
+
+void entry_tell(struct entry *e)
+{
+    if (watcher && e->refs) {
+        e->refs++; /* it may put its own */
+        watcher(&e->route);
+        e->refs--;
+    }
+}
+
 int directory_bind(struct vm *vm, const struct pvrdma_gid *gid)
 {
-    struct entry *e = find_or_make(vm->cfg->network, gid);
+    struct entry *e = entry_find_or_make(vm->cfg->network, gid);
     struct vm *holder = atomic_load(&e->route.vm);
 
-    if (holder && holder != vm) {
+    if ((holder && holder != vm) || atomic_load(&e->route.remote)) {
         return EADDRINUSE;
     }
     if (e->claims++ == 0) {
+        remote_not_asked(e);
         atomic_store(&e->route.held_until,
                      atomic_load(&vm->dp.paused) ? ROUTE_HELD_FOREVER : 0);
         atomic_store(&e->route.vm, vm);
-        bump(e);
+        entry_bump(e);
         LIST_INSERT_HEAD(&held[vm->id], e, of_vm);
-        index_add(e);
+        entry_index(e);
         n_held++;
+        remote_bound(e);
+        entry_tell(e);
     }
     return 0;
 }
 
 void directory_unbind(struct vm *vm, const struct pvrdma_gid *gid)
 {
-    struct entry *e = find(vm->cfg->network, gid);
+    struct entry *e = entry_find(vm->cfg->network, gid);
 
     if (!e || atomic_load(&e->route.vm) != vm || --e->claims > 0) {
         return;
     }
     atomic_store(&e->route.vm, NULL);
-    bump(e);
+    entry_bump(e);
     /* Last: who sees it not held any more must not find the VM, which stands still. */
     atomic_store(&e->route.held_until, 0);
     LIST_REMOVE(e, of_vm);
-    index_remove(e);
     n_held--;
-    drop_if_unused(e);
+    remote_unbound(e);
+    entry_tell(e);
+    entry_settle(e);
 }
 
 struct route *route_get(const char *network, const struct pvrdma_gid *gid)
 {
-    struct entry *e = find_or_make(network, gid);
+    struct entry *e = entry_find_or_make(network, gid);
 
     e->refs++;
     return &e->route;
@@ -242,7 +270,7 @@ void route_put(struct route *route)
 
     if (e) {
         e->refs--;
-        drop_if_unused(e);
+        entry_settle(e);
     }
 }
 
@@ -252,7 +280,7 @@ void directory_bump(struct vm *vm)
 
     LIST_FOREACH(e, &held[vm->id], of_vm)
     {
-        bump(e);
+        entry_bump(e);
     }
 }
 
@@ -263,7 +291,21 @@ void directory_hold(struct vm *vm, uint64_t until)
     LIST_FOREACH(e, &held[vm->id], of_vm)
     {
         atomic_store(&e->route.held_until, until);
-        bump(e);
+        entry_bump(e);
+        remote_held(e);
+        entry_tell(e);
+    }
+}
+
+void directory_each_held(void (*fn)(struct entry *e, void *opaque), void *opaque)
+{
+    struct entry *e;
+
+    for (unsigned i = 0; i < CONFIG_MAX_VMS; i++) {
+        LIST_FOREACH(e, &held[i], of_vm)
+        {
+            fn(e, opaque);
+        }
     }
 }
 

@@ -3,6 +3,9 @@
  * The directory: where an address is.  A wire address is (network, GID, QPN); there
  * is no default: what is not here cannot be reached.
  *
+ * Other hosts' addresses are found by an engine: `static` (static.h) asks the peers of
+ * the key file.  What it finds is remembered and followed until it is withdrawn.
+ *
  * This room uses objects/ and what is below.
  */
 #ifndef PVRDMAD_DIRECTORY_H
@@ -14,7 +17,33 @@
 
 #include "pvrdma/abi.h"
 
+struct peer;
 struct vm;
+
+/*
+ * Who has an address: an owner, which is random and stays a VM's own wherever it goes,
+ * and how often that VM has changed its place.
+ */
+struct claim {
+    uint64_t owner[2];
+    uint64_t generation;
+};
+
+/*
+ * Where an address of another host is; does not change once it is published, and is
+ * freed a grace period after it was taken out.  The peer is transport/'s.
+ */
+struct remote {
+    struct peer *peer;
+    struct claim claim;
+};
+
+/* What is known of an address that nobody is known to have. */
+enum route_asked {
+    ROUTE_NOT_ASKED,
+    ROUTE_ASKED,  /* the other hosts, and they have not all answered */
+    ROUTE_ABSENT, /* they have: nobody has it; for a second that is not asked again */
+};
 
 /*
  * Where (network, GID) is.  There is one route per address for as long as somebody
@@ -30,6 +59,8 @@ struct route {
     _Atomic(struct vm *) vm; /* the VM of this host that holds the address, or NULL */
     /* Until then (ns, CLOCK_MONOTONIC) its owner stands still; 0: it does not. */
     _Atomic uint64_t held_until;
+    _Atomic(struct remote *) remote; /* the other host that has it, or NULL; never both */
+    _Atomic uint8_t asked;           /* enum route_asked */
 };
 
 #define ROUTE_HELD_FOREVER UINT64_MAX
@@ -39,15 +70,16 @@ void directory_fini(void);
 
 /*
  * Claim a GID for a VM of this host; 0, or EADDRINUSE if another one of the network
- * holds it.  A VM may claim the same GID several times.  Main thread, like all below.
+ * holds it, here or on another host as far as that is known.  A VM may claim the same GID
+ * several times.  Main thread, like all below.
  */
 int directory_bind(struct vm *vm, const struct pvrdma_gid *gid);
 /* Release one claim; of somebody else's: nothing. */
 void directory_unbind(struct vm *vm, const struct pvrdma_gid *gid);
 
 /*
- * The route to an address that somebody holds, or NULL.  Any worker, until its
- * quiescent point; it waits for nobody.  @network is the interned name
+ * The route to an address that somebody holds or that was asked for, or NULL.  Any
+ * worker, until its quiescent point; it waits for nobody.  @network is the interned name
  * (g_intern_string), so that to compare it is to compare pointers.
  */
 const struct route *route_find(const char *network, const struct pvrdma_gid *gid);
@@ -62,7 +94,117 @@ void directory_bump(struct vm *vm);
 /* Its routes are held, at most until @until (ns), or up again (0). */
 void directory_hold(struct vm *vm, uint64_t until);
 
-/* GIDs held by anybody; for status and leak checks. */
+/* ---- other hosts (remote.c) ---- */
+
+/* Limits of what others can make this host remember. */
+#define DIRECTORY_MAX_CLAIMS 65536u /* of one peer: what 1,024 VMs can hold */
+#define DIRECTORY_MAX_ASKED  4096u  /* addresses that nobody is known to have */
+#define DIRECTORY_VM_ASKED   128u   /* those of them that one VM asked for */
+/* The owner of an address stands still for as long, at most; then its peers' time runs.
+ */
+#define DIRECTORY_MAX_HOLD_NS (600ull * 1000000000u)
+
+/*
+ * What finds addresses of other hosts.  All on the main thread.  Its answers are
+ * directory_claim(), or directory_absent() when there are no more to come.
+ */
+struct directory_engine {
+    const char *name;
+    /* Who has it?  False: there is nobody to ask. */
+    bool (*ask)(const char *network, const struct pvrdma_gid *gid);
+    /* Nobody waits for the answer any more. */
+    void (*give_up)(const char *network, const struct pvrdma_gid *gid);
+    /* A VM of this host has claimed an address / has it no longer / stands still or not.
+     */
+    void (*bound)(const struct vm *vm, const char *network, const struct pvrdma_gid *gid);
+    void (*unbound)(const char *network, const struct pvrdma_gid *gid);
+    void (*held)(const char *network, const struct pvrdma_gid *gid, uint64_t until);
+};
+
+/* NULL: nobody outside is asked, as from the start.  Returns 0 or an errno. */
+int directory_set_engine(const struct directory_engine *engine);
+/* Is there anybody who can be asked now?  If not, unknown addresses are absent at once.
+ */
+void directory_set_reachable(bool reachable);
+
+/*
+ * Called when what is said of a route may have changed: it has another place, stands
+ * still or not any more, or is not to be found.  It may put routes and ask; claims and
+ * binds it leaves alone.
+ */
+void directory_set_watcher(void (*changed)(struct route *route));
+
+/* Who has it?  Asks, unless that is known or nobody was found a moment ago. */
+void route_ask(struct route *route);
+
+/*
+ * A worker has something for an address of which @route (NULL: none) says that nobody
+ * has it.  True: it is being asked for, look again in a while; false: nobody has it.
+ * @network is interned.
+ */
+bool directory_want(const struct vm *vm, const struct route *route, const char *network,
+                    const struct pvrdma_gid *gid);
+
+/* The interned form of @network if any VM here has ever been in it, or NULL. */
+const char *directory_network(const char *network);
+
+enum claim_result {
+    CLAIM_TAKEN,   /* the address is at @peer now, or was already */
+    CLAIM_OLD,     /* its owner has moved on since */
+    CLAIM_OTHER,   /* it has another owner */
+    CLAIM_LOCAL,   /* a VM of this host holds it */
+    CLAIM_TOO_MANY /* of this peer */
+};
+
+/*
+ * @peer says that @claim->owner has the address there, and for how long that stands
+ * still (0: it does not).  @network is interned.
+ */
+enum claim_result directory_claim(struct peer *peer, const char *network,
+                                  const struct pvrdma_gid *gid, const struct claim *claim,
+                                  uint64_t hold_ns);
+/* @peer does not have it, or no longer.  True: it had. */
+bool directory_unclaim(struct peer *peer, const char *network,
+                       const struct pvrdma_gid *gid);
+/* Its owner there stands still for so long, or not any more (0). */
+void directory_hold_remote(struct peer *peer, const char *network,
+                           const struct pvrdma_gid *gid, uint64_t hold_ns);
+/* All who were asked have answered, and nobody has it. */
+void directory_absent(const char *network, const struct pvrdma_gid *gid);
+
+/*
+ * Forget what @peer has claimed; @unused_only: but for what somebody here refers to.
+ * Those of its claims are told to @left (may be NULL).
+ */
+void directory_forget(struct peer *peer, bool unused_only,
+                      void (*left)(const char *network, const struct pvrdma_gid *gid,
+                                   void *opaque),
+                      void *opaque);
+/* What was not to be found may be now: ask again for what somebody refers to. */
+void directory_ask_again(void);
+
+/* What this host says of an address that one of its VMs holds; false: none does. */
+bool directory_local(const char *network, const struct pvrdma_gid *gid,
+                     struct claim *claim, uint64_t *held_until);
+/* All that its VMs hold in @network. */
+void directory_each_local(const char *network,
+                          void (*fn)(const struct pvrdma_gid *gid,
+                                     const struct claim *claim, uint64_t held_until,
+                                     void *opaque),
+                          void *opaque);
+
+struct directory_stats {
+    const char *engine; /* NULL: none */
+    unsigned local;     /* GIDs that VMs of this host hold */
+    unsigned remote;    /* GIDs of other hosts that are known */
+    unsigned asked;     /* asked for and not found, or not yet */
+    uint64_t asks;      /* since the start, like all below */
+    uint64_t refused;   /* claims: another owner, or a VM of this host has it */
+    uint64_t too_many;  /* claims and questions beyond what is remembered */
+};
+void directory_get_stats(struct directory_stats *st);
+
+/* GIDs held by anybody here; for status and leak checks. */
 unsigned directory_count(void);
 
 /* Routes there are; for leak checks. */

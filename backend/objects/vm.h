@@ -69,6 +69,8 @@ struct vm {
 
     /* Below: valid while attached (between vm_attach and vm_detach). */
     bool attached;          /* main thread */
+    uint64_t owner[2];      /* random: whose addresses they are, on whichever host */
+    uint64_t generation;    /* how often it has changed its host, from 1 */
     struct device *dev;     /* registers, DSR, command channel */
     struct objects objects; /* object tables */
     struct vm_datapath dp;  /* scheduling state */

@@ -1,0 +1,612 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Addresses of other hosts.
+ *
+ * What a peer claims is remembered with its route until the peer withdraws it or is
+ * gone.  A claim names its owner, a VM: the same owner with a higher generation has
+ * moved, and is followed to the peer that says so.  Another owner's is refused, unless
+ * the peer itself has it now in place of the former: whoever came first keeps an address
+ * until that is withdrawn.  So it is between hosts and VMs of this one, too.
+ *
+ * What nobody is known to have is asked for by the engine, when somebody has something
+ * for it.  While the answer is not there, and for a second after it was "nobody", the
+ * entry says so and is in the workers' index: an address costs one question in that time,
+ * however many datagrams are sent there.  Such entries are bounded, those of a VM
+ * besides, so that a guest that tries addresses fills no table of others.
+ *
+ * Workers cannot ask.  They leave what they want in a list of fixed size under a lock,
+ * and wake the main thread; a worker whose wish finds no place looks again later.
+ *
+ * Threads: the main thread, but for directory_want().
+ */
+#include "directory/entry.h"
+
+#include <errno.h>
+#include <glib.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fdwatch.h"
+#include "log.h"
+#include "objects/vm.h"
+
+#define ASK_NS    2000000000u /* longer nobody waits for an answer */
+#define ABSENT_NS 1000000000u /* as long "nobody" is believed */
+#define SWEEP_MS  100u
+
+#define MAX_WANTS 256u
+#define VM_WANTS  16u
+
+struct remote_box {
+    struct remote remote; /* first */
+    struct dead dead;
+};
+
+/* A peer that has claimed something. */
+struct claimant {
+    struct peer *peer;
+    LIST_HEAD(, entry) entries;
+    unsigned n;
+};
+
+TAILQ_HEAD(asking, entry);
+
+struct want {
+    uint32_t vm;
+    const char *network; /* interned */
+    struct pvrdma_gid gid;
+};
+
+static const struct directory_engine *engine;
+static _Atomic bool reachable;
+static GHashTable *claimants; /* of struct claimant, by peer */
+static struct asking asked = TAILQ_HEAD_INITIALIZER(asked);
+static struct asking absent = TAILQ_HEAD_INITIALIZER(absent);
+static unsigned n_asked;                  /* in both */
+static unsigned vm_asked[CONFIG_MAX_VMS]; /* of them */
+static guint sweep_timer;
+static struct directory_stats stats;
+
+static pthread_mutex_t want_lock = PTHREAD_MUTEX_INITIALIZER; /* protects these two */
+static struct want wants[MAX_WANTS];
+static unsigned n_wants;
+static int want_fd = -1; /* changes while no worker runs */
+static guint want_watch;
+
+static uint64_t now_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static bool is_held(const struct entry *e)
+{
+    return atomic_load(&e->route.vm) || atomic_load(&e->route.remote);
+}
+
+/* ---- asking ---- */
+
+static struct asking *list_of(const struct entry *e)
+{
+    return atomic_load(&e->route.asked) == ROUTE_ASKED ? &asked : &absent;
+}
+
+static gboolean sweep(gpointer unused);
+
+static void set_asked(struct entry *e, enum route_asked what, uint64_t ns)
+{
+    atomic_store(&e->route.asked, what);
+    e->asked_until = now_ns() + ns;
+    TAILQ_INSERT_TAIL(list_of(e), e, asking);
+    if (!sweep_timer) {
+        sweep_timer = g_timeout_add(SWEEP_MS, sweep, NULL);
+    }
+}
+
+void remote_not_asked(struct entry *e)
+{
+    uint8_t was = atomic_load(&e->route.asked);
+
+    if (was == ROUTE_NOT_ASKED) {
+        return;
+    }
+    TAILQ_REMOVE(list_of(e), e, asking);
+    atomic_store(&e->route.asked, ROUTE_NOT_ASKED);
+    n_asked--;
+    if (e->asker != ASKER_NONE) {
+        vm_asked[e->asker]--;
+    }
+    if (was == ROUTE_ASKED) {
+        engine->give_up(e->network, &e->gid);
+    }
+}
+
+static void nobody_has(struct entry *e)
+{
+    if (atomic_load(&e->route.asked) == ROUTE_ASKED) {
+        TAILQ_REMOVE(&asked, e, asking);
+        set_asked(e, ROUTE_ABSENT, ABSENT_NS);
+        entry_tell(e);
+        entry_settle(e);
+    }
+}
+
+/* Whose time is over.  An entry with references is asked for when somebody does so. */
+static gboolean sweep(gpointer unused)
+{
+    uint64_t now = now_ns();
+    struct entry *e;
+
+    while ((e = TAILQ_FIRST(&asked)) && e->asked_until <= now) {
+        engine->give_up(e->network, &e->gid);
+        nobody_has(e);
+    }
+    while ((e = TAILQ_FIRST(&absent)) && e->asked_until <= now) {
+        remote_not_asked(e);
+        entry_settle(e);
+    }
+    if (TAILQ_EMPTY(&asked) && TAILQ_EMPTY(&absent)) {
+        sweep_timer = 0;
+        return G_SOURCE_REMOVE;
+    }
+    return G_SOURCE_CONTINUE;
+}
+
+/* False: not now. */
+static bool ask(struct entry *e, uint32_t asker)
+{
+    if (!engine || is_held(e) || atomic_load(&e->route.asked) != ROUTE_NOT_ASKED) {
+        return true;
+    }
+    if (n_asked >= DIRECTORY_MAX_ASKED ||
+        (asker != ASKER_NONE && vm_asked[asker] >= DIRECTORY_VM_ASKED)) {
+        stats.too_many++;
+        return false;
+    }
+    n_asked++;
+    e->asker = asker;
+    if (asker != ASKER_NONE) {
+        vm_asked[asker]++;
+    }
+    set_asked(e, ROUTE_ASKED, ASK_NS);
+    entry_index(e);
+    stats.asks++;
+    if (!engine->ask(e->network, &e->gid)) {
+        nobody_has(e);
+    }
+    return true;
+}
+
+void route_ask(struct route *route)
+{
+    ask((struct entry *)(void *)route, ASKER_NONE);
+}
+
+void directory_absent(const char *network, const struct pvrdma_gid *gid)
+{
+    struct entry *e = entry_find(network, gid);
+
+    if (e) {
+        nobody_has(e);
+    }
+}
+
+void directory_ask_again(void)
+{
+    struct asking again = TAILQ_HEAD_INITIALIZER(again);
+    struct entry *e;
+
+    TAILQ_CONCAT(&again, &absent, asking);
+    while ((e = TAILQ_FIRST(&again))) {
+        TAILQ_REMOVE(&again, e, asking);
+        TAILQ_INSERT_TAIL(&absent, e, asking);
+        remote_not_asked(e);
+        if (e->refs) {
+            ask(e, ASKER_NONE);
+        }
+        entry_settle(e);
+    }
+}
+
+/* ---- what workers want ---- */
+
+/* Place for one more of @vm's; false: it has all it may have, or it is there already. */
+static bool may_want(const struct want *w)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < n_wants; i++) {
+        if (wants[i].vm == w->vm) {
+            if (wants[i].network == w->network && gid_equal(&wants[i].gid, &w->gid)) {
+                return false;
+            }
+            n++;
+        }
+    }
+    return n_wants < MAX_WANTS && n < VM_WANTS;
+}
+
+bool directory_want(const struct vm *vm, const struct route *route, const char *network,
+                    const struct pvrdma_gid *gid)
+{
+    struct want w = {vm->id, network, *gid};
+    uint64_t one = 1;
+    bool wake = false;
+
+    if (!atomic_load_explicit(&reachable, memory_order_relaxed)) {
+        return false;
+    }
+    switch (route ? atomic_load(&route->asked) : ROUTE_NOT_ASKED) {
+    case ROUTE_ASKED:
+        return true;
+    case ROUTE_ABSENT:
+        return false;
+    default:
+        break;
+    }
+    pthread_mutex_lock(&want_lock);
+    if (may_want(&w)) {
+        wake = n_wants == 0;
+        wants[n_wants++] = w;
+    }
+    pthread_mutex_unlock(&want_lock);
+    if (wake && write(want_fd, &one, sizeof(one)) < 0) {
+        log_msg(LOG_LVL_ERROR, "directory: eventfd: %s", g_strerror(errno));
+    }
+    return true;
+}
+
+static gboolean on_want(gint fd, GIOCondition cond, gpointer unused)
+{
+    struct want taken[MAX_WANTS];
+    uint64_t n;
+
+    if (read(fd, &n, sizeof(n)) != sizeof(n)) {
+        return G_SOURCE_CONTINUE;
+    }
+    pthread_mutex_lock(&want_lock);
+    n = n_wants;
+    memcpy(taken, wants, n * sizeof(taken[0]));
+    n_wants = 0;
+    pthread_mutex_unlock(&want_lock);
+    for (unsigned i = 0; i < n; i++) {
+        struct entry *e = entry_find_or_make(taken[i].network, &taken[i].gid);
+
+        ask(e, taken[i].vm);
+        entry_settle(e);
+    }
+    return G_SOURCE_CONTINUE;
+}
+
+/* ---- this host's claims ---- */
+
+void remote_bound(struct entry *e)
+{
+    if (engine) {
+        engine->bound(atomic_load(&e->route.vm), e->network, &e->gid);
+    }
+}
+
+void remote_unbound(struct entry *e)
+{
+    if (engine) {
+        engine->unbound(e->network, &e->gid);
+    }
+}
+
+void remote_held(struct entry *e)
+{
+    if (engine) {
+        engine->held(e->network, &e->gid, atomic_load(&e->route.held_until));
+    }
+}
+
+static struct claim claim_of(const struct vm *vm)
+{
+    return (struct claim){{vm->owner[0], vm->owner[1]}, vm->generation};
+}
+
+bool directory_local(const char *network, const struct pvrdma_gid *gid,
+                     struct claim *claim, uint64_t *held_until)
+{
+    const struct entry *e = entry_find(network, gid);
+    const struct vm *vm = e ? atomic_load(&e->route.vm) : NULL;
+
+    if (!vm) {
+        return false;
+    }
+    *claim = claim_of(vm);
+    *held_until = atomic_load(&e->route.held_until);
+    return true;
+}
+
+struct each_local {
+    const char *network;
+    void (*fn)(const struct pvrdma_gid *gid, const struct claim *claim,
+               uint64_t held_until, void *opaque);
+    void *opaque;
+};
+
+static void each_local(struct entry *e, void *opaque)
+{
+    const struct each_local *each = opaque;
+    struct claim claim = claim_of(atomic_load(&e->route.vm));
+
+    if (e->network == each->network) {
+        each->fn(&e->gid, &claim, atomic_load(&e->route.held_until), each->opaque);
+    }
+}
+
+void directory_each_local(const char *network,
+                          void (*fn)(const struct pvrdma_gid *gid,
+                                     const struct claim *claim, uint64_t held_until,
+                                     void *opaque),
+                          void *opaque)
+{
+    struct each_local each = {network, fn, opaque};
+
+    directory_each_held(each_local, &each);
+}
+
+/* ---- other hosts' claims ---- */
+
+const char *directory_network(const char *network)
+{
+    GQuark quark = g_quark_try_string(network);
+
+    return quark ? g_quark_to_string(quark) : NULL;
+}
+
+static struct claimant *claimant_of(struct peer *peer)
+{
+    struct claimant *c = claimants ? g_hash_table_lookup(claimants, peer) : NULL;
+
+    if (!c) {
+        c = g_new0(struct claimant, 1);
+        c->peer = peer;
+        LIST_INIT(&c->entries);
+        claimants = claimants ? claimants : g_hash_table_new(NULL, NULL);
+        g_hash_table_insert(claimants, peer, c);
+    }
+    return c;
+}
+
+static struct remote *remote_of(const struct entry *e)
+{
+    return atomic_load(&e->route.remote);
+}
+
+/* @r may be NULL.  Workers see the change at once; what they had is freed later. */
+static void set_remote(struct entry *e, struct claimant *c, struct remote *r)
+{
+    struct remote_box *old = (struct remote_box *)(void *)remote_of(e);
+
+    atomic_store(&e->route.remote, r);
+    entry_bump(e);
+    if (e->from) {
+        LIST_REMOVE(e, of_peer);
+        e->from->n--;
+        stats.remote--;
+    }
+    e->from = c;
+    if (c) {
+        LIST_INSERT_HEAD(&c->entries, e, of_peer);
+        c->n++;
+        stats.remote++;
+    }
+    if (old) {
+        directory_bury(&old->dead, old);
+    }
+}
+
+static void set_hold(struct entry *e, uint64_t hold_ns)
+{
+    uint64_t until = hold_ns ? now_ns() + MIN(hold_ns, DIRECTORY_MAX_HOLD_NS) : 0;
+
+    atomic_store(&e->route.held_until, until);
+    entry_bump(e);
+}
+
+static enum claim_result refuse(enum claim_result why)
+{
+    if (why == CLAIM_TOO_MANY) {
+        stats.too_many++;
+    } else {
+        stats.refused++;
+    }
+    return why;
+}
+
+static bool same_owner(const struct claim *a, const struct claim *b)
+{
+    return a->owner[0] == b->owner[0] && a->owner[1] == b->owner[1];
+}
+
+/* May @claim of @c be taken in place of what is known? */
+static enum claim_result judge(struct claimant *c, const struct entry *e,
+                               const struct claim *claim)
+{
+    const struct remote *r = remote_of(e);
+
+    if (atomic_load(&e->route.vm)) {
+        return refuse(CLAIM_LOCAL);
+    }
+    if (r && r->peer != c->peer) {
+        if (!same_owner(&r->claim, claim)) {
+            return refuse(CLAIM_OTHER);
+        }
+        if (claim->generation <= r->claim.generation) {
+            return CLAIM_OLD;
+        }
+    }
+    if (e->from != c && c->n >= DIRECTORY_MAX_CLAIMS) {
+        return refuse(CLAIM_TOO_MANY);
+    }
+    return CLAIM_TAKEN;
+}
+
+enum claim_result directory_claim(struct peer *peer, const char *network,
+                                  const struct pvrdma_gid *gid, const struct claim *claim,
+                                  uint64_t hold_ns)
+{
+    struct entry *e = entry_find_or_make(network, gid);
+    struct claimant *c = claimant_of(peer);
+    enum claim_result result = judge(c, e, claim);
+    const struct remote *r = remote_of(e);
+
+    if (result == CLAIM_TAKEN && r && r->peer == peer && same_owner(&r->claim, claim) &&
+        r->claim.generation == claim->generation) {
+        if (hold_ns || atomic_load(&e->route.held_until)) {
+            set_hold(e, hold_ns);
+            entry_tell(e);
+        }
+    } else if (result == CLAIM_TAKEN) {
+        struct remote_box *box = g_new0(struct remote_box, 1);
+
+        box->remote = (struct remote){peer, *claim};
+        remote_not_asked(e);
+        set_hold(e, hold_ns);
+        set_remote(e, c, &box->remote);
+        entry_tell(e);
+    }
+    entry_settle(e);
+    return result;
+}
+
+/* Nobody is known to have it any more: who refers to it wants to know who has. */
+static void lose(struct entry *e)
+{
+    set_remote(e, NULL, NULL);
+    atomic_store(&e->route.held_until, 0);
+    if (e->refs) {
+        ask(e, ASKER_NONE);
+    }
+    entry_tell(e);
+    entry_settle(e);
+}
+
+static struct entry *claimed_by(const struct peer *peer, const char *network,
+                                const struct pvrdma_gid *gid)
+{
+    struct entry *e = entry_find(network, gid);
+    const struct remote *r = e ? remote_of(e) : NULL;
+
+    return r && r->peer == peer ? e : NULL;
+}
+
+bool directory_unclaim(struct peer *peer, const char *network,
+                       const struct pvrdma_gid *gid)
+{
+    struct entry *e = claimed_by(peer, network, gid);
+
+    if (e) {
+        lose(e);
+    }
+    return e != NULL;
+}
+
+void directory_hold_remote(struct peer *peer, const char *network,
+                           const struct pvrdma_gid *gid, uint64_t hold_ns)
+{
+    struct entry *e = claimed_by(peer, network, gid);
+
+    if (e) {
+        set_hold(e, hold_ns);
+        entry_tell(e);
+    }
+}
+
+void directory_forget(struct peer *peer, bool unused_only,
+                      void (*left)(const char *network, const struct pvrdma_gid *gid,
+                                   void *opaque),
+                      void *opaque)
+{
+    struct claimant *c = claimants ? g_hash_table_lookup(claimants, peer) : NULL;
+    struct entry *e, *next;
+
+    for (e = c ? LIST_FIRST(&c->entries) : NULL; e; e = next) {
+        next = LIST_NEXT(e, of_peer);
+        if (!unused_only || !e->refs) {
+            lose(e);
+        } else if (left) {
+            left(e->network, &e->gid, opaque);
+        }
+    }
+    if (c && LIST_EMPTY(&c->entries)) {
+        g_hash_table_remove(claimants, peer);
+        g_free(c);
+    }
+}
+
+/* ---- start and stop ---- */
+
+void directory_set_reachable(bool yes)
+{
+    atomic_store(&reachable, yes);
+}
+
+static void clear_asked(void)
+{
+    struct entry *e;
+
+    while ((e = TAILQ_FIRST(&asked)) || (e = TAILQ_FIRST(&absent))) {
+        remote_not_asked(e);
+        entry_settle(e);
+    }
+    if (sweep_timer) {
+        g_source_remove(sweep_timer);
+        sweep_timer = 0;
+    }
+}
+
+static void clear_claims(void)
+{
+    g_autoptr(GList) all = claimants ? g_hash_table_get_keys(claimants) : NULL;
+
+    for (GList *l = all; l; l = l->next) {
+        directory_forget(l->data, false, NULL, NULL);
+    }
+    g_clear_pointer(&claimants, g_hash_table_destroy);
+}
+
+int directory_set_engine(const struct directory_engine *which)
+{
+    atomic_store(&reachable, false);
+    if (engine) {
+        clear_claims(); /* may ask */
+        clear_asked();
+    }
+    engine = which;
+    stats = (struct directory_stats){.engine = which ? which->name : NULL};
+    if (which && want_fd < 0) {
+        want_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+        if (want_fd < 0) {
+            engine = NULL;
+            return errno;
+        }
+        want_watch = fdwatch_add(want_fd, G_IO_IN, on_want, NULL);
+    } else if (!which && want_fd >= 0) {
+        fdwatch_remove(want_watch);
+        close(want_fd);
+        want_fd = -1;
+        n_wants = 0;
+    }
+    return 0;
+}
+
+void remote_fini(void)
+{
+    directory_set_engine(NULL);
+}
+
+void directory_get_stats(struct directory_stats *st)
+{
+    *st = stats;
+    st->local = directory_count();
+    st->asked = n_asked;
+}

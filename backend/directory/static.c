@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The directory's engine `static`.
+ *
+ * An address that is wanted is asked for at all peers with a link.  Each answers that
+ * it has it (CLAIM) or not (UNCLAIM); when all have, or are gone, and none has it, it is
+ * absent.
+ *
+ * A peer that has asked about or claimed anything in a network that is known here is
+ * told what VMs of this host hold in it, once per link, and from then on what changes.
+ * It is told before its claim is taken, and a link keeps the order of its messages: so
+ * the first datagram that goes to a peer finds its source known there, and a peer
+ * believes no source that was not claimed.  Of networks in which no VM of this host has
+ * ever been nothing is said and nothing remembered.
+ *
+ * A link that comes up begins anew: what the peer had claimed is forgotten, as it is
+ * asked for again when it is needed, but for what somebody refers to; that is asked for
+ * at once and stays meanwhile.
+ *
+ * What cannot be put on a link - too much waits for it - is not lost for good: the
+ * network counts as not told, and the next question or claim has it told again.
+ *
+ * Main thread.
+ */
+#include "directory/static.h"
+
+#include <glib.h>
+#include <string.h>
+#include <time.h>
+
+#include "config.h"
+#include "log.h"
+#include "objects/qp_state.h"
+
+/* A peer that has, or had, a link. */
+struct member {
+    struct peer *peer;
+    bool up;
+    GHashTable *told; /* set of networks (interned) */
+    struct log_subject log;
+};
+
+/* Who has not answered yet. */
+struct question {
+    const char *network; /* interned */
+    struct pvrdma_gid gid;
+    GPtrArray *waiting; /* of struct member */
+};
+
+static const struct static_ops *ops;
+static GHashTable *members;   /* of struct member, by peer */
+static GHashTable *questions; /* set of struct question */
+static unsigned n_up;
+
+/* ---- questions ---- */
+
+static guint question_hash(gconstpointer p)
+{
+    const struct question *q = p;
+    uint64_t w[2];
+
+    memcpy(w, q->gid.raw, sizeof(w));
+    return g_direct_hash(q->network) ^ (guint)(w[0] ^ w[1] ^ (w[0] ^ w[1]) >> 32);
+}
+
+static gboolean question_equal(gconstpointer x, gconstpointer y)
+{
+    const struct question *a = x, *b = y;
+
+    return a->network == b->network && gid_equal(&a->gid, &b->gid);
+}
+
+static void question_free(gpointer p)
+{
+    struct question *q = p;
+
+    g_ptr_array_unref(q->waiting);
+    g_free(q);
+}
+
+static struct question *question_of(const char *network, const struct pvrdma_gid *gid)
+{
+    struct question key = {.network = network, .gid = *gid};
+
+    return g_hash_table_lookup(questions, &key);
+}
+
+/* @m has said no, or will not answer. */
+static void answered(struct question *q, struct member *m)
+{
+    if (g_ptr_array_remove_fast(q->waiting, m) && q->waiting->len == 0) {
+        /* This gives the question up. */
+        directory_absent(q->network, &q->gid);
+    }
+}
+
+/* It may have been asked while others were: to be among those that are waited for. */
+static bool engine_ask(const char *network, const struct pvrdma_gid *gid)
+{
+    struct question *q = g_new0(struct question, 1);
+    GHashTableIter i;
+    gpointer m;
+
+    *q = (struct question){network, *gid, g_ptr_array_new()};
+    g_hash_table_iter_init(&i, members);
+    while (g_hash_table_iter_next(&i, NULL, &m)) {
+        struct member *member = m;
+
+        if (member->up && ops->ask(member->peer, network, gid)) {
+            g_ptr_array_add(q->waiting, member);
+        }
+    }
+    if (q->waiting->len == 0) {
+        question_free(q);
+        return false;
+    }
+    g_hash_table_add(questions, q);
+    return true;
+}
+
+static void engine_give_up(const char *network, const struct pvrdma_gid *gid)
+{
+    struct question key = {.network = network, .gid = *gid};
+
+    g_hash_table_remove(questions, &key);
+}
+
+/* ---- telling ---- */
+
+static uint64_t hold_left(uint64_t until)
+{
+    struct timespec ts;
+    uint64_t now;
+
+    if (until == 0 || until == ROUTE_HELD_FOREVER) {
+        return until ? DIRECTORY_MAX_HOLD_NS : 0;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    now = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+    return until > now ? until - now : 0;
+}
+
+struct telling {
+    struct member *m;
+    const char *network;
+    bool ok;
+};
+
+static void tell_one(const struct pvrdma_gid *gid, const struct claim *claim,
+                     uint64_t held_until, void *opaque)
+{
+    struct telling *t = opaque;
+
+    t->ok =
+        t->ok && ops->claim(t->m->peer, t->network, gid, claim, hold_left(held_until));
+}
+
+/* All that this host has in @network, if @m does not know. */
+static void tell(struct member *m, const char *network)
+{
+    struct telling t = {m, network, true};
+
+    if (!g_hash_table_contains(m->told, network)) {
+        directory_each_local(network, tell_one, &t);
+        if (t.ok) {
+            g_hash_table_add(m->told, (gpointer)(uintptr_t)network);
+        }
+    }
+}
+
+/* Those who know @network's claims hear of a change: @send says whether they could. */
+static void tell_change(const char *network,
+                        bool (*send)(struct peer *peer, const char *network,
+                                     const struct pvrdma_gid *gid, const void *what),
+                        const struct pvrdma_gid *gid, const void *what)
+{
+    GHashTableIter i;
+    gpointer p;
+
+    g_hash_table_iter_init(&i, members);
+    while (g_hash_table_iter_next(&i, NULL, &p)) {
+        struct member *m = p;
+
+        if (g_hash_table_contains(m->told, network) &&
+            !send(m->peer, network, gid, what)) {
+            g_hash_table_remove(m->told, network);
+        }
+    }
+}
+
+static bool send_claim(struct peer *peer, const char *network,
+                       const struct pvrdma_gid *gid, const void *unused)
+{
+    struct claim claim;
+    uint64_t until;
+
+    return !directory_local(network, gid, &claim, &until) ||
+           ops->claim(peer, network, gid, &claim, hold_left(until));
+}
+
+static bool send_unclaim(struct peer *peer, const char *network,
+                         const struct pvrdma_gid *gid, const void *unused)
+{
+    return ops->unclaim(peer, network, gid);
+}
+
+static bool send_hold(struct peer *peer, const char *network,
+                      const struct pvrdma_gid *gid, const void *until)
+{
+    return ops->hold(peer, network, gid, hold_left(*(const uint64_t *)until));
+}
+
+static void engine_bound(const struct vm *vm, const char *network,
+                         const struct pvrdma_gid *gid)
+{
+    tell_change(network, send_claim, gid, NULL);
+}
+
+static void engine_unbound(const char *network, const struct pvrdma_gid *gid)
+{
+    tell_change(network, send_unclaim, gid, NULL);
+}
+
+static void engine_held(const char *network, const struct pvrdma_gid *gid, uint64_t until)
+{
+    tell_change(network, send_hold, gid, &until);
+}
+
+static const struct directory_engine engine = {
+    .name = "static",
+    .ask = engine_ask,
+    .give_up = engine_give_up,
+    .bound = engine_bound,
+    .unbound = engine_unbound,
+    .held = engine_held,
+};
+
+/* ---- peers ---- */
+
+static void member_free(gpointer p)
+{
+    struct member *m = p;
+
+    log_flush(&m->log);
+    g_hash_table_destroy(m->told);
+    g_free(m);
+}
+
+static struct member *member_of(struct peer *peer)
+{
+    return members ? g_hash_table_lookup(members, peer) : NULL;
+}
+
+static void ask_again(const char *network, const struct pvrdma_gid *gid, void *opaque)
+{
+    struct member *m = opaque;
+
+    tell(m, network);
+    ops->ask(m->peer, network, gid);
+}
+
+void static_peer_up(struct peer *peer, const char *name)
+{
+    struct member *m = member_of(peer);
+
+    if (!members) {
+        return;
+    }
+    if (!m) {
+        m = g_new0(struct member, 1);
+        m->peer = peer;
+        m->told = g_hash_table_new(NULL, NULL);
+        m->log = (struct log_subject){.name = name, .kind = "peer"};
+        g_hash_table_insert(members, peer, m);
+    }
+    if (m->up) {
+        static_peer_down(peer);
+    }
+    m->up = true;
+    directory_set_reachable(++n_up > 0);
+    directory_forget(peer, true, ask_again, m);
+    directory_ask_again();
+}
+
+void static_peer_down(struct peer *peer)
+{
+    struct member *m = member_of(peer);
+    g_autoptr(GList) all = NULL;
+
+    if (!m || !m->up) {
+        return;
+    }
+    m->up = false;
+    g_hash_table_remove_all(m->told);
+    directory_set_reachable(--n_up > 0);
+    all = g_hash_table_get_keys(questions);
+    for (GList *l = all; l; l = l->next) {
+        /* What is told of one may end another. */
+        if (g_hash_table_contains(questions, l->data)) {
+            answered(l->data, m);
+        }
+    }
+}
+
+void static_peer_gone(struct peer *peer)
+{
+    static_peer_down(peer);
+    if (member_of(peer)) {
+        g_hash_table_remove(members, peer);
+    }
+    directory_forget(peer, false, NULL, NULL);
+}
+
+/* ---- what comes from peers ---- */
+
+void static_asked(struct peer *peer, const char *network, const struct pvrdma_gid *gid)
+{
+    struct member *m = member_of(peer);
+    const char *known = directory_network(network);
+    struct claim claim;
+    uint64_t until;
+
+    if (!m || !m->up) {
+        return;
+    }
+    if (known) {
+        tell(m, known);
+    }
+    if (known && directory_local(known, gid, &claim, &until)) {
+        ops->claim(peer, known, gid, &claim, hold_left(until));
+    } else {
+        ops->unclaim(peer, network, gid);
+    }
+}
+
+static void say_refused(struct member *m, const char *network,
+                        const struct pvrdma_gid *gid, enum claim_result why)
+{
+    char text[CONFIG_GID_STRLEN];
+
+    config_format_gid(gid, text);
+    log_about(LOG_LVL_WARN, &m->log, "claims %s of network %s: refused, %s", text,
+              network,
+              why == CLAIM_LOCAL   ? "a VM of this host has it"
+              : why == CLAIM_OTHER ? "another owner has it"
+              : why == CLAIM_OLD   ? "its owner has moved"
+                                   : "it has claimed too many");
+}
+
+void static_claimed(struct peer *peer, const char *network, const struct pvrdma_gid *gid,
+                    const struct claim *claim, uint64_t hold_ns)
+{
+    struct member *m = member_of(peer);
+    const char *known = directory_network(network);
+    enum claim_result result;
+    struct question *q;
+
+    if (!m || !m->up || !known) {
+        return;
+    }
+    tell(m, known);
+    result = directory_claim(peer, known, gid, claim, hold_ns);
+    if (result == CLAIM_TAKEN) {
+        return; /* which gives the question up */
+    }
+    say_refused(m, known, gid, result);
+    q = question_of(known, gid);
+    if (q) {
+        answered(q, m);
+    }
+}
+
+void static_unclaimed(struct peer *peer, const char *network,
+                      const struct pvrdma_gid *gid)
+{
+    struct member *m = member_of(peer);
+    const char *known = directory_network(network);
+    struct question *q;
+
+    if (!m || !m->up || !known) {
+        return;
+    }
+    /* If that has it asked for, this is no answer: the question is after it. */
+    q = question_of(known, gid);
+    if (!directory_unclaim(peer, known, gid) && q) {
+        answered(q, m);
+    }
+}
+
+void static_held(struct peer *peer, const char *network, const struct pvrdma_gid *gid,
+                 uint64_t hold_ns)
+{
+    struct member *m = member_of(peer);
+    const char *known = directory_network(network);
+
+    if (m && m->up && known) {
+        directory_hold_remote(peer, known, gid, hold_ns);
+    }
+}
+
+/* ---- start and stop ---- */
+
+int static_start(const struct static_ops *which)
+{
+    int err = directory_set_engine(&engine);
+
+    if (!err) {
+        ops = which;
+        members = g_hash_table_new_full(NULL, NULL, NULL, member_free);
+        questions =
+            g_hash_table_new_full(question_hash, question_equal, question_free, NULL);
+        n_up = 0;
+    }
+    return err;
+}
+
+void static_stop(void)
+{
+    GHashTableIter i;
+    gpointer m;
+
+    if (!members) {
+        return;
+    }
+    g_hash_table_iter_init(&i, members);
+    while (g_hash_table_iter_next(&i, NULL, &m)) {
+        ((struct member *)m)->up = false; /* nobody is told or asked any more */
+    }
+    n_up = 0;
+    directory_set_engine(NULL);
+    g_clear_pointer(&members, g_hash_table_destroy);
+    g_clear_pointer(&questions, g_hash_table_destroy);
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The directory's engine `static`: the other hosts are the peers of the key file, and
+ * each is asked.  transport/peer/ brings the messages.  Main thread.
+ */
+#ifndef PVRDMAD_DIRECTORY_STATIC_H
+#define PVRDMAD_DIRECTORY_STATIC_H
+
+#include "directory/directory.h"
+
+/* Put a message on the link to @peer; false: it is down, or too much waits for it. */
+struct static_ops {
+    bool (*ask)(struct peer *peer, const char *network, const struct pvrdma_gid *gid);
+    bool (*claim)(struct peer *peer, const char *network, const struct pvrdma_gid *gid,
+                  const struct claim *claim, uint64_t hold_ns);
+    bool (*unclaim)(struct peer *peer, const char *network, const struct pvrdma_gid *gid);
+    bool (*hold)(struct peer *peer, const char *network, const struct pvrdma_gid *gid,
+                 uint64_t hold_ns);
+};
+
+/* Becomes the directory's engine; 0 or an errno. */
+int static_start(const struct static_ops *ops);
+void static_stop(void);
+
+/*
+ * The link to @peer is there; it is lost, but may come back; the peer has been away for
+ * too long, or is not in the key file any more, and nothing it said holds.  @name stays
+ * valid.
+ */
+void static_peer_up(struct peer *peer, const char *name);
+void static_peer_down(struct peer *peer);
+void static_peer_gone(struct peer *peer);
+
+/* What came from @peer; @network is as it came, any string. */
+void static_asked(struct peer *peer, const char *network, const struct pvrdma_gid *gid);
+void static_claimed(struct peer *peer, const char *network, const struct pvrdma_gid *gid,
+                    const struct claim *claim, uint64_t hold_ns);
+void static_unclaimed(struct peer *peer, const char *network,
+                      const struct pvrdma_gid *gid);
+void static_held(struct peer *peer, const char *network, const struct pvrdma_gid *gid,
+                 uint64_t hold_ns);
+
+#endif /* PVRDMAD_DIRECTORY_STATIC_H */

@@ -1,0 +1,390 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The engine `static`: who is asked and when nobody has an address, who is told what
+ * this host has and in which order, and what becomes of it when links come and go.
+ * Messages are lines in a string: "0?2" asks peer 0 for address 2, "0+2" claims it
+ * there, "0-2" says that it is not here, "0=2" that it stands still or not any more.
+ */
+#include <errno.h>
+#include <glib.h>
+
+#include "directory/static.h"
+#include "vm.h"
+
+static struct vm_config cfg = {.name = (char *)"a", .network = (char *)"blue"};
+static struct vm vm = {.cfg = &cfg, .id = 1, .owner = {7, 8}, .generation = 3};
+static const char *blue;
+
+static char peers[3];
+#define PEER(i) ((struct peer *)(void *)&peers[i])
+
+static struct pvrdma_gid make_gid(unsigned n)
+{
+    struct pvrdma_gid gid = {.raw = {0xfe, 0x80, [15] = n}};
+
+    return gid;
+}
+
+/* ---- what is sent ---- */
+
+static GString *sent;
+static bool full[3]; /* its link takes nothing */
+static uint64_t last_hold;
+
+static bool say(struct peer *peer, char what, const char *network,
+                const struct pvrdma_gid *gid)
+{
+    unsigned i = (unsigned)((char *)peer - peers);
+
+    if (full[i]) {
+        return false;
+    }
+    g_string_append_printf(sent, "%u%c%u%s ", i, what, gid->raw[15],
+                           g_str_equal(network, "blue") ? "" : network);
+    return true;
+}
+
+static bool send_ask(struct peer *peer, const char *network, const struct pvrdma_gid *gid)
+{
+    return say(peer, '?', network, gid);
+}
+
+static bool send_claim(struct peer *peer, const char *network,
+                       const struct pvrdma_gid *gid, const struct claim *claim,
+                       uint64_t hold_ns)
+{
+    g_assert_cmpuint(claim->owner[0], ==, 7);
+    g_assert_cmpuint(claim->owner[1], ==, 8);
+    g_assert_cmpuint(claim->generation, ==, 3);
+    last_hold = hold_ns;
+    return say(peer, '+', network, gid);
+}
+
+static bool send_unclaim(struct peer *peer, const char *network,
+                         const struct pvrdma_gid *gid)
+{
+    return say(peer, '-', network, gid);
+}
+
+static bool send_hold(struct peer *peer, const char *network,
+                      const struct pvrdma_gid *gid, uint64_t hold_ns)
+{
+    last_hold = hold_ns;
+    return say(peer, '=', network, gid);
+}
+
+static const struct static_ops ops = {send_ask, send_claim, send_unclaim, send_hold};
+
+/* The messages since the last time, without the last blank. */
+static void expect(const char *want)
+{
+    if (sent->len) {
+        g_string_truncate(sent, sent->len - 1);
+    }
+    g_assert_cmpstr(sent->str, ==, want);
+    g_string_truncate(sent, 0);
+}
+
+static void up(unsigned i)
+{
+    static_peer_up(PEER(i), "host");
+}
+
+static void begin(unsigned n_up)
+{
+    directory_init();
+    g_string_truncate(sent, 0);
+    memset(full, 0, sizeof(full));
+    g_assert_cmpint(static_start(&ops), ==, 0);
+    for (unsigned i = 0; i < n_up; i++) {
+        up(i);
+    }
+    expect("");
+}
+
+static void end(void)
+{
+    static_stop();
+    g_assert_cmpuint(directory_routes(), ==, 0);
+    directory_fini();
+}
+
+static struct route *wanted(unsigned n)
+{
+    struct pvrdma_gid gid = make_gid(n);
+    struct route *r = route_get("blue", &gid);
+
+    route_ask(r);
+    return r;
+}
+
+static void asked(unsigned peer, unsigned n)
+{
+    struct pvrdma_gid gid = make_gid(n);
+
+    static_asked(PEER(peer), "blue", &gid);
+}
+
+static void claimed(unsigned peer, unsigned n, uint64_t owner)
+{
+    struct pvrdma_gid gid = make_gid(n);
+    struct claim c = {{owner, 0}, 1};
+
+    static_claimed(PEER(peer), "blue", &gid, &c, 0);
+}
+
+static void unclaimed(unsigned peer, unsigned n)
+{
+    struct pvrdma_gid gid = make_gid(n);
+
+    static_unclaimed(PEER(peer), "blue", &gid);
+}
+
+static void bind(unsigned n)
+{
+    struct pvrdma_gid gid = make_gid(n);
+
+    g_assert_cmpint(directory_bind(&vm, &gid), ==, 0);
+}
+
+static void unbind(unsigned n)
+{
+    struct pvrdma_gid gid = make_gid(n);
+
+    directory_unbind(&vm, &gid);
+}
+
+static struct peer *peer_of(const struct route *r)
+{
+    const struct remote *remote = atomic_load(&r->remote);
+
+    return remote ? remote->peer : NULL;
+}
+
+/* ---- asking ---- */
+
+/* The order of the peers is the hash table's. */
+static void expect_asks(unsigned n, unsigned gid)
+{
+    for (unsigned i = 0; i < n; i++) {
+        g_autofree char *ask = g_strdup_printf("%u?%u", i, gid);
+
+        g_assert_nonnull(strstr(sent->str, ask));
+    }
+    g_assert_cmpuint(sent->len, ==, 4 * n);
+    g_string_truncate(sent, 0);
+}
+
+static void test_ask(void)
+{
+    struct route *r;
+
+    begin(3);
+    r = wanted(2);
+    expect_asks(3, 2);
+    unclaimed(0, 2);
+    unclaimed(0, 2); /* which is no second one's */
+    unclaimed(1, 3); /* nor is that */
+    unclaimed(1, 2);
+    g_assert_cmpuint(r->asked, ==, ROUTE_ASKED);
+    claimed(2, 2, 5);
+    g_assert_true(peer_of(r) == PEER(2));
+    unclaimed(2, 2);
+    g_assert_null(peer_of(r));
+    expect_asks(3, 2); /* who has it now? */
+    unclaimed(2, 2);
+    unclaimed(1, 2);
+    g_assert_cmpuint(r->asked, ==, ROUTE_ASKED);
+    unclaimed(0, 2);
+    g_assert_cmpuint(r->asked, ==, ROUTE_ABSENT);
+    expect("");
+    route_put(r);
+    end();
+}
+
+/* Links that come and go while an answer is waited for. */
+static void test_ask_links(void)
+{
+    struct route *r;
+
+    begin(0);
+    r = wanted(2);
+    g_assert_cmpuint(r->asked, ==, ROUTE_ABSENT); /* there is nobody */
+    up(0);
+    expect("0?2"); /* now there is */
+    full[1] = true;
+    up(1); /* asks only what was not found */
+    expect("");
+    unclaimed(0, 2);
+    g_assert_cmpuint(r->asked, ==, ROUTE_ABSENT);
+    full[1] = false;
+    up(2);
+    expect_asks(3, 2);
+    unclaimed(1, 2);
+    static_peer_down(PEER(0));
+    g_assert_cmpuint(r->asked, ==, ROUTE_ASKED);
+    unclaimed(0, 2); /* by a link that is gone */
+    static_peer_gone(PEER(2));
+    g_assert_cmpuint(r->asked, ==, ROUTE_ABSENT);
+    expect("");
+    route_put(r);
+    end();
+}
+
+/* ---- telling ---- */
+
+static void test_tell(void)
+{
+    begin(2);
+    bind(1);
+    expect(""); /* nobody has asked */
+    asked(0, 9);
+    expect("0+1 0-9");
+    asked(0, 1);
+    expect("0+1");
+    bind(2);
+    expect("0+2");
+    directory_hold(&vm, ROUTE_HELD_FOREVER);
+    g_assert_cmpuint(last_hold, ==, DIRECTORY_MAX_HOLD_NS);
+    expect("0=2 0=1");
+    asked(0, 1); /* the claim says it, too */
+    g_assert_cmpuint(last_hold, ==, DIRECTORY_MAX_HOLD_NS);
+    directory_hold(&vm, 0);
+    g_assert_cmpuint(last_hold, ==, 0);
+    expect("0+1 0=2 0=1");
+    /* A claim is an interest as well, and is taken after ours are told. */
+    claimed(1, 7, 5);
+    expect("1+2 1+1");
+    unbind(1);
+    g_assert_nonnull(strstr(sent->str, "0-1"));
+    g_assert_nonnull(strstr(sent->str, "1-1"));
+    g_string_truncate(sent, 0);
+    static_peer_down(PEER(0));
+    unbind(2);
+    expect("1-2");
+    end();
+}
+
+/* Networks that nobody here is in: nothing is said, nothing is kept. */
+static void test_network(void)
+{
+    struct pvrdma_gid gid = make_gid(1);
+    struct claim c = {{1, 1}, 1};
+
+    begin(1);
+    bind(1);
+    static_asked(PEER(0), "nobody", &gid);
+    expect("0-1nobody");
+    static_claimed(PEER(0), "nobody", &gid, &c, 0);
+    static_held(PEER(0), "nobody", &gid, 1);
+    static_unclaimed(PEER(0), "nobody", &gid);
+    expect("");
+    g_assert_null(directory_network("nobody"));
+    g_assert_cmpuint(directory_routes(), ==, 1);
+    unbind(1);
+    expect(""); /* it was told nothing of the other either */
+    end();
+}
+
+/* What finds no room is told again, all of it. */
+static void test_full(void)
+{
+    begin(1);
+    bind(1);
+    asked(0, 1);
+    expect("0+1 0+1");
+    full[0] = true;
+    bind(2);
+    unbind(1);
+    full[0] = false;
+    expect("");
+    bind(3);
+    expect(""); /* it counts as not told */
+    asked(0, 1);
+    expect("0+3 0+2 0-1");
+    unbind(2);
+    unbind(3);
+    expect("0-2 0-3");
+    end();
+}
+
+/* ---- links ---- */
+
+static void test_again(void)
+{
+    struct route *r;
+
+    begin(1);
+    bind(1);
+    r = wanted(2);
+    expect("0?2");
+    claimed(0, 2, 5);
+    claimed(0, 3, 5);
+    expect("0+1");
+    static_peer_down(PEER(0));
+    g_assert_true(peer_of(r) == PEER(0)); /* it may come back */
+    claimed(0, 4, 5);                     /* but says nothing now */
+    asked(0, 1);
+    expect("");
+    g_assert_cmpuint(directory_routes(), ==, 3);
+    up(0);
+    /* What is in use is asked for, ours is told before; the rest is forgotten. */
+    expect("0+1 0?2");
+    g_assert_cmpuint(directory_routes(), ==, 2);
+    g_assert_true(peer_of(r) == PEER(0));
+    claimed(0, 2, 6); /* another VM's now */
+    g_assert_cmpuint(atomic_load(&r->remote)->claim.owner[0], ==, 6);
+    static_peer_down(PEER(0));
+    up(0);
+    expect("0+1 0?2");
+    unclaimed(0, 2); /* gone while the link was down */
+    g_assert_null(peer_of(r));
+    expect("0?2");
+    claimed(0, 2, 6);
+    up(0); /* a link in place of another, without a word */
+    expect("0+1 0?2");
+    static_peer_gone(PEER(0));
+    g_assert_null(peer_of(r));
+    g_assert_cmpuint(r->asked, ==, ROUTE_ABSENT);
+    unbind(1);
+    expect("");
+    route_put(r);
+    end();
+}
+
+/* Two hosts claim one address: the first keeps it, then the second is found. */
+static void test_both(void)
+{
+    struct pvrdma_gid gid = make_gid(2);
+    struct route *r;
+
+    begin(2);
+    r = wanted(2);
+    expect_asks(2, 2);
+    claimed(0, 2, 5);
+    claimed(1, 2, 6);
+    g_assert_true(peer_of(r) == PEER(0));
+    g_assert_cmpint(directory_bind(&vm, &gid), ==, EADDRINUSE);
+    unclaimed(0, 2);
+    expect_asks(2, 2);
+    unclaimed(0, 2);
+    claimed(1, 2, 6);
+    g_assert_true(peer_of(r) == PEER(1));
+    route_put(r);
+    end();
+}
+
+int main(int argc, char **argv)
+{
+    g_test_init(&argc, &argv, NULL);
+    blue = g_intern_string("blue");
+    sent = g_string_new(NULL);
+    g_test_add_func("/static/ask", test_ask);
+    g_test_add_func("/static/ask-links", test_ask_links);
+    g_test_add_func("/static/tell", test_tell);
+    g_test_add_func("/static/network", test_network);
+    g_test_add_func("/static/full", test_full);
+    g_test_add_func("/static/again", test_again);
+    g_test_add_func("/static/both", test_both);
+    return g_test_run();
+}
