@@ -313,6 +313,15 @@ void static_peer_gone(struct peer *peer)
 
 /* ---- what comes from peers ---- */
 
+/* @peer, if it has a link and speaks of a network that is known here. */
+static struct member *speaker(struct peer *peer, const char *network, const char **known)
+{
+    struct member *m = member_of(peer);
+
+    *known = directory_network(network);
+    return m && m->up && *known ? m : NULL;
+}
+
 void static_asked(struct peer *peer, const char *network, const struct pvrdma_gid *gid)
 {
     struct member *m = member_of(peer);
@@ -350,12 +359,12 @@ static void say_refused(struct member *m, const char *network,
 void static_claimed(struct peer *peer, const char *network, const struct pvrdma_gid *gid,
                     const struct claim *claim, uint64_t hold_ns)
 {
-    struct member *m = member_of(peer);
-    const char *known = directory_network(network);
+    const char *known;
+    struct member *m = speaker(peer, network, &known);
     enum claim_result result;
     struct question *q;
 
-    if (!m || !m->up || !known) {
+    if (!m) {
         return;
     }
     tell(m, known);
@@ -373,11 +382,11 @@ void static_claimed(struct peer *peer, const char *network, const struct pvrdma_
 void static_unclaimed(struct peer *peer, const char *network,
                       const struct pvrdma_gid *gid)
 {
-    struct member *m = member_of(peer);
-    const char *known = directory_network(network);
+    const char *known;
+    struct member *m = speaker(peer, network, &known);
     struct question *q;
 
-    if (!m || !m->up || !known) {
+    if (!m) {
         return;
     }
     /* If that has it asked for, this is no answer: the question is after it. */
@@ -390,10 +399,9 @@ void static_unclaimed(struct peer *peer, const char *network,
 void static_held(struct peer *peer, const char *network, const struct pvrdma_gid *gid,
                  uint64_t hold_ns)
 {
-    struct member *m = member_of(peer);
-    const char *known = directory_network(network);
+    const char *known;
 
-    if (m && m->up && known) {
+    if (speaker(peer, network, &known)) {
         directory_hold_remote(peer, known, gid, hold_ns);
     }
 }
