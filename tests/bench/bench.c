@@ -16,8 +16,11 @@
  *   regions     main thread's time for memory regions of gigabytes; peer: memcpy
  *   connections set up and taken down as RDMA CM does it; peer: empty commands
  *   idle        8-byte WRITE latency alone and among 4,000 idle QPs
+ *   network     the path to other hosts; peers: iperf3 and UCX over loopback
  *
- *   bench [-t SECONDS] [PART...]     default: all parts, 2 seconds each
+ *   bench [-t SECONDS] [-p PATH] [PART...]    default: all parts, 2 seconds each
+ *
+ * PATH is the daemon's transport between its VMs, key `path`; by default `copy`.
  *
  * The guests use the device's extensions, as our own driver and library do.
  * Not part of the test suites: run it on an idle machine.
@@ -43,6 +46,7 @@ static const struct {
     {"keys", part_keys},
     {"regions", part_regions},
     {"connections", part_connections},
+    {"network", part_network},
 };
 
 static bool wanted(const char *name, int argc, char **argv)
@@ -58,15 +62,20 @@ static bool wanted(const char *name, int argc, char **argv)
 int main(int argc, char **argv)
 {
     struct vg_daemon_opts o = {.n_vms = 4, .workers = 1, .poll_us = -1};
+    g_autofree char *key = NULL;
     int opt;
 
-    while ((opt = getopt(argc, argv, "t:")) != -1) {
-        if (opt != 't' || (seconds = atof(optarg)) <= 0) {
-            fprintf(stderr, "usage: bench [-t SECONDS] [PART...]\n");
+    while ((opt = getopt(argc, argv, "t:p:")) != -1) {
+        if (opt == 'p') {
+            path = optarg;
+            g_free(key);
+            o.daemon_keys = key = g_strdup_printf("path=%s", path);
+        } else if (opt != 't' || (seconds = atof(optarg)) <= 0) {
+            fprintf(stderr, "usage: bench [-t SECONDS] [-p PATH] [PART...]\n");
             return 2;
         }
     }
-    printf("%ld processors, one worker\n", sysconf(_SC_NPROCESSORS_ONLN));
+    printf("%ld processors, one worker, path=%s\n", sysconf(_SC_NPROCESSORS_ONLN), path);
     for (unsigned i = 0; i < G_N_ELEMENTS(parts); i++) {
         if (wanted(parts[i].name, argc, argv)) {
             vgt_daemon = vg_daemon_start(&o);

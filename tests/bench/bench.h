@@ -13,6 +13,8 @@
 
 /* Seconds per figure (-t). */
 extern double seconds;
+/* The daemon's transport (-p). */
+extern const char *path;
 
 static inline double now_us(void)
 {
@@ -67,12 +69,26 @@ double cache_line_us(void);
  */
 double memcpy_rate(struct vgt_pair *p, uint32_t len, uint64_t span);
 
-/* A run of ucx_perftest over POSIX shared memory. */
+/* A run of ucx_perftest over shared memory ("posix") or "tcp"; all 0 if it is missing. */
 struct ucx {
     bool ok;
     double us, gbs, rate; /* median latency; GB/s; messages a second */
 };
-struct ucx ucx_run(const char *test, uint32_t bytes, unsigned count);
+struct ucx ucx_run(const char *transport, const char *test, uint32_t bytes,
+                   unsigned count);
+
+/* One stream of iperf3 over loopback, @bytes a write; all 0 if it is missing. */
+struct iperf {
+    double gbs, cpu_s; /* GB/s; processor time of both processes for a GB, s */
+};
+struct iperf iperf_run(uint32_t bytes, unsigned secs);
+
+/* ---- throughput.c ---- */
+
+/* GB/s of @len-byte operations, 16 in flight, that walk @span bytes of both buffers. */
+double stream_rate(struct vgt_pair *p, uint32_t opcode, uint32_t len, uint64_t span);
+/* Messages of 8 bytes a second, on one QP of @type. */
+double message_rate(uint8_t type, uint32_t opcode);
 
 /* ---- parts ---- */
 
@@ -84,6 +100,7 @@ void part_isolation(void);
 void part_idle(void);
 void part_connections(void);
 void part_keys(void);
+void part_network(void);
 void part_regions(void);
 
 #endif /* BENCH_H */

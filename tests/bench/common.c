@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 double seconds = 2;
+const char *path = "copy";
 
 /* ---- placement ---- */
 

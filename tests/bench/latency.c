@@ -24,7 +24,7 @@ static struct figures write_latency(struct vgt_pair *p)
 void part_latency(void)
 {
     double line = cache_line_us();
-    struct ucx ucx = ucx_run("tag_lat", 8, COUNT);
+    struct ucx ucx = ucx_run("posix", "tag_lat", 8, COUNT);
     struct figures send;
     struct vgt_pair p;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * What the daemon's figures are compared with, on the same processors: a cache
- * line between two threads, memcpy, and UCX between two processes.
+ * line between two threads, memcpy, and UCX and iperf3 between two processes.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,12 +76,14 @@ double memcpy_rate(struct vgt_pair *p, uint32_t len, uint64_t span)
 
 /* ---- UCX ---- */
 
-struct ucx ucx_run(const char *test, uint32_t bytes, unsigned count)
+struct ucx ucx_run(const char *transport, const char *test, uint32_t bytes,
+                   unsigned count)
 {
-    char *cmd = g_strdup_printf("sh '%s' %s %u %u", BENCH_UCX, test, bytes, count);
+    char *cmd = g_strdup_printf("sh '%s/ucx.sh' %s %s %u %u", BENCH_SCRIPTS, transport,
+                                test, bytes, count);
     FILE *f = popen(cmd, "r");
     struct ucx u = {false};
-    double mb;
+    double mb = 0;
 
     if (f) {
         u.ok = fscanf(f, "%lf %lf %lf", &u.us, &mb, &u.rate) == 3;
@@ -90,4 +92,39 @@ struct ucx ucx_run(const char *test, uint32_t bytes, unsigned count)
     }
     g_free(cmd);
     return u;
+}
+
+/* ---- iperf3 ---- */
+
+/* A number of the report; 0 if it is not there. */
+static double member(JsonNode *report, const char *path)
+{
+    g_autoptr(JsonNode) found = json_path_query(path, report, NULL);
+    JsonArray *a = found ? json_node_get_array(found) : NULL;
+
+    return a && json_array_get_length(a) ? json_array_get_double_element(a, 0) : 0;
+}
+
+struct iperf iperf_run(uint32_t bytes, unsigned secs)
+{
+    g_autofree char *cmd =
+        g_strdup_printf("sh '%s/iperf.sh' %u %u", BENCH_SCRIPTS, bytes, secs);
+    g_autofree char *text = NULL;
+    g_autoptr(JsonNode) report = NULL;
+    struct iperf r = {0};
+    double got, s, percent;
+
+    if (g_spawn_command_line_sync(cmd, &text, NULL, NULL, NULL) && *text) {
+        report = json_from_string(text, NULL);
+    }
+    if (report) {
+        got = member(report, "$.end.sum_received.bytes");
+        s = member(report, "$.end.sum_received.seconds");
+        percent = member(report, "$.end.cpu_utilization_percent.host_total") +
+                  member(report, "$.end.cpu_utilization_percent.remote_total");
+        if (got > 0 && s > 0) {
+            r = (struct iperf){got / s / 1e9, percent / 100 * s / (got / 1e9)};
+        }
+    }
+    return r;
 }

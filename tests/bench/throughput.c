@@ -90,7 +90,7 @@ static const struct vgt_opts rate_opts = {
     .cqe = 2048,
 };
 
-static double rate(uint8_t type, uint32_t opcode)
+double message_rate(uint8_t type, uint32_t opcode)
 {
     struct vgt_opts o = rate_opts;
     struct vgt_pair p;
@@ -141,8 +141,8 @@ static void compare_ud(void)
     double rc[UD_ROUNDS], ud[UD_ROUNDS], r, u;
 
     for (unsigned i = 0; i < UD_ROUNDS; i++) {
-        rc[i] = rate(PVRDMA_QPT_RC, PVRDMA_WR_SEND);
-        ud[i] = rate(PVRDMA_QPT_UD, PVRDMA_WR_SEND);
+        rc[i] = message_rate(PVRDMA_QPT_RC, PVRDMA_WR_SEND);
+        ud[i] = message_rate(PVRDMA_QPT_UD, PVRDMA_WR_SEND);
     }
     r = median(rc, UD_ROUNDS);
     u = median(ud, UD_ROUNDS);
@@ -153,13 +153,13 @@ static void compare_ud(void)
 
 void part_rate(void)
 {
-    struct ucx ucx = ucx_run("tag_bw", 8, 20000000);
+    struct ucx ucx = ucx_run("posix", "tag_bw", 8, 20000000);
     double send = 0, shared = 0, ratio[3];
-    double write = rate(PVRDMA_QPT_RC, PVRDMA_WR_RDMA_WRITE);
+    double write = message_rate(PVRDMA_QPT_RC, PVRDMA_WR_RDMA_WRITE);
 
     /* By turns: what else the machine does meets both. */
     for (unsigned i = 0; i < G_N_ELEMENTS(ratio); i++) {
-        send = rate(PVRDMA_QPT_RC, PVRDMA_WR_SEND);
+        send = message_rate(PVRDMA_QPT_RC, PVRDMA_WR_SEND);
         shared = shared_rate();
         ratio[i] = send / shared;
     }
@@ -281,9 +281,7 @@ void part_qps(void)
 #define ROUNDS      3u
 #define COLD        (64u * MIB) /* on either side: together more than caches hold */
 
-/* GB/s of @len-byte operations that walk @span bytes of both buffers. */
-static double stream_rate(struct vgt_pair *p, uint32_t opcode, uint32_t len,
-                          uint64_t span)
+double stream_rate(struct vgt_pair *p, uint32_t opcode, uint32_t len, uint64_t span)
 {
     struct vgt_side *s = &p->s[0], *far = &p->s[1];
     uint64_t posted = 0, done = 0, first = 0, off = 0;
@@ -348,7 +346,8 @@ static void lay_out(struct vgt_pair *p, enum vg_layout layout)
 void part_bandwidth(void)
 {
     struct vgt_opts o = {.qp = {.send_wr = OUTSTANDING, .send_sge = 1}};
-    struct ucx ucx[2] = {ucx_run("tag_bw", SLICE, 200000), ucx_run("tag_bw", MIB, 20000)};
+    struct ucx ucx[2] = {ucx_run("posix", "tag_bw", SLICE, 200000),
+                         ucx_run("posix", "tag_bw", MIB, 20000)};
     struct vgt_pair p;
 
     for (unsigned i = 0; i < 2; i++) {
