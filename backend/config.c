@@ -52,8 +52,7 @@ static bool parse_uint(const char *key, const char *value, uint32_t min, uint32_
     return true;
 }
 
-/* Bytes: a number, with K, M, G or T after it for powers of 1024. */
-static bool parse_size(const char *key, const char *value, uint64_t min, uint64_t max,
+bool config_parse_size(const char *key, const char *value, uint64_t min, uint64_t max,
                        uint64_t *out, GError **errp)
 {
     static const char units[] = "KMGT";
@@ -435,7 +434,8 @@ bool config_vm_set(struct vm_config *vm, const char *key, const char *value,
         return parse_uint(key, value, 1, 10000, &vm->shares, errp);
     }
     if (strcmp(key, "max-memory") == 0) {
-        return parse_size(key, value, 1u << 20, UINT64_C(1) << 46, &vm->max_memory, errp);
+        return config_parse_size(key, value, 1u << 20, UINT64_C(1) << 46, &vm->max_memory,
+                                 errp);
     }
     if (strcmp(key, "max-files") == 0) {
         return parse_uint(key, value, 1, 1024, &vm->max_files, errp);
@@ -564,6 +564,9 @@ enum daemon_key {
     KEY_LOG_LEVEL,
     KEY_REQUIRE_SEALED,
     KEY_MAX_MAPPED,
+    KEY_LISTEN,
+    KEY_HOST_NAME,
+    KEY_PEER_TIMEOUT,
     KEY_COUNT,
 };
 
@@ -576,6 +579,9 @@ static const char *const daemon_keys[KEY_COUNT] = {
     [KEY_LOG_LEVEL] = "log-level",
     [KEY_REQUIRE_SEALED] = "require-sealed",
     [KEY_MAX_MAPPED] = "max-mapped",
+    [KEY_LISTEN] = "listen",
+    [KEY_HOST_NAME] = "host-name",
+    [KEY_PEER_TIMEOUT] = "peer-timeout",
 };
 
 static int find_daemon_key(const char *key)
@@ -608,6 +614,12 @@ static char *daemon_value(const struct daemon_config *cfg, int k)
         return priority_text(&cfg->worker_priority);
     case KEY_MAX_MAPPED:
         return g_strdup_printf("%" G_GUINT64_FORMAT, (guint64)cfg->max_mapped);
+    case KEY_LISTEN:
+        return g_strdup(cfg->listen_text);
+    case KEY_HOST_NAME:
+        return g_strdup(cfg->host_name);
+    case KEY_PEER_TIMEOUT:
+        return g_strdup_printf("%u", cfg->peer_timeout);
     default:
         return NULL;
     }
@@ -636,6 +648,9 @@ struct daemon_config *config_new(void)
     cfg->require_sealed = true;
     cfg->max_mapped = UINT64_C(64) << 40;
     cfg->log_level = LOG_LVL_INFO;
+    cfg->listen_text = g_strdup("");
+    cfg->host_name = g_strdup(g_get_host_name());
+    cfg->peer_timeout = 5;
     return cfg;
 }
 
@@ -646,11 +661,42 @@ void config_free(struct daemon_config *cfg)
     }
     g_free(cfg->socket_dir);
     g_free(cfg->control_socket);
+    g_free(cfg->listen_text);
+    g_free(cfg->host_name);
     g_free(cfg->path);
+    g_list_free_full(cfg->peers, (GDestroyNotify)config_peer_free);
     g_list_free_full(cfg->networks, (GDestroyNotify)network_free);
     g_list_free_full(cfg->vms, (GDestroyNotify)config_vm_free);
     g_list_free_full(cfg->problems, (GDestroyNotify)problem_free);
     g_free(cfg);
+}
+
+/* None: nothing listens. */
+static bool parse_listen(struct daemon_config *cfg, const char *value, GError **errp)
+{
+    g_auto(GStrv) words = g_strsplit_set(value, ";, ", -1);
+    struct sockaddr_storage found[CONFIG_MAX_LISTEN];
+    unsigned n = 0;
+
+    for (char **w = words; *w; w++) {
+        if (!**w) {
+            continue; /* a list may end in a separator */
+        }
+        if (n == CONFIG_MAX_LISTEN) {
+            return fail(errp, "listen", "too many addresses");
+        }
+        if (!config_parse_address(*w, &found[n])) {
+            g_set_error(errp, PVRDMA_ERROR, 0,
+                        "listen: \"%s\" is not ADDRESS or ADDRESS:PORT", *w);
+            return false;
+        }
+        n++;
+    }
+    memcpy(cfg->listen, found, n * sizeof(found[0]));
+    cfg->n_listen = n;
+    g_free(cfg->listen_text);
+    cfg->listen_text = g_strdup(value);
+    return true;
 }
 
 bool config_set(struct daemon_config *cfg, const char *key, const char *value, bool fixed,
@@ -688,8 +734,22 @@ bool config_set(struct daemon_config *cfg, const char *key, const char *value, b
         ok = parse_bool(key, value, &cfg->require_sealed, errp);
         break;
     case KEY_MAX_MAPPED:
-        ok =
-            parse_size(key, value, 1u << 30, UINT64_C(112) << 40, &cfg->max_mapped, errp);
+        ok = config_parse_size(key, value, 1u << 30, UINT64_C(112) << 40,
+                               &cfg->max_mapped, errp);
+        break;
+    case KEY_LISTEN:
+        ok = parse_listen(cfg, value, errp);
+        break;
+    case KEY_HOST_NAME:
+        if (!config_valid_name(value)) {
+            ok = fail(errp, key, "must be 1 to 63 letters, digits, '_', '.' or '-'");
+            break;
+        }
+        g_free(cfg->host_name);
+        cfg->host_name = g_strdup(value);
+        break;
+    case KEY_PEER_TIMEOUT:
+        ok = parse_uint(key, value, 1, 3600, &cfg->peer_timeout, errp);
         break;
     default:
         return fail(errp, key, "unknown key");
@@ -735,7 +795,7 @@ void config_keep(struct daemon_config *cfg, const struct daemon_config *running,
         if (old && g_strcmp0(old, new) != 0 && !daemon_key_live(k)) {
             g_string_append_printf(notes,
                                    "[daemon] %s is still %s: it is set at start only\n",
-                                   daemon_keys[k], old);
+                                   daemon_keys[k], *old ? old : "not set");
             config_set(cfg, daemon_keys[k], old, false, NULL);
         }
     }

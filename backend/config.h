@@ -4,11 +4,12 @@
  *
  *   [daemon]            socket-dir, control-socket, workers, worker-priority,
  *                       poll-us, log-level, require-sealed (default true),
- *                       max-mapped
+ *                       max-mapped, listen, host-name, peer-timeout
  *   [vm NAME]           socket, uid, network, mac, addresses (';' list or "any"),
  *                       max-qp, max-cq, max-srq, max-mr, max-pd, max-mr-pages,
  *                       shares, max-memory, max-files, require-sealed, worker
  *   [network NAME]      worker: of its VMs, unless their own groups say otherwise
+ *   [peer NAME]         address, secret-file, max-queued: another host's daemon
  *
  * All numbers are range-checked here; later code relies on the limits below.
  * Unknown groups and keys are errors.  An error outside of [daemon] costs the group
@@ -21,6 +22,7 @@
 #include <glib.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/socket.h>
 
 #include "priority.h"
 #include "log.h"
@@ -31,6 +33,11 @@
 #define CONFIG_MAX_POLL_US   100000000
 #define CONFIG_MAX_ADDRESSES 256 /* of one VM */
 #define CONFIG_MAX_UIDS      64  /* of one VM */
+#define CONFIG_MAX_LISTEN    8
+#define CONFIG_MAX_PEERS     256
+#define CONFIG_PEER_PORT     14820
+#define CONFIG_MIN_SECRET    16u /* bytes */
+#define CONFIG_MAX_SECRET    4096u
 
 /* Error domain of everything that an administrator gets told. */
 #define PVRDMA_ERROR g_quark_from_static_string("pvrdma")
@@ -74,6 +81,17 @@ struct network_config {
 
 _Static_assert(CONFIG_MAX_WORKERS <= 64, "a bit each");
 
+/* Another host, whose daemon this one has a link to. */
+struct peer_config {
+    char *name; /* its host-name */
+    struct sockaddr_storage address;
+    char *secret_file;
+    uint8_t *secret; /* what was in it */
+    size_t secret_len;
+    uint64_t max_queued; /* bytes of datagrams that may wait for it; 2^16..2^30,
+                            default 4 MiB */
+};
+
 /* A group of the key file that was left out. */
 struct config_problem {
     char *name; /* of the VM, or the group's heading; printable */
@@ -92,12 +110,18 @@ struct daemon_config {
     uint64_t max_mapped; /* guest memory of all VMs, bytes of address space;
                             2^30..112 TiB, default 64 TiB */
     enum log_level log_level;
-    char *path;      /* the key file; NULL: none was looked for */
-    bool no_file;    /* ... and it is not there */
-    GList *networks; /* of struct network_config */
-    GList *vms;      /* of struct vm_config, in the file's order */
-    GList *problems; /* of struct config_problem, likewise; networks first */
-    unsigned fixed;  /* keys that the command line has set; config.c */
+    struct sockaddr_storage listen[CONFIG_MAX_LISTEN]; /* for other hosts' daemons */
+    unsigned n_listen;
+    char *listen_text;     /* as it was given */
+    char *host_name;       /* this host's; default: what gethostname(2) says */
+    uint32_t peer_timeout; /* seconds of silence of a peer; 1..3600, default 5 */
+    char *path;            /* the key file; NULL: none was looked for */
+    bool no_file;          /* ... and it is not there */
+    GList *networks;       /* of struct network_config */
+    GList *vms;            /* of struct vm_config, in the file's order */
+    GList *peers;          /* of struct peer_config, likewise */
+    GList *problems;       /* of struct config_problem, likewise; networks first */
+    unsigned fixed;        /* keys that the command line has set; config.c */
 };
 
 struct daemon_config *config_new(void);
@@ -176,6 +200,33 @@ char *config_vm_diff(const struct vm_config *a, const struct vm_config *b);
 
 /* May a VMM of user @uid be served? */
 bool config_vm_uid_ok(const struct vm_config *vm, uint32_t uid);
+
+/* Bytes: a number, with K, M, G or T after it for powers of 1024. */
+bool config_parse_size(const char *key, const char *value, uint64_t min, uint64_t max,
+                       uint64_t *out, GError **errp);
+
+/* ---- [peer NAME] ---- */
+
+/* NULL with errp: that cannot be the name of one. */
+struct peer_config *config_peer_new(const char *name, GError **errp);
+bool config_peer_set(struct peer_config *peer, const char *key, const char *value,
+                     GError **errp);
+/* All keys are set: read the secret.  False: something is missing or does not fit @cfg.
+ */
+bool config_peer_finish(const struct daemon_config *cfg, struct peer_config *peer,
+                        GError **errp);
+void config_peer_free(struct peer_config *peer);
+bool config_peer_same(const struct peer_config *a, const struct peer_config *b);
+
+/* "10.0.0.1", "10.0.0.1:14820", "fd00::1", "[fd00::1]:14820"; no names. */
+bool config_parse_address(const char *text, struct sockaddr_storage *address);
+/* Is it the same address, whatever the port? */
+bool config_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b);
+bool config_any_host(const struct sockaddr_storage *address);
+/* As config_parse_address() takes it, with the port. */
+#define CONFIG_ADDRESS_STRLEN 56
+void config_format_address(const struct sockaddr_storage *address,
+                           char text[CONFIG_ADDRESS_STRLEN]);
 
 /* Is @text [A-Za-z0-9_.-]{1,63}, and not "." or ".."? */
 bool config_valid_name(const char *text);

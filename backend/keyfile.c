@@ -11,31 +11,43 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Call one of the setters for each key of @group: @vm's, @net's or, if both are NULL,
- * the daemon's. */
-static bool load_group(struct daemon_config *cfg, struct vm_config *vm,
-                       struct network_config *net, GKeyFile *kf, const char *group,
-                       GError **errp)
+/* What a group's keys are for; nothing set: the daemon. */
+struct target {
+    struct vm_config *vm;
+    struct network_config *net;
+    struct peer_config *peer;
+};
+
+static bool set_key(struct daemon_config *cfg, const struct target *to, const char *key,
+                    const char *value, GError **errp)
+{
+    if (to->vm) {
+        return config_vm_set(to->vm, key, value, errp);
+    }
+    if (to->net) {
+        return config_network_set(to->net, key, value, errp);
+    }
+    if (to->peer) {
+        return config_peer_set(to->peer, key, value, errp);
+    }
+    return config_is_fixed(cfg, key) || config_set(cfg, key, value, false, errp);
+}
+
+/* Set each key of @group. */
+static bool load_group(struct daemon_config *cfg, struct target to, GKeyFile *kf,
+                       const char *group, GError **errp)
 {
     g_auto(GStrv) keys = g_key_file_get_keys(kf, group, NULL, NULL);
 
     for (char **key = keys; key && *key; key++) {
         g_autofree char *value = g_key_file_get_string(kf, group, *key, errp);
-        bool ok;
 
         if (!value) {
             g_prefix_error(errp, "[%s] %s: ", group, *key);
             return false;
         }
         g_strstrip(value);
-        if (vm) {
-            ok = config_vm_set(vm, *key, value, errp);
-        } else if (net) {
-            ok = config_network_set(net, *key, value, errp);
-        } else {
-            ok = config_is_fixed(cfg, *key) || config_set(cfg, *key, value, false, errp);
-        }
-        if (!ok) {
+        if (!set_key(cfg, &to, *key, value, errp)) {
             g_prefix_error(errp, "[%s] ", group);
             return false;
         }
@@ -77,7 +89,7 @@ static bool load_vm(struct daemon_config *cfg, GKeyFile *kf, const char *group,
         g_prefix_error(errp, "[%s] ", group);
         return false;
     }
-    if (!load_group(cfg, vm, NULL, kf, group, errp)) {
+    if (!load_group(cfg, (struct target){.vm = vm}, kf, group, errp)) {
         config_vm_free(vm);
         return false;
     }
@@ -248,7 +260,7 @@ static bool load_daemon(struct daemon_config *cfg, GPtrArray *sections, GError *
         }
         first = sec;
         kf = parse_section(sec, errp);
-        if (!kf || !load_group(cfg, NULL, NULL, kf, "daemon", errp)) {
+        if (!kf || !load_group(cfg, (struct target){0}, kf, "daemon", errp)) {
             return false;
         }
     }
@@ -271,7 +283,7 @@ static bool load_network(struct daemon_config *cfg, const struct section *sec,
     g_autoptr(GKeyFile) kf = parse_section(sec, errp);
 
     if (kf && config_valid_name(net->name)) {
-        if (!load_group(cfg, NULL, net, kf, sec->group, errp)) {
+        if (!load_group(cfg, (struct target){.net = net}, kf, sec->group, errp)) {
             return false; /* the message has the group */
         }
         if (config_network_check(cfg, net, errp)) {
@@ -313,6 +325,73 @@ static void load_networks(struct daemon_config *cfg, GPtrArray *sections)
     }
 }
 
+/* The name of the host that @sec is meant to be about, or NULL. */
+static const char *peer_of(const struct section *sec)
+{
+    const char *group = sec->group ? sec->group : "";
+
+    group += *group == '['; /* without its closing bracket */
+    return g_str_has_prefix(group, "peer ") ? group + strlen("peer ") : NULL;
+}
+
+static bool add_peer(struct daemon_config *cfg, struct peer_config *peer, GError **errp)
+{
+    if (g_list_length(cfg->peers) >= CONFIG_MAX_PEERS) {
+        g_set_error(errp, PVRDMA_ERROR, 0, "more than %d peers", CONFIG_MAX_PEERS);
+        return false;
+    }
+    if (!config_peer_finish(cfg, peer, errp)) {
+        return false;
+    }
+    for (GList *l = cfg->peers; l; l = l->next) {
+        const struct peer_config *other = l->data;
+
+        if (memcmp(&other->address, &peer->address, sizeof(peer->address)) == 0) {
+            g_set_error(errp, PVRDMA_ERROR, 0, "address: belongs to [peer %s]",
+                        other->name);
+            return false;
+        }
+    }
+    cfg->peers = g_list_append(cfg->peers, peer);
+    return true;
+}
+
+static bool load_peer(struct daemon_config *cfg, const struct section *sec, GError **errp)
+{
+    g_autoptr(GKeyFile) kf = parse_section(sec, errp);
+    struct peer_config *peer = kf ? config_peer_new(peer_of(sec), errp) : NULL;
+
+    if (!peer) {
+        g_prefix_error(errp, "[%s] ", sec->group);
+        return false;
+    }
+    if (!load_group(cfg, (struct target){.peer = peer}, kf, sec->group, errp)) {
+        config_peer_free(peer); /* the message has the group */
+        return false;
+    }
+    if (!add_peer(cfg, peer, errp)) {
+        g_prefix_error(errp, "[%s] ", sec->group);
+        config_peer_free(peer);
+        return false;
+    }
+    return true;
+}
+
+static void load_peers(struct daemon_config *cfg, GPtrArray *sections)
+{
+    g_autoptr(GHashTable) seen = g_hash_table_new(g_str_hash, g_str_equal);
+
+    for (guint i = 1; i < sections->len; i++) {
+        const struct section *sec = sections->pdata[i];
+        g_autoptr(GError) err = NULL;
+
+        if (peer_of(sec) && (!refuse_twice(sec, find_earlier(seen, sec), &err) ||
+                             !load_peer(cfg, sec, &err))) {
+            add_problem(cfg, sec, err);
+        }
+    }
+}
+
 static void load_vms(struct daemon_config *cfg, GPtrArray *sections)
 {
     g_autoptr(GHashTable) seen = g_hash_table_new(g_str_hash, g_str_equal);
@@ -321,7 +400,7 @@ static void load_vms(struct daemon_config *cfg, GPtrArray *sections)
         const struct section *sec = sections->pdata[i];
         g_autoptr(GError) err = NULL;
 
-        if (!is_daemon(sec) && !network_of(sec) &&
+        if (!is_daemon(sec) && !network_of(sec) && !peer_of(sec) &&
             (!refuse_twice(sec, find_earlier(seen, sec), &err) ||
              !load_section(cfg, sec, &err))) {
             add_problem(cfg, sec, err);
@@ -351,6 +430,7 @@ static bool load_file(struct daemon_config *cfg, const char *path,
         config_keep(cfg, running, notes);
     }
     load_networks(cfg, sections);
+    load_peers(cfg, sections);
     load_vms(cfg, sections);
     return true;
 }

@@ -49,6 +49,19 @@ static void check(const struct daemon_config *cfg)
             }
         }
     }
+    if (cfg->n_listen > CONFIG_MAX_LISTEN || cfg->peer_timeout < 1 ||
+        cfg->peer_timeout > 3600 || g_list_length(cfg->peers) > CONFIG_MAX_PEERS) {
+        abort();
+    }
+    for (GList *l = cfg->peers; l; l = l->next) {
+        const struct peer_config *peer = l->data;
+
+        if (!config_valid_name(peer->name) || strcmp(peer->name, cfg->host_name) == 0 ||
+            config_any_host(&peer->address) || peer->secret_len < CONFIG_MIN_SECRET ||
+            peer->secret_len > CONFIG_MAX_SECRET || peer->max_queued < 65536) {
+            abort();
+        }
+    }
     for (GList *l = cfg->problems; l; l = l->next) {
         const struct config_problem *p = l->data;
 

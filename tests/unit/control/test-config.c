@@ -129,6 +129,13 @@ static void test_bad_files(void)
         {"[daemon]\nmax-mapped=113T\n", "[daemon] max-mapped"},
         {"[daemon]\nmax-mapped=T\n", "[daemon] max-mapped"},
         {"[daemon]\nmax-mapped=\n", "[daemon] max-mapped"},
+        {"[daemon]\nlisten=host\n", "[daemon] listen"},
+        {"[daemon]\nlisten=1.2.3.4:0\n", "[daemon] listen"},
+        {"[daemon]\nlisten=::1;::2;::3;::4;::5;::6;::7;::8;::9\n", "[daemon] listen"},
+        {"[daemon]\nhost-name=a b\n", "[daemon] host-name"},
+        {"[daemon]\nhost-name=\n", "[daemon] host-name"},
+        {"[daemon]\npeer-timeout=0\n", "[daemon] peer-timeout"},
+        {"[daemon]\npeer-timeout=3601\n", "[daemon] peer-timeout"},
         {"[daemon]\ncolour=red\n", "[daemon] colour"},
         {"[daemon]\nnonsense\n", "nonsense"},
         {"[daemon]\n[vm a]\n[daemon]\n",
@@ -619,6 +626,147 @@ static void test_addresses(void)
     config_free(cfg);
 }
 
+/* ---- [peer NAME] ---- */
+
+static char *secret_file(const char *text, int mode)
+{
+    char *path = NULL;
+    int fd = g_file_open_tmp("pvrdma-secret-XXXXXX", &path, NULL);
+
+    g_assert_cmpint(fd, >=, 0);
+    close(fd);
+    g_assert_true(g_file_set_contents(path, text, -1, NULL));
+    g_assert_cmpint(g_chmod(path, mode), ==, 0);
+    return path;
+}
+
+static void test_peers(void)
+{
+    g_autofree char *secret = secret_file("0123456789abcdef\n", 0600);
+    g_autofree char *text = g_strdup_printf(
+        "[peer b]\naddress=10.0.0.2\nsecret-file=%s\n"
+        "[daemon]\nlisten=10.0.0.1;[fd00::1]:99 127.0.0.1:1,\nhost-name=a\n"
+        "peer-timeout=7\n"
+        "[peer c.example]\naddress=[fd00::3]:65535\nsecret-file=%s\nmax-queued=64K\n",
+        secret, secret);
+    struct daemon_config *cfg = config_new();
+    char address[CONFIG_ADDRESS_STRLEN];
+    const struct peer_config *peer;
+    g_autoptr(GError) err = NULL;
+
+    g_assert_true(load(cfg, text, &err));
+    g_assert_no_error(err);
+    g_assert_null(cfg->problems);
+    g_assert_cmpstr(cfg->host_name, ==, "a");
+    g_assert_cmpuint(cfg->peer_timeout, ==, 7);
+    g_assert_cmpuint(cfg->n_listen, ==, 3);
+    config_format_address(&cfg->listen[0], address);
+    g_assert_cmpstr(address, ==, "10.0.0.1:14820");
+    config_format_address(&cfg->listen[1], address);
+    g_assert_cmpstr(address, ==, "[fd00::1]:99");
+    g_assert_cmpuint(g_list_length(cfg->peers), ==, 2);
+    peer = cfg->peers->data;
+    g_assert_cmpstr(peer->name, ==, "b");
+    g_assert_cmpuint(peer->max_queued, ==, 4 << 20);
+    /* Without the end of its line. */
+    g_assert_cmpmem(peer->secret, peer->secret_len, "0123456789abcdef", 16);
+    peer = cfg->peers->next->data;
+    g_assert_cmpstr(peer->name, ==, "c.example");
+    config_format_address(&peer->address, address);
+    g_assert_cmpstr(address, ==, "[fd00::3]:65535");
+    g_assert_cmpuint(peer->max_queued, ==, 65536);
+    config_free(cfg);
+    g_unlink(secret);
+}
+
+static void test_no_peers(void)
+{
+    struct daemon_config *cfg = config_new();
+
+    g_assert_true(load(cfg, "[daemon]\nlisten=\n", NULL));
+    g_assert_cmpuint(cfg->n_listen, ==, 0);
+    g_assert_cmpuint(cfg->peer_timeout, ==, 5);
+    g_assert_cmpstr(cfg->host_name, ==, g_get_host_name());
+    config_free(cfg);
+}
+
+/* The daemon is served all the same, and the reason names group and key. */
+static void test_bad_peers(void)
+{
+    static const struct {
+        const char *daemon, *group, *word;
+    } cases[] = {
+        {"listen=1.2.3.4", "[peer b]\nsecret-file=GOOD\n", "[peer b] address"},
+        {"listen=1.2.3.4", "[peer b]\naddress=1.2.3.5\n", "[peer b] secret-file"},
+        {"", "[peer b]\naddress=1.2.3.5\nsecret-file=GOOD\n", "[peer b] listen"},
+        {"listen=1.2.3.4\nhost-name=b", "[peer b]\naddress=1.2.3.5\nsecret-file=GOOD\n",
+         "[peer b] name"},
+        {"listen=1.2.3.4", "[peer b]\naddress=host\n", "[peer b] address"},
+        {"listen=1.2.3.4", "[peer b]\naddress=0.0.0.0\n", "[peer b] address"},
+        {"listen=1.2.3.4", "[peer b]\naddress=239.0.0.1\n", "[peer b] address"},
+        {"listen=1.2.3.4", "[peer b]\naddress=1.2.3.5:0\n", "[peer b] address"},
+        {"listen=1.2.3.4", "[peer b]\naddress=1.2.3.5:65536\n", "[peer b] address"},
+        {"listen=1.2.3.4", "[peer b]\naddress=1.2.3.5:\n", "[peer b] address"},
+        {"listen=1.2.3.4", "[peer b]\naddress=[fd00::1\n", "[peer b] address"},
+        {"listen=1.2.3.4", "[peer b]\naddress=[fd00::1]x\n", "[peer b] address"},
+        {"listen=1.2.3.4", "[peer b]\naddress=[1.2.3.4]:5\n", "[peer b] address"},
+        {"listen=1.2.3.4", "[peer b]\naddress=ff02::1\n", "[peer b] address"},
+        {"listen=1.2.3.4", "[peer b]\naddress=::ffff:1.2.3.5\n", "[peer b] address"},
+        {"listen=1.2.3.4", "[peer b/c]\n", "[peer b/c]"},
+        {"listen=1.2.3.4", "[peer b]\ncolour=red\n", "[peer b] colour"},
+        {"listen=1.2.3.4", "[peer b]\nmax-queued=1K\n", "[peer b] max-queued"},
+        {"listen=1.2.3.4", "[peer b]\naddress=1.2.3.5\nsecret-file=/dev/zero\n",
+         "is not a file"},
+        {"listen=1.2.3.4", "[peer b]\naddress=1.2.3.5\nsecret-file=/no/such/file\n",
+         "[peer b] secret-file"},
+        {"listen=1.2.3.4", "[peer b]\naddress=1.2.3.5\nsecret-file=OPEN\n", "mode 644"},
+        {"listen=1.2.3.4", "[peer b]\naddress=1.2.3.5\nsecret-file=SHORT\n",
+         "16 to 4096"},
+        {"listen=1.2.3.4", "[peer b]\naddress=1.2.3.5\nsecret-file=LONG\n", "16 to 4096"},
+        {"listen=1.2.3.4",
+         "[peer c]\naddress=1.2.3.5\nsecret-file=GOOD\n"
+         "[peer b]\naddress=1.2.3.5\nsecret-file=GOOD\n",
+         "belongs to [peer c]"},
+        {"listen=1.2.3.4",
+         "[peer b]\naddress=1.2.3.5\nsecret-file=GOOD\n[peer b]\naddress=1.2.3.6\n",
+         "[peer b] stands twice"},
+    };
+    g_autofree char *many = g_strnfill(CONFIG_MAX_SECRET + 1, 'x');
+    const struct {
+        const char *word;
+        char *path;
+    } files[] = {
+        {"GOOD", secret_file("0123456789abcdef", 0640)},
+        {"OPEN", secret_file("0123456789abcdef", 0644)},
+        {"SHORT", secret_file("0123456789abcde\n", 0600)},
+        {"LONG", secret_file(many, 0600)},
+    };
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autofree char *text = g_strdup_printf("[daemon]\nhost-name=a\n%s\n%s",
+                                                cases[i].daemon, cases[i].group);
+        g_autoptr(GString) s = g_string_new(text);
+        struct daemon_config *cfg = config_new();
+        g_autoptr(GError) err = NULL;
+        const struct config_problem *p;
+
+        for (unsigned f = 0; f < G_N_ELEMENTS(files); f++) {
+            g_string_replace(s, files[f].word, files[f].path, 0);
+        }
+        g_test_message("%s", s->str);
+        g_assert_true(load(cfg, s->str, &err));
+        g_assert_cmpuint(g_list_length(cfg->problems), ==, 1);
+        p = cfg->problems->data;
+        g_assert_nonnull(strstr(p->why, cases[i].word));
+        g_assert_true(g_str_has_prefix(p->name, "peer b"));
+        config_free(cfg);
+    }
+    for (unsigned f = 0; f < G_N_ELEMENTS(files); f++) {
+        g_unlink(files[f].path);
+        g_free(files[f].path);
+    }
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
@@ -638,5 +786,8 @@ int main(int argc, char **argv)
     g_test_add_func("/config/names", test_names);
     g_test_add_func("/config/gid", test_gid);
     g_test_add_func("/config/addresses", test_addresses);
+    g_test_add_func("/config/peers", test_peers);
+    g_test_add_func("/config/no-peers", test_no_peers);
+    g_test_add_func("/config/bad-peers", test_bad_peers);
     return g_test_run();
 }

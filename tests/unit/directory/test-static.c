@@ -140,7 +140,7 @@ static void unclaimed(unsigned peer, unsigned n)
     static_unclaimed(PEER(peer), "blue", &gid);
 }
 
-static void bind(unsigned n)
+static void bind_gid(unsigned n)
 {
     struct pvrdma_gid gid = make_gid(n);
 
@@ -236,13 +236,13 @@ static void test_ask_links(void)
 static void test_tell(void)
 {
     begin(2);
-    bind(1);
+    bind_gid(1);
     expect(""); /* nobody has asked */
     asked(0, 9);
     expect("0+1 0-9");
     asked(0, 1);
     expect("0+1");
-    bind(2);
+    bind_gid(2);
     expect("0+2");
     directory_hold(&vm, ROUTE_HELD_FOREVER);
     g_assert_cmpuint(last_hold, ==, DIRECTORY_MAX_HOLD_NS);
@@ -272,7 +272,7 @@ static void test_network(void)
     struct claim c = {{1, 1}, 1};
 
     begin(1);
-    bind(1);
+    bind_gid(1);
     static_asked(PEER(0), "nobody", &gid);
     expect("0-1nobody");
     static_claimed(PEER(0), "nobody", &gid, &c, 0);
@@ -290,15 +290,15 @@ static void test_network(void)
 static void test_full(void)
 {
     begin(1);
-    bind(1);
+    bind_gid(1);
     asked(0, 1);
     expect("0+1 0+1");
     full[0] = true;
-    bind(2);
+    bind_gid(2);
     unbind(1);
     full[0] = false;
     expect("");
-    bind(3);
+    bind_gid(3);
     expect(""); /* it counts as not told */
     asked(0, 1);
     expect("0+3 0+2 0-1");
@@ -315,7 +315,7 @@ static void test_again(void)
     struct route *r;
 
     begin(1);
-    bind(1);
+    bind_gid(1);
     r = wanted(2);
     expect("0?2");
     claimed(0, 2, 5);
