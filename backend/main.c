@@ -32,6 +32,7 @@
 #include "guest/mem.h"
 #include "guest/reaper.h"
 #include "log.h"
+#include "transport/peer/peer.h"
 
 /*
  * What a VM takes as a rule: its socket, connection, doorbells, ten interrupts (hw/'s
@@ -40,6 +41,10 @@
  */
 #define FDS_PER_VM 17u
 #define FDS_DAEMON 128u
+/* A peer: its link, and one that is about to take its place. */
+#define FDS_PER_PEER 2u
+/* For others: addresses to listen on, and connections that nobody knows. */
+#define FDS_HOSTS 80u
 
 #define DEFAULT_CONFIG PVRDMA_SYSCONFDIR "/pvrdma/pvrdmad.conf"
 
@@ -243,10 +248,12 @@ static gboolean on_signal(gpointer loop)
 }
 
 /* Are there enough descriptors for the declared VMs? */
-static void check_fd_limit(void)
+static void check_fd_limit(const struct daemon_config *cfg)
 {
     unsigned n = registry_count() + g_list_length(registry_failed());
-    unsigned need = FDS_DAEMON + n * FDS_PER_VM;
+    unsigned hosts =
+        cfg->n_listen ? FDS_HOSTS + g_list_length(cfg->peers) * FDS_PER_PEER : 0;
+    unsigned need = FDS_DAEMON + n * FDS_PER_VM + hosts;
     struct rlimit rl;
 
     if (getrlimit(RLIMIT_NOFILE, &rl) == 0 && rl.rlim_cur < need) {
@@ -263,7 +270,7 @@ static void say_vms(const struct daemon_config *cfg)
         log_msg(LOG_LVL_WARN, "no VM is declared: %s %s", cfg->path,
                 cfg->no_file ? "does not exist" : "has none that can be served");
     }
-    check_fd_limit();
+    check_fd_limit(cfg);
 }
 
 static void reload_coro(void *unused)
@@ -330,11 +337,14 @@ static bool serve_vms(struct daemon_config *cfg, GError **errp)
         goto out_datapath;
     }
     reload_start(cfg);
+    peers_start(cfg);
     serve(cfg);
     ok = true;
     reload_stop();
     control_close();
     registry_remove_all("the daemon ends");
+    /* Behind the VMs: others hear that their addresses are gone. */
+    peers_stop();
 out_datapath:
     datapath_stop();
 out_vm:

@@ -6,7 +6,8 @@
  * those that are gone are removed, changed ones are changed.  VMs of `pvrdmactl vm
  * add` are none of its business, but for what it says about their networks.  A guest is
  * never cut off by a reload: with a VMM connected, removal and changes wait until that
- * leaves (registry.c).  A VM whose group has become wrong stays as it was.
+ * leaves (registry.c).  A VM whose group has become wrong stays as it was.  Links to
+ * other hosts follow the file at once.
  *
  * In a coroutine the main loop turns between VMs, so each step finds its VM by name.
  * Main thread.
@@ -20,6 +21,7 @@
 #include "coro.h"
 #include "datapath/datapath.h"
 #include "log.h"
+#include "transport/peer/peer.h"
 #include "vm.h"
 
 static struct daemon_config *cfg;
@@ -243,6 +245,11 @@ static void report(GString *s, const struct summary *o)
     report_lines(s, "problems", o->problems);
 }
 
+static void say_peer(void *opaque, char *line)
+{
+    note(opaque, LOG_LVL_INFO, line);
+}
+
 static void apply_daemon(struct summary *o, struct daemon_config *new, const char *notes)
 {
     GList *old_networks = cfg->networks;
@@ -283,6 +290,7 @@ static bool reload(GString *s, GError **errp)
     summary_init(&o);
     apply_daemon(&o, new, notes->str);
     follow_networks();
+    peers_reload(new, say_peer, &o);
     registry_forget_failed();
     /* Those that go first: their sockets and addresses may be wanted again. */
     remove_gone(&o, new);

@@ -81,7 +81,10 @@ void peer_reset(struct peer *peer, const char *why);
 
 /* ---- sending ---- */
 
-/* False: the link is down, or too much waits for it (PEER_MAX_CONTROL). */
+/* What may wait besides datagrams, for each peer. */
+#define PEER_MAX_CONTROL (1u << 20)
+
+/* False: the link is down, the peer cannot do it, or too much waits for it. */
 bool peer_send_bind(struct peer *peer, const struct peer_bind *bind);
 bool peer_send_bind_answer(struct peer *peer, const struct peer_bind_answer *answer);
 /* @type: PEER_MSG_ASK, _CLAIM, _UNCLAIM or _HOLD. */
@@ -118,14 +121,53 @@ void peer_out_free(struct peer_out *out);
 bool peer_send_datagram(struct peer *peer, struct peer_account *account,
                         struct peer_out *out);
 
-/* ---- start, stop, reports ---- */
+/* ---- start, stop ---- */
 
-/* Listen and connect, if the key file says so.  @cfg is not kept. */
-bool peers_start(const struct daemon_config *cfg, GError **errp);
+/*
+ * Listen and connect, if the key file says so.  An address that cannot be had yet is
+ * tried again, and reported.
+ */
+void peers_start(const struct daemon_config *cfg);
 void peers_stop(void);
 
-/* The peers as @cfg has them now.  What was done is told as a line each. */
+/*
+ * The peers of @cfg from now on; a link whose group has changed begins anew.  @say (may
+ * be NULL) gets a line about each change, to be freed.
+ */
 void peers_reload(const struct daemon_config *cfg, void (*say)(void *opaque, char *line),
                   void *opaque);
+
+/* ---- reports ---- */
+
+struct peer_report {
+    const char *name, *state, *last_error; /* last_error: "" if there was none */
+    char address[CONFIG_ADDRESS_STRLEN];
+    bool up, initiator;    /* we have called */
+    unsigned version;      /* of the protocol; 0: the link is down */
+    uint64_t features;     /* agreed on */
+    uint64_t since_ms;     /* so long in this state */
+    uint64_t rtt_us;       /* of the last ping; 0: none yet */
+    uint64_t queued_bytes; /* datagrams and the rest that wait */
+    uint64_t sent_bytes, received_bytes;
+    uint64_t sent_messages, received_messages;
+    uint64_t dropped;  /* ours that did not fit, or waited when the link broke */
+    uint64_t refused;  /* its messages that nobody here takes, or made no sense */
+    uint64_t links;    /* how often the link was up */
+    uint64_t failures; /* attempts of either side that came to nothing */
+};
+
+struct peers_report {
+    const char *host_name;
+    unsigned n_peers, n_up;
+    uint64_t strangers;   /* connections from addresses that no peer has */
+    uint64_t turned_away; /* those that were garbage, silent, or too many at a time */
+    unsigned undecided;   /* connections of which it is not known who it is */
+};
+
+void peer_report(struct peer *peer, struct peer_report *r);
+void peers_report(struct peers_report *r);
+/* An address to listen on, from 0; false: there are no more.  @error: NULL if it is. */
+bool peers_report_listen(unsigned i, char text[CONFIG_ADDRESS_STRLEN],
+                         const char **error);
 
 #endif /* PVRDMAD_PEER_H */

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* What the files of peer/ share. */
+#ifndef PVRDMAD_PEER_INTERNAL_H
+#define PVRDMAD_PEER_INTERNAL_H
+
+#include <pthread.h>
+
+#include "log.h"
+#include "transport/peer/auth.h"
+#include "transport/peer/peer.h"
+#include "transport/peer/stream.h"
+
+/* From a connection's first moment until it is known what it is, and again until its
+ * link is up. */
+#define PEER_DECIDE_MS 5000
+/* Connections from outside that are not up yet: all, and those of one address. */
+#define PEER_MAX_UNDECIDED 64u
+#define PEER_MAX_PER_HOST  8u
+
+/* ---- this host (peer.c) ---- */
+
+struct peers_self {
+    char *name;           /* NULL: not started */
+    uint8_t instance[16]; /* random: tells a daemon from its successor */
+    uint32_t timeout_ms;
+    const struct peer_ops *ops;
+    const struct peer_claim_ops *claim_ops;
+    void (*datagram)(struct peer *from, const struct peer_datagram *datagram);
+    /* About connections of which it is not known whose they are. */
+    struct log_subject strangers_log;
+    uint64_t strangers, turned_away;
+};
+extern struct peers_self peers_self;
+
+/* What this daemon can do, as of now. */
+uint64_t peers_own_features(void);
+/* Has any peer the address @from?  Else nothing that comes from there is listened to. */
+bool peers_know(const struct sockaddr_storage *from);
+void peers_random(void *out, size_t len);
+
+/* ---- what waits to be sent (queue.c) ---- */
+
+struct peer_queue {
+    /*
+     * Protects all of this.  A leaf: nothing else is taken under it.
+     */
+    pthread_mutex_t lock;
+    struct peer_out *first[2], **last[2]; /* control, then datagrams */
+    uint64_t bytes[2];
+    uint64_t max_data;
+    bool open;        /* the link is up */
+    uint64_t dropped; /* did not fit, or was left when the link broke */
+};
+
+enum { QUEUE_CONTROL, QUEUE_DATA };
+
+void queue_init(struct peer_queue *q);
+void queue_fini(struct peer_queue *q);
+void queue_open(struct peer_queue *q, uint64_t max_data);
+/* What is in it is dropped. */
+void queue_close(struct peer_queue *q);
+/* The next message, which still counts; NULL: none. */
+struct peer_out *queue_pop(struct peer_queue *q, unsigned *which);
+/* A popped one was sent, or is dropped with the link. */
+void queue_done(struct peer_queue *q, struct peer_out *out, unsigned which, bool sent);
+uint64_t queue_bytes(struct peer_queue *q, uint64_t *dropped);
+
+void queues_start(void);
+void queues_stop(void);
+bool peer_send_control(struct peer *peer, const struct peer_msg *m);
+
+/* ---- a connection (link.c) ---- */
+
+enum link_state { LINK_CONNECTING, LINK_HELLO, LINK_AUTH, LINK_UP };
+
+struct peer_link;
+
+/* NULL: *err is a negative errno. */
+struct peer_link *link_connect(struct peer *peer, int *err);
+/* A connection that begins with PEER_MAGIC. */
+void link_accept(int fd, const struct sockaddr_storage *from);
+/* @tell: enum peer_close, for the other side; 0: nothing. */
+void link_close(struct peer_link *l, unsigned tell, const char *why);
+/* Something waits in the peer's queue. */
+void link_kick(struct peer_link *l);
+/* Those from outside that are not up. */
+void links_close_early(void);
+
+enum peer_role link_role(const struct peer_link *l);
+enum link_state link_state(const struct peer_link *l);
+const struct peer_hello *link_hello(const struct peer_link *l); /* the other's */
+uint64_t link_features(const struct peer_link *l);
+unsigned link_version(const struct peer_link *l);
+void link_bytes(const struct peer_link *l, uint64_t *sent, uint64_t *received);
+
+/* ---- connections from outside (listen.c) ---- */
+
+void listen_start(const struct daemon_config *cfg);
+void listen_stop(void);
+/* One address less that has a connection of which nothing is known. */
+void listen_decided(const struct sockaddr_storage *from);
+/* To bind() to, for a connection to @to. */
+void listen_own(const struct sockaddr_storage *to, struct sockaddr_storage *own);
+unsigned listen_undecided(void);
+bool listen_report(unsigned i, char text[CONFIG_ADDRESS_STRLEN], const char **error);
+
+/* ---- a peer (peer.c) ---- */
+
+struct peer {
+    char *name;
+    struct peer_config *cfg;
+    bool gone; /* no group has it any more */
+    struct sockaddr_storage own;
+
+    struct peer_link *link;   /* that is up */
+    struct peer_link *trying; /* that we began, and is not up yet */
+    guint retry;              /* timer until the next attempt */
+    unsigned backoff_ms;
+    uint8_t instance[16]; /* of the daemon at the other end of @link */
+    gint64 since;         /* us: in this state */
+
+    _Atomic bool up; /* for other threads */
+    _Atomic bool kicked;
+    struct peer_queue queue;
+
+    uint64_t rtt_us;
+    uint64_t sent_bytes, received_bytes; /* of links that have ended */
+    uint64_t sent_messages, received_messages;
+    uint64_t refused, links, failures;
+    char *last_error;
+    struct log_subject log;
+};
+
+/* Who calls by that HELLO; NULL: nobody that is known. */
+struct peer *peer_of_hello(const struct peer_hello *h,
+                           const struct sockaddr_storage *from);
+/* @l has proved to be @peer's.  False: there is one already, which is to be kept. */
+bool peer_take_link(struct peer *peer, struct peer_link *l);
+/* It is up: everybody is told. */
+void peer_link_up(struct peer *peer, struct peer_link *l);
+/* @l has ended, whatever it was.  @crossed: for another, which is nobody's fault. */
+void peer_link_gone(struct peer *peer, struct peer_link *l, const char *why,
+                    bool crossed);
+/* All peers, gone ones too. */
+GPtrArray *peers_all(void);
+
+#endif /* PVRDMAD_PEER_INTERNAL_H */

@@ -1,0 +1,737 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * One TCP connection between two daemons.
+ *
+ *   initiator                      responder
+ *   magic, HELLO  -------------->            names, versions, random numbers
+ *                 <--------------  magic, HELLO
+ *   AUTH          -------------->            proof of the secret
+ *                 <--------------  AUTH      up
+ *   up            <------------->            PING, PONG and all the rest
+ *
+ * Until a side has proved that it has the secret, nothing but these messages is taken
+ * from it, of 512 bytes at most, and all of it has to happen within PEER_DECIDE_MS.  The
+ * responder shows its proof only to who has shown his.  What breaks the rules
+ * ends the connection, with a CLOSE that says why.
+ *
+ * A link that is up is given up when nothing has come by it for our time limit; so
+ * each side sends a PING three times within the shorter of both limits.
+ *
+ * Per turn of the main loop a link gets READ_TURN bytes read and WRITE_TURN written.  It
+ * holds at most one read buffer and BATCH messages; the rest waits in the peer's
+ * queue or in the kernel.
+ *
+ * Invariants: link_close() may be called at any time, from within what link_close() or
+ * a message's handler calls as well; the memory goes when the last of them has
+ * returned.  Main thread.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "fdwatch.h"
+#include "transport/peer/internal.h"
+
+#define BATCH      16u
+#define IN_SIZE    65536u
+#define READ_TURN  (4u * IN_SIZE)
+#define WRITE_TURN (1u << 20)
+/* What we say before the link is up: the magic, HELLO and AUTH, once. */
+#define EARLY_SIZE 512u
+
+struct peer_link {
+    struct peer_stream stream;
+    struct peer *peer; /* NULL: not known yet */
+    enum peer_role role;
+    enum link_state state;
+    struct sockaddr_storage from;     /* of a responder's initiator */
+    struct peer_hello_bytes hello[2]; /* by role */
+    struct peer_hello other;
+    bool magic;   /* the other side's was there */
+    bool crossed; /* another link is wanted in its place */
+    bool dead;    /* closed; memory goes when nobody is at work with it */
+    unsigned busy;
+
+    uint8_t *in;
+    size_t in_len, in_size;
+    uint8_t early[EARLY_SIZE];
+    size_t early_len, early_pos;
+    struct {
+        struct peer_out *out;
+        unsigned which; /* queue */
+    } sending[BATCH];
+    unsigned n_sending;
+    size_t sending_pos; /* in the first */
+
+    guint watch, timer;
+    GIOCondition watched;
+    gint64 heard;  /* us: when something came last */
+    gint64 ticked; /* when the timer ran last */
+    gint64 pinged; /* stamp of the last PING; 0: answered */
+};
+
+/* Those from outside that are not up. */
+static GList *early_links;
+
+G_STATIC_ASSERT(EARLY_SIZE >= PEER_MAGIC_LEN + 2 * PEER_MSG_HEADER + PEER_PROOF_LEN + 24 +
+                                  16 + PEER_NONCE_LEN + 2 * (PEER_NAME_MAX + 1));
+
+static gboolean on_ready(gint fd, GIOCondition cond, gpointer opaque);
+
+/* ---- life ---- */
+
+static struct peer_link *link_new(enum peer_role role)
+{
+    struct peer_link *l = g_new0(struct peer_link, 1);
+
+    l->role = role;
+    l->stream.fd = -1;
+    l->in_size = PEER_MSG_HEADER + PEER_MSG_MAX_EARLY;
+    l->in = g_malloc(l->in_size);
+    l->heard = l->ticked = g_get_monotonic_time();
+    return l;
+}
+
+static void link_unbusy(struct peer_link *l)
+{
+    if (--l->busy == 0 && l->dead) {
+        g_free(l->in);
+        g_free(l);
+    }
+}
+
+static void unwatch(struct peer_link *l)
+{
+    fdwatch_remove(l->watch);
+    l->watch = 0;
+    l->watched = 0;
+}
+
+static void set_watch(struct peer_link *l, GIOCondition want)
+{
+    if (want != l->watched) {
+        guint old = l->watch;
+
+        l->watch = fdwatch_add(l->stream.fd, want, on_ready, l);
+        l->watched = want;
+        fdwatch_remove(old);
+    }
+}
+
+static void stop_timer(struct peer_link *l)
+{
+    if (l->timer) {
+        g_source_remove(l->timer);
+        l->timer = 0;
+    }
+}
+
+/* No longer one of those that nobody knows. */
+static void leave_early(struct peer_link *l)
+{
+    if (l->role == PEER_RESPONDER) {
+        early_links = g_list_remove(early_links, l);
+        listen_decided(&l->from);
+    }
+}
+
+/* One message at once, as far as the socket takes it: the last one. */
+static void say_close(struct peer_link *l, unsigned reason)
+{
+    struct peer_msg m = {.type = PEER_MSG_CLOSE, .reason = (uint16_t)reason};
+    uint8_t bytes[PEER_MAGIC_LEN + PEER_MSG_HEADER + 2];
+    size_t magic = 0;
+    struct iovec iov = {.iov_base = bytes};
+
+    /* In the middle of another message it would be part of that. */
+    if (l->early_pos < l->early_len || l->sending_pos || l->state == LINK_CONNECTING) {
+        return;
+    }
+    if (l->role == PEER_RESPONDER && l->state == LINK_HELLO) {
+        memcpy(bytes, PEER_MAGIC, PEER_MAGIC_LEN);
+        magic = PEER_MAGIC_LEN;
+    }
+    iov.iov_len = magic + peer_msg_put(&m, bytes + magic);
+    stream_write(&l->stream, &iov, 1);
+}
+
+void link_close(struct peer_link *l, unsigned tell, const char *why)
+{
+    struct peer *peer = l->peer;
+
+    if (l->dead) {
+        return;
+    }
+    l->dead = true;
+    l->busy++;
+    l->crossed |= tell == PEER_CLOSE_CROSSED;
+    if (tell) {
+        say_close(l, tell);
+    }
+    stop_timer(l);
+    unwatch(l);
+    stream_close(&l->stream);
+    if (l->state != LINK_UP) {
+        leave_early(l);
+    }
+    for (unsigned i = 0; i < l->n_sending; i++) {
+        queue_done(&peer->queue, l->sending[i].out, l->sending[i].which, false);
+    }
+    l->n_sending = 0;
+    if (peer) {
+        peer_link_gone(peer, l, why, l->crossed);
+    } else {
+        char from[CONFIG_ADDRESS_STRLEN];
+
+        config_format_address(&l->from, from);
+        peers_self.turned_away++;
+        log_about(LOG_LVL_WARN, &peers_self.strangers_log, "connection from %s: %s", from,
+                  why);
+    }
+    link_unbusy(l);
+}
+
+void links_close_early(void)
+{
+    while (early_links) {
+        link_close(early_links->data, PEER_CLOSE_STOPPING, "the daemon ends");
+    }
+}
+
+enum peer_role link_role(const struct peer_link *l)
+{
+    return l->role;
+}
+
+enum link_state link_state(const struct peer_link *l)
+{
+    return l->state;
+}
+
+const struct peer_hello *link_hello(const struct peer_link *l)
+{
+    return &l->other;
+}
+
+uint64_t link_features(const struct peer_link *l)
+{
+    return l->other.features & peers_own_features();
+}
+
+unsigned link_version(const struct peer_link *l)
+{
+    struct peer_hello own = {.min_version = PEER_VERSION_MIN,
+                             .max_version = PEER_VERSION_MAX};
+
+    return peer_msg_version(&own, &l->other);
+}
+
+void link_bytes(const struct peer_link *l, uint64_t *sent, uint64_t *received)
+{
+    *sent = l->stream.sent;
+    *received = l->stream.received;
+}
+
+/* ---- writing ---- */
+
+static void write_error(struct peer_link *l, ssize_t err)
+{
+    link_close(l, 0, g_strerror((int)-err));
+}
+
+/* False: not all of it is gone. */
+static bool write_early(struct peer_link *l)
+{
+    while (l->early_pos < l->early_len) {
+        struct iovec iov = {l->early + l->early_pos, l->early_len - l->early_pos};
+        ssize_t n = stream_write(&l->stream, &iov, 1);
+
+        if (n < 0) {
+            if (n != -EAGAIN) {
+                write_error(l, n);
+            }
+            return false;
+        }
+        l->early_pos += (size_t)n;
+    }
+    return true;
+}
+
+static void fill_batch(struct peer_link *l)
+{
+    while (l->n_sending < BATCH) {
+        unsigned which;
+        struct peer_out *out = queue_pop(&l->peer->queue, &which);
+
+        if (!out) {
+            return;
+        }
+        l->sending[l->n_sending].out = out;
+        l->sending[l->n_sending++].which = which;
+    }
+}
+
+/* @n bytes of the batch are with the kernel. */
+static void sent(struct peer_link *l, size_t n)
+{
+    unsigned done = 0;
+
+    l->sending_pos += n;
+    while (done < l->n_sending && l->sending_pos >= l->sending[done].out->len) {
+        l->sending_pos -= l->sending[done].out->len;
+        queue_done(&l->peer->queue, l->sending[done].out, l->sending[done].which, true);
+        l->peer->sent_messages++;
+        done++;
+    }
+    l->n_sending -= done;
+    memmove(l->sending, l->sending + done, l->n_sending * sizeof(l->sending[0]));
+}
+
+static ssize_t write_batch(struct peer_link *l)
+{
+    struct iovec iov[BATCH];
+
+    for (unsigned i = 0; i < l->n_sending; i++) {
+        size_t skip = i ? 0 : l->sending_pos;
+
+        iov[i].iov_base = l->sending[i].out->bytes + skip;
+        iov[i].iov_len = l->sending[i].out->len - skip;
+    }
+    return stream_write(&l->stream, iov, l->n_sending);
+}
+
+/* What waits, as far as the socket takes it; then watch for what is to come next. */
+static void link_write(struct peer_link *l)
+{
+    size_t total = 0;
+    bool more = false;
+
+    if (l->state == LINK_CONNECTING) {
+        return;
+    }
+    if (!write_early(l)) {
+        more = true;
+    } else if (l->state == LINK_UP) {
+        for (;;) {
+            ssize_t n;
+
+            fill_batch(l);
+            if (!l->n_sending) {
+                break;
+            }
+            more = total >= WRITE_TURN;
+            if (more) {
+                break; /* others' turn */
+            }
+            n = write_batch(l);
+            if (n < 0) {
+                if (n != -EAGAIN) {
+                    write_error(l, n);
+                    return;
+                }
+                more = true;
+                break;
+            }
+            total += (size_t)n;
+            sent(l, (size_t)n);
+        }
+    }
+    if (!l->dead) {
+        set_watch(l, more ? G_IO_IN | G_IO_OUT : G_IO_IN);
+    }
+}
+
+void link_kick(struct peer_link *l)
+{
+    l->busy++;
+    if (!l->dead) {
+        link_write(l);
+    }
+    link_unbusy(l);
+}
+
+static void add_early(struct peer_link *l, const void *bytes, size_t len)
+{
+    memcpy(l->early + l->early_len, bytes, len);
+    l->early_len += len;
+}
+
+/* ---- greeting ---- */
+
+static void say_hello(struct peer_link *l)
+{
+    struct peer_hello_bytes *own = &l->hello[l->role];
+    struct peer_msg m = {.type = PEER_MSG_HELLO};
+
+    m.hello.min_version = PEER_VERSION_MIN;
+    m.hello.max_version = PEER_VERSION_MAX;
+    m.hello.timeout_ms = peers_self.timeout_ms;
+    m.hello.features = peers_own_features();
+    memcpy(m.hello.instance, peers_self.instance, sizeof(m.hello.instance));
+    peers_random(m.hello.nonce, sizeof(m.hello.nonce));
+    g_strlcpy(m.hello.from, peers_self.name, sizeof(m.hello.from));
+    g_strlcpy(m.hello.to, l->peer->name, sizeof(m.hello.to));
+    own->len = peer_msg_put(&m, own->bytes);
+    add_early(l, PEER_MAGIC, PEER_MAGIC_LEN);
+    add_early(l, own->bytes, own->len);
+}
+
+static void proof_of(const struct peer_link *l, enum peer_role role,
+                     uint8_t proof[PEER_PROOF_LEN])
+{
+    peer_auth_proof(l->peer->cfg->secret, l->peer->cfg->secret_len, role, l->hello,
+                    proof);
+}
+
+static void say_auth(struct peer_link *l)
+{
+    struct peer_msg m = {.type = PEER_MSG_AUTH};
+    uint8_t bytes[PEER_MSG_HEADER + PEER_PROOF_LEN];
+
+    proof_of(l, l->role, m.proof);
+    add_early(l, bytes, peer_msg_put(&m, bytes));
+}
+
+/* True: what it says of itself fits; else it is closed. */
+static bool check_hello(struct peer_link *l)
+{
+    const struct peer_hello *h = &l->other;
+
+    if (strcmp(h->to, peers_self.name) != 0) {
+        link_close(l, PEER_CLOSE_NOT_ME, "it wants a host of another name");
+    } else if (l->role == PEER_INITIATOR && strcmp(h->from, l->peer->name) != 0) {
+        link_close(l, PEER_CLOSE_UNKNOWN, "its host-name is another");
+    } else if (!l->peer) {
+        link_close(l, PEER_CLOSE_UNKNOWN, "no [peer] group has its name and address");
+    } else if (!link_version(l) || (h->needs & ~peers_own_features())) {
+        link_close(l, PEER_CLOSE_VERSION, peer_close_text(PEER_CLOSE_VERSION));
+    }
+    return !l->dead;
+}
+
+static void got_hello(struct peer_link *l, const struct peer_msg *m, const uint8_t *bytes,
+                      size_t len)
+{
+    struct peer_hello_bytes *other = &l->hello[!l->role];
+
+    memcpy(other->bytes, bytes, len); /* at most PEER_MSG_MAX_EARLY and its header */
+    other->len = len;
+    l->other = m->hello;
+    if (l->role == PEER_RESPONDER) {
+        l->peer = peer_of_hello(&m->hello, &l->from);
+    }
+    if (!check_hello(l)) {
+        return;
+    }
+    l->state = LINK_AUTH;
+    if (l->role == PEER_RESPONDER) {
+        say_hello(l);
+    } else {
+        say_auth(l);
+    }
+}
+
+static gboolean on_tick(gpointer opaque);
+
+static void be_up(struct peer_link *l)
+{
+    uint32_t limit = MIN(peers_self.timeout_ms, l->other.timeout_ms);
+
+    leave_early(l);
+    l->state = LINK_UP;
+    l->in_size = IN_SIZE;
+    l->in = g_realloc(l->in, l->in_size);
+    l->heard = l->ticked = g_get_monotonic_time();
+    stop_timer(l);
+    l->timer = g_timeout_add(MAX(limit / 3, 10), on_tick, l);
+    peer_link_up(l->peer, l);
+}
+
+static void got_auth(struct peer_link *l, const struct peer_msg *m)
+{
+    uint8_t proof[PEER_PROOF_LEN];
+
+    proof_of(l, !l->role, proof);
+    if (!peer_auth_same(proof, m->proof)) {
+        link_close(l, PEER_CLOSE_PROOF, "it does not have our secret");
+    } else if (!peer_take_link(l->peer, l)) {
+        link_close(l, PEER_CLOSE_CROSSED, "there is another link");
+    } else {
+        if (l->role == PEER_RESPONDER) {
+            say_auth(l);
+        }
+        be_up(l);
+    }
+}
+
+/* ---- what comes ---- */
+
+static void got_close(struct peer_link *l, const struct peer_msg *m)
+{
+    g_autofree char *why =
+        g_strdup_printf("closed by the other side: %s", peer_close_text(m->reason));
+
+    l->crossed = m->reason == PEER_CLOSE_CROSSED;
+    link_close(l, 0, why);
+}
+
+static void protocol_error(struct peer_link *l, const char *why)
+{
+    if (l->peer) {
+        l->peer->refused++;
+    }
+    link_close(l, PEER_CLOSE_PROTOCOL, why);
+}
+
+static void got_early(struct peer_link *l, const struct peer_msg *m, const uint8_t *bytes,
+                      size_t len)
+{
+    if (m->type == PEER_MSG_CLOSE) {
+        got_close(l, m);
+    } else if (m->type == PEER_MSG_HELLO && l->state == LINK_HELLO) {
+        got_hello(l, m, bytes, len);
+    } else if (m->type == PEER_MSG_AUTH && l->state == LINK_AUTH) {
+        got_auth(l, m);
+    } else {
+        protocol_error(l, "a message before its time");
+    }
+}
+
+/* Hand @arg to whoever @fn is, if both daemons can do what it is about. */
+#define GIVE(l, feature, fn, arg)                     \
+    do {                                              \
+        if ((link_features(l) & (feature)) && (fn)) { \
+            (fn)((l)->peer, (arg));                   \
+        } else {                                      \
+            (l)->peer->refused++;                     \
+        }                                             \
+    } while (0)
+
+static void got_claim(struct peer_link *l, const struct peer_msg *m)
+{
+    const struct peer_claim_ops *ops = peers_self.claim_ops;
+    void (*fn)(struct peer *, const struct peer_claim *) = NULL;
+
+    if (ops) {
+        fn = m->type == PEER_MSG_ASK       ? ops->ask
+             : m->type == PEER_MSG_CLAIM   ? ops->claim
+             : m->type == PEER_MSG_UNCLAIM ? ops->unclaim
+                                           : ops->hold;
+    }
+    GIVE(l, PEER_FEATURE_CLAIMS, fn, &m->claim);
+}
+
+static void got_message(struct peer_link *l, const struct peer_msg *m)
+{
+    const struct peer_ops *ops = peers_self.ops;
+    struct peer_msg pong = {.type = PEER_MSG_PONG, .stamp = m->stamp};
+
+    l->peer->received_messages++;
+    switch (m->type) {
+    case PEER_MSG_PING:
+        peer_send_control(l->peer, &pong);
+        break;
+    case PEER_MSG_PONG:
+        if (l->pinged && m->stamp == (uint64_t)l->pinged) {
+            l->peer->rtt_us = (uint64_t)(g_get_monotonic_time() - l->pinged);
+            l->pinged = 0;
+        }
+        break;
+    case PEER_MSG_CLOSE:
+        got_close(l, m);
+        break;
+    case PEER_MSG_ASK:
+    case PEER_MSG_CLAIM:
+    case PEER_MSG_UNCLAIM:
+    case PEER_MSG_HOLD:
+        got_claim(l, m);
+        break;
+    case PEER_MSG_BIND:
+        GIVE(l, PEER_FEATURE_BIND, ops ? ops->bind : NULL, &m->bind);
+        break;
+    case PEER_MSG_BIND_ANSWER:
+        GIVE(l, PEER_FEATURE_BIND, ops ? ops->bind_answer : NULL, &m->answer);
+        break;
+    case PEER_MSG_DATAGRAM:
+        GIVE(l, PEER_FEATURE_DATAGRAMS, peers_self.datagram, &m->datagram);
+        break;
+    default: /* a greeting again */
+        protocol_error(l, "a message after its time");
+        break;
+    }
+}
+
+/* Take the other side's magic off the input.  False: there is more to come. */
+static bool take_magic(struct peer_link *l, size_t *pos)
+{
+    size_t n = MIN(l->in_len, PEER_MAGIC_LEN);
+
+    if (!l->magic) {
+        if (memcmp(l->in, PEER_MAGIC, n) != 0) {
+            protocol_error(l, "what answers is no pvrdmad");
+            return false;
+        }
+        if (n < PEER_MAGIC_LEN) {
+            return false;
+        }
+        l->magic = true;
+        *pos = PEER_MAGIC_LEN;
+    }
+    return true;
+}
+
+static void take_messages(struct peer_link *l)
+{
+    size_t pos = 0;
+
+    if (!take_magic(l, &pos)) {
+        return;
+    }
+    while (!l->dead) {
+        struct peer_msg m;
+        size_t size;
+        bool up = l->state == LINK_UP;
+        enum peer_msg_verdict v =
+            peer_msg_get(l->in + pos, l->in_len - pos,
+                         up ? PEER_MSG_MAX_BODY : PEER_MSG_MAX_EARLY, &m, &size);
+
+        if (v == PEER_MSG_MORE) {
+            break;
+        }
+        if (v == PEER_MSG_BAD || (v == PEER_MSG_SKIP && !up)) {
+            protocol_error(l, "a message that makes no sense");
+            return;
+        }
+        if (v == PEER_MSG_SKIP) {
+            l->peer->refused++;
+        } else if (up) {
+            got_message(l, &m);
+        } else {
+            got_early(l, &m, l->in + pos, size);
+        }
+        pos += size;
+    }
+    l->in_len -= pos;
+    memmove(l->in, l->in + pos, l->in_len);
+}
+
+static void link_read(struct peer_link *l)
+{
+    size_t total = 0;
+
+    while (!l->dead && total < READ_TURN) {
+        size_t room = l->in_size - l->in_len;
+        ssize_t n = stream_read(&l->stream, l->in + l->in_len, room);
+
+        if (n == -EAGAIN) {
+            return;
+        }
+        if (n <= 0) {
+            link_close(l, 0, n ? g_strerror((int)-n) : "the other side hung up");
+            return;
+        }
+        l->heard = g_get_monotonic_time();
+        l->in_len += (size_t)n;
+        total += (size_t)n;
+        take_messages(l);
+        if ((size_t)n < room) {
+            return; /* there is hardly more */
+        }
+    }
+}
+
+static void connected(struct peer_link *l)
+{
+    int err = stream_connected(&l->stream);
+
+    if (err) {
+        link_close(l, 0, g_strerror(-err));
+        return;
+    }
+    l->state = LINK_HELLO;
+    say_hello(l);
+}
+
+static gboolean on_ready(gint fd, GIOCondition cond, gpointer opaque)
+{
+    struct peer_link *l = opaque;
+
+    l->busy++;
+    if (l->state == LINK_CONNECTING) {
+        connected(l);
+    } else if (cond & ~G_IO_OUT) {
+        link_read(l);
+    }
+    if (!l->dead) {
+        link_write(l);
+    }
+    link_unbusy(l);
+    return G_SOURCE_CONTINUE; /* a watch that has gone does not mind */
+}
+
+/* ---- time ---- */
+
+static gboolean on_late(gpointer opaque)
+{
+    struct peer_link *l = opaque;
+
+    l->timer = 0;
+    link_close(l, 0,
+               l->state == LINK_CONNECTING ? "no answer"
+               : l->state == LINK_HELLO    ? "no greeting"
+                                           : "no proof of the secret");
+    return G_SOURCE_REMOVE;
+}
+
+static gboolean on_tick(gpointer opaque)
+{
+    struct peer_link *l = opaque;
+    gint64 now = g_get_monotonic_time();
+    gint64 limit = (gint64)peers_self.timeout_ms * 1000;
+
+    if (now - l->ticked > limit / 2) {
+        l->heard = now; /* it is we who stood still: what came is not read yet */
+    }
+    l->ticked = now;
+    if (now - l->heard >= limit) {
+        l->timer = 0;
+        link_close(l, 0, "nothing was heard of it for too long");
+        return G_SOURCE_REMOVE;
+    }
+    if (!l->pinged) {
+        struct peer_msg m = {.type = PEER_MSG_PING, .stamp = (uint64_t)now};
+
+        l->pinged = peer_send_control(l->peer, &m) ? now : 0;
+    }
+    return G_SOURCE_CONTINUE;
+}
+
+/* ---- beginnings ---- */
+
+struct peer_link *link_connect(struct peer *peer, int *err)
+{
+    struct peer_link *l = link_new(PEER_INITIATOR);
+
+    *err = stream_connect(&l->stream, &peer->own, &peer->cfg->address);
+    if (*err) {
+        g_free(l->in);
+        g_free(l);
+        return NULL;
+    }
+    l->peer = peer;
+    l->state = LINK_CONNECTING;
+    l->timer = g_timeout_add(PEER_DECIDE_MS, on_late, l);
+    set_watch(l, G_IO_OUT);
+    return l;
+}
+
+void link_accept(int fd, const struct sockaddr_storage *from)
+{
+    struct peer_link *l = link_new(PEER_RESPONDER);
+
+    stream_open(&l->stream, fd);
+    l->from = *from;
+    l->state = LINK_HELLO;
+    l->timer = g_timeout_add(PEER_DECIDE_MS, on_late, l);
+    early_links = g_list_prepend(early_links, l);
+    set_watch(l, G_IO_IN);
+}

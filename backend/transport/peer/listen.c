@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The one TCP port for everything that a host receives from others.
+ *
+ * Its first sixteen bytes say what a connection is: a link between daemons, or iWARP,
+ * which is for the transport that has asked for it.  They are looked at, not read.
+ * Whatever begins otherwise is closed, and what has said nothing after PEER_DECIDE_MS.
+ *
+ * Only addresses that some peer has are listened to at all.  Until a link is up or an
+ * iWARP connection has begun it counts: PEER_MAX_UNDECIDED of all hosts and
+ * PEER_MAX_PER_HOST of each, so that no host keeps the others out.
+ *
+ * An address that this host does not have (yet) is tried again every RETRY_MS.
+ * Main thread.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fdwatch.h"
+#include "transport/peer/internal.h"
+
+#define BACKLOG 128
+/* Until an address is tried again, and until connections are taken again when
+ * descriptors ran out. */
+#define RETRY_MS        2000
+#define ACCEPT_PAUSE_MS 500
+
+static const char mpa_magic[PEER_MAGIC_LEN + 1] = "MPA ID Req Frame";
+
+struct listener {
+    struct sockaddr_storage address;
+    int fd; /* -1: it cannot be had */
+    guint watch;
+    guint pause; /* instead of it */
+    char *error;
+};
+
+/* A connection of which nothing is known but where it comes from. */
+struct undecided {
+    int fd;
+    struct sockaddr_storage from;
+    guint watch, timer;
+};
+
+static struct listener listeners[CONFIG_MAX_LISTEN];
+static unsigned n_listeners;
+static guint retry;
+static GList *undecided; /* of struct undecided */
+/* Addresses of all that count: these, and links that are not up. */
+static struct sockaddr_storage counted[PEER_MAX_UNDECIDED];
+static unsigned n_counted;
+
+/* ---- counting ---- */
+
+/* False: too many. */
+static bool count(const struct sockaddr_storage *from)
+{
+    unsigned same = 0;
+
+    for (unsigned i = 0; i < n_counted; i++) {
+        same += config_same_host(&counted[i], from);
+    }
+    if (n_counted == PEER_MAX_UNDECIDED || same >= PEER_MAX_PER_HOST) {
+        return false;
+    }
+    counted[n_counted++] = *from;
+    return true;
+}
+
+void listen_decided(const struct sockaddr_storage *from)
+{
+    for (unsigned i = 0; i < n_counted; i++) {
+        if (config_same_host(&counted[i], from)) {
+            counted[i] = counted[--n_counted];
+            return;
+        }
+    }
+}
+
+unsigned listen_undecided(void)
+{
+    return n_counted;
+}
+
+/* ---- a connection's first bytes ---- */
+
+static void turn_away(const struct sockaddr_storage *from, const char *why)
+{
+    char text[CONFIG_ADDRESS_STRLEN];
+
+    config_format_address(from, text);
+    peers_self.turned_away++;
+    log_about(LOG_LVL_WARN, &peers_self.strangers_log, "connection from %s: %s", text,
+              why);
+}
+
+/* @u goes; its descriptor, which is returned, does not. */
+static int undecided_free(struct undecided *u)
+{
+    int fd = u->fd;
+
+    fdwatch_remove(u->watch);
+    if (u->timer) {
+        g_source_remove(u->timer);
+    }
+    undecided = g_list_remove(undecided, u);
+    g_free(u);
+    return fd;
+}
+
+static void undecided_close(struct undecided *u, const char *why)
+{
+    turn_away(&u->from, why);
+    listen_decided(&u->from);
+    close(undecided_free(u));
+}
+
+static void set_low_water(int fd, int bytes)
+{
+    setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes));
+}
+
+static gboolean on_first_bytes(gint fd, GIOCondition cond, gpointer opaque)
+{
+    struct undecided *u = opaque;
+    struct sockaddr_storage from = u->from;
+    char begin[PEER_MAGIC_LEN];
+    ssize_t n = recv(fd, begin, sizeof(begin), MSG_PEEK);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+        return G_SOURCE_CONTINUE;
+    }
+    /* Ready with less than the low-water mark means that no more will come. */
+    if (n != sizeof(begin)) {
+        undecided_close(u, "it ended before it had begun");
+        return G_SOURCE_REMOVE;
+    }
+    if (memcmp(begin, PEER_MAGIC, sizeof(begin)) == 0) {
+        set_low_water(fd, 1);
+        undecided_free(u);
+        link_accept(fd, &from); /* goes on counting */
+    } else if (memcmp(begin, mpa_magic, sizeof(begin)) == 0 && peers_self.ops &&
+               peers_self.ops->accepted) {
+        set_low_water(fd, 1);
+        undecided_free(u);
+        listen_decided(&from);
+        peers_self.ops->accepted(fd, &from);
+    } else {
+        undecided_close(u, "it is nothing that is known here");
+    }
+    return G_SOURCE_REMOVE;
+}
+
+static gboolean on_silence(gpointer opaque)
+{
+    struct undecided *u = opaque;
+
+    u->timer = 0;
+    undecided_close(u, "it said nothing, or not enough");
+    return G_SOURCE_REMOVE;
+}
+
+static void take(int fd, const struct sockaddr_storage *from)
+{
+    struct undecided *u;
+
+    if (!peers_know(from)) {
+        char text[CONFIG_ADDRESS_STRLEN];
+
+        config_format_address(from, text);
+        peers_self.strangers++;
+        log_about(LOG_LVL_WARN, &peers_self.strangers_log,
+                  "connection from %s: no [peer] group has that address", text);
+        close(fd);
+        return;
+    }
+    if (!count(from)) {
+        turn_away(from, "too many at a time");
+        close(fd);
+        return;
+    }
+    u = g_new0(struct undecided, 1);
+    u->fd = fd;
+    u->from = *from;
+    set_low_water(fd, PEER_MAGIC_LEN);
+    undecided = g_list_prepend(undecided, u);
+    u->timer = g_timeout_add(PEER_DECIDE_MS, on_silence, u);
+    u->watch = fdwatch_add(fd, G_IO_IN | G_IO_HUP, on_first_bytes, u);
+}
+
+/* ---- listening ---- */
+
+static gboolean on_connect(gint fd, GIOCondition cond, gpointer opaque);
+
+static gboolean on_pause_over(gpointer opaque)
+{
+    struct listener *l = opaque;
+
+    l->pause = 0;
+    l->watch = fdwatch_add(l->fd, G_IO_IN, on_connect, l);
+    return G_SOURCE_REMOVE;
+}
+
+static gboolean on_connect(gint fd, GIOCondition cond, gpointer opaque)
+{
+    struct listener *l = opaque;
+    struct sockaddr_storage from = {0};
+    socklen_t len = sizeof(from);
+    int s = accept4(fd, (struct sockaddr *)&from, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+    if (s >= 0) {
+        take(s, &from);
+    } else if (errno == EMFILE || errno == ENFILE) {
+        log_about(LOG_LVL_ERROR, &peers_self.strangers_log,
+                  "no descriptors are left for connections of other hosts");
+        l->watch = 0;
+        l->pause = g_timeout_add(ACCEPT_PAUSE_MS, on_pause_over, l);
+        return G_SOURCE_REMOVE;
+    }
+    return G_SOURCE_CONTINUE;
+}
+
+static int open_socket(const struct sockaddr_storage *address)
+{
+    int fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int err, on = 1;
+
+    if (fd < 0) {
+        return -errno;
+    }
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
+        (address->ss_family == AF_INET6 &&
+         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on)) < 0) ||
+        bind(fd, (const struct sockaddr *)address, peer_address_len(address)) < 0 ||
+        listen(fd, BACKLOG) < 0) {
+        err = errno;
+        close(fd);
+        return -err;
+    }
+    return fd;
+}
+
+/* True: it listens. */
+static bool try_listen(struct listener *l)
+{
+    char text[CONFIG_ADDRESS_STRLEN];
+    int fd = open_socket(&l->address);
+
+    config_format_address(&l->address, text);
+    if (fd < 0) {
+        if (g_strcmp0(l->error, g_strerror(-fd)) != 0) {
+            log_msg(LOG_LVL_ERROR, "listen: %s: %s; it is tried again", text,
+                    g_strerror(-fd));
+            g_free(l->error);
+            l->error = g_strdup(g_strerror(-fd));
+        }
+        return false;
+    }
+    l->fd = fd;
+    l->watch = fdwatch_add(fd, G_IO_IN, on_connect, l);
+    g_clear_pointer(&l->error, g_free);
+    log_msg(LOG_LVL_INFO, "listening to other hosts on %s", text);
+    return true;
+}
+
+static gboolean on_retry(gpointer unused)
+{
+    bool all = true;
+
+    for (unsigned i = 0; i < n_listeners; i++) {
+        all &= listeners[i].fd >= 0 || try_listen(&listeners[i]);
+    }
+    retry = all ? 0 : retry;
+    return all ? G_SOURCE_REMOVE : G_SOURCE_CONTINUE;
+}
+
+void listen_start(const struct daemon_config *cfg)
+{
+    bool all = true;
+
+    memset(listeners, 0, sizeof(listeners));
+    n_listeners = cfg->n_listen;
+    for (unsigned i = 0; i < n_listeners; i++) {
+        listeners[i].address = cfg->listen[i];
+        listeners[i].fd = -1;
+        all &= try_listen(&listeners[i]);
+    }
+    if (!all) {
+        retry = g_timeout_add(RETRY_MS, on_retry, NULL);
+    }
+}
+
+void listen_stop(void)
+{
+    if (retry) {
+        g_source_remove(retry);
+        retry = 0;
+    }
+    for (unsigned i = 0; i < n_listeners; i++) {
+        struct listener *l = &listeners[i];
+
+        fdwatch_remove(l->watch);
+        if (l->pause) {
+            g_source_remove(l->pause);
+        }
+        if (l->fd >= 0) {
+            close(l->fd);
+        }
+        g_free(l->error);
+    }
+    n_listeners = 0;
+    while (undecided) {
+        struct undecided *u = undecided->data;
+
+        listen_decided(&u->from);
+        close(undecided_free(u));
+    }
+}
+
+void listen_own(const struct sockaddr_storage *to, struct sockaddr_storage *own)
+{
+    memset(own, 0, sizeof(*own));
+    for (unsigned i = 0; i < n_listeners; i++) {
+        const struct sockaddr_storage *a = &listeners[i].address;
+
+        if (a->ss_family == to->ss_family && !config_any_host(a)) {
+            *own = *a;
+            if (a->ss_family == AF_INET) {
+                ((struct sockaddr_in *)own)->sin_port = 0;
+            } else {
+                ((struct sockaddr_in6 *)own)->sin6_port = 0;
+            }
+            return;
+        }
+    }
+}
+
+bool listen_report(unsigned i, char text[CONFIG_ADDRESS_STRLEN], const char **error)
+{
+    if (i >= n_listeners) {
+        return false;
+    }
+    config_format_address(&listeners[i].address, text);
+    *error = listeners[i].error;
+    return true;
+}

@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The other hosts: who they are, and the one link to each.
+ *
+ * Each side calls the other, again and again with growing pauses, as long as there is no
+ * link.  If both do at the same time, the call of the host whose name comes first
+ * stays, and the other waits somewhat longer before it calls, so that this is rare.  A
+ * second link by the same caller, or from a daemon that was started anew, takes the
+ * place of the first: its other end has given that up.
+ *
+ * Peers are never freed before peers_stop(); one whose group has gone is marked, has no
+ * link, and is taken up again if the group comes back.
+ *
+ * Main thread; what others may read is atomic.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "transport/peer/internal.h"
+
+#define BACKOFF_MIN_MS 100u
+#define BACKOFF_MAX_MS 5000u
+/* The host whose name comes second calls so much later. */
+#define SECOND_MS 300u
+
+struct peers_self peers_self;
+static GPtrArray *peers; /* of struct peer */
+
+void peers_random(void *out, size_t len)
+{
+    /* Up to 256 bytes come whole, once the kernel has any. */
+    while (getrandom(out, len, 0) != (ssize_t)len) {
+        continue;
+    }
+}
+
+GPtrArray *peers_all(void)
+{
+    return peers;
+}
+
+uint64_t peers_own_features(void)
+{
+    return (peers_self.claim_ops ? PEER_FEATURE_CLAIMS : 0) |
+           (peers_self.datagram ? PEER_FEATURE_DATAGRAMS : 0) |
+           (peers_self.ops && peers_self.ops->bind ? PEER_FEATURE_BIND : 0);
+}
+
+void peer_set_ops(const struct peer_ops *ops)
+{
+    peers_self.ops = ops;
+}
+
+void peer_set_claim_ops(const struct peer_claim_ops *ops)
+{
+    peers_self.claim_ops = ops;
+}
+
+void peer_set_datagram(void (*fn)(struct peer *from,
+                                  const struct peer_datagram *datagram))
+{
+    peers_self.datagram = fn;
+}
+
+/* ---- who there is ---- */
+
+static struct peer *find(const char *name)
+{
+    for (guint i = 0; peers && i < peers->len; i++) {
+        struct peer *peer = peers->pdata[i];
+
+        if (strcmp(peer->name, name) == 0) {
+            return peer;
+        }
+    }
+    return NULL;
+}
+
+struct peer *peer_find(const char *name)
+{
+    struct peer *peer = find(name);
+
+    return peer && !peer->gone ? peer : NULL;
+}
+
+struct peer *peer_next(struct peer *peer)
+{
+    guint i = 0;
+
+    if (peer && g_ptr_array_find(peers, peer, &i)) {
+        i++;
+    }
+    for (; peers && i < peers->len; i++) {
+        struct peer *next = peers->pdata[i];
+
+        if (!next->gone) {
+            return next;
+        }
+    }
+    return NULL;
+}
+
+bool peers_know(const struct sockaddr_storage *from)
+{
+    for (struct peer *p = peer_next(NULL); p; p = peer_next(p)) {
+        if (config_same_host(&p->cfg->address, from)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+struct peer *peer_of_hello(const struct peer_hello *h,
+                           const struct sockaddr_storage *from)
+{
+    struct peer *peer = peer_find(h->from);
+
+    return peer && config_same_host(&peer->cfg->address, from) ? peer : NULL;
+}
+
+const char *peer_name(const struct peer *peer)
+{
+    return peer->name;
+}
+
+bool peer_is_up(const struct peer *peer)
+{
+    return atomic_load_explicit(&peer->up, memory_order_acquire);
+}
+
+uint64_t peer_features(const struct peer *peer)
+{
+    return peer->link ? link_features(peer->link) : 0;
+}
+
+const struct sockaddr_storage *peer_address(const struct peer *peer)
+{
+    return &peer->cfg->address;
+}
+
+const struct sockaddr_storage *peer_own_address(const struct peer *peer)
+{
+    return &peer->own;
+}
+
+socklen_t peer_address_len(const struct sockaddr_storage *address)
+{
+    return address->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+                                          : sizeof(struct sockaddr_in);
+}
+
+/* ---- calling ---- */
+
+static bool name_is_first(const struct peer *peer)
+{
+    return strcmp(peers_self.name, peer->name) < 0;
+}
+
+static void call(struct peer *peer);
+
+static gboolean on_retry(gpointer opaque)
+{
+    struct peer *peer = opaque;
+
+    peer->retry = 0;
+    call(peer);
+    return G_SOURCE_REMOVE;
+}
+
+static void stop_retry(struct peer *peer)
+{
+    if (peer->retry) {
+        g_source_remove(peer->retry);
+        peer->retry = 0;
+    }
+}
+
+/* Call after a pause, longer each time. */
+static void call_later(struct peer *peer)
+{
+    unsigned ms = peer->backoff_ms + g_random_int_range(0, (int)peer->backoff_ms / 4 + 1);
+
+    if (peer->gone || peer->link || peer->trying || peer->retry) {
+        return;
+    }
+    ms += name_is_first(peer) ? 0 : SECOND_MS;
+    peer->backoff_ms = MIN(peer->backoff_ms * 2, BACKOFF_MAX_MS);
+    peer->retry = g_timeout_add(ms, on_retry, peer);
+}
+
+/* Told once, not with each attempt. */
+static void failed(struct peer *peer, const char *why, bool tell)
+{
+    peer->failures++;
+    if (g_strcmp0(peer->last_error, why) != 0) {
+        if (tell) {
+            log_about(LOG_LVL_WARN, &peer->log, "no link: %s", why);
+        }
+        g_free(peer->last_error);
+        peer->last_error = g_strdup(why);
+    }
+}
+
+static void call(struct peer *peer)
+{
+    int err;
+
+    if (peer->gone || peer->link || peer->trying) {
+        return;
+    }
+    listen_own(&peer->cfg->address, &peer->own);
+    peer->trying = link_connect(peer, &err);
+    if (!peer->trying) {
+        failed(peer, g_strerror(-err), true);
+        call_later(peer);
+    }
+}
+
+/* ---- links come and go ---- */
+
+/* Two links of one host: is the new one, @l, to take the other's place? */
+static bool replaces(const struct peer *peer, const struct peer_link *l)
+{
+    if (memcmp(link_hello(l)->instance, peer->instance, sizeof(peer->instance)) != 0 ||
+        link_role(l) == link_role(peer->link)) {
+        return true;
+    }
+    return (link_role(l) == PEER_INITIATOR) == name_is_first(peer);
+}
+
+bool peer_take_link(struct peer *peer, struct peer_link *l)
+{
+    if (peer->gone || (peer->link && !replaces(peer, l))) {
+        return false;
+    }
+    if (peer->link) {
+        link_close(peer->link, PEER_CLOSE_CROSSED, "another link has taken its place");
+    }
+    if (peer->trying == l) {
+        peer->trying = NULL;
+    } else if (peer->trying &&
+               (!name_is_first(peer) || link_state(peer->trying) != LINK_AUTH)) {
+        /* The other side would not keep it, or does not have our proof yet. */
+        link_close(peer->trying, PEER_CLOSE_CROSSED, "the other side's call came first");
+    }
+    stop_retry(peer);
+    return true;
+}
+
+void peer_link_up(struct peer *peer, struct peer_link *l)
+{
+    peer->link = l;
+    memcpy(peer->instance, link_hello(l)->instance, sizeof(peer->instance));
+    peer->since = g_get_monotonic_time();
+    peer->backoff_ms = BACKOFF_MIN_MS;
+    peer->links++;
+    queue_open(&peer->queue, peer->cfg->max_queued);
+    atomic_store_explicit(&peer->up, true, memory_order_release);
+    log_about(LOG_LVL_INFO, &peer->log, "the link is up");
+    g_clear_pointer(&peer->last_error, g_free);
+    if (peers_self.claim_ops && peers_self.claim_ops->link_up) {
+        peers_self.claim_ops->link_up(peer);
+    }
+    if (peer->link == l && peers_self.ops && peers_self.ops->link_up) {
+        peers_self.ops->link_up(peer);
+    }
+}
+
+static void link_down(struct peer *peer)
+{
+    atomic_store_explicit(&peer->up, false, memory_order_release);
+    queue_close(&peer->queue);
+    peer->rtt_us = 0;
+    peer->since = g_get_monotonic_time();
+    if (peers_self.ops && peers_self.ops->link_down) {
+        peers_self.ops->link_down(peer);
+    }
+    if (peers_self.claim_ops && peers_self.claim_ops->link_down) {
+        peers_self.claim_ops->link_down(peer);
+    }
+}
+
+void peer_link_gone(struct peer *peer, struct peer_link *l, const char *why, bool crossed)
+{
+    uint64_t sent, received;
+    bool was_up = peer->link == l;
+
+    link_bytes(l, &sent, &received);
+    peer->sent_bytes += sent;
+    peer->received_bytes += received;
+    if (peer->trying == l) {
+        peer->trying = NULL;
+    }
+    if (!crossed && !peer->gone) {
+        failed(peer, why, !was_up);
+    }
+    if (was_up) {
+        peer->link = NULL;
+        log_about(LOG_LVL_INFO, &peer->log, "the link is down: %s", why);
+        link_down(peer);
+    }
+    call_later(peer);
+}
+
+void peer_reset(struct peer *peer, const char *why)
+{
+    if (peer->link) {
+        peer->refused++;
+        link_close(peer->link, PEER_CLOSE_PROTOCOL, why);
+    }
+}
+
+/* ---- peers come and go ---- */
+
+static struct peer_config *copy_config(const struct peer_config *cfg)
+{
+    struct peer_config *copy = g_new0(struct peer_config, 1);
+
+    copy->name = g_strdup(cfg->name);
+    copy->address = cfg->address;
+    copy->secret_file = g_strdup(cfg->secret_file);
+    copy->secret = g_memdup2(cfg->secret, cfg->secret_len);
+    copy->secret_len = cfg->secret_len;
+    copy->max_queued = cfg->max_queued;
+    return copy;
+}
+
+/* As @cfg has it from now on, from the beginning. */
+static void begin(struct peer *peer, const struct peer_config *cfg)
+{
+    config_peer_free(peer->cfg);
+    peer->cfg = copy_config(cfg);
+    peer->gone = false;
+    peer->since = g_get_monotonic_time();
+    peer->backoff_ms = BACKOFF_MIN_MS;
+    listen_own(&peer->cfg->address, &peer->own);
+    call_later(peer);
+}
+
+static void end(struct peer *peer, const char *why)
+{
+    peer->gone = true; /* so that nobody calls */
+    stop_retry(peer);
+    if (peer->trying) {
+        link_close(peer->trying, PEER_CLOSE_STOPPING, why);
+    }
+    if (peer->link) {
+        link_kick(peer->link); /* what is said already is said */
+    }
+    if (peer->link) {
+        link_close(peer->link, PEER_CLOSE_STOPPING, why);
+    }
+}
+
+static void add(const struct peer_config *cfg)
+{
+    struct peer *peer = g_new0(struct peer, 1);
+
+    peer->name = g_strdup(cfg->name);
+    peer->log.name = peer->name;
+    peer->log.kind = "peer";
+    queue_init(&peer->queue);
+    g_ptr_array_add(peers, peer);
+    begin(peer, cfg);
+}
+
+static void peer_free(gpointer opaque)
+{
+    struct peer *peer = opaque;
+
+    log_flush(&peer->log);
+    queue_fini(&peer->queue);
+    config_peer_free(peer->cfg);
+    g_free(peer->last_error);
+    g_free(peer->name);
+    g_free(peer);
+}
+
+static const struct peer_config *in_file(const struct daemon_config *cfg,
+                                         const char *name)
+{
+    for (GList *l = cfg->peers; l; l = l->next) {
+        const struct peer_config *c = l->data;
+
+        if (strcmp(c->name, name) == 0) {
+            return c;
+        }
+    }
+    return NULL;
+}
+
+/* Is its group there, but wrong? */
+static bool is_problem(const struct daemon_config *cfg, const char *name)
+{
+    g_autofree char *group = g_strconcat("peer ", name, NULL);
+
+    for (GList *l = cfg->problems; l; l = l->next) {
+        const struct config_problem *p = l->data;
+
+        if (strncmp(p->name, group, 63) == 0) { /* as long as names there are */
+            return true;
+        }
+    }
+    return false;
+}
+
+static void say_line(void (*say)(void *opaque, char *line), void *opaque,
+                     const char *name, const char *what)
+{
+    char *line = g_strdup_printf("peer %s: %s", name, what);
+
+    if (say) {
+        say(opaque, line);
+    } else {
+        g_free(line);
+    }
+}
+
+void peers_reload(const struct daemon_config *cfg, void (*say)(void *opaque, char *line),
+                  void *opaque)
+{
+    if (!peers_self.name) {
+        return;
+    }
+    for (struct peer *p = peer_next(NULL); p; p = peer_next(p)) {
+        if (!in_file(cfg, p->name) && !is_problem(cfg, p->name)) {
+            end(p, "its group has gone from the key file");
+            say_line(say, opaque, p->name, "removed");
+        }
+    }
+    for (GList *l = cfg->peers; l; l = l->next) {
+        const struct peer_config *c = l->data;
+        struct peer *peer = find(c->name);
+
+        if (!peer) {
+            add(c);
+            say_line(say, opaque, c->name, "added");
+        } else if (peer->gone) {
+            begin(peer, c);
+            say_line(say, opaque, c->name, "added");
+        } else if (!config_peer_same(peer->cfg, c)) {
+            end(peer, "its group has changed");
+            begin(peer, c);
+            say_line(say, opaque, c->name, "changed, the link begins anew");
+        }
+    }
+}
+
+/* ---- start, stop ---- */
+
+void peers_start(const struct daemon_config *cfg)
+{
+    peers = g_ptr_array_new_with_free_func(peer_free);
+    if (!cfg->n_listen) {
+        return;
+    }
+    peers_self.name = g_strdup(cfg->host_name);
+    peers_self.timeout_ms = cfg->peer_timeout * 1000;
+    peers_self.strangers_log.kind = "other";
+    peers_self.strangers_log.name = "hosts";
+    peers_random(peers_self.instance, sizeof(peers_self.instance));
+    queues_start();
+    listen_start(cfg);
+    for (GList *l = cfg->peers; l; l = l->next) {
+        add(l->data);
+    }
+}
+
+void peers_stop(void)
+{
+    if (peers_self.name) {
+        listen_stop();
+        links_close_early();
+        for (guint i = 0; i < peers->len; i++) {
+            end(peers->pdata[i], "the daemon ends");
+        }
+        queues_stop();
+        log_flush(&peers_self.strangers_log);
+    }
+    g_clear_pointer(&peers, g_ptr_array_unref);
+    g_clear_pointer(&peers_self.name, g_free);
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The bytes of a link between daemons.
+ *
+ * All of them pass here, so this is the place for TLS: nothing else of peer/ reads from
+ * a link's socket or writes to it.  Nothing here waits.  Main thread.
+ */
+#include "transport/peer/stream.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <unistd.h>
+
+#include "transport/peer/peer.h"
+
+void stream_open(struct peer_stream *s, int fd)
+{
+    int on = 1;
+
+    *s = (struct peer_stream){.fd = fd};
+    /* Small messages, and each is waited for.  Without it things are slow, no more. */
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+int stream_connect(struct peer_stream *s, const struct sockaddr_storage *own,
+                   const struct sockaddr_storage *to)
+{
+    int fd = socket(to->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int err, on = 1;
+
+    if (fd < 0) {
+        return -errno;
+    }
+    if (own->ss_family == AF_INET) {
+        /* The port is chosen by connect(), which knows the other end. */
+        setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
+    }
+    if ((own->ss_family != AF_UNSPEC &&
+         bind(fd, (const struct sockaddr *)own, peer_address_len(own)) < 0) ||
+        (connect(fd, (const struct sockaddr *)to, peer_address_len(to)) < 0 &&
+         errno != EINPROGRESS)) {
+        err = errno;
+        close(fd);
+        return -err;
+    }
+    stream_open(s, fd);
+    return 0;
+}
+
+int stream_connected(struct peer_stream *s)
+{
+    socklen_t len = sizeof(int);
+    int err = 0;
+
+    if (getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &err, &len) < 0) {
+        return -errno;
+    }
+    return -err;
+}
+
+void stream_close(struct peer_stream *s)
+{
+    if (s->fd >= 0) {
+        close(s->fd);
+        s->fd = -1;
+    }
+}
+
+static ssize_t result(ssize_t n)
+{
+    if (n >= 0) {
+        return n;
+    }
+    return errno == EINTR || errno == EWOULDBLOCK ? -EAGAIN : -errno;
+}
+
+ssize_t stream_read(struct peer_stream *s, void *buf, size_t len)
+{
+    ssize_t n = result(recv(s->fd, buf, len, 0));
+
+    s->received += n > 0 ? (uint64_t)n : 0;
+    return n;
+}
+
+ssize_t stream_write(struct peer_stream *s, const struct iovec *iov, unsigned n)
+{
+    struct msghdr msg = {.msg_iov = (struct iovec *)iov, .msg_iovlen = n};
+    ssize_t done = result(sendmsg(s->fd, &msg, MSG_NOSIGNAL));
+
+    s->sent += done > 0 ? (uint64_t)done : 0;
+    return done;
+}
