@@ -301,6 +301,65 @@ static void print_failed(JsonArray *failed)
     }
 }
 
+/* "1m05s": how long something is so. */
+static char *duration(gint64 ms)
+{
+    gint64 s = ms / 1000;
+
+    if (s < 60) {
+        return g_strdup_printf("%.1fs", (double)ms / 1000);
+    }
+    if (s < 3600) {
+        return g_strdup_printf("%" G_GINT64_FORMAT "m%02" G_GINT64_FORMAT "s", s / 60,
+                               s % 60);
+    }
+    return g_strdup_printf("%" G_GINT64_FORMAT "h%02" G_GINT64_FORMAT "m", s / 3600,
+                           s / 60 % 60);
+}
+
+static void print_peers(JsonArray *peers)
+{
+    printf("%-20s %-24s %-10s %8s %-22s %8s %9s %12s %12s %7s  %s\n", "PEER", "ADDRESS",
+           "STATE", "SINCE", "FEATURES", "RTT/US", "QUEUED", "SENT", "RECEIVED",
+           "REFUSED", "LAST ERROR");
+    for (guint i = 0; peers && i < json_array_get_length(peers); i++) {
+        JsonObject *p = json_array_get_object_element(peers, i);
+        g_autofree char *since = duration(get_int(p, "since_ms"));
+        g_autofree char *features = join(get_array(p, "features"));
+        const char *error = get_str(p, "last_error");
+
+        printf("%-20s %-24s %-10s %8s %-22s %8" G_GINT64_FORMAT " %9" G_GINT64_FORMAT
+               " %12" G_GINT64_FORMAT " %12" G_GINT64_FORMAT " %7" G_GINT64_FORMAT
+               "  %s\n",
+               get_str(p, "name"), get_str(p, "address"), get_str(p, "state"), since,
+               features, get_int(p, "rtt_us"), get_int(p, "queued_bytes"),
+               get_int(p, "sent_bytes"), get_int(p, "received_bytes"),
+               get_int(p, "refused_messages"), *error ? error : "-");
+    }
+}
+
+static void print_hosts(JsonObject *h)
+{
+    JsonArray *listen = get_array(h, "listen");
+
+    if (!listen || !json_array_get_length(listen)) {
+        return;
+    }
+    printf("host %s:", get_str(h, "host_name"));
+    for (guint i = 0; i < json_array_get_length(listen); i++) {
+        JsonObject *l = json_array_get_object_element(listen, i);
+        const char *error = get_str(l, "error");
+
+        printf(" %s%s%s", get_str(l, "address"), strcmp(error, "-") ? " " : "",
+               strcmp(error, "-") ? error : "");
+    }
+    printf("; %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT
+           " peers up; turned away: %" G_GINT64_FORMAT " strangers, %" G_GINT64_FORMAT
+           " others\n",
+           get_int(h, "peers_up"), get_int(h, "peers"), get_int(h, "strangers"),
+           get_int(h, "turned_away"));
+}
+
 static void print_status(JsonObject *st)
 {
     JsonObject *p = get_object(st, "process");
@@ -317,6 +376,7 @@ static void print_status(JsonObject *st)
            get_int(p, "fds"), get_int(p, "threads"), get_int(p, "rss_anon_kb"),
            get_int(st, "directory_gids"));
     print_workers(get_array(st, "worker_threads"));
+    print_hosts(get_object(st, "hosts"));
     printf("guest memory: %" G_GINT64_FORMAT " of at most %" G_GINT64_FORMAT
            " MiB mapped, %" G_GINT64_FORMAT " of them being unmapped; %" G_GINT64_FORMAT
            " of at most %" G_GINT64_FORMAT " mappings\n\n",
@@ -395,6 +455,18 @@ static void do_vm_list(void)
     } else {
         print_vms(get_array(json_node_get_object(r), "vms"));
         print_failed(get_array(json_node_get_object(r), "failed"));
+    }
+}
+
+static void do_peer_list(void)
+{
+    g_autoptr(JsonNode) r = simple("peer-list", NULL);
+
+    if (as_json) {
+        print_json(r);
+    } else {
+        print_hosts(get_object(json_node_get_object(r), "hosts"));
+        print_peers(get_array(json_node_get_object(r), "peers"));
     }
 }
 
@@ -566,6 +638,10 @@ static bool command(int argc, char **argv, int *status)
         do_qp_list(argv[2]);
         return true;
     }
+    if (argc == 2 && strcmp(argv[0], "peer") == 0 && strcmp(argv[1], "list") == 0) {
+        do_peer_list();
+        return true;
+    }
     if (argc >= 1 && argc <= 2 && strcmp(argv[0], "counters") == 0) {
         do_counters(argv[1]);
         return true;
@@ -599,6 +675,7 @@ int main(int argc, char **argv)
              "  vm remove NAME              disconnect and forget a VM\n"
              "  vm pause|resume NAME        stop a VM's data path, let it go on\n"
              "  qp list [VM]                queue pairs\n"
+             "  peer list                   other hosts' daemons\n"
              "  counters [VM]               everything that is counted\n"
              "  reload                      make the VMs what the key file says now\n");
     if (!g_option_context_parse(ctx, &argc, &argv, &err)) {

@@ -12,6 +12,7 @@
  *   {"cmd": "vm-remove" | "vm-pause" | "vm-resume", "name": NAME}
  *   {"cmd": "qp-list", "name": NAME, "after": HANDLE}     (after: optional)
  *   {"cmd": "counters", "name": NAME}                     (name: optional)
+ *   {"cmd": "peer-list"}
  *   {"cmd": "reload"}
  *
  *   {"ok": true, "result": {...}}
@@ -53,6 +54,7 @@ enum control_cmd {
     CONTROL_VM_RESUME,
     CONTROL_QP_LIST,
     CONTROL_COUNTERS,
+    CONTROL_PEER_LIST,
     CONTROL_RELOAD,
 };
 
@@ -75,10 +77,13 @@ void control_request_free(struct control_request *req);
 /* Execute a line; the answer, with its newline, is to be freed with g_free. */
 char *control_handle(const struct daemon_config *cfg, const char *line, size_t len);
 
-/* report.c: what the daemon says about itself, as members of an object of JSON. */
+/* report.c, hosts.c: what the daemon says about itself, as members of an object of JSON.
+ */
 struct vm;
 void report_status(GString *s, const struct daemon_config *cfg);
 void report_failed(GString *s);
+/* Adds members "hosts", about this one, and "peers". */
+void report_peers(GString *s);
 /* "vms": an array of what @report writes for each. */
 void report_all(GString *s, void (*report)(GString *s, struct vm *vm));
 void report_vm(GString *s, struct vm *vm);

@@ -37,6 +37,7 @@ static const struct command {
     [CONTROL_VM_RESUME] = {"vm-resume", NAME_NEEDED},
     [CONTROL_QP_LIST] = {"qp-list", NAME_NEEDED, .after = true},
     [CONTROL_COUNTERS] = {"counters", NAME_OPTIONAL},
+    [CONTROL_PEER_LIST] = {"peer-list", NAME_NONE},
     [CONTROL_RELOAD] = {"reload", NAME_NONE},
 };
 
@@ -316,7 +317,12 @@ static bool run(const struct daemon_config *cfg, const struct control_request *r
     switch (req->cmd) {
     case CONTROL_STATUS:
         report_status(s, cfg);
+        report_peers(s);
         report_all(s, report_vm);
+        report_failed(s);
+        break;
+    case CONTROL_PEER_LIST:
+        report_peers(s);
         report_failed(s);
         break;
     case CONTROL_VM_LIST:
