@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* Several daemons, as on several hosts: each with an address of its own of the loopback.
+ */
+#ifndef HOSTS_H
+#define HOSTS_H
+
+#include "vgtest.h"
+
+struct host_opts {
+    unsigned n_vms;
+    const char *daemon_keys; /* further lines of [daemon], or NULL */
+    const char *vm_keys;     /* further lines of each [vm], or NULL */
+    const char *peer_keys;   /* further lines of each [peer], or NULL */
+    const char *groups;      /* further groups, or NULL */
+    const char *secret;      /* NULL: hosts_secret */
+    const char *name;        /* NULL: hostI */
+    unsigned n_peers;        /* hosts 0 to n_peers - 1, but for itself, are its peers */
+};
+
+extern const char hosts_secret[];
+/* The port of all of them; found free at the first use. */
+unsigned hosts_port(void);
+/* 127.0.N.(i + 1), of this program alone; to be freed. */
+char *host_address(unsigned i);
+/* A file with @secret, until this program ends; its path. */
+char *host_secret_file(const char *secret);
+/* The group for host @peer; @more: further lines, or NULL. */
+char *host_peer_group(unsigned peer, const char *secret_path, const char *more);
+
+/* Host @i's daemon. */
+struct vg_daemon *host_start(unsigned i, const struct host_opts *opts);
+
+/* `pvrdmactl peer list`: member @name of host @peer at @d, text or number. */
+char *host_peer_text(const struct vg_daemon *d, unsigned peer, const char *name);
+int64_t host_peer_int(const struct vg_daemon *d, unsigned peer, const char *name);
+/* A number of "hosts". */
+int64_t host_int(const struct vg_daemon *d, const char *name);
+/* Wait until the link to host @peer is up, or is not. */
+void host_wait_up(const struct vg_daemon *d, unsigned peer, bool up);
+/* Wait until its member @name is at least @n. */
+void host_wait_int(const struct vg_daemon *d, unsigned peer, const char *name, int64_t n);
+/* Wait until @d's log has @words. */
+void host_wait_logged(const struct vg_daemon *d, const char *words);
+
+#endif /* HOSTS_H */
