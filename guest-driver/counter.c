@@ -14,6 +14,10 @@
  * takes the port's first and then collects, so that what happens in between is
  * not counted twice but comes with the next read.
  *
+ * ib_core asks every counter for each name that it shows of the port.  As with the
+ * port's own, what was collected less than the lifespan ago (10 ms) is the answer, or
+ * each QP would cost a command for each name.
+ *
  * What no counter of the port corresponds to is shown with the QP's details.
  *
  * dev->qp_stats.lock protects what has been collected; commands run under it.
@@ -64,15 +68,25 @@ static int collect(struct pvrdma_dev *dev, struct pvrdma_qp *qp)
 static int collect_all(struct pvrdma_dev *dev, const struct rdma_counter *counter)
 {
 	struct pvrdma_qp *qp;
-	int ret = 0;
+	int ret;
 
 	list_for_each_entry(qp, &dev->qp_stats.bound, bound) {
-		if (!counter || qp->ibqp.counter == counter)
-			ret = collect(dev, qp);
+		if (counter && qp->ibqp.counter != counter)
+			continue;
+		ret = collect(dev, qp);
 		if (ret)
-			break;
+			return ret;
 	}
-	return ret;
+	/* Not before: a counter's QPs have all been asked now. */
+	list_for_each_entry(qp, &dev->qp_stats.bound, bound)
+		if (!counter || qp->ibqp.counter == counter)
+			qp->ibqp.counter->stats->timestamp = jiffies;
+	return 0;
+}
+
+static bool is_fresh(const struct rdma_hw_stats *stats)
+{
+	return time_before(jiffies, stats->timestamp + stats->lifespan);
 }
 
 /**
@@ -212,10 +226,11 @@ pvrdma_counter_alloc_stats(struct rdma_counter *counter)
 static int pvrdma_counter_update_stats(struct rdma_counter *counter)
 {
 	struct pvrdma_dev *dev = to_pvdev(counter->device);
-	int ret;
+	int ret = 0;
 
 	mutex_lock(&dev->qp_stats.lock);
-	ret = collect_all(dev, counter);
+	if (!is_fresh(counter->stats))
+		ret = collect_all(dev, counter);
 	mutex_unlock(&dev->qp_stats.lock);
 	return ret;
 }

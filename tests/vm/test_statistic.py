@@ -42,6 +42,18 @@ class StatisticTest(DriverCase):
             self.assertEqual(port[name],
                              self.daemon.counters('datapath', name)[index], name)
 
+    def commands(self, guest):
+        """How many the device gets while the port's counters are read once; the fewest
+        of some times, for they may take longer than what was read counts as new."""
+        def given():
+            return self.daemon.counters('device', 'commands')[self.guests.index(guest)]
+        counts = []
+        for _ in range(5):
+            before = given()
+            self.port(guest)
+            counts.append(given() - before)
+        return min(counts)
+
     def still(self):
         """End the traffic, once nothing moves."""
         self.end(self.jobs)
@@ -76,6 +88,8 @@ class StatisticTest(DriverCase):
         self.assertAlmostEqual(second['tx_bytes'] / second['tx_messages'], 4096,
                                delta=64)
         self.assertEqual(second['rx_messages'], 0)
+        # One for the port and one for each of the two, whatever number of names.
+        self.assertEqual(self.commands(client), 3)
 
         client.run('rdma statistic qp unbind link %s cntn %d lqpn %d'
                    % (LINK, number, numbers[0]))
