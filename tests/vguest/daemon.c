@@ -224,6 +224,17 @@ static void remove_dir(const char *path)
     g_rmdir(path);
 }
 
+static void forget(struct vg_daemon *d)
+{
+    current_log[0] = 0;
+    remove_dir(d->dir);
+    g_free(d->dir);
+    g_free(d->config);
+    g_free(d->control);
+    g_free(d->log);
+    g_free(d);
+}
+
 void vg_daemon_stop(struct vg_daemon *d)
 {
     int status = 0;
@@ -246,13 +257,15 @@ void vg_daemon_stop(struct vg_daemon *d)
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
         g_error("pvrdmad ended with wait status 0x%x", status);
     }
-    current_log[0] = 0;
-    remove_dir(d->dir);
-    g_free(d->dir);
-    g_free(d->config);
-    g_free(d->control);
-    g_free(d->log);
-    g_free(d);
+    forget(d);
+}
+
+void vg_daemon_kill(struct vg_daemon *d)
+{
+    vg_daemon_check(d);
+    kill(d->pid, SIGKILL);
+    waitpid(d->pid, NULL, 0);
+    forget(d);
 }
 
 /* ---- looking at it ---- */

@@ -7,78 +7,7 @@
 
 #include <string.h>
 
-#define GSI_QKEY 0x80010000u
-
 /* ---- what arrives ---- */
-
-/* UDP, BTH, DETH, immediate, padded bytes, ICRC. */
-static uint32_t udp_bytes(uint32_t len, bool imm)
-{
-    return 8 + 12 + 8 + (imm ? 4 : 0) + (len + 3) / 4 * 4 + 4;
-}
-
-/* The handle that vg_av() makes: traffic class 0x5a, flow label 0xabcde, 63 hops. */
-static void check_ipv4(const uint8_t *grh, const struct pvrdma_gid *from,
-                       const struct pvrdma_gid *to, uint32_t udp)
-{
-    static const uint8_t zero[20];
-    const uint8_t *ip = grh + 20;
-
-    g_assert_cmpmem(grh, 20, zero, 20);
-    g_assert_cmpuint(ip[0], ==, 0x45);
-    g_assert_cmpuint(ip[1], ==, 0x5a);
-    g_assert_cmpuint(ud_be16(ip + 2), ==, 20 + udp);
-    g_assert_cmpuint(ud_be16(ip + 4), ==, 0);
-    g_assert_cmpuint(ud_be16(ip + 6), ==, 0x4000);
-    g_assert_cmpuint(ip[8], ==, 63);
-    g_assert_cmpuint(ip[9], ==, 17);
-    g_assert_true(ud_checksum_ok(ip));
-    g_assert_cmpmem(ip + 12, 4, from->raw + 12, 4);
-    g_assert_cmpmem(ip + 16, 4, to->raw + 12, 4);
-}
-
-static void check_ipv6(const uint8_t *grh, const struct pvrdma_gid *from,
-                       const struct pvrdma_gid *to, uint32_t udp)
-{
-    static const uint8_t begin[4] = {0x65, 0xaa, 0xbc, 0xde};
-
-    g_assert_cmpmem(grh, 4, begin, 4);
-    g_assert_cmpuint(ud_be16(grh + 4), ==, udp);
-    g_assert_cmpuint(grh[6], ==, 17);
-    g_assert_cmpuint(grh[7], ==, 63);
-    g_assert_cmpmem(grh + 8, 16, from, 16);
-    g_assert_cmpmem(grh + 24, 16, to, 16);
-}
-
-/* One direction, both kinds of addresses, many lengths. */
-static void exchange(struct vgt_side *from, struct vgt_side *to,
-                     const struct pvrdma_gid *from6, const struct pvrdma_gid *to6)
-{
-    static const uint32_t lengths[] = {0, 1, 7, 8, 64, 255, 256, 1023, 4095, 4096};
-    const uint32_t flags = PVRDMA_WC_FLAG_GRH | PVRDMA_WC_FLAG_NETWORK_HDR_TYPE;
-    struct pvrdma_av av6 = vg_av(from->pd, 1, to6);
-
-    for (unsigned i = 0; i < G_N_ELEMENTS(lengths); i++) {
-        struct dg d = {.len = lengths[i], .wr_id = 1 + i};
-        bool imm = i & 1;
-        uint32_t udp = udp_bytes(d.len, imm);
-        struct pvrdma_cqe c;
-
-        d.opcode = imm ? PVRDMA_WR_SEND_WITH_IMM : PVRDMA_WR_SEND;
-        for (unsigned v6 = 0; v6 < 2; v6++) {
-            d.av = v6 ? &av6 : NULL;
-            c = ud_passes(from, to, d);
-            g_assert_cmpuint(c.src_qp, ==, from->qp->qpn);
-            g_assert_cmpuint(c.wc_flags, ==, flags | (imm ? PVRDMA_WC_FLAG_IMM : 0));
-            g_assert_cmpuint(c.imm_data, ==, imm ? 0x01020304 : 0);
-            g_assert_cmpuint(c.network_hdr_type, ==,
-                             v6 ? PVRDMA_NETWORK_IPV6 : PVRDMA_NETWORK_IPV4);
-            (v6 ? check_ipv6 : check_ipv4)(VG_MR_HOST(to->mr, FAR),
-                                           v6 ? from6 : &from->g->gid,
-                                           v6 ? to6 : &to->g->gid, udp);
-        }
-    }
-}
 
 static void test_exchange(gconstpointer data)
 {
@@ -91,10 +20,10 @@ static void test_exchange(gconstpointer data)
     }
     sent = ud_dropped(0, "sent");
     got = ud_dropped(1, "received");
-    exchange(&p.s[0], &p.s[1], &ud_link_local[0], &ud_link_local[1]);
+    ud_exchange(&p.s[0], &p.s[1], &ud_link_local[0], &ud_link_local[1]);
     g_assert_cmpint(ud_dropped(0, "sent") - sent, ==, 20);
     g_assert_cmpint(ud_dropped(1, "received") - got, ==, 20);
-    exchange(&p.s[1], &p.s[0], &ud_link_local[1], &ud_link_local[0]);
+    ud_exchange(&p.s[1], &p.s[0], &ud_link_local[1], &ud_link_local[0]);
     vgt_pair_close(&p);
 }
 
@@ -105,8 +34,8 @@ static void test_loopback(gconstpointer data)
 
     ud_open(&p, 0, 0, GPOINTER_TO_UINT(data));
     g_assert_cmpint(vg_bind_gid(p.s[0].g, 1, &ud_link_local[0]), ==, 0);
-    exchange(&p.s[0], &p.s[1], &ud_link_local[0], &ud_link_local[0]);
-    exchange(&p.s[0], &p.s[0], &ud_link_local[0], &ud_link_local[0]);
+    ud_exchange(&p.s[0], &p.s[1], &ud_link_local[0], &ud_link_local[0]);
+    ud_exchange(&p.s[0], &p.s[0], &ud_link_local[0], &ud_link_local[0]);
     vgt_pair_close(&p);
 }
 
@@ -221,35 +150,15 @@ static void test_inline(void)
 
 /* ---- QP number 1 ---- */
 
-/* As ib_core's MAD layer has it: in the kernel's domain. */
-static void gsi_open(struct vgt_side *s, unsigned vm)
-{
-    const struct vg_qp_opts o = {.type = PVRDMA_QPT_GSI};
-
-    s->g = vguest_new(vgt_daemon, vm, NULL);
-    s->pd = vg_pd_new_kernel(s->g);
-    s->scq = vg_cq_new(s->pd, 64);
-    s->rcq = vg_cq_new(s->pd, 64);
-    s->qp = vg_qp_new(s->pd, s->scq, s->rcq, &o);
-    s->mr = vg_mr_alloc(s->pd, 0x7f1200000000ull, 1 << 20, VG_ACCESS_ALL);
-    g_assert_cmpint(vg_ud_to_rts(s->qp, GSI_QKEY), ==, 0);
-}
-
-/* The bit says: the QP's own Q_Key, which is the same. */
-#define MAD                                    \
-    {                                          \
-        .len = 256, .qpn = 1, .qkey = GSI_QKEY \
-    }
-
 static void test_gsi(void)
 {
     struct vgt_side s[2];
     struct pvrdma_cqe c;
-    struct dg d = MAD;
+    struct dg d = UD_MAD;
     int64_t no_qp;
 
-    gsi_open(&s[0], 0);
-    gsi_open(&s[1], 1);
+    ud_gsi_open(&s[0], 0);
+    ud_gsi_open(&s[1], 1);
     g_assert_cmpuint(s[1].qp->qpn, !=, 1);
     for (unsigned i = 0; i < 4; i++) {
         d.wr_id = i;
@@ -279,10 +188,10 @@ static void test_gsi_to_nobody(void)
     struct vguest *bare = NULL;
     struct vgt_side s[2];
     struct pvrdma_gid nobody = vg_gid(77), other = vg_gid(2);
-    struct dg d = MAD, lost = MAD;
+    struct dg d = UD_MAD, lost = UD_MAD;
 
-    gsi_open(&s[0], 0);
-    gsi_open(&s[1], 1);
+    ud_gsi_open(&s[0], 0);
+    ud_gsi_open(&s[1], 1);
     for (unsigned i = 0; i < 4; i++) {
         lost.to = i ? &other : &nobody; /* VM 2 is not there */
         if (i == 3) {

@@ -45,6 +45,23 @@ void ud_recover(struct vg_qp *qp);
 /* A datagram that arrives, with @len bytes, at FAR; returns its completion. */
 struct pvrdma_cqe ud_passes(struct vgt_side *from, struct vgt_side *to, struct dg d);
 
+/*
+ * Both kinds of addresses, many lengths, with all headers: from a QP whose VM has @from6
+ * at index 1 to one of a VM with @to6.
+ */
+void ud_exchange(struct vgt_side *from, struct vgt_side *to,
+                 const struct pvrdma_gid *from6, const struct pvrdma_gid *to6);
+
+/* QP number 1 of VM @vm, as ib_core's MAD layer has it: in the kernel's domain. */
+void ud_gsi_open(struct vgt_side *s, unsigned vm);
+
+/* A MAD.  The bit says: the QP's own Q_Key, which is the same. */
+#define GSI_QKEY 0x80010000u
+#define UD_MAD                                 \
+    {                                          \
+        .len = 256, .qpn = 1, .qkey = GSI_QKEY \
+    }
+
 uint32_t ud_be16(const uint8_t *p);
 /* The Internet checksum of a header with its own checksum in place is 0. */
 bool ud_checksum_ok(const uint8_t *ip);

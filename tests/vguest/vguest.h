@@ -65,6 +65,8 @@ struct vg_daemon *vg_daemon_start(const struct vg_daemon_opts *opts);
 /* SIGTERM; the test fails unless it exits with 0 and without any sanitizer
  * report.  Removes the directory. */
 void vg_daemon_stop(struct vg_daemon *d);
+/* SIGKILL, and the same. */
+void vg_daemon_kill(struct vg_daemon *d);
 /* Fail the test if the daemon died or a sanitizer has complained by now. */
 void vg_daemon_check(struct vg_daemon *d);
 char *vg_daemon_socket(const struct vg_daemon *d, unsigned vm);
