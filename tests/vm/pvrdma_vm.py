@@ -178,15 +178,20 @@ class Daemon:
     """A pvrdmad of this session with its declared VMs.
 
     @vms: names, or a dict of name to settings of its group, such as
-    {'vm1': {'addresses': 'any'}}.  Raises VmError if it does not come up.
+    {'vm1': {'addresses': 'any'}}.  @groups: the same of further groups, by their
+    headings.  @name: of its files, @prefix: what its command begins with, where a
+    session has several.  Raises VmError if it does not come up.
     """
 
     def __init__(self, session, vms, program=None, args=(), settings=None,
-                 env=None):
+                 env=None, groups=None, name='pvrdmad', prefix=()):
         self.session = session
         self.program = program or os.path.join(BUILD, 'backend', 'pvrdmad')
-        self.socket_dir = session.path('sockets')
-        self.config = session.path('pvrdmad.conf')
+        self.name = name
+        self.prefix = list(prefix)
+        self.groups = groups or {}
+        self.socket_dir = session.path('sockets' if name == 'pvrdmad' else name)
+        self.config = session.path(name + '.conf')
         self.args = list(args)
         self.env = dict(os.environ, **env) if env else None
         self.vms = vms if isinstance(vms, dict) else {
@@ -203,8 +208,10 @@ class Daemon:
             stream.write('[daemon]\n')
             for key, value in self.settings.items():
                 stream.write('%s=%s\n' % (key, value))
-            for name, group in self.vms.items():
-                stream.write('\n[vm %s]\n' % name)
+            groups = {'vm ' + name: group for name, group in self.vms.items()}
+            groups.update(self.groups)
+            for name, group in groups.items():
+                stream.write('\n[%s]\n' % name)
                 for key, value in group.items():
                     stream.write('%s=%s\n' % (key, value))
 
@@ -220,8 +227,9 @@ class Daemon:
             if os.path.exists(self.socket(name)):
                 os.unlink(self.socket(name))
         self.proc = self.session.popen(
-            [self.program, '--dumpable', '--config', self.config, '--socket-dir',
-             self.socket_dir] + self.args, 'pvrdmad.log', self.env)
+            self.prefix + [self.program, '--dumpable', '--config', self.config,
+                           '--socket-dir', self.socket_dir] + self.args,
+            self.name + '.log', self.env)
         end = time.monotonic() + timeout
         while not all(os.path.exists(self.socket(n)) for n in self.vms):
             if self.proc.poll() is not None:

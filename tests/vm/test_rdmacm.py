@@ -53,6 +53,11 @@ class CmCase(fixture.SessionTest):
         cls.daemon = Daemon(cls.session, ['vm1', 'vm2', 'vm3'])
         cls.guests = start_guests(cls.session, cls.daemon, virtio=False,
                                   files=parts.guest_files())
+        cls.prepare()
+
+    @classmethod
+    def prepare(cls):
+        """Drivers, addresses; the devices and their GIDs."""
         cls.devices, cls.gids = [], []
         for guest, own in zip(cls.guests, cls.own):
             if own:
