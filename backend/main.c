@@ -32,7 +32,9 @@
 #include "guest/mem.h"
 #include "guest/reaper.h"
 #include "log.h"
+#include "transport/peer/claims.h"
 #include "transport/peer/peer.h"
+#include "transport/peer/ud.h"
 
 /*
  * What a VM takes as a rule: its socket, connection, doorbells, ten interrupts (hw/'s
@@ -337,13 +339,20 @@ static bool serve_vms(struct daemon_config *cfg, GError **errp)
         goto out_datapath;
     }
     reload_start(cfg);
+    if (!claims_start(cfg->peer_timeout, errp)) {
+        goto out_control;
+    }
+    ud_start();
     peers_start(cfg);
     serve(cfg);
     ok = true;
+    ud_stop();
+out_control:
     reload_stop();
     control_close();
     registry_remove_all("the daemon ends");
     /* Behind the VMs: others hear that their addresses are gone. */
+    claims_stop();
     peers_stop();
 out_datapath:
     datapath_stop();

@@ -338,8 +338,21 @@ static void print_peers(JsonArray *peers)
     }
 }
 
-static void print_hosts(JsonObject *h)
+static void print_directory(JsonObject *d, JsonObject *u)
 {
+    printf("other hosts: %" G_GINT64_FORMAT " GIDs known, %" G_GINT64_FORMAT
+           " asked for and not found, %" G_GINT64_FORMAT " claims refused, "
+           "%" G_GINT64_FORMAT " beyond the limits; %" G_GINT64_FORMAT
+           " datagrams received, %" G_GINT64_FORMAT " from a source that is not theirs, "
+           "%" G_GINT64_FORMAT " to nobody\n",
+           get_int(d, "remote_gids"), get_int(d, "asked_gids"),
+           get_int(d, "claims_refused"), get_int(d, "too_many"), get_int(u, "received"),
+           get_int(u, "bad_source"), get_int(u, "to_nobody"));
+}
+
+static void print_hosts(JsonObject *st)
+{
+    JsonObject *h = get_object(st, "hosts");
     JsonArray *listen = get_array(h, "listen");
 
     if (!listen || !json_array_get_length(listen)) {
@@ -358,6 +371,7 @@ static void print_hosts(JsonObject *h)
            " others\n",
            get_int(h, "peers_up"), get_int(h, "peers"), get_int(h, "strangers"),
            get_int(h, "turned_away"));
+    print_directory(get_object(st, "directory"), get_object(st, "remote_datagrams"));
 }
 
 static void print_status(JsonObject *st)
@@ -376,7 +390,7 @@ static void print_status(JsonObject *st)
            get_int(p, "fds"), get_int(p, "threads"), get_int(p, "rss_anon_kb"),
            get_int(st, "directory_gids"));
     print_workers(get_array(st, "worker_threads"));
-    print_hosts(get_object(st, "hosts"));
+    print_hosts(st);
     printf("guest memory: %" G_GINT64_FORMAT " of at most %" G_GINT64_FORMAT
            " MiB mapped, %" G_GINT64_FORMAT " of them being unmapped; %" G_GINT64_FORMAT
            " of at most %" G_GINT64_FORMAT " mappings\n\n",

@@ -19,6 +19,7 @@
 #include "datapath/datapath.h"
 #include "device/device.h"
 #include "guest/budget.h"
+#include "transport/peer/ud.h"
 
 _Static_assert(BUDGET_SHARES >= CONFIG_MAX_VMS, "each VM has its share");
 
@@ -82,6 +83,7 @@ bool vm_detach(struct vm *vm)
     vm->admin_paused = false;
     vm_leave(vm);
     datapath_vm_fini(vm);
+    ud_vm_gone(vm);
     vm->attached = false;
     objects_fini(&vm->objects);
     device_free(vm->dev);

@@ -28,6 +28,7 @@
 #include "datapath/transport.h"
 #include "datapath/datapath.h"
 #include "device/device.h"
+#include "transport/peer/ud.h"
 #include "vm.h"
 
 #define NAME_OF(table, i) ((i) < G_N_ELEMENTS(table) && (table)[i] ? (table)[i] : "?")
@@ -124,6 +125,29 @@ static void report_mapped(GString *s)
     json_end(s, '}');
 }
 
+/* What is known of other hosts' addresses, and what came from there. */
+static void report_directory(GString *s)
+{
+    struct directory_stats d;
+    struct ud_stats u;
+
+    directory_get_stats(&d);
+    ud_get_stats(&u);
+    json_begin(s, "directory", '{');
+    json_str(s, "engine", d.engine ? d.engine : "none");
+    json_int(s, "remote_gids", d.remote);
+    json_int(s, "asked_gids", d.asked);
+    json_int(s, "questions", d.asks);
+    json_int(s, "claims_refused", d.refused);
+    json_int(s, "too_many", d.too_many);
+    json_end(s, '}');
+    json_begin(s, "remote_datagrams", '{');
+    json_int(s, "received", u.received);
+    json_int(s, "bad_source", u.bad_source);
+    json_int(s, "to_nobody", u.nobody);
+    json_end(s, '}');
+}
+
 void report_status(GString *s, const struct daemon_config *cfg)
 {
     json_str(s, "version", PVRDMA_PROJECT_VERSION);
@@ -132,6 +156,7 @@ void report_status(GString *s, const struct daemon_config *cfg)
     json_int(s, "workers", cfg->workers);
     json_int(s, "poll_us", cfg->poll_us);
     json_int(s, "directory_gids", directory_count());
+    report_directory(s);
     report_process(s);
     report_workers(s);
     report_mapped(s);
@@ -393,6 +418,7 @@ static void report_datagrams(GString *s, struct vm_datapath *dp)
 {
     static const char *const names[DATAGRAM_DROPS] = {
         [DATAGRAM_NO_ADDRESS] = "to_nobody", [DATAGRAM_HELD] = "to_paused",
+        [DATAGRAM_LINK_FULL] = "link_full",  [DATAGRAM_TOO_MANY] = "too_many",
         [DATAGRAM_NO_QP] = "no_qp",          [DATAGRAM_NOT_READY] = "qp_not_ready",
         [DATAGRAM_QKEY] = "qkey_violations", [DATAGRAM_NO_RECEIVE] = "no_receive",
         [DATAGRAM_TOO_LONG] = "too_long",    [DATAGRAM_BAD_RECEIVE] = "bad_receive",

@@ -12,7 +12,8 @@
  * receiver is dropped and counted.  There is one exception: a management datagram (GSI)
  * to an address that nobody holds, or whose holder has no GSI QP (its driver is still
  * loading, or gone), fails, so that a connection manager hears at once that there is
- * nobody, and not after a minute of retries.
+ * nobody, and not after a minute of retries.  While other hosts are asked who has an
+ * address the QP waits, as if its receiver stood still.
  *
  * The receiver finds what came before the bytes as RoCE v2 leaves it in the 40 bytes of
  * the GRH: the IPv6 header, or the IPv4 header in the last 20 of them.  One that is too
@@ -24,7 +25,9 @@
  */
 #include "engine.h"
 
-#define GSI_QPN  1u
+#define GSI_QPN 1u
+/* So long a datagram waits for an answer who has its address. */
+#define ASKED_NS 3000000000u
 #define QPN_MASK 0xffffffu
 /* In a WR's Q_Key: the QP's own is meant (InfiniBand spec 10.2.5). */
 #define QKEY_OWN     0x80000000u
@@ -51,6 +54,7 @@ void datagram_describe(const struct qp *qp, const struct pvrdma_sq_wqe_hdr *h,
     const struct gid_entry *source;
 
     d->usable = false;
+    d->asked = 0;
     if (av->port_pd != (qp->pd->handle | 1u << 24) ||
         av->gid_index >= VERBS_GID_TBL_LEN) {
         return;
@@ -67,6 +71,15 @@ void datagram_describe(const struct qp *qp, const struct pvrdma_sq_wqe_hdr *h,
     d->hop_limit = av->hop_limit;
 }
 
+/* Its address was asked for: is it worth while to wait for the answer? */
+SELDOM static bool may_wait(struct datagram *d)
+{
+    uint64_t now = now_ns();
+
+    d->asked = d->asked ? d->asked : now;
+    return now - d->asked < ASKED_NS;
+}
+
 struct outcome datagram_send(struct qp *qp)
 {
     struct vm_datapath *dp = &qp->vm->dp;
@@ -78,6 +91,11 @@ struct outcome datagram_send(struct qp *qp)
     switch (o.what) {
     case OUT_FAIL:
         return o;
+    case OUT_ASKED:
+        if (may_wait(&op->dg)) {
+            return OUTCOME(OUT_HELD);
+        }
+        /* fall through */
     case OUT_SILENT:
         atomic_fetch_add_explicit(&dp->datagrams_dropped[DATAGRAM_NO_ADDRESS], 1,
                                   memory_order_relaxed);

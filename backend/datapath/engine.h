@@ -487,12 +487,13 @@ void responder_settle_locked(struct qp *qp, struct outcome o);
 void datagram_describe(const struct qp *qp, const struct pvrdma_sq_wqe_hdr *h,
                        struct send_op *op);
 
-/* Carry req.op, which was checked: OUT_DONE or OUT_FAIL. */
+/* Carry req.op, which was checked: OUT_DONE or OUT_FAIL; OUT_HELD: not now. */
 struct outcome datagram_send(struct qp *qp);
 
 /*
  * What transports call for the receiving side: datagram @m, @d, whose bytes are at @src,
- * has come to @vm.  OUT_FAIL: @src failed; else OUT_DONE, whatever became of it.
+ * has come to @vm.  OUT_FAIL: @src failed; OUT_SILENT: it is a MAD, and there is no GSI
+ * QP; else OUT_DONE, whatever became of it.  Any worker that has comp_make_room().
  */
 struct outcome datagram_deliver(struct vm *vm, const struct msg *m,
                                 const struct datagram *d, struct sg_list *src);

@@ -32,6 +32,7 @@ struct transport_ops {
     /*
      * Carry datagram @op->m, @op->dg, all of it.  OUT_DONE: it is gone, whatever becomes
      * of it; OUT_SILENT: nobody holds its address, or a MAD finds no GSI QP there;
+     * OUT_ASKED: others are being asked who does, try again in a while;
      * OUT_HELD: who does stands still; OUT_FAIL: the sender's memory failed.  NULL: its
      * QPs are connected ones.
      */

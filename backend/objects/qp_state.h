@@ -122,7 +122,8 @@ struct datagram {
     uint32_t qkey;
     uint32_t flow_label; /* 20 bits */
     uint8_t traffic_class, hop_limit;
-    bool usable; /* the address handle is one of this QP's, from a GID of its VM */
+    uint64_t asked; /* ns: since when it waits for an answer who has dgid; 0: not */
+    bool usable;    /* the address handle is one of this QP's, from a GID of its VM */
 };
 
 enum outcome_what {
@@ -134,6 +135,7 @@ enum outcome_what {
     OUT_EARLY,     /* one before it has not come: not even answered */
     OUT_RNR,       /* no receive WQE; status: the responder's timer code */
     OUT_SILENT,    /* no answer: no peer, or it ignores us */
+    OUT_ASKED,     /* of a datagram: it is not known yet who has its address */
     OUT_DROPPED,   /* UC: not executed; the responder has counted it */
     OUT_HELD,      /* the peer stands still: wait without counting */
     OUT_GRACE,     /* a key is being taken away, other workers may use it still */

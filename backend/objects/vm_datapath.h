@@ -17,6 +17,7 @@
 struct cq;
 struct ext_list;
 struct note;
+struct peer_account;
 struct qp;
 struct source;
 struct vm;
@@ -29,10 +30,12 @@ struct worker;
 /* Doorbell maps: the daemon's own and the VMM's; send, receive and SRQ each. */
 #define DATAPATH_REGION_MAPS 6u
 
-/* Why a datagram did not arrive; the first two are the sender's to count. */
+/* Why a datagram did not arrive; the first three are the sender's to count. */
 enum datagram_drop {
     DATAGRAM_NO_ADDRESS,  /* nobody holds the address, or no GSI QP is there for a MAD */
-    DATAGRAM_HELD,        /* who does stands still */
+    DATAGRAM_HELD,        /* who does stands still; receiver: it did when it came */
+    DATAGRAM_LINK_FULL,   /* too much waits for the other host already */
+    DATAGRAM_TOO_MANY,    /* too much of other hosts' waits for the VM already */
     DATAGRAM_NO_QP,       /* no QP for datagrams has the number */
     DATAGRAM_NOT_READY,   /* it has, but its state does not receive */
     DATAGRAM_QKEY,        /* not its Q_Key */
@@ -153,6 +156,10 @@ struct vm_datapath {
     _Atomic uint64_t datagrams_received, datagrams_dropped[DATAGRAM_DROPS];
     _Atomic uint64_t uc_dropped[UC_DROPS];
     char apart_from_others[64];
+
+    /* Datagrams of other hosts, transport/peer/ud.c's. */
+    struct peer_account *outbound; /* the worker's; NULL: it has sent none there */
+    _Atomic uint64_t inbound;      /* bytes that wait to be delivered */
 };
 
 #endif /* PVRDMAD_VM_DATAPATH_H */

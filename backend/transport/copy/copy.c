@@ -7,11 +7,13 @@
  * generation, which is compared before every use: whatever may end the peer changes
  * it first, and waits for a grace period before it frees anything.
  *
- * A datagram's peer is looked up each time, in the directory's index.
+ * A datagram's peer is looked up each time, in the directory's index.  What is for
+ * nobody here goes on to peer/ud.c.
  *
  * Threads: the worker of the requester's VM.
  */
 #include "datapath/engine.h"
+#include "transport/peer/ud.h"
 #include "transport/transports.h"
 
 /* Messages up to this many bytes are copied while the peer's lock is held. */
@@ -247,7 +249,10 @@ static struct outcome copy_datagram(struct qp *qp, struct send_op *op)
     struct vm *vm = route ? atomic_load_explicit(&route->vm, memory_order_acquire) : NULL;
     struct sg_list local = sg_of_op(qp, op, false);
 
-    if (!vm || guest_faulted(&vm->guest)) {
+    if (!vm) {
+        return ud_send(qp, op, route);
+    }
+    if (guest_faulted(&vm->guest)) {
         return OUTCOME(OUT_SILENT);
     }
     if (held) {

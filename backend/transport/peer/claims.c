@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Between the directory's engine `static` and the links: what it says becomes messages,
+ * and messages are passed to it.
+ *
+ * A peer whose link is lost may be back in a moment, with the same VMs: its claims stay
+ * for `timeout` from then, so that connections to them have a chance to go on.  After
+ * that their addresses are free for others.
+ *
+ * Main thread.
+ */
+#include "transport/peer/claims.h"
+
+#include "config.h"
+#include "directory/static.h"
+#include "transport/peer/peer.h"
+
+#define NS_PER_MS 1000000u
+
+static unsigned timeout;
+static GHashTable *lost; /* timers of peers without a link, by peer */
+
+/* ---- to peers ---- */
+
+static bool say(struct peer *peer, enum peer_msg_type type, const char *network,
+                const struct pvrdma_gid *gid, const struct claim *claim, uint64_t hold_ns)
+{
+    struct peer_claim c = {.gid = *gid};
+
+    g_strlcpy(c.network, network, sizeof(c.network));
+    if (claim) {
+        c.owner[0] = claim->owner[0];
+        c.owner[1] = claim->owner[1];
+        c.generation = claim->generation;
+    }
+    /* 0 is "not at all": rounded up. */
+    c.hold_ms = (uint32_t)MIN((hold_ns + NS_PER_MS - 1) / NS_PER_MS, UINT32_MAX);
+    return peer_send_claim(peer, type, &c);
+}
+
+static bool say_ask(struct peer *peer, const char *network, const struct pvrdma_gid *gid)
+{
+    return say(peer, PEER_MSG_ASK, network, gid, NULL, 0);
+}
+
+static bool say_claim(struct peer *peer, const char *network,
+                      const struct pvrdma_gid *gid, const struct claim *claim,
+                      uint64_t hold_ns)
+{
+    return say(peer, PEER_MSG_CLAIM, network, gid, claim, hold_ns);
+}
+
+static bool say_unclaim(struct peer *peer, const char *network,
+                        const struct pvrdma_gid *gid)
+{
+    return say(peer, PEER_MSG_UNCLAIM, network, gid, NULL, 0);
+}
+
+static bool say_hold(struct peer *peer, const char *network, const struct pvrdma_gid *gid,
+                     uint64_t hold_ns)
+{
+    return say(peer, PEER_MSG_HOLD, network, gid, NULL, hold_ns);
+}
+
+static const struct static_ops static_ops = {
+    .ask = say_ask,
+    .claim = say_claim,
+    .unclaim = say_unclaim,
+    .hold = say_hold,
+};
+
+/* ---- from peers ---- */
+
+static void on_ask(struct peer *from, const struct peer_claim *what)
+{
+    static_asked(from, what->network, &what->gid);
+}
+
+static void on_claim(struct peer *from, const struct peer_claim *c)
+{
+    struct claim claim = {{c->owner[0], c->owner[1]}, c->generation};
+
+    static_claimed(from, c->network, &c->gid, &claim, (uint64_t)c->hold_ms * NS_PER_MS);
+}
+
+static void on_unclaim(struct peer *from, const struct peer_claim *c)
+{
+    static_unclaimed(from, c->network, &c->gid);
+}
+
+static void on_hold(struct peer *from, const struct peer_claim *c)
+{
+    static_held(from, c->network, &c->gid, (uint64_t)c->hold_ms * NS_PER_MS);
+}
+
+static void on_link_up(struct peer *peer)
+{
+    guint timer = GPOINTER_TO_UINT(g_hash_table_lookup(lost, peer));
+
+    if (timer) {
+        g_source_remove(timer);
+        g_hash_table_remove(lost, peer);
+    }
+    static_peer_up(peer, peer_name(peer));
+}
+
+static gboolean on_gone(gpointer peer)
+{
+    g_hash_table_remove(lost, peer);
+    static_peer_gone(peer);
+    return G_SOURCE_REMOVE;
+}
+
+static void on_link_down(struct peer *peer)
+{
+    static_peer_down(peer);
+    if (!g_hash_table_contains(lost, peer)) {
+        g_hash_table_insert(
+            lost, peer, GUINT_TO_POINTER(g_timeout_add_seconds(timeout, on_gone, peer)));
+    }
+}
+
+static const struct peer_claim_ops claim_ops = {
+    .ask = on_ask,
+    .claim = on_claim,
+    .unclaim = on_unclaim,
+    .hold = on_hold,
+    .link_up = on_link_up,
+    .link_down = on_link_down,
+};
+
+/* ---- start and stop ---- */
+
+bool claims_start(unsigned seconds, GError **errp)
+{
+    int err = static_start(&static_ops);
+
+    if (err) {
+        g_set_error(errp, PVRDMA_ERROR, 0, "directory: %s", g_strerror(err));
+        return false;
+    }
+    timeout = seconds;
+    lost = g_hash_table_new(NULL, NULL);
+    peer_set_claim_ops(&claim_ops);
+    return true;
+}
+
+static void cancel(gpointer peer, gpointer timer, gpointer unused)
+{
+    g_source_remove(GPOINTER_TO_UINT(timer));
+}
+
+void claims_stop(void)
+{
+    if (!lost) {
+        return;
+    }
+    peer_set_claim_ops(NULL);
+    g_hash_table_foreach(lost, cancel, NULL);
+    g_clear_pointer(&lost, g_hash_table_destroy);
+    static_stop();
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* Datagrams from and to VMs of other hosts; see ud.c. */
+#ifndef PVRDMAD_PEER_UD_H
+#define PVRDMAD_PEER_UD_H
+
+#include "datapath/engine.h"
+
+/* Bytes of one VM's that wait for links, and that wait for a VM's worker, at most. */
+#define UD_VM_OUT (1u << 20)
+#define UD_VM_IN  (1u << 20)
+
+/*
+ * Carry @op, a datagram to an address that no VM of this host holds; @route: of that
+ * address, or NULL.  As transport_ops.datagram.
+ */
+struct outcome ud_send(struct qp *qp, struct send_op *op, const struct route *route);
+
+/* @vm has left its worker.  Main thread. */
+void ud_vm_gone(struct vm *vm);
+
+/* Take datagrams off links / do not.  Main thread. */
+void ud_start(void);
+void ud_stop(void);
+
+/* What came from other hosts since the start.  Main thread. */
+struct ud_stats {
+    uint64_t received;   /* and passed to a VM's worker */
+    uint64_t bad_source; /* the peer that sent it has not claimed its source */
+    uint64_t nobody;     /* no VM of this host holds the address */
+};
+void ud_get_stats(struct ud_stats *st);
+
+#endif /* PVRDMAD_PEER_UD_H */
