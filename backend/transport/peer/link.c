@@ -17,9 +17,9 @@
  * A link that is up is given up when nothing has come by it for our time limit; so
  * each side sends a PING three times within the shorter of both limits.
  *
- * Per turn of the main loop a link gets READ_TURN bytes read and WRITE_TURN written.  It
- * holds at most one read buffer and BATCH messages; the rest waits in the peer's
- * queue or in the kernel.
+ * Per turn of the main loop a link gets READ_TURN bytes or TURN_US of time for what
+ * came, and WRITE_TURN bytes written.  It holds at most one read buffer and BATCH
+ * messages; the rest waits in the peer's queue or in the kernel.
  *
  * Invariants: link_close() may be called at any time, from within what link_close() or
  * a message's handler calls as well; the memory goes when the last of them has
@@ -35,6 +35,8 @@
 #define IN_SIZE    65536u
 #define READ_TURN  (4u * IN_SIZE)
 #define WRITE_TURN (1u << 20)
+#define TURN_US    1000
+#define TURN_CHECK 16u /* messages between looks at the clock */
 /* What we say before the link is up: the magic, HELLO and AUTH, once. */
 #define EARLY_SIZE 512u
 
@@ -63,6 +65,7 @@ struct peer_link {
     size_t sending_pos; /* in the first */
 
     guint watch, timer;
+    guint again; /* messages are left of the last turn; nothing is read before */
     GIOCondition watched;
     gint64 heard;  /* us: when something came last */
     gint64 ticked; /* when the timer ran last */
@@ -125,6 +128,14 @@ static void stop_timer(struct peer_link *l)
     }
 }
 
+static void stop_again(struct peer_link *l)
+{
+    if (l->again) {
+        g_source_remove(l->again);
+        l->again = 0;
+    }
+}
+
 /* No longer one of those that nobody knows. */
 static void leave_early(struct peer_link *l)
 {
@@ -168,6 +179,7 @@ void link_close(struct peer_link *l, unsigned tell, const char *why)
         say_close(l, tell);
     }
     stop_timer(l);
+    stop_again(l);
     unwatch(l);
     stream_close(&l->stream);
     if (l->state != LINK_UP) {
@@ -579,14 +591,16 @@ static bool take_magic(struct peer_link *l, size_t *pos)
     return true;
 }
 
-static void take_messages(struct peer_link *l)
+/* False: time is up at @until (us), and there are messages left. */
+static bool take_messages(struct peer_link *l, gint64 until)
 {
+    bool all = true;
     size_t pos = 0;
 
     if (!take_magic(l, &pos)) {
-        return;
+        return true;
     }
-    while (!l->dead) {
+    for (unsigned n = 1; !l->dead; n++) {
         struct peer_msg m;
         size_t size;
         bool up = l->state == LINK_UP;
@@ -599,7 +613,7 @@ static void take_messages(struct peer_link *l)
         }
         if (v == PEER_MSG_BAD || (v == PEER_MSG_SKIP && !up)) {
             protocol_error(l, "a message that makes no sense");
-            return;
+            return true;
         }
         if (v == PEER_MSG_SKIP) {
             l->peer->refused++;
@@ -609,19 +623,39 @@ static void take_messages(struct peer_link *l)
             got_early(l, &m, l->in + pos, size);
         }
         pos += size;
+        if (n % TURN_CHECK == 0 && g_get_monotonic_time() >= until) {
+            all = false;
+            break;
+        }
     }
     l->in_len -= pos;
     memmove(l->in, l->in + pos, l->in_len);
+    return all;
 }
 
+static gboolean on_again(gpointer opaque);
+
+/* As much as a turn has time for. */
 static void link_read(struct peer_link *l)
 {
+    gint64 until = g_get_monotonic_time() + TURN_US;
     size_t total = 0;
 
-    while (!l->dead && total < READ_TURN) {
-        size_t room = l->in_size - l->in_len;
-        ssize_t n = stream_read(&l->stream, l->in + l->in_len, room);
+    for (;;) {
+        size_t room;
+        ssize_t n;
 
+        if (!take_messages(l, until)) {
+            if (!l->dead) {
+                l->again = g_idle_add_full(G_PRIORITY_DEFAULT, on_again, l, NULL);
+            }
+            return;
+        }
+        if (l->dead || total >= READ_TURN) {
+            return;
+        }
+        room = l->in_size - l->in_len;
+        n = stream_read(&l->stream, l->in + l->in_len, room);
         if (n == -EAGAIN) {
             return;
         }
@@ -632,10 +666,6 @@ static void link_read(struct peer_link *l)
         l->heard = g_get_monotonic_time();
         l->in_len += (size_t)n;
         total += (size_t)n;
-        take_messages(l);
-        if ((size_t)n < room) {
-            return; /* there is hardly more */
-        }
     }
 }
 
@@ -658,7 +688,7 @@ static gboolean on_ready(gint fd, GIOCondition cond, gpointer opaque)
     l->busy++;
     if (l->state == LINK_CONNECTING) {
         connected(l);
-    } else if (cond & ~G_IO_OUT) {
+    } else if ((cond & ~G_IO_OUT) && !l->again) {
         link_read(l);
     }
     if (!l->dead) {
@@ -666,6 +696,20 @@ static gboolean on_ready(gint fd, GIOCondition cond, gpointer opaque)
     }
     link_unbusy(l);
     return G_SOURCE_CONTINUE; /* a watch that has gone does not mind */
+}
+
+static gboolean on_again(gpointer opaque)
+{
+    struct peer_link *l = opaque;
+
+    l->busy++;
+    l->again = 0;
+    link_read(l);
+    if (!l->dead) {
+        link_write(l);
+    }
+    link_unbusy(l);
+    return G_SOURCE_REMOVE;
 }
 
 /* ---- time ---- */
@@ -687,6 +731,7 @@ static gboolean on_tick(gpointer opaque)
     struct peer_link *l = opaque;
     gint64 now = g_get_monotonic_time();
     gint64 limit = (gint64)peers_self.timeout_ms * 1000;
+    struct peer_msg ping = {.type = PEER_MSG_PING};
 
     if (now - l->ticked > limit / 2) {
         l->heard = now; /* it is we who stood still: what came is not read yet */
@@ -697,10 +742,13 @@ static gboolean on_tick(gpointer opaque)
         link_close(l, 0, "nothing was heard of it for too long");
         return G_SOURCE_REMOVE;
     }
-    if (!l->pinged) {
-        struct peer_msg m = {.type = PEER_MSG_PING, .stamp = (uint64_t)now};
-
-        l->pinged = peer_send_control(l->peer, &m) ? now : 0;
+    if (l->pinged && now - l->pinged >= limit) {
+        l->pinged = 0; /* its answer was dropped */
+    }
+    /* Said each time, for the other side's sake; measured one at a time. */
+    ping.stamp = l->pinged ? 0 : (uint64_t)now;
+    if (peer_send_control(l->peer, &ping) && !l->pinged) {
+        l->pinged = now;
     }
     return G_SOURCE_CONTINUE;
 }

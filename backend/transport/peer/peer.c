@@ -104,8 +104,10 @@ struct peer *peer_next(struct peer *peer)
 
 bool peers_know(const struct sockaddr_storage *from)
 {
-    for (struct peer *p = peer_next(NULL); p; p = peer_next(p)) {
-        if (config_same_host(&p->cfg->address, from)) {
+    for (guint i = 0; i < peers->len; i++) {
+        const struct peer *p = peers->pdata[i];
+
+        if (!p->gone && config_same_host(&p->cfg->address, from)) {
             return true;
         }
     }
