@@ -30,8 +30,9 @@
  * published in the old one and is about to take the arm word takes it in either: it is
  * moved, not copied, and the old page stays for a grace period.
  *
- * Threads: workers; datapath_cq_arm and datapath_cq_move on the main thread.  cq->lock
- * protects the CQ; it is never held while an eventfd is written.
+ * Threads: workers; datapath_cq_arm and datapath_cq_move on the main thread, which does
+ * not wait for cq->lock but with the main loop turning.  cq->lock protects the CQ; it is
+ * never held while an eventfd is written.
  */
 #include "engine.h"
 #include "pvrdma/ext.h"
@@ -257,7 +258,11 @@ static bool cq_publish(struct worker *w, struct cq *cq)
 
     full_barrier();
     if (moderated) {
-        return ok && hold_published(cq, n, sol);
+        if (!ok) {
+            return false;
+        }
+        pthread_mutex_lock(&cq->lock);
+        return hold_published_unlock(cq, n, sol);
     }
     return ok && comp_arm_take(cq, sol);
 }
@@ -374,7 +379,7 @@ bool datapath_cq_move(struct cq *cq, struct ring_mem *mem, uint32_t ncqe)
     bool beyond = false, sol = false, held_sol, ok = false;
     _Atomic uint32_t *tail, *arm, *new_arm;
 
-    pthread_mutex_lock(&cq->lock);
+    vm_cq_lock(cq, false);
     write_staged(cq);
     tail = cq_word(cq, false, true);
     arm = arm_word(cq);
@@ -405,24 +410,66 @@ bool datapath_cq_move(struct cq *cq, struct ring_mem *mem, uint32_t ncqe)
     return ok;
 }
 
-/* The guest has armed and may not poll any more: fire for what it has not read. */
-static void arm_late(struct cq *cq)
+/*
+ * The guest has armed and may not poll any more: fire for what it has not read.
+ * cq->lock is held, and is not after this.
+ */
+static void arm_late_unlock(struct cq *cq)
 {
-    bool sol = false, moderated;
+    bool sol = false, fire = false;
     uint32_t left = 0;
 
-    pthread_mutex_lock(&cq->lock);
     if (!cq->error && cq_read_cons(cq)) {
         left = unread(cq, &sol);
     }
-    moderated = cq->hold.on;
     if (cq->hold.held) {
         left = 0; /* these are counted, and the hold's end tells */
     }
-    pthread_mutex_unlock(&cq->lock);
-
-    if (left && (moderated ? hold_published(cq, left, sol) : comp_arm_take(cq, sol))) {
+    if (left && cq->hold.on) {
+        fire = hold_published_unlock(cq, left, sol);
+    } else {
+        pthread_mutex_unlock(&cq->lock);
+        fire = left && comp_arm_take(cq, sol);
+    }
+    if (fire) {
         comp_fire(cq);
+    }
+}
+
+struct look {
+    struct note note; /* first */
+    uint32_t cq;
+};
+
+static void run_look(struct note *n, struct vm *vm)
+{
+    struct look *l = (struct look *)(void *)n;
+    /* The next with that handle, if that one is gone: it is looked at for nothing. */
+    struct cq *cq = vm ? id_table_get(&vm->objects.cq, l->cq) : NULL;
+
+    if (cq) {
+        /* First, so that an arm which relied on this note is seen. */
+        atomic_exchange(&cq->looking, false);
+        pthread_mutex_lock(&cq->lock);
+        arm_late_unlock(cq);
+    }
+    g_free(l);
+}
+
+/*
+ * arm_late_unlock(), by the VM's worker if another has the CQ: that one may stand in a
+ * page fault of the guest's making.  There is one note for each CQ at most.
+ */
+static void look_late(struct cq *cq)
+{
+    struct look *l;
+
+    if (pthread_mutex_trylock(&cq->lock) == 0) {
+        arm_late_unlock(cq);
+    } else if (!atomic_exchange(&cq->looking, true)) {
+        l = g_new(struct look, 1);
+        *l = (struct look){.note.run = run_look, .cq = cq->handle};
+        vm_post(cq->vm, &l->note);
     }
 }
 
@@ -450,6 +497,6 @@ void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited, bool pos
     arm_dirty(cq);
     full_barrier();
     if (posted) {
-        arm_late(cq);
+        look_late(cq);
     }
 }

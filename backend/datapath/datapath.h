@@ -51,6 +51,8 @@ void vm_token_take(struct vm *vm);
 void vm_token_release(struct vm *vm);
 /* qp->lock, with the VM's token held; in a coroutine that may be let go meanwhile. */
 void vm_qp_lock(struct qp *qp);
+/* cq->lock, with (@token) or without the VM's token; likewise. */
+void vm_cq_lock(struct cq *cq, bool token);
 
 /*
  * Stop the VM's data path at a slice border / let it go on.  Main thread.  Calls
@@ -113,8 +115,8 @@ void vm_post(struct vm *vm, struct note *n);
 /*
  * A request for a completion event that came as a message (D6, "forwarded
  * ARM"): stores the arm word.  @posted: the guest does not wait until that is done;
- * fires at once if a completion that counts lies beyond the guest's cons_head.  Main
- * thread.
+ * fires at once if a completion that counts lies beyond the guest's cons_head; if a
+ * worker has the CQ, soon.  Main thread, never waits for that.
  */
 void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited, bool posted);
 

@@ -290,15 +290,15 @@ void comp_fire(struct cq *cq);
 
 /*
  * @n completions of a moderated CQ were published, before a full barrier.  True: notify
- * the guest, the arm word is taken.  No lock held.
+ * the guest, the arm word is taken.  cq->lock is held, and is not after this.
  */
-bool hold_published(struct cq *cq, uint32_t n, bool sol);
+bool hold_published_unlock(struct cq *cq, uint32_t n, bool sol);
 /* If an event is held back it is not any more, *sol: comp_arm_take()'s.  cq->lock held.
  */
 bool hold_end_locked(struct cq *cq, bool *sol);
 /* Tell of those that are due at @now.  The VM's worker with the token. */
 void hold_run(struct vm *vm, uint64_t now);
-/* The CQ is destroyed.  Main thread. */
+/* The CQ is destroyed.  Main thread, token held. */
 void hold_forget(struct cq *cq);
 
 static inline void comp_make_room(struct worker *w)

@@ -64,12 +64,11 @@ bool hold_end_locked(struct cq *cq, bool *sol)
     return true;
 }
 
-bool hold_published(struct cq *cq, uint32_t n, bool sol)
+bool hold_published_unlock(struct cq *cq, uint32_t n, bool sol)
 {
     struct cq_hold *h = &cq->hold;
     bool now, begun = false, fire = false;
 
-    pthread_mutex_lock(&cq->lock);
     if (!h->held && !comp_arm_wants(cq, sol)) {
         pthread_mutex_unlock(&cq->lock);
         return false;
@@ -137,7 +136,7 @@ void datapath_cq_moderate(struct cq *cq, uint32_t count, uint32_t period_us)
 {
     bool held, sol = false;
 
-    pthread_mutex_lock(&cq->lock);
+    vm_cq_lock(cq, false);
     cq->hold.on = count > 1 || (count == 0 && period_us);
     cq->hold.count = count;
     cq->hold.ns = (uint64_t)(period_us ? period_us : PVRDMA_EXT_MODERATE_MAX) * 1000;
@@ -152,7 +151,7 @@ void hold_forget(struct cq *cq)
 {
     bool sol;
 
-    pthread_mutex_lock(&cq->lock);
+    vm_cq_lock(cq, true);
     cq->hold.on = false; /* whoever still publishes begins none */
     hold_end_locked(cq, &sol);
     pthread_mutex_unlock(&cq->lock);

@@ -131,6 +131,19 @@ void vm_qp_lock(struct qp *qp)
     }
 }
 
+void vm_cq_lock(struct cq *cq, bool token)
+{
+    while (!lock_soon(&cq->lock)) {
+        if (token) {
+            vm_token_release(cq->vm);
+        }
+        grace_wait();
+        if (token) {
+            vm_token_take(cq->vm);
+        }
+    }
+}
+
 void vm_token_release(struct vm *vm)
 {
     pthread_mutex_unlock(&vm->dp.token);

@@ -157,7 +157,8 @@ struct cq {
     /* The header page, for those without the lock; changes in datapath_cq_move(). */
     _Atomic uint64_t header;
 
-    bool error_reported; /* CQ_ERR was raised; token */
+    bool error_reported;  /* CQ_ERR was raised; token */
+    _Atomic bool looking; /* a note to look for what an arm missed is on its way */
 
     pthread_mutex_t lock; /* protects all below */
     uint32_t prod;        /* next index to write */

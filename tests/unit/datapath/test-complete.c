@@ -2,8 +2,10 @@
 /*
  * Unit test of datapath/complete.c: one CQ in the batches of two workers.  Who flushes
  * publishes what both pushed, and neither needs the other's turn.  LAST_WQE_REACHED
- * comes behind what either has pushed.
+ * comes behind what either has pushed.  The main thread waits for no worker that has the
+ * CQ: neither at a doorbell nor in commands, which leave the main loop to others.
  */
+#include "coro.h"
 #include "qpfix.h"
 
 static struct worker *worker[2];
@@ -139,6 +141,132 @@ static void test_last_wqe(void)
     g_assert_cmpuint(visible(), ==, n + 1);
 }
 
+/* ---- a worker that has a CQ for long ---- */
+
+#define WAIT_MS 10000
+
+/* The second worker takes the lock of @cq, as if it stood in a page fault. */
+static struct {
+    struct qpfix_call call;
+    struct cq *cq;
+    _Atomic bool has, let_go;
+    bool in_vain; /* nobody told it to let go */
+} holder;
+
+static void hold(void *arg)
+{
+    pthread_mutex_lock(&holder.cq->lock);
+    atomic_store(&holder.has, true);
+    for (unsigned i = 0; i < WAIT_MS && !atomic_load(&holder.let_go); i++) {
+        g_usleep(1000);
+    }
+    holder.in_vain = !atomic_load(&holder.let_go);
+    pthread_mutex_unlock(&holder.cq->lock);
+}
+
+static void hold_begin(struct cq *held)
+{
+    memset(&holder, 0, sizeof(holder));
+    holder.cq = held;
+    holder.call =
+        (struct qpfix_call){.source = {.fd = -1, .ready = qpfix_run_call}, .fn = hold};
+    g_assert_true(worker_add_source(worker[1], &holder.call.source, 0));
+    while (!atomic_load(&holder.has)) {
+        g_usleep(100);
+    }
+}
+
+static void hold_end(void)
+{
+    atomic_store(&holder.let_go, true);
+    while (!atomic_load(&holder.call.done)) {
+        g_usleep(100);
+    }
+    worker_remove_source(&holder.call.source);
+    g_assert_false(holder.in_vain);
+}
+
+/* The note that is there has been run. */
+static void looked(void)
+{
+    for (unsigned i = 0; atomic_load(&cq->looking); i++) {
+        g_assert_cmpuint(i, <, WAIT_MS);
+        g_usleep(1000);
+    }
+    qpfix_on_worker(worker[0], flush, NULL);
+}
+
+/*
+ * The guest arms by doorbells that nobody answers.  With a completion that it has not
+ * read there is one event, when the worker lets go; with none there is no event.
+ */
+static void test_armed_while_held(void)
+{
+    struct pvrdma_db_region *db = f.td->vm.guest.db.shared;
+
+    for (unsigned unread = 0; unread < 2; unread++) {
+        atomic_store(qpfix_word(&f, &cq->mem, true, true), visible());
+        __atomic_store_n(&db->arm[cq->handle], PVRDMA_DB_ARM_NONE, __ATOMIC_SEQ_CST);
+        for (unsigned i = 0; i < unread; i++) {
+            qpfix_on_worker(worker[0], push, NULL);
+            qpfix_on_worker(worker[0], flush, NULL);
+        }
+        testdev_irqs(f.td, PVRDMA_VEC_CQ);
+        hold_begin(cq);
+        for (unsigned i = 0; i < 3; i++) {
+            datapath_cq_arm(&f.td->vm, cq->handle, false, true);
+        }
+        g_assert_cmpuint(testdev_irqs(f.td, PVRDMA_VEC_CQ), ==, 0);
+        hold_end();
+        looked();
+        g_assert_cmpuint(testdev_irqs(f.td, PVRDMA_VEC_CQ), ==, unread);
+        g_assert_cmpuint(__atomic_load_n(&db->arm[cq->handle], __ATOMIC_SEQ_CST), ==,
+                         unread ? PVRDMA_DB_ARM_NONE : PVRDMA_DB_ARM_ANY);
+    }
+}
+
+static void run_moderate(void *arg)
+{
+    datapath_cq_moderate(holder.cq, 0, 0);
+    *(bool *)arg = true;
+}
+
+static void run_destroy(void *arg)
+{
+    g_assert_cmpint(verbs_destroy_cq(&f.td->vm, holder.cq->handle), ==, 0);
+    *(bool *)arg = true;
+}
+
+/* They end when the worker lets go; until then the loop turns, and the VM's token is
+ * free. */
+static void test_command_while_held(void)
+{
+    static void (*const command[])(void *) = {run_moderate, run_destroy};
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(command); i++) {
+        uint32_t handle = testdev_cq(f.td, 0, 64);
+        bool ended = false;
+
+        hold_begin(id_table_get(&f.td->vm.objects.cq, handle));
+        g_assert_false(coro_run(command[i], &ended));
+        for (unsigned k = 0; k < 20; k++) {
+            g_main_context_iteration(NULL, FALSE);
+            vm_token_take(&f.td->vm);
+            vm_token_release(&f.td->vm);
+        }
+        g_assert_false(ended);
+        hold_end();
+        for (unsigned k = 0; !ended; k++) {
+            g_assert_cmpuint(k, <, WAIT_MS);
+            g_main_context_iteration(NULL, FALSE);
+            g_usleep(1000);
+        }
+        if (id_table_get(&f.td->vm.objects.cq, handle)) {
+            g_assert_cmpuint(testdev_handle(f.td, PVRDMA_CMD_DESTROY_CQ, handle), ==, 0);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct testdev *second;
@@ -149,6 +277,8 @@ int main(int argc, char **argv)
     log_set_level(LOG_LVL_ERROR);
     guest_mem_init_process();
     directory_init();
+    grace_start(&err);
+    g_assert_no_error(err);
     datapath_start(2, 50, &err);
     g_assert_no_error(err);
     /* The second VM is only there for its worker, the less loaded one. */
@@ -162,9 +292,13 @@ int main(int argc, char **argv)
     g_test_add_func("/complete/two-workers", test_two_workers);
     g_test_add_func("/complete/notify", test_notify);
     g_test_add_func("/complete/last-wqe", test_last_wqe);
+    g_test_add_func("/complete/armed-while-held", test_armed_while_held);
+    g_test_add_func("/complete/command-while-held", test_command_while_held);
     ret = g_test_run();
+    coro_fini();
     testdev_free(second);
     testdev_free(f.td);
     testdev_stop();
+    grace_stop();
     return ret;
 }
