@@ -17,8 +17,9 @@
  * asked for again when it is needed, but for what somebody refers to; that is asked for
  * at once and stays meanwhile.
  *
- * What cannot be put on a link - too much waits for it - is not lost for good: the
- * network counts as not told, and the next question or claim has it told again.
+ * What cannot be put on a link, since too much waits for it, is late: the address is
+ * remembered, and what is true of it then is told when there is room.  A link for which
+ * that becomes too much begins anew.
  *
  * Main thread.
  */
@@ -32,43 +33,52 @@
 #include "log.h"
 #include "objects/qp_state.h"
 
+#define LATE_MS  20u
+#define LATE_MAX DIRECTORY_MAX_CLAIMS
+
+struct address {
+    const char *network; /* interned */
+    struct pvrdma_gid gid;
+};
+
 /* A peer that has, or had, a link. */
 struct member {
     struct peer *peer;
     bool up;
     GHashTable *told; /* set of networks (interned) */
+    GHashTable *late; /* set of struct address: to be told of, there was no room */
     struct log_subject log;
 };
 
 /* Who has not answered yet. */
 struct question {
-    const char *network; /* interned */
-    struct pvrdma_gid gid;
-    GPtrArray *waiting; /* of struct member */
+    struct address address; /* first */
+    GPtrArray *waiting;     /* of struct member */
 };
 
 static const struct static_ops *ops;
 static GHashTable *members;   /* of struct member, by peer */
 static GHashTable *questions; /* set of struct question */
 static unsigned n_up;
+static guint late_timer;
 
-/* ---- questions ---- */
-
-static guint question_hash(gconstpointer p)
+static guint address_hash(gconstpointer p)
 {
-    const struct question *q = p;
+    const struct address *a = p;
     uint64_t w[2];
 
-    memcpy(w, q->gid.raw, sizeof(w));
-    return g_direct_hash(q->network) ^ (guint)(w[0] ^ w[1] ^ (w[0] ^ w[1]) >> 32);
+    memcpy(w, a->gid.raw, sizeof(w));
+    return g_direct_hash(a->network) ^ (guint)(w[0] ^ w[1] ^ (w[0] ^ w[1]) >> 32);
 }
 
-static gboolean question_equal(gconstpointer x, gconstpointer y)
+static gboolean address_equal(gconstpointer x, gconstpointer y)
 {
-    const struct question *a = x, *b = y;
+    const struct address *a = x, *b = y;
 
     return a->network == b->network && gid_equal(&a->gid, &b->gid);
 }
+
+/* ---- questions ---- */
 
 static void question_free(gpointer p)
 {
@@ -80,7 +90,7 @@ static void question_free(gpointer p)
 
 static struct question *question_of(const char *network, const struct pvrdma_gid *gid)
 {
-    struct question key = {.network = network, .gid = *gid};
+    struct address key = {network, *gid};
 
     return g_hash_table_lookup(questions, &key);
 }
@@ -90,7 +100,7 @@ static void answered(struct question *q, struct member *m)
 {
     if (g_ptr_array_remove_fast(q->waiting, m) && q->waiting->len == 0) {
         /* This gives the question up. */
-        directory_absent(q->network, &q->gid);
+        directory_absent(q->address.network, &q->address.gid);
     }
 }
 
@@ -101,7 +111,7 @@ static bool engine_ask(const char *network, const struct pvrdma_gid *gid)
     GHashTableIter i;
     gpointer m;
 
-    *q = (struct question){network, *gid, g_ptr_array_new()};
+    *q = (struct question){{network, *gid}, g_ptr_array_new()};
     g_hash_table_iter_init(&i, members);
     while (g_hash_table_iter_next(&i, NULL, &m)) {
         struct member *member = m;
@@ -120,7 +130,7 @@ static bool engine_ask(const char *network, const struct pvrdma_gid *gid)
 
 static void engine_give_up(const char *network, const struct pvrdma_gid *gid)
 {
-    struct question key = {.network = network, .gid = *gid};
+    struct address key = {network, *gid};
 
     g_hash_table_remove(questions, &key);
 }
@@ -140,10 +150,58 @@ static uint64_t hold_left(uint64_t until)
     return until > now ? until - now : 0;
 }
 
+/* What is true of @a now; false: no room for it. */
+static bool tell_state(struct member *m, const struct address *a)
+{
+    struct claim claim;
+    uint64_t until;
+
+    if (!directory_local(a->network, &a->gid, &claim, &until)) {
+        return ops->unclaim(m->peer, a->network, &a->gid);
+    }
+    return ops->claim(m->peer, a->network, &a->gid, &claim, hold_left(until));
+}
+
+static gboolean tell_late(gpointer unused)
+{
+    GHashTableIter i, k;
+    bool more = false;
+    gpointer p, a;
+
+    g_hash_table_iter_init(&i, members);
+    while (g_hash_table_iter_next(&i, NULL, &p)) {
+        struct member *m = p;
+
+        g_hash_table_iter_init(&k, m->late);
+        while (g_hash_table_iter_next(&k, &a, NULL) && tell_state(m, a)) {
+            g_hash_table_iter_remove(&k);
+        }
+        if (g_hash_table_size(m->late) > LATE_MAX) {
+            ops->reset(m->peer);
+            return G_SOURCE_CONTINUE; /* nothing that was looked at holds */
+        }
+        more |= g_hash_table_size(m->late) > 0;
+    }
+    if (!more) {
+        late_timer = 0;
+    }
+    return more ? G_SOURCE_CONTINUE : G_SOURCE_REMOVE;
+}
+
+/* There is no room for what was to be said of it. */
+static void is_late(struct member *m, const char *network, const struct pvrdma_gid *gid)
+{
+    struct address a = {network, *gid};
+
+    if (m->up && g_hash_table_size(m->late) <= LATE_MAX) {
+        g_hash_table_add(m->late, g_memdup2(&a, sizeof(a)));
+        late_timer = late_timer ? late_timer : g_timeout_add(LATE_MS, tell_late, NULL);
+    }
+}
+
 struct telling {
     struct member *m;
     const char *network;
-    bool ok;
 };
 
 static void tell_one(const struct pvrdma_gid *gid, const struct claim *claim,
@@ -151,28 +209,50 @@ static void tell_one(const struct pvrdma_gid *gid, const struct claim *claim,
 {
     struct telling *t = opaque;
 
-    t->ok =
-        t->ok && ops->claim(t->m->peer, t->network, gid, claim, hold_left(held_until));
+    if (!ops->claim(t->m->peer, t->network, gid, claim, hold_left(held_until))) {
+        is_late(t->m, t->network, gid);
+    }
 }
 
 /* All that this host has in @network, if @m does not know. */
 static void tell(struct member *m, const char *network)
 {
-    struct telling t = {m, network, true};
+    struct telling t = {m, network};
 
-    if (!g_hash_table_contains(m->told, network)) {
+    if (g_hash_table_add(m->told, (gpointer)(uintptr_t)network)) {
         directory_each_local(network, tell_one, &t);
-        if (t.ok) {
-            g_hash_table_add(m->told, (gpointer)(uintptr_t)network);
+    }
+}
+
+/* Those who know @network's claims hear what has become of one. */
+static void tell_change(const char *network, const struct pvrdma_gid *gid)
+{
+    struct address a = {network, *gid};
+    GHashTableIter i;
+    gpointer p;
+
+    g_hash_table_iter_init(&i, members);
+    while (g_hash_table_iter_next(&i, NULL, &p)) {
+        struct member *m = p;
+
+        if (g_hash_table_contains(m->told, network) && !tell_state(m, &a)) {
+            is_late(m, network, gid);
         }
     }
 }
 
-/* Those who know @network's claims hear of a change: @send says whether they could. */
-static void tell_change(const char *network,
-                        bool (*send)(struct peer *peer, const char *network,
-                                     const struct pvrdma_gid *gid, const void *what),
-                        const struct pvrdma_gid *gid, const void *what)
+static void engine_bound(const struct vm *vm, const char *network,
+                         const struct pvrdma_gid *gid)
+{
+    tell_change(network, gid);
+}
+
+static void engine_unbound(const char *network, const struct pvrdma_gid *gid)
+{
+    tell_change(network, gid);
+}
+
+static void engine_held(const char *network, const struct pvrdma_gid *gid, uint64_t until)
 {
     GHashTableIter i;
     gpointer p;
@@ -182,48 +262,10 @@ static void tell_change(const char *network,
         struct member *m = p;
 
         if (g_hash_table_contains(m->told, network) &&
-            !send(m->peer, network, gid, what)) {
-            g_hash_table_remove(m->told, network);
+            !ops->hold(m->peer, network, gid, hold_left(until))) {
+            is_late(m, network, gid);
         }
     }
-}
-
-static bool send_claim(struct peer *peer, const char *network,
-                       const struct pvrdma_gid *gid, const void *unused)
-{
-    struct claim claim;
-    uint64_t until;
-
-    return !directory_local(network, gid, &claim, &until) ||
-           ops->claim(peer, network, gid, &claim, hold_left(until));
-}
-
-static bool send_unclaim(struct peer *peer, const char *network,
-                         const struct pvrdma_gid *gid, const void *unused)
-{
-    return ops->unclaim(peer, network, gid);
-}
-
-static bool send_hold(struct peer *peer, const char *network,
-                      const struct pvrdma_gid *gid, const void *until)
-{
-    return ops->hold(peer, network, gid, hold_left(*(const uint64_t *)until));
-}
-
-static void engine_bound(const struct vm *vm, const char *network,
-                         const struct pvrdma_gid *gid)
-{
-    tell_change(network, send_claim, gid, NULL);
-}
-
-static void engine_unbound(const char *network, const struct pvrdma_gid *gid)
-{
-    tell_change(network, send_unclaim, gid, NULL);
-}
-
-static void engine_held(const char *network, const struct pvrdma_gid *gid, uint64_t until)
-{
-    tell_change(network, send_hold, gid, &until);
 }
 
 static const struct directory_engine engine = {
@@ -243,6 +285,7 @@ static void member_free(gpointer p)
 
     log_flush(&m->log);
     g_hash_table_destroy(m->told);
+    g_hash_table_destroy(m->late);
     g_free(m);
 }
 
@@ -270,6 +313,7 @@ void static_peer_up(struct peer *peer, const char *name)
         m = g_new0(struct member, 1);
         m->peer = peer;
         m->told = g_hash_table_new(NULL, NULL);
+        m->late = g_hash_table_new_full(address_hash, address_equal, g_free, NULL);
         m->log = (struct log_subject){.name = name, .kind = "peer"};
         g_hash_table_insert(members, peer, m);
     }
@@ -292,6 +336,7 @@ void static_peer_down(struct peer *peer)
     }
     m->up = false;
     g_hash_table_remove_all(m->told);
+    g_hash_table_remove_all(m->late);
     directory_set_reachable(--n_up > 0);
     all = g_hash_table_get_keys(questions);
     for (GList *l = all; l; l = l->next) {
@@ -326,19 +371,18 @@ void static_asked(struct peer *peer, const char *network, const struct pvrdma_gi
 {
     struct member *m = member_of(peer);
     const char *known = directory_network(network);
-    struct claim claim;
-    uint64_t until;
+    struct address a = {known, *gid};
 
     if (!m || !m->up) {
         return;
     }
-    if (known) {
-        tell(m, known);
-    }
-    if (known && directory_local(known, gid, &claim, &until)) {
-        ops->claim(peer, known, gid, &claim, hold_left(until));
-    } else {
+    if (!known) {
         ops->unclaim(peer, network, gid);
+        return;
+    }
+    tell(m, known);
+    if (!tell_state(m, &a)) {
+        is_late(m, known, gid);
     }
 }
 
@@ -416,7 +460,7 @@ int static_start(const struct static_ops *which)
         ops = which;
         members = g_hash_table_new_full(NULL, NULL, NULL, member_free);
         questions =
-            g_hash_table_new_full(question_hash, question_equal, question_free, NULL);
+            g_hash_table_new_full(address_hash, address_equal, question_free, NULL);
         n_up = 0;
     }
     return err;
@@ -435,6 +479,10 @@ void static_stop(void)
         ((struct member *)m)->up = false; /* nobody is told or asked any more */
     }
     n_up = 0;
+    if (late_timer) {
+        g_source_remove(late_timer);
+        late_timer = 0;
+    }
     directory_set_engine(NULL);
     g_clear_pointer(&members, g_hash_table_destroy);
     g_clear_pointer(&questions, g_hash_table_destroy);

@@ -16,6 +16,8 @@ struct static_ops {
     bool (*unclaim)(struct peer *peer, const char *network, const struct pvrdma_gid *gid);
     bool (*hold)(struct peer *peer, const char *network, const struct pvrdma_gid *gid,
                  uint64_t hold_ns);
+    /* End the link and begin a new one; may call static_peer_down(). */
+    void (*reset)(struct peer *peer);
 };
 
 /* Becomes the directory's engine; 0 or an errno. */

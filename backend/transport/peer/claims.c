@@ -62,11 +62,17 @@ static bool say_hold(struct peer *peer, const char *network, const struct pvrdma
     return say(peer, PEER_MSG_HOLD, network, gid, NULL, hold_ns);
 }
 
+static void begin_anew(struct peer *peer)
+{
+    peer_reset(peer, "too many claims wait for it");
+}
+
 static const struct static_ops static_ops = {
     .ask = say_ask,
     .claim = say_claim,
     .unclaim = say_unclaim,
     .hold = say_hold,
+    .reset = begin_anew,
 };
 
 /* ---- from peers ---- */

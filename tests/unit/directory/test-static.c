@@ -73,7 +73,16 @@ static bool send_hold(struct peer *peer, const char *network,
     return say(peer, '=', network, gid);
 }
 
-static const struct static_ops ops = {send_ask, send_claim, send_unclaim, send_hold};
+static unsigned resets;
+
+static void reset(struct peer *peer)
+{
+    resets++;
+    static_peer_down(peer);
+}
+
+static const struct static_ops ops = {send_ask, send_claim, send_unclaim, send_hold,
+                                      reset};
 
 /* The messages since the last time, without the last blank. */
 static void expect(const char *want)
@@ -286,25 +295,94 @@ static void test_network(void)
     end();
 }
 
-/* What finds no room is told again, all of it. */
+/* Let the timer run. */
+static void turn(unsigned ms)
+{
+    gint64 until = g_get_monotonic_time() + ms * 1000;
+
+    do {
+        while (g_main_context_iteration(NULL, FALSE)) {
+        }
+        g_usleep(500);
+    } while (g_get_monotonic_time() < until);
+}
+
+/* What finds no room is told when there is some: what is true then. */
 static void test_full(void)
 {
-    begin(1);
+    begin(2);
     bind_gid(1);
     asked(0, 1);
     expect("0+1 0+1");
     full[0] = true;
     bind_gid(2);
-    unbind(1);
-    full[0] = false;
-    expect("");
     bind_gid(3);
-    expect(""); /* it counts as not told */
-    asked(0, 1);
-    expect("0+3 0+2 0-1");
-    unbind(2);
+    unbind(1);
     unbind(3);
-    expect("0-2 0-3");
+    bind_gid(3);
+    directory_hold(&vm, ROUTE_HELD_FOREVER);
+    turn(50);
+    expect("");
+    unbind(3);
+    full[0] = false;
+    turn(50);
+    g_assert_cmpuint(sent->len, ==, 12);
+    g_assert_nonnull(strstr(sent->str, "0-1 "));
+    g_assert_nonnull(strstr(sent->str, "0+2 "));
+    g_assert_nonnull(strstr(sent->str, "0-3 "));
+    g_assert_cmpuint(last_hold, ==, DIRECTORY_MAX_HOLD_NS);
+    g_string_truncate(sent, 0);
+    turn(50);
+    expect(""); /* once */
+
+    /* All of a network, and an answer. */
+    full[1] = true;
+    bind_gid(4);
+    expect("0+4");
+    asked(1, 9);
+    full[1] = false;
+    turn(50);
+    g_assert_cmpuint(sent->len, ==, 12);
+    g_assert_nonnull(strstr(sent->str, "1+2 "));
+    g_assert_nonnull(strstr(sent->str, "1+4 "));
+    g_assert_nonnull(strstr(sent->str, "1-9 "));
+    g_string_truncate(sent, 0);
+
+    /* What was late is not said on a new link. */
+    full[0] = true;
+    unbind(4);
+    expect("1-4");
+    static_peer_down(PEER(0));
+    full[0] = false;
+    up(0);
+    turn(50);
+    expect("");
+    directory_hold(&vm, 0);
+    unbind(2);
+    expect("1=2 1-2");
+    end();
+}
+
+/* Too much is late: the link begins anew. */
+static void test_too_late(void)
+{
+    begin(1);
+    asked(0, 9);
+    expect("0-9");
+    full[0] = true;
+    for (unsigned i = 0; i <= DIRECTORY_MAX_CLAIMS + 10; i++) {
+        struct pvrdma_gid gid = {
+            .raw = {0xfe, 0x80, [13] = i >> 16, [14] = i >> 8 & 255, [15] = i & 255}};
+
+        g_assert_cmpint(directory_bind(&vm, &gid), ==, 0);
+        directory_unbind(&vm, &gid);
+    }
+    g_assert_cmpuint(resets, ==, 0);
+    turn(200);
+    g_assert_cmpuint(resets, ==, 1);
+    full[0] = false;
+    turn(50);
+    expect("");
     end();
 }
 
@@ -384,6 +462,7 @@ int main(int argc, char **argv)
     g_test_add_func("/static/tell", test_tell);
     g_test_add_func("/static/network", test_network);
     g_test_add_func("/static/full", test_full);
+    g_test_add_func("/static/too-late", test_too_late);
     g_test_add_func("/static/again", test_again);
     g_test_add_func("/static/both", test_both);
     return g_test_run();
