@@ -166,8 +166,8 @@ mkdir -p "$root/usr/bin" "$root/usr/sbin" "$root/usr/lib/modules/$release" \
 for d in bin sbin lib lib64; do
     ln -s "usr/$d" "$root/$d"
 done
-for m in virtio_pci virtio_net virtio_console virtio_blk vmxnet3 8021q \
-         ib_core ib_uverbs ib_umad rdma_cm rdma_ucm \
+for m in virtio_pci virtio_net virtio_console virtio_blk vmxnet3 \
+         8021q bonding bridge macvlan ib_core ib_uverbs ib_umad rdma_cm rdma_ucm \
          rdma_rxe crc32_generic crc32c_generic vmw_pvrdma; do
     deps=$(modprobe -d "$krn" -S "$release" --show-depends "$m" 2>> "$log") ||
         die "the kernel $release has no module $m"

@@ -16,7 +16,7 @@ from kernellog import log_problems
 from parts import KLOOP, MODULE, check_kernel_verbs, kloop_lines, \
     load_own_driver, wait_in_guest, wait_port
 from programs import Pair, _ports
-from pvrdma_vm import BUILD, Daemon, Guest, Link, VmError, \
+from pvrdma_vm import BUILD, Daemon, Guest, Link, \
     start_guests
 
 DEVICE = parts.OWN_DEVICE
@@ -212,19 +212,6 @@ class OwnDriverTest(test_provider.ProviderTest):
         check_port_events(guest)
         for job in self.start(test_provider.PROGRAMS[0], ('', '')):
             job.wait(check=True)
-
-    def test_vlan(self):
-        """A VLAN's addresses are no GIDs: traffic would leave untagged."""
-        guest = self.guests[0]
-        guest.run('modprobe 8021q && ip link add link vmx0 name vmx0.5 type '
-                  'vlan id 5 && ip addr add 10.5.0.1/24 dev vmx0.5 && '
-                  'ip link set vmx0.5 up && ip addr add 10.6.0.1/24 dev vmx0')
-        self.addCleanup(guest.run, 'ip link del vmx0.5; '
-                        'ip addr del 10.6.0.1/24 dev vmx0')
-        # GIDs are added in order, so this one comes last.
-        guest.gid_index(DEVICE, '10.6.0.1')
-        with self.assertRaisesRegex(VmError, 'has no GID'):
-            guest.gid_index(DEVICE, '10.5.0.1', timeout=0)
 
     def test_reasons(self):
         """Who asks is told why a call was refused: by the library and the driver."""
