@@ -29,54 +29,16 @@
 #include <string.h>
 
 #include "fdwatch.h"
-#include "transport/peer/internal.h"
+#include "transport/peer/link.h"
 
-#define BATCH      16u
 #define IN_SIZE    65536u
 #define READ_TURN  (4u * IN_SIZE)
 #define WRITE_TURN (1u << 20)
 #define TURN_US    1000
 #define TURN_CHECK 16u /* messages between looks at the clock */
-/* What we say before the link is up: the magic, HELLO and AUTH, once. */
-#define EARLY_SIZE 512u
-
-struct peer_link {
-    struct peer_stream stream;
-    struct peer *peer; /* NULL: not known yet */
-    enum peer_role role;
-    enum link_state state;
-    struct sockaddr_storage from;     /* of a responder's initiator */
-    struct peer_hello_bytes hello[2]; /* by role */
-    struct peer_hello other;
-    bool magic;   /* the other side's was there */
-    bool crossed; /* another link is wanted in its place */
-    bool dead;    /* closed; memory goes when nobody is at work with it */
-    unsigned busy;
-
-    uint8_t *in;
-    size_t in_len, in_size;
-    uint8_t early[EARLY_SIZE];
-    size_t early_len, early_pos;
-    struct {
-        struct peer_out *out;
-        unsigned which; /* queue */
-    } sending[BATCH];
-    unsigned n_sending;
-    size_t sending_pos; /* in the first */
-
-    guint watch, timer;
-    guint again; /* messages are left of the last turn; nothing is read before */
-    GIOCondition watched;
-    gint64 heard;  /* us: when something came last */
-    gint64 ticked; /* when the timer ran last */
-    gint64 pinged; /* stamp of the last PING; 0: answered */
-};
 
 /* Those from outside that are not up. */
 static GList *early_links;
-
-G_STATIC_ASSERT(EARLY_SIZE >= PEER_MAGIC_LEN + 2 * PEER_MSG_HEADER + PEER_PROOF_LEN + 24 +
-                                  16 + PEER_NONCE_LEN + 2 * (PEER_NAME_MAX + 1));
 
 static gboolean on_ready(gint fd, GIOCondition cond, gpointer opaque);
 
@@ -226,7 +188,7 @@ const struct peer_hello *link_hello(const struct peer_link *l)
 
 uint64_t link_features(const struct peer_link *l)
 {
-    return l->other.features & peers_own_features();
+    return l->other.features & l->features;
 }
 
 unsigned link_version(const struct peer_link *l)
@@ -361,90 +323,15 @@ void link_kick(struct peer_link *l)
     link_unbusy(l);
 }
 
-static void add_early(struct peer_link *l, const void *bytes, size_t len)
+void link_say(struct peer_link *l, const void *bytes, size_t len)
 {
     memcpy(l->early + l->early_len, bytes, len);
     l->early_len += len;
 }
 
-/* ---- greeting ---- */
-
-static void say_hello(struct peer_link *l)
-{
-    struct peer_hello_bytes *own = &l->hello[l->role];
-    struct peer_msg m = {.type = PEER_MSG_HELLO};
-
-    m.hello.min_version = PEER_VERSION_MIN;
-    m.hello.max_version = PEER_VERSION_MAX;
-    m.hello.timeout_ms = peers_self.timeout_ms;
-    m.hello.features = peers_own_features();
-    memcpy(m.hello.instance, peers_self.instance, sizeof(m.hello.instance));
-    peers_random(m.hello.nonce, sizeof(m.hello.nonce));
-    g_strlcpy(m.hello.from, peers_self.name, sizeof(m.hello.from));
-    g_strlcpy(m.hello.to, l->peer->name, sizeof(m.hello.to));
-    own->len = peer_msg_put(&m, own->bytes);
-    add_early(l, PEER_MAGIC, PEER_MAGIC_LEN);
-    add_early(l, own->bytes, own->len);
-}
-
-static void proof_of(const struct peer_link *l, enum peer_role role,
-                     uint8_t proof[PEER_PROOF_LEN])
-{
-    peer_auth_proof(l->peer->cfg->secret, l->peer->cfg->secret_len, role, l->hello,
-                    proof);
-}
-
-static void say_auth(struct peer_link *l)
-{
-    struct peer_msg m = {.type = PEER_MSG_AUTH};
-    uint8_t bytes[PEER_MSG_HEADER + PEER_PROOF_LEN];
-
-    proof_of(l, l->role, m.proof);
-    add_early(l, bytes, peer_msg_put(&m, bytes));
-}
-
-/* True: what it says of itself fits; else it is closed. */
-static bool check_hello(struct peer_link *l)
-{
-    const struct peer_hello *h = &l->other;
-
-    if (strcmp(h->to, peers_self.name) != 0) {
-        link_close(l, PEER_CLOSE_NOT_ME, "it wants a host of another name");
-    } else if (l->role == PEER_INITIATOR && strcmp(h->from, l->peer->name) != 0) {
-        link_close(l, PEER_CLOSE_UNKNOWN, "its host-name is another");
-    } else if (!l->peer) {
-        link_close(l, PEER_CLOSE_UNKNOWN, "no [peer] group has its name and address");
-    } else if (!link_version(l) || (h->needs & ~peers_own_features())) {
-        link_close(l, PEER_CLOSE_VERSION, peer_close_text(PEER_CLOSE_VERSION));
-    }
-    return !l->dead;
-}
-
-static void got_hello(struct peer_link *l, const struct peer_msg *m, const uint8_t *bytes,
-                      size_t len)
-{
-    struct peer_hello_bytes *other = &l->hello[!l->role];
-
-    memcpy(other->bytes, bytes, len); /* at most PEER_MSG_MAX_EARLY and its header */
-    other->len = len;
-    l->other = m->hello;
-    if (l->role == PEER_RESPONDER) {
-        l->peer = peer_of_hello(&m->hello, &l->from);
-    }
-    if (!check_hello(l)) {
-        return;
-    }
-    l->state = LINK_AUTH;
-    if (l->role == PEER_RESPONDER) {
-        say_hello(l);
-    } else {
-        say_auth(l);
-    }
-}
-
 static gboolean on_tick(gpointer opaque);
 
-static void be_up(struct peer_link *l)
+void link_be_up(struct peer_link *l)
 {
     uint32_t limit = MIN(peers_self.timeout_ms, l->other.timeout_ms);
 
@@ -458,26 +345,9 @@ static void be_up(struct peer_link *l)
     peer_link_up(l->peer, l);
 }
 
-static void got_auth(struct peer_link *l, const struct peer_msg *m)
-{
-    uint8_t proof[PEER_PROOF_LEN];
-
-    proof_of(l, !l->role, proof);
-    if (!peer_auth_same(proof, m->proof)) {
-        link_close(l, PEER_CLOSE_PROOF, "it does not have our secret");
-    } else if (!peer_take_link(l->peer, l)) {
-        link_close(l, PEER_CLOSE_CROSSED, "there is another link");
-    } else {
-        if (l->role == PEER_RESPONDER) {
-            say_auth(l);
-        }
-        be_up(l);
-    }
-}
-
 /* ---- what comes ---- */
 
-static void got_close(struct peer_link *l, const struct peer_msg *m)
+void link_closed(struct peer_link *l, const struct peer_msg *m)
 {
     g_autofree char *why =
         g_strdup_printf("closed by the other side: %s", peer_close_text(m->reason));
@@ -486,26 +356,12 @@ static void got_close(struct peer_link *l, const struct peer_msg *m)
     link_close(l, 0, why);
 }
 
-static void protocol_error(struct peer_link *l, const char *why)
+void link_refuse(struct peer_link *l, const char *why)
 {
     if (l->peer) {
         l->peer->refused++;
     }
     link_close(l, PEER_CLOSE_PROTOCOL, why);
-}
-
-static void got_early(struct peer_link *l, const struct peer_msg *m, const uint8_t *bytes,
-                      size_t len)
-{
-    if (m->type == PEER_MSG_CLOSE) {
-        got_close(l, m);
-    } else if (m->type == PEER_MSG_HELLO && l->state == LINK_HELLO) {
-        got_hello(l, m, bytes, len);
-    } else if (m->type == PEER_MSG_AUTH && l->state == LINK_AUTH) {
-        got_auth(l, m);
-    } else {
-        protocol_error(l, "a message before its time");
-    }
 }
 
 /* Hand @arg to whoever @fn is, if both daemons can do what it is about. */
@@ -549,7 +405,7 @@ static void got_message(struct peer_link *l, const struct peer_msg *m)
         }
         break;
     case PEER_MSG_CLOSE:
-        got_close(l, m);
+        link_closed(l, m);
         break;
     case PEER_MSG_ASK:
     case PEER_MSG_CLAIM:
@@ -567,7 +423,7 @@ static void got_message(struct peer_link *l, const struct peer_msg *m)
         GIVE(l, PEER_FEATURE_DATAGRAMS, peers_self.datagram, &m->datagram);
         break;
     default: /* a greeting again */
-        protocol_error(l, "a message after its time");
+        link_refuse(l, "a message after its time");
         break;
     }
 }
@@ -579,7 +435,7 @@ static bool take_magic(struct peer_link *l, size_t *pos)
 
     if (!l->magic) {
         if (memcmp(l->in, PEER_MAGIC, n) != 0) {
-            protocol_error(l, "what answers is no pvrdmad");
+            link_refuse(l, "what answers is no pvrdmad");
             return false;
         }
         if (n < PEER_MAGIC_LEN) {
@@ -612,7 +468,7 @@ static bool take_messages(struct peer_link *l, gint64 until)
             break;
         }
         if (v == PEER_MSG_BAD || (v == PEER_MSG_SKIP && !up)) {
-            protocol_error(l, "a message that makes no sense");
+            link_refuse(l, "a message that makes no sense");
             return true;
         }
         if (v == PEER_MSG_SKIP) {
@@ -620,7 +476,7 @@ static bool take_messages(struct peer_link *l, gint64 until)
         } else if (up) {
             got_message(l, &m);
         } else {
-            got_early(l, &m, l->in + pos, size);
+            greet_got(l, &m, l->in + pos, size);
         }
         pos += size;
         if (n % TURN_CHECK == 0 && g_get_monotonic_time() >= until) {
@@ -678,7 +534,7 @@ static void connected(struct peer_link *l)
         return;
     }
     l->state = LINK_HELLO;
-    say_hello(l);
+    greet(l);
 }
 
 static gboolean on_ready(gint fd, GIOCondition cond, gpointer opaque)
