@@ -13,9 +13,7 @@
  * is not tested here: this is about bytes.
  */
 #include "datacheck.h"
-
-#include <errno.h>
-#include <string.h>
+#include "mwsteps.h"
 
 #define STEPS   24
 #define MAX_LEN 200000u
@@ -24,6 +22,16 @@ static const char *const names[2] = {"window of type 1", "window of type 2"};
 
 /* ---- the target ---- */
 
+static void post(struct ibv_send_wr *wr)
+{
+    post_send(MW_QP, wr);
+}
+
+static struct mw_actor target(void)
+{
+    return (struct mw_actor){s.qp[MW_QP], post};
+}
+
 static void bind_window(int type, uint32_t off, uint32_t len)
 {
     struct ibv_mw_bind_info info = {.mr = s.mr,
@@ -31,41 +39,12 @@ static void bind_window(int type, uint32_t off, uint32_t len)
                                     .length = len,
                                     .mw_access_flags =
                                         IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
-    struct ibv_mw_bind one = {
-        .wr_id = 1, .send_flags = IBV_SEND_SIGNALED, .bind_info = info};
-    struct ibv_send_wr two = {
-        .wr_id = 1, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED};
-    struct ibv_wc wc;
-    int err;
+    struct mw_actor by = target();
+    struct ibv_wc wc = mw_bind(&by, s.mw[type], info);
 
-    if (type == 0) {
-        err = ibv_bind_mw(s.qp[MW_QP], s.mw[0], &one);
-        if (err) {
-            die("bind_mw: %s", strerror(err));
-        }
-    } else {
-        two.bind_mw.mw = s.mw[1];
-        two.bind_mw.rkey = ibv_inc_rkey(s.mw[1]->rkey);
-        two.bind_mw.bind_info = info;
-        post_send(MW_QP, &two);
-        s.mw[1]->rkey = two.bind_mw.rkey;
+    if (wc.status != IBV_WC_SUCCESS) {
+        die("bind: %s", ibv_wc_status_str(wc.status));
     }
-    wc = wait_wc(s.scq, "bind");
-    check(wc.opcode == IBV_WC_BIND_MW, "bind: opcode %d", (int)wc.opcode);
-}
-
-static void local_inv(uint32_t rkey)
-{
-    struct ibv_send_wr wr = {.wr_id = 2,
-                             .opcode = IBV_WR_LOCAL_INV,
-                             .send_flags = IBV_SEND_SIGNALED,
-                             .invalidate_rkey = rkey};
-    struct ibv_wc wc;
-
-    post_send(MW_QP, &wr);
-    wc = wait_wc(s.scq, "local-inv");
-    check(wc.wr_id == 2 && wc.opcode == IBV_WC_LOCAL_INV, "local-inv: opcode %d",
-          (int)wc.opcode);
 }
 
 /* ---- the actor ---- */
@@ -159,6 +138,7 @@ static void step_invalidate(bool actor, bool remotely, uint32_t rkey, uint32_t s
 {
     uint32_t len = 1 + seed % 5000;
     struct ibv_sge e = sge_at(GUARD, len);
+    struct mw_actor by = target();
 
     if (remotely && !actor) {
         spoil(s.buf + GUARD, len);
@@ -167,19 +147,15 @@ static void step_invalidate(bool actor, bool remotely, uint32_t rkey, uint32_t s
     barrier('i');
     if (!remotely) {
         if (!actor) {
-            local_inv(rkey);
+            mw_local_inv(&by, rkey);
         }
     } else if (actor) {
         fill(s.buf + GUARD, len, seed);
         send_inv(rkey, len);
     } else {
-        struct ibv_wc wc = wait_wc(s.rcq, "send-inv");
+        struct ibv_wc wc = wait_any(s.rcq, "send-inv");
 
-        check(wc.wr_id == seed && wc.opcode == IBV_WC_RECV && wc.byte_len == len,
-              "send-inv: receive of %u bytes, not %u", wc.byte_len, len);
-        check((wc.wc_flags & IBV_WC_WITH_INV) && wc.invalidated_rkey == rkey,
-              "send-inv: flags %#x, key %#x, not %#x", wc.wc_flags, wc.invalidated_rkey,
-              rkey);
+        mw_invalidated(&wc, seed, len, rkey);
         verify("send-inv", s.buf + GUARD, len, seed);
     }
     barrier('I');

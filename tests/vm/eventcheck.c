@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "device.h"
+#include "options.h"
 #include "rcqp.h"
 
 #define WAIT_MS  20000
@@ -294,12 +295,14 @@ static void open_device(const char *name)
 
 int main(int argc, char **argv)
 {
-    if (argc != 5 || strcmp(argv[1], "-d") || strcmp(argv[3], "-g")) {
+    struct options o = {0};
+
+    if (!options_read(&o, argc, argv, 0, 0) || !o.device) {
         fprintf(stderr, "usage: eventcheck -d DEVICE -g GIDINDEX\n");
         return 2;
     }
-    gid_index = atoi(argv[4]);
-    open_device(argv[2]);
+    gid_index = o.gid_index;
+    open_device(o.device);
     communication_established();
     bad_request();
     bad_access();

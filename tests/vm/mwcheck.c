@@ -17,14 +17,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "datacheck.h"
+#include "mwsteps.h"
+#include "options.h"
 #include "rcqp.h"
 
-#define SIZE   65536u
-#define WAIT_S 60
+#define SIZE 65536u
 /* The owner's third has a protection domain of its own. */
 #define QPS   3
 #define OTHER 2
@@ -65,23 +65,6 @@ static struct {
 static struct ibv_pd *pd_of(int qp)
 {
     return m.pd[qp == OTHER && !s.server];
-}
-
-static struct ibv_wc take(void)
-{
-    time_t end = time(NULL) + WAIT_S;
-    struct ibv_wc wc;
-    int n;
-
-    while (!(n = ibv_poll_cq(m.cq, 1, &wc))) {
-        if (time(NULL) > end) {
-            die("no completion within %d s", WAIT_S);
-        }
-    }
-    if (n < 0) {
-        die("poll_cq");
-    }
-    return wc;
 }
 
 static void create(void)
@@ -199,7 +182,7 @@ static struct answer obey(const struct order *o)
     if (ibv_post_send(m.qp[o->qp], &wr, &bad)) {
         die("post_send: %s", strerror(errno));
     }
-    a.status = take().status;
+    a.status = wait_any(m.cq, "an order").status;
     if (o->op == READ) {
         a.at = differs(m.area[0], o->len, o->seed);
     } else if (o->op == ADD) {
@@ -317,34 +300,30 @@ static struct ibv_mw *window(enum ibv_mw_type type)
     return mw;
 }
 
+static void post(struct ibv_send_wr *wr)
+{
+    struct ibv_send_wr *bad;
+    int err = ibv_post_send(m.qp[0], wr, &bad);
+
+    if (err) {
+        die("opcode %d: %s", (int)wr->opcode, strerror(err));
+    }
+}
+
+static struct mw_actor owner(void)
+{
+    return (struct mw_actor){m.qp[0], post};
+}
+
 /* Bind by QP 0; the completion's status. */
 static enum ibv_wc_status bind(struct ibv_mw *mw, struct ibv_mr *mr, uint8_t *p,
                                uint64_t len, unsigned access)
 {
+    struct mw_actor by = owner();
     struct ibv_mw_bind_info info = {
         .mr = mr, .addr = (uintptr_t)p, .length = len, .mw_access_flags = access};
-    struct ibv_mw_bind one = {
-        .wr_id = 7, .send_flags = IBV_SEND_SIGNALED, .bind_info = info};
-    struct ibv_send_wr *bad,
-        two = {.wr_id = 7,
-               .opcode = IBV_WR_BIND_MW,
-               .bind_mw = {.mw = mw, .rkey = ibv_inc_rkey(mw->rkey), .bind_info = info}};
-    struct ibv_wc wc;
-    int err = mw->type == IBV_MW_TYPE_1 ? ibv_bind_mw(m.qp[0], mw, &one)
-                                        : ibv_post_send(m.qp[0], &two, &bad);
 
-    if (err) {
-        die("bind: %s", strerror(err));
-    }
-    wc = take();
-    check(wc.wr_id == 7, "bind: completion of %llu", (unsigned long long)wc.wr_id);
-    if (wc.status == IBV_WC_SUCCESS) {
-        check(wc.opcode == IBV_WC_BIND_MW, "bind: opcode %d", (int)wc.opcode);
-        if (mw->type == IBV_MW_TYPE_2) {
-            mw->rkey = two.bind_mw.rkey;
-        }
-    }
-    return wc.status;
+    return mw_bind(&by, mw, info).status;
 }
 
 static void must_bind(const char *what, struct ibv_mw *mw, struct ibv_mr *mr, uint8_t *p,
@@ -431,15 +410,9 @@ static void windows_type_1(void)
 
 static void invalidate(uint32_t rkey)
 {
-    struct ibv_send_wr *bad, wr = {.opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = rkey};
-    struct ibv_wc wc;
+    struct mw_actor by = owner();
 
-    if (ibv_post_send(m.qp[0], &wr, &bad)) {
-        die("LOCAL_INV: %s", strerror(errno));
-    }
-    wc = take();
-    check(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_LOCAL_INV,
-          "LOCAL_INV: %s, opcode %d", ibv_wc_status_str(wc.status), (int)wc.opcode);
+    mw_local_inv(&by, rkey);
 }
 
 /* The other end ends the key; the message comes too. */
@@ -456,11 +429,8 @@ static void invalidated_by_send(uint32_t rkey, struct ibv_mr *mr)
     }
     a = tell(o);
     check(a.status == IBV_WC_SUCCESS, "SEND_WITH_INV: %s", ibv_wc_status_str(a.status));
-    wc = take();
-    check(wc.wr_id == 9 && wc.status == IBV_WC_SUCCESS, "receive: %s",
-          ibv_wc_status_str(wc.status));
-    check((wc.wc_flags & IBV_WC_WITH_INV) && wc.invalidated_rkey == rkey,
-          "receive: flags %#x, key %#x, not %#x", wc.wc_flags, wc.invalidated_rkey, rkey);
+    wc = wait_any(m.cq, "receive");
+    mw_invalidated(&wc, wr.wr_id, 64, rkey);
     check(differs(m.area[0], 64, o.seed) == 64, "receive: wrong bytes");
 }
 
@@ -589,32 +559,19 @@ static void keep(void)
 
 int main(int argc, char **argv)
 {
-    bool kept = false;
-    int opt;
+    struct options o = {.number = (unsigned)s.port};
 
-    while ((opt = getopt(argc, argv, "d:g:p:k")) != -1) {
-        switch (opt) {
-        case 'd':
-            s.dev = optarg;
-            break;
-        case 'g':
-            s.gid_index = atoi(optarg);
-            break;
-        case 'p':
-            s.port = atoi(optarg);
-            break;
-        case 'k':
-            kept = true;
-            break;
-        default:
-            fprintf(stderr, "usage: mwcheck -d DEVICE -g GIDINDEX -p PORT [SERVER]\n"
-                            "       mwcheck -k -d DEVICE -g GIDINDEX\n");
-            return 2;
-        }
+    if (!options_read(&o, argc, argv, 'p', 'k')) {
+        fprintf(stderr, "usage: mwcheck -d DEVICE -g GIDINDEX -p PORT [SERVER]\n"
+                        "       mwcheck -k -d DEVICE -g GIDINDEX\n");
+        return 2;
     }
-    s.server = optind < argc ? argv[optind] : NULL;
+    s.dev = o.device;
+    s.gid_index = o.gid_index;
+    s.port = (int)o.number;
+    s.server = argv[optind];
     open_device();
-    if (kept) {
+    if (o.flag) {
         keep();
         return 1;
     }
