@@ -366,6 +366,9 @@ static void test_paused(void)
     }
     g_usleep(200000);
     passes(&a, &b);
+    /* Said on the link, and not by a new one. */
+    g_assert_cmpint(host_peer_int(host[0], 1, "links"), ==, 1);
+    g_assert_cmpint(host_peer_int(host[0], 1, "refused_messages"), ==, 0);
     vgt_side_close(&a);
     vgt_side_close(&b);
     end();

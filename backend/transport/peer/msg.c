@@ -188,7 +188,7 @@ static void get_claim(struct reader *r, struct peer_msg *m)
     c->generation = get_u64(r);
     if (m->type != PEER_MSG_UNCLAIM) {
         c->hold_ms = get_u32(r);
-        r->bad |= !c->owner[0] && !c->owner[1];
+        r->bad |= m->type == PEER_MSG_CLAIM && !c->owner[0] && !c->owner[1];
     }
 }
 

@@ -75,7 +75,7 @@ struct peer_hello {
 
 /*
  * About an address.  ASK: the first two, the rest is zero.  UNCLAIM as an answer to ASK
- * has no owner: nobody here has it.
+ * has no owner: nobody here has it.  Nor needs HOLD one: whoever has it there.
  */
 struct peer_claim {
     char network[PEER_NAME_MAX + 1];

@@ -265,11 +265,11 @@ static void test_owner(void)
     struct peer_msg m = {.type = PEER_MSG_CLAIM, .claim = {.network = "n"}}, back;
 
     g_assert_cmpint(get(peer_msg_put(&m, wire), &back), ==, PEER_MSG_BAD);
-    m.type = PEER_MSG_HOLD;
-    g_assert_cmpint(get(peer_msg_put(&m, wire), &back), ==, PEER_MSG_BAD);
     m.claim.owner[1] = 1;
     g_assert_cmpint(get(peer_msg_put(&m, wire), &back), ==, PEER_MSG_OK);
     m.claim.owner[1] = 0;
+    m.type = PEER_MSG_HOLD;
+    g_assert_cmpint(get(peer_msg_put(&m, wire), &back), ==, PEER_MSG_OK);
     m.type = PEER_MSG_UNCLAIM;
     g_assert_cmpint(get(peer_msg_put(&m, wire), &back), ==, PEER_MSG_OK);
 }
