@@ -250,7 +250,7 @@ static struct outcome copy_datagram(struct qp *qp, struct send_op *op)
     struct sg_list local = sg_of_op(qp, op, false);
 
     if (!vm) {
-        return ud_send(qp, op, route);
+        return ud_carry(qp, op, route);
     }
     if (guest_faulted(&vm->guest)) {
         return OUTCOME(OUT_SILENT);

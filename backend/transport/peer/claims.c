@@ -107,7 +107,9 @@ static void on_link_up(struct peer *peer)
         g_source_remove(timer);
         g_hash_table_remove(lost, peer);
     }
-    static_peer_up(peer, peer_name(peer));
+    if (peer_features(peer) & PEER_FEATURE_CLAIMS) {
+        static_peer_up(peer, peer_name(peer));
+    }
 }
 
 static gboolean on_gone(gpointer peer)

@@ -14,7 +14,7 @@
  * waits there is bounded too.  Its source must be an address that the peer which sent it
  * has claimed: a host can speak for its own VMs only, whoever they say they are.
  *
- * Threads: ud_send() the sender's worker, with its VM's token; what arrives the main
+ * Threads: ud_carry() the sender's worker, with its VM's token; what arrives the main
  * thread, and deliver() the receiver's worker.
  */
 #include "transport/peer/ud.h"
@@ -81,7 +81,7 @@ static struct peer_out *make(const struct qp *qp, const struct send_op *op)
     return peer_out_new(&msg);
 }
 
-struct outcome ud_send(struct qp *qp, struct send_op *op, const struct route *route)
+struct outcome ud_carry(struct qp *qp, struct send_op *op, const struct route *route)
 {
     bool held = route && route_is_held(route); /* first, as in copy.c */
     const struct remote *remote =

@@ -13,7 +13,7 @@
  * Carry @op, a datagram to an address that no VM of this host holds; @route: of that
  * address, or NULL.  As transport_ops.datagram.
  */
-struct outcome ud_send(struct qp *qp, struct send_op *op, const struct route *route);
+struct outcome ud_carry(struct qp *qp, struct send_op *op, const struct route *route);
 
 /* @vm has left its worker.  Main thread. */
 void ud_vm_gone(struct vm *vm);
