@@ -1,0 +1,497 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * vguest tests: a daemon with VMs, and made-up hosts that claim addresses and send
+ * datagrams as they like: what it tells them and when, whom it believes, and what it
+ * remembers at most.
+ */
+#include "fakehost.h"
+#include "ud.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct fake fake[3]; /* [1] and [2] are hosts */
+
+static void begin(const char *keys)
+{
+    struct host_opts o = {
+        .n_vms = 4, .n_peers = 3, .daemon_keys = keys, .vm_keys = "addresses=any"};
+
+    vgt_daemon = host_start(0, &o);
+}
+
+static void link_up(unsigned i)
+{
+    fake_init(&fake[i], i);
+    fake[i].hello.features = PEER_FEATURE_CLAIMS | PEER_FEATURE_DATAGRAMS;
+    fake[i].hello.timeout_ms = 60000;
+    fake_link(&fake[i], i);
+    check_ping(&fake[i], 1);
+}
+
+static void end(void)
+{
+    vg_daemon_stop(vgt_daemon);
+    vgt_daemon = NULL;
+    for (unsigned i = 1; i < 3; i++) {
+        if (fake[i].fd > 0) {
+            close(fake[i].fd);
+            fake[i].fd = 0;
+        }
+    }
+}
+
+static int64_t status(const char *group, const char *name)
+{
+    JsonNode *node = vg_daemon_status(vgt_daemon);
+    JsonObject *o = json_object_get_object_member(json_node_get_object(node), group);
+    int64_t n = json_object_get_int_member(o, name);
+
+    json_node_unref(node);
+    return n;
+}
+
+/* ---- what is said ---- */
+
+static struct peer_claim claim(const struct pvrdma_gid *gid, uint64_t owner,
+                               uint64_t generation)
+{
+    struct peer_claim c = {
+        .gid = *gid, .owner = {owner, 1}, .generation = generation, .network = "lan"};
+
+    return c;
+}
+
+static void say(unsigned i, enum peer_msg_type type, struct peer_claim c)
+{
+    struct peer_msg m = {.type = (uint16_t)type, .claim = c};
+
+    put_msg(&fake[i], &m);
+}
+
+/* The daemon has dealt with all that was said. */
+static void settle(unsigned i)
+{
+    static uint64_t stamp = 100;
+
+    check_ping(&fake[i], ++stamp);
+}
+
+static void ask(unsigned i, const struct pvrdma_gid *gid)
+{
+    struct peer_claim c = {.gid = *gid, .network = "lan"};
+
+    say(i, PEER_MSG_ASK, c);
+}
+
+/* The next message, which is no ping. */
+static struct peer_msg next(unsigned i)
+{
+    struct peer_msg m;
+
+    do {
+        g_assert_true(get_msg(&fake[i], &m, NULL));
+    } while (m.type == PEER_MSG_PING || m.type == PEER_MSG_PONG);
+    return m;
+}
+
+static struct peer_claim hear(unsigned i, enum peer_msg_type type,
+                              const struct pvrdma_gid *gid)
+{
+    struct peer_msg m = next(i);
+
+    g_assert_cmpuint(m.type, ==, type);
+    g_assert_cmpstr(m.claim.network, ==, "lan");
+    g_assert_cmpmem(&m.claim.gid, sizeof(*gid), gid, sizeof(*gid));
+    return m.claim;
+}
+
+static struct peer_datagram datagram(const struct pvrdma_gid *from,
+                                     const struct vgt_side *to, const void *data,
+                                     uint32_t len)
+{
+    return (struct peer_datagram){.network = "lan",
+                                  .sgid = *from,
+                                  .dgid = to->g->gid,
+                                  .sqpn = 0x123456,
+                                  .dqpn = to->qp->qpn,
+                                  .qkey = QKEY,
+                                  .hop_limit = 9,
+                                  .data = data,
+                                  .len = len};
+}
+
+static void send_datagram(unsigned i, struct peer_datagram d)
+{
+    struct peer_msg m = {.type = PEER_MSG_DATAGRAM, .datagram = d};
+
+    put_msg(&fake[i], &m);
+}
+
+static void ud_side(struct vgt_side *s, unsigned vm)
+{
+    struct vgt_opts o;
+
+    ud_options(&o, VGT_STOCK);
+    vgt_side_open(s, vm, &o, 0);
+    g_assert_cmpint(vg_ud_to_rts(s->qp, QKEY), ==, 0);
+}
+
+/* ---- telling ---- */
+
+static void test_told(void)
+{
+    struct pvrdma_gid gid[3] = {vg_gid(0), vg_gid(50), vg_gid(51)};
+    struct peer_claim c, other = {.gid = gid[0], .network = "elsewhere"};
+    struct peer_msg m;
+    struct vguest *g;
+    uint64_t owner[2];
+
+    begin("peer-timeout=30");
+    link_up(1);
+    ask(1, &gid[0]); /* the VM is not there yet: nobody is in that network */
+    hear(1, PEER_MSG_UNCLAIM, &gid[0]);
+    g = vguest_new(vgt_daemon, 0, NULL);
+    ask(1, &gid[1]);
+    c = hear(1, PEER_MSG_CLAIM, &gid[0]); /* all there is, before the answer */
+    memcpy(owner, c.owner, sizeof(owner));
+    g_assert_true(owner[0] && owner[1]);
+    g_assert_cmpuint(c.generation, ==, 1);
+    g_assert_cmpuint(c.hold_ms, ==, 0);
+    hear(1, PEER_MSG_UNCLAIM, &gid[1]);
+    ask(1, &gid[0]);
+    hear(1, PEER_MSG_CLAIM, &gid[0]);
+
+    g_assert_cmpint(vg_bind_gid(g, 1, &gid[1]), ==, 0);
+    c = hear(1, PEER_MSG_CLAIM, &gid[1]);
+    g_assert_cmpmem(c.owner, sizeof(owner), owner, sizeof(owner));
+    g_assert_cmpint(vg_unbind_gid(g, 1, &gid[1]), ==, 0);
+    hear(1, PEER_MSG_UNCLAIM, &gid[1]);
+
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm0"), ==, 0);
+    g_assert_cmpuint(hear(1, PEER_MSG_HOLD, &gid[0]).hold_ms, ==, 600000);
+    ask(1, &gid[0]);
+    g_assert_cmpuint(hear(1, PEER_MSG_CLAIM, &gid[0]).hold_ms, ==, 600000);
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm resume vm0"), ==, 0);
+    g_assert_cmpuint(hear(1, PEER_MSG_HOLD, &gid[0]).hold_ms, ==, 0);
+
+    say(1, PEER_MSG_ASK, other);
+    m = next(1);
+    g_assert_cmpuint(m.type, ==, PEER_MSG_UNCLAIM);
+    g_assert_cmpstr(m.claim.network, ==, "elsewhere");
+
+    /* A claim is answered with ours; another attachment is another owner. */
+    link_up(2);
+    say(2, PEER_MSG_CLAIM, claim(&gid[2], 7, 1));
+    hear(2, PEER_MSG_CLAIM, &gid[0]);
+    vguest_free(g);
+    hear(1, PEER_MSG_UNCLAIM, &gid[0]);
+    hear(2, PEER_MSG_UNCLAIM, &gid[0]);
+    g = vguest_new(vgt_daemon, 0, NULL);
+    c = hear(1, PEER_MSG_CLAIM, &gid[0]);
+    g_assert_true(c.owner[0] != owner[0] || c.owner[1] != owner[1]);
+    vguest_free(g);
+    end();
+}
+
+/* ---- datagrams ---- */
+
+/* What is sent, and that its source is known there before it comes. */
+static void test_sent(void)
+{
+    struct pvrdma_gid far = vg_gid(60);
+    struct peer_datagram *d;
+    struct peer_msg m;
+    struct vgt_side s;
+
+    begin("peer-timeout=30");
+    link_up(1);
+    ud_side(&s, 0);
+    vgt_fill(VG_MR_HOST(s.mr, 0), 100, 5);
+    ud_send(&s, &s,
+            (struct dg){.len = 100,
+                        .to = &far,
+                        .wr_id = 3,
+                        .qpn = 0xabcdef,
+                        .opcode = PVRDMA_WR_SEND_WITH_IMM,
+                        .flags = PVRDMA_SEND_SOLICITED});
+    hear(1, PEER_MSG_ASK, &far);
+    vgt_expect_none(s.scq, 50); /* it waits */
+    say(1, PEER_MSG_CLAIM, claim(&far, 7, 1));
+    hear(1, PEER_MSG_CLAIM, &s.g->gid);
+    m = next(1);
+    d = &m.datagram;
+    g_assert_cmpuint(m.type, ==, PEER_MSG_DATAGRAM);
+    g_assert_cmpstr(d->network, ==, "lan");
+    g_assert_cmpmem(&d->sgid, 16, &s.g->gid, 16);
+    g_assert_cmpmem(&d->dgid, 16, &far, 16);
+    g_assert_cmpuint(d->sqpn, ==, s.qp->qpn);
+    g_assert_cmpuint(d->dqpn, ==, 0xabcdef);
+    g_assert_cmpuint(d->qkey, ==, QKEY);
+    g_assert_cmpuint(d->imm, ==, 0x01020304);
+    g_assert_cmpuint(d->flags, ==, PEER_DATAGRAM_IMM | PEER_DATAGRAM_SOLICITED);
+    g_assert_cmpuint(d->traffic_class, ==, 0x5a);
+    g_assert_cmpuint(d->flow_label, ==, 0xabcde);
+    g_assert_cmpuint(d->hop_limit, ==, 63);
+    g_assert_cmpuint(d->len, ==, 100);
+    vgt_check(d->data, 100, 5);
+    vgt_expect(s.scq, 3, PVRDMA_WC_SUCCESS);
+    /* Withdrawn: it is asked for anew, and nobody has it. */
+    say(1, PEER_MSG_UNCLAIM, claim(&far, 7, 1));
+    settle(1);
+    ud_send(&s, &s, (struct dg){.to = &far, .wr_id = 4});
+    hear(1, PEER_MSG_ASK, &far);
+    say(1, PEER_MSG_UNCLAIM, claim(&far, 0, 0));
+    vgt_expect(s.scq, 4, PVRDMA_WC_SUCCESS);
+    g_assert_cmpint(ud_dropped(0, "to_nobody"), ==, 1);
+    vgt_side_close(&s);
+    end();
+}
+
+/* A host speaks for its own VMs, and of addresses that it has claimed. */
+static void test_sources(void)
+{
+    struct pvrdma_gid mine = vg_gid(60), other = vg_gid(61), none = vg_gid(62);
+    struct peer_datagram d;
+    uint8_t data[PEER_MAX_DATA];
+    struct vgt_side s;
+    struct pvrdma_cqe c;
+
+    begin("peer-timeout=30");
+    link_up(1);
+    link_up(2);
+    ud_side(&s, 0);
+    vgt_fill(data, sizeof(data), 9);
+    say(1, PEER_MSG_CLAIM, claim(&mine, 7, 1));
+    say(2, PEER_MSG_CLAIM, claim(&other, 8, 1));
+    settle(2);
+    vgt_recv(&s, 500, FAR, GRH + PEER_MAX_DATA);
+    send_datagram(1, datagram(&none, &s, data, 8));
+    send_datagram(1, datagram(&other, &s, data, 8));
+    send_datagram(1, datagram(&s.g->gid, &s, data, 8));
+    d = datagram(&mine, &s, data, 8);
+    strcpy(d.network, "elsewhere");
+    send_datagram(1, d);
+    settle(1);
+    g_assert_cmpint(status("remote_datagrams", "bad_source"), ==, 4);
+    g_assert_cmpint(status("remote_datagrams", "received"), ==, 0);
+    /* To what is not there. */
+    d = datagram(&mine, &s, data, 8);
+    d.dgid = none;
+    send_datagram(1, d);
+    d.dgid = other;
+    send_datagram(1, d);
+    settle(1);
+    g_assert_cmpint(status("remote_datagrams", "to_nobody"), ==, 2);
+    d = datagram(&mine, &s, data, 8);
+    d.dqpn ^= 0x10000;
+    send_datagram(1, d);
+    d = datagram(&mine, &s, data, 8);
+    d.qkey++;
+    send_datagram(1, d);
+    d = datagram(&mine, &s, data, 8);
+    d.dqpn = 1; /* a MAD, and no GSI QP */
+    d.sqpn = 1;
+    send_datagram(1, d);
+    /* One that is right, behind them all. */
+    d = datagram(&mine, &s, data, PEER_MAX_DATA);
+    send_datagram(1, d);
+    c = vgt_expect(s.rcq, 500, PVRDMA_WC_SUCCESS);
+    g_assert_cmpuint(c.byte_len, ==, GRH + PEER_MAX_DATA);
+    g_assert_cmpuint(c.src_qp, ==, 0x123456);
+    vgt_check(VG_MR_HOST(s.mr, FAR + GRH), PEER_MAX_DATA, 9);
+    g_assert_cmpint(ud_dropped(0, "no_qp"), ==, 2);
+    g_assert_cmpint(ud_dropped(0, "qkey_violations"), ==, 1);
+    g_assert_cmpint(status("remote_datagrams", "received"), ==, 4);
+    /* No longer claimed. */
+    say(1, PEER_MSG_UNCLAIM, claim(&mine, 7, 1));
+    send_datagram(1, datagram(&mine, &s, data, 8));
+    settle(1);
+    g_assert_cmpint(status("remote_datagrams", "bad_source"), ==, 5);
+    vgt_side_close(&s);
+    end();
+}
+
+/* A host sends what nobody takes, without end: other VMs and commands go on. */
+static void test_flood(void)
+{
+    struct pvrdma_gid mine = vg_gid(60);
+    uint8_t data[PEER_MAX_DATA] = {0}, msg[PEER_MSG_MAX];
+    struct vgt_side s[3];
+    size_t len;
+    struct peer_msg m = {.type = PEER_MSG_DATAGRAM};
+    int64_t count = vgt_rounds(20000), until, got;
+
+    begin("peer-timeout=30\nworkers=2");
+    link_up(1);
+    for (unsigned i = 0; i < 3; i++) {
+        ud_side(&s[i], i);
+    }
+    say(1, PEER_MSG_CLAIM, claim(&mine, 7, 1));
+    m.datagram = datagram(&mine, &s[0], data, sizeof(data));
+    len = peer_msg_put(&m, msg);
+    for (int64_t i = 0; i < count; i++) {
+        put(fake[1].fd, msg, len);
+        if (i % 1000 == 0) {
+            ud_passes(&s[1], &s[2], (struct dg){.len = 64, .wr_id = 1});
+        }
+    }
+    until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+    do {
+        got = ud_dropped(0, "no_receive") + ud_dropped(0, "too_many");
+        g_assert_cmpint(vg_now_ns(), <, until);
+    } while (got < count);
+    g_assert_cmpint(got, ==, count);
+    g_assert_cmpint(ud_dropped(1, "too_many") + ud_dropped(2, "too_many"), ==, 0);
+    for (unsigned i = 0; i < 3; i++) {
+        vgt_side_close(&s[i]);
+    }
+    end();
+}
+
+/* ---- owners ---- */
+
+/* Where a datagram to @far goes: host 1 or 2; 0: nowhere. */
+static unsigned goes_to(struct vgt_side *s, const struct pvrdma_gid *far)
+{
+    static uint64_t n = 1000;
+    unsigned found = 0;
+    struct peer_msg m;
+
+    /* Marked by its number, and so are those that the other host gets. */
+    n++;
+    ud_send(s, s, (struct dg){.to = far, .wr_id = n, .qpn = (uint32_t)n});
+    vgt_expect(s->scq, n, PVRDMA_WC_SUCCESS);
+    /* An answer may pass a datagram on its way; the second does not. */
+    for (unsigned round = 0; round < 4; round++) {
+        unsigned i = 1 + round % 2;
+        struct peer_msg ping = {.type = PEER_MSG_PING, .stamp = n * 8 + round};
+
+        put_msg(&fake[i], &ping);
+        do {
+            g_assert_true(get_msg(&fake[i], &m, NULL));
+            if (m.type == PEER_MSG_DATAGRAM && m.datagram.dqpn == n) {
+                g_assert_cmpuint(found, ==, 0);
+                found = i;
+            }
+        } while (m.type != PEER_MSG_PONG || m.stamp != n * 8 + round);
+    }
+    return found;
+}
+
+static void test_owners(void)
+{
+    struct pvrdma_gid far = vg_gid(60);
+    struct vgt_side s;
+
+    begin("peer-timeout=30");
+    link_up(1);
+    link_up(2);
+    ud_side(&s, 0);
+    say(1, PEER_MSG_CLAIM, claim(&far, 7, 5));
+    settle(1);
+    g_assert_cmpuint(goes_to(&s, &far), ==, 1);
+    say(2, PEER_MSG_CLAIM, claim(&far, 8, 9)); /* another VM's */
+    settle(2);
+    host_wait_logged(vgt_daemon, "peer host2: claims 10.0.0.61 of network lan: refused");
+    g_assert_cmpuint(goes_to(&s, &far), ==, 1);
+    say(2, PEER_MSG_CLAIM, claim(&far, 7, 5)); /* it has not moved */
+    settle(2);
+    g_assert_cmpuint(goes_to(&s, &far), ==, 1);
+    say(2, PEER_MSG_CLAIM, claim(&far, 7, 6));
+    settle(2);
+    g_assert_cmpuint(goes_to(&s, &far), ==, 2);
+    say(1, PEER_MSG_CLAIM, claim(&far, 7, 5)); /* too late */
+    say(1, PEER_MSG_UNCLAIM, claim(&far, 7, 5));
+    settle(1);
+    g_assert_cmpuint(goes_to(&s, &far), ==, 2);
+    /* Of its own another one may have it now. */
+    say(2, PEER_MSG_CLAIM, claim(&far, 9, 1));
+    settle(2);
+    g_assert_cmpuint(goes_to(&s, &far), ==, 2);
+    g_assert_cmpint(status("directory", "claims_refused"), ==, 1);
+    /* Ours stays ours. */
+    say(1, PEER_MSG_CLAIM, claim(&s.g->gid, 7, 99));
+    settle(1);
+    g_assert_cmpint(status("directory", "claims_refused"), ==, 2);
+    vgt_side_close(&s);
+    end();
+}
+
+/* The link is lost: for a while the addresses are not free. */
+static void test_lost(void)
+{
+    struct pvrdma_gid far = vg_gid(60);
+    struct vguest *g;
+    int64_t until;
+
+    begin("peer-timeout=2");
+    link_up(1);
+    g = vguest_new(vgt_daemon, 0, NULL);
+    say(1, PEER_MSG_CLAIM, claim(&far, 7, 5));
+    settle(1);
+    close(fake[1].fd);
+    host_wait_up(vgt_daemon, 1, false);
+    g_assert_cmpint(vg_bind_gid(g, 1, &far), ==, EADDRINUSE);
+    until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+    while (vg_bind_gid(g, 1, &far) != 0) {
+        g_assert_cmpint(vg_now_ns(), <, until);
+        g_usleep(50000);
+    }
+    g_assert_cmpint(status("directory", "remote_gids"), ==, 0);
+    vguest_free(g);
+    fake[1].fd = 0;
+    end();
+}
+
+/* ---- bounds ---- */
+
+static void test_too_many(void)
+{
+    const unsigned max = 65536, n = 70000;
+    struct peer_claim c;
+    struct vguest *g;
+
+    begin("peer-timeout=60");
+    link_up(1);
+    link_up(2);
+    g = vguest_new(vgt_daemon, 0, NULL);
+    for (unsigned i = 0; i < n; i++) {
+        struct pvrdma_gid gid = {
+            .raw = {0xfd, [13] = i >> 16 & 255, [14] = i >> 8 & 255, [15] = i & 255}};
+
+        c = claim(&gid, 7, 1);
+        say(1, PEER_MSG_CLAIM, c);
+    }
+    settle(1);
+    g_assert_cmpint(status("directory", "remote_gids"), ==, max);
+    g_assert_cmpint(status("directory", "too_many"), ==, n - max);
+    c = claim(&(struct pvrdma_gid){.raw = {0xfc, [15] = 1}}, 8, 1);
+    say(2, PEER_MSG_CLAIM, c); /* others have their own */
+    settle(2);
+    g_assert_cmpint(status("directory", "remote_gids"), ==, max + 1);
+    /* In networks that nobody here is in: nothing is remembered. */
+    strcpy(c.network, "elsewhere");
+    for (unsigned i = 0; i < 1000; i++) {
+        g_snprintf(c.network, sizeof(c.network), "elsewhere%u", i);
+        say(2, PEER_MSG_CLAIM, c);
+    }
+    settle(2);
+    g_assert_cmpint(status("directory", "remote_gids"), ==, max + 1);
+    vguest_free(g);
+    end();
+}
+
+int main(int argc, char **argv)
+{
+    vgt_init(&argc, &argv, 120);
+    g_test_add_func("/claims/told", test_told);
+    g_test_add_func("/claims/sent", test_sent);
+    g_test_add_func("/claims/sources", test_sources);
+    g_test_add_func("/claims/flood", test_flood);
+    g_test_add_func("/claims/owners", test_owners);
+    g_test_add_func("/claims/lost", test_lost);
+    g_test_add_func("/claims/too-many", test_too_many);
+    return vgt_run();
+}
