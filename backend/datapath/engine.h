@@ -79,6 +79,8 @@ struct worker {
     struct deadlines parked; /* VMs that wait for a timer */
     uint64_t polled;         /* ns, when sources were asked last */
     uint64_t vtime;          /* of the VM served last */
+    void *scratch;           /* a transport's, by malloc(); freed with the worker */
+    _Atomic unsigned n_nets; /* VMs with sockets; the main thread's */
     struct comp_batch batch;
     /* Received since the last comp_flush(), all by one VM. */
     struct vm *rx_vm;
@@ -410,6 +412,12 @@ void responder_begin_slice_locked(struct qp *qp, const struct msg *m,
                                   struct recv_op *recv);
 bool responder_begin_slice(struct qp *qp, const struct msg *m, uint64_t epoch,
                            struct recv_op *recv);
+
+/*
+ * A SEND that was admitted by its first bytes has more of them than its receive can hold:
+ * what comes of it, for responder_settle().
+ */
+struct outcome responder_too_long(void);
 
 /* Is a READ that comes again, a duplicate when admitted under @epoch, answered still? */
 bool responder_repeats(struct qp *qp, uint64_t epoch);

@@ -164,6 +164,12 @@ SELDOM static struct outcome check_key(struct qp *qp, const struct msg *m)
                                                                      : not_invalidated();
 }
 
+struct outcome responder_too_long(void)
+{
+    return both_fail(PVRDMA_WC_REM_INV_REQ_ERR, PVRDMA_WC_LOC_LEN_ERR,
+                     PVRDMA_EVENT_QP_REQ_ERR);
+}
+
 /* Checks that need a receive WQE. */
 static struct outcome check_recv(struct qp *qp, const struct msg *m)
 {
@@ -177,8 +183,7 @@ static struct outcome check_recv(struct qp *qp, const struct msg *m)
         return OUTCOME(OUT_DONE);
     }
     if (m->length > recv->capacity) {
-        return both_fail(PVRDMA_WC_REM_INV_REQ_ERR, PVRDMA_WC_LOC_LEN_ERR,
-                         PVRDMA_EVENT_QP_REQ_ERR);
+        return responder_too_long();
     }
     l.nsge = sg_reach(recv->sge, recv->nsge, m->length);
     if (!sg_check(&l)) {

@@ -78,7 +78,8 @@ void rq_clear(struct rq *rq)
 
 static bool ticket_equal(const struct ticket *a, const struct ticket *b)
 {
-    return a->incarnation == b->incarnation && a->qp == b->qp && a->vm == b->vm;
+    return a->incarnation == b->incarnation && a->qp == b->qp && a->vm == b->vm &&
+           a->far == b->far;
 }
 
 static void wait_add(struct rq *rq, const struct ticket *t)
@@ -199,7 +200,9 @@ static void ticket_wake(const struct ticket *t)
 {
     struct qp *qp = ticket_qp(t);
 
-    if (qp) {
+    if (qp && t->far) {
+        qp->req.transport->receive_posted(qp);
+    } else if (qp) {
         atomic_store(&qp->req.wake, true);
         datapath_ring(qp->vm, t->qp);
     }

@@ -230,6 +230,15 @@ bool sched_may_run(const struct vm *vm)
     return !atomic_load(&vm->dp.paused) && !guest_faulted(&vm->guest);
 }
 
+/* Has its transport something to do? */
+static bool net_pending(const struct vm_datapath *dp, uint64_t now)
+{
+    struct vm_net *net = atomic_load_explicit(&dp->net, memory_order_acquire);
+
+    return net && (atomic_load_explicit(&net->ready, memory_order_relaxed) ||
+                   now >= atomic_load_explicit(&net->due, memory_order_relaxed));
+}
+
 bool sched_pending(struct vm *vm, uint64_t now, bool all)
 {
     struct vm_datapath *dp = &vm->dp;
@@ -241,7 +250,7 @@ bool sched_pending(struct vm *vm, uint64_t now, bool all)
     if (dp->has_work || dp->cq_error_pos || watch_pending(vm) ||
         atomic_load(&dp->cq_error) || now >= atomic_load(&dp->next_timer) ||
         now >= atomic_load(&dp->next_hold) ||
-        atomic_load_explicit(&dp->inbox, memory_order_relaxed)) {
+        atomic_load_explicit(&dp->inbox, memory_order_relaxed) || net_pending(dp, now)) {
         return true;
     }
     if (!all && dp->watch.n && dp->looks++ < QUICK_LOOKS) {
@@ -259,10 +268,12 @@ uint64_t sched_deadline(const struct vm *vm, uint64_t now)
 {
     const struct vm_datapath *dp = &vm->dp;
     uint64_t t = MIN(atomic_load(&dp->next_timer), atomic_load(&dp->next_hold));
+    struct vm_net *net = atomic_load(&dp->net);
 
     if (!sched_may_run(vm)) {
         return UINT64_MAX;
     }
+    t = net ? MIN(t, atomic_load(&net->due)) : t;
     return event_deferred(&vm->guest.events) ? MIN(t, now + DEFERRED_NS) : t;
 }
 
@@ -328,6 +339,7 @@ static void charge(struct vm *vm, uint64_t ns)
 uint64_t sched_serve(struct worker *w, struct vm *vm, uint64_t now)
 {
     struct vm_datapath *dp = &vm->dp;
+    struct vm_net *net = atomic_load_explicit(&dp->net, memory_order_acquire);
     struct turn t = {.now = now,
                      .end = now + (w->n_active > 1 ? SLICE_NS : SLICE_ALONE_NS),
                      .grace = &w->grace};
@@ -354,7 +366,13 @@ uint64_t sched_serve(struct worker *w, struct vm *vm, uint64_t now)
     if (dp->arrived || atomic_load_explicit(&dp->inbox, memory_order_relaxed)) {
         run_arrived(w, vm, &t);
     }
+    if (net) {
+        net->ops->take(net, &t);
+    }
     run_qps(w, vm, &t);
+    if (net) {
+        net->ops->flush(net);
+    }
     retry_deferred(vm, now);
     dp->has_work = dp->arrived || !TAILQ_EMPTY(&dp->run);
     pthread_mutex_unlock(&dp->token);

@@ -75,6 +75,9 @@ void datapath_srq_destroyed(struct srq *srq)
 /* The connection ends: nothing of it leads to or from a peer any more. */
 static void qp_disconnect(struct qp *qp)
 {
+    if (qp->req.conn) {
+        qp->req.transport->unbind(qp);
+    }
     route_put(qp->req.route);
     qp->req.route = NULL;
     qp->req.peer = NULL;
@@ -159,6 +162,9 @@ static void qp_connect(struct qp *qp)
     req->op.m.unreliable = !qp->service->acknowledged;
     req->op.m.incarnation = atomic_load(&req->incarnation);
     req->op.m.ticket = (struct ticket){qp->vm->id, qp->handle, req->op.m.incarnation};
+    if (req->transport->bind) {
+        req->transport->bind(qp);
+    }
 }
 
 void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask)

@@ -37,6 +37,17 @@ struct transport_ops {
      * QPs are connected ones.
      */
     struct outcome (*datagram)(struct qp *qp, struct send_op *op);
+
+    /*
+     * @qp has got a peer (req.path, req.route) / has none any more: what leads to it is
+     * to be made ready, and undone.  Main thread with the token held, and qp->lock for
+     * bind().  NULL: there is nothing to do.
+     */
+    void (*bind)(struct qp *qp);
+    void (*unbind)(struct qp *qp);
+
+    /* What the peer of @qp waits for (ticket, far) was posted. */
+    void (*receive_posted)(struct qp *qp);
 };
 
 #endif /* PVRDMAD_TRANSPORT_H */

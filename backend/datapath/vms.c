@@ -87,6 +87,9 @@ void datapath_vm_fini(struct vm *vm)
         vm->dp.arrived = n->next;
         n->run(n, NULL);
     }
+    if (vm->dp.net) {
+        vm->dp.net->ops->fini(vm->dp.net);
+    }
     fini(&vm->dp);
 }
 

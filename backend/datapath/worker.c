@@ -25,6 +25,7 @@
  */
 #include <limits.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -35,6 +36,12 @@
 
 /* How often a busy worker asks for events: a call takes 0.4 us. */
 #define EPOLL_NS 10000u
+
+/*
+ * ... and one that has nothing to do and VMs with sockets: what it waits for comes that
+ * way.
+ */
+#define EPOLL_IDLE_NS 500u
 
 /*
  * A turn without work takes well under a microsecond.  After one that took this
@@ -284,6 +291,7 @@ static void *worker_main(void *arg)
 {
     struct worker *w = arg;
     uint64_t now, last_idle = UINT64_MAX, no_poll_until = 0;
+    bool idle = false;
     struct cpu_loss loss = {0};
     struct cpu_share share = {0};
 
@@ -305,12 +313,16 @@ static void *worker_main(void *arg)
         if (atomic_load_explicit(&w->poked_any, memory_order_relaxed)) {
             run_poked(w);
         }
-        if (now - w->polled >= EPOLL_NS &&
+        if (now - w->polled >=
+                (atomic_load_explicit(&w->n_nets, memory_order_relaxed) && idle
+                     ? EPOLL_IDLE_NS
+                     : EPOLL_NS) &&
             atomic_load_explicit(&w->n_sources, memory_order_relaxed) > w->n_active) {
             poll_sources(w, now);
         }
         run_deadlines(w, now);
         vm = look_around(w, now, now < no_poll_until ? 0 : poll_ns);
+        idle = !vm;
         if (vm) {
             w->vtime = MAX(w->vtime, vm->dp.vtime);
             now = sched_serve(w, vm, now);
@@ -435,6 +447,7 @@ static void worker_stop(struct worker *w)
     close(w->epfd);
     close(w->wakefd);
     deadlines_fini(&w->parked);
+    free(w->scratch);
 }
 
 void datapath_set_priority(const struct priority *p)

@@ -29,6 +29,7 @@
 #define QP_MAX_SGE 16u /* == VERBS_MAX_SGE */
 
 struct qp;
+struct conn;
 struct pd;
 struct ring_mem;
 struct route;
@@ -61,6 +62,8 @@ struct ticket {
     uint32_t vm;          /* struct vm's id */
     uint32_t qp;          /* handle */
     uint64_t incarnation; /* of its connection; 0: no ticket */
+    /* It is the responder's own: its transport tells the peer, which is elsewhere. */
+    bool far;
 };
 
 /*
@@ -308,6 +311,7 @@ struct qp_requester {
     struct conn_path path;        /* sgid, dgid, QPNs */
 
     const struct transport_ops *transport;
+    struct conn *conn; /* of a transport with sockets, see there; the token */
     /* Where the peer is (directory/), counted; set and cleared with the token. */
     struct route *route;
     /* Found by that route when its generation was peer_gen; the VM's worker. */

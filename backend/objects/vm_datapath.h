@@ -81,6 +81,27 @@ struct source {
     void (*ready)(struct source *s);
 };
 
+/*
+ * What a transport with sockets does in the turns of a VM, on its worker with the token.
+ * It is made on the main thread, and goes with the VM.
+ */
+struct vm_net {
+    const struct vm_net_ops *ops;
+    _Atomic bool ready;   /* something came: take() has work */
+    _Atomic uint64_t due; /* ns, when it has without that; UINT64_MAX: never */
+};
+
+struct turn;
+
+struct vm_net_ops {
+    /* Take in what came, until the turn is over. */
+    void (*take)(struct vm_net *net, struct turn *t);
+    /* The turn ends: what was begun in it goes out. */
+    void (*flush)(struct vm_net *net);
+    /* The VM goes; it has no queue pair any more.  Main thread. */
+    void (*fini)(struct vm_net *net);
+};
+
 struct watched {
     _Atomic(struct qp *) qp; /* NULL: free */
     /* All else is the worker's. */
@@ -122,6 +143,7 @@ struct vm_datapath {
     uint64_t vtime;
 
     _Atomic(struct note *) inbox; /* newest first; pushed by any thread */
+    _Atomic(struct vm_net *) net; /* NULL: it has no sockets */
 
     /* Under the token. */
     struct note *arrived;           /* taken from it, oldest first */
