@@ -561,6 +561,7 @@ enum daemon_key {
     KEY_WORKERS,
     KEY_WORKER_PRIORITY,
     KEY_POLL_US,
+    KEY_PATH,
     KEY_LOG_LEVEL,
     KEY_REQUIRE_SEALED,
     KEY_MAX_MAPPED,
@@ -571,17 +572,12 @@ enum daemon_key {
 };
 
 static const char *const daemon_keys[KEY_COUNT] = {
-    [KEY_SOCKET_DIR] = "socket-dir",
-    [KEY_CONTROL_SOCKET] = "control-socket",
-    [KEY_WORKERS] = "workers",
-    [KEY_WORKER_PRIORITY] = "worker-priority",
-    [KEY_POLL_US] = "poll-us",
-    [KEY_LOG_LEVEL] = "log-level",
-    [KEY_REQUIRE_SEALED] = "require-sealed",
-    [KEY_MAX_MAPPED] = "max-mapped",
-    [KEY_LISTEN] = "listen",
-    [KEY_HOST_NAME] = "host-name",
-    [KEY_PEER_TIMEOUT] = "peer-timeout",
+    [KEY_SOCKET_DIR] = "socket-dir", [KEY_CONTROL_SOCKET] = "control-socket",
+    [KEY_WORKERS] = "workers",       [KEY_WORKER_PRIORITY] = "worker-priority",
+    [KEY_POLL_US] = "poll-us",       [KEY_PATH] = "path",
+    [KEY_LOG_LEVEL] = "log-level",   [KEY_REQUIRE_SEALED] = "require-sealed",
+    [KEY_MAX_MAPPED] = "max-mapped", [KEY_LISTEN] = "listen",
+    [KEY_HOST_NAME] = "host-name",   [KEY_PEER_TIMEOUT] = "peer-timeout",
 };
 
 static int find_daemon_key(const char *key)
@@ -606,6 +602,8 @@ static char *daemon_value(const struct daemon_config *cfg, int k)
         return g_strdup_printf("%u", cfg->workers);
     case KEY_POLL_US:
         return g_strdup_printf("%u", cfg->poll_us);
+    case KEY_PATH:
+        return g_strdup(cfg->path_tcp ? "tcp" : "auto");
     case KEY_LOG_LEVEL:
         return g_strdup(log_level_name(cfg->log_level));
     case KEY_REQUIRE_SEALED:
@@ -724,6 +722,13 @@ bool config_set(struct daemon_config *cfg, const char *key, const char *value, b
         break;
     case KEY_POLL_US:
         ok = parse_uint(key, value, 0, CONFIG_MAX_POLL_US, &cfg->poll_us, errp);
+        break;
+    case KEY_PATH:
+        if (strcmp(value, "auto") != 0 && strcmp(value, "tcp") != 0) {
+            ok = fail(errp, key, "expected auto or tcp");
+            break;
+        }
+        cfg->path_tcp = *value == 't';
         break;
     case KEY_LOG_LEVEL:
         if (!log_parse_level(value, &cfg->log_level)) {

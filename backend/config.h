@@ -3,8 +3,9 @@
  * Configuration: the key file of pvrdmad and what is declared for each VM.
  *
  *   [daemon]            socket-dir, control-socket, workers, worker-priority,
- *                       poll-us, log-level, require-sealed (default true),
- *                       max-mapped, listen, host-name, peer-timeout
+ *                       poll-us, path (auto or tcp), log-level,
+ *                       require-sealed (default true), max-mapped, listen, host-name,
+ *                       peer-timeout
  *   [vm NAME]           socket, uid, network, mac, addresses (';' list or "any"),
  *                       max-qp, max-cq, max-srq, max-mr, max-pd, max-mr-pages,
  *                       shares, max-memory, max-files, require-sealed, worker
@@ -105,6 +106,7 @@ struct daemon_config {
     char *control_socket; /* default SOCKET_DIR/control */
     unsigned workers;     /* default 1 */
     unsigned poll_us;     /* default 50 */
+    bool path_tcp;        /* connections of this host go over TCP, too; default false */
     struct priority worker_priority;
     bool require_sealed; /* guest RAM must be a memfd sealed against shrinking */
     uint64_t max_mapped; /* guest memory of all VMs, bytes of address space;

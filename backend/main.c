@@ -35,6 +35,7 @@
 #include "transport/peer/claims.h"
 #include "transport/peer/peer.h"
 #include "transport/peer/ud.h"
+#include "transport/tcp/tcp.h"
 
 /*
  * What a VM takes as a rule: its socket, connection, doorbells, ten interrupts (hw/'s
@@ -334,9 +335,13 @@ static bool serve_vms(struct daemon_config *cfg, GError **errp)
     if (!datapath_start(cfg->workers, cfg->poll_us, errp)) {
         goto out_vm;
     }
+    if (!tcp_open(cfg->path_tcp, errp)) {
+        goto out_tcp;
+    }
+    tcp_use(cfg);
     /* The control socket first: it tells a second daemon to keep off. */
     if (!control_listen(cfg, errp)) {
-        goto out_datapath;
+        goto out_tcp;
     }
     reload_start(cfg);
     if (!claims_start(cfg->peer_timeout, errp)) {
@@ -354,7 +359,8 @@ out_control:
     /* Behind the VMs: others hear that their addresses are gone. */
     claims_stop();
     peers_stop();
-out_datapath:
+out_tcp:
+    tcp_close();
     datapath_stop();
 out_vm:
     registry_stop();

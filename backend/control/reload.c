@@ -22,6 +22,7 @@
 #include "datapath/datapath.h"
 #include "log.h"
 #include "transport/peer/peer.h"
+#include "transport/tcp/tcp.h"
 #include "vm.h"
 
 static struct daemon_config *cfg;
@@ -291,6 +292,7 @@ static bool reload(GString *s, GError **errp)
     apply_daemon(&o, new, notes->str);
     follow_networks();
     peers_reload(new, say_peer, &o);
+    tcp_use(new);
     registry_forget_failed();
     /* Those that go first: their sockets and addresses may be wanted again. */
     remove_gone(&o, new);

@@ -7,8 +7,10 @@
 
 /* Both ends on this host: a memory copy. */
 extern const struct transport_ops transport_copy;
+/* iWARP over TCP to other hosts; what is on this one goes by `copy`, if not forced. */
+extern const struct transport_ops transport_tcp;
 
-/* What queue pairs begin with: `copy`, unless a test puts another here at start. */
+/* What connected queue pairs have: `copy`, unless another is put here at start. */
 extern const struct transport_ops *transport_local;
 
 #endif /* PVRDMAD_TRANSPORTS_H */

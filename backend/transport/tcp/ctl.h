@@ -19,6 +19,7 @@ enum ctl_kind {
     CTL_RNR,     /* this one found no receive, and was dropped with those behind it */
     CTL_NAK,     /* this one failed, and those behind it were dropped */
     CTL_RESTART, /* the next message that comes is this one */
+    CTL_READY,   /* a receive was posted: this one may be sent again before its time */
     CTL_KINDS
 };
 

@@ -67,6 +67,7 @@ struct rdmap_read {
 /* What an Immediate Data's second word says: ours, and zero between others. */
 #define RDMAP_IMM_OF_WRITE 0u /* it ends the Write before it */
 #define RDMAP_IMM_OF_SEND  1u /* it belongs to the Send behind it */
+#define RDMAP_IMM_OF_NEXT  2u /* it belongs to the Write behind it */
 
 struct rdmap_imm {
     uint32_t imm;

@@ -1,0 +1,567 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Transport "tcp": connected queue pairs whose peer is on another host, as iWARP (MPA,
+ * DDP, RDMAP) over TCP.
+ *
+ * A queue pair has a struct conn from RTR to RESET.  It has a stream, a TCP connection in
+ * full operation, when both sides want one and the network lets them; one stream carries
+ * both directions.  What breaks is a stream, never the queue pair: the engine is told
+ * (requester_lost), start() asks for another one, and when that is there both sides know
+ * from its private data (hello.h) what has arrived.  Until then start() answers OUT_HELD
+ * while a try is under way, and OUT_SILENT when one was in vain, which costs one of the
+ * queue pair's own retries: its budget, not ours, decides when it fails.
+ *
+ * The engine has no timer for what is on its way, so a sweep looks for peers that have
+ * not answered for one try's time, and breaks their streams.
+ *
+ *   conn.c   connections and streams come and go; the transport's interface
+ *   setup.c  the main thread: who connects, MPA's startup frames
+ *   tx.c     frames out        rx.c  frames in
+ *
+ * Threads.  All of a conn but what conn.h calls the main thread's is under the VM's
+ * token: the VM's worker in its turns, and the main thread when it makes or ends one. The
+ * staging buffer is a worker's, and empty whenever a token is let go.
+ *
+ * Sockets are in an epoll set of the VM, level-triggered, which is one source of the VM's
+ * worker.  Whoever frees a conn holds the token, and so does who asks epoll: what that
+ * returns is alive.
+ */
+#include "transport/tcp/conn.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "transport/tcp/tcp.h"
+#include "transport/transports.h"
+
+/* How long a try to get a stream counts as under way. */
+#define TRY_NS 300000000u
+/* Not more often than that. */
+#define ASK_EVERY_NS 2000000u
+/* A peer may be silent for that long, whatever the queue pair's timeout. */
+#define MIN_SILENCE_NS 500000000u
+#define SWEEP_NS       50000000u
+/* Sockets looked at with one call. */
+#define EVENTS 16
+/* How soon to look whether a grace period is over. */
+#define GRACE_NS 2000u
+
+bool tcp_forced;
+
+struct tcp_scratch *tcp_scratch(void)
+{
+    struct worker *w = worker_self();
+
+    if (!w->scratch) {
+        w->scratch = malloc(sizeof(struct tcp_scratch));
+        if (!w->scratch) {
+            g_error("no memory for a worker's buffers");
+        }
+        ((struct tcp_scratch *)w->scratch)->out = NULL;
+    }
+    return w->scratch;
+}
+
+/* ---- streams ---------------------------------------------------------------- */
+
+void conn_work(struct conn *c)
+{
+    if (!c->has_work) {
+        c->has_work = true;
+        TAILQ_INSERT_TAIL(&c->net->work, c, work);
+    }
+}
+
+static void no_work(struct conn *c)
+{
+    if (c->has_work) {
+        c->has_work = false;
+        TAILQ_REMOVE(&c->net->work, c, work);
+    }
+}
+
+void conn_break(struct conn *c, const char *why)
+{
+    if (c->s && !c->s->broken) {
+        c->s->broken = true;
+        log_vm(LOG_LVL_DEBUG, c->vm, "QP %u: connection ends: %s", c->ticket.qp, why);
+        conn_work(c);
+    }
+}
+
+void conn_watch(struct conn *c, bool writable)
+{
+    struct stream *s = c->s;
+    struct epoll_event ev = {.events = EPOLLIN | (writable ? EPOLLOUT : 0),
+                             .data.ptr = c};
+
+    if (s->writable != writable) {
+        s->writable = writable;
+        epoll_ctl(c->net->epfd, EPOLL_CTL_MOD, s->fd, &ev);
+    }
+}
+
+void conn_down(struct conn *c)
+{
+    struct stream *s = c->s;
+
+    if (!s) {
+        return;
+    }
+    c->s = NULL;
+    no_work(c);
+    /* One that brought nothing was a try in vain. */
+    c->refused |= s->sent && !s->answered;
+    close(s->fd); /* and so it leaves the epoll set: it has no other descriptor */
+    g_free(s->backlog);
+    g_free(s->saved);
+    g_free(s);
+    c->stalled = false;
+    if (c->qp) {
+        requester_lost(c->qp);
+    }
+}
+
+void conn_hello(struct conn *c, struct hello *h)
+{
+    struct qp *qp = c->qp;
+
+    *h = (struct hello){
+        .incarnation = c->incarnation,
+        .seq = qp->req.seq - qp->req.in_flight,
+        .psn = qp->req.psn,
+        .mtu = (uint8_t)qp->attr.path_mtu,
+        .failed_status = c->failed_status,
+        .failed_seq = c->failed_seq,
+    };
+    for (uint64_t i = h->seq; i < qp->req.seq; i++) {
+        h->psn = (h->psn - window_at(qp, i)->npsn) & PSN_MASK;
+    }
+    pthread_mutex_lock(&qp->lock);
+    h->heard = qp->resp.incarnation;
+    h->got = qp->resp.seq;
+    pthread_mutex_unlock(&qp->lock);
+}
+
+bool conn_up(struct conn *c, int fd, const struct mpa_agreed *agreed,
+             const struct hello *own, const struct hello *peer)
+{
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = c};
+    struct stream *s = g_try_malloc(sizeof(*s));
+    int mss = 0;
+    socklen_t len = sizeof(mss);
+
+    if (!s || epoll_ctl(c->net->epfd, EPOLL_CTL_ADD, fd, &ev) < 0) {
+        g_free(s);
+        close(fd);
+        return false;
+    }
+    memset(s, 0,
+           offsetof(struct stream, room)); /* that is not touched until it is used */
+    if (getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, &len) < 0 || mss <= 0) {
+        mss = 1448;
+    }
+    s->fd = fd;
+    s->crc = agreed->crc;
+    s->mulpdu = fpdu_mulpdu((uint32_t)mss, false);
+    s->may_send = c->initiator;
+    for (unsigned i = 0; i < RDMAP_QNS; i++) {
+        s->msn[i] = 1;
+        s->q[i] = DDP_QUEUE_INIT;
+    }
+    fpdu_rx_init(&s->rx, s->room, sizeof(s->room), agreed->crc, rdmap_head_len);
+
+    /* What each expects of the other. */
+    s->seq = peer->heard == c->incarnation ? peer->got : own->seq;
+    s->rx_seq = own->heard == peer->incarnation ? own->got : peer->seq;
+    c->peer_incarnation = peer->incarnation;
+    c->peer_seq = peer->seq;
+    c->peer_psn = peer->psn;
+    c->peer_mtu = peer->mtu;
+    s->fresh = true; /* completions are a worker's affair */
+    c->s = s;
+    c->trying = c->refused = false;
+    c->progress = now_ns();
+    conn_work(c);
+    atomic_store(&c->net->net.ready, true);
+    datapath_wake(c->vm);
+    return true;
+}
+
+/* ---- the VM's turns ----------------------------------------------------------- */
+
+static struct tcp_vm *of_net(struct vm_net *net)
+{
+    return (struct tcp_vm *)(void *)net;
+}
+
+/* How long a peer may take for an answer, before that is a try; ns, 0: for ever. */
+static uint64_t patience(const struct qp *qp)
+{
+    return qp->attr.timeout ? MAX(4096ull << qp->attr.timeout, MIN_SILENCE_NS) : 0;
+}
+
+/* A peer that does not answer. */
+static bool look_at(struct conn *c, uint64_t now)
+{
+    struct qp *qp = c->qp;
+    uint64_t most;
+
+    if (!c->s || !qp->req.in_flight) {
+        return false;
+    }
+    most = patience(qp);
+    if (!most || !qp->req.route || route_is_held(qp->req.route)) {
+        c->progress = now; /* its clock stands still */
+    } else if (now > c->progress && now - c->progress > most) {
+        c->progress = now;
+        requester_answered(qp, qp->req.seq - qp->req.in_flight, OUTCOME(OUT_SILENT));
+        conn_break(c, "no answer");
+    }
+    return true;
+}
+
+static void sweep(struct tcp_vm *net, uint64_t now)
+{
+    struct conn *c, *next;
+    bool any = false;
+
+    for (c = TAILQ_FIRST(&net->conns); c; c = next) {
+        next = TAILQ_NEXT(c, link);
+        any |= look_at(c, now);
+    }
+    net->sweep = any ? now + SWEEP_NS : UINT64_MAX;
+}
+
+static void set_due(struct tcp_vm *net, uint64_t soon)
+{
+    atomic_store_explicit(&net->net.due, MIN(net->sweep, soon), memory_order_relaxed);
+}
+
+/* A message is on its way: somebody has to see if it stays there. */
+static void expect_answer(struct conn *c)
+{
+    if (c->qp->req.in_flight == 0) {
+        c->progress = now_ns();
+    }
+    if (c->net->sweep == UINT64_MAX) {
+        c->net->sweep = now_ns() + SWEEP_NS;
+        set_due(c->net, UINT64_MAX);
+    }
+}
+
+static void sockets(struct tcp_vm *net, struct turn *t)
+{
+    struct epoll_event ev[EVENTS];
+    int n;
+
+    /* First: what comes from now on sets it again. */
+    atomic_store(&net->net.ready, false);
+    n = epoll_wait(net->epfd, ev, EVENTS, 0);
+    for (int i = 0; i < n; i++) {
+        struct conn *c = ev[i].data.ptr;
+
+        if (!c->s) {
+            continue;
+        }
+        if (ev[i].events & EPOLLOUT) {
+            tx_writable(c);
+        }
+        if (c->s && (ev[i].events & ~(uint32_t)EPOLLOUT) && rx_run(c, t)) {
+            atomic_store_explicit(&net->net.ready, true, memory_order_relaxed);
+        }
+        comp_make_room(worker_self());
+        if (turn_spent(t, 1)) {
+            n = EVENTS; /* the rest is asked for again */
+            break;
+        }
+    }
+    if (n == EVENTS) {
+        atomic_store_explicit(&net->net.ready, true, memory_order_relaxed);
+    }
+}
+
+static void tcp_take(struct vm_net *vn, struct turn *t)
+{
+    struct tcp_vm *net = of_net(vn);
+    struct conn *c, *next;
+
+    if (t->now >= net->sweep) {
+        sweep(net, t->now);
+    }
+    for (c = TAILQ_FIRST(&net->work); c; c = next) {
+        next = TAILQ_NEXT(c, work);
+        if (c->s && c->s->fresh) {
+            c->s->fresh = false;
+            c->s->ready_due = c->ready_owed;
+            c->ready_owed = false;
+            requester_resume(c->qp, c->s->seq);
+        }
+        if (c->s && c->s->waiting && !c->s->broken) {
+            rx_resume(c, t);
+        }
+    }
+    if (atomic_load_explicit(&vn->ready, memory_order_relaxed)) {
+        sockets(net, t);
+    }
+    for (c = TAILQ_FIRST(&net->work); c; c = next) {
+        next = TAILQ_NEXT(c, work);
+        if (c->s && !c->s->broken) {
+            tx_jobs(c, t);
+        }
+    }
+}
+
+/* What is left to do for it in the next turn? */
+static bool goes_on(const struct stream *s, uint64_t *due, uint64_t now)
+{
+    if (s->waiting) {
+        *due = now + GRACE_NS;
+        return true;
+    }
+    if (s->backlog) {
+        return false; /* tx_writable() */
+    }
+    if (s->n_jobs) {
+        *due = 0;
+        return true;
+    }
+    return false;
+}
+
+static void tcp_end_turn(struct vm_net *vn)
+{
+    struct tcp_vm *net = of_net(vn);
+    struct tcp_scratch *x = tcp_scratch();
+    uint64_t due = UINT64_MAX, now = 0;
+    struct conn *c, *next;
+
+    for (c = TAILQ_FIRST(&net->work); c; c = next) {
+        next = TAILQ_NEXT(c, work);
+        if (c->s && !c->s->broken) {
+            tx_tell(c);
+        }
+    }
+    tx_flush(x);
+    for (c = TAILQ_FIRST(&net->work); c; c = next) {
+        next = TAILQ_NEXT(c, work);
+        if (c->s && (c->s->broken || (c->s->closing && !c->s->backlog))) {
+            conn_down(c);
+            setup_ask(c); /* if that is in vain: when there is something to send */
+            continue;
+        }
+        now = now ? now : now_ns();
+        if (!c->s || !goes_on(c->s, &due, now)) {
+            no_work(c);
+        }
+    }
+    set_due(net, due);
+}
+
+static void tcp_fini_vm(struct vm_net *vn)
+{
+    struct tcp_vm *net = of_net(vn);
+
+    g_assert(TAILQ_EMPTY(&net->conns));
+    atomic_store(&net->vm->dp.net, NULL);
+    atomic_fetch_sub(&net->source.worker->n_nets, 1);
+    worker_remove_source(&net->source);
+    close(net->epfd);
+    g_free(net);
+}
+
+static const struct vm_net_ops net_ops = {
+    .take = tcp_take, .flush = tcp_end_turn, .fini = tcp_fini_vm};
+
+static void sockets_ready(struct source *s)
+{
+    struct tcp_vm *net =
+        (struct tcp_vm *)(void *)((char *)s - offsetof(struct tcp_vm, source));
+
+    atomic_store(&net->net.ready, true);
+    datapath_wake(net->vm);
+}
+
+/* The VM's; NULL: errno. */
+static struct tcp_vm *vm_net_get(struct vm *vm)
+{
+    struct vm_net *vn = atomic_load(&vm->dp.net);
+    struct tcp_vm *net;
+
+    if (vn) {
+        return of_net(vn);
+    }
+    net = g_new0(struct tcp_vm, 1);
+    net->net.ops = &net_ops;
+    atomic_init(&net->net.due, UINT64_MAX);
+    net->vm = vm;
+    net->sweep = UINT64_MAX;
+    TAILQ_INIT(&net->conns);
+    TAILQ_INIT(&net->work);
+    net->epfd = epoll_create1(EPOLL_CLOEXEC);
+    net->source = (struct source){.fd = net->epfd, .ready = sockets_ready};
+    if (net->epfd < 0 || !worker_add_source(vm->dp.worker, &net->source, EPOLLIN)) {
+        log_vm(LOG_LVL_WARN, vm, "no sockets for it: %s", g_strerror(errno));
+        if (net->epfd >= 0) {
+            close(net->epfd);
+        }
+        g_free(net);
+        return NULL;
+    }
+    atomic_fetch_add(&vm->dp.worker->n_nets, 1);
+    atomic_store(&vm->dp.net, &net->net);
+    return net;
+}
+
+/* ---- the transport's interface ------------------------------------------------- */
+
+/* Of the two ends, one makes the TCP connection: whose (GID, QPN) is less. */
+static bool is_initiator(const struct conn_path *p)
+{
+    int order = memcmp(p->sgid.raw, p->dgid.raw, sizeof(p->sgid.raw));
+
+    return order < 0 || (order == 0 && p->sqpn < p->dqpn);
+}
+
+/* Is its peer's address to be found, or may it be? */
+static bool is_known(const struct qp *qp)
+{
+    const struct route *route = qp->req.route;
+
+    return tcp_forced || atomic_load_explicit(&route->remote, memory_order_acquire) ||
+           directory_want(qp->vm, route, qp->vm->objects.network, &qp->req.path.dgid);
+}
+
+/* Does it go by this room, as things are now? */
+static bool is_remote(const struct qp *qp)
+{
+    return tcp_forced || !atomic_load_explicit(&qp->req.route->vm, memory_order_acquire);
+}
+
+static void tcp_bind(struct qp *qp)
+{
+    struct tcp_vm *net = vm_net_get(qp->vm);
+    struct qp_requester *req = &qp->req;
+    struct conn *c;
+
+    if (!net) {
+        return; /* start() finds nobody */
+    }
+    c = g_new0(struct conn, 1);
+    c->qp = qp;
+    c->vm = qp->vm;
+    c->net = net;
+    c->ticket = req->op.m.ticket;
+    c->ticket.far = true;
+    c->network = qp->vm->objects.network;
+    c->path = req->path;
+    c->peer_path =
+        (struct conn_path){c->path.dgid, c->path.sgid, c->path.dqpn, c->path.sqpn};
+    c->incarnation = req->op.m.incarnation;
+    c->initiator = is_initiator(&c->path);
+    c->is_self = !memcmp(&c->path, &c->peer_path, sizeof(c->path));
+    TAILQ_INSERT_TAIL(&net->conns, c, link);
+    req->conn = c;
+    if (is_remote(qp) && !c->is_self) {
+        setup_ask(c);
+    }
+}
+
+static void tcp_unbind(struct qp *qp)
+{
+    struct conn *c = qp->req.conn;
+
+    qp->req.conn = NULL;
+    setup_forget(c);
+    if (c->s) {
+        tx_last_words(c);
+        c->qp = NULL; /* it need not be told */
+        conn_down(c);
+    }
+    TAILQ_REMOVE(&c->net->conns, c, link);
+    no_work(c);
+    g_free(c);
+}
+
+/* There is no stream. */
+static struct outcome no_stream(struct conn *c, const struct send_op *op)
+{
+    uint64_t now = now_ns();
+
+    if (c->peer_failed_status && op->m.seq == c->peer_failed_seq) {
+        return (struct outcome){.what = OUT_FAIL, .status = c->peer_failed_status};
+    }
+    if (c->trying && now >= c->try_until) {
+        c->trying = false;
+        c->refused = true;
+    }
+    if (!c->trying && now >= c->next_ask) {
+        c->trying = true;
+        c->try_until = now + TRY_NS;
+        c->next_ask = now + ASK_EVERY_NS;
+        setup_ask(c);
+    }
+    if (c->refused) {
+        c->refused = false;
+        return OUTCOME(OUT_SILENT);
+    }
+    return OUTCOME(OUT_HELD); /* looks again soon */
+}
+
+static struct outcome tcp_start(struct qp *qp, struct send_op *op)
+{
+    struct qp_requester *req = &qp->req;
+    struct conn *c = req->conn;
+    const struct transport_ops *by;
+    struct outcome o;
+
+    if (!req->bound || !req->route || !c) {
+        return OUTCOME(OUT_SILENT);
+    }
+    by = c->is_self || !is_remote(qp) ? &transport_copy : &transport_tcp;
+    if (c->carried_by != by) { /* another way than its first bytes */
+        c->carried_by = by;
+        op->done = 0;
+        op->cur = (struct sg_cursor){0, 0};
+        op->admitted = op->repeated = false;
+    }
+    if (by == &transport_copy) {
+        return transport_copy.start(qp, op);
+    }
+    if (route_is_held(req->route)) {
+        return OUTCOME(OUT_HELD);
+    }
+    if (!c->s || c->s->broken || c->s->closing) {
+        return is_known(qp) ? no_stream(c, op) : OUTCOME(OUT_SILENT);
+    }
+    o = tx_start(c, qp, op);
+    if (o.what == OUT_PENDING) {
+        expect_answer(c);
+    }
+    return o;
+}
+
+/* The peer was told that there is no receive. */
+static void tcp_receive_posted(struct qp *qp)
+{
+    struct conn *c = qp->req.conn;
+
+    if (c && c->s) {
+        c->s->ready_due = true;
+        conn_work(c);
+    } else if (c) {
+        c->ready_owed = true;
+    }
+}
+
+const struct transport_ops transport_tcp = {
+    .name = "tcp",
+    .pipelined = true,
+    .start = tcp_start,
+    .bind = tcp_bind,
+    .unbind = tcp_unbind,
+    .receive_posted = tcp_receive_posted,
+};

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The inside of transport "tcp": a queue pair's connection, and what the room's files
+ * call of each other.  conn.c says how it hangs together.
+ */
+#ifndef PVRDMAD_TCP_CONN_H
+#define PVRDMAD_TCP_CONN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+#include <sys/socket.h>
+
+#include "datapath/engine.h"
+#include "transport/peer/peer.h"
+#include "transport/tcp/ddp.h"
+#include "transport/tcp/fpdu.h"
+#include "transport/tcp/hello.h"
+#include "transport/tcp/mpa.h"
+#include "transport/tcp/rdmap.h"
+
+/* READs and atomics that a side has open at most: what MPA's IRD and ORD say. */
+#define TCP_DEPTH 16u /* VERBS_MAX_RD_ATOM */
+
+/* A READ or atomic that is not answered yet. */
+struct tcp_asked {
+    uint64_t seq;
+    uint64_t length, done; /* bytes */
+    uint32_t id;           /* the sink STag, or the atomic's identifier */
+    bool atomic;
+};
+
+/* One that we have to answer; it was executed, as far as sequence numbers go. */
+struct tcp_job {
+    struct msg m;
+    uint64_t epoch;
+    uint64_t done; /* bytes */
+    uint64_t sink_to;
+    uint32_t sink_stag; /* or the atomic's identifier */
+    uint64_t value;     /* the atomic's result */
+};
+
+/* The message that is arriving. */
+struct tcp_arrival {
+    bool active;   /* its last segment has not come */
+    bool skip;     /* it was executed before */
+    bool admitted; /* under epoch; else its segments are of no use */
+    uint64_t epoch;
+    uint64_t done;     /* bytes that are in place */
+    uint64_t capacity; /* of the receive, for a SEND */
+    struct msg m;
+};
+
+/* A TCP connection in full operation, both directions; under the VM's token. */
+struct stream {
+    int fd;
+    bool fresh;    /* the engine has not been told of it */
+    bool writable; /* epoll is asked for that, too */
+    uint32_t mulpdu;
+    bool crc;
+    bool may_send; /* the responder: the initiator's first frame has come */
+    bool broken;   /* to be closed at the turn's end */
+    bool closing;  /* ... when all is sent: nothing is taken any more */
+
+    /* ---- what we send ---- */
+    uint8_t *backlog; /* frames that the socket did not take; NULL: none */
+    size_t backlog_len, backlog_at, backlog_size;
+    uint64_t seq;           /* of the next message */
+    bool restart;           /* it has to be told */
+    bool open;              /* a message has begun, and its last segment was not sent */
+    struct ddp_header next; /* of that segment, if there is none else */
+    uint32_t msn[RDMAP_QNS];
+    unsigned asked_first, n_asked;
+    struct tcp_asked asked[TCP_DEPTH];
+    unsigned job_first, n_jobs;
+    struct tcp_job job[TCP_DEPTH];
+    uint32_t next_id;
+    bool sent, answered; /* messages, at all */
+    bool ack_due, rnr_due, nak_due, ready_due;
+    uint64_t ack, rnr, nak; /* messages' numbers */
+    uint8_t rnr_code, nak_status;
+
+    /* ---- what comes ---- */
+    struct fpdu_rx rx;
+    uint8_t *saved; /* input that is to be looked at first; NULL: none */
+    size_t saved_len;
+    struct ddp_queue q[RDMAP_QNS];
+    uint64_t rx_seq; /* of the message that comes next */
+    bool dropping;   /* ... but what comes is to be dropped until RESTART */
+    bool waiting;    /* for a grace period: in.m has taken a key away */
+    bool has_imm;    /* for the message behind it */
+    struct rdmap_imm imm;
+    bool imm_solicited;
+    struct tcp_arrival in;
+    uint8_t room[FPDU_MAX_SIZE];
+};
+
+/* By which a connection that is made is known; see setup.c. */
+struct setup_token {
+    uint64_t token[2];
+    uint64_t until; /* ns; 0: there is none */
+    struct conn *conn;
+};
+
+/* What a connected queue pair has of this room, from RTR to RESET. */
+struct conn {
+    /* Under the VM's token. */
+    struct qp *qp;
+    struct vm *vm;
+    struct tcp_vm *net;
+    TAILQ_ENTRY(conn) link; /* in net->conns */
+    TAILQ_ENTRY(conn) work; /* in net->work */
+    bool has_work;
+    struct stream *s;                       /* NULL: there is none */
+    const struct transport_ops *carried_by; /* req.op's first bytes */
+    bool stalled;                           /* requester_go() is owed */
+    bool ready_owed;                        /* CTL_READY is, by the next stream */
+    uint64_t progress;                      /* ns, when the peer answered last */
+
+    /* To get a stream; under the token. */
+    bool trying;        /* until try_until, or an answer */
+    bool refused;       /* the last try was in vain, and start() has not said so */
+    uint64_t try_until; /* ns */
+    uint64_t next_ask;  /* ns; not before */
+
+    /* What the queue pair failed for, told to a peer that asks again; the token. */
+    uint8_t failed_status; /* 0: nothing */
+    uint64_t failed_seq;
+    /* The peer's has, for our message. */
+    uint8_t peer_failed_status;
+    uint64_t peer_failed_seq;
+
+    /* The peer; set when the first stream comes. */
+    uint64_t peer_incarnation;
+    uint64_t peer_seq; /* where a connection that nothing came of begins */
+    uint32_t peer_psn;
+    uint8_t peer_mtu;
+
+    /* Constant. */
+    struct ticket ticket;
+    const char *network;        /* interned */
+    struct conn_path path;      /* ours */
+    struct conn_path peer_path; /* the peer's: the same, turned round */
+    uint64_t incarnation;
+    bool initiator; /* of the two, we make the TCP connection */
+    bool is_self;   /* a queue pair that is its own peer */
+
+    /* The main thread's, see setup.c. */
+    bool ask_queued; /* under setup.c's lock */
+    STAILQ_ENTRY(conn) ask_link;
+    struct setup_token asked, awaited;
+    struct setup *setup; /* under way, or NULL */
+};
+
+/* A VM that has or had such connections. */
+struct tcp_vm {
+    struct vm_net net; /* first */
+    struct vm *vm;
+    struct source source; /* of epfd; wakes the worker */
+    int epfd;             /* of the streams' sockets */
+    TAILQ_HEAD(, conn) conns;
+    TAILQ_HEAD(, conn) work; /* something to send, to look at or to close */
+    uint64_t sweep;          /* ns, when silent peers are looked for; UINT64_MAX: not */
+};
+
+/* What a worker has one of. */
+struct tcp_scratch {
+    struct conn *out; /* whose frames are in out_buf; NULL: nobody's */
+    size_t out_len;
+    uint8_t out_buf[2 * FPDU_MAX_SIZE + 4096];
+    uint8_t in_buf[128u << 10];
+};
+
+/* ---- conn.c ---- */
+
+extern bool tcp_forced; /* for peers on this host, too */
+
+/* It has something for the turn's end. */
+void conn_work(struct conn *c);
+/* The TCP connection is of no use any more; it is closed at the turn's end. */
+void conn_break(struct conn *c, const char *why);
+/* It is, now.  Token held; either thread. */
+void conn_down(struct conn *c);
+/* Both startup frames are exchanged: @fd is a stream now.  False: it was closed. */
+bool conn_up(struct conn *c, int fd, const struct mpa_agreed *agreed,
+             const struct hello *own, const struct hello *peer);
+/* Where we stand, for the peer. */
+void conn_hello(struct conn *c, struct hello *h);
+/* Ask epoll for what @s->fd is to be watched for. */
+void conn_watch(struct conn *c, bool writable);
+struct tcp_scratch *tcp_scratch(void);
+
+/* ---- tx.c ---- */
+
+/* transport_ops.start(), with a stream. */
+struct outcome tx_start(struct conn *c, struct qp *qp, struct send_op *op);
+/* Answer READs and atomics. */
+void tx_jobs(struct conn *c, struct turn *t);
+/* What is to be told of the messages that came. */
+void tx_tell(struct conn *c);
+/* Hand what is staged to the socket. */
+void tx_flush(struct tcp_scratch *x);
+/* The socket takes more. */
+void tx_writable(struct conn *c);
+/* The one Terminate: the stream ends with it. */
+void tx_terminate(struct conn *c, enum iwarp_error error, const uint8_t *head,
+                  size_t have, uint32_t ulpdu_len);
+/* The initiator's first frame, of a socket that is not a stream yet. */
+bool tx_first_frame(int fd, bool crc);
+/* Tell what is due before the queue pair goes.  Main thread. */
+void tx_last_words(struct conn *c);
+
+/* ---- rx.c ---- */
+
+/* Read from the socket, and do what it says.  False: there is no more now. */
+bool rx_run(struct conn *c, struct turn *t);
+/* Go on with a message that waited for a grace period. */
+void rx_resume(struct conn *c, struct turn *t);
+
+/* ---- setup.c ---- */
+
+/* A stream is wanted.  Any thread with the token. */
+void setup_ask(struct conn *c);
+/* Its queue pair goes.  Main thread. */
+void setup_forget(struct conn *c);
+
+#endif /* PVRDMAD_TCP_CONN_H */

@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Transport "tcp", frames out: requests, what they are answered by, and what our daemons
+ * tell each other (ctl.h).
+ *
+ * Frames are made in a buffer of the worker, payload copied there once and summed there:
+ * a guest that changes its memory meanwhile sends the one or the other, with a right sum.
+ * The buffer holds one stream's frames, as many as it gathers in a turn or fit; what the
+ * socket does not take of them is kept as the stream's backlog, and while there is one no
+ * message is begun and no READ answered.  So the backlog is bounded by what one slice
+ * and the buffer make.
+ *
+ * The messages of a direction are counted alike on both sides: each SEND, WRITE, READ
+ * and atomic is one, whatever frames it takes.  Before one that is not the next by that
+ * count a RESTART tells which it is.
+ *
+ * A message that is given up in the middle (the responder was not ready for one before)
+ * gets its last segment, of no bytes: the stream stays what DDP allows.
+ *
+ * Threads: the VM's worker in its turns, but tx_first_frame() and tx_last_words().
+ */
+#include <string.h>
+
+#include "transport/tcp/conn.h"
+#include "transport/tcp/ctl.h"
+
+/* Of a READ that is answered, per look at the clock. */
+#define ANSWER_SLICE 65536u
+
+/* ---- the socket ---------------------------------------------------------- */
+
+/* What the socket did not take: to be sent when it is writable again. */
+static void keep(struct conn *c, const uint8_t *data, size_t len)
+{
+    struct stream *s = c->s;
+
+    if (!s->backlog) {
+        s->backlog_at = s->backlog_len = s->backlog_size = 0;
+    }
+    if (s->backlog_len + len > s->backlog_size) {
+        s->backlog_size = MAX(2 * s->backlog_size, s->backlog_len + len);
+        s->backlog = g_realloc(s->backlog, s->backlog_size);
+    }
+    memcpy(s->backlog + s->backlog_len, data, len);
+    s->backlog_len += len;
+    conn_watch(c, true);
+}
+
+/* How much of it the socket took; -1: it is broken. */
+static ssize_t give(int fd, const uint8_t *data, size_t len)
+{
+    size_t done = 0;
+
+    while (done < len) {
+        ssize_t n = send(fd, data + done, len - done, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n < 0 && errno == EAGAIN) {
+            break;
+        }
+        if (n < 0) {
+            return -1;
+        }
+        done += (size_t)n;
+    }
+    return (ssize_t)done;
+}
+
+void tx_flush(struct tcp_scratch *x)
+{
+    struct conn *c = x->out;
+    struct stream *s = c ? c->s : NULL;
+    size_t len = x->out_len;
+    ssize_t n = 0;
+
+    x->out = NULL;
+    x->out_len = 0;
+    if (!s || s->broken || !len) {
+        return;
+    }
+    if (!s->backlog) {
+        n = give(s->fd, x->out_buf, len);
+    }
+    if (n < 0) {
+        conn_break(c, g_strerror(errno));
+    } else if ((size_t)n < len) {
+        keep(c, x->out_buf + n, len - (size_t)n);
+    }
+}
+
+/* True: there is no backlog any more. */
+static bool give_backlog(struct conn *c)
+{
+    struct stream *s = c->s;
+    ssize_t n;
+
+    if (s->backlog) {
+        n = give(s->fd, s->backlog + s->backlog_at, s->backlog_len - s->backlog_at);
+        if (n < 0) {
+            conn_break(c, g_strerror(errno));
+            return false;
+        }
+        s->backlog_at += (size_t)n;
+        if (s->backlog_at < s->backlog_len) {
+            return false;
+        }
+        g_clear_pointer(&s->backlog, g_free);
+    }
+    return true;
+}
+
+void tx_writable(struct conn *c)
+{
+    if (!give_backlog(c)) {
+        return;
+    }
+    conn_watch(c, false);
+    c->progress = now_ns(); /* somebody reads */
+    conn_work(c);           /* what could not be told, jobs, the end */
+    if (c->stalled) {
+        c->stalled = false;
+        requester_go(c->qp);
+    }
+}
+
+/* ---- frames ----------------------------------------------------------------- */
+
+/* Room for a frame with a ULPDU of @len bytes; where that begins. */
+static uint8_t *frame_begin(struct conn *c, size_t len)
+{
+    struct tcp_scratch *x = tcp_scratch();
+
+    if (x->out != c || x->out_len + fpdu_size((uint32_t)len) > sizeof(x->out_buf)) {
+        tx_flush(x);
+        x->out = c;
+    }
+    return x->out_buf + x->out_len + FPDU_LENGTH;
+}
+
+/* Length field, pad and sum around the ULPDU of @len bytes at @ulpdu; the frame's size.
+ */
+static size_t frame_close(uint8_t *ulpdu, uint32_t len, bool crc_on)
+{
+    uint8_t *frame = ulpdu - FPDU_LENGTH;
+    uint32_t pad = fpdu_pad(len), crc = 0;
+
+    frame[0] = (uint8_t)(len >> 8);
+    frame[1] = (uint8_t)len;
+    memset(ulpdu + len, 0, pad + CRC32C_SIZE);
+    if (crc_on) {
+        crc = crc32c_add(CRC32C_INIT, frame, FPDU_LENGTH + len + pad);
+        crc32c_put(crc, ulpdu + len + pad);
+    }
+    return fpdu_size(len);
+}
+
+/* The frame that was begun has @len bytes. */
+static void frame_end(struct conn *c, uint8_t *ulpdu, size_t len)
+{
+    tcp_scratch()->out_len += frame_close(ulpdu, (uint32_t)len, c->s->crc);
+}
+
+/* A frame of headers alone. */
+static void put_head(struct conn *c, const struct rdmap_segment *seg)
+{
+    uint8_t *ulpdu = frame_begin(c, RDMAP_MAX_HEAD);
+
+    frame_end(c, ulpdu, rdmap_put(seg, ulpdu));
+}
+
+static void put_ctl(struct conn *c, enum ctl_kind kind, uint64_t seq, uint8_t arg)
+{
+    struct ctl ctl = {kind, seq, arg};
+    struct rdmap_segment seg;
+
+    ctl_begin(&ctl, &seg);
+    put_head(c, &seg);
+}
+
+/* An untagged message of one segment. */
+static void put_untagged(struct conn *c, struct rdmap_segment *seg)
+{
+    seg->ddp.msn = c->s->msn[seg->ddp.qn]++;
+    put_head(c, seg);
+}
+
+/* End a message that is given up. */
+static void close_message(struct conn *c)
+{
+    struct stream *s = c->s;
+    uint8_t *ulpdu = frame_begin(c, RDMAP_MAX_HEAD);
+
+    s->next.last = true;
+    if (s->next.tagged) { /* no bytes, as above */
+        s->next.stag = CTL_FIRST_KEY;
+    }
+    frame_end(c, ulpdu, ddp_put(&s->next, ulpdu));
+    if (!s->next.tagged) {
+        s->msn[s->next.qn]++;
+    }
+    s->open = false;
+}
+
+/*
+ * Payload of a message whose next segment has the header @h, @n bytes from @src, @last:
+ * there is no more.  @h is what follows then.  Not SG_OK: nothing of the segment that
+ * failed is sent.
+ */
+static enum sg_result put_payload(struct conn *c, struct ddp_header *h,
+                                  struct sg_list *src, uint64_t n, bool last)
+{
+    uint32_t most = c->s->mulpdu - ddp_len(h->tagged);
+
+    do {
+        uint32_t len = (uint32_t)MIN(n, most);
+        uint8_t *ulpdu = frame_begin(c, ddp_len(h->tagged) + len);
+        enum sg_result r;
+        size_t head;
+
+        h->last = last && len == n;
+        head = ddp_put(h, ulpdu);
+        r = len ? sg_fetch(src, ulpdu + head, len) : SG_OK;
+        if (r != SG_OK) {
+            return r;
+        }
+        frame_end(c, ulpdu, head + len);
+        n -= len;
+        if (h->tagged) {
+            h->to += len;
+        } else {
+            h->mo += len;
+        }
+    } while (n);
+    return SG_OK;
+}
+
+/* ---- requests ----------------------------------------------------------------- */
+
+static bool has_imm(const struct msg *m)
+{
+    return m->opcode == PVRDMA_WR_SEND_WITH_IMM ||
+           m->opcode == PVRDMA_WR_RDMA_WRITE_WITH_IMM;
+}
+
+/* The header of the first segment of a SEND or WRITE. */
+static void begin_message(struct conn *c, const struct msg *m)
+{
+    bool solicited = m->flags & PVRDMA_SEND_SOLICITED;
+    struct rdmap_segment seg;
+
+    if (has_imm(m)) {
+        rdmap_begin(&seg, solicited ? RDMAP_IMM_SE : RDMAP_IMM);
+        seg.imm =
+            (struct rdmap_imm){GUINT32_FROM_BE(m->imm),
+                               msg_is_send(m) ? RDMAP_IMM_OF_SEND : RDMAP_IMM_OF_NEXT};
+        put_untagged(c, &seg);
+    }
+    if (!msg_is_send(m)) {
+        rdmap_begin(&seg, RDMAP_WRITE);
+        /* Of no bytes: nobody asks for the key, and ours must not look like a ctl. */
+        seg.ddp.stag = m->length ? m->rkey : CTL_FIRST_KEY;
+        seg.ddp.to = m->addr;
+    } else if (msg_invalidates(m)) {
+        rdmap_begin(&seg, solicited ? RDMAP_SEND_SE_INV : RDMAP_SEND_INV);
+        seg.ddp.stag = m->imm;
+        seg.ddp.msn = c->s->msn[RDMAP_QN_SEND];
+    } else {
+        rdmap_begin(&seg, solicited ? RDMAP_SEND_SE : RDMAP_SEND);
+        seg.ddp.msn = c->s->msn[RDMAP_QN_SEND];
+    }
+    c->s->next = seg.ddp;
+    c->s->open = true;
+}
+
+/* The next slice of a SEND or WRITE. */
+static struct outcome send_slice(struct conn *c, struct qp *qp, struct send_op *op)
+{
+    struct stream *s = c->s;
+    uint64_t n = MIN(op->m.length - op->done, qp->req.slice);
+    bool last = op->done + n == op->m.length;
+    struct sg_list local = sg_of_op(qp, op, false);
+
+    if (op->done == 0) {
+        begin_message(c, &op->m);
+    }
+    if (put_payload(c, &s->next, &local, n, last) != SG_OK) {
+        conn_break(c, "the sender's memory failed in a message"); /* nobody gets it */
+        return (struct outcome){.what = OUT_FAIL, .status = PVRDMA_WC_LOC_PROT_ERR};
+    }
+    op->cur = local.cur;
+    op->done += n;
+    if (!last) {
+        return OUTCOME(OUT_MORE);
+    }
+    if (!s->next.tagged) {
+        s->msn[s->next.qn]++;
+    }
+    s->open = false;
+    return OUTCOME(OUT_PENDING);
+}
+
+static struct tcp_asked *ask(struct stream *s, const struct msg *m)
+{
+    struct tcp_asked *a = &s->asked[(s->asked_first + s->n_asked++) % TCP_DEPTH];
+
+    s->next_id = MAX(s->next_id + 1, CTL_FIRST_KEY);
+    *a = (struct tcp_asked){
+        .seq = m->seq, .length = m->length, .id = s->next_id, .atomic = msg_is_atomic(m)};
+    return a;
+}
+
+static void send_read(struct conn *c, const struct msg *m)
+{
+    struct rdmap_segment seg;
+
+    rdmap_begin(&seg, RDMAP_READ_REQUEST);
+    seg.read = (struct rdmap_read){.sink_stag = ask(c->s, m)->id,
+                                   .len = (uint32_t)m->length,
+                                   .src_stag = m->rkey,
+                                   .src_to = m->addr};
+    put_untagged(c, &seg);
+}
+
+static void send_atomic(struct conn *c, const struct msg *m)
+{
+    bool swap = m->opcode == PVRDMA_WR_ATOMIC_CMP_AND_SWP;
+    struct rdmap_segment seg;
+
+    rdmap_begin(&seg, RDMAP_ATOMIC_REQUEST);
+    rdmap_plain_atomic(&seg, swap ? RDMAP_CMP_SWAP : RDMAP_FETCH_ADD,
+                       swap ? m->swap : m->compare_add, m->compare_add);
+    seg.atomic.id = ask(c->s, m)->id;
+    seg.atomic.stag = m->rkey;
+    seg.atomic.to = m->addr;
+    put_untagged(c, &seg);
+}
+
+/* A message begins: have both sides count from the same number. */
+static void number(struct stream *s, struct conn *c, const struct msg *m)
+{
+    if (s->open) {
+        close_message(c);
+    }
+    if (s->seq == m->seq && !s->restart) {
+        return;
+    }
+    put_ctl(c, CTL_RESTART, m->seq, 0);
+    s->seq = m->seq;
+    s->restart = false;
+    /* Those were dropped, and are asked for anew. */
+    while (s->n_asked &&
+           s->asked[(s->asked_first + s->n_asked - 1) % TCP_DEPTH].seq >= m->seq) {
+        s->n_asked--;
+    }
+}
+
+struct outcome tx_start(struct conn *c, struct qp *qp, struct send_op *op)
+{
+    struct stream *s = c->s;
+    struct outcome o = OUTCOME(OUT_PENDING);
+
+    if (s->backlog || !s->may_send) {
+        c->stalled = true;
+        return OUTCOME(OUT_STALLED);
+    }
+    if (op->done && !s->open) { /* its beginning went another way */
+        op->done = 0;
+        op->cur = (struct sg_cursor){0, 0};
+    }
+    if (op->done == 0) {
+        number(s, c, &op->m);
+    }
+    if (!msg_returns(&op->m)) {
+        o = send_slice(c, qp, op);
+    } else if (s->n_asked == TCP_DEPTH) {
+        conn_break(c, "too many READs"); /* the engine keeps to fewer */
+        return OUTCOME(OUT_HELD);
+    } else if (msg_is_atomic(&op->m)) {
+        if (op->m.addr % 8) { /* MPA's own parsers refuse it: so does the responder */
+            return (struct outcome){.what = OUT_FAIL,
+                                    .status = PVRDMA_WC_REM_INV_REQ_ERR};
+        }
+        send_atomic(c, &op->m);
+    } else {
+        send_read(c, &op->m);
+    }
+    s->sent = true;
+    if (o.what == OUT_PENDING) {
+        s->seq++;
+    }
+    return o;
+}
+
+/* ---- answers ------------------------------------------------------------------ */
+
+/* The next bytes of the READ that is to be answered first.  False: it is not to be. */
+static bool answer_read(struct conn *c, struct tcp_job *j)
+{
+    struct qp *qp = c->qp;
+    struct pvrdma_sge sge = {j->m.addr, (uint32_t)j->m.length, j->m.rkey};
+    struct sg_list src = {.vm = qp->vm,
+                          .at = qp,
+                          .pd = qp->pd,
+                          .access = PVRDMA_ACCESS_REMOTE_READ,
+                          .nsge = 1,
+                          .sge = &sge,
+                          .cur = {0, (uint32_t)j->done}};
+    uint64_t n = MIN(j->m.length - j->done, ANSWER_SLICE);
+    struct rdmap_segment seg;
+    enum sg_result r;
+    struct outcome o;
+
+    if (!responder_repeats(qp, j->epoch)) {
+        conn_break(c, "a READ that is answered has become void");
+        return false;
+    }
+    rdmap_begin(&seg, RDMAP_READ_RESPONSE);
+    seg.ddp.stag = j->sink_stag;
+    seg.ddp.to = j->sink_to + j->done;
+    r = put_payload(c, &seg.ddp, &src, n, j->done + n == j->m.length);
+    if (r != SG_OK) {
+        o = responder_outcome(&j->m, r, true);
+        responder_settle(qp, j->epoch, o);
+        c->failed_status = c->s->nak_status = o.status;
+        c->failed_seq = c->s->nak = j->m.seq;
+        c->s->nak_due = true;
+        return false;
+    }
+    j->done += n;
+    return true;
+}
+
+static void answer_atomic(struct conn *c, const struct tcp_job *j)
+{
+    struct rdmap_segment seg;
+
+    rdmap_begin(&seg, RDMAP_ATOMIC_RESPONSE);
+    seg.result = (struct rdmap_atomic_result){j->sink_stag, j->value};
+    put_untagged(c, &seg);
+}
+
+void tx_jobs(struct conn *c, struct turn *t)
+{
+    struct stream *s = c->s;
+
+    while (s->n_jobs && s->may_send && !s->backlog && !s->broken && !s->nak_due) {
+        struct tcp_job *j = &s->job[s->job_first];
+
+        if (msg_is_atomic(&j->m)) {
+            answer_atomic(c, j);
+        } else if (!answer_read(c, j)) {
+            break;
+        }
+        if (msg_is_atomic(&j->m) || j->done == j->m.length) {
+            s->job_first = (s->job_first + 1) % TCP_DEPTH;
+            s->n_jobs--;
+        }
+        if (turn_spent(t,
+                       1 + (unsigned)(MIN(j->done, ANSWER_SLICE) >> PVRDMA_PAGE_SHIFT))) {
+            break;
+        }
+    }
+}
+
+void tx_tell(struct conn *c)
+{
+    struct stream *s = c->s;
+
+    if (s->backlog || !s->may_send || s->closing) {
+        return;
+    }
+    if (s->ack_due) {
+        put_ctl(c, CTL_ACK, s->ack, 0);
+        s->ack_due = false;
+    }
+    if (s->rnr_due) {
+        put_ctl(c, CTL_RNR, s->rnr, s->rnr_code);
+        s->rnr_due = false;
+    }
+    if (s->ready_due) {
+        put_ctl(c, CTL_READY, s->dropping ? s->rnr : s->rx_seq, 0);
+        s->ready_due = false;
+    }
+    if (s->nak_due) {
+        put_ctl(c, CTL_NAK, s->nak, s->nak_status);
+        s->nak_due = false;
+        s->closing = true; /* the queue pair has failed: there is no more to say */
+    }
+}
+
+void tx_terminate(struct conn *c, enum iwarp_error error, const uint8_t *head,
+                  size_t have, uint32_t ulpdu_len)
+{
+    struct stream *s = c->s;
+    uint8_t *ulpdu;
+
+    log_vm(LOG_LVL_WARN, c->vm, "QP %u: the peer's stream is wrong: error %u/%u/%02x",
+           c->ticket.qp, iwarp_error_layer(error), iwarp_error_type(error),
+           iwarp_error_code(error));
+    conn_work(c);
+    if (!s->may_send || s->closing) {
+        conn_break(c, "an error in its frames");
+        return;
+    }
+    ulpdu = frame_begin(c, RDMAP_MAX_TERMINATE);
+    frame_end(c, ulpdu, rdmap_put_terminate(error, head, have, ulpdu_len, ulpdu));
+    s->closing = true;
+}
+
+/* ---- out of turn ------------------------------------------------------------------- */
+
+bool tx_first_frame(int fd, bool crc)
+{
+    uint8_t frame[FPDU_LENGTH + RDMAP_MAX_HEAD + FPDU_MAX_TAIL];
+    struct rdmap_segment seg;
+    size_t len;
+
+    rdmap_begin(&seg, RDMAP_WRITE);
+    seg.ddp.stag = CTL_STAG_RTR;
+    len = rdmap_put(&seg, frame + FPDU_LENGTH);
+    len = frame_close(frame + FPDU_LENGTH, (uint32_t)len, crc);
+    return give(fd, frame, len) == (ssize_t)len;
+}
+
+/* A message may be complete for this guest, and the peer not know it yet. */
+void tx_last_words(struct conn *c)
+{
+    uint8_t frame[FPDU_LENGTH + RDMAP_MAX_HEAD + FPDU_MAX_TAIL];
+    struct ctl ctl = {CTL_ACK, c->s->ack, 0};
+    struct stream *s = c->s;
+    struct rdmap_segment seg;
+    size_t len;
+
+    if (s->broken || !s->may_send || !give_backlog(c) || !s->ack_due) {
+        return;
+    }
+    ctl_begin(&ctl, &seg);
+    len = rdmap_put(&seg, frame + FPDU_LENGTH);
+    give(s->fd, frame, frame_close(frame + FPDU_LENGTH, (uint32_t)len, s->crc));
+}
