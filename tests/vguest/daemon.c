@@ -73,6 +73,12 @@ static void write_config(struct vg_daemon *d, const struct vg_daemon_opts *o)
     } else if (g_getenv("VGUEST_WORKERS")) {
         g_string_append_printf(s, "workers=%s\n", g_getenv("VGUEST_WORKERS"));
     }
+    if (g_getenv("VGUEST_PATH")) {
+        g_string_append_printf(s, "path=%s\n", g_getenv("VGUEST_PATH"));
+    }
+    if (g_getenv("VGUEST_LOG_LEVEL")) {
+        g_string_append_printf(s, "log-level=%s\n", g_getenv("VGUEST_LOG_LEVEL"));
+    }
     if (o->poll_us >= 0) {
         g_string_append_printf(s, "poll-us=%d\n", o->poll_us);
     }

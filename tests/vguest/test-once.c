@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * vguest tests: each message arrives exactly once, in order, whatever the path does
- * meanwhile.  Over `copy` that is soon said; the tests are made for the transport that
- * loses its connections (tests/late), which has to show that it did.
+ * meanwhile.  Over `copy` that is soon said; the tests are made for
+ * transports that lose their connections (tests/late, tests/reset), which have to show
+ * that they did.
  *
  * Atomics count for themselves: one that is executed twice, or not, or out of turn,
  * returns something else.
@@ -18,11 +19,13 @@
 
 static int64_t replays_before;
 
+/* Does it lose connections? */
 static bool path_is_late(void)
 {
     const char *daemon = g_getenv("PVRDMAD");
 
-    return daemon && g_str_has_suffix(daemon, "-late");
+    return daemon &&
+           (g_str_has_suffix(daemon, "-late") || g_str_has_suffix(daemon, "-reset"));
 }
 
 static void open_pair(struct vgt_pair *p)

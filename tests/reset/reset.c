@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * A network that resets connections, for tests: linked with the daemon's own main(), a
+ * thread of its own ends a random TCP connection of this process every now and then.  One
+ * time in two it is shut down, so that what was sent still arrives; else it is
+ * reset, and what either end has queued is lost.
+ *
+ * PVRDMAD_RESET_US=N: so many microseconds between two, on average (default 20000; 0:
+ * never).  At the end the daemon's log has how many there were.
+ *
+ * Listening sockets and those that are not connected yet are left alone.  A descriptor
+ * may be closed, and its number be another connection's, between the look and the blow:
+ * then that one is hit, which is as good.
+ */
+#include <dirent.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "thread.h"
+
+static pthread_t thread;
+static unsigned every_us = 20000;
+static _Atomic bool stopping;
+static _Atomic unsigned long done;
+static unsigned int seed;
+
+static bool is_connection(int fd)
+{
+    struct sockaddr_storage a;
+    socklen_t len = sizeof(a);
+    int protocol = 0;
+    socklen_t plen = sizeof(protocol);
+
+    return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &plen) == 0 &&
+           protocol == IPPROTO_TCP && getpeername(fd, (struct sockaddr *)&a, &len) == 0;
+}
+
+/* A random one of the process's connections, or -1. */
+static int choose(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    int chosen = -1, n = 0;
+    struct dirent *e;
+
+    while (dir && (e = readdir(dir))) {
+        int fd = atoi(e->d_name);
+
+        if (e->d_name[0] != '.' && fd != dirfd(dir) && is_connection(fd) &&
+            rand_r(&seed) % ++n == 0) {
+            chosen = fd;
+        }
+    }
+    if (dir) {
+        closedir(dir);
+    }
+    return chosen;
+}
+
+static void end(int fd)
+{
+    static const struct sockaddr none = {.sa_family = AF_UNSPEC};
+
+    if (rand_r(&seed) % 2) {
+        shutdown(fd, SHUT_RDWR);
+    } else if (connect(fd, &none, sizeof(none)) < 0) {
+        return;
+    }
+    atomic_fetch_add(&done, 1);
+}
+
+static void *run(void *unused)
+{
+    while (!atomic_load(&stopping)) {
+        int fd;
+
+        usleep(every_us / 2 + (unsigned)rand_r(&seed) % every_us);
+        fd = choose();
+        if (fd >= 0) {
+            end(fd);
+        }
+    }
+    return NULL;
+}
+
+__attribute__((constructor)) static void start(void)
+{
+    const char *us = getenv("PVRDMAD_RESET_US");
+
+    every_us = us ? (unsigned)strtoul(us, NULL, 10) : every_us;
+    seed = (unsigned)getpid();
+    if (every_us && thread_create(&thread, NULL, run, NULL) != 0) {
+        abort();
+    }
+}
+
+__attribute__((destructor)) static void stop(void)
+{
+    if (every_us) {
+        atomic_store(&stopping, true);
+        pthread_join(thread, NULL);
+        fprintf(stderr, "<6>connections that were reset: %lu\n", atomic_load(&done));
+    }
+}
