@@ -12,7 +12,8 @@
  * MR's pages, whose page list the input may spoil, windows bound to the MR, and ends of
  * their keys among them. All of them may receive from one SRQ. A real worker serves them;
  * "ring" steps wait until it has nothing left to do, and fail when that takes seconds (an
- * endless walk).
+ * endless walk).  Completions of the extended ones have time stamps; all CQs may hold
+ * their events back.
  *
  * After each input: completions must name our QPs and a defined status, and the
  * memory that no ring, MR or key covers must be as it was.
@@ -69,10 +70,11 @@ static uint32_t fast_handle, fast_key;
 static uint32_t window_handle[2], window_key[2];
 static uint64_t mr_pdir, mr_table, mr_first, canary[2];
 
-static bool gsi; /* the third QP is that */
-static bool uc;  /* the first two are */
+static bool gsi;       /* the third QP is that */
+static bool uc;        /* the first two are */
+static bool moderated; /* the CQs are */
 /* How often something succeeded: by enum pvrdma_wc_opcode of the completion. */
-static unsigned done[256], done_uc;
+static unsigned done[256], done_uc, done_held;
 
 /* The VM's addresses, and nobody's. */
 static const struct pvrdma_gid gid[] = {
@@ -221,6 +223,14 @@ static void create_srq(void)
     srq = resp->handle.handle;
 }
 
+/* For as long as can be, and of three completions. */
+static void moderate(uint32_t cq)
+{
+    struct pvrdma_ext_cmd_moderate_cq req = {.cq_handle = cq, .count = 3};
+
+    command(PVRDMA_CMD_MODERATE_CQ, &req, sizeof(req));
+}
+
 static void create_objects(void)
 {
     const union pvrdma_cmd_resp *resp = testdev_ptr(td, td->resp);
@@ -244,7 +254,7 @@ static void create_objects(void)
                                           .access_flags = PVRDMA_ACCESS_LOCAL_WRITE};
 
         if (is_ext(r)) {
-            cq.reserved = PVRDMA_EXT_OBJ_RING;
+            cq.reserved = PVRDMA_EXT_OBJ_RING | PVRDMA_EXT_CQ_STAMPS;
             qp.reserved[0] = PVRDMA_EXT_OBJ_RING;
             qp.max_inline_data = MAX_INLINE;
         }
@@ -261,6 +271,9 @@ static void create_objects(void)
         memset(testdev_ptr(td, r->cq_first), 0, 2 * 4096);
         command(PVRDMA_CMD_CREATE_CQ, &cq, sizeof(cq));
         r->cq = resp->create_cq.cq_handle;
+        if (moderated) {
+            moderate(r->cq);
+        }
         qp.send_cq_handle = qp.recv_cq_handle = r->cq;
         command(PVRDMA_CMD_CREATE_QP, &qp, sizeof(qp));
         r->qp = resp->create_qp.qp_handle;
@@ -603,12 +616,22 @@ static void note_done(const struct rings *r, const struct pvrdma_cqe *c)
     done_uc += uc && !is_ud(r);
 }
 
+static void note_held(const struct rings *r)
+{
+    struct cq *cq = id_table_get(&td->vm.objects.cq, r->cq);
+
+    pthread_mutex_lock(&cq->lock);
+    done_held += cq->hold.held;
+    pthread_mutex_unlock(&cq->lock);
+}
+
 /* Take what is in the CQ; an index the input spoilt is put right first. */
 static void poll_cq(struct rings *r)
 {
     struct words w = cq_words(r);
     uint32_t head = *w.rx_cons & (2 * CQE - 1);
 
+    note_held(r);
     CHECK(pvrdma_idx_valid(*w.rx_prod, CQE)); /* the device's alone */
     for (unsigned n = 0; head != *w.rx_prod && n < CQE; n++) {
         const struct pvrdma_cqe *c =
@@ -617,6 +640,7 @@ static void poll_cq(struct rings *r)
         if (c->qp) { /* 0: a slot that was never written */
             CHECK(c->qp == r->qp);
             CHECK(c->status <= PVRDMA_WC_GENERAL_ERR);
+            CHECK((pvrdma_ext_stamp(c->reserved) != 0) == is_ext(r));
             if (c->status == PVRDMA_WC_SUCCESS) {
                 note_done(r, c);
             }
@@ -695,6 +719,7 @@ static void change_state(struct input *in, unsigned i)
         destroy_objects();
         gsi = what & 4;
         uc = what & 8;
+        moderated = what & 16;
         create_objects();
         break;
     }
@@ -761,6 +786,7 @@ bool fuzz_reached_all(void)
         {"LOCAL_INV", &done[PVRDMA_WC_LOCAL_INV]},
         {"BIND_MW", &done[PVRDMA_WC_BIND_MW]},
         {"unreliable connection", &done_uc},
+        {"event held back", &done_held},
     };
     bool all = true;
 
@@ -784,7 +810,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     pd = testdev_pd(td, 0);
     right_list();
     shared = OWN;
-    gsi = uc = false;
+    gsi = uc = moderated = false;
     create_mr();
     create_fast_mr();
     create_windows();
