@@ -350,6 +350,7 @@ static void print_directory(JsonObject *d, JsonObject *u)
            get_int(u, "bad_source"), get_int(u, "to_nobody"));
 }
 
+/* Of `status` and of `peer list`, which has no directory. */
 static void print_hosts(JsonObject *st)
 {
     JsonObject *h = get_object(st, "hosts");
@@ -371,7 +372,9 @@ static void print_hosts(JsonObject *st)
            " others\n",
            get_int(h, "peers_up"), get_int(h, "peers"), get_int(h, "strangers"),
            get_int(h, "turned_away"));
-    print_directory(get_object(st, "directory"), get_object(st, "remote_datagrams"));
+    if (get_object(st, "directory")) {
+        print_directory(get_object(st, "directory"), get_object(st, "remote_datagrams"));
+    }
 }
 
 static void print_status(JsonObject *st)
@@ -479,7 +482,7 @@ static void do_peer_list(void)
     if (as_json) {
         print_json(r);
     } else {
-        print_hosts(get_object(json_node_get_object(r), "hosts"));
+        print_hosts(json_node_get_object(r));
         print_peers(get_array(json_node_get_object(r), "peers"));
     }
 }

@@ -98,6 +98,78 @@ static void test_together(void)
     }
 }
 
+/* The whole key file of a host, on addresses of its own. */
+static char *key_file(const char *listen, const char *name, const char *peer,
+                      const char *address, const char *secret)
+{
+    return g_strdup_printf("listen=%s\nhost-name=%s\npeer-timeout=1\n"
+                           "[peer %s]\naddress=%s\nsecret-file=%s\n",
+                           listen, name, peer, address, secret);
+}
+
+static struct vg_daemon *start_with(const char *keys)
+{
+    struct vg_daemon_opts o = {.poll_us = -1, .daemon_keys = keys};
+
+    return vg_daemon_start(&o);
+}
+
+/* IPv6, and two ports of one address; one daemon has another address in front. */
+static void test_ipv6(void)
+{
+    g_autofree char *secret = host_secret_file(hosts_secret);
+    g_autofree char *v4 = host_address(5);
+    g_autofree char *here = g_strdup_printf("[::1]:%u", hosts_port());
+    g_autofree char *there = g_strdup_printf("[::1]:%u", hosts_port() + 1);
+    g_autofree char *both = g_strdup_printf("%s:%u;%s", v4, hosts_port(), there);
+    g_autofree char *a_keys = key_file(here, "host0", "host1", there, secret);
+    g_autofree char *b_keys = key_file(both, "host1", "host0", here, secret);
+    struct vg_daemon *a = start_with(a_keys), *b = start_with(b_keys);
+    g_autofree char *address = NULL;
+
+    host_wait_up(a, 1, true);
+    host_wait_up(b, 0, true);
+    address = host_peer_text(a, 1, "address");
+    g_assert_cmpstr(address, ==, there);
+    vg_daemon_stop(a);
+    vg_daemon_stop(b);
+}
+
+/* An address that cannot be had yet: said, tried again, and had in the end. */
+static void test_listen_later(void)
+{
+    int before = listen_as(0);
+    struct vg_daemon *a = host_start(0, &two), *b;
+    char *text = NULL;
+
+    g_assert_cmpint(vg_ctl(a, &text, "peer list"), ==, 0);
+    g_assert_nonnull(strstr(text, g_strerror(EADDRINUSE)));
+    g_free(text);
+    close(before);
+    host_wait_logged(a, "listening to other hosts on ");
+    g_assert_cmpint(vg_ctl(a, &text, "peer list"), ==, 0);
+    g_assert_null(strstr(text, g_strerror(EADDRINUSE)));
+    g_free(text);
+    b = host_start(1, &two);
+    host_wait_up(a, 1, true);
+    vg_daemon_stop(a);
+    vg_daemon_stop(b);
+}
+
+/* Without `listen` there is nothing that could be reached, and no peers. */
+static void test_nothing(void)
+{
+    struct vg_daemon *a = start_with(NULL);
+    char *text = NULL;
+
+    g_assert_cmpint(vg_ctl(a, &text, "--json peer list"), ==, 0);
+    g_assert_nonnull(strstr(text, "\"peers\""));
+    g_assert_null(strstr(text, "host_name"));
+    g_free(text);
+    g_assert_cmpint(host_int(a, "peers"), ==, 0);
+    vg_daemon_stop(a);
+}
+
 static void no_link(const struct host_opts *b_opts, const char *a_error,
                     const char *b_logged)
 {
@@ -673,6 +745,9 @@ int main(int argc, char **argv)
     g_test_add_func("/peer/wrong-secret", test_wrong_secret);
     g_test_add_func("/peer/wrong-name", test_wrong_name);
     g_test_add_func("/peer/no-such-peer", test_no_such_peer);
+    g_test_add_func("/peer/ipv6", test_ipv6);
+    g_test_add_func("/peer/listen-later", test_listen_later);
+    g_test_add_func("/peer/nothing", test_nothing);
     g_test_add_func("/peer/reload", test_reload);
     g_test_add_func("/peer/crossed-first", test_crossed_first);
     g_test_add_func("/peer/fake/link", test_fake);
