@@ -487,6 +487,44 @@ static void test_too_many(void)
     close(f.fd);
 }
 
+/* A host with a link may begin many connections: they could be iWARP ones.  But not many
+ * links. */
+static void test_many_of_link(void)
+{
+    uint8_t early[PEER_MAGIC_LEN + 4] = PEER_MAGIC;
+    unsigned open = 0;
+    struct fake f;
+    int fd[60];
+
+    need_host0();
+    fake_init(&f, 1);
+    fake_link(&f, 1);
+    host_wait_up(host0, 1, true);
+    for (unsigned i = 0; i < G_N_ELEMENTS(fd); i++) {
+        fd[i] = connect_from(1, 0);
+    }
+    check_ping(&f, 16);
+    while (host_int(host0, "undecided") < (int)G_N_ELEMENTS(fd)) {
+        check_ping(&f, 17);
+    }
+    for (unsigned i = 0; i < G_N_ELEMENTS(fd); i++) {
+        put(fd[i], early, sizeof(early));
+    }
+    while (host_int(host0, "undecided") > 8) {
+        check_ping(&f, 18);
+    }
+    for (unsigned i = 0; i < G_N_ELEMENTS(fd); i++) {
+        char c;
+
+        open += recv(fd[i], &c, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN;
+        close(fd[i]);
+    }
+    g_assert_cmpuint(open, ==, 8);
+    check_ping(&f, 19);
+    close(f.fd);
+    host_wait_up(host0, 1, false);
+}
+
 static void test_stranger(void)
 {
     int64_t before = host_int(need_host0(), "strangers");
@@ -760,6 +798,7 @@ int main(int argc, char **argv)
     g_test_add_func("/peer/fake/too-early", test_too_early);
     g_test_add_func("/peer/fake/silence", test_silence);
     g_test_add_func("/peer/fake/too-many", test_too_many);
+    g_test_add_func("/peer/fake/many-of-a-link", test_many_of_link);
     g_test_add_func("/peer/fake/stranger", test_stranger);
     g_test_add_func("/peer/fake/bad-message", test_bad_message);
     g_test_add_func("/peer/fake/cut", test_cut);

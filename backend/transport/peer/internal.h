@@ -16,6 +16,8 @@
 /* Connections from outside that are not up yet: all, and those of one address. */
 #define PEER_MAX_UNDECIDED 64u
 #define PEER_MAX_PER_HOST  8u
+/* But those that have not begun of a host with a link: it may have many iWARP ones. */
+#define PEER_MAX_OF_LINK 1024u
 
 /* ---- this host (peer.c) ---- */
 
@@ -36,6 +38,8 @@ extern struct peers_self peers_self;
 uint64_t peers_own_features(void);
 /* Has any peer the address @from?  Else nothing that comes from there is listened to. */
 bool peers_know(const struct sockaddr_storage *from);
+/* One that has a link, too; or NULL. */
+struct peer *peers_linked(const struct sockaddr_storage *from);
 void peers_random(void *out, size_t len);
 
 /* ---- what waits to be sent (queue.c) ---- */
@@ -118,6 +122,7 @@ struct peer {
     unsigned backoff_ms;
     uint8_t instance[16]; /* of the daemon at the other end of @link */
     gint64 since;         /* us: in this state */
+    unsigned undecided;   /* listen.c: connections that came while there was a link */
 
     _Atomic bool up; /* for other threads */
     _Atomic bool kicked;

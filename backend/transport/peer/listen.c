@@ -8,7 +8,8 @@
  *
  * Only addresses that some peer has are listened to at all.  Until a link is up or an
  * iWARP connection has begun it counts: PEER_MAX_UNDECIDED of all hosts and
- * PEER_MAX_PER_HOST of each, so that no host keeps the others out.
+ * PEER_MAX_PER_HOST of each, so that no host keeps the others out.  A host that has a
+ * link is known, and may begin many iWARP connections at a time: PEER_MAX_OF_LINK.
  *
  * An address that this host does not have (yet) is tried again every RETRY_MS.
  * Main thread.
@@ -21,7 +22,9 @@
 #include "fdwatch.h"
 #include "transport/peer/internal.h"
 
-#define BACKLOG 128
+#define BACKLOG 4096
+/* Taken per turn of the main loop. */
+#define ACCEPT_TURN 32u
 /* Until an address is tried again, and until connections are taken again when
  * descriptors ran out. */
 #define RETRY_MS        2000
@@ -41,6 +44,7 @@ struct listener {
 struct undecided {
     int fd;
     struct sockaddr_storage from;
+    struct peer *linked; /* who counts it; NULL: it is among the counted ones */
     guint watch, timer;
 };
 
@@ -51,6 +55,7 @@ static GList *undecided; /* of struct undecided */
 /* Addresses of all that count: these, and links that are not up. */
 static struct sockaddr_storage counted[PEER_MAX_UNDECIDED];
 static unsigned n_counted;
+static unsigned n_linked; /* those that peers count */
 
 /* ---- counting ---- */
 
@@ -81,7 +86,32 @@ void listen_decided(const struct sockaddr_storage *from)
 
 unsigned listen_undecided(void)
 {
-    return n_counted;
+    return n_counted + n_linked;
+}
+
+/* False: too many. */
+static bool count_undecided(struct undecided *u)
+{
+    u->linked = peers_linked(&u->from);
+    if (!u->linked) {
+        return count(&u->from);
+    }
+    if (u->linked->undecided >= PEER_MAX_OF_LINK) {
+        return false;
+    }
+    u->linked->undecided++;
+    n_linked++;
+    return true;
+}
+
+static void uncount(const struct undecided *u)
+{
+    if (u->linked) {
+        u->linked->undecided--;
+        n_linked--;
+    } else {
+        listen_decided(&u->from);
+    }
 }
 
 /* ---- a connection's first bytes ---- */
@@ -96,11 +126,12 @@ static void turn_away(const struct sockaddr_storage *from, const char *why)
               why);
 }
 
-/* @u goes; its descriptor, which is returned, does not. */
+/* @u goes, and does not count any more; its descriptor, which is returned, stays. */
 static int undecided_free(struct undecided *u)
 {
     int fd = u->fd;
 
+    uncount(u);
     fdwatch_remove(u->watch);
     if (u->timer) {
         g_source_remove(u->timer);
@@ -113,13 +144,23 @@ static int undecided_free(struct undecided *u)
 static void undecided_close(struct undecided *u, const char *why)
 {
     turn_away(&u->from, why);
-    listen_decided(&u->from);
     close(undecided_free(u));
 }
 
 static void set_low_water(int fd, int bytes)
 {
     setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes));
+}
+
+/* It counts among the few until it is up, whoever has a link already. */
+static void begin_link(int fd, const struct sockaddr_storage *from)
+{
+    if (count(from)) {
+        link_accept(fd, from);
+    } else {
+        turn_away(from, "too many at a time");
+        close(fd);
+    }
 }
 
 static gboolean on_first_bytes(gint fd, GIOCondition cond, gpointer opaque)
@@ -140,12 +181,11 @@ static gboolean on_first_bytes(gint fd, GIOCondition cond, gpointer opaque)
     if (memcmp(begin, PEER_MAGIC, sizeof(begin)) == 0) {
         set_low_water(fd, 1);
         undecided_free(u);
-        link_accept(fd, &from); /* goes on counting */
+        begin_link(fd, &from);
     } else if (memcmp(begin, mpa_magic, sizeof(begin)) == 0 && peers_self.ops &&
                peers_self.ops->accepted) {
         set_low_water(fd, 1);
         undecided_free(u);
-        listen_decided(&from);
         peers_self.ops->accepted(fd, &from);
     } else {
         undecided_close(u, "it is nothing that is known here");
@@ -176,14 +216,15 @@ static void take(int fd, const struct sockaddr_storage *from)
         close(fd);
         return;
     }
-    if (!count(from)) {
-        turn_away(from, "too many at a time");
-        close(fd);
-        return;
-    }
     u = g_new0(struct undecided, 1);
     u->fd = fd;
     u->from = *from;
+    if (!count_undecided(u)) {
+        turn_away(from, "too many at a time");
+        close(fd);
+        g_free(u);
+        return;
+    }
     set_low_water(fd, PEER_MAGIC_LEN);
     undecided = g_list_prepend(undecided, u);
     u->timer = g_timeout_add(PEER_DECIDE_MS, on_silence, u);
@@ -206,18 +247,23 @@ static gboolean on_pause_over(gpointer opaque)
 static gboolean on_connect(gint fd, GIOCondition cond, gpointer opaque)
 {
     struct listener *l = opaque;
-    struct sockaddr_storage from = {0};
-    socklen_t len = sizeof(from);
-    int s = accept4(fd, (struct sockaddr *)&from, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-    if (s >= 0) {
-        take(s, &from);
-    } else if (errno == EMFILE || errno == ENFILE) {
-        log_about(LOG_LVL_ERROR, &peers_self.strangers_log,
-                  "no descriptors are left for connections of other hosts");
-        l->watch = 0;
-        l->pause = g_timeout_add(ACCEPT_PAUSE_MS, on_pause_over, l);
-        return G_SOURCE_REMOVE;
+    for (unsigned n = 0; n < ACCEPT_TURN; n++) {
+        struct sockaddr_storage from = {0};
+        socklen_t len = sizeof(from);
+        int s = accept4(fd, (struct sockaddr *)&from, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+        if (s >= 0) {
+            take(s, &from);
+        } else if (errno == EMFILE || errno == ENFILE) {
+            log_about(LOG_LVL_ERROR, &peers_self.strangers_log,
+                      "no descriptors are left for connections of other hosts");
+            l->watch = 0;
+            l->pause = g_timeout_add(ACCEPT_PAUSE_MS, on_pause_over, l);
+            return G_SOURCE_REMOVE;
+        } else if (errno != EINTR && errno != ECONNABORTED) {
+            break;
+        }
     }
     return G_SOURCE_CONTINUE;
 }
@@ -312,10 +358,7 @@ void listen_stop(void)
     }
     n_listeners = 0;
     while (undecided) {
-        struct undecided *u = undecided->data;
-
-        listen_decided(&u->from);
-        close(undecided_free(u));
+        close(undecided_free(undecided->data));
     }
 }
 

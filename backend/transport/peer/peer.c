@@ -114,6 +114,18 @@ bool peers_know(const struct sockaddr_storage *from)
     return false;
 }
 
+struct peer *peers_linked(const struct sockaddr_storage *from)
+{
+    for (guint i = 0; i < peers->len; i++) {
+        struct peer *p = peers->pdata[i];
+
+        if (p->link && config_same_host(&p->cfg->address, from)) {
+            return p;
+        }
+    }
+    return NULL;
+}
+
 struct peer *peer_of_hello(const struct peer_hello *h,
                            const struct sockaddr_storage *from)
 {
