@@ -85,7 +85,10 @@ void vgt_traffic_open(struct vgt_traffic *t, unsigned a, unsigned b, unsigned nq
     for (unsigned i = 0; i < 2; i++) {
         struct vgt_side *s = &t->s[i];
 
-        s->g = i && a == b ? t->s[0].g : vguest_new(vgt_daemon, vm[i], &o->guest[i]);
+        s->g = i && a == b && o->daemon[0] == o->daemon[1]
+                   ? t->s[0].g
+                   : vguest_new(o->daemon[i] ? o->daemon[i] : vgt_daemon, vm[i],
+                                &o->guest[i]);
         s->pd = vg_pd_new(s->g);
         s->scq = vg_cq_new(s->pd, nqp * depth);
         s->rcq = vg_cq_new(s->pd, nqp * depth);

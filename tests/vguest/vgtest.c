@@ -209,7 +209,8 @@ static void side_fill(struct vgt_side *s, const struct vgt_opts *o, unsigned whi
 void vgt_side_open(struct vgt_side *s, unsigned vm, const struct vgt_opts *o,
                    unsigned which)
 {
-    s->g = vguest_new(vgt_daemon, vm, &o->guest[which]);
+    s->g = vguest_new(o->daemon[which] ? o->daemon[which] : vgt_daemon, vm,
+                      &o->guest[which]);
     side_fill(s, o, which);
 }
 
@@ -235,7 +236,7 @@ void vgt_pair_open(struct vgt_pair *p, unsigned a, unsigned b,
     const struct vgt_opts *o = opts ? opts : &none;
 
     vgt_side_open(&p->s[0], a, o, 0);
-    if (a == b) {
+    if (a == b && o->daemon[0] == o->daemon[1]) {
         p->s[1].g = p->s[0].g;
         side_fill(&p->s[1], o, 1);
     } else {

@@ -74,6 +74,8 @@ struct vgt_opts {
     uint64_t mr_len;   /* 0: 1 MiB */
     bool unconnected;  /* leave the QPs in RESET */
     bool kernel;       /* objects of the guest's kernel */
+    /* Where each side's VM is; NULL: vgt_daemon. */
+    struct vg_daemon *daemon[2];
 };
 
 /* Attach VMs @a and @b and connect them; @a == @b: both sides in one VM. */
