@@ -525,6 +525,42 @@ static void test_many_of_link(void)
     host_wait_up(host0, 1, false);
 }
 
+/*
+ * The same of iWARP's startup frames that do not come to their end, which are no
+ * undecided connections any more.  Another host's is waited for all the while, and one
+ * that is complete and shows no token is closed at once.
+ */
+static void test_too_many_frames(void)
+{
+    static const char frame[20 + 1] = "MPA ID Req Frame\x50\x02\0\0";
+    int fd[100], other;
+    unsigned open = 0;
+    char c;
+
+    need_host0();
+    for (unsigned i = 0; i < G_N_ELEMENTS(fd); i++) {
+        fd[i] = connect_from(1, 0);
+        put(fd[i], frame, 16);
+        while (host_int(host0, "undecided")) {
+            g_usleep(1000);
+        }
+    }
+    other = connect_from(2, 0);
+    put(other, frame, 16);
+    for (unsigned i = 0; i < G_N_ELEMENTS(fd); i++) {
+        open += recv(fd[i], &c, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN;
+        close(fd[i]);
+    }
+    g_assert_cmpuint(open, <=, 64);
+    while (host_int(host0, "undecided")) {
+        g_usleep(1000);
+    }
+    g_assert_cmpint(recv(other, &c, 1, MSG_DONTWAIT), <, 0);
+    g_assert_cmpint(errno, ==, EAGAIN);
+    put(other, frame + 16, 4);
+    wait_closed(other);
+}
+
 static void test_stranger(void)
 {
     int64_t before = host_int(need_host0(), "strangers");
@@ -799,6 +835,7 @@ int main(int argc, char **argv)
     g_test_add_func("/peer/fake/silence", test_silence);
     g_test_add_func("/peer/fake/too-many", test_too_many);
     g_test_add_func("/peer/fake/many-of-a-link", test_many_of_link);
+    g_test_add_func("/peer/fake/too-many-frames", test_too_many_frames);
     g_test_add_func("/peer/fake/stranger", test_stranger);
     g_test_add_func("/peer/fake/bad-message", test_bad_message);
     g_test_add_func("/peer/fake/cut", test_cut);

@@ -43,8 +43,9 @@
 #define FRAMES_NS 5000000000u
 #define LOOK_MS   500u
 
-/* Connections that have come and not shown their token. */
+/* Connections that have come and not shown their token, of all hosts and of each. */
 #define MAX_ACCEPTED 4096u
+#define MAX_OF_HOST  64u
 #define BACKLOG      4096
 
 enum setup_state { CONNECTING, WAIT_REPLY, WAIT_REQUEST };
@@ -55,8 +56,9 @@ struct setup {
     enum setup_state state;
     int fd;
     guint watch;
-    uint64_t until;    /* ns */
-    struct conn *conn; /* the initiator's; it cancels this if it goes */
+    uint64_t until;               /* ns */
+    struct conn *conn;            /* the initiator's; it cancels this if it goes */
+    struct sockaddr_storage from; /* of one that has come; AF_UNSPEC: this daemon */
     struct hello own;
     size_t have;
     uint8_t in[MPA_MAX_STARTUP + 1]; /* one more shows that it is too much */
@@ -423,14 +425,34 @@ static void take_request(struct setup *s)
     vm_token_release(c->vm);
 }
 
+/* How many of these have come from there? */
+static unsigned n_of_host(const struct sockaddr_storage *from)
+{
+    const struct setup *s;
+    unsigned n = 0;
+
+    TAILQ_FOREACH(s, &setups, link)
+    {
+        n += s->state == WAIT_REQUEST && config_same_host(&s->from, from);
+    }
+    return n;
+}
+
+/* A daemon's Request is there as a whole, as a rule: what waits here is others'. */
 static void accepted(int fd, const struct sockaddr_storage *from)
 {
-    if (n_accepted >= MAX_ACCEPTED) {
+    struct setup *s;
+
+    if (n_accepted >= MAX_ACCEPTED || (from && n_of_host(from) >= MAX_OF_HOST)) {
         close(fd);
         return;
     }
     n_accepted++;
-    setup_new(WAIT_REQUEST, fd, NULL);
+    s = setup_new(WAIT_REQUEST, fd, NULL);
+    if (from) {
+        s->from = *from;
+    }
+    take_request(s);
 }
 
 static gboolean on_socket(int fd, GIOCondition ready, gpointer opaque)
@@ -641,7 +663,7 @@ static gboolean on_loop_listener(int fd, GIOCondition ready, gpointer unused)
     int s = accept4(fd, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
     if (s >= 0) {
-        accepted(s, &from);
+        accepted(s, NULL);
     }
     return G_SOURCE_CONTINUE;
 }
