@@ -23,8 +23,8 @@ else ifneq ($(filter install,$(MAKECMDGOALS)),)
 -include $(BUILD)/config.mak
 endif
 
-.PHONY: all backend qemu qemu-full images guest deb demo demo-shell check check-vm soak fuzz \
-        conformance bench bench-vm install clean distclean help
+.PHONY: all backend qemu qemu-full images guest deb demo demo-shell demo-hosts check check-vm \
+        soak fuzz conformance bench bench-vm install clean distclean help
 .DEFAULT_GOAL := all
 
 all: backend qemu images guest
@@ -68,6 +68,9 @@ demo: all
 
 demo-shell: all
 	$(PYTHON) tests/vm/demo.py --shell
+
+demo-hosts: all
+	$(PYTHON) tests/vm/demo_hosts.py
 
 check: all deb
 	$(PYTHON) tests/run-check.py --builddir=$(BUILD)
@@ -123,6 +126,8 @@ help:
 	@echo "make demo         two guests exchange RDMA traffic; ends with a table of"
 	@echo "                  figures: our guest parts, the stock ones, soft-RoCE"
 	@echo "make demo-shell   leave both guests up with a console each"
+	@echo "make demo-hosts   two guests on two hosts, network namespaces of this one:"
+	@echo "                  our parts over TCP, soft-RoCE, siw; as root"
 	@echo "make check        all tests; ends with 'N passed, N failed, N skipped'"
 	@echo "make check-vm     only the tests that boot guests"
 	@echo "make soak         hours of it: many rounds, sanitizers, checks taken out one by"

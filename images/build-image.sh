@@ -14,8 +14,8 @@
 # Everything comes from the distribution's packages through apt, which checks
 # their signatures; they are downloaded and unpacked below OUTDIR, nothing is
 # installed on this machine and no root rights are needed.  The distribution's
-# kernel leaves vmw_pvrdma out, so that module is built from the kernel's own
-# source package.
+# kernel leaves vmw_pvrdma and siw (soft-iWARP, to compare with) out, so these modules
+# are built from the kernel's own source package.
 #
 # A stamp over this folder's files makes a second call do nothing; packages
 # that were updated meanwhile are taken with --force.
@@ -145,17 +145,19 @@ dpkg-deb --fsys-tarfile "$(deb "$kernel_pkg")" | tar x -C "$krn" ./boot ./lib/mo
 # The headers name their other half by its place in an installed system.
 sed -i "s,/usr/src,$krn/usr/src," "$krn/usr/src/$headers/Makefile"
 
-say "building vmw_pvrdma.ko from linux-source-$series ..."
+say "building vmw_pvrdma.ko and siw.ko from linux-source-$series ..."
 tarball=./usr/src/linux-source-$series.tar.xz
-srcdir=linux-source-$series/drivers/infiniband/hw/vmw_pvrdma
+tree=linux-source-$series/drivers/infiniband
 dpkg-deb --fsys-tarfile "$(deb "linux-source-$series")" | tar xO "$tarball" | xz -dc -T0 |
-    tar x -C "$out/work" "$srcdir" ||
-    die "cannot unpack $srcdir from the kernel's source package"
-quiet make -C "$krn/usr/src/$headers" M="$out/work/$srcdir" CC="$compiler" \
-    CONFIG_INFINIBAND_VMWARE_PVRDMA=m modules
+    tar x -C "$out/work" "$tree/hw/vmw_pvrdma" "$tree/sw/siw" ||
+    die "cannot unpack $tree from the kernel's source package"
 mods=$krn/lib/modules/$release
 mkdir -p "$mods/extra"
-objcopy --strip-debug "$out/work/$srcdir/vmw_pvrdma.ko" "$mods/extra/vmw_pvrdma.ko"
+for m in hw/vmw_pvrdma sw/siw; do
+    quiet make -C "$krn/usr/src/$headers" M="$out/work/$tree/$m" CC="$compiler" \
+        CONFIG_INFINIBAND_VMWARE_PVRDMA=m CONFIG_RDMA_SIW=m modules
+    objcopy --strip-debug "$out/work/$tree/$m/${m#*/}.ko" "$mods/extra/${m#*/}.ko"
+done
 quiet depmod -b "$krn" "$release"
 
 root=$out/work/root
@@ -168,7 +170,7 @@ for d in bin sbin lib lib64; do
 done
 for m in virtio_pci virtio_net virtio_console virtio_blk vmxnet3 \
          8021q bonding bridge macvlan ib_core ib_uverbs ib_umad rdma_cm rdma_ucm \
-         rdma_rxe crc32_generic crc32c_generic vmw_pvrdma; do
+         rdma_rxe siw crc32_generic crc32c_generic vmw_pvrdma; do
     deps=$(modprobe -d "$krn" -S "$release" --show-depends "$m" 2>> "$log") ||
         die "the kernel $release has no module $m"
     echo "$deps"
@@ -232,7 +234,7 @@ for t in ip rdma ss; do
     cp "$f" "$root/usr/sbin/$t"
     copy_needed "$f"
 done
-for provider in vmw_pvrdma rxe; do
+for provider in vmw_pvrdma rxe siw; do
     f=$(find "$usr/usr/lib/x86_64-linux-gnu/libibverbs" -name "lib$provider-rdmav*.so")
     [ -n "$f" ] || die "ibverbs-providers has no provider for $provider"
     cp -L "$f" "$root/usr/lib/x86_64-linux-gnu/libibverbs/"
