@@ -24,6 +24,9 @@ enum ctl_kind {
 };
 
 #define CTL_SEQ_MAX ((1ull << 56) - 1)
+/* Where a peer may have us count from: whoever goes on from there never passes the end.
+ */
+#define CTL_SEQ_START_MAX (CTL_SEQ_MAX / 2)
 
 struct ctl {
     enum ctl_kind kind;

@@ -20,6 +20,7 @@
 
 #include "pvrdma/abi.h"
 #include "transport/tcp/bytes.h"
+#include "transport/tcp/ctl.h"
 
 #define MAGIC 0x50565231u
 
@@ -62,6 +63,7 @@ bool hello_get(const uint8_t *in, size_t len, struct hello *h)
         .psn = get_be32(in + 64),
     };
     memcpy(h->token, in + 8, sizeof(h->token));
-    return h->incarnation && right_status(h->failed_status) && h->psn <= 0xffffff &&
-           h->mtu >= PVRDMA_MTU_256 && h->mtu <= PVRDMA_MTU_4096;
+    return h->incarnation && right_status(h->failed_status) &&
+           h->seq <= CTL_SEQ_START_MAX && h->got <= CTL_SEQ_START_MAX &&
+           h->psn <= 0xffffff && h->mtu >= PVRDMA_MTU_256 && h->mtu <= PVRDMA_MTU_4096;
 }

@@ -525,6 +525,9 @@ static void take_ctl(struct conn *c, const struct segment *seg)
         ctl.seq >= s->seq + (s->open ? 1 : 0)) {
         error = RDMAP_STREAM_CATASTROPHIC;
     }
+    if (!error && ctl.kind == CTL_RESTART && ctl.seq > CTL_SEQ_START_MAX) {
+        error = RDMAP_STREAM_CATASTROPHIC;
+    }
     if (error) {
         refuse(c, seg, error);
         return;

@@ -1,0 +1,658 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * vguest tests: a host that is linked, binds a connection to a VM's queue pair, and then
+ * sends what no daemon would.  Only that connection suffers: checksummed traffic of
+ * another VM with a third host goes on, and the daemon says what was wrong.
+ *
+ * Host 0 is attacked, its VM 3 above all; host 1 has the traffic's other end; host 2 is
+ * made up.  It has an address that is less than the VM's, so it is the one that connects.
+ */
+#include "fakehost.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "transport/tcp/bytes.h"
+#include "transport/tcp/ctl.h"
+#include "transport/tcp/fpdu.h"
+#include "transport/tcp/hello.h"
+#include "transport/tcp/mpa.h"
+
+#define FAR_QPN 0x77u
+#define PSN     0x1234u
+
+static struct vg_daemon *host[2];
+static struct fake fake;
+static struct vgt_side victim;
+static struct vgt_traffic traffic;
+static struct pvrdma_gid far_gid;
+static struct hello hello; /* what the Request has */
+
+/* ---- what surrounds a case ---- */
+
+static void say(const struct peer_msg *m)
+{
+    put_msg(&fake, m);
+}
+
+static void victim_connect(void)
+{
+    static const struct vg_conn c = {.timeout = 14, .retry_cnt = 7};
+
+    if (vg_qp_state(victim.qp) != PVRDMA_QPS_RESET) {
+        g_assert_cmpint(vg_qp_to_reset(victim.qp), ==, 0);
+    }
+    g_assert_cmpint(vg_qp_to_init(victim.qp, &c), ==, 0);
+    g_assert_cmpint(vg_qp_to_rtr(victim.qp, &far_gid, FAR_QPN, PSN, &c), ==, 0);
+    g_assert_cmpint(vg_qp_to_rts(victim.qp, 0, &c), ==, 0);
+    hello.incarnation++;
+    hello.seq = 0;
+}
+
+static void begin(void)
+{
+    struct host_opts o = {.n_vms = 5,
+                          .n_peers = 3,
+                          .daemon_keys = "peer-timeout=60",
+                          .vm_keys = "addresses=any"};
+    struct peer_msg claim = {.type = PEER_MSG_CLAIM};
+    struct vgt_opts side = {.guest[0].db = VG_DB_EXT};
+    struct vgt_opts between;
+
+    far_gid = vg_gid(0);
+    for (unsigned i = 0; i < 2; i++) {
+        host[i] = host_start(i, &o);
+    }
+    host_wait_up(host[0], 1, true);
+    host_wait_up(host[1], 0, true);
+    vgt_daemon = host[0];
+    fake_init(&fake, 2);
+    fake.hello.features = PEER_FEATURE_CLAIMS | PEER_FEATURE_BIND;
+    fake.hello.timeout_ms = 60000;
+    fake_link(&fake, 2);
+    vgt_side_open(&victim, 3, &side, 0);
+    claim.claim = (struct peer_claim){
+        .gid = far_gid, .owner = {7, 1}, .generation = 1, .network = "lan"};
+    say(&claim);
+    check_ping(&fake, 1);
+    between = (struct vgt_opts){.daemon = {host[0], host[1]}};
+    vgt_traffic_open(&traffic, 1, 2, 2, 8, 20000, &between);
+    hello = (struct hello){.incarnation = 1, .psn = PSN, .mtu = PVRDMA_MTU_1024};
+    victim_connect();
+}
+
+static void end(void)
+{
+    vgt_traffic_run(&traffic, 50);
+    vgt_traffic_close(&traffic);
+    check_ping(&fake, 2);
+    vgt_side_close(&victim);
+    close(fake.fd);
+    for (unsigned i = 0; i < 2; i++) {
+        vg_daemon_stop(host[i]);
+    }
+    vgt_daemon = NULL;
+}
+
+/* ---- the start of a connection ---- */
+
+/* Ask for a connection; what is answered, and there is a new token. */
+static unsigned ask(void)
+{
+    struct peer_msg m = {.type = PEER_MSG_BIND};
+
+    hello.token[0]++;
+    m.bind = (struct peer_bind){.network = "lan",
+                                .sgid = far_gid,
+                                .dgid = victim.g->gid,
+                                .sqpn = FAR_QPN,
+                                .dqpn = victim.qp->qpn,
+                                .incarnation = hello.incarnation,
+                                .token = {hello.token[0], hello.token[1]}};
+    say(&m);
+    do {
+        g_assert_true(get_msg(&fake, &m, NULL));
+    } while (m.type != PEER_MSG_BIND_ANSWER || m.answer.token[0] != hello.token[0]);
+    return m.answer.result;
+}
+
+static size_t request(uint8_t out[MPA_MAX_STARTUP], bool markers)
+{
+    uint8_t data[HELLO_SIZE];
+    struct mpa_frame f = {.kind = MPA_REQUEST,
+                          .revision = 2,
+                          .markers = markers,
+                          .crc = true,
+                          .enhanced = true,
+                          .p2p = true,
+                          .rtr = MPA_RTR_WRITE,
+                          .ird = 16,
+                          .ord = 16,
+                          .data = data,
+                          .data_len = sizeof(data)};
+
+    hello_put(&hello, data);
+    return mpa_put(&f, out);
+}
+
+static void put_ulpdu(int fd, uint8_t *ulpdu, uint32_t len, uint32_t spoil)
+{
+    uint8_t frame[FPDU_LENGTH + 4096 + FPDU_MAX_TAIL];
+    uint32_t crc;
+
+    g_assert_cmpuint(len, <=, 4096);
+    put_be16(frame, (uint16_t)len);
+    memcpy(frame + FPDU_LENGTH, ulpdu, len);
+    memset(frame + FPDU_LENGTH + len, 0, FPDU_MAX_TAIL);
+    crc = crc32c_add(CRC32C_INIT, frame, FPDU_LENGTH + len + fpdu_pad(len));
+    crc32c_put(crc ^ spoil, frame + FPDU_LENGTH + len + fpdu_pad(len));
+    /* It may be closed already. */
+    send(fd, frame, fpdu_size(len), MSG_NOSIGNAL);
+}
+
+/* @s with @len bytes behind it. */
+static void put_segment(int fd, const struct rdmap_segment *s, uint32_t len)
+{
+    uint8_t ulpdu[4096] = {0};
+    size_t head = rdmap_put(s, ulpdu);
+
+    put_ulpdu(fd, ulpdu, (uint32_t)head + len, 0);
+}
+
+static void put_empty_write(int fd, uint32_t stag, uint64_t to)
+{
+    struct rdmap_segment s;
+
+    rdmap_begin(&s, RDMAP_WRITE);
+    s.ddp.stag = stag;
+    s.ddp.to = to;
+    put_segment(fd, &s, 0);
+}
+
+/* The Reply, and the first frame behind it; false: it was refused, or closed. */
+static bool get_ready(int fd)
+{
+    uint8_t bytes[MPA_MAX_STARTUP];
+    struct mpa_frame reply;
+    size_t size = 0, have = 0;
+
+    do {
+        ssize_t n = recv(fd, bytes + have, sizeof(bytes) - have, 0);
+
+        if (n == 0 || (n < 0 && errno == ECONNRESET)) {
+            return false;
+        }
+        g_assert_cmpint(n, >, 0);
+        have += (size_t)n;
+        g_assert_cmpint(mpa_get(MPA_REPLY, bytes, have, &reply, &size), ==, IWARP_OK);
+    } while (have < size);
+    put_empty_write(fd, CTL_STAG_RTR, 0);
+    return !reply.reject;
+}
+
+/* A connection that is ready. */
+static int call(void)
+{
+    uint8_t bytes[MPA_MAX_STARTUP];
+
+    for (;;) {
+        int fd;
+
+        if (vg_qp_state(victim.qp) != PVRDMA_QPS_RTS) {
+            victim_connect();
+        }
+        if (ask() != PEER_BIND_OK) {
+            continue;
+        }
+        fd = connect_from(2, 0);
+        put(fd, bytes, request(bytes, false));
+        if (get_ready(fd)) {
+            return fd;
+        }
+        close(fd); /* it failed by the one before, at this moment */
+    }
+}
+
+/* The daemon ends it: with this error, or, if that is 0, without any. */
+static void expect_end(int fd, enum iwarp_error error)
+{
+    static uint8_t room[FPDU_MAX_SIZE], in[1 << 16];
+    enum iwarp_error told = IWARP_OK;
+    struct fpdu_rx rx;
+    ssize_t n;
+
+    fpdu_rx_init(&rx, room, sizeof(room), true, rdmap_head_len);
+    while ((n = recv(fd, in, sizeof(in), 0)) > 0) {
+        struct fpdu_input input = {in, (size_t)n};
+        struct fpdu_part part;
+
+        for (;;) {
+            struct rdmap_segment s;
+
+            g_assert_cmpint(fpdu_rx_next(&rx, &input, &part), ==, IWARP_OK);
+            if (part.kind == FPDU_NONE) {
+                break;
+            }
+            g_assert_cmpint(rdmap_get(part.data, part.len, part.len, RDMAP_EXTENDED, &s),
+                            ==, IWARP_OK);
+            if (s.opcode == RDMAP_TERMINATE) {
+                g_assert_cmpuint(s.terminate.layer, ==, iwarp_error_layer(error));
+                g_assert_cmpuint(s.terminate.etype, ==, iwarp_error_type(error));
+                g_assert_cmpuint(s.terminate.code, ==, iwarp_error_code(error));
+                told = error;
+            }
+        }
+    }
+    g_assert_true(n == 0 || errno == ECONNRESET);
+    g_assert_true(told == error || n < 0); /* a reset drops what was told */
+    close(fd);
+    vgt_traffic_run(&traffic, 5);
+    vg_daemon_check(host[0]);
+}
+
+/* ---- startup ---- */
+
+static void test_start(void)
+{
+    uint8_t bytes[MPA_MAX_STARTUP];
+    size_t len;
+    int fd;
+
+    begin();
+    /* A token that was never agreed on, one that was used, one for another's. */
+    fd = connect_from(2, 0);
+    put(fd, bytes, request(bytes, false));
+    expect_end(fd, IWARP_OK);
+    fd = call();
+    close(fd);
+    fd = connect_from(2, 0);
+    put(fd, bytes, request(bytes, false));
+    expect_end(fd, IWARP_OK);
+    /* Markers. */
+    g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
+    fd = connect_from(2, 0);
+    put(fd, bytes, request(bytes, true));
+    expect_end(fd, IWARP_OK);
+    /* Half a Request, and then the end; rubbish; more than a Request. */
+    for (unsigned i = 1; i < 90; i += 7) {
+        g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
+        fd = connect_from(2, 0);
+        len = request(bytes, false);
+        put(fd, bytes, MIN(i, len - 1));
+        shutdown(fd, SHUT_WR);
+        expect_end(fd, IWARP_OK);
+        fd = connect_from(2, 0);
+        bytes[i % 16] ^= 0x80;
+        put(fd, bytes, len);
+        expect_end(fd, IWARP_OK);
+    }
+    /* From a host that has not got it. */
+    g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
+    fd = connect_from(2, 0);
+    len = request(bytes, false);
+    memset(bytes + len, 0, 20);
+    put(fd, bytes, len + 20);
+    expect_end(fd, IWARP_OK);
+    /* A first message that does not come first. */
+    g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
+    fd = connect_from(2, 0);
+    put(fd, bytes, request(bytes, false));
+    put_empty_write(fd, 0x10, 0);
+    wait_closed(fd);
+    /* No Request at all: others come in meanwhile, and it is closed in the end. */
+    g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
+    fd = connect_from(2, 0);
+    put(fd, bytes, 10);
+    close(call());
+    expect_end(fd, IWARP_OK);
+    end();
+}
+
+/* Positions that no queue pair gets to: counting on, the numbers would not fit. */
+static void test_far_positions(void)
+{
+    static const uint64_t seq[] = {CTL_SEQ_START_MAX + 1, CTL_SEQ_MAX, CTL_SEQ_MAX + 1,
+                                   UINT64_MAX};
+    uint8_t bytes[MPA_MAX_STARTUP];
+    int fd;
+
+    begin();
+    for (unsigned i = 0; i < G_N_ELEMENTS(seq); i++) {
+        g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
+        hello.seq = seq[i];
+        fd = connect_from(2, 0);
+        put(fd, bytes, request(bytes, false));
+        g_assert_false(get_ready(fd));
+        close(fd);
+        hello.seq = 0;
+        vgt_traffic_run(&traffic, 5);
+        victim_connect();
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        fd = call();
+        put_empty_write(fd, 0x13, seq[i]);
+        put_empty_write(fd, CTL_FIRST_KEY, 0);
+        put_empty_write(fd, CTL_FIRST_KEY, 0);
+        expect_end(fd, RDMAP_STREAM_CATASTROPHIC);
+    }
+    end();
+}
+
+/* ---- frames ---- */
+
+static void test_ctl(void)
+{
+    static const uint32_t reserved[] = {0, 2, 0xf, 0x15, 0x80, 0xff};
+    struct rdmap_segment s;
+    int fd;
+
+    begin();
+    for (unsigned i = 0; i < G_N_ELEMENTS(reserved); i++) {
+        fd = call();
+        put_empty_write(fd, reserved[i], 0);
+        expect_end(fd, DDP_TAGGED_BAD_STAG);
+    }
+    for (uint32_t stag = 0x10; stag < 0x13; stag++) { /* of what was not sent */
+        fd = call();
+        put_empty_write(fd, stag, stag == 0x12 ? 9ull << 56 : 0);
+        expect_end(fd, RDMAP_STREAM_CATASTROPHIC);
+        fd = call();
+        put_empty_write(fd, stag, CTL_SEQ_MAX | (stag == 0x12 ? 9ull << 56 : 0));
+        expect_end(fd, RDMAP_STREAM_CATASTROPHIC);
+    }
+    for (uint32_t stag = 0x10; stag < 0x15; stag++) { /* wrong arguments */
+        fd = call();
+        put_empty_write(fd, stag, 0xffull << 56);
+        expect_end(fd, RDMAP_STREAM_CATASTROPHIC);
+    }
+    fd = call();
+    rdmap_begin(&s, RDMAP_WRITE); /* with bytes it is a Write to no memory */
+    s.ddp.stag = 0x10;
+    put_segment(fd, &s, 1);
+    expect_end(fd, IWARP_OK);
+    end();
+}
+
+static void test_order(void)
+{
+    struct rdmap_segment s;
+    uint8_t ulpdu[RDMAP_MAX_HEAD] = {0};
+    int fd;
+
+    begin();
+    for (unsigned i = 0; i < 8; i++) {
+        vgt_recv(&victim, i, 0, 64);
+    }
+    fd = call();
+    rdmap_begin(&s, RDMAP_SEND);
+    s.ddp.msn = 2;
+    put_segment(fd, &s, 8);
+    expect_end(fd, DDP_UNTAGGED_BAD_MSN);
+    fd = call();
+    s.ddp.msn = 1;
+    s.ddp.mo = 8;
+    put_segment(fd, &s, 8);
+    expect_end(fd, DDP_UNTAGGED_BAD_MO);
+    /* A Write into a Send, and the other way round. */
+    fd = call();
+    s.ddp.mo = 0;
+    s.ddp.last = false;
+    put_segment(fd, &s, 8);
+    rdmap_begin(&s, RDMAP_WRITE);
+    s.ddp.stag = victim.mr->rkey;
+    s.ddp.to = victim.mr->buf->va;
+    put_segment(fd, &s, 8);
+    expect_end(fd, DDP_TAGGED_BAD_BOUNDS);
+    fd = call();
+    s.ddp.last = false;
+    put_segment(fd, &s, 8);
+    s.ddp.to += 9;
+    put_segment(fd, &s, 8);
+    expect_end(fd, DDP_TAGGED_BAD_BOUNDS);
+    /* A wrong sum. */
+    fd = call();
+    put_ulpdu(fd, ulpdu, (uint32_t)rdmap_put(&s, ulpdu), 1);
+    expect_end(fd, MPA_BAD_CRC);
+    end();
+}
+
+static void test_answers(void)
+{
+    struct rdmap_segment s;
+    int fd;
+
+    begin();
+    fd = call();
+    rdmap_begin(&s, RDMAP_READ_RESPONSE);
+    s.ddp.stag = 0x100;
+    put_segment(fd, &s, 8);
+    expect_end(fd, DDP_TAGGED_BAD_STAG);
+    fd = call();
+    rdmap_begin(&s, RDMAP_ATOMIC_RESPONSE);
+    s.ddp.msn = 1;
+    s.result.id = 0x100;
+    put_segment(fd, &s, 0);
+    expect_end(fd, RDMAP_STREAM_CATASTROPHIC);
+    end();
+}
+
+static void put_read(int fd, uint32_t msn, uint32_t len)
+{
+    struct rdmap_segment s;
+
+    rdmap_begin(&s, RDMAP_READ_REQUEST);
+    s.ddp.msn = msn;
+    s.read = (struct rdmap_read){.sink_stag = 0x100,
+                                 .len = len,
+                                 .src_stag = victim.mr->rkey,
+                                 .src_to = victim.mr->buf->va};
+    put_segment(fd, &s, 0);
+}
+
+/* More READs than were agreed on, of one that does not read the answers, and memory. */
+static void test_reads(void)
+{
+    struct vg_usage before, after;
+    struct pvrdma_cqe c;
+    int fd;
+
+    begin();
+    vgt_traffic_run(&traffic, 50);
+    fd = call();
+    vg_daemon_usage(host[0], &before);
+    for (uint32_t i = 1; i <= 16; i++) {
+        put_read(fd, i, 1 << 20);
+    }
+    /* And what the VM itself has to say. */
+    for (unsigned i = 0; i < 32; i++) {
+        struct pvrdma_sge sge = vg_sge(victim.mr, 0, 1 << 20);
+        struct vg_wr wr = {.wr_id = i,
+                           .opcode = PVRDMA_WR_RDMA_WRITE,
+                           .flags = VGT_SIG,
+                           .rkey = 0x1000,
+                           .nsge = 1,
+                           .sge = &sge};
+
+        g_assert_cmpuint(vg_post_send(victim.qp, &wr, 1), ==, 1);
+    }
+    vgt_traffic_run(&traffic, 100);
+    vg_daemon_usage(host[0], &after);
+    g_test_message("%ld KiB before, %ld KiB after", before.rss_anon_kib,
+                   after.rss_anon_kib);
+    if (VGT_PLAIN_BUILD) {
+        g_assert_cmpint(after.rss_anon_kib - before.rss_anon_kib, <, 4096);
+    }
+    for (uint32_t i = 17; i <= 40; i++) {
+        put_read(fd, i, 1 << 20);
+    }
+    g_assert_cmpint(vg_qp_to_state(victim.qp, PVRDMA_QPS_ERR), ==, 0);
+    for (unsigned i = 0; i < 32; i++) {
+        g_assert_true(vg_cq_wait(victim.scq, &c, VGT_WAIT_MS));
+        g_assert_cmpuint(c.status, !=, PVRDMA_WC_SUCCESS);
+    }
+    close(fd);
+    fd = call();
+    for (uint32_t i = 1; i <= 60; i++) {
+        put_read(fd, i, 1 << 20);
+    }
+    expect_end(fd, RDMAP_STREAM_CATASTROPHIC);
+    end();
+}
+
+/* What costs the queue pair that it was for. */
+static void test_protection(void)
+{
+    struct rdmap_segment s;
+    int fd;
+
+    begin();
+    vgt_recv(&victim, 1, 0, 64);
+    fd = call();
+    rdmap_begin(&s, RDMAP_SEND);
+    s.ddp.msn = 1;
+    put_segment(fd, &s, 65);
+    vgt_expect(victim.rcq, 1, PVRDMA_WC_LOC_LEN_ERR);
+    expect_end(fd, IWARP_OK);
+    g_assert_cmpuint(vg_qp_state(victim.qp), ==, PVRDMA_QPS_ERR);
+    memset(VG_MR_HOST(victim.mr, 0), 0x55, 64);
+    fd = call();
+    rdmap_begin(&s, RDMAP_WRITE);
+    s.ddp.stag = victim.mr->rkey;
+    s.ddp.to = victim.mr->buf->va - 8;
+    put_segment(fd, &s, 64);
+    expect_end(fd, IWARP_OK);
+    g_assert_cmpuint(vg_qp_state(victim.qp), ==, PVRDMA_QPS_ERR);
+    for (unsigned i = 0; i < 64; i++) {
+        g_assert_cmpuint(*VG_MR_HOST(victim.mr, i), ==, 0x55);
+    }
+    fd = call();
+    rdmap_begin(&s, RDMAP_ATOMIC_REQUEST);
+    s.ddp.msn = 1;
+    rdmap_plain_atomic(&s, RDMAP_FETCH_ADD, 1, 0);
+    s.atomic.stag = victim.mr->rkey;
+    s.atomic.to = victim.mr->buf->va + 4;
+    put_segment(fd, &s, 0);
+    wait_closed(fd);
+    vgt_traffic_run(&traffic, 20);
+    g_assert_cmpuint(*VG_MR_HOST(victim.mr, 4), ==, 0x55);
+    end();
+}
+
+/* ---- anything ---- */
+
+static uint64_t pick(GRand *r, uint64_t likely)
+{
+    switch (g_rand_int_range(r, 0, 12)) {
+    case 0:
+        return g_rand_int(r);
+    case 1:
+        return (uint64_t)g_rand_int(r) << 32 | g_rand_int(r);
+    case 2:
+        return likely + 1;
+    default:
+        return likely;
+    }
+}
+
+/* A frame that may be right, and mostly is nearly so. */
+static void put_random(int fd, GRand *r, uint32_t msn[RDMAP_QNS])
+{
+    uint8_t ulpdu[2048];
+    struct rdmap_segment s;
+    uint32_t len = (uint32_t)g_rand_int_range(r, 0, 4) * 100;
+    size_t head;
+
+    rdmap_begin(&s, (enum rdmap_opcode)(g_rand_int(r) % RDMAP_OPCODES));
+    s.ddp.last = g_rand_int_range(r, 0, 4) != 0;
+    if (s.ddp.tagged) {
+        s.ddp.stag = (uint32_t)pick(r, victim.mr->rkey);
+        s.ddp.to = pick(r, victim.mr->buf->va);
+        if (g_rand_int_range(r, 0, 3) == 0) {
+            s.ddp.stag = (uint32_t)g_rand_int_range(r, 0, 0x20);
+            s.ddp.to = pick(r, 0);
+            len = 0;
+        }
+    } else {
+        s.ddp.stag = (uint32_t)pick(r, 0);
+        s.ddp.qn = (uint32_t)pick(r, s.ddp.qn);
+        s.ddp.mo = (uint32_t)pick(r, 0);
+        s.ddp.msn = (uint32_t)pick(r, msn[s.ddp.qn % RDMAP_QNS]);
+        msn[s.ddp.qn % RDMAP_QNS] += s.ddp.last;
+    }
+    switch (s.opcode) {
+    case RDMAP_READ_REQUEST:
+        s.read.len = (uint32_t)pick(r, len);
+        s.read.src_stag = (uint32_t)pick(r, victim.mr->rkey);
+        s.read.src_to = pick(r, victim.mr->buf->va);
+        s.read.sink_to = pick(r, 0);
+        break;
+    case RDMAP_IMM:
+    case RDMAP_IMM_SE:
+        s.imm.of = (uint32_t)g_rand_int_range(r, 0, 4);
+        break;
+    case RDMAP_ATOMIC_REQUEST:
+        rdmap_plain_atomic(&s, g_rand_boolean(r) ? RDMAP_FETCH_ADD : RDMAP_CMP_SWAP, 1,
+                           0);
+        s.atomic.stag = (uint32_t)pick(r, victim.mr->rkey);
+        s.atomic.to = pick(r, victim.mr->buf->va);
+        break;
+    case RDMAP_TERMINATE: /* rdmap_put() does not make one */
+        s.opcode = RDMAP_SEND;
+        break;
+    default:
+        break;
+    }
+    memset(ulpdu, 0, sizeof(ulpdu));
+    head = rdmap_put(&s, ulpdu);
+    if (rdmap_ops[s.opcode].header) {
+        len = 0;
+    }
+    if (g_rand_int_range(r, 0, 30) == 0) {
+        ulpdu[g_rand_int(r) % head] ^= (uint8_t)(1u << g_rand_int(r) % 8);
+    }
+    put_ulpdu(fd, ulpdu, (uint32_t)(head + len), 0);
+}
+
+static void test_random(void)
+{
+    unsigned frames = vgt_rounds(10000), calls = 0, n = 0;
+    GRand *r = g_rand_new_with_seed(20);
+    struct pvrdma_cqe c;
+
+    begin();
+    while (n < frames) {
+        uint32_t msn[RDMAP_QNS] = {1, 1, 1, 1};
+        int fd = call();
+
+        calls++;
+        vgt_recv(&victim, 1, 0, 256);
+        for (unsigned i = 0; i < 20; i++, n++) {
+            put_random(fd, r, msn);
+        }
+        close(fd);
+        while (vg_cq_poll(victim.rcq, &c, 1) == 1) {
+        }
+        if (calls % 8 == 0) {
+            victim_connect();
+            vgt_traffic_run(&traffic, 2);
+        }
+    }
+    g_test_message("%u frames by %u connections", n, calls);
+    g_rand_free(r);
+    end();
+}
+
+int main(int argc, char **argv)
+{
+    vgt_init(&argc, &argv, 240);
+    g_test_add_func("/hosts-hostile/start", test_start);
+    g_test_add_func("/hosts-hostile/far-positions", test_far_positions);
+    g_test_add_func("/hosts-hostile/ctl", test_ctl);
+    g_test_add_func("/hosts-hostile/order", test_order);
+    g_test_add_func("/hosts-hostile/answers", test_answers);
+    g_test_add_func("/hosts-hostile/reads", test_reads);
+    g_test_add_func("/hosts-hostile/protection", test_protection);
+    g_test_add_func("/hosts-hostile/random", test_random);
+    return vgt_run();
+}
