@@ -168,6 +168,7 @@ bool conn_up(struct conn *c, int fd, const struct mpa_agreed *agreed,
     s->crc = agreed->crc;
     s->mulpdu = fpdu_mulpdu((uint32_t)mss, false);
     s->may_send = c->initiator;
+    s->psn = own->psn;
     for (unsigned i = 0; i < RDMAP_QNS; i++) {
         s->msn[i] = 1;
         s->q[i] = DDP_QUEUE_INIT;

@@ -76,6 +76,7 @@ struct stream {
     struct tcp_job job[TCP_DEPTH];
     uint32_t next_id;
     bool sent, answered; /* messages, at all */
+    uint32_t psn;        /* what the peer was told that they begin with */
     bool ack_due, rnr_due, nak_due, ready_due;
     uint64_t ack, rnr, nak; /* messages' numbers */
     uint8_t rnr_code, nak_status;

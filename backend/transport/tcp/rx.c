@@ -521,8 +521,7 @@ static void take_ctl(struct conn *c, const struct segment *seg)
     enum iwarp_error error = ctl_get(&seg->h, &ctl);
 
     /* What was not sent cannot be answered. */
-    if (!error && ctl.kind != CTL_RESTART && ctl.kind != CTL_READY &&
-        ctl.seq >= s->seq + (s->open ? 1 : 0)) {
+    if (!error && ctl.kind <= CTL_NAK && ctl.seq >= s->seq + (s->open ? 1 : 0)) {
         error = RDMAP_STREAM_CATASTROPHIC;
     }
     if (!error && ctl.kind == CTL_RESTART && ctl.seq > CTL_SEQ_START_MAX) {
@@ -545,6 +544,9 @@ static void take_ctl(struct conn *c, const struct segment *seg)
             atomic_store(&c->qp->req.wake, true);
             sched_look(c->qp);
         }
+        break;
+    case CTL_PSN:
+        c->peer_psn = ctl.seq & PSN_MASK;
         break;
     case CTL_NAK:
         c->peer_failed_status = ctl.arg;

@@ -343,6 +343,10 @@ static void number(struct stream *s, struct conn *c, const struct msg *m)
     if (s->open) {
         close_message(c);
     }
+    /* The queue pair was connected before it was given its first one. */
+    if (!s->sent && m->psn != s->psn) {
+        put_ctl(c, CTL_PSN, m->psn, 0);
+    }
     if (s->seq == m->seq && !s->restart) {
         return;
     }
