@@ -339,7 +339,7 @@ static void charge(struct vm *vm, uint64_t ns)
 uint64_t sched_serve(struct worker *w, struct vm *vm, uint64_t now)
 {
     struct vm_datapath *dp = &vm->dp;
-    struct vm_net *net = atomic_load_explicit(&dp->net, memory_order_acquire);
+    struct vm_net *net;
     struct turn t = {.now = now,
                      .end = now + (w->n_active > 1 ? SLICE_NS : SLICE_ALONE_NS),
                      .grace = &w->grace};
@@ -351,6 +351,8 @@ uint64_t sched_serve(struct worker *w, struct vm *vm, uint64_t now)
         pthread_mutex_unlock(&dp->token);
         return now_ns();
     }
+    net = atomic_load_explicit(&dp->net,
+                               memory_order_acquire); /* it comes under the token */
     if (TAILQ_EMPTY(&dp->run) || now - dp->scanned >= SCAN_NS) {
         dp->scanned = now;
         doorbells_scan(vm, &t, &doorbell_calls);

@@ -140,10 +140,10 @@ static void qp_connect(struct qp *qp)
     }
     gid = &qp->vm->objects.gid[ah->sgid_index];
     path = (struct conn_path){gid->gid, ah->dgid, qp->qpn, qp->attr.dest_qp_num};
+    if (req->in_flight) { /* whatever carries them goes, the path may be the same */
+        requester_lost(qp);
+    }
     if (!atomic_load(&req->incarnation) || memcmp(&path, &req->path, sizeof(path))) {
-        if (req->in_flight) {
-            requester_lost(qp);
-        }
         atomic_store(&req->incarnation, random_incarnation());
         qp->resp.incarnation = 0;
         qp->resp.epoch = new_epoch();

@@ -44,6 +44,8 @@
 /* A peer may be silent for that long, whatever the queue pair's timeout. */
 #define MIN_SILENCE_NS 500000000u
 #define SWEEP_NS       50000000u
+/* ... or not read what it is told at the end. */
+#define CLOSING_NS 1000000000u
 /* Sockets looked at with one call. */
 #define EVENTS 16
 /* How soon to look whether a grace period is over. */
@@ -63,6 +65,20 @@ struct tcp_scratch *tcp_scratch(void)
         ((struct tcp_scratch *)w->scratch)->out = NULL;
     }
     return w->scratch;
+}
+
+static void set_due(struct tcp_vm *net, uint64_t soon)
+{
+    atomic_store_explicit(&net->net.due, MIN(net->sweep, soon), memory_order_relaxed);
+}
+
+/* Somebody is waited for. */
+static void arm_sweep(struct tcp_vm *net)
+{
+    if (net->sweep == UINT64_MAX) {
+        net->sweep = now_ns() + SWEEP_NS;
+        set_due(net, UINT64_MAX);
+    }
 }
 
 /* ---- streams ---------------------------------------------------------------- */
@@ -90,6 +106,31 @@ void conn_break(struct conn *c, const char *why)
         log_vm(LOG_LVL_DEBUG, c->vm, "QP %u: connection ends: %s", c->ticket.qp, why);
         conn_work(c);
     }
+}
+
+void conn_failed(struct conn *c, uint64_t seq, struct outcome o)
+{
+    struct stream *s = c->s;
+    struct qp *qp = c->qp;
+
+    c->failed_status = s->nak_status = o.status;
+    c->failed_seq = s->nak = seq;
+    s->nak_due = true;
+    /* READs and atomics that were executed before are answered all the same. */
+    pthread_mutex_lock(&qp->lock);
+    for (unsigned i = 0; i < s->n_jobs; i++) {
+        s->job[(s->job_first + i) % TCP_DEPTH].epoch = qp->resp.epoch;
+    }
+    pthread_mutex_unlock(&qp->lock);
+    conn_work(c);
+}
+
+void conn_finish(struct conn *c)
+{
+    c->s->closing = true;
+    c->progress = now_ns();
+    conn_work(c);
+    arm_sweep(c->net);
 }
 
 void conn_watch(struct conn *c, bool writable)
@@ -205,21 +246,34 @@ static uint64_t patience(const struct qp *qp)
     return qp->attr.timeout ? MAX(4096ull << qp->attr.timeout, MIN_SILENCE_NS) : 0;
 }
 
-/* A peer that does not answer. */
+/* A peer that does not answer, or does not read.  False: it is not waited for. */
 static bool look_at(struct conn *c, uint64_t now)
 {
     struct qp *qp = c->qp;
-    uint64_t most;
+    uint64_t silent = now > c->progress ? now - c->progress : 0, most;
 
-    if (!c->s || !qp->req.in_flight) {
+    if (c->s && c->s->closing) {
+        if (silent > CLOSING_NS) {
+            conn_break(c, "the peer does not read to the end");
+        }
+        return true;
+    }
+    if (!c->s ||
+        (!qp->req.in_flight && !c->stalled && !(qp->req.op.active && qp->req.op.done))) {
+        c->expecting = false;
         return false;
     }
     most = patience(qp);
     if (!most || !qp->req.route || route_is_held(qp->req.route)) {
         c->progress = now; /* its clock stands still */
-    } else if (now > c->progress && now - c->progress > most) {
+    } else if (silent > most) {
         c->progress = now;
-        requester_answered(qp, qp->req.seq - qp->req.in_flight, OUTCOME(OUT_SILENT));
+        if (qp->req.in_flight) {
+            requester_answered(qp, qp->req.seq - qp->req.in_flight, OUTCOME(OUT_SILENT));
+        } else {
+            c->refused = true;
+        }
+        c->s->answered = true; /* that was the try; its end is none */
         conn_break(c, "no answer");
     }
     return true;
@@ -233,24 +287,18 @@ static void sweep(struct tcp_vm *net, uint64_t now)
     for (c = TAILQ_FIRST(&net->conns); c; c = next) {
         next = TAILQ_NEXT(c, link);
         any |= look_at(c, now);
+        comp_make_room(worker_self());
     }
     net->sweep = any ? now + SWEEP_NS : UINT64_MAX;
 }
 
-static void set_due(struct tcp_vm *net, uint64_t soon)
-{
-    atomic_store_explicit(&net->net.due, MIN(net->sweep, soon), memory_order_relaxed);
-}
-
-/* A message is on its way: somebody has to see if it stays there. */
+/* A message has begun: somebody has to see if it stays on its way. */
 static void expect_answer(struct conn *c)
 {
-    if (c->qp->req.in_flight == 0) {
+    if (!c->expecting) {
+        c->expecting = true;
         c->progress = now_ns();
-    }
-    if (c->net->sweep == UINT64_MAX) {
-        c->net->sweep = now_ns() + SWEEP_NS;
-        set_due(c->net, UINT64_MAX);
+        arm_sweep(c->net);
     }
 }
 
@@ -288,7 +336,7 @@ static void sockets(struct tcp_vm *net, struct turn *t)
 static void tcp_take(struct vm_net *vn, struct turn *t)
 {
     struct tcp_vm *net = of_net(vn);
-    struct conn *c, *next;
+    struct conn *c, *next, *last;
 
     if (t->now >= net->sweep) {
         sweep(net, t->now);
@@ -304,14 +352,23 @@ static void tcp_take(struct vm_net *vn, struct turn *t)
         if (c->s && c->s->waiting && !c->s->broken) {
             rx_resume(c, t);
         }
+        comp_make_room(worker_self());
     }
     if (atomic_load_explicit(&vn->ready, memory_order_relaxed)) {
         sockets(net, t);
     }
-    for (c = TAILQ_FIRST(&net->work); c; c = next) {
+    last = TAILQ_LAST(&net->work, conn_list);
+    /* One after the other, as far as the turn goes; the next one begins with the rest. */
+    for (c = TAILQ_FIRST(&net->work); c && !turn_spent(t, 1); c = next) {
         next = TAILQ_NEXT(c, work);
-        if (c->s && !c->s->broken) {
+        if (c->s && !c->s->broken && c->s->n_jobs) {
             tx_jobs(c, t);
+            TAILQ_REMOVE(&net->work, c, work);
+            TAILQ_INSERT_TAIL(&net->work, c, work);
+            comp_make_room(worker_self());
+        }
+        if (c == last) {
+            break;
         }
     }
 }
@@ -349,9 +406,18 @@ static void tcp_end_turn(struct vm_net *vn)
     tx_flush(x);
     for (c = TAILQ_FIRST(&net->work); c; c = next) {
         next = TAILQ_NEXT(c, work);
-        if (c->s && (c->s->broken || (c->s->closing && !c->s->backlog))) {
+        if (c->s && c->s->closing && !c->s->backlog && !c->s->shut) {
+            /* Not close(): with input unread the peer might not get what was sent. */
+            c->s->shut = true;
+            shutdown(c->s->fd, SHUT_WR);
+        }
+        if (c->s && c->s->broken) {
+            bool again = !c->s->closing && (c->s->answered || !c->s->sent);
+
             conn_down(c);
-            setup_ask(c); /* if that is in vain: when there is something to send */
+            if (again) {
+                setup_ask(c); /* in vain: when there is something to send */
+            }
             continue;
         }
         now = now ? now : now_ns();
@@ -495,19 +561,22 @@ static struct outcome no_stream(struct conn *c, const struct send_op *op)
     if (c->peer_failed_status && op->m.seq == c->peer_failed_seq) {
         return (struct outcome){.what = OUT_FAIL, .status = c->peer_failed_status};
     }
+    if (c->peer_failed_status && op->m.seq < c->peer_failed_seq && !msg_returns(&op->m)) {
+        return OUTCOME(OUT_DUPLICATE); /* it was executed, but that was not heard */
+    }
     if (c->trying && now >= c->try_until) {
         c->trying = false;
         c->refused = true;
+    }
+    if (c->refused) {
+        c->refused = false;
+        return OUTCOME(OUT_SILENT); /* and so the next try comes a timeout later */
     }
     if (!c->trying && now >= c->next_ask) {
         c->trying = true;
         c->try_until = now + TRY_NS;
         c->next_ask = now + ASK_EVERY_NS;
         setup_ask(c);
-    }
-    if (c->refused) {
-        c->refused = false;
-        return OUTCOME(OUT_SILENT);
     }
     return OUTCOME(OUT_HELD); /* looks again soon */
 }
@@ -539,7 +608,7 @@ static struct outcome tcp_start(struct qp *qp, struct send_op *op)
         return is_known(qp) ? no_stream(c, op) : OUTCOME(OUT_SILENT);
     }
     o = tx_start(c, qp, op);
-    if (o.what == OUT_PENDING) {
+    if (o.what != OUT_FAIL) {
         expect_answer(c);
     }
     return o;

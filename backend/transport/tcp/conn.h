@@ -60,7 +60,9 @@ struct stream {
     bool crc;
     bool may_send; /* the responder: the initiator's first frame has come */
     bool broken;   /* to be closed at the turn's end */
-    bool closing;  /* ... when all is sent: nothing is taken any more */
+    bool closing;  /* nothing is taken any more; ended when all is sent, and read */
+    bool shut;     /* all is sent */
+    bool mute;     /* nothing can be sent any more; what has come is read */
 
     /* ---- what we send ---- */
     uint8_t *backlog; /* frames that the socket did not take; NULL: none */
@@ -116,7 +118,8 @@ struct conn {
     const struct transport_ops *carried_by; /* req.op's first bytes */
     bool stalled;                           /* requester_go() is owed */
     bool ready_owed;                        /* CTL_READY is, by the next stream */
-    uint64_t progress;                      /* ns, when the peer answered last */
+    bool expecting;                         /* the sweep looks at it */
+    uint64_t progress; /* ns, when the peer answered or took something last */
 
     /* To get a stream; under the token. */
     bool trying;        /* until try_until, or an answer */
@@ -129,7 +132,7 @@ struct conn {
     uint64_t failed_seq;
     /* The peer's has, for our message. */
     uint8_t peer_failed_status;
-    uint64_t peer_failed_seq;
+    uint64_t peer_failed_seq; /* it has executed all before that */
 
     /* The peer; set when the first stream comes. */
     uint64_t peer_incarnation;
@@ -153,15 +156,17 @@ struct conn {
     struct setup *setup; /* under way, or NULL */
 };
 
+TAILQ_HEAD(conn_list, conn);
+
 /* A VM that has or had such connections. */
 struct tcp_vm {
     struct vm_net net; /* first */
     struct vm *vm;
     struct source source; /* of epfd; wakes the worker */
     int epfd;             /* of the streams' sockets */
-    TAILQ_HEAD(, conn) conns;
-    TAILQ_HEAD(, conn) work; /* something to send, to look at or to close */
-    uint64_t sweep;          /* ns, when silent peers are looked for; UINT64_MAX: not */
+    struct conn_list conns;
+    struct conn_list work; /* something to send, to look at or to close */
+    uint64_t sweep;        /* ns, when silent peers are looked for; UINT64_MAX: not */
 };
 
 /* What a worker has one of. */
@@ -180,7 +185,14 @@ extern bool tcp_forced; /* for peers on this host, too */
 void conn_work(struct conn *c);
 /* The TCP connection is of no use any more; it is closed at the turn's end. */
 void conn_break(struct conn *c, const char *why);
-/* It is, now.  Token held; either thread. */
+/*
+ * The responder has failed for message @seq: what it has to answer before is answered,
+ * then that is told.
+ */
+void conn_failed(struct conn *c, uint64_t seq, struct outcome o);
+/* There is nothing more to be sent; when that is gone, and the peer has seen it. */
+void conn_finish(struct conn *c);
+/* It is of no use, and closed, now.  Token held; either thread. */
 void conn_down(struct conn *c);
 /* Both startup frames are exchanged: @fd is a stream now.  False: it was closed. */
 bool conn_up(struct conn *c, int fd, const struct mpa_agreed *agreed,

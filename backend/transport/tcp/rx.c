@@ -73,17 +73,12 @@ static void not_ready(struct conn *c, uint64_t seq, uint8_t code)
 /* The queue pair fails for message @seq. */
 static void failed(struct conn *c, uint64_t seq, struct outcome o)
 {
-    struct stream *s = c->s;
-
     if (!o.remote) {
         conn_break(c, "a message that was admitted is void");
         return;
     }
-    c->failed_status = s->nak_status = o.status;
-    c->failed_seq = s->nak = seq;
-    s->nak_due = true;
-    drop_from_here(s);
-    conn_work(c);
+    conn_failed(c, seq, o);
+    drop_from_here(c->s);
 }
 
 /* ---- messages ---------------------------------------------------------------- */
@@ -712,7 +707,7 @@ void rx_resume(struct conn *c, struct turn *t)
         return;
     }
     invalidate(c, &recv.cur);
-    if (s->waiting || s->broken || s->nak_due) {
+    if (s->waiting || s->broken) {
         return;
     }
     in = (struct fpdu_input){s->saved, s->saved ? s->saved_len : 0};

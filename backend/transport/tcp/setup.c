@@ -506,7 +506,7 @@ static bool has_stream(struct conn *c)
     bool has;
 
     vm_token_take(c->vm);
-    has = c->s && !c->s->broken;
+    has = c->s && !c->s->broken && !c->s->closing;
     vm_token_release(c->vm);
     return has;
 }

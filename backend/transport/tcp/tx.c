@@ -77,14 +77,14 @@ void tx_flush(struct tcp_scratch *x)
 
     x->out = NULL;
     x->out_len = 0;
-    if (!s || s->broken || !len) {
+    if (!s || s->broken || s->mute || !len) {
         return;
     }
     if (!s->backlog) {
         n = give(s->fd, x->out_buf, len);
     }
     if (n < 0) {
-        conn_break(c, g_strerror(errno));
+        s->mute = true; /* what the peer has told before may lie here: rx_run() ends it */
     } else if ((size_t)n < len) {
         keep(c, x->out_buf + n, len - (size_t)n);
     }
@@ -99,8 +99,9 @@ static bool give_backlog(struct conn *c)
     if (s->backlog) {
         n = give(s->fd, s->backlog + s->backlog_at, s->backlog_len - s->backlog_at);
         if (n < 0) {
-            conn_break(c, g_strerror(errno));
-            return false;
+            s->mute = true;
+            g_clear_pointer(&s->backlog, g_free);
+            return true;
         }
         s->backlog_at += (size_t)n;
         if (s->backlog_at < s->backlog_len) {
@@ -286,7 +287,7 @@ static struct outcome send_slice(struct conn *c, struct qp *qp, struct send_op *
         begin_message(c, &op->m);
     }
     if (put_payload(c, &s->next, &local, n, last) != SG_OK) {
-        conn_break(c, "the sender's memory failed in a message"); /* nobody gets it */
+        /* Its last segment never comes, nor anything behind it, so nobody gets it. */
         return (struct outcome){.what = OUT_FAIL, .status = PVRDMA_WC_LOC_PROT_ERR};
     }
     op->cur = local.cur;
@@ -382,7 +383,7 @@ struct outcome tx_start(struct conn *c, struct qp *qp, struct send_op *op)
         conn_break(c, "too many READs"); /* the engine keeps to fewer */
         return OUTCOME(OUT_HELD);
     } else if (msg_is_atomic(&op->m)) {
-        if (op->m.addr % 8) { /* MPA's own parsers refuse it: so does the responder */
+        if (op->m.addr % 8) { /* RDMAP's parsers refuse it, and so does a responder */
             return (struct outcome){.what = OUT_FAIL,
                                     .status = PVRDMA_WC_REM_INV_REQ_ERR};
         }
@@ -427,9 +428,8 @@ static bool answer_read(struct conn *c, struct tcp_job *j)
     if (r != SG_OK) {
         o = responder_outcome(&j->m, r, true);
         responder_settle(qp, j->epoch, o);
-        c->failed_status = c->s->nak_status = o.status;
-        c->failed_seq = c->s->nak = j->m.seq;
-        c->s->nak_due = true;
+        conn_failed(c, j->m.seq, o);
+        c->s->n_jobs = 0; /* those behind it are not answered */
         return false;
     }
     j->done += n;
@@ -449,7 +449,7 @@ void tx_jobs(struct conn *c, struct turn *t)
 {
     struct stream *s = c->s;
 
-    while (s->n_jobs && s->may_send && !s->backlog && !s->broken && !s->nak_due) {
+    while (s->n_jobs && s->may_send && !s->backlog && !s->broken && !s->closing) {
         struct tcp_job *j = &s->job[s->job_first];
 
         if (msg_is_atomic(&j->m)) {
@@ -487,10 +487,10 @@ void tx_tell(struct conn *c)
         put_ctl(c, CTL_READY, s->dropping ? s->rnr : s->rx_seq, 0);
         s->ready_due = false;
     }
-    if (s->nak_due) {
+    if (s->nak_due && !s->n_jobs) { /* what was executed before is answered first */
         put_ctl(c, CTL_NAK, s->nak, s->nak_status);
         s->nak_due = false;
-        s->closing = true; /* the queue pair has failed: there is no more to say */
+        conn_finish(c); /* the queue pair has failed: there is no more to say */
     }
 }
 
@@ -510,7 +510,7 @@ void tx_terminate(struct conn *c, enum iwarp_error error, const uint8_t *head,
     }
     ulpdu = frame_begin(c, RDMAP_MAX_TERMINATE);
     frame_end(c, ulpdu, rdmap_put_terminate(error, head, have, ulpdu_len, ulpdu));
-    s->closing = true;
+    conn_finish(c);
 }
 
 /* ---- out of turn ------------------------------------------------------------------- */
