@@ -336,6 +336,16 @@ static void test_far_positions(void)
         put_empty_write(fd, CTL_FIRST_KEY, 0);
         expect_end(fd, RDMAP_STREAM_CATASTROPHIC);
     }
+    /* The last one that may be, and the end of the stream in the same packet. */
+    for (unsigned i = 0; i < 20; i++) {
+        fd = call();
+        put_empty_write(fd, 0x13, CTL_SEQ_START_MAX);
+        put_empty_write(fd, CTL_FIRST_KEY, 0);
+        put_empty_write(fd, CTL_FIRST_KEY, 0);
+        shutdown(fd, SHUT_WR);
+        expect_end(fd, IWARP_OK);
+        victim_connect();
+    }
     end();
 }
 

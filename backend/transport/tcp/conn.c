@@ -48,6 +48,8 @@
 #define CLOSING_NS 1000000000u
 /* Sockets looked at with one call. */
 #define EVENTS 16
+/* What a socket is watched for, always. */
+#define WATCH (EPOLLIN | EPOLLRDHUP)
 /* How soon to look whether a grace period is over. */
 #define GRACE_NS 2000u
 
@@ -136,8 +138,7 @@ void conn_finish(struct conn *c)
 void conn_watch(struct conn *c, bool writable)
 {
     struct stream *s = c->s;
-    struct epoll_event ev = {.events = EPOLLIN | (writable ? EPOLLOUT : 0),
-                             .data.ptr = c};
+    struct epoll_event ev = {.events = WATCH | (writable ? EPOLLOUT : 0), .data.ptr = c};
 
     if (s->writable != writable) {
         s->writable = writable;
@@ -190,7 +191,7 @@ void conn_hello(struct conn *c, struct hello *h)
 bool conn_up(struct conn *c, int fd, const struct mpa_agreed *agreed,
              const struct hello *own, const struct hello *peer)
 {
-    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = c};
+    struct epoll_event ev = {.events = WATCH, .data.ptr = c};
     struct stream *s = g_try_malloc(sizeof(*s));
     int mss = 0;
     socklen_t len = sizeof(mss);
@@ -319,7 +320,9 @@ static void sockets(struct tcp_vm *net, struct turn *t)
         if (ev[i].events & EPOLLOUT) {
             tx_writable(c);
         }
-        if (c->s && (ev[i].events & ~(uint32_t)EPOLLOUT) && rx_run(c, t)) {
+        /* An end that comes with data is seen behind them, and has no edge of its own. */
+        if (c->s && (ev[i].events & ~(uint32_t)EPOLLOUT) &&
+            (rx_run(c, t) || (ev[i].events & EPOLLRDHUP))) {
             atomic_store_explicit(&net->net.ready, true, memory_order_relaxed);
         }
         comp_make_room(worker_self());

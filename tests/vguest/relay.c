@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * A relay between host 0 and host 1.
+ *
+ * It has two addresses, as hosts 10 and 11.  Host 0 believes that host 1 is at the one,
+ * and host 1 that host 0 is at the other: what comes to the one goes on to the host that
+ * it stands for, from the other, so both see a peer of theirs.
+ *
+ * Only iWARP connections, which begin by MPA's key, are cut to pieces, slowed down, and
+ * reset; links pass as they are, so that connections can be made again.
+ *
+ * Threads: one of its own has all sockets; the switches are atomic.
+ */
+#include "relay.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define RELAY_AS(host) (11 - (host)) /* whom host @host takes for the other one */
+#define MAX_CONNS      128u
+#define WAIT_MS        2
+
+/* Bytes on their way, of one direction. */
+struct way {
+    uint8_t buf[65536];
+    size_t at, len;
+};
+
+struct through {
+    int fd[2];
+    bool known, iwarp; /* what its first byte says */
+    uint64_t left;     /* bytes until it is reset */
+    struct way way[2]; /* [0]: from fd[0] to fd[1] */
+};
+
+struct relay {
+    struct relay_opts o;
+    GThread *thread;
+    GRand *rand;
+    int listener[2]; /* of what host 0, and host 1, calls */
+    struct through *conn[MAX_CONNS];
+    unsigned n;
+    _Atomic bool stop, stalled, cut;
+    _Atomic unsigned resets;
+    _Atomic uint64_t carried;
+};
+
+static struct sockaddr_in address_of(unsigned host, unsigned port)
+{
+    g_autofree char *text = host_address(host);
+    struct sockaddr_in sa = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+
+    g_assert_cmpint(inet_pton(AF_INET, text, &sa.sin_addr), ==, 1);
+    return sa;
+}
+
+/* A socket that has the address of host @host. */
+static int socket_as(const struct relay *r, unsigned host, unsigned port)
+{
+    struct sockaddr_in own = address_of(host, port);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1;
+
+    g_assert_cmpint(fd, >=, 0);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    if (r->o.buffer) {
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &r->o.buffer, sizeof(r->o.buffer));
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &r->o.buffer, sizeof(r->o.buffer));
+    }
+    g_assert_cmpint(bind(fd, (struct sockaddr *)&own, sizeof(own)), ==, 0);
+    return fd;
+}
+
+static void drop(struct relay *r, unsigned i, bool reset)
+{
+    const struct linger now = {.l_onoff = 1};
+
+    for (unsigned k = 0; k < 2; k++) {
+        if (reset) {
+            setsockopt(r->conn[i]->fd[k], SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+        }
+        close(r->conn[i]->fd[k]);
+    }
+    g_free(r->conn[i]);
+    r->conn[i] = r->conn[--r->n];
+}
+
+/* Host @from calls. */
+static void take(struct relay *r, unsigned from)
+{
+    struct sockaddr_in to = address_of(1 - from, hosts_port());
+    int fd = accept4(r->listener[from], NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), on = 1;
+    struct through *t;
+
+    if (fd < 0) {
+        return;
+    }
+    if (atomic_load(&r->cut) || r->n == MAX_CONNS) {
+        close(fd);
+        return;
+    }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    t = g_new0(struct through, 1);
+    t->fd[0] = fd;
+    t->fd[1] = socket_as(r, RELAY_AS(1 - from), 0);
+    t->left = r->o.reset_after
+                  ? (uint64_t)(g_rand_double(r->rand) * 2 * (double)r->o.reset_after)
+                  : UINT64_MAX;
+    if (connect(t->fd[1], (struct sockaddr *)&to, sizeof(to)) < 0) {
+        g_assert_cmpint(errno, ==, EINPROGRESS);
+    }
+    r->conn[r->n++] = t;
+}
+
+static size_t at_once(struct relay *r, const struct through *t, size_t most)
+{
+    return t->iwarp && r->o.chunk
+               ? MIN(most, (size_t)g_rand_int_range(r->rand, 1, (gint32)r->o.chunk + 1))
+               : most;
+}
+
+/* Direction @k of @t; false: it is over. */
+static bool carry(struct relay *r, struct through *t, unsigned k)
+{
+    struct way *w = &t->way[k];
+    ssize_t n;
+
+    if (t->iwarp && atomic_load(&r->stalled)) {
+        return true;
+    }
+    if (w->len == 0) {
+        w->at = 0;
+        n = recv(t->fd[k], w->buf, at_once(r, t, sizeof(w->buf)), 0);
+        if (n <= 0) {
+            return n < 0 && errno == EAGAIN;
+        }
+        if (!t->known) {
+            t->known = true;
+            t->iwarp = w->buf[0] == 'M'; /* of MPA's key */
+        }
+        w->len = (size_t)n;
+    }
+    n = send(t->fd[1 - k], w->buf + w->at, at_once(r, t, w->len), MSG_NOSIGNAL);
+    if (n < 0) {
+        return errno == EAGAIN || errno == ENOTCONN;
+    }
+    w->at += (size_t)n;
+    w->len -= (size_t)n;
+    if (t->iwarp) {
+        atomic_fetch_add(&r->carried, (uint64_t)n);
+        t->left -= MIN(t->left, (uint64_t)n);
+    }
+    return true;
+}
+
+/* Whatever can go on goes on. */
+static void go_round(struct relay *r)
+{
+    struct pollfd p[2 + 2 * MAX_CONNS];
+    nfds_t n = 2;
+
+    for (unsigned k = 0; k < 2; k++) {
+        p[k] = (struct pollfd){.fd = r->listener[k], .events = POLLIN};
+    }
+    for (unsigned i = 0; i < r->n; i++) {
+        for (unsigned k = 0; k < 2; k++) {
+            const struct through *t = r->conn[i];
+            bool in = t->way[k].len == 0, out = t->way[1 - k].len != 0;
+            bool still = t->iwarp && atomic_load(&r->stalled);
+
+            p[n++] = (struct pollfd){
+                .fd = still ? -1 : t->fd[k],
+                .events = (short)((in ? POLLIN : 0) | (out ? POLLOUT : 0))};
+        }
+    }
+    poll(p, n, WAIT_MS);
+    for (unsigned i = r->n; i-- > 0;) {
+        struct through *t = r->conn[i];
+        bool goes_on = carry(r, t, 0);
+
+        goes_on = carry(r, t, 1) && goes_on;
+        if (atomic_load(&r->cut)) {
+            drop(r, i, true);
+        } else if (t->iwarp && !t->left) {
+            drop(r, i, g_rand_boolean(r->rand));
+            atomic_fetch_add(&r->resets, 1);
+        } else if (!goes_on) {
+            drop(r, i, false);
+        }
+    }
+    for (unsigned k = 0; k < 2; k++) {
+        if (p[k].revents) {
+            take(r, k);
+        }
+    }
+    if (r->o.pause_us) {
+        g_usleep(r->o.pause_us);
+    }
+}
+
+static gpointer run(gpointer opaque)
+{
+    struct relay *r = opaque;
+
+    while (!atomic_load(&r->stop)) {
+        go_round(r);
+    }
+    return NULL;
+}
+
+struct relay *relay_start(const struct relay_opts *o)
+{
+    struct relay *r = g_new0(struct relay, 1);
+
+    r->o = *o;
+    r->rand = g_rand_new_with_seed(1);
+    for (unsigned k = 0; k < 2; k++) {
+        r->listener[k] = socket_as(r, RELAY_AS(k), hosts_port());
+        g_assert_cmpint(listen(r->listener[k], 64), ==, 0);
+    }
+    r->thread = g_thread_new("relay", run, r);
+    return r;
+}
+
+void relay_stop(struct relay *r)
+{
+    atomic_store(&r->stop, true);
+    g_thread_join(r->thread);
+    while (r->n) {
+        drop(r, 0, false);
+    }
+    close(r->listener[0]);
+    close(r->listener[1]);
+    g_rand_free(r->rand);
+    g_free(r);
+}
+
+unsigned relay_resets(const struct relay *r)
+{
+    return atomic_load(&r->resets);
+}
+
+uint64_t relay_carried(const struct relay *r)
+{
+    return atomic_load(&r->carried);
+}
+
+void relay_stall(struct relay *r, bool on)
+{
+    atomic_store(&r->stalled, on);
+}
+
+void relay_cut(struct relay *r, bool on)
+{
+    atomic_store(&r->cut, on);
+}
+
+struct vg_daemon *relay_host(unsigned i, struct host_opts o)
+{
+    g_autofree char *secret = host_secret_file(hosts_secret);
+    g_autofree char *address = host_address(RELAY_AS(i));
+    g_autofree char *group =
+        g_strdup_printf("[peer host%u]\naddress=%s:%u\nsecret-file=%s\n", 1 - i, address,
+                        hosts_port(), secret);
+
+    o.n_peers = 0;
+    o.groups = group;
+    return host_start(i, &o);
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * A network that the test makes worse at will: a relay between host 0 and host 1, by
+ * which all goes that they say to each other.
+ */
+#ifndef RELAY_H
+#define RELAY_H
+
+#include "hosts.h"
+
+struct relay;
+
+struct relay_opts {
+    unsigned chunk; /* bytes at once, at most; 0: what there is */
+    unsigned pause_us;
+    int buffer;           /* of its sockets, each; 0: the kernel's choice */
+    uint64_t reset_after; /* bytes of a connection, on average; 0: never */
+};
+
+/* A thread; it listens when this returns. */
+struct relay *relay_start(const struct relay_opts *o);
+void relay_stop(struct relay *r);
+/* How many iWARP connections it has reset, and how many bytes of them it has carried. */
+unsigned relay_resets(const struct relay *r);
+uint64_t relay_carried(const struct relay *r);
+/* No byte of an iWARP connection goes on, but nothing is closed. */
+void relay_stall(struct relay *r, bool on);
+/* All that there is, is closed, and what comes is, too. */
+void relay_cut(struct relay *r, bool on);
+/* Host @i's daemon, which knows the other one by the relay. */
+struct vg_daemon *relay_host(unsigned i, struct host_opts o);
+
+#endif /* RELAY_H */
