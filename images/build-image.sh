@@ -170,7 +170,8 @@ for d in bin sbin lib lib64; do
 done
 for m in virtio_pci virtio_net virtio_console virtio_blk vmxnet3 \
          8021q bonding bridge macvlan ib_core ib_uverbs ib_umad rdma_cm rdma_ucm \
-         rdma_rxe siw crc32_generic crc32c_generic vmw_pvrdma; do
+         rdma_rxe siw crc32_generic crc32c_generic vmw_pvrdma \
+         nvme_rdma nvmet_rdma; do
     deps=$(modprobe -d "$krn" -S "$release" --show-depends "$m" 2>> "$log") ||
         die "the kernel $release has no module $m"
     echo "$deps"
