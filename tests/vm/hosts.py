@@ -12,7 +12,8 @@ a bridge in a namespace of its own: hosts.wire and each host have a `prefix` wit
 commands run there, for faults (tc, nft, ip link) and captures.
 
 The guests' own network interfaces are on that wire too: QEMU's frames travel in a TCP
-connection between the hosts' namespaces.
+connection between the hosts' namespaces, or with more than two guests in multicast
+datagrams.
 """
 
 import os
@@ -116,6 +117,21 @@ class Cable(Link):
             time.sleep(0.02)
 
 
+class Lan(Link):
+    """A network of any number of guests of different hosts: multicast datagrams."""
+
+    def __init__(self, session, hosts):
+        super().__init__(session, 'lan')
+        self.hosts = hosts  # by the guests' names
+
+    def netdev(self, guest, ident):
+        return 'socket,id=%s,mcast=239.99.0.1:%d,localaddr=%s' % (
+            ident, FIRST_CABLE - 1, self.hosts[guest.name].address)
+
+    def wait_ready(self, guest, timeout=20):
+        pass
+
+
 class HostGuest(Guest):
     """A guest on @host."""
 
@@ -159,11 +175,12 @@ class Hosts:
         return daemons
 
     def start_guests(self, daemons, places, first=1, virtio=False, **options):
-        """Guests vm1, vm2, ... on the hosts of these numbers, with a cable between
-        each two; they have booted when this returns."""
+        """Guests vm1, vm2, ... on the hosts of these numbers, two with a cable between
+        them and more in a network; they have booted when this returns."""
         names = ['vm%d' % number for number in range(first, first + len(places))]
         at = {name: self.hosts[place] for name, place in zip(names, places)}
-        links = {kind: Cable(self.session, at)
+        wire = Cable if len(places) == 2 else Lan
+        links = {kind: wire(self.session, at)
                  for kind in (('pvrdma', 'virtio') if virtio else ('pvrdma',))}
         guests = []
         for number, (name, place) in enumerate(zip(names, places), first):

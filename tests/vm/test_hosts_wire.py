@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Connections between guests of different hosts: what is on the wire, and a wire that
+fails.
+
+vm1 and vm2 are on one host, vm3 is on the other (hosts.py).  vm3 has the stock driver and
+library: without unreliable connections, which are not carried between hosts.  The wire is listened to from before the first connection, and tshark reads in
+the end what it has learnt.
+"""
+
+import collections
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+import fixture
+import hosts
+import parts
+from programs import Pair, _ports, bandwidth, latency, pingpong
+from pvrdma_vm import BUILD, Session, VmError, end_well, say
+
+DATACHECK = 'datacheck -d {dev} -g {gid} -p {port} -n %d'
+# tshark is not to guess what Sends and the daemons' link carry, which it then calls
+# malformed, and is to bear segments that the capture has in another order.
+CAREFUL = ['--disable-heuristic', 'rpcrdma_iwarp', '--disable-heuristic',
+           'smb_direct_iwarp', '--disable-protocol', 'rpcap', '-o',
+           'tcp.reassemble_out_of_order:TRUE']
+# RFC 5040 and 7306: Write, Read Request and Response, Send, Send with Invalidate (of
+# NVMe), Immediate Data, Atomic Request and Response.  No Terminate.
+OPCODES = {0, 1, 2, 3, 4, 8, 10, 11}
+NQN = 'nqn.2026-11.org.pvrdma:wire'
+DISK_KB = 8192
+
+
+def need(program):
+    """Skip without @program where the build was configured without tests' needs."""
+    if shutil.which(program):
+        return
+    with open(os.path.join(BUILD, 'config.mak')) as stream:
+        if 'WITH_CHECK = no' in stream.read():
+            raise unittest.SkipTest('configured with --disable-check')
+    raise VmError(program + ' is not installed: run ./configure --install-deps')
+
+
+class Capture:
+    """All packets of our port that a host sends and receives."""
+
+    def __init__(self, session, host):
+        self.path = session.path(host.name + '.pcapng')
+        # Of the file's owner; the buffer holds what comes while the disk is slow.
+        self.proc = session.popen(
+            host.prefix + ['dumpcap', '-q', '-i', host.device, '-B', '128', '-f',
+                           'tcp port %d' % hosts.PORT, '-w', self.path],
+            host.name + '-dumpcap.log')
+        end = time.monotonic() + 20
+        while not os.path.exists(self.path):
+            if self.proc.poll() is not None or time.monotonic() > end:
+                raise VmError('dumpcap does not listen to ' + host.name)
+            time.sleep(0.05)
+        self.log = session.path(host.name + '-dumpcap.log')
+
+    def stop(self):
+        """How many packets it lost."""
+        self.proc.send_signal(signal.SIGINT)
+        self.proc.wait(20)
+        with open(self.log) as stream:
+            return int(re.search(r'received/dropped.*: \d+/(\d+)', stream.read()).group(1))
+
+    def read(self, *args):
+        argv = ['tshark', '-r', self.path] + CAREFUL + list(args)
+        return subprocess.run(argv, check=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, universal_newlines=True,
+                              timeout=120).stdout.splitlines()
+
+
+class WireTest(fixture.SessionTest):
+    """The tests run in their names' order: the last one is about what all others did."""
+
+    @classmethod
+    def setUpClass(cls):
+        fixture.require_build()
+        if not hosts.may_be_made():
+            raise unittest.SkipTest('network namespaces need root')
+        for program in ('tshark', 'dumpcap', 'nft'):
+            need(program)
+        fixture.shared.close()
+        cls.session = Session(cls.__name__)
+        try:
+            cls.hosts = hosts.Hosts(cls.session, 2)
+            cls.daemons = cls.hosts.start_daemons(
+                {'vm%d' % i: {'addresses': 'any'} for i in (1, 2, 3)})
+            cls.guests = cls.hosts.start_guests(cls.daemons, [0, 0, 1],
+                                                files=parts.guest_files())
+            for guest in cls.guests[:2]:
+                parts.use_own(guest)
+            cls.guests[2].load_pvrdma()
+            # One name of the device, for one command on both ends.
+            cls.guests[2].run('rdma dev set %s name %s' % (parts.STOCK_DEVICE,
+                                                           parts.OWN_DEVICE))
+            cls.remote = Pair([cls.guests[0], cls.guests[2]], 'pvrdma', parts.OWN_DEVICE)
+            cls.local = Pair(cls.guests[:2], 'pvrdma', parts.OWN_DEVICE)
+            cls.capture = Capture(cls.session, cls.hosts[0])
+        except BaseException as exc:
+            cls.session.keep_logs(exc)
+            cls.session.close()
+            raise
+
+    @classmethod
+    def tearDownClass(cls):
+        try:
+            end_well(cls.guests, cls.daemons[0])
+            cls.daemons[1].check()
+            if cls.daemons[1].stop():
+                raise VmError('the second daemon did not end well')
+        except BaseException as exc:
+            cls.session.keep_logs(exc)
+            raise
+        finally:
+            cls.session.close()
+
+    def tearDown(self):
+        for daemon in self.daemons:
+            daemon.check()
+
+    def checked(self, job):
+        """@job of datacheck has found all as it should be."""
+        self.assertRegex(job.out, r'(?m)^\d+ checks, 0 errors$', job.describe())
+
+    def start(self, pair, rounds):
+        """datacheck on both ends of @pair; the jobs, of the server first."""
+        port = next(_ports)
+        one, two = pair.guests
+        jobs = []
+        for guest, gid, peer in ((one, pair.gids[0], ''),
+                                 (two, pair.gids[1], ' ' + one.ip('pvrdma'))):
+            jobs.append(guest.spawn((DATACHECK % rounds).format(
+                dev=pair.device, gid=gid, port=port) + peer, 240))
+            if not peer:
+                one.wait_listen(port, jobs[0])
+        return jobs
+
+    def finish(self, jobs):
+        try:
+            for job in jobs:
+                self.checked(job.wait(check=True))
+        finally:
+            for job in jobs:
+                if not job.done:
+                    job.kill(9)
+
+    def sent(self):
+        """Bytes that vm1 has sent by its queue pairs."""
+        vms = {vm['name']: vm for vm in self.daemons[0].ctl_json('counters')['vms']}
+        return vms['vm1']['datapath']['tx_bytes']
+
+    def wait_traffic(self, job):
+        """Until vm1 has sent another 100 kB."""
+        want = self.sent() + 100000
+        while self.sent() < want:
+            self.assertFalse(job.done, job.describe())
+            time.sleep(0.02)
+
+    def test_a_programs(self):
+        """Figures are not looked at, but each has one."""
+        for program in (pingpong(), latency('ib_send_lat', iters=200),
+                        bandwidth('ib_write_bw'), bandwidth('ib_read_bw'),
+                        bandwidth('ib_atomic_bw', 8, 500)):
+            with self.subTest(program.title):
+                self.assertGreater(program.run(self.remote), 0)
+
+    def test_b_near_and_far(self):
+        """One VM's queue pairs with a VM beside it and with one of another host, at the
+        same time."""
+        jobs = self.start(self.local, 1) + self.start(self.remote, 1)
+        self.finish(jobs)
+
+    def test_c_nvme(self):
+        """The kernel's own users: a disk of the other host's guest."""
+        target, guest = self.remote.guests
+        target.run('''set -e
+modprobe -a configfs nvmet nvmet-rdma
+mkdir -p /cfg
+mount -t configfs none /cfg
+cd /cfg/nvmet
+dd if=/dev/zero of=/tmp/disk bs=1024 count=%(size)d 2>/dev/null
+s=subsystems/%(nqn)s
+mkdir $s $s/namespaces/1
+echo 1 > $s/attr_allow_any_host
+echo 1 > $s/namespaces/1/buffered_io
+echo -n /tmp/disk > $s/namespaces/1/device_path
+echo 1 > $s/namespaces/1/enable
+p=ports/1
+mkdir $p
+echo rdma > $p/addr_trtype
+echo ipv4 > $p/addr_adrfam
+echo %(ip)s > $p/addr_traddr
+echo 4420 > $p/addr_trsvcid
+ln -s /cfg/nvmet/$s $p/subsystems/''' % {'size': DISK_KB, 'nqn': NQN,
+                                         'ip': target.ip('pvrdma')})
+        guest.run("modprobe nvme-rdma && echo -n 'transport=rdma,traddr=%s,trsvcid=4420,"
+                  "nqn=%s' > /dev/nvme-fabrics" % (target.ip('pvrdma'), NQN), 60)
+        try:
+            parts.wait_in_guest(guest, '[ -b /dev/nvme0n1 ]', 'the NVMe disk')
+            job = guest.run('''set -e
+dd if=/dev/urandom of=/tmp/bytes bs=1024 count=%d 2>/dev/null
+dd if=/tmp/bytes of=/dev/nvme0n1 bs=256k conv=fsync 2>/dev/null
+echo 3 > /proc/sys/vm/drop_caches
+md5sum < /tmp/bytes
+md5sum < /dev/nvme0n1
+rm /tmp/bytes''' % DISK_KB, 120)
+            self.assertEqual(len(set(job.out.split('\n')[:2])), 1, job.describe())
+        finally:
+            guest.run('echo 1 > /sys/class/nvme/nvme0/delete_controller')
+        target.run('md5sum /tmp/disk && cd /cfg/nvmet && rm ports/1/subsystems/* && '
+                   'rmdir ports/1')
+
+    def test_d_captured(self):
+        """All of it is iWARP that another program reads: good sums, nothing malformed."""
+        self.assertEqual(self.capture.stop(), 0, 'packets were not captured')
+        opcodes = collections.Counter()
+        sums = collections.Counter()
+        for line in self.capture.read('-O', 'iwarp_mpa,iwarp_ddp_rdmap'):
+            found = re.search(r'OpCode: .*\(0x(\w+)\)|(Good|Bad) CRC32|(Malformed)', line)
+            if found and found.group(1):
+                opcodes[int(found.group(1), 16)] += 1
+            elif found:
+                sums[found.group(0)] += 1
+        say('frames by opcode: %s; %s' % (dict(sorted(opcodes.items())), dict(sums)))
+        # Solicited variants (5, 6, 9) depend on what the programs do.
+        self.assertEqual(set(opcodes) - {5, 6, 9}, OPCODES)
+        self.assertEqual(set(sums), {'Good CRC32'})
+        self.assertEqual(sum(sums.values()), sum(opcodes.values()))
+
+    def test_e_pulled_out(self):
+        """The wire is pulled out for a second, several times, while all is checked."""
+        jobs = self.start(self.remote, 2)
+        for _ in range(3):
+            self.wait_traffic(jobs[0])
+            self.hosts.wire.run('ip', 'link', 'set', self.hosts[1].device, 'down')
+            time.sleep(1)
+            self.hosts.wire.run('ip', 'link', 'set', self.hosts[1].device, 'up')
+        self.finish(jobs)
+
+    def test_f_lossy(self):
+        """One packet in a hundred is lost, both ways."""
+        for host in self.hosts.hosts:
+            host.run('nft', 'add table inet loss; add chain inet loss in '
+                     '{ type filter hook input priority 0; }; add rule inet loss in '
+                     'tcp sport %d numgen random mod 100 < 1 counter drop; '
+                     'add rule inet loss in '
+                     'tcp dport %d numgen random mod 100 < 1 counter drop'
+                     % (hosts.PORT, hosts.PORT))
+        try:
+            self.finish(self.start(self.remote, 1))
+            for host in self.hosts.hosts:
+                lost = sum(map(int, re.findall(r'packets (\d+)',
+                                               host.run('nft', 'list', 'ruleset'))))
+                say('%s: %d packets lost' % (host.name, lost))
+                self.assertGreater(lost, 0)
+        finally:
+            for host in self.hosts.hosts:
+                host.run('nft', 'delete', 'table', 'inet', 'loss')
