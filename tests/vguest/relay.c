@@ -48,7 +48,7 @@ struct relay {
     struct through *conn[MAX_CONNS];
     unsigned n;
     _Atomic bool stop, stalled, cut;
-    _Atomic unsigned resets;
+    _Atomic unsigned resets, rounds;
     _Atomic uint64_t carried;
 };
 
@@ -211,6 +211,7 @@ static gpointer run(gpointer opaque)
 
     while (!atomic_load(&r->stop)) {
         go_round(r);
+        atomic_fetch_add(&r->rounds, 1);
     }
     return NULL;
 }
@@ -252,14 +253,26 @@ uint64_t relay_carried(const struct relay *r)
     return atomic_load(&r->carried);
 }
 
+/* What was set counts from here on: a round that began before it is over. */
+static void wait_round(const struct relay *r)
+{
+    unsigned now = atomic_load(&r->rounds);
+
+    while (atomic_load(&r->rounds) - now < 2) {
+        g_usleep(500);
+    }
+}
+
 void relay_stall(struct relay *r, bool on)
 {
     atomic_store(&r->stalled, on);
+    wait_round(r);
 }
 
 void relay_cut(struct relay *r, bool on)
 {
     atomic_store(&r->cut, on);
+    wait_round(r);
 }
 
 struct vg_daemon *relay_host(unsigned i, struct host_opts o)
