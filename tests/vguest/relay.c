@@ -121,9 +121,12 @@ static void take(struct relay *r, unsigned from)
 
 static size_t at_once(struct relay *r, const struct through *t, size_t most)
 {
-    return t->iwarp && r->o.chunk
-               ? MIN(most, (size_t)g_rand_int_range(r->rand, 1, (gint32)r->o.chunk + 1))
-               : most;
+    size_t n = most;
+
+    if (t->iwarp && r->o.chunk) {
+        n = (size_t)g_rand_int_range(r->rand, 1, (gint32)r->o.chunk + 1);
+    }
+    return MIN(most, n);
 }
 
 /* Direction @k of @t; false: it is over. */

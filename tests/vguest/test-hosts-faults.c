@@ -119,6 +119,45 @@ static void test_resets(void)
     end();
 }
 
+/* Reads and writes of a few bytes: frames are cut anywhere. */
+static void test_pieces(void)
+{
+    struct vgt_traffic t;
+    struct vgt_opts o;
+
+    begin(&(struct relay_opts){.chunk = 700});
+    o = between();
+    o.conn.timeout = 21; /* 8.6 s */
+    vgt_traffic_open(&t, 0, 1, 2, 4, 3000, &o);
+    vgt_traffic_run(&t, vgt_rounds(200));
+    vgt_traffic_close(&t);
+    end();
+}
+
+/* One that reads slowly: all buffers are full, and the daemon's bounded. */
+static void test_slow(void)
+{
+    struct vg_usage before, after;
+    struct vgt_traffic t;
+    struct vgt_opts o;
+
+    begin(&(struct relay_opts){.chunk = 16384, .buffer = 8192, .pause_us = 200});
+    o = between();
+    o.conn.timeout = 21; /* 8.6 s */
+    vgt_traffic_open(&t, 0, 1, 2, 8, 60000, &o);
+    vgt_traffic_run(&t, 4);
+    vg_daemon_usage(host[0], &before);
+    vgt_traffic_run(&t, vgt_rounds(30));
+    vg_daemon_usage(host[0], &after);
+    g_test_message("%ld KiB before, %ld KiB after", before.rss_anon_kib,
+                   after.rss_anon_kib);
+    if (VGT_PLAIN_BUILD) {
+        g_assert_cmpint(after.rss_anon_kib - before.rss_anon_kib, <, 4096);
+    }
+    vgt_traffic_close(&t);
+    end();
+}
+
 /* Nothing comes for a second: it goes on, if the queue pair has that much patience. */
 static void stands_still(const struct vg_conn *c, void (*still)(bool on), bool fails)
 {
@@ -261,6 +300,8 @@ int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 240);
     g_test_add_func("/hosts-faults/resets", test_resets);
+    g_test_add_func("/hosts-faults/pieces", test_pieces);
+    g_test_add_func("/hosts-faults/slow", test_slow);
     g_test_add_func("/hosts-faults/stalled", test_stalled);
     g_test_add_func("/hosts-faults/cut", test_cut);
     g_test_add_func("/hosts-faults/stopped", test_stopped);
