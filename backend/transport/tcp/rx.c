@@ -509,6 +509,17 @@ static void take_response(struct conn *c, const struct segment *seg)
 
 /* ---- frames ------------------------------------------------------------------------ */
 
+/* Could that be done, as far as we know? */
+static bool may_be_done(const struct stream *s, uint64_t seq)
+{
+    for (unsigned i = 0; i < s->n_asked; i++) {
+        if (s->asked[(s->asked_first + i) % TCP_DEPTH].seq == seq) {
+            return false; /* what it returns has not come */
+        }
+    }
+    return seq < s->seq;
+}
+
 static void take_ctl(struct conn *c, const struct segment *seg)
 {
     struct stream *s = c->s;
@@ -517,6 +528,9 @@ static void take_ctl(struct conn *c, const struct segment *seg)
 
     /* What was not sent cannot be answered. */
     if (!error && ctl.kind <= CTL_NAK && ctl.seq >= s->seq + (s->open ? 1 : 0)) {
+        error = RDMAP_STREAM_CATASTROPHIC;
+    }
+    if (!error && ctl.kind == CTL_ACK && !may_be_done(s, ctl.seq)) {
         error = RDMAP_STREAM_CATASTROPHIC;
     }
     if (!error && ctl.kind == CTL_RESTART && ctl.seq > CTL_SEQ_START_MAX) {

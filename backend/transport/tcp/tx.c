@@ -24,6 +24,9 @@
 #include "transport/tcp/conn.h"
 #include "transport/tcp/ctl.h"
 
+/* What is worth a look at the clock. */
+#define MUCH 16384
+
 /* Of a READ that is answered, per look at the clock. */
 #define ANSWER_SLICE 65536u
 
@@ -85,7 +88,12 @@ void tx_flush(struct tcp_scratch *x)
     }
     if (n < 0) {
         s->mute = true; /* what the peer has told before may lie here: rx_run() ends it */
-    } else if ((size_t)n < len) {
+        return;
+    }
+    if (n > MUCH) {
+        c->progress = now_ns(); /* the socket's buffer would be full if nobody read */
+    }
+    if ((size_t)n < len) {
         keep(c, x->out_buf + n, len - (size_t)n);
     }
 }
