@@ -353,7 +353,7 @@ static void test_far_positions(void)
 
 static void test_ctl(void)
 {
-    static const uint32_t reserved[] = {0, 2, 0xf, 0x15, 0x80, 0xff};
+    static const uint32_t reserved[] = {0, 2, 0xf, 0x16, 0x80, 0xff};
     struct rdmap_segment s;
     int fd;
 
@@ -371,7 +371,7 @@ static void test_ctl(void)
         put_empty_write(fd, stag, CTL_SEQ_MAX | (stag == 0x12 ? 9ull << 56 : 0));
         expect_end(fd, RDMAP_STREAM_CATASTROPHIC);
     }
-    for (uint32_t stag = 0x10; stag < 0x15; stag++) { /* wrong arguments */
+    for (uint32_t stag = 0x10; stag < 0x16; stag++) { /* wrong arguments */
         fd = call();
         put_empty_write(fd, stag, 0xffull << 56);
         expect_end(fd, RDMAP_STREAM_CATASTROPHIC);
