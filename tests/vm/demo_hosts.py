@@ -18,13 +18,12 @@ import hosts
 import parts
 import pvrdma_vm
 from agent import AgentError, CommandFailed
-from programs import PERFTEST, TRIES, Pair, Program, _ports, parse_bw, parse_lat
+from programs import LISTENS, PERFTEST, TRIES, Pair, Program, _ports, parse_bw, parse_lat
 from pvrdma_vm import Session, VmError, end_well, say
 
 # Seconds from the start after which no further round begins to fit.
 TIME_BUDGET = 150
 OWN, RXE, SIW = 'pvrdma', 'soft-RoCE', 'siw'
-LISTENS = "rdma resource show cm_id | grep -q 'state LISTEN.*:%d '"
 
 
 class CmPair(Pair):
@@ -49,7 +48,12 @@ class CmPair(Pair):
         command = template.replace('-x {gid}', '-R').format(dev=self.device, port=port)
         first = one.spawn(command, timeout)
         try:
-            parts.wait_in_guest(one, LISTENS % port, 'listener')
+            try:
+                parts.wait_in_guest(one, LISTENS % port, 'listener')
+            except VmError:
+                if first.done:
+                    raise CommandFailed(first) from None
+                raise
             second = two.run('%s %s' % (command, one.ip(self.kind)), timeout)
             first.wait(check=True)
         finally:

@@ -15,6 +15,8 @@ from pvrdma_vm import VmError
 
 # What perftest complains of when it could not measure the clock.
 CLOCK_UNKNOWN = 'Correlation coefficient r^2'
+# What `rdma resource` says of a program that listens by the connection manager.
+LISTENS = "rdma resource show cm_id | grep -q 'state LISTEN.*:%d '"
 TRIES = 3
 
 # The programs' ports for their own TCP exchange; each run gets a fresh one,

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What `make demo` does, with fewer programs."""
+"""What `make demo` and `make demo-hosts` do, with fewer programs."""
+
+import unittest
 
 import demo
+import demo_hosts
 import fixture
+import hosts
 from programs import latency, pingpong
 
 
@@ -29,3 +33,27 @@ class DemoTest(fixture.PrivateTest):
             self.assertIn('pvrdma0', demo.devinfo(guest))
             guest.powerdown()
         self.assertEqual(daemon.stop(), 0)
+
+
+class DemoHostsTest(fixture.PrivateTest):
+    def setUp(self):
+        if not hosts.may_be_made():
+            raise unittest.SkipTest('network namespaces need root')
+        super().setUp()
+
+    def test_columns_and_table(self):
+        daemons, guests = demo_hosts.boot(self.session)
+        chosen = [one for one in demo_hosts.programs() if
+                  one.title in ('ib_write_lat 8 B', 'ib_atomic_lat 8 B')]
+        figures, made = demo_hosts.measure(demo_hosts.Columns(guests), chosen, 1)
+        self.assertEqual(made, 1)
+        self.assertIsNone(figures[demo_hosts.SIW][1])
+        for values in figures.values():
+            self.assertGreater(min(filter(None, values)), 0)
+        text = demo_hosts.table(chosen, figures, made)
+        for one in chosen:
+            self.assertIn('\n%s ' % one.title, text)
+        for guest in guests:
+            guest.powerdown()
+        for daemon in daemons:
+            self.assertEqual(daemon.stop(), 0)

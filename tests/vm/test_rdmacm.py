@@ -13,16 +13,13 @@ import re
 import fixture
 import parts
 from kernellog import log_problems
-from programs import CLOCK_UNKNOWN, PERFTEST, TRIES, _ports, parse_bw, parse_lat, \
-    parse_pingpong
+from programs import CLOCK_UNKNOWN, LISTENS, PERFTEST, TRIES, _ports, parse_bw, \
+    parse_lat, parse_pingpong
 from pvrdma_vm import Daemon, Guest, Link, Session, VmError, end_well, say, \
     start_guests
 
 # Ports of the connection manager: each run gets a fresh one.
 _cm_ports = itertools.count(7600)
-
-# What `rdma resource` says of a program that listens.
-LISTENS = "rdma resource show cm_id | grep -q 'state LISTEN.*:%d '"
 
 # At once is before the connection manager would ask again, 4 s later.
 AT_ONCE = 4
