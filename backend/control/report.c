@@ -28,6 +28,7 @@
 #include "datapath/transport.h"
 #include "datapath/datapath.h"
 #include "device/device.h"
+#include "transport/peer/peer.h"
 #include "transport/peer/ud.h"
 #include "vm.h"
 
@@ -475,7 +476,9 @@ void report_counters(GString *s, struct vm *vm)
 
 struct qp_row {
     struct pvrdma_qp_attr attr;
-    const char *transport;
+    struct transport_path path;
+    const char *host; /* of the peer; NULL: this one, or not known */
+    uint64_t in_flight, in_flight_bytes;
     uint32_t handle, qpn, state;
     const char *type;
     uint32_t sq_size, rq_size, sq_cons, rq_cons, sq_prod, rq_prod;
@@ -510,12 +513,30 @@ static bool producers(struct qp *qp, uint32_t *sq, uint32_t *rq)
     return true;
 }
 
+/* Where it is connected to, and how.  The VM's token is held. */
+static void copy_path(struct qp_row *row, const struct qp *qp)
+{
+    const struct qp_requester *req = &qp->req;
+    struct remote *remote = req->route ? atomic_load(&req->route->remote) : NULL;
+
+    row->path = (struct transport_path){req->transport ? req->transport->name : "none"};
+    if (req->transport && req->transport->describe) {
+        req->transport->describe(qp, &row->path);
+    }
+    row->host = remote ? peer_name(remote->peer) : NULL;
+    row->in_flight = req->in_flight;
+    row->in_flight_bytes = 0;
+    for (uint64_t seq = req->seq - req->in_flight; seq < req->seq; seq++) {
+        row->in_flight_bytes += req->sent[seq % QP_WINDOW].length;
+    }
+}
+
 /* The VM's token is held. */
 static void copy_qp(struct qp_row *row, struct qp *qp)
 {
     vm_qp_lock(qp);
     row->attr = qp->attr;
-    row->transport = qp->req.transport ? qp->req.transport->name : "none";
+    copy_path(row, qp);
     row->handle = qp->handle;
     row->qpn = qp->qpn;
     row->type = qp->service->name;
@@ -582,7 +603,11 @@ static void report_qp(GString *s, const struct qp_row *row)
     json_str(s, "state", NAME_OF(qp_states, row->state));
     json_int(s, "dest_qpn", row->attr.dest_qp_num);
     json_str(s, "dest_gid", gid);
-    json_str(s, "transport", row->transport);
+    json_str(s, "transport", row->path.name);
+    json_str(s, "host", row->host ? row->host : "-");
+    json_str(s, "connection", row->path.connection ? row->path.connection : "-");
+    json_int(s, "in_flight", row->in_flight);
+    json_int(s, "in_flight_bytes", row->in_flight_bytes);
     json_bool(s, "extended", row->ext);
     report_wq(s, "sq", row->sq_size, row->sq_cons, sq_prod);
     report_wq(s, "rq", row->rq_size, row->rq_cons, rq_prod);

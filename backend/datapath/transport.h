@@ -12,6 +12,12 @@
 
 #include "objects/qp_state.h"
 
+/* Where a queue pair's messages go, for people. */
+struct transport_path {
+    const char *name;       /* of the transport that carries them */
+    const char *connection; /* up, wanted or down; NULL: there is no such thing */
+};
+
 struct transport_ops {
     const char *name;
     /* It answers later: its QPs need a window. */
@@ -48,6 +54,9 @@ struct transport_ops {
 
     /* What the peer of @qp waits for (ticket, far) was posted. */
     void (*receive_posted)(struct qp *qp);
+
+    /* Main thread with the token held.  NULL: its name says all. */
+    void (*describe)(const struct qp *qp, struct transport_path *path);
 };
 
 #endif /* PVRDMAD_TRANSPORT_H */

@@ -255,6 +255,42 @@ static void ping(struct vgt_side *hub, struct lane *l)
     g_assert_cmpuint(got, ==, k);
 }
 
+/* `pvrdmactl qp list` of host 0: where the @n QPs of VM 0 are connected to. */
+static void check_paths(const struct lane *lane, unsigned n)
+{
+    char *text = NULL;
+    GError *err = NULL;
+    unsigned n_seen = 0;
+    JsonArray *rows;
+    JsonNode *node;
+
+    g_assert_cmpint(vg_ctl(host[0], &text, "--json qp list vm0"), ==, 0);
+    node = json_from_string(text, &err);
+    g_assert_no_error(err);
+    rows = json_object_get_array_member(json_node_get_object(node), "qps");
+    for (guint k = 0; k < json_array_get_length(rows); k++) {
+        JsonObject *row = json_array_get_object_element(rows, k);
+
+        for (unsigned i = 0; i < n; i++) {
+            g_autofree char *name = i ? g_strdup_printf("host%u", i) : g_strdup("-");
+
+            if (json_object_get_int_member(row, "handle") != lane[i].qp->handle) {
+                continue;
+            }
+            g_assert_cmpstr(json_object_get_string_member(row, "transport"), ==,
+                            i ? "tcp" : "copy");
+            g_assert_cmpstr(json_object_get_string_member(row, "host"), ==, name);
+            g_assert_cmpstr(json_object_get_string_member(row, "connection"), ==,
+                            i ? "up" : "-");
+            g_assert_cmpint(json_object_get_int_member(row, "in_flight_bytes"), ==, 0);
+            n_seen++;
+        }
+    }
+    g_assert_cmpuint(n_seen, ==, n);
+    json_node_unref(node);
+    g_free(text);
+}
+
 /* VM 0 of host 0, with VM 1 beside it and VMs 2 and 3 of hosts 1 and 2. */
 static void test_three_hosts(gconstpointer style)
 {
@@ -276,6 +312,7 @@ static void test_three_hosts(gconstpointer style)
     for (unsigned k = 0; k < vgt_rounds(300); k++) {
         ping(&hub, &lane[k % 3]);
     }
+    check_paths(lane, 3);
     for (unsigned i = 0; i < 3; i++) {
         vg_qp_free(lane[i].qp);
         vg_cq_free(lane[i].cq);

@@ -630,6 +630,17 @@ static void tcp_receive_posted(struct qp *qp)
     }
 }
 
+static void tcp_describe(const struct qp *qp, struct transport_path *path)
+{
+    const struct conn *c = qp->req.conn;
+
+    *path = (struct transport_path){.name = transport_copy.name};
+    if (c && !c->is_self && is_remote(qp)) {
+        path->name = transport_tcp.name;
+        path->connection = c->s ? "up" : c->trying ? "wanted" : "down";
+    }
+}
+
 const struct transport_ops transport_tcp = {
     .name = "tcp",
     .pipelined = true,
@@ -637,4 +648,5 @@ const struct transport_ops transport_tcp = {
     .bind = tcp_bind,
     .unbind = tcp_unbind,
     .receive_posted = tcp_receive_posted,
+    .describe = tcp_describe,
 };
