@@ -380,7 +380,7 @@ static void tcp_take(struct vm_net *vn, struct turn *t)
 static bool goes_on(const struct stream *s, uint64_t *due, uint64_t now)
 {
     if (s->waiting) {
-        *due = now + GRACE_NS;
+        *due = MIN(*due, now + GRACE_NS);
         return true;
     }
     if (s->backlog) {
@@ -388,6 +388,11 @@ static bool goes_on(const struct stream *s, uint64_t *due, uint64_t now)
     }
     if (s->n_jobs) {
         *due = 0;
+        return true;
+    }
+    if (s->ack_due && s->may_send &&
+        !s->closing) { /* it waits for a message to go with */
+        *due = MIN(*due, s->ack_at + TX_ACK_WAIT_NS);
         return true;
     }
     return false;

@@ -81,6 +81,8 @@ struct stream {
     uint32_t psn;        /* what the peer was told that they begin with */
     bool ack_due, rnr_due, nak_due, ready_due;
     uint64_t ack, rnr, nak; /* messages' numbers */
+    bool ping_pong;         /* an answer follows soon: the ACK goes with it */
+    uint64_t ack_at;        /* ns, when it became due, or was sent */
     uint8_t rnr_code, nak_status;
 
     /* ---- what comes ---- */
@@ -209,8 +211,9 @@ struct tcp_scratch *tcp_scratch(void);
 struct outcome tx_start(struct conn *c, struct qp *qp, struct send_op *op);
 /* Answer READs and atomics. */
 void tx_jobs(struct conn *c, struct turn *t);
-/* What is to be told of the messages that came. */
+/* What is to be told of the messages that came; an ACK may wait for TX_ACK_WAIT_NS. */
 void tx_tell(struct conn *c);
+#define TX_ACK_WAIT_NS 10000u
 /* Hand what is staged to the socket. */
 void tx_flush(struct tcp_scratch *x);
 /* The socket takes more. */

@@ -46,8 +46,13 @@ static void refuse(struct conn *c, const struct segment *seg, enum iwarp_error e
 /* SEND or WRITE @seq is done. */
 static void acknowledge(struct conn *c, uint64_t seq)
 {
-    c->s->ack = seq;
-    c->s->ack_due = true;
+    struct stream *s = c->s;
+
+    if (s->ping_pong && !s->ack_due) {
+        s->ack_at = now_ns();
+    }
+    s->ack = seq;
+    s->ack_due = true;
     conn_work(c);
 }
 

@@ -369,6 +369,21 @@ static void number(struct stream *s, struct conn *c, const struct msg *m)
     }
 }
 
+/* A message begins: what is to be told goes with it. */
+static void tell_with(struct conn *c)
+{
+    struct stream *s = c->s;
+
+    if (s->ack_due) {
+        put_ctl(c, CTL_ACK, s->ack, 0);
+        s->ack_due = false;
+        s->ping_pong = true;
+    } else if (s->ack_at && !s->ping_pong) {
+        s->ping_pong = now_ns() - s->ack_at < TX_ACK_WAIT_NS;
+        s->ack_at = 0;
+    }
+}
+
 struct outcome tx_start(struct conn *c, struct qp *qp, struct send_op *op)
 {
     struct stream *s = c->s;
@@ -383,6 +398,7 @@ struct outcome tx_start(struct conn *c, struct qp *qp, struct send_op *op)
         op->cur = (struct sg_cursor){0, 0};
     }
     if (op->done == 0) {
+        tell_with(c);
         number(s, c, &op->m);
     }
     if (!msg_returns(&op->m)) {
@@ -476,6 +492,23 @@ void tx_jobs(struct conn *c, struct turn *t)
     }
 }
 
+/*
+ * A guest that answers what it receives sends soon after it: then the ACK goes in the
+ * same call to the socket, which is most of what a small message costs.  One that does
+ * not is waited for in vain once; its ACKs go at once from then on, until it does again.
+ */
+static bool ack_may_wait(struct stream *s)
+{
+    uint64_t now = now_ns();
+
+    if (s->ping_pong && !s->rnr_due && !s->nak_due && !s->ready_due &&
+        now - s->ack_at < TX_ACK_WAIT_NS) {
+        return true;
+    }
+    s->ack_at = now;
+    return false;
+}
+
 void tx_tell(struct conn *c)
 {
     struct stream *s = c->s;
@@ -483,9 +516,9 @@ void tx_tell(struct conn *c)
     if (s->backlog || !s->may_send || s->closing) {
         return;
     }
-    if (s->ack_due) {
+    if (s->ack_due && !ack_may_wait(s)) {
         put_ctl(c, CTL_ACK, s->ack, 0);
-        s->ack_due = false;
+        s->ack_due = s->ping_pong = false;
     }
     if (s->rnr_due) {
         put_ctl(c, CTL_RNR, s->rnr, s->rnr_code);
