@@ -43,8 +43,11 @@ static void start_big(struct vgt_pair *p, const struct vg_mr *local, uint32_t rk
     }
 }
 
-/* The WRITE that was under way ends so, all after it are flushed. */
-static void expect_broken_off(struct vgt_side *s)
+/*
+ * The WRITE that was under way ends so, all after it are flushed.  @key_gone: so may its
+ * peer's key; what is on its way by TCP already may find that out.
+ */
+static void expect_broken_off(struct vgt_side *s, bool key_gone)
 {
     struct pvrdma_cqe cqe;
     unsigned n = 0;
@@ -53,7 +56,9 @@ static void expect_broken_off(struct vgt_side *s)
         g_assert_true(vg_cq_wait(s->scq, &cqe, VGT_WAIT_MS));
         g_assert_cmpuint(++n, <=, WRITES);
     } while (cqe.status == PVRDMA_WC_SUCCESS);
-    g_assert_cmpuint(cqe.status, ==, PVRDMA_WC_RETRY_EXC_ERR);
+    if (!key_gone || !g_getenv("VGUEST_PATH") || cqe.status != PVRDMA_WC_REM_ACCESS_ERR) {
+        g_assert_cmpuint(cqe.status, ==, PVRDMA_WC_RETRY_EXC_ERR);
+    }
     for (; n < WRITES; n++) {
         vgt_expect(s->scq, 1, PVRDMA_WC_WR_FLUSH_ERR);
     }
@@ -73,7 +78,7 @@ static void test_accounts(void)
     start_big(&p, mr[0], mr[1]->rkey);
     under_way = vgt_counter("vm0", "datapath", "tx_bytes");
     g_assert_cmpint(vg_qp_to_state(p.s[1].qp, PVRDMA_QPS_ERR), ==, 0);
-    expect_broken_off(&p.s[0]);
+    expect_broken_off(&p.s[0], false);
     after = vgt_counter("vm0", "datapath", "tx_bytes");
     g_assert_cmpint(after, >=, under_way);
     g_assert_cmpint(after, <, 2ll * WRITES * GIB);
@@ -114,7 +119,7 @@ static void test_other_peer(void)
     vgt_fill(VG_MR_HOST(again, 0), REAL * PVRDMA_PAGE_SIZE, 5);
     vgt_fill(VG_MR_HOST(mr[0], 0), REAL * PVRDMA_PAGE_SIZE, 6);
     g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm resume vm0"), ==, 0);
-    expect_broken_off(&p.s[0]);
+    expect_broken_off(&p.s[0], true);
     vgt_check(VG_MR_HOST(again, 0), REAL * PVRDMA_PAGE_SIZE, 5);
 
     vg_mr_free(mr[0]);
