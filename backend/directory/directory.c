@@ -40,7 +40,7 @@ static uint64_t seed[2]; /* of the hash; does not change once there is an entry 
 static STAILQ_HEAD(, dead) dead_things = STAILQ_HEAD_INITIALIZER(dead_things);
 static void (*watcher)(struct route *route);
 
-static uint64_t hash(const char *network, const struct pvrdma_gid *gid)
+uint64_t directory_hash(const char *network, const struct pvrdma_gid *gid)
 {
     uint64_t w[2];
     unsigned __int128 m;
@@ -54,7 +54,7 @@ static guint entry_hash(gconstpointer key)
 {
     const struct entry *e = key;
 
-    return (guint)hash(e->network, &e->gid);
+    return (guint)directory_hash(e->network, &e->gid);
 }
 
 static gboolean entry_equal(gconstpointer x, gconstpointer y)
@@ -117,7 +117,7 @@ void directory_fini(void)
 static _Atomic(struct entry *) *place_of(const char *network,
                                          const struct pvrdma_gid *gid)
 {
-    return &places[hash(network, gid) & (INDEX_SIZE - 1)];
+    return &places[directory_hash(network, gid) & (INDEX_SIZE - 1)];
 }
 
 /*

@@ -88,6 +88,9 @@ const struct route *route_find(const char *network, const struct pvrdma_gid *gid
 struct route *route_get(const char *network, const struct pvrdma_gid *gid);
 void route_put(struct route *route);
 
+/* Of an address; nobody outside can make two alike.  @network is interned. */
+uint64_t directory_hash(const char *network, const struct pvrdma_gid *gid);
+
 /* Something of @vm ended or changed: what was found by its routes is void. */
 void directory_bump(struct vm *vm);
 
@@ -134,8 +137,11 @@ void directory_set_reachable(bool reachable);
  */
 void directory_set_watcher(void (*changed)(struct route *route));
 
-/* Who has it?  Asks, unless that is known or nobody was found a moment ago. */
-void route_ask(struct route *route);
+/*
+ * Who has it?  Asks, unless that is known or nobody was found a moment ago.  @vm: on
+ * whose account; NULL: nobody's.
+ */
+void route_ask(struct route *route, const struct vm *vm);
 
 /*
  * A worker has something for an address of which @route (NULL: none) says that nobody

@@ -182,9 +182,9 @@ static bool ask(struct entry *e, uint32_t asker)
     return true;
 }
 
-void route_ask(struct route *route)
+void route_ask(struct route *route, const struct vm *vm)
 {
-    ask((struct entry *)(void *)route, ASKER_NONE);
+    ask((struct entry *)(void *)route, vm ? vm->id : ASKER_NONE);
 }
 
 void directory_absent(const char *network, const struct pvrdma_gid *gid)

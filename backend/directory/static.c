@@ -65,10 +65,8 @@ static guint late_timer;
 static guint address_hash(gconstpointer p)
 {
     const struct address *a = p;
-    uint64_t w[2];
 
-    memcpy(w, a->gid.raw, sizeof(w));
-    return g_direct_hash(a->network) ^ (guint)(w[0] ^ w[1] ^ (w[0] ^ w[1]) >> 32);
+    return (guint)directory_hash(a->network, &a->gid);
 }
 
 static gboolean address_equal(gconstpointer x, gconstpointer y)
@@ -95,12 +93,14 @@ static struct question *question_of(const char *network, const struct pvrdma_gid
     return g_hash_table_lookup(questions, &key);
 }
 
-/* @m has said no, or will not answer. */
+/* @m has said no, or will not answer.  @q is gone if it was the last. */
 static void answered(struct question *q, struct member *m)
 {
+    struct address a = q->address;
+
     if (g_ptr_array_remove_fast(q->waiting, m) && q->waiting->len == 0) {
-        /* This gives the question up. */
-        directory_absent(q->address.network, &q->address.gid);
+        g_hash_table_remove(questions, q);
+        directory_absent(a.network, &a.gid);
     }
 }
 
@@ -329,7 +329,9 @@ void static_peer_up(struct peer *peer, const char *name)
 void static_peer_down(struct peer *peer)
 {
     struct member *m = member_of(peer);
-    g_autoptr(GList) all = NULL;
+    g_autoptr(GArray) all = NULL;
+    GHashTableIter i;
+    gpointer q;
 
     if (!m || !m->up) {
         return;
@@ -338,11 +340,17 @@ void static_peer_down(struct peer *peer)
     g_hash_table_remove_all(m->told);
     g_hash_table_remove_all(m->late);
     directory_set_reachable(--n_up > 0);
-    all = g_hash_table_get_keys(questions);
-    for (GList *l = all; l; l = l->next) {
-        /* What is told of one may end another. */
-        if (g_hash_table_contains(questions, l->data)) {
-            answered(l->data, m);
+    /* What is told of one may end another: by address, not by pointer. */
+    all = g_array_sized_new(FALSE, FALSE, sizeof(struct address),
+                            g_hash_table_size(questions));
+    g_hash_table_iter_init(&i, questions);
+    while (g_hash_table_iter_next(&i, &q, NULL)) {
+        g_array_append_val(all, ((struct question *)q)->address);
+    }
+    for (guint k = 0; k < all->len; k++) {
+        q = g_hash_table_lookup(questions, &g_array_index(all, struct address, k));
+        if (q) {
+            answered(q, m);
         }
     }
 }

@@ -539,6 +539,7 @@ static void tcp_bind(struct qp *qp)
     c->initiator = is_initiator(&c->path);
     c->is_self = !memcmp(&c->path, &c->peer_path, sizeof(c->path));
     TAILQ_INSERT_TAIL(&net->conns, c, link);
+    setup_know(c);
     req->conn = c;
     if (is_remote(qp) && !c->is_self) {
         setup_ask(c);

@@ -156,6 +156,8 @@ struct conn {
     STAILQ_ENTRY(conn) ask_link;
     struct setup_token asked, awaited;
     struct setup *setup; /* under way, or NULL */
+    struct peer *peer;   /* whom the last stream led to; NULL: nobody, or this daemon */
+    TAILQ_ENTRY(conn) all;
 };
 
 TAILQ_HEAD(conn_list, conn);
@@ -237,7 +239,8 @@ void rx_resume(struct conn *c, struct turn *t);
 
 /* A stream is wanted.  Any thread with the token. */
 void setup_ask(struct conn *c);
-/* Its queue pair goes.  Main thread. */
+/* Its queue pair is there, and goes.  Main thread. */
+void setup_know(struct conn *c);
 void setup_forget(struct conn *c);
 
 #endif /* PVRDMAD_TCP_CONN_H */

@@ -74,6 +74,7 @@ static const struct mpa_config mpa_config = {
     .ord = TCP_DEPTH,
 };
 
+static struct conn_list conns = TAILQ_HEAD_INITIALIZER(conns); /* all there are */
 static TAILQ_HEAD(, setup) setups = TAILQ_HEAD_INITIALIZER(setups);
 static unsigned n_accepted;
 static guint look_timer;
@@ -201,6 +202,7 @@ static gboolean look(gpointer unused)
 }
 
 static gboolean on_socket(int fd, GIOCondition ready, gpointer opaque);
+static bool peer_of(const struct conn *c, struct peer **peer);
 
 static struct setup *setup_new(enum setup_state state, int fd, struct conn *c)
 {
@@ -336,6 +338,7 @@ static void take_reply(struct setup *s)
     vm_token_take(c->vm);
     if (!c->s && is_ready(c)) {
         conn_up(c, fd, &agreed, &s->own, &peer);
+        peer_of(c, &c->peer);
         setup_free(s, false);
     } else {
         setup_free(s, true);
@@ -419,6 +422,7 @@ static void take_request(struct setup *s)
     if (send_frame(fd, &reply, &own) && !refuse) {
         setup_free(s, false);
         conn_up(c, fd, &agreed, &own, &peer);
+        peer_of(c, &c->peer);
     } else {
         setup_free(s, true);
     }
@@ -490,7 +494,7 @@ static bool peer_of(const struct conn *c, struct peer **peer)
 
     *peer = remote ? remote->peer : NULL;
     if (!remote && !tcp_forced) {
-        route_ask(route);
+        route_ask(route, c->vm);
     }
     return remote || tcp_forced;
 }
@@ -738,8 +742,14 @@ static gboolean on_asks(int fd, GIOCondition ready, gpointer unused)
     return G_SOURCE_CONTINUE;
 }
 
+void setup_know(struct conn *c)
+{
+    TAILQ_INSERT_TAIL(&conns, c, all);
+}
+
 void setup_forget(struct conn *c)
 {
+    TAILQ_REMOVE(&conns, c, all);
     pthread_mutex_lock(&asks_lock);
     if (c->ask_queued) {
         STAILQ_REMOVE(&asks, c, conn, ask_link);
@@ -774,8 +784,26 @@ bool tcp_open(bool forced, GError **errp)
     return !forced || loop_listen(errp);
 }
 
+/* A host that is no peer any more has no say in guests' memory. */
+static void leave_the_gone(void)
+{
+    struct conn *c;
+
+    TAILQ_FOREACH(c, &conns, all)
+    {
+        if (c->peer && peer_find(peer_name(c->peer)) != c->peer) {
+            c->peer = NULL;
+            vm_token_take(c->vm);
+            conn_break(c, "its host is no peer any more");
+            atomic_store(&c->net->net.ready, true);
+            vm_token_release(c->vm); /* its worker looks */
+        }
+    }
+}
+
 void tcp_use(const struct daemon_config *cfg)
 {
+    leave_the_gone();
     if (tcp_forced || cfg->peers) {
         transport_local = &transport_tcp;
     }

@@ -372,24 +372,24 @@ static void test_ask(void)
     begin();
     r = route_get("blue", &one);
     g_assert_cmpuint(asks, ==, 0);
-    route_ask(r);
+    route_ask(r, NULL);
     g_assert_cmpuint(asks, ==, 1);
     g_assert_true(gid_equal(&last_asked, &one));
     g_assert_cmpuint(r->asked, ==, ROUTE_ASKED);
-    route_ask(r);
+    route_ask(r, NULL);
     g_assert_cmpuint(asks, ==, 1);
     g_assert_cmpuint(changes, ==, 0);
     directory_absent(blue, &one);
     g_assert_cmpuint(r->asked, ==, ROUTE_ABSENT);
     g_assert_cmpuint(changes, ==, 1);
-    route_ask(r); /* it was a moment ago */
+    route_ask(r, NULL); /* it was a moment ago */
     g_assert_cmpuint(asks, ==, 1);
     directory_ask_again(); /* somebody else can be asked */
     g_assert_cmpuint(asks, ==, 2);
     directory_claim(PEER(0), blue, &one, &c, 0);
     g_assert_cmpuint(give_ups, ==, 1);
     g_assert_cmpuint(r->asked, ==, ROUTE_NOT_ASKED);
-    route_ask(r); /* it is known */
+    route_ask(r, NULL); /* it is known */
     g_assert_cmpuint(asks, ==, 2);
     directory_absent(blue, &one); /* an answer that comes late */
     g_assert_cmpuint(r->asked, ==, ROUTE_NOT_ASKED);
@@ -402,7 +402,7 @@ static void test_ask(void)
     directory_unbind(&vm[0], &one);
     /* Nobody can be asked. */
     can_ask = false;
-    route_ask(r);
+    route_ask(r, NULL);
     g_assert_cmpuint(asks, ==, 4);
     g_assert_cmpuint(r->asked, ==, ROUTE_ABSENT);
     route_put(r);
@@ -420,7 +420,7 @@ static void test_silence(void)
 
     begin();
     r = route_get("blue", &one);
-    route_ask(r);
+    route_ask(r, NULL);
     turn(1000);
     g_assert_cmpuint(r->asked, ==, ROUTE_ASKED);
     g_assert_cmpuint(give_ups, ==, 0);

@@ -123,7 +123,7 @@ static struct route *wanted(unsigned n)
     struct pvrdma_gid gid = make_gid(n);
     struct route *r = route_get("blue", &gid);
 
-    route_ask(r);
+    route_ask(r, NULL);
     return r;
 }
 
