@@ -8,9 +8,7 @@
  * PVRDMAD_RESET_US=N: so many microseconds between two, on average (default 20000; 0:
  * never).  At the end the daemon's log has how many there were.
  *
- * Listening sockets and those that are not connected yet are left alone.  A descriptor
- * may be closed, and its number be another connection's, between the look and the blow:
- * then that one is hit, which is as good.
+ * Listening sockets and those that are not connected yet are left alone.
  */
 #include <dirent.h>
 #include <pthread.h>
@@ -18,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <netinet/in.h>
 #include <unistd.h>
 
@@ -41,7 +40,11 @@ static bool is_connection(int fd)
            protocol == IPPROTO_TCP && getpeername(fd, (struct sockaddr *)&a, &len) == 0;
 }
 
-/* A random one of the process's connections, or -1. */
+/*
+ * A random one of the process's connections, by a descriptor of its own: the daemon may
+ * close its own at any time, and have the number for something else.  Or -1.  By the
+ * kernel's own calls, as below: the thread sanitizer takes a descriptor for memory.
+ */
 static int choose(void)
 {
     DIR *dir = opendir("/proc/self/fd");
@@ -49,11 +52,16 @@ static int choose(void)
     struct dirent *e;
 
     while (dir && (e = readdir(dir))) {
-        int fd = atoi(e->d_name);
+        int fd = e->d_name[0] == '.' ? -1 : (int)syscall(SYS_dup, atoi(e->d_name));
 
-        if (e->d_name[0] != '.' && fd != dirfd(dir) && is_connection(fd) &&
-            rand_r(&seed) % ++n == 0) {
+        if (fd >= 0 && is_connection(fd) && rand_r(&seed) % ++n == 0) {
+            int other = chosen;
+
             chosen = fd;
+            fd = other;
+        }
+        if (fd >= 0) {
+            syscall(SYS_close, fd);
         }
     }
     if (dir) {
@@ -67,10 +75,11 @@ static void end(int fd)
     static const struct sockaddr none = {.sa_family = AF_UNSPEC};
 
     if (rand_r(&seed) % 2) {
-        shutdown(fd, SHUT_RDWR);
-    } else if (connect(fd, &none, sizeof(none)) < 0) {
-        return;
+        syscall(SYS_shutdown, fd, SHUT_RDWR);
+    } else {
+        syscall(SYS_connect, fd, &none, sizeof(none));
     }
+    syscall(SYS_close, fd);
     atomic_fetch_add(&done, 1);
 }
 

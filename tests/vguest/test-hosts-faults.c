@@ -201,6 +201,7 @@ static void cut(bool on)
 static void stop_peer(bool on)
 {
     g_assert_cmpint(kill(host[1]->pid, on ? SIGSTOP : SIGCONT), ==, 0);
+    g_usleep(100000); /* until each of its threads stands */
 }
 
 static const struct vg_conn patient = {.timeout = 19, .retry_cnt = 7};
@@ -285,8 +286,8 @@ static void test_killed(void)
     vg_daemon_kill(host[1]);
     vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
     vgt_expect(p.s[0].scq, 1, PVRDMA_WC_RETRY_EXC_ERR);
-    vguest_crash(p.s[1].g);
-    vgt_side_close(&p.s[0]);
+    vg_disconnect(p.s[1].g);
+    vgt_pair_close(&p);
     host[1] = relay_host(1, o);
     host_wait_up(host[0], 1, true);
     open_pair(&p, NULL);

@@ -139,7 +139,8 @@ static void test_many_cqs(void)
 
         for (unsigned i = 0; i < COUNT; i++) {
             struct vg_wr reg = vg_wr_fast_reg(mr[i], 70, VG_ACCESS_ALL);
-            struct vg_wr recv = {.wr_id = 3};
+            struct pvrdma_sge sge = vg_sge(s[1].mr, 0, 8);
+            struct vg_wr recv = {.wr_id = 3, .nsge = 1, .sge = &sge};
 
             g_assert_cmpuint(vg_post_send(qp[1][i], &reg, 1), ==, 1);
             g_assert_cmpuint(vg_post_recv(qp[1][i], &recv, 1), ==, 1);

@@ -30,8 +30,10 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <linux/sockios.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "transport/tcp/tcp.h"
@@ -44,6 +46,7 @@
 /* A peer may be silent for that long, whatever the queue pair's timeout. */
 #define MIN_SILENCE_NS 500000000u
 #define SWEEP_NS       50000000u
+#define SWEEP_MAX      64u /* in a turn */
 /* ... or not read what it is told at the end. */
 #define CLOSING_NS 1000000000u
 /* Sockets looked at with one call. */
@@ -74,12 +77,30 @@ static void set_due(struct tcp_vm *net, uint64_t soon)
     atomic_store_explicit(&net->net.due, MIN(net->sweep, soon), memory_order_relaxed);
 }
 
-/* Somebody is waited for. */
-static void arm_sweep(struct tcp_vm *net)
+/* The peer is to do something: somebody has to see if it does. */
+static void expect_answer(struct conn *c)
 {
+    struct tcp_vm *net = c->net;
+
+    if (c->expecting) {
+        return;
+    }
+    c->expecting = true;
+    c->progress = now_ns();
+    TAILQ_INSERT_TAIL(&net->expecting, c, expect);
+    net->n_expecting++;
     if (net->sweep == UINT64_MAX) {
-        net->sweep = now_ns() + SWEEP_NS;
+        net->sweep = c->progress + SWEEP_NS;
         set_due(net, UINT64_MAX);
+    }
+}
+
+static void expect_nothing(struct conn *c)
+{
+    if (c->expecting) {
+        c->expecting = false;
+        TAILQ_REMOVE(&c->net->expecting, c, expect);
+        c->net->n_expecting--;
     }
 }
 
@@ -130,9 +151,9 @@ void conn_failed(struct conn *c, uint64_t seq, struct outcome o)
 void conn_finish(struct conn *c)
 {
     c->s->closing = true;
+    expect_answer(c);
     c->progress = now_ns();
     conn_work(c);
-    arm_sweep(c->net);
 }
 
 void conn_watch(struct conn *c, bool writable)
@@ -157,7 +178,9 @@ void conn_down(struct conn *c)
     no_work(c);
     /* One that brought nothing was a try in vain. */
     c->refused |= s->sent && !s->answered;
-    close(s->fd); /* and so it leaves the epoll set: it has no other descriptor */
+    c->ready_owed |= s->ready_due;
+    epoll_ctl(c->net->epfd, EPOLL_CTL_DEL, s->fd, NULL);
+    close(s->fd);
     g_free(s->backlog);
     g_free(s->saved);
     g_free(s);
@@ -247,6 +270,15 @@ static uint64_t patience(const struct qp *qp)
     return qp->attr.timeout ? MAX(4096ull << qp->attr.timeout, MIN_SILENCE_NS) : 0;
 }
 
+/* Has the peer taken some of what is in the socket since that was asked last? */
+static bool has_drained(struct conn *c)
+{
+    int was = c->s->unsent, n = 0;
+
+    c->s->unsent = ioctl(c->s->fd, SIOCOUTQ, &n) == 0 ? n : 0;
+    return c->s->unsent < was;
+}
+
 /* A peer that does not answer, or does not read.  False: it is not waited for. */
 static bool look_at(struct conn *c, uint64_t now)
 {
@@ -261,12 +293,13 @@ static bool look_at(struct conn *c, uint64_t now)
     }
     if (!c->s ||
         (!qp->req.in_flight && !c->stalled && !(qp->req.op.active && qp->req.op.done))) {
-        c->expecting = false;
         return false;
     }
     most = patience(qp);
     if (!most || !qp->req.route || route_is_held(qp->req.route)) {
         c->progress = now; /* its clock stands still */
+    } else if (silent > most && has_drained(c)) {
+        c->progress = now;
     } else if (silent > most) {
         c->progress = now;
         if (qp->req.in_flight) {
@@ -280,27 +313,30 @@ static bool look_at(struct conn *c, uint64_t now)
     return true;
 }
 
+/* Those that wait for something, some at a time. */
 static void sweep(struct tcp_vm *net, uint64_t now)
 {
-    struct conn *c, *next;
-    bool any = false;
+    /* The VM stood still, or its worker: answers may lie in the sockets. */
+    bool late = now - net->sweep > MIN_SILENCE_NS / 2;
+    struct conn *c;
 
-    for (c = TAILQ_FIRST(&net->conns); c; c = next) {
-        next = TAILQ_NEXT(c, link);
-        any |= look_at(c, now);
+    net->sweep_left = net->sweep_left ? net->sweep_left : net->n_expecting;
+    for (unsigned n = 0; n < SWEEP_MAX && net->sweep_left; n++) {
+        c = TAILQ_FIRST(&net->expecting);
+        if (!c) {
+            net->sweep_left = 0;
+            break;
+        }
+        net->sweep_left--;
+        TAILQ_REMOVE(&net->expecting, c, expect);
+        TAILQ_INSERT_TAIL(&net->expecting, c, expect);
+        c->progress = late ? now : c->progress;
+        if (!look_at(c, now)) {
+            expect_nothing(c);
+        }
         comp_make_room(worker_self());
     }
-    net->sweep = any ? now + SWEEP_NS : UINT64_MAX;
-}
-
-/* A message has begun: somebody has to see if it stays on its way. */
-static void expect_answer(struct conn *c)
-{
-    if (!c->expecting) {
-        c->expecting = true;
-        c->progress = now_ns();
-        arm_sweep(c->net);
-    }
+    net->sweep = net->sweep_left ? now : net->n_expecting ? now + SWEEP_NS : UINT64_MAX;
 }
 
 static void sockets(struct tcp_vm *net, struct turn *t)
@@ -340,6 +376,7 @@ static void tcp_take(struct vm_net *vn, struct turn *t)
 {
     struct tcp_vm *net = of_net(vn);
     struct conn *c, *next, *last;
+    bool served = false;
 
     if (t->now >= net->sweep) {
         sweep(net, t->now);
@@ -348,7 +385,7 @@ static void tcp_take(struct vm_net *vn, struct turn *t)
         next = TAILQ_NEXT(c, work);
         if (c->s && c->s->fresh) {
             c->s->fresh = false;
-            c->s->ready_due = c->ready_owed;
+            c->s->ready_due |= c->ready_owed;
             c->ready_owed = false;
             requester_resume(c->qp, c->s->seq);
         }
@@ -361,16 +398,20 @@ static void tcp_take(struct vm_net *vn, struct turn *t)
         sockets(net, t);
     }
     last = TAILQ_LAST(&net->work, conn_list);
-    /* One after the other, as far as the turn goes; the next one begins with the rest. */
-    for (c = TAILQ_FIRST(&net->work); c && !turn_spent(t, 1); c = next) {
+    /*
+     * One after the other, as far as the turn goes, but one at least; the next turn
+     * begins with the rest.
+     */
+    for (c = TAILQ_FIRST(&net->work); c; c = next) {
         next = TAILQ_NEXT(c, work);
         if (c->s && !c->s->broken && c->s->n_jobs) {
             tx_jobs(c, t);
             TAILQ_REMOVE(&net->work, c, work);
             TAILQ_INSERT_TAIL(&net->work, c, work);
             comp_make_room(worker_self());
+            served = true;
         }
-        if (c == last) {
+        if (c == last || (served && turn_spent(t, 1))) {
             break;
         }
     }
@@ -386,7 +427,7 @@ static bool goes_on(const struct stream *s, uint64_t *due, uint64_t now)
     if (s->backlog) {
         return false; /* tx_writable() */
     }
-    if (s->n_jobs) {
+    if (s->n_jobs && !s->closing) {
         *due = 0;
         return true;
     }
@@ -420,7 +461,7 @@ static void tcp_end_turn(struct vm_net *vn)
             shutdown(c->s->fd, SHUT_WR);
         }
         if (c->s && c->s->broken) {
-            bool again = !c->s->closing && (c->s->answered || !c->s->sent);
+            bool again = !c->s->closing && c->s->answered;
 
             conn_down(c);
             if (again) {
@@ -475,6 +516,7 @@ static struct tcp_vm *vm_net_get(struct vm *vm)
     net->vm = vm;
     net->sweep = UINT64_MAX;
     TAILQ_INIT(&net->conns);
+    TAILQ_INIT(&net->expecting);
     TAILQ_INIT(&net->work);
     net->epfd = epoll_create1(EPOLL_CLOEXEC);
     net->source = (struct source){.fd = net->epfd, .ready = sockets_ready};
@@ -559,6 +601,7 @@ static void tcp_unbind(struct qp *qp)
     }
     TAILQ_REMOVE(&c->net->conns, c, link);
     no_work(c);
+    expect_nothing(c);
     g_free(c);
 }
 

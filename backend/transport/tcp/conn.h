@@ -78,6 +78,7 @@ struct stream {
     struct tcp_job job[TCP_DEPTH];
     uint32_t next_id;
     bool sent, answered; /* messages, at all */
+    int unsent;          /* bytes in the socket that the peer has not, when asked last */
     uint32_t psn;        /* what the peer was told that they begin with */
     bool ack_due, rnr_due, nak_due, ready_due;
     uint64_t ack, rnr, nak; /* messages' numbers */
@@ -120,7 +121,8 @@ struct conn {
     const struct transport_ops *carried_by; /* req.op's first bytes */
     bool stalled;                           /* requester_go() is owed */
     bool ready_owed;                        /* CTL_READY is, by the next stream */
-    bool expecting;                         /* the sweep looks at it */
+    bool expecting;                         /* in net->expecting: the sweep looks at it */
+    TAILQ_ENTRY(conn) expect;
     uint64_t progress; /* ns, when the peer answered or took something last */
 
     /* To get a stream; under the token. */
@@ -130,7 +132,7 @@ struct conn {
     uint64_t next_ask;  /* ns; not before */
 
     /* What the queue pair failed for, told to a peer that asks again; the token. */
-    uint8_t failed_status; /* 0: nothing */
+    _Atomic uint8_t failed_status; /* 0: nothing; the main thread looks without it */
     uint64_t failed_seq;
     /* The peer's has, for our message. */
     uint8_t peer_failed_status;
@@ -169,6 +171,8 @@ struct tcp_vm {
     struct source source; /* of epfd; wakes the worker */
     int epfd;             /* of the streams' sockets */
     struct conn_list conns;
+    struct conn_list expecting; /* those whose peers are to do something */
+    unsigned n_expecting, sweep_left;
     struct conn_list work; /* something to send, to look at or to close */
     uint64_t sweep;        /* ns, when silent peers are looked for; UINT64_MAX: not */
 };

@@ -757,6 +757,7 @@ bool rx_run(struct conn *c, struct turn *t)
         return false;
     }
     if (!s->closing) {
+        c->progress = t->now; /* it is there, and speaks */
         in = (struct fpdu_input){x->in_buf, (size_t)n};
         input(c, &in, t);
     }

@@ -112,6 +112,7 @@ static bool give_backlog(struct conn *c)
             return true;
         }
         s->backlog_at += (size_t)n;
+        c->progress = n ? now_ns() : c->progress; /* somebody reads */
         if (s->backlog_at < s->backlog_len) {
             return false;
         }
@@ -126,8 +127,7 @@ void tx_writable(struct conn *c)
         return;
     }
     conn_watch(c, false);
-    c->progress = now_ns(); /* somebody reads */
-    conn_work(c);           /* what could not be told, jobs, the end */
+    conn_work(c); /* what could not be told, jobs, the end */
     if (c->stalled) {
         c->stalled = false;
         requester_go(c->qp);
@@ -346,9 +346,16 @@ static void send_atomic(struct conn *c, const struct msg *m)
     put_untagged(c, &seg);
 }
 
-/* A message begins: have both sides count from the same number. */
-static void number(struct stream *s, struct conn *c, const struct msg *m)
+/*
+ * A message begins: have both sides count from the same number.  False: that is not
+ * possible on this stream.
+ */
+static bool number(struct stream *s, struct conn *c, const struct msg *m)
 {
+    if (s->open && !s->restart) { /* given up here alone: it would be taken for whole */
+        conn_break(c, "a message was given up");
+        return false;
+    }
     if (s->open) {
         close_message(c);
     }
@@ -357,7 +364,7 @@ static void number(struct stream *s, struct conn *c, const struct msg *m)
         put_ctl(c, CTL_PSN, m->psn, 0);
     }
     if (s->seq == m->seq && !s->restart) {
-        return;
+        return true;
     }
     put_ctl(c, CTL_RESTART, m->seq, 0);
     s->seq = m->seq;
@@ -367,6 +374,7 @@ static void number(struct stream *s, struct conn *c, const struct msg *m)
            s->asked[(s->asked_first + s->n_asked - 1) % TCP_DEPTH].seq >= m->seq) {
         s->n_asked--;
     }
+    return true;
 }
 
 /* A message begins: what is to be told goes with it. */
@@ -399,7 +407,9 @@ struct outcome tx_start(struct conn *c, struct qp *qp, struct send_op *op)
     }
     if (op->done == 0) {
         tell_with(c);
-        number(s, c, &op->m);
+        if (!number(s, c, &op->m)) {
+            return OUTCOME(OUT_HELD);
+        }
     }
     if (!msg_returns(&op->m)) {
         o = send_slice(c, qp, op);
