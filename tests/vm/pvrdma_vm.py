@@ -684,14 +684,15 @@ def start_guests(session, daemon=None, count=2, virtio=True, kind=Guest,
     return guests
 
 
-def end_well(guests, daemon):
-    """Power the guests off; the daemon must outlive them and end well."""
+def end_well(guests, *daemons):
+    """Power the guests off; the daemons must outlive them and end well."""
     for guest in guests:
         guest.powerdown()
-    daemon.check()
-    status = daemon.stop()
-    if status:
-        raise VmError('pvrdmad ended with status %d' % status)
+    for daemon in daemons:
+        daemon.check()
+        status = daemon.stop()
+        if status:
+            raise VmError('pvrdmad ended with status %d' % status)
 
 
 def require_python():

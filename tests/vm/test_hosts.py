@@ -12,7 +12,7 @@ import fixture
 import hosts
 import parts
 import test_rdmacm
-from pvrdma_vm import VmError, end_well
+from pvrdma_vm import end_well
 
 
 class HostsTest(test_rdmacm.CmStockTest):
@@ -41,10 +41,7 @@ class HostsTest(test_rdmacm.CmStockTest):
     @classmethod
     def tearDownClass(cls):
         try:
-            end_well(cls.guests, cls.daemons[0])
-            cls.daemons[1].check()
-            if cls.daemons[1].stop():
-                raise VmError('the second daemon did not end well')
+            end_well(cls.guests, *cls.daemons)
         except BaseException as exc:
             cls.session.keep_logs(exc)
             raise

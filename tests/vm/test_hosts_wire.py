@@ -111,10 +111,7 @@ class WireTest(fixture.SessionTest):
     @classmethod
     def tearDownClass(cls):
         try:
-            end_well(cls.guests, cls.daemons[0])
-            cls.daemons[1].check()
-            if cls.daemons[1].stop():
-                raise VmError('the second daemon did not end well')
+            end_well(cls.guests, *cls.daemons)
         except BaseException as exc:
             cls.session.keep_logs(exc)
             raise

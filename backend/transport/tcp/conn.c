@@ -156,6 +156,14 @@ void conn_finish(struct conn *c)
     conn_work(c);
 }
 
+void conn_go(struct conn *c)
+{
+    if (c->stalled) {
+        c->stalled = false;
+        requester_go(c->qp);
+    }
+}
+
 void conn_watch(struct conn *c, bool writable)
 {
     struct stream *s = c->s;

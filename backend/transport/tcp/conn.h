@@ -207,6 +207,8 @@ bool conn_up(struct conn *c, int fd, const struct mpa_agreed *agreed,
              const struct hello *own, const struct hello *peer);
 /* Where we stand, for the peer. */
 void conn_hello(struct conn *c, struct hello *h);
+/* There is room, for a start() that found none. */
+void conn_go(struct conn *c);
 /* Ask epoll for what @s->fd is to be watched for. */
 void conn_watch(struct conn *c, bool writable);
 struct tcp_scratch *tcp_scratch(void);

@@ -642,10 +642,7 @@ static void take_frame(struct conn *c, const uint8_t *ulpdu, uint32_t len)
         }
         s->may_send = true;
         conn_work(c);
-        if (c->stalled) {
-            c->stalled = false;
-            requester_go(c->qp);
-        }
+        conn_go(c);
         return;
     }
     switch (seg.h.opcode) {

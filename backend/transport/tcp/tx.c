@@ -21,6 +21,7 @@
  */
 #include <string.h>
 
+#include "transport/tcp/bytes.h"
 #include "transport/tcp/conn.h"
 #include "transport/tcp/ctl.h"
 
@@ -128,10 +129,7 @@ void tx_writable(struct conn *c)
     }
     conn_watch(c, false);
     conn_work(c); /* what could not be told, jobs, the end */
-    if (c->stalled) {
-        c->stalled = false;
-        requester_go(c->qp);
-    }
+    conn_go(c);
 }
 
 /* ---- frames ----------------------------------------------------------------- */
@@ -141,7 +139,8 @@ static uint8_t *frame_begin(struct conn *c, size_t len)
 {
     struct tcp_scratch *x = tcp_scratch();
 
-    if (x->out != c || x->out_len + fpdu_size((uint32_t)len) > sizeof(x->out_buf)) {
+    if (x->out != c ||
+        FPDU_LENGTH + len + FPDU_MAX_TAIL > sizeof(x->out_buf) - x->out_len) {
         tx_flush(x);
         x->out = c;
     }
@@ -153,16 +152,11 @@ static uint8_t *frame_begin(struct conn *c, size_t len)
 static size_t frame_close(uint8_t *ulpdu, uint32_t len, bool crc_on)
 {
     uint8_t *frame = ulpdu - FPDU_LENGTH;
-    uint32_t pad = fpdu_pad(len), crc = 0;
+    uint32_t crc;
 
-    frame[0] = (uint8_t)(len >> 8);
-    frame[1] = (uint8_t)len;
-    memset(ulpdu + len, 0, pad + CRC32C_SIZE);
-    if (crc_on) {
-        crc = crc32c_add(CRC32C_INIT, frame, FPDU_LENGTH + len + pad);
-        crc32c_put(crc, ulpdu + len + pad);
-    }
-    return fpdu_size(len);
+    put_be16(frame, (uint16_t)len);
+    crc = crc_on ? crc32c_add(CRC32C_INIT, frame, FPDU_LENGTH + len) : 0;
+    return FPDU_LENGTH + len + fpdu_tail(len, crc_on, crc, ulpdu + len);
 }
 
 /* The frame that was begun has @len bytes. */
@@ -566,32 +560,35 @@ void tx_terminate(struct conn *c, enum iwarp_error error, const uint8_t *head,
 
 /* ---- out of turn ------------------------------------------------------------------- */
 
-bool tx_first_frame(int fd, bool crc)
+/* A frame of headers alone, to a socket that nothing waits for; true: all of it. */
+static bool give_head(int fd, const struct rdmap_segment *seg, bool crc)
 {
     uint8_t frame[FPDU_LENGTH + RDMAP_MAX_HEAD + FPDU_MAX_TAIL];
+    size_t len = rdmap_put(seg, frame + FPDU_LENGTH);
+
+    len = frame_close(frame + FPDU_LENGTH, (uint32_t)len, crc);
+    return give(fd, frame, len) == (ssize_t)len;
+}
+
+bool tx_first_frame(int fd, bool crc)
+{
     struct rdmap_segment seg;
-    size_t len;
 
     rdmap_begin(&seg, RDMAP_WRITE);
     seg.ddp.stag = CTL_STAG_RTR;
-    len = rdmap_put(&seg, frame + FPDU_LENGTH);
-    len = frame_close(frame + FPDU_LENGTH, (uint32_t)len, crc);
-    return give(fd, frame, len) == (ssize_t)len;
+    return give_head(fd, &seg, crc);
 }
 
 /* A message may be complete for this guest, and the peer not know it yet. */
 void tx_last_words(struct conn *c)
 {
-    uint8_t frame[FPDU_LENGTH + RDMAP_MAX_HEAD + FPDU_MAX_TAIL];
     struct ctl ctl = {CTL_ACK, c->s->ack, 0};
     struct stream *s = c->s;
     struct rdmap_segment seg;
-    size_t len;
 
     if (s->broken || !s->may_send || !give_backlog(c) || !s->ack_due) {
         return;
     }
     ctl_begin(&ctl, &seg);
-    len = rdmap_put(&seg, frame + FPDU_LENGTH);
-    give(s->fd, frame, frame_close(frame + FPDU_LENGTH, (uint32_t)len, s->crc));
+    give_head(s->fd, &seg, s->crc);
 }
