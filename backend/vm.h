@@ -21,4 +21,16 @@ bool vm_attach(struct vm *vm, GError **errp);
  */
 bool vm_detach(struct vm *vm);
 
+/*
+ * The state of the device behind what @out has, see vm_state.c.  The data path is paused;
+ * nothing changes that the guest or a peer could see.
+ */
+void vm_save(struct vm *vm, GByteArray *out);
+
+/*
+ * Make it from what vm_save() has made, anywhere, or somebody who pretends that.  The
+ * device is in reset, the data path paused.  False: it is in reset again, and why.
+ */
+bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp);
+
 #endif /* PVRDMAD_VM_PARTS_H */
