@@ -216,6 +216,81 @@ struct vfio_user_write_one {
 
 #define VFIO_USER_MULTI_MAX 200u
 
+/*
+ * DEVICE_FEATURE: a head, then the feature's data.  GET and SET answer with what was
+ * asked and, GET, the data; PROBE asks whether all the methods named along with it are
+ * there.
+ */
+enum vfio_user_feature {
+    VFIO_USER_FEATURE_MIGRATION = 1,          /* GET */
+    VFIO_USER_FEATURE_MIG_DEVICE_STATE = 2,   /* GET, SET */
+    VFIO_USER_FEATURE_DMA_LOGGING_START = 6,  /* SET */
+    VFIO_USER_FEATURE_DMA_LOGGING_STOP = 7,   /* SET, no data */
+    VFIO_USER_FEATURE_DMA_LOGGING_REPORT = 8, /* GET, with data in the request */
+};
+
+#define VFIO_USER_FEATURE_MASK  0xffffu
+#define VFIO_USER_FEATURE_GET   0x10000u
+#define VFIO_USER_FEATURE_SET   0x20000u
+#define VFIO_USER_FEATURE_PROBE 0x40000u
+
+struct vfio_user_device_feature {
+    uint32_t argsz;
+    uint32_t flags;
+    /* data */
+};
+
+#define VFIO_USER_MIGRATION_STOP_COPY 1u
+#define VFIO_USER_MIGRATION_P2P       2u
+#define VFIO_USER_MIGRATION_PRE_COPY  4u
+
+struct vfio_user_migration {
+    uint64_t flags;
+};
+
+enum vfio_user_mig_state {
+    VFIO_USER_MIG_ERROR = 0,
+    VFIO_USER_MIG_STOP = 1,
+    VFIO_USER_MIG_RUNNING = 2,
+    VFIO_USER_MIG_STOP_COPY = 3,
+    VFIO_USER_MIG_RESUMING = 4,
+    VFIO_USER_MIG_RUNNING_P2P = 5, /* 5 to 7: not used */
+    VFIO_USER_MIG_PRE_COPY = 6,
+    VFIO_USER_MIG_PRE_COPY_P2P = 7,
+};
+
+struct vfio_user_mig_device_state {
+    uint32_t device_state;
+    int32_t data_fd; /* of kernels; -1 */
+};
+
+struct vfio_user_log_range {
+    uint64_t iova;
+    uint64_t length;
+};
+
+struct vfio_user_log_start {
+    uint64_t page_size;  /* reply: the one that counts */
+    uint32_t num_ranges; /* 0: everything */
+    uint32_t reserved;
+    /* followed by num_ranges times struct vfio_user_log_range */
+};
+
+/* Tells what was written in the range since the last report, or the start. */
+struct vfio_user_log_report {
+    uint64_t iova;
+    uint64_t length;
+    uint64_t page_size; /* one bit each */
+    /* reply: words of 64 bits; page p is bit p % 64 of word p / 64 */
+};
+
+/* MIG_DATA_READ: request without data, reply with; MIG_DATA_WRITE: request with. */
+struct vfio_user_mig_data {
+    uint32_t argsz; /* with this structure */
+    uint32_t size;  /* of the data; READ: less than asked for is the end */
+    /* data */
+};
+
 _Static_assert(sizeof(struct vfio_user_hdr) == 16, "header");
 _Static_assert(sizeof(struct vfio_user_version) == 4, "version");
 _Static_assert(sizeof(struct vfio_user_dma_map) == 32, "dma_map");
@@ -230,5 +305,11 @@ _Static_assert(sizeof(struct vfio_user_irq_info) == 16, "irq_info");
 _Static_assert(sizeof(struct vfio_user_irq_set) == 20, "irq_set");
 _Static_assert(sizeof(struct vfio_user_region_rw) == 16, "region_rw");
 _Static_assert(sizeof(struct vfio_user_write_one) == 24, "write_one");
+_Static_assert(sizeof(struct vfio_user_device_feature) == 8, "device_feature");
+_Static_assert(sizeof(struct vfio_user_mig_device_state) == 8, "mig_device_state");
+_Static_assert(sizeof(struct vfio_user_log_start) == 16, "log_start");
+_Static_assert(sizeof(struct vfio_user_log_range) == 16, "log_range");
+_Static_assert(sizeof(struct vfio_user_log_report) == 24, "log_report");
+_Static_assert(sizeof(struct vfio_user_mig_data) == 8, "mig_data");
 
 #endif /* PVRDMA_VFIO_USER_H */
