@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "frontend/conn.h"
+#include "frontend/feature.h"
 #include "guest/irq.h"
 #include "datapath/datapath.h"
 #include "device/device.h"
@@ -247,7 +248,7 @@ static int not_supported(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply
 
 static int device_feature(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
 {
-    return ENOTTY; /* what the kernel says to a feature it does not know */
+    return feature_request(c, m, r);
 }
 
 static int version(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
@@ -326,6 +327,7 @@ bool vfu_may_wait(const struct vfu_msg *m)
     case VFIO_USER_DMA_UNMAP:
     case VFIO_USER_DEVICE_SET_IRQS:
     case VFIO_USER_DEVICE_RESET:
+    case VFIO_USER_DEVICE_FEATURE:
         return true;
     case VFIO_USER_REGION_WRITE:
         return take(m, &rw, sizeof(rw)) && region_may_wait(rw.region);

@@ -203,6 +203,11 @@ static size_t plausible(unsigned command, uint8_t variant, uint8_t *out)
     struct vfio_user_irq_set set = {20, variant & 0x3f, 2, 0, 1 + (variant >> 6)};
     struct vfio_user_region_rw rw = {(variant >> 4) * 4u, variant % 10, 4};
     struct vfio_user_write_multi multi = {variant % 4};
+    struct {
+        struct vfio_user_device_feature head;
+        uint64_t data[3];
+    } feature = {{256, variant % 10 | (variant >> 4 & 7u) << 16},
+                 {RAM_BASE, RAM_SIZE, PVRDMA_PAGE_SIZE}};
 
     if (!(variant & 2)) {
         un.addr = RAM_BASE;
@@ -229,6 +234,14 @@ static size_t plausible(unsigned command, uint8_t variant, uint8_t *out)
         return PART(rw);
     case VFIO_USER_REGION_WRITE_MULTI:
         return PART(multi);
+    case VFIO_USER_DEVICE_FEATURE:
+        if (variant % 10 == VFIO_USER_FEATURE_DMA_LOGGING_START) {
+            feature.data[0] = PVRDMA_PAGE_SIZE;
+            feature.data[1] = 0; /* all of memory */
+            memcpy(out, &feature, 24);
+            return 24;
+        }
+        return PART(feature);
 #undef PART
     default:
         return 0;

@@ -154,9 +154,6 @@ static void test_headers(struct fixture *f, gconstpointer arg)
         case VFIO_USER_DEVICE_RESET:
             g_assert_cmpint(err, ==, 0);
             break;
-        case VFIO_USER_DEVICE_FEATURE:
-            g_assert_cmpint(err, ==, ENOTTY);
-            break;
         case VFIO_USER_DMA_READ:
         case VFIO_USER_DMA_WRITE:
         case VFIO_USER_DIRTY_PAGES:

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * DEVICE_FEATURE: which features there are, and what may be done with them.
+ *
+ * A request names one feature and GET, SET, or PROBE; PROBE asks whether the methods
+ * named along with it are there, and changes nothing.  A reply repeats the request, and
+ * GET puts data behind it.  argsz counts the payload: what the client has room for.
+ *
+ * Main thread.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "frontend/feature.h"
+
+#define METHODS (VFIO_USER_FEATURE_GET | VFIO_USER_FEATURE_SET | VFIO_USER_FEATURE_PROBE)
+
+int feature_reply(const struct vfu_feature *f, uint32_t echoed, uint32_t added,
+                  struct vfu_reply *r, uint8_t **more)
+{
+    struct vfio_user_device_feature head = f->head;
+    uint8_t *out;
+
+    head.argsz = (uint32_t)sizeof(head) + echoed + added;
+    if (added && head.argsz > f->head.argsz) {
+        return EINVAL;
+    }
+    out = vfu_reply_alloc(r, head.argsz);
+    if (!out) {
+        return ENOMEM;
+    }
+    memcpy(out, &head, sizeof(head));
+    if (echoed) {
+        memcpy(out + sizeof(head), f->data, echoed);
+    }
+    if (more) {
+        *more = out + sizeof(head) + echoed;
+    }
+    return 0;
+}
+
+typedef int feature_fn(struct vfu_conn *c, const struct vfu_feature *f,
+                       struct vfu_reply *r);
+
+static const struct {
+    feature_fn *get, *set;
+} features[] = {
+    [VFIO_USER_FEATURE_DMA_LOGGING_START] = {.set = dma_log_start},
+    [VFIO_USER_FEATURE_DMA_LOGGING_STOP] = {.set = dma_log_stop},
+    [VFIO_USER_FEATURE_DMA_LOGGING_REPORT] = {.get = dma_log_report},
+};
+
+int feature_request(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r)
+{
+    struct vfu_feature f;
+    uint32_t n, methods;
+    bool get, set;
+
+    if (m->len < sizeof(f.head)) {
+        return EINVAL;
+    }
+    memcpy(&f.head, m->body, sizeof(f.head));
+    f.data = m->body + sizeof(f.head);
+    f.len = m->len - (uint32_t)sizeof(f.head);
+    n = f.head.flags & VFIO_USER_FEATURE_MASK;
+    methods = f.head.flags & METHODS;
+    get = methods & VFIO_USER_FEATURE_GET;
+    set = methods & VFIO_USER_FEATURE_SET;
+    if (f.head.argsz < sizeof(f.head) ||
+        f.head.flags & ~(VFIO_USER_FEATURE_MASK | METHODS)) {
+        return EINVAL;
+    }
+    if (n >= G_N_ELEMENTS(features) || (!features[n].get && !features[n].set)) {
+        return ENOTTY; /* what the kernel says to a feature it does not know */
+    }
+    if ((get && !features[n].get) || (set && !features[n].set)) {
+        return EINVAL;
+    }
+    if (methods & VFIO_USER_FEATURE_PROBE) {
+        return feature_reply(&f, f.len, 0, r, NULL);
+    }
+    if (get == set) {
+        return EINVAL;
+    }
+    return get ? features[n].get(c, &f, r) : features[n].set(c, &f, r);
+}
