@@ -175,7 +175,9 @@ for m in virtio_pci virtio_net virtio_console virtio_blk vmxnet3 \
     deps=$(modprobe -d "$krn" -S "$release" --show-depends "$m" 2>> "$log") ||
         die "the kernel $release has no module $m"
     echo "$deps"
-done | sed -n "s,^insmod $krn/\\([^ ]*\\).*,\\1,p" | sort -u > "$out/work/modules.list"
+done > "$out/work/modules.deps"
+sed -n "s,^insmod $krn/\\([^ ]*\\).*,\\1,p" "$out/work/modules.deps" | sort -u \
+    > "$out/work/modules.list"
 (cd "$krn" && cpio -pdm --quiet "$root/usr" < "$out/work/modules.list" 2>> "$log") || {
     die "cannot copy the modules, see $log"
 }

@@ -12,6 +12,7 @@ import unittest
 
 import pytest
 
+import hosts
 from programs import Pair
 from pvrdma_vm import BUILD, Daemon, Session, VmError, end_well, start_guests
 
@@ -112,6 +113,31 @@ class SessionTest(unittest.TestCase):
         yield
         if request.node.failed:
             self.session.keep_logs('see the tests')
+
+
+class OnHosts:
+    """Before a SessionTest: it has cls.guests and, on different hosts, cls.daemons."""
+
+    @classmethod
+    def setUpClass(cls):
+        require_build()
+        if not hosts.may_be_made():
+            raise unittest.SkipTest('network namespaces need root')
+        super().setUpClass()
+
+    @classmethod
+    def tearDownClass(cls):
+        try:
+            end_well(cls.guests, *cls.daemons)
+        except BaseException as exc:
+            cls.session.keep_logs(exc)
+            raise
+        finally:
+            cls.session.close()
+
+    def tearDown(self):
+        for daemon in self.daemons:
+            daemon.check()
 
 
 class PairTest(unittest.TestCase):

@@ -6,27 +6,17 @@ distribution's, and our own that compare every byte; one guest has our driver an
 library, the other the stock ones.
 """
 
-import unittest
-
 import fixture
 import hosts
 import parts
 import test_rdmacm
-from pvrdma_vm import end_well
 
 
-class HostsTest(test_rdmacm.CmStockTest):
+class HostsTest(fixture.OnHosts, test_rdmacm.CmStockTest):
     """All that the connection manager's tests do between guests of one host, and more,
     with a guest on each of two."""
 
     own = (True, False)
-
-    @classmethod
-    def setUpClass(cls):
-        fixture.require_build()
-        if not hosts.may_be_made():
-            raise unittest.SkipTest('network namespaces need root')
-        super().setUpClass()
 
     @classmethod
     def boot(cls):
@@ -37,20 +27,6 @@ class HostsTest(test_rdmacm.CmStockTest):
         cls.guests = cls.hosts.start_guests(cls.daemons, [0, 1],
                                             files=parts.guest_files())
         cls.prepare()
-
-    @classmethod
-    def tearDownClass(cls):
-        try:
-            end_well(cls.guests, *cls.daemons)
-        except BaseException as exc:
-            cls.session.keep_logs(exc)
-            raise
-        finally:
-            cls.session.close()
-
-    def tearDown(self):
-        for daemon in self.daemons:
-            daemon.check()
 
     def received(self):
         """Datagrams that each host has had from the other."""

@@ -20,7 +20,7 @@ import fixture
 import hosts
 import parts
 from programs import Pair, _ports, bandwidth, latency, pingpong
-from pvrdma_vm import BUILD, Session, VmError, end_well, say
+from pvrdma_vm import BUILD, Session, VmError, say
 
 DATACHECK = 'datacheck -d {dev} -g {gid} -p {port} -n %d'
 # tshark is not to guess what Sends and the daemons' link carry, which it then calls
@@ -76,14 +76,12 @@ class Capture:
                               timeout=120).stdout.splitlines()
 
 
-class WireTest(fixture.SessionTest):
+class WireTest(fixture.OnHosts, fixture.SessionTest):
     """The tests run in their names' order: the last one is about what all others did."""
 
     @classmethod
     def setUpClass(cls):
-        fixture.require_build()
-        if not hosts.may_be_made():
-            raise unittest.SkipTest('network namespaces need root')
+        super().setUpClass()
         for program in ('tshark', 'dumpcap', 'nft'):
             need(program)
         fixture.shared.close()
@@ -107,20 +105,6 @@ class WireTest(fixture.SessionTest):
             cls.session.keep_logs(exc)
             cls.session.close()
             raise
-
-    @classmethod
-    def tearDownClass(cls):
-        try:
-            end_well(cls.guests, *cls.daemons)
-        except BaseException as exc:
-            cls.session.keep_logs(exc)
-            raise
-        finally:
-            cls.session.close()
-
-    def tearDown(self):
-        for daemon in self.daemons:
-            daemon.check()
 
     def checked(self, job):
         """@job of datacheck has found all as it should be."""
