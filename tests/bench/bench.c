@@ -16,7 +16,8 @@
  *   regions     main thread's time for memory regions of gigabytes; peer: memcpy
  *   connections set up and taken down as RDMA CM does it; peer: empty commands
  *   idle        8-byte WRITE latency alone and among 4,000 idle QPs
- *   network     the path to other hosts; peers: iperf3 and UCX over loopback
+ *   network     the path to other hosts; peers: iperf3 and UCX over loopback; pieces of
+ *               it: network-bulk, network-small, network-connections
  *
  *   bench [-t SECONDS] [-p PATH] [PART...]    default: all parts, 2 seconds each
  *
@@ -36,6 +37,7 @@
 static const struct {
     const char *name;
     void (*run)(void);
+    bool by_name; /* a piece of another part */
 } parts[] = {
     {"latency", part_latency},
     {"rate", part_rate},
@@ -47,16 +49,19 @@ static const struct {
     {"regions", part_regions},
     {"connections", part_connections},
     {"network", part_network},
+    {"network-bulk", part_network_bulk, true},
+    {"network-small", part_network_small, true},
+    {"network-connections", part_network_connections, true},
 };
 
-static bool wanted(const char *name, int argc, char **argv)
+static bool wanted(unsigned part, int argc, char **argv)
 {
-    bool all = optind == argc;
+    bool yes = optind == argc && !parts[part].by_name;
 
     for (int i = optind; i < argc; i++) {
-        all = all || strcmp(argv[i], name) == 0;
+        yes = yes || strcmp(argv[i], parts[part].name) == 0;
     }
-    return all;
+    return yes;
 }
 
 int main(int argc, char **argv)
@@ -77,7 +82,7 @@ int main(int argc, char **argv)
     }
     printf("%ld processors, one worker, path=%s\n", sysconf(_SC_NPROCESSORS_ONLN), path);
     for (unsigned i = 0; i < G_N_ELEMENTS(parts); i++) {
-        if (wanted(parts[i].name, argc, argv)) {
+        if (wanted(i, argc, argv)) {
             vgt_daemon = vg_daemon_start(&o);
             pin_daemon(vgt_daemon, CPU_GUEST);
             pin_self(CPU_GUEST);

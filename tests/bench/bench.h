@@ -101,6 +101,9 @@ void part_idle(void);
 void part_connections(void);
 void part_keys(void);
 void part_network(void);
+void part_network_bulk(void);
+void part_network_small(void);
+void part_network_connections(void);
 void part_regions(void);
 
 #endif /* BENCH_H */

@@ -178,7 +178,9 @@ static void connections(void)
     vgt_pair_close(&p);
 }
 
-void part_network(void)
+/* ---- all of it, and by parts ---- */
+
+void part_network_bulk(void)
 {
     struct vgt_opts o = {.qp = {.send_wr = 16, .send_sge = 1}, .mr_len = 2 * MIB};
     struct vgt_pair p;
@@ -186,12 +188,27 @@ void part_network(void)
     for (unsigned i = 0; i < 2; i++) {
         o.guest[i] = (struct vg_opts){.db = VG_DB_EXT};
     }
-    printf("peers: TCP over loopback\n");
     vgt_pair_open(&p, 0, 1, &o);
     bandwidth(&p, "WRITE, 64 KiB:", SLICE, 0.9, 20000);
     bandwidth(&p, "WRITE,  1 MiB:", MIB, 0.7, 2000);
     vgt_pair_close(&p);
+}
+
+void part_network_small(void)
+{
     latency();
     rate();
+}
+
+void part_network_connections(void)
+{
     connections();
+}
+
+void part_network(void)
+{
+    printf("peers: TCP over loopback\n");
+    part_network_bulk();
+    part_network_small();
+    part_network_connections();
 }
