@@ -36,6 +36,7 @@
 #include "transport/peer/peer.h"
 #include "transport/peer/ud.h"
 #include "transport/tcp/tcp.h"
+#include "vm.h"
 
 /*
  * What a VM takes as a rule: its socket, connection, doorbells, ten interrupts (hw/'s
@@ -322,6 +323,7 @@ static bool serve_vms(struct daemon_config *cfg, GError **errp)
     guest_mem_init_process();
     budget_set_daemon(cfg->max_mapped);
     directory_init();
+    directory_set_moved(vm_has_moved);
     if (!grace_start(errp)) {
         goto out_directory;
     }

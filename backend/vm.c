@@ -32,6 +32,7 @@ bool vm_attach(struct vm *vm, GError **errp)
     while (getrandom(vm->owner, sizeof(vm->owner), 0) != sizeof(vm->owner)) {
     }
     vm->generation = 1;
+    vm->moved = false;
     guest_mem_init(&g->mem, g, vm->cfg->require_sealed);
     guest_mem_limit(&g->mem, vm->cfg->max_memory, vm->cfg->max_files);
     irq_init(&g->irq, g);
@@ -66,6 +67,13 @@ err_irq:
     irq_fini(&g->irq);
     guest_mem_fini(&g->mem);
     return false;
+}
+
+void vm_has_moved(struct vm *vm)
+{
+    if (!atomic_load(&vm->dp.paused)) {
+        guest_fault(&vm->guest, "this VM runs elsewhere, too");
+    }
 }
 
 bool vm_detach(struct vm *vm)

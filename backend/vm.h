@@ -22,6 +22,12 @@ bool vm_attach(struct vm *vm, GError **errp);
 bool vm_detach(struct vm *vm);
 
 /*
+ * Its addresses have gone elsewhere, with the VM itself (directory_set_moved()).  One
+ * that runs all the same was begun twice, and has the fault that it is not the first.
+ */
+void vm_has_moved(struct vm *vm);
+
+/*
  * The state of the device behind what @out has, see vm_state.c.  The data path is paused;
  * nothing changes that the guest or a peer could see.
  */

@@ -137,6 +137,7 @@ static void report_directory(GString *s)
     json_begin(s, "directory", '{');
     json_str(s, "engine", d.engine ? d.engine : "none");
     json_int(s, "remote_gids", d.remote);
+    json_int(s, "left_gids", d.left);
     json_int(s, "asked_gids", d.asked);
     json_int(s, "questions", d.asks);
     json_int(s, "claims_refused", d.refused);

@@ -19,6 +19,7 @@
 #include "control/registry.h"
 #include "control/reload.h"
 #include "datapath/datapath.h"
+#include "directory/directory.h"
 #include "vm.h"
 
 /* Which members a command takes. */
@@ -283,6 +284,12 @@ static bool run_pause(struct vm *vm, bool pause, GError **errp)
     coro_lock(&vm->ops);
     if (!vm->attached) {
         g_set_error(errp, PVRDMA_ERROR, 0, "VM %s is not attached", vm->cfg->name);
+        coro_unlock(&vm->ops);
+        return false;
+    }
+    if (!pause && vm->admin_paused && !directory_may_run(vm)) {
+        g_set_error(errp, PVRDMA_ERROR, 0, "VM %s runs elsewhere, its addresses moved",
+                    vm->cfg->name);
         coro_unlock(&vm->ops);
         return false;
     }

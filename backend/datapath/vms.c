@@ -211,6 +211,9 @@ void datapath_resume(struct vm *vm)
     if (!vm->attached || vm->pauses == 0 || --vm->pauses > 0) {
         return;
     }
+    if (!directory_may_run(vm)) {
+        return; /* nor does anything find it: it stands still as long as it is here */
+    }
     vm_token_take(vm);
     atomic_store(&vm->dp.paused, false);
     directory_hold(vm, 0);

@@ -27,6 +27,7 @@
 #include <sys/random.h>
 
 #include "grace.h"
+#include "log.h"
 #include "objects/vm.h"
 
 /* Places of the index; a power of two. */
@@ -104,6 +105,7 @@ void directory_init(void)
 void directory_fini(void)
 {
     remote_fini();
+    moves_fini();
     watcher = NULL;
     for (unsigned i = 0; i < INDEX_SIZE; i++) {
         atomic_store(&places[i], NULL);
@@ -157,7 +159,7 @@ const struct route *route_find(const char *network, const struct pvrdma_gid *gid
 
 void entry_index(struct entry *e)
 {
-    bool want = e->claims || atomic_load(&e->route.remote) ||
+    bool want = e->claims || e->left_until || atomic_load(&e->route.remote) ||
                 atomic_load(&e->route.asked) != ROUTE_NOT_ASKED;
 
     if (want != e->indexed) {
@@ -215,19 +217,41 @@ void entry_tell(struct entry *e)
     }
 }
 
+/* The same VM is at two places. */
+static void say_in_use(struct vm *vm, const struct pvrdma_gid *gid,
+                       const struct claim *own, const struct claim *now)
+{
+    char text[CONFIG_GID_STRLEN];
+
+    if (own->owner[0] == now->owner[0] && own->owner[1] == now->owner[1]) {
+        config_format_gid(gid, text);
+        log_vm(LOG_LVL_WARN, vm, "%s is not to be had: %s", text,
+               own->generation > now->generation ? "this VM runs elsewhere still"
+                                                 : "this VM has moved on since");
+    }
+}
+
 int directory_bind(struct vm *vm, const struct pvrdma_gid *gid)
 {
     struct entry *e = entry_find_or_make(vm->cfg->network, gid);
-    struct vm *holder = atomic_load(&e->route.vm);
+    struct claim own = {{vm->owner[0], vm->owner[1]}, vm->generation}, now;
+    bool paused = atomic_load(&vm->dp.paused);
 
-    if ((holder && holder != vm) || atomic_load(&e->route.remote)) {
-        return EADDRINUSE;
+    if (atomic_load(&e->route.vm) != vm && moves_claim(e, &now)) {
+        if (moves_judge(e, &own) != CLAIM_TAKEN) {
+            say_in_use(vm, gid, &own, &now);
+            return EADDRINUSE;
+        }
+        moves_release(e);
     }
     if (e->claims++ == 0) {
         remote_not_asked(e);
-        atomic_store(&e->route.held_until,
-                     atomic_load(&vm->dp.paused) ? ROUTE_HELD_FOREVER : 0);
+        /* Who waits goes on waiting until the VM is there, and if that is paused. */
+        if (paused) {
+            atomic_store(&e->route.held_until, ROUTE_HELD_FOREVER);
+        }
         atomic_store(&e->route.vm, vm);
+        atomic_store(&e->route.held_until, paused ? ROUTE_HELD_FOREVER : 0);
         entry_bump(e);
         LIST_INSERT_HEAD(&held[vm->id], e, of_vm);
         entry_index(e);
@@ -245,15 +269,34 @@ void directory_unbind(struct vm *vm, const struct pvrdma_gid *gid)
     if (!e || atomic_load(&e->route.vm) != vm || --e->claims > 0) {
         return;
     }
-    atomic_store(&e->route.vm, NULL);
-    entry_bump(e);
+    entry_take_from_vm(e, vm);
     /* Last: who sees it not held any more must not find the VM, which stands still. */
     atomic_store(&e->route.held_until, 0);
-    LIST_REMOVE(e, of_vm);
-    n_held--;
     remote_unbound(e);
+    remote_not_contested(e);
     entry_tell(e);
     entry_settle(e);
+}
+
+void entry_take_from_vm(struct entry *e, struct vm *vm)
+{
+    atomic_store(&e->route.vm, NULL);
+    entry_bump(e);
+    e->claims = 0;
+    e->taken_from = NULL;
+    LIST_REMOVE(e, of_vm);
+    n_held--;
+}
+
+void directory_left(struct vm *vm, uint64_t ns)
+{
+    struct entry *e;
+
+    moves_forget(vm);
+    while ((e = LIST_FIRST(&held[vm->id]))) {
+        entry_take_from_vm(e, vm);
+        moves_leave(e, vm, ns);
+    }
 }
 
 struct route *route_get(const char *network, const struct pvrdma_gid *gid)

@@ -70,8 +70,9 @@ void directory_fini(void);
 
 /*
  * Claim a GID for a VM of this host; 0, or EADDRINUSE if another one of the network
- * holds it, here or on another host as far as that is known.  A VM may claim the same GID
- * several times.  Main thread, like all below.
+ * holds it, here or on another host as far as that is known.  What its own owner holds
+ * with a lower generation it takes over, if that stands still.  A VM may claim the same
+ * GID several times.  Main thread, like all below.
  */
 int directory_bind(struct vm *vm, const struct pvrdma_gid *gid);
 /* Release one claim; of somebody else's: nothing. */
@@ -97,6 +98,22 @@ void directory_bump(struct vm *vm);
 /* Its routes are held, at most until @until (ns), or up again (0). */
 void directory_hold(struct vm *vm, uint64_t until);
 
+/* ---- moves (moves.c) ---- */
+
+/*
+ * @vm goes, and its state was handed over: what it holds is held without it for @ns at
+ * most, until its owner claims it with a higher generation, here or elsewhere.
+ */
+void directory_left(struct vm *vm, uint64_t ns);
+
+/* False: an address of @vm has been taken over; it runs elsewhere, and here no more. */
+bool directory_may_run(const struct vm *vm);
+/*
+ * Called when that becomes so.  The VM stands still, or it has to be stopped now: it was
+ * begun while its former self went on.
+ */
+void directory_set_moved(void (*moved)(struct vm *vm));
+
 /* ---- other hosts (remote.c) ---- */
 
 /* Limits of what others can make this host remember. */
@@ -115,6 +132,8 @@ struct directory_engine {
     const char *name;
     /* Who has it?  False: there is nobody to ask. */
     bool (*ask)(const char *network, const struct pvrdma_gid *gid);
+    /* Whoever has it is to claim it; nobody waits for an answer. */
+    void (*call)(const char *network, const struct pvrdma_gid *gid);
     /* Nobody waits for the answer any more. */
     void (*give_up)(const char *network, const struct pvrdma_gid *gid);
     /* A VM of this host has claimed an address / has it no longer / stands still or not.
@@ -159,6 +178,7 @@ enum claim_result {
     CLAIM_OLD,     /* its owner has moved on since */
     CLAIM_OTHER,   /* it has another owner */
     CLAIM_LOCAL,   /* a VM of this host holds it */
+    CLAIM_RUNS,    /* its owner has moved there, it says, but runs where it was */
     CLAIM_TOO_MANY /* of this peer */
 };
 
@@ -169,6 +189,8 @@ enum claim_result {
 enum claim_result directory_claim(struct peer *peer, const char *network,
                                   const struct pvrdma_gid *gid, const struct claim *claim,
                                   uint64_t hold_ns);
+/* Is there a link to @peer?  Without one, what it has may be claimed by its owner. */
+void directory_linked(struct peer *peer, bool linked);
 /* @peer does not have it, or no longer.  True: it had. */
 bool directory_unclaim(struct peer *peer, const char *network,
                        const struct pvrdma_gid *gid);
@@ -202,6 +224,7 @@ void directory_each_local(const char *network,
 struct directory_stats {
     const char *engine; /* NULL: none */
     unsigned local;     /* GIDs that VMs of this host hold */
+    unsigned left;      /* GIDs that are held for owners who have left */
     unsigned remote;    /* GIDs of other hosts that are known */
     unsigned asked;     /* asked for and not found, or not yet */
     uint64_t asks;      /* since the start, like all below */

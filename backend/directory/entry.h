@@ -11,6 +11,7 @@
 #include "directory/directory.h"
 
 struct claimant;
+struct vm;
 
 /* Something that workers may still be at: freed a grace period from now. */
 struct dead {
@@ -30,6 +31,13 @@ struct entry {
     bool indexed;
     _Atomic(struct entry *) next; /* in the index */
     struct dead dead;
+    /* Those of moves.c: */
+    uint64_t left_until;        /* ns: it waits for its owner, who has left; 0: not */
+    struct claim left;          /* who that is */
+    uint64_t left_by;           /* the serial of the VM that it was */
+    TAILQ_ENTRY(entry) leaving; /* all those */
+    struct peer *taken_from;    /* who had it before route.vm took it over, or NULL */
+    bool contested;             /* a claim was refused: ask when its holder lets go */
     /* Those of remote.c: */
     struct claimant *from; /* who has route.remote in its list */
     LIST_ENTRY(entry) of_peer;
@@ -51,6 +59,32 @@ void entry_bump(struct entry *e);
 void entry_tell(struct entry *e);
 void directory_bury(struct dead *d, void *what);
 void directory_each_held(void (*fn)(struct entry *e, void *opaque), void *opaque);
+/* @e is not @vm's, its holder's, any more, and says nothing else yet. */
+void entry_take_from_vm(struct entry *e, struct vm *vm);
+
+/*
+ * moves.c: who has it, wherever; false: nobody.  And may @claim have it instead, as it
+ * stands still where it is?  Then _release() takes it from there, and it looks held until
+ * its new place is entered.
+ */
+bool moves_claim(const struct entry *e, struct claim *claim);
+enum claim_result moves_judge(const struct entry *e, const struct claim *claim);
+void moves_release(struct entry *e);
+/* @e is this host's, and its owner is elsewhere.  True: @from is where it came from. */
+bool moves_gives_way(const struct entry *e, const struct peer *from,
+                     const struct claim *claim, uint64_t hold_ns);
+/* What @vm left the last time is waited for no more; and @e, which was @vm's, is. */
+void moves_forget(const struct vm *vm);
+void moves_leave(struct entry *e, const struct vm *vm, uint64_t ns);
+void moves_each_left(void (*fn)(struct entry *e, void *opaque), void *opaque);
+unsigned moves_left(void);
+void moves_fini(void);
+
+/* remote.c: nobody has it there any more; is the link to who has it up? */
+void remote_clear(struct entry *e);
+bool remote_is_linked(const struct entry *e);
+/* Its holder has let go or stands still: those that were refused may have it now. */
+void remote_not_contested(struct entry *e);
 
 /* remote.c: a VM of this host has claimed, let go, or stands still. */
 void remote_bound(struct entry *e);

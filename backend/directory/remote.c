@@ -4,9 +4,11 @@
  *
  * What a peer claims is remembered with its route until the peer withdraws it or is
  * gone.  A claim names its owner, a VM: the same owner with a higher generation has
- * moved, and is followed to the peer that says so.  Another owner's is refused, unless
- * the peer itself has it now in place of the former: whoever came first keeps an address
- * until that is withdrawn.  So it is between hosts and VMs of this one, too.
+ * moved, and is followed to the peer that says so if it stands still where it was
+ * (moves.c).  Another owner's is refused, unless the peer itself has it now in place of
+ * the former: whoever came first keeps an address until that is withdrawn.  So it is
+ * between hosts and VMs of this one, too.  What was refused is asked for again when the
+ * holder lets go.
  *
  * What nobody is known to have is asked for by the engine, when somebody has something
  * for it.  While the answer is not there, and for a second after it was "nobody", the
@@ -50,6 +52,7 @@ struct claimant {
     struct peer *peer;
     LIST_HEAD(, entry) entries;
     unsigned n;
+    bool linked;
 };
 
 TAILQ_HEAD(asking, entry);
@@ -84,9 +87,14 @@ static uint64_t now_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
+static struct remote *remote_of(const struct entry *e)
+{
+    return atomic_load(&e->route.remote);
+}
+
 static bool is_held(const struct entry *e)
 {
-    return atomic_load(&e->route.vm) || atomic_load(&e->route.remote);
+    return atomic_load(&e->route.vm) || e->left_until || atomic_load(&e->route.remote);
 }
 
 /* ---- asking ---- */
@@ -306,21 +314,14 @@ void remote_held(struct entry *e)
     }
 }
 
-static struct claim claim_of(const struct vm *vm)
-{
-    return (struct claim){{vm->owner[0], vm->owner[1]}, vm->generation};
-}
-
 bool directory_local(const char *network, const struct pvrdma_gid *gid,
                      struct claim *claim, uint64_t *held_until)
 {
     const struct entry *e = entry_find(network, gid);
-    const struct vm *vm = e ? atomic_load(&e->route.vm) : NULL;
 
-    if (!vm) {
+    if (!e || remote_of(e) || !moves_claim(e, claim)) {
         return false;
     }
-    *claim = claim_of(vm);
     *held_until = atomic_load(&e->route.held_until);
     return true;
 }
@@ -335,9 +336,9 @@ struct each_local {
 static void each_local(struct entry *e, void *opaque)
 {
     const struct each_local *each = opaque;
-    struct claim claim = claim_of(atomic_load(&e->route.vm));
+    struct claim claim;
 
-    if (e->network == each->network) {
+    if (e->network == each->network && moves_claim(e, &claim)) {
         each->fn(&e->gid, &claim, atomic_load(&e->route.held_until), each->opaque);
     }
 }
@@ -351,6 +352,7 @@ void directory_each_local(const char *network,
     struct each_local each = {network, fn, opaque};
 
     directory_each_held(each_local, &each);
+    moves_each_left(each_local, &each);
 }
 
 /* ---- other hosts' claims ---- */
@@ -376,9 +378,13 @@ static struct claimant *claimant_of(struct peer *peer)
     return c;
 }
 
-static struct remote *remote_of(const struct entry *e)
+/* It goes if nothing is to be remembered of it. */
+static void claimant_settle(struct claimant *c)
 {
-    return atomic_load(&e->route.remote);
+    if (!c->linked && LIST_EMPTY(&c->entries)) {
+        g_hash_table_remove(claimants, c->peer);
+        g_free(c);
+    }
 }
 
 /* @r may be NULL.  Workers see the change at once; what they had is freed later. */
@@ -412,42 +418,29 @@ static void set_hold(struct entry *e, uint64_t hold_ns)
     entry_bump(e);
 }
 
-static enum claim_result refuse(enum claim_result why)
-{
-    if (why == CLAIM_TOO_MANY) {
-        stats.too_many++;
-    } else {
-        stats.refused++;
-    }
-    return why;
-}
-
 static bool same_owner(const struct claim *a, const struct claim *b)
 {
     return a->owner[0] == b->owner[0] && a->owner[1] == b->owner[1];
 }
 
 /* May @claim of @c be taken in place of what is known? */
-static enum claim_result judge(struct claimant *c, const struct entry *e,
-                               const struct claim *claim)
+static enum claim_result judge(struct claimant *c, struct entry *e,
+                               const struct claim *claim, uint64_t hold_ns)
 {
-    const struct remote *r = remote_of(e);
+    enum claim_result result = CLAIM_TAKEN;
 
-    if (atomic_load(&e->route.vm)) {
-        return refuse(CLAIM_LOCAL);
+    if (e->from != c && !moves_gives_way(e, c->peer, claim, hold_ns)) {
+        result = moves_judge(e, claim);
     }
-    if (r && r->peer != c->peer) {
-        if (!same_owner(&r->claim, claim)) {
-            return refuse(CLAIM_OTHER);
-        }
-        if (claim->generation <= r->claim.generation) {
-            return CLAIM_OLD;
-        }
+    if (result == CLAIM_TAKEN && e->from != c && c->n >= DIRECTORY_MAX_CLAIMS) {
+        stats.too_many++;
+        return CLAIM_TOO_MANY;
     }
-    if (e->from != c && c->n >= DIRECTORY_MAX_CLAIMS) {
-        return refuse(CLAIM_TOO_MANY);
+    if (result != CLAIM_TAKEN && result != CLAIM_OLD) {
+        stats.refused++;
+        e->contested = true;
     }
-    return CLAIM_TAKEN;
+    return result;
 }
 
 enum claim_result directory_claim(struct peer *peer, const char *network,
@@ -456,7 +449,7 @@ enum claim_result directory_claim(struct peer *peer, const char *network,
 {
     struct entry *e = entry_find_or_make(network, gid);
     struct claimant *c = claimant_of(peer);
-    enum claim_result result = judge(c, e, claim);
+    enum claim_result result = judge(c, e, claim, hold_ns);
     const struct remote *r = remote_of(e);
 
     if (result == CLAIM_TAKEN && r && r->peer == peer && same_owner(&r->claim, claim) &&
@@ -467,15 +460,36 @@ enum claim_result directory_claim(struct peer *peer, const char *network,
         }
     } else if (result == CLAIM_TAKEN) {
         struct remote_box *box = g_new0(struct remote_box, 1);
+        bool ours;
 
         box->remote = (struct remote){peer, *claim};
         remote_not_asked(e);
-        set_hold(e, hold_ns);
+        ours = atomic_load(&e->route.vm) || e->left_until;
+        if (e->from != c) {
+            moves_release(e);
+        }
         set_remote(e, c, &box->remote);
+        set_hold(e, hold_ns); /* last: until then it is held if it was */
+        if (ours) {
+            remote_unbound(e); /* those who do not know the new place ask */
+        }
         entry_tell(e);
     }
     entry_settle(e);
+    claimant_settle(c);
     return result;
+}
+
+void remote_not_contested(struct entry *e)
+{
+    if (e->contested && engine) {
+        e->contested = false;
+        if (is_held(e) || atomic_load(&e->route.asked) != ROUTE_NOT_ASKED) {
+            engine->call(e->network, &e->gid);
+        } else {
+            ask(e, ASKER_NONE);
+        }
+    }
 }
 
 /* Nobody is known to have it any more: who refers to it wants to know who has. */
@@ -484,10 +498,22 @@ static void lose(struct entry *e)
     set_remote(e, NULL, NULL);
     atomic_store(&e->route.held_until, 0);
     if (e->refs) {
+        e->contested = false;
         ask(e, ASKER_NONE);
     }
+    remote_not_contested(e);
     entry_tell(e);
     entry_settle(e);
+}
+
+void remote_clear(struct entry *e)
+{
+    set_remote(e, NULL, NULL);
+}
+
+bool remote_is_linked(const struct entry *e)
+{
+    return e->from && e->from->linked;
 }
 
 static struct entry *claimed_by(const struct peer *peer, const char *network,
@@ -517,8 +543,26 @@ void directory_hold_remote(struct peer *peer, const char *network,
 
     if (e) {
         set_hold(e, hold_ns);
+        if (hold_ns) {
+            remote_not_contested(e);
+        }
         entry_tell(e);
     }
+}
+
+void directory_linked(struct peer *peer, bool linked)
+{
+    struct claimant *c = claimant_of(peer);
+    struct entry *e;
+
+    c->linked = linked;
+    if (!linked) {
+        LIST_FOREACH(e, &c->entries, of_peer)
+        {
+            remote_not_contested(e);
+        }
+    }
+    claimant_settle(c);
 }
 
 void directory_forget(struct peer *peer, bool unused_only,
@@ -537,9 +581,8 @@ void directory_forget(struct peer *peer, bool unused_only,
             left(e->network, &e->gid, opaque);
         }
     }
-    if (c && LIST_EMPTY(&c->entries)) {
-        g_hash_table_remove(claimants, peer);
-        g_free(c);
+    if (c) {
+        claimant_settle(c);
     }
 }
 
@@ -570,6 +613,9 @@ static void clear_claims(void)
 
     for (GList *l = all; l; l = l->next) {
         directory_forget(l->data, false, NULL, NULL);
+        if (g_hash_table_contains(claimants, l->data)) {
+            directory_linked(l->data, false);
+        }
     }
     g_clear_pointer(&claimants, g_hash_table_destroy);
 }
@@ -608,5 +654,6 @@ void directory_get_stats(struct directory_stats *st)
 {
     *st = stats;
     st->local = directory_count();
+    st->left = moves_left();
     st->asked = n_asked;
 }

@@ -46,7 +46,8 @@ struct member {
     struct peer *peer;
     bool up;
     GHashTable *told; /* set of networks (interned) */
-    GHashTable *late; /* set of struct address: to be told of, there was no room */
+    /* Sets of struct address, there was no room: to be told of, to be asked for. */
+    GHashTable *late, *late_asks;
     struct log_subject log;
 };
 
@@ -104,6 +105,27 @@ static void answered(struct question *q, struct member *m)
     }
 }
 
+static gboolean tell_late(gpointer unused);
+
+/* For what is in @set, and has no room on a link now. */
+static void is_late(const struct member *m, GHashTable *set, const char *network,
+                    const struct pvrdma_gid *gid)
+{
+    struct address a = {network, *gid};
+
+    if (m->up && g_hash_table_size(set) <= LATE_MAX) {
+        g_hash_table_add(set, g_memdup2(&a, sizeof(a)));
+        late_timer = late_timer ? late_timer : g_timeout_add(LATE_MS, tell_late, NULL);
+    }
+}
+
+static void ask_one(struct member *m, const char *network, const struct pvrdma_gid *gid)
+{
+    if (!ops->ask(m->peer, network, gid)) {
+        is_late(m, m->late_asks, network, gid);
+    }
+}
+
 /* It may have been asked while others were: to be among those that are waited for. */
 static bool engine_ask(const char *network, const struct pvrdma_gid *gid)
 {
@@ -116,7 +138,8 @@ static bool engine_ask(const char *network, const struct pvrdma_gid *gid)
     while (g_hash_table_iter_next(&i, NULL, &m)) {
         struct member *member = m;
 
-        if (member->up && ops->ask(member->peer, network, gid)) {
+        if (member->up) {
+            ask_one(member, network, gid);
             g_ptr_array_add(q->waiting, member);
         }
     }
@@ -126,6 +149,22 @@ static bool engine_ask(const char *network, const struct pvrdma_gid *gid)
     }
     g_hash_table_add(questions, q);
     return true;
+}
+
+/* Who has it says so; nobody else need answer. */
+static void engine_call(const char *network, const struct pvrdma_gid *gid)
+{
+    GHashTableIter i;
+    gpointer p;
+
+    g_hash_table_iter_init(&i, members);
+    while (g_hash_table_iter_next(&i, NULL, &p)) {
+        struct member *m = p;
+
+        if (m->up) {
+            ask_one(m, network, gid);
+        }
+    }
 }
 
 static void engine_give_up(const char *network, const struct pvrdma_gid *gid)
@@ -162,6 +201,11 @@ static bool tell_state(struct member *m, const struct address *a)
     return ops->claim(m->peer, a->network, &a->gid, &claim, hold_left(until));
 }
 
+static bool ask_now(struct member *m, const struct address *a)
+{
+    return ops->ask(m->peer, a->network, &a->gid);
+}
+
 static gboolean tell_late(gpointer unused)
 {
     GHashTableIter i, k;
@@ -176,27 +220,20 @@ static gboolean tell_late(gpointer unused)
         while (g_hash_table_iter_next(&k, &a, NULL) && tell_state(m, a)) {
             g_hash_table_iter_remove(&k);
         }
+        g_hash_table_iter_init(&k, m->late_asks);
+        while (g_hash_table_iter_next(&k, &p, NULL) && ask_now(m, p)) {
+            g_hash_table_iter_remove(&k);
+        }
         if (g_hash_table_size(m->late) > LATE_MAX) {
             ops->reset(m->peer);
             return G_SOURCE_CONTINUE; /* nothing that was looked at holds */
         }
-        more |= g_hash_table_size(m->late) > 0;
+        more |= g_hash_table_size(m->late) > 0 || g_hash_table_size(m->late_asks) > 0;
     }
     if (!more) {
         late_timer = 0;
     }
     return more ? G_SOURCE_CONTINUE : G_SOURCE_REMOVE;
-}
-
-/* There is no room for what was to be said of it. */
-static void is_late(struct member *m, const char *network, const struct pvrdma_gid *gid)
-{
-    struct address a = {network, *gid};
-
-    if (m->up && g_hash_table_size(m->late) <= LATE_MAX) {
-        g_hash_table_add(m->late, g_memdup2(&a, sizeof(a)));
-        late_timer = late_timer ? late_timer : g_timeout_add(LATE_MS, tell_late, NULL);
-    }
 }
 
 struct telling {
@@ -210,7 +247,7 @@ static void tell_one(const struct pvrdma_gid *gid, const struct claim *claim,
     struct telling *t = opaque;
 
     if (!ops->claim(t->m->peer, t->network, gid, claim, hold_left(held_until))) {
-        is_late(t->m, t->network, gid);
+        is_late(t->m, t->m->late, t->network, gid);
     }
 }
 
@@ -236,7 +273,7 @@ static void tell_change(const char *network, const struct pvrdma_gid *gid)
         struct member *m = p;
 
         if (g_hash_table_contains(m->told, network) && !tell_state(m, &a)) {
-            is_late(m, network, gid);
+            is_late(m, m->late, network, gid);
         }
     }
 }
@@ -263,7 +300,7 @@ static void engine_held(const char *network, const struct pvrdma_gid *gid, uint6
 
         if (g_hash_table_contains(m->told, network) &&
             !ops->hold(m->peer, network, gid, hold_left(until))) {
-            is_late(m, network, gid);
+            is_late(m, m->late, network, gid);
         }
     }
 }
@@ -271,6 +308,7 @@ static void engine_held(const char *network, const struct pvrdma_gid *gid, uint6
 static const struct directory_engine engine = {
     .name = "static",
     .ask = engine_ask,
+    .call = engine_call,
     .give_up = engine_give_up,
     .bound = engine_bound,
     .unbound = engine_unbound,
@@ -286,6 +324,7 @@ static void member_free(gpointer p)
     log_flush(&m->log);
     g_hash_table_destroy(m->told);
     g_hash_table_destroy(m->late);
+    g_hash_table_destroy(m->late_asks);
     g_free(m);
 }
 
@@ -299,7 +338,7 @@ static void ask_again(const char *network, const struct pvrdma_gid *gid, void *o
     struct member *m = opaque;
 
     tell(m, network);
-    ops->ask(m->peer, network, gid);
+    ask_one(m, network, gid);
 }
 
 void static_peer_up(struct peer *peer, const char *name)
@@ -314,6 +353,7 @@ void static_peer_up(struct peer *peer, const char *name)
         m->peer = peer;
         m->told = g_hash_table_new(NULL, NULL);
         m->late = g_hash_table_new_full(address_hash, address_equal, g_free, NULL);
+        m->late_asks = g_hash_table_new_full(address_hash, address_equal, g_free, NULL);
         m->log = (struct log_subject){.name = name, .kind = "peer"};
         g_hash_table_insert(members, peer, m);
     }
@@ -321,6 +361,7 @@ void static_peer_up(struct peer *peer, const char *name)
         static_peer_down(peer);
     }
     m->up = true;
+    directory_linked(peer, true);
     directory_set_reachable(++n_up > 0);
     directory_forget(peer, true, ask_again, m);
     directory_ask_again();
@@ -337,8 +378,10 @@ void static_peer_down(struct peer *peer)
         return;
     }
     m->up = false;
+    directory_linked(peer, false);
     g_hash_table_remove_all(m->told);
     g_hash_table_remove_all(m->late);
+    g_hash_table_remove_all(m->late_asks);
     directory_set_reachable(--n_up > 0);
     /* What is told of one may end another: by address, not by pointer. */
     all = g_array_sized_new(FALSE, FALSE, sizeof(struct address),
@@ -390,7 +433,7 @@ void static_asked(struct peer *peer, const char *network, const struct pvrdma_gi
     }
     tell(m, known);
     if (!tell_state(m, &a)) {
-        is_late(m, known, gid);
+        is_late(m, m->late, known, gid);
     }
 }
 
@@ -404,6 +447,7 @@ static void say_refused(struct member *m, const char *network,
               network,
               why == CLAIM_LOCAL   ? "a VM of this host has it"
               : why == CLAIM_OTHER ? "another owner has it"
+              : why == CLAIM_RUNS  ? "its owner runs where it was"
               : why == CLAIM_OLD   ? "its owner has moved"
                                    : "it has claimed too many");
 }
@@ -415,6 +459,9 @@ void static_claimed(struct peer *peer, const char *network, const struct pvrdma_
     struct member *m = speaker(peer, network, &known);
     enum claim_result result;
     struct question *q;
+    struct address a = {known, *gid};
+    struct claim own;
+    uint64_t until;
 
     if (!m) {
         return;
@@ -425,6 +472,10 @@ void static_claimed(struct peer *peer, const char *network, const struct pvrdma_
         return; /* which gives the question up */
     }
     say_refused(m, known, gid, result);
+    if (result == CLAIM_RUNS && directory_local(known, gid, &own, &until) &&
+        !tell_state(m, &a)) {
+        is_late(m, m->late, known, gid);
+    }
     q = question_of(known, gid);
     if (q) {
         answered(q, m);

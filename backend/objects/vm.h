@@ -71,6 +71,7 @@ struct vm {
     bool attached;          /* main thread */
     uint64_t owner[2];      /* random: whose addresses they are, on whichever host */
     uint64_t generation;    /* how often it has changed its host, from 1 */
+    bool moved;             /* it runs elsewhere: not here again; main thread */
     struct device *dev;     /* registers, DSR, command channel */
     struct objects objects; /* object tables */
     struct vm_datapath dp;  /* scheduling state */

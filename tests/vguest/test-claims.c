@@ -107,6 +107,16 @@ static struct peer_claim hear(unsigned i, enum peer_msg_type type,
     return m.claim;
 }
 
+/* Behind whatever else is said. */
+static void hear_ask(unsigned i, const struct pvrdma_gid *gid)
+{
+    struct peer_msg m;
+
+    do {
+        m = next(i);
+    } while (m.type != PEER_MSG_ASK || memcmp(&m.claim.gid, gid, sizeof(*gid)) != 0);
+}
+
 static struct peer_datagram datagram(const struct pvrdma_gid *from,
                                      const struct vgt_side *to, const void *data,
                                      uint32_t len)
@@ -383,6 +393,7 @@ static unsigned goes_to(struct vgt_side *s, const struct pvrdma_gid *far)
 static void test_owners(void)
 {
     struct pvrdma_gid far = vg_gid(60);
+    struct peer_claim c;
     struct vgt_side s;
 
     begin("peer-timeout=30");
@@ -399,6 +410,16 @@ static void test_owners(void)
     say(2, PEER_MSG_CLAIM, claim(&far, 7, 5)); /* it has not moved */
     settle(2);
     g_assert_cmpuint(goes_to(&s, &far), ==, 1);
+    say(2, PEER_MSG_CLAIM,
+        claim(&far, 7, 6)); /* it has, and runs at the other all the same */
+    settle(2);
+    host_wait_logged(vgt_daemon, "refused, its owner runs where it was");
+    g_assert_cmpuint(goes_to(&s, &far), ==, 1);
+    c = claim(&far, 7, 5);
+    c.hold_ms = 60000;
+    say(1, PEER_MSG_HOLD, c); /* now it does not: who has it? */
+    settle(1);
+    hear_ask(2, &far);
     say(2, PEER_MSG_CLAIM, claim(&far, 7, 6));
     settle(2);
     g_assert_cmpuint(goes_to(&s, &far), ==, 2);
@@ -410,12 +431,78 @@ static void test_owners(void)
     say(2, PEER_MSG_CLAIM, claim(&far, 9, 1));
     settle(2);
     g_assert_cmpuint(goes_to(&s, &far), ==, 2);
-    g_assert_cmpint(status("directory", "claims_refused"), ==, 1);
+    g_assert_cmpint(status("directory", "claims_refused"), ==, 2);
     /* Ours stays ours. */
     say(1, PEER_MSG_CLAIM, claim(&s.g->gid, 7, 99));
     settle(1);
-    g_assert_cmpint(status("directory", "claims_refused"), ==, 2);
+    g_assert_cmpint(status("directory", "claims_refused"), ==, 3);
     vgt_side_close(&s);
+    end();
+}
+
+/* ---- moves ---- */
+
+/* What this daemon says of @gid, that its VM has. */
+static struct peer_claim own_claim(unsigned i, const struct pvrdma_gid *gid)
+{
+    struct peer_claim c = {.gid = *gid, .network = "lan"};
+    struct peer_msg m;
+
+    settle(i);
+    say(i, PEER_MSG_ASK, c);
+    do {
+        m = next(i);
+    } while (m.type != PEER_MSG_CLAIM || memcmp(&m.claim.gid, gid, sizeof(*gid)) != 0);
+    settle(i);
+    return m.claim;
+}
+
+/*
+ * A VM's address is claimed from elsewhere: by a host that repeats the claim, while it
+ * runs; by another owner, while it stands still; and by itself.
+ */
+static void test_moved(void)
+{
+    struct peer_claim mine, c;
+    struct vgt_side s;
+
+    begin("peer-timeout=30");
+    link_up(1);
+    link_up(2);
+    ud_side(&s, 0);
+    mine = own_claim(1, &s.g->gid);
+    g_assert_cmpuint(mine.generation, ==, 1);
+    g_assert_cmpuint(mine.hold_ms, ==, 0);
+    own_claim(2, &s.g->gid);
+    mine.generation = 99;
+    say(1, PEER_MSG_CLAIM, mine);
+    c = hear(1, PEER_MSG_CLAIM, &s.g->gid); /* it runs here */
+    g_assert_cmpuint(c.generation, ==, 1);
+    g_assert_cmpuint(c.hold_ms, ==, 0);
+    g_assert_cmpint(status("directory", "claims_refused"), ==, 1);
+    ud_passes(&s, &s, (struct dg){.len = 64, .wr_id = 1});
+
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm0"), ==, 0);
+    hear(1, PEER_MSG_HOLD, &s.g->gid);
+    hear(2, PEER_MSG_HOLD, &s.g->gid);
+    say(1, PEER_MSG_CLAIM, claim(&s.g->gid, 7, 99));
+    mine.generation = 1;
+    say(1, PEER_MSG_CLAIM, mine);
+    settle(1);
+    g_assert_cmpint(status("directory", "remote_gids"), ==, 0);
+    mine.generation = 2;
+    say(1, PEER_MSG_CLAIM, mine);
+    hear(2, PEER_MSG_UNCLAIM, &s.g->gid);
+    settle(1);
+    g_assert_cmpint(status("directory", "remote_gids"), ==, 1);
+    host_wait_logged(vgt_daemon, "vm0: its addresses have moved");
+    /* It does not run here again, and has nothing to say. */
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm resume vm0"), !=, 0);
+    say(2, PEER_MSG_ASK, mine);
+    hear(2, PEER_MSG_UNCLAIM, &s.g->gid);
+    vgt_side_close(&s);
+    settle(2);
+    g_assert_cmpint(status("directory", "remote_gids"), ==, 1);
     end();
 }
 
@@ -491,6 +578,7 @@ int main(int argc, char **argv)
     g_test_add_func("/claims/sources", test_sources);
     g_test_add_func("/claims/flood", test_flood);
     g_test_add_func("/claims/owners", test_owners);
+    g_test_add_func("/claims/moved", test_moved);
     g_test_add_func("/claims/lost", test_lost);
     g_test_add_func("/claims/too-many", test_too_many);
     return vgt_run();

@@ -47,6 +47,13 @@ static bool engine_ask(const char *network, const struct pvrdma_gid *gid)
     return can_ask;
 }
 
+static unsigned calls;
+
+static void engine_call(const char *network, const struct pvrdma_gid *gid)
+{
+    calls++;
+}
+
 static void engine_give_up(const char *network, const struct pvrdma_gid *gid)
 {
     give_ups++;
@@ -85,6 +92,7 @@ static void engine_held(const char *network, const struct pvrdma_gid *gid, uint6
 static const struct directory_engine engine = {
     .name = "test",
     .ask = engine_ask,
+    .call = engine_call,
     .give_up = engine_give_up,
     .bound = engine_bound,
     .unbound = engine_unbound,
@@ -242,7 +250,9 @@ static void test_local(void)
     g_assert_cmpuint(unbounds, ==, 1);
     directory_unbind(&vm[0], &two);
     g_assert_cmpuint(unbounds, ==, 2);
+    g_assert_cmpuint(asks, ==, 1); /* for the one that was refused to PEER(0) */
     g_assert_true(directory_unclaim(PEER(0), red, &one));
+    directory_set_engine(NULL);
     end();
 }
 
@@ -555,6 +565,7 @@ static void test_threads(void)
     }
     directory_forget(PEER(0), false, NULL, NULL);
     directory_forget(PEER(1), false, NULL, NULL);
+    directory_set_engine(NULL);
     end();
 }
 

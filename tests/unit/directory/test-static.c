@@ -184,6 +184,19 @@ static void expect_asks(unsigned n, unsigned gid)
     g_string_truncate(sent, 0);
 }
 
+static void turn(unsigned ms)
+{
+    gint64 until = g_get_monotonic_time() + ms * 1000;
+
+    do {
+        while (g_main_context_iteration(NULL, FALSE)) {
+        }
+        g_usleep(500);
+    } while (g_get_monotonic_time() < until);
+    while (g_main_context_iteration(NULL, FALSE)) {
+    }
+}
+
 static void test_ask(void)
 {
     struct route *r;
@@ -236,6 +249,136 @@ static void test_ask_links(void)
     static_peer_gone(PEER(2));
     g_assert_cmpuint(r->asked, ==, ROUTE_ABSENT);
     expect("");
+    route_put(r);
+    end();
+}
+
+/* There is no room for a question: it comes later, and is waited for. */
+static void test_ask_late(void)
+{
+    struct route *r;
+
+    begin(2);
+    full[1] = true;
+    r = wanted(2);
+    expect("0?2");
+    unclaimed(0, 2);
+    g_assert_cmpuint(r->asked, ==, ROUTE_ASKED);
+    turn(50);
+    expect("");
+    full[1] = false;
+    turn(50);
+    expect("1?2");
+    turn(50);
+    expect(""); /* once */
+    claimed(1, 2, 5);
+    g_assert_true(peer_of(r) == PEER(1));
+    /* What is in use is asked for by a new link, as soon as it takes something. */
+    static_peer_down(PEER(1));
+    full[1] = true;
+    up(1);
+    expect("");
+    full[1] = false;
+    turn(50);
+    expect("1?2");
+    /* A link that is lost is not asked later. */
+    full[1] = true;
+    static_peer_down(PEER(1));
+    up(1);
+    static_peer_down(PEER(1));
+    full[1] = false;
+    turn(50);
+    expect("");
+    route_put(r);
+    end();
+}
+
+/* ---- moves ---- */
+
+static void moved_claim(unsigned peer, unsigned n, uint64_t generation, uint64_t hold_ns)
+{
+    struct pvrdma_gid gid = make_gid(n);
+    struct claim c = {{7, 8}, generation};
+
+    static_claimed(PEER(peer), "blue", &gid, &c, hold_ns);
+}
+
+/* Who claims what runs here is told that it does, and followed when it stands still. */
+static void test_runs(void)
+{
+    begin(3);
+    bind_gid(1);
+    asked(1, 1);
+    expect("1+1 1+1");
+    moved_claim(0, 1, 4, 0);
+    expect("0+1 0+1"); /* all there is, and that again */
+    g_assert_cmpuint(last_hold, ==, 0);
+    moved_claim(0, 1, 3, 0); /* old: there is nothing to say */
+    claimed(0, 1, 5);
+    expect("");
+    atomic_store(&vm.dp.paused, true);
+    directory_hold(&vm, ROUTE_HELD_FOREVER);
+    g_assert_cmpuint(sent->len, ==, 8);
+    g_string_truncate(sent, 0);
+    moved_claim(0, 1, 4, 0);
+    g_assert_cmpuint(sent->len, ==, 8);
+    g_assert_nonnull(strstr(sent->str, "1-1 ")); /* to ask who has it */
+    g_string_truncate(sent, 0);
+    unbind(1);
+    expect("");
+    atomic_store(&vm.dp.paused, false);
+    vm.moved = false;
+    end();
+}
+
+/* Of what has left, this host says what it did before, until time is up. */
+static void test_left(void)
+{
+    begin(1);
+    bind_gid(1);
+    asked(0, 1);
+    expect("0+1 0+1");
+    directory_left(&vm, 1000000000);
+    expect("0=1");
+    g_assert_cmpuint(last_hold, >, 0);
+    g_assert_cmpuint(last_hold, <=, 1000000000);
+    up(1);
+    asked(1, 1);
+    expect("1+1 1+1");
+    g_assert_cmpuint(last_hold, <=, 1000000000);
+    turn(1200);
+    g_assert_cmpuint(sent->len, ==, 8);
+    g_assert_nonnull(strstr(sent->str, "0-1 "));
+    g_assert_nonnull(strstr(sent->str, "1-1 "));
+    g_string_truncate(sent, 0);
+    end();
+}
+
+/* A hold that comes behind the claim from the new place: that is asked for again. */
+static void test_late_hold(void)
+{
+    struct pvrdma_gid gid = make_gid(2);
+    struct route *r;
+
+    begin(3);
+    r = wanted(2);
+    expect_asks(3, 2);
+    moved_claim(0, 2, 3, 0);
+    moved_claim(1, 2, 4, 0);
+    g_assert_true(peer_of(r) == PEER(0));
+    expect("");
+    static_held(PEER(0), "blue", &gid, 60000000000);
+    expect_asks(3, 2);
+    moved_claim(0, 2, 3, 60000000000);
+    moved_claim(1, 2, 4, 0);
+    unclaimed(2, 2);
+    g_assert_true(peer_of(r) == PEER(1));
+    expect("");
+    static_peer_gone(PEER(1));
+    g_assert_nonnull(strstr(sent->str, "0?2 "));
+    g_assert_nonnull(strstr(sent->str, "2?2 "));
+    g_assert_cmpuint(sent->len, ==, 8);
+    g_string_truncate(sent, 0);
     route_put(r);
     end();
 }
@@ -296,17 +439,6 @@ static void test_network(void)
 }
 
 /* Let the timer run. */
-static void turn(unsigned ms)
-{
-    gint64 until = g_get_monotonic_time() + ms * 1000;
-
-    do {
-        while (g_main_context_iteration(NULL, FALSE)) {
-        }
-        g_usleep(500);
-    } while (g_get_monotonic_time() < until);
-}
-
 /* What finds no room is told when there is some: what is true then. */
 static void test_full(void)
 {
@@ -459,6 +591,10 @@ int main(int argc, char **argv)
     sent = g_string_new(NULL);
     g_test_add_func("/static/ask", test_ask);
     g_test_add_func("/static/ask-links", test_ask_links);
+    g_test_add_func("/static/ask-late", test_ask_late);
+    g_test_add_func("/static/runs", test_runs);
+    g_test_add_func("/static/left", test_left);
+    g_test_add_func("/static/late-hold", test_late_hold);
     g_test_add_func("/static/tell", test_tell);
     g_test_add_func("/static/network", test_network);
     g_test_add_func("/static/full", test_full);

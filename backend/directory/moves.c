@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Addresses that change their place with the VM that owns them.
+ *
+ * A VM is the same wherever it goes: its owner's number stays, its generation rises with
+ * each move.  So a claim of the same owner with a higher generation takes an address
+ * over, but only from where the VM stands still:
+ *
+ *   a VM of this host    it is paused; it is marked, and never runs again
+ *   left behind          its VMM has gone, with its state handed over: the address is
+ *                        held without a VM until it is claimed, or time is up
+ *   at a peer            who holds it, or has no link
+ *
+ * While its owner runs, and can be asked, nobody takes it: a host that repeats another's
+ * claim with a higher generation gets nothing.  A VM that was begun elsewhere while its
+ * former self went on (a move that was called off too late) gives way: the host that it
+ * came from says that it still runs, and that counts.
+ *
+ * Main thread.
+ */
+#include "directory/entry.h"
+
+#include <glib.h>
+#include <time.h>
+
+#include "log.h"
+#include "objects/vm.h"
+
+#define SWEEP_MS 50u
+
+static TAILQ_HEAD(, entry) leaving = TAILQ_HEAD_INITIALIZER(leaving);
+static unsigned n_leaving;
+static guint sweep_timer;
+static void (*on_moved)(struct vm *vm);
+
+static uint64_t now_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static bool same_owner(const struct claim *a, const struct claim *b)
+{
+    return a->owner[0] == b->owner[0] && a->owner[1] == b->owner[1];
+}
+
+bool moves_claim(const struct entry *e, struct claim *claim)
+{
+    const struct vm *vm = atomic_load(&e->route.vm);
+    const struct remote *r = atomic_load(&e->route.remote);
+
+    if (vm) {
+        *claim = (struct claim){{vm->owner[0], vm->owner[1]}, vm->generation};
+    } else if (e->left_until) {
+        *claim = e->left;
+    } else if (r) {
+        *claim = r->claim;
+    }
+    return vm || e->left_until || r;
+}
+
+/* Does its owner stand still, or may it? */
+static bool stands_still(const struct entry *e)
+{
+    const struct vm *vm = atomic_load(&e->route.vm);
+    uint64_t until = atomic_load(&e->route.held_until);
+
+    if (vm) {
+        return atomic_load(&vm->dp.paused);
+    }
+    return e->left_until || !remote_is_linked(e) || (until && now_ns() < until);
+}
+
+enum claim_result moves_judge(const struct entry *e, const struct claim *claim)
+{
+    struct claim now;
+
+    if (!moves_claim(e, &now)) {
+        return CLAIM_TAKEN;
+    }
+    if (!same_owner(&now, claim)) {
+        return atomic_load(&e->route.vm) ? CLAIM_LOCAL : CLAIM_OTHER;
+    }
+    if (claim->generation <= now.generation) {
+        return CLAIM_OLD;
+    }
+    return stands_still(e) ? CLAIM_TAKEN : CLAIM_RUNS;
+}
+
+bool moves_gives_way(const struct entry *e, const struct peer *from,
+                     const struct claim *claim, uint64_t hold_ns)
+{
+    struct claim now;
+
+    return atomic_load(&e->route.vm) && e->taken_from == from && !hold_ns &&
+           moves_claim(e, &now) && same_owner(&now, claim);
+}
+
+static void end_leaving(struct entry *e)
+{
+    TAILQ_REMOVE(&leaving, e, leaving);
+    n_leaving--;
+    e->left_until = 0;
+    entry_bump(e);
+}
+
+static void has_moved(struct vm *vm)
+{
+    if (vm->moved) {
+        return;
+    }
+    vm->moved = true;
+    log_vm(LOG_LVL_INFO, vm, "its addresses have moved: it does not run here any more");
+    if (on_moved) {
+        on_moved(vm);
+    }
+}
+
+void moves_release(struct entry *e)
+{
+    struct vm *vm = atomic_load(&e->route.vm);
+    struct peer *from = e->from ? atomic_load(&e->route.remote)->peer : NULL;
+
+    if (vm) {
+        entry_take_from_vm(e, vm);
+        has_moved(vm);
+    } else if (e->left_until) {
+        end_leaving(e);
+    } else if (from) {
+        remote_clear(e);
+    }
+    e->taken_from = from;
+}
+
+/* ---- those who have left ---- */
+
+/* Nobody has claimed it: it is free. */
+static void give_up(struct entry *e)
+{
+    end_leaving(e);
+    atomic_store(&e->route.held_until, 0);
+    remote_unbound(e);
+    remote_not_contested(e);
+    entry_tell(e);
+    entry_settle(e);
+}
+
+static gboolean sweep(gpointer unused)
+{
+    uint64_t now = now_ns();
+    struct entry *e, *next;
+
+    for (e = TAILQ_FIRST(&leaving); e; e = next) {
+        next = TAILQ_NEXT(e, leaving);
+        if (e->left_until <= now) {
+            give_up(e);
+        }
+    }
+    if (!TAILQ_EMPTY(&leaving)) {
+        return G_SOURCE_CONTINUE;
+    }
+    sweep_timer = 0;
+    return G_SOURCE_REMOVE;
+}
+
+/* So what is waited for is no more than VMs can hold. */
+void moves_forget(const struct vm *vm)
+{
+    struct entry *e, *next;
+
+    for (e = TAILQ_FIRST(&leaving); e; e = next) {
+        next = TAILQ_NEXT(e, leaving);
+        if (e->left_by == vm->serial) {
+            give_up(e);
+        }
+    }
+}
+
+void moves_leave(struct entry *e, const struct vm *vm, uint64_t ns)
+{
+    ns = MIN(ns, DIRECTORY_MAX_HOLD_NS);
+    e->left = (struct claim){{vm->owner[0], vm->owner[1]}, vm->generation};
+    e->left_by = vm->serial;
+    e->left_until = now_ns() + ns;
+    TAILQ_INSERT_TAIL(&leaving, e, leaving);
+    n_leaving++;
+    atomic_store(&e->route.held_until, e->left_until);
+    entry_index(e);
+    remote_held(e);
+    entry_tell(e);
+    if (!sweep_timer) {
+        sweep_timer = g_timeout_add(SWEEP_MS, sweep, NULL);
+    }
+}
+
+void moves_each_left(void (*fn)(struct entry *e, void *opaque), void *opaque)
+{
+    struct entry *e;
+
+    TAILQ_FOREACH(e, &leaving, leaving)
+    {
+        fn(e, opaque);
+    }
+}
+
+unsigned moves_left(void)
+{
+    return n_leaving;
+}
+
+/* ---- who is told ---- */
+
+bool directory_may_run(const struct vm *vm)
+{
+    return !vm->moved;
+}
+
+void directory_set_moved(void (*moved)(struct vm *vm))
+{
+    on_moved = moved;
+}
+
+void moves_fini(void)
+{
+    while (!TAILQ_EMPTY(&leaving)) {
+        give_up(TAILQ_FIRST(&leaving));
+    }
+    if (sweep_timer) {
+        g_source_remove(sweep_timer);
+        sweep_timer = 0;
+    }
+    on_moved = NULL;
+}
