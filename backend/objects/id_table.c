@@ -9,11 +9,17 @@
  *
  * Indices are handed out round robin, not lowest first, so that a dead object's
  * index comes back as late as possible; gen[] tells the occupants of one index
- * apart for those who keep a number longer (keys, QPNs).
+ * apart for those who keep a number longer (keys, QPNs).  Both outlive the objects, and
+ * go where they go: else a dead one's number would be its successor's there.
  */
 #include "objects/objects.h"
 
 #include <sys/mman.h>
+
+#include "coro.h"
+
+/* Generations that are read in one go. */
+#define LOAD_STEP 65536u
 
 static void *zero_pages(size_t size)
 {
@@ -81,4 +87,44 @@ void id_table_release(struct id_table *t, uint32_t index)
 {
     atomic_store_explicit(&t->slot[index], NULL, memory_order_release);
     t->used--;
+}
+
+bool id_table_place(struct id_table *t, uint32_t index)
+{
+    if (index == 0 || index >= id_table_end(t) || t->gen[index] == 0 ||
+        id_table_get(t, index)) {
+        return false;
+    }
+    t->used++;
+    return true;
+}
+
+void id_table_save(const struct id_table *t, struct state_out *s)
+{
+    uint32_t end = MAX(id_table_end(t), 1);
+
+    state_put_u32(s, t->next);
+    state_put_u32(s, end - 1);
+    state_put_bytes(s, t->gen + 1, end - 1);
+}
+
+void id_table_load(struct id_table *t, struct state_in *s)
+{
+    uint32_t next = state_get_u32(s), had = id_table_end(t);
+    uint32_t end = 1 + state_get_count(s, t->size - 1, 1);
+
+    if (state_failed(s) || next == 0 || next >= t->size) {
+        state_fail(s, "its next number would be %u", next);
+        return;
+    }
+    t->next = next;
+    for (uint32_t i = 1, n; i < end; i += n) {
+        n = MIN(end - i, LOAD_STEP);
+        state_get_bytes(s, t->gen + i, n);
+        coro_breathe();
+    }
+    if (had > end) { /* of what was here before */
+        memset(t->gen + end, 0, had - end);
+    }
+    atomic_store_explicit(&t->end, end > 1 ? end : 0, memory_order_relaxed);
 }

@@ -23,6 +23,7 @@
 #include "deadlines.h"
 #include "pvrdma/abi.h"
 #include "pvrdma/ext.h"
+#include "state.h"
 
 struct cq;
 struct ext_ctx;
@@ -63,6 +64,15 @@ void id_table_publish(struct id_table *t, uint32_t index, void *object);
 bool id_table_replace(struct id_table *t, uint32_t index, void *old, void *object);
 /* Unpublish; the index becomes free. */
 void id_table_release(struct id_table *t, uint32_t index);
+/*
+ * Reserve a given index, with the generation that it has had since id_table_load().
+ * False: there is no such, it was never used, or it is in use.
+ */
+bool id_table_place(struct id_table *t, uint32_t index);
+
+/* What numbers there were, free ones too; of an empty table when it is loaded. */
+void id_table_save(const struct id_table *t, struct state_out *s);
+void id_table_load(struct id_table *t, struct state_in *s);
 
 static inline void *id_table_get(const struct id_table *t, uint32_t index)
 {
@@ -242,6 +252,7 @@ struct objects {
     struct id_table uctx, pd, mr, cq, qp, srq;
     /* Written by the main thread with the VM's token; its worker reads it with that. */
     struct gid_entry gid[VERBS_GID_TBL_LEN];
+    bool gids_unclaimed;             /* they were loaded, see gids_claim() */
     const char *network;             /* cfg->network, interned */
     _Atomic(struct qp *) gsi;        /* QP number 1 */
     uint64_t pages_used;             /* of cfg->max_mr_pages; main thread */
