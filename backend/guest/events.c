@@ -282,6 +282,24 @@ static void set_pending(struct guest_events *ev, uint32_t place, uint8_t bits)
     atomic_store(&ev->pending_any, ev->n_pending != 0);
 }
 
+void event_set_pending(struct guest_events *ev, uint32_t place, uint8_t bits)
+{
+    pthread_mutex_lock(&ev->async.lock);
+    set_pending(ev, place, bits);
+    pthread_mutex_unlock(&ev->async.lock);
+}
+
+bool event_bits_valid(enum event_object what, uint8_t bits)
+{
+    static const unsigned n[] = {
+        [EVENT_OF_CQ] = G_N_ELEMENTS(cq_bits),
+        [EVENT_OF_QP] = G_N_ELEMENTS(qp_bits),
+        [EVENT_OF_SRQ] = G_N_ELEMENTS(srq_bits),
+    };
+
+    return bits && !(bits >> n[what]);
+}
+
 void event_async(struct guest *g, enum pvrdma_event_type type, uint32_t info)
 {
     struct guest_events *ev = &g->events;
@@ -450,25 +468,19 @@ void event_cq_forget(struct guest *g, uint32_t cq_handle, uint32_t vector)
         set_deferred(v, cq_handle, false);
     }
     pthread_mutex_unlock(&v->ring.lock);
-    pthread_mutex_lock(&ev->async.lock);
-    set_pending(ev, cq_handle, 0);
-    pthread_mutex_unlock(&ev->async.lock);
+    event_set_pending(ev, cq_handle, 0);
 }
 
 void event_qp_forget(struct guest *g, uint32_t qp_handle)
 {
     struct guest_events *ev = &g->events;
 
-    pthread_mutex_lock(&ev->async.lock);
-    set_pending(ev, ev->max_cq + qp_handle, 0);
-    pthread_mutex_unlock(&ev->async.lock);
+    event_set_pending(ev, ev->max_cq + qp_handle, 0);
 }
 
 void event_srq_forget(struct guest *g, uint32_t srq_handle)
 {
     struct guest_events *ev = &g->events;
 
-    pthread_mutex_lock(&ev->async.lock);
-    set_pending(ev, ev->max_cq + ev->max_qp + srq_handle, 0);
-    pthread_mutex_unlock(&ev->async.lock);
+    event_set_pending(ev, ev->max_cq + ev->max_qp + srq_handle, 0);
 }

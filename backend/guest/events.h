@@ -13,6 +13,7 @@
 
 #include "pvrdma/abi.h"
 #include "pvrdma/ext.h"
+#include "state.h"
 
 struct guest;
 
@@ -130,5 +131,30 @@ bool event_async_retry(struct guest *g);
 void event_cq_forget(struct guest *g, uint32_t cq_handle, uint32_t vector);
 void event_qp_forget(struct guest *g, uint32_t qp_handle);
 void event_srq_forget(struct guest *g, uint32_t srq_handle);
+
+/* ---- the state stream (events_state.c); main thread, the data path stands still ---- */
+
+/* The rings, which are there if the guest has given them (@given). */
+void event_save(struct guest_events *ev, bool given, struct state_out *s);
+/* The rest as event_set_active(), which was called for a guest that is not active. */
+void event_load(struct guest_events *ev, bool given, bool active, bool held,
+                struct state_in *s);
+
+/* What an event is about. */
+enum event_object { EVENT_OF_CQ, EVENT_OF_QP, EVENT_OF_SRQ };
+
+/* Can these bits wait of such an object, and at least one? */
+bool event_bits_valid(enum event_object what, uint8_t bits);
+void event_set_pending(struct guest_events *ev, uint32_t place, uint8_t bits);
+
+/*
+ * What waits to be told, after all that it can be about: @exists says if the guest has
+ * such an object, and that it is a CQ of that vector unless @vector is -1.
+ */
+void event_waiting_save(struct guest_events *ev, struct state_out *s);
+void event_waiting_load(struct guest_events *ev,
+                        bool (*exists)(void *opaque, enum event_object what,
+                                       uint32_t handle, int vector),
+                        void *opaque, struct state_in *s);
 
 #endif /* PVRDMAD_GUEST_EVENTS_H */

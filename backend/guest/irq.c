@@ -150,7 +150,14 @@ void irq_mask(struct guest_irq *irq, unsigned vec, bool masked)
 void irq_enable(struct guest_irq *irq, bool on)
 {
     atomic_store(&irq->enabled, on);
-    for (unsigned i = 0; on && i < IRQ_VECTORS; i++) {
+    if (on) {
+        irq_flush(irq);
+    }
+}
+
+void irq_flush(struct guest_irq *irq)
+{
+    for (unsigned i = 0; i < IRQ_VECTORS; i++) {
         flush(irq, &irq->vec[i]);
     }
 }
@@ -159,5 +166,29 @@ void irq_forget_pending(struct guest_irq *irq)
 {
     for (unsigned i = 0; i < IRQ_VECTORS; i++) {
         atomic_store(&irq->vec[i].pending, false);
+    }
+}
+
+void irq_save(struct guest_irq *irq, struct state_out *s)
+{
+    uint64_t pending = 0;
+
+    for (unsigned i = 0; i < IRQ_VECTORS; i++) {
+        pending |= (uint64_t)atomic_load(&irq->vec[i].pending) << i;
+    }
+    state_put_u64(s, pending);
+}
+
+void irq_load(struct guest_irq *irq, bool enabled, struct state_in *s)
+{
+    uint64_t pending = state_get_u64(s);
+
+    if (pending >> IRQ_VECTORS) {
+        state_fail(s, "it has no such interrupts");
+        return;
+    }
+    atomic_store(&irq->enabled, enabled);
+    for (unsigned i = 0; i < IRQ_VECTORS; i++) {
+        atomic_store(&irq->vec[i].pending, (pending >> i & 1) != 0);
     }
 }

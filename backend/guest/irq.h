@@ -19,6 +19,7 @@
 
 #include "pvrdma/abi.h"
 #include "pvrdma/ext.h"
+#include "state.h"
 
 struct guest;
 
@@ -54,6 +55,15 @@ void irq_enable(struct guest_irq *irq, bool on);
 
 /* Drop latched interrupts: the device was reset.  Main thread. */
 void irq_forget_pending(struct guest_irq *irq);
+
+/*
+ * What is latched; loaded, it stays latched until irq_flush(), or until its vector is
+ * assigned or unmasked.  Whether interrupts may leave at all is the device's.  Main
+ * thread.
+ */
+void irq_save(struct guest_irq *irq, struct state_out *s);
+void irq_load(struct guest_irq *irq, bool enabled, struct state_in *s);
+void irq_flush(struct guest_irq *irq);
 
 /* Is @fd an eventfd (asked from /proc, the descriptor is not touched)? */
 bool irq_is_eventfd(int fd);

@@ -26,6 +26,9 @@
 
 #define MAX_KEPT 4
 
+/* Addresses that are saved or loaded in one go. */
+#define STATE_STEP 512u
+
 /* A list of 1 GiB in pages, and what is before it. */
 #define MAX_KEPT_SIZE (PVRDMA_PDIR_MAX_PAGES * sizeof(uint64_t) + UNIT)
 
@@ -98,5 +101,37 @@ void pagelist_free(void *p, size_t size)
     if (old.p) {
         give_back(old.p, old.size);
         g_free(old.p);
+    }
+}
+
+void pagelist_save(const uint64_t *page, uint32_t n, struct state_out *s)
+{
+    uint64_t le[STATE_STEP];
+
+    for (uint32_t i = 0, m; i < n; i += m) {
+        m = MIN(n - i, STATE_STEP);
+        for (uint32_t k = 0; k < m; k++) {
+            le[k] = GUINT64_TO_LE(page[i + k]);
+        }
+        state_put_bytes(s, le, m * sizeof(le[0]));
+        coro_breathe();
+    }
+}
+
+void pagelist_load(uint64_t *page, uint32_t n, struct state_in *s)
+{
+    uint64_t any = 0;
+
+    for (uint32_t i = 0, m; i < n; i += m) {
+        m = MIN(n - i, STATE_STEP);
+        state_get_bytes(s, page + i, m * sizeof(page[0]));
+        for (uint32_t k = 0; k < m; k++) {
+            page[i + k] = GUINT64_FROM_LE(page[i + k]);
+            any |= page[i + k];
+        }
+        coro_breathe();
+    }
+    if (any % PVRDMA_PAGE_SIZE) {
+        state_fail(s, "the address of a page is none");
     }
 }

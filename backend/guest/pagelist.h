@@ -1,17 +1,28 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Memory for lists of guest pages: 2 MiB for each GiB.  pagelist.c.  Main thread; in a
- * coroutine the main loop may turn in pagelist_free().
+ * Lists of guest pages: 2 MiB for each GiB.  Their memory, and their way into a state
+ * stream and out of it.  pagelist.c.  Main thread; in a coroutine the main loop may turn
+ * in all but pagelist_alloc().
  */
 #ifndef PVRDMAD_GUEST_PAGELIST_H
 #define PVRDMAD_GUEST_PAGELIST_H
 
 #include <stddef.h>
+#include <stdint.h>
+
+#include "state.h"
 
 /* @size bytes with anything in them; NULL: there is no memory. */
 void *pagelist_alloc(size_t size);
 
 /* @p: NULL, or of pagelist_alloc(@size). */
 void pagelist_free(void *p, size_t size);
+
+/*
+ * @n addresses of guest pages.  What is loaded are whole pages; what is there, if
+ * anything, is to be asked when they are used: the memory may come later.
+ */
+void pagelist_save(const uint64_t *page, uint32_t n, struct state_out *s);
+void pagelist_load(uint64_t *page, uint32_t n, struct state_in *s);
 
 #endif /* PVRDMAD_GUEST_PAGELIST_H */
