@@ -335,3 +335,97 @@ void device_reset(struct device *dev)
         datapath_resume(dev->vm);
     }
 }
+
+/* ---- the state stream ---- */
+
+static void ring_pages_save(const struct pvrdma_ring_pages *rp, struct state_out *s)
+{
+    state_put_u32(s, rp->num_pages);
+    state_put_u64(s, rp->pdir_dma);
+}
+
+/* What the guest wrote there; the rings themselves are the events'. */
+static void ring_pages_load(struct pvrdma_ring_pages *rp, struct state_in *s)
+{
+    rp->num_pages = state_get_u32(s);
+    rp->pdir_dma = state_get_u64(s);
+}
+
+static void dsr_save(const struct pvrdma_dsr *dsr, struct state_out *s)
+{
+    state_put_u32(s, dsr->driver_version);
+    state_put_u32(s, dsr->gos_info);
+    state_put_u64(s, dsr->cmd_slot_dma);
+    state_put_u64(s, dsr->resp_slot_dma);
+    ring_pages_save(&dsr->async_ring, s);
+    ring_pages_save(&dsr->cq_ring, s);
+    state_put_u64(s, dsr->uar_pfn);
+}
+
+static void dsr_load_saved(struct device *dev, struct state_in *s)
+{
+    struct pvrdma_dsr dsr = {.driver_version = state_get_u32(s),
+                             .gos_info = state_get_u32(s),
+                             .cmd_slot_dma = state_get_u64(s),
+                             .resp_slot_dma = state_get_u64(s)};
+
+    ring_pages_load(&dsr.async_ring, s);
+    ring_pages_load(&dsr.cq_ring, s);
+    dsr.uar_pfn = state_get_u64(s);
+    if (dsr.cmd_slot_dma % PVRDMA_PAGE_SIZE || dsr.resp_slot_dma % PVRDMA_PAGE_SIZE ||
+        dsr.uar_pfn > PFN_MAX - (VERBS_MAX_UAR - 1)) {
+        state_fail(s, "no guest can have such a shared region");
+        return;
+    }
+    verbs_fill_caps(&dev->vm->objects, &dsr.caps);
+    dev->dsr = dsr;
+    dev->dsr_valid = true;
+    dev->vm->objects.uar_pfn = dsr.uar_pfn;
+    dev->cmd_slot = dsr.cmd_slot_dma;
+    dev->resp_slot = dsr.resp_slot_dma;
+}
+
+void device_save(const struct device *dev, struct state_out *s)
+{
+    state_put_u32(s, dev->dsr_low);
+    state_put_u32(s, dev->dsr_high);
+    state_put_u32(s, dev->err);
+    state_put_u32(s, dev->icr);
+    state_put_u32(s, dev->imr);
+    state_put_u8(s, dev->bus_master);
+    state_put_u8(s, dev->active);
+    state_put_u8(s, dev->stopped);
+    state_put_u8(s, dev->dsr_valid);
+    if (dev->dsr_valid) {
+        dsr_save(&dev->dsr, s);
+    }
+}
+
+void device_load(struct device *dev, struct state_in *s)
+{
+    bool active, stopped;
+
+    dev->dsr_low = state_get_u32(s);
+    dev->dsr_high = state_get_u32(s);
+    dev->err = state_get_u32(s);
+    dev->icr = state_get_u32(s);
+    dev->imr = state_get_u32(s);
+    dev->bus_master = state_get_bool(s);
+    active = state_get_bool(s);
+    stopped = state_get_bool(s);
+    if (state_get_bool(s)) {
+        dsr_load_saved(dev, s);
+    }
+    if ((active && !dev->dsr_valid) || (stopped && dev->bus_master) ||
+        (active && !dev->bus_master && !stopped)) {
+        state_fail(s, "no device can be in that state");
+    }
+    if (state_failed(s)) {
+        return;
+    }
+    dev->active = active;
+    if (stopped) {
+        dev->stopped = true;
+        datapath_pause(dev->vm);
+    }
+}

@@ -12,6 +12,7 @@
 #include "objects/vm.h"
 #include "pvrdma/abi.h"
 #include "pvrdma/ext.h"
+#include "state.h"
 
 struct device {
     struct vm *vm;
@@ -45,6 +46,14 @@ void device_set_bus_master(struct device *dev, bool on);
  * guest memory before it returns.  DMA maps and eventfds stay.
  */
 void device_reset(struct device *dev);
+
+/*
+ * Registers and the DSR.  Loading is for a device in reset, with the data path paused;
+ * what is in guest memory is not looked at, since that may come later.  A device whose
+ * bus mastering went off while it was active pauses once more.
+ */
+void device_save(const struct device *dev, struct state_out *s);
+void device_load(struct device *dev, struct state_in *s);
 
 /*
  * A doorbell that came as a message (VMM without the shared region).  @posted: the
