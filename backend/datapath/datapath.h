@@ -15,6 +15,7 @@
 
 #include "objects/vm.h"
 #include "priority.h"
+#include "state.h"
 
 /* Start / stop the threads.  poll_us: how long a worker spins when idle. */
 bool datapath_start(unsigned workers, unsigned poll_us, GError **errp);
@@ -76,6 +77,11 @@ void datapath_srq_created(struct srq *srq, uint32_t uar_page);
 void datapath_ext_add(struct vm *vm, struct ring_mem *mem);
 void datapath_ext_remove(struct vm *vm, struct ring_mem *mem);
 void datapath_ext_clear(struct vm *vm); /* all of them */
+/*
+ * All contexts and their extension memory were loaded from a state stream: look at them
+ * from now on.  What that memory has may come later.
+ */
+void datapath_ext_load(struct vm *vm);
 
 /*
  * The QP's state or attributes changed (token and qp->lock are held by the
@@ -126,6 +132,13 @@ void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited, bool pos
  * thread.
  */
 uint64_t datapath_clock(const struct vm *vm);
+
+/*
+ * The clock and the statistics in a state stream; both go on where they were.  Main
+ * thread; the data path stands still.
+ */
+void datapath_save(struct vm *vm, struct state_out *s);
+void datapath_load(struct vm *vm, struct state_in *s);
 
 /*
  * Hold the CQ's events back until there are @count completions (0: however many) or

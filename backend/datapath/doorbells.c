@@ -53,6 +53,7 @@ struct ext_ctx {
     struct map_view map[2]; /* send, receive */
     unsigned pos[2];        /* where the next scan of each begins */
     bool kicking;           /* its kick word is set */
+    bool kick_unknown;      /* or it is not: it came with the guest's memory */
     uint64_t idle_since;    /* ns; 0: it had a bit at the last look */
 };
 
@@ -191,8 +192,9 @@ static bool map_pending(uint32_t handles, const uint64_t *summary)
 /* Store the kick word of @c. */
 static void set_kick(struct vm *vm, struct ext_ctx *c, bool kick)
 {
-    if (c->kicking != kick && ring_store(vm, c->page[0], kick)) {
+    if ((c->kicking != kick || c->kick_unknown) && ring_store(vm, c->page[0], kick)) {
         c->kicking = kick;
+        c->kick_unknown = false;
     }
 }
 
@@ -234,7 +236,7 @@ static void context_park(struct vm *vm, struct ext_list *l, struct ext_ctx *c)
 {
     set_kick(vm, c, true);
     full_barrier();
-    if (c->kicking && !ctx_pending(vm, c)) {
+    if (c->kicking && !c->kick_unknown && !ctx_pending(vm, c)) {
         l->active[c->index / 64] &= ~(1ull << (c->index % 64));
         l->n_active--;
     }
@@ -432,4 +434,39 @@ void datapath_ext_remove(struct vm *vm, struct ring_mem *mem)
     }
     g_free(list_replace(vm, l, mem));
     g_free(gone);
+}
+
+static void ext_append(struct ext_list *l, struct ring_mem *mem)
+{
+    struct ext_ctx *c;
+
+    if (mem->npages) {
+        c = g_new0(struct ext_ctx, 1);
+        c->page = mem->page;
+        c->kick_unknown = true;
+        mem->ctx = c;
+        l->ctx[l->n++] = c;
+    }
+}
+
+void datapath_ext_load(struct vm *vm)
+{
+    struct objects *v = &vm->objects;
+    struct ext_list *all = list_new(v->uctx.used + 1), *l;
+
+    all->n = 0;
+    ext_append(all, &v->kernel_ext);
+    for (uint32_t i = 1; i < id_table_end(&v->uctx); i++) {
+        struct uctx *uctx = id_table_get(&v->uctx, i);
+
+        if (uctx) {
+            ext_append(all, &uctx->ext);
+        }
+    }
+    if (all->n) {
+        l = list_new(all->n);
+        memcpy(l->ctx, all->ctx, all->n * sizeof(l->ctx[0]));
+        g_free(list_replace(vm, l, NULL));
+    }
+    g_free(all);
 }

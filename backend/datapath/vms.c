@@ -220,3 +220,72 @@ void datapath_resume(struct vm *vm)
     event_set_paused(&vm->guest.events, false);
     vm_token_release(vm);
 }
+
+/* ---- the state stream ---- */
+
+/* A daemon may know more statistics or fewer: new ones come last. */
+#define MAX_COUNTERS (11u + DATAGRAM_DROPS + UC_DROPS)
+
+static unsigned counters(struct vm *vm, _Atomic uint64_t *list[MAX_COUNTERS])
+{
+    struct vm_datapath *dp = &vm->dp;
+    _Atomic uint64_t *first[] = {
+        &dp->tx_msgs,
+        &dp->tx_bytes,
+        &dp->rx_msgs,
+        &dp->rx_bytes,
+        &dp->errors,
+        &dp->rnr_waits,
+        &dp->retries,
+        &dp->replays,
+        &dp->interrupts,
+        &dp->datagrams_sent,
+        &dp->datagrams_received,
+    };
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(first); i++) {
+        list[n++] = first[i];
+    }
+    for (unsigned i = 0; i < DATAGRAM_DROPS; i++) {
+        list[n++] = &dp->datagrams_dropped[i];
+    }
+    for (unsigned i = 0; i < UC_DROPS; i++) {
+        list[n++] = &dp->uc_dropped[i];
+    }
+    return n;
+}
+
+void datapath_save(struct vm *vm, struct state_out *s)
+{
+    _Atomic uint64_t *list[MAX_COUNTERS];
+    unsigned n = counters(vm, list);
+
+    state_put_u64(s, datapath_clock(vm));
+    state_put_u32(s, n);
+    for (unsigned i = 0; i < n; i++) {
+        state_put_u64(s, atomic_load(list[i]));
+    }
+}
+
+void datapath_load(struct vm *vm, struct state_in *s)
+{
+    _Atomic uint64_t *list[MAX_COUNTERS];
+    unsigned n = counters(vm, list);
+    uint64_t clock = state_get_u64(s);
+    uint32_t have = state_get_count(s, 4096, sizeof(uint64_t));
+
+    if (clock > INT64_MAX) {
+        state_fail(s, "no guest runs for so long");
+    }
+    for (uint32_t i = 0; i < have && !state_failed(s); i++) {
+        uint64_t value = state_get_u64(s);
+
+        if (i < n) {
+            atomic_store(list[i], value);
+        }
+    }
+    if (!state_failed(s)) {
+        vm->dp.clock_base = now_ns() - clock;
+    }
+}
