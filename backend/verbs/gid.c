@@ -4,6 +4,9 @@
  * those the VM was declared with (or the VM may use any), and the directory
  * must not know another holder in the network.
  *
+ * What comes from a state stream is claimed later, all at once: until the VM runs here
+ * it may run where it comes from.
+ *
  * Main thread.
  */
 #include "verbs/verbs_internal.h"
@@ -52,13 +55,19 @@ static void gid_set(struct vm *vm, struct gid_entry *entry, bool bound, uint8_t 
     vm_token_release(vm);
 }
 
+static bool gid_is_possible(uint32_t index, uint8_t type, const struct pvrdma_gid *gid)
+{
+    return index < VERBS_GID_TBL_LEN && type == PVRDMA_GID_TYPE_ROCE_V2 &&
+           gid_is_valid(gid);
+}
+
 int verbs_create_bind(struct vm *vm, const struct pvrdma_cmd_create_bind *req)
 {
     struct gid_entry *entry;
     int err;
 
-    if (req->index >= VERBS_GID_TBL_LEN || req->gid_type != PVRDMA_GID_TYPE_ROCE_V2 ||
-        req->vlan != VLAN_NONE || !gid_is_valid(&req->gid)) {
+    if (!gid_is_possible(req->index, req->gid_type, &req->gid) ||
+        req->vlan != VLAN_NONE) {
         return EINVAL;
     }
     entry = &vm->objects.gid[req->index];
@@ -85,7 +94,9 @@ void gid_unbind(struct vm *vm, unsigned index)
     /* Before another VM can have the address. */
     datapath_gid_unbound(vm, index);
     grace_wait(); /* what was sent from it is at its receiver */
-    directory_unbind(vm, &gid);
+    if (!vm->objects.gids_unclaimed) {
+        directory_unbind(vm, &gid);
+    }
 }
 
 int verbs_destroy_bind(struct vm *vm, const struct pvrdma_cmd_destroy_bind *req)
@@ -100,5 +111,80 @@ int verbs_destroy_bind(struct vm *vm, const struct pvrdma_cmd_destroy_bind *req)
         return ENOENT;
     }
     gid_unbind(vm, req->index);
+    return 0;
+}
+
+/* ---- the state stream ---- */
+
+void gids_save(struct vm *vm, struct state_out *s)
+{
+    const struct gid_entry *gid = vm->objects.gid;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < VERBS_GID_TBL_LEN; i++) {
+        n += gid[i].bound;
+    }
+    state_put_u32(s, n);
+    for (uint32_t i = 0; i < VERBS_GID_TBL_LEN; i++) {
+        if (gid[i].bound) {
+            state_put_u32(s, i);
+            state_put_u8(s, gid[i].type);
+            state_put_bytes(s, &gid[i].gid, sizeof(gid[i].gid));
+        }
+    }
+}
+
+static void gid_load(struct vm *vm, struct state_in *s)
+{
+    uint32_t index = state_get_u32(s);
+    uint8_t type = state_get_u8(s);
+    struct pvrdma_gid gid;
+
+    state_get_bytes(s, &gid, sizeof(gid));
+    if (state_failed(s) || !gid_is_possible(index, type, &gid) ||
+        vm->objects.gid[index].bound) {
+        state_fail(s, "entry %u cannot be", index);
+    } else if (!gid_is_allowed(vm->cfg, &gid)) {
+        state_fail(s, "entry %u is an address that the VM may not have here", index);
+    } else {
+        gid_set(vm, &vm->objects.gid[index], true, type, &gid);
+    }
+}
+
+void gids_load(struct vm *vm, struct state_in *s)
+{
+    uint32_t n = state_get_count(s, VERBS_GID_TBL_LEN, 21);
+
+    vm->objects.gids_unclaimed = true;
+    for (uint32_t i = 0; i < n && !state_failed(s); i++) {
+        gid_load(vm, s);
+    }
+}
+
+/* Those before the @end-th. */
+static void unclaim(struct vm *vm, unsigned end)
+{
+    const struct gid_entry *gid = vm->objects.gid;
+
+    for (unsigned i = 0; i < end; i++) {
+        if (gid[i].bound) {
+            directory_unbind(vm, &gid[i].gid);
+        }
+    }
+}
+
+int gids_claim(struct vm *vm)
+{
+    struct objects *v = &vm->objects;
+
+    for (unsigned i = 0; v->gids_unclaimed && i < VERBS_GID_TBL_LEN; i++) {
+        int err = v->gid[i].bound ? directory_bind(vm, &v->gid[i].gid) : 0;
+
+        if (err) {
+            unclaim(vm, i);
+            return err;
+        }
+    }
+    v->gids_unclaimed = false;
     return 0;
 }

@@ -34,7 +34,7 @@
  * the guest says another number.  (CVE-2021-3582: lengths that did not match
  * the pages behind them.)
  */
-static int user_mr_check(const struct pvrdma_cmd_create_mr *req)
+int mr_check_user(const struct pvrdma_cmd_create_mr *req)
 {
     uint64_t offset = req->start & PAGE_MASK, max = PVRDMA_PDIR_MAX_PAGES;
     uint64_t npages;
@@ -54,7 +54,7 @@ static int user_mr_check(const struct pvrdma_cmd_create_mr *req)
 }
 
 /* Rights that an MR can have; hints are stripped.  0, EINVAL or ENOTSUP. */
-static int access_check(uint32_t *access)
+int mr_check_access(uint32_t *access)
 {
     uint32_t own = *access & (PVRDMA_ACCESS_MW_BIND | PVRDMA_ACCESS_ZERO_BASED);
     int err;
@@ -66,8 +66,8 @@ static int access_check(uint32_t *access)
 }
 
 /* A DMA MR reaches all of guest RAM: only the kernel's, only locally. */
-static int dma_mr_check(const struct pvrdma_cmd_create_mr *req, const struct pd *pd,
-                        uint32_t access)
+int mr_check_dma(const struct pvrdma_cmd_create_mr *req, const struct pd *pd,
+                 uint32_t access)
 {
     if (pd->uctx || (access & ~PVRDMA_ACCESS_LOCAL_WRITE)) {
         return EPERM;
@@ -85,7 +85,7 @@ static size_t size_of(uint32_t npages)
     return sizeof(*mr) + (size_t)npages * sizeof(mr->page[0]);
 }
 
-static void release(struct vm *vm, struct mr *mr)
+void mr_release(struct vm *vm, struct mr *mr)
 {
     verbs_pages_refund(vm, mr->npages);
     pagelist_free(mr, size_of(mr->npages));
@@ -119,26 +119,38 @@ static int read_pages(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
     return err;
 }
 
-/* An MR with its page list, not published.  0 or an errno. */
-static int mr_new(struct vm *vm, const struct pvrdma_cmd_create_mr *req, struct mr **out)
+struct mr *mr_alloc(struct vm *vm, uint32_t n, int *err)
 {
-    uint32_t n = req->nchunks; /* checked: bounded, 0 for a DMA MR */
     struct mr *mr;
-    int err = verbs_pages_charge(vm, n);
 
-    if (err) {
-        return err;
+    *err = verbs_pages_charge(vm, n);
+    if (*err) {
+        return NULL;
     }
     mr = pagelist_alloc(size_of(n));
     if (!mr) {
         verbs_pages_refund(vm, n);
-        return ENOMEM;
+        *err = ENOMEM;
+        return NULL;
     }
     memset(mr, 0, sizeof(*mr));
     mr->npages = n;
+    return mr;
+}
+
+/* An MR with its page list, not published.  0 or an errno. */
+static int mr_new(struct vm *vm, const struct pvrdma_cmd_create_mr *req, struct mr **out)
+{
+    uint32_t n = req->nchunks; /* checked: bounded, 0 for a DMA MR */
+    int err;
+    struct mr *mr = mr_alloc(vm, n, &err);
+
+    if (!mr) {
+        return err;
+    }
     err = n ? read_pages(vm, req, mr->page) : 0;
     if (err) {
-        release(vm, mr);
+        mr_release(vm, mr);
         return err;
     }
     *out = mr;
@@ -153,7 +165,7 @@ static void set_range(struct mr *mr, uint64_t start, uint64_t length)
     mr->offset = start & PAGE_MASK;
 }
 
-static void fast_mr_free(struct vm *vm, struct fast_mr *fast)
+void fast_mr_free(struct vm *vm, struct fast_mr *fast)
 {
     verbs_pages_refund(vm, fast->max_pages);
     pagelist_free(fast->valid, size_of(fast->max_pages));
@@ -162,7 +174,7 @@ static void fast_mr_free(struct vm *vm, struct fast_mr *fast)
 }
 
 /* All that its work requests will need; @n pages.  0 or an errno. */
-static int fast_mr_new(struct vm *vm, uint32_t n, struct fast_mr **out)
+int fast_mr_new(struct vm *vm, uint32_t n, struct fast_mr **out)
 {
     struct fast_mr *fast;
     int err = verbs_pages_charge(vm, n);
@@ -187,6 +199,14 @@ static int fast_mr_new(struct vm *vm, uint32_t n, struct fast_mr **out)
     return 0;
 }
 
+void fast_mr_name(struct fast_mr *fast, uint32_t handle, struct pd *pd, uint8_t window)
+{
+    fast->idle->handle = fast->valid->handle = handle;
+    fast->idle->pd = fast->valid->pd = pd;
+    fast->idle->fast = fast->valid->fast = fast;
+    fast->idle->window = fast->valid->window = window;
+}
+
 /*
  * What work requests give its key, and @npages or a base.  It begins without: what the
  * response says is where its keys begin.
@@ -207,10 +227,7 @@ static int create_keyless(struct vm *vm, struct pd *pd, uint32_t npages, uint8_t
         fast_mr_free(vm, fast);
         return ENOSPC;
     }
-    fast->idle->handle = fast->valid->handle = handle;
-    fast->idle->pd = fast->valid->pd = pd;
-    fast->idle->fast = fast->valid->fast = fast;
-    fast->idle->window = fast->valid->window = window;
+    fast_mr_name(fast, handle, pd, window);
     fast->valid->lkey = fast->valid->rkey = handle << 8 | v->mr.gen[handle];
     pd->refs++;
     resp->mr_handle = handle;
@@ -269,9 +286,9 @@ int verbs_create_mr(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
     if (!dma && req->flags & ~PVRDMA_EXT_MR_DEEP) {
         return ENOTSUP;
     }
-    err = access_check(&access);
+    err = mr_check_access(&access);
     if (!err) {
-        err = dma ? dma_mr_check(req, pd, access) : user_mr_check(req);
+        err = dma ? mr_check_dma(req, pd, access) : mr_check_user(req);
     }
     if (!err) {
         err = mr_new(vm, req, &mr);
@@ -282,7 +299,7 @@ int verbs_create_mr(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
 
     handle = id_table_reserve(&v->mr);
     if (!handle) {
-        release(vm, mr);
+        mr_release(vm, mr);
         return ENOSPC;
     }
     mr->handle = handle;
@@ -319,7 +336,7 @@ void mr_free(struct vm *vm, struct mr *mr)
     if (mr->fast) {
         fast_mr_free(vm, mr->fast);
     } else {
-        release(vm, mr);
+        mr_release(vm, mr);
     }
 }
 
@@ -369,7 +386,7 @@ static int rereg_pages(struct vm *vm, const struct pvrdma_ext_cmd_rereg_mr *req,
         if (req->mr_flags & ~PVRDMA_EXT_MR_DEEP) {
             return EINVAL;
         }
-        err = user_mr_check(&create);
+        err = mr_check_user(&create);
         return err ? err : mr_new(vm, &create, out);
     }
     *out = pagelist_alloc(size_of(old->npages));
@@ -415,13 +432,13 @@ static int rereg_check(struct vm *vm, const struct pvrdma_ext_cmd_rereg_mr *req,
             return EINVAL;
         }
     }
-    return access_check(access);
+    return mr_check_access(access);
 }
 
 static void rereg_free(struct vm *vm, struct mr *mr, bool own_pages)
 {
     if (own_pages) {
-        release(vm, mr);
+        mr_release(vm, mr);
     } else {
         pagelist_free(mr, size_of(mr->npages));
     }

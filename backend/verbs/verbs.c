@@ -184,6 +184,7 @@ void verbs_reset(struct objects *v)
     free_dead(vm, &dead);
     free_table(&v->pd);
     free_contexts(v);
+    v->gids_unclaimed = false;
     memset(v->uar_used, 0, sizeof(v->uar_used));
 }
 

@@ -68,4 +68,22 @@ int verbs_destroy_srq(struct vm *vm, uint32_t handle);
 int verbs_create_bind(struct vm *vm, const struct pvrdma_cmd_create_bind *req);
 int verbs_destroy_bind(struct vm *vm, const struct pvrdma_cmd_destroy_bind *req);
 
+/*
+ * Parts of the state stream, in the order in which they are loaded, into a device that
+ * is in reset, with the data path paused.  What was loaded until one of them failed is
+ * taken down by verbs_reset().
+ */
+void contexts_save(struct vm *vm, struct state_out *s);
+void contexts_load(struct vm *vm, struct state_in *s);
+void pds_save(struct vm *vm, struct state_out *s);
+void pds_load(struct vm *vm, struct state_in *s);
+void mrs_save(struct vm *vm, struct state_out *s);
+void mrs_load(struct vm *vm, struct state_in *s);
+/* Loaded, they are nobody's claims before gids_claim(). */
+void gids_save(struct vm *vm, struct state_out *s);
+void gids_load(struct vm *vm, struct state_in *s);
+
+/* Claim all that were loaded; 0, or EADDRINUSE and none is. */
+int gids_claim(struct vm *vm);
+
 #endif /* PVRDMAD_VERBS_H */

@@ -29,6 +29,19 @@ void mr_unpublish(struct vm *vm, struct mr *mr); /* token held */
 void mr_free(struct vm *vm, struct mr *mr);
 void gid_unbind(struct vm *vm, unsigned index);
 
+/* MRs (mr.c), for those that come from a state stream: checks, and what is made. */
+int mr_check_user(const struct pvrdma_cmd_create_mr *req);
+int mr_check_access(uint32_t *access);
+int mr_check_dma(const struct pvrdma_cmd_create_mr *req, const struct pd *pd,
+                 uint32_t access);
+/* One with room for @n pages, not published, nothing in it; NULL with *err. */
+struct mr *mr_alloc(struct vm *vm, uint32_t n, int *err);
+void mr_release(struct vm *vm, struct mr *mr);
+/* All that an MR's or window's work requests will need; @n pages.  0 or an errno. */
+int fast_mr_new(struct vm *vm, uint32_t n, struct fast_mr **out);
+void fast_mr_name(struct fast_mr *fast, uint32_t handle, struct pd *pd, uint8_t window);
+void fast_mr_free(struct vm *vm, struct fast_mr *fast);
+
 /*
  * Account @n guest pages to the VM's limit (cfg->max_mr_pages).  ENOSPC if that
  * would exceed it.
@@ -47,6 +60,19 @@ int verbs_pages_read(struct vm *vm, uint64_t pdir_dma, uint32_t n, bool write,
 /* Pages of a QP, SRQ or CQ: charge, allocate, read.  0 or an errno. */
 int verbs_ring_init(struct vm *vm, struct ring_mem *mem, uint64_t pdir_dma, uint32_t n);
 void verbs_ring_fini(struct vm *vm, struct ring_mem *mem);
+
+/*
+ * The same from a state stream: @n is how many pages there have to be.  Whether they
+ * are in the DMA map shows when they are used.  False: it failed, there is no ring.
+ */
+void verbs_ring_save(const struct ring_mem *mem, struct state_out *s);
+bool verbs_ring_load(struct vm *vm, struct ring_mem *mem, uint32_t n, struct state_in *s);
+
+/*
+ * An index of @t for an object from the stream: its handle, or 0 and it failed.  To be
+ * published, or released.
+ */
+uint32_t verbs_place(struct id_table *t, struct state_in *s);
 
 /*
  * One queue: @wr WQEs, each a header of @hdr bytes and @sge SGEs or @max_inline bytes,
