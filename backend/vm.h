@@ -39,4 +39,11 @@ void vm_save(struct vm *vm, GByteArray *out);
  */
 bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp);
 
+/*
+ * The guest is about to run here: its addresses become this VM's, unless they are
+ * already, and interrupts that were latched leave.  EADDRINUSE: somebody has one of them,
+ * and nothing has changed.
+ */
+int vm_claim(struct vm *vm);
+
 #endif /* PVRDMAD_VM_PARTS_H */

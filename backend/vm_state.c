@@ -19,6 +19,7 @@
 #include "datapath/datapath.h"
 #include "device/device.h"
 #include "state.h"
+#include "verbs/verbs.h"
 
 /* ---- what must be equal, since the guest has seen it ---- */
 
@@ -95,6 +96,58 @@ static void owner_load(struct vm *vm, struct state_in *s)
     vm->generation = generation + 1; /* it has moved */
 }
 
+/* ---- the device, and how it tells the guest ---- */
+
+static void part_device_save(struct vm *vm, struct state_out *s)
+{
+    device_save(vm->dev, s);
+    irq_save(&vm->guest.irq, s);
+}
+
+static void part_device_load(struct vm *vm, struct state_in *s)
+{
+    device_load(vm->dev, s);
+    irq_load(&vm->guest.irq, vm->dev->bus_master, s);
+}
+
+static void events_save(struct vm *vm, struct state_out *s)
+{
+    event_save(&vm->guest.events, vm->dev->dsr_valid, s);
+}
+
+static void events_load(struct vm *vm, struct state_in *s)
+{
+    const struct device *dev = vm->dev;
+
+    event_load(&vm->guest.events, dev->dsr_valid, dev->active, !dev->bus_master, s);
+}
+
+static void waiting_save(struct vm *vm, struct state_out *s)
+{
+    event_waiting_save(&vm->guest.events, s);
+}
+
+static bool exists(void *opaque, enum event_object what, uint32_t handle, int vector)
+{
+    const struct objects *v = &((struct vm *)opaque)->objects;
+    const struct cq *cq;
+
+    switch (what) {
+    case EVENT_OF_QP:
+        return id_table_get(&v->qp, handle) != NULL;
+    case EVENT_OF_SRQ:
+        return id_table_get(&v->srq, handle) != NULL;
+    default:
+        cq = id_table_get(&v->cq, handle);
+        return cq && (vector < 0 || cq->vector == (uint32_t)vector);
+    }
+}
+
+static void waiting_load(struct vm *vm, struct state_in *s)
+{
+    event_waiting_load(&vm->guest.events, exists, vm, s);
+}
+
 /* ---- all of it ---- */
 
 static const struct part {
@@ -106,6 +159,15 @@ static const struct part {
 } parts[] = {
     {STATE_TAG('C', 'A', 'P', 'S'), 1, "limits", caps_save, caps_load},
     {STATE_TAG('O', 'W', 'N', 'R'), 1, "owner", owner_save, owner_load},
+    {STATE_TAG('D', 'E', 'V', 'C'), 1, "device", part_device_save, part_device_load},
+    {STATE_TAG('R', 'I', 'N', 'G'), 1, "event rings", events_save, events_load},
+    {STATE_TAG('S', 'T', 'A', 'T'), 1, "statistics", datapath_save, datapath_load},
+    {STATE_TAG('C', 'T', 'X', 'T'), 1, "contexts", contexts_save, contexts_load},
+    {STATE_TAG('P', 'D', ' ', ' '), 1, "protection domains", pds_save, pds_load},
+    {STATE_TAG('M', 'R', ' ', ' '), 1, "memory regions", mrs_save, mrs_load},
+    {STATE_TAG('G', 'I', 'D', 'S'), 1, "GID table", gids_save, gids_load},
+    /* What follows on all that it can be about. */
+    {STATE_TAG('W', 'A', 'I', 'T'), 1, "waiting events", waiting_save, waiting_load},
 };
 
 void vm_save(struct vm *vm, GByteArray *out)
@@ -119,6 +181,18 @@ void vm_save(struct vm *vm, GByteArray *out)
         state_section_end(&s);
     }
     state_out_end(&s);
+}
+
+/* What is wrong with it is told with its name. */
+static void part_load(struct vm *vm, const struct part *part, struct state_in *s)
+{
+    part->load(vm, s);
+    state_all_read(s);
+    if (state_failed(s)) {
+        g_autofree char *why = g_strdup(s->error);
+
+        g_snprintf(s->error, STATE_ERROR_MAX, "%s: %s", part->what, why);
+    }
 }
 
 /* The sections, in the order of @parts. */
@@ -136,8 +210,7 @@ static void load_parts(struct vm *vm, struct state_in *s)
                            section.version, part->version);
                 return;
             }
-            part->load(vm, &section.in);
-            state_all_read(&section.in);
+            part_load(vm, part, &section.in);
             next++;
         } else if (!(section.flags & STATE_OPTIONAL)) {
             state_fail(s, "a part that is not known or not in its place: %#x",
@@ -155,9 +228,11 @@ static void load_parts(struct vm *vm, struct state_in *s)
 bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp)
 {
     uint64_t owner[2] = {vm->owner[0], vm->owner[1]}, generation = vm->generation;
+    bool bus_master = vm->dev->bus_master;
     char error[STATE_ERROR_MAX];
     struct state_in s;
 
+    device_reset(vm->dev); /* if it was not: whatever it had, goes */
     state_in_begin(&s, data, len, error);
     if (!state_failed(&s)) {
         load_parts(vm, &s);
@@ -166,9 +241,21 @@ bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp)
         return true;
     }
     device_reset(vm->dev);
+    device_set_bus_master(vm->dev, bus_master);
+    irq_forget_pending(&vm->guest.irq);
     vm->owner[0] = owner[0];
     vm->owner[1] = owner[1];
     vm->generation = generation;
     g_set_error(errp, PVRDMA_ERROR, 0, "the state of the device: %s", error);
     return false;
+}
+
+int vm_claim(struct vm *vm)
+{
+    int err = gids_claim(vm);
+
+    if (!err) {
+        irq_flush(&vm->guest.irq); /* from here on the guest runs */
+    }
+    return err;
 }

@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * vm_state.c and what it brings together: a device goes into a stream and comes out of
+ * it as it was, and no stream but such a one makes a device.
+ */
+#include <string.h>
+
+#include "directory/directory.h"
+#include "fulldev.h"
+
+static struct testdev *from, *to;
+
+static void setup(void)
+{
+    from = fulldev_new("state");
+    fulldev_fill(from);
+    to = fulldev_new("state");
+    datapath_pause(&to->vm);
+}
+
+static void teardown(void)
+{
+    testdev_free(from);
+    testdev_free(to);
+}
+
+static bool load(const uint8_t *data, size_t len)
+{
+    GError *err = NULL;
+    bool ok = vm_load(&to->vm, data, len, &err);
+
+    g_assert_true(ok == (err == NULL));
+    g_clear_error(&err);
+    return ok;
+}
+
+/* The guest's memory goes its own way, before or after. */
+static void move_memory(void)
+{
+    memcpy(to->ram, from->ram, TESTDEV_RAM_SIZE);
+    to->next = from->next;
+    to->dsr = from->dsr;
+    to->cmd = from->cmd;
+    to->resp = from->resp;
+}
+
+/* In reset, with nothing of what was read. */
+static void assert_reset(void)
+{
+    struct objects_stats st = testdev_stats(to);
+
+    g_assert_cmpuint(st.uctx + st.pd + st.mr + st.cq + st.qp + st.srq + st.gid, ==, 0);
+    g_assert_cmpuint(st.pages, ==, 0);
+    g_assert_false(to->vm.dev->active);
+    g_assert_false(to->vm.dev->dsr_valid);
+    g_assert_cmpuint(to->vm.pauses, ==, 1);
+    g_assert_false(event_deferred(&to->vm.guest.events));
+}
+
+/* Where the content of section @tag begins, and its length in *len. */
+static guint8 *section(GByteArray *bytes, const char *tag, uint64_t *len)
+{
+    for (guint at = 16; at + 16 <= bytes->len;) {
+        memcpy(len, bytes->data + at + 8, sizeof(*len));
+        *len = GUINT64_FROM_LE(*len);
+        if (memcmp(bytes->data + at, tag, 4) == 0) {
+            return bytes->data + at + 16;
+        }
+        at += 16 + (guint)*len;
+    }
+    g_error("no section %s", tag);
+}
+
+/* Without what differs each time: the owner's number of moves, the clock. */
+static void make_comparable(GByteArray *bytes)
+{
+    uint64_t len;
+
+    memset(section(bytes, "OWNR", &len) + 16, 0, 8);
+    memset(section(bytes, "STAT", &len), 0, 8);
+}
+
+static void test_round_trip(void)
+{
+    struct objects_stats st;
+    GByteArray *a, *b;
+    uint64_t clock;
+
+    setup();
+    st = testdev_stats(from);
+    a = fulldev_save(from);
+    clock = datapath_clock(&from->vm);
+    g_assert_true(load(a->data, a->len));
+    g_assert_cmpuint(datapath_clock(&to->vm), <=, clock + 60 * 1000000000ull);
+    g_assert_cmpuint(to->vm.generation, ==, from->vm.generation + 1);
+    b = fulldev_save(to);
+    make_comparable(a);
+    make_comparable(b);
+    g_assert_cmpmem(a->data, a->len, b->data, b->len);
+    g_assert_cmpmem(&st, sizeof(st), &(struct objects_stats[]){testdev_stats(to)}[0],
+                    sizeof(st));
+    g_assert_cmpuint(st.mr, ==, 8);
+    g_assert_cmpuint(st.gid, ==, 2);
+    g_byte_array_unref(a);
+    g_byte_array_unref(b);
+    teardown();
+}
+
+/* Nobody sees that it was saved: the next stream, and the memory, are the same. */
+static void test_save_changes_nothing(void)
+{
+    g_autofree uint8_t *ram = NULL;
+    GByteArray *a, *b;
+
+    setup();
+    ram = g_memdup2(from->ram, TESTDEV_RAM_SIZE);
+    a = fulldev_save(from);
+    b = fulldev_save(from);
+    make_comparable(a);
+    make_comparable(b);
+    g_assert_cmpmem(a->data, a->len, b->data, b->len);
+    g_assert_cmpint(memcmp(ram, from->ram, TESTDEV_RAM_SIZE), ==, 0);
+    g_byte_array_unref(a);
+    g_byte_array_unref(b);
+    teardown();
+}
+
+/* The guest goes on with what it had. */
+static void test_goes_on(void)
+{
+    const struct mr *mr, *was;
+    GByteArray *a;
+    uint32_t pd;
+
+    setup();
+    a = fulldev_save(from);
+    g_assert_true(load(a->data, a->len));
+    move_memory();
+    device_reset(from->vm.dev);
+    g_assert_cmpint(vm_claim(&to->vm), ==, 0);
+    g_assert_cmpint(vm_claim(&to->vm), ==, 0);
+    g_assert_cmpuint(directory_count(), ==, 2);
+    datapath_resume(&to->vm);
+
+    for (uint32_t i = 1; i < id_table_end(&to->vm.objects.mr); i++) {
+        mr = id_table_get(&to->vm.objects.mr, i);
+        g_assert_true(!mr || mr->pd == id_table_get(&to->vm.objects.pd, mr->pd->handle));
+    }
+    /* Handles go on where they were, keys too: 1 is a dead MR's. */
+    pd = testdev_pd(to, 0);
+    g_assert_cmpuint(pd, ==, 4);
+    g_assert_null(objects_mr_by_key(&to->vm.objects, 1 << 8 | 1));
+    was = id_table_get(&to->vm.objects.mr, 3);
+    g_assert_cmpuint(was->windows, ==, 2);
+    g_assert_cmpuint(testdev_handle(to, PVRDMA_CMD_DESTROY_MR, 3), !=, 0);
+    g_assert_cmpuint(testdev_handle(to, PVRDMA_CMD_DESTROY_MW, 2), ==, 0);
+    g_assert_cmpuint(testdev_handle(to, PVRDMA_CMD_DESTROY_MW, 4), ==, 0);
+    g_assert_cmpuint(testdev_handle(to, PVRDMA_CMD_DESTROY_MR, 3), ==, 0);
+    /* A vector that it has cannot be added, and its interrupt was latched. */
+    g_assert_true(event_vector_exists(&to->vm.guest.events, 5));
+    g_assert_true(atomic_load(&to->vm.guest.irq.vec[PVRDMA_VEC_CQ + 5].pending));
+    testdev_write(to, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
+    g_assert_cmpuint(directory_count(), ==, 0);
+    g_byte_array_unref(a);
+    teardown();
+}
+
+/* All addresses, or none: somebody else has the last one. */
+static void test_claim(void)
+{
+    const struct pvrdma_gid last = {.raw = {[10] = 0xff, 0xff, 10, 0, 0, 2}};
+    struct testdev *other = testdev_new("other");
+    GByteArray *a;
+
+    setup();
+    a = fulldev_save(from);
+    device_reset(from->vm.dev);
+    g_assert_true(load(a->data, a->len));
+    g_assert_cmpint(directory_bind(&other->vm, &last), ==, 0);
+    g_assert_cmpint(vm_claim(&to->vm), !=, 0);
+    g_assert_cmpuint(directory_count(), ==, 1);
+    /* What is not claimed is not let go either. */
+    device_reset(to->vm.dev);
+    g_assert_cmpuint(directory_count(), ==, 1);
+    g_assert_true(load(a->data, a->len));
+    directory_unbind(&other->vm, &last);
+    g_assert_cmpint(vm_claim(&to->vm), ==, 0);
+    g_assert_cmpuint(directory_count(), ==, 2);
+    g_byte_array_unref(a);
+    testdev_free(other);
+    teardown();
+}
+
+/* A ring goes on where it was, and what waited is told. */
+static void test_events(void)
+{
+    struct guest *g;
+    GByteArray *a;
+
+    setup();
+    event_async(&from->vm.guest, PVRDMA_EVENT_PORT_ERR, 1); /* paused: it is lost */
+    a = fulldev_save(from);
+    g_assert_true(load(a->data, a->len));
+    g = &to->vm.guest;
+    g_assert_cmpuint(g->events.async.prod, ==, 3);
+    g_assert_cmpuint(g->events.cqn[0].ring.prod, ==, 3);
+    g_assert_cmpuint(g->events.cqn[5].ring.prod, ==, 3);
+    g_assert_true(g->events.async.active);
+    g_assert_true(g->events.async.paused);
+    move_memory();
+    datapath_resume(&to->vm);
+    testdev_irqs(to, PVRDMA_VEC_ASYNC);
+    event_async(g, PVRDMA_EVENT_PORT_ERR, 1);
+    g_assert_cmpuint(testdev_irqs(to, PVRDMA_VEC_ASYNC), ==, 1);
+    g_assert_cmpuint(g->events.async.prod, ==, 4);
+    g_byte_array_unref(a);
+    teardown();
+}
+
+/* Without bus mastering, the device pauses by itself; and it goes on when it is back. */
+static void test_stopped(void)
+{
+    GByteArray *a;
+
+    setup();
+    device_set_bus_master(from->vm.dev, false);
+    g_assert_cmpuint(from->vm.pauses, ==, 2);
+    a = fulldev_save(from);
+    g_assert_true(load(a->data, a->len));
+    g_assert_cmpuint(to->vm.pauses, ==, 2);
+    g_assert_true(to->vm.dev->active);
+    datapath_resume(&to->vm);
+    g_assert_true(atomic_load(&to->vm.dp.paused));
+    device_set_bus_master(to->vm.dev, true);
+    g_assert_false(atomic_load(&to->vm.dp.paused));
+    datapath_pause(&to->vm);
+    g_assert_true(load(a->data, a->len));
+    g_assert_false(load(a->data, a->len - 1));
+    assert_reset();
+    g_byte_array_unref(a);
+    teardown();
+}
+
+/* A device in reset is one, too. */
+static void test_empty(void)
+{
+    struct testdev *td = fulldev_new("state");
+    GByteArray *a = fulldev_save(td);
+
+    to = fulldev_new("state");
+    datapath_pause(&to->vm);
+    g_assert_true(load(a->data, a->len));
+    assert_reset();
+    g_assert_cmpint(vm_claim(&to->vm), ==, 0);
+    g_byte_array_unref(a);
+    testdev_free(td);
+    testdev_free(to);
+}
+
+/* Into a device that has a life of its own. */
+static void test_in_use(void)
+{
+    GByteArray *a, *b;
+
+    setup();
+    a = fulldev_save(from);
+    device_reset(from->vm.dev);
+    datapath_resume(&to->vm);
+    fulldev_fill(to);
+    g_assert_true(load(a->data, a->len));
+    b = fulldev_save(to);
+    make_comparable(a);
+    make_comparable(b);
+    g_assert_cmpmem(a->data, a->len, b->data, b->len);
+    g_byte_array_unref(a);
+    g_byte_array_unref(b);
+    teardown();
+}
+
+static void test_other_limits(void)
+{
+    GError *err = NULL;
+    GByteArray *a;
+
+    setup();
+    a = fulldev_save(from);
+    testdev_free(to);
+    to = testdev_new("state");
+    datapath_pause(&to->vm);
+    g_assert_false(vm_load(&to->vm, a->data, a->len, &err));
+    g_assert_nonnull(strstr(err->message, "limits: max-qp is 64 there"));
+    g_clear_error(&err);
+    assert_reset();
+    g_byte_array_unref(a);
+    teardown();
+}
+
+/* Addresses that the configuration here does not give to the VM. */
+static void test_other_addresses(void)
+{
+    GError *err = NULL;
+    GByteArray *a;
+
+    setup();
+    a = fulldev_save(from);
+    testdev_free(to);
+    to = testdev_new_with("state", "addresses", "10.0.0.1", "max-qp", "64", "max-cq",
+                          "128", "max-srq", "16", "max-mr", "64", "max-pd", "32", NULL);
+    datapath_pause(&to->vm);
+    g_assert_false(vm_load(&to->vm, a->data, a->len, &err));
+    g_assert_nonnull(strstr(err->message, "GID table: entry 3"));
+    g_clear_error(&err);
+    assert_reset();
+    /* What the other one holds it still holds. */
+    g_assert_cmpuint(directory_count(), ==, 2);
+    g_byte_array_unref(a);
+    teardown();
+}
+
+/* ---- hostile streams ---- */
+
+static void test_cut(void)
+{
+    GByteArray *a;
+
+    setup();
+    a = fulldev_save(from);
+    for (guint len = 0; len < a->len; len++) {
+        uint8_t *copy = g_memdup2(a->data, len); /* so that ASan sees its end */
+
+        g_assert_false(load(copy, len));
+        assert_reset();
+        g_free(copy);
+    }
+    g_byte_array_unref(a);
+    teardown();
+}
+
+/* Whatever it makes of it: it can be saved, loaded again, and taken down. */
+static void try_changed(GByteArray *a)
+{
+    GByteArray *b;
+
+    if (load(a->data, a->len)) {
+        b = fulldev_save(to);
+        g_assert_true(load(b->data, b->len));
+        g_byte_array_unref(b);
+        device_reset(to->vm.dev);
+    }
+    device_set_bus_master(to->vm.dev, false);
+    assert_reset();
+}
+
+static void test_changed(void)
+{
+    static const uint8_t masks[] = {0x01, 0x80, 0xff};
+    GByteArray *a;
+
+    setup();
+    a = fulldev_save(from);
+    for (guint i = 0; i < a->len; i++) {
+        uint8_t was = a->data[i];
+
+        for (unsigned k = 0; k < G_N_ELEMENTS(masks); k++) {
+            a->data[i] = was ^ masks[k];
+            try_changed(a);
+        }
+        a->data[i] = was;
+    }
+    g_byte_array_unref(a);
+    teardown();
+}
+
+/* Each part once, and in its place. */
+static void test_parts(void)
+{
+    static const char *const tags[] = {"CAPS", "OWNR", "DEVC", "RING", "STAT",
+                                       "CTXT", "PD  ", "MR  ", "GIDS", "WAIT"};
+    GByteArray *a, *b;
+
+    setup();
+    a = fulldev_save(from);
+    for (unsigned i = 0; i < G_N_ELEMENTS(tags); i++) {
+        uint64_t len;
+        guint at = (guint)(section(a, tags[i], &len) - a->data) - 16;
+        guint all = 16 + (guint)len;
+
+        b = g_byte_array_new(); /* without it */
+        g_byte_array_append(b, a->data, a->len);
+        g_byte_array_remove_range(b, at, all);
+        g_assert_false(load(b->data, b->len));
+        assert_reset();
+        g_byte_array_unref(b);
+
+        b = g_byte_array_new(); /* twice */
+        g_byte_array_append(b, a->data, at + all);
+        g_byte_array_append(b, a->data + at, a->len - at);
+        g_assert_false(load(b->data, b->len));
+        assert_reset();
+        /* Unless nobody needs to know it. */
+        b->data[at + all] = b->data[at + all + 6] = 1;
+        g_assert_true(load(b->data, b->len));
+        g_byte_array_unref(b);
+    }
+    g_byte_array_unref(a);
+    teardown();
+}
+
+int main(int argc, char **argv)
+{
+    int ret;
+
+    g_test_init(&argc, &argv, NULL);
+    testdev_start();
+    log_set_level(LOG_LVL_ERROR);
+    g_test_add_func("/vm-state/round-trip", test_round_trip);
+    g_test_add_func("/vm-state/save-changes-nothing", test_save_changes_nothing);
+    g_test_add_func("/vm-state/goes-on", test_goes_on);
+    g_test_add_func("/vm-state/claim", test_claim);
+    g_test_add_func("/vm-state/events", test_events);
+    g_test_add_func("/vm-state/stopped", test_stopped);
+    g_test_add_func("/vm-state/empty", test_empty);
+    g_test_add_func("/vm-state/in-use", test_in_use);
+    g_test_add_func("/vm-state/other-limits", test_other_limits);
+    g_test_add_func("/vm-state/other-addresses", test_other_addresses);
+    g_test_add_func("/vm-state/cut", test_cut);
+    g_test_add_func("/vm-state/changed", test_changed);
+    g_test_add_func("/vm-state/parts", test_parts);
+    ret = g_test_run();
+    testdev_stop();
+    return ret;
+}
