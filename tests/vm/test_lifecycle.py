@@ -34,9 +34,16 @@ class IdleTest(fixture.PairTest):
         used = self.daemon.resources()['rss_anon_kb']
         self.assertLessEqual(used, 2 * 4096)
 
-    def test_migration_is_refused_with_its_reason(self):
-        with self.assertRaises(VmError) as caught:
-            self.guests[0].qmp('migrate', uri='exec:cat >/dev/null')
+    def test_post_copy_is_refused_with_its_reason(self):
+        def post_copy(on):
+            self.guests[0].qmp('migrate-set-capabilities', capabilities=[
+                {'capability': 'postcopy-ram', 'state': on}])
+        post_copy(True)
+        try:
+            with self.assertRaises(VmError) as caught:
+                self.guests[0].qmp('migrate', uri='exec:cat >/dev/null')
+        finally:
+            post_copy(False)
         self.assertIn('pvrdma', str(caught.exception))
         self.assertTrue(self.guests[0].agent.ping())
 
