@@ -19,7 +19,10 @@
  * at a time, and until the wait is over nothing that was unpublished is let go.  The
  * fields of struct guest_file are the main thread's; workers see the array only.
  *
- * The descriptor is as untrusted as the numbers: see check_fd().
+ * The descriptor is as untrusted as the numbers: see check_fd().  One of each mapping's
+ * file is kept, so that a daemon which takes this one's place can map it as well: of
+ * files in memory alone (memfd, shmem, huge pages), since closing asks other file
+ * systems, which may be the client's own.  The reaper closes it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -67,6 +70,7 @@ struct guest_file {
     bool writable;
 
     struct mapping m;
+    int fd;        /* of the file; -1: not kept */
     unsigned refs; /* ranges */
 };
 
@@ -79,8 +83,11 @@ struct fd_info {
     uint64_t page; /* unit of mapping */
 };
 
-/* It is out of use: no thread can touch it any more, so it needs no guard. */
-static void mapping_drop(struct guest_mem *mem, const struct mapping *m)
+/*
+ * It is out of use: no thread can touch it any more, so it needs no guard.  @fd is
+ * closed behind it, unless it is -1.
+ */
+static void mapping_drop(struct guest_mem *mem, const struct mapping *m, int fd)
 {
     uint64_t len = m->at.end - m->at.start;
 
@@ -88,7 +95,7 @@ static void mapping_drop(struct guest_mem *mem, const struct mapping *m)
     if (!m->retired) {
         budget_retire(mem->budget, len);
     }
-    reaper_unmap(m->base, len, m->page, mem->budget);
+    reaper_unmap(m->base, len, m->page, mem->budget, fd);
 }
 
 static void files_drop(struct guest_mem *mem)
@@ -96,7 +103,7 @@ static void files_drop(struct guest_mem *mem)
     for (unsigned i = 0; i < mem->files->len; i++) {
         struct guest_file *f = g_ptr_array_index(mem->files, i);
 
-        mapping_drop(mem, &f->m);
+        mapping_drop(mem, &f->m, f->fd);
         g_free(f);
     }
     g_ptr_array_set_size(mem->files, 0);
@@ -256,7 +263,7 @@ static int map_span(struct guest_mem *mem, int fd, const struct fd_info *info,
     m->guard = sigbus_guard(p, len, info->page, mem->guest);
     if (m->guard < 0) { /* cannot be: there are as many as mappings */
         *why = "no guard against page faults is left";
-        mapping_drop(mem, m);
+        mapping_drop(mem, m, -1);
         return ENOSPC;
     }
     /* Guest memory belongs neither in core dumps nor in child processes. */
@@ -291,6 +298,12 @@ static int map_file(struct guest_mem *mem, int fd, const struct fd_info *info,
         err = map_span(mem, fd, info, &need, m, why);
     }
     return err;
+}
+
+/* A descriptor of our own for the same file, or -1. */
+static int keep_fd(int fd)
+{
+    return fcntl(fd, F_GET_SEALS) >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
 }
 
 static bool same_file(const struct guest_file *f, const struct fd_info *info)
@@ -425,6 +438,7 @@ static int file_get(struct guest_mem *mem, int fd, const struct fd_info *info,
         g_free(f);
         return err;
     }
+    f->fd = keep_fd(fd);
     g_ptr_array_add(mem->files, f);
     *file = f;
     return 0;
@@ -501,7 +515,7 @@ static void insert(struct guest_mem *mem, struct guest_map *map,
     }
     map_replace(mem, map);
     if (old->base) {
-        mapping_drop(mem, old);
+        mapping_drop(mem, old, -1); /* the file is still in use */
     }
 }
 
@@ -563,7 +577,7 @@ static void file_put(struct guest_mem *mem, struct guest_file *f)
 {
     if (f && --f->refs == 0) {
         g_ptr_array_remove_fast(mem->files, f);
-        mapping_drop(mem, &f->m);
+        mapping_drop(mem, &f->m, f->fd);
         g_free(f);
     }
 }
@@ -609,6 +623,25 @@ int guest_mem_unmap(struct guest_mem *mem, uint64_t gpa, uint64_t size, bool all
     map_replace(mem, map);
     file_put(mem, file);
     return 0;
+}
+
+unsigned guest_mem_ranges(struct guest_mem *mem)
+{
+    return current_map(mem)->n;
+}
+
+bool guest_mem_range(struct guest_mem *mem, unsigned i, struct guest_mem_range *out)
+{
+    const struct guest_region *r = &current_map(mem)->region[i];
+
+    *out = (struct guest_mem_range){.gpa = r->gpa, .size = r->size, .fd = -1};
+    out->flags = VFIO_USER_DMA_READ_FLAG | (r->writable ? VFIO_USER_DMA_WRITE_FLAG : 0);
+    if (!r->file) {
+        return true;
+    }
+    out->offset = r->file->m.at.start + (uint64_t)(r->hva - r->file->m.base);
+    out->fd = r->file->fd;
+    return out->fd >= 0;
 }
 
 void guest_mem_get_stats(struct guest_mem *mem, struct guest_mem_stats *st)

@@ -88,6 +88,18 @@ int guest_mem_map(struct guest_mem *mem, int fd, uint64_t offset, uint64_t gpa,
  */
 int guest_mem_unmap(struct guest_mem *mem, uint64_t gpa, uint64_t size, bool all);
 
+/*
+ * The @i-th range as it was given, for a daemon that takes this one's place.  @fd stays
+ * ours; -1: the VMM gave none, or, if false is returned, none was kept.  Main thread.
+ */
+struct guest_mem_range {
+    uint64_t offset, gpa, size;
+    uint32_t flags;
+    int fd;
+};
+unsigned guest_mem_ranges(struct guest_mem *mem);
+bool guest_mem_range(struct guest_mem *mem, unsigned i, struct guest_mem_range *out);
+
 /* Numbers for reports and leak checks; before init and after fini too. */
 struct guest_mem_stats {
     unsigned regions, files;

@@ -13,6 +13,9 @@
  * the last piece, without that lock.  One piece of each mapping in turn, so that a
  * small VM does not wait for a large one's terabytes.
  *
+ * The file's descriptor is closed behind the last piece: that may be the last reference,
+ * and free the memory in its place.
+ *
  * Each piece is given back to the guest's budget when it is unmapped, not before.
  * The guest may be gone meanwhile: its budget, which is counted, is all that is
  * known of it here.
@@ -25,6 +28,7 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "guest/budget.h"
 #include "log.h"
@@ -35,6 +39,7 @@ struct job {
     uint64_t len;
     uint64_t piece;
     struct budget *budget; /* with a reference */
+    int fd;                /* of the file, to be closed behind it; or -1 */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -47,6 +52,9 @@ static bool running; /* main thread */
 
 static void job_free(struct job *j)
 {
+    if (j->fd >= 0) {
+        close(j->fd);
+    }
     budget_unref(j->budget);
     g_free(j);
 }
@@ -98,11 +106,11 @@ static void *reaper_main(void *arg)
     return NULL;
 }
 
-void reaper_unmap(void *base, uint64_t len, uint64_t page, struct budget *b)
+void reaper_unmap(void *base, uint64_t len, uint64_t page, struct budget *b, int fd)
 {
     struct job *j = g_new(struct job, 1);
 
-    *j = (struct job){base, len, MAX(page, REAPER_PIECE), budget_ref(b)};
+    *j = (struct job){base, len, MAX(page, REAPER_PIECE), budget_ref(b), fd};
     if (!running) {
         unmap_some(j, len);
         job_free(j);

@@ -15,9 +15,10 @@ struct budget;
 /*
  * Unmap [base, base + len), pages of @page bytes, which no thread uses any more and
  * no guard (sigbus.h) covers, and give it and one mapping back to @b, which was
- * told that it is retired.  Main thread.  Without reaper_start(): at once.
+ * told that it is retired.  Then close @fd, which asks no file system; -1: nothing.
+ * Main thread.  Without reaper_start(): at once.
  */
-void reaper_unmap(void *base, uint64_t len, uint64_t page, struct budget *b);
+void reaper_unmap(void *base, uint64_t len, uint64_t page, struct budget *b, int fd);
 
 /*
  * Start the thread; false with errp.  Stopping does not wait for what is left to

@@ -113,6 +113,80 @@ static void test_access(struct fixture *f, gconstpointer arg)
     g_assert_cmpuint(count_maps("memfd:test"), ==, 0);
 }
 
+/* Descriptors of the process that lead to the file behind @fd, @fd included. */
+static unsigned count_fds(int fd)
+{
+    struct stat want, st;
+    unsigned n = 0;
+
+    g_assert_cmpint(fstat(fd, &want), ==, 0);
+    for (int i = 0; i < 1024; i++) {
+        n += fstat(i, &st) == 0 && st.st_dev == want.st_dev && st.st_ino == want.st_ino;
+    }
+    return n;
+}
+
+/* What another daemon would need to have the same memory. */
+static void test_ranges(struct fixture *f, gconstpointer arg)
+{
+    int fd = sealed(64 * PG), other = sealed(PG);
+    struct guest_mem_range r;
+
+    g_assert_cmpuint(guest_mem_ranges(f->mem), ==, 0);
+    g_assert_cmpint(guest_mem_map(f->mem, fd, 4 * PG, 0x200000, 2 * PG, RW), ==, 0);
+    g_assert_cmpint(guest_mem_map(f->mem, fd, 40 * PG, 0x300000, PG, RW), ==, 0);
+    g_assert_cmpint(guest_mem_map(f->mem, -1, 0, 0x400000, PG, RW), ==, 0);
+    g_assert_cmpint(guest_mem_map(f->mem, other, 0, 0x100000, PG, RO), ==, 0);
+    g_assert_cmpuint(count_fds(fd), ==, 2); /* however many ranges */
+    g_assert_cmpuint(count_fds(other), ==, 2);
+
+    g_assert_cmpuint(guest_mem_ranges(f->mem), ==, 4);
+    g_assert_true(guest_mem_range(f->mem, 0, &r));
+    g_assert_cmphex(r.gpa, ==, 0x100000);
+    g_assert_cmphex(r.flags, ==, RO);
+    g_assert_true(guest_mem_range(f->mem, 1, &r));
+    g_assert_cmphex(r.gpa, ==, 0x200000);
+    g_assert_cmphex(r.size, ==, 2 * PG);
+    g_assert_cmphex(r.offset, ==, 4 * PG);
+    g_assert_cmphex(r.flags, ==, RW);
+    g_assert_cmpint(r.fd, >=, 0);
+    g_assert_cmpint(r.fd, !=, fd);
+    g_assert_true(guest_mem_range(f->mem, 2, &r));
+    g_assert_cmphex(r.offset, ==, 40 * PG);
+    g_assert_true(guest_mem_range(f->mem, 3, &r));
+    g_assert_cmpint(r.fd, ==, -1);
+
+    g_assert_cmpint(guest_mem_unmap(f->mem, 0x200000, 2 * PG, false), ==, 0);
+    g_assert_cmpuint(count_fds(fd), ==, 2);
+    g_assert_cmpint(guest_mem_unmap(f->mem, 0x300000, PG, false), ==, 0);
+    g_assert_cmpuint(count_fds(fd), ==, 1);
+    g_assert_cmpint(guest_mem_unmap(f->mem, 0, 0, true), ==, 0);
+    g_assert_cmpuint(count_fds(other), ==, 1);
+    close(fd);
+    close(other);
+}
+
+/* Of a file system that is asked when a descriptor is closed none is kept. */
+static void test_not_kept(struct fixture *f, gconstpointer arg)
+{
+    char name[] = "/var/tmp/pvrdma-XXXXXX";
+    int fd = mkostemp(name, O_CLOEXEC);
+    struct guest_mem_range r;
+
+    g_assert_cmpint(fd, >=, 0);
+    unlink(name);
+    if (fcntl(fd, F_GET_SEALS) >= 0) {
+        g_test_skip("/var/tmp is in memory");
+        close(fd);
+        return;
+    }
+    g_assert_cmpint(ftruncate(fd, PG), ==, 0);
+    g_assert_cmpint(guest_mem_map(f->mem, fd, 0, 0x100000, PG, RW), ==, 0);
+    g_assert_cmpuint(count_fds(fd), ==, 1);
+    g_assert_false(guest_mem_range(f->mem, 0, &r));
+    close(fd);
+}
+
 static void test_arguments(struct fixture *f, gconstpointer arg)
 {
     static const struct {
@@ -626,6 +700,8 @@ int main(int argc, char **argv)
     g_test_add("/frontend/guest_mem/" #name, struct fixture, arg, setup, test_##name, \
                teardown)
     ADD(access, NULL);
+    ADD(ranges, NULL);
+    ADD(not_kept, "unsealed");
     ADD(arguments, NULL);
     ADD(overlap, NULL);
     ADD(unmap, NULL);
