@@ -2,6 +2,8 @@
 /*
  * vm_state.c and what it brings together: a device goes into a stream and comes out of
  * it as it was, and no stream but such a one makes a device.
+ *
+ * test-vm-state --full|--reset FILE writes a stream instead.
  */
 #include <string.h>
 
@@ -163,6 +165,26 @@ static void test_goes_on(void)
     g_assert_cmpuint(directory_count(), ==, 0);
     g_byte_array_unref(a);
     teardown();
+}
+
+/* From a VM of this host that stands still: it does not run again. */
+static void test_take_over(void)
+{
+    GByteArray *a;
+
+    setup();
+    a = fulldev_save(from);
+    g_assert_true(load(a->data, a->len));
+    g_assert_true(directory_may_run(&from->vm));
+    g_assert_cmpint(vm_claim(&to->vm), ==, 0);
+    g_assert_false(directory_may_run(&from->vm));
+    g_assert_true(directory_may_run(&to->vm));
+    /* What it had does not go with it. */
+    device_reset(from->vm.dev);
+    g_assert_cmpuint(directory_count(), ==, 2);
+    g_byte_array_unref(a);
+    teardown();
+    g_assert_cmpuint(directory_count(), ==, 0);
 }
 
 /* All addresses, or none: somebody else has the last one. */
@@ -406,16 +428,41 @@ static void test_parts(void)
     teardown();
 }
 
+/* A stream of today, to be kept: of a full device, or of one in reset. */
+static int write_stream(const char *file, bool full)
+{
+    struct testdev *td = fulldev_new("state");
+    GByteArray *a;
+    bool ok;
+
+    if (full) {
+        fulldev_fill(td);
+    }
+    a = fulldev_save(td);
+    ok = g_file_set_contents(file, (const char *)a->data, a->len, NULL);
+    g_byte_array_unref(a);
+    testdev_free(td);
+    return !ok;
+}
+
 int main(int argc, char **argv)
 {
     int ret;
 
+    if (argc == 3 &&
+        (strcmp(argv[1], "--full") == 0 || strcmp(argv[1], "--reset") == 0)) {
+        testdev_start();
+        ret = write_stream(argv[2], strcmp(argv[1], "--full") == 0);
+        testdev_stop();
+        return ret;
+    }
     g_test_init(&argc, &argv, NULL);
     testdev_start();
     log_set_level(LOG_LVL_ERROR);
     g_test_add_func("/vm-state/round-trip", test_round_trip);
     g_test_add_func("/vm-state/save-changes-nothing", test_save_changes_nothing);
     g_test_add_func("/vm-state/goes-on", test_goes_on);
+    g_test_add_func("/vm-state/take-over", test_take_over);
     g_test_add_func("/vm-state/claim", test_claim);
     g_test_add_func("/vm-state/events", test_events);
     g_test_add_func("/vm-state/stopped", test_stopped);
