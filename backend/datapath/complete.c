@@ -436,6 +436,12 @@ static void arm_late_unlock(struct cq *cq)
     }
 }
 
+void comp_look(struct cq *cq)
+{
+    pthread_mutex_lock(&cq->lock);
+    arm_late_unlock(cq);
+}
+
 struct look {
     struct note note; /* first */
     uint32_t cq;
@@ -450,8 +456,7 @@ static void run_look(struct note *n, struct vm *vm)
     if (cq) {
         /* First, so that an arm which relied on this note is seen. */
         atomic_exchange(&cq->looking, false);
-        pthread_mutex_lock(&cq->lock);
-        arm_late_unlock(cq);
+        comp_look(cq);
     }
     g_free(l);
 }

@@ -154,4 +154,21 @@ void datapath_cq_moderate(struct cq *cq, uint32_t count, uint32_t period_us);
  */
 bool datapath_cq_move(struct cq *cq, struct ring_mem *mem, uint32_t ncqe);
 
+/* ---- the state stream (save.c, save_qp.c) ---- */
+
+/*
+ * Main thread, with vm->ops; the data path is paused.  What is saved does not change.  An
+ * object that is loaded is made and published, as one that is created; instead of
+ * datapath_*_created() there is datapath_*_load().  If that fails the object can be
+ * destroyed and nothing else.
+ */
+void datapath_cq_save(struct cq *cq, struct state_out *s);
+void datapath_cq_load(struct cq *cq, uint32_t uar_page, struct state_in *s);
+void datapath_srq_save(struct srq *srq, struct state_out *s);
+void datapath_srq_load(struct srq *srq, uint32_t uar_page, struct state_in *s);
+void datapath_qp_save(struct qp *qp, struct state_out *s);
+void datapath_qp_load(struct qp *qp, uint32_t uar_page, struct state_in *s);
+/* All is loaded: everything is looked at once the data path goes on. */
+void datapath_loaded(struct vm *vm);
+
 #endif /* PVRDMAD_DATAPATH_H */

@@ -17,6 +17,7 @@
 #include "datapath/transport.h"
 #include "directory/directory.h"
 #include "grace.h"
+#include "state.h"
 
 #define PSN_MASK 0xffffffu
 
@@ -287,6 +288,8 @@ bool comp_arm_wants(struct cq *cq, bool sol);
 bool comp_arm_take(struct cq *cq, bool sol);
 /* The notification and interrupt for an arm word that was taken.  No lock held. */
 void comp_fire(struct cq *cq);
+/* Fire if the guest waits for what is beyond its consumer index.  No lock held. */
+void comp_look(struct cq *cq);
 
 /* --- moderate.c ------------------------------------------------------------ */
 
@@ -295,6 +298,8 @@ void comp_fire(struct cq *cq);
  * the guest, the arm word is taken.  cq->lock is held, and is not after this.
  */
 bool hold_published_unlock(struct cq *cq, uint32_t n, bool sol);
+/* One is held back from now on until @when (ns); none is yet.  cq->lock held. */
+void hold_begin_locked(struct cq *cq, uint64_t when);
 /* If an event is held back it is not any more, *sol: comp_arm_take()'s.  cq->lock held.
  */
 bool hold_end_locked(struct cq *cq, bool *sol);
@@ -371,6 +376,8 @@ static inline bool window_has_room(const struct qp *qp)
 }
 /* Must @m, the next to be started, wait for those in flight? */
 bool window_must_wait(const struct qp *qp, const struct msg *m);
+/* What is to be started again, but was acknowledged already, is in flight at once. */
+void window_pass_over(struct qp *qp);
 /* In ERR: all of it completes as flushed. */
 void window_flush(struct qp *qp);
 /* In RESET: it is forgotten. */
@@ -549,6 +556,15 @@ void rq_clear(struct rq *rq);
 
 /* --- state.c -------------------------------------------------------------- */
 
+/* A QP that is new here has its handle: what doorbells and peers need.  Main thread. */
+void datapath_qp_known(struct qp *qp, uint32_t uar_page);
+
+/*
+ * Its connection goes by @path: bound and incarnation are set, nothing of req.op has been
+ * carried.  Main thread, with the token and qp->lock.
+ */
+void qp_take_path(struct qp *qp, const struct conn_path *path);
+
 /*
  * What going to ERR means for the QP itself: what was admitted is void, and all that
  * is posted has to be flushed.  qp->lock held.
@@ -560,6 +576,14 @@ void qp_set_send_error(struct qp *qp);
 
 /* To ERR with an async event (none: event < 0).  Takes qp->lock. */
 void qp_set_error(struct qp *qp, int event);
+
+/* --- save.c --------------------------------------------------------------- */
+
+/* What was left of a timer when the VM's data path was stopped, and the way back; ns. */
+uint64_t time_left(const struct vm *vm, uint64_t when);
+uint64_t time_of(const struct vm *vm, uint64_t left);
+/* An index of a ring with @n entries. */
+uint32_t index_load(struct state_in *s, uint32_t n);
 
 /* --- doorbells.c ---------------------------------------------------------- */
 

@@ -36,11 +36,11 @@ static void note_next(struct vm_datapath *dp)
     atomic_store(&dp->next_hold, deadlines_next(&dp->holds));
 }
 
-/* cq->lock is held. */
-static void begin(struct cq *cq, uint64_t when)
+void hold_begin_locked(struct cq *cq, uint64_t when)
 {
     struct vm_datapath *dp = &cq->vm->dp;
 
+    cq->hold.held = true;
     pthread_mutex_lock(&dp->hold_lock);
     /* One place per CQ handle: the heap cannot be full. */
     deadline_add(&dp->holds, &cq->hold.timer, when);
@@ -87,9 +87,8 @@ bool hold_published_unlock(struct cq *cq, uint32_t n, bool sol)
     } else {
         begun = !h->held;
         if (begun) {
-            begin(cq, now_ns() + h->ns);
+            hold_begin_locked(cq, now_ns() + h->ns);
         }
-        h->held = true;
         h->n = n;
         h->sol = sol;
     }

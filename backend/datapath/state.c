@@ -24,18 +24,23 @@ static uint64_t new_epoch(void)
     return atomic_fetch_add(&last, 1) + 1;
 }
 
-void datapath_qp_created(struct qp *qp, uint32_t uar_page)
+void datapath_qp_known(struct qp *qp, uint32_t uar_page)
 {
     struct pvrdma_db_region *db = qp->vm->guest.db.shared;
 
     qp->req.slice = DATAPATH_SLICE;
     qp->req.retry_seq = UINT64_MAX;
     qp->resp.epoch = new_epoch();
+    __atomic_store_n(&db->qp_owner[qp->handle], (uint16_t)uar_page, __ATOMIC_RELEASE);
+}
+
+void datapath_qp_created(struct qp *qp, uint32_t uar_page)
+{
     if (qp->mem.ext) { /* whatever the guest left there */
         ring_store(qp->vm, ring_no_notify_gpa(&qp->mem, false), 0);
         ring_store(qp->vm, ring_no_notify_gpa(&qp->mem, true), 0);
     }
-    __atomic_store_n(&db->qp_owner[qp->handle], (uint16_t)uar_page, __ATOMIC_RELEASE);
+    datapath_qp_known(qp, uar_page);
 }
 
 void datapath_cq_created(struct cq *cq, uint32_t uar_page)
@@ -124,6 +129,21 @@ static uint64_t random_incarnation(void)
     return r;
 }
 
+void qp_take_path(struct qp *qp, const struct conn_path *path)
+{
+    struct qp_requester *req = &qp->req;
+
+    req->path = *path;
+    req->route = route_get(qp->vm->cfg->network, &path->dgid);
+    req->op.m.path = &req->path;
+    req->op.m.unreliable = !qp->service->acknowledged;
+    req->op.m.incarnation = atomic_load(&req->incarnation);
+    req->op.m.ticket = (struct ticket){qp->vm->id, qp->handle, req->op.m.incarnation};
+    if (req->transport->bind) {
+        req->transport->bind(qp);
+    }
+}
+
 /*
  * To RTR, or another path in SQD.  What goes to or comes from other addresses than
  * before is another connection.
@@ -152,19 +172,11 @@ static void qp_connect(struct qp *qp)
     sched_unwait(qp); /* that was about the old path, and so were the tries */
     req->retry_seq = UINT64_MAX;
     req->bound = gid->bound;
-    req->path = path;
-    req->route = route_get(qp->vm->cfg->network, &ah->dgid);
     /* What has begun begins anew: its first bytes went the old way. */
     req->op.admitted = req->op.repeated = false;
     req->op.done = 0;
     req->op.cur = (struct sg_cursor){0, 0};
-    req->op.m.path = &req->path;
-    req->op.m.unreliable = !qp->service->acknowledged;
-    req->op.m.incarnation = atomic_load(&req->incarnation);
-    req->op.m.ticket = (struct ticket){qp->vm->id, qp->handle, req->op.m.incarnation};
-    if (req->transport->bind) {
-        req->transport->bind(qp);
-    }
+    qp_take_path(qp, &path);
 }
 
 void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask)

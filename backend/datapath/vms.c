@@ -60,7 +60,7 @@ int datapath_vm_init(struct vm *vm)
     memset(dp, 0, sizeof(*dp));
     TAILQ_INIT(&dp->run);
     pthread_mutex_init(&dp->token, NULL);
-    dp->clock_base = now_ns();
+    dp->clock_base = dp->stopped_at = now_ns();
     atomic_init(&dp->next_timer, UINT64_MAX);
     atomic_init(&dp->next_hold, UINT64_MAX);
     pthread_mutex_init(&dp->hold_lock, NULL);
@@ -204,6 +204,7 @@ void datapath_pause(struct vm *vm)
     vm_token_release(vm);
     /* Peers' workers may be in the middle of a slice into this VM. */
     grace_wait();
+    vm->dp.stopped_at = now_ns();
 }
 
 void datapath_resume(struct vm *vm)
@@ -261,7 +262,7 @@ void datapath_save(struct vm *vm, struct state_out *s)
     _Atomic uint64_t *list[MAX_COUNTERS];
     unsigned n = counters(vm, list);
 
-    state_put_u64(s, datapath_clock(vm));
+    state_put_u64(s, vm->dp.stopped_at - vm->dp.clock_base);
     state_put_u32(s, n);
     for (unsigned i = 0; i < n; i++) {
         state_put_u64(s, atomic_load(list[i]));
@@ -286,6 +287,7 @@ void datapath_load(struct vm *vm, struct state_in *s)
         }
     }
     if (!state_failed(s)) {
-        vm->dp.clock_base = now_ns() - clock;
+        vm->dp.stopped_at = now_ns();
+        vm->dp.clock_base = vm->dp.stopped_at - clock;
     }
 }

@@ -47,7 +47,7 @@ static void advance(struct qp_requester *req, const struct sent *s)
 }
 
 /* What was acknowledged already need not be started again. */
-static void pass_over(struct qp *qp)
+void window_pass_over(struct qp *qp)
 {
     struct qp_requester *req = &qp->req;
 
@@ -69,7 +69,7 @@ void window_put(struct qp *qp, enum sent_state state, uint32_t status)
     advance(req, s);
     req->returning += state == SENT_OUT && s->returns;
     req->stopped |= state == SENT_FAILED;
-    pass_over(qp);
+    window_pass_over(qp);
 }
 
 /* Whatever became of it, it is not waited for any more. */
@@ -241,7 +241,7 @@ void requester_resume(struct qp *qp, uint64_t got)
     }
     go_back(qp, oldest(qp)); /* req.op may have begun one that need not be */
     acknowledge(qp, MIN(got, qp->req.seq + qp->req.replay));
-    pass_over(qp);
+    window_pass_over(qp);
     if (qp->req.wait != QP_WAIT_RNR || qp->req.retry_seq < got) {
         sched_unwait(qp);
     }

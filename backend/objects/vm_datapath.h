@@ -122,6 +122,8 @@ struct vm_datapath {
     struct worker *worker;
     /* ns of CLOCK_MONOTONIC when the guest's clock was 0, see datapath_clock(). */
     uint64_t clock_base;
+    /* ns, when it was paused last, or made from a state stream; the main thread's. */
+    uint64_t stopped_at;
 
     /* The token: the right to run the VM's send queues; see vm.h. */
     pthread_mutex_t token;
@@ -155,6 +157,8 @@ struct vm_datapath {
     unsigned look_context;          /* where the next look at contexts begins */
     unsigned scan_pos[DATAPATH_REGION_MAPS];
     uint64_t scanned; /* ns, when the last one was */
+    bool first_look;  /* a note is on its way that looks at what was loaded */
+    uint32_t first_look_pos;
     struct vm_watch watch;
     _Atomic bool cq_error;       /* a CQ failed: its QPs must go to ERR */
     uint32_t cq_error_pos;       /* how far that has come; 0: nothing to do */

@@ -591,8 +591,8 @@ static void tcp_bind(struct qp *qp)
     TAILQ_INSERT_TAIL(&net->conns, c, link);
     setup_know(c);
     req->conn = c;
-    if (is_remote(qp) && !c->is_self) {
-        setup_ask(c);
+    if (is_remote(qp) && !c->is_self && sched_may_run(qp->vm)) {
+        setup_ask(c); /* else when there is something to send */
     }
 }
 

@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * What the data path keeps of a QP, for the state stream; save.c has the rest, and what
+ * holds for all.
+ *
+ * Requester.  Messages that were started are saved as if their connection had been lost
+ * (window.c): they are to be started again, from the oldest on, which is in the guest's
+ * ring still.  The one in progress is the last of them; its bytes begin anew.  That is
+ * worked out on the way: the QP here keeps what it has in flight.  A request about keys
+ * is no message, and may have taken one already: it is saved whole, and is done once.
+ *
+ * Responder.  A message that was admitted and is not finished comes again, so of its
+ * receive there is only what the WQE said, which may be overwritten.
+ *
+ * Connection.  Sequence numbers and incarnations stay what they are: so both sides find
+ * out what has arrived.  What a transport has of it is made anew.
+ *
+ * Main thread; the QP's token and lock are held.
+ */
+#include "engine.h"
+
+/* The longest transport timer; no other is longer. */
+#define MAX_WAIT_NS (4096ull << 31)
+
+/* Bytes of a message in flight, and of an SGE, in the stream. */
+#define SENT_BYTES 20u
+#define SGE_BYTES  16u
+
+/* ---- requester -------------------------------------------------------------- */
+
+/* Is a request about keys under way?  With messages before it, it has not begun. */
+static bool has_local(const struct qp *qp)
+{
+    const struct qp_requester *req = &qp->req;
+
+    return req->op.active && msg_is_local(&req->op.m) && !req->in_flight && !req->replay;
+}
+
+static void sent_save(const struct sent *sent, struct state_out *s)
+{
+    state_put_u64(s, sent->wr_id);
+    state_put_u32(s, sent->npsn);
+    state_put_u32(s, sent->length);
+    state_put_u8(s, sent->opcode);
+    state_put_u8(s, sent->state == SENT_DONE);
+    state_put_u8(s, sent->signaled);
+    state_put_u8(s, sent->returns);
+}
+
+static void window_save(const struct qp *qp, struct state_out *s)
+{
+    const struct qp_requester *req = &qp->req;
+    uint64_t first = req->seq - req->in_flight;
+    uint32_t n = (uint32_t)req->in_flight + req->replay, psn = req->psn;
+    bool more = req->op.active && !msg_is_local(&req->op.m) && !req->replay;
+    struct sent last;
+
+    for (uint64_t i = first; i < req->seq; i++) {
+        psn -= window_at(qp, i)->npsn;
+    }
+    state_put_u32(s, psn & PSN_MASK);
+    state_put_u64(s, first);
+    state_put_u32(s, n + more);
+    for (uint32_t i = 0; i < n; i++) {
+        sent_save(window_at(qp, first + i), s);
+    }
+    if (more) {
+        requester_describe(qp, &req->op, &last);
+        sent_save(&last, s);
+    }
+}
+
+static void sent_load(struct sent *sent, struct state_in *s)
+{
+    *sent = (struct sent){.wr_id = state_get_u64(s)};
+    sent->npsn = state_get_u32(s);
+    sent->length = state_get_u32(s);
+    sent->opcode = state_get_u8(s);
+    sent->state = state_get_bool(s) ? SENT_DONE : SENT_AGAIN;
+    sent->signaled = state_get_bool(s);
+    sent->returns = state_get_bool(s);
+    if (sent->npsn > PSN_MASK || sent->opcode >= PVRDMA_WC_RECV) {
+        state_fail(s, "no message can be in flight like that");
+    }
+}
+
+static void window_load(struct qp *qp, struct state_in *s)
+{
+    struct qp_requester *req = &qp->req;
+    uint32_t n;
+
+    req->psn = state_get_u32(s) & PSN_MASK;
+    req->seq = state_get_u64(s);
+    n = state_get_count(s, MIN(QP_WINDOW, qp->sq.nwqe), SENT_BYTES);
+    if (n && !req->sent) { /* the transport has no use for one, but this has */
+        req->sent = g_try_new0(struct sent, QP_WINDOW);
+    }
+    if (req->seq > UINT64_MAX / 2 || (n && !req->sent)) {
+        state_fail(s, "%u messages cannot be in flight", n);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        sent_load(window_at(qp, req->seq + i), s);
+    }
+    if (!state_failed(s)) {
+        req->replay = (uint16_t)n;
+    }
+}
+
+static void local_save(const struct send_op *op, struct state_out *s)
+{
+    state_put_u32(s, op->m.opcode);
+    state_put_u32(s, op->m.flags);
+    state_put_u64(s, op->wr_id);
+    state_put_u8(s, op->period != 0);
+    if (op->m.opcode == PVRDMA_WR_FAST_REG) {
+        state_put_u64(s, op->reg.iova_start);
+        state_put_u64(s, op->reg.pl_pdir_dma);
+        state_put_u32(s, op->reg.page_shift);
+        state_put_u32(s, op->reg.page_list_len);
+        state_put_u32(s, op->reg.length);
+        state_put_u32(s, op->reg.access_flags);
+        state_put_u32(s, op->reg.rkey);
+    } else if (op->m.opcode == PVRDMA_WR_BIND_MW) {
+        state_put_u64(s, op->bind.addr);
+        state_put_u64(s, op->bind.length);
+        state_put_u32(s, op->bind.lkey);
+        state_put_u32(s, op->bind.access_flags);
+        state_put_u32(s, op->bind.rkey);
+    } else {
+        state_put_u32(s, op->m.imm);
+    }
+}
+
+/* What is read there is as a guest writes it: keys_run() checks it. */
+static void local_load(struct qp *qp, struct state_in *s)
+{
+    struct send_op *op = &qp->req.op;
+
+    op->m.opcode = state_get_u32(s);
+    op->m.flags = state_get_u32(s);
+    op->wr_id = state_get_u64(s);
+    op->period = state_get_bool(s) ? grace_begin() : 0;
+    if (op->m.opcode == PVRDMA_WR_FAST_REG) {
+        op->reg.iova_start = state_get_u64(s);
+        op->reg.pl_pdir_dma = state_get_u64(s);
+        op->reg.page_shift = state_get_u32(s);
+        op->reg.page_list_len = state_get_u32(s);
+        op->reg.length = state_get_u32(s);
+        op->reg.access_flags = state_get_u32(s);
+        op->reg.rkey = state_get_u32(s);
+    } else if (op->m.opcode == PVRDMA_WR_BIND_MW) {
+        op->bind.addr = state_get_u64(s);
+        op->bind.length = state_get_u64(s);
+        op->bind.lkey = state_get_u32(s);
+        op->bind.access_flags = state_get_u32(s);
+        op->bind.rkey = state_get_u32(s);
+    } else {
+        op->m.imm = state_get_u32(s);
+    }
+    if (op->m.opcode >= 32 || !(qp->ops & (1u << op->m.opcode)) ||
+        !msg_is_local(&op->m) || qp->req.replay) {
+        state_fail(s, "QP %u: no such request can be under way", qp->handle);
+        return;
+    }
+    op->active = true;
+}
+
+static void requester_save(const struct qp *qp, struct state_out *s)
+{
+    const struct qp_requester *req = &qp->req;
+    bool waits = req->wait == QP_WAIT_RNR || req->wait == QP_WAIT_TIMEOUT;
+
+    state_put_u32(s, qp->sq.cons);
+    window_save(qp, s);
+    state_put_u8(s, has_local(qp));
+    if (has_local(qp)) {
+        local_save(&req->op, s);
+    }
+    state_put_u64(s, req->retry_seq);
+    state_put_u8(s, req->retries_left);
+    state_put_u8(s, req->rnr_left);
+    state_put_u64(s, time_left(qp->vm, req->rnr_until));
+    /* Who waits for something else looks for it anew. */
+    state_put_u8(s, waits ? (uint8_t)req->wait : QP_WAIT_NONE);
+    state_put_u64(s, waits ? time_left(qp->vm, req->timer.when) : 0);
+    state_put_u8(s, req->sqd_notified);
+    state_put_u64(s, atomic_load(&req->tx_msgs));
+    state_put_u64(s, atomic_load(&req->tx_bytes));
+}
+
+static void waits_load(struct qp *qp, struct state_in *s)
+{
+    struct qp_requester *req = &qp->req;
+    uint64_t rnr, left;
+    uint8_t wait;
+
+    req->retry_seq = state_get_u64(s);
+    req->retries_left = state_get_u8(s);
+    req->rnr_left = state_get_u8(s);
+    rnr = state_get_u64(s);
+    wait = state_get_u8(s);
+    left = state_get_u64(s);
+    if (req->retries_left > 8 || req->rnr_left > 7 || wait > QP_WAIT_TIMEOUT ||
+        left > MAX_WAIT_NS || rnr > MAX_WAIT_NS) {
+        state_fail(s, "QP %u: no QP can wait like that", qp->handle);
+    }
+    if (state_failed(s)) {
+        return;
+    }
+    req->rnr_until = rnr ? time_of(qp->vm, rnr) : 0;
+    if (wait != QP_WAIT_NONE) {
+        sched_wait(qp, wait, time_of(qp->vm, left));
+    }
+}
+
+static void requester_load(struct qp *qp, struct state_in *s)
+{
+    struct qp_requester *req = &qp->req;
+
+    qp->sq.cons = index_load(s, qp->sq.nwqe);
+    window_load(qp, s);
+    if (state_get_bool(s)) {
+        local_load(qp, s);
+    }
+    qp->sq.next =
+        req->op.active ? pvrdma_idx_next(qp->sq.cons, qp->sq.nwqe) : qp->sq.cons;
+    window_pass_over(qp);
+    qp->sq.prod = qp->sq.next;
+    waits_load(qp, s);
+    req->sqd_notified = state_get_bool(s);
+    atomic_store(&req->tx_msgs, state_get_u64(s));
+    atomic_store(&req->tx_bytes, state_get_u64(s));
+}
+
+/* ---- responder -------------------------------------------------------------- */
+
+static void recv_save(const struct recv_op *recv, struct state_out *s)
+{
+    state_put_u8(s, recv->active);
+    if (!recv->active) {
+        return;
+    }
+    state_put_u64(s, recv->wr_id);
+    state_put_u32(s, recv->nsge);
+    for (uint32_t i = 0; i < recv->nsge; i++) {
+        state_put_u64(s, recv->sge[i].addr);
+        state_put_u32(s, recv->sge[i].length);
+        state_put_u32(s, recv->sge[i].lkey);
+    }
+}
+
+static void recv_load(struct recv_op *recv, struct state_in *s)
+{
+    recv->active = state_get_bool(s);
+    if (!recv->active) {
+        return;
+    }
+    recv->wr_id = state_get_u64(s);
+    recv->nsge = state_get_count(s, QP_MAX_SGE, SGE_BYTES);
+    for (uint32_t i = 0; i < recv->nsge; i++) {
+        recv->sge[i].addr = state_get_u64(s);
+        recv->sge[i].length = state_get_u32(s);
+        recv->sge[i].lkey = state_get_u32(s);
+    }
+    recv->capacity = sg_length(recv->sge, recv->nsge);
+}
+
+static void atomics_save(const struct qp_responder *resp, struct state_out *s)
+{
+    uint64_t n = MIN(resp->n_atomic, G_N_ELEMENTS(resp->atomic));
+
+    state_put_u64(s, resp->n_atomic);
+    for (uint64_t i = 0; i < n; i++) {
+        state_put_u64(s, resp->atomic[i].seq);
+        state_put_u64(s, resp->atomic[i].old);
+    }
+}
+
+static void atomics_load(struct qp_responder *resp, struct state_in *s)
+{
+    uint64_t n;
+
+    resp->n_atomic = state_get_u64(s);
+    n = MIN(resp->n_atomic, G_N_ELEMENTS(resp->atomic));
+    for (uint64_t i = 0; i < n; i++) {
+        resp->atomic[i].seq = state_get_u64(s);
+        resp->atomic[i].old = state_get_u64(s);
+    }
+}
+
+static void responder_save(const struct qp *qp, struct state_out *s)
+{
+    const struct qp_responder *resp = &qp->resp;
+
+    state_put_u32(s, qp->own_rq.wq.cons);
+    state_put_u32(s, resp->psn);
+    state_put_u64(s, resp->seq);
+    state_put_u64(s, resp->incarnation);
+    state_put_u8(s, resp->comm_est);
+    state_put_u8(s, (uint8_t)resp->last_wqe);
+    recv_save(&resp->recv, s);
+    atomics_save(resp, s);
+    state_put_u8(s, resp->inv_period != 0);
+    state_put_u32(s, resp->inv_period ? resp->inv_key : 0);
+    state_put_u64(s, atomic_load(&resp->rx_msgs));
+    state_put_u64(s, atomic_load(&resp->rx_bytes));
+}
+
+static void responder_load(struct qp *qp, struct state_in *s)
+{
+    struct qp_responder *resp = &qp->resp;
+    struct wq *wq = &qp->own_rq.wq;
+    uint8_t last_wqe;
+
+    if (wq->nwqe) {
+        wq->cons = wq->next = wq->prod = index_load(s, wq->nwqe);
+    } else if (state_get_u32(s)) {
+        state_fail(s, "QP %u: it has no receives of its own", qp->handle);
+    }
+    qp->own_rq.must_notify = !qp->rq->srq && atomic_load(&qp->state) == PVRDMA_QPS_ERR;
+    resp->psn = state_get_u32(s) & PSN_MASK;
+    resp->seq = state_get_u64(s);
+    resp->incarnation = state_get_u64(s);
+    resp->comm_est = state_get_bool(s);
+    last_wqe = state_get_u8(s);
+    if (last_wqe > LAST_WQE_TOLD || (last_wqe && !qp->rq->srq)) {
+        state_fail(s, "QP %u: its last WQE is reached in no way", qp->handle);
+    } else {
+        resp->last_wqe = last_wqe;
+    }
+    recv_load(&resp->recv, s);
+    atomics_load(resp, s);
+    resp->inv_period = state_get_bool(s) ? grace_begin() : 0;
+    resp->inv_key = state_get_u32(s);
+    atomic_store(&resp->rx_msgs, state_get_u64(s));
+    atomic_store(&resp->rx_bytes, state_get_u64(s));
+}
+
+/* ---- the connection, and all of it ------------------------------------------- */
+
+static void path_save(const struct qp *qp, struct state_out *s)
+{
+    uint64_t incarnation = atomic_load(&qp->req.incarnation);
+
+    state_put_u64(s, incarnation);
+    if (incarnation) { /* of the path, what the attributes do not say */
+        state_put_bytes(s, qp->req.path.sgid.raw, sizeof(qp->req.path.sgid.raw));
+        state_put_u8(s, qp->req.bound);
+    }
+}
+
+static void path_load(struct qp *qp, struct state_in *s)
+{
+    const struct pvrdma_ah_attr *ah = &qp->attr.ah_attr;
+    uint64_t incarnation = state_get_u64(s);
+    uint32_t state = atomic_load(&qp->state);
+    const struct gid_entry *gid;
+    struct pvrdma_gid sgid;
+    bool bound;
+
+    if (!incarnation) {
+        return;
+    }
+    state_get_bytes(s, sgid.raw, sizeof(sgid.raw));
+    bound = state_get_bool(s);
+    if (!qp->service->connected || state == PVRDMA_QPS_RESET ||
+        state == PVRDMA_QPS_INIT || ah->sgid_index >= VERBS_GID_TBL_LEN) {
+        state_fail(s, "QP %u: it cannot be connected", qp->handle);
+        return;
+    }
+    gid = &qp->vm->objects.gid[ah->sgid_index];
+    if (bound && (!gid->bound || !gid_equal(&gid->gid, &sgid))) {
+        state_fail(s, "QP %u: its address is not the VM's", qp->handle);
+    }
+    if (state_failed(s)) {
+        return;
+    }
+    atomic_store(&qp->req.incarnation, incarnation);
+    qp->req.bound = bound;
+    qp_take_path(qp, &(struct conn_path){sgid, ah->dgid, qp->qpn, qp->attr.dest_qp_num});
+}
+
+/* In the stream's order. */
+#define N_SELDOM 6
+static void seldom_of(struct qp_counters *c, _Atomic uint64_t *counter[N_SELDOM])
+{
+    counter[0] = &c->errors;
+    counter[1] = &c->rnr_waits;
+    counter[2] = &c->retries;
+    counter[3] = &c->rnr_naks;
+    counter[4] = &c->duplicates;
+    counter[5] = &c->dropped;
+}
+
+void datapath_qp_save(struct qp *qp, struct state_out *s)
+{
+    _Atomic uint64_t *counter[N_SELDOM];
+
+    path_save(qp, s);
+    requester_save(qp, s);
+    responder_save(qp, s);
+    seldom_of(&qp->seldom, counter);
+    for (unsigned i = 0; i < N_SELDOM; i++) {
+        state_put_u64(s, atomic_load(counter[i]));
+    }
+}
+
+void datapath_qp_load(struct qp *qp, uint32_t uar_page, struct state_in *s)
+{
+    _Atomic uint64_t *counter[N_SELDOM];
+
+    datapath_qp_known(qp, uar_page);
+    path_load(qp, s);
+    requester_load(qp, s);
+    responder_load(qp, s);
+    seldom_of(&qp->seldom, counter);
+    for (unsigned i = 0; i < N_SELDOM; i++) {
+        atomic_store(counter[i], state_get_u64(s));
+    }
+}
