@@ -10,20 +10,26 @@
 
 #include <errno.h>
 
+#include "coro.h"
+
+/* Pages of a ring of @cqe entries; 0: there is no such ring. */
+static uint32_t cq_pages(uint32_t cqe)
+{
+    uint32_t bytes = cqe * (uint32_t)sizeof(struct pvrdma_cqe);
+
+    if (!is_power_of_2(cqe) || cqe > VERBS_MAX_CQE) {
+        return 0;
+    }
+    return 1 + (bytes + PVRDMA_PAGE_SIZE - 1) / PVRDMA_PAGE_SIZE;
+}
+
 /*
  * The pages a ring of @ncqe needs must be the pages given, so that no slot lies
  * outside them (CVE-2018-20125).
  */
 static int cq_ring_check(uint32_t cqe, uint32_t nchunks)
 {
-    uint32_t bytes, npages;
-
-    if (!is_power_of_2(cqe) || cqe > VERBS_MAX_CQE) {
-        return EINVAL;
-    }
-    bytes = cqe * (uint32_t)sizeof(struct pvrdma_cqe);
-    npages = 1 + (bytes + PVRDMA_PAGE_SIZE - 1) / PVRDMA_PAGE_SIZE;
-    return nchunks == npages ? 0 : EINVAL;
+    return nchunks && nchunks == cq_pages(cqe) ? 0 : EINVAL;
 }
 
 static int cq_check(struct vm *vm, const struct pvrdma_cmd_create_cq *req)
@@ -40,6 +46,24 @@ static int cq_check(struct vm *vm, const struct pvrdma_cmd_create_cq *req)
         return EINVAL;
     }
     return cq_ring_check(req->cqe, req->nchunks);
+}
+
+/* @cq, of @req, has its ring and its handle. */
+static void cq_publish(struct vm *vm, struct cq *cq, struct uctx *uctx,
+                       const struct pvrdma_cmd_create_cq *req)
+{
+    cq->vm = vm;
+    cq->mem.ext = req->reserved & PVRDMA_EXT_OBJ_RING;
+    cq->stamps = req->reserved & PVRDMA_EXT_CQ_STAMPS;
+    cq->uctx = uctx;
+    cq->vector = req->reserved >> PVRDMA_EXT_CQ_VECTOR_SHIFT;
+    cq->ncqe = req->cqe;
+    atomic_init(&cq->header, cq->mem.page[0]);
+    pthread_mutex_init(&cq->lock, NULL);
+    if (uctx) {
+        uctx->refs++;
+    }
+    id_table_publish(&vm->objects.cq, cq->handle, cq);
 }
 
 int verbs_create_cq(struct vm *vm, const struct pvrdma_cmd_create_cq *req,
@@ -70,19 +94,7 @@ int verbs_create_cq(struct vm *vm, const struct pvrdma_cmd_create_cq *req,
         err = ENOSPC;
         goto err_ring;
     }
-
-    cq->vm = vm;
-    cq->mem.ext = req->reserved & PVRDMA_EXT_OBJ_RING;
-    cq->stamps = req->reserved & PVRDMA_EXT_CQ_STAMPS;
-    cq->uctx = uctx;
-    cq->vector = req->reserved >> PVRDMA_EXT_CQ_VECTOR_SHIFT;
-    cq->ncqe = req->cqe;
-    atomic_init(&cq->header, cq->mem.page[0]);
-    pthread_mutex_init(&cq->lock, NULL);
-    if (uctx) {
-        uctx->refs++;
-    }
-    id_table_publish(&v->cq, cq->handle, cq);
+    cq_publish(vm, cq, uctx, req);
     datapath_cq_created(cq, uctx_uar_page(uctx));
 
     resp->cq_handle = cq->handle;
@@ -170,4 +182,87 @@ int verbs_destroy_cq(struct vm *vm, uint32_t handle)
     grace_wait();
     cq_free(vm, cq);
     return 0;
+}
+
+/* ---- the state stream ---- */
+
+static void cq_save(struct cq *cq, struct state_out *s)
+{
+    state_put_u32(s, cq->handle);
+    state_put_u32(s, cq->uctx ? cq->uctx->handle : 0);
+    state_put_u32(s, (cq->mem.ext ? PVRDMA_EXT_OBJ_RING : 0) |
+                         (cq->stamps ? PVRDMA_EXT_CQ_STAMPS : 0) |
+                         cq->vector << PVRDMA_EXT_CQ_VECTOR_SHIFT);
+    state_put_u32(s, cq->ncqe);
+    verbs_ring_save(&cq->mem, s);
+    datapath_cq_save(cq, s);
+}
+
+void cqs_save(struct vm *vm, struct state_out *s)
+{
+    const struct id_table *t = &vm->objects.cq;
+
+    id_table_save(t, s);
+    state_put_u32(s, t->used);
+    for (uint32_t i = 1; i < id_table_end(t); i++) {
+        struct cq *cq = id_table_get(t, i);
+
+        if (cq) {
+            cq_save(cq, s);
+            coro_breathe();
+        }
+    }
+}
+
+/* What the stream has instead of a command's page directory. */
+static struct cq *cq_read(struct vm *vm, struct pvrdma_cmd_create_cq *req,
+                          struct state_in *s)
+{
+    struct cq *cq;
+
+    req->ctx_handle = state_get_u32(s);
+    req->reserved = state_get_u32(s);
+    req->cqe = state_get_u32(s);
+    req->nchunks = cq_pages(req->cqe);
+    if ((req->ctx_handle && !id_table_get(&vm->objects.uctx, req->ctx_handle)) ||
+        cq_check(vm, req) != 0) {
+        state_fail(s, "no guest could make one like that");
+    }
+    cq = state_failed(s) ? NULL : g_new0(struct cq, 1);
+    if (cq && !verbs_ring_load(vm, &cq->mem, req->nchunks, s)) {
+        g_free(cq);
+        return NULL;
+    }
+    return cq;
+}
+
+static void cq_load(struct vm *vm, struct state_in *s)
+{
+    struct objects *v = &vm->objects;
+    struct pvrdma_cmd_create_cq req = {0};
+    uint32_t handle = verbs_place(&v->cq, s);
+    struct cq *cq = handle ? cq_read(vm, &req, s) : NULL;
+    struct uctx *uctx;
+
+    if (cq) {
+        uctx = id_table_get(&v->uctx, req.ctx_handle);
+        cq->handle = handle;
+        cq_publish(vm, cq, uctx, &req);
+        datapath_cq_load(cq, uctx_uar_page(uctx), s);
+    } else if (handle) {
+        id_table_release(&v->cq, handle);
+    }
+}
+
+void cqs_load(struct vm *vm, struct state_in *s)
+{
+    struct id_table *t = &vm->objects.cq;
+    uint32_t n;
+
+    id_table_load(t, s);
+    n = state_get_count(s, t->size - 1, 4);
+    for (uint32_t i = 0; i < n && !state_failed(s); i++) {
+        cq_load(vm, s);
+        coro_breathe();
+    }
 }

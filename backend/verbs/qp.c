@@ -45,19 +45,21 @@ int wq_layout(struct wq *wq, uint32_t wr, uint32_t sge, uint32_t hdr, uint32_t m
     return 0;
 }
 
-static int qp_layout(struct qp *qp, const struct pvrdma_cmd_create_qp *req)
+/* *npages: of the whole ring. */
+static int qp_layout(struct qp *qp, const struct pvrdma_cmd_create_qp *req,
+                     uint32_t *npages)
 {
     uint32_t send, recv = 0;
 
     if (wq_layout(&qp->sq, req->max_send_wr, req->max_send_sge,
                   sizeof(struct pvrdma_sq_wqe_hdr), req->max_inline_data, &send) ||
         (!req->is_srq && wq_layout(&qp->own_rq.wq, req->max_recv_wr, req->max_recv_sge,
-                                   sizeof(struct pvrdma_rq_wqe_hdr), 0, &recv)) ||
-        req->send_chunks != send || req->total_chunks != 1 + send + recv) {
+                                   sizeof(struct pvrdma_rq_wqe_hdr), 0, &recv))) {
         return EINVAL;
     }
     qp->sq.first_page = 1;
     qp->own_rq.wq.first_page = 1 + send;
+    *npages = 1 + send + recv;
     return 0;
 }
 
@@ -117,8 +119,47 @@ static int qp_type_check(struct qp *qp, const struct objects *v)
     return atomic_load_explicit(&v->gsi, memory_order_relaxed) ? EBUSY : 0;
 }
 
-static void qp_publish(struct qp *qp, struct objects *v)
+int qp_new(struct vm *vm, const struct pvrdma_cmd_create_qp *req, uint32_t *npages,
+           struct qp **out)
 {
+    bool ext = req->reserved[0] & PVRDMA_EXT_OBJ_RING;
+    struct qp *qp;
+    int err;
+
+    if ((req->reserved[0] & ~PVRDMA_EXT_OBJ_RING) ||
+        req->max_inline_data > (ext ? PVRDMA_EXT_MAX_INLINE : 0)) {
+        return ENOTSUP;
+    }
+    qp = g_try_new0(struct qp, 1);
+    if (!qp) {
+        return ENOMEM;
+    }
+    qp->vm = vm;
+    qp->type = req->qp_type;
+    qp->sq_sig_all = req->sq_sig_all;
+    qp->mem.ext = ext;
+    qp->max_inline = req->max_inline_data;
+    err = qp_parents(qp, &vm->objects, req);
+    err = err ? err : qp_type_check(qp, &vm->objects);
+    err = err ? err : qp_layout(qp, req, npages);
+    if (!err && qp->req.transport->pipelined) {
+        qp->req.sent = g_try_new0(struct sent, QP_WINDOW);
+        err = qp->req.sent ? 0 : ENOMEM;
+    }
+    if (err) {
+        g_free(qp);
+        return err;
+    }
+    *out = qp;
+    return 0;
+}
+
+void qp_publish(struct qp *qp, uint32_t handle)
+{
+    struct objects *v = &qp->vm->objects;
+
+    qp->handle = handle;
+    qp->qpn = (uint32_t)v->qp.gen[handle] << 16 | handle;
     qp->pd->refs++;
     qp->scq->refs++;
     qp->rcq->refs++;
@@ -130,7 +171,6 @@ static void qp_publish(struct qp *qp, struct objects *v)
     if (qp->type == PVRDMA_QPT_GSI) {
         atomic_store_explicit(&v->gsi, qp, memory_order_release);
     }
-    datapath_qp_created(qp, uctx_uar_page(qp->pd->uctx));
 }
 
 static void qp_fill_cap(const struct qp *qp, struct pvrdma_qp_cap *cap)
@@ -147,46 +187,28 @@ static void qp_fill_cap(const struct qp *qp, struct pvrdma_qp_cap *cap)
 int verbs_create_qp(struct vm *vm, const struct pvrdma_cmd_create_qp *req,
                     struct pvrdma_resp_create_qp *resp)
 {
-    struct objects *v = &vm->objects;
+    uint32_t npages, handle;
     struct qp *qp;
-    int err;
+    int err = qp_new(vm, req, &npages, &qp);
 
-    bool ext = req->reserved[0] & PVRDMA_EXT_OBJ_RING;
-
-    if ((req->reserved[0] & ~PVRDMA_EXT_OBJ_RING) ||
-        req->max_inline_data > (ext ? PVRDMA_EXT_MAX_INLINE : 0)) {
-        return ENOTSUP;
+    if (err) {
+        return err;
     }
-    qp = g_try_new0(struct qp, 1);
-    if (!qp) {
-        return ENOMEM;
+    if (req->send_chunks != qp->own_rq.wq.first_page - 1 || req->total_chunks != npages) {
+        err = EINVAL;
+        goto err_qp;
     }
-    qp->vm = vm;
-    qp->type = req->qp_type;
-    qp->sq_sig_all = req->sq_sig_all;
-    qp->mem.ext = ext;
-    qp->max_inline = req->max_inline_data;
-    err = qp_parents(qp, v, req);
-    err = err ? err : qp_type_check(qp, v);
-    err = err ? err : qp_layout(qp, req);
-    err = err ? err : verbs_ring_init(vm, &qp->mem, req->pdir_dma, req->total_chunks);
+    err = verbs_ring_init(vm, &qp->mem, req->pdir_dma, npages);
     if (err) {
         goto err_qp;
     }
-    if (qp->req.transport->pipelined) {
-        qp->req.sent = g_try_new0(struct sent, QP_WINDOW);
-        if (!qp->req.sent) {
-            err = ENOMEM;
-            goto err_ring;
-        }
-    }
-    qp->handle = id_table_reserve(&v->qp);
-    if (!qp->handle) {
+    handle = id_table_reserve(&vm->objects.qp);
+    if (!handle) {
         err = ENOSPC;
-        goto err_window;
+        goto err_ring;
     }
-    qp->qpn = (uint32_t)v->qp.gen[qp->handle] << 16 | qp->handle;
-    qp_publish(qp, v);
+    qp_publish(qp, handle);
+    datapath_qp_created(qp, uctx_uar_page(qp->pd->uctx));
 
     resp->qpn = qp->qpn;
     resp->qp_handle = qp->handle;
@@ -197,11 +219,10 @@ int verbs_create_qp(struct vm *vm, const struct pvrdma_cmd_create_qp *req,
     resp->max_inline_data = qp->max_inline;
     return 0;
 
-err_window:
-    g_free(qp->req.sent);
 err_ring:
     verbs_ring_fini(vm, &qp->mem);
 err_qp:
+    g_free(qp->req.sent);
     g_free(qp);
     return err;
 }
@@ -293,12 +314,8 @@ static bool rights_ok(uint32_t access)
     return !(access & ~(QP_ACCESS_MASK | PVRDMA_ACCESS_OPTIONAL));
 }
 
-/*
- * Are the values of the attributes in @mask acceptable?  PSNs are cut to 24
- * bits on use, as hardware does.
- */
-static int attr_check(const struct objects *v, uint32_t mask,
-                      const struct pvrdma_qp_attr *a)
+/* PSNs are cut to 24 bits on use, as hardware does. */
+int qp_attr_check(const struct objects *v, uint32_t mask, const struct pvrdma_qp_attr *a)
 {
 #define BAD(bit, condition) ((mask & (bit)) && (condition))
     if (BAD(PVRDMA_QP_PORT, a->port_num != 1) ||
@@ -362,7 +379,7 @@ static int qp_modify(struct qp *qp, uint32_t mask, const struct pvrdma_qp_attr *
         return EINVAL;
     }
     err = qp_transition_check(qp->type, cur, next, mask);
-    err = err ? err : attr_check(&qp->vm->objects, mask, attr);
+    err = err ? err : qp_attr_check(&qp->vm->objects, mask, attr);
     if (err) {
         return err;
     }

@@ -16,6 +16,8 @@
 
 #include <errno.h>
 
+#include "coro.h"
+
 static int srq_layout(struct srq *srq, const struct pvrdma_cmd_create_srq *req,
                       uint32_t *npages)
 {
@@ -30,7 +32,44 @@ static int srq_layout(struct srq *srq, const struct pvrdma_cmd_create_srq *req,
     }
     wq->first_page = 1;
     *npages += 1;
-    return req->nchunks >= *npages ? 0 : EINVAL;
+    return 0;
+}
+
+/* As @req says, but its ring, which is of *npages, and its handle; NULL with *err. */
+static struct srq *srq_new(struct vm *vm, struct pd *pd,
+                           const struct pvrdma_cmd_create_srq *req, uint32_t *npages,
+                           int *err)
+{
+    struct srq *srq = g_try_new0(struct srq, 1);
+
+    if (!srq) {
+        *err = ENOMEM;
+        return NULL;
+    }
+    srq->vm = vm;
+    srq->pd = pd;
+    srq->mem.ext = req->reserved[0] & PVRDMA_EXT_OBJ_RING;
+    srq->rq = (struct rq){.lock = &srq->lock,
+                          .vm = vm,
+                          .pd = pd,
+                          .srq = srq,
+                          .mem = &srq->mem,
+                          .max_wait = SRQ_WAITERS,
+                          .wait = srq->wait};
+    *err = srq_layout(srq, req, npages);
+    if (*err) {
+        g_free(srq);
+        return NULL;
+    }
+    return srq;
+}
+
+/* It has its ring and its handle. */
+static void srq_publish(struct srq *srq)
+{
+    pthread_mutex_init(&srq->lock, NULL);
+    srq->pd->refs++;
+    id_table_publish(&srq->vm->objects.srq, srq->handle, srq);
 }
 
 int verbs_create_srq(struct vm *vm, const struct pvrdma_cmd_create_srq *req,
@@ -45,22 +84,12 @@ int verbs_create_srq(struct vm *vm, const struct pvrdma_cmd_create_srq *req,
     if (!pd) {
         return ENOENT;
     }
-    srq = g_try_new0(struct srq, 1);
+    srq = srq_new(vm, pd, req, &npages, &err);
     if (!srq) {
-        return ENOMEM;
+        return err;
     }
-    srq->vm = vm;
-    srq->pd = pd;
-    srq->mem.ext = req->reserved[0] & PVRDMA_EXT_OBJ_RING;
-    srq->rq = (struct rq){.lock = &srq->lock,
-                          .vm = vm,
-                          .pd = pd,
-                          .srq = srq,
-                          .mem = &srq->mem,
-                          .max_wait = SRQ_WAITERS,
-                          .wait = srq->wait};
-    err = srq_layout(srq, req, &npages);
-    err = err ? err : verbs_ring_init(vm, &srq->mem, req->pdir_dma, npages);
+    err = req->nchunks < npages ? EINVAL
+                                : verbs_ring_init(vm, &srq->mem, req->pdir_dma, npages);
     if (err) {
         goto err_srq;
     }
@@ -69,9 +98,7 @@ int verbs_create_srq(struct vm *vm, const struct pvrdma_cmd_create_srq *req,
         err = ENOSPC;
         goto err_ring;
     }
-    pthread_mutex_init(&srq->lock, NULL);
-    pd->refs++;
-    id_table_publish(&v->srq, srq->handle, srq);
+    srq_publish(srq);
     datapath_srq_created(srq, uctx_uar_page(pd->uctx));
     resp->handle = srq->handle;
     return 0;
@@ -147,4 +174,84 @@ int verbs_destroy_srq(struct vm *vm, uint32_t handle)
     grace_wait();
     srq_free(vm, srq);
     return 0;
+}
+
+/* ---- the state stream ---- */
+
+static void srq_save(struct srq *srq, struct state_out *s)
+{
+    state_put_u32(s, srq->handle);
+    state_put_u32(s, srq->pd->handle);
+    state_put_u8(s, srq->mem.ext ? PVRDMA_EXT_OBJ_RING : 0);
+    state_put_u32(s, srq->rq.wq.nwqe);
+    state_put_u32(s, srq->rq.wq.max_sge);
+    verbs_ring_save(&srq->mem, s);
+    datapath_srq_save(srq, s);
+}
+
+void srqs_save(struct vm *vm, struct state_out *s)
+{
+    const struct id_table *t = &vm->objects.srq;
+
+    id_table_save(t, s);
+    state_put_u32(s, t->used);
+    for (uint32_t i = 1; i < id_table_end(t); i++) {
+        struct srq *srq = id_table_get(t, i);
+
+        if (srq) {
+            srq_save(srq, s);
+            coro_breathe();
+        }
+    }
+}
+
+static struct srq *srq_read(struct vm *vm, struct state_in *s)
+{
+    struct pvrdma_cmd_create_srq req = {.srq_type = PVRDMA_SRQT_BASIC};
+    struct pd *pd = id_table_get(&vm->objects.pd, state_get_u32(s));
+    struct srq *srq = NULL;
+    uint32_t npages;
+    int err = ENOENT;
+
+    req.reserved[0] = state_get_u8(s);
+    req.attrs.max_wr = state_get_u32(s);
+    req.attrs.max_sge = state_get_u32(s);
+    if (pd && !state_failed(s)) {
+        srq = srq_new(vm, pd, &req, &npages, &err);
+    }
+    if (!srq) {
+        state_fail(s, "no guest could make one like that: %s", g_strerror(err));
+    } else if (!verbs_ring_load(vm, &srq->mem, npages, s)) {
+        g_free(srq);
+        return NULL;
+    }
+    return srq;
+}
+
+static void srq_load(struct vm *vm, struct state_in *s)
+{
+    struct objects *v = &vm->objects;
+    uint32_t handle = verbs_place(&v->srq, s);
+    struct srq *srq = handle ? srq_read(vm, s) : NULL;
+
+    if (srq) {
+        srq->handle = handle;
+        srq_publish(srq);
+        datapath_srq_load(srq, uctx_uar_page(srq->pd->uctx), s);
+    } else if (handle) {
+        id_table_release(&v->srq, handle);
+    }
+}
+
+void srqs_load(struct vm *vm, struct state_in *s)
+{
+    struct id_table *t = &vm->objects.srq;
+    uint32_t n;
+
+    id_table_load(t, s);
+    n = state_get_count(s, t->size - 1, 4);
+    for (uint32_t i = 0; i < n && !state_failed(s); i++) {
+        srq_load(vm, s);
+        coro_breathe();
+    }
 }

@@ -82,6 +82,12 @@ void mrs_load(struct vm *vm, struct state_in *s);
 /* Loaded, they are nobody's claims before gids_claim(). */
 void gids_save(struct vm *vm, struct state_out *s);
 void gids_load(struct vm *vm, struct state_in *s);
+void cqs_save(struct vm *vm, struct state_out *s);
+void cqs_load(struct vm *vm, struct state_in *s);
+void srqs_save(struct vm *vm, struct state_out *s);
+void srqs_load(struct vm *vm, struct state_in *s);
+void qps_save(struct vm *vm, struct state_out *s);
+void qps_load(struct vm *vm, struct state_in *s);
 
 /* Claim all that were loaded; 0, or EADDRINUSE and none is. */
 int gids_claim(struct vm *vm);

@@ -29,6 +29,15 @@ void mr_unpublish(struct vm *vm, struct mr *mr); /* token held */
 void mr_free(struct vm *vm, struct mr *mr);
 void gid_unbind(struct vm *vm, unsigned index);
 
+/* QPs (qp.c), for those that come from a state stream. */
+/* As @req says, but its ring, which is of *npages, and its handle.  0 or an errno. */
+int qp_new(struct vm *vm, const struct pvrdma_cmd_create_qp *req, uint32_t *npages,
+           struct qp **out);
+/* It has its ring; datapath_qp_created() or what stands for it comes next. */
+void qp_publish(struct qp *qp, uint32_t handle);
+/* Are the values of the attributes in @mask acceptable?  0 or EINVAL. */
+int qp_attr_check(const struct objects *v, uint32_t mask, const struct pvrdma_qp_attr *a);
+
 /* MRs (mr.c), for those that come from a state stream: checks, and what is made. */
 int mr_check_user(const struct pvrdma_cmd_create_mr *req);
 int mr_check_access(uint32_t *access);
