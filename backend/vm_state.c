@@ -166,6 +166,9 @@ static const struct part {
     {STATE_TAG('P', 'D', ' ', ' '), 1, "protection domains", pds_save, pds_load},
     {STATE_TAG('M', 'R', ' ', ' '), 1, "memory regions", mrs_save, mrs_load},
     {STATE_TAG('G', 'I', 'D', 'S'), 1, "GID table", gids_save, gids_load},
+    {STATE_TAG('C', 'Q', ' ', ' '), 1, "completion queues", cqs_save, cqs_load},
+    {STATE_TAG('S', 'R', 'Q', ' '), 1, "shared receive queues", srqs_save, srqs_load},
+    {STATE_TAG('Q', 'P', ' ', ' '), 1, "queue pairs", qps_save, qps_load},
     /* What follows on all that it can be about. */
     {STATE_TAG('W', 'A', 'I', 'T'), 1, "waiting events", waiting_save, waiting_load},
 };
@@ -238,6 +241,7 @@ bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp)
         load_parts(vm, &s);
     }
     if (!state_failed(&s)) {
+        datapath_loaded(vm);
         return true;
     }
     device_reset(vm->dev);

@@ -33,7 +33,6 @@ typedef struct PVRDMAVector {
  * @nvectors: how many @vectors have a notifier
  * @on: MSI-X is enabled, and the daemon has the eventfds
  * @kvm: the vectors go through KVM and not through the main loop
- * @paused: they go nowhere, for the VM is stopped
  */
 struct PVRDMAIrq {
     PCIDevice *dev;
@@ -42,7 +41,6 @@ struct PVRDMAIrq {
     unsigned nvectors;
     bool on;
     bool kvm;
-    bool paused;
 };
 
 /*
@@ -62,14 +60,6 @@ PVRDMAIrq *pvrdma_irq_of(PCIDevice *dev);
  */
 bool pvrdma_irq_set_enabled(PVRDMAIrq *irq, PVRDMAClient *client, bool enable,
                             Error **errp);
-
-/*
- * The VM is stopped, and the daemon signals nothing any more: what it has
- * signalled becomes MSI-X messages and pending bits, and stays that.
- */
-void pvrdma_irq_pause(PVRDMAIrq *irq);
-/* The end of it; also if it never began. */
-void pvrdma_irq_resume(PVRDMAIrq *irq);
 
 /* Raise a vector; nothing if MSI-X is off. */
 void pvrdma_irq_raise(PVRDMAIrq *irq, unsigned vector);

@@ -233,8 +233,11 @@ static void test_events(void)
     datapath_resume(&to->vm);
     testdev_irqs(to, PVRDMA_VEC_ASYNC);
     event_async(g, PVRDMA_EVENT_PORT_ERR, 1);
-    g_assert_cmpuint(testdev_irqs(to, PVRDMA_VEC_ASYNC), ==, 1);
-    g_assert_cmpuint(g->events.async.prod, ==, 4);
+    /* Its QPs go on, too, and have things to tell. */
+    g_assert_cmpuint(testdev_irqs(to, PVRDMA_VEC_ASYNC), >=, 1);
+    pthread_mutex_lock(&g->events.async.lock);
+    g_assert_cmpuint(g->events.async.prod, >=, 4);
+    pthread_mutex_unlock(&g->events.async.lock);
     g_byte_array_unref(a);
     teardown();
 }
@@ -397,7 +400,8 @@ static void test_changed(void)
 static void test_parts(void)
 {
     static const char *const tags[] = {"CAPS", "OWNR", "DEVC", "RING", "STAT",
-                                       "CTXT", "PD  ", "MR  ", "GIDS", "WAIT"};
+                                       "CTXT", "PD  ", "MR  ", "GIDS", "CQ  ",
+                                       "SRQ ", "QP  ", "WAIT"};
     GByteArray *a, *b;
 
     setup();

@@ -3,6 +3,7 @@
 #include "fulldev.h"
 
 #include "datapath/engine.h"
+#include "fullqueues.h"
 
 #define VA 0x7f0000000123ull
 
@@ -186,7 +187,9 @@ void fulldev_fill(struct testdev *td)
     gid(td, 3, 2);
     vector(td, 5);
     told(td);
+    fullqueues_make(td, kernel_pd, uctx, pd);
     datapath_pause(&td->vm);
+    fullqueues_work(td);
     atomic_store(&td->vm.dp.tx_msgs, 12345);
     atomic_store(&td->vm.dp.uc_dropped[UC_DROPS - 1], 9);
 }
