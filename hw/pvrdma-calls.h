@@ -57,4 +57,35 @@ bool pvrdma_call_set_irqs(PVRDMAClient *c, const int *fds, size_t nfds,
 /* Take them all back. */
 bool pvrdma_call_disable_irqs(PVRDMAClient *c, Error **errp);
 
+/*
+ * pvrdma-calls-migration.c.  These return 0, the daemon's errno (negative) if
+ * it refuses, and -EIO if the connection is or was lost.
+ */
+
+/* Has the daemon the feature of @which, with the methods named there? */
+int pvrdma_call_probe(PVRDMAClient *c, uint32_t which);
+/* What it can do of migration, VFIO_USER_MIGRATION_*. */
+int pvrdma_call_migration(PVRDMAClient *c, uint64_t *flags);
+/* The device's state, VFIO_USER_MIG_*; ERROR if that cannot be had. */
+int pvrdma_call_get_state(PVRDMAClient *c, uint32_t *state);
+/* Change it; done on return. */
+int pvrdma_call_set_state(PVRDMAClient *c, uint32_t state);
+
+/* Log what is written to these ranges of guest memory; every store from now. */
+int pvrdma_call_log_start(PVRDMAClient *c, uint64_t page_size,
+                          const struct vfio_user_log_range *ranges,
+                          uint32_t n);
+int pvrdma_call_log_stop(PVRDMAClient *c);
+/* Fetch and clear it: a bit for each page of [@addr, @addr + @size). */
+int pvrdma_call_log_report(PVRDMAClient *c, uint64_t addr, uint64_t size,
+                           uint64_t page_size, uint64_t *bits);
+
+/*
+ * The next bytes of the device's state, up to @max.  Returns how many: fewer
+ * are the end.
+ */
+ssize_t pvrdma_call_state_read(PVRDMAClient *c, void *data, uint32_t max);
+/* Hand over the next bytes of the state that the device is to have. */
+int pvrdma_call_state_write(PVRDMAClient *c, const void *data, uint32_t size);
+
 #endif

@@ -87,6 +87,7 @@ struct PVRDMAClient {
     int64_t patience_us;    /* what is left of the time for waiting */
     uint16_t next_id;
     size_t max_fds;
+    uint32_t max_data;
     /* Requests that were sent and not collected, oldest at @head. */
     Pending pending[PVRDMA_CLIENT_PIPELINE];
     size_t head;
@@ -158,6 +159,11 @@ const char *pvrdma_client_reason(const PVRDMAClient *c)
 size_t pvrdma_client_max_fds(const PVRDMAClient *c)
 {
     return c->max_fds;
+}
+
+uint32_t pvrdma_client_max_data(const PVRDMAClient *c)
+{
+    return c->max_data;
 }
 
 void pvrdma_client_error(const PVRDMAClient *c, int ret, Error **errp,
@@ -549,6 +555,7 @@ static bool parse_capabilities(PVRDMAClient *c, const char *json, Error **errp)
         return false;
     }
     c->max_fds = MIN(fds, VFIO_USER_MAX_FDS);
+    c->max_data = MIN(xfer, VFIO_USER_MAX_DATA);
     return true;
 }
 

@@ -86,6 +86,9 @@ const char *pvrdma_client_reason(const PVRDMAClient *c);
 /* Descriptors per message that the daemon takes. */
 size_t pvrdma_client_max_fds(const PVRDMAClient *c);
 
+/* Bytes of data per message that the daemon takes, and we do. */
+uint32_t pvrdma_client_max_data(const PVRDMAClient *c);
+
 /**
  * pvrdma_client_request: send a command and wait for its reply
  * @iov: payload

@@ -148,17 +148,30 @@ static void set_handlers(PVRDMAIrq *irq, EventNotifierHandler *handler)
     }
 }
 
-static bool irq_disable(PVRDMAIrq *irq, PVRDMAClient *client, Error **errp)
+static void irq_connect(PVRDMAIrq *irq)
 {
-    bool ok = pvrdma_call_disable_irqs(client, errp);
+    irq->kvm = kvm_start(irq);
+    if (!irq->kvm) {
+        set_handlers(irq, vector_event);
+    }
+}
 
-    trace_pvrdma_irq_enable(irq->name, false, irq->kvm);
+static void irq_disconnect(PVRDMAIrq *irq)
+{
     if (irq->kvm) {
         kvm_stop(irq);
         irq->kvm = false;
     } else {
         set_handlers(irq, NULL);
     }
+}
+
+static bool irq_disable(PVRDMAIrq *irq, PVRDMAClient *client, Error **errp)
+{
+    bool ok = pvrdma_call_disable_irqs(client, errp);
+
+    trace_pvrdma_irq_enable(irq->name, false, irq->kvm);
+    irq_disconnect(irq);
     return ok;
 }
 
@@ -172,11 +185,10 @@ static bool irq_enable(PVRDMAIrq *irq, PVRDMAClient *client, Error **errp)
         take_event(&irq->vectors[i]);
         fds[i] = event_notifier_get_fd(&irq->vectors[i].notifier);
     }
-    irq->kvm = kvm_start(irq);
-    trace_pvrdma_irq_enable(irq->name, true, irq->kvm);
-    if (!irq->kvm) {
-        set_handlers(irq, vector_event);
+    if (!irq->paused) {
+        irq_connect(irq);
     }
+    trace_pvrdma_irq_enable(irq->name, true, irq->kvm);
     return pvrdma_call_set_irqs(client, fds, irq->nvectors, errp);
 }
 
@@ -189,6 +201,34 @@ bool pvrdma_irq_set_enabled(PVRDMAIrq *irq, PVRDMAClient *client, bool enable,
     irq->on = enable;
     return enable ? irq_enable(irq, client, errp)
                   : irq_disable(irq, client, errp);
+}
+
+void pvrdma_irq_pause(PVRDMAIrq *irq)
+{
+    unsigned i;
+
+    if (irq->paused) {
+        return;
+    }
+    irq->paused = true;
+    if (!irq->on) {
+        return;
+    }
+    /* KVM has delivered all that it took when this returns. */
+    irq_disconnect(irq);
+    for (i = 0; i < irq->nvectors; i++) {
+        vector_event(&irq->vectors[i].notifier);
+    }
+}
+
+void pvrdma_irq_resume(PVRDMAIrq *irq)
+{
+    if (irq->paused) {
+        irq->paused = false;
+        if (irq->on) {
+            irq_connect(irq);
+        }
+    }
 }
 
 void pvrdma_irq_raise(PVRDMAIrq *irq, unsigned vector)

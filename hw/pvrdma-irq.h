@@ -33,6 +33,7 @@ typedef struct PVRDMAVector {
  * @nvectors: how many @vectors have a notifier
  * @on: MSI-X is enabled, and the daemon has the eventfds
  * @kvm: the vectors go through KVM and not through the main loop
+ * @paused: they go nowhere, for the VM is stopped
  */
 struct PVRDMAIrq {
     PCIDevice *dev;
@@ -41,6 +42,7 @@ struct PVRDMAIrq {
     unsigned nvectors;
     bool on;
     bool kvm;
+    bool paused;
 };
 
 /*
@@ -60,6 +62,14 @@ PVRDMAIrq *pvrdma_irq_of(PCIDevice *dev);
  */
 bool pvrdma_irq_set_enabled(PVRDMAIrq *irq, PVRDMAClient *client, bool enable,
                             Error **errp);
+
+/*
+ * The VM is stopped, and the daemon signals nothing any more: what it has
+ * signalled becomes MSI-X messages and pending bits, and stays that.
+ */
+void pvrdma_irq_pause(PVRDMAIrq *irq);
+/* The end of it; also if it never began. */
+void pvrdma_irq_resume(PVRDMAIrq *irq);
 
 /* Raise a vector; nothing if MSI-X is off. */
 void pvrdma_irq_raise(PVRDMAIrq *irq, unsigned vector);

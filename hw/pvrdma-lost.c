@@ -458,6 +458,8 @@ static void vm_changed(void *opaque, bool running, RunState state)
         hold_stop();
     } else {
         hold_stop_now();
+        /* Not in the main loop: the daemon may have let go meanwhile. */
+        hold_schedule();
     }
 }
 

@@ -57,9 +57,10 @@
 
 typedef struct MapOp {
     MemoryRegion *mr;   /* NULL: unmap */
+    MemoryRegion *old;  /* unmap: what counts as written (a reference) */
     uint32_t flags;
     int fd;             /* the memory backend's */
-    uint64_t offset;
+    uint64_t offset;    /* in the file; unmap: in @old */
     uint64_t addr;
     uint64_t size;
 } MapOp;
@@ -215,16 +216,59 @@ static void mem_region_add(MemoryListener *listener,
     g_array_append_val(mem->ops, op);
 }
 
+static void mem_report(PVRDMAMem *mem, MemoryRegion *mr, const MapOp *op)
+{
+    const PVRDMAPart part = { mr, op->offset, op->addr, op->size };
+
+    pvrdma_dirty_sync(mem, &part);
+}
+
 static void mem_region_del(MemoryListener *listener,
                            MemoryRegionSection *section)
 {
     PVRDMAMem *mem = container_of(listener, PVRDMAMem, listener);
     MapOp op;
 
-    if (!mem->stopping && section_to_op(section, &op) &&
-        g_hash_table_contains(mem->maps, &op.addr)) {
+    if (!section_to_op(section, &op) ||
+        !g_hash_table_contains(mem->maps, &op.addr)) {
+        return;
+    }
+    if (mem->stopping) {
+        /* The device was reset: it is the last report. */
+        mem_report(mem, section->mr, &op);
+    } else {
         op.mr = NULL;
+        if (mem->logging) {
+            op.old = section->mr;
+            memory_region_ref(op.old);
+        }
         g_array_append_val(mem->ops, op);
+    }
+}
+
+/* Never fails while the listener is being registered: QEMU would abort. */
+static bool mem_log_start(MemoryListener *listener, Error **errp)
+{
+    PVRDMAMem *mem = container_of(listener, PVRDMAMem, listener);
+    Error **where = mem->starting ? (mem->error ? NULL : &mem->error) : errp;
+
+    return pvrdma_dirty_start(mem, where) || mem->starting;
+}
+
+static void mem_log_stop(MemoryListener *listener)
+{
+    pvrdma_dirty_stop(container_of(listener, PVRDMAMem, listener));
+}
+
+static void mem_log_sync(MemoryListener *listener,
+                         MemoryRegionSection *section)
+{
+    PVRDMAMem *mem = container_of(listener, PVRDMAMem, listener);
+    MapOp op;
+
+    if (mem->logging && section_to_op(section, &op) &&
+        g_hash_table_contains(mem->maps, &op.addr)) {
+        mem_report(mem, section->mr, &op);
     }
 }
 
@@ -263,6 +307,11 @@ static void mem_collect(PVRDMAMem *mem, const MapOp *op)
     PVRDMAReply reply = { .data = &unmap, .max = sizeof(unmap) };
     int ret = pvrdma_client_collect(mem->client, op->mr ? NULL : &reply);
 
+    if (op->old) {
+        const PVRDMAPart part = { op->old, op->offset, op->addr, op->size };
+
+        pvrdma_dirty_all(mem, &part);
+    }
     if (pvrdma_client_lost(mem->client)) {
         return;
     }
@@ -274,7 +323,9 @@ static void mem_collect(PVRDMAMem *mem, const MapOp *op)
                          op->addr + op->size - 1, strerror(-ret));
         }
     } else if (ret == 0) {
-        g_hash_table_add(mem->maps, g_memdup2(&op->addr, sizeof(op->addr)));
+        g_hash_table_insert(mem->maps,
+                            g_memdup2(&op->addr, sizeof(op->addr)),
+                            g_memdup2(&op->size, sizeof(op->size)));
     } else {
         mem_problem(mem, op->mr, refusal_hint(ret),
                     "pvrdmad refuses to map guest memory '%s' 0x%" PRIx64
@@ -305,6 +356,11 @@ static void mem_commit(MemoryListener *listener)
         mem_collect(mem, &ops[collected++]);
     }
     pvrdma_client_end(mem->client);
+    for (sent = 0; sent < n; sent++) {
+        if (ops[sent].old) {
+            memory_region_unref(ops[sent].old);
+        }
+    }
     g_array_set_size(mem->ops, 0);
 }
 
@@ -413,7 +469,7 @@ bool pvrdma_mem_check_iommu(PCIDevice *dev, Error **errp)
 }
 
 bool pvrdma_mem_start(PVRDMAMem *mem, PVRDMAClient *client, PCIDevice *dev,
-                      const char *name, Error **errp)
+                      const char *name, bool can_log, Error **errp)
 {
     CPUState *cpu;
 
@@ -425,9 +481,11 @@ bool pvrdma_mem_start(PVRDMAMem *mem, PVRDMAClient *client, PCIDevice *dev,
     }
     mem->name = name;
     mem->client = client;
+    mem->can_log = can_log;
+    mem->logging = false;
     mem->ops = g_array_new(false, false, sizeof(MapOp));
     mem->maps = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free,
-                                      NULL);
+                                      g_free);
     mem->reported = g_hash_table_new_full(g_str_hash, g_str_equal, g_free,
                                           g_free);
     mem->starting = true;
@@ -438,6 +496,9 @@ bool pvrdma_mem_start(PVRDMAMem *mem, PVRDMAClient *client, PCIDevice *dev,
         .region_add = mem_region_add,
         .region_del = mem_region_del,
         .commit = mem_commit,
+        .log_global_start = mem_log_start,
+        .log_global_stop = mem_log_stop,
+        .log_sync = mem_log_sync,
     };
     mem->devices = (DeviceListener) {
         .realize = mem_device_realized,
@@ -463,6 +524,9 @@ void pvrdma_mem_stop(PVRDMAMem *mem)
 {
     if (mem->ops) {
         mem->stopping = true;
+        if (pvrdma_client_lost(mem->client)) {
+            pvrdma_dirty_lost(mem);
+        }
         memory_listener_unregister(&mem->listener);
         device_listener_unregister(&mem->devices);
         g_array_free(mem->ops, true);

@@ -9,15 +9,29 @@
 #include "pvrdma-client.h"
 
 /**
+ * struct PVRDMAPart - guest memory of one backend at one place
+ * @mr: the backend's, and where in it
+ * @addr: guest-physical
+ */
+typedef struct PVRDMAPart {
+    MemoryRegion *mr;
+    uint64_t offset;
+    uint64_t addr;
+    uint64_t size;
+} PVRDMAPart;
+
+/**
  * struct PVRDMAMem - keeps the daemon's DMA map in step with guest memory
  * @name: how messages call the device
  * @client: where the map goes
  * @listener: registered between pvrdma_mem_start() and pvrdma_mem_stop()
  * @devices: registered likewise: CPUs and memory that are plugged later
  * @ops: changes of the memory transaction under way, in their order
- * @maps: guest addresses (uint64_t) of what the daemon has accepted
+ * @maps: what the daemon has accepted: guest addresses and sizes (uint64_t)
  * @reported: names of memory whose problems were told, and when
  * @error: first problem; only used until pvrdma_mem_start() returns
+ * @can_log: the daemon can tell what it writes
+ * @logging: and does; see pvrdma-dirty.c
  * @starting: problems go to @error and not to the log
  * @stopping: the connection is about to end, which unmaps everything
  *
@@ -32,6 +46,8 @@ typedef struct PVRDMAMem {
     GHashTable *maps;
     GHashTable *reported;
     Error *error;
+    bool can_log;
+    bool logging;
     bool starting;
     bool stopping;
 } PVRDMAMem;
@@ -42,17 +58,29 @@ bool pvrdma_mem_check_iommu(PCIDevice *dev, Error **errp);
 /**
  * pvrdma_mem_start: give the daemon all guest memory, now and in future
  * @name: must outlive @mem
+ * @can_log: the daemon has the DMA_LOGGING features
  *
  * Returns: false, with @errp set and nothing registered, if the guest's memory
  * cannot be shared or the daemon does not take it.
  */
 bool pvrdma_mem_start(PVRDMAMem *mem, PVRDMAClient *client, PCIDevice *dev,
-                      const char *name, Error **errp);
+                      const char *name, bool can_log, Error **errp);
 
 /*
  * Stop following guest memory.  The daemon keeps its maps until the connection
  * ends: reset the device first, and close the connection right after.
  */
 void pvrdma_mem_stop(PVRDMAMem *mem);
+
+/* pvrdma-dirty.c: the log of what the daemon writes. */
+
+bool pvrdma_dirty_start(PVRDMAMem *mem, Error **errp);
+void pvrdma_dirty_stop(PVRDMAMem *mem);
+/* Tell QEMU what was written to @part since the last time. */
+void pvrdma_dirty_sync(PVRDMAMem *mem, const PVRDMAPart *part);
+/* Nobody knows: all of it. */
+void pvrdma_dirty_all(PVRDMAMem *mem, const PVRDMAPart *part);
+/* The connection is lost, and with it the log: a migration must fail. */
+void pvrdma_dirty_lost(PVRDMAMem *mem);
 
 #endif

@@ -16,6 +16,8 @@
  *   guest memory              descriptors, mapped by the daemon (pvrdma-mem.c)
  *   interrupts                eventfds (pvrdma-irq.c)
  *   reset, also by function   DEVICE_RESET
+ *   stop, migration           device states (pvrdma-migrate.c), and a log of
+ *                             what the daemon writes (pvrdma-dirty.c)
  *   loss of the daemon        pvrdma-lost.c
  *
  * The messages themselves are in pvrdma-calls.c and pvrdma-client.c.
@@ -40,7 +42,6 @@
 #include "hw/pci/msix.h"
 #include "hw/pci/pci_bus.h"
 #include "hw/pci/pcie.h"
-#include "migration/blocker.h"
 #include "qapi/clone-visitor.h"
 #include "qapi/qapi-visit-pvrdma.h"
 #include "qapi/qapi-visit-sockets.h"
@@ -205,9 +206,8 @@ static const MemoryRegionOps pvrdma_uar_ops = {
  */
 
 /* The daemon must know whether bus mastering is on: without it, no DMA. */
-static void forward_command(PVRDMADevice *s, uint16_t command)
+static void send_command(PVRDMADevice *s, uint16_t command, Error **errp)
 {
-    Error *err = NULL;
     uint8_t buf[2];
 
     if (command == s->command) {
@@ -221,7 +221,14 @@ static void forward_command(PVRDMADevice *s, uint16_t command)
     }
     stw_le_p(buf, command);
     pvrdma_call_region_write(s->client, VFIO_PCI_CONFIG_REGION_INDEX,
-                             PCI_COMMAND, buf, sizeof(buf), &err);
+                             PCI_COMMAND, buf, sizeof(buf), errp);
+}
+
+static void forward_command(PVRDMADevice *s, uint16_t command)
+{
+    Error *err = NULL;
+
+    send_command(s, command, &err);
     warn_refused(s, err);
 }
 
@@ -231,6 +238,16 @@ static void set_interrupts(PVRDMADevice *s, bool enable)
 
     pvrdma_irq_set_enabled(&s->irq, s->client, enable, &err);
     warn_refused(s, err);
+}
+
+bool pvrdma_follow_config(PVRDMADevice *s, Error **errp)
+{
+    ERRP_GUARD();
+    PCIDevice *dev = PCI_DEVICE(s);
+
+    send_command(s, pci_get_word(dev->config + PCI_COMMAND), errp);
+    return !*errp && pvrdma_irq_set_enabled(&s->irq, s->client,
+                                            msix_enabled(dev), errp);
 }
 
 PVRDMAIrq *pvrdma_irq_of(PCIDevice *dev)
@@ -264,7 +281,9 @@ static void pvrdma_reset_hold(Object *obj, ResetType type)
     pvrdma_client_begin(s->client);
     set_interrupts(s, false);
     forward_command(s, 0);
-    pvrdma_call_reset(s->client, &err);
+    if (pvrdma_call_reset(s->client, &err)) {
+        pvrdma_migrate_reset(s);
+    }
     warn_refused(s, err);
     pvrdma_client_end(s->client);
 }
@@ -489,6 +508,7 @@ static void pvrdma_cleanup(PVRDMADevice *s)
         qemu_remove_machine_init_done_notifier(&s->machine_done);
         s->machine_done.notify = NULL;
     }
+    pvrdma_migrate_cleanup(s);
     pvrdma_mem_stop(&s->mem);
     pvrdma_lost_unwatch(s);
     pvrdma_client_free(s->client);
@@ -498,7 +518,6 @@ static void pvrdma_cleanup(PVRDMADevice *s)
     if (msix_present(dev)) {
         msix_uninit_exclusive_bar(dev);
     }
-    migrate_del_blocker(&s->migration_blocker);
     g_free(s->name);
     s->name = NULL;
 }
@@ -510,11 +529,6 @@ static bool pvrdma_setup(PVRDMADevice *s, Error **errp)
 
     s->name = qdev_get_human_name(DEVICE(s));
     s->doorbell.eventfd = -1;
-    error_setg(&s->migration_blocker, "pvrdma cannot migrate its queue pairs "
-               "yet: unplug the device first");
-    if (migrate_add_blocker(&s->migration_blocker, errp) < 0) {
-        return false;
-    }
     addr = socket_address(s, errp);
     if (!addr) {
         return false;
@@ -526,11 +540,12 @@ static bool pvrdma_setup(PVRDMADevice *s, Error **errp)
     }
     pvrdma_client_begin(s->client);
     if (!check_device(s, &info, errp) || !check_function(s, errp) ||
-        !init_bars(s, errp) ||
+        !pvrdma_migrate_setup(s, errp) || !init_bars(s, errp) ||
         !pvrdma_doorbell_open(&s->doorbell, s->client, info.num_regions,
                               errp) ||
         !pvrdma_irq_init(&s->irq, PCI_DEVICE(s), s->name, s->vectors, errp) ||
-        !pvrdma_mem_start(&s->mem, s->client, PCI_DEVICE(s), s->name, errp)) {
+        !pvrdma_mem_start(&s->mem, s->client, PCI_DEVICE(s), s->name, s->able,
+                          errp)) {
         return false;
     }
     pvrdma_client_end(s->client);
@@ -641,6 +656,7 @@ static void pvrdma_class_init(ObjectClass *klass, PVRDMAClassData *data)
     k->class_id = PCI_CLASS_NETWORK_OTHER;
     rc->phases.hold = pvrdma_reset_hold;
     dc->desc = "RDMA adapter, served by pvrdmad";
+    dc->vmsd = &pvrdma_vmstate;
     device_class_set_props(dc, pvrdma_properties);
     object_class_property_add(klass, "socket", "PVRDMASocket", get_socket,
                               set_socket, NULL, NULL);

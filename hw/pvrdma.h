@@ -6,6 +6,7 @@
 #define HW_RDMA_PVRDMA_H
 
 #include "hw/pci/pci_device.h"
+#include "migration/vmstate.h"
 #include "qapi/qapi-types-pvrdma.h"
 #include "system/runstate.h"
 #include "pvrdma-client.h"
@@ -26,6 +27,11 @@ OBJECT_DECLARE_SIMPLE_TYPE(PVRDMADevice, PVRDMA)
  * @flr: property: offer function-level reset, on an express bus
  * @name: how messages call the device: its id, or its QOM path
  * @client: connection to the daemon, NULL before and after realize
+ * @migration_blocker: set if the daemon cannot migrate the device
+ * @able: it can
+ * @state: the device's state (VFIO_USER_MIG_*), if @able
+ * @loaded: it is that of another time or place, and has not run here
+ * @run_state: stops and starts the device with the VM, if @able
  * @command: PCI_COMMAND as the daemon knows it
  * @dsr_low: last write to DSRLOW
  * @dsr: guest-physical address of the device shared region
@@ -54,6 +60,10 @@ struct PVRDMADevice {
     PVRDMAIrq irq;
     PVRDMAMem mem;
     Error *migration_blocker;
+    bool able;
+    uint32_t state;
+    bool loaded;
+    VMChangeStateEntry *run_state;
     uint16_t command;
 
     uint32_t dsr_low;
@@ -66,6 +76,21 @@ struct PVRDMADevice {
     VMChangeStateEntry *vm_change;
     Notifier machine_done;
 };
+
+/* pvrdma.c */
+
+/* Tell the daemon what config space says now, which changed by no write. */
+bool pvrdma_follow_config(PVRDMADevice *s, Error **errp);
+
+/* pvrdma-migrate.c: stopping, saving and loading the device. */
+
+extern const VMStateDescription pvrdma_vmstate;
+
+bool pvrdma_migrate_setup(PVRDMADevice *s, Error **errp);
+/* Undoes as much of it as was done. */
+void pvrdma_migrate_cleanup(PVRDMADevice *s);
+/* The daemon has reset the device. */
+void pvrdma_migrate_reset(PVRDMADevice *s);
 
 /* pvrdma-lost.c: the device without its daemon. */
 

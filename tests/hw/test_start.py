@@ -223,7 +223,7 @@ class GoodStart(Case):
     def test_migration_refused(self):
         self.serve()
         answer = self.boot().execute('migrate', uri='exec:cat >/dev/null')
-        self.assertIn('pvrdma cannot migrate', answer['error']['desc'])
+        self.assertIn('cannot migrate', answer['error']['desc'])
 
 
 if __name__ == '__main__':

@@ -24,6 +24,15 @@ import time
 
 VERSION, DMA_MAP, DMA_UNMAP, GET_INFO, REGION_INFO, IO_FDS = 1, 2, 3, 4, 5, 6
 IRQ_INFO, SET_IRQS, REGION_READ, REGION_WRITE, RESET = 7, 8, 9, 10, 13
+FEATURE, MIG_READ, MIG_WRITE = 16, 17, 18
+
+# Of FEATURE: what it is about, and how.
+MIGRATION, MIG_STATE, LOG_START, LOG_STOP, LOG_REPORT = 1, 2, 6, 7, 8
+GET, SET, PROBE = 1 << 16, 1 << 17, 1 << 18
+STOP, RUNNING, STOP_COPY, RESUMING = 1, 2, 3, 4
+MIG_PATHS = {(RUNNING, STOP), (STOP, RUNNING), (STOP, STOP_COPY), (STOP_COPY, STOP),
+             (STOP_COPY, RUNNING), (STOP, RESUMING), (RESUMING, STOP)}
+ENOTTY = 25
 
 SILENT, CLOSE, DEFAULT = object(), object(), object()
 
@@ -56,6 +65,11 @@ class Message:
         offset, region, count = ACCESS.unpack_from(self.body)
         data = self.body[ACCESS.size:]
         return region, offset, data if data else count
+
+    def feature(self):
+        """(number, GET, SET or both and PROBE, data) of a FEATURE."""
+        flags, = struct.unpack_from('<I', self.body, 4)
+        return flags & 0xffff, flags & ~0xffff, self.body[8:]
 
 
 def reply(msg, payload=b'', flags=REPLY, error=0, **change):
@@ -95,10 +109,19 @@ def doorbell_memfd(size=DB_SIZE, seal=True, version=DB_VERSION):
 
 
 class Server(threading.Thread):
-    def __init__(self, path, doorbells=True, max_fds=16):
+    def __init__(self, path, doorbells=True, max_fds=16, features=()):
+        """`features`: numbers of those it has."""
         super().__init__(daemon=True)
         self.path = path
         self.max_fds = max_fds
+        self.features = features
+        self.state = RUNNING
+        self.states = []        # each it was set to
+        self.saved = b''        # to be read at STOP_COPY
+        self.reading = 0        # how far that is
+        self.loaded = bytearray()
+        self.logged = None      # ranges, if it logs
+        self.dirty = set()      # pages
         self.hooks = {}
         self.log = []           # (command, flags, body, number of fds)
         self.violations = []
@@ -198,7 +221,7 @@ class Server(threading.Thread):
         if header is None:
             return False
         size = HEADER.unpack(header)[2]
-        if not HEADER.size <= size <= 1 << 20:
+        if not HEADER.size <= size <= (1 << 20) + 64:
             self.violations.append('message of %d bytes' % size)
             return False
         body, late = self._receive(size - HEADER.size)
@@ -237,6 +260,8 @@ class Server(threading.Thread):
                 '<IIII', 16, 1, struct.unpack_from('<III', m.body)[2], 34)),
             SET_IRQS: self._set_irqs, REGION_READ: self._read,
             REGION_WRITE: self._write, RESET: self._reset,
+            FEATURE: self._feature, MIG_READ: self._mig_read,
+            MIG_WRITE: self._mig_write,
         }.get(msg.command)
         if not handler:
             self.violations.append('command %d' % msg.command)
@@ -316,6 +341,79 @@ class Server(threading.Thread):
 
     def _reset(self, msg):
         self.resets += 1
+        self.state = RUNNING
+        return reply(msg)
+
+    # -- migration --------------------------------------------------------------
+
+    def _feature(self, msg):
+        number, how, data = msg.feature()
+        head = msg.body[:8]
+        if number not in self.features:
+            return refuse(msg, ENOTTY)
+        if how & PROBE:
+            return reply(msg, head + data)
+        if (number, how) == (MIGRATION, GET):
+            return reply(msg, head + struct.pack('<Q', 1))
+        if (number, how) == (MIG_STATE, GET):
+            return reply(msg, head + struct.pack('<Ii', self.state, -1))
+        if (number, how) == (MIG_STATE, SET):
+            return self._set_state(msg, struct.unpack('<Ii', data)[0])
+        if (number, how) == (LOG_START, SET):
+            page, count, _ = struct.unpack_from('<QII', data)
+            if page != 4096 or len(data) != 16 + 16 * count or self.logged:
+                self.violations.append('DMA_LOGGING_START %r' % data)
+            self.logged = list(struct.iter_unpack('<QQ', data[16:]))
+            return reply(msg, head + data)
+        if (number, how) == (LOG_STOP, SET):
+            if self.logged is None:
+                self.violations.append('DMA_LOGGING_STOP without a log')
+            self.logged = None
+            return reply(msg, head + data)
+        if (number, how) == (LOG_REPORT, GET):
+            return self._log_report(msg, head, data)
+        self.violations.append('DEVICE_FEATURE %d 0x%x' % (number, how))
+        return refuse(msg, 22)
+
+    def _set_state(self, msg, state):
+        if (self.state, state) not in MIG_PATHS:
+            self.violations.append('state %d to %d' % (self.state, state))
+            return refuse(msg, 22)
+        self.state = state
+        with self.changed:
+            self.states.append(state)
+        self.reading = 0
+        if state == RESUMING:
+            self.loaded = bytearray()
+        return reply(msg, msg.body)
+
+    def _log_report(self, msg, head, data):
+        addr, size, page = struct.unpack('<QQQ', data)
+        if page != 4096 or addr % 4096 or size % 4096 or not any(
+                a <= addr and addr + size <= a + s for a, s in self.logged or ()):
+            self.violations.append('DMA_LOGGING_REPORT 0x%x+0x%x' % (addr, size))
+            return refuse(msg, 2)
+        bits = 0
+        for each in [p for p in self.dirty if addr <= p < addr + size]:
+            self.dirty.discard(each)
+            bits |= 1 << (each - addr) // 4096
+        return reply(msg, head + data + bits.to_bytes(
+            -(-size // 4096 // 64) * 8, 'little'))
+
+    def _mig_read(self, msg):
+        argsz, size = struct.unpack('<II', msg.body)
+        if argsz != 8 + size or self.state != STOP_COPY:
+            self.violations.append('MIG_DATA_READ %d' % size)
+        data = self.saved[self.reading:self.reading + size]
+        self.reading += len(data)
+        return reply(msg, struct.pack('<II', 8 + len(data), len(data)) + data)
+
+    def _mig_write(self, msg):
+        argsz, size = struct.unpack_from('<II', msg.body)
+        if argsz != 8 + size or len(msg.body) != argsz or \
+                self.state != RESUMING:
+            self.violations.append('MIG_DATA_WRITE %d' % size)
+        self.loaded += msg.body[8:]
         return reply(msg)
 
     # -- for tests -------------------------------------------------------------
@@ -331,6 +429,18 @@ class Server(threading.Thread):
                 if base <= addr and addr + size <= base + length:
                     return os.pread(fd, size, offset + addr - base)
         raise AssertionError('0x%x is not mapped' % addr)
+
+    def store(self, addr, data, log=True):
+        """What a daemon does to guest memory; `log`: and tells."""
+        with self.changed:
+            for base, (length, _, offset, fd) in self.maps.items():
+                if base <= addr and addr + len(data) <= base + length:
+                    os.pwrite(fd, data, offset + addr - base)
+                    break
+            else:
+                raise AssertionError('0x%x is not mapped' % addr)
+            if log:
+                self.dirty.add(addr & ~4095)
 
     def doorbell(self, offset, size=8):
         return int.from_bytes(self.db[offset:offset + size], 'little')
