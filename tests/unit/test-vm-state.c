@@ -3,7 +3,8 @@
  * vm_state.c and what it brings together: a device goes into a stream and comes out of
  * it as it was, and no stream but such a one makes a device.
  *
- * test-vm-state --full|--reset FILE writes a stream instead.
+ * test-vm-state --full|--reset FILE writes a stream instead.  golden/ has one of each
+ * release's form: when that changes, the new one is put beside the others.
  */
 #include <string.h>
 
@@ -342,6 +343,47 @@ static void test_other_addresses(void)
     teardown();
 }
 
+/* What earlier releases have written (--full) is loaded by this one, and is all there. */
+static void test_golden(void)
+{
+    GDir *dir = g_dir_open(GOLDEN_DIR, 0, NULL);
+    unsigned n = 0;
+    const char *name;
+
+    g_assert_nonnull(dir);
+    while ((name = g_dir_read_name(dir))) {
+        g_autofree char *path = g_build_filename(GOLDEN_DIR, name, NULL);
+        g_autofree char *data = NULL;
+        struct objects_stats st;
+        GError *err = NULL;
+        GByteArray *a;
+        gsize len;
+
+        g_file_get_contents(path, &data, &len, &err);
+        g_assert_no_error(err);
+        to = fulldev_new("state");
+        datapath_pause(&to->vm);
+        vm_load(&to->vm, (const uint8_t *)data, len, &err);
+        g_assert_no_error(err);
+        st = testdev_stats(to);
+        g_assert_cmpuint(st.uctx, >=, 3);
+        g_assert_cmpuint(st.pd, >=, 2);
+        g_assert_cmpuint(st.mr, >=, 8);
+        g_assert_cmpuint(st.cq, >=, 3);
+        g_assert_cmpuint(st.srq, >=, 2);
+        g_assert_cmpuint(st.qp, >=, 8);
+        g_assert_cmpuint(st.gid, ==, 2);
+        g_assert_cmpuint(atomic_load(&to->vm.dp.tx_msgs), ==, 12345);
+        a = fulldev_save(to);
+        g_assert_true(load(a->data, a->len));
+        g_byte_array_unref(a);
+        testdev_free(to);
+        n++;
+    }
+    g_dir_close(dir);
+    g_assert_cmpuint(n, >, 0);
+}
+
 /* ---- hostile streams ---- */
 
 static void test_cut(void)
@@ -474,6 +516,7 @@ int main(int argc, char **argv)
     g_test_add_func("/vm-state/in-use", test_in_use);
     g_test_add_func("/vm-state/other-limits", test_other_limits);
     g_test_add_func("/vm-state/other-addresses", test_other_addresses);
+    g_test_add_func("/vm-state/golden", test_golden);
     g_test_add_func("/vm-state/cut", test_cut);
     g_test_add_func("/vm-state/changed", test_changed);
     g_test_add_func("/vm-state/parts", test_parts);
