@@ -123,6 +123,13 @@ void fake_init(struct fake *f, unsigned from)
     f->hello.nonce[0] = (uint8_t)g_random_int();
 }
 
+void fake_init_to(struct fake *f, unsigned from, unsigned to)
+{
+    fake_init(f, from);
+    f->to = to;
+    g_snprintf(f->hello.to, sizeof(f->hello.to), "host%u", to);
+}
+
 static void put_hello(struct fake *f)
 {
     struct peer_msg m = {.type = PEER_MSG_HELLO, .hello = f->hello};
@@ -179,7 +186,7 @@ void expect_close(struct fake *f, unsigned reason)
 void fake_call(struct fake *f, unsigned from)
 {
     f->role = PEER_INITIATOR;
-    f->fd = connect_from(from, 0);
+    f->fd = connect_from(from, f->to);
     put_hello(f);
 }
 

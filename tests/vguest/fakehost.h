@@ -15,6 +15,7 @@
 
 struct fake {
     int fd;
+    unsigned to; /* the host that it calls: 0, unless set before */
     enum peer_role role;
     struct peer_hello hello, other; /* what it says, and what it heard */
     struct peer_hello_bytes bytes[2];
@@ -38,9 +39,10 @@ void put_msg(struct fake *f, const struct peer_msg *m);
  */
 bool get_msg(struct fake *f, struct peer_msg *m, struct peer_hello_bytes *raw);
 
-/* Host @from, which has got to do with host0. */
+/* Host @from, which has got to do with host0, or with host @to that the other says. */
 void fake_init(struct fake *f, unsigned from);
-/* Call host0, up to its HELLO; up to a link; answer host0's call. */
+void fake_init_to(struct fake *f, unsigned from, unsigned to);
+/* Call it, up to its HELLO; up to a link; answer host0's call. */
 void fake_call(struct fake *f, unsigned from);
 void fake_link(struct fake *f, unsigned from);
 void fake_answer(struct fake *f, int listener);

@@ -41,8 +41,6 @@ enum peer_msg_type {
     /* Of connections. */
     PEER_MSG_BIND = 32,
     PEER_MSG_BIND_ANSWER = 33,
-    PEER_MSG_RESUME = 34, /* reserved for migration; not sent, unknown when it comes */
-    PEER_MSG_MOVED = 35,  /* likewise */
     PEER_MSG_DATAGRAM = 48,
 };
 
@@ -101,7 +99,6 @@ enum peer_bind_result {
     PEER_BIND_NOT_YET, /* the QP is not there or not ready: ask again */
     PEER_BIND_BUSY,    /* I asked you at the same time: wait */
     PEER_BIND_REFUSED,
-    PEER_BIND_MOVED,
     PEER_BIND_RESULTS,
 };
 

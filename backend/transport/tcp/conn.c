@@ -11,6 +11,12 @@
  * while a try is under way, and OUT_SILENT when one was in vain, which costs one of the
  * queue pair's own retries: its budget, not ours, decides when it fails.
  *
+ * The peer may change its place, with what it knows of us: another host, or this one,
+ * where messages go by `copy`.  A stream belongs to one place.  When the directory says
+ * that there is another, the stream is broken and the next one goes there; to the engine
+ * that is like any other broken stream.  While the peer is on its way its route is held,
+ * and nobody's time runs.
+ *
  * The engine has no timer for what is on its way, so a sweep looks for peers that have
  * not answered for one try's time, and breaks their streams.
  *
@@ -172,6 +178,24 @@ void conn_watch(struct conn *c, bool writable)
     if (s->writable != writable) {
         s->writable = writable;
         epoll_ctl(c->net->epfd, EPOLL_CTL_MOD, s->fd, &ev);
+    }
+}
+
+void conn_follow(struct conn *c)
+{
+    c->trying = c->refused = false;
+    c->next_ask = 0;
+    conn_break(c, "its peer has another place");
+    atomic_store(&c->net->net.ready, true); /* the worker looks */
+}
+
+void conn_reachable(struct conn *c, bool anew)
+{
+    struct qp *qp = c->qp;
+
+    if (qp->req.wait == QP_WAIT_HOLD || (anew && qp->req.wait == QP_WAIT_TIMEOUT)) {
+        sched_unwait(qp);
+        datapath_ring(c->vm, qp->handle); /* the worker may be about to sleep */
     }
 }
 
@@ -582,6 +606,7 @@ static void tcp_bind(struct qp *qp)
     c->ticket = req->op.m.ticket;
     c->ticket.far = true;
     c->network = qp->vm->objects.network;
+    c->route = req->route;
     c->path = req->path;
     c->peer_path =
         (struct conn_path){c->path.dgid, c->path.sgid, c->path.dqpn, c->path.sqpn};
@@ -658,8 +683,13 @@ static struct outcome tcp_start(struct qp *qp, struct send_op *op)
         op->cur = (struct sg_cursor){0, 0};
         op->admitted = op->repeated = false;
     }
-    if (by == &transport_copy) {
+    if (by == &transport_copy && !c->s) {
         return transport_copy.start(qp, op);
+    }
+    if (by == &transport_copy) {
+        /* The peer has come to this host: first all that is on its way is taken back. */
+        conn_break(c, "its peer is on this host");
+        return OUTCOME(OUT_HELD);
     }
     if (route_is_held(req->route)) {
         return OUTCOME(OUT_HELD);

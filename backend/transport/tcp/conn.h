@@ -108,6 +108,12 @@ struct setup_token {
     struct conn *conn;
 };
 
+/* Where a peer's address is: a VM of this host or another host, and who that is there. */
+struct place {
+    const void *who; /* struct vm or struct peer, never followed; NULL: nowhere */
+    struct claim claim;
+};
+
 /* What a connected queue pair has of this room, from RTR to RESET. */
 struct conn {
     /* Under the VM's token. */
@@ -147,6 +153,7 @@ struct conn {
     /* Constant. */
     struct ticket ticket;
     const char *network;        /* interned */
+    struct route *route;        /* its queue pair's */
     struct conn_path path;      /* ours */
     struct conn_path peer_path; /* the peer's: the same, turned round */
     uint64_t incarnation;
@@ -159,7 +166,9 @@ struct conn {
     struct setup_token asked, awaited;
     struct setup *setup; /* under way, or NULL */
     struct peer *peer;   /* whom the last stream led to; NULL: nobody, or this daemon */
+    struct place place;  /* where all of the above belongs to, and the stream */
     TAILQ_ENTRY(conn) all;
+    TAILQ_ENTRY(conn) same; /* those with the same route */
 };
 
 TAILQ_HEAD(conn_list, conn);
@@ -200,6 +209,13 @@ void conn_break(struct conn *c, const char *why);
 void conn_failed(struct conn *c, uint64_t seq, struct outcome o);
 /* There is nothing more to be sent; when that is gone, and the peer has seen it. */
 void conn_finish(struct conn *c);
+/*
+ * The peer is somewhere else: what belongs to its former place is of no use, and what
+ * was in vain there counts no more.  Token held; main thread.
+ */
+void conn_follow(struct conn *c);
+/* It can be reached again: who waited for that goes on now.  Likewise. */
+void conn_reachable(struct conn *c, bool anew);
 /* It is of no use, and closed, now.  Token held; either thread. */
 void conn_down(struct conn *c);
 /* Both startup frames are exchanged: @fd is a stream now.  False: it was closed. */

@@ -42,6 +42,8 @@
 #define AWAIT_NS  5000000000u
 #define FRAMES_NS 5000000000u
 #define LOOK_MS   500u
+/* In one turn of the main loop, for those whose peers have moved. */
+#define CHANGES_US 1000
 
 /* Connections that have come and not shown their token, of all hosts and of each. */
 #define MAX_ACCEPTED 4096u
@@ -79,6 +81,18 @@ static TAILQ_HEAD(, setup) setups = TAILQ_HEAD_INITIALIZER(setups);
 static unsigned n_accepted;
 static guint look_timer;
 static GHashTable *asked, *awaited; /* of struct setup_token */
+
+/* Those who send to one address. */
+struct followers {
+    struct conn_list conns;
+    bool changed;      /* in changes: its place, or whether it is held */
+    struct conn *next; /* then: who has not been told */
+    STAILQ_ENTRY(followers) link;
+};
+
+static GHashTable *by_route; /* of struct followers */
+static STAILQ_HEAD(, followers) changes = STAILQ_HEAD_INITIALIZER(changes);
+static guint changes_idle;
 
 static pthread_mutex_t asks_lock = PTHREAD_MUTEX_INITIALIZER; /* protects asks */
 static STAILQ_HEAD(, conn) asks = STAILQ_HEAD_INITIALIZER(asks);
@@ -203,6 +217,7 @@ static gboolean look(gpointer unused)
 
 static gboolean on_socket(int fd, GIOCondition ready, gpointer opaque);
 static bool peer_of(const struct conn *c, struct peer **peer);
+static struct place place_of(const struct route *route);
 
 static struct setup *setup_new(enum setup_state state, int fd, struct conn *c)
 {
@@ -339,6 +354,7 @@ static void take_reply(struct setup *s)
     if (!c->s && is_ready(c)) {
         conn_up(c, fd, &agreed, &s->own, &peer);
         peer_of(c, &c->peer);
+        c->place = place_of(c->route);
         setup_free(s, false);
     } else {
         setup_free(s, true);
@@ -423,6 +439,7 @@ static void take_request(struct setup *s)
         setup_free(s, false);
         conn_up(c, fd, &agreed, &own, &peer);
         peer_of(c, &c->peer);
+        c->place = place_of(c->route);
     } else {
         setup_free(s, true);
     }
@@ -489,12 +506,11 @@ static bool send_answer(struct peer *peer, const struct peer_bind_answer *a);
  */
 static bool peer_of(const struct conn *c, struct peer **peer)
 {
-    struct route *route = c->qp->req.route;
-    struct remote *remote = atomic_load(&route->remote);
+    struct remote *remote = atomic_load(&c->route->remote);
 
     *peer = remote ? remote->peer : NULL;
     if (!remote && !tcp_forced) {
-        route_ask(route, c->vm);
+        route_ask(c->route, c->vm);
     }
     return remote || tcp_forced;
 }
@@ -530,12 +546,16 @@ static void begin(struct conn *c)
     if (c->setup || (c->asked.until && now_ns() < c->asked.until)) {
         return; /* it is under way */
     }
-    if (!is_ready(c)) {
-        return;
+    if (!is_ready(c) || route_is_held(c->route)) {
+        return; /* nobody is there to answer; place_changed() comes here again */
     }
     g_strlcpy(b.network, c->network, sizeof(b.network));
     random_token(b.token);
-    if (!peer_of(c, &peer) || !token_set(asked, &c->asked, c, b.token, ASK_NS) ||
+    if (!peer_of(c, &peer) && atomic_load(&c->route->asked) == ROUTE_ASKED) {
+        return; /* likewise */
+    }
+    c->place = place_of(c->route);
+    if (!c->place.who || !token_set(asked, &c->asked, c, b.token, ASK_NS) ||
         !send_bind(peer, &b)) {
         in_vain(c);
     }
@@ -574,6 +594,7 @@ static void bind_came(struct peer *from, const struct peer_bind *b)
         c = NULL;
     }
     if (c) {
+        c->place = place_of(c->route);
         a.incarnation = c->incarnation;
         a.result = c->initiator ? PEER_BIND_BUSY
                    : token_set(awaited, &c->awaited, c, b->token, AWAIT_NS)
@@ -601,6 +622,135 @@ static void answer_came(struct peer *from, const struct peer_bind_answer *a)
                    from ? peer_own_address(from) : NULL);
     } else {
         in_vain(c);
+    }
+}
+
+/* ---- places ---------------------------------------------------------------------------
+ */
+
+static struct place place_of(const struct route *route)
+{
+    const struct vm *vm = atomic_load(&route->vm);
+    const struct remote *remote = atomic_load(&route->remote);
+
+    if (vm) {
+        return (struct place){vm, {{vm->owner[0], vm->owner[1]}, vm->generation}};
+    }
+    return remote ? (struct place){remote->peer, remote->claim} : (struct place){NULL};
+}
+
+static bool same_place(const struct place *a, const struct place *b)
+{
+    return a->who == b->who && a->claim.owner[0] == b->claim.owner[0] &&
+           a->claim.owner[1] == b->claim.owner[1] &&
+           a->claim.generation == b->claim.generation;
+}
+
+/* Nothing that is under way leads to where the peer is now. */
+static void drop_setup(struct conn *c)
+{
+    token_drop(asked, &c->asked);
+    token_drop(awaited, &c->awaited);
+    if (c->setup) {
+        setup_free(c->setup, true);
+    }
+    c->peer = NULL;
+    c->place = (struct place){NULL};
+}
+
+/*
+ * Where @c's peer is has changed, maybe.  What belongs to a place where it is not any
+ * more is dropped; when it can be reached, a stream is asked for at once, by both sides,
+ * and who waited goes on.
+ */
+static void follow(struct conn *c)
+{
+    struct place now = place_of(c->route);
+    bool anew = c->place.who && !same_place(&c->place, &now);
+    bool up = now.who && !route_is_held(c->route);
+
+    if (anew) {
+        drop_setup(c);
+    }
+    vm_token_take(c->vm);
+    if (anew) {
+        conn_follow(c);
+    }
+    if (up) {
+        conn_reachable(c, anew);
+    }
+    vm_token_release(c->vm);
+    if (up && !c->is_self && (tcp_forced || !atomic_load(&c->route->vm))) {
+        setup_ask(c); /* which looks whether there is a stream */
+    }
+}
+
+static gboolean run_changes(gpointer unused)
+{
+    gint64 until = g_get_monotonic_time() + CHANGES_US;
+    struct followers *f;
+
+    for (unsigned n = 1; (f = STAILQ_FIRST(&changes)); n++) {
+        struct conn *c = f->next;
+
+        if (!c) {
+            STAILQ_REMOVE_HEAD(&changes, link);
+            f->changed = false;
+            continue;
+        }
+        f->next = TAILQ_NEXT(c, same);
+        follow(c);
+        if (n % 16 == 0 && g_get_monotonic_time() >= until) {
+            return G_SOURCE_CONTINUE;
+        }
+    }
+    changes_idle = 0;
+    return G_SOURCE_REMOVE;
+}
+
+/* The directory's watcher: later, since its caller may hold a token. */
+static void place_changed(struct route *route)
+{
+    struct followers *f = g_hash_table_lookup(by_route, route);
+
+    if (!f) {
+        return;
+    }
+    f->next = TAILQ_FIRST(&f->conns);
+    if (!f->changed) {
+        f->changed = true;
+        STAILQ_INSERT_TAIL(&changes, f, link);
+    }
+    if (!changes_idle) {
+        changes_idle = g_idle_add_full(G_PRIORITY_DEFAULT, run_changes, NULL, NULL);
+    }
+}
+
+static void followers_add(struct conn *c)
+{
+    struct followers *f = g_hash_table_lookup(by_route, c->route);
+
+    if (!f) {
+        f = g_new0(struct followers, 1);
+        TAILQ_INIT(&f->conns);
+        g_hash_table_insert(by_route, c->route, f);
+    }
+    TAILQ_INSERT_TAIL(&f->conns, c, same);
+}
+
+static void followers_remove(struct conn *c)
+{
+    struct followers *f = g_hash_table_lookup(by_route, c->route);
+
+    if (f->next == c) {
+        f->next = TAILQ_NEXT(c, same);
+    }
+    TAILQ_REMOVE(&f->conns, c, same);
+    if (TAILQ_EMPTY(&f->conns)) {
+        if (f->changed) {
+            STAILQ_REMOVE(&changes, f, followers, link);
+        }
+        g_hash_table_remove(by_route, c->route);
     }
 }
 
@@ -744,11 +894,13 @@ static gboolean on_asks(int fd, GIOCondition ready, gpointer unused)
 
 void setup_know(struct conn *c)
 {
+    followers_add(c);
     TAILQ_INSERT_TAIL(&conns, c, all);
 }
 
 void setup_forget(struct conn *c)
 {
+    followers_remove(c);
     TAILQ_REMOVE(&conns, c, all);
     pthread_mutex_lock(&asks_lock);
     if (c->ask_queued) {
@@ -756,11 +908,7 @@ void setup_forget(struct conn *c)
         c->ask_queued = false;
     }
     pthread_mutex_unlock(&asks_lock);
-    token_drop(asked, &c->asked);
-    token_drop(awaited, &c->awaited);
-    if (c->setup) {
-        setup_free(c->setup, true);
-    }
+    drop_setup(c);
 }
 
 /* ---- start and stop
@@ -774,6 +922,8 @@ bool tcp_open(bool forced, GError **errp)
     tcp_forced = forced;
     asked = g_hash_table_new(token_hash, token_equal);
     awaited = g_hash_table_new(token_hash, token_equal);
+    by_route = g_hash_table_new_full(NULL, NULL, NULL, g_free);
+    directory_set_watcher(place_changed);
     asks_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (asks_fd < 0) {
         g_set_error(errp, PVRDMA_ERROR, 0, "eventfd: %s", g_strerror(errno));
@@ -811,7 +961,12 @@ void tcp_use(const struct daemon_config *cfg)
 
 void tcp_close(void)
 {
+    directory_set_watcher(NULL);
     peer_set_ops(NULL);
+    if (changes_idle) {
+        g_source_remove(changes_idle);
+        changes_idle = 0;
+    }
     while (!TAILQ_EMPTY(&setups)) {
         setup_free(TAILQ_FIRST(&setups), true);
     }
@@ -836,4 +991,5 @@ void tcp_close(void)
     }
     g_clear_pointer(&asked, g_hash_table_destroy);
     g_clear_pointer(&awaited, g_hash_table_destroy);
+    g_clear_pointer(&by_route, g_hash_table_destroy);
 }

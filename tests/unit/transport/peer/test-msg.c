@@ -54,7 +54,7 @@ static unsigned samples(struct peer_msg m[16], const uint8_t *data, uint32_t len
                                         .token = {1, 2}}};
     m[n++] = (struct peer_msg){
         .type = PEER_MSG_BIND_ANSWER,
-        .answer = {.token = {1, 2}, .incarnation = 3, .result = PEER_BIND_MOVED}};
+        .answer = {.token = {1, 2}, .incarnation = 3, .result = PEER_BIND_REFUSED}};
     m[n++] = (struct peer_msg){
         .type = PEER_MSG_DATAGRAM,
         .datagram = {.network = "lan",
@@ -108,7 +108,7 @@ static void test_bytes(void)
                      "\x11\x11\x22\x22\x33\x33\x44\x44"
                      "\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02");
     BYTES_ARE(&m[10], "\0\x21\0\0\0\0\0\x19\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02"
-                      "\0\0\0\0\0\0\0\x03\x04");
+                      "\0\0\0\0\0\0\0\x03\x03");
     BYTES_ARE(&m[11], "\0\x30\0\0\0\0\0\x3e\x03lan" GID_A GID_B
                       "\0\xff\xff\xff\0\0\0\x01\x80\x01\0\0\0\x0f\xff\xff"
                       "\x01\x02\x03\x04\x06\x40\x03xyz");
@@ -213,7 +213,7 @@ static void test_limits(void)
 
 static void test_unknown(void)
 {
-    static const uint16_t types[] = {0, 6, 20, PEER_MSG_RESUME, PEER_MSG_MOVED, 0xffff};
+    static const uint16_t types[] = {0, 6, 20, 34, 35, 0xffff};
 
     for (unsigned i = 0; i < G_N_ELEMENTS(types); i++) {
         struct peer_msg m;

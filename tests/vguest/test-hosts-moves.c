@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * vguest tests: connections follow the address that they go to.  VM 0 is on host 0 and
+ * its peer, VM 1, on host 1; host 2 is made up, and says that VM 1 is there now.
+ */
+#include "fakehost.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static struct vg_daemon *host[2];
+static struct fake fake[2]; /* its links to both */
+
+/* Would give up after 3 * 67 ms of silence, and half a second for what is on its way. */
+static const struct vg_conn impatient = {.timeout = 14, .retry_cnt = 2, .rnr_retry = 7};
+
+static void begin(struct vgt_pair *p)
+{
+    struct host_opts o = {.n_vms = 3,
+                          .n_peers = 3,
+                          .daemon_keys = "peer-timeout=30\nworkers=2",
+                          .vm_keys = "addresses=any"};
+    struct vgt_opts vo = {.conn = impatient};
+
+    for (unsigned i = 0; i < 2; i++) {
+        host[i] = host_start(i, &o);
+    }
+    host_wait_up(host[0], 1, true);
+    host_wait_up(host[1], 0, true);
+    for (unsigned i = 0; i < 2; i++) {
+        fake_init_to(&fake[i], 2, i);
+        fake[i].hello.features =
+            PEER_FEATURE_CLAIMS | PEER_FEATURE_DATAGRAMS | PEER_FEATURE_BIND;
+        fake[i].hello.timeout_ms = 60000;
+        fake_link(&fake[i], 2);
+        check_ping(&fake[i], 1);
+        vo.daemon[i] = host[i];
+    }
+    vgt_daemon = host[0];
+    vgt_pair_open(p, 0, 1, &vo);
+    vgt_write_once(p, 1);
+}
+
+static void end(struct vgt_pair *p)
+{
+    vgt_pair_close(p);
+    for (unsigned i = 0; i < 2; i++) {
+        vg_daemon_stop(host[i]);
+        close(fake[i].fd);
+    }
+    vgt_daemon = NULL;
+}
+
+static struct peer_msg hear(unsigned i, enum peer_msg_type type)
+{
+    struct peer_msg m;
+
+    do {
+        g_assert_true(get_msg(&fake[i], &m, NULL));
+        g_assert_cmpint(m.type, !=, PEER_MSG_CLOSE);
+    } while (m.type != type);
+    return m;
+}
+
+static void say(unsigned i, enum peer_msg_type type, struct peer_claim c)
+{
+    struct peer_msg m = {.type = (uint16_t)type, .claim = c};
+    static uint64_t stamp = 100;
+
+    put_msg(&fake[i], &m);
+    check_ping(&fake[i], ++stamp);
+}
+
+/* What host 1 says of VM 1. */
+static struct peer_claim claim_of_vm1(const struct vgt_pair *p)
+{
+    struct peer_claim c = {.gid = p->s[1].g->gid, .network = "lan"};
+    struct peer_msg m = {.type = PEER_MSG_ASK, .claim = c};
+
+    put_msg(&fake[1], &m);
+    m = hear(1, PEER_MSG_CLAIM);
+    g_assert_cmpmem(&m.claim.gid, sizeof(c.gid), &c.gid, sizeof(c.gid));
+    return m.claim;
+}
+
+static int64_t refused(void)
+{
+    JsonNode *node = vg_daemon_status(host[0]);
+    JsonObject *o =
+        json_object_get_object_member(json_node_get_object(node), "directory");
+    int64_t n = json_object_get_int_member(o, "claims_refused");
+
+    json_node_unref(node);
+    return n;
+}
+
+/* VM 1, which is paused, has moved.  That it is may not have come to host 0 yet. */
+static void move(struct peer_claim c)
+{
+    int64_t before;
+
+    do {
+        before = refused();
+        say(0, PEER_MSG_CLAIM, c);
+    } while (refused() != before);
+}
+
+/* The queue pair of VM 0 looks for its peer at host 2. */
+static void hear_bind(const struct vgt_pair *p)
+{
+    struct peer_bind b = hear(0, PEER_MSG_BIND).bind;
+
+    g_assert_cmpstr(b.network, ==, "lan");
+    g_assert_cmpmem(&b.sgid, sizeof(b.sgid), &p->s[0].g->gid, sizeof(b.sgid));
+    g_assert_cmpmem(&b.dgid, sizeof(b.dgid), &p->s[1].g->gid, sizeof(b.dgid));
+    g_assert_cmpuint(b.sqpn, ==, p->s[0].qp->qpn);
+    g_assert_cmpuint(b.dqpn, ==, p->s[1].qp->qpn);
+}
+
+/* While the peer runs where it was, nothing changes. */
+static void test_stays(void)
+{
+    struct peer_claim c;
+    struct vgt_pair p;
+
+    begin(&p);
+    c = claim_of_vm1(&p);
+    c.generation = 9;
+    say(0, PEER_MSG_CLAIM, c);
+    host_wait_logged(host[0], "peer host2: claims 10.0.0.2 of network lan: refused, its "
+                              "owner runs where it was");
+    for (unsigned i = 0; i < 20; i++) {
+        vgt_write_once(&p, 10 + i);
+    }
+    end(&p);
+}
+
+/*
+ * The peer stands still, and has gone: what is on its way there is taken back, and goes
+ * to its new place as soon as that can be reached.  No time runs until then.
+ */
+static void test_follows(void)
+{
+    struct peer_claim c;
+    struct vgt_pair p;
+
+    begin(&p);
+    c = claim_of_vm1(&p);
+    g_assert_cmpint(vg_ctl(host[1], NULL, "vm pause vm1"), ==, 0);
+    hear(1, PEER_MSG_HOLD);
+    vgt_send(&p.s[0], 2, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 100000, &p.s[1], 0);
+    vgt_expect_none(p.s[0].scq, 1500);
+    c.generation++;
+    c.hold_ms = 60000;
+    move(c);
+    vgt_send(&p.s[0], 3, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 100, &p.s[1], 0);
+    vgt_expect_none(p.s[0].scq, 1500); /* it is held there, too */
+    g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_RTS);
+    c.hold_ms = 0;
+    say(0, PEER_MSG_HOLD, c);
+    hear_bind(&p);
+    /* Nobody is there: now the clock runs. */
+    vgt_expect(p.s[0].scq, 2, PVRDMA_WC_RETRY_EXC_ERR);
+    vgt_expect(p.s[0].scq, 3, PVRDMA_WC_WR_FLUSH_ERR);
+    end(&p);
+}
+
+/* It comes back in the end, to where it was, and all goes on. */
+static void test_returns(void)
+{
+    struct peer_claim c;
+    struct vgt_pair p;
+
+    begin(&p);
+    c = claim_of_vm1(&p);
+    g_assert_cmpint(vg_ctl(host[1], NULL, "vm pause vm1"), ==, 0);
+    hear(1, PEER_MSG_HOLD);
+    vgt_fill(VG_MR_HOST(p.s[0].mr, 0), 100000, 4);
+    vgt_send(&p.s[0], 2, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 100000, &p.s[1], 0);
+    c.generation++;
+    c.hold_ms = 60000;
+    move(c); /* host 1 does not hear of it */
+    vgt_expect_none(p.s[0].scq, 200);
+    say(0, PEER_MSG_UNCLAIM, c);
+    g_assert_cmpint(vg_ctl(host[1], NULL, "vm resume vm1"), ==, 0);
+    vgt_expect(p.s[0].scq, 2, PVRDMA_WC_SUCCESS);
+    vgt_check(VG_MR_HOST(p.s[1].mr, 0), 100000, 4);
+    vgt_write_once(&p, 5);
+    end(&p);
+}
+
+/* A hold has an end, without another word. */
+static void test_bounded(void)
+{
+    struct peer_claim c;
+    struct vgt_pair p;
+
+    begin(&p);
+    c = claim_of_vm1(&p);
+    g_assert_cmpint(vg_ctl(host[1], NULL, "vm pause vm1"), ==, 0);
+    hear(1, PEER_MSG_HOLD);
+    c.generation++;
+    c.hold_ms = 1000;
+    move(c);
+    vgt_send(&p.s[0], 2, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 100, &p.s[1], 0);
+    hear_bind(&p);
+    vgt_expect(p.s[0].scq, 2, PVRDMA_WC_RETRY_EXC_ERR);
+    end(&p);
+}
+
+int main(int argc, char **argv)
+{
+    vgt_init(&argc, &argv, 120);
+    g_test_add_func("/hosts-moves/stays", test_stays);
+    g_test_add_func("/hosts-moves/follows", test_follows);
+    g_test_add_func("/hosts-moves/returns", test_returns);
+    g_test_add_func("/hosts-moves/bounded", test_bounded);
+    return vgt_run();
+}
