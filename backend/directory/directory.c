@@ -38,7 +38,11 @@ static LIST_HEAD(, entry) held[CONFIG_MAX_VMS]; /* by the holder's id */
 static unsigned n_held;
 static _Atomic(struct entry *) places[INDEX_SIZE];
 static uint64_t seed[2]; /* of the hash; does not change once there is an entry */
-static STAILQ_HEAD(, dead) dead_things = STAILQ_HEAD_INITIALIZER(dead_things);
+/* Those that wait for the end of dying_period, and those that died since it began. */
+STAILQ_HEAD(dead_list, dead);
+static struct dead_list dying = STAILQ_HEAD_INITIALIZER(dying),
+                        dead_since = STAILQ_HEAD_INITIALIZER(dead_since);
+static uint64_t dying_period;
 static void (*watcher)(struct route *route);
 
 uint64_t directory_hash(const char *network, const struct pvrdma_gid *gid)
@@ -65,14 +69,24 @@ static gboolean entry_equal(gconstpointer x, gconstpointer y)
     return gid_equal(&a->gid, &b->gid) && a->network == b->network;
 }
 
-/* Free the dead, but those that a worker may still be at. */
+/*
+ * Free the dead, but those that a worker may still be at.  However many there are, one
+ * grace period at a time runs for them: others' turns end early for each.
+ */
 static void free_dead(void)
 {
     struct dead *d;
 
-    while ((d = STAILQ_FIRST(&dead_things)) && grace_is_over(d->period)) {
-        STAILQ_REMOVE_HEAD(&dead_things, next);
-        g_free(d->what);
+    while (STAILQ_EMPTY(&dying) || grace_is_over(dying_period)) {
+        while ((d = STAILQ_FIRST(&dying))) {
+            STAILQ_REMOVE_HEAD(&dying, next);
+            g_free(d->what);
+        }
+        if (STAILQ_EMPTY(&dead_since)) {
+            return;
+        }
+        STAILQ_CONCAT(&dying, &dead_since);
+        dying_period = grace_begin();
     }
 }
 
@@ -80,8 +94,7 @@ static void free_dead(void)
 void directory_bury(struct dead *d, void *what)
 {
     d->what = what;
-    d->period = grace_begin();
-    STAILQ_INSERT_TAIL(&dead_things, d, next);
+    STAILQ_INSERT_TAIL(&dead_since, d, next);
     free_dead();
 }
 

@@ -163,6 +163,12 @@ void directory_set_watcher(void (*changed)(struct route *route));
 void route_ask(struct route *route, const struct vm *vm);
 
 /*
+ * @gid, of a network that a VM of this host is in, will be claimed here: if another host
+ * has it that is to be known then.
+ */
+void directory_look(const char *network, const struct pvrdma_gid *gid);
+
+/*
  * A worker has something for an address of which @route (NULL: none) says that nobody
  * has it.  True: it is being asked for, look again in a while; false: nobody has it.
  * @network is interned.

@@ -15,7 +15,6 @@ struct vm;
 
 /* Something that workers may still be at: freed a grace period from now. */
 struct dead {
-    uint64_t period;
     void *what;
     STAILQ_ENTRY(dead) next;
 };

@@ -195,6 +195,15 @@ void route_ask(struct route *route, const struct vm *vm)
     ask((struct entry *)(void *)route, vm ? vm->id : ASKER_NONE);
 }
 
+void directory_look(const char *network, const struct pvrdma_gid *gid)
+{
+    const struct entry *e = entry_find(network, gid);
+
+    if (engine && !(e && is_held(e))) {
+        engine->call(g_intern_string(network), gid);
+    }
+}
+
 void directory_absent(const char *network, const struct pvrdma_gid *gid)
 {
     struct entry *e = entry_find(network, gid);

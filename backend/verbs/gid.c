@@ -148,6 +148,7 @@ static void gid_load(struct vm *vm, struct state_in *s)
         state_fail(s, "entry %u is an address that the VM may not have here", index);
     } else {
         gid_set(vm, &vm->objects.gid[index], true, type, &gid);
+        directory_look(vm->cfg->network, &gid);
     }
 }
 

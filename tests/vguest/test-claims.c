@@ -21,13 +21,18 @@ static void begin(const char *keys)
     vgt_daemon = host_start(0, &o);
 }
 
-static void link_up(unsigned i)
+static void link_up_with(unsigned i, uint64_t features)
 {
     fake_init(&fake[i], i);
-    fake[i].hello.features = PEER_FEATURE_CLAIMS | PEER_FEATURE_DATAGRAMS;
+    fake[i].hello.features = features;
     fake[i].hello.timeout_ms = 60000;
     fake_link(&fake[i], i);
     check_ping(&fake[i], 1);
+}
+
+static void link_up(unsigned i)
+{
+    link_up_with(i, PEER_FEATURE_CLAIMS | PEER_FEATURE_DATAGRAMS);
 }
 
 static void end(void)
@@ -532,6 +537,36 @@ static void test_lost(void)
     end();
 }
 
+/* A host that cannot take datagrams gets none; one that claims nothing has nothing. */
+static void test_features(void)
+{
+    struct pvrdma_gid far = vg_gid(60);
+    struct vgt_side s;
+    struct peer_msg m, ping = {.type = PEER_MSG_PING, .stamp = 77};
+
+    begin("peer-timeout=60");
+    link_up_with(1, PEER_FEATURE_CLAIMS);
+    ud_side(&s, 0);
+    say(1, PEER_MSG_CLAIM, claim(&far, 7, 1));
+    settle(1);
+    ud_send(&s, &s, (struct dg){.len = 8, .to = &far, .wr_id = 3});
+    vgt_expect(s.scq, 3, PVRDMA_WC_SUCCESS);
+    g_assert_cmpint(ud_dropped(0, "to_nobody"), ==, 1);
+    put_msg(&fake[1], &ping);
+    do {
+        g_assert_true(get_msg(&fake[1], &m, NULL));
+        g_assert_cmpuint(m.type, !=, PEER_MSG_DATAGRAM);
+    } while (m.type != PEER_MSG_PONG);
+    g_assert_cmpint(vg_bind_gid(s.g, 1, &far), ==, EADDRINUSE);
+    close(fake[1].fd);
+    host_wait_up(vgt_daemon, 1, false);
+    link_up_with(1, PEER_FEATURE_DATAGRAMS);
+    g_assert_cmpint(status("directory", "remote_gids"), ==, 0);
+    g_assert_cmpint(vg_bind_gid(s.g, 1, &far), ==, 0);
+    vgt_side_close(&s);
+    end();
+}
+
 /* ---- bounds ---- */
 
 static void test_too_many(void)
@@ -580,6 +615,7 @@ int main(int argc, char **argv)
     g_test_add_func("/claims/owners", test_owners);
     g_test_add_func("/claims/moved", test_moved);
     g_test_add_func("/claims/lost", test_lost);
+    g_test_add_func("/claims/features", test_features);
     g_test_add_func("/claims/too-many", test_too_many);
     return vgt_run();
 }

@@ -109,6 +109,8 @@ static void on_link_up(struct peer *peer)
     }
     if (peer_features(peer) & PEER_FEATURE_CLAIMS) {
         static_peer_up(peer, peer_name(peer));
+    } else {
+        static_peer_gone(peer); /* it is another daemon now, and withdraws nothing */
     }
 }
 

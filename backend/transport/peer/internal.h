@@ -124,7 +124,9 @@ struct peer {
     gint64 since;         /* us: in this state */
     unsigned undecided;   /* listen.c: connections that came while there was a link */
 
-    _Atomic bool up; /* for other threads */
+    /* For other threads: */
+    _Atomic bool up;
+    _Atomic uint64_t features; /* of the link that is up */
     _Atomic bool kicked;
     struct peer_queue queue;
 

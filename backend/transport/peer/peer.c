@@ -146,7 +146,7 @@ bool peer_is_up(const struct peer *peer)
 
 uint64_t peer_features(const struct peer *peer)
 {
-    return peer->link ? link_features(peer->link) : 0;
+    return atomic_load_explicit(&peer->features, memory_order_acquire);
 }
 
 const struct sockaddr_storage *peer_address(const struct peer *peer)
@@ -271,6 +271,7 @@ void peer_link_up(struct peer *peer, struct peer_link *l)
     peer->backoff_ms = BACKOFF_MIN_MS;
     peer->links++;
     queue_open(&peer->queue, peer->cfg->max_queued);
+    atomic_store_explicit(&peer->features, link_features(l), memory_order_release);
     atomic_store_explicit(&peer->up, true, memory_order_release);
     log_about(LOG_LVL_INFO, &peer->log, "the link is up");
     g_clear_pointer(&peer->last_error, g_free);
@@ -285,6 +286,7 @@ void peer_link_up(struct peer *peer, struct peer_link *l)
 static void link_down(struct peer *peer)
 {
     atomic_store_explicit(&peer->up, false, memory_order_release);
+    atomic_store_explicit(&peer->features, 0, memory_order_release);
     queue_close(&peer->queue);
     peer->rtt_us = 0;
     peer->since = g_get_monotonic_time();

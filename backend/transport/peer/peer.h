@@ -66,7 +66,7 @@ struct peer *peer_next(struct peer *peer);
 const char *peer_name(const struct peer *peer);
 /* Any thread; it may change at once. */
 bool peer_is_up(const struct peer *peer);
-/* What both sides can do (enum peer_feature); 0: the link is down. */
+/* What both sides can do (enum peer_feature); 0: the link is down.  Any thread. */
 uint64_t peer_features(const struct peer *peer);
 
 /* Where it listens. */

@@ -90,6 +90,9 @@ struct outcome ud_carry(struct qp *qp, struct send_op *op, const struct route *r
     struct vm *vm = qp->vm;
     struct peer_out *out;
 
+    if (!remote && held) {
+        return OUTCOME(OUT_HELD); /* its VM has left, and is on its way */
+    }
     if (!remote) {
         return OUTCOME(directory_want(vm, route, vm->objects.network, &op->dg.path.dgid)
                            ? OUT_ASKED
@@ -98,7 +101,7 @@ struct outcome ud_carry(struct qp *qp, struct send_op *op, const struct route *r
     if (held) {
         return OUTCOME(OUT_HELD);
     }
-    if (!peer_is_up(remote->peer)) {
+    if (!(peer_features(remote->peer) & PEER_FEATURE_DATAGRAMS)) {
         return OUTCOME(OUT_SILENT);
     }
     out = make(qp, op);

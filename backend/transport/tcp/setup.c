@@ -531,6 +531,14 @@ static bool has_stream(struct conn *c)
     return has;
 }
 
+/* There is no try now; who wants one asks again when there can be one. */
+static void not_now(struct conn *c)
+{
+    vm_token_take(c->vm);
+    c->trying = false;
+    vm_token_release(c->vm);
+}
+
 /* A stream is wanted. */
 static void begin(struct conn *c)
 {
@@ -546,13 +554,17 @@ static void begin(struct conn *c)
     if (c->setup || (c->asked.until && now_ns() < c->asked.until)) {
         return; /* it is under way */
     }
-    if (!is_ready(c) || route_is_held(c->route)) {
-        return; /* nobody is there to answer; place_changed() comes here again */
+    if (!is_ready(c)) {
+        return;
+    }
+    if (route_is_held(c->route) || atomic_load(&c->vm->dp.paused)) {
+        not_now(c); /* one of the two stands still */
+        return;
     }
     g_strlcpy(b.network, c->network, sizeof(b.network));
     random_token(b.token);
     if (!peer_of(c, &peer) && atomic_load(&c->route->asked) == ROUTE_ASKED) {
-        return; /* likewise */
+        return; /* place_changed() comes here again */
     }
     c->place = place_of(c->route);
     if (!c->place.who || !token_set(asked, &c->asked, c, b.token, ASK_NS) ||

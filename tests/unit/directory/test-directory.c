@@ -329,6 +329,35 @@ static void test_chains(void)
     directory_fini();
 }
 
+/* However much dies, workers are asked once, and again when they have answered. */
+static void test_burials(void)
+{
+    struct grace_thread grace = {0};
+    uint64_t before;
+
+    directory_init();
+    grace_register(&grace);
+    before = atomic_load(&grace_newest);
+    for (unsigned i = 0; i < 1000; i++) {
+        struct pvrdma_gid gid = make_gid(i);
+
+        g_assert_cmpint(directory_bind(&blue, &gid), ==, 0);
+        directory_unbind(&blue, &gid);
+    }
+    g_assert_cmpuint(directory_routes(), ==, 0);
+    g_assert_cmpuint(atomic_load(&grace_newest) - before, ==, 1);
+    grace_pass(&grace);
+    for (unsigned i = 0; i < 10; i++) {
+        struct pvrdma_gid gid = make_gid(i);
+
+        g_assert_cmpint(directory_bind(&blue, &gid), ==, 0);
+        directory_unbind(&blue, &gid);
+    }
+    g_assert_cmpuint(atomic_load(&grace_newest) - before, ==, 2);
+    grace_unregister(&grace);
+    directory_fini(); /* frees them all: LeakSanitizer */
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
@@ -337,5 +366,6 @@ int main(int argc, char **argv)
     g_test_add_func("/directory/generation", test_generation);
     g_test_add_func("/directory/index", test_index);
     g_test_add_func("/directory/chains", test_chains);
+    g_test_add_func("/directory/burials", test_burials);
     return g_test_run();
 }

@@ -354,6 +354,29 @@ static void test_left(void)
     end();
 }
 
+/* An address that is about to be claimed here: who has it says so. */
+static void test_look(void)
+{
+    struct pvrdma_gid gid = make_gid(2);
+    const struct route *r;
+
+    begin(2);
+    directory_look("blue", &gid);
+    expect_asks(2, 2);
+    unclaimed(0, 2);
+    g_assert_cmpuint(directory_routes(), ==, 0);
+    moved_claim(1, 2, 2, 60000000000);
+    r = route_find(g_intern_string("blue"), &gid);
+    g_assert_true(r && peer_of(r) == PEER(1));
+    directory_look("blue", &gid); /* it is known */
+    expect("");
+    bind_gid(2); /* it has moved here: generation 3 */
+    g_assert_false(directory_unclaim(PEER(1), "blue", &gid));
+    g_string_truncate(sent, 0);
+    unbind(2);
+    end();
+}
+
 /* A hold that comes behind the claim from the new place: that is asked for again. */
 static void test_late_hold(void)
 {
@@ -595,6 +618,7 @@ int main(int argc, char **argv)
     g_test_add_func("/static/runs", test_runs);
     g_test_add_func("/static/left", test_left);
     g_test_add_func("/static/late-hold", test_late_hold);
+    g_test_add_func("/static/look", test_look);
     g_test_add_func("/static/tell", test_tell);
     g_test_add_func("/static/network", test_network);
     g_test_add_func("/static/full", test_full);
