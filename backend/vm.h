@@ -46,4 +46,7 @@ bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp);
  */
 int vm_claim(struct vm *vm);
 
+/* No stream that vm_load() takes for @vm is longer: what its configuration allows. */
+uint64_t vm_state_max(const struct vm *vm);
+
 #endif /* PVRDMAD_VM_PARTS_H */

@@ -263,3 +263,21 @@ int vm_claim(struct vm *vm)
     }
     return err;
 }
+
+/* Bytes: more than any object of its kind can need, but for the pages it covers. */
+#define MAX_OF_QP  (16u << 10)
+#define MAX_OF_CQ  512u
+#define MAX_OF_SRQ 1024u
+#define MAX_OF_MR  512u
+#define MAX_OF_PD  64u
+#define MAX_OTHER  (4u << 20)
+
+uint64_t vm_state_max(const struct vm *vm)
+{
+    const struct vm_config *cfg = vm->cfg;
+
+    return MAX_OTHER + (uint64_t)cfg->max_qp * MAX_OF_QP +
+           (uint64_t)cfg->max_cq * MAX_OF_CQ + (uint64_t)cfg->max_srq * MAX_OF_SRQ +
+           (uint64_t)cfg->max_mr * MAX_OF_MR + (uint64_t)cfg->max_pd * MAX_OF_PD +
+           (uint64_t)cfg->max_mr_pages * sizeof(uint64_t);
+}

@@ -258,6 +258,7 @@ static void run_removal(void *opaque)
         g_clear_pointer(&by_name, g_hash_table_unref);
     }
     discard_forget(&vm->discard);
+    migration_forget(&vm->migration);
     config_vm_free(vm->next_cfg);
     vm_free(vm);
 }

@@ -37,6 +37,7 @@
 #include "fdwatch.h"
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
+#include "frontend/migration.h"
 #include "vm.h"
 
 /* fdwatch passes conditions on to epoll as they are. */
@@ -617,6 +618,7 @@ static void conn_finish(struct vfu_conn *c)
         log_vm(LOG_LVL_WARN, vm, "closing the VMM's connection: %s", c->why);
     }
     stop_all(c);
+    migration_leave(vm);
     faulted = vm_detach(vm);
     atomic_store(&vm->guest.fault, NULL); /* one that was never attached, too */
     shutdown(c->fd, SHUT_RD);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "frontend/feature.h"
+#include "frontend/migration.h"
 
 #define METHODS (VFIO_USER_FEATURE_GET | VFIO_USER_FEATURE_SET | VFIO_USER_FEATURE_PROBE)
 
@@ -39,12 +40,27 @@ int feature_reply(const struct vfu_feature *f, uint32_t echoed, uint32_t added,
     return 0;
 }
 
+static int get_migration(struct vfu_conn *c, const struct vfu_feature *f,
+                         struct vfu_reply *r)
+{
+    struct vfio_user_migration data = {.flags = VFIO_USER_MIGRATION_STOP_COPY};
+    uint8_t *out;
+    int err = feature_reply(f, 0, sizeof(data), r, &out);
+
+    if (!err) {
+        memcpy(out, &data, sizeof(data));
+    }
+    return err;
+}
+
 typedef int feature_fn(struct vfu_conn *c, const struct vfu_feature *f,
                        struct vfu_reply *r);
 
 static const struct {
     feature_fn *get, *set;
 } features[] = {
+    [VFIO_USER_FEATURE_MIGRATION] = {.get = get_migration},
+    [VFIO_USER_FEATURE_MIG_DEVICE_STATE] = {migration_get_state, migration_set_state},
     [VFIO_USER_FEATURE_DMA_LOGGING_START] = {.set = dma_log_start},
     [VFIO_USER_FEATURE_DMA_LOGGING_STOP] = {.set = dma_log_stop},
     [VFIO_USER_FEATURE_DMA_LOGGING_REPORT] = {.get = dma_log_report},

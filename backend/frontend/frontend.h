@@ -8,6 +8,7 @@
 
 #include <glib.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 struct vm;
 struct vfu_listener;
@@ -49,5 +50,24 @@ unsigned discard_waiting(const struct discard *d);
 
 /* The VM goes: forget what of its descriptors is still being closed. */
 void discard_forget(struct discard **d);
+
+/* ---- migration.c ---- */
+
+struct migration;
+
+/* What became of the last migration of a VM, and where it is in one now. */
+struct migration_status {
+    const char *state; /* "running", "stop", "stop-copy", "resuming", "error" */
+    enum { MIGRATION_NONE, MIGRATION_SAVED, MIGRATION_LOADED } kind; /* the last stream */
+    uint64_t bytes;                                                  /* of it */
+    /* How long its parts took; 0: not yet, or not here. */
+    uint64_t quiesce_us, save_us, load_us, resume_us;
+    char error[192]; /* why it failed; "": it did not */
+};
+
+void migration_get_status(const struct vm *vm, struct migration_status *st);
+
+/* The VM goes. */
+void migration_forget(struct migration **m);
 
 #endif /* PVRDMAD_FRONTEND_H */

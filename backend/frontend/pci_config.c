@@ -105,3 +105,11 @@ bool pci_config_bus_master(const struct pci_config *pci)
 {
     return pci->data[PCI_COMMAND] & PCI_COMMAND_MASTER;
 }
+
+void pci_config_set_bus_master(struct pci_config *pci, bool on)
+{
+    uint8_t *command = &pci->data[PCI_COMMAND];
+
+    *command =
+        (uint8_t)(on ? *command | PCI_COMMAND_MASTER : *command & ~PCI_COMMAND_MASTER);
+}

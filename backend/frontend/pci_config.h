@@ -25,5 +25,6 @@ bool pci_config_write(struct pci_config *pci, uint32_t offset, uint32_t count,
                       const uint8_t *data);
 
 bool pci_config_bus_master(const struct pci_config *pci);
+void pci_config_set_bus_master(struct pci_config *pci, bool on);
 
 #endif /* PVRDMAD_PCI_CONFIG_H */

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "frontend/conn.h"
+#include "frontend/migration.h"
 #include "datapath/datapath.h"
 #include "device/device.h"
 #include "guest/irq.h"
@@ -288,6 +289,7 @@ static void function_reset(struct vfu_conn *c)
 {
     device_set_bus_master(c->vm->dev, false);
     device_reset(c->vm->dev);
+    migration_reset(c->vm);
     irq_forget_pending(&c->vm->guest.irq);
     memset(c->msix_table, 0, sizeof(c->msix_table));
     pci_config_init(&c->pci);

@@ -18,6 +18,7 @@
 
 #include "frontend/conn.h"
 #include "frontend/feature.h"
+#include "frontend/migration.h"
 #include "guest/irq.h"
 #include "datapath/datapath.h"
 #include "device/device.h"
@@ -186,6 +187,21 @@ static int do_region_read(struct vfu_conn *c, struct vfu_msg *m, struct vfu_repl
     return 0;
 }
 
+/*
+ * A register may run a command, which stores to the guest's memory: not while the VM
+ * stands still for a migration.  A doorbell is only noted.
+ */
+static int check_write(const struct vfu_conn *c, uint32_t region, uint64_t offset,
+                       uint64_t count)
+{
+    int err = region_check(region, offset, count, true);
+
+    if (!err && region == VFIO_USER_REGION_BAR1 && migration_stopped(c->vm)) {
+        err = EBUSY;
+    }
+    return err;
+}
+
 static int do_region_write(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
 {
     struct vfio_user_region_rw rw;
@@ -194,7 +210,7 @@ static int do_region_write(struct vfu_conn *c, struct vfu_msg *m, struct vfu_rep
     if (!take(m, &rw, sizeof(rw))) {
         return EINVAL;
     }
-    err = region_check(rw.region, rw.offset, rw.count, true);
+    err = check_write(c, rw.region, rw.offset, rw.count);
     if (err) {
         return err;
     }
@@ -211,17 +227,20 @@ static int write_multi(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *
     struct vfio_user_write_multi head;
     struct vfio_user_write_one one;
     const uint8_t *p = m->body + sizeof(head);
+    int err = 0;
 
     if (!take(m, &head, sizeof(head)) || head.count > VFIO_USER_MULTI_MAX ||
         m->len - sizeof(head) != head.count * sizeof(one)) {
         return EINVAL;
     }
-    for (unsigned i = 0; i < head.count; i++) {
+    for (unsigned i = 0; i < head.count && !err; i++) {
         memcpy(&one, p + i * sizeof(one), sizeof(one));
-        if (one.count > sizeof(one.data) ||
-            region_check(one.region, one.offset, one.count, true)) {
-            return EINVAL;
-        }
+        err = one.count > sizeof(one.data)
+                  ? EINVAL
+                  : check_write(c, one.region, one.offset, one.count);
+    }
+    if (err) {
+        return err == EBUSY ? err : EINVAL;
     }
     for (unsigned i = 0; i < head.count; i++) {
         memcpy(&one, p + i * sizeof(one), sizeof(one));
@@ -237,8 +256,19 @@ static int write_multi(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *
 static int do_reset(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
 {
     device_reset(c->vm->dev);
+    migration_reset(c->vm);
     irq_forget_pending(&c->vm->guest.irq);
     return 0;
+}
+
+static int mig_data_read(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
+{
+    return migration_read(c, m, r);
+}
+
+static int mig_data_write(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
+{
+    return migration_write(c, m, r);
 }
 
 static int not_supported(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
@@ -290,6 +320,8 @@ static const struct {
     [VFIO_USER_DEVICE_RESET] = {do_reset, false},
     [VFIO_USER_REGION_WRITE_MULTI] = {write_multi, false},
     [VFIO_USER_DEVICE_FEATURE] = {device_feature, false},
+    [VFIO_USER_MIG_DATA_READ] = {mig_data_read, false},
+    [VFIO_USER_MIG_DATA_WRITE] = {mig_data_write, false},
 };
 
 /* Registers run commands and resets, configuration space stops the data path. */

@@ -203,6 +203,7 @@ static size_t plausible(unsigned command, uint8_t variant, uint8_t *out)
     struct vfio_user_irq_set set = {20, variant & 0x3f, 2, 0, 1 + (variant >> 6)};
     struct vfio_user_region_rw rw = {(variant >> 4) * 4u, variant % 10, 4};
     struct vfio_user_write_multi multi = {variant % 4};
+    struct vfio_user_mig_data data = {8 + 64 * (variant & 3u), 64 * (variant >> 2 & 3u)};
     struct {
         struct vfio_user_device_feature head;
         uint64_t data[3];
@@ -241,7 +242,13 @@ static size_t plausible(unsigned command, uint8_t variant, uint8_t *out)
             memcpy(out, &feature, 24);
             return 24;
         }
+        if (variant % 10 == VFIO_USER_FEATURE_MIG_DEVICE_STATE) {
+            memcpy(out, &feature, 8); /* the state is the input's */
+            return 8;
+        }
         return PART(feature);
+    case VFIO_USER_MIG_DATA_READ:
+        return PART(data);
 #undef PART
     default:
         return 0;

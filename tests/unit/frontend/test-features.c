@@ -52,7 +52,11 @@ static void check_head(uint32_t flags, uint32_t len)
 
 static void test_methods(struct fixture *f, gconstpointer arg)
 {
-    static const uint32_t has[] = {[START] = SET, [STOP] = SET, [REPORT] = GET};
+    static const uint32_t has[] = {[VFIO_USER_FEATURE_MIGRATION] = GET,
+                                   [VFIO_USER_FEATURE_MIG_DEVICE_STATE] = GET | SET,
+                                   [START] = SET,
+                                   [STOP] = SET,
+                                   [REPORT] = GET};
 
     for (uint32_t n = 0; n <= 0xffff; n = n < 20 ? n + 1 : n * 2 - 1) {
         uint32_t methods = n < G_N_ELEMENTS(has) ? has[n] : 0;

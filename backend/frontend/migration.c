@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The device's states in a migration, and its state as a stream.
+ *
+ *   RUNNING <-> STOP <-> STOP_COPY      saves: MIG_DATA_READ
+ *                    <-> RESUMING       loads: MIG_DATA_WRITE
+ *
+ * Other ways lead over STOP.  A step that fails leaves the device where it began, but for
+ * a stream that cannot be loaded: ERROR, which only a reset leaves, for RUNNING.
+ *
+ * In every state but RUNNING the data path is paused, once, on our account: nothing of
+ * the guest's memory changes, no interrupt is raised, peers hold what they have for it.
+ * Whoever resets the device or detaches the VM gives that pause back.
+ *
+ * Saving changes nothing: a source may go back to RUNNING at any time, unless somebody
+ * has claimed its addresses meanwhile (directory_may_run).  The target claims them when
+ * it becomes RUNNING.  Between, a source whose stream was read to its end may leave:
+ * then its addresses are held for whoever has the stream, for HOLD_NS.
+ *
+ * Main thread.  States change with vm->ops; the stream is the connection's messages'.
+ */
+#include "frontend/migration.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "datapath/datapath.h"
+#include "device/device.h"
+#include "directory/directory.h"
+#include "frontend/frontend.h"
+#include "vm.h"
+
+/* How long the peers of a source that has left wait for its new place. */
+#define HOLD_NS (30ull * 1000000000u)
+
+#define FIRST_ROOM (1u << 20)
+
+enum state {
+    ERROR = VFIO_USER_MIG_ERROR,
+    STOP = VFIO_USER_MIG_STOP,
+    RUNNING = VFIO_USER_MIG_RUNNING,
+    STOP_COPY = VFIO_USER_MIG_STOP_COPY,
+    RESUMING = VFIO_USER_MIG_RESUMING,
+};
+
+static const char *const state_names[] = {
+    [ERROR] = "error",         [STOP] = "stop",         [RUNNING] = "running",
+    [STOP_COPY] = "stop-copy", [RESUMING] = "resuming",
+};
+
+/* Made with the first message about it, and kept until the VM is removed: an operator
+ * may ask what became of a VM that has left. */
+struct migration {
+    enum state state;
+    GByteArray *out; /* STOP_COPY: the stream */
+    uint32_t read;   /* so much of it was */
+    uint8_t *in;     /* RESUMING: what came, NULL: nothing */
+    uint64_t got, room;
+    bool handed_over; /* the client has read all since the VM was last RUNNING */
+    bool loaded;      /* its addresses are to be claimed before it runs */
+    /* What it had before it loaded a state that was not run. */
+    uint64_t owner[2], generation;
+    struct migration_status last;
+};
+
+static struct migration *get(struct vm *vm)
+{
+    if (!vm->migration) {
+        vm->migration = g_new0(struct migration, 1);
+        vm->migration->state = RUNNING;
+    }
+    return vm->migration;
+}
+
+void migration_forget(struct migration **m)
+{
+    g_clear_pointer(m, g_free);
+}
+
+void migration_get_status(const struct vm *vm, struct migration_status *st)
+{
+    static const struct migration_status none;
+
+    *st = vm->migration ? vm->migration->last : none;
+    st->state = state_names[vm->migration ? vm->migration->state : RUNNING];
+}
+
+bool migration_stopped(const struct vm *vm)
+{
+    return vm->migration && vm->migration->state != RUNNING;
+}
+
+/* us since @since, which is moved on. */
+static uint64_t took(gint64 *since)
+{
+    gint64 now = g_get_monotonic_time(), us = now - *since;
+
+    *since = now;
+    return (uint64_t)us;
+}
+
+static void G_GNUC_PRINTF(2, 3) failed(struct vm *vm, const char *format, ...)
+{
+    char *why = vm->migration->last.error;
+    va_list ap;
+
+    va_start(ap, format);
+    g_vsnprintf(why, sizeof(vm->migration->last.error), format, ap);
+    va_end(ap);
+    log_vm(LOG_LVL_ERROR, vm, "migration: %s", why);
+}
+
+static void drop_streams(struct migration *m)
+{
+    if (m->out) {
+        g_byte_array_unref(m->out);
+        m->out = NULL;
+    }
+    g_clear_pointer(&m->in, g_free);
+    m->got = m->room = 0;
+}
+
+/* ---- steps ---- */
+
+static int stop(struct vfu_conn *c, struct migration *m)
+{
+    gint64 since = g_get_monotonic_time();
+
+    datapath_pause(c->vm);
+    m->last.quiesce_us = took(&since);
+    return 0;
+}
+
+static int run(struct vfu_conn *c, struct migration *m)
+{
+    gint64 since = g_get_monotonic_time();
+    struct vm *vm = c->vm;
+
+    if (m->loaded && vm_claim(vm) != 0) {
+        failed(vm, "the addresses are in use elsewhere");
+        return EADDRINUSE;
+    }
+    if (!directory_may_run(vm)) {
+        failed(vm, "its addresses were taken over: it runs elsewhere");
+        return EADDRINUSE;
+    }
+    datapath_resume(vm);
+    m->last.resume_us = took(&since);
+    m->last.error[0] = '\0';
+    if (m->loaded) {
+        log_vm(LOG_LVL_INFO, vm, "migrated here");
+    }
+    m->loaded = false;
+    m->handed_over = false;
+    return 0;
+}
+
+static int save(struct vfu_conn *c, struct migration *m)
+{
+    gint64 since = g_get_monotonic_time();
+
+    m->out = g_byte_array_new();
+    m->read = 0;
+    vm_save(c->vm, m->out);
+    m->last = (struct migration_status){
+        .kind = MIGRATION_SAVED,
+        .bytes = m->out->len,
+        .quiesce_us = m->last.quiesce_us,
+        .save_us = took(&since),
+    };
+    if (m->out->len > vm_state_max(c->vm)) { /* nobody would take it */
+        failed(c->vm, "its state of %u bytes is too long", m->out->len);
+        drop_streams(m);
+        return E2BIG;
+    }
+    return 0;
+}
+
+static int end_save(struct vfu_conn *c, struct migration *m)
+{
+    if (m->handed_over) {
+        log_vm(LOG_LVL_INFO, c->vm, "its state was handed over: %u bytes", m->out->len);
+    }
+    drop_streams(m);
+    return 0;
+}
+
+static int begin_load(struct vfu_conn *c, struct migration *m)
+{
+    struct vm *vm = c->vm;
+
+    device_reset(vm->dev);
+    irq_forget_pending(&vm->guest.irq);
+    if (!m->loaded) {
+        memcpy(m->owner, vm->owner, sizeof(m->owner));
+        m->generation = vm->generation;
+    }
+    m->handed_over = false;
+    vm->moved = false; /* what had moved is gone */
+    m->last = (struct migration_status){.quiesce_us = m->last.quiesce_us};
+    return 0;
+}
+
+static int end_load(struct vfu_conn *c, struct migration *m)
+{
+    gint64 since = g_get_monotonic_time();
+    struct vm *vm = c->vm;
+    GError *err = NULL;
+    bool ok = vm_load(vm, m->in, m->got, &err);
+
+    m->last.kind = MIGRATION_LOADED;
+    m->last.bytes = m->got;
+    m->last.load_us = took(&since);
+    drop_streams(m);
+    if (!ok) {
+        m->state = ERROR;
+        failed(vm, "%s", err->message);
+        g_error_free(err);
+        return EBADMSG;
+    }
+    m->loaded = true;
+    pci_config_set_bus_master(&c->pci, vm->dev->bus_master);
+    log_vm(LOG_LVL_INFO, vm, "a state of %" PRIu64 " bytes was loaded", m->last.bytes);
+    return 0;
+}
+
+static const struct step {
+    enum state from, to;
+    int (*take)(struct vfu_conn *c, struct migration *m);
+} steps[] = {
+    {RUNNING, STOP, stop},       {STOP, RUNNING, run},         {STOP, STOP_COPY, save},
+    {STOP_COPY, STOP, end_save}, {STOP, RESUMING, begin_load}, {RESUMING, STOP, end_load},
+};
+
+static int take_step(struct vfu_conn *c, struct migration *m, enum state to)
+{
+    for (unsigned i = 0; i < G_N_ELEMENTS(steps); i++) {
+        if (steps[i].from == m->state && steps[i].to == to) {
+            int err = steps[i].take(c, m);
+
+            m->state = err ? m->state : to;
+            return err;
+        }
+    }
+    return EINVAL;
+}
+
+/* ---- messages ---- */
+
+static int reply_state(const struct vfu_conn *c, const struct vfu_feature *f,
+                       struct vfu_reply *r)
+{
+    struct vfio_user_mig_device_state data = {.device_state = (uint32_t)get(c->vm)->state,
+                                              .data_fd = -1};
+    uint8_t *out;
+    int err = feature_reply(f, 0, sizeof(data), r, &out);
+
+    if (!err) {
+        memcpy(out, &data, sizeof(data));
+    }
+    return err;
+}
+
+int migration_get_state(struct vfu_conn *c, const struct vfu_feature *f,
+                        struct vfu_reply *r)
+{
+    return reply_state(c, f, r);
+}
+
+int migration_set_state(struct vfu_conn *c, const struct vfu_feature *f,
+                        struct vfu_reply *r)
+{
+    struct vfio_user_mig_device_state want;
+    struct migration *m = get(c->vm);
+    int err = 0;
+
+    if (f->len < sizeof(want)) {
+        return EINVAL;
+    }
+    memcpy(&want, f->data, sizeof(want));
+    if (want.device_state == ERROR || want.device_state > RESUMING || m->state == ERROR) {
+        return EINVAL;
+    }
+    while (!err && m->state != want.device_state) {
+        err = take_step(c, m, m->state == STOP ? want.device_state : STOP);
+    }
+    return err ? err : feature_reply(f, f->len, 0, r, NULL);
+}
+
+int migration_read(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r)
+{
+    struct migration *mig = get(c->vm);
+    struct vfio_user_mig_data req;
+    uint8_t *out;
+    uint32_t n;
+
+    if (m->len < sizeof(req)) {
+        return EINVAL;
+    }
+    memcpy(&req, m->body, sizeof(req));
+    if (mig->state != STOP_COPY || req.size == 0 || req.argsz < sizeof(req) ||
+        req.size > req.argsz - sizeof(req)) {
+        return EINVAL;
+    }
+    if (req.size > VFIO_USER_MAX_DATA) {
+        return E2BIG;
+    }
+    n = MIN(req.size, mig->out->len - mig->read);
+    out = vfu_reply_alloc(r, (uint32_t)sizeof(req) + n);
+    if (!out) {
+        return ENOMEM;
+    }
+    mig->handed_over |= n < req.size;
+    req = (struct vfio_user_mig_data){.argsz = (uint32_t)sizeof(req) + n, .size = n};
+    memcpy(out, &req, sizeof(req));
+    if (n) {
+        memcpy(out + sizeof(req), mig->out->data + mig->read, n);
+    }
+    mig->read += n;
+    return 0;
+}
+
+/* Make room for @n more bytes, which the stream may have. */
+static bool make_room(struct migration *m, uint64_t n)
+{
+    uint64_t room = MAX(m->room, FIRST_ROOM);
+    uint8_t *in;
+
+    if (n <= m->room - m->got) {
+        return true;
+    }
+    while (room - m->got < n) {
+        room *= 2;
+    }
+    in = g_try_realloc(m->in, room);
+    if (in) {
+        m->in = in;
+        m->room = room;
+    }
+    return in != NULL;
+}
+
+int migration_write(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r)
+{
+    struct migration *mig = get(c->vm);
+    struct vfio_user_mig_data req;
+    uint64_t max = vm_state_max(c->vm);
+
+    if (m->len < sizeof(req)) {
+        return EINVAL;
+    }
+    memcpy(&req, m->body, sizeof(req));
+    if (mig->state != RESUMING || m->len - sizeof(req) != req.size ||
+        req.argsz < m->len) {
+        return EINVAL;
+    }
+    if (req.size > VFIO_USER_MAX_DATA || req.size > max - mig->got) {
+        return E2BIG;
+    }
+    if (!make_room(mig, req.size)) {
+        return ENOMEM;
+    }
+    memcpy(mig->in + mig->got, m->body + sizeof(req), req.size);
+    mig->got += req.size;
+    return 0;
+}
+
+/* ---- the end of it ---- */
+
+/* A state that was loaded and not run is not its own. */
+static void forget_loaded(struct vm *vm, struct migration *m)
+{
+    if (m->loaded) {
+        memcpy(vm->owner, m->owner, sizeof(m->owner));
+        vm->generation = m->generation;
+        m->loaded = false;
+    }
+}
+
+void migration_reset(struct vm *vm)
+{
+    struct migration *m = vm->migration;
+
+    if (!migration_stopped(vm)) {
+        return;
+    }
+    drop_streams(m);
+    forget_loaded(vm, m);
+    m->handed_over = false;
+    m->state = RUNNING;
+    datapath_resume(vm);
+}
+
+void migration_leave(struct vm *vm)
+{
+    struct migration *m = vm->migration;
+
+    if (!migration_stopped(vm)) {
+        return;
+    }
+    if (m->handed_over) {
+        directory_left(vm, HOLD_NS);
+    }
+    drop_streams(m);
+    m->loaded = m->handed_over = false;
+    m->state = RUNNING; /* vm_detach() gives our pause back */
+}

@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The device's states in a migration and its stream, as one client sees them: every way
+ * from state to state, every way not to ask for data, and what is paused when.  What is
+ * in the stream: tests/unit/test-state.c and those of the parts.
+ */
+#include "client.h"
+
+#include <errno.h>
+#include <linux/pci_regs.h>
+#include <string.h>
+
+#include "device/device.h"
+#include "frontend/frontend.h"
+
+#define FEATURE (VFIO_USER_FEATURE_MIG_DEVICE_STATE)
+#define GET     VFIO_USER_FEATURE_GET
+#define SET     VFIO_USER_FEATURE_SET
+
+enum {
+    ERROR = VFIO_USER_MIG_ERROR,
+    STOP = VFIO_USER_MIG_STOP,
+    RUNNING = VFIO_USER_MIG_RUNNING,
+    STOP_COPY = VFIO_USER_MIG_STOP_COPY,
+    RESUMING = VFIO_USER_MIG_RESUMING,
+};
+
+static struct reply last;
+
+static void setup(struct fixture *f, gconstpointer arg)
+{
+    fixture_setup(f, arg);
+    client_attach(f);
+}
+
+/* ---- states ---- */
+
+struct state_msg {
+    struct vfio_user_device_feature head;
+    struct vfio_user_mig_device_state data;
+};
+
+static int set_state(struct fixture *f, uint32_t state)
+{
+    struct state_msg msg = {{sizeof(msg), FEATURE | SET}, {state, -1}};
+    int err =
+        client_call(f->cl, VFIO_USER_DEVICE_FEATURE, &msg, sizeof(msg), NULL, 0, &last);
+
+    if (!err) {
+        g_assert_cmpuint(last.len, ==, sizeof(msg));
+        g_assert_cmpmem(last.body, last.len, &msg, sizeof(msg));
+    }
+    return err;
+}
+
+static uint32_t get_state(struct fixture *f)
+{
+    struct state_msg msg = {{sizeof(msg), FEATURE | GET}, {0}};
+
+    g_assert_cmpint(client_call(f->cl, VFIO_USER_DEVICE_FEATURE, &msg, sizeof(msg.head),
+                                NULL, 0, &last),
+                    ==, 0);
+    g_assert_cmpuint(last.len, ==, sizeof(msg));
+    memcpy(&msg, last.body, sizeof(msg));
+    g_assert_cmpuint(msg.head.argsz, ==, sizeof(msg));
+    g_assert_cmpint(msg.data.data_fd, ==, -1);
+    return msg.data.device_state;
+}
+
+/* In every state but RUNNING it is paused, once, beside a bus master's pause. */
+static void check_state(struct fixture *f, uint32_t state)
+{
+    g_assert_cmpuint(get_state(f), ==, state);
+    g_assert_cmpuint(f->vm->pauses, ==, (state != RUNNING) + f->vm->dev->stopped);
+    g_assert_cmpint(atomic_load(&f->vm->dp.paused), ==, f->vm->pauses != 0);
+}
+
+static void reset(struct fixture *f)
+{
+    g_assert_cmpint(client_do(f->cl, VFIO_USER_DEVICE_RESET, NULL, 0), ==, 0);
+    check_state(f, RUNNING);
+}
+
+/* ---- the stream ---- */
+
+/* Read @size bytes; 0 or the errno, and `last`. */
+static int read_data(struct fixture *f, uint32_t argsz, uint32_t size)
+{
+    struct vfio_user_mig_data req = {argsz, size};
+
+    return client_call(f->cl, VFIO_USER_MIG_DATA_READ, &req, sizeof(req), NULL, 0, &last);
+}
+
+static int write_data(struct fixture *f, const void *data, uint32_t size)
+{
+    struct vfio_user_mig_data req = {(uint32_t)sizeof(req) + size, size};
+    g_autofree uint8_t *msg = g_malloc(req.argsz);
+
+    memcpy(msg, &req, sizeof(req));
+    memcpy(msg + sizeof(req), data, size);
+    return client_do(f->cl, VFIO_USER_MIG_DATA_WRITE, msg, req.argsz);
+}
+
+/* All of it, in pieces of @size bytes; in STOP_COPY. */
+static GByteArray *read_all(struct fixture *f, uint32_t size)
+{
+    GByteArray *all = g_byte_array_new();
+    uint32_t n;
+
+    do {
+        struct vfio_user_mig_data head;
+
+        g_assert_cmpint(read_data(f, (uint32_t)sizeof(head) + size, size), ==, 0);
+        g_assert_cmpuint(last.len, >=, sizeof(head));
+        memcpy(&head, last.body, sizeof(head));
+        n = head.size;
+        g_assert_cmpuint(head.argsz, ==, last.len);
+        g_assert_cmpuint(last.len, ==, sizeof(head) + n);
+        g_assert_cmpuint(n, <=, size);
+        g_byte_array_append(all, last.body + sizeof(head), n);
+    } while (n == size);
+    return all;
+}
+
+static GByteArray *save(struct fixture *f, uint32_t size)
+{
+    GByteArray *all;
+
+    g_assert_cmpint(set_state(f, STOP_COPY), ==, 0);
+    all = read_all(f, size);
+    g_assert_cmpint(set_state(f, STOP), ==, 0);
+    return all;
+}
+
+/* In RESUMING, in pieces. */
+static void write_all(struct fixture *f, const GByteArray *all, uint32_t size)
+{
+    for (uint32_t at = 0; at < all->len; at += size) {
+        g_assert_cmpint(write_data(f, all->data + at, MIN(size, all->len - at)), ==, 0);
+    }
+}
+
+/* From RUNNING to @state; ERROR by a stream that is none. */
+static void bring_to(struct fixture *f, uint32_t state, const GByteArray *stream)
+{
+    check_state(f, RUNNING);
+    if (state == ERROR) {
+        g_assert_cmpint(set_state(f, RESUMING), ==, 0);
+        g_assert_cmpint(set_state(f, STOP), ==, EBADMSG);
+    } else {
+        g_assert_cmpint(set_state(f, state), ==, 0);
+    }
+    if (state == RESUMING) {
+        write_all(f, stream, UINT16_MAX);
+    }
+    check_state(f, state);
+}
+
+/* All pairs, states that there are not among them. */
+static void test_pairs(struct fixture *f, gconstpointer arg)
+{
+    static const uint32_t to[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 255, UINT32_MAX};
+    GByteArray *stream = save(f, 100);
+
+    reset(f);
+    for (uint32_t from = ERROR; from <= RESUMING; from++) {
+        for (unsigned i = 0; i < G_N_ELEMENTS(to); i++) {
+            bool legal = from != ERROR && to[i] >= STOP && to[i] <= RESUMING;
+
+            bring_to(f, from, stream);
+            g_assert_cmpint(set_state(f, to[i]), ==, legal ? 0 : EINVAL);
+            check_state(f, legal ? to[i] : from);
+            reset(f);
+        }
+    }
+    g_byte_array_unref(stream);
+}
+
+/* Nothing but a whole request sets a state. */
+static void test_requests(struct fixture *f, gconstpointer arg)
+{
+    struct state_msg msg = {{sizeof(msg), FEATURE | SET}, {STOP, -1}};
+
+    for (uint32_t len = 0; len < sizeof(msg); len++) {
+        g_assert_cmpint(client_do(f->cl, VFIO_USER_DEVICE_FEATURE, &msg, len), ==,
+                        EINVAL);
+    }
+    msg.head.flags |= VFIO_USER_FEATURE_PROBE;
+    g_assert_cmpint(client_do(f->cl, VFIO_USER_DEVICE_FEATURE, &msg, sizeof(msg)), ==, 0);
+    check_state(f, RUNNING);
+    msg.head = (struct vfio_user_device_feature){sizeof(msg) - 1, FEATURE | GET};
+    g_assert_cmpint(
+        client_do(f->cl, VFIO_USER_DEVICE_FEATURE, &msg.head, sizeof(msg.head)), ==,
+        EINVAL);
+    /* The feature that says what there is. */
+    msg.head = (struct vfio_user_device_feature){16, VFIO_USER_FEATURE_MIGRATION | GET};
+    g_assert_cmpint(client_call(f->cl, VFIO_USER_DEVICE_FEATURE, &msg.head,
+                                sizeof(msg.head), NULL, 0, &last),
+                    ==, 0);
+    g_assert_cmpuint(last.len, ==, 16);
+    g_assert_cmpuint(last.body[8], ==, VFIO_USER_MIGRATION_STOP_COPY);
+}
+
+/* However it is read and written it is a whole one. */
+static void test_pieces(struct fixture *f, gconstpointer arg)
+{
+    static const uint32_t size[] = {1, 7, 64, 4096, VFIO_USER_MAX_DATA};
+    GByteArray *first = save(f, 4096);
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(size); i++) {
+        GByteArray *again = save(f, size[i]);
+
+        g_assert_cmpuint(again->len, ==, first->len); /* the guest's clock goes on */
+        g_assert_cmpint(set_state(f, RESUMING), ==, 0);
+        write_all(f, again, 4096);
+        g_assert_cmpint(set_state(f, STOP), ==, 0);
+        g_byte_array_unref(again);
+    }
+    /* As many bytes as there are: the end is said by the next read, again and again. */
+    g_assert_cmpint(set_state(f, STOP_COPY), ==, 0);
+    g_assert_cmpint(read_data(f, 8 + first->len, first->len), ==, 0);
+    g_assert_cmpuint(last.len, ==, 8 + first->len);
+    for (unsigned i = 0; i < 3; i++) {
+        g_assert_cmpint(read_data(f, 9, 1), ==, 0);
+        g_assert_cmpuint(last.len, ==, 8);
+    }
+    for (unsigned i = 0; i < G_N_ELEMENTS(size); i++) {
+        g_assert_cmpint(set_state(f, RESUMING), ==, 0);
+        write_all(f, first, size[i]);
+        g_assert_cmpint(set_state(f, RUNNING), ==, 0);
+        check_state(f, RUNNING);
+    }
+    g_byte_array_unref(first);
+}
+
+static void test_bad_reads(struct fixture *f, gconstpointer arg)
+{
+    for (uint32_t state = ERROR; state <= RESUMING; state++) {
+        GByteArray *stream = save(f, 4096);
+
+        reset(f);
+        bring_to(f, state, stream);
+        if (state != STOP_COPY) {
+            g_assert_cmpint(read_data(f, 8 + 64, 64), ==, EINVAL);
+        }
+        if (state != RESUMING) {
+            g_assert_cmpint(write_data(f, "x", 1), ==, EINVAL);
+        }
+        check_state(f, state);
+        reset(f);
+        g_byte_array_unref(stream);
+    }
+    g_assert_cmpint(set_state(f, STOP_COPY), ==, 0);
+    for (uint32_t len = 0; len < 8; len++) {
+        g_assert_cmpint(
+            client_do(f->cl, VFIO_USER_MIG_DATA_READ, "\20\0\0\0\10\0\0\0", len), ==,
+            EINVAL);
+    }
+    for (uint32_t argsz = 0; argsz < 8 + 64; argsz++) {
+        g_assert_cmpint(read_data(f, argsz, 64), ==, EINVAL);
+    }
+    g_assert_cmpint(read_data(f, UINT32_MAX, 0), ==, EINVAL);
+    g_assert_cmpint(read_data(f, UINT32_MAX, VFIO_USER_MAX_DATA + 1), ==, E2BIG);
+    g_assert_cmpint(read_data(f, UINT32_MAX, UINT32_MAX), ==, EINVAL);
+    g_assert_cmpint(read_data(f, UINT32_MAX, UINT32_MAX - 8), ==, E2BIG);
+    check_state(f, STOP_COPY);
+}
+
+static void test_bad_writes(struct fixture *f, gconstpointer arg)
+{
+    g_autofree uint8_t *much = g_malloc0(VFIO_USER_MAX_DATA + 9);
+    struct vfio_user_mig_data req = {8 + 64, 64};
+    struct vm_config *cfg = f->vm->cfg;
+    uint64_t room;
+
+    cfg->max_qp = cfg->max_cq = cfg->max_srq = 4;
+    cfg->max_mr = cfg->max_pd = 4;
+    cfg->max_mr_pages = 1 << 20;
+    room = vm_state_max(f->vm);
+    g_assert_cmpuint(room, <, 64u << 20);
+    g_assert_cmpint(set_state(f, RESUMING), ==, 0);
+    memcpy(much, &req, sizeof(req));
+    for (uint32_t len = 0; len < 8 + 70; len++) {
+        g_assert_cmpint(client_do(f->cl, VFIO_USER_MIG_DATA_WRITE, much, len), ==,
+                        len == 8 + 64 ? 0 : EINVAL);
+    }
+    room -= 64;
+    for (req.argsz = 0; req.argsz < 8 + 64; req.argsz++) {
+        memcpy(much, &req, sizeof(req));
+        g_assert_cmpint(client_do(f->cl, VFIO_USER_MIG_DATA_WRITE, much, 8 + 64), ==,
+                        EINVAL);
+    }
+    g_assert_cmpint(write_data(f, much, VFIO_USER_MAX_DATA + 1), ==, E2BIG);
+    g_assert_cmpint(write_data(f, much, 0), ==, 0);
+    /* More than any device of this VM has. */
+    for (; room >= VFIO_USER_MAX_DATA; room -= VFIO_USER_MAX_DATA) {
+        g_assert_cmpint(write_data(f, much, VFIO_USER_MAX_DATA), ==, 0);
+    }
+    g_assert_cmpint(write_data(f, much, (uint32_t)room + 1), ==, E2BIG);
+    g_assert_cmpint(write_data(f, much, (uint32_t)room), ==, 0);
+    g_assert_cmpint(write_data(f, much, 1), ==, E2BIG);
+    check_state(f, RESUMING);
+    g_assert_cmpint(set_state(f, STOP), ==, EBADMSG);
+    check_state(f, ERROR);
+}
+
+/* Cut and damaged streams: the device is in ERROR, and a reset mends it. */
+static void test_bad_streams(struct fixture *f, gconstpointer arg)
+{
+    GByteArray *stream = save(f, 4096);
+    struct migration_status st;
+
+    for (uint32_t len = 0; len < stream->len; len++) {
+        reset(f);
+        g_assert_cmpint(set_state(f, RESUMING), ==, 0);
+        g_assert_cmpint(write_data(f, stream->data, len), ==, 0);
+        g_assert_cmpint(set_state(f, RUNNING), ==, EBADMSG);
+        check_state(f, ERROR);
+    }
+    migration_get_status(f->vm, &st);
+    g_assert_cmpstr(st.state, ==, "error");
+    g_assert_cmpint(st.kind, ==, MIGRATION_LOADED);
+    g_assert_cmpuint(st.bytes, ==, stream->len - 1);
+    g_assert_cmpstr(st.error, !=, "");
+    for (uint32_t i = 0; i < stream->len; i++) {
+        uint64_t generation = f->vm->generation;
+        int err;
+
+        reset(f);
+        stream->data[i] ^= (uint8_t)(1 << i % 8);
+        g_assert_cmpint(set_state(f, RESUMING), ==, 0);
+        write_all(f, stream, 4096);
+        err = set_state(f, STOP);
+        g_assert_true(err == 0 || err == EBADMSG);
+        check_state(f, err ? ERROR : STOP);
+        stream->data[i] ^= (uint8_t)(1 << i % 8);
+        reset(f);
+        g_assert_cmpuint(f->vm->generation, ==, generation);
+    }
+    g_byte_array_unref(stream);
+}
+
+/* The guest's registers are closed while it stands still; doorbells are noted. */
+static void test_registers(struct fixture *f, gconstpointer arg)
+{
+    struct {
+        uint64_t count;
+        struct vfio_user_write_one one[2];
+    } multi = {2,
+               {{PVRDMA_REG_IMR, VFIO_USER_REGION_BAR1, 4, {7}},
+                {PVRDMA_REG_IMR, VFIO_USER_REGION_BAR1, 4, {8}}}};
+    uint32_t v = 5;
+
+    g_assert_cmpint(client_write(f->cl, VFIO_USER_REGION_BAR1, PVRDMA_REG_IMR, &v, 4), ==,
+                    0);
+    for (uint32_t state = ERROR; state <= RESUMING; state++) {
+        bool runs = state == RUNNING;
+        GByteArray *stream = save(f, 4096);
+
+        g_assert_cmpint(set_state(f, RUNNING), ==, 0);
+        bring_to(f, state, stream);
+        v = 6;
+        g_assert_cmpint(client_write(f->cl, VFIO_USER_REGION_BAR1, PVRDMA_REG_IMR, &v, 4),
+                        ==, runs ? 0 : EBUSY);
+        client_post(f->cl, VFIO_USER_REGION_BAR1, PVRDMA_REG_IMR, &v, 4);
+        g_assert_cmpint(
+            client_do(f->cl, VFIO_USER_REGION_WRITE_MULTI, &multi, sizeof(multi)), ==,
+            runs ? 0 : EBUSY);
+        v = client_read32(f->cl, VFIO_USER_REGION_BAR1, PVRDMA_REG_IMR);
+        g_assert_cmpuint(v == 8, ==, runs);
+        g_assert_cmpuint(v, !=, 6);
+        v = 0;
+        g_assert_cmpint(client_write(f->cl, VFIO_USER_REGION_BAR2, PVRDMA_UAR_QP, &v, 4),
+                        ==, 0);
+        reset(f);
+        g_byte_array_unref(stream);
+    }
+}
+
+/* It leaves in each state, and the next client finds a VM that runs. */
+static void test_leave(struct fixture *f, gconstpointer arg)
+{
+    GByteArray *stream = save(f, 4096);
+
+    for (uint32_t state = ERROR; state <= RESUMING; state++) {
+        client_close(f);
+        client_attach(f);
+        bring_to(f, state, stream);
+    }
+    /* Half read, and read to the end. */
+    for (unsigned i = 0; i < 2; i++) {
+        reset(f);
+        g_assert_cmpint(set_state(f, STOP_COPY), ==, 0);
+        g_assert_cmpint(read_data(f, 8 + 16, 16), ==, 0);
+        if (i) {
+            g_byte_array_unref(read_all(f, 4096));
+        }
+        client_close(f);
+        client_attach(f);
+        check_state(f, RUNNING);
+    }
+    g_byte_array_unref(stream);
+}
+
+/* A function-level reset is one. */
+static void test_function_reset(struct fixture *f, gconstpointer arg)
+{
+    uint8_t flr = PCI_AF_CTRL_FLR;
+
+    for (uint32_t state = STOP; state <= RESUMING; state++) {
+        g_assert_cmpint(set_state(f, state), ==, 0);
+        g_assert_cmpint(
+            client_write(f->cl, VFIO_USER_REGION_CONFIG, 0x50 + PCI_AF_CTRL, &flr, 1), ==,
+            0);
+        check_state(f, RUNNING);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    g_test_init(&argc, &argv, NULL);
+#define ADD(path, fn) \
+    g_test_add("/migration/" path, struct fixture, NULL, setup, fn, fixture_teardown)
+    ADD("pairs", test_pairs);
+    ADD("requests", test_requests);
+    ADD("pieces", test_pieces);
+    ADD("bad-reads", test_bad_reads);
+    ADD("bad-writes", test_bad_writes);
+    ADD("bad-streams", test_bad_streams);
+    ADD("registers", test_registers);
+    ADD("leave", test_leave);
+    ADD("function-reset", test_function_reset);
+    return g_test_run();
+}
