@@ -435,6 +435,24 @@ static void print_qps(const char *vm, JsonArray *qps)
     }
 }
 
+static void print_migrations(JsonArray *vms)
+{
+    printf("%-20s %-10s %-7s %12s %11s %9s %9s %11s  %s\n", "VM", "STATE", "LAST",
+           "BYTES", "QUIESCE/US", "SAVE/US", "LOAD/US", "RESUME/US", "ERROR");
+    for (guint i = 0; vms && i < json_array_get_length(vms); i++) {
+        JsonObject *vm = json_array_get_object_element(vms, i);
+        g_autofree char *error = g_strdup(get_str(vm, "error"));
+
+        printf("%-20s %-10s %-7s %12" G_GINT64_FORMAT " %11" G_GINT64_FORMAT
+               " %9" G_GINT64_FORMAT " %9" G_GINT64_FORMAT " %11" G_GINT64_FORMAT
+               "  %s\n",
+               get_str(vm, "name"), get_str(vm, "state"), get_str(vm, "last"),
+               get_int(vm, "bytes"), get_int(vm, "quiesce_us"), get_int(vm, "save_us"),
+               get_int(vm, "load_us"), get_int(vm, "resume_us"),
+               *error ? clean(error) : "-");
+    }
+}
+
 /* "group.name  value", whatever the daemon counts. */
 static void print_members(JsonObject *o, const char *prefix)
 {
@@ -476,6 +494,17 @@ static void do_vm_list(void)
     } else {
         print_vms(get_array(json_node_get_object(r), "vms"));
         print_failed(get_array(json_node_get_object(r), "failed"));
+    }
+}
+
+static void do_migrate_status(const char *name)
+{
+    g_autoptr(JsonNode) r = simple("vm-migrate-status", name);
+
+    if (as_json) {
+        print_json(r);
+    } else {
+        print_migrations(get_array(json_node_get_object(r), "vms"));
     }
 }
 
@@ -631,6 +660,10 @@ static bool vm_command(int argc, char **argv)
         do_vm_add(argv[1], argv + 2);
         return true;
     }
+    if (argc <= 2 && strcmp(argv[0], "migrate-status") == 0) {
+        do_migrate_status(argv[1]);
+        return true;
+    }
     for (unsigned i = 0; argc == 2 && i < G_N_ELEMENTS(by_name); i++) {
         if (strcmp(argv[0], by_name[i].verb) == 0) {
             done(simple(by_name[i].cmd, argv[1]));
@@ -695,6 +728,7 @@ int main(int argc, char **argv)
              "  vm add NAME [KEY=VALUE ...] declare a VM (keys as in the key file)\n"
              "  vm remove NAME              disconnect and forget a VM\n"
              "  vm pause|resume NAME        stop a VM's data path, let it go on\n"
+             "  vm migrate-status [NAME]    where its state is on the way\n"
              "  qp list [VM]                queue pairs\n"
              "  peer list                   other hosts' daemons\n"
              "  counters [VM]               everything that is counted\n"

@@ -11,6 +11,7 @@
  *   {"cmd": "vm-add", "name": NAME, "set": {KEY: "VALUE", ...}}
  *   {"cmd": "vm-remove" | "vm-pause" | "vm-resume", "name": NAME}
  *   {"cmd": "qp-list", "name": NAME, "after": HANDLE}     (after: optional)
+ *   {"cmd": "vm-migrate-status", "name": NAME}            (name: optional)
  *   {"cmd": "counters", "name": NAME}                     (name: optional)
  *   {"cmd": "peer-list"}
  *   {"cmd": "reload"}
@@ -52,6 +53,7 @@ enum control_cmd {
     CONTROL_VM_REMOVE,
     CONTROL_VM_PAUSE,
     CONTROL_VM_RESUME,
+    CONTROL_VM_MIGRATE_STATUS,
     CONTROL_QP_LIST,
     CONTROL_COUNTERS,
     CONTROL_PEER_LIST,
@@ -77,7 +79,8 @@ void control_request_free(struct control_request *req);
 /* Execute a line; the answer, with its newline, is to be freed with g_free. */
 char *control_handle(const struct daemon_config *cfg, const char *line, size_t len);
 
-/* report.c, hosts.c: what the daemon says about itself, as members of an object of JSON.
+/* report.c, hosts.c, moves.c: what the daemon says about itself, as members of an object
+ * of JSON.
  */
 struct vm;
 void report_status(GString *s, const struct daemon_config *cfg);
@@ -87,6 +90,7 @@ void report_peers(GString *s);
 /* "vms": an array of what @report writes for each. */
 void report_all(GString *s, void (*report)(GString *s, struct vm *vm));
 void report_vm(GString *s, struct vm *vm);
+void report_migration(GString *s, struct vm *vm);
 void report_counters(GString *s, struct vm *vm);
 /* Adds members "qps" and, if there are more rows, "next" (for "after"). */
 void report_qps(GString *s, struct vm *vm, uint32_t after);

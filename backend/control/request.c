@@ -36,6 +36,7 @@ static const struct command {
     [CONTROL_VM_REMOVE] = {"vm-remove", NAME_NEEDED},
     [CONTROL_VM_PAUSE] = {"vm-pause", NAME_NEEDED},
     [CONTROL_VM_RESUME] = {"vm-resume", NAME_NEEDED},
+    [CONTROL_VM_MIGRATE_STATUS] = {"vm-migrate-status", NAME_OPTIONAL},
     [CONTROL_QP_LIST] = {"qp-list", NAME_NEEDED, .after = true},
     [CONTROL_COUNTERS] = {"counters", NAME_OPTIONAL},
     [CONTROL_PEER_LIST] = {"peer-list", NAME_NONE},
@@ -306,6 +307,19 @@ static bool run_pause(struct vm *vm, bool pause, GError **errp)
     return true;
 }
 
+/* Of @vm, or of all. */
+static void report_some(GString *s, struct vm *vm,
+                        void (*report)(GString *s, struct vm *vm))
+{
+    if (vm) {
+        json_begin(s, "vms", '[');
+        report(s, vm);
+        json_end(s, ']');
+    } else {
+        report_all(s, report);
+    }
+}
+
 /* Adds the members of the result to @s. */
 static bool run(const struct daemon_config *cfg, const struct control_request *req,
                 GString *s, GError **errp)
@@ -348,14 +362,11 @@ static bool run(const struct daemon_config *cfg, const struct control_request *r
     case CONTROL_QP_LIST:
         report_qps(s, vm, req->after);
         break;
+    case CONTROL_VM_MIGRATE_STATUS:
+        report_some(s, vm, report_migration);
+        break;
     case CONTROL_COUNTERS:
-        if (vm) {
-            json_begin(s, "vms", '[');
-            report_counters(s, vm);
-            json_end(s, ']');
-        } else {
-            report_all(s, report_counters);
-        }
+        report_some(s, vm, report_counters);
         break;
     default:
         break;

@@ -235,6 +235,9 @@ static void test_vms(void)
     handle_ok("{\"cmd\":\"vm-list\"}");
     handle_ok("{\"cmd\":\"qp-list\",\"name\":\"a\"}");
     handle_ok("{\"cmd\":\"qp-list\",\"name\":\"a\",\"after\":4294967295}");
+    handle_ok("{\"cmd\":\"vm-migrate-status\"}");
+    handle_ok("{\"cmd\":\"vm-migrate-status\",\"name\":\"a\"}");
+    handle_fails("{\"cmd\":\"vm-migrate-status\",\"name\":\"z\"}", "no VM z");
     handle_ok("{\"cmd\":\"counters\"}");
     handle_ok("{\"cmd\":\"counters\",\"name\":\"a\"}");
     handle_fails("{\"cmd\":\"counters\",\"name\":\"z\"}", "no VM z");
