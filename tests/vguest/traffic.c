@@ -250,9 +250,9 @@ static bool lane_done(const struct vgt_traffic *t, unsigned dir, unsigned q, uin
     return true;
 }
 
-void vgt_traffic_run(struct vgt_traffic *t, uint64_t ops)
+/* Until each lane has begun its operations before @end and, @all, they are done. */
+static void run_until(struct vgt_traffic *t, uint64_t end, bool all)
 {
-    uint64_t end = t->lane[0][0].next + ops;
     int64_t last = vg_now_ns();
     unsigned idle = 0;
 
@@ -276,7 +276,8 @@ void vgt_traffic_run(struct vgt_traffic *t, uint64_t ops)
                     post(t, dir, q, t->lane[dir][q].next++);
                     moved = true;
                 }
-                done = done && lane_done(t, dir, q, end);
+                done = done && t->lane[dir][q].next >= end &&
+                       (!all || lane_done(t, dir, q, end));
             }
         }
         if (moved) {
@@ -292,6 +293,28 @@ void vgt_traffic_run(struct vgt_traffic *t, uint64_t ops)
             sched_yield();
         }
     }
+}
+
+void vgt_traffic_run(struct vgt_traffic *t, uint64_t ops)
+{
+    run_until(t, t->lane[0][0].next + ops, true);
+}
+
+void vgt_traffic_push(struct vgt_traffic *t, uint64_t ops)
+{
+    run_until(t, t->lane[0][0].next + ops, false);
+}
+
+uint64_t vgt_traffic_under_way(const struct vgt_traffic *t)
+{
+    uint64_t n = 0;
+
+    for (unsigned dir = 0; dir < 2; dir++) {
+        for (unsigned q = 0; q < t->nqp; q++) {
+            n += t->lane[dir][q].next - t->lane[dir][q].sent;
+        }
+    }
+    return n;
 }
 
 void vgt_traffic_close(struct vgt_traffic *t)

@@ -156,6 +156,10 @@ void vgt_traffic_open(struct vgt_traffic *t, unsigned a, unsigned b, unsigned nq
                       unsigned depth, uint32_t slot, const struct vgt_opts *opts);
 /* Run until each lane has done @ops more operations. */
 void vgt_traffic_run(struct vgt_traffic *t, uint64_t ops);
+/* Until each has begun so many more: the last of them are under way on return. */
+void vgt_traffic_push(struct vgt_traffic *t, uint64_t ops);
+/* Operations that were posted, and whose completion was not seen yet. */
+uint64_t vgt_traffic_under_way(const struct vgt_traffic *t);
 void vgt_traffic_close(struct vgt_traffic *t);
 /* Wait until the daemon's log, which a thread of its own writes, has these words. */
 void vgt_wait_logged(const char *words);

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Migration of a virtual guest: the messages a VMM sends for it, and moves.
+ *
+ * A guest moves from one connection to another, of the same daemon or another, with its
+ * RAM, which both map, and its eventfds.  While it moves nobody may use it: its
+ * processors stand still.  Its objects (struct vg_qp, ...) stay valid.
+ */
+#ifndef MIGRATE_H
+#define MIGRATE_H
+
+#include "vgtest.h"
+
+/* MIG_DEVICE_STATE: 0, a positive errno of the daemon's, or a negative one. */
+int vg_mig_set(struct vguest *g, enum vfio_user_mig_state state);
+enum vfio_user_mig_state vg_mig_get(struct vguest *g);
+
+/* In STOP_COPY: the whole stream, in pieces of @piece bytes. */
+GByteArray *vg_mig_read(struct vguest *g, uint32_t piece);
+/* In RESUMING: 0 or the errno of the piece that was refused. */
+int vg_mig_write(struct vguest *g, const void *data, uint32_t len, uint32_t piece);
+
+/* Where a guest is: what is not in its RAM. */
+struct vg_place {
+    struct vg_daemon *d;
+    unsigned vm;
+    int sock, db_eventfd;
+    struct pvrdma_db_region *db;
+};
+
+/*
+ * A second place for @g, attached: VM @vm of @d, another than it is.  The guest is still
+ * where it was.
+ */
+struct vg_place vg_place_open(struct vguest *g, struct vg_daemon *d, unsigned vm);
+/* @g is at @place, and @place is where it was. */
+void vg_place_swap(struct vguest *g, struct vg_place *place);
+/* The VMM there is gone. */
+void vg_place_close(struct vg_place *place);
+
+/* As a VMM does when its guest goes on elsewhere: all vectors once. */
+void vg_raise_all(struct vguest *g);
+
+enum vg_move {
+    VG_MOVE_PLAIN,       /* the source leaves when the target runs */
+    VG_MOVE_LEAVE_FIRST, /* ... before it does */
+};
+
+/* The whole of it: @g runs at VM @vm of @d on return. */
+void vg_move(struct vguest *g, struct vg_daemon *d, unsigned vm, enum vg_move how);
+
+#endif /* MIGRATE_H */

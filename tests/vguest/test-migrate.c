@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * vguest tests: a guest moves between VMs of one daemon with its connections, while its
+ * peer goes on; it is stopped, cancelled, killed at each stage.
+ *
+ * VM 0 and VM 2 are the two places of the guest that moves, VM 1 is its peer.  All may
+ * have any address, and a guest keeps those it has.
+ */
+#include "migrate.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define STOP      VFIO_USER_MIG_STOP
+#define RUNNING   VFIO_USER_MIG_RUNNING
+#define STOP_COPY VFIO_USER_MIG_STOP_COPY
+#define RESUMING  VFIO_USER_MIG_RESUMING
+#define FAILED    VFIO_USER_MIG_ERROR
+
+#define PLACE(i) ((i) % 2 ? 2u : 0u)
+
+static struct vgt_opts opts_of(gconstpointer style)
+{
+    enum vg_db_mode db = GPOINTER_TO_UINT(style) == VGT_STOCK ? VG_DB_SHARED : VG_DB_EXT;
+
+    return (struct vgt_opts){.guest = {{.db = db}, {.db = db}}};
+}
+
+/* A guest with no traffic moves there and back, and is itself. */
+static void test_idle(gconstpointer style)
+{
+    struct vgt_opts o = opts_of(style);
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    for (unsigned i = 1; i <= 4; i++) {
+        vg_move(p.s[0].g, vgt_daemon, PLACE(i), i <= 2);
+        g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_RTS);
+        vgt_write_once(&p, i);
+        vgt_recv(&p.s[0], 10 + i, 4096, 100);
+        vgt_send(&p.s[1], 20 + i, PVRDMA_WR_SEND, VGT_SIG, 0, 100, NULL, 0);
+        vgt_expect(p.s[0].rcq, 10 + i, PVRDMA_WC_SUCCESS);
+        vgt_expect(p.s[1].scq, 20 + i, PVRDMA_WC_SUCCESS);
+    }
+    vgt_pair_close(&p);
+}
+
+/* What is under way when it stops arrives once, in order, and counts once. */
+static void test_traffic(gconstpointer style)
+{
+    struct vgt_opts o = opts_of(style);
+    unsigned moves = vgt_rounds(100);
+    uint64_t under_way = 0;
+    struct vgt_traffic t;
+
+    vgt_traffic_open(&t, 0, 1, 8, 4, 200000, &o);
+    for (unsigned i = 1; i <= moves; i++) {
+        vgt_traffic_push(&t, 5);
+        under_way += vgt_traffic_under_way(&t);
+        vg_move(t.s[0].g, vgt_daemon, PLACE(i), i % 3 == 0);
+    }
+    vgt_traffic_run(&t, 20);
+    g_test_message("%" PRIu64 " operations, %" PRIu64 " bytes, %" PRIu64
+                   " of the operations through %u moves",
+                   t.ops, t.bytes, under_way, moves);
+    g_assert_cmpuint(under_way, >, 2 * moves);
+    vgt_traffic_close(&t);
+}
+
+/* Both ends of the connections move, each with what is under way. */
+static void test_peer_moves(gconstpointer style)
+{
+    struct vgt_opts o = opts_of(style);
+    unsigned moves = vgt_rounds(20);
+    unsigned at[2] = {0, 1}, spare = 2;
+    struct vgt_traffic t;
+
+    vgt_traffic_open(&t, 0, 1, 4, 4, 100000, &o);
+    for (unsigned i = 0; i < moves; i++) {
+        unsigned to = spare;
+
+        vgt_traffic_push(&t, 5);
+        spare = at[i % 2];
+        at[i % 2] = to;
+        vg_move(t.s[i % 2].g, vgt_daemon, to, VG_MOVE_PLAIN);
+    }
+    vgt_traffic_run(&t, 20);
+    vgt_traffic_close(&t);
+}
+
+static void add(struct vgt_pair *p, uint64_t k)
+{
+    struct pvrdma_sge sge = vg_sge(p->s[0].mr, 8 + k % 16 * 8, 8);
+    struct vg_wr wr = {.wr_id = k,
+                       .opcode = PVRDMA_WR_ATOMIC_FETCH_AND_ADD,
+                       .flags = VGT_SIG,
+                       .remote_addr = p->s[1].mr->buf->va,
+                       .rkey = p->s[1].mr->rkey,
+                       .compare_add = 1,
+                       .nsge = 1,
+                       .sge = &sge};
+
+    g_assert_cmpuint(vg_post_send(p->s[0].qp, &wr, 1), ==, 1);
+}
+
+/* The counter is what the successes are, and each add returned the one before. */
+static void test_count(gconstpointer style)
+{
+    struct vgt_opts o = opts_of(style);
+    uint64_t posted = 0, got = 0, counter, total = vgt_rounds(4000);
+    unsigned moved = 0;
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    while (got < total) {
+        struct pvrdma_cqe cqe;
+
+        while (posted < total && posted < got + 16) {
+            add(&p, posted++);
+        }
+        if (posted % 100 == 0 && posted / 100 > moved) {
+            vg_move(p.s[0].g, vgt_daemon, PLACE(++moved), VG_MOVE_PLAIN);
+        }
+        if (!vg_cq_wait(p.s[0].scq, &cqe, VGT_WAIT_MS)) {
+            g_error("no completion of add %" PRIu64, got);
+        }
+        g_assert_cmpuint(cqe.status, ==, PVRDMA_WC_SUCCESS);
+        g_assert_cmpuint(cqe.wr_id, ==, got);
+        memcpy(&counter, VG_MR_HOST(p.s[0].mr, 8 + got % 16 * 8), 8);
+        g_assert_cmpuint(counter, ==, got);
+        got++;
+    }
+    memcpy(&counter, VG_MR_HOST(p.s[1].mr, 0), 8);
+    g_assert_cmpuint(counter, ==, total);
+    g_assert_cmpuint(moved, >, 1);
+    vgt_pair_close(&p);
+}
+
+/* A migration that is given up: the source goes on, as if it had only been paused. */
+static void test_cancel(gconstpointer style)
+{
+    static const enum vfio_user_mig_state state[] = {STOP, STOP_COPY};
+    struct vgt_opts o = opts_of(style);
+    struct vgt_traffic t;
+
+    vgt_traffic_open(&t, 0, 1, 4, 4, 200000, &o);
+    for (unsigned i = 0; i < vgt_rounds(50); i++) {
+        vgt_traffic_push(&t, 5);
+        g_assert_cmpint(vg_mig_set(t.s[0].g, state[i % 2]), ==, 0);
+        if (i % 4 == 3) { /* it may have been read to the end */
+            g_byte_array_unref(vg_mig_read(t.s[0].g, 4096));
+        }
+        g_assert_cmpint(vg_mig_set(t.s[0].g, RUNNING), ==, 0);
+    }
+    vgt_traffic_run(&t, 20);
+    vgt_traffic_close(&t);
+}
+
+/* While it stands still nothing in its memory changes and no interrupt comes. */
+static void test_stop(gconstpointer style)
+{
+    struct vgt_opts o = opts_of(style);
+    struct vgt_traffic t;
+    struct vguest *g;
+
+    vgt_traffic_open(&t, 0, 1, 4, 4, 200000, &o);
+    g = t.s[0].g;
+    for (unsigned i = 0; i < vgt_rounds(10); i++) {
+        g_autofree uint8_t *before = g_malloc(g->ram_size);
+        g_autoptr(GByteArray) first = NULL, second = NULL;
+
+        vgt_traffic_push(&t, 5);
+        vg_cq_arm(t.s[0].rcq, false);
+        g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
+        for (unsigned v = 0; v < PVRDMA_NUM_VEC; v++) {
+            vg_irq_wait(g, v, 0);
+        }
+        memcpy(before, g->ram, g->ram_size);
+        g_usleep(30000);
+        g_assert_cmpint(vg_mig_set(g, STOP_COPY), ==, 0);
+        first = vg_mig_read(g, 4096);
+        g_usleep(5000);
+        g_assert_cmpint(memcmp(before, g->ram, g->ram_size), ==, 0);
+        for (unsigned v = 0; v < PVRDMA_NUM_VEC; v++) {
+            g_assert_cmpuint(vg_irq_wait(g, v, 0), ==, 0);
+        }
+        g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    }
+    vgt_traffic_run(&t, 5);
+    vgt_traffic_close(&t);
+}
+
+/* Once the target runs the source does not any more, whatever its VMM asks. */
+static void test_one_place(gconstpointer style)
+{
+    struct vgt_opts o = opts_of(style);
+    g_autoptr(GByteArray) stream = NULL;
+    struct vg_place other;
+    struct vgt_pair p;
+    struct vguest *g;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    g = p.s[0].g;
+    other = vg_place_open(g, vgt_daemon, 2);
+    g_assert_cmpint(vg_mig_set(g, STOP_COPY), ==, 0);
+    stream = vg_mig_read(g, 65536);
+    vg_place_swap(g, &other);
+    g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
+    g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, 1000), ==, 0);
+    g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
+    /* The source goes on first: then the target cannot. */
+    vg_place_swap(g, &other);
+    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    vgt_write_once(&p, 1);
+    vg_place_swap(g, &other);
+    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, EADDRINUSE);
+    g_assert_cmpuint(vg_mig_get(g), ==, STOP);
+    vg_place_swap(g, &other);
+    vgt_write_once(&p, 2);
+    vg_place_close(&other);
+
+    /* And the other way round. */
+    other = vg_place_open(g, vgt_daemon, 2);
+    g_assert_cmpint(vg_mig_set(g, STOP_COPY), ==, 0);
+    g_byte_array_unref(stream);
+    stream = vg_mig_read(g, 65536);
+    vg_place_swap(g, &other);
+    g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
+    g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, 1000), ==, 0);
+    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    vgt_write_once(&p, 3);
+    vg_place_swap(g, &other);
+    for (unsigned i = 0; i < 3; i++) {
+        g_assert_cmpint(vg_mig_set(g, RUNNING), ==, EADDRINUSE);
+    }
+    g_assert_cmpuint(vg_mig_get(g), !=, RUNNING);
+    vg_place_swap(g, &other);
+    vgt_write_once(&p, 4);
+    vg_place_close(&other);
+    vgt_write_once(&p, 5);
+    vgt_pair_close(&p);
+}
+
+/* A target that dies, or gets a stream that is damaged: the source goes on. */
+static void test_target_fails(gconstpointer style)
+{
+    struct vgt_opts o = opts_of(style);
+    struct vgt_traffic t;
+    struct vguest *g;
+
+    vgt_traffic_open(&t, 0, 1, 4, 4, 100000, &o);
+    g = t.s[0].g;
+    for (unsigned stage = 0; stage < 6; stage++) {
+        g_autoptr(GByteArray) stream = NULL;
+        struct vg_place other;
+
+        vgt_traffic_push(&t, 5);
+        other = vg_place_open(g, vgt_daemon, 2);
+        g_assert_cmpint(vg_mig_set(g, STOP_COPY), ==, 0);
+        stream = vg_mig_read(g, 65536);
+        vg_place_swap(g, &other);
+        if (stage > 0) {
+            g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
+        }
+        if (stage > 1) {
+            g_assert_cmpint(vg_mig_write(g, stream->data,
+                                         stage == 2 ? stream->len / 2 : stream->len,
+                                         4096),
+                            ==, 0);
+        }
+        if (stage == 2) {
+            g_assert_cmpint(vg_mig_set(g, STOP), ==, EBADMSG);
+            g_assert_cmpuint(vg_mig_get(g), ==, FAILED);
+        } else if (stage == 4) {
+            g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
+        } else if (stage == 5) { /* its VMM thinks again */
+            g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
+            g_assert_cmpint(vg_reset(g), ==, 0);
+            g_assert_cmpuint(vg_mig_get(g), ==, RUNNING);
+        }
+        vg_place_swap(g, &other);
+        vg_place_close(&other);
+        g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    }
+    vgt_traffic_run(&t, 20);
+    vgt_traffic_close(&t);
+}
+
+/* Its VMM is killed at some stage: what its peer had for it fails, and nothing hangs. */
+static void test_source_killed(gconstpointer style)
+{
+    struct vgt_opts o = opts_of(style);
+
+    o.conn = (struct vg_conn){.timeout = 8, .retry_cnt = 2, .rnr_retry = 7};
+    for (unsigned stage = 0; stage < 3; stage++) {
+        struct pvrdma_cqe c;
+        struct vgt_pair p;
+        struct vguest *g;
+
+        vgt_pair_open(&p, 0, 1, &o);
+        g = p.s[0].g;
+        g_assert_cmpint(vg_mig_set(g, stage ? STOP_COPY : STOP), ==, 0);
+        if (stage == 2) { /* its state was read, but not to the end */
+            struct vfio_user_mig_data req = {8 + 16, 16};
+
+            g_assert_cmpint(vg_request(g, VFIO_USER_MIG_DATA_READ, 0, &req, sizeof(req),
+                                       NULL, 0, NULL),
+                            ==, 0);
+        }
+        vgt_send(&p.s[1], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 100, &p.s[0], 0);
+        vgt_expect_none(p.s[1].scq, 50);
+        vg_disconnect(g);
+        g_assert_true(vg_cq_wait(p.s[1].scq, &c, VGT_WAIT_MS));
+        g_assert_cmpuint(c.status, ==, PVRDMA_WC_RETRY_EXC_ERR);
+        vgt_pair_close(&p);
+    }
+}
+
+/* `pvrdmactl vm migrate-status` of both sides. */
+static void test_status(gconstpointer style)
+{
+    struct vgt_opts o = opts_of(style);
+    JsonObject *vm;
+    struct vgt_pair p;
+    JsonNode *node;
+    char *text;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    vg_move(p.s[0].g, vgt_daemon, 2, VG_MOVE_PLAIN);
+    g_assert_cmpint(vg_ctl(vgt_daemon, &text, "--json vm migrate-status"), ==, 0);
+    node = json_from_string(text, NULL);
+    vm = vg_status_vm(node, "vm0");
+    g_assert_cmpstr(json_object_get_string_member(vm, "last"), ==, "saved");
+    g_assert_cmpstr(json_object_get_string_member(vm, "state"), ==, "running");
+    g_assert_cmpint(json_object_get_int_member(vm, "bytes"), >, 500);
+    vm = vg_status_vm(node, "vm2");
+    g_assert_cmpstr(json_object_get_string_member(vm, "last"), ==, "loaded");
+    g_assert_cmpstr(json_object_get_string_member(vm, "error"), ==, "");
+    json_node_unref(node);
+    g_free(text);
+    g_assert_cmpint(vg_ctl(vgt_daemon, &text, "vm migrate-status vm2"), ==, 0);
+    g_assert_nonnull(strstr(text, "loaded"));
+    g_free(text);
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm migrate-status vm9"), !=, 0);
+    vgt_pair_close(&p);
+}
+
+int main(int argc, char **argv)
+{
+    struct vg_daemon_opts o = {
+        .n_vms = 3, .poll_us = -1, .workers = 2, .vm_keys = "addresses=any"};
+    static const struct vgt_both tests[] = {
+        {"idle", test_idle},
+        {"traffic", test_traffic},
+        {"peer-moves", test_peer_moves},
+        {"count", test_count},
+        {"cancel", test_cancel},
+        {"stop", test_stop},
+        {"one-place", test_one_place},
+        {"target-fails", test_target_fails},
+        {"source-killed", test_source_killed},
+        {"status", test_status},
+    };
+
+    vgt_init(&argc, &argv, 240);
+    vgt_daemon = vg_daemon_start(&o);
+    vgt_add_both("migrate", tests, G_N_ELEMENTS(tests));
+    return vgt_run();
+}
