@@ -418,6 +418,7 @@ static void try_changed(GByteArray *a)
     assert_reset();
 }
 
+/* Any one byte; the fuzzer has the time for more. */
 static void test_changed(void)
 {
     static const uint8_t masks[] = {0x01, 0x80, 0xff};
@@ -428,10 +429,8 @@ static void test_changed(void)
     for (guint i = 0; i < a->len; i++) {
         uint8_t was = a->data[i];
 
-        for (unsigned k = 0; k < G_N_ELEMENTS(masks); k++) {
-            a->data[i] = was ^ masks[k];
-            try_changed(a);
-        }
+        a->data[i] = was ^ masks[i % G_N_ELEMENTS(masks)];
+        try_changed(a);
         a->data[i] = was;
     }
     g_byte_array_unref(a);
