@@ -17,7 +17,7 @@
  *   connections set up and taken down as RDMA CM does it; peer: empty commands
  *   idle        8-byte WRITE latency alone and among 4,000 idle QPs
  *   network     the path to other hosts; peers: iperf3 and UCX over loopback; pieces of
- *               it: network-bulk, network-small, network-connections
+ *               it: network-bulk, -small, -active, -connections
  *
  *   bench [-t SECONDS] [-p PATH] [PART...]    default: all parts, 2 seconds each
  *
@@ -51,6 +51,7 @@ static const struct {
     {"network", part_network},
     {"network-bulk", part_network_bulk, true},
     {"network-small", part_network_small, true},
+    {"network-active", part_network_active, true},
     {"network-connections", part_network_connections, true},
 };
 

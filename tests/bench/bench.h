@@ -103,6 +103,7 @@ void part_keys(void);
 void part_network(void);
 void part_network_bulk(void);
 void part_network_small(void);
+void part_network_active(void);
 void part_network_connections(void);
 void part_regions(void);
 

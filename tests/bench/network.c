@@ -210,5 +210,6 @@ void part_network(void)
     printf("peers: TCP over loopback\n");
     part_network_bulk();
     part_network_small();
+    part_network_active();
     part_network_connections();
 }

@@ -220,19 +220,26 @@ static unsigned many_reap(struct many *m)
     return n;
 }
 
-/* Each QP in turn gets @burst WRITEs, the last signalled; at most two bursts on
- * one QP and 1,024 in all are in flight. */
-static double many_rate(struct many *m, unsigned n, unsigned burst)
+/* Each QP in turn gets @burst WRITEs of @len bytes, the last signalled; at most two
+ * bursts on one QP and 1,024, or 64 MiB, in all are in flight. */
+static double many_rate(struct many *m, unsigned n, unsigned burst, uint32_t len)
 {
+    struct pvrdma_sge sge = vg_sge(m->p.s[0].mr, 0, len);
     uint64_t posted = 0, done = 0, first = 0;
-    int64_t start = 0, now;
+    unsigned most = MIN(1024, 64 * MIB / len);
     struct vg_wr wr[QPS_BURST];
+    int64_t start = 0, now;
 
     fill_batch(wr, burst, PVRDMA_WR_RDMA_WRITE, &m->p.s[1]);
+    for (unsigned i = 0; len > sizeof(uint64_t) && i < burst; i++) {
+        wr[i].flags &= ~(uint32_t)PVRDMA_SEND_INLINE;
+        wr[i].nsge = 1;
+        wr[i].sge = &sge;
+    }
     do {
         unsigned next = posted % n;
 
-        while (m->busy[next] < 2 && posted < done + 1024) {
+        while (m->busy[next] < 2 && posted < done + most) {
             wr[burst - 1].wr_id = next;
             g_assert_cmpuint(vg_post_send(m->qp[next], wr, burst), ==, burst);
             m->busy[next]++;
@@ -251,7 +258,7 @@ static double many_rate(struct many *m, unsigned n, unsigned burst)
     return (done - first) * burst / ((now - start) / 1e9);
 }
 
-void part_qps(void)
+static struct many *many_open(void)
 {
     struct vgt_opts o = {.cqe = 4096};
     struct many *m = g_new0(struct many, 1);
@@ -260,19 +267,57 @@ void part_qps(void)
         o.guest[i] = (struct vg_opts){.db = VG_DB_EXT, .low_size = 256 << 20};
     }
     vgt_pair_open(&m->p, 0, 1, &o);
-    printf("WRITE, 8 bytes, M messages/s; QPs served in turn, 1 or 16 messages each\n");
-    for (unsigned n = 1; n <= QPS_MAX; n *= 10) {
-        many_grow(m, n);
-        printf("%6u QPs:  1 each %6.2f   16 each %6.2f\n", n, many_rate(m, n, 1) / 1e6,
-               many_rate(m, n, QPS_BURST) / 1e6);
-        fflush(stdout);
-    }
+    return m;
+}
+
+static void many_close(struct many *m)
+{
     for (unsigned i = 0; i < m->n; i++) {
         vg_qp_free(m->qp[i]);
         vg_qp_free(m->far[i]);
     }
     vgt_pair_close(&m->p);
     g_free(m);
+}
+
+void part_qps(void)
+{
+    struct many *m = many_open();
+
+    printf("WRITE, 8 bytes, M messages/s; QPs served in turn, 1 or 16 messages each\n");
+    for (unsigned n = 1; n <= QPS_MAX; n *= 10) {
+        many_grow(m, n);
+        printf("%6u QPs:  1 each %6.2f   16 each %6.2f\n", n, many_rate(m, n, 1, 8) / 1e6,
+               many_rate(m, n, QPS_BURST, 8) / 1e6);
+        fflush(stdout);
+    }
+    many_close(m);
+}
+
+/* Active connections to another host, of which none waits for another. */
+void part_network_active(void)
+{
+    static const unsigned counts[] = {1, 64, 1000};
+    struct many *m = many_open();
+    double one[3] = {0};
+
+    printf("WRITE; connections served in turn; beside it, the ratio to one connection\n");
+    for (unsigned i = 0; i < G_N_ELEMENTS(counts); i++) {
+        double r[3];
+
+        many_grow(m, counts[i]);
+        r[0] = many_rate(m, counts[i], 1, 8) / 1e6;
+        r[1] = many_rate(m, counts[i], QPS_BURST, 8) / 1e6;
+        r[2] = many_rate(m, counts[i], 1, SLICE) * SLICE / 1e9;
+        for (unsigned k = 0; k < 3; k++) {
+            one[k] = i ? one[k] : r[k];
+        }
+        printf("%5u active: 8 bytes, 1 each %6.2f M/s (%.2f), 16 each %6.2f M/s (%.2f); "
+               "64 KiB %6.2f GB/s (%.2f)\n",
+               counts[i], r[0], r[0] / one[0], r[1], r[1] / one[1], r[2], r[2] / one[2]);
+        fflush(stdout);
+    }
+    many_close(m);
 }
 
 /* ---- bandwidth ---- */
