@@ -205,6 +205,23 @@ enum sg_result sg_copy(struct sg_list *dst, struct sg_list *src, uint64_t n);
 enum sg_result sg_fill(struct sg_list *l, const void *data, uint64_t n);
 enum sg_result sg_fetch(struct sg_list *l, void *data, uint64_t n);
 
+/* A piece of guest memory that is to be stored to. */
+struct sg_piece {
+    uint8_t *hva;
+    uint64_t gpa, len;
+};
+
+/*
+ * Where the next bytes of @l go, for who has the kernel store them: up to @max pieces of
+ * at most @n (> 0) bytes in all.  Returns how many pieces, the first ones if something is
+ * wrong with a later one; they hold until the turn's end.  The cursor stays.
+ */
+unsigned sg_pieces(const struct sg_list *l, uint64_t n, struct sg_piece *piece,
+                   unsigned max);
+/* The first @n bytes of @piece were stored: the cursor moves, the dirty log hears of it.
+ */
+void sg_stored(struct sg_list *l, const struct sg_piece *piece, uint64_t n);
+
 /*
  * Host address of one naturally aligned 8-byte word under a remote key, and its
  * guest-physical address; NULL with *why = SG_DST_KEY or SG_DST_MEM.

@@ -302,6 +302,44 @@ enum sg_result sg_fetch(struct sg_list *l, void *data, uint64_t n)
     return sg_copy(&dst, l, n);
 }
 
+unsigned sg_pieces(const struct sg_list *l, uint64_t n, struct sg_piece *piece,
+                   unsigned max)
+{
+    struct sg_list tmp = *l;
+    struct sg_walk w = walk_start(&tmp);
+    unsigned count = 0;
+
+    while (n && count < max && walk_run(&w, n) == SG_OK) {
+        piece[count++] = (struct sg_piece){w.hva, w.gpa, w.len};
+        n -= w.len;
+        walk_advance(&w, w.len);
+    }
+    return count;
+}
+
+void sg_stored(struct sg_list *l, const struct sg_piece *piece, uint64_t n)
+{
+    struct guest_mem *mem = &l->vm->guest.mem;
+
+    for (uint64_t left = n; left; piece++) {
+        uint64_t len = MIN(left, piece->len);
+
+        guest_mark_dirty(mem, piece->gpa, len);
+        left -= len;
+    }
+    while (n) {
+        uint32_t room = l->sge[l->cur.sge].length - l->cur.offset;
+
+        if (n < room) {
+            l->cur.offset += (uint32_t)n;
+            break;
+        }
+        n -= room;
+        l->cur.sge++;
+        l->cur.offset = 0;
+    }
+}
+
 uint64_t *sg_word(const struct sg_list *l, uint64_t *gpa, enum sg_result *why)
 {
     struct sg_list tmp = *l;

@@ -243,13 +243,22 @@ void conn_hello(struct conn *c, struct hello *h)
     pthread_mutex_unlock(&qp->lock);
 }
 
+uint32_t conn_mulpdu(int fd)
+{
+    int mss = 0;
+    socklen_t len = sizeof(mss);
+
+    if (getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, &len) < 0 || mss <= 0) {
+        mss = 1448;
+    }
+    return fpdu_mulpdu((uint32_t)mss, false);
+}
+
 bool conn_up(struct conn *c, int fd, const struct mpa_agreed *agreed,
              const struct hello *own, const struct hello *peer)
 {
     struct epoll_event ev = {.events = WATCH, .data.ptr = c};
     struct stream *s = g_try_malloc(sizeof(*s));
-    int mss = 0;
-    socklen_t len = sizeof(mss);
 
     if (!s || epoll_ctl(c->net->epfd, EPOLL_CTL_ADD, fd, &ev) < 0) {
         g_free(s);
@@ -258,12 +267,9 @@ bool conn_up(struct conn *c, int fd, const struct mpa_agreed *agreed,
     }
     memset(s, 0,
            offsetof(struct stream, room)); /* that is not touched until it is used */
-    if (getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, &len) < 0 || mss <= 0) {
-        mss = 1448;
-    }
     s->fd = fd;
     s->crc = agreed->crc;
-    s->mulpdu = fpdu_mulpdu((uint32_t)mss, false);
+    s->mulpdu = conn_mulpdu(fd);
     s->may_send = c->initiator;
     s->psn = own->psn;
     for (unsigned i = 0; i < RDMAP_QNS; i++) {
@@ -271,6 +277,8 @@ bool conn_up(struct conn *c, int fd, const struct mpa_agreed *agreed,
         s->q[i] = DDP_QUEUE_INIT;
     }
     fpdu_rx_init(&s->rx, s->room, sizeof(s->room), agreed->crc, rdmap_head_len);
+    s->rx.in_parts = rx_goes_straight;
+    s->rx.parts_arg = c;
 
     /* What each expects of the other. */
     s->seq = peer->heard == c->incarnation ? peer->got : own->seq;

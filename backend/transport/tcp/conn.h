@@ -54,9 +54,10 @@ struct tcp_arrival {
 /* A TCP connection in full operation, both directions; under the VM's token. */
 struct stream {
     int fd;
-    bool fresh;    /* the engine has not been told of it */
-    bool writable; /* epoll is asked for that, too */
-    uint32_t mulpdu;
+    bool fresh;       /* the engine has not been told of it */
+    bool writable;    /* epoll is asked for that, too */
+    uint32_t mulpdu;  /* of messages from now on; see conn_mulpdu() */
+    unsigned n_large; /* messages of more, to look at it again */
     bool crc;
     bool may_send; /* the responder: the initiator's first frame has come */
     bool broken;   /* to be closed at the turn's end */
@@ -88,7 +89,10 @@ struct stream {
 
     /* ---- what comes ---- */
     struct fpdu_rx rx;
-    uint8_t *saved; /* input that is to be looked at first; NULL: none */
+    bool straight; /* a frame comes in parts, its payload straight to its place */
+    struct ddp_header segment; /* the last one of in.m that came */
+    uint32_t segment_len;      /* of its payload; 0: those behind it are received whole */
+    uint8_t *saved;            /* input that is to be looked at first; NULL: none */
     size_t saved_len;
     struct ddp_queue q[RDMAP_QNS];
     uint64_t rx_seq; /* of the message that comes next */
@@ -130,6 +134,7 @@ struct conn {
     bool expecting;                         /* in net->expecting: the sweep looks at it */
     TAILQ_ENTRY(conn) expect;
     uint64_t progress; /* ns, when the peer answered or took something last */
+    bool by_copy;      /* nothing is received straight into the guest's memory */
 
     /* To get a stream; under the token. */
     bool trying;        /* until try_until, or an answer */
@@ -223,6 +228,8 @@ bool conn_up(struct conn *c, int fd, const struct mpa_agreed *agreed,
              const struct hello *own, const struct hello *peer);
 /* Where we stand, for the peer. */
 void conn_hello(struct conn *c, struct hello *h);
+/* The longest ULPDU as the TCP connection is now; its segments grow with its window. */
+uint32_t conn_mulpdu(int fd);
 /* There is room, for a start() that found none. */
 void conn_go(struct conn *c);
 /* Ask epoll for what @s->fd is to be watched for. */
@@ -252,6 +259,8 @@ void tx_last_words(struct conn *c);
 
 /* ---- rx.c ---- */
 
+/* Of a frame that began: is its payload received straight to its place? */
+fpdu_parts_fn rx_goes_straight;
 /* Read from the socket, and do what it says.  False: there is no more now. */
 bool rx_run(struct conn *c, struct turn *t);
 /* Go on with a message that waited for a grace period. */

@@ -12,15 +12,16 @@
  *
  * Receiving: the caller feeds what came and takes one part at a time.  An FPDU that is
  * complete in the input is handed out from there, one that fits the caller's room is
- * collected in it, and both only after their sums were checked.  A longer one comes in
- * parts, for placement without another copy: its header and payload were NOT checked
- * when they are handed out, FPDU_END tells that they were right.  So before that,
- * payload may go only where a header that is right could have sent it as well: to the
- * place where the message that is being received goes on (see ddp_continues()).
+ * collected in it, and both only after their sums were checked.  A longer one, or one of
+ * which the caller says so, comes in parts, for placement without another copy: its
+ * header and payload were NOT checked when they are handed out, FPDU_END tells that they
+ * were right.  So before that, payload may go only where a header that is right could
+ * have sent it as well: to the place where the message that is being received goes on
+ * (see ddp_continues()).
  *
  * Who receives payload straight from the socket asks fpdu_rx_wants() and tells by
- * fpdu_rx_placed(), with the sum over it from rx->crc on.  Memory in which a guest may
- * write meanwhile gives no good sum: then receive into private memory.
+ * fpdu_rx_placed(), with the sum over it from rx->crc on.  Memory in which a guest
+ * writes meanwhile gives no good sum: then receive into private memory.
  *
  * Invariants: memory is the caller's room, which bounds what a peer can make us keep;
  * each byte is taken once; after an error nothing is handed out any more.  The
@@ -198,32 +199,52 @@ static enum iwarp_error whole(struct fpdu_rx *rx, const uint8_t *fpdu,
     return IWARP_OK;
 }
 
-/* A long one: its header first. */
-static enum iwarp_error gather_head(struct fpdu_rx *rx, struct fpdu_input *in,
-                                    struct fpdu_part *part)
+/* A long one: have its header, of @head bytes. */
+static bool gather_head(struct fpdu_rx *rx, struct fpdu_input *in, uint32_t *head)
 {
-    uint32_t head;
-
     if (rx->have < FPDU_LENGTH + 2 && !gather(in, rx->room, &rx->have, FPDU_LENGTH + 2)) {
-        return IWARP_OK;
+        return false;
     }
-    head = CLAMP(rx->head_len(rx->room + FPDU_LENGTH), 2, FPDU_MAX_HEAD);
-    head = MIN(head, rx->ulpdu_len);
-    if (!gather(in, rx->room, &rx->have, FPDU_LENGTH + head)) {
-        return IWARP_OK;
-    }
+    *head = CLAMP(rx->head_len(rx->room + FPDU_LENGTH), 2, FPDU_MAX_HEAD);
+    *head = MIN(*head, rx->ulpdu_len);
+    return rx->have >= FPDU_LENGTH + *head ||
+           gather(in, rx->room, &rx->have, FPDU_LENGTH + *head);
+}
+
+static void begin_parts(struct fpdu_rx *rx, uint32_t head, struct fpdu_part *part)
+{
     rx->crc = rx->crc_on ? crc32c_add(CRC32C_INIT, rx->room, FPDU_LENGTH + head) : 0;
     rx->left = rx->ulpdu_len - head;
     rx->have = 0;
     rx->state = FPDU_PAYLOAD;
     *part = (struct fpdu_part){FPDU_HEAD, rx->room + FPDU_LENGTH, head, rx->ulpdu_len};
-    return IWARP_OK;
+}
+
+/* Its header is all that there is in the room: is it to come in parts? */
+static bool in_parts(const struct fpdu_rx *rx, uint32_t head)
+{
+    return fpdu_size(rx->ulpdu_len) > rx->size ||
+           (rx->have == FPDU_LENGTH + head &&
+            rx->in_parts(rx->parts_arg, rx->room + FPDU_LENGTH, head, rx->ulpdu_len));
+}
+
+size_t fpdu_rx_rest(const struct fpdu_rx *rx, uint32_t head)
+{
+    size_t header = FPDU_LENGTH + head;
+
+    if (rx->state == FPDU_GATHER && rx->have >= header) {
+        return fpdu_size(rx->ulpdu_len) - rx->have;
+    }
+    if (rx->state == FPDU_TAIL) {
+        header += fpdu_pad(rx->ulpdu_len) + CRC32C_SIZE;
+    }
+    return header - rx->have;
 }
 
 static enum iwarp_error gather_fpdu(struct fpdu_rx *rx, struct fpdu_input *in,
                                     struct fpdu_part *part)
 {
-    uint32_t size;
+    uint32_t size, head;
 
     if (rx->have == 0 && in->left >= FPDU_LENGTH) {
         const uint8_t *fpdu = in->at;
@@ -240,8 +261,14 @@ static enum iwarp_error gather_fpdu(struct fpdu_rx *rx, struct fpdu_input *in,
     }
     rx->ulpdu_len = get_be16(rx->room);
     size = fpdu_size(rx->ulpdu_len);
-    if (size > rx->size) {
-        return gather_head(rx, in, part);
+    if (size > rx->size || (rx->in_parts && rx->ulpdu_len >= FPDU_PARTS_MIN)) {
+        if (!gather_head(rx, in, &head)) {
+            return IWARP_OK;
+        }
+        if (in_parts(rx, head)) {
+            begin_parts(rx, head, part);
+            return IWARP_OK;
+        }
     }
     if (!gather(in, rx->room, &rx->have, size)) {
         return IWARP_OK;

@@ -63,6 +63,16 @@ unsigned fpdu_mark(uint64_t pos, const struct iovec *in, unsigned n, bool crc_on
 /* How long the header is of a ULPDU that begins with these two bytes. */
 typedef unsigned fpdu_head_fn(const uint8_t first[2]);
 
+/*
+ * Is the ULPDU of @ulpdu_len bytes with this header of @len to come in parts, though
+ * there is room for it?
+ */
+typedef bool fpdu_parts_fn(void *arg, const uint8_t *head, uint32_t len,
+                           uint32_t ulpdu_len);
+
+/* That is asked of those from here on. */
+#define FPDU_PARTS_MIN 8192u
+
 enum fpdu_kind {
     FPDU_NONE,  /* all input was taken; there must come more */
     FPDU_WHOLE, /* a ULPDU, its sum is right */
@@ -88,6 +98,8 @@ struct fpdu_input {
 struct fpdu_rx {
     bool crc_on;
     fpdu_head_fn *head_len;
+    fpdu_parts_fn *in_parts; /* NULL: only what there is no room for */
+    void *parts_arg;
     uint8_t *room;
     size_t size;
 
@@ -105,6 +117,12 @@ void fpdu_rx_init(struct fpdu_rx *rx, uint8_t *room, size_t size, bool crc_on,
 enum iwarp_error fpdu_rx_next(struct fpdu_rx *rx, struct fpdu_input *in,
                               struct fpdu_part *part);
 bool fpdu_rx_placed(struct fpdu_rx *rx, uint32_t n, uint32_t crc);
+
+/*
+ * How many bytes end the header that comes next, which has @head, or, when that was
+ * looked at, its frame: who reads no more than that can have the payload in parts.
+ */
+size_t fpdu_rx_rest(const struct fpdu_rx *rx, uint32_t head);
 
 /* Payload of the long one that comes next in the stream. */
 static inline uint32_t fpdu_rx_wants(const struct fpdu_rx *rx)

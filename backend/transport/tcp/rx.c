@@ -3,10 +3,19 @@
  * Transport "tcp", frames in.
  *
  * A frame is looked at when it is all there and its sum is right, and its payload goes
- * from the receive buffer to its place in guest memory.  Reading does not stop for want
- * of receives: what cannot be taken is dropped, the peer is told, and goes on from there
- * (RNR, RESTART).  It stops for the short time in which a message waits for the grace
- * period of a key that it took away; input that is here already is kept meanwhile.
+ * from the receive buffer to its place in guest memory.
+ *
+ * Not so the middle segments of large messages: those go straight from the socket to
+ * guest memory, and are summed there.  What is not known to be right yet must do no harm,
+ * so only a frame goes so whose header and length are just what follows the frame before;
+ * what is wrong in it are then bytes that come once more.  A guest that writes there
+ * meanwhile spoils the sum, which costs its own connection the stream; from then on it
+ * gets everything by way of the buffer, where nobody can.
+ *
+ * Reading does not stop for want of receives: what cannot be taken is dropped, the peer
+ * is told, and goes on from there (RNR, RESTART).  It stops for the short time in which a
+ * message waits for the grace period of a key that it took away; input that is here
+ * already is kept meanwhile.
  *
  * A message is admitted by its first segment, which of a SEND or WRITE of several says
  * no more than its own length: the rights to the rest are checked as it comes.  A READ
@@ -136,6 +145,11 @@ static void turned_down(struct conn *c, const struct msg *m, struct outcome o)
 }
 
 /* ---- SEND and WRITE ------------------------------------------------------------- */
+
+/* Payload of this size comes in segments that are worth a call of their own. */
+#define STRAIGHT_MIN FPDU_PARTS_MIN
+/* Of a message that has had so much their headers are read alone. */
+#define LARGE 98304u
 
 static struct sg_list place_of(struct qp *qp, const struct msg *m, uint64_t done,
                                struct pvrdma_sge *sge, uint32_t len)
@@ -328,6 +342,14 @@ static void add_imm(struct stream *s, struct msg *m, uint32_t with)
     }
 }
 
+/* Segment @h of the message that is arriving was taken; what comes behind it? */
+static void expect_more(struct stream *s, const struct ddp_header *h, uint32_t len)
+{
+    s->segment = *h;
+    s->segment_len =
+        s->in.active && s->in.admitted && !s->in.skip && len >= STRAIGHT_MIN ? len : 0;
+}
+
 static void take_write(struct conn *c, const struct segment *seg)
 {
     struct stream *s = c->s;
@@ -343,6 +365,7 @@ static void take_write(struct conn *c, const struct segment *seg)
             return;
         }
         next_segment(c, data, len, h->last);
+        expect_more(s, h, len);
         return;
     }
     if (s->has_imm && s->imm.of != RDMAP_IMM_OF_NEXT) {
@@ -354,6 +377,7 @@ static void take_write(struct conn *c, const struct segment *seg)
     s->in.m.rkey = h->stag;
     s->in.m.addr = h->to;
     begin_message(c, data, len, h->last);
+    expect_more(s, h, len);
 }
 
 static void take_send(struct conn *c, const struct segment *seg)
@@ -370,6 +394,7 @@ static void take_send(struct conn *c, const struct segment *seg)
             return;
         }
         next_segment(c, data, len, h->last);
+        expect_more(s, h, len);
         return;
     }
     if (s->has_imm && (s->imm.of != RDMAP_IMM_OF_SEND || op->invalidates)) {
@@ -383,6 +408,7 @@ static void take_send(struct conn *c, const struct segment *seg)
         s->in.m.imm = h->stag;
     }
     begin_message(c, data, len, h->last);
+    expect_more(s, h, len);
 }
 
 /* ---- READs and atomics that are asked of us ---------------------------------------- */
@@ -663,6 +689,119 @@ static void take_frame(struct conn *c, const uint8_t *ulpdu, uint32_t len)
     }
 }
 
+/* ---- straight to guest memory --------------------------------------------------------
+ */
+
+/* Is that what follows in the message that is arriving, and not its end? */
+static bool follows(const struct stream *s, const struct ddp_header *h)
+{
+    return s->in.active && s->segment_len && !s->dropping && !h->last &&
+           ddp_continues(&s->segment, s->segment_len, h);
+}
+
+bool rx_goes_straight(void *arg, const uint8_t *head, uint32_t len, uint32_t ulpdu_len)
+{
+    struct conn *c = arg;
+    struct stream *s = c->s;
+    struct ddp_header h;
+
+    return !c->by_copy && ulpdu_len == len + s->segment_len &&
+           ddp_get(head, len, &h) == IWARP_OK && len == ddp_len(h.tagged) &&
+           follows(s, &h);
+}
+
+/* Its header has come. */
+static void begin_straight(struct conn *c, const struct fpdu_part *part)
+{
+    struct segment seg = {.ulpdu = part->data, .ulpdu_len = part->len};
+    struct stream *s = c->s;
+    enum iwarp_error error = ddp_get(part->data, part->len, &s->segment);
+
+    if (!error && !s->segment.tagged) {
+        error =
+            ddp_queue_take(&s->q[s->segment.qn], &s->segment, s->segment_len, UINT32_MAX);
+    }
+    if (error) {
+        refuse(c, &seg, error);
+    }
+    s->straight = true;
+}
+
+/* The next bytes of its payload, which came by way of the buffer. */
+static void take_span(struct conn *c, const struct fpdu_part *part)
+{
+    if (c->s->in.active && !c->s->dropping) { /* it has not failed with those before */
+        take_bytes(c, part->data, part->len, false);
+    }
+}
+
+/* What a frame's payload is made of at most, with one page each. */
+#define PIECES (FPDU_MAX_SIZE / PVRDMA_PAGE_SIZE + 2)
+
+/*
+ * Bytes from the socket: the next @wants of payload to their place, and behind these what
+ * ends their frame and the header of the next to the buffer.  Returns what came, of which
+ * the place gets what it wants; 0: not this way.
+ */
+static ssize_t receive_straight(struct conn *c, uint32_t wants, size_t *asked)
+{
+    struct stream *s = c->s;
+    struct tcp_arrival *in = &s->in;
+    struct qp *qp = c->qp;
+    bool send = msg_is_send(&in->m);
+    uint8_t *after = tcp_scratch()->in_buf;
+    struct sg_piece piece[PIECES];
+    struct iovec iov[PIECES + 1];
+    struct msghdr msg = {.msg_iov = iov};
+    uint32_t crc = s->rx.crc, got, left;
+    struct pvrdma_sge sge;
+    struct recv_op recv;
+    struct sg_list to;
+    unsigned n = 0;
+    ssize_t r = 0;
+
+    if ((send && wants > in->capacity - in->done) ||
+        !responder_begin_slice(qp, &in->m, in->epoch, &recv)) {
+        return 0;
+    }
+    to = send ? place_of_recv(qp, &recv) : place_of(qp, &in->m, in->done, &sge, wants);
+    n = sg_pieces(&to, wants, piece, PIECES);
+    *asked = 0;
+    for (unsigned i = 0; i < n; i++) {
+        iov[i] = (struct iovec){piece[i].hva, piece[i].len};
+        *asked += piece[i].len;
+    }
+    if (*asked == wants) {
+        iov[n] = (struct iovec){after, fpdu_pad(s->rx.ulpdu_len) + CRC32C_SIZE +
+                                           FPDU_LENGTH + ddp_len(s->segment.tagged)};
+        *asked += iov[n].iov_len;
+        msg.msg_iovlen = 1;
+    }
+    msg.msg_iovlen += n;
+    if (n) {
+        r = recvmsg(s->fd, &msg, MSG_DONTWAIT);
+    }
+    got = r > 0 ? (uint32_t)MIN((size_t)r, wants) : 0;
+    left = got;
+    for (unsigned i = 0; left; i++) {
+        uint32_t len = (uint32_t)MIN(left, piece[i].len);
+
+        crc = s->rx.crc_on ? crc32c_add(crc, piece[i].hva, len) : 0;
+        left -= len;
+    }
+    sg_stored(&to, piece, got);
+    fpdu_rx_placed(&s->rx, got, crc);
+    in->done += got;
+    if (send) {
+        responder_end_slice(qp, in->epoch, &to.cur);
+    }
+    if (n && r < 0 && errno == EFAULT) {
+        c->by_copy = true; /* touching it will tell what is wrong with it */
+        return 0;
+    }
+    return n ? r : 0;
+}
+
 /* Input that is not looked at before the message that waits is finished. */
 static void save(struct stream *s, const struct fpdu_input *in)
 {
@@ -683,13 +822,26 @@ static bool take_input(struct conn *c, struct fpdu_input *in, struct turn *t)
         enum iwarp_error error = fpdu_rx_next(&s->rx, in, &part);
 
         if (error) {
+            c->by_copy |= s->straight; /* perhaps it was the guest */
             tx_terminate(c, error, NULL, 0, 0);
             return false;
         }
-        if (part.kind == FPDU_NONE) {
+        switch (part.kind) {
+        case FPDU_NONE:
             return true;
+        case FPDU_HEAD:
+            begin_straight(c, &part);
+            break;
+        case FPDU_SPAN:
+            take_span(c, &part);
+            break;
+        case FPDU_END:
+            s->straight = false;
+            break;
+        default:
+            take_frame(c, part.data, part.len);
+            break;
         }
-        take_frame(c, part.data, part.len);
         comp_make_room(worker_self());
         turn_spent(t, 1 + (part.len >> PVRDMA_PAGE_SHIFT));
         if (s->broken || s->closing) {
@@ -732,31 +884,63 @@ void rx_resume(struct conn *c, struct turn *t)
     }
 }
 
+/*
+ * Read once.  *@asked: how much that could have been; *@taken: what of it went straight
+ * to its place.
+ */
+static ssize_t read_some(struct conn *c, size_t *asked, size_t *taken)
+{
+    struct tcp_scratch *x = tcp_scratch();
+    struct stream *s = c->s;
+    uint32_t wants = s->closing ? 0 : fpdu_rx_wants(&s->rx);
+    ssize_t n;
+
+    *taken = 0;
+    if (wants && s->in.active && !s->dropping && !c->by_copy) {
+        n = receive_straight(c, wants, asked);
+        if (n) {
+            *taken = n > 0 ? MIN((size_t)n, wants) : 0;
+            return n;
+        }
+    }
+    *asked = sizeof(x->in_buf);
+    if (!wants && s->in.active && s->segment_len && s->in.done >= LARGE && !s->closing &&
+        !c->by_copy) {
+        *asked = MIN(*asked, fpdu_rx_rest(&s->rx, ddp_len(s->segment.tagged)));
+    }
+    n = recv(s->fd, x->in_buf, *asked, MSG_DONTWAIT);
+    if (n == 0) {
+        conn_break(c, "the peer has closed it");
+    }
+    return n;
+}
+
 bool rx_run(struct conn *c, struct turn *t)
 {
     struct tcp_scratch *x = tcp_scratch();
     struct stream *s = c->s;
+    size_t asked, taken;
     struct fpdu_input in;
     ssize_t n;
 
-    if (s->waiting || s->broken) {
-        return s->waiting;
-    }
-    n = recv(s->fd, x->in_buf, sizeof(x->in_buf), MSG_DONTWAIT);
-    if (n < 0) {
-        if (errno != EAGAIN && errno != EINTR) {
+    do {
+        if (s->waiting || s->broken) {
+            return s->waiting;
+        }
+        n = read_some(c, &asked, &taken);
+        if (n < 0 && errno != EAGAIN && errno != EINTR) {
             conn_break(c, g_strerror(errno));
         }
-        return false;
-    }
-    if (n == 0) {
-        conn_break(c, "the peer has closed it");
-        return false;
-    }
-    if (!s->closing) {
-        c->progress = t->now; /* it is there, and speaks */
-        in = (struct fpdu_input){x->in_buf, (size_t)n};
-        input(c, &in, t);
-    }
-    return n == (ssize_t)sizeof(x->in_buf);
+        if (n <= 0) {
+            return false;
+        }
+        if (!s->closing) {
+            c->progress = t->now; /* it is there, and speaks */
+            in = (struct fpdu_input){x->in_buf, (size_t)n - taken};
+            input(c, &in, t);
+        }
+        /* In the middle of a large message: little was asked for. */
+    } while ((size_t)n == asked && asked < sizeof(x->in_buf) &&
+             !turn_spent(t, 1 + (unsigned)(taken >> PVRDMA_PAGE_SHIFT)));
+    return (size_t)n == asked;
 }

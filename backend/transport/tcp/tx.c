@@ -28,6 +28,9 @@
 /* What is worth a look at the clock. */
 #define MUCH 16384
 
+/* Large messages between two looks at how long segments may be. */
+#define MULPDU_EVERY 64u
+
 /* Of a READ that is answered, per look at the clock. */
 #define ANSWER_SLICE 65536u
 
@@ -207,6 +210,19 @@ static void close_message(struct conn *c)
 }
 
 /*
+ * How much of @left bytes to send now, of @slice at most: whole segments, one at least.
+ * All of a message but the last are of one length, by which the receiver knows where the
+ * next one's payload goes before it is there.
+ */
+static uint64_t whole_segments(const struct stream *s, bool tagged, uint64_t left,
+                               uint64_t slice)
+{
+    uint32_t most = s->mulpdu - ddp_len(tagged);
+
+    return MIN(left, MAX(slice - slice % most, most));
+}
+
+/*
  * Payload of a message whose next segment has the header @h, @n bytes from @src, @last:
  * there is no more.  @h is what follows then.  Not SG_OK: nothing of the segment that
  * failed is sent.
@@ -253,6 +269,9 @@ static void begin_message(struct conn *c, const struct msg *m)
     bool solicited = m->flags & PVRDMA_SEND_SOLICITED;
     struct rdmap_segment seg;
 
+    if (m->length >= c->s->mulpdu && c->s->n_large++ % MULPDU_EVERY == 0) {
+        c->s->mulpdu = conn_mulpdu(c->s->fd);
+    }
     if (has_imm(m)) {
         rdmap_begin(&seg, solicited ? RDMAP_IMM_SE : RDMAP_IMM);
         seg.imm =
@@ -281,13 +300,15 @@ static void begin_message(struct conn *c, const struct msg *m)
 static struct outcome send_slice(struct conn *c, struct qp *qp, struct send_op *op)
 {
     struct stream *s = c->s;
-    uint64_t n = MIN(op->m.length - op->done, qp->req.slice);
-    bool last = op->done + n == op->m.length;
     struct sg_list local = sg_of_op(qp, op, false);
+    uint64_t n;
+    bool last;
 
     if (op->done == 0) {
         begin_message(c, &op->m);
     }
+    n = whole_segments(s, s->next.tagged, op->m.length - op->done, qp->req.slice);
+    last = op->done + n == op->m.length;
     if (put_payload(c, &s->next, &local, n, last) != SG_OK) {
         /* Its last segment never comes, nor anything behind it, so nobody gets it. */
         return (struct outcome){.what = OUT_FAIL, .status = PVRDMA_WC_LOC_PROT_ERR};
@@ -440,7 +461,7 @@ static bool answer_read(struct conn *c, struct tcp_job *j)
                           .nsge = 1,
                           .sge = &sge,
                           .cur = {0, (uint32_t)j->done}};
-    uint64_t n = MIN(j->m.length - j->done, ANSWER_SLICE);
+    uint64_t n = whole_segments(c->s, true, j->m.length - j->done, ANSWER_SLICE);
     struct rdmap_segment seg;
     enum sg_result r;
     struct outcome o;

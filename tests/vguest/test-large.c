@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * vguest tests: messages of many segments, on any path; made for path=tcp, whose middle
+ * segments go straight from the socket to guest memory.
+ */
+#include "vgtest.h"
+
+#define MIB   (1u << 20)
+#define AHEAD 4u    /* messages on their way at a time */
+#define EDGE  4096u /* that must stay as it was, on either side of each */
+#define ROOM  (MIB + 4 * EDGE)
+
+/* Around the segments' lengths of the loopback interface, and what is received whole. */
+static const uint32_t lengths[] = {98303,  98304,  130918, 130919, 131072,  163600,
+                                   196379, 196380, 196381, 262145, MIB - 1, MIB};
+
+static const uint8_t edge[EDGE];
+
+static uint8_t *place(const struct vgt_side *s, unsigned slot, uint32_t off)
+{
+    return VG_MR_HOST(s->mr, (uint64_t)slot * ROOM + off);
+}
+
+/* Messages of all lengths to addresses of all kinds; each byte is looked at. */
+static void test_lengths(gconstpointer opcode)
+{
+    bool send = GPOINTER_TO_UINT(opcode) == PVRDMA_WR_SEND;
+    struct vgt_opts o = {.mr_len = AHEAD * ROOM};
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    for (unsigned first = 0; first < 3 * G_N_ELEMENTS(lengths); first += AHEAD) {
+        uint32_t off = EDGE + first % 7;
+
+        memset(place(&p.s[1], 0, 0), 0, AHEAD * ROOM);
+        for (unsigned i = 0; i < AHEAD; i++) {
+            uint32_t len = lengths[(first + i) % G_N_ELEMENTS(lengths)];
+
+            vgt_fill(place(&p.s[0], i, 0), len, first + i);
+            if (send) {
+                vgt_recv(&p.s[1], i, i * ROOM + off, len);
+            }
+        }
+        for (unsigned i = 0; i < AHEAD; i++) {
+            vgt_send(&p.s[0], i, GPOINTER_TO_UINT(opcode), VGT_SIG, i * ROOM,
+                     lengths[(first + i) % G_N_ELEMENTS(lengths)], send ? NULL : &p.s[1],
+                     i * ROOM + off);
+        }
+        for (unsigned i = 0; i < AHEAD; i++) {
+            uint32_t len = lengths[(first + i) % G_N_ELEMENTS(lengths)];
+
+            vgt_expect(p.s[0].scq, i, PVRDMA_WC_SUCCESS);
+            if (send) {
+                struct pvrdma_cqe cqe = vgt_expect(p.s[1].rcq, i, PVRDMA_WC_SUCCESS);
+
+                g_assert_cmpuint(cqe.byte_len, ==, len);
+            }
+            vgt_check(place(&p.s[1], i, off), len, first + i);
+            g_assert_cmpmem(place(&p.s[1], i, off - EDGE), EDGE, edge, EDGE);
+            g_assert_cmpmem(place(&p.s[1], i, off + len), EDGE, edge, EDGE);
+        }
+    }
+    vgt_pair_close(&p);
+}
+
+/* Into receives of many pieces, none of them as long as a segment or a page. */
+static void test_pieces(void)
+{
+    enum { PIECES = 8, LENGTH = 3 * MIB / 4 };
+    struct vgt_opts o = {.mr_len = 2 * MIB, .qp = {.recv_sge = PIECES}};
+    struct pvrdma_sge sge[PIECES];
+    struct vg_wr recv = {.nsge = PIECES, .sge = sge};
+    uint8_t *got = g_malloc(LENGTH);
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    for (unsigned round = 0; round < 8; round++) {
+        uint32_t left = LENGTH, at = 0;
+
+        for (unsigned i = 0; i < PIECES; i++) {
+            uint32_t len = i < PIECES - 1 ? 1 + round + i * 21001 : left;
+
+            sge[i] = vg_sge(p.s[1].mr, 2 * MIB - at - len - 100 * i, len);
+            at += len;
+            left -= len;
+        }
+        vgt_fill(VG_MR_HOST(p.s[0].mr, 0), LENGTH, round);
+        g_assert_cmpuint(vg_post_recv(p.s[1].qp, &recv, 1), ==, 1);
+        vgt_send(&p.s[0], 1, PVRDMA_WR_SEND, VGT_SIG, 0, LENGTH, NULL, 0);
+        vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
+        vgt_expect(p.s[1].rcq, 0, PVRDMA_WC_SUCCESS);
+        at = 0;
+        for (unsigned i = 0; i < PIECES; i++) {
+            memcpy(got + at,
+                   VG_MR_HOST(p.s[1].mr, 2 * MIB - at - sge[i].length - 100 * i),
+                   sge[i].length);
+            at += sge[i].length;
+        }
+        vgt_check(got, LENGTH, round);
+    }
+    g_free(got);
+    vgt_pair_close(&p);
+}
+
+/* ---- a guest that writes where messages arrive ---- */
+
+static struct {
+    volatile uint64_t *at;
+    _Atomic bool stop;
+} scribble;
+
+static gpointer scribbler(gpointer data)
+{
+    for (uint64_t n = 1; !scribble.stop; n++) {
+        scribble.at[n * 61 % (MIB / 8)] = n;
+    }
+    return data;
+}
+
+/* How often the daemon has said that a stream was wrong. */
+static unsigned wrong_streams(void)
+{
+    g_autofree char *text = NULL;
+    unsigned n = 0;
+
+    g_assert_true(g_file_get_contents(vgt_daemon->log, &text, NULL, NULL));
+    for (const char *at = text; (at = strstr(at, "stream is wrong")); at++) {
+        n++;
+    }
+    return n;
+}
+
+/*
+ * What becomes of its bytes is its own affair, but all messages end well, and the
+ * connection breaks for it once at most.
+ */
+static void test_scribbler(gconstpointer opcode)
+{
+    bool send = GPOINTER_TO_UINT(opcode) == PVRDMA_WR_SEND;
+    struct vgt_opts o = {.mr_len = MIB};
+    unsigned wrong = wrong_streams();
+    struct vgt_pair p;
+    GThread *t;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    scribble.at = (void *)VG_MR_HOST(p.s[1].mr, 0);
+    scribble.stop = false;
+    t = g_thread_new("scribbler", scribbler, NULL);
+    for (unsigned i = 0; i < vgt_rounds(40); i++) {
+        if (send) {
+            vgt_recv(&p.s[1], i, 0, MIB);
+        }
+        vgt_send(&p.s[0], i, GPOINTER_TO_UINT(opcode), VGT_SIG, 0, MIB,
+                 send ? NULL : &p.s[1], 0);
+        vgt_expect(p.s[0].scq, i, PVRDMA_WC_SUCCESS);
+        if (send) {
+            vgt_expect(p.s[1].rcq, i, PVRDMA_WC_SUCCESS);
+        }
+    }
+    scribble.stop = true;
+    g_thread_join(t);
+    g_assert_cmpuint(wrong_streams() - wrong, <=, 1);
+    vgt_fill(VG_MR_HOST(p.s[0].mr, 0), MIB, 5);
+    vgt_send(&p.s[0], 9, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, MIB, &p.s[1], 0);
+    vgt_expect(p.s[0].scq, 9, PVRDMA_WC_SUCCESS);
+    vgt_check(VG_MR_HOST(p.s[1].mr, 0), MIB, 5);
+    vgt_pair_close(&p);
+}
+
+int main(int argc, char **argv)
+{
+    const struct vg_daemon_opts o = {.n_vms = 2, .poll_us = -1, .workers = 2};
+
+    vgt_init(&argc, &argv, 120);
+    vgt_daemon = vg_daemon_start(&o);
+    g_test_add_data_func("/large/lengths/write", GUINT_TO_POINTER(PVRDMA_WR_RDMA_WRITE),
+                         test_lengths);
+    g_test_add_data_func("/large/lengths/send", GUINT_TO_POINTER(PVRDMA_WR_SEND),
+                         test_lengths);
+    g_test_add_func("/large/pieces", test_pieces);
+    g_test_add_data_func("/large/scribbler/write", GUINT_TO_POINTER(PVRDMA_WR_RDMA_WRITE),
+                         test_scribbler);
+    g_test_add_data_func("/large/scribbler/send", GUINT_TO_POINTER(PVRDMA_WR_SEND),
+                         test_scribbler);
+    return vgt_run();
+}
