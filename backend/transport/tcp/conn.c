@@ -178,6 +178,9 @@ void conn_watch(struct conn *c, bool writable)
     if (s->writable != writable) {
         s->writable = writable;
         epoll_ctl(c->net->epfd, EPOLL_CTL_MOD, s->fd, &ev);
+        if (writable) { /* there may be room already, and that is no edge for the worker */
+            atomic_store(&c->net->net.ready, true);
+        }
     }
 }
 
