@@ -486,6 +486,9 @@ struct outcome responder_outcome(const struct msg *m, enum sg_result r,
 struct outcome responder_atomic_locked(struct qp *qp, const struct msg *m, uint64_t *old);
 bool responder_saved_atomic_locked(const struct qp *qp, uint64_t seq, uint64_t *old);
 
+/* A message of UC that came to @qp is lost. */
+struct outcome responder_drop(struct qp *qp, enum uc_drop why);
+
 /* What an admission has to tell the guest, after qp->lock was dropped. */
 void responder_tell(struct qp *qp, struct outcome o);
 
@@ -532,7 +535,10 @@ struct outcome datagram_deliver(struct vm *vm, const struct msg *m,
 
 /* --- uc.c: messages of connections without acknowledgements ------------------- */
 
-/* Carry req.op onwards: OUT_DONE, OUT_MORE, or OUT_FAIL if it cannot be sent. */
+/*
+ * Carry req.op onwards: OUT_DONE, OUT_MORE; OUT_HELD or OUT_STALLED: not now; OUT_FAIL if
+ * it cannot be sent.
+ */
 struct outcome uc_send(struct qp *qp);
 
 /* A message from or to @vm is lost. */

@@ -192,8 +192,7 @@ static struct outcome check_recv(struct qp *qp, const struct msg *m)
     return msg_invalidates(m) ? check_key(qp, m) : OUTCOME(OUT_DONE);
 }
 
-/* UC: the message is lost. */
-SELDOM static struct outcome dropped(struct qp *qp, enum uc_drop why)
+SELDOM struct outcome responder_drop(struct qp *qp, enum uc_drop why)
 {
     uc_count(qp->vm, why);
     count_one(&qp->seldom.dropped);
@@ -230,14 +229,14 @@ static struct outcome claim(struct qp *qp, const struct msg *m)
         err = rq_claim_or_wait(qp->rq, recv, &m->ticket);
     }
     if (err == EAGAIN && m->unreliable) {
-        return dropped(qp, UC_NO_RECEIVE);
+        return responder_drop(qp, UC_NO_RECEIVE);
     }
     if (err == EAGAIN) {
         count_one(&qp->seldom.rnr_naks);
         return (struct outcome){.what = OUT_RNR, .status = qp->attr.min_rnr_timer};
     }
     if (err == EMSGSIZE) {
-        return dropped(qp, UC_TOO_LONG);
+        return responder_drop(qp, UC_TOO_LONG);
     }
     if (err) {
         /* The queue itself is broken. */
@@ -304,7 +303,7 @@ void responder_settle(struct qp *qp, uint64_t epoch, struct outcome o)
         return;
     }
     if (is_lost(qp, o)) {
-        dropped(qp, UC_NO_ACCESS);
+        responder_drop(qp, UC_NO_ACCESS);
         return;
     }
     pthread_mutex_lock(&qp->lock);
@@ -402,7 +401,7 @@ struct outcome responder_admit_locked(struct qp *qp, const struct msg *m, uint64
                       PVRDMA_EVENT_QP_REQ_ERR);
     }
     if (o.what == OUT_FAIL && is_lost(qp, o)) {
-        o = dropped(qp, UC_NO_ACCESS);
+        o = responder_drop(qp, UC_NO_ACCESS);
     } else if (o.what == OUT_FAIL) {
         responder_settle_locked(qp, o);
         *epoch = qp->resp.epoch;

@@ -22,6 +22,8 @@ struct transport_ops {
     const char *name;
     /* It answers later: its QPs need a window. */
     bool pipelined;
+    /* It carries unreliable connections, too; what those outcomes are: uc.c. */
+    bool unreliable;
 
     /*
      * Carry @op onwards by at most req.slice bytes; sets op->done.  What is the

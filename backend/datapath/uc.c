@@ -3,10 +3,11 @@
  * Unreliable connections (UC): the requester's view of what became of a message.
  *
  * They are connected and carried as RC's, but nothing comes back: a message is complete
- * with success once it was sent, taken or not, and never sent again.  One that is longer
- * than a slice may be lost in its middle; then some of its bytes are written, and its
- * receive is not completed but serves the next message.  Which side counts what is lost
- * is said at enum uc_drop.
+ * with success once it was sent, taken or not, and never sent again.  It waits while the
+ * way there is being made (OUT_ASKED) or has no room (OUT_STALLED), and for nothing else.
+ * One that is longer than a slice may be lost in its middle; then some of its bytes are
+ * written, and its receive is not completed but serves the next message.  Which side
+ * counts what is lost is said at enum uc_drop.
  *
  * What cannot be sent (the sender's own memory) fails and stops the send queue, as a
  * datagram does.
@@ -23,7 +24,10 @@ struct outcome uc_send(struct qp *qp)
     switch (o.what) {
     case OUT_DONE:
     case OUT_MORE:
+    case OUT_STALLED:
         return o;
+    case OUT_ASKED:
+        return OUTCOME(OUT_HELD); /* looks again soon */
     case OUT_FAIL:
         if (!o.remote) {
             return o;

@@ -229,6 +229,10 @@ void requester_answered(struct qp *qp, uint64_t seq, struct outcome o)
 
 void requester_lost(struct qp *qp)
 {
+    if (!qp->service->acknowledged) { /* nothing waits; the next is carried or lost */
+        sched_look(qp);
+        return;
+    }
     count(&qp->vm->dp.replays, qp->req.in_flight);
     go_back(qp, oldest(qp));
     sched_look(qp);
@@ -238,6 +242,11 @@ void requester_resume(struct qp *qp, uint64_t got)
 {
     if (!is_running(qp)) {
         return; /* nothing completes behind a failure but as flushed */
+    }
+    if (!qp->service->acknowledged) {
+        sched_unwait(qp);
+        sched_look(qp);
+        return;
     }
     go_back(qp, oldest(qp)); /* req.op may have begun one that need not be */
     acknowledge(qp, MIN(got, qp->req.seq + qp->req.replay));

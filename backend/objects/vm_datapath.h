@@ -45,7 +45,11 @@ enum datagram_drop {
     DATAGRAM_DROPS,
 };
 
-/* Why a message of an unreliable connection did not; the first two likewise. */
+/*
+ * Why a message of an unreliable connection did not; the first two likewise, but of one
+ * that has come from another host the receiver's, too.  Nobody counts what is lost on the
+ * way there.
+ */
 enum uc_drop {
     UC_NO_PEER, /* no QP that is connected to the sender's takes it, or not to its end */
     UC_HELD,    /* who has it stands still */

@@ -98,8 +98,10 @@ static int qp_type_check(struct qp *qp, const struct objects *v)
     if (!qp->service) {
         return ENOTSUP;
     }
-    /* What is not acknowledged needs no window: it is done when it is gone. */
-    qp->req.transport = qp->service->acknowledged ? transport_local : &transport_copy;
+    qp->req.transport = qp->service->acknowledged ||
+                                (qp->service->connected && transport_local->unreliable)
+                            ? transport_local
+                            : &transport_copy;
     qp->ops = qp->service->ops;
     if (!qp->pd->uctx) {
         qp->ops |= qp->service->kernel_ops;
@@ -142,7 +144,8 @@ int qp_new(struct vm *vm, const struct pvrdma_cmd_create_qp *req, uint32_t *npag
     err = qp_parents(qp, &vm->objects, req);
     err = err ? err : qp_type_check(qp, &vm->objects);
     err = err ? err : qp_layout(qp, req, npages);
-    if (!err && qp->req.transport->pipelined) {
+    /* What is not acknowledged needs no window: it is done when it is gone. */
+    if (!err && qp->req.transport->pipelined && qp->service->acknowledged) {
         qp->req.sent = g_try_new0(struct sent, QP_WINDOW);
         err = qp->req.sent ? 0 : ENOMEM;
     }

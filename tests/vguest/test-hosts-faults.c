@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * vguest tests: reliable connections between hosts whose network and peers fail.  SENDs
+ * vguest tests: connections between hosts whose network and peers fail.  SENDs
  * that are stamped with their number and additions to a counter arrive exactly once and
- * in order, or the queue pair fails with the right status.
+ * in order, or the queue pair fails with the right status; those of UC once at most.
  */
 #include "relay.h"
 
@@ -100,6 +100,50 @@ static void run(struct vgt_pair *p, uint64_t *k, uint64_t to)
         check(p, *k);
     }
     g_assert_cmpmem(VG_MR_HOST(p->s[1].mr, 0), 8, k, 8);
+}
+
+/* UC: what arrives is whole and in order, and comes once; the rest is nobody's. */
+static void test_lossy(void)
+{
+    unsigned want = vgt_rounds(50);
+    struct vgt_opts o;
+    struct vgt_pair p;
+    struct pvrdma_cqe c;
+    uint64_t sent = 0, got = 0, next = 0;
+
+    begin(&(struct relay_opts){.reset_after = 100000});
+    o = between();
+    o.qp.type = PVRDMA_QPT_UC;
+    vgt_pair_open(&p, 0, 1, &o);
+    for (unsigned i = 0; i < DEPTH; i++) {
+        vgt_recv(&p.s[1], i, 65536 + i * 8192, 8192);
+    }
+    while (relay_resets(relay) < want || got < want) {
+        uint32_t len = (uint32_t)(sent * 7919 % 5000);
+
+        vgt_fill(VG_MR_HOST(p.s[0].mr, 0), len, sent);
+        vgt_send(&p.s[0], sent, PVRDMA_WR_SEND_WITH_IMM, VGT_SIG, 0, len, NULL, 0);
+        vgt_expect(p.s[0].scq, sent++, PVRDMA_WC_SUCCESS);
+        while (vg_cq_poll(p.s[1].rcq, &c, 1)) {
+            uint64_t at = 65536 + c.wr_id * 8192,
+                     k = c.imm_data - 0x01020304u; /* vgt_send() */
+
+            g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
+            g_assert_cmpuint(k, >=, next);
+            g_assert_cmpuint(k, <, sent);
+            g_assert_cmpuint(c.byte_len, ==, k * 7919 % 5000);
+            vgt_check(VG_MR_HOST(p.s[1].mr, at), c.byte_len, k);
+            vgt_recv(&p.s[1], c.wr_id, at, 8192);
+            next = k + 1;
+            got++;
+        }
+    }
+    g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_RTS);
+    g_assert_cmpuint(vg_qp_state(p.s[1].qp), ==, PVRDMA_QPS_RTS);
+    g_test_message("%" PRIu64 " of %" PRIu64 " messages, %u resets", got, sent,
+                   relay_resets(relay));
+    vgt_pair_close(&p);
+    end();
 }
 
 static void test_resets(void)
@@ -295,6 +339,7 @@ int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 240);
     g_test_add_func("/hosts-faults/resets", test_resets);
+    g_test_add_func("/hosts-faults/lossy", test_lossy);
     g_test_add_func("/hosts-faults/pieces", test_pieces);
     g_test_add_func("/hosts-faults/slow", test_slow);
     g_test_add_func("/hosts-faults/stalled", test_stalled);

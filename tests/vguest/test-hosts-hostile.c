@@ -50,14 +50,14 @@ static void victim_connect(void)
     hello.seq = 0;
 }
 
-static void begin(void)
+static void begin_as(enum pvrdma_qp_type type)
 {
     struct host_opts o = {.n_vms = 5,
                           .n_peers = 3,
                           .daemon_keys = "peer-timeout=60",
                           .vm_keys = "addresses=any"};
     struct peer_msg claim = {.type = PEER_MSG_CLAIM};
-    struct vgt_opts side = {.guest[0].db = VG_DB_EXT};
+    struct vgt_opts side = {.guest[0].db = VG_DB_EXT, .qp.type = type};
     struct vgt_opts between;
 
     far_gid = vg_gid(0);
@@ -78,8 +78,16 @@ static void begin(void)
     check_ping(&fake, 1);
     between = (struct vgt_opts){.daemon = {host[0], host[1]}};
     vgt_traffic_open(&traffic, 1, 2, 2, 8, 20000, &between);
-    hello = (struct hello){.incarnation = 1, .psn = PSN, .mtu = PVRDMA_MTU_1024};
+    hello = (struct hello){.incarnation = 1,
+                           .psn = PSN,
+                           .mtu = PVRDMA_MTU_1024,
+                           .unreliable = type == PVRDMA_QPT_UC};
     victim_connect();
+}
+
+static void begin(void)
+{
+    begin_as(PVRDMA_QPT_RC);
 }
 
 static void end(void)
@@ -353,7 +361,7 @@ static void test_far_positions(void)
 
 static void test_ctl(void)
 {
-    static const uint32_t reserved[] = {0, 2, 0xf, 0x16, 0x80, 0xff};
+    static const uint32_t reserved[] = {0, 2, 0xf, 0x17, 0x80, 0xff};
     struct rdmap_segment s;
     int fd;
 
@@ -371,16 +379,61 @@ static void test_ctl(void)
         put_empty_write(fd, stag, CTL_SEQ_MAX | (stag == 0x12 ? 9ull << 56 : 0));
         expect_end(fd, RDMAP_STREAM_CATASTROPHIC);
     }
-    for (uint32_t stag = 0x10; stag < 0x16; stag++) { /* wrong arguments */
+    for (uint32_t stag = 0x10; stag < 0x17; stag++) { /* wrong arguments */
         fd = call();
         put_empty_write(fd, stag, 0xffull << 56);
         expect_end(fd, RDMAP_STREAM_CATASTROPHIC);
     }
     fd = call();
+    put_empty_write(fd, 0x16, 0); /* of UC alone */
+    expect_end(fd, RDMAP_STREAM_CATASTROPHIC);
+    fd = call();
     rdmap_begin(&s, RDMAP_WRITE); /* with bytes it is a Write to no memory */
     s.ddp.stag = 0x10;
     put_segment(fd, &s, 1);
     expect_end(fd, IWARP_OK);
+    end();
+}
+
+/* A queue pair of UC, which hears of nothing that RC's do. */
+static void test_unreliable(void)
+{
+    uint8_t bytes[MPA_MAX_STARTUP];
+    struct rdmap_segment s;
+    int fd;
+
+    begin_as(PVRDMA_QPT_UC);
+    for (uint32_t stag = 0x10; stag < 0x15; stag++) {
+        if (stag == 0x13) {
+            continue; /* RESTART is for both */
+        }
+        fd = call();
+        put_empty_write(fd, stag, stag == 0x12 ? 9ull << 56 : 0);
+        expect_end(fd, RDMAP_STREAM_CATASTROPHIC);
+    }
+    fd = call();
+    rdmap_begin(&s, RDMAP_READ_REQUEST);
+    s.ddp.msn = 1;
+    put_segment(fd, &s, 0);
+    expect_end(fd, RDMAP_STREAM_CATASTROPHIC);
+    fd = call();
+    rdmap_begin(&s, RDMAP_SEND_INV);
+    s.ddp.msn = 1;
+    put_segment(fd, &s, 0);
+    expect_end(fd, RDMAP_BAD_OPCODE);
+    /* What is given up never ends, or was none. */
+    fd = call();
+    put_empty_write(fd, 0x16, 0);
+    put_empty_write(fd, 0x16, 0);
+    put_empty_write(fd, CTL_FIRST_KEY, 0);
+    close(fd);
+    /* One of RC does not get to it. */
+    g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
+    hello.unreliable = false;
+    fd = connect_from(2, 0);
+    put(fd, bytes, request(bytes, false));
+    expect_end(fd, IWARP_OK);
+    g_assert_cmpuint(vg_qp_state(victim.qp), ==, PVRDMA_QPS_RTS);
     end();
 }
 
@@ -659,6 +712,7 @@ int main(int argc, char **argv)
     g_test_add_func("/hosts-hostile/start", test_start);
     g_test_add_func("/hosts-hostile/far-positions", test_far_positions);
     g_test_add_func("/hosts-hostile/ctl", test_ctl);
+    g_test_add_func("/hosts-hostile/unreliable", test_unreliable);
     g_test_add_func("/hosts-hostile/order", test_order);
     g_test_add_func("/hosts-hostile/answers", test_answers);
     g_test_add_func("/hosts-hostile/reads", test_reads);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * vguest tests: reliable connections between VMs of different hosts, as they work when
+ * vguest tests: connections between VMs of different hosts, as they work when
  * nothing goes wrong but what a peer's queue pair answers: each operation, both ways, and
- * one VM's connections to its own host and to two others at the same time.
+ * one VM's connections to its own host and to two others at the same time.  Those of UC,
+ * too; what is lost of these is test-uc.c's.
  *
  * VM n has the address 10.0.0.(n + 1) on whichever host it is: each host declares all.
  */
@@ -125,6 +126,42 @@ static void test_sizes(gconstpointer style)
     vgt_pair_open(&p, 0, 1, &o);
     sizes(&p.s[0], &p.s[1]);
     sizes(&p.s[1], &p.s[0]);
+    vgt_pair_close(&p);
+    end();
+}
+
+/* Those of UC, which are complete for their sender before they are there. */
+static void test_unreliable(gconstpointer style)
+{
+    static const uint32_t len[] = {0, 1, 64, 4097, 65537, 1000003};
+    struct vgt_opts o;
+    struct vgt_pair p;
+
+    begin(2);
+    o = between((enum vgt_style)GPOINTER_TO_UINT(style));
+    o.qp.type = PVRDMA_QPT_UC;
+    o.mr_len = 3 * MIB;
+    vgt_pair_open(&p, 0, 1, &o);
+    for (unsigned i = 0; i < vgt_rounds(60); i++) {
+        struct vgt_side *a = &p.s[i & 1], *b = &p.s[~i & 1];
+        uint32_t n = len[i % G_N_ELEMENTS(len)];
+
+        vgt_fill(VG_MR_HOST(a->mr, i % 9), n, i);
+        vgt_recv(b, i, 5, 2 * MIB);
+        vgt_send(a, i, PVRDMA_WR_SEND_WITH_IMM, VGT_SIG, i % 9, n, NULL, 0);
+        vgt_expect(a->scq, i, PVRDMA_WC_SUCCESS);
+        g_assert_cmpuint(vgt_expect(b->rcq, i, PVRDMA_WC_SUCCESS).byte_len, ==, n);
+        vgt_check(VG_MR_HOST(b->mr, 5), n, i);
+
+        vgt_fill(VG_MR_HOST(a->mr, 0), n, 100 + i);
+        vgt_recv(b, i, 0, 0);
+        vgt_send(a, i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, n, b, 3);
+        vgt_send(a, i, PVRDMA_WR_RDMA_WRITE_WITH_IMM, VGT_SIG, 0, 0, b, 0);
+        vgt_expect(a->scq, i, PVRDMA_WC_SUCCESS);
+        vgt_expect(a->scq, i, PVRDMA_WC_SUCCESS);
+        vgt_expect(b->rcq, i, PVRDMA_WC_SUCCESS);
+        vgt_check(VG_MR_HOST(b->mr, 3), n, 100 + i);
+    }
     vgt_pair_close(&p);
     end();
 }
@@ -528,8 +565,9 @@ static void test_fence(void)
 int main(int argc, char **argv)
 {
     static const struct vgt_both both[] = {
-        {"traffic", test_traffic},         {"sizes", test_sizes}, {"srq", test_srq},
-        {"three-hosts", test_three_hosts}, {"rnr", test_rnr},
+        {"traffic", test_traffic}, {"sizes", test_sizes},
+        {"srq", test_srq},         {"three-hosts", test_three_hosts},
+        {"rnr", test_rnr},         {"unreliable", test_unreliable},
     };
 
     vgt_init(&argc, &argv, 240);

@@ -17,6 +17,11 @@
  * that is like any other broken stream.  While the peer is on its way its route is held,
  * and nobody's time runs.
  *
+ * An unreliable connection (UC) has the same streams, on which nothing is answered: a
+ * message is complete when it is staged, and what breaks with a stream is lost.  One
+ * waits for a stream that is being made, and is lost if there comes none
+ * (unacknowledged()).
+ *
  * The engine has no timer for what is on its way, so a sweep looks for peers that have
  * not answered for one try's time, and breaks their streams.
  *
@@ -47,10 +52,15 @@
 
 /* How long a try to get a stream counts as under way. */
 #define TRY_NS 300000000u
+/* UC: tries before a message is lost; one that is refused counts for more. */
+#define MAX_IN_VAIN 8u
+#define REFUSED_FOR 4u
 /* Not more often than that. */
 #define ASK_EVERY_NS 2000000u
 /* A peer may be silent for that long, whatever the queue pair's timeout. */
 #define MIN_SILENCE_NS 500000000u
+/* ... and one of an unreliable connection not read. */
+#define MAX_SILENCE_NS 4000000000u
 #define SWEEP_NS       50000000u
 #define SWEEP_MAX      64u /* in a turn */
 /* ... or not read what it is told at the end. */
@@ -178,7 +188,7 @@ void conn_watch(struct conn *c, bool writable)
     if (s->writable != writable) {
         s->writable = writable;
         epoll_ctl(c->net->epfd, EPOLL_CTL_MOD, s->fd, &ev);
-        if (writable) { /* there may be room already, and that is no edge for the worker */
+        if (writable) { /* there may be room already: no edge for the worker */
             atomic_store(&c->net->net.ready, true);
         }
     }
@@ -212,7 +222,7 @@ void conn_down(struct conn *c)
     c->s = NULL;
     no_work(c);
     /* One that brought nothing was a try in vain. */
-    c->refused |= s->sent && !s->answered;
+    c->refused |= c->reliable && s->sent && !s->answered;
     c->ready_owed |= s->ready_due;
     epoll_ctl(c->net->epfd, EPOLL_CTL_DEL, s->fd, NULL);
     close(s->fd);
@@ -236,6 +246,7 @@ void conn_hello(struct conn *c, struct hello *h)
         .mtu = (uint8_t)qp->attr.path_mtu,
         .failed_status = c->failed_status,
         .failed_seq = c->failed_seq,
+        .unreliable = !c->reliable,
     };
     for (uint64_t i = h->seq; i < qp->req.seq; i++) {
         h->psn = (h->psn - window_at(qp, i)->npsn) & PSN_MASK;
@@ -293,6 +304,7 @@ bool conn_up(struct conn *c, int fd, const struct mpa_agreed *agreed,
     s->fresh = true; /* completions are a worker's affair */
     c->s = s;
     c->trying = c->refused = false;
+    c->in_vain = 0;
     c->progress = now_ns();
     conn_work(c);
     atomic_store(&c->net->net.ready, true);
@@ -310,6 +322,9 @@ static struct tcp_vm *of_net(struct vm_net *net)
 /* How long a peer may take for an answer, before that is a try; ns, 0: for ever. */
 static uint64_t patience(const struct qp *qp)
 {
+    if (!qp->service->acknowledged) {
+        return MAX_SILENCE_NS;
+    }
     return qp->attr.timeout ? MAX(4096ull << qp->attr.timeout, MIN_SILENCE_NS) : 0;
 }
 
@@ -341,6 +356,9 @@ static bool look_at(struct conn *c, uint64_t now)
     most = patience(qp);
     if (!most || !qp->req.route || route_is_held(qp->req.route)) {
         c->progress = now; /* its clock stands still */
+        if (!c->reliable) {
+            conn_go(c); /* what is sent to it is lost */
+        }
     } else if (silent > most && has_drained(c)) {
         c->progress = now;
     } else if (silent > most) {
@@ -624,6 +642,7 @@ static void tcp_bind(struct qp *qp)
     c->incarnation = req->op.m.incarnation;
     c->initiator = is_initiator(&c->path);
     c->is_self = !memcmp(&c->path, &c->peer_path, sizeof(c->path));
+    c->reliable = qp->service->acknowledged;
     TAILQ_INSERT_TAIL(&net->conns, c, link);
     setup_know(c);
     req->conn = c;
@@ -677,6 +696,44 @@ static struct outcome no_stream(struct conn *c, const struct send_op *op)
     return OUTCOME(OUT_HELD); /* looks again soon */
 }
 
+/*
+ * The same of UC.  A message waits for the stream that it asks for, and is lost if that
+ * is refused twice (the first time may have been before the peer was ready) or takes too
+ * long.  Those behind it are, too, until it is time to ask again.
+ */
+static struct outcome unacknowledged(struct conn *c, const struct send_op *op)
+{
+    uint64_t now = now_ns();
+
+    if (op->done) {
+        return OUTCOME(OUT_SILENT); /* its beginning is lost */
+    }
+    if (!atomic_load(&c->qp->req.route->remote) && !tcp_forced) {
+        return OUTCOME(OUT_ASKED); /* where it goes */
+    }
+    if (c->trying && now >= c->try_until) {
+        c->trying = false;
+        c->in_vain++;
+    } else if (c->refused) {
+        c->refused = false;
+        c->in_vain += REFUSED_FOR;
+    }
+    if (c->in_vain >= MAX_IN_VAIN) {
+        c->in_vain = 0;
+        return OUTCOME(OUT_SILENT);
+    }
+    if (!c->trying) {
+        if (!c->in_vain && now < c->next_ask) {
+            return OUTCOME(OUT_SILENT);
+        }
+        c->trying = true;
+        c->try_until = now + TRY_NS;
+        c->next_ask = now + ASK_EVERY_NS;
+        setup_ask(c);
+    }
+    return OUTCOME(OUT_ASKED);
+}
+
 static struct outcome tcp_start(struct qp *qp, struct send_op *op)
 {
     struct qp_requester *req = &qp->req;
@@ -700,13 +757,16 @@ static struct outcome tcp_start(struct qp *qp, struct send_op *op)
     if (by == &transport_copy) {
         /* The peer has come to this host: first all that is on its way is taken back. */
         conn_break(c, "its peer is on this host");
-        return OUTCOME(OUT_HELD);
+        return OUTCOME(c->reliable ? OUT_HELD : OUT_ASKED);
     }
     if (route_is_held(req->route)) {
         return OUTCOME(OUT_HELD);
     }
     if (!c->s || c->s->broken || c->s->closing) {
-        return is_known(qp) ? no_stream(c, op) : OUTCOME(OUT_SILENT);
+        if (!is_known(qp)) {
+            return OUTCOME(OUT_SILENT);
+        }
+        return c->reliable ? no_stream(c, op) : unacknowledged(c, op);
     }
     o = tx_start(c, qp, op);
     if (o.what != OUT_FAIL) {
@@ -742,6 +802,7 @@ static void tcp_describe(const struct qp *qp, struct transport_path *path)
 const struct transport_ops transport_tcp = {
     .name = "tcp",
     .pipelined = true,
+    .unreliable = true,
     .start = tcp_start,
     .bind = tcp_bind,
     .unbind = tcp_unbind,

@@ -43,7 +43,7 @@ struct tcp_job {
 /* The message that is arriving. */
 struct tcp_arrival {
     bool active;   /* its last segment has not come */
-    bool skip;     /* it was executed before */
+    bool skip;     /* it was executed before; UC: it is lost */
     bool admitted; /* under epoch; else its segments are of no use */
     uint64_t epoch;
     uint64_t done;     /* bytes that are in place */
@@ -97,6 +97,7 @@ struct stream {
     struct ddp_queue q[RDMAP_QNS];
     uint64_t rx_seq; /* of the message that comes next */
     bool dropping;   /* ... but what comes is to be dropped until RESTART */
+    bool giving_up;  /* UC: the next segment ends the message, which is lost */
     bool waiting;    /* for a grace period: in.m has taken a key away */
     bool has_imm;    /* for the message behind it */
     struct rdmap_imm imm;
@@ -139,6 +140,7 @@ struct conn {
     /* To get a stream; under the token. */
     bool trying;        /* until try_until, or an answer */
     bool refused;       /* the last try was in vain, and start() has not said so */
+    unsigned in_vain;   /* UC: tries for the message that waits */
     uint64_t try_until; /* ns */
     uint64_t next_ask;  /* ns; not before */
 
@@ -164,6 +166,7 @@ struct conn {
     uint64_t incarnation;
     bool initiator; /* of the two, we make the TCP connection */
     bool is_self;   /* a queue pair that is its own peer */
+    bool reliable;  /* RC: what it sends is answered; else UC */
 
     /* The main thread's, see setup.c. */
     bool ask_queued; /* under setup.c's lock */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Acknowledgement, RNR NAK, NAK and restart between two of our daemons: each is an RDMA
- * Write of no bytes to a reserved STag, whose tagged offset carries an argument (the
- * high 8 bits) and a message's number (the low 56).  STag and TO of an empty tagged
+ * Acknowledgement, RNR NAK, NAK, restart and the like between two of our daemons: each is
+ * an RDMA Write of no bytes to a reserved STag, whose tagged offset carries an argument
+ * (the high 8 bits) and a message's number (the low 56).  STag and TO of an empty tagged
  * message are not checked by anybody (RFC 5041 5.2.1, RFC 5040 5.1), so the stream stays
  * legal iWARP, takes no buffer and no read slot, and each frame is 14 bytes and framing.
  * The number does not wrap: at 10^9 messages a second it lasts for two years.

@@ -20,7 +20,8 @@ enum ctl_kind {
     CTL_NAK,     /* this one failed, and those behind it were dropped */
     CTL_RESTART, /* the next message that comes is this one */
     CTL_READY,   /* a receive was posted: this one may be sent again before its time */
-    CTL_PSN, /* seq is the PSN of the next message, which was not known at the start */
+    CTL_PSN,  /* seq is the PSN of the next message, which was not known at the start */
+    CTL_DROP, /* UC: the message that has begun is given up; its last segment follows */
     CTL_KINDS
 };
 

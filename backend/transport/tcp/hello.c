@@ -4,7 +4,7 @@
  * for (a token that was agreed on over an authenticated link, used once), and where each
  * side stands, so that after a break each message arrives exactly once.
  *
- *   0  magic "PVR1"       4  failed_status   5  mtu   6  0
+ *   0  magic "PVR1"       4  failed_status   5  mtu   6  flags   7  0
  *   8  token (16)        24  incarnation    32  seq   40  heard   48  got
  *  56  failed_seq        64  psn            68  0 (8)
  *
@@ -23,6 +23,8 @@
 #include "transport/tcp/ctl.h"
 
 #define MAGIC 0x50565231u
+/* Flags */
+#define UNRELIABLE 1u
 
 void hello_put(const struct hello *h, uint8_t out[HELLO_SIZE])
 {
@@ -30,6 +32,7 @@ void hello_put(const struct hello *h, uint8_t out[HELLO_SIZE])
     put_be32(out, MAGIC);
     out[4] = h->failed_status;
     out[5] = h->mtu;
+    out[6] = h->unreliable ? UNRELIABLE : 0;
     memcpy(out + 8, h->token, sizeof(h->token));
     put_be64(out + 24, h->incarnation);
     put_be64(out + 32, h->seq);
@@ -55,6 +58,7 @@ bool hello_get(const uint8_t *in, size_t len, struct hello *h)
     *h = (struct hello){
         .failed_status = in[4],
         .mtu = in[5],
+        .unreliable = in[6] & UNRELIABLE,
         .incarnation = get_be64(in + 24),
         .seq = get_be64(in + 32),
         .heard = get_be64(in + 40),

@@ -23,6 +23,7 @@ struct hello {
      */
     uint8_t failed_status;
     uint64_t failed_seq;
+    bool unreliable; /* the sender's queue pair is one of UC */
 };
 
 void hello_put(const struct hello *h, uint8_t out[HELLO_SIZE]);

@@ -23,6 +23,9 @@
  * written behind it may be read by it: RC lets it, but for a fence, which the requester
  * keeps.
  *
+ * Nothing is told of a message of UC.  One that cannot be taken, or not to its end, is
+ * counted, and its segments are skipped.
+ *
  * What is said about the queue pair's messages decides about the queue pair.  What makes
  * no sense as frames, or by what came before, costs the stream: the peer gets a Terminate
  * and may come again.
@@ -57,6 +60,9 @@ static void acknowledge(struct conn *c, uint64_t seq)
 {
     struct stream *s = c->s;
 
+    if (!c->reliable) {
+        return;
+    }
     if (s->ping_pong && !s->ack_due) {
         s->ack_at = now_ns();
     }
@@ -84,9 +90,31 @@ static void not_ready(struct conn *c, uint64_t seq, uint8_t code)
     conn_work(c);
 }
 
+/* UC: the message that is arriving is lost, with those of its segments that come yet. */
+static void lose(struct stream *s)
+{
+    s->in.skip = true;
+    s->rx_seq += !s->in.active;
+}
+
+/* What was admitted does not stand any more: the queue pair was reset, or failed. */
+static void is_void(struct conn *c)
+{
+    if (c->reliable) {
+        conn_break(c, "a message that was admitted is void");
+        return;
+    }
+    responder_drop(c->qp, UC_NO_PEER);
+    lose(c->s);
+}
+
 /* The queue pair fails for message @seq. */
 static void failed(struct conn *c, uint64_t seq, struct outcome o)
 {
+    if (!c->reliable) {
+        lose(c->s); /* it is counted, or the guest has heard of it */
+        return;
+    }
     if (!o.remote) {
         conn_break(c, "a message that was admitted is void");
         return;
@@ -106,6 +134,7 @@ static struct msg message(const struct conn *c, uint32_t opcode, bool solicited)
         .opcode = opcode,
         .flags = solicited ? PVRDMA_SEND_SOLICITED : 0,
         .ticket = c->ticket,
+        .unreliable = !c->reliable,
     };
 
     return m;
@@ -138,7 +167,14 @@ static void turned_down(struct conn *c, const struct msg *m, struct outcome o)
     case OUT_FAIL:
         failed(c, m->seq, o);
         break;
+    case OUT_DROPPED:
+        lose(c->s);
+        break;
     default: /* it does not talk to us */
+        if (!c->reliable) {
+            is_void(c);
+            break;
+        }
         conn_break(c, "the queue pair takes no message");
         break;
     }
@@ -228,13 +264,19 @@ static void take_bytes(struct conn *c, const uint8_t *data, uint32_t len, bool l
     struct recv_op recv;
     enum sg_result r;
 
+    in->active = !last;
+    if (send && len > in->capacity - in->done && !c->reliable) {
+        responder_drop(qp, UC_TOO_LONG);
+        lose(c->s);
+        return;
+    }
     if (send && len > in->capacity - in->done) {
         responder_settle(qp, in->epoch, responder_too_long());
         failed(c, in->m.seq, responder_too_long());
         return;
     }
     if (!responder_begin_slice(qp, &in->m, in->epoch, &recv)) {
-        conn_break(c, "a message that was admitted is void");
+        is_void(c);
         return;
     }
     to = send ? place_of_recv(qp, &recv) : place_of(qp, &in->m, in->done, &sge, len);
@@ -256,7 +298,7 @@ static void take_bytes(struct conn *c, const uint8_t *data, uint32_t len, bool l
     } else if (last && responder_finish(qp, &in->m, in->epoch)) {
         finished(c);
     } else if (last) {
-        conn_break(c, "a message that was admitted is void");
+        is_void(c);
     }
 }
 
@@ -397,7 +439,8 @@ static void take_send(struct conn *c, const struct segment *seg)
         expect_more(s, h, len);
         return;
     }
-    if (s->has_imm && (s->imm.of != RDMAP_IMM_OF_SEND || op->invalidates)) {
+    if ((s->has_imm && (s->imm.of != RDMAP_IMM_OF_SEND || op->invalidates)) ||
+        (op->invalidates && !c->reliable)) {
         refuse(c, seg, RDMAP_BAD_OPCODE);
         return;
     }
@@ -422,7 +465,7 @@ static void take_request(struct conn *c, const struct segment *seg)
     bool swap = atomic && seg->h.atomic.op == RDMAP_CMP_SWAP;
     struct outcome o, admitted;
 
-    if (s->in.active || s->has_imm || s->n_jobs == TCP_DEPTH ||
+    if (s->in.active || s->has_imm || s->n_jobs == TCP_DEPTH || !c->reliable ||
         (atomic && !rdmap_atomic_is_plain(&seg->h.atomic))) {
         refuse(c, seg, RDMAP_STREAM_CATASTROPHIC);
         return;
@@ -551,12 +594,21 @@ static bool may_be_done(const struct stream *s, uint64_t seq)
     return seq < s->seq;
 }
 
+/* Is it something to be told to such a queue pair? */
+static bool is_of_service(const struct conn *c, enum ctl_kind kind)
+{
+    return kind == CTL_RESTART || kind == CTL_PSN || c->reliable == (kind != CTL_DROP);
+}
+
 static void take_ctl(struct conn *c, const struct segment *seg)
 {
     struct stream *s = c->s;
     struct ctl ctl;
     enum iwarp_error error = ctl_get(&seg->h, &ctl);
 
+    if (!error && !is_of_service(c, ctl.kind)) {
+        error = RDMAP_STREAM_CATASTROPHIC;
+    }
     /* What was not sent cannot be answered. */
     if (!error && ctl.kind <= CTL_NAK && ctl.seq >= s->seq + (s->open ? 1 : 0)) {
         error = RDMAP_STREAM_CATASTROPHIC;
@@ -593,6 +645,9 @@ static void take_ctl(struct conn *c, const struct segment *seg)
         c->peer_failed_seq = ctl.seq;
         answered(c, ctl.seq, (struct outcome){.what = OUT_FAIL, .status = ctl.arg});
         break;
+    case CTL_DROP:
+        s->giving_up = true;
+        break;
     default:
         drop_from_here(s);
         s->dropping = false;
@@ -614,6 +669,11 @@ static void take_message(struct conn *c, const struct segment *seg)
     struct stream *s = c->s;
 
     if (s->dropping) {
+        return;
+    }
+    if (s->giving_up) { /* a RESTART is before the next message */
+        s->giving_up = !seg->h.ddp.last;
+        s->in.active = s->has_imm = false;
         return;
     }
     switch (seg->h.opcode) {
@@ -695,7 +755,7 @@ static void take_frame(struct conn *c, const uint8_t *ulpdu, uint32_t len)
 /* Is that what follows in the message that is arriving, and not its end? */
 static bool follows(const struct stream *s, const struct ddp_header *h)
 {
-    return s->in.active && s->segment_len && !s->dropping && !h->last &&
+    return s->in.active && !s->in.skip && s->segment_len && !s->dropping && !h->last &&
            ddp_continues(&s->segment, s->segment_len, h);
 }
 
@@ -730,7 +790,10 @@ static void begin_straight(struct conn *c, const struct fpdu_part *part)
 /* The next bytes of its payload, which came by way of the buffer. */
 static void take_span(struct conn *c, const struct fpdu_part *part)
 {
-    if (c->s->in.active && !c->s->dropping) { /* it has not failed with those before */
+    struct stream *s = c->s;
+
+    /* It has not failed with those before. */
+    if (s->in.active && !s->in.skip && !s->dropping) {
         take_bytes(c, part->data, part->len, false);
     }
 }
@@ -896,7 +959,7 @@ static ssize_t read_some(struct conn *c, size_t *asked, size_t *taken)
     ssize_t n;
 
     *taken = 0;
-    if (wants && s->in.active && !s->dropping && !c->by_copy) {
+    if (wants && s->in.active && !s->in.skip && !s->dropping && !c->by_copy) {
         n = receive_straight(c, wants, asked);
         if (n) {
             *taken = n > 0 ? MIN((size_t)n, wants) : 0;

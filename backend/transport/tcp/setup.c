@@ -333,7 +333,8 @@ static void take_reply(struct setup *s)
         return;
     }
     if (!hello_get(reply.data, reply.data_len, &peer) ||
-        memcmp(peer.token, s->own.token, sizeof(peer.token)) != 0) {
+        memcmp(peer.token, s->own.token, sizeof(peer.token)) != 0 ||
+        peer.unreliable == c->reliable) {
         setup_failed(s, "it is not a daemon's, or not this one's");
         return;
     }
@@ -421,8 +422,8 @@ static void take_request(struct setup *s)
     c = hello_get(request.data, request.data_len, &peer)
             ? conn_of_token(awaited, peer.token)
             : NULL;
-    if (!c || !request.enhanced || !request.p2p || !(request.rtr & MPA_RTR_WRITE) ||
-        request.markers) {
+    if (!c || peer.unreliable == c->reliable || !request.enhanced || !request.p2p ||
+        !(request.rtr & MPA_RTR_WRITE) || request.markers) {
         setup_failed(s, "nobody awaits it");
         return;
     }

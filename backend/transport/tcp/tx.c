@@ -15,7 +15,9 @@
  * count a RESTART tells which it is.
  *
  * A message that is given up in the middle (the responder was not ready for one before)
- * gets its last segment, of no bytes: the stream stays what DDP allows.
+ * gets its last segment, of no bytes: the stream stays what DDP allows.  On an unreliable
+ * connection it is the sender who may give up (its peer is paused, its key has gone), and
+ * DROP tells of it.
  *
  * Threads: the VM's worker in its turns, but tx_first_frame() and tx_last_words().
  */
@@ -94,7 +96,7 @@ void tx_flush(struct tcp_scratch *x)
         s->mute = true; /* what the peer has told before may lie here: rx_run() ends it */
         return;
     }
-    if (n > MUCH) {
+    if (n > MUCH || (n && !c->reliable)) { /* else an answer tells */
         c->progress = now_ns(); /* the socket's buffer would be full if nobody read */
     }
     if ((size_t)n < len) {
@@ -368,8 +370,11 @@ static void send_atomic(struct conn *c, const struct msg *m)
 static bool number(struct stream *s, struct conn *c, const struct msg *m)
 {
     if (s->open && !s->restart) { /* given up here alone: it would be taken for whole */
-        conn_break(c, "a message was given up");
-        return false;
+        if (c->reliable) {
+            conn_break(c, "a message was given up");
+            return false;
+        }
+        put_ctl(c, CTL_DROP, s->seq, 0);
     }
     if (s->open) {
         close_message(c);
@@ -417,6 +422,9 @@ struct outcome tx_start(struct conn *c, struct qp *qp, struct send_op *op)
         return OUTCOME(OUT_STALLED);
     }
     if (op->done && !s->open) { /* its beginning went another way */
+        if (!c->reliable) {
+            return OUTCOME(OUT_SILENT);
+        }
         op->done = 0;
         op->cur = (struct sg_cursor){0, 0};
     }
@@ -443,6 +451,7 @@ struct outcome tx_start(struct conn *c, struct qp *qp, struct send_op *op)
     s->sent = true;
     if (o.what == OUT_PENDING) {
         s->seq++;
+        o.what = c->reliable ? OUT_PENDING : OUT_DONE;
     }
     return o;
 }

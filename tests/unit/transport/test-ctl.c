@@ -18,6 +18,7 @@ static void test_bytes(void)
         {{CTL_RESTART, 0, 0}, "\xc1\x40\0\0\0\x13\0\0\0\0\0\0\0\0"},
         {{CTL_READY, 7, 0}, "\xc1\x40\0\0\0\x14\0\0\0\0\0\0\0\7"},
         {{CTL_PSN, 0xffffff, 0}, "\xc1\x40\0\0\0\x15\0\0\0\0\0\xff\xff\xff"},
+        {{CTL_DROP, 9, 0}, "\xc1\x40\0\0\0\x16\0\0\0\0\0\0\0\x09"},
     };
 
     for (unsigned i = 0; i < G_N_ELEMENTS(known); i++) {
@@ -56,7 +57,7 @@ static void test_refused(void)
 {
     for (uint32_t stag = 0; stag < 0x110; stag++) {
         g_assert_cmpint(get(stag, stag == 0x12 ? PVRDMA_WC_REM_OP_ERR : 0, 14, true), ==,
-                        stag >= 0x10 && stag < 0x16 ? IWARP_OK : DDP_TAGGED_BAD_STAG);
+                        stag >= 0x10 && stag < 0x17 ? IWARP_OK : DDP_TAGGED_BAD_STAG);
     }
     g_assert_cmpint(get(0x10, 0, 15, true), ==, DDP_TAGGED_BAD_BOUNDS);
     g_assert_cmpint(get(0x10, 0, 14, false), ==, DDP_TAGGED_BAD_BOUNDS);

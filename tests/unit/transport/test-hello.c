@@ -16,6 +16,7 @@ static const struct hello full = {
     .got = 0x3132333435363738 & CTL_SEQ_START_MAX,
     .failed_status = PVRDMA_WC_REM_ACCESS_ERR,
     .failed_seq = 0x4142434445464748,
+    .unreliable = true,
 };
 
 static struct hello a_hello(void)
@@ -28,7 +29,7 @@ static struct hello a_hello(void)
 
 static void test_bytes(void)
 {
-    static const uint8_t bytes[HELLO_SIZE] = "PVR1\x0a\3\0\0"
+    static const uint8_t bytes[HELLO_SIZE] = "PVR1\x0a\3\1\0"
                                              "0123456789abcdef"
                                              "\1\2\3\4\5\6\7\x8"
                                              "\0\x12\x13\x14\x15\x16\x17\x18"
@@ -51,6 +52,11 @@ static void test_bytes(void)
     g_assert_cmphex(back.got, ==, h.got);
     g_assert_cmpuint(back.failed_status, ==, h.failed_status);
     g_assert_cmphex(back.failed_seq, ==, h.failed_seq);
+    g_assert_true(back.unreliable);
+    h.unreliable = false;
+    hello_put(&h, out);
+    g_assert_true(hello_get(out, sizeof(out), &back));
+    g_assert_false(back.unreliable);
 }
 
 /* What is reserved is not looked at. */
@@ -60,7 +66,8 @@ static void test_reserved(void)
     uint8_t out[HELLO_SIZE];
 
     hello_put(&h, out);
-    out[6] = out[7] = 0xff;
+    out[6] |= 0xfe;
+    out[7] = 0xff;
     memset(out + 68, 0xff, 8);
     g_assert_true(hello_get(out, sizeof(out), &back));
     g_assert_cmphex(back.psn, ==, h.psn);
