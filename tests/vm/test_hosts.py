@@ -3,7 +3,7 @@
 
 The hosts are network namespaces with a daemon in each (hosts.py).  Programs are the
 distribution's, and our own that compare every byte; one guest has our driver and
-library, the other the stock ones.
+library, the other the stock ones, or both have ours.
 """
 
 import fixture
@@ -12,11 +12,8 @@ import parts
 import test_rdmacm
 
 
-class HostsTest(fixture.OnHosts, test_rdmacm.CmStockTest):
-    """All that the connection manager's tests do between guests of one host, and more,
-    with a guest on each of two."""
-
-    own = (True, False)
+class HostsCase(fixture.OnHosts, test_rdmacm.CmCase):
+    """A guest on each of two hosts."""
 
     @classmethod
     def boot(cls):
@@ -27,6 +24,12 @@ class HostsTest(fixture.OnHosts, test_rdmacm.CmStockTest):
         cls.guests = cls.hosts.start_guests(cls.daemons, [0, 1],
                                             files=parts.guest_files())
         cls.prepare()
+
+
+class HostsTest(HostsCase, test_rdmacm.CmStockTest):
+    """All that the connection manager's tests do between guests of one host, and more."""
+
+    own = (True, False)
 
     def received(self):
         """Datagrams that each host has had from the other."""
@@ -53,3 +56,16 @@ class HostsTest(fixture.OnHosts, test_rdmacm.CmStockTest):
             job = self.check('datacheck -d {dev} -g {gid} -p {port} -n 1{| IP}', server,
                              timeout=240)
             self.assertRegex(job.out, r'(?m)^\d+ checks, 0 errors$')
+
+
+class HostsOwnTest(HostsCase):
+    """With our driver and library on both."""
+
+    own = (True, True)
+
+    def test_datacheck(self):
+        """Unreliable connections, too."""
+        job = self.check('datacheck -d {dev} -g {gid} -p {port} -n 1{| IP}', 0,
+                         timeout=240)
+        self.assertRegex(job.out, r'(?m)^parts: .*\buc\b')
+        self.assertRegex(job.out, r'(?m)^\d+ checks, 0 errors$')

@@ -3,7 +3,7 @@
 fails.
 
 vm1 and vm2 are on one host, vm3 is on the other (hosts.py).  vm3 has the stock driver and
-library: without unreliable connections, which are not carried between hosts.  The wire is listened to from before the first connection, and tshark reads in
+library, so without unreliable connections.  The wire is listened to from before the first connection, and tshark reads in
 the end what it has learnt.
 """
 
