@@ -226,7 +226,13 @@ static void requester_load(struct qp *qp, struct state_in *s)
     qp->sq.next =
         req->op.active ? pvrdma_idx_next(qp->sq.cons, qp->sq.nwqe) : qp->sq.cons;
     window_pass_over(qp);
-    qp->sq.prod = qp->sq.next;
+    /*
+     * So many are posted, whatever the guest's index says; it is read when these are
+     * through.  An answer may take next there before.
+     */
+    qp->sq.prod =
+        (qp->sq.cons + (uint32_t)req->in_flight + req->replay + req->op.active) &
+        (2 * qp->sq.nwqe - 1);
     waits_load(qp, s);
     req->sqd_notified = state_get_bool(s);
     atomic_store(&req->tx_msgs, state_get_u64(s));
