@@ -218,6 +218,8 @@ static gboolean look(gpointer unused)
 static gboolean on_socket(int fd, GIOCondition ready, gpointer opaque);
 static bool peer_of(const struct conn *c, struct peer **peer);
 static struct place place_of(const struct route *route);
+static bool is_there(const struct conn *c);
+static void catch_up(struct conn *c);
 
 static struct setup *setup_new(enum setup_state state, int fd, struct conn *c)
 {
@@ -352,10 +354,9 @@ static void take_reply(struct setup *s)
     }
     token_drop(asked, &c->asked);
     vm_token_take(c->vm);
-    if (!c->s && is_ready(c)) {
+    if (!c->s && is_ready(c) && is_there(c)) {
         conn_up(c, fd, &agreed, &s->own, &peer);
         peer_of(c, &c->peer);
-        c->place = place_of(c->route);
         setup_free(s, false);
     } else {
         setup_free(s, true);
@@ -433,14 +434,13 @@ static void take_request(struct setup *s)
     conn_hello(c, &own);
     memcpy(own.token, peer.token, sizeof(own.token));
     hear_of_failure(c, &peer);
-    refuse = c->failed_status || peer.failed_status || !is_ready(c);
+    refuse = c->failed_status || peer.failed_status || !is_ready(c) || !is_there(c);
     mpa_accept(&mpa_config, &request, &reply, &agreed);
     reply.reject = refuse;
     if (send_frame(fd, &reply, &own) && !refuse) {
         setup_free(s, false);
         conn_up(c, fd, &agreed, &own, &peer);
         peer_of(c, &c->peer);
-        c->place = place_of(c->route);
     } else {
         setup_free(s, true);
     }
@@ -567,7 +567,7 @@ static void begin(struct conn *c)
     if (!peer_of(c, &peer) && atomic_load(&c->route->asked) == ROUTE_ASKED) {
         return; /* place_changed() comes here again */
     }
-    c->place = place_of(c->route);
+    catch_up(c);
     if (!c->place.who || !token_set(asked, &c->asked, c, b.token, ASK_NS) ||
         !send_bind(peer, &b)) {
         in_vain(c);
@@ -607,7 +607,7 @@ static void bind_came(struct peer *from, const struct peer_bind *b)
         c = NULL;
     }
     if (c) {
-        c->place = place_of(c->route);
+        catch_up(c);
         a.incarnation = c->incarnation;
         a.result = c->initiator ? PEER_BIND_BUSY
                    : token_set(awaited, &c->awaited, c, b->token, AWAIT_NS)
@@ -671,6 +671,26 @@ static void drop_setup(struct conn *c)
     c->place = (struct place){NULL};
 }
 
+/* Is the peer still where all of @c belongs to? */
+static bool is_there(const struct conn *c)
+{
+    struct place now = place_of(c->route);
+
+    return same_place(&c->place, &now);
+}
+
+/* From now on all of it belongs to where the peer is now. */
+static void catch_up(struct conn *c)
+{
+    if (c->place.who && !is_there(c)) {
+        drop_setup(c);
+        vm_token_take(c->vm);
+        conn_follow(c);
+        vm_token_release(c->vm);
+    }
+    c->place = place_of(c->route);
+}
+
 /*
  * Where @c's peer is has changed, maybe.  What belongs to a place where it is not any
  * more is dropped; when it can be reached, a stream is asked for at once, by both sides,
@@ -678,21 +698,15 @@ static void drop_setup(struct conn *c)
  */
 static void follow(struct conn *c)
 {
-    struct place now = place_of(c->route);
-    bool anew = c->place.who && !same_place(&c->place, &now);
-    bool up = now.who && !route_is_held(c->route);
+    bool anew = c->place.who && !is_there(c), up;
 
-    if (anew) {
-        drop_setup(c);
-    }
-    vm_token_take(c->vm);
-    if (anew) {
-        conn_follow(c);
-    }
+    catch_up(c);
+    up = c->place.who && !route_is_held(c->route);
     if (up) {
+        vm_token_take(c->vm);
         conn_reachable(c, anew);
+        vm_token_release(c->vm);
     }
-    vm_token_release(c->vm);
     if (up && !c->is_self && (tcp_forced || !atomic_load(&c->route->vm))) {
         setup_ask(c); /* which looks whether there is a stream */
     }
