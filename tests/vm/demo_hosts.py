@@ -3,9 +3,10 @@
 """The demo of two hosts: two VMs on different hosts exchange RDMA traffic.
 
 The hosts are network namespaces of this machine with a link between them, a daemon in
-each and a guest on each.  The distribution's perftest runs over the pvrdma adapters (iWARP over TCP between the daemons), over
-soft-RoCE (rdma_rxe) and over soft-iWARP (siw); the last two on virtio-net, whose frames
-take the same link.  Ends with a table.  Needs root, for the namespaces.
+each and a guest on each.  The distribution's perftest runs over the pvrdma adapters
+(iWARP over TCP between the daemons), over soft-RoCE (rdma_rxe) and over soft-iWARP (siw);
+the last two on virtio-net, whose frames take the same link.  Ends with a table.  Needs
+root, for the namespaces.
 """
 
 import argparse
@@ -146,7 +147,7 @@ NOTES = '''\
 us: perftest's median of one way.  Medians of %d run(s).  pvrdma: our guest driver and
 provider; iWARP over TCP between the two daemons.  soft-RoCE, siw: rdma_rxe and siw in
 the same two guests, on virtio-net, whose frames take the same link between the hosts.
-x: how many times better pvrdma is.  -: that device cannot do it.'''
+x: how many times better pvrdma is.  -: not supported by that device.'''
 
 
 def cell(value, form='%.2f'):
