@@ -3,6 +3,7 @@
 #include "migrate.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -122,22 +123,35 @@ void vg_raise_all(struct vguest *g)
     }
 }
 
+/* Set it; if it cannot be, say what the daemon says of it. */
+static void must_set(struct vguest *g, enum vfio_user_mig_state state)
+{
+    int err = vg_mig_set(g, state);
+
+    if (err) {
+        char *text = NULL;
+
+        vg_ctl(g->d, &text, "--json vm migrate-status vm%u", g->index);
+        g_error("state %u: %s: %s", state, g_strerror(abs(err)), text);
+    }
+}
+
 void vg_move(struct vguest *g, struct vg_daemon *d, unsigned vm, enum vg_move how)
 {
     struct vg_place other = vg_place_open(g, d, vm);
     g_autoptr(GByteArray) stream = NULL;
 
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP_COPY), ==, 0);
+    must_set(g, VFIO_USER_MIG_STOP_COPY);
     stream = vg_mig_read(g, 65536);
     vg_place_swap(g, &other);
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_RESUMING), ==, 0);
+    must_set(g, VFIO_USER_MIG_RESUMING);
     g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, VFIO_USER_MAX_DATA), ==,
                     0);
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP), ==, 0);
+    must_set(g, VFIO_USER_MIG_STOP);
     if (how == VG_MOVE_LEAVE_FIRST) {
         vg_place_close(&other);
     }
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_RUNNING), ==, 0);
+    must_set(g, VFIO_USER_MIG_RUNNING);
     vg_raise_all(g);
     if (how == VG_MOVE_PLAIN) {
         vg_place_close(&other);
