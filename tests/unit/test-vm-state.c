@@ -10,6 +10,7 @@
 
 #include "directory/directory.h"
 #include "fulldev.h"
+#include "fullqueues.h"
 
 static struct testdev *from, *to;
 
@@ -106,6 +107,33 @@ static void test_round_trip(void)
     g_assert_cmpuint(st.gid, ==, 2);
     g_byte_array_unref(a);
     g_byte_array_unref(b);
+    teardown();
+}
+
+/* What was in flight is to be started again, and needs no look at the ring for that. */
+static void test_window(void)
+{
+    struct qp *qp;
+    GByteArray *a;
+
+    setup();
+    a = fulldev_save(from);
+    g_assert_true(load(a->data, a->len));
+    qp = fullqueues_qp(to, FULL_QP_WINDOW);
+    g_assert_cmpuint(qp->req.in_flight, ==, 0);
+    g_assert_cmpuint(qp->req.replay, ==, 3);
+    g_assert_cmpuint(qp->req.seq, ==, 1000);
+    g_assert_cmpuint(qp->req.psn, ==, 0xfffffe);
+    g_assert_cmpuint(qp->req.sent[1001 % QP_WINDOW].state, ==, SENT_DONE);
+    g_assert_cmpuint(qp->sq.cons, ==, 127);
+    g_assert_cmpuint(qp->sq.next, ==, 127);
+    g_assert_cmpuint(qp->sq.prod, ==, 2);
+    g_assert_cmpint(qp->req.wait, ==, QP_WAIT_RNR);
+    /* A request about keys goes on where it was. */
+    qp = fullqueues_qp(to, FULL_QP_LOCAL);
+    g_assert_true(qp->req.op.active && qp->req.op.period);
+    g_assert_cmpuint(qp->sq.next, ==, 5);
+    g_byte_array_unref(a);
     teardown();
 }
 
@@ -505,6 +533,7 @@ int main(int argc, char **argv)
     testdev_start();
     log_set_level(LOG_LVL_ERROR);
     g_test_add_func("/vm-state/round-trip", test_round_trip);
+    g_test_add_func("/vm-state/window", test_window);
     g_test_add_func("/vm-state/save-changes-nothing", test_save_changes_nothing);
     g_test_add_func("/vm-state/goes-on", test_goes_on);
     g_test_add_func("/vm-state/take-over", test_take_over);
