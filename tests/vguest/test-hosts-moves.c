@@ -14,13 +14,16 @@ static struct fake fake[2]; /* its links to both */
 /* Would give up after 3 * 67 ms of silence, and half a second for what is on its way. */
 static const struct vg_conn impatient = {.timeout = 14, .retry_cnt = 2, .rnr_retry = 7};
 
-static void begin(struct vgt_pair *p)
+/* Would wait for minutes. */
+static const struct vg_conn patient = {.timeout = 25, .retry_cnt = 7, .rnr_retry = 7};
+
+static void begin(struct vgt_pair *p, const struct vg_conn *conn)
 {
     struct host_opts o = {.n_vms = 3,
                           .n_peers = 3,
                           .daemon_keys = "peer-timeout=30\nworkers=2",
                           .vm_keys = "addresses=any"};
-    struct vgt_opts vo = {.conn = impatient};
+    struct vgt_opts vo = {.conn = *conn};
 
     for (unsigned i = 0; i < 2; i++) {
         host[i] = host_start(i, &o);
@@ -123,7 +126,7 @@ static void test_stays(void)
     struct peer_claim c;
     struct vgt_pair p;
 
-    begin(&p);
+    begin(&p, &impatient);
     c = claim_of_vm1(&p);
     c.generation = 9;
     say(0, PEER_MSG_CLAIM, c);
@@ -144,7 +147,7 @@ static void test_follows(void)
     struct peer_claim c;
     struct vgt_pair p;
 
-    begin(&p);
+    begin(&p, &impatient);
     c = claim_of_vm1(&p);
     g_assert_cmpint(vg_ctl(host[1], NULL, "vm pause vm1"), ==, 0);
     hear(1, PEER_MSG_HOLD);
@@ -165,13 +168,33 @@ static void test_follows(void)
     end(&p);
 }
 
+/* The stream to the former place is left for that alone, however patient one is. */
+static void test_leaves(void)
+{
+    struct peer_claim c;
+    struct vgt_pair p;
+
+    begin(&p, &patient);
+    c = claim_of_vm1(&p);
+    g_assert_cmpint(vg_ctl(host[1], NULL, "vm pause vm1"), ==, 0);
+    hear(1, PEER_MSG_HOLD);
+    c.generation++;
+    c.hold_ms = 60000;
+    move(c);
+    c.hold_ms = 0;
+    put_msg(&fake[0], &(struct peer_msg){.type = PEER_MSG_HOLD, .claim = c});
+    hear_bind(&p);
+    g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_RTS);
+    end(&p);
+}
+
 /* It comes back in the end, to where it was, and all goes on. */
 static void test_returns(void)
 {
     struct peer_claim c;
     struct vgt_pair p;
 
-    begin(&p);
+    begin(&p, &impatient);
     c = claim_of_vm1(&p);
     g_assert_cmpint(vg_ctl(host[1], NULL, "vm pause vm1"), ==, 0);
     hear(1, PEER_MSG_HOLD);
@@ -195,7 +218,7 @@ static void test_bounded(void)
     struct peer_claim c;
     struct vgt_pair p;
 
-    begin(&p);
+    begin(&p, &impatient);
     c = claim_of_vm1(&p);
     g_assert_cmpint(vg_ctl(host[1], NULL, "vm pause vm1"), ==, 0);
     hear(1, PEER_MSG_HOLD);
@@ -213,6 +236,7 @@ int main(int argc, char **argv)
     vgt_init(&argc, &argv, 120);
     g_test_add_func("/hosts-moves/stays", test_stays);
     g_test_add_func("/hosts-moves/follows", test_follows);
+    g_test_add_func("/hosts-moves/leaves", test_leaves);
     g_test_add_func("/hosts-moves/returns", test_returns);
     g_test_add_func("/hosts-moves/bounded", test_bounded);
     return vgt_run();
