@@ -932,7 +932,7 @@ int main(int argc, char **argv)
         {"flood", test_flood},
     };
 
-    vgt_init(&argc, &argv, 100);
+    vgt_init(&argc, &argv, 240);
     vgt_daemon = vg_daemon_start(&o);
     vgt_add_both("uc", both, G_N_ELEMENTS(both));
     g_test_add_func("/uc/sender-breaks-off", test_sender_breaks_off);
