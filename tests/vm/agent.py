@@ -8,8 +8,12 @@ wait on the Job's condition.  Any number of jobs run at the same time.
 Invariants: a Job ends exactly once, either with the guest's EXIT frame or
 because the connection was lost, and then Job.wait() returns or raises; writes
 to the socket are serialised by Agent._send_lock.
+
+A guest that migrates goes on in the middle of a frame: where its old QEMU's bytes
+end, those of the new one follow (Agent.follow, Agent.moved).
 """
 
+import io
 import socket
 import threading
 import time
@@ -115,6 +119,26 @@ class Job:
         self.agent.send(b'IN %d %d\n' % (self.ident, len(data)) + data)
 
 
+class Bytes(io.RawIOBase):
+    """What comes from a socket, and then from the next."""
+
+    def __init__(self, sock):
+        super().__init__()
+        self.sock = sock
+        self.next = None
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        got = self.sock.recv_into(buffer)
+        if got == 0 and self.next:
+            self.sock.close()
+            self.sock, self.next = self.next, None
+            got = self.sock.recv_into(buffer)
+        return got
+
+
 class Agent:
     """Connection to one guest's agent over a UNIX socket.
 
@@ -135,16 +159,33 @@ class Agent:
         self._jobs = {}
         self._next = 1
         self._sock = None
+        self._bytes = None
+        self._next_sock = None
         self._pongs = set()
 
     def connect(self, timeout):
         """Connect to QEMU's socket, which appears early in its start."""
+        self._sock = self._open(timeout)
+        self._bytes = Bytes(self._sock)
+        threading.Thread(target=self._reader, daemon=True).start()
+
+    def follow(self, path, alive, timeout=20):
+        """The guest is going to another QEMU, which has this socket."""
+        self.path, self.alive = path, alive
+        self._bytes.next = self._next_sock = self._open(timeout)
+
+    def moved(self):
+        """It is there."""
+        with self._send_lock:
+            self._sock = self._next_sock
+
+    def _open(self, timeout):
         end = time.monotonic() + timeout
         while True:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 sock.connect(self.path)
-                break
+                return sock
             except OSError as exc:
                 sock.close()
                 if not self.alive():
@@ -154,8 +195,6 @@ class Agent:
                     raise AgentError('%s: no socket %s: %s'
                                      % (self.name, self.path, exc)) from exc
                 time.sleep(0.02)
-        self._sock = sock
-        threading.Thread(target=self._reader, daemon=True).start()
 
     def wait_hello(self, timeout):
         """Wait until the guest's agent runs."""
@@ -234,7 +273,7 @@ class Agent:
 
     def _reader(self):
         try:
-            stream = self._sock.makefile('rb')
+            stream = io.BufferedReader(self._bytes)
             while True:
                 line = stream.readline(MAX_LINE)
                 if not line:

@@ -411,7 +411,7 @@ class Guest:
                     body = stream.read()
             archive.add(target.lstrip('/'), body,
                         0o755 if '/bin/' in target else 0o644)
-        path = self.session.path(self.name + '.initrd')
+        path = self.session.path('%s-%d.initrd' % (self.name, self.generation))
         with open(image('initramfs'), 'rb') as base, open(path, 'wb') as out:
             shutil.copyfileobj(base, out)
             out.write(archive.data())
@@ -486,6 +486,15 @@ class Guest:
 
     def start(self):
         """Start QEMU; wait_boot() must follow.  Also after kill()."""
+        self.launch()
+        self.agent = Agent(self.name, self._sock('ctl'), lambda: self.alive,
+                           self.patience)
+        self.session.add_closer(self.agent_close)
+        self.agent.connect(20)
+        return self
+
+    def launch(self):
+        """Start QEMU, and nothing more."""
         self.generation += 1
         if os.path.exists(self.console):
             os.unlink(self.console)
@@ -496,11 +505,6 @@ class Guest:
         with open(self.session.path(self.name + '-qemu.conf'), 'a') as conf:
             conf.write(' '.join(argv) + '\n')
         self.proc = self.session.popen(argv, self.name + '-qemu.log')
-        self.agent = Agent(self.name, self._sock('ctl'), lambda: self.alive,
-                           self.patience)
-        self.session.add_closer(self.agent_close)
-        self.agent.connect(20)
-        return self
 
     def agent_close(self):
         if self.agent:

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Guests that migrate: from one QEMU to another, whose adapter has another socket.
+
+    guest = migrate(guest, daemon.socket('vm2b'))
+
+The guest keeps its name, addresses and jobs: its agent follows.  Its cables must end
+in guests that listen (that were started first): these take the new QEMU's connection
+when the old one's ends.
+"""
+
+import copy
+import os
+import time
+
+from pvrdma_vm import VmError, say
+
+# The daemon's side of a move is a few ms; memory is what takes time.
+MOVE_TIMEOUT = 120
+
+
+def target_of(guest, socket, host=None):
+    """A QEMU that waits for @guest, with the adapter on the daemon's @socket."""
+    target = copy.copy(guest)
+    target.socket = socket
+    if host:
+        target.host = host
+    target.console = '%s-%d' % (guest.console.split('.con')[0], guest.generation + 1) + \
+        '.con'
+    target.extra_args = [arg for arg in guest.extra_args
+                         if not str(arg).startswith(('-incoming', 'unix:'))]
+    target.way_in = guest.session.path('%s-%d.move' % (guest.name, guest.generation))
+    target.extra_args += ['-incoming', 'unix:' + target.way_in]
+    target.proc = None
+    target.launch()
+    end = time.monotonic() + 20 * guest.patience
+    while not os.path.exists(target.way_in):
+        if not target.alive or time.monotonic() > end:
+            raise VmError('%s: no QEMU that waits for it' % guest.name)
+        time.sleep(0.02)
+    return target
+
+
+def begin(guest, target, **capabilities):
+    """Set @guest in motion."""
+    wanted = [{'capability': name.replace('_', '-'), 'state': state}
+              for name, state in capabilities.items()]
+    if wanted:
+        guest.qmp('migrate-set-capabilities', capabilities=wanted)
+    guest.qmp('migrate-set-parameters', **{'max-bandwidth': 1 << 30,
+                                           'downtime-limit': 1000})
+    guest.qmp('migrate', uri='unix:' + target.way_in)
+
+
+def wait(guest, *states):
+    """Wait for the migration to be in one of @states; what QEMU says of it."""
+    end = time.monotonic() + MOVE_TIMEOUT * guest.patience
+    while True:
+        info = guest.qmp('query-migrate')
+        if info.get('status') in states:
+            return info
+        if info.get('status') in ('failed', 'cancelled', 'completed') or \
+                time.monotonic() > end:
+            raise VmError('%s: migration: %s' % (guest.name, info))
+        time.sleep(0.05)
+
+
+def migrate(guest, socket, host=None):
+    """Move @guest; returns it as it is then.  Its old QEMU has ended."""
+    target = target_of(guest, socket, host)
+    guest.agent.follow(target._sock('ctl'), lambda: target.alive)
+    begin(guest, target)
+    info = wait(guest, 'completed')
+    target.wait_status('running')
+    guest.proc.kill()
+    guest.proc.wait()
+    target.agent.moved()
+    say('%s has moved, %s ms of downtime' % (guest.name, info.get('downtime')))
+    return target

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A guest moves to another QEMU, whose adapter is another VM of the daemon or one of
+another host's, and back, while its programs and those of its peer go on."""
+
+import itertools
+import re
+import time
+import unittest
+
+import fixture
+import hosts
+import migrate
+import parts
+from programs import Pair
+from pvrdma_vm import Daemon, Guest, Link, Session, end_well, kill_process
+
+PEER, MOVER, PLACE = 'vm1', 'vm2', 'vm2b'
+# Seconds in which a VM does not answer.
+STOPPED = 3
+DATACHECK = 'datacheck -d {dev} -g {gid} -p {port} -n %d'
+
+_ports = itertools.count(18700)
+
+
+class Moves(fixture.SessionTest):
+    """The peer and the guest that moves, for all tests of a class.  @own: with our driver
+    and library, else with the stock ones."""
+
+    own = False
+
+    @classmethod
+    def setUpClass(cls):
+        fixture.require_build()
+        fixture.shared.close()
+        cls.session = Session(cls.__name__)
+        try:
+            cls.boot()
+            for guest in (cls.peer, cls.mover):
+                guest.wait_boot()
+                if cls.own:
+                    parts.use_own(guest)
+                else:
+                    guest.load_pvrdma()
+            cls.rdma = Pair([cls.peer, cls.mover], 'pvrdma',
+                            parts.OWN_DEVICE if cls.own else parts.STOCK_DEVICE)
+        except BaseException as exc:
+            cls.session.keep_logs(exc)
+            cls.session.close()
+            raise
+
+    @classmethod
+    def boot(cls):
+        cls.daemons = [Daemon(cls.session, [PEER, MOVER, PLACE])]
+        cls.places = [(cls.daemons[0].socket(name), None) for name in (MOVER, PLACE)]
+        links = {'pvrdma': Link(cls.session, 'vmx')}
+        cls.peer, cls.mover = (
+            Guest(cls.session, number, links, cls.daemons[0].socket(name),
+                  files=parts.guest_files()).start()
+            for number, name in ((1, PEER), (2, MOVER)))
+
+    def tearDown(self):
+        for daemon in self.daemons:
+            daemon.check()
+
+    @classmethod
+    def settle(cls, guest):
+        """The mover is @guest from now on."""
+        cls.mover = cls.rdma.guests[1] = guest
+
+    def move(self):
+        """The mover goes to its other place."""
+        self.places.reverse()
+        self.settle(migrate.migrate(self.mover, *self.places[0]))
+        self.assertTrue(self.mover.agent.ping())
+
+    def start(self, template, timeout=600):
+        """Run @template, the peer being the server: the jobs."""
+        port = next(_ports)
+        one, two = [template.format(dev=self.rdma.device, gid=gid, port=port)
+                    for gid in self.rdma.gids]
+        first = self.peer.spawn(one, timeout)
+        self.peer.wait_listen(port, first)
+        jobs = [first, self.mover.spawn('%s %s' % (two, self.peer.ip('pvrdma')),
+                                        timeout)]
+        self.still_running(jobs)
+        return jobs
+
+    def still_running(self, jobs):
+        for job in jobs:
+            self.assertFalse(job.done, job.describe())
+
+    def datacheck(self, action, rounds=4):
+        """Every byte of every operation, both ways, while @action is going on."""
+        jobs = self.start(DATACHECK % rounds)
+        action(lambda: self.still_running(jobs))
+        for job in jobs:
+            job.wait(600, check=True)
+            self.assertRegex(job.out, re.compile(r'^\d+ checks, 0 errors$', re.M))
+
+    def there_and_back(self, check):
+        for _ in range(2):
+            check()
+            self.move()
+
+    def test_datacheck(self):
+        self.datacheck(self.there_and_back)
+
+    def test_both_directions(self):
+        jobs = self.start('ib_write_bw -b -d {dev} -x {gid} -p {port} -s 65536 -n 20000 '
+                          '-F')
+        self.there_and_back(lambda: self.still_running(jobs))
+        for job in jobs:
+            job.wait(600, check=True)
+
+    def test_new_connections(self):
+        """The adapter is as good as new in its new place."""
+        self.move()
+        self.rdma.run('ibv_rc_pingpong -c -d {dev} -g {gid} -p {port} -s 16384 -n 100')
+
+    @classmethod
+    def tearDownClass(cls):
+        try:
+            end_well([cls.peer, cls.mover], *cls.daemons)
+        except BaseException as exc:
+            cls.session.keep_logs(exc)
+            raise
+        finally:
+            cls.session.close()
+
+
+class StockTest(Moves):
+    def test_stop_and_continue(self):
+        """A VM that is stopped answers nobody; that is no reason to lose connections."""
+        def action(check):
+            check()
+            self.mover.qmp('stop')
+            time.sleep(STOPPED)
+            self.mover.qmp('cont')
+        self.datacheck(action, 2)
+
+    def test_cancelled(self):
+        """When all but the device is over there."""
+        target = migrate.target_of(self.mover, self.places[1][0])
+
+        def action(check):
+            check()
+            migrate.begin(self.mover, target, pause_before_switchover=True)
+            migrate.wait(self.mover, 'pre-switchover')
+            self.mover.qmp('migrate_cancel')
+            migrate.wait(self.mover, 'cancelled')
+            self.mover.wait_status('running')
+        try:
+            self.datacheck(action, 2)
+        finally:
+            kill_process(target.proc)
+            self.mover.qmp('migrate-set-capabilities', capabilities=[
+                {'capability': 'pause-before-switchover', 'state': False}])
+
+    def test_target_dies(self):
+        target = migrate.target_of(self.mover, self.places[1][0])
+
+        def action(check):
+            check()
+            migrate.begin(self.mover, target, pause_before_switchover=True)
+            migrate.wait(self.mover, 'pre-switchover')
+            kill_process(target.proc)
+            self.mover.qmp('migrate-continue', state='pre-switchover')
+            migrate.wait(self.mover, 'failed')
+            self.mover.wait_status('running')
+        try:
+            self.datacheck(action, 2)
+        finally:
+            kill_process(target.proc)
+            self.mover.qmp('migrate-set-capabilities', capabilities=[
+                {'capability': 'pause-before-switchover', 'state': False}])
+
+    def test_other_properties(self):
+        """The target refuses what is not the same device; the source goes on."""
+        options = self.mover.device_options
+        self.mover.device_options = ',vectors=9'
+        try:
+            target = migrate.target_of(self.mover, self.places[1][0])
+        finally:
+            self.mover.device_options = options
+        try:
+            migrate.begin(self.mover, target)
+            self.assertEqual(target.proc.wait(60 * target.patience), 1)
+        finally:
+            kill_process(target.proc)
+        with open(self.session.path(self.mover.name + '-qemu.log')) as log:
+            self.assertIn("'vectors' differs", log.read())
+        if self.mover.qmp('query-status')['status'] != 'running':
+            # It has sent all, and does not know that it came to nothing.
+            self.mover.qmp('cont')
+        self.rdma.run('ibv_rc_pingpong -c -d {dev} -g {gid} -p {port} -s 16384 -n 100')
+
+
+class OwnTest(Moves):
+    own = True
+
+
+class HostsTest(Moves):
+    """The peer stays on its host: one copy becomes TCP, and the other way round."""
+
+    @classmethod
+    def setUpClass(cls):
+        if not hosts.may_be_made():
+            raise unittest.SkipTest('network namespaces need root')
+        super().setUpClass()
+
+    @classmethod
+    def boot(cls):
+        cls.hosts = hosts.Hosts(cls.session, 2)
+        cls.daemons = cls.hosts.start_daemons(
+            {name: {'addresses': 'any'} for name in (PEER, MOVER)})
+        cls.places = [(daemon.socket(MOVER), host)
+                      for daemon, host in zip(cls.daemons, cls.hosts)]
+        links = {'pvrdma': hosts.Cable(cls.session, {PEER: cls.hosts[0]})}
+        cls.peer, cls.mover = (
+            hosts.HostGuest(cls.session, number, links, cls.daemons[0].socket(name),
+                            host=cls.hosts[0], files=parts.guest_files()).start()
+            for number, name in ((1, PEER), (2, MOVER)))
+
+
+class SnapshotTest(fixture.PrivateTest):
+    def job(self, command, **arguments):
+        """Run one of QEMU's jobs to its end."""
+        self.guest.qmp(command, **dict(arguments, **{'job-id': 'job'}))
+        end = time.monotonic() + 120 * self.guest.patience
+        while True:
+            job, = self.guest.qmp('query-jobs')
+            if job['status'] == 'concluded':
+                break
+            self.assertLess(time.monotonic(), end, job)
+            time.sleep(0.1)
+        self.assertNotIn('error', job)
+        self.guest.qmp('job-dismiss', id='job')
+
+    def snapshot(self, command):
+        self.job('snapshot-' + command, tag='one', vmstate='disk', devices=['disk'])
+
+    def test_connections_end(self):
+        """The peers have gone on: what was connected fails, and is told so; the rest
+        works."""
+        disk = self.session.path('disk')
+        open(disk, 'wb').close()
+        daemon = Daemon(self.session, [PEER, MOVER])
+        links = {'pvrdma': Link(self.session, 'vmx')}
+        peer = Guest(self.session, 1, links, daemon.socket(PEER)).start()
+        self.guest = Guest(self.session, 2, links, daemon.socket(MOVER), extra_args=[
+            '-blockdev', 'file,node-name=file,filename=' + disk]).start()
+        guests = [peer, self.guest]
+        for guest in guests:
+            guest.wait_boot()
+            guest.load_pvrdma()
+        self.job('blockdev-create', options={'driver': 'qcow2', 'file': 'file',
+                                             'size': 2 << 30})
+        self.guest.qmp('blockdev-add', driver='qcow2', file='file',
+                       **{'node-name': 'disk'})
+        rdma = Pair(guests, 'pvrdma', parts.STOCK_DEVICE)
+        command = 'ibv_rc_pingpong -d %s -g %d -p 18699 -n 10000000' % (
+            rdma.device, rdma.gids[0])
+        server = peer.spawn(command, 300)
+        peer.wait_listen(18699, server)
+        client = self.guest.spawn('%s %s' % (command, peer.ip('pvrdma')), 300)
+        time.sleep(1)
+        self.snapshot('save')
+        time.sleep(1)
+        self.assertFalse(client.done, client.describe())
+        self.snapshot('load')
+        client.wait(100)
+        self.assertEqual((client.how, client.code), ('exited', 1), client.describe())
+        server.kill(9)
+        server.wait(30)
+        rdma.run('ibv_rc_pingpong -c -d {dev} -g {gid} -p {port} -s 16384 -n 100')
+        end_well(guests, daemon)
+
+
+# No test itself.
+del Moves
