@@ -104,6 +104,12 @@ void datapath_srq_destroyed(struct srq *srq);
  */
 void datapath_gid_unbound(struct vm *vm, unsigned index);
 
+/*
+ * The VM is of another time than its peers: connected QPs go to ERR, with an event.  As
+ * above; the data path is paused.
+ */
+void datapath_connections_lost(struct vm *vm);
+
 /* What is left of the tries of the next message: unanswered, receiver not ready. */
 void requester_tries_left(const struct qp *qp, uint32_t *retries, uint32_t *rnr);
 

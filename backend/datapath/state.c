@@ -3,7 +3,7 @@
  * Life of QPs and CQs as the data path sees it: created, modified, destroyed.
  *
  * Threads: the main thread with the VM's token held (and qp->lock for state
- * changes), except qp_set_error, which the VM's worker calls.
+ * changes), except qp_set_error, which the VM's worker calls, too.
  */
 #include <sys/random.h>
 
@@ -235,6 +235,26 @@ void datapath_qp_destroyed(struct qp *qp)
     pthread_mutex_unlock(&qp->lock);
 }
 
+/* Call @fn for each of the VM's QPs, with the token. */
+static void for_each_qp(struct vm *vm, void (*fn)(struct qp *qp, unsigned arg),
+                        unsigned arg)
+{
+    const struct id_table *t = &vm->objects.qp;
+
+    for (uint32_t first = 1; first < id_table_end(t); first += WALK_STEP) {
+        vm_token_take(vm);
+        for (uint32_t i = first; i < id_table_end(t) && i - first < WALK_STEP; i++) {
+            struct qp *qp = id_table_get(t, i);
+
+            if (qp) {
+                fn(qp, arg);
+            }
+        }
+        vm_token_release(vm);
+        coro_breathe();
+    }
+}
+
 static void gid_lost(struct qp *qp, unsigned index)
 {
     if (qp->service->connected && qp->attr.ah_attr.sgid_index == index) {
@@ -246,20 +266,22 @@ static void gid_lost(struct qp *qp, unsigned index)
 
 void datapath_gid_unbound(struct vm *vm, unsigned index)
 {
-    const struct id_table *t = &vm->objects.qp;
+    for_each_qp(vm, gid_lost, index);
+}
 
-    for (uint32_t first = 1; first < id_table_end(t); first += WALK_STEP) {
-        vm_token_take(vm);
-        for (uint32_t i = first; i < id_table_end(t) && i - first < WALK_STEP; i++) {
-            struct qp *qp = id_table_get(t, i);
+static void connection_lost(struct qp *qp, unsigned unused)
+{
+    uint32_t state = atomic_load(&qp->state);
 
-            if (qp) {
-                gid_lost(qp, index);
-            }
-        }
-        vm_token_release(vm);
-        coro_breathe();
+    (void)unused;
+    if (qp->service->connected && state >= PVRDMA_QPS_RTR && state < PVRDMA_QPS_ERR) {
+        qp_set_error(qp, PVRDMA_EVENT_QP_FATAL);
     }
+}
+
+void datapath_connections_lost(struct vm *vm)
+{
+    for_each_qp(vm, connection_lost, 0);
 }
 
 void qp_enter_error_locked(struct qp *qp)

@@ -17,6 +17,9 @@
  * it becomes RUNNING.  Between, a source whose stream was read to its end may leave:
  * then its addresses are held for whoever has the stream, for HOLD_NS.
  *
+ * A VM that loads its own state of a time after which it ran on (a snapshot) is not what
+ * its peers have gone on with: its connections end, with an event.
+ *
  * Main thread.  States change with vm->ops; the stream is the connection's messages'.
  */
 #include "frontend/migration.h"
@@ -59,6 +62,8 @@ struct migration {
     uint64_t got, room;
     bool handed_over; /* the client has read all since the VM was last RUNNING */
     bool loaded;      /* its addresses are to be claimed before it runs */
+    bool ran_on;      /* it ran, here, after the client had last read all */
+    bool past;        /* what is loaded is from before that */
     /* What it had before it loaded a state that was not run. */
     uint64_t owner[2], generation;
     struct migration_status last;
@@ -145,13 +150,16 @@ static int run(struct vfu_conn *c, struct migration *m)
         failed(vm, "its addresses were taken over: it runs elsewhere");
         return EADDRINUSE;
     }
+    if (m->past) {
+        datapath_connections_lost(vm);
+    }
     datapath_resume(vm);
     m->last.resume_us = took(&since);
     m->last.error[0] = '\0';
     if (m->loaded) {
         log_vm(LOG_LVL_INFO, vm, "migrated here");
     }
-    m->loaded = false;
+    m->loaded = m->past = false;
     m->handed_over = false;
     return 0;
 }
@@ -195,6 +203,7 @@ static int begin_load(struct vfu_conn *c, struct migration *m)
     if (!m->loaded) {
         memcpy(m->owner, vm->owner, sizeof(m->owner));
         m->generation = vm->generation;
+        m->ran_on = !m->handed_over;
     }
     m->handed_over = false;
     vm->moved = false; /* what had moved is gone */
@@ -220,6 +229,11 @@ static int end_load(struct vfu_conn *c, struct migration *m)
         return EBADMSG;
     }
     m->loaded = true;
+    m->past = false;
+    if (memcmp(m->owner, vm->owner, sizeof(m->owner)) == 0) {
+        m->past = m->ran_on;
+        vm->generation = MAX(vm->generation, m->generation + 1);
+    }
     pci_config_set_bus_master(&c->pci, vm->dev->bus_master);
     log_vm(LOG_LVL_INFO, vm, "a state of %" PRIu64 " bytes was loaded", m->last.bytes);
     return 0;

@@ -316,6 +316,53 @@ static void test_source_killed(gconstpointer style)
     }
 }
 
+/*
+ * A guest is put back to what it was (a snapshot): its connections end, and new ones are
+ * as good as ever.  Nothing of them was used since, so that its RAM fits.
+ */
+static void test_past(gconstpointer style)
+{
+    struct vgt_opts o = opts_of(style);
+    g_autoptr(GByteArray) stream = NULL;
+    struct vgt_pair p, more;
+    struct vguest *g;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    g = p.s[0].g;
+    g_assert_cmpint(vg_mig_set(g, STOP_COPY), ==, 0);
+    stream = vg_mig_read(g, 65536);
+    /* It did not run since: that is no past. */
+    g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
+    g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, 65536), ==, 0);
+    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    vg_raise_all(g);
+    g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_RTS);
+    vgt_write_once(&p, 1);
+
+    for (unsigned i = 0; i < 2; i++) { /* twice the same */
+        g_byte_array_unref(stream);
+        g_assert_cmpint(vg_mig_set(g, STOP_COPY), ==, 0);
+        stream = vg_mig_read(g, 65536);
+        g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+        g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
+        g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, 65536), ==, 0);
+        g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+        vg_raise_all(g);
+        g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_ERR);
+        if (i == 0) {
+            g_assert_true(
+                vg_event_wait(g, PVRDMA_EVENT_QP_FATAL, p.s[0].qp->handle, VGT_WAIT_MS));
+        }
+    }
+    /* Its peer is told when it asks. */
+    vgt_send(&p.s[1], 20, PVRDMA_WR_SEND, VGT_SIG, 0, 100, NULL, 0);
+    vgt_expect(p.s[1].scq, 20, PVRDMA_WC_RETRY_EXC_ERR);
+    vgt_pair_close(&p);
+    vgt_pair_open(&more, 0, 1, &o);
+    vgt_write_once(&more, 2);
+    vgt_pair_close(&more);
+}
+
 /* `pvrdmactl vm migrate-status` of both sides. */
 static void test_status(gconstpointer style)
 {
@@ -359,6 +406,7 @@ int main(int argc, char **argv)
         {"one-place", test_one_place},
         {"target-fails", test_target_fails},
         {"source-killed", test_source_killed},
+        {"past", test_past},
         {"status", test_status},
     };
 
