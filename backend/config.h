@@ -180,6 +180,9 @@ struct vm_config *config_vm_new(const struct daemon_config *cfg, const char *nam
 bool config_vm_set(struct vm_config *vm, const char *key, const char *value,
                    GError **errp);
 void config_vm_free(struct vm_config *vm);
+/* @fn is called with each key of @vm, but "worker" if it has that from its network. */
+typedef void config_key_fn(void *opaque, const char *key, const char *value);
+void config_vm_keys(const struct vm_config *vm, config_key_fn *fn, void *opaque);
 
 /*
  * All keys are set: add what @vm has from its network.  False: something keeps it from

@@ -58,12 +58,79 @@ static int bind_mode(int fd, const struct sockaddr_un *addr, mode_t mode)
     return rc;
 }
 
+/* ---- from the daemon whose place this one takes ---- */
+
+struct left {
+    struct sockfile file;
+    int fd;
+};
+static GList *left; /* of struct left */
+
+void sockfile_hand_over(const struct sockfile *f, int fd, struct handover_out *h)
+{
+    handover_put_text(h, f->path);
+    state_put_u64(&h->s, f->dev);
+    state_put_u64(&h->s, f->ino);
+    handover_put_fd(h, fd);
+}
+
+void sockfile_take_over(struct handover_in *h, struct state_in *s)
+{
+    struct left *l = g_new0(struct left, 1);
+
+    l->file.path = handover_get_text(s);
+    l->file.dev = state_get_u64(s);
+    l->file.ino = state_get_u64(s);
+    l->fd = handover_get_fd(h, s);
+    if (l->fd < 0) {
+        g_free(l->file.path);
+        g_free(l);
+        return;
+    }
+    left = g_list_prepend(left, l);
+}
+
+/* The one for @path, or -1. */
+static int take_left(struct sockfile *f, const char *path)
+{
+    for (GList *i = left; i; i = i->next) {
+        struct left *l = i->data;
+        struct stat st;
+        int fd = l->fd;
+
+        if (strcmp(l->file.path, path) != 0 || lstat(path, &st) < 0 ||
+            st.st_dev != l->file.dev || st.st_ino != l->file.ino) {
+            continue;
+        }
+        *f = l->file;
+        g_free(l);
+        left = g_list_delete_link(left, i);
+        return fd;
+    }
+    return -1;
+}
+
+void sockfile_drop_rest(void)
+{
+    while (left) {
+        struct left *l = left->data;
+
+        close(l->fd);
+        sockfile_remove(&l->file);
+        g_free(l);
+        left = g_list_delete_link(left, left);
+    }
+}
+
 int sockfile_listen(struct sockfile *f, const char *path, mode_t mode, int backlog)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
     struct stat st;
-    int fd, err;
+    int fd = take_left(f, path), err;
 
+    if (fd >= 0) {
+        return fd;
+    }
     if (strlen(path) >= sizeof(addr.sun_path)) {
         return -ENAMETOOLONG;
     }

@@ -43,6 +43,57 @@ static void test_mode(void)
     }
 }
 
+static struct state_in *next_section(struct handover_in *h, struct state_section *s)
+{
+    g_assert_true(state_section_next(handover_stream(h), s));
+    return &s->in;
+}
+
+/* To another daemon: the socket with its file and its clients, if nothing has changed. */
+static void test_hand_over(void)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    g_autofree char *other = g_strconcat(path, "-2", NULL);
+    struct sockfile f[2], got;
+    struct handover_out out;
+    struct handover_in *in;
+    struct state_section s;
+    int fd[2], client, memfd;
+
+    handover_out_begin(&out);
+    for (unsigned i = 0; i < 2; i++) {
+        fd[i] = sockfile_listen(&f[i], i ? other : path, 0660, 1);
+        g_assert_cmpint(fd[i], >=, 0);
+        state_section_begin(&out.s, STATE_TAG('S', 'O', 'C', 'K'), 1, 0);
+        sockfile_hand_over(&f[i], fd[i], &out);
+        state_section_end(&out.s);
+    }
+    memfd = handover_seal(&out, NULL);
+    g_assert_cmpint(memfd, >=, 0);
+    handover_out_clear(&out);
+    client = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    g_strlcpy(addr.sun_path, path, sizeof(addr.sun_path));
+    g_assert_cmpint(connect(client, (struct sockaddr *)&addr, sizeof(addr)), ==, 0);
+
+    in = handover_open(memfd, NULL);
+    g_assert_nonnull(in);
+    sockfile_take_over(in, next_section(in, &s));
+    sockfile_take_over(in, next_section(in, &s));
+    handover_close(in);
+    g_assert_cmpint(sockfile_listen(&got, path, 0660, 1), ==, fd[0]);
+    g_assert_cmpint(accept(fd[0], NULL, NULL), >=, 0);
+    /* Somebody has taken the other one's place, so it is as if it had not been there. */
+    g_assert_cmpint(g_unlink(other), ==, 0);
+    g_assert_cmpint(sockfile_listen(&f[0], other, 0660, 1), >=, 0);
+    sockfile_drop_rest();
+    g_assert_cmpint(access(other, F_OK), ==, 0);
+    g_assert_cmpint(access(path, F_OK), ==, 0);
+    sockfile_remove(&f[0]);
+    sockfile_remove(&got);
+    g_free(f[1].path);
+    close(client);
+}
+
 /*
  * Nothing changes attributes by name: in a folder of somebody else the name may lead
  * elsewhere by then.  The kernel reports each such change.
@@ -140,6 +191,7 @@ int main(int argc, char **argv)
     g_assert_nonnull(dir);
     path = g_build_filename(dir, "socket", NULL);
     g_test_add_func("/sockfile/mode", test_mode);
+    g_test_add_func("/sockfile/hand-over", test_hand_over);
     g_test_add_func("/sockfile/no-chmod", test_no_chmod);
     g_test_add_func("/sockfile/stale", test_stale);
     g_test_add_func("/sockfile/not-a-socket", test_not_a_socket);

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * What a daemon leaves to the one that takes its place in the same process, by execve():
+ * a state stream in a sealed memfd, and the descriptors that it names.  handover.c has
+ * the format.  Main thread.
+ */
+#ifndef PVRDMAD_HANDOVER_H
+#define PVRDMAD_HANDOVER_H
+
+#include <glib.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "state.h"
+
+/* Of all that is handed over; the device of each VM has its own. */
+#define HANDOVER_VERSION 1u
+
+/* ---- leaving ---- */
+
+struct handover_out {
+    struct state_out s; /* sections are the caller's */
+    GByteArray *bytes;
+    GArray *fds; /* of int; they stay whose they are */
+};
+
+void handover_out_begin(struct handover_out *h);
+void handover_out_clear(struct handover_out *h);
+
+/* @fd goes along; -1: there is none. */
+void handover_put_fd(struct handover_out *h, int fd);
+void handover_put_text(struct handover_out *h, const char *text);
+
+/* All of it as a memfd, or -1 with errp. */
+int handover_seal(struct handover_out *h, GError **errp);
+/* Let all descriptors, and @memfd, outlive an execve(), or not. */
+void handover_keep(const struct handover_out *h, int memfd, bool keep);
+
+/* ---- taking ---- */
+
+/*
+ * As handover_seal() made it, at number @memfd, which is taken over.  NULL with errp.
+ * None of the descriptors outlives another execve().
+ */
+struct handover_in *handover_open(int memfd, GError **errp);
+/* What nobody took is closed. */
+void handover_close(struct handover_in *h);
+/* The stream; its text of errors is the handover's. */
+struct state_in *handover_stream(struct handover_in *h);
+
+/*
+ * One that is named in @s, a section of the stream: the caller's now, or -1 if there is
+ * none.  One that was not left, or is taken already, fails.
+ */
+int handover_get_fd(struct handover_in *h, struct state_in *s);
+/* To be freed, never NULL; without control characters. */
+char *handover_get_text(struct state_in *s);
+
+#endif /* PVRDMAD_HANDOVER_H */

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * What one daemon leaves to the next: descriptors come over once each, texts and numbers
+ * as they were, and whatever of it is damaged is refused without harm.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "config.h"
+#include "handover.h"
+
+#define TAG STATE_TAG('T', 'E', 'S', 'T')
+
+struct left {
+    int memfd, fd[2];
+};
+
+static bool is_open(int fd)
+{
+    return fcntl(fd, F_GETFD) >= 0;
+}
+
+static void leave(struct left *l)
+{
+    struct handover_out h;
+    GError *err = NULL;
+
+    handover_out_begin(&h);
+    state_section_begin(&h.s, TAG, 1, 0);
+    for (unsigned i = 0; i < 2; i++) {
+        l->fd[i] = eventfd(i, EFD_CLOEXEC);
+        handover_put_fd(&h, l->fd[i]);
+    }
+    handover_put_fd(&h, -1);
+    handover_put_text(&h, "some text");
+    state_section_end(&h.s);
+    l->memfd = handover_seal(&h, &err);
+    g_assert_no_error(err);
+    handover_keep(&h, l->memfd, true);
+    g_assert_cmpint(fcntl(l->fd[0], F_GETFD), ==, 0);
+    handover_keep(&h, l->memfd, false);
+    g_assert_cmpint(fcntl(l->fd[0], F_GETFD), ==, FD_CLOEXEC);
+    g_assert_cmpint(fcntl(l->memfd, F_GETFD), ==, FD_CLOEXEC);
+    handover_keep(&h, l->memfd, true);
+    handover_out_clear(&h);
+}
+
+/* Read what leave() has left, whatever became of it. */
+static void take(struct handover_in *h, bool *all)
+{
+    struct state_in *s = handover_stream(h);
+    struct state_section section;
+
+    *all = false;
+    while (state_section_next(s, &section)) {
+        int a = handover_get_fd(h, &section.in), b = handover_get_fd(h, &section.in);
+        int none = handover_get_fd(h, &section.in);
+        g_autofree char *text = handover_get_text(&section.in);
+
+        state_all_read(&section.in);
+        *all = section.tag == TAG && a >= 0 && b >= 0 && none == -1 &&
+               !strcmp(text, "some text");
+        if (a >= 0) {
+            close(a);
+        }
+        if (b >= 0) {
+            close(b);
+        }
+        g_assert_true(a < 0 || a != b);
+        g_assert_cmpint(none, ==, -1);
+    }
+    *all = *all && !state_failed(s);
+}
+
+static void test_once(void)
+{
+    struct handover_in *h;
+    struct left l;
+    GError *err = NULL;
+    bool all;
+
+    leave(&l);
+    h = handover_open(l.memfd, &err);
+    g_assert_no_error(err);
+    g_assert_cmpint(fcntl(l.fd[0], F_GETFD), ==, FD_CLOEXEC);
+    g_assert_cmpint(fcntl(l.memfd, F_GETFD), ==, FD_CLOEXEC);
+    take(h, &all);
+    g_assert_true(all);
+    handover_close(h);
+    g_assert_false(is_open(l.memfd));
+}
+
+/* What nobody wants is closed. */
+static void test_rest(void)
+{
+    struct left l;
+
+    leave(&l);
+    handover_close(handover_open(l.memfd, NULL));
+    g_assert_false(is_open(l.fd[0]));
+    g_assert_false(is_open(l.fd[1]));
+    g_assert_false(is_open(l.memfd));
+}
+
+static int memfd_of(const uint8_t *data, size_t len)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    g_assert_cmpint(write(fd, data, len), ==, len);
+    g_assert_cmpint(
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL),
+        ==, 0);
+    return fd;
+}
+
+/*
+ * Every length, and every byte changed but those of the list: a number in it that is
+ * another's nobody can tell from a right one.
+ */
+static void test_damaged(void)
+{
+    int mine = eventfd(0, EFD_CLOEXEC), len;
+    uint8_t good[4096] = {0};
+    uint64_t list;
+    struct left l;
+
+    leave(&l);
+    len = pread(l.memfd, good, sizeof(good), 0);
+    close(l.memfd);
+    memcpy(&list, good, sizeof(list));
+    list = GUINT64_FROM_LE(list) + sizeof(list);
+    for (int i = 0; i < 2 * len; i++) {
+        int cut = i < len ? i : len, memfd;
+        struct handover_in *h;
+        uint8_t data[4096];
+        bool all;
+
+        memcpy(data, good, sizeof(data));
+        if (i >= len && i - len >= (int)list) {
+            data[i - len] ^= 1u << i % 8;
+        }
+        memfd = memfd_of(data, cut);
+        h = handover_open(memfd, NULL);
+        if (h) {
+            take(h, &all);
+            handover_close(h);
+        } else {
+            close(memfd);
+        }
+        g_assert_true(is_open(mine));
+        for (unsigned k = 0; k < 2; k++) { /* the list's, at the same numbers again */
+            int fd = is_open(l.fd[k]) ? -1 : eventfd(0, EFD_CLOEXEC);
+
+            if (fd >= 0 && fd != l.fd[k]) {
+                g_assert_cmpint(dup3(fd, l.fd[k], O_CLOEXEC), ==, l.fd[k]);
+                close(fd);
+            }
+        }
+    }
+    close(mine);
+    close(l.fd[0]);
+    close(l.fd[1]);
+}
+
+static void test_strangers(void)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING), event;
+    GError *err = NULL;
+
+    g_assert_null(handover_open(fd, &err)); /* somebody could still write to it */
+    g_clear_error(&err);
+    event = eventfd(0, EFD_CLOEXEC);
+    g_assert_null(handover_open(event, &err));
+    g_clear_error(&err);
+    g_assert_null(handover_open(STDERR_FILENO, NULL));
+    g_assert_null(handover_open(9999, NULL));
+    g_assert_true(is_open(fd) && is_open(event));
+    close(fd);
+    close(event);
+}
+
+/* ---- a VM's keys ---- */
+
+static void set(void *opaque, const char *key, const char *value)
+{
+    GError *err = NULL;
+
+    g_assert_true(config_vm_set(opaque, key, value, &err));
+    g_assert_no_error(err);
+}
+
+static void test_keys(void)
+{
+    static const char *const keys[][2] = {
+        {"socket", "/somewhere/vm.sock"},
+        {"network", "blue"},
+        {"addresses", "10.0.0.1;52:54:00:00:00:01;fd00::7"},
+        {"mac", "52:54:00:00:00:01"},
+        {"max-qp", "17"},
+        {"max-cq", "18"},
+        {"max-srq", "19"},
+        {"max-mr", "20"},
+        {"max-pd", "21"},
+        {"max-mr-pages", "22"},
+        {"shares", "23"},
+        {"max-memory", "3G"},
+        {"max-files", "24"},
+        {"require-sealed", "false"},
+        {"uid", "1000;0"},
+        {"worker", "0;3"},
+    };
+    struct daemon_config *cfg = config_new();
+
+    config_complete(cfg);
+    for (unsigned n = 0; n <= G_N_ELEMENTS(keys); n++) {
+        struct vm_config *a = config_vm_new(cfg, "x", NULL);
+        struct vm_config *b = config_vm_new(cfg, "x", NULL);
+
+        for (unsigned i = 0; i < n; i++) {
+            set(a, keys[i][0], keys[i][1]);
+        }
+        config_vm_keys(a, set, b);
+        g_assert_null(config_vm_diff(a, b));
+        g_assert_cmpint(a->own_workers, ==, b->own_workers);
+        if (n > 2) { /* from "any" as well as to it */
+            set(a, "addresses", "any");
+            config_vm_keys(a, set, b);
+            g_assert_null(config_vm_diff(a, b));
+        }
+        config_vm_free(a);
+        config_vm_free(b);
+    }
+    config_free(cfg);
+}
+
+int main(int argc, char **argv)
+{
+    g_test_init(&argc, &argv, NULL);
+    g_test_add_func("/handover/once", test_once);
+    g_test_add_func("/handover/rest", test_rest);
+    g_test_add_func("/handover/damaged", test_damaged);
+    g_test_add_func("/handover/strangers", test_strangers);
+    g_test_add_func("/handover/keys", test_keys);
+    return g_test_run();
+}
