@@ -25,6 +25,11 @@ _Static_assert(BUDGET_SHARES >= CONFIG_MAX_VMS, "each VM has its share");
 
 bool vm_attach(struct vm *vm, GError **errp)
 {
+    return vm_attach_bell(vm, -1, errp);
+}
+
+bool vm_attach_bell(struct vm *vm, int bell, GError **errp)
+{
     struct guest *g = &vm->guest;
     int err;
 
@@ -37,7 +42,7 @@ bool vm_attach(struct vm *vm, GError **errp)
     guest_mem_limit(&g->mem, vm->cfg->max_memory, vm->cfg->max_files);
     irq_init(&g->irq, g);
     event_init(&g->events, vm->cfg->max_cq, vm->cfg->max_qp, vm->cfg->max_srq);
-    if (!doorbells_init(&g->db, errp)) {
+    if (!doorbells_init(&g->db, bell, errp)) {
         goto err_irq;
     }
     vm->dev = device_new(vm);

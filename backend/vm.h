@@ -13,6 +13,8 @@
  * false and sets errp when resources are missing.
  */
 bool vm_attach(struct vm *vm, GError **errp);
+/* For a VMM that has its doorbells' eventfd, taken over, from another daemon. */
+bool vm_attach_bell(struct vm *vm, int bell, GError **errp);
 
 /*
  * Undo vm_attach: after return no worker touches anything of the VM, peers'

@@ -49,13 +49,6 @@
 /* Most descriptors that the kernel lets a message have (SCM_MAX_FD). */
 #define SCM_FDS 253u
 
-/* What could not be sent at once. */
-struct out_msg {
-    uint32_t len, sent;
-    int fd; /* goes with the first byte; borrowed; -1: none, or gone already */
-    uint8_t data[];
-};
-
 static void (*on_left)(void);
 
 void frontend_on_left(void (*fn)(void))
@@ -175,6 +168,15 @@ static gboolean on_writable(gint fd, GIOCondition cond, gpointer opaque)
     return G_SOURCE_REMOVE;
 }
 
+static void queue_push(struct vfu_conn *c, struct out_msg *o)
+{
+    g_queue_push_tail(&c->queue, o);
+    c->queued += o->len - o->sent;
+    if (!c->out_source) {
+        c->out_source = fdwatch_add(c->fd, G_IO_OUT, on_writable, c);
+    }
+}
+
 /* Queue what is left of @head and @r after @sent bytes went out. */
 static void enqueue(struct vfu_conn *c, const struct vfio_user_hdr *head,
                     const struct vfu_reply *r, uint32_t len, uint32_t sent)
@@ -198,11 +200,7 @@ static void enqueue(struct vfu_conn *c, const struct vfio_user_hdr *head,
     if (len) {
         memcpy(o->data + sizeof(*head), r->data, len);
     }
-    g_queue_push_tail(&c->queue, o);
-    c->queued += total - sent;
-    if (!c->out_source) {
-        c->out_source = fdwatch_add(c->fd, G_IO_OUT, on_writable, c);
-    }
+    queue_push(c, o);
 }
 
 void conn_reply(struct vfu_conn *c, const struct vfio_user_hdr *hdr, int err,
@@ -317,8 +315,7 @@ static enum received recv_some(struct vfu_conn *c, void *buf, uint32_t len, bool
     return RECV_SOME;
 }
 
-/* A header is complete: is it one we can go on with?  Gets room for the body. */
-static bool begin_body(struct vfu_conn *c)
+bool conn_begin_body(struct vfu_conn *c)
 {
     const struct vfio_user_hdr *h = &c->hdr;
     uint32_t max = c->version_done ? VFU_MAX_MSG : VFU_MAX_FIRST_MSG;
@@ -359,7 +356,7 @@ static enum received recv_message(struct vfu_conn *c)
             return res;
         }
     }
-    if (!c->body && !begin_body(c)) {
+    if (!c->body && !conn_begin_body(c)) {
         c->unframed = true;
         return RECV_BAD;
     }
@@ -688,6 +685,23 @@ enum conn_state conn_look(struct vm *vm)
     return vm->conn->why ? CONN_LEAVING : CONN_THERE;
 }
 
+static struct vfu_conn *make(struct vm *vm, int fd)
+{
+    struct vfu_conn *c = g_new0(struct vfu_conn, 1);
+
+    c->vm = vm;
+    c->fd = fd;
+    g_queue_init(&c->queue);
+    g_queue_init(&c->waiting);
+    vm->conn = c;
+    return c;
+}
+
+static void allow_time(struct vfu_conn *c)
+{
+    c->timer = g_timeout_add_seconds(VFU_VERSION_TIMEOUT, on_timeout, c);
+}
+
 struct vfu_conn *conn_new(struct vm *vm, int fd)
 {
     struct vfu_conn *c;
@@ -700,15 +714,44 @@ struct vfu_conn *conn_new(struct vm *vm, int fd)
         conn_refuse(vm, fd, "refused a VMM: its descriptors cannot be closed");
         return NULL;
     }
-    c = g_new0(struct vfu_conn, 1);
-    c->vm = vm;
-    c->fd = fd;
-    g_queue_init(&c->queue);
-    g_queue_init(&c->waiting);
+    c = make(vm, fd);
     c->in_source = fdwatch_add(fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_readable, c);
-    c->timer = g_timeout_add_seconds(VFU_VERSION_TIMEOUT, on_timeout, c);
-    vm->conn = c;
+    allow_time(c);
     return c;
+}
+
+/* ---- standing still, and going on, here or in another daemon ---- */
+
+void conn_freeze(struct vfu_conn *c)
+{
+    stop_all(c);
+}
+
+/*
+ * A message that is there as a whole, since it was parked, waits in the former daemon's
+ * coroutine, or is handled here: no event will tell of it.
+ */
+void conn_thaw(struct vfu_conn *c)
+{
+    if (c->ending || c->why) {
+        return; /* that is under way, or comes with the parked message's end */
+    }
+    if (!g_queue_is_empty(&c->queue)) {
+        c->out_source = fdwatch_add(c->fd, G_IO_OUT, on_writable, c);
+    }
+    if (!c->version_done) {
+        allow_time(c);
+    }
+    if (c->parked) {
+        park(c);
+    } else if (on_readable(c->fd, G_IO_IN, c) == G_SOURCE_CONTINUE) {
+        c->in_source = fdwatch_add(c->fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_readable, c);
+    }
+}
+
+struct vfu_conn *conn_new_frozen(struct vm *vm, int fd)
+{
+    return make(vm, fd);
 }
 
 bool frontend_adopt(struct vm *vm, int fd)

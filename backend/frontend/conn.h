@@ -66,6 +66,13 @@ static inline void vfu_reply_init(struct vfu_reply *r)
     r->fd = -1;
 }
 
+/* What could not be sent at once. */
+struct out_msg {
+    uint32_t len, sent;
+    int fd; /* goes with the first byte; borrowed; -1: none, or gone already */
+    uint8_t data[];
+};
+
 /* What the client said in VERSION. */
 struct vfu_client {
     uint32_t max_msg_fds; /* fds it takes per message */
@@ -117,6 +124,18 @@ void conn_refuse(struct vm *vm, int fd, const char *why);
 struct vfu_conn *conn_new(struct vm *vm, int fd);
 
 /*
+ * One that nothing is read from or sent to, until conn_thaw(), which may be its end; the
+ * caller does not hold vm->ops then.  conn_freeze() is for one that is not being closed,
+ * with vm->ops held: no message is in work then, at most one waits for vm->ops.
+ */
+struct vfu_conn *conn_new_frozen(struct vm *vm, int fd);
+void conn_freeze(struct vfu_conn *c);
+void conn_thaw(struct vfu_conn *c);
+
+/* A header is complete: is it one we can go on with?  Gets room for the body. */
+bool conn_begin_body(struct vfu_conn *c);
+
+/*
  * Has the VM a connection?  If its client has ended it, closes it.  CONN_LEAVING: it
  * is being closed; frontend_conn_gone() follows.
  */
@@ -164,6 +183,8 @@ int region_info(struct vfu_conn *c, const struct vfio_user_region_info *req,
                 struct vfu_reply *r);
 int region_io_fds(struct vfu_conn *c, const struct vfio_user_region_io_fds *req,
                   struct vfu_reply *r);
+/* What goes along with BAR1; one for the process, or -1. */
+int region_empty_memfd(void);
 /* May [offset, offset + count) of @region be accessed? */
 int region_check(uint32_t region, uint64_t offset, uint64_t count, bool write);
 /* The access was checked.  @posted: nobody waits for the write's answer. */

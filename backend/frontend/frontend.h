@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "handover.h"
+
 struct vm;
 struct vfu_listener;
 struct vfu_conn;
@@ -38,6 +40,33 @@ bool frontend_adopt(struct vm *vm, int fd);
 
 /* @fn is called whenever a VM has lost its connection.  It may not free the VM. */
 void frontend_on_left(void (*fn)(void));
+
+/* ---- a daemon that takes this one's place (adopt.c) ---- */
+
+/*
+ * Nothing of the VM's client is read or answered any more, and no other one taken / they
+ * are again.  To freeze, vm->ops is held, and the connection is not being closed; to
+ * thaw it is not held.
+ */
+void frontend_freeze(struct vm *vm);
+void frontend_thaw(struct vm *vm);
+/* That of the listener is sockfile.h's. */
+void frontend_listener_hand_over(const struct vfu_listener *l, struct handover_out *h);
+
+/* Is the VM's connection one that stays? */
+bool frontend_connected(const struct vm *vm);
+/*
+ * The VM's connection, if it stays, and what its VMM shares with us; all frozen.  False
+ * with errp: that cannot be had by another daemon.
+ */
+bool frontend_hand_over(struct vm *vm, struct handover_out *h, GError **errp);
+/*
+ * The same, to a VM without a connection, which is frozen then and attached, its data
+ * path paused, if it was.  *memfd is the former doorbell region, or -1.  False: @s has
+ * failed; the connection, if there is one by now, is to be ended.
+ */
+bool frontend_take_over(struct vm *vm, struct handover_in *h, struct state_in *s,
+                        int *memfd);
 
 /*
  * Take no client for a while: the last one was thrown out for what it did.  Half a

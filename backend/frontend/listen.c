@@ -158,6 +158,38 @@ static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
     return G_SOURCE_CONTINUE;
 }
 
+void frontend_freeze(struct vm *vm)
+{
+    struct vfu_listener *l = vm->listener;
+
+    if (l && l->source) {
+        fdwatch_remove(l->source);
+        l->source = 0;
+    }
+    if (l && l->timer) {
+        g_source_remove(l->timer);
+        l->timer = 0;
+    }
+    if (vm->conn) {
+        conn_freeze(vm->conn);
+    }
+}
+
+void frontend_thaw(struct vm *vm)
+{
+    struct vfu_listener *l = vm->listener;
+    gint64 rest = l ? l->fault_over - g_get_monotonic_time() : 0;
+
+    if (l && rest > 0) {
+        pause_for(l, (guint)(rest / 1000) + 1);
+    } else if (l && !l->source && !l->timer) {
+        l->source = fdwatch_add(l->fd, G_IO_IN, on_client, l);
+    }
+    if (vm->conn) {
+        conn_thaw(vm->conn);
+    }
+}
+
 struct vfu_listener *frontend_listen(struct vm *vm, GError **errp)
 {
     const char *path = vm->cfg->socket;
@@ -176,6 +208,11 @@ struct vfu_listener *frontend_listen(struct vm *vm, GError **errp)
     l->file = file;
     l->source = fdwatch_add(fd, G_IO_IN, on_client, l);
     return l;
+}
+
+void frontend_listener_hand_over(const struct vfu_listener *l, struct handover_out *h)
+{
+    sockfile_hand_over(&l->file, l->fd, h);
 }
 
 void frontend_unlisten(struct vfu_listener *l)

@@ -47,11 +47,8 @@ static const struct region_desc regions[] = {
     [PVRDMA_DB_REGION_INDEX] = {PVRDMA_DB_REGION_SIZE, RW},
 };
 
-/*
- * A page that can only be read, to go along with BAR1's empty sparse list.  One
- * for the process; -1 if it cannot be had.
- */
-static int empty_memfd(void)
+/* A page that can only be read, to go along with BAR1's empty sparse list. */
+int region_empty_memfd(void)
 {
     static int fd = -1;
 
@@ -87,7 +84,7 @@ static int region_map(struct vfu_conn *c, uint32_t index, uint8_t cap[16])
     switch (index) {
     case VFIO_USER_REGION_BAR1:
         memcpy(cap, &sparse, sizeof(sparse));
-        return empty_memfd();
+        return region_empty_memfd();
     case PVRDMA_DB_REGION_INDEX:
         memcpy(cap, &type, sizeof(type));
         return c->vm->guest.db.memfd;

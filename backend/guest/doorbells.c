@@ -53,10 +53,10 @@ static void disown(uint16_t *owner, size_t n)
     }
 }
 
-bool doorbells_init(struct guest_doorbells *db, GError **errp)
+bool doorbells_init(struct guest_doorbells *db, int bell, GError **errp)
 {
     db->memfd = make_memfd();
-    db->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    db->eventfd = bell >= 0 ? bell : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     db->own = map_region(-1, MAP_PRIVATE | MAP_ANONYMOUS);
     if (db->memfd >= 0) {
         db->shared = map_region(db->memfd, MAP_SHARED);
@@ -74,6 +74,33 @@ bool doorbells_init(struct guest_doorbells *db, GError **errp)
     disown(db->shared->qp_owner, G_N_ELEMENTS(db->shared->qp_owner));
     disown(db->shared->cq_owner, G_N_ELEMENTS(db->shared->cq_owner));
     disown(db->shared->srq_owner, G_N_ELEMENTS(db->shared->srq_owner));
+    return true;
+}
+
+/*
+ * What is stored there from now on, and was before, is in @memfd.  The new pages take
+ * the old ones' place in one step, since workers have the address.
+ */
+bool doorbells_adopt(struct guest_doorbells *db, int memfd)
+{
+    struct pvrdma_db_region *region = map_region(memfd, MAP_SHARED);
+    void *p;
+
+    if (!region) {
+        return false;
+    }
+    memcpy(region->qp_owner, db->shared->qp_owner, sizeof(region->qp_owner));
+    memcpy(region->cq_owner, db->shared->cq_owner, sizeof(region->cq_owner));
+    memcpy(region->srq_owner, db->shared->srq_owner, sizeof(region->srq_owner));
+    __atomic_store_n(&region->kick, 1, __ATOMIC_RELEASE);
+    munmap(region, PVRDMA_DB_REGION_SIZE);
+    p = mmap(db->shared, PVRDMA_DB_REGION_SIZE, PROT_READ | PROT_WRITE,
+             MAP_SHARED | MAP_FIXED, memfd, 0);
+    if (p == MAP_FAILED) {
+        return false;
+    }
+    close(db->memfd);
+    db->memfd = memfd;
     return true;
 }
 

@@ -23,8 +23,17 @@ struct guest_doorbells {
     _Atomic uint64_t bad; /* doorbells that came as messages, and were wrong */
 };
 
-/* Main thread.  False with errp, and nothing to undo. */
-bool doorbells_init(struct guest_doorbells *db, GError **errp);
+/*
+ * Main thread.  @bell is an eventfd that the VMM has already, taken over, or -1.  False
+ * with errp, and nothing to undo, but @bell is closed.
+ */
+bool doorbells_init(struct guest_doorbells *db, int bell, GError **errp);
+/*
+ * The VMM has the region of another daemon, @memfd, taken over if true is returned.  It
+ * takes the place of the one that was made; whose the handles are goes with them.  The
+ * guest runs, its data path does not.
+ */
+bool doorbells_adopt(struct guest_doorbells *db, int memfd);
 void doorbells_fini(struct guest_doorbells *db);
 
 /*

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* What a guest shares with its VMM goes from one daemon to the next.  adopt.c */
+#ifndef PVRDMAD_GUEST_ADOPT_H
+#define PVRDMAD_GUEST_ADOPT_H
+
+#include <stdbool.h>
+
+#include "handover.h"
+
+struct guest;
+
+/* False: some of its memory could not be mapped again. */
+bool guest_hand_over(struct guest *g, struct handover_out *h);
+
+/*
+ * The same, in this order: the doorbells, before the guest's VM is attached with
+ * *eventfd; the rest, before its device is loaded; then doorbells_adopt(*memfd).
+ * guest_adopt_doorbells() makes both the caller's; false: it has failed, and closed them.
+ */
+bool guest_adopt_doorbells(struct handover_in *h, struct state_in *s, int *memfd,
+                           int *eventfd);
+void guest_adopt(struct guest *g, struct handover_in *h, struct state_in *s);
+
+#endif /* PVRDMAD_GUEST_ADOPT_H */
