@@ -23,6 +23,7 @@
 #include "control/control.h"
 #include "control/registry.h"
 #include "control/reload.h"
+#include "control/restart.h"
 #include "coro.h"
 #include "datapath/datapath.h"
 #include "directory/directory.h"
@@ -54,7 +55,7 @@
 
 struct options {
     char *config, *socket_dir, *control_socket, *workers, *worker_priority, *poll_us,
-        *log_level;
+        *log_level, *can_adopt;
     gboolean version, check, dumpable;
 };
 
@@ -76,6 +77,8 @@ static bool parse_options(struct options *o, int *argc, char ***argv, GError **e
          "error, warn, info or debug", "LEVEL"},
         {"check-config", 0, 0, G_OPTION_ARG_NONE, &o->check,
          "Say what is wrong with the key file, and end", NULL},
+        {"can-adopt", 0, G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_STRING, &o->can_adopt,
+         "For a daemon that is about to be replaced: end with 0 if that can be", "N"},
         {"dumpable", 0, 0, G_OPTION_ARG_NONE, &o->dumpable,
          "Let the daemon's user trace it and take core dumps", NULL},
         {"version", 0, 0, G_OPTION_ARG_NONE, &o->version, "Show the version", NULL},
@@ -103,6 +106,7 @@ static void free_options(struct options *o)
     g_free(o->worker_priority);
     g_free(o->poll_us);
     g_free(o->log_level);
+    g_free(o->can_adopt);
 }
 
 /* Command line first, since it wins over the file. */
@@ -182,6 +186,11 @@ static void notify_manager(const char *state, int flags)
         log_msg(LOG_LVL_WARN, "NOTIFY_SOCKET: %s", g_strerror(errno));
     }
     close(s);
+}
+
+static void notify_now(const char *state)
+{
+    notify_manager(state, MSG_DONTWAIT);
 }
 
 static gboolean on_watchdog(gpointer unused)
@@ -282,10 +291,34 @@ static void reload_coro(void *unused)
     reload_run(NULL, NULL);
 }
 
+static void restart_coro(void *unused)
+{
+    restart_run(-1, NULL);
+}
+
+static gboolean on_restart(gpointer unused)
+{
+    coro_run(restart_coro, NULL);
+    return G_SOURCE_CONTINUE;
+}
+
 static gboolean on_hangup(gpointer unused)
 {
     coro_run(reload_coro, NULL);
     return G_SOURCE_CONTINUE;
+}
+
+/* Those that were held back while this daemon took another one's place. */
+static void allow_signals(void)
+{
+    sigset_t ours;
+
+    sigemptyset(&ours);
+    sigaddset(&ours, SIGTERM);
+    sigaddset(&ours, SIGINT);
+    sigaddset(&ours, SIGHUP);
+    sigaddset(&ours, SIGUSR2);
+    pthread_sigmask(SIG_UNBLOCK, &ours, NULL);
 }
 
 static void serve(struct daemon_config *cfg)
@@ -294,18 +327,23 @@ static void serve(struct daemon_config *cfg)
     guint term = g_unix_signal_add(SIGTERM, on_signal, loop);
     guint intr = g_unix_signal_add(SIGINT, on_signal, loop);
     guint hup = g_unix_signal_add(SIGHUP, on_hangup, NULL);
+    guint usr2 = g_unix_signal_add(SIGUSR2, on_restart, NULL);
     guint watchdog = start_watchdog();
 
+    adopt_finish();
     say_vms(cfg);
     log_msg(LOG_LVL_INFO, "ready: %u VM(s), %u worker(s), control socket %s",
             registry_count(), cfg->workers, cfg->control_socket);
     notify_manager("READY=1", 0);
+    allow_signals();
     g_main_loop_run(loop);
     log_msg(LOG_LVL_INFO, "stopping");
     notify_manager("STOPPING=1", 0);
     g_source_remove(term);
     g_source_remove(intr);
     g_source_remove(hup);
+    g_source_remove(usr2);
+    restart_stop();
     if (watchdog) {
         g_source_remove(watchdog);
     }
@@ -398,7 +436,7 @@ static bool run(struct daemon_config *cfg, GError **errp)
     if (!start_log(errp)) {
         return false;
     }
-    ok = serve_vms(cfg, errp);
+    ok = adopt_open(errp) && serve_vms(cfg, errp);
     if (!log_stop()) {
         g_clear_error(errp);
     }
@@ -413,12 +451,16 @@ int main(int argc, char **argv)
     bool ok;
 
     setlocale(LC_ALL, "");
+    restart_init(argv, notify_now);
+    adopt_init();
     ok = parse_options(&o, &argc, &argv, &err);
     if (ok && o.version) {
         printf("pvrdmad %s\n", PVRDMA_PROJECT_VERSION);
     } else if (ok) {
         ok = configure(cfg, &o, &err);
-        if (ok && o.check) {
+        if (ok && o.can_adopt) {
+            ok = adopt_understands(o.can_adopt);
+        } else if (ok && o.check) {
             ok = check_config(cfg);
         } else if (ok) {
             log_set_level(cfg->log_level);

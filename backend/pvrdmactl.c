@@ -645,6 +645,20 @@ static int do_reload(void)
     return problems && json_array_get_length(problems) ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
+static void do_restart(void)
+{
+    g_autoptr(JsonNode) r = simple("restart", NULL);
+    JsonObject *o = json_node_get_object(r);
+
+    if (as_json) {
+        print_json(r);
+    } else {
+        printf("a new daemon serves %" G_GINT64_FORMAT
+               " VM(s), which stood still for %.1f ms\n",
+               get_int(o, "vms"), (double)get_int(o, "pause_us") / 1000);
+    }
+}
+
 static bool vm_command(int argc, char **argv)
 {
     static const struct {
@@ -678,6 +692,10 @@ static bool command(int argc, char **argv, int *status)
 {
     if (argc == 1 && strcmp(argv[0], "reload") == 0) {
         *status = do_reload();
+        return true;
+    }
+    if (argc == 1 && strcmp(argv[0], "restart") == 0) {
+        do_restart();
         return true;
     }
     if (argc == 1 && strcmp(argv[0], "status") == 0) {
@@ -732,7 +750,8 @@ int main(int argc, char **argv)
              "  qp list [VM]                queue pairs\n"
              "  peer list                   other hosts' daemons\n"
              "  counters [VM]               everything that is counted\n"
-             "  reload                      make the VMs what the key file says now\n");
+             "  reload                      make the VMs what the key file says now\n"
+             "  restart                     replace the daemon, under running VMs\n");
     if (!g_option_context_parse(ctx, &argc, &argv, &err)) {
         die("%s", err->message);
     }

@@ -15,6 +15,7 @@ int thread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(vo
     sigaddset(&ours, SIGTERM);
     sigaddset(&ours, SIGINT);
     sigaddset(&ours, SIGHUP);
+    sigaddset(&ours, SIGUSR2);
     pthread_sigmask(SIG_BLOCK, &ours, &old);
     err = pthread_create(thread, attr, run, arg);
     pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -8,9 +8,10 @@
 #include <pthread.h>
 
 /*
- * pthread_create(3) of a thread that leaves the signals which end or reload the daemon
- * to the main thread.  Elsewhere one would only end a sleep, and the thread sanitizer
- * would keep it to itself until that thread has something to do.  0 or an errno.
+ * pthread_create(3) of a thread that leaves the signals which end, reload or replace the
+ * daemon to the main thread.  Elsewhere one would only end a sleep, and the thread
+ * sanitizer would keep it to itself until that thread has something to do.  0 or an
+ * errno.
  */
 int thread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),
                   void *arg);

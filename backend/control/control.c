@@ -46,7 +46,8 @@ static struct sockfile listen_file;
 static guint listen_source;
 static guint listen_pause; /* instead of it, for want of descriptors */
 static GList *clients;
-static guint idle_timer; /* while there are clients */
+static int client_fd = -1; /* of the request that was begun last */
+static guint idle_timer;   /* while there are clients */
 static unsigned idle_ms = CONTROL_IDLE_S * 1000;
 
 static void client_free(struct client *c)
@@ -87,6 +88,7 @@ static void run_request(void *opaque)
 {
     struct client *c = opaque;
 
+    client_fd = c->fd;
     c->out = control_handle(daemon_cfg, c->in, c->line);
     c->out_len = strlen(c->out);
     c->out_pos = 0;
@@ -242,6 +244,16 @@ bool control_listen(const struct daemon_config *cfg, GError **errp)
     daemon_cfg = cfg;
     listen_source = fdwatch_add(listen_fd, G_IO_IN, on_connect, NULL);
     return true;
+}
+
+void control_hand_over(struct handover_out *h)
+{
+    sockfile_hand_over(&listen_file, listen_fd, h);
+}
+
+int control_client(void)
+{
+    return client_fd;
 }
 
 void control_close(void)

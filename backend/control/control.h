@@ -15,6 +15,7 @@
  *   {"cmd": "counters", "name": NAME}                     (name: optional)
  *   {"cmd": "peer-list"}
  *   {"cmd": "reload"}
+ *   {"cmd": "restart"}      (the new daemon answers and ends the connection)
  *
  *   {"ok": true, "result": {...}}
  *   {"ok": false, "error": "text"}
@@ -29,6 +30,7 @@
 #include <stdint.h>
 
 #include "config.h"
+#include "handover.h"
 
 #define CONTROL_MAX_CLIENTS 16u
 #define CONTROL_IDLE_S      60     /* seconds that a client may be silent */
@@ -40,6 +42,14 @@
 /* Listen on cfg->control_socket; @cfg must stay valid until control_close(). */
 bool control_listen(const struct daemon_config *cfg, GError **errp);
 void control_close(void);
+
+/* The listening socket goes to another daemon. */
+void control_hand_over(struct handover_out *h);
+/*
+ * The connection of the request that is being begun; -1: nobody's.  Not after the main
+ * loop has turned.
+ */
+int control_client(void);
 
 /* ---- inside control/, and for tests ---- */
 
@@ -58,6 +68,7 @@ enum control_cmd {
     CONTROL_COUNTERS,
     CONTROL_PEER_LIST,
     CONTROL_RELOAD,
+    CONTROL_RESTART,
 };
 
 struct control_request {

@@ -18,6 +18,7 @@
 
 #include "control/json.h"
 #include "control/registry.h"
+#include "control/restart.h"
 #include "coro.h"
 #include "datapath/datapath.h"
 #include "log.h"
@@ -205,6 +206,16 @@ static uint64_t named_workers(void)
     return all;
 }
 
+void reload_lock(void)
+{
+    coro_lock(&one_at_a_time);
+}
+
+void reload_unlock(void)
+{
+    coro_unlock(&one_at_a_time);
+}
+
 void reload_start(struct daemon_config *config)
 {
     struct summary o;
@@ -212,6 +223,9 @@ void reload_start(struct daemon_config *config)
     cfg = config;
     datapath_set_named(named_workers);
     summary_init(&o);
+    if (adopt_vms(cfg)) {
+        remove_gone(&o, cfg);
+    }
     take_vms(&o, cfg);
     summary_fini(&o);
 }

@@ -15,6 +15,9 @@
  * be had is reported and left out.
  */
 void reload_start(struct daemon_config *cfg);
+/* Until reload_unlock() there is no reload; none is under way either.  In a coroutine. */
+void reload_lock(void);
+void reload_unlock(void);
 /* No reload_run() any more; the main loop turns until there is none.  Outside coroutines.
  */
 void reload_stop(void);

@@ -18,6 +18,7 @@
 #include "control/json.h"
 #include "control/registry.h"
 #include "control/reload.h"
+#include "control/restart.h"
 #include "datapath/datapath.h"
 #include "directory/directory.h"
 #include "vm.h"
@@ -41,6 +42,7 @@ static const struct command {
     [CONTROL_COUNTERS] = {"counters", NAME_OPTIONAL},
     [CONTROL_PEER_LIST] = {"peer-list", NAME_NONE},
     [CONTROL_RELOAD] = {"reload", NAME_NONE},
+    [CONTROL_RESTART] = {"restart", NAME_NONE},
 };
 
 static bool fail(GError **errp, const char *why)
@@ -320,12 +322,21 @@ static void report_some(GString *s, struct vm *vm,
     }
 }
 
+static bool changes(enum control_cmd cmd)
+{
+    return cmd == CONTROL_VM_ADD || cmd == CONTROL_VM_REMOVE || cmd == CONTROL_VM_PAUSE ||
+           cmd == CONTROL_VM_RESUME || cmd == CONTROL_RELOAD || cmd == CONTROL_RESTART;
+}
+
 /* Adds the members of the result to @s. */
 static bool run(const struct daemon_config *cfg, const struct control_request *req,
                 GString *s, GError **errp)
 {
     struct vm *vm = NULL;
 
+    if (restart_under_way() && changes(req->cmd)) {
+        return fail(errp, "a restart is under way");
+    }
     if (req->cmd == CONTROL_VM_ADD) {
         return run_vm_add(cfg, req, errp);
     }
@@ -352,6 +363,9 @@ static bool run(const struct daemon_config *cfg, const struct control_request *r
         break;
     case CONTROL_RELOAD:
         return reload_run(s, errp);
+    case CONTROL_RESTART:
+        restart_run(control_client(), errp);
+        return false;
     case CONTROL_VM_REMOVE:
         registry_remove(vm);
         log_msg(LOG_LVL_INFO, "VM %s was removed", req->name);

@@ -59,6 +59,7 @@ static void test_hand_over(void)
     struct handover_in *in;
     struct state_section s;
     int fd[2], client, memfd;
+    char *first;
 
     handover_out_begin(&out);
     for (unsigned i = 0; i < 2; i++) {
@@ -82,6 +83,7 @@ static void test_hand_over(void)
     handover_close(in);
     g_assert_cmpint(sockfile_listen(&got, path, 0660, 1), ==, fd[0]);
     g_assert_cmpint(accept(fd[0], NULL, NULL), >=, 0);
+    first = f[0].path; /* what the former daemon had */
     /* Somebody has taken the other one's place, so it is as if it had not been there. */
     g_assert_cmpint(g_unlink(other), ==, 0);
     g_assert_cmpint(sockfile_listen(&f[0], other, 0660, 1), >=, 0);
@@ -91,6 +93,7 @@ static void test_hand_over(void)
     sockfile_remove(&f[0]);
     sockfile_remove(&got);
     g_free(f[1].path);
+    g_free(first);
     close(client);
 }
 

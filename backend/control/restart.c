@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * A restart, as the daemon does it that is replaced.
+ *
+ * The new program is asked first, in a process of its own, whether it understands what
+ * this one leaves and can be started as this one was.  Then everything stands still, VM
+ * by VM: vm->ops of each is taken, which nobody else ever does of two, its client is not
+ * listened to any more, its data path is paused and its peers are told that it is held.
+ * The state of all of it goes to a memfd, and execve() makes this process the new
+ * daemon, with the descriptors that the state names; adopt.c goes on there.
+ *
+ * Up to execve() nothing has changed that anybody could see but the time, so whatever
+ * fails before is undone by letting all go on.  From there on there is no way back: a
+ * new daemon that ends takes its VMs' adapters along, as any daemon that ends does.
+ *
+ * What is not handed over: commands of administrators that are being carried out (only
+ * who asked for the restart is answered) and memory that is still being unmapped.  With
+ * connections over TCP it is refused.
+ *
+ * Signals are held back from just before execve() until the new daemon listens to them,
+ * since one of them would end it before.
+ */
+#include "control/restart.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "control/control.h"
+#include "control/registry.h"
+#include "control/reload.h"
+#include "control/restart_internal.h"
+#include "datapath/datapath.h"
+#include "frontend/frontend.h"
+#include "frontend/migration.h"
+#include "handover.h"
+#include "vm.h"
+
+/* How long the new program may take to say that it can do it. */
+#define CHECK_MS 10000u
+
+/* A client that is being let go is waited for. */
+#define LEAVING_MS    10u
+#define LEAVING_TRIES 500u
+
+#define DRAIN_MS 500u
+
+static char **arguments; /* argv as it was, with the program's path first */
+static void (*notify)(const char *state);
+static bool under_way, stopping;
+
+void restart_init(char **argv, void (*notify_fn)(const char *state))
+{
+    g_autofree char *self = g_file_read_link("/proc/self/exe", NULL);
+
+    arguments = g_strdupv(argv);
+    if (self && arguments[0]) {
+        g_free(arguments[0]);
+        arguments[0] = g_steal_pointer(&self);
+    }
+    notify = notify_fn;
+    stopping = false;
+}
+
+void restart_stop(void)
+{
+    stopping = true;
+    while (under_way) {
+        g_main_context_iteration(NULL, TRUE);
+    }
+    g_clear_pointer(&arguments, g_strfreev);
+}
+
+bool restart_under_way(void)
+{
+    return under_way;
+}
+
+/* ---- waiting ---- */
+
+static gboolean on_time(gpointer c)
+{
+    coro_wake(c);
+    return G_SOURCE_REMOVE;
+}
+
+static void wait_ms(unsigned ms)
+{
+    g_timeout_add(ms, on_time, coro_self());
+    coro_yield();
+}
+
+/* ---- the new program ---- */
+
+struct check {
+    struct coro *coro;
+    GPid pid;
+    guint timer;
+    int status;
+};
+
+static void on_checked(GPid pid, gint status, gpointer opaque)
+{
+    struct check *c = opaque;
+
+    c->status = status;
+    coro_wake(c->coro);
+}
+
+static gboolean on_too_late(gpointer opaque)
+{
+    struct check *c = opaque;
+
+    c->timer = 0;
+    kill(c->pid, SIGKILL);
+    return G_SOURCE_REMOVE;
+}
+
+/* The last line that it wrote, to be freed. */
+static char *last_words(int fd)
+{
+    char text[4096];
+    ssize_t n;
+    char *line;
+
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    n = read(fd, text, sizeof(text) - 1);
+    text[MAX(n, 0)] = 0;
+    g_strchomp(text);
+    line = strrchr(text, '\n');
+    return g_utf8_make_valid(line ? line + 1 : text, -1);
+}
+
+static bool check_program(GError **errp)
+{
+    g_autoptr(GPtrArray) argv = g_ptr_array_new();
+    g_autofree char *option = g_strdup_printf("--can-adopt=%u", HANDOVER_VERSION);
+    g_autofree char *words = NULL;
+    struct check c = {.coro = coro_self()};
+    int err_fd;
+
+    for (char **a = arguments; *a; a++) {
+        g_ptr_array_add(argv, *a);
+    }
+    g_ptr_array_add(argv, option);
+    g_ptr_array_add(argv, NULL);
+    if (!g_spawn_async_with_pipes(NULL, (char **)argv->pdata, NULL,
+                                  G_SPAWN_DO_NOT_REAP_CHILD |
+                                      G_SPAWN_LEAVE_DESCRIPTORS_OPEN |
+                                      G_SPAWN_STDOUT_TO_DEV_NULL | G_SPAWN_CLOEXEC_PIPES,
+                                  NULL, NULL, &c.pid, NULL, NULL, &err_fd, errp)) {
+        return false;
+    }
+    g_child_watch_add(c.pid, on_checked, &c);
+    c.timer = g_timeout_add(CHECK_MS, on_too_late, &c);
+    coro_yield();
+    if (c.timer) {
+        g_source_remove(c.timer);
+    }
+    g_spawn_close_pid(c.pid);
+    words = last_words(err_fd);
+    close(err_fd);
+    if (WIFEXITED(c.status) && WEXITSTATUS(c.status) == 0) {
+        return true;
+    }
+    g_set_error(errp, PVRDMA_ERROR, 0, "%s cannot take over: %s", arguments[0],
+                !c.timer ? "it did not say in time whether it can"
+                : *words ? words
+                         : "it does not say why");
+    return false;
+}
+
+/* ---- standing still ---- */
+
+/*
+ * Take vm->ops of all VMs and stop listening to their clients.  Others who hold one wait
+ * for none that is taken here.
+ */
+static bool freeze_all(GPtrArray *frozen, GError **errp)
+{
+    uint64_t serial = 0;
+    struct vm *vm;
+
+    for (unsigned tries = 0; (vm = registry_next(serial));) {
+        coro_lock(&vm->ops);
+        if (vm->gone || (vm->conn && !frontend_connected(vm))) {
+            coro_unlock(&vm->ops);
+            if (++tries > LEAVING_TRIES) {
+                g_set_error(errp, PVRDMA_ERROR, 0, "a VM is being let go");
+                return false;
+            }
+            wait_ms(LEAVING_MS);
+            continue;
+        }
+        frontend_freeze(vm);
+        g_ptr_array_add(frozen, vm);
+        if (atomic_load(&vm->guest.mem.dirty) || migration_stopped(vm)) {
+            g_set_error(errp, PVRDMA_ERROR, 0, "VM %s is being migrated, or stopped",
+                        vm->cfg->name);
+            return false;
+        }
+        serial = vm->serial;
+    }
+    for (guint i = 0; i < frozen->len; i++) {
+        datapath_pause(frozen->pdata[i]);
+    }
+    return true;
+}
+
+static void thaw_all(GPtrArray *frozen, bool paused)
+{
+    for (guint i = 0; i < frozen->len; i++) {
+        struct vm *vm = frozen->pdata[i];
+
+        if (paused) {
+            datapath_resume(vm);
+        }
+        coro_unlock(&vm->ops);
+        frontend_thaw(vm);
+    }
+}
+
+/* ---- the state ---- */
+
+struct keys {
+    struct handover_out *h;
+    unsigned n;
+};
+
+static void count_key(void *opaque, const char *key, const char *value)
+{
+    struct keys *k = opaque;
+
+    k->n++;
+}
+
+static void put_key(void *opaque, const char *key, const char *value)
+{
+    struct keys *k = opaque;
+
+    handover_put_text(k->h, key);
+    handover_put_text(k->h, value);
+}
+
+static bool save_vm(struct vm *vm, struct handover_out *h, GError **errp)
+{
+    g_autoptr(GByteArray) device = g_byte_array_new();
+    struct keys keys = {.h = h};
+
+    handover_put_text(h, vm->cfg->name);
+    state_put_u8(&h->s, vm->cfg->from_file);
+    config_vm_keys(vm->cfg, count_key, &keys);
+    state_put_u32(&h->s, keys.n);
+    config_vm_keys(vm->cfg, put_key, &keys);
+    state_put_u64(&h->s, vm->attaches);
+    state_put_u64(&h->s, vm->faults);
+    if (!frontend_hand_over(vm, h, errp)) {
+        return false;
+    }
+    if (frontend_connected(vm) && vm->attached) {
+        vm_save(vm, device);
+        state_put_u8(&h->s, vm->admin_paused);
+        state_put_u64(&h->s, device->len);
+        state_put_bytes(&h->s, device->data, device->len);
+    }
+    return true;
+}
+
+static void begin(struct handover_out *h, uint32_t tag)
+{
+    state_section_begin(&h->s, tag, RESTART_SECTION_VERSION, 0);
+}
+
+static bool save_all(GPtrArray *frozen, struct handover_out *h, gint64 since, int client,
+                     GError **errp)
+{
+    begin(h, RESTART_HEAD);
+    state_put_u64(&h->s, (uint64_t)since);
+    handover_put_fd(h, client);
+    state_section_end(&h->s);
+    begin(h, RESTART_SOCKET);
+    control_hand_over(h);
+    state_section_end(&h->s);
+    for (guint i = 0; i < frozen->len; i++) {
+        struct vm *vm = frozen->pdata[i];
+
+        begin(h, RESTART_SOCKET);
+        frontend_listener_hand_over(vm->listener, h);
+        state_section_end(&h->s);
+    }
+    for (guint i = 0; i < frozen->len; i++) {
+        begin(h, RESTART_VM);
+        if (!save_vm(frozen->pdata[i], h, errp)) {
+            return false;
+        }
+        state_section_end(&h->s);
+        coro_breathe();
+    }
+    return true;
+}
+
+/* ---- the step ---- */
+
+static void hold_signals(sigset_t *old)
+{
+    sigset_t ours;
+
+    sigemptyset(&ours);
+    sigaddset(&ours, SIGTERM);
+    sigaddset(&ours, SIGINT);
+    sigaddset(&ours, SIGHUP);
+    sigaddset(&ours, SIGUSR2);
+    pthread_sigmask(SIG_BLOCK, &ours, old);
+}
+
+/* Returns if it fails. */
+static void become(const struct handover_out *h, int memfd, GError **errp)
+{
+    g_autofree char *number = g_strdup_printf("%d", memfd);
+    g_auto(GStrv) env = g_environ_setenv(g_get_environ(), RESTART_ENV, number, TRUE);
+    sigset_t old;
+    int err;
+
+    if (stopping) {
+        g_set_error(errp, PVRDMA_ERROR, 0, "the daemon ends");
+        return;
+    }
+    log_drain(DRAIN_MS);
+    hold_signals(&old);
+    handover_keep(h, memfd, true);
+    execve(arguments[0], arguments, env);
+    err = errno;
+    handover_keep(h, memfd, false);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    g_set_error(errp, PVRDMA_ERROR, 0, "%s: %s", arguments[0], g_strerror(err));
+}
+
+static void hand_over(int client, GError **errp)
+{
+    g_autoptr(GPtrArray) frozen = g_ptr_array_new();
+    gint64 since = g_get_monotonic_time();
+    struct handover_out h;
+    bool paused = freeze_all(frozen, errp);
+    int memfd = -1;
+
+    if (paused) {
+        handover_out_begin(&h);
+        if (save_all(frozen, &h, since, client, errp)) {
+            memfd = handover_seal(&h, errp);
+        }
+        if (memfd >= 0) {
+            become(&h, memfd, errp);
+            close(memfd);
+        }
+        handover_out_clear(&h);
+    }
+    thaw_all(frozen, paused);
+}
+
+void restart_run(int client, GError **errp)
+{
+    g_autoptr(GError) err = NULL;
+    g_autofree char *state = NULL;
+
+    if (under_way || stopping) {
+        g_set_error(&err, PVRDMA_ERROR, 0,
+                    stopping ? "the daemon ends" : "a restart is under way");
+        goto out;
+    }
+    under_way = true;
+    reload_lock();
+    if (check_program(&err)) {
+        log_msg(LOG_LVL_INFO, "%s takes over", arguments[0]);
+        state = g_strdup_printf("RELOADING=1\nMONOTONIC_USEC=%" G_GINT64_FORMAT,
+                                g_get_monotonic_time());
+        notify(state);
+        hand_over(client, &err);
+        notify("READY=1");
+    }
+    reload_unlock();
+    under_way = false;
+out:
+    log_msg(LOG_LVL_ERROR, "not restarted: %s", err->message);
+    g_propagate_error(errp, g_steal_pointer(&err));
+}

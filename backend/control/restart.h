@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The daemon is replaced by a new one, in the same process, under running VMs.  restart.c
+ * is what the old one does, adopt.c the new one's.  Main thread.
+ */
+#ifndef PVRDMAD_RESTART_H
+#define PVRDMAD_RESTART_H
+
+#include <glib.h>
+#include <stdbool.h>
+
+#include "config.h"
+
+/* ---- the old one ---- */
+
+/*
+ * Remember how this daemon was started: once, before anything of that changes.  @notify
+ * tells the service manager (sd_notify(3)).
+ */
+void restart_init(char **argv, void (*notify)(const char *state));
+/* None begins any more; the main loop turns until one that is under way has given up. */
+void restart_stop(void);
+
+/*
+ * Hand everything over to the program that is installed where this one was.  Returns only
+ * if that fails, with errp, which is logged as well: everything is as it was.  @client
+ * is a descriptor that the new one answers on, as control.h says, or -1.  In a coroutine.
+ */
+void restart_run(int client, GError **errp);
+/* VMs are not to be added, changed or removed. */
+bool restart_under_way(void);
+
+/* ---- the new one ---- */
+
+/* Can this program take over from one that leaves @version ("1")? */
+bool adopt_understands(const char *version);
+
+/* At the start of the process, before it has other threads. */
+void adopt_init(void);
+/*
+ * Is this process one that was restarted?  Takes its listening sockets (sockfile.h).
+ * False with errp: it was, and cannot go on.
+ */
+bool adopt_open(GError **errp);
+/* Declare and attach the VMs that there were; true: it was a restart. */
+bool adopt_vms(const struct daemon_config *cfg);
+/* All is up: the VMs go on, and whoever asked for it is told. */
+void adopt_finish(void);
+
+#endif /* PVRDMAD_RESTART_H */
