@@ -164,7 +164,7 @@ static const struct part {
     {STATE_TAG('S', 'T', 'A', 'T'), 1, "statistics", datapath_save, datapath_load},
     {STATE_TAG('C', 'T', 'X', 'T'), 1, "contexts", contexts_save, contexts_load},
     {STATE_TAG('P', 'D', ' ', ' '), 1, "protection domains", pds_save, pds_load},
-    {STATE_TAG('M', 'R', ' ', ' '), 1, "memory regions", mrs_save, mrs_load},
+    {STATE_TAG('M', 'R', ' ', ' '), 2, "memory regions", mrs_save, mrs_load},
     {STATE_TAG('G', 'I', 'D', 'S'), 1, "GID table", gids_save, gids_load},
     {STATE_TAG('C', 'Q', ' ', ' '), 1, "completion queues", cqs_save, cqs_load},
     {STATE_TAG('S', 'R', 'Q', ' '), 1, "shared receive queues", srqs_save, srqs_load},

@@ -119,7 +119,7 @@ struct mr {
     uint64_t length;
     struct fast_mr *fast;     /* NULL: its key lives as long as it does */
     uint8_t window;           /* PVRDMA_EXT_MW_*; 0: no window */
-    uint32_t qpn;             /* of a bound window of type 2B: only there it is good */
+    uint32_t qpn;             /* of a window, who bound it last; of type 2B is his */
     struct mr *base;          /* of a bound window: what it is bound to */
     _Atomic uint32_t windows; /* bound to it; a worker with the token alone adds */
     struct mr *next_dead;     /* between unpublishing and freeing; main thread */

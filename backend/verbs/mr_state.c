@@ -3,8 +3,9 @@
  * Memory regions and windows in the state stream.
  *
  * Page lists go by value: the guest has freed its own.  Keys are the table's index and
- * generation, but for those that work requests make, whose last byte is saved.  Windows
- * come behind all else, since they refer to it.
+ * generation, but for those that work requests make, whose last byte is saved.  Who has
+ * bound a window is saved when it has no key any more, too: its queue pair may invalidate
+ * that key once again.  Windows come behind all else, since they refer to it.
  *
  * What is loaded has to be what a guest could have made: the checks are those of the
  * commands, and of the work requests in datapath/keys.c.  That its pages are in the DMA
@@ -65,16 +66,17 @@ static void mr_save(const struct mr *mr, struct state_out *s)
     } else if (kind == MR_DMA) {
         state_put_u32(s, mr->access);
     } else {
-        state_put_u32(s, mr->fast->max_pages);
-        state_put_u8(s, (uint8_t)mr->fast->valid->lkey);
-        state_put_u8(s, mr == mr->fast->valid);
+        const struct fast_mr *fast = mr->fast;
+
+        state_put_u32(s, mr->window ? fast->valid->qpn : fast->max_pages);
+        state_put_u8(s, (uint8_t)fast->valid->lkey);
+        state_put_u8(s, mr == fast->valid);
     }
     if (mr->fast && mr == mr->fast->valid) {
         range_save(mr, s);
         if (kind == MR_FAST) {
             pages_save(mr, s);
         } else {
-            state_put_u32(s, mr->qpn);
             state_put_u32(s, mr->base->handle);
         }
     }
@@ -235,7 +237,6 @@ static void binding_load(struct objects *v, struct mr *mw, struct state_in *s)
     uint64_t off;
 
     range_load(mw, s);
-    mw->qpn = state_get_u32(s);
     handle = state_get_u32(s);
     base = id_table_get(&v->mr, handle);
     if (state_failed(s) || !base || base->pd != mw->pd || base->dma || base->fast ||
@@ -286,15 +287,15 @@ static void fast_load(struct vm *vm, uint32_t handle, struct pd *pd, enum mr_kin
                       struct state_in *s)
 {
     struct objects *v = &vm->objects;
-    uint32_t room = state_get_u32(s);
+    uint32_t first = state_get_u32(s);
     struct fast_mr *fast = NULL;
     uint8_t window = kind == MR_WINDOW_1    ? PVRDMA_EXT_MW_TYPE_1
                      : kind == MR_WINDOW_2B ? PVRDMA_EXT_MW_TYPE_2B
                                             : 0;
+    uint32_t room = window ? 0 : first;
     int err;
 
-    if (window ? room != 0
-               : room == 0 || room > PVRDMA_EXT_MAX_FAST_REG || pd->uctx != NULL) {
+    if (!window && (room == 0 || room > PVRDMA_EXT_MAX_FAST_REG || pd->uctx != NULL)) {
         state_fail(s, "no guest can have one with room for %u pages", room);
     }
     err = state_failed(s) ? EINVAL : fast_mr_new(vm, room, &fast);
@@ -304,6 +305,7 @@ static void fast_load(struct vm *vm, uint32_t handle, struct pd *pd, enum mr_kin
         return;
     }
     fast_mr_name(fast, handle, pd, window);
+    fast->valid->qpn = window ? first : 0;
     key_load(v, fast, s);
     if (state_failed(s)) {
         fast_mr_free(vm, fast);

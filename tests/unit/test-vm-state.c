@@ -8,6 +8,7 @@
  */
 #include <string.h>
 
+#include "datapath/engine.h"
 #include "directory/directory.h"
 #include "fulldev.h"
 #include "fullqueues.h"
@@ -103,7 +104,7 @@ static void test_round_trip(void)
     g_assert_cmpmem(a->data, a->len, b->data, b->len);
     g_assert_cmpmem(&st, sizeof(st), &(struct objects_stats[]){testdev_stats(to)}[0],
                     sizeof(st));
-    g_assert_cmpuint(st.mr, ==, 8);
+    g_assert_cmpuint(st.mr, ==, 9);
     g_assert_cmpuint(st.gid, ==, 2);
     g_byte_array_unref(a);
     g_byte_array_unref(b);
@@ -192,6 +193,46 @@ static void test_goes_on(void)
     g_assert_true(atomic_load(&to->vm.guest.irq.vec[PVRDMA_VEC_CQ + 5].pending));
     testdev_write(to, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
     g_assert_cmpuint(directory_count(), ==, 0);
+    g_byte_array_unref(a);
+    teardown();
+}
+
+/* LOCAL_INV of @mr's last key by queue pair @qpn of its PD. */
+static enum pvrdma_wc_status invalidate(const struct mr *mr, uint32_t qpn)
+{
+    struct send_op op = {
+        .m = {.opcode = PVRDMA_WR_LOCAL_INV, .imm = mr->fast->valid->lkey}};
+    struct qp qp = {.vm = &to->vm, .qpn = qpn, .pd = mr->pd};
+    struct outcome o;
+
+    do {
+        vm_token_take(&to->vm);
+        o = keys_run(&qp, &op);
+        vm_token_release(&to->vm);
+    } while (o.what == OUT_GRACE);
+    return o.what == OUT_DONE ? PVRDMA_WC_SUCCESS : o.status;
+}
+
+/* The peer has taken a window's key: who bound it may still do that, nobody else. */
+static void test_unbound_window(void)
+{
+    const struct mr *mw = NULL;
+    GByteArray *a;
+
+    setup();
+    a = fulldev_save(from);
+    g_assert_true(load(a->data, a->len));
+    for (uint32_t i = 1; i < id_table_end(&to->vm.objects.mr); i++) {
+        const struct mr *mr = id_table_get(&to->vm.objects.mr, i);
+
+        if (mr && mr->window == PVRDMA_EXT_MW_TYPE_2B && mr == mr->fast->idle &&
+            (mr->fast->valid->lkey & 0xff) == FULLDEV_WINDOW_KEY) {
+            mw = mr;
+        }
+    }
+    g_assert_nonnull(mw);
+    g_assert_cmpint(invalidate(mw, FULLDEV_BINDER + 1), ==, PVRDMA_WC_MW_BIND_ERR);
+    g_assert_cmpint(invalidate(mw, FULLDEV_BINDER), ==, PVRDMA_WC_SUCCESS);
     g_byte_array_unref(a);
     teardown();
 }
@@ -536,6 +577,7 @@ int main(int argc, char **argv)
     g_test_add_func("/vm-state/window", test_window);
     g_test_add_func("/vm-state/save-changes-nothing", test_save_changes_nothing);
     g_test_add_func("/vm-state/goes-on", test_goes_on);
+    g_test_add_func("/vm-state/unbound-window", test_unbound_window);
     g_test_add_func("/vm-state/take-over", test_take_over);
     g_test_add_func("/vm-state/claim", test_claim);
     g_test_add_func("/vm-state/events", test_events);

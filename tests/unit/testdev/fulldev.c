@@ -68,7 +68,7 @@ static uint32_t window(struct testdev *td, uint32_t pd, uint32_t type)
 /* As the work request of a QP of @pd; what it waits for is the device's own worker. */
 static void run(struct testdev *td, uint32_t pd, struct send_op *op)
 {
-    struct qp qp = {.vm = &td->vm, .qpn = 0x10007};
+    struct qp qp = {.vm = &td->vm, .qpn = FULLDEV_BINDER};
     struct outcome o;
 
     qp.pd = id_table_get(&td->vm.objects.pd, pd);
@@ -103,7 +103,16 @@ static void bind_window(struct testdev *td, uint32_t pd, uint32_t mw, uint32_t m
                                   .length = 128,
                                   .lkey = base->lkey,
                                   .access_flags = PVRDMA_ACCESS_REMOTE_WRITE,
-                                  .rkey = mw << 8 | 0xab}};
+                                  .rkey = mw << 8 | FULLDEV_WINDOW_KEY}};
+
+    run(td, pd, &op);
+}
+
+/* Its key goes; who had it bound may do that once more. */
+static void unbind_window(struct testdev *td, uint32_t pd, uint32_t mw)
+{
+    struct send_op op = {
+        .m = {.opcode = PVRDMA_WR_LOCAL_INV, .imm = mw << 8 | FULLDEV_WINDOW_KEY}};
 
     run(td, pd, &op);
 }
@@ -121,6 +130,9 @@ static void memory(struct testdev *td, uint32_t kernel_pd, uint32_t pd)
     kernel_mr(td, kernel_pd, PVRDMA_MR_FLAG_DMA, 0);
     kernel_mr(td, kernel_pd, PVRDMA_MR_FLAG_FRMR, 4);
     fast_register(td, kernel_pd, kernel_mr(td, kernel_pd, PVRDMA_MR_FLAG_FRMR, 8), 0x77);
+    mw = window(td, pd, PVRDMA_EXT_MW_TYPE_2B);
+    bind_window(td, pd, mw, mr);
+    unbind_window(td, pd, mw);
     g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_MR, gone), ==, 0);
 }
 

@@ -8,6 +8,11 @@
 
 #include "testdev.h"
 
+/* Number of the queue pair that has bound the windows, and the last byte of their keys.
+ */
+#define FULLDEV_BINDER     0x10007u
+#define FULLDEV_WINDOW_KEY 0xabu
+
 /* Attached, with nothing in it.  Two with the same name have equal limits. */
 struct testdev *fulldev_new(const char *name);
 /* Make it all, the same at each time; the data path is paused from then on. */
