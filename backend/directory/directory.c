@@ -244,17 +244,27 @@ static void say_in_use(struct vm *vm, const struct pvrdma_gid *gid,
     }
 }
 
-int directory_bind(struct vm *vm, const struct pvrdma_gid *gid)
+static bool may_bind(struct vm *vm, const struct pvrdma_gid *gid)
+{
+    const struct entry *e = entry_find(vm->cfg->network, gid);
+    struct claim own = {{vm->owner[0], vm->owner[1]}, vm->generation}, now;
+
+    if (!e || atomic_load(&e->route.vm) == vm || !moves_claim(e, &now) ||
+        moves_judge(e, &own) == CLAIM_TAKEN) {
+        return true;
+    }
+    say_in_use(vm, gid, &own, &now);
+    return false;
+}
+
+/* It may have it; wherever it was, it is here now. */
+static void bind_one(struct vm *vm, const struct pvrdma_gid *gid)
 {
     struct entry *e = entry_find_or_make(vm->cfg->network, gid);
-    struct claim own = {{vm->owner[0], vm->owner[1]}, vm->generation}, now;
     bool paused = atomic_load(&vm->dp.paused);
+    struct claim was;
 
-    if (atomic_load(&e->route.vm) != vm && moves_claim(e, &now)) {
-        if (moves_judge(e, &own) != CLAIM_TAKEN) {
-            say_in_use(vm, gid, &own, &now);
-            return EADDRINUSE;
-        }
+    if (atomic_load(&e->route.vm) != vm && moves_claim(e, &was)) {
         moves_release(e);
     }
     if (e->claims++ == 0) {
@@ -272,7 +282,28 @@ int directory_bind(struct vm *vm, const struct pvrdma_gid *gid)
         remote_bound(e);
         entry_tell(e);
     }
+}
+
+/*
+ * Whoever an address is taken from does not run any more, so that none is taken before
+ * all may be.  In between nothing waits, and nothing but time passes.
+ */
+int directory_bind_all(struct vm *vm, const struct pvrdma_gid *gid, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        if (!may_bind(vm, &gid[i])) {
+            return EADDRINUSE;
+        }
+    }
+    for (unsigned i = 0; i < n; i++) {
+        bind_one(vm, &gid[i]);
+    }
     return 0;
+}
+
+int directory_bind(struct vm *vm, const struct pvrdma_gid *gid)
+{
+    return directory_bind_all(vm, gid, 1);
 }
 
 void directory_unbind(struct vm *vm, const struct pvrdma_gid *gid)

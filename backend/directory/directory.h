@@ -75,6 +75,8 @@ void directory_fini(void);
  * GID several times.  Main thread, like all below.
  */
 int directory_bind(struct vm *vm, const struct pvrdma_gid *gid);
+/* All of them; with EADDRINUSE nothing has changed, here or elsewhere. */
+int directory_bind_all(struct vm *vm, const struct pvrdma_gid *gid, unsigned n);
 /* Release one claim; of somebody else's: nothing. */
 void directory_unbind(struct vm *vm, const struct pvrdma_gid *gid);
 

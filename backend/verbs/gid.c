@@ -162,30 +162,21 @@ void gids_load(struct vm *vm, struct state_in *s)
     }
 }
 
-/* Those before the @end-th. */
-static void unclaim(struct vm *vm, unsigned end)
-{
-    const struct gid_entry *gid = vm->objects.gid;
-
-    for (unsigned i = 0; i < end; i++) {
-        if (gid[i].bound) {
-            directory_unbind(vm, &gid[i].gid);
-        }
-    }
-}
-
 int gids_claim(struct vm *vm)
 {
+    struct pvrdma_gid gid[VERBS_GID_TBL_LEN];
     struct objects *v = &vm->objects;
+    unsigned n = 0;
+    int err;
 
     for (unsigned i = 0; v->gids_unclaimed && i < VERBS_GID_TBL_LEN; i++) {
-        int err = v->gid[i].bound ? directory_bind(vm, &v->gid[i].gid) : 0;
-
-        if (err) {
-            unclaim(vm, i);
-            return err;
+        if (v->gid[i].bound) {
+            gid[n++] = v->gid[i].gid;
         }
     }
-    v->gids_unclaimed = false;
-    return 0;
+    err = directory_bind_all(vm, gid, n);
+    if (!err) {
+        v->gids_unclaimed = false;
+    }
+    return err;
 }

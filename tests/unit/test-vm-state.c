@@ -6,6 +6,7 @@
  * test-vm-state --full|--reset FILE writes a stream instead.  golden/ has one of each
  * release's form: when that changes, the new one is put beside the others.
  */
+#include <errno.h>
 #include <string.h>
 
 #include "datapath/engine.h"
@@ -257,7 +258,31 @@ static void test_take_over(void)
     g_assert_cmpuint(directory_count(), ==, 0);
 }
 
-/* All addresses, or none: somebody else has the last one. */
+/* All addresses, or none: somebody else has the last one.  What the others are taken from
+ * runs on. */
+static void test_claim_beside(void)
+{
+    const struct pvrdma_gid last = {.raw = {[10] = 0xff, 0xff, 10, 0, 0, 2}};
+    struct testdev *other = testdev_new("other");
+    GByteArray *a;
+
+    setup();
+    a = fulldev_save(from);
+    directory_unbind(&from->vm, &last);
+    g_assert_cmpint(directory_bind(&other->vm, &last), ==, 0);
+    g_assert_true(load(a->data, a->len));
+    g_assert_cmpint(vm_claim(&to->vm), ==, EADDRINUSE);
+    g_assert_true(directory_may_run(&from->vm));
+    g_assert_cmpuint(directory_count(), ==, 2);
+    directory_unbind(&other->vm, &last);
+    g_assert_cmpint(vm_claim(&to->vm), ==, 0);
+    g_assert_false(directory_may_run(&from->vm));
+    g_byte_array_unref(a);
+    testdev_free(other);
+    teardown();
+}
+
+/* The same where nobody else has the others. */
 static void test_claim(void)
 {
     const struct pvrdma_gid last = {.raw = {[10] = 0xff, 0xff, 10, 0, 0, 2}};
@@ -580,6 +605,7 @@ int main(int argc, char **argv)
     g_test_add_func("/vm-state/unbound-window", test_unbound_window);
     g_test_add_func("/vm-state/take-over", test_take_over);
     g_test_add_func("/vm-state/claim", test_claim);
+    g_test_add_func("/vm-state/claim-beside", test_claim_beside);
     g_test_add_func("/vm-state/events", test_events);
     g_test_add_func("/vm-state/stopped", test_stopped);
     g_test_add_func("/vm-state/empty", test_empty);

@@ -217,6 +217,44 @@ static void test_within(void)
     end();
 }
 
+/* The second address is another VM's: the first one stays where it is, and that runs. */
+static void test_all_or_none(void)
+{
+    const struct pvrdma_gid both[] = {one, two};
+
+    begin();
+    g_assert_cmpint(directory_bind(&vm[0], &one), ==, 0);
+    g_assert_cmpint(directory_bind(&vm[2], &two), ==, 0);
+    stand_still(&vm[0], true);
+    g_string_truncate(said, 0);
+    changes = 0;
+    g_assert_cmpint(directory_bind_all(&vm[1], both, 2), ==, EADDRINUSE);
+    expect("");
+    g_assert_cmpuint(changes, ==, 0);
+    g_assert_cmpuint(moves, ==, 0);
+    g_assert_true(directory_may_run(&vm[0]));
+    g_assert_true(atomic_load(&route->vm) == &vm[0]);
+    directory_unbind(&vm[2], &two);
+    expect("-");
+    g_assert_cmpint(directory_bind_all(&vm[1], both, 2), ==, 0);
+    expect("++");
+    g_assert_false(directory_may_run(&vm[0]));
+    directory_unbind(&vm[1], &one);
+    directory_unbind(&vm[1], &two);
+    end();
+
+    /* The same, and the first one is at a peer, where its owner stands still. */
+    begin();
+    g_assert_cmpint(claim(0, 7, 3, 60 * SECOND), ==, CLAIM_TAKEN);
+    g_assert_cmpint(directory_bind(&vm[2], &two), ==, 0);
+    g_string_truncate(said, 0);
+    g_assert_cmpint(directory_bind_all(&vm[1], both, 2), ==, EADDRINUSE);
+    expect("");
+    g_assert_true(place() == PEER(0));
+    directory_unbind(&vm[2], &two);
+    end();
+}
+
 /* ---- to and from other hosts ---- */
 
 static void test_to_peer(void)
@@ -434,6 +472,7 @@ int main(int argc, char **argv)
     blue = g_intern_string("blue");
     said = g_string_new(NULL);
     g_test_add_func("/moves/within", test_within);
+    g_test_add_func("/moves/all-or-none", test_all_or_none);
     g_test_add_func("/moves/to-peer", test_to_peer);
     g_test_add_func("/moves/from-peer", test_from_peer);
     g_test_add_func("/moves/between", test_between);
