@@ -250,7 +250,7 @@ static bool may_bind(struct vm *vm, const struct pvrdma_gid *gid)
     struct claim own = {{vm->owner[0], vm->owner[1]}, vm->generation}, now;
 
     if (!e || atomic_load(&e->route.vm) == vm || !moves_claim(e, &now) ||
-        moves_judge(e, &own) == CLAIM_TAKEN) {
+        moves_judge(e, &own) == CLAIM_TAKEN || moves_is_former(e, vm)) {
         return true;
     }
     say_in_use(vm, gid, &own, &now);
@@ -260,10 +260,14 @@ static bool may_bind(struct vm *vm, const struct pvrdma_gid *gid)
 /* It may have it; wherever it was, it is here now. */
 static void bind_one(struct vm *vm, const struct pvrdma_gid *gid)
 {
-    struct entry *e = entry_find_or_make(vm->cfg->network, gid);
+    struct entry *e = entry_find(vm->cfg->network, gid);
     bool paused = atomic_load(&vm->dp.paused);
     struct claim was;
 
+    if (e && moves_is_former(e, vm)) {
+        moves_forget(vm);
+    }
+    e = entry_find_or_make(vm->cfg->network, gid);
     if (atomic_load(&e->route.vm) != vm && moves_claim(e, &was)) {
         moves_release(e);
     }

@@ -71,8 +71,9 @@ void directory_fini(void);
 /*
  * Claim a GID for a VM of this host; 0, or EADDRINUSE if another one of the network
  * holds it, here or on another host as far as that is known.  What its own owner holds
- * with a lower generation it takes over, if that stands still.  A VM may claim the same
- * GID several times.  Main thread, like all below.
+ * with a lower generation it takes over, if that stands still; what the VM left behind
+ * when it was another owner's it waits for no longer.  A VM may claim the same GID
+ * several times.  Main thread, like all below.
  */
 int directory_bind(struct vm *vm, const struct pvrdma_gid *gid);
 /* All of them; with EADDRINUSE nothing has changed, here or elsewhere. */

@@ -74,6 +74,8 @@ bool moves_gives_way(const struct entry *e, const struct peer *from,
                      const struct claim *claim, uint64_t hold_ns);
 /* What @vm left the last time is waited for no more; and @e, which was @vm's, is. */
 void moves_forget(const struct vm *vm);
+/* Is @e held for what @vm was, and is no more? */
+bool moves_is_former(const struct entry *e, const struct vm *vm);
 void moves_leave(struct entry *e, const struct vm *vm, uint64_t ns);
 void moves_each_left(void (*fn)(struct entry *e, void *opaque), void *opaque);
 unsigned moves_left(void);

@@ -8,7 +8,8 @@
  *
  *   a VM of this host    it is paused; it is marked, and never runs again
  *   left behind          its VMM has gone, with its state handed over: the address is
- *                        held without a VM until it is claimed, or time is up
+ *                        held without a VM until it is claimed, or time is up, or
+ *                        another guest begins in its place here, and wants it
  *   at a peer            who holds it, or has no link
  *
  * While its owner runs, and can be asked, nobody takes it: a host that repeats another's
@@ -176,6 +177,14 @@ void moves_forget(const struct vm *vm)
             give_up(e);
         }
     }
+}
+
+/* It was left by the same VM of the configuration, which a new guest has begun in. */
+bool moves_is_former(const struct entry *e, const struct vm *vm)
+{
+    struct claim own = {{vm->owner[0], vm->owner[1]}, vm->generation};
+
+    return e->left_until && e->left_by == vm->serial && !same_owner(&e->left, &own);
 }
 
 void moves_leave(struct entry *e, const struct vm *vm, uint64_t ns)

@@ -316,6 +316,23 @@ static void test_source_killed(gconstpointer style)
     }
 }
 
+/* Its state was saved, and nobody goes on with it: it is begun anew where it was. */
+static void test_begun_anew(gconstpointer style)
+{
+    struct vgt_opts o = opts_of(style);
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    vgt_write_once(&p, 1);
+    g_assert_cmpint(vg_mig_set(p.s[0].g, STOP_COPY), ==, 0);
+    g_byte_array_unref(vg_mig_read(p.s[0].g, 65536));
+    vg_disconnect(p.s[0].g);
+    vgt_pair_close(&p);
+    vgt_pair_open(&p, 0, 1, &o);
+    vgt_write_once(&p, 2);
+    vgt_pair_close(&p);
+}
+
 /*
  * A guest is put back to what it was (a snapshot): its connections end, and new ones are
  * as good as ever.  Nothing of them was used since, so that its RAM fits.
@@ -406,6 +423,7 @@ int main(int argc, char **argv)
         {"one-place", test_one_place},
         {"target-fails", test_target_fails},
         {"source-killed", test_source_killed},
+        {"begun-anew", test_begun_anew},
         {"past", test_past},
         {"status", test_status},
     };

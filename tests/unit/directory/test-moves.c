@@ -421,6 +421,28 @@ static void test_left(void)
     end();
 }
 
+/* Another guest begins in the VM that was left: it waits for nobody. */
+static void test_left_and_begun_anew(void)
+{
+    begin();
+    g_assert_cmpint(directory_bind(&vm[0], &one), ==, 0);
+    g_assert_cmpint(directory_bind(&vm[0], &two), ==, 0);
+    directory_left(&vm[0], 60 * SECOND);
+    expect("++==");
+    vm[0].owner[0] = 8;
+    vm[0].generation = 1;
+    changes = 0;
+    g_assert_cmpint(directory_bind(&vm[0], &one), ==, 0);
+    expect("--+");
+    g_assert_cmpuint(changes, ==, 2); /* nobody has it; then the new one */
+    g_assert_true(atomic_load(&route->vm) == &vm[0]);
+    g_assert_false(is_held());
+    g_assert_cmpuint(left(), ==, 0);
+    g_assert_cmpint(directory_bind(&vm[1], &one), ==, EADDRINUSE);
+    directory_unbind(&vm[0], &one);
+    end();
+}
+
 /* Nobody comes: it is free, and those who wait learn it. */
 static void test_left_for_good(void)
 {
@@ -478,6 +500,7 @@ int main(int argc, char **argv)
     g_test_add_func("/moves/between", test_between);
     g_test_add_func("/moves/let-go", test_let_go);
     g_test_add_func("/moves/left", test_left);
+    g_test_add_func("/moves/left-and-begun-anew", test_left_and_begun_anew);
     g_test_add_func("/moves/left-for-good", test_left_for_good);
     g_test_add_func("/moves/left-again", test_left_again);
     rc = g_test_run();
