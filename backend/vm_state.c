@@ -198,8 +198,11 @@ static void part_load(struct vm *vm, const struct part *part, struct state_in *s
     }
 }
 
-/* The sections, in the order of @parts. */
-static void load_parts(struct vm *vm, struct state_in *s)
+/*
+ * The sections, in the order of @parts.  *statistics: what is in that one, for when the
+ * rest has turned out to be good.
+ */
+static void load_parts(struct vm *vm, struct state_in *s, struct state_in *statistics)
 {
     struct state_section section;
     unsigned next = 0;
@@ -212,6 +215,9 @@ static void load_parts(struct vm *vm, struct state_in *s)
                 state_fail(s, "%s: version %u, this daemon reads %u", part->what,
                            section.version, part->version);
                 return;
+            }
+            if (part->load == datapath_load) {
+                *statistics = section.in;
             }
             part_load(vm, part, &section.in);
             next++;
@@ -232,15 +238,16 @@ bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp)
 {
     uint64_t owner[2] = {vm->owner[0], vm->owner[1]}, generation = vm->generation;
     bool bus_master = vm->dev->bus_master;
+    struct state_in s, statistics = {0};
     char error[STATE_ERROR_MAX];
-    struct state_in s;
 
     device_reset(vm->dev); /* if it was not: whatever it had, goes */
     state_in_begin(&s, data, len, error);
     if (!state_failed(&s)) {
-        load_parts(vm, &s);
+        load_parts(vm, &s, &statistics);
     }
     if (!state_failed(&s)) {
+        datapath_go_on(vm, statistics);
         datapath_loaded(vm);
         return true;
     }

@@ -140,11 +140,14 @@ void datapath_cq_arm(struct vm *vm, uint32_t cq_handle, bool solicited, bool pos
 uint64_t datapath_clock(const struct vm *vm);
 
 /*
- * The clock and the statistics in a state stream; both go on where they were.  Main
- * thread; the data path stands still.
+ * The clock and the statistics in a state stream.  To load is to look at them, and times
+ * in what is loaded next count from then on.  When all was loaded, and only then, the
+ * same is read once more and both go on from there.  Main thread; the data path stands
+ * still.
  */
 void datapath_save(struct vm *vm, struct state_out *s);
 void datapath_load(struct vm *vm, struct state_in *s);
+void datapath_go_on(struct vm *vm, struct state_in s);
 
 /*
  * Hold the CQ's events back until there are @count completions (0: however many) or

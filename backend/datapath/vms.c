@@ -271,23 +271,27 @@ void datapath_save(struct vm *vm, struct state_out *s)
 
 void datapath_load(struct vm *vm, struct state_in *s)
 {
-    _Atomic uint64_t *list[MAX_COUNTERS];
-    unsigned n = counters(vm, list);
     uint64_t clock = state_get_u64(s);
     uint32_t have = state_get_count(s, 4096, sizeof(uint64_t));
 
     if (clock > INT64_MAX) {
         state_fail(s, "no guest runs for so long");
     }
-    for (uint32_t i = 0; i < have && !state_failed(s); i++) {
-        uint64_t value = state_get_u64(s);
+    for (uint32_t i = 0; i < have; i++) {
+        state_get_u64(s);
+    }
+    vm->dp.stopped_at = now_ns();
+}
 
-        if (i < n) {
-            atomic_store(list[i], value);
-        }
+void datapath_go_on(struct vm *vm, struct state_in s)
+{
+    _Atomic uint64_t *list[MAX_COUNTERS];
+    unsigned n = counters(vm, list);
+    uint64_t clock = state_get_u64(&s);
+    uint32_t have = state_get_u32(&s);
+
+    for (uint32_t i = 0; i < MIN(n, have); i++) {
+        atomic_store(list[i], state_get_u64(&s));
     }
-    if (!state_failed(s)) {
-        vm->dp.stopped_at = now_ns();
-        vm->dp.clock_base = vm->dp.stopped_at - clock;
-    }
+    vm->dp.clock_base = vm->dp.stopped_at - clock;
 }

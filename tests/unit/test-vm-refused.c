@@ -23,9 +23,11 @@ static void teardown(void)
     testdev_free(to);
 }
 
-/* What @from is cannot be loaded, for that reason. */
+/* What @from is cannot be loaded, for that reason; what @to has counted stays its own. */
 static void refused(const char *why)
 {
+    uint64_t clock_base = to->vm.dp.clock_base;
+    uint64_t tx_msgs = atomic_load(&to->vm.dp.tx_msgs);
     GByteArray *a = fulldev_save(from);
     struct objects_stats st;
     GError *err = NULL;
@@ -41,6 +43,8 @@ static void refused(const char *why)
     g_assert_cmpuint(st.uctx + st.pd + st.mr + st.cq + st.qp + st.srq + st.gid, ==, 0);
     g_assert_cmpuint(st.pages, ==, 0);
     g_assert_cmpuint(to->vm.pauses, ==, 1);
+    g_assert_cmpuint(to->vm.dp.clock_base, ==, clock_base);
+    g_assert_cmpuint(atomic_load(&to->vm.dp.tx_msgs), ==, tx_msgs);
     g_byte_array_unref(a);
 }
 
