@@ -249,6 +249,7 @@ bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp)
     if (!state_failed(&s)) {
         datapath_go_on(vm, statistics);
         datapath_loaded(vm);
+        gids_look(vm);
         return true;
     }
     device_reset(vm->dev);

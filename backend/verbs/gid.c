@@ -148,7 +148,6 @@ static void gid_load(struct vm *vm, struct state_in *s)
         state_fail(s, "entry %u is an address that the VM may not have here", index);
     } else {
         gid_set(vm, &vm->objects.gid[index], true, type, &gid);
-        directory_look(vm->cfg->network, &gid);
     }
 }
 
@@ -159,6 +158,27 @@ void gids_load(struct vm *vm, struct state_in *s)
     vm->objects.gids_unclaimed = true;
     for (uint32_t i = 0; i < n && !state_failed(s); i++) {
         gid_load(vm, s);
+    }
+}
+
+static bool is_first(const struct gid_entry *gid, unsigned i)
+{
+    for (unsigned k = 0; k < i; k++) {
+        if (gid[k].bound && gid_equal(&gid[k].gid, &gid[i].gid)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void gids_look(struct vm *vm)
+{
+    const struct gid_entry *gid = vm->objects.gid;
+
+    for (unsigned i = 0; i < VERBS_GID_TBL_LEN; i++) {
+        if (gid[i].bound && is_first(gid, i)) {
+            directory_look(vm->cfg->network, &gid[i].gid);
+        }
     }
 }
 

@@ -89,6 +89,8 @@ void srqs_load(struct vm *vm, struct state_in *s);
 void qps_save(struct vm *vm, struct state_out *s);
 void qps_load(struct vm *vm, struct state_in *s);
 
+/* They will be claimed: who has them elsewhere says so. */
+void gids_look(struct vm *vm);
 /* Claim all that were loaded; 0, or EADDRINUSE and none is. */
 int gids_claim(struct vm *vm);
 

@@ -308,6 +308,62 @@ static void test_claim(void)
     teardown();
 }
 
+static unsigned n_calls;
+
+static void count_call(const char *network, const struct pvrdma_gid *gid)
+{
+    n_calls++;
+}
+
+static bool nobody_to_ask(const char *network, const struct pvrdma_gid *gid)
+{
+    return false;
+}
+
+static void ignore(const char *network, const struct pvrdma_gid *gid)
+{
+}
+
+static void ignore_vm(const struct vm *vm, const char *network,
+                      const struct pvrdma_gid *gid)
+{
+}
+
+static void ignore_time(const char *network, const struct pvrdma_gid *gid, uint64_t until)
+{
+}
+
+/* Other hosts are asked for what a good stream has, once for each address. */
+static void test_looks(void)
+{
+    static const struct directory_engine engine = {
+        .name = "test",
+        .ask = nobody_to_ask,
+        .call = count_call,
+        .give_up = ignore,
+        .bound = ignore_vm,
+        .unbound = ignore,
+        .held = ignore_time,
+    };
+    GByteArray *a;
+
+    setup();
+    from->vm.objects.gid[5] = from->vm.objects.gid[0];
+    a = fulldev_save(from);
+    from->vm.objects.gid[5].bound = false;
+    device_reset(from->vm.dev);
+    g_assert_cmpint(directory_set_engine(&engine), ==, 0);
+    n_calls = 0;
+    g_assert_false(load(a->data, a->len - 1));
+    g_assert_cmpuint(n_calls, ==, 0);
+    g_assert_true(load(a->data, a->len));
+    g_assert_cmpuint(n_calls, ==, 2);
+    device_reset(to->vm.dev);
+    directory_set_engine(NULL);
+    g_byte_array_unref(a);
+    teardown();
+}
+
 /* A ring goes on where it was, and what waited is told. */
 static void test_events(void)
 {
@@ -606,6 +662,7 @@ int main(int argc, char **argv)
     g_test_add_func("/vm-state/take-over", test_take_over);
     g_test_add_func("/vm-state/claim", test_claim);
     g_test_add_func("/vm-state/claim-beside", test_claim_beside);
+    g_test_add_func("/vm-state/looks", test_looks);
     g_test_add_func("/vm-state/events", test_events);
     g_test_add_func("/vm-state/stopped", test_stopped);
     g_test_add_func("/vm-state/empty", test_empty);
