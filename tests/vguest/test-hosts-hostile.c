@@ -277,11 +277,6 @@ static void test_start(void)
     fd = connect_from(2, 0);
     put(fd, bytes, request(bytes, false));
     expect_end(fd, IWARP_OK);
-    /* Markers. */
-    g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
-    fd = connect_from(2, 0);
-    put(fd, bytes, request(bytes, true));
-    expect_end(fd, IWARP_OK);
     /* Half a Request, and then the end; rubbish; more than a Request. */
     for (unsigned i = 1; i < 90; i += 7) {
         g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
@@ -314,6 +309,83 @@ static void test_start(void)
     put(fd, bytes, 10);
     close(call());
     expect_end(fd, IWARP_OK);
+    end();
+}
+
+/*
+ * Take the markers out of the stream's next @n bytes, which are behind @*pos of them; how
+ * many are left.  Where the frames begin they say themselves, by being understood.
+ */
+static size_t unmark(uint8_t *in, size_t n, uint64_t *pos, unsigned *bytes)
+{
+    size_t out = 0;
+
+    for (size_t i = 0; i < n; i++, ++*pos) {
+        unsigned at = *pos % FPDU_MARKER_EVERY;
+
+        if (at >= FPDU_MARKER) {
+            in[out++] = in[i];
+            continue;
+        }
+        g_assert_true(at >= 2 || in[i] == 0); /* 16 reserved bits, then the way back */
+        ++*bytes;
+    }
+    return out;
+}
+
+/* A peer that demands markers gets them; it has no need to send any. */
+static void test_markers(void)
+{
+    static uint8_t room[FPDU_MAX_SIZE];
+    uint8_t bytes[MPA_MAX_STARTUP], in[1500], data[3000];
+    struct pvrdma_sge sge;
+    struct vg_wr wr = {
+        .wr_id = 1, .opcode = PVRDMA_WR_SEND, .flags = VGT_SIG, .nsge = 1, .sge = &sge};
+    unsigned marks = 0;
+    struct fpdu_rx rx;
+    uint64_t pos = 0;
+    size_t got = 0;
+    int fd;
+
+    begin();
+    g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
+    fd = connect_from(2, 0);
+    put(fd, bytes, request(bytes, true));
+    g_assert_true(get_ready(fd));
+    for (size_t i = 0; i < sizeof(data); i++) {
+        VG_MR_HOST(victim.mr, 0)[i] = (uint8_t)(i * 7 + 1);
+    }
+    sge = vg_sge(victim.mr, 0, sizeof(data));
+    g_assert_cmpuint(vg_post_send(victim.qp, &wr, 1), ==, 1);
+    /* Sums, and where markers point to, are for tshark (test-tshark.py). */
+    fpdu_rx_init(&rx, room, sizeof(room), false, rdmap_head_len);
+    while (got < sizeof(data)) {
+        ssize_t n = recv(fd, in, sizeof(in), 0);
+        struct fpdu_input input = {in, n > 0 ? unmark(in, (size_t)n, &pos, &marks) : 0};
+        struct rdmap_segment s;
+        struct fpdu_part part;
+
+        g_assert_cmpint(n, >, 0);
+        for (;;) {
+            g_assert_cmpint(fpdu_rx_next(&rx, &input, &part), ==, IWARP_OK);
+            if (part.kind == FPDU_NONE) {
+                break;
+            }
+            g_assert_cmpint(part.kind, ==, FPDU_WHOLE);
+            g_assert_cmpint(rdmap_get(part.data, part.len, part.len, RDMAP_EXTENDED, &s),
+                            ==, IWARP_OK);
+            if (s.opcode == RDMAP_SEND) {
+                g_assert_cmpuint(s.payload_len, <=, sizeof(data) - got);
+                memcpy(data + got, part.data + s.head_len, s.payload_len);
+                got += s.payload_len;
+            }
+        }
+    }
+    g_assert_cmpmem(data, sizeof(data), VG_MR_HOST(victim.mr, 0), sizeof(data));
+    g_assert_cmpuint(marks, >=, sizeof(data) / FPDU_MARKER_EVERY * FPDU_MARKER);
+    put_empty_write(fd, 0x10, 0); /* ACK: message 0 is done */
+    vgt_expect(victim.scq, wr.wr_id, PVRDMA_WC_SUCCESS);
+    close(fd);
     end();
 }
 
@@ -710,6 +782,7 @@ int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 240);
     g_test_add_func("/hosts-hostile/start", test_start);
+    g_test_add_func("/hosts-hostile/markers", test_markers);
     g_test_add_func("/hosts-hostile/far-positions", test_far_positions);
     g_test_add_func("/hosts-hostile/ctl", test_ctl);
     g_test_add_func("/hosts-hostile/unreliable", test_unreliable);

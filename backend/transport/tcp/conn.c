@@ -257,7 +257,7 @@ void conn_hello(struct conn *c, struct hello *h)
     pthread_mutex_unlock(&qp->lock);
 }
 
-uint32_t conn_mulpdu(int fd)
+uint32_t conn_mulpdu(int fd, bool markers)
 {
     int mss = 0;
     socklen_t len = sizeof(mss);
@@ -265,10 +265,10 @@ uint32_t conn_mulpdu(int fd)
     if (getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, &len) < 0 || mss <= 0) {
         mss = 1448;
     }
-    return fpdu_mulpdu((uint32_t)mss, false);
+    return fpdu_mulpdu((uint32_t)mss, markers);
 }
 
-bool conn_up(struct conn *c, int fd, const struct mpa_agreed *agreed,
+bool conn_up(struct conn *c, int fd, const struct framing *framing,
              const struct hello *own, const struct hello *peer)
 {
     struct epoll_event ev = {.events = WATCH, .data.ptr = c};
@@ -282,15 +282,15 @@ bool conn_up(struct conn *c, int fd, const struct mpa_agreed *agreed,
     memset(s, 0,
            offsetof(struct stream, room)); /* that is not touched until it is used */
     s->fd = fd;
-    s->crc = agreed->crc;
-    s->mulpdu = conn_mulpdu(fd);
+    s->framing = *framing;
+    s->mulpdu = conn_mulpdu(fd, framing->markers);
     s->may_send = c->initiator;
     s->psn = own->psn;
     for (unsigned i = 0; i < RDMAP_QNS; i++) {
         s->msn[i] = 1;
         s->q[i] = DDP_QUEUE_INIT;
     }
-    fpdu_rx_init(&s->rx, s->room, sizeof(s->room), agreed->crc, rdmap_head_len);
+    fpdu_rx_init(&s->rx, s->room, sizeof(s->room), framing->crc, rdmap_head_len);
     s->rx.in_parts = rx_goes_straight;
     s->rx.parts_arg = c;
 

@@ -51,6 +51,13 @@ struct tcp_arrival {
     struct msg m;
 };
 
+/* How what we send is framed, as both sides have agreed. */
+struct framing {
+    bool crc;
+    bool markers;
+    uint64_t pos; /* with markers: bytes that were framed since the startup frames */
+};
+
 /* A TCP connection in full operation, both directions; under the VM's token. */
 struct stream {
     int fd;
@@ -58,7 +65,7 @@ struct stream {
     bool writable;    /* epoll is asked for that, too */
     uint32_t mulpdu;  /* of messages from now on; see conn_mulpdu() */
     unsigned n_large; /* messages of more, to look at it again */
-    bool crc;
+    struct framing framing;
     bool may_send; /* the responder: the initiator's first frame has come */
     bool broken;   /* to be closed at the turn's end */
     bool closing;  /* nothing is taken any more; ended when all is sent, and read */
@@ -227,12 +234,12 @@ void conn_reachable(struct conn *c, bool anew);
 /* It is of no use, and closed, now.  Token held; either thread. */
 void conn_down(struct conn *c);
 /* Both startup frames are exchanged: @fd is a stream now.  False: it was closed. */
-bool conn_up(struct conn *c, int fd, const struct mpa_agreed *agreed,
+bool conn_up(struct conn *c, int fd, const struct framing *framing,
              const struct hello *own, const struct hello *peer);
 /* Where we stand, for the peer. */
 void conn_hello(struct conn *c, struct hello *h);
 /* The longest ULPDU as the TCP connection is now; its segments grow with its window. */
-uint32_t conn_mulpdu(int fd);
+uint32_t conn_mulpdu(int fd, bool markers);
 /* There is room, for a start() that found none. */
 void conn_go(struct conn *c);
 /* Ask epoll for what @s->fd is to be watched for. */
@@ -256,7 +263,7 @@ void tx_writable(struct conn *c);
 void tx_terminate(struct conn *c, enum iwarp_error error, const uint8_t *head,
                   size_t have, uint32_t ulpdu_len);
 /* The initiator's first frame, of a socket that is not a stream yet. */
-bool tx_first_frame(int fd, bool crc);
+bool tx_first_frame(int fd, struct framing *framing);
 /* Tell what is due before the queue pair goes.  Main thread. */
 void tx_last_words(struct conn *c);
 

@@ -22,6 +22,7 @@
 #define FPDU_MARKER       4u
 #define FPDU_MARKER_EVERY 512u
 #define FPDU_MAX_MARKERS  128u
+#define FPDU_MARKS_SIZE   (FPDU_MAX_MARKERS * FPDU_MARKER) /* of one frame, at most */
 
 /* ---- to send ---- */
 

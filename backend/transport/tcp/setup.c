@@ -326,6 +326,7 @@ static void take_reply(struct setup *s)
 {
     struct conn *c = s->conn;
     struct mpa_agreed agreed;
+    struct framing framing;
     struct mpa_frame reply;
     struct hello peer;
     bool gone;
@@ -347,15 +348,19 @@ static void take_reply(struct setup *s)
         setup_failed(s, "refused");
         return;
     }
-    if (mpa_conclude(&mpa_config, &reply, &agreed) || agreed.send_markers ||
-        agreed.rtr != MPA_RTR_WRITE || !tx_first_frame(fd, agreed.crc)) {
+    if (mpa_conclude(&mpa_config, &reply, &agreed) || agreed.rtr != MPA_RTR_WRITE) {
         setup_failed(s, "MPA: no agreement");
+        return;
+    }
+    framing = (struct framing){agreed.crc, agreed.send_markers, 0};
+    if (!tx_first_frame(fd, &framing)) {
+        setup_failed(s, "the first frame could not be sent");
         return;
     }
     token_drop(asked, &c->asked);
     vm_token_take(c->vm);
     if (!c->s && is_ready(c) && is_there(c)) {
-        conn_up(c, fd, &agreed, &s->own, &peer);
+        conn_up(c, fd, &framing, &s->own, &peer);
         peer_of(c, &c->peer);
         setup_free(s, false);
     } else {
@@ -424,7 +429,7 @@ static void take_request(struct setup *s)
             ? conn_of_token(awaited, peer.token)
             : NULL;
     if (!c || peer.unreliable == c->reliable || !request.enhanced || !request.p2p ||
-        !(request.rtr & MPA_RTR_WRITE) || request.markers) {
+        !(request.rtr & MPA_RTR_WRITE)) {
         setup_failed(s, "nobody awaits it");
         return;
     }
@@ -439,7 +444,8 @@ static void take_request(struct setup *s)
     reply.reject = refuse;
     if (send_frame(fd, &reply, &own) && !refuse) {
         setup_free(s, false);
-        conn_up(c, fd, &agreed, &own, &peer);
+        conn_up(c, fd, &(struct framing){agreed.crc, agreed.send_markers, 0}, &own,
+                &peer);
         peer_of(c, &c->peer);
     } else {
         setup_free(s, true);

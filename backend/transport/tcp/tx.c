@@ -144,30 +144,56 @@ static uint8_t *frame_begin(struct conn *c, size_t len)
 {
     struct tcp_scratch *x = tcp_scratch();
 
-    if (x->out != c ||
-        FPDU_LENGTH + len + FPDU_MAX_TAIL > sizeof(x->out_buf) - x->out_len) {
+    if (x->out != c || FPDU_LENGTH + len + FPDU_MAX_TAIL + FPDU_MARKS_SIZE >
+                           sizeof(x->out_buf) - x->out_len) {
         tx_flush(x);
         x->out = c;
     }
     return x->out_buf + x->out_len + FPDU_LENGTH;
 }
 
-/* Length field, pad and sum around the ULPDU of @len bytes at @ulpdu; the frame's size.
+/*
+ * Markers, pad and sum in the frame that has its length field and @len bytes of ULPDU;
+ * its size.  Few peers want them: that it takes a copy does not matter.
  */
-static size_t frame_close(uint8_t *ulpdu, uint32_t len, bool crc_on)
+SELDOM static size_t frame_mark(uint8_t *frame, uint32_t len, struct framing *f)
+{
+    g_autofree uint8_t *copy = g_memdup2(frame, FPDU_LENGTH + len);
+    struct iovec in = {copy, FPDU_LENGTH + len}, out[FPDU_MARKED_IOV(1)];
+    struct fpdu_marks marks;
+    unsigned n = fpdu_mark(f->pos, &in, 1, f->crc, &marks, out, G_N_ELEMENTS(out));
+    size_t at = 0;
+
+    g_assert(n); /* conn_mulpdu() knows of markers */
+    for (unsigned i = 0; i < n; i++) {
+        memcpy(frame + at, out[i].iov_base, out[i].iov_len);
+        at += out[i].iov_len;
+    }
+    f->pos += at;
+    return at;
+}
+
+/*
+ * What makes a frame of the ULPDU of @len bytes at @ulpdu, around it; the frame's size.
+ * With markers it grows by FPDU_MARKS_SIZE at most.
+ */
+static size_t frame_close(uint8_t *ulpdu, uint32_t len, struct framing *f)
 {
     uint8_t *frame = ulpdu - FPDU_LENGTH;
     uint32_t crc;
 
     put_be16(frame, (uint16_t)len);
-    crc = crc_on ? crc32c_add(CRC32C_INIT, frame, FPDU_LENGTH + len) : 0;
-    return FPDU_LENGTH + len + fpdu_tail(len, crc_on, crc, ulpdu + len);
+    if (G_UNLIKELY(f->markers)) {
+        return frame_mark(frame, len, f);
+    }
+    crc = f->crc ? crc32c_add(CRC32C_INIT, frame, FPDU_LENGTH + len) : 0;
+    return FPDU_LENGTH + len + fpdu_tail(len, f->crc, crc, ulpdu + len);
 }
 
 /* The frame that was begun has @len bytes. */
 static void frame_end(struct conn *c, uint8_t *ulpdu, size_t len)
 {
-    tcp_scratch()->out_len += frame_close(ulpdu, (uint32_t)len, c->s->crc);
+    tcp_scratch()->out_len += frame_close(ulpdu, (uint32_t)len, &c->s->framing);
 }
 
 /* A frame of headers alone. */
@@ -272,7 +298,7 @@ static void begin_message(struct conn *c, const struct msg *m)
     struct rdmap_segment seg;
 
     if (m->length >= c->s->mulpdu && c->s->n_large++ % MULPDU_EVERY == 0) {
-        c->s->mulpdu = conn_mulpdu(c->s->fd);
+        c->s->mulpdu = conn_mulpdu(c->s->fd, c->s->framing.markers);
     }
     if (has_imm(m)) {
         rdmap_begin(&seg, solicited ? RDMAP_IMM_SE : RDMAP_IMM);
@@ -591,22 +617,22 @@ void tx_terminate(struct conn *c, enum iwarp_error error, const uint8_t *head,
 /* ---- out of turn ------------------------------------------------------------------- */
 
 /* A frame of headers alone, to a socket that nothing waits for; true: all of it. */
-static bool give_head(int fd, const struct rdmap_segment *seg, bool crc)
+static bool give_head(int fd, const struct rdmap_segment *seg, struct framing *f)
 {
-    uint8_t frame[FPDU_LENGTH + RDMAP_MAX_HEAD + FPDU_MAX_TAIL];
+    uint8_t frame[FPDU_LENGTH + RDMAP_MAX_HEAD + FPDU_MAX_TAIL + FPDU_MARKS_SIZE];
     size_t len = rdmap_put(seg, frame + FPDU_LENGTH);
 
-    len = frame_close(frame + FPDU_LENGTH, (uint32_t)len, crc);
+    len = frame_close(frame + FPDU_LENGTH, (uint32_t)len, f);
     return give(fd, frame, len) == (ssize_t)len;
 }
 
-bool tx_first_frame(int fd, bool crc)
+bool tx_first_frame(int fd, struct framing *framing)
 {
     struct rdmap_segment seg;
 
     rdmap_begin(&seg, RDMAP_WRITE);
     seg.ddp.stag = CTL_STAG_RTR;
-    return give_head(fd, &seg, crc);
+    return give_head(fd, &seg, framing);
 }
 
 /* A message may be complete for this guest, and the peer not know it yet. */
@@ -620,5 +646,5 @@ void tx_last_words(struct conn *c)
         return;
     }
     ctl_begin(&ctl, &seg);
-    give_head(s->fd, &seg, s->crc);
+    give_head(s->fd, &seg, &s->framing);
 }
