@@ -371,6 +371,10 @@ struct outcome responder_admit_locked(struct qp *qp, const struct msg *m, uint64
     if (!is_from_peer(qp, m)) {
         return OUTCOME(OUT_SILENT);
     }
+    if (m->seq < qp->resp.seq && m->unreliable) {
+        /* Its connection changed its way, and this is what still came by the other. */
+        return responder_drop(qp, UC_NO_PEER);
+    }
     if (m->seq != qp->resp.seq && m->unreliable) {
         qp->resp.seq = m->seq; /* those before are lost */
     } else if (m->seq != qp->resp.seq) {

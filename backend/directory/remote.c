@@ -199,7 +199,8 @@ void directory_look(const char *network, const struct pvrdma_gid *gid)
 {
     const struct entry *e = entry_find(network, gid);
 
-    if (engine && !(e && is_held(e))) {
+    /* Of what is known of a peer, how long it is held may be out of date. */
+    if (engine && !(e && (atomic_load(&e->route.vm) || e->left_until))) {
         engine->call(g_intern_string(network), gid);
     }
 }

@@ -198,6 +198,7 @@ void conn_follow(struct conn *c)
 {
     c->trying = c->refused = false;
     c->next_ask = 0;
+    c->in_vain = 0;
     conn_break(c, "its peer has another place");
     atomic_store(&c->net->net.ready, true); /* the worker looks */
 }

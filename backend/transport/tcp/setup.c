@@ -704,7 +704,7 @@ static void catch_up(struct conn *c)
  */
 static void follow(struct conn *c)
 {
-    bool anew = c->place.who && !is_there(c), up;
+    bool anew = !is_there(c), up;
 
     catch_up(c);
     up = c->place.who && !route_is_held(c->route);
