@@ -121,10 +121,11 @@ static void vm_changed(void *opaque, bool running, RunState state)
         return;
     }
     pvrdma_client_begin(s->client);
+    s->ran_on = false;
     if (running) {
         start_device(s);
     } else if (!stop_device(s, &err)) {
-        /* Reported once more if the VM is to be saved. */
+        s->ran_on = true;
         error_report_err(err);
     }
     pvrdma_client_end(s->client);
@@ -171,6 +172,12 @@ static bool save_state(PVRDMADevice *s, QEMUFile *f, Error **errp)
                    "nothing is left to be saved", s->name);
         return false;
     }
+    if (s->ran_on) {
+        /* What it has stored since may be missing in the copy of the memory. */
+        error_setg(errp, "pvrdma '%s': pvrdmad did not stop the device when "
+                   "the VM was stopped", s->name);
+        return false;
+    }
     return stop_device(s, errp) &&
            set_state(s, VFIO_USER_MIG_STOP_COPY, errp) &&
            save_bytes(s, f, errp) &&
@@ -179,7 +186,7 @@ static bool save_state(PVRDMADevice *s, QEMUFile *f, Error **errp)
 
 /*
  * The error goes into the file, for a migration's status has no other place for
- * a reason; a snapshot's has none at all.
+ * a reason; a snapshot's has none at all, so it is told here, too.
  */
 static int put_state(QEMUFile *f, void *opaque, size_t size,
                      const VMStateField *field, JSONWriter *vmdesc)
@@ -187,9 +194,7 @@ static int put_state(QEMUFile *f, void *opaque, size_t size,
     Error *err = NULL;
 
     if (!save_state(opaque, f, &err)) {
-        if (runstate_check(RUN_STATE_SAVE_VM)) {
-            error_report("%s", error_get_pretty(err));
-        }
+        error_report("%s", error_get_pretty(err));
         migration_file_set_error(-EIO, err);
     }
     return 0;

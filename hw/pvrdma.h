@@ -31,6 +31,7 @@ OBJECT_DECLARE_SIMPLE_TYPE(PVRDMADevice, PVRDMA)
  * @able: it can
  * @state: the device's state (VFIO_USER_MIG_*), if @able
  * @loaded: it is that of another time or place, and has not run here
+ * @ran_on: the device was not stopped when the VM was
  * @run_state: stops and starts the device with the VM, if @able
  * @command: PCI_COMMAND as the daemon knows it
  * @dsr_low: last write to DSRLOW
@@ -63,6 +64,7 @@ struct PVRDMADevice {
     bool able;
     uint32_t state;
     bool loaded;
+    bool ran_on;
     VMChangeStateEntry *run_state;
     uint16_t command;
 
