@@ -14,8 +14,9 @@
  * new daemon that ends takes its VMs' adapters along, as any daemon that ends does.
  *
  * What is not handed over: commands of administrators that are being carried out (only
- * who asked for the restart is answered) and memory that is still being unmapped.  With
- * connections over TCP it is refused.
+ * who asked for the restart is answered), memory that is still being unmapped, links to
+ * other hosts and TCP connections.  These are made anew: peers are told that addresses
+ * are held, and connections go on by their sequence numbers.
  *
  * Signals are held back from just before execve() until the new daemon listens to them,
  * since one of them would end it before.
