@@ -375,8 +375,10 @@ int migration_write(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_repl
     if (!make_room(mig, req.size)) {
         return ENOMEM;
     }
-    memcpy(mig->in + mig->got, m->body + sizeof(req), req.size);
-    mig->got += req.size;
+    if (req.size) { /* else there may be no room at all */
+        memcpy(mig->in + mig->got, m->body + sizeof(req), req.size);
+        mig->got += req.size;
+    }
     return 0;
 }
 

@@ -35,7 +35,9 @@ static int ask(struct fixture *f, uint32_t flags, uint32_t argsz, const void *da
 
     g_assert_cmpuint(len, <=, MAX_LEN);
     memcpy(msg, &head, sizeof(head));
-    memcpy(msg + sizeof(head), data, len);
+    if (len) { /* else there may be none */
+        memcpy(msg + sizeof(head), data, len);
+    }
     return client_call(f->cl, VFIO_USER_DEVICE_FEATURE, msg, (uint32_t)sizeof(head) + len,
                        NULL, 0, &last);
 }
