@@ -96,6 +96,10 @@ int handover_seal(struct handover_out *h, GError **errp)
     int fd, err;
 
     state_out_end(&h->s);
+    if (h->s.cut) {
+        g_set_error(errp, HANDOVER_ERROR, 0, "more than %u bytes to hand over", h->s.max);
+        return -1;
+    }
     state_out_begin(&s, list);
     state_section_begin(&s, TAG_FDS, 1, 0);
     state_put_u32(&s, h->fds->len);

@@ -10,7 +10,8 @@
  * optional, a version that the reader does not have is an error; both are for whoever
  * reads the sections to say.
  *
- * The reader trusts nothing: lengths are compared with what is left, never added up.
+ * The writer stops where its limit is (GLib ends the process for an array of 4 GiB).  The
+ * reader trusts nothing: lengths are compared with what is left, never added up.
  *
  * Threads: none of its own, and no state but the caller's.
  */
@@ -28,6 +29,12 @@ static const uint8_t magic[8] = {'p', 'v', 'r', 'd', 'm', 'a', 'V', 'M'};
 
 void state_put_bytes(struct state_out *s, const void *data, gsize len)
 {
+    gsize room = s->max - MIN(s->bytes->len, s->max);
+
+    if (len > room) {
+        s->cut = true;
+        len = room;
+    }
     if (len) {
         g_byte_array_append(s->bytes, data, (guint)len);
     }
@@ -58,7 +65,7 @@ void state_put_u64(struct state_out *s, uint64_t v)
 
 void state_out_begin(struct state_out *s, GByteArray *bytes)
 {
-    *s = (struct state_out){.bytes = bytes};
+    *s = (struct state_out){.bytes = bytes, .max = STATE_OUT_MAX};
     state_put_bytes(s, magic, sizeof(magic));
     state_put_u32(s, STATE_VERSION);
     state_put_u32(s, 0);
@@ -85,7 +92,9 @@ void state_section_end(struct state_out *s)
 {
     uint64_t len = GUINT64_TO_LE(s->bytes->len - s->section - SECTION_SIZE);
 
-    memcpy(s->bytes->data + s->section + 8, &len, sizeof(len));
+    if (!s->cut) { /* else its head may not be there */
+        memcpy(s->bytes->data + s->section + 8, &len, sizeof(len));
+    }
     s->section = 0;
 }
 

@@ -26,7 +26,10 @@
 struct state_out {
     GByteArray *bytes;
     guint section; /* where the head of the open one is; 0: none is open */
+    guint max;     /* of bytes->len; who knows better sets it lower */
+    bool cut;      /* there was more: what is beyond has been left out */
 };
+#define STATE_OUT_MAX (1u << 31)
 
 /* The stream is put behind what @bytes has. */
 void state_out_begin(struct state_out *s, GByteArray *bytes);

@@ -30,8 +30,9 @@ bool vm_detach(struct vm *vm);
 void vm_has_moved(struct vm *vm);
 
 /*
- * The state of the device behind what @out has, see vm_state.c.  The data path is paused;
- * nothing changes that the guest or a peer could see.
+ * The state of the device, see vm_state.c, in @out, which is empty.  The data path is
+ * paused; nothing changes that the guest or a peer could see.  What is longer than
+ * vm_state_max() ends with the byte behind that: it is of no use.
  */
 void vm_save(struct vm *vm, GByteArray *out);
 
@@ -48,7 +49,10 @@ bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp);
  */
 int vm_claim(struct vm *vm);
 
-/* No stream that vm_load() takes for @vm is longer: what its configuration allows. */
+/*
+ * No stream that vm_load() takes for @vm is longer: what its configuration allows, and
+ * less than 2 GiB.
+ */
 uint64_t vm_state_max(const struct vm *vm);
 
 #endif /* PVRDMAD_VM_PARTS_H */

@@ -178,6 +178,7 @@ void vm_save(struct vm *vm, GByteArray *out)
     struct state_out s;
 
     state_out_begin(&s, out);
+    s.max = (guint)vm_state_max(vm) + 1;
     for (unsigned i = 0; i < G_N_ELEMENTS(parts); i++) {
         state_section_begin(&s, parts[i].tag, parts[i].version, 0);
         parts[i].save(vm, &s);
@@ -279,13 +280,17 @@ int vm_claim(struct vm *vm)
 #define MAX_OF_MR  512u
 #define MAX_OF_PD  64u
 #define MAX_OTHER  (4u << 20)
+/* However much the configuration allows: one more byte shows that it was too long. */
+#define MAX_STATE (STATE_OUT_MAX - 1)
 
 uint64_t vm_state_max(const struct vm *vm)
 {
     const struct vm_config *cfg = vm->cfg;
+    uint64_t max;
 
-    return MAX_OTHER + (uint64_t)cfg->max_qp * MAX_OF_QP +
-           (uint64_t)cfg->max_cq * MAX_OF_CQ + (uint64_t)cfg->max_srq * MAX_OF_SRQ +
-           (uint64_t)cfg->max_mr * MAX_OF_MR + (uint64_t)cfg->max_pd * MAX_OF_PD +
-           (uint64_t)cfg->max_mr_pages * sizeof(uint64_t);
+    max = MAX_OTHER + (uint64_t)cfg->max_qp * MAX_OF_QP +
+          (uint64_t)cfg->max_cq * MAX_OF_CQ + (uint64_t)cfg->max_srq * MAX_OF_SRQ +
+          (uint64_t)cfg->max_mr * MAX_OF_MR + (uint64_t)cfg->max_pd * MAX_OF_PD +
+          (uint64_t)cfg->max_mr_pages * sizeof(uint64_t);
+    return MIN(max, MAX_STATE);
 }

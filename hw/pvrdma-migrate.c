@@ -52,7 +52,7 @@
 
 /* In the stream the state is in pieces of this size at most. */
 #define PIECE_MAX VFIO_USER_MAX_DATA
-/* A device with all that the daemon's limits allow needs half of it. */
+/* Enough for a device with all that the daemon's default limits allow. */
 #define STATE_MAX (512 * MiB)
 
 #define CHECK_ID "pvrdma-check"

@@ -183,6 +183,23 @@ static void test_strangers(void)
     close(event);
 }
 
+/* There is more than fits: it is not handed over in part. */
+static void test_too_long(void)
+{
+    struct handover_out h;
+    GError *err = NULL;
+
+    handover_out_begin(&h);
+    h.s.max = h.bytes->len + 20;
+    state_section_begin(&h.s, TAG, 1, 0);
+    handover_put_text(&h, "some text");
+    state_section_end(&h.s);
+    g_assert_cmpint(handover_seal(&h, &err), ==, -1);
+    g_assert_nonnull(strstr(err->message, "to hand over"));
+    g_clear_error(&err);
+    handover_out_clear(&h);
+}
+
 /* ---- a VM's keys ---- */
 
 static void set(void *opaque, const char *key, const char *value)
@@ -244,6 +261,7 @@ int main(int argc, char **argv)
     g_test_add_func("/handover/rest", test_rest);
     g_test_add_func("/handover/damaged", test_damaged);
     g_test_add_func("/handover/strangers", test_strangers);
+    g_test_add_func("/handover/too-long", test_too_long);
     g_test_add_func("/handover/keys", test_keys);
     return g_test_run();
 }

@@ -117,6 +117,31 @@ static void test_changed(void)
     g_byte_array_unref(bytes);
 }
 
+/* A limit anywhere: what is beyond is left out, and that shows. */
+static void test_limit(void)
+{
+    GByteArray *all = sample(), *bytes;
+    struct state_out s;
+
+    for (guint max = 0; max <= all->len; max++) {
+        bytes = g_byte_array_new();
+        s = (struct state_out){.bytes = bytes, .max = max};
+        state_put_bytes(&s, all->data, 16);
+        state_section_begin(&s, TAG_A, 3, 0);
+        state_put_bytes(&s, all->data + 32, 18);
+        state_section_end(&s);
+        state_put_bytes(&s, all->data + 50, all->len - 50);
+        g_assert_true(s.cut == (max < all->len));
+        g_assert_cmpuint(bytes->len, ==, max);
+        g_assert_true(s.cut || memcmp(bytes->data, all->data, max) == 0);
+        state_put_u8(&s, 0);
+        g_assert_true(s.cut);
+        g_assert_cmpuint(bytes->len, ==, max);
+        g_byte_array_unref(bytes);
+    }
+    g_byte_array_unref(all);
+}
+
 static void test_counts(void)
 {
     static const uint8_t many[] = {0xff, 0xff, 0xff, 0xff, 1, 2, 3, 4};
@@ -148,6 +173,7 @@ int main(int argc, char **argv)
     g_test_add_func("/state/layout", test_layout);
     g_test_add_func("/state/cut", test_cut);
     g_test_add_func("/state/changed", test_changed);
+    g_test_add_func("/state/limit", test_limit);
     g_test_add_func("/state/counts", test_counts);
     return g_test_run();
 }

@@ -453,6 +453,35 @@ static void test_in_use(void)
     teardown();
 }
 
+/* More than may be is not saved, however much memory that would take. */
+static void test_too_long(void)
+{
+    const uint32_t handle = 3, npages = 1u << 20;
+    struct mr *mr, *big;
+    GByteArray *a;
+
+    setup();
+    mr = id_table_get(&from->vm.objects.mr, handle);
+    big = g_malloc0(sizeof(*big) + npages * sizeof(big->page[0]));
+    *big = *mr;
+    big->npages = npages;
+    id_table_publish(&from->vm.objects.mr, handle, big);
+    a = fulldev_save(from);
+    g_assert_cmpuint(a->len, >, npages * 8);
+    g_byte_array_unref(a);
+    from->vm.cfg->max_mr_pages = 1;
+    a = fulldev_save(from);
+    g_assert_cmpuint(a->len, ==, vm_state_max(&from->vm) + 1);
+    g_assert_false(load(a->data, a->len));
+    g_byte_array_unref(a);
+    id_table_publish(&from->vm.objects.mr, handle, mr);
+    g_free(big);
+    /* What an array of bytes can be. */
+    from->vm.cfg->max_mr_pages = UINT32_MAX;
+    g_assert_cmpuint(vm_state_max(&from->vm), <, 1u << 31);
+    teardown();
+}
+
 static void test_other_limits(void)
 {
     GError *err = NULL;
@@ -667,6 +696,7 @@ int main(int argc, char **argv)
     g_test_add_func("/vm-state/stopped", test_stopped);
     g_test_add_func("/vm-state/empty", test_empty);
     g_test_add_func("/vm-state/in-use", test_in_use);
+    g_test_add_func("/vm-state/too-long", test_too_long);
     g_test_add_func("/vm-state/other-limits", test_other_limits);
     g_test_add_func("/vm-state/other-addresses", test_other_addresses);
     g_test_add_func("/vm-state/golden", test_golden);
