@@ -32,6 +32,7 @@
 #include "device/device.h"
 #include "directory/directory.h"
 #include "frontend/frontend.h"
+#include "guest/pagelist.h"
 #include "vm.h"
 
 /* How long the peers of a source that has left wait for its new place. */
@@ -116,14 +117,22 @@ static void G_GNUC_PRINTF(2, 3) failed(struct vm *vm, const char *format, ...)
     log_vm(LOG_LVL_ERROR, vm, "migration: %s", why);
 }
 
+/* They may be some 100 MiB: the main loop turns meanwhile. */
 static void drop_streams(struct migration *m)
 {
-    if (m->out) {
-        g_byte_array_unref(m->out);
-        m->out = NULL;
-    }
-    g_clear_pointer(&m->in, g_free);
+    GByteArray *out = g_steal_pointer(&m->out);
+    uint8_t *in = g_steal_pointer(&m->in);
+    uint64_t room = m->room;
+
     m->got = m->room = 0;
+    if (out) {
+        pagelist_give_back(out->data, out->len);
+        g_byte_array_unref(out);
+    }
+    if (in) {
+        pagelist_give_back(in, room);
+        g_free(in);
+    }
 }
 
 /* ---- steps ---- */

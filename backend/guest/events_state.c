@@ -10,6 +10,7 @@
  */
 #include <string.h>
 
+#include "coro.h"
 #include "guest/events.h"
 #include "guest/guest.h"
 #include "guest/pagelist.h"
@@ -195,6 +196,7 @@ static void deferred_load(struct guest_events *ev, exists_fn exists, void *opaqu
         ev->cqn[vector].deferred[h / 64] |= 1ull << (h % 64);
         atomic_fetch_or(&ev->deferred_any, 1u << vector);
         pthread_mutex_unlock(&ev->cqn[vector].ring.lock);
+        coro_breathe();
     }
 }
 
@@ -219,5 +221,6 @@ void event_waiting_load(struct guest_events *ev, exists_fn exists, void *opaque,
             return;
         }
         event_set_pending(ev, first[what] + h, bits);
+        coro_breathe();
     }
 }

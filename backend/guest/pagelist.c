@@ -67,7 +67,7 @@ void *pagelist_alloc(size_t size)
     return g_try_malloc(size);
 }
 
-static void give_back(void *p, size_t size)
+void pagelist_give_back(void *p, size_t size)
 {
     const uintptr_t mask = ~(uintptr_t)(PVRDMA_PAGE_SIZE - 1);
     uintptr_t begin = ((uintptr_t)p + PVRDMA_PAGE_SIZE - 1) & mask;
@@ -99,7 +99,7 @@ void pagelist_free(void *p, size_t size)
         kept[n_kept++] = last;
     }
     if (old.p) {
-        give_back(old.p, old.size);
+        pagelist_give_back(old.p, old.size);
         g_free(old.p);
     }
 }

@@ -17,6 +17,11 @@ void *pagelist_alloc(size_t size);
 
 /* @p: NULL, or of pagelist_alloc(@size). */
 void pagelist_free(void *p, size_t size);
+/*
+ * The pages of any memory of malloc(), before it is freed: some at a time, as free()
+ * gives them all back in one go.  What was there is lost.
+ */
+void pagelist_give_back(void *p, size_t size);
 
 /*
  * @n addresses of guest pages.  What is loaded are whole pages; what is there, if

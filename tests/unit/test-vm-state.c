@@ -652,6 +652,29 @@ static void test_parts(void)
     teardown();
 }
 
+/* What a later release may add is passed over, but not any number of it. */
+static void test_unknown_parts(void)
+{
+    static const uint8_t head[16] = {'N', 'E', 'W', ' ', 1, 0, 1, 0};
+    GByteArray *a;
+
+    setup();
+    a = fulldev_save(from);
+    g_byte_array_set_size(a, a->len - 16);
+    for (unsigned i = 0; i <= 65; i++) {
+        GByteArray *b = g_byte_array_new();
+
+        g_byte_array_append(b, a->data, a->len);
+        g_byte_array_append(b, (const uint8_t *)"END \1\0\0\0\0\0\0\0\0\0\0\0", 16);
+        g_assert_true(load(b->data, b->len) == (i <= 64));
+        g_byte_array_unref(b);
+        g_byte_array_append(a, head, sizeof(head));
+    }
+    assert_reset();
+    g_byte_array_unref(a);
+    teardown();
+}
+
 /* A stream of today, to be kept: of a full device, or of one in reset. */
 static int write_stream(const char *file, bool full)
 {
@@ -703,6 +726,7 @@ int main(int argc, char **argv)
     g_test_add_func("/vm-state/cut", test_cut);
     g_test_add_func("/vm-state/changed", test_changed);
     g_test_add_func("/vm-state/parts", test_parts);
+    g_test_add_func("/vm-state/unknown-parts", test_unknown_parts);
     ret = g_test_run();
     testdev_stop();
     return ret;

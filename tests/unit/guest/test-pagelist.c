@@ -77,6 +77,23 @@ static void test_large(void)
     }
 }
 
+/* Any memory: what is there is lost, but at the ends, which others may share. */
+static void test_give_back(void)
+{
+    const size_t size = 4096 * KIB + 100;
+    g_autofree uint8_t *p = g_malloc(size);
+
+    memset(p, 0x5a, size);
+    pagelist_give_back(p, size);
+    for (size_t i = 4 * KIB; i < size - 4 * KIB; i += KIB) {
+        g_assert_cmpuint(p[i], ==, 0);
+    }
+    p[0] = p[size / 2] = p[size - 1] = 1;
+    pagelist_give_back(p, 0);
+    pagelist_give_back(p, 100);
+    g_assert_cmpuint(p[0] + p[size / 2] + p[size - 1], ==, 3);
+}
+
 /* All sizes, more than are kept, in another order. */
 static void test_many(void)
 {
@@ -104,5 +121,6 @@ int main(int argc, char **argv)
     g_test_add_func("/pagelist/oldest", test_oldest);
     g_test_add_func("/pagelist/large", test_large);
     g_test_add_func("/pagelist/many", test_many);
+    g_test_add_func("/pagelist/give-back", test_give_back);
     return g_test_run();
 }
