@@ -410,8 +410,21 @@ void window_clear(struct qp *qp);
 void requester_answered(struct qp *qp, uint64_t seq, struct outcome o);
 /* Nothing that was started and not answered will be; start() says what to do next. */
 void requester_lost(struct qp *qp);
-/* After that the connection is there again; the responder expects message @got. */
+/*
+ * After that the connection is there again; the responder expects message @got.  If it
+ * cannot do so, that is as requester_strayed().
+ */
 void requester_resume(struct qp *qp, uint64_t got);
+/*
+ * Can the responder of this connection expect message @got?  Not one before those that
+ * it has acknowledged, nor one behind the next that is numbered anew.
+ */
+bool requester_agrees(const struct qp *qp, uint64_t got);
+/*
+ * The two sides count differently, since one of them was put back to what it once was:
+ * the QP goes to ERR, with an event.  Token held.
+ */
+void requester_strayed(struct qp *qp);
 /* Room after OUT_STALLED. */
 void requester_go(struct qp *qp);
 

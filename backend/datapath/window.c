@@ -17,6 +17,11 @@
  * tells by these what it has executed already.  What it is known to have executed is
  * not sent again, but for READs and atomics whose answers were lost.
  *
+ * That holds if both sides are of one time.  If a VM is put back to a state that it had
+ * once (a snapshot, a file that is loaded twice), its numbers stand for other messages
+ * than its peer took by them: requester_agrees() says so, and the connection ends, before
+ * a message is taken for one that was executed.
+ *
  * Errors.  A message that fails, for whatever reason, completes after all before it;
  * nothing is started behind it.
  *
@@ -238,6 +243,22 @@ void requester_lost(struct qp *qp)
     sched_look(qp);
 }
 
+bool requester_agrees(const struct qp *qp, uint64_t got)
+{
+    return got - oldest(qp) <= (uint64_t)qp->req.in_flight + qp->req.replay;
+}
+
+void requester_strayed(struct qp *qp)
+{
+    log_vm(
+        LOG_LVL_WARN, qp->vm,
+        "QP %u: its peer counts other messages than it has sent: one of the two was put "
+        "back to a former state",
+        qp->handle);
+    qp_set_error(qp, PVRDMA_EVENT_QP_FATAL);
+    sched_look(qp);
+}
+
 void requester_resume(struct qp *qp, uint64_t got)
 {
     if (!is_running(qp)) {
@@ -249,7 +270,11 @@ void requester_resume(struct qp *qp, uint64_t got)
         return;
     }
     go_back(qp, oldest(qp)); /* req.op may have begun one that need not be */
-    acknowledge(qp, MIN(got, qp->req.seq + qp->req.replay));
+    if (!requester_agrees(qp, got)) {
+        requester_strayed(qp);
+        return;
+    }
+    acknowledge(qp, got);
     window_pass_over(qp);
     if (qp->req.wait != QP_WAIT_RNR || qp->req.retry_seq < got) {
         sched_unwait(qp);

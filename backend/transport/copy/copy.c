@@ -131,6 +131,18 @@ SELDOM static struct outcome invalidate(struct qp *peer, struct send_op *op)
 }
 
 /*
+ * Is what @peer expects a message of another number than that of req.op, and not one that
+ * was executed already, with an answer that was lost?  peer->lock is held.
+ */
+SELDOM static bool has_strayed(const struct qp *qp, const struct qp *peer)
+{
+    const struct msg *m = &qp->req.op.m;
+
+    return !m->unreliable && peer->resp.incarnation == m->incarnation &&
+           !requester_agrees(qp, peer->resp.seq);
+}
+
+/*
  * Admit the message; one that is short enough is carried and finished at once,
  * under the same hold of the lock.  OUT_MORE: admitted, to be sliced; a SEND
  * then goes to @recv.
@@ -143,6 +155,11 @@ static struct outcome begin(struct qp *qp, struct qp *peer, struct recv_op *recv
     op->done = 0;
     op->cur = (struct sg_cursor){0, 0};
     pthread_mutex_lock(&peer->lock);
+    if (G_UNLIKELY(peer->resp.seq != op->m.seq) && has_strayed(qp, peer)) {
+        pthread_mutex_unlock(&peer->lock);
+        requester_strayed(qp);
+        return OUTCOME(OUT_STALLED); /* its worker flushes */
+    }
     o = admitted = responder_admit_locked(peer, &op->m, &op->epoch);
     if (o.what == OUT_DONE && op->m.length <= SHORT_MESSAGE) {
         o = carry_bytes(qp, peer, &peer->resp.recv, op->m.length);

@@ -302,6 +302,7 @@ bool conn_up(struct conn *c, int fd, const struct framing *framing,
     c->peer_seq = peer->seq;
     c->peer_psn = peer->psn;
     c->peer_mtu = peer->mtu;
+    s->behind = c->reliable && own->heard == peer->incarnation && peer->seq > own->got;
     s->fresh = true; /* completions are a worker's affair */
     c->s = s;
     c->trying = c->refused = false;
@@ -449,7 +450,11 @@ static void tcp_take(struct vm_net *vn, struct turn *t)
             c->s->fresh = false;
             c->s->ready_due |= c->ready_owed;
             c->ready_owed = false;
-            requester_resume(c->qp, c->s->seq);
+            if (c->s->behind) {
+                requester_strayed(c->qp);
+            } else {
+                requester_resume(c->qp, c->s->seq);
+            }
         }
         if (c->s && c->s->waiting && !c->s->broken) {
             rx_resume(c, t);
@@ -674,6 +679,10 @@ static struct outcome no_stream(struct conn *c, const struct send_op *op)
 {
     uint64_t now = now_ns();
 
+    if (c->peer_failed_status && !requester_agrees(c->qp, c->peer_failed_seq)) {
+        requester_strayed(c->qp);
+        return OUTCOME(OUT_STALLED);
+    }
     if (c->peer_failed_status && op->m.seq == c->peer_failed_seq) {
         return (struct outcome){.what = OUT_FAIL, .status = c->peer_failed_status};
     }

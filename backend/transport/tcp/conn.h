@@ -62,6 +62,7 @@ struct framing {
 struct stream {
     int fd;
     bool fresh;       /* the engine has not been told of it */
+    bool behind;      /* the peer knows of more that we executed than we do */
     bool writable;    /* epoll is asked for that, too */
     uint32_t mulpdu;  /* of messages from now on; see conn_mulpdu() */
     unsigned n_large; /* messages of more, to look at it again */

@@ -2,7 +2,8 @@
 /*
  * Unit test of transport/copy: messages that come again, since what they return was
  * lost on the way by another transport.  Atomics are executed once, whatever becomes of
- * their results; a READ is carried once more for as long as the responder answers.
+ * their results; a READ is carried once more for as long as the responder answers.  What
+ * is new to the requester and not to the responder is no such message.
  */
 #include "pvrdma/ext.h"
 #include "qpfix.h"
@@ -58,6 +59,7 @@ static void setup(void)
 
 struct call {
     uint32_t opcode, length, lkey; /* no length: go on with the message */
+    bool is_new;                   /* it was never started before */
     struct outcome o;
 };
 
@@ -88,15 +90,25 @@ static void do_start(void *arg)
     if (c->length) {
         make(c);
     }
+    qp->req.replay = !c->is_new; /* not for longer: there is no WQE to be fetched */
     c->o = transport_copy.start(qp, &qp->req.op);
+    qp->req.replay = 0;
 }
 
 static struct outcome start(uint32_t opcode, uint32_t length, uint32_t lkey)
 {
-    struct call c = {opcode, length, lkey, OUTCOME(OUT_DONE)};
+    struct call c = {opcode, length, lkey, .o = OUTCOME(OUT_DONE)};
 
     qpfix_on_worker(f.td->vm.dp.worker, do_start, &c);
     return c.o;
+}
+
+static int start_new(uint32_t opcode)
+{
+    struct call c = {opcode, 8, key[0], true, OUTCOME(OUT_DONE)};
+
+    qpfix_on_worker(f.td->vm.dp.worker, do_start, &c);
+    return c.o.what;
 }
 
 static int go_on(void)
@@ -174,6 +186,26 @@ static void test_read_again(void)
     testdev_free(f.td);
 }
 
+/* The requester was put back, and begins to count anew. */
+static void test_strayed(void)
+{
+    uint64_t *word, *old;
+
+    setup();
+    word = mem[1];
+    old = mem[0];
+    *word = 7;
+    g_assert_cmpint(start_new(PVRDMA_WR_ATOMIC_FETCH_AND_ADD), ==, OUT_DONE);
+    *old = 1;
+    g_assert_cmpint(start_new(PVRDMA_WR_ATOMIC_FETCH_AND_ADD), ==, OUT_STALLED);
+    g_assert_cmpuint(*word, ==, 8);
+    g_assert_cmpuint(*old, ==, 1);
+    g_assert_cmpuint(duplicates(), ==, 0);
+    g_assert_cmpuint(atomic_load(&qp->state), ==, PVRDMA_QPS_ERR);
+    g_assert_cmpuint(atomic_load(&peer->state), ==, PVRDMA_QPS_RTS);
+    testdev_free(f.td);
+}
+
 int main(int argc, char **argv)
 {
     int ret;
@@ -183,6 +215,7 @@ int main(int argc, char **argv)
     g_test_add_func("/copy/atomic-once", test_atomic_once);
     g_test_add_func("/copy/read-for-atomic", test_read_for_atomic);
     g_test_add_func("/copy/read-again", test_read_again);
+    g_test_add_func("/copy/strayed", test_strayed);
     ret = g_test_run();
     testdev_stop();
     return ret;

@@ -423,16 +423,48 @@ static void test_lost(void)
     expect_cqe(4, PVRDMA_WC_SUCCESS);
     g_assert_cmpuint(qp->req.psn, ==, 5);
 
-    /* Lost again with nothing on its way, and with what the peer cannot know. */
+    /* Lost again with nothing on its way, and when all that was has arrived. */
     in_turn(do_lost, NULL);
-    got = UINT64_MAX;
+    got = 5;
     in_turn(do_resume, &got);
     post(PVRDMA_WR_RDMA_WRITE, 0);
     expect_started("0 1 2 3 4 1 3 4 5");
     in_turn(do_lost, NULL);
+    got = 6;
     in_turn(do_resume, &got);
     expect_cqe(5, PVRDMA_WC_SUCCESS);
     teardown();
+}
+
+/*
+ * The peer expects a message before those that it has acknowledged, or one that was never
+ * started: nothing completes by that.
+ */
+static void test_strayed(void)
+{
+    static const uint64_t got[] = {0, 4, UINT64_MAX};
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(got); i++) {
+        uint64_t expected = got[i];
+
+        setup(7);
+        for (unsigned k = 0; k < 3; k++) {
+            post(PVRDMA_WR_RDMA_WRITE, 0);
+        }
+        expect_started("0 1 2");
+        done(0);
+        expect_cqe(0, PVRDMA_WC_SUCCESS);
+        atomic_store(&down, true);
+        in_turn(do_lost, NULL);
+        post(PVRDMA_WR_RDMA_WRITE, 0); /* never started */
+        settle();
+        in_turn(do_resume, &expected);
+        expect_cqe(1, PVRDMA_WC_WR_FLUSH_ERR);
+        expect_cqe(2, PVRDMA_WC_WR_FLUSH_ERR);
+        expect_cqe(3, PVRDMA_WC_WR_FLUSH_ERR);
+        g_assert_cmpuint(atomic_load(&qp->state), ==, PVRDMA_QPS_ERR);
+        teardown();
+    }
 }
 
 /* Nobody comes back: the tries are those of the oldest. */
@@ -875,6 +907,7 @@ int main(int argc, char **argv)
     g_test_add_func("/window/rnr-each", test_rnr_each);
     g_test_add_func("/window/errors", test_errors);
     g_test_add_func("/window/lost", test_lost);
+    g_test_add_func("/window/strayed", test_strayed);
     g_test_add_func("/window/never", test_never);
     g_test_add_func("/window/junk", test_junk);
     g_test_add_func("/window/halfway", test_halfway);
