@@ -222,6 +222,11 @@ void datapath_resume(struct vm *vm)
     vm_token_release(vm);
 }
 
+uint64_t datapath_stopped_clock(const struct vm *vm)
+{
+    return vm->dp.stopped_at - vm->dp.clock_base;
+}
+
 /* ---- the state stream ---- */
 
 /* A daemon may know more statistics or fewer: new ones come last. */
@@ -262,7 +267,7 @@ void datapath_save(struct vm *vm, struct state_out *s)
     _Atomic uint64_t *list[MAX_COUNTERS];
     unsigned n = counters(vm, list);
 
-    state_put_u64(s, vm->dp.stopped_at - vm->dp.clock_base);
+    state_put_u64(s, datapath_stopped_clock(vm));
     state_put_u32(s, n);
     for (unsigned i = 0; i < n; i++) {
         state_put_u64(s, atomic_load(list[i]));

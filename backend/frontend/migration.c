@@ -18,7 +18,10 @@
  * then its addresses are held for whoever has the stream, for HOLD_NS.
  *
  * A VM that loads its own state of a time after which it ran on (a snapshot) is not what
- * its peers have gone on with: its connections end, with an event.
+ * its peers have gone on with: its connections end, with an event.  The guest's clock in
+ * the state tells what time that is.  Where nobody knows when the state is from, as a
+ * VMM that was started anew does not, its QPs and their peers' see that they count
+ * differently (requester_agrees()).
  *
  * Main thread.  States change with vm->ops; the stream is the connection's messages'.
  */
@@ -63,8 +66,9 @@ struct migration {
     uint64_t got, room;
     bool handed_over; /* the client has read all since the VM was last RUNNING */
     bool loaded;      /* its addresses are to be claimed before it runs */
-    bool ran_on;      /* it ran, here, after the client had last read all */
-    bool past;        /* what is loaded is from before that */
+    bool saved;       /* its state was, since the VM was last RUNNING, ... */
+    uint64_t clock;   /* ... with that clock of the guest's */
+    bool past;        /* what is loaded is its own, and not that */
     /* What it had before it loaded a state that was not run. */
     uint64_t owner[2], generation;
     struct migration_status last;
@@ -169,7 +173,7 @@ static int run(struct vfu_conn *c, struct migration *m)
         log_vm(LOG_LVL_INFO, vm, "migrated here");
     }
     m->loaded = m->past = false;
-    m->handed_over = false;
+    m->handed_over = m->saved = false;
     return 0;
 }
 
@@ -180,6 +184,8 @@ static int save(struct vfu_conn *c, struct migration *m)
     m->out = g_byte_array_new();
     m->read = 0;
     vm_save(c->vm, m->out);
+    m->saved = true;
+    m->clock = datapath_stopped_clock(c->vm);
     m->last = (struct migration_status){
         .kind = MIGRATION_SAVED,
         .bytes = m->out->len,
@@ -212,9 +218,8 @@ static int begin_load(struct vfu_conn *c, struct migration *m)
     if (!m->loaded) {
         memcpy(m->owner, vm->owner, sizeof(m->owner));
         m->generation = vm->generation;
-        m->ran_on = !m->handed_over;
     }
-    m->handed_over = false;
+    m->handed_over = m->past = false;
     vm->moved = false; /* what had moved is gone */
     m->last = (struct migration_status){.quiesce_us = m->last.quiesce_us};
     return 0;
@@ -238,9 +243,8 @@ static int end_load(struct vfu_conn *c, struct migration *m)
         return EBADMSG;
     }
     m->loaded = true;
-    m->past = false;
     if (memcmp(m->owner, vm->owner, sizeof(m->owner)) == 0) {
-        m->past = m->ran_on;
+        m->past = !m->saved || datapath_stopped_clock(vm) != m->clock;
         vm->generation = MAX(vm->generation, m->generation + 1);
     }
     pci_config_set_bus_master(&c->pci, vm->dev->bus_master);
@@ -399,7 +403,7 @@ static void forget_loaded(struct vm *vm, struct migration *m)
     if (m->loaded) {
         memcpy(vm->owner, m->owner, sizeof(m->owner));
         vm->generation = m->generation;
-        m->loaded = false;
+        m->loaded = m->past = false;
     }
 }
 
@@ -412,7 +416,7 @@ void migration_reset(struct vm *vm)
     }
     drop_streams(m);
     forget_loaded(vm, m);
-    m->handed_over = false;
+    m->handed_over = false; /* what was saved may be loaded: QEMU resets before that */
     m->state = RUNNING;
     datapath_resume(vm);
 }
@@ -428,6 +432,6 @@ void migration_leave(struct vm *vm)
         directory_left(vm, HOLD_NS);
     }
     drop_streams(m);
-    m->loaded = m->handed_over = false;
+    m->loaded = m->past = m->handed_over = m->saved = false;
     m->state = RUNNING; /* vm_detach() gives our pause back */
 }

@@ -333,6 +333,29 @@ static void test_begun_anew(gconstpointer style)
     vgt_pair_close(&p);
 }
 
+/* It stands still, in STOP_COPY. */
+static GByteArray *saved(struct vguest *g)
+{
+    g_assert_cmpint(vg_mig_set(g, STOP_COPY), ==, 0);
+    return vg_mig_read(g, 65536);
+}
+
+static void load(struct vguest *g, const GByteArray *stream)
+{
+    g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
+    g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, 65536), ==, 0);
+    g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
+}
+
+/* As QEMU's `loadvm` and `cont`. */
+static void put_back(struct vguest *g, const GByteArray *stream)
+{
+    g_assert_cmpint(vg_reset(g), ==, 0);
+    load(g, stream);
+    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    vg_raise_all(g);
+}
+
 /*
  * A guest is put back to what it was (a snapshot): its connections end, and new ones are
  * as good as ever.  Nothing of them was used since, so that its RAM fits.
@@ -340,31 +363,33 @@ static void test_begun_anew(gconstpointer style)
 static void test_past(gconstpointer style)
 {
     struct vgt_opts o = opts_of(style);
-    g_autoptr(GByteArray) stream = NULL;
     struct vgt_pair p, more;
     struct vguest *g;
 
     vgt_pair_open(&p, 0, 1, &o);
     g = p.s[0].g;
-    g_assert_cmpint(vg_mig_set(g, STOP_COPY), ==, 0);
-    stream = vg_mig_read(g, 65536);
-    /* It did not run since: that is no past. */
-    g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
-    g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, 65536), ==, 0);
-    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
-    vg_raise_all(g);
-    g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_RTS);
-    vgt_write_once(&p, 1);
+    for (unsigned i = 0; i < 2; i++) {
+        g_autoptr(GByteArray) stream = saved(g);
 
+        /* It did not run since: that is no past. */
+        if (i == 0) {
+            load(g, stream);
+            g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+            vg_raise_all(g);
+        } else {
+            put_back(g, stream);
+        }
+        g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_RTS);
+        vgt_write_once(&p, 1 + i);
+    }
     for (unsigned i = 0; i < 2; i++) { /* twice the same */
-        g_byte_array_unref(stream);
-        g_assert_cmpint(vg_mig_set(g, STOP_COPY), ==, 0);
-        stream = vg_mig_read(g, 65536);
+        g_autoptr(GByteArray) stream = saved(g);
+
         g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
-        g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
-        g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, 65536), ==, 0);
-        g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
-        vg_raise_all(g);
+        if (i == 0) { /* what is saved later makes it no younger */
+            g_byte_array_unref(saved(g));
+        }
+        put_back(g, stream);
         g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_ERR);
         if (i == 0) {
             g_assert_true(
@@ -378,6 +403,106 @@ static void test_past(gconstpointer style)
     vgt_pair_open(&more, 0, 1, &o);
     vgt_write_once(&more, 2);
     vgt_pair_close(&more);
+}
+
+/* A past that was loaded and never run is forgotten when the guest is another. */
+static void test_past_reset(gconstpointer style)
+{
+    struct vgt_opts o = opts_of(style);
+    g_autoptr(GByteArray) stream = NULL;
+    struct vgt_side *s;
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    s = &p.s[0];
+    stream = saved(s->g);
+    g_assert_cmpint(vg_mig_set(s->g, RUNNING), ==, 0);
+    load(s->g, stream);
+    g_assert_cmpint(vg_reset(s->g), ==, 0);
+    g_assert_cmpuint(vg_mig_get(s->g), ==, RUNNING);
+    s->g->up = false;
+    vg_mr_free(s->mr);
+    vg_qp_free(s->qp);
+    vg_cq_free(s->scq);
+    vg_cq_free(s->rcq);
+    vg_pd_free(s->pd);
+    g_assert_cmpint(vg_bring_up(s->g), ==, 0);
+    s->pd = vg_pd_new(s->g);
+    s->scq = vg_cq_new(s->pd, 16);
+    s->rcq = vg_cq_new(s->pd, 16);
+    s->qp = vg_qp_new(s->pd, s->scq, s->rcq, NULL);
+    s->mr = vg_mr_new(s->pd, vg_buf_new(s->g, 0, 4096, VG_SCATTERED),
+                      PVRDMA_ACCESS_LOCAL_WRITE | PVRDMA_ACCESS_REMOTE_WRITE);
+    g_assert_cmpint(vg_qp_to_reset(p.s[1].qp), ==, 0);
+    vg_qp_connect(s->qp, p.s[1].qp, NULL);
+    vgt_write_once(&p, 1);
+    g_assert_cmpint(vg_mig_set(s->g, STOP), ==, 0);
+    g_assert_cmpint(vg_mig_set(s->g, RUNNING), ==, 0);
+    g_assert_cmpuint(vg_qp_state(s->qp), ==, PVRDMA_QPS_RTS);
+    vgt_write_once(&p, 2);
+    vgt_pair_close(&p);
+}
+
+/*
+ * The same by a VMM that was started anew (`-loadvm`, or a file that is loaded once
+ * more): nobody there knows that the guest ran on, but @sender's QP that counts otherwise
+ * than its peer's.  That fails, and nothing completes that was not executed.
+ */
+static void put_back_anew(const struct vgt_opts *o, unsigned sender)
+{
+    g_autoptr(GByteArray) stream = NULL;
+    gint64 end = g_get_monotonic_time() + VGT_WAIT_MS * 1000;
+    g_autofree uint8_t *ram = NULL;
+    struct vg_place other;
+    struct vgt_pair p;
+    struct vg_qp was;
+    struct vguest *g;
+    int err;
+
+    vgt_pair_open(&p, 0, 1, o);
+    g = p.s[0].g;
+    for (unsigned i = 0; i < 2; i++) { /* both know each other */
+        vgt_send(&p.s[i], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1 - i], 0);
+        vgt_expect(p.s[i].scq, 1, PVRDMA_WC_SUCCESS);
+    }
+    stream = saved(g);
+    ram = g_memdup2(g->ram, g->ram_size);
+    was = *p.s[0].qp;
+    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    for (unsigned i = 0; i < 3; i++) {
+        vgt_send(&p.s[sender], 2 + i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8,
+                 &p.s[1 - sender], 0);
+        vgt_expect(p.s[sender].scq, 2 + i, PVRDMA_WC_SUCCESS);
+    }
+    other = vg_place_open(g, vgt_daemon, 2);
+    vg_place_swap(g, &other);
+    vg_place_close(&other);
+    memcpy(g->ram, ram, g->ram_size);
+    *p.s[0].qp = was;
+    load(g, stream);
+    while ((err = vg_mig_set(g, RUNNING)) == EADDRINUSE) { /* until the other has gone */
+        g_assert_cmpint(g_get_monotonic_time(), <, end);
+        g_usleep(1000);
+    }
+    g_assert_cmpint(err, ==, 0);
+    vg_raise_all(g);
+    memset(VG_MR_HOST(p.s[1 - sender].mr, 0), 0, 8);
+    memset(VG_MR_HOST(p.s[sender].mr, 0), 0x5a, 8);
+    vgt_send(&p.s[sender], 10, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1 - sender], 0);
+    vgt_expect(p.s[sender].scq, 10, PVRDMA_WC_WR_FLUSH_ERR);
+    g_assert_true(vg_event_wait(p.s[sender].g, PVRDMA_EVENT_QP_FATAL,
+                                p.s[sender].qp->handle, VGT_WAIT_MS));
+    g_assert_cmpuint(vg_qp_state(p.s[sender].qp), ==, PVRDMA_QPS_ERR);
+    g_assert_cmpuint(*(uint8_t *)VG_MR_HOST(p.s[1 - sender].mr, 0), ==, 0);
+    vgt_pair_close(&p);
+}
+
+static void test_past_anew(gconstpointer style)
+{
+    struct vgt_opts o = opts_of(style);
+
+    put_back_anew(&o, 0);
+    put_back_anew(&o, 1);
 }
 
 /* `pvrdmactl vm migrate-status` of both sides. */
@@ -425,6 +550,8 @@ int main(int argc, char **argv)
         {"source-killed", test_source_killed},
         {"begun-anew", test_begun_anew},
         {"past", test_past},
+        {"past-reset", test_past_reset},
+        {"past-anew", test_past_anew},
         {"status", test_status},
     };
 
