@@ -43,6 +43,9 @@
 /* Messages of more bytes go by `copy`. */
 #define LONG_MESSAGE (64u << 20)
 
+/* For the message that a responder expects. */
+#define UNKNOWN UINT64_MAX
+
 enum kind { REQUEST, ANSWER, LOST, RESUME, BACK, GO };
 
 struct conn {
@@ -328,7 +331,9 @@ static void answered(struct packet *p, struct vm *vm)
         if (p->copying) {
             qp->req.transport = &transport_copy;
         }
-        requester_resume(qp, p->seq);
+        /* Of a responder that is gone nothing is known but what it had answered. */
+        requester_resume(qp,
+                         p->seq != UNKNOWN ? p->seq : qp->req.seq - qp->req.in_flight);
         break;
     case BACK:
         back_to_late(qp, p->conn);
@@ -598,12 +603,12 @@ static void break_conn(struct conn *c)
     deliver(p);
 }
 
-/* What the responder expects, as far as it knows the connection. */
+/* What the responder expects, if it knows the connection. */
 static uint64_t ask_responder(const struct conn *c)
 {
     struct vm *vm = vm_by_id(atomic_load(&c->dest));
     struct qp *qp = vm ? objects_qp_by_qpn(&vm->objects, c->path.dqpn) : NULL;
-    uint64_t got = 0;
+    uint64_t got = UNKNOWN;
 
     if (qp) {
         pthread_mutex_lock(&qp->lock);
