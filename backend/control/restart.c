@@ -367,9 +367,9 @@ void restart_run(int client, GError **errp)
     g_autoptr(GError) err = NULL;
     g_autofree char *state = NULL;
 
-    if (under_way || stopping) {
+    if (under_way || stopping || !arguments) {
         g_set_error(&err, PVRDMA_ERROR, 0,
-                    stopping ? "the daemon ends" : "a restart is under way");
+                    under_way ? "a restart is under way" : "the daemon begins or ends");
         goto out;
     }
     under_way = true;

@@ -336,6 +336,17 @@ void entry_take_from_vm(struct entry *e, struct vm *vm)
     n_held--;
 }
 
+void directory_went_on(struct vm *vm)
+{
+    struct entry *e;
+
+    vm->generation++;
+    LIST_FOREACH(e, &held[vm->id], of_vm)
+    {
+        remote_bound(e);
+    }
+}
+
 void directory_left(struct vm *vm, uint64_t ns)
 {
     struct entry *e;

@@ -109,6 +109,12 @@ void directory_hold(struct vm *vm, uint64_t until);
  */
 void directory_left(struct vm *vm, uint64_t ns);
 
+/*
+ * @vm goes on here although somebody may have its state: whoever claims its addresses with
+ * the generation that is in there is too late.
+ */
+void directory_went_on(struct vm *vm);
+
 /* False: an address of @vm has been taken over; it runs elsewhere, and here no more. */
 bool directory_may_run(const struct vm *vm);
 /*

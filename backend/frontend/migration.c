@@ -166,6 +166,9 @@ static int run(struct vfu_conn *c, struct migration *m)
     if (m->past) {
         datapath_connections_lost(vm);
     }
+    if (m->saved && !m->loaded) {
+        directory_went_on(vm);
+    }
     datapath_resume(vm);
     m->last.resume_us = took(&since);
     m->last.error[0] = '\0';

@@ -215,6 +215,10 @@ static void test_one_place(gconstpointer style)
     vg_place_swap(g, &other);
     g_assert_cmpint(vg_mig_set(g, RUNNING), ==, EADDRINUSE);
     g_assert_cmpuint(vg_mig_get(g), ==, STOP);
+    /* Nor when that stands still later: it is not what was saved any more. */
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm0"), ==, 0);
+    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, EADDRINUSE);
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm resume vm0"), ==, 0);
     vg_place_swap(g, &other);
     vgt_write_once(&p, 2);
     vg_place_close(&other);

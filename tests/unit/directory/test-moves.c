@@ -217,6 +217,24 @@ static void test_within(void)
     end();
 }
 
+/* Its state was handed over, but then it went on: whoever has that state is too late. */
+static void test_went_on(void)
+{
+    begin();
+    g_assert_cmpint(directory_bind(&vm[0], &one), ==, 0);
+    expect("+");
+    directory_went_on(&vm[0]);
+    expect("+"); /* other hosts hear of it */
+    stand_still(&vm[0], true);
+    g_assert_cmpint(directory_bind(&vm[1], &one), ==, EADDRINUSE);
+    g_assert_true(directory_may_run(&vm[0]));
+    vm[1].generation++;
+    g_assert_cmpint(directory_bind(&vm[1], &one), ==, 0);
+    directory_unbind(&vm[1], &one);
+    g_string_truncate(said, 0);
+    end();
+}
+
 /* The second address is another VM's: the first one stays where it is, and that runs. */
 static void test_all_or_none(void)
 {
@@ -494,6 +512,7 @@ int main(int argc, char **argv)
     blue = g_intern_string("blue");
     said = g_string_new(NULL);
     g_test_add_func("/moves/within", test_within);
+    g_test_add_func("/moves/went-on", test_went_on);
     g_test_add_func("/moves/all-or-none", test_all_or_none);
     g_test_add_func("/moves/to-peer", test_to_peer);
     g_test_add_func("/moves/from-peer", test_from_peer);
