@@ -33,6 +33,7 @@ CAREFUL = ['--disable-heuristic', 'rpcrdma_iwarp', '--disable-heuristic',
 OPCODES = {0, 1, 2, 3, 4, 8, 10, 11}
 NQN = 'nqn.2026-11.org.pvrdma:wire'
 DISK_KB = 8192
+REORDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'reorder.py')
 
 
 def need(program):
@@ -244,3 +245,24 @@ rm /tmp/bytes''' % DISK_KB, 120)
         finally:
             for host in self.hosts.hosts:
                 host.run('nft', 'delete', 'table', 'inet', 'loss')
+
+    def test_g_reordered(self):
+        """Packets overtake each other, both ways, by a relay in the wire."""
+        wire, device = self.hosts.wire, self.hosts[1].device
+        for host in self.hosts.hosts:
+            host.run('python3', REORDER, '--plain', host.device)
+        wire.run('ip', 'link', 'add', 'cut', 'type', 'veth', 'peer', 'name', 'end')
+        wire.run('ip', 'link', 'set', 'end', 'master', 'wire', 'up')
+        wire.run('ip', 'link', 'set', 'cut', 'up')
+        wire.run('ip', 'link', 'set', device, 'nomaster')
+        relay = subprocess.Popen(wire.prefix + ['python3', REORDER, 'cut', device],
+                                 stdout=subprocess.PIPE, universal_newlines=True)
+        try:
+            self.assertEqual(relay.stdout.readline(), 'ready\n')
+            self.finish(self.start(self.remote, 1))
+        finally:
+            relay.terminate()
+            said = relay.communicate(timeout=20)[0]
+            wire.run('ip', 'link', 'set', device, 'master', 'wire')
+        say('the relay: ' + said.strip())
+        self.assertGreater(int(re.search(r', (\d+) overtaken', said).group(1)), 100)
