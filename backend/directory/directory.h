@@ -110,8 +110,8 @@ void directory_hold(struct vm *vm, uint64_t until);
 void directory_left(struct vm *vm, uint64_t ns);
 
 /*
- * @vm goes on here although somebody may have its state: whoever claims its addresses with
- * the generation that is in there is too late.
+ * @vm goes on here although somebody may have its state: whoever claims its addresses
+ * with the generation that is in there is too late.
  */
 void directory_went_on(struct vm *vm);
 
