@@ -221,8 +221,11 @@ class CmStockTest(CmCase):
 
     def test_perftest_datagrams(self):
         for server, _ in self.each():
+            # No more than perftest posts receives for at first (512): it waits for every
+            # datagram, and those that find none are lost, as from a fast sender to a
+            # guest whose turn it is not.
             for command, parse in (('ib_send_lat -s 8 -n 300', parse_lat),
-                                   ('ib_send_bw -s 1024 -n 1000', parse_bw)):
+                                   ('ib_send_bw -s 1024 -n 500', parse_bw)):
                 with self.subTest(command):
                     self.check_figure(command + ' -c UD ' + PERFTEST + '{| IP}',
                                       parse, server)
