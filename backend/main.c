@@ -33,6 +33,7 @@
 #include "guest/mem.h"
 #include "guest/reaper.h"
 #include "log.h"
+#include "thread.h"
 #include "transport/peer/claims.h"
 #include "transport/peer/peer.h"
 #include "transport/peer/ud.h"
@@ -313,11 +314,7 @@ static void allow_signals(void)
 {
     sigset_t ours;
 
-    sigemptyset(&ours);
-    sigaddset(&ours, SIGTERM);
-    sigaddset(&ours, SIGINT);
-    sigaddset(&ours, SIGHUP);
-    sigaddset(&ours, SIGUSR2);
+    thread_main_signals(&ours);
     pthread_sigmask(SIG_UNBLOCK, &ours, NULL);
 }
 

@@ -2,7 +2,14 @@
 /* Starting threads of the daemon. */
 #include "thread.h"
 
-#include <signal.h>
+void thread_main_signals(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGHUP);
+    sigaddset(set, SIGUSR2);
+}
 
 int thread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),
                   void *arg)
@@ -11,11 +18,7 @@ int thread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(vo
     int err;
 
     /* It begins with its creator's mask. */
-    sigemptyset(&ours);
-    sigaddset(&ours, SIGTERM);
-    sigaddset(&ours, SIGINT);
-    sigaddset(&ours, SIGHUP);
-    sigaddset(&ours, SIGUSR2);
+    thread_main_signals(&ours);
     pthread_sigmask(SIG_BLOCK, &ours, &old);
     err = pthread_create(thread, attr, run, arg);
     pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -6,12 +6,15 @@
 #define PVRDMAD_THREAD_H
 
 #include <pthread.h>
+#include <signal.h>
+
+/* Those that end, reload or replace the daemon: the main thread alone takes them. */
+void thread_main_signals(sigset_t *set);
 
 /*
- * pthread_create(3) of a thread that leaves the signals which end, reload or replace the
- * daemon to the main thread.  Elsewhere one would only end a sleep, and the thread
- * sanitizer would keep it to itself until that thread has something to do.  0 or an
- * errno.
+ * pthread_create(3) of a thread that leaves these to the main thread.  Elsewhere one
+ * would only end a sleep, and the thread sanitizer would keep it to itself until that
+ * thread has something to do.  0 or an errno.
  */
 int thread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),
                   void *arg);

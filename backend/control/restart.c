@@ -39,6 +39,7 @@
 #include "frontend/frontend.h"
 #include "frontend/migration.h"
 #include "handover.h"
+#include "thread.h"
 #include "vm.h"
 
 /* How long the new program may take to say that it can do it. */
@@ -310,11 +311,7 @@ static void hold_signals(sigset_t *old)
 {
     sigset_t ours;
 
-    sigemptyset(&ours);
-    sigaddset(&ours, SIGTERM);
-    sigaddset(&ours, SIGINT);
-    sigaddset(&ours, SIGHUP);
-    sigaddset(&ours, SIGUSR2);
+    thread_main_signals(&ours);
     pthread_sigmask(SIG_BLOCK, &ours, old);
 }
 
