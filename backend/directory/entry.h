@@ -7,6 +7,7 @@
 #define PVRDMAD_DIRECTORY_ENTRY_H
 
 #include <sys/queue.h>
+#include <time.h>
 
 #include "directory/directory.h"
 
@@ -46,6 +47,19 @@ struct entry {
 };
 
 #define ASKER_NONE UINT32_MAX
+
+static inline uint64_t now_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static inline bool same_owner(const struct claim *a, const struct claim *b)
+{
+    return a->owner[0] == b->owner[0] && a->owner[1] == b->owner[1];
+}
 
 struct entry *entry_find(const char *network, const struct pvrdma_gid *gid);
 struct entry *entry_find_or_make(const char *network, const struct pvrdma_gid *gid);

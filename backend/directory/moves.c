@@ -22,7 +22,6 @@
 #include "directory/entry.h"
 
 #include <glib.h>
-#include <time.h>
 
 #include "log.h"
 #include "objects/vm.h"
@@ -33,19 +32,6 @@ static TAILQ_HEAD(, entry) leaving = TAILQ_HEAD_INITIALIZER(leaving);
 static unsigned n_leaving;
 static guint sweep_timer;
 static void (*on_moved)(struct vm *vm);
-
-static uint64_t now_ns(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
-static bool same_owner(const struct claim *a, const struct claim *b)
-{
-    return a->owner[0] == b->owner[0] && a->owner[1] == b->owner[1];
-}
 
 bool moves_claim(const struct entry *e, struct claim *claim)
 {

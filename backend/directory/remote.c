@@ -28,7 +28,6 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "fdwatch.h"
@@ -78,14 +77,6 @@ static struct want wants[MAX_WANTS];
 static unsigned n_wants;
 static int want_fd = -1; /* changes while no worker runs */
 static guint want_watch;
-
-static uint64_t now_ns(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static struct remote *remote_of(const struct entry *e)
 {
@@ -426,11 +417,6 @@ static void set_hold(struct entry *e, uint64_t hold_ns)
 
     atomic_store(&e->route.held_until, until);
     entry_bump(e);
-}
-
-static bool same_owner(const struct claim *a, const struct claim *b)
-{
-    return a->owner[0] == b->owner[0] && a->owner[1] == b->owner[1];
 }
 
 /* May @claim of @c be taken in place of what is known? */
