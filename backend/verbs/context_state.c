@@ -57,10 +57,39 @@ uint32_t verbs_place(struct id_table *t, struct state_in *s)
     return handle;
 }
 
+void verbs_objects_save(const struct id_table *t,
+                        void (*save)(void *object, struct state_out *s),
+                        struct state_out *s)
+{
+    state_put_u32(s, t->used);
+    for (uint32_t i = 1; i < id_table_end(t); i++) {
+        void *object = id_table_get(t, i);
+
+        if (object) {
+            save(object, s);
+            coro_breathe();
+        }
+    }
+}
+
+void verbs_objects_load(struct vm *vm, const struct id_table *t, uint32_t least,
+                        void (*load)(struct vm *vm, struct state_in *s),
+                        struct state_in *s)
+{
+    uint32_t n = state_get_count(s, t->size - 1, least);
+
+    for (uint32_t i = 0; i < n && !state_failed(s); i++) {
+        load(vm, s);
+        coro_breathe();
+    }
+}
+
 /* ---- contexts ---- */
 
-static void uctx_save(const struct uctx *uctx, struct state_out *s)
+static void uctx_save(void *object, struct state_out *s)
 {
+    const struct uctx *uctx = object;
+
     state_put_u32(s, uctx->handle);
     state_put_u32(s, uctx->uar_page);
     state_put_u8(s, uctx->ext.npages != 0);
@@ -78,14 +107,7 @@ void contexts_save(struct vm *vm, struct state_out *s)
     if (v->kernel_ext.npages) {
         verbs_ring_save(&v->kernel_ext, s);
     }
-    state_put_u32(s, v->uctx.used);
-    for (uint32_t i = 1; i < id_table_end(&v->uctx); i++) {
-        const struct uctx *uctx = id_table_get(&v->uctx, i);
-
-        if (uctx) {
-            uctx_save(uctx, s);
-        }
-    }
+    verbs_objects_save(&v->uctx, uctx_save, s);
 }
 
 static void uctx_load(struct vm *vm, struct state_in *s)
@@ -117,17 +139,12 @@ static void uctx_load(struct vm *vm, struct state_in *s)
 void contexts_load(struct vm *vm, struct state_in *s)
 {
     struct objects *v = &vm->objects;
-    uint32_t n;
 
     id_table_load(&v->uctx, s);
     if (state_get_bool(s)) {
         verbs_ring_load(vm, &v->kernel_ext, PVRDMA_EXT_PAGES, s);
     }
-    n = state_get_count(s, v->uctx.size - 1, 9);
-    for (uint32_t i = 0; i < n && !state_failed(s); i++) {
-        uctx_load(vm, s);
-        coro_breathe();
-    }
+    verbs_objects_load(vm, &v->uctx, 9, uctx_load, s);
     if (!state_failed(s)) {
         datapath_ext_load(vm);
     }
@@ -135,25 +152,23 @@ void contexts_load(struct vm *vm, struct state_in *s)
 
 /* ---- protection domains ---- */
 
-void pds_save(struct vm *vm, struct state_out *s)
+static void pd_save(void *object, struct state_out *s)
 {
-    const struct id_table *t = &vm->objects.pd;
+    const struct pd *pd = object;
 
-    id_table_save(t, s);
-    state_put_u32(s, t->used);
-    for (uint32_t i = 1; i < id_table_end(t); i++) {
-        const struct pd *pd = id_table_get(t, i);
-
-        if (pd) {
-            state_put_u32(s, pd->handle);
-            state_put_u32(s, pd->uctx ? pd->uctx->handle : 0);
-            coro_breathe();
-        }
-    }
+    state_put_u32(s, pd->handle);
+    state_put_u32(s, pd->uctx ? pd->uctx->handle : 0);
 }
 
-static void pd_load(struct objects *v, struct state_in *s)
+void pds_save(struct vm *vm, struct state_out *s)
 {
+    id_table_save(&vm->objects.pd, s);
+    verbs_objects_save(&vm->objects.pd, pd_save, s);
+}
+
+static void pd_load(struct vm *vm, struct state_in *s)
+{
+    struct objects *v = &vm->objects;
     uint32_t handle = verbs_place(&v->pd, s), ctx = state_get_u32(s);
     struct uctx *uctx = id_table_get(&v->uctx, ctx);
     struct pd *pd;
@@ -177,13 +192,6 @@ static void pd_load(struct objects *v, struct state_in *s)
 
 void pds_load(struct vm *vm, struct state_in *s)
 {
-    struct objects *v = &vm->objects;
-    uint32_t n;
-
-    id_table_load(&v->pd, s);
-    n = state_get_count(s, v->pd.size - 1, 8);
-    for (uint32_t i = 0; i < n && !state_failed(s); i++) {
-        pd_load(v, s);
-        coro_breathe();
-    }
+    id_table_load(&vm->objects.pd, s);
+    verbs_objects_load(vm, &vm->objects.pd, 8, pd_load, s);
 }

@@ -10,8 +10,6 @@
 
 #include <errno.h>
 
-#include "coro.h"
-
 /* Pages of a ring of @cqe entries; 0: there is no such ring. */
 static uint32_t cq_pages(uint32_t cqe)
 {
@@ -186,8 +184,10 @@ int verbs_destroy_cq(struct vm *vm, uint32_t handle)
 
 /* ---- the state stream ---- */
 
-static void cq_save(struct cq *cq, struct state_out *s)
+static void cq_save(void *object, struct state_out *s)
 {
+    struct cq *cq = object;
+
     state_put_u32(s, cq->handle);
     state_put_u32(s, cq->uctx ? cq->uctx->handle : 0);
     state_put_u32(s, (cq->mem.ext ? PVRDMA_EXT_OBJ_RING : 0) |
@@ -200,18 +200,8 @@ static void cq_save(struct cq *cq, struct state_out *s)
 
 void cqs_save(struct vm *vm, struct state_out *s)
 {
-    const struct id_table *t = &vm->objects.cq;
-
-    id_table_save(t, s);
-    state_put_u32(s, t->used);
-    for (uint32_t i = 1; i < id_table_end(t); i++) {
-        struct cq *cq = id_table_get(t, i);
-
-        if (cq) {
-            cq_save(cq, s);
-            coro_breathe();
-        }
-    }
+    id_table_save(&vm->objects.cq, s);
+    verbs_objects_save(&vm->objects.cq, cq_save, s);
 }
 
 /* What the stream has instead of a command's page directory. */
@@ -256,13 +246,6 @@ static void cq_load(struct vm *vm, struct state_in *s)
 
 void cqs_load(struct vm *vm, struct state_in *s)
 {
-    struct id_table *t = &vm->objects.cq;
-    uint32_t n;
-
-    id_table_load(t, s);
-    n = state_get_count(s, t->size - 1, 4);
-    for (uint32_t i = 0; i < n && !state_failed(s); i++) {
-        cq_load(vm, s);
-        coro_breathe();
-    }
+    id_table_load(&vm->objects.cq, s);
+    verbs_objects_load(vm, &vm->objects.cq, 4, cq_load, s);
 }

@@ -337,13 +337,6 @@ static void mr_load(struct vm *vm, struct state_in *s)
 
 void mrs_load(struct vm *vm, struct state_in *s)
 {
-    struct id_table *t = &vm->objects.mr;
-    uint32_t n;
-
-    id_table_load(t, s);
-    n = state_get_count(s, t->size - 1, 13);
-    for (uint32_t i = 0; i < n && !state_failed(s); i++) {
-        mr_load(vm, s);
-        coro_breathe();
-    }
+    id_table_load(&vm->objects.mr, s);
+    verbs_objects_load(vm, &vm->objects.mr, 13, mr_load, s);
 }

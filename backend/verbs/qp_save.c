@@ -11,8 +11,6 @@
  */
 #include "verbs/verbs_internal.h"
 
-#include "coro.h"
-
 #define FLAG_EXT     1u
 #define FLAG_SIG_ALL 2u
 #define FLAG_SRQ     4u
@@ -136,8 +134,10 @@ static void create_save(const struct qp *qp, struct state_out *s)
     verbs_ring_save(&qp->mem, s);
 }
 
-static void qp_save(struct qp *qp, struct state_out *s)
+static void qp_save(void *object, struct state_out *s)
 {
+    struct qp *qp = object;
+
     state_put_u32(s, qp->handle);
     create_save(qp, s);
     vm_token_take(qp->vm);
@@ -151,18 +151,8 @@ static void qp_save(struct qp *qp, struct state_out *s)
 
 void qps_save(struct vm *vm, struct state_out *s)
 {
-    const struct id_table *t = &vm->objects.qp;
-
-    id_table_save(t, s);
-    state_put_u32(s, t->used);
-    for (uint32_t i = 1; i < id_table_end(t); i++) {
-        struct qp *qp = id_table_get(t, i);
-
-        if (qp) {
-            qp_save(qp, s);
-            coro_breathe();
-        }
-    }
+    id_table_save(&vm->objects.qp, s);
+    verbs_objects_save(&vm->objects.qp, qp_save, s);
 }
 
 /* ---- loading ---- */
@@ -241,13 +231,6 @@ static void qp_load(struct vm *vm, struct state_in *s)
 
 void qps_load(struct vm *vm, struct state_in *s)
 {
-    struct id_table *t = &vm->objects.qp;
-    uint32_t n;
-
-    id_table_load(t, s);
-    n = state_get_count(s, t->size - 1, 4);
-    for (uint32_t i = 0; i < n && !state_failed(s); i++) {
-        qp_load(vm, s);
-        coro_breathe();
-    }
+    id_table_load(&vm->objects.qp, s);
+    verbs_objects_load(vm, &vm->objects.qp, 4, qp_load, s);
 }

@@ -16,8 +16,6 @@
 
 #include <errno.h>
 
-#include "coro.h"
-
 static int srq_layout(struct srq *srq, const struct pvrdma_cmd_create_srq *req,
                       uint32_t *npages)
 {
@@ -178,8 +176,10 @@ int verbs_destroy_srq(struct vm *vm, uint32_t handle)
 
 /* ---- the state stream ---- */
 
-static void srq_save(struct srq *srq, struct state_out *s)
+static void srq_save(void *object, struct state_out *s)
 {
+    struct srq *srq = object;
+
     state_put_u32(s, srq->handle);
     state_put_u32(s, srq->pd->handle);
     state_put_u8(s, srq->mem.ext ? PVRDMA_EXT_OBJ_RING : 0);
@@ -191,18 +191,8 @@ static void srq_save(struct srq *srq, struct state_out *s)
 
 void srqs_save(struct vm *vm, struct state_out *s)
 {
-    const struct id_table *t = &vm->objects.srq;
-
-    id_table_save(t, s);
-    state_put_u32(s, t->used);
-    for (uint32_t i = 1; i < id_table_end(t); i++) {
-        struct srq *srq = id_table_get(t, i);
-
-        if (srq) {
-            srq_save(srq, s);
-            coro_breathe();
-        }
-    }
+    id_table_save(&vm->objects.srq, s);
+    verbs_objects_save(&vm->objects.srq, srq_save, s);
 }
 
 static struct srq *srq_read(struct vm *vm, struct state_in *s)
@@ -245,13 +235,6 @@ static void srq_load(struct vm *vm, struct state_in *s)
 
 void srqs_load(struct vm *vm, struct state_in *s)
 {
-    struct id_table *t = &vm->objects.srq;
-    uint32_t n;
-
-    id_table_load(t, s);
-    n = state_get_count(s, t->size - 1, 4);
-    for (uint32_t i = 0; i < n && !state_failed(s); i++) {
-        srq_load(vm, s);
-        coro_breathe();
-    }
+    id_table_load(&vm->objects.srq, s);
+    verbs_objects_load(vm, &vm->objects.srq, 4, srq_load, s);
 }

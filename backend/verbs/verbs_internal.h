@@ -84,6 +84,17 @@ bool verbs_ring_load(struct vm *vm, struct ring_mem *mem, uint32_t n, struct sta
 uint32_t verbs_place(struct id_table *t, struct state_in *s);
 
 /*
+ * All objects of @t, behind their number, by @save; and the way back by @load, which
+ * reads @least bytes or more.
+ */
+void verbs_objects_save(const struct id_table *t,
+                        void (*save)(void *object, struct state_out *s),
+                        struct state_out *s);
+void verbs_objects_load(struct vm *vm, const struct id_table *t, uint32_t least,
+                        void (*load)(struct vm *vm, struct state_in *s),
+                        struct state_in *s);
+
+/*
  * One queue: @wr WQEs, each a header of @hdr bytes and @sge SGEs or @max_inline bytes,
  * rounded to a power of two, as driver and provider do.  Stores the number of pages.
  * 0 or EINVAL.
