@@ -138,16 +138,17 @@ class StockTest(Moves):
             self.mover.qmp('cont')
         self.datacheck(action, 2)
 
-    def test_cancelled(self):
-        """When all but the device is over there."""
+    def broken_off(self, how, status):
+        """@how(target) ends it when all but the device is over there; the source goes
+        on."""
         target = migrate.target_of(self.mover, self.places[1][0])
 
         def action(check):
             check()
             migrate.begin(self.mover, target, pause_before_switchover=True)
             migrate.wait(self.mover, 'pre-switchover')
-            self.mover.qmp('migrate_cancel')
-            migrate.wait(self.mover, 'cancelled')
+            how(target)
+            migrate.wait(self.mover, status)
             self.mover.wait_status('running')
         try:
             self.datacheck(action, 2)
@@ -155,24 +156,15 @@ class StockTest(Moves):
             kill_process(target.proc)
             self.mover.qmp('migrate-set-capabilities', capabilities=[
                 {'capability': 'pause-before-switchover', 'state': False}])
+
+    def test_cancelled(self):
+        self.broken_off(lambda target: self.mover.qmp('migrate_cancel'), 'cancelled')
 
     def test_target_dies(self):
-        target = migrate.target_of(self.mover, self.places[1][0])
-
-        def action(check):
-            check()
-            migrate.begin(self.mover, target, pause_before_switchover=True)
-            migrate.wait(self.mover, 'pre-switchover')
+        def how(target):
             kill_process(target.proc)
             self.mover.qmp('migrate-continue', state='pre-switchover')
-            migrate.wait(self.mover, 'failed')
-            self.mover.wait_status('running')
-        try:
-            self.datacheck(action, 2)
-        finally:
-            kill_process(target.proc)
-            self.mover.qmp('migrate-set-capabilities', capabilities=[
-                {'capability': 'pause-before-switchover', 'state': False}])
+        self.broken_off(how, 'failed')
 
     def test_other_properties(self):
         """The target refuses what is not the same device; the source goes on."""
