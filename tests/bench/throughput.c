@@ -233,6 +233,7 @@ static double many_rate(struct many *m, unsigned n, unsigned burst, uint32_t len
     fill_batch(wr, burst, PVRDMA_WR_RDMA_WRITE, &m->p.s[1]);
     for (unsigned i = 0; len > sizeof(uint64_t) && i < burst; i++) {
         wr[i].flags &= ~(uint32_t)PVRDMA_SEND_INLINE;
+        wr[i].inline_data = NULL;
         wr[i].nsge = 1;
         wr[i].sge = &sge;
     }
