@@ -88,7 +88,7 @@ struct packet {
     uint32_t vm;  /* whom it is for: struct vm's id */
     uint64_t due; /* ns */
     struct msg m; /* of a request */
-    uint64_t seq; /* of an answer; what the responder expects */
+    uint64_t seq; /* of an answer */
     struct outcome o;
     bool first, last, copying, is_data;
     uint64_t offset; /* of data in the message */
@@ -313,9 +313,30 @@ static void back_to_late(struct qp *qp, struct conn *c)
     pthread_mutex_unlock(&lock);
 }
 
+/*
+ * What the responder expects, if it knows the connection.  In the requester's turn: asked
+ * before, it would be of the past, for `copy` may carry messages until that turn comes.
+ */
+static uint64_t ask_responder(const struct conn *c)
+{
+    struct vm *vm = vm_by_id(atomic_load(&c->dest));
+    struct qp *qp = vm ? objects_qp_by_qpn(&vm->objects, c->path.dqpn) : NULL;
+    uint64_t got = UNKNOWN;
+
+    if (qp) {
+        pthread_mutex_lock(&qp->lock);
+        if (qp->resp.incarnation == c->ticket.incarnation) {
+            got = qp->resp.seq;
+        }
+        pthread_mutex_unlock(&qp->lock);
+    }
+    return got;
+}
+
 static void answered(struct packet *p, struct vm *vm)
 {
     struct qp *qp = ticket_qp(&p->conn->ticket);
+    uint64_t got;
 
     if (!qp || qp->vm != vm) {
         return;
@@ -332,8 +353,8 @@ static void answered(struct packet *p, struct vm *vm)
             qp->req.transport = &transport_copy;
         }
         /* Of a responder that is gone nothing is known but what it had answered. */
-        requester_resume(qp,
-                         p->seq != UNKNOWN ? p->seq : qp->req.seq - qp->req.in_flight);
+        got = ask_responder(p->conn);
+        requester_resume(qp, got != UNKNOWN ? got : qp->req.seq - qp->req.in_flight);
         break;
     case BACK:
         back_to_late(qp, p->conn);
@@ -603,28 +624,10 @@ static void break_conn(struct conn *c)
     deliver(p);
 }
 
-/* What the responder expects, if it knows the connection. */
-static uint64_t ask_responder(const struct conn *c)
-{
-    struct vm *vm = vm_by_id(atomic_load(&c->dest));
-    struct qp *qp = vm ? objects_qp_by_qpn(&vm->objects, c->path.dqpn) : NULL;
-    uint64_t got = UNKNOWN;
-
-    if (qp) {
-        pthread_mutex_lock(&qp->lock);
-        if (qp->resp.incarnation == c->ticket.incarnation) {
-            got = qp->resp.seq;
-        }
-        pthread_mutex_unlock(&qp->lock);
-    }
-    return got;
-}
-
 static void resume_conn(struct conn *c)
 {
     struct packet *p = packet_new(c, RESUME, c->ticket.vm, 0);
 
-    p->seq = ask_responder(c);
     pthread_mutex_lock(&lock);
     p->copying =
         !atomic_load(&c->failed) && (c->is_long || g_rand_int_range(rnd, 0, 4) == 0);
