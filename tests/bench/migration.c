@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Part "migration" of bench: the blackout of a guest that moves with its connections, the
+ * device's share of it: from the request to stop until messages pass again, without RAM,
+ * which stays where it is.
+ *
+ * Hosts are daemons on this one; a guest's peer is on host 0, or on host 2 if the guest
+ * moves between two others.  Each QP has one WRITE under way either way.  What had
+ * completed when the guest stood still counts for nothing; "first" is when any message
+ * completes after that, "each" when one of each QP has in either direction.
+ *
+ *   quiesce   the worker lets go of the VM
+ *   save      its state is made
+ *   transfer  and read in one place and written in the other
+ *   load      checked, and made into objects
+ *   resume    addresses claimed, rings looked at
+ *   re-route  connections, by the transport of the new place, to the first completion
+ *
+ * Medians of a few moves.  The targets' VMMs are attached before, as they are in a
+ * migration.
+ */
+#include "bench.h"
+
+#include <sched.h>
+#include <stdio.h>
+
+#include "hosts.h"
+#include "migrate.h"
+
+#define HOSTS   3u
+#define MOVES   5u /* of a kind */
+#define MAX_QPS 4096u
+#define GIB     (1ull << 30)
+#define BIG_VA  0x7f6000000000ull
+#define LIMIT_S 60
+
+enum part { QUIESCE, SAVE, TRANSFER, LOAD, RESUME, REROUTE, FIRST, EACH, PARTS };
+static const char *const part_name[PARTS] = {"quiesce", "save",     "transfer", "load",
+                                             "resume",  "re-route", "first",    "each"};
+
+/* Where a guest is. */
+struct at {
+    unsigned host, vm;
+};
+
+/* There, and back. */
+static const struct kind {
+    const char *there, *back;
+    unsigned peer;
+    struct at place[2];
+} kinds[] = {
+    {"within a daemon", "and back", 0, {{0, 0}, {0, 2}}},
+    {"copy to tcp", "tcp to copy", 0, {{0, 0}, {1, 0}}},
+    {"tcp to tcp", "and back", 2, {{0, 0}, {1, 0}}},
+};
+
+struct load {
+    unsigned n;
+    uint32_t bytes;
+    struct vgt_pair p;
+    struct vg_qp *qp[2][MAX_QPS];
+    bool flying[2][MAX_QPS]; /* a message of side s, QP q */
+    bool again[2][MAX_QPS];  /* one completed since the guest goes on */
+    unsigned n_again;
+    struct vg_mr *big[16];
+    unsigned n_big;
+};
+
+static struct vg_daemon *host[HOSTS];
+
+static void begin(void)
+{
+    bool other = strcmp(path, "copy") != 0; /* than what the daemon does unasked */
+    g_autofree char *keys = g_strdup_printf("peer-timeout=30\nworkers=1%s%s",
+                                            other ? "\npath=" : "", other ? path : "");
+    struct host_opts o = {
+        .n_vms = 3, .n_peers = HOSTS, .daemon_keys = keys, .vm_keys = "addresses=any"};
+
+    for (unsigned i = 0; i < HOSTS; i++) {
+        host[i] = host_start(i, &o);
+    }
+    for (unsigned i = 0; i < HOSTS; i++) {
+        pin_daemon(host[i], CPU_GUEST);
+        for (unsigned k = 0; k < HOSTS; k++) {
+            if (i != k) {
+                host_wait_up(host[i], k, true);
+            }
+        }
+    }
+}
+
+static void end(void)
+{
+    for (unsigned i = 0; i < HOSTS; i++) {
+        vg_daemon_stop(host[i]);
+    }
+}
+
+/* ---- traffic ---- */
+
+static void post(struct load *l, unsigned side, unsigned q)
+{
+    struct vgt_side *s = &l->p.s[side], *far = &l->p.s[1 - side];
+    struct pvrdma_sge sge = vg_sge(s->mr, 0, l->bytes);
+    struct vg_wr wr = {.wr_id = q,
+                       .opcode = PVRDMA_WR_RDMA_WRITE,
+                       .flags = VGT_SIG,
+                       .remote_addr = far->mr->buf->va + l->bytes,
+                       .rkey = far->mr->rkey,
+                       .nsge = 1,
+                       .sge = &sge};
+
+    g_assert_cmpuint(vg_post_send(l->qp[side][q], &wr, 1), ==, 1);
+    l->flying[side][q] = true;
+}
+
+/* Post what is not under way. */
+static void post_all(struct load *l, unsigned side)
+{
+    for (unsigned q = 0; q < l->n; q++) {
+        if (!l->flying[side][q]) {
+            post(l, side, q);
+        }
+    }
+}
+
+/* Take up to @max completions; how many. */
+static unsigned take(struct load *l, unsigned side, unsigned max, bool counts)
+{
+    struct pvrdma_cqe c[64];
+    int n = vg_cq_poll(l->p.s[side].scq, c, (int)MIN(max, G_N_ELEMENTS(c)));
+
+    g_assert_cmpint(n, >=, 0);
+    for (int i = 0; i < n; i++) {
+        unsigned q = (unsigned)c[i].wr_id;
+
+        if (c[i].status != PVRDMA_WC_SUCCESS) {
+            g_error("completion with status %u", c[i].status);
+        }
+        l->flying[side][q] = false;
+        if (counts && !l->again[side][q]) {
+            l->again[side][q] = true;
+            l->n_again++;
+        }
+    }
+    return (unsigned)n;
+}
+
+static void expect_soon(int64_t since)
+{
+    if (vg_now_ns() - since > LIMIT_S * 1000000000ll) {
+        g_error("no message passes");
+    }
+}
+
+/* Until one of each QP has completed in either direction; when the first one had, us. */
+static double run_each(struct load *l)
+{
+    int64_t start = vg_now_ns();
+    double first = 0;
+
+    while (l->n_again < 2 * l->n) {
+        if (take(l, 0, UINT_MAX, true) + take(l, 1, UINT_MAX, true) == 0) {
+            sched_yield(); /* the daemons' main threads run here, too */
+        }
+        first = first == 0 && l->n_again ? now_us() : first;
+        expect_soon(start);
+    }
+    return first;
+}
+
+static void forget(struct load *l)
+{
+    memset(l->again, 0, sizeof(l->again));
+    l->n_again = 0;
+}
+
+/* ---- guests ---- */
+
+static struct load *load_open(const struct kind *k, unsigned n, uint32_t bytes)
+{
+    struct vg_qp_opts small = {
+        .send_wr = 2, .recv_wr = 2, .send_sge = 1, .recv_sge = 1, .contig = true};
+    struct vgt_opts o = {.cqe = 2 * n,
+                         .mr_len = 2ull * bytes,
+                         .daemon = {host[k->place[0].host], host[k->peer]}};
+    struct load *l = g_new0(struct load, 1);
+
+    for (unsigned i = 0; i < 2; i++) {
+        o.guest[i] = (struct vg_opts){.db = VG_DB_EXT, .low_size = 256 * MIB};
+    }
+    l->n = n;
+    l->bytes = bytes;
+    vgt_pair_open(&l->p, k->place[0].vm, 1, &o);
+    for (unsigned q = 0; q < n; q++) {
+        for (unsigned side = 0; side < 2; side++) {
+            struct vgt_side *s = &l->p.s[side];
+
+            l->qp[side][q] = vg_qp_new(s->pd, s->scq, s->rcq, &small);
+        }
+        vg_qp_connect(l->qp[0][q], l->qp[1][q], NULL);
+    }
+    return l;
+}
+
+/* @gib more for the guest that moves, an MR each. */
+static void load_register(struct load *l, unsigned gib)
+{
+    struct vgt_side *s = &l->p.s[0];
+
+    g_assert_cmpuint(gib, <=, G_N_ELEMENTS(l->big));
+    for (; l->n_big < gib; l->n_big++) {
+        struct vg_buf *b = vg_buf_new_alias(s->g, BIG_VA + l->n_big * GIB, GIB, 1);
+
+        l->big[l->n_big] = vg_mr_new(s->pd, b, VG_ACCESS_ALL);
+    }
+}
+
+static void load_close(struct load *l)
+{
+    while (l->n_big) {
+        vg_mr_free(l->big[--l->n_big]);
+    }
+    for (unsigned q = 0; q < l->n; q++) {
+        vg_qp_free(l->qp[0][q]);
+        vg_qp_free(l->qp[1][q]);
+    }
+    vgt_pair_close(&l->p);
+    g_free(l);
+}
+
+/* ---- a move ---- */
+
+static void set(struct vguest *g, enum vfio_user_mig_state state)
+{
+    g_assert_cmpint(vg_mig_set(g, state), ==, 0);
+}
+
+/* Since @t, us, which is moved on. */
+static double took(double *t)
+{
+    double now = now_us(), us = now - *t;
+
+    *t = now;
+    return us;
+}
+
+/* Messages that have completed and were not taken: the guest stands still. */
+static unsigned left_over(const struct vg_cq *cq)
+{
+    return (__atomic_load_n(cq->prod_tail, __ATOMIC_ACQUIRE) - *cq->cons_head) &
+           (2 * cq->n - 1);
+}
+
+/* Its times, us; the state's length, bytes. */
+static uint32_t move(struct load *l, const struct at *to, double us[PARTS])
+{
+    struct vguest *g = l->p.s[0].g;
+    struct vg_place other = vg_place_open(g, host[to->host], to->vm);
+    g_autoptr(GByteArray) stream = NULL;
+    unsigned before;
+    double start, t;
+
+    for (unsigned side = 0; side < 2; side++) {
+        post_all(l, side);
+    }
+    forget(l);
+    run_each(l);
+    for (unsigned side = 0; side < 2; side++) {
+        post_all(l, side);
+    }
+    start = t = now_us();
+    set(g, VFIO_USER_MIG_STOP);
+    us[QUIESCE] = took(&t);
+    set(g, VFIO_USER_MIG_STOP_COPY);
+    us[SAVE] = took(&t);
+    stream = vg_mig_read(g, VFIO_USER_MAX_DATA);
+    vg_place_swap(g, &other);
+    set(g, VFIO_USER_MIG_RESUMING);
+    g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, VFIO_USER_MAX_DATA), ==,
+                    0);
+    us[TRANSFER] = took(&t);
+    set(g, VFIO_USER_MIG_STOP);
+    us[LOAD] = took(&t);
+
+    forget(l);
+    before = left_over(l->p.s[0].scq);
+    while (take(l, 1, UINT_MAX, false)) {
+    }
+    post_all(l, 1);
+    t = now_us();
+    set(g, VFIO_USER_MIG_RUNNING);
+    vg_raise_all(g);
+    us[RESUME] = took(&t);
+    while (before) {
+        before -= take(l, 0, before, false);
+    }
+    post_all(l, 0);
+    us[FIRST] = run_each(l) - start;
+    us[EACH] = now_us() - start;
+    us[REROUTE] = us[FIRST];
+    for (unsigned i = QUIESCE; i <= RESUME; i++) {
+        us[REROUTE] -= us[i];
+    }
+    vg_place_close(&other);
+    return stream->len;
+}
+
+/* ---- tables ---- */
+
+static void print_head(const char *what)
+{
+    printf("%-24s", what);
+    for (unsigned i = 0; i < PARTS; i++) {
+        printf(" %8s", part_name[i]);
+    }
+    printf("  state, KiB (times in ms)\n");
+}
+
+struct result {
+    double us[PARTS][MOVES];
+    uint32_t bytes;
+};
+
+static void print_row(const char *what, struct result *r, double aim_ms)
+{
+    double each = 0;
+
+    printf("  %-22s", what);
+    for (unsigned i = 0; i < PARTS; i++) {
+        each = median(r->us[i], MOVES) / 1e3;
+        printf(" %8.2f", each);
+    }
+    printf("  %9.1f", r->bytes / 1024.0);
+    if (aim_ms > 0) {
+        printf("  (aim below %.0f: %s)", aim_ms, each < aim_ms ? "met" : "MISSED");
+    }
+    printf("\n");
+    fflush(stdout);
+}
+
+static void there_and_back(struct load *l, const struct kind *k, struct result r[2])
+{
+    for (unsigned i = 0; i < 2 * MOVES; i++) {
+        double us[PARTS];
+
+        r[i % 2].bytes = move(l, &k->place[1 - i % 2], us);
+        for (unsigned part = 0; part < PARTS; part++) {
+            r[i % 2].us[part][i / 2] = us[part];
+        }
+    }
+}
+
+static void table(const char *what, unsigned n, uint32_t bytes, double aim_ms)
+{
+    print_head(what);
+    for (unsigned i = 0; i < G_N_ELEMENTS(kinds); i++) {
+        struct load *l = load_open(&kinds[i], n, bytes);
+        struct result r[2];
+
+        there_and_back(l, &kinds[i], r);
+        print_row(kinds[i].there, &r[0], aim_ms);
+        print_row(kinds[i].back, &r[1], aim_ms);
+        load_close(l);
+    }
+}
+
+/* How it grows; copy to tcp. */
+static void growth(void)
+{
+    static const unsigned qps[] = {1, 64, 256, 1024}, gib[] = {1, 4, 16};
+    struct result r[2];
+    struct load *l;
+
+    print_head("QPs, copy to tcp");
+    for (unsigned i = 0; i < G_N_ELEMENTS(qps); i++) {
+        g_autofree char *name = g_strdup_printf("%u", qps[i]);
+
+        l = load_open(&kinds[1], qps[i], 8);
+        there_and_back(l, &kinds[1], r);
+        print_row(name, &r[0], 0);
+        load_close(l);
+    }
+    print_head("GiB in MRs, copy to tcp");
+    l = load_open(&kinds[1], 16, 8);
+    for (unsigned i = 0; i < G_N_ELEMENTS(gib); i++) {
+        g_autofree char *name = g_strdup_printf("%u", gib[i]);
+
+        load_register(l, gib[i]);
+        there_and_back(l, &kinds[1], r);
+        print_row(name, &r[0], 0);
+    }
+    load_close(l);
+}
+
+void part_migration(void)
+{
+    struct vg_daemon *other = vgt_daemon;
+
+    begin();
+    table("16 QPs, 2 MiB each way", 16, 2 * MIB, 50);
+    table("4,096 QPs, 8 bytes", MAX_QPS, 8, 300);
+    growth();
+    end();
+    vgt_daemon = other;
+}
