@@ -23,7 +23,7 @@ else ifneq ($(filter install,$(MAKECMDGOALS)),)
 -include $(BUILD)/config.mak
 endif
 
-.PHONY: all backend qemu qemu-full images guest deb demo demo-shell demo-hosts check check-vm \
+.PHONY: all backend qemu qemu-full images guest deb demo demo-shell demo-hosts demo-migrate check check-vm \
         soak fuzz conformance bench bench-vm install clean distclean help
 .DEFAULT_GOAL := all
 
@@ -71,6 +71,9 @@ demo-shell: all
 
 demo-hosts: all
 	$(PYTHON) tests/vm/demo_hosts.py
+
+demo-migrate: all
+	$(PYTHON) tests/vm/demo_migrate.py
 
 check: all deb
 	$(PYTHON) tests/run-check.py --builddir=$(BUILD)
@@ -128,6 +131,8 @@ help:
 	@echo "make demo-shell   leave both guests up with a console each"
 	@echo "make demo-hosts   two guests on two hosts, network namespaces of this one:"
 	@echo "                  our parts over TCP, soft-RoCE, siw; as root"
+	@echo "make demo-migrate two of three guests move to a second host and back in the"
+	@echo "                  middle of traffic; a line a second, what it cost; as root"
 	@echo "make check        all tests; ends with 'N passed, N failed, N skipped'"
 	@echo "make check-vm     only the tests that boot guests"
 	@echo "make soak         hours of it: many rounds, sanitizers, checks taken out one by"

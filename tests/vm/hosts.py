@@ -120,13 +120,12 @@ class Cable(Link):
 class Lan(Link):
     """A network of any number of guests of different hosts: multicast datagrams."""
 
-    def __init__(self, session, hosts):
+    def __init__(self, session, _hosts):
         super().__init__(session, 'lan')
-        self.hosts = hosts  # by the guests' names
 
     def netdev(self, guest, ident):
         return 'socket,id=%s,mcast=239.99.0.1:%d,localaddr=%s' % (
-            ident, FIRST_CABLE - 1, self.hosts[guest.name].address)
+            ident, FIRST_CABLE - 1, guest.host.address)
 
     def wait_ready(self, guest, timeout=20):
         pass

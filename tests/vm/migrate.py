@@ -40,14 +40,14 @@ def target_of(guest, socket, host=None):
     return target
 
 
-def begin(guest, target, **capabilities):
-    """Set @guest in motion."""
+def begin(guest, target, downtime=1000, **capabilities):
+    """Set @guest in motion; @downtime: ms that the last of its memory may take."""
     wanted = [{'capability': name.replace('_', '-'), 'state': state}
               for name, state in capabilities.items()]
     if wanted:
         guest.qmp('migrate-set-capabilities', capabilities=wanted)
     guest.qmp('migrate-set-parameters', **{'max-bandwidth': 1 << 30,
-                                           'downtime-limit': 1000})
+                                           'downtime-limit': downtime})
     guest.qmp('migrate', uri='unix:' + target.way_in)
 
 
@@ -64,15 +64,17 @@ def wait(guest, *states):
         time.sleep(0.05)
 
 
-def migrate(guest, socket, host=None):
-    """Move @guest; returns it as it is then.  Its old QEMU has ended."""
+def migrate(guest, socket, host=None, downtime=1000):
+    """Move @guest; returns it as it is then, with what QEMU says of its last_move.  Its
+    old QEMU has ended."""
     target = target_of(guest, socket, host)
     guest.agent.follow(target._sock('ctl'), lambda: target.alive)
-    begin(guest, target)
-    info = wait(guest, 'completed')
+    begin(guest, target, downtime)
+    target.last_move = wait(guest, 'completed')
     target.wait_status('running')
     guest.proc.kill()
     guest.proc.wait()
     target.agent.moved()
-    say('%s has moved, %s ms of downtime' % (guest.name, info.get('downtime')))
+    say('%s has moved, %s ms of downtime' % (guest.name,
+                                                 target.last_move.get('downtime')))
     return target

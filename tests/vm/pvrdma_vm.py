@@ -660,7 +660,7 @@ def image(name):
 
 def guest_programs():
     """The project's own programs for guests, put into each guest's PATH."""
-    names = ['datacheck', 'udcheck']
+    names = ['countcheck', 'datacheck', 'udcheck']
     return {'usr/local/bin/' + name: path for name, path in (
         (name, os.path.join(BUILD, 'tests', 'vm', name)) for name in names)
             if os.access(path, os.X_OK)}

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What `make demo` and `make demo-hosts` do, with fewer programs."""
+"""What `make demo`, `make demo-hosts` and `make demo-migrate` do, with fewer programs and
+moves."""
 
 import unittest
 
 import demo
 import demo_hosts
+import demo_migrate
 import fixture
 import hosts
 from programs import latency, pingpong
@@ -57,3 +59,17 @@ class DemoHostsTest(fixture.PrivateTest):
             guest.powerdown()
         for daemon in daemons:
             self.assertEqual(daemon.stop(), 0)
+
+
+class DemoMigrateTest(fixture.PrivateTest):
+    def setUp(self):
+        if not hosts.may_be_made():
+            raise unittest.SkipTest('network namespaces need root')
+        super().setUp()
+
+    def test_there_and_back(self):
+        text = demo_migrate.run_demo(self.session, 1, pause=1)
+        for name in ('vm2', 'vm3'):
+            for host in ('host0', 'host1'):
+                self.assertIn('\n%s to %s ' % (name, host), text)
+        self.assertIn('\n4 moves in ', text)
