@@ -2,8 +2,6 @@
 """A guest moves to another QEMU, whose adapter is another VM of the daemon or one of
 another host's, and back, while its programs and those of its peer go on."""
 
-import itertools
-import re
 import time
 import unittest
 
@@ -13,16 +11,14 @@ import migrate
 import parts
 from programs import Pair
 from pvrdma_vm import Daemon, Guest, Link, Session, end_well, kill_process
+from traffic import BOTH_DIRECTIONS, Traffic, load_drivers
 
 PEER, MOVER, PLACE = 'vm1', 'vm2', 'vm2b'
 # Seconds in which a VM does not answer.
 STOPPED = 3
-DATACHECK = 'datacheck -d {dev} -g {gid} -p {port} -n %d'
-
-_ports = itertools.count(18700)
 
 
-class Moves(fixture.SessionTest):
+class Moves(Traffic, fixture.SessionTest):
     """The peer and the guest that moves, for all tests of a class.  @own: with our driver
     and library, else with the stock ones."""
 
@@ -35,14 +31,7 @@ class Moves(fixture.SessionTest):
         cls.session = Session(cls.__name__)
         try:
             cls.boot()
-            for guest in (cls.peer, cls.mover):
-                guest.wait_boot()
-                if cls.own:
-                    parts.use_own(guest)
-                else:
-                    guest.load_pvrdma()
-            cls.rdma = Pair([cls.peer, cls.mover], 'pvrdma',
-                            parts.OWN_DEVICE if cls.own else parts.STOCK_DEVICE)
+            cls.rdma = load_drivers([cls.peer, cls.mover], cls.own)
         except BaseException as exc:
             cls.session.keep_logs(exc)
             cls.session.close()
@@ -73,30 +62,6 @@ class Moves(fixture.SessionTest):
         self.settle(migrate.migrate(self.mover, *self.places[0]))
         self.assertTrue(self.mover.agent.ping())
 
-    def start(self, template, timeout=600):
-        """Run @template, the peer being the server: the jobs."""
-        port = next(_ports)
-        one, two = [template.format(dev=self.rdma.device, gid=gid, port=port)
-                    for gid in self.rdma.gids]
-        first = self.peer.spawn(one, timeout)
-        self.peer.wait_listen(port, first)
-        jobs = [first, self.mover.spawn('%s %s' % (two, self.peer.ip('pvrdma')),
-                                        timeout)]
-        self.still_running(jobs)
-        return jobs
-
-    def still_running(self, jobs):
-        for job in jobs:
-            self.assertFalse(job.done, job.describe())
-
-    def datacheck(self, action, rounds=4):
-        """Every byte of every operation, both ways, while @action is going on."""
-        jobs = self.start(DATACHECK % rounds)
-        action(lambda: self.still_running(jobs))
-        for job in jobs:
-            job.wait(600, check=True)
-            self.assertRegex(job.out, re.compile(r'^\d+ checks, 0 errors$', re.M))
-
     def there_and_back(self, check):
         for _ in range(2):
             check()
@@ -106,11 +71,7 @@ class Moves(fixture.SessionTest):
         self.datacheck(self.there_and_back)
 
     def test_both_directions(self):
-        jobs = self.start('ib_write_bw -b -d {dev} -x {gid} -p {port} -s 65536 -n 20000 '
-                          '-F')
-        self.there_and_back(lambda: self.still_running(jobs))
-        for job in jobs:
-            job.wait(600, check=True)
+        self.during(BOTH_DIRECTIONS % 20000, self.there_and_back)
 
     def test_new_connections(self):
         """The adapter is as good as new in its new place."""

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The daemon is replaced under guests whose programs go on and see nothing of it but the
+time."""
+
+import time
+import unittest
+
+import fixture
+import hosts
+import parts
+from pvrdma_vm import Daemon, Session, end_well, say, start_guests
+from traffic import BOTH_DIRECTIONS, Traffic, load_drivers
+
+ROUNDS = 5
+# Seconds from one to the next: guests get something done between them.
+APART = 0.2
+
+
+class Restarts(Traffic, fixture.SessionTest):
+    """A pair of guests for all tests of a class.  @own: with our driver and library, else
+    with the stock ones."""
+
+    own = False
+
+    @classmethod
+    def setUpClass(cls):
+        fixture.require_build()
+        fixture.shared.close()
+        cls.session = Session(cls.__name__)
+        try:
+            cls.boot()
+            cls.rdma = load_drivers(cls.guests, cls.own)
+        except BaseException as exc:
+            cls.session.keep_logs(exc)
+            cls.session.close()
+            raise
+
+    @classmethod
+    def boot(cls):
+        cls.daemons = [Daemon(cls.session, ['vm1', 'vm2'])]
+        cls.guests = start_guests(cls.session, cls.daemons[0], virtio=False,
+                                  files=parts.guest_files())
+
+    def tearDown(self):
+        for daemon in self.daemons:
+            daemon.check()
+
+    def restart(self, check=lambda: None):
+        """Each daemon in turn, ROUNDS times."""
+        longest = 0
+        for number in range(ROUNDS * len(self.daemons)):
+            daemon = self.daemons[number % len(self.daemons)]
+            said = daemon.ctl_json('restart')
+            self.assertGreater(said['vms'], 0)
+            longest = max(longest, said['pause_us'])
+            time.sleep(APART)
+            check()
+        say('%s: %d restarts, the longest pause was %.1f ms' % (
+            self.id().split('.', 1)[-1], number + 1, longest / 1000))
+
+    def test_datacheck(self):
+        self.datacheck(self.restart, 2)
+
+    def test_both_directions(self):
+        self.during(BOTH_DIRECTIONS % 20000, self.restart)
+
+    def test_new_connections(self):
+        """The adapters are as good as before."""
+        self.restart()
+        self.rdma.run('ibv_rc_pingpong -c -d {dev} -g {gid} -p {port} -s 16384 -n 100')
+
+    @classmethod
+    def tearDownClass(cls):
+        try:
+            end_well(cls.guests, *cls.daemons)
+        except BaseException as exc:
+            cls.session.keep_logs(exc)
+            raise
+        finally:
+            cls.session.close()
+
+
+class StockTest(Restarts):
+    pass
+
+
+class OwnTest(Restarts):
+    own = True
+
+
+class HostsTest(Restarts):
+    """On two hosts, whose daemons are replaced in turn."""
+
+    own = True
+
+    @classmethod
+    def setUpClass(cls):
+        if not hosts.may_be_made():
+            raise unittest.SkipTest('network namespaces need root')
+        super().setUpClass()
+
+    @classmethod
+    def boot(cls):
+        cls.hosts = hosts.Hosts(cls.session, 2)
+        cls.daemons = cls.hosts.start_daemons(
+            {name: {'addresses': 'any'} for name in ('vm1', 'vm2')})
+        cls.guests = cls.hosts.start_guests(cls.daemons, [0, 1],
+                                            files=parts.guest_files())
+
+
+# No test itself.
+del Restarts
