@@ -115,6 +115,30 @@ struct vg_daemon *host_start(unsigned i, const struct host_opts *opts)
     return d;
 }
 
+void hosts_start(struct vg_daemon **host, unsigned n, const struct host_opts *opts)
+{
+    for (unsigned i = 0; i < n; i++) {
+        host[i] = host_start(i, opts);
+    }
+    for (unsigned i = 0; i < n; i++) {
+        for (unsigned k = 0; k < n; k++) {
+            if (i != k) {
+                host_wait_up(host[i], k, true);
+            }
+        }
+    }
+}
+
+void hosts_stop(struct vg_daemon **host, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        if (host[i]) {
+            vg_daemon_stop(host[i]);
+            host[i] = NULL;
+        }
+    }
+}
+
 /* ---- what it says ---- */
 
 static JsonNode *peer_list(const struct vg_daemon *d)

@@ -29,6 +29,9 @@ char *host_peer_group(unsigned peer, const char *secret_path, const char *more);
 
 /* Host @i's daemon. */
 struct vg_daemon *host_start(unsigned i, const struct host_opts *opts);
+/* Hosts 0 to @n - 1, each with a link to each; and the end of those that are not NULL. */
+void hosts_start(struct vg_daemon **host, unsigned n, const struct host_opts *opts);
+void hosts_stop(struct vg_daemon **host, unsigned n);
 
 /* `pvrdmactl peer list`: member @name of host @peer at @d, text or number. */
 char *host_peer_text(const struct vg_daemon *d, unsigned peer, const char *name);

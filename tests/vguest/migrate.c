@@ -136,7 +136,7 @@ static void must_set(struct vguest *g, enum vfio_user_mig_state state)
     }
 }
 
-void vg_move(struct vguest *g, struct vg_daemon *d, unsigned vm, enum vg_move how)
+struct vg_place vg_move_begin(struct vguest *g, struct vg_daemon *d, unsigned vm)
 {
     struct vg_place other = vg_place_open(g, d, vm);
     g_autoptr(GByteArray) stream = NULL;
@@ -148,12 +148,24 @@ void vg_move(struct vguest *g, struct vg_daemon *d, unsigned vm, enum vg_move ho
     g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, VFIO_USER_MAX_DATA), ==,
                     0);
     must_set(g, VFIO_USER_MIG_STOP);
+    return other;
+}
+
+void vg_move_end(struct vguest *g, struct vg_place *from, enum vg_move how)
+{
     if (how == VG_MOVE_LEAVE_FIRST) {
-        vg_place_close(&other);
+        vg_place_close(from);
     }
     must_set(g, VFIO_USER_MIG_RUNNING);
     vg_raise_all(g);
     if (how == VG_MOVE_PLAIN) {
-        vg_place_close(&other);
+        vg_place_close(from);
     }
+}
+
+void vg_move(struct vguest *g, struct vg_daemon *d, unsigned vm, enum vg_move how)
+{
+    struct vg_place from = vg_move_begin(g, d, vm);
+
+    vg_move_end(g, &from, how);
 }

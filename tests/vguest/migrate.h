@@ -48,5 +48,8 @@ enum vg_move {
 
 /* The whole of it: @g runs at VM @vm of @d on return. */
 void vg_move(struct vguest *g, struct vg_daemon *d, unsigned vm, enum vg_move how);
+/* Its halves: @g stands still at VM @vm of @d, with its state; returns where it was. */
+struct vg_place vg_move_begin(struct vguest *g, struct vg_daemon *d, unsigned vm);
+void vg_move_end(struct vguest *g, struct vg_place *from, enum vg_move how);
 
 #endif /* MIGRATE_H */

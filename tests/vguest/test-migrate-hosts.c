@@ -20,26 +20,13 @@ static void begin(void)
                           .daemon_keys = "peer-timeout=30\nworkers=2",
                           .vm_keys = "addresses=any"};
 
-    for (unsigned i = 0; i < G_N_ELEMENTS(host); i++) {
-        host[i] = host_start(i, &o);
-    }
-    for (unsigned i = 0; i < G_N_ELEMENTS(host); i++) {
-        for (unsigned k = 0; k < G_N_ELEMENTS(host); k++) {
-            if (i != k) {
-                host_wait_up(host[i], k, true);
-            }
-        }
-    }
+    hosts_start(host, G_N_ELEMENTS(host), &o);
     vgt_daemon = host[0];
 }
 
 static void end(void)
 {
-    for (unsigned i = 0; i < G_N_ELEMENTS(host); i++) {
-        if (host[i]) {
-            vg_daemon_stop(host[i]);
-        }
-    }
+    hosts_stop(host, G_N_ELEMENTS(host));
     vgt_daemon = NULL;
 }
 

@@ -8,7 +8,7 @@
  * k - depth was checked at the receiver, so a slot is never overwritten before
  * it was compared.
  *
- * Layout of a side's MR: [area of lane 0 as sender][... as receiver][lane 1]...;
+ * Layout of a side's MR: [area of lane 0 as sender][... as receiver][lane 1]...; counter;
  * each area is depth slots, and one slot's first 8 bytes serve FETCH_ADD.
  */
 #include "vgtest.h"
@@ -16,11 +16,23 @@
 #include <sched.h>
 #include <unistd.h>
 
-enum kind { K_SEND, K_SEND_IMM, K_WRITE_IMM, K_READ, K_FAA, K_COUNT };
+enum kind { K_SEND, K_SEND_IMM, K_WRITE, K_WRITE_IMM, K_READ, K_FAA, K_TALLY, K_COUNT };
 
 static const uint32_t kind_opcode[K_COUNT] = {
-    PVRDMA_WR_SEND, PVRDMA_WR_SEND_WITH_IMM, PVRDMA_WR_RDMA_WRITE_WITH_IMM,
-    PVRDMA_WR_RDMA_READ, PVRDMA_WR_ATOMIC_FETCH_AND_ADD};
+    PVRDMA_WR_SEND,
+    PVRDMA_WR_SEND_WITH_IMM,
+    PVRDMA_WR_RDMA_WRITE,
+    PVRDMA_WR_RDMA_WRITE_WITH_IMM,
+    PVRDMA_WR_RDMA_READ,
+    PVRDMA_WR_ATOMIC_FETCH_AND_ADD,
+    PVRDMA_WR_ATOMIC_FETCH_AND_ADD,
+};
+
+/* Those that work on 8 bytes at an address that is a multiple of that. */
+static bool is_atomic(enum kind k)
+{
+    return k == K_FAA || k == K_TALLY;
+}
 
 static uint64_t op_hash(unsigned dir, unsigned q, uint64_t k)
 {
@@ -42,7 +54,7 @@ static uint32_t op_len(const struct vgt_traffic *t, unsigned dir, unsigned q, ui
     uint64_t h = op_hash(dir, q, k) >> 8;
     uint32_t max = t->slot - 8; /* the rest is for odd addresses */
 
-    if (op_kind(dir, q, k) == K_FAA) {
+    if (is_atomic(op_kind(dir, q, k))) {
         return 8;
     }
     /* Half of them small, the others anything. */
@@ -62,10 +74,15 @@ static uint64_t slot_off(const struct vgt_traffic *t, unsigned dir, unsigned q,
 {
     uint64_t off = area(t, dir, q, dst) + k % t->depth * t->slot;
 
-    if (op_kind(dir, q, k) != K_FAA) {
+    if (!is_atomic(op_kind(dir, q, k))) {
         off += op_hash(dir, q, k) >> (dst ? 3 : 40) & 7;
     }
     return off;
+}
+
+static uint64_t counter_off(const struct vgt_traffic *t)
+{
+    return area(t, 0, t->nqp, false);
 }
 
 void vgt_traffic_open(struct vgt_traffic *t, unsigned a, unsigned b, unsigned nqp,
@@ -93,7 +110,7 @@ void vgt_traffic_open(struct vgt_traffic *t, unsigned a, unsigned b, unsigned nq
         s->scq = vg_cq_new(s->pd, nqp * depth);
         s->rcq = vg_cq_new(s->pd, nqp * depth);
         s->mr = vg_mr_alloc(s->pd, 0x550000000000ull + i * 0x100000000ull,
-                            (uint64_t)nqp * 4 * depth * slot, VG_ACCESS_ALL);
+                            counter_off(t) + 8, VG_ACCESS_ALL);
         for (unsigned q = 0; q < nqp; q++) {
             struct vg_qp_opts qo = o->qp;
 
@@ -143,6 +160,9 @@ static void post(struct vgt_traffic *t, unsigned dir, unsigned q, uint64_t k)
     } else if (kind == K_FAA) {
         memcpy(VG_MR_HOST(rx->mr, dst), &seed, 8);
         wr.compare_add = k + 1;
+    } else if (kind == K_TALLY) {
+        wr.remote_addr = rx->mr->buf->va + counter_off(t);
+        wr.compare_add = 1;
     } else {
         vgt_fill(VG_MR_HOST(tx->mr, src), len, seed);
         memset(VG_MR_HOST(rx->mr, dst), 0xee, len);
@@ -171,7 +191,7 @@ static void on_send_cqe(struct vgt_traffic *t, unsigned dir, const struct pvrdma
     uint64_t k = cqe->wr_id & 0xffffffffffffull;
     struct vgt_lane *l = &t->lane[dir][q];
     enum kind kind = op_kind(dir, q, k);
-    uint64_t seed = op_hash(dir, q, k);
+    uint64_t seed = op_hash(dir, q, k), got;
 
     check_cqe(cqe);
     g_assert_cmpuint(k, ==, l->sent);
@@ -182,9 +202,16 @@ static void on_send_cqe(struct vgt_traffic *t, unsigned dir, const struct pvrdma
 
         g_assert_cmpuint(cqe->byte_len, ==, len);
         vgt_check(VG_MR_HOST(t->s[dir].mr, slot_off(t, dir, q, k, false)), len, seed);
+    } else if (kind == K_WRITE) {
+        vgt_check(VG_MR_HOST(t->s[1 - dir].mr, slot_off(t, dir, q, k, true)),
+                  op_len(t, dir, q, k), seed);
+    } else if (kind == K_TALLY) {
+        memcpy(&got, VG_MR_HOST(t->s[dir].mr, slot_off(t, dir, q, k, false)), 8);
+        g_assert_cmpuint(got + 1, >, l->count);
+        l->count = got + 1;
+        t->counted[dir].n++;
+        t->counted[dir].sum += got;
     } else if (kind == K_FAA) {
-        uint64_t got;
-
         memcpy(&got, VG_MR_HOST(t->s[dir].mr, slot_off(t, dir, q, k, false)), 8);
         g_assert_cmpuint(got, ==, seed);
         memcpy(&got, VG_MR_HOST(t->s[1 - dir].mr, slot_off(t, dir, q, k, true)), 8);
@@ -233,6 +260,18 @@ static bool may_post(const struct vgt_traffic *t, unsigned dir, unsigned q)
     }
     old = k - t->depth;
     return l->sent > old && (!uses_recv(op_kind(dir, q, old)) || l->recvd > old);
+}
+
+/* When all is done: no addition was lost, and none counted twice. */
+static void check_counters(const struct vgt_traffic *t)
+{
+    for (unsigned dir = 0; dir < 2; dir++) {
+        uint64_t n = t->counted[dir].n, got;
+
+        memcpy(&got, VG_MR_HOST(t->s[1 - dir].mr, counter_off(t)), 8);
+        g_assert_cmpuint(got, ==, n);
+        g_assert_cmpuint(t->counted[dir].sum, ==, n ? n * (n - 1) / 2 : 0);
+    }
 }
 
 static bool lane_done(const struct vgt_traffic *t, unsigned dir, unsigned q, uint64_t end)
@@ -298,6 +337,7 @@ static void run_until(struct vgt_traffic *t, uint64_t end, bool all)
 void vgt_traffic_run(struct vgt_traffic *t, uint64_t ops)
 {
     run_until(t, t->lane[0][0].next + ops, true);
+    check_counters(t);
 }
 
 void vgt_traffic_push(struct vgt_traffic *t, uint64_t ops)

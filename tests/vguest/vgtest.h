@@ -126,13 +126,14 @@ bool vgt_post_write(const struct vgt_pair *p, struct vg_qp *qp, uint64_t wr_id);
 
 /* ---- traffic ---- */
 
-#define VGT_MAX_QPS 32
+#define VGT_MAX_QPS 64
 
 /* One direction of one QP. */
 struct vgt_lane {
     struct vg_qp *tx, *rx;
     uint64_t src, dst;          /* offsets in the sides' MRs */
     uint64_t next, sent, recvd; /* operations posted, completed, checked */
+    uint64_t count;             /* what the counter was before its last one */
 };
 
 struct vgt_traffic {
@@ -144,13 +145,17 @@ struct vgt_traffic {
     GRand *rand;
     GArray *latency; /* of double, us; of operations with depth 1 */
     uint64_t ops, bytes;
+    struct {
+        uint64_t n, sum; /* those that were added, and what they returned */
+    } counted[2];
     int64_t *posted_at;
 };
 
 /*
  * @nqp QPs between VMs @a and @b, both directions at once, @depth operations in
- * flight each: SEND, SEND_IMM, WRITE_IMM, READ and FAA with random sizes up to
- * @slot, every byte checked on arrival.
+ * flight each: SEND, SEND_IMM, WRITE, WRITE_IMM, READ and FAA with random sizes up to
+ * @slot, every byte checked on arrival, and FAA of one counter for all QPs: it is what
+ * the successes are, and each returned another number.
  */
 void vgt_traffic_open(struct vgt_traffic *t, unsigned a, unsigned b, unsigned nqp,
                       unsigned depth, uint32_t slot, const struct vgt_opts *opts);
