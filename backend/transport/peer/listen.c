@@ -9,7 +9,8 @@
  * Only addresses that some peer has are listened to at all.  Until a link is up or an
  * iWARP connection has begun it counts: PEER_MAX_UNDECIDED of all hosts and
  * PEER_MAX_PER_HOST of each, so that no host keeps the others out.  A host that has a
- * link is known, and may begin many iWARP connections at a time: PEER_MAX_OF_LINK.
+ * link is known, and may begin many iWARP connections at a time: PEER_MAX_OF_LINK.  As a
+ * rule the bytes are there when the connection is taken, and nothing has to wait.
  *
  * An address that this host does not have (yet) is tried again every RETRY_MS.
  * Main thread.
@@ -163,32 +164,59 @@ static void begin_link(int fd, const struct sockaddr_storage *from)
     }
 }
 
-static gboolean on_first_bytes(gint fd, GIOCondition cond, gpointer opaque)
+enum first { NOT_YET, ENDED, OF_LINK, OF_IWARP, UNKNOWN };
+
+static enum first look(int fd)
 {
-    struct undecided *u = opaque;
-    struct sockaddr_storage from = u->from;
     char begin[PEER_MAGIC_LEN];
     ssize_t n = recv(fd, begin, sizeof(begin), MSG_PEEK);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
-        return G_SOURCE_CONTINUE;
+        return NOT_YET;
     }
-    /* Ready with less than the low-water mark means that no more will come. */
     if (n != sizeof(begin)) {
-        undecided_close(u, "it ended before it had begun");
-        return G_SOURCE_REMOVE;
+        return ENDED;
     }
     if (memcmp(begin, PEER_MAGIC, sizeof(begin)) == 0) {
-        set_low_water(fd, 1);
-        undecided_free(u);
-        begin_link(fd, &from);
-    } else if (memcmp(begin, mpa_magic, sizeof(begin)) == 0 && peers_self.ops &&
-               peers_self.ops->accepted) {
-        set_low_water(fd, 1);
-        undecided_free(u);
-        peers_self.ops->accepted(fd, &from);
+        return OF_LINK;
+    }
+    return memcmp(begin, mpa_magic, sizeof(begin)) == 0 && peers_self.ops &&
+                   peers_self.ops->accepted
+               ? OF_IWARP
+               : UNKNOWN;
+}
+
+/* It is a link's or iWARP's. */
+static void pass_on(int fd, const struct sockaddr_storage *from, enum first what)
+{
+    if (what == OF_LINK) {
+        begin_link(fd, from);
     } else {
+        peers_self.ops->accepted(fd, from);
+    }
+}
+
+static gboolean on_first_bytes(gint fd, GIOCondition cond, gpointer opaque)
+{
+    struct undecided *u = opaque;
+    struct sockaddr_storage from = u->from;
+    enum first what = look(fd);
+
+    switch (what) {
+    case NOT_YET:
+        return G_SOURCE_CONTINUE;
+    case ENDED:
+        /* Ready with less than the low-water mark means that no more will come. */
+        undecided_close(u, "it ended before it had begun");
+        break;
+    case UNKNOWN:
         undecided_close(u, "it is nothing that is known here");
+        break;
+    default:
+        set_low_water(fd, 1);
+        undecided_free(u);
+        pass_on(fd, &from, what);
+        break;
     }
     return G_SOURCE_REMOVE;
 }
@@ -205,6 +233,7 @@ static gboolean on_silence(gpointer opaque)
 static void take(int fd, const struct sockaddr_storage *from)
 {
     struct undecided *u;
+    enum first what;
 
     if (!peers_know(from)) {
         char text[CONFIG_ADDRESS_STRLEN];
@@ -214,6 +243,11 @@ static void take(int fd, const struct sockaddr_storage *from)
         log_about(LOG_LVL_WARN, &peers_self.strangers_log,
                   "connection from %s: no [peer] group has that address", text);
         close(fd);
+        return;
+    }
+    what = look(fd);
+    if (what == OF_LINK || what == OF_IWARP) { /* who says so at once never counts here */
+        pass_on(fd, from, what);
         return;
     }
     u = g_new0(struct undecided, 1);

@@ -49,6 +49,9 @@
 #define MAX_ACCEPTED 4096u
 #define MAX_OF_HOST  64u
 #define BACKLOG      4096
+#define ACCEPT_TURN  32u
+/* Asks in one turn. */
+#define ASK_TURN 64u
 
 enum setup_state { CONNECTING, WAIT_REPLY, WAIT_REQUEST };
 
@@ -57,7 +60,8 @@ struct setup {
     TAILQ_ENTRY(setup) link;
     enum setup_state state;
     int fd;
-    guint watch;
+    guint watch; /* 0: none is needed yet */
+    GIOCondition cond;
     uint64_t until;               /* ns */
     struct conn *conn;            /* the initiator's; it cancels this if it goes */
     struct sockaddr_storage from; /* of one that has come; AF_UNSPEC: this daemon */
@@ -171,10 +175,18 @@ static void in_vain(struct conn *c)
     vm_token_release(c->vm);
 }
 
+static void unwatch(struct setup *s)
+{
+    if (s->watch) {
+        fdwatch_remove(s->watch);
+        s->watch = 0;
+    }
+}
+
 static void setup_free(struct setup *s, bool close_fd)
 {
     TAILQ_REMOVE(&setups, s, link);
-    fdwatch_remove(s->watch);
+    unwatch(s);
     if (close_fd) {
         close(s->fd);
     }
@@ -221,6 +233,16 @@ static struct place place_of(const struct route *route);
 static bool is_there(const struct conn *c);
 static void catch_up(struct conn *c);
 
+static void wait_for(struct setup *s, GIOCondition cond)
+{
+    if (s->watch && s->cond == cond) {
+        return;
+    }
+    unwatch(s);
+    s->cond = cond;
+    s->watch = fdwatch_add(s->fd, cond, on_socket, s);
+}
+
 static struct setup *setup_new(enum setup_state state, int fd, struct conn *c)
 {
     struct setup *s = g_new0(struct setup, 1);
@@ -231,7 +253,6 @@ static struct setup *setup_new(enum setup_state state, int fd, struct conn *c)
     s->fd = fd;
     s->conn = c;
     s->until = now_ns() + FRAMES_NS;
-    s->watch = fdwatch_add(fd, state == CONNECTING ? G_IO_OUT : G_IO_IN, on_socket, s);
     TAILQ_INSERT_TAIL(&setups, s, link);
     if (!look_timer) {
         look_timer = g_timeout_add(LOOK_MS, look, NULL);
@@ -239,35 +260,36 @@ static struct setup *setup_new(enum setup_state state, int fd, struct conn *c)
     return s;
 }
 
-/* A socket that has sent nothing yet takes that much. */
-static bool send_frame(int fd, struct mpa_frame *f, const struct hello *own)
+/* A socket that has sent nothing yet takes that much, once it is connected.  0 or errno.
+ */
+static int send_frame(int fd, struct mpa_frame *f, const struct hello *own)
 {
     uint8_t data[HELLO_SIZE], out[MPA_MAX_STARTUP];
+    ssize_t n;
     size_t len;
 
     hello_put(own, data);
     f->data = data;
     f->data_len = sizeof(data);
     len = mpa_put(f, out);
-    return send(fd, out, len, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)len;
+    n = send(fd, out, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return n == (ssize_t)len ? 0 : n < 0 ? errno : ENOBUFS;
 }
 
 /*
  * The frame that is awaited, out of what has come.  True: *f is it; false: it is not all
- * there, or @s has failed and is gone (*gone).
+ * there and waited for, or @s has failed and is gone.
  */
-static bool read_frame(struct setup *s, enum mpa_kind kind, struct mpa_frame *f,
-                       bool *gone)
+static bool read_frame(struct setup *s, enum mpa_kind kind, struct mpa_frame *f)
 {
     ssize_t n = recv(s->fd, s->in + s->have, sizeof(s->in) - s->have, MSG_DONTWAIT);
     enum iwarp_error error;
     size_t size;
 
-    *gone = false;
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+        wait_for(s, G_IO_IN);
         return false;
     }
-    *gone = true;
     if (n <= 0) {
         setup_failed(s, n < 0 ? g_strerror(errno) : "the peer has closed it");
         return false;
@@ -278,7 +300,9 @@ static bool read_frame(struct setup *s, enum mpa_kind kind, struct mpa_frame *f,
         setup_failed(s, "not the frame that MPA begins with");
         return false;
     }
-    *gone = false;
+    if (s->have < size) {
+        wait_for(s, G_IO_IN);
+    }
     return s->have == size;
 }
 
@@ -294,10 +318,12 @@ static bool is_ready(const struct conn *c)
 
 /* ---- the initiator ----------------------------------------------------------------- */
 
+/* As soon as the connection takes it, which may be at once. */
 static void send_request(struct setup *s)
 {
     struct conn *c = s->conn;
     struct mpa_frame request;
+    int err;
 
     vm_token_take(c->vm);
     conn_down(c);
@@ -305,11 +331,14 @@ static void send_request(struct setup *s)
     vm_token_release(c->vm);
     memcpy(s->own.token, c->asked.token, sizeof(s->own.token));
     mpa_request(&mpa_config, &request);
-    s->state = WAIT_REPLY;
-    fdwatch_remove(s->watch);
-    s->watch = fdwatch_add(s->fd, G_IO_IN, on_socket, s);
-    if (!send_frame(s->fd, &request, &s->own)) {
-        setup_failed(s, "no Request could be sent");
+    err = send_frame(s->fd, &request, &s->own);
+    if (err == EAGAIN) {
+        wait_for(s, G_IO_OUT);
+    } else if (err) {
+        setup_failed(s, g_strerror(err));
+    } else {
+        s->state = WAIT_REPLY;
+        wait_for(s, G_IO_IN);
     }
 }
 
@@ -329,10 +358,9 @@ static void take_reply(struct setup *s)
     struct framing framing;
     struct mpa_frame reply;
     struct hello peer;
-    bool gone;
     int fd = s->fd;
 
-    if (!read_frame(s, MPA_REPLY, &reply, &gone)) {
+    if (!read_frame(s, MPA_REPLY, &reply)) {
         return;
     }
     if (!hello_get(reply.data, reply.data_len, &peer) ||
@@ -408,6 +436,7 @@ static void connect_to(struct conn *c, const struct sockaddr_storage *to,
         return;
     }
     c->setup = setup_new(CONNECTING, fd, c);
+    send_request(c->setup);
 }
 
 /* ---- the responder ------------------------------------------------------------------
@@ -419,10 +448,10 @@ static void take_request(struct setup *s)
     struct mpa_frame request, reply;
     struct hello own, peer;
     struct conn *c;
-    bool gone, refuse;
+    bool refuse;
     int fd = s->fd;
 
-    if (!read_frame(s, MPA_REQUEST, &request, &gone)) {
+    if (!read_frame(s, MPA_REQUEST, &request)) {
         return;
     }
     c = hello_get(request.data, request.data_len, &peer)
@@ -442,7 +471,7 @@ static void take_request(struct setup *s)
     refuse = c->failed_status || peer.failed_status || !is_ready(c) || !is_there(c);
     mpa_accept(&mpa_config, &request, &reply, &agreed);
     reply.reject = refuse;
-    if (send_frame(fd, &reply, &own) && !refuse) {
+    if (send_frame(fd, &reply, &own) == 0 && !refuse) {
         setup_free(s, false);
         conn_up(c, fd, &(struct framing){agreed.crc, agreed.send_markers, 0}, &own,
                 &peer);
@@ -845,12 +874,13 @@ static bool send_answer(struct peer *peer, const struct peer_bind_answer *a)
 
 static gboolean on_loop_listener(int fd, GIOCondition ready, gpointer unused)
 {
-    struct sockaddr_storage from;
-    socklen_t len = sizeof(from);
-    int s = accept4(fd, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    int s = 0;
 
-    if (s >= 0) {
-        accepted(s, NULL);
+    for (unsigned n = 0; n < ACCEPT_TURN && s >= 0; n++) {
+        s = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (s >= 0) {
+            accepted(s, NULL);
+        }
     }
     return G_SOURCE_CONTINUE;
 }
@@ -877,20 +907,29 @@ static bool loop_listen(GError **errp)
 /* ---- asks -----------------------------------------------------------------------------
  */
 
-void setup_ask(struct conn *c)
+/* There are some, where there were none, or more than were looked at. */
+static void tell_asks(void)
 {
     uint64_t one = 1;
+
+    if (write(asks_fd, &one, sizeof(one)) < 0) {
+        return; /* the counter is full: it is seen */
+    }
+}
+
+void setup_ask(struct conn *c)
+{
     bool first;
 
     pthread_mutex_lock(&asks_lock);
-    first = !c->ask_queued;
-    if (first) {
+    first = STAILQ_EMPTY(&asks);
+    if (!c->ask_queued) {
         c->ask_queued = true;
         STAILQ_INSERT_TAIL(&asks, c, ask_link);
     }
     pthread_mutex_unlock(&asks_lock);
-    if (first && write(asks_fd, &one, sizeof(one)) < 0) {
-        return; /* the counter is full: it is seen */
+    if (first) {
+        tell_asks();
     }
 }
 
@@ -910,18 +949,22 @@ static struct conn *next_ask(void)
 
 static gboolean on_asks(int fd, GIOCondition ready, gpointer unused)
 {
-    uint64_t n;
+    uint64_t told;
     struct conn *c;
 
-    if (read(fd, &n, sizeof(n)) < 0) {
+    if (read(fd, &told, sizeof(told)) < 0) {
         return G_SOURCE_CONTINUE;
     }
-    /* What is asked meanwhile has written anew. */
-    for (; n && (c = next_ask()); n--) {
+    for (unsigned n = 0; n < ASK_TURN; n++) {
+        c = next_ask();
+        if (!c) {
+            return G_SOURCE_CONTINUE;
+        }
         if (!has_stream(c)) {
             begin(c);
         }
     }
+    tell_asks();
     return G_SOURCE_CONTINUE;
 }
 
