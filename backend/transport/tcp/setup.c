@@ -409,6 +409,18 @@ static void connected(struct setup *s)
     send_request(s);
 }
 
+/*
+ * Between VMs of this daemon there is no network that pacing would spare: it only has
+ * the sender wait for a timer.  So no congestion control that paces (BBR may be the
+ * host's); before connect() and listen(), for a socket that has begun to pace goes on.
+ */
+static void dont_pace(int fd)
+{
+    static const char plain[] = "reno"; /* the one that is always there */
+
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, plain, sizeof(plain) - 1);
+}
+
 /* The responder awaits us. */
 static void connect_to(struct conn *c, const struct sockaddr_storage *to,
                        const struct sockaddr_storage *from)
@@ -420,6 +432,9 @@ static void connect_to(struct conn *c, const struct sockaddr_storage *to,
         log_msg(LOG_LVL_WARN, "no socket for a connection: %s", g_strerror(errno));
         in_vain(c);
         return;
+    }
+    if (to == &loop_address) {
+        dont_pace(fd);
     }
     if (from && from->ss_family != AF_UNSPEC) {
         /* The port is chosen at connect(), so that they do not run out. */
@@ -892,6 +907,9 @@ static bool loop_listen(GError **errp)
     socklen_t len = sizeof(a);
 
     loop_fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (loop_fd >= 0) {
+        dont_pace(loop_fd);
+    }
     if (loop_fd < 0 || bind(loop_fd, (struct sockaddr *)&a, sizeof(a)) < 0 ||
         listen(loop_fd, BACKLOG) < 0 ||
         getsockname(loop_fd, (struct sockaddr *)&a, &len) < 0) {
