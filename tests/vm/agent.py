@@ -23,6 +23,8 @@ MAX_LINE = 128
 # The guest enforces its own deadline; the host's is a net below it, wider
 # because an emulated guest on a busy machine may be slow to say so.
 GRACE = 20.0
+# A guest may be nowhere for so long (Agent.hold).
+HOLD = 300.0
 
 
 class AgentError(Exception):
@@ -120,19 +122,25 @@ class Job:
 
 
 class Bytes(io.RawIOBase):
-    """What comes from a socket, and then from the next."""
+    """What comes from a socket, and then from the next; for that it waits while @told
+    is not set."""
 
     def __init__(self, sock):
         super().__init__()
         self.sock = sock
         self.next = None
+        self.told = threading.Event()
+        self.told.set()
 
     def readable(self):
         return True
 
     def readinto(self, buffer):
         got = self.sock.recv_into(buffer)
-        if got == 0 and self.next:
+        while got == 0:
+            self.told.wait(HOLD)
+            if not self.next:
+                break
             self.sock.close()
             self.sock, self.next = self.next, None
             got = self.sock.recv_into(buffer)
@@ -169,10 +177,18 @@ class Agent:
         self._bytes = Bytes(self._sock)
         threading.Thread(target=self._reader, daemon=True).start()
 
+    def hold(self, on=True):
+        """The guest's QEMU may end before another one is there that it goes to."""
+        if on:
+            self._bytes.told.clear()
+        else:
+            self._bytes.told.set()
+
     def follow(self, path, alive, timeout=20):
         """The guest is going to another QEMU, which has this socket."""
         self.path, self.alive = path, alive
         self._bytes.next = self._next_sock = self._open(timeout)
+        self.hold(False)
 
     def moved(self):
         """It is there."""
@@ -221,6 +237,7 @@ class Agent:
 
     def close(self):
         if self._sock:
+            self.hold(False)
             try:
                 self._sock.shutdown(socket.SHUT_RDWR)
             except OSError:
