@@ -16,6 +16,7 @@ Parts, in this order; without names all of them:
              KASAN and DMA debugging (images/build-debug-kernel.sh)
   vm         guests for half an hour: 10^6 round trips without an exit, lost wake-ups,
              fio --verify over NVMe, NFS and iSER
+  libvirt    `virsh migrate` between two libvirtd, save, restore (tests/libvirt)
 
 Ends as `make check` does, with each part's time and `N passed, N failed, N
 skipped`, written to BUILDDIR/soak-summary.
@@ -130,9 +131,13 @@ def vm(args):
                                 'no_exit or no_lost or kernel_users']])
 
 
+def libvirt(args):
+    return check.pytest_layer('libvirt', args.builddir)
+
+
 PARTS = {'vguest': vguest, 'asan': sanitizer('asan'), 'tsan': sanitizer('tsan'),
          'fuzz': fuzz, 'mutants': mutants, 'hw': hw, 'debian13': debian13,
-         'debug': debug, 'vm': vm}
+         'debug': debug, 'vm': vm, 'libvirt': libvirt}
 
 
 def main():

@@ -27,6 +27,8 @@ PORT = 14820
 NETWORK = '10.99.0.%d'
 # Of the TCP connections that are the guests' cables.
 FIRST_CABLE = 17000
+# Of the multicast datagrams where there are more than two guests.
+LAN = '239.99.0.1', 16999
 
 
 def may_be_made():
@@ -124,8 +126,8 @@ class Lan(Link):
         super().__init__(session, 'lan')
 
     def netdev(self, guest, ident):
-        return 'socket,id=%s,mcast=239.99.0.1:%d,localaddr=%s' % (
-            ident, FIRST_CABLE - 1, guest.host.address)
+        return 'socket,id=%s,mcast=%s:%d,localaddr=%s' % (
+            ident, *LAN, guest.host.address)
 
     def wait_ready(self, guest, timeout=20):
         pass
@@ -158,6 +160,10 @@ class Hosts:
     def __getitem__(self, i):
         return self.hosts[i]
 
+    def daemon_place(self, host):
+        """Where the daemon of @host runs: arguments of Daemon."""
+        return {'prefix': host.prefix}
+
     def start_daemons(self, vms, settings=None):
         """A daemon on each, all with @vms declared (as of Daemon) and all others as
         peers; returns when all links are up."""
@@ -169,7 +175,8 @@ class Hosts:
                                             'secret-file': self.secret}
                      for other in self.hosts if other is not host}
             daemons.append(Daemon(self.session, vms, settings=own, groups=peers,
-                                  name='pvrdmad-' + host.name, prefix=host.prefix))
+                                  name='pvrdmad-' + host.name,
+                                  **self.daemon_place(host)))
         wait_links(daemons)
         return daemons
 

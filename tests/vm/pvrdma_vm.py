@@ -62,6 +62,11 @@ def patience():
     return 4 if debug_kernel() else 1
 
 
+def kvm():
+    """Whether the guests run on the processor and are not emulated."""
+    return os.environ.get('PVRDMA_ACCEL') == 'kvm'
+
+
 def say(text):
     """Print a progress line with the time since the program's start."""
     print('[%6.1f s] %s' % (time.monotonic() - say.start, text), flush=True)
@@ -184,13 +189,14 @@ class Daemon:
     """
 
     def __init__(self, session, vms, program=None, args=(), settings=None,
-                 env=None, groups=None, name='pvrdmad', prefix=()):
+                 env=None, groups=None, name='pvrdmad', prefix=(), socket_dir=None):
         self.session = session
         self.program = program or os.path.join(BUILD, 'backend', 'pvrdmad')
         self.name = name
         self.prefix = list(prefix)
         self.groups = groups or {}
-        self.socket_dir = session.path('sockets' if name == 'pvrdmad' else name)
+        self.socket_dir = socket_dir or \
+            session.path('sockets' if name == 'pvrdmad' else name)
         self.config = session.path(name + '.conf')
         self.args = list(args)
         self.env = dict(os.environ, **env) if env else None
@@ -278,6 +284,15 @@ class Daemon:
 
     def ctl_json(self, *args):
         return json.loads(self.ctl('--json', *args))
+
+    def declare(self, name, settings):
+        """Give a VM's group these settings, or with None take it away, and have the
+        file read again."""
+        self.vms.pop(name, None)
+        if settings is not None:
+            self.vms[name] = settings
+        self._write_config()
+        self.ctl('reload')
 
     def counters(self, group, name):
         """One counter of `pvrdmactl counters` for each attached VM, in order."""
@@ -447,20 +462,22 @@ class Guest:
                     argv += ['-L', os.path.join(base, folder)]
         return argv
 
-    def command_line(self):
-        """The QEMU command line, as a list; writes the guest's initrd."""
-        accel = 'tcg,thread=multi'
-        cpu = []
-        clock = ' tsc=reliable tsc_early_khz=%d' % tsc_khz()
-        if os.environ.get('PVRDMA_ACCEL') == 'kvm':
-            accel, cpu, clock = 'kvm', ['-cpu', 'host'], ''
+    def kernel_line(self):
+        """The command line of the guest's kernel."""
         # no_timer_check: on a loaded host the boot-time test of the timer
         # interrupt sees no tick in time, and the kernel panics.  There 21 s without
         # a turn of RCU's thread (its usual limit) say nothing of a driver, either.
         # A debugging kernel's reports are warnings; logs that are kept have them.
-        append = ('console=ttyS0 quiet loglevel=%d panic=-1 mitigations=off '
-                  'nokaslr no_timer_check rcupdate.rcu_cpu_stall_timeout=300'
-                  % (5 if self.debug else 4)) + clock
+        return ('console=ttyS0 quiet loglevel=%d panic=-1 mitigations=off '
+                'nokaslr no_timer_check rcupdate.rcu_cpu_stall_timeout=300'
+                % (5 if self.debug else 4)) + \
+            ('' if kvm() else ' tsc=reliable tsc_early_khz=%d' % tsc_khz())
+
+    def command_line(self):
+        """The QEMU command line, as a list; writes the guest's initrd."""
+        accel, cpu = 'tcg,thread=multi', []
+        if kvm():
+            accel, cpu = 'kvm', ['-cpu', 'host']
         return self.program() + [
             '-name', self.name,
             '-M', 'q35,memory-backend=mem', '-accel', accel] + cpu + [
@@ -469,7 +486,7 @@ class Guest:
             % self.memory,
             '-nodefaults', '-no-user-config', '-display', 'none',
             '-no-reboot', '-kernel', image('vmlinuz'),
-            '-initrd', self._write_initrd(), '-append', append,
+            '-initrd', self._write_initrd(), '-append', self.kernel_line(),
             '-chardev', 'socket,id=ctl,path=%s,server=on,wait=off'
             % self._sock('ctl'),
             '-device', 'virtio-serial-pci,bus=pcie.0,addr=0x7.0',
