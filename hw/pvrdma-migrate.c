@@ -30,8 +30,8 @@
  * post-copy, in which the VM runs before all of it is there, and no background
  * snapshot, for which the VM would run on, with writes that nobody intercepts.
  *
- * The stream is not trusted: its lengths are bounded here, and the rest is the
- * daemon's to check.
+ * The stream is not trusted: the length of each piece is bounded here, and the
+ * rest, also how many there may be, is the daemon's to check.
  *
  * All under the BQL, in the main loop or the migration's thread.
  */
@@ -52,10 +52,23 @@
 
 /* In the stream the state is in pieces of this size at most. */
 #define PIECE_MAX VFIO_USER_MAX_DATA
-/* Enough for a device with all that the daemon's default limits allow. */
-#define STATE_MAX (512 * MiB)
+/* More than the daemon has room for: this one does not come to an end. */
+#define STATE_MAX (2 * GiB)
 
 #define CHECK_ID "pvrdma-check"
+
+static const char *why_not(uint32_t old, uint32_t state)
+{
+    if (state == VFIO_USER_MIG_RUNNING) {
+        return "the device cannot run";
+    }
+    if (state == VFIO_USER_MIG_STOP && old == VFIO_USER_MIG_RESUMING) {
+        return "what came is no state that this VM can take here (pvrdmad's "
+               "log says why)";
+    }
+    return state == VFIO_USER_MIG_STOP ? "the device cannot be stopped" :
+           "the device cannot be saved or loaded";
+}
 
 static bool set_state(PVRDMADevice *s, uint32_t state, Error **errp)
 {
@@ -71,10 +84,7 @@ static bool set_state(PVRDMADevice *s, uint32_t state, Error **errp)
         s->state = state;
         return true;
     }
-    pvrdma_client_error(s->client, ret, errp, state == VFIO_USER_MIG_RUNNING ?
-                        "the device cannot run" : state == VFIO_USER_MIG_STOP ?
-                        "the device cannot be stopped" :
-                        "the device cannot be saved or loaded");
+    pvrdma_client_error(s->client, ret, errp, why_not(old, state));
     /* Anywhere on the way there. */
     pvrdma_call_get_state(s->client, &s->state);
     return false;
@@ -206,7 +216,7 @@ static ssize_t load_piece(PVRDMADevice *s, QEMUFile *f, uint8_t *buf,
 {
     uint32_t n = qemu_get_be32(f);
 
-    if (n > PIECE_MAX || n > STATE_MAX - total) {
+    if (n > PIECE_MAX) {
         error_setg(errp, "pvrdma '%s': malformed saved state: %u bytes after "
                    "%" PRIu64, s->name, n, total);
         return -1;
@@ -345,9 +355,11 @@ static int check_migration(void *opaque, Error **errp)
         what = MigMode_str(migrate_mode());
     }
     if (what) {
+        /* A snapshot of a VM that was stopped before looks like a migration. */
         error_setg(errp, "pvrdma '%s' cannot migrate %s: the device must be "
-                   "stopped before the last of the VM's memory is copied",
-                   s->name, what);
+                   "stopped before the last of the VM's memory is copied%s",
+                   s->name, what, runstate_is_running() ? "" :
+                   "; switch that off for a snapshot of a stopped VM, too");
         return -ENOTSUP;
     }
     return 0;

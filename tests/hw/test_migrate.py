@@ -559,9 +559,14 @@ class Loading(Able):
             self.stream[self.at + 104:]))
 
     def test_too_much(self):
+        """How much is too much, the daemon says; QEMU asks it for every piece."""
         piece = struct.pack('>I', 1 << 20) + bytes(1 << 20)
-        self.assertIn('malformed saved state: 1048576 bytes after 536870912', self.load(
-            self.stream[:self.at - 4] + piece * 513 + bytes(4)))
+
+        def refuse(server, msg):
+            return vs.refuse(msg, 7) if len(server.loaded) >= 3 << 20 else vs.DEFAULT
+        self.assertIn("cannot write the device's state", self.load(
+            self.stream[:self.at - 4] + piece * 6 + bytes(4),
+            hooks={vs.MIG_WRITE: refuse}))
 
     def test_cut(self):
         for end in (self.at - 4, self.at - 1, self.at, self.at + 4999,
@@ -578,7 +583,8 @@ class Loading(Able):
                 (number, how) == (vs.MIG_STATE, vs.SET) else vs.DEFAULT
         text = self.load(hooks={vs.FEATURE: refuse})
         self.assertIn("pvrdma 'rdma'", text)
-        self.assertIn('pvrdmad refuses: Invalid argument', text)
+        self.assertIn("no state that this VM can take here (pvrdmad's log says why): "
+                      "pvrdmad refuses: Invalid argument", text)
 
     def test_refused_data(self):
         self.assertIn("cannot write the device's state", self.load(
@@ -688,6 +694,14 @@ class Snapshot(Able):
         self.assertIn('cannot be saved', self.qemu.log())
         self.assertEqual(self.qemu.status(), 'running')
         self.assertEqual(self.server.state, vs.RUNNING)
+
+    def test_mode_of_a_migration(self):
+        """That is set: for a VM that is stopped it counts, and the reason says so."""
+        self.qemu.execute('stop')
+        self.qemu.execute('migrate-set-parameters', mode='cpr-reboot')
+        self.assertIn('switch that off for a snapshot', self.snapshot('save'))
+        self.qemu.execute('migrate-set-parameters', mode='normal')
+        self.assertIsNone(self.snapshot('save'))
 
 
 if __name__ == '__main__':
