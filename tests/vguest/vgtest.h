@@ -27,7 +27,7 @@
         }                                          \
     } while (0)
 
-#define VGT_WAIT_MS 20000 /* for what must come, however slow the machine */
+#define VGT_WAIT_MS 60000 /* for what must come, however slow the machine */
 
 /*
  * How often to repeat what only some rounds show: @n times, but with sanitizers,
