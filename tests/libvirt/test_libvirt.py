@@ -114,6 +114,11 @@ class LibvirtTest(test_migrate.HostsTest):
             for case in REFUSED:
                 with self.subTest(settings=case[0]):
                     self.refuse(*case)
+            # By the device; or before, where the kernel has no userfaultfd.
+            self.assertRegex(
+                self.mover.try_move(self.libvirt[1 - self.here], '--postcopy'),
+                'cannot migrate by post-copy|[Uu]serfault|[Pp]ostcopy')
+            self.mover.wait_status('running')
             check()
         self.datacheck(action, 2)
         self.move()
