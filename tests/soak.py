@@ -15,7 +15,7 @@ Parts, in this order; without names all of them:
   debug      driver, provider and data check in guests whose kernel has lockdep,
              KASAN and DMA debugging (images/build-debug-kernel.sh)
   vm         guests for half an hour: 10^6 round trips without an exit, lost wake-ups,
-             fio --verify over NVMe, NFS and iSER
+             fio --verify over NVMe, NFS and iSER, migrations in a row
   libvirt    `virsh migrate` between two libvirtd, save, restore (tests/libvirt)
 
 Ends as `make check` does, with each part's time and `N passed, N failed, N
@@ -128,7 +128,7 @@ def debug(args):
 def vm(args):
     return check.pytest_layer('vm', args.builddir,
                               [['tests/vm', '--long', '-k',
-                                'no_exit or no_lost or kernel_users']])
+                                'no_exit or no_lost or kernel_users or in_a_row']])
 
 
 def libvirt(args):

@@ -2,20 +2,25 @@
 """A guest moves to another QEMU, whose adapter is another VM of the daemon or one of
 another host's, and back, while its programs and those of its peer go on."""
 
+import functools
 import time
 import unittest
 
 import fixture
 import hosts
 import migrate
+import ongoing
 import parts
+from kernellog import log_problems
 from programs import Pair
-from pvrdma_vm import Daemon, Guest, Link, Session, end_well, kill_process
+from pvrdma_vm import Daemon, Guest, Link, Session, end_well, kill_process, say
 from traffic import BOTH_DIRECTIONS, Traffic, load_drivers
 
 PEER, MOVER, PLACE = 'vm1', 'vm2', 'vm2b'
 # Seconds in which a VM does not answer.
 STOPPED = 3
+# Moves with each kind of guest parts; an even number, so that it ends where it began.
+IN_A_ROW = 10 if fixture.LONG else 2
 
 
 class Moves(Traffic, fixture.SessionTest):
@@ -173,6 +178,45 @@ class HostsTest(Moves):
             hosts.HostGuest(cls.session, number, links, cls.daemons[0].socket(name),
                             host=cls.hosts[0], files=parts.guest_files()).start()
             for number, name in ((1, PEER), (2, MOVER)))
+
+    def in_a_row(self, start, ends):
+        """The mover goes there and back again and again, while what @start begins goes
+        on."""
+        programs = start(ends)
+        for number in range(IN_A_ROW):
+            self.move()
+            for program in programs:
+                program.more()
+            say('move %d of %d with %s' % (number + 1, IN_A_ROW, ends[0].device))
+        for program in reversed(programs):
+            program.end()
+        for guest in (self.peer, self.mover):
+            self.assertEqual(log_problems(guest), [])
+
+    def many(self, ends, swap):
+        """Programs and kernel users at the same time; with @swap the mover has the NVMe
+        disk, else it uses the peer's."""
+        programs = [ongoing.Perftest('ib_write_bw -b', ends, self.daemons),
+                    ongoing.Perftest('ib_send_bw -b', ends, self.daemons),
+                    ongoing.Rping(ends, self.daemons),
+                    ongoing.Counting(ends, self.daemons)]
+        return programs + [ongoing.NvmeCopy(ends[::-1] if swap else ends)]
+
+    def with_parts(self, device):
+        ends = [ongoing.end_of(guest, device) for guest in (self.peer, self.mover)]
+        self.in_a_row(functools.partial(self.many, swap=device == parts.OWN_DEVICE), ends)
+        if fixture.LONG:
+            # It never sleeps either, and has thousands of steps: by itself.
+            self.in_a_row(lambda ends: [ongoing.Datacheck(ends)], ends)
+
+    def test_in_a_row(self):
+        self.with_parts(parts.STOCK_DEVICE)
+        for guest in (self.peer, self.mover):
+            parts.use_own(guest)
+        self.with_parts(parts.OWN_DEVICE)
+        for guest in (self.peer, self.mover):
+            parts.use_stock(guest)
+        self.rdma.find_gids()
 
 
 class SnapshotTest(fixture.PrivateTest):
