@@ -24,8 +24,7 @@ def target_of(guest, socket, host=None):
     target.socket = socket
     if host:
         target.host = host
-    target.console = '%s-%d' % (guest.console.split('.con')[0], guest.generation + 1) + \
-        '.con'
+    target.console = guest.session.path('%s-%d.con' % (guest.name, guest.generation + 1))
     target.extra_args = [arg for arg in guest.extra_args
                          if not str(arg).startswith(('-incoming', 'unix:'))]
     target.way_in = guest.session.path('%s-%d.move' % (guest.name, guest.generation))
