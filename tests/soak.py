@@ -128,7 +128,8 @@ def debug(args):
 def vm(args):
     return check.pytest_layer('vm', args.builddir,
                               [['tests/vm', '--long', '-k',
-                                'no_exit or no_lost or kernel_users or in_a_row']])
+                                'no_exit or no_lost or kernel_users or in_a_row '
+                                'or test_restart']])
 
 
 def libvirt(args):

@@ -12,6 +12,8 @@ from pvrdma_vm import Daemon, Session, end_well, say, start_guests
 from traffic import BOTH_DIRECTIONS, Traffic, load_drivers
 
 ROUNDS = 5
+# With --long, so that it is 100 of them.
+LONG_TIMES = 20
 # Seconds from one to the next: guests get something done between them.
 APART = 0.2
 
@@ -21,6 +23,9 @@ class Restarts(Traffic, fixture.SessionTest):
     with the stock ones."""
 
     own = False
+    time_limit = 3600 if fixture.LONG else 0  # 0: as others have
+    # Of all tests: how many, and the longest pause in us.
+    restarts = longest = 0
 
     @classmethod
     def setUpClass(cls):
@@ -48,6 +53,7 @@ class Restarts(Traffic, fixture.SessionTest):
     def restart(self, check=lambda: None):
         """Each daemon in turn, ROUNDS times."""
         longest = 0
+        cls = type(self)
         for number in range(ROUNDS * len(self.daemons)):
             daemon = self.daemons[number % len(self.daemons)]
             said = daemon.ctl_json('restart')
@@ -55,11 +61,14 @@ class Restarts(Traffic, fixture.SessionTest):
             longest = max(longest, said['pause_us'])
             time.sleep(APART)
             check()
+        cls.restarts += number + 1
+        cls.longest = max(cls.longest, longest)
         say('%s: %d restarts, the longest pause was %.1f ms' % (
             self.id().split('.', 1)[-1], number + 1, longest / 1000))
 
     def test_datacheck(self):
-        self.datacheck(self.restart, 2)
+        for _ in range(LONG_TIMES if fixture.LONG else 1):
+            self.datacheck(self.restart, 2)
 
     def test_both_directions(self):
         self.during(BOTH_DIRECTIONS % 20000, self.restart)
@@ -71,6 +80,8 @@ class Restarts(Traffic, fixture.SessionTest):
 
     @classmethod
     def tearDownClass(cls):
+        say('%s: %d restarts in all, the longest pause was %.1f ms' % (
+            cls.__name__, cls.restarts, cls.longest / 1000))
         try:
             end_well(cls.guests, *cls.daemons)
         except BaseException as exc:
