@@ -5,9 +5,10 @@
   instructions.py --base DAEMON --new DAEMON [--driver PROGRAM] [--count N] [--repeat N]
                   [LOAD...]
 
-Loads: send-8, write-8, write-64k, ud-8 [all].  Each daemon runs under valgrind with N and
-with 2 N messages (bench-messages); the difference, by N, is what a message costs,
-without start, connections and end.  Two figures:
+Loads: send-8, write-8, write-64k, ud-8 [all]; send-8-log and so on, with a dirty log.
+Each daemon runs under valgrind with N and with 2 N messages (bench-messages); the
+difference, by N, is what a message costs, without start, connections and end.  Two
+figures:
 
   path   inclusive cost of requester_run and comp_flush: a message's own way
   total  of the whole daemon: also turns, doorbells, clocks
@@ -33,6 +34,8 @@ LOADS = {
     'write-64k': ('write', 65536, 5),  # N divided by
     'ud-8': ('ud', 8, 1),
 }
+# The same with a dirty log, by name only.
+LOGGED = {name + '-log': load for name, load in LOADS.items()}
 BUILD = pathlib.Path(os.environ.get('PVRDMA_BUILD', 'build')) / 'tests/bench'
 
 
@@ -51,13 +54,14 @@ def wrapper(folder, daemon, out, shim, slow):
 
 def count(args, daemon, load, messages):
     """Instructions in all, and by function with what it calls."""
-    verb, size, _ = LOADS[load]
+    verb, size, _ = {**LOADS, **LOGGED}[load]
+    log = ['log'] if load in LOGGED else []
     with tempfile.TemporaryDirectory(prefix='instructions-') as name:
         folder = pathlib.Path(name)
         out = folder / 'callgrind.out'
         env = dict(os.environ, PVRDMAD=str(
             wrapper(folder, daemon, out, args.shim, args.slow)))
-        subprocess.run([args.driver, verb, str(size), str(messages)], env=env,
+        subprocess.run([args.driver, verb, str(size), str(messages), *log], env=env,
                        check=True, timeout=600)
         text = subprocess.run(
             ['callgrind_annotate', '--inclusive=yes', '--auto=no', '--threshold=100',
@@ -90,7 +94,7 @@ def least(args, daemon, load, messages):
 
 
 def per_message(args, daemon, load):
-    n = max(args.count // LOADS[load][2] // 64, 1) * 64
+    n = max(args.count // {**LOADS, **LOGGED}[load][2] // 64, 1) * 64
     (total1, f1), (total2, f2) = (least(args, daemon, load, k * n) for k in (1, 2))
     path = None
     if args.functions[0] in f2:
@@ -112,7 +116,7 @@ def main():
     p.add_argument('--functions', default='requester_run,comp_flush',
                    type=lambda x: x.split(','),
                    help='whose inclusive cost is the path; none within another')
-    p.add_argument('load', nargs='*', choices=[*LOADS, []])
+    p.add_argument('load', nargs='*', choices=[*LOADS, *LOGGED, []])
     args = p.parse_args()
     args.base, args.new, args.driver = (
         x.resolve() for x in (args.base, args.new, args.driver))

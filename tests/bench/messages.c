@@ -3,12 +3,12 @@
  * Send a number of messages through a daemon, and nothing else: the load that
  * instructions.py counts instructions of.
  *
- *   bench-messages send|write|ud BYTES COUNT
+ *   bench-messages send|write|ud BYTES COUNT [log]
  *
  * Extended objects, batches of 64 of which the last is signalled, several batches in
  * flight, so that the worker always finds work; up to 64 bytes inline.  A worker that
  * has nothing to do sleeps at once, polling would be counted too.  COUNT is rounded up
- * to whole batches.
+ * to whole batches.  With "log" both VMs have a dirty log.
  */
 #include "bench.h"
 
@@ -68,6 +68,20 @@ static void run(struct vgt_pair *p, uint32_t opcode, uint32_t bytes, uint64_t ba
     }
 }
 
+/* Of all of its memory. */
+static void start_log(struct vguest *g)
+{
+    struct {
+        struct vfio_user_device_feature head;
+        struct vfio_user_log_start start;
+    } msg = {{sizeof(msg), VFIO_USER_FEATURE_DMA_LOGGING_START | VFIO_USER_FEATURE_SET},
+             {.page_size = PVRDMA_PAGE_SIZE}};
+
+    g_assert_cmpint(
+        vg_request(g, VFIO_USER_DEVICE_FEATURE, 0, &msg, sizeof(msg), NULL, 0, NULL), ==,
+        0);
+}
+
 int main(int argc, char **argv)
 {
     struct vg_daemon_opts d = {.n_vms = 2, .workers = 1, .poll_us = 0};
@@ -75,14 +89,15 @@ int main(int argc, char **argv)
         .guest = {{.db = VG_DB_EXT}, {.db = VG_DB_EXT}},
         .qp = {.send_wr = 1024, .recv_wr = 1024, .send_sge = 1, .recv_sge = 1},
         .cqe = 2048};
-    uint32_t bytes = argc == 4 ? atoi(argv[2]) : 0;
-    uint64_t count = argc == 4 ? strtoull(argv[3], NULL, 10) : 0;
+    bool log = argc == 5 && strcmp(argv[4], "log") == 0;
+    uint32_t bytes = argc == 4 || log ? atoi(argv[2]) : 0;
+    uint64_t count = argc == 4 || log ? strtoull(argv[3], NULL, 10) : 0;
     struct vgt_pair p;
     bool ud;
 
     if (!bytes || bytes > MIB || !count ||
         (strcmp(argv[1], "send") && strcmp(argv[1], "write") && strcmp(argv[1], "ud"))) {
-        fprintf(stderr, "usage: bench-messages send|write|ud BYTES COUNT\n");
+        fprintf(stderr, "usage: bench-messages send|write|ud BYTES COUNT [log]\n");
         return 2;
     }
     o.qp.max_inline = bytes <= 64 ? 64 : 0;
@@ -93,6 +108,9 @@ int main(int argc, char **argv)
     vgt_pair_open(&p, 0, 1, &o);
     for (unsigned i = 0; ud && i < 2; i++) {
         g_assert_cmpint(vg_ud_to_rts(p.s[i].qp, UD_QKEY), ==, 0);
+    }
+    for (unsigned i = 0; log && i < 2; i++) {
+        start_log(p.s[i].g);
     }
     run(&p, strcmp(argv[1], "write") ? PVRDMA_WR_SEND : PVRDMA_WR_RDMA_WRITE, bytes,
         (count + BATCH - 1) / BATCH);
