@@ -13,6 +13,7 @@ import unittest
 import fixture
 import hosts
 import libvirt_hosts
+import ongoing
 import parts
 import test_migrate
 from pvrdma_vm import say
@@ -81,7 +82,7 @@ class LibvirtTest(test_migrate.HostsTest):
 
     def test_migrate_status(self):
         """Both hosts' daemons tell of it."""
-        self.datacheck(lambda check: self.move(), 1)
+        self.datacheck(lambda goes_on: self.move())
         source = self.status(self.daemons[1 - self.here])
         target = self.status(self.daemons[self.here])
         self.assertEqual((source['last'], source['attached']), ('saved', False))
@@ -109,35 +110,35 @@ class LibvirtTest(test_migrate.HostsTest):
     def test_refused(self):
         """By QEMU and the daemon at the target; programs notice nothing, and what is
         left of it is not in the way of a move that is right."""
-        def action(check):
-            check()
+        def action(goes_on):
+            goes_on()
             for case in REFUSED:
                 with self.subTest(settings=case[0]):
                     self.refuse(*case)
+                goes_on()
             # By the device; or before, where the kernel has no userfaultfd.
             self.assertRegex(
                 self.mover.try_move(self.libvirt[1 - self.here], '--postcopy'),
                 'cannot migrate by post-copy|[Uu]serfault|[Pp]ostcopy')
             self.mover.wait_status('running')
-            check()
-        self.datacheck(action, 2)
+        self.datacheck(action)
         self.move()
         self.works()
 
     def test_suspend(self):
-        def action(check):
-            check()
+        def action(goes_on):
+            goes_on()
             self.libvirt[self.here].virsh('suspend', MOVER)
             self.assertEqual(self.libvirt_state(self.here), 'paused')
             time.sleep(test_migrate.STOPPED)
             self.libvirt[self.here].virsh('resume', MOVER)
-        self.datacheck(action, 2)
+        self.datacheck(action)
 
     def works(self):
         self.rdma.run('ibv_rc_pingpong -c -d {dev} -g {gid} -p {port} -s 16384 -n 100')
 
     def pingpong(self, port):
-        """Two programs that stay connected and say nothing."""
+        """Both ends of it, which go on for minutes if nothing ends them."""
         command = 'ibv_rc_pingpong -d %s -g %d -p %d -n 100000000'
         first = self.peer.spawn(
             command % (self.rdma.device, self.rdma.gids[0], port), 300)
@@ -145,24 +146,23 @@ class LibvirtTest(test_migrate.HostsTest):
         second = self.mover.spawn(
             command % (self.rdma.device, self.rdma.gids[1], port) + ' ' +
             self.peer.ip('pvrdma'), 300)
-        time.sleep(1)
-        self.still_running([first, second])
-        return first, second
+        program = ongoing.Program([first, second], self.peer.patience)
+        program.more_messages(self.daemons)
+        return program
 
     def test_save_and_restore(self):
         """Restored at once the VM goes on with its connections; from the same file once
         more it does so without them, since its peer has gone on."""
         place = self.libvirt[self.here]
-        jobs = self.pingpong(18698)
+        program = self.pingpong(18698)
         self.mover.save('saved')
         self.assertIsNone(self.libvirt_state(self.here))
         shutil.copy(place.path('saved'), place.path('again'))
         self.mover.restore('saved')
-        time.sleep(1)
-        self.still_running(jobs)
+        program.more_messages(self.daemons)
         self.mover.destroy()
         self.mover.restore('again')
-        for job in jobs:
+        for job in program.jobs:
             job.wait(100)
             self.assertEqual((job.how, job.code), ('exited', 1), job.describe())
         self.works()

@@ -276,6 +276,15 @@ class Agent:
         """Run a shell command to its end and return the finished Job."""
         return self.spawn(command, timeout).wait(check=check)
 
+    def kill_jobs(self):
+        """End what still runs."""
+        with self.cond:
+            jobs = list(self._jobs.values())
+        for job in jobs:
+            job.kill(9)
+        for job in jobs:
+            job.wait(60)
+
     def ping(self, timeout=10):
         """Whether the agent answers within @timeout seconds."""
         with self.cond:

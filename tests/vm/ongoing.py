@@ -47,7 +47,42 @@ def connected(name, daemons):
     return found
 
 
-class Ongoing:
+def messages(daemons):
+    """How many the VMs that are attached have sent."""
+    return sum(sum(daemon.counters('datapath', 'tx_messages')) for daemon in daemons)
+
+
+class Program:
+    """@jobs that must not end by themselves; @patience as the guests have."""
+
+    def __init__(self, jobs, patience):
+        self.jobs = jobs
+        self.patience = patience
+
+    def check(self):
+        for job in self.jobs:
+            if job.done:
+                raise VmError('it has ended: ' + job.describe())
+
+    def wait(self, condition, what):
+        """Wait until @condition returns something, and return that."""
+        end = time.monotonic() + PATIENCE * self.patience
+        while True:
+            found = condition()
+            if found is not None:
+                return found
+            self.check()
+            if time.monotonic() > end:
+                raise VmError('no %s: %s' % (what, self.jobs[-1].describe()))
+            time.sleep(0.1)
+
+    def more_messages(self, daemons):
+        """Wait until there are more, of this one if nothing else uses RDMA."""
+        sent = messages(daemons)
+        self.wait(lambda: True if messages(daemons) > sent else None, 'messages')
+
+
+class Ongoing(Program):
     """A server in the first of @ends and a client in the second, by their command lines,
     with {dev}, {gid}, {port} and the server's address {ip} put in.  The queue pair by
     which it is judged is the one that the client's guest gets."""
@@ -69,7 +104,7 @@ class Ongoing:
                                   ip=ends[0].guest.ip('pvrdma'))
             for line, one in zip((self.server, self.client), ends)]
         before = connected(self.name, daemons)
-        self.jobs = [ends[0].guest.spawn(first, LIMIT)]
+        super().__init__([ends[0].guest.spawn(first, LIMIT)], ends[0].guest.patience)
         if self.cm:
             parts.wait_in_guest(ends[0].guest, LISTENS % port, 'listener')
         else:
@@ -77,22 +112,6 @@ class Ongoing:
         self.jobs.append(ends[1].guest.spawn(second, LIMIT))
         self.qpn = self.wait(lambda: next(iter(connected(self.name, daemons).keys() -
                                                before.keys()), None), 'connection')
-
-    def wait(self, condition, what):
-        end = time.monotonic() + PATIENCE * self.ends[0].guest.patience
-        while True:
-            found = condition()
-            if found is not None:
-                return found
-            self.check()
-            if time.monotonic() > end:
-                raise VmError('no %s: %s' % (what, self.jobs[1].describe()))
-            time.sleep(0.1)
-
-    def check(self):
-        for job in self.jobs:
-            if job.done:
-                raise VmError('it has ended: ' + job.describe())
 
     def counts(self):
         return connected(self.name, self.daemons).get(self.qpn)
@@ -154,7 +173,7 @@ class Counting(Ongoing):
         return int(said.group(1))
 
 
-class Rounds:
+class Rounds(Program):
     """One that comes to an end by itself, over and over until it is told not to."""
 
     count = 0
@@ -167,11 +186,8 @@ class Rounds:
         self.job = guest.spawn('n=0; while [ ! -e %s ]; do n=$((n + 1)); '
                                'echo "round $n begins"; %s || exit 1; done' % (
                                    self.flag, round_of_it), LIMIT)
+        super().__init__([self.job], guest.patience)
         self.job.wait_output('round 1 begins', PATIENCE)
-
-    def check(self):
-        if self.job.done:
-            raise VmError('it has ended: ' + self.job.describe())
 
     def more(self):
         """Until the round that is going on has ended."""
@@ -194,6 +210,7 @@ class Datacheck(Rounds):
                  for one in ends]
         self.server = server.guest.spawn('while %s; do :; done' % lines[0], LIMIT)
         super().__init__(client.guest, '%s %s' % (lines[1], server.guest.ip('pvrdma')))
+        self.jobs.append(self.server)
 
     def end(self):
         super().end()

@@ -14,7 +14,7 @@ import parts
 from kernellog import log_problems
 from programs import Pair
 from pvrdma_vm import Daemon, Guest, Link, Session, end_well, kill_process, say
-from traffic import BOTH_DIRECTIONS, Traffic, load_drivers
+from traffic import Traffic, load_drivers
 
 PEER, MOVER, PLACE = 'vm1', 'vm2', 'vm2b'
 # Seconds in which a VM does not answer.
@@ -52,10 +52,6 @@ class Moves(Traffic, fixture.SessionTest):
                   files=parts.guest_files()).start()
             for number, name in ((1, PEER), (2, MOVER)))
 
-    def tearDown(self):
-        for daemon in self.daemons:
-            daemon.check()
-
     @classmethod
     def settle(cls, guest):
         """The mover is @guest from now on."""
@@ -67,16 +63,16 @@ class Moves(Traffic, fixture.SessionTest):
         self.settle(migrate.migrate(self.mover, *self.places[0]))
         self.assertTrue(self.mover.agent.ping())
 
-    def there_and_back(self, check):
+    def there_and_back(self, goes_on):
         for _ in range(2):
-            check()
+            goes_on()
             self.move()
 
     def test_datacheck(self):
         self.datacheck(self.there_and_back)
 
     def test_both_directions(self):
-        self.during(BOTH_DIRECTIONS % 20000, self.there_and_back)
+        self.both_directions(self.there_and_back)
 
     def test_new_connections(self):
         """The adapter is as good as new in its new place."""
@@ -97,27 +93,27 @@ class Moves(Traffic, fixture.SessionTest):
 class StockTest(Moves):
     def test_stop_and_continue(self):
         """A VM that is stopped answers nobody; that is no reason to lose connections."""
-        def action(check):
-            check()
+        def action(goes_on):
+            goes_on()
             self.mover.qmp('stop')
             time.sleep(STOPPED)
             self.mover.qmp('cont')
-        self.datacheck(action, 2)
+        self.datacheck(action)
 
     def broken_off(self, how, status):
         """@how(target) ends it when all but the device is over there; the source goes
         on."""
         target = migrate.target_of(self.mover, self.places[1][0])
 
-        def action(check):
-            check()
+        def action(goes_on):
+            goes_on()
             migrate.begin(self.mover, target, pause_before_switchover=True)
             migrate.wait(self.mover, 'pre-switchover')
             how(target)
             migrate.wait(self.mover, status)
             self.mover.wait_status('running')
         try:
-            self.datacheck(action, 2)
+            self.datacheck(action)
         finally:
             kill_process(target.proc)
             self.mover.qmp('migrate-set-capabilities', capabilities=[

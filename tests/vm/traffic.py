@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Programs that go on in two guests while something happens to these or to the daemon."""
+"""Programs that go on in two guests while something happens to these or to the daemon.
 
-import itertools
-import re
+However fast or slow the machine is, they go on until the test ends them, and each time
+that something has happened they must get further.
+"""
 
+import ongoing
 import parts
 from programs import Pair
-
-DATACHECK = 'datacheck -d {dev} -g {gid} -p {port} -n %d'
-BOTH_DIRECTIONS = 'ib_write_bw -b -d {dev} -x {gid} -p {port} -s 65536 -n %d -F'
-
-_ports = itertools.count(18700)
 
 
 def load_drivers(guests, own):
@@ -26,34 +23,34 @@ def load_drivers(guests, own):
 
 
 class Traffic:
-    """Before a TestCase: it has self.rdma, a Pair whose first guest serves."""
+    """Before a TestCase: it has self.daemons and self.rdma, a Pair."""
 
-    def start(self, template, timeout=600):
-        """Run @template in both: the jobs."""
-        port = next(_ports)
-        server, client = self.rdma.guests
-        one, two = [template.format(dev=self.rdma.device, gid=gid, port=port)
-                    for gid in self.rdma.gids]
-        first = server.spawn(one, timeout)
-        server.wait_listen(port, first)
-        jobs = [first, client.spawn('%s %s' % (two, server.ip(self.rdma.kind)), timeout)]
-        self.still_running(jobs)
-        return jobs
+    def ends(self):
+        """The guest that may move serves: a program is judged by the other's QP."""
+        return [ongoing.End(guest, self.rdma.device, gid) for guest, gid in
+                reversed(list(zip(self.rdma.guests, self.rdma.gids)))]
 
-    def still_running(self, jobs):
-        for job in jobs:
-            self.assertFalse(job.done, job.describe())
+    def during(self, program, action, goes_on):
+        """@program goes on while @action does, and after it; @action gets @goes_on, which
+        returns when it has done more."""
+        action(goes_on)
+        goes_on()
+        program.end()
 
-    def during(self, template, action):
-        """Run @template while @action is going on, which gets a function that fails if
-        it ended too early; the jobs, which have succeeded."""
-        jobs = self.start(template)
-        action(lambda: self.still_running(jobs))
-        for job in jobs:
-            job.wait(600, check=True)
-        return jobs
+    def both_directions(self, action):
+        program = ongoing.Perftest('ib_write_bw -b', self.ends(), self.daemons)
+        self.during(program, action, program.more)
 
-    def datacheck(self, action, rounds=4):
+    def datacheck(self, action):
         """Every byte of every operation, both ways."""
-        for job in self.during(DATACHECK % rounds, action):
-            self.assertRegex(job.out, re.compile(r'^\d+ checks, 0 errors$', re.M))
+        program = ongoing.Datacheck(self.ends())
+        self.during(program, action, lambda: program.more_messages(self.daemons))
+
+    def tearDown(self):
+        """What a test that failed has left is not in the way of the next."""
+        try:
+            for guest in self.rdma.guests:
+                guest.agent.kill_jobs()
+        finally:
+            for daemon in self.daemons:
+                daemon.check()
