@@ -23,7 +23,7 @@ STOPPED = 3
 IN_A_ROW = 10 if fixture.LONG else 2
 
 
-class Moves(Traffic, fixture.SessionTest):
+class OneHost(Traffic, fixture.SessionTest):
     """The peer and the guest that moves, for all tests of a class.  @own: with our driver
     and library, else with the stock ones."""
 
@@ -63,6 +63,43 @@ class Moves(Traffic, fixture.SessionTest):
         self.settle(migrate.migrate(self.mover, *self.places[0]))
         self.assertTrue(self.mover.agent.ping())
 
+    @classmethod
+    def tearDownClass(cls):
+        try:
+            end_well([cls.peer, cls.mover], *cls.daemons)
+        except BaseException as exc:
+            cls.session.keep_logs(exc)
+            raise
+        finally:
+            cls.session.close()
+
+
+class TwoHosts(OneHost):
+    """The peer stays on its host: one copy becomes TCP, and the other way round."""
+
+    @classmethod
+    def setUpClass(cls):
+        if not hosts.may_be_made():
+            raise unittest.SkipTest('network namespaces need root')
+        super().setUpClass()
+
+    @classmethod
+    def boot(cls):
+        cls.hosts = hosts.Hosts(cls.session, 2)
+        cls.daemons = cls.hosts.start_daemons(
+            {name: {'addresses': 'any'} for name in (PEER, MOVER)})
+        cls.places = [(daemon.socket(MOVER), host)
+                      for daemon, host in zip(cls.daemons, cls.hosts)]
+        links = {'pvrdma': hosts.Cable(cls.session, {PEER: cls.hosts[0]})}
+        cls.peer, cls.mover = (
+            hosts.HostGuest(cls.session, number, links, cls.daemons[0].socket(name),
+                            host=cls.hosts[0], files=parts.guest_files()).start()
+            for number, name in ((1, PEER), (2, MOVER)))
+
+
+class Moves:
+    """Before one of these: what each kind of guest parts must bear."""
+
     def there_and_back(self, goes_on):
         for _ in range(2):
             goes_on()
@@ -79,18 +116,8 @@ class Moves(Traffic, fixture.SessionTest):
         self.move()
         self.rdma.run('ibv_rc_pingpong -c -d {dev} -g {gid} -p {port} -s 16384 -n 100')
 
-    @classmethod
-    def tearDownClass(cls):
-        try:
-            end_well([cls.peer, cls.mover], *cls.daemons)
-        except BaseException as exc:
-            cls.session.keep_logs(exc)
-            raise
-        finally:
-            cls.session.close()
 
-
-class StockTest(Moves):
+class StockTest(Moves, OneHost):
     def test_stop_and_continue(self):
         """A VM that is stopped answers nobody; that is no reason to lose connections."""
         def action(goes_on):
@@ -149,31 +176,16 @@ class StockTest(Moves):
         self.rdma.run('ibv_rc_pingpong -c -d {dev} -g {gid} -p {port} -s 16384 -n 100')
 
 
-class OwnTest(Moves):
+class OwnTest(Moves, OneHost):
     own = True
 
 
-class HostsTest(Moves):
-    """The peer stays on its host: one copy becomes TCP, and the other way round."""
+class HostsTest(Moves, TwoHosts):
+    pass
 
-    @classmethod
-    def setUpClass(cls):
-        if not hosts.may_be_made():
-            raise unittest.SkipTest('network namespaces need root')
-        super().setUpClass()
 
-    @classmethod
-    def boot(cls):
-        cls.hosts = hosts.Hosts(cls.session, 2)
-        cls.daemons = cls.hosts.start_daemons(
-            {name: {'addresses': 'any'} for name in (PEER, MOVER)})
-        cls.places = [(daemon.socket(MOVER), host)
-                      for daemon, host in zip(cls.daemons, cls.hosts)]
-        links = {'pvrdma': hosts.Cable(cls.session, {PEER: cls.hosts[0]})}
-        cls.peer, cls.mover = (
-            hosts.HostGuest(cls.session, number, links, cls.daemons[0].socket(name),
-                            host=cls.hosts[0], files=parts.guest_files()).start()
-            for number, name in ((1, PEER), (2, MOVER)))
+class RowTest(TwoHosts):
+    """With guests of its own: what it leaves when it fails is in nobody's way."""
 
     def in_a_row(self, start, ends):
         """The mover goes there and back again and again, while what @start begins goes
@@ -210,9 +222,6 @@ class HostsTest(Moves):
         for guest in (self.peer, self.mover):
             parts.use_own(guest)
         self.with_parts(parts.OWN_DEVICE)
-        for guest in (self.peer, self.mover):
-            parts.use_stock(guest)
-        self.rdma.find_gids()
 
 
 class SnapshotTest(fixture.PrivateTest):
@@ -267,7 +276,3 @@ class SnapshotTest(fixture.PrivateTest):
         server.wait(30)
         rdma.run('ibv_rc_pingpong -c -d {dev} -g {gid} -p {port} -s 16384 -n 100')
         end_well(guests, daemon)
-
-
-# No test itself.
-del Moves
