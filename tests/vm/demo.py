@@ -215,7 +215,7 @@ def main():
             run_shell()
         else:
             run_demo(max(args.rounds, 1))
-    except (VmError, AgentError, CommandFailed) as exc:
+    except (VmError, AgentError, CommandFailed, OSError) as exc:
         print('demo: error: %s' % exc, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -193,7 +193,7 @@ def main():
     try:
         pvrdma_vm.require_python()
         run_demo(max(args.rounds, 1))
-    except (VmError, AgentError, CommandFailed) as exc:
+    except (VmError, AgentError, CommandFailed, OSError) as exc:
         print('demo-hosts: error: %s' % exc, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -260,7 +260,7 @@ def main():
             text = run_demo(session, max(args.rounds, 1))
             say('done')
             print('\n' + text, flush=True)
-    except (VmError, AgentError, CommandFailed) as exc:
+    except (VmError, AgentError, CommandFailed, OSError) as exc:
         print('demo-migrate: error: %s' % exc, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

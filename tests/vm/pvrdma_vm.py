@@ -274,9 +274,13 @@ class Daemon:
         """Run pvrdmactl against this daemon and return its stdout."""
         argv = [os.path.join(os.path.dirname(self.program), 'pvrdmactl'),
                 '--socket', os.path.join(self.socket_dir, 'control')]
-        done = subprocess.run(argv + list(args), stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, timeout=20,
-                              universal_newlines=True, check=False)
+        try:
+            done = subprocess.run(argv + list(args), stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, timeout=20,
+                                  universal_newlines=True, check=False)
+        except subprocess.TimeoutExpired as exc:
+            raise VmError('pvrdmactl %s: no answer within %d s' % (
+                ' '.join(args), exc.timeout)) from exc
         if done.returncode:
             raise VmError('pvrdmactl %s: status %d: %s' % (
                 ' '.join(args), done.returncode, done.stderr.strip()))
