@@ -31,11 +31,18 @@ fi
 
 . "$repo/scripts/private-apt.bash"
 
-[ "$(id -u)" -eq 0 ] || die "debootstrap needs root"
-command -v debootstrap >/dev/null || die "missing: debootstrap"
+# Whoever runs this says where the log is.
+refuse()
+{
+    echo "$*" >>"$log"
+    die "$*"
+}
+
+[ "$(id -u)" -eq 0 ] || refuse "debootstrap needs root"
+command -v debootstrap >/dev/null || refuse "missing package: debootstrap"
 mirror=$(debian_mirror)
 codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
-[ -n "$mirror" ] && [ -n "$codename" ] || die "apt knows no Debian mirror"
+[ -n "$mirror" ] && [ -n "$codename" ] || refuse "apt knows no Debian mirror"
 rm -rf "$root"
 say "installing a minimal $codename with libvirt (takes minutes)"
 quiet debootstrap --variant=minbase "$codename" "$root" "$mirror"
