@@ -136,7 +136,7 @@ help:
 	@echo "make check        all tests; ends with 'N passed, N failed, N skipped'"
 	@echo "make check-vm     only the tests that boot guests"
 	@echo "make soak         hours of it: many rounds, sanitizers, checks taken out one by"
-	@echo "                  one, Debian 13, guests with a debugging kernel; SOAK=-h"
+	@echo "                  one, Debian 13, guests with a debugging kernel, libvirt; SOAK=-h"
 	@echo "make conformance  other people's RDMA programs and suites on the device, beside"
 	@echo "                  soft-RoCE; CONFORMANCE=-h, tables in $(BUILD)/conformance"
 	@echo "make fuzz         fuzz each target for FUZZ_SECONDS=$(FUZZ_SECONDS) seconds"
