@@ -173,7 +173,7 @@ class Agent:
 
     def connect(self, timeout):
         """Connect to QEMU's socket, which appears early in its start."""
-        self._sock = self._open(timeout)
+        self._sock = self._open(self.path, self.alive, timeout)
         self._bytes = Bytes(self._sock)
         threading.Thread(target=self._reader, daemon=True).start()
 
@@ -186,8 +186,8 @@ class Agent:
 
     def follow(self, path, alive, timeout=20):
         """The guest is going to another QEMU, which has this socket."""
+        self._bytes.next = self._next_sock = self._open(path, alive, timeout)
         self.path, self.alive = path, alive
-        self._bytes.next = self._next_sock = self._open(timeout)
         self.hold(False)
 
     def moved(self):
@@ -195,21 +195,21 @@ class Agent:
         with self._send_lock:
             self._sock = self._next_sock
 
-    def _open(self, timeout):
+    def _open(self, path, alive, timeout):
         end = time.monotonic() + timeout
         while True:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
-                sock.connect(self.path)
+                sock.connect(path)
                 return sock
             except OSError as exc:
                 sock.close()
-                if not self.alive():
+                if not alive():
                     raise AgentError('%s: QEMU ended at its start'
                                      % self.name) from exc
                 if time.monotonic() > end:
                     raise AgentError('%s: no socket %s: %s'
-                                     % (self.name, self.path, exc)) from exc
+                                     % (self.name, path, exc)) from exc
                 time.sleep(0.02)
 
     def wait_hello(self, timeout):
