@@ -2,10 +2,11 @@
 /*
  * vguest tests: what else goes along when a guest moves between two hosts, away from its
  * peer and back: messages to a shared receive queue, unreliable ones and datagrams,
- * windows and registered keys, requests that wait, a queue that drains, armed queues.
+ * windows and registered keys, requests that wait, a queue that drains, armed queues,
+ * events.
  *
  * Each guest is in the VM of its number, on either host.  Each test runs with the one end
- * moving, then the other.
+ * moving, then the other; but where queues are armed it is always their owner.
  */
 #include "hosts.h"
 #include "migrate.h"
