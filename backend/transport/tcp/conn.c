@@ -674,6 +674,19 @@ static void tcp_unbind(struct qp *qp)
     g_free(c);
 }
 
+/* One that waits behind others in this daemon has not begun. */
+static bool try_is_over(struct conn *c, uint64_t now)
+{
+    if (!c->trying || now < c->try_until) {
+        return false;
+    }
+    if (setup_waits(c)) {
+        c->try_until = now + TRY_NS;
+        return false;
+    }
+    return true;
+}
+
 /* There is no stream. */
 static struct outcome no_stream(struct conn *c, const struct send_op *op)
 {
@@ -689,7 +702,7 @@ static struct outcome no_stream(struct conn *c, const struct send_op *op)
     if (c->peer_failed_status && op->m.seq < c->peer_failed_seq && !msg_returns(&op->m)) {
         return OUTCOME(OUT_DUPLICATE); /* it was executed, but that was not heard */
     }
-    if (c->trying && now >= c->try_until) {
+    if (try_is_over(c, now)) {
         c->trying = false;
         c->refused = true;
     }
@@ -721,7 +734,7 @@ static struct outcome unacknowledged(struct conn *c, const struct send_op *op)
     if (!atomic_load(&c->qp->req.route->remote) && !tcp_forced) {
         return OUTCOME(OUT_ASKED); /* where it goes */
     }
-    if (c->trying && now >= c->try_until) {
+    if (try_is_over(c, now)) {
         c->trying = false;
         c->in_vain++;
     } else if (c->refused) {

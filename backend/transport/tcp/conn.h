@@ -180,6 +180,7 @@ struct conn {
     bool ask_queued; /* under setup.c's lock */
     STAILQ_ENTRY(conn) ask_link;
     struct setup_token asked, awaited;
+    uint64_t ask_again;  /* ns: not before, what was asked is under way */
     struct setup *setup; /* under way, or NULL */
     struct peer *peer;   /* whom the last stream led to; NULL: nobody, or this daemon */
     struct place place;  /* where all of the above belongs to, and the stream */
@@ -281,6 +282,8 @@ void rx_resume(struct conn *c, struct turn *t);
 
 /* A stream is wanted.  Any thread with the token. */
 void setup_ask(struct conn *c);
+/* Is that still to be looked at, behind others?  Any thread with the token. */
+bool setup_waits(struct conn *c);
 /* Its queue pair is there, and goes.  Main thread. */
 void setup_know(struct conn *c);
 void setup_forget(struct conn *c);

@@ -37,8 +37,12 @@
 #include "transport/tcp/tcp.h"
 #include "transport/transports.h"
 
-/* ns: of an answer to a BIND; of the connection that was agreed on; of the frames. */
+/*
+ * ns: until a BIND is sent once more; of an answer to it, which a busy daemon may give
+ * late; of the connection that was agreed on; of the frames.
+ */
 #define ASK_NS    200000000u
+#define ANSWER_NS 5000000000u
 #define AWAIT_NS  5000000000u
 #define FRAMES_NS 5000000000u
 #define LOOK_MS   500u
@@ -163,10 +167,17 @@ static bool token_set(GHashTable *table, struct setup_token *t, struct conn *c,
 
 /* ---- what both sides share ------------------------------------------------------ */
 
+/* What was asked for is there, or is wanted no more. */
+static void ask_over(struct conn *c)
+{
+    token_drop(asked, &c->asked);
+    c->ask_again = 0;
+}
+
 /* The try was in vain: start() is to say so. */
 static void in_vain(struct conn *c)
 {
-    token_drop(asked, &c->asked);
+    ask_over(c);
     vm_token_take(c->vm);
     if (c->trying && !c->s) {
         c->trying = false;
@@ -385,7 +396,7 @@ static void take_reply(struct setup *s)
         setup_failed(s, "the first frame could not be sent");
         return;
     }
-    token_drop(asked, &c->asked);
+    ask_over(c);
     vm_token_take(c->vm);
     if (!c->s && is_ready(c) && is_there(c)) {
         conn_up(c, fd, &framing, &s->own, &peer);
@@ -590,6 +601,24 @@ static void not_now(struct conn *c)
     vm_token_release(c->vm);
 }
 
+/*
+ * The token of a BIND that is sent now.  If there is no answer yet to one that was sent
+ * before, it is the same: either answer will do, or a daemon that is slower than ASK_NS
+ * would never be heard.
+ */
+static bool ask_token(struct conn *c, uint64_t token[2])
+{
+    uint64_t now = now_ns();
+
+    c->ask_again = now + ASK_NS;
+    if (now < c->asked.until) {
+        memcpy(token, c->asked.token, sizeof(c->asked.token));
+        return true;
+    }
+    random_token(token);
+    return token_set(asked, &c->asked, c, token, ANSWER_NS);
+}
+
 /* A stream is wanted. */
 static void begin(struct conn *c)
 {
@@ -602,7 +631,7 @@ static void begin(struct conn *c)
     };
     struct peer *peer;
 
-    if (c->setup || (c->asked.until && now_ns() < c->asked.until)) {
+    if (c->setup || now_ns() < c->ask_again) {
         return; /* it is under way */
     }
     if (!is_ready(c)) {
@@ -613,13 +642,11 @@ static void begin(struct conn *c)
         return;
     }
     g_strlcpy(b.network, c->network, sizeof(b.network));
-    random_token(b.token);
     if (!peer_of(c, &peer) && atomic_load(&c->route->asked) == ROUTE_ASKED) {
         return; /* place_changed() comes here again */
     }
     catch_up(c);
-    if (!c->place.who || !token_set(asked, &c->asked, c, b.token, ASK_NS) ||
-        !send_bind(peer, &b)) {
+    if (!c->place.who || !ask_token(c, b.token) || !send_bind(peer, &b)) {
         in_vain(c);
     }
 }
@@ -678,7 +705,7 @@ static void answer_came(struct peer *from, const struct peer_bind_answer *a)
         return;
     }
     if (a->result == PEER_BIND_BUSY && !c->initiator) {
-        token_drop(asked, &c->asked); /* it comes; until then start() waits */
+        ask_over(c); /* it comes; until then start() waits */
     } else if (a->result == PEER_BIND_OK && c->initiator) {
         c->asked.until = now_ns() + FRAMES_NS;
         connect_to(c, from ? peer_address(from) : &loop_address,
@@ -712,7 +739,7 @@ static bool same_place(const struct place *a, const struct place *b)
 /* Nothing that is under way leads to where the peer is now. */
 static void drop_setup(struct conn *c)
 {
-    token_drop(asked, &c->asked);
+    ask_over(c);
     token_drop(awaited, &c->awaited);
     if (c->setup) {
         setup_free(c->setup, true);
@@ -949,6 +976,16 @@ void setup_ask(struct conn *c)
     if (first) {
         tell_asks();
     }
+}
+
+bool setup_waits(struct conn *c)
+{
+    bool waits;
+
+    pthread_mutex_lock(&asks_lock);
+    waits = c->ask_queued;
+    pthread_mutex_unlock(&asks_lock);
+    return waits;
 }
 
 static struct conn *next_ask(void)
