@@ -174,7 +174,7 @@ static bool read_wqe(struct qp *qp, uint32_t idx, struct send_op *op)
         read_key_op(op, &h);
     }
     op->active = true;
-    op->admitted = op->repeated = false;
+    op->admitted = op->repeated = op->begun = false;
     op->done = 0;
     op->cur = (struct sg_cursor){0, 0};
     return true;
@@ -487,6 +487,9 @@ static bool run_op(struct qp *qp, struct turn *t, struct progress *p)
         return false; /* an answer brings it here again */
     }
     o = carry(qp);
+    if (o.what != OUT_DONE) {
+        qp->req.op.begun |= qp->req.op.done || o.what == OUT_RNR || o.what == OUT_GRACE;
+    }
     switch (o.what) {
     case OUT_DONE:
     case OUT_DUPLICATE: /* nothing comes back: it need not be carried again */
@@ -559,6 +562,7 @@ static void drained(struct qp *qp)
         qp->attr.sq_draining = 0;
         pthread_mutex_unlock(&qp->lock);
         if (qp->attr.en_sqd_async_notify) {
+            comp_flush(worker_self()); /* the completions come before */
             event_async(&qp->vm->guest, PVRDMA_EVENT_SQ_DRAINED, qp->handle);
         }
     }

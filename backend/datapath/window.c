@@ -128,12 +128,6 @@ bool window_must_wait(const struct qp *qp, const struct msg *m)
              (msg_returns(m) && req->returning >= qp->attr.max_rd_atomic)));
 }
 
-/* Has the peer heard of the message in progress?  It may have said: no receive. */
-static bool has_begun(const struct qp_requester *req)
-{
-    return req->op.done || (req->retry_seq == req->seq && req->rnr_until);
-}
-
 /* Start anew from @seq on, which is in flight or the next. */
 static void go_back(struct qp *qp, uint64_t seq)
 {
@@ -142,7 +136,7 @@ static void go_back(struct qp *qp, uint64_t seq)
     if (req->op.active && msg_is_local(&req->op.m) && !req->in_flight && !req->replay) {
         return; /* no message: it goes on, and knows what it has begun */
     }
-    if (req->op.active && has_begun(req) && !req->replay) { /* as if sent */
+    if (req->op.active && req->op.begun && !req->replay) { /* as if sent */
         requester_describe(qp, &req->op, window_at(qp, req->seq));
         window_at(qp, req->seq)->state = SENT_AGAIN;
         req->replay = 1;

@@ -172,6 +172,7 @@ struct send_op {
     struct msg m;
     bool active;
     bool admitted;  /* the responder took the message */
+    bool begun;     /* it has heard of it, whichever way, and maybe said: no receive */
     bool repeated;  /* a READ that it had executed before */
     bool is_inline; /* the message is in data[], not in memory */
     uint64_t epoch; /* of the responder that admitted it */

@@ -461,6 +461,50 @@ static bool drained(struct vgt_side *s, int ms)
     return vg_event_wait(s->g, PVRDMA_EVENT_SQ_DRAINED, s->qp->handle, ms);
 }
 
+/*
+ * A message of which the peer has a part is in progress, wherever that goes in the middle
+ * of it: the queue drains behind it.
+ */
+static void test_half(gconstpointer style)
+{
+    const struct pvrdma_qp_attr sqd = {.qp_state = PVRDMA_QPS_SQD,
+                                       .en_sqd_async_notify = 1};
+    const uint32_t len = 24u << 20, piece = 4096;
+
+    for (unsigned i = 1; i <= MAX(vgt_rounds(6), 2); i++) {
+        struct vgt_opts o = opts_of(style);
+        struct pvrdma_cqe c;
+        struct vg_place from;
+        struct vgt_pair p;
+        uint8_t *to;
+        bool begun;
+
+        o.mr_len = len;
+        vgt_pair_open(&p, 0, 1, &o);
+        to = VG_MR_HOST(p.s[1].mr, 0);
+        vgt_fill(VG_MR_HOST(p.s[0].mr, 0), len, i);
+        vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, len, &p.s[1], 0);
+        for (unsigned t = 0; t < 1000 && !vgt_matches(to, piece, i); t++) {
+        }
+        g_assert_cmpint(vg_modify_qp(p.s[0].g, p.s[0].qp->handle,
+                                     PVRDMA_QP_STATE | PVRDMA_QP_EN_SQD_ASYNC, &sqd),
+                        ==, 0);
+        from = vg_move_begin(p.s[1].g, host[1], 1);
+        begun = vgt_matches(to, piece, i);
+        vg_move_end(p.s[1].g, &from, VG_MOVE_PLAIN);
+        g_assert_true(drained(&p.s[0], VGT_WAIT_MS));
+        if (begun) {
+            g_assert_cmpint(vg_cq_poll(p.s[0].scq, &c, 1), ==, 1);
+            g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
+        } else {
+            g_assert_cmpint(vg_qp_to_state(p.s[0].qp, PVRDMA_QPS_RTS), ==, 0);
+            vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
+        }
+        vgt_check(to, len, i);
+        close_pair(&p);
+    }
+}
+
 /* A queue that drains does so at the next place; what was posted meanwhile waits. */
 static void test_draining(gconstpointer style)
 {
@@ -577,7 +621,8 @@ int main(int argc, char **argv)
         {"srq", test_srq},         {"uc", test_uc},
         {"ud", test_ud},           {"fast-reg", test_fast_reg},
         {"waiting", test_waiting}, {"draining", test_draining},
-        {"armed", test_armed},     {"events", test_events},
+        {"half", test_half},       {"armed", test_armed},
+        {"events", test_events},
     };
     int ret;
 
