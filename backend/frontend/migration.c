@@ -14,8 +14,9 @@
  *
  * Saving changes nothing: a source may go back to RUNNING at any time, unless somebody
  * has claimed its addresses meanwhile (directory_may_run).  The target claims them when
- * it becomes RUNNING.  Between, a source whose stream was read to its end may leave:
- * then its addresses are held for whoever has the stream, for HOLD_NS.
+ * it becomes RUNNING, and waits a little if they cannot be had yet.  Between, a source
+ * whose stream was read to its end may leave: then its addresses are held for whoever has
+ * the stream, for HOLD_NS.
  *
  * A VM that loads its own state of a time after which it ran on (a snapshot) is not what
  * its peers have gone on with: its connections end, with an event.  The guest's clock in
@@ -40,6 +41,10 @@
 
 /* How long the peers of a source that has left wait for its new place. */
 #define HOLD_NS (30ull * 1000000000u)
+
+/* How long a target that is to run waits for its addresses, and how often it looks. */
+#define CLAIM_US       3000000
+#define CLAIM_EVERY_MS 2u
 
 #define FIRST_ROOM (1u << 20)
 
@@ -150,12 +155,34 @@ static int stop(struct vfu_conn *c, struct migration *m)
     return 0;
 }
 
+static gboolean wake(gpointer coro)
+{
+    coro_wake(coro);
+    return G_SOURCE_REMOVE;
+}
+
+/*
+ * The word that the VM stands still where it was comes by the link between the hosts,
+ * and the state by another way, which may be faster.
+ */
+static int claim(struct vm *vm)
+{
+    gint64 until = g_get_monotonic_time() + CLAIM_US;
+    int err;
+
+    while ((err = vm_claim(vm)) != 0 && coro_self() && g_get_monotonic_time() < until) {
+        g_timeout_add(CLAIM_EVERY_MS, wake, coro_self());
+        coro_yield();
+    }
+    return err;
+}
+
 static int run(struct vfu_conn *c, struct migration *m)
 {
     gint64 since = g_get_monotonic_time();
     struct vm *vm = c->vm;
 
-    if (m->loaded && vm_claim(vm) != 0) {
+    if (m->loaded && claim(vm) != 0) {
         failed(vm, "the addresses are in use elsewhere");
         return EADDRINUSE;
     }
@@ -385,7 +412,12 @@ int migration_write(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_repl
         req.argsz < m->len) {
         return EINVAL;
     }
-    if (req.size > VFIO_USER_MAX_DATA || req.size > max - mig->got) {
+    if (req.size > VFIO_USER_MAX_DATA) {
+        return E2BIG;
+    }
+    if (req.size > max - mig->got) {
+        failed(c->vm, "a state of more than %" PRIu64 " bytes, which this VM cannot have",
+               max);
         return E2BIG;
     }
     if (!make_room(mig, req.size)) {

@@ -153,19 +153,10 @@ struct vg_place vg_move_begin(struct vguest *g, struct vg_daemon *d, unsigned vm
 
 void vg_move_end(struct vguest *g, struct vg_place *from, enum vg_move how)
 {
-    int64_t end = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-
     if (how == VG_MOVE_LEAVE_FIRST) {
         vg_place_close(from);
     }
-    /* The word that it stands still there goes by the hosts' link, and may come later. */
-    while (vg_mig_set(g, VFIO_USER_MIG_RUNNING) != 0) {
-        if (vg_now_ns() > end) {
-            must_set(g, VFIO_USER_MIG_RUNNING);
-            break;
-        }
-        g_usleep(1000);
-    }
+    must_set(g, VFIO_USER_MIG_RUNNING);
     vg_raise_all(g);
     if (how == VG_MOVE_PLAIN) {
         vg_place_close(from);
