@@ -181,6 +181,7 @@ struct conn {
     STAILQ_ENTRY(conn) ask_link;
     struct setup_token asked, awaited;
     uint64_t ask_again;  /* ns: not before, what was asked is under way */
+    uint64_t up_at;      /* ns; of the initiator's stream: a BIND may have crossed it */
     struct setup *setup; /* under way, or NULL */
     struct peer *peer;   /* whom the last stream led to; NULL: nobody, or this daemon */
     struct place place;  /* where all of the above belongs to, and the stream */

@@ -400,6 +400,7 @@ static void take_reply(struct setup *s)
     vm_token_take(c->vm);
     if (!c->s && is_ready(c) && is_there(c)) {
         conn_up(c, fd, &framing, &s->own, &peer);
+        c->up_at = now_ns();
         peer_of(c, &c->peer);
         setup_free(s, false);
     } else {
@@ -692,7 +693,7 @@ static void bind_came(struct peer *from, const struct peer_bind *b)
                        : PEER_BIND_REFUSED;
     }
     send_answer(from, &a);
-    if (c && c->initiator) {
+    if (c && c->initiator && !(now_ns() - c->up_at < ASK_NS && has_stream(c))) {
         begin(c); /* it knows that there is no stream, if we do or not */
     }
 }
