@@ -63,7 +63,8 @@ static bool cq_read_cons(struct cq *cq)
     }
     cons = atomic_load_explicit(p, memory_order_acquire);
     if (!pvrdma_idx_valid(cons, cq->ncqe) ||
-        idx_dist(cq->cons, cons, cq->ncqe) > idx_dist(cq->cons, cq->prod, cq->ncqe)) {
+        idx_dist(cq->cons, cons, cq->ncqe) >
+            idx_dist(cq->cons, cq->published, cq->ncqe)) {
         return false;
     }
     cq->cons = cons;
