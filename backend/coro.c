@@ -362,6 +362,18 @@ void coro_wake_later(struct coro *c)
     make_ready(c);
 }
 
+static gboolean on_time(gpointer c)
+{
+    coro_wake(c);
+    return G_SOURCE_REMOVE;
+}
+
+void coro_sleep(unsigned ms)
+{
+    g_timeout_add(ms, on_time, coro_self());
+    coro_yield();
+}
+
 void coro_breathe(void)
 {
     uint64_t now;

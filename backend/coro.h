@@ -4,9 +4,9 @@
  * main loop waiting with it.
  *
  * Code that runs in a coroutine reads as if it blocked.  Where it waits (grace_wait,
- * coro_lock, coro_breathe) the main loop goes on with everybody else's work, so
- * whatever such code relies on across a wait it has to own: no lock of a thread, no
- * VM token is held there.
+ * coro_lock, coro_sleep, coro_breathe) the main loop goes on with everybody else's work,
+ * so whatever such code relies on across a wait it has to own: no lock of a thread, no VM
+ * token is held there.
  *
  * Outside a coroutine the same calls block or do nothing, so a unit test calls the
  * same functions without a main loop.
@@ -42,6 +42,9 @@ void coro_yield(void);
 void coro_wake(struct coro *c);
 /* Go on with @c behind those that are waiting for their turn. */
 void coro_wake_later(struct coro *c);
+
+/* Wait for @ms milliseconds.  Within a coroutine only. */
+void coro_sleep(unsigned ms);
 
 /*
  * Called often in long work, each few microseconds: lets the main loop turn if this

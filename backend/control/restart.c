@@ -82,20 +82,6 @@ bool restart_under_way(void)
     return under_way;
 }
 
-/* ---- waiting ---- */
-
-static gboolean on_time(gpointer c)
-{
-    coro_wake(c);
-    return G_SOURCE_REMOVE;
-}
-
-static void wait_ms(unsigned ms)
-{
-    g_timeout_add(ms, on_time, coro_self());
-    coro_yield();
-}
-
 /* ---- the new program ---- */
 
 struct check {
@@ -195,7 +181,7 @@ static bool freeze_all(GPtrArray *frozen, GError **errp)
                 g_set_error(errp, PVRDMA_ERROR, 0, "a VM is being let go");
                 return false;
             }
-            wait_ms(LEAVING_MS);
+            coro_sleep(LEAVING_MS);
             continue;
         }
         frontend_freeze(vm);

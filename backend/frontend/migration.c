@@ -32,6 +32,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "coro.h"
 #include "datapath/datapath.h"
 #include "device/device.h"
 #include "directory/directory.h"
@@ -155,12 +156,6 @@ static int stop(struct vfu_conn *c, struct migration *m)
     return 0;
 }
 
-static gboolean wake(gpointer coro)
-{
-    coro_wake(coro);
-    return G_SOURCE_REMOVE;
-}
-
 /*
  * The word that the VM stands still where it was comes by the link between the hosts,
  * and the state by another way, which may be faster.
@@ -171,8 +166,7 @@ static int claim(struct vm *vm)
     int err;
 
     while ((err = vm_claim(vm)) != 0 && coro_self() && g_get_monotonic_time() < until) {
-        g_timeout_add(CLAIM_EVERY_MS, wake, coro_self());
-        coro_yield();
+        coro_sleep(CLAIM_EVERY_MS);
     }
     return err;
 }
