@@ -27,7 +27,7 @@
  *
  *   conn.c   connections and streams come and go; the transport's interface
  *   setup.c  the main thread: who connects, MPA's startup frames
- *   tx.c     frames out        rx.c  frames in
+ *   tx.c     frames out        rx.c  frames in        arrival.c  the messages in them
  *
  * Threads.  All of a conn but what conn.h calls the main thread's is under the VM's
  * token: the VM's worker in its turns, and the main thread when it makes or ends one. The
