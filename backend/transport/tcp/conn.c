@@ -26,7 +26,8 @@
  * not answered for one try's time, and breaks their streams.
  *
  *   conn.c   connections and streams come and go; the transport's interface
- *   setup.c  the main thread: who connects, MPA's startup frames
+ *   setup.c  the main thread: who connects; with it startup.c (MPA's startup frames),
+ *            follow.c (peers that move) and loop.c (both ends in this daemon)
  *   tx.c     frames out        rx.c  frames in        arrival.c  the messages in them
  *
  * Threads.  All of a conn but what conn.h calls the main thread's is under the VM's

@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Transport "tcp", how a TCP connection becomes a stream: MPA's startup frames.
+ *
+ *   initiator                                   responder
+ *   TCP connect, MPA Request {hello}  ------->  the token is one that is awaited
+ *                                     <-------  MPA Reply {hello}
+ *   first frame, then messages        ------->  from here on it may send, too
+ *
+ * setup.c says when one is made, and what a token is.  A connection that comes to the
+ * port by itself gets to nothing but this file's parser; of those that have not shown
+ * their token there are MAX_ACCEPTED at most, and MAX_OF_HOST of each host.
+ *
+ * A struct setup exists until its connection is a stream or has failed, SETUP_FRAMES_NS
+ * at most.  An initiator's belongs to its conn, which cancels it if it goes; a
+ * responder's belongs to nobody until its Request is read.
+ *
+ * Threads: the main thread.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <unistd.h>
+
+#include "fdwatch.h"
+#include "transport/tcp/setup.h"
+
+#define LOOK_MS 500u
+
+/* Connections that have come and not shown their token, of all hosts and of each. */
+#define MAX_ACCEPTED 4096u
+#define MAX_OF_HOST  64u
+
+enum setup_state { CONNECTING, WAIT_REPLY, WAIT_REQUEST };
+
+/* A TCP connection on its way to be a stream. */
+struct setup {
+    TAILQ_ENTRY(setup) link;
+    enum setup_state state;
+    int fd;
+    guint watch; /* 0: none is needed yet */
+    GIOCondition cond;
+    uint64_t until;               /* ns */
+    struct conn *conn;            /* the initiator's; it cancels this if it goes */
+    struct sockaddr_storage from; /* of one that has come; AF_UNSPEC: this daemon */
+    struct hello own;
+    size_t have;
+    uint8_t in[MPA_MAX_STARTUP + 1]; /* one more shows that it is too much */
+};
+
+static const struct mpa_config mpa_config = {
+    .enhanced = true,
+    .crc = true,
+    .p2p = true,
+    .rtr = MPA_RTR_WRITE,
+    .ird = TCP_DEPTH,
+    .max_ird = TCP_DEPTH,
+    .ord = TCP_DEPTH,
+};
+
+static TAILQ_HEAD(, setup) setups = TAILQ_HEAD_INITIALIZER(setups);
+static unsigned n_accepted;
+static guint look_timer;
+
+/* ---- what both sides share ---- */
+
+static void unwatch(struct setup *s)
+{
+    if (s->watch) {
+        fdwatch_remove(s->watch);
+        s->watch = 0;
+    }
+}
+
+static void setup_free(struct setup *s, bool close_fd)
+{
+    TAILQ_REMOVE(&setups, s, link);
+    unwatch(s);
+    if (close_fd) {
+        close(s->fd);
+    }
+    if (s->conn) {
+        s->conn->setup = NULL;
+    } else {
+        n_accepted--;
+    }
+    g_free(s);
+}
+
+static void setup_failed(struct setup *s, const char *why)
+{
+    struct conn *c = s->conn;
+
+    log_msg(LOG_LVL_DEBUG, "a connection was not made: %s", why);
+    setup_free(s, true);
+    if (c) {
+        setup_in_vain(c);
+    }
+}
+
+static gboolean look(gpointer unused)
+{
+    uint64_t now = now_ns();
+    struct setup *s, *next;
+
+    for (s = TAILQ_FIRST(&setups); s; s = next) {
+        next = TAILQ_NEXT(s, link);
+        if (now >= s->until) {
+            setup_failed(s, "it takes too long");
+        }
+    }
+    if (!TAILQ_EMPTY(&setups)) {
+        return G_SOURCE_CONTINUE;
+    }
+    look_timer = 0;
+    return G_SOURCE_REMOVE;
+}
+
+static gboolean on_socket(int fd, GIOCondition ready, gpointer opaque);
+
+static void wait_for(struct setup *s, GIOCondition cond)
+{
+    if (s->watch && s->cond == cond) {
+        return;
+    }
+    unwatch(s);
+    s->cond = cond;
+    s->watch = fdwatch_add(s->fd, cond, on_socket, s);
+}
+
+static struct setup *setup_new(enum setup_state state, int fd, struct conn *c)
+{
+    struct setup *s = g_new0(struct setup, 1);
+    int one = 1;
+
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    s->state = state;
+    s->fd = fd;
+    s->conn = c;
+    s->until = now_ns() + SETUP_FRAMES_NS;
+    TAILQ_INSERT_TAIL(&setups, s, link);
+    if (!look_timer) {
+        look_timer = g_timeout_add(LOOK_MS, look, NULL);
+    }
+    return s;
+}
+
+/* A socket that has sent nothing yet takes that much, once it is connected.  0 or errno.
+ */
+static int send_frame(int fd, struct mpa_frame *f, const struct hello *own)
+{
+    uint8_t data[HELLO_SIZE], out[MPA_MAX_STARTUP];
+    ssize_t n;
+    size_t len;
+
+    hello_put(own, data);
+    f->data = data;
+    f->data_len = sizeof(data);
+    len = mpa_put(f, out);
+    n = send(fd, out, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return n == (ssize_t)len ? 0 : n < 0 ? errno : ENOBUFS;
+}
+
+/*
+ * The frame that is awaited, out of what has come.  True: *f is it; false: it is not all
+ * there and waited for, or @s has failed and is gone.
+ */
+static bool read_frame(struct setup *s, enum mpa_kind kind, struct mpa_frame *f)
+{
+    ssize_t n = recv(s->fd, s->in + s->have, sizeof(s->in) - s->have, MSG_DONTWAIT);
+    enum iwarp_error error;
+    size_t size;
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+        wait_for(s, G_IO_IN);
+        return false;
+    }
+    if (n <= 0) {
+        setup_failed(s, n < 0 ? g_strerror(errno) : "the peer has closed it");
+        return false;
+    }
+    s->have += (size_t)n;
+    error = mpa_get(kind, s->in, s->have, f, &size);
+    if (error || s->have > size) {
+        setup_failed(s, "not the frame that MPA begins with");
+        return false;
+    }
+    if (s->have < size) {
+        wait_for(s, G_IO_IN);
+    }
+    return s->have == size;
+}
+
+/* ---- the initiator ---- */
+
+/* As soon as the connection takes it, which may be at once. */
+static void send_request(struct setup *s)
+{
+    struct conn *c = s->conn;
+    struct mpa_frame request;
+    int err;
+
+    vm_token_take(c->vm);
+    conn_down(c);
+    conn_hello(c, &s->own);
+    vm_token_release(c->vm);
+    memcpy(s->own.token, c->asked.token, sizeof(s->own.token));
+    mpa_request(&mpa_config, &request);
+    err = send_frame(s->fd, &request, &s->own);
+    if (err == EAGAIN) {
+        wait_for(s, G_IO_OUT);
+    } else if (err) {
+        setup_failed(s, g_strerror(err));
+    } else {
+        s->state = WAIT_REPLY;
+        wait_for(s, G_IO_IN);
+    }
+}
+
+/* If the peer's queue pair has failed, for a message of ours: that is to be known. */
+static void hear_of_failure(struct conn *c, const struct hello *peer)
+{
+    if (peer->failed_status && peer->heard == c->incarnation) {
+        c->peer_failed_status = peer->failed_status;
+        c->peer_failed_seq = peer->failed_seq;
+    }
+}
+
+static void take_reply(struct setup *s)
+{
+    struct conn *c = s->conn;
+    struct mpa_agreed agreed;
+    struct framing framing;
+    struct mpa_frame reply;
+    struct hello peer;
+    int fd = s->fd;
+
+    if (!read_frame(s, MPA_REPLY, &reply)) {
+        return;
+    }
+    if (!hello_get(reply.data, reply.data_len, &peer) ||
+        memcmp(peer.token, s->own.token, sizeof(peer.token)) != 0 ||
+        peer.unreliable == c->reliable) {
+        setup_failed(s, "it is not a daemon's, or not this one's");
+        return;
+    }
+    if (reply.reject) {
+        vm_token_take(c->vm);
+        hear_of_failure(c, &peer);
+        vm_token_release(c->vm);
+        setup_failed(s, "refused");
+        return;
+    }
+    if (mpa_conclude(&mpa_config, &reply, &agreed) || agreed.rtr != MPA_RTR_WRITE) {
+        setup_failed(s, "MPA: no agreement");
+        return;
+    }
+    framing = (struct framing){agreed.crc, agreed.send_markers, 0};
+    if (!tx_first_frame(fd, &framing)) {
+        setup_failed(s, "the first frame could not be sent");
+        return;
+    }
+    setup_ask_over(c);
+    vm_token_take(c->vm);
+    if (!c->s && setup_is_ready(c) && follow_is_there(c)) {
+        conn_up(c, fd, &framing, &s->own, &peer);
+        c->up_at = now_ns();
+        setup_peer_of(c, &c->peer);
+        setup_free(s, false);
+    } else {
+        setup_free(s, true);
+    }
+    vm_token_release(c->vm);
+}
+
+static void connected(struct setup *s)
+{
+    int error = 0;
+    socklen_t len = sizeof(error);
+
+    if (getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &error, &len) < 0 || error) {
+        setup_failed(s, g_strerror(error ? error : errno));
+        return;
+    }
+    send_request(s);
+}
+
+/*
+ * Between VMs of this daemon there is no network that pacing would spare: it only has
+ * the sender wait for a timer.  So no congestion control that paces (BBR may be the
+ * host's); before connect() and listen(), for a socket that has begun to pace goes on.
+ */
+void startup_dont_pace(int fd)
+{
+    static const char plain[] = "reno"; /* the one that is always there */
+
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, plain, sizeof(plain) - 1);
+}
+
+/* The responder awaits us. */
+void startup_connect(struct conn *c, const struct sockaddr_storage *to,
+                     const struct sockaddr_storage *from)
+{
+    int fd = socket(to->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0),
+        one = 1;
+
+    if (fd < 0) {
+        log_msg(LOG_LVL_WARN, "no socket for a connection: %s", g_strerror(errno));
+        setup_in_vain(c);
+        return;
+    }
+    if (to == &loop_address) {
+        startup_dont_pace(fd);
+    }
+    if (from && from->ss_family != AF_UNSPEC) {
+        /* The port is chosen at connect(), so that they do not run out. */
+        setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
+        if (bind(fd, (const struct sockaddr *)from, peer_address_len(from)) < 0) {
+            log_msg(LOG_LVL_WARN, "bind: %s", g_strerror(errno));
+        }
+    }
+    if (connect(fd, (const struct sockaddr *)to, peer_address_len(to)) < 0 &&
+        errno != EINPROGRESS) {
+        log_msg(LOG_LVL_DEBUG, "a connection was not made: %s", g_strerror(errno));
+        close(fd);
+        setup_in_vain(c);
+        return;
+    }
+    c->setup = setup_new(CONNECTING, fd, c);
+    send_request(c->setup);
+}
+
+/* ---- the responder ---- */
+
+static void take_request(struct setup *s)
+{
+    struct mpa_agreed agreed;
+    struct mpa_frame request, reply;
+    struct hello own, peer;
+    struct conn *c;
+    bool refuse;
+    int fd = s->fd;
+
+    if (!read_frame(s, MPA_REQUEST, &request)) {
+        return;
+    }
+    c = hello_get(request.data, request.data_len, &peer) ? setup_awaited(peer.token)
+                                                         : NULL;
+    if (!c || peer.unreliable == c->reliable || !request.enhanced || !request.p2p ||
+        !(request.rtr & MPA_RTR_WRITE)) {
+        setup_failed(s, "nobody awaits it");
+        return;
+    }
+    setup_arrived(c);
+    vm_token_take(c->vm);
+    conn_down(c);
+    conn_hello(c, &own);
+    memcpy(own.token, peer.token, sizeof(own.token));
+    hear_of_failure(c, &peer);
+    refuse = c->failed_status || peer.failed_status || !setup_is_ready(c) ||
+             !follow_is_there(c);
+    mpa_accept(&mpa_config, &request, &reply, &agreed);
+    reply.reject = refuse;
+    if (send_frame(fd, &reply, &own) == 0 && !refuse) {
+        setup_free(s, false);
+        conn_up(c, fd, &(struct framing){agreed.crc, agreed.send_markers, 0}, &own,
+                &peer);
+        setup_peer_of(c, &c->peer);
+    } else {
+        setup_free(s, true);
+    }
+    vm_token_release(c->vm);
+}
+
+/* How many of these have come from there? */
+static unsigned n_of_host(const struct sockaddr_storage *from)
+{
+    const struct setup *s;
+    unsigned n = 0;
+
+    TAILQ_FOREACH(s, &setups, link)
+    {
+        n += s->state == WAIT_REQUEST && config_same_host(&s->from, from);
+    }
+    return n;
+}
+
+/* A daemon's Request is there as a whole, as a rule: what waits here is others'. */
+void startup_accepted(int fd, const struct sockaddr_storage *from)
+{
+    struct setup *s;
+
+    if (n_accepted >= MAX_ACCEPTED || (from && n_of_host(from) >= MAX_OF_HOST)) {
+        close(fd);
+        return;
+    }
+    n_accepted++;
+    s = setup_new(WAIT_REQUEST, fd, NULL);
+    if (from) {
+        s->from = *from;
+    }
+    take_request(s);
+}
+
+static gboolean on_socket(int fd, GIOCondition ready, gpointer opaque)
+{
+    struct setup *s = opaque;
+
+    switch (s->state) {
+    case CONNECTING:
+        connected(s);
+        break;
+    case WAIT_REPLY:
+        take_reply(s);
+        break;
+    default:
+        take_request(s);
+        break;
+    }
+    return G_SOURCE_CONTINUE; /* what has gone has removed it */
+}
+
+void startup_cancel(struct conn *c)
+{
+    if (c->setup) {
+        setup_free(c->setup, true);
+    }
+}
+
+void startup_close(void)
+{
+    while (!TAILQ_EMPTY(&setups)) {
+        setup_free(TAILQ_FIRST(&setups), true);
+    }
+    if (look_timer) {
+        g_source_remove(look_timer);
+        look_timer = 0;
+    }
+}
