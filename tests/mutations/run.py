@@ -128,15 +128,20 @@ def targets(mutations):
     return sorted(names)
 
 
+def places(lines, mutation):
+    """Where its line is; once, if all is well (tests/unit/test-mutations.py)."""
+    return [i for i, line in enumerate(lines) if line.strip() == mutation.old]
+
+
 def try_one(copy, mutation):
     """What is wrong, or nothing."""
     text = copy.read(SOURCE, mutation.file).decode()
     lines = text.split('\n')
-    places = [i for i, line in enumerate(lines) if line.strip() == mutation.old]
-    if len(places) != 1:
-        return 'the line is there %d times' % len(places)
-    old = lines[places[0]]
-    lines[places[0]] = old[:len(old) - len(old.lstrip())] + mutation.new
+    found = places(lines, mutation)
+    if len(found) != 1:
+        return 'the line is there %d times' % len(found)
+    old = lines[found[0]]
+    lines[found[0]] = old[:len(old) - len(old.lstrip())] + mutation.new
     copy.put(mutation.file, '\n'.join(lines).encode())
     try:
         if not copy.build(targets([mutation])):

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Does each entry of the list of mutations still take something out?
+
+usage: test-mutations.py SOURCE BUILDDIR
+
+An entry whose line has changed checks nothing, which tests/mutations/run.py says only
+when somebody lets it build for hours.  Here nothing is built: the line is in its file,
+once, and the program of the test that must fail knows its name.
+
+Prints TAP.
+"""
+
+import importlib.util
+import os
+import sys
+
+sys.dont_write_bytecode = True
+import tap
+
+SOURCE, BUILD = sys.argv[1:]
+EACH_DRIVER = ('stock', 'extended')  # cases that are named so at run time
+
+
+def load(name, *path):
+    spec = importlib.util.spec_from_file_location(name, os.path.join(SOURCE, *path))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+run = load('mutations_run', 'tests', 'mutations', 'run.py')
+LIST = list(run.read_list(os.path.join(SOURCE, 'tests', 'mutations', 'list')))
+
+
+def read(*path):
+    try:
+        with open(os.path.join(*path), 'rb') as file:
+            return file.read()
+    except FileNotFoundError:
+        return b''
+
+
+def lines():
+    if not LIST:
+        yield 'there is no entry'
+    for entry in LIST:
+        text = read(SOURCE, entry.file).decode()
+        found = len(run.places(text.split('\n'), entry))
+        if found != 1:
+            yield '%s: the line is there %d times' % (entry, found)
+        if entry.old == entry.new:
+            yield '%s: it changes nothing' % entry
+
+
+def tests():
+    programs = {}
+    for entry in LIST:
+        if entry.program not in programs:
+            programs[entry.program] = read(BUILD, 'tests', entry.program)
+        program = programs[entry.program]
+        parts = [part for part in (entry.case or '').split('/') if part not in EACH_DRIVER]
+        if not program:
+            yield '%s: no program %s' % (entry, entry.program)
+        elif parts[-1].encode() not in program:
+            yield '%s: no case %s' % (entry, entry.case)
+
+
+sys.exit(tap.run([('each line is in its file', lines), ('each test is there', tests)]))
