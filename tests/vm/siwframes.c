@@ -4,8 +4,9 @@
  * siwframes check ANSWER        - are these bytes a responder's that has minded nothing?
  *
  * For test_siw.py, whose responder is siw with rdma_server(1): one Send of 16 bytes is
- * answered by another.  In front of ours come the first frame and each of the frames that
- * our daemons tell each other things with (docs/iwarp.md), several times.
+ * answered by another.  In front of ours come the first frame, each of the frames that
+ * our daemons tell each other things with, and the Write of no bytes that is a guest's
+ * (docs/iwarp.md), several times.
  *
  * Runs on the host: only the daemon's encoders are used, no socket.
  */
@@ -76,6 +77,12 @@ static GByteArray *make_frames(void)
         put_told(out, CTL_RESTART, i, 0);
         put_told(out, CTL_READY, i, 0);
         put_told(out, CTL_PSN, 0xffffff, 0);
+        put_told(out, CTL_DROP, i, 0);
+        G_STATIC_ASSERT(CTL_DROP == CTL_KINDS - 1); /* none is missing */
+        rdmap_begin(&s, RDMAP_WRITE);               /* a guest's own, of no bytes */
+        s.ddp.stag = CTL_FIRST_KEY;
+        s.ddp.to = 0x7f0000000000 + i;
+        put_fpdu(out, &s, NULL, 0);
     }
     rdmap_begin(&s, RDMAP_SEND);
     s.ddp.msn = 1;

@@ -2,7 +2,7 @@
 """Another implementation of iWARP reads what our daemons send: siw, in a guest's kernel.
 
 siwframes makes an initiator's bytes with the daemon's own encoders: all the frames that
-daemons tell each other things with, then a Send.  rdma_server(1) on siw must get that
+daemons tell each other things with, and Writes of no bytes, then a Send.  rdma_server(1) on siw must get that
 Send and answer it, which it does not if one of the frames before it has ended the
 connection.
 """
