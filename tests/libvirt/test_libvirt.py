@@ -8,9 +8,7 @@ libvirt has to be fetched.
 
 import shutil
 import time
-import unittest
 
-import fixture
 import hosts
 import libvirt_hosts
 import ongoing
@@ -38,25 +36,22 @@ class LibvirtTest(test_migrate.HostsTest):
     time_limit = 1200  # it may have to make the root
 
     @classmethod
-    def setUpClass(cls):
-        if not hosts.may_be_made():
-            raise unittest.SkipTest('namespaces need root')
-        fixture.require_build()
+    def require(cls):
         libvirt_hosts.make_root()
-        super().setUpClass()
 
     @classmethod
-    def boot(cls):
+    def make(cls):
         cls.hosts = libvirt_hosts.LibvirtHosts(cls.session)
         cls.libvirt = cls.hosts.libvirt
         cls.daemons = cls.hosts.start_daemons({PEER: GROUP, MOVER: GROUP})
         cls.here = 0
         links = {'pvrdma': hosts.Lan(cls.session, {PEER: cls.hosts[0]})}
-        cls.peer = hosts.HostGuest(cls.session, 1, links, cls.daemons[0].socket(PEER),
-                                   host=cls.hosts[0], files=parts.guest_files()).start()
-        cls.mover = libvirt_hosts.DomainGuest(
-            cls.session, 2, links, cls.daemons[0].socket(MOVER), place=cls.libvirt[0],
-            places=cls.libvirt, files=parts.guest_files()).start()
+        cls.guests = [
+            hosts.HostGuest(cls.session, 1, links, cls.daemons[0].socket(PEER),
+                            host=cls.hosts[0], files=parts.guest_files()).start(),
+            libvirt_hosts.DomainGuest(
+                cls.session, 2, links, cls.daemons[0].socket(MOVER), place=cls.libvirt[0],
+                places=cls.libvirt, files=parts.guest_files()).start()]
 
     def move(self, *options):
         """To the other host; by both ways that libvirt has, in turns."""

@@ -102,33 +102,38 @@ shared = SharedPair()
 
 
 class SessionTest(unittest.TestCase):
-    """Tests that share what their class's setUpClass started in cls.session."""
+    """Tests that share what their class's boot() starts in cls.session.
 
-    @classmethod
-    def tearDownClass(cls):
-        cls.session.close()
+    What it puts into cls.guests and cls.daemons has to end well with the class, and the
+    daemons live through each test."""
 
-    @pytest.fixture(autouse=True)
-    def _keep(self, request):
-        yield
-        if request.node.failed:
-            self.session.keep_logs('see the tests')
-
-
-class OnHosts:
-    """Before a SessionTest: it has cls.guests and, on different hosts, cls.daemons."""
+    on_hosts = False  # whether it makes hosts
+    guests = daemons = ()
 
     @classmethod
     def setUpClass(cls):
         require_build()
-        if not hosts.may_be_made():
+        if cls.on_hosts and not hosts.may_be_made():
             raise unittest.SkipTest('network namespaces need root')
-        super().setUpClass()
+        cls.require()
+        shared.close()
+        cls.session = Session(cls.__name__)
+        try:
+            cls.boot()
+        except BaseException as exc:
+            cls.session.keep_logs(exc)
+            cls.session.close()
+            raise
+
+    @classmethod
+    def require(cls):
+        """Get what the tests need of the machine, or skip them."""
 
     @classmethod
     def tearDownClass(cls):
         try:
-            end_well(cls.guests, *cls.daemons)
+            if cls.daemons:
+                end_well(cls.guests, *cls.daemons)
         except BaseException as exc:
             cls.session.keep_logs(exc)
             raise
@@ -138,6 +143,12 @@ class OnHosts:
     def tearDown(self):
         for daemon in self.daemons:
             daemon.check()
+
+    @pytest.fixture(autouse=True)
+    def _keep(self, request):
+        yield
+        if request.node.failed:
+            self.session.keep_logs('see the tests')
 
 
 class PairTest(unittest.TestCase):

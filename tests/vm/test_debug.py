@@ -12,7 +12,7 @@ import parts
 import pvrdma_vm
 import test_driver
 from kernellog import log_problems
-from pvrdma_vm import Daemon, Session, VmError, start_guests
+from pvrdma_vm import Daemon, VmError, start_guests
 
 PLANTED = '/opt/pvrdma/pvrdma_planted.ko'
 # What is planted, and how it is reported.  In this order: lockdep looks no more once
@@ -28,21 +28,13 @@ REPORTS = {
 
 class DebugKernelTest(fixture.SessionTest):
     @classmethod
-    def setUpClass(cls):
-        fixture.require_build()
-        fixture.shared.close()
-        cls.session = Session('debug')
-        try:
-            files = test_driver.guest_files()
-            files[PLANTED.lstrip('/')] = test_driver.built('pvrdma_planted.ko')
-            daemon = Daemon(cls.session, ['vm1'])
-            cls.guest, = start_guests(cls.session, daemon, count=1, virtio=False,
-                                      files=files)
-            parts.load_own_driver(cls.guest)
-        except BaseException as exc:
-            cls.session.keep_logs(exc)
-            cls.session.close()
-            raise
+    def boot(cls):
+        files = test_driver.guest_files()
+        files[PLANTED.lstrip('/')] = test_driver.built('pvrdma_planted.ko')
+        daemon = Daemon(cls.session, ['vm1'])
+        cls.guest, = start_guests(cls.session, daemon, count=1, virtio=False,
+                                  files=files)
+        parts.load_own_driver(cls.guest)
 
     def test_kernel(self):
         """All checks are on from the start, and nothing was found yet."""

@@ -6,24 +6,23 @@ distribution's, and our own that compare every byte; one guest has our driver an
 library, the other the stock ones, or both have ours.
 """
 
-import fixture
 import hosts
 import parts
 import test_rdmacm
 
 
-class HostsCase(fixture.OnHosts, test_rdmacm.CmCase):
+class HostsCase(test_rdmacm.CmCase):
     """A guest on each of two hosts."""
 
+    on_hosts = True
+
     @classmethod
-    def boot(cls):
+    def make(cls):
         cls.hosts = hosts.Hosts(cls.session, 2)
         cls.daemons = cls.hosts.start_daemons(
             {name: {'addresses': 'any'} for name in ('vm1', 'vm2')})
-        cls.daemon = cls.daemons[0]
         cls.guests = cls.hosts.start_guests(cls.daemons, [0, 1],
                                             files=parts.guest_files())
-        cls.prepare()
 
 
 class HostsTest(HostsCase, test_rdmacm.CmStockTest):

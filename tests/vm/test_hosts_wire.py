@@ -20,7 +20,7 @@ import fixture
 import hosts
 import parts
 from programs import Pair, _ports, bandwidth, latency, pingpong
-from pvrdma_vm import BUILD, Session, VmError, say
+from pvrdma_vm import BUILD, VmError, say
 
 DATACHECK = 'datacheck -d {dev} -g {gid} -p {port} -n %d'
 # tshark is not to guess what Sends and the daemons' link carry, which it then calls
@@ -77,35 +77,32 @@ class Capture:
                               timeout=120).stdout.splitlines()
 
 
-class WireTest(fixture.OnHosts, fixture.SessionTest):
+class WireTest(fixture.SessionTest):
     """The tests run in their names' order: the last one is about what all others did."""
 
+    on_hosts = True
+
     @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
+    def require(cls):
         for program in ('tshark', 'dumpcap', 'nft'):
             need(program)
-        fixture.shared.close()
-        cls.session = Session(cls.__name__)
-        try:
-            cls.hosts = hosts.Hosts(cls.session, 2)
-            cls.daemons = cls.hosts.start_daemons(
-                {'vm%d' % i: {'addresses': 'any'} for i in (1, 2, 3)})
-            cls.guests = cls.hosts.start_guests(cls.daemons, [0, 0, 1],
-                                                files=parts.guest_files())
-            for guest in cls.guests[:2]:
-                parts.use_own(guest)
-            cls.guests[2].load_pvrdma()
-            # One name of the device, for one command on both ends.
-            cls.guests[2].run('rdma dev set %s name %s' % (parts.STOCK_DEVICE,
-                                                           parts.OWN_DEVICE))
-            cls.remote = Pair([cls.guests[0], cls.guests[2]], 'pvrdma', parts.OWN_DEVICE)
-            cls.local = Pair(cls.guests[:2], 'pvrdma', parts.OWN_DEVICE)
-            cls.capture = Capture(cls.session, cls.hosts[0])
-        except BaseException as exc:
-            cls.session.keep_logs(exc)
-            cls.session.close()
-            raise
+
+    @classmethod
+    def boot(cls):
+        cls.hosts = hosts.Hosts(cls.session, 2)
+        cls.daemons = cls.hosts.start_daemons(
+            {'vm%d' % i: {'addresses': 'any'} for i in (1, 2, 3)})
+        cls.guests = cls.hosts.start_guests(cls.daemons, [0, 0, 1],
+                                            files=parts.guest_files())
+        for guest in cls.guests[:2]:
+            parts.use_own(guest)
+        cls.guests[2].load_pvrdma()
+        # One name of the device, for one command on both ends.
+        cls.guests[2].run('rdma dev set %s name %s' % (parts.STOCK_DEVICE,
+                                                       parts.OWN_DEVICE))
+        cls.remote = Pair([cls.guests[0], cls.guests[2]], 'pvrdma', parts.OWN_DEVICE)
+        cls.local = Pair(cls.guests[:2], 'pvrdma', parts.OWN_DEVICE)
+        cls.capture = Capture(cls.session, cls.hosts[0])
 
     def checked(self, job):
         """@job of datacheck has found all as it should be."""

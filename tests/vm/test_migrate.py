@@ -4,7 +4,6 @@ another host's, and back, while its programs and those of its peer go on."""
 
 import functools
 import time
-import unittest
 
 import fixture
 import hosts
@@ -13,8 +12,8 @@ import ongoing
 import parts
 from kernellog import log_problems
 from programs import Pair
-from pvrdma_vm import Daemon, Guest, Link, Session, end_well, kill_process, say
-from traffic import Traffic, load_drivers
+from pvrdma_vm import Daemon, Guest, Link, end_well, kill_process, say
+from traffic import Traffic
 
 PEER, MOVER, PLACE = 'vm1', 'vm2', 'vm2b'
 # Seconds in which a VM does not answer.
@@ -24,38 +23,27 @@ IN_A_ROW = 10 if fixture.LONG else 2
 
 
 class OneHost(Traffic, fixture.SessionTest):
-    """The peer and the guest that moves, for all tests of a class.  @own: with our driver
-    and library, else with the stock ones."""
-
-    own = False
-
-    @classmethod
-    def setUpClass(cls):
-        fixture.require_build()
-        fixture.shared.close()
-        cls.session = Session(cls.__name__)
-        try:
-            cls.boot()
-            cls.rdma = load_drivers([cls.peer, cls.mover], cls.own)
-        except BaseException as exc:
-            cls.session.keep_logs(exc)
-            cls.session.close()
-            raise
+    """The peer and the guest that moves, for all tests of a class."""
 
     @classmethod
     def boot(cls):
+        super().boot()
+        cls.peer, cls.mover = cls.guests
+
+    @classmethod
+    def make(cls):
         cls.daemons = [Daemon(cls.session, [PEER, MOVER, PLACE])]
         cls.places = [(cls.daemons[0].socket(name), None) for name in (MOVER, PLACE)]
         links = {'pvrdma': Link(cls.session, 'vmx')}
-        cls.peer, cls.mover = (
+        cls.guests = [
             Guest(cls.session, number, links, cls.daemons[0].socket(name),
                   files=parts.guest_files()).start()
-            for number, name in ((1, PEER), (2, MOVER)))
+            for number, name in ((1, PEER), (2, MOVER))]
 
     @classmethod
     def settle(cls, guest):
         """The mover is @guest from now on."""
-        cls.mover = cls.rdma.guests[1] = guest
+        cls.mover = cls.guests[1] = guest
 
     def move(self):
         """The mover goes to its other place."""
@@ -63,38 +51,24 @@ class OneHost(Traffic, fixture.SessionTest):
         self.settle(migrate.migrate(self.mover, *self.places[0]))
         self.assertTrue(self.mover.agent.ping())
 
-    @classmethod
-    def tearDownClass(cls):
-        try:
-            end_well([cls.peer, cls.mover], *cls.daemons)
-        except BaseException as exc:
-            cls.session.keep_logs(exc)
-            raise
-        finally:
-            cls.session.close()
-
 
 class TwoHosts(OneHost):
     """The peer stays on its host: one copy becomes TCP, and the other way round."""
 
-    @classmethod
-    def setUpClass(cls):
-        if not hosts.may_be_made():
-            raise unittest.SkipTest('network namespaces need root')
-        super().setUpClass()
+    on_hosts = True
 
     @classmethod
-    def boot(cls):
+    def make(cls):
         cls.hosts = hosts.Hosts(cls.session, 2)
         cls.daemons = cls.hosts.start_daemons(
             {name: {'addresses': 'any'} for name in (PEER, MOVER)})
         cls.places = [(daemon.socket(MOVER), host)
                       for daemon, host in zip(cls.daemons, cls.hosts)]
         links = {'pvrdma': hosts.Cable(cls.session, {PEER: cls.hosts[0]})}
-        cls.peer, cls.mover = (
+        cls.guests = [
             hosts.HostGuest(cls.session, number, links, cls.daemons[0].socket(name),
                             host=cls.hosts[0], files=parts.guest_files()).start()
-            for number, name in ((1, PEER), (2, MOVER)))
+            for number, name in ((1, PEER), (2, MOVER))]
 
 
 class Moves:

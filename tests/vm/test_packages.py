@@ -18,7 +18,7 @@ import debiandisk
 import fixture
 import parts
 from programs import Pair, _ports
-from pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, built_program, \
+from pvrdma_vm import BUILD, REPO, Daemon, VmError, built_program, \
     start_guests
 from test_provider import other_suites
 
@@ -55,27 +55,22 @@ class PackagesTest(fixture.SessionTest):
     time_limit = 1800  # it may have to fetch and unpack what it runs
 
     @classmethod
-    def setUpClass(cls):
-        fixture.require_build()
-        disk = make_disk()
-        fixture.shared.close()
+    def require(cls):
+        cls.disk = make_disk()
+
+    @classmethod
+    def boot(cls):
         with open(os.path.join(debiandisk.DEBIAN, 'stock.sha256')) as stream:
             cls.stock = stream.read().strip()
         files = debiandisk.files()
         files['usr/local/bin/excheck'] = built_program('excheck')
-        cls.session = Session('packages')
-        try:
-            cls.daemon = Daemon(cls.session, ['vm1', 'vm2'])
-            cls.guests = start_guests(
-                cls.session, cls.daemon, virtio=False, files=files,
-                extra_args=debiandisk.drive(disk))
-            for guest in cls.guests:
-                guest.run(debiandisk.MOUNT)
-                guest.run('cp /usr/local/bin/excheck /debian/usr/bin/')
-        except BaseException as exc:
-            cls.session.keep_logs(exc)
-            cls.session.close()
-            raise
+        cls.daemon = Daemon(cls.session, ['vm1', 'vm2'])
+        cls.guests = start_guests(
+            cls.session, cls.daemon, virtio=False, files=files,
+            extra_args=debiandisk.drive(cls.disk))
+        for guest in cls.guests:
+            guest.run(debiandisk.MOUNT)
+            guest.run('cp /usr/local/bin/excheck /debian/usr/bin/')
 
     def both(self, command):
         """@command in both guests at the same time; what they said."""

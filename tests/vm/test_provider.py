@@ -16,8 +16,8 @@ import time
 import fixture
 import parts
 from programs import Pair, _ports
-from pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, built_program, \
-    end_well, say, start_guests
+from pvrdma_vm import BUILD, REPO, Daemon, VmError, built_program, \
+    say, start_guests
 
 OURS = b'''#!/bin/sh
 # Run a program with our provider.
@@ -180,10 +180,8 @@ class ProviderCase(fixture.SessionTest):
     cpus = 2
 
     @classmethod
-    def setUpClass(cls):
-        fixture.require_build()
+    def boot(cls):
         library = provider()
-        fixture.shared.close()
         with open(library, 'rb') as stream:
             cls.digest = hashlib.sha256(stream.read()).hexdigest()
         files = {parts.LIBRARY: library,
@@ -196,19 +194,13 @@ class ProviderCase(fixture.SessionTest):
                 files.update(runtime_files(suite, abi))
         for name in OWN_PROGRAMS:
             files['usr/local/bin/' + name] = built_program(name)
-        cls.session = Session(cls.__name__)
-        try:
-            cls.daemon = Daemon(cls.session, ['vm1', 'vm2'],
-                                args=cls.daemon_args)
-            cls.guests = start_guests(cls.session, cls.daemon, virtio=False,
-                                      files=files, cpus=cls.cpus)
-            for guest in cls.guests:
-                cls.load_driver(guest)
-            cls.rdma = Pair(cls.guests, 'pvrdma', cls.device())
-        except BaseException as exc:
-            cls.session.keep_logs(exc)
-            cls.session.close()
-            raise
+        cls.daemon = Daemon(cls.session, ['vm1', 'vm2'], args=cls.daemon_args)
+        cls.daemons = [cls.daemon]
+        cls.guests = start_guests(cls.session, cls.daemon, virtio=False,
+                                  files=files, cpus=cls.cpus)
+        for guest in cls.guests:
+            cls.load_driver(guest)
+        cls.rdma = Pair(cls.guests, 'pvrdma', cls.device())
 
     @classmethod
     def guest_files(cls):
@@ -223,16 +215,6 @@ class ProviderCase(fixture.SessionTest):
     @classmethod
     def device(cls):
         return 'vmw_pvrdma0'
-
-    @classmethod
-    def tearDownClass(cls):
-        try:
-            end_well(cls.guests, cls.daemon)
-        except VmError as exc:
-            cls.session.keep_logs(exc)
-            raise
-        finally:
-            cls.session.close()
 
     def start(self, template, prefixes):
         """Start @template in both guests; the pair of jobs."""

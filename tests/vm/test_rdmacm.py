@@ -15,8 +15,7 @@ import parts
 from kernellog import log_problems
 from programs import CLOCK_UNKNOWN, LISTENS, PERFTEST, TRIES, _ports, parse_bw, \
     parse_lat, parse_pingpong
-from pvrdma_vm import Daemon, Guest, Link, Session, VmError, end_well, say, \
-    start_guests
+from pvrdma_vm import Daemon, Guest, Link, say, start_guests
 
 # Ports of the connection manager: each run gets a fresh one.
 _cm_ports = itertools.count(7600)
@@ -34,23 +33,16 @@ class CmCase(fixture.SessionTest):
     own = (True, True)
 
     @classmethod
-    def setUpClass(cls):
-        fixture.require_build()
-        fixture.shared.close()
-        cls.session = Session(cls.__name__)
-        try:
-            cls.boot()
-        except BaseException as exc:
-            cls.session.keep_logs(exc)
-            cls.session.close()
-            raise
+    def boot(cls):
+        cls.make()
+        cls.daemon = cls.daemons[0]
+        cls.prepare()
 
     @classmethod
-    def boot(cls):
-        cls.daemon = Daemon(cls.session, ['vm1', 'vm2', 'vm3'])
-        cls.guests = start_guests(cls.session, cls.daemon, virtio=False,
+    def make(cls):
+        cls.daemons = [Daemon(cls.session, ['vm1', 'vm2', 'vm3'])]
+        cls.guests = start_guests(cls.session, cls.daemons[0], virtio=False,
                                   files=parts.guest_files())
-        cls.prepare()
 
     @classmethod
     def prepare(cls):
@@ -67,19 +59,6 @@ class CmCase(fixture.SessionTest):
                       % (IP6 % guest.number))
             cls.devices.append(parts.OWN_DEVICE if own else parts.STOCK_DEVICE)
             cls.gids.append(guest.gid_index(cls.devices[-1], guest.ip('pvrdma')))
-
-    @classmethod
-    def tearDownClass(cls):
-        try:
-            end_well(cls.guests, cls.daemon)
-        except VmError as exc:
-            cls.session.keep_logs(exc)
-            raise
-        finally:
-            cls.session.close()
-
-    def tearDown(self):
-        self.daemon.check()
 
     @staticmethod
     def wait_listening(guest, cm_port, tcp_port, job):

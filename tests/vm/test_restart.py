@@ -3,13 +3,12 @@
 time."""
 
 import time
-import unittest
 
 import fixture
 import hosts
 import parts
-from pvrdma_vm import Daemon, Session, end_well, say, start_guests
-from traffic import Traffic, load_drivers
+from pvrdma_vm import Daemon, say, start_guests
+from traffic import Traffic
 
 ROUNDS = 5
 # With --long, so that it is 100 of them.
@@ -19,29 +18,14 @@ APART = 0.2
 
 
 class Restarts(Traffic, fixture.SessionTest):
-    """A pair of guests for all tests of a class.  @own: with our driver and library, else
-    with the stock ones."""
+    """A pair of guests for all tests of a class."""
 
-    own = False
     time_limit = 3600 if fixture.LONG else 0  # 0: as others have
     # Of all tests: how many, and the longest pause in us.
     restarts = longest = 0
 
     @classmethod
-    def setUpClass(cls):
-        fixture.require_build()
-        fixture.shared.close()
-        cls.session = Session(cls.__name__)
-        try:
-            cls.boot()
-            cls.rdma = load_drivers(cls.guests, cls.own)
-        except BaseException as exc:
-            cls.session.keep_logs(exc)
-            cls.session.close()
-            raise
-
-    @classmethod
-    def boot(cls):
+    def make(cls):
         cls.daemons = [Daemon(cls.session, ['vm1', 'vm2'])]
         cls.guests = start_guests(cls.session, cls.daemons[0], virtio=False,
                                   files=parts.guest_files())
@@ -79,13 +63,7 @@ class Restarts(Traffic, fixture.SessionTest):
     def tearDownClass(cls):
         say('%s: %d restarts in all, the longest pause was %.1f ms' % (
             cls.__name__, cls.restarts, cls.longest / 1000))
-        try:
-            end_well(cls.guests, *cls.daemons)
-        except BaseException as exc:
-            cls.session.keep_logs(exc)
-            raise
-        finally:
-            cls.session.close()
+        super().tearDownClass()
 
 
 class StockTest(Restarts):
@@ -99,16 +77,11 @@ class OwnTest(Restarts):
 class HostsTest(Restarts):
     """On two hosts, whose daemons are replaced in turn."""
 
+    on_hosts = True
     own = True
 
     @classmethod
-    def setUpClass(cls):
-        if not hosts.may_be_made():
-            raise unittest.SkipTest('network namespaces need root')
-        super().setUpClass()
-
-    @classmethod
-    def boot(cls):
+    def make(cls):
         cls.hosts = hosts.Hosts(cls.session, 2)
         cls.daemons = cls.hosts.start_daemons(
             {name: {'addresses': 'any'} for name in ('vm1', 'vm2')})

@@ -16,7 +16,7 @@ import unittest
 import fixture
 import parts
 from programs import Pair, bandwidth, latency, pingpong
-from pvrdma_vm import BUILD, REPO, Daemon, Guest, Link, Session, VmError, \
+from pvrdma_vm import BUILD, REPO, Daemon, Guest, Link, VmError, \
     say, start_guests
 
 QEMU = os.path.join(BUILD, 'stock-qemu', 'qemu-system-x86_64')
@@ -65,22 +65,17 @@ class StockQemuTest(fixture.SessionTest):
     time_limit = 1800  # it may have to fetch and unpack what it runs
 
     @classmethod
-    def setUpClass(cls):
-        fixture.require_build()
+    def require(cls):
         get_qemu()
-        fixture.shared.close()
-        cls.session = Session('stock-qemu')
-        try:
-            cls.daemon = Daemon(cls.session, ['vm1', 'vm2'])
-            cls.guests = start_guests(cls.session, cls.daemon, virtio=False,
-                                      kind=StockGuest,
-                                      files=parts.guest_files())
-            for guest in cls.guests:
-                guest.load_pvrdma()
-        except BaseException as exc:
-            cls.session.keep_logs(exc)
-            cls.session.close()
-            raise
+
+    @classmethod
+    def boot(cls):
+        cls.daemon = Daemon(cls.session, ['vm1', 'vm2'])
+        cls.guests = start_guests(cls.session, cls.daemon, virtio=False,
+                                  kind=StockGuest,
+                                  files=parts.guest_files())
+        for guest in cls.guests:
+            guest.load_pvrdma()
 
     def pair(self, device=parts.STOCK_DEVICE):
         return Pair(self.guests, 'pvrdma', device)

@@ -23,7 +23,15 @@ def load_drivers(guests, own):
 
 
 class Traffic:
-    """Before a TestCase: it has self.daemons and self.rdma, a Pair."""
+    """Before a SessionTest whose make() starts a pair of guests.  @own: with our driver
+    and library, else with the stock ones."""
+
+    own = False
+
+    @classmethod
+    def boot(cls):
+        cls.make()
+        cls.rdma = load_drivers(cls.guests, cls.own)
 
     def ends(self):
         """The guest that may move serves: a program is judged by the other's QP."""
@@ -52,5 +60,4 @@ class Traffic:
             for guest in self.rdma.guests:
                 guest.agent.kill_jobs()
         finally:
-            for daemon in self.daemons:
-                daemon.check()
+            super().tearDown()
