@@ -15,16 +15,14 @@ failure, since a busy machine misses it too.
 
 import argparse
 import os
-import signal
 import statistics
 import subprocess
 import sys
 
 import parts
-from agent import AgentError, CommandFailed
+import script
 from programs import Pair, latency, pingpong, timed_bandwidth
-from pvrdma_vm import Daemon, Session, VmError, kill_process, require_python, \
-    say, start_guests
+from pvrdma_vm import Daemon, Session, kill_process, say, start_guests
 
 # A program, and how many times better than soft-RoCE it is to be.
 AIMS = [(latency('ib_send_lat', 8, 1000), 3),
@@ -195,17 +193,14 @@ def main():
     for part in args.part:
         if part not in ('rxe', 'hogs'):
             parser.error('no part %s' % part)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        require_python()
+
+    def run():
         if not args.part or 'rxe' in args.part:
             run_rxe(max(args.rounds, 1))
         if not args.part or 'hogs' in args.part:
             run_hogs(max(args.hog_rounds, 1))
-    except (VmError, AgentError, CommandFailed) as exc:
-        print('bench: error: %s' % exc, file=sys.stderr)
-        return 1
-    return 0
+
+    return script.run('bench', run)
 
 
 if __name__ == '__main__':

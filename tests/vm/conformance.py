@@ -22,14 +22,13 @@ the run itself came to its end, and whether pyverbs is as good as its list.
 
 import argparse
 import re
-import signal
 import sys
 
 import foreign
 import kusers
+import script
 import suites
-from agent import AgentError, CommandFailed
-from pvrdma_vm import Session, VmError, end_well, require_python, say
+from pvrdma_vm import Session, end_well, say
 
 
 def run_pyverbs(lab, args):
@@ -129,24 +128,22 @@ def main():
             parser.error('no part %s' % part)
     if args.release and (args.stock or 'kernel' in args.part):
         parser.error('--release: only our parts, and no kernel users')
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        require_python()
+
+    def run():
+        problems = []
         with Session('conformance') as session:
             lab = suites.Lab(session, not args.stock,
                               memory=args.memory or (2048 if args.release else 1024),
                               release=args.release)
-            problems = []
             for part in args.part or [name for name in PARTS
                                       if name != 'kernel' or not args.release]:
                 problems += PARTS[part](lab, args)
             end_well(lab.guests, lab.daemon)
-    except (VmError, AgentError, CommandFailed) as exc:
-        print('conformance: error: %s' % exc, file=sys.stderr)
-        return 1
-    for line in problems:
-        print('worse than recorded: ' + line)
-    return 1 if problems else 0
+        for line in problems:
+            print('worse than recorded: ' + line)
+        return 1 if problems else 0
+
+    return script.run('conformance', run)
 
 
 if __name__ == '__main__':

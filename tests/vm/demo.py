@@ -12,14 +12,12 @@ three.  With --shell it leaves the guests up instead, a console each.
 import argparse
 import os
 import shutil
-import signal
 import statistics
 import sys
 import time
 
 import parts
-import pvrdma_vm
-from agent import AgentError, CommandFailed
+import script
 from programs import Pair, demo_programs
 from pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, end_well, say, \
     start_guests
@@ -208,20 +206,9 @@ def main():
     parser.add_argument('--rounds', type=int, default=3,
                         help='runs per program; the median is shown')
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        pvrdma_vm.require_python()
-        if args.shell:
-            run_shell()
-        else:
-            run_demo(max(args.rounds, 1))
-    except (VmError, AgentError, CommandFailed, OSError) as exc:
-        print('demo: error: %s' % exc, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print('\nended', file=sys.stderr)
-        return 0 if args.shell else 130
-    return 0
+    if args.shell:
+        return script.run('demo', run_shell, interrupted=0)
+    return script.run('demo', lambda: run_demo(max(args.rounds, 1)))
 
 
 if __name__ == '__main__':

@@ -10,15 +10,14 @@ root, for the namespaces.
 """
 
 import argparse
-import signal
 import statistics
 import sys
 import time
 
 import hosts
 import parts
-import pvrdma_vm
-from agent import AgentError, CommandFailed
+import script
+from agent import CommandFailed
 from programs import LISTENS, PERFTEST, TRIES, Pair, Program, _ports, parse_bw, parse_lat
 from pvrdma_vm import Session, VmError, end_well, say
 
@@ -186,20 +185,7 @@ def main():
     parser.add_argument('--rounds', type=int, default=3,
                         help='runs per program; the median is shown')
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    if not hosts.may_be_made():
-        print('demo-hosts: error: network namespaces need root', file=sys.stderr)
-        return 1
-    try:
-        pvrdma_vm.require_python()
-        run_demo(max(args.rounds, 1))
-    except (VmError, AgentError, CommandFailed, OSError) as exc:
-        print('demo-hosts: error: %s' % exc, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print('\nended', file=sys.stderr)
-        return 130
-    return 0
+    return script.run('demo-hosts', lambda: run_demo(max(args.rounds, 1)))
 
 
 if __name__ == '__main__':

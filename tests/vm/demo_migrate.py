@@ -14,7 +14,6 @@ Needs root, for the namespaces.
 
 import argparse
 import re
-import signal
 import sys
 import threading
 import time
@@ -22,8 +21,7 @@ import time
 import hosts
 import migrate
 import parts
-import pvrdma_vm
-from agent import AgentError, CommandFailed
+import script
 from pvrdma_vm import Session, VmError, end_well, say
 
 # Seconds from the start after which nobody sets out any more.
@@ -250,23 +248,14 @@ def main():
     parser.add_argument('--rounds', type=int, default=3,
                         help='how often each goes there and back')
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    if not hosts.may_be_made():
-        print('demo-migrate: error: network namespaces need root', file=sys.stderr)
-        return 1
-    try:
-        pvrdma_vm.require_python()
+
+    def run():
         with Session('demo-migrate') as session:
             text = run_demo(session, max(args.rounds, 1))
             say('done')
             print('\n' + text, flush=True)
-    except (VmError, AgentError, CommandFailed, OSError) as exc:
-        print('demo-migrate: error: %s' % exc, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print('\nended', file=sys.stderr)
-        return 130
-    return 0
+
+    return script.run('demo-migrate', run)
 
 
 if __name__ == '__main__':

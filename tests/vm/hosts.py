@@ -148,6 +148,8 @@ class Hosts:
     """@count of them, from number 0."""
 
     def __init__(self, session, count=2):
+        if not may_be_made():
+            raise VmError('network namespaces need root')
         self.session = session
         self.wire = Namespace(session, 'wire')
         self.wire.run('ip', 'link', 'add', 'wire', 'type', 'bridge')

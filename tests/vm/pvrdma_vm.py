@@ -718,8 +718,3 @@ def end_well(guests, *daemons):
         status = daemon.stop()
         if status:
             raise VmError('pvrdmad ended with status %d' % status)
-
-
-def require_python():
-    if sys.version_info < (3, 9):
-        raise VmError('Python 3.9 or newer is needed')
