@@ -21,15 +21,16 @@ prefix=libvirt-root
 
 lock_folder "$work"
 log=$work/root.log
-packages="libvirt-daemon-system libvirt-clients libslirp0 libpixman-1-0 libfdt1 seabios
-    qemu-system-data"
-stamp=$(echo "$packages" | cat - "${BASH_SOURCE[0]}" | sha256sum)
+packages=(libvirt-daemon-system libvirt-clients libslirp0 libpixman-1-0 libfdt1 seabios
+    qemu-system-data)
+stamp=$(echo "${packages[@]}" | cat - "${BASH_SOURCE[0]}" | sha256sum)
 if [ "$(cat "$root/complete" 2>/dev/null)" = "$stamp" ]; then
     exit 0
 fi
 : > "$log"
 
 . "$repo/scripts/private-apt.bash"
+. "$repo/scripts/in-root.bash"
 
 # Whoever runs this says where the log is.
 refuse()
@@ -46,14 +47,6 @@ codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
 rm -rf "$root"
 say "installing a minimal $codename with libvirt (takes minutes)"
 quiet debootstrap --variant=minbase "$codename" "$root" "$mirror"
-# No service is to start here.
-printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
-chmod 755 "$root/usr/sbin/policy-rc.d"
-quiet env -u TMPDIR DEBIAN_FRONTEND=noninteractive LC_ALL=C \
-    PATH=/usr/sbin:/usr/bin:/sbin:/bin unshare -m -- sh -c '
-        mount -t proc proc "$0/proc" && exec chroot "$0" sh -c "apt-get update &&
-            apt-get -y --no-install-recommends install $1"' "$root" \
-    "$(tr '\n' ' ' <<<"$packages")"
-rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*_*
+install_in_root "$root" "${packages[@]}"
 echo "$stamp" >"$root/complete"
 say "done: $root"

@@ -32,9 +32,9 @@ base=$work/base
 root=$work/root${3:+-$3}
 provider=/usr/lib/x86_64-linux-gnu/libibverbs/libvmw_pvrdma-rdmav34.so
 packages=dkms,kmod,ibverbs-utils,ibverbs-providers,perftest,libc6-dev
-suite_packages="python3-pyverbs rdma-core ibverbs-utils rdmacm-utils perftest qperf
+suite_packages=(python3-pyverbs rdma-core ibverbs-utils rdmacm-utils perftest qperf
     ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev nvme-cli fio
-    nfs-kernel-server nfs-common open-iscsi iproute2 procps e2fsprogs busybox-static"
+    nfs-kernel-server nfs-common open-iscsi iproute2 procps e2fsprogs busybox-static)
 what=${2:-packages}
 suite=${3:-}
 
@@ -48,17 +48,7 @@ lock_folder "$work"
 : > "$log"
 
 . "$repo/scripts/private-apt.bash"
-
-# in_root DIR COMMAND...: chroot with /proc, in a mount namespace of its own; our
-# TMPDIR is not there.
-in_root()
-{
-    local dir=$1
-    shift
-    DEBIAN_FRONTEND=noninteractive LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-        unshare -m -- env -u TMPDIR sh -c 'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"' \
-        "$dir" "$@"
-}
+. "$repo/scripts/in-root.bash"
 
 [ "$(id -u)" -eq 0 ] || die "debootstrap and chroot need root"
 for tool in debootstrap mke2fs unshare; do
@@ -99,7 +89,8 @@ make_base()
     mv "$work"/debs/*.deb "$base/tmp/debs/"
     quiet in_root "$base" sh -c \
         'apt-get update && apt-get -y --no-install-recommends install /tmp/debs/*.deb'
-    rm -rf "$base/tmp/debs" "$base"/var/cache/apt/archives/*.deb
+    rm -rf "$base/tmp/debs"
+    shrink_root "$base"
     dir=$base/lib/modules/$release/extra
     mkdir -p "$dir" "$work/unpack"
     (cd "$work/unpack" && cpio -idm --quiet \
@@ -130,12 +121,7 @@ install_suites()
 {
     local mpi
     say "installing other people's RDMA programs (takes minutes)"
-    # No service is to start here.
-    printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
-    chmod 755 "$root/usr/sbin/policy-rc.d"
-    quiet in_root "$root" sh -c "apt-get update &&
-        apt-get -y --no-install-recommends install $(tr '\n' ' ' <<<"$suite_packages")"
-    rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*_*
+    install_in_root "$root" "${suite_packages[@]}"
     # The suite of pyverbs lies in the documentation, most of it compressed, and runs
     # only as a folder of its own.
     cp -r "$root/usr/share/doc/rdma-core/tests" "$root/opt/pyverbs-tests"
@@ -176,15 +162,13 @@ add_fabtests()
     say "building fabtests"
     mkdir -p "$root/opt/fabtests"
     cp -r "$dir/fabtests/." "$root/opt/fabtests/"
+    install_in_root "$root" autoconf automake libtool gcc make libfabric-dev
     quiet in_root "$root" sh -ec "cd /opt/fabtests
-        apt-get update
-        apt-get -y --no-install-recommends install autoconf automake libtool gcc make \
-            libfabric-dev
         ./autogen.sh
         ./configure
         make -j2 install
         make clean"
-    rm -rf "$dir" "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*_*
+    rm -rf "$dir"
 }
 
 # ---- the image ---------------------------------------------------------------------

@@ -28,6 +28,7 @@ fi
 : > "$log"
 
 . "$repo/scripts/private-apt.bash"
+. "$repo/scripts/in-root.bash"
 
 [ "$(id -u)" -eq 0 ] || die "debootstrap needs root"
 command -v debootstrap >/dev/null || die "missing: debootstrap"
@@ -37,6 +38,6 @@ rm -rf "$root"
 say "installing a minimal $suite (takes a minute or two)"
 quiet debootstrap --variant=minbase --include=ibverbs-utils,ibverbs-providers \
     "$suite" "$root" "$mirror"
-rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*_*
+shrink_root "$root"
 touch "$root/complete"
 say "done: $root"
