@@ -437,19 +437,20 @@ static void print_qps(const char *vm, JsonArray *qps)
 
 static void print_migrations(JsonArray *vms)
 {
-    printf("%-20s %-10s %-7s %12s %11s %9s %9s %11s  %s\n", "VM", "STATE", "LAST",
-           "BYTES", "QUIESCE/US", "SAVE/US", "LOAD/US", "RESUME/US", "ERROR");
+    printf("%-20s %-10s %-7s %12s %12s %11s %9s %9s %11s %11s  %s\n", "VM", "STATE",
+           "LAST", "BYTES", "DONE", "QUIESCE/US", "SAVE/US", "LOAD/US", "RESUME/US",
+           "STILL/US", "ERROR");
     for (guint i = 0; vms && i < json_array_get_length(vms); i++) {
         JsonObject *vm = json_array_get_object_element(vms, i);
         g_autofree char *error = g_strdup(get_str(vm, "error"));
 
-        printf("%-20s %-10s %-7s %12" G_GINT64_FORMAT " %11" G_GINT64_FORMAT
-               " %9" G_GINT64_FORMAT " %9" G_GINT64_FORMAT " %11" G_GINT64_FORMAT
-               "  %s\n",
+        printf("%-20s %-10s %-7s %12" G_GINT64_FORMAT " %12" G_GINT64_FORMAT
+               " %11" G_GINT64_FORMAT " %9" G_GINT64_FORMAT " %9" G_GINT64_FORMAT
+               " %11" G_GINT64_FORMAT " %11" G_GINT64_FORMAT "  %s\n",
                get_str(vm, "name"), get_str(vm, "state"), get_str(vm, "last"),
-               get_int(vm, "bytes"), get_int(vm, "quiesce_us"), get_int(vm, "save_us"),
-               get_int(vm, "load_us"), get_int(vm, "resume_us"),
-               *error ? clean(error) : "-");
+               get_int(vm, "bytes"), get_int(vm, "done"), get_int(vm, "quiesce_us"),
+               get_int(vm, "save_us"), get_int(vm, "load_us"), get_int(vm, "resume_us"),
+               get_int(vm, "still_us"), *error ? clean(error) : "-");
     }
 }
 

@@ -25,10 +25,12 @@ void report_migration(GString *s, struct vm *vm)
     json_str(s, "state", st.state);
     json_str(s, "last", kinds[st.kind]);
     json_int(s, "bytes", st.bytes);
+    json_int(s, "done", st.done);
     json_int(s, "quiesce_us", st.quiesce_us);
     json_int(s, "save_us", st.save_us);
     json_int(s, "load_us", st.load_us);
     json_int(s, "resume_us", st.resume_us);
+    json_int(s, "still_us", st.still_us);
     json_str(s, "error", st.error);
     json_end(s, '}');
 }

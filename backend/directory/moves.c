@@ -99,6 +99,7 @@ static void has_moved(struct vm *vm)
         return;
     }
     vm->moved = true;
+    vm->moved_at = g_get_monotonic_time();
     log_vm(LOG_LVL_INFO, vm, "its addresses have moved: it does not run here any more");
     if (on_moved) {
         on_moved(vm);

@@ -88,9 +88,15 @@ struct migration;
 struct migration_status {
     const char *state; /* "running", "stop", "stop-copy", "resuming", "error" */
     enum { MIGRATION_NONE, MIGRATION_SAVED, MIGRATION_LOADED } kind; /* the last stream */
-    uint64_t bytes;                                                  /* of it */
+    uint64_t bytes; /* of it; 0: of one that is still coming nobody knows */
+    uint64_t done;  /* so much of it has been read or has come */
     /* How long its parts took; 0: not yet, or not here. */
     uint64_t quiesce_us, save_us, load_us, resume_us;
+    /*
+     * For how long the VM has stood still: since it was to stop here, until it ran here
+     * again, was heard to run elsewhere, or left.
+     */
+    uint64_t still_us;
     char error[192]; /* why it failed; "": it did not */
 };
 

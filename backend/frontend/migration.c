@@ -77,6 +77,7 @@ struct migration {
     bool past;        /* what is loaded is its own, and not that */
     /* What it had before it loaded a state that was not run. */
     uint64_t owner[2], generation;
+    gint64 stopped_at; /* when it was last to stop, g_get_monotonic_time() */
     struct migration_status last;
 };
 
@@ -94,12 +95,24 @@ void migration_forget(struct migration **m)
     g_clear_pointer(m, g_free);
 }
 
+/* See migration_status.still_us; of a VM that has not gone on here. */
+static uint64_t still_for(const struct vm *vm, const struct migration *m)
+{
+    gint64 until = vm->moved ? vm->moved_at : g_get_monotonic_time();
+
+    return (uint64_t)(MAX(until, m->stopped_at) - m->stopped_at);
+}
+
 void migration_get_status(const struct vm *vm, struct migration_status *st)
 {
     static const struct migration_status none;
+    const struct migration *m = vm->migration;
 
-    *st = vm->migration ? vm->migration->last : none;
-    st->state = state_names[vm->migration ? vm->migration->state : RUNNING];
+    *st = m ? m->last : none;
+    st->state = state_names[m ? m->state : RUNNING];
+    if (m && m->state != RUNNING) {
+        st->still_us = still_for(vm, m);
+    }
 }
 
 bool migration_stopped(const struct vm *vm)
@@ -151,6 +164,7 @@ static int stop(struct vfu_conn *c, struct migration *m)
 {
     gint64 since = g_get_monotonic_time();
 
+    m->stopped_at = since;
     datapath_pause(c->vm);
     m->last.quiesce_us = took(&since);
     return 0;
@@ -192,6 +206,7 @@ static int run(struct vfu_conn *c, struct migration *m)
     }
     datapath_resume(vm);
     m->last.resume_us = took(&since);
+    m->last.still_us = still_for(vm, m);
     m->last.error[0] = '\0';
     if (m->loaded) {
         log_vm(LOG_LVL_INFO, vm, "migrated here");
@@ -369,6 +384,7 @@ int migration_read(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply
         memcpy(out + sizeof(req), mig->out->data + mig->read, n);
     }
     mig->read += n;
+    mig->last.done = mig->read;
     return 0;
 }
 
@@ -420,6 +436,7 @@ int migration_write(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_repl
     if (req.size) { /* else there may be no room at all */
         memcpy(mig->in + mig->got, m->body + sizeof(req), req.size);
         mig->got += req.size;
+        mig->last.done = mig->got;
     }
     return 0;
 }
@@ -460,6 +477,7 @@ void migration_leave(struct vm *vm)
     if (m->handed_over) {
         directory_left(vm, HOLD_NS);
     }
+    m->last.still_us = still_for(vm, m);
     drop_streams(m);
     m->loaded = m->past = m->handed_over = m->saved = false;
     m->state = RUNNING; /* vm_detach() gives our pause back */

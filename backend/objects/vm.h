@@ -74,6 +74,7 @@ struct vm {
     uint64_t owner[2];      /* random: whose addresses they are, on whichever host */
     uint64_t generation;    /* how often it has changed its host, from 1 */
     bool moved;             /* it runs elsewhere: not here again; main thread */
+    gint64 moved_at;        /* since then, g_get_monotonic_time() */
     struct device *dev;     /* registers, DSR, command channel */
     struct objects objects; /* object tables */
     struct vm_datapath dp;  /* scheduling state */

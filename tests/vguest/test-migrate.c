@@ -509,28 +509,82 @@ static void test_past_anew(gconstpointer style)
     put_back_anew(&o, 1);
 }
 
-/* `pvrdmactl vm migrate-status` of both sides. */
+/* What `pvrdmactl vm migrate-status` says of @name, which is in @state. */
+struct told {
+    const char *last;
+    int64_t bytes, done, still, resume, parts;
+};
+
+static struct told status_of(const char *name, const char *state)
+{
+    g_autofree char *text = NULL;
+    struct told told;
+    JsonNode *node;
+    JsonObject *vm;
+
+    g_assert_cmpint(vg_ctl(vgt_daemon, &text, "--json vm migrate-status"), ==, 0);
+    node = json_from_string(text, NULL);
+    vm = vg_status_vm(node, name);
+    g_assert_cmpstr(json_object_get_string_member(vm, "state"), ==, state);
+    g_assert_cmpstr(json_object_get_string_member(vm, "error"), ==, "");
+    told = (struct told){
+        .last = g_intern_string(json_object_get_string_member(vm, "last")),
+        .bytes = json_object_get_int_member(vm, "bytes"),
+        .done = json_object_get_int_member(vm, "done"),
+        .still = json_object_get_int_member(vm, "still_us"),
+        .resume = json_object_get_int_member(vm, "resume_us"),
+    };
+    told.parts = told.resume + json_object_get_int_member(vm, "quiesce_us") +
+                 json_object_get_int_member(vm, "save_us") +
+                 json_object_get_int_member(vm, "load_us");
+    json_node_unref(node);
+    return told;
+}
+
+/* In the middle of a move, and after it, on both sides. */
 static void test_status(gconstpointer style)
 {
+    g_autoptr(GByteArray) stream = NULL;
     struct vgt_opts o = opts_of(style);
-    JsonObject *vm;
+    struct told told, was;
+    struct vg_place other;
     struct vgt_pair p;
-    JsonNode *node;
+    struct vguest *g;
     char *text;
 
     vgt_pair_open(&p, 0, 1, &o);
-    vg_move(p.s[0].g, vgt_daemon, 2, VG_MOVE_PLAIN);
-    g_assert_cmpint(vg_ctl(vgt_daemon, &text, "--json vm migrate-status"), ==, 0);
-    node = json_from_string(text, NULL);
-    vm = vg_status_vm(node, "vm0");
-    g_assert_cmpstr(json_object_get_string_member(vm, "last"), ==, "saved");
-    g_assert_cmpstr(json_object_get_string_member(vm, "state"), ==, "running");
-    g_assert_cmpint(json_object_get_int_member(vm, "bytes"), >, 500);
-    vm = vg_status_vm(node, "vm2");
-    g_assert_cmpstr(json_object_get_string_member(vm, "last"), ==, "loaded");
-    g_assert_cmpstr(json_object_get_string_member(vm, "error"), ==, "");
-    json_node_unref(node);
-    g_free(text);
+    g = p.s[0].g;
+    g_assert_cmpint(vg_mig_set(g, STOP_COPY), ==, 0);
+    told = status_of("vm0", "stop-copy");
+    g_assert_cmpint(told.done, ==, 0);
+    g_assert_cmpint(told.bytes, >, 500);
+    g_assert_cmpint(told.still, >, 0);
+    stream = vg_mig_read(g, 65536);
+    was = told;
+    told = status_of("vm0", "stop-copy");
+    g_assert_cmpint(told.done, ==, stream->len);
+    g_assert_cmpint(told.bytes, ==, stream->len);
+    g_assert_cmpint(told.still, >, was.still);
+
+    other = vg_place_open(g, vgt_daemon, 2);
+    vg_place_swap(g, &other);
+    g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
+    g_assert_cmpint(vg_mig_write(g, stream->data, 100, 100), ==, 0);
+    told = status_of("vm2", "resuming");
+    g_assert_cmpint(told.done, ==, 100);
+    g_assert_cmpint(told.bytes, ==, 0);
+    g_assert_cmpint(vg_mig_write(g, stream->data + 100, stream->len - 100, 65536), ==, 0);
+    vg_move_end(g, &other, VG_MOVE_PLAIN);
+    told = status_of("vm2", "running");
+    g_assert_cmpstr(told.last, ==, "loaded");
+    g_assert_cmpint(told.done, ==, stream->len);
+    g_assert_cmpint(told.bytes, ==, stream->len);
+    g_assert_cmpint(told.still, >=, told.parts);
+    was = told;
+    /* The source tells the whole of it: until it heard of its new place. */
+    told = status_of("vm0", "running");
+    g_assert_cmpstr(told.last, ==, "saved");
+    g_assert_cmpint(told.still, >=, told.parts + was.parts - was.resume);
     g_assert_cmpint(vg_ctl(vgt_daemon, &text, "vm migrate-status vm2"), ==, 0);
     g_assert_nonnull(strstr(text, "loaded"));
     g_free(text);

@@ -134,6 +134,8 @@ class Show:
                 raise VmError('%s says of %s: %s' % (daemon.name, mover.name, told))
             cost.update((name, told[name] / 1e3) for name in names)
             cost['bytes'] = told['bytes']
+            if daemon is source:
+                cost['blackout'] = told['still_us'] / 1e3
         cost['device'] = sum(cost[name] for name in SOURCE_PARTS + TARGET_PARTS)
         self.moves.append(cost)
 
@@ -201,20 +203,22 @@ def finish(movers):
 
 
 NOTES = '''\
-ms.  quiesce, save: at the source, from the order to stop until the device's state has
-been read; load, resume: at the target; device: their sum, which is the adapter's share of
-the time that QEMU had the VM stopped (stopped), the rest being its memory and its other
-devices.  The peer waits meanwhile, and no time-out of its runs.'''
+ms.  quiesce, save: at the source, from the order to stop until the device's state can be
+read; load, resume: at the target; device: their sum, the adapter's own work in that time;
+blackout: from the order to stop until the source heard that the VM runs at the target, with
+what QEMU did meanwhile; stopped: QEMU's word for how long that is.  The peer waits, and no
+time-out of its runs.'''
 
 
 def table(moves):
-    form = '%-16s %8s %8s %8s %8s %8s %9s %8s'
-    lines = [form % ('move', 'quiesce', 'save', 'load', 'resume', 'device', 'stopped',
-                     'bytes')]
+    form = '%-16s %8s %8s %8s %8s %8s %9s %8s %8s'
+    lines = [form % ('move', 'quiesce', 'save', 'load', 'resume', 'device', 'blackout',
+                     'stopped', 'bytes')]
     lines.append('-' * len(lines[0]))
     for move in moves:
         lines.append(form % (('%s to %s' % (move['vm'], move['to']),) + tuple(
-            '%.2f' % move[name] for name in SOURCE_PARTS + TARGET_PARTS + ('device',)) +
+            '%.2f' % move[name]
+            for name in SOURCE_PARTS + TARGET_PARTS + ('device', 'blackout')) +
             ('%d' % move['stopped'], '%d' % move['bytes'])))
     return '\n'.join(lines + [lines[1], NOTES])
 
