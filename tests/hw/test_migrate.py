@@ -624,6 +624,10 @@ class Loading(Able):
 
     def test_other_properties(self):
         self.assertIn("'vectors' differs", self.load(device=',vectors=9'))
+        # These show in the device's configuration space, which QEMU compares.
+        for other in (',flr=off', ',express=off'):
+            with self.subTest(other):
+                self.assertIn('Bad config data', self.load(device=other))
 
     def test_daemon_that_cannot(self):
         self.sock += 'x'
