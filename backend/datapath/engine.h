@@ -478,10 +478,10 @@ void responder_finish_locked(struct qp *qp, const struct msg *m);
 bool responder_finish(struct qp *qp, const struct msg *m, uint64_t epoch);
 
 /*
- * Settle a failure that is the responder's (@o.remote), of a message admitted under
+ * Settle a failure that is the responder's (@o.remote), of message @seq, admitted under
  * @epoch: receive completion, QP to ERR, event.  qp->lock not held.
  */
-void responder_settle(struct qp *qp, uint64_t epoch, struct outcome o);
+void responder_settle(struct qp *qp, uint64_t seq, uint64_t epoch, struct outcome o);
 
 /*
  * What went wrong while the bytes of @m were moved (not SG_OK), and who hears what of

@@ -131,6 +131,35 @@ struct outcome responder_outcome(const struct msg *m, enum sg_result r,
     return o;
 }
 
+/* For a requester that asks again; what it was told of a message may have been lost. */
+static void keep_failure_locked(struct qp *qp, uint64_t seq, struct outcome o)
+{
+    if (qp->service->acknowledged && !qp->resp.failed_status) {
+        qp->resp.failed_seq = seq;
+        atomic_store(&qp->resp.failed_status, o.status);
+    }
+}
+
+/*
+ * This queue pair takes no message.  If it has failed for one of this requester's, who
+ * has not heard of it, as one of the two was moved, or the connection broke: those before
+ * it were executed.
+ */
+SELDOM static struct outcome tell_again(const struct qp *qp, const struct msg *m)
+{
+    const struct qp_responder *resp = &qp->resp;
+    uint8_t status = atomic_load(&resp->failed_status);
+
+    if (!status || !qp->req.bound || resp->incarnation != m->incarnation) {
+        return OUTCOME(OUT_SILENT);
+    }
+    if (m->seq == resp->failed_seq) { /* not .remote: it is settled here */
+        return (struct outcome){.what = OUT_FAIL, .status = status};
+    }
+    return OUTCOME(m->seq < resp->failed_seq && !msg_returns(m) ? OUT_DUPLICATE
+                                                                : OUT_SILENT);
+}
+
 /* A failure on both sides. */
 static struct outcome both_fail(uint8_t status, uint8_t recv_status, uint8_t event)
 {
@@ -295,7 +324,7 @@ static bool is_lost(const struct qp *qp, struct outcome o)
     return !qp->service->acknowledged && o.recv_status == PVRDMA_WC_SUCCESS;
 }
 
-void responder_settle(struct qp *qp, uint64_t epoch, struct outcome o)
+void responder_settle(struct qp *qp, uint64_t seq, uint64_t epoch, struct outcome o)
 {
     bool ours;
 
@@ -309,6 +338,7 @@ void responder_settle(struct qp *qp, uint64_t epoch, struct outcome o)
     pthread_mutex_lock(&qp->lock);
     ours = qp->resp.epoch == epoch;
     if (ours) {
+        keep_failure_locked(qp, seq, o);
         responder_settle_locked(qp, o);
     }
     pthread_mutex_unlock(&qp->lock);
@@ -369,7 +399,7 @@ struct outcome responder_admit_locked(struct qp *qp, const struct msg *m, uint64
 
     *epoch = qp->resp.epoch;
     if (!is_from_peer(qp, m)) {
-        return OUTCOME(OUT_SILENT);
+        return tell_again(qp, m);
     }
     if (m->seq < qp->resp.seq && m->unreliable) {
         /* Its connection changed its way, and this is what still came by the other. */
@@ -407,6 +437,7 @@ struct outcome responder_admit_locked(struct qp *qp, const struct msg *m, uint64
     if (o.what == OUT_FAIL && is_lost(qp, o)) {
         o = responder_drop(qp, UC_NO_ACCESS);
     } else if (o.what == OUT_FAIL) {
+        keep_failure_locked(qp, m->seq, o);
         responder_settle_locked(qp, o);
         *epoch = qp->resp.epoch;
     }

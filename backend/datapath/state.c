@@ -116,6 +116,8 @@ static void qp_clear(struct qp *qp)
     qp->resp.incarnation = 0;
     qp->resp.n_atomic = 0;
     qp->resp.inv_period = 0;
+    atomic_store(&qp->resp.failed_status, 0);
+    qp->resp.failed_seq = 0;
     qp->resp.comm_est = false;
     qp->resp.epoch = new_epoch();
 }

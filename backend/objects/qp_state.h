@@ -356,6 +356,13 @@ struct qp_responder {
      */
     uint64_t inv_period;
     uint32_t inv_key;
+    /*
+     * The queue pair failed for message failed_seq of this connection, whose requester
+     * may not have heard of it: enum pvrdma_wc_status, 0: it did not.  The main thread
+     * looks at it without the lock.
+     */
+    _Atomic uint8_t failed_status;
+    uint64_t failed_seq;
 };
 
 /* What seldom happens to a QP, since it was created; of any worker. */

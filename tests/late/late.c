@@ -389,7 +389,7 @@ static struct packet *data_packet(const struct packet *request, uint64_t offset,
 
 static void fail(struct qp *qp, struct packet *p, struct outcome o)
 {
-    responder_settle(qp, p->conn->epoch, o);
+    responder_settle(qp, p->m.seq, p->conn->epoch, o);
     send_answer(p, o.remote ? o : OUTCOME(OUT_SILENT));
 }
 

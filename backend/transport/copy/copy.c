@@ -183,7 +183,7 @@ static struct outcome begin(struct qp *qp, struct qp *peer, struct recv_op *recv
         responder_tell(peer, admitted);
     }
     if (admitted.what == OUT_DONE && o.what == OUT_FAIL) {
-        responder_settle(peer, op->epoch, o);
+        responder_settle(peer, op->m.seq, op->epoch, o);
     }
     return o;
 }
@@ -203,7 +203,7 @@ static struct outcome slice(struct qp *qp, struct qp *peer, struct recv_op *recv
         responder_end_slice(peer, op->epoch, &recv->cur);
     }
     if (o.what == OUT_FAIL) {
-        responder_settle(peer, op->epoch, o);
+        responder_settle(peer, op->m.seq, op->epoch, o);
         return o;
     }
     if (more) {

@@ -226,7 +226,7 @@ static void invalidate(struct conn *c, const struct sg_cursor *cur)
     if (s->waiting) {
         conn_work(c);
     } else if (o.what == OUT_FAIL) {
-        responder_settle(c->qp, s->in.epoch, o);
+        responder_settle(c->qp, s->in.m.seq, s->in.epoch, o);
         failed(c, s->in.m.seq, o);
     } else {
         conn_break(c, "a message that was admitted is void");
@@ -251,7 +251,7 @@ void arrival_bytes(struct conn *c, const uint8_t *data, uint32_t len, bool last)
         return;
     }
     if (send && len > in->capacity - in->done) {
-        responder_settle(qp, in->epoch, responder_too_long());
+        responder_settle(qp, in->m.seq, in->epoch, responder_too_long());
         failed(c, in->m.seq, responder_too_long());
         return;
     }
@@ -271,7 +271,7 @@ void arrival_bytes(struct conn *c, const uint8_t *data, uint32_t len, bool last)
     if (r != SG_OK) {
         struct outcome o = responder_outcome(&in->m, r, false);
 
-        responder_settle(qp, in->epoch, o);
+        responder_settle(qp, in->m.seq, in->epoch, o);
         failed(c, in->m.seq, o);
     } else if (last && msg_invalidates(&in->m)) {
         invalidate(c, &to.cur);
@@ -345,7 +345,7 @@ static void begin_message(struct conn *c, const uint8_t *data, uint32_t len, boo
     } else if (o.what == OUT_DONE) {
         finished(c);
     } else {
-        responder_settle(qp, in->epoch, o);
+        responder_settle(qp, in->m.seq, in->epoch, o);
         failed(c, in->m.seq, o);
     }
 }
@@ -498,7 +498,7 @@ static void take_request(struct conn *c, const struct segment *seg)
     if (admitted.what != OUT_DONE && !again) {
         turned_down(c, &j->m, admitted);
     } else if (!again && o.what != OUT_DONE) {
-        responder_settle(qp, j->epoch, o);
+        responder_settle(qp, j->m.seq, j->epoch, o);
         failed(c, j->m.seq, o);
     } else {
         s->rx_seq++;

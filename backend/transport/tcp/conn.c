@@ -153,8 +153,8 @@ void conn_failed(struct conn *c, uint64_t seq, struct outcome o)
     struct stream *s = c->s;
     struct qp *qp = c->qp;
 
-    c->failed_status = s->nak_status = o.status;
-    c->failed_seq = s->nak = seq;
+    s->nak_status = o.status;
+    s->nak = seq;
     s->nak_due = true;
     /* READs and atomics that were executed before are answered all the same. */
     pthread_mutex_lock(&qp->lock);
@@ -246,8 +246,6 @@ void conn_hello(struct conn *c, struct hello *h)
         .seq = qp->req.seq - qp->req.in_flight,
         .psn = qp->req.psn,
         .mtu = (uint8_t)qp->attr.path_mtu,
-        .failed_status = c->failed_status,
-        .failed_seq = c->failed_seq,
         .unreliable = !c->reliable,
     };
     for (uint64_t i = h->seq; i < qp->req.seq; i++) {
@@ -256,6 +254,8 @@ void conn_hello(struct conn *c, struct hello *h)
     pthread_mutex_lock(&qp->lock);
     h->heard = qp->resp.incarnation;
     h->got = qp->resp.seq;
+    h->failed_status = atomic_load(&qp->resp.failed_status);
+    h->failed_seq = qp->resp.failed_seq;
     pthread_mutex_unlock(&qp->lock);
 }
 

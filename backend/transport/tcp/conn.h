@@ -152,10 +152,7 @@ struct conn {
     uint64_t try_until; /* ns */
     uint64_t next_ask;  /* ns; not before */
 
-    /* What the queue pair failed for, told to a peer that asks again; the token. */
-    _Atomic uint8_t failed_status; /* 0: nothing; the main thread looks without it */
-    uint64_t failed_seq;
-    /* The peer's has, for our message. */
+    /* The peer's queue pair has failed, for our message; under the token. */
     uint8_t peer_failed_status;
     uint64_t peer_failed_seq; /* it has executed all before that */
 

@@ -357,7 +357,7 @@ static void take_request(struct setup *s)
     conn_hello(c, &own);
     memcpy(own.token, peer.token, sizeof(own.token));
     hear_of_failure(c, &peer);
-    refuse = c->failed_status || peer.failed_status || !setup_is_ready(c) ||
+    refuse = own.failed_status || peer.failed_status || !setup_is_ready(c) ||
              !follow_is_there(c);
     mpa_accept(&mpa_config, &request, &reply, &agreed);
     reply.reject = refuse;

@@ -511,7 +511,7 @@ static bool answer_read(struct conn *c, struct tcp_job *j)
     r = put_payload(c, &seg.ddp, &src, n, j->done + n == j->m.length);
     if (r != SG_OK) {
         o = responder_outcome(&j->m, r, true);
-        responder_settle(qp, j->epoch, o);
+        responder_settle(qp, j->m.seq, j->epoch, o);
         conn_failed(c, j->m.seq, o);
         c->s->n_jobs = 0; /* those behind it are not answered */
         return false;

@@ -206,6 +206,34 @@ static void test_strayed(void)
     testdev_free(f.td);
 }
 
+/* The requester did not hear what the responder failed for: it has been moved. */
+static void test_failed_before(void)
+{
+    struct outcome o;
+
+    setup();
+    key[1]++;
+    o = start(PVRDMA_WR_RDMA_WRITE, 8, key[0]);
+    g_assert_cmpint(o.what, ==, OUT_FAIL);
+    g_assert_true(o.remote);
+    g_assert_cmpuint(atomic_load(&peer->state), ==, PVRDMA_QPS_ERR);
+    /* It is told again, of this message alone, and nothing is settled twice. */
+    for (unsigned i = 0; i < 2; i++) {
+        o = start(PVRDMA_WR_RDMA_WRITE, 8, key[0]);
+        g_assert_cmpint(o.what, ==, OUT_FAIL);
+        g_assert_cmpint(o.status, ==, PVRDMA_WC_REM_ACCESS_ERR);
+        g_assert_false(o.remote);
+    }
+    pthread_mutex_lock(&peer->lock);
+    peer->resp.seq = peer->resp.failed_seq = 1; /* as if it had been the second */
+    pthread_mutex_unlock(&peer->lock);
+    g_assert_cmpint(start(PVRDMA_WR_RDMA_WRITE, 8, key[0]).what, ==, OUT_DUPLICATE);
+    g_assert_cmpint(start(PVRDMA_WR_RDMA_READ, 8, key[0]).what, ==, OUT_SILENT);
+    qpfix_modify(&f, peer, 0, (struct pvrdma_qp_attr){.qp_state = PVRDMA_QPS_RESET});
+    g_assert_cmpint(start(PVRDMA_WR_RDMA_WRITE, 8, key[0]).what, ==, OUT_SILENT);
+    testdev_free(f.td);
+}
+
 int main(int argc, char **argv)
 {
     int ret;
@@ -216,6 +244,7 @@ int main(int argc, char **argv)
     g_test_add_func("/copy/read-for-atomic", test_read_for_atomic);
     g_test_add_func("/copy/read-again", test_read_again);
     g_test_add_func("/copy/strayed", test_strayed);
+    g_test_add_func("/copy/failed-before", test_failed_before);
     ret = g_test_run();
     testdev_stop();
     return ret;
