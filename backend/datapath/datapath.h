@@ -180,6 +180,9 @@ void datapath_srq_save(struct srq *srq, struct state_out *s);
 void datapath_srq_load(struct srq *srq, uint32_t uar_page, struct state_in *s);
 void datapath_qp_save(struct qp *qp, struct state_out *s);
 void datapath_qp_load(struct qp *qp, uint32_t uar_page, struct state_in *s);
+/* What it failed for, if it has for a message of its peer's: nothing is saved if not. */
+void datapath_failure_save(struct qp *qp, struct state_out *s);
+void datapath_failure_load(struct qp *qp, struct state_in *s);
 /* All is loaded: everything is looked at once the data path goes on. */
 void datapath_loaded(struct vm *vm);
 

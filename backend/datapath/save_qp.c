@@ -343,6 +343,37 @@ static void responder_load(struct qp *qp, struct state_in *s)
     atomic_store(&resp->rx_bytes, state_get_u64(s));
 }
 
+/* Its requester may not have heard of it; it is told wherever the two meet again. */
+void datapath_failure_save(struct qp *qp, struct state_out *s)
+{
+    const struct qp_responder *resp = &qp->resp;
+    uint8_t status = atomic_load(&resp->failed_status);
+
+    if (status) {
+        state_put_u32(s, qp->handle);
+        state_put_u8(s, status);
+        state_put_u64(s, resp->failed_seq);
+    }
+}
+
+/* One that is admitted is the next, or one that comes again. */
+void datapath_failure_load(struct qp *qp, struct state_in *s)
+{
+    struct qp_responder *resp = &qp->resp;
+    uint8_t status = state_get_u8(s);
+    uint64_t seq = state_get_u64(s);
+    bool right = status == PVRDMA_WC_REM_INV_REQ_ERR ||
+                 status == PVRDMA_WC_REM_ACCESS_ERR || status == PVRDMA_WC_REM_OP_ERR;
+
+    if (!right || !qp->service->acknowledged || !resp->incarnation || seq > resp->seq ||
+        atomic_load(&qp->state) != PVRDMA_QPS_ERR || atomic_load(&resp->failed_status)) {
+        state_fail(s, "QP %u: it cannot have failed like that", qp->handle);
+        return;
+    }
+    resp->failed_seq = seq;
+    atomic_store(&resp->failed_status, status);
+}
+
 /* ---- the connection, and all of it ------------------------------------------- */
 
 static void path_save(const struct qp *qp, struct state_out *s)

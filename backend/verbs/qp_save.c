@@ -9,6 +9,7 @@
  *
  * Main thread.
  */
+#include "coro.h"
 #include "verbs/verbs_internal.h"
 
 #define FLAG_EXT     1u
@@ -233,4 +234,44 @@ void qps_load(struct vm *vm, struct state_in *s)
 {
     id_table_load(&vm->objects.qp, s);
     verbs_objects_load(vm, &vm->objects.qp, 4, qp_load, s);
+}
+
+/* ---- what they failed for: a part of its own, which older daemons pass over ---- */
+
+static void failure_save(void *object, struct state_out *s)
+{
+    struct qp *qp = object;
+
+    vm_qp_lock(qp);
+    datapath_failure_save(qp, s);
+    pthread_mutex_unlock(&qp->lock);
+}
+
+void qps_failed_save(struct vm *vm, struct state_out *s)
+{
+    const struct id_table *t = &vm->objects.qp;
+
+    for (uint32_t i = 1; i < id_table_end(t); i++) {
+        if (id_table_get(t, i)) {
+            failure_save(id_table_get(t, i), s);
+            coro_breathe();
+        }
+    }
+}
+
+void qps_failed_load(struct vm *vm, struct state_in *s)
+{
+    while (s->left && !state_failed(s)) { /* each once, so that they are not too many */
+        uint32_t handle = state_get_u32(s);
+        struct qp *qp = id_table_get(&vm->objects.qp, handle);
+
+        if (qp) {
+            vm_qp_lock(qp);
+            datapath_failure_load(qp, s);
+            pthread_mutex_unlock(&qp->lock);
+        } else {
+            state_fail(s, "there is no QP %u", handle);
+        }
+        coro_breathe();
+    }
 }

@@ -88,6 +88,9 @@ void srqs_save(struct vm *vm, struct state_out *s);
 void srqs_load(struct vm *vm, struct state_in *s);
 void qps_save(struct vm *vm, struct state_out *s);
 void qps_load(struct vm *vm, struct state_in *s);
+/* What those failed for that have for a message of their peers'. */
+void qps_failed_save(struct vm *vm, struct state_out *s);
+void qps_failed_load(struct vm *vm, struct state_in *s);
 
 /* They will be claimed: who has them elsewhere says so. */
 void gids_look(struct vm *vm);

@@ -393,6 +393,35 @@ static void test_events(void)
     teardown();
 }
 
+/* What follows on it moves up. */
+static void remove_section(GByteArray *a, const char *tag)
+{
+    uint64_t len;
+    guint at = (guint)(section(a, tag, &len) - a->data) - 16;
+
+    g_byte_array_remove_range(a, at, 16 + (guint)len);
+}
+
+/* What a queue pair failed for its peer hears still; an older daemon has not said it. */
+static void test_failed(void)
+{
+    const struct qp_responder *resp;
+    GByteArray *a;
+
+    setup();
+    a = fulldev_save(from);
+    g_assert_true(load(a->data, a->len));
+    resp = &fullqueues_qp(to, FULL_QP_SRQ)->resp;
+    g_assert_cmpuint(atomic_load(&resp->failed_status), ==, PVRDMA_WC_REM_ACCESS_ERR);
+    g_assert_cmpuint(resp->failed_seq, ==, 42);
+    remove_section(a, "FAIL");
+    g_assert_true(load(a->data, a->len));
+    resp = &fullqueues_qp(to, FULL_QP_SRQ)->resp;
+    g_assert_cmpuint(atomic_load(&resp->failed_status), ==, 0);
+    g_byte_array_unref(a);
+    teardown();
+}
+
 /* Without bus mastering, the device pauses by itself; and it goes on when it is back. */
 static void test_stopped(void)
 {
@@ -522,6 +551,26 @@ static void test_other_addresses(void)
     teardown();
 }
 
+/* Work of the queues that fullqueues.c has made, in the first of these forms too. */
+static void assert_queues(void)
+{
+    const struct cq *cq = id_table_get(&to->vm.objects.cq, FULL_CQ_KERNEL);
+    const struct qp *q = fullqueues_qp(to, FULL_QP_WINDOW);
+
+    g_assert_cmpuint(cq->prod, ==, 70);
+    g_assert_cmpuint(cq->cons, ==, 65);
+    g_assert_cmpuint(q->req.seq, ==, 1000);
+    g_assert_cmpuint(q->req.psn, ==, 0xfffffe);
+    g_assert_cmpuint(q->req.replay, ==, 3);
+    g_assert_cmpuint(window_at(q, 1000)->wr_id, ==, 11);
+    q = fullqueues_qp(to, FULL_QP_SRQ);
+    g_assert_cmpuint(atomic_load(&q->state), ==, PVRDMA_QPS_ERR);
+    g_assert_cmpuint(q->resp.seq, ==, 42);
+    g_assert_cmpuint(q->resp.recv.wr_id, ==, 5);
+    g_assert_cmpuint(q->resp.n_atomic, ==, 18);
+    g_assert_cmpuint(fullqueues_qp(to, FULL_QP_LOCAL)->req.op.wr_id, ==, 1234567890123);
+}
+
 /* What earlier releases have written (--full) is loaded by this one, and is all there. */
 static void test_golden(void)
 {
@@ -553,6 +602,7 @@ static void test_golden(void)
         g_assert_cmpuint(st.qp, >=, 8);
         g_assert_cmpuint(st.gid, ==, 2);
         g_assert_cmpuint(atomic_load(&to->vm.dp.tx_msgs), ==, 12345);
+        assert_queues();
         a = fulldev_save(to);
         g_assert_true(load(a->data, a->len));
         g_byte_array_unref(a);
@@ -652,6 +702,56 @@ static void test_parts(void)
     teardown();
 }
 
+/* Load it with @n bytes of FAIL changed at @at of it. */
+static bool load_failed(const GByteArray *a, guint at, const void *value, guint n)
+{
+    GByteArray *b = g_byte_array_new();
+    uint64_t len;
+    bool ok;
+
+    g_byte_array_append(b, a->data, a->len);
+    memcpy(section(b, "FAIL", &len) + at, value, n);
+    g_assert_cmpuint(len, ==, 13);
+    ok = load(b->data, b->len);
+    g_byte_array_unref(b);
+    return ok;
+}
+
+/* No queue pair fails like that. */
+static void test_bad_failure(void)
+{
+    static const uint8_t not_there = 40, running = FULL_QP_WINDOW, ud = FULL_QP_UD,
+                         none = PVRDMA_WC_SUCCESS, own = PVRDMA_WC_LOC_PROT_ERR,
+                         too_far = 43, executed = 41, other = PVRDMA_WC_REM_OP_ERR;
+    uint8_t *at, twice[13];
+    uint64_t len;
+    GByteArray *a;
+
+    setup();
+    a = fulldev_save(from);
+    g_assert_false(load_failed(a, 0, &not_there, 1));
+    g_assert_false(load_failed(a, 0, &running, 1));
+    g_assert_false(load_failed(a, 0, &ud, 1));
+    g_assert_false(load_failed(a, 4, &none, 1));
+    g_assert_false(load_failed(a, 4, &own, 1));
+    g_assert_false(load_failed(a, 5, &too_far, 1));
+    assert_reset();
+    g_assert_true(load_failed(a, 5, &executed, 1));
+    g_assert_true(load_failed(a, 4, &other, 1));
+    /* Twice. */
+    at = section(a, "FAIL", &len);
+    memcpy(twice, at, sizeof(twice));
+    at[-8] = 2 * sizeof(twice);
+    len = (guint)(at - a->data) + sizeof(twice);
+    g_byte_array_set_size(a, a->len + sizeof(twice));
+    memmove(a->data + len + sizeof(twice), a->data + len, a->len - len - sizeof(twice));
+    memcpy(a->data + len, twice, sizeof(twice));
+    g_assert_false(load(a->data, a->len));
+    assert_reset();
+    g_byte_array_unref(a);
+    teardown();
+}
+
 /* What a later release may add is passed over, but not any number of it. */
 static void test_unknown_parts(void)
 {
@@ -716,6 +816,7 @@ int main(int argc, char **argv)
     g_test_add_func("/vm-state/claim-beside", test_claim_beside);
     g_test_add_func("/vm-state/looks", test_looks);
     g_test_add_func("/vm-state/events", test_events);
+    g_test_add_func("/vm-state/failed", test_failed);
     g_test_add_func("/vm-state/stopped", test_stopped);
     g_test_add_func("/vm-state/empty", test_empty);
     g_test_add_func("/vm-state/in-use", test_in_use);
@@ -726,6 +827,7 @@ int main(int argc, char **argv)
     g_test_add_func("/vm-state/cut", test_cut);
     g_test_add_func("/vm-state/changed", test_changed);
     g_test_add_func("/vm-state/parts", test_parts);
+    g_test_add_func("/vm-state/bad-failure", test_bad_failure);
     g_test_add_func("/vm-state/unknown-parts", test_unknown_parts);
     ret = g_test_run();
     testdev_stop();

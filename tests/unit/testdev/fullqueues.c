@@ -303,6 +303,8 @@ static void responder_work(struct qp *q)
     }
     resp->inv_period = grace_begin();
     resp->inv_key = 0x305;
+    atomic_store(&resp->failed_status, PVRDMA_WC_REM_ACCESS_ERR);
+    resp->failed_seq = 42;
     atomic_store(&resp->rx_msgs, 8);
     atomic_store(&resp->rx_bytes, 9);
     atomic_store(&q->req.tx_msgs, 10);

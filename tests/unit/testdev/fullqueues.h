@@ -21,7 +21,7 @@ enum {
     FULL_QP_LOCAL,  /* a LOCAL_INV is under way */
     FULL_QP_REG,    /* a FAST_REG */
     FULL_QP_BIND,   /* a BIND_MW */
-    FULL_QP_SRQ,    /* in ERR, with a receive, atomics, a key taken away */
+    FULL_QP_SRQ,    /* in ERR for a message, with a receive, atomics, a key taken away */
     FULL_QP_UD,     /* in SQD */
     FULL_QP_UC,     /* its address is not the VM's any more */
     FULL_QP_GSI,    /* in RESET */
