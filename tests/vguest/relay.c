@@ -35,6 +35,7 @@ struct way {
 
 struct through {
     int fd[2];
+    unsigned from;     /* the host that called: fd[0] */
     bool known, iwarp; /* what its first byte says */
     uint64_t left;     /* bytes until it is reset */
     struct way way[2]; /* [0]: from fd[0] to fd[1] */
@@ -47,7 +48,7 @@ struct relay {
     int listener[2]; /* of what host 0, and host 1, calls */
     struct through *conn[MAX_CONNS];
     unsigned n;
-    _Atomic bool stop, stalled, cut;
+    _Atomic bool stop, stalled[2], cut; /* [host that sends] */
     _Atomic unsigned resets, rounds;
     _Atomic uint64_t carried;
 };
@@ -109,6 +110,7 @@ static void take(struct relay *r, unsigned from)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     t = g_new0(struct through, 1);
     t->fd[0] = fd;
+    t->from = from;
     t->fd[1] = socket_as(r, RELAY_AS(1 - from), 0);
     t->left = r->o.reset_after
                   ? (uint64_t)(g_rand_double(r->rand) * 2 * (double)r->o.reset_after)
@@ -129,13 +131,19 @@ static size_t at_once(struct relay *r, const struct through *t, size_t most)
     return MIN(most, n);
 }
 
+/* Does direction @k of @t stand still? */
+static bool is_still(struct relay *r, const struct through *t, unsigned k)
+{
+    return t->iwarp && atomic_load(&r->stalled[k ? 1 - t->from : t->from]);
+}
+
 /* Direction @k of @t; false: it is over. */
 static bool carry(struct relay *r, struct through *t, unsigned k)
 {
     struct way *w = &t->way[k];
     ssize_t n;
 
-    if (t->iwarp && atomic_load(&r->stalled)) {
+    if (is_still(r, t, k)) {
         return true;
     }
     if (w->len == 0) {
@@ -175,11 +183,12 @@ static void go_round(struct relay *r)
     for (unsigned i = 0; i < r->n; i++) {
         for (unsigned k = 0; k < 2; k++) {
             const struct through *t = r->conn[i];
-            bool in = t->way[k].len == 0, out = t->way[1 - k].len != 0;
-            bool still = t->iwarp && atomic_load(&r->stalled);
+            bool still = is_still(r, t, k), back_still = is_still(r, t, 1 - k);
+            bool in = t->way[k].len == 0 && !still;
+            bool out = t->way[1 - k].len != 0 && !back_still;
 
             p[n++] = (struct pollfd){
-                .fd = still ? -1 : t->fd[k],
+                .fd = still && back_still ? -1 : t->fd[k],
                 .events = (short)((in ? POLLIN : 0) | (out ? POLLOUT : 0))};
         }
     }
@@ -268,7 +277,13 @@ static void wait_round(const struct relay *r)
 
 void relay_stall(struct relay *r, bool on)
 {
-    atomic_store(&r->stalled, on);
+    atomic_store(&r->stalled[0], on);
+    relay_stall_from(r, 1, on);
+}
+
+void relay_stall_from(struct relay *r, unsigned host, bool on)
+{
+    atomic_store(&r->stalled[host], on);
     wait_round(r);
 }
 

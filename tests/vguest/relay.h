@@ -25,6 +25,8 @@ unsigned relay_resets(const struct relay *r);
 uint64_t relay_carried(const struct relay *r);
 /* No byte of an iWARP connection goes on, but nothing is closed. */
 void relay_stall(struct relay *r, bool on);
+/* The same of what host @host sends. */
+void relay_stall_from(struct relay *r, unsigned host, bool on);
 /* All that there is, is closed, and what comes is, too. */
 void relay_cut(struct relay *r, bool on);
 /* Host @i's daemon, which knows the other one by the relay. */
