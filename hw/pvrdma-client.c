@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * vfio-user client of the pvrdma device: the connection and its messages.
+ * vfio-user client of the pvrdma device: the messages of a connection, and its
+ * end.  pvrdma-connect.c has its beginning.
  *
  * One connection to the daemon's socket serves one device.  Commands go from
  * here to the daemon only: guest memory is handed over as file descriptors, so
@@ -37,62 +38,16 @@
 #include "qemu/osdep.h"
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include "qemu/cutils.h"
 #include "qemu/iov.h"
 #include "qemu/main-loop.h"
-#include "qemu/sockets.h"
-#include "qobject/qdict.h"
-#include "qobject/qjson.h"
-#include "qobject/qnum.h"
-#include "pvrdma-client.h"
+#include "pvrdma-client-int.h"
 #include "trace.h"
-
-/* Longest VERSION reply we take; a sensible one has about 150 bytes. */
-#define VERSION_MAX 4096
-
-/* What our own proposal says; see the specification, section "Version". */
-#define VERSION_JSON                                                       \
-    "{\"capabilities\":{\"max_msg_fds\":16,\"max_data_xfer_size\":1048576," \
-    "\"max_dma_maps\":65535,\"pgsizes\":4096,\"write_multiple\":false}}"
-
-/* Defaults of the specification for members the daemon leaves out. */
-#define DEFAULT_MSG_FDS 1
-#define DEFAULT_PGSIZES 4096
 
 /* A wait longer than this was not the daemon's fault. */
 #define WAIT_PIECE_MS 250
 
-/* Pauses between attempts to connect. */
-#define RETRY_MIN_MS 10
-#define RETRY_MAX_MS 500
-
 /* Parts of one message: header and what the caller adds. */
 #define MAX_IOV 4
-
-typedef struct Pending {
-    uint16_t id;
-    uint16_t command;
-} Pending;
-
-struct PVRDMAClient {
-    int fd;                 /* -1: the daemon's end is closed */
-    char *name;             /* of the device */
-    char *path;             /* of the socket, or what else it is called */
-    char *reason;           /* why the connection was lost, or NULL */
-    guint watch;            /* GSource of the hang-up watch, or 0 */
-    PVRDMALostFn *lost_fn;
-    void *lost_opaque;
-    unsigned transactions;  /* pvrdma_client_begin() without _end() */
-    int64_t patience_us;    /* what is left of the time for waiting */
-    uint16_t next_id;
-    size_t max_fds;
-    uint32_t max_data;
-    /* Requests that were sent and not collected, oldest at @head. */
-    Pending pending[PVRDMA_CLIENT_PIPELINE];
-    size_t head;
-    size_t count;
-};
 
 static void close_fds(const int *fds, size_t nfds)
 {
@@ -135,6 +90,16 @@ void pvrdma_client_fail(PVRDMAClient *c, const char *fmt, ...)
     client_report(c);
 }
 
+void pvrdma_client_abandon(PVRDMAClient *c, const char *reason)
+{
+    c->lost_fn = NULL;
+    if (!c->reason) {
+        c->reason = g_strdup(reason);
+    }
+    trace_pvrdma_client_fail(c->name, c->reason);
+    client_close(c);
+}
+
 /* The daemon's end is closed. */
 static void client_gone(PVRDMAClient *c)
 {
@@ -149,6 +114,11 @@ static void client_gone(PVRDMAClient *c)
 bool pvrdma_client_lost(const PVRDMAClient *c)
 {
     return c->reason;
+}
+
+bool pvrdma_client_closed(const PVRDMAClient *c)
+{
+    return c->reason && c->fd < 0;
 }
 
 const char *pvrdma_client_reason(const PVRDMAClient *c)
@@ -508,242 +478,6 @@ int pvrdma_client_request(PVRDMAClient *c, uint16_t command,
     }
     pvrdma_client_end(c);
     return ret;
-}
-
-/*
- * VERSION
- */
-
-/* Get an optional integer member; false if it is there and is no integer. */
-static bool get_capability(const QDict *caps, const char *name, uint64_t *val)
-{
-    QObject *obj = caps ? qdict_get(caps, name) : NULL;
-    QNum *num;
-
-    if (!obj) {
-        return true;
-    }
-    num = qobject_to(QNum, obj);
-    return num && qnum_get_try_uint(num, val);
-}
-
-static bool parse_capabilities(PVRDMAClient *c, const char *json, Error **errp)
-{
-    QObject *obj = qobject_from_json(json, NULL);
-    QDict *top = qobject_to(QDict, obj);
-    QObject *member = top ? qdict_get(top, "capabilities") : NULL;
-    QDict *caps = qobject_to(QDict, member);
-    bool ok;
-    uint64_t fds = DEFAULT_MSG_FDS, xfer = VFIO_USER_MAX_DATA;
-    uint64_t pgsizes = DEFAULT_PGSIZES;
-
-    ok = top && (!member || caps) &&
-         get_capability(caps, "max_msg_fds", &fds) &&
-         get_capability(caps, "max_data_xfer_size", &xfer) &&
-         get_capability(caps, "pgsizes", &pgsizes);
-    qobject_unref(obj);
-    if (!ok) {
-        error_setg(errp, "pvrdma '%s': %s: malformed vfio-user capabilities",
-                   c->name, c->path);
-        return false;
-    }
-    if (fds < 1 || xfer < 8 || !(pgsizes & 4096)) {
-        error_setg(errp, "pvrdma '%s': %s: unusable vfio-user capabilities: %"
-                   PRIu64 " descriptors and %" PRIu64 " bytes per message, "
-                   "page sizes 0x%" PRIx64, c->name, c->path, fds, xfer,
-                   pgsizes);
-        return false;
-    }
-    c->max_fds = MIN(fds, VFIO_USER_MAX_FDS);
-    c->max_data = MIN(xfer, VFIO_USER_MAX_DATA);
-    return true;
-}
-
-static bool negotiate(PVRDMAClient *c, Error **errp)
-{
-    struct vfio_user_version version = {
-        .major = VFIO_USER_MAJOR,
-        .minor = VFIO_USER_MINOR,
-    };
-    char json[] = VERSION_JSON;
-    struct iovec iov[] = {
-        { &version, sizeof(version) },
-        { json, sizeof(json) },
-    };
-    g_autofree char *buf = g_malloc(VERSION_MAX);
-    PVRDMAReply reply = { .data = buf, .max = VERSION_MAX };
-    const char *text = buf + sizeof(version);
-    int ret;
-
-    ret = pvrdma_client_request(c, VFIO_USER_VERSION, iov, ARRAY_SIZE(iov),
-                                NULL, 0, &reply);
-    if (ret < 0) {
-        pvrdma_client_error(c, ret, errp,
-                            "no agreement on the vfio-user protocol");
-        error_append_hint(errp, "Is this pvrdmad's socket for this VM, and "
-                          "does no other QEMU use it?\n");
-        return false;
-    }
-    if (reply.len < sizeof(version)) {
-        error_setg(errp, "pvrdma '%s': %s: short vfio-user version reply",
-                   c->name, c->path);
-        return false;
-    }
-    memcpy(&version, buf, sizeof(version));
-    if (version.major != VFIO_USER_MAJOR || version.minor > VFIO_USER_MINOR) {
-        error_setg(errp, "pvrdma '%s': %s: wrong protocol version: the server "
-                   "speaks vfio-user %u.%u, this QEMU %u.%u", c->name, c->path,
-                   version.major, version.minor, VFIO_USER_MAJOR,
-                   VFIO_USER_MINOR);
-        error_append_hint(errp, "Update QEMU or pvrdmad so that both are of "
-                          "one release.\n");
-        return false;
-    }
-    if (reply.len == sizeof(version)) {
-        return parse_capabilities(c, "{}", errp);
-    }
-    if (buf[reply.len - 1] != '\0') {
-        error_setg(errp, "pvrdma '%s': %s: malformed vfio-user version reply",
-                   c->name, c->path);
-        return false;
-    }
-    return parse_capabilities(c, text, errp);
-}
-
-/*
- * Connection
- */
-
-static void connect_hint(Error **errp, int err, const char *path,
-                         const char *vm_name)
-{
-    g_autofree char *dir = g_path_get_dirname(path);
-    g_autofree char *base = g_path_get_basename(path);
-
-    if (!vm_name && g_str_has_suffix(base, ".sock")) {
-        base[strlen(base) - strlen(".sock")] = '\0';
-        vm_name = base;
-    }
-    if (err == ENOENT && g_file_test(dir, G_FILE_TEST_IS_DIR)) {
-        error_append_hint(errp, "The VM is not declared: run 'pvrdmactl vm "
-                          "add %s', or add a [vm %s] section to pvrdmad's key "
-                          "file.\nIf pvrdmad is not running, start it first: "
-                          "'systemctl start pvrdmad' or 'pvrdmad'.\n",
-                          vm_name ?: "NAME", vm_name ?: "NAME");
-    } else if (err == ENOENT || err == ECONNREFUSED) {
-        error_append_hint(errp, "pvrdmad is not running: start it with "
-                          "'systemctl start pvrdmad' or 'pvrdmad'.\n");
-    } else if (err == EACCES || err == EPERM) {
-        error_append_hint(errp, "QEMU's user must be allowed to write to the "
-                          "socket and to search its folder.\n");
-    } else if (err == EAGAIN) {
-        error_append_hint(errp, "pvrdmad runs, but does not accept "
-                          "connections.\n");
-    }
-}
-
-/* Connect before @deadline; returns an errno. */
-static int connect_socket(int fd, const struct sockaddr_un *addr,
-                          int64_t deadline)
-{
-    /* EAGAIN of a UNIX socket: the listener's queue is full; no event tells. */
-    while (connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) < 0) {
-        if ((errno != EAGAIN && errno != EINTR) ||
-            g_get_monotonic_time() > deadline) {
-            return errno;
-        }
-        g_usleep(RETRY_MIN_MS * 1000);
-    }
-    return 0;
-}
-
-/* A connection of our own. */
-static bool open_path(PVRDMAClient *c, const char *vm_name, int64_t deadline,
-                      Error **errp)
-{
-    struct sockaddr_un addr = { .sun_family = AF_UNIX };
-    int err;
-
-    if (strlen(c->path) >= sizeof(addr.sun_path)) {
-        error_setg(errp, "pvrdma '%s': socket path '%s' is longer than %zu "
-                   "bytes", c->name, c->path, sizeof(addr.sun_path) - 1);
-        return false;
-    }
-    pstrcpy(addr.sun_path, sizeof(addr.sun_path), c->path);
-    c->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    err = c->fd < 0 ? errno : connect_socket(c->fd, &addr, deadline);
-    if (err) {
-        error_setg_errno(errp, err, "pvrdma '%s': cannot connect to pvrdmad "
-                         "at '%s'", c->name, c->path);
-        connect_hint(errp, err, c->path, vm_name);
-        return false;
-    }
-    return true;
-}
-
-static bool open_socket(PVRDMAClient *c, SocketAddress *addr,
-                        const char *vm_name, int64_t deadline, Error **errp)
-{
-    switch (addr->type) {
-    case SOCKET_ADDRESS_TYPE_UNIX:
-        c->path = g_strdup(addr->u.q_unix.path);
-        if (addr->u.q_unix.abstract) {
-            error_setg(errp, "pvrdma '%s': pvrdmad has no abstract sockets",
-                       c->name);
-            return false;
-        }
-        return open_path(c, vm_name, deadline, errp);
-    case SOCKET_ADDRESS_TYPE_FD:
-        c->path = g_strdup_printf("descriptor %s", addr->u.fd.str);
-        c->fd = socket_connect(addr, errp);
-        if (c->fd < 0) {
-            return false;
-        }
-        /* A program that QEMU starts must not keep the connection. */
-        qemu_set_cloexec(c->fd);
-        return true;
-    default:
-        c->path = g_strdup(SocketAddressType_str(addr->type));
-        error_setg(errp, "pvrdma '%s': pvrdmad has no sockets of type '%s'",
-                   c->name, c->path);
-        return false;
-    }
-}
-
-/*
- * A daemon that still has the VM's last QEMU closes the connection of the next
- * one.  That one may be about to end, or not to have been noticed: try again.
- */
-PVRDMAClient *pvrdma_client_connect(SocketAddress *addr, const char *name,
-                                    const char *vm_name, Error **errp)
-{
-    int64_t deadline = g_get_monotonic_time() + PVRDMA_CLIENT_TIMEOUT_MS * 1000;
-    unsigned pause_ms = RETRY_MIN_MS;
-
-    while (true) {
-        PVRDMAClient *c = g_new0(PVRDMAClient, 1);
-        Error *err = NULL;
-        bool again;
-
-        c->fd = -1;
-        c->name = g_strdup(name);
-        if (open_socket(c, addr, vm_name, deadline, &err) &&
-            negotiate(c, &err)) {
-            return c;
-        }
-        again = pvrdma_client_lost(c) && c->fd < 0 &&
-                addr->type == SOCKET_ADDRESS_TYPE_UNIX &&
-                g_get_monotonic_time() + pause_ms * 1000 < deadline;
-        pvrdma_client_free(c);
-        if (!again) {
-            error_propagate(errp, err);
-            return NULL;
-        }
-        error_free(err);
-        trace_pvrdma_client_retry(name, pause_ms);
-        g_usleep(pause_ms * 1000);
-        pause_ms = MIN(2 * pause_ms, RETRY_MAX_MS);
-    }
 }
 
 void pvrdma_client_free(PVRDMAClient *c)

@@ -30,6 +30,9 @@
  */
 typedef void PVRDMALostFn(void *opaque, const char *reason, bool gone);
 
+/* Called when a daemon has answered VERSION, or has closed its end. */
+typedef void PVRDMAAnswerFn(void *opaque);
+
 typedef struct PVRDMAClient PVRDMAClient;
 
 /**
@@ -64,6 +67,20 @@ PVRDMAClient *pvrdma_client_connect(SocketAddress *addr, const char *name,
 void pvrdma_client_free(PVRDMAClient *c);
 
 /**
+ * pvrdma_client_start: begin to connect to a UNIX socket, without waiting
+ * @fn: called from the main loop, once, when pvrdma_client_agree() is due;
+ *      never from here, and not after pvrdma_client_free().  May free it
+ *
+ * Returns: the client, for pvrdma_client_agree() or pvrdma_client_free() and
+ * nothing else, or NULL with @errp set.
+ */
+PVRDMAClient *pvrdma_client_start(SocketAddress *addr, const char *name,
+                                  PVRDMAAnswerFn *fn, void *opaque,
+                                  Error **errp);
+/* The second step: false, with @errp set, if there is no agreement. */
+bool pvrdma_client_agree(PVRDMAClient *c, Error **errp);
+
+/**
  * pvrdma_client_watch: report the loss of the connection from now on
  *
  * A loss is noticed at once, even if no message is under way.
@@ -79,6 +96,9 @@ void pvrdma_client_end(PVRDMAClient *c);
 
 /* Is the connection lost?  All calls fail at once with -EIO then. */
 bool pvrdma_client_lost(const PVRDMAClient *c);
+
+/* And has the daemon closed its end? */
+bool pvrdma_client_closed(const PVRDMAClient *c);
 
 /* Why it is lost, or NULL. */
 const char *pvrdma_client_reason(const PVRDMAClient *c);
@@ -126,6 +146,15 @@ void pvrdma_client_post(PVRDMAClient *c, uint16_t command,
  */
 void pvrdma_client_fail(PVRDMAClient *c, const char *fmt, ...)
     G_GNUC_PRINTF(2, 3);
+
+/**
+ * pvrdma_client_abandon: end a connection whose daemon the guest never used
+ * @reason: why, unless it is lost already
+ *
+ * It has had no memory of the guest's to write to, so nothing is waited for,
+ * and nobody is told.
+ */
+void pvrdma_client_abandon(PVRDMAClient *c, const char *reason);
 
 /**
  * pvrdma_client_error: make an error message of a failed call

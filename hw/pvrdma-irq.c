@@ -175,21 +175,35 @@ static bool irq_disable(PVRDMAIrq *irq, PVRDMAClient *client, Error **errp)
     return ok;
 }
 
-static bool irq_enable(PVRDMAIrq *irq, PVRDMAClient *client, Error **errp)
+static bool hand_over(PVRDMAIrq *irq, PVRDMAClient *client, Error **errp)
 {
     g_autofree int *fds = g_new(int, irq->nvectors);
     unsigned i;
 
     for (i = 0; i < irq->nvectors; i++) {
+        fds[i] = event_notifier_get_fd(&irq->vectors[i].notifier);
+    }
+    return pvrdma_call_set_irqs(client, fds, irq->nvectors, errp);
+}
+
+static bool irq_enable(PVRDMAIrq *irq, PVRDMAClient *client, Error **errp)
+{
+    unsigned i;
+
+    for (i = 0; i < irq->nvectors; i++) {
         /* What the daemon said before the guest enabled MSI-X is void. */
         take_event(&irq->vectors[i]);
-        fds[i] = event_notifier_get_fd(&irq->vectors[i].notifier);
     }
     if (!irq->paused) {
         irq_connect(irq);
     }
     trace_pvrdma_irq_enable(irq->name, true, irq->kvm);
-    return pvrdma_call_set_irqs(client, fds, irq->nvectors, errp);
+    return hand_over(irq, client, errp);
+}
+
+bool pvrdma_irq_repeat(PVRDMAIrq *irq, PVRDMAClient *client, Error **errp)
+{
+    return !irq->on || hand_over(irq, client, errp);
 }
 
 bool pvrdma_irq_set_enabled(PVRDMAIrq *irq, PVRDMAClient *client, bool enable,

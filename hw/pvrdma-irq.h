@@ -63,6 +63,9 @@ PVRDMAIrq *pvrdma_irq_of(PCIDevice *dev);
 bool pvrdma_irq_set_enabled(PVRDMAIrq *irq, PVRDMAClient *client, bool enable,
                             Error **errp);
 
+/* The same to a daemon that knows nothing yet, without a change. */
+bool pvrdma_irq_repeat(PVRDMAIrq *irq, PVRDMAClient *client, Error **errp);
+
 /*
  * The VM is stopped, and the daemon signals nothing any more: what it has
  * signalled becomes MSI-X messages and pending bits, and stays that.

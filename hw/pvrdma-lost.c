@@ -42,6 +42,9 @@
  * accesses are bounded, go to RAM only and as the device's DMA (so not without
  * bus mastering), and any nonsense ends the attempt.
  *
+ * The adapter stays so until there is another daemon and the guest has reset
+ * it: pvrdma-reconnect.c.  Until then all that the guest does ends here.
+ *
  * include/pvrdma/abi.h describes what is there; all of it is little-endian.
  */
 #include "qemu/osdep.h"
@@ -389,7 +392,9 @@ void pvrdma_lost_tell(PVRDMADevice *s)
 {
     g_autofree char *path = object_get_canonical_path(OBJECT(s));
 
-    qapi_event_send_pvrdma_connection(DEVICE(s)->id, path, !s->lost, s->hold,
+    qapi_event_send_pvrdma_connection(DEVICE(s)->id, path,
+                                      !pvrdma_client_lost(s->client), s->hold,
+                                      s->lost,
                                       pvrdma_client_reason(s->client));
 }
 
@@ -414,23 +419,37 @@ static void lost_bh(void *opaque)
     PVRDMADevice *s = opaque;
 
     pvrdma_mem_stop(&s->mem);
-    notify_guest(s);
+    if (s->fresh) {
+        s->fresh = false;
+        pvrdma_client_abandon(s->client, NULL);
+    }
+    if (!s->told) {
+        s->told = true;
+        notify_guest(s);
+    }
     hold_end(s);
     pvrdma_lost_tell(s);
+    pvrdma_reconnect_start(s);
 }
 
 /* May run in the middle of a register access: the guest is told later. */
-static void client_lost(void *opaque, const char *reason, bool gone)
+void pvrdma_lost_report(void *opaque, const char *reason, bool gone)
 {
     PVRDMADevice *s = opaque;
 
+    trace_pvrdma_lost(s->name, gone, reason);
+    if (s->fresh) {
+        qemu_bh_schedule(s->lost_bh);
+        return;
+    }
     s->lost = true;
     s->lost_err = UINT32_MAX;
-    trace_pvrdma_lost(s->name, gone, reason);
     if (gone) {
         error_report("pvrdma '%s': lost the connection to pvrdmad: %s; the "
-                     "guest's adapter is down until the VM is started again",
-                     s->name, reason);
+                     "guest's adapter is down until %s", s->name, reason,
+                     pvrdma_reconnect_wanted(s) ?
+                     "pvrdmad is back and the guest has reset it" :
+                     "the VM is started again");
         qemu_bh_schedule(s->lost_bh);
         return;
     }
@@ -470,7 +489,7 @@ void pvrdma_lost_watch(PVRDMADevice *s)
     /* The last to hear that the VM starts; after that its vCPUs would run. */
     s->vm_change = qemu_add_vm_change_state_handler_prio(vm_changed, s,
                                                          INT_MAX);
-    pvrdma_client_watch(s->client, client_lost, s);
+    pvrdma_client_watch(s->client, pvrdma_lost_report, s);
 }
 
 void pvrdma_lost_unwatch(PVRDMADevice *s)

@@ -424,6 +424,17 @@ bool pvrdma_migrate_setup(PVRDMADevice *s, Error **errp)
     return true;
 }
 
+bool pvrdma_migrate_fits(PVRDMADevice *s, Error **errp)
+{
+    const char *missing = s->able ? missing_feature(s) : NULL;
+
+    if (missing) {
+        error_setg(errp, "pvrdma '%s': this pvrdmad has no vfio-user feature "
+                   "%s, the one before had", s->name, missing);
+    }
+    return !missing;
+}
+
 void pvrdma_migrate_cleanup(PVRDMADevice *s)
 {
     migrate_del_blocker(&s->migration_blocker);

@@ -19,14 +19,17 @@
  *   stop, migration           device states (pvrdma-migrate.c), and a log of
  *                             what the daemon writes (pvrdma-dirty.c)
  *   loss of the daemon        pvrdma-lost.c
+ *   the next one              pvrdma-reconnect.c, pvrdma-attach.c
  *
- * The messages themselves are in pvrdma-calls.c and pvrdma-client.c.
+ * The messages themselves are in pvrdma-calls.c, pvrdma-client.c and
+ * pvrdma-connect.c.
  *
  * Everything runs under the BQL.  A daemon that does not answer costs at most
  * the client's timeout, once (at hot-plug for connecting, for negotiating and
- * for setting up each); after that the connection is lost for good.  The
- * guest sees a failed adapter then, but not before the daemon is known to be
- * gone: the VM is stopped until then.
+ * for setting up each); after that the connection is lost.  The guest sees a
+ * failed adapter then, but not before the daemon is known to be gone: the VM is
+ * stopped until then.  From another daemon it gets a new adapter, so to speak:
+ * when it resets the one that failed.
  *
  * The guest's driver takes function 0 of the same slot as the network interface
  * the adapter belongs to, so the device must be another function of that slot.
@@ -57,20 +60,12 @@
 
 #define EXPRESS_CAP_OFFSET 0x80
 
-/* What a daemon may reasonably offer. */
-#define MAX_REGIONS   100
-#define MAX_IRQS      50
-#define REGS_SIZE_MAX (64 * KiB)
-/* Page numbers must fit the 16-bit owner words of the doorbell region. */
-#define UAR_SIZE_MAX  (128 * MiB)
-
 /*
  * What a guest sees of the device is part of a VM's saved state: these never
  * change, whatever later daemons offer.
  */
 #define REGS_SIZE_DEFAULT (4 * KiB)
 #define UAR_SIZE_DEFAULT  (2 * MiB)
-#define VECTORS_MAX       64
 /* Those of a stock driver and seven further completion vectors. */
 #define VECTORS_DEFAULT   10
 
@@ -136,6 +131,9 @@ static void pvrdma_regs_write(void *opaque, hwaddr addr, uint64_t value,
 
     trace_pvrdma_regs_write(s->name, addr, value);
     track_dsr(s, addr, value);
+    if (pvrdma_reconnect_begins(s, addr, value)) {
+        pvrdma_reconnect_use(s);
+    }
     if (s->lost) {
         pvrdma_lost_write(s, addr);
         return;
@@ -215,7 +213,7 @@ static void send_command(PVRDMADevice *s, uint16_t command, Error **errp)
     }
     s->command = command;
     trace_pvrdma_command(s->name, command);
-    if (s->lost) {
+    if (s->lost && !s->fresh) {
         pvrdma_lost_barrier(s);
         return;
     }
@@ -238,6 +236,16 @@ static void set_interrupts(PVRDMADevice *s, bool enable)
 
     pvrdma_irq_set_enabled(&s->irq, s->client, enable, &err);
     warn_refused(s, err);
+}
+
+bool pvrdma_repeat_config(PVRDMADevice *s, Error **errp)
+{
+    ERRP_GUARD();
+
+    /* As every daemon begins. */
+    s->command = 0;
+    send_command(s, pci_get_word(PCI_DEVICE(s)->config + PCI_COMMAND), errp);
+    return !*errp && pvrdma_irq_repeat(&s->irq, s->client, errp);
 }
 
 bool pvrdma_follow_config(PVRDMADevice *s, Error **errp)
@@ -283,6 +291,9 @@ static void pvrdma_reset_hold(Object *obj, ResetType type)
     forward_command(s, 0);
     if (pvrdma_call_reset(s->client, &err)) {
         pvrdma_migrate_reset(s);
+        if (s->fresh) {
+            pvrdma_reconnect_use(s);
+        }
     }
     warn_refused(s, err);
     pvrdma_client_end(s->client);
@@ -291,47 +302,6 @@ static void pvrdma_reset_hold(Object *obj, ResetType type)
 /*
  * Realize
  */
-
-/* A register of the daemon's, or 0. */
-static uint32_t read_reg(PVRDMADevice *s, uint32_t addr)
-{
-    uint8_t buf[4];
-
-    if (!pvrdma_call_region_read(s->client, PVRDMA_BAR_REG, addr, buf,
-                                 sizeof(buf), NULL)) {
-        return 0;
-    }
-    return ldl_le_p(buf);
-}
-
-static bool check_function(PVRDMADevice *s, Error **errp)
-{
-    PCIDevice *dev = PCI_DEVICE(s);
-    int slot = PCI_SLOT(dev->devfn);
-    PCIDevice *nic = pci_get_bus(dev)->devices[PCI_DEVFN(slot, 0)];
-
-    if (read_reg(s, PVRDMA_EXT_REG_MAGIC) == PVRDMA_EXT_MAGIC &&
-        read_reg(s, PVRDMA_EXT_REG_FEATURES) & PVRDMA_EXT_FEAT_MAC) {
-        return true;
-    }
-    if (PCI_FUNC(dev->devfn) == 0) {
-        error_setg(errp, "pvrdma '%s' cannot be function 0 of a slot", s->name);
-        error_append_hint(errp, "The guest's driver looks for the network "
-                          "interface of the adapter in function 0 of the same "
-                          "slot, and it must be a vmxnet3:\n'-device vmxnet3,"
-                          "netdev=...,addr=5.0,multifunction=on -device pvrdma,"
-                          "addr=5.1'\nAny slot will do with the project's own "
-                          "guest driver, if the VM's group in pvrdmad's key "
-                          "file names the interface: 'mac=ADDRESS'.\n");
-        return false;
-    }
-    if (nic && !object_dynamic_cast(OBJECT(nic), "vmxnet3")) {
-        warn_report("pvrdma '%s': function 0 of the slot is '%s'; Linux' "
-                    "vmw_pvrdma driver wants a vmxnet3 there", s->name,
-                    object_get_typename(OBJECT(nic)));
-    }
-    return true;
-}
 
 static SocketAddress *path_address(char *path)
 {
@@ -368,95 +338,12 @@ static SocketAddress *socket_address(PVRDMADevice *s, Error **errp)
     return path_address(g_strdup_printf(SOCKET_DIR "/%s.sock", name));
 }
 
-/*
- * Has the daemon this BAR, of @size bytes or more?  Of BAR2 no more: the guest
- * learns from the daemon how many pages it may use.
- */
-static bool check_bar(PVRDMADevice *s, uint32_t index, uint64_t size,
-                      uint64_t max, Error **errp)
-{
-    PVRDMARegion region;
-
-    if (size < 4 * KiB || size > max || !is_power_of_2(size)) {
-        error_setg(errp, "pvrdma '%s': BAR%u cannot have %" PRIu64 " bytes",
-                   s->name, index, size);
-        return false;
-    }
-    if (!pvrdma_call_region_info(s->client, index, &region, errp)) {
-        return false;
-    }
-    if (region.fd >= 0) {
-        close(region.fd);
-    }
-    if (region.size < size || region.size > max ||
-        !is_power_of_2(region.size) ||
-        (index == VFIO_USER_REGION_BAR2 && region.size != size)) {
-        error_setg(errp, "pvrdma '%s': pvrdmad has a BAR%u of %" PRIu64
-                   " bytes, the device one of %" PRIu64, s->name, index,
-                   region.size, size);
-        return false;
-    }
-    return true;
-}
-
-/* Is this our daemon, and does it fit what we are going to show the guest? */
-static bool check_device(PVRDMADevice *s, struct vfio_user_device_info *info,
-                         Error **errp)
-{
-    uint8_t id[4];
-    int64_t vectors;
-
-    if (!pvrdma_call_device_info(s->client, info, errp)) {
-        return false;
-    }
-    if (!(info->flags & VFIO_DEVICE_FLAGS_PCI) ||
-        !(info->flags & VFIO_DEVICE_FLAGS_RESET) ||
-        info->num_regions <= VFIO_PCI_CONFIG_REGION_INDEX ||
-        info->num_regions > MAX_REGIONS ||
-        info->num_irqs <= VFIO_PCI_MSIX_IRQ_INDEX ||
-        info->num_irqs > MAX_IRQS) {
-        error_setg(errp, "pvrdma '%s': the vfio-user server is not pvrdmad: "
-                   "flags 0x%x, %u regions, %u interrupts", s->name,
-                   info->flags, info->num_regions, info->num_irqs);
-        return false;
-    }
-    if (!pvrdma_call_region_read(s->client, VFIO_PCI_CONFIG_REGION_INDEX,
-                                 PCI_VENDOR_ID, id, sizeof(id), errp)) {
-        return false;
-    }
-    if (lduw_le_p(id) != PCI_VENDOR_ID_VMWARE ||
-        lduw_le_p(id + 2) != PVRDMA_PCI_DEVICE) {
-        error_setg(errp, "pvrdma '%s': the vfio-user server is not pvrdmad: "
-                   "its device is %04x:%04x", s->name, lduw_le_p(id),
-                   lduw_le_p(id + 2));
-        return false;
-    }
-    if (s->vectors < PVRDMA_NUM_VEC || s->vectors > VECTORS_MAX) {
-        error_setg(errp, "pvrdma '%s': 'vectors' must be %d to %d", s->name,
-                   PVRDMA_NUM_VEC, VECTORS_MAX);
-        return false;
-    }
-    vectors = pvrdma_call_irq_count(s->client, VFIO_PCI_MSIX_IRQ_INDEX, errp);
-    if (vectors < 0) {
-        return false;
-    }
-    if (vectors < s->vectors) {
-        error_setg(errp, "pvrdma '%s': pvrdmad has %" PRIi64 " interrupt "
-                   "vectors, %u are needed (property 'vectors')", s->name,
-                   vectors, s->vectors);
-        return false;
-    }
-    return true;
-}
-
 static bool init_bars(PVRDMADevice *s, Error **errp)
 {
     PCIDevice *dev = PCI_DEVICE(s);
     uint32_t i;
 
-    if (!check_bar(s, PVRDMA_BAR_REG, s->regs_size, REGS_SIZE_MAX, errp) ||
-        !check_bar(s, PVRDMA_BAR_UAR, s->uar_size, UAR_SIZE_MAX, errp) ||
-        msix_init_exclusive_bar(dev, s->vectors, PVRDMA_BAR_MSIX, errp) < 0) {
+    if (msix_init_exclusive_bar(dev, s->vectors, PVRDMA_BAR_MSIX, errp) < 0) {
         return false;
     }
     for (i = 0; i < s->vectors; i++) {
@@ -508,11 +395,15 @@ static void pvrdma_cleanup(PVRDMADevice *s)
         qemu_remove_machine_init_done_notifier(&s->machine_done);
         s->machine_done.notify = NULL;
     }
+    pvrdma_reconnect_end(s);
     pvrdma_migrate_cleanup(s);
     pvrdma_mem_stop(&s->mem);
     pvrdma_lost_unwatch(s);
     pvrdma_client_free(s->client);
     s->client = NULL;
+    s->fresh = false;
+    qapi_free_SocketAddress(s->address);
+    s->address = NULL;
     pvrdma_doorbell_close(&s->doorbell);
     pvrdma_irq_cleanup(&s->irq);
     if (msix_present(dev)) {
@@ -524,25 +415,20 @@ static void pvrdma_cleanup(PVRDMADevice *s)
 
 static bool pvrdma_setup(PVRDMADevice *s, Error **errp)
 {
-    struct vfio_user_device_info info;
-    g_autoptr(SocketAddress) addr = NULL;
-
     s->name = qdev_get_human_name(DEVICE(s));
     s->doorbell.eventfd = -1;
-    addr = socket_address(s, errp);
-    if (!addr) {
+    s->address = socket_address(s, errp);
+    if (!s->address) {
         return false;
     }
-    s->client = pvrdma_client_connect(addr, s->name, s->socket ? NULL :
+    s->client = pvrdma_client_connect(s->address, s->name, s->socket ? NULL :
                                       qemu_get_vm_name(), errp);
     if (!s->client) {
         return false;
     }
     pvrdma_client_begin(s->client);
-    if (!check_device(s, &info, errp) || !check_function(s, errp) ||
-        !pvrdma_migrate_setup(s, errp) || !init_bars(s, errp) ||
-        !pvrdma_doorbell_open(&s->doorbell, s->client, info.num_regions,
-                              errp) ||
+    if (!pvrdma_attach(s, errp) || !pvrdma_migrate_setup(s, errp) ||
+        !init_bars(s, errp) ||
         !pvrdma_irq_init(&s->irq, PCI_DEVICE(s), s->name, s->vectors, errp) ||
         !pvrdma_mem_start(&s->mem, s->client, PCI_DEVICE(s), s->name, s->able,
                           errp)) {
@@ -628,7 +514,12 @@ static bool get_connected(Object *obj, Error **errp)
 {
     PVRDMADevice *s = PVRDMA(obj);
 
-    return s->client && !s->lost;
+    return s->client && !pvrdma_client_lost(s->client);
+}
+
+static bool get_failed(Object *obj, Error **errp)
+{
+    return PVRDMA(obj)->lost;
 }
 
 static const Property pvrdma_properties[] = {
@@ -640,6 +531,7 @@ static const Property pvrdma_properties[] = {
     DEFINE_PROP_BIT("express", PVRDMADevice, parent_obj.cap_present,
                     __builtin_ctz(QEMU_PCI_CAP_EXPRESS), true),
     DEFINE_PROP_BOOL("flr", PVRDMADevice, flr, true),
+    DEFINE_PROP_BOOL("reconnect", PVRDMADevice, reconnect, true),
 };
 
 static void pvrdma_class_init(ObjectClass *klass, PVRDMAClassData *data)
@@ -664,7 +556,10 @@ static void pvrdma_class_init(ObjectClass *klass, PVRDMAClassData *data)
         "the VM's socket of pvrdmad: a path, or a SocketAddress");
     object_class_property_add_bool(klass, "connected", get_connected, NULL);
     object_class_property_set_description(klass, "connected",
-        "does pvrdmad serve the device?");
+        "is there a pvrdmad that serves the device?");
+    object_class_property_add_bool(klass, "failed", get_failed, NULL);
+    object_class_property_set_description(klass, "failed",
+        "does the guest see a failed adapter, that it has to reset?");
     set_bit(DEVICE_CATEGORY_NETWORK, dc->categories);
 }
 

@@ -13,6 +13,7 @@
 #include "pvrdma-doorbell.h"
 #include "pvrdma-irq.h"
 #include "pvrdma-mem.h"
+#include "pvrdma-reconnect.h"
 #include "pvrdma/abi.h"
 
 #define TYPE_PVRDMA "pvrdma"
@@ -25,7 +26,9 @@ OBJECT_DECLARE_SIMPLE_TYPE(PVRDMADevice, PVRDMA)
  * @regs_size: property: of BAR1
  * @uar_size: property: of BAR2
  * @flr: property: offer function-level reset, on an express bus
+ * @reconnect: property: when the daemon is lost, look for another
  * @name: how messages call the device: its id, or its QOM path
+ * @address: where the daemon is
  * @client: connection to the daemon, NULL before and after realize
  * @migration_blocker: set if the daemon cannot migrate the device
  * @able: it can
@@ -37,8 +40,12 @@ OBJECT_DECLARE_SIMPLE_TYPE(PVRDMADevice, PVRDMA)
  * @dsr_low: last write to DSRLOW
  * @dsr: guest-physical address of the device shared region
  * @dsr_valid: the guest has given one and has not reset the device since
- * @lost: the connection to the daemon is lost, for good
- * @hold: and the daemon may not be gone: the VM must not run
+ * @lost: the daemon is lost that the guest has used: the adapter has failed
+ * @hold: and that daemon may not be gone: the VM must not run
+ * @told: the guest has been told
+ * @fresh: @client is a connection to another, which the guest uses when it has
+ *         reset the adapter
+ * @again: how that one is looked for
  * @lost_err: what the ERR register reads when @lost
  * @lost_bh: tells the guest that the daemon is gone
  * @vm_change: keeps the VM stopped while @hold
@@ -52,8 +59,10 @@ struct PVRDMADevice {
     uint32_t regs_size;
     uint32_t uar_size;
     bool flr;
+    bool reconnect;
 
     char *name;
+    SocketAddress *address;
     MemoryRegion regs;
     MemoryRegion uar;
     PVRDMAClient *client;
@@ -73,6 +82,9 @@ struct PVRDMADevice {
     bool dsr_valid;
     bool lost;
     bool hold;
+    bool told;
+    bool fresh;
+    PVRDMAReconnect again;
     uint32_t lost_err;
     QEMUBH *lost_bh;
     VMChangeStateEntry *vm_change;
@@ -83,12 +95,24 @@ struct PVRDMADevice {
 
 /* Tell the daemon what config space says now, which changed by no write. */
 bool pvrdma_follow_config(PVRDMADevice *s, Error **errp);
+/* Tell another daemon all of it. */
+bool pvrdma_repeat_config(PVRDMADevice *s, Error **errp);
+
+/* pvrdma-attach.c: a daemon that has just been connected to. */
+
+/*
+ * Does the daemon fit the device as its properties say, and if it had others
+ * before, as the guest knows it?  Then its doorbell region is mapped.
+ */
+bool pvrdma_attach(PVRDMADevice *s, Error **errp);
 
 /* pvrdma-migrate.c: stopping, saving and loading the device. */
 
 extern const VMStateDescription pvrdma_vmstate;
 
 bool pvrdma_migrate_setup(PVRDMADevice *s, Error **errp);
+/* Can another daemon do what the one could that the device was made with? */
+bool pvrdma_migrate_fits(PVRDMADevice *s, Error **errp);
 /* Undoes as much of it as was done. */
 void pvrdma_migrate_cleanup(PVRDMADevice *s);
 /* The daemon has reset the device. */
@@ -98,6 +122,9 @@ void pvrdma_migrate_reset(PVRDMADevice *s);
 
 /* Tell the monitor's clients how the connection is. */
 void pvrdma_lost_tell(PVRDMADevice *s);
+
+/* When the connection is lost. */
+void pvrdma_lost_report(void *opaque, const char *reason, bool gone);
 
 /* Be ready for the loss of the connection, from now on. */
 void pvrdma_lost_watch(PVRDMADevice *s);

@@ -56,14 +56,20 @@ class Qemu:
 
     def __init__(self, sock, args=None, machine='q35', memory=None,
                  place='5.1', device='', socket_json=None, fds=(),
-                 accel='qtest', preexec=None):
+                 accel='qtest', preexec=None, reconnect=False):
         """`device`: more properties; `socket_json`: an address for `sock`;
-        `accel`: with 'tcg' a CPU runs; `preexec`: called in QEMU's process."""
-        properties = '%s,id=rdma,addr=%s,socket=%s' % (
-            'pvrdma' + (device and ',' + device), place, sock)
+        `accel`: with 'tcg' a CPU runs; `preexec`: called in QEMU's process;
+        `reconnect`: as by default.  Most tests want a lost server to stay lost, even if
+        it goes on to listen."""
+        properties = '%s,id=rdma,addr=%s,socket=%s%s' % (
+            'pvrdma' + (device and ',' + device), place, sock,
+            '' if reconnect else ',reconnect=off')
         if socket_json:
-            properties = json.dumps({'driver': 'pvrdma', 'id': 'rdma',
-                                     'addr': place, 'socket': socket_json})
+            properties = {'driver': 'pvrdma', 'id': 'rdma', 'addr': place,
+                          'socket': socket_json}
+            if not reconnect:
+                properties['reconnect'] = False
+            properties = json.dumps(properties)
         self.events = []
         self.last_log = ''
         self.dir = tempfile.mkdtemp(prefix='pvrdma-hw-')
@@ -160,8 +166,11 @@ class Qemu:
                 for e in self.events if e['event'] == 'PVRDMA_CONNECTION']
 
     def connected(self):
+        return self.property('connected')
+
+    def property(self, name):
         return self.execute('qom-get', path='/machine/peripheral/rdma',
-                            property='connected')['return']
+                            property=name)['return']
 
     def command(self, text):
         self.qtest.sendall(text.encode() + b'\n')

@@ -25,11 +25,12 @@ ALL_ONES = 0xffffffff
 
 class Driver(Case):
     """A driver, as far as QEMU sees of it when the daemon is gone."""
+    daemon, vm = {}, {}  # options
 
     def setUp(self):
         super().setUp()
-        self.server = self.serve()
-        self.qemu = self.boot()
+        self.server = self.serve(**self.daemon)
+        self.qemu = self.boot(**self.vm)
         self.qemu.enable()
 
     def driver(self, pages=4, tail=0, head=0, dsr=DSR):

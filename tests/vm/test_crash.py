@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The daemon dies under running guests, and another is started: the guests recover by a
+reset of their adapters, and none is started anew."""
+
+import re
+import time
+
+import fixture
+import parts
+from programs import Pair, pingpong
+from pvrdma_vm import Daemon, start_guests
+
+ADAPTER = '0000:00:05.1'
+TRAFFIC = 'ib_write_bw -d %s -x %d -p 18570 -F -s 65536 -q 4 -n 10000000'
+
+
+class CrashTest(fixture.PrivateTest):
+    def boot(self):
+        self.daemon = Daemon(self.session, ['vm1', 'vm2'])
+        self.guests = start_guests(self.session, self.daemon, virtio=False,
+                                   files=parts.guest_files())
+
+    def traffic(self, pair):
+        """Both ends of what does not end by itself, when it has begun."""
+        one, two = pair.guests
+        before = self.daemon.counters('datapath', 'tx_messages')[0]
+        server = two.spawn(TRAFFIC % (pair.device, pair.gids[1]), 240)
+        two.wait_listen(18570, server)
+        client = one.spawn('%s %s' % (TRAFFIC % (pair.device, pair.gids[0]),
+                                      two.ip(pair.kind)), 240)
+        end = time.monotonic() + 60
+        while self.daemon.counters('datapath', 'tx_messages')[0] < before + 100:
+            for job in (server, client):
+                self.assertFalse(job.done, job.describe())
+            self.assertLess(time.monotonic(), end, 'no traffic')
+            time.sleep(0.1)
+        return server, client
+
+    def crash(self):
+        """The daemon ends, and the guests know it."""
+        self.daemon.kill()
+        for guest in self.guests:
+            end = time.monotonic() + 30
+            while self.property(guest, 'connected'):
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.05)
+            self.assertTrue(self.property(guest, 'failed'))
+
+    def come_back(self):
+        """Another is there, and the VMMs have found it."""
+        self.daemon.start()
+        for guest in self.guests:
+            end = time.monotonic() + 30
+            while not self.property(guest, 'connected'):
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.05)
+
+    @staticmethod
+    def property(guest, name):
+        return guest.qmp('qom-get', path='/machine/peripheral/rdma0', property=name)
+
+    def end(self, jobs):
+        """Programs that wait for a device that is gone can be ended."""
+        for job in jobs:
+            if not job.done:
+                job.kill(9)
+            job.wait(30)
+
+    def works(self, device):
+        for guest in self.guests:
+            self.assertFalse(self.property(guest, 'failed'))
+            parts.wait_port(guest, 'ACTIVE', device=device)
+        pair = Pair(self.guests, 'pvrdma', device)
+        pingpong(True, 4096, 100).run(pair)
+        self.daemon.check()
+        return pair
+
+    def ends_well(self):
+        for guest in self.guests:
+            log = guest.run('dmesg').out
+            self.assertFalse(re.search(r'BUG:|WARNING:|Oops|Call Trace', log), log)
+            guest.powerdown()
+        self.assertEqual(self.daemon.stop(), 0)
+
+    def reload(self, guest):
+        guest.run('rmmod vmw_pvrdma')
+        guest.load_pvrdma()
+
+    def rebind(self, guest):
+        where = '/sys/bus/pci/drivers/vmw_pvrdma/'
+        guest.run('echo %s >%sunbind && echo %s >%sbind' % (ADAPTER, where, ADAPTER, where))
+
+    def test_stock(self):
+        """Whoever administers the guest loads the driver anew, or binds it."""
+        self.boot()
+        for guest in self.guests:
+            guest.load_pvrdma()
+        pair = self.works(parts.STOCK_DEVICE)
+        # The driver goes while there is no daemon, and comes back when there is.
+        jobs = self.traffic(pair)
+        self.crash()
+        self.end(jobs)
+        for guest in self.guests:
+            guest.run('rmmod vmw_pvrdma')
+        self.come_back()
+        for guest in self.guests:
+            guest.load_pvrdma()
+        pair = self.works(parts.STOCK_DEVICE)
+        # The daemon comes back first: what the drivers end is not that one's.
+        for again in (self.reload, self.rebind):
+            jobs = self.traffic(pair)
+            self.crash()
+            self.come_back()
+            for guest in self.guests:
+                self.assertTrue(self.property(guest, 'failed'))
+                self.assertIn('DOWN', guest.run(
+                    'cat /sys/class/infiniband/%s/ports/1/state' % pair.device).out)
+            self.end(jobs)
+            for guest in self.guests:
+                again(guest)
+            pair = self.works(parts.STOCK_DEVICE)
+        self.ends_well()
