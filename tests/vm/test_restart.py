@@ -6,6 +6,7 @@ import time
 
 import fixture
 import hosts
+import ongoing
 import parts
 from pvrdma_vm import Daemon, say, start_guests
 from traffic import Traffic
@@ -53,6 +54,19 @@ class Restarts(Traffic, fixture.SessionTest):
 
     def test_both_directions(self):
         self.both_directions(self.restart)
+
+    def test_other_users(self):
+        """Connections of the connection manager, atomics and a kernel's at the same time."""
+        ends = self.ends()
+        programs = [ongoing.Rping(ends, self.daemons), ongoing.Counting(ends, self.daemons),
+                    ongoing.NvmeCopy(ends)]
+
+        def goes_on():
+            for program in programs:
+                program.more()
+        self.restart(goes_on)
+        for program in reversed(programs):
+            program.end()
 
     def test_new_connections(self):
         """The adapters are as good as before."""
