@@ -193,6 +193,80 @@ static void test_source_dies(gconstpointer style)
     end();
 }
 
+/*
+ * The target's daemon dies, when half of the state has come, or all of it: the source
+ * goes on, and its peer, which has waited, too.
+ */
+static void target_dies(gconstpointer style, bool loaded)
+{
+    g_autoptr(GByteArray) stream = NULL;
+    struct vgt_traffic t;
+    struct vg_place place;
+    struct vgt_opts o;
+    struct vguest *g;
+
+    begin("peer-timeout=2");
+    o = opts_of(style, 0, &patient);
+    vgt_traffic_open(&t, 0, 1, N_QPS, 4, 50000, &o);
+    vgt_traffic_push(&t, 5);
+    g = t.s[0].g;
+    place = vg_place_open(g, host[1], 0);
+    g_assert_cmpint(vg_mig_set(g, STOP_COPY), ==, 0);
+    stream = vg_mig_read(g, 65536);
+    vg_place_swap(g, &place);
+    g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
+    g_assert_cmpint(
+        vg_mig_write(g, stream->data, loaded ? stream->len : stream->len / 2, 65536), ==,
+        0);
+    if (loaded) {
+        g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP), ==, 0);
+    }
+    vg_daemon_kill(host[1]);
+    host[1] = NULL;
+    vg_place_swap(g, &place);
+    vg_place_close(&place);
+    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    vgt_traffic_run(&t, 5);
+    vgt_traffic_close(&t);
+    end();
+}
+
+static void test_target_dies(gconstpointer style)
+{
+    target_dies(style, false);
+    target_dies(style, true);
+}
+
+/*
+ * It dies when the guest runs there: that is lost.  The source does not go on with what
+ * the guest has left behind, and the peer learns that it is gone.
+ */
+static void test_new_place_dies(gconstpointer style)
+{
+    struct vg_place place;
+    struct vgt_opts o;
+    struct vgt_pair p;
+
+    begin("peer-timeout=2");
+    o = opts_of(style, 0, &impatient);
+    vgt_pair_open(&p, 0, 1, &o);
+    vgt_write_once(&p, 1);
+    place = vg_move_begin(p.s[0].g, host[1], 0);
+    g_assert_cmpint(vg_mig_set(p.s[0].g, RUNNING), ==, 0);
+    vgt_write_once(&p, 2); /* so its peer has heard of it */
+    vg_daemon_kill(host[1]);
+    host[1] = NULL;
+    vg_place_swap(p.s[0].g, &place);
+    g_assert_cmpint(vg_mig_set(p.s[0].g, RUNNING), ==, EADDRINUSE);
+    vgt_send(&p.s[1], 3, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[0], 0);
+    vgt_expect(p.s[1].scq, 3, PVRDMA_WC_RETRY_EXC_ERR);
+    g_assert_cmpint(vg_mig_set(p.s[0].g, RUNNING), ==, EADDRINUSE);
+    vg_place_close(&place);
+    vg_disconnect(p.s[0].g);
+    vgt_pair_close(&p);
+    end();
+}
+
 /* @d has heard where the guests are. */
 static void wait_known(const struct vg_daemon *d)
 {
@@ -287,7 +361,8 @@ int main(int argc, char **argv)
     static const struct vgt_both tests[] = {
         {"cut-leaving", test_cut_leaving},       {"cut-coming", test_cut_coming},
         {"cut-called-off", test_cut_called_off}, {"source-dies", test_source_dies},
-        {"two-claim", test_two_claim},
+        {"two-claim", test_two_claim},           {"target-dies", test_target_dies},
+        {"new-place-dies", test_new_place_dies},
     };
 
     vgt_init(&argc, &argv, 240);
