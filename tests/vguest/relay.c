@@ -7,7 +7,8 @@
  * it stands for, from the other, so both see a peer of theirs.
  *
  * Only iWARP connections, which begin by MPA's key, are cut to pieces, slowed down, and
- * reset; links pass as they are, so that connections can be made again.
+ * reset, each after just as many bytes as it was given: in the middle of whatever that
+ * is; links pass as they are, so that connections can be made again.
  *
  * Threads: one of its own has all sockets; the switches are atomic.
  */
@@ -37,7 +38,7 @@ struct through {
     int fd[2];
     unsigned from;     /* the host that called: fd[0] */
     bool known, iwarp; /* what its first byte says */
-    uint64_t left;     /* bytes until it is reset */
+    uint64_t left;     /* iWARP: bytes until it is reset */
     struct way way[2]; /* [0]: from fd[0] to fd[1] */
 };
 
@@ -47,7 +48,7 @@ struct relay {
     GRand *rand;
     int listener[2]; /* of what host 0, and host 1, calls */
     struct through *conn[MAX_CONNS];
-    unsigned n;
+    unsigned n, n_iwarp;                /* n_iwarp: that there were */
     _Atomic bool stop, stalled[2], cut; /* [host that sends] */
     _Atomic unsigned resets, rounds;
     _Atomic uint64_t carried;
@@ -112,13 +113,21 @@ static void take(struct relay *r, unsigned from)
     t->fd[0] = fd;
     t->from = from;
     t->fd[1] = socket_as(r, RELAY_AS(1 - from), 0);
-    t->left = r->o.reset_after
-                  ? (uint64_t)(g_rand_double(r->rand) * 2 * (double)r->o.reset_after)
-                  : UINT64_MAX;
+    t->left = UINT64_MAX;
     if (connect(t->fd[1], (struct sockaddr *)&to, sizeof(to)) < 0) {
         g_assert_cmpint(errno, ==, EINPROGRESS);
     }
     r->conn[r->n++] = t;
+}
+
+/* How many bytes it lives for. */
+static uint64_t lifetime(struct relay *r)
+{
+    bool early = r->o.reset_early && r->n_iwarp++ % 2 == 0;
+    uint64_t most = early ? r->o.reset_early : 2 * r->o.reset_after;
+
+    return r->o.reset_after ? (uint64_t)(g_rand_double(r->rand) * (double)most)
+                            : UINT64_MAX;
 }
 
 static size_t at_once(struct relay *r, const struct through *t, size_t most)
@@ -155,10 +164,12 @@ static bool carry(struct relay *r, struct through *t, unsigned k)
         if (!t->known) {
             t->known = true;
             t->iwarp = w->buf[0] == 'M'; /* of MPA's key */
+            t->left = t->iwarp ? lifetime(r) : UINT64_MAX;
         }
         w->len = (size_t)n;
     }
-    n = send(t->fd[1 - k], w->buf + w->at, at_once(r, t, w->len), MSG_NOSIGNAL);
+    n = send(t->fd[1 - k], w->buf + w->at, at_once(r, t, MIN(w->len, t->left)),
+             MSG_NOSIGNAL);
     if (n < 0) {
         return errno == EAGAIN || errno == ENOTCONN;
     }

@@ -15,6 +15,7 @@ struct relay_opts {
     unsigned pause_us;
     int buffer;           /* of its sockets, each; 0: the kernel's choice */
     uint64_t reset_after; /* bytes of a connection, on average; 0: never */
+    uint64_t reset_early; /* ... of every second one, at most; 0: as the others */
 };
 
 /* A thread; it listens when this returns. */

@@ -2,7 +2,8 @@
 /*
  * vguest tests: connections between hosts whose network and peers fail.  SENDs
  * that are stamped with their number and additions to a counter arrive exactly once and
- * in order, or the queue pair fails with the right status; those of UC once at most.
+ * in order, or the queue pair fails with the right status, and what is known of the last
+ * ones is true; those of UC once at most.
  */
 #include "relay.h"
 
@@ -14,10 +15,10 @@
 static struct vg_daemon *host[2];
 static struct relay *relay;
 
-static void begin(const struct relay_opts *r)
+static void begin_with(const struct relay_opts *r, const char *daemon_keys)
 {
     const struct host_opts o = {
-        .n_vms = 2, .daemon_keys = "peer-timeout=30", .vm_keys = "addresses=any"};
+        .n_vms = 2, .daemon_keys = daemon_keys, .vm_keys = "addresses=any"};
 
     relay = relay_start(r);
     for (unsigned i = 0; i < 2; i++) {
@@ -26,6 +27,11 @@ static void begin(const struct relay_opts *r)
     host_wait_up(host[0], 1, true);
     host_wait_up(host[1], 0, true);
     vgt_daemon = host[0];
+}
+
+static void begin(const struct relay_opts *r)
+{
+    begin_with(r, "peer-timeout=30");
 }
 
 static void end(void)
@@ -53,8 +59,13 @@ static void open_pair(struct vgt_pair *p, const struct vg_conn *c)
     vgt_pair_open(p, 0, 1, &o);
 }
 
+static void post_recv(struct vgt_pair *p, uint64_t k)
+{
+    vgt_recv(&p->s[1], k, 65536 + k % DEPTH * 8192, 8192);
+}
+
 /* Message @k: a SEND with its stamp, and an addition. */
-static void post(struct vgt_pair *p, uint64_t k)
+static void post_send(struct vgt_pair *p, uint64_t k)
 {
     uint64_t at = 65536 + k % DEPTH * 8192;
     uint32_t len = (uint32_t)(k * 7919 % 5000);
@@ -69,9 +80,14 @@ static void post(struct vgt_pair *p, uint64_t k)
                        .sge = &sge};
 
     vgt_fill(VG_MR_HOST(p->s[0].mr, at), len, k);
-    vgt_recv(&p->s[1], k, at, 8192);
     vgt_send(&p->s[0], k, PVRDMA_WR_SEND, VGT_SIG, at, len, NULL, 0);
     g_assert_cmpuint(vg_post_send(p->s[0].qp, &wr, 1), ==, 1);
+}
+
+static void post(struct vgt_pair *p, uint64_t k)
+{
+    post_recv(p, k);
+    post_send(p, k);
 }
 
 static void check(struct vgt_pair *p, uint64_t k)
@@ -100,6 +116,81 @@ static void run(struct vgt_pair *p, uint64_t *k, uint64_t to)
         check(p, *k);
     }
     g_assert_cmpmem(VG_MR_HOST(p->s[1].mr, 0), 8, k, 8);
+}
+
+/* What is in between, that what is behind it has to wait. */
+#define BULK    UINT64_MAX
+#define BULK_AT (65536 + DEPTH * 8192)
+
+/* A completion in the order of those that were posted; true: it was done. */
+static bool came_of_it(const struct pvrdma_cqe *c, bool *failed)
+{
+    if (*failed) {
+        g_assert_cmpuint(c->status, ==, PVRDMA_WC_WR_FLUSH_ERR);
+    } else if (c->status != PVRDMA_WC_SUCCESS) {
+        g_assert_cmpuint(c->status, ==, PVRDMA_WC_RETRY_EXC_ERR);
+        *failed = true;
+    }
+    return !*failed;
+}
+
+/*
+ * The queue pair fails for one of the messages from @base to @to, with RETRY_EXC_ERR.
+ * What was done for side 0 was done at side 1, nothing was done there twice or out of
+ * order, and how far it came both receives and counter say.  @alive: side 1 can still be
+ * asked for all its completions; else those of its last moments may be missing.
+ */
+static void reckon(struct vgt_pair *p, uint64_t base, uint64_t to, bool alive)
+{
+    uint64_t n = 2 * (to - base), done = 0, came = base, counter, value;
+    struct pvrdma_cqe c;
+    bool failed = false, flushed = false;
+
+    for (uint64_t i = 0; i < n;) {
+        g_assert_true(vg_cq_wait(p->s[0].scq, &c, VGT_WAIT_MS));
+        if (c.wr_id == BULK) {
+            came_of_it(&c, &failed);
+            continue;
+        }
+        g_assert_cmpuint(c.wr_id, ==, base + i / 2);
+        done += came_of_it(&c, &failed);
+        if (i++ % 2 && !failed) {
+            memcpy(&value, VG_MR_HOST(p->s[0].mr, c.wr_id % DEPTH * 8), 8);
+            g_assert_cmpuint(value, ==, c.wr_id);
+        }
+    }
+    g_assert_true(failed);
+    if (alive) { /* from then on nothing is done there, and each receive has come back */
+        g_assert_cmpint(vg_qp_to_state(p->s[1].qp, PVRDMA_QPS_ERR), ==, 0);
+    }
+    for (uint64_t i = base; i < to; i++) {
+        if (alive) {
+            g_assert_true(vg_cq_wait(p->s[1].rcq, &c, VGT_WAIT_MS));
+        } else if (vg_cq_poll(p->s[1].rcq, &c, 1) != 1) {
+            break;
+        }
+        g_assert_cmpuint(c.wr_id, ==, i);
+        flushed |= c.status == PVRDMA_WC_WR_FLUSH_ERR;
+        if (!flushed) {
+            uint64_t at = 65536 + i % DEPTH * 8192;
+
+            g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
+            g_assert_cmpuint(c.byte_len, ==, (uint32_t)(i * 7919 % 5000));
+            vgt_check(VG_MR_HOST(p->s[1].mr, at), c.byte_len, i);
+            came++;
+        } else {
+            g_assert_cmpuint(c.status, ==, PVRDMA_WC_WR_FLUSH_ERR);
+        }
+    }
+    memcpy(&counter, VG_MR_HOST(p->s[1].mr, 0), 8);
+    g_test_message("%" PRIu64 " of %" PRIu64 " were done; %" PRIu64
+                   " messages came, and %" PRIu64 " additions",
+                   done, n, came - base, counter - base);
+    g_assert_cmpuint(came, >=, base + (done + 1) / 2);
+    g_assert_cmpuint(counter, >=, base + done / 2);
+    g_assert_cmpuint(counter, <=, to);
+    g_assert_cmpuint(counter + 1, >=, came); /* they take turns */
+    g_assert_true(!alive || counter <= came);
 }
 
 /* UC: what arrives is whole and in order, and comes once; the rest is nobody's. */
@@ -146,14 +237,13 @@ static void test_lossy(void)
     end();
 }
 
-static void test_resets(void)
+static void resets(const struct relay_opts *r, const struct vg_conn *conn, unsigned want)
 {
-    unsigned want = vgt_rounds(200);
     struct vgt_pair p;
     uint64_t k = 0;
 
-    begin(&(struct relay_opts){.reset_after = 100000});
-    open_pair(&p, NULL);
+    begin(r);
+    open_pair(&p, conn);
     while (relay_resets(relay) < want) {
         run(&p, &k, k + 100);
     }
@@ -161,6 +251,24 @@ static void test_resets(void)
     vgt_expect_none(p.s[1].rcq, 50);
     vgt_pair_close(&p);
     end();
+}
+
+static void test_resets(void)
+{
+    resets(&(struct relay_opts){.reset_after = 100000}, NULL, vgt_rounds(200));
+}
+
+/*
+ * Every second one in the startup frames, which are some 100 bytes each way, or with the
+ * first message.  A try that nothing came of costs a timeout; so the others live for
+ * longer than what is posted at a time takes.
+ */
+static void test_early_resets(void)
+{
+    const struct vg_conn c = {.timeout = 14, .retry_cnt = 7};
+
+    resets(&(struct relay_opts){.reset_after = 100000, .reset_early = 400}, &c,
+           vgt_rounds(50));
 }
 
 /* Reads and writes of a few bytes: frames are cut anywhere. */
@@ -202,6 +310,16 @@ static void test_slow(void)
     end();
 }
 
+static void wait_failed(const struct vgt_pair *p)
+{
+    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+
+    while (vg_qp_state(p->s[0].qp) != PVRDMA_QPS_ERR) {
+        g_assert_cmpint(vg_now_ns(), <, until);
+        g_usleep(2000);
+    }
+}
+
 /* Nothing comes for a second: it goes on, if the queue pair has that much patience. */
 static void stands_still(const struct vg_conn *c, void (*still)(bool on), bool fails)
 {
@@ -211,16 +329,17 @@ static void stands_still(const struct vg_conn *c, void (*still)(bool on), bool f
     begin(&(struct relay_opts){0});
     open_pair(&p, c);
     run(&p, &k, 50);
-    still(true);
-    if (fails) {
-        post(&p, k);
-        vgt_expect(p.s[0].scq, k, PVRDMA_WC_RETRY_EXC_ERR);
-        vgt_expect(p.s[0].scq, k, PVRDMA_WC_WR_FLUSH_ERR);
-        still(false);
-    } else {
-        for (uint64_t i = k; i < k + DEPTH; i++) {
-            post(&p, i);
+    for (uint64_t i = k; i < k + DEPTH; i++) {
+        if (i == k + DEPTH / 2) {
+            still(true);
         }
+        post(&p, i);
+    }
+    if (fails) {
+        wait_failed(&p);
+        still(false);
+        reckon(&p, k, k + DEPTH, true);
+    } else {
         g_usleep(1200000);
         still(false);
         for (; k < 50 + DEPTH; k++) {
@@ -269,6 +388,175 @@ static void test_stopped(void)
     stands_still(&impatient, stop_peer, true);
 }
 
+/* It stands still for longer than its link lives.  Both come back, and all goes on. */
+static void test_stopped_long(void)
+{
+    const struct vg_conn c = {.timeout = 20, .retry_cnt = 7}; /* 34 s */
+    struct vgt_pair p;
+    uint64_t k = 0;
+    int64_t until;
+
+    begin_with(&(struct relay_opts){0}, "peer-timeout=2");
+    open_pair(&p, &c);
+    run(&p, &k, 50);
+    for (uint64_t i = k; i < k + DEPTH; i++) {
+        if (i == k + DEPTH / 2) {
+            stop_peer(true);
+        }
+        post(&p, i);
+    }
+    until = vg_now_ns() + 4000000000ll;
+    host_wait_up(host[0], 1, false);
+    g_usleep((gulong)(MAX(until - vg_now_ns(), 0) / 1000));
+    stop_peer(false);
+    host_wait_up(host[0], 1, true);
+    host_wait_up(host[1], 0, true);
+    for (; k < 50 + DEPTH; k++) {
+        check(&p, k);
+    }
+    run(&p, &k, 150);
+    vgt_expect_none(p.s[1].rcq, 50);
+    vgt_pair_close(&p);
+    end();
+}
+
+/* ---- what `pvrdmactl qp list` says ---- */
+
+/* Side 0's connection, and how many bytes of it are in flight. */
+static char *listed(const struct vgt_pair *p, int64_t *bytes)
+{
+    g_autofree char *text = NULL;
+    char *state = NULL;
+    JsonArray *rows;
+    JsonNode *node;
+
+    g_assert_cmpint(vg_ctl(host[0], &text, "--json qp list vm0"), ==, 0);
+    node = json_from_string(text, NULL);
+    g_assert_nonnull(node);
+    rows = json_object_get_array_member(json_node_get_object(node), "qps");
+    for (guint i = 0; i < json_array_get_length(rows); i++) {
+        JsonObject *row = json_array_get_object_element(rows, i);
+
+        if (json_object_get_int_member(row, "handle") == p->s[0].qp->handle) {
+            g_assert_cmpstr(json_object_get_string_member(row, "transport"), ==, "tcp");
+            g_assert_cmpstr(json_object_get_string_member(row, "host"), ==, "host1");
+            state = g_strdup(json_object_get_string_member(row, "connection"));
+            *bytes = json_object_get_int_member(row, "in_flight_bytes");
+        }
+    }
+    json_node_unref(node);
+    g_assert_nonnull(state);
+    return state;
+}
+
+/* ... at last. */
+static void wait_listed(const struct vgt_pair *p, const char *state, int64_t bytes)
+{
+    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+
+    for (;;) {
+        int64_t got = -1;
+        g_autofree char *text = listed(p, &got);
+
+        if (strcmp(text, state) == 0 && got == bytes) {
+            return;
+        }
+        if (vg_now_ns() > until) {
+            g_error("%s, %" PRId64 " bytes; not %s, %" PRId64, text, got, state, bytes);
+        }
+        g_usleep(5000);
+    }
+}
+
+/* What is on its way, to the byte: it stands in the relay, or in the sockets. */
+static void test_in_flight(void)
+{
+    static const uint32_t len[] = {1000, 0, 4097, 1, 100000};
+    const struct vg_conn c = {.timeout = 21, .retry_cnt = 7};
+    struct vgt_pair p;
+    int64_t sum = 0;
+    uint64_t k = 0;
+
+    begin(&(struct relay_opts){0});
+    open_pair(&p, &c);
+    run(&p, &k, 8);
+    wait_listed(&p, "up", 0);
+    relay_stall(relay, true);
+    for (unsigned i = 0; i < G_N_ELEMENTS(len); i++) {
+        sum += len[i];
+        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, BULK_AT, len[i], &p.s[1],
+                 BULK_AT);
+        wait_listed(&p, "up", sum);
+    }
+    vgt_send(&p.s[0], 9, PVRDMA_WR_RDMA_READ, VGT_SIG, BULK_AT, 5000, &p.s[1], BULK_AT);
+    wait_listed(&p, "up", sum + 5000);
+    relay_stall(relay, false);
+    for (unsigned i = 0; i < G_N_ELEMENTS(len); i++) {
+        vgt_expect(p.s[0].scq, i, PVRDMA_WC_SUCCESS);
+    }
+    vgt_expect(p.s[0].scq, 9, PVRDMA_WC_SUCCESS);
+    wait_listed(&p, "up", 0);
+    vgt_pair_close(&p);
+    end();
+}
+
+/*
+ * Without a connection one is wanted for 300 ms, and down for its queue pair's timeout,
+ * as often as that tries: both are seen, if not with the first queue pair.
+ */
+static void test_connection_states(void)
+{
+    const struct vg_conn c = {.timeout = 17, .retry_cnt = 7};
+    bool wanted = false, down = false;
+    struct vgt_pair p;
+    uint64_t k = 0;
+
+    begin(&(struct relay_opts){0});
+    open_pair(&p, &c);
+    run(&p, &k, 8);
+    wait_listed(&p, "up", 0);
+    relay_stall(relay, true); /* of those to come, too: MPA's Reply does not come back */
+    relay_cut(relay, true);
+    relay_cut(relay, false);
+    for (unsigned round = 0; !(wanted && down); round++) {
+        g_assert_cmpuint(round, <, 10);
+        vgt_pair_reconnect(&p, &c);
+        vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, BULK_AT, 8, &p.s[1], BULK_AT);
+        while (!(wanted && down) && vg_qp_state(p.s[0].qp) == PVRDMA_QPS_RTS) {
+            int64_t bytes = -1;
+            g_autofree char *text = listed(&p, &bytes);
+
+            g_assert_cmpstr(text, !=, "up");
+            g_assert_cmpint(bytes, ==, 0);
+            wanted |= strcmp(text, "wanted") == 0;
+            down |= strcmp(text, "down") == 0;
+        }
+    }
+    relay_stall(relay, false);
+    vgt_pair_reconnect(&p, &c);
+    vgt_write_once(&p, 2);
+    wait_listed(&p, "up", 0);
+    vgt_pair_close(&p);
+    end();
+}
+
+/* ---- for good ---- */
+
+/* Its VMM has gone, and the daemon knows. */
+static void wait_left(const struct vg_daemon *d, const char *vm)
+{
+    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+    bool attached = true;
+
+    while (attached) {
+        JsonNode *status = vg_daemon_status(d);
+
+        attached = json_object_get_boolean_member(vg_status_vm(status, vm), "attached");
+        json_node_unref(status);
+        g_assert_cmpint(vg_now_ns(), <, until);
+    }
+}
+
 /* The other VM goes, or its queue pair, while messages are under way. */
 static void test_gone(void)
 {
@@ -279,8 +567,15 @@ static void test_gone(void)
 
         open_pair(&p, &impatient);
         run(&p, &k, 50);
-        for (unsigned i = 0; i < DEPTH; i++) {
-            vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 1 << 20, &p.s[1], 0);
+        for (uint64_t i = k; i < k + DEPTH; i++) {
+            post_recv(&p, i);
+        }
+        for (uint64_t i = k; i < k + DEPTH - 1; i++) {
+            if (i == k + DEPTH / 2) {
+                vgt_send(&p.s[0], BULK, PVRDMA_WR_RDMA_WRITE, 0, BULK_AT,
+                         (1u << 20) - BULK_AT, &p.s[1], BULK_AT);
+            }
+            post_send(&p, i);
         }
         switch (how) {
         case 0:
@@ -291,18 +586,11 @@ static void test_gone(void)
             break;
         default:
             vg_disconnect(p.s[1].g);
+            wait_left(host[1], "vm1");
             break;
         }
-        for (unsigned i = 0, failed = 0; i < DEPTH; i++) {
-            struct pvrdma_cqe c;
-
-            g_assert_true(vg_cq_wait(p.s[0].scq, &c, VGT_WAIT_MS));
-            g_assert_cmpuint(c.wr_id, ==, i);
-            g_assert_true(failed ? c.status == PVRDMA_WC_WR_FLUSH_ERR
-                                 : c.status == PVRDMA_WC_SUCCESS ||
-                                       c.status == PVRDMA_WC_RETRY_EXC_ERR);
-            failed |= c.status != PVRDMA_WC_SUCCESS;
-        }
+        post_send(&p, k + DEPTH - 1); /* one for which it is too late */
+        reckon(&p, k, k + DEPTH, how == 0);
         vgt_pair_close(&p);
     }
     end();
@@ -319,11 +607,16 @@ static void test_killed(void)
     begin(&(struct relay_opts){0});
     open_pair(&p, &impatient);
     run(&p, &k, 50);
-    post(&p, k);
-    check(&p, k++);
-    vg_daemon_kill(host[1]);
-    vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
-    vgt_expect(p.s[0].scq, 1, PVRDMA_WC_RETRY_EXC_ERR);
+    for (uint64_t i = k; i < k + DEPTH; i++) {
+        post_recv(&p, i);
+    }
+    for (uint64_t i = k; i < k + DEPTH; i++) {
+        if (i == k + DEPTH / 2) {
+            vg_daemon_kill(host[1]);
+        }
+        post_send(&p, i);
+    }
+    reckon(&p, k, k + DEPTH, false);
     vg_disconnect(p.s[1].g);
     vgt_pair_close(&p);
     host[1] = relay_host(1, o);
@@ -339,12 +632,16 @@ int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 240);
     g_test_add_func("/hosts-faults/resets", test_resets);
+    g_test_add_func("/hosts-faults/early-resets", test_early_resets);
     g_test_add_func("/hosts-faults/lossy", test_lossy);
     g_test_add_func("/hosts-faults/pieces", test_pieces);
     g_test_add_func("/hosts-faults/slow", test_slow);
     g_test_add_func("/hosts-faults/stalled", test_stalled);
     g_test_add_func("/hosts-faults/cut", test_cut);
     g_test_add_func("/hosts-faults/stopped", test_stopped);
+    g_test_add_func("/hosts-faults/stopped-long", test_stopped_long);
+    g_test_add_func("/hosts-faults/in-flight", test_in_flight);
+    g_test_add_func("/hosts-faults/connection-states", test_connection_states);
     g_test_add_func("/hosts-faults/gone", test_gone);
     g_test_add_func("/hosts-faults/killed", test_killed);
     return vgt_run();
