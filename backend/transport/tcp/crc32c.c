@@ -11,7 +11,7 @@
  * message.  So they are cleared here.
  *
  * Whoever may change the bytes meanwhile (a guest, its own buffers) must not be able to
- * make a sum that does not fit what was sent: crc32c_copy() sums its private copy.
+ * make a sum that does not fit what was sent: what is sent is copied, and then summed.
  *
  * Threads: any; there is no state.
  */
@@ -21,9 +21,6 @@
 
 /* ISA-L takes an int. */
 #define MOST 0x40000000u
-
-/* A piece is copied and summed while it is in the first cache. */
-#define COPY_PIECE 4096u
 
 static void clear_upper_halves(void)
 {
@@ -54,23 +51,6 @@ uint32_t crc32c_add_iov(uint32_t crc, const struct iovec *iov, unsigned n)
 {
     for (unsigned i = 0; i < n; i++) {
         crc = crc32c_add(crc, iov[i].iov_base, iov[i].iov_len);
-    }
-    return crc;
-}
-
-uint32_t crc32c_copy(uint32_t crc, void *to, const void *from, size_t len)
-{
-    uint8_t *out = to;
-    const uint8_t *in = from;
-
-    while (len) {
-        size_t n = MIN(len, COPY_PIECE);
-
-        memcpy(out, in, n);
-        crc = crc32c_add(crc, out, n);
-        out += n;
-        in += n;
-        len -= n;
     }
     return crc;
 }

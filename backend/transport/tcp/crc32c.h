@@ -14,7 +14,6 @@
 
 uint32_t crc32c_add(uint32_t crc, const void *data, size_t len);
 uint32_t crc32c_add_iov(uint32_t crc, const struct iovec *iov, unsigned n);
-uint32_t crc32c_copy(uint32_t crc, void *to, const void *from, size_t len);
 
 /* The bytes that go on the wire: MPA and iSCSI send the lowest first. */
 static inline void crc32c_put(uint32_t crc, uint8_t *out)
