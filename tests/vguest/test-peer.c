@@ -214,7 +214,8 @@ static struct vg_daemon *host0; /* with peers host1 and host2 */
 
 static struct vg_daemon *need_host0(void)
 {
-    static const struct host_opts o = {.n_peers = 3};
+    /* Those that this program speaks for may be slow. */
+    static const struct host_opts o = {.n_peers = 3, .daemon_keys = "peer-timeout=30"};
 
     if (!host0) {
         host0 = host_start(0, &o);
@@ -660,9 +661,13 @@ static void test_flood(void)
     check_ping(&good, 9);
     vg_daemon_usage(host0, &after);
     if (VGT_PLAIN_BUILD) {
-        /* 6.5 million answers were wanted. */
+        /*
+         * 6.5 million answers were wanted.  What docs/hosts.md says, 1 MiB that waits and
+         * 64 KiB that was read, and half as much for what malloc() makes of it.
+         */
         host_wait_int(host0, 1, "dropped_messages", 1);
-        g_assert_cmpint(after.rss_anon_kib, <, before.rss_anon_kib + 8 * 1024);
+        g_test_message("%ld KiB more", after.rss_anon_kib - before.rss_anon_kib);
+        g_assert_cmpint(after.rss_anon_kib, <, before.rss_anon_kib + 1088 * 3 / 2);
     }
     g_assert_cmpint(host_peer_int(host0, 1, "queued_bytes"), <=, 1 << 20);
     close(f.fd);
