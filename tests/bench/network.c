@@ -207,7 +207,7 @@ void part_network_connections(void)
 
 void part_network(void)
 {
-    printf("peers: TCP over loopback\n");
+    printf("peers: TCP over loopback, not paced either\n");
     part_network_bulk();
     part_network_small();
     part_network_active();

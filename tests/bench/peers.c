@@ -79,8 +79,9 @@ double memcpy_rate(struct vgt_pair *p, uint32_t len, uint64_t span)
 struct ucx ucx_run(const char *transport, const char *test, uint32_t bytes,
                    unsigned count)
 {
-    char *cmd = g_strdup_printf("sh '%s/ucx.sh' %s %s %u %u", BENCH_SCRIPTS, transport,
-                                test, bytes, count);
+    char *cmd =
+        g_strdup_printf("sh '%s/unpaced.sh' sh '%s/ucx.sh' %s %s %u %u", BENCH_SCRIPTS,
+                        BENCH_SCRIPTS, transport, test, bytes, count);
     FILE *f = popen(cmd, "r");
     struct ucx u = {false};
     double mb = 0;
@@ -107,8 +108,8 @@ static double member(JsonNode *report, const char *path)
 
 struct iperf iperf_run(uint32_t bytes, unsigned secs)
 {
-    g_autofree char *cmd =
-        g_strdup_printf("sh '%s/iperf.sh' %u %u", BENCH_SCRIPTS, bytes, secs);
+    g_autofree char *cmd = g_strdup_printf("sh '%s/unpaced.sh' sh '%s/iperf.sh' %u %u",
+                                           BENCH_SCRIPTS, BENCH_SCRIPTS, bytes, secs);
     g_autofree char *text = NULL;
     g_autoptr(JsonNode) report = NULL;
     struct iperf r = {0};
