@@ -255,7 +255,6 @@ static void parse(const uint8_t *ulpdu, uint32_t len, unsigned permitted,
     if (s.opcode == RDMAP_TERMINATE) {
         const uint8_t *end = ulpdu + len;
 
-        rdmap_terminate_status(&s.terminate);
         reached.swapped = reached.swapped || s.terminate.swapped;
         reached.segment = reached.segment || s.terminate.segment;
         reached.read = reached.read || s.terminate.read;

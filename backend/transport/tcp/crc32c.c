@@ -46,11 +46,3 @@ uint32_t crc32c_add(uint32_t crc, const void *data, size_t len)
     clear_upper_halves();
     return crc;
 }
-
-uint32_t crc32c_add_iov(uint32_t crc, const struct iovec *iov, unsigned n)
-{
-    for (unsigned i = 0; i < n; i++) {
-        crc = crc32c_add(crc, iov[i].iov_base, iov[i].iov_len);
-    }
-    return crc;
-}

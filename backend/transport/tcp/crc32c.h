@@ -13,7 +13,6 @@
 #define CRC32C_SIZE 4u
 
 uint32_t crc32c_add(uint32_t crc, const void *data, size_t len);
-uint32_t crc32c_add_iov(uint32_t crc, const struct iovec *iov, unsigned n);
 
 /* The bytes that go on the wire: MPA and iSCSI send the lowest first. */
 static inline void crc32c_put(uint32_t crc, uint8_t *out)

@@ -82,37 +82,6 @@ bool ddp_continues(const struct ddp_header *prev, uint32_t prev_len,
            next->mo - prev->mo == prev_len;
 }
 
-/* A message of @len bytes, whose first header is @first; its @last does not matter. */
-void ddp_segments_start(struct ddp_segments *s, const struct ddp_header *first,
-                        uint32_t len)
-{
-    *s = (struct ddp_segments){.next = *first, .left = len};
-}
-
-/*
- * The next segment, which is to fit a ULPDU of @mulpdu bytes, that may change in the
- * middle; @len bytes of payload.  false: there is none left.
- */
-bool ddp_segments_next(struct ddp_segments *s, uint32_t mulpdu, struct ddp_header *h,
-                       uint32_t *len)
-{
-    if (s->done) {
-        return false;
-    }
-    g_assert(mulpdu > DDP_MAX_LEN);
-    *len = MIN(s->left, mulpdu - ddp_len(s->next.tagged));
-    s->left -= *len;
-    s->done = s->left == 0;
-    *h = s->next;
-    h->last = s->done;
-    if (h->tagged) {
-        s->next.to += *len;
-    } else {
-        s->next.mo += *len;
-    }
-    return true;
-}
-
 /*
  * A segment of @len bytes of payload came in this queue, whose message may have @room
  * bytes in all.  What is not the one that comes next is refused, and changes nothing.

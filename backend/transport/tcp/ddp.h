@@ -33,17 +33,33 @@ enum iwarp_error ddp_get(const uint8_t *in, size_t len, struct ddp_header *h);
 bool ddp_continues(const struct ddp_header *prev, uint32_t prev_len,
                    const struct ddp_header *next);
 
-/* A message that is being sent. */
-struct ddp_segments {
-    struct ddp_header next;
-    uint32_t left;
-    bool done;
-};
+/* Payload that a ULPDU of @mulpdu bytes, more than DDP_MAX_LEN, has room for. */
+static inline uint32_t ddp_room(bool tagged, uint32_t mulpdu)
+{
+    return mulpdu - ddp_len(tagged);
+}
 
-void ddp_segments_start(struct ddp_segments *s, const struct ddp_header *first,
-                        uint32_t len);
-bool ddp_segments_next(struct ddp_segments *s, uint32_t mulpdu, struct ddp_header *h,
-                       uint32_t *len);
+/*
+ * The next segment of a message that is being sent, whose header is @h, with @left bytes
+ * to go; @ends: no more than these.  Its payload's length; ddp_advance() by that follows.
+ */
+static inline uint32_t ddp_cut(struct ddp_header *h, uint64_t left, bool ends,
+                               uint32_t mulpdu)
+{
+    uint32_t room = ddp_room(h->tagged, mulpdu);
+
+    h->last = ends && left <= room;
+    return left < room ? (uint32_t)left : room;
+}
+
+static inline void ddp_advance(struct ddp_header *h, uint32_t len)
+{
+    if (h->tagged) {
+        h->to += len;
+    } else {
+        h->mo += len;
+    }
+}
 
 /* What comes next in one queue of untagged messages, in one direction. */
 struct ddp_queue {

@@ -83,20 +83,6 @@ bool rdmap_atomic_is_plain(const struct rdmap_atomic *a)
                : a->mask == 0;
 }
 
-/*
- * What is there afterwards, if @old was there.  An addition's mask has the top bit of
- * each field that adds by itself: its carry goes nowhere.
- */
-uint64_t rdmap_atomic_apply(const struct rdmap_atomic *a, uint64_t old)
-{
-    if (a->op == RDMAP_CMP_SWAP) {
-        bool equal = ((old ^ a->compare) & a->compare_mask) == 0;
-
-        return equal ? (old & ~a->mask) | (a->data & a->mask) : old;
-    }
-    return ((old & ~a->mask) + (a->data & ~a->mask)) ^ ((old ^ a->data) & a->mask);
-}
-
 static void put_read(const struct rdmap_read *r, uint8_t *out)
 {
     put_be32(out, r->sink_stag);
@@ -371,19 +357,4 @@ enum iwarp_error rdmap_get(const uint8_t *head, size_t have, uint32_t ulpdu_len,
     s->head_len = at + op->header;
     s->payload_len = 0;
     return get_header(head + at, s);
-}
-
-/* What the work request ends with that a Terminate is about: the oldest one. */
-enum pvrdma_wc_status rdmap_terminate_status(const struct rdmap_terminate *t)
-{
-    switch (IWARP_ERROR((unsigned)t->layer, (unsigned)t->etype, (unsigned)t->code)) {
-    case DDP_UNTAGGED_NO_BUFFER:
-        return PVRDMA_WC_RNR_RETRY_EXC_ERR;
-    case DDP_UNTAGGED_TOO_LONG:
-    case RDMAP_BAD_OPCODE:
-        return PVRDMA_WC_REM_INV_REQ_ERR;
-    default:
-        return t->etype == 1 && t->layer <= IWARP_LAYER_DDP ? PVRDMA_WC_REM_ACCESS_ERR
-                                                            : PVRDMA_WC_REM_OP_ERR;
-    }
 }

@@ -118,7 +118,6 @@ void rdmap_begin(struct rdmap_segment *s, enum rdmap_opcode opcode);
 void rdmap_plain_atomic(struct rdmap_segment *s, enum rdmap_atomic_op op, uint64_t data,
                         uint64_t compare);
 bool rdmap_atomic_is_plain(const struct rdmap_atomic *a);
-uint64_t rdmap_atomic_apply(const struct rdmap_atomic *a, uint64_t old);
 size_t rdmap_put(const struct rdmap_segment *s, uint8_t out[RDMAP_MAX_HEAD]);
 size_t rdmap_put_terminate(enum iwarp_error error, const uint8_t *head, size_t have,
                            uint32_t ulpdu_len, uint8_t out[RDMAP_MAX_TERMINATE]);
@@ -128,6 +127,5 @@ enum iwarp_error rdmap_get(const uint8_t *head, size_t have, uint32_t ulpdu_len,
                            unsigned permitted, struct rdmap_segment *s);
 
 bool rdmap_error_known(unsigned layer, unsigned etype, unsigned code);
-enum pvrdma_wc_status rdmap_terminate_status(const struct rdmap_terminate *t);
 
 #endif /* PVRDMAD_TCP_RDMAP_H */

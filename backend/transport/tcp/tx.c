@@ -245,7 +245,7 @@ static void close_message(struct conn *c)
 static uint64_t whole_segments(const struct stream *s, bool tagged, uint64_t left,
                                uint64_t slice)
 {
-    uint32_t most = s->mulpdu - ddp_len(tagged);
+    uint32_t most = ddp_room(tagged, s->mulpdu);
 
     return MIN(left, MAX(slice - slice % most, most));
 }
@@ -258,15 +258,12 @@ static uint64_t whole_segments(const struct stream *s, bool tagged, uint64_t lef
 static enum sg_result put_payload(struct conn *c, struct ddp_header *h,
                                   struct sg_list *src, uint64_t n, bool last)
 {
-    uint32_t most = c->s->mulpdu - ddp_len(h->tagged);
-
     do {
-        uint32_t len = (uint32_t)MIN(n, most);
+        uint32_t len = ddp_cut(h, n, last, c->s->mulpdu);
         uint8_t *ulpdu = frame_begin(c, ddp_len(h->tagged) + len);
         enum sg_result r;
         size_t head;
 
-        h->last = last && len == n;
         head = ddp_put(h, ulpdu);
         r = len ? sg_fetch(src, ulpdu + head, len) : SG_OK;
         if (r != SG_OK) {
@@ -274,11 +271,7 @@ static enum sg_result put_payload(struct conn *c, struct ddp_header *h,
         }
         frame_end(c, ulpdu, head + len);
         n -= len;
-        if (h->tagged) {
-            h->to += len;
-        } else {
-            h->mo += len;
-        }
+        ddp_advance(h, len);
     } while (n);
     return SG_OK;
 }

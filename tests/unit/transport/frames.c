@@ -95,7 +95,7 @@ static void fpdu(enum side from, const uint8_t *head, size_t head_len,
 {
     static struct fpdu_marks marks;
     struct half *h = &half[from];
-    uint32_t ulpdu_len = (uint32_t)(head_len + len);
+    uint32_t ulpdu_len = (uint32_t)(head_len + len), crc = CRC32C_INIT;
     uint8_t length[FPDU_LENGTH], tail[FPDU_MAX_TAIL];
     struct iovec in[] = {{length, FPDU_LENGTH},
                          {(void *)(uintptr_t)head, head_len},
@@ -119,8 +119,9 @@ static void fpdu(enum side from, const uint8_t *head, size_t head_len,
     }
     for (unsigned i = 0; i < 3; i++) {
         append(h, in[i].iov_base, in[i].iov_len);
+        crc = crc32c_add(crc, in[i].iov_base, in[i].iov_len);
     }
-    append(h, tail, fpdu_tail(ulpdu_len, true, crc32c_add_iov(CRC32C_INIT, in, 3), tail));
+    append(h, tail, fpdu_tail(ulpdu_len, true, crc, tail));
 }
 
 /* A message, whose first header is @s. */
@@ -128,9 +129,7 @@ static void message(enum side from, struct rdmap_segment *s, size_t len)
 {
     g_autofree uint8_t *payload = g_malloc(len + 1);
     uint8_t head[RDMAP_MAX_HEAD];
-    struct ddp_segments segments;
-    struct ddp_header h;
-    uint32_t n;
+    struct ddp_header *h = &s->ddp;
     size_t at = 0;
 
     for (size_t i = 0; i < len; i++) {
@@ -143,11 +142,13 @@ static void message(enum side from, struct rdmap_segment *s, size_t len)
         fpdu(from, head, rdmap_put(s, head), NULL, 0);
         return;
     }
-    ddp_segments_start(&segments, &s->ddp, (uint32_t)len);
-    while (ddp_segments_next(&segments, fpdu_mulpdu(MSS, markers), &h, &n)) {
-        fpdu(from, head, ddp_put(&h, head), payload + at, n);
+    do {
+        uint32_t n = ddp_cut(h, len - at, true, fpdu_mulpdu(MSS, markers));
+
+        fpdu(from, head, ddp_put(h, head), payload + at, n);
+        ddp_advance(h, n);
         at += n;
-    }
+    } while (at < len);
 }
 
 static void tagged(enum side from, enum rdmap_opcode op, uint32_t stag, uint64_t to,
@@ -257,6 +258,11 @@ static void all_kinds(void)
     flush(INITIATOR);
     flush(RESPONDER_SIDE);
     control(INITIATOR, CTL_RESTART, 12, 0);
+    control(INITIATOR, CTL_PSN, 0xffffff, 0);
+    control(INITIATOR, CTL_DROP, 13, 0);
+    G_STATIC_ASSERT(CTL_DROP == CTL_KINDS - 1); /* none is missing */
+    tagged(INITIATOR, RDMAP_WRITE, CTL_FIRST_KEY, 0, 0);
+    control(RESPONDER_SIDE, CTL_READY, 12, 0);
     /* So long that every place in an FPDU meets a marker. */
     for (unsigned i = 0; i < 150; i++) {
         sends(RESPONDER_SIDE, RDMAP_SEND, 0, i * 4 % 97 + i % 4);

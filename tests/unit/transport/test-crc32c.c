@@ -71,10 +71,13 @@ static void test_pieces(void)
             {data + from + a, b - a},
             {data + from + b, n - b},
         };
-        uint32_t right = model(data + from, n);
+        uint32_t right = model(data + from, n), crc = CRC32C_INIT;
 
         g_assert_cmphex(crc32c_add(CRC32C_INIT, data + from, n), ==, right);
-        g_assert_cmphex(crc32c_add_iov(CRC32C_INIT, iov, G_N_ELEMENTS(iov)), ==, right);
+        for (unsigned i = 0; i < G_N_ELEMENTS(iov); i++) {
+            crc = crc32c_add(crc, iov[i].iov_base, iov[i].iov_len);
+        }
+        g_assert_cmphex(crc, ==, right);
     }
 }
 

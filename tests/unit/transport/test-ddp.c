@@ -74,28 +74,24 @@ static void test_bytes(void)
 /* Cut a message, put its segments where they say, and it is the same again. */
 static void cut(bool tagged, uint32_t len)
 {
-    struct ddp_header first = {.tagged = tagged,
-                               .ulp = tagged ? 0x40 : 0x43,
-                               .stag = 9,
-                               .to = tagged ? UINT64_MAX - len : 0,
-                               .msn = tagged ? 0 : 5};
+    const struct ddp_header first = {.tagged = tagged,
+                                     .ulp = tagged ? 0x40 : 0x43,
+                                     .stag = 9,
+                                     .to = tagged ? UINT64_MAX - len : 0,
+                                     .msn = tagged ? 0 : 5};
     g_autofree uint8_t *in = g_malloc(len + 1), *out = g_malloc0(len + 1);
     struct ddp_queue q = {.msn = 5};
-    struct ddp_segments s;
-    struct ddp_header h, prev = {0}, got;
-    uint32_t n, prev_n = 0, at = 0, segments = 0;
+    struct ddp_header h = first, prev = {0}, got;
+    uint32_t prev_n = 0, at = 0, segments = 0;
     uint8_t bytes[DDP_MAX_LEN];
 
     for (uint32_t i = 0; i < len; i++) {
         in[i] = (uint8_t)g_test_rand_int();
     }
-    ddp_segments_start(&s, &first, len);
-    for (;; segments++) {
+    for (; !segments || at < len; segments++) {
         uint32_t mulpdu = (uint32_t)g_test_rand_int_range(128, 2000);
+        uint32_t n = ddp_cut(&h, len - at, true, mulpdu);
 
-        if (!ddp_segments_next(&s, mulpdu, &h, &n)) {
-            break;
-        }
         g_assert_cmpuint(n, <=, mulpdu - ddp_len(tagged));
         g_assert_true(n == mulpdu - ddp_len(tagged) || h.last);
         ddp_put(&h, bytes);
@@ -108,6 +104,7 @@ static void cut(bool tagged, uint32_t len)
             g_assert_cmpint(ddp_queue_take(&q, &got, n, len), ==, IWARP_OK);
         }
         memcpy(out + (tagged ? got.to - first.to : got.mo), in + at, n);
+        ddp_advance(&h, n);
         at += n;
         prev = got;
         prev_n = n;

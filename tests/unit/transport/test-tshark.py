@@ -218,7 +218,8 @@ def operations(capture):
 
 def control(capture):
     """Acknowledgement and the like are Writes of no bytes to reserved STags."""
-    expected = [(1, 0), (0x10, 8), (0x11, 14 << 56 | 12), (0x12, 10 << 56 | 12), (0x13, 12)]
+    expected = [(1, 0), (0x10, 8), (0x11, 14 << 56 | 12), (0x12, 10 << 56 | 12), (0x13, 12),
+                (0x15, 0xffffff), (0x16, 13), (0x14, 12)]
     for stream in FULL:
         found = [pair for pair in zip(capture.all('iwarp_ddp.stag', stream),
                                       capture.all('iwarp_ddp.tagged_offset', stream))
