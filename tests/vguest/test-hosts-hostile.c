@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * vguest tests: a host that is linked, binds a connection to a VM's queue pair, and then
- * sends what no daemon would.  Only that connection suffers: checksummed traffic of
- * another VM with a third host goes on, and the daemon says what was wrong.
- *
- * Host 0 is attacked, its VM 3 above all; host 1 has the traffic's other end; host 2 is
- * made up.  It has an address that is less than the VM's, so it is the one that connects.
+ * sends what no daemon would (fakestream.c).  Only that connection suffers: checksummed
+ * traffic of another VM with a third host goes on, and the daemon says what was wrong.
  */
-#include "fakehost.h"
+#include "fakestream.h"
 
 #include <errno.h>
 #include <string.h>
@@ -15,249 +12,6 @@
 
 #include "transport/tcp/bytes.h"
 #include "transport/tcp/ctl.h"
-#include "transport/tcp/fpdu.h"
-#include "transport/tcp/hello.h"
-#include "transport/tcp/mpa.h"
-
-#define FAR_QPN 0x77u
-#define PSN     0x1234u
-
-static struct vg_daemon *host[2];
-static struct fake fake;
-static struct vgt_side victim;
-static struct vgt_traffic traffic;
-static struct pvrdma_gid far_gid;
-static struct hello hello; /* what the Request has */
-
-/* ---- what surrounds a case ---- */
-
-static void say(const struct peer_msg *m)
-{
-    put_msg(&fake, m);
-}
-
-static void victim_connect(void)
-{
-    static const struct vg_conn c = {.timeout = 14, .retry_cnt = 7};
-
-    if (vg_qp_state(victim.qp) != PVRDMA_QPS_RESET) {
-        g_assert_cmpint(vg_qp_to_reset(victim.qp), ==, 0);
-    }
-    g_assert_cmpint(vg_qp_to_init(victim.qp, &c), ==, 0);
-    g_assert_cmpint(vg_qp_to_rtr(victim.qp, &far_gid, FAR_QPN, PSN, &c), ==, 0);
-    g_assert_cmpint(vg_qp_to_rts(victim.qp, 0, &c), ==, 0);
-    hello.incarnation++;
-    hello.seq = 0;
-}
-
-static void begin_as(enum pvrdma_qp_type type)
-{
-    struct host_opts o = {.n_vms = 5,
-                          .n_peers = 3,
-                          .daemon_keys = "peer-timeout=60",
-                          .vm_keys = "addresses=any"};
-    struct peer_msg claim = {.type = PEER_MSG_CLAIM};
-    struct vgt_opts side = {.guest[0].db = VG_DB_EXT, .qp.type = type};
-    struct vgt_opts between;
-
-    far_gid = vg_gid(0);
-    for (unsigned i = 0; i < 2; i++) {
-        host[i] = host_start(i, &o);
-    }
-    host_wait_up(host[0], 1, true);
-    host_wait_up(host[1], 0, true);
-    vgt_daemon = host[0];
-    fake_init(&fake, 2);
-    fake.hello.features = PEER_FEATURE_CLAIMS | PEER_FEATURE_BIND;
-    fake.hello.timeout_ms = 60000;
-    fake_link(&fake, 2);
-    vgt_side_open(&victim, 3, &side, 0);
-    claim.claim = (struct peer_claim){
-        .gid = far_gid, .owner = {7, 1}, .generation = 1, .network = "lan"};
-    say(&claim);
-    check_ping(&fake, 1);
-    between = (struct vgt_opts){.daemon = {host[0], host[1]}};
-    vgt_traffic_open(&traffic, 1, 2, 2, 8, 20000, &between);
-    hello = (struct hello){.incarnation = 1,
-                           .psn = PSN,
-                           .mtu = PVRDMA_MTU_1024,
-                           .unreliable = type == PVRDMA_QPT_UC};
-    victim_connect();
-}
-
-static void begin(void)
-{
-    begin_as(PVRDMA_QPT_RC);
-}
-
-static void end(void)
-{
-    vgt_traffic_run(&traffic, 50);
-    vgt_traffic_close(&traffic);
-    check_ping(&fake, 2);
-    vgt_side_close(&victim);
-    close(fake.fd);
-    for (unsigned i = 0; i < 2; i++) {
-        vg_daemon_stop(host[i]);
-    }
-    vgt_daemon = NULL;
-}
-
-/* ---- the start of a connection ---- */
-
-/* Ask for a connection; what is answered, and there is a new token. */
-static unsigned ask(void)
-{
-    struct peer_msg m = {.type = PEER_MSG_BIND};
-
-    hello.token[0]++;
-    m.bind = (struct peer_bind){.network = "lan",
-                                .sgid = far_gid,
-                                .dgid = victim.g->gid,
-                                .sqpn = FAR_QPN,
-                                .dqpn = victim.qp->qpn,
-                                .incarnation = hello.incarnation,
-                                .token = {hello.token[0], hello.token[1]}};
-    say(&m);
-    do {
-        g_assert_true(get_msg(&fake, &m, NULL));
-    } while (m.type != PEER_MSG_BIND_ANSWER || m.answer.token[0] != hello.token[0]);
-    return m.answer.result;
-}
-
-static size_t request(uint8_t out[MPA_MAX_STARTUP], bool markers)
-{
-    uint8_t data[HELLO_SIZE];
-    struct mpa_frame f = {.kind = MPA_REQUEST,
-                          .revision = 2,
-                          .markers = markers,
-                          .crc = true,
-                          .enhanced = true,
-                          .p2p = true,
-                          .rtr = MPA_RTR_WRITE,
-                          .ird = 16,
-                          .ord = 16,
-                          .data = data,
-                          .data_len = sizeof(data)};
-
-    hello_put(&hello, data);
-    return mpa_put(&f, out);
-}
-
-static void put_ulpdu(int fd, uint8_t *ulpdu, uint32_t len, uint32_t spoil)
-{
-    uint8_t frame[FPDU_LENGTH + 4096 + FPDU_MAX_TAIL];
-    uint32_t crc;
-
-    g_assert_cmpuint(len, <=, 4096);
-    put_be16(frame, (uint16_t)len);
-    memcpy(frame + FPDU_LENGTH, ulpdu, len);
-    memset(frame + FPDU_LENGTH + len, 0, FPDU_MAX_TAIL);
-    crc = crc32c_add(CRC32C_INIT, frame, FPDU_LENGTH + len + fpdu_pad(len));
-    crc32c_put(crc ^ spoil, frame + FPDU_LENGTH + len + fpdu_pad(len));
-    /* It may be closed already. */
-    send(fd, frame, fpdu_size(len), MSG_NOSIGNAL);
-}
-
-/* @s with @len bytes behind it. */
-static void put_segment(int fd, const struct rdmap_segment *s, uint32_t len)
-{
-    uint8_t ulpdu[4096] = {0};
-    size_t head = rdmap_put(s, ulpdu);
-
-    put_ulpdu(fd, ulpdu, (uint32_t)head + len, 0);
-}
-
-static void put_empty_write(int fd, uint32_t stag, uint64_t to)
-{
-    struct rdmap_segment s;
-
-    rdmap_begin(&s, RDMAP_WRITE);
-    s.ddp.stag = stag;
-    s.ddp.to = to;
-    put_segment(fd, &s, 0);
-}
-
-/* The Reply, and the first frame behind it; false: it was refused, or closed. */
-static bool get_ready(int fd)
-{
-    uint8_t bytes[MPA_MAX_STARTUP];
-    struct mpa_frame reply;
-    size_t size = 0, have = 0;
-
-    do {
-        ssize_t n = recv(fd, bytes + have, sizeof(bytes) - have, 0);
-
-        if (n == 0 || (n < 0 && errno == ECONNRESET)) {
-            return false;
-        }
-        g_assert_cmpint(n, >, 0);
-        have += (size_t)n;
-        g_assert_cmpint(mpa_get(MPA_REPLY, bytes, have, &reply, &size), ==, IWARP_OK);
-    } while (have < size);
-    put_empty_write(fd, CTL_STAG_RTR, 0);
-    return !reply.reject;
-}
-
-/* A connection that is ready. */
-static int call(void)
-{
-    uint8_t bytes[MPA_MAX_STARTUP];
-
-    for (;;) {
-        int fd;
-
-        if (vg_qp_state(victim.qp) != PVRDMA_QPS_RTS) {
-            victim_connect();
-        }
-        if (ask() != PEER_BIND_OK) {
-            continue;
-        }
-        fd = connect_from(2, 0);
-        put(fd, bytes, request(bytes, false));
-        if (get_ready(fd)) {
-            return fd;
-        }
-        close(fd); /* it failed by the one before, at this moment */
-    }
-}
-
-/* The daemon ends it: with this error, or, if that is 0, without any. */
-static void expect_end(int fd, enum iwarp_error error)
-{
-    static uint8_t room[FPDU_MAX_SIZE], in[1 << 16];
-    enum iwarp_error told = IWARP_OK;
-    struct fpdu_rx rx;
-    ssize_t n;
-
-    fpdu_rx_init(&rx, room, sizeof(room), true, rdmap_head_len);
-    while ((n = recv(fd, in, sizeof(in), 0)) > 0) {
-        struct fpdu_input input = {in, (size_t)n};
-        struct fpdu_part part;
-
-        for (;;) {
-            struct rdmap_segment s;
-
-            g_assert_cmpint(fpdu_rx_next(&rx, &input, &part), ==, IWARP_OK);
-            if (part.kind == FPDU_NONE) {
-                break;
-            }
-            g_assert_cmpint(rdmap_get(part.data, part.len, part.len, RDMAP_EXTENDED, &s),
-                            ==, IWARP_OK);
-            if (s.opcode == RDMAP_TERMINATE) {
-                g_assert_cmpuint(s.terminate.layer, ==, iwarp_error_layer(error));
-                g_assert_cmpuint(s.terminate.etype, ==, iwarp_error_type(error));
-                g_assert_cmpuint(s.terminate.code, ==, iwarp_error_code(error));
-                told = error;
-            }
-        }
-    }
-    g_assert_true(n == 0 || errno == ECONNRESET);
-    g_assert_true(told == error || n < 0); /* a reset drops what was told */
-    close(fd);
-    vgt_traffic_run(&traffic, 5);
-    vg_daemon_check(host[0]);
-}
 
 /* ---- startup ---- */
 
@@ -267,21 +21,31 @@ static void test_start(void)
     size_t len;
     int fd;
 
-    begin();
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
     /* A token that was never agreed on, one that was used, one for another's. */
     fd = connect_from(2, 0);
-    put(fd, bytes, request(bytes, false));
+    put(fd, bytes, put_start(bytes));
     expect_end(fd, IWARP_OK);
     fd = call();
     close(fd);
     fd = connect_from(2, 0);
-    put(fd, bytes, request(bytes, false));
+    put(fd, bytes, put_start(bytes));
     expect_end(fd, IWARP_OK);
+    /* From another host that may link, which has seen it; its owner's still goes. */
+    g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
+    len = put_start(bytes);
+    fd = connect_from(1, 0);
+    put(fd, bytes, len);
+    expect_end(fd, IWARP_OK);
+    fd = connect_from(2, 0);
+    put(fd, bytes, len);
+    g_assert_true(get_ready(fd));
+    close(fd);
     /* Half a Request, and then the end; rubbish; more than a Request. */
     for (unsigned i = 1; i < 90; i += 7) {
         g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
         fd = connect_from(2, 0);
-        len = request(bytes, false);
+        len = put_start(bytes);
         put(fd, bytes, MIN(i, len - 1));
         shutdown(fd, SHUT_WR);
         expect_end(fd, IWARP_OK);
@@ -293,14 +57,14 @@ static void test_start(void)
     /* From a host that has not got it. */
     g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
     fd = connect_from(2, 0);
-    len = request(bytes, false);
+    len = put_start(bytes);
     memset(bytes + len, 0, 20);
     put(fd, bytes, len + 20);
     expect_end(fd, IWARP_OK);
     /* A first message that does not come first. */
     g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
     fd = connect_from(2, 0);
-    put(fd, bytes, request(bytes, false));
+    put(fd, bytes, put_start(bytes));
     put_empty_write(fd, 0x10, 0);
     wait_closed(fd);
     /* No Request at all: others come in meanwhile, and it is closed in the end. */
@@ -309,7 +73,7 @@ static void test_start(void)
     put(fd, bytes, 10);
     close(call());
     expect_end(fd, IWARP_OK);
-    end();
+    fakestream_end();
 }
 
 /*
@@ -347,10 +111,11 @@ static void test_markers(void)
     size_t got = 0;
     int fd;
 
-    begin();
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
     g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
     fd = connect_from(2, 0);
-    put(fd, bytes, request(bytes, true));
+    start.markers = true;
+    put(fd, bytes, put_start(bytes));
     g_assert_true(get_ready(fd));
     for (size_t i = 0; i < sizeof(data); i++) {
         VG_MR_HOST(victim.mr, 0)[i] = (uint8_t)(i * 7 + 1);
@@ -386,7 +151,7 @@ static void test_markers(void)
     put_empty_write(fd, 0x10, 0); /* ACK: message 0 is done */
     vgt_expect(victim.scq, wr.wr_id, PVRDMA_WC_SUCCESS);
     close(fd);
-    end();
+    fakestream_end();
 }
 
 /* Positions that no queue pair gets to: counting on, the numbers would not fit. */
@@ -397,12 +162,12 @@ static void test_far_positions(void)
     uint8_t bytes[MPA_MAX_STARTUP];
     int fd;
 
-    begin();
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
     for (unsigned i = 0; i < G_N_ELEMENTS(seq); i++) {
         g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
         hello.seq = seq[i];
         fd = connect_from(2, 0);
-        put(fd, bytes, request(bytes, false));
+        put(fd, bytes, put_start(bytes));
         g_assert_false(get_ready(fd));
         close(fd);
         hello.seq = 0;
@@ -426,7 +191,7 @@ static void test_far_positions(void)
         expect_end(fd, IWARP_OK);
         victim_connect();
     }
-    end();
+    fakestream_end();
 }
 
 /* ---- frames ---- */
@@ -437,7 +202,7 @@ static void test_ctl(void)
     struct rdmap_segment s;
     int fd;
 
-    begin();
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
     for (unsigned i = 0; i < G_N_ELEMENTS(reserved); i++) {
         fd = call();
         put_empty_write(fd, reserved[i], 0);
@@ -464,7 +229,7 @@ static void test_ctl(void)
     s.ddp.stag = 0x10;
     put_segment(fd, &s, 1);
     expect_end(fd, IWARP_OK);
-    end();
+    fakestream_end();
 }
 
 /* A queue pair of UC, which hears of nothing that RC's do. */
@@ -474,7 +239,7 @@ static void test_unreliable(void)
     struct rdmap_segment s;
     int fd;
 
-    begin_as(PVRDMA_QPT_UC);
+    fakestream_begin(PVRDMA_QPT_UC, MPA_REQUEST);
     for (uint32_t stag = 0x10; stag < 0x15; stag++) {
         if (stag == 0x13) {
             continue; /* RESTART is for both */
@@ -503,10 +268,10 @@ static void test_unreliable(void)
     g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
     hello.unreliable = false;
     fd = connect_from(2, 0);
-    put(fd, bytes, request(bytes, false));
+    put(fd, bytes, put_start(bytes));
     expect_end(fd, IWARP_OK);
     g_assert_cmpuint(vg_qp_state(victim.qp), ==, PVRDMA_QPS_RTS);
-    end();
+    fakestream_end();
 }
 
 static void test_order(void)
@@ -515,7 +280,7 @@ static void test_order(void)
     uint8_t ulpdu[RDMAP_MAX_HEAD] = {0};
     int fd;
 
-    begin();
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
     for (unsigned i = 0; i < 8; i++) {
         vgt_recv(&victim, i, 0, 64);
     }
@@ -549,7 +314,7 @@ static void test_order(void)
     fd = call();
     put_ulpdu(fd, ulpdu, (uint32_t)rdmap_put(&s, ulpdu), 1);
     expect_end(fd, MPA_BAD_CRC);
-    end();
+    fakestream_end();
 }
 
 static void test_answers(void)
@@ -557,7 +322,7 @@ static void test_answers(void)
     struct rdmap_segment s;
     int fd;
 
-    begin();
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
     fd = call();
     rdmap_begin(&s, RDMAP_READ_RESPONSE);
     s.ddp.stag = 0x100;
@@ -569,7 +334,17 @@ static void test_answers(void)
     s.result.id = 0x100;
     put_segment(fd, &s, 0);
     expect_end(fd, RDMAP_STREAM_CATASTROPHIC);
-    end();
+    /* An atomic whose masks no verb has. */
+    fd = call();
+    rdmap_begin(&s, RDMAP_ATOMIC_REQUEST);
+    s.ddp.msn = 1;
+    rdmap_plain_atomic(&s, RDMAP_FETCH_ADD, 1, 0);
+    s.atomic.mask = 1ull << 31;
+    s.atomic.stag = victim.mr->rkey;
+    s.atomic.to = victim.mr->buf->va;
+    put_segment(fd, &s, 0);
+    expect_end(fd, RDMAP_STREAM_CATASTROPHIC);
+    fakestream_end();
 }
 
 static void put_read(int fd, uint32_t msn, uint32_t len)
@@ -592,10 +367,10 @@ static void test_reads(void)
     struct pvrdma_cqe c;
     int fd;
 
-    begin();
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
     vgt_traffic_run(&traffic, 50);
     fd = call();
-    vg_daemon_usage(host[0], &before);
+    vg_daemon_usage(fakestream_host[0], &before);
     for (uint32_t i = 1; i <= 16; i++) {
         put_read(fd, i, 1 << 20);
     }
@@ -612,7 +387,7 @@ static void test_reads(void)
         g_assert_cmpuint(vg_post_send(victim.qp, &wr, 1), ==, 1);
     }
     vgt_traffic_run(&traffic, 100);
-    vg_daemon_usage(host[0], &after);
+    vg_daemon_usage(fakestream_host[0], &after);
     g_test_message("%ld KiB before, %ld KiB after", before.rss_anon_kib,
                    after.rss_anon_kib);
     if (VGT_PLAIN_BUILD) {
@@ -632,7 +407,7 @@ static void test_reads(void)
         put_read(fd, i, 1 << 20);
     }
     expect_end(fd, RDMAP_STREAM_CATASTROPHIC);
-    end();
+    fakestream_end();
 }
 
 /* What costs the queue pair that it was for. */
@@ -641,7 +416,7 @@ static void test_protection(void)
     struct rdmap_segment s;
     int fd;
 
-    begin();
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
     vgt_recv(&victim, 1, 0, 64);
     fd = call();
     rdmap_begin(&s, RDMAP_SEND);
@@ -671,7 +446,7 @@ static void test_protection(void)
     wait_closed(fd);
     vgt_traffic_run(&traffic, 20);
     g_assert_cmpuint(*VG_MR_HOST(victim.mr, 4), ==, 0x55);
-    end();
+    fakestream_end();
 }
 
 /* ---- anything ---- */
@@ -755,7 +530,7 @@ static void test_random(void)
     GRand *r = g_rand_new_with_seed(20);
     struct pvrdma_cqe c;
 
-    begin();
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
     while (n < frames) {
         uint32_t msn[RDMAP_QNS] = {1, 1, 1, 1};
         int fd = call();
@@ -775,7 +550,7 @@ static void test_random(void)
     }
     g_test_message("%u frames by %u connections", n, calls);
     g_rand_free(r);
-    end();
+    fakestream_end();
 }
 
 int main(int argc, char **argv)

@@ -12,8 +12,8 @@
  * the initiator ask, and is answered by BUSY.
  *
  * A token is random, made by the initiator for one try, and comes to the responder by
- * a link that is authenticated; the MPA Request must show it, once, within
- * AWAIT_NS.
+ * a link that is authenticated; the MPA Request must show it, once, from that link's
+ * host, within AWAIT_NS.
  *
  * Without links (path=tcp, one daemon) BINDs go by loop.c; follow.c says what becomes of
  * all this when a peer moves.

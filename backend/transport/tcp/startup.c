@@ -332,6 +332,16 @@ void startup_connect(struct conn *c, const struct sockaddr_storage *to,
 
 /* ---- the responder ---- */
 
+/* A token that another host has got to see is of no use to it. */
+static bool is_from_its_host(const struct setup *s, const struct conn *c)
+{
+    struct peer *peer;
+
+    return setup_peer_of(c, &peer) &&
+           (peer ? config_same_host(peer_address(peer), &s->from)
+                 : s->from.ss_family == AF_UNSPEC);
+}
+
 static void take_request(struct setup *s)
 {
     struct mpa_agreed agreed;
@@ -349,6 +359,10 @@ static void take_request(struct setup *s)
     if (!c || peer.unreliable == c->reliable || !request.enhanced || !request.p2p ||
         !(request.rtr & MPA_RTR_WRITE)) {
         setup_failed(s, "nobody awaits it");
+        return;
+    }
+    if (!is_from_its_host(s, c)) { /* which may come yet */
+        setup_failed(s, "it is not from the host that is awaited");
         return;
     }
     setup_arrived(c);
