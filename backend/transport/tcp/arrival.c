@@ -456,7 +456,7 @@ static void take_request(struct conn *c, const struct segment *seg)
     bool swap = atomic && seg->h.atomic.op == RDMAP_CMP_SWAP;
     struct outcome o, admitted;
 
-    if (s->in.active || s->has_imm || s->n_jobs == TCP_DEPTH || !c->reliable ||
+    if (s->in.active || s->has_imm || s->n_jobs >= s->framing.ird || !c->reliable ||
         (atomic && !rdmap_atomic_is_plain(&seg->h.atomic))) {
         rx_refuse(c, seg, RDMAP_STREAM_CATASTROPHIC);
         return;

@@ -19,7 +19,7 @@
 #include "transport/tcp/mpa.h"
 #include "transport/tcp/rdmap.h"
 
-/* READs and atomics that a side has open at most: what MPA's IRD and ORD say. */
+/* READs and atomics that a side may have open: what we offer as MPA's IRD and ORD. */
 #define TCP_DEPTH 16u /* VERBS_MAX_RD_ATOM */
 
 /* A READ or atomic that is not answered yet. */
@@ -51,11 +51,12 @@ struct tcp_arrival {
     struct msg m;
 };
 
-/* How what we send is framed, as both sides have agreed. */
+/* What both sides have agreed on: how we frame, and how much may be asked at a time. */
 struct framing {
     bool crc;
     bool markers;
-    uint64_t pos; /* with markers: bytes that were framed since the startup frames */
+    uint16_t ird, ord; /* READs and atomics that we answer, and ours; TCP_DEPTH at most */
+    uint64_t pos;      /* with markers: bytes that were framed since the startup frames */
 };
 
 /* A TCP connection in full operation, both directions; under the VM's token. */
@@ -264,6 +265,8 @@ void tx_terminate(struct conn *c, enum iwarp_error error, const uint8_t *head,
                   size_t have, uint32_t ulpdu_len);
 /* The initiator's first frame, of a socket that is not a stream yet. */
 bool tx_first_frame(int fd, struct framing *framing);
+/* Its only one: there will be no stream. */
+void tx_only_frame(int fd, struct framing *framing, enum iwarp_error why);
 /* Tell what is due before the queue pair goes.  Main thread. */
 void tx_last_words(struct conn *c);
 

@@ -160,7 +160,8 @@ void mpa_request(const struct mpa_config *own, struct mpa_frame *req)
 
 /*
  * The responder's answer to @req, which fits its form, and what then holds.  Nothing
- * needs a refusal: an initiator that wants more than we give takes less, or ends.
+ * needs a refusal: an initiator that wants more than we give takes less, or ends.  An
+ * upper protocol that does not want it sets @reply's @reject.
  */
 void mpa_accept(const struct mpa_config *own, const struct mpa_frame *req,
                 struct mpa_frame *reply, struct mpa_agreed *agreed)
@@ -194,16 +195,6 @@ void mpa_accept(const struct mpa_config *own, const struct mpa_frame *req,
         /* None: it hears what we would have taken, and ends with MPA_NO_RTR. */
         reply->rtr = agreed->rtr ? agreed->rtr : own->rtr;
     }
-}
-
-/* The answer of a responder whose upper protocol does not want the connection. */
-void mpa_refuse(const struct mpa_config *own, const struct mpa_frame *req,
-                struct mpa_frame *reply)
-{
-    struct mpa_agreed unused;
-
-    mpa_accept(own, req, reply, &unused);
-    reply->reject = true;
 }
 
 /*

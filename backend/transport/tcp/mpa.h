@@ -71,8 +71,6 @@ enum iwarp_error mpa_get(enum mpa_kind kind, const uint8_t *in, size_t len,
 void mpa_request(const struct mpa_config *own, struct mpa_frame *req);
 void mpa_accept(const struct mpa_config *own, const struct mpa_frame *req,
                 struct mpa_frame *reply, struct mpa_agreed *agreed);
-void mpa_refuse(const struct mpa_config *own, const struct mpa_frame *req,
-                struct mpa_frame *reply);
 enum iwarp_error mpa_conclude(const struct mpa_config *own, const struct mpa_frame *reply,
                               struct mpa_agreed *agreed);
 

@@ -92,6 +92,9 @@ static void take_response(struct conn *c, const struct segment *seg)
     if (last || o.what == OUT_FAIL) {
         answered(c, seq, o);
     }
+    if (last) {
+        conn_go(c); /* there is room for another */
+    }
 }
 
 /* ---- frames ------------------------------------------------------------------------ */
@@ -196,7 +199,7 @@ static void take_frame(struct conn *c, const uint8_t *ulpdu, uint32_t len)
         rx_refuse(c, &seg, error);
         return;
     }
-    if (!s->may_send) { /* the initiator is ready */
+    if (!s->may_send && seg.h.opcode != RDMAP_TERMINATE) { /* the initiator is ready */
         if (!is_first_frame(&seg.h)) {
             conn_break(c, "not the frame that was agreed on");
             return;

@@ -191,6 +191,23 @@ static bool read_frame(struct setup *s, enum mpa_kind kind, struct mpa_frame *f)
     return s->have == size;
 }
 
+static struct framing framing_of(const struct mpa_agreed *agreed)
+{
+    return (struct framing){.crc = agreed->crc,
+                            .markers = agreed->send_markers,
+                            .ird = agreed->ird,
+                            .ord = agreed->ord};
+}
+
+/*
+ * Does its guest mean to send READs or atomics?  One that says so later, behind a peer
+ * that takes none, gets another stream (tx.c).
+ */
+static bool wants_reads(const struct conn *c)
+{
+    return c->reliable && c->qp->attr.max_rd_atomic;
+}
+
 /* ---- the initiator ---- */
 
 /* As soon as the connection takes it, which may be at once. */
@@ -226,12 +243,25 @@ static void hear_of_failure(struct conn *c, const struct hello *peer)
     }
 }
 
+/* What holds for us by @reply, if we can do with it. */
+static enum iwarp_error conclude(const struct conn *c, const struct mpa_frame *reply,
+                                 struct mpa_agreed *agreed)
+{
+    enum iwarp_error error = mpa_conclude(&mpa_config, reply, agreed);
+
+    if (!error && agreed->rtr != MPA_RTR_WRITE) {
+        error = MPA_NO_RTR;
+    }
+    return !error && !agreed->ord && wants_reads(c) ? MPA_SMALL_IRD : error;
+}
+
 static void take_reply(struct setup *s)
 {
     struct conn *c = s->conn;
     struct mpa_agreed agreed;
     struct framing framing;
     struct mpa_frame reply;
+    enum iwarp_error error;
     struct hello peer;
     int fd = s->fd;
 
@@ -251,11 +281,15 @@ static void take_reply(struct setup *s)
         setup_failed(s, "refused");
         return;
     }
-    if (mpa_conclude(&mpa_config, &reply, &agreed) || agreed.rtr != MPA_RTR_WRITE) {
+    error = conclude(c, &reply, &agreed);
+    framing = framing_of(&agreed);
+    if (error) {
+        if (error != MPA_BAD_STARTUP) { /* which leaves nothing to talk about */
+            tx_only_frame(fd, &framing, error);
+        }
         setup_failed(s, "MPA: no agreement");
         return;
     }
-    framing = (struct framing){agreed.crc, agreed.send_markers, 0};
     if (!tx_first_frame(fd, &framing)) {
         setup_failed(s, "the first frame could not be sent");
         return;
@@ -346,6 +380,7 @@ static void take_request(struct setup *s)
 {
     struct mpa_agreed agreed;
     struct mpa_frame request, reply;
+    struct framing framing;
     struct hello own, peer;
     struct conn *c;
     bool refuse;
@@ -374,11 +409,15 @@ static void take_request(struct setup *s)
     refuse = own.failed_status || peer.failed_status || !setup_is_ready(c) ||
              !follow_is_there(c);
     mpa_accept(&mpa_config, &request, &reply, &agreed);
+    framing = framing_of(&agreed);
+    if (!agreed.ord && wants_reads(c)) {
+        reply.ord = 1; /* so it hears what is needed at least */
+        refuse = true;
+    }
     reply.reject = refuse;
     if (send_frame(fd, &reply, &own) == 0 && !refuse) {
         setup_free(s, false);
-        conn_up(c, fd, &(struct framing){agreed.crc, agreed.send_markers, 0}, &own,
-                &peer);
+        conn_up(c, fd, &framing, &own, &peer);
         setup_peer_of(c, &c->peer);
     } else {
         setup_free(s, true);

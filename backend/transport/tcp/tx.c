@@ -19,7 +19,11 @@
  * connection it is the sender who may give up (its peer is paused, its key has gone), and
  * DROP tells of it.
  *
- * Threads: the VM's worker in its turns, but tx_first_frame() and tx_last_words().
+ * No more READs and atomics are on their way than the peer takes, by what MPA's startup
+ * frames said; the next one waits for an answer.
+ *
+ * Threads: the VM's worker in its turns, but tx_first_frame(), tx_only_frame() and
+ * tx_last_words().
  */
 #include <string.h>
 
@@ -431,6 +435,21 @@ static void tell_with(struct conn *c)
     }
 }
 
+/* The peer takes no more READs and atomics now. */
+static struct outcome await_answer(struct conn *c)
+{
+    struct stream *s = c->s;
+
+    if (s->framing.ord) {
+        c->stalled = true;
+        return OUTCOME(OUT_STALLED);
+    }
+    /* It never does: the queue pair wanted none when the stream was made. */
+    s->sent = true; /* a try in vain */
+    tx_terminate(c, MPA_SMALL_IRD, NULL, 0, 0);
+    return OUTCOME(OUT_HELD);
+}
+
 struct outcome tx_start(struct conn *c, struct qp *qp, struct send_op *op)
 {
     struct stream *s = c->s;
@@ -455,9 +474,8 @@ struct outcome tx_start(struct conn *c, struct qp *qp, struct send_op *op)
     }
     if (!msg_returns(&op->m)) {
         o = send_slice(c, qp, op);
-    } else if (s->n_asked == TCP_DEPTH) {
-        conn_break(c, "too many READs"); /* the engine keeps to fewer */
-        return OUTCOME(OUT_HELD);
+    } else if (s->n_asked >= s->framing.ord) {
+        return await_answer(c);
     } else if (msg_is_atomic(&op->m)) {
         if (op->m.addr % 8) { /* RDMAP's parsers refuse it, and so does a responder */
             return (struct outcome){.what = OUT_FAIL,
@@ -626,6 +644,15 @@ bool tx_first_frame(int fd, struct framing *framing)
     rdmap_begin(&seg, RDMAP_WRITE);
     seg.ddp.stag = CTL_STAG_RTR;
     return give_head(fd, &seg, framing);
+}
+
+void tx_only_frame(int fd, struct framing *framing, enum iwarp_error why)
+{
+    uint8_t frame[FPDU_LENGTH + RDMAP_MAX_TERMINATE + FPDU_MAX_TAIL + FPDU_MARKS_SIZE];
+    size_t len = rdmap_put_terminate(why, NULL, 0, 0, frame + FPDU_LENGTH);
+
+    len = frame_close(frame + FPDU_LENGTH, (uint32_t)len, framing);
+    give(fd, frame, len);
 }
 
 /* A message may be complete for this guest, and the peer not know it yet. */

@@ -300,11 +300,8 @@ static void talk(bool enhanced, bool with_markers, bool refuse)
     req.data = (const uint8_t *)"hello";
     req.data_len = 5;
     startup(INITIATOR, &req);
-    if (refuse) {
-        mpa_refuse(&res, &req, &reply);
-    } else {
-        mpa_accept(&res, &req, &reply, &agreed);
-    }
+    mpa_accept(&res, &req, &reply, &agreed);
+    reply.reject = refuse;
     reply.markers = with_markers;
     startup(RESPONDER_SIDE, &reply);
     if (!refuse) {

@@ -246,7 +246,7 @@ static void talk(const struct mpa_config *ini, const struct mpa_config *res, boo
         g_assert_cmpuint(b.ird, ==, res->ird);
     }
 
-    mpa_refuse(res, &req, &reply);
+    reply.reject = true;
     reply.data = (const uint8_t *)"no";
     reply.data_len = 2;
     len = mpa_put(&reply, wire);

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * vguest tests: how many READs and atomics MPA's startup frames let be on their way, by a
+ * made-up host (fakestream.h) that takes less than a daemon, and counts.
+ */
+#include "fakestream.h"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LEN 64u
+
+/* ---- frames that come ---- */
+
+static struct {
+    int fd;
+    struct fpdu_rx rx;
+    struct fpdu_input input;
+    uint8_t room[FPDU_MAX_SIZE], in[4096];
+} in;
+
+static void read_from(int fd)
+{
+    in.fd = fd;
+    in.input = (struct fpdu_input){in.in, 0};
+    fpdu_rx_init(&in.rx, in.room, sizeof(in.room), true, rdmap_head_len);
+}
+
+/* The next READ or atomic that is asked for; false: none, for @ms. */
+static bool get_request(struct rdmap_segment *s, int ms)
+{
+    for (;;) {
+        struct pollfd p = {.fd = in.fd, .events = POLLIN};
+        struct fpdu_part part;
+        ssize_t n;
+
+        g_assert_cmpint(fpdu_rx_next(&in.rx, &in.input, &part), ==, IWARP_OK);
+        if (part.kind == FPDU_WHOLE) {
+            g_assert_cmpint(rdmap_get(part.data, part.len, part.len, RDMAP_EXTENDED, s),
+                            ==, IWARP_OK);
+            if (s->opcode == RDMAP_READ_REQUEST || s->opcode == RDMAP_ATOMIC_REQUEST) {
+                return true;
+            }
+            continue;
+        }
+        g_assert_cmpint(part.kind, ==, FPDU_NONE);
+        if (poll(&p, 1, ms) == 0) {
+            return false;
+        }
+        n = recv(in.fd, in.in, sizeof(in.in), 0);
+        g_assert_cmpint(n, >, 0);
+        in.input = (struct fpdu_input){in.in, (size_t)n};
+    }
+}
+
+static void answer(const struct rdmap_segment *request)
+{
+    struct rdmap_segment s;
+
+    if (request->opcode == RDMAP_ATOMIC_REQUEST) {
+        rdmap_begin(&s, RDMAP_ATOMIC_RESPONSE);
+        s.ddp.msn = 1; /* there is one in each stream */
+        s.result.id = request->atomic.id;
+        put_segment(in.fd, &s, 0);
+        return;
+    }
+    rdmap_begin(&s, RDMAP_READ_RESPONSE);
+    s.ddp.stag = request->read.sink_stag;
+    s.ddp.to = request->read.sink_to;
+    put_segment(in.fd, &s, request->read.len);
+}
+
+/* ---- connections ---- */
+
+/* A link's message that has come. */
+static void take_msg(void)
+{
+    struct peer_msg m, a = {.type = PEER_MSG_BIND_ANSWER};
+
+    g_assert_true(get_msg(&fake, &m, NULL));
+    if (m.type == PEER_MSG_BIND) {
+        a.answer = (struct peer_bind_answer){.token = {m.bind.token[0], m.bind.token[1]},
+                                             .incarnation = hello.incarnation,
+                                             .result = PEER_BIND_OK};
+        put_msg(&fake, &a);
+    }
+}
+
+/* The host 0 that has connected; -1: it is host 1, which wants a link. */
+static int accept_victims(int listener)
+{
+    g_autofree char *victims = host_address(0);
+    char text[INET_ADDRSTRLEN];
+    struct sockaddr_in from;
+    socklen_t len = sizeof(from);
+    int fd = accept(listener, (struct sockaddr *)&from, &len);
+
+    g_assert_cmpint(fd, >=, 0);
+    inet_ntop(AF_INET, &from.sin_addr, text, sizeof(text));
+    if (strcmp(text, victims) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* The daemon calls, and gets our startup frame; its own is @request. */
+static int be_called(int listener, struct mpa_frame *request)
+{
+    static uint8_t bytes[MPA_MAX_STARTUP];
+    uint8_t ours[MPA_MAX_STARTUP];
+    struct hello theirs;
+    int fd = -1;
+
+    while (fd < 0) {
+        struct pollfd p[2] = {{.fd = listener, .events = POLLIN},
+                              {.fd = fake.fd, .events = POLLIN}};
+
+        /* Messages may have come together: then they are not in the socket. */
+        g_assert_cmpint(poll(p, 2, fake.in_len ? 0 : VGT_WAIT_MS), >=, 0);
+        if (p[1].revents || fake.in_len) {
+            take_msg();
+        }
+        if (p[0].revents) {
+            fd = accept_victims(listener);
+        }
+    }
+    g_assert_true(get_start(fd, MPA_REQUEST, bytes, request));
+    g_assert_true(hello_get(request->data, request->data_len, &theirs));
+    memcpy(hello.token, theirs.token, sizeof(hello.token));
+    put(fd, ours, put_start(ours));
+    return fd;
+}
+
+/* Call it; its Reply, without our first frame. */
+static int call_it(struct mpa_frame *reply)
+{
+    uint8_t bytes[MPA_MAX_STARTUP];
+    int fd;
+
+    g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
+    fd = connect_from(2, 0);
+    put(fd, bytes, put_start(bytes));
+    g_assert_true(get_start(fd, MPA_REPLY, bytes, reply));
+    return fd;
+}
+
+/* ---- cases ---- */
+
+static void post(unsigned i, uint32_t opcode)
+{
+    struct pvrdma_sge sge =
+        vg_sge(victim.mr, i * LEN, opcode == PVRDMA_WR_RDMA_READ ? LEN : 8);
+    struct vg_wr wr = {.wr_id = i,
+                       .opcode = opcode,
+                       .flags = VGT_SIG,
+                       .rkey = 0x1000,
+                       .remote_addr = 0x10000,
+                       .nsge = 1,
+                       .sge = &sge};
+
+    g_assert_cmpuint(vg_post_send(victim.qp, &wr, 1), ==, 1);
+}
+
+/* More than are taken at a time: there are never more than @depth to answer. */
+static void check_depth(int fd, unsigned depth)
+{
+    enum { N = 6 };
+    struct rdmap_segment open[N];
+    unsigned asked = 0;
+
+    read_from(fd);
+    for (unsigned i = 0; i < N; i++) {
+        post(i, i == 2 ? PVRDMA_WR_ATOMIC_FETCH_AND_ADD : PVRDMA_WR_RDMA_READ);
+    }
+    for (unsigned done = 0; done < N; done++) {
+        struct rdmap_segment more;
+
+        while (asked < MIN(N, done + depth)) {
+            g_assert_true(get_request(&open[asked++], VGT_WAIT_MS));
+        }
+        g_assert_false(get_request(&more, 50));
+        answer(&open[done]);
+    }
+    for (unsigned i = 0; i < N; i++) {
+        vgt_expect(victim.scq, i, PVRDMA_WC_SUCCESS);
+    }
+    close(fd);
+}
+
+/* One at a time and three, by a Request. */
+static void test_request(void)
+{
+    struct rdmap_segment s;
+    struct mpa_frame reply;
+    int fd;
+
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
+    victim_attr.timeout = 21; /* who answers here may be slow: 9 s */
+    for (start.ird = 1; start.ird <= 3; start.ird += 2) {
+        victim_connect();
+        fd = call_it(&reply);
+        g_assert_false(reply.reject);
+        g_assert_cmpuint(reply.ord, ==, start.ird);
+        g_assert_cmpuint(reply.ird, ==, 16);
+        put_empty_write(fd, 1, 0);
+        check_depth(fd, start.ird);
+    }
+    /* Nor are more answered than were asked for. */
+    start.ird = 16;
+    start.ord = 2;
+    victim_connect();
+    fd = call_it(&reply);
+    g_assert_cmpuint(reply.ird, ==, 2);
+    put_empty_write(fd, 1, 0);
+    rdmap_begin(&s, RDMAP_READ_REQUEST);
+    s.read = (struct rdmap_read){.sink_stag = 0x100,
+                                 .len = 1 << 20,
+                                 .src_stag = victim.mr->rkey,
+                                 .src_to = victim.mr->buf->va};
+    for (s.ddp.msn = 1; s.ddp.msn <= 40; s.ddp.msn++) {
+        put_segment(fd, &s, 0);
+    }
+    expect_end(fd, RDMAP_STREAM_CATASTROPHIC);
+    /* None at all is too few for a queue pair that may send them. */
+    start.ird = 0;
+    victim_connect();
+    fd = call_it(&reply);
+    g_assert_true(reply.reject);
+    g_assert_cmpuint(reply.ord, ==, 1);
+    expect_end(fd, IWARP_OK);
+    /* One that may not yet gets its stream, up to its first READ. */
+    victim_to_rtr();
+    fd = call_it(&reply);
+    g_assert_false(reply.reject);
+    g_assert_cmpuint(reply.ord, ==, 0);
+    put_empty_write(fd, 1, 0);
+    g_assert_cmpint(vg_qp_to_rts(victim.qp, 0, &victim_attr), ==, 0);
+    post(0, PVRDMA_WR_RDMA_READ);
+    expect_end(fd, MPA_SMALL_IRD);
+    fakestream_end();
+}
+
+/* The same by a Reply, and what an initiator cannot do with. */
+static void test_reply(void)
+{
+    struct mpa_frame request;
+    int listener, fd;
+
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REPLY);
+    listener = listen_as(2);
+    victim_attr.timeout = 21;
+    for (start.ird = 1; start.ird <= 3; start.ird += 2) {
+        victim_connect();
+        fd = be_called(listener, &request);
+        g_assert_cmpuint(request.ird, ==, 16);
+        g_assert_cmpuint(request.ord, ==, 16);
+        check_depth(fd, start.ird);
+    }
+    start.ird = 0;
+    victim_connect();
+    expect_end(be_called(listener, &request), MPA_SMALL_IRD);
+    start.ird = 16;
+    start.ord = 17;
+    victim_connect();
+    expect_end(be_called(listener, &request), MPA_SMALL_IRD);
+    start.ord = 16;
+    start.rtr = MPA_RTR_READ;
+    victim_connect();
+    expect_end(be_called(listener, &request), MPA_NO_RTR);
+    /* And nothing is lost by that. */
+    start.rtr = MPA_RTR_WRITE;
+    victim_connect();
+    check_depth(be_called(listener, &request), 16);
+    close(listener);
+    fakestream_end();
+}
+
+int main(int argc, char **argv)
+{
+    vgt_init(&argc, &argv, 120);
+    g_test_add_func("/hosts-depths/request", test_request);
+    g_test_add_func("/hosts-depths/reply", test_reply);
+    return vgt_run();
+}
