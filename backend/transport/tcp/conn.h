@@ -82,10 +82,8 @@ struct stream {
     bool open;              /* a message has begun, and its last segment was not sent */
     struct ddp_header next; /* of that segment, if there is none else */
     uint32_t msn[RDMAP_QNS];
-    unsigned asked_first, n_asked;
-    struct tcp_asked asked[TCP_DEPTH];
-    unsigned job_first, n_jobs;
-    struct tcp_job job[TCP_DEPTH];
+    unsigned asked_first, n_asked; /* in asked[] */
+    unsigned job_first, n_jobs;    /* in job[] */
     uint32_t next_id;
     bool sent, answered; /* messages, at all */
     int unsent;          /* bytes in the socket that the peer has not, when asked last */
@@ -112,6 +110,10 @@ struct stream {
     struct rdmap_imm imm;
     bool imm_solicited;
     struct tcp_arrival in;
+
+    /* ---- what not every frame touches: with many streams each cache line counts ---- */
+    struct tcp_asked asked[TCP_DEPTH];
+    struct tcp_job job[TCP_DEPTH];
     uint8_t room[FPDU_MAX_SIZE];
 };
 
@@ -130,21 +132,33 @@ struct place {
 
 /* What a connected queue pair has of this room, from RTR to RESET. */
 struct conn {
-    /* Under the VM's token. */
+    /* Under the VM's token; first what each message touches. */
     struct qp *qp;
-    struct vm *vm;
+    struct stream *s; /* NULL: there is none */
     struct tcp_vm *net;
-    TAILQ_ENTRY(conn) link; /* in net->conns */
+    struct vm *vm;
     TAILQ_ENTRY(conn) work; /* in net->work */
+    uint64_t progress;      /* ns, when the peer answered or took something last */
     bool has_work;
-    struct stream *s;                       /* NULL: there is none */
+    bool stalled;    /* requester_go() is owed */
+    bool ready_owed; /* CTL_READY is, by the next stream */
+    bool expecting;  /* in net->expecting: the sweep looks at it */
+    bool by_copy;    /* nothing is received straight into the guest's memory */
+    /* Constant. */
+    bool initiator; /* of the two, we make the TCP connection */
+    bool is_self;   /* a queue pair that is its own peer */
+    bool reliable;  /* RC: what it sends is answered; else UC */
+
+    /* The peer; set when the first stream comes. */
+    uint64_t peer_incarnation;
+    uint64_t peer_seq; /* where a connection that nothing came of begins */
+    uint32_t peer_psn;
+    uint8_t peer_mtu;
+
+    struct ticket ticket;                   /* constant */
     const struct transport_ops *carried_by; /* req.op's first bytes */
-    bool stalled;                           /* requester_go() is owed */
-    bool ready_owed;                        /* CTL_READY is, by the next stream */
-    bool expecting;                         /* in net->expecting: the sweep looks at it */
     TAILQ_ENTRY(conn) expect;
-    uint64_t progress; /* ns, when the peer answered or took something last */
-    bool by_copy;      /* nothing is received straight into the guest's memory */
+    TAILQ_ENTRY(conn) link; /* in net->conns */
 
     /* To get a stream; under the token. */
     bool trying;        /* until try_until, or an answer */
@@ -157,22 +171,12 @@ struct conn {
     uint8_t peer_failed_status;
     uint64_t peer_failed_seq; /* it has executed all before that */
 
-    /* The peer; set when the first stream comes. */
-    uint64_t peer_incarnation;
-    uint64_t peer_seq; /* where a connection that nothing came of begins */
-    uint32_t peer_psn;
-    uint8_t peer_mtu;
-
     /* Constant. */
-    struct ticket ticket;
     const char *network;        /* interned */
     struct route *route;        /* its queue pair's */
     struct conn_path path;      /* ours */
     struct conn_path peer_path; /* the peer's: the same, turned round */
     uint64_t incarnation;
-    bool initiator; /* of the two, we make the TCP connection */
-    bool is_self;   /* a queue pair that is its own peer */
-    bool reliable;  /* RC: what it sends is answered; else UC */
 
     /* The main thread's, see setup.c. */
     bool ask_queued; /* under setup.c's lock */
