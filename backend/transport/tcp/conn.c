@@ -34,9 +34,10 @@
  * token: the VM's worker in its turns, and the main thread when it makes or ends one. The
  * staging buffer is a worker's, and empty whenever a token is let go.
  *
- * Sockets are in an epoll set of the VM, level-triggered, which is one source of the VM's
- * worker.  Whoever frees a conn holds the token, and so does who asks epoll: what that
- * returns is alive.
+ * Sockets are in an epoll set of the VM, which is one source of the VM's worker.  They
+ * are edge-triggered: a level would be looked at twice for what is read once.  So what
+ * has been told and is not read to its end yet is in a list (unread).  Whoever frees a
+ * conn holds the token, and so does who asks epoll: what that returns is alive.
  */
 #include "transport/tcp/conn.h"
 
@@ -67,11 +68,11 @@
 /* ... or not read what it is told at the end. */
 #define CLOSING_NS 1000000000u
 /* Sockets looked at with one call. */
-#define EVENTS 16
+#define EVENTS 64
 /* Of a cache. */
 #define LINE 64u
 /* What a socket is watched for, always. */
-#define WATCH (EPOLLIN | EPOLLRDHUP)
+#define WATCH (EPOLLIN | EPOLLRDHUP | EPOLLET)
 /* How soon to look whether a grace period is over. */
 #define GRACE_NS 2000u
 
@@ -130,6 +131,23 @@ void conn_work(struct conn *c)
     if (!c->has_work) {
         c->has_work = true;
         TAILQ_INSERT_TAIL(&c->net->work, c, work);
+    }
+}
+
+/* It may have something to read, or still has. */
+static void is_unread(struct conn *c)
+{
+    if (!c->is_unread) {
+        c->is_unread = true;
+        TAILQ_INSERT_TAIL(&c->net->unread, c, unread);
+    }
+}
+
+static void not_unread(struct conn *c)
+{
+    if (c->is_unread) {
+        c->is_unread = false;
+        TAILQ_REMOVE(&c->net->unread, c, unread);
     }
 }
 
@@ -225,6 +243,7 @@ void conn_down(struct conn *c)
     }
     c->s = NULL;
     no_work(c);
+    not_unread(c);
     /* One that brought nothing was a try in vain. */
     c->refused |= c->reliable && s->sent && !s->answered;
     c->ready_owed |= s->ready_due;
@@ -412,7 +431,7 @@ static inline void prefetch(const void *at, size_t n)
     }
 }
 
-/* What a frame of the next one will touch; with many it is in no cache. */
+/* What a frame of it will touch: with many streams that is in no cache. */
 static void prefetch_conn(const struct conn *c)
 {
     prefetch(c->s, offsetof(struct stream, asked));
@@ -421,41 +440,55 @@ static void prefetch_conn(const struct conn *c)
     prefetch(&c->qp->resp, sizeof(c->qp->resp));
 }
 
-static void sockets(struct tcp_vm *net, struct turn *t)
+/* Note what the sockets tell.  True: there may be more. */
+static bool look_at_sockets(struct tcp_vm *net)
 {
     struct epoll_event ev[EVENTS];
-    int n;
+    int n = epoll_wait(net->epfd, ev, EVENTS, 0);
 
-    /* First: what comes from now on sets it again. */
-    atomic_store(&net->net.ready, false);
-    n = epoll_wait(net->epfd, ev, EVENTS, 0);
     for (int i = 0; i < n; i++) {
         __builtin_prefetch(ev[i].data.ptr);
     }
     for (int i = 0; i < n; i++) {
         struct conn *c = ev[i].data.ptr;
 
-        if (i + 1 < n) {
-            prefetch_conn(ev[i + 1].data.ptr);
-        }
-        if (!c->s) {
-            continue;
-        }
-        if (ev[i].events & EPOLLOUT) {
+        if (c->s && (ev[i].events & EPOLLOUT)) {
             tx_writable(c);
         }
-        /* An end that comes with data is seen behind them, and has no edge of its own. */
-        if (c->s && (ev[i].events & ~(uint32_t)EPOLLOUT) &&
-            (rx_run(c, t) || (ev[i].events & EPOLLRDHUP))) {
-            atomic_store_explicit(&net->net.ready, true, memory_order_relaxed);
+        if (c->s && (ev[i].events & ~(uint32_t)EPOLLOUT)) {
+            /* An end that comes with data is seen behind them, without another edge. */
+            c->s->ended |= (ev[i].events & EPOLLRDHUP) != 0;
+            is_unread(c);
+        }
+    }
+    return n == EVENTS;
+}
+
+static void sockets(struct tcp_vm *net, struct turn *t)
+{
+    struct conn *c, *last;
+    bool more;
+
+    /* First: what comes from now on sets it again. */
+    atomic_store(&net->net.ready, false);
+    more = look_at_sockets(net);
+    last = TAILQ_LAST(&net->unread, conn_list);
+    while ((c = TAILQ_FIRST(&net->unread))) {
+        struct conn *next = TAILQ_NEXT(c, unread);
+
+        if (next) {
+            prefetch_conn(next);
+        }
+        not_unread(c);
+        if (rx_run(c, t) || c->s->ended) {
+            is_unread(c);
         }
         comp_make_room(worker_self());
-        if (turn_spent(t, 1)) {
-            n = EVENTS; /* the rest is asked for again */
+        if (c == last || turn_spent(t, 1)) {
             break;
         }
     }
-    if (n == EVENTS) {
+    if (more || !TAILQ_EMPTY(&net->unread)) {
         atomic_store_explicit(&net->net.ready, true, memory_order_relaxed);
     }
 }
@@ -610,6 +643,7 @@ static struct tcp_vm *vm_net_get(struct vm *vm)
     TAILQ_INIT(&net->conns);
     TAILQ_INIT(&net->expecting);
     TAILQ_INIT(&net->work);
+    TAILQ_INIT(&net->unread);
     net->epfd = epoll_create1(EPOLL_CLOEXEC);
     net->source = (struct source){.fd = net->epfd, .ready = sockets_ready};
     if (net->epfd < 0 || !worker_add_source(vm->dp.worker, &net->source, EPOLLIN)) {

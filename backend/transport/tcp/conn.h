@@ -72,6 +72,7 @@ struct stream {
     bool broken;   /* to be closed at the turn's end */
     bool closing;  /* nothing is taken any more; ended when all is sent, and read */
     bool shut;     /* all is sent */
+    bool ended;    /* by the peer: behind what it has sent */
     bool mute;     /* nothing can be sent any more; what has come is read */
 
     /* ---- what we send ---- */
@@ -137,9 +138,11 @@ struct conn {
     struct stream *s; /* NULL: there is none */
     struct tcp_vm *net;
     struct vm *vm;
-    TAILQ_ENTRY(conn) work; /* in net->work */
-    uint64_t progress;      /* ns, when the peer answered or took something last */
+    TAILQ_ENTRY(conn) work;   /* in net->work */
+    TAILQ_ENTRY(conn) unread; /* in net->unread */
+    uint64_t progress;        /* ns, when the peer answered or took something last */
     bool has_work;
+    bool is_unread;
     bool stalled;    /* requester_go() is owed */
     bool ready_owed; /* CTL_READY is, by the next stream */
     bool expecting;  /* in net->expecting: the sweep looks at it */
@@ -202,8 +205,9 @@ struct tcp_vm {
     struct conn_list conns;
     struct conn_list expecting; /* those whose peers are to do something */
     unsigned n_expecting, sweep_left;
-    struct conn_list work; /* something to send, to look at or to close */
-    uint64_t sweep;        /* ns, when silent peers are looked for; UINT64_MAX: not */
+    struct conn_list work;   /* something to send, to look at or to close */
+    struct conn_list unread; /* in their sockets there may be something, or an end */
+    uint64_t sweep;          /* ns, when silent peers are looked for; UINT64_MAX: not */
 };
 
 /* What a worker has one of. */
@@ -278,7 +282,7 @@ void tx_last_words(struct conn *c);
 
 /* Of a frame that began: is its payload received straight to its place? */
 fpdu_parts_fn rx_goes_straight;
-/* Read from the socket, and do what it says.  False: there is no more now. */
+/* Read from the socket, and do what it says.  False: there is no more until it tells. */
 bool rx_run(struct conn *c, struct turn *t);
 /* Go on with a message that waited for a grace period. */
 void rx_resume(struct conn *c, struct turn *t);

@@ -24,7 +24,9 @@
  */
 #include "transport/tcp/rx.h"
 
+#include <linux/sockios.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "transport/tcp/ctl.h"
@@ -454,6 +456,13 @@ static ssize_t read_some(struct conn *c, size_t *asked, size_t *taken)
     return n;
 }
 
+static bool has_input(const struct stream *s)
+{
+    int n = 0;
+
+    return ioctl(s->fd, SIOCINQ, &n) == 0 && n > 0;
+}
+
 bool rx_run(struct conn *c, struct turn *t)
 {
     struct tcp_scratch *x = tcp_scratch();
@@ -467,7 +476,10 @@ bool rx_run(struct conn *c, struct turn *t)
             return s->waiting;
         }
         n = read_some(c, &asked, &taken);
-        if (n < 0 && errno != EAGAIN && errno != EINTR) {
+        if (n < 0 && errno == EINTR) {
+            return true;
+        }
+        if (n < 0 && errno != EAGAIN) {
             conn_break(c, g_strerror(errno));
         }
         if (n <= 0) {
@@ -481,5 +493,6 @@ bool rx_run(struct conn *c, struct turn *t)
         /* In the middle of a large message: little was asked for. */
     } while ((size_t)n == asked && asked < sizeof(x->in_buf) &&
              !turn_spent(t, 1 + (unsigned)(taken >> PVRDMA_PAGE_SHIFT)));
-    return (size_t)n == asked;
+    /* Less than that was all there was, unless it is the guest's memory that ended. */
+    return (size_t)n == asked || ((size_t)n == taken && has_input(s));
 }
