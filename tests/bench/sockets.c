@@ -5,13 +5,18 @@
  *
  *   bench-sockets [-t SECONDS]      default: 0.2 a figure
  *
- * One thread on one processor has both ends of 1 or 64 TCP connections over loopback, as
- * one worker has those of two VMs in `bench -p tcp`.  A round sends a message on each and
- * receives it.  Processor time of a message, medians of seven measurements in turns:
+ * One thread on one processor has both ends of 1, 64 or 1,000 TCP connections over
+ * loopback, as one worker has those of two VMs in `bench -p tcp`.  A round sends a
+ * message on each and receives it.  Processor time of a message, medians of seven
+ * measurements in turns:
  *
  *   calls       send() and recv() for each
  *   epoll       the same, told by epoll_wait() what there is to receive, as the daemon is
+ *   answered    as epoll, and the receiver answers with 32 bytes, of which the sender is
+ *               told, too: what a message takes that is acknowledged by itself
  *   io_uring    a round's sends and receives are submitted, and waited for, by one call
+ *
+ * In brackets the ratio to plain calls, and to the same on one connection.
  *
  * io_uring without a library: its rings are mapped and used as linux/io_uring.h says.
  */
@@ -34,12 +39,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#define STREAMS 64u
+#define STREAMS 1000u
 #define LONGEST 65536u
+#define ANSWER  32u
 #define TIMES   7u
-#define ENTRIES (2 * STREAMS)
+#define ENTRIES (2 * STREAMS) /* the kernel makes a power of two of it */
+#define BURST   64u           /* messages until the time is looked at, at least */
 
-static int tx[STREAMS], rx[STREAMS], epfd;
+static int tx[STREAMS], rx[STREAMS], epfd, answers;
 static uint8_t out[LONGEST], in[LONGEST];
 static double seconds = 0.2;
 
@@ -70,13 +77,17 @@ static void connect_streams(void)
               getsockname(listener, (struct sockaddr *)&a, &len) == 0,
           "a port");
     epfd = epoll_create1(0);
+    answers = epoll_create1(0);
     for (unsigned i = 0; i < STREAMS; i++) {
         struct epoll_event ev = {.events = EPOLLIN, .data.u32 = i};
 
         tx[i] = socket(AF_INET, SOCK_STREAM, 0);
         check(connect(tx[i], (struct sockaddr *)&a, len) == 0, "connect");
         rx[i] = accept(listener, NULL, NULL);
-        check(rx[i] >= 0 && epoll_ctl(epfd, EPOLL_CTL_ADD, rx[i], &ev) == 0, "accept");
+        check(rx[i] >= 0 && epoll_ctl(epfd, EPOLL_CTL_ADD, rx[i], &ev) == 0 &&
+                  epoll_ctl(answers, EPOLL_CTL_ADD, tx[i], &ev) == 0,
+              "accept");
+        setsockopt(rx[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
         setsockopt(tx[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     }
     close(listener);
@@ -84,35 +95,72 @@ static void connect_streams(void)
 
 /* ---- plain calls ---- */
 
-static void receive(unsigned i, uint32_t len)
+static void give(int fd, uint32_t len)
 {
-    check(recv(rx[i], in, len, MSG_WAITALL) == (ssize_t)len, "recv");
+    check(send(fd, out, len, MSG_NOSIGNAL) == (ssize_t)len, "send");
+}
+
+static void receive(int fd, uint32_t len)
+{
+    check(recv(fd, in, len, MSG_WAITALL) == (ssize_t)len, "recv");
+}
+
+static void send_round(unsigned n, uint32_t len)
+{
+    for (unsigned i = 0; i < n; i++) {
+        give(tx[i], len);
+    }
 }
 
 static void round_calls(unsigned n, uint32_t len)
 {
+    send_round(n, len);
     for (unsigned i = 0; i < n; i++) {
-        check(send(tx[i], out, len, MSG_NOSIGNAL) == (ssize_t)len, "send");
+        receive(rx[i], len);
     }
-    for (unsigned i = 0; i < n; i++) {
-        receive(i, len);
-    }
+}
+
+/* As many as the daemon asks for at a time. */
+static unsigned look(int set, struct epoll_event ev[16])
+{
+    int n = epoll_wait(set, ev, 16, 0);
+
+    check(n >= 0, "epoll_wait");
+    return (unsigned)n;
 }
 
 static void round_epoll(unsigned n, uint32_t len)
 {
-    struct epoll_event ev[16]; /* as many as the daemon asks for */
+    struct epoll_event ev[16];
 
-    for (unsigned i = 0; i < n; i++) {
-        check(send(tx[i], out, len, MSG_NOSIGNAL) == (ssize_t)len, "send");
-    }
+    send_round(n, len);
     for (unsigned done = 0; done < n;) {
-        int found = epoll_wait(epfd, ev, G_N_ELEMENTS(ev), 0);
+        unsigned found = look(epfd, ev);
 
-        for (int i = 0; i < found; i++) {
-            receive(ev[i].data.u32, len);
-            done++;
+        for (unsigned i = 0; i < found; i++) {
+            receive(rx[ev[i].data.u32], len);
         }
+        done += found;
+    }
+}
+
+static void round_answered(unsigned n, uint32_t len)
+{
+    struct epoll_event ev[16];
+
+    send_round(n, len);
+    for (unsigned done = 0; done < n;) {
+        unsigned found = look(epfd, ev);
+
+        for (unsigned i = 0; i < found; i++) {
+            receive(rx[ev[i].data.u32], len);
+            give(rx[ev[i].data.u32], ANSWER);
+        }
+        found = look(answers, ev);
+        for (unsigned i = 0; i < found; i++) {
+            receive(tx[ev[i].data.u32], ANSWER);
+        }
+        done += found;
     }
 }
 
@@ -198,7 +246,8 @@ static const struct {
 } ways[] = {
     {"calls", round_calls},
     {"epoll", round_epoll},
-    {"io_uring", round_uring},
+    {"answered", round_answered},
+    {"io_uring", round_uring}, /* the last: not everywhere */
 };
 
 static int compare(const void *a, const void *b)
@@ -215,7 +264,7 @@ static double measure(unsigned way, unsigned n, uint32_t len)
     unsigned rounds = 0;
 
     for (; now - start < seconds; now = cpu_s()) {
-        for (unsigned i = 0; i < 64 / n; i++) {
+        for (unsigned i = 0; i < MAX(BURST / n, 1); i++) {
             ways[way].round(n, len);
             rounds++;
         }
@@ -226,7 +275,8 @@ static double measure(unsigned way, unsigned n, uint32_t len)
 int main(int argc, char **argv)
 {
     static const uint32_t lengths[] = {64, 4096, LONGEST};
-    static const unsigned streams[] = {1, STREAMS};
+    static const unsigned streams[] = {1, 64, STREAMS};
+    double one[G_N_ELEMENTS(ways)] = {0};
     unsigned n_ways = G_N_ELEMENTS(ways);
     cpu_set_t first;
     int opt;
@@ -246,8 +296,8 @@ int main(int argc, char **argv)
         n_ways--;
     }
     for (unsigned k = 0; k < G_N_ELEMENTS(lengths) * G_N_ELEMENTS(streams); k++) {
-        uint32_t len = lengths[k / 2];
-        unsigned n = streams[k % 2];
+        uint32_t len = lengths[k / G_N_ELEMENTS(streams)];
+        unsigned n = streams[k % G_N_ELEMENTS(streams)];
         double us[G_N_ELEMENTS(ways)][TIMES];
 
         for (unsigned i = 0; i < TIMES; i++) {
@@ -255,13 +305,14 @@ int main(int argc, char **argv)
                 us[w][i] = measure(w, n, len);
             }
         }
-        printf("%5u bytes, %2u streams:", len, n);
+        printf("%5u bytes, %4u streams:", len, n);
         for (unsigned w = 0; w < n_ways; w++) {
+            double *figure = &us[w][TIMES / 2];
+
             qsort(us[w], TIMES, sizeof(double), compare);
-            printf("  %s %6.2f us", ways[w].name, us[w][TIMES / 2]);
-            if (w) {
-                printf(" (%.2f)", us[w][TIMES / 2] / us[0][TIMES / 2]);
-            }
+            one[w] = n == 1 ? *figure : one[w];
+            printf("  %s %6.2f us (%.2f, %.2f)", ways[w].name, *figure,
+                   *figure / us[0][TIMES / 2], *figure / one[w]);
         }
         printf("\n");
         fflush(stdout);
