@@ -72,6 +72,7 @@ static void test_timers(void)
     GArray *ms = g_array_new(FALSE, FALSE, sizeof(double));
     struct vgt_side bad;
     struct vgt_pair p;
+    int64_t limit;
     double p99;
 
     start(&(struct vg_daemon_opts){.n_vms = 3, .poll_us = -1});
@@ -108,7 +109,12 @@ static void test_timers(void)
                    ms->len, N, vgt_percentile(ms, 50), p99, vgt_percentile(ms, 100),
                    vgt_counter("vm0", "datapath", "retries"));
     vgt_assert_shorter(p99, 100);
-    g_assert_cmpint(vgt_counter("vm0", "datapath", "retries"), >, N);
+    /* On a busy machine the worker may not have come to all of them in that time. */
+    limit = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+    while (vgt_counter("vm0", "datapath", "retries") <= N) {
+        g_assert_cmpint(vg_now_ns(), <, limit);
+        g_usleep(1000);
+    }
     g_array_unref(ms);
     vgt_pair_close(&p);
     for (unsigned i = 0; i < N; i++) {
