@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 #define RELAY_AS(host) (11 - (host)) /* whom host @host takes for the other one */
-#define MAX_CONNS      128u
+#define MAX_CONNS      512u
 #define WAIT_MS        2
 
 /* Bytes on their way, of one direction. */
@@ -75,6 +75,9 @@ static int socket_as(const struct relay *r, unsigned host, unsigned port)
     if (r->o.buffer) {
         setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &r->o.buffer, sizeof(r->o.buffer));
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &r->o.buffer, sizeof(r->o.buffer));
+    }
+    if (r->o.mss) {
+        setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &r->o.mss, sizeof(r->o.mss));
     }
     g_assert_cmpint(bind(fd, (struct sockaddr *)&own, sizeof(own)), ==, 0);
     return fd;

@@ -14,6 +14,7 @@ struct relay_opts {
     unsigned chunk; /* bytes at once, at most; 0: what there is */
     unsigned pause_us;
     int buffer;           /* of its sockets, each; 0: the kernel's choice */
+    int mss;              /* of their connections; 0: likewise */
     uint64_t reset_after; /* bytes of a connection, on average; 0: never */
     uint64_t reset_early; /* ... of every second one, at most; 0: as the others */
 };

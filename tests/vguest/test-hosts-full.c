@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * vguest tests: many connections to a host that does not read.  What waits for it in the
+ * daemon's memory stays below what docs/hosts.md says of each, and goes when it reads on.
+ */
+#include "relay.h"
+
+#define N_QPS 256u
+#define LEN   (1u << 18)
+/* "a queue pair's connection to another host": docs/hosts.md. */
+#define EACH_KIB 460u
+
+static struct vg_daemon *host[2];
+static struct relay *relay;
+
+static void begin(void)
+{
+    const struct host_opts o = {
+        .n_vms = 2, .daemon_keys = "peer-timeout=30", .vm_keys = "addresses=any"};
+
+    /* Sockets that take little, so that the rest is the daemon's. */
+    relay = relay_start(&(struct relay_opts){.mss = 536, .buffer = 4096});
+    for (unsigned i = 0; i < 2; i++) {
+        host[i] = relay_host(i, o);
+    }
+    host_wait_up(host[0], 1, true);
+    host_wait_up(host[1], 0, true);
+    vgt_daemon = host[0];
+}
+
+static void end(void)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        vg_daemon_stop(host[i]);
+    }
+    relay_stop(relay);
+    vgt_daemon = NULL;
+}
+
+/* A WRITE of @len bytes by each. */
+static void post_all(struct vgt_pair *p, struct vg_qp *const *qp, uint32_t len)
+{
+    for (unsigned i = 0; i < N_QPS; i++) {
+        struct pvrdma_sge sge = vg_sge(p->s[0].mr, 0, len);
+        struct vg_wr wr = {.wr_id = i,
+                           .opcode = PVRDMA_WR_RDMA_WRITE,
+                           .flags = VGT_SIG,
+                           .nsge = 1,
+                           .sge = &sge,
+                           .remote_addr = p->s[1].mr->buf->va,
+                           .rkey = p->s[1].mr->rkey};
+
+        g_assert_cmpuint(vg_post_send(qp[i], &wr, 1), ==, 1);
+    }
+}
+
+static void all_done(struct vgt_pair *p)
+{
+    bool done[N_QPS] = {false};
+
+    for (unsigned i = 0; i < N_QPS; i++) {
+        struct pvrdma_cqe c;
+
+        g_assert_true(vg_cq_wait(p->s[0].scq, &c, VGT_WAIT_MS));
+        g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
+        g_assert_cmpuint(c.wr_id, <, N_QPS);
+        g_assert_false(done[c.wr_id]);
+        done[c.wr_id] = true;
+    }
+}
+
+/* What it has when that does not grow any more; KiB. */
+static long settled(void)
+{
+    long most = 0;
+
+    for (unsigned same = 0; same < 20; same++) {
+        struct vg_usage now;
+
+        g_usleep(50000);
+        vg_daemon_usage(host[0], &now);
+        if (now.rss_anon_kib > most) {
+            most = now.rss_anon_kib;
+            same = 0;
+        }
+    }
+    return most;
+}
+
+static void test_unread(void)
+{
+    const struct vg_conn c = {.timeout = 25, .retry_cnt = 7}; /* longer than this takes */
+    struct vg_qp *qp[2][N_QPS];
+    struct vg_usage before;
+    struct vgt_opts o;
+    struct vgt_pair p;
+    long grown;
+
+    begin();
+    o = (struct vgt_opts){.guest = {{.db = VG_DB_EXT}, {.db = VG_DB_EXT}},
+                          .daemon = {host[0], host[1]},
+                          .cqe = N_QPS,
+                          .unconnected = true};
+    vgt_pair_open(&p, 0, 1, &o);
+    for (unsigned i = 0; i < N_QPS; i++) {
+        for (unsigned k = 0; k < 2; k++) {
+            qp[k][i] = vg_qp_new(p.s[k].pd, p.s[k].scq, p.s[k].rcq, &o.qp);
+        }
+        vg_qp_connect(qp[0][i], qp[1][i], &c);
+    }
+    vgt_fill(VG_MR_HOST(p.s[0].mr, 0), LEN, 1);
+    post_all(&p, qp[0], 8);
+    all_done(&p);
+    vg_daemon_usage(host[0], &before);
+    relay_stall_from(relay, 0, true);
+    post_all(&p, qp[0], LEN);
+    /* It reads a little, now and then: who may go on stages more than is taken. */
+    for (unsigned i = 0; i < 5; i++) {
+        g_usleep(100000);
+        relay_stall_from(relay, 0, false);
+        relay_stall_from(relay, 0, true);
+    }
+    grown = settled() - before.rss_anon_kib;
+    g_test_message("%ld KiB for %u connections", grown, N_QPS);
+    if (VGT_PLAIN_BUILD) {
+        g_assert_cmpint(grown, >, N_QPS); /* there is something */
+        g_assert_cmpint(grown, <, N_QPS * EACH_KIB);
+    }
+    vgt_expect_none(p.s[0].scq, 0);
+    relay_stall_from(relay, 0, false);
+    all_done(&p);
+    vgt_check(VG_MR_HOST(p.s[1].mr, 0), LEN, 1);
+    for (unsigned i = 0; i < N_QPS; i++) {
+        vg_qp_free(qp[0][i]);
+        vg_qp_free(qp[1][i]);
+    }
+    vgt_pair_close(&p);
+    end();
+}
+
+int main(int argc, char **argv)
+{
+    vgt_init(&argc, &argv, 120);
+    g_test_add_func("/hosts-full/unread", test_unread);
+    return vgt_run();
+}
