@@ -54,7 +54,7 @@ static void test_start(void)
         put(fd, bytes, len);
         expect_end(fd, IWARP_OK);
     }
-    /* From a host that has not got it. */
+    /* One byte and more behind it. */
     g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
     fd = connect_from(2, 0);
     len = put_start(bytes);
@@ -72,6 +72,12 @@ static void test_start(void)
     fd = connect_from(2, 0);
     put(fd, bytes, 10);
     close(call());
+    expect_end(fd, IWARP_OK);
+    /* A token that was agreed on, and is shown too late: 5 s is what it lives for. */
+    g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
+    g_usleep(5100000);
+    fd = connect_from(2, 0);
+    put(fd, bytes, put_start(bytes));
     expect_end(fd, IWARP_OK);
     fakestream_end();
 }
