@@ -51,6 +51,7 @@ static void cmd_quiesce(struct pvrdma_dev *dev)
 {
 	if (dev->cmd.quiet)
 		return;
+	dev->cmd.gone = pvrdma_read(dev, PVRDMA_REG_VERSION) == U32_MAX;
 	pvrdma_write(dev, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
 	/* The reset is done, not posted, when this returns. */
 	pvrdma_read(dev, PVRDMA_REG_VERSION);

@@ -7,6 +7,8 @@
  * the same backwards; ib_core first destroys all objects, also those of
  * programs that still run.  After CTL=RESET the device uses no memory of ours.
  *
+ * The same happens between a failure of the device and its return: recover.c.
+ *
  * The device takes the shared region at the write of DSRHIGH and lets go of it
  * at CTL=RESET.  A hypervisor may post these writes; the read of VERSION after
  * each waits until they are done.
@@ -196,9 +198,12 @@ static void device_reset(struct pvrdma_dev *dev)
 
 static int device_start(struct pvrdma_dev *dev)
 {
-	u32 version = pvrdma_read(dev, PVRDMA_REG_VERSION);
+	u32 version;
 	int ret;
 
+	/* One that failed in another's hands, as before kexec, is there then. */
+	device_reset(dev);
+	version = pvrdma_read(dev, PVRDMA_REG_VERSION);
 	/* Older ones answer CREATE_QP without a handle. */
 	if (version == U32_MAX || version < PVRDMA_VERSION) {
 		dev_err(&dev->pdev->dev, "device version %u, need %u\n",
@@ -277,14 +282,22 @@ static int ib_start(struct pvrdma_dev *dev)
 	return 0;
 }
 
-static int adapter_up(struct pci_dev *pdev)
+/**
+ * pvrdma_adapter_up() - bring up the device of an adapter that has none
+ * @adapter: adapter
+ *
+ * Return: 0 or a negative errno.
+ */
+int pvrdma_adapter_up(struct pvrdma_adapter *adapter)
 {
+	struct pci_dev *pdev = adapter->pdev;
 	struct pvrdma_dev *dev;
 	int ret;
 
 	dev = ib_alloc_device(pvrdma_dev, ibdev);
 	if (!dev)
 		return -ENOMEM;
+	dev->adapter = adapter;
 	dev->pdev = pdev;
 	mutex_init(&dev->cmd.lock);
 	mutex_init(&dev->table.lock);
@@ -309,7 +322,8 @@ static int adapter_up(struct pci_dev *pdev)
 		dev_err(&pdev->dev, "cannot register: %d\n", ret);
 		goto err_device;
 	}
-	pci_set_drvdata(pdev, dev);
+	adapter->dev = dev;
+	adapter->up_at = jiffies;
 	return 0;
 err_device:
 	device_stop(dev);
@@ -322,17 +336,15 @@ err_free:
 	return ret;
 }
 
-/*
- * Also before a reset or sleep, which takes all objects from the device: for
- * ib_core and programs it is an adapter that goes and another that comes.
+/**
+ * pvrdma_adapter_down() - take the device of an adapter down
+ * @adapter: adapter that has one
  */
-static void pvrdma_remove(struct pci_dev *pdev)
+void pvrdma_adapter_down(struct pvrdma_adapter *adapter)
 {
-	struct pvrdma_dev *dev = pci_get_drvdata(pdev);
+	struct pvrdma_dev *dev = adapter->dev;
 
-	if (!dev)
-		return;
-	pci_set_drvdata(pdev, NULL);
+	adapter->dev = NULL;
 	if (pvrdma_read(dev, PVRDMA_REG_VERSION) == U32_MAX)
 		pvrdma_set_dead(dev, "its registers read all-ones");
 	WRITE_ONCE(dev->port.registered, false);
@@ -352,29 +364,67 @@ static void pvrdma_remove(struct pci_dev *pdev)
 }
 
 /*
+ * Also before a reset or sleep, which takes all objects from the device: for
+ * ib_core and programs it is an adapter that goes and another that comes.
+ */
+static void pvrdma_remove(struct pci_dev *pdev)
+{
+	struct pvrdma_adapter *adapter = pci_get_drvdata(pdev);
+
+	pvrdma_recover_end(adapter);
+	if (adapter->dev)
+		pvrdma_adapter_down(adapter);
+	pvrdma_recover_end(adapter);
+}
+
+/* After a reset or sleep. */
+static int pvrdma_again(struct pci_dev *pdev)
+{
+	struct pvrdma_adapter *adapter = pci_get_drvdata(pdev);
+	int ret;
+
+	WRITE_ONCE(adapter->ending, false);
+	ret = pvrdma_adapter_up(adapter);
+	if (ret)
+		pvrdma_recover_begin(adapter);
+	return ret;
+}
+
+/*
  * The machine restarts or another kernel begins: the device must not write to
  * memory any more, and no user is waited for.
  */
 static void pvrdma_shutdown(struct pci_dev *pdev)
 {
-	struct pvrdma_dev *dev = pci_get_drvdata(pdev);
+	struct pvrdma_adapter *adapter = pci_get_drvdata(pdev);
 
-	if (!dev)
+	pvrdma_recover_end(adapter);
+	if (!adapter->dev)
 		return;
-	pvrdma_write(dev, PVRDMA_REG_IMR, U32_MAX);
-	pvrdma_quiesce(dev);
+	pvrdma_write(adapter->dev, PVRDMA_REG_IMR, U32_MAX);
+	pvrdma_quiesce(adapter->dev);
 }
 
 static int pvrdma_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 {
-	int ret = pci_prepare(pdev);
+	struct pvrdma_adapter *adapter;
+	int ret;
 
-	return ret ? ret : adapter_up(pdev);
+	ret = pci_prepare(pdev);
+	if (ret)
+		return ret;
+	adapter = devm_kzalloc(&pdev->dev, sizeof(*adapter), GFP_KERNEL);
+	if (!adapter)
+		return -ENOMEM;
+	adapter->pdev = pdev;
+	pvrdma_recover_init(adapter);
+	pci_set_drvdata(pdev, adapter);
+	return pvrdma_adapter_up(adapter);
 }
 
 static void pvrdma_reset_done(struct pci_dev *pdev)
 {
-	int ret = adapter_up(pdev);
+	int ret = pvrdma_again(pdev);
 
 	if (ret)
 		dev_err(&pdev->dev, "not usable after a reset: %d\n", ret);
@@ -389,7 +439,7 @@ static int pvrdma_suspend(struct device *d)
 
 static int pvrdma_resume(struct device *d)
 {
-	return adapter_up(to_pci_dev(d));
+	return pvrdma_again(to_pci_dev(d));
 }
 
 static DEFINE_SIMPLE_DEV_PM_OPS(pvrdma_pm_ops, pvrdma_suspend, pvrdma_resume);

@@ -12,7 +12,7 @@
  * The notifier runs under RTNL and runs no commands.  What takes time is left
  * to port.work: it finds the port's state from interface and device, tells
  * ib_core about a change, and lets it look at a new interface's addresses; of
- * a dead device it also tells the users of kernel CQs.
+ * a dead device it also tells the users of kernel CQs, and begins its recovery.
  */
 #include <linux/etherdevice.h>
 #include <linux/rtnetlink.h>
@@ -111,6 +111,8 @@ static void port_work(struct work_struct *work)
 	}
 	if (!READ_ONCE(dev->port.registered))
 		return;
+	if (pvrdma_quiet(dev) && dev->cmd.gone)
+		pvrdma_recover_begin(dev->adapter);
 	if (xchg(&dev->port.netdev_new, false))
 		rdma_roce_rescan_device(&dev->ibdev);
 	active = READ_ONCE(dev->port.link) && !pvrdma_dead(dev);

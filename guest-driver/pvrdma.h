@@ -3,11 +3,12 @@
  * pvrdma: driver for the paravirtual RDMA adapter, PVRDMA ABI version 20 with
  * extensions (pvrdma/abi.h, pvrdma/ext.h).
  *
- * One struct pvrdma_dev per PCI function.  The device reads and writes guest
- * memory that is described to it by page directories, takes commands through
- * one command slot, is rung by writes to a doorbell page per context, and
- * reports through MSI-X vectors: command done, asynchronous event, and
- * completions, for which a device with FEAT_VECTORS has several.
+ * One struct pvrdma_adapter per PCI function, with a struct pvrdma_dev from one
+ * reset to the next.  The device reads and writes guest memory that is described
+ * to it by page directories, takes commands through one command slot, is rung by
+ * writes to a doorbell page per context, and reports through MSI-X vectors:
+ * command done, asynchronous event, and completions, for which a device with
+ * FEAT_VECTORS has several.
  *
  * What the device writes (responses, events, completions, ring indices) is
  * copied once and checked before it is used: handles index tables here.
@@ -87,6 +88,7 @@ struct pvrdma_pagedir {
  * @resp_dma: its DMA address
  * @quiet: the device is dead and was reset after that: it uses no memory any
  *	more; read without @lock, see pvrdma_quiet()
+ * @gone: and it was not there then
  */
 struct pvrdma_cmdq {
 	/* one command at a time */
@@ -98,6 +100,7 @@ struct pvrdma_cmdq {
 	void *resp;
 	dma_addr_t resp_dma;
 	bool quiet;
+	bool gone;
 };
 
 /**
@@ -215,8 +218,28 @@ struct pvrdma_qp_stats {
 };
 
 /**
- * struct pvrdma_dev - one adapter
+ * struct pvrdma_adapter - what stays while devices come and go, see recover.c
+ * @pdev: the PCI function
+ * @dev: its device, or NULL; changed by @recover and the PCI core's calls, never
+ *	by two at a time
+ * @recover: brings a device up again that failed
+ * @ending: it has nothing to do
+ * @pause: before it begins, in jiffies; 0: it never did
+ * @up_at: when the device was brought up last
+ */
+struct pvrdma_adapter {
+	struct pci_dev *pdev;
+	struct pvrdma_dev *dev;
+	struct delayed_work recover;
+	bool ending;
+	unsigned long pause;
+	unsigned long up_at;
+};
+
+/**
+ * struct pvrdma_dev - the device of an adapter, from one reset to the next
  * @ibdev: what ib_core knows of it
+ * @adapter: the adapter
  * @pdev: the PCI function
  * @regs: BAR1
  * @uar: doorbell page 0 of BAR2, the kernel's own
@@ -238,6 +261,7 @@ struct pvrdma_qp_stats {
  */
 struct pvrdma_dev {
 	struct ib_device ibdev;
+	struct pvrdma_adapter *adapter;
 	struct pci_dev *pdev;
 	void __iomem *regs;
 	void __iomem *uar;
@@ -530,6 +554,15 @@ static inline u32 pvrdma_num_counters(const struct pvrdma_dev *dev)
 {
 	return min_t(u32, dev->ext.counters, PVRDMA_EXT_CNT_MAX);
 }
+
+/* main.c */
+int pvrdma_adapter_up(struct pvrdma_adapter *adapter);
+void pvrdma_adapter_down(struct pvrdma_adapter *adapter);
+
+/* recover.c */
+void pvrdma_recover_init(struct pvrdma_adapter *adapter);
+void pvrdma_recover_begin(struct pvrdma_adapter *adapter);
+void pvrdma_recover_end(struct pvrdma_adapter *adapter);
 
 /* cmd.c */
 void pvrdma_set_dead(struct pvrdma_dev *dev, const char *why);

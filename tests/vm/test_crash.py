@@ -2,11 +2,12 @@
 """The daemon dies under running guests, and another is started: the guests recover by a
 reset of their adapters, and none is started anew."""
 
-import re
 import time
 
 import fixture
 import parts
+import test_driver
+from kernellog import log_problems
 from programs import Pair, pingpong
 from pvrdma_vm import Daemon, start_guests
 
@@ -18,7 +19,8 @@ class CrashTest(fixture.PrivateTest):
     def boot(self):
         self.daemon = Daemon(self.session, ['vm1', 'vm2'])
         self.guests = start_guests(self.session, self.daemon, virtio=False,
-                                   files=parts.guest_files())
+                                   files=dict(parts.guest_files(),
+                                              **test_driver.guest_files()))
 
     def traffic(self, pair):
         """Both ends of what does not end by itself, when it has begun."""
@@ -77,8 +79,7 @@ class CrashTest(fixture.PrivateTest):
 
     def ends_well(self):
         for guest in self.guests:
-            log = guest.run('dmesg').out
-            self.assertFalse(re.search(r'BUG:|WARNING:|Oops|Call Trace', log), log)
+            self.assertEqual(log_problems(guest), [])
             guest.powerdown()
         self.assertEqual(self.daemon.stop(), 0)
 
@@ -120,3 +121,49 @@ class CrashTest(fixture.PrivateTest):
                 again(guest)
             pair = self.works(parts.STOCK_DEVICE)
         self.ends_well()
+
+    def recovered(self, guests=None):
+        """Without anybody's doing in the guests; the logs until then."""
+        logs = ''
+        for guest in guests or self.guests:
+            parts.wait_in_guest(guest, 'dmesg | grep -q "pvrdma .*: recovered"',
+                                'recovery', 90)
+            self.assertEqual(log_problems(guest), [])
+            logs += guest.run('dmesg -c').out
+        return logs
+
+    def test_own(self):
+        """Our driver does so by itself."""
+        self.boot()
+        for guest in self.guests:
+            parts.use_own(guest)
+        one, two = self.guests
+        pair = self.works(parts.OWN_DEVICE)
+        # While there is no daemon the driver waits; programs end.
+        jobs = self.traffic(pair)
+        self.crash()
+        for guest in self.guests:
+            parts.wait_port(guest, 'DOWN')
+        self.end(jobs)
+        self.come_back()
+        self.recovered()
+        pair = self.works(parts.OWN_DEVICE)
+        # Programs and kernel users have it open until it goes.
+        one.run('insmod %s hold=1' % parts.KLOOP)
+        jobs = self.traffic(pair)
+        self.crash()
+        self.come_back()
+        self.assertIn(' flushed, 0, 0 stray events\n', self.recovered())
+        self.end(jobs)
+        self.works(parts.OWN_DEVICE)
+        # The module goes while it waits for a daemon, and so does the machine.
+        self.crash()
+        two.run('rmmod pvrdma', 60)
+        self.come_back()
+        two.run('insmod ' + parts.MODULE)
+        self.recovered([one])
+        self.works(parts.OWN_DEVICE)
+        self.crash()
+        for guest in self.guests:
+            self.assertEqual(log_problems(guest), [])
+            guest.powerdown()
