@@ -2,9 +2,9 @@
 """Another implementation of iWARP reads what our daemons send: siw, in a guest's kernel.
 
 siwframes makes an initiator's bytes with the daemon's own encoders: all the frames that
-daemons tell each other things with, and Writes of no bytes, then a Send.  rdma_server(1) on siw must get that
-Send and answer it, which it does not if one of the frames before it has ended the
-connection.
+daemons tell each other things with, and Writes of no bytes, then a Send.  rdma_server(1)
+on siw must get that Send and answer it, which it does not if one of the frames before it
+has ended the connection.
 """
 
 import base64
@@ -16,6 +16,14 @@ from programs import LISTENS
 from pvrdma_vm import built_program, end_well, start_guests
 
 PORT = 7471
+# Frames may not come before the Reply has, and a slow machine's siw takes its time.
+CALL = """
+until_is() { n=0; until [ "$1" "$2" ] || [ $n = 200 ]; do usleep 100000; n=$((n + 1)); done; }
+rm -f /opt/answer /opt/ended
+(cat /opt/request; until_is -s /opt/answer; %(frames)s; until_is -e /opt/ended) |
+    (nc %(to)s > /opt/answer; : > /opt/ended)
+base64 /opt/answer
+"""
 
 
 class SiwTest(fixture.PrivateTest):
@@ -36,8 +44,7 @@ class SiwTest(fixture.PrivateTest):
         address = self.siw.ip('virtio')
         server = self.siw.spawn('rdma_server -s %s -p %d' % (address, PORT))
         parts.wait_in_guest(self.siw, LISTENS % PORT, 'listener')
-        out = self.raw.run('(cat /opt/request; usleep 1000000; %s; usleep 3000000) | '
-                           'nc %s %d | base64' % (frames, address, PORT)).out
+        out = self.raw.run(CALL % {'frames': frames, 'to': '%s %d' % (address, PORT)}).out
         path = self.session.path('answer')
         with open(path, 'wb') as stream:
             stream.write(base64.b64decode(out))
@@ -49,7 +56,7 @@ class SiwTest(fixture.PrivateTest):
 
     def test_frames_of_our_own(self):
         path, server = self.answer('cat /opt/frames')
-        server.wait(20)
+        server.wait(60)
         done = self.check(path)
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn('rdma_server: end 0', server.out)
