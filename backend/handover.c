@@ -6,14 +6,16 @@
  *   the list: a state stream with one section, "FDS ": the numbers of all descriptors
  *   the rest: a state stream with what the rooms have put there
  *
- * A descriptor is named by its number, which execve() leaves as it is.  The list comes
- * first so that whoever reads it can see to all descriptors whatever the rest says.
+ * A descriptor is named by its number in the process that leaves it.  execve() leaves it
+ * as it is; what comes by a socket is in the order of the list, and has other numbers.
+ * The list comes first so that whoever reads it can see to all descriptors whatever the
+ * rest says.
  *
  * The writer is this program, perhaps of another version, so errors are not attacks; they
  * are looked for all the same, since a daemon that believes a wrong number closes
  * something else, or serves the wrong guest.
  */
-#include "handover.h"
+#include "handover_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,19 +31,6 @@
 /* Descriptors of a process, at most. */
 #define MAX_FDS  (1u << 20)
 #define MAX_TEXT 65536u
-
-#define HANDOVER_ERROR g_quark_from_static_string("pvrdma")
-
-struct handover_in {
-    void *data; /* mapped */
-    size_t len;
-    int memfd;
-    int *fd; /* ascending */
-    bool *taken;
-    uint32_t n;
-    struct state_in stream;
-    char error[STATE_ERROR_MAX];
-};
 
 /* ---- leaving ---- */
 
@@ -142,37 +131,25 @@ void handover_keep(const struct handover_out *h, int memfd, bool keep)
 
 static int compare(const void *a, const void *b)
 {
-    const int *x = a, *y = b;
+    const struct handover_fd *x = a, *y = b;
 
-    return (*x > *y) - (*x < *y);
+    return (x->name > y->name) - (x->name < y->name);
 }
 
-/*
- * Descriptors that are there, each once, none of the standard ones: the others in the
- * list are not this list's to close either.
- */
+/* The names of all that was left, in its order. */
 static void read_list(struct handover_in *h, struct state_in *s)
 {
     uint32_t n = state_get_count(s, MAX_FDS, sizeof(uint32_t));
 
-    h->fd = g_new(int, n + 1);
-    h->taken = g_new0(bool, n + 1);
+    h->fd = g_new0(struct handover_fd, n + 1);
     for (uint32_t i = 0; i < n && !state_failed(s); i++) {
-        uint32_t fd = state_get_u32(s);
+        uint32_t name = state_get_u32(s);
 
-        if (fd <= STDERR_FILENO || fd > INT32_MAX || (int)fd == h->memfd ||
-            fcntl((int)fd, F_GETFD) < 0) {
-            state_fail(s, "descriptor %u is not there", fd);
+        if (name > INT32_MAX) {
+            state_fail(s, "descriptor %u cannot be", name);
             return;
         }
-        h->fd[h->n++] = (int)fd;
-    }
-    qsort(h->fd, h->n, sizeof(h->fd[0]), compare);
-    for (uint32_t i = 0; i < h->n; i++) {
-        set_cloexec(h->fd[i], true);
-        if (i > 0 && h->fd[i] == h->fd[i - 1]) {
-            state_fail(s, "descriptor %d is there twice", h->fd[i]);
-        }
+        h->fd[h->n++] = (struct handover_fd){.name = (int)name, .fd = -1};
     }
 }
 
@@ -206,7 +183,7 @@ static bool read_head(struct handover_in *h)
     return !state_failed(&h->stream);
 }
 
-struct handover_in *handover_open(int memfd, GError **errp)
+struct handover_in *handover_map(int memfd, GError **errp)
 {
     struct handover_in *h;
     struct stat st;
@@ -228,10 +205,61 @@ struct handover_in *handover_open(int memfd, GError **errp)
     h->memfd = memfd;
     set_cloexec(memfd, true);
     if (!read_head(h)) {
-        g_set_error(errp, HANDOVER_ERROR, 0, "the state: %s",
-                    h->error[0] ? h->error : "its beginning is wrong");
-        h->n = 0; /* whose they are is not known */
-        handover_close(h);
+        handover_refuse(h, "its beginning is wrong", errp);
+        return NULL;
+    }
+    return h;
+}
+
+void handover_refuse(struct handover_in *h, const char *why, GError **errp)
+{
+    g_set_error(errp, HANDOVER_ERROR, 0, "the state: %s", h->error[0] ? h->error : why);
+    h->memfd = -1;
+    handover_close(h);
+}
+
+bool handover_sort(struct handover_in *h)
+{
+    qsort(h->fd, h->n, sizeof(h->fd[0]), compare);
+    for (uint32_t i = 1; i < h->n; i++) {
+        if (h->fd[i].name == h->fd[i - 1].name) {
+            state_fail(&h->stream, "descriptor %d is there twice", h->fd[i].name);
+            return false;
+        }
+    }
+    return true;
+}
+
+/*
+ * Descriptors that are there, each once, none of the standard ones: the others in the
+ * list are not this list's to close either.
+ */
+static bool keep_numbers(struct handover_in *h)
+{
+    if (!handover_sort(h)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < h->n; i++) {
+        int fd = h->fd[i].name;
+
+        if (fd <= STDERR_FILENO || fd == h->memfd || fcntl(fd, F_GETFD) < 0) {
+            state_fail(&h->stream, "descriptor %d is not there", fd);
+            return false;
+        }
+    }
+    for (uint32_t i = 0; i < h->n; i++) {
+        h->fd[i].fd = h->fd[i].name;
+        set_cloexec(h->fd[i].fd, true);
+    }
+    return true;
+}
+
+struct handover_in *handover_open(int memfd, GError **errp)
+{
+    struct handover_in *h = handover_map(memfd, errp);
+
+    if (h && !keep_numbers(h)) {
+        handover_refuse(h, "its list", errp); /* whose they are is not known */
         return NULL;
     }
     return h;
@@ -240,14 +268,15 @@ struct handover_in *handover_open(int memfd, GError **errp)
 void handover_close(struct handover_in *h)
 {
     for (uint32_t i = 0; i < h->n; i++) {
-        if (!h->taken[i]) {
-            close(h->fd[i]);
+        if (h->fd[i].fd >= 0 && !h->fd[i].taken) {
+            close(h->fd[i].fd);
         }
     }
     munmap(h->data, MAX(h->len, 1));
-    close(h->memfd);
+    if (h->memfd >= 0) {
+        close(h->memfd);
+    }
     g_free(h->fd);
-    g_free(h->taken);
     g_free(h);
 }
 
@@ -258,18 +287,18 @@ struct state_in *handover_stream(struct handover_in *h)
 
 int handover_get_fd(struct handover_in *h, struct state_in *s)
 {
-    int fd = (int)state_get_u32(s), *found;
+    struct handover_fd key = {.name = (int)state_get_u32(s)}, *found;
 
-    if (state_failed(s) || fd == -1) {
+    if (state_failed(s) || key.name == -1) {
         return -1;
     }
-    found = h->n ? bsearch(&fd, h->fd, h->n, sizeof(fd), compare) : NULL;
-    if (!found || h->taken[found - h->fd]) {
-        state_fail(s, "descriptor %d was not handed over", fd);
+    found = h->n ? bsearch(&key, h->fd, h->n, sizeof(key), compare) : NULL;
+    if (!found || found->taken || found->fd < 0) {
+        state_fail(s, "descriptor %d was not handed over", key.name);
         return -1;
     }
-    h->taken[found - h->fd] = true;
-    return fd;
+    found->taken = true;
+    return found->fd;
 }
 
 char *handover_get_text(struct state_in *s)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * What a daemon leaves to the one that takes its place in the same process, by execve():
- * a state stream in a sealed memfd, and the descriptors that it names.  handover.c has
- * the format.  Main thread.
+ * What a daemon leaves to the one that takes its place: a state stream in a sealed memfd,
+ * and the descriptors that it names.  They go by execve(), which leaves both as they are,
+ * or in a socket that somebody keeps meanwhile.  handover.c has the format,
+ * handover_socket.c that of the socket.  Main thread.
  */
 #ifndef PVRDMAD_HANDOVER_H
 #define PVRDMAD_HANDOVER_H
@@ -35,14 +36,24 @@ void handover_put_text(struct handover_out *h, const char *text);
 int handover_seal(struct handover_out *h, GError **errp);
 /* Let all descriptors, and @memfd, outlive an execve(), or not. */
 void handover_keep(const struct handover_out *h, int memfd, bool keep);
+/*
+ * Put all descriptors, and @memfd, into @sock, the one end of a pair of stream sockets;
+ * they stay there when this one is closed.  False with errp: not all of it is there.
+ */
+bool handover_send(const struct handover_out *h, int memfd, int sock, GError **errp);
 
 /* ---- taking ---- */
 
 /*
- * As handover_seal() made it, at number @memfd, which is taken over.  NULL with errp.
+ * As handover_seal() made it, at number @memfd, which is taken over, or NULL with errp.
  * None of the descriptors outlives another execve().
  */
 struct handover_in *handover_open(int memfd, GError **errp);
+/*
+ * As handover_send() left it in the other end of @sock, which stays the caller's.  NULL
+ * with errp, for whatever else it is, too.
+ */
+struct handover_in *handover_receive(int sock, GError **errp);
 /* What nobody took is closed. */
 void handover_close(struct handover_in *h);
 /* The stream; its text of errors is the handover's. */

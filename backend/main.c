@@ -15,8 +15,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "config.h"
@@ -33,6 +31,7 @@
 #include "guest/mem.h"
 #include "guest/reaper.h"
 #include "log.h"
+#include "manager.h"
 #include "thread.h"
 #include "transport/peer/claims.h"
 #include "transport/peer/peer.h"
@@ -161,62 +160,21 @@ static void raise_fd_limit(void)
     }
 }
 
-/* Tell the service manager, if one waits (sd_notify(3) protocol). */
-static void notify_manager(const char *state, int flags)
-{
-    const char *path = getenv("NOTIFY_SOCKET");
-    struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    socklen_t len;
-    int s;
-
-    if (!path || (path[0] != '/' && path[0] != '@') ||
-        strlen(path) >= sizeof(addr.sun_path)) {
-        return;
-    }
-    strcpy(addr.sun_path, path);
-    len = offsetof(struct sockaddr_un, sun_path) + strlen(path);
-    if (path[0] == '@') {
-        addr.sun_path[0] = 0;
-    }
-    s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (s < 0) {
-        return;
-    }
-    if (sendto(s, state, strlen(state), MSG_NOSIGNAL | flags, (struct sockaddr *)&addr,
-               len) < 0) {
-        log_msg(LOG_LVL_WARN, "NOTIFY_SOCKET: %s", g_strerror(errno));
-    }
-    close(s);
-}
-
-static void notify_now(const char *state)
-{
-    notify_manager(state, MSG_DONTWAIT);
-}
-
 static gboolean on_watchdog(gpointer unused)
 {
-    notify_manager("WATCHDOG=1", MSG_DONTWAIT);
+    manager_notify("WATCHDOG=1", false);
     return G_SOURCE_CONTINUE;
 }
 
 /*
- * If the service manager wants to know that the main loop turns (sd_watchdog_enabled(3)):
- * tell it, twice in the time that it allows.  The source's id, or 0.
+ * If the service manager wants to know that the main loop turns: tell it, twice in the
+ * time that it allows.  The source's id, or 0.
  */
 static guint start_watchdog(void)
 {
-    const char *usec = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
-    guint64 us, who;
+    guint64 us = manager_watchdog_us();
 
-    if (!usec || !g_ascii_string_to_unsigned(usec, 10, 1, UINT32_MAX, &us, NULL)) {
-        return 0;
-    }
-    if (pid && (!g_ascii_string_to_unsigned(pid, 10, 1, INT32_MAX, &who, NULL) ||
-                who != (guint64)getpid())) {
-        return 0;
-    }
-    return g_timeout_add(MAX(us / 2000, 1), on_watchdog, NULL);
+    return us ? g_timeout_add((guint)MAX(us / 2000, 1), on_watchdog, NULL) : 0;
 }
 
 /* GLib's own complaints go the way of all messages, so they do not block either. */
@@ -261,6 +219,27 @@ static gboolean on_signal(gpointer loop)
     return G_SOURCE_CONTINUE;
 }
 
+/* To the service manager's keeping, or, if it does not keep it, to nobody. */
+static void leave_coro(void *loop)
+{
+    restart_leave();
+    g_main_loop_quit(loop);
+}
+
+/* The second time it is meant without delay. */
+static gboolean on_term(gpointer loop)
+{
+    static bool leaving;
+
+    if (leaving) {
+        g_main_loop_quit(loop);
+    } else {
+        leaving = true;
+        coro_run(leave_coro, loop);
+    }
+    return G_SOURCE_CONTINUE;
+}
+
 /* Are there enough descriptors for the declared VMs? */
 static void check_fd_limit(const struct daemon_config *cfg)
 {
@@ -292,9 +271,11 @@ static void reload_coro(void *unused)
     reload_run(NULL, NULL);
 }
 
+/* If it cannot be had now, what the key file says is not to wait for that. */
 static void restart_coro(void *unused)
 {
     restart_run(-1, NULL);
+    reload_run(NULL, NULL);
 }
 
 static gboolean on_restart(gpointer unused)
@@ -321,7 +302,7 @@ static void allow_signals(void)
 static void serve(struct daemon_config *cfg)
 {
     g_autoptr(GMainLoop) loop = g_main_loop_new(NULL, FALSE);
-    guint term = g_unix_signal_add(SIGTERM, on_signal, loop);
+    guint term = g_unix_signal_add(SIGTERM, on_term, loop);
     guint intr = g_unix_signal_add(SIGINT, on_signal, loop);
     guint hup = g_unix_signal_add(SIGHUP, on_hangup, NULL);
     guint usr2 = g_unix_signal_add(SIGUSR2, on_restart, NULL);
@@ -331,11 +312,11 @@ static void serve(struct daemon_config *cfg)
     say_vms(cfg);
     log_msg(LOG_LVL_INFO, "ready: %u VM(s), %u worker(s), control socket %s",
             registry_count(), cfg->workers, cfg->control_socket);
-    notify_manager("READY=1", 0);
+    manager_notify("READY=1", true);
     allow_signals();
     g_main_loop_run(loop);
     log_msg(LOG_LVL_INFO, "stopping");
-    notify_manager("STOPPING=1", 0);
+    manager_notify("STOPPING=1", true);
     g_source_remove(term);
     g_source_remove(intr);
     g_source_remove(hup);
@@ -354,7 +335,6 @@ static bool serve_vms(struct daemon_config *cfg, GError **errp)
         g_set_error(errp, PVRDMA_ERROR, 0, "%s: %s", cfg->socket_dir, g_strerror(errno));
         return false;
     }
-    raise_fd_limit();
     guest_mem_init_process();
     budget_set_daemon(cfg->max_mapped);
     directory_init();
@@ -433,6 +413,7 @@ static bool run(struct daemon_config *cfg, GError **errp)
     if (!start_log(errp)) {
         return false;
     }
+    raise_fd_limit(); /* before descriptors come */
     ok = adopt_open(errp) && serve_vms(cfg, errp);
     if (!log_stop()) {
         g_clear_error(errp);
@@ -448,7 +429,7 @@ int main(int argc, char **argv)
     bool ok;
 
     setlocale(LC_ALL, "");
-    restart_init(argv, notify_now);
+    restart_init(argv);
     adopt_init();
     ok = parse_options(&o, &argc, &argv, &err);
     if (ok && o.version) {

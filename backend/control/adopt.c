@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * A restart, as the daemon does it that takes the other's place: restart.c has the rest.
+ * A restart, as the daemon does it that takes the other's place: restart.c has the rest,
+ * and leave.c, where that was another process, and the service manager keeps what it
+ * left.
  *
  * Listening sockets come first, so that whoever listens at the same path gets the old
  * one, with the clients that wait in it.  Then VMs are declared as they were, whatever
@@ -26,6 +28,7 @@
 #include "datapath/datapath.h"
 #include "frontend/frontend.h"
 #include "guest/doorbells.h"
+#include "manager.h"
 #include "sockfile.h"
 #include "vm.h"
 
@@ -33,6 +36,7 @@
 #define MAX_KEYS 64u
 
 static char *number;                 /* of the memfd, as text */
+static GArray *kept;                 /* sockets that the service manager has kept */
 static struct handover_in *handover; /* NULL: it is no restart */
 static GArray *sections;             /* of struct state_section: the VMs */
 static gint64 since;                 /* monotonic us: when all stood still */
@@ -75,34 +79,81 @@ void adopt_init(void)
 {
     number = g_strdup(g_getenv(RESTART_ENV));
     g_unsetenv(RESTART_ENV);
+    kept = manager_kept(RESTART_KEPT_NAME);
 }
 
-bool adopt_open(GError **errp)
+/*
+ * The first one that has something: there is one at most, unless the manager has missed
+ * that others were read.  From here on what is in them is in this process only.
+ */
+static void open_kept(void)
 {
-    struct state_section section;
-    struct state_in *s;
+    for (guint i = 0; i < kept->len; i++) {
+        int sock = g_array_index(kept, int, i);
+        g_autoptr(GError) err = NULL;
+
+        if (handover) {
+            log_msg(LOG_LVL_WARN, "the service manager has kept a state too much");
+        } else {
+            handover = handover_receive(sock, &err);
+        }
+        if (err) {
+            log_msg(LOG_LVL_ERROR, "what the service manager has kept: %s", err->message);
+        }
+        close(sock);
+    }
+    if (kept->len) {
+        manager_notify("FDSTOREREMOVE=1\nFDNAME=" RESTART_KEPT_NAME, false);
+    }
+    g_clear_pointer(&kept, g_array_unref);
+}
+
+/* What execve() has left. */
+static bool open_left(GError **errp)
+{
     guint64 fd;
 
-    if (!number) {
-        return true;
-    }
     if (!g_ascii_string_to_unsigned(number, 10, 0, INT32_MAX, &fd, NULL)) {
         g_set_error(errp, PVRDMA_ERROR, 0, RESTART_ENV "=%s is no descriptor", number);
         return false;
     }
     handover = handover_open((int)fd, errp);
-    if (!handover) {
-        return false;
-    }
+    return handover != NULL;
+}
+
+/* False: it cannot be used, for the reason that the stream has. */
+static bool read_sections(void)
+{
+    struct state_in *s = handover_stream(handover);
+    struct state_section section;
+
     sections = g_array_new(FALSE, FALSE, sizeof(struct state_section));
-    s = handover_stream(handover);
     while (state_section_next(s, &section)) {
         take_section(&section);
     }
-    if (state_failed(s)) {
-        g_set_error(errp, PVRDMA_ERROR, 0, "what the former daemon left: %s", s->error);
+    return !state_failed(s);
+}
+
+bool adopt_open(GError **errp)
+{
+    const char *why;
+
+    open_kept();
+    if (number && !handover && !open_left(errp)) {
         return false;
     }
+    if (!handover || read_sections()) {
+        return true;
+    }
+    why = handover_stream(handover)->error;
+    if (number) {
+        g_set_error(errp, PVRDMA_ERROR, 0, "what the former daemon left: %s", why);
+        return false;
+    }
+    log_msg(LOG_LVL_ERROR, "what the service manager has kept: %s", why);
+    sockfile_drop_rest();
+    g_clear_pointer(&sections, g_array_unref);
+    handover_close(g_steal_pointer(&handover));
     return true;
 }
 

@@ -20,6 +20,8 @@
  *
  * Signals are held back from just before execve() until the new daemon listens to them,
  * since one of them would end it before.
+ *
+ * leave.c does the same for a new daemon in a process of its own.
  */
 #include "control/restart.h"
 
@@ -38,7 +40,9 @@
 #include "datapath/datapath.h"
 #include "frontend/frontend.h"
 #include "frontend/migration.h"
+#include "guest/adopt.h"
 #include "handover.h"
+#include "manager.h"
 #include "thread.h"
 #include "vm.h"
 
@@ -52,10 +56,9 @@
 #define DRAIN_MS 500u
 
 static char **arguments; /* argv as it was, with the program's path first */
-static void (*notify)(const char *state);
-static bool under_way, stopping;
+static bool under_way, stopping, leaving;
 
-void restart_init(char **argv, void (*notify_fn)(const char *state))
+void restart_init(char **argv)
 {
     g_autofree char *self = g_file_read_link("/proc/self/exe", NULL);
 
@@ -64,14 +67,13 @@ void restart_init(char **argv, void (*notify_fn)(const char *state))
         g_free(arguments[0]);
         arguments[0] = g_steal_pointer(&self);
     }
-    notify = notify_fn;
-    stopping = false;
+    stopping = leaving = false;
 }
 
 void restart_stop(void)
 {
     stopping = true;
-    while (under_way) {
+    while (under_way || leaving) {
         g_main_context_iteration(NULL, TRUE);
     }
     g_clear_pointer(&arguments, g_strfreev);
@@ -123,7 +125,7 @@ static char *last_words(int fd)
     return g_utf8_make_valid(line ? line + 1 : text, -1);
 }
 
-static bool check_program(GError **errp)
+bool restart_check_program(GError **errp)
 {
     g_autoptr(GPtrArray) argv = g_ptr_array_new();
     g_autofree char *option = g_strdup_printf("--can-adopt=%u", HANDOVER_VERSION);
@@ -164,13 +166,20 @@ static bool check_program(GError **errp)
 
 /* ---- standing still ---- */
 
-/*
- * Take vm->ops of all VMs and stop listening to their clients.  Others who hold one wait
- * for none that is taken here.
- */
-static bool freeze_all(GPtrArray *frozen, GError **errp)
+/* Why the VM, which is frozen, cannot be handed over, or NULL. */
+static const char *cannot_go(struct vm *vm)
+{
+    return atomic_load(&vm->guest.mem.dirty) || migration_stopped(vm)
+               ? "it is being migrated, or stopped"
+           : vm->attached && !guest_can_hand_over(&vm->guest)
+               ? "its memory is a file whose descriptor was not kept"
+               : NULL;
+}
+
+bool restart_freeze_all(GPtrArray *frozen, bool all, GError **errp)
 {
     uint64_t serial = 0;
+    const char *why;
     struct vm *vm;
 
     for (unsigned tries = 0; (vm = registry_next(serial));) {
@@ -184,11 +193,19 @@ static bool freeze_all(GPtrArray *frozen, GError **errp)
             coro_sleep(LEAVING_MS);
             continue;
         }
+        why = cannot_go(vm);
+        if (why && !all &&
+            ++tries <=
+                LEAVING_TRIES) { /* it is there without its VMM, when that is let go */
+            log_vm(LOG_LVL_ERROR, vm, "cannot be kept for another daemon: %s", why);
+            coro_unlock(&vm->ops);
+            frontend_disconnect(vm, "the daemon ends");
+            continue;
+        }
         frontend_freeze(vm);
         g_ptr_array_add(frozen, vm);
-        if (atomic_load(&vm->guest.mem.dirty) || migration_stopped(vm)) {
-            g_set_error(errp, PVRDMA_ERROR, 0, "VM %s is being migrated, or stopped",
-                        vm->cfg->name);
+        if (why) {
+            g_set_error(errp, PVRDMA_ERROR, 0, "VM %s: %s", vm->cfg->name, why);
             return false;
         }
         serial = vm->serial;
@@ -199,7 +216,7 @@ static bool freeze_all(GPtrArray *frozen, GError **errp)
     return true;
 }
 
-static void thaw_all(GPtrArray *frozen, bool paused)
+void restart_thaw_all(GPtrArray *frozen, bool paused)
 {
     for (guint i = 0; i < frozen->len; i++) {
         struct vm *vm = frozen->pdata[i];
@@ -234,7 +251,7 @@ static void put_key(void *opaque, const char *key, const char *value)
     handover_put_text(k->h, value);
 }
 
-static bool save_vm(struct vm *vm, struct handover_out *h, GError **errp)
+static void save_vm(struct vm *vm, struct handover_out *h)
 {
     g_autoptr(GByteArray) device = g_byte_array_new();
     struct keys keys = {.h = h};
@@ -246,16 +263,13 @@ static bool save_vm(struct vm *vm, struct handover_out *h, GError **errp)
     config_vm_keys(vm->cfg, put_key, &keys);
     state_put_u64(&h->s, vm->attaches);
     state_put_u64(&h->s, vm->faults);
-    if (!frontend_hand_over(vm, h, errp)) {
-        return false;
-    }
+    frontend_hand_over(vm, h);
     if (frontend_connected(vm) && vm->attached) {
         vm_save(vm, device);
         state_put_u8(&h->s, vm->admin_paused);
         state_put_u64(&h->s, device->len);
         state_put_bytes(&h->s, device->data, device->len);
     }
-    return true;
 }
 
 static void begin(struct handover_out *h, uint32_t tag)
@@ -263,9 +277,10 @@ static void begin(struct handover_out *h, uint32_t tag)
     state_section_begin(&h->s, tag, RESTART_SECTION_VERSION, 0);
 }
 
-static bool save_all(GPtrArray *frozen, struct handover_out *h, gint64 since, int client,
-                     GError **errp)
+int restart_save(GPtrArray *frozen, struct handover_out *h, gint64 since, int client,
+                 GError **errp)
 {
+    handover_out_begin(h);
     begin(h, RESTART_HEAD);
     state_put_u64(&h->s, (uint64_t)since);
     handover_put_fd(h, client);
@@ -282,18 +297,16 @@ static bool save_all(GPtrArray *frozen, struct handover_out *h, gint64 since, in
     }
     for (guint i = 0; i < frozen->len; i++) {
         begin(h, RESTART_VM);
-        if (!save_vm(frozen->pdata[i], h, errp)) {
-            return false;
-        }
+        save_vm(frozen->pdata[i], h);
         state_section_end(&h->s);
         coro_breathe();
     }
-    return true;
+    return handover_seal(h, errp);
 }
 
 /* ---- the step ---- */
 
-static void hold_signals(sigset_t *old)
+void restart_hold_signals(sigset_t *old)
 {
     sigset_t ours;
 
@@ -309,12 +322,12 @@ static void become(const struct handover_out *h, int memfd, GError **errp)
     sigset_t old;
     int err;
 
-    if (stopping) {
+    if (stopping || leaving) {
         g_set_error(errp, PVRDMA_ERROR, 0, "the daemon ends");
         return;
     }
     log_drain(DRAIN_MS);
-    hold_signals(&old);
+    restart_hold_signals(&old);
     handover_keep(h, memfd, true);
     execve(arguments[0], arguments, env);
     err = errno;
@@ -328,21 +341,51 @@ static void hand_over(int client, GError **errp)
     g_autoptr(GPtrArray) frozen = g_ptr_array_new();
     gint64 since = g_get_monotonic_time();
     struct handover_out h;
-    bool paused = freeze_all(frozen, errp);
-    int memfd = -1;
+    bool paused = restart_freeze_all(frozen, true, errp);
+    int memfd;
 
     if (paused) {
-        handover_out_begin(&h);
-        if (save_all(frozen, &h, since, client, errp)) {
-            memfd = handover_seal(&h, errp);
-        }
+        memfd = restart_save(frozen, &h, since, client, errp);
         if (memfd >= 0) {
             become(&h, memfd, errp);
             close(memfd);
         }
         handover_out_clear(&h);
     }
-    thaw_all(frozen, paused);
+    restart_thaw_all(frozen, paused);
+}
+
+static bool begin_alone(GError **errp)
+{
+    if (under_way || stopping || !arguments) {
+        g_set_error(errp, PVRDMA_ERROR, 0,
+                    under_way ? "a restart is under way" : "the daemon begins or ends");
+        return false;
+    }
+    under_way = true;
+    reload_lock();
+    return true;
+}
+
+void restart_end(void)
+{
+    reload_unlock();
+    under_way = leaving = false;
+}
+
+bool restart_begin_leaving(void)
+{
+    leaving = true;
+    while (under_way) {
+        coro_sleep(1);
+    }
+    leaving = begin_alone(NULL);
+    return leaving;
+}
+
+bool restart_stopping(void)
+{
+    return stopping;
 }
 
 void restart_run(int client, GError **errp)
@@ -350,24 +393,17 @@ void restart_run(int client, GError **errp)
     g_autoptr(GError) err = NULL;
     g_autofree char *state = NULL;
 
-    if (under_way || stopping || !arguments) {
-        g_set_error(&err, PVRDMA_ERROR, 0,
-                    under_way ? "a restart is under way" : "the daemon begins or ends");
-        goto out;
+    if (begin_alone(&err)) {
+        if (restart_check_program(&err)) {
+            log_msg(LOG_LVL_INFO, "%s takes over", arguments[0]);
+            state = g_strdup_printf("RELOADING=1\nMONOTONIC_USEC=%" G_GINT64_FORMAT,
+                                    g_get_monotonic_time());
+            manager_notify(state, false);
+            hand_over(client, &err);
+            manager_notify("READY=1", false);
+        }
+        restart_end();
     }
-    under_way = true;
-    reload_lock();
-    if (check_program(&err)) {
-        log_msg(LOG_LVL_INFO, "%s takes over", arguments[0]);
-        state = g_strdup_printf("RELOADING=1\nMONOTONIC_USEC=%" G_GINT64_FORMAT,
-                                g_get_monotonic_time());
-        notify(state);
-        hand_over(client, &err);
-        notify("READY=1");
-    }
-    reload_unlock();
-    under_way = false;
-out:
     log_msg(LOG_LVL_ERROR, "not restarted: %s", err->message);
     g_propagate_error(errp, g_steal_pointer(&err));
 }

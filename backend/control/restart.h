@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The daemon is replaced by a new one, in the same process, under running VMs.  restart.c
- * is what the old one does, adopt.c the new one's.  Main thread.
+ * The daemon is replaced by a new one under running VMs, in the same process or, with the
+ * help of the service manager, in another one.  restart.c and leave.c are what the old
+ * one does, adopt.c the new one's.  Main thread.
  */
 #ifndef PVRDMAD_RESTART_H
 #define PVRDMAD_RESTART_H
@@ -13,11 +14,8 @@
 
 /* ---- the old one ---- */
 
-/*
- * Remember how this daemon was started: once, before anything of that changes.  @notify
- * tells the service manager (sd_notify(3)).
- */
-void restart_init(char **argv, void (*notify)(const char *state));
+/* Remember how this daemon was started: once, before anything of that changes. */
+void restart_init(char **argv);
 /* None begins any more; the main loop turns until one that is under way has given up. */
 void restart_stop(void);
 
@@ -27,6 +25,12 @@ void restart_stop(void);
  * is a descriptor that the new one answers on, as control.h says, or -1.  In a coroutine.
  */
 void restart_run(int client, GError **errp);
+/*
+ * The daemon is told to end: leave everything to the service manager's keeping, for the
+ * next one, and end the process.  Returns if there is no such manager, or it cannot be
+ * done; what is wrong then is logged.  In a coroutine.
+ */
+void restart_leave(void);
 /* VMs are not to be added, changed or removed. */
 bool restart_under_way(void);
 
@@ -35,11 +39,12 @@ bool restart_under_way(void);
 /* Can this program take over from one that leaves @version ("1")? */
 bool adopt_understands(const char *version);
 
-/* At the start of the process, before it has other threads. */
+/* At the start of the process, before it has other threads or opens anything. */
 void adopt_init(void);
 /*
- * Is this process one that was restarted?  Takes its listening sockets (sockfile.h).
- * False with errp: it was, and cannot go on.
+ * Was anything left for this process?  Takes its listening sockets (sockfile.h).
+ * False with errp: it was restarted, and cannot go on.  What the service manager has kept
+ * is dropped if it is no use, with a message.
  */
 bool adopt_open(GError **errp);
 /* Declare and attach the VMs that there were; true: it was a restart. */

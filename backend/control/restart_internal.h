@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* What restart.c writes and adopt.c reads. */
+/* What restart.c writes and adopt.c reads; steps of restart.c that leave.c takes too. */
 #ifndef PVRDMAD_RESTART_INTERNAL_H
 #define PVRDMAD_RESTART_INTERNAL_H
 
+#include <glib.h>
+#include <signal.h>
+#include <stdbool.h>
+
+#include "handover.h"
 #include "state.h"
 
 /* Where the number of the memfd is, for the new program. */
@@ -17,5 +22,33 @@
 
 /* Of all three. */
 #define RESTART_SECTION_VERSION 1u
+
+/* By this name the service manager keeps what is left to it. */
+#define RESTART_KEPT_NAME "pvrdmad-state"
+
+/* ---- steps, in a coroutine ---- */
+
+/*
+ * For one that ends: a restart that is under way has given up, and no other, nor a
+ * reload, begins until restart_end().  False: the daemon ends already.
+ */
+bool restart_begin_leaving(void);
+void restart_end(void);
+/* Whoever waits gives up. */
+bool restart_stopping(void);
+
+/* Can the program that is installed now take over from this one? */
+bool restart_check_program(GError **errp);
+/*
+ * Let all VMs stand still: take vm->ops of each, which nobody does of two, stop listening
+ * to its client, pause it.  Those that cannot be handed over lose their VMM, or, if @all
+ * have to go along, make it fail.
+ */
+bool restart_freeze_all(GPtrArray *frozen, bool all, GError **errp);
+void restart_thaw_all(GPtrArray *frozen, bool paused);
+/* The state of all as a memfd, or -1 with errp; @h is to be cleared in any case. */
+int restart_save(GPtrArray *frozen, struct handover_out *h, gint64 since, int client,
+                 GError **errp);
+void restart_hold_signals(sigset_t *old);
 
 #endif /* PVRDMAD_RESTART_INTERNAL_H */

@@ -68,19 +68,19 @@ static void message_hand_over(struct vfu_conn *c, struct handover_out *h)
     }
 }
 
-bool frontend_hand_over(struct vm *vm, struct handover_out *h, GError **errp)
+void frontend_hand_over(struct vm *vm, struct handover_out *h)
 {
     struct vfu_conn *c = vm->conn;
 
     state_put_u8(&h->s, frontend_connected(vm));
     if (!frontend_connected(vm)) {
-        return true;
+        return;
     }
     handover_put_fd(h, c->fd);
     state_put_u8(&h->s, c->version_done);
     message_hand_over(c, h);
     if (!c->version_done) {
-        return true;
+        return;
     }
     state_put_u32(&h->s, c->client.max_msg_fds);
     state_put_u64(&h->s, c->lost_errors);
@@ -88,13 +88,7 @@ bool frontend_hand_over(struct vm *vm, struct handover_out *h, GError **errp)
     state_put_u32(&h->s, sizeof(c->msix_table));
     state_put_bytes(&h->s, c->msix_table, sizeof(c->msix_table));
     replies_hand_over(c, h);
-    if (!guest_hand_over(&vm->guest, h)) {
-        g_set_error(errp, PVRDMA_ERROR, 0,
-                    "VM %s: its memory is a file whose descriptor was not kept",
-                    vm->cfg->name);
-        return false;
-    }
-    return true;
+    guest_hand_over(&vm->guest, h);
 }
 
 /* ---- taking ---- */

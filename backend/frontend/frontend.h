@@ -56,10 +56,10 @@ void frontend_listener_hand_over(const struct vfu_listener *l, struct handover_o
 /* Is the VM's connection one that stays? */
 bool frontend_connected(const struct vm *vm);
 /*
- * The VM's connection, if it stays, and what its VMM shares with us; all frozen.  False
- * with errp: that cannot be had by another daemon.
+ * The VM's connection, if it stays, and what its VMM shares with us, which can be handed
+ * over (guest/adopt.h); all frozen.
  */
-bool frontend_hand_over(struct vm *vm, struct handover_out *h, GError **errp);
+void frontend_hand_over(struct vm *vm, struct handover_out *h);
 /*
  * The same, to a VM without a connection, which is frozen then and attached, its data
  * path paused, if it was.  *memfd is the former doorbell region, or -1.  False: @s has

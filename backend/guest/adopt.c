@@ -25,7 +25,7 @@
 /* ---- memory ---- */
 
 /* Files first, each once, then the ranges with the places of their files. */
-static bool mem_hand_over(struct guest_mem *mem, struct handover_out *h)
+static void mem_hand_over(struct guest_mem *mem, struct handover_out *h)
 {
     unsigned n = guest_mem_ranges(mem);
     g_autoptr(GArray) files = g_array_new(FALSE, FALSE, sizeof(int));
@@ -33,9 +33,7 @@ static bool mem_hand_over(struct guest_mem *mem, struct handover_out *h)
     struct guest_mem_range r;
 
     for (unsigned i = 0; i < n; i++) {
-        if (!guest_mem_range(mem, i, &r)) {
-            return false;
-        }
+        guest_mem_range(mem, i, &r);
         if (r.fd >= 0 && !g_hash_table_contains(place, GINT_TO_POINTER(r.fd))) {
             g_hash_table_insert(place, GINT_TO_POINTER(r.fd),
                                 GUINT_TO_POINTER(files->len));
@@ -57,7 +55,6 @@ static bool mem_hand_over(struct guest_mem *mem, struct handover_out *h)
                                       : GPOINTER_TO_UINT(g_hash_table_lookup(
                                             place, GINT_TO_POINTER(r.fd))));
     }
-    return true;
 }
 
 #define RANGE_SIZE 32u
@@ -130,12 +127,24 @@ static void irq_adopt(struct guest_irq *irq, struct handover_in *h, struct state
 
 /* ---- all ---- */
 
-bool guest_hand_over(struct guest *g, struct handover_out *h)
+bool guest_can_hand_over(struct guest *g)
+{
+    struct guest_mem_range r;
+
+    for (unsigned i = 0; i < guest_mem_ranges(&g->mem); i++) {
+        if (!guest_mem_range(&g->mem, i, &r)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void guest_hand_over(struct guest *g, struct handover_out *h)
 {
     handover_put_fd(h, g->db.memfd);
     handover_put_fd(h, g->db.eventfd);
     irq_hand_over(&g->irq, h);
-    return mem_hand_over(&g->mem, h);
+    mem_hand_over(&g->mem, h);
 }
 
 bool guest_adopt_doorbells(struct handover_in *h, struct state_in *s, int *memfd,

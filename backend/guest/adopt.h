@@ -9,8 +9,10 @@
 
 struct guest;
 
-/* False: some of its memory could not be mapped again. */
-bool guest_hand_over(struct guest *g, struct handover_out *h);
+/* False: some of its memory could not be mapped again.  Of one that is attached. */
+bool guest_can_hand_over(struct guest *g);
+/* Of one that can be. */
+void guest_hand_over(struct guest *g, struct handover_out *h);
 
 /*
  * The same, in this order: the doorbells, before the guest's VM is attached with

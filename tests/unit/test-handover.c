@@ -8,10 +8,12 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "config.h"
 #include "handover.h"
+#include "manager.h"
 
 #define TAG STATE_TAG('T', 'E', 'S', 'T')
 
@@ -200,6 +202,233 @@ static void test_too_long(void)
     handover_out_clear(&h);
 }
 
+/* ---- by a socket ---- */
+
+#define MANY 700u
+
+static void make_pair(int *pair)
+{
+    g_assert_cmpint(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), ==, 0);
+}
+
+/*
+ * @n descriptors of two files, in several messages, and @bad, if it is not -1, in the
+ * middle of them; what was sent is not there any more.  The socket that has all of it.
+ */
+static int send_many(unsigned n, int bad)
+{
+    int pair[2], memfd, fd[2] = {eventfd(0, EFD_CLOEXEC), eventfd(1, EFD_CLOEXEC)};
+    struct handover_out h;
+    GError *err = NULL;
+
+    handover_out_begin(&h);
+    state_section_begin(&h.s, TAG, 1, 0);
+    state_put_u32(&h.s, n);
+    for (unsigned i = 0; i < n; i++) {
+        handover_put_fd(
+            &h, i == n / 2 && bad >= 0 ? bad : fcntl(fd[i % 2], F_DUPFD_CLOEXEC, 3));
+    }
+    state_section_end(&h.s);
+    memfd = handover_seal(&h, &err);
+    g_assert_no_error(err);
+    make_pair(pair);
+    g_assert_true(handover_send(&h, memfd, pair[1], &err));
+    g_assert_no_error(err);
+    for (guint i = 0; i < h.fds->len; i++) {
+        close(g_array_index(h.fds, int, i));
+    }
+    handover_out_clear(&h);
+    close(fd[0]);
+    close(fd[1]);
+    close(memfd);
+    close(pair[1]);
+    return pair[0];
+}
+
+static int first_free(void)
+{
+    int fd = eventfd(0, EFD_CLOEXEC);
+
+    close(fd);
+    return fd;
+}
+
+/* All, or up to the one in the middle, if that is @missing. */
+static void take_many(struct handover_in *h, bool missing)
+{
+    struct state_section section;
+    unsigned n;
+
+    g_assert_true(state_section_next(handover_stream(h), &section));
+    n = state_get_u32(&section.in);
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t count = 0;
+        int fd = handover_get_fd(h, &section.in);
+
+        if (missing && i == n / 2) {
+            g_assert_cmpint(fd, ==, -1);
+            g_assert_true(state_failed(&section.in));
+            return;
+        }
+        g_assert_cmpint(fd, >=, 0);
+        g_assert_cmpint(fcntl(fd, F_GETFD), ==, FD_CLOEXEC);
+        /* In their order: the one is 1 once, the other 0 for ever. */
+        g_assert_cmpint(fcntl(fd, F_SETFL, O_NONBLOCK), ==, 0);
+        if (i % 2 && read(fd, &count, sizeof(count)) == sizeof(count)) {
+            g_assert_cmpuint(count, ==, 1);
+            g_assert_cmpint(write(fd, &count, sizeof(count)), ==, sizeof(count));
+        } else if (!i) {
+            g_assert_cmpint(read(fd, &count, sizeof(count)), ==, -1);
+        }
+        close(fd);
+    }
+    state_all_read(&section.in);
+    g_assert_false(state_failed(&section.in));
+}
+
+static void test_socket(void)
+{
+    static const unsigned counts[] = {0, 1, 249, 250, 251, MANY};
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(counts); i++) {
+        int before = first_free(), sock = send_many(counts[i], -1);
+        GError *err = NULL;
+        struct handover_in *h = handover_receive(sock, &err);
+
+        g_assert_no_error(err);
+        take_many(h, false);
+        handover_close(h);
+        g_assert_null(handover_receive(sock, NULL)); /* once */
+        close(sock);
+        g_assert_cmpint(first_free(), ==, before);
+    }
+}
+
+/* What the kernel may say of sockets in sockets in sockets (linked with --wrap). */
+static int cannot_travel = -1;
+
+ssize_t __real_sendmsg(int sock, const struct msghdr *msg, int flags);
+ssize_t __wrap_sendmsg(int sock, const struct msghdr *msg, int flags);
+
+ssize_t __wrap_sendmsg(int sock, const struct msghdr *msg, int flags)
+{
+    const struct cmsghdr *c = CMSG_FIRSTHDR(msg);
+    size_t n = c ? (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
+
+    for (size_t i = 0; i < n; i++) {
+        if (((const int *)(const void *)CMSG_DATA(c))[i] == cannot_travel) {
+            errno = ETOOMANYREFS;
+            return -1;
+        }
+    }
+    return __real_sendmsg(sock, msg, flags);
+}
+
+/* One that cannot travel is missing, and none else. */
+static void test_one_missing(void)
+{
+    static const unsigned counts[] = {1, 2, 250, MANY};
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(counts); i++) {
+        int before = first_free(), sock;
+        struct handover_in *h;
+
+        cannot_travel = eventfd(0, EFD_CLOEXEC);
+        sock = send_many(counts[i], cannot_travel);
+        cannot_travel = -1;
+        h = handover_receive(sock, NULL);
+        g_assert_nonnull(h);
+        take_many(h, true);
+        handover_close(h);
+        close(sock);
+        g_assert_cmpint(first_free(), ==, before);
+    }
+}
+
+/* Messages are missing, or say something else. */
+static void test_socket_damaged(void)
+{
+    static const char *const bytes[] = {"\1", "\0", "\1\1\1", "\377", "\6", "\1\7"};
+    int before = first_free(), pair[2];
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(bytes); i++) {
+        GError *err = NULL;
+
+        make_pair(pair);
+        g_assert_cmpint(write(pair[1], bytes[i], MAX(strlen(bytes[i]), 1)), >, 0);
+        g_assert_null(handover_receive(pair[0], &err));
+        g_assert_error(err, g_quark_from_static_string("pvrdma"), 0);
+        g_clear_error(&err);
+        close(pair[0]);
+        close(pair[1]);
+    }
+    make_pair(pair);
+    g_assert_null(handover_receive(pair[0], NULL)); /* nothing yet: it does not wait */
+    close(pair[0]);
+    close(pair[1]);
+    g_assert_null(handover_receive(STDIN_FILENO, NULL));
+    g_assert_null(handover_receive(-1, NULL));
+    g_assert_cmpint(first_free(), ==, before);
+}
+
+/* There is no room for all of it. */
+static void test_socket_full(void)
+{
+    struct handover_out h;
+    GError *err = NULL;
+    int pair[2], memfd, fd = eventfd(0, EFD_CLOEXEC);
+    char fill[4096] = "";
+
+    handover_out_begin(&h);
+    handover_put_fd(&h, fd);
+    memfd = handover_seal(&h, NULL);
+    make_pair(pair);
+    while (send(pair[1], fill, sizeof(fill), MSG_DONTWAIT) > 0) {
+    }
+    while (send(pair[1], fill, 1, MSG_DONTWAIT) > 0) {
+    }
+    g_assert_false(handover_send(&h, memfd, pair[1], &err));
+    g_assert_nonnull(err);
+    g_clear_error(&err);
+    close(pair[0]);
+    g_assert_false(handover_send(&h, memfd, pair[1], &err)); /* nobody keeps it */
+    g_clear_error(&err);
+    close(pair[1]);
+    close(memfd);
+    close(fd);
+    handover_out_clear(&h);
+}
+
+/* LISTEN_FDNAMES. */
+static void test_names(void)
+{
+    static const struct {
+        const char *names;
+        unsigned n, found; /* bits */
+    } cases[] = {
+        {"ours", 1, 1},
+        {"ours:ours", 2, 3},
+        {"ours:ours", 1, 1},
+        {"other:ours", 2, 2},
+        {"ours:", 2, 1},
+        {":ours", 2, 2},
+        {"", 3, 0},
+        {NULL, 3, 0},
+        {"ourss:our:ours", 3, 4},
+        {"ours", 0, 0},
+        {"::::ours", 5, 1 << 4},
+        {"OURS: ours:ours ", 3, 0},
+    };
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autofree bool *found = manager_find_names(cases[i].names, cases[i].n, "ours");
+
+        for (unsigned k = 0; k < cases[i].n; k++) {
+            g_assert_cmpint(found[k], ==, cases[i].found >> k & 1);
+        }
+    }
+}
+
 /* ---- a VM's keys ---- */
 
 static void set(void *opaque, const char *key, const char *value)
@@ -258,6 +487,11 @@ int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/handover/once", test_once);
+    g_test_add_func("/handover/socket", test_socket);
+    g_test_add_func("/handover/one-missing", test_one_missing);
+    g_test_add_func("/handover/socket-damaged", test_socket_damaged);
+    g_test_add_func("/handover/socket-full", test_socket_full);
+    g_test_add_func("/handover/names", test_names);
     g_test_add_func("/handover/rest", test_rest);
     g_test_add_func("/handover/damaged", test_damaged);
     g_test_add_func("/handover/strangers", test_strangers);

@@ -130,21 +130,55 @@ static void child_setup(void *data)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 
-static void spawn(struct vg_daemon *d)
+/* With descriptors from 3 on, if @names is not NULL. */
+static void spawn(struct vg_daemon *d, const int *fds, unsigned n, const char *names)
 {
     /* Dumpable, as the tests look into its /proc files, and not only as root. */
     /* Without root its /proc files are readable only if it says so. */
-    char *argv[] = {(char *)binary("PVRDMAD", PVRDMAD), "--config", d->config,
-                    geteuid() ? "--dumpable" : NULL, NULL};
+    const char *argv[] = {"/bin/sh",
+                          "-c",
+                          "LISTEN_PID=$$ exec \"$0\" \"$@\"",
+                          binary("PVRDMAD", PVRDMAD),
+                          "--config",
+                          d->config,
+                          geteuid() ? "--dumpable" : NULL,
+                          NULL};
     int log = open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    g_autofree char *count = g_strdup_printf("%u", n);
+    g_auto(GStrv) env = g_get_environ();
     GError *err = NULL;
+    int targets[8];
 
     g_assert_cmpint(log, >=, 0);
-    if (!g_spawn_async_with_fds(NULL, argv, NULL, G_SPAWN_DO_NOT_REAP_CHILD, child_setup,
-                                NULL, &d->pid, -1, log, log, &err)) {
+    g_assert_cmpuint(n, <=, G_N_ELEMENTS(targets));
+    for (unsigned i = 0; i < n; i++) {
+        targets[i] = 3 + (int)i;
+    }
+    if (names) {
+        env = g_environ_setenv(env, "LISTEN_FDS", count, TRUE);
+        env = g_environ_setenv(env, "LISTEN_FDNAMES", names, TRUE);
+    }
+    if (!g_spawn_async_with_pipes_and_fds(
+            NULL, argv + (names ? 0 : 3), (const char *const *)env,
+            G_SPAWN_DO_NOT_REAP_CHILD, child_setup, NULL, -1, log, log, fds, targets, n,
+            &d->pid, NULL, NULL, NULL, &err)) {
         g_error("pvrdmad: %s", err->message);
     }
     close(log);
+}
+
+static void wait_ready(struct vg_daemon *d)
+{
+    for (unsigned i = 0; !daemon_ready(d); i++) {
+        int status;
+
+        if (waitpid(d->pid, &status, WNOHANG) == d->pid) {
+            d->pid = 0;
+            g_error("pvrdmad ended at start, wait status 0x%x", status);
+        }
+        g_assert_cmpuint(i, <, 3000);
+        g_usleep(5000);
+    }
 }
 
 struct vg_daemon *vg_daemon_start(const struct vg_daemon_opts *opts)
@@ -168,17 +202,8 @@ struct vg_daemon *vg_daemon_start(const struct vg_daemon_opts *opts)
     g_strlcpy(current_log, d->log, sizeof(current_log));
     sigaction(SIGABRT, &sa, NULL);
     write_config(d, opts);
-    spawn(d);
-    for (unsigned i = 0; !daemon_ready(d); i++) {
-        int status;
-
-        if (waitpid(d->pid, &status, WNOHANG) == d->pid) {
-            d->pid = 0;
-            g_error("pvrdmad ended at start, wait status 0x%x", status);
-        }
-        g_assert_cmpuint(i, <, 3000);
-        g_usleep(5000);
-    }
+    spawn(d, NULL, 0, NULL);
+    wait_ready(d);
     return d;
 }
 
@@ -251,7 +276,18 @@ static void forget(struct vg_daemon *d)
     g_free(d);
 }
 
-void vg_daemon_stop(struct vg_daemon *d)
+void vg_daemon_again(struct vg_daemon *d, const int *fds, unsigned n, const char *names)
+{
+    spawn(d, fds, n, names);
+    wait_ready(d);
+    /* What took our call may be what the former one left. */
+    for (unsigned i = 0; vg_ctl(d, NULL, "status") != 0; i++) {
+        g_assert_cmpuint(i, <, 1000);
+        g_usleep(20000);
+    }
+}
+
+void vg_daemon_end(struct vg_daemon *d)
 {
     int status = 0;
 
@@ -263,7 +299,7 @@ void vg_daemon_stop(struct vg_daemon *d)
         }
 #ifdef __SANITIZE_THREAD__
         /* The sanitizer's runtime was seen to keep a signal to itself, rarely. */
-        if (i % 1000 == 999 && !is_stopping(d)) {
+        if (i % 4000 == 3999 && !is_stopping(d)) {
             kill(d->pid, SIGTERM);
         }
 #endif
@@ -273,14 +309,24 @@ void vg_daemon_stop(struct vg_daemon *d)
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
         g_error("pvrdmad ended with wait status 0x%x", status);
     }
+}
+
+void vg_daemon_stop(struct vg_daemon *d)
+{
+    vg_daemon_end(d);
     forget(d);
 }
 
-void vg_daemon_kill(struct vg_daemon *d)
+void vg_daemon_crash(struct vg_daemon *d)
 {
     vg_daemon_check(d);
     kill(d->pid, SIGKILL);
     waitpid(d->pid, NULL, 0);
+}
+
+void vg_daemon_kill(struct vg_daemon *d)
+{
+    vg_daemon_crash(d);
     forget(d);
 }
 

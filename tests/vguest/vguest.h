@@ -67,6 +67,14 @@ struct vg_daemon *vg_daemon_start(const struct vg_daemon_opts *opts);
 void vg_daemon_stop(struct vg_daemon *d);
 /* SIGKILL, and the same. */
 void vg_daemon_kill(struct vg_daemon *d);
+/*
+ * The two again, but it will be started anew in its directory: vg_daemon_again() does
+ * that as a service manager that has kept @n descriptors (8 at most) for it under @names,
+ * which are separated by colons, and waits until it serves.  @names NULL: it has none.
+ */
+void vg_daemon_end(struct vg_daemon *d);
+void vg_daemon_crash(struct vg_daemon *d);
+void vg_daemon_again(struct vg_daemon *d, const int *fds, unsigned n, const char *names);
 /* Fail the test if the daemon died or a sanitizer has complained by now. */
 void vg_daemon_check(struct vg_daemon *d);
 char *vg_daemon_socket(const struct vg_daemon *d, unsigned vm);

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The daemon ends, and the service manager keeps what the next one needs: systemd's store
+ * of descriptors (FileDescriptorStoreMax=).
+ *
+ * It gets one descriptor, the end of a pair of sockets, and is waited for: if that is
+ * closed then, it keeps nothing, and the daemon ends as ever.  Else the program that is
+ * installed is asked, everything is made to stand still as for a restart (restart.c), the
+ * state and all descriptors go into the socket (handover_socket.c), and the process ends
+ * without letting anything go: VMMs do not notice, as their connections stay open.  The
+ * next daemon takes it from there (adopt.c).  If none comes the manager closes the
+ * socket, which ends the connections.
+ *
+ * While a daemon runs nothing is kept.  One that is killed has left nothing, or not all,
+ * which is as good: what a dead daemon's workers were doing nobody knows.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "control/restart.h"
+#include "control/restart_internal.h"
+#include "coro.h"
+#include "log.h"
+#include "manager.h"
+
+/* How long the manager may take to look at what it was sent. */
+#define BARRIER_US (5 * G_USEC_PER_SEC)
+
+#define DRAIN_MS 500u
+
+/* Is the other end closed? */
+static bool hung_up(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = 0};
+
+    return poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR));
+}
+
+/* Wait until it has read all that it was sent: it closes what comes with this. */
+static bool wait_for_manager(void)
+{
+    gint64 end = g_get_monotonic_time() + BARRIER_US;
+    bool done;
+    int fd[2];
+
+    if (pipe2(fd, O_CLOEXEC) < 0) {
+        return false;
+    }
+    done = manager_send_fd("BARRIER=1", fd[1]);
+    close(fd[1]);
+    if (done) {
+        while (!(done = hung_up(fd[0])) && g_get_monotonic_time() < end) {
+            coro_sleep(1);
+        }
+    }
+    close(fd[0]);
+    return done;
+}
+
+static void take_back(void)
+{
+    manager_notify("FDSTOREREMOVE=1\nFDNAME=" RESTART_KEPT_NAME, false);
+}
+
+/* Our end of the pair whose other end it keeps, or -1. */
+static int offer(void)
+{
+    int pair[2];
+    bool ok;
+
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0) {
+        log_msg(LOG_LVL_WARN, "socketpair: %s", g_strerror(errno));
+        return -1;
+    }
+    /* FDPOLL=0: it stays though our end will be closed. */
+    ok = manager_send_fd("FDSTORE=1\nFDPOLL=0\nFDNAME=" RESTART_KEPT_NAME, pair[0]);
+    close(pair[0]);
+    if (ok && !wait_for_manager()) {
+        log_msg(LOG_LVL_WARN, "the service manager does not answer");
+        take_back();
+        ok = false;
+    }
+    if (ok && !hung_up(pair[1])) {
+        return pair[1];
+    }
+    close(pair[1]);
+    return -1;
+}
+
+/* Returns if it fails. */
+static void leave_frozen(GPtrArray *frozen, int sock, gint64 since, GError **errp)
+{
+    struct handover_out h;
+    int memfd = restart_save(frozen, &h, since, -1, errp);
+
+    if (memfd >= 0 && restart_stopping()) {
+        g_set_error(errp, PVRDMA_ERROR, 0, "it is to end at once");
+    } else if (memfd >= 0) {
+        manager_notify("STOPPING=1", false);
+        log_msg(LOG_LVL_INFO, "stopping: %u VM(s) are left to the next daemon",
+                frozen->len);
+        log_drain(DRAIN_MS);
+        if (handover_send(&h, memfd, sock, errp)) {
+            _exit(EXIT_SUCCESS);
+        }
+    }
+    if (memfd >= 0) {
+        close(memfd);
+    }
+    handover_out_clear(&h);
+}
+
+static void leave(int sock, GError **errp)
+{
+    g_autoptr(GPtrArray) frozen = g_ptr_array_new();
+    gint64 since = g_get_monotonic_time();
+    bool paused = restart_freeze_all(frozen, false, errp);
+
+    if (paused) {
+        leave_frozen(frozen, sock, since, errp);
+    }
+    restart_thaw_all(frozen, paused);
+}
+
+void restart_leave(void)
+{
+    g_autoptr(GError) err = NULL;
+    int sock;
+
+    if (!manager_there() || !restart_begin_leaving()) {
+        return;
+    }
+    sock = offer();
+    if (sock >= 0) {
+        if (restart_check_program(&err)) {
+            leave(sock, &err);
+        }
+        log_msg(LOG_LVL_ERROR, "nothing is left to another daemon: %s", err->message);
+        take_back();
+        close(sock);
+    }
+    restart_end();
+}

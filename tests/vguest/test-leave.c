@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * vguest tests: the daemon ends and another one is started, by a service manager that
+ * keeps what the one leaves for the other.  A guest sees nothing of it but the time.  If
+ * nothing is kept, or not what was left, the daemon ends as ever, or begins as ever.
+ */
+#include <errno.h>
+#include <glib/gstdio.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "hosts.h"
+#include "keeper.h"
+
+#define ROUNDS      10u
+#define NAME        "pvrdmad-state"
+#define FDS_AT_ONCE 253u
+
+static struct keeper *keeper;
+
+/* The daemon ends: the one descriptor that is kept then, to be closed. */
+static int end_kept(struct vg_daemon *d)
+{
+    int kept[2];
+
+    vg_daemon_end(d);
+    g_assert_cmpuint(keeper_lend(keeper, kept, G_N_ELEMENTS(kept)), ==, 1);
+    return kept[0];
+}
+
+/* It is started with these; nothing is kept any more when it has them. */
+static void begin_again(struct vg_daemon *d, const int *fds, unsigned n,
+                        const char *names)
+{
+    vg_daemon_again(d, fds, n, names);
+    for (unsigned i = 0; i < n; i++) {
+        close(fds[i]);
+    }
+    keeper_wait_empty(keeper);
+}
+
+/* As `systemctl restart` does. */
+static void restart(struct vg_daemon *d)
+{
+    int kept = end_kept(d);
+
+    begin_again(d, &kept, 1, NAME);
+}
+
+/* ---- what stays ---- */
+
+struct running {
+    struct vgt_traffic t;
+    gint stop;
+};
+
+static gpointer traffic_thread(gpointer opaque)
+{
+    struct running *r = opaque;
+
+    while (!g_atomic_int_get(&r->stop)) {
+        vgt_traffic_run(&r->t, 20);
+    }
+    return NULL;
+}
+
+/* A daemon ends with the thread that has started it: that is this one. */
+static void run_traffic(const struct vgt_opts *o, unsigned restarts)
+{
+    struct running *r = g_new0(struct running, 1);
+    GThread *thread;
+
+    vgt_traffic_open(&r->t, 0, 1, 4, 8, 100000, o);
+    thread = g_thread_new("traffic", traffic_thread, r);
+    for (unsigned i = 0; i < restarts; i++) {
+        restart(vgt_daemon);
+        g_usleep(20000);
+    }
+    g_atomic_int_set(&r->stop, 1);
+    g_thread_join(thread);
+    vgt_traffic_run(&r->t, 50);
+    g_test_message("%u restarts, %" PRIu64 " operations", restarts, r->t.ops);
+    vgt_traffic_close(&r->t);
+    g_free(r);
+}
+
+static void test_traffic(gconstpointer style)
+{
+    struct vgt_opts o = {0};
+
+    if (GPOINTER_TO_UINT(style) == VGT_EXTENDED) {
+        o.guest[0].db = o.guest[1].db = VG_DB_EXT;
+    }
+    run_traffic(&o, vgt_rounds(ROUNDS));
+}
+
+/* Between hosts, of which one is restarted. */
+static void test_hosts(void)
+{
+    static const struct host_opts keys = {.n_vms = 2,
+                                          .n_peers = 2,
+                                          .daemon_keys = "peer-timeout=30",
+                                          .vm_keys = "addresses=any"};
+    struct vg_daemon *shared = vgt_daemon, *host[2];
+    struct vgt_opts o = {.conn = {.timeout = 18, .retry_cnt = 7}};
+
+    for (unsigned i = 0; i < 2; i++) {
+        o.daemon[i] = host[i] = host_start(i, &keys);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        host_wait_up(host[i], 1 - i, true);
+    }
+    vgt_daemon = host[0];
+    run_traffic(&o, vgt_rounds(ROUNDS) / 4 + 1);
+    keeper_do(keeper, KEEPER_DROPS);
+    for (unsigned i = 0; i < 2; i++) {
+        vg_daemon_stop(host[i]);
+    }
+    keeper_do(keeper, KEEPER_KEEPS);
+    vgt_daemon = shared;
+}
+
+/* Not only VMs with a VMM, and nothing piles up. */
+static void test_administration(void)
+{
+    struct vg_usage was, is;
+    struct vgt_pair p;
+
+    g_assert_cmpint(
+        vg_ctl(vgt_daemon, NULL, "vm add extra network=lan addresses=10.0.9.9"), ==, 0);
+    vgt_pair_open(&p, 0, 1, NULL);
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm1"), ==, 0);
+    vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 100, &p.s[1], 0);
+    restart(vgt_daemon);
+    vgt_expect_none(p.s[0].scq, 100);
+    vgt_usage_settled(&was);
+    restart(vgt_daemon);
+    vgt_expect_none(p.s[0].scq, 100);
+    vgt_usage_settled(&is);
+    g_assert_cmpuint(is.fds, ==, was.fds);
+    g_assert_cmpuint(is.threads, ==, was.threads);
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm resume vm1"), ==, 0);
+    vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm remove extra"), ==, 0);
+    vgt_pair_close(&p);
+}
+
+/* ---- the end of it ---- */
+
+static void assert_ended(struct vg_daemon *d, struct vgt_pair *p)
+{
+    g_autofree char *socket = vg_daemon_socket(d, 0);
+
+    for (unsigned i = 0; i < 2; i++) {
+        g_assert_true(vg_wait_closed(p->s[i].g, VGT_WAIT_MS));
+        vguest_crash(p->s[i].g);
+    }
+    g_assert_cmpint(access(socket, F_OK), <, 0);
+    g_assert_cmpint(access(d->control, F_OK), <, 0);
+    keeper_wait_empty(keeper);
+}
+
+/* Somebody listens, but keeps nothing, or does not even read. */
+static void test_no_store(void)
+{
+    static const enum keeper_does does[] = {KEEPER_DROPS, KEEPER_SLEEPS};
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(does); i++) {
+        struct vg_daemon *shared = vgt_daemon;
+        struct vgt_pair p;
+
+        vgt_daemon = vg_daemon_start(NULL);
+        vgt_pair_open(&p, 0, 1, NULL);
+        keeper_do(keeper, does[i]);
+        vg_daemon_end(vgt_daemon);
+        keeper_do(keeper, KEEPER_KEEPS);
+        assert_ended(vgt_daemon, &p);
+        vg_daemon_again(vgt_daemon, NULL, 0, NULL);
+        vg_daemon_kill(vgt_daemon);
+        vgt_daemon = shared;
+    }
+}
+
+/* The program that is installed cannot go on with it. */
+static void test_refused(void)
+{
+    const char *daemon = g_getenv("PVRDMAD") ? g_getenv("PVRDMAD") : PVRDMAD;
+    g_autofree char *keep = g_strdup(g_getenv("PVRDMAD"));
+    g_autofree char *dir = g_dir_make_tmp("leave-XXXXXX", NULL);
+    g_autofree char *path = g_build_filename(dir, "pvrdmad", NULL);
+    g_autofree char *program = NULL;
+    struct vg_daemon *shared = vgt_daemon;
+    struct vgt_pair p;
+    gsize len;
+
+    g_assert_true(g_file_get_contents(daemon, &program, &len, NULL));
+    g_assert_true(g_file_set_contents(path, program, (gssize)len, NULL));
+    g_assert_cmpint(chmod(path, 0755), ==, 0);
+    g_setenv("PVRDMAD", path, TRUE);
+    vgt_daemon = vg_daemon_start(NULL);
+    vgt_pair_open(&p, 0, 1, NULL);
+    g_unlink(path);
+    g_assert_true(g_file_set_contents(path, "#!/bin/sh\nexit 1\n", -1, NULL));
+    g_assert_cmpint(chmod(path, 0755), ==, 0);
+    vg_daemon_end(vgt_daemon);
+    vgt_wait_logged("nothing is left to another daemon");
+    if (keep) {
+        g_setenv("PVRDMAD", keep, TRUE);
+    } else {
+        g_unsetenv("PVRDMAD");
+    }
+    assert_ended(vgt_daemon, &p);
+    vg_daemon_again(vgt_daemon, NULL, 0, NULL);
+    vg_daemon_kill(vgt_daemon);
+    vgt_daemon = shared;
+    g_unlink(path);
+    g_rmdir(dir);
+}
+
+/* The next daemon never comes: what is closed then are the VMMs' connections. */
+static void test_given_up(void)
+{
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, 0, 1, NULL);
+    close(end_kept(vgt_daemon));
+    keeper_forget(keeper);
+    for (unsigned i = 0; i < 2; i++) {
+        g_assert_true(vg_wait_closed(p.s[i].g, VGT_WAIT_MS));
+        vguest_crash(p.s[i].g);
+    }
+    vg_daemon_again(vgt_daemon, NULL, 0, NULL);
+}
+
+/* kill -9: nothing is kept, whenever it comes, and the VMM can connect again. */
+static void test_killed(void)
+{
+    GRand *rand = g_rand_new_with_seed(12);
+
+    for (unsigned i = 0; i < vgt_rounds(10); i++) {
+        struct vg_daemon *d = vg_daemon_start(NULL);
+        struct vguest *g = vguest_new(d, 0, NULL);
+        unsigned n;
+        int kept[2];
+
+        if (i % 2) {
+            kill(d->pid, SIGTERM);
+            g_usleep((gulong)g_rand_int_range(rand, 0, 60000));
+        }
+        kill(d->pid, SIGKILL);
+        waitpid(d->pid, NULL, 0);
+        n = keeper_lend(keeper, kept, G_N_ELEMENTS(kept));
+        if (i % 2) { /* it may have been faster */
+            vg_daemon_again(d, kept, n, n ? NAME : NULL);
+            for (unsigned k = 0; k < n; k++) {
+                close(kept[k]);
+            }
+            vguest_crash(g);
+        } else {
+            g_assert_cmpuint(n, ==, 0);
+            g_assert_true(vg_wait_closed(g, VGT_WAIT_MS));
+            vguest_crash(g);
+            vg_daemon_again(d, NULL, 0, NULL);
+        }
+        g = vguest_new(d, 0, NULL);
+        vguest_crash(g);
+        vg_daemon_kill(d);
+        keeper_forget(keeper);
+    }
+    g_rand_free(rand);
+}
+
+/* ---- what is not what was left ---- */
+
+/* Its two ends; @n messages of the socket that was left go from the one to the other. */
+static int part_of(int sock, unsigned n)
+{
+    char control[CMSG_SPACE(FDS_AT_ONCE * sizeof(int))], byte;
+    int pair[2];
+
+    g_assert_cmpint(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), ==, 0);
+    for (unsigned i = 0; i < n; i++) {
+        struct iovec iov = {.iov_base = &byte, .iov_len = 1};
+        struct msghdr msg = {.msg_iov = &iov,
+                             .msg_iovlen = 1,
+                             .msg_control = control,
+                             .msg_controllen = sizeof(control)};
+        struct cmsghdr *c;
+
+        g_assert_cmpint(recvmsg(sock, &msg, MSG_CMSG_CLOEXEC), ==, 1);
+        g_assert_cmpint(sendmsg(pair[1], &msg, 0), ==, 1);
+        c = CMSG_FIRSTHDR(&msg);
+        for (unsigned k = 0; c && CMSG_LEN(k * sizeof(int)) < c->cmsg_len; k++) {
+            close(((int *)(void *)CMSG_DATA(c))[k]);
+        }
+    }
+    close(pair[1]);
+    return pair[0];
+}
+
+/* The daemon serves all the same. */
+static void serves(struct vg_daemon *d)
+{
+    struct vguest *g = vguest_new(d, 0, NULL);
+
+    vg_daemon_check(d);
+    vguest_free(g);
+}
+
+/* The descriptors are not all there, or nothing is. */
+static void test_incomplete(void)
+{
+    for (unsigned n = 0; n < 2; n++) {
+        struct vguest *g = vguest_new(vgt_daemon, 0, NULL);
+        int kept = end_kept(vgt_daemon), part = part_of(kept, n);
+
+        close(kept);
+        begin_again(vgt_daemon, &part, 1, NAME);
+        g_assert_true(vg_wait_closed(g, VGT_WAIT_MS));
+        vguest_crash(g);
+        serves(vgt_daemon);
+    }
+}
+
+/* One that was emptied is there as well, before or behind it, and strangers. */
+static void test_stale(void)
+{
+    static const char *const names[] = {"x:" NAME ":" NAME, NAME ":" NAME ":stored"};
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, 0, 1, NULL);
+    for (unsigned i = 0; i < G_N_ELEMENTS(names); i++) {
+        int kept = end_kept(vgt_daemon), empty = part_of(-1, 0);
+        int stranger = eventfd(0, EFD_CLOEXEC);
+        const int fds[][3] = {{stranger, empty, kept}, {kept, empty, stranger}};
+
+        begin_again(vgt_daemon, fds[i], 3, names[i]);
+        vgt_write_once(&p, i);
+    }
+    vgt_pair_close(&p);
+}
+
+/* Whatever else is said to be what was left.  The daemons end as ever, with all that
+ * sanitizers look for then. */
+static void test_strangers(void)
+{
+    static const char *const names[] = {"", ":::", NAME, NAME ":" NAME, NAME "x", "\n"};
+
+    keeper_do(keeper, KEEPER_DROPS);
+    for (unsigned i = 0; i < G_N_ELEMENTS(names); i++) {
+        int fds[2] = {eventfd(0, EFD_CLOEXEC), part_of(-1, 0)};
+
+        vg_daemon_end(vgt_daemon);
+        begin_again(vgt_daemon, fds, 2, names[i]);
+        serves(vgt_daemon);
+    }
+    keeper_do(keeper, KEEPER_KEEPS);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct vgt_both both[] = {
+        {"traffic", test_traffic},
+    };
+    struct vg_daemon_opts o = {.n_vms = 3, .poll_us = -1, .workers = 2};
+    int rc;
+
+    vgt_init(&argc, &argv, 180);
+    keeper = keeper_start();
+    vgt_daemon = vg_daemon_start(&o);
+    vgt_add_both("leave", both, G_N_ELEMENTS(both));
+    g_test_add_func("/leave/hosts", test_hosts);
+    g_test_add_func("/leave/administration", test_administration);
+    g_test_add_func("/leave/no-store", test_no_store);
+    g_test_add_func("/leave/refused", test_refused);
+    g_test_add_func("/leave/given-up", test_given_up);
+    g_test_add_func("/leave/killed", test_killed);
+    g_test_add_func("/leave/incomplete", test_incomplete);
+    g_test_add_func("/leave/stale", test_stale);
+    g_test_add_func("/leave/strangers", test_strangers);
+    rc = vgt_run();
+    keeper_stop(keeper);
+    return rc;
+}
