@@ -54,6 +54,11 @@ struct handover_in *handover_open(int memfd, GError **errp);
  * with errp, for whatever else it is, too.
  */
 struct handover_in *handover_receive(int sock, GError **errp);
+/*
+ * Close what is left in the queue of @sock.  Somebody else may still have that socket,
+ * and with it listening sockets, which would answer for a daemon that is gone.
+ */
+void handover_drain(int sock);
 /* What nobody took is closed. */
 void handover_close(struct handover_in *h);
 /* The stream; its text of errors is the handover's. */

@@ -23,6 +23,9 @@
 /* In a message: less than SCM_MAX_FD, the most that the kernel takes. */
 #define BATCH 250u
 
+/* Of all messages, at most: more than a process has descriptors. */
+#define MAX_MESSAGES (1u << 20)
+
 /* ---- leaving ---- */
 
 /* @n stands for so many, of which all or none are in @fds. */
@@ -157,4 +160,15 @@ struct handover_in *handover_receive(int sock, GError **errp)
         close(fds[0]);
     }
     return h;
+}
+
+void handover_drain(int sock)
+{
+    int fds[BATCH + 3], got;
+    uint8_t n;
+
+    for (unsigned i = 0; i < MAX_MESSAGES && (got = receive_batch(sock, &n, fds)) >= 0;
+         i++) {
+        drop(fds, got);
+    }
 }

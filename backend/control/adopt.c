@@ -100,6 +100,7 @@ static void open_kept(void)
         if (err) {
             log_msg(LOG_LVL_ERROR, "what the service manager has kept: %s", err->message);
         }
+        handover_drain(sock);
         close(sock);
     }
     if (kept->len) {

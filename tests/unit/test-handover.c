@@ -362,6 +362,10 @@ static void test_socket_damaged(void)
         close(pair[0]);
         close(pair[1]);
     }
+    pair[0] = send_many(MANY, -1);
+    handover_drain(pair[0]);
+    g_assert_null(handover_receive(pair[0], NULL));
+    close(pair[0]);
     make_pair(pair);
     g_assert_null(handover_receive(pair[0], NULL)); /* nothing yet: it does not wait */
     close(pair[0]);

@@ -152,14 +152,17 @@ static void test_administration(void)
 
 /* ---- the end of it ---- */
 
-static void assert_ended(struct vg_daemon *d, struct vgt_pair *p)
+static void assert_closed(struct vguest *g)
+{
+    g_assert_true(vg_wait_closed(g, VGT_WAIT_MS));
+    vguest_crash(g);
+}
+
+static void assert_ended(struct vg_daemon *d, struct vguest *g)
 {
     g_autofree char *socket = vg_daemon_socket(d, 0);
 
-    for (unsigned i = 0; i < 2; i++) {
-        g_assert_true(vg_wait_closed(p->s[i].g, VGT_WAIT_MS));
-        vguest_crash(p->s[i].g);
-    }
+    assert_closed(g);
     g_assert_cmpint(access(socket, F_OK), <, 0);
     g_assert_cmpint(access(d->control, F_OK), <, 0);
     keeper_wait_empty(keeper);
@@ -171,18 +174,15 @@ static void test_no_store(void)
     static const enum keeper_does does[] = {KEEPER_DROPS, KEEPER_SLEEPS};
 
     for (unsigned i = 0; i < G_N_ELEMENTS(does); i++) {
-        struct vg_daemon *shared = vgt_daemon;
-        struct vgt_pair p;
+        struct vg_daemon *d = vg_daemon_start(NULL);
+        struct vguest *g = vguest_new(d, 0, NULL);
 
-        vgt_daemon = vg_daemon_start(NULL);
-        vgt_pair_open(&p, 0, 1, NULL);
         keeper_do(keeper, does[i]);
-        vg_daemon_end(vgt_daemon);
+        vg_daemon_end(d);
         keeper_do(keeper, KEEPER_KEEPS);
-        assert_ended(vgt_daemon, &p);
-        vg_daemon_again(vgt_daemon, NULL, 0, NULL);
-        vg_daemon_kill(vgt_daemon);
-        vgt_daemon = shared;
+        assert_ended(d, g);
+        vg_daemon_again(d, NULL, 0, NULL);
+        vg_daemon_kill(d);
     }
 }
 
@@ -195,7 +195,7 @@ static void test_refused(void)
     g_autofree char *path = g_build_filename(dir, "pvrdmad", NULL);
     g_autofree char *program = NULL;
     struct vg_daemon *shared = vgt_daemon;
-    struct vgt_pair p;
+    struct vguest *g;
     gsize len;
 
     g_assert_true(g_file_get_contents(daemon, &program, &len, NULL));
@@ -203,7 +203,7 @@ static void test_refused(void)
     g_assert_cmpint(chmod(path, 0755), ==, 0);
     g_setenv("PVRDMAD", path, TRUE);
     vgt_daemon = vg_daemon_start(NULL);
-    vgt_pair_open(&p, 0, 1, NULL);
+    g = vguest_new(vgt_daemon, 0, NULL);
     g_unlink(path);
     g_assert_true(g_file_set_contents(path, "#!/bin/sh\nexit 1\n", -1, NULL));
     g_assert_cmpint(chmod(path, 0755), ==, 0);
@@ -214,7 +214,7 @@ static void test_refused(void)
     } else {
         g_unsetenv("PVRDMAD");
     }
-    assert_ended(vgt_daemon, &p);
+    assert_ended(vgt_daemon, g);
     vg_daemon_again(vgt_daemon, NULL, 0, NULL);
     vg_daemon_kill(vgt_daemon);
     vgt_daemon = shared;
@@ -225,15 +225,11 @@ static void test_refused(void)
 /* The next daemon never comes: what is closed then are the VMMs' connections. */
 static void test_given_up(void)
 {
-    struct vgt_pair p;
+    struct vguest *g = vguest_new(vgt_daemon, 0, NULL);
 
-    vgt_pair_open(&p, 0, 1, NULL);
     close(end_kept(vgt_daemon));
     keeper_forget(keeper);
-    for (unsigned i = 0; i < 2; i++) {
-        g_assert_true(vg_wait_closed(p.s[i].g, VGT_WAIT_MS));
-        vguest_crash(p.s[i].g);
-    }
+    assert_closed(g);
     vg_daemon_again(vgt_daemon, NULL, 0, NULL);
 }
 
@@ -320,9 +316,9 @@ static void test_incomplete(void)
         int kept = end_kept(vgt_daemon), part = part_of(kept, n);
 
         close(kept);
+        keeper_forget(keeper);
         begin_again(vgt_daemon, &part, 1, NAME);
-        g_assert_true(vg_wait_closed(g, VGT_WAIT_MS));
-        vguest_crash(g);
+        assert_closed(g);
         serves(vgt_daemon);
     }
 }
