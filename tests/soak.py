@@ -16,7 +16,7 @@ Parts, in this order; without names all of them:
              KASAN and DMA debugging (images/build-debug-kernel.sh)
   vm         guests for half an hour: 10^6 round trips without an exit, lost wake-ups,
              fio --verify over NVMe, NFS and iSER, migrations in a row, 100 restarts of the
-             daemon
+             daemon, 50 by systemd
   libvirt    `virsh migrate` between two libvirtd, save, restore (tests/libvirt)
 
 Ends as `make check` does, with each part's time and `N passed, N failed, N
@@ -130,7 +130,7 @@ def vm(args):
     return check.pytest_layer('vm', args.builddir,
                               [['tests/vm', '--long', '-k',
                                 'no_exit or no_lost or kernel_users or in_a_row '
-                                'or test_restart']])
+                                'or test_restart or test_systemd']])
 
 
 def libvirt(args):

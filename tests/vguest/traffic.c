@@ -320,8 +320,11 @@ static void run_until(struct vgt_traffic *t, uint64_t end, bool all)
             }
         }
         if (moved) {
+            int64_t now = vg_now_ns();
+
             idle = 0;
-            last = vg_now_ns();
+            t->still_ns = MAX(t->still_ns, now - last);
+            last = now;
         } else if (++idle > 200) {
             if (vg_now_ns() - last > VGT_WAIT_MS * 1000000ll) {
                 vg_daemon_check(t->s[0].g->d);

@@ -145,6 +145,7 @@ struct vgt_traffic {
     GRand *rand;
     GArray *latency; /* of double, us; of operations with depth 1 */
     uint64_t ops, bytes;
+    int64_t still_ns; /* the longest time in which nothing came */
     struct {
         uint64_t n, sum; /* those that were added, and what they returned */
     } counted[2];

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The daemon as a service of systemd: this machine's own, as the first process of a host
+in namespaces (systemd-host.sh), with the unit and the user that are installed.
+
+What has to go on are virtual guests of tests/vguest, whose program checks all that it
+sends (ongoing.c).
+"""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+import unittest
+
+import fixture
+import hosts
+from pvrdma_vm import BUILD, REPO, Session, VmError, say
+
+ROUNDS = 50 if fixture.LONG else 5
+# Seconds from one to the next: guests get something done between them.
+APART = 0.2
+TIMEOUT = 90
+SYSTEMD = '/lib/systemd/systemd'
+# Of QEMU, in us: after that its adapter is gone.
+QEMU_WAITS = 5000000
+
+
+def control_groups():
+    """Where the tree of version 2 is mounted; None: nowhere."""
+    with open('/proc/self/mountinfo') as stream:
+        for line in stream:
+            if ' - cgroup2 ' in line:
+                return line.split()[4]
+    return None
+
+
+class Group:
+    """A control group for everything on the host."""
+
+    def __init__(self, session):
+        self.path = os.path.join(control_groups(), 'pvrdma-%d' % os.getpid())
+        os.mkdir(self.path)
+        session.add_closer(self.remove)
+
+    def remove(self, timeout=20):
+        """When what was in it has ended."""
+        end = time.monotonic() + timeout
+        while True:
+            try:
+                for folder, _, _ in os.walk(self.path, topdown=False):
+                    os.rmdir(folder)
+                return
+            except OSError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
+
+
+class Host:
+    """With the program, unit and user of @build, and a key file for two VMs."""
+
+    def __init__(self, session, build=BUILD):
+        self.session = session
+        backend = os.path.join(build, 'backend')
+        self.unit = self.read(backend, 'pvrdmad.service')
+        self.program = re.search(r'(?m)^ExecStart=(\S+)', self.unit).group(1)
+        add = session.path('add')
+        self.install(add, '/etc/systemd/system/pvrdmad.service',
+                     os.path.join(backend, 'pvrdmad.service'))
+        self.install(add, '/etc/sysusers.d/pvrdma.conf',
+                     os.path.join(REPO, 'backend', 'pvrdma.sysusers'))
+        for name in ('pvrdmad', 'pvrdmactl'):
+            self.install(add, os.path.join(os.path.dirname(self.program), name),
+                         os.path.join(backend, name))
+        # The unit's group, which packages of QEMU bring along.
+        with open(add + '/etc/sysusers.d/kvm.conf', 'w') as stream:
+            stream.write('g kvm -\n')
+        text = subprocess.run([os.path.join(backend, 'pvrdmad'), '--help'], check=True,
+                              env={'LC_ALL': 'C'}, stdout=subprocess.PIPE,
+                              universal_newlines=True).stdout
+        keys = add + re.search(r'default: (\S+), if', text).group(1)
+        os.makedirs(os.path.dirname(keys))
+        with open(keys, 'w') as stream:
+            for number in range(2):
+                stream.write('[vm vm%d]\nnetwork=lan\naddresses=10.0.0.%d\n' % (
+                    number, number + 1))
+        group = Group(session)
+        self.holder = session.popen(
+            ['sh', '-c', 'echo $$ >"$0/cgroup.procs" && exec "$@"', group.path,
+             'unshare', '--cgroup', '--mount', '--pid', '--uts', '--ipc', '--net', '--fork',
+             '--kill-child=KILL', '--',
+             os.path.join(REPO, 'tests', 'vm', 'systemd-host.sh'), session.dir],
+            'systemd.log')
+        self.first = None
+        self.wait_up()
+
+    @staticmethod
+    def read(*path):
+        with open(os.path.join(*path)) as stream:
+            return stream.read()
+
+    @staticmethod
+    def install(add, path, source):
+        os.makedirs(os.path.dirname(add + path), exist_ok=True)
+        shutil.copy(source, add + path)
+
+    def run(self, *argv, check=True):
+        """Run a command there to its end: what it prints."""
+        done = subprocess.run(
+            ['nsenter', '--target=%d' % self.first, '--mount', '--pid', '--uts', '--ipc',
+             '--net', '--', 'env', '-i', 'LC_ALL=C.UTF-8',
+             'PATH=/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin', *argv],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            timeout=TIMEOUT, universal_newlines=True, check=False)
+        if check and done.returncode:
+            raise VmError('%s: status %d: %s\n%s' % (
+                ' '.join(argv), done.returncode, done.stdout.strip(), self.journal()))
+        return done.stdout
+
+    def systemctl(self, *argv):
+        return self.run('systemctl', *argv)
+
+    def show(self, key):
+        return self.systemctl('show', '--value', '-p', key, 'pvrdmad').strip()
+
+    def journal(self):
+        """What the daemons have said."""
+        return self.run('journalctl', '--no-pager', '-o', 'cat', '-u', 'pvrdmad', check=False)
+
+    def wait_up(self):
+        end = time.monotonic() + TIMEOUT
+        said = ''
+        while 'running' not in said.split() and 'degraded' not in said.split():
+            if self.holder.poll() is not None or time.monotonic() > end:
+                raise VmError('systemd does not run: %s, see %s' % (
+                    said.strip(), self.session.path('systemd.log')))
+            time.sleep(0.1)
+            with open('/proc/%d/task/%d/children' % ((self.holder.pid,) * 2)) as stream:
+                children = stream.read().split()
+            if children:
+                self.first = int(children[0])
+                said = self.run('systemctl', 'is-system-running', check=False)
+
+    @property
+    def sockets(self):
+        """The folder of the daemon's sockets, from outside."""
+        return '/proc/%d/root/run/pvrdma' % self.first
+
+    def connect(self):
+        """As a VMM that has not said anything yet."""
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(TIMEOUT)
+        sock.connect(self.sockets + '/vm0.sock')
+        return sock
+
+    def pauses(self):
+        """How long VMs stood still, in us, each time that a daemon took them over."""
+        return [int(us) for us in re.findall(r'took over 2 VM\(s\), which stood still for '
+                                             r'(\d+) us', self.journal())]
+
+
+class Traffic:
+    """Between virtual guests, until end()."""
+
+    def __init__(self, session, host):
+        self.log = session.path('ongoing.log')
+        with open(self.log, 'ab') as stream:
+            self.proc = subprocess.Popen(
+                [os.path.join(BUILD, 'tests', 'vguest', 'ongoing'), host.sockets],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stream,
+                universal_newlines=True)
+        session.add_closer(self.close)
+        if self.proc.stdout.readline() != 'running\n':
+            self.fail()
+
+    def fail(self):
+        self.close()
+        with open(self.log) as stream:
+            raise VmError('traffic ended with status %d: %s' % (
+                self.proc.returncode, stream.read()))
+
+    def check(self):
+        if self.proc.poll() is not None:
+            self.fail()
+
+    def end(self):
+        """What it says of itself, after operations to the last of which all went well."""
+        self.proc.stdin.close()
+        said = self.proc.stdout.readline()
+        if self.proc.wait(TIMEOUT) or not said:
+            self.fail()
+        return json.loads(said)
+
+    def close(self):
+        if self.proc.poll() is None:
+            self.proc.kill()
+        self.proc.wait()
+        self.proc.stdin.close()
+        self.proc.stdout.close()
+
+
+class SystemdTest(fixture.SessionTest):
+    time_limit = 1800 if fixture.LONG else 300
+
+    @classmethod
+    def setUpClass(cls):
+        if not hosts.may_be_made():
+            raise unittest.SkipTest('namespaces need root')
+        if not os.access(SYSTEMD, os.X_OK):
+            raise unittest.SkipTest('there is no systemd')
+        if not control_groups():
+            raise unittest.SkipTest('no control groups of version 2 are mounted')
+        cls.session = Session('systemd')
+        try:
+            cls.host = Host(cls.session)
+        except BaseException as exc:
+            cls.session.keep_logs(exc)
+            cls.session.close()
+            raise
+
+    def setUp(self):
+        self.host.systemctl('start', 'pvrdmad')
+        self.uncount()
+
+    def uncount(self):
+        """Starts, of which there may be so many a minute."""
+        self.host.systemctl('reset-failed', 'pvrdmad')
+
+    def tearDown(self):
+        """Nothing is kept, but between two daemons."""
+        with open(self.session.path('journal.log'), 'w') as stream:
+            stream.write(self.host.journal())
+        self.assertEqual(self.host.show('ActiveState'), 'active')
+        self.assertEqual(self.host.show('NFileDescriptorStore'), '0')
+        self.host.systemctl('stop', 'pvrdmad')
+        self.assertEqual(self.host.show('NFileDescriptorStore'), '0')
+        self.assertFalse(os.path.exists(self.host.sockets))
+
+    def goes_on(self, how, same_process):
+        """@how gives the VMs to another daemon, ROUNDS times, under traffic."""
+        before = len(self.host.pauses())
+        traffic = Traffic(self.session, self.host)
+        for number in range(ROUNDS):
+            pid = self.host.show('MainPID')
+            how()
+            end = time.monotonic() + TIMEOUT
+            while len(self.host.pauses()) <= before + number:
+                traffic.check()
+                self.assertLess(time.monotonic(), end, self.host.journal())
+                time.sleep(0.05)
+            self.assertEqual(self.host.show('MainPID') == pid, same_process)
+            self.assertEqual(self.host.show('ActiveState'), 'active')
+            self.uncount()
+            time.sleep(APART)
+            traffic.check()
+        said = traffic.end()
+        pauses = self.host.pauses()[before:]
+        self.assertEqual(len(pauses), ROUNDS)
+        self.assertLess(max(pauses), QEMU_WAITS)
+        say('%s: %d times; %d operations, none failed; VMs stood still for %.0f ms at '
+            'most, traffic for %.0f ms' % (
+                self.id().split('.', 1)[-1], ROUNDS, said['operations'],
+                max(pauses) / 1000, said['still_us'] / 1000))
+
+    def test_restart(self):
+        self.goes_on(lambda: self.host.systemctl('restart', 'pvrdmad'), False)
+
+    def test_reload(self):
+        self.goes_on(lambda: self.host.systemctl('reload', 'pvrdmad'), True)
+
+    def test_stop(self):
+        """Nobody takes over: a VMM sees its end."""
+        with self.host.connect() as sock:
+            self.host.systemctl('stop', 'pvrdmad')
+            self.assertEqual(sock.recv(1), b'')
+            self.host.systemctl('start', 'pvrdmad')
+        Traffic(self.session, self.host).end()
+
+    def test_killed(self):
+        """So it does when the daemon crashes; others can connect to the next one."""
+        pid = self.host.show('MainPID')
+        with self.host.connect() as sock:
+            self.host.systemctl('kill', '-s', 'KILL', 'pvrdmad')
+            self.assertEqual(sock.recv(1), b'')
+        end = time.monotonic() + TIMEOUT
+        while self.host.show('ActiveState') != 'active' or \
+                self.host.show('MainPID') in ('0', pid):
+            self.assertLess(time.monotonic(), end, self.host.journal())
+            time.sleep(0.05)
+        Traffic(self.session, self.host).end()
+
+    def test_nothing_to_keep(self):
+        """Without VMMs it is a restart as any."""
+        self.host.systemctl('restart', 'pvrdmad')
+        Traffic(self.session, self.host).end()
