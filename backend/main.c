@@ -168,12 +168,16 @@ static gboolean on_watchdog(gpointer unused)
 
 /*
  * If the service manager wants to know that the main loop turns: tell it, twice in the
- * time that it allows.  The source's id, or 0.
+ * time that it allows, and now, as a daemon that was replaced in the same process may
+ * have said nothing yet.  The source's id, or 0.
  */
 static guint start_watchdog(void)
 {
     guint64 us = manager_watchdog_us();
 
+    if (us) {
+        on_watchdog(NULL);
+    }
     return us ? g_timeout_add((guint)MAX(us / 2000, 1), on_watchdog, NULL) : 0;
 }
 
