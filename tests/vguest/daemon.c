@@ -150,6 +150,7 @@ static void spawn(struct vg_daemon *d, const int *fds, unsigned n, const char *n
     int targets[8];
 
     g_assert_cmpint(log, >=, 0);
+    d->log_begin = lseek(log, 0, SEEK_END);
     g_assert_cmpuint(n, <=, G_N_ELEMENTS(targets));
     for (unsigned i = 0; i < n; i++) {
         targets[i] = 3 + (int)i;
@@ -244,7 +245,8 @@ static bool is_stopping(const struct vg_daemon *d)
 {
     g_autofree char *text = NULL;
 
-    return g_file_get_contents(d->log, &text, NULL, NULL) && strstr(text, "stopping\n");
+    return g_file_get_contents(d->log, &text, NULL, NULL) &&
+           strstr(text + d->log_begin, "stopping\n");
 }
 #endif
 

@@ -54,8 +54,9 @@ struct vg_daemon_opts {
 struct vg_daemon {
     char *dir; /* private: key file, sockets, log */
     char *config;
-    char *control; /* admin socket */
-    char *log;     /* its stderr */
+    char *control;   /* admin socket */
+    char *log;       /* its stderr */
+    off_t log_begin; /* of what this one wrote; before it are those that it follows */
     unsigned n_vms;
     pid_t pid;
 };
