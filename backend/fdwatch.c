@@ -12,6 +12,15 @@
  * again within one turn gets at worst a call with nothing ready, which callbacks with
  * non-blocking descriptors take.
  *
+ * One thing leads to another, most of all where both ends of a socket are here: so the
+ * set is asked again before GLib has the loop, while that takes no longer than
+ * ROUNDS_US.  What was put off (fdwatch_later()) runs between two such rounds, or as an
+ * idle source if none is going on.
+ *
+ * GLib takes the descriptors of a source out of its poll() while that runs, and puts
+ * them back, each with a write to its own eventfd; not so if the source says that it may
+ * recurse.  This one may: a nested loop finds watches as they are then.
+ *
  * Main thread only.  The set exists while something is watched.
  */
 #include "fdwatch.h"
@@ -24,6 +33,12 @@
 
 /* Ready descriptors taken in a turn; the others' come first in the next. */
 #define BATCH 64
+
+/* Rounds in a turn, and when there is no other one, us since it began. */
+#define ROUNDS    8u
+#define ROUNDS_US 100
+/* In a round: one puts off another. */
+#define LATER_PASSES 8u
 
 struct watch {
     guint id;
@@ -42,6 +57,10 @@ static int set = -1;
 static guint set_source;
 static GHashTable *fds, *by_id; /* of struct watched, by descriptor; of struct watch */
 static guint last_id;
+
+static struct fdwatch_later *first_later, **last_later = &first_later;
+static guint later_idle;
+static unsigned rounds; /* of dispatching, one within the other */
 
 static void watched_free(gpointer p)
 {
@@ -105,14 +124,114 @@ static void dispatch_fd(int fd, guint32 events)
     }
 }
 
+/* ---- put off ---- */
+
+static struct fdwatch_later *later_pop(void)
+{
+    struct fdwatch_later *l = first_later;
+
+    first_later = l->next;
+    if (!first_later) {
+        last_later = &first_later;
+    }
+    l->queued = false;
+    return l;
+}
+
+/* All that is there, and what they put off in turn, until @until (us) or so. */
+static void run_later(gint64 until)
+{
+    if (rounds > 1) {
+        return; /* a loop within a callback: the outer one does it */
+    }
+    for (unsigned pass = 0; first_later && pass < LATER_PASSES; pass++) {
+        struct fdwatch_later mark = {.fn = NULL};
+
+        fdwatch_later(&mark);
+        for (struct fdwatch_later *l; (l = later_pop()) != &mark;) {
+            l->fn();
+        }
+        if (first_later && g_get_monotonic_time() >= until) {
+            break;
+        }
+    }
+}
+
+static gboolean on_later(gpointer unused)
+{
+    rounds++;
+    run_later(g_get_monotonic_time() + ROUNDS_US);
+    rounds--;
+    if (first_later) {
+        return G_SOURCE_CONTINUE;
+    }
+    later_idle = 0;
+    return G_SOURCE_REMOVE;
+}
+
+static void see_to_the_rest(void)
+{
+    if (first_later && !later_idle) {
+        later_idle = g_idle_add_full(G_PRIORITY_DEFAULT, on_later, NULL, NULL);
+    }
+}
+
+void fdwatch_later(struct fdwatch_later *l)
+{
+    if (l->queued) {
+        return;
+    }
+    l->queued = true;
+    l->next = NULL;
+    *last_later = l;
+    last_later = &l->next;
+    if (!rounds) {
+        see_to_the_rest();
+    }
+}
+
+void fdwatch_not_later(struct fdwatch_later *l)
+{
+    struct fdwatch_later **at = &first_later;
+
+    if (!l->queued) {
+        return;
+    }
+    while (*at != l) {
+        at = &(*at)->next;
+    }
+    *at = l->next;
+    if (!*at) {
+        last_later = at;
+    }
+    l->queued = false;
+    if (!first_later && later_idle) {
+        g_source_remove(later_idle);
+        later_idle = 0;
+    }
+}
+
+/* ---- the turn ---- */
+
 static gboolean on_ready(gint unused_fd, GIOCondition unused, gpointer opaque)
 {
+    gint64 until = g_get_monotonic_time() + ROUNDS_US;
     struct epoll_event ev[BATCH];
-    int n = epoll_wait(set, ev, BATCH, 0);
+    int n;
 
-    for (int i = 0; i < n; i++) {
-        dispatch_fd(ev[i].data.fd, ev[i].events);
+    rounds++;
+    for (unsigned i = 0; i < ROUNDS && set >= 0; i++) {
+        n = epoll_wait(set, ev, BATCH, 0);
+        for (int k = 0; k < n; k++) {
+            dispatch_fd(ev[k].data.fd, ev[k].events);
+        }
+        run_later(until);
+        if (n <= 0 || g_get_monotonic_time() >= until) {
+            break;
+        }
     }
+    rounds--;
+    see_to_the_rest();
     /* If the last watch has gone, so has this source. */
     return G_SOURCE_CONTINUE;
 }
@@ -126,13 +245,19 @@ bool fdwatch_ready(void)
 
 static void open_set(void)
 {
+    GSource *source;
+
     set = epoll_create1(EPOLL_CLOEXEC);
     if (set < 0) {
         g_error("epoll_create1: %s", g_strerror(errno));
     }
     fds = g_hash_table_new_full(NULL, NULL, NULL, watched_free);
     by_id = g_hash_table_new_full(NULL, NULL, NULL, g_free);
-    set_source = g_unix_fd_add(set, G_IO_IN, on_ready, NULL);
+    source = g_unix_fd_source_new(set, G_IO_IN);
+    g_source_set_callback(source, G_SOURCE_FUNC(on_ready), NULL, NULL);
+    g_source_set_can_recurse(source, TRUE);
+    set_source = g_source_attach(source, NULL);
+    g_source_unref(source);
 }
 
 static void close_set(void)

@@ -21,6 +21,21 @@
 guint fdwatch_add(int fd, GIOCondition cond, GUnixFDSourceFunc fn, gpointer opaque);
 void fdwatch_remove(guint id);
 
+/*
+ * Work for later in the same turn: behind the callbacks that run now, before the loop
+ * asks for other descriptors.  It may ask for itself again.
+ */
+struct fdwatch_later {
+    void (*fn)(void);
+    bool queued;
+    struct fdwatch_later *next;
+};
+
+/* Nothing, if it is asked for already. */
+void fdwatch_later(struct fdwatch_later *later);
+/* It is not wanted any more. */
+void fdwatch_not_later(struct fdwatch_later *later);
+
 /* Is any watched descriptor ready?  For work that would let the loop turn then. */
 bool fdwatch_ready(void);
 

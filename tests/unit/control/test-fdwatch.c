@@ -161,11 +161,80 @@ static void test_many(void)
     }
 }
 
+/* ---- what is put off ---- */
+
+static unsigned calls[2];
+static void on_first(void);
+static void on_second(void);
+static struct fdwatch_later first = {.fn = on_first}, second = {.fn = on_second};
+
+static void on_first(void)
+{
+    calls[0]++;
+    fdwatch_later(&second);
+    if (calls[0] < 100) {
+        fdwatch_later(&first);
+    }
+}
+
+static void on_second(void)
+{
+    calls[1]++;
+}
+
+static gboolean on_in_later(gint fd, GIOCondition cond, gpointer opaque)
+{
+    char c;
+
+    g_assert_cmpint(read(fd, &c, 1), ==, 1);
+    fdwatch_later(&second);
+    fdwatch_later(&second);
+    return G_SOURCE_CONTINUE;
+}
+
+/* It comes, once, in its turn, and not if that is taken back. */
+static void test_later(void)
+{
+    struct end e;
+
+    fdwatch_later(&first);
+    fdwatch_later(&first);
+    g_assert_cmpuint(calls[0], ==, 0);
+    for (unsigned i = 0; i < 1000 && calls[0] < 100; i++) {
+        turn();
+    }
+    turn();
+    g_assert_cmpuint(calls[0], ==, 100);
+    g_assert_cmpuint(calls[1], >, 0);
+    g_assert_cmpuint(calls[1], <=, 100);
+
+    calls[1] = 0;
+    fdwatch_later(&first);
+    fdwatch_later(&second);
+    fdwatch_not_later(&first);
+    fdwatch_not_later(&second);
+    fdwatch_not_later(&second);
+    turn();
+    g_assert_cmpuint(calls[0], ==, 100);
+    g_assert_cmpuint(calls[1], ==, 0);
+
+    /* From a descriptor's callback: in the same turn. */
+    open_end(&e);
+    e.in = fdwatch_add(e.fd, G_IO_IN, on_in_later, &e);
+    g_assert_cmpint(write(e.peer, "x", 1), ==, 1);
+    g_main_context_iteration(NULL, FALSE);
+    g_assert_cmpuint(calls[1], ==, 1);
+    turn();
+    g_assert_cmpuint(calls[1], ==, 1);
+    close_end(&e);
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/fdwatch/basics", test_basics);
     g_test_add_func("/fdwatch/remove-other", test_remove_other);
     g_test_add_func("/fdwatch/many", test_many);
+    g_test_add_func("/fdwatch/later", test_later);
     return g_test_run();
 }
