@@ -50,6 +50,8 @@ unsigned datapath_vm_worker(const struct vm *vm);
  */
 void vm_token_take(struct vm *vm);
 void vm_token_release(struct vm *vm);
+/* The same, by who has left nothing for its worker to do: that is not woken. */
+void vm_token_return(struct vm *vm);
 /* qp->lock, with the VM's token held; in a coroutine that may be let go meanwhile. */
 void vm_qp_lock(struct qp *qp);
 /* cq->lock, with (@token) or without the VM's token; likewise. */

@@ -685,7 +685,10 @@ static inline bool turn_spent(struct turn *t, unsigned units)
 uint64_t sched_serve(struct worker *w, struct vm *vm, uint64_t now);
 /* Is it neither paused nor at fault? */
 bool sched_may_run(const struct vm *vm);
-/* Anything to do for it now?  @all: look everywhere, as before it is parked. */
+/*
+ * Anything to do for it now?  @all: look everywhere, as before it is parked.  Not while
+ * somebody waits for the token, who wakes it then.
+ */
 bool sched_pending(struct vm *vm, uint64_t now, bool all);
 /* When there will be, without anybody's doing; UINT64_MAX: never.  ns */
 uint64_t sched_deadline(const struct vm *vm, uint64_t now);

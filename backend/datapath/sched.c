@@ -243,9 +243,17 @@ bool sched_pending(struct vm *vm, uint64_t now, bool all)
 {
     struct vm_datapath *dp = &vm->dp;
 
-    if (!sched_may_run(vm) ||
-        atomic_load_explicit(&dp->token_waiters, memory_order_relaxed)) {
+    if (!sched_may_run(vm)) {
         return false;
+    }
+    if (atomic_load_explicit(&dp->token_waiters, memory_order_relaxed)) {
+        if (!all) {
+            return false;
+        }
+        atomic_store(&dp->unseen, true); /* then: vm_token_return() wakes, or it is 0 */
+        if (atomic_load(&dp->token_waiters)) {
+            return false;
+        }
     }
     if (dp->has_work || dp->cq_error_pos || watch_pending(vm) ||
         atomic_load(&dp->cq_error) || now >= atomic_load(&dp->next_timer) ||

@@ -217,7 +217,9 @@ void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask)
     if (state == PVRDMA_QPS_ERR && old_state != PVRDMA_QPS_ERR) {
         qp_enter_error_locked(qp);
     }
-    datapath_ring(qp->vm, qp->handle);
+    if (state != PVRDMA_QPS_RTR) { /* which sends nothing, and fails nothing */
+        datapath_ring(qp->vm, qp->handle);
+    }
 }
 
 void datapath_qp_destroyed(struct qp *qp)

@@ -154,6 +154,16 @@ void vm_token_release(struct vm *vm)
     datapath_wake(vm);
 }
 
+void vm_token_return(struct vm *vm)
+{
+    pthread_mutex_unlock(&vm->dp.token);
+    atomic_fetch_sub(&vm->dp.token_waiters, 1);
+    if (atomic_load(&vm->dp.unseen)) {
+        atomic_store(&vm->dp.unseen, false);
+        datapath_wake(vm);
+    }
+}
+
 void datapath_wake(struct vm *vm)
 {
     full_barrier();

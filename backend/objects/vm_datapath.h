@@ -132,6 +132,7 @@ struct vm_datapath {
     /* The token: the right to run the VM's send queues; see vm.h. */
     pthread_mutex_t token;
     _Atomic unsigned token_waiters; /* who wants it or has it, but the worker */
+    _Atomic bool unseen;            /* it was parked without a look, as somebody waited */
     _Atomic bool paused;
 
     /* Active or parked, see worker.c.  The worker's, but for the atomics. */

@@ -412,7 +412,11 @@ int verbs_modify_qp(struct vm *vm, const struct pvrdma_cmd_modify_qp *req)
     reset = (req->attr_mask & PVRDMA_QP_STATE) && req->attrs.qp_state == PVRDMA_QPS_RESET;
     err = qp_modify(qp, req->attr_mask, &req->attrs);
     pthread_mutex_unlock(&qp->lock);
-    vm_token_release(vm);
+    if (atomic_load_explicit(&qp->state, memory_order_relaxed) == PVRDMA_QPS_RTR) {
+        vm_token_return(vm);
+    } else {
+        vm_token_release(vm);
+    }
 
     if (!err && (reset || path)) {
         /*
