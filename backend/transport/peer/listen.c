@@ -17,6 +17,7 @@
  */
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -310,7 +311,9 @@ static int open_socket(const struct sockaddr_storage *address)
     if (fd < 0) {
         return -errno;
     }
+    /* Connections have the listener's TCP_NODELAY. */
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) < 0 ||
         (address->ss_family == AF_INET6 &&
          setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on)) < 0) ||
         bind(fd, (const struct sockaddr *)address, peer_address_len(address)) < 0 ||

@@ -163,6 +163,7 @@ void conn_break(struct conn *c, const char *why)
 {
     if (c->s && !c->s->broken) {
         c->s->broken = true;
+        c->is_up = false;
         log_vm(LOG_LVL_DEBUG, c->vm, "QP %u: connection ends: %s", c->ticket.qp, why);
         conn_work(c);
     }
@@ -188,6 +189,7 @@ void conn_failed(struct conn *c, uint64_t seq, struct outcome o)
 void conn_finish(struct conn *c)
 {
     c->s->closing = true;
+    c->is_up = false;
     expect_answer(c);
     c->progress = now_ns();
     conn_work(c);
@@ -242,6 +244,7 @@ void conn_down(struct conn *c)
         return;
     }
     c->s = NULL;
+    c->is_up = false;
     no_work(c);
     not_unread(c);
     /* One that brought nothing was a try in vain. */
@@ -291,6 +294,15 @@ uint32_t conn_mulpdu(int fd, bool markers)
     return fpdu_mulpdu((uint32_t)mss, markers);
 }
 
+bool conn_waits(const struct conn *c)
+{
+    const struct qp_requester *req = &c->qp->req;
+
+    return req->in_flight || req->replay || req->queued || req->op.active ||
+           req->wait != QP_WAIT_NONE || c->stalled || c->ready_owed ||
+           (c->s && c->s->behind) || atomic_load(&c->qp->state) == PVRDMA_QPS_ERR;
+}
+
 bool conn_up(struct conn *c, int fd, const struct framing *framing,
              const struct hello *own, const struct hello *peer)
 {
@@ -327,12 +339,14 @@ bool conn_up(struct conn *c, int fd, const struct framing *framing,
     s->behind = c->reliable && own->heard == peer->incarnation && peer->seq > own->got;
     s->fresh = true; /* completions are a worker's affair */
     c->s = s;
+    c->is_up = true;
     c->trying = c->refused = false;
     c->in_vain = 0;
     c->progress = now_ns();
     conn_work(c);
-    atomic_store(&c->net->net.ready, true);
-    datapath_wake(c->vm);
+    if (conn_waits(c)) {
+        atomic_store(&c->net->net.ready, true);
+    }
     return true;
 }
 

@@ -143,10 +143,11 @@ struct conn {
     uint64_t progress;        /* ns, when the peer answered or took something last */
     bool has_work;
     bool is_unread;
-    bool stalled;    /* requester_go() is owed */
-    bool ready_owed; /* CTL_READY is, by the next stream */
-    bool expecting;  /* in net->expecting: the sweep looks at it */
-    bool by_copy;    /* nothing is received straight into the guest's memory */
+    _Atomic bool is_up; /* the stream is there, and not about to go; any thread looks */
+    bool stalled;       /* requester_go() is owed */
+    bool ready_owed;    /* CTL_READY is, by the next stream */
+    bool expecting;     /* in net->expecting: the sweep looks at it */
+    bool by_copy;       /* nothing is received straight into the guest's memory */
     /* Constant. */
     bool initiator; /* of the two, we make the TCP connection */
     bool is_self;   /* a queue pair that is its own peer */
@@ -164,7 +165,8 @@ struct conn {
     TAILQ_ENTRY(conn) link; /* in net->conns */
 
     /* To get a stream; under the token. */
-    bool trying;        /* until try_until, or an answer */
+    /* Until try_until, or an answer; the main thread looks without the token. */
+    _Atomic bool trying;
     bool refused;       /* the last try was in vain, and start() has not said so */
     unsigned in_vain;   /* UC: tries for the message that waits */
     uint64_t try_until; /* ns */
@@ -242,9 +244,14 @@ void conn_follow(struct conn *c);
 void conn_reachable(struct conn *c, bool anew);
 /* It is of no use, and closed, now.  Token held; either thread. */
 void conn_down(struct conn *c);
-/* Both startup frames are exchanged: @fd is a stream now.  False: it was closed. */
+/*
+ * Both startup frames are exchanged: @fd is a stream now.  False: it was closed.  The
+ * worker is to be woken if conn_waits(); else its next turn is early enough.
+ */
 bool conn_up(struct conn *c, int fd, const struct framing *framing,
              const struct hello *own, const struct hello *peer);
+/* Is there something that waits for a stream, or is to be told by it? */
+bool conn_waits(const struct conn *c);
 /* Where we stand, for the peer. */
 void conn_hello(struct conn *c, struct hello *h);
 /* The longest ULPDU as the TCP connection is now; its segments grow with its window. */

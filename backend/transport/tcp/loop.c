@@ -9,6 +9,7 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <unistd.h>
 
 #include "fdwatch.h"
@@ -16,11 +17,16 @@
 
 #define BACKLOG     4096
 #define ACCEPT_TURN 32u
+/* Until connections are taken again when descriptors ran out. */
+#define ACCEPT_PAUSE_MS 500
 
 struct sockaddr_storage loop_address;
 
 static int loop_fd = -1;
-static guint loop_watch, loop_idle;
+static guint loop_watch;
+static guint loop_pause; /* instead of it */
+static void run_loop(void);
+static struct fdwatch_later loop_later = {.fn = run_loop};
 static GQueue loop = G_QUEUE_INIT; /* of struct loop_msg */
 
 struct loop_msg {
@@ -31,7 +37,7 @@ struct loop_msg {
     };
 };
 
-static gboolean run_loop(gpointer unused)
+static void run_loop(void)
 {
     struct loop_msg *m;
     unsigned n = g_queue_get_length(&loop);
@@ -45,10 +51,8 @@ static gboolean run_loop(gpointer unused)
         g_free(m);
     }
     if (!g_queue_is_empty(&loop)) {
-        return G_SOURCE_CONTINUE;
+        fdwatch_later(&loop_later);
     }
-    loop_idle = 0;
-    return G_SOURCE_REMOVE;
 }
 
 static struct loop_msg *loop_add(void)
@@ -56,9 +60,7 @@ static struct loop_msg *loop_add(void)
     struct loop_msg *m = g_new0(struct loop_msg, 1);
 
     g_queue_push_tail(&loop, m);
-    if (!loop_idle) {
-        loop_idle = g_idle_add_full(G_PRIORITY_DEFAULT, run_loop, NULL, NULL);
-    }
+    fdwatch_later(&loop_later);
     return m;
 }
 
@@ -75,14 +77,30 @@ void loop_send_answer(const struct peer_bind_answer *a)
     m->answer = *a;
 }
 
+static gboolean on_loop_listener(int fd, GIOCondition ready, gpointer unused);
+
+static gboolean on_pause_over(gpointer unused)
+{
+    loop_pause = 0;
+    loop_watch = fdwatch_add(loop_fd, G_IO_IN, on_loop_listener, NULL);
+    return G_SOURCE_REMOVE;
+}
+
 static gboolean on_loop_listener(int fd, GIOCondition ready, gpointer unused)
 {
-    int s = 0;
+    for (unsigned n = 0; n < ACCEPT_TURN; n++) {
+        int s = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
-    for (unsigned n = 0; n < ACCEPT_TURN && s >= 0; n++) {
-        s = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (s >= 0) {
             startup_accepted(s, NULL);
+        } else if (errno == EMFILE || errno == ENFILE) {
+            /* What waits keeps the socket readable. */
+            log_msg(LOG_LVL_ERROR, "no descriptors are left for connections");
+            loop_watch = 0;
+            loop_pause = g_timeout_add(ACCEPT_PAUSE_MS, on_pause_over, NULL);
+            return G_SOURCE_REMOVE;
+        } else if (errno != EINTR && errno != ECONNABORTED) {
+            break;
         }
     }
     return G_SOURCE_CONTINUE;
@@ -93,10 +111,12 @@ bool loop_open(GError **errp)
     struct sockaddr_in a = {.sin_family = AF_INET,
                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof(a);
+    int one = 1;
 
     loop_fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (loop_fd >= 0) {
         startup_dont_pace(loop_fd);
+        setsockopt(loop_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     }
     if (loop_fd < 0 || bind(loop_fd, (struct sockaddr *)&a, sizeof(a)) < 0 ||
         listen(loop_fd, BACKLOG) < 0 ||
@@ -112,13 +132,14 @@ bool loop_open(GError **errp)
 
 void loop_close(void)
 {
-    if (loop_idle) {
-        g_source_remove(loop_idle);
-        loop_idle = 0;
-    }
+    fdwatch_not_later(&loop_later);
     g_queue_clear_full(&loop, g_free);
     if (loop_fd >= 0) {
         fdwatch_remove(loop_watch);
+        if (loop_pause) {
+            g_source_remove(loop_pause);
+            loop_pause = 0;
+        }
         close(loop_fd);
         loop_fd = -1;
     }

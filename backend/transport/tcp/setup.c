@@ -50,6 +50,8 @@ static pthread_mutex_t asks_lock = PTHREAD_MUTEX_INITIALIZER; /* protects asks *
 static STAILQ_HEAD(, conn) asks = STAILQ_HEAD_INITIALIZER(asks);
 static int asks_fd = -1;
 static guint asks_watch;
+static void run_asks(void);
+static struct fdwatch_later asks_later = {.fn = run_asks};
 
 /* ---- tokens ---- */
 
@@ -124,6 +126,9 @@ void setup_ask_over(struct conn *c)
 void setup_in_vain(struct conn *c)
 {
     setup_ask_over(c);
+    if (!c->trying) {
+        return;
+    }
     vm_token_take(c->vm);
     if (c->trying && !c->s) {
         c->trying = false;
@@ -178,28 +183,30 @@ bool setup_peer_of(const struct conn *c, struct peer **peer)
     return remote || tcp_forced;
 }
 
+/* Numbers are fetched by the dozen; each is used once, and not kept. */
 static void random_token(uint64_t token[2])
 {
-    while (getrandom(token, 2 * sizeof(token[0]), 0) != 2 * sizeof(token[0])) {
+    static uint64_t pool[32][2];
+    static unsigned left;
+
+    if (!left) {
+        while (getrandom(pool, sizeof(pool), 0) != sizeof(pool)) {
+        }
+        left = G_N_ELEMENTS(pool);
     }
-}
-
-static bool has_stream(struct conn *c)
-{
-    bool has;
-
-    vm_token_take(c->vm);
-    has = c->s && !c->s->broken && !c->s->closing;
-    vm_token_release(c->vm);
-    return has;
+    left--;
+    memcpy(token, pool[left], sizeof(pool[left]));
+    memset(pool[left], 0, sizeof(pool[left]));
 }
 
 /* There is no try now; who wants one asks again when there can be one. */
 static void not_now(struct conn *c)
 {
-    vm_token_take(c->vm);
-    c->trying = false;
-    vm_token_release(c->vm);
+    if (c->trying) {
+        vm_token_take(c->vm);
+        c->trying = false;
+        vm_token_release(c->vm);
+    }
 }
 
 /*
@@ -293,7 +300,7 @@ void setup_bind_came(struct peer *from, const struct peer_bind *b)
                        : PEER_BIND_REFUSED;
     }
     send_answer(from, &a);
-    if (c && c->initiator && !(now_ns() - c->up_at < ASK_NS && has_stream(c))) {
+    if (c && c->initiator && !(now_ns() - c->up_at < ASK_NS && c->is_up)) {
         begin(c); /* it knows that there is no stream, if we do or not */
     }
 }
@@ -323,7 +330,9 @@ static void tell_asks(void)
 {
     uint64_t one = 1;
 
-    if (write(asks_fd, &one, sizeof(one)) < 0) {
+    if (!worker_self()) {
+        fdwatch_later(&asks_later);
+    } else if (write(asks_fd, &one, sizeof(one)) < 0) {
         return; /* the counter is full: it is seen */
     }
 }
@@ -368,24 +377,29 @@ static struct conn *next_ask(void)
     return c;
 }
 
-static gboolean on_asks(int fd, GIOCondition ready, gpointer unused)
+static void run_asks(void)
 {
-    uint64_t told;
     struct conn *c;
 
-    if (read(fd, &told, sizeof(told)) < 0) {
-        return G_SOURCE_CONTINUE;
-    }
     for (unsigned n = 0; n < ASK_TURN; n++) {
         c = next_ask();
         if (!c) {
-            return G_SOURCE_CONTINUE;
+            return;
         }
-        if (!has_stream(c)) {
+        if (!c->is_up) {
             begin(c);
         }
     }
     tell_asks();
+}
+
+static gboolean on_asks(int fd, GIOCondition ready, gpointer unused)
+{
+    uint64_t told;
+
+    if (read(fd, &told, sizeof(told)) > 0) {
+        run_asks();
+    }
     return G_SOURCE_CONTINUE;
 }
 
@@ -443,6 +457,7 @@ void tcp_close(void)
     loop_close();
     if (asks_fd >= 0) {
         fdwatch_remove(asks_watch);
+        fdwatch_not_later(&asks_later);
         close(asks_fd);
         asks_fd = -1;
     }

@@ -58,7 +58,9 @@ static const struct mpa_config mpa_config = {
     .ord = TCP_DEPTH,
 };
 
-static TAILQ_HEAD(, setup) setups = TAILQ_HEAD_INITIALIZER(setups);
+/* The initiators', and those that have come. */
+static TAILQ_HEAD(setup_list, setup) setups = TAILQ_HEAD_INITIALIZER(setups);
+static struct setup_list accepted = TAILQ_HEAD_INITIALIZER(accepted);
 static unsigned n_accepted;
 static guint look_timer;
 
@@ -74,7 +76,7 @@ static void unwatch(struct setup *s)
 
 static void setup_free(struct setup *s, bool close_fd)
 {
-    TAILQ_REMOVE(&setups, s, link);
+    TAILQ_REMOVE(s->conn ? &setups : &accepted, s, link);
     unwatch(s);
     if (close_fd) {
         close(s->fd);
@@ -98,22 +100,36 @@ static void setup_failed(struct setup *s, const char *why)
     }
 }
 
+/* Those that have begun first come first. */
+static void end_late(struct setup_list *list, uint64_t now)
+{
+    struct setup *s;
+
+    while ((s = TAILQ_FIRST(list)) && now >= s->until) {
+        setup_failed(s, "it takes too long");
+    }
+}
+
 static gboolean look(gpointer unused)
 {
     uint64_t now = now_ns();
-    struct setup *s, *next;
 
-    for (s = TAILQ_FIRST(&setups); s; s = next) {
-        next = TAILQ_NEXT(s, link);
-        if (now >= s->until) {
-            setup_failed(s, "it takes too long");
-        }
-    }
-    if (!TAILQ_EMPTY(&setups)) {
+    end_late(&setups, now);
+    end_late(&accepted, now);
+    if (!TAILQ_EMPTY(&setups) || !TAILQ_EMPTY(&accepted)) {
         return G_SOURCE_CONTINUE;
     }
     look_timer = 0;
     return G_SOURCE_REMOVE;
+}
+
+static void give_back(struct vm *vm, bool wake)
+{
+    if (wake) {
+        vm_token_release(vm);
+    } else {
+        vm_token_return(vm);
+    }
 }
 
 static gboolean on_socket(int fd, GIOCondition ready, gpointer opaque);
@@ -131,14 +147,12 @@ static void wait_for(struct setup *s, GIOCondition cond)
 static struct setup *setup_new(enum setup_state state, int fd, struct conn *c)
 {
     struct setup *s = g_new0(struct setup, 1);
-    int one = 1;
 
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     s->state = state;
     s->fd = fd;
     s->conn = c;
     s->until = now_ns() + SETUP_FRAMES_NS;
-    TAILQ_INSERT_TAIL(&setups, s, link);
+    TAILQ_INSERT_TAIL(c ? &setups : &accepted, s, link);
     if (!look_timer) {
         look_timer = g_timeout_add(LOOK_MS, look, NULL);
     }
@@ -215,12 +229,14 @@ static void send_request(struct setup *s)
 {
     struct conn *c = s->conn;
     struct mpa_frame request;
+    bool had;
     int err;
 
     vm_token_take(c->vm);
+    had = c->s;
     conn_down(c);
     conn_hello(c, &s->own);
-    vm_token_release(c->vm);
+    give_back(c->vm, had);
     memcpy(s->own.token, c->asked.token, sizeof(s->own.token));
     mpa_request(&mpa_config, &request);
     err = send_frame(s->fd, &request, &s->own);
@@ -304,7 +320,7 @@ static void take_reply(struct setup *s)
     } else {
         setup_free(s, true);
     }
-    vm_token_release(c->vm);
+    give_back(c->vm, conn_waits(c));
 }
 
 static void connected(struct setup *s)
@@ -360,6 +376,7 @@ void startup_connect(struct conn *c, const struct sockaddr_storage *to,
         setup_in_vain(c);
         return;
     }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     c->setup = setup_new(CONNECTING, fd, c);
     send_request(c->setup);
 }
@@ -383,7 +400,7 @@ static void take_request(struct setup *s)
     struct framing framing;
     struct hello own, peer;
     struct conn *c;
-    bool refuse;
+    bool had, refuse;
     int fd = s->fd;
 
     if (!read_frame(s, MPA_REQUEST, &request)) {
@@ -402,6 +419,7 @@ static void take_request(struct setup *s)
     }
     setup_arrived(c);
     vm_token_take(c->vm);
+    had = c->s;
     conn_down(c);
     conn_hello(c, &own);
     memcpy(own.token, peer.token, sizeof(own.token));
@@ -422,7 +440,7 @@ static void take_request(struct setup *s)
     } else {
         setup_free(s, true);
     }
-    vm_token_release(c->vm);
+    give_back(c->vm, had || conn_waits(c));
 }
 
 /* How many of these have come from there? */
@@ -431,14 +449,17 @@ static unsigned n_of_host(const struct sockaddr_storage *from)
     const struct setup *s;
     unsigned n = 0;
 
-    TAILQ_FOREACH(s, &setups, link)
+    TAILQ_FOREACH(s, &accepted, link)
     {
-        n += s->state == WAIT_REQUEST && config_same_host(&s->from, from);
+        n += config_same_host(&s->from, from);
     }
     return n;
 }
 
-/* A daemon's Request is there as a whole, as a rule: what waits here is others'. */
+/*
+ * A daemon's Request is there as a whole, as a rule: what waits here is others'.  The
+ * listener's TCP_NODELAY is the connection's.
+ */
 void startup_accepted(int fd, const struct sockaddr_storage *from)
 {
     struct setup *s;
@@ -484,6 +505,9 @@ void startup_close(void)
 {
     while (!TAILQ_EMPTY(&setups)) {
         setup_free(TAILQ_FIRST(&setups), true);
+    }
+    while (!TAILQ_EMPTY(&accepted)) {
+        setup_free(TAILQ_FIRST(&accepted), true);
     }
     if (look_timer) {
         g_source_remove(look_timer);
