@@ -144,6 +144,7 @@ void guest_hand_over(struct guest *g, struct handover_out *h)
     handover_put_fd(h, g->db.memfd);
     handover_put_fd(h, g->db.eventfd);
     irq_hand_over(&g->irq, h);
+    dirty_hand_over(&g->mem, h);
     mem_hand_over(&g->mem, h);
 }
 
@@ -173,5 +174,6 @@ bool guest_adopt_doorbells(struct handover_in *h, struct state_in *s, int *memfd
 void guest_adopt(struct guest *g, struct handover_in *h, struct state_in *s)
 {
     irq_adopt(&g->irq, h, s);
+    dirty_adopt(&g->mem, s);
     mem_adopt(&g->mem, h, s);
 }

@@ -14,6 +14,9 @@
  *
  * While there is no log, guest_mark_dirty() costs a load and a branch.
  *
+ * The log goes along to a daemon that takes this one's place: those pages of its bits
+ * that marks may be in, which a bit of their own tells, as the rest may be gigabytes.
+ *
  * Threads: any marks; the main thread begins, collects and ends.  A store that a worker
  * did before it saw the log is over when a grace period is.
  */
@@ -24,6 +27,7 @@
 
 #include "grace.h"
 #include "guest/mem.h"
+#include "handover.h"
 #include "pvrdma/abi.h"
 
 #define PAGE_MASK (PVRDMA_PAGE_SIZE - 1)
@@ -32,6 +36,17 @@
 static size_t bits_size(uint64_t size)
 {
     return ((size >> PVRDMA_PAGE_SHIFT) + 63) / 64 * 8;
+}
+
+/* So many words they are, and so many chunks of them. */
+static uint64_t words_of(const struct dirty_range *r)
+{
+    return bits_size(r->at.size) / 8;
+}
+
+static uint64_t chunks_of(const struct dirty_range *r)
+{
+    return (words_of(r) + DIRTY_CHUNK - 1) / DIRTY_CHUNK;
 }
 
 static bool span_valid(const struct dirty_span *s)
@@ -63,6 +78,7 @@ void dirty_free(struct dirty_log *log)
 {
     for (unsigned i = 0; log && i < log->n; i++) {
         munmap((void *)log->range[i].bits, bits_size(log->range[i].at.size));
+        g_free((void *)log->range[i].used);
     }
     g_free(log);
 }
@@ -72,6 +88,7 @@ static struct dirty_log *dirty_new(const struct dirty_span *span, unsigned n)
     struct dirty_log *log = g_new0(struct dirty_log, 1);
 
     for (unsigned i = 0; i < n; i++) {
+        struct dirty_range *r = &log->range[i];
         void *p = mmap(NULL, bits_size(span[i].size), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
@@ -79,7 +96,9 @@ static struct dirty_log *dirty_new(const struct dirty_span *span, unsigned n)
             dirty_free(log);
             return NULL;
         }
-        log->range[log->n++] = (struct dirty_range){.at = span[i], .bits = p};
+        *r = (struct dirty_range){.at = span[i], .bits = p};
+        r->used = g_malloc0((chunks_of(r) + 63) / 64 * 8);
+        log->n++;
     }
     return log;
 }
@@ -140,6 +159,18 @@ static uint64_t word_mask(uint64_t w, uint64_t first, uint64_t last)
     return mask;
 }
 
+/* There are marks in the words from @first to @last. */
+static void note_used(struct dirty_range *r, uint64_t first, uint64_t last)
+{
+    for (uint64_t c = first / DIRTY_CHUNK; c <= last / DIRTY_CHUNK; c++) {
+        uint64_t bit = UINT64_C(1) << c % 64;
+
+        if (!(atomic_load_explicit(&r->used[c / 64], memory_order_relaxed) & bit)) {
+            atomic_fetch_or(&r->used[c / 64], bit);
+        }
+    }
+}
+
 void dirty_mark(struct dirty_log *log, uint64_t gpa, uint64_t len)
 {
     if (len == 0) {
@@ -152,6 +183,7 @@ void dirty_mark(struct dirty_log *log, uint64_t gpa, uint64_t len)
             for (uint64_t w = first / 64; w <= last / 64; w++) {
                 atomic_fetch_or(&log->range[i].bits[w], word_mask(w, first, last));
             }
+            note_used(&log->range[i], first / 64, last / 64);
         }
     }
 }
@@ -193,4 +225,102 @@ int guest_dirty_collect(struct guest_mem *mem, uint64_t gpa, uint64_t size,
         }
     }
     return ENOENT;
+}
+
+/* ---- from one daemon to the next ---- */
+
+static bool is_used(const struct dirty_range *r, uint64_t chunk)
+{
+    return atomic_load(&r->used[chunk / 64]) >> chunk % 64 & 1;
+}
+
+static uint64_t words_in(const struct dirty_range *r, uint64_t chunk)
+{
+    return MIN(words_of(r) - chunk * DIRTY_CHUNK, DIRTY_CHUNK);
+}
+
+static void range_hand_over(const struct dirty_range *r, struct state_out *s)
+{
+    uint32_t n = 0;
+
+    for (uint64_t c = 0; c < chunks_of(r); c++) {
+        n += is_used(r, c);
+    }
+    state_put_u32(s, n);
+    for (uint64_t c = 0; c < chunks_of(r); c++) {
+        if (is_used(r, c) && !s->cut) {
+            state_put_u32(s, (uint32_t)c);
+            for (uint64_t i = 0; i < words_in(r, c); i++) {
+                state_put_u64(s, atomic_load(&r->bits[c * DIRTY_CHUNK + i]));
+            }
+        }
+    }
+}
+
+void dirty_hand_over(const struct guest_mem *mem, struct handover_out *h)
+{
+    const struct dirty_log *log = atomic_load(&mem->dirty);
+    unsigned n = log ? log->n : 0;
+
+    state_put_u32(&h->s, n);
+    for (unsigned i = 0; i < n; i++) {
+        state_put_u64(&h->s, log->range[i].at.gpa);
+        state_put_u64(&h->s, log->range[i].at.size);
+    }
+    for (unsigned i = 0; i < n; i++) {
+        range_hand_over(&log->range[i], &h->s);
+    }
+}
+
+/* The bits behind the last page are nobody's. */
+static uint64_t pages_mask(const struct dirty_range *r, uint64_t w)
+{
+    uint64_t pages = r->at.size >> PVRDMA_PAGE_SHIFT;
+
+    return word_mask(w, 0, pages - 1);
+}
+
+static void range_adopt(struct dirty_range *r, struct state_in *s)
+{
+    uint32_t n = state_get_count(s, (uint32_t)chunks_of(r), sizeof(uint32_t));
+
+    for (uint32_t k = 0; k < n && !state_failed(s); k++) {
+        uint64_t c = state_get_u32(s);
+
+        if (c >= chunks_of(r)) {
+            state_fail(s, "marks of pages that the log does not have");
+            return;
+        }
+        for (uint64_t i = 0; i < words_in(r, c); i++) {
+            uint64_t w = c * DIRTY_CHUNK + i;
+
+            atomic_store(&r->bits[w], state_get_u64(s) & pages_mask(r, w));
+        }
+        note_used(r, c * DIRTY_CHUNK, c * DIRTY_CHUNK);
+    }
+}
+
+void dirty_adopt(struct guest_mem *mem, struct state_in *s)
+{
+    uint32_t n = state_get_count(s, DIRTY_MAX_RANGES, 16);
+    struct dirty_span span[DIRTY_MAX_RANGES];
+    struct dirty_log *log;
+    int err;
+
+    for (uint32_t i = 0; i < n; i++) {
+        span[i].gpa = state_get_u64(s);
+        span[i].size = state_get_u64(s);
+    }
+    if (n == 0 || state_failed(s)) {
+        return;
+    }
+    err = guest_dirty_start(mem, span, n);
+    if (err) {
+        state_fail(s, "its dirty log cannot be kept: %s", g_strerror(err));
+        return;
+    }
+    log = atomic_load(&mem->dirty);
+    for (uint32_t i = 0; i < n; i++) {
+        range_adopt(&log->range[i], s);
+    }
 }

@@ -11,6 +11,8 @@
 #include <stdint.h>
 
 struct guest_mem;
+struct handover_out;
+struct state_in;
 
 /* Of one log. */
 #define DIRTY_MAX_RANGES 16u
@@ -21,9 +23,13 @@ struct dirty_span {
     uint64_t gpa, size;
 };
 
+/* Words of bits that go together to another daemon: a page of them. */
+#define DIRTY_CHUNK 512u
+
 struct dirty_range {
     struct dirty_span at;
     _Atomic uint64_t *bits; /* one per page */
+    _Atomic uint64_t *used; /* one per DIRTY_CHUNK words of bits: may there be marks? */
 };
 
 struct dirty_log {
@@ -47,6 +53,13 @@ int guest_dirty_collect(struct guest_mem *mem, uint64_t gpa, uint64_t size,
 
 /* End it, if there is one.  On return nobody uses it. */
 void guest_dirty_stop(struct guest_mem *mem);
+
+/*
+ * The log of a guest that stands still goes to another daemon, with its marks; that one's
+ * is there before anything is stored.  Nothing changes here; @s fails there.
+ */
+void dirty_hand_over(const struct guest_mem *mem, struct handover_out *h);
+void dirty_adopt(struct guest_mem *mem, struct state_in *s);
 
 /* [gpa, gpa + len) was stored to.  For guest_mark_dirty(). */
 void dirty_mark(struct dirty_log *log, uint64_t gpa, uint64_t len);

@@ -5,8 +5,10 @@
  * tests/vguest/test-dirty.c.
  */
 #include <errno.h>
+#include <string.h>
 
 #include "guest/guest.h"
+#include "handover.h"
 #include "pvrdma/abi.h"
 
 #define PG   4096ull
@@ -118,6 +120,92 @@ static void test_refused(void)
     guest_mem_fini(mem);
 }
 
+/* ---- from one daemon to the next ---- */
+
+static const struct dirty_span far[] = {{HIGH, 40000 * PG}, {0, 3 * PG}};
+
+/* What a daemon leaves of a log with some marks; to be freed. */
+static GByteArray *leave(void)
+{
+    GByteArray *left = g_byte_array_new();
+    struct handover_out h;
+    guint from;
+
+    setup();
+    g_assert_cmpint(guest_dirty_start(mem, far, 2), ==, 0);
+    guest_mark_dirty(mem, 2 * PG, 1);
+    guest_mark_dirty(mem, HIGH + 5 * PG, PG);
+    guest_mark_dirty(mem, HIGH + 32767 * PG, 2 * PG); /* in two chunks */
+    guest_mark_dirty(mem, HIGH + 39999 * PG, PG);
+    expect(HIGH + 5 * PG, PG, "100005"); /* is not there any more */
+    handover_out_begin(&h);
+    from = h.bytes->len;
+    dirty_hand_over(mem, &h);
+    g_byte_array_append(left, h.bytes->data + from, h.bytes->len - from);
+    handover_out_clear(&h);
+    expect(HIGH + 39999 * PG, PG, "109c3f"); /* and here it all goes on */
+    guest_mem_fini(mem);
+    return left;
+}
+
+static bool adopt(const uint8_t *data, size_t len)
+{
+    char error[STATE_ERROR_MAX] = "";
+    struct state_in s = {data, len, error};
+
+    setup();
+    dirty_adopt(mem, &s);
+    state_all_read(&s);
+    return !state_failed(&s);
+}
+
+static void test_adopted(void)
+{
+    g_autoptr(GByteArray) left = leave();
+    struct handover_out h;
+
+    g_assert_cmpuint(left->len, <, 10000);
+    g_assert_true(adopt(left->data, left->len));
+    expect(0, 3 * PG, "2");
+    expect(HIGH, 40000 * PG, "107fff 108000 109c3f");
+    guest_mark_dirty(mem, 0, 1);
+    expect(0, 3 * PG, "0");
+    guest_mem_fini(mem);
+
+    setup(); /* no log: there is none */
+    handover_out_begin(&h);
+    g_byte_array_set_size(left, 0);
+    g_byte_array_append(left, h.bytes->data, h.bytes->len);
+    dirty_hand_over(mem, &h);
+    g_assert_cmpuint(h.bytes->len - left->len, ==, 4);
+    g_assert_true(adopt(h.bytes->data + left->len, 4));
+    g_assert_null(atomic_load(&mem->dirty));
+    handover_out_clear(&h);
+    guest_mem_fini(mem);
+}
+
+/* Cut off anywhere it fails; with a bit changed no page is marked that there is not. */
+static void test_damaged(void)
+{
+    g_autoptr(GByteArray) left = leave();
+
+    for (guint i = 0; i < left->len; i++) {
+        g_assert_false(adopt(left->data, i));
+        guest_mem_fini(mem);
+    }
+    for (guint i = 0; i < left->len * 8; i += i < 1000 ? 1 : 7) {
+        left->data[i / 8] ^= 1u << i % 8;
+        if (adopt(left->data, left->len) && i / 8 >= 36) { /* behind the spans */
+            g_autoptr(GString) s = g_string_new(NULL);
+
+            guest_dirty_collect(mem, 0, 3 * PG, note, s);
+            g_assert_cmpuint(s->len, <=, strlen("0 1 2"));
+        }
+        guest_mem_fini(mem);
+        left->data[i / 8] ^= 1u << i % 8;
+    }
+}
+
 /* ---- a collector beside a thread that stores ---- */
 
 #define PAGES  4u
@@ -172,6 +260,8 @@ int main(int argc, char **argv)
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/dirty/marks", test_marks);
     g_test_add_func("/dirty/refused", test_refused);
+    g_test_add_func("/dirty/adopted", test_adopted);
+    g_test_add_func("/dirty/damaged", test_damaged);
     g_test_add_func("/dirty/race", test_race);
     return g_test_run();
 }
