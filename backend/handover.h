@@ -15,7 +15,7 @@
 #include "state.h"
 
 /* Of all that is handed over; the device of each VM has its own. */
-#define HANDOVER_VERSION 1u
+#define HANDOVER_VERSION 2u
 
 /* ---- leaving ---- */
 

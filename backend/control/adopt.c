@@ -26,7 +26,9 @@
 #include "control/restart.h"
 #include "control/restart_internal.h"
 #include "datapath/datapath.h"
+#include "directory/directory.h"
 #include "frontend/frontend.h"
+#include "frontend/migration.h"
 #include "guest/doorbells.h"
 #include "manager.h"
 #include "sockfile.h"
@@ -52,7 +54,7 @@ static GArray *adopted; /* of struct adopted */
 
 bool adopt_understands(const char *version)
 {
-    return g_strcmp0(version, G_STRINGIFY(1)) == 0 && HANDOVER_VERSION == 1;
+    return g_strcmp0(version, G_STRINGIFY(2)) == 0 && HANDOVER_VERSION == 2;
 }
 
 /* ---- reading ---- */
@@ -213,11 +215,15 @@ static void adopt_connection(struct adopted *a, struct state_in *s)
 
     if (frontend_take_over(vm, handover, s, &memfd) && vm->attached) {
         load_device(a, s);
-        state_all_read(s);
-        if (!state_failed(s) && !doorbells_adopt(&vm->guest.db, memfd)) {
-            state_fail(s, "its doorbells cannot be mapped");
-        } else if (!state_failed(s)) {
+    }
+    migration_take_over(vm, s);
+    directory_left_take_over(vm, s);
+    state_all_read(s);
+    if (vm->attached && !state_failed(s)) {
+        if (doorbells_adopt(&vm->guest.db, memfd)) {
             memfd = -1;
+        } else {
+            state_fail(s, "its doorbells cannot be mapped");
         }
     }
     if (memfd >= 0) {
@@ -294,7 +300,7 @@ static void give_up(struct adopted *a)
 
 static void claim(struct adopted *a)
 {
-    if (a->vm->attached && !a->why && vm_claim(a->vm) != 0) {
+    if (a->vm->attached && !a->why && migration_owns(a->vm) && vm_claim(a->vm) != 0) {
         a->why = g_strdup("somebody else has one of its addresses");
     }
 }

@@ -38,6 +38,7 @@
 #include "control/reload.h"
 #include "control/restart_internal.h"
 #include "datapath/datapath.h"
+#include "directory/directory.h"
 #include "frontend/frontend.h"
 #include "frontend/migration.h"
 #include "guest/adopt.h"
@@ -169,9 +170,7 @@ bool restart_check_program(GError **errp)
 /* Why the VM, which is frozen, cannot be handed over, or NULL. */
 static const char *cannot_go(struct vm *vm)
 {
-    return atomic_load(&vm->guest.mem.dirty) || migration_stopped(vm)
-               ? "it is being migrated, or stopped"
-           : vm->attached && !guest_can_hand_over(&vm->guest)
+    return vm->attached && !guest_can_hand_over(&vm->guest)
                ? "its memory is a file whose descriptor was not kept"
                : NULL;
 }
@@ -270,6 +269,8 @@ static void save_vm(struct vm *vm, struct handover_out *h)
         state_put_u64(&h->s, device->len);
         state_put_bytes(&h->s, device->data, device->len);
     }
+    migration_hand_over(vm, &h->s);
+    directory_left_hand_over(vm, &h->s);
 }
 
 static void begin(struct handover_out *h, uint32_t tag)

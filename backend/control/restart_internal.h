@@ -21,7 +21,7 @@
 #define RESTART_VM STATE_TAG('V', 'M', ' ', ' ')
 
 /* Of all three. */
-#define RESTART_SECTION_VERSION 1u
+#define RESTART_SECTION_VERSION 2u
 
 /* By this name the service manager keeps what is left to it. */
 #define RESTART_KEPT_NAME "pvrdmad-state"

@@ -18,6 +18,8 @@
 #include "pvrdma/abi.h"
 
 struct peer;
+struct state_in;
+struct state_out;
 struct vm;
 
 /*
@@ -114,6 +116,13 @@ void directory_left(struct vm *vm, uint64_t ns);
  * with the generation that is in there is too late.
  */
 void directory_went_on(struct vm *vm);
+
+/*
+ * What @vm has left goes to another daemon that takes this one's place, and waits there
+ * for as long as it would have here.
+ */
+void directory_left_hand_over(const struct vm *vm, struct state_out *s);
+void directory_left_take_over(const struct vm *vm, struct state_in *s);
 
 /* False: an address of @vm has been taken over; it runs elsewhere, and here no more. */
 bool directory_may_run(const struct vm *vm);
@@ -235,6 +244,9 @@ void directory_each_local(const char *network,
                                      const struct claim *claim, uint64_t held_until,
                                      void *opaque),
                           void *opaque);
+
+/* The network, once or more, of whatever VMs here hold that has had another place. */
+void directory_each_moved(void (*fn)(const char *network, void *opaque), void *opaque);
 
 struct directory_stats {
     const char *engine; /* NULL: none */

@@ -22,9 +22,11 @@
 #include "directory/entry.h"
 
 #include <glib.h>
+#include <string.h>
 
 #include "log.h"
 #include "objects/vm.h"
+#include "state.h"
 
 #define SWEEP_MS 50u
 
@@ -174,11 +176,11 @@ bool moves_is_former(const struct entry *e, const struct vm *vm)
     return e->left_until && e->left_by == vm->serial && !same_owner(&e->left, &own);
 }
 
-void moves_leave(struct entry *e, const struct vm *vm, uint64_t ns)
+static void leave(struct entry *e, const struct claim *claim, uint64_t by, uint64_t ns)
 {
     ns = MIN(ns, DIRECTORY_MAX_HOLD_NS);
-    e->left = (struct claim){{vm->owner[0], vm->owner[1]}, vm->generation};
-    e->left_by = vm->serial;
+    e->left = *claim;
+    e->left_by = by;
     e->left_until = now_ns() + ns;
     TAILQ_INSERT_TAIL(&leaving, e, leaving);
     n_leaving++;
@@ -189,6 +191,13 @@ void moves_leave(struct entry *e, const struct vm *vm, uint64_t ns)
     if (!sweep_timer) {
         sweep_timer = g_timeout_add(SWEEP_MS, sweep, NULL);
     }
+}
+
+void moves_leave(struct entry *e, const struct vm *vm, uint64_t ns)
+{
+    struct claim claim = {{vm->owner[0], vm->owner[1]}, vm->generation};
+
+    leave(e, &claim, vm->serial, ns);
 }
 
 void moves_each_left(void (*fn)(struct entry *e, void *opaque), void *opaque)
@@ -204,6 +213,73 @@ void moves_each_left(void (*fn)(struct entry *e, void *opaque), void *opaque)
 unsigned moves_left(void)
 {
     return n_leaving;
+}
+
+/* ---- from one daemon to the next ---- */
+
+/* Of the state of one: the least bytes it can have. */
+#define LEFT_SIZE (4u + sizeof(struct pvrdma_gid) + 32u)
+
+void directory_left_hand_over(const struct vm *vm, struct state_out *s)
+{
+    uint64_t now = now_ns();
+    const struct entry *e;
+    uint32_t n = 0;
+
+    TAILQ_FOREACH(e, &leaving, leaving)
+    {
+        n += e->left_by == vm->serial;
+    }
+    state_put_u32(s, n);
+    TAILQ_FOREACH(e, &leaving, leaving)
+    {
+        if (e->left_by == vm->serial) {
+            state_put_u32(s, (uint32_t)strlen(e->network));
+            state_put_bytes(s, e->network, strlen(e->network));
+            state_put_bytes(s, &e->gid, sizeof(e->gid));
+            state_put_u64(s, e->left.owner[0]);
+            state_put_u64(s, e->left.owner[1]);
+            state_put_u64(s, e->left.generation);
+            state_put_u64(s, e->left_until > now ? e->left_until - now : 1);
+        }
+    }
+}
+
+static void take_one(const struct vm *vm, struct state_in *s)
+{
+    char network[64] = "";
+    struct pvrdma_gid gid;
+    struct claim claim;
+    struct entry *e;
+    uint64_t ns;
+
+    state_get_bytes(s, network, state_get_count(s, sizeof(network) - 1, 1));
+    state_get_bytes(s, &gid, sizeof(gid));
+    claim.owner[0] = state_get_u64(s);
+    claim.owner[1] = state_get_u64(s);
+    claim.generation = state_get_u64(s);
+    ns = state_get_u64(s);
+    if (!network[0] || !claim.generation || ns == 0 || ns > DIRECTORY_MAX_HOLD_NS) {
+        state_fail(s, "an address that nobody can have left");
+    }
+    if (state_failed(s)) {
+        return;
+    }
+    e = entry_find_or_make(network, &gid);
+    if (e->claims || e->left_until) {
+        state_fail(s, "an address that was left twice");
+    } else {
+        leave(e, &claim, vm->serial, ns);
+    }
+}
+
+void directory_left_take_over(const struct vm *vm, struct state_in *s)
+{
+    uint32_t n = state_get_count(s, VERBS_GID_TBL_LEN, LEFT_SIZE);
+
+    for (uint32_t i = 0; i < n && !state_failed(s); i++) {
+        take_one(vm, s);
+    }
 }
 
 /* ---- who is told ---- */

@@ -356,6 +356,28 @@ void directory_each_local(const char *network,
     moves_each_left(each_local, &each);
 }
 
+struct each_moved {
+    void (*fn)(const char *network, void *opaque);
+    void *opaque;
+};
+
+static void each_moved(struct entry *e, void *opaque)
+{
+    const struct each_moved *each = opaque;
+    struct claim claim;
+
+    if (moves_claim(e, &claim) && claim.generation > 1) {
+        each->fn(e->network, each->opaque);
+    }
+}
+
+void directory_each_moved(void (*fn)(const char *network, void *opaque), void *opaque)
+{
+    struct each_moved each = {fn, opaque};
+
+    directory_each_held(each_moved, &each);
+}
+
 /* ---- other hosts' claims ---- */
 
 const char *directory_network(const char *network)

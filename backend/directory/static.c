@@ -10,7 +10,9 @@
  * told what VMs of this host hold in it, once per link, and from then on what changes.
  * It is told before its claim is taken, and a link keeps the order of its messages: so
  * the first datagram that goes to a peer finds its source known there, and a peer
- * believes no source that was not claimed.  Of networks in which no VM of this host has
+ * believes no source that was not claimed.  So is, unasked, every peer with a new link
+ * if a VM here has had another place: that may be there, and not have heard of the move.
+ * Of networks in which no VM of this host has
  * ever been nothing is said and nothing remembered.
  *
  * A link that comes up begins anew: what the peer had claimed is forgotten, as it is
@@ -341,6 +343,11 @@ static void ask_again(const char *network, const struct pvrdma_gid *gid, void *o
     ask_one(m, network, gid);
 }
 
+static void tell_moved(const char *network, void *opaque)
+{
+    tell(opaque, network);
+}
+
 void static_peer_up(struct peer *peer, const char *name)
 {
     struct member *m = member_of(peer);
@@ -365,6 +372,7 @@ void static_peer_up(struct peer *peer, const char *name)
     directory_set_reachable(++n_up > 0);
     directory_forget(peer, true, ask_again, m);
     directory_ask_again();
+    directory_each_moved(tell_moved, m);
 }
 
 void static_peer_down(struct peer *peer)

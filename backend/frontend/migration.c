@@ -26,7 +26,7 @@
  *
  * Main thread.  States change with vm->ops; the stream is the connection's messages'.
  */
-#include "frontend/migration.h"
+#include "frontend/migration_internal.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -36,7 +36,6 @@
 #include "datapath/datapath.h"
 #include "device/device.h"
 #include "directory/directory.h"
-#include "frontend/frontend.h"
 #include "guest/pagelist.h"
 #include "vm.h"
 
@@ -49,39 +48,12 @@
 
 #define FIRST_ROOM (1u << 20)
 
-enum state {
-    ERROR = VFIO_USER_MIG_ERROR,
-    STOP = VFIO_USER_MIG_STOP,
-    RUNNING = VFIO_USER_MIG_RUNNING,
-    STOP_COPY = VFIO_USER_MIG_STOP_COPY,
-    RESUMING = VFIO_USER_MIG_RESUMING,
-};
-
 static const char *const state_names[] = {
     [ERROR] = "error",         [STOP] = "stop",         [RUNNING] = "running",
     [STOP_COPY] = "stop-copy", [RESUMING] = "resuming",
 };
 
-/* Made with the first message about it, and kept until the VM is removed: an operator
- * may ask what became of a VM that has left. */
-struct migration {
-    enum state state;
-    GByteArray *out; /* STOP_COPY: the stream */
-    uint32_t read;   /* so much of it was */
-    uint8_t *in;     /* RESUMING: what came, NULL: nothing */
-    uint64_t got, room;
-    bool handed_over; /* the client has read all since the VM was last RUNNING */
-    bool loaded;      /* its addresses are to be claimed before it runs */
-    bool saved;       /* its state was, since the VM was last RUNNING, ... */
-    uint64_t clock;   /* ... with that clock of the guest's */
-    bool past;        /* what is loaded is its own, and not that */
-    /* What it had before it loaded a state that was not run. */
-    uint64_t owner[2], generation;
-    gint64 stopped_at; /* when it was last to stop, g_get_monotonic_time() */
-    struct migration_status last;
-};
-
-static struct migration *get(struct vm *vm)
+struct migration *migration_get(struct vm *vm)
 {
     if (!vm->migration) {
         vm->migration = g_new0(struct migration, 1);
@@ -141,7 +113,7 @@ static void G_GNUC_PRINTF(2, 3) failed(struct vm *vm, const char *format, ...)
 }
 
 /* They may be some 100 MiB: the main loop turns meanwhile. */
-static void drop_streams(struct migration *m)
+void migration_drop_streams(struct migration *m)
 {
     GByteArray *out = g_steal_pointer(&m->out);
     uint8_t *in = g_steal_pointer(&m->in);
@@ -233,7 +205,7 @@ static int save(struct vfu_conn *c, struct migration *m)
     };
     if (m->out->len > vm_state_max(c->vm)) { /* nobody would take it */
         failed(c->vm, "its state of %u bytes is too long", m->out->len);
-        drop_streams(m);
+        migration_drop_streams(m);
         return E2BIG;
     }
     return 0;
@@ -244,7 +216,7 @@ static int end_save(struct vfu_conn *c, struct migration *m)
     if (m->handed_over) {
         log_vm(LOG_LVL_INFO, c->vm, "its state was handed over: %u bytes", m->out->len);
     }
-    drop_streams(m);
+    migration_drop_streams(m);
     return 0;
 }
 
@@ -274,7 +246,7 @@ static int end_load(struct vfu_conn *c, struct migration *m)
     m->last.kind = MIGRATION_LOADED;
     m->last.bytes = m->got;
     m->last.load_us = took(&since);
-    drop_streams(m);
+    migration_drop_streams(m);
     if (!ok) {
         m->state = ERROR;
         failed(vm, "%s", err->message);
@@ -317,8 +289,8 @@ static int take_step(struct vfu_conn *c, struct migration *m, enum state to)
 static int reply_state(const struct vfu_conn *c, const struct vfu_feature *f,
                        struct vfu_reply *r)
 {
-    struct vfio_user_mig_device_state data = {.device_state = (uint32_t)get(c->vm)->state,
-                                              .data_fd = -1};
+    struct vfio_user_mig_device_state data = {
+        .device_state = (uint32_t)migration_get(c->vm)->state, .data_fd = -1};
     uint8_t *out;
     int err = feature_reply(f, 0, sizeof(data), r, &out);
 
@@ -338,7 +310,7 @@ int migration_set_state(struct vfu_conn *c, const struct vfu_feature *f,
                         struct vfu_reply *r)
 {
     struct vfio_user_mig_device_state want;
-    struct migration *m = get(c->vm);
+    struct migration *m = migration_get(c->vm);
     int err = 0;
 
     if (f->len < sizeof(want)) {
@@ -356,7 +328,7 @@ int migration_set_state(struct vfu_conn *c, const struct vfu_feature *f,
 
 int migration_read(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r)
 {
-    struct migration *mig = get(c->vm);
+    struct migration *mig = migration_get(c->vm);
     struct vfio_user_mig_data req;
     uint8_t *out;
     uint32_t n;
@@ -388,8 +360,7 @@ int migration_read(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply
     return 0;
 }
 
-/* Make room for @n more bytes, which the stream may have. */
-static bool make_room(struct migration *m, uint64_t n)
+bool migration_make_room(struct migration *m, uint64_t n)
 {
     uint64_t room = MAX(m->room, FIRST_ROOM);
     uint8_t *in;
@@ -410,7 +381,7 @@ static bool make_room(struct migration *m, uint64_t n)
 
 int migration_write(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r)
 {
-    struct migration *mig = get(c->vm);
+    struct migration *mig = migration_get(c->vm);
     struct vfio_user_mig_data req;
     uint64_t max = vm_state_max(c->vm);
 
@@ -430,7 +401,7 @@ int migration_write(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_repl
                max);
         return E2BIG;
     }
-    if (!make_room(mig, req.size)) {
+    if (!migration_make_room(mig, req.size)) {
         return ENOMEM;
     }
     if (req.size) { /* else there may be no room at all */
@@ -460,7 +431,7 @@ void migration_reset(struct vm *vm)
     if (!migration_stopped(vm)) {
         return;
     }
-    drop_streams(m);
+    migration_drop_streams(m);
     forget_loaded(vm, m);
     m->handed_over = false; /* what was saved may be loaded: QEMU resets before that */
     m->state = RUNNING;
@@ -478,7 +449,7 @@ void migration_leave(struct vm *vm)
         directory_left(vm, HOLD_NS);
     }
     m->last.still_us = still_for(vm, m);
-    drop_streams(m);
+    migration_drop_streams(m);
     m->loaded = m->past = m->handed_over = m->saved = false;
     m->state = RUNNING; /* vm_detach() gives our pause back */
 }

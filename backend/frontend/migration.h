@@ -8,6 +8,7 @@
 
 #include "frontend/conn.h"
 #include "frontend/feature.h"
+#include "state.h"
 
 /* MIG_DEVICE_STATE; setting it needs vm->ops, and may wait. */
 int migration_get_state(struct vfu_conn *c, const struct vfu_feature *f,
@@ -18,6 +19,16 @@ int migration_set_state(struct vfu_conn *c, const struct vfu_feature *f,
 /* MIG_DATA_READ, MIG_DATA_WRITE. */
 int migration_read(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r);
 int migration_write(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r);
+
+/*
+ * A VM's part in a migration goes to another daemon, whatever that is; there, its device
+ * is loaded already and its data path paused by whoever calls this.
+ */
+void migration_hand_over(struct vm *vm, struct state_out *s);
+void migration_take_over(struct vm *vm, struct state_in *s);
+/* Are the addresses that @vm was loaded with its own: neither a target's, nor moved on?
+ */
+bool migration_owns(const struct vm *vm);
 
 /* Does the VM stand still for a migration?  Then the guest's registers are closed. */
 bool migration_stopped(const struct vm *vm);

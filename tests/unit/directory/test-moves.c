@@ -8,6 +8,7 @@
 #include <glib.h>
 
 #include "directory/directory.h"
+#include "state.h"
 #include "vm.h"
 
 #define SECOND 1000000000ull
@@ -504,6 +505,65 @@ static void test_left_again(void)
     directory_fini(); /* with one that is waited for */
 }
 
+/* What was left waits on at the next daemon, for as long as it had. */
+static void test_left_handed_over(void)
+{
+    g_autoptr(GByteArray) bytes = g_byte_array_new();
+    struct state_out out;
+    guint from;
+
+    begin();
+    g_assert_cmpint(directory_bind(&vm[0], &one), ==, 0);
+    g_assert_cmpint(directory_bind(&vm[0], &two), ==, 0);
+    directory_left(&vm[0], 60 * SECOND);
+    state_out_begin(&out, bytes);
+    from = bytes->len;
+    directory_left_hand_over(&vm[0], &out);
+    g_assert_cmpuint(left(), ==, 2); /* all is as it was */
+    directory_set_engine(NULL);
+    route_put(route);
+    directory_fini();
+
+    /* Cut off anywhere or damaged it is refused, or waits for somebody else. */
+    for (guint i = from; i < bytes->len * 8; i++) {
+        char error[STATE_ERROR_MAX] = "";
+        struct state_in s = {bytes->data + from,
+                             i < bytes->len ? i - from : bytes->len - from, error};
+
+        begin();
+        if (i >= bytes->len) {
+            bytes->data[MAX(i / 8, from)] ^= 1u << i % 8;
+        }
+        directory_left_take_over(&vm[0], &s);
+        g_assert_true(i >= bytes->len || state_failed(&s));
+        g_assert_cmpuint(left(), <=, 2);
+        if (i >= bytes->len) {
+            bytes->data[MAX(i / 8, from)] ^= 1u << i % 8;
+        }
+        directory_set_engine(NULL);
+        route_put(route);
+        directory_fini();
+    }
+
+    begin();
+    {
+        char error[STATE_ERROR_MAX] = "";
+        struct state_in s = {bytes->data + from, bytes->len - from, error};
+
+        directory_left_take_over(&vm[0], &s);
+        state_all_read(&s);
+        g_assert_cmpstr(error, ==, "");
+    }
+    g_assert_cmpuint(left(), ==, 2);
+    g_assert_true(is_held());
+    g_assert_cmpint(directory_bind(&vm[2], &one), ==, EADDRINUSE);
+    g_assert_cmpint(directory_bind(&vm[1], &one), ==, 0); /* its owner, a move later */
+    directory_unbind(&vm[1], &one);
+    directory_left(&vm[0], 60 * SECOND); /* the same VM of the configuration: forgets */
+    g_assert_cmpuint(left(), ==, 0);
+    end();
+}
+
 int main(int argc, char **argv)
 {
     int rc;
@@ -522,6 +582,7 @@ int main(int argc, char **argv)
     g_test_add_func("/moves/left-and-begun-anew", test_left_and_begun_anew);
     g_test_add_func("/moves/left-for-good", test_left_for_good);
     g_test_add_func("/moves/left-again", test_left_again);
+    g_test_add_func("/moves/left-handed-over", test_left_handed_over);
     rc = g_test_run();
     g_string_free(said, TRUE);
     return rc;

@@ -12,7 +12,7 @@
 #include "vm.h"
 
 static struct vm_config cfg = {.name = (char *)"a", .network = (char *)"blue"};
-static struct vm vm = {.cfg = &cfg, .id = 1, .owner = {7, 8}, .generation = 3};
+static struct vm vm = {.cfg = &cfg, .id = 1, .owner = {7, 8}, .generation = 1};
 static const char *blue;
 
 static char peers[3];
@@ -55,7 +55,7 @@ static bool send_claim(struct peer *peer, const char *network,
 {
     g_assert_cmpuint(claim->owner[0], ==, 7);
     g_assert_cmpuint(claim->owner[1], ==, 8);
-    g_assert_cmpuint(claim->generation, ==, 3);
+    g_assert_cmpuint(claim->generation, ==, vm.generation);
     last_hold = hold_ns;
     return say(peer, '+', network, gid);
 }
@@ -307,6 +307,7 @@ static void moved_claim(unsigned peer, unsigned n, uint64_t generation, uint64_t
 static void test_runs(void)
 {
     begin(3);
+    vm.generation = 3;
     bind_gid(1);
     asked(1, 1);
     expect("1+1 1+1");
@@ -328,6 +329,7 @@ static void test_runs(void)
     expect("");
     atomic_store(&vm.dp.paused, false);
     vm.moved = false;
+    vm.generation = 1;
     end();
 }
 
@@ -370,10 +372,35 @@ static void test_look(void)
     g_assert_true(r && peer_of(r) == PEER(1));
     directory_look("blue", &gid); /* it is known, but does it stand still yet? */
     expect_asks(2, 2);
-    bind_gid(2); /* it has moved here: generation 3 */
+    vm.generation = 3; /* it has moved here */
+    bind_gid(2);
     g_assert_false(directory_unclaim(PEER(1), "blue", &gid));
     g_string_truncate(sent, 0);
     unbind(2);
+    vm.generation = 1;
+    end();
+}
+
+/* Of what has had another place each new link is told, unasked; of nothing else. */
+static void test_new_link(void)
+{
+    begin(1);
+    bind_gid(1);
+    up(1);
+    expect("");
+    vm.generation = 2;
+    up(1);
+    expect("1+1");
+    asked(1, 1); /* all there is was told */
+    expect("1+1");
+    up(0);
+    expect("0+1");
+    g_string_truncate(sent, 0);
+    unbind(1);
+    g_string_truncate(sent, 0);
+    up(1);
+    expect("");
+    vm.generation = 1;
     end();
 }
 
@@ -619,6 +646,7 @@ int main(int argc, char **argv)
     g_test_add_func("/static/left", test_left);
     g_test_add_func("/static/late-hold", test_late_hold);
     g_test_add_func("/static/look", test_look);
+    g_test_add_func("/static/new-link", test_new_link);
     g_test_add_func("/static/tell", test_tell);
     g_test_add_func("/static/network", test_network);
     g_test_add_func("/static/full", test_full);

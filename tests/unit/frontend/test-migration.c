@@ -12,6 +12,7 @@
 
 #include "device/device.h"
 #include "frontend/frontend.h"
+#include "frontend/migration.h"
 
 #define FEATURE (VFIO_USER_FEATURE_MIG_DEVICE_STATE)
 #define GET     VFIO_USER_FEATURE_GET
@@ -425,6 +426,110 @@ static void test_function_reset(struct fixture *f, gconstpointer arg)
     }
 }
 
+/* ---- from one daemon to the next ---- */
+
+/* What a daemon leaves of it; to be freed. */
+static GByteArray *leave(struct fixture *f)
+{
+    GByteArray *left = g_byte_array_new();
+    struct state_out out;
+    guint from;
+
+    state_out_begin(&out, left);
+    from = left->len;
+    migration_hand_over(f->vm, &out);
+    g_byte_array_remove_range(left, 0, from);
+    return left;
+}
+
+/* The next daemon has the VM, in reset and RUNNING but for this. */
+static bool take(struct fixture *f, const uint8_t *data, size_t len)
+{
+    char error[STATE_ERROR_MAX] = "";
+    struct state_in s = {data, len, error};
+
+    migration_take_over(f->vm, &s);
+    state_all_read(&s);
+    return !state_failed(&s);
+}
+
+/* In any state, with half of a stream: the client goes on with it. */
+static void test_adopted(struct fixture *f, gconstpointer arg)
+{
+    GByteArray *stream = save(f, 4096);
+    uint64_t generation;
+
+    reset(f);
+    for (uint32_t state = ERROR; state <= RESUMING; state++) {
+        g_autoptr(GByteArray) left = NULL, rest = NULL;
+        struct migration_status was, is;
+        uint32_t some = stream->len / 2;
+
+        bring_to(f, state == RESUMING ? RUNNING : state, stream);
+        if (state == RESUMING) {
+            g_assert_cmpint(set_state(f, RESUMING), ==, 0);
+            g_assert_cmpint(write_data(f, stream->data, some), ==, 0);
+        } else if (state == STOP_COPY) {
+            g_assert_cmpint(read_data(f, 8 + some, some), ==, 0);
+        }
+        migration_get_status(f->vm, &was);
+        left = leave(f);
+        generation = f->vm->generation;
+        reset(f);
+        f->vm->generation++; /* as a load does */
+        g_assert_true(take(f, left->data, left->len));
+        check_state(f, state);
+        migration_get_status(f->vm, &is);
+        g_assert_cmpuint(is.still_us, >=, was.still_us); /* it stands still on */
+        is.still_us = was.still_us;
+        g_assert_cmpmem(&is, sizeof(is), &was, sizeof(was));
+        if (state != RUNNING) {
+            g_assert_cmpuint(f->vm->generation, ==, generation);
+        }
+        if (state == STOP_COPY) {
+            rest = read_all(f, 64);
+            g_assert_cmpuint(some + rest->len, ==, stream->len);
+            g_assert_cmpint(set_state(f, RUNNING), ==, 0);
+        } else if (state == RESUMING) {
+            g_assert_cmpint(write_data(f, stream->data + some, stream->len - some), ==,
+                            0);
+            g_assert_cmpint(set_state(f, RUNNING), ==, 0);
+        } else if (state != ERROR) {
+            g_assert_cmpint(set_state(f, RUNNING), ==, 0);
+        }
+        reset(f);
+    }
+    g_byte_array_unref(stream);
+}
+
+/* Cut off it is refused; damaged it is, too, or the VM is in a state that there is. */
+static void test_adopted_damage(struct fixture *f, gconstpointer arg)
+{
+    GByteArray *stream = save(f, 4096);
+
+    reset(f);
+    for (uint32_t state = ERROR; state <= RESUMING; state++) {
+        g_autoptr(GByteArray) left = NULL;
+
+        bring_to(f, state, stream);
+        left = leave(f);
+        reset(f);
+        for (guint i = 0; i < left->len; i++) {
+            g_assert_false(take(f, left->data, i));
+            reset(f);
+        }
+        for (guint i = 0; i < MIN(left->len, 300u) * 8; i++) {
+            left->data[i / 8] ^= 1u << i % 8;
+            take(f, left->data, left->len);
+            f->vm->moved = false;
+            g_assert_cmpuint(get_state(f), <=, RESUMING);
+            reset(f);
+            left->data[i / 8] ^= 1u << i % 8;
+        }
+    }
+    g_byte_array_unref(stream);
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
@@ -440,5 +545,7 @@ int main(int argc, char **argv)
     ADD("registers", test_registers);
     ADD("leave", test_leave);
     ADD("function-reset", test_function_reset);
+    ADD("adopted", test_adopted);
+    ADD("adopted-damage", test_adopted_damage);
     return g_test_run();
 }
