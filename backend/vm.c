@@ -23,6 +23,14 @@
 
 _Static_assert(BUDGET_SHARES >= CONFIG_MAX_VMS, "each VM has its share");
 
+void vm_new_owner(struct vm *vm)
+{
+    while (getrandom(vm->owner, sizeof(vm->owner), 0) != sizeof(vm->owner)) {
+    }
+    vm->generation = 1;
+    vm->moved = false;
+}
+
 bool vm_attach(struct vm *vm, GError **errp)
 {
     return vm_attach_bell(vm, -1, errp);
@@ -34,10 +42,7 @@ bool vm_attach_bell(struct vm *vm, int bell, GError **errp)
     int err;
 
     atomic_store(&g->fault, NULL);
-    while (getrandom(vm->owner, sizeof(vm->owner), 0) != sizeof(vm->owner)) {
-    }
-    vm->generation = 1;
-    vm->moved = false;
+    vm_new_owner(vm);
     guest_mem_init(&g->mem, g, vm->cfg->require_sealed);
     guest_mem_limit(&g->mem, vm->cfg->max_memory, vm->cfg->max_files);
     irq_init(&g->irq, g);

@@ -16,6 +16,9 @@ bool vm_attach(struct vm *vm, GError **errp);
 /* For a VMM that has its doorbells' eventfd, taken over, from another daemon. */
 bool vm_attach_bell(struct vm *vm, int bell, GError **errp);
 
+/* It is nobody who was before, and has no addresses: none of it has moved anywhere. */
+void vm_new_owner(struct vm *vm);
+
 /*
  * Undo vm_attach: after return no worker touches anything of the VM, peers'
  * connections to it are cut, all objects, maps and descriptors are gone.  True: the

@@ -254,7 +254,10 @@ static int end_load(struct vfu_conn *c, struct migration *m)
         return EBADMSG;
     }
     m->loaded = true;
-    if (memcmp(m->owner, vm->owner, sizeof(m->owner)) == 0) {
+    if (memcmp(m->former, vm->owner, sizeof(m->former)) == 0) {
+        m->past = true; /* it ran on, elsewhere */
+        vm->generation = MAX(vm->generation, m->former_generation + 1);
+    } else if (memcmp(m->owner, vm->owner, sizeof(m->owner)) == 0) {
         m->past = !m->saved || datapath_stopped_clock(vm) != m->clock;
         vm->generation = MAX(vm->generation, m->generation + 1);
     }
@@ -424,10 +427,32 @@ static void forget_loaded(struct vm *vm, struct migration *m)
     }
 }
 
+/*
+ * What had moved from here is gone, and what begins here now is another: with the same
+ * owner it could take from the VM that runs elsewhere what is that one's.
+ */
+static void begin_anew(struct vm *vm)
+{
+    struct migration *m = migration_get(vm);
+
+    memcpy(m->former, vm->owner, sizeof(m->former));
+    m->former_generation = vm->generation;
+    vm_new_owner(vm);
+    m->saved = false;
+    if (vm->pauses == 0 && atomic_load(&vm->dp.paused)) { /* resumed in vain before */
+        datapath_pause(vm);
+        datapath_resume(vm);
+    }
+    log_vm(LOG_LVL_INFO, vm, "was reset: it begins anew, without those addresses");
+}
+
 void migration_reset(struct vm *vm)
 {
     struct migration *m = vm->migration;
 
+    if (vm->moved) {
+        begin_anew(vm);
+    }
     if (!migration_stopped(vm)) {
         return;
     }

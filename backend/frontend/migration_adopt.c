@@ -72,6 +72,9 @@ void migration_hand_over(struct vm *vm, struct state_out *s)
     state_put_u64(s, m->owner[0]);
     state_put_u64(s, m->owner[1]);
     state_put_u64(s, m->generation);
+    state_put_u64(s, m->former[0]);
+    state_put_u64(s, m->former[1]);
+    state_put_u64(s, m->former_generation);
     state_put_u64(s, vm->generation);
     /* The clock is the host's, and goes on. */
     state_put_u64(s, (uint64_t)m->stopped_at);
@@ -166,6 +169,9 @@ void migration_take_over(struct vm *vm, struct state_in *s)
     m->owner[0] = state_get_u64(s);
     m->owner[1] = state_get_u64(s);
     m->generation = state_get_u64(s);
+    m->former[0] = state_get_u64(s);
+    m->former[1] = state_get_u64(s);
+    m->former_generation = state_get_u64(s);
     generation = state_get_u64(s);
     if (state > RESUMING || (flags & ~ALL_FLAGS) || (flags & PAST && !(flags & LOADED)) ||
         (flags & MOVED && flags & LOADED) || (state == RUNNING && flags & LOADED) ||

@@ -29,6 +29,8 @@ struct migration {
     bool past;        /* what is loaded is its own, and not that */
     /* What it had before it loaded a state that was not run. */
     uint64_t owner[2], generation;
+    /* ... and before its addresses moved, and it was reset: 0, that did not happen. */
+    uint64_t former[2], former_generation;
     gint64 stopped_at; /* when it was last to stop, g_get_monotonic_time() */
     struct migration_status last;
 };

@@ -592,6 +592,90 @@ static void test_status(gconstpointer style)
     vgt_pair_close(&p);
 }
 
+/*
+ * The source of a VM that has moved is reset: it is RUNNING and empty, and not that VM
+ * any more.  It gets none of the addresses while the other has them, and works with its
+ * own.
+ */
+static void test_reset_moved(gconstpointer style)
+{
+    struct vgt_opts o = opts_of(style);
+    struct vg_place from;
+    struct vguest *g;
+    struct vgt_pair p, more;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    g = p.s[0].g;
+    from = vg_move_begin(g, vgt_daemon, 2);
+    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    vg_raise_all(g);
+    vg_place_swap(g, &from);
+    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, EADDRINUSE);
+    g_assert_cmpint(vg_request(g, VFIO_USER_DEVICE_RESET, 0, NULL, 0, NULL, 0, NULL), ==,
+                    0);
+    g_assert_cmpint(vg_mig_get(g), ==, RUNNING);
+    vgt_assert_no_objects("vm0");
+    for (unsigned i = 0; i < 2; i++) { /* it stands still and goes on as any other */
+        g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
+        g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    }
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm0"), ==, 0);
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm resume vm0"), ==, 0);
+    vg_place_swap(g, &from);
+    vgt_write_once(&p, 1); /* the one that moved has heard nothing of it */
+    vg_place_close(&from);
+    vgt_pair_close(&p);
+    vgt_pair_open(&more, 0, 1, &o);
+    vgt_write_once(&more, 2);
+    vgt_pair_close(&more);
+}
+
+/*
+ * The same, and the guest is begun anew in that very connection: its address is another's
+ * until that has gone; then it is its own, and its queue pairs work.
+ */
+static void test_reset_begun(gconstpointer style)
+{
+    struct vgt_opts o = opts_of(style);
+    struct vg_place target;
+    struct vgt_side *s;
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    s = &p.s[0];
+    target = vg_move_begin(s->g, vgt_daemon, 2);
+    g_assert_cmpint(vg_mig_set(s->g, RUNNING), ==, 0);
+    vg_place_swap(s->g, &target);
+    g_assert_cmpint(vg_reset(s->g), ==, 0);
+    s->g->up = false;
+    vg_mr_free(s->mr);
+    vg_qp_free(s->qp);
+    vg_cq_free(s->scq);
+    vg_cq_free(s->rcq);
+    vg_pd_free(s->pd);
+    g_assert_cmpint(vg_bring_up(s->g), !=, 0); /* the address runs elsewhere */
+    vg_place_close(&target);
+    for (gint64 end = g_get_monotonic_time() + VGT_WAIT_MS * 1000;;) {
+        g_assert_cmpint(vg_reset(s->g), ==, 0);
+        s->g->up = false;
+        if (vg_bring_up(s->g) == 0) {
+            break;
+        }
+        g_assert_cmpint(g_get_monotonic_time(), <, end);
+        g_usleep(2000);
+    }
+    s->pd = vg_pd_new(s->g);
+    s->scq = vg_cq_new(s->pd, 16);
+    s->rcq = vg_cq_new(s->pd, 16);
+    s->qp = vg_qp_new(s->pd, s->scq, s->rcq, NULL);
+    s->mr = vg_mr_new(s->pd, vg_buf_new(s->g, 0, 4096, VG_SCATTERED),
+                      PVRDMA_ACCESS_LOCAL_WRITE | PVRDMA_ACCESS_REMOTE_WRITE);
+    g_assert_cmpint(vg_qp_to_reset(p.s[1].qp), ==, 0);
+    vg_qp_connect(s->qp, p.s[1].qp, NULL);
+    vgt_write_once(&p, 1);
+    vgt_pair_close(&p);
+}
+
 int main(int argc, char **argv)
 {
     struct vg_daemon_opts o = {
@@ -610,6 +694,8 @@ int main(int argc, char **argv)
         {"past", test_past},
         {"past-reset", test_past_reset},
         {"past-anew", test_past_anew},
+        {"reset-moved", test_reset_moved},
+        {"reset-begun", test_reset_begun},
         {"status", test_status},
     };
 
