@@ -178,6 +178,7 @@ static void test_adopted(void)
     g_byte_array_append(left, h.bytes->data, h.bytes->len);
     dirty_hand_over(mem, &h);
     g_assert_cmpuint(h.bytes->len - left->len, ==, 4);
+    guest_mem_fini(mem);
     g_assert_true(adopt(h.bytes->data + left->len, 4));
     g_assert_null(atomic_load(&mem->dirty));
     handover_out_clear(&h);
