@@ -33,7 +33,9 @@ static uint8_t reply_fd_kind(const struct vfu_conn *c, int fd)
 {
     const struct guest_doorbells *db = &c->vm->guest.db;
 
+    /* Who asked for a log reads its replies first (dma_log.c). */
     return fd < 0              ? REPLY_NO_FD
+           : fd == c->log_fd   ? REPLY_NO_FD
            : fd == db->memfd   ? REPLY_DOORBELLS
            : fd == db->eventfd ? REPLY_BELL
                                : REPLY_EMPTY;

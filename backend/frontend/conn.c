@@ -603,6 +603,14 @@ static void stop_all(struct vfu_conn *c)
     }
 }
 
+void conn_keep_log(struct vfu_conn *c, int fd)
+{
+    if (c->log_fd >= 0) {
+        close(c->log_fd); /* the log is mapped, or over, so that is quick */
+    }
+    c->log_fd = fd;
+}
+
 /* Detach, and let the client go.  vm->ops is held. */
 static void conn_finish(struct vfu_conn *c)
 {
@@ -625,6 +633,7 @@ static void conn_finish(struct vfu_conn *c)
     discard_input(vm, c->fd);
     end_message(c);
     g_queue_clear_full(&c->queue, g_free);
+    conn_keep_log(c, -1);
     vm->conn = NULL;
     if (vm->listener) {
         frontend_conn_gone(vm->listener, faulted);
@@ -691,6 +700,7 @@ static struct vfu_conn *make(struct vm *vm, int fd)
 
     c->vm = vm;
     c->fd = fd;
+    c->log_fd = -1;
     g_queue_init(&c->queue);
     g_queue_init(&c->waiting);
     vm->conn = c;

@@ -91,6 +91,7 @@ struct vfu_conn {
     bool eof;           /* the reason is the client's leave, not an offence */
     bool unframed;      /* where the next message begins is not known */
     bool version_done;
+    int log_fd; /* of the dirty log that the client was given last; -1: none */
     struct vfu_client client;
     struct pci_config pci;
     uint8_t msix_table[16 * IRQ_VECTORS]; /* what was written to BAR0 */
@@ -113,6 +114,10 @@ struct vfu_conn {
 
     uint64_t lost_errors; /* of commands that wanted no reply */
 };
+
+/* @c has given @fd to its client, of a dirty log; no reply waits that names the former.
+ */
+void conn_keep_log(struct vfu_conn *c, int fd);
 
 /*
  * Close @fd of a client that is not served; what it has sent is read first, within

@@ -10,10 +10,15 @@
  * A report is bounded, by its length too, since all the log's words for it are looked at
  * in one go.
  *
+ * A client that knows the feature of ours gets the log itself, in a file
+ * (pvrdma/dirty.h). The connection keeps the descriptor while a reply may wait that names
+ * it; one at a time, so such a client has to read its replies first.
+ *
  * Main thread.
  */
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "frontend/feature.h"
 #include "guest/dirty.h"
@@ -27,9 +32,10 @@ static bool page_size_ok(uint64_t size)
     return size != 0 && (size & (size - 1)) == 0;
 }
 
-int dma_log_start(struct vfu_conn *c, const struct vfu_feature *f, struct vfu_reply *r)
+/* The ranges of a request, and how many; the reply is made.  0 or an errno. */
+static int take_start(const struct vfu_feature *f, struct vfu_reply *r,
+                      struct dirty_span span[DIRTY_MAX_RANGES], unsigned *count)
 {
-    struct dirty_span span[DIRTY_MAX_RANGES] = {{0, DIRTY_MAX_BYTES}};
     uint64_t page_size = PVRDMA_PAGE_SIZE;
     struct vfio_user_log_start req;
     unsigned n;
@@ -55,7 +61,40 @@ int dma_log_start(struct vfu_conn *c, const struct vfu_feature *f, struct vfu_re
     }
     /* The first field of the data: the page size that counts. */
     memcpy(r->data + sizeof(f->head), &page_size, sizeof(page_size));
-    return guest_dirty_start(&c->vm->guest.mem, span, MAX(n, 1u));
+    *count = n;
+    return 0;
+}
+
+int dma_log_start(struct vfu_conn *c, const struct vfu_feature *f, struct vfu_reply *r)
+{
+    struct dirty_span span[DIRTY_MAX_RANGES] = {{0, DIRTY_MAX_BYTES}};
+    unsigned n;
+    int err = take_start(f, r, span, &n);
+
+    return err ? err : guest_dirty_start(&c->vm->guest.mem, span, MAX(n, 1u));
+}
+
+int dma_log_share(struct vfu_conn *c, const struct vfu_feature *f, struct vfu_reply *r)
+{
+    struct dirty_span span[DIRTY_MAX_RANGES];
+    unsigned n;
+    int fd = -1, err = take_start(f, r, span, &n);
+
+    if (err) {
+        return err;
+    }
+    if (c->client.max_msg_fds == 0) {
+        return ENOTSUP;
+    }
+    if (!g_queue_is_empty(&c->queue)) {
+        return EBUSY;
+    }
+    err = guest_dirty_share(&c->vm->guest.mem, span, n, &fd);
+    if (!err) {
+        conn_keep_log(c, fd);
+        r->fd = fd;
+    }
+    return err;
 }
 
 int dma_log_stop(struct vfu_conn *c, const struct vfu_feature *f, struct vfu_reply *r)

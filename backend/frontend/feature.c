@@ -13,6 +13,7 @@
 
 #include "frontend/feature.h"
 #include "frontend/migration.h"
+#include "pvrdma/dirty.h"
 
 #define METHODS (VFIO_USER_FEATURE_GET | VFIO_USER_FEATURE_SET | VFIO_USER_FEATURE_PROBE)
 
@@ -56,9 +57,11 @@ static int get_migration(struct vfu_conn *c, const struct vfu_feature *f,
 typedef int feature_fn(struct vfu_conn *c, const struct vfu_feature *f,
                        struct vfu_reply *r);
 
-static const struct {
+struct methods {
     feature_fn *get, *set;
-} features[] = {
+};
+
+static const struct methods features[] = {
     [VFIO_USER_FEATURE_MIGRATION] = {.get = get_migration},
     [VFIO_USER_FEATURE_MIG_DEVICE_STATE] = {migration_get_state, migration_set_state},
     [VFIO_USER_FEATURE_DMA_LOGGING_START] = {.set = dma_log_start},
@@ -66,10 +69,22 @@ static const struct {
     [VFIO_USER_FEATURE_DMA_LOGGING_REPORT] = {.get = dma_log_report},
 };
 
+/* Features that are ours are numbered far behind. */
+static const struct methods *methods_of(uint32_t n)
+{
+    static const struct methods dirty_log = {.set = dma_log_share}, none;
+
+    if (n == PVRDMA_FEATURE_DIRTY_LOG) {
+        return &dirty_log;
+    }
+    return n < G_N_ELEMENTS(features) ? &features[n] : &none;
+}
+
 int feature_request(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r)
 {
+    const struct methods *has;
     struct vfu_feature f;
-    uint32_t n, methods;
+    uint32_t methods;
     bool get, set;
 
     if (m->len < sizeof(f.head)) {
@@ -78,7 +93,7 @@ int feature_request(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_repl
     memcpy(&f.head, m->body, sizeof(f.head));
     f.data = m->body + sizeof(f.head);
     f.len = m->len - (uint32_t)sizeof(f.head);
-    n = f.head.flags & VFIO_USER_FEATURE_MASK;
+    has = methods_of(f.head.flags & VFIO_USER_FEATURE_MASK);
     methods = f.head.flags & METHODS;
     get = methods & VFIO_USER_FEATURE_GET;
     set = methods & VFIO_USER_FEATURE_SET;
@@ -86,10 +101,10 @@ int feature_request(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_repl
         f.head.flags & ~(VFIO_USER_FEATURE_MASK | METHODS)) {
         return EINVAL;
     }
-    if (n >= G_N_ELEMENTS(features) || (!features[n].get && !features[n].set)) {
+    if (!has->get && !has->set) {
         return ENOTTY; /* what the kernel says to a feature it does not know */
     }
-    if ((get && !features[n].get) || (set && !features[n].set)) {
+    if ((get && !has->get) || (set && !has->set)) {
         return EINVAL;
     }
     if (methods & VFIO_USER_FEATURE_PROBE) {
@@ -98,5 +113,5 @@ int feature_request(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_repl
     if (get == set) {
         return EINVAL;
     }
-    return get ? features[n].get(c, &f, r) : features[n].set(c, &f, r);
+    return get ? has->get(c, &f, r) : has->set(c, &f, r);
 }

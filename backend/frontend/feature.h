@@ -27,6 +27,7 @@ int feature_request(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_repl
 
 /* Handlers; they make the reply.  dma_log.c */
 int dma_log_start(struct vfu_conn *c, const struct vfu_feature *f, struct vfu_reply *r);
+int dma_log_share(struct vfu_conn *c, const struct vfu_feature *f, struct vfu_reply *r);
 int dma_log_stop(struct vfu_conn *c, const struct vfu_feature *f, struct vfu_reply *r);
 int dma_log_report(struct vfu_conn *c, const struct vfu_feature *f, struct vfu_reply *r);
 

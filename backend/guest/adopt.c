@@ -174,6 +174,6 @@ bool guest_adopt_doorbells(struct handover_in *h, struct state_in *s, int *memfd
 void guest_adopt(struct guest *g, struct handover_in *h, struct state_in *s)
 {
     irq_adopt(&g->irq, h, s);
-    dirty_adopt(&g->mem, s);
+    dirty_adopt(&g->mem, h, s);
     mem_adopt(&g->mem, h, s);
 }

@@ -17,18 +17,28 @@
  * The log goes along to a daemon that takes this one's place: those pages of its bits
  * that marks may be in, which a bit of their own tells, as the rest may be gigabytes.
  *
+ * A shared log's bits are in a memfd of which the client has a descriptor
+ * (pvrdma/dirty.h). It is made here for one log, and sealed, so that no access can fault;
+ * a client that clears bits, sets them, or frees their pages by a hole gets a wrong log
+ * or makes one mark in a while take a page fault, as it can by its own memory.
+ * The next daemon is given the file and not the bits.
+ *
  * Threads: any marks; the main thread begins, collects and ends.  A store that a worker
  * did before it saw the log is over when a grace period is.
  */
 #include "guest/dirty.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "grace.h"
 #include "guest/mem.h"
 #include "handover.h"
 #include "pvrdma/abi.h"
+#include "pvrdma/dirty.h"
 
 #define PAGE_MASK (PVRDMA_PAGE_SIZE - 1)
 
@@ -80,17 +90,25 @@ void dirty_free(struct dirty_log *log)
         munmap((void *)log->range[i].bits, bits_size(log->range[i].at.size));
         g_free((void *)log->range[i].used);
     }
+    if (log && log->fd >= 0) {
+        close(log->fd);
+    }
     g_free(log);
 }
 
-static struct dirty_log *dirty_new(const struct dirty_span *span, unsigned n)
+/* @fd: the file that the bits are in, which is the log's from now on; -1: none. */
+static struct dirty_log *dirty_new(const struct dirty_span *span, unsigned n, int fd)
 {
+    int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED;
     struct dirty_log *log = g_new0(struct dirty_log, 1);
+    uint64_t offset = 0;
+
+    log->fd = fd;
 
     for (unsigned i = 0; i < n; i++) {
         struct dirty_range *r = &log->range[i];
-        void *p = mmap(NULL, bits_size(span[i].size), PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void *p = mmap(NULL, bits_size(span[i].size), PROT_READ | PROT_WRITE, flags, fd,
+                       fd < 0 ? 0 : (off_t)offset);
 
         if (p == MAP_FAILED) {
             dirty_free(log);
@@ -99,13 +117,62 @@ static struct dirty_log *dirty_new(const struct dirty_span *span, unsigned n)
         *r = (struct dirty_range){.at = span[i], .bits = p};
         r->used = g_malloc0((chunks_of(r) + 63) / 64 * 8);
         log->n++;
+        offset += pvrdma_dirty_bytes(span[i].size);
     }
     return log;
 }
 
+static int start(struct guest_mem *mem, const struct dirty_span *span, unsigned n, int fd)
+{
+    struct dirty_log *log = dirty_new(span, n, fd);
+
+    if (!log) {
+        return ENOMEM;
+    }
+    atomic_store(&mem->dirty, log);
+    grace_wait();
+    return 0;
+}
+
 int guest_dirty_start(struct guest_mem *mem, const struct dirty_span *span, unsigned n)
 {
-    struct dirty_log *log;
+    if (atomic_load(&mem->dirty)) {
+        return EBUSY;
+    }
+    return spans_valid(span, n) ? start(mem, span, n, -1) : EINVAL;
+}
+
+static uint64_t file_size(const struct dirty_span *span, unsigned n)
+{
+    uint64_t size = 0;
+
+    for (unsigned i = 0; i < n; i++) {
+        size += pvrdma_dirty_bytes(span[i].size);
+    }
+    return size;
+}
+
+/* Of a fixed size, zero; -1: errno. */
+static int new_file(uint64_t size)
+{
+    int fd = memfd_create("pvrdma-dirty", MFD_CLOEXEC | MFD_ALLOW_SEALING), err;
+
+    if (fd >= 0 &&
+        (ftruncate(fd, (off_t)size) < 0 ||
+         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)) {
+        err = errno;
+        close(fd);
+        errno = err;
+        return -1;
+    }
+    return fd;
+}
+
+int guest_dirty_share(struct guest_mem *mem, const struct dirty_span *span, unsigned n,
+                      int *fd)
+{
+    uint64_t bytes = 0;
+    int file, err;
 
     if (atomic_load(&mem->dirty)) {
         return EBUSY;
@@ -113,13 +180,27 @@ int guest_dirty_start(struct guest_mem *mem, const struct dirty_span *span, unsi
     if (!spans_valid(span, n)) {
         return EINVAL;
     }
-    log = dirty_new(span, n);
-    if (!log) {
-        return ENOMEM;
+    for (unsigned i = 0; i < n; i++) {
+        bytes += span[i].size;
     }
-    atomic_store(&mem->dirty, log);
-    grace_wait();
-    return 0;
+    if (bytes > PVRDMA_DIRTY_MAX_BYTES) {
+        return EFBIG;
+    }
+    file = new_file(file_size(span, n));
+    *fd = file < 0 ? -1 : fcntl(file, F_DUPFD_CLOEXEC, 0);
+    if (*fd < 0) {
+        err = errno;
+        if (file >= 0) {
+            close(file);
+        }
+        return err;
+    }
+    err = start(mem, span, n, file);
+    if (err) {
+        close(*fd);
+        *fd = -1;
+    }
+    return err;
 }
 
 void guest_dirty_stop(struct guest_mem *mem)
@@ -262,12 +343,13 @@ void dirty_hand_over(const struct guest_mem *mem, struct handover_out *h)
     const struct dirty_log *log = atomic_load(&mem->dirty);
     unsigned n = log ? log->n : 0;
 
+    handover_put_fd(h, log ? log->fd : -1);
     state_put_u32(&h->s, n);
     for (unsigned i = 0; i < n; i++) {
         state_put_u64(&h->s, log->range[i].at.gpa);
         state_put_u64(&h->s, log->range[i].at.size);
     }
-    for (unsigned i = 0; i < n; i++) {
+    for (unsigned i = 0; i < n && log->fd < 0; i++) {
         range_hand_over(&log->range[i], &h->s);
     }
 }
@@ -300,10 +382,21 @@ static void range_adopt(struct dirty_range *r, struct state_in *s)
     }
 }
 
-void dirty_adopt(struct guest_mem *mem, struct state_in *s)
+/* What is mapped of it cannot go. */
+static bool is_log_file(int fd, const struct dirty_span *span, unsigned n)
 {
+    int seals = fcntl(fd, F_GET_SEALS);
+    struct stat st;
+
+    return seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(fd, &st) == 0 &&
+           (uint64_t)st.st_size == file_size(span, n);
+}
+
+void dirty_adopt(struct guest_mem *mem, struct handover_in *h, struct state_in *s)
+{
+    int fd = handover_get_fd(h, s);
     uint32_t n = state_get_count(s, DIRTY_MAX_RANGES, 16);
-    struct dirty_span span[DIRTY_MAX_RANGES];
+    struct dirty_span span[DIRTY_MAX_RANGES] = {{0, 0}};
     struct dirty_log *log;
     int err;
 
@@ -311,16 +404,23 @@ void dirty_adopt(struct guest_mem *mem, struct state_in *s)
         span[i].gpa = state_get_u64(s);
         span[i].size = state_get_u64(s);
     }
+    if (fd >= 0 && !state_failed(s) &&
+        (!spans_valid(span, n) || !is_log_file(fd, span, n))) {
+        state_fail(s, "a file that is none of its dirty log");
+    }
     if (n == 0 || state_failed(s)) {
+        if (fd >= 0) {
+            close(fd);
+        }
         return;
     }
-    err = guest_dirty_start(mem, span, n);
+    err = fd < 0 ? guest_dirty_start(mem, span, n) : start(mem, span, n, fd);
     if (err) {
         state_fail(s, "its dirty log cannot be kept: %s", g_strerror(err));
         return;
     }
     log = atomic_load(&mem->dirty);
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n && fd < 0; i++) {
         range_adopt(&log->range[i], s);
     }
 }

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 struct guest_mem;
+struct handover_in;
 struct handover_out;
 struct state_in;
 
@@ -33,6 +34,7 @@ struct dirty_range {
 };
 
 struct dirty_log {
+    int fd; /* of the file that the bits are in; -1: none */
     unsigned n;
     struct dirty_range range[DIRTY_MAX_RANGES];
 };
@@ -42,6 +44,14 @@ struct dirty_log {
  * on is in it.  0, EBUSY (there is one), EINVAL (empty, overlapping, too much), ENOMEM.
  */
 int guest_dirty_start(struct guest_mem *mem, const struct dirty_span *span, unsigned n);
+
+/*
+ * The same, whose bits are in a memfd that the client has, too (pvrdma/dirty.h).  *fd is
+ * the caller's; the log does not need it.  EFBIG: more than one of these can have; with
+ * an errno of the kernel's there is no file to be had.
+ */
+int guest_dirty_share(struct guest_mem *mem, const struct dirty_span *span, unsigned n,
+                      int *fd);
 
 /*
  * Take the marks in [gpa, gpa + size) out of the log and call @page for each.  What the
@@ -59,7 +69,7 @@ void guest_dirty_stop(struct guest_mem *mem);
  * is there before anything is stored.  Nothing changes here; @s fails there.
  */
 void dirty_hand_over(const struct guest_mem *mem, struct handover_out *h);
-void dirty_adopt(struct guest_mem *mem, struct state_in *s);
+void dirty_adopt(struct guest_mem *mem, struct handover_in *h, struct state_in *s);
 
 /* [gpa, gpa + len) was stored to.  For guest_mark_dirty(). */
 void dirty_mark(struct dirty_log *log, uint64_t gpa, uint64_t len);

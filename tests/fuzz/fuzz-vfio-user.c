@@ -34,6 +34,7 @@
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
 #include "log.h"
+#include "pvrdma/dirty.h"
 #include "pvrdma/vfio_user.h"
 #include "vm.h"
 
@@ -206,7 +207,7 @@ static size_t plausible(unsigned command, uint8_t variant, uint8_t *out)
     struct vfio_user_mig_data data = {8 + 64 * (variant & 3u), 64 * (variant >> 2 & 3u)};
     struct {
         struct vfio_user_device_feature head;
-        uint64_t data[3];
+        uint64_t data[4];
     } feature = {{256, variant % 10 | (variant >> 4 & 7u) << 16},
                  {RAM_BASE, RAM_SIZE, PVRDMA_PAGE_SIZE}};
 
@@ -242,11 +243,20 @@ static size_t plausible(unsigned command, uint8_t variant, uint8_t *out)
             memcpy(out, &feature, 24);
             return 24;
         }
+        if (variant % 10 == 9) { /* all of memory, shared */
+            feature.head.flags += PVRDMA_FEATURE_DIRTY_LOG - 9;
+            feature.data[0] = PVRDMA_PAGE_SIZE;
+            feature.data[1] = 1;
+            feature.data[2] = RAM_BASE;
+            feature.data[3] = RAM_SIZE;
+            return PART(feature);
+        }
         if (variant % 10 == VFIO_USER_FEATURE_MIG_DEVICE_STATE) {
             memcpy(out, &feature, 8); /* the state is the input's */
             return 8;
         }
-        return PART(feature);
+        memcpy(out, &feature, sizeof(feature.head) + 24);
+        return sizeof(feature.head) + 24;
     case VFIO_USER_MIG_DATA_READ:
         return PART(data);
 #undef PART

@@ -23,6 +23,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include "control/registry.h"
 #include "datapath/datapath.h"
@@ -30,6 +31,7 @@
 #include "grace.h"
 #include "guest/budget.h"
 #include "guest/reaper.h"
+#include "pvrdma/dirty.h"
 #include "transport/tcp/tcp.h"
 #include "vm.h"
 
@@ -38,6 +40,8 @@
 #define MAX_AREAS  4u
 #define TRAP_FLAG  0x100
 #define STEP_PAGES 4u /* that one instruction may store to */
+/* Of the log's bits, for one region. */
+#define SHARED_BYTES pvrdma_dirty_bytes(RAM)
 
 /* A region of a guest's memory as the daemon has it. */
 struct area {
@@ -46,6 +50,7 @@ struct area {
     uint8_t *hva;
     _Atomic bool stored[RAM / PG]; /* since the last check */
     bool marked[RAM / PG];         /* what the log had then */
+    _Atomic uint64_t *shared;      /* the log's bits, if we have them */
     bool last[RAM / PG];           /* what was stored until then */
 };
 
@@ -259,6 +264,25 @@ static void protect(void)
     }
 }
 
+/* The log as a client has it that shares it; areas @first and following are to be its. */
+static void share(struct vm *vm, unsigned first, const struct dirty_span *span,
+                  unsigned n)
+{
+    uint64_t offset = 0;
+    int fd;
+
+    g_assert_cmpint(guest_dirty_share(&vm->guest.mem, span, n, &fd), ==, 0);
+    for (unsigned i = 0; i < n; i++) {
+        void *p = mmap(NULL, SHARED_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+                       (off_t)offset);
+
+        g_assert_true(p != MAP_FAILED);
+        area[first + i].shared = p;
+        offset += pvrdma_dirty_bytes(span[i].size);
+    }
+    close(fd);
+}
+
 static void watch_vm(void *arg)
 {
     struct vm *vm = registry_find(arg);
@@ -278,7 +302,11 @@ static void watch_vm(void *arg)
         area[n + i].hva = r->hva;
         span[i] = (struct dirty_span){r->gpa, r->size};
     }
-    g_assert_cmpint(guest_dirty_start(&vm->guest.mem, span, map->n), ==, 0);
+    if (g_getenv("VGUEST_SHARED_LOG")) {
+        share(vm, n, span, map->n);
+    } else {
+        g_assert_cmpint(guest_dirty_start(&vm->guest.mem, span, map->n), ==, 0);
+    }
     atomic_store(&n_areas, n + map->n);
     protect();
 }
@@ -296,6 +324,9 @@ static void unwatch(void *unused)
         g_assert_cmpint(mprotect(area[i].hva, area[i].size, PROT_READ | PROT_WRITE), ==,
                         0);
         guest_dirty_stop(&area[i].vm->guest.mem);
+        if (area[i].shared) {
+            munmap((void *)area[i].shared, SHARED_BYTES);
+        }
     }
     atomic_store(&n_areas, 0);
 }
@@ -307,11 +338,27 @@ static void note_mark(void *opaque, uint64_t gpa)
     a->marked[(gpa - a->gpa) / PG] = true;
 }
 
+/* As a client does, without asking. */
+static void take_shared(struct area *a)
+{
+    for (uint64_t w = 0; w < RAM / PG / 64; w++) {
+        uint64_t bits = atomic_exchange(&a->shared[w], 0);
+
+        for (; bits; bits &= bits - 1) {
+            a->marked[w * 64 + (unsigned)__builtin_ctzll(bits)] = true;
+        }
+    }
+}
+
 static void check_area(struct area *a, const char *what)
 {
     memset(a->marked, 0, sizeof(a->marked));
-    g_assert_cmpint(guest_dirty_collect(&a->vm->guest.mem, a->gpa, a->size, note_mark, a),
-                    ==, 0);
+    if (a->shared) {
+        take_shared(a);
+    } else {
+        g_assert_cmpint(
+            guest_dirty_collect(&a->vm->guest.mem, a->gpa, a->size, note_mark, a), ==, 0);
+    }
     for (unsigned i = 0; i < RAM / PG; i++) {
         a->last[i] = atomic_exchange(&a->stored[i], false);
         if (a->last[i] && !a->marked[i]) {

@@ -5,7 +5,9 @@
  *
  * The daemon runs on a thread of its own, with VMs vm0 and vm1, and virtual guests are
  * its clients as ever (vgt_daemon).  They store through their mapping of the RAM, it
- * through its own.  The environment's VGUEST_PATH is its key `path`.
+ * through its own.  The environment's VGUEST_PATH is its key `path`; with
+ * VGUEST_SHARED_LOG the log is one that is shared with the client, who takes the marks by
+ * itself.
  */
 #ifndef DIRTY_H
 #define DIRTY_H

@@ -6,9 +6,15 @@
 #include "client.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "guest/dirty.h"
+#include "pvrdma/dirty.h"
 
 #define GET     VFIO_USER_FEATURE_GET
 #define SET     VFIO_USER_FEATURE_SET
@@ -256,6 +262,149 @@ static void test_bad_reports(struct fixture *f, gconstpointer arg)
     g_assert_cmphex(word(VFIO_USER_MAX_DATA / 8 - 1), ==, 1ull << 63);
 }
 
+/* ---- the log that is shared ---- */
+
+#define SHARE PVRDMA_FEATURE_DIRTY_LOG
+
+/* 0: and `last` has the file. */
+static int share(struct fixture *f, uint32_t n, const struct vfio_user_log_range *range)
+{
+    struct start req = {.head = {.page_size = PG, .num_ranges = n}};
+    uint32_t len = (uint32_t)(sizeof(req.head) + n * sizeof(req.range[0]));
+    int err;
+
+    g_assert_cmpuint(n, <=, G_N_ELEMENTS(req.range));
+    if (n) {
+        memcpy(req.range, range, n * sizeof(req.range[0]));
+    }
+    err = ask(f, SHARE | SET, MAX_LEN, &req, len);
+    g_assert_cmpuint(last.nfds, ==, err ? 0 : 1);
+    if (!err) {
+        check_head(SHARE | SET, 8 + len);
+    }
+    return err;
+}
+
+static _Atomic uint64_t *map_log(uint64_t size)
+{
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, last.fds[0], 0);
+
+    g_assert_true(p != MAP_FAILED);
+    return p;
+}
+
+/* Two ranges: the second has its bits behind whole pages for the first. */
+static void test_share(struct fixture *f, gconstpointer arg)
+{
+    struct vfio_user_log_range range[2] = {{0x100000, 200 * PG},
+                                           {0x10000000, 40000 * PG}};
+    const unsigned second = PG / 8;
+    _Atomic uint64_t *bits;
+    struct stat st;
+    int fd;
+
+    g_assert_cmpint(ask(f, SHARE | SET | PROBE, 8, NULL, 0), ==, 0);
+    g_assert_cmpint(ask(f, SHARE | GET | PROBE, 8, NULL, 0), ==, EINVAL);
+    g_assert_cmpint(share(f, 2, range), ==, 0);
+    fd = last.fds[0];
+    g_assert_cmpint(fstat(fd, &st), ==, 0);
+    g_assert_cmpint(st.st_size, ==, PG + 2 * PG);
+    g_assert_cmpint(fcntl(fd, F_GET_SEALS), ==,
+                    F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    bits = map_log(3 * PG);
+    close(fd);
+    g_assert_cmpint(share(f, 2, range), ==, EBUSY);
+    g_assert_cmpint(start(f, PG, 2, range), ==, EBUSY);
+
+    mark(f, 0x100000 + 64 * PG - 1, 2);
+    mark(f, 0x10000000 + 39999 * PG, 9 * PG);
+    g_assert_cmphex(atomic_exchange(&bits[0], 0), ==, 1ull << 63);
+    g_assert_cmphex(atomic_exchange(&bits[second + 39999 / 64], 0), ==, 1ull << 63);
+    /* What is taken is in no report, and the other way round. */
+    g_assert_cmpint(report(f, 0x100000, 200 * PG, PG, MAX_LEN), ==, 0);
+    g_assert_cmphex(word(0), ==, 0);
+    g_assert_cmphex(word(1), ==, 1);
+    g_assert_cmphex(atomic_load(&bits[1]), ==, 0);
+
+    /* A client that plays with it has its own log wrong, and nothing more. */
+    memset((void *)bits, 0xff, 3 * PG);
+    g_assert_cmpint(report(f, 0x100000, 200 * PG, PG, MAX_LEN), ==, 0);
+    g_assert_cmphex(word(3), ==, 0xff);
+    munmap((void *)bits, 3 * PG);
+
+    g_assert_cmpint(stop(f), ==, 0);
+    g_assert_cmpint(share(f, 1, range), ==, 0); /* another one, of which nothing is set */
+    bits = map_log(PG);
+    g_assert_cmphex(atomic_load(&bits[0]) | atomic_load(&bits[3]), ==, 0);
+    /* Its pages are freed, and cannot be taken away. */
+    mark(f, 0x100000, 1);
+    g_assert_cmpint(
+        fallocate(last.fds[0], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, PG), ==, 0);
+    g_assert_cmpint(ftruncate(last.fds[0], 0), ==, -1);
+    mark(f, 0x100000 + PG, 1);
+    g_assert_cmphex(atomic_load(&bits[0]), ==, 2);
+    close(last.fds[0]);
+    munmap((void *)bits, PG);
+    /* It is left to whoever detaches. */
+}
+
+static void test_bad_share(struct fixture *f, gconstpointer arg)
+{
+    struct vfio_user_log_range range[2] = {{0, PVRDMA_DIRTY_MAX_BYTES}, {1ull << 50, PG}};
+
+    g_assert_cmpint(share(f, 0, NULL), ==, EINVAL);
+    g_assert_cmpint(share(f, 2, range), ==, EFBIG);
+    range[1].iova = PG;
+    g_assert_cmpint(share(f, 2, range), ==, EINVAL);
+    range[0].length = PG + 1;
+    g_assert_cmpint(share(f, 1, range), ==, EINVAL);
+    g_assert_cmpint(stop(f), ==, EINVAL); /* none of these is a log */
+    range[0].length = PVRDMA_DIRTY_MAX_BYTES;
+    g_assert_cmpint(share(f, 1, range), ==, 0);
+    close(last.fds[0]);
+}
+
+/* Who does not read its replies gets no second file: one of them may name the first. */
+static void test_share_unread(struct fixture *f, gconstpointer arg)
+{
+    struct vfio_user_log_report most = {0, (uint64_t)VFIO_USER_MAX_DATA * 8 * PG / 2, PG};
+    struct {
+        struct vfio_user_device_feature head;
+        struct start req;
+    } ask_share = {
+        {MAX_LEN, SHARE | SET},
+        {.head = {.page_size = PG, .num_ranges = 1}, .range = {{0, 1ull << 40}}}};
+    struct {
+        struct vfio_user_device_feature head;
+        struct vfio_user_log_report req;
+    } ask_report = {{8 + 24 + VFIO_USER_MAX_DATA, REPORT | GET}, most};
+    struct vfio_user_device_feature ask_stop = {8, STOP | SET};
+    uint32_t len = 8 + sizeof(ask_share.req.head) + sizeof(ask_share.req.range[0]);
+    unsigned waiting = 3; /* of half a MiB: more than a socket takes */
+
+    client_send(f->cl, VFIO_USER_DEVICE_FEATURE, 0, &ask_share, len, NULL, 0);
+    for (unsigned i = 0; i < waiting; i++) {
+        client_send(f->cl, VFIO_USER_DEVICE_FEATURE, 0, &ask_report, sizeof(ask_report),
+                    NULL, 0);
+    }
+    client_send(f->cl, VFIO_USER_DEVICE_FEATURE, 0, &ask_stop, sizeof(ask_stop), NULL, 0);
+    client_send(f->cl, VFIO_USER_DEVICE_FEATURE, 0, &ask_share, len, NULL, 0);
+    pump();
+    client_recv(f->cl, &last);
+    g_assert_cmpuint(last.hdr.error, ==, 0);
+    g_assert_cmpuint(last.nfds, ==, 1);
+    close(last.fds[0]);
+    for (unsigned i = 0; i < waiting + 1; i++) {
+        client_recv(f->cl, &last);
+        g_assert_cmpuint(last.hdr.error, ==, 0);
+        g_assert_cmpuint(last.nfds, ==, 0);
+    }
+    client_recv(f->cl, &last);
+    g_assert_cmpuint(last.hdr.error, ==, EBUSY);
+    g_assert_cmpint(share(f, 1, ask_share.req.range), ==, 0);
+    close(last.fds[0]);
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
@@ -265,5 +414,8 @@ int main(int argc, char **argv)
     ADD("log/start", test_start);
     ADD("log/report", test_report);
     ADD("log/bad-reports", test_bad_reports);
+    ADD("shared/share", test_share);
+    ADD("shared/bad", test_bad_share);
+    ADD("shared/unread", test_share_unread);
     return g_test_run();
 }

@@ -5,7 +5,10 @@
  * tests/vguest/test-dirty.c.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "guest/guest.h"
 #include "handover.h"
@@ -148,15 +151,99 @@ static GByteArray *leave(void)
     return left;
 }
 
+/* Without descriptors. */
+static struct handover_in *handed_nothing(void)
+{
+    static struct handover_in *nothing;
+
+    if (!nothing) {
+        struct handover_out h;
+
+        handover_out_begin(&h);
+        nothing = handover_open(handover_seal(&h, NULL), NULL);
+        g_assert_nonnull(nothing);
+        handover_out_clear(&h);
+    }
+    return nothing;
+}
+
 static bool adopt(const uint8_t *data, size_t len)
 {
     char error[STATE_ERROR_MAX] = "";
     struct state_in s = {data, len, error};
 
     setup();
-    dirty_adopt(mem, &s);
+    dirty_adopt(mem, handed_nothing(), &s);
     state_all_read(&s);
     return !state_failed(&s);
+}
+
+/* One that the client has, too, is the same file in the next daemon. */
+static void test_adopted_shared(void)
+{
+    static const struct dirty_span two[] = {{0, 3 * PG}, {HIGH, 70 * PG}};
+    struct handover_in *in;
+    struct handover_out h;
+    int client, own, memfd;
+    uint64_t *bits;
+
+    setup();
+    g_assert_cmpint(guest_dirty_share(mem, two, 2, &client), ==, 0);
+    own = atomic_load(&mem->dirty)->fd;
+    bits = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, client, 0);
+    g_assert_true(bits != MAP_FAILED);
+    guest_mark_dirty(mem, PG, 1);
+    handover_out_begin(&h);
+    dirty_hand_over(mem, &h);
+    memfd = handover_seal(&h, NULL);
+    g_assert_cmpint(memfd, >=, 0);
+    guest_mem_fini(mem);
+    g_assert_cmpint(dup2(client, own), ==, own); /* as execve() keeps it */
+
+    in = handover_open(memfd, NULL);
+    g_assert_nonnull(in);
+    setup();
+    dirty_adopt(mem, in, handover_stream(in));
+    g_assert_cmpstr(handover_stream(in)->error, ==, "");
+    handover_close(in);
+    guest_mark_dirty(mem, HIGH + 65 * PG, 1);
+    g_assert_cmphex(bits[0], ==, 2);
+    g_assert_cmphex(bits[513], ==, 2);
+    expect(0, 3 * PG, "1");
+    g_assert_cmphex(bits[0], ==, 0);
+    guest_mem_fini(mem);
+    munmap(bits, 8192);
+    close(client);
+    handover_out_clear(&h);
+}
+
+/* Not one of another length, nor one that can be cut. */
+static void test_no_log_file(void)
+{
+    static const struct dirty_span one = {0, 3 * PG};
+
+    for (unsigned i = 0; i < 3; i++) {
+        int fd = memfd_create("log", MFD_CLOEXEC | MFD_ALLOW_SEALING), memfd;
+        struct handover_in *in;
+        struct handover_out h;
+
+        g_assert_cmpint(ftruncate(fd, i == 1 ? 8192 : 4096), ==, 0);
+        g_assert_cmpint(fcntl(fd, F_ADD_SEALS, i == 2 ? 0 : F_SEAL_SHRINK), ==, 0);
+        handover_out_begin(&h);
+        handover_put_fd(&h, fd);
+        state_put_u32(&h.s, 1);
+        state_put_u64(&h.s, one.gpa);
+        state_put_u64(&h.s, one.size);
+        memfd = handover_seal(&h, NULL);
+        in = handover_open(memfd, NULL);
+        g_assert_nonnull(in);
+        setup();
+        dirty_adopt(mem, in, handover_stream(in));
+        g_assert_cmpint(state_failed(handover_stream(in)), ==, i != 0);
+        handover_close(in);
+        guest_mem_fini(mem);
+        handover_out_clear(&h);
+    }
 }
 
 static void test_adopted(void)
@@ -177,9 +264,9 @@ static void test_adopted(void)
     g_byte_array_set_size(left, 0);
     g_byte_array_append(left, h.bytes->data, h.bytes->len);
     dirty_hand_over(mem, &h);
-    g_assert_cmpuint(h.bytes->len - left->len, ==, 4);
+    g_assert_cmpuint(h.bytes->len - left->len, ==, 8);
     guest_mem_fini(mem);
-    g_assert_true(adopt(h.bytes->data + left->len, 4));
+    g_assert_true(adopt(h.bytes->data + left->len, 8));
     g_assert_null(atomic_load(&mem->dirty));
     handover_out_clear(&h);
     guest_mem_fini(mem);
@@ -196,7 +283,7 @@ static void test_damaged(void)
     }
     for (guint i = 0; i < left->len * 8; i += i < 1000 ? 1 : 7) {
         left->data[i / 8] ^= 1u << i % 8;
-        if (adopt(left->data, left->len) && i / 8 >= 36) { /* behind the spans */
+        if (adopt(left->data, left->len) && i / 8 >= 40) { /* behind the spans */
             g_autoptr(GString) s = g_string_new(NULL);
 
             guest_dirty_collect(mem, 0, 3 * PG, note, s);
@@ -262,6 +349,8 @@ int main(int argc, char **argv)
     g_test_add_func("/dirty/marks", test_marks);
     g_test_add_func("/dirty/refused", test_refused);
     g_test_add_func("/dirty/adopted", test_adopted);
+    g_test_add_func("/dirty/adopted-shared", test_adopted_shared);
+    g_test_add_func("/dirty/no-log-file", test_no_log_file);
     g_test_add_func("/dirty/damaged", test_damaged);
     g_test_add_func("/dirty/race", test_race);
     return g_test_run();
