@@ -11,13 +11,15 @@
  */
 #include "qemu/osdep.h"
 #include "pvrdma-calls.h"
+#include "pvrdma/dirty.h"
 
 /*
  * One feature: @len bytes of @data go there, @out_len come back, which with SET
- * and PROBE is what went there.  Returns 0, the daemon's errno or -EIO.
+ * and PROBE is what went there; and a descriptor if @fd is not NULL.  Returns
+ * 0, the daemon's errno or -EIO.
  */
-static int feature(PVRDMAClient *c, uint32_t flags, const void *data,
-                   size_t len, void *out, size_t out_len)
+static int feature_with_fd(PVRDMAClient *c, uint32_t flags, const void *data,
+                           size_t len, void *out, size_t out_len, int *fd)
 {
     struct vfio_user_device_feature head = {
         .argsz = sizeof(head) + MAX(len, out_len),
@@ -25,7 +27,9 @@ static int feature(PVRDMAClient *c, uint32_t flags, const void *data,
     };
     struct iovec iov[] = { { &head, sizeof(head) }, { (void *)data, len } };
     g_autofree uint8_t *buf = g_malloc0(sizeof(head) + out_len);
-    PVRDMAReply reply = { .data = buf, .max = sizeof(head) + out_len };
+    PVRDMAReply reply = {
+        .data = buf, .max = sizeof(head) + out_len, .max_fds = fd ? 1 : 0
+    };
     int ret = pvrdma_client_request(c, VFIO_USER_DEVICE_FEATURE, iov, 2, NULL,
                                     0, &reply);
 
@@ -33,7 +37,11 @@ static int feature(PVRDMAClient *c, uint32_t flags, const void *data,
         return ret;
     }
     memcpy(&head, buf, sizeof(head));
-    if (reply.len != reply.max || head.flags != flags) {
+    if (reply.len != reply.max || head.flags != flags ||
+        reply.nfds != reply.max_fds) {
+        if (reply.nfds) {
+            close(reply.fds[0]);
+        }
         pvrdma_client_fail(c, "malformed reply to DEVICE_FEATURE %u",
                            flags & VFIO_USER_FEATURE_MASK);
         return -EIO;
@@ -41,7 +49,16 @@ static int feature(PVRDMAClient *c, uint32_t flags, const void *data,
     if (out_len) {
         memcpy(out, buf + sizeof(head), out_len);
     }
+    if (fd) {
+        *fd = reply.fds[0];
+    }
     return 0;
+}
+
+static int feature(PVRDMAClient *c, uint32_t flags, const void *data,
+                   size_t len, void *out, size_t out_len)
+{
+    return feature_with_fd(c, flags, data, len, out, out_len, NULL);
 }
 
 int pvrdma_call_probe(PVRDMAClient *c, uint32_t which)
@@ -82,9 +99,9 @@ int pvrdma_call_set_state(PVRDMAClient *c, uint32_t state)
     return ret;
 }
 
-int pvrdma_call_log_start(PVRDMAClient *c, uint64_t page_size,
-                          const struct vfio_user_log_range *ranges,
-                          uint32_t n)
+static int log_start(PVRDMAClient *c, uint32_t which, uint64_t page_size,
+                     const struct vfio_user_log_range *ranges, uint32_t n,
+                     int *fd)
 {
     struct vfio_user_log_start head = {
         .page_size = page_size, .num_ranges = n
@@ -95,15 +112,33 @@ int pvrdma_call_log_start(PVRDMAClient *c, uint64_t page_size,
 
     memcpy(buf, &head, sizeof(head));
     memcpy(buf + sizeof(head), ranges, n * sizeof(ranges[0]));
-    ret = feature(c, VFIO_USER_FEATURE_DMA_LOGGING_START |
-                  VFIO_USER_FEATURE_SET, buf, len, buf, len);
+    ret = feature_with_fd(c, which | VFIO_USER_FEATURE_SET, buf, len, buf, len,
+                          fd);
     memcpy(&head, buf, sizeof(head));
     if (ret == 0 && head.page_size != page_size) {
+        if (fd) {
+            close(*fd);
+        }
         pvrdma_client_fail(c, "pvrdmad logs pages of %" PRIu64 " bytes",
                            head.page_size);
         ret = -EIO;
     }
     return ret;
+}
+
+int pvrdma_call_log_start(PVRDMAClient *c, uint64_t page_size,
+                          const struct vfio_user_log_range *ranges,
+                          uint32_t n)
+{
+    return log_start(c, VFIO_USER_FEATURE_DMA_LOGGING_START, page_size, ranges,
+                     n, NULL);
+}
+
+int pvrdma_call_log_share(PVRDMAClient *c, uint64_t page_size,
+                          const struct vfio_user_log_range *ranges,
+                          uint32_t n, int *fd)
+{
+    return log_start(c, PVRDMA_FEATURE_DIRTY_LOG, page_size, ranges, n, fd);
 }
 
 int pvrdma_call_log_stop(PVRDMAClient *c)

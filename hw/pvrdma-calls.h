@@ -75,6 +75,13 @@ int pvrdma_call_set_state(PVRDMAClient *c, uint32_t state);
 int pvrdma_call_log_start(PVRDMAClient *c, uint64_t page_size,
                           const struct vfio_user_log_range *ranges,
                           uint32_t n);
+/*
+ * The same, of a log that is shared (pvrdma/dirty.h): the descriptor of the
+ * file with its bits in *@fd, to be closed by the caller.
+ */
+int pvrdma_call_log_share(PVRDMAClient *c, uint64_t page_size,
+                          const struct vfio_user_log_range *ranges,
+                          uint32_t n, int *fd);
 int pvrdma_call_log_stop(PVRDMAClient *c);
 /* Fetch and clear it: a bit for each page of [@addr, @addr + @size). */
 int pvrdma_call_log_report(PVRDMAClient *c, uint64_t addr, uint64_t size,

@@ -15,6 +15,10 @@
  * cannot be had.  If the connection is lost, so are the notes: the migration
  * must not succeed.
  *
+ * A daemon that can do so shares its log (pvrdma/dirty.h): then a look takes
+ * the bits from its memory, word by word, and no message is sent.  The page's
+ * content is read after that, so it has the store that the bit was set for.
+ *
  * VGA asks for its own memory's log whether there is a global one or not; that
  * memory is never the daemon's.
  *
@@ -28,12 +32,14 @@
 #include "pvrdma-compat.h"
 #include "pvrdma-mem.h"
 #include "pvrdma/abi.h"
+#include "pvrdma/dirty.h"
 #include "trace.h"
+#include <sys/mman.h>
 
 /* One report is about so much memory at most: a bitmap of 128 KiB. */
 #define REPORT_SIZE (UINT64_C(128 * 1024 * 8) * PVRDMA_PAGE_SIZE)
 
-/* PCs have memory below this, and above it. */
+/* See PVRDMA_LOG_RANGES. */
 #define HIGH_MEMORY (UINT64_C(1) << 32)
 
 /* The daemon's log must span all that is mapped; holes cost it nothing. */
@@ -66,18 +72,86 @@ static uint32_t log_ranges(PVRDMAMem *mem, struct vfio_user_log_range *ranges)
     return n;
 }
 
+static void unmap_log(PVRDMAMem *mem)
+{
+    uint32_t i;
+
+    for (i = 0; i < PVRDMA_LOG_RANGES; i++) {
+        if (mem->log[i].bits) {
+            munmap(mem->log[i].bits, pvrdma_dirty_bytes(mem->log[i].size));
+            mem->log[i].bits = NULL;
+        }
+    }
+}
+
+/* Map what is behind @fd, if it is what the ranges want. */
+static bool map_log(PVRDMAMem *mem, int fd,
+                    const struct vfio_user_log_range *ranges, uint32_t n)
+{
+    int seals = fcntl(fd, F_GET_SEALS);
+    uint64_t total = 0, len;
+    struct stat st;
+    uint32_t i;
+    void *p;
+
+    for (i = 0; i < n; i++) {
+        total += pvrdma_dirty_bytes(ranges[i].length);
+    }
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) < 0 ||
+        st.st_size < total) {
+        return false;
+    }
+    for (i = 0, total = 0; i < n; i++, total += len) {
+        len = pvrdma_dirty_bytes(ranges[i].length);
+        p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, total);
+        if (p == MAP_FAILED) {
+            unmap_log(mem);
+            return false;
+        }
+        mem->log[i] = (PVRDMALog) { p, ranges[i].iova, ranges[i].length };
+    }
+    return true;
+}
+
+/* 0, or a negative errno: then there is no log. */
+static int start_shared(PVRDMAMem *mem,
+                        const struct vfio_user_log_range *ranges, uint32_t n)
+{
+    int fd, ret = pvrdma_call_log_share(mem->client, PVRDMA_PAGE_SIZE, ranges,
+                                        n, &fd);
+
+    if (ret < 0) {
+        return ret;
+    }
+    if (!map_log(mem, fd, ranges, n)) {
+        warn_report("pvrdma '%s': pvrdmad's log of writes cannot be shared",
+                    mem->name);
+        ret = pvrdma_call_log_stop(mem->client);
+        ret = ret < 0 ? ret : -ENOMEM;
+    }
+    close(fd);
+    return ret;
+}
+
 bool pvrdma_dirty_start(PVRDMAMem *mem, Error **errp)
 {
-    struct vfio_user_log_range ranges[2];
+    struct vfio_user_log_range ranges[PVRDMA_LOG_RANGES];
+    int ret = -ENOTTY;
     uint32_t n;
-    int ret;
 
     if (!mem->can_log || mem->logging || pvrdma_client_lost(mem->client)) {
         return true;
     }
     n = log_ranges(mem, ranges);
-    ret = pvrdma_call_log_start(mem->client, PVRDMA_PAGE_SIZE, ranges, n);
-    trace_pvrdma_dirty_start(mem->name, n, ret);
+    if (mem->share_log && n) {
+        ret = start_shared(mem, ranges, n);
+        trace_pvrdma_dirty_share(mem->name, n, ret);
+    }
+    if (ret < 0 && !pvrdma_client_lost(mem->client)) {
+        /* It does not know that, or is short of something: then by messages. */
+        ret = pvrdma_call_log_start(mem->client, PVRDMA_PAGE_SIZE, ranges, n);
+        trace_pvrdma_dirty_start(mem->name, n, ret);
+    }
     if (ret < 0) {
         pvrdma_client_error(mem->client, ret, errp,
                             "cannot log writes to guest memory");
@@ -95,6 +169,7 @@ void pvrdma_dirty_stop(PVRDMAMem *mem)
         return;
     }
     mem->logging = false;
+    unmap_log(mem);
     ret = pvrdma_call_log_stop(mem->client);
     trace_pvrdma_dirty_stop(mem->name, ret);
     if (ret < 0 && !pvrdma_client_lost(mem->client)) {
@@ -131,6 +206,51 @@ static uint64_t mark_pages(MemoryRegion *mr, uint64_t offset,
     return marked;
 }
 
+/* Take the bits of pages @first to @last, which are in one word of @log. */
+static uint64_t take_word(PVRDMALog *log, uint64_t first, uint64_t last)
+{
+    uint64_t *word = &log->bits[first / 64];
+    uint64_t mask = (UINT64_MAX << first % 64) &
+                    (UINT64_MAX >> (63 - last % 64));
+
+    if (!(qatomic_read(word) & mask)) {
+        return 0;
+    }
+    return mask == UINT64_MAX ? qatomic_xchg(word, 0) :
+                                qatomic_fetch_and(word, ~mask) & mask;
+}
+
+/* False: no range of a shared log has all of it. */
+static bool take_shared(PVRDMAMem *mem, const PVRDMAPart *part)
+{
+    uint64_t page, last, end, marked = 0;
+    PVRDMALog *log = mem->log;
+
+    while (!log->bits || part->addr - log->addr >= log->size ||
+           part->size > log->size - (part->addr - log->addr)) {
+        if (++log == mem->log + PVRDMA_LOG_RANGES) {
+            return false;
+        }
+    }
+    page = (part->addr - log->addr) / PVRDMA_PAGE_SIZE;
+    end = page + part->size / PVRDMA_PAGE_SIZE;
+    for (; page < end; page = last + 1) {
+        uint64_t base = ROUND_DOWN(page, 64), bits;
+
+        last = MIN(base + 63, end - 1);
+        bits = take_word(log, page, last);
+        if (bits) {
+            /* Those before @page are not set, and may be no part's. */
+            bits >>= page % 64;
+            marked += mark_pages(part->mr, part->offset +
+                                 log->addr + page * PVRDMA_PAGE_SIZE -
+                                 part->addr, &bits, last + 1 - page);
+        }
+    }
+    trace_pvrdma_dirty_sync(mem->name, part->addr, part->size, marked);
+    return true;
+}
+
 /* False: the report cannot be had. */
 static bool fetch_report(PVRDMAMem *mem, const PVRDMAPart *part)
 {
@@ -159,7 +279,7 @@ void pvrdma_dirty_sync(PVRDMAMem *mem, const PVRDMAPart *part)
     if (!mem->logging) {
         return;
     }
-    if (!fetch_report(mem, part)) {
+    if (!take_shared(mem, part) && !fetch_report(mem, part)) {
         pvrdma_dirty_all(mem, part);
     }
     if (pvrdma_client_lost(mem->client)) {
@@ -179,6 +299,7 @@ void pvrdma_dirty_lost(PVRDMAMem *mem)
 
     if (mem->logging) {
         mem->logging = false;
+        unmap_log(mem);
         pvrdma_client_error(mem->client, -EIO, &err,
                             "cannot tell what was written to guest memory");
         migration_file_set_error(-EIO, err);

@@ -20,6 +20,19 @@ typedef struct PVRDMAPart {
     uint64_t size;
 } PVRDMAPart;
 
+/* PCs have memory below 4 GiB, and above it: a range of the log for each. */
+#define PVRDMA_LOG_RANGES 2
+
+/**
+ * struct PVRDMALog - the daemon's log, if its bits are shared
+ * @bits: a bit per page from @addr on, atomic; NULL: they are not
+ */
+typedef struct PVRDMALog {
+    uint64_t *bits;
+    uint64_t addr;
+    uint64_t size;
+} PVRDMALog;
+
 /**
  * struct PVRDMAMem - keeps the daemon's DMA map in step with guest memory
  * @name: how messages call the device
@@ -32,6 +45,8 @@ typedef struct PVRDMAPart {
  * @error: first problem; only used until pvrdma_mem_start() returns
  * @can_log: the daemon can tell what it writes
  * @logging: and does; see pvrdma-dirty.c
+ * @share_log: its log is to be shared, if the daemon can do that
+ * @log: and what is
  * @starting: problems go to @error and not to the log
  * @stopping: the connection is about to end, which unmaps everything
  *
@@ -48,6 +63,8 @@ typedef struct PVRDMAMem {
     Error *error;
     bool can_log;
     bool logging;
+    bool share_log;
+    PVRDMALog log[PVRDMA_LOG_RANGES];
     bool starting;
     bool stopping;
 } PVRDMAMem;

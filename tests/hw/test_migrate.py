@@ -326,7 +326,7 @@ class Move(Able):
         self.assertIn('the device cannot run', machine.log())
 
 
-class DirtyLog(Able):
+class Logged(Able):
     def begin(self, fails=False):
         """All of memory was copied, and nothing of the last stores."""
         machine = self.target(fails)
@@ -339,7 +339,7 @@ class DirtyLog(Able):
         self.until_migration('completed')
         machine.wait_status('running')
 
-    def test_stores(self):
+    def stores_arrive(self):
         machine = self.begin()
         (low, size), = self.server.logged
         self.assertEqual((low, low + size), (0, 16 << 20))
@@ -353,6 +353,19 @@ class DirtyLog(Able):
         # Else this test would prove nothing.
         self.assertEqual(machine.read_bytes(PAGE + 4096, 13), bytes(13))
         self.assertEqual(self.server.dirty, set())
+
+    def reports(self):
+        """How often the log was asked for by a message."""
+        with self.server.changed:
+            return sum(command == vs.FEATURE and
+                       struct.unpack_from('<I', body, 4)[0] == vs.LOG_REPORT | vs.GET
+                       for command, _, body, _ in self.server.log)
+
+
+class DirtyLog(Logged):
+    def test_stores(self):
+        self.stores_arrive()
+        self.assertGreater(self.reports(), 0)
 
     def test_off_without_a_migration(self):
         self.assertIsNone(self.server.logged)
@@ -710,3 +723,111 @@ class Snapshot(Able):
 
 if __name__ == '__main__':
     unittest.main()
+
+
+class SharedLog(Logged):
+    """The daemon's log is in memory of both."""
+
+    def setUp(self):
+        super().setUp()
+        self.server.features += (vs.LOG_SHARE,)
+
+    def share(self, **how):
+        """The daemon shares its log in another way than it should."""
+        self.server.hooks[vs.FEATURE] = only(vs.LOG_SHARE, vs.SET, self.answer(**how))
+
+    def answer(self, **how):
+        def each(server, msg):
+            data = msg.feature()[2]
+            server.logged = list(struct.iter_unpack('<QQ', data[16:]))
+            return server.share_log(msg, **how)
+        return each
+
+    def test_stores(self):
+        self.stores_arrive()
+        self.assertEqual(self.reports(), 0)
+
+    def test_all_taken(self):
+        machine = self.begin()
+        for page in range(256, 4096, 63):  # above what is no memory
+            self.server.store(page * 4096, b'by the daemon')
+        self.finish(machine)
+        self.assertFalse(any(self.server.shared[:]))
+        for page in range(256, 4096, 63):
+            self.assertEqual(machine.read_bytes(page * 4096, 13), b'by the daemon')
+
+    def test_again(self):
+        """Another migration has another log."""
+        self.begin(fails=True)
+        first = self.server.shared
+        self.qemu.execute('migrate_cancel')
+        self.until_migration('cancelled')
+        self.qemu.wait_status('running')
+        self.server.wait(lambda: self.server.logged is None, 'end of the log')
+        first[:] = bytes(len(first))
+        self.assertIsNone(self.migrate(pause_before_switchover=False))
+        self.until_migration('completed')
+        self.assertEqual(self.reports(), 0)
+
+    def test_remapped_memory(self):
+        machine = self.begin()
+        self.qemu.config(0x90, 0x30, 1, devfn=0)
+        self.server.store(0xf1000, b'by the daemon', log=False)
+        self.qemu.config(0x90, 0x10, 1, devfn=0)
+        self.finish(machine)
+        machine.config(0x90, 0x30, 1, devfn=0)
+        self.assertEqual(machine.read_bytes(0xf1000, 13), b'by the daemon')
+
+    def by_messages(self):
+        """It is not shared, and works all the same."""
+        self.stores_arrive()
+        self.assertGreater(self.reports(), 0)
+
+    def test_refused(self):
+        self.server.hooks[vs.FEATURE] = only(
+            vs.LOG_SHARE, vs.SET, lambda _, msg: vs.refuse(msg, 27))
+        self.by_messages()
+
+    def test_switched_off(self):
+        self.qemu.close()
+        self.sock += 'x'
+        self.server = self.serve(features=ABLE + (vs.LOG_SHARE,))
+        self.server.saved = STATE
+        self.qemu = self.boot(device='x-shared-log=off')
+        self.qemu.enable()
+        self.by_messages()
+
+    def test_too_short(self):
+        self.share(short=4096)
+        self.by_messages()
+        self.assertIn('cannot be shared', self.qemu.log())
+
+    def test_not_sealed(self):
+        self.share(seal=False)
+        self.by_messages()
+        self.assertIn('cannot be shared', self.qemu.log())
+
+    def test_no_file(self):
+        self.server.hooks[vs.FEATURE] = only(
+            vs.LOG_SHARE, vs.SET, lambda _, msg: vs.reply(msg, msg.body))
+        self.target(fails=True)
+        self.migrate(self.uri)
+        self.fails('cannot log writes')
+        self.qemu.until(lambda: not self.qemu.connected(), 'loss')
+
+    def test_another_page_size(self):
+        self.server.hooks[vs.FEATURE] = only(
+            vs.LOG_SHARE, vs.SET, lambda server, msg: (
+                vs.reply(msg, msg.body[:8] + struct.pack('<Q', 1 << 21) + msg.body[16:]),
+                [server.db_fd]))
+        self.target(fails=True)
+        self.migrate(self.uri)
+        self.fails('cannot log writes')
+        self.qemu.until(lambda: not self.qemu.connected(), 'loss')
+
+    def test_daemon_lost(self):
+        self.begin(fails=True)
+        self.server.kill()
+        self.qemu.until(lambda: 'lost the connection' in self.qemu.log(), 'loss')
+        self.qemu.execute('migrate-continue', state='pre-switchover')
+        self.fails()

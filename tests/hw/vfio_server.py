@@ -28,6 +28,7 @@ FEATURE, MIG_READ, MIG_WRITE = 16, 17, 18
 
 # Of FEATURE: what it is about, and how.
 MIGRATION, MIG_STATE, LOG_START, LOG_STOP, LOG_REPORT = 1, 2, 6, 7, 8
+LOG_SHARE = 0x8001              # include/pvrdma/dirty.h
 GET, SET, PROBE = 1 << 16, 1 << 17, 1 << 18
 STOP, RUNNING, STOP_COPY, RESUMING = 1, 2, 3, 4
 MIG_PATHS = {(RUNNING, STOP), (STOP, RUNNING), (STOP, STOP_COPY), (STOP_COPY, STOP),
@@ -108,6 +109,19 @@ def doorbell_memfd(size=DB_SIZE, seal=True, version=DB_VERSION):
     return fd
 
 
+def log_memfd(ranges, short=0, seal=True):
+    """The bits of these ranges, one behind the other; `short`: by so many bytes."""
+    fd = os.memfd_create('dirty', os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    os.ftruncate(fd, sum(log_bytes(size) for _, size in ranges) - short)
+    if seal:
+        fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+    return fd
+
+
+def log_bytes(size):
+    return -(-size // 4096 // 32768) * 4096
+
+
 class Server(threading.Thread):
     def __init__(self, path, doorbells=True, max_fds=16, features=()):
         """`features`: numbers of those it has."""
@@ -122,6 +136,8 @@ class Server(threading.Thread):
         self.loaded = bytearray()
         self.logged = None      # ranges, if it logs
         self.dirty = set()      # pages
+        self.shared = None      # the log's bits, if the client has them
+        self.to_close = []      # descriptors, at the end
         self.hooks = {}
         self.log = []           # (command, flags, body, number of fds)
         self.violations = []
@@ -187,6 +203,8 @@ class Server(threading.Thread):
             self.db.close()
             os.close(self.db_fd)
             os.close(self.kick_fd)
+        for fd in self.to_close:
+            os.close(fd)
         if os.path.exists(self.path):
             os.unlink(self.path)
 
@@ -359,21 +377,32 @@ class Server(threading.Thread):
             return reply(msg, head + struct.pack('<Ii', self.state, -1))
         if (number, how) == (MIG_STATE, SET):
             return self._set_state(msg, struct.unpack('<Ii', data)[0])
-        if (number, how) == (LOG_START, SET):
+        if (number, how) in ((LOG_START, SET), (LOG_SHARE, SET)):
             page, count, _ = struct.unpack_from('<QII', data)
             if page != 4096 or len(data) != 16 + 16 * count or self.logged:
                 self.violations.append('DMA_LOGGING_START %r' % data)
             self.logged = list(struct.iter_unpack('<QQ', data[16:]))
+            if number == LOG_SHARE:
+                return self.share_log(msg)
             return reply(msg, head + data)
         if (number, how) == (LOG_STOP, SET):
             if self.logged is None:
                 self.violations.append('DMA_LOGGING_STOP without a log')
             self.logged = None
+            self.shared = None
             return reply(msg, head + data)
         if (number, how) == (LOG_REPORT, GET):
             return self._log_report(msg, head, data)
         self.violations.append('DEVICE_FEATURE %d 0x%x' % (number, how))
         return refuse(msg, 22)
+
+    def share_log(self, msg, **how):
+        """The answer that brings it; `how`: not as it ought to be."""
+        fd = log_memfd(self.logged, **how)
+        self.to_close.append(fd)
+        if not how:
+            self.shared = mmap.mmap(fd, 0)
+        return reply(msg, msg.body), [fd]
 
     def _set_state(self, msg, state):
         if (self.state, state) not in MIG_PATHS:
@@ -439,8 +468,18 @@ class Server(threading.Thread):
                     break
             else:
                 raise AssertionError('0x%x is not mapped' % addr)
-            if log:
+            if log and self.shared:
+                self._mark(addr)
+            elif log:
                 self.dirty.add(addr & ~4095)
+
+    def _mark(self, addr):
+        at = 0
+        for base, size in self.logged:
+            if base <= addr < base + size:
+                page = (addr - base) // 4096
+                self.shared[at + page // 8] |= 1 << page % 8
+            at += log_bytes(size)
 
     def doorbell(self, offset, size=8):
         return int.from_bytes(self.db[offset:offset + size], 'little')

@@ -25,6 +25,8 @@ IN_A_ROW = 10 if fixture.LONG else 2
 class OneHost(Traffic, fixture.SessionTest):
     """The peer and the guest that moves, for all tests of a class."""
 
+    device_options = ''
+
     @classmethod
     def boot(cls):
         super().boot()
@@ -37,7 +39,7 @@ class OneHost(Traffic, fixture.SessionTest):
         links = {'pvrdma': Link(cls.session, 'vmx')}
         cls.guests = [
             Guest(cls.session, number, links, cls.daemons[0].socket(name),
-                  files=parts.guest_files()).start()
+                  files=parts.guest_files(), device_options=cls.device_options).start()
             for number, name in ((1, PEER), (2, MOVER))]
 
     @classmethod
@@ -151,7 +153,10 @@ class StockTest(Moves, OneHost):
 
 
 class OwnTest(Moves, OneHost):
+    """With the log of writes by messages, as from a daemon that does not share it."""
+
     own = True
+    device_options = ',x-shared-log=off'
 
 
 class HostsTest(Moves, TwoHosts):
