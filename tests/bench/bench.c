@@ -18,6 +18,7 @@
  *   idle        8-byte WRITE latency alone and among 4,000 idle QPs
  *   network     the path to other hosts; peers: iperf3 and UCX over loopback; pieces of
  *               it: network-bulk, -small, -active, -connections
+ *   dirty-log   one look at it, by messages and shared
  *   migration   blackout of a guest that moves with its connections, by its parts
  *
  *   bench [-t SECONDS] [-p PATH] [PART...]    default: all parts, 2 seconds each
@@ -50,6 +51,7 @@ static const struct {
     {"regions", part_regions},
     {"connections", part_connections},
     {"network", part_network},
+    {"dirty-log", part_dirty_log},
     {"migration", part_migration},
     {"network-bulk", part_network_bulk, true},
     {"network-small", part_network_small, true},

@@ -106,6 +106,7 @@ void part_network_small(void);
 void part_network_active(void);
 void part_network_connections(void);
 void part_regions(void);
+void part_dirty_log(void);
 void part_migration(void);
 
 #endif /* BENCH_H */
