@@ -155,6 +155,11 @@ static gboolean sweep(gpointer unused)
     return G_SOURCE_REMOVE;
 }
 
+static bool was_left_by(const struct entry *e, const struct vm *vm)
+{
+    return e->left_by == vm->serial;
+}
+
 /* So what is waited for is no more than VMs can hold. */
 void moves_forget(const struct vm *vm)
 {
@@ -162,7 +167,7 @@ void moves_forget(const struct vm *vm)
 
     for (e = TAILQ_FIRST(&leaving); e; e = next) {
         next = TAILQ_NEXT(e, leaving);
-        if (e->left_by == vm->serial) {
+        if (was_left_by(e, vm)) {
             give_up(e);
         }
     }
@@ -173,7 +178,7 @@ bool moves_is_former(const struct entry *e, const struct vm *vm)
 {
     struct claim own = {{vm->owner[0], vm->owner[1]}, vm->generation};
 
-    return e->left_until && e->left_by == vm->serial && !same_owner(&e->left, &own);
+    return e->left_until && was_left_by(e, vm) && !same_owner(&e->left, &own);
 }
 
 static void leave(struct entry *e, const struct claim *claim, uint64_t by, uint64_t ns)
@@ -228,12 +233,12 @@ void directory_left_hand_over(const struct vm *vm, struct state_out *s)
 
     TAILQ_FOREACH(e, &leaving, leaving)
     {
-        n += e->left_by == vm->serial;
+        n += was_left_by(e, vm);
     }
     state_put_u32(s, n);
     TAILQ_FOREACH(e, &leaving, leaving)
     {
-        if (e->left_by == vm->serial) {
+        if (was_left_by(e, vm)) {
             state_put_u32(s, (uint32_t)strlen(e->network));
             state_put_bytes(s, e->network, strlen(e->network));
             state_put_bytes(s, &e->gid, sizeof(e->gid));
