@@ -6,7 +6,9 @@ distribution's, and our own that compare every byte; one guest has our driver an
 library, the other the stock ones, or both have ours.
 """
 
+import fixture
 import hosts
+import ongoing
 import parts
 import test_rdmacm
 
@@ -68,3 +70,72 @@ class HostsOwnTest(HostsCase):
                          timeout=240)
         self.assertRegex(job.out, r'(?m)^parts: .*\buc\b')
         self.assertRegex(job.out, r'(?m)^\d+ checks, 0 errors$')
+
+
+class ThreeHostsTest(fixture.SessionTest):
+    """A guest on each of three hosts; the second has the stock parts."""
+
+    on_hosts = True
+
+    @classmethod
+    def make_ends(cls):
+        ends = []
+        for guest in cls.guests:
+            own = guest is not cls.guests[1]
+            if own:
+                parts.use_own(guest)
+            else:
+                guest.load_pvrdma()
+                guest.run('modprobe rdma_ucm')
+            ends.append(ongoing.end_of(guest, parts.OWN_DEVICE if own
+                                       else parts.STOCK_DEVICE))
+        return ends
+
+    @classmethod
+    def boot(cls):
+        cls.hosts = hosts.Hosts(cls.session, 3)
+        cls.daemons = cls.hosts.start_daemons(
+            {'vm%d' % i: {'addresses': 'any'} for i in (1, 2, 3)})
+        cls.guests = cls.hosts.start_guests(cls.daemons, [0, 1, 2],
+                                            files=parts.guest_files())
+        cls.ends = cls.make_ends()
+
+    def tearDown(self):
+        """What a test that failed has left is not in the way of the next."""
+        for guest in self.guests:
+            guest.agent.kill_jobs()
+        super().tearDown()
+
+    def hosts_of_peers(self, number):
+        """Where the connections of a guest's queue pairs go to, by iWARP."""
+        qps = self.daemons[number].ctl_json('qp', 'list', self.guests[number].name)['qps']
+        return {qp['host'] for qp in qps if qp['type'] == 'RC' and qp['state'] == 'RTS' and
+                qp['transport'] == 'tcp' and qp['connection'] == 'up'}
+
+    def test_each_with_each(self):
+        """All three pairs at the same time, each with programs of its own."""
+        one, two, three = self.ends
+        programs = [ongoing.Counting([one, two], self.daemons),
+                    ongoing.Rping([three, one], self.daemons),
+                    ongoing.Perftest('ib_write_bw -b', [two, three], self.daemons),
+                    ongoing.Perftest('ib_send_bw -b', [three, one], self.daemons)]
+        for _ in range(3):
+            for program in programs:
+                program.more()
+        names = [host.name for host in self.hosts.hosts]
+        for number, name in enumerate(names):
+            self.assertEqual(self.hosts_of_peers(number), set(names) - {name})
+        for program in reversed(programs):
+            program.end()
+
+    def test_datacheck(self):
+        """Two guests with our parts, and each of them with the stock ones."""
+        for port, (one, two) in enumerate(((0, 2), (0, 1), (1, 2)), 7700):
+            lines = ['datacheck -d %s -g %d -p %d -n 1' % (end.device, end.gid, port)
+                     for end in (self.ends[one], self.ends[two])]
+            server = self.guests[one].spawn(lines[0], 240)
+            self.guests[one].wait_listen(port, server)
+            client = self.guests[two].spawn(
+                '%s %s' % (lines[1], self.guests[one].ip('pvrdma')), 240)
+            for job in (server, client):
+                self.assertRegex(job.wait(check=True).out, r'(?m)^\d+ checks, 0 errors$')
