@@ -8,6 +8,7 @@ the end what it has learnt.
 """
 
 import collections
+import contextlib
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ import unittest
 
 import fixture
 import hosts
+import ongoing
 import parts
 from programs import Pair, _ports, bandwidth, latency, pingpong
 from pvrdma_vm import BUILD, VmError, say
@@ -213,8 +215,27 @@ rm /tmp/bytes''' % DISK_KB, 120)
         self.assertEqual(set(sums), {'Good CRC32'})
         self.assertEqual(sum(sums.values()), sum(opcodes.values()))
 
+    @contextlib.contextmanager
+    def counting(self):
+        """Fetch-and-add goes on meanwhile, and after it; each counts once."""
+        ends = [ongoing.End(guest, self.remote.device, gid)
+                for guest, gid in zip(self.remote.guests, self.remote.gids)]
+        program = ongoing.Counting(ends, self.daemons)
+        try:
+            yield
+            program.more()
+            say('counted to %d' % program.end())
+        finally:
+            for job in program.jobs:
+                if not job.done:
+                    job.kill(9)
+
     def test_e_pulled_out(self):
         """The wire is pulled out for a second, several times, while all is checked."""
+        with self.counting():
+            self.pull_out()
+
+    def pull_out(self):
         jobs = self.start(self.remote, 2)
         for _ in range(3):
             self.wait_traffic(jobs[0])
@@ -233,7 +254,8 @@ rm /tmp/bytes''' % DISK_KB, 120)
                      'tcp dport %d numgen random mod 100 < 1 counter drop'
                      % (hosts.PORT, hosts.PORT))
         try:
-            self.finish(self.start(self.remote, 1))
+            with self.counting():
+                self.finish(self.start(self.remote, 1))
             for host in self.hosts.hosts:
                 lost = sum(map(int, re.findall(r'packets (\d+)',
                                                host.run('nft', 'list', 'ruleset'))))
@@ -256,7 +278,8 @@ rm /tmp/bytes''' % DISK_KB, 120)
                                  stdout=subprocess.PIPE, universal_newlines=True)
         try:
             self.assertEqual(relay.stdout.readline(), 'ready\n')
-            self.finish(self.start(self.remote, 1))
+            with self.counting():
+                self.finish(self.start(self.remote, 1))
         finally:
             relay.terminate()
             said = relay.communicate(timeout=20)[0]
