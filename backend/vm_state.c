@@ -8,7 +8,8 @@
  * again, and whoever sent it is told why.
  *
  * Parts are saved and loaded in the table's order: what refers to something comes after
- * it.  Each must be there once.  docs/state-stream.md has the fields.
+ * it.  Each must be there once; optional ones may be missing.  docs/state-stream.md has
+ * the fields.
  *
  * Main thread.
  */

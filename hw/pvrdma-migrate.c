@@ -178,8 +178,9 @@ static bool save_bytes(PVRDMADevice *s, QEMUFile *f, Error **errp)
 static bool save_state(PVRDMADevice *s, QEMUFile *f, Error **errp)
 {
     if (s->lost) {
-        error_setg(errp, "pvrdma '%s': the connection to pvrdmad is lost: "
-                   "nothing is left to be saved", s->name);
+        error_setg(errp, "pvrdma '%s': pvrdmad was lost, and the guest has not "
+                   "reset the adapter since: nothing is left to be saved",
+                   s->name);
         return false;
     }
     if (s->ran_on) {
@@ -339,8 +340,9 @@ static int check_migration(void *opaque, Error **errp)
     const char *what = NULL;
 
     if (s->lost) {
-        error_setg(errp, "pvrdma '%s': the connection to pvrdmad is lost: "
-                   "unplug the device first", s->name);
+        error_setg(errp, "pvrdma '%s': pvrdmad was lost, and the guest has not "
+                   "reset the adapter since: let it, or unplug the device",
+                   s->name);
         return -EIO;
     }
     if (runstate_check(RUN_STATE_SAVE_VM)) {

@@ -36,7 +36,7 @@ bool restart_under_way(void);
 
 /* ---- the new one ---- */
 
-/* Can this program take over from one that leaves @version ("1")? */
+/* Can this program take over from one that leaves @version ("2")? */
 bool adopt_understands(const char *version);
 
 /* At the start of the process, before it has other threads or opens anything. */

@@ -170,7 +170,7 @@ class StopAndContinue(Able):
                       'use', self.qemu.log())
         self.assertEqual(self.qemu.read(qemu.BAR1), 0xffffffff)
         # There is nothing left that could be saved.
-        self.assertIn('is lost', self.migrate()['desc'])
+        self.assertIn('was lost', self.migrate()['desc'])
 
     def test_daemon_lost_while_stopped(self):
         self.set_up_interrupts()

@@ -42,7 +42,7 @@ static inline int rcqp_connect(struct ibv_qp *qp, uint32_t peer, const union ibv
 
     return err ? err
                : rcqp_modify(qp, IBV_QPS_RTS,
-                             (struct ibv_qp_attr){.timeout = 14,
+                             (struct ibv_qp_attr){.timeout = 18, /* wires fail */
                                                   .retry_cnt = 7,
                                                   .rnr_retry = 7,
                                                   .max_rd_atomic = 1},
