@@ -103,6 +103,9 @@ int dma_log_stop(struct vfu_conn *c, const struct vfu_feature *f, struct vfu_rep
         return EINVAL;
     }
     guest_dirty_stop(&c->vm->guest.mem);
+    if (g_queue_is_empty(&c->queue)) { /* else a reply may name it yet */
+        conn_keep_log(c, -1);
+    }
     return feature_reply(f, f->len, 0, r, NULL);
 }
 

@@ -18,9 +18,10 @@
  * that marks may be in, which a bit of their own tells, as the rest may be gigabytes.
  *
  * A shared log's bits are in a memfd of which the client has a descriptor
- * (pvrdma/dirty.h). It is made here for one log, and sealed, so that no access can fault;
- * a client that clears bits, sets them, or frees their pages by a hole gets a wrong log
- * or makes one mark in a while take a page fault, as it can by its own memory.
+ * (pvrdma/dirty.h). It is made here for one log, and sealed; where the host has no page
+ * for it, the guard of guest memory (sigbus.h) has the guest's VMM let go.  A client that
+ * clears bits, sets them, or frees their pages by a hole gets a wrong log or makes one
+ * mark in a while take a page fault, as it can by its own memory.
  * The next daemon is given the file and not the bits.
  *
  * Threads: any marks; the main thread begins, collects and ends.  A store that a worker
@@ -36,6 +37,7 @@
 
 #include "grace.h"
 #include "guest/mem.h"
+#include "guest/sigbus.h"
 #include "handover.h"
 #include "pvrdma/abi.h"
 #include "pvrdma/dirty.h"
@@ -86,45 +88,81 @@ static bool spans_valid(const struct dirty_span *span, unsigned n)
 
 void dirty_free(struct dirty_log *log)
 {
-    for (unsigned i = 0; log && i < log->n; i++) {
-        munmap((void *)log->range[i].bits, bits_size(log->range[i].at.size));
+    if (!log) {
+        return;
+    }
+    for (unsigned i = 0; i < log->n; i++) {
         g_free((void *)log->range[i].used);
     }
-    if (log && log->fd >= 0) {
+    sigbus_unguard(log->guard);
+    munmap(log->bits, log->size);
+    if (log->fd >= 0) {
         close(log->fd);
     }
     g_free(log);
 }
 
-/* @fd: the file that the bits are in, which is the log's from now on; -1: none. */
-static struct dirty_log *dirty_new(const struct dirty_span *span, unsigned n, int fd)
+static uint64_t file_size(const struct dirty_span *span, unsigned n)
+{
+    uint64_t size = 0;
+
+    for (unsigned i = 0; i < n; i++) {
+        size += pvrdma_dirty_bytes(span[i].size);
+    }
+    return size;
+}
+
+/* The bits of @n spans, one behind the other.  @fd as of new_log(). */
+static bool map_bits(struct guest_mem *mem, struct dirty_log *log, int fd)
 {
     int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED;
+
+    log->bits = mmap(NULL, log->size, PROT_READ | PROT_WRITE, flags, fd, 0);
+    if (log->bits == MAP_FAILED) {
+        return false;
+    }
+    log->guard =
+        fd < 0 ? -1 : sigbus_guard(log->bits, log->size, PVRDMA_PAGE_SIZE, mem->guest);
+    if (fd >= 0 && log->guard < 0) { /* cannot be: each VM has one */
+        munmap(log->bits, log->size);
+        return false;
+    }
+    return true;
+}
+
+/*
+ * @fd: the file that the bits are in, which is the log's from now on; -1: none.  NULL: no
+ * memory for it, and @fd is closed.
+ */
+static struct dirty_log *new_log(struct guest_mem *mem, const struct dirty_span *span,
+                                 unsigned n, int fd)
+{
     struct dirty_log *log = g_new0(struct dirty_log, 1);
     uint64_t offset = 0;
 
     log->fd = fd;
-
-    for (unsigned i = 0; i < n; i++) {
-        struct dirty_range *r = &log->range[i];
-        void *p = mmap(NULL, bits_size(span[i].size), PROT_READ | PROT_WRITE, flags, fd,
-                       fd < 0 ? 0 : (off_t)offset);
-
-        if (p == MAP_FAILED) {
-            dirty_free(log);
-            return NULL;
+    log->size = file_size(span, n);
+    if (!map_bits(mem, log, fd)) {
+        if (fd >= 0) {
+            close(fd);
         }
-        *r = (struct dirty_range){.at = span[i], .bits = p};
+        g_free(log);
+        return NULL;
+    }
+    for (; log->n < n; log->n++) {
+        struct dirty_range *r = &log->range[log->n];
+
+        r->at = span[log->n];
+        r->bits = (_Atomic uint64_t *)(log->bits + offset);
         r->used = g_malloc0((chunks_of(r) + 63) / 64 * 8);
-        log->n++;
-        offset += pvrdma_dirty_bytes(span[i].size);
+        offset += pvrdma_dirty_bytes(r->at.size);
     }
     return log;
 }
 
 static int start(struct guest_mem *mem, const struct dirty_span *span, unsigned n, int fd)
 {
-    struct dirty_log *log = dirty_new(span, n, fd);
+    struct dirty_log *log = new_log(mem, span, n, fd);
 
     if (!log) {
         return ENOMEM;
@@ -140,16 +178,6 @@ int guest_dirty_start(struct guest_mem *mem, const struct dirty_span *span, unsi
         return EBUSY;
     }
     return spans_valid(span, n) ? start(mem, span, n, -1) : EINVAL;
-}
-
-static uint64_t file_size(const struct dirty_span *span, unsigned n)
-{
-    uint64_t size = 0;
-
-    for (unsigned i = 0; i < n; i++) {
-        size += pvrdma_dirty_bytes(span[i].size);
-    }
-    return size;
 }
 
 /* Of a fixed size, zero; -1: errno. */

@@ -34,7 +34,10 @@ struct dirty_range {
 };
 
 struct dirty_log {
-    int fd; /* of the file that the bits are in; -1: none */
+    int fd;        /* of the file that the bits are in; -1: none */
+    int guard;     /* of the file's mapping, sigbus.h; -1: none */
+    uint8_t *bits; /* of all ranges, one behind the other from whole pages on */
+    uint64_t size; /* of them, in bytes */
     unsigned n;
     struct dirty_range range[DIRTY_MAX_RANGES];
 };
