@@ -466,10 +466,8 @@ static bool look_at_sockets(struct tcp_vm *net)
     for (int i = 0; i < n; i++) {
         struct conn *c = ev[i].data.ptr;
 
-        if (c->s && (ev[i].events & EPOLLOUT)) {
-            tx_writable(c);
-        }
-        if (c->s && (ev[i].events & ~(uint32_t)EPOLLOUT)) {
+        if (c->s) {
+            c->s->drains |= (ev[i].events & EPOLLOUT) != 0;
             /* An end that comes with data is seen behind them, without another edge. */
             c->s->ended |= (ev[i].events & EPOLLRDHUP) != 0;
             is_unread(c);
@@ -494,6 +492,10 @@ static void sockets(struct tcp_vm *net, struct turn *t)
             prefetch_conn(next);
         }
         not_unread(c);
+        if (c->s->drains) {
+            c->s->drains = false;
+            tx_writable(c);
+        }
         if (rx_run(c, t) || c->s->ended) {
             is_unread(c);
         }

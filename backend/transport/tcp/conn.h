@@ -73,6 +73,7 @@ struct stream {
     bool closing;  /* nothing is taken any more; ended when all is sent, and read */
     bool shut;     /* all is sent */
     bool ended;    /* by the peer: behind what it has sent */
+    bool drains;   /* the socket takes more of what waits: not seen to yet */
     bool mute;     /* nothing can be sent any more; what has come is read */
 
     /* ---- what we send ---- */
