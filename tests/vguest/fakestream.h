@@ -29,6 +29,7 @@ extern struct mpa_frame start;
  * VM's, so that it is the one that connects.
  */
 void fakestream_begin(enum pvrdma_qp_type type, enum mpa_kind role);
+/* The link has to be up yet, unless fake.fd is -1. */
 void fakestream_end(void);
 
 /* The queue pair anew: to RTR; and to RTS. */

@@ -83,6 +83,44 @@ static void test_start(void)
 }
 
 /*
+ * A host that is taken out of the key file has no say any more, not by a token that was
+ * good, nor by a Request of which a part had come.
+ */
+static void test_removed(void)
+{
+    g_autofree char *text = NULL;
+    uint8_t bytes[MPA_MAX_STARTUP];
+    char *group, *next;
+    size_t len;
+    int fd[2];
+
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
+    g_assert_cmpuint(ask(), ==, PEER_BIND_OK);
+    len = put_start(bytes);
+    for (unsigned i = 0; i < 2; i++) {
+        fd[i] = connect_from(2, 0);
+    }
+    put(fd[0], bytes, len / 2);
+    check_ping(&fake, 3); /* so it has come */
+
+    g_assert_true(g_file_get_contents(fakestream_host[0]->config, &text, NULL, NULL));
+    group = strstr(text, "[peer host2]");
+    g_assert_nonnull(group);
+    next = strchr(group + 1, '[');
+    memmove(group, next ? next : "", strlen(next ? next : "") + 1);
+    g_assert_true(g_file_set_contents(fakestream_host[0]->config, text, -1, NULL));
+    g_assert_cmpint(vg_ctl(fakestream_host[0], NULL, "reload"), ==, 0);
+    close(fake.fd);
+    fake.fd = -1;
+
+    put(fd[0], bytes + len / 2, len - len / 2);
+    expect_end(fd[0], IWARP_OK);
+    put(fd[1], bytes, len);
+    expect_end(fd[1], IWARP_OK);
+    fakestream_end();
+}
+
+/*
  * Take the markers out of the stream's next @n bytes, which are behind @*pos of them; how
  * many are left.  Where the frames begin they say themselves, by being understood.
  */
@@ -563,6 +601,7 @@ int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 240);
     g_test_add_func("/hosts-hostile/start", test_start);
+    g_test_add_func("/hosts-hostile/removed", test_removed);
     g_test_add_func("/hosts-hostile/markers", test_markers);
     g_test_add_func("/hosts-hostile/far-positions", test_far_positions);
     g_test_add_func("/hosts-hostile/ctl", test_ctl);

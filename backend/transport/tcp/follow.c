@@ -13,6 +13,8 @@
  */
 #include "transport/tcp/setup.h"
 
+#include "fdwatch.h"
+
 /* In one turn of the main loop, for those whose peers have moved. */
 #define CHANGES_US 1000
 
@@ -167,14 +169,24 @@ static void followers_remove(struct conn *c)
     }
 }
 
-/* A host that is no peer any more has no say in guests' memory. */
-void follow_leave_the_gone(void)
+static bool is_gone(const struct peer *p)
+{
+    return p && peer_find(peer_name(p)) != p;
+}
+
+/* In no coroutine: while a token is waited for, no connection goes. */
+static void leave_the_gone(void)
 {
     struct conn *c;
 
     TAILQ_FOREACH(c, &conns, all)
     {
-        if (c->peer && peer_find(peer_name(c->peer)) != c->peer) {
+        const struct remote *remote = atomic_load(&c->route->remote);
+
+        if (is_gone(c->peer) || (remote && is_gone(remote->peer))) {
+            /* A stream that begins, too. */
+            setup_drop(c);
+            startup_cancel(c);
             c->peer = NULL;
             vm_token_take(c->vm);
             conn_break(c, "its host is no peer any more");
@@ -182,6 +194,14 @@ void follow_leave_the_gone(void)
             vm_token_release(c->vm); /* its worker looks */
         }
     }
+}
+
+static struct fdwatch_later gone_later = {.fn = leave_the_gone};
+
+/* A host that is no peer any more has no say in guests' memory. */
+void follow_leave_the_gone(void)
+{
+    fdwatch_later(&gone_later);
 }
 
 void follow_know(struct conn *c)
@@ -206,6 +226,7 @@ void follow_open(void)
 void follow_close(void)
 {
     directory_set_watcher(NULL);
+    fdwatch_not_later(&gone_later);
     if (changes_idle) {
         g_source_remove(changes_idle);
         changes_idle = 0;
