@@ -3,8 +3,8 @@
  * pvrdmad: options, start and stop, main loop - nothing else.
  *
  * Start: configuration, process-wide handlers, worker threads, the VMs'
- * sockets, the admin socket, "ready".  Stop is the reverse (SIGINT; SIGTERM, unless the VMs
- * can be left to the next daemon, leave.c).
+ * sockets, the admin socket, "ready".  Stop is the reverse (SIGINT; SIGTERM, unless the
+ * VMs can be left to the next daemon, leave.c).
  * No privilege is needed; all it takes is write access to the socket directory.
  */
 #include <errno.h>
