@@ -72,7 +72,7 @@ static uint32_t log_ranges(PVRDMAMem *mem, struct vfio_user_log_range *ranges)
     return n;
 }
 
-static void unmap_log(PVRDMAMem *mem)
+void pvrdma_dirty_unmap(PVRDMAMem *mem)
 {
     uint32_t i;
 
@@ -105,7 +105,7 @@ static bool map_log(PVRDMAMem *mem, int fd,
         len = pvrdma_dirty_bytes(ranges[i].length);
         p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, total);
         if (p == MAP_FAILED) {
-            unmap_log(mem);
+            pvrdma_dirty_unmap(mem);
             return false;
         }
         mem->log[i] = (PVRDMALog) { p, ranges[i].iova, ranges[i].length };
@@ -169,7 +169,7 @@ void pvrdma_dirty_stop(PVRDMAMem *mem)
         return;
     }
     mem->logging = false;
-    unmap_log(mem);
+    pvrdma_dirty_unmap(mem);
     ret = pvrdma_call_log_stop(mem->client);
     trace_pvrdma_dirty_stop(mem->name, ret);
     if (ret < 0 && !pvrdma_client_lost(mem->client)) {
@@ -299,7 +299,7 @@ void pvrdma_dirty_lost(PVRDMAMem *mem)
 
     if (mem->logging) {
         mem->logging = false;
-        unmap_log(mem);
+        pvrdma_dirty_unmap(mem);
         pvrdma_client_error(mem->client, -EIO, &err,
                             "cannot tell what was written to guest memory");
         migration_file_set_error(-EIO, err);

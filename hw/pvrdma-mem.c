@@ -20,9 +20,10 @@
  *
  * Once memory is there nobody can object, so before a DIMM and the like is made
  * the daemon is asked: it maps the memory once where no guest memory ever is,
- * and unmaps it.  What it refuses nevertheless later (others took what was
- * left; a device comes in more pieces than it has room for) is reported;
- * buffers in that memory cannot be used.
+ * and unmaps it.  While there is no daemon, memory must be shareable all the
+ * same, or no later daemon would do.  What it refuses nevertheless later
+ * (others took what was left; a device comes in more pieces than it has room
+ * for) is reported; buffers in that memory cannot be used.
  *
  * What the daemon has accepted is remembered: only that is ever unmapped.  A
  * refusal of one memory is reported once in a while: a guest can have the same
@@ -500,11 +501,6 @@ bool pvrdma_mem_start(PVRDMAMem *mem, PVRDMAClient *client, PCIDevice *dev,
         .log_global_stop = mem_log_stop,
         .log_sync = mem_log_sync,
     };
-    mem->devices = (DeviceListener) {
-        .realize = mem_device_realized,
-        .hide_device = mem_device_wanted,
-    };
-    device_listener_register(&mem->devices);
     memory_listener_register(&mem->listener, &address_space_memory);
     mem->starting = false;
     if (!mem->error && pvrdma_client_lost(client)) {
@@ -528,10 +524,30 @@ void pvrdma_mem_stop(PVRDMAMem *mem)
             pvrdma_dirty_lost(mem);
         }
         memory_listener_unregister(&mem->listener);
-        device_listener_unregister(&mem->devices);
+        /* QEMU does not end the log of a listener that goes. */
+        mem->logging = false;
+        pvrdma_dirty_unmap(mem);
         g_array_free(mem->ops, true);
         mem->ops = NULL;
         g_hash_table_destroy(mem->maps);
         g_hash_table_destroy(mem->reported);
+    }
+}
+
+void pvrdma_mem_watch(PVRDMAMem *mem)
+{
+    mem->devices = (DeviceListener) {
+        .realize = mem_device_realized,
+        .hide_device = mem_device_wanted,
+    };
+    device_listener_register(&mem->devices);
+    mem->watching = true;
+}
+
+void pvrdma_mem_unwatch(PVRDMAMem *mem)
+{
+    if (mem->watching) {
+        mem->watching = false;
+        device_listener_unregister(&mem->devices);
     }
 }

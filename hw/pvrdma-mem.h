@@ -36,9 +36,9 @@ typedef struct PVRDMALog {
 /**
  * struct PVRDMAMem - keeps the daemon's DMA map in step with guest memory
  * @name: how messages call the device
- * @client: where the map goes
+ * @client: where the map goes; from one daemon to the next a lost one
  * @listener: registered between pvrdma_mem_start() and pvrdma_mem_stop()
- * @devices: registered likewise: CPUs and memory that are plugged later
+ * @devices: registered while @watching: CPUs and memory that are plugged later
  * @ops: changes of the memory transaction under way, in their order
  * @maps: what the daemon has accepted: guest addresses and sizes (uint64_t)
  * @reported: names of memory whose problems were told, and when
@@ -49,6 +49,7 @@ typedef struct PVRDMALog {
  * @log: and what is
  * @starting: problems go to @error and not to the log
  * @stopping: the connection is about to end, which unmaps everything
+ * @watching: between pvrdma_mem_watch() and pvrdma_mem_unwatch()
  *
  * All under the BQL.
  */
@@ -67,6 +68,7 @@ typedef struct PVRDMAMem {
     PVRDMALog log[PVRDMA_LOG_RANGES];
     bool starting;
     bool stopping;
+    bool watching;
 } PVRDMAMem;
 
 /* Do the device's addresses pass through a vIOMMU?  Not to be supported. */
@@ -89,10 +91,20 @@ bool pvrdma_mem_start(PVRDMAMem *mem, PVRDMAClient *client, PCIDevice *dev,
  */
 void pvrdma_mem_stop(PVRDMAMem *mem);
 
+/*
+ * Object to what is plugged that no daemon could reach: for the device's life,
+ * with or without a daemon, after the first pvrdma_mem_start().
+ */
+void pvrdma_mem_watch(PVRDMAMem *mem);
+/* The end of it; also if it never began. */
+void pvrdma_mem_unwatch(PVRDMAMem *mem);
+
 /* pvrdma-dirty.c: the log of what the daemon writes. */
 
 bool pvrdma_dirty_start(PVRDMAMem *mem, Error **errp);
 void pvrdma_dirty_stop(PVRDMAMem *mem);
+/* Let go of the daemon's log, if it is shared. */
+void pvrdma_dirty_unmap(PVRDMAMem *mem);
 /* Tell QEMU what was written to @part since the last time. */
 void pvrdma_dirty_sync(PVRDMAMem *mem, const PVRDMAPart *part);
 /* Nobody knows: all of it. */

@@ -116,10 +116,9 @@ static void take_over(PVRDMADevice *s, PVRDMAClient *c)
 
     pvrdma_client_free(s->client);
     s->client = c;
+    s->mem.client = c;
     s->fresh = true;
-    pvrdma_client_begin(c);
     ok = hand_over(s, &err);
-    pvrdma_client_end(c);
     if (!ok) {
         s->fresh = false;
         pvrdma_doorbell_close(&s->doorbell);
@@ -153,8 +152,10 @@ static void answered(void *opaque)
     Error *err = NULL;
 
     timer_del(r->timer);
+    pvrdma_client_begin(c);
     if (pvrdma_client_agree(c, &err)) {
         take_over(s, c);
+        pvrdma_client_end(c);
         return;
     }
     refuse(s, c, err);

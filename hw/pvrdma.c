@@ -397,6 +397,7 @@ static void pvrdma_cleanup(PVRDMADevice *s)
     }
     pvrdma_reconnect_end(s);
     pvrdma_migrate_cleanup(s);
+    pvrdma_mem_unwatch(&s->mem);
     pvrdma_mem_stop(&s->mem);
     pvrdma_lost_unwatch(s);
     pvrdma_client_free(s->client);
@@ -435,6 +436,7 @@ static bool pvrdma_setup(PVRDMADevice *s, Error **errp)
         return false;
     }
     pvrdma_client_end(s->client);
+    pvrdma_mem_watch(&s->mem);
     pvrdma_lost_watch(s);
     /* At once if the machine is running. */
     s->machine_done.notify = pvrdma_machine_done;

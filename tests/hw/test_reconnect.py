@@ -206,6 +206,8 @@ class Found(Back):
         for _ in range(3):
             self.driver()
             self.kill()
+            # The log tells of an earlier one.
+            self.qemu.until(lambda: self.qemu.property('failed'), 'loss')
             self.another()
             self.until_fresh()
             self.qemu.write(qemu.BAR1 + CTL, RESET)
@@ -242,9 +244,7 @@ class Unfit(Back):
     """What answers is no daemon for this VM, or ends in the middle."""
 
     def refuses(self, *hooks, text, **options):
-        server = self.another(**options)
-        for command, hook in hooks:
-            server.hooks[command] = hook
+        server = self.another(hooks=dict(hooks), **options)
         self.qemu.until(lambda: text in self.qemu.log(), text, LONG_PAUSE)
         self.assertFalse(self.qemu.connected())
         self.assertEqual(self.qemu.status(), 'running')
@@ -292,8 +292,7 @@ class Unfit(Back):
         """As a daemon that crashes again."""
         self.lose()
         for command in (vs.GET_INFO, vs.REGION_INFO, vs.IO_FDS, vs.DMA_MAP, vs.SET_IRQS):
-            server = self.another()
-            server.hooks[command] = lambda _, msg: vs.CLOSE
+            server = self.another(hooks={command: lambda _, msg: vs.CLOSE})
             server.wait(lambda: command in [entry[0] for entry in server.log], 'message',
                         LONG_PAUSE)
             server.kill()
@@ -303,18 +302,18 @@ class Unfit(Back):
 
     def test_told_once(self):
         self.lose()
-        server = self.another()
-        server.hooks[vs.REGION_READ] = lambda _, msg: vs.refuse(msg, 95)
-        server.wait(lambda: server.connections >= 2, 'second attempt', LONG_PAUSE)
+        server = self.another(hooks={vs.REGION_READ: lambda _, msg: vs.refuse(msg, 95)})
+        # The second has been refused then.
+        server.wait(lambda: server.connections >= 3, 'third attempt', LONG_PAUSE)
         self.assertEqual(self.qemu.log().count('there is another pvrdmad'), 1)
 
     def test_no_answer(self):
         """Nobody waits for it, neither the guest nor the monitor."""
         self.lose()
-        server = self.another()
         go_on = threading.Event()
         self.addCleanup(go_on.set)
-        server.hooks[vs.VERSION] = lambda srv, msg: go_on.wait(60) and vs.SILENT
+        server = self.another(hooks={
+            vs.VERSION: lambda srv, msg: go_on.wait(60) and vs.SILENT})
         self.qemu.until(server.commands, 'VERSION')
         begin = time.monotonic()
         for _ in range(50):
@@ -408,10 +407,10 @@ class Unplug(Back):
 
     def test_connecting(self):
         self.lose()
-        server = self.another()
         go_on = threading.Event()
         self.addCleanup(go_on.set)
-        server.hooks[vs.VERSION] = lambda srv, msg: go_on.wait(60) and vs.SILENT
+        server = self.another(hooks={
+            vs.VERSION: lambda srv, msg: go_on.wait(60) and vs.SILENT})
         self.qemu.until(server.commands, 'VERSION')
         self.unplug()
         go_on.set()
@@ -432,6 +431,41 @@ class Unplug(Back):
         self.server.kill()
         self.qemu.until(lambda: not self.qemu.connected(), 'loss')
         self.unplug()
+
+
+class Plugged(Back):
+    """Memory that comes while there is no daemon."""
+    vm = dict(Back.vm, args=['-m', '16M,slots=1,maxmem=256M'])
+
+    def plug(self, **backend):
+        name = backend['id']
+        self.assertNotIn('error', self.qemu.execute('object-add', **dict(
+            backend, size=128 << 20)))
+        return self.qemu.execute('device_add', driver='pc-dimm', id='d' + name, memdev=name)
+
+    def test_memory(self):
+        """What no later daemon could reach is refused, what it can reach is not."""
+        self.lose()
+        answer = self.plug(**{'qom-type': 'memory-backend-ram', 'id': 'private'})
+        self.assertIn("'private' is not shared", answer['error']['desc'])
+        self.assertEqual(self.qemu.execute('query-memory-devices')['return'], [])
+        self.assertNotIn('error', self.plug(**{
+            'qom-type': 'memory-backend-memfd', 'id': 'more', 'share': True}))
+        server = self.another()
+        self.until_fresh()
+        self.assertIn(128 << 20, [part[0] for part in server.maps.values()])
+        self.qemu.write(qemu.BAR1 + CTL, RESET)
+        self.works()
+
+    def test_next_daemon_is_asked(self):
+        """By the new connection."""
+        self.lose()
+        server = self.another()
+        self.until_fresh()
+        server.hooks[vs.DMA_MAP] = lambda _, msg: vs.refuse(msg, 28)
+        answer = self.plug(**{
+            'qom-type': 'memory-backend-memfd', 'id': 'more', 'share': True})
+        self.assertIn("refuses memory 'more'", answer['error']['desc'])
 
 
 class Saved(Back):

@@ -123,8 +123,8 @@ def log_bytes(size):
 
 
 class Server(threading.Thread):
-    def __init__(self, path, doorbells=True, max_fds=16, features=()):
-        """`features`: numbers of those it has."""
+    def __init__(self, path, doorbells=True, max_fds=16, features=(), hooks=None):
+        """`features`: numbers of those it has; `hooks`: from its first message on."""
         super().__init__(daemon=True)
         self.path = path
         self.max_fds = max_fds
@@ -138,7 +138,7 @@ class Server(threading.Thread):
         self.dirty = set()      # pages
         self.shared = None      # the log's bits, if the client has them
         self.to_close = []      # descriptors, at the end
-        self.hooks = {}
+        self.hooks = hooks or {}
         self.log = []           # (command, flags, body, number of fds)
         self.violations = []
         self.maps = {}          # address -> (size, flags, offset, fd)
