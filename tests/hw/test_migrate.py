@@ -721,10 +721,6 @@ class Snapshot(Able):
         self.assertIsNone(self.snapshot('save'))
 
 
-if __name__ == '__main__':
-    unittest.main()
-
-
 class SharedLog(Logged):
     """The daemon's log is in memory of both."""
 
@@ -831,3 +827,7 @@ class SharedLog(Logged):
         self.qemu.until(lambda: 'lost the connection' in self.qemu.log(), 'loss')
         self.qemu.execute('migrate-continue', state='pre-switchover')
         self.fails()
+
+
+if __name__ == '__main__':
+    unittest.main()
