@@ -46,15 +46,40 @@ void pvrdma_set_dead(struct pvrdma_dev *dev, const char *why)
 	schedule_work(&dev->port.work);
 }
 
+/**
+ * pvrdma_answers() - is anybody behind the registers?
+ * @regs: BAR1
+ * @slow: set if nobody is, and that was long to be seen
+ *
+ * A distribution's QEMU waits seconds for a daemon that hangs, at each access
+ * and with all of the machine; a QEMU that looks for another daemon does not.
+ *
+ * Return: true if VERSION can be read.
+ */
+bool pvrdma_answers(void __iomem *regs, bool *slow)
+{
+	ktime_t begin = ktime_get();
+	bool answers = readl(regs + PVRDMA_REG_VERSION) != U32_MAX;
+
+	*slow = !answers && ktime_ms_delta(ktime_get(), begin) > MSEC_PER_SEC;
+	return answers;
+}
+
 /* Take all memory away from the device; it gets none again. */
 static void cmd_quiesce(struct pvrdma_dev *dev)
 {
+	bool gone, slow;
+
 	if (dev->cmd.quiet)
 		return;
-	dev->cmd.gone = pvrdma_read(dev, PVRDMA_REG_VERSION) == U32_MAX;
+	gone = pvrdma_read(dev, PVRDMA_REG_VERSION) == U32_MAX;
 	pvrdma_write(dev, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
-	/* The reset is done, not posted, when this returns. */
-	pvrdma_read(dev, PVRDMA_REG_VERSION);
+	/*
+	 * The reset is done, not posted, when this returns.  The read before it
+	 * may have been what found the device dead: any QEMU waits then.
+	 */
+	pvrdma_answers(dev->regs, &slow);
+	dev->cmd.gone = gone && !slow;
 	/* Who sees it set may give memory back. */
 	smp_store_release(&dev->cmd.quiet, true);
 }

@@ -392,7 +392,8 @@ static int pvrdma_again(struct pci_dev *pdev)
 
 /*
  * The machine restarts or another kernel begins: the device must not write to
- * memory any more, and no user is waited for.
+ * memory any more.  No user is waited for, unless a recovery has begun to take
+ * the device down: what that begins anew must not come after this.
  */
 static void pvrdma_shutdown(struct pci_dev *pdev)
 {
@@ -408,6 +409,7 @@ static void pvrdma_shutdown(struct pci_dev *pdev)
 static int pvrdma_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 {
 	struct pvrdma_adapter *adapter;
+	bool slow;
 	int ret;
 
 	ret = pci_prepare(pdev);
@@ -419,7 +421,13 @@ static int pvrdma_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	adapter->pdev = pdev;
 	pvrdma_recover_init(adapter);
 	pci_set_drvdata(pdev, adapter);
-	return pvrdma_adapter_up(adapter);
+	ret = pvrdma_adapter_up(adapter);
+	if (!ret || pvrdma_answers(pcim_iomap_table(pdev)[PVRDMA_BAR_REG], &slow) ||
+	    slow)
+		return ret;
+	dev_info(&pdev->dev, "nobody there: waiting\n");
+	pvrdma_recover_begin(adapter);
+	return 0;
 }
 
 static void pvrdma_reset_done(struct pci_dev *pdev)

@@ -88,7 +88,7 @@ struct pvrdma_pagedir {
  * @resp_dma: its DMA address
  * @quiet: the device is dead and was reset after that: it uses no memory any
  *	more; read without @lock, see pvrdma_quiet()
- * @gone: and it was not there then
+ * @gone: and it was not there then, and may come back
  */
 struct pvrdma_cmdq {
 	/* one command at a time */
@@ -566,6 +566,7 @@ void pvrdma_recover_end(struct pvrdma_adapter *adapter);
 
 /* cmd.c */
 void pvrdma_set_dead(struct pvrdma_dev *dev, const char *why);
+bool pvrdma_answers(void __iomem *regs, bool *slow);
 void pvrdma_quiesce(struct pvrdma_dev *dev);
 int pvrdma_cmd(struct pvrdma_dev *dev, void *req, size_t req_size, void *resp,
 	       size_t resp_size, u32 opcode);

@@ -13,6 +13,9 @@
  * connect, looks for its peer again through whatever device there is then.  One
  * that has not gives up for good when the device goes.
  *
+ * A driver that finds nobody when it starts waits in the same way, without a
+ * device.
+ *
  * That the device answers is seen by a register: all-ones is what is read while
  * there is nobody, and until the device was reset, which is done as soon as it
  * is found dead.  One that could be read then is out of order and not away: it
@@ -40,20 +43,11 @@ static void recover_after(struct pvrdma_adapter *adapter, unsigned long pause)
 	queue_delayed_work(system_unbound_wq, &adapter->recover, pause);
 }
 
-static void next_pause(struct pvrdma_adapter *adapter)
+static void longer_pause(struct pvrdma_adapter *adapter)
 {
-	if (!adapter->pause || time_after(jiffies, adapter->up_at + WELL))
-		adapter->pause = PAUSE_MIN;
-	else
-		adapter->pause = min(2 * adapter->pause,
-				     (unsigned long)PAUSE_MAX);
-}
-
-static bool answers(struct pvrdma_adapter *adapter)
-{
-	void __iomem *regs = pcim_iomap_table(adapter->pdev)[PVRDMA_BAR_REG];
-
-	return readl(regs + PVRDMA_REG_VERSION) != U32_MAX;
+	adapter->pause = adapter->pause ? min(2 * adapter->pause,
+					      (unsigned long)PAUSE_MAX) :
+					  PAUSE_MIN;
 }
 
 static void recover_work(struct work_struct *work)
@@ -61,6 +55,8 @@ static void recover_work(struct work_struct *work)
 	struct pvrdma_adapter *adapter =
 		container_of(to_delayed_work(work), struct pvrdma_adapter,
 			     recover);
+	void __iomem *regs = pcim_iomap_table(adapter->pdev)[PVRDMA_BAR_REG];
+	bool slow;
 	int ret;
 
 	if (READ_ONCE(adapter->ending))
@@ -68,8 +64,9 @@ static void recover_work(struct work_struct *work)
 	/* Begun again, of the last device, while this was at work. */
 	if (adapter->dev && !pvrdma_dead(adapter->dev))
 		return;
-	if (!answers(adapter)) {
-		recover_after(adapter, PAUSE_MIN);
+	if (!pvrdma_answers(regs, &slow)) {
+		/* The machine stood still for it: not too often. */
+		recover_after(adapter, slow ? PAUSE_MAX : PAUSE_MIN);
 		return;
 	}
 	if (adapter->dev)
@@ -78,7 +75,7 @@ static void recover_work(struct work_struct *work)
 	if (ret) {
 		dev_err(&adapter->pdev->dev, "not usable after a failure: %d\n",
 			ret);
-		next_pause(adapter);
+		longer_pause(adapter);
 		recover_after(adapter, adapter->pause);
 		return;
 	}
@@ -103,7 +100,9 @@ void pvrdma_recover_begin(struct pvrdma_adapter *adapter)
 	if (READ_ONCE(adapter->ending) ||
 	    delayed_work_pending(&adapter->recover))
 		return;
-	next_pause(adapter);
+	if (time_after(jiffies, adapter->up_at + WELL))
+		adapter->pause = 0;
+	longer_pause(adapter);
 	recover_after(adapter, adapter->pause);
 }
 
