@@ -227,6 +227,9 @@ static gpointer worker_thread(gpointer data)
     while (atomic_load(&race.all_taken) < atomic_load(&race.total)) {
         if (!take()) {
             delay(&race.x, 64);
+            if (next_random(&race.x) % 8 == 0) {
+                sched_yield(); /* both may have one processor: a post before it sleeps */
+            }
             sleep_until_kicked();
         }
     }
