@@ -242,9 +242,11 @@ static void failure_save(void *object, struct state_out *s)
 {
     struct qp *qp = object;
 
+    vm_token_take(qp->vm);
     vm_qp_lock(qp);
     datapath_failure_save(qp, s);
     pthread_mutex_unlock(&qp->lock);
+    vm_token_release(qp->vm);
 }
 
 void qps_failed_save(struct vm *vm, struct state_out *s)
@@ -266,9 +268,11 @@ void qps_failed_load(struct vm *vm, struct state_in *s)
         struct qp *qp = id_table_get(&vm->objects.qp, handle);
 
         if (qp) {
+            vm_token_take(vm);
             vm_qp_lock(qp);
             datapath_failure_load(qp, s);
             pthread_mutex_unlock(&qp->lock);
+            vm_token_release(vm);
         } else {
             state_fail(s, "there is no QP %u", handle);
         }
