@@ -86,10 +86,15 @@ void adopt_init(void)
 
 /*
  * The first one that has something: there is one at most, unless the manager has missed
- * that others were read.  From here on what is in them is in this process only.
+ * that others were read.  From here on what is in them is in this process only: a signal
+ * that ended it now would end all adapters, so they wait until the daemon listens to
+ * them.
  */
 static void open_kept(void)
 {
+    if (kept->len) {
+        restart_hold_signals(NULL);
+    }
     for (guint i = 0; i < kept->len; i++) {
         int sock = g_array_index(kept, int, i);
         g_autoptr(GError) err = NULL;

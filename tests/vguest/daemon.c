@@ -289,12 +289,21 @@ void vg_daemon_again(struct vg_daemon *d, const int *fds, unsigned n, const char
     }
 }
 
-void vg_daemon_end(struct vg_daemon *d)
+void vg_daemon_begin(struct vg_daemon *d, const int *fds, unsigned n, const char *names)
+{
+    spawn(d, fds, n, names);
+}
+
+void vg_daemon_term(struct vg_daemon *d)
+{
+    vg_daemon_check(d);
+    kill(d->pid, SIGTERM);
+}
+
+int vg_daemon_wait_end(struct vg_daemon *d)
 {
     int status = 0;
 
-    vg_daemon_check(d);
-    kill(d->pid, SIGTERM);
     for (unsigned i = 0; waitpid(d->pid, &status, WNOHANG) == 0; i++) {
         if (i >= 12000) { /* a minute */
             g_error("pvrdmad does not end");
@@ -308,6 +317,15 @@ void vg_daemon_end(struct vg_daemon *d)
         g_usleep(5000);
     }
     check_log(d);
+    return status;
+}
+
+void vg_daemon_end(struct vg_daemon *d)
+{
+    int status;
+
+    vg_daemon_term(d);
+    status = vg_daemon_wait_end(d);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
         g_error("pvrdmad ended with wait status 0x%x", status);
     }

@@ -23,14 +23,19 @@
 
 static struct keeper *keeper;
 
-/* The daemon ends: the one descriptor that is kept then, to be closed. */
-static int end_kept(struct vg_daemon *d)
+/* A daemon has ended: the one descriptor that is kept then, to be closed. */
+static int lend_kept(void)
 {
     int kept[2];
 
-    vg_daemon_end(d);
     g_assert_cmpuint(keeper_lend(keeper, kept, G_N_ELEMENTS(kept)), ==, 1);
     return kept[0];
+}
+
+static int end_kept(struct vg_daemon *d)
+{
+    vg_daemon_end(d);
+    return lend_kept();
 }
 
 /* It is started with these; nothing is kept any more when it has them. */
@@ -123,6 +128,39 @@ static void test_hosts(void)
     }
     keeper_do(keeper, KEEPER_KEEPS);
     vgt_daemon = shared;
+}
+
+/*
+ * It is told to end while it begins, soon after the program was started, or when it has
+ * just taken what was kept.  Either it has not taken it, or it leaves it to the next one.
+ */
+static void test_soon(void)
+{
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, 0, 1, NULL);
+    for (unsigned i = 0; i < vgt_rounds(ROUNDS); i++) {
+        int kept = end_kept(vgt_daemon), status;
+
+        vg_daemon_begin(vgt_daemon, &kept, 1, NAME);
+        close(kept);
+        if (i % 2) {
+            keeper_wait_empty(keeper);
+        } else {
+            g_usleep(i * 1000);
+        }
+        vg_daemon_term(vgt_daemon);
+        status = vg_daemon_wait_end(vgt_daemon);
+        if (i % 2 || !WIFSIGNALED(status)) {
+            g_assert_cmpint(status, ==, 0);
+        } else {
+            g_assert_cmpint(WTERMSIG(status), ==, SIGTERM);
+        }
+        kept = lend_kept();
+        begin_again(vgt_daemon, &kept, 1, NAME);
+        vgt_write_once(&p, i);
+    }
+    vgt_pair_close(&p);
 }
 
 /* Not only VMs with a VMM, and nothing piles up. */
@@ -371,6 +409,7 @@ int main(int argc, char **argv)
     vgt_daemon = vg_daemon_start(&o);
     vgt_add_both("leave", both, G_N_ELEMENTS(both));
     g_test_add_func("/leave/hosts", test_hosts);
+    g_test_add_func("/leave/soon", test_soon);
     g_test_add_func("/leave/administration", test_administration);
     g_test_add_func("/leave/no-store", test_no_store);
     g_test_add_func("/leave/refused", test_refused);

@@ -76,6 +76,11 @@ void vg_daemon_kill(struct vg_daemon *d);
 void vg_daemon_end(struct vg_daemon *d);
 void vg_daemon_crash(struct vg_daemon *d);
 void vg_daemon_again(struct vg_daemon *d, const int *fds, unsigned n, const char *names);
+/* Parts of these: to start it, without waiting; SIGTERM; its wait status when it ended.
+ */
+void vg_daemon_begin(struct vg_daemon *d, const int *fds, unsigned n, const char *names);
+void vg_daemon_term(struct vg_daemon *d);
+int vg_daemon_wait_end(struct vg_daemon *d);
 /* Fail the test if the daemon died or a sanitizer has complained by now. */
 void vg_daemon_check(struct vg_daemon *d);
 char *vg_daemon_socket(const struct vg_daemon *d, unsigned vm);
