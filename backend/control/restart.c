@@ -175,6 +175,20 @@ static const char *cannot_go(struct vm *vm)
                : NULL;
 }
 
+/* Take vm->ops, but of a VM that is being removed, or whose client is being let go. */
+static bool lock_settled(struct vm *vm)
+{
+    if (vm->gone) { /* who removes it locks it last, and then frees it */
+        return false;
+    }
+    coro_lock(&vm->ops);
+    if (vm->gone || (vm->conn && !frontend_connected(vm))) {
+        coro_unlock(&vm->ops);
+        return false;
+    }
+    return true;
+}
+
 bool restart_freeze_all(GPtrArray *frozen, bool all, GError **errp)
 {
     uint64_t serial = 0;
@@ -182,9 +196,7 @@ bool restart_freeze_all(GPtrArray *frozen, bool all, GError **errp)
     struct vm *vm;
 
     for (unsigned tries = 0; (vm = registry_next(serial));) {
-        coro_lock(&vm->ops);
-        if (vm->gone || (vm->conn && !frontend_connected(vm))) {
-            coro_unlock(&vm->ops);
+        if (!lock_settled(vm)) {
             if (++tries > LEAVING_TRIES) {
                 g_set_error(errp, PVRDMA_ERROR, 0, "a VM is being let go");
                 return false;
@@ -208,6 +220,7 @@ bool restart_freeze_all(GPtrArray *frozen, bool all, GError **errp)
             return false;
         }
         serial = vm->serial;
+        tries = 0;
     }
     for (guint i = 0; i < frozen->len; i++) {
         datapath_pause(frozen->pdata[i]);
