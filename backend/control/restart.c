@@ -56,6 +56,12 @@
 
 #define DRAIN_MS 500u
 
+/*
+ * Of streams of migrations in the state, all together: what else is in it needs room,
+ * too, and the state of one that was just saved is in it twice.
+ */
+#define MAX_STREAMS (STATE_OUT_MAX / 4)
+
 static char **arguments; /* argv as it was, with the program's path first */
 static bool under_way, stopping, leaving;
 
@@ -167,12 +173,16 @@ bool restart_check_program(GError **errp)
 
 /* ---- standing still ---- */
 
-/* Why the VM, which is frozen, cannot be handed over, or NULL. */
-static const char *cannot_go(struct vm *vm)
+/*
+ * Why the VM, whose vm->ops is held, cannot be handed over with so much of streams, its
+ * own among them; NULL: it can.
+ */
+static const char *cannot_go(struct vm *vm, uint64_t streams)
 {
-    return vm->attached && !guest_can_hand_over(&vm->guest)
-               ? "its memory is a file whose descriptor was not kept"
-               : NULL;
+    if (vm->attached && !guest_can_hand_over(&vm->guest)) {
+        return "its memory is a file whose descriptor was not kept";
+    }
+    return streams > MAX_STREAMS ? "its migration's stream is too long" : NULL;
 }
 
 /* Take vm->ops, but of a VM that is being removed, or whose client is being let go. */
@@ -191,7 +201,7 @@ static bool lock_settled(struct vm *vm)
 
 bool restart_freeze_all(GPtrArray *frozen, bool all, GError **errp)
 {
-    uint64_t serial = 0;
+    uint64_t serial = 0, streams = 0, stream;
     const char *why;
     struct vm *vm;
 
@@ -204,7 +214,8 @@ bool restart_freeze_all(GPtrArray *frozen, bool all, GError **errp)
             coro_sleep(LEAVING_MS);
             continue;
         }
-        why = cannot_go(vm);
+        stream = migration_stream_bytes(vm);
+        why = cannot_go(vm, streams + stream);
         if (why && !all &&
             ++tries <=
                 LEAVING_TRIES) { /* it is there without its VMM, when that is let go */
@@ -220,6 +231,7 @@ bool restart_freeze_all(GPtrArray *frozen, bool all, GError **errp)
             return false;
         }
         serial = vm->serial;
+        streams += stream;
         tries = 0;
     }
     for (guint i = 0; i < frozen->len; i++) {

@@ -26,6 +26,8 @@ int migration_write(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_repl
  */
 void migration_hand_over(struct vm *vm, struct state_out *s);
 void migration_take_over(struct vm *vm, struct state_in *s);
+/* Of which so much is a stream that is being read or has come. */
+uint64_t migration_stream_bytes(const struct vm *vm);
 /* Are the addresses that @vm was loaded with its own: neither a target's, nor moved on?
  */
 bool migration_owns(const struct vm *vm);

@@ -50,10 +50,20 @@ static void last_hand_over(const struct migration_status *last, struct state_out
     state_put_bytes(s, last->error, sizeof(last->error));
 }
 
+static uint64_t stream_bytes(const struct migration *m)
+{
+    return m->out ? m->out->len : m->got;
+}
+
+uint64_t migration_stream_bytes(const struct vm *vm)
+{
+    return vm->migration ? stream_bytes(vm->migration) : 0;
+}
+
 /* The stream, and how far the client is with it: all of it is at the next daemon's. */
 static void stream_hand_over(const struct migration *m, struct state_out *s)
 {
-    uint64_t len = m->out ? m->out->len : m->got;
+    uint64_t len = stream_bytes(m);
 
     state_put_u64(s, len);
     state_put_u64(s, m->out ? m->read : 0);
