@@ -54,7 +54,8 @@ bool manager_there(void)
     return find(&addr, &len);
 }
 
-static bool send_state(const char *state, int fd, int flags)
+/* 0 or an errno. */
+static int send_state(const char *state, int fd, int flags)
 {
     union {
         struct cmsghdr head;
@@ -63,11 +64,10 @@ static bool send_state(const char *state, int fd, int flags)
     struct iovec iov = {.iov_base = (void *)state, .iov_len = strlen(state)};
     struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
     struct sockaddr_un addr;
-    bool ok;
-    int s;
+    int s, err;
 
     if (!find(&addr, &msg.msg_namelen)) {
-        return false;
+        return ENOENT;
     }
     msg.msg_name = &addr;
     if (fd >= 0) {
@@ -80,22 +80,23 @@ static bool send_state(const char *state, int fd, int flags)
     }
     s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (s < 0) {
-        return false;
+        return errno;
     }
-    ok = sendmsg(s, &msg, MSG_NOSIGNAL | flags) >= 0;
-    if (!ok) {
-        log_msg(LOG_LVL_WARN, "NOTIFY_SOCKET: %s", g_strerror(errno));
-    }
+    err = sendmsg(s, &msg, MSG_NOSIGNAL | flags) < 0 ? errno : 0;
     close(s);
-    return ok;
+    return err;
 }
 
 void manager_notify(const char *state, bool wait)
 {
-    send_state(state, -1, wait ? 0 : MSG_DONTWAIT);
+    int err = manager_there() ? send_state(state, -1, wait ? 0 : MSG_DONTWAIT) : 0;
+
+    if (err) {
+        log_msg(LOG_LVL_WARN, "NOTIFY_SOCKET: %s", g_strerror(err));
+    }
 }
 
-bool manager_send_fd(const char *state, int fd)
+int manager_send_fd(const char *state, int fd)
 {
     return send_state(state, fd, MSG_DONTWAIT);
 }

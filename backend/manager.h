@@ -17,9 +17,8 @@ bool manager_there(void);
 /* Tell it @state; waits for room in its queue only if @wait. */
 void manager_notify(const char *state, bool wait);
 
-/* The same with @fd, which stays the caller's.  False: it was not sent, which is logged.
- */
-bool manager_send_fd(const char *state, int fd);
+/* The same with @fd, which stays the caller's.  0 or an errno; EAGAIN: no room now. */
+int manager_send_fd(const char *state, int fd);
 
 /* How often it wants to hear from the daemon, in us; 0: not at all. */
 guint64 manager_watchdog_us(void);

@@ -27,7 +27,7 @@
 #include "log.h"
 #include "manager.h"
 
-/* How long the manager may take to look at what it was sent. */
+/* How long the manager may take to be sent it, and to look at it. */
 #define BARRIER_US (5 * G_USEC_PER_SEC)
 
 #define DRAIN_MS 500u
@@ -40,25 +40,40 @@ static bool hung_up(int fd)
     return poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR));
 }
 
-/* Wait until it has read all that it was sent: it closes what comes with this. */
-static bool wait_for_manager(void)
+/* As soon as there is room for it.  0 or an errno. */
+static int tell_manager(const char *state, int fd, gint64 end)
 {
-    gint64 end = g_get_monotonic_time() + BARRIER_US;
-    bool done;
-    int fd[2];
+    int err;
+
+    while ((err = manager_send_fd(state, fd)) == EAGAIN && !restart_stopping() &&
+           g_get_monotonic_time() < end) {
+        coro_sleep(1);
+    }
+    return err;
+}
+
+/*
+ * Wait until it has read all that it was sent: it closes what comes with this.  0 or an
+ * errno.
+ */
+static int wait_for_manager(gint64 end)
+{
+    int fd[2], err;
 
     if (pipe2(fd, O_CLOEXEC) < 0) {
-        return false;
+        return errno;
     }
-    done = manager_send_fd("BARRIER=1", fd[1]);
+    err = tell_manager("BARRIER=1", fd[1], end);
     close(fd[1]);
-    if (done) {
-        while (!(done = hung_up(fd[0])) && g_get_monotonic_time() < end) {
+    while (!err && !hung_up(fd[0])) {
+        if (g_get_monotonic_time() >= end) {
+            err = ETIMEDOUT;
+        } else {
             coro_sleep(1);
         }
     }
     close(fd[0]);
-    return done;
+    return err;
 }
 
 static void take_back(void)
@@ -69,22 +84,24 @@ static void take_back(void)
 /* Our end of the pair whose other end it keeps, or -1. */
 static int offer(void)
 {
-    int pair[2];
-    bool ok;
+    gint64 end = g_get_monotonic_time() + BARRIER_US;
+    int pair[2], err;
 
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0) {
-        log_msg(LOG_LVL_WARN, "socketpair: %s", g_strerror(errno));
+        log_msg(LOG_LVL_ERROR, "socketpair: %s", g_strerror(errno));
         return -1;
     }
     /* FDPOLL=0: it stays though our end will be closed. */
-    ok = manager_send_fd("FDSTORE=1\nFDPOLL=0\nFDNAME=" RESTART_KEPT_NAME, pair[0]);
+    err = tell_manager("FDSTORE=1\nFDPOLL=0\nFDNAME=" RESTART_KEPT_NAME, pair[0], end);
     close(pair[0]);
-    if (ok && !wait_for_manager()) {
-        log_msg(LOG_LVL_WARN, "the service manager does not answer");
+    err = err ? err : wait_for_manager(end);
+    if (err) {
+        log_msg(LOG_LVL_ERROR,
+                "nothing is left to another daemon: the service manager cannot be "
+                "reached: %s",
+                g_strerror(err));
         take_back();
-        ok = false;
-    }
-    if (ok && !hung_up(pair[1])) {
+    } else if (!hung_up(pair[1])) {
         return pair[1];
     }
     close(pair[1]);

@@ -5,6 +5,7 @@
  */
 #include "keeper.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <glib/gstdio.h>
 #include <poll.h>
@@ -136,6 +137,22 @@ void keeper_do(struct keeper *k, enum keeper_does what)
     pthread_mutex_lock(&k->lock);
     k->does = what;
     pthread_mutex_unlock(&k->lock);
+}
+
+void keeper_fill(struct keeper *k)
+{
+    int sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), on = 0;
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+
+    g_strlcpy(addr.sun_path, k->path, sizeof(addr.sun_path));
+    keeper_do(k, KEEPER_SLEEPS);
+    g_assert_cmpint(connect(sock, (struct sockaddr *)&addr, sizeof(addr)), ==, 0);
+    while (send(sock, "X=1", 3, MSG_DONTWAIT) == 3) {
+        on++;
+    }
+    g_assert_cmpint(errno, ==, EAGAIN);
+    g_assert_cmpint(on, >, 0);
+    close(sock);
 }
 
 unsigned keeper_lend(struct keeper *k, int *fds, unsigned max)

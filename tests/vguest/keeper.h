@@ -20,6 +20,8 @@ enum keeper_does {
     KEEPER_SLEEPS /* it does not read */
 };
 void keeper_do(struct keeper *k, enum keeper_does what);
+/* It does not read: until it does again, there is no room for anything more. */
+void keeper_fill(struct keeper *k);
 
 /* What it has, @max at most, for the next daemon; both have it then. */
 unsigned keeper_lend(struct keeper *k, int *fds, unsigned max);

@@ -163,6 +163,24 @@ static void test_soon(void)
     vgt_pair_close(&p);
 }
 
+/* The manager has something else to do first. */
+static void test_busy(void)
+{
+    struct vgt_pair p;
+    int kept;
+
+    vgt_pair_open(&p, 0, 1, NULL);
+    keeper_fill(keeper);
+    vg_daemon_term(vgt_daemon);
+    g_usleep(200000);
+    keeper_do(keeper, KEEPER_KEEPS);
+    g_assert_cmpint(vg_daemon_wait_end(vgt_daemon), ==, 0);
+    kept = lend_kept();
+    begin_again(vgt_daemon, &kept, 1, NAME);
+    vgt_write_once(&p, 0);
+    vgt_pair_close(&p);
+}
+
 /* Not only VMs with a VMM, and nothing piles up. */
 static void test_administration(void)
 {
@@ -410,6 +428,7 @@ int main(int argc, char **argv)
     vgt_add_both("leave", both, G_N_ELEMENTS(both));
     g_test_add_func("/leave/hosts", test_hosts);
     g_test_add_func("/leave/soon", test_soon);
+    g_test_add_func("/leave/busy", test_busy);
     g_test_add_func("/leave/administration", test_administration);
     g_test_add_func("/leave/no-store", test_no_store);
     g_test_add_func("/leave/refused", test_refused);
