@@ -16,6 +16,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -81,14 +82,28 @@ static void take_back(void)
     manager_notify("FDSTOREREMOVE=1\nFDNAME=" RESTART_KEPT_NAME, false);
 }
 
+/* With room for as many descriptors as the kernel allows: it takes less for the most. */
+static bool make_pair(int pair[2])
+{
+    int most = INT_MAX / 2;
+
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0) {
+        log_msg(LOG_LVL_ERROR, "socketpair: %s", g_strerror(errno));
+        return false;
+    }
+    if (setsockopt(pair[1], SOL_SOCKET, SO_SNDBUF, &most, sizeof(most)) < 0) {
+        log_msg(LOG_LVL_WARN, "SO_SNDBUF: %s", g_strerror(errno));
+    }
+    return true;
+}
+
 /* Our end of the pair whose other end it keeps, or -1. */
 static int offer(void)
 {
     gint64 end = g_get_monotonic_time() + BARRIER_US;
     int pair[2], err;
 
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0) {
-        log_msg(LOG_LVL_ERROR, "socketpair: %s", g_strerror(errno));
+    if (!make_pair(pair)) {
         return -1;
     }
     /* FDPOLL=0: it stays though our end will be closed. */
