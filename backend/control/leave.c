@@ -175,5 +175,5 @@ void restart_leave(void)
         take_back();
         close(sock);
     }
-    restart_end();
+    restart_end_leaving();
 }

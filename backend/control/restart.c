@@ -393,10 +393,11 @@ static bool begin_alone(GError **errp)
     return true;
 }
 
-void restart_end(void)
+/* Who is about to leave may be waiting for this; restart_stop() waits for both. */
+static void end_alone(void)
 {
     reload_unlock();
-    under_way = leaving = false;
+    under_way = false;
 }
 
 bool restart_begin_leaving(void)
@@ -407,6 +408,12 @@ bool restart_begin_leaving(void)
     }
     leaving = begin_alone(NULL);
     return leaving;
+}
+
+void restart_end_leaving(void)
+{
+    end_alone();
+    leaving = false;
 }
 
 bool restart_stopping(void)
@@ -428,7 +435,7 @@ void restart_run(int client, GError **errp)
             hand_over(client, &err);
             manager_notify("READY=1", false);
         }
-        restart_end();
+        end_alone();
     }
     log_msg(LOG_LVL_ERROR, "not restarted: %s", err->message);
     g_propagate_error(errp, g_steal_pointer(&err));

@@ -30,10 +30,10 @@
 
 /*
  * For one that ends: a restart that is under way has given up, and no other, nor a
- * reload, begins until restart_end().  False: the daemon ends already.
+ * reload, begins until restart_end_leaving().  False: the daemon ends already.
  */
 bool restart_begin_leaving(void);
-void restart_end(void);
+void restart_end_leaving(void);
 /* Whoever waits gives up. */
 bool restart_stopping(void);
 

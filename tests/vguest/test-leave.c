@@ -242,8 +242,33 @@ static void test_no_store(void)
     }
 }
 
-/* The program that is installed cannot go on with it. */
-static void test_refused(void)
+static void end_refused(const char *path)
+{
+    vg_daemon_end(vgt_daemon);
+    vgt_wait_logged("nothing is left to another daemon");
+}
+
+/* A restart is under way that will fail, and it is told to end twice meanwhile. */
+static void end_in_restart(const char *path)
+{
+    g_autofree char *asked = g_strconcat(path, ".asked", NULL);
+
+    kill(vgt_daemon->pid, SIGUSR2);
+    for (unsigned i = 0; access(asked, F_OK) < 0; i++) {
+        g_assert_cmpuint(i, <, 12000);
+        g_usleep(5000);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        vg_daemon_term(vgt_daemon);
+        g_usleep(100000);
+    }
+    g_unlink(asked);
+    g_assert_cmpint(vg_daemon_wait_end(vgt_daemon), ==, 0);
+    g_unlink(asked); /* if both signals came as one, it was asked again */
+}
+
+/* The program that is installed, at @path, is @script by now, and @end is called. */
+static void replace_program(const char *script, void (*end)(const char *path))
 {
     const char *daemon = g_getenv("PVRDMAD") ? g_getenv("PVRDMAD") : PVRDMAD;
     g_autofree char *keep = g_strdup(g_getenv("PVRDMAD"));
@@ -261,10 +286,9 @@ static void test_refused(void)
     vgt_daemon = vg_daemon_start(NULL);
     g = vguest_new(vgt_daemon, 0, NULL);
     g_unlink(path);
-    g_assert_true(g_file_set_contents(path, "#!/bin/sh\nexit 1\n", -1, NULL));
+    g_assert_true(g_file_set_contents(path, script, -1, NULL));
     g_assert_cmpint(chmod(path, 0755), ==, 0);
-    vg_daemon_end(vgt_daemon);
-    vgt_wait_logged("nothing is left to another daemon");
+    end(path);
     if (keep) {
         g_setenv("PVRDMAD", keep, TRUE);
     } else {
@@ -276,6 +300,22 @@ static void test_refused(void)
     vgt_daemon = shared;
     g_unlink(path);
     g_rmdir(dir);
+}
+
+/* The program that is installed cannot go on with it. */
+static void test_refused(void)
+{
+    replace_program("#!/bin/sh\nexit 1\n", end_refused);
+}
+
+/* Nor does it say so before its file is removed. */
+static void test_in_restart(void)
+{
+    replace_program("#!/bin/sh\n"
+                    ": > \"$0.asked\"\n"
+                    "while [ -e \"$0.asked\" ]; do sleep 0.05; done\n"
+                    "exit 1\n",
+                    end_in_restart);
 }
 
 /* The next daemon never comes: what is closed then are the VMMs' connections. */
@@ -432,6 +472,7 @@ int main(int argc, char **argv)
     g_test_add_func("/leave/administration", test_administration);
     g_test_add_func("/leave/no-store", test_no_store);
     g_test_add_func("/leave/refused", test_refused);
+    g_test_add_func("/leave/in-restart", test_in_restart);
     g_test_add_func("/leave/given-up", test_given_up);
     g_test_add_func("/leave/killed", test_killed);
     g_test_add_func("/leave/incomplete", test_incomplete);
