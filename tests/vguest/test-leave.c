@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -329,11 +330,33 @@ static void test_given_up(void)
     vg_daemon_again(vgt_daemon, NULL, 0, NULL);
 }
 
+/*
+ * What a killed daemon has just started has its sockets until execve() closes them, and
+ * would be taken for another daemon.  A service manager waits, too.
+ */
+static void wait_for_orphans(void)
+{
+    g_autofree char *path = g_strdup_printf("/proc/self/task/%d/children", (int)getpid());
+    g_autofree char *text = NULL;
+    g_auto(GStrv) pids = NULL;
+
+    g_assert_true(g_file_get_contents(path, &text, NULL, NULL));
+    pids = g_strsplit(text, " ", -1);
+    for (unsigned i = 0; pids[i]; i++) {
+        pid_t pid = atoi(pids[i]);
+
+        if (pid > 0 && pid != vgt_daemon->pid) {
+            waitpid(pid, NULL, 0);
+        }
+    }
+}
+
 /* kill -9: nothing is kept, whenever it comes, and the VMM can connect again. */
 static void test_killed(void)
 {
     GRand *rand = g_rand_new_with_seed(12);
 
+    g_assert_cmpint(prctl(PR_SET_CHILD_SUBREAPER, 1), ==, 0);
     for (unsigned i = 0; i < vgt_rounds(10); i++) {
         struct vg_daemon *d = vg_daemon_start(NULL);
         struct vguest *g = vguest_new(d, 0, NULL);
@@ -346,6 +369,7 @@ static void test_killed(void)
         }
         kill(d->pid, SIGKILL);
         waitpid(d->pid, NULL, 0);
+        wait_for_orphans();
         n = keeper_lend(keeper, kept, G_N_ELEMENTS(kept));
         if (i % 2) { /* it may have been faster */
             vg_daemon_again(d, kept, n, n ? NAME : NULL);
@@ -364,6 +388,7 @@ static void test_killed(void)
         vg_daemon_kill(d);
         keeper_forget(keeper);
     }
+    prctl(PR_SET_CHILD_SUBREAPER, 0);
     g_rand_free(rand);
 }
 
