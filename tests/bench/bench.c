@@ -16,8 +16,8 @@
  *   regions     main thread's time for memory regions of gigabytes; peer: memcpy
  *   connections set up and taken down as RDMA CM does it; peer: empty commands
  *   idle        8-byte WRITE latency alone and among 4,000 idle QPs
- *   network     the path to other hosts; peers: iperf3 and UCX over loopback; pieces of
- *               it: network-bulk, -small, -active, -connections
+ *   network     the path to other hosts; peers: iperf3 and UCX over loopback; in pieces:
+ *               network-bulk, -small, -active, -connections
  *   dirty-log   one look at it, by messages and shared
  *   migration   blackout of a guest that moves with its connections, by its parts
  *
@@ -39,39 +39,40 @@
 static const struct {
     const char *name;
     void (*run)(void);
-    bool by_name; /* a piece of another part */
+    int poll_us; /* -1: as long as a daemon polls by itself */
 } parts[] = {
-    {"latency", part_latency},
-    {"rate", part_rate},
-    {"qps", part_qps},
-    {"bandwidth", part_bandwidth},
-    {"isolation", part_isolation},
-    {"idle", part_idle},
-    {"keys", part_keys},
-    {"regions", part_regions},
-    {"connections", part_connections},
-    {"network", part_network},
-    {"dirty-log", part_dirty_log},
-    {"migration", part_migration},
-    {"network-bulk", part_network_bulk, true},
-    {"network-small", part_network_small, true},
-    {"network-active", part_network_active, true},
-    {"network-connections", part_network_connections, true},
+    {"latency", part_latency, -1},
+    {"rate", part_rate, -1},
+    {"qps", part_qps, -1},
+    {"bandwidth", part_bandwidth, -1},
+    {"isolation", part_isolation, -1},
+    {"idle", part_idle, -1},
+    {"keys", part_keys, -1},
+    {"regions", part_regions, -1},
+    {"connections", part_connections, -1},
+    {"network-bulk", part_network_bulk, -1},
+    {"network-small", part_network_small, -1},
+    {"network-active", part_network_active, -1},
+    {"network-connections", part_network_connections, 0},
+    {"dirty-log", part_dirty_log, -1},
+    {"migration", part_migration, -1},
 };
 
-static bool wanted(unsigned part, int argc, char **argv)
+/* By its name, or as a piece of "network". */
+static bool wanted(const char *part, int argc, char **argv)
 {
-    bool yes = optind == argc && !parts[part].by_name;
+    bool yes = optind == argc;
 
     for (int i = optind; i < argc; i++) {
-        yes = yes || strcmp(argv[i], parts[part].name) == 0;
+        yes = yes || strcmp(argv[i], part) == 0 ||
+              (strcmp(argv[i], "network") == 0 && g_str_has_prefix(part, "network-"));
     }
     return yes;
 }
 
 int main(int argc, char **argv)
 {
-    struct vg_daemon_opts o = {.n_vms = 4, .workers = 1, .poll_us = -1};
+    struct vg_daemon_opts o = {.n_vms = 4, .workers = 1};
     g_autofree char *key = NULL;
     int opt;
 
@@ -87,7 +88,8 @@ int main(int argc, char **argv)
     }
     printf("%ld processors, one worker, path=%s\n", sysconf(_SC_NPROCESSORS_ONLN), path);
     for (unsigned i = 0; i < G_N_ELEMENTS(parts); i++) {
-        if (wanted(i, argc, argv)) {
+        if (wanted(parts[i].name, argc, argv)) {
+            o.poll_us = parts[i].poll_us;
             vgt_daemon = vg_daemon_start(&o);
             pin_daemon(vgt_daemon, CPU_GUEST);
             pin_self(CPU_GUEST);

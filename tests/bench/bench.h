@@ -77,11 +77,14 @@ struct ucx {
 struct ucx ucx_run(const char *transport, const char *test, uint32_t bytes,
                    unsigned count);
 
-/* One stream of iperf3 over loopback, @bytes a write; all 0 if it is missing. */
+/*
+ * One stream of iperf3 over loopback, @bytes a write, sent by processor @cpu and received
+ * by 0; all 0 if it is missing.
+ */
 struct iperf {
     double gbs, cpu_s; /* GB/s; processor time of both processes for a GB, s */
 };
-struct iperf iperf_run(uint32_t bytes, unsigned secs);
+struct iperf iperf_run(uint32_t bytes, unsigned secs, unsigned cpu);
 
 /* ---- throughput.c ---- */
 
@@ -100,7 +103,6 @@ void part_isolation(void);
 void part_idle(void);
 void part_connections(void);
 void part_keys(void);
-void part_network(void);
 void part_network_bulk(void);
 void part_network_small(void);
 void part_network_active(void);

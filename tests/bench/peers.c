@@ -106,10 +106,11 @@ static double member(JsonNode *report, const char *path)
     return a && json_array_get_length(a) ? json_array_get_double_element(a, 0) : 0;
 }
 
-struct iperf iperf_run(uint32_t bytes, unsigned secs)
+struct iperf iperf_run(uint32_t bytes, unsigned secs, unsigned cpu)
 {
-    g_autofree char *cmd = g_strdup_printf("sh '%s/unpaced.sh' sh '%s/iperf.sh' %u %u",
-                                           BENCH_SCRIPTS, BENCH_SCRIPTS, bytes, secs);
+    g_autofree char *cmd =
+        g_strdup_printf("sh '%s/unpaced.sh' sh '%s/iperf.sh' %u %u %u", BENCH_SCRIPTS,
+                        BENCH_SCRIPTS, bytes, secs, cpu);
     g_autofree char *text = NULL;
     g_autoptr(JsonNode) report = NULL;
     struct iperf r = {0};
