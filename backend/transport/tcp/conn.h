@@ -225,8 +225,6 @@ struct tcp_scratch {
 
 extern bool tcp_forced; /* for peers on this host, too */
 
-/* It has something for the turn's end. */
-void conn_work(struct conn *c);
 /* The TCP connection is of no use any more; it is closed at the turn's end. */
 void conn_break(struct conn *c, const char *why);
 /*
@@ -261,7 +259,19 @@ uint32_t conn_mulpdu(int fd, bool markers);
 void conn_go(struct conn *c);
 /* Ask epoll for what @s->fd is to be watched for. */
 void conn_watch(struct conn *c, bool writable);
+
+/* ---- turns.c ---- */
+
 struct tcp_scratch *tcp_scratch(void);
+/* What the transport keeps for @vm, made when it is first asked for; NULL: no sockets. */
+struct tcp_vm *tcp_vm_get(struct vm *vm);
+/* It has something for the turn's end. */
+void conn_work(struct conn *c);
+/* There is nothing to read for it, nor to be done at the turn's end. */
+void conn_no_work(struct conn *c);
+/* The peer is to do something: somebody has to see if it does. */
+void conn_expect(struct conn *c);
+void conn_expect_nothing(struct conn *c);
 
 /* ---- tx.c ---- */
 
