@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Guests against soft-RoCE and the stock parts: ratios, with the project's aims.
+"""Guests against soft-RoCE, siw and the stock parts: ratios, with the project's aims.
 
-Two parts, each in one pair of guests:
+Three parts, each in one pair of guests:
 
   rxe    our guest driver and provider and rdma_rxe on virtio-net take turns with
          the same program and options
+  hosts  ours, rdma_rxe and siw take turns between guests on two hosts (across.py), which
+         takes root
   hogs   ours and the stock driver and provider take turns while 0, 1 and 2
          programs that never sleep run beside the guests
 
@@ -19,6 +21,8 @@ import statistics
 import subprocess
 import sys
 
+import across
+import hosts
 import parts
 import script
 from programs import Pair, latency, pingpong, timed_bandwidth
@@ -27,6 +31,12 @@ from pvrdma_vm import Daemon, Session, kill_process, say, start_guests
 # A program, and how many times better than soft-RoCE it is to be.
 AIMS = [(latency('ib_send_lat', 8, 1000), 3),
         (timed_bandwidth('ib_write_bw', 65536), 20)]
+
+# Between hosts these are to be better than both; the others are for the eye.
+HOSTS_AIMS = [(latency('ib_send_lat', 8, 100), True),
+              (timed_bandwidth('ib_write_bw', 65536), True),
+              (latency('ib_write_lat', 8, 100), False),
+              (timed_bandwidth('ib_read_bw', 65536), False)]
 
 # Beside hogs: a latency may be so many times the stock parts', a bandwidth must be
 # so large a part of it.
@@ -114,6 +124,29 @@ def run_rxe(rounds):
     print('\n'.join(lines), flush=True)
 
 
+def run_hosts(rounds):
+    chosen = [program for program, _ in HOSTS_AIMS]
+    figures = across.no_figures(chosen)
+    with Session('bench-hosts') as session:
+        daemons, guests = across.boot(session)
+        columns = across.Columns(guests)
+        for number in range(1, rounds + 1):
+            across.measure_round(columns, chosen, figures, number)
+        across.finish(daemons, guests)
+    form = '%-20s %-5s %-28s %-31s %-28s %11s %7s  %s'
+    print('\n== guests on two hosts (emulated unless PVRDMA_ACCEL=kvm), median of %d '
+          '(least to greatest); load average %.0f' % (rounds, os.getloadavg()[0]))
+    print(form % ('program', 'unit', *across.NAMES, 'x soft-RoCE', 'x siw', 'aim'))
+    for i, (program, judged) in enumerate(HOSTS_AIMS):
+        ours, *others = (figures[name][i] for name in across.NAMES)
+        ratios = [program.ratio(statistics.median(ours), statistics.median(other))
+                  for other in others]
+        print(form % (program.title, program.unit, *map(spread, (ours, *others)),
+                      *('%.1f' % ratio for ratio in ratios),
+                      judged and 'both over 1: ' + ('met' if min(ratios) > 1 else
+                                                    'missed') or ''), flush=True)
+
+
 def slow_runs(program, values):
     """How many of @values are of the second state."""
     median = statistics.median(values)
@@ -184,19 +217,23 @@ def run_hogs(rounds, block=2):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--rounds', type=int, default=5,
-                        help='runs of each program in part rxe')
+                        help='runs of each program in parts rxe and hosts')
     parser.add_argument('--hog-rounds', type=int, default=20,
                         help='runs of each program in part hogs')
     parser.add_argument('part', nargs='*', default=[],
-                        help='rxe, hogs; default: both')
+                        help='rxe, hosts, hogs; default: all')
     args = parser.parse_args()
     for part in args.part:
-        if part not in ('rxe', 'hogs'):
+        if part not in ('rxe', 'hosts', 'hogs'):
             parser.error('no part %s' % part)
 
     def run():
         if not args.part or 'rxe' in args.part:
             run_rxe(max(args.rounds, 1))
+        if 'hosts' in args.part or not args.part and hosts.may_be_made():
+            run_hosts(max(args.rounds, 1))
+        elif not args.part:
+            say('part hosts is left out: network namespaces need root')
         if not args.part or 'hogs' in args.part:
             run_hogs(max(args.hog_rounds, 1))
 

@@ -14,52 +14,14 @@ import statistics
 import sys
 import time
 
-import hosts
-import parts
+import across
 import script
-from agent import CommandFailed
-from programs import LISTENS, PERFTEST, TRIES, Pair, Program, _ports, parse_bw, parse_lat
-from pvrdma_vm import Session, VmError, end_well, say
+from across import OWN, RXE, SIW, cell
+from programs import PERFTEST, Program, parse_bw, parse_lat
+from pvrdma_vm import Session, say
 
 # Seconds from the start after which no further round begins to fit.
 TIME_BUDGET = 150
-OWN, RXE, SIW = 'pvrdma', 'soft-RoCE', 'siw'
-
-
-class CmPair(Pair):
-    """Of siw, whose queue pairs only the connection manager connects."""
-
-    def find_gids(self):
-        pass  # it has none by address
-
-    def run(self, template, timeout=60, server=0):
-        for left in reversed(range(TRIES)):
-            try:
-                return self.run_once(template, timeout, server)
-            except CommandFailed:
-                # perftest listens twice; who is faster than the second time fails.
-                if not left:
-                    raise
-        return None
-
-    def run_once(self, template, timeout, server):
-        port = next(_ports)
-        one, two = self.guests[server], self.guests[1 - server]
-        command = template.replace('-x {gid}', '-R').format(dev=self.device, port=port)
-        first = one.spawn(command, timeout)
-        try:
-            try:
-                parts.wait_in_guest(one, LISTENS % port, 'listener')
-            except VmError:
-                if first.done:
-                    raise CommandFailed(first) from None
-                raise
-            second = two.run('%s %s' % (command, one.ip(self.kind)), timeout)
-            first.wait(check=True)
-        finally:
-            if not first.done and one.alive:
-                first.kill(9)
-        return first, second
 
 
 def lat(name, rest='', unlike=()):
@@ -87,55 +49,15 @@ def programs():
             bandwidth('ib_write_bw', 1 << 20), bandwidth('ib_read_bw', 65536)]
 
 
-def boot(session):
-    say('two hosts: network namespaces with a link, and pvrdmad in each')
-    two = hosts.Hosts(session, 2)
-    daemons = two.start_daemons({name: {'addresses': 'any'} for name in ('vm1', 'vm2')})
-    say('booting a guest on each, with -device pvrdma')
-    guests = two.start_guests(daemons, [0, 1], virtio=True, files=parts.guest_files())
-    for guest in guests:
-        parts.use_own(guest)
-        guest.load_rxe()
-    return daemons, guests
-
-
-class Columns:
-    """The table's columns.  soft-RoCE and siw do not like to share an interface, so they
-    take turns on it."""
-
-    def __init__(self, guests):
-        self.guests = guests
-        self.soft = 'rxe'
-        self.own = Pair(guests, 'pvrdma', parts.OWN_DEVICE)
-
-    def use(self, name):
-        if name == OWN:
-            return self.own
-        kind = {RXE: 'rxe', SIW: 'siw'}[name]
-        if kind != self.soft:
-            for guest in self.guests:
-                guest.run('rdma link delete %s0; modprobe %s && '
-                          'rdma link add %s0 type %s netdev vio0'
-                          % (self.soft, {'rxe': 'rdma_rxe'}.get(kind, kind), kind, kind))
-            self.soft = kind
-        return (Pair if kind == 'rxe' else CmPair)(self.guests, 'virtio', kind + '0')
-
-
 def measure(columns, chosen, rounds):
     """The median figures by column, None where a device cannot, and the rounds made."""
-    figures = {name: [[] for _ in chosen] for name in (OWN, RXE, SIW)}
+    figures = across.no_figures(chosen)
     made, longest = 0, 0.0
     while made < rounds and (not made or time.monotonic() - say.start + longest
                              < TIME_BUDGET):
         begin = time.monotonic()
-        for names in ((OWN, RXE), (SIW,)):
-            for i, one in enumerate(chosen):
-                for name in names:
-                    if name not in one.unlike:
-                        figures[name][i].append(one.run(columns.use(name)))
-                say('round %d  %-28s %s  %s' % (made + 1, one.title, '  '.join(
-                    '%s %s' % (name, cell((figures[name][i] or [None])[-1]))
-                    for name in names), one.unit))
+        across.measure_round(columns, chosen, figures, made + 1,
+                             lambda program, name: name in program.unlike)
         made += 1
         longest = max(longest, time.monotonic() - begin)
     return {name: [statistics.median(values) if values else None for values in column]
@@ -147,10 +69,6 @@ us: perftest's median of one way.  Medians of %d run(s).  pvrdma: our guest driv
 provider; iWARP over TCP between the two daemons.  soft-RoCE, siw: rdma_rxe and siw in
 the same two guests, on virtio-net, whose frames take the same link between the hosts.
 x: how many times better pvrdma is.  -: not supported by that device.'''
-
-
-def cell(value, form='%.2f'):
-    return '-' if value is None else form % value
 
 
 def table(chosen, figures, rounds):
@@ -169,13 +87,11 @@ def table(chosen, figures, rounds):
 
 def run_demo(rounds):
     with Session('demo-hosts') as session:
-        daemons, guests = boot(session)
+        daemons, guests = across.boot(session)
         chosen = programs()
-        figures, made = measure(Columns(guests), chosen, rounds)
+        figures, made = measure(across.Columns(guests), chosen, rounds)
         print('\nOn the first host, meanwhile:\n\n' + daemons[0].ctl('peer', 'list'))
-        end_well(guests, daemons[0])
-        if daemons[1].stop():
-            raise VmError('the second daemon did not end well')
+        across.finish(daemons, guests)
         say('done')
         print('\n' + table(chosen, figures, made), flush=True)
 

@@ -4,6 +4,7 @@ moves."""
 
 import unittest
 
+import across
 import demo
 import demo_hosts
 import demo_migrate
@@ -44,12 +45,12 @@ class DemoHostsTest(fixture.PrivateTest):
         super().setUp()
 
     def test_columns_and_table(self):
-        daemons, guests = demo_hosts.boot(self.session)
+        daemons, guests = across.boot(self.session)
         chosen = [one for one in demo_hosts.programs() if
                   one.title in ('ib_write_lat 8 B', 'ib_atomic_lat 8 B')]
-        figures, made = demo_hosts.measure(demo_hosts.Columns(guests), chosen, 1)
+        figures, made = demo_hosts.measure(across.Columns(guests), chosen, 1)
         self.assertEqual(made, 1)
-        self.assertIsNone(figures[demo_hosts.SIW][1])
+        self.assertIsNone(figures[across.SIW][1])
         for values in figures.values():
             self.assertGreater(min(filter(None, values)), 0)
         text = demo_hosts.table(chosen, figures, made)
