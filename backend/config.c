@@ -568,16 +568,18 @@ enum daemon_key {
     KEY_LISTEN,
     KEY_HOST_NAME,
     KEY_PEER_TIMEOUT,
+    KEY_HOLD_TIMEOUT,
     KEY_COUNT,
 };
 
 static const char *const daemon_keys[KEY_COUNT] = {
-    [KEY_SOCKET_DIR] = "socket-dir", [KEY_CONTROL_SOCKET] = "control-socket",
-    [KEY_WORKERS] = "workers",       [KEY_WORKER_PRIORITY] = "worker-priority",
-    [KEY_POLL_US] = "poll-us",       [KEY_PATH] = "path",
-    [KEY_LOG_LEVEL] = "log-level",   [KEY_REQUIRE_SEALED] = "require-sealed",
-    [KEY_MAX_MAPPED] = "max-mapped", [KEY_LISTEN] = "listen",
-    [KEY_HOST_NAME] = "host-name",   [KEY_PEER_TIMEOUT] = "peer-timeout",
+    [KEY_SOCKET_DIR] = "socket-dir",     [KEY_CONTROL_SOCKET] = "control-socket",
+    [KEY_WORKERS] = "workers",           [KEY_WORKER_PRIORITY] = "worker-priority",
+    [KEY_POLL_US] = "poll-us",           [KEY_PATH] = "path",
+    [KEY_LOG_LEVEL] = "log-level",       [KEY_REQUIRE_SEALED] = "require-sealed",
+    [KEY_MAX_MAPPED] = "max-mapped",     [KEY_LISTEN] = "listen",
+    [KEY_HOST_NAME] = "host-name",       [KEY_PEER_TIMEOUT] = "peer-timeout",
+    [KEY_HOLD_TIMEOUT] = "hold-timeout",
 };
 
 static int find_daemon_key(const char *key)
@@ -618,6 +620,8 @@ static char *daemon_value(const struct daemon_config *cfg, int k)
         return g_strdup(cfg->host_name);
     case KEY_PEER_TIMEOUT:
         return g_strdup_printf("%u", cfg->peer_timeout);
+    case KEY_HOLD_TIMEOUT:
+        return g_strdup_printf("%u", cfg->hold_timeout);
     default:
         return NULL;
     }
@@ -649,6 +653,7 @@ struct daemon_config *config_new(void)
     cfg->listen_text = g_strdup("");
     cfg->host_name = g_strdup(g_get_host_name());
     cfg->peer_timeout = 5;
+    cfg->hold_timeout = CONFIG_MAX_HOLD;
     return cfg;
 }
 
@@ -755,6 +760,9 @@ bool config_set(struct daemon_config *cfg, const char *key, const char *value, b
         break;
     case KEY_PEER_TIMEOUT:
         ok = parse_uint(key, value, 1, 3600, &cfg->peer_timeout, errp);
+        break;
+    case KEY_HOLD_TIMEOUT:
+        ok = parse_uint(key, value, 1, CONFIG_MAX_HOLD, &cfg->hold_timeout, errp);
         break;
     default:
         return fail(errp, key, "unknown key");

@@ -5,7 +5,7 @@
  *   [daemon]            socket-dir, control-socket, workers, worker-priority,
  *                       poll-us, path (auto or tcp), log-level,
  *                       require-sealed (default true), max-mapped, listen, host-name,
- *                       peer-timeout
+ *                       peer-timeout, hold-timeout
  *   [vm NAME]           socket, uid, network, mac, addresses (';' list or "any"),
  *                       max-qp, max-cq, max-srq, max-mr, max-pd, max-mr-pages,
  *                       shares, max-memory, max-files, require-sealed, worker
@@ -36,6 +36,7 @@
 #define CONFIG_MAX_UIDS      64  /* of one VM */
 #define CONFIG_MAX_LISTEN    8
 #define CONFIG_MAX_PEERS     256
+#define CONFIG_MAX_HOLD      600u /* seconds */
 #define CONFIG_PEER_PORT     14820
 #define CONFIG_MIN_SECRET    16u /* bytes */
 #define CONFIG_MAX_SECRET    4096u
@@ -117,6 +118,8 @@ struct daemon_config {
     char *listen_text;     /* as it was given */
     char *host_name;       /* this host's; default: what gethostname(2) says */
     uint32_t peer_timeout; /* seconds of silence of a peer; 1..3600, default 5 */
+    uint32_t hold_timeout; /* seconds that others wait for a VM that stands still;
+                              1..600, default 600 */
     char *path;            /* the key file; NULL: none was looked for */
     bool no_file;          /* ... and it is not there */
     GList *networks;       /* of struct network_config */

@@ -140,11 +140,17 @@ static inline void count_received_locked(struct qp *qp, uint64_t bytes)
     count(&qp->resp.rx_bytes, bytes);
 }
 
+/* 0: its owner runs.  Else nothing may reach that, and until then it is waited for. */
+static inline uint64_t route_still_until(const struct route *route)
+{
+    return atomic_load_explicit(&route->held_until, memory_order_acquire);
+}
+
 static inline bool route_is_held(const struct route *route)
 {
-    uint64_t until = atomic_load_explicit(&route->held_until, memory_order_acquire);
+    uint64_t until = route_still_until(route);
 
-    return until && (until == ROUTE_HELD_FOREVER || now_ns() < until);
+    return until && now_ns() < until;
 }
 
 static inline void full_barrier(void)

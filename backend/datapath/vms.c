@@ -209,7 +209,7 @@ void datapath_pause(struct vm *vm)
     }
     vm_token_take(vm);
     atomic_store(&vm->dp.paused, true);
-    directory_hold(vm, ROUTE_HELD_FOREVER);
+    directory_hold(vm, true);
     event_set_paused(&vm->guest.events, true);
     vm_token_release(vm);
     /* Peers' workers may be in the middle of a slice into this VM. */
@@ -227,7 +227,7 @@ void datapath_resume(struct vm *vm)
     }
     vm_token_take(vm);
     atomic_store(&vm->dp.paused, false);
-    directory_hold(vm, 0);
+    directory_hold(vm, false);
     event_set_paused(&vm->guest.events, false);
     vm_token_release(vm);
 }

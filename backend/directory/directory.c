@@ -44,6 +44,7 @@ static struct dead_list dying = STAILQ_HEAD_INITIALIZER(dying),
                         dead_since = STAILQ_HEAD_INITIALIZER(dead_since);
 static uint64_t dying_period;
 static void (*watcher)(struct route *route);
+static uint64_t max_hold = DIRECTORY_MAX_HOLD_NS;
 
 uint64_t directory_hash(const char *network, const struct pvrdma_gid *gid)
 {
@@ -120,6 +121,7 @@ void directory_fini(void)
     remote_fini();
     moves_fini();
     watcher = NULL;
+    max_hold = DIRECTORY_MAX_HOLD_NS;
     for (unsigned i = 0; i < INDEX_SIZE; i++) {
         atomic_store(&places[i], NULL);
     }
@@ -230,6 +232,16 @@ void entry_tell(struct entry *e)
     }
 }
 
+void directory_set_max_hold(uint64_t ns)
+{
+    max_hold = MIN(ns, DIRECTORY_MAX_HOLD_NS);
+}
+
+uint64_t entry_hold_until(uint64_t ns)
+{
+    return now_ns() + MIN(ns, max_hold);
+}
+
 /* The same VM is at two places. */
 static void say_in_use(struct vm *vm, const struct pvrdma_gid *gid,
                        const struct claim *own, const struct claim *now)
@@ -262,6 +274,7 @@ static void bind_one(struct vm *vm, const struct pvrdma_gid *gid)
 {
     struct entry *e = entry_find(vm->cfg->network, gid);
     bool paused = atomic_load(&vm->dp.paused);
+    uint64_t until = paused ? entry_hold_until(max_hold) : 0;
     struct claim was;
 
     if (e && moves_is_former(e, vm)) {
@@ -275,10 +288,10 @@ static void bind_one(struct vm *vm, const struct pvrdma_gid *gid)
         remote_not_asked(e);
         /* Who waits goes on waiting until the VM is there, and if that is paused. */
         if (paused) {
-            atomic_store(&e->route.held_until, ROUTE_HELD_FOREVER);
+            atomic_store(&e->route.held_until, until);
         }
         atomic_store(&e->route.vm, vm);
-        atomic_store(&e->route.held_until, paused ? ROUTE_HELD_FOREVER : 0);
+        atomic_store(&e->route.held_until, until);
         entry_bump(e);
         LIST_INSERT_HEAD(&held[vm->id], e, of_vm);
         entry_index(e);
@@ -386,8 +399,9 @@ void directory_bump(struct vm *vm)
     }
 }
 
-void directory_hold(struct vm *vm, uint64_t until)
+void directory_hold(struct vm *vm, bool still)
 {
+    uint64_t until = still ? entry_hold_until(max_hold) : 0;
     struct entry *e;
 
     LIST_FOREACH(e, &held[vm->id], of_vm)

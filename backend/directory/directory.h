@@ -59,13 +59,14 @@ enum route_asked {
 struct route {
     _Atomic uint64_t gen;
     _Atomic(struct vm *) vm; /* the VM of this host that holds the address, or NULL */
-    /* Until then (ns, CLOCK_MONOTONIC) its owner stands still; 0: it does not. */
+    /*
+     * 0: its owner runs.  Else it stands still, and until then (ns, CLOCK_MONOTONIC) it
+     * is waited for: later it is as if nobody were there.
+     */
     _Atomic uint64_t held_until;
     _Atomic(struct remote *) remote; /* the other host that has it, or NULL; never both */
     _Atomic uint8_t asked;           /* enum route_asked */
 };
-
-#define ROUTE_HELD_FOREVER UINT64_MAX
 
 void directory_init(void);
 void directory_fini(void);
@@ -100,8 +101,8 @@ uint64_t directory_hash(const char *network, const struct pvrdma_gid *gid);
 /* Something of @vm ended or changed: what was found by its routes is void. */
 void directory_bump(struct vm *vm);
 
-/* Its routes are held, at most until @until (ns), or up again (0). */
-void directory_hold(struct vm *vm, uint64_t until);
+/* It stands still, and its routes are held; or it runs again. */
+void directory_hold(struct vm *vm, bool still);
 
 /* ---- moves (moves.c) ---- */
 
@@ -138,9 +139,13 @@ void directory_set_moved(void (*moved)(struct vm *vm));
 #define DIRECTORY_MAX_CLAIMS 65536u /* of one peer: what 1,024 VMs can hold */
 #define DIRECTORY_MAX_ASKED  4096u  /* addresses that nobody is known to have */
 #define DIRECTORY_VM_ASKED   128u   /* those of them that one VM asked for */
-/* The owner of an address stands still for as long, at most; then its peers' time runs.
+/*
+ * So long the owner of an address that stands still is waited for, at most: then its
+ * peers' time runs.  The most that can be said, and what holds from then on for those
+ * of this host and for what other hosts say of theirs.
  */
 #define DIRECTORY_MAX_HOLD_NS (600ull * 1000000000u)
+void directory_set_max_hold(uint64_t ns);
 
 /*
  * What finds addresses of other hosts.  All on the main thread.  Its answers are

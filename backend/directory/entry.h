@@ -61,6 +61,8 @@ static inline bool same_owner(const struct claim *a, const struct claim *b)
     return a->owner[0] == b->owner[0] && a->owner[1] == b->owner[1];
 }
 
+/* Until when to wait for an owner who stands still from now on, for @ns if it may. */
+uint64_t entry_hold_until(uint64_t ns);
 struct entry *entry_find(const char *network, const struct pvrdma_gid *gid);
 struct entry *entry_find_or_make(const char *network, const struct pvrdma_gid *gid);
 /* Something of it has changed: into the index or out of it; _settle: it goes if unused.

@@ -54,12 +54,12 @@ bool moves_claim(const struct entry *e, struct claim *claim)
 static bool stands_still(const struct entry *e)
 {
     const struct vm *vm = atomic_load(&e->route.vm);
-    uint64_t until = atomic_load(&e->route.held_until);
 
     if (vm) {
         return atomic_load(&vm->dp.paused);
     }
-    return e->left_until || !remote_is_linked(e) || (until && now_ns() < until);
+    /* Its host has said so, and not that it runs again, however long ago that was. */
+    return e->left_until || !remote_is_linked(e) || atomic_load(&e->route.held_until);
 }
 
 enum claim_result moves_judge(const struct entry *e, const struct claim *claim)
@@ -183,10 +183,9 @@ bool moves_is_former(const struct entry *e, const struct vm *vm)
 
 static void leave(struct entry *e, const struct claim *claim, uint64_t by, uint64_t ns)
 {
-    ns = MIN(ns, DIRECTORY_MAX_HOLD_NS);
     e->left = *claim;
     e->left_by = by;
-    e->left_until = now_ns() + ns;
+    e->left_until = entry_hold_until(ns);
     TAILQ_INSERT_TAIL(&leaving, e, leaving);
     n_leaving++;
     atomic_store(&e->route.held_until, e->left_until);

@@ -435,7 +435,7 @@ static void set_remote(struct entry *e, struct claimant *c, struct remote *r)
 
 static void set_hold(struct entry *e, uint64_t hold_ns)
 {
-    uint64_t until = hold_ns ? now_ns() + MIN(hold_ns, DIRECTORY_MAX_HOLD_NS) : 0;
+    uint64_t until = hold_ns ? entry_hold_until(hold_ns) : 0;
 
     atomic_store(&e->route.held_until, until);
     entry_bump(e);

@@ -178,17 +178,18 @@ static void engine_give_up(const char *network, const struct pvrdma_gid *gid)
 
 /* ---- telling ---- */
 
+/* None would mean that its owner runs: that stands still, however long it does. */
 static uint64_t hold_left(uint64_t until)
 {
     struct timespec ts;
     uint64_t now;
 
-    if (until == 0 || until == ROUTE_HELD_FOREVER) {
-        return until ? DIRECTORY_MAX_HOLD_NS : 0;
+    if (until == 0) {
+        return 0;
     }
     clock_gettime(CLOCK_MONOTONIC, &ts);
     now = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-    return until > now ? until - now : 0;
+    return until > now ? until - now : 1;
 }
 
 /* What is true of @a now; false: no room for it. */

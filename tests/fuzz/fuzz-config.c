@@ -50,7 +50,9 @@ static void check(const struct daemon_config *cfg)
         }
     }
     if (cfg->n_listen > CONFIG_MAX_LISTEN || cfg->peer_timeout < 1 ||
-        cfg->peer_timeout > 3600 || g_list_length(cfg->peers) > CONFIG_MAX_PEERS) {
+        cfg->peer_timeout > 3600 || cfg->hold_timeout < 1 ||
+        cfg->hold_timeout > CONFIG_MAX_HOLD ||
+        g_list_length(cfg->peers) > CONFIG_MAX_PEERS) {
         abort();
     }
     for (GList *l = cfg->peers; l; l = l->next) {

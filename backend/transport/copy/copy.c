@@ -223,20 +223,28 @@ static struct outcome slice(struct qp *qp, struct qp *peer, struct recv_op *recv
     return o;
 }
 
+/* Its peer stands still: its own clock does, too, but no longer than until @until. */
+static struct outcome not_now(const struct qp *qp, uint64_t until)
+{
+    bool waits = !qp->service->acknowledged || now_ns() < until;
+
+    return OUTCOME(waits ? OUT_HELD : OUT_SILENT);
+}
+
 static struct outcome copy_start(struct qp *qp, struct send_op *op)
 {
     struct qp *peer;
     struct recv_op recv;
     struct outcome o;
-    bool held;
+    uint64_t still;
 
     if (!qp->req.bound || !qp->req.route) {
         return OUTCOME(OUT_SILENT);
     }
-    held = route_is_held(qp->req.route); /* first: see directory_unbind() */
+    still = route_still_until(qp->req.route); /* first: see directory_unbind() */
     peer = find_peer(qp);
-    if (held) {
-        return OUTCOME(OUT_HELD);
+    if (G_UNLIKELY(still)) {
+        return not_now(qp, still);
     }
     if (!peer || guest_faulted(&peer->vm->guest)) {
         return OUTCOME(OUT_SILENT);
@@ -262,7 +270,7 @@ out:
 static struct outcome copy_datagram(struct qp *qp, struct send_op *op)
 {
     const struct route *route = route_find(qp->vm->objects.network, &op->dg.path.dgid);
-    bool held = route && route_is_held(route); /* first: see directory_unbind() */
+    bool still = route && route_still_until(route); /* first: see directory_unbind() */
     struct vm *vm = route ? atomic_load_explicit(&route->vm, memory_order_acquire) : NULL;
     struct sg_list local = sg_of_op(qp, op, false);
 
@@ -272,7 +280,7 @@ static struct outcome copy_datagram(struct qp *qp, struct send_op *op)
     if (guest_faulted(&vm->guest)) {
         return OUTCOME(OUT_SILENT);
     }
-    if (held) {
+    if (still) {
         return OUTCOME(OUT_HELD);
     }
     return datagram_deliver(vm, &op->m, &op->dg, &local);

@@ -83,14 +83,14 @@ static struct peer_out *make(const struct qp *qp, const struct send_op *op)
 
 struct outcome ud_carry(struct qp *qp, struct send_op *op, const struct route *route)
 {
-    bool held = route && route_is_held(route); /* first, as in copy.c */
+    bool still = route && route_still_until(route); /* first, as in copy.c */
     const struct remote *remote =
         route ? atomic_load_explicit(&route->remote, memory_order_acquire) : NULL;
     struct sg_list src = sg_of_op(qp, op, false);
     struct vm *vm = qp->vm;
     struct peer_out *out;
 
-    if (!remote && held) {
+    if (!remote && still) {
         return OUTCOME(OUT_HELD); /* its VM has left, and is on its way */
     }
     if (!remote) {
@@ -98,7 +98,7 @@ struct outcome ud_carry(struct qp *qp, struct send_op *op, const struct route *r
                            ? OUT_ASKED
                            : OUT_SILENT);
     }
-    if (held) {
+    if (still) {
         return OUTCOME(OUT_HELD);
     }
     if (!(peer_features(remote->peer) & PEER_FEATURE_DATAGRAMS)) {
@@ -183,7 +183,7 @@ static void on_datagram(struct peer *from, const struct peer_datagram *d)
         stats.bad_source++;
     } else if (!vm || guest_faulted(&vm->guest)) {
         stats.nobody++;
-    } else if (route_is_held(route)) {
+    } else if (route_still_until(route)) {
         count_one(&vm->dp.datagrams_dropped[DATAGRAM_HELD]);
     } else {
         pass(vm, d);

@@ -410,6 +410,7 @@ static struct outcome tcp_start(struct qp *qp, struct send_op *op)
     struct conn *c = req->conn;
     const struct transport_ops *by;
     struct outcome o;
+    uint64_t still;
 
     if (!req->bound || !req->route || !c) {
         return OUTCOME(OUT_SILENT);
@@ -429,7 +430,8 @@ static struct outcome tcp_start(struct qp *qp, struct send_op *op)
         conn_break(c, "its peer is on this host");
         return OUTCOME(c->reliable ? OUT_HELD : OUT_ASKED);
     }
-    if (route_is_held(req->route)) {
+    still = route_still_until(req->route);
+    if (still && (!c->reliable || now_ns() < still)) {
         return OUTCOME(OUT_HELD);
     }
     if (!c->s || c->s->broken || c->s->closing) {

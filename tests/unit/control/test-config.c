@@ -136,6 +136,8 @@ static void test_bad_files(void)
         {"[daemon]\nhost-name=\n", "[daemon] host-name"},
         {"[daemon]\npeer-timeout=0\n", "[daemon] peer-timeout"},
         {"[daemon]\npeer-timeout=3601\n", "[daemon] peer-timeout"},
+        {"[daemon]\nhold-timeout=0\n", "[daemon] hold-timeout"},
+        {"[daemon]\nhold-timeout=601\n", "[daemon] hold-timeout"},
         {"[daemon]\ncolour=red\n", "[daemon] colour"},
         {"[daemon]\nnonsense\n", "nonsense"},
         {"[daemon]\n[vm a]\n[daemon]\n",
@@ -646,7 +648,7 @@ static void test_peers(void)
     g_autofree char *text = g_strdup_printf(
         "[peer b]\naddress=10.0.0.2\nsecret-file=%s\n"
         "[daemon]\nlisten=10.0.0.1;[fd00::1]:99 127.0.0.1:1,\nhost-name=a\n"
-        "peer-timeout=7\n"
+        "peer-timeout=7\nhold-timeout=9\n"
         "[peer c.example]\naddress=[fd00::3]:65535\nsecret-file=%s\nmax-queued=64K\n",
         secret, secret);
     struct daemon_config *cfg = config_new();
@@ -659,6 +661,7 @@ static void test_peers(void)
     g_assert_null(cfg->problems);
     g_assert_cmpstr(cfg->host_name, ==, "a");
     g_assert_cmpuint(cfg->peer_timeout, ==, 7);
+    g_assert_cmpuint(cfg->hold_timeout, ==, 9);
     g_assert_cmpuint(cfg->n_listen, ==, 3);
     config_format_address(&cfg->listen[0], address);
     g_assert_cmpstr(address, ==, "10.0.0.1:14820");
@@ -686,6 +689,7 @@ static void test_no_peers(void)
     g_assert_true(load(cfg, "[daemon]\nlisten=\n", NULL));
     g_assert_cmpuint(cfg->n_listen, ==, 0);
     g_assert_cmpuint(cfg->peer_timeout, ==, 5);
+    g_assert_cmpuint(cfg->hold_timeout, ==, 600);
     g_assert_cmpstr(cfg->host_name, ==, g_get_host_name());
     config_free(cfg);
 }

@@ -134,7 +134,7 @@ static enum claim_result claim(unsigned peer, uint64_t owner, uint64_t generatio
 static void stand_still(struct vm *v, bool yes)
 {
     atomic_store(&v->dp.paused, yes);
-    directory_hold(v, yes ? ROUTE_HELD_FOREVER : 0);
+    directory_hold(v, yes);
 }
 
 static struct peer *place(void)
@@ -333,10 +333,19 @@ static void test_from_peer(void)
     directory_unbind(&vm[1], &one);
     end();
 
-    /* A hold ends; a host without a link cannot say that its VM runs. */
+    /* It stands still until its host says that it runs, whoever waits for it. */
     begin();
     g_assert_cmpint(claim(0, 7, 3, SECOND / 20), ==, CLAIM_TAKEN);
     turn(60);
+    g_assert_false(is_held());
+    g_assert_cmpint(directory_bind(&vm[1], &one), ==, 0);
+    directory_unbind(&vm[1], &one);
+    end();
+
+    /* A host without a link cannot say that its VM runs. */
+    begin();
+    g_assert_cmpint(claim(0, 7, 3, SECOND / 20), ==, CLAIM_TAKEN);
+    directory_hold_remote(PEER(0), blue, &one, 0);
     g_assert_cmpint(directory_bind(&vm[1], &one), ==, EADDRINUSE);
     directory_linked(PEER(0), false);
     g_assert_cmpint(directory_bind(&vm[2], &one), ==, EADDRINUSE);

@@ -240,10 +240,10 @@ static void test_local(void)
     g_assert_cmpint(directory_bind(&vm[0], &two), ==, 0);
     g_assert_cmpint(directory_bind(&vm[0], &two), ==, 0); /* counted, not told again */
     g_assert_cmpuint(bounds, ==, 2);
-    directory_hold(&vm[0], ROUTE_HELD_FOREVER);
+    directory_hold(&vm[0], true);
     g_assert_cmpuint(holds, ==, 2);
-    g_assert_cmpuint(last_hold, ==, ROUTE_HELD_FOREVER);
-    directory_hold(&vm[0], 0);
+    g_assert_cmpuint(last_hold, >, (uint64_t)g_get_monotonic_time() * 1000);
+    directory_hold(&vm[0], false);
     g_assert_cmpuint(last_hold, ==, 0);
     directory_unbind(&vm[0], &one);
     directory_unbind(&vm[0], &two);
@@ -301,6 +301,10 @@ static void test_hold(void)
     g_assert_cmpuint(r->held_until, <, now + 60000000000);
     directory_hold_remote(PEER(0), blue, &one, 9 * DIRECTORY_MAX_HOLD_NS); /* bounded */
     g_assert_cmpuint(r->held_until, <, now + DIRECTORY_MAX_HOLD_NS + 60000000000);
+    directory_set_max_hold(1000000000); /* ... by what this host may wait */
+    directory_hold_remote(PEER(0), blue, &one, 120000000000);
+    g_assert_cmpuint(r->held_until, <, now + 61000000000);
+    directory_set_max_hold(UINT64_MAX);
     directory_hold_remote(PEER(0), blue, &one, 0);
     g_assert_cmpuint(r->held_until, ==, 0);
     directory_claim(PEER(0), blue, &one, &c, 1000000000); /* the claim says it, too */

@@ -66,6 +66,13 @@ static bool send_unclaim(struct peer *peer, const char *network,
     return say(peer, '-', network, gid);
 }
 
+/* What was told last: that it is held, for @ns from a moment ago. */
+static void assert_held(uint64_t ns)
+{
+    g_assert_cmpuint(last_hold, >, ns > 60000000000 ? ns - 60000000000 : 0);
+    g_assert_cmpuint(last_hold, <=, ns);
+}
+
 static bool send_hold(struct peer *peer, const char *network,
                       const struct pvrdma_gid *gid, uint64_t hold_ns)
 {
@@ -318,7 +325,7 @@ static void test_runs(void)
     claimed(0, 1, 5);
     expect("");
     atomic_store(&vm.dp.paused, true);
-    directory_hold(&vm, ROUTE_HELD_FOREVER);
+    directory_hold(&vm, true);
     g_assert_cmpuint(sent->len, ==, 8);
     g_string_truncate(sent, 0);
     moved_claim(0, 1, 4, 0);
@@ -446,14 +453,24 @@ static void test_tell(void)
     expect("0+1");
     bind_gid(2);
     expect("0+2");
-    directory_hold(&vm, ROUTE_HELD_FOREVER);
-    g_assert_cmpuint(last_hold, ==, DIRECTORY_MAX_HOLD_NS);
+    directory_hold(&vm, true);
+    assert_held(DIRECTORY_MAX_HOLD_NS);
     expect("0=2 0=1");
     asked(0, 1); /* the claim says it, too */
-    g_assert_cmpuint(last_hold, ==, DIRECTORY_MAX_HOLD_NS);
-    directory_hold(&vm, 0);
+    assert_held(DIRECTORY_MAX_HOLD_NS);
+    directory_hold(&vm, false);
     g_assert_cmpuint(last_hold, ==, 0);
     expect("0+1 0=2 0=1");
+    /* Waited for no longer, it still does not run: that is not what others hear. */
+    directory_set_max_hold(1000000);
+    directory_hold(&vm, true);
+    assert_held(1000000);
+    turn(5);
+    asked(0, 1);
+    g_assert_cmpuint(last_hold, ==, 1);
+    directory_hold(&vm, false);
+    directory_set_max_hold(DIRECTORY_MAX_HOLD_NS);
+    expect("0=2 0=1 0+1 0=2 0=1");
     /* A claim is an interest as well, and is taken after ours are told. */
     claimed(1, 7, 5);
     expect("1+2 1+1");
@@ -502,7 +519,7 @@ static void test_full(void)
     unbind(1);
     unbind(3);
     bind_gid(3);
-    directory_hold(&vm, ROUTE_HELD_FOREVER);
+    directory_hold(&vm, true);
     turn(50);
     expect("");
     unbind(3);
@@ -512,7 +529,7 @@ static void test_full(void)
     g_assert_nonnull(strstr(sent->str, "0-1 "));
     g_assert_nonnull(strstr(sent->str, "0+2 "));
     g_assert_nonnull(strstr(sent->str, "0-3 "));
-    g_assert_cmpuint(last_hold, ==, DIRECTORY_MAX_HOLD_NS);
+    assert_held(DIRECTORY_MAX_HOLD_NS);
     g_string_truncate(sent, 0);
     turn(50);
     expect(""); /* once */
@@ -539,7 +556,7 @@ static void test_full(void)
     up(0);
     turn(50);
     expect("");
-    directory_hold(&vm, 0);
+    directory_hold(&vm, false);
     unbind(2);
     expect("1=2 1-2");
     end();
