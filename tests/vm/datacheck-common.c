@@ -243,7 +243,8 @@ static void create_qps(void)
     s.srq = ibv_create_srq(s.pd, &srq);
     s.me.max_inline = INLINE;
     for (int i = 0; i < NQPS; i++) {
-        if ((is_srq(i) && !s.srq) || (i == MW_QP && !s.mw[0])) {
+        if ((is_srq(i) && !s.srq) || (is_uc(i) && s.reliable) ||
+            (i == MW_QP && !s.mw[0])) {
             continue;
         }
         s.qp[i] = create_qp(i, INLINE);

@@ -4,8 +4,8 @@
  * each byte that arrives.  Plain libibverbs, so it runs on any RDMA device.  Datagrams
  * have a program of their own, udcheck.
  *
- *   datacheck -d DEVICE -g GIDINDEX [-p PORT] [-n ROUNDS] [-x]             server
- *   datacheck -d DEVICE -g GIDINDEX [-p PORT] [-n ROUNDS] [-x] SERVER-IP   client
+ *   datacheck -d DEVICE -g GIDINDEX [-p PORT] [-n ROUNDS] [-x] [-r]             server
+ *   datacheck -d DEVICE -g GIDINDEX [-p PORT] [-n ROUNDS] [-x] [-r] SERVER-IP   client
  *
  * Both ends run the same program and exchange addresses over TCP.  A check is
  * one message: its completion, length, immediate data, every byte of it and the
@@ -26,6 +26,8 @@
  * (buffers are filled, receives posted) and "done" (completions seen).
  *
  * -x posts each request by ibv_wr_*(); exit status 3 if these are not there.
+ *
+ * -r leaves UC out, where messages of it may be lost.
  *
  * SRQs, UC, inline data and windows are left out where one of the ends has none.  Prints
  * "parts: rc srq uc inline mw", those that it had, and "N checks, N errors"; exits 0 only
@@ -474,7 +476,7 @@ int main(int argc, char **argv)
     unsigned long other[2];
     int opt;
 
-    while ((opt = getopt(argc, argv, "d:g:p:n:x")) != -1) {
+    while ((opt = getopt(argc, argv, "d:g:p:n:xr")) != -1) {
         switch (opt) {
         case 'd':
             s.dev = optarg;
@@ -491,9 +493,12 @@ int main(int argc, char **argv)
         case 'x':
             s.ex = true;
             break;
+        case 'r':
+            s.reliable = true;
+            break;
         default:
             fprintf(stderr, "usage: datacheck -d DEVICE -g GIDINDEX [-p PORT] "
-                            "[-n ROUNDS] [-x] [SERVER-IP]\n");
+                            "[-n ROUNDS] [-x] [-r] [SERVER-IP]\n");
             return 2;
         }
     }

@@ -33,7 +33,8 @@ struct datacheck {
     const char *dev;
     int gid_index, port, rounds;
     const char *server;
-    bool ex; /* requests go by ibv_wr_*() */
+    bool ex;       /* requests go by ibv_wr_*() */
+    bool reliable; /* no UC */
     int sock;
     struct ibv_context *ctx;
     struct ibv_pd *pd;

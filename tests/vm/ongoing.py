@@ -60,9 +60,11 @@ class Program:
         self.patience = patience
 
     def check(self):
-        for job in self.jobs:
-            if job.done:
-                raise VmError('it has ended: ' + job.describe())
+        if any(job.done for job in self.jobs):
+            raise VmError('it has ended: ' + self.describe())
+
+    def describe(self):
+        return '\n'.join(job.describe() for job in self.jobs)
 
     def wait(self, condition, what):
         """Wait until @condition returns something, and return that."""
@@ -197,16 +199,18 @@ class Rounds(Program):
     def end(self):
         self.check()
         self.guest.run('touch ' + self.flag)
-        self.job.wait(3 * PATIENCE, check=True)
+        if not self.job.wait(3 * PATIENCE).ok:
+            raise VmError('it has failed: ' + self.describe())
 
 
 class Datacheck(Rounds):
-    """Every operation, both ways, each byte compared."""
+    """Every operation, both ways, each byte compared, but those of UC, whose messages are
+    lost while a VM is paused.  end() tells how many times."""
 
     def __init__(self, ends):
         server, client = ends
         port = next(_ports)
-        lines = ['datacheck -d %s -g %d -p %d -n 1' % (one.device, one.gid, port)
+        lines = ['datacheck -d %s -g %d -p %d -n 1 -r' % (one.device, one.gid, port)
                  for one in ends]
         self.server = server.guest.spawn('while %s; do :; done' % lines[0], LIMIT)
         super().__init__(client.guest, '%s %s' % (lines[1], server.guest.ip('pvrdma')))
