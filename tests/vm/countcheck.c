@@ -7,11 +7,12 @@
  *       under way, and compares what each brings back: it is the only one that counts, so
  *       that an addition that is lost or done twice shows in the next.
  *
- * The end that counts says how far it is about once a second.  At the end both compare
- * the counter with the successes and print "counter N, successes N"; other than equal is
- * a failure, as is any completion with an error.  It sleeps until a completion comes, so
- * an event that is lost is an end that does not come.  One thread.  Needs libibverbs; the
- * TCP connection is datacheck's.
+ * The end that counts says about once a second how far it is, and how long it stood still
+ * since the last time, from one completion to the next at most: "at N, longest wait N
+ * us". At the end both compare the counter with the successes and print "counter N,
+ * successes N"; other than equal is a failure, as is any completion with an error.  It
+ * sleeps until a completion comes, so an event that is lost is an end that does not come.
+ * One thread.  Needs libibverbs; the TCP connection is datacheck's.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -46,6 +47,8 @@ static struct {
     uint64_t *words;
     struct end other;
     uint64_t posted, successes;
+    /* In us: when the last completion came, and the longest wait that was not told. */
+    uint64_t last, longest;
 } c;
 
 static volatile sig_atomic_t ended;
@@ -54,6 +57,14 @@ static void on_term(int sig)
 {
     (void)sig;
     ended = 1;
+}
+
+static uint64_t now_us(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
 }
 
 static void create(void)
@@ -127,7 +138,7 @@ static void add(void)
 
 static void added(const struct ibv_wc *wc)
 {
-    uint64_t was = c.words[wc->wr_id % DEPTH];
+    uint64_t was = c.words[wc->wr_id % DEPTH], now = now_us();
 
     if (wc->status != IBV_WC_SUCCESS) {
         die("addition %" PRIu64 " ended with %s", wc->wr_id,
@@ -138,6 +149,10 @@ static void added(const struct ibv_wc *wc)
             wc->wr_id, was, c.successes);
     }
     c.successes++;
+    if (now - c.last > c.longest) {
+        c.longest = now - c.last;
+    }
+    c.last = now;
 }
 
 /* Whether there were completions. */
@@ -179,10 +194,18 @@ static void complete(void)
     }
 }
 
+static void tell(void)
+{
+    printf("at %" PRIu64 ", longest wait %" PRIu64 " us\n", c.successes, c.longest);
+    fflush(stdout);
+    c.longest = 0;
+}
+
 static void count(void)
 {
     time_t told = time(NULL);
 
+    c.last = now_us();
     while (!ended || c.successes < c.posted) {
         while (!ended && c.posted < c.successes + DEPTH) {
             add();
@@ -192,10 +215,10 @@ static void count(void)
         }
         if (time(NULL) != told) {
             told = time(NULL);
-            printf("%" PRIu64 "\n", c.successes);
-            fflush(stdout);
+            tell();
         }
     }
+    tell();
 }
 
 int main(int argc, char **argv)

@@ -174,6 +174,12 @@ class Counting(Ongoing):
             raise VmError('it has not counted: ' + self.jobs[0].describe())
         return int(said.group(1))
 
+    def waits(self):
+        """How long it stood still at most, in us by its guest's clock, in each second until
+        now."""
+        return [int(us) for us in re.findall(r'(?m)^at \d+, longest wait (\d+) us$',
+                                             self.jobs[1].out)]
+
 
 class Rounds(Program):
     """One that comes to an end by itself, over and over until it is told not to."""
@@ -222,6 +228,7 @@ class Datacheck(Rounds):
             raise VmError(self.job.describe())
         self.server.kill(9)
         self.server.wait(60)
+        return self.job.out.count('begins')
 
 
 class NvmeCopy(Rounds):

@@ -12,8 +12,10 @@ from pvrdma_vm import Daemon, say, start_guests
 from traffic import Traffic
 
 ROUNDS = 5
-# With --long, so that it is 100 of them.
-LONG_TIMES = 20
+# Of each daemon, in one go under the data check.
+IN_A_ROW = 100 if fixture.LONG else ROUNDS
+# Seconds that the same traffic goes on without, to compare.
+UNDISTURBED = 20 if fixture.LONG else 4
 # Seconds from one to the next: guests get something done between them.
 APART = 0.2
 
@@ -31,12 +33,12 @@ class Restarts(Traffic, fixture.SessionTest):
         cls.guests = start_guests(cls.session, cls.daemons[0], virtio=False,
                                   files=parts.guest_files())
 
-    def restart(self, goes_on=lambda: None):
-        """Each daemon in turn, ROUNDS times."""
+    def restart(self, goes_on=lambda: None, times=ROUNDS):
+        """Each daemon in turn, so many times."""
         goes_on()
         longest = 0
         cls = type(self)
-        for number in range(ROUNDS * len(self.daemons)):
+        for number in range(times * len(self.daemons)):
             daemon = self.daemons[number % len(self.daemons)]
             said = daemon.ctl_json('restart')
             self.assertGreater(said['vms'], 0)
@@ -48,9 +50,25 @@ class Restarts(Traffic, fixture.SessionTest):
         say('%s: %d restarts, the longest pause was %.1f ms' % (
             self.id().split('.', 1)[-1], number + 1, longest / 1000))
 
-    def test_datacheck(self):
-        for _ in range(LONG_TIMES if fixture.LONG else 1):
-            self.datacheck(self.restart)
+    def test_in_a_row(self):
+        """Under the data check, and beside one that counts."""
+        counting = ongoing.Counting(self.ends(), self.daemons)
+        datacheck = ongoing.Datacheck(self.ends())
+
+        def goes_on():
+            counting.more()
+            datacheck.check()
+        time.sleep(UNDISTURBED)
+        before = counting.waits()
+        self.restart(goes_on, IN_A_ROW)
+        rounds = datacheck.end()
+        count = counting.end()
+        # The first is of the start, and without the data check.
+        still = [max(waits, default=0) / 1000
+                 for waits in (counting.waits()[len(before):], before[1:])]
+        say('%s: counted to %d, and stood still for %.1f ms at most, %.1f ms without '
+            'restarts; the data check ended %d times' % (
+                self.id().split('.', 1)[-1], count, *still, rounds))
 
     def test_both_directions(self):
         self.both_directions(self.restart)
