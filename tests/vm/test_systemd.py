@@ -3,7 +3,7 @@
 in namespaces (systemd-host.sh), with the unit and the user that are installed.
 
 What has to go on are virtual guests of tests/vguest, whose program checks all that it
-sends (ongoing.c).
+sends (ongoing.c), and two of QEMU, which are outside of that host.
 """
 
 import json
@@ -17,12 +17,19 @@ import unittest
 
 import fixture
 import hosts
-from pvrdma_vm import BUILD, REPO, Session, VmError, say
+import ongoing
+import parts
+from kernellog import log_problems
+from pvrdma_vm import BUILD, REPO, Guest, Link, Session, VmError, end_well, say
+from traffic import load_drivers
 
 ROUNDS = 50 if fixture.LONG else 5
 # Seconds from one to the next: guests get something done between them.
 APART = 0.2
 TIMEOUT = 90
+# VMs of the key file: of virtual guests, and of QEMU's.
+VIRTUAL = ('vm0', 'vm1')
+QEMUS = ('qemu0', 'qemu1')
 SYSTEMD = '/lib/systemd/systemd'
 # Of QEMU, in us: after that its adapter is gone.
 QEMU_WAITS = 5000000
@@ -60,7 +67,8 @@ class Group:
 
 
 class Host:
-    """With the program, unit and user of @build, and a key file for two VMs."""
+    """With the program, unit and user of @build, and a key file.  It is also a Daemon for
+    what asks one only by ctl_json()."""
 
     def __init__(self, session, build=BUILD):
         self.session = session
@@ -84,9 +92,10 @@ class Host:
         keys = add + re.search(r'default: (\S+), if', text).group(1)
         os.makedirs(os.path.dirname(keys))
         with open(keys, 'w') as stream:
-            for number in range(2):
-                stream.write('[vm vm%d]\nnetwork=lan\naddresses=10.0.0.%d\n' % (
-                    number, number + 1))
+            for number, name in enumerate(VIRTUAL, 1):
+                stream.write('[vm %s]\nnetwork=lan\naddresses=10.0.0.%d\n' % (name, number))
+            for name in QEMUS:
+                stream.write('[vm %s]\nnetwork=lan\naddresses=any\n' % name)
         group = Group(session)
         self.holder = session.popen(
             ['sh', '-c', 'echo $$ >"$0/cgroup.procs" && exec "$@"', group.path,
@@ -123,6 +132,9 @@ class Host:
     def systemctl(self, *argv):
         return self.run('systemctl', *argv)
 
+    def ctl_json(self, *argv):
+        return json.loads(self.run('pvrdmactl', '--json', *argv))
+
     def show(self, key):
         return self.systemctl('show', '--value', '-p', key, 'pvrdmad').strip()
 
@@ -149,17 +161,20 @@ class Host:
         """The folder of the daemon's sockets, from outside."""
         return '/proc/%d/root/run/pvrdma' % self.first
 
+    def socket(self, name):
+        return '%s/%s.sock' % (self.sockets, name)
+
     def connect(self):
         """As a VMM that has not said anything yet."""
         sock = socket.socket(socket.AF_UNIX)
         sock.settimeout(TIMEOUT)
-        sock.connect(self.sockets + '/vm0.sock')
+        sock.connect(self.socket(VIRTUAL[0]))
         return sock
 
     def pauses(self):
         """How long VMs stood still, in us, each time that a daemon took them over."""
-        return [int(us) for us in re.findall(r'took over 2 VM\(s\), which stood still for '
-                                             r'(\d+) us', self.journal())]
+        return [int(us) for us in re.findall(r'took over \d+ VM\(s\), which stood still '
+                                             r'for (\d+) us', self.journal())]
 
 
 class Traffic:
@@ -247,37 +262,87 @@ class SystemdTest(fixture.SessionTest):
         self.assertEqual(self.host.show('NFileDescriptorStore'), '0')
         self.assertFalse(os.path.exists(self.host.sockets))
 
-    def goes_on(self, how, same_process):
-        """@how gives the VMs to another daemon, ROUNDS times, under traffic."""
+    def handed_over(self, how, same_process, check):
+        """@how gives the VMs to another daemon, ROUNDS times, and @check raises if traffic
+        has ended; how long they stood still, each time in us."""
         before = len(self.host.pauses())
-        traffic = Traffic(self.session, self.host)
         for number in range(ROUNDS):
             pid = self.host.show('MainPID')
             how()
             end = time.monotonic() + TIMEOUT
             while len(self.host.pauses()) <= before + number or \
                     self.host.show('ActiveState') != 'active':
-                traffic.check()
+                check()
                 self.assertLess(time.monotonic(), end, self.host.journal())
                 time.sleep(0.05)
             self.assertEqual(self.host.show('MainPID') == pid, same_process)
             self.uncount()
             time.sleep(APART)
-            traffic.check()
-        said = traffic.end()
+            check()
         pauses = self.host.pauses()[before:]
         self.assertEqual(len(pauses), ROUNDS)
         self.assertLess(max(pauses), QEMU_WAITS)
+        return pauses
+
+    def systemd_restarts(self, check):
+        return self.handed_over(lambda: self.host.systemctl('restart', 'pvrdmad'), False,
+                                check)
+
+    def systemd_reloads(self, check):
+        return self.handed_over(lambda: self.host.systemctl('reload', 'pvrdmad'), True,
+                                check)
+
+    def goes_on(self, handed_over):
+        """Virtual guests' traffic, while that is done."""
+        traffic = Traffic(self.session, self.host)
+        pauses = handed_over(traffic.check)
+        said = traffic.end()
         say('%s: %d times; %d operations, none failed; VMs stood still for %.0f ms at '
             'most, traffic for %.0f ms' % (
                 self.id().split('.', 1)[-1], ROUNDS, said['operations'],
                 max(pauses) / 1000, said['still_us'] / 1000))
 
     def test_restart(self):
-        self.goes_on(lambda: self.host.systemctl('restart', 'pvrdmad'), False)
+        self.goes_on(self.systemd_restarts)
 
     def test_reload(self):
-        self.goes_on(lambda: self.host.systemctl('reload', 'pvrdmad'), True)
+        self.goes_on(self.systemd_reloads)
+
+    def qemus_go_on(self, guests, ends, handed_over):
+        """The data check and one that counts, while that is done."""
+        counting = ongoing.Counting(ends, [self.host])
+        datacheck = ongoing.Datacheck(ends)
+
+        def check():
+            counting.more()
+            datacheck.check()
+        pauses = handed_over(check)
+        rounds = datacheck.end()
+        counting.end()
+        for guest in guests:
+            self.assertEqual(log_problems(guest), [])
+        say('%s: %d times; VMs stood still for %.0f ms at most, counting for %.0f ms; the '
+            'data check ended %d times' % (
+                self.id().split('.', 1)[-1], ROUNDS, max(pauses) / 1000,
+                max(counting.waits()) / 1000, rounds))
+
+    def test_qemu(self):
+        """Guests of QEMU, with our parts."""
+        fixture.require_build()
+        links = {'pvrdma': Link(self.session, 'vmx')}
+        guests = [Guest(self.session, number, links, self.host.socket(name), name=name,
+                        files=parts.guest_files()).start()
+                  for number, name in enumerate(QEMUS, 1)]
+        try:
+            pair = load_drivers(guests, own=True)
+            ends = [ongoing.End(guest, pair.device, gid)
+                    for guest, gid in zip(guests, pair.gids)]
+            self.qemus_go_on(guests, ends, self.systemd_restarts)
+            self.qemus_go_on(guests, ends, self.systemd_reloads)
+            end_well(guests)
+        finally:
+            for guest in guests:
+                guest.kill()
 
     def test_stop(self):
         """Nobody takes over: a VMM sees its end."""
