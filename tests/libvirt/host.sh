@@ -15,29 +15,15 @@
 # makes for QEMU see other files than it does.
 
 set -euo pipefail
+. "$(dirname "$0")/../vm/own-root.sh"
 
 lower=$1 dir=$2 qemu=$3 name=$4
 shift 4
 
 mount --make-rprivate /
 hostname "$name"
-root=$dir/root
-mkdir -p "$root" "$dir/upper" "$dir/work" "$dir/pvrdma" "$dir/guests" "$dir/log"
-mount -t overlay overlay \
-    -o "lowerdir=$lower,upperdir=$dir/upper,workdir=$dir/work" "$root"
-cd "$root"
-mount -t proc proc proc
-mount -t sysfs -o ro sysfs sys
-mount -t tmpfs -o mode=755 dev dev
-for node in null zero full random urandom tty; do
-    : >"dev/$node"
-    mount --bind "/dev/$node" "dev/$node"
-done
-mkdir dev/pts dev/shm
-mount -t devpts -o newinstance,ptmxmode=666,mode=620 devpts dev/pts
-mount -t tmpfs -o mode=1777 shm dev/shm
-ln -s pts/ptmx dev/ptmx
-mount -t tmpfs -o mode=755 run run
+mkdir -p "$dir/pvrdma" "$dir/guests" "$dir/log"
+own_root "$lower" "$dir"
 mkdir -p run/pvrdma run/guests opt/qemu
 mount --bind "$dir/pvrdma" run/pvrdma
 mount --bind "$dir/guests" run/guests

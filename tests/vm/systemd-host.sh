@@ -10,32 +10,18 @@
 # file system.  Only units of basic.target and those that are asked for are started.
 
 set -euo pipefail
+. "$(dirname "$0")/own-root.sh"
 
 dir=$1
 
 mount --make-rprivate /
 mkdir "$dir/new"
 mount -t tmpfs -o mode=755 tmpfs "$dir/new"
-mkdir "$dir/new/root" "$dir/new/upper" "$dir/new/work"
-mount -t overlay overlay \
-    -o "lowerdir=/,upperdir=$dir/new/upper,workdir=$dir/new/work" "$dir/new/root"
-cp -rT "$dir/add" "$dir/new/root"
-cd "$dir/new/root"
-mount -t proc proc proc
+own_root / "$dir/new"
+cp -rT "$dir/add" .
 mount --bind proc/sys proc/sys
 mount -o remount,bind,ro proc/sys
-mount -t sysfs -o ro sysfs sys
 mount -t cgroup2 cgroup2 sys/fs/cgroup
-mount -t tmpfs -o mode=755 dev dev
-for node in null zero full random urandom tty; do
-    : >"dev/$node"
-    mount --bind "/dev/$node" "dev/$node"
-done
-mkdir dev/pts dev/shm
-mount -t devpts -o newinstance,ptmxmode=666,mode=620 devpts dev/pts
-mount -t tmpfs -o mode=1777 shm dev/shm
-ln -s pts/ptmx dev/ptmx
-mount -t tmpfs -o mode=755 run run
 mount -t tmpfs -o mode=1777 tmp tmp
 # What is about the machine itself.
 for unit in systemd-udevd systemd-udev-trigger systemd-sysctl systemd-modules-load; do
