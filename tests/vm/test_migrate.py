@@ -3,6 +3,8 @@
 another host's, and back, while its programs and those of its peer go on."""
 
 import functools
+import os
+import re
 import time
 
 import fixture
@@ -26,6 +28,8 @@ class OneHost(Traffic, fixture.SessionTest):
     """The peer and the guest that moves, for all tests of a class."""
 
     device_options = ''
+    # Of QEMU, into the mover's log: how it learns what the daemon writes.
+    traces = ['-trace', 'pvrdma_dirty_*']
 
     @classmethod
     def boot(cls):
@@ -39,13 +43,26 @@ class OneHost(Traffic, fixture.SessionTest):
         links = {'pvrdma': Link(cls.session, 'vmx')}
         cls.guests = [
             Guest(cls.session, number, links, cls.daemons[0].socket(name),
-                  files=parts.guest_files(), device_options=cls.device_options).start()
+                  files=parts.guest_files(), device_options=cls.device_options,
+                  extra_args=cls.traces).start()
             for number, name in ((1, PEER), (2, MOVER))]
 
     @classmethod
     def settle(cls, guest):
         """The mover is @guest from now on."""
         cls.mover = cls.guests[1] = guest
+
+    def dirty_log(self):
+        """Move under traffic: whether QEMU has begun to share the daemon's log of writes,
+        whether to ask for it by messages, and how many pages either has told."""
+        with open(self.session.path(self.mover.name + '-qemu.log')) as log:
+            log.seek(0, os.SEEK_END)
+            self.datacheck(lambda goes_on: (goes_on(), self.move()))
+            said = log.read()
+        pages = [int(count) for count in re.findall(
+            r'pvrdma_dirty_sync .* (\d+) pages', said)]
+        return [len(re.findall(r'pvrdma_dirty_%s .* ranges: 0\n' % how, said))
+                for how in ('share', 'start')] + [sum(pages)]
 
     def move(self):
         """The mover goes to its other place."""
@@ -94,6 +111,12 @@ class Moves:
 
 
 class StockTest(Moves, OneHost):
+    def test_dirty_log(self):
+        """QEMU and the daemon share it."""
+        shared, asked, pages = self.dirty_log()
+        self.assertEqual((shared, asked), (1, 0))
+        self.assertGreater(pages, 0)
+
     def test_stop_and_continue(self):
         """A VM that is stopped answers nobody; that is no reason to lose connections."""
         def action(goes_on):
@@ -157,6 +180,12 @@ class OwnTest(Moves, OneHost):
 
     own = True
     device_options = ',x-shared-log=off'
+
+    def test_dirty_log(self):
+        """As with a VMM that knows vfio-user's own messages and not ours."""
+        shared, asked, pages = self.dirty_log()
+        self.assertEqual((shared, asked), (0, 1))
+        self.assertGreater(pages, 0)
 
 
 class HostsTest(Moves, TwoHosts):
