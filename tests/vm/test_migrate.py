@@ -86,8 +86,13 @@ class TwoHosts(OneHost):
         links = {'pvrdma': hosts.Cable(cls.session, {PEER: cls.hosts[0]})}
         cls.guests = [
             hosts.HostGuest(cls.session, number, links, cls.daemons[0].socket(name),
-                            host=cls.hosts[0], files=parts.guest_files()).start()
+                            host=cls.hosts[0], **cls.guest_options()).start()
             for number, name in ((1, PEER), (2, MOVER))]
+
+    @classmethod
+    def guest_options(cls):
+        """Of both guests."""
+        return {'files': parts.guest_files()}
 
 
 class Moves:
