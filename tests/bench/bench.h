@@ -58,6 +58,9 @@ void spin_cqe(struct vg_cq *cq);
  * SEND at the receiver's CQ, else at the sender's. */
 struct figures op_latency(struct vgt_pair *p, uint32_t opcode, unsigned count);
 
+/* A dirty log of all the memory that @g may ever have. */
+void start_log(struct vguest *g);
+
 /* ---- peers.c ---- */
 
 /* There and back between two threads through one cache line, us. */
@@ -92,6 +95,11 @@ struct iperf iperf_run(uint32_t bytes, unsigned secs, unsigned cpu);
 double stream_rate(struct vgt_pair *p, uint32_t opcode, uint32_t len, uint64_t span);
 /* Messages of 8 bytes a second, on one QP of @type. */
 double message_rate(uint8_t type, uint32_t opcode);
+
+/* ---- network.c ---- */
+
+/* Processor time that the daemon has had, s. */
+double daemon_cpu(void);
 
 /* ---- parts ---- */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * What the benchmark programs share: placement of threads, statistics,
- * completions, one operation at a time.
+ * completions, one operation at a time, a dirty log.
  */
 #include "bench.h"
 
@@ -155,4 +155,19 @@ struct figures op_latency(struct vgt_pair *p, uint32_t opcode, unsigned count)
         g_array_append_val(a, us);
     }
     return percentiles(a);
+}
+
+/* ---- the dirty log ---- */
+
+void start_log(struct vguest *g)
+{
+    struct {
+        struct vfio_user_device_feature head;
+        struct vfio_user_log_start start;
+    } msg = {{sizeof(msg), VFIO_USER_FEATURE_DMA_LOGGING_START | VFIO_USER_FEATURE_SET},
+             {.page_size = PVRDMA_PAGE_SIZE}};
+
+    g_assert_cmpint(
+        vg_request(g, VFIO_USER_DEVICE_FEATURE, 0, &msg, sizeof(msg), NULL, 0, NULL), ==,
+        0);
 }

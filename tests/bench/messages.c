@@ -68,20 +68,6 @@ static void run(struct vgt_pair *p, uint32_t opcode, uint32_t bytes, uint64_t ba
     }
 }
 
-/* Of all of its memory. */
-static void start_log(struct vguest *g)
-{
-    struct {
-        struct vfio_user_device_feature head;
-        struct vfio_user_log_start start;
-    } msg = {{sizeof(msg), VFIO_USER_FEATURE_DMA_LOGGING_START | VFIO_USER_FEATURE_SET},
-             {.page_size = PVRDMA_PAGE_SIZE}};
-
-    g_assert_cmpint(
-        vg_request(g, VFIO_USER_DEVICE_FEATURE, 0, &msg, sizeof(msg), NULL, 0, NULL), ==,
-        0);
-}
-
 int main(int argc, char **argv)
 {
     struct vg_daemon_opts d = {.n_vms = 2, .workers = 1, .poll_us = 0};
