@@ -391,6 +391,59 @@ static void test_answers(void)
     fakestream_end();
 }
 
+/* A connection that is reset when the first bytes of a message have come, if one does. */
+static void reset_when_sent(void)
+{
+    struct linger hard = {.l_onoff = 1};
+    uint8_t bytes[MPA_MAX_STARTUP];
+    int fd;
+
+    if (ask() != PEER_BIND_OK) {
+        return;
+    }
+    fd = connect_from(2, 0);
+    put(fd, bytes, put_start(bytes));
+    if (get_ready(fd)) {
+        g_assert_cmpint(recv(fd, bytes, 1, 0), <=, 1);
+    }
+    g_assert_cmpint(setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard)), ==, 0);
+    close(fd);
+}
+
+/* Resets use up the tries no faster than silence does; but they do. */
+static void test_resets(void)
+{
+    uint8_t byte;
+    gint64 begin;
+    int fd;
+
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
+    victim_attr.timeout = 22; /* 17 s */
+    victim_connect();
+    vgt_send(&victim, 1, PVRDMA_WR_SEND, VGT_SIG, 0, 64, &victim, 0);
+    for (unsigned i = 0; i < 10; i++) {
+        reset_when_sent();
+    }
+    g_assert_cmpuint(vg_qp_state(victim.qp), ==, PVRDMA_QPS_RTS);
+    fd = call();
+    g_assert_cmpint(recv(fd, &byte, 1, 0), ==, 1);
+    put_empty_write(fd, 0x10, 0); /* it has come, after all */
+    vgt_expect(victim.scq, 1, PVRDMA_WC_SUCCESS);
+    close(fd);
+
+    victim_attr.timeout = 14; /* taken for half a second */
+    victim_attr.retry_cnt = 1;
+    victim_connect();
+    begin = g_get_monotonic_time();
+    vgt_send(&victim, 2, PVRDMA_WR_SEND, VGT_SIG, 0, 64, &victim, 0);
+    while (vg_qp_state(victim.qp) == PVRDMA_QPS_RTS) {
+        reset_when_sent();
+    }
+    vgt_expect(victim.scq, 2, PVRDMA_WC_RETRY_EXC_ERR);
+    g_assert_cmpint(g_get_monotonic_time() - begin, >, 500000);
+    fakestream_end();
+}
+
 static void put_read(int fd, uint32_t msn, uint32_t len)
 {
     struct rdmap_segment s;
@@ -608,6 +661,7 @@ int main(int argc, char **argv)
     g_test_add_func("/hosts-hostile/unreliable", test_unreliable);
     g_test_add_func("/hosts-hostile/order", test_order);
     g_test_add_func("/hosts-hostile/answers", test_answers);
+    g_test_add_func("/hosts-hostile/resets", test_resets);
     g_test_add_func("/hosts-hostile/reads", test_reads);
     g_test_add_func("/hosts-hostile/protection", test_protection);
     g_test_add_func("/hosts-hostile/random", test_random);

@@ -17,7 +17,7 @@
 #define RESULTS 4096u
 #define DATA    8192u
 
-static int64_t replays_before, all_replays;
+static int64_t replays_before, tries_before, all_replays;
 
 static bool daemon_is(const char *suffix)
 {
@@ -39,6 +39,7 @@ static void open_pair(struct vgt_pair *p)
     o.qp.send_wr = o.qp.recv_wr = 2 * DEPTH;
     vgt_pair_open(p, 0, 1, &o);
     replays_before = vgt_counter("vm0", "datapath", "replays");
+    tries_before = vgt_counter("vm0", "datapath", "retries");
 }
 
 /* What side 1 was sent again although it had it, as its queue pair counts that. */
@@ -59,7 +60,9 @@ static void close_pair(struct vgt_pair *p)
     } else {
         int64_t replays = vgt_counter("vm0", "datapath", "replays") - replays_before;
 
-        g_test_message("%" PRId64 " messages were started again", replays);
+        g_test_message("%" PRId64 " messages were started again, %" PRId64
+                       " tries in vain",
+                       replays, vgt_counter("vm0", "datapath", "retries") - tries_before);
         all_replays += replays;
     }
     vgt_pair_close(p);

@@ -9,7 +9,9 @@
  * (requester_lost), start() asks for another one, and when that is there both sides know
  * from its private data (hello.h) what has arrived.  Until then start() answers OUT_HELD
  * while a try is under way, and OUT_SILENT when one was in vain, which costs one of the
- * queue pair's own retries: its budget, not ours, decides when it fails.
+ * queue pair's own retries: its budget, not ours, decides when it fails.  Who resets
+ * streams as they come cannot use that up in no time: those that brought nothing are one
+ * try together for as long as a silent peer would be.
  *
  * The peer may change its place, with what it knows of us: another host, or this one,
  * where messages go by `copy`.  A stream belongs to one place.  When the directory says
@@ -50,6 +52,8 @@
 #define REFUSED_FOR 4u
 /* Not more often than that. */
 #define ASK_EVERY_NS 2000000u
+/* After a stream that brought nothing: until another one is asked for. */
+#define VAIN_NS 5000000u
 /* What a socket is watched for, always. */
 #define WATCH (EPOLLIN | EPOLLRDHUP | EPOLLET)
 
@@ -134,6 +138,20 @@ void conn_reachable(struct conn *c, bool anew)
     }
 }
 
+/* A stream has gone on which something was said, and nothing came back. */
+static void brought_nothing(struct conn *c)
+{
+    uint64_t now = now_ns(), most = conn_patience(c->qp);
+
+    if (!c->vain_since) {
+        c->vain_since = now;
+    } else if (most && now - c->vain_since > most) {
+        c->vain_since = now;
+        c->refused = true;
+    }
+    c->next_ask = now + VAIN_NS;
+}
+
 void conn_down(struct conn *c)
 {
     struct stream *s = c->s;
@@ -144,8 +162,11 @@ void conn_down(struct conn *c)
     c->s = NULL;
     c->is_up = false;
     conn_no_work(c);
-    /* One that brought nothing was a try in vain. */
-    c->refused |= c->reliable && s->sent && !s->answered;
+    if (s->answered) {
+        c->vain_since = 0;
+    } else if (c->qp && c->reliable && s->sent) {
+        brought_nothing(c);
+    }
     c->ready_owed |= s->ready_due;
     epoll_ctl(c->net->epfd, EPOLL_CTL_DEL, s->fd, NULL);
     close(s->fd);

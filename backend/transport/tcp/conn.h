@@ -172,6 +172,8 @@ struct conn {
     unsigned in_vain;   /* UC: tries for the message that waits */
     uint64_t try_until; /* ns */
     uint64_t next_ask;  /* ns; not before */
+    /* ns, since when streams brought nothing, or when that was a try; 0: they do. */
+    uint64_t vain_since;
 
     /* The peer's queue pair has failed, for our message; under the token. */
     uint8_t peer_failed_status;
@@ -272,6 +274,8 @@ void conn_no_work(struct conn *c);
 /* The peer is to do something: somebody has to see if it does. */
 void conn_expect(struct conn *c);
 void conn_expect_nothing(struct conn *c);
+/* How long a peer may take for an answer, before that is a try; ns, 0: for ever. */
+uint64_t conn_patience(const struct qp *qp);
 
 /* ---- tx.c ---- */
 

@@ -131,8 +131,7 @@ static struct tcp_vm *of_net(struct vm_net *net)
     return (struct tcp_vm *)(void *)net;
 }
 
-/* How long a peer may take for an answer, before that is a try; ns, 0: for ever. */
-static uint64_t patience(const struct qp *qp)
+uint64_t conn_patience(const struct qp *qp)
 {
     if (!qp->service->acknowledged) {
         return MAX_SILENCE_NS;
@@ -165,7 +164,7 @@ static bool look_at(struct conn *c, uint64_t now)
         (!qp->req.in_flight && !c->stalled && !(qp->req.op.active && qp->req.op.done))) {
         return false;
     }
-    most = patience(qp);
+    most = conn_patience(qp);
     if (!most || !qp->req.route || route_is_held(qp->req.route)) {
         c->progress = now; /* its clock stands still */
         if (!c->reliable) {
