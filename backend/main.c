@@ -79,7 +79,7 @@ static bool parse_options(struct options *o, int *argc, char ***argv, GError **e
         {"check-config", 0, 0, G_OPTION_ARG_NONE, &o->check,
          "Say what is wrong with the key file, and end", NULL},
         {"can-adopt", 0, G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_STRING, &o->can_adopt,
-         "For a daemon that is about to be replaced: end with 0 if that can be", "N"},
+         "For a daemon that is about to be replaced: say what is read of it", "N"},
         {"dumpable", 0, 0, G_OPTION_ARG_NONE, &o->dumpable,
          "Let the daemon's user trace it and take core dumps", NULL},
         {"version", 0, 0, G_OPTION_ARG_NONE, &o->version, "Show the version", NULL},
@@ -443,7 +443,7 @@ int main(int argc, char **argv)
     } else if (ok) {
         ok = configure(cfg, &o, &err);
         if (ok && o.can_adopt) {
-            ok = adopt_understands(o.can_adopt);
+            ok = adopt_answer(o.can_adopt, &err);
         } else if (ok && o.check) {
             ok = check_config(cfg);
         } else if (ok) {

@@ -98,6 +98,14 @@ void state_section_end(struct state_out *s)
     s->section = 0;
 }
 
+void state_section_name(GString *text, uint32_t tag, uint16_t version)
+{
+    for (unsigned i = 0; i < 4; i++) {
+        g_string_append_c(text, (char)(tag >> 8 * i));
+    }
+    g_string_append_printf(text, " %u\n", version);
+}
+
 /* ---- reading ---- */
 
 bool state_failed(const struct state_in *s)

@@ -39,6 +39,8 @@ void state_out_end(struct state_out *s);
 void state_section_begin(struct state_out *s, uint32_t tag, uint16_t version,
                          uint16_t flags);
 void state_section_end(struct state_out *s);
+/* "CAPS 1" and an end of line: a section, as a daemon that reads such ones calls it. */
+void state_section_name(GString *text, uint32_t tag, uint16_t version);
 
 void state_put_u8(struct state_out *s, uint8_t v);
 void state_put_u16(struct state_out *s, uint16_t v);

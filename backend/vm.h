@@ -46,6 +46,12 @@ void vm_save(struct vm *vm, GByteArray *out);
 bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp);
 
 /*
+ * What vm_load() reads, a line for each section (state_section_name()); @required: only
+ * those that it cannot go on without, wherever it is.
+ */
+void vm_state_sections(GString *text, bool required);
+
+/*
  * The guest is about to run here: its addresses become this VM's, unless they are
  * already, and interrupts that were latched leave.  EADDRINUSE: somebody has one of them,
  * and nothing has changed.

@@ -177,6 +177,15 @@ static const struct part {
     {STATE_TAG('W', 'A', 'I', 'T'), 1, 0, "waiting events", waiting_save, waiting_load},
 };
 
+void vm_state_sections(GString *text, bool required)
+{
+    for (unsigned i = 0; i < G_N_ELEMENTS(parts); i++) {
+        if (!required || !(parts[i].flags & STATE_OPTIONAL)) {
+            state_section_name(text, parts[i].tag, parts[i].version);
+        }
+    }
+}
+
 void vm_save(struct vm *vm, GByteArray *out)
 {
     struct state_out s;

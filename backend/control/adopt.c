@@ -15,6 +15,7 @@
  *
  * Outside coroutines: nobody else is served yet.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,9 +53,21 @@ struct adopted {
 };
 static GArray *adopted; /* of struct adopted */
 
-bool adopt_understands(const char *version)
+bool adopt_answer(const char *version, GError **errp)
 {
-    return g_strcmp0(version, G_STRINGIFY(2)) == 0 && HANDOVER_VERSION == 2;
+    g_autofree char *ours = g_strdup_printf("%u", HANDOVER_VERSION);
+    g_autofree char *sections = restart_sections(false);
+
+    if (strcmp(version, ours) != 0) {
+        g_set_error(errp, PVRDMA_ERROR, 0, "handovers of version %s are read, and not %s",
+                    ours, version);
+        return false;
+    }
+    if (fputs(sections, stdout) < 0 || fflush(stdout) != 0) {
+        g_set_error(errp, PVRDMA_ERROR, 0, "stdout: %s", g_strerror(errno));
+        return false;
+    }
+    return true;
 }
 
 /* ---- reading ---- */

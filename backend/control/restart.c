@@ -2,11 +2,11 @@
 /*
  * A restart, as the daemon does it that is replaced.
  *
- * The new program is asked first, in a process of its own, whether it understands what
- * this one leaves and can be started as this one was.  Then everything stands still, VM
- * by VM: vm->ops of each is taken, which nobody else ever does of two, its client is not
- * listened to any more, its data path is paused and its peers are told that it is held.
- * The state of all of it goes to a memfd, and execve() makes this process the new
+ * The new program is asked first, in a process of its own, which sections of what this
+ * one leaves it reads, and can be started as this one was.  Then everything stands still,
+ * VM by VM: vm->ops of each is taken, which nobody else ever does of two, its client is
+ * not listened to any more, its data path is paused and its peers are told that it is
+ * held. The state of all of it goes to a memfd, and execve() makes this process the new
  * daemon, with the descriptors that the state names; adopt.c goes on there.
  *
  * Up to execve() nothing has changed that anybody could see but the time, so whatever
@@ -49,6 +49,8 @@
 
 /* How long the new program may take to say that it can do it. */
 #define CHECK_MS 10000u
+/* Of what it writes no more is looked at. */
+#define MAX_WORDS 4096u
 
 /* A client that is being let go is waited for. */
 #define LEAVING_MS    10u
@@ -117,28 +119,66 @@ static gboolean on_too_late(gpointer opaque)
     return G_SOURCE_REMOVE;
 }
 
-/* The last line that it wrote, to be freed. */
-static char *last_words(int fd)
+/*
+ * What it has written, as far as that is looked at, to be freed.  It has ended: what does
+ * not fit into the pipe has kept it from that.
+ */
+static char *words_of(int fd)
 {
-    char text[4096];
+    char *text = g_malloc(MAX_WORDS);
     ssize_t n;
-    char *line;
 
     fcntl(fd, F_SETFL, O_NONBLOCK);
-    n = read(fd, text, sizeof(text) - 1);
+    n = read(fd, text, MAX_WORDS - 1);
     text[MAX(n, 0)] = 0;
+    close(fd);
+    return text;
+}
+
+/* The last line of @text, to be freed. */
+static char *last_line(char *text)
+{
+    const char *line;
+
     g_strchomp(text);
     line = strrchr(text, '\n');
     return g_utf8_make_valid(line ? line + 1 : text, -1);
+}
+
+char *restart_sections(bool required)
+{
+    static const uint32_t tags[] = {RESTART_HEAD, RESTART_SOCKET, RESTART_VM};
+    GString *text = g_string_new(NULL);
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(tags); i++) {
+        state_section_name(text, tags[i], RESTART_SECTION_VERSION);
+    }
+    vm_state_sections(text, required);
+    return g_string_free(text, FALSE);
+}
+
+/* What @answer, the new program's, lacks of what is handed over, to be freed, or NULL. */
+static char *not_read(const char *answer)
+{
+    g_autofree char *sections = restart_sections(true);
+    g_auto(GStrv) ours = g_strsplit(g_strchomp(sections), "\n", -1);
+    g_auto(GStrv) theirs = g_strsplit(answer, "\n", -1);
+
+    for (char **line = ours; *line; line++) {
+        if (!g_strv_contains((const char *const *)theirs, *line)) {
+            return g_strdup(*line);
+        }
+    }
+    return NULL;
 }
 
 bool restart_check_program(GError **errp)
 {
     g_autoptr(GPtrArray) argv = g_ptr_array_new();
     g_autofree char *option = g_strdup_printf("--can-adopt=%u", HANDOVER_VERSION);
-    g_autofree char *words = NULL;
+    g_autofree char *answer = NULL, *words = NULL, *why = NULL, *lacks = NULL;
     struct check c = {.coro = coro_self()};
-    int err_fd;
+    int out_fd, err_fd;
 
     for (char **a = arguments; *a; a++) {
         g_ptr_array_add(argv, *a);
@@ -148,8 +188,8 @@ bool restart_check_program(GError **errp)
     if (!g_spawn_async_with_pipes(NULL, (char **)argv->pdata, NULL,
                                   G_SPAWN_DO_NOT_REAP_CHILD |
                                       G_SPAWN_LEAVE_DESCRIPTORS_OPEN |
-                                      G_SPAWN_STDOUT_TO_DEV_NULL | G_SPAWN_CLOEXEC_PIPES,
-                                  NULL, NULL, &c.pid, NULL, NULL, &err_fd, errp)) {
+                                      G_SPAWN_CLOEXEC_PIPES,
+                                  NULL, NULL, &c.pid, NULL, &out_fd, &err_fd, errp)) {
         return false;
     }
     g_child_watch_add(c.pid, on_checked, &c);
@@ -159,14 +199,20 @@ bool restart_check_program(GError **errp)
         g_source_remove(c.timer);
     }
     g_spawn_close_pid(c.pid);
-    words = last_words(err_fd);
-    close(err_fd);
+    answer = words_of(out_fd);
+    words = words_of(err_fd);
+    why = last_line(words);
     if (WIFEXITED(c.status) && WEXITSTATUS(c.status) == 0) {
-        return true;
+        lacks = not_read(answer);
+        if (!lacks) {
+            return true;
+        }
+        g_clear_pointer(&why, g_free);
+        why = g_strdup_printf("it does not say that it reads section \"%s\"", lacks);
     }
     g_set_error(errp, PVRDMA_ERROR, 0, "%s cannot take over: %s", arguments[0],
                 !c.timer ? "it did not say in time whether it can"
-                : *words ? words
+                : *why   ? why
                          : "it does not say why");
     return false;
 }

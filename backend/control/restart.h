@@ -36,8 +36,13 @@ bool restart_under_way(void);
 
 /* ---- the new one ---- */
 
-/* Can this program take over from one that leaves @version ("2")? */
-bool adopt_understands(const char *version);
+/*
+ * For a daemon that is about to be replaced, and leaves @version ("2"): prints what this
+ * program reads of that, or false with errp.
+ */
+bool adopt_answer(const char *version, GError **errp);
+/* The sections, a line each; @required: those that a daemon has to read. */
+char *restart_sections(bool required);
 
 /* At the start of the process, before it has other threads or opens anything. */
 void adopt_init(void);

@@ -37,7 +37,10 @@ void restart_end_leaving(void);
 /* Whoever waits gives up. */
 bool restart_stopping(void);
 
-/* Can the program that is installed now take over from this one? */
+/*
+ * Can the program that is installed now take over from this one?  It says which sections
+ * it reads, in lines, and all that this one writes must be among them.
+ */
 bool restart_check_program(GError **errp);
 /*
  * Let all VMs stand still: take vm->ops of each, which nobody does of two, stop listening

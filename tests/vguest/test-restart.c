@@ -295,14 +295,29 @@ static void install(const char *path, const char *script)
     }
 }
 
-/* The program is gone, says no, does not answer, or goes between saying so and doing. */
+/* The daemon says why, and goes on. */
+static void refuses(const char *path, const char *script, const char *why)
+{
+    install(path, script);
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "restart"), !=, 0);
+    vgt_wait_logged(why);
+}
+
+/*
+ * The program is gone, says no, reads other sections (a newer daemon's stream had MR in
+ * another version), says nothing of use, does not end, or goes between saying so and
+ * doing.
+ */
 static void test_refused(void)
 {
     const char *daemon = g_getenv("PVRDMAD") ? g_getenv("PVRDMAD") : PVRDMAD;
     g_autofree char *keep = g_strdup(g_getenv("PVRDMAD"));
     g_autofree char *dir = g_dir_make_tmp("restart-XXXXXX", NULL);
     g_autofree char *path = g_build_filename(dir, "pvrdmad", NULL);
-    g_autofree char *traitor = g_strdup_printf("#!/bin/sh\nrm -f '%s'\n", path);
+    g_autofree char *older =
+        g_strdup_printf("#!/bin/sh\n'%s' \"$@\" | sed 's/^MR   2$/MR   1/'\n", daemon);
+    g_autofree char *traitor =
+        g_strdup_printf("#!/bin/sh\n'%s' \"$@\"\nrm -f '%s'\n", daemon, path);
     g_autofree char *program = NULL;
     struct vg_daemon *shared = vgt_daemon;
     struct vgt_pair p;
@@ -322,10 +337,14 @@ static void test_refused(void)
     g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "restart"), !=, 0);
     vgt_wait_logged("I am too old");
     vgt_write_once(&p, 2);
+    refuses(path, older, "does not say that it reads section \"MR   2\"");
+    refuses(path, "#!/bin/sh\necho pvrdmad 1.0\n", "reads section \"HEAD 2\"");
+    refuses(path, "#!/bin/sh\nhead -c 9000 /dev/zero\n", "reads section \"HEAD 2\"");
+    refuses(path, "#!/bin/sh\nexec yes 'HEAD 2'\n", "did not say in time");
+    vgt_write_once(&p, 3);
     for (unsigned i = 0; i < 3; i++) {
-        install(path, traitor);
-        g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "restart"), !=, 0);
-        vgt_write_once(&p, 3 + i);
+        refuses(path, traitor, "No such file");
+        vgt_write_once(&p, 4 + i);
     }
     install(path, NULL);
     g_assert_true(g_file_set_contents(path, program, (gssize)len, NULL));
