@@ -198,7 +198,7 @@ rm /tmp/bytes''' % DISK_KB, 120)
         target.run('md5sum /tmp/disk && cd /cfg/nvmet && rm ports/1/subsystems/* && '
                    'rmdir ports/1')
 
-    def test_d_captured(self):
+    def check_captured(self):
         """All of it is iWARP that another program reads: good sums, nothing malformed."""
         self.assertEqual(self.capture.stop(), 0, 'packets were not captured')
         opcodes = collections.Counter()
@@ -217,13 +217,19 @@ rm /tmp/bytes''' % DISK_KB, 120)
         self.assertEqual(set(sums), {'Good CRC32'})
         self.assertEqual(sum(sums.values()), sum(opcodes.values()))
 
+    def test_d_captured(self):
+        """What all before have sent."""
+        self.check_captured()
+
     def test_da_own_parts(self):
         """With our parts on both hosts there are unreliable connections, too."""
         parts.use_own(self.guests[2])
         self.remote.find_gids()
+        self.capture = Capture(self.session, self.hosts[0])
         jobs = self.start(self.remote, 1)
         self.finish(jobs)
         self.assertRegex(jobs[0].out, r'(?m)^parts: .*\buc\b')
+        self.check_captured()
 
     @contextlib.contextmanager
     def counting(self):
