@@ -10,12 +10,14 @@
  * The end that counts says about once a second how far it is, and how long it stood still
  * since the last time, from one completion to the next at most: "at N, longest wait N
  * us". At the end both compare the counter with the successes and print "counter N,
- * successes N"; other than equal is a failure, as is any completion with an error.  It
- * sleeps until a completion comes, so an event that is lost is an end that does not come.
- * One thread.  Needs libibverbs; the TCP connection is datacheck's.
+ * successes N"; other than equal is a failure, as is any completion with an error: then
+ * "event NAME" for each asynchronous event that comes within EVENTS_MS.  It sleeps until
+ * a completion comes, so an event that is lost is an end that does not come. One thread.
+ * Needs libibverbs; the TCP connection is datacheck's.
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +29,8 @@
 #include "options.h"
 #include "rcqp.h"
 
-#define DEPTH 8u
+#define DEPTH     8u
+#define EVENTS_MS 5000
 #define ACCESS \
     (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
 
@@ -136,11 +139,23 @@ static void add(void)
     c.posted++;
 }
 
+static void tell_events(void)
+{
+    struct pollfd fd = {.fd = s.ctx->async_fd, .events = POLLIN};
+    struct ibv_async_event event;
+
+    while (poll(&fd, 1, EVENTS_MS) == 1 && ibv_get_async_event(s.ctx, &event) == 0) {
+        printf("event %s\n", ibv_event_type_str(event.event_type));
+        ibv_ack_async_event(&event);
+    }
+}
+
 static void added(const struct ibv_wc *wc)
 {
     uint64_t was = c.words[wc->wr_id % DEPTH], now = now_us();
 
     if (wc->status != IBV_WC_SUCCESS) {
+        tell_events();
         die("addition %" PRIu64 " ended with %s", wc->wr_id,
             ibv_wc_status_str(wc->status));
     }

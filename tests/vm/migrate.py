@@ -18,17 +18,19 @@ from pvrdma_vm import VmError, say
 MOVE_TIMEOUT = 120
 
 
-def target_of(guest, socket, host=None):
-    """A QEMU that waits for @guest, with the adapter on the daemon's @socket."""
+def target_of(guest, socket, host=None, state=None):
+    """A QEMU that waits for @guest, with the adapter on the daemon's @socket; with @state
+    it loads that file."""
     target = copy.copy(guest)
     target.socket = socket
     if host:
         target.host = host
     target.console = guest.session.path('%s-%d.con' % (guest.name, guest.generation + 1))
     target.extra_args = [arg for arg in guest.extra_args
-                         if not str(arg).startswith(('-incoming', 'unix:'))]
-    target.way_in = guest.session.path('%s-%d.move' % (guest.name, guest.generation))
-    target.extra_args += ['-incoming', 'unix:' + target.way_in]
+                         if not str(arg).startswith(('-incoming', 'unix:', 'file:'))]
+    target.way_in = state or guest.session.path(
+        '%s-%d.move' % (guest.name, guest.generation))
+    target.extra_args += ['-incoming', ('file:' if state else 'unix:') + target.way_in]
     target.proc = None
     target.launch()
     end = time.monotonic() + 20 * guest.patience
@@ -63,6 +65,31 @@ def wait(guest, *states):
         time.sleep(0.05)
 
 
+def has_moved(guest, target):
+    """Once the target runs."""
+    target.wait_status('running')
+    guest.proc.kill()
+    guest.proc.wait()
+    target.agent.moved()
+
+
+def save(guest, path):
+    """Its state into a file; it stands still from then on."""
+    guest.qmp('migrate', uri='file:' + path)
+    wait(guest, 'completed')
+
+
+def restore(guest, path):
+    """Another QEMU that goes on from that file, instead of the guest's own; returns it."""
+    guest.agent.hold()
+    guest.proc.kill()
+    guest.proc.wait()
+    target = target_of(guest, guest.socket, state=path)
+    guest.agent.follow(target._sock('ctl'), lambda: target.alive)
+    has_moved(guest, target)
+    return target
+
+
 def migrate(guest, socket, host=None, downtime=1000):
     """Move @guest; returns it as it is then, with what QEMU says of its last_move.  Its
     old QEMU has ended."""
@@ -70,10 +97,7 @@ def migrate(guest, socket, host=None, downtime=1000):
     guest.agent.follow(target._sock('ctl'), lambda: target.alive)
     begin(guest, target, downtime)
     target.last_move = wait(guest, 'completed')
-    target.wait_status('running')
-    guest.proc.kill()
-    guest.proc.wait()
-    target.agent.moved()
+    has_moved(guest, target)
     say('%s has moved, %s ms of downtime' % (guest.name,
                                                  target.last_move.get('downtime')))
     return target

@@ -237,7 +237,41 @@ class RowTest(TwoHosts):
         self.with_parts(parts.OWN_DEVICE)
 
 
-class SnapshotTest(fixture.PrivateTest):
+class SavedTest(fixture.PrivateTest):
+    """The state of the VM in a file."""
+
+    def start(self, *extra_args):
+        """The peer, and the guest that is saved."""
+        self.daemon = Daemon(self.session, [PEER, MOVER])
+        links = {'pvrdma': Link(self.session, 'vmx')}
+        self.peer, self.guest = [
+            Guest(self.session, number, links, self.daemon.socket(name),
+                  files=parts.guest_files(), extra_args=args).start()
+            for number, name, args in ((1, PEER, []), (2, MOVER, list(extra_args)))]
+        for guest in (self.peer, self.guest):
+            guest.wait_boot()
+            guest.load_pvrdma()
+
+    def counting(self, device):
+        """The guest counts in its peer's memory."""
+        return ongoing.Counting([ongoing.end_of(guest, device)
+                                 for guest in (self.peer, self.guest)], [self.daemon])
+
+    def ends(self, counting):
+        """Its guest was put back, the peer has gone on: it fails, and is told so."""
+        server, client = counting.jobs
+        client.wait(100)
+        self.assertEqual((client.how, client.code), ('exited', 1), client.describe())
+        self.assertIn('event local work queue catastrophic error', client.out)
+        self.assertRegex(client.err + client.out, 'addition [0-9]+ ended with')
+        server.kill(9)
+        server.wait(30)
+
+    def all_works(self, device):
+        """Every operation on new objects, both ways."""
+        rdma = Pair([self.peer, self.guest], 'pvrdma', device)
+        rdma.run('datacheck -d {dev} -g {gid} -p {port} -n 1')
+
     def job(self, command, **arguments):
         """Run one of QEMU's jobs to its end."""
         self.guest.qmp(command, **dict(arguments, **{'job-id': 'job'}))
@@ -251,41 +285,53 @@ class SnapshotTest(fixture.PrivateTest):
         self.assertNotIn('error', job)
         self.guest.qmp('job-dismiss', id='job')
 
-    def snapshot(self, command):
-        self.job('snapshot-' + command, tag='one', vmstate='disk', devices=['disk'])
+    def snapshot(self, command, tag):
+        self.job('snapshot-' + command, tag=tag, vmstate='disk', devices=['disk'])
 
-    def test_connections_end(self):
-        """The peers have gone on: what was connected fails, and is told so; the rest
-        works."""
+    def put_back(self, device):
+        counting = self.counting(device)
+        counting.more()
+        self.snapshot('save', device)
+        counting.more()
+        self.snapshot('load', device)
+        self.ends(counting)
+        self.all_works(device)
+
+    def test_snapshot(self):
+        """The peers have gone on: what was connected fails; the rest works."""
         disk = self.session.path('disk')
         open(disk, 'wb').close()
-        daemon = Daemon(self.session, [PEER, MOVER])
-        links = {'pvrdma': Link(self.session, 'vmx')}
-        peer = Guest(self.session, 1, links, daemon.socket(PEER)).start()
-        self.guest = Guest(self.session, 2, links, daemon.socket(MOVER), extra_args=[
-            '-blockdev', 'file,node-name=file,filename=' + disk]).start()
-        guests = [peer, self.guest]
-        for guest in guests:
-            guest.wait_boot()
-            guest.load_pvrdma()
+        self.start('-blockdev', 'file,node-name=file,filename=' + disk)
         self.job('blockdev-create', options={'driver': 'qcow2', 'file': 'file',
                                              'size': 2 << 30})
         self.guest.qmp('blockdev-add', driver='qcow2', file='file',
                        **{'node-name': 'disk'})
-        rdma = Pair(guests, 'pvrdma', parts.STOCK_DEVICE)
-        command = 'ibv_rc_pingpong -d %s -g %d -p 18699 -n 10000000' % (
-            rdma.device, rdma.gids[0])
-        server = peer.spawn(command, 300)
-        peer.wait_listen(18699, server)
-        client = self.guest.spawn('%s %s' % (command, peer.ip('pvrdma')), 300)
-        time.sleep(1)
-        self.snapshot('save')
-        time.sleep(1)
-        self.assertFalse(client.done, client.describe())
-        self.snapshot('load')
-        client.wait(100)
-        self.assertEqual((client.how, client.code), ('exited', 1), client.describe())
-        server.kill(9)
-        server.wait(30)
-        rdma.run('ibv_rc_pingpong -c -d {dev} -g {gid} -p {port} -s 16384 -n 100')
-        end_well(guests, daemon)
+        self.put_back(parts.STOCK_DEVICE)
+        for guest in (self.peer, self.guest):
+            parts.use_own(guest)
+        self.put_back(parts.OWN_DEVICE)
+        end_well([self.peer, self.guest], self.daemon)
+
+    def test_file(self):
+        """A QEMU that was started anew goes on from a file, soon enough with what was
+        connected; not so one that does once more."""
+        self.start()
+        for guest in (self.peer, self.guest):
+            parts.use_own(guest)
+        counting = self.counting(parts.OWN_DEVICE)
+        counting.more()
+        state = self.session.path('state')
+        migrate.save(self.guest, state)
+        left = time.monotonic()
+        self.guest = migrate.restore(self.guest, state)
+        took = time.monotonic() - left
+        # Peers wait for 30 s.
+        if took < 20:
+            counting.more()
+        else:
+            say('restored after %.0f s: too late to try connections' % took)
+            self.assertGreater(self.guest.patience, 1)
+        self.guest = migrate.restore(self.guest, state)
+        self.ends(counting)
+        self.all_works(parts.OWN_DEVICE)
+        end_well([self.peer, self.guest], self.daemon)
