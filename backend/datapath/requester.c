@@ -384,24 +384,25 @@ uint32_t requester_wait(struct qp *qp, uint64_t seq, struct outcome o)
 {
     struct qp_requester *req = &qp->req;
 
+    /*
+     * Neither is a try, nor do they give anybody new ones: a message that waits for a
+     * broken connection is not the one whose tries those before it used up.
+     */
+    if (o.what == OUT_HELD) {
+        sched_wait(qp, QP_WAIT_HOLD, now_ns() + POLL_HOLD_NS);
+        return PVRDMA_WC_SUCCESS;
+    }
+    if (o.what == OUT_GRACE) {
+        wait_for_grace(qp);
+        return PVRDMA_WC_SUCCESS;
+    }
     if (req->retry_seq != seq) {
         req->retry_seq = seq;
         req->retries_left = (uint8_t)(qp->attr.retry_cnt + 1);
         req->rnr_left = qp->attr.rnr_retry;
         req->rnr_until = 0;
     }
-    switch (o.what) {
-    case OUT_RNR:
-        return receiver_not_ready(qp, o.status);
-    case OUT_HELD:
-        sched_wait(qp, QP_WAIT_HOLD, now_ns() + POLL_HOLD_NS);
-        return PVRDMA_WC_SUCCESS;
-    case OUT_GRACE:
-        wait_for_grace(qp);
-        return PVRDMA_WC_SUCCESS;
-    default:
-        return unreachable(qp);
-    }
+    return o.what == OUT_RNR ? receiver_not_ready(qp, o.status) : unreachable(qp);
 }
 
 static struct outcome carry(struct qp *qp)

@@ -42,6 +42,49 @@ static void test_late_rts(void)
     vgt_pair_close(&p);
 }
 
+/*
+ * The peer expects another PSN, and takes nothing of what is posted: the first of it uses
+ * up the tries, however often all of it is sent again.
+ */
+static void test_wrong_psn(void)
+{
+    enum { COUNT = 32, LENGTH = 1 << 20 };
+    const struct vg_conn conn = {.timeout = 14, .retry_cnt = 1};
+    struct vgt_opts o = {.unconnected = true, .mr_len = LENGTH};
+    struct pvrdma_sge sge;
+    struct vgt_pair p;
+    int64_t retries;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    retries = vgt_counter("vm0", "datapath", "retries");
+    for (unsigned i = 0; i < 2; i++) {
+        g_assert_cmpint(vg_qp_to_init(p.s[i].qp, NULL), ==, 0);
+        g_assert_cmpint(
+            vg_qp_to_rtr(p.s[i].qp, &p.s[!i].g->gid, p.s[!i].qp->qpn, 1000, NULL), ==, 0);
+        g_assert_cmpint(vg_qp_to_rts(p.s[i].qp, 1001, &conn), ==, 0);
+    }
+    sge = vg_sge(p.s[0].mr, 0, LENGTH);
+    for (unsigned i = 0; i < COUNT; i++) {
+        struct vg_wr wr = {.wr_id = i,
+                           .opcode = PVRDMA_WR_RDMA_WRITE,
+                           .flags = VGT_SIG,
+                           .remote_addr = p.s[1].mr->buf->va,
+                           .rkey = p.s[1].mr->rkey,
+                           .nsge = 1,
+                           .sge = &sge};
+
+        g_assert_cmpuint(vg_queue_send(p.s[0].qp, &wr, 1), ==, 1);
+    }
+    vg_ring_send(p.s[0].qp);
+    for (unsigned i = 0; i < COUNT; i++) {
+        vgt_expect(p.s[0].scq, i,
+                   i == 0 ? PVRDMA_WC_RETRY_EXC_ERR : PVRDMA_WC_WR_FLUSH_ERR);
+    }
+    g_assert_cmpint(vgt_counter("vm0", "datapath", "retries"), ==,
+                    retries + conn.retry_cnt + 1);
+    vgt_pair_close(&p);
+}
+
 /* What was executed before a message that fails is answered all the same. */
 static void test_before_failure(gconstpointer opcode)
 {
@@ -186,6 +229,7 @@ int main(int argc, char **argv)
     vgt_init(&argc, &argv, 120);
     vgt_daemon = vg_daemon_start(&o);
     g_test_add_func("/pipelined/late-rts", test_late_rts);
+    g_test_add_func("/pipelined/wrong-psn", test_wrong_psn);
     g_test_add_data_func("/pipelined/before-failure/read",
                          GUINT_TO_POINTER(PVRDMA_WR_RDMA_READ), test_before_failure);
     g_test_add_data_func("/pipelined/before-failure/atomic",

@@ -23,6 +23,7 @@ static uint32_t n_posted, n_reaped;
 static uint64_t started[1024];
 static _Atomic unsigned n_started;
 static _Atomic bool down, room, stalled;
+static _Atomic bool alone;    /* but the first message all are held */
 static _Atomic uint64_t from; /* where the last one went on */
 
 static struct outcome take(struct qp *q, struct send_op *op)
@@ -31,6 +32,9 @@ static struct outcome take(struct qp *q, struct send_op *op)
 
     if (atomic_load(&down)) {
         return OUTCOME(OUT_SILENT);
+    }
+    if (atomic_load(&alone) && op->m.seq > 0) {
+        return OUTCOME(OUT_HELD);
     }
     if (op->m.flags & PVRDMA_SEND_SOLICITED && !atomic_load(&room)) {
         op->done = 1; /* the first slice; as if it were longer */
@@ -208,6 +212,7 @@ static void setup(uint8_t rnr_retry)
     n_posted = n_reaped = 0;
     atomic_store(&n_started, 0);
     atomic_store(&down, false);
+    atomic_store(&alone, false);
     atomic_store(&room, true);
 }
 
@@ -570,6 +575,30 @@ static void test_silent(void)
     teardown();
 }
 
+/* One behind it that is held, at each try, leaves the first the tries that it has. */
+static void test_held_behind(void)
+{
+    unsigned tries;
+
+    setup(7);
+    tries = qp->attr.retry_cnt + 1u;
+    atomic_store(&alone, true);
+    for (unsigned i = 0; i < 3; i++) {
+        post(PVRDMA_WR_RDMA_WRITE, 0);
+    }
+    for (unsigned n = 1; n <= tries + 1; n++) {
+        while (atomic_load(&n_started) < n) {
+            g_usleep(100);
+        }
+        expect_no_cqe();
+        answer(0, OUTCOME(OUT_SILENT));
+    }
+    expect_cqe(0, PVRDMA_WC_RETRY_EXC_ERR);
+    expect_cqe(1, PVRDMA_WC_WR_FLUSH_ERR);
+    expect_cqe(2, PVRDMA_WC_WR_FLUSH_ERR);
+    teardown();
+}
+
 static void to_state(uint32_t state)
 {
     qpfix_modify(&f, qp, 0, (struct pvrdma_qp_attr){.qp_state = state});
@@ -912,6 +941,7 @@ int main(int argc, char **argv)
     g_test_add_func("/window/junk", test_junk);
     g_test_add_func("/window/halfway", test_halfway);
     g_test_add_func("/window/silent", test_silent);
+    g_test_add_func("/window/held-behind", test_held_behind);
     g_test_add_func("/window/waiting", test_waiting);
     g_test_add_func("/window/stopped", test_stopped);
     g_test_add_func("/window/unsent", test_unsent);
