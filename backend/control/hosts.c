@@ -32,6 +32,7 @@ static void report_features(GString *s, uint64_t features)
         {PEER_FEATURE_CLAIMS, "claims"},
         {PEER_FEATURE_DATAGRAMS, "datagrams"},
         {PEER_FEATURE_BIND, "bind"},
+        {PEER_FEATURE_PROOFS, "proofs"},
     };
 
     json_begin(s, "features", '[');

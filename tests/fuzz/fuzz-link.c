@@ -58,6 +58,12 @@ static void on_claim(struct peer *from, const struct peer_claim *claim)
     handed++;
 }
 
+static void on_proved(struct peer *from, const struct peer_claim *claim)
+{
+    CHECK(config_valid_name(claim->host) && (claim->owner[0] || claim->owner[1]));
+    on_claim(from, claim);
+}
+
 static void on_bind(struct peer *from, const struct peer_bind *bind)
 {
     struct peer_bind_answer answer = {{bind->token[0], bind->token[1]}, 1, 0};
@@ -98,6 +104,7 @@ static const struct peer_claim_ops claim_ops = {
     .claim = on_claim,
     .unclaim = on_claim,
     .hold = on_claim,
+    .proved = on_proved,
     .link_up = on_link,
     .link_down = on_link,
 };
@@ -226,7 +233,7 @@ static void greet_as(struct end *e, uint8_t instance)
                          .hello = {.min_version = 1,
                                    .max_version = 1,
                                    .timeout_ms = 5000,
-                                   .features = 7,
+                                   .features = 15,
                                    .instance = {instance},
                                    .from = "b",
                                    .to = "a"}};

@@ -51,6 +51,10 @@ static void check_names(const struct peer_msg *m)
     case PEER_MSG_HOLD:
         CHECK(config_valid_name(m->claim.network));
         break;
+    case PEER_MSG_PROVED:
+        CHECK(config_valid_name(m->claim.network) && config_valid_name(m->claim.host));
+        CHECK(m->claim.owner[0] || m->claim.owner[1]);
+        break;
     case PEER_MSG_BIND:
         CHECK(config_valid_name(m->bind.network));
         break;

@@ -383,9 +383,11 @@ static void got_claim(struct peer_link *l, const struct peer_msg *m)
         fn = m->type == PEER_MSG_ASK       ? ops->ask
              : m->type == PEER_MSG_CLAIM   ? ops->claim
              : m->type == PEER_MSG_UNCLAIM ? ops->unclaim
-                                           : ops->hold;
+             : m->type == PEER_MSG_HOLD    ? ops->hold
+                                           : ops->proved;
     }
-    GIVE(l, PEER_FEATURE_CLAIMS, fn, &m->claim);
+    GIVE(l, m->type == PEER_MSG_PROVED ? PEER_FEATURE_PROOFS : PEER_FEATURE_CLAIMS, fn,
+         &m->claim);
 }
 
 static void got_message(struct peer_link *l, const struct peer_msg *m)
@@ -411,6 +413,7 @@ static void got_message(struct peer_link *l, const struct peer_msg *m)
     case PEER_MSG_CLAIM:
     case PEER_MSG_UNCLAIM:
     case PEER_MSG_HOLD:
+    case PEER_MSG_PROVED:
         got_claim(l, m);
         break;
     case PEER_MSG_BIND:

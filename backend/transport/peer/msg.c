@@ -171,7 +171,14 @@ static uint8_t *put_claim(uint8_t *p, const struct peer_msg *m)
     p = add_u64(p, c->owner[0]);
     p = add_u64(p, c->owner[1]);
     p = add_u64(p, c->generation);
-    return m->type == PEER_MSG_UNCLAIM ? p : add_u32(p, c->hold_ms);
+    if (m->type == PEER_MSG_UNCLAIM) {
+        return p;
+    }
+    p = add_u32(p, c->hold_ms);
+    if (m->type != PEER_MSG_PROVED) {
+        return p;
+    }
+    return add_bytes(add_name(p, c->host), c->proof, sizeof(c->proof));
 }
 
 static void get_claim(struct reader *r, struct peer_msg *m)
@@ -188,7 +195,11 @@ static void get_claim(struct reader *r, struct peer_msg *m)
     c->generation = get_u64(r);
     if (m->type != PEER_MSG_UNCLAIM) {
         c->hold_ms = get_u32(r);
-        r->bad |= m->type == PEER_MSG_CLAIM && !c->owner[0] && !c->owner[1];
+        r->bad |= m->type != PEER_MSG_HOLD && !c->owner[0] && !c->owner[1];
+    }
+    if (m->type == PEER_MSG_PROVED) {
+        get_name(r, c->host);
+        get_bytes(r, c->proof, sizeof(c->proof));
     }
 }
 
@@ -301,6 +312,7 @@ size_t peer_msg_put(const struct peer_msg *m, uint8_t *out)
     case PEER_MSG_CLAIM:
     case PEER_MSG_UNCLAIM:
     case PEER_MSG_HOLD:
+    case PEER_MSG_PROVED:
         p = put_claim(p, m);
         break;
     case PEER_MSG_BIND:
@@ -342,6 +354,7 @@ static bool get_body(struct reader *r, struct peer_msg *m)
     case PEER_MSG_CLAIM:
     case PEER_MSG_UNCLAIM:
     case PEER_MSG_HOLD:
+    case PEER_MSG_PROVED:
         get_claim(r, m);
         return true;
     case PEER_MSG_BIND:

@@ -22,6 +22,7 @@
 #define PEER_NAME_MAX      63u    /* of a host or a network, without the NUL */
 #define PEER_NONCE_LEN     32u
 #define PEER_PROOF_LEN     32u
+#define PEER_PLACE_LEN     16u   /* proof of where a VM is */
 #define PEER_MAX_DATA      4096u /* of a datagram */
 /* The longest message that peer_msg_put() makes. */
 #define PEER_MSG_MAX (PEER_MSG_HEADER + 256u + PEER_MAX_DATA)
@@ -38,6 +39,7 @@ enum peer_msg_type {
     PEER_MSG_CLAIM = 17,
     PEER_MSG_UNCLAIM = 18,
     PEER_MSG_HOLD = 19,
+    PEER_MSG_PROVED = 20,
     /* Of connections. */
     PEER_MSG_BIND = 32,
     PEER_MSG_BIND_ANSWER = 33,
@@ -49,6 +51,7 @@ enum peer_feature {
     PEER_FEATURE_CLAIMS = 1,    /* ASK, CLAIM, UNCLAIM, HOLD */
     PEER_FEATURE_DATAGRAMS = 2, /* DATAGRAM */
     PEER_FEATURE_BIND = 4,      /* BIND, and iWARP connections to the same port */
+    PEER_FEATURE_PROOFS = 8,    /* PROVED, in place of CLAIM */
 };
 
 /* Why a link ends. */
@@ -73,7 +76,9 @@ struct peer_hello {
 
 /*
  * About an address.  ASK: the first two, the rest is zero.  UNCLAIM as an answer to ASK
- * has no owner: nobody here has it.  Nor needs HOLD one: whoever has it there.
+ * has no owner: nobody here has it.  Nor needs HOLD one: whoever has it there.  PROVED is
+ * CLAIM with the name of the host that claims: the sender, or one whose claim it passes
+ * on.
  */
 struct peer_claim {
     char network[PEER_NAME_MAX + 1];
@@ -81,6 +86,8 @@ struct peer_claim {
     uint64_t owner[2]; /* random, of the VM's attachment */
     uint64_t generation;
     uint32_t hold_ms; /* CLAIM, HOLD: its owner stands still, at most so long; 0: no */
+    char host[PEER_NAME_MAX + 1];  /* PROVED: who claims ... */
+    uint8_t proof[PEER_PLACE_LEN]; /* ... and what shows the VM's other places that */
 };
 
 /* "QP sqpn of sgid wants to be connected with QP dqpn of dgid." */
@@ -131,7 +138,7 @@ struct peer_msg {
         uint8_t proof[PEER_PROOF_LEN]; /* AUTH */
         uint64_t stamp;                /* PING, PONG: the asker's, sent back */
         uint16_t reason;               /* CLOSE: enum peer_close, or one of later days */
-        struct peer_claim claim;       /* ASK, CLAIM, UNCLAIM, HOLD */
+        struct peer_claim claim;       /* ASK, CLAIM, UNCLAIM, HOLD, PROVED */
         struct peer_bind bind;
         struct peer_bind_answer answer;
         struct peer_datagram datagram;

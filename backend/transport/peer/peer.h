@@ -43,6 +43,7 @@ struct peer_claim_ops {
     void (*claim)(struct peer *from, const struct peer_claim *claim);
     void (*unclaim)(struct peer *from, const struct peer_claim *claim);
     void (*hold)(struct peer *from, const struct peer_claim *claim);
+    void (*proved)(struct peer *from, const struct peer_claim *claim);
     void (*link_up)(struct peer *peer);
     void (*link_down)(struct peer *peer);
 };
@@ -87,7 +88,7 @@ void peer_reset(struct peer *peer, const char *why);
 /* False: the link is down, the peer cannot do it, or too much waits for it. */
 bool peer_send_bind(struct peer *peer, const struct peer_bind *bind);
 bool peer_send_bind_answer(struct peer *peer, const struct peer_bind_answer *answer);
-/* @type: PEER_MSG_ASK, _CLAIM, _UNCLAIM or _HOLD. */
+/* @type: PEER_MSG_ASK, _CLAIM, _UNCLAIM, _HOLD or _PROVED. */
 bool peer_send_claim(struct peer *peer, enum peer_msg_type type,
                      const struct peer_claim *claim);
 

@@ -261,7 +261,9 @@ bool peer_send_claim(struct peer *peer, enum peer_msg_type type,
 {
     struct peer_msg m = {.type = type, .claim = *claim};
 
-    return can(peer, PEER_FEATURE_CLAIMS) && peer_send_control(peer, &m);
+    return can(peer,
+               type == PEER_MSG_PROVED ? PEER_FEATURE_PROOFS : PEER_FEATURE_CLAIMS) &&
+           peer_send_control(peer, &m);
 }
 
 static gboolean on_wake(gint fd, GIOCondition cond, gpointer unused)

@@ -70,6 +70,14 @@ static unsigned samples(struct peer_msg m[16], const uint8_t *data, uint32_t len
                      .flags = PEER_DATAGRAM_IMM | PEER_DATAGRAM_SOLICITED,
                      .data = data,
                      .len = len}};
+    m[n++] = (struct peer_msg){.type = PEER_MSG_PROVED,
+                               .claim = {.network = "lan",
+                                         .gid = gid_a,
+                                         .owner = {20, 7},
+                                         .generation = 9,
+                                         .hold_ms = 1000,
+                                         .host = "b1",
+                                         .proof = {0xaa, [15] = 0xbb}}};
     return n;
 }
 
@@ -112,6 +120,9 @@ static void test_bytes(void)
     BYTES_ARE(&m[11], "\0\x30\0\0\0\0\0\x3e\x03lan" GID_A GID_B
                       "\0\xff\xff\xff\0\0\0\x01\x80\x01\0\0\0\x0f\xff\xff"
                       "\x01\x02\x03\x04\x06\x40\x03xyz");
+    BYTES_ARE(&m[12], "\0\x14\0\0\0\0\0\x43\x03lan" GID_A "\0\0\0\0\0\0\0\x14"
+                      "\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x09\0\0\x03\xe8\x02"
+                      "b1\xaa\0\0\0\0\0\0\0\0\0\0\0\0\0\0\xbb");
     /* HELLO: numbers, instance, nonce, names. */
     g_assert_cmpuint(peer_msg_put(&m[0], wire), ==, 8 + 24 + 16 + 32 + 2 + 15);
     g_assert_cmpmem(wire, 16, "\0\x01\0\0\0\0\0\x59\0\x01\x02\x03\0\0\x13\x88", 16);
@@ -137,7 +148,7 @@ static void test_round_trip(void)
         struct peer_msg m[16], back;
         unsigned n = samples(m, data, lens[l]);
 
-        g_assert_cmpuint(n, ==, 12);
+        g_assert_cmpuint(n, ==, 13);
         for (unsigned i = 0; i < n; i++) {
             size_t len = peer_msg_put(&m[i], wire), size;
 
@@ -213,7 +224,7 @@ static void test_limits(void)
 
 static void test_unknown(void)
 {
-    static const uint16_t types[] = {0, 6, 20, 34, 35, 0xffff};
+    static const uint16_t types[] = {0, 6, 21, 34, 35, 0xffff};
 
     for (unsigned i = 0; i < G_N_ELEMENTS(types); i++) {
         struct peer_msg m;
@@ -257,6 +268,9 @@ static void test_fields(void)
     spoil(11, 48, 1);
     spoil(11, 57, 0x1f); /* flow labels 20 */
     spoil(11, 66, 4);
+    spoil(12, 56, 0); /* nobody's claim, of one who is not named well */
+    spoil(12, 57, '/');
+    spoil(12, 56, 3);
 }
 
 /* Who claims has a name for it; who says that nobody is there has none. */
@@ -268,6 +282,9 @@ static void test_owner(void)
     m.claim.owner[1] = 1;
     g_assert_cmpint(get(peer_msg_put(&m, wire), &back), ==, PEER_MSG_OK);
     m.claim.owner[1] = 0;
+    m.type = PEER_MSG_PROVED;
+    strcpy(m.claim.host, "h");
+    g_assert_cmpint(get(peer_msg_put(&m, wire), &back), ==, PEER_MSG_BAD);
     m.type = PEER_MSG_HOLD;
     g_assert_cmpint(get(peer_msg_put(&m, wire), &back), ==, PEER_MSG_OK);
     m.type = PEER_MSG_UNCLAIM;
