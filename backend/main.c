@@ -367,7 +367,7 @@ static bool serve_vms(struct daemon_config *cfg, GError **errp)
         goto out_tcp;
     }
     reload_start(cfg);
-    if (!claims_start(cfg->peer_timeout, errp)) {
+    if (!claims_start(cfg->host_name, cfg->peer_timeout, errp)) {
         goto out_control;
     }
     ud_start();

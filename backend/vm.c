@@ -14,6 +14,7 @@
 #include "vm.h"
 
 #include <errno.h>
+#include <string.h>
 #include <sys/random.h>
 
 #include "datapath/datapath.h"
@@ -28,7 +29,9 @@ void vm_new_owner(struct vm *vm)
     while (getrandom(vm->owner, sizeof(vm->owner), 0) != sizeof(vm->owner)) {
     }
     vm->generation = 1;
-    vm->moved = false;
+    memset(vm->key, 0, sizeof(vm->key));
+    vm->proved = 0;
+    vm->moved = vm->gave_way = false;
 }
 
 bool vm_attach(struct vm *vm, GError **errp)
@@ -82,6 +85,7 @@ err_irq:
 void vm_has_moved(struct vm *vm)
 {
     if (!atomic_load(&vm->dp.paused)) {
+        vm->gave_way = true;
         guest_fault(&vm->guest, "this VM runs elsewhere, too");
     }
 }

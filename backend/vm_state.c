@@ -19,6 +19,7 @@
 
 #include "datapath/datapath.h"
 #include "device/device.h"
+#include "directory/directory.h"
 #include "state.h"
 #include "verbs/verbs.h"
 
@@ -94,7 +95,21 @@ static void owner_load(struct vm *vm, struct state_in *s)
     }
     vm->owner[0] = a;
     vm->owner[1] = b;
-    vm->generation = generation + 1; /* it has moved */
+    vm->generation = generation + 1;     /* it has moved */
+    memset(vm->key, 0, sizeof(vm->key)); /* an older daemon has none */
+    vm->proved = 0;
+}
+
+/* By which those who begin from this state know each other. */
+static void key_save(struct vm *vm, struct state_out *s)
+{
+    directory_need_key(vm);
+    state_put_bytes(s, vm->key, sizeof(vm->key));
+}
+
+static void key_load(struct vm *vm, struct state_in *s)
+{
+    state_get_bytes(s, vm->key, sizeof(vm->key));
 }
 
 /* ---- the device, and how it tells the guest ---- */
@@ -161,6 +176,7 @@ static const struct part {
 } parts[] = {
     {STATE_TAG('C', 'A', 'P', 'S'), 1, 0, "limits", caps_save, caps_load},
     {STATE_TAG('O', 'W', 'N', 'R'), 1, 0, "owner", owner_save, owner_load},
+    {STATE_TAG('K', 'E', 'Y', ' '), 1, STATE_OPTIONAL, "key", key_save, key_load},
     {STATE_TAG('D', 'E', 'V', 'C'), 1, 0, "device", part_device_save, part_device_load},
     {STATE_TAG('R', 'I', 'N', 'G'), 1, 0, "event rings", events_save, events_load},
     {STATE_TAG('S', 'T', 'A', 'T'), 1, 0, "statistics", datapath_save, datapath_load},
@@ -273,7 +289,9 @@ bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp)
     bool bus_master = vm->dev->bus_master;
     struct state_in s, statistics = {0};
     char error[STATE_ERROR_MAX];
+    uint8_t key[sizeof(vm->key)];
 
+    memcpy(key, vm->key, sizeof(key));
     device_reset(vm->dev); /* if it was not: whatever it had, goes */
     state_in_begin(&s, data, len, error);
     if (!state_failed(&s)) {
@@ -291,6 +309,8 @@ bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp)
     vm->owner[0] = owner[0];
     vm->owner[1] = owner[1];
     vm->generation = generation;
+    memcpy(vm->key, key, sizeof(key));
+    vm->proved = 0;
     g_set_error(errp, PVRDMA_ERROR, 0, "the state of the device: %s", error);
     return false;
 }

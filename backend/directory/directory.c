@@ -353,7 +353,7 @@ void directory_went_on(struct vm *vm)
 {
     struct entry *e;
 
-    vm->generation++;
+    vm->generation += 2; /* who was begun from its state has one more */
     LIST_FOREACH(e, &held[vm->id], of_vm)
     {
         remote_bound(e);

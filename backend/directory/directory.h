@@ -26,9 +26,13 @@ struct vm;
  * Who has an address: an owner, which is random and stays a VM's own wherever it goes,
  * and how often that VM has changed its place.
  */
+#define CLAIM_PROOF_LEN 16u
 struct claim {
     uint64_t owner[2];
     uint64_t generation;
+    /* What its other places know it by (rivals.c); zero, or host is NULL: nothing. */
+    const char *host; /* where it is; stays valid as long as who claims it */
+    uint8_t proof[CLAIM_PROOF_LEN];
 };
 
 /*
@@ -114,7 +118,7 @@ void directory_left(struct vm *vm, uint64_t ns);
 
 /*
  * @vm goes on here although somebody may have its state: whoever claims its addresses
- * with the generation that is in there is too late.
+ * with the generation that is in there is too late, and who has run with it gives way.
  */
 void directory_went_on(struct vm *vm);
 
@@ -132,6 +136,23 @@ bool directory_may_run(const struct vm *vm);
  * begun while its former self went on.
  */
 void directory_set_moved(void (*moved)(struct vm *vm));
+
+/* ---- two places of one state (rivals.c) ---- */
+
+/* Before the state of @vm is given to anybody: its places know each other by its key. */
+void directory_need_key(struct vm *vm);
+
+/* A claim of who owns an address that a VM of this host has. */
+enum rival {
+    RIVAL_NONE,   /* it is not, or nothing proves it */
+    RIVAL_FIRST,  /* it is, and goes on: the VM of this host has given way */
+    RIVAL_SECOND, /* it is to give way */
+};
+enum rival directory_rival(const char *network, const struct pvrdma_gid *gid,
+                           const struct claim *claim);
+/* Does @a go on, not @b?  Both are of one owner, and proved. */
+bool claim_comes_first(const struct claim *a, const struct claim *b);
+bool claim_is_proved(const struct claim *claim);
 
 /* ---- other hosts (remote.c) ---- */
 
@@ -168,6 +189,8 @@ struct directory_engine {
 
 /* NULL: nobody outside is asked, as from the start.  Returns 0 or an errno. */
 int directory_set_engine(const struct directory_engine *engine);
+/* What other hosts call this one; NULL: nothing, and claims have no proof. */
+void directory_set_host(const char *name);
 /* Is there anybody who can be asked now?  If not, unknown addresses are absent at once.
  */
 void directory_set_reachable(bool reachable);
@@ -218,6 +241,9 @@ enum claim_result {
 enum claim_result directory_claim(struct peer *peer, const char *network,
                                   const struct pvrdma_gid *gid, const struct claim *claim,
                                   uint64_t hold_ns);
+/* The peer that has the address, and with which claim, as far as is known; or NULL. */
+struct peer *directory_holder(const char *network, const struct pvrdma_gid *gid,
+                              struct claim *claim);
 /* Is there a link to @peer?  Without one, what it has may be claimed by its owner. */
 void directory_linked(struct peer *peer, bool linked);
 /* @peer does not have it, or no longer.  True: it had. */

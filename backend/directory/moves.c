@@ -13,9 +13,11 @@
  *   at a peer            who holds it, or has no link
  *
  * While its owner runs, and can be asked, nobody takes it: a host that repeats another's
- * claim with a higher generation gets nothing.  A VM that was begun elsewhere while its
- * former self went on (a move that was called off too late) gives way: the host that it
- * came from says that it still runs, and that counts.
+ * claim with a higher generation gets nothing.  Who can prove that he is the same VM,
+ * begun elsewhere, has it if he comes first (rivals.c).  Without a key, as its state
+ * is of a former release, one that was begun while its former self went on (a
+ * move that was called off too late) gives way: the host that it came from says that it
+ * still runs, and that counts.
  *
  * Main thread.
  */
@@ -72,18 +74,23 @@ enum claim_result moves_judge(const struct entry *e, const struct claim *claim)
     if (!same_owner(&now, claim)) {
         return atomic_load(&e->route.vm) ? CLAIM_LOCAL : CLAIM_OTHER;
     }
-    if (claim->generation <= now.generation) {
-        return CLAIM_OLD;
+    if (claim->generation > now.generation && stands_still(e)) {
+        return CLAIM_TAKEN;
     }
-    return stands_still(e) ? CLAIM_TAKEN : CLAIM_RUNS;
+    if (rivals_judge(e, claim) == RIVAL_FIRST) {
+        rivals_say(e, claim);
+        return CLAIM_TAKEN;
+    }
+    return claim->generation > now.generation ? CLAIM_RUNS : CLAIM_OLD;
 }
 
 bool moves_gives_way(const struct entry *e, const struct peer *from,
                      const struct claim *claim, uint64_t hold_ns)
 {
+    const struct vm *vm = atomic_load(&e->route.vm);
     struct claim now;
 
-    return atomic_load(&e->route.vm) && e->taken_from == from && !hold_ns &&
+    return vm && e->taken_from == from && !hold_ns && !rivals_has_key(vm) &&
            moves_claim(e, &now) && same_owner(&now, claim);
 }
 

@@ -315,12 +315,26 @@ void remote_held(struct entry *e)
     }
 }
 
+/* As other hosts hear it.  What was left has a claim like any, but cannot give way. */
+static bool own_claim(const struct entry *e, struct claim *claim)
+{
+    struct vm *vm = atomic_load(&e->route.vm);
+
+    if (remote_of(e) || !moves_claim(e, claim)) {
+        return false;
+    }
+    if (vm) {
+        rivals_prove(vm, claim);
+    }
+    return true;
+}
+
 bool directory_local(const char *network, const struct pvrdma_gid *gid,
                      struct claim *claim, uint64_t *held_until)
 {
     const struct entry *e = entry_find(network, gid);
 
-    if (!e || remote_of(e) || !moves_claim(e, claim)) {
+    if (!e || !own_claim(e, claim)) {
         return false;
     }
     *held_until = atomic_load(&e->route.held_until);
@@ -339,7 +353,7 @@ static void each_local(struct entry *e, void *opaque)
     const struct each_local *each = opaque;
     struct claim claim;
 
-    if (e->network == each->network && moves_claim(e, &claim)) {
+    if (e->network == each->network && own_claim(e, &claim)) {
         each->fn(&e->gid, &claim, atomic_load(&e->route.held_until), each->opaque);
     }
 }
@@ -461,6 +475,11 @@ static enum claim_result judge(struct claimant *c, struct entry *e,
     return result;
 }
 
+static bool same_proof(const struct claim *a, const struct claim *b)
+{
+    return memcmp(a->proof, b->proof, sizeof(a->proof)) == 0;
+}
+
 enum claim_result directory_claim(struct peer *peer, const char *network,
                                   const struct pvrdma_gid *gid, const struct claim *claim,
                                   uint64_t hold_ns)
@@ -471,7 +490,7 @@ enum claim_result directory_claim(struct peer *peer, const char *network,
     const struct remote *r = remote_of(e);
 
     if (result == CLAIM_TAKEN && r && r->peer == peer && same_owner(&r->claim, claim) &&
-        r->claim.generation == claim->generation) {
+        r->claim.generation == claim->generation && same_proof(&r->claim, claim)) {
         if (hold_ns || atomic_load(&e->route.held_until)) {
             set_hold(e, hold_ns);
             entry_tell(e);
@@ -496,6 +515,19 @@ enum claim_result directory_claim(struct peer *peer, const char *network,
     entry_settle(e);
     claimant_settle(c);
     return result;
+}
+
+struct peer *directory_holder(const char *network, const struct pvrdma_gid *gid,
+                              struct claim *claim)
+{
+    const struct entry *e = entry_find(network, gid);
+    const struct remote *r = e ? remote_of(e) : NULL;
+
+    if (!r || !remote_is_linked(e)) {
+        return NULL;
+    }
+    *claim = r->claim;
+    return r->peer;
 }
 
 void remote_not_contested(struct entry *e)
@@ -606,6 +638,11 @@ void directory_forget(struct peer *peer, bool unused_only,
 
 /* ---- start and stop ---- */
 
+void directory_set_host(const char *name)
+{
+    rivals_set_host(name);
+}
+
 void directory_set_reachable(bool yes)
 {
     atomic_store(&reachable, yes);
@@ -665,6 +702,7 @@ int directory_set_engine(const struct directory_engine *which)
 
 void remote_fini(void)
 {
+    rivals_set_host(NULL);
     directory_set_engine(NULL);
 }
 

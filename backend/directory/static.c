@@ -11,9 +11,12 @@
  * It is told before its claim is taken, and a link keeps the order of its messages: so
  * the first datagram that goes to a peer finds its source known there, and a peer
  * believes no source that was not claimed.  So is, unasked, every peer with a new link
- * if a VM here has had another place: that may be there, and not have heard of the move.
- * Of networks in which no VM of this host has
- * ever been nothing is said and nothing remembered.
+ * if a VM here has had another place, and every peer with a link when such a VM claims:
+ * another place of it may be there, and not have heard of this one.  Of networks in which
+ * no VM of this host has ever been nothing is said and nothing remembered.
+ *
+ * Two peers that claim one address for the same VM may have no link to each other.  The
+ * one that does not go on (rivals.c) is told the other's claim.
  *
  * A link that comes up begins anew: what the peer had claimed is forgotten, as it is
  * asked for again when it is needed, but for what somebody refers to; that is asked for
@@ -34,6 +37,7 @@
 #include "config.h"
 #include "log.h"
 #include "objects/qp_state.h"
+#include "objects/vm.h"
 
 #define LATE_MS  20u
 #define LATE_MAX DIRECTORY_MAX_CLAIMS
@@ -255,17 +259,19 @@ static void tell_one(const struct pvrdma_gid *gid, const struct claim *claim,
 }
 
 /* All that this host has in @network, if @m does not know. */
-static void tell(struct member *m, const char *network)
+static bool tell(struct member *m, const char *network)
 {
     struct telling t = {m, network};
+    bool news = g_hash_table_add(m->told, (gpointer)(uintptr_t)network);
 
-    if (g_hash_table_add(m->told, (gpointer)(uintptr_t)network)) {
+    if (news) {
         directory_each_local(network, tell_one, &t);
     }
+    return news;
 }
 
-/* Those who know @network's claims hear what has become of one. */
-static void tell_change(const char *network, const struct pvrdma_gid *gid)
+/* Those who know @network's claims, or @all, hear what has become of one. */
+static void tell_change(const char *network, const struct pvrdma_gid *gid, bool all)
 {
     struct address a = {network, *gid};
     GHashTableIter i;
@@ -275,6 +281,9 @@ static void tell_change(const char *network, const struct pvrdma_gid *gid)
     while (g_hash_table_iter_next(&i, NULL, &p)) {
         struct member *m = p;
 
+        if (all && m->up && tell(m, network)) {
+            continue;
+        }
         if (g_hash_table_contains(m->told, network) && !tell_state(m, &a)) {
             is_late(m, m->late, network, gid);
         }
@@ -284,12 +293,12 @@ static void tell_change(const char *network, const struct pvrdma_gid *gid)
 static void engine_bound(const struct vm *vm, const char *network,
                          const struct pvrdma_gid *gid)
 {
-    tell_change(network, gid);
+    tell_change(network, gid, vm->generation > 1);
 }
 
 static void engine_unbound(const char *network, const struct pvrdma_gid *gid)
 {
-    tell_change(network, gid);
+    tell_change(network, gid, false);
 }
 
 static void engine_held(const char *network, const struct pvrdma_gid *gid, uint64_t until)
@@ -461,6 +470,30 @@ static void say_refused(struct member *m, const char *network,
                                    : "it has claimed too many");
 }
 
+/*
+ * A claim of @m's was refused, and @claim's owner has the address.  If that is at another
+ * peer one of the two does not go on, and hears of it.
+ */
+static void tell_rivals(struct member *m, const struct address *a,
+                        const struct claim *claim)
+{
+    struct claim now;
+    struct peer *holder = directory_holder(a->network, &a->gid, &now);
+    bool heard;
+
+    if (!holder || holder == m->peer || now.owner[0] != claim->owner[0] ||
+        now.owner[1] != claim->owner[1] || !claim_is_proved(&now) ||
+        !claim_is_proved(claim)) {
+        return;
+    }
+    heard = claim_comes_first(claim, &now)
+                ? ops->rival(holder, a->network, &a->gid, claim)
+                : ops->rival(m->peer, a->network, &a->gid, &now);
+    if (!heard) { /* when it claims once more, to be said again */
+        is_late(m, m->late_asks, a->network, &a->gid);
+    }
+}
+
 void static_claimed(struct peer *peer, const char *network, const struct pvrdma_gid *gid,
                     const struct claim *claim, uint64_t hold_ns)
 {
@@ -481,13 +514,26 @@ void static_claimed(struct peer *peer, const char *network, const struct pvrdma_
         return; /* which gives the question up */
     }
     say_refused(m, known, gid, result);
-    if (result == CLAIM_RUNS && directory_local(known, gid, &own, &until) &&
-        !tell_state(m, &a)) {
+    if ((result == CLAIM_RUNS || directory_rival(known, gid, claim) == RIVAL_SECOND) &&
+        directory_local(known, gid, &own, &until) && !tell_state(m, &a)) {
         is_late(m, m->late, known, gid);
+    }
+    if (result == CLAIM_RUNS || result == CLAIM_OLD) {
+        tell_rivals(m, &a, claim);
     }
     q = question_of(known, gid);
     if (q) {
         answered(q, m);
+    }
+}
+
+void static_rival(struct peer *peer, const char *network, const struct pvrdma_gid *gid,
+                  const struct claim *claim)
+{
+    const char *known;
+
+    if (speaker(peer, network, &known)) {
+        directory_rival(known, gid, claim);
     }
 }
 

@@ -16,6 +16,9 @@ struct static_ops {
     bool (*unclaim)(struct peer *peer, const char *network, const struct pvrdma_gid *gid);
     bool (*hold)(struct peer *peer, const char *network, const struct pvrdma_gid *gid,
                  uint64_t hold_ns);
+    /* Another host's, which goes on where what the peer has claimed does not. */
+    bool (*rival)(struct peer *peer, const char *network, const struct pvrdma_gid *gid,
+                  const struct claim *claim);
     /* End the link and begin a new one; may call static_peer_down(). */
     void (*reset)(struct peer *peer);
 };
@@ -37,6 +40,9 @@ void static_peer_gone(struct peer *peer);
 void static_asked(struct peer *peer, const char *network, const struct pvrdma_gid *gid);
 void static_claimed(struct peer *peer, const char *network, const struct pvrdma_gid *gid,
                     const struct claim *claim, uint64_t hold_ns);
+/* Not its own, but of a host that has no link here. */
+void static_rival(struct peer *peer, const char *network, const struct pvrdma_gid *gid,
+                  const struct claim *claim);
 void static_unclaimed(struct peer *peer, const char *network,
                       const struct pvrdma_gid *gid);
 void static_held(struct peer *peer, const char *network, const struct pvrdma_gid *gid,

@@ -85,6 +85,10 @@ void migration_get_status(const struct vm *vm, struct migration_status *st)
     if (m && m->state != RUNNING) {
         st->still_us = still_for(vm, m);
     }
+    if (vm->gave_way) {
+        g_strlcpy(st->error, "it runs on another host, too, and has given way to that",
+                  sizeof(st->error));
+    }
 }
 
 bool migration_stopped(const struct vm *vm)
@@ -423,6 +427,8 @@ static void forget_loaded(struct vm *vm, struct migration *m)
     if (m->loaded) {
         memcpy(vm->owner, m->owner, sizeof(m->owner));
         vm->generation = m->generation;
+        memset(vm->key, 0, sizeof(vm->key)); /* that one's; its own is made anew */
+        vm->proved = 0;
         m->loaded = m->past = false;
     }
 }

@@ -73,7 +73,11 @@ struct vm {
     bool attached;          /* main thread */
     uint64_t owner[2];      /* random: whose addresses they are, on whichever host */
     uint64_t generation;    /* how often it has changed its host, from 1 */
+    uint8_t key[32];        /* random: who has its state knows it; zero: nobody yet */
+    uint8_t proof[16];      /* of its place, by the key (directory/rivals.c) ... */
+    uint64_t proved;        /* ... of this generation; 0: not made yet */
     bool moved;             /* it runs elsewhere: not here again; main thread */
+    bool gave_way;          /* it ran, and so it does elsewhere; main thread */
     gint64 moved_at;        /* since then, g_get_monotonic_time() */
     struct device *dev;     /* registers, DSR, command channel */
     struct objects objects; /* object tables */

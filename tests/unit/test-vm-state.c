@@ -77,6 +77,15 @@ static guint8 *section(GByteArray *bytes, const char *tag, uint64_t *len)
     g_error("no section %s", tag);
 }
 
+/* What follows on it moves up. */
+static void remove_section(GByteArray *a, const char *tag)
+{
+    uint64_t len;
+    guint at = (guint)(section(a, tag, &len) - a->data) - 16;
+
+    g_byte_array_remove_range(a, at, 16 + (guint)len);
+}
+
 /* Without what differs each time: the owner's number of moves, the clock. */
 static void make_comparable(GByteArray *bytes)
 {
@@ -364,6 +373,31 @@ static void test_looks(void)
     teardown();
 }
 
+/* Who has the state has the key; a stream that is refused brings none. */
+static void test_key(void)
+{
+    uint8_t none[sizeof(from->vm.key)] = {0};
+    GByteArray *a;
+
+    setup();
+    g_assert_cmpmem(from->vm.key, sizeof(none), none, sizeof(none));
+    a = fulldev_save(from);
+    g_assert_cmpint(memcmp(from->vm.key, none, sizeof(none)), !=, 0);
+    g_assert_false(load(a->data, a->len - 1));
+    g_assert_cmpmem(to->vm.key, sizeof(none), none, sizeof(none));
+    g_assert_true(load(a->data, a->len));
+    g_assert_cmpmem(to->vm.key, sizeof(none), from->vm.key, sizeof(none));
+    /* Of an older daemon: it gets one with the next. */
+    remove_section(a, "KEY ");
+    g_assert_true(load(a->data, a->len));
+    g_assert_cmpmem(to->vm.key, sizeof(none), none, sizeof(none));
+    g_byte_array_unref(a);
+    a = fulldev_save(to);
+    g_assert_cmpint(memcmp(to->vm.key, none, sizeof(none)), !=, 0);
+    g_byte_array_unref(a);
+    teardown();
+}
+
 /* A ring goes on where it was, and what waited is told. */
 static void test_events(void)
 {
@@ -391,15 +425,6 @@ static void test_events(void)
     pthread_mutex_unlock(&g->events.async.lock);
     g_byte_array_unref(a);
     teardown();
-}
-
-/* What follows on it moves up. */
-static void remove_section(GByteArray *a, const char *tag)
-{
-    uint64_t len;
-    guint at = (guint)(section(a, tag, &len) - a->data) - 16;
-
-    g_byte_array_remove_range(a, at, 16 + (guint)len);
 }
 
 /* What a queue pair failed for its peer hears still; an older daemon has not said it. */
@@ -815,6 +840,7 @@ int main(int argc, char **argv)
     g_test_add_func("/vm-state/claim", test_claim);
     g_test_add_func("/vm-state/claim-beside", test_claim_beside);
     g_test_add_func("/vm-state/looks", test_looks);
+    g_test_add_func("/vm-state/key", test_key);
     g_test_add_func("/vm-state/events", test_events);
     g_test_add_func("/vm-state/failed", test_failed);
     g_test_add_func("/vm-state/stopped", test_stopped);

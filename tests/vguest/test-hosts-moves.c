@@ -4,6 +4,7 @@
  * its peer, VM 1, on host 1; host 2 is made up, and says that VM 1 is there now.
  */
 #include "fakehost.h"
+#include "migrate.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -32,8 +33,8 @@ static void begin(struct vgt_pair *p, const struct vg_conn *conn)
     host_wait_up(host[1], 0, true);
     for (unsigned i = 0; i < 2; i++) {
         fake_init_to(&fake[i], 2, i);
-        fake[i].hello.features =
-            PEER_FEATURE_CLAIMS | PEER_FEATURE_DATAGRAMS | PEER_FEATURE_BIND;
+        fake[i].hello.features = PEER_FEATURE_CLAIMS | PEER_FEATURE_DATAGRAMS |
+                                 PEER_FEATURE_BIND | (i == 1 ? PEER_FEATURE_PROOFS : 0);
         fake[i].hello.timeout_ms = 60000;
         fake_link(&fake[i], 2);
         check_ping(&fake[i], 1);
@@ -231,6 +232,97 @@ static void test_bounded(void)
     end(&p);
 }
 
+/* ---- two places of one state ---- */
+
+/* The key that is in @stream. */
+static const uint8_t *key_in(const GByteArray *stream)
+{
+    uint64_t len;
+
+    for (guint at = 16; at + 16 <= stream->len; at += 16 + (guint)len) {
+        memcpy(&len, stream->data + at + 8, sizeof(len));
+        if (memcmp(stream->data + at, "KEY ", 4) == 0) {
+            g_assert_cmpuint(len, ==, 32);
+            return stream->data + at + 16;
+        }
+    }
+    g_error("no key");
+}
+
+static void prove(struct peer_claim *c, const uint8_t *key)
+{
+    GHmac *h = g_hmac_new(G_CHECKSUM_SHA256, key, 32);
+    const uint64_t words[] = {c->owner[0], c->owner[1], c->generation};
+    uint8_t digest[32];
+    gsize len = sizeof(digest);
+
+    g_hmac_update(h, (const guchar *)"pvrdma place of a VM", -1);
+    g_hmac_update(h, (const guchar *)words, sizeof(words));
+    g_hmac_update(h, (const guchar *)c->host, -1);
+    g_hmac_get_digest(h, digest, &len);
+    g_hmac_unref(h);
+    memcpy(c->proof, digest, sizeof(c->proof));
+}
+
+/* Guest @i's state is read, and then it goes on here. */
+static GByteArray *save_and_go_on(struct vguest *g)
+{
+    GByteArray *stream;
+
+    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP_COPY), ==, 0);
+    stream = vg_mig_read(g, 65536);
+    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_RUNNING), ==, 0);
+    return stream;
+}
+
+/*
+ * Host 2 says that VM 1 runs there, too.  VM 1 goes on until that is proved, and comes
+ * first; a host that knows nothing of proofs hears CLAIM as ever.
+ */
+static void test_proved(void)
+{
+    g_autoptr(GByteArray) stream = NULL;
+    struct peer_claim c, told;
+    struct vgt_pair p;
+
+    begin(&p, &patient);
+    c = claim_of_vm1(&p);
+    stream = save_and_go_on(p.s[1].g);
+    told = hear(1, PEER_MSG_PROVED).claim;
+    g_assert_cmpstr(told.host, ==, "host1");
+    g_assert_cmpuint(told.generation, ==, 3);
+    g_assert_cmpint(told.owner[0] == c.owner[0] && told.owner[1] == c.owner[1], !=, 0);
+    c = told;
+    prove(&c, key_in(stream));
+    g_assert_cmpmem(c.proof, sizeof(c.proof), told.proof, sizeof(told.proof));
+    g_byte_array_unref(save_and_go_on(p.s[0].g));
+    g_assert_cmpuint(hear(0, PEER_MSG_CLAIM).claim.generation, ==, 3);
+
+    c.generation = 9;
+    strcpy(c.host, "host2"); /* another's proof, of another time */
+    say(1, PEER_MSG_PROVED, c);
+    strcpy(c.host, "host7"); /* and as if it came from elsewhere */
+    say(1, PEER_MSG_PROVED, c);
+    strcpy(c.host, "host1");
+    say(1, PEER_MSG_PROVED, c);
+    vgt_write_once(&p, 2);
+
+    strcpy(c.host, "host2");
+    c.generation = 3; /* behind host1 by its name: it hears of that */
+    prove(&c, key_in(stream));
+    put_msg(&fake[1], &(struct peer_msg){.type = PEER_MSG_PROVED, .claim = c});
+    g_assert_cmpstr(hear(1, PEER_MSG_PROVED).claim.host, ==, "host1");
+    vgt_write_once(&p, 3);
+
+    c.generation = 4;
+    prove(&c, key_in(stream));
+    say(1, PEER_MSG_PROVED, c);
+    g_assert_true(vg_wait_closed(p.s[1].g, VGT_WAIT_MS));
+    host_wait_logged(host[1], "host host2 goes on with this VM, of the same state");
+    vg_disconnect(p.s[1].g);
+    end(&p);
+}
+
 int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 120);
@@ -239,5 +331,6 @@ int main(int argc, char **argv)
     g_test_add_func("/hosts-moves/leaves", test_leaves);
     g_test_add_func("/hosts-moves/returns", test_returns);
     g_test_add_func("/hosts-moves/bounded", test_bounded);
+    g_test_add_func("/hosts-moves/proved", test_proved);
     return vgt_run();
 }

@@ -11,6 +11,8 @@
  */
 #include "transport/peer/claims.h"
 
+#include <string.h>
+
 #include "config.h"
 #include "directory/static.h"
 #include "transport/peer/peer.h"
@@ -32,6 +34,8 @@ static bool say(struct peer *peer, enum peer_msg_type type, const char *network,
         c.owner[0] = claim->owner[0];
         c.owner[1] = claim->owner[1];
         c.generation = claim->generation;
+        g_strlcpy(c.host, claim->host ? claim->host : "", sizeof(c.host));
+        memcpy(c.proof, claim->proof, sizeof(c.proof));
     }
     /* 0 is "not at all": rounded up. */
     c.hold_ms = (uint32_t)MIN((hold_ns + NS_PER_MS - 1) / NS_PER_MS, UINT32_MAX);
@@ -47,7 +51,19 @@ static bool say_claim(struct peer *peer, const char *network,
                       const struct pvrdma_gid *gid, const struct claim *claim,
                       uint64_t hold_ns)
 {
-    return say(peer, PEER_MSG_CLAIM, network, gid, claim, hold_ns);
+    bool proved =
+        claim_is_proved(claim) && (peer_features(peer) & PEER_FEATURE_PROOFS) != 0;
+
+    return say(peer, proved ? PEER_MSG_PROVED : PEER_MSG_CLAIM, network, gid, claim,
+               hold_ns);
+}
+
+/* To one that could make nothing of it there is nothing to say. */
+static bool say_rival(struct peer *peer, const char *network,
+                      const struct pvrdma_gid *gid, const struct claim *claim)
+{
+    return !(peer_features(peer) & PEER_FEATURE_PROOFS) ||
+           say(peer, PEER_MSG_PROVED, network, gid, claim, 0);
 }
 
 static bool say_unclaim(struct peer *peer, const char *network,
@@ -72,10 +88,18 @@ static const struct static_ops static_ops = {
     .claim = say_claim,
     .unclaim = say_unclaim,
     .hold = say_hold,
+    .rival = say_rival,
     .reset = begin_anew,
 };
 
 /* ---- from peers ---- */
+
+static bool peer_is_linked(const char *name)
+{
+    const struct peer *peer = peer_find(name);
+
+    return peer && peer_is_up(peer);
+}
 
 static void on_ask(struct peer *from, const struct peer_claim *what)
 {
@@ -84,9 +108,27 @@ static void on_ask(struct peer *from, const struct peer_claim *what)
 
 static void on_claim(struct peer *from, const struct peer_claim *c)
 {
-    struct claim claim = {{c->owner[0], c->owner[1]}, c->generation};
+    struct claim claim = {.owner = {c->owner[0], c->owner[1]},
+                          .generation = c->generation};
 
     static_claimed(from, c->network, &c->gid, &claim, (uint64_t)c->hold_ms * NS_PER_MS);
+}
+
+/* Its own, or that of a host of which it has heard. */
+static void on_proved(struct peer *from, const struct peer_claim *c)
+{
+    struct claim claim = {.owner = {c->owner[0], c->owner[1]},
+                          .generation = c->generation,
+                          .host = c->host};
+
+    memcpy(claim.proof, c->proof, sizeof(claim.proof));
+    if (strcmp(c->host, peer_name(from)) == 0) {
+        claim.host = peer_name(from); /* which stays */
+        static_claimed(from, c->network, &c->gid, &claim,
+                       (uint64_t)c->hold_ms * NS_PER_MS);
+    } else if (!peer_is_linked(c->host)) { /* that would say it itself */
+        static_rival(from, c->network, &c->gid, &claim);
+    }
 }
 
 static void on_unclaim(struct peer *from, const struct peer_claim *c)
@@ -135,13 +177,14 @@ static const struct peer_claim_ops claim_ops = {
     .claim = on_claim,
     .unclaim = on_unclaim,
     .hold = on_hold,
+    .proved = on_proved,
     .link_up = on_link_up,
     .link_down = on_link_down,
 };
 
 /* ---- start and stop ---- */
 
-bool claims_start(unsigned seconds, GError **errp)
+bool claims_start(const char *host, unsigned seconds, GError **errp)
 {
     int err = static_start(&static_ops);
 
@@ -149,6 +192,7 @@ bool claims_start(unsigned seconds, GError **errp)
         g_set_error(errp, PVRDMA_ERROR, 0, "directory: %s", g_strerror(err));
         return false;
     }
+    directory_set_host(host);
     timeout = seconds;
     lost = g_hash_table_new(NULL, NULL);
     peer_set_claim_ops(&claim_ops);

@@ -7,10 +7,10 @@
 #include <stdbool.h>
 
 /*
- * Before peers_start() / after peers_stop().  @timeout: seconds after which a peer whose
- * link is lost has nothing any more.
+ * Before peers_start() / after peers_stop().  @host: this host's name, @timeout: seconds
+ * after which a peer whose link is lost has nothing any more.
  */
-bool claims_start(unsigned timeout, GError **errp);
+bool claims_start(const char *host, unsigned timeout, GError **errp);
 void claims_stop(void);
 
 #endif /* PVRDMAD_PEER_CLAIMS_H */

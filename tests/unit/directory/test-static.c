@@ -3,7 +3,8 @@
  * The engine `static`: who is asked and when nobody has an address, who is told what
  * this host has and in which order, and what becomes of it when links come and go.
  * Messages are lines in a string: "0?2" asks peer 0 for address 2, "0+2" claims it
- * there, "0-2" says that it is not here, "0=2" that it stands still or not any more.
+ * there, "0-2" says that it is not here, "0=2" that it stands still or not any more,
+ * "0>2" that another host goes on with it.
  */
 #include <errno.h>
 #include <glib.h>
@@ -80,6 +81,12 @@ static bool send_hold(struct peer *peer, const char *network,
     return say(peer, '=', network, gid);
 }
 
+static bool send_rival(struct peer *peer, const char *network,
+                       const struct pvrdma_gid *gid, const struct claim *claim)
+{
+    return say(peer, '>', network, gid);
+}
+
 static unsigned resets;
 
 static void reset(struct peer *peer)
@@ -88,8 +95,8 @@ static void reset(struct peer *peer)
     static_peer_down(peer);
 }
 
-static const struct static_ops ops = {send_ask, send_claim, send_unclaim, send_hold,
-                                      reset};
+static const struct static_ops ops = {send_ask,  send_claim, send_unclaim,
+                                      send_hold, send_rival, reset};
 
 /* The messages since the last time, without the last blank. */
 static void expect(const char *want)
@@ -180,15 +187,20 @@ static struct peer *peer_of(const struct route *r)
 /* ---- asking ---- */
 
 /* The order of the peers is the hash table's. */
-static void expect_asks(unsigned n, unsigned gid)
+static void expect_all(unsigned n, char what, unsigned gid)
 {
     for (unsigned i = 0; i < n; i++) {
-        g_autofree char *ask = g_strdup_printf("%u?%u", i, gid);
+        g_autofree char *message = g_strdup_printf("%u%c%u", i, what, gid);
 
-        g_assert_nonnull(strstr(sent->str, ask));
+        g_assert_nonnull(strstr(sent->str, message));
     }
     g_assert_cmpuint(sent->len, ==, 4 * n);
     g_string_truncate(sent, 0);
+}
+
+static void expect_asks(unsigned n, unsigned gid)
+{
+    expect_all(n, '?', gid);
 }
 
 static void turn(unsigned ms)
@@ -316,22 +328,20 @@ static void test_runs(void)
     begin(3);
     vm.generation = 3;
     bind_gid(1);
+    expect_all(3, '+', 1); /* it has had another place: all hear that it is here */
     asked(1, 1);
-    expect("1+1 1+1");
+    expect("1+1");
     moved_claim(0, 1, 4, 0);
-    expect("0+1 0+1"); /* all there is, and that again */
+    expect("0+1");
     g_assert_cmpuint(last_hold, ==, 0);
     moved_claim(0, 1, 3, 0); /* old: there is nothing to say */
     claimed(0, 1, 5);
     expect("");
     atomic_store(&vm.dp.paused, true);
     directory_hold(&vm, true);
-    g_assert_cmpuint(sent->len, ==, 8);
-    g_string_truncate(sent, 0);
+    expect_all(3, '=', 1);
     moved_claim(0, 1, 4, 0);
-    g_assert_cmpuint(sent->len, ==, 8);
-    g_assert_nonnull(strstr(sent->str, "1-1 ")); /* to ask who has it */
-    g_string_truncate(sent, 0);
+    expect_all(3, '-', 1); /* to ask who has it */
     unbind(1);
     expect("");
     atomic_store(&vm.dp.paused, false);
