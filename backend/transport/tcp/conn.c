@@ -52,8 +52,12 @@
 #define REFUSED_FOR 4u
 /* Not more often than that. */
 #define ASK_EVERY_NS 2000000u
-/* After a stream that brought nothing: until another one is asked for. */
-#define VAIN_NS 5000000u
+/* After a stream that brought nothing: until another one is asked for; then twice that.
+ */
+#define VAIN_NS     5000000u
+#define MAX_VAIN_NS 100000000u
+/* Streams further apart than so many times a peer's patience are not one try. */
+#define VAIN_APART 4u
 /* What a socket is watched for, always. */
 #define WATCH (EPOLLIN | EPOLLRDHUP | EPOLLET)
 
@@ -124,6 +128,10 @@ void conn_follow(struct conn *c)
     c->trying = c->refused = false;
     c->next_ask = 0;
     c->in_vain = 0;
+    c->vain_since = 0;
+    if (c->s) {
+        c->s->answered = true; /* whatever it brought, its end is no try */
+    }
     conn_break(c, "its peer has another place");
     atomic_store(&c->net->net.ready, true); /* the worker looks */
 }
@@ -138,18 +146,30 @@ void conn_reachable(struct conn *c, bool anew)
     }
 }
 
-/* A stream has gone on which something was said, and nothing came back. */
+/* Does it want to send, or to know what has arrived? */
+static bool wants(const struct conn *c)
+{
+    const struct qp_requester *req = &c->qp->req;
+
+    return c->s->sent || req->in_flight || req->replay || req->op.active || c->stalled;
+}
+
+/* A stream that was wanted has gone, and nothing came back. */
 static void brought_nothing(struct conn *c)
 {
     uint64_t now = now_ns(), most = conn_patience(c->qp);
 
-    if (!c->vain_since) {
+    /* While one of the two stood still, or had nothing to say, no time ran. */
+    if (!c->vain_since || (most && now - c->vain_at > VAIN_APART * most)) {
         c->vain_since = now;
+        c->vain_wait = VAIN_NS;
     } else if (most && now - c->vain_since > most) {
         c->vain_since = now;
         c->refused = true;
     }
-    c->next_ask = now + VAIN_NS;
+    c->vain_at = now;
+    c->next_ask = now + c->vain_wait;
+    c->vain_wait = MIN(2 * c->vain_wait, MAX_VAIN_NS);
 }
 
 void conn_down(struct conn *c)
@@ -159,14 +179,14 @@ void conn_down(struct conn *c)
     if (!s) {
         return;
     }
-    c->s = NULL;
-    c->is_up = false;
     conn_no_work(c);
     if (s->answered) {
         c->vain_since = 0;
-    } else if (c->qp && c->reliable && s->sent) {
+    } else if (c->qp && c->reliable && wants(c)) {
         brought_nothing(c);
     }
+    c->s = NULL;
+    c->is_up = false;
     c->ready_owed |= s->ready_due;
     epoll_ctl(c->net->epfd, EPOLL_CTL_DEL, s->fd, NULL);
     close(s->fd);

@@ -174,6 +174,8 @@ struct conn {
     uint64_t next_ask;  /* ns; not before */
     /* ns, since when streams brought nothing, or when that was a try; 0: they do. */
     uint64_t vain_since;
+    uint64_t vain_at;   /* ns, the last one's end */
+    uint64_t vain_wait; /* ns from there until another one is asked for */
 
     /* The peer's queue pair has failed, for our message; under the token. */
     uint8_t peer_failed_status;
