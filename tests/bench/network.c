@@ -51,12 +51,14 @@ static void bandwidth(struct vgt_pair *p, const char *what, uint32_t len,
     for (unsigned i = 0; i < ROUNDS; i++) {
         unsigned secs = (unsigned)MAX(seconds / 2, 1);
         struct iperf peer = iperf_run(len, secs, 1);
-        int64_t bytes = vgt_counter("vm0", "datapath", "tx_bytes");
-        double busy = daemon_cpu();
+        int64_t bytes;
+        double busy;
 
         ip[i] = peer.gbs;
         ip_cpu[i] = peer.cpu_s;
         one[i] = iperf_run(len, secs, 0).gbs;
+        bytes = vgt_counter("vm0", "datapath", "tx_bytes");
+        busy = daemon_cpu();
         wr[i] = stream_rate(p, PVRDMA_WR_RDMA_WRITE, len, len);
         busy = daemon_cpu() - busy;
         bytes = vgt_counter("vm0", "datapath", "tx_bytes") - bytes;

@@ -342,18 +342,39 @@ void vgt_assert_no_objects(const char *vm)
     json_node_unref(status);
 }
 
-void vgt_wait_logged(const char *words)
+static char *logged(gsize *len)
+{
+    char *text = NULL;
+
+    g_assert_true(g_file_get_contents(vgt_daemon->log, &text, len, NULL));
+    return text;
+}
+
+size_t vgt_log_length(void)
+{
+    gsize len;
+
+    g_free(logged(&len));
+    return len;
+}
+
+void vgt_wait_logged_after(size_t from, const char *words)
 {
     int64_t end = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
     bool found = false;
 
     while (!found) {
-        char *text = NULL;
+        g_autofree char *text = NULL;
+        gsize len;
 
         g_assert_cmpint(vg_now_ns(), <, end);
         g_usleep(2000);
-        g_assert_true(g_file_get_contents(vgt_daemon->log, &text, NULL, NULL));
-        found = strstr(text, words) != NULL;
-        g_free(text);
+        text = logged(&len);
+        found = from <= len && strstr(text + from, words) != NULL;
     }
+}
+
+void vgt_wait_logged(const char *words)
+{
+    vgt_wait_logged_after(0, words);
 }

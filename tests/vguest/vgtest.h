@@ -169,6 +169,9 @@ uint64_t vgt_traffic_under_way(const struct vgt_traffic *t);
 void vgt_traffic_close(struct vgt_traffic *t);
 /* Wait until the daemon's log, which a thread of its own writes, has these words. */
 void vgt_wait_logged(const char *words);
+/* How much there is; and the same behind so much. */
+size_t vgt_log_length(void);
+void vgt_wait_logged_after(size_t from, const char *words);
 
 /* Percentile (0..100) of the latencies since the last clear, us. */
 double vgt_percentile(GArray *values, double percent);

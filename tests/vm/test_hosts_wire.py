@@ -51,19 +51,19 @@ def need(program):
 class Capture:
     """All packets of our port that a host sends and receives."""
 
-    def __init__(self, session, host):
-        self.path = session.path(host.name + '.pcapng')
+    def __init__(self, session, host, name=''):
+        self.path = session.path(host.name + name + '.pcapng')
+        self.log = session.path(host.name + name + '-dumpcap.log')
         # Of the file's owner; the buffer holds what comes while the disk is slow.
         self.proc = session.popen(
             host.prefix + ['dumpcap', '-q', '-i', host.device, '-B', '128', '-f',
                            'tcp port %d' % hosts.PORT, '-w', self.path],
-            host.name + '-dumpcap.log')
+            os.path.basename(self.log))
         end = time.monotonic() + 20
         while not os.path.exists(self.path):
             if self.proc.poll() is not None or time.monotonic() > end:
                 raise VmError('dumpcap does not listen to ' + host.name)
             time.sleep(0.05)
-        self.log = session.path(host.name + '-dumpcap.log')
 
     def stop(self):
         """How many packets it lost."""
@@ -225,7 +225,9 @@ rm /tmp/bytes''' % DISK_KB, 120)
         """With our parts on both hosts there are unreliable connections, too."""
         parts.use_own(self.guests[2])
         self.remote.find_gids()
-        self.capture = Capture(self.session, self.hosts[0])
+        if self.capture.proc.poll() is None: # the test before was left out
+            self.capture.stop()
+        self.capture = Capture(self.session, self.hosts[0], '-own')
         jobs = self.start(self.remote, 1)
         self.finish(jobs)
         self.assertRegex(jobs[0].out, r'(?m)^parts: .*\buc\b')

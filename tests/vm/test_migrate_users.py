@@ -61,7 +61,8 @@ class UsersTest(test_migrate.TwoHosts):
             paths.append(user.attach(host, target.ip('pvrdma')))
         connections = self.connections()
         kept = [kusers.keep(host, path) for (_, (_, host)), path in zip(ends, paths)]
-        rounds = [kusers.Rounds(host, path) for (_, (_, host)), path in zip(ends, paths)]
+        rounds = [kusers.Rounds(host, path, seconds=ongoing.LIMIT)
+                  for (_, (_, host)), path in zip(ends, paths)]
         for number in range(MOVES):
             self.move()
             for each in rounds:
