@@ -259,6 +259,11 @@ static void load_parts(struct vm *vm, struct state_in *s, struct state_in *stati
     while (state_section_next(s, &section)) {
         const struct part *part = next_part(&next, section.tag);
 
+        if (part && section.version != part->version &&
+            (section.flags & part->flags & STATE_OPTIONAL)) {
+            next++; /* passed over, as if it were not known */
+            part = NULL;
+        }
         if (part) {
             if (section.version != part->version) {
                 state_fail(s, "%s: version %u, this daemon reads %u", part->what,

@@ -431,6 +431,8 @@ static void test_events(void)
 static void test_failed(void)
 {
     const struct qp_responder *resp;
+    uint8_t *version;
+    uint64_t len;
     GByteArray *a;
 
     setup();
@@ -439,6 +441,14 @@ static void test_failed(void)
     resp = &fullqueues_qp(to, FULL_QP_SRQ)->resp;
     g_assert_cmpuint(atomic_load(&resp->failed_status), ==, PVRDMA_WC_REM_ACCESS_ERR);
     g_assert_cmpuint(resp->failed_seq, ==, 42);
+    /* Of a version that is not known it is passed over. */
+    version = section(a, "FAIL", &len) - 12;
+    version[0]++;
+    g_assert_true(load(a->data, a->len));
+    g_assert_cmpuint(atomic_load(&fullqueues_qp(to, FULL_QP_SRQ)->resp.failed_status), ==,
+                     0);
+    version[2] = 0; /* not optional */
+    g_assert_false(load(a->data, a->len));
     remove_section(a, "FAIL");
     g_assert_true(load(a->data, a->len));
     resp = &fullqueues_qp(to, FULL_QP_SRQ)->resp;
@@ -596,11 +606,11 @@ static void assert_queues(void)
     g_assert_cmpuint(fullqueues_qp(to, FULL_QP_LOCAL)->req.op.wr_id, ==, 1234567890123);
 }
 
-/* What earlier releases have written (--full) is loaded by this one, and is all there. */
+/* What earlier releases have written is loaded by this one, and is all there. */
 static void test_golden(void)
 {
     GDir *dir = g_dir_open(GOLDEN_DIR, 0, NULL);
-    unsigned n = 0;
+    unsigned n = 0, n_reset = 0;
     const char *name;
 
     g_assert_nonnull(dir);
@@ -618,6 +628,12 @@ static void test_golden(void)
         datapath_pause(&to->vm);
         vm_load(&to->vm, (const uint8_t *)data, len, &err);
         g_assert_no_error(err);
+        if (g_str_has_prefix(name, "reset")) {
+            assert_reset();
+            testdev_free(to);
+            n_reset++;
+            continue;
+        }
         st = testdev_stats(to);
         g_assert_cmpuint(st.uctx, >=, 3);
         g_assert_cmpuint(st.pd, >=, 2);
@@ -636,6 +652,7 @@ static void test_golden(void)
     }
     g_dir_close(dir);
     g_assert_cmpuint(n, >, 0);
+    g_assert_cmpuint(n_reset, >, 0);
 }
 
 /* ---- hostile streams ---- */
