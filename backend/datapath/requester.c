@@ -16,7 +16,7 @@
  * + 1 in all; timeout 0 never gives up.  "Receiver not ready" costs one RNR
  * timer of the responder's choice, at most rnr_retry times, 7 meaning for ever; a try
  * before that timer, because a receive was posted, costs none.  Waiting QPs sit in
- * the VM's timer heap; a peer that is paused stops the clock.
+ * the VM's timer heap; a peer that is paused stops the clock, for hold-timeout at most.
  *
  * Threads: the VM's worker with the token held.
  */
