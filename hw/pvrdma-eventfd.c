@@ -29,6 +29,9 @@
 /* So many requests that are over are forgotten at once. */
 #define REAP 64
 
+/* Others may take the room that one has made, again and again. */
+#define TRIES 16
+
 /* Of the process, for all adapters, until it ends; 0 and -1: none. */
 static aio_context_t aio;
 static pid_t aio_pid;
@@ -66,15 +69,17 @@ bool pvrdma_eventfd_signal(int fd)
     };
     struct iocb *list = &cb;
 
-    if (syscall(SYS_io_submit, aio, 1L, &list) == 1) {
-        return true;
+    for (unsigned i = 0; i < TRIES; i++) {
+        if (syscall(SYS_io_submit, aio, 1L, &list) == 1) {
+            return true;
+        }
+        if (errno != EAGAIN) {
+            return false;
+        }
+        /* No room for another. */
+        forget();
     }
-    if (errno != EAGAIN) {
-        return false;
-    }
-    /* No room for another. */
-    forget();
-    return syscall(SYS_io_submit, aio, 1L, &list) == 1;
+    return false;
 }
 
 bool pvrdma_eventfd_take(int fd)
