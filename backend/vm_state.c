@@ -89,7 +89,7 @@ static void owner_load(struct vm *vm, struct state_in *s)
 {
     uint64_t a = state_get_u64(s), b = state_get_u64(s), generation = state_get_u64(s);
 
-    if ((!a && !b) || !generation || generation == UINT64_MAX) {
+    if ((!a && !b) || !generation || generation > UINT64_MAX / 2) { /* they only grow */
         state_fail(s, "no owner of addresses has such a number");
         return;
     }
@@ -97,6 +97,7 @@ static void owner_load(struct vm *vm, struct state_in *s)
     vm->owner[1] = b;
     vm->generation = generation + 1;     /* it has moved */
     memset(vm->key, 0, sizeof(vm->key)); /* an older daemon has none */
+    vm->key_came = false;
     vm->proved = 0;
 }
 
@@ -110,6 +111,7 @@ static void key_save(struct vm *vm, struct state_out *s)
 static void key_load(struct vm *vm, struct state_in *s)
 {
     state_get_bytes(s, vm->key, sizeof(vm->key));
+    vm->key_came = directory_has_key(vm);
 }
 
 /* ---- the device, and how it tells the guest ---- */

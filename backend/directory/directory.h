@@ -141,6 +141,8 @@ void directory_set_moved(void (*moved)(struct vm *vm));
 
 /* Before the state of @vm is given to anybody: its places know each other by its key. */
 void directory_need_key(struct vm *vm);
+/* It has one: made here, or come with its state. */
+bool directory_has_key(const struct vm *vm);
 
 /* A claim of who owns an address that a VM of this host has. */
 enum rival {

@@ -98,11 +98,9 @@ unsigned moves_left(void);
 void moves_fini(void);
 
 /*
- * rivals.c: is there anything by which @vm's places know each other; what this host says
- * of @vm, whose claim @claim is.  Does @claim come from a place of the VM of this host
- * that has @e; and to the log, that it comes first.
+ * rivals.c: what this host says of @vm, whose claim @claim is.  Does @claim come from a
+ * place of the VM of this host that has @e; and to the log, that it comes first.
  */
-bool rivals_has_key(const struct vm *vm);
 void rivals_prove(struct vm *vm, struct claim *claim);
 enum rival rivals_judge(const struct entry *e, const struct claim *claim);
 void rivals_say(const struct entry *e, const struct claim *claim);

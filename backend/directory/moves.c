@@ -90,7 +90,7 @@ bool moves_gives_way(const struct entry *e, const struct peer *from,
     const struct vm *vm = atomic_load(&e->route.vm);
     struct claim now;
 
-    return vm && e->taken_from == from && !hold_ns && !rivals_has_key(vm) &&
+    return vm && e->taken_from == from && !hold_ns && !vm->key_came &&
            moves_claim(e, &now) && same_owner(&now, claim);
 }
 
@@ -260,7 +260,7 @@ static void take_one(const struct vm *vm, struct state_in *s)
 {
     char network[64] = "";
     struct pvrdma_gid gid;
-    struct claim claim;
+    struct claim claim = {.host = NULL};
     struct entry *e;
     uint64_t ns;
 

@@ -53,14 +53,14 @@ bool claim_is_proved(const struct claim *claim)
     return claim->host && !is_zero(claim->proof, sizeof(claim->proof));
 }
 
-bool rivals_has_key(const struct vm *vm)
+bool directory_has_key(const struct vm *vm)
 {
     return !is_zero(vm->key, sizeof(vm->key));
 }
 
 void directory_need_key(struct vm *vm)
 {
-    while (!rivals_has_key(vm)) {
+    while (!directory_has_key(vm)) {
         if (getrandom(vm->key, sizeof(vm->key), 0) != sizeof(vm->key)) {
             memset(vm->key, 0, sizeof(vm->key));
         }
@@ -89,7 +89,7 @@ static void prove(const struct vm *vm, const struct claim *claim,
 void rivals_prove(struct vm *vm, struct claim *claim)
 {
     claim->host = self;
-    if (!self || !rivals_has_key(vm)) {
+    if (!self || !directory_has_key(vm)) {
         return;
     }
     if (vm->proved != claim->generation) { /* a VM may hold a thousand addresses */
@@ -105,7 +105,7 @@ static bool is_of(const struct vm *vm, const struct claim *claim)
     uint8_t right[CLAIM_PROOF_LEN];
     volatile uint8_t differ = 0;
 
-    if (!claim_is_proved(claim) || !rivals_has_key(vm)) {
+    if (!claim_is_proved(claim) || !directory_has_key(vm)) {
         return false;
     }
     prove(vm, claim, right);

@@ -494,6 +494,22 @@ static void tell_rivals(struct member *m, const struct address *a,
     }
 }
 
+/*
+ * The address was taken from @holder, another peer, which stood still, for @claim.  It
+ * may go on and not know of that.
+ */
+static void tell_former(struct peer *holder, const struct claim *was,
+                        const struct address *a, const struct claim *claim)
+{
+    if (was->owner[0] == claim->owner[0] && was->owner[1] == claim->owner[1] &&
+        claim_is_proved(was) && claim_is_proved(claim) && claim_comes_first(claim, was) &&
+        !ops->rival(holder, a->network, &a->gid, claim)) {
+        struct member *m = member_of(holder);
+
+        is_late(m, m->late_asks, a->network, &a->gid);
+    }
+}
+
 void static_claimed(struct peer *peer, const char *network, const struct pvrdma_gid *gid,
                     const struct claim *claim, uint64_t hold_ns)
 {
@@ -502,16 +518,21 @@ void static_claimed(struct peer *peer, const char *network, const struct pvrdma_
     enum claim_result result;
     struct question *q;
     struct address a = {known, *gid};
-    struct claim own;
+    struct claim own, was;
+    struct peer *holder;
     uint64_t until;
 
     if (!m) {
         return;
     }
     tell(m, known);
+    holder = directory_holder(known, gid, &was);
     result = directory_claim(peer, known, gid, claim, hold_ns);
-    if (result == CLAIM_TAKEN) {
-        return; /* which gives the question up */
+    if (result == CLAIM_TAKEN) { /* which gives the question up */
+        if (holder && holder != peer) {
+            tell_former(holder, &was, &a, claim);
+        }
+        return;
     }
     say_refused(m, known, gid, result);
     if ((result == CLAIM_RUNS || directory_rival(known, gid, claim) == RIVAL_SECOND) &&

@@ -166,6 +166,10 @@ static int run(struct vfu_conn *c, struct migration *m)
     gint64 since = g_get_monotonic_time();
     struct vm *vm = c->vm;
 
+    if (m->loaded && m->passed_on) {
+        vm->generation += 2; /* as directory_went_on() */
+        m->passed_on = false;
+    }
     if (m->loaded && claim(vm) != 0) {
         failed(vm, "the addresses are in use elsewhere");
         return EADDRINUSE;
@@ -180,6 +184,7 @@ static int run(struct vfu_conn *c, struct migration *m)
     if (m->saved && !m->loaded) {
         directory_went_on(vm);
     }
+    m->passed_on = false;
     datapath_resume(vm);
     m->last.resume_us = took(&since);
     m->last.still_us = still_for(vm, m);
@@ -196,10 +201,15 @@ static int save(struct vfu_conn *c, struct migration *m)
 {
     gint64 since = g_get_monotonic_time();
 
+    if (!directory_may_run(c->vm)) { /* nor may who begins from its state */
+        failed(c->vm, "its addresses were taken over: it runs elsewhere");
+        return EADDRINUSE;
+    }
     m->out = g_byte_array_new();
     m->read = 0;
     vm_save(c->vm, m->out);
     m->saved = true;
+    m->passed_on = m->loaded;
     m->clock = datapath_stopped_clock(c->vm);
     m->last = (struct migration_status){
         .kind = MIGRATION_SAVED,
@@ -233,7 +243,9 @@ static int begin_load(struct vfu_conn *c, struct migration *m)
     if (!m->loaded) {
         memcpy(m->owner, vm->owner, sizeof(m->owner));
         m->generation = vm->generation;
+        memcpy(m->key, vm->key, sizeof(m->key));
     }
+    m->passed_on = false;
     m->handed_over = m->past = false;
     vm->moved = false; /* what had moved is gone */
     m->last = (struct migration_status){.quiesce_us = m->last.quiesce_us};
@@ -352,6 +364,10 @@ int migration_read(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply
         return E2BIG;
     }
     n = MIN(req.size, mig->out->len - mig->read);
+    if (n && !directory_may_run(c->vm)) {
+        failed(c->vm, "its addresses were taken over: it runs elsewhere");
+        return EADDRINUSE;
+    }
     out = vfu_reply_alloc(r, (uint32_t)sizeof(req) + n);
     if (!out) {
         return ENOMEM;
@@ -427,7 +443,8 @@ static void forget_loaded(struct vm *vm, struct migration *m)
     if (m->loaded) {
         memcpy(vm->owner, m->owner, sizeof(m->owner));
         vm->generation = m->generation;
-        memset(vm->key, 0, sizeof(vm->key)); /* that one's; its own is made anew */
+        memcpy(vm->key, m->key, sizeof(vm->key)); /* zero, if it had none */
+        vm->key_came = false;
         vm->proved = 0;
         m->loaded = m->past = false;
     }

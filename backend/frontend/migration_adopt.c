@@ -152,10 +152,7 @@ static void stream_take_over(struct vm *vm, struct migration *m, struct state_in
     s->left -= len;
 }
 
-/*
- * Whether it is RUNNING or not, somebody may have its state, who takes it for the former
- * generation: it stays that.
- */
+/* It has not moved, although its state was loaded: it is of the former generation. */
 static void set_flags(struct vm *vm, struct migration *m, unsigned flags,
                       uint64_t generation)
 {
@@ -164,7 +161,7 @@ static void set_flags(struct vm *vm, struct migration *m, unsigned flags,
     m->saved = flags & SAVED;
     m->past = flags & PAST;
     vm->moved = flags & MOVED;
-    if (m->saved || m->state != RUNNING) {
+    if (vm->attached) {
         vm->generation = generation;
     }
 }

@@ -27,8 +27,10 @@ struct migration {
     bool saved;       /* its state was, since the VM was last RUNNING, ... */
     uint64_t clock;   /* ... with that clock of the guest's */
     bool past;        /* what is loaded is its own, and not that */
+    bool passed_on;   /* what is loaded was saved again, and not run */
     /* What it had before it loaded a state that was not run. */
     uint64_t owner[2], generation;
+    uint8_t key[32]; /* zero behind a restart: another is made */
     /* ... and before its addresses moved, and it was reset: 0, that did not happen. */
     uint64_t former[2], former_generation;
     gint64 stopped_at; /* when it was last to stop, g_get_monotonic_time() */

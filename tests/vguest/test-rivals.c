@@ -182,8 +182,11 @@ static void end(struct rivals *r, unsigned on)
     struct vguest *g = r->p.s[0].g;
     g_autofree char *text = NULL;
 
+    g_autofree char *words =
+        g_strdup_printf("vm%u: 10.0.0.1: host host%u goes on", r->at[1 - on].vm, on);
+
     if (r->err[1 - on] <= 0) {
-        host_wait_logged(host[1 - on], "goes on with this VM, of the same state");
+        host_wait_logged(host[1 - on], words);
     }
     g_assert_cmpint(
         vg_ctl(host[1 - on], &text, "--json vm migrate-status vm%u", r->at[1 - on].vm),
