@@ -303,7 +303,7 @@ class AtWork(Case):
         machine.enable()
 
         def slow(_, __):
-            time.sleep(1.5)
+            time.sleep(2) # all of them more than the limit and what QEMU may have slept
             return vs.DEFAULT
         server.hooks[vs.DMA_MAP] = server.hooks[vs.DMA_UNMAP] = slow
         begin = time.monotonic()
