@@ -93,7 +93,8 @@ def run_demo(rounds):
         print('\nOn the first host, meanwhile:\n\n' + daemons[0].ctl('peer', 'list'))
         across.finish(daemons, guests)
         say('done')
-        print('\n' + table(chosen, figures, made), flush=True)
+        print('\n' + table(chosen, figures, made))
+        print('In all %.0f s.' % (time.monotonic() - say.start), flush=True)
 
 
 def main():
