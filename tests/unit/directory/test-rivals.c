@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "directory/static.h"
+#include "state.h"
 #include "vm.h"
 
 static struct vm_config cfg = {.name = (char *)"a", .network = (char *)"blue"};
@@ -109,6 +110,8 @@ static void turn(unsigned ms)
         while (g_main_context_iteration(NULL, FALSE)) {
         }
         g_usleep(500);
+    }
+    while (g_main_context_iteration(NULL, FALSE)) { /* this may have slept meanwhile */
     }
 }
 
@@ -348,6 +351,72 @@ static void test_liar(void)
     end();
 }
 
+/*
+ * The state came without a key, from where its owner has gone on.  That one is believed
+ * as ever, although the VM has got a key since: nobody there knows it.
+ */
+static void test_key_made_later(void)
+{
+    for (unsigned came = 0; came < 2; came++) {
+        struct claim former = {{7, 8}, 3, NULL, {0}};
+
+        begin(0);
+        static_claimed(PEER(1), "blue", &gid, &former, 60000000000u);
+        vm.generation = 4;
+        memset(vm.key, 0, sizeof(vm.key));
+        g_assert_cmpint(directory_bind(&vm, &gid), ==, 0);
+        directory_need_key(&vm);
+        g_assert_true(directory_has_key(&vm));
+        vm.key_came = came;
+        forget_sent();
+        claims(1, &former);
+        if (came) {
+            assert_goes_on();
+        } else {
+            assert_gave_way(PEER(1));
+        }
+        end();
+    }
+}
+
+/*
+ * A proof is of a VM and its place, not of an address: said of another, of another VM's
+ * or in another network it moves nobody, by whichever way it comes.
+ */
+static void test_replayed(void)
+{
+    static const struct pvrdma_gid other_gid = {.raw = {0xfe, 0x80, [15] = 2}};
+    static const char *const networks[] = {"blue", "red", "blue", "no such network"};
+    static struct vm_config red = {.name = (char *)"b", .network = (char *)"red"};
+    static struct vm others[2];
+    const struct pvrdma_gid *const gids[] = {&other_gid, &gid, &other_gid, &gid};
+    struct claim c = claim_of(names[1], 99);
+
+    begin(0);
+    for (unsigned i = 0; i < 2; i++) { /* with its key, and yet it is not that one */
+        others[i] = (struct vm){.cfg = i ? &red : &cfg,
+                                .id = 2 + i,
+                                .serial = 2 + i,
+                                .owner = {7, 9},
+                                .generation = 2};
+        memcpy(others[i].key, key, sizeof(key));
+        g_assert_cmpint(directory_bind(&others[i], gids[i]), ==, 0);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        static_rival(PEER(2), networks[i], gids[i], &c);
+        static_claimed(PEER(1), networks[i], gids[i], &c, 0);
+    }
+    g_assert_cmpuint(moves, ==, 0);
+    for (unsigned i = 0; i < 2; i++) {
+        const struct route *r = route_find(g_intern_string(networks[i]), gids[i]);
+
+        g_assert_true(r && atomic_load(&r->vm) == &others[i]);
+        g_assert_true(directory_may_run(&others[i]));
+        directory_unbind(&others[i], gids[i]);
+    }
+    end();
+}
+
 /* Nor is anything told to one that proves nothing, again and again. */
 static void test_no_echo(void)
 {
@@ -378,6 +447,35 @@ static void test_passed_on(void)
     begin(4);
     passes_on(0, "gamma", 5);
     assert_gave_way(NULL);
+    end();
+}
+
+/*
+ * Nobody passes on what was passed on, whether it can be of use or not: no word of one
+ * host goes round among others.
+ */
+static void test_passed_on_once(void)
+{
+    begin(4);
+    for (unsigned i = 0; i < 3; i++) {
+        passes_on(i, "delta", 3); /* who comes behind */
+        passes_on(i, "beta", 4);
+    }
+    turn(60);
+    expect("");
+    assert_goes_on();
+    end();
+
+    begin(0); /* a third one, which knows a place that comes first, or behind */
+    claims_proved(1, 4);
+    forget_sent();
+    for (unsigned i = 0; i < 3; i++) {
+        passes_on(i, "delta", 3);
+        passes_on(i, "delta", 5);
+    }
+    turn(60);
+    expect("");
+    g_assert_true(place() == PEER(1));
     end();
 }
 
@@ -424,6 +522,111 @@ static void test_third(void)
     end();
 }
 
+/*
+ * The one that this third host knew stood still, so that the other has the address; it
+ * may be told to run, and is told of that.
+ */
+static void test_third_still(void)
+{
+    struct claim first = claim_of(names[2], 4);
+
+    for (unsigned proved = 0; proved < 2; proved++) {
+        begin(0);
+        if (!proved) {
+            memset(first.proof, 0, sizeof(first.proof));
+        }
+        static_claimed(PEER(2), "blue", &gid, &first, 60000000000u);
+        forget_sent();
+        claims_proved(1, 5);
+        g_assert_true(place() == PEER(1));
+        expect(proved ? "2>alpha" : "");
+        claims_proved(1, 5); /* and that once */
+        expect("");
+        end();
+        first = claim_of(names[2], 4);
+    }
+
+    /* Another owner's, which that one had before, is not its rival. */
+    begin(0);
+    first.owner[0] = 9;
+    static_claimed(PEER(1), "blue", &gid, &first, 60000000000u);
+    forget_sent();
+    claims_proved(1, 5);
+    expect("");
+    end();
+
+    /* No room: it is asked to claim once more, and hears of it then. */
+    begin(0);
+    first = claim_of(names[2], 4);
+    static_claimed(PEER(2), "blue", &gid, &first, 60000000000u);
+    full = true;
+    forget_sent();
+    claims_proved(1, 5);
+    expect("");
+    turn(60);
+    expect("2?");
+    full = false;
+    claims_proved(2, 4);
+    expect("2>alpha");
+    g_assert_true(place() == PEER(1));
+    end();
+}
+
+/* ---- what was left, and goes from one daemon to the next ---- */
+
+/* So that what nobody writes to a variable of the next function is not nothing. */
+static void __attribute__((noinline)) dirty_the_stack(void)
+{
+    volatile uint8_t bytes[16384];
+
+    for (unsigned i = 0; i < sizeof(bytes); i++) {
+        bytes[i] = 0x5a;
+    }
+}
+
+/* It is said as it was before, and without a proof: it cannot give way. */
+static void test_left(void)
+{
+    GByteArray *bytes = g_byte_array_new();
+    char error[STATE_ERROR_MAX];
+    struct state_out out;
+    struct state_in in;
+    struct claim c;
+    uint64_t until;
+
+    begin(4);
+    directory_left(&vm, 60000000000u);
+    state_out_begin(&out, bytes);
+    directory_left_hand_over(&vm, &out);
+    static_stop();
+    directory_fini();
+
+    begin(0);
+    vm.generation = 4;
+    state_in_begin(&in, bytes->data, bytes->len, error);
+    g_assert_false(state_failed(&in));
+    dirty_the_stack();
+    directory_left_take_over(&vm, &in);
+    g_assert_false(state_failed(&in));
+    g_assert_true(directory_local(g_intern_string("blue"), &gid, &c, &until));
+    g_assert_null(c.host);
+    g_assert_false(claim_is_proved(&c));
+    g_assert_cmpuint(c.generation, ==, 4);
+    static_asked(PEER(0), "blue", &gid);
+    expect("0+ 0+");     /* all that is here, and what was asked for */
+    claims_proved(2, 4); /* no better: that cannot be the one it waits for */
+    g_assert_null(place());
+    expect("2+");
+    passes_on(0, "alpha", 5);
+    g_assert_null(place());
+    claims_proved(2, 5);
+    g_assert_true(place() == PEER(2));
+    g_assert_cmpuint(moves, ==, 0);
+    vm.generation = 0;
+    end();
+    g_byte_array_unref(bytes);
+}
+
 /* What has no room is said when there is: who claimed is asked to do so again. */
 static void test_late(void)
 {
@@ -456,9 +659,14 @@ int main(int argc, char **argv)
     g_test_add_func("/rivals/one-of-two", test_one_of_two);
     g_test_add_func("/rivals/went-on", test_went_on);
     g_test_add_func("/rivals/liar", test_liar);
+    g_test_add_func("/rivals/key-made-later", test_key_made_later);
+    g_test_add_func("/rivals/replayed", test_replayed);
     g_test_add_func("/rivals/no-echo", test_no_echo);
     g_test_add_func("/rivals/passed-on", test_passed_on);
+    g_test_add_func("/rivals/passed-on-once", test_passed_on_once);
     g_test_add_func("/rivals/third", test_third);
+    g_test_add_func("/rivals/third-still", test_third_still);
+    g_test_add_func("/rivals/left", test_left);
     g_test_add_func("/rivals/late", test_late);
     ret = g_test_run();
     g_string_free(sent, TRUE);
