@@ -297,6 +297,7 @@ bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp)
     struct state_in s, statistics = {0};
     char error[STATE_ERROR_MAX];
     uint8_t key[sizeof(vm->key)];
+    bool key_came = vm->key_came;
 
     memcpy(key, vm->key, sizeof(key));
     device_reset(vm->dev); /* if it was not: whatever it had, goes */
@@ -317,6 +318,7 @@ bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp)
     vm->owner[1] = owner[1];
     vm->generation = generation;
     memcpy(vm->key, key, sizeof(key));
+    vm->key_came = key_came;
     vm->proved = 0;
     g_set_error(errp, PVRDMA_ERROR, 0, "the state of the device: %s", error);
     return false;

@@ -373,27 +373,73 @@ static void test_looks(void)
     teardown();
 }
 
-/* Who has the state has the key; a stream that is refused brings none. */
+/* It only grows, by two at most, and must never begin anew: half of all is too many. */
+static void test_generation(void)
+{
+    static const struct {
+        uint64_t generation;
+        bool good;
+    } of[] = {{0, false},
+              {1, true},
+              {UINT64_MAX / 2, true},
+              {UINT64_MAX / 2 + 1, false},
+              {UINT64_MAX - 1, false},
+              {UINT64_MAX, false}};
+    GByteArray *a;
+    guint8 *at;
+    uint64_t len;
+
+    setup();
+    a = fulldev_save(from);
+    at = section(a, "OWNR", &len) + 16;
+    for (unsigned i = 0; i < G_N_ELEMENTS(of); i++) {
+        uint64_t le = GUINT64_TO_LE(of[i].generation), was = to->vm.generation;
+
+        memcpy(at, &le, sizeof(le));
+        g_assert_true(load(a->data, a->len) == of[i].good);
+        g_assert_cmpuint(to->vm.generation, ==, of[i].good ? of[i].generation + 1 : was);
+    }
+    g_byte_array_unref(a);
+    teardown();
+}
+
+/*
+ * Who has the state has the key; a stream that is refused brings none, nor does it change
+ * whether the one that there is came from elsewhere.
+ */
 static void test_key(void)
 {
     uint8_t none[sizeof(from->vm.key)] = {0};
     GByteArray *a;
+    uint64_t len;
 
     setup();
     g_assert_cmpmem(from->vm.key, sizeof(none), none, sizeof(none));
     a = fulldev_save(from);
     g_assert_cmpint(memcmp(from->vm.key, none, sizeof(none)), !=, 0);
+    g_assert_false(from->vm.key_came);
     g_assert_false(load(a->data, a->len - 1));
     g_assert_cmpmem(to->vm.key, sizeof(none), none, sizeof(none));
+    g_assert_false(to->vm.key_came);
     g_assert_true(load(a->data, a->len));
     g_assert_cmpmem(to->vm.key, sizeof(none), from->vm.key, sizeof(none));
-    /* Of an older daemon: it gets one with the next. */
+    g_assert_true(to->vm.key_came);
+    /* Of an older daemon: it gets one with the next, and that did not come. */
     remove_section(a, "KEY ");
+    g_assert_false(load(a->data, a->len - 1));
+    g_assert_cmpmem(to->vm.key, sizeof(none), from->vm.key, sizeof(none));
+    g_assert_true(to->vm.key_came);
     g_assert_true(load(a->data, a->len));
     g_assert_cmpmem(to->vm.key, sizeof(none), none, sizeof(none));
+    g_assert_false(to->vm.key_came);
     g_byte_array_unref(a);
     a = fulldev_save(to);
     g_assert_cmpint(memcmp(to->vm.key, none, sizeof(none)), !=, 0);
+    g_assert_false(to->vm.key_came);
+    /* Nor is one that is nothing any. */
+    memset(section(a, "KEY ", &len), 0, sizeof(none));
+    g_assert_true(load(a->data, a->len));
+    g_assert_false(to->vm.key_came);
     g_byte_array_unref(a);
     teardown();
 }
@@ -857,6 +903,7 @@ int main(int argc, char **argv)
     g_test_add_func("/vm-state/claim", test_claim);
     g_test_add_func("/vm-state/claim-beside", test_claim_beside);
     g_test_add_func("/vm-state/looks", test_looks);
+    g_test_add_func("/vm-state/generation", test_generation);
     g_test_add_func("/vm-state/key", test_key);
     g_test_add_func("/vm-state/events", test_events);
     g_test_add_func("/vm-state/failed", test_failed);
