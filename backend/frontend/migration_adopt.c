@@ -160,6 +160,8 @@ static void set_flags(struct vm *vm, struct migration *m, unsigned flags,
     m->loaded = flags & LOADED;
     m->saved = flags & SAVED;
     m->past = flags & PAST;
+    /* In whichever order: what it was saved as may be run elsewhere. */
+    m->passed_on = m->saved && m->loaded;
     vm->moved = flags & MOVED;
     if (vm->attached) {
         vm->generation = generation;

@@ -58,6 +58,20 @@ GByteArray *vg_mig_read(struct vguest *g, uint32_t piece)
     return all;
 }
 
+const uint8_t *vg_mig_section(const GByteArray *stream, const char *tag, uint64_t want)
+{
+    uint64_t len;
+
+    for (guint at = 16; at + 16 <= stream->len; at += 16 + (guint)len) {
+        memcpy(&len, stream->data + at + 8, sizeof(len));
+        if (memcmp(stream->data + at, tag, 4) == 0) {
+            g_assert_cmpuint(len, ==, want);
+            return stream->data + at + 16;
+        }
+    }
+    g_error("no section %s", tag);
+}
+
 int vg_mig_write(struct vguest *g, const void *data, uint32_t len, uint32_t piece)
 {
     g_autofree uint8_t *msg = g_malloc(sizeof(struct vfio_user_mig_data) + piece);

@@ -17,6 +17,8 @@ enum vfio_user_mig_state vg_mig_get(struct vguest *g);
 
 /* In STOP_COPY: the whole stream, in pieces of @piece bytes. */
 GByteArray *vg_mig_read(struct vguest *g, uint32_t piece);
+/* Where section @tag of a stream begins, of so many bytes. */
+const uint8_t *vg_mig_section(const GByteArray *stream, const char *tag, uint64_t want);
 /* In RESUMING: 0 or the errno of the piece that was refused. */
 int vg_mig_write(struct vguest *g, const void *data, uint32_t len, uint32_t piece);
 

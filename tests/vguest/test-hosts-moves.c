@@ -237,16 +237,7 @@ static void test_bounded(void)
 /* The key that is in @stream. */
 static const uint8_t *key_in(const GByteArray *stream)
 {
-    uint64_t len;
-
-    for (guint at = 16; at + 16 <= stream->len; at += 16 + (guint)len) {
-        memcpy(&len, stream->data + at + 8, sizeof(len));
-        if (memcmp(stream->data + at, "KEY ", 4) == 0) {
-            g_assert_cmpuint(len, ==, 32);
-            return stream->data + at + 16;
-        }
-    }
-    g_error("no key");
+    return vg_mig_section(stream, "KEY ", 32);
 }
 
 static void prove(struct peer_claim *c, const uint8_t *key)
