@@ -247,9 +247,21 @@ class Refused(Able):
         error = self.migrate(background_snapshot=True)
         self.assertIn('background', error['desc'].lower())
 
-    def test_modes(self):
+    def test_reboot(self):
         self.qemu.execute('migrate-set-parameters', mode='cpr-reboot')
         self.assertIn('cannot migrate cpr-reboot', self.migrate()['desc'])
+
+    def test_transfer(self):
+        def channel(name):
+            return {'channel-type': name, 'addr': {
+                'transport': 'socket', 'type': 'unix', 'path': self.sock + name}}
+
+        self.sock += 'x'
+        self.serve(features=ABLE)
+        machine = self.boot(args=['-machine', 'aux-ram-share=on'])
+        machine.execute('migrate-set-parameters', mode='cpr-transfer')
+        answer = machine.execute('migrate', channels=[channel('main'), channel('cpr')])
+        self.assertIn('cannot migrate cpr-transfer', answer['error']['desc'])
 
 
 class Move(Able):
@@ -637,6 +649,9 @@ class Loading(Able):
 
     def test_other_properties(self):
         self.assertIn("'vectors' differs", self.load(device=',vectors=9'))
+        for other in (',regs-size=8k', ',uar-size=32M'):
+            with self.subTest(other):
+                self.assertIn('pvrdmad has a BAR', self.load(device=other))
         # These show in the device's configuration space, which QEMU compares.
         for other in (',flr=off', ',express=off'):
             with self.subTest(other):

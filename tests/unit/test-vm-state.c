@@ -592,20 +592,38 @@ static void test_too_long(void)
     teardown();
 }
 
+/* Whatever the guest has seen must be the same. */
 static void test_other_limits(void)
 {
+    static const struct {
+        const char *key, *value, *said;
+    } of[] = {
+        {"max-qp", "65", "max-qp is 64 there and 65 here"},
+        {"max-cq", "129", "max-cq is 128 there and 129 here"},
+        {"max-srq", "17", "max-srq is 16 there and 17 here"},
+        {"max-mr", "65", "max-mr is 64 there and 65 here"},
+        {"max-pd", "33", "max-pd is 32 there and 33 here"},
+        {"max-mr-pages", "1000", "max-mr-pages is"},
+        {"mac", "52:54:00:00:00:09", "mac is not the same"},
+        {"network", "elsewhere", "network is not the same"},
+    };
     GError *err = NULL;
     GByteArray *a;
 
     setup();
     a = fulldev_save(from);
-    testdev_free(to);
-    to = testdev_new("state");
-    datapath_pause(&to->vm);
-    g_assert_false(vm_load(&to->vm, a->data, a->len, &err));
-    g_assert_nonnull(strstr(err->message, "limits: max-qp is 64 there"));
-    g_clear_error(&err);
-    assert_reset();
+    for (unsigned i = 0; i < G_N_ELEMENTS(of); i++) {
+        testdev_free(to);
+        /* Of two values of a key the last one counts. */
+        to = testdev_new_with("state", "addresses", "any", "max-qp", "64", "max-cq",
+                              "128", "max-srq", "16", "max-mr", "64", "max-pd", "32",
+                              of[i].key, of[i].value, NULL);
+        datapath_pause(&to->vm);
+        g_assert_false(vm_load(&to->vm, a->data, a->len, &err));
+        g_assert_nonnull(strstr(err->message, of[i].said));
+        g_clear_error(&err);
+        assert_reset();
+    }
     g_byte_array_unref(a);
     teardown();
 }
@@ -840,6 +858,49 @@ static void test_bad_failure(void)
     teardown();
 }
 
+/* What must be understood and is not: another's section, and one's own of another
+ * version. */
+static void test_needed_parts(void)
+{
+    static const uint8_t head[16] = {'N', 'E', 'W', ' ', 1, 0, 0, 0};
+    GError *err = NULL;
+    GByteArray *a;
+
+    setup();
+    a = fulldev_save(from);
+    g_byte_array_set_size(a, a->len - 16);
+    g_byte_array_append(a, head, sizeof(head));
+    g_byte_array_append(a, (const uint8_t *)"END \1\0\0\0\0\0\0\0\0\0\0\0", 16);
+    g_assert_false(vm_load(&to->vm, a->data, a->len, &err));
+    g_assert_nonnull(strstr(err->message, "not known or not in its place"));
+    g_clear_error(&err);
+    g_byte_array_unref(a);
+    a = fulldev_save(from);
+    for (gsize at = 16; at + 16 <= a->len;) {
+        struct {
+            char tag[4];
+            uint16_t version, flags;
+            uint64_t len;
+        } s;
+
+        memcpy(&s, a->data + at, sizeof(s));
+        if (memcmp(s.tag, "END ", 4) == 0) {
+            break;
+        }
+        if (!(GUINT16_FROM_LE(s.flags) & 1)) {
+            a->data[at + 4]++;
+            g_assert_false(vm_load(&to->vm, a->data, a->len, &err));
+            g_clear_error(&err);
+            assert_reset();
+            a->data[at + 4]--;
+        }
+        at += sizeof(s) + GUINT64_FROM_LE(s.len);
+    }
+    g_assert_true(load(a->data, a->len));
+    g_byte_array_unref(a);
+    teardown();
+}
+
 /* What a later release may add is passed over, but not any number of it. */
 static void test_unknown_parts(void)
 {
@@ -918,6 +979,7 @@ int main(int argc, char **argv)
     g_test_add_func("/vm-state/changed", test_changed);
     g_test_add_func("/vm-state/parts", test_parts);
     g_test_add_func("/vm-state/bad-failure", test_bad_failure);
+    g_test_add_func("/vm-state/needed-parts", test_needed_parts);
     g_test_add_func("/vm-state/unknown-parts", test_unknown_parts);
     ret = g_test_run();
     testdev_stop();
