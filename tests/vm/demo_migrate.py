@@ -100,7 +100,7 @@ class Show:
         cells = [self.cell(mover, lists) for mover in self.movers]
         if self.moves:
             last = self.moves[-1]
-            cells.append('blackout %s %.2f ms' % (last['vm'], last['device']))
+            cells.append('blackout %s %.2f ms' % (last['vm'], last['blackout']))
         return '   '.join(cells)
 
     def cell(self, mover, lists):
