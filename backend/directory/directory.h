@@ -152,7 +152,8 @@ enum rival {
 };
 enum rival directory_rival(const char *network, const struct pvrdma_gid *gid,
                            const struct claim *claim);
-/* Does @a go on, not @b?  Both are of one owner, and proved. */
+/* Are both of one owner, and proved?  Then does @a go on, not @b? */
+bool claim_is_rival(const struct claim *a, const struct claim *b);
 bool claim_comes_first(const struct claim *a, const struct claim *b);
 bool claim_is_proved(const struct claim *claim);
 

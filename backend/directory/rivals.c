@@ -115,6 +115,11 @@ static bool is_of(const struct vm *vm, const struct claim *claim)
     return !differ;
 }
 
+bool claim_is_rival(const struct claim *a, const struct claim *b)
+{
+    return same_owner(a, b) && claim_is_proved(a) && claim_is_proved(b);
+}
+
 bool claim_comes_first(const struct claim *a, const struct claim *b)
 {
     if (a->generation != b->generation) {

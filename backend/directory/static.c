@@ -481,9 +481,7 @@ static void tell_rivals(struct member *m, const struct address *a,
     struct peer *holder = directory_holder(a->network, &a->gid, &now);
     bool heard;
 
-    if (!holder || holder == m->peer || now.owner[0] != claim->owner[0] ||
-        now.owner[1] != claim->owner[1] || !claim_is_proved(&now) ||
-        !claim_is_proved(claim)) {
+    if (!holder || holder == m->peer || !claim_is_rival(claim, &now)) {
         return;
     }
     heard = claim_comes_first(claim, &now)
@@ -501,8 +499,7 @@ static void tell_rivals(struct member *m, const struct address *a,
 static void tell_former(struct peer *holder, const struct claim *was,
                         const struct address *a, const struct claim *claim)
 {
-    if (was->owner[0] == claim->owner[0] && was->owner[1] == claim->owner[1] &&
-        claim_is_proved(was) && claim_is_proved(claim) && claim_comes_first(claim, was) &&
+    if (claim_is_rival(claim, was) && claim_comes_first(claim, was) &&
         !ops->rival(holder, a->network, &a->gid, claim)) {
         struct member *m = member_of(holder);
 
