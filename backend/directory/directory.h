@@ -139,6 +139,8 @@ void directory_set_moved(void (*moved)(struct vm *vm));
 
 /* ---- two places of one state (rivals.c) ---- */
 
+/* What other hosts call this one; NULL: nothing, and claims have no proof. */
+void directory_set_host(const char *name);
 /* Before the state of @vm is given to anybody: its places know each other by its key. */
 void directory_need_key(struct vm *vm);
 /* It has one: made here, or come with its state. */
@@ -192,8 +194,6 @@ struct directory_engine {
 
 /* NULL: nobody outside is asked, as from the start.  Returns 0 or an errno. */
 int directory_set_engine(const struct directory_engine *engine);
-/* What other hosts call this one; NULL: nothing, and claims have no proof. */
-void directory_set_host(const char *name);
 /* Is there anybody who can be asked now?  If not, unknown addresses are absent at once.
  */
 void directory_set_reachable(bool reachable);

@@ -104,7 +104,6 @@ void moves_fini(void);
 void rivals_prove(struct vm *vm, struct claim *claim);
 enum rival rivals_judge(const struct entry *e, const struct claim *claim);
 void rivals_say(const struct entry *e, const struct claim *claim);
-void rivals_set_host(const char *name);
 
 /* remote.c: nobody has it there any more; is the link to who has it up? */
 void remote_clear(struct entry *e);

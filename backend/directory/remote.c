@@ -638,11 +638,6 @@ void directory_forget(struct peer *peer, bool unused_only,
 
 /* ---- start and stop ---- */
 
-void directory_set_host(const char *name)
-{
-    rivals_set_host(name);
-}
-
 void directory_set_reachable(bool yes)
 {
     atomic_store(&reachable, yes);
@@ -702,7 +697,7 @@ int directory_set_engine(const struct directory_engine *which)
 
 void remote_fini(void)
 {
-    rivals_set_host(NULL);
+    directory_set_host(NULL);
     directory_set_engine(NULL);
 }
 

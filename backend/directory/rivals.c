@@ -32,7 +32,7 @@ static char *self; /* this host's name, or NULL */
 
 _Static_assert(sizeof(((struct vm *)0)->proof) == CLAIM_PROOF_LEN, "");
 
-void rivals_set_host(const char *name)
+void directory_set_host(const char *name)
 {
     g_free(self);
     self = g_strdup(name);
