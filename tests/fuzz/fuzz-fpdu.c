@@ -87,7 +87,7 @@ static void receiver_init(struct receiver *r, size_t room, bool crc_on)
 {
     *r = (struct receiver){
         .room = g_malloc(room), .done = g_byte_array_new(), .open = g_byte_array_new()};
-    fpdu_rx_init(&r->rx, r->room, room, crc_on, rdmap_head_len);
+    fpdu_rx_init(&r->rx, NULL, room, crc_on, rdmap_head_len);
 }
 
 static bool odd_in_parts(void *arg, const uint8_t *head, uint32_t len, uint32_t ulpdu_len)
@@ -163,6 +163,9 @@ static void receive(struct receiver *r, const uint8_t *data, size_t len, uint32_
         do {
             size_t left = in.left;
 
+            if (fpdu_rx_gathers(&r->rx, &in)) {
+                r->rx.room = r->room; /* else it is not touched */
+            }
             r->error = fpdu_rx_next(&r->rx, &in, &part);
             CHECK(in.left <= left && in.at + in.left == piece + n);
             CHECK(!r->error || (part.kind == FPDU_NONE && r->error == MPA_BAD_CRC));

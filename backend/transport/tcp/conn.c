@@ -192,6 +192,7 @@ void conn_down(struct conn *c)
     close(s->fd);
     g_free(s->backlog);
     g_free(s->saved);
+    g_free(s->rx.room);
     g_free(s);
     c->stalled = false;
     if (c->qp) {
@@ -245,15 +246,13 @@ bool conn_up(struct conn *c, int fd, const struct framing *framing,
              const struct hello *own, const struct hello *peer)
 {
     struct epoll_event ev = {.events = WATCH, .data.ptr = c};
-    struct stream *s = g_try_malloc(sizeof(*s));
+    struct stream *s = g_try_new0(struct stream, 1);
 
     if (!s || epoll_ctl(c->net->epfd, EPOLL_CTL_ADD, fd, &ev) < 0) {
         g_free(s);
         close(fd);
         return false;
     }
-    memset(s, 0,
-           offsetof(struct stream, room)); /* that is not touched until it is used */
     s->fd = fd;
     s->framing = *framing;
     s->mulpdu = conn_mulpdu(fd, framing->markers);
@@ -263,7 +262,7 @@ bool conn_up(struct conn *c, int fd, const struct framing *framing,
         s->msn[i] = 1;
         s->q[i] = DDP_QUEUE_INIT;
     }
-    fpdu_rx_init(&s->rx, s->room, sizeof(s->room), framing->crc, rdmap_head_len);
+    fpdu_rx_init(&s->rx, NULL, FPDU_MAX_SIZE, framing->crc, rdmap_head_len);
     s->rx.in_parts = rx_goes_straight;
     s->rx.parts_arg = c;
 

@@ -97,8 +97,8 @@ struct stream {
     uint8_t rnr_code, nak_status;
 
     /* ---- what comes ---- */
-    struct fpdu_rx rx;
-    bool straight; /* a frame comes in parts, its payload straight to its place */
+    struct fpdu_rx rx; /* its room: FPDU_MAX_SIZE, from when it is needed */
+    bool straight;     /* a frame comes in parts, its payload straight to its place */
     struct ddp_header segment; /* the last one of in.m that came */
     uint32_t segment_len;      /* of its payload; 0: those behind it are received whole */
     uint8_t *saved;            /* input that is to be looked at first; NULL: none */
@@ -116,7 +116,6 @@ struct stream {
     /* ---- what not every frame touches: with many streams each cache line counts ---- */
     struct tcp_asked asked[TCP_DEPTH];
     struct tcp_job job[TCP_DEPTH];
-    uint8_t room[FPDU_MAX_SIZE];
 };
 
 /* By which a connection that is made is known; see setup.c. */

@@ -163,7 +163,10 @@ unsigned fpdu_mark(uint64_t pos, const struct iovec *in, unsigned n, bool crc_on
 
 /* ---- receiving ---- */
 
-/* @size is at least FPDU_RX_ROOM; FPDU_MAX_SIZE and more: no FPDU comes in parts. */
+/*
+ * @size is at least FPDU_RX_ROOM; FPDU_MAX_SIZE and more: no FPDU comes in parts.  @room
+ * may be NULL until fpdu_rx_gathers().
+ */
 void fpdu_rx_init(struct fpdu_rx *rx, uint8_t *room, size_t size, bool crc_on,
                   fpdu_head_fn *head_len)
 {
@@ -239,6 +242,12 @@ size_t fpdu_rx_rest(const struct fpdu_rx *rx, uint32_t head)
         header += fpdu_pad(rx->ulpdu_len) + CRC32C_SIZE;
     }
     return header - rx->have;
+}
+
+bool fpdu_rx_gathers(const struct fpdu_rx *rx, const struct fpdu_input *in)
+{
+    return rx->state == FPDU_GATHER && !rx->error && in->left &&
+           (rx->have || in->left < FPDU_LENGTH || in->left < fpdu_size(get_be16(in->at)));
 }
 
 static enum iwarp_error gather_fpdu(struct fpdu_rx *rx, struct fpdu_input *in,

@@ -125,6 +125,12 @@ bool fpdu_rx_placed(struct fpdu_rx *rx, uint32_t n, uint32_t crc);
  */
 size_t fpdu_rx_rest(const struct fpdu_rx *rx, uint32_t head);
 
+/*
+ * Does fpdu_rx_next() need the room for @in, and so fpdu_rx.room?  Not for an FPDU that
+ * is there as a whole, nor for payload.
+ */
+bool fpdu_rx_gathers(const struct fpdu_rx *rx, const struct fpdu_input *in);
+
 /* Payload of the long one that comes next in the stream. */
 static inline uint32_t fpdu_rx_wants(const struct fpdu_rx *rx)
 {

@@ -355,6 +355,19 @@ static void save(struct stream *s, const struct fpdu_input *in)
     g_free(old);
 }
 
+/*
+ * A frame that came in pieces is collected; most streams never see one.  False: no
+ * memory.
+ */
+static bool have_room(struct fpdu_rx *rx, const struct fpdu_input *in)
+{
+    if (!rx->room && fpdu_rx_gathers(rx, in)) {
+        rx->room = g_try_malloc(FPDU_MAX_SIZE);
+        return rx->room;
+    }
+    return true;
+}
+
 /* True: all of @in was taken. */
 static bool take_input(struct conn *c, struct fpdu_input *in, struct turn *t)
 {
@@ -362,8 +375,13 @@ static bool take_input(struct conn *c, struct fpdu_input *in, struct turn *t)
     struct fpdu_part part;
 
     for (;;) {
-        enum iwarp_error error = fpdu_rx_next(&s->rx, in, &part);
+        enum iwarp_error error;
 
+        if (!have_room(&s->rx, in)) {
+            conn_break(c, "no memory");
+            return false;
+        }
+        error = fpdu_rx_next(&s->rx, in, &part);
         if (error) {
             c->by_copy |= s->straight; /* perhaps it was the guest */
             tx_terminate(c, error, NULL, 0, 0);

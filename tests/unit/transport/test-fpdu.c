@@ -244,7 +244,7 @@ static void feeder_init(struct feeder *f, size_t room, bool crc_on, bool direct)
 {
     *f = (struct feeder){
         .room = g_malloc(room), .out = g_byte_array_new(), .direct = direct};
-    fpdu_rx_init(&f->rx, f->room, room, crc_on, head_of);
+    fpdu_rx_init(&f->rx, NULL, room, crc_on, head_of);
     f->rx.in_parts = direct ? odd_in_parts : NULL;
 }
 
@@ -330,6 +330,9 @@ static enum iwarp_error feed(struct feeder *f, const uint8_t *data, size_t len,
         piece = g_memdup2(data, n);
         in = (struct fpdu_input){piece, n};
         do {
+            if (fpdu_rx_gathers(&f->rx, &in)) {
+                f->rx.room = f->room; /* else it is not touched */
+            }
             e = fpdu_rx_next(&f->rx, &in, &part);
             if (e) {
                 g_assert_cmpuint(part.kind, ==, FPDU_NONE);
