@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * siwframes make REQUEST FRAMES - the bytes of an initiator that talks as the daemon does
+ * siwframes wrong WHAT FRAME    - a frame that ends it all: WHAT is wrong with it
  * siwframes check ANSWER        - are these bytes a responder's that has minded nothing?
  *
  * For test_siw.py, whose responder is siw with rdma_server(1): one Send of 16 bytes is
@@ -8,10 +9,13 @@
  * our daemons tell each other things with, and the Write of no bytes that is a guest's
  * (docs/iwarp.md), several times.
  *
+ * A Terminate in an answer is printed as the daemon's parser reads it, with its layout.
+ *
  * Runs on the host: only the daemon's encoders are used, no socket.
  */
 #include <glib.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "transport/tcp/bytes.h"
@@ -90,6 +94,30 @@ static GByteArray *make_frames(void)
     return out;
 }
 
+/* A Send with a wrong sum or a number too high, or a frame of an opcode that is none. */
+static GByteArray *make_wrong(const char *what)
+{
+    static const uint8_t text[TEXT] = "hello, siw";
+    GByteArray *out = g_byte_array_new();
+    struct rdmap_segment s;
+
+    rdmap_begin(&s, RDMAP_SEND);
+    s.ddp.msn = 1;
+    if (!strcmp(what, "msn")) {
+        s.ddp.msn = 2;
+    } else if (!strcmp(what, "opcode")) {
+        s.ddp.ulp |= 15;
+    } else if (strcmp(what, "sum") != 0) {
+        fprintf(stderr, "nothing wrong is called %s\n", what);
+        exit(2);
+    }
+    put_fpdu(out, &s, text, sizeof(text));
+    if (!strcmp(what, "sum")) {
+        out->data[out->len - 1] ^= 1;
+    }
+    return out;
+}
+
 static GByteArray *make_request(void)
 {
     const struct hello h = {.token = {1, 2}, .incarnation = 3, .mtu = PVRDMA_MTU_1024};
@@ -118,6 +146,12 @@ static bool save(const char *path, GByteArray *bytes)
     return ok;
 }
 
+static void print_terminate(const struct rdmap_terminate *t)
+{
+    printf("Terminate %u/%u/%02x, %s layout, segment of %u bytes\n", t->layer, t->etype,
+           t->code, t->swapped ? "siw's" : "the RFC's", t->segment_len);
+}
+
 /* One Send of TEXT bytes, and nothing else. */
 static bool frames_right(const uint8_t *at, size_t len)
 {
@@ -139,6 +173,10 @@ static bool frames_right(const uint8_t *at, size_t len)
         if (part.kind != FPDU_WHOLE ||
             rdmap_get(part.data, part.len, part.ulpdu_len, RDMAP_STANDARD, &s)) {
             printf("a frame of a wrong kind\n");
+            return false;
+        }
+        if (s.opcode == RDMAP_TERMINATE) {
+            print_terminate(&s.terminate);
             return false;
         }
         printf("opcode %u, %u bytes\n", s.opcode, s.payload_len);
@@ -179,9 +217,13 @@ int main(int argc, char **argv)
     if (argc == 4 && !strcmp(argv[1], "make")) {
         return save(argv[2], make_request()) && save(argv[3], make_frames()) ? 0 : 1;
     }
+    if (argc == 4 && !strcmp(argv[1], "wrong")) {
+        return save(argv[3], make_wrong(argv[2])) ? 0 : 1;
+    }
     if (argc == 3 && !strcmp(argv[1], "check")) {
         return check(argv[2]) ? 0 : 1;
     }
-    fprintf(stderr, "usage: siwframes make REQUEST FRAMES | siwframes check ANSWER\n");
+    fprintf(stderr, "usage: siwframes make REQUEST FRAMES | wrong sum|msn|opcode FRAME "
+                    "| check ANSWER\n");
     return 2;
 }
