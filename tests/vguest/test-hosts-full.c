@@ -2,6 +2,7 @@
 /*
  * vguest tests: many connections to a host that does not read.  What waits for it in the
  * daemon's memory stays below what docs/hosts.md says of each, and goes when it reads on.
+ * And no connection has a thread of its own.
  */
 #include "relay.h"
 
@@ -91,7 +92,7 @@ static void test_unread(void)
 {
     const struct vg_conn c = {.timeout = 25, .retry_cnt = 7}; /* longer than this takes */
     struct vg_qp *qp[2][N_QPS];
-    struct vg_usage before;
+    struct vg_usage before, first[2], now;
     struct vgt_opts o;
     struct vgt_pair p;
     long grown;
@@ -99,9 +100,12 @@ static void test_unread(void)
     begin();
     o = (struct vgt_opts){.guest = {{.db = VG_DB_EXT}, {.db = VG_DB_EXT}},
                           .daemon = {host[0], host[1]},
-                          .cqe = N_QPS,
-                          .unconnected = true};
+                          .cqe = N_QPS};
     vgt_pair_open(&p, 0, 1, &o);
+    vgt_write_once(&p, 1);
+    for (unsigned k = 0; k < 2; k++) {
+        vg_daemon_usage(host[k], &first[k]); /* with one connection */
+    }
     for (unsigned i = 0; i < N_QPS; i++) {
         for (unsigned k = 0; k < 2; k++) {
             qp[k][i] = vg_qp_new(p.s[k].pd, p.s[k].scq, p.s[k].rcq, &o.qp);
@@ -112,6 +116,11 @@ static void test_unread(void)
     post_all(&p, qp[0], 8);
     all_done(&p);
     vg_daemon_usage(host[0], &before);
+    for (unsigned k = 0; k < 2; k++) {
+        vg_daemon_usage(host[k], &now);
+        g_assert_cmpuint(now.threads, ==, first[k].threads);
+        g_assert_cmpuint(now.fds, >=, first[k].fds + N_QPS);
+    }
     relay_stall_from(relay, 0, true);
     post_all(&p, qp[0], LEN);
     /* It reads a little, now and then: who may go on stages more than is taken. */
