@@ -579,13 +579,19 @@ static void test_features(void)
 static void test_too_many(void)
 {
     const unsigned max = 65536, n = 70000;
+    const unsigned each =
+        430; /* bytes: "addresses that a peer has claimed", docs/hosts.md */
+    struct vg_usage before, after;
     struct peer_claim c;
+    long grown;
     struct vguest *g;
 
     begin("peer-timeout=60");
     link_up(1);
     link_up(2);
     g = vguest_new(vgt_daemon, 0, NULL);
+    settle(1);
+    vg_daemon_usage(vgt_daemon, &before);
     for (unsigned i = 0; i < n; i++) {
         struct pvrdma_gid gid = {
             .raw = {0xfd, [13] = i >> 16 & 255, [14] = i >> 8 & 255, [15] = i & 255}};
@@ -596,6 +602,13 @@ static void test_too_many(void)
     settle(1);
     g_assert_cmpint(status("directory", "remote_gids"), ==, max);
     g_assert_cmpint(status("directory", "too_many"), ==, n - max);
+    vg_daemon_usage(vgt_daemon, &after);
+    grown = (after.rss_anon_kib - before.rss_anon_kib) * 1024;
+    g_test_message("%ld bytes for each of %u claims", grown / (long)max, max);
+    if (VGT_PLAIN_BUILD) {
+        g_assert_cmpint(grown, >, (long)max * each / 4);
+        g_assert_cmpint(grown, <, (long)max * each * 3 / 2);
+    }
     c = claim(&(struct pvrdma_gid){.raw = {0xfc, [15] = 1}}, 8, 1);
     say(2, PEER_MSG_CLAIM, c); /* others have their own */
     settle(2);
