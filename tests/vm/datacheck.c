@@ -4,8 +4,8 @@
  * each byte that arrives.  Plain libibverbs, so it runs on any RDMA device.  Datagrams
  * have a program of their own, udcheck.
  *
- *   datacheck -d DEVICE -g GIDINDEX [-p PORT] [-n ROUNDS] [-x] [-r]             server
- *   datacheck -d DEVICE -g GIDINDEX [-p PORT] [-n ROUNDS] [-x] [-r] SERVER-IP   client
+ *   datacheck -d DEVICE -g GIDINDEX [-p PORT] [-n ROUNDS] [-xrl]             server
+ *   datacheck -d DEVICE -g GIDINDEX [-p PORT] [-n ROUNDS] [-xrl] SERVER-IP   client
  *
  * Both ends run the same program and exchange addresses over TCP.  A check is
  * one message: its completion, length, immediate data, every byte of it and the
@@ -28,6 +28,9 @@
  * -x posts each request by ibv_wr_*(); exit status 3 if these are not there.
  *
  * -r leaves UC out, where messages of it may be lost.
+ *
+ * -l adds solicited SENDs that come before their receives, and at the end a WRITE that is
+ * refused.
  *
  * SRQs, UC, inline data and windows are left out where one of the ends has none.  Prints
  * "parts: rc srq uc inline mw", those that it had, and "N checks, N errors"; exits 0 only
@@ -471,12 +474,71 @@ static void part_both(uint32_t round)
     }
 }
 
+/* ---- what goes wrong on purpose ---- */
+
+#define LATES   4
+#define LATE_US 20000
+
+static void part_late(bool actor)
+{
+    for (uint32_t i = 0; i < LATES; i++) {
+        uint32_t seed = 11000000u + i, len = 1 + 3000 * i;
+        struct ibv_sge e = sge_at(actor ? GUARD : AREA + GUARD, len);
+        struct ibv_send_wr wr = {.wr_id = seed,
+                                 .sg_list = &e,
+                                 .num_sge = 1,
+                                 .opcode = IBV_WR_SEND,
+                                 .send_flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED};
+
+        if (actor) {
+            fill(s.buf + GUARD, len, seed);
+            post_send((int)i, &wr);
+            barrier('L');
+            wait_wc(s.scq, "late");
+        } else {
+            struct ibv_wc wc;
+
+            spoil(s.buf + AREA + GUARD, len);
+            barrier('L');
+            usleep(LATE_US);
+            post_recv((int)i, seed, &e, 1);
+            wc = wait_wc(s.rcq, "late");
+            check(wc.byte_len == len, "late: byte_len %u, not %u", wc.byte_len, len);
+            verify("late", s.buf + AREA + GUARD, len, seed);
+        }
+        barrier('D');
+    }
+}
+
+/* By a key that is none; the queue pair is of no more use. */
+static void part_refused(bool actor)
+{
+    struct ibv_sge e = sge_at(GUARD, 64);
+    struct ibv_send_wr wr = {.sg_list = &e,
+                             .num_sge = 1,
+                             .opcode = IBV_WR_RDMA_WRITE,
+                             .send_flags = IBV_SEND_SIGNALED};
+
+    if (actor) {
+        struct ibv_wc wc;
+
+        wr.wr.rdma.remote_addr = s.other.addr;
+        wr.wr.rdma.rkey = ~s.other.rkey;
+        post_send(0, &wr);
+        wc = wait_any(s.scq, "refused");
+        check(wc.status == IBV_WC_REM_ACCESS_ERR, "refused: %s",
+              ibv_wc_status_str(wc.status));
+    }
+    barrier('D');
+}
+
 int main(int argc, char **argv)
 {
     unsigned long other[2];
+    bool late = false;
     int opt;
 
-    while ((opt = getopt(argc, argv, "d:g:p:n:xr")) != -1) {
+    while ((opt = getopt(argc, argv, "d:g:p:n:xrl")) != -1) {
         switch (opt) {
         case 'd':
             s.dev = optarg;
@@ -496,9 +558,12 @@ int main(int argc, char **argv)
         case 'r':
             s.reliable = true;
             break;
+        case 'l':
+            late = true;
+            break;
         default:
             fprintf(stderr, "usage: datacheck -d DEVICE -g GIDINDEX [-p PORT] "
-                            "[-n ROUNDS] [-x] [-r] [SERVER-IP]\n");
+                            "[-n ROUNDS] [-x] [-r] [-l] [SERVER-IP]\n");
             return 2;
         }
     }
@@ -525,8 +590,14 @@ int main(int argc, char **argv)
             if (has_qp(MW_QP)) {
                 part_mw(actor, r);
             }
+            if (late) {
+                part_late(actor);
+            }
         }
         part_both(r);
+    }
+    if (late) {
+        part_refused(s.server);
     }
     /* Either end's errors fail both. */
     sock_write(&s.errors, sizeof(s.errors));

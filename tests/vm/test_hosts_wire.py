@@ -3,8 +3,8 @@
 fails.
 
 vm1 and vm2 are on one host, vm3 is on the other (hosts.py).  vm3 has the stock driver and
-library, so without unreliable connections.  The wire is listened to from before the first connection, and tshark reads in
-the end what it has learnt.
+library, so without unreliable connections.  The wire is listened to from before the first connection,
+until after it was pulled out once, and tshark reads what was heard.
 """
 
 import collections
@@ -25,14 +25,20 @@ from programs import Pair, _ports, bandwidth, latency, pingpong
 from pvrdma_vm import BUILD, VmError, say
 
 DATACHECK = 'datacheck -d {dev} -g {gid} -p {port} -n %d'
+# With receives that come late, solicited SENDs and a WRITE that is refused.
+LATE = ' -l'
 # tshark is not to guess what Sends and the daemons' link carry, which it then calls
 # malformed, and is to bear segments that the capture has in another order.
 CAREFUL = ['--disable-heuristic', 'rpcrdma_iwarp', '--disable-heuristic',
            'smb_direct_iwarp', '--disable-protocol', 'rpcap', '-o',
            'tcp.reassemble_out_of_order:TRUE']
 # RFC 5040 and 7306: Write, Read Request and Response, Send, Send with Invalidate (of
-# NVMe), Immediate Data, Atomic Request and Response.  No Terminate.
-OPCODES = {0, 1, 2, 3, 4, 8, 10, 11}
+# NVMe), solicited Send, Immediate Data, Atomic Request and Response.  No Terminate.
+OPCODES = {0, 1, 2, 3, 4, 5, 8, 10, 11}
+# Reserved STags (docs/iwarp.md): the first frame, ACK, RNR, NAK, RESTART; and those that
+# depend on when things come: READY, PSN, DROP.
+TOLD = {0x01, 0x10, 0x11, 0x12, 0x13}
+PERHAPS = {0x14, 0x15, 0x16}
 NQN = 'nqn.2026-11.org.pvrdma:wire'
 DISK_KB = 8192
 REORDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'reorder.py')
@@ -76,7 +82,7 @@ class Capture:
         argv = ['tshark', '-r', self.path] + CAREFUL + list(args)
         return subprocess.run(argv, check=True, stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL, universal_newlines=True,
-                              timeout=120).stdout.splitlines()
+                              timeout=240).stdout.splitlines()
 
 
 class WireTest(fixture.SessionTest):
@@ -110,7 +116,7 @@ class WireTest(fixture.SessionTest):
         """@job of datacheck has found all as it should be."""
         self.assertRegex(job.out, r'(?m)^\d+ checks, 0 errors$', job.describe())
 
-    def start(self, pair, rounds):
+    def start(self, pair, rounds, options=''):
         """datacheck on both ends of @pair; the jobs, of the server first."""
         port = next(_ports)
         one, two = pair.guests
@@ -118,7 +124,7 @@ class WireTest(fixture.SessionTest):
         for guest, gid, peer in ((one, pair.gids[0], ''),
                                  (two, pair.gids[1], ' ' + one.ip('pvrdma'))):
             jobs.append(guest.spawn((DATACHECK % rounds).format(
-                dev=pair.device, gid=gid, port=port) + peer, 240))
+                dev=pair.device, gid=gid, port=port) + options + peer, 240))
             if not peer:
                 one.wait_listen(port, jobs[0])
         return jobs
@@ -155,7 +161,7 @@ class WireTest(fixture.SessionTest):
     def test_b_near_and_far(self):
         """One VM's queue pairs with a VM beside it and with one of another host, at the
         same time."""
-        jobs = self.start(self.local, 1) + self.start(self.remote, 1)
+        jobs = self.start(self.local, 1) + self.start(self.remote, 1, LATE)
         self.finish(jobs)
 
     def test_c_nvme(self):
@@ -203,15 +209,21 @@ rm /tmp/bytes''' % DISK_KB, 120)
         self.assertEqual(self.capture.stop(), 0, 'packets were not captured')
         opcodes = collections.Counter()
         sums = collections.Counter()
+        told = collections.Counter()
         for line in self.capture.read('-O', 'iwarp_mpa,iwarp_ddp_rdmap'):
-            found = re.search(r'OpCode: .*\(0x(\w+)\)|(Good|Bad) CRC32|(Malformed)', line)
+            found = re.search(r'OpCode: .*\(0x(\w+)\)|(Good|Bad) CRC32|(Malformed)|'
+                              r'Steering Tag: 0x000000(\w\w)$', line)
             if found and found.group(1):
                 opcodes[int(found.group(1), 16)] += 1
+            elif found and found.group(4):
+                told[int(found.group(4), 16)] += 1
             elif found:
                 sums[found.group(0)] += 1
-        say('frames by opcode: %s; %s' % (dict(sorted(opcodes.items())), dict(sums)))
-        # Solicited variants (5, 6, 9) depend on what the programs do.
-        self.assertEqual(set(opcodes) - {5, 6, 9}, OPCODES)
+        say('frames by opcode: %s; by reserved STag: %s; %s' % (
+            dict(sorted(opcodes.items())), dict(sorted(told.items())), dict(sums)))
+        # Other solicited variants (6, 9) depend on what the programs do.
+        self.assertEqual(set(opcodes) - {6, 9}, OPCODES)
+        self.assertEqual(set(told) - PERHAPS, TOLD)
         if 'Malformed' in sums:
             say('\n'.join(self.capture.read('-Y', '_ws.malformed', '-V')[:200]))
         self.assertEqual(set(sums), {'Good CRC32'})
@@ -221,17 +233,31 @@ rm /tmp/bytes''' % DISK_KB, 120)
         """What all before have sent."""
         self.check_captured()
 
+    def capture_anew(self, name):
+        if self.capture.proc.poll() is None: # the test before was left out
+            self.capture.stop()
+        self.capture = Capture(self.session, self.hosts[0], name)
+
     def test_da_own_parts(self):
         """With our parts on both hosts there are unreliable connections, too."""
         parts.use_own(self.guests[2])
         self.remote.find_gids()
-        if self.capture.proc.poll() is None: # the test before was left out
-            self.capture.stop()
-        self.capture = Capture(self.session, self.hosts[0], '-own')
-        jobs = self.start(self.remote, 1)
+        self.capture_anew('-own')
+        jobs = self.start(self.remote, 1, LATE)
         self.finish(jobs)
         self.assertRegex(jobs[0].out, r'(?m)^parts: .*\buc\b')
         self.check_captured()
+
+    def test_db_pulled_captured(self):
+        """What is on the wire is good, too, where it was pulled out."""
+        self.capture_anew('-pulled')
+        self.pull_out(1, 1, LATE)
+        self.check_captured()
+        # Each tells the incarnation of its queue pair's connection.
+        told = [line.replace(':', '')[56:72] for line in self.capture.read(
+            '-Y', 'iwarp_mpa.key.req', '-T', 'fields', '-e', 'iwarp_mpa.privatedata')]
+        say('%d Requests of %d queue pairs' % (len(told), len(set(told))))
+        self.assertGreater(len(set(told)), 1)
 
     @contextlib.contextmanager
     def counting(self):
@@ -251,11 +277,11 @@ rm /tmp/bytes''' % DISK_KB, 120)
     def test_e_pulled_out(self):
         """The wire is pulled out for a second, several times, while all is checked."""
         with self.counting():
-            self.pull_out()
+            self.pull_out(2, 3)
 
-    def pull_out(self):
-        jobs = self.start(self.remote, 2)
-        for _ in range(3):
+    def pull_out(self, rounds, times, options=''):
+        jobs = self.start(self.remote, rounds, options)
+        for _ in range(times):
             self.wait_traffic(jobs[0])
             self.hosts.wire.run('ip', 'link', 'set', self.hosts[1].device, 'down')
             time.sleep(1)
