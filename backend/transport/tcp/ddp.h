@@ -40,16 +40,26 @@ static inline uint32_t ddp_room(bool tagged, uint32_t mulpdu)
 }
 
 /*
+ * The payload of the segment with which a message's last @left bytes begin.  What is over
+ * is the first one's: by its length and that of the others, which are all alike, the
+ * receiver knows where payload goes before it is there, up to the message's end.
+ */
+static inline uint32_t ddp_next(uint64_t left, uint32_t room)
+{
+    return left ? (uint32_t)((left - 1) % room) + 1 : 0;
+}
+
+/*
  * The next segment of a message that is being sent, whose header is @h, with @left bytes
  * to go; @ends: no more than these.  Its payload's length; ddp_advance() by that follows.
  */
 static inline uint32_t ddp_cut(struct ddp_header *h, uint64_t left, bool ends,
                                uint32_t mulpdu)
 {
-    uint32_t room = ddp_room(h->tagged, mulpdu);
+    uint32_t len = ddp_next(left, ddp_room(h->tagged, mulpdu));
 
-    h->last = ends && left <= room;
-    return left < room ? (uint32_t)left : room;
+    h->last = ends && len == left;
+    return len;
 }
 
 static inline void ddp_advance(struct ddp_header *h, uint32_t len)

@@ -243,15 +243,15 @@ static void close_message(struct conn *c)
 
 /*
  * How much of @left bytes to send now, of @slice at most: whole segments, one at least.
- * All of a message but the last are of one length, by which the receiver knows where the
- * next one's payload goes before it is there.
  */
 static uint64_t whole_segments(const struct stream *s, bool tagged, uint64_t left,
                                uint64_t slice)
 {
     uint32_t most = ddp_room(tagged, s->mulpdu);
 
-    return MIN(left, MAX(slice - slice % most, most));
+    uint32_t next = ddp_next(left, most);
+
+    return slice > next ? MIN(left, next + (slice - next) / most * most) : next;
 }
 
 /*

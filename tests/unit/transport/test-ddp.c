@@ -90,10 +90,12 @@ static void cut(bool tagged, uint32_t len)
     }
     for (; !segments || at < len; segments++) {
         uint32_t mulpdu = (uint32_t)g_test_rand_int_range(128, 2000);
-        uint32_t n = ddp_cut(&h, len - at, true, mulpdu);
+        uint32_t n = ddp_cut(&h, len - at, true, mulpdu), room = ddp_room(tagged, mulpdu);
 
-        g_assert_cmpuint(n, <=, mulpdu - ddp_len(tagged));
-        g_assert_true(n == mulpdu - ddp_len(tagged) || h.last);
+        g_assert_cmpuint(n, <=, room);
+        g_assert_true(n || !len);
+        g_assert_cmpuint((len - at - n) % room, ==, 0); /* all behind it are full */
+        g_assert_true(h.last == (n == len - at));
         ddp_put(&h, bytes);
         g_assert_cmpint(ddp_get(bytes, ddp_len(tagged), &got), ==, IWARP_OK);
         same(&got, &h);
