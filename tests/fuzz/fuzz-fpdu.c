@@ -45,7 +45,7 @@ static const enum iwarp_error verdict[] = {
     RDMAP_STREAM_CATASTROPHIC,
 };
 static struct {
-    bool part[FPDU_END + 1], direct, bad_sum;
+    bool part[FPDU_END + 1], direct, held, bad_sum;
     bool verdict[G_N_ELEMENTS(verdict)];
     bool opcode[RDMAP_OPCODES], swapped, segment, read;
     bool ctl[CTL_KINDS], bad_ctl;
@@ -134,7 +134,13 @@ static void take(struct receiver *r, const struct fpdu_part *p)
     }
 }
 
-/* In pieces of up to @most bytes; @direct: payload may go past fpdu_rx_next(). */
+/* The end of a payload that goes past fpdu_rx_next(), and does not, as in straight.c. */
+#define HELD 8u
+
+/*
+ * In pieces of up to @most bytes; @direct: payload may go past fpdu_rx_next(), and what
+ * is read otherwise ends with the next header.
+ */
 static void receive(struct receiver *r, const uint8_t *data, size_t len, uint32_t most,
                     bool direct)
 {
@@ -148,8 +154,8 @@ static void receive(struct receiver *r, const uint8_t *data, size_t len, uint32_
             n = some(n);
         }
         CHECK(!wants || r->is_open);
-        if (direct && wants) {
-            n = MIN(n, wants);
+        if (direct && wants > HELD) {
+            n = MIN(n, wants - HELD);
             CHECK(!fpdu_rx_placed(&r->rx, wants + 1, 0));
             CHECK(fpdu_rx_placed(&r->rx, n, crc32c_add(r->rx.crc, data, n)));
             reached.direct = true;
@@ -157,6 +163,13 @@ static void receive(struct receiver *r, const uint8_t *data, size_t len, uint32_
             data += n;
             len -= n;
             continue;
+        }
+        if (direct) {
+            size_t rest = fpdu_rx_rest(&r->rx, DDP_TAGGED_LEN);
+
+            CHECK(rest > wants);
+            reached.held = reached.held || wants;
+            n = (uint32_t)MIN(n, rest);
         }
         piece = g_memdup2(data, n);
         in = (struct fpdu_input){piece, n};
@@ -334,9 +347,9 @@ static bool all_of(const char *what, const bool *is, unsigned n)
 
 bool fuzz_reached_all(void)
 {
-    const bool others[] = {reached.direct,  reached.bad_sum,     reached.swapped,
-                           reached.segment, reached.read,        reached.bad_ctl,
-                           reached.taken,   reached.out_of_order};
+    const bool others[] = {reached.direct,  reached.held,    reached.bad_sum,
+                           reached.swapped, reached.segment, reached.read,
+                           reached.bad_ctl, reached.taken,   reached.out_of_order};
     bool all = all_of("part", reached.part, G_N_ELEMENTS(reached.part));
 
     all &= all_of("verdict", reached.verdict, G_N_ELEMENTS(verdict));

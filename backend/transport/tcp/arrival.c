@@ -156,9 +156,6 @@ static void turned_down(struct conn *c, const struct msg *m, struct outcome o)
 
 /* ---- SEND and WRITE ------------------------------------------------------------- */
 
-/* Payload of this size comes in segments that are worth a call of their own. */
-#define STRAIGHT_MIN FPDU_PARTS_MIN
-
 static struct sg_list place_of(struct qp *qp, const struct msg *m, uint64_t done,
                                struct pvrdma_sge *sge, uint32_t len)
 {
@@ -350,7 +347,7 @@ static void begin_message(struct conn *c, const uint8_t *data, uint32_t len, boo
     }
 }
 
-static void next_segment(struct conn *c, const uint8_t *data, uint32_t len, bool last)
+void arrival_next(struct conn *c, const uint8_t *data, uint32_t len, bool last)
 {
     struct tcp_arrival *in = &c->s->in;
 
@@ -375,14 +372,6 @@ static void add_imm(struct stream *s, struct msg *m, uint32_t with)
     }
 }
 
-/* Segment @h of the message that is arriving was taken; what comes behind it? */
-static void expect_more(struct stream *s, const struct ddp_header *h, uint32_t len)
-{
-    s->segment = *h;
-    s->segment_len =
-        s->in.active && s->in.admitted && !s->in.skip && len >= STRAIGHT_MIN ? len : 0;
-}
-
 static void take_write(struct conn *c, const struct segment *seg)
 {
     struct stream *s = c->s;
@@ -397,8 +386,8 @@ static void take_write(struct conn *c, const struct segment *seg)
             rx_refuse(c, seg, DDP_TAGGED_BAD_BOUNDS);
             return;
         }
-        next_segment(c, data, len, h->last);
-        expect_more(s, h, len);
+        arrival_next(c, data, len, h->last);
+        straight_expect(s, h, len, false);
         return;
     }
     if (s->has_imm && s->imm.of != RDMAP_IMM_OF_NEXT) {
@@ -410,7 +399,7 @@ static void take_write(struct conn *c, const struct segment *seg)
     s->in.m.rkey = h->stag;
     s->in.m.addr = h->to;
     begin_message(c, data, len, h->last);
-    expect_more(s, h, len);
+    straight_expect(s, h, len, true);
 }
 
 static void take_send(struct conn *c, const struct segment *seg)
@@ -426,8 +415,8 @@ static void take_send(struct conn *c, const struct segment *seg)
             rx_refuse(c, seg, RDMAP_BAD_OPCODE);
             return;
         }
-        next_segment(c, data, len, h->last);
-        expect_more(s, h, len);
+        arrival_next(c, data, len, h->last);
+        straight_expect(s, h, len, false);
         return;
     }
     if ((s->has_imm && (s->imm.of != RDMAP_IMM_OF_SEND || op->invalidates)) ||
@@ -442,7 +431,7 @@ static void take_send(struct conn *c, const struct segment *seg)
         s->in.m.imm = h->stag;
     }
     begin_message(c, data, len, h->last);
-    expect_more(s, h, len);
+    straight_expect(s, h, len, true);
 }
 
 /* ---- READs and atomics that are asked of us ---------------------------------------- */

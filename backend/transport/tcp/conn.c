@@ -263,7 +263,7 @@ bool conn_up(struct conn *c, int fd, const struct framing *framing,
         s->q[i] = DDP_QUEUE_INIT;
     }
     fpdu_rx_init(&s->rx, NULL, FPDU_MAX_SIZE, framing->crc, rdmap_head_len);
-    s->rx.in_parts = rx_goes_straight;
+    s->rx.in_parts = goes_straight;
     s->rx.parts_arg = c;
 
     /* What each expects of the other. */

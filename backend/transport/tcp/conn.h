@@ -40,6 +40,12 @@ struct tcp_job {
     uint64_t value;     /* the atomic's result */
 };
 
+/*
+ * A message's end, which is stored when all of it was found right: programs poll its last
+ * byte.  Two cache lines, so that the one before the last is stored by us, too.
+ */
+#define STRAIGHT_HELD 128u
+
 /* The message that is arriving. */
 struct tcp_arrival {
     bool active;   /* its last segment has not come */
@@ -100,7 +106,9 @@ struct stream {
     struct fpdu_rx rx; /* its room: FPDU_MAX_SIZE, from when it is needed */
     bool straight;     /* a frame comes in parts, its payload straight to its place */
     struct ddp_header segment; /* the last one of in.m that came */
-    uint32_t segment_len;      /* of its payload; 0: those behind it are received whole */
+    uint32_t segment_len;      /* of its payload */
+    uint32_t usual;            /* that of segments behind first ones; 0: not known */
+    uint32_t first;            /* of the first one of this message; 0: not so short */
     uint8_t *saved;            /* input that is to be looked at first; NULL: none */
     size_t saved_len;
     struct ddp_queue q[RDMAP_QNS];
@@ -116,6 +124,8 @@ struct stream {
     /* ---- what not every frame touches: with many streams each cache line counts ---- */
     struct tcp_asked asked[TCP_DEPTH];
     struct tcp_job job[TCP_DEPTH];
+    uint8_t held[STRAIGHT_HELD];
+    uint32_t n_held;
 };
 
 /* By which a connection that is made is known; see setup.c. */
@@ -301,10 +311,13 @@ void tx_only_frame(int fd, struct framing *framing, enum iwarp_error why);
 /* Tell what is due before the queue pair goes.  Main thread. */
 void tx_last_words(struct conn *c);
 
-/* ---- rx.c ---- */
+/* ---- straight.c ---- */
 
 /* Of a frame that began: is its payload received straight to its place? */
-fpdu_parts_fn rx_goes_straight;
+fpdu_parts_fn goes_straight;
+
+/* ---- rx.c ---- */
+
 /* Read from the socket, and do what it says.  False: there is no more until it tells. */
 bool rx_run(struct conn *c, struct turn *t);
 /* Go on with a message that waited for a grace period. */

@@ -238,8 +238,8 @@ size_t fpdu_rx_rest(const struct fpdu_rx *rx, uint32_t head)
     if (rx->state == FPDU_GATHER && rx->have >= header) {
         return fpdu_size(rx->ulpdu_len) - rx->have;
     }
-    if (rx->state == FPDU_TAIL) {
-        header += fpdu_pad(rx->ulpdu_len) + CRC32C_SIZE;
+    if (rx->state != FPDU_GATHER) {
+        header += fpdu_rx_wants(rx) + fpdu_pad(rx->ulpdu_len) + CRC32C_SIZE;
     }
     return header - rx->have;
 }

@@ -5,14 +5,8 @@
  * other, is taken here.
  *
  * A frame is looked at when it is all there and its sum is right, and its payload goes
- * from the receive buffer to its place in guest memory.
- *
- * Not so the middle segments of large messages: those go straight from the socket to
- * guest memory, and are summed there.  What is not known to be right yet must do no harm,
- * so only a frame goes so whose header and length are just what follows the frame before;
- * what is wrong in it are then bytes that come once more.  A guest that writes there
- * meanwhile spoils the sum, which costs its own connection the stream; from then on it
- * gets everything by way of the buffer, where nobody can.
+ * from the receive buffer to its place in guest memory.  Most of what large messages are
+ * made of goes there straight from the socket, see straight.c.
  *
  * Reading stops only for the short time in which a message waits for the grace period of
  * a key that it took away; input that is here already is kept meanwhile.
@@ -229,121 +223,7 @@ static void take_frame(struct conn *c, const uint8_t *ulpdu, uint32_t len)
     }
 }
 
-/* ---- straight to guest memory --------------------------------------------------------
- */
-
-/* Is that what follows in the message that is arriving, and not its end? */
-static bool follows(const struct stream *s, const struct ddp_header *h)
-{
-    return s->in.active && !s->in.skip && s->segment_len && !s->dropping && !h->last &&
-           ddp_continues(&s->segment, s->segment_len, h);
-}
-
-bool rx_goes_straight(void *arg, const uint8_t *head, uint32_t len, uint32_t ulpdu_len)
-{
-    struct conn *c = arg;
-    struct stream *s = c->s;
-    struct ddp_header h;
-
-    return !c->by_copy && ulpdu_len == len + s->segment_len &&
-           ddp_get(head, len, &h) == IWARP_OK && len == ddp_len(h.tagged) &&
-           follows(s, &h);
-}
-
-/* Its header has come. */
-static void begin_straight(struct conn *c, const struct fpdu_part *part)
-{
-    struct segment seg = {.ulpdu = part->data, .ulpdu_len = part->len};
-    struct stream *s = c->s;
-    enum iwarp_error error = ddp_get(part->data, part->len, &s->segment);
-
-    if (!error && !s->segment.tagged) {
-        error =
-            ddp_queue_take(&s->q[s->segment.qn], &s->segment, s->segment_len, UINT32_MAX);
-    }
-    if (error) {
-        rx_refuse(c, &seg, error);
-    }
-    s->straight = true;
-}
-
-/* The next bytes of its payload, which came by way of the buffer. */
-static void take_span(struct conn *c, const struct fpdu_part *part)
-{
-    struct stream *s = c->s;
-
-    /* It has not failed with those before. */
-    if (s->in.active && !s->in.skip && !s->dropping) {
-        arrival_bytes(c, part->data, part->len, false);
-    }
-}
-
-/* What a frame's payload is made of at most, with one page each. */
-#define PIECES (FPDU_MAX_SIZE / PVRDMA_PAGE_SIZE + 2)
-
-/*
- * Bytes from the socket: the next @wants of payload to their place, and behind these what
- * ends their frame and the header of the next to the buffer.  Returns what came, of which
- * the place gets what it wants; 0: not this way.
- */
-static ssize_t receive_straight(struct conn *c, uint32_t wants, size_t *asked)
-{
-    struct stream *s = c->s;
-    struct tcp_arrival *in = &s->in;
-    struct qp *qp = c->qp;
-    bool send = msg_is_send(&in->m);
-    uint8_t *after = tcp_scratch()->in_buf;
-    struct sg_piece piece[PIECES];
-    struct iovec iov[PIECES + 1];
-    struct msghdr msg = {.msg_iov = iov};
-    uint32_t crc = s->rx.crc, got, left;
-    struct pvrdma_sge sge;
-    struct recv_op recv;
-    struct sg_list to;
-    unsigned n = 0;
-    ssize_t r = 0;
-
-    if ((send && wants > in->capacity - in->done) ||
-        !responder_begin_slice(qp, &in->m, in->epoch, &recv)) {
-        return 0;
-    }
-    to = arrival_place(c, &recv, wants, &sge);
-    n = sg_pieces(&to, wants, piece, PIECES);
-    *asked = 0;
-    for (unsigned i = 0; i < n; i++) {
-        iov[i] = (struct iovec){piece[i].hva, piece[i].len};
-        *asked += piece[i].len;
-    }
-    if (*asked == wants) {
-        iov[n] = (struct iovec){after, fpdu_pad(s->rx.ulpdu_len) + CRC32C_SIZE +
-                                           FPDU_LENGTH + ddp_len(s->segment.tagged)};
-        *asked += iov[n].iov_len;
-        msg.msg_iovlen = 1;
-    }
-    msg.msg_iovlen += n;
-    if (n) {
-        r = recvmsg(s->fd, &msg, MSG_DONTWAIT);
-    }
-    got = r > 0 ? (uint32_t)MIN((size_t)r, wants) : 0;
-    left = got;
-    for (unsigned i = 0; left; i++) {
-        uint32_t len = (uint32_t)MIN(left, piece[i].len);
-
-        crc = s->rx.crc_on ? crc32c_add(crc, piece[i].hva, len) : 0;
-        left -= len;
-    }
-    sg_stored(&to, piece, got);
-    fpdu_rx_placed(&s->rx, got, crc);
-    in->done += got;
-    if (send) {
-        responder_end_slice(qp, in->epoch, &to.cur);
-    }
-    if (n && r < 0 && errno == EFAULT) {
-        c->by_copy = true; /* touching it will tell what is wrong with it */
-        return 0;
-    }
-    return n ? r : 0;
-}
+/* ---- the stream ----------------------------------------------------------------- */
 
 /* Input that is not looked at before the message that waits is finished. */
 static void save(struct stream *s, const struct fpdu_input *in)
@@ -391,13 +271,13 @@ static bool take_input(struct conn *c, struct fpdu_input *in, struct turn *t)
         case FPDU_NONE:
             return true;
         case FPDU_HEAD:
-            begin_straight(c, &part);
+            straight_begin(c, &part);
             break;
         case FPDU_SPAN:
-            take_span(c, &part);
+            straight_span(c, &part);
             break;
         case FPDU_END:
-            s->straight = false;
+            straight_end(c);
             break;
         default:
             take_frame(c, part.data, part.len);
@@ -440,9 +320,6 @@ void rx_resume(struct conn *c, struct turn *t)
     }
 }
 
-/* Of a message that has had so much the segments' headers are read alone. */
-#define LARGE 98304u
-
 /*
  * Read once.  *@asked: how much that could have been; *@taken: what of it went straight
  * to its place.
@@ -451,22 +328,13 @@ static ssize_t read_some(struct conn *c, size_t *asked, size_t *taken)
 {
     struct tcp_scratch *x = tcp_scratch();
     struct stream *s = c->s;
-    uint32_t wants = s->closing ? 0 : fpdu_rx_wants(&s->rx);
-    ssize_t n;
+    ssize_t n = s->closing ? 0 : straight_receive(c, asked, taken);
 
+    if (n) {
+        return n;
+    }
     *taken = 0;
-    if (wants && s->in.active && !s->in.skip && !s->dropping && !c->by_copy) {
-        n = receive_straight(c, wants, asked);
-        if (n) {
-            *taken = n > 0 ? MIN((size_t)n, wants) : 0;
-            return n;
-        }
-    }
-    *asked = sizeof(x->in_buf);
-    if (!wants && s->in.active && s->segment_len && s->in.done >= LARGE && !s->closing &&
-        !c->by_copy) {
-        *asked = MIN(*asked, fpdu_rx_rest(&s->rx, ddp_len(s->segment.tagged)));
-    }
+    *asked = MIN(sizeof(x->in_buf), straight_limit(c));
     n = recv(s->fd, x->in_buf, *asked, MSG_DONTWAIT);
     if (n == 0) {
         conn_break(c, "the peer has closed it");

@@ -314,6 +314,9 @@ static enum iwarp_error feed(struct feeder *f, const uint8_t *data, size_t len,
 
         if (f->direct && wants) {
             n = some(wants, len);
+            g_assert_cmpuint(fpdu_rx_rest(&f->rx, HEAD), ==,
+                             wants + fpdu_pad(f->rx.ulpdu_len) + CRC32C_SIZE +
+                                 FPDU_LENGTH + HEAD);
             g_assert_false(fpdu_rx_placed(&f->rx, wants + 1, 0));
             g_byte_array_append(f->out, data, (guint)n);
             f->inside += n;

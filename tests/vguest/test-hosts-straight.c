@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * vguest tests: what goes straight from the socket to guest memory (straight.c), from a
+ * host that is made up (fakestream.c) and decides where a message stops, and with what.
+ * What is found wrong at a segment's end is in place by then, but nothing beside it, and
+ * not the message's end.
+ */
+#include "fakestream.h"
+
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "transport/tcp/bytes.h"
+#include "transport/tcp/ctl.h"
+
+#define FIRST 74u    /* payload of a message's first segment */
+#define LONG  40960u /* ... and of those behind it */
+#define PLACE 8192u  /* in the victim's memory */
+#define HELD  128u   /* of a message's end: STRAIGHT_HELD */
+#define OLD   0x55
+
+static struct rdmap_segment segment;
+
+/* A frame with the next @len bytes of the message, @value each, its sum changed. */
+static size_t make(uint8_t frame[FPDU_MAX_SIZE], uint32_t len, bool last, uint8_t value,
+                   uint32_t spoil)
+{
+    uint8_t *ulpdu = frame + FPDU_LENGTH;
+    uint32_t head, size;
+
+    segment.ddp.last = last;
+    head = (uint32_t)rdmap_put(&segment, ulpdu);
+    ddp_advance(&segment.ddp, len);
+    memset(ulpdu + head, value, len);
+    size = head + len;
+    put_be16(frame, (uint16_t)size);
+    memset(ulpdu + size, 0, fpdu_pad(size));
+    size += fpdu_pad(size);
+    crc32c_put(crc32c_add(CRC32C_INIT, frame, FPDU_LENGTH + size) ^ spoil, ulpdu + size);
+    return FPDU_LENGTH + size + CRC32C_SIZE;
+}
+
+static void put_next(int fd, uint32_t len, bool last, uint8_t value, uint32_t spoil)
+{
+    static uint8_t frame[FPDU_MAX_SIZE];
+
+    put(fd, frame, make(frame, len, last, value, spoil));
+}
+
+static void begin_write(void)
+{
+    rdmap_begin(&segment, RDMAP_WRITE);
+    segment.ddp.stag = victim.mr->rkey;
+    segment.ddp.to = victim.mr->buf->va + PLACE;
+}
+
+static void begin_send(uint32_t msn)
+{
+    rdmap_begin(&segment, RDMAP_SEND);
+    segment.ddp.msn = msn;
+}
+
+/* Until the daemon acknowledges message @seq. */
+static void await_ack(int fd, uint64_t seq)
+{
+    static uint8_t room[FPDU_MAX_SIZE];
+    struct fpdu_rx rx;
+
+    fpdu_rx_init(&rx, room, sizeof(room), true, rdmap_head_len);
+    for (;;) {
+        uint8_t byte;
+        struct fpdu_input in = {&byte, 1};
+        struct fpdu_part part;
+        struct rdmap_segment s;
+        struct ctl ctl;
+
+        g_assert_cmpint(recv(fd, &byte, 1, 0), ==, 1);
+        g_assert_cmpint(fpdu_rx_next(&rx, &in, &part), ==, IWARP_OK);
+        if (part.kind == FPDU_WHOLE &&
+            rdmap_get(part.data, part.len, part.len, RDMAP_EXTENDED, &s) == IWARP_OK &&
+            ctl_is(&s) && ctl_get(&s, &ctl) == IWARP_OK && ctl.kind == CTL_ACK) {
+            g_assert_cmpuint(ctl.seq, ==, seq);
+            return;
+        }
+    }
+}
+
+static void clear_place(void)
+{
+    memset(VG_MR_HOST(victim.mr, 0), OLD, 4 * LONG);
+}
+
+/* Of the victim's memory, from PLACE on. */
+static void expect(uint32_t off, uint32_t len, uint8_t value)
+{
+    const uint8_t *at = VG_MR_HOST(victim.mr, PLACE + off);
+
+    for (uint32_t i = 0; i < len; i++) {
+        g_assert_cmpuint(at[i], ==, value);
+    }
+}
+
+/* Nothing but the @len bytes from PLACE on was stored to. */
+static void expect_beside(uint32_t len)
+{
+    const uint8_t *before = VG_MR_HOST(victim.mr, 0);
+
+    for (uint32_t i = 0; i < PLACE; i++) {
+        g_assert_cmpuint(before[i], ==, OLD);
+    }
+    expect(len, 4 * LONG - PLACE - len, OLD);
+}
+
+/*
+ * A connection to which a message of two segments came, by the buffer: from now on those
+ * that begin like it are received straight.
+ */
+static int call_ready(bool reliable)
+{
+    int fd;
+
+    fd = call();
+    clear_place();
+    begin_write();
+    put_next(fd, FIRST, false, 1, 0);
+    put_next(fd, LONG, true, 2, 0);
+    if (reliable) {
+        await_ack(fd, 0);
+    }
+    return fd;
+}
+
+/* A frame whose parts come late, cut everywhere: its end, too, is put together again. */
+static void test_cut(void)
+{
+    static const uint32_t cut[] = {1, 15, 16, 17, 4000, LONG - HELD, LONG - 1};
+    static uint8_t frame[FPDU_MAX_SIZE];
+    int fd;
+
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
+    fd = call_ready(true);
+    expect(0, FIRST, 1);
+    expect(FIRST, LONG, 2);
+    expect_beside(FIRST + LONG);
+    for (unsigned i = 0; i < G_N_ELEMENTS(cut); i++) {
+        size_t size, at = 0;
+
+        clear_place();
+        begin_write();
+        put_next(fd, FIRST, false, 3, 0);
+        put_next(fd, LONG, false, 4, 0);
+        size = make(frame, LONG, true, 5, 0);
+        for (uint32_t n = cut[i]; at < size; at += n) {
+            n = (uint32_t)MIN(MAX(n, size / 40), size - at);
+            if (at == 0) {
+                n = cut[i];
+            }
+            put(fd, frame + at, n);
+            g_usleep(500);
+        }
+        await_ack(fd, 1 + i);
+        expect(0, FIRST, 3);
+        expect(FIRST, LONG, 4);
+        expect(FIRST + LONG, LONG, 5);
+        expect_beside(FIRST + 2 * LONG);
+    }
+    close(fd);
+    fakestream_end();
+}
+
+/* A wrong sum at the end: what came is there, but the end, and nothing is complete. */
+static void test_spoiled(void)
+{
+    int fd;
+
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
+    fd = call_ready(true);
+    clear_place();
+    begin_write();
+    put_next(fd, FIRST, false, 3, 0);
+    put_next(fd, LONG, true, 4, 1);
+    expect_end(fd, MPA_BAD_CRC);
+    expect(0, FIRST, 3);
+    expect(FIRST, LONG - HELD, 4);
+    expect_beside(FIRST + LONG - HELD);
+    /* By way of the buffer from now on: of what is wrong nothing is stored. */
+    fd = call();
+    clear_place();
+    begin_write();
+    put_empty_write(fd, 0x13, 1); /* RESTART */
+    put_next(fd, FIRST, false, 5, 0);
+    put_next(fd, LONG, true, 6, 1);
+    expect_end(fd, MPA_BAD_CRC);
+    expect(0, FIRST, 5);
+    expect_beside(FIRST);
+    fakestream_end();
+}
+
+/* Of another length, or for another place: looked at when it is all there. */
+static void test_unlike(void)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        int fd;
+
+        fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
+        fd = call_ready(true);
+        clear_place();
+        begin_write();
+        put_next(fd, FIRST, false, 3, 0);
+        segment.ddp.to += i == 1 ? 1 : 0;
+        segment.ddp.stag += i == 2 ? 1 : 0;
+        put_next(fd, LONG - (i == 0 ? 1 : 0), true, 4, 1);
+        expect_end(fd, MPA_BAD_CRC);
+        expect(0, FIRST, 3);
+        expect_beside(FIRST);
+        fakestream_end();
+    }
+}
+
+/* A SEND that is too long for its receive, which its last segment tells. */
+static void test_too_long(void)
+{
+    int fd;
+
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
+    fd = call_ready(true);
+    clear_place();
+    vgt_recv(&victim, 1, PLACE, FIRST + 2 * LONG - 1);
+    vgt_recv(&victim, 2, PLACE, FIRST + 2 * LONG - 1);
+    begin_send(1);
+    put_next(fd, FIRST, false, 3, 0);
+    put_next(fd, LONG, true, 4, 0);
+    await_ack(fd, 1);
+    g_assert_cmpuint(vgt_expect(victim.rcq, 1, PVRDMA_WC_SUCCESS).byte_len, ==,
+                     FIRST + LONG);
+    begin_send(2);
+    put_next(fd, FIRST, false, 5, 0);
+    put_next(fd, LONG, false, 6, 0);
+    put_next(fd, LONG, true, 7, 0);
+    vgt_expect(victim.rcq, 2, PVRDMA_WC_LOC_LEN_ERR);
+    expect_end(fd, IWARP_OK);
+    expect_beside(FIRST + 2 * LONG - 1);
+    fakestream_end();
+}
+
+/* Its place goes in the middle of a segment. */
+static void test_taken_away(void)
+{
+    static uint8_t frame[FPDU_MAX_SIZE];
+    struct vg_mr *mr;
+    size_t size;
+    int fd;
+
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
+    fd = call_ready(true);
+    mr = vg_mr_new(victim.pd, victim.mr->buf, VG_ACCESS_ALL);
+    clear_place();
+    begin_write();
+    segment.ddp.stag = mr->rkey;
+    put_next(fd, FIRST, false, 3, 0);
+    size = make(frame, LONG, true, 4, 0);
+    put(fd, frame, size / 2);
+    while (*(volatile uint8_t *)VG_MR_HOST(victim.mr, PLACE + FIRST) != 4) {
+        g_usleep(100);
+    }
+    g_assert_cmpint(vg_destroy(victim.g, PVRDMA_CMD_DESTROY_MR, mr->handle), ==, 0);
+    vg_pdir_free(victim.g, mr->pdir, mr->buf->npages);
+    g_free(mr);
+    clear_place();
+    put(fd, frame + size / 2, size - size / 2);
+    expect_end(fd, IWARP_OK);
+    expect_beside(0);
+    g_assert_cmpuint(vg_qp_state(victim.qp), ==, PVRDMA_QPS_ERR);
+    fakestream_end();
+}
+
+/* UC: a message that is given up ends with the next segment, whatever that says. */
+static void test_given_up(void)
+{
+    int fd;
+
+    fakestream_begin(PVRDMA_QPT_UC, MPA_REQUEST);
+    fd = call_ready(false);
+    vgt_recv(&victim, 1, 0, 64);
+    begin_send(1);
+    put_next(fd, 8, true, 1, 0);
+    vgt_expect(victim.rcq, 1, PVRDMA_WC_SUCCESS); /* so the one before is complete */
+    clear_place();
+    begin_write();
+    put_next(fd, FIRST, false, 3, 0);
+    put_empty_write(fd, 0x16, 2); /* DROP */
+    put_next(fd, LONG, true, 4, 0);
+    put_empty_write(fd, 0x13, 3); /* RESTART */
+    vgt_recv(&victim, 2, 0, 64);
+    begin_send(2);
+    put_next(fd, 8, true, OLD, 0);
+    vgt_expect(victim.rcq, 2, PVRDMA_WC_SUCCESS);
+    expect(0, FIRST, 3);
+    expect_beside(FIRST);
+    close(fd);
+    fakestream_end();
+}
+
+int main(int argc, char **argv)
+{
+    vgt_init(&argc, &argv, 120);
+    g_test_add_func("/hosts-straight/cut", test_cut);
+    g_test_add_func("/hosts-straight/spoiled", test_spoiled);
+    g_test_add_func("/hosts-straight/unlike", test_unlike);
+    g_test_add_func("/hosts-straight/too-long", test_too_long);
+    g_test_add_func("/hosts-straight/taken-away", test_taken_away);
+    g_test_add_func("/hosts-straight/given-up", test_given_up);
+    return vgt_run();
+}
