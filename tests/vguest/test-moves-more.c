@@ -9,16 +9,13 @@
  * moving, then the other; but where queues are armed it is always their owner.
  */
 #include "hosts.h"
+#include "keys.h"
 #include "migrate.h"
+#include "numbered.h"
 
 #include <string.h>
 
-#define QKEY  0x11111111u
-#define N_QPS 4u
-#define DEPTH 8u  /* messages of a QP under way */
-#define RECVS 16u /* receives of each */
-#define SLOT  8192u
-#define FAR   (512u << 10) /* where side 1 receives */
+#define FAR (512u << 10) /* where side 1 receives */
 
 static struct vg_daemon *host[2];
 
@@ -53,166 +50,7 @@ static void close_pair(struct vgt_pair *p)
     vgt_pair_close(p);
 }
 
-static void post(struct vg_qp *qp, struct vg_wr wr)
-{
-    wr.flags |= VGT_SIG;
-    g_assert_cmpuint(vg_post_send(qp, &wr, 1), ==, 1);
-}
-
 /* ---- numbered messages -------------------------------------------------------- */
-
-/* To the QPs of side 1, from one each of side 0. */
-struct numbered {
-    struct vgt_pair p;
-    enum pvrdma_qp_type type;
-    struct vg_srq *srq; /* or NULL */
-    struct vg_qp *tx[N_QPS], *rx[N_QPS];
-    uint64_t sent[N_QPS], done[N_QPS], next[N_QPS]; /* posted, complete, to arrive */
-    uint64_t arrived;
-};
-
-static uint32_t len_of(const struct numbered *n, unsigned q, uint64_t k)
-{
-    return (uint32_t)((k * 31 + q * 7) * 7919 % (n->type == PVRDMA_QPT_UD ? 1000 : 6000));
-}
-
-static uint64_t seed_of(unsigned q, uint64_t k)
-{
-    return k * N_QPS + q + 1;
-}
-
-/* Receive @id is of QP @id / RECVS, but for an SRQ. */
-static void receive(struct numbered *n, uint64_t id)
-{
-    struct pvrdma_sge sge = vg_sge(n->p.s[1].mr, FAR + id * SLOT, SLOT);
-    struct vg_wr wr = {.wr_id = id, .nsge = 1, .sge = &sge};
-
-    memset(VG_MR_HOST(n->p.s[1].mr, FAR + id * SLOT), 0xee, SLOT);
-    if (n->srq) {
-        g_assert_cmpuint(vg_post_srq(n->srq, &wr, 1), ==, 1);
-    } else {
-        g_assert_cmpuint(vg_post_recv(n->rx[id / RECVS], &wr, 1), ==, 1);
-    }
-}
-
-static void numbered_open(struct numbered *n, const struct vgt_opts *opts, bool shared)
-{
-    struct vgt_opts o = *opts;
-    struct vgt_side *s = n->p.s;
-
-    o.unconnected = true;
-    vgt_pair_open(&n->p, 0, 1, &o);
-    n->srq = shared ? vg_srq_new(s[1].pd, N_QPS * RECVS, 1, false) : NULL;
-    for (unsigned q = 0; q < N_QPS; q++) {
-        struct vg_qp_opts qo = {.type = (uint8_t)n->type};
-
-        n->tx[q] = vg_qp_new(s[0].pd, s[0].scq, s[0].rcq, &qo);
-        qo.srq = n->srq;
-        n->rx[q] = vg_qp_new(s[1].pd, s[1].scq, s[1].rcq, &qo);
-        if (n->type == PVRDMA_QPT_UD) {
-            g_assert_cmpint(vg_ud_to_rts(n->tx[q], QKEY), ==, 0);
-            g_assert_cmpint(vg_ud_to_rts(n->rx[q], QKEY), ==, 0);
-        } else {
-            vg_qp_connect(n->tx[q], n->rx[q], &o.conn);
-        }
-    }
-    for (uint64_t id = 0; id < N_QPS * RECVS; id++) {
-        receive(n, id);
-    }
-}
-
-static void send_one(struct numbered *n, unsigned q)
-{
-    struct vgt_side *from = &n->p.s[0];
-    uint64_t k = n->sent[q]++, at = (q * DEPTH + k % DEPTH) * SLOT;
-    struct pvrdma_sge sge = vg_sge(from->mr, at, len_of(n, q, k));
-    struct pvrdma_av av = vg_av(from->pd, 0, &n->p.s[1].g->gid);
-    struct vg_wr wr = {.wr_id = (uint64_t)q << 32 | k,
-                       .opcode = PVRDMA_WR_SEND_WITH_IMM,
-                       .imm = (uint32_t)k,
-                       .nsge = 1,
-                       .sge = &sge};
-
-    if (n->type == PVRDMA_QPT_UD) {
-        wr.av = &av;
-        wr.remote_qpn = n->rx[q]->qpn;
-        wr.remote_qkey = QKEY;
-    }
-    vgt_fill(VG_MR_HOST(from->mr, at), sge.length, seed_of(q, k));
-    post(n->tx[q], wr);
-}
-
-/* Whole, and behind those before it; of a reliable connection, the very next. */
-static void arrives(struct numbered *n, const struct pvrdma_cqe *c)
-{
-    uint32_t grh = n->type == PVRDMA_QPT_UD ? PVRDMA_GRH_SIZE : 0;
-    unsigned q = 0;
-
-    g_assert_cmpuint(c->status, ==, PVRDMA_WC_SUCCESS);
-    while (n->rx[q]->handle != c->qp) {
-        g_assert_cmpuint(++q, <, N_QPS);
-    }
-    if (n->type == PVRDMA_QPT_RC) {
-        g_assert_cmpuint(c->imm_data, ==, n->next[q]);
-    }
-    g_assert_cmpuint(c->imm_data, >=, n->next[q]);
-    g_assert_cmpuint(c->imm_data, <, n->sent[q]);
-    n->next[q] = c->imm_data + 1;
-    g_assert_cmpuint(c->byte_len, ==, len_of(n, q, c->imm_data) + grh);
-    vgt_check(VG_MR_HOST(n->p.s[1].mr, FAR + c->wr_id * SLOT + grh), c->byte_len - grh,
-              seed_of(q, c->imm_data));
-    n->arrived++;
-    receive(n, c->wr_id);
-}
-
-/* Until @arrived have arrived in all, the last ones of them maybe not complete. */
-static void numbered_run(struct numbered *n, uint64_t arrived)
-{
-    int64_t end = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-    struct pvrdma_cqe c;
-
-    while (n->arrived < arrived) {
-        g_assert_cmpint(vg_now_ns(), <, end);
-        for (unsigned q = 0; q < N_QPS; q++) {
-            while (n->sent[q] - n->done[q] < DEPTH) {
-                send_one(n, q);
-            }
-        }
-        while (vg_cq_poll(n->p.s[0].scq, &c, 1) == 1) {
-            g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
-            g_assert_cmpuint(c.wr_id & UINT32_MAX, ==, n->done[c.wr_id >> 32]++);
-        }
-        while (vg_cq_poll(n->p.s[1].rcq, &c, 1) == 1) {
-            arrives(n, &c);
-        }
-        g_usleep(50);
-    }
-}
-
-/* What is under way yet. */
-static void numbered_end(struct numbered *n)
-{
-    for (unsigned q = 0; q < N_QPS; q++) {
-        while (n->done[q] < n->sent[q]) {
-            struct pvrdma_cqe c;
-
-            g_assert_true(vg_cq_wait(n->p.s[0].scq, &c, VGT_WAIT_MS));
-            g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
-            g_assert_cmpuint(c.wr_id & UINT32_MAX, ==, n->done[c.wr_id >> 32]++);
-            while (vg_cq_poll(n->p.s[1].rcq, &c, 1) == 1) {
-                arrives(n, &c);
-            }
-        }
-    }
-    for (unsigned q = 0; n->type == PVRDMA_QPT_RC && q < N_QPS; q++) {
-        while (n->next[q] < n->sent[q]) {
-            struct pvrdma_cqe c;
-
-            g_assert_true(vg_cq_wait(n->p.s[1].rcq, &c, VGT_WAIT_MS));
-            arrives(n, &c);
-        }
-    }
-}
 
 /* @shared: all receive from one queue. */
 static void numbered(gconstpointer style, enum pvrdma_qp_type type, bool shared)
@@ -221,23 +59,17 @@ static void numbered(gconstpointer style, enum pvrdma_qp_type type, bool shared)
 
     for (unsigned mover = 0; mover < 2; mover++) {
         unsigned moves = MAX(vgt_rounds(10), 4);
-        struct numbered n = {.type = type};
+        struct numbered n;
 
-        numbered_open(&n, &o, shared);
+        numbered_open(&n, 0, 1, type, shared, &o);
         for (unsigned i = 0; i < moves; i++) {
             numbered_run(&n, n.arrived + 100);
             roam(n.p.s[mover].g);
         }
         numbered_run(&n, n.arrived + 100);
         numbered_end(&n);
-        for (unsigned q = 0; q < N_QPS; q++) {
-            vg_qp_free(n.tx[q]);
-            vg_qp_free(n.rx[q]);
-        }
-        if (n.srq) {
-            vg_srq_free(n.srq);
-        }
-        close_pair(&n.p);
+        go_home(n.p.s[mover].g);
+        numbered_close(&n);
     }
 }
 
@@ -258,141 +90,23 @@ static void test_ud(gconstpointer style)
 
 /* ---- keys that come and go ------------------------------------------------------ */
 
-#define KEY_LEN 40000u
-
-enum { BIND = 100, WRITE, SEND_INV, LOCAL_INV, TAKEN };
-
-/* What gives the peer a key for side 1's region: a window, or a fast registration. */
-struct key {
-    struct vg_mr *mr;
-    uint32_t handle, rkey; /* of the window */
-    bool fast;
-};
-
-static void key_open(struct key *k, struct vgt_side *s)
+static void roam_one(void *g)
 {
-    struct vg_buf *buf = vg_buf_new(s->g, 0x7f6600000000ull, KEY_LEN, VG_SCATTERED);
-    struct pvrdma_ext_cmd_create_mw req = {
-        .cmd = PVRDMA_CMD_CREATE_MW, .pd_handle = s->pd->handle, .type = 2};
-    struct pvrdma_resp_create_mr resp;
-
-    if (k->fast) {
-        k->mr = vg_mr_new_fast(s->pd, buf, 64);
-        return;
-    }
-    k->mr = vg_mr_new(s->pd, buf, VG_ACCESS_ALL | PVRDMA_ACCESS_MW_BIND);
-    g_assert_cmpint(vg_command(s->g, &req, sizeof(req), &resp, sizeof(resp)), ==, 0);
-    k->handle = resp.mr_handle;
-    k->rkey = resp.rkey;
-}
-
-static void key_close(struct key *k, struct vgt_side *s)
-{
-    if (!k->fast) {
-        g_assert_cmpint(
-            vg_destroy(s->g, (enum pvrdma_cmd)PVRDMA_CMD_DESTROY_MW, k->handle), ==, 0);
-    }
-    vg_mr_free(k->mr);
-}
-
-/* The request that makes the next key. */
-static struct vg_wr key_wr(struct key *k)
-{
-    struct vg_wr wr;
-
-    if (k->fast) {
-        wr = vg_wr_fast_reg(k->mr, BIND, VG_ACCESS_ALL);
-        k->rkey = k->mr->rkey;
-        return wr;
-    }
-    k->rkey = (k->rkey & ~0xffu) | ((k->rkey + 1) & 0xff);
-    return (struct vg_wr){.wr_id = BIND,
-                          .opcode = PVRDMA_WR_BIND_MW,
-                          .bind = {.addr = k->mr->buf->va,
-                                   .length = KEY_LEN,
-                                   .lkey = k->mr->lkey,
-                                   .access_flags = PVRDMA_ACCESS_REMOTE_WRITE,
-                                   .rkey = k->rkey}};
-}
-
-static struct vg_wr write_wr(struct vgt_side *s, const struct key *k,
-                             struct pvrdma_sge *sge)
-{
-    *sge = vg_sge(s->mr, 0, KEY_LEN);
-    return (struct vg_wr){.wr_id = WRITE,
-                          .opcode = PVRDMA_WR_RDMA_WRITE,
-                          .remote_addr = k->mr->buf->va,
-                          .rkey = k->rkey,
-                          .nsge = 1,
-                          .sge = sge};
-}
-
-/*
- * The key is made, used and taken away, by the peer or by its owner; @when: after which
- * of these requests was posted the guest moves.
- */
-static void key_round(struct vgt_pair *p, struct key *k, struct vguest *mover,
-                      unsigned when, bool by_peer)
-{
-    struct vgt_side *peer = &p->s[0], *own = &p->s[1];
-    struct pvrdma_sge sge;
-    struct pvrdma_cqe c;
-
-    post(own->qp, key_wr(k));
-    if (when == 0) {
-        roam(mover);
-    }
-    vgt_expect(own->scq, BIND, PVRDMA_WC_SUCCESS);
-    vgt_fill(VG_MR_HOST(peer->mr, 0), KEY_LEN, k->rkey);
-    post(peer->qp, write_wr(peer, k, &sge));
-    if (when == 1) {
-        roam(mover);
-    }
-    if (by_peer) {
-        vgt_recv(own, TAKEN, FAR, 8);
-        post(peer->qp, (struct vg_wr){.wr_id = SEND_INV,
-                                      .opcode = PVRDMA_WR_SEND_WITH_INV,
-                                      .imm = k->rkey});
-        if (when == 2) {
-            roam(mover);
-        }
-        vgt_expect(peer->scq, WRITE, PVRDMA_WC_SUCCESS);
-        vgt_expect(peer->scq, SEND_INV, PVRDMA_WC_SUCCESS);
-        c = vgt_expect(own->rcq, TAKEN, PVRDMA_WC_SUCCESS);
-        g_assert_cmpuint(c.wc_flags & PVRDMA_WC_FLAG_INV, !=, 0);
-        g_assert_cmpuint(c.imm_data, ==, k->rkey);
-    } else {
-        vgt_expect(peer->scq, WRITE, PVRDMA_WC_SUCCESS);
-        post(own->qp, (struct vg_wr){.wr_id = LOCAL_INV,
-                                     .opcode = PVRDMA_WR_LOCAL_INV,
-                                     .imm = k->rkey});
-        if (when == 2) {
-            roam(mover);
-        }
-        vgt_expect(own->scq, LOCAL_INV, PVRDMA_WC_SUCCESS);
-    }
-    vgt_check(k->mr->buf->host, KEY_LEN, k->rkey);
+    roam(g);
 }
 
 static void keys(const struct vgt_opts *o, bool fast)
 {
     for (unsigned mover = 0; mover < 2; mover++) {
         struct key k = {.fast = fast};
-        struct pvrdma_sge sge;
         struct vgt_pair p;
 
         vgt_pair_open(&p, 0, 1, o);
         key_open(&k, &p.s[1]);
         for (unsigned i = 0; i < MAX(vgt_rounds(24), 6); i++) {
-            key_round(&p, &k, p.s[mover].g, i % 3, i / 3 % 2);
+            key_round(&p, &k, roam_one, p.s[mover].g, i % 3, i / 3 % 2);
         }
-        /* It is dead, there as well. */
-        memset(k.mr->buf->host, 0x5c, KEY_LEN);
-        post(p.s[0].qp, write_wr(&p.s[0], &k, &sge));
-        vgt_expect(p.s[0].scq, WRITE, PVRDMA_WC_REM_ACCESS_ERR);
-        for (unsigned i = 0; i < KEY_LEN; i++) {
-            g_assert_cmpuint(k.mr->buf->host[i], ==, 0x5c);
-        }
+        key_dead(&p, &k); /* there as well */
         go_home(p.s[mover].g);
         key_close(&k, &p.s[1]);
         close_pair(&p);
