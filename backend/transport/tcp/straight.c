@@ -199,7 +199,10 @@ ssize_t straight_receive(struct conn *c, size_t *asked, size_t *taken)
     wants -= held;
     to = arrival_place(c, &recv, wants, &sge);
     n = sg_pieces(&to, wants, piece, PIECES);
-    if (!n) {
+    if (!n) { /* by way of the buffer it shows why */
+        if (send) {
+            responder_end_slice(c->qp, in->epoch, &to.cur);
+        }
         return 0;
     }
     *asked = 0;
