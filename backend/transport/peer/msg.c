@@ -195,7 +195,10 @@ static void get_claim(struct reader *r, struct peer_msg *m)
     c->generation = get_u64(r);
     if (m->type != PEER_MSG_UNCLAIM) {
         c->hold_ms = get_u32(r);
-        r->bad |= m->type != PEER_MSG_HOLD && !c->owner[0] && !c->owner[1];
+        /* HOLD may be about whoever has it; who claims has moved once at least, or is
+         * new. */
+        r->bad |= m->type != PEER_MSG_HOLD &&
+                  ((!c->owner[0] && !c->owner[1]) || !c->generation);
     }
     if (m->type == PEER_MSG_PROVED) {
         get_name(r, c->host);

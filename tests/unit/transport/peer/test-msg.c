@@ -273,18 +273,24 @@ static void test_fields(void)
     spoil(12, 56, 3);
 }
 
-/* Who claims has a name for it; who says that nobody is there has none. */
+/* Who claims has a name for it, and a time; who says that nobody is there has none. */
 static void test_owner(void)
 {
     struct peer_msg m = {.type = PEER_MSG_CLAIM, .claim = {.network = "n"}}, back;
 
+    m.claim.generation = 1;
     g_assert_cmpint(get(peer_msg_put(&m, wire), &back), ==, PEER_MSG_BAD);
     m.claim.owner[1] = 1;
     g_assert_cmpint(get(peer_msg_put(&m, wire), &back), ==, PEER_MSG_OK);
-    m.claim.owner[1] = 0;
+    m.claim.generation = 0;
+    g_assert_cmpint(get(peer_msg_put(&m, wire), &back), ==, PEER_MSG_BAD);
     m.type = PEER_MSG_PROVED;
     strcpy(m.claim.host, "h");
     g_assert_cmpint(get(peer_msg_put(&m, wire), &back), ==, PEER_MSG_BAD);
+    m.claim.owner[1] = 0;
+    m.claim.generation = 1;
+    g_assert_cmpint(get(peer_msg_put(&m, wire), &back), ==, PEER_MSG_BAD);
+    m.claim.generation = 0;
     m.type = PEER_MSG_HOLD;
     g_assert_cmpint(get(peer_msg_put(&m, wire), &back), ==, PEER_MSG_OK);
     m.type = PEER_MSG_UNCLAIM;
