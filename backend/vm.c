@@ -30,7 +30,7 @@ void vm_new_owner(struct vm *vm)
     }
     vm->generation = 1;
     memset(vm->key, 0, sizeof(vm->key));
-    vm->key_came = false;
+    vm->keyless = false;
     vm->proved = 0;
     vm->moved = vm->gave_way = false;
 }

@@ -97,7 +97,7 @@ static void owner_load(struct vm *vm, struct state_in *s)
     vm->owner[1] = b;
     vm->generation = generation + 1;     /* it has moved */
     memset(vm->key, 0, sizeof(vm->key)); /* an older daemon has none */
-    vm->key_came = false;
+    vm->keyless = true;
     vm->proved = 0;
 }
 
@@ -111,7 +111,7 @@ static void key_save(struct vm *vm, struct state_out *s)
 static void key_load(struct vm *vm, struct state_in *s)
 {
     state_get_bytes(s, vm->key, sizeof(vm->key));
-    vm->key_came = directory_has_key(vm);
+    vm->keyless = !directory_has_key(vm);
 }
 
 /* ---- the device, and how it tells the guest ---- */
@@ -297,7 +297,7 @@ bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp)
     struct state_in s, statistics = {0};
     char error[STATE_ERROR_MAX];
     uint8_t key[sizeof(vm->key)];
-    bool key_came = vm->key_came;
+    bool keyless = vm->keyless;
 
     memcpy(key, vm->key, sizeof(key));
     device_reset(vm->dev); /* if it was not: whatever it had, goes */
@@ -318,7 +318,7 @@ bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp)
     vm->owner[1] = owner[1];
     vm->generation = generation;
     memcpy(vm->key, key, sizeof(key));
-    vm->key_came = key_came;
+    vm->keyless = keyless;
     vm->proved = 0;
     g_set_error(errp, PVRDMA_ERROR, 0, "the state of the device: %s", error);
     return false;

@@ -90,7 +90,7 @@ bool moves_gives_way(const struct entry *e, const struct peer *from,
     const struct vm *vm = atomic_load(&e->route.vm);
     struct claim now;
 
-    return vm && e->taken_from == from && !hold_ns && !vm->key_came &&
+    return vm && e->taken_from == from && !hold_ns && vm->keyless &&
            moves_claim(e, &now) && same_owner(&now, claim);
 }
 

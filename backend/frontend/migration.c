@@ -244,6 +244,7 @@ static int begin_load(struct vfu_conn *c, struct migration *m)
         memcpy(m->owner, vm->owner, sizeof(m->owner));
         m->generation = vm->generation;
         memcpy(m->key, vm->key, sizeof(m->key));
+        m->keyless = vm->keyless;
     }
     m->passed_on = false;
     m->handed_over = m->past = false;
@@ -444,7 +445,7 @@ static void forget_loaded(struct vm *vm, struct migration *m)
         memcpy(vm->owner, m->owner, sizeof(m->owner));
         vm->generation = m->generation;
         memcpy(vm->key, m->key, sizeof(vm->key)); /* zero, if it had none */
-        vm->key_came = false;
+        vm->keyless = m->keyless;
         vm->proved = 0;
         m->loaded = m->past = false;
     }

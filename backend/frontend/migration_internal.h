@@ -31,6 +31,7 @@ struct migration {
     /* What it had before it loaded a state that was not run. */
     uint64_t owner[2], generation;
     uint8_t key[32]; /* zero behind a restart: another is made */
+    bool keyless;
     /* ... and before its addresses moved, and it was reset: 0, that did not happen. */
     uint64_t former[2], former_generation;
     gint64 stopped_at; /* when it was last to stop, g_get_monotonic_time() */

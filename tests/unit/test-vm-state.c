@@ -405,7 +405,7 @@ static void test_generation(void)
 
 /*
  * Who has the state has the key; a stream that is refused brings none, nor does it change
- * whether the one that there is came from elsewhere.
+ * whether the state that there is came without one.
  */
 static void test_key(void)
 {
@@ -417,29 +417,29 @@ static void test_key(void)
     g_assert_cmpmem(from->vm.key, sizeof(none), none, sizeof(none));
     a = fulldev_save(from);
     g_assert_cmpint(memcmp(from->vm.key, none, sizeof(none)), !=, 0);
-    g_assert_false(from->vm.key_came);
+    g_assert_false(from->vm.keyless);
     g_assert_false(load(a->data, a->len - 1));
     g_assert_cmpmem(to->vm.key, sizeof(none), none, sizeof(none));
-    g_assert_false(to->vm.key_came);
+    g_assert_false(to->vm.keyless);
     g_assert_true(load(a->data, a->len));
     g_assert_cmpmem(to->vm.key, sizeof(none), from->vm.key, sizeof(none));
-    g_assert_true(to->vm.key_came);
+    g_assert_false(to->vm.keyless);
     /* Of an older daemon: it gets one with the next, and that did not come. */
     remove_section(a, "KEY ");
     g_assert_false(load(a->data, a->len - 1));
     g_assert_cmpmem(to->vm.key, sizeof(none), from->vm.key, sizeof(none));
-    g_assert_true(to->vm.key_came);
+    g_assert_false(to->vm.keyless);
     g_assert_true(load(a->data, a->len));
     g_assert_cmpmem(to->vm.key, sizeof(none), none, sizeof(none));
-    g_assert_false(to->vm.key_came);
+    g_assert_true(to->vm.keyless);
     g_byte_array_unref(a);
     a = fulldev_save(to);
     g_assert_cmpint(memcmp(to->vm.key, none, sizeof(none)), !=, 0);
-    g_assert_false(to->vm.key_came);
+    g_assert_true(to->vm.keyless);
     /* Nor is one that is nothing any. */
     memset(section(a, "KEY ", &len), 0, sizeof(none));
     g_assert_true(load(a->data, a->len));
-    g_assert_false(to->vm.key_came);
+    g_assert_true(to->vm.keyless);
     g_byte_array_unref(a);
     teardown();
 }

@@ -367,7 +367,7 @@ static void test_key_made_later(void)
         g_assert_cmpint(directory_bind(&vm, &gid), ==, 0);
         directory_need_key(&vm);
         g_assert_true(directory_has_key(&vm));
-        vm.key_came = came;
+        vm.keyless = !came;
         forget_sent();
         claims(1, &former);
         if (came) {
@@ -377,6 +377,24 @@ static void test_key_made_later(void)
         }
         end();
     }
+}
+
+/*
+ * A VM that has never moved came from nowhere: nobody gets its place by claiming what it
+ * binds later, as of its owner and of another time, and letting it have that.
+ */
+static void test_never_moved(void)
+{
+    static const struct pvrdma_gid later = {.raw = {0xfe, 0x80, [15] = 2}};
+    struct claim c = {{7, 8}, 0, NULL, {0}};
+
+    begin(1);
+    static_claimed(PEER(1), "blue", &later, &c, 60000000000u);
+    g_assert_cmpint(directory_bind(&vm, &later), ==, 0);
+    static_claimed(PEER(1), "blue", &later, &c, 0);
+    assert_goes_on();
+    directory_unbind(&vm, &later);
+    end();
 }
 
 /*
@@ -660,6 +678,7 @@ int main(int argc, char **argv)
     g_test_add_func("/rivals/went-on", test_went_on);
     g_test_add_func("/rivals/liar", test_liar);
     g_test_add_func("/rivals/key-made-later", test_key_made_later);
+    g_test_add_func("/rivals/never-moved", test_never_moved);
     g_test_add_func("/rivals/replayed", test_replayed);
     g_test_add_func("/rivals/no-echo", test_no_echo);
     g_test_add_func("/rivals/passed-on", test_passed_on);
