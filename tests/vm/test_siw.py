@@ -81,7 +81,7 @@ class SiwTest(fixture.PrivateTest):
         done = self.check(path)
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn('rdma_server: end 0', server.out)
-        # It is its parser that decides: a frame with one bit changed ends it all.
+        # It is its parser that decides: a frame with some bits changed ends it all.
         path, server = self.answer("printf '\\0\\377'; tail -c +23 /opt/frames")
         self.assertNotEqual(self.check(path).returncode, 0)
         self.assertFalse(server.done, server.out)  # it waits for a Send still
