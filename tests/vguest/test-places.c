@@ -170,6 +170,22 @@ static void test_moves(void)
     end(g);
 }
 
+/* It was saved before it loaded another, not since: nobody begins from what it has. */
+static void test_saved_before(void)
+{
+    struct vguest *g = begin(0), *other = begin(1);
+    g_autoptr(GByteArray) own = save(g), strange = save(other), again = NULL;
+
+    set(g, STOP);
+    load(g, strange);
+    set(g, RUNNING);
+    again = save(g);
+    g_assert_false(same_owner(own, again));
+    assert_same(strange, again, generation_of(strange) + 1);
+    end(g);
+    vguest_free(other); /* it runs elsewhere */
+}
+
 /* ---- what it was before ---- */
 
 /* A state that was loaded and not run leaves nothing behind: not its key either. */
@@ -271,8 +287,13 @@ static const struct {
     const char *name;
     void (*fn)(void);
 } tests[] = {
-    {"stays", test_stays},     {"passed-on", test_passed_on}, {"moves", test_moves},
-    {"not-run", test_not_run}, {"refused", test_refused},     {"moved", test_moved},
+    {"stays", test_stays},
+    {"passed-on", test_passed_on},
+    {"moves", test_moves},
+    {"not-run", test_not_run},
+    {"refused", test_refused},
+    {"moved", test_moved},
+    {"saved-before", test_saved_before},
 };
 
 static void run(gconstpointer i)
