@@ -325,6 +325,12 @@ static void test_from_peer(void)
     g_assert_cmpint(claim(0, 7, 3, SECOND), ==, CLAIM_OLD);
     g_assert_cmpint(claim(1, 7, 3, 0), ==, CLAIM_OLD); /* from there it did not come */
     g_assert_cmpint(claim(0, 9, 3, 0), ==, CLAIM_LOCAL);
+    g_assert_cmpint(claim(0, 7, 3, 0), ==, CLAIM_OLD); /* it has no state from there */
+    g_assert_cmpuint(moves, ==, 0);
+    vm[1].keyless = true;
+    g_assert_cmpint(claim(0, 7, 3, SECOND), ==, CLAIM_OLD);
+    g_assert_cmpint(claim(1, 7, 3, 0), ==, CLAIM_OLD);
+    g_assert_cmpint(claim(0, 9, 3, 0), ==, CLAIM_LOCAL);
     g_assert_cmpuint(moves, ==, 0);
     g_assert_cmpint(claim(0, 7, 3, 0), ==, CLAIM_TAKEN);
     g_assert_true(moved == &vm[1] && moves == 1);
