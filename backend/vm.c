@@ -35,6 +35,27 @@ void vm_new_owner(struct vm *vm)
     vm->moved = vm->gave_way = false;
 }
 
+_Static_assert(sizeof(((struct vm_identity *)0)->key) == sizeof(((struct vm *)0)->key),
+               "");
+
+struct vm_identity vm_identity_of(const struct vm *vm)
+{
+    struct vm_identity id = {
+        {vm->owner[0], vm->owner[1]}, vm->generation, .keyless = vm->keyless};
+
+    memcpy(id.key, vm->key, sizeof(id.key));
+    return id;
+}
+
+void vm_identity_restore(struct vm *vm, const struct vm_identity *former)
+{
+    memcpy(vm->owner, former->owner, sizeof(vm->owner));
+    vm->generation = former->generation;
+    memcpy(vm->key, former->key, sizeof(vm->key));
+    vm->keyless = former->keyless;
+    vm->proved = 0;
+}
+
 bool vm_attach(struct vm *vm, GError **errp)
 {
     return vm_attach_bell(vm, -1, errp);

@@ -292,14 +292,11 @@ static void load_parts(struct vm *vm, struct state_in *s, struct state_in *stati
 
 bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp)
 {
-    uint64_t owner[2] = {vm->owner[0], vm->owner[1]}, generation = vm->generation;
+    struct vm_identity former = vm_identity_of(vm);
     bool bus_master = vm->dev->bus_master;
     struct state_in s, statistics = {0};
     char error[STATE_ERROR_MAX];
-    uint8_t key[sizeof(vm->key)];
-    bool keyless = vm->keyless;
 
-    memcpy(key, vm->key, sizeof(key));
     device_reset(vm->dev); /* if it was not: whatever it had, goes */
     state_in_begin(&s, data, len, error);
     if (!state_failed(&s)) {
@@ -314,12 +311,7 @@ bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp)
     device_reset(vm->dev);
     device_set_bus_master(vm->dev, bus_master);
     irq_forget_pending(&vm->guest.irq);
-    vm->owner[0] = owner[0];
-    vm->owner[1] = owner[1];
-    vm->generation = generation;
-    memcpy(vm->key, key, sizeof(key));
-    vm->keyless = keyless;
-    vm->proved = 0;
+    vm_identity_restore(vm, &former);
     g_set_error(errp, PVRDMA_ERROR, 0, "the state of the device: %s", error);
     return false;
 }

@@ -241,10 +241,7 @@ static int begin_load(struct vfu_conn *c, struct migration *m)
     device_reset(vm->dev);
     irq_forget_pending(&vm->guest.irq);
     if (!m->loaded) {
-        memcpy(m->owner, vm->owner, sizeof(m->owner));
-        m->generation = vm->generation;
-        memcpy(m->key, vm->key, sizeof(m->key));
-        m->keyless = vm->keyless;
+        m->before = vm_identity_of(vm);
     }
     m->passed_on = false;
     m->handed_over = m->past = false;
@@ -274,9 +271,9 @@ static int end_load(struct vfu_conn *c, struct migration *m)
     if (memcmp(m->former, vm->owner, sizeof(m->former)) == 0) {
         m->past = true; /* it ran on, elsewhere */
         vm->generation = MAX(vm->generation, m->former_generation + 1);
-    } else if (memcmp(m->owner, vm->owner, sizeof(m->owner)) == 0) {
+    } else if (memcmp(m->before.owner, vm->owner, sizeof(vm->owner)) == 0) {
         m->past = !m->saved || datapath_stopped_clock(vm) != m->clock;
-        vm->generation = MAX(vm->generation, m->generation + 1);
+        vm->generation = MAX(vm->generation, m->before.generation + 1);
     }
     pci_config_set_bus_master(&c->pci, vm->dev->bus_master);
     log_vm(LOG_LVL_INFO, vm, "a state of %" PRIu64 " bytes was loaded", m->last.bytes);
@@ -442,11 +439,7 @@ int migration_write(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_repl
 static void forget_loaded(struct vm *vm, struct migration *m)
 {
     if (m->loaded) {
-        memcpy(vm->owner, m->owner, sizeof(m->owner));
-        vm->generation = m->generation;
-        memcpy(vm->key, m->key, sizeof(vm->key)); /* zero, if it had none */
-        vm->keyless = m->keyless;
-        vm->proved = 0;
+        vm_identity_restore(vm, &m->before);
         m->loaded = m->past = false;
     }
 }

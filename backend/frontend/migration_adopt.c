@@ -15,7 +15,6 @@
 
 #include "datapath/datapath.h"
 #include "frontend/migration_internal.h"
-#include "vm.h"
 
 enum flag {
     HANDED_OVER = 1,
@@ -81,9 +80,9 @@ void migration_hand_over(struct vm *vm, struct state_out *s)
     state_put_u8(s, (uint8_t)m->state);
     state_put_u8(s, flags_of(vm, m));
     state_put_u64(s, m->clock);
-    state_put_u64(s, m->owner[0]);
-    state_put_u64(s, m->owner[1]);
-    state_put_u64(s, m->generation);
+    state_put_u64(s, m->before.owner[0]);
+    state_put_u64(s, m->before.owner[1]);
+    state_put_u64(s, m->before.generation);
     state_put_u64(s, m->former[0]);
     state_put_u64(s, m->former[1]);
     state_put_u64(s, m->former_generation);
@@ -176,9 +175,9 @@ void migration_take_over(struct vm *vm, struct state_in *s)
     uint64_t generation;
 
     m->clock = state_get_u64(s);
-    m->owner[0] = state_get_u64(s);
-    m->owner[1] = state_get_u64(s);
-    m->generation = state_get_u64(s);
+    m->before.owner[0] = state_get_u64(s);
+    m->before.owner[1] = state_get_u64(s);
+    m->before.generation = state_get_u64(s);
     m->former[0] = state_get_u64(s);
     m->former[1] = state_get_u64(s);
     m->former_generation = state_get_u64(s);

@@ -5,6 +5,7 @@
 
 #include "frontend/frontend.h"
 #include "frontend/migration.h"
+#include "vm.h"
 
 enum state {
     ERROR = VFIO_USER_MIG_ERROR,
@@ -29,9 +30,7 @@ struct migration {
     bool past;        /* what is loaded is its own, and not that */
     bool passed_on;   /* what is loaded was saved again, and not run */
     /* What it had before it loaded a state that was not run. */
-    uint64_t owner[2], generation;
-    uint8_t key[32]; /* zero behind a restart: another is made */
-    bool keyless;
+    struct vm_identity before; /* its key zero behind a restart: another is made */
     /* ... and before its addresses moved, and it was reset: 0, that did not happen. */
     uint64_t former[2], former_generation;
     gint64 stopped_at; /* when it was last to stop, g_get_monotonic_time() */
