@@ -166,7 +166,7 @@ static int run(struct vfu_conn *c, struct migration *m)
     gint64 since = g_get_monotonic_time();
     struct vm *vm = c->vm;
 
-    if (m->loaded && m->passed_on) {
+    if (m->passed_on) {
         vm->generation += 2; /* as directory_went_on() */
         m->passed_on = false;
     }
@@ -440,7 +440,7 @@ static void forget_loaded(struct vm *vm, struct migration *m)
 {
     if (m->loaded) {
         vm_identity_restore(vm, &m->before);
-        m->loaded = m->past = false;
+        m->loaded = m->past = m->passed_on = false;
     }
 }
 
@@ -492,6 +492,6 @@ void migration_leave(struct vm *vm)
     }
     m->last.still_us = still_for(vm, m);
     migration_drop_streams(m);
-    m->loaded = m->past = m->handed_over = m->saved = false;
+    m->loaded = m->past = m->passed_on = m->handed_over = m->saved = false;
     m->state = RUNNING; /* vm_detach() gives our pause back */
 }

@@ -34,8 +34,7 @@ static uint8_t flags_of(const struct vm *vm, const struct migration *m)
     }
     return (uint8_t)((m->handed_over ? HANDED_OVER : 0) | (m->loaded ? LOADED : 0) |
                      (m->saved ? SAVED : 0) | (m->past ? PAST : 0) |
-                     (vm->moved ? MOVED : 0) |
-                     (m->loaded && m->passed_on ? PASSED_ON : 0));
+                     (vm->moved ? MOVED : 0) | (m->passed_on ? PASSED_ON : 0));
 }
 
 static void last_hand_over(const struct migration_status *last, struct state_out *s)
