@@ -195,8 +195,7 @@ static void get_claim(struct reader *r, struct peer_msg *m)
     c->generation = get_u64(r);
     if (m->type != PEER_MSG_UNCLAIM) {
         c->hold_ms = get_u32(r);
-        /* HOLD may be about whoever has it; who claims has moved once at least, or is
-         * new. */
+        /* HOLD may be about whoever has it; a VM's generations begin with 1. */
         r->bad |= m->type != PEER_MSG_HOLD &&
                   ((!c->owner[0] && !c->owner[1]) || !c->generation);
     }
