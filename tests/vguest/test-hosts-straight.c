@@ -14,11 +14,12 @@
 #include "transport/tcp/bytes.h"
 #include "transport/tcp/ctl.h"
 
-#define FIRST 74u    /* payload of a message's first segment */
-#define LONG  40960u /* ... and of those behind it */
-#define PLACE 8192u  /* in the victim's memory */
-#define HELD  128u   /* of a message's end: STRAIGHT_HELD */
-#define OLD   0x55
+#define FIRST   74u    /* payload of a message's first segment */
+#define LONG    40960u /* ... and of those behind it */
+#define SHORTER 36864u /* which is yet read behind its header (LONG_SEGMENT) */
+#define PLACE   8192u  /* in the victim's memory */
+#define HELD    128u   /* of a message's end: STRAIGHT_HELD */
+#define OLD     0x55
 
 static struct rdmap_segment segment;
 
@@ -89,6 +90,14 @@ static void await_ack(int fd, uint64_t seq)
 static void clear_place(void)
 {
     memset(VG_MR_HOST(victim.mr, 0), OLD, 4 * LONG);
+}
+
+/* Until the byte at @off of the victim's memory is @value. */
+static void await_byte(uint32_t off, uint8_t value)
+{
+    while (*(volatile uint8_t *)VG_MR_HOST(victim.mr, off) != value) {
+        g_usleep(100);
+    }
 }
 
 /* Of the victim's memory, from PLACE on. */
@@ -169,31 +178,68 @@ static void test_cut(void)
     fakestream_end();
 }
 
-/* A wrong sum at the end: what came is there, but the end, and nothing is complete. */
+/*
+ * A wrong sum: what came is there, but the segment's end, whether it says that it is the
+ * message's last one or not, and nothing is complete.
+ */
 static void test_spoiled(void)
+{
+    for (int last = 0; last < 2; last++) {
+        int fd;
+
+        fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
+        fd = call_ready(true);
+        clear_place();
+        begin_write();
+        put_next(fd, FIRST, false, 3, 0);
+        put_next(fd, LONG, last, 4, 1);
+        expect_end(fd, MPA_BAD_CRC);
+        expect(0, FIRST, 3);
+        expect(FIRST, LONG - HELD, 4);
+        expect_beside(FIRST + LONG - HELD);
+        /* By way of the buffer from now on: of what is wrong nothing is stored. */
+        fd = call();
+        clear_place();
+        put_empty_write(fd, 0x13, 1); /* RESTART */
+        begin_write();
+        put_next(fd, FIRST, false, 5, 0);
+        put_next(fd, LONG, true, 6, 0);
+        await_ack(fd, 1);
+        clear_place();
+        begin_write();
+        put_next(fd, FIRST, false, 7, 0);
+        put_next(fd, LONG, last, 8, 1);
+        expect_end(fd, MPA_BAD_CRC);
+        expect(0, FIRST, 7);
+        expect_beside(FIRST);
+        fakestream_end();
+    }
+}
+
+/* It went straight to its place: a wrong sum shows that it is there. */
+static void expect_straight(int fd, uint32_t len)
+{
+    clear_place();
+    begin_write();
+    put_next(fd, FIRST, false, 3, 0);
+    put_next(fd, len, true, 4, 1);
+    expect_end(fd, MPA_BAD_CRC);
+    expect(FIRST, len - HELD, 4);
+    expect_beside(FIRST + len - HELD);
+}
+
+/* Messages that are shorter from now on: the second one of these is received so, too. */
+static void test_shorter(void)
 {
     int fd;
 
     fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
     fd = call_ready(true);
-    clear_place();
     begin_write();
-    put_next(fd, FIRST, false, 3, 0);
-    put_next(fd, LONG, true, 4, 1);
-    expect_end(fd, MPA_BAD_CRC);
-    expect(0, FIRST, 3);
-    expect(FIRST, LONG - HELD, 4);
-    expect_beside(FIRST + LONG - HELD);
-    /* By way of the buffer from now on: of what is wrong nothing is stored. */
-    fd = call();
-    clear_place();
-    begin_write();
-    put_empty_write(fd, 0x13, 1); /* RESTART */
-    put_next(fd, FIRST, false, 5, 0);
-    put_next(fd, LONG, true, 6, 1);
-    expect_end(fd, MPA_BAD_CRC);
-    expect(0, FIRST, 5);
-    expect_beside(FIRST);
+    put_next(fd, FIRST, false, 1, 0);
+    put_next(fd, SHORTER, true, 2, 0);
+    await_ack(fd, 1);
+    expect_straight(fd, SHORTER);
     fakestream_end();
 }
 
@@ -261,9 +307,7 @@ static void test_taken_away(void)
     put_next(fd, FIRST, false, 3, 0);
     size = make(frame, LONG, true, 4, 0);
     put(fd, frame, size / 2);
-    while (*(volatile uint8_t *)VG_MR_HOST(victim.mr, PLACE + FIRST) != 4) {
-        g_usleep(100);
-    }
+    await_byte(PLACE + FIRST, 4);
     g_assert_cmpint(vg_destroy(victim.g, PVRDMA_CMD_DESTROY_MR, mr->handle), ==, 0);
     vg_pdir_free(victim.g, mr->pdir, mr->buf->npages);
     g_free(mr);
@@ -272,6 +316,39 @@ static void test_taken_away(void)
     expect_end(fd, IWARP_OK);
     expect_beside(0);
     g_assert_cmpuint(vg_qp_state(victim.qp), ==, PVRDMA_QPS_ERR);
+    fakestream_end();
+}
+
+/*
+ * A receive of which only the first segment's place is good; of the next one the header
+ * comes, and then nothing: the queue pair can be flushed.
+ */
+static void test_no_place(void)
+{
+    static uint8_t frame[FPDU_MAX_SIZE];
+    struct pvrdma_sge sge[2];
+    struct vg_wr wr = {.wr_id = 1, .nsge = 2, .sge = sge};
+    int fd;
+
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
+    fd = call_ready(true);
+    clear_place();
+    sge[0] = vg_sge(victim.mr, PLACE, FIRST);
+    sge[1] = vg_sge(victim.mr, PLACE + FIRST, LONG);
+    sge[1].lkey ^= 0xff;
+    g_assert_cmpuint(vg_post_recv(victim.qp, &wr, 1), ==, 1);
+    vgt_recv(&victim, 2, 0, 64);
+    begin_send(1);
+    put_next(fd, FIRST, false, 3, 0);
+    make(frame, LONG, true, 4, 0);
+    put(fd, frame, FPDU_LENGTH + ddp_len(false));
+    await_byte(PLACE, 3);
+    g_usleep(50000); /* the header is seen */
+    close(fd);
+    g_assert_cmpint(vg_qp_to_state(victim.qp, PVRDMA_QPS_ERR), ==, 0);
+    vgt_expect(victim.rcq, 1, PVRDMA_WC_WR_FLUSH_ERR);
+    vgt_expect(victim.rcq, 2, PVRDMA_WC_WR_FLUSH_ERR);
+    expect_beside(FIRST);
     fakestream_end();
 }
 
@@ -289,7 +366,9 @@ static void test_given_up(void)
     clear_place();
     begin_write();
     put_next(fd, FIRST, false, 3, 0);
+    await_byte(PLACE, 3);         /* or all would be read at once, and nothing straight */
     put_empty_write(fd, 0x16, 2); /* DROP */
+    g_usleep(20000);
     put_next(fd, LONG, true, 4, 0);
     put_empty_write(fd, 0x13, 3); /* RESTART */
     vgt_recv(&victim, 2, 0, 64);
@@ -307,9 +386,11 @@ int main(int argc, char **argv)
     vgt_init(&argc, &argv, 120);
     g_test_add_func("/hosts-straight/cut", test_cut);
     g_test_add_func("/hosts-straight/spoiled", test_spoiled);
+    g_test_add_func("/hosts-straight/shorter", test_shorter);
     g_test_add_func("/hosts-straight/unlike", test_unlike);
     g_test_add_func("/hosts-straight/too-long", test_too_long);
     g_test_add_func("/hosts-straight/taken-away", test_taken_away);
+    g_test_add_func("/hosts-straight/no-place", test_no_place);
     g_test_add_func("/hosts-straight/given-up", test_given_up);
     return vgt_run();
 }

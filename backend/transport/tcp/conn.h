@@ -41,8 +41,9 @@ struct tcp_job {
 };
 
 /*
- * A message's end, which is stored when all of it was found right: programs poll its last
- * byte.  Two cache lines, so that the one before the last is stored by us, too.
+ * A segment's end, which is stored when all of it was found right: programs poll a
+ * message's last byte.  Two cache lines, so that the one before the last is stored by us,
+ * too.
  */
 #define STRAIGHT_HELD 128u
 

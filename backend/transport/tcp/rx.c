@@ -77,6 +77,9 @@ static void take_response(struct conn *c, const struct segment *seg)
         rx_refuse(c, seg, atomic ? RDMAP_STREAM_CATASTROPHIC : DDP_TAGGED_BAD_STAG);
         return;
     }
+    if (!atomic) {
+        s->first = 0; /* another is more likely next than a message like the last one */
+    }
     o = store(c, a, atomic ? (const void *)&word : seg->ulpdu + seg->h.head_len, len);
     a->done += len;
     c->progress = now_ns();

@@ -7,8 +7,9 @@
  * what is stored is not known to be right yet and must do no harm: only a frame goes so
  * whose header is just what follows the segment before it, and which is as long as
  * others before it were, of which the sum was right.  What is wrong in it are then bytes
- * that come once more.  Of a message's last segment the end is held back until the sum
- * was found right: programs poll a WRITE's last byte, and may use the place from then on.
+ * that come once more.  Its end is held back until the sum was found right: programs poll
+ * a WRITE's last byte, and may use the place from then on; and that it is not the last
+ * segment is a bit of the header that may be wrong, too.
  *
  * A guest that writes there before spoils the sum, which costs its own connection the
  * stream; from then on (conn.by_copy) it gets everything by way of the buffer, where
@@ -40,12 +41,14 @@
 void straight_expect(struct stream *s, const struct ddp_header *h, uint32_t len,
                      bool first)
 {
+    uint32_t before = s->segment_len;
+
     s->segment = *h;
     s->segment_len = len;
     if (first) {
         s->first = s->in.active && len <= SHORT_FIRST ? len : 0;
-    } else if (!h->last || len > s->usual) { /* others' last ones are what is over */
-        s->usual = len;
+    } else if (!h->last || len > s->usual || len > before) {
+        s->usual = len; /* another last one may be what was over */
     }
 }
 
@@ -127,7 +130,7 @@ void straight_span(struct conn *c, const struct fpdu_part *part)
     if (!is_placed(s)) { /* it has failed with those before */
         return;
     }
-    if (s->segment.last && behind < STRAIGHT_HELD) {
+    if (behind < STRAIGHT_HELD) {
         held = MIN(part->len, STRAIGHT_HELD - behind);
         memcpy(s->held + s->n_held, part->data + part->len - held, held);
         s->n_held += held;
@@ -142,8 +145,8 @@ void straight_end(struct conn *c)
     struct stream *s = c->s;
 
     s->straight = false;
-    if (s->segment.last && s->in.active && !s->dropping) {
-        arrival_next(c, s->held, s->n_held, true);
+    if (s->in.active && !s->dropping) {
+        arrival_next(c, s->held, s->n_held, s->segment.last);
     }
 }
 
@@ -177,7 +180,7 @@ ssize_t straight_receive(struct conn *c, size_t *asked, size_t *taken)
 {
     struct stream *s = c->s;
     struct tcp_arrival *in = &s->in;
-    uint32_t wants = fpdu_rx_wants(&s->rx), held = s->segment.last ? STRAIGHT_HELD : 0;
+    uint32_t wants = fpdu_rx_wants(&s->rx);
     struct sg_piece piece[PIECES];
     struct iovec iov[PIECES + 1];
     struct msghdr msg = {.msg_iov = iov};
@@ -188,7 +191,7 @@ ssize_t straight_receive(struct conn *c, size_t *asked, size_t *taken)
     ssize_t r;
     bool send;
 
-    if (wants <= held || c->by_copy || !is_placed(s)) {
+    if (wants <= STRAIGHT_HELD || c->by_copy || !is_placed(s)) {
         return 0;
     }
     send = msg_is_send(&in->m);
@@ -196,7 +199,7 @@ ssize_t straight_receive(struct conn *c, size_t *asked, size_t *taken)
         !responder_begin_slice(c->qp, &in->m, in->epoch, &recv)) {
         return 0;
     }
-    wants -= held;
+    wants -= STRAIGHT_HELD;
     to = arrival_place(c, &recv, wants, &sge);
     n = sg_pieces(&to, wants, piece, PIECES);
     if (!n) { /* by way of the buffer it shows why */
@@ -211,9 +214,9 @@ ssize_t straight_receive(struct conn *c, size_t *asked, size_t *taken)
         *asked += piece[i].len;
     }
     if (*asked == wants) {
-        iov[n] =
-            (struct iovec){tcp_scratch()->in_buf, held + fpdu_pad(s->rx.ulpdu_len) +
-                                                      CRC32C_SIZE + to_next_header(s)};
+        iov[n] = (struct iovec){tcp_scratch()->in_buf,
+                                STRAIGHT_HELD + fpdu_pad(s->rx.ulpdu_len) + CRC32C_SIZE +
+                                    to_next_header(s)};
         *asked += iov[n++].iov_len;
     }
     msg.msg_iovlen = n;

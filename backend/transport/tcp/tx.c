@@ -248,7 +248,6 @@ static uint64_t whole_segments(const struct stream *s, bool tagged, uint64_t lef
                                uint64_t slice)
 {
     uint32_t most = ddp_room(tagged, s->mulpdu);
-
     uint32_t next = ddp_next(left, most);
 
     return slice > next ? MIN(left, next + (slice - next) / most * most) : next;
