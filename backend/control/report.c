@@ -416,6 +416,15 @@ static void report_datapath(GString *s, struct vm_datapath *dp)
     json_end(s, '}');
 }
 
+/* Of its connections to other hosts.  Main thread, as they come and go there. */
+static void report_tcp(GString *s, const struct vm_net *net)
+{
+    json_begin(s, "tcp", '{');
+    json_int(s, "sends", net ? atomic_load(&net->sends) : 0);
+    json_int(s, "straight_bytes", net ? atomic_load(&net->straight_bytes) : 0);
+    json_end(s, '}');
+}
+
 static void report_datagrams(GString *s, struct vm_datapath *dp)
 {
     static const char *const names[DATAGRAM_DROPS] = {
@@ -464,6 +473,7 @@ void report_counters(GString *s, struct vm *vm)
         report_device(s, vm);
         report_irq(s, &vm->guest.irq);
         report_datapath(s, &vm->dp);
+        report_tcp(s, atomic_load(&vm->dp.net));
         report_datagrams(s, &vm->dp);
         report_uc(s, &vm->dp);
     }

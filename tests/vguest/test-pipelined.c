@@ -222,6 +222,42 @@ static void test_many_cqs(void)
     }
 }
 
+/* What is posted together is sent together. */
+static void test_batched(void)
+{
+    enum { COUNT = 64, ROUNDS = 50 };
+    struct vgt_opts o = {.qp.send_wr = COUNT};
+    struct vgt_pair p;
+    int64_t sends;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    vgt_write_once(&p, 1);
+    sends = vgt_counter("vm0", "tcp", "sends");
+    for (unsigned r = 0; r < ROUNDS; r++) {
+        for (unsigned i = 0; i < COUNT; i++) {
+            struct pvrdma_sge sge = vg_sge(p.s[0].mr, 0, 8);
+            struct vg_wr wr = {.wr_id = i,
+                               .opcode = PVRDMA_WR_RDMA_WRITE,
+                               .flags = VGT_SIG,
+                               .remote_addr = p.s[1].mr->buf->va,
+                               .rkey = p.s[1].mr->rkey,
+                               .nsge = 1,
+                               .sge = &sge};
+
+            g_assert_cmpuint(vg_queue_send(p.s[0].qp, &wr, 1), ==, 1);
+        }
+        vg_ring_send(p.s[0].qp);
+        for (unsigned i = 0; i < COUNT; i++) {
+            vgt_expect(p.s[0].scq, i, PVRDMA_WC_SUCCESS);
+        }
+    }
+    sends = vgt_counter("vm0", "tcp", "sends") - sends;
+    g_test_message("%" G_GINT64_FORMAT " sends of %d messages", sends, COUNT * ROUNDS);
+    g_assert_cmpint(sends, >=, ROUNDS);
+    g_assert_cmpint(sends, <, COUNT * ROUNDS / 8);
+    vgt_pair_close(&p);
+}
+
 int main(int argc, char **argv)
 {
     const struct vg_daemon_opts o = {.n_vms = 2, .poll_us = -1, .workers = 2};
@@ -237,5 +273,8 @@ int main(int argc, char **argv)
                          test_before_failure);
     g_test_add_func("/pipelined/among-many", test_among_many);
     g_test_add_func("/pipelined/many-cqs", test_many_cqs);
+    if (vgt_tcp_undisturbed()) {
+        g_test_add_func("/pipelined/batched", test_batched);
+    }
     return vgt_run();
 }

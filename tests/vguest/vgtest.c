@@ -287,6 +287,11 @@ int64_t vgt_counter(const char *vm, const char *group, const char *name)
     return n;
 }
 
+bool vgt_tcp_undisturbed(void)
+{
+    return g_strcmp0(g_getenv("VGUEST_PATH"), "tcp") == 0 && !g_getenv("PVRDMAD");
+}
+
 void vgt_usage_settled(struct vg_usage *u)
 {
     vg_daemon_usage(vgt_daemon, u);

@@ -113,6 +113,9 @@ struct pvrdma_cqe vgt_expect(struct vg_cq *cq, uint64_t wr_id,
 /* No completion for @ms milliseconds. */
 void vgt_expect_none(struct vg_cq *cq, int ms);
 
+/* Is it all by TCP, and by a daemon that loses nothing and is not hindered? */
+bool vgt_tcp_undisturbed(void);
+
 /* Short forms for one WR with at most one SGE. */
 void vgt_send(struct vgt_side *s, uint64_t wr_id, uint32_t opcode, uint32_t flags,
               uint64_t off, uint32_t len, const struct vgt_side *peer,

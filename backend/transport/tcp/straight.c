@@ -172,6 +172,7 @@ static void came(struct conn *c, struct sg_list *to, const struct sg_piece *piec
         left -= len;
     }
     sg_stored(to, piece, n);
+    count(&c->net->net.straight_bytes, n);
     fpdu_rx_placed(&s->rx, n, crc);
     s->in.done += n;
 }

@@ -94,6 +94,7 @@ void tx_flush(struct tcp_scratch *x)
         return;
     }
     if (!s->backlog) {
+        count(&c->net->net.sends, 1);
         n = give(s->fd, x->out_buf, len);
     }
     if (n < 0) {
@@ -115,6 +116,7 @@ static bool give_backlog(struct conn *c)
     ssize_t n;
 
     if (s->backlog) {
+        count(&c->net->net.sends, 1);
         n = give(s->fd, s->backlog + s->backlog_at, s->backlog_len - s->backlog_at);
         if (n < 0) {
             s->mute = true;
