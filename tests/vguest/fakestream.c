@@ -3,6 +3,7 @@
 #include "fakestream.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include "transport/tcp/bytes.h"
@@ -198,6 +199,43 @@ bool get_ready(int fd)
     return !reply.reject;
 }
 
+static struct {
+    int fd;
+    struct fpdu_rx rx;
+    struct fpdu_input input;
+    uint8_t room[FPDU_MAX_SIZE], in[4096];
+} in;
+
+void get_from(int fd)
+{
+    in.fd = fd;
+    in.input = (struct fpdu_input){in.in, 0};
+    fpdu_rx_init(&in.rx, in.room, sizeof(in.room), true, rdmap_head_len);
+}
+
+bool get_segment(struct rdmap_segment *s, int ms)
+{
+    for (;;) {
+        struct pollfd p = {.fd = in.fd, .events = POLLIN};
+        struct fpdu_part part;
+        ssize_t n;
+
+        g_assert_cmpint(fpdu_rx_next(&in.rx, &in.input, &part), ==, IWARP_OK);
+        if (part.kind == FPDU_WHOLE) {
+            g_assert_cmpint(rdmap_get(part.data, part.len, part.len, RDMAP_EXTENDED, s),
+                            ==, IWARP_OK);
+            return true;
+        }
+        g_assert_cmpint(part.kind, ==, FPDU_NONE);
+        if (poll(&p, 1, ms) == 0) {
+            return false;
+        }
+        n = recv(in.fd, in.in, sizeof(in.in), 0);
+        g_assert_cmpint(n, >, 0);
+        in.input = (struct fpdu_input){in.in, (size_t)n};
+    }
+}
+
 int call(void)
 {
     uint8_t bytes[MPA_MAX_STARTUP];
@@ -214,6 +252,7 @@ int call(void)
         fd = connect_from(2, 0);
         put(fd, bytes, put_start(bytes));
         if (get_ready(fd)) {
+            get_from(fd);
             return fd;
         }
         close(fd); /* it failed by the one before, at this moment */

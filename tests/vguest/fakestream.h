@@ -45,13 +45,16 @@ bool get_start(int fd, enum mpa_kind kind, uint8_t bytes[MPA_MAX_STARTUP],
                struct mpa_frame *f);
 /* The Reply, and the first frame behind it; false: it was refused, or closed. */
 bool get_ready(int fd);
-/* A connection that is ready. */
+/* A connection that is ready; segments come from it (get_from()). */
 int call(void);
 
 /* A frame, its sum changed by @spoil; one of @s with @len bytes behind it. */
 void put_ulpdu(int fd, uint8_t *ulpdu, uint32_t len, uint32_t spoil);
 void put_segment(int fd, const struct rdmap_segment *s, uint32_t len);
 void put_empty_write(int fd, uint32_t stag, uint64_t to);
+/* From now on segments come from @fd, and the next one; false: none, for @ms. */
+void get_from(int fd);
+bool get_segment(struct rdmap_segment *s, int ms);
 /* The daemon ends it: with this error, or, if that is 0, without any. */
 void expect_end(int fd, enum iwarp_error error);
 

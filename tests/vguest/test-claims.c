@@ -606,8 +606,8 @@ static void test_too_many(void)
     grown = (after.rss_anon_kib - before.rss_anon_kib) * 1024;
     g_test_message("%ld bytes for each of %u claims", grown / (long)max, max);
     if (VGT_PLAIN_BUILD) {
-        g_assert_cmpint(grown, >, (long)max * each / 4);
-        g_assert_cmpint(grown, <, (long)max * each * 3 / 2);
+        g_assert_cmpint(grown, >, (long)max * each * 3 / 4);
+        g_assert_cmpint(grown, <, (long)max * each);
     }
     c = claim(&(struct pvrdma_gid){.raw = {0xfc, [15] = 1}}, 8, 1);
     say(2, PEER_MSG_CLAIM, c); /* others have their own */

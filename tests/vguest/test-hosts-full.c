@@ -74,24 +74,6 @@ static void all_done(struct vgt_pair *p)
     }
 }
 
-/* What it has when that does not grow any more; KiB. */
-static long settled(void)
-{
-    long most = 0;
-
-    for (unsigned same = 0; same < 20; same++) {
-        struct vg_usage now;
-
-        g_usleep(50000);
-        vg_daemon_usage(host[0], &now);
-        if (now.rss_anon_kib > most) {
-            most = now.rss_anon_kib;
-            same = 0;
-        }
-    }
-    return most;
-}
-
 static void test_unread(void)
 {
     const struct vg_conn c = {.timeout = 25, .retry_cnt = 7}; /* longer than this takes */
@@ -133,7 +115,7 @@ static void test_unread(void)
         relay_stall_from(relay, 0, false);
         relay_stall_from(relay, 0, true);
     }
-    grown = settled() - before.rss_anon_kib;
+    grown = vgt_settled_kib() - before.rss_anon_kib;
     g_test_message("%ld KiB for %u connections", grown, N_QPS);
     if (VGT_PLAIN_BUILD) {
         g_assert_cmpint(grown, >, N_QPS); /* there is something */

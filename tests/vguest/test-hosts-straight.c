@@ -63,28 +63,15 @@ static void begin_send(uint32_t msn)
 }
 
 /* Until the daemon acknowledges message @seq. */
-static void await_ack(int fd, uint64_t seq)
+static void await_ack(uint64_t seq)
 {
-    static uint8_t room[FPDU_MAX_SIZE];
-    struct fpdu_rx rx;
+    struct rdmap_segment s;
+    struct ctl ctl;
 
-    fpdu_rx_init(&rx, room, sizeof(room), true, rdmap_head_len);
-    for (;;) {
-        uint8_t byte;
-        struct fpdu_input in = {&byte, 1};
-        struct fpdu_part part;
-        struct rdmap_segment s;
-        struct ctl ctl;
-
-        g_assert_cmpint(recv(fd, &byte, 1, 0), ==, 1);
-        g_assert_cmpint(fpdu_rx_next(&rx, &in, &part), ==, IWARP_OK);
-        if (part.kind == FPDU_WHOLE &&
-            rdmap_get(part.data, part.len, part.len, RDMAP_EXTENDED, &s) == IWARP_OK &&
-            ctl_is(&s) && ctl_get(&s, &ctl) == IWARP_OK && ctl.kind == CTL_ACK) {
-            g_assert_cmpuint(ctl.seq, ==, seq);
-            return;
-        }
-    }
+    do {
+        g_assert_true(get_segment(&s, VGT_WAIT_MS));
+    } while (!ctl_is(&s) || ctl_get(&s, &ctl) != IWARP_OK || ctl.kind != CTL_ACK);
+    g_assert_cmpuint(ctl.seq, ==, seq);
 }
 
 static void clear_place(void)
@@ -135,7 +122,7 @@ static int call_ready(bool reliable)
     put_next(fd, FIRST, false, 1, 0);
     put_next(fd, LONG, true, 2, 0);
     if (reliable) {
-        await_ack(fd, 0);
+        await_ack(0);
     }
     return fd;
 }
@@ -168,7 +155,7 @@ static void test_cut(void)
             put(fd, frame + at, n);
             g_usleep(500);
         }
-        await_ack(fd, 1 + i);
+        await_ack(1 + i);
         expect(0, FIRST, 3);
         expect(FIRST, LONG, 4);
         expect(FIRST + LONG, LONG, 5);
@@ -204,7 +191,7 @@ static void test_spoiled(void)
         begin_write();
         put_next(fd, FIRST, false, 5, 0);
         put_next(fd, LONG, true, 6, 0);
-        await_ack(fd, 1);
+        await_ack(1);
         clear_place();
         begin_write();
         put_next(fd, FIRST, false, 7, 0);
@@ -238,7 +225,7 @@ static void test_shorter(void)
     begin_write();
     put_next(fd, FIRST, false, 1, 0);
     put_next(fd, SHORTER, true, 2, 0);
-    await_ack(fd, 1);
+    await_ack(1);
     expect_straight(fd, SHORTER);
     fakestream_end();
 }
@@ -277,7 +264,7 @@ static void test_too_long(void)
     begin_send(1);
     put_next(fd, FIRST, false, 3, 0);
     put_next(fd, LONG, true, 4, 0);
-    await_ack(fd, 1);
+    await_ack(1);
     g_assert_cmpuint(vgt_expect(victim.rcq, 1, PVRDMA_WC_SUCCESS).byte_len, ==,
                      FIRST + LONG);
     begin_send(2);

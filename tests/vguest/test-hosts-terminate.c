@@ -8,46 +8,16 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- frames that come ---- */
-
-static struct {
-    int fd;
-    struct fpdu_rx rx;
-    struct fpdu_input input;
-    uint8_t room[FPDU_MAX_SIZE], in[4096];
-} in;
-
-static void read_from(int fd)
-{
-    in.fd = fd;
-    in.input = (struct fpdu_input){in.in, 0};
-    fpdu_rx_init(&in.rx, in.room, sizeof(in.room), true, rdmap_head_len);
-}
-
 /* The next SEND, which is of one segment and has @len bytes. */
 static void get_send(uint32_t len)
 {
-    for (;;) {
-        struct rdmap_segment s;
-        struct fpdu_part part;
-        ssize_t n;
+    struct rdmap_segment s;
 
-        g_assert_cmpint(fpdu_rx_next(&in.rx, &in.input, &part), ==, IWARP_OK);
-        if (part.kind == FPDU_WHOLE) {
-            g_assert_cmpint(rdmap_get(part.data, part.len, part.len, RDMAP_EXTENDED, &s),
-                            ==, IWARP_OK);
-            if (s.opcode == RDMAP_SEND) {
-                g_assert_true(s.ddp.last);
-                g_assert_cmpuint(s.payload_len, ==, len);
-                return;
-            }
-            continue;
-        }
-        g_assert_cmpint(part.kind, ==, FPDU_NONE);
-        n = recv(in.fd, in.in, sizeof(in.in), 0);
-        g_assert_cmpint(n, >, 0);
-        in.input = (struct fpdu_input){in.in, (size_t)n};
-    }
+    do {
+        g_assert_true(get_segment(&s, VGT_WAIT_MS));
+    } while (s.opcode != RDMAP_SEND);
+    g_assert_true(s.ddp.last);
+    g_assert_cmpuint(s.payload_len, ==, len);
 }
 
 /* ---- Terminates ---- */
@@ -117,7 +87,6 @@ static void test_messages(void)
     victim_attr.timeout = 22; /* 17 s: whatever is tried in vain here, none is used up */
     victim_connect();
     fd = call();
-    read_from(fd);
     for (unsigned i = 0; i < G_N_ELEMENTS(terminate); i++) {
         /* In answer to a message, which comes once more. */
         vgt_send(&victim, i, PVRDMA_WR_SEND, VGT_SIG, 0, LEN, NULL, 0);
@@ -125,7 +94,6 @@ static void test_messages(void)
         terminated(fd, i);
         vgt_expect_none(victim.scq, 0);
         fd = call();
-        read_from(fd);
         get_send(LEN);
         put_empty_write(fd, 0x10, i); /* ACK */
         vgt_expect(victim.scq, i, PVRDMA_WC_SUCCESS);
@@ -138,7 +106,6 @@ static void test_messages(void)
             g_usleep(1000000); /* of a VM ten messages are logged in a second */
         }
         fd = call();
-        read_from(fd);
     }
     vgt_expect_none(victim.scq, 0);
     close(fd);

@@ -287,6 +287,23 @@ int64_t vgt_counter(const char *vm, const char *group, const char *name)
     return n;
 }
 
+long vgt_settled_kib(void)
+{
+    long most = 0;
+
+    for (unsigned same = 0; same < 20; same++) {
+        struct vg_usage now;
+
+        g_usleep(50000);
+        vg_daemon_usage(vgt_daemon, &now);
+        if (now.rss_anon_kib > most) {
+            most = now.rss_anon_kib;
+            same = 0;
+        }
+    }
+    return most;
+}
+
 bool vgt_tcp_undisturbed(void)
 {
     return g_strcmp0(g_getenv("VGUEST_PATH"), "tcp") == 0 && !g_getenv("PVRDMAD");

@@ -113,6 +113,8 @@ struct pvrdma_cqe vgt_expect(struct vg_cq *cq, uint64_t wr_id,
 /* No completion for @ms milliseconds. */
 void vgt_expect_none(struct vg_cq *cq, int ms);
 
+/* Private memory of vgt_daemon when that does not grow any more; KiB. */
+long vgt_settled_kib(void);
 /* Is it all by TCP, and by a daemon that loses nothing and is not hindered? */
 bool vgt_tcp_undisturbed(void);
 
