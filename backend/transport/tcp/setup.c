@@ -175,12 +175,13 @@ static bool send_answer(struct peer *peer, const struct peer_bind_answer *a)
 bool setup_peer_of(const struct conn *c, struct peer **peer)
 {
     struct remote *remote = atomic_load(&c->route->remote);
+    bool known = remote || (tcp_forced && atomic_load(&c->route->vm));
 
     *peer = remote ? remote->peer : NULL;
-    if (!remote && !tcp_forced) {
+    if (!known) {
         route_ask(c->route, c->vm);
     }
-    return remote || tcp_forced;
+    return known;
 }
 
 /* Numbers are fetched by the dozen; each is used once, and not kept. */
