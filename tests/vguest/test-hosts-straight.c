@@ -56,6 +56,14 @@ static void begin_write(void)
     segment.ddp.to = victim.mr->buf->va + PLACE;
 }
 
+/* A WRITE's first two segments: @value, and @len bytes of the next, @spoil in its sum. */
+static void put_write(int fd, uint32_t len, bool last, uint8_t value, uint32_t spoil)
+{
+    begin_write();
+    put_next(fd, FIRST, false, value, 0);
+    put_next(fd, len, last, value + 1, spoil);
+}
+
 static void begin_send(uint32_t msn)
 {
     rdmap_begin(&segment, RDMAP_SEND);
@@ -118,9 +126,7 @@ static int call_ready(bool reliable)
 
     fd = call();
     clear_place();
-    begin_write();
-    put_next(fd, FIRST, false, 1, 0);
-    put_next(fd, LONG, true, 2, 0);
+    put_write(fd, LONG, true, 1, 0);
     if (reliable) {
         await_ack(0);
     }
@@ -143,9 +149,7 @@ static void test_cut(void)
         size_t size, at = 0;
 
         clear_place();
-        begin_write();
-        put_next(fd, FIRST, false, 3, 0);
-        put_next(fd, LONG, false, 4, 0);
+        put_write(fd, LONG, false, 3, 0);
         size = make(frame, LONG, true, 5, 0);
         for (uint32_t n = cut[i]; at < size; at += n) {
             n = (uint32_t)MIN(MAX(n, size / 40), size - at);
@@ -165,6 +169,17 @@ static void test_cut(void)
     fakestream_end();
 }
 
+/* It goes straight to its place: with a wrong sum, too, all is there but its end. */
+static void expect_straight(int fd, uint32_t len, bool last)
+{
+    clear_place();
+    put_write(fd, len, last, 3, 1);
+    expect_end(fd, MPA_BAD_CRC);
+    expect(0, FIRST, 3);
+    expect(FIRST, len - HELD, 4);
+    expect_beside(FIRST + len - HELD);
+}
+
 /*
  * A wrong sum: what came is there, but the segment's end, whether it says that it is the
  * message's last one or not, and nothing is complete.
@@ -176,43 +191,20 @@ static void test_spoiled(void)
 
         fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
         fd = call_ready(true);
-        clear_place();
-        begin_write();
-        put_next(fd, FIRST, false, 3, 0);
-        put_next(fd, LONG, last, 4, 1);
-        expect_end(fd, MPA_BAD_CRC);
-        expect(0, FIRST, 3);
-        expect(FIRST, LONG - HELD, 4);
-        expect_beside(FIRST + LONG - HELD);
+        expect_straight(fd, LONG, last);
         /* By way of the buffer from now on: of what is wrong nothing is stored. */
         fd = call();
         clear_place();
         put_empty_write(fd, 0x13, 1); /* RESTART */
-        begin_write();
-        put_next(fd, FIRST, false, 5, 0);
-        put_next(fd, LONG, true, 6, 0);
+        put_write(fd, LONG, true, 5, 0);
         await_ack(1);
         clear_place();
-        begin_write();
-        put_next(fd, FIRST, false, 7, 0);
-        put_next(fd, LONG, last, 8, 1);
+        put_write(fd, LONG, last, 7, 1);
         expect_end(fd, MPA_BAD_CRC);
         expect(0, FIRST, 7);
         expect_beside(FIRST);
         fakestream_end();
     }
-}
-
-/* It went straight to its place: a wrong sum shows that it is there. */
-static void expect_straight(int fd, uint32_t len)
-{
-    clear_place();
-    begin_write();
-    put_next(fd, FIRST, false, 3, 0);
-    put_next(fd, len, true, 4, 1);
-    expect_end(fd, MPA_BAD_CRC);
-    expect(FIRST, len - HELD, 4);
-    expect_beside(FIRST + len - HELD);
 }
 
 /* Messages that are shorter from now on: the second one of these is received so, too. */
@@ -222,11 +214,9 @@ static void test_shorter(void)
 
     fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
     fd = call_ready(true);
-    begin_write();
-    put_next(fd, FIRST, false, 1, 0);
-    put_next(fd, SHORTER, true, 2, 0);
+    put_write(fd, SHORTER, true, 1, 0);
     await_ack(1);
-    expect_straight(fd, SHORTER);
+    expect_straight(fd, SHORTER, true);
     fakestream_end();
 }
 

@@ -7,6 +7,21 @@
 
 #define NO_KEY 0xdead00u
 
+/* Of @len bytes, to the peer's memory by @rkey; without the doorbell. */
+static void queue_write(struct vgt_pair *p, uint64_t wr_id, uint32_t len, uint32_t rkey)
+{
+    struct pvrdma_sge sge = vg_sge(p->s[0].mr, 0, len);
+    struct vg_wr wr = {.wr_id = wr_id,
+                       .opcode = PVRDMA_WR_RDMA_WRITE,
+                       .flags = VGT_SIG,
+                       .remote_addr = p->s[1].mr->buf->va,
+                       .rkey = rkey,
+                       .nsge = 1,
+                       .sge = &sge};
+
+    g_assert_cmpuint(vg_queue_send(p->s[0].qp, &wr, 1), ==, 1);
+}
+
 /*
  * Both queue pairs are connected in RTR for a while before they get their first PSN, as
  * programs with a connection manager do.
@@ -51,7 +66,6 @@ static void test_wrong_psn(void)
     enum { COUNT = 32, LENGTH = 1 << 20 };
     const struct vg_conn conn = {.timeout = 14, .retry_cnt = 1};
     struct vgt_opts o = {.unconnected = true, .mr_len = LENGTH};
-    struct pvrdma_sge sge;
     struct vgt_pair p;
     int64_t retries;
 
@@ -63,17 +77,8 @@ static void test_wrong_psn(void)
             vg_qp_to_rtr(p.s[i].qp, &p.s[!i].g->gid, p.s[!i].qp->qpn, 1000, NULL), ==, 0);
         g_assert_cmpint(vg_qp_to_rts(p.s[i].qp, 1001, &conn), ==, 0);
     }
-    sge = vg_sge(p.s[0].mr, 0, LENGTH);
     for (unsigned i = 0; i < COUNT; i++) {
-        struct vg_wr wr = {.wr_id = i,
-                           .opcode = PVRDMA_WR_RDMA_WRITE,
-                           .flags = VGT_SIG,
-                           .remote_addr = p.s[1].mr->buf->va,
-                           .rkey = p.s[1].mr->rkey,
-                           .nsge = 1,
-                           .sge = &sge};
-
-        g_assert_cmpuint(vg_queue_send(p.s[0].qp, &wr, 1), ==, 1);
+        queue_write(&p, i, LENGTH, p.s[1].mr->rkey);
     }
     vg_ring_send(p.s[0].qp);
     for (unsigned i = 0; i < COUNT; i++) {
@@ -126,16 +131,7 @@ static void test_among_many(void)
 
         vgt_pair_open(&p, 0, 1, &o);
         for (unsigned i = 0; i < COUNT; i++) {
-            struct pvrdma_sge sge = vg_sge(p.s[0].mr, 0, LENGTH);
-            struct vg_wr wr = {.wr_id = i,
-                               .opcode = PVRDMA_WR_RDMA_WRITE,
-                               .flags = VGT_SIG,
-                               .remote_addr = p.s[1].mr->buf->va,
-                               .rkey = i == BAD ? NO_KEY : p.s[1].mr->rkey,
-                               .nsge = 1,
-                               .sge = &sge};
-
-            g_assert_cmpuint(vg_queue_send(p.s[0].qp, &wr, 1), ==, 1);
+            queue_write(&p, i, LENGTH, i == BAD ? NO_KEY : p.s[1].mr->rkey);
         }
         vg_ring_send(p.s[0].qp);
         for (unsigned i = 0; i < COUNT; i++) {
@@ -235,16 +231,7 @@ static void test_batched(void)
     sends = vgt_counter("vm0", "tcp", "sends");
     for (unsigned r = 0; r < ROUNDS; r++) {
         for (unsigned i = 0; i < COUNT; i++) {
-            struct pvrdma_sge sge = vg_sge(p.s[0].mr, 0, 8);
-            struct vg_wr wr = {.wr_id = i,
-                               .opcode = PVRDMA_WR_RDMA_WRITE,
-                               .flags = VGT_SIG,
-                               .remote_addr = p.s[1].mr->buf->va,
-                               .rkey = p.s[1].mr->rkey,
-                               .nsge = 1,
-                               .sge = &sge};
-
-            g_assert_cmpuint(vg_queue_send(p.s[0].qp, &wr, 1), ==, 1);
+            queue_write(&p, i, 8, p.s[1].mr->rkey);
         }
         vg_ring_send(p.s[0].qp);
         for (unsigned i = 0; i < COUNT; i++) {
