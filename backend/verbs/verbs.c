@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The object tables of one VM: creation and reset of the whole, the device's
- * capabilities, and the objects that carry no data: port, P_Key, user contexts
- * and protection domains.
+ * The device's capabilities, what is taken from a VM's limits, and the objects that
+ * carry no data: port, P_Key, user contexts and protection domains.
  *
  * Everything here runs on the main thread.  Objects refer to their parents and
- * count in parent->refs; a parent in use cannot be destroyed, so no pointer
- * between objects ever dangles, whatever order a guest destroys them in.
+ * count in parent->refs; a parent in use cannot be destroyed, but for a context, which
+ * takes along what it has.  So no pointer between objects ever dangles, whatever order a
+ * guest destroys them in.
  */
 #include "verbs/verbs_internal.h"
 
@@ -25,168 +25,6 @@
 
 #define MAX_AH             65536u
 #define LOCAL_CA_ACK_DELAY 15u /* 4.096 us * 2^15 */
-
-/* What a reset collects before it waits for the workers. */
-struct dead {
-    struct qp *qp;
-    struct srq *srq;
-    struct mr *mr;
-    struct cq *cq;
-};
-
-/* How many objects, or so many more empty places, are gone through in one go. */
-#define STEP_OBJECTS 256u
-#define STEP_EMPTY   16384u
-
-/*
- * A walk over a table with the token, in pieces between which others get their turn,
- * the VM's worker included.  *done is the walk's own.
- */
-static void step(struct vm *vm, const void *object, unsigned *done)
-{
-    *done += object ? STEP_EMPTY / STEP_OBJECTS : 1;
-    if (*done >= STEP_EMPTY) {
-        *done = 0;
-        vm_token_release(vm);
-        coro_breathe();
-        vm_token_take(vm);
-    }
-}
-
-/*
- * The device is inactive: nothing new comes.  What is still there goes on working
- * until its turn has come; QPs go first, so that no worker meets one whose CQs are
- * not there any more.
- */
-static void unpublish_all(struct vm *vm, struct dead *dead)
-{
-    struct objects *v = &vm->objects;
-    unsigned done = 0;
-
-    vm_token_take(vm);
-    for (uint32_t i = 1; v->qp.used && i < v->qp.size; i++) {
-        struct qp *qp = id_table_get(&v->qp, i);
-
-        if (qp) {
-            qp_unpublish(vm, qp);
-            qp->next_dead = dead->qp;
-            dead->qp = qp;
-        }
-        step(vm, qp, &done);
-    }
-    for (uint32_t i = 1; v->srq.used && i < v->srq.size; i++) {
-        struct srq *srq = id_table_get(&v->srq, i);
-
-        if (srq) {
-            srq_unpublish(vm, srq);
-            srq->next_dead = dead->srq;
-            dead->srq = srq;
-        }
-        step(vm, srq, &done);
-    }
-    for (uint32_t i = 1; v->cq.used && i < v->cq.size; i++) {
-        struct cq *cq = id_table_get(&v->cq, i);
-
-        if (cq) {
-            cq_unpublish(vm, cq);
-            cq->next_dead = dead->cq;
-            dead->cq = cq;
-        }
-        step(vm, cq, &done);
-    }
-    for (uint32_t i = 1; v->mr.used && i < v->mr.size; i++) {
-        struct mr *mr = id_table_get(&v->mr, i);
-
-        if (mr) {
-            mr_unpublish(vm, mr);
-            mr->next_dead = dead->mr;
-            dead->mr = mr;
-        }
-        step(vm, mr, &done);
-    }
-    vm_token_release(vm);
-    for (unsigned i = 0; i < VERBS_GID_TBL_LEN; i++) {
-        if (v->gid[i].bound) {
-            gid_unbind(vm, i);
-        }
-    }
-}
-
-static void free_dead(struct vm *vm, struct dead *dead)
-{
-    while (dead->qp) {
-        struct qp *qp = dead->qp;
-
-        dead->qp = qp->next_dead;
-        qp_free(vm, qp);
-        coro_breathe();
-    }
-    while (dead->srq) {
-        struct srq *srq = dead->srq;
-
-        dead->srq = srq->next_dead;
-        srq_free(vm, srq);
-        coro_breathe();
-    }
-    while (dead->mr) {
-        struct mr *mr = dead->mr;
-
-        dead->mr = mr->next_dead;
-        mr_free(vm, mr);
-        coro_breathe();
-    }
-    while (dead->cq) {
-        struct cq *cq = dead->cq;
-
-        dead->cq = cq->next_dead;
-        cq_free(vm, cq);
-        coro_breathe();
-    }
-}
-
-/* PDs and contexts: no worker follows a pointer to one. */
-static void free_table(struct id_table *t)
-{
-    for (uint32_t i = 1; t->used && i < t->size; i++) {
-        void *object = id_table_get(t, i);
-
-        if (object) {
-            id_table_release(t, i);
-            g_free(object);
-        }
-        if (i % STEP_OBJECTS == 0) {
-            coro_breathe();
-        }
-    }
-}
-
-static void free_contexts(struct objects *v)
-{
-    datapath_ext_clear(v->vm);
-    verbs_ring_fini(v->vm, &v->kernel_ext);
-    for (uint32_t i = 1; v->uctx.used && i < v->uctx.size; i++) {
-        struct uctx *uctx = id_table_get(&v->uctx, i);
-
-        if (uctx) {
-            verbs_ring_fini(v->vm, &uctx->ext);
-        }
-    }
-    free_table(&v->uctx);
-}
-
-void verbs_reset(struct objects *v)
-{
-    struct vm *vm = v->vm;
-    struct dead dead = {0};
-
-    unpublish_all(vm, &dead);
-    grace_wait();
-    free_dead(vm, &dead);
-    free_table(&v->pd);
-    free_contexts(v);
-    v->gids_unclaimed = false;
-    memset(v->uar_used, 0, sizeof(v->uar_used));
-}
 
 int verbs_pages_charge(struct vm *vm, uint64_t n)
 {
@@ -345,6 +183,20 @@ int verbs_query_pkey(struct vm *vm, const struct pvrdma_cmd_query_pkey *req,
     return 0;
 }
 
+/* The guest has given the page to another context: the one that had it is gone. */
+static void uctx_of_page_end(struct vm *vm, uint64_t page)
+{
+    struct id_table *t = &vm->objects.uctx;
+
+    for (uint32_t i = 1; vm->objects.uar_used[page] && i < t->size; i++) {
+        const struct uctx *uctx = id_table_get(t, i);
+
+        if (uctx && uctx->uar_page == page) {
+            verbs_destroy_uc(vm, i);
+        }
+    }
+}
+
 int verbs_create_uc(struct vm *vm, const struct pvrdma_cmd_create_uc *req,
                     struct pvrdma_resp_handle *resp)
 {
@@ -357,9 +209,7 @@ int verbs_create_uc(struct vm *vm, const struct pvrdma_cmd_create_uc *req,
     if (req->pfn < vm->objects.uar_pfn || page == 0 || page >= VERBS_MAX_UAR) {
         return EINVAL;
     }
-    if (v->uar_used[page]) {
-        return EBUSY;
-    }
+    uctx_of_page_end(vm, page);
     uctx = g_try_new0(struct uctx, 1);
     if (!uctx) {
         return ENOMEM;
@@ -385,9 +235,7 @@ int verbs_destroy_uc(struct vm *vm, uint32_t handle)
     if (!uctx) {
         return ENOENT;
     }
-    if (uctx->refs) {
-        return EBUSY;
-    }
+    uctx_empty(vm, uctx);
     if (uctx->ext.npages) {
         datapath_ext_remove(vm, &uctx->ext);
         verbs_ring_fini(vm, &uctx->ext);

@@ -4,8 +4,8 @@
  *
  * An object dies in two halves with a quiescence between them: *_unpublish
  * takes it out of its table and off the data path, *_free gives back its
- * references, pages and memory.  A reset does the first half for all objects,
- * then waits once.
+ * references, pages and memory.  When many die at once (teardown.c) the first half is
+ * done for all, then waited once.
  *
  * Whoever calls here holds vm->ops, so objects, and the guest's DMA map, stay as they
  * are while the main loop turns: in grace_wait(), coro_breathe(), vm_token_take().
@@ -28,6 +28,9 @@ void srq_free(struct vm *vm, struct srq *srq);
 void mr_unpublish(struct vm *vm, struct mr *mr); /* token held */
 void mr_free(struct vm *vm, struct mr *mr);
 void gid_unbind(struct vm *vm, unsigned index);
+
+/* Destroy what is left of @uctx's objects; it has none then, and may be destroyed. */
+void uctx_empty(struct vm *vm, struct uctx *uctx);
 
 /* QPs (qp.c), for those that come from a state stream. */
 /* As @req says, but its ring, which is of *npages, and its handle.  0 or an errno. */

@@ -135,6 +135,26 @@ static void unbind_gid(struct fire *f)
     g_assert_cmpint(vg_bind_gid(g, 0, &g->gid), ==, 0);
 }
 
+/* What a context still has goes with it. */
+static void destroy_context(struct fire *f)
+{
+    struct vgt_side *s = &f->p.s[g_rand_int(f->r) & 1];
+
+    g_assert_cmpint(vg_destroy(s->g, PVRDMA_CMD_DESTROY_UC, s->g->uctx), ==, 0);
+    memset(s->mr->buf->host, 0x5c, s->mr->buf->len);
+    memset(s->qp->mem->host, 0x5c, s->qp->mem->len);
+    g_usleep(1000);
+    for (uint64_t i = 0; i < s->mr->buf->len; i += 61) {
+        g_assert_cmpuint(s->mr->buf->host[i], ==, 0x5c);
+    }
+    for (uint64_t i = 0; i < s->qp->mem->len; i++) {
+        g_assert_cmpuint(s->qp->mem->host[i], ==, 0x5c);
+    }
+    g_assert_cmpint(vg_destroy(s->g, PVRDMA_CMD_DESTROY_PD, s->pd->handle), >, 0);
+    vgt_assert_no_objects(s->g == f->p.s[0].g ? "vm0" : "vm1");
+    s->g->up = false;
+}
+
 static void remap(struct fire *f)
 {
     struct vguest *g = f->p.s[g_rand_int(f->r) & 1].g;
@@ -169,9 +189,11 @@ static const struct shot {
     void (*fire)(struct fire *f);
     bool reopen; /* the pair is unusable afterwards: without CQs that work, at least */
 } shots[] = {
-    {"qp", destroy_qp, false},     {"mr", destroy_mr, false},  {"cq", destroy_cq, false},
-    {"modify", modify_qp, false},  {"gid", unbind_gid, false}, {"unmap", remap, true},
-    {"reset", reset_device, true}, {"detach", detach, true},
+    {"qp", destroy_qp, false},          {"mr", destroy_mr, false},
+    {"cq", destroy_cq, false},          {"modify", modify_qp, false},
+    {"gid", unbind_gid, false},         {"unmap", remap, true},
+    {"reset", reset_device, true},      {"detach", detach, true},
+    {"context", destroy_context, true},
 };
 
 static void test_shot(const void *data)

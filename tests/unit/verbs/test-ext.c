@@ -58,11 +58,16 @@ static void test_context(void)
     g_assert_cmpuint(uctx, !=, 0);
     g_assert_cmpuint(testdev_stats(td).pages, ==, pages + PVRDMA_EXT_PAGES);
 
-    /* Its UAR page is taken, also for a stock context. */
-    g_assert_cmpuint(create_uc(&req), !=, 0);
-    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, uctx), ==, 0);
+    /* Who gives its UAR page to another has it no more; so, too, for a stock context. */
+    req = uc_req(3);
+    g_assert_cmpuint(create_uc(&req), ==, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, uctx), !=, 0);
+    g_assert_cmpuint(testdev_stats(td).uctx, ==, 1);
+    g_assert_cmpuint(testdev_stats(td).pages, ==, pages + PVRDMA_EXT_PAGES);
+    uctx = testdev_uctx(td, 3);
+    g_assert_cmpuint(testdev_stats(td).uctx, ==, 1);
     g_assert_cmpuint(testdev_stats(td).pages, ==, pages);
-    testdev_uctx(td, 3);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, uctx), ==, 0);
     testdev_free(td);
 }
 

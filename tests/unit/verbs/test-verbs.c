@@ -106,13 +106,92 @@ static void test_uctx(void)
 
     uctx = testdev_uctx(td, 511);
     g_assert_cmpuint(uctx, !=, 0);
-    g_assert_cmpuint(create_uc(TESTDEV_UAR_PFN + 511), !=, 0);
     pd = testdev_pd(td, uctx);
-    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, uctx), !=, 0);
     g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, pd), ==, 0);
     g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, uctx), ==, 0);
     g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, uctx), !=, 0);
     testdev_uctx(td, 511);
+    testdev_free(td);
+}
+
+/* All that a context can have; the PD. */
+static uint32_t fill_uctx(uint32_t uctx)
+{
+    uint32_t pd = testdev_pd(td, uctx), cq = testdev_cq(td, uctx, 64);
+    struct pvrdma_cmd_create_srq srq = {
+        .pd_handle = pd,
+        .nchunks = 2,
+        .attrs = {.max_wr = 16, .max_sge = 2},
+    };
+    struct pvrdma_cmd_create_mr mr = {
+        .pd_handle = pd,
+        .start = 0x10000,
+        .length = PVRDMA_PAGE_SIZE,
+        .access_flags = 1,
+        .nchunks = 1,
+    };
+    uint64_t page[2] = {testdev_pages(td, 1), testdev_pages(td, 1)};
+
+    mr.pdir_dma = srq.pdir_dma = testdev_pdir(td, page, 2);
+    testdev_qp(td, pd, cq);
+    testdev_qp(td, pd, cq);
+    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_SRQ, &srq, sizeof(srq)), ==,
+                     0);
+    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_MR, &mr, sizeof(mr)), ==, 0);
+    return pd;
+}
+
+/* As many objects as @then, and @uctx contexts more. */
+static void check_stats(const struct objects_stats *then, uint32_t uctx)
+{
+    struct objects_stats now = testdev_stats(td);
+
+    g_assert_cmpuint(now.uctx, ==, then->uctx + uctx);
+    g_assert_cmpuint(now.pd, ==, then->pd);
+    g_assert_cmpuint(now.mr, ==, then->mr);
+    g_assert_cmpuint(now.cq, ==, then->cq);
+    g_assert_cmpuint(now.qp, ==, then->qp);
+    g_assert_cmpuint(now.pages, ==, then->pages);
+}
+
+/*
+ * A driver that was interrupted does not know what was made for it, and what
+ * that refers to it cannot destroy.  The context ends all the same, and takes
+ * just its own along; the page is free for the next one, also if nobody
+ * destroyed the context.
+ */
+static void test_left_behind(void)
+{
+    uint32_t kept, left, pd, kernel;
+    struct objects_stats before, st;
+
+    setup();
+    kernel = testdev_pd(td, 0);
+    testdev_qp(td, kernel, testdev_cq(td, 0, 64));
+    kept = testdev_uctx(td, 7);
+    fill_uctx(kept);
+    before = testdev_stats(td);
+
+    left = testdev_uctx(td, 8);
+    pd = fill_uctx(left);
+    st = testdev_stats(td);
+    g_assert_cmpuint(st.qp, ==, 5);
+    g_assert_cmpuint(st.mr, ==, 2);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, pd), !=, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, left), ==, 0);
+    check_stats(&before, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, pd), !=, 0);
+
+    left = testdev_uctx(td, 8);
+    fill_uctx(left);
+    g_assert_cmpuint(create_uc(TESTDEV_UAR_PFN + 8), ==, 0);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, left), !=, 0);
+    check_stats(&before, 1);
+
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, kept), ==, 0);
+    st = testdev_stats(td);
+    g_assert_cmpuint(st.qp, ==, 1);
+    g_assert_cmpuint(st.pd, ==, 1);
     testdev_free(td);
 }
 
@@ -176,6 +255,7 @@ int main(int argc, char **argv)
     g_test_add_func("/verbs/caps", test_caps);
     g_test_add_func("/verbs/port", test_port);
     g_test_add_func("/verbs/uctx", test_uctx);
+    g_test_add_func("/verbs/left-behind", test_left_behind);
     g_test_add_func("/verbs/pd", test_pd);
     g_test_add_func("/verbs/reset", test_reset);
     ret = g_test_run();
