@@ -191,7 +191,7 @@ void open_device(void)
 {
     s.ctx = device_open(s.dev);
     if (!s.ctx) {
-        die("no device %s", s.dev ? s.dev : "");
+        die("cannot open the device: %s", strerror(errno));
     }
 }
 
