@@ -4,9 +4,9 @@
 
 usage: run.py [--builddir DIR] [--list] [PATTERN...]
 
-The list beside this file names the checks: those that stand between a guest, a VMM
-or a peer and memory that is not theirs, the CVEs of the device that QEMU once had
-among them.  Each entry is
+The lists beside this file, list and list-state, name the checks: those that stand between
+a guest, a VMM or a peer and memory that is not theirs, the CVEs of the device that QEMU once
+had among them.  Each entry is
 
     FILE
     - LINE                  as it stands there, once
@@ -27,6 +27,7 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(HERE))
+LISTS = ('list', 'list-state')
 LIMIT = 240
 
 
@@ -40,6 +41,12 @@ class Mutation:
 
     def test(self):
         return ' '.join(filter(None, (self.program, self.case)))
+
+
+def read_lists(folder):
+    """All entries."""
+    for name in LISTS:
+        yield from read_list(os.path.join(folder, name))
 
 
 def read_list(path):
@@ -157,7 +164,7 @@ def main():
     parser.add_argument('--list', action='store_true')
     parser.add_argument('pattern', nargs='*')
     args = parser.parse_args()
-    mutations = [m for m in read_list(os.path.join(HERE, 'list'))
+    mutations = [m for m in read_lists(HERE)
                  if not args.pattern or any(p in '%s %s' % (m, m.test()) for p in args.pattern)]
     if args.list:
         print('\n'.join('%s  (%s)' % (m, m.test()) for m in mutations))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Does each entry of the list of mutations still take something out?
+"""Does each entry of the lists of mutations still take something out?
 
 usage: test-mutations.py SOURCE BUILDDIR
 
@@ -30,7 +30,7 @@ def load(name, *path):
 
 
 run = load('mutations_run', 'tests', 'mutations', 'run.py')
-LIST = list(run.read_list(os.path.join(SOURCE, 'tests', 'mutations', 'list')))
+LIST = list(run.read_lists(os.path.join(SOURCE, 'tests', 'mutations')))
 
 
 def read(*path):
