@@ -6,6 +6,7 @@
  * not the message's end.
  */
 #include "fakestream.h"
+#include "migrate.h"
 
 #include <string.h>
 #include <sys/socket.h>
@@ -296,6 +297,66 @@ static void test_taken_away(void)
     fakestream_end();
 }
 
+/* A SEND to a receive, 1, up to the middle of its second and last segment. */
+static size_t put_half(int fd, uint8_t frame[FPDU_MAX_SIZE], size_t *size)
+{
+    clear_place();
+    vgt_recv(&victim, 1, PLACE, FIRST + LONG);
+    begin_send(1);
+    put_next(fd, FIRST, false, 3, 0);
+    *size = make(frame, LONG, true, 4, 0);
+    put(fd, frame, *size / 2);
+    await_byte(PLACE + FIRST, 4);
+    return *size / 2;
+}
+
+/* Its receive is flushed in the middle of a segment: what comes then has no place. */
+static void test_flushed(void)
+{
+    static uint8_t frame[FPDU_MAX_SIZE];
+    size_t at, size;
+    int fd;
+
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
+    fd = call_ready(true);
+    at = put_half(fd, frame, &size);
+    g_assert_cmpint(vg_qp_to_state(victim.qp, PVRDMA_QPS_ERR), ==, 0);
+    vgt_expect(victim.rcq, 1, PVRDMA_WC_WR_FLUSH_ERR);
+    clear_place();
+    send(fd, frame + at, size - at, MSG_NOSIGNAL); /* it may be closed already */
+    expect_end(fd, IWARP_OK);
+    expect_beside(0);
+    fakestream_end();
+}
+
+/*
+ * Its VM is stopped in the middle of a segment, and saved.  Nothing is stored as long as
+ * it stands still, and the message is whole when it goes on.
+ */
+static void test_stopped(void)
+{
+    static uint8_t frame[FPDU_MAX_SIZE];
+    size_t at, size;
+    int fd;
+
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
+    fd = call_ready(true);
+    at = put_half(fd, frame, &size);
+    g_assert_cmpint(vg_mig_set(victim.g, VFIO_USER_MIG_STOP), ==, 0);
+    g_assert_cmpint(vg_mig_set(victim.g, VFIO_USER_MIG_STOP_COPY), ==, 0);
+    clear_place();
+    put(fd, frame + at, size - at);
+    g_usleep(20000);
+    expect_beside(0);
+    g_assert_cmpint(vg_mig_set(victim.g, VFIO_USER_MIG_RUNNING), ==, 0);
+    g_assert_cmpuint(vgt_expect(victim.rcq, 1, PVRDMA_WC_SUCCESS).byte_len, ==,
+                     FIRST + LONG);
+    await_ack(1);
+    expect(FIRST + LONG / 2, LONG / 2, 4);
+    close(fd);
+    fakestream_end();
+}
+
 /*
  * A receive of which only the first segment's place is good; of the next one the header
  * comes, and then nothing: the queue pair can be flushed.
@@ -367,6 +428,8 @@ int main(int argc, char **argv)
     g_test_add_func("/hosts-straight/unlike", test_unlike);
     g_test_add_func("/hosts-straight/too-long", test_too_long);
     g_test_add_func("/hosts-straight/taken-away", test_taken_away);
+    g_test_add_func("/hosts-straight/flushed", test_flushed);
+    g_test_add_func("/hosts-straight/stopped", test_stopped);
     g_test_add_func("/hosts-straight/no-place", test_no_place);
     g_test_add_func("/hosts-straight/given-up", test_given_up);
     return vgt_run();
