@@ -221,6 +221,29 @@ static void test_shorter(void)
     fakestream_end();
 }
 
+/* Messages of two segments that are alike: so are the ones that come. */
+static void test_alike(void)
+{
+    int fd;
+
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
+    fd = call_ready(true);
+    for (unsigned i = 1; i <= 2; i++) {
+        clear_place();
+        begin_write();
+        put_next(fd, SHORTER, false, 3, 0);
+        await_byte(PLACE, 3); /* or both would be read at once */
+        put_next(fd, SHORTER, true, 4, i == 2);
+        if (i == 1) {
+            await_ack(1);
+        }
+    }
+    expect_end(fd, MPA_BAD_CRC);
+    expect(SHORTER, SHORTER - HELD, 4);
+    expect_beside(2 * SHORTER - HELD);
+    fakestream_end();
+}
+
 /* Of another length, or for another place: looked at when it is all there. */
 static void test_unlike(void)
 {
@@ -425,6 +448,7 @@ int main(int argc, char **argv)
     g_test_add_func("/hosts-straight/cut", test_cut);
     g_test_add_func("/hosts-straight/spoiled", test_spoiled);
     g_test_add_func("/hosts-straight/shorter", test_shorter);
+    g_test_add_func("/hosts-straight/alike", test_alike);
     g_test_add_func("/hosts-straight/unlike", test_unlike);
     g_test_add_func("/hosts-straight/too-long", test_too_long);
     g_test_add_func("/hosts-straight/taken-away", test_taken_away);

@@ -47,8 +47,8 @@ void straight_expect(struct stream *s, const struct ddp_header *h, uint32_t len,
     s->segment_len = len;
     if (first) {
         s->first = s->in.active && len <= SHORT_FIRST ? len : 0;
-    } else if (!h->last || len > s->usual || len > before) {
-        s->usual = len; /* another last one may be what was over */
+    } else if (!h->last || len > s->usual || len >= before) {
+        s->usual = len; /* a last one that is less may be what was over */
     }
 }
 
