@@ -15,12 +15,13 @@
 #include "transport/tcp/bytes.h"
 #include "transport/tcp/ctl.h"
 
-#define FIRST   74u    /* payload of a message's first segment */
-#define LONG    40960u /* ... and of those behind it */
-#define SHORTER 36864u /* which is yet read behind its header (LONG_SEGMENT) */
-#define PLACE   8192u  /* in the victim's memory */
-#define HELD    128u   /* of a message's end: STRAIGHT_HELD */
-#define OLD     0x55
+#define FIRST    74u    /* payload of a message's first segment */
+#define LONG     40960u /* ... and of those behind it */
+#define SHORTER  36864u /* which is yet read behind its header (LONG_SEGMENT) */
+#define SHORTEST 8192u  /* ... in large messages (STRAIGHT_MIN) */
+#define PLACE    8192u  /* in the victim's memory */
+#define HELD     128u   /* of a message's end: STRAIGHT_HELD */
+#define OLD      0x55
 
 static struct rdmap_segment segment;
 
@@ -381,6 +382,47 @@ static void test_stopped(void)
 }
 
 /*
+ * In the middle of a large WRITE, what a READ returns: of that headers are not read
+ * alone, and so no payload of a segment that came with it goes straight.
+ */
+static void test_answers(void)
+{
+    static uint8_t frame[2 * FPDU_MAX_SIZE];
+    struct rdmap_segment request, write;
+    size_t size;
+    int fd;
+
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
+    victim_attr.timeout = 22; /* 17 s, in which the READ is not tried again */
+    victim_connect();
+    fd = call_ready(true);
+    vgt_send(&victim, 1, PVRDMA_WR_RDMA_READ, VGT_SIG, 0, PLACE, &victim, 0);
+    do {
+        g_assert_true(get_segment(&request, VGT_WAIT_MS));
+    } while (request.opcode != RDMAP_READ_REQUEST);
+    clear_place();
+    begin_write();
+    for (unsigned i = 0; i < 4; i++) { /* LARGE, and its segments are short now */
+        put_next(fd, i < 3 ? LONG - 7 * i : SHORTEST, false, 3, 0);
+    }
+    await_byte(PLACE + 3 * LONG - 21 + SHORTEST - 1, 3);
+    g_assert_cmpint(vg_mig_set(victim.g, VFIO_USER_MIG_STOP), ==, 0);
+    write = segment;
+    rdmap_begin(&segment, RDMAP_READ_RESPONSE);
+    segment.ddp.stag = request.read.sink_stag;
+    segment.ddp.to = request.read.sink_to;
+    size = make(frame, PLACE / 2, false, OLD, 0);
+    segment = write;
+    size += make(frame + size, SHORTEST, false, 4, 1);
+    put(fd, frame, size);
+    g_assert_cmpint(vg_mig_set(victim.g, VFIO_USER_MIG_RUNNING), ==, 0);
+    expect_end(fd, MPA_BAD_CRC);
+    expect(3 * LONG - 21, SHORTEST, 3);
+    expect_beside(3 * LONG - 21 + SHORTEST);
+    fakestream_end();
+}
+
+/*
  * A receive of which only the first segment's place is good; of the next one the header
  * comes, and then nothing: the queue pair can be flushed.
  */
@@ -454,6 +496,7 @@ int main(int argc, char **argv)
     g_test_add_func("/hosts-straight/taken-away", test_taken_away);
     g_test_add_func("/hosts-straight/flushed", test_flushed);
     g_test_add_func("/hosts-straight/stopped", test_stopped);
+    g_test_add_func("/hosts-straight/answers", test_answers);
     g_test_add_func("/hosts-straight/no-place", test_no_place);
     g_test_add_func("/hosts-straight/given-up", test_given_up);
     return vgt_run();

@@ -106,6 +106,7 @@ struct stream {
     /* ---- what comes ---- */
     struct fpdu_rx rx; /* its room: FPDU_MAX_SIZE, from when it is needed */
     bool straight;     /* a frame comes in parts, its payload straight to its place */
+    bool answers;      /* a READ's is in the middle: more of it comes next, likely */
     struct ddp_header segment; /* the last one of in.m that came */
     uint32_t segment_len;      /* of its payload */
     uint32_t usual;            /* that of segments behind first ones; 0: not known */

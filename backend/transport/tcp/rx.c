@@ -79,6 +79,7 @@ static void take_response(struct conn *c, const struct segment *seg)
     }
     if (!atomic) {
         s->first = 0; /* another is more likely next than a message like the last one */
+        s->answers = !last;
     }
     o = store(c, a, atomic ? (const void *)&word : seg->ulpdu + seg->h.head_len, len);
     a->done += len;

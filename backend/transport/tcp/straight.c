@@ -45,6 +45,7 @@ void straight_expect(struct stream *s, const struct ddp_header *h, uint32_t len,
 
     s->segment = *h;
     s->segment_len = len;
+    s->answers = false;
     if (first) {
         s->first = s->in.active && len <= SHORT_FIRST ? len : 0;
     } else if (!h->last || len > s->usual || len >= before) {
@@ -85,7 +86,7 @@ size_t straight_limit(const struct conn *c)
     uint32_t head = ddp_len(s->segment.tagged);
     size_t n;
 
-    if (c->by_copy || s->closing || s->usual < STRAIGHT_MIN) {
+    if (c->by_copy || s->closing || s->answers || s->usual < STRAIGHT_MIN) {
         return SIZE_MAX;
     }
     if (is_placed(s)) {
@@ -111,6 +112,7 @@ void straight_begin(struct conn *c, const struct fpdu_part *part)
     enum iwarp_error error = ddp_get(part->data, part->len, &s->segment);
 
     s->segment_len = part->ulpdu_len - part->len;
+    s->answers = false;
     if (!error && !s->segment.tagged) {
         error =
             ddp_queue_take(&s->q[s->segment.qn], &s->segment, s->segment_len, UINT32_MAX);
