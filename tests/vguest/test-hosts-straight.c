@@ -24,6 +24,10 @@
 #define OLD      0x55
 
 static struct rdmap_segment segment;
+static struct {
+    uint32_t at;
+    uint8_t bits;
+} lie; /* what is wrong in the next header */
 
 /* A frame with the next @len bytes of the message, @value each, its sum changed. */
 static size_t make(uint8_t frame[FPDU_MAX_SIZE], uint32_t len, bool last, uint8_t value,
@@ -34,6 +38,7 @@ static size_t make(uint8_t frame[FPDU_MAX_SIZE], uint32_t len, bool last, uint8_
 
     segment.ddp.last = last;
     head = (uint32_t)rdmap_put(&segment, ulpdu);
+    ulpdu[lie.at] ^= lie.bits;
     ddp_advance(&segment.ddp, len);
     memset(ulpdu + head, value, len);
     size = head + len;
@@ -484,6 +489,117 @@ static void test_given_up(void)
     fakestream_end();
 }
 
+/* ---- whatever comes ---- */
+
+#define N_STREAMS  150u
+#define N_SEGMENTS 20u /* of each */
+
+static GRand *rand_of;
+
+static uint32_t any(uint32_t n)
+{
+    return (uint32_t)g_rand_int_range(rand_of, 0, (int)n);
+}
+
+/* Another message. */
+static void begin_any(const struct vg_mr *mr, uint32_t msn)
+{
+    uint32_t which = any(40);
+
+    if (which < 20) {
+        rdmap_begin(&segment, which == 0   ? RDMAP_READ_RESPONSE
+                              : which == 1 ? RDMAP_SEND_SE_INV
+                                           : RDMAP_SEND);
+        segment.ddp.msn = msn;
+        return;
+    }
+    begin_write();
+    segment.ddp.stag = mr->rkey;
+    segment.ddp.to = mr->buf->va + any(LONG);
+}
+
+/* In one piece, or in some.  False: it is closed. */
+static bool put_pieces(int fd, const uint8_t *bytes, size_t len)
+{
+    static const size_t most[] = {20, 1000, 30000, 2 * FPDU_MAX_SIZE};
+    size_t piece = most[any(4)];
+
+    for (size_t at = 0; at < len;) {
+        size_t n = MIN(at < 2000 ? piece : MAX(piece, 5000), len - at);
+
+        if (send(fd, bytes + at, n, MSG_NOSIGNAL) != (ssize_t)n) {
+            return false;
+        }
+        at += n;
+    }
+    return true;
+}
+
+/* Messages to receives and to @mr, as they should be but for a few segments. */
+static void put_any(int fd, const struct vg_mr *mr)
+{
+    static const uint32_t lens[] = {LONG, LONG, LONG, LONG, LONG, SHORTER, FIRST, 0};
+    static uint8_t frame[FPDU_MAX_SIZE];
+    uint32_t msn = 1;
+
+    begin_any(mr, msn);
+    for (unsigned i = 0; i < N_SEGMENTS; i++) {
+        bool last = any(3) == 0, first = i == 0 || segment.ddp.last;
+        uint32_t len = first && any(4) ? FIRST : lens[any(8)];
+
+        /* A bit of its header is not what it should be. */
+        lie.at = any(DDP_MAX_LEN);
+        lie.bits = (uint8_t)(!first && any(6) == 0 ? 1 << any(8) : 0);
+        if (first) {
+            vgt_recv(&victim, 1, PLACE, any(8) ? 4 * LONG : any(4 * LONG));
+        }
+        if (!put_pieces(fd, frame, make(frame, len, last, 7, any(60) == 0))) {
+            break;
+        }
+        if (last) {
+            msn += segment.ddp.tagged ? 0 : 1;
+            begin_any(mr, msn);
+            segment.ddp.last = true;
+        }
+    }
+}
+
+/*
+ * Large segments of which bits of headers, sums and lengths are wrong now and then, cut
+ * anywhere: nothing is stored to but where they may, and the daemon serves others.
+ */
+static void test_random(void)
+{
+    struct vg_mr *mr;
+    int64_t straight;
+
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
+    straight = vgt_counter("vm3", "tcp", "straight_bytes");
+    mr = vg_mr_new(victim.pd,
+                   vg_buf_new(victim.g, 0x7e0000000000ull + 123, 5 * LONG, VG_SCATTERED),
+                   VG_ACCESS_ALL);
+    rand_of = g_rand_new_with_seed(21);
+    memset(VG_MR_HOST(victim.mr, 0), OLD, 1 << 20);
+    for (unsigned i = 0; i < vgt_rounds(N_STREAMS); i++) {
+        struct pvrdma_cqe c;
+        int fd = call();
+
+        put_any(fd, mr);
+        close(fd);
+        victim_connect();
+        while (vg_cq_poll(victim.rcq, &c, 1) == 1) {
+        }
+        expect_beside(4 * LONG - PLACE);
+        expect(4 * LONG, (1 << 20) - 4 * LONG - PLACE, OLD);
+    }
+    straight = vgt_counter("vm3", "tcp", "straight_bytes") - straight;
+    g_test_message("%" G_GINT64_FORMAT " bytes straight", straight);
+    g_assert_cmpint(straight, >, 0);
+    g_rand_free(rand_of);
+    vg_mr_free(mr);
+    fakestream_end();
+}
+
 int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 120);
@@ -499,5 +615,6 @@ int main(int argc, char **argv)
     g_test_add_func("/hosts-straight/answers", test_answers);
     g_test_add_func("/hosts-straight/no-place", test_no_place);
     g_test_add_func("/hosts-straight/given-up", test_given_up);
+    g_test_add_func("/hosts-straight/random", test_random);
     return vgt_run();
 }
