@@ -22,10 +22,8 @@ static bool restarts;
 
 static void maybe_restart(void)
 {
-    g_autofree char *text = NULL;
-
-    if (restarts && vg_ctl(vgt_daemon, &text, "restart") != 0) {
-        g_error("not restarted: %s", text);
+    if (restarts) {
+        vgt_restart(vgt_daemon);
     }
 }
 

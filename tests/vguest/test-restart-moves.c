@@ -28,16 +28,6 @@ static struct vgt_opts opts_of(gconstpointer style)
     return (struct vgt_opts){.guest = {{.db = db}, {.db = db}}};
 }
 
-static void restart(const struct vg_daemon *d)
-{
-    char *text = NULL;
-
-    if (vg_ctl(d, &text, "restart") != 0) {
-        g_error("not restarted: %s", text);
-    }
-    g_free(text);
-}
-
 static void set(struct vguest *g, enum vfio_user_mig_state state)
 {
     g_assert_cmpint(vg_mig_set(g, state), ==, 0);
@@ -55,10 +45,10 @@ static void test_stop(gconstpointer style)
     for (unsigned i = 0; i < 3; i++) {
         vgt_traffic_push(&t, 5);
         set(t.s[0].g, STOP);
-        restart(vgt_daemon);
+        vgt_restart(vgt_daemon);
         g_assert_cmpint(vg_mig_get(t.s[0].g), ==, STOP);
         g_usleep(i ? 10000 : 2500000); /* longer than its peer would wait */
-        restart(vgt_daemon);
+        vgt_restart(vgt_daemon);
         set(t.s[0].g, RUNNING);
         vgt_traffic_run(&t, 5);
     }
@@ -74,7 +64,7 @@ static void test_still(void)
     set(p.s[1].g, STOP);
     vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
     vgt_send(&p.s[1], 2, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[0], 0);
-    restart(vgt_daemon);
+    vgt_restart(vgt_daemon);
     vgt_expect_none(p.s[0].scq, 100);
     vgt_expect_none(p.s[1].scq, 1);
     set(p.s[1].g, RUNNING);
@@ -109,32 +99,32 @@ static void move(struct vguest *g, struct vg_daemon *from, struct vg_daemon *to,
     g_autoptr(GByteArray) stream = NULL, rest = NULL;
 
     set(g, STOP_COPY);
-    restart(from);
+    vgt_restart(from);
     stream = read_some(g, FIRST);
-    restart(from);
+    vgt_restart(from);
     rest = vg_mig_read(g, 4096);
     g_byte_array_append(stream, rest->data, rest->len);
     vg_place_swap(g, &other);
     set(g, RESUMING);
-    restart(to);
+    vgt_restart(to);
     g_assert_cmpint(vg_mig_write(g, stream->data, FIRST, 64), ==, 0);
-    restart(to);
+    vgt_restart(to);
     g_assert_cmpint(
         vg_mig_write(g, stream->data + FIRST, stream->len - FIRST, VFIO_USER_MAX_DATA),
         ==, 0);
     set(g, STOP);
-    restart(to);
+    vgt_restart(to);
     g_assert_cmpint(vg_mig_get(g), ==, STOP);
     if (how == VG_MOVE_LEAVE_FIRST) { /* its addresses are held for whoever has it */
         vg_place_close(&other);
     }
-    restart(from);
+    vgt_restart(from);
     set(g, RUNNING);
     vg_raise_all(g);
     if (how == VG_MOVE_PLAIN) {
         vg_place_swap(g, &other);
         host_wait_logged(from, "its addresses have moved");
-        restart(from);
+        vgt_restart(from);
         g_assert_cmpint(vg_mig_get(g), ==, STOP_COPY);
         g_assert_cmpint(vg_mig_set(g, RUNNING), ==, EADDRINUSE); /* it runs elsewhere */
         vg_place_swap(g, &other);
@@ -193,11 +183,11 @@ static void test_cancel(gconstpointer style)
     vgt_traffic_open(&t, 0, 1, 4, 4, 100000, &o);
     vgt_traffic_push(&t, 5);
     place = vg_move_begin(t.s[0].g, vgt_daemon, 2);
-    restart(vgt_daemon);
+    vgt_restart(vgt_daemon);
     vg_place_swap(t.s[0].g, &place);
     set(t.s[0].g, RUNNING); /* the first who wants it */
     vg_place_swap(t.s[0].g, &place);
-    restart(vgt_daemon);
+    vgt_restart(vgt_daemon);
     g_assert_cmpint(vg_mig_set(t.s[0].g, RUNNING), ==, EADDRINUSE);
     vg_place_swap(t.s[0].g, &place);
     vg_place_close(&place);
@@ -231,13 +221,13 @@ static void test_own(void)
 
         set(g, STOP_COPY);
         stream = vg_mig_read(g, 4096);
-        restart(vgt_daemon);
+        vgt_restart(vgt_daemon);
         if (past) {
             set(g, RUNNING);
         }
         set(g, STOP);
         load(g, stream);
-        restart(vgt_daemon);
+        vgt_restart(vgt_daemon);
         set(g, RUNNING);
         if (!past) {
             vgt_write_once(&p, 1);
@@ -259,9 +249,9 @@ static void test_failed(void)
 
     set(g, RESUMING);
     g_assert_cmpint(vg_mig_write(g, junk, sizeof(junk), 512), ==, 0);
-    restart(vgt_daemon);
+    vgt_restart(vgt_daemon);
     g_assert_cmpint(vg_mig_set(g, STOP), ==, EBADMSG);
-    restart(vgt_daemon);
+    vgt_restart(vgt_daemon);
     g_assert_cmpint(vg_mig_get(g), ==, FAILED);
     g_assert_cmpint(vg_ctl(vgt_daemon, &text, "--json vm migrate-status vm0"), ==, 0);
     g_assert_nonnull(strstr(text, "the state of the device"));
@@ -320,21 +310,21 @@ static void test_log(void)
     for (unsigned i = 0; i < 3; i++) {
         vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
         vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
-        restart(vgt_daemon);
+        vgt_restart(vgt_daemon);
         vgt_send(&p.s[0], 2, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1],
                  PVRDMA_PAGE_SIZE);
         vgt_expect(p.s[0].scq, 2, PVRDMA_WC_SUCCESS);
         g_assert_true(was_stored(p.s[1].g, gpa[0]));
         g_assert_true(was_stored(p.s[1].g, gpa[1]));
         g_assert_false(was_stored(p.s[1].g, gpa[2]));
-        restart(vgt_daemon);
+        vgt_restart(vgt_daemon);
         g_assert_false(was_stored(p.s[1].g, gpa[0]));
     }
     g_assert_cmpint(log_set(p.s[1].g, VFIO_USER_FEATURE_DMA_LOGGING_START), ==, EBUSY);
     vgt_send(&p.s[0], 3, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, (uint32_t)size, &p.s[1], 0);
     vgt_expect(p.s[0].scq, 3, PVRDMA_WC_SUCCESS);
     set(p.s[1].g, STOP);
-    restart(vgt_daemon);
+    vgt_restart(vgt_daemon);
     for (unsigned i = 0; i < 3; i++) {
         g_assert_true(was_stored(p.s[1].g, gpa[i]));
     }

@@ -18,21 +18,9 @@
 
 static int64_t longest_us;
 
-/* By an administrator's command; how long all stood still, us. */
-static int64_t restart(struct vg_daemon *d)
+static void restart(const struct vg_daemon *d)
 {
-    char *text = NULL;
-    JsonNode *node;
-    int64_t us;
-
-    g_assert_cmpint(vg_ctl(d, &text, "--json restart"), ==, 0);
-    node = json_from_string(text, NULL);
-    g_assert_nonnull(node);
-    us = json_object_get_int_member(json_node_get_object(node), "pause_us");
-    json_node_unref(node);
-    g_free(text);
-    longest_us = MAX(longest_us, us);
-    return us;
+    longest_us = MAX(longest_us, vgt_restart(d));
 }
 
 /* ---- what stays ---- */

@@ -351,6 +351,23 @@ unsigned vgt_worker_of(unsigned vm)
     return n;
 }
 
+int64_t vgt_restart(const struct vg_daemon *d)
+{
+    char *text = NULL;
+    JsonNode *node;
+    int64_t us;
+
+    if (vg_ctl(d, &text, "--json restart") != 0) {
+        g_error("not restarted: %s", text);
+    }
+    node = json_from_string(text, NULL);
+    g_assert_nonnull(node);
+    us = json_object_get_int_member(json_node_get_object(node), "pause_us");
+    json_node_unref(node);
+    g_free(text);
+    return us;
+}
+
 void vgt_assert_no_objects(const char *vm)
 {
     static const char *const kinds[] = {"pds", "mrs", "cqs", "qps"};

@@ -88,6 +88,9 @@ void vgt_side_close(struct vgt_side *s);
 /* Reset both QPs, empty their CQs and connect again. */
 void vgt_pair_reconnect(struct vgt_pair *p, const struct vg_conn *c);
 
+/* By an administrator's command; how long all stood still, us. */
+int64_t vgt_restart(const struct vg_daemon *d);
+
 /* Fail unless the daemon holds no object of VM @vm but what attach made. */
 void vgt_assert_no_objects(const char *vm);
 
