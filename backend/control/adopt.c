@@ -33,6 +33,7 @@
 #include "guest/doorbells.h"
 #include "manager.h"
 #include "sockfile.h"
+#include "transport/peer/claims.h"
 #include "vm.h"
 
 /* The keys of a VM, at most, and sockets: one for each, and the administrator's. */
@@ -359,6 +360,7 @@ void adopt_finish(void)
         return;
     }
     forget_removed();
+    claims_expect_back();
     for (guint i = 0; i < adopted->len; i++) {
         claim(&g_array_index(adopted, struct adopted, i));
     }

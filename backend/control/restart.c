@@ -16,7 +16,9 @@
  * What is not handed over: commands of administrators that are being carried out (only
  * who asked for the restart is answered), memory that is still being unmapped, links to
  * other hosts and TCP connections.  These are made anew: peers are told that addresses
- * are held, and connections go on by their sequence numbers.
+ * are held, and connections go on by their sequence numbers.  Peers are heard out before
+ * anything is cut, for a moment: from then on nobody's time runs there.  On this side it
+ * does not until they are back (claims_expect_back()).
  *
  * Signals are held back from just before execve() until the new daemon listens to them,
  * since one of them would end it before.
@@ -45,6 +47,7 @@
 #include "handover.h"
 #include "manager.h"
 #include "thread.h"
+#include "transport/peer/claims.h"
 #include "vm.h"
 
 /* How long the new program may take to say that it can do it. */
@@ -283,6 +286,7 @@ bool restart_freeze_all(GPtrArray *frozen, bool all, GError **errp)
     for (guint i = 0; i < frozen->len; i++) {
         datapath_pause(frozen->pdata[i]);
     }
+    claims_be_heard();
     return true;
 }
 

@@ -13,7 +13,8 @@
  * to an address that nobody holds, or whose holder has no GSI QP (its driver is still
  * loading, or gone), fails, so that a connection manager hears at once that there is
  * nobody, and not after a minute of retries.  While other hosts are asked who has an
- * address the QP waits, as if its receiver stood still.
+ * address the QP waits, as if its receiver stood still; one that takes too long is lost
+ * if a host may be back that has it.
  *
  * The receiver finds what came before the bytes as RoCE v2 leaves it in the 40 bytes of
  * the GRH: the IPv6 header, or the IPv4 header in the last 20 of them.  One that is too
@@ -99,7 +100,7 @@ struct outcome datagram_send(struct qp *qp)
     case OUT_SILENT:
         atomic_fetch_add_explicit(&dp->datagrams_dropped[DATAGRAM_NO_ADDRESS], 1,
                                   memory_order_relaxed);
-        if (qp->type == PVRDMA_QPT_GSI) {
+        if (qp->type == PVRDMA_QPT_GSI && !(o.what == OUT_ASKED && directory_expects())) {
             return (struct outcome){.what = OUT_FAIL, .status = PVRDMA_WC_RETRY_EXC_ERR};
         }
         break;

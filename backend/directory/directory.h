@@ -197,6 +197,14 @@ int directory_set_engine(const struct directory_engine *engine);
 /* Is there anybody who can be asked now?  If not, unknown addresses are absent at once.
  */
 void directory_set_reachable(bool reachable);
+/*
+ * Links were lost, and may be back in a moment: until then, and for @ns at most, an
+ * address that nobody is known to have is one that was asked for.  0: they are there, or
+ * will not.
+ */
+void directory_expect(uint64_t ns);
+/* Any thread. */
+bool directory_expects(void);
 
 /*
  * Called when what is said of a route may have changed: it has another place, stands

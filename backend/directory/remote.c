@@ -16,10 +16,15 @@
  * however many datagrams are sent there.  Such entries are bounded, those of a VM
  * besides, so that a guest that tries addresses fills no table of others.
  *
+ * A link that is lost may be back in a moment, as if nothing had been: its daemon was
+ * replaced.  After a restart of this one it is so with all of them, and nothing is known.
+ * Until then nobody is believed not to have an address (directory_expect()), and whoever
+ * is back is asked for all of them.
+ *
  * Workers cannot ask.  They leave what they want in a list of fixed size under a lock,
  * and wake the main thread; a worker whose wish finds no place looks again later.
  *
- * Threads: the main thread, but for directory_want().
+ * Threads: the main thread, but for directory_want() and directory_expects().
  */
 #include "directory/entry.h"
 
@@ -64,7 +69,8 @@ struct want {
 
 static const struct directory_engine *engine;
 static _Atomic bool reachable;
-static GHashTable *claimants; /* of struct claimant, by peer */
+static _Atomic uint64_t expecting; /* ns: until then links may come back; 0: not */
+static GHashTable *claimants;      /* of struct claimant, by peer */
 static struct asking asked = TAILQ_HEAD_INITIALIZER(asked);
 static struct asking absent = TAILQ_HEAD_INITIALIZER(absent);
 static unsigned n_asked;                  /* in both */
@@ -88,6 +94,13 @@ static bool is_held(const struct entry *e)
     return atomic_load(&e->route.vm) || e->left_until || atomic_load(&e->route.remote);
 }
 
+bool directory_expects(void)
+{
+    uint64_t until = atomic_load_explicit(&expecting, memory_order_relaxed);
+
+    return until && now_ns() < until;
+}
+
 /* ---- asking ---- */
 
 static struct asking *list_of(const struct entry *e)
@@ -100,7 +113,7 @@ static gboolean sweep(gpointer unused);
 static void set_asked(struct entry *e, enum route_asked what, uint64_t ns)
 {
     atomic_store(&e->route.asked, what);
-    e->asked_until = now_ns() + ns;
+    e->asked_until = MAX(now_ns() + ns, atomic_load(&expecting));
     TAILQ_INSERT_TAIL(list_of(e), e, asking);
     if (!sweep_timer) {
         sweep_timer = g_timeout_add(SWEEP_MS, sweep, NULL);
@@ -125,14 +138,20 @@ void remote_not_asked(struct entry *e)
     }
 }
 
+/* While links are to come back that is not known: it goes on being asked for. */
 static void nobody_has(struct entry *e)
 {
-    if (atomic_load(&e->route.asked) == ROUTE_ASKED) {
-        TAILQ_REMOVE(&asked, e, asking);
-        set_asked(e, ROUTE_ABSENT, ABSENT_NS);
-        entry_tell(e);
-        entry_settle(e);
+    if (atomic_load(&e->route.asked) != ROUTE_ASKED) {
+        return;
     }
+    TAILQ_REMOVE(&asked, e, asking);
+    if (directory_expects()) {
+        set_asked(e, ROUTE_ASKED, ASK_NS);
+        return;
+    }
+    set_asked(e, ROUTE_ABSENT, ABSENT_NS);
+    entry_tell(e);
+    entry_settle(e);
 }
 
 /* Whose time is over.  An entry with references is asked for when somebody does so. */
@@ -205,21 +224,35 @@ void directory_absent(const char *network, const struct pvrdma_gid *gid)
     }
 }
 
-void directory_ask_again(void)
+/* For all in @list for which somebody wants to know. */
+static void ask_again(struct asking *list)
 {
     struct asking again = TAILQ_HEAD_INITIALIZER(again);
     struct entry *e;
 
-    TAILQ_CONCAT(&again, &absent, asking);
+    TAILQ_CONCAT(&again, list, asking);
     while ((e = TAILQ_FIRST(&again))) {
         TAILQ_REMOVE(&again, e, asking);
-        TAILQ_INSERT_TAIL(&absent, e, asking);
+        TAILQ_INSERT_TAIL(list, e, asking);
         remote_not_asked(e);
         if (e->refs) {
             ask(e, ASKER_NONE);
         }
         entry_settle(e);
     }
+}
+
+void directory_ask_again(void)
+{
+    ask_again(&absent);
+    if (directory_expects()) { /* whoever is back was not among those that were asked */
+        ask_again(&asked);
+    }
+}
+
+void directory_expect(uint64_t ns)
+{
+    atomic_store(&expecting, ns ? now_ns() + ns : 0);
 }
 
 /* ---- what workers want ---- */
@@ -247,7 +280,7 @@ bool directory_want(const struct vm *vm, const struct route *route, const char *
     uint64_t one = 1;
     bool wake = false;
 
-    if (!atomic_load_explicit(&reachable, memory_order_relaxed)) {
+    if (!atomic_load_explicit(&reachable, memory_order_relaxed) && !directory_expects()) {
         return false;
     }
     switch (route ? atomic_load(&route->asked) : ROUTE_NOT_ASKED) {
@@ -673,6 +706,7 @@ static void clear_claims(void)
 int directory_set_engine(const struct directory_engine *which)
 {
     atomic_store(&reachable, false);
+    atomic_store(&expecting, 0);
     if (engine) {
         clear_claims(); /* may ask */
         clear_asked();

@@ -213,6 +213,23 @@ static bool ask_now(struct member *m, const struct address *a)
     return ops->ask(m->peer, a->network, &a->gid);
 }
 
+bool static_owes(void)
+{
+    GHashTableIter i;
+    gpointer p;
+
+    if (!members) {
+        return false;
+    }
+    g_hash_table_iter_init(&i, members);
+    while (g_hash_table_iter_next(&i, NULL, &p)) {
+        if (g_hash_table_size(((struct member *)p)->late) > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static gboolean tell_late(gpointer unused)
 {
     GHashTableIter i, k;

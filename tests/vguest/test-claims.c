@@ -217,6 +217,53 @@ static void test_told(void)
     end();
 }
 
+static gpointer restart_thread(gpointer pause_us)
+{
+    *(int64_t *)pause_us = vgt_restart(vgt_daemon);
+    return NULL;
+}
+
+/*
+ * A daemon that is to be replaced tells that its VMs stand still, and asks with a PING
+ * whether that was heard: for a moment, however it is answered.
+ */
+static void test_heard(void)
+{
+    const struct pvrdma_gid gid = vg_gid(0);
+    struct vguest *g;
+
+    begin("peer-timeout=30");
+    g = vguest_new(vgt_daemon, 0, NULL);
+    for (unsigned i = 0; i < 4; i++) {
+        struct peer_msg m = {.type = PEER_MSG_PING};
+        int64_t us;
+        GThread *thread;
+
+        link_up(1);
+        ask(1, &gid);
+        hear(1, PEER_MSG_CLAIM, &gid); /* all there is, and the answer */
+        g_assert_cmpuint(hear(1, PEER_MSG_CLAIM, &gid).hold_ms, ==, 0);
+        thread = g_thread_new("restart", restart_thread, &us);
+        assert_held(hear(1, PEER_MSG_HOLD, &gid));
+        while (m.type != PEER_MSG_PING || !(m.stamp >> 63)) {
+            g_assert_true(get_msg(&fake[1], &m, NULL));
+        }
+        if (i % 2) {
+            m.type = PEER_MSG_PONG;
+            m.stamp ^= i == 3; /* another's */
+            put_msg(&fake[1], &m);
+        }
+        g_thread_join(thread);
+        if (i != 1) {
+            g_assert_cmpint(us, >=, 200000);
+        }
+        wait_closed(fake[1].fd);
+        fake[1].fd = 0;
+    }
+    vguest_free(g);
+    end();
+}
+
 /* ---- datagrams ---- */
 
 /* What is sent, and that its source is known there before it comes. */
@@ -267,6 +314,42 @@ static void test_sent(void)
     say(1, PEER_MSG_UNCLAIM, claim(&far, 0, 0));
     vgt_expect(s.scq, 4, PVRDMA_WC_SUCCESS);
     g_assert_cmpint(ud_dropped(0, "to_nobody"), ==, 1);
+    vgt_side_close(&s);
+    end();
+}
+
+/*
+ * A link that is lost may be back in a moment: until then a MAD waits that may be for one
+ * of that host's VMs.  A host that has said that it ends has none.
+ */
+static void test_back(void)
+{
+    struct pvrdma_gid far = vg_gid(60);
+    struct peer_msg stops = {.type = PEER_MSG_CLOSE, .reason = PEER_CLOSE_STOPPING};
+    struct dg mad = UD_MAD;
+    struct vgt_side s;
+
+    begin("peer-timeout=30");
+    link_up(1);
+    settle(1);
+    ud_gsi_open(&s, 0);
+    mad.to = &far;
+    close(fake[1].fd);
+    host_wait_up(vgt_daemon, 1, false);
+    ud_send(&s, &s, mad);
+    vgt_expect_none(s.scq, 50);
+    link_up(1);
+    hear_ask(1, &far);
+    say(1, PEER_MSG_CLAIM, claim(&far, 7, 1));
+    vgt_expect(s.scq, 0, PVRDMA_WC_SUCCESS);
+    while (next(1).type != PEER_MSG_DATAGRAM) {
+    }
+    say(1, PEER_MSG_UNCLAIM, claim(&far, 7, 1));
+    put_msg(&fake[1], &stops);
+    wait_closed(fake[1].fd);
+    fake[1].fd = 0;
+    ud_send(&s, &s, mad);
+    vgt_expect(s.scq, 0, PVRDMA_WC_RETRY_EXC_ERR);
     vgt_side_close(&s);
     end();
 }
@@ -629,7 +712,9 @@ int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 120);
     g_test_add_func("/claims/told", test_told);
+    g_test_add_func("/claims/heard", test_heard);
     g_test_add_func("/claims/sent", test_sent);
+    g_test_add_func("/claims/back", test_back);
     g_test_add_func("/claims/sources", test_sources);
     g_test_add_func("/claims/flood", test_flood);
     g_test_add_func("/claims/owners", test_owners);

@@ -5,7 +5,8 @@
  *
  * A peer whose link is lost may be back in a moment, with the same VMs: its claims stay
  * for `timeout` from then, so that connections to them have a chance to go on.  After
- * that their addresses are free for others.
+ * that their addresses are free for others.  For as long it may have what nobody else
+ * has, unless it has said that it ends.
  *
  * Main thread.
  */
@@ -14,10 +15,15 @@
 #include <string.h>
 
 #include "config.h"
+#include "coro.h"
 #include "directory/static.h"
 #include "transport/peer/peer.h"
 
 #define NS_PER_MS 1000000u
+#define NS_PER_S  1000000000u
+
+/* A peer that takes longer is not waited for. */
+#define HEARD_MS 200u
 
 static unsigned timeout;
 static GHashTable *lost; /* timers of peers without a link, by peer */
@@ -141,6 +147,40 @@ static void on_hold(struct peer *from, const struct peer_claim *c)
     static_held(from, c->network, &c->gid, (uint64_t)c->hold_ms * NS_PER_MS);
 }
 
+/* Has nobody lost a link that may be back? */
+static void look_who_is_back(void)
+{
+    GHashTableIter i;
+    gpointer peer;
+
+    g_hash_table_iter_init(&i, lost);
+    while (g_hash_table_iter_next(&i, &peer, NULL)) {
+        if (!peer_has_ended(peer)) {
+            return;
+        }
+    }
+    directory_expect(0);
+}
+
+static gboolean on_gone(gpointer peer)
+{
+    g_hash_table_remove(lost, peer);
+    look_who_is_back();
+    static_peer_gone(peer);
+    return G_SOURCE_REMOVE;
+}
+
+static void is_lost(struct peer *peer)
+{
+    if (!peer_has_ended(peer)) {
+        directory_expect((uint64_t)timeout * NS_PER_S);
+    }
+    if (!g_hash_table_contains(lost, peer)) {
+        g_hash_table_insert(
+            lost, peer, GUINT_TO_POINTER(g_timeout_add_seconds(timeout, on_gone, peer)));
+    }
+}
+
 static void on_link_up(struct peer *peer)
 {
     guint timer = GPOINTER_TO_UINT(g_hash_table_lookup(lost, peer));
@@ -154,22 +194,13 @@ static void on_link_up(struct peer *peer)
     } else {
         static_peer_gone(peer); /* it is another daemon now, and withdraws nothing */
     }
-}
-
-static gboolean on_gone(gpointer peer)
-{
-    g_hash_table_remove(lost, peer);
-    static_peer_gone(peer);
-    return G_SOURCE_REMOVE;
+    look_who_is_back(); /* which was asked for all that is not known */
 }
 
 static void on_link_down(struct peer *peer)
 {
+    is_lost(peer); /* first: that it does not answer is no answer */
     static_peer_down(peer);
-    if (!g_hash_table_contains(lost, peer)) {
-        g_hash_table_insert(
-            lost, peer, GUINT_TO_POINTER(g_timeout_add_seconds(timeout, on_gone, peer)));
-    }
 }
 
 static const struct peer_claim_ops claim_ops = {
@@ -181,6 +212,40 @@ static const struct peer_claim_ops claim_ops = {
     .link_up = on_link_up,
     .link_down = on_link_down,
 };
+
+/* ---- restarts ---- */
+
+static bool all_have_answered(void)
+{
+    struct peer *p = peer_next(NULL);
+
+    while (p && !peer_echo_is_due(p)) {
+        p = peer_next(p);
+    }
+    return !p;
+}
+
+void claims_be_heard(void)
+{
+    gint64 end = g_get_monotonic_time() + HEARD_MS * 1000;
+
+    while (static_owes() && g_get_monotonic_time() < end) {
+        coro_sleep(1);
+    }
+    for (struct peer *p = peer_next(NULL); p; p = peer_next(p)) {
+        peer_ask_echo(p);
+    }
+    while (!all_have_answered() && g_get_monotonic_time() < end) {
+        coro_sleep(1);
+    }
+}
+
+void claims_expect_back(void)
+{
+    for (struct peer *p = lost ? peer_next(NULL) : NULL; p; p = peer_next(p)) {
+        is_lost(p);
+    }
+}
 
 /* ---- start and stop ---- */
 

@@ -13,4 +13,12 @@
 bool claims_start(const char *host, unsigned timeout, GError **errp);
 void claims_stop(void);
 
+/*
+ * What was said of this host's addresses so far is to be known at all peers with a link,
+ * as far as they answer in time.  In a coroutine.
+ */
+void claims_be_heard(void);
+/* This daemon has taken another one's place: links to all peers were lost. */
+void claims_expect_back(void);
+
 #endif /* PVRDMAD_PEER_CLAIMS_H */

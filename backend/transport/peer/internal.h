@@ -113,7 +113,8 @@ bool listen_report(unsigned i, char text[CONFIG_ADDRESS_STRLEN], const char **er
 struct peer {
     char *name;
     struct peer_config *cfg;
-    bool gone; /* no group has it any more */
+    bool gone;  /* no group has it any more */
+    bool ended; /* it has said so */
     struct sockaddr_storage own;
 
     struct peer_link *link;   /* that is up */
@@ -131,6 +132,7 @@ struct peer {
     struct peer_queue queue;
 
     uint64_t rtt_us;
+    uint64_t echo; /* the stamp of a PING that is to be answered; 0: none */
     uint64_t sent_bytes, received_bytes; /* of links that have ended */
     uint64_t sent_messages, received_messages;
     uint64_t refused, links, failures;

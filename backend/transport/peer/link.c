@@ -353,6 +353,9 @@ void link_closed(struct peer_link *l, const struct peer_msg *m)
         g_strdup_printf("closed by the other side: %s", peer_close_text(m->reason));
 
     l->crossed = m->reason == PEER_CLOSE_CROSSED;
+    if (l->peer && m->reason == PEER_CLOSE_STOPPING) {
+        l->peer->ended = true;
+    }
     link_close(l, 0, why);
 }
 
@@ -404,6 +407,9 @@ static void got_message(struct peer_link *l, const struct peer_msg *m)
         if (l->pinged && m->stamp == (uint64_t)l->pinged) {
             l->peer->rtt_us = (uint64_t)(g_get_monotonic_time() - l->pinged);
             l->pinged = 0;
+        }
+        if (m->stamp == l->peer->echo) {
+            l->peer->echo = 0;
         }
         break;
     case PEER_MSG_CLOSE:

@@ -25,6 +25,9 @@
 /* The host whose name comes second calls so much later. */
 #define SECOND_MS 300u
 
+/* Of a PING that is no keep-alive: those have a time. */
+#define ECHO_STAMP (UINT64_C(1) << 63)
+
 struct peers_self peers_self;
 static GPtrArray *peers; /* of struct peer */
 
@@ -142,6 +145,11 @@ const char *peer_name(const struct peer *peer)
 bool peer_is_up(const struct peer *peer)
 {
     return atomic_load_explicit(&peer->up, memory_order_acquire);
+}
+
+bool peer_has_ended(const struct peer *peer)
+{
+    return peer->gone || peer->ended;
 }
 
 uint64_t peer_features(const struct peer *peer)
@@ -266,6 +274,7 @@ bool peer_take_link(struct peer *peer, struct peer_link *l)
 void peer_link_up(struct peer *peer, struct peer_link *l)
 {
     peer->link = l;
+    peer->ended = false;
     memcpy(peer->instance, link_hello(l)->instance, sizeof(peer->instance));
     peer->since = g_get_monotonic_time();
     peer->backoff_ms = BACKOFF_MIN_MS;
@@ -289,6 +298,7 @@ static void link_down(struct peer *peer)
     atomic_store_explicit(&peer->features, 0, memory_order_release);
     queue_close(&peer->queue);
     peer->rtt_us = 0;
+    peer->echo = 0;
     peer->since = g_get_monotonic_time();
     if (peers_self.ops && peers_self.ops->link_down) {
         peers_self.ops->link_down(peer);
@@ -326,6 +336,19 @@ void peer_reset(struct peer *peer, const char *why)
         peer->refused++;
         link_close(peer->link, PEER_CLOSE_PROTOCOL, why);
     }
+}
+
+void peer_ask_echo(struct peer *peer)
+{
+    static uint64_t n;
+    struct peer_msg ping = {.type = PEER_MSG_PING, .stamp = ECHO_STAMP | ++n};
+
+    peer->echo = peer->link && peer_send_control(peer, &ping) ? ping.stamp : 0;
+}
+
+bool peer_echo_is_due(const struct peer *peer)
+{
+    return peer->echo != 0;
 }
 
 /* ---- peers come and go ---- */

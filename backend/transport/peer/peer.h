@@ -67,6 +67,8 @@ struct peer *peer_next(struct peer *peer);
 const char *peer_name(const struct peer *peer);
 /* Any thread; it may change at once. */
 bool peer_is_up(const struct peer *peer);
+/* It has said that it ends, or its group has gone: it will not be back in a moment. */
+bool peer_has_ended(const struct peer *peer);
 /* What both sides can do (enum peer_feature); 0: the link is down.  Any thread. */
 uint64_t peer_features(const struct peer *peer);
 
@@ -79,6 +81,13 @@ socklen_t peer_address_len(const struct sockaddr_storage *address);
 
 /* End the link, and connect anew: what came by it makes no sense. */
 void peer_reset(struct peer *peer, const char *why);
+
+/*
+ * Has it read all that it was sent before?  It is asked; due until it has said so or the
+ * link is down.
+ */
+void peer_ask_echo(struct peer *peer);
+bool peer_echo_is_due(const struct peer *peer);
 
 /* ---- sending ---- */
 

@@ -374,6 +374,25 @@ static bool try_is_over(struct conn *c, uint64_t now)
     return true;
 }
 
+/*
+ * Neither a try is over, nor has one been in vain: its peer stands still, or is looked
+ * for. A try that was begun has all of its time from when that ends.
+ */
+static void stands_still(struct conn *c, uint64_t now)
+{
+    c->refused = false;
+    c->in_vain = 0;
+    c->vain_since = 0;
+    c->try_until = now + TRY_NS;
+}
+
+/* Where it is may be known in a moment. */
+static bool is_looked_for(const struct route *route)
+{
+    return !atomic_load(&route->vm) && !atomic_load(&route->remote) &&
+           (atomic_load(&route->asked) == ROUTE_ASKED || directory_expects());
+}
+
 /* There is no stream. */
 static struct outcome no_stream(struct conn *c, const struct send_op *op)
 {
@@ -389,7 +408,9 @@ static struct outcome no_stream(struct conn *c, const struct send_op *op)
     if (c->peer_failed_status && op->m.seq < c->peer_failed_seq && !msg_returns(&op->m)) {
         return OUTCOME(OUT_DUPLICATE); /* it was executed, but that was not heard */
     }
-    if (try_is_over(c, now)) {
+    if (is_looked_for(c->route)) {
+        stands_still(c, now);
+    } else if (try_is_over(c, now)) {
         c->trying = false;
         c->refused = true;
     }
@@ -450,7 +471,7 @@ static struct outcome tcp_start(struct qp *qp, struct send_op *op)
     struct conn *c = req->conn;
     const struct transport_ops *by;
     struct outcome o;
-    uint64_t still;
+    uint64_t still, now;
 
     if (!req->bound || !req->route || !c) {
         return OUTCOME(OUT_SILENT);
@@ -471,7 +492,8 @@ static struct outcome tcp_start(struct qp *qp, struct send_op *op)
         return OUTCOME(c->reliable ? OUT_HELD : OUT_ASKED);
     }
     still = route_still_until(req->route);
-    if (still && (!c->reliable || now_ns() < still)) {
+    if (still && ((now = now_ns()) < still || !c->reliable)) {
+        stands_still(c, now);
         return OUTCOME(OUT_HELD);
     }
     if (!c->s || c->s->broken || c->s->closing) {

@@ -426,6 +426,21 @@ static void test_ask(void)
     end();
 }
 
+/* Until @r is not what it is; us. */
+static gint64 wait_asked(const struct route *r)
+{
+    gint64 begun = g_get_monotonic_time();
+    uint8_t was = r->asked;
+
+    while (r->asked == was) {
+        if (!g_main_context_iteration(NULL, FALSE)) {
+            g_usleep(500);
+        }
+        g_assert_cmpint(g_get_monotonic_time() - begun, <, 60 * G_USEC_PER_SEC);
+    }
+    return g_get_monotonic_time() - begun;
+}
+
 /* Nobody answers. */
 static void test_silence(void)
 {
@@ -435,14 +450,13 @@ static void test_silence(void)
     begin();
     r = route_get("blue", &one);
     route_ask(r, NULL);
-    turn(1000);
     g_assert_cmpuint(r->asked, ==, ROUTE_ASKED);
     g_assert_cmpuint(give_ups, ==, 0);
-    turn(1500);
+    g_assert_cmpint(wait_asked(r), >, 1000000);
     g_assert_cmpuint(r->asked, ==, ROUTE_ABSENT);
     g_assert_cmpuint(give_ups, ==, 1);
     g_assert_cmpuint(changes, ==, 1);
-    turn(1200);
+    wait_asked(r);
     g_assert_cmpuint(r->asked, ==, ROUTE_NOT_ASKED);
     route_put(r);
     end();
@@ -476,6 +490,69 @@ static void test_want(void)
     turn(5);
     g_assert_cmpuint(asks, ==, 1);
     directory_set_engine(NULL);
+    end();
+}
+
+/* Links are to come back: until all are there, or it takes too long, nobody has not. */
+static void test_expect(void)
+{
+    struct pvrdma_gid one = make_gid(1), two = make_gid(2);
+    struct claim c = {{1, 2}, 5};
+    struct route *r, *s;
+
+    begin();
+    r = route_get("blue", &one);
+    s = route_get("blue", &two);
+    directory_expect(60000000000);
+    can_ask = false; /* there is nobody yet */
+    route_ask(r, NULL);
+    route_ask(s, NULL);
+    g_assert_cmpuint(asks, ==, 2);
+    g_assert_cmpuint(r->asked, ==, ROUTE_ASKED);
+    g_assert_true(want(&vm[0], 1));
+    g_assert_true(want(&vm[0], 3)); /* nor is it known of others */
+    turn(5);
+    g_assert_cmpuint(asks, ==, 3);
+    can_ask = true; /* one is back, and has one of them */
+    directory_ask_again();
+    g_assert_cmpuint(asks, ==, 5); /* what nobody refers to is not asked for */
+    directory_claim(PEER(0), blue, &one, &c, 0);
+    directory_absent(blue, &two);
+    g_assert_cmpuint(r->asked, ==, ROUTE_NOT_ASKED);
+    g_assert_cmpuint(s->asked, ==, ROUTE_ASKED);
+    directory_ask_again(); /* and the last one */
+    g_assert_cmpuint(asks, ==, 6);
+    directory_expect(0);
+    g_assert_false(want(&vm[0], 3));
+    directory_absent(blue, &two);
+    g_assert_cmpuint(s->asked, ==, ROUTE_ABSENT);
+    directory_ask_again();
+    g_assert_cmpuint(asks, ==, 7);
+    directory_ask_again(); /* those that are being asked know of it */
+    g_assert_cmpuint(asks, ==, 7);
+    directory_set_engine(NULL);
+    route_put(r);
+    route_put(s);
+    end();
+}
+
+/* ... but for so long only, which may be more than anybody else is waited for. */
+static void test_expect_end(void)
+{
+    struct pvrdma_gid one = make_gid(1);
+    struct route *r;
+
+    begin();
+    r = route_get("blue", &one);
+    route_ask(r, NULL);
+    directory_expect(4000000000); /* a link is lost meanwhile */
+    g_assert_cmpint(wait_asked(r), >, 3000000);
+    g_assert_false(directory_expects());
+    g_assert_cmpuint(r->asked, ==, ROUTE_ABSENT);
+    g_assert_cmpuint(give_ups, <=, 2); /* each when its time was over */
+    g_assert_cmpuint(changes, ==, 1);
+    directory_set_engine(NULL);
+    route_put(r);
     end();
 }
 
@@ -596,6 +673,8 @@ int main(int argc, char **argv)
     g_test_add_func("/remote/ask", test_ask);
     g_test_add_func("/remote/silence", test_silence);
     g_test_add_func("/remote/want", test_want);
+    g_test_add_func("/remote/expect", test_expect);
+    g_test_add_func("/remote/expect-end", test_expect_end);
     g_test_add_func("/remote/want-bounds", test_want_bounds);
     g_test_add_func("/remote/threads", test_threads);
     return g_test_run();
