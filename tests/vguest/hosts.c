@@ -4,7 +4,7 @@
  *
  * Each has an address of the loopback of its own, 127.A.B.(i + 1), where A and B are from
  * this program's pid, so that test programs may run side by side, and all listen on the
- * same port, as hosts do.
+ * same port, as hosts do.  Or they have a network of their own (netns.h).
  */
 #include "hosts.h"
 
@@ -18,10 +18,20 @@
 
 const char hosts_secret[] = "a secret for tests, and tests only";
 
+static const char *network;
+
+void hosts_use_network(const char *prefix)
+{
+    network = prefix;
+}
+
 char *host_address(unsigned i)
 {
     unsigned pid = (unsigned)getpid();
 
+    if (network) {
+        return g_strdup_printf("%s%u", network, i + 1);
+    }
     return g_strdup_printf("127.%u.%u.%u", 64 + (pid >> 8) % 128, pid & 255, i + 1);
 }
 
@@ -120,6 +130,11 @@ void hosts_start(struct vg_daemon **host, unsigned n, const struct host_opts *op
     for (unsigned i = 0; i < n; i++) {
         host[i] = host_start(i, opts);
     }
+    hosts_wait_up(host, n);
+}
+
+void hosts_wait_up(struct vg_daemon *const *host, unsigned n)
+{
     for (unsigned i = 0; i < n; i++) {
         for (unsigned k = 0; k < n; k++) {
             if (i != k) {

@@ -20,8 +20,10 @@ struct host_opts {
 extern const char hosts_secret[];
 /* The port of all of them; found free at the first use. */
 unsigned hosts_port(void);
-/* 127.0.N.(i + 1), of this program alone; to be freed. */
+/* 127.A.B.(i + 1), of this program alone; to be freed. */
 char *host_address(unsigned i);
+/* It is @prefix and i + 1 from now on. */
+void hosts_use_network(const char *prefix);
 /* A file with @secret, until this program ends; its path. */
 char *host_secret_file(const char *secret);
 /* The group for host @peer; @more: further lines, or NULL. */
@@ -32,6 +34,8 @@ struct vg_daemon *host_start(unsigned i, const struct host_opts *opts);
 /* Hosts 0 to @n - 1, each with a link to each; and the end of those that are not NULL. */
 void hosts_start(struct vg_daemon **host, unsigned n, const struct host_opts *opts);
 void hosts_stop(struct vg_daemon **host, unsigned n);
+/* Wait until all have links to each other. */
+void hosts_wait_up(struct vg_daemon *const *host, unsigned n);
 
 /* `pvrdmactl peer list`: member @name of host @peer at @d, text or number. */
 char *host_peer_text(const struct vg_daemon *d, unsigned peer, const char *name);

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * vguest tests: hosts with a network of their own that loses, swaps and doubles packets,
+ * and goes away and comes back.  Of two guests' SENDs, WRITEs, READs and additions to a
+ * counter, both ways, each is done once and in order, and the counter is what the
+ * successes are (vgt_traffic); or the queue pair fails, if it is not so patient.
+ *
+ * The hosts are network namespaces (netns.h).  Threads: the test's, and in some one that
+ * has the links go down and up meanwhile.
+ */
+#include "netns.h"
+
+#define N_QPS 4u
+#define DEPTH 4u
+/* Not more with more rounds: all of them together are shorter than streams are patient.
+ */
+#define N_FLAPS     20u
+#define MAX_FLAP_NS 10000000000ll
+
+static struct netns *net;
+static struct vg_daemon *host[3];
+static unsigned n_hosts;
+static uint64_t opened; /* TCP connections, before the network gets worse */
+
+/*
+ * Silent for 34 s: streams live through all that is short here, and TCP's own timer,
+ * which doubles, runs out before.
+ */
+static const struct vg_conn patient = {.timeout = 23, .retry_cnt = 7, .rnr_retry = 7};
+/* For 1.1 s, eight times: streams do not, queue pairs do. */
+static const struct vg_conn brief = {.timeout = 18, .retry_cnt = 7, .rnr_retry = 7};
+/* For 0.5 s, four times. */
+static const struct vg_conn impatient = {.timeout = 17, .retry_cnt = 3, .rnr_retry = 7};
+
+/* False: it is skipped. */
+static bool begin(unsigned n, const char *daemon_keys)
+{
+    g_autofree char *why = netns_why_not();
+    const struct host_opts o = {
+        .n_vms = 4, .daemon_keys = daemon_keys, .vm_keys = "addresses=any", .n_peers = n};
+
+    if (why) {
+        g_test_skip(why);
+        return false;
+    }
+    net = netns_new(n);
+    n_hosts = n;
+    netns_hosts(net, host, &o);
+    vgt_daemon = host[0];
+    return true;
+}
+
+static void end(void)
+{
+    struct netns_counts c = netns_count(net);
+
+    g_test_message("%" PRIu64 " packets; %" PRIu64 " lost, %" PRIu64 " twice, %" PRIu64
+                   " overtaken, %" PRIu64 " cut off; %" PRIu64 " + %" PRIu64
+                   " segments sent once more",
+                   c.carried, c.lost, c.twice, c.overtaken, c.cut,
+                   netns_tcp(net, 0, "RetransSegs"), netns_tcp(net, 1, "RetransSegs"));
+    hosts_stop(host, n_hosts);
+    netns_free(net);
+    vgt_daemon = NULL;
+}
+
+/* Side 0 is on host 0, side 1 on host @far. */
+static struct vgt_opts to(unsigned far, const struct vg_conn *conn)
+{
+    return (struct vgt_opts){.guest = {{.db = VG_DB_EXT}, {.db = VG_DB_EXT}},
+                             .daemon = {host[0], host[far]},
+                             .conn = *conn};
+}
+
+static uint64_t connections(void)
+{
+    return netns_tcp(net, 0, "ActiveOpens") + netns_tcp(net, 1, "ActiveOpens");
+}
+
+static void open_traffic(struct vgt_traffic *t, const struct vg_conn *conn)
+{
+    struct vgt_opts o = to(1, conn);
+
+    vgt_traffic_open(t, 0, 1, N_QPS, DEPTH, 20000, &o);
+    vgt_traffic_run(t, 10);
+    opened = connections();
+}
+
+/* ---- packets ---- */
+
+static void faulty(const struct netns_faults *f)
+{
+    struct vgt_traffic t;
+    struct netns_counts c;
+    uint64_t want = vgt_rounds(100);
+
+    if (!begin(2, "peer-timeout=30")) {
+        return;
+    }
+    open_traffic(&t, &patient);
+    netns_set_faults(net, f);
+    do {
+        vgt_traffic_run(&t, 20);
+        c = netns_count(net);
+    } while ((f->lost && c.lost < want) || (f->twice && c.twice < want) ||
+             (f->late && c.overtaken < want));
+    if (f->lost) { /* others were ACKs, which nobody misses */
+        g_assert_cmpuint(netns_tcp(net, 0, "RetransSegs") +
+                             netns_tcp(net, 1, "RetransSegs"),
+                         >=, want / 4);
+    }
+    g_assert_cmpuint(connections(), ==, opened); /* they live through it */
+    vgt_traffic_close(&t);
+    end();
+}
+
+static void test_lost(void)
+{
+    faulty(&(struct netns_faults){.lost = 20});
+}
+
+static void test_swapped(void)
+{
+    faulty(&(struct netns_faults){.late = 50, .late_us = 3000});
+}
+
+static void test_all(void)
+{
+    faulty(&(struct netns_faults){.lost = 10, .twice = 10, .late = 20, .late_us = 3000});
+}
+
+/* ---- links ---- */
+
+/* What happens to the links, meanwhile. */
+struct flaps {
+    void (*set)(struct netns *w, unsigned i, bool up);
+    unsigned n;       /* or more, until as many packets were lost by it; for 10 s */
+    unsigned down_ms; /* at most, and a quarter of it at least */
+    unsigned up_ms;   /* 0: until something was done */
+    gint done;        /* the test counts */
+    gint over;
+    GThread *thread;
+};
+
+static void set_connected(struct netns *w, unsigned i, bool up)
+{
+    netns_cut(w, i, !up);
+}
+
+static void wait_done(struct flaps *f)
+{
+    gint was = g_atomic_int_get(&f->done);
+
+    while (g_atomic_int_get(&f->done) - was < 2) { /* one of them from its beginning */
+        g_usleep(10000);
+    }
+}
+
+static gpointer flap(gpointer opaque)
+{
+    struct flaps *f = opaque;
+    int64_t until = vg_now_ns() + MAX_FLAP_NS;
+
+    for (unsigned k = 0; vg_now_ns() < until && (k < f->n || netns_count(net).cut < f->n);
+         k++) {
+        f->set(net, k % 2, false);
+        g_usleep((gulong)f->down_ms * 250 * (4 - k / 2 % 4));
+        f->set(net, k % 2, true);
+        if (f->up_ms) {
+            g_usleep((gulong)f->up_ms * 1000);
+        } else {
+            wait_done(f);
+        }
+    }
+    g_atomic_int_set(&f->over, 1);
+    return NULL;
+}
+
+static void flaps_begin(struct flaps *f)
+{
+    f->thread = g_thread_new("flaps", flap, f);
+}
+
+/* Called when something was done. */
+static bool flaps_go_on(struct flaps *f)
+{
+    g_atomic_int_inc(&f->done);
+    if (!g_atomic_int_get(&f->over)) {
+        return true;
+    }
+    g_thread_join(f->thread);
+    return false;
+}
+
+static void flapping(struct flaps f, const struct vg_conn *conn,
+                     const struct netns_faults *faults, bool streams_live)
+{
+    struct vgt_traffic t;
+    uint64_t anew;
+
+    if (!begin(2, "peer-timeout=30")) {
+        return;
+    }
+    open_traffic(&t, conn);
+    netns_set_faults(net, faults);
+    flaps_begin(&f);
+    do {
+        vgt_traffic_run(&t, 10);
+    } while (flaps_go_on(&f));
+    vgt_traffic_run(&t, 10);
+    anew = connections() - opened;
+    g_test_message("%" PRIu64 " connections made anew", anew);
+    g_assert_cmpuint(netns_count(net).cut, >, 0);
+    g_assert_true((anew == 0) == streams_live);
+    vgt_traffic_close(&t);
+    end();
+}
+
+static void test_flapping(void)
+{
+    static const struct netns_faults none;
+
+    flapping((struct flaps){netns_link, N_FLAPS, 200, 100}, &patient, &none, true);
+}
+
+static void test_unplugged(void)
+{
+    static const struct netns_faults none;
+
+    flapping((struct flaps){set_connected, N_FLAPS, 200, 100}, &patient, &none, true);
+}
+
+/* Longer than a stream's patience. */
+static void test_broken(void)
+{
+    static const struct netns_faults none;
+
+    flapping((struct flaps){netns_link, 2, 2000, 0}, &brief, &none, false);
+    flapping((struct flaps){set_connected, 2, 2000, 0}, &brief, &none, false);
+}
+
+static void test_flapping_and_faulty(void)
+{
+    static const struct netns_faults f = {
+        .lost = 10, .twice = 10, .late = 20, .late_us = 3000};
+
+    flapping((struct flaps){netns_link, N_FLAPS, 200, 100}, &patient, &f, true);
+}
+
+/*
+ * The network is away for longer than the hosts' link lives.  It begins anew, and the
+ * queue pairs go on; one that is not so patient fails while it is away, and only that.
+ */
+static void long_gone(void (*set)(struct netns *w, unsigned i, bool up))
+{
+    struct vgt_traffic t;
+    struct vgt_opts o;
+    struct vgt_pair p;
+
+    if (!begin(2, "peer-timeout=2")) {
+        return;
+    }
+    open_traffic(&t, &patient);
+    o = to(1, &impatient);
+    vgt_pair_open(&p, 2, 3, &o);
+    vgt_write_once(&p, 1);
+    vgt_traffic_push(&t, DEPTH);
+    set(net, 1, false);
+    for (uint64_t i = 2; i < 5; i++) {
+        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
+    }
+    vgt_expect(p.s[0].scq, 2, PVRDMA_WC_RETRY_EXC_ERR);
+    vgt_expect(p.s[0].scq, 3, PVRDMA_WC_WR_FLUSH_ERR);
+    vgt_expect(p.s[0].scq, 4, PVRDMA_WC_WR_FLUSH_ERR);
+    host_wait_up(host[0], 1, false);
+    host_wait_up(host[1], 0, false);
+    g_usleep(3000000); /* neither knows any more who has the other's addresses */
+    set(net, 1, true);
+    host_wait_up(host[0], 1, true);
+    host_wait_up(host[1], 0, true);
+    vgt_traffic_run(&t, 20);
+    vgt_pair_reconnect(&p, &patient);
+    vgt_write_once(&p, 5);
+    vgt_pair_close(&p);
+    vgt_traffic_close(&t);
+    end();
+}
+
+static void test_long_down(void)
+{
+    long_gone(netns_link);
+}
+
+static void test_long_unplugged(void)
+{
+    long_gone(set_connected);
+}
+
+/* One of three is cut off: the two others do not notice, and it catches up. */
+static void test_third(void)
+{
+    struct vgt_traffic t[2];
+    struct vgt_opts o;
+
+    if (!begin(3, "peer-timeout=30")) {
+        return;
+    }
+    open_traffic(&t[0], &patient);
+    o = to(2, &patient);
+    vgt_traffic_open(&t[1], 2, 3, N_QPS, DEPTH, 20000, &o);
+    vgt_traffic_run(&t[1], 10);
+    for (unsigned i = 0; i < 4; i++) {
+        vgt_traffic_push(&t[1], DEPTH);
+        netns_link(net, 2, false);
+        vgt_traffic_run(&t[0], 50);
+        netns_link(net, 2, true);
+        vgt_traffic_run(&t[1], 20);
+    }
+    vgt_traffic_close(&t[1]);
+    vgt_traffic_close(&t[0]);
+    end();
+}
+
+int main(int argc, char **argv)
+{
+    vgt_init(&argc, &argv, 360);
+    g_test_add_func("/hosts-link/lost", test_lost);
+    g_test_add_func("/hosts-link/swapped", test_swapped);
+    g_test_add_func("/hosts-link/all", test_all);
+    g_test_add_func("/hosts-link/flapping", test_flapping);
+    g_test_add_func("/hosts-link/unplugged", test_unplugged);
+    g_test_add_func("/hosts-link/flapping-and-faulty", test_flapping_and_faulty);
+    g_test_add_func("/hosts-link/broken", test_broken);
+    g_test_add_func("/hosts-link/long-down", test_long_down);
+    g_test_add_func("/hosts-link/long-unplugged", test_long_unplugged);
+    g_test_add_func("/hosts-link/third", test_third);
+    return vgt_run();
+}
