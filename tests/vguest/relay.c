@@ -19,6 +19,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -26,6 +27,7 @@
 
 #define RELAY_AS(host) (11 - (host)) /* whom host @host takes for the other one */
 #define MAX_CONNS      512u
+#define MAX_ORPHANS    1024u
 #define WAIT_MS        2
 
 /* Bytes on their way, of one direction. */
@@ -39,6 +41,9 @@ struct through {
     unsigned from;     /* the host that called: fd[0] */
     bool known, iwarp; /* what its first byte says */
     uint64_t left;     /* iWARP: bytes until it is reset */
+    bool to_cut, cut_now;
+    struct relay_start_cut at; /* if it is to be cut */
+    uint64_t carried[2];
     struct way way[2]; /* [0]: from fd[0] to fd[1] */
 };
 
@@ -48,7 +53,14 @@ struct relay {
     GRand *rand;
     int listener[2]; /* of what host 0, and host 1, calls */
     struct through *conn[MAX_CONNS];
-    unsigned n, n_iwarp;                /* n_iwarp: that there were */
+    unsigned n, n_iwarp;     /* n_iwarp: that there were */
+    int orphan[MAX_ORPHANS]; /* of connections that were cut, unheard */
+    unsigned n_orphans;
+    pthread_mutex_t lock; /* protects these two */
+    bool cuts_starts;
+    struct relay_start_cut start_cut;
+    _Atomic unsigned starts_cut;
+    _Atomic bool refuse, reset;
     _Atomic bool stop, stalled[2], cut; /* [host that sends] */
     _Atomic unsigned resets, rounds;
     _Atomic uint64_t carried;
@@ -83,18 +95,53 @@ static int socket_as(const struct relay *r, unsigned host, unsigned port)
     return fd;
 }
 
-static void drop(struct relay *r, unsigned i, bool reset)
+static void hang_up(int fd, bool reset)
 {
     const struct linger now = {.l_onoff = 1};
 
-    for (unsigned k = 0; k < 2; k++) {
-        if (reset) {
-            setsockopt(r->conn[i]->fd[k], SOL_SOCKET, SO_LINGER, &now, sizeof(now));
-        }
-        close(r->conn[i]->fd[k]);
+    if (reset) {
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
     }
+    close(fd);
+}
+
+static void forget(struct relay *r, unsigned i)
+{
     g_free(r->conn[i]);
     r->conn[i] = r->conn[--r->n];
+}
+
+static void drop(struct relay *r, unsigned i, bool reset)
+{
+    hang_up(r->conn[i]->fd[0], reset);
+    hang_up(r->conn[i]->fd[1], reset);
+    forget(r, i);
+}
+
+/* It is where it is to be cut. */
+static void cut_start(struct relay *r, unsigned i)
+{
+    struct through *t = r->conn[i];
+    bool reset = atomic_fetch_add(&r->starts_cut, 1) % 2 == 0;
+
+    for (unsigned k = 0; k < 2; k++) {
+        if (t->at.hears & (k ? RELAY_CALLEE : RELAY_CALLER)) {
+            hang_up(t->fd[k], reset);
+        } else {
+            g_assert_cmpuint(r->n_orphans, <, MAX_ORPHANS);
+            r->orphan[r->n_orphans++] = t->fd[k];
+        }
+    }
+    forget(r, i);
+}
+
+/* An iWARP connection begins. */
+static void choose(struct relay *r, struct through *t)
+{
+    pthread_mutex_lock(&r->lock);
+    t->to_cut = r->cuts_starts;
+    t->at = r->start_cut;
+    pthread_mutex_unlock(&r->lock);
 }
 
 /* Host @from calls. */
@@ -153,6 +200,7 @@ static bool is_still(struct relay *r, const struct through *t, unsigned k)
 static bool carry(struct relay *r, struct through *t, unsigned k)
 {
     struct way *w = &t->way[k];
+    size_t most;
     ssize_t n;
 
     if (is_still(r, t, k)) {
@@ -168,21 +216,47 @@ static bool carry(struct relay *r, struct through *t, unsigned k)
             t->known = true;
             t->iwarp = w->buf[0] == 'M'; /* of MPA's key */
             t->left = t->iwarp ? lifetime(r) : UINT64_MAX;
+            if (t->iwarp) {
+                choose(r, t);
+            }
         }
         w->len = (size_t)n;
     }
-    n = send(t->fd[1 - k], w->buf + w->at, at_once(r, t, MIN(w->len, t->left)),
-             MSG_NOSIGNAL);
+    most = MIN(w->len, t->left);
+    if (t->to_cut && k == t->at.back) {
+        most = MIN(most, t->at.bytes - t->carried[k]);
+        t->cut_now = !most;
+        if (t->cut_now) {
+            return true;
+        }
+    }
+    n = send(t->fd[1 - k], w->buf + w->at, at_once(r, t, most), MSG_NOSIGNAL);
     if (n < 0) {
         return errno == EAGAIN || errno == ENOTCONN;
     }
     w->at += (size_t)n;
     w->len -= (size_t)n;
+    t->carried[k] += (size_t)n;
     if (t->iwarp) {
         atomic_fetch_add(&r->carried, (uint64_t)n);
         t->left -= MIN(t->left, (uint64_t)n);
     }
     return true;
+}
+
+static void listen_or_not(struct relay *r)
+{
+    bool refuse = atomic_load(&r->refuse);
+
+    for (unsigned k = 0; k < 2; k++) {
+        if (refuse && r->listener[k] >= 0) {
+            close(r->listener[k]);
+            r->listener[k] = -1;
+        } else if (!refuse && r->listener[k] < 0) {
+            r->listener[k] = socket_as(r, RELAY_AS(k), hosts_port());
+            g_assert_cmpint(listen(r->listener[k], 64), ==, 0);
+        }
+    }
 }
 
 /* Whatever can go on goes on. */
@@ -191,6 +265,7 @@ static void go_round(struct relay *r)
     struct pollfd p[2 + 2 * MAX_CONNS];
     nfds_t n = 2;
 
+    listen_or_not(r);
     for (unsigned k = 0; k < 2; k++) {
         p[k] = (struct pollfd){.fd = r->listener[k], .events = POLLIN};
     }
@@ -213,6 +288,10 @@ static void go_round(struct relay *r)
 
         goes_on = carry(r, t, 1) && goes_on;
         if (atomic_load(&r->cut)) {
+            drop(r, i, true);
+        } else if (t->cut_now) {
+            cut_start(r, i);
+        } else if (t->iwarp && atomic_load(&r->reset)) {
             drop(r, i, true);
         } else if (t->iwarp && !t->left) {
             drop(r, i, g_rand_boolean(r->rand));
@@ -248,10 +327,9 @@ struct relay *relay_start(const struct relay_opts *o)
 
     r->o = *o;
     r->rand = g_rand_new_with_seed(1);
-    for (unsigned k = 0; k < 2; k++) {
-        r->listener[k] = socket_as(r, RELAY_AS(k), hosts_port());
-        g_assert_cmpint(listen(r->listener[k], 64), ==, 0);
-    }
+    pthread_mutex_init(&r->lock, NULL);
+    r->listener[0] = r->listener[1] = -1;
+    listen_or_not(r);
     r->thread = g_thread_new("relay", run, r);
     return r;
 }
@@ -263,8 +341,15 @@ void relay_stop(struct relay *r)
     while (r->n) {
         drop(r, 0, false);
     }
-    close(r->listener[0]);
-    close(r->listener[1]);
+    for (unsigned i = 0; i < r->n_orphans; i++) {
+        close(r->orphan[i]);
+    }
+    for (unsigned k = 0; k < 2; k++) {
+        if (r->listener[k] >= 0) {
+            close(r->listener[k]);
+        }
+    }
+    pthread_mutex_destroy(&r->lock);
     g_rand_free(r->rand);
     g_free(r);
 }
@@ -305,6 +390,34 @@ void relay_cut(struct relay *r, bool on)
 {
     atomic_store(&r->cut, on);
     wait_round(r);
+}
+
+void relay_cut_starts(struct relay *r, const struct relay_start_cut *cut)
+{
+    pthread_mutex_lock(&r->lock);
+    r->cuts_starts = cut != NULL;
+    if (cut) {
+        r->start_cut = *cut;
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+unsigned relay_starts_cut(const struct relay *r)
+{
+    return atomic_load(&r->starts_cut);
+}
+
+void relay_refuse(struct relay *r, bool on)
+{
+    atomic_store(&r->refuse, on);
+    wait_round(r);
+}
+
+void relay_reset(struct relay *r)
+{
+    atomic_store(&r->reset, true);
+    wait_round(r);
+    atomic_store(&r->reset, false);
 }
 
 struct vg_daemon *relay_host(unsigned i, struct host_opts o)

@@ -19,6 +19,15 @@ struct relay_opts {
     uint64_t reset_early; /* ... of every second one, at most; 0: as the others */
 };
 
+/* Who hears that a connection was cut; the other one hears nothing any more. */
+enum relay_hears { RELAY_CALLER = 1, RELAY_CALLEE = 2, RELAY_BOTH = 3 };
+/* Where iWARP connections are cut, while they start. */
+struct relay_start_cut {
+    bool back;      /* of what the callee sends, else of what the caller does, */
+    uint64_t bytes; /* so many go on, and it is cut when one more comes */
+    enum relay_hears hears;
+};
+
 /* A thread; it listens when this returns. */
 struct relay *relay_start(const struct relay_opts *o);
 void relay_stop(struct relay *r);
@@ -29,6 +38,16 @@ uint64_t relay_carried(const struct relay *r);
 void relay_stall(struct relay *r, bool on);
 /* The same of what host @host sends. */
 void relay_stall_from(struct relay *r, unsigned host, bool on);
+/*
+ * What becomes of those that come from now on, NULL: nothing; and how many there were:
+ * reset or, every second one, closed.
+ */
+void relay_cut_starts(struct relay *r, const struct relay_start_cut *cut);
+unsigned relay_starts_cut(const struct relay *r);
+/* Nobody listens: whoever calls is refused. */
+void relay_refuse(struct relay *r, bool on);
+/* The iWARP connections that there are, are reset. */
+void relay_reset(struct relay *r);
 /* All that there is, is closed, and what comes is, too. */
 void relay_cut(struct relay *r, bool on);
 /* Host @i's daemon, which knows the other one by the relay. */
