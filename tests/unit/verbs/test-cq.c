@@ -77,10 +77,14 @@ static void test_context(void)
     cq = testdev_cq(td, uctx, 64);
     /* The doorbell page that may ring it. */
     g_assert_cmpuint(td->vm.guest.db.shared->cq_owner[cq], ==, 7);
-    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, uctx), !=, 0);
     g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_CQ, cq), ==, 0);
     g_assert_cmpuint(td->vm.guest.db.shared->cq_owner[cq], ==, PVRDMA_DB_NO_OWNER);
+    /* It goes with its context, too. */
+    cq = testdev_cq(td, uctx, 64);
+    g_assert_cmpuint(td->vm.guest.db.shared->cq_owner[cq], ==, 7);
     g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, uctx), ==, 0);
+    g_assert_cmpuint(td->vm.guest.db.shared->cq_owner[cq], ==, PVRDMA_DB_NO_OWNER);
+    g_assert_cmpuint(testdev_stats(td).pages, ==, 0);
     testdev_free(td);
 }
 
