@@ -61,7 +61,9 @@ static void unpublish(struct vm *vm, const struct uctx *only, struct dead *dead)
     for (uint32_t i = 1; v->qp.used && i < v->qp.size; i++) {
         struct qp *qp = id_table_get(&v->qp, i);
 
-        if (qp && ends(qp->pd->uctx, only)) {
+        /* A PD of the kernel's may have been given a program's CQs. */
+        if (qp && (ends(qp->pd->uctx, only) || ends(qp->scq->uctx, only) ||
+                   ends(qp->rcq->uctx, only))) {
             qp_unpublish(vm, qp);
             qp->next_dead = dead->qp;
             dead->qp = qp;

@@ -182,6 +182,13 @@ static void test_left_behind(void)
     check_stats(&before, 0);
     g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, pd), !=, 0);
 
+    /* With a CQ goes whoever uses it. */
+    left = testdev_uctx(td, 8);
+    testdev_qp(td, kernel, testdev_cq(td, left, 64));
+    g_assert_cmpuint(testdev_stats(td).qp, ==, before.qp + 1);
+    g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, left), ==, 0);
+    check_stats(&before, 0);
+
     left = testdev_uctx(td, 8);
     fill_uctx(left);
     g_assert_cmpuint(create_uc(TESTDEV_UAR_PFN + 8), ==, 0);
