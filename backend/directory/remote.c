@@ -232,11 +232,13 @@ static void ask_again(struct asking *list)
 
     TAILQ_CONCAT(&again, list, asking);
     while ((e = TAILQ_FIRST(&again))) {
+        uint32_t asker = e->asker;
+
         TAILQ_REMOVE(&again, e, asking);
         TAILQ_INSERT_TAIL(list, e, asking);
         remote_not_asked(e);
         if (e->refs) {
-            ask(e, ASKER_NONE);
+            ask(e, asker); /* in the place that it had */
         }
         entry_settle(e);
     }
@@ -252,7 +254,15 @@ void directory_ask_again(void)
 
 void directory_expect(uint64_t ns)
 {
+    struct entry *e;
+
     atomic_store(&expecting, ns ? now_ns() + ns : 0);
+    if (!ns) { /* what was asked for has no longer than ever; in order, as it was */
+        TAILQ_FOREACH(e, &asked, asking)
+        {
+            e->asked_until = MIN(e->asked_until, now_ns() + ASK_NS);
+        }
+    }
 }
 
 /* ---- what workers want ---- */

@@ -102,7 +102,8 @@ struct outcome ud_carry(struct qp *qp, struct send_op *op, const struct route *r
         return OUTCOME(OUT_HELD);
     }
     if (!(peer_features(remote->peer) & PEER_FEATURE_DATAGRAMS)) {
-        return OUTCOME(OUT_SILENT);
+        /* It may have been held and lost its link since the first look. */
+        return OUTCOME(route_still_until(route) ? OUT_HELD : OUT_SILENT);
     }
     out = make(qp, op);
     if (sg_fetch(&src, out->bytes + out->len - op->m.length, op->m.length) != SG_OK) {

@@ -551,6 +551,13 @@ static void test_expect_end(void)
     g_assert_cmpuint(r->asked, ==, ROUTE_ABSENT);
     g_assert_cmpuint(give_ups, <=, 2); /* each when its time was over */
     g_assert_cmpuint(changes, ==, 1);
+    /* All are back sooner: one that does not answer is waited for as ever. */
+    directory_expect(60000000000);
+    directory_ask_again();
+    g_assert_cmpuint(r->asked, ==, ROUTE_ASKED);
+    directory_expect(0);
+    g_assert_cmpint(wait_asked(r), <, 30000000);
+    g_assert_cmpuint(r->asked, ==, ROUTE_ABSENT);
     directory_set_engine(NULL);
     route_put(r);
     end();
