@@ -13,11 +13,17 @@ struct state_msg {
     struct vfio_user_mig_device_state data;
 };
 
+static struct state_msg set_msg(enum vfio_user_mig_state state)
+{
+    return (struct state_msg){
+        {sizeof(struct state_msg),
+         VFIO_USER_FEATURE_MIG_DEVICE_STATE | VFIO_USER_FEATURE_SET},
+        {state, -1}};
+}
+
 int vg_mig_set(struct vguest *g, enum vfio_user_mig_state state)
 {
-    struct state_msg msg = {
-        {sizeof(msg), VFIO_USER_FEATURE_MIG_DEVICE_STATE | VFIO_USER_FEATURE_SET},
-        {state, -1}};
+    struct state_msg msg = set_msg(state);
 
     return vg_request(g, VFIO_USER_DEVICE_FEATURE, 0, &msg, sizeof(msg), NULL, 0, NULL);
 }
@@ -126,6 +132,29 @@ void vg_place_close(struct vg_place *place)
         munmap(place->db, PVRDMA_DB_REGION_SIZE);
     }
     *place = (struct vg_place){NULL, 0, -1, -1, NULL};
+}
+
+void vg_place_tell_to_run(const struct vg_place *place)
+{
+    struct {
+        struct vfio_user_hdr hdr;
+        struct state_msg state;
+    } msg = {{.id = 999, .command = VFIO_USER_DEVICE_FEATURE, .size = sizeof(msg)},
+             set_msg(VFIO_USER_MIG_RUNNING)};
+
+    g_assert_cmpint(vg_raw_send(place->sock, &msg, sizeof(msg), NULL, 0), ==, 0);
+}
+
+int vg_place_hear(const struct vg_place *place, int timeout_ms)
+{
+    struct vg_reply reply = {0};
+    int err = vg_raw_recv(place->sock, &reply, timeout_ms);
+
+    if (err == 0 && reply.hdr.flags & VFIO_USER_ERROR) {
+        err = (int)reply.hdr.error;
+    }
+    vg_reply_clear(&reply);
+    return err;
 }
 
 void vg_raise_all(struct vguest *g)

@@ -39,6 +39,9 @@ struct vg_place vg_place_open(struct vguest *g, struct vg_daemon *d, unsigned vm
 void vg_place_swap(struct vguest *g, struct vg_place *place);
 /* The VMM there is gone. */
 void vg_place_close(struct vg_place *place);
+/* RUNNING is asked for there, and answered within @timeout_ms: 0, or an errno. */
+void vg_place_tell_to_run(const struct vg_place *place);
+int vg_place_hear(const struct vg_place *place, int timeout_ms);
 
 /* As a VMM does when its guest goes on elsewhere: all vectors once. */
 void vg_raise_all(struct vguest *g);

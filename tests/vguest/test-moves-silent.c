@@ -98,33 +98,6 @@ static void check_anew(struct vgt_pair *p)
     vgt_expect(p->s[1].scq, 12, PVRDMA_WC_SUCCESS);
 }
 
-/* What @place is told, and what it says. */
-static void tell_to_run(const struct vg_place *place)
-{
-    struct {
-        struct vfio_user_hdr hdr;
-        struct vfio_user_device_feature head;
-        struct vfio_user_mig_device_state data;
-    } msg = {{.id = 999, .command = VFIO_USER_DEVICE_FEATURE, .size = sizeof(msg)},
-             {sizeof(msg) - sizeof(msg.hdr),
-              VFIO_USER_FEATURE_MIG_DEVICE_STATE | VFIO_USER_FEATURE_SET},
-             {VFIO_USER_MIG_RUNNING, -1}};
-
-    g_assert_cmpint(vg_raw_send(place->sock, &msg, sizeof(msg), NULL, 0), ==, 0);
-}
-
-static int hear_answer(const struct vg_place *place)
-{
-    struct vg_reply reply = {0};
-    int err = vg_raw_recv(place->sock, &reply, VGT_WAIT_MS);
-
-    if (err == 0 && reply.hdr.flags & VFIO_USER_ERROR) {
-        err = (int)reply.hdr.error;
-    }
-    vg_reply_clear(&reply);
-    return err;
-}
-
 /* ---- before it runs there ---- */
 
 enum stage { HALF, LOADED, TOLD };
@@ -155,7 +128,7 @@ static struct vg_place load(struct vguest *g, enum stage stage)
  */
 static bool stays_away(struct vguest *g, struct vg_place *place)
 {
-    int err = hear_answer(place);
+    int err = vg_place_hear(place, VGT_WAIT_MS);
 
     g_test_message("the target says %d", err);
     if (err == EADDRINUSE) {
@@ -234,7 +207,7 @@ static void told(unsigned peer, bool gone)
     g = p.s[0].g;
     place = load(g, TOLD);
     freeze(1, true);
-    tell_to_run(&place);
+    vg_place_tell_to_run(&place);
     g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_RUNNING), ==, 0);
     if (gone) {
         wait_target(false);
@@ -284,7 +257,7 @@ static void claimed(unsigned peer, bool gone)
     g = p.s[0].g;
     place = load(g, TOLD);
     freeze(0, true);
-    tell_to_run(&place);
+    vg_place_tell_to_run(&place);
     g_usleep(300000); /* it asks */
     freeze(1, true);
     freeze(0, false);
@@ -298,7 +271,7 @@ static void claimed(unsigned peer, bool gone)
     g_assert_true(err == 0 || err == EADDRINUSE);
     freeze(1, false);
     if (err) {
-        g_assert_cmpint(hear_answer(&place), ==, 0);
+        g_assert_cmpint(vg_place_hear(&place, VGT_WAIT_MS), ==, 0);
         vg_place_swap(g, &place);
         vg_raise_all(g);
     } else {

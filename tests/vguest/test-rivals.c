@@ -89,37 +89,17 @@ static void count(struct rivals *r)
     }
 }
 
-static void tell_to_run(const struct rivals *r, unsigned i)
-{
-    struct {
-        struct vfio_user_hdr hdr;
-        struct vfio_user_device_feature head;
-        struct vfio_user_mig_device_state data;
-    } msg = {{.id = 999, .command = VFIO_USER_DEVICE_FEATURE, .size = sizeof(msg)},
-             {sizeof(msg) - sizeof(msg.hdr),
-              VFIO_USER_FEATURE_MIG_DEVICE_STATE | VFIO_USER_FEATURE_SET},
-             {VFIO_USER_MIG_RUNNING, -1}};
-
-    g_assert_cmpint(vg_raw_send(r->at[i].sock, &msg, sizeof(msg), NULL, 0), ==, 0);
-}
-
 static void hear_answer(struct rivals *r, unsigned i)
 {
-    struct vg_reply reply = {0};
-
-    r->err[i] = vg_raw_recv(r->at[i].sock, &reply, VGT_WAIT_MS);
-    if (r->err[i] == 0 && reply.hdr.flags & VFIO_USER_ERROR) {
-        r->err[i] = (int)reply.hdr.error;
-    }
+    r->err[i] = vg_place_hear(&r->at[i], VGT_WAIT_MS);
     g_assert_true(r->err[i] <= 0 || r->err[i] == EADDRINUSE);
-    vg_reply_clear(&reply);
 }
 
 /* Both at once, @first a little earlier. */
 static void run_both(struct rivals *r, unsigned first)
 {
-    tell_to_run(r, first);
-    tell_to_run(r, !first);
+    vg_place_tell_to_run(&r->at[first]);
+    vg_place_tell_to_run(&r->at[!first]);
     hear_answer(r, 0);
     hear_answer(r, 1);
 }
@@ -286,13 +266,13 @@ static void test_answered(void)
 
         begin(&r, host[2], host[2], i);
         count(&r);
-        tell_to_run(&r, 1);
+        vg_place_tell_to_run(&r.at[1]);
         hear_answer(&r, 1);
         g_assert_cmpint(r.err[1], ==, 0);
         for (; r.good < r.posted; r.good++) {
             vgt_expect(r.p.s[1].scq, r.good, PVRDMA_WC_SUCCESS);
         }
-        tell_to_run(&r, 0);
+        vg_place_tell_to_run(&r.at[0]);
         hear_answer(&r, 0);
         g_assert_cmpint(r.err[0], ==, 0);
         g_assert_cmpuint(one_goes_on(&r), ==, 0);
