@@ -254,13 +254,14 @@ void directory_ask_again(void)
 
 void directory_expect(uint64_t ns)
 {
+    uint64_t now = now_ns();
     struct entry *e;
 
-    atomic_store(&expecting, ns ? now_ns() + ns : 0);
+    atomic_store(&expecting, ns ? now + ns : 0);
     if (!ns) { /* what was asked for has no longer than ever; in order, as it was */
         TAILQ_FOREACH(e, &asked, asking)
         {
-            e->asked_until = MIN(e->asked_until, now_ns() + ASK_NS);
+            e->asked_until = MIN(e->asked_until, now + ASK_NS);
         }
     }
 }
