@@ -12,8 +12,9 @@
 # A run that executed next to nothing is a failure: a target must do more than read
 # its corpus and FLOOR inputs for each second.
 #
-# Prints one line per target and, last, "N passed, N failed, N skipped".  A
-# crashing input is left in $BUILDDIR/fuzz/TARGET/.
+# As many run at a time as there are processors.  Prints one line per target and,
+# last, "N passed, N failed, N skipped".  A crashing input is left in
+# $BUILDDIR/fuzz/TARGET/.
 set -u
 FLOOR=5
 
@@ -74,7 +75,10 @@ ninja -C "$build" $programs >"$build/ninja.log" 2>&1 || {
     finish
 }
 
-for t in $targets; do
+# run_target TARGET - one line that begins with ok or FAIL, others are about that
+run_target()
+{
+    t=$1
     work=$build/fuzz/$t
     kept=$src/tests/fuzz/corpus/$t
     program=$build/tests/fuzz/fuzz-$t
@@ -88,27 +92,47 @@ for t in $targets; do
             "$work/corpus" "$kept" >"$work/log" 2>&1
         status=$?
         runs=$(sed -n 's/^stat::number_of_executed_units: //p' "$work/log")
-        [ $status -eq 0 ] && [ "${runs:-0}" -lt "$least" ] || break
+        if [ "$status" -ne 0 ] || [ "${runs:-0}" -ge "$least" ]; then
+            break
+        fi
     done
     cov=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$work/log" | tail -1)
-    if [ $status -ne 0 ]; then
-        failed=$((failed + 1))
+    if [ "$status" -ne 0 ]; then
         echo "FAIL fuzz-$t: status $status, see $work/log"
         grep -E '^(SUMMARY|==[0-9]+==ERROR)|Test unit written' "$work/log"
-        continue
-    fi
-    if [ "${runs:-0}" -lt "$least" ]; then
-        failed=$((failed + 1))
-        echo "FAIL fuzz-$t: ${runs:-no} inputs in $limit s, not even $least," \
-            "see $work/log"
-        continue
-    fi
-    passed=$((passed + 1))
-    echo "ok   fuzz-$t: ${runs:-?} inputs, $(ls "$work/corpus" | wc -l) new," \
-        "coverage ${cov:-?}"
-    if [ "${KEEP:-0}" = 1 ]; then
-        "$program" -merge=1 "$kept" "$work/corpus" >"$work/merge.log" 2>&1 ||
+    elif [ "${runs:-0}" -lt "$least" ]; then
+        echo "FAIL fuzz-$t: ${runs:-no} inputs in $limit s, not even $least, see $work/log"
+    else
+        echo "ok   fuzz-$t: ${runs:-?} inputs, $(find "$work/corpus" -type f | wc -l) new," \
+            "coverage ${cov:-?}"
+        [ "${KEEP:-0}" != 1 ] ||
+            "$program" -merge=1 "$kept" "$work/corpus" >"$work/merge.log" 2>&1 ||
             echo "     fuzz-$t: merging failed, see $work/merge.log"
     fi
-done
+}
+
+# slice NUMBER - every COUNTth target
+slice()
+{
+    at=0
+    for t in $targets; do
+        [ $((at % count)) -ne "$1" ] || run_target "$t"
+        at=$((at + 1))
+    done
+}
+
+# One for each processor.
+count=$(nproc)
+lane=0
+{
+    while [ $lane -lt "$count" ]; do
+        slice $lane &
+        lane=$((lane + 1))
+    done
+    wait
+} | tee "$build/results"
+passed=$(grep -c '^ok ' "$build/results")
+# shellcheck disable=SC2086
+set -- $targets
+failed=$(($# - passed))
 finish
