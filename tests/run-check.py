@@ -222,6 +222,8 @@ def meson_layer(name, builddir, args, env=None):
     return counts
 
 
+# These programs wait more than they compute, and with sanitizers no time is judged.
+AT_ONCE = 2 * os.cpu_count()
 # What to build with, and what to run it with.
 SANITIZERS = {
     'asan': ('address,undefined',
@@ -245,6 +247,7 @@ def sanitizer(name, build, timeouts=6, env=None):
         counts.add('failed', name, 'configure ' + problem)
         return counts
     return meson_layer(name, builddir, ['--timeout-multiplier=%d' % timeouts,
+                                        '--num-processes=%d' % AT_ONCE,
                                         '--suite=unit', '--suite=vguest'], full)
 
 
