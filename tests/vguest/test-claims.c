@@ -354,6 +354,44 @@ static void test_back(void)
     end();
 }
 
+/*
+ * A link that is lost again and again, sooner than anybody answers: whoever waits for an
+ * address that nobody has waits for the first times, and then hears so.
+ */
+static void test_flaps(void)
+{
+    struct pvrdma_gid far = vg_gid(60);
+    struct vgt_opts o = {.conn = {.timeout = 8, .retry_cnt = 1}};
+    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+    struct vgt_side s;
+    struct pvrdma_cqe c;
+    unsigned n = 0;
+
+    begin("peer-timeout=30");
+    link_up(1);
+    vgt_side_open(&s, 0, &o, 0);
+    g_assert_cmpint(vg_qp_to_init(s.qp, NULL), ==, 0);
+    g_assert_cmpint(vg_qp_to_rtr(s.qp, &far, 77, 1, &o.conn), ==, 0);
+    g_assert_cmpint(vg_qp_to_rts(s.qp, 1, &o.conn), ==, 0);
+    close(fake[1].fd);
+    host_wait_up(vgt_daemon, 1, false);
+    vgt_send(&s, 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &s, 0);
+    vgt_expect_none(s.scq, 50);
+    do {
+        g_assert_cmpint(vg_now_ns(), <, until);
+        link_up(1);
+        close(fake[1].fd);
+        host_wait_up(vgt_daemon, 1, false);
+        n++;
+    } while (!vg_cq_wait(s.scq, &c, 100));
+    fake[1].fd = 0;
+    g_test_message("lost %u times more", n);
+    g_assert_cmpuint(c.status, ==, PVRDMA_WC_RETRY_EXC_ERR);
+    g_assert_cmpuint(n, >, 1);
+    vgt_side_close(&s);
+    end();
+}
+
 /* A host speaks for its own VMs, and of addresses that it has claimed. */
 static void test_sources(void)
 {
@@ -715,6 +753,7 @@ int main(int argc, char **argv)
     g_test_add_func("/claims/heard", test_heard);
     g_test_add_func("/claims/sent", test_sent);
     g_test_add_func("/claims/back", test_back);
+    g_test_add_func("/claims/flaps", test_flaps);
     g_test_add_func("/claims/sources", test_sources);
     g_test_add_func("/claims/flood", test_flood);
     g_test_add_func("/claims/owners", test_owners);

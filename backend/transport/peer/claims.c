@@ -6,7 +6,7 @@
  * A peer whose link is lost may be back in a moment, with the same VMs: its claims stay
  * for `timeout` from then, so that connections to them have a chance to go on.  After
  * that their addresses are free for others.  For as long it may have what nobody else
- * has, unless it has said that it ends.
+ * has, unless it has said that it ends, or that has come to nothing too often.
  *
  * Main thread.
  */
@@ -25,8 +25,22 @@
 /* A peer that takes longer is not waited for. */
 #define HEARD_MS 200u
 
+/*
+ * So many losses in a row, of links that were not up for `timeout`, may be restarts.
+ * With more of them, whoever waits for an address that nobody has would never hear so.
+ */
+#define MAX_LOSSES 4u
+
+/* A peer's links, as long as there are peers. */
+struct past {
+    guint timer;     /* it has no link, and may be back until then; 0: not so */
+    bool expected;   /* until then it may have what nobody else has */
+    unsigned losses; /* in a row */
+    gint64 up_since; /* us */
+};
+
 static unsigned timeout;
-static GHashTable *lost; /* timers of peers without a link, by peer */
+static GHashTable *pasts; /* of struct past, by peer */
 
 /* ---- to peers ---- */
 
@@ -147,15 +161,28 @@ static void on_hold(struct peer *from, const struct peer_claim *c)
     static_held(from, c->network, &c->gid, (uint64_t)c->hold_ms * NS_PER_MS);
 }
 
+static struct past *past_of(struct peer *peer)
+{
+    struct past *p = g_hash_table_lookup(pasts, peer);
+
+    if (!p) {
+        p = g_new0(struct past, 1);
+        g_hash_table_insert(pasts, peer, p);
+    }
+    return p;
+}
+
 /* Has nobody lost a link that may be back? */
 static void look_who_is_back(void)
 {
     GHashTableIter i;
-    gpointer peer;
+    gpointer peer, p;
 
-    g_hash_table_iter_init(&i, lost);
-    while (g_hash_table_iter_next(&i, &peer, NULL)) {
-        if (!peer_has_ended(peer)) {
+    g_hash_table_iter_init(&i, pasts);
+    while (g_hash_table_iter_next(&i, &peer, &p)) {
+        const struct past *past = p;
+
+        if (past->timer && past->expected && !peer_has_ended(peer)) {
             return;
         }
     }
@@ -164,7 +191,7 @@ static void look_who_is_back(void)
 
 static gboolean on_gone(gpointer peer)
 {
-    g_hash_table_remove(lost, peer);
+    past_of(peer)->timer = 0;
     look_who_is_back();
     static_peer_gone(peer);
     return G_SOURCE_REMOVE;
@@ -172,22 +199,29 @@ static gboolean on_gone(gpointer peer)
 
 static void is_lost(struct peer *peer)
 {
-    if (!peer_has_ended(peer)) {
+    struct past *p = past_of(peer);
+
+    if (g_get_monotonic_time() - p->up_since >= (gint64)timeout * G_USEC_PER_SEC) {
+        p->losses = 0;
+    }
+    p->expected = !peer_has_ended(peer) && p->losses < MAX_LOSSES;
+    if (p->expected) {
+        p->losses++;
         directory_expect((uint64_t)timeout * NS_PER_S);
     }
-    if (!g_hash_table_contains(lost, peer)) {
-        g_hash_table_insert(
-            lost, peer, GUINT_TO_POINTER(g_timeout_add_seconds(timeout, on_gone, peer)));
+    if (!p->timer) {
+        p->timer = g_timeout_add_seconds(timeout, on_gone, peer);
     }
 }
 
 static void on_link_up(struct peer *peer)
 {
-    guint timer = GPOINTER_TO_UINT(g_hash_table_lookup(lost, peer));
+    struct past *p = past_of(peer);
 
-    if (timer) {
-        g_source_remove(timer);
-        g_hash_table_remove(lost, peer);
+    p->up_since = g_get_monotonic_time();
+    if (p->timer) {
+        g_source_remove(p->timer);
+        p->timer = 0;
     }
     if (peer_features(peer) & PEER_FEATURE_CLAIMS) {
         static_peer_up(peer, peer_name(peer));
@@ -242,7 +276,7 @@ void claims_be_heard(void)
 
 void claims_expect_back(void)
 {
-    for (struct peer *p = lost ? peer_next(NULL) : NULL; p; p = peer_next(p)) {
+    for (struct peer *p = pasts ? peer_next(NULL) : NULL; p; p = peer_next(p)) {
         is_lost(p);
     }
 }
@@ -259,23 +293,27 @@ bool claims_start(const char *host, unsigned seconds, GError **errp)
     }
     directory_set_host(host);
     timeout = seconds;
-    lost = g_hash_table_new(NULL, NULL);
+    pasts = g_hash_table_new_full(NULL, NULL, NULL, g_free);
     peer_set_claim_ops(&claim_ops);
     return true;
 }
 
-static void cancel(gpointer peer, gpointer timer, gpointer unused)
+static void cancel(gpointer peer, gpointer past, gpointer unused)
 {
-    g_source_remove(GPOINTER_TO_UINT(timer));
+    guint timer = ((struct past *)past)->timer;
+
+    if (timer) {
+        g_source_remove(timer);
+    }
 }
 
 void claims_stop(void)
 {
-    if (!lost) {
+    if (!pasts) {
         return;
     }
     peer_set_claim_ops(NULL);
-    g_hash_table_foreach(lost, cancel, NULL);
-    g_clear_pointer(&lost, g_hash_table_destroy);
+    g_hash_table_foreach(pasts, cancel, NULL);
+    g_clear_pointer(&pasts, g_hash_table_destroy);
     static_stop();
 }
