@@ -327,6 +327,7 @@ static void test_back(void)
     struct pvrdma_gid far = vg_gid(60);
     struct peer_msg stops = {.type = PEER_MSG_CLOSE, .reason = PEER_CLOSE_STOPPING};
     struct dg mad = UD_MAD;
+    struct fake other;
     struct vgt_side s;
 
     begin("peer-timeout=30");
@@ -334,6 +335,12 @@ static void test_back(void)
     settle(1);
     ud_gsi_open(&s, 0);
     mad.to = &far;
+    /* Who cannot prove to be that host has nothing to say about it. */
+    fake_init(&other, 1);
+    fake_call(&other, 1);
+    get_hello(&other);
+    put_msg(&other, &stops);
+    wait_closed(other.fd);
     close(fake[1].fd);
     host_wait_up(vgt_daemon, 1, false);
     ud_send(&s, &s, mad);

@@ -353,7 +353,7 @@ void link_closed(struct peer_link *l, const struct peer_msg *m)
         g_strdup_printf("closed by the other side: %s", peer_close_text(m->reason));
 
     l->crossed = m->reason == PEER_CLOSE_CROSSED;
-    if (l->peer && m->reason == PEER_CLOSE_STOPPING) {
+    if (l->state == LINK_UP && m->reason == PEER_CLOSE_STOPPING) { /* it has proved it */
         l->peer->ended = true;
     }
     link_close(l, 0, why);
