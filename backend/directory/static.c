@@ -213,23 +213,6 @@ static bool ask_now(struct member *m, const struct address *a)
     return ops->ask(m->peer, a->network, &a->gid);
 }
 
-bool static_owes(void)
-{
-    GHashTableIter i;
-    gpointer p;
-
-    if (!members) {
-        return false;
-    }
-    g_hash_table_iter_init(&i, members);
-    while (g_hash_table_iter_next(&i, NULL, &p)) {
-        if (g_hash_table_size(((struct member *)p)->late) > 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static gboolean tell_late(gpointer unused)
 {
     GHashTableIter i, k;
@@ -373,6 +356,13 @@ static void ask_again(const char *network, const struct pvrdma_gid *gid, void *o
 static void tell_moved(const char *network, void *opaque)
 {
     tell(opaque, network);
+}
+
+bool static_owes(struct peer *peer)
+{
+    const struct member *m = member_of(peer);
+
+    return m && g_hash_table_size(m->late) > 0;
 }
 
 void static_peer_up(struct peer *peer, const char *name)

@@ -26,8 +26,9 @@ struct static_ops {
 /* Becomes the directory's engine; 0 or an errno. */
 int static_start(const struct static_ops *ops);
 void static_stop(void);
-/* Is there anything that has become of this host's addresses and was not said yet? */
-bool static_owes(void);
+/* Is there anything that has become of this host's addresses and @peer, which knew of
+ * them, was not told yet? */
+bool static_owes(struct peer *peer);
 
 /*
  * The link to @peer is there; it is lost, but may come back; the peer has been away for

@@ -259,17 +259,32 @@ static bool all_have_answered(void)
     return !p;
 }
 
+/* Each of @owed, once nothing is left to be said to it.  True: they all are asked. */
+static bool ask_who_was_told(GPtrArray *owed)
+{
+    for (guint i = owed->len; i-- > 0;) {
+        struct peer *p = owed->pdata[i];
+
+        if (!static_owes(p)) {
+            peer_ask_echo(p);
+            g_ptr_array_remove_index_fast(owed, i);
+        }
+    }
+    return owed->len == 0;
+}
+
 void claims_be_heard(void)
 {
     gint64 end = g_get_monotonic_time() + HEARD_MS * 1000;
+    g_autoptr(GPtrArray) owed = g_ptr_array_new();
 
-    while (static_owes() && g_get_monotonic_time() < end) {
-        coro_sleep(1);
-    }
     for (struct peer *p = peer_next(NULL); p; p = peer_next(p)) {
-        peer_ask_echo(p);
+        g_ptr_array_add(owed, p);
     }
-    while (!all_have_answered() && g_get_monotonic_time() < end) {
+    while (!ask_who_was_told(owed) || !all_have_answered()) {
+        if (g_get_monotonic_time() >= end) {
+            return;
+        }
         coro_sleep(1);
     }
 }
