@@ -242,6 +242,20 @@ int vg_query_srq(struct vguest *g, uint32_t handle, struct pvrdma_srq_attr *attr
     return err;
 }
 
+int vg_create_mw(struct vguest *g, uint32_t pd, uint32_t type, struct vg_mw *w)
+{
+    struct pvrdma_ext_cmd_create_mw req = {
+        .cmd = PVRDMA_CMD_CREATE_MW, .pd_handle = pd, .type = type};
+    struct pvrdma_resp_create_mr resp;
+    int err = vg_command(g, &req, sizeof(req), &resp, sizeof(resp));
+
+    if (!err) {
+        *w = (struct vg_mw){g, resp.mr_handle, resp.rkey};
+        g_assert_cmpuint(resp.lkey, ==, 0);
+    }
+    return err;
+}
+
 int vg_bind_gid(struct vguest *g, uint32_t index, const struct pvrdma_gid *gid)
 {
     struct pvrdma_cmd_create_bind req = {.hdr.cmd = PVRDMA_CMD_CREATE_BIND,

@@ -14,6 +14,11 @@
 struct fire {
     struct vgt_pair p;
     GRand *r;
+    /* Of a shot at all of a context: what else it can have, another connection. */
+    struct vg_qp *qp[2];
+    struct vg_srq *srq[2]; /* where those receive */
+    struct vg_mr *mr;      /* side 0's, with a window that the peer writes to */
+    struct vg_mw window;
 };
 
 /* Fill both send queues with large WRITEs, READs and SENDs. */
@@ -46,6 +51,67 @@ static void ignite(struct fire *f)
     }
 }
 
+/* The same of the further connection: SENDs, and WRITEs by the window's key. */
+static void ignite_more(struct fire *f)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        struct vgt_side *s = &f->p.s[i], *o = &f->p.s[1 - i];
+        struct pvrdma_sge sge = vg_sge(s->mr, 0, 400000);
+        struct pvrdma_sge rsge = vg_sge(s->mr, 500000, 400000);
+        struct vg_wr rwr = {.nsge = 1, .sge = &rsge};
+
+        for (unsigned k = 0; k < 16; k++) {
+            struct vg_wr wr = {.wr_id = k,
+                               .opcode = k % 2 ? PVRDMA_WR_SEND : PVRDMA_WR_RDMA_WRITE,
+                               .flags = VGT_SIG,
+                               .nsge = 1,
+                               .sge = &sge,
+                               .remote_addr = (i ? f->mr : o->mr)->buf->va + 500000,
+                               .rkey = i ? f->window.rkey : o->mr->rkey};
+
+            vg_post_srq(f->srq[i], &rwr, 1);
+            vg_post_send(f->qp[i], &wr, 1);
+        }
+    }
+}
+
+static void open_more(struct fire *f)
+{
+    static const struct vg_conn conn = {.timeout = 8, .retry_cnt = 1};
+    struct vgt_side *s = f->p.s;
+    struct vg_wr bind;
+
+    for (unsigned i = 0; i < 2; i++) {
+        f->srq[i] = vg_srq_new(s[i].pd, 64, 1, false);
+        f->qp[i] = vg_qp_new(s[i].pd, s[i].scq, s[i].rcq,
+                             &(struct vg_qp_opts){.srq = f->srq[i]});
+    }
+    vg_qp_connect(f->qp[0], f->qp[1], &conn);
+    g_assert_cmpint(
+        vg_create_mw(s[0].g, s[0].pd->handle, PVRDMA_EXT_MW_TYPE_1, &f->window), ==, 0);
+    f->mr = vg_mr_alloc(s[0].pd, 0x7f1300000000ull, 1 << 20,
+                        VG_ACCESS_ALL | PVRDMA_ACCESS_MW_BIND);
+    bind =
+        vg_wr_bind(&f->window, 99, f->mr, 0, f->mr->buf->len, PVRDMA_ACCESS_REMOTE_WRITE);
+    g_assert_cmpuint(vg_post_send(s[0].qp, &bind, 1), ==, 1);
+    vgt_expect(s[0].scq, 99, PVRDMA_WC_SUCCESS);
+}
+
+/* What is left of it: in a context that has gone just our side. */
+static void close_more(struct fire *f)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        vg_qp_free(f->qp[i]);
+        vg_srq_free(f->srq[i]);
+    }
+    if (f->window.g->up) {
+        g_assert_cmpint(vg_destroy(f->window.g, (enum pvrdma_cmd)PVRDMA_CMD_DESTROY_MW,
+                                   f->window.handle),
+                        ==, 0);
+    }
+    vg_mr_free(f->mr);
+}
+
 static void open_fire(struct fire *f)
 {
     /* One side posts through maps in its own RAM, which goes away as well. */
@@ -53,6 +119,18 @@ static void open_fire(struct fire *f)
                          .guest = {{.db = VG_DB_EXT}}};
 
     vgt_pair_open(&f->p, 0, 1, &o);
+}
+
+static void scribble(struct vg_buf *buf)
+{
+    memset(buf->host, 0x5c, buf->len);
+}
+
+static void check_scribbled(const struct vg_buf *buf, unsigned step)
+{
+    for (uint64_t i = 0; i < buf->len; i += step) {
+        g_assert_cmpuint(buf->host[i], ==, 0x5c);
+    }
 }
 
 static void destroy_qp(struct fire *f)
@@ -63,15 +141,13 @@ static void destroy_qp(struct fire *f)
 
     g_assert_cmpint(vg_destroy(s->g, PVRDMA_CMD_DESTROY_QP, s->qp->handle), ==, 0);
     /* The driver frees the rings now: nothing may be written any more. */
-    memset(s->qp->mem->host, 0x5c, s->qp->mem->len);
+    scribble(s->qp->mem);
     while (vg_cq_poll(s->scq, &cqe, 1) == 1 || vg_cq_poll(s->rcq, &cqe, 1) == 1) {
     }
     g_usleep(2000);
     g_assert_cmpint(vg_cq_poll(s->scq, &cqe, 1), ==, 0);
     g_assert_cmpint(vg_cq_poll(s->rcq, &cqe, 1), ==, 0);
-    for (uint64_t i = 0; i < s->qp->mem->len; i++) {
-        g_assert_cmpuint(s->qp->mem->host[i], ==, 0x5c);
-    }
+    check_scribbled(s->qp->mem, 1);
     fresh = vg_qp_new(s->pd, s->scq, s->rcq, NULL);
     s->g->up = false; /* free our side of the old one only */
     vg_qp_free(s->qp);
@@ -84,11 +160,9 @@ static void destroy_mr(struct fire *f)
     struct vgt_side *s = &f->p.s[g_rand_int(f->r) & 1];
 
     g_assert_cmpint(vg_destroy(s->g, PVRDMA_CMD_DESTROY_MR, s->mr->handle), ==, 0);
-    memset(s->mr->buf->host, 0x5c, s->mr->buf->len);
+    scribble(s->mr->buf);
     g_usleep(1000);
-    for (uint64_t i = 0; i < s->mr->buf->len; i += 61) {
-        g_assert_cmpuint(s->mr->buf->host[i], ==, 0x5c);
-    }
+    check_scribbled(s->mr->buf, 61);
     s->g->up = false;
     vg_mr_free(s->mr);
     s->g->up = true;
@@ -135,23 +209,30 @@ static void unbind_gid(struct fire *f)
     g_assert_cmpint(vg_bind_gid(g, 0, &g->gid), ==, 0);
 }
 
-/* What a context still has goes with it. */
+/* What a context still has goes with it: an extended one (side 0), or a stock one. */
 static void destroy_context(struct fire *f)
 {
-    struct vgt_side *s = &f->p.s[g_rand_int(f->r) & 1];
+    unsigned i = g_rand_int(f->r) & 1;
+    struct vgt_side *s = &f->p.s[i];
 
     g_assert_cmpint(vg_destroy(s->g, PVRDMA_CMD_DESTROY_UC, s->g->uctx), ==, 0);
-    memset(s->mr->buf->host, 0x5c, s->mr->buf->len);
-    memset(s->qp->mem->host, 0x5c, s->qp->mem->len);
+    scribble(s->mr->buf);
+    if (i == 0) {
+        scribble(f->mr->buf);
+    }
+    scribble(s->qp->mem);
+    scribble(f->qp[i]->mem);
+    scribble(f->srq[i]->mem);
     g_usleep(1000);
-    for (uint64_t i = 0; i < s->mr->buf->len; i += 61) {
-        g_assert_cmpuint(s->mr->buf->host[i], ==, 0x5c);
+    check_scribbled(s->mr->buf, 61);
+    if (i == 0) {
+        check_scribbled(f->mr->buf, 61);
     }
-    for (uint64_t i = 0; i < s->qp->mem->len; i++) {
-        g_assert_cmpuint(s->qp->mem->host[i], ==, 0x5c);
-    }
+    check_scribbled(s->qp->mem, 1);
+    check_scribbled(f->qp[i]->mem, 1);
+    check_scribbled(f->srq[i]->mem, 1);
     g_assert_cmpint(vg_destroy(s->g, PVRDMA_CMD_DESTROY_PD, s->pd->handle), >, 0);
-    vgt_assert_no_objects(s->g == f->p.s[0].g ? "vm0" : "vm1");
+    vgt_assert_no_objects(i == 0 ? "vm0" : "vm1");
     s->g->up = false;
 }
 
@@ -188,12 +269,17 @@ static const struct shot {
     const char *name;
     void (*fire)(struct fire *f);
     bool reopen; /* the pair is unusable afterwards: without CQs that work, at least */
+    bool more;   /* with all that a context can have */
 } shots[] = {
-    {"qp", destroy_qp, false},          {"mr", destroy_mr, false},
-    {"cq", destroy_cq, false},          {"modify", modify_qp, false},
-    {"gid", unbind_gid, false},         {"unmap", remap, true},
-    {"reset", reset_device, true},      {"detach", detach, true},
-    {"context", destroy_context, true},
+    {"qp", destroy_qp, false},
+    {"mr", destroy_mr, false},
+    {"cq", destroy_cq, false},
+    {"modify", modify_qp, false},
+    {"gid", unbind_gid, false},
+    {"unmap", remap, true},
+    {"reset", reset_device, true},
+    {"detach", detach, true},
+    {"context", destroy_context, true, true},
 };
 
 static void test_shot(const void *data)
@@ -205,9 +291,16 @@ static void test_shot(const void *data)
     vgt_traffic_open(&bystander, 2, 3, 2, 4, 65536, NULL);
     open_fire(&f);
     for (unsigned i = 0; i < vgt_rounds(ROUNDS); i++) {
+        if (shot->more) {
+            open_more(&f);
+            ignite_more(&f);
+        }
         ignite(&f);
         shot->fire(&f);
         vgt_traffic_run(&bystander, 4);
+        if (shot->more) {
+            close_more(&f);
+        }
         if (shot->reopen) {
             vgt_pair_close(&f.p);
             open_fire(&f);

@@ -30,11 +30,6 @@ struct lab {
     struct vg_mr *mr;
 };
 
-struct window {
-    struct vguest *g;
-    uint32_t handle, rkey;
-};
-
 static void lab_open(struct lab *l)
 {
     vgt_pair_open(&l->p, 0, 1, &program);
@@ -56,34 +51,20 @@ static void reconnect(struct lab *l)
     vgt_pair_reconnect(&l->p, &program.conn);
 }
 
-static int create(struct vguest *g, uint32_t pd, uint32_t type, struct window *w)
+static struct vg_mw window_new(struct lab *l, uint32_t type)
 {
-    struct pvrdma_ext_cmd_create_mw req = {
-        .cmd = PVRDMA_CMD_CREATE_MW, .pd_handle = pd, .type = type};
-    struct pvrdma_resp_create_mr resp;
-    int err = vg_command(g, &req, sizeof(req), &resp, sizeof(resp));
+    struct vg_mw w;
 
-    if (!err) {
-        *w = (struct window){g, resp.mr_handle, resp.rkey};
-        g_assert_cmpuint(resp.lkey, ==, 0);
-    }
-    return err;
-}
-
-static struct window window_new(struct lab *l, uint32_t type)
-{
-    struct window w;
-
-    g_assert_cmpint(create(l->own->g, l->own->pd->handle, type, &w), ==, 0);
+    g_assert_cmpint(vg_create_mw(l->own->g, l->own->pd->handle, type, &w), ==, 0);
     return w;
 }
 
-static int window_end(const struct window *w)
+static int window_end(const struct vg_mw *w)
 {
     return vg_destroy(w->g, (enum pvrdma_cmd)PVRDMA_CMD_DESTROY_MW, w->handle);
 }
 
-static void window_free(const struct window *w)
+static void window_free(const struct vg_mw *w)
 {
     g_assert_cmpint(window_end(w), ==, 0);
 }
@@ -93,27 +74,12 @@ static void post(struct vgt_side *s, struct vg_wr wr)
     g_assert_cmpuint(vg_post_send(s->qp, &wr, 1), ==, 1);
 }
 
-/* The window gets its next key. */
-static struct vg_wr bind_wr(struct window *w, const struct vg_mr *mr, uint64_t off,
-                            uint64_t len, uint32_t access)
-{
-    w->rkey = (w->rkey & ~0xffu) | ((w->rkey + 1) & 0xff);
-    return (struct vg_wr){.wr_id = BIND_ID,
-                          .opcode = PVRDMA_WR_BIND_MW,
-                          .flags = VGT_SIG,
-                          .bind = {.addr = mr->buf->va + off,
-                                   .length = len,
-                                   .lkey = mr->lkey,
-                                   .access_flags = access,
-                                   .rkey = w->rkey}};
-}
-
-static void bind_mw(struct vgt_side *s, struct window *w, const struct vg_mr *mr,
+static void bind_mw(struct vgt_side *s, struct vg_mw *w, const struct vg_mr *mr,
                     uint64_t off, uint64_t len, uint32_t access)
 {
     struct pvrdma_cqe cqe;
 
-    post(s, bind_wr(w, mr, off, len, access));
+    post(s, vg_wr_bind(w, BIND_ID, mr, off, len, access));
     cqe = vgt_expect(s->scq, BIND_ID, PVRDMA_WC_SUCCESS);
     g_assert_cmpuint(cqe.opcode, ==, PVRDMA_WC_BIND_MW);
 }
@@ -171,7 +137,7 @@ static int end_mr(const struct vg_mr *mr)
 static void test_use(const void *arg)
 {
     uint32_t type = GPOINTER_TO_UINT(arg), old;
-    struct window w;
+    struct vg_mw w;
     struct lab l;
     uint64_t va;
 
@@ -231,16 +197,16 @@ static void test_use(const void *arg)
         old = w.rkey;
         bind_mw(l.own, &w, l.mr, 0, 0, 0); /* to nothing */
     } else {
-        refuse(&l, bind_wr(&w, l.mr, 0, LEN, REMOTE), PVRDMA_WC_MW_BIND_ERR);
+        refuse(&l, vg_wr_bind(&w, BIND_ID, l.mr, 0, LEN, REMOTE), PVRDMA_WC_MW_BIND_ERR);
         write_to(&l, va + 4000, old, 8, true);
         post(l.own, inv_wr(PVRDMA_WR_LOCAL_INV, old));
         vgt_expect(l.own->scq, INV_ID, PVRDMA_WC_SUCCESS);
-        refuse(&l, bind_wr(&w, l.mr, 0, 0, REMOTE), PVRDMA_WC_MW_BIND_ERR);
+        refuse(&l, vg_wr_bind(&w, BIND_ID, l.mr, 0, 0, REMOTE), PVRDMA_WC_MW_BIND_ERR);
     }
     write_to(&l, va + 4000, old, 8, false);
     write_to(&l, va + 4000, w.rkey, 8, false);
     g_assert_cmpint(end_mr(l.mr), ==, 0);
-    refuse(&l, bind_wr(&w, l.mr, 0, LEN, REMOTE), PVRDMA_WC_MW_BIND_ERR);
+    refuse(&l, vg_wr_bind(&w, BIND_ID, l.mr, 0, LEN, REMOTE), PVRDMA_WC_MW_BIND_ERR);
 
     /* It ends bound as well, and the next has another key. */
     l.own->g->up = false;
@@ -258,7 +224,7 @@ static void test_use(const void *arg)
 /* One of type 2B is for the queue pair that bound it. */
 static void test_other_qp(void)
 {
-    struct window w;
+    struct vg_mw w;
     struct vg_qp *bound;
     struct lab l;
 
@@ -311,14 +277,14 @@ static void test_bad(void)
 {
     struct vg_mr *mr, *other_mr;
     struct vg_pd *other;
-    struct window w, w1, far;
+    struct vg_mw w, w1, far;
     struct vg_wr good, wr;
     struct lab l;
 
     lab_open(&l);
     w = window_new(&l, PVRDMA_EXT_MW_TYPE_2B);
     w1 = window_new(&l, PVRDMA_EXT_MW_TYPE_1);
-    good = bind_wr(&w, l.mr, 0, LEN, REMOTE);
+    good = vg_wr_bind(&w, BIND_ID, l.mr, 0, LEN, REMOTE);
 #define BAD(field, value)                      \
     do {                                       \
         wr = good;                             \
@@ -361,28 +327,29 @@ static void test_bad(void)
     /* To be written, the MR must be writable. */
     mr = vg_mr_alloc(l.own->pd, VA, 4096,
                      PVRDMA_ACCESS_MW_BIND | PVRDMA_ACCESS_REMOTE_READ);
-    refuse(&l, bind_wr(&w, mr, 0, 4096, PVRDMA_ACCESS_REMOTE_WRITE),
+    refuse(&l, vg_wr_bind(&w, BIND_ID, mr, 0, 4096, PVRDMA_ACCESS_REMOTE_WRITE),
            PVRDMA_WC_MW_BIND_ERR);
-    refuse(&l, bind_wr(&w1, mr, 0, 4096, PVRDMA_ACCESS_REMOTE_ATOMIC),
+    refuse(&l, vg_wr_bind(&w1, BIND_ID, mr, 0, 4096, PVRDMA_ACCESS_REMOTE_ATOMIC),
            PVRDMA_WC_MW_BIND_ERR);
     bind_mw(l.own, &w1, mr, 0, 4096, PVRDMA_ACCESS_REMOTE_READ);
 
     /* Another PD's window, MR, or queue. */
     other = vg_pd_new(l.own->g);
     other_mr = vg_mr_alloc(other, VA, 4096, RIGHTS);
-    g_assert_cmpint(create(l.own->g, other->handle, PVRDMA_EXT_MW_TYPE_1, &far), ==, 0);
-    refuse(&l, bind_wr(&far, l.mr, 0, 8, REMOTE), PVRDMA_WC_MW_BIND_ERR);
-    refuse(&l, bind_wr(&far, other_mr, 0, 8, REMOTE), PVRDMA_WC_MW_BIND_ERR);
-    refuse(&l, bind_wr(&w, other_mr, 0, 8, REMOTE), PVRDMA_WC_MW_BIND_ERR);
+    g_assert_cmpint(vg_create_mw(l.own->g, other->handle, PVRDMA_EXT_MW_TYPE_1, &far), ==,
+                    0);
+    refuse(&l, vg_wr_bind(&far, BIND_ID, l.mr, 0, 8, REMOTE), PVRDMA_WC_MW_BIND_ERR);
+    refuse(&l, vg_wr_bind(&far, BIND_ID, other_mr, 0, 8, REMOTE), PVRDMA_WC_MW_BIND_ERR);
+    refuse(&l, vg_wr_bind(&w, BIND_ID, other_mr, 0, 8, REMOTE), PVRDMA_WC_MW_BIND_ERR);
     g_assert_cmpint(vg_destroy(l.own->g, PVRDMA_CMD_DESTROY_PD, other->handle), !=, 0);
     window_free(&far);
     vg_mr_free(other_mr);
     vg_pd_free(other);
 
-    g_assert_cmpint(create(l.own->g, 0, PVRDMA_EXT_MW_TYPE_1, &far), !=, 0);
-    g_assert_cmpint(create(l.own->g, l.own->pd->handle, 0, &far), !=, 0);
-    g_assert_cmpint(create(l.own->g, l.own->pd->handle, 3, &far), !=, 0);
-    far = (struct window){l.own->g, l.mr->handle, 0};
+    g_assert_cmpint(vg_create_mw(l.own->g, 0, PVRDMA_EXT_MW_TYPE_1, &far), !=, 0);
+    g_assert_cmpint(vg_create_mw(l.own->g, l.own->pd->handle, 0, &far), !=, 0);
+    g_assert_cmpint(vg_create_mw(l.own->g, l.own->pd->handle, 3, &far), !=, 0);
+    far = (struct vg_mw){l.own->g, l.mr->handle, 0};
     g_assert_cmpint(window_end(&far), !=, 0);
     far.handle = 0;
     g_assert_cmpint(window_end(&far), !=, 0);
@@ -405,7 +372,7 @@ static void test_stock(void)
     static const uint32_t op[] = {PVRDMA_WR_BIND_MW, PVRDMA_WR_LOCAL_INV,
                                   PVRDMA_WR_SEND_WITH_INV};
     struct vgt_opts o = program;
-    struct window w;
+    struct vg_mw w;
     struct lab l;
 
     o.qp.stock = true;
@@ -414,7 +381,7 @@ static void test_stock(void)
     l.mr = vg_mr_alloc(l.own->pd, VA, LEN, RIGHTS);
     w = window_new(&l, PVRDMA_EXT_MW_TYPE_1);
     for (unsigned i = 0; i < G_N_ELEMENTS(op); i++) {
-        struct vg_wr wr = bind_wr(&w, l.mr, 0, LEN, REMOTE);
+        struct vg_wr wr = vg_wr_bind(&w, BIND_ID, l.mr, 0, LEN, REMOTE);
 
         wr.opcode = op[i];
         refuse(&l, wr, PVRDMA_WC_LOC_QP_OP_ERR);
@@ -461,7 +428,7 @@ static void test_race(void)
     for (unsigned round = 0; round < vgt_rounds(400); round++) {
         unsigned how = round % 4, n = 0;
         bool type1 = how == 2;
-        struct window w[2];
+        struct vg_mw w[2];
         struct pvrdma_cqe cqe;
 
         for (unsigned i = 0; i < 2; i++) {
@@ -473,10 +440,10 @@ static void test_race(void)
                                .sge = &sge};
 
             vgt_pair_reconnect(&p[i], &o.conn);
-            g_assert_cmpint(create(own.g, own.pd->handle,
-                                   type1 ? PVRDMA_EXT_MW_TYPE_1 : PVRDMA_EXT_MW_TYPE_2B,
-                                   &w[i]),
-                            ==, 0);
+            g_assert_cmpint(
+                vg_create_mw(own.g, own.pd->handle,
+                             type1 ? PVRDMA_EXT_MW_TYPE_1 : PVRDMA_EXT_MW_TYPE_2B, &w[i]),
+                ==, 0);
             bind_mw(&p[i].s[1], &w[i], mr, 0, len, REMOTE);
             memset(s->mr->buf->host, 1 + i, len);
             wr.rkey = w[i].rkey;
@@ -500,7 +467,7 @@ static void test_race(void)
                 vgt_expect(own.rcq, 8, PVRDMA_WC_SUCCESS);
                 break;
             case 2:
-                post(s, bind_wr(&w[i], mr, 0, 0, 0));
+                post(s, vg_wr_bind(&w[i], BIND_ID, mr, 0, 0, 0));
                 expect_end(&own);
                 break;
             default:
@@ -550,7 +517,7 @@ static void test_bind_over(void)
     struct vgt_opts o = program;
     struct vgt_pair p[2], binder;
     struct vgt_side own;
-    struct window w;
+    struct vg_mw w;
     struct vg_mr *mr;
     unsigned caught = 0;
 
@@ -564,7 +531,7 @@ static void test_bind_over(void)
         p[i].s[1].qp = vg_qp_new(own.pd, own.scq, own.rcq, &o.qp);
     }
     mr = vg_mr_alloc(own.pd, VA, 2 * len, RIGHTS);
-    g_assert_cmpint(create(own.g, own.pd->handle, PVRDMA_EXT_MW_TYPE_1, &w), ==, 0);
+    g_assert_cmpint(vg_create_mw(own.g, own.pd->handle, PVRDMA_EXT_MW_TYPE_1, &w), ==, 0);
     for (unsigned round = 0; round < vgt_rounds(400); round++) {
         struct pvrdma_cqe cqe;
         unsigned n = 0;
@@ -624,11 +591,11 @@ static void test_destroy(void)
 
     lab_open(&l);
     for (unsigned round = 0; round < vgt_rounds(300); round++) {
-        struct window w = window_new(&l, 1 + round % 2);
+        struct vg_mw w = window_new(&l, 1 + round % 2);
         struct pvrdma_cqe cqe;
         int err;
 
-        post(l.own, bind_wr(&w, l.mr, 0, LEN, REMOTE));
+        post(l.own, vg_wr_bind(&w, BIND_ID, l.mr, 0, LEN, REMOTE));
         if (round % 3) {
             g_usleep(round % 5 * 10);
         }
@@ -700,7 +667,7 @@ static void test_rereg(void)
     struct vg_pd *other, *kernel;
     struct pvrdma_ext_cmd_rereg_mr req;
     struct vg_mr *dma;
-    struct window w;
+    struct vg_mw w;
     struct lab l;
     uint64_t va, pdir;
     int64_t pages;
@@ -867,7 +834,7 @@ static void test_rereg_traffic(void)
 /* Byte 0 at address 0, wherever in its page it lies; windows, too. */
 static void test_zero_based(void)
 {
-    struct window w;
+    struct vg_mw w;
     struct vg_mr *mr;
     struct lab l;
 
@@ -880,7 +847,7 @@ static void test_zero_based(void)
     write_to(&l, mr->buf->va, mr->rkey, 8, false);
     w = window_new(&l, PVRDMA_EXT_MW_TYPE_1);
     {
-        struct vg_wr wr = bind_wr(&w, mr, 0, 5000, REMOTE);
+        struct vg_wr wr = vg_wr_bind(&w, BIND_ID, mr, 0, 5000, REMOTE);
 
         wr.bind.addr = 8000;
         post(l.own, wr);

@@ -123,6 +123,20 @@ struct vg_wr vg_wr_fast_reg(struct vg_mr *mr, uint64_t wr_id, uint32_t access)
                                   .rkey = mr->rkey}};
 }
 
+struct vg_wr vg_wr_bind(struct vg_mw *w, uint64_t wr_id, const struct vg_mr *mr,
+                        uint64_t off, uint64_t len, uint32_t access)
+{
+    w->rkey = (w->rkey & ~0xffu) | ((w->rkey + 1) & 0xff);
+    return (struct vg_wr){.wr_id = wr_id,
+                          .opcode = PVRDMA_WR_BIND_MW,
+                          .flags = PVRDMA_SEND_SIGNALED,
+                          .bind = {.addr = mr->buf->va + off,
+                                   .length = len,
+                                   .lkey = mr->lkey,
+                                   .access_flags = access,
+                                   .rkey = w->rkey}};
+}
+
 void vg_mr_free(struct vg_mr *mr)
 {
     struct vguest *g = mr->pd->g;

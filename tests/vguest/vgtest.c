@@ -370,7 +370,7 @@ int64_t vgt_restart(const struct vg_daemon *d)
 
 void vgt_assert_no_objects(const char *vm)
 {
-    static const char *const kinds[] = {"pds", "mrs", "cqs", "qps"};
+    static const char *const kinds[] = {"pds", "mrs", "cqs", "qps", "srqs"};
     JsonNode *status = vg_daemon_status(vgt_daemon);
     JsonObject *o = json_object_get_object_member(vg_status_vm(status, vm), "objects");
 

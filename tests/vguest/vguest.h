@@ -322,7 +322,10 @@ uint64_t vg_query_clock(struct vguest *g);
 int vg_create_srq(struct vguest *g, struct pvrdma_cmd_create_srq *req, uint32_t *handle);
 int vg_modify_srq(struct vguest *g, uint32_t handle, uint32_t mask, uint32_t limit);
 int vg_query_srq(struct vguest *g, uint32_t handle, struct pvrdma_srq_attr *attr);
-/* DESTROY_PD, _MR, _CQ, _QP, _SRQ, _UC. */
+struct vg_mw;
+/* @type: PVRDMA_EXT_MW_TYPE_*. */
+int vg_create_mw(struct vguest *g, uint32_t pd, uint32_t type, struct vg_mw *w);
+/* DESTROY_PD, _MR, _CQ, _QP, _SRQ, _UC, _MW. */
 int vg_destroy(struct vguest *g, enum pvrdma_cmd cmd, uint32_t handle);
 
 /* Next async event / CQ notification off the ring; false: none. */
@@ -352,6 +355,12 @@ struct vg_mr {
     struct vg_buf *buf;
     uint32_t handle, lkey, rkey;
     uint64_t pdir;
+};
+
+/* A memory window. */
+struct vg_mw {
+    struct vguest *g;
+    uint32_t handle, rkey;
 };
 
 struct vg_cq {
@@ -459,6 +468,9 @@ struct vg_mr *vg_mr_new_fast(struct vg_pd *pd, struct vg_buf *buf, uint32_t max)
 /* The WR that registers all of its buffer; the key gets a new low byte in @mr. */
 struct vg_wr vg_wr_fast_reg(struct vg_mr *mr, uint64_t wr_id, uint32_t access);
 void vg_mr_free(struct vg_mr *mr);
+/* The WR that binds @w, which gets its next key, to @len bytes of @mr. */
+struct vg_wr vg_wr_bind(struct vg_mw *w, uint64_t wr_id, const struct vg_mr *mr,
+                        uint64_t off, uint64_t len, uint32_t access);
 struct pvrdma_sge vg_sge(const struct vg_mr *mr, uint64_t offset, uint32_t len);
 #define VG_MR_HOST(mr, off) ((mr)->buf->host + (off))
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* verbs.c: caps, port, contexts, PDs, reset of everything. */
+#include "pvrdma/ext.h"
 #include "testdev.h"
 
 static struct testdev *td;
@@ -130,6 +131,9 @@ static uint32_t fill_uctx(uint32_t uctx)
         .access_flags = 1,
         .nchunks = 1,
     };
+    struct pvrdma_ext_cmd_create_mw mw = {.pd_handle = pd, .type = PVRDMA_EXT_MW_TYPE_2B};
+    const struct pvrdma_resp_handle *made = testdev_ptr(td, td->resp);
+    struct pvrdma_cmd_create_qp qp;
     uint64_t page[2] = {testdev_pages(td, 1), testdev_pages(td, 1)};
 
     mr.pdir_dma = srq.pdir_dma = testdev_pdir(td, page, 2);
@@ -137,7 +141,14 @@ static uint32_t fill_uctx(uint32_t uctx)
     testdev_qp(td, pd, cq);
     g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_SRQ, &srq, sizeof(srq)), ==,
                      0);
+    testdev_qp_req(td, &qp, pd, cq);
+    qp.max_recv_wr = qp.max_recv_sge = 0;
+    qp.total_chunks = 3;
+    qp.is_srq = 1;
+    qp.srq_handle = made->handle;
+    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_QP, &qp, sizeof(qp)), ==, 0);
     g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_MR, &mr, sizeof(mr)), ==, 0);
+    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_MW, &mw, sizeof(mw)), ==, 0);
     return pd;
 }
 
@@ -151,7 +162,29 @@ static void check_stats(const struct objects_stats *then, uint32_t uctx)
     g_assert_cmpuint(now.mr, ==, then->mr);
     g_assert_cmpuint(now.cq, ==, then->cq);
     g_assert_cmpuint(now.qp, ==, then->qp);
+    g_assert_cmpuint(now.srq, ==, then->srq);
     g_assert_cmpuint(now.pages, ==, then->pages);
+}
+
+static uint32_t stock_uctx(uint32_t page)
+{
+    return testdev_uctx(td, page);
+}
+
+/* With all extensions, which have pages of their own. */
+static uint32_t ext_uctx(uint32_t page)
+{
+    const struct pvrdma_ext_resp_uc *made = testdev_ptr(td, td->resp);
+    struct pvrdma_ext_cmd_uc req = {
+        .pfn = TESTDEV_UAR_PFN + page,
+        .pdir_dma = testdev_new_pdir(td, PVRDMA_EXT_PAGES, NULL),
+        .features = PVRDMA_EXT_CONTEXT_FEATURES,
+        .npages = PVRDMA_EXT_PAGES,
+    };
+
+    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_UC_EXT, &req, sizeof(req)), ==,
+                     0);
+    return made->ctx_handle;
 }
 
 /*
@@ -160,36 +193,38 @@ static void check_stats(const struct objects_stats *then, uint32_t uctx)
  * just its own along; the page is free for the next one, also if nobody
  * destroyed the context.
  */
-static void test_left_behind(void)
+static void test_left_behind(gconstpointer ext)
 {
+    uint32_t (*context)(uint32_t page) = ext ? ext_uctx : stock_uctx;
     uint32_t kept, left, pd, kernel;
     struct objects_stats before, st;
 
     setup();
     kernel = testdev_pd(td, 0);
     testdev_qp(td, kernel, testdev_cq(td, 0, 64));
-    kept = testdev_uctx(td, 7);
+    kept = context(7);
     fill_uctx(kept);
     before = testdev_stats(td);
 
-    left = testdev_uctx(td, 8);
+    left = context(8);
     pd = fill_uctx(left);
     st = testdev_stats(td);
-    g_assert_cmpuint(st.qp, ==, 5);
-    g_assert_cmpuint(st.mr, ==, 2);
+    g_assert_cmpuint(st.qp, ==, 7);
+    g_assert_cmpuint(st.mr, ==, 4);
+    g_assert_cmpuint(st.srq, ==, 2);
     g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, pd), !=, 0);
     g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, left), ==, 0);
     check_stats(&before, 0);
     g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_PD, pd), !=, 0);
 
     /* With a CQ goes whoever uses it. */
-    left = testdev_uctx(td, 8);
+    left = context(8);
     testdev_qp(td, kernel, testdev_cq(td, left, 64));
     g_assert_cmpuint(testdev_stats(td).qp, ==, before.qp + 1);
     g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, left), ==, 0);
     check_stats(&before, 0);
 
-    left = testdev_uctx(td, 8);
+    left = context(8);
     fill_uctx(left);
     g_assert_cmpuint(create_uc(TESTDEV_UAR_PFN + 8), ==, 0);
     g_assert_cmpuint(testdev_handle(td, PVRDMA_CMD_DESTROY_UC, left), !=, 0);
@@ -262,7 +297,8 @@ int main(int argc, char **argv)
     g_test_add_func("/verbs/caps", test_caps);
     g_test_add_func("/verbs/port", test_port);
     g_test_add_func("/verbs/uctx", test_uctx);
-    g_test_add_func("/verbs/left-behind", test_left_behind);
+    g_test_add_data_func("/verbs/left-behind/stock", NULL, test_left_behind);
+    g_test_add_data_func("/verbs/left-behind/extended", "", test_left_behind);
     g_test_add_func("/verbs/pd", test_pd);
     g_test_add_func("/verbs/reset", test_reset);
     ret = g_test_run();
