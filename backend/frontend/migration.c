@@ -234,18 +234,39 @@ static int end_save(struct vfu_conn *c, struct migration *m)
     return 0;
 }
 
+/*
+ * What had moved from here is gone, and what begins here now is another: with the same
+ * owner it could take from the VM that runs elsewhere what is that one's.
+ */
+static void begin_anew(struct vm *vm)
+{
+    struct migration *m = migration_get(vm);
+
+    memcpy(m->former, vm->owner, sizeof(m->former));
+    m->former_generation = vm->generation;
+    vm_new_owner(vm);
+    m->saved = false;
+    if (vm->pauses == 0 && atomic_load(&vm->dp.paused)) { /* resumed in vain before */
+        datapath_pause(vm);
+        datapath_resume(vm);
+    }
+    log_vm(LOG_LVL_INFO, vm, "was reset: it begins anew, without those addresses");
+}
+
 static int begin_load(struct vfu_conn *c, struct migration *m)
 {
     struct vm *vm = c->vm;
 
     device_reset(vm->dev);
     irq_forget_pending(&vm->guest.irq);
+    if (vm->moved) {
+        begin_anew(vm);
+    }
     if (!m->loaded) {
         m->before = vm_identity_of(vm);
     }
     m->passed_on = false;
     m->handed_over = m->past = false;
-    vm->moved = false; /* what had moved is gone */
     m->last = (struct migration_status){.quiesce_us = m->last.quiesce_us};
     return 0;
 }
@@ -442,25 +463,6 @@ static void forget_loaded(struct vm *vm, struct migration *m)
         vm_identity_restore(vm, &m->before);
         m->loaded = m->past = m->passed_on = false;
     }
-}
-
-/*
- * What had moved from here is gone, and what begins here now is another: with the same
- * owner it could take from the VM that runs elsewhere what is that one's.
- */
-static void begin_anew(struct vm *vm)
-{
-    struct migration *m = migration_get(vm);
-
-    memcpy(m->former, vm->owner, sizeof(m->former));
-    m->former_generation = vm->generation;
-    vm_new_owner(vm);
-    m->saved = false;
-    if (vm->pauses == 0 && atomic_load(&vm->dp.paused)) { /* resumed in vain before */
-        datapath_pause(vm);
-        datapath_resume(vm);
-    }
-    log_vm(LOG_LVL_INFO, vm, "was reset: it begins anew, without those addresses");
 }
 
 void migration_reset(struct vm *vm)

@@ -632,9 +632,11 @@ static void test_reset_moved(gconstpointer style)
 
 /*
  * The same, and the guest is begun anew in that very connection: its address is another's
- * until that has gone; then it is its own, and its queue pairs work.
+ * until that has gone; then it is its own, and its queue pairs work.  @load: a state was
+ * to be loaded before, which came to nothing; and the new guest is saved, and goes on,
+ * so that it may have a higher generation than the one that moved, which stands still.
  */
-static void test_reset_begun(gconstpointer style)
+static void begun_where_it_was(gconstpointer style, bool load)
 {
     struct vgt_opts o = opts_of(style);
     struct vg_place target;
@@ -646,6 +648,10 @@ static void test_reset_begun(gconstpointer style)
     target = vg_move_begin(s->g, vgt_daemon, 2);
     g_assert_cmpint(vg_mig_set(s->g, RUNNING), ==, 0);
     vg_place_swap(s->g, &target);
+    if (load) {
+        g_assert_cmpint(vg_mig_set(s->g, RESUMING), ==, 0);
+        g_assert_cmpint(vg_mig_set(s->g, STOP), ==, EBADMSG);
+    }
     g_assert_cmpint(vg_reset(s->g), ==, 0);
     s->g->up = false;
     vg_mr_free(s->mr);
@@ -653,6 +659,11 @@ static void test_reset_begun(gconstpointer style)
     vg_cq_free(s->scq);
     vg_cq_free(s->rcq);
     vg_pd_free(s->pd);
+    if (load) {
+        g_byte_array_unref(saved(s->g));
+        g_assert_cmpint(vg_mig_set(s->g, RUNNING), ==, 0);
+        g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm2"), ==, 0);
+    }
     g_assert_cmpint(vg_bring_up(s->g), !=, 0); /* the address runs elsewhere */
     vg_place_close(&target);
     for (gint64 end = g_get_monotonic_time() + VGT_WAIT_MS * 1000;;) {
@@ -676,6 +687,16 @@ static void test_reset_begun(gconstpointer style)
     vgt_pair_close(&p);
 }
 
+static void test_reset_begun(gconstpointer style)
+{
+    begun_where_it_was(style, false);
+}
+
+static void test_load_begun(gconstpointer style)
+{
+    begun_where_it_was(style, true);
+}
+
 int main(int argc, char **argv)
 {
     struct vg_daemon_opts o = {
@@ -696,6 +717,7 @@ int main(int argc, char **argv)
         {"past-anew", test_past_anew},
         {"reset-moved", test_reset_moved},
         {"reset-begun", test_reset_begun},
+        {"load-begun", test_load_begun},
         {"status", test_status},
     };
 
