@@ -460,7 +460,10 @@ static void test_no_place(void)
     fakestream_end();
 }
 
-/* UC: a message that is given up ends with the next segment, whatever that says. */
+/*
+ * UC: a message that is given up ends with the next segment, whatever that says, or when
+ * the next message is announced.
+ */
 static void test_given_up(void)
 {
     int fd;
@@ -483,7 +486,15 @@ static void test_given_up(void)
     begin_send(2);
     put_next(fd, 8, true, OLD, 0);
     vgt_expect(victim.rcq, 2, PVRDMA_WC_SUCCESS);
-    expect(0, FIRST, 3);
+    begin_write();
+    put_next(fd, FIRST, false, 5, 0);
+    put_empty_write(fd, 0x16, 4);
+    put_empty_write(fd, 0x13, 5);
+    vgt_recv(&victim, 3, 0, 64);
+    begin_send(3);
+    put_next(fd, 8, true, OLD, 0);
+    vgt_expect(victim.rcq, 3, PVRDMA_WC_SUCCESS);
+    expect(0, FIRST, 5);
     expect_beside(FIRST);
     close(fd);
     fakestream_end();

@@ -167,6 +167,7 @@ static void take_ctl(struct conn *c, const struct segment *seg)
     default:
         arrival_drop_rest(s);
         s->dropping = false;
+        s->giving_up = false; /* its last segment may have been among the dropped */
         s->rx_seq = ctl.seq;
         break;
     }
