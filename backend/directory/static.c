@@ -468,8 +468,9 @@ static void say_refused(struct member *m, const char *network,
     char text[CONFIG_GID_STRLEN];
 
     config_format_gid(gid, text);
-    log_about(LOG_LVL_WARN, &m->log, "claims %s of network %s: refused, %s", text,
-              network,
+    /* When both ends move the word of a former place may come last. */
+    log_about(why == CLAIM_OLD ? LOG_LVL_INFO : LOG_LVL_WARN, &m->log,
+              "claims %s of network %s: refused, %s", text, network,
               why == CLAIM_LOCAL   ? "a VM of this host has it"
               : why == CLAIM_OTHER ? "another owner has it"
               : why == CLAIM_RUNS  ? "its owner runs where it was"

@@ -641,6 +641,8 @@ static void test_owners(void)
     g_assert_cmpuint(goes_to(&s, &far), ==, 1);
     say(2, PEER_MSG_CLAIM, claim(&far, 7, 5)); /* it has not moved */
     settle(2);
+    host_wait_logged(vgt_daemon, "<6>peer host2: claims 10.0.0.61 of network lan: "
+                                 "refused, its owner has moved");
     g_assert_cmpuint(goes_to(&s, &far), ==, 1);
     say(2, PEER_MSG_CLAIM,
         claim(&far, 7, 6)); /* it has, and runs at the other all the same */
