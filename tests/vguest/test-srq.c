@@ -683,9 +683,7 @@ static void test_foreign(gconstpointer data)
 
     /* Rung from a page that is not its context's, nobody is woken. */
     send_lane(&w.lane[0], 1, 0, 64);
-    while (vgt_counter("vm1", "datapath", "rnr_waits") < 1) {
-        g_usleep(1000);
-    }
+    vgt_await_counter("vm1", "datapath", "rnr_waits", 1);
     began = vg_now_ns();
     g_assert_cmpuint(
         vg_queue_srq(w.srq,

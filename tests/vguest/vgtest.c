@@ -287,6 +287,16 @@ int64_t vgt_counter(const char *vm, const char *group, const char *name)
     return n;
 }
 
+void vgt_await_counter(const char *vm, const char *group, const char *name, int64_t n)
+{
+    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+
+    while (vgt_counter(vm, group, name) < n) {
+        g_assert_cmpint(vg_now_ns(), <, until);
+        g_usleep(1000);
+    }
+}
+
 long vgt_settled_kib(void)
 {
     long most = 0;

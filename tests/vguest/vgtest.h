@@ -96,6 +96,8 @@ void vgt_assert_no_objects(const char *vm);
 
 /* `pvrdmactl counters`: one of @group ("datapath", "device", ...) of VM @vm. */
 int64_t vgt_counter(const char *vm, const char *group, const char *name);
+/* Wait until it is at least @n. */
+void vgt_await_counter(const char *vm, const char *group, const char *name, int64_t n);
 
 /* What the daemon holds once it has stopped changing for 100 ms; and wait until
  * it holds the same number of descriptors, guest mappings and threads again. */
