@@ -327,33 +327,38 @@ static void test_taken_away(void)
 }
 
 /* A SEND to a receive, 1, up to the middle of its second and last segment. */
-static size_t put_half(int fd, uint8_t frame[FPDU_MAX_SIZE], size_t *size)
+struct half {
+    int fd;
+    size_t at, size;
+    uint8_t frame[FPDU_MAX_SIZE]; /* that segment's: from @at on it is to come */
+};
+
+static void begin_half(struct half *h)
 {
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
+    h->fd = call_ready(true);
     clear_place();
     vgt_recv(&victim, 1, PLACE, FIRST + LONG);
     begin_send(1);
-    put_next(fd, FIRST, false, 3, 0);
-    *size = make(frame, LONG, true, 4, 0);
-    put(fd, frame, *size / 2);
+    put_next(h->fd, FIRST, false, 3, 0);
+    h->size = make(h->frame, LONG, true, 4, 0);
+    h->at = h->size / 2;
+    put(h->fd, h->frame, h->at);
     await_byte(PLACE + FIRST, 4);
-    return *size / 2;
 }
 
 /* Its receive is flushed in the middle of a segment: what comes then has no place. */
 static void test_flushed(void)
 {
-    static uint8_t frame[FPDU_MAX_SIZE];
-    size_t at, size;
-    int fd;
+    static struct half h;
 
-    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
-    fd = call_ready(true);
-    at = put_half(fd, frame, &size);
+    begin_half(&h);
     g_assert_cmpint(vg_qp_to_state(victim.qp, PVRDMA_QPS_ERR), ==, 0);
     vgt_expect(victim.rcq, 1, PVRDMA_WC_WR_FLUSH_ERR);
     clear_place();
-    send(fd, frame + at, size - at, MSG_NOSIGNAL); /* it may be closed already */
-    expect_end(fd, IWARP_OK);
+    /* It may be closed already. */
+    send(h.fd, h.frame + h.at, h.size - h.at, MSG_NOSIGNAL);
+    expect_end(h.fd, IWARP_OK);
     expect_beside(0);
     fakestream_end();
 }
@@ -364,17 +369,13 @@ static void test_flushed(void)
  */
 static void test_stopped(void)
 {
-    static uint8_t frame[FPDU_MAX_SIZE];
-    size_t at, size;
-    int fd;
+    static struct half h;
 
-    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
-    fd = call_ready(true);
-    at = put_half(fd, frame, &size);
+    begin_half(&h);
     g_assert_cmpint(vg_mig_set(victim.g, VFIO_USER_MIG_STOP), ==, 0);
     g_assert_cmpint(vg_mig_set(victim.g, VFIO_USER_MIG_STOP_COPY), ==, 0);
     clear_place();
-    put(fd, frame + at, size - at);
+    put(h.fd, h.frame + h.at, h.size - h.at);
     g_usleep(20000);
     expect_beside(0);
     g_assert_cmpint(vg_mig_set(victim.g, VFIO_USER_MIG_RUNNING), ==, 0);
@@ -382,7 +383,7 @@ static void test_stopped(void)
                      FIRST + LONG);
     await_ack(1);
     expect(FIRST + LONG / 2, LONG / 2, 4);
-    close(fd);
+    close(h.fd);
     fakestream_end();
 }
 

@@ -18,8 +18,9 @@
 #define N_QPS   4u
 #define TARGET  2u /* the VM there */
 
-/* Links end after 2 s of silence. */
-#define KEYS "peer-timeout=2"
+/* Links end after 2 s of silence, or not in a test. */
+#define KEYS      "peer-timeout=2"
+#define LONG_KEYS "peer-timeout=30"
 
 static struct vg_daemon *host[N_HOSTS];
 
@@ -82,6 +83,24 @@ static void wait_target(bool up)
             }
         }
     }
+}
+
+/* Guest 0, connected with its peer, which is on host @peer. */
+static void begin_pair(struct vgt_pair *p, const char *keys, unsigned peer,
+                       const struct vg_conn *c)
+{
+    struct vgt_opts o;
+
+    begin(keys);
+    o = opts_of(peer, c);
+    vgt_pair_open(p, 0, 1, &o);
+    vgt_write_once(p, 1);
+}
+
+static void end_pair(struct vgt_pair *p)
+{
+    vgt_pair_close(p);
+    end();
 }
 
 static void write_back(struct vgt_pair *p, uint64_t wr_id)
@@ -152,7 +171,7 @@ static void goes_on(unsigned peer, enum stage stage, bool gone)
     struct vgt_opts o;
     struct vguest *g;
 
-    begin(gone ? KEYS : "peer-timeout=30");
+    begin(gone ? KEYS : LONG_KEYS);
     o = opts_of(peer, &patient);
     vgt_traffic_open(&t, 0, 1, N_QPS, 4, 20000, &o);
     vgt_traffic_run(&t, 10);
@@ -188,6 +207,24 @@ static void test_loaded(void)
     goes_on(0, LOADED, true);
 }
 
+/* A pair of which guest 0's state is loaded at the target. */
+static struct vg_place begin_told(struct vgt_pair *p, bool gone, unsigned peer,
+                                  const struct vg_conn *c)
+{
+    begin_pair(p, gone ? KEYS : LONG_KEYS, peer, c);
+    return load(p->s[0].g, TOLD);
+}
+
+/* The guest is where it is for good, and the other place goes. */
+static void end_told(struct vgt_pair *p, struct vg_place *place)
+{
+    wait_target(true);
+    check_anew(p);
+    vg_place_close(place);
+    check_anew(p);
+    end_pair(p);
+}
+
 /*
  * The target has been told, too, and is back soon or when nobody counts on it any more.
  * In the test both places have one memory, so nothing is sent until one of them has it
@@ -196,16 +233,11 @@ static void test_loaded(void)
 static void told(unsigned peer, bool gone)
 {
     struct vg_place place;
-    struct vgt_opts o;
     struct vgt_pair p;
     struct vguest *g;
 
-    begin(gone ? KEYS : "peer-timeout=30");
-    o = opts_of(peer, &patient);
-    vgt_pair_open(&p, 0, 1, &o);
-    vgt_write_once(&p, 1);
+    place = begin_told(&p, gone, peer, &patient);
     g = p.s[0].g;
-    place = load(g, TOLD);
     freeze(1, true);
     vg_place_tell_to_run(&place);
     g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_RUNNING), ==, 0);
@@ -218,12 +250,7 @@ static void told(unsigned peer, bool gone)
         write_back(&p, 3);
         vgt_expect(p.s[1].scq, 3, PVRDMA_WC_SUCCESS);
     }
-    wait_target(true);
-    check_anew(&p);
-    vg_place_close(&place);
-    check_anew(&p);
-    vgt_pair_close(&p);
-    end();
+    end_told(&p, &place);
 }
 
 static void test_told(void)
@@ -245,17 +272,12 @@ static void test_told_and_gone(void)
 static void claimed(unsigned peer, bool gone)
 {
     struct vg_place place;
-    struct vgt_opts o;
     struct vgt_pair p;
     struct vguest *g;
     int err;
 
-    begin(gone ? KEYS : "peer-timeout=30");
-    o = opts_of(peer, &impatient);
-    vgt_pair_open(&p, 0, 1, &o);
-    vgt_write_once(&p, 1);
+    place = begin_told(&p, gone, peer, &impatient);
     g = p.s[0].g;
-    place = load(g, TOLD);
     freeze(0, true);
     vg_place_tell_to_run(&place);
     g_usleep(300000); /* it asks */
@@ -277,12 +299,7 @@ static void claimed(unsigned peer, bool gone)
     } else {
         stays_away(g, &place);
     }
-    wait_target(true);
-    check_anew(&p);
-    vg_place_close(&place);
-    check_anew(&p);
-    vgt_pair_close(&p);
-    end();
+    end_told(&p, &place);
 }
 
 static void test_claimed(void)
@@ -296,14 +313,10 @@ static void test_claimed(void)
 static void left(unsigned peer)
 {
     struct vg_place place;
-    struct vgt_opts o;
     struct vgt_pair p;
     int64_t begun;
 
-    begin(KEYS "\nhold-timeout=3");
-    o = opts_of(peer, &impatient);
-    vgt_pair_open(&p, 0, 1, &o);
-    vgt_write_once(&p, 1);
+    begin_pair(&p, KEYS "\nhold-timeout=3", peer, &impatient);
     place = vg_move_begin(p.s[0].g, host[1], TARGET);
     freeze(1, true);
     vg_place_close(&place);
@@ -316,8 +329,7 @@ static void left(unsigned peer)
     g_assert_cmpint(vg_mig_set(p.s[0].g, VFIO_USER_MIG_RUNNING), ==, 0);
     vg_raise_all(p.s[0].g);
     check_anew(&p);
-    vgt_pair_close(&p);
-    end();
+    end_pair(&p);
 }
 
 static void test_left(void)
@@ -335,13 +347,9 @@ static void test_left(void)
 static void lost(unsigned peer, bool spoke)
 {
     struct vg_place place;
-    struct vgt_opts o;
     struct vgt_pair p;
 
-    begin(KEYS);
-    o = opts_of(peer, &impatient);
-    vgt_pair_open(&p, 0, 1, &o);
-    vgt_write_once(&p, 1);
+    begin_pair(&p, KEYS, peer, &impatient);
     place = vg_move_begin(p.s[0].g, host[1], TARGET);
     g_assert_cmpint(vg_mig_set(p.s[0].g, VFIO_USER_MIG_RUNNING), ==, 0);
     vg_raise_all(p.s[0].g);
@@ -364,8 +372,7 @@ static void lost(unsigned peer, bool spoke)
     vg_place_swap(p.s[0].g, &place);
     vg_place_close(&place);
     check_anew(&p);
-    vgt_pair_close(&p);
-    end();
+    end_pair(&p);
 }
 
 static void test_lost(void)
