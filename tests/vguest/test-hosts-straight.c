@@ -597,7 +597,8 @@ static void test_random(void)
         int fd = call();
 
         put_any(fd, mr);
-        close(fd);
+        shutdown(fd, SHUT_WR);
+        wait_closed(fd); /* all was read */
         victim_connect();
         while (vg_cq_poll(victim.rcq, &c, 1) == 1) {
         }
