@@ -6,9 +6,14 @@
 #include <errno.h>
 #include <glib.h>
 
+#include "../heap.h"
 #include "directory/directory.h"
 #include "grace.h"
 #include "vm.h"
+
+/* Bytes, of docs/hosts.md: of an address that was claimed, and that was asked for. */
+#define CLAIM_BYTES 430u
+#define ASKED_BYTES 320u
 
 static struct vm_config cfg[2] = {
     {.name = (char *)"a", .network = (char *)"blue"},
@@ -354,13 +359,16 @@ static void test_forget(void)
 static void test_bounds(void)
 {
     struct claim c = {{1, 2}, 5};
+    size_t before;
 
     begin();
+    before = heap_used();
     for (unsigned i = 0; i < DIRECTORY_MAX_CLAIMS; i++) {
         struct pvrdma_gid g = make_gid(i);
 
         g_assert_cmpint(directory_claim(PEER(0), blue, &g, &c, 0), ==, CLAIM_TAKEN);
     }
+    heap_assert_each("claims", before, DIRECTORY_MAX_CLAIMS, CLAIM_BYTES);
     for (unsigned i = 0; i < 2; i++) {
         struct pvrdma_gid g = make_gid(DIRECTORY_MAX_CLAIMS);
 
@@ -442,6 +450,48 @@ static gint64 wait_asked(const struct route *r)
 }
 
 /* Nobody answers. */
+/* No more at a time than that, whoever asks. */
+static void test_asked_bounds(void)
+{
+    struct claim c = {{1, 2}, 5};
+    struct route *r[DIRECTORY_MAX_ASKED + 2];
+    struct pvrdma_gid first = make_gid(0);
+    size_t before;
+
+    begin();
+    before = heap_used();
+    for (unsigned i = 0; i < DIRECTORY_MAX_ASKED; i++) {
+        struct pvrdma_gid g = make_gid(i);
+
+        r[i] = route_get("blue", &g);
+        route_ask(r[i], NULL);
+        g_assert_cmpuint(r[i]->asked, ==, ROUTE_ASKED);
+    }
+    heap_assert_each("asked for", before, DIRECTORY_MAX_ASKED, ASKED_BYTES);
+    for (unsigned i = DIRECTORY_MAX_ASKED; i < G_N_ELEMENTS(r); i++) {
+        struct pvrdma_gid g = make_gid(i);
+
+        r[i] = route_get("blue", &g);
+        route_ask(r[i], i & 1 ? &vm[0] : NULL);
+        g_assert_cmpuint(r[i]->asked, ==, ROUTE_NOT_ASKED);
+    }
+    g_assert_cmpuint(asks, ==, DIRECTORY_MAX_ASKED);
+    g_assert_cmpuint(stats().too_many, ==, 2);
+    /* One has been found: there is room for another. */
+    g_assert_cmpint(directory_claim(PEER(0), blue, &first, &c, 0), ==, CLAIM_TAKEN);
+    for (unsigned i = DIRECTORY_MAX_ASKED; i < G_N_ELEMENTS(r); i++) {
+        route_ask(r[i], NULL);
+    }
+    g_assert_cmpuint(asks, ==, DIRECTORY_MAX_ASKED + 1);
+    g_assert_cmpuint(stats().too_many, ==, 3);
+    directory_forget(PEER(0), false, NULL, NULL);
+    directory_set_engine(NULL);
+    for (unsigned i = 0; i < G_N_ELEMENTS(r); i++) {
+        route_put(r[i]);
+    }
+    end();
+}
+
 static void test_silence(void)
 {
     struct pvrdma_gid one = make_gid(1);
@@ -678,6 +728,7 @@ int main(int argc, char **argv)
     g_test_add_func("/remote/forget", test_forget);
     g_test_add_func("/remote/bounds", test_bounds);
     g_test_add_func("/remote/ask", test_ask);
+    g_test_add_func("/remote/asked-bounds", test_asked_bounds);
     g_test_add_func("/remote/silence", test_silence);
     g_test_add_func("/remote/want", test_want);
     g_test_add_func("/remote/expect", test_expect);

@@ -9,8 +9,12 @@
 #include <errno.h>
 #include <glib.h>
 
+#include "../heap.h"
 #include "directory/static.h"
 #include "vm.h"
+
+/* Of docs/hosts.md: of an address that a peer is to be told of and has no room for. */
+#define LATE_BYTES 70u
 
 static struct vm_config cfg = {.name = (char *)"a", .network = (char *)"blue"};
 static struct vm vm = {.cfg = &cfg, .id = 1, .owner = {7, 8}, .generation = 1};
@@ -572,20 +576,33 @@ static void test_full(void)
     end();
 }
 
-/* Too much is late: the link begins anew. */
-static void test_too_late(void)
+/* What the peer is to be told of is @n addresses more. */
+static void bind_and_unbind(unsigned first, unsigned n)
 {
-    begin(1);
-    asked(0, 9);
-    expect("0-9");
-    full[0] = true;
-    for (unsigned i = 0; i <= DIRECTORY_MAX_CLAIMS + 10; i++) {
+    for (unsigned i = first; i < first + n; i++) {
         struct pvrdma_gid gid = {
             .raw = {0xfe, 0x80, [13] = i >> 16, [14] = i >> 8 & 255, [15] = i & 255}};
 
         g_assert_cmpint(directory_bind(&vm, &gid), ==, 0);
         directory_unbind(&vm, &gid);
     }
+}
+
+/* Too much is late: the link begins anew. */
+static void test_too_late(void)
+{
+    size_t before;
+
+    begin(1);
+    asked(0, 9);
+    expect("0-9");
+    full[0] = true;
+    before = heap_used();
+    bind_and_unbind(0, DIRECTORY_MAX_CLAIMS);
+    turn(200);
+    g_assert_cmpuint(resets, ==, 0);
+    heap_assert_each("late", before, DIRECTORY_MAX_CLAIMS, LATE_BYTES);
+    bind_and_unbind(DIRECTORY_MAX_CLAIMS, 10);
     g_assert_cmpuint(resets, ==, 0);
     turn(200);
     g_assert_cmpuint(resets, ==, 1);
