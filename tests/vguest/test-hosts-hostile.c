@@ -469,7 +469,10 @@ static void put_read(int fd, uint32_t msn, uint32_t len)
     put_segment(fd, &s, 0);
 }
 
-/* More READs than were agreed on, of one that does not read the answers, and memory. */
+/*
+ * Memory, of one that does not read the answers to its READs and goes on sending; and
+ * more READs than were agreed on.
+ */
 static void test_reads(void)
 {
     struct vg_usage before, after;
@@ -494,6 +497,10 @@ static void test_reads(void)
                            .sge = &sge};
 
         g_assert_cmpuint(vg_post_send(victim.qp, &wr, 1), ==, 1);
+    }
+    for (unsigned i = 0; i < 300; i++) { /* each is a turn for its connection */
+        put_empty_write(fd, CTL_FIRST_KEY, 0);
+        g_usleep(500);
     }
     vgt_traffic_run(&traffic, 100);
     vg_daemon_usage(fakestream_host[0], &after);
