@@ -11,9 +11,18 @@
  *   the VM stops     RUNNING -> STOP; then what the daemon has signalled so far
  *                    becomes messages and pending bits (pvrdma-irq.c)
  *   it is saved      STOP -> STOP_COPY, all bytes are read, -> STOP
- *   it is loaded     RUNNING (reset) -> STOP -> RESUMING, all bytes are
- *                    written, -> STOP, which is where the daemon checks them
+ *   one is coming    RUNNING (reset) -> STOP -> RESUMING, when a stream begins,
+ *                    long before the device's state is in it: the daemon can
+ *                    prepare for the VM
+ *   it is loaded     all bytes are written, RESUMING -> STOP, which is where
+ *                    the daemon checks them
+ *   none has come    RESUMING -> RUNNING, by a reset: the stream broke off, or
+ *                    had no state of this device
  *   the VM starts    STOP -> RUNNING; the daemon claims the device's addresses
+ *
+ * A machine that is reset, or a daemon that is replaced by a new one, while a
+ * stream comes has the device RUNNING again: it is RESUMING once more when the
+ * state is there.
  *
  * Saving changes nothing: the VM can go on here afterwards, as it does when a
  * migration fails or was for a snapshot.  That is for the daemon to refuse when
@@ -55,7 +64,8 @@
 /* More than the daemon has room for: this one does not come to an end. */
 #define STATE_MAX (2 * GiB)
 
-#define CHECK_ID "pvrdma-check"
+/* Of what there is but the state; errors at the start of a stream have it. */
+#define HANDLERS_ID "pvrdma-adapter"
 
 static const char *why_not(uint32_t old, uint32_t state)
 {
@@ -100,11 +110,33 @@ static bool stop_device(PVRDMADevice *s, Error **errp)
     return true;
 }
 
+/* From here on the daemon takes a state, and nothing of before is left. */
+static bool expect_state(PVRDMADevice *s, Error **errp)
+{
+    /* Else on the way over STOP the daemon would load what it has not got. */
+    return s->state == VFIO_USER_MIG_RESUMING ||
+           (stop_device(s, errp) &&
+            set_state(s, VFIO_USER_MIG_RESUMING, errp));
+}
+
+/* The device is as after a reset; nothing of what was written is in use. */
+static void give_up_state(PVRDMADevice *s)
+{
+    if (!s->lost && pvrdma_call_reset(s->client, NULL)) {
+        trace_pvrdma_migrate_state(s->name, s->state, VFIO_USER_MIG_RUNNING, 0);
+        s->state = VFIO_USER_MIG_RUNNING;
+    }
+}
+
 static void start_device(PVRDMADevice *s)
 {
     Error *err = NULL;
     unsigned i;
 
+    if (s->state == VFIO_USER_MIG_RESUMING) {
+        /* The stream was of a VM without this device. */
+        give_up_state(s);
+    }
     pvrdma_irq_resume(&s->irq);
     if (!set_state(s, VFIO_USER_MIG_RUNNING, &err)) {
         if (!pvrdma_client_lost(s->client)) {
@@ -257,13 +289,39 @@ static bool load_bytes(PVRDMADevice *s, QEMUFile *f, Error **errp)
     }
 }
 
-/* The device is as after a reset; nothing of what was written is in use. */
+/*
+ * A stream begins: of a migration, or of a snapshot, for which the machine was
+ * reset just now.  If the daemon is lost, another may be there when the state
+ * comes.
+ */
+static int load_begins(QEMUFile *f, void *opaque, Error **errp)
+{
+    PVRDMADevice *s = opaque;
+    bool ok = true;
+
+    if (!s->lost) {
+        pvrdma_client_begin(s->client);
+        ok = expect_state(s, errp);
+        pvrdma_client_end(s->client);
+    }
+    return ok ? 0 : -EINVAL;
+}
+
+/* It has ended, well or not, or never begun. */
+static int load_ended(void *opaque)
+{
+    PVRDMADevice *s = opaque;
+
+    if (s->state == VFIO_USER_MIG_RESUMING) {
+        give_up_state(s);
+    }
+    return 0;
+}
+
 static int load_failed(PVRDMADevice *s, Error *err)
 {
     error_report_err(err);
-    if (!s->lost && pvrdma_call_reset(s->client, NULL)) {
-        s->state = VFIO_USER_MIG_RUNNING;
-    }
+    give_up_state(s);
     return -EINVAL;
 }
 
@@ -273,8 +331,7 @@ static int get_state(QEMUFile *f, void *opaque, size_t size,
     PVRDMADevice *s = opaque;
     Error *err = NULL;
 
-    if (s->able && stop_device(s, &err) &&
-        set_state(s, VFIO_USER_MIG_RESUMING, &err) && load_bytes(s, f, &err)) {
+    if (s->able && expect_state(s, &err) && load_bytes(s, f, &err)) {
         return 0;
     }
     if (!s->able) {
@@ -367,8 +424,10 @@ static int check_migration(void *opaque, Error **errp)
     return 0;
 }
 
-static const SaveVMHandlers check_handlers = {
+static const SaveVMHandlers handlers = {
     .save_prepare = check_migration,
+    .load_setup = load_begins,
+    .load_cleanup = load_ended,
 };
 
 /* The first feature of those needed that the daemon has not, or NULL. */
@@ -420,8 +479,7 @@ bool pvrdma_migrate_setup(PVRDMADevice *s, Error **errp)
                    "the device first", s->name, missing);
         return migrate_add_blocker(&s->migration_blocker, errp) == 0;
     }
-    register_savevm_live(CHECK_ID, VMSTATE_INSTANCE_ID_ANY, 1, &check_handlers,
-                         s);
+    register_savevm_live(HANDLERS_ID, VMSTATE_INSTANCE_ID_ANY, 1, &handlers, s);
     s->run_state = qdev_add_vm_change_state_handler(DEVICE(s), vm_changed, s);
     return true;
 }
@@ -443,7 +501,7 @@ void pvrdma_migrate_cleanup(PVRDMADevice *s)
     if (s->run_state) {
         qemu_del_vm_change_state_handler(s->run_state);
         s->run_state = NULL;
-        unregister_savevm(NULL, CHECK_ID, s);
+        unregister_savevm(NULL, HANDLERS_ID, s);
     }
     s->able = false;
 }

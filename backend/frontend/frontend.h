@@ -93,8 +93,8 @@ struct migration_status {
     /* How long its parts took; 0: not yet, or not here. */
     uint64_t quiesce_us, save_us, load_us, resume_us;
     /*
-     * For how long the VM has stood still: since it was to stop here, until it ran here
-     * again, was heard to run elsewhere, or left.
+     * For how long the VM has stood still: since it was to stop here, or its state began
+     * to come, until it ran here again, was heard to run elsewhere, or left.
      */
     uint64_t still_us;
     char error[192]; /* why it failed; "": it did not */

@@ -447,6 +447,10 @@ int migration_write(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_repl
         return ENOMEM;
     }
     if (req.size) { /* else there may be no room at all */
+        if (mig->got == 0) {
+            /* It may be RESUMING since long before the source stopped. */
+            mig->stopped_at = g_get_monotonic_time() - (gint64)mig->last.quiesce_us;
+        }
         memcpy(mig->in + mig->got, m->body + sizeof(req), req.size);
         mig->got += req.size;
         mig->last.done = mig->got;

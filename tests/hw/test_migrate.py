@@ -75,14 +75,15 @@ class Able(Case):
             self.assertIn(part, self.migration()['error-desc'])
         self.qemu.wait_status('running')
 
-    def target(self, fails=False):
+    def target(self, fails=False, begin=True, **options):
         """Another QEMU with another daemon, which waits for the VM, or for one that does
-        not come: then it may end."""
+        not come: then it may end.  Not `begin`: it will wait when it is told to."""
         path = self.sock + '2'
         self.other = vs.Server(path, features=ABLE)
         self.addCleanup(self._end, self.other)
         self.uri = 'unix:' + os.path.join(self.dir, 'migration')
-        machine = qemu.Qemu(path, args=['-incoming', self.uri])
+        machine = qemu.Qemu(path, args=['-incoming', self.uri if begin else 'defer'],
+                            **options)
         self.addCleanup(machine.close if fails else lambda: self._judge(machine))
         return machine
 
@@ -339,9 +340,9 @@ class Move(Able):
 
 
 class Logged(Able):
-    def begin(self, fails=False):
+    def begin(self, fails=False, **options):
         """All of memory was copied, and nothing of the last stores."""
-        machine = self.target(fails)
+        machine = self.target(fails, **options)
         self.assertIsNone(self.migrate(self.uri, pause_before_switchover=True))
         self.until_migration('pre-switchover')
         return machine
@@ -372,6 +373,144 @@ class Logged(Able):
             return sum(command == vs.FEATURE and
                        struct.unpack_from('<I', body, 4)[0] == vs.LOG_REPORT | vs.GET
                        for command, _, body, _ in self.server.log)
+
+
+class Coming(Logged):
+    """The target's daemon hears that a VM is coming before its state does."""
+
+    def expected(self, machine=None):
+        """The target's daemon expects a state, and has got none of it."""
+        machine = machine or self.begin()
+        self.other.wait(lambda: self.other.state == vs.RESUMING, 'RESUMING')
+        self.assertEqual(bytes(self.other.loaded), b'')
+        return machine
+
+    def arrives(self, machine, *states):
+        self.finish(machine)
+        self.assertEqual(bytes(self.other.loaded), STATE)
+        self.assertEqual(self.other.states, list(states))
+        self.assertEqual(self.qemu.log() + machine.log(), '')
+
+    def test_before_its_state(self):
+        """Asked for once: the way over STOP would load what there is, and that is
+        nothing."""
+        machine = self.expected()
+        self.assertEqual(self.other.states, [vs.STOP, vs.RESUMING])
+        self.arrives(machine, vs.STOP, vs.RESUMING, vs.STOP, vs.RUNNING)
+
+    def test_maps_meanwhile(self):
+        """QEMU may change the map of memory while it waits."""
+        machine = self.expected()
+        maps = set(self.other.maps)
+        machine.config(0x90, 0x30, 1, devfn=0)
+        self.assertNotEqual(set(self.other.maps), maps)
+        machine.config(0x90, 0x10, 1, devfn=0)
+        self.arrives(machine, vs.STOP, vs.RESUMING, vs.STOP, vs.RUNNING)
+
+    def test_reset_meanwhile(self):
+        """The daemon is asked again when the state is there."""
+        machine = self.expected()
+        resets = self.other.resets
+        machine.execute('system_reset')
+        self.other.wait(lambda: self.other.resets > resets, 'reset')
+        self.assertEqual(self.other.state, vs.RUNNING)
+        self.arrives(machine, vs.STOP, vs.RESUMING, vs.STOP, vs.RESUMING, vs.STOP,
+                     vs.RUNNING)
+
+    def target_that_stays(self):
+        """If the migration fails: a QEMU that waits for another."""
+        machine = self.target(begin=False)
+        machine.execute('migrate-incoming', uri=self.uri, **{'exit-on-error': False})
+        return machine
+
+    def given_up(self, machine, resets):
+        """It is as after a reset, for good."""
+        machine.until(lambda: self.migration(machine).get('status') == 'failed',
+                      'failure')
+        self.assertEqual(self.other.state, vs.RUNNING)
+        self.assertEqual(self.other.resets, resets + 1)
+        self.assertTrue(machine.connected())
+
+    def test_cancelled(self):
+        machine = self.target_that_stays()
+        resets = self.other.resets
+        self.assertIsNone(self.migrate(self.uri, pause_before_switchover=True))
+        self.until_migration('pre-switchover')
+        self.expected(machine)
+        self.qemu.execute('migrate_cancel')
+        self.until_migration('cancelled')
+        self.qemu.wait_status('running')
+        self.given_up(machine, resets)
+        self.assertEqual(self.other.states, [vs.STOP, vs.RESUMING])
+
+    def test_source_fails(self):
+        """When all but the device's state has come."""
+        machine = self.target_that_stays()
+        resets = self.other.resets
+        self.server.hooks[vs.FEATURE] = refuse_state(vs.STOP_COPY, 16)
+        self.assertIsNone(self.migrate(self.uri))
+        self.fails('cannot be saved')
+        self.given_up(machine, resets)
+
+    def test_refused(self):
+        """At the beginning, with the daemon's reason; the source goes on."""
+        machine = self.target(fails=True)
+        self.other.hooks[vs.FEATURE] = refuse_state(vs.RESUMING, 16)
+        self.migrate(self.uri, pause_before_switchover=True)
+        self.assertEqual(machine.process.wait(qemu.TIMEOUT), 1)
+        self.assertRegex(
+            machine.log(), "Load state of device pvrdma-adapter failed: pvrdma 'rdma': .*"
+            'the device cannot be saved or loaded: pvrdmad refuses: Device or resource '
+            'busy')
+        self.until_migration('failed')
+        self.qemu.wait_status('running')
+        self.assertEqual(self.other.states, [vs.STOP])
+        self.assertEqual(self.server.states, [])
+
+    def lose_daemon(self, machine):
+        self.other.kill()
+        os.unlink(self.other.path)
+        machine.until(lambda: not machine.connected(), 'loss')
+
+    def next_daemon(self, machine):
+        """It was not told; it is when the state is there."""
+        self.other = vs.Server(self.sock + '2', features=ABLE)
+        self.addCleanup(self._end, self.other)
+        machine.until(machine.connected, 'reconnection')
+        self.assertEqual(self.other.states, [])
+        self.finish(machine)
+        self.assertEqual(bytes(self.other.loaded), STATE)
+        self.assertEqual(self.other.states,
+                         [vs.STOP, vs.RESUMING, vs.STOP, vs.RUNNING])
+
+    def test_another_daemon_meanwhile(self):
+        machine = self.expected(self.begin(reconnect=True))
+        self.lose_daemon(machine)
+        self.next_daemon(machine)
+
+    def test_no_daemon_at_first(self):
+        machine = self.target(reconnect=True)
+        self.lose_daemon(machine)
+        self.assertIsNone(self.migrate(self.uri, pause_before_switchover=True))
+        self.until_migration('pre-switchover')
+        self.next_daemon(machine)
+
+    def test_vm_without_the_device(self):
+        """Its stream has nothing for this one, which is new to the guest then."""
+        self.qemu.close()
+        self.sock += 'x'
+        self.server = self.serve(features=ABLE)
+        self.qemu = self.boot(machine='pc')
+        self.qemu.execute('device_del', id='rdma')
+        self.qemu.command('outl 0xae08 0x20')
+        self.server.wait(lambda: self.server.conn is None, 'end')
+        machine = self.target(machine='pc')
+        resets = self.other.resets
+        self.move(machine)
+        self.assertEqual(self.other.state, vs.RUNNING)
+        self.assertEqual(self.other.states, [vs.STOP, vs.RESUMING])
+        self.assertGreater(self.other.resets, resets)
+        self.assertTrue(machine.connected())
 
 
 class DirtyLog(Logged):
@@ -616,8 +755,9 @@ class Loading(Able):
             hooks={vs.MIG_WRITE: lambda _, msg: vs.refuse(msg, 27)}))
 
     def test_refused_resuming(self):
-        self.assertIn('cannot be saved or loaded', self.load(
-            hooks={vs.FEATURE: refuse_state(vs.RESUMING, 16)}))
+        self.assertIn('cannot be saved or loaded: pvrdmad refuses: Device or resource '
+                      'busy', self.load(
+                          hooks={vs.FEATURE: refuse_state(vs.RESUMING, 16)}))
 
     def test_broken_answers(self):
         for how in BROKEN:
@@ -714,8 +854,9 @@ class Snapshot(Able):
         self.assertEqual(self.qemu.read_bytes(PAGE, 4), b'then')
         self.assertGreater(self.server.resets, resets)
         self.assertEqual(bytes(self.server.loaded), STATE[:5000])
-        self.assertEqual(self.server.states[-3:],
-                         [vs.RESUMING, vs.STOP, vs.RUNNING])
+        # It was stopped, too, before the machine's reset.
+        self.assertEqual(self.server.states[1:],
+                         [vs.STOP, vs.RESUMING, vs.STOP, vs.RUNNING])
         self.assertEqual(self.server.command & 6, 6)
         self.qemu.until(lambda: self.qemu.read(MSI + 8) == 0xc0de02, 'interrupts')
         self.assertEqual(self.qemu.log(), '')
@@ -726,6 +867,26 @@ class Snapshot(Able):
         self.assertIn('cannot be saved', self.qemu.log())
         self.assertEqual(self.qemu.status(), 'running')
         self.assertEqual(self.server.state, vs.RUNNING)
+
+    def not_loaded(self, text, command, hook):
+        """The VM is stopped then, and the device as after a reset."""
+        self.assertIsNone(self.snapshot('save'))
+        self.server.hooks[command] = hook
+        self.assertIsNotNone(self.snapshot('load'))
+        self.server.hooks.clear()
+        self.assertIn(text, self.qemu.log())
+        self.assertTrue(self.qemu.connected())
+        self.qemu.execute('cont')
+        self.qemu.wait_status('running')
+        self.assertEqual(self.server.state, vs.RUNNING)
+
+    def test_refused_resuming(self):
+        self.not_loaded('cannot be saved or loaded', vs.FEATURE,
+                        refuse_state(vs.RESUMING, 16))
+
+    def test_refused_data(self):
+        self.not_loaded("cannot write the device's state", vs.MIG_WRITE,
+                        lambda _, msg: vs.refuse(msg, 27))
 
     def test_mode_of_a_migration(self):
         """That is set: for a VM that is stopped it counts, and the reason says so."""

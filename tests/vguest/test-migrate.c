@@ -19,6 +19,9 @@
 
 #define PLACE(i) ((i) % 2 ? 2u : 0u)
 
+/* So long its memory is copied before its state comes. */
+#define BEFORE_STATE_US 300000
+
 static struct vgt_opts opts_of(gconstpointer style)
 {
     enum vg_db_mode db = GPOINTER_TO_UINT(style) == VGT_STOCK ? VG_DB_SHARED : VG_DB_EXT;
@@ -550,6 +553,7 @@ static void test_status(gconstpointer style)
     struct vg_place other;
     struct vgt_pair p;
     struct vguest *g;
+    gint64 since;
     char *text;
 
     vgt_pair_open(&p, 0, 1, &o);
@@ -569,14 +573,19 @@ static void test_status(gconstpointer style)
     other = vg_place_open(g, vgt_daemon, 2);
     vg_place_swap(g, &other);
     g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
+    g_usleep(BEFORE_STATE_US);
+    since = g_get_monotonic_time();
     g_assert_cmpint(vg_mig_write(g, stream->data, 100, 100), ==, 0);
     told = status_of("vm2", "resuming");
     g_assert_cmpint(told.done, ==, 100);
     g_assert_cmpint(told.bytes, ==, 0);
     g_assert_cmpint(vg_mig_write(g, stream->data + 100, stream->len - 100, 65536), ==, 0);
     vg_move_end(g, &other, VG_MOVE_PLAIN);
+    since = g_get_monotonic_time() - since;
     told = status_of("vm2", "running");
     g_assert_cmpstr(told.last, ==, "loaded");
+    /* Not since it was told that a state would come; stopping it there counts. */
+    g_assert_cmpint(told.still, <=, since + told.parts);
     g_assert_cmpint(told.done, ==, stream->len);
     g_assert_cmpint(told.bytes, ==, stream->len);
     g_assert_cmpint(told.still, >=, told.parts);
