@@ -424,8 +424,16 @@ static int check_migration(void *opaque, Error **errp)
     return 0;
 }
 
+/* Nothing is saved for the handlers, but QEMU asks them if a stream says so. */
+static int load_nothing(QEMUFile *f, void *opaque, int version)
+{
+    error_report("malformed saved state: a section " HANDLERS_ID);
+    return -EINVAL;
+}
+
 static const SaveVMHandlers handlers = {
     .save_prepare = check_migration,
+    .load_state = load_nothing,
     .load_setup = load_begins,
     .load_cleanup = load_ended,
 };

@@ -739,6 +739,15 @@ class Loading(Able):
                 self.assertIn('load of migration failed', self.load(
                     self.stream[:end]))
 
+    def test_section_of_the_handlers(self):
+        """Which write none."""
+        name = b'0000:00:05.1/pvrdma'
+        at = self.stream.index(name) - 1
+        own = b'pvrdma-adapter'
+        self.assertIn('a section pvrdma-adapter', self.load(
+            self.stream[:at] + bytes([len(own)]) + own + struct.pack('>II', 0, 1) +
+            self.stream[at + 1 + len(name) + 8:]))
+
     def test_bad_state(self):
         """The daemon finds that at the end, and is in reset then."""
         def refuse(server, msg):
