@@ -182,12 +182,13 @@ class Hosts:
         wait_links(daemons)
         return daemons
 
-    def start_guests(self, daemons, places, first=1, virtio=False, **options):
-        """Guests vm1, vm2, ... on the hosts of these numbers, two with a cable between
-        them and more in a network; they have booted when this returns."""
+    def start_guests(self, daemons, places, first=1, virtio=False, wire=None, **options):
+        """Guests vm1, vm2, ... on the hosts of these numbers; they have booted when this
+        returns.  @wire: what is between them, or two have a cable, of which the first
+        stays where it is, and more a network."""
         names = ['vm%d' % number for number in range(first, first + len(places))]
         at = {name: self.hosts[place] for name, place in zip(names, places)}
-        wire = Cable if len(places) == 2 else Lan
+        wire = wire or (Cable if len(places) == 2 else Lan)
         links = {kind: wire(self.session, at)
                  for kind in (('pvrdma', 'virtio') if virtio else ('pvrdma',))}
         guests = []

@@ -93,11 +93,31 @@ def restore(guest, path):
 def migrate(guest, socket, host=None, downtime=1000):
     """Move @guest; returns it as it is then, with what QEMU says of its last_move.  Its
     old QEMU has ended."""
-    target = target_of(guest, socket, host)
-    guest.agent.follow(target._sock('ctl'), lambda: target.alive)
-    begin(guest, target, downtime)
-    target.last_move = wait(guest, 'completed')
-    has_moved(guest, target)
-    say('%s has moved, %s ms of downtime' % (guest.name,
+    return together([(guest, socket, host)], downtime)[0]
+
+
+def together(moves, downtime=1000, held=None):
+    """Move several guests at the same time: (guest, socket, host) of each; returns them
+    as they are then.  With @held all stand still when the last of them does, for so many
+    seconds more."""
+    targets = []
+    for guest, socket, host in moves:
+        target = target_of(guest, socket, host)
+        guest.agent.follow(target._sock('ctl'), lambda target=target: target.alive)
+        targets.append(target)
+    guests = [guest for guest, _, _ in moves]
+    for guest, target in zip(guests, targets):
+        begin(guest, target, downtime, pause_before_switchover=held is not None)
+    if held is not None:
+        for guest in guests:
+            wait(guest, 'pre-switchover')
+        time.sleep(held)
+        for guest in guests:
+            guest.qmp('migrate-continue', state='pre-switchover')
+    for guest, target in zip(guests, targets):
+        target.last_move = wait(guest, 'completed')
+    for guest, target in zip(guests, targets):
+        has_moved(guest, target)
+        say('%s has moved, %s ms of downtime' % (guest.name,
                                                  target.last_move.get('downtime')))
-    return target
+    return targets

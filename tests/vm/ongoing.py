@@ -231,6 +231,48 @@ class Datacheck(Rounds):
         return self.job.out.count('begins')
 
 
+class Connecting(Rounds):
+    """Connections by the connection manager, one after the other, each with SENDs, a READ
+    and a WRITE whose data is compared.  One may come to nothing if the manager says so;
+    one that does not come to an end, or to a bad one when it was there, is a failure.
+    end() tells how many were made, and the events of the others."""
+
+    # Of one; the manager gives up after some 70.
+    SECONDS = 180
+    REFUSED = 'RDMA_CM_EVENT_(ADDR_ERROR|ROUTE_ERROR|CONNECT_ERROR|UNREACHABLE|REJECTED), '
+    CONNECT = '''(
+    said=$(timeout -s KILL %(seconds)d rping -c -V -C 2 -S 1000 -a %(ip)s -p %(port)d 2>&1)
+    ended=$?
+    [ $ended = 0 ] && echo connected && exit 0
+    echo "$said"
+    [ $ended != 137 ] && echo "$said" | grep -qE '%(refused)s' &&
+        ! echo "$said" | grep -q 'DISCONNECT\\|completion')'''
+
+    def __init__(self, ends):
+        server, client = [end.guest for end in ends]
+        ip, port = server.ip('pvrdma'), next(_ports)
+        self.server = server.spawn('rping -s -P -a %s -p %d' % (ip, port), LIMIT)
+        parts.wait_in_guest(server, LISTENS % port, 'listener')
+        super().__init__(client, self.CONNECT % {
+            'ip': ip, 'port': port, 'seconds': self.SECONDS * client.patience,
+            'refused': self.REFUSED})
+        self.jobs.append(self.server)
+
+    def made(self):
+        return len(re.findall('(?m)^connected$', self.job.out))
+
+    def more(self):
+        """Until a further one was made."""
+        made = self.made()
+        self.wait(lambda: True if self.made() > made else None, 'connection')
+
+    def end(self):
+        super().end()
+        self.server.kill(9)
+        self.server.wait(60)
+        return self.made(), re.findall(self.REFUSED, self.job.out)
+
+
 class NvmeCopy(Rounds):
     """A file of random bytes is copied to an NVMe disk over RDMA, past all caches, and
     back, and compared.  The target is in the first of @ends; its disk is in its memory."""
