@@ -105,9 +105,13 @@ void rivals_prove(struct vm *vm, struct claim *claim);
 enum rival rivals_judge(const struct entry *e, const struct claim *claim);
 void rivals_say(const struct entry *e, const struct claim *claim);
 
-/* remote.c: nobody has it there any more; is the link to who has it up? */
+/*
+ * remote.c: nobody has it there any more; is the link to who has it up; and was that away
+ * for so long that the address is free to be claimed?
+ */
 void remote_clear(struct entry *e);
 bool remote_is_linked(const struct entry *e);
+bool remote_is_free(const struct entry *e);
 /* Its holder has let go or stands still: those that were refused may have it now. */
 void remote_not_contested(struct entry *e);
 

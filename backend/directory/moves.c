@@ -10,7 +10,8 @@
  *   left behind          its VMM has gone, with its state handed over: the address is
  *                        held without a VM until it is claimed, or time is up, or
  *                        another guest begins in its place here, and wants it
- *   at a peer            who holds it, or has no link
+ *   at a peer            who holds it, or has no link; without one for long anybody has
+ * it
  *
  * While its owner runs, and can be asked, nobody takes it: a host that repeats another's
  * claim with a higher generation gets nothing.  Who can prove that he is the same VM,
@@ -68,7 +69,7 @@ enum claim_result moves_judge(const struct entry *e, const struct claim *claim)
 {
     struct claim now;
 
-    if (!moves_claim(e, &now)) {
+    if (!moves_claim(e, &now) || remote_is_free(e)) {
         return CLAIM_TAKEN;
     }
     if (!same_owner(&now, claim)) {

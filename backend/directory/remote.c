@@ -3,12 +3,13 @@
  * Addresses of other hosts.
  *
  * What a peer claims is remembered with its route until the peer withdraws it or is
- * gone.  A claim names its owner, a VM: the same owner with a higher generation has
- * moved, and is followed to the peer that says so if it stands still where it was
- * (moves.c).  Another owner's is refused, unless the peer itself has it now in place of
- * the former: whoever came first keeps an address until that is withdrawn.  So it is
- * between hosts and VMs of this one, too.  What was refused is asked for again when the
- * holder lets go.
+ * gone.  What stands still there is waited for until its hold ends, gone or not; but then
+ * it is anybody's who claims it.  A claim names its owner, a VM: the same owner with a
+ * higher generation has moved, and is followed to the peer that says so if it stands
+ * still where it was (moves.c).  Another owner's is refused, unless the peer itself has
+ * it now in place of the former: whoever came first keeps an address until that is
+ * withdrawn.  So it is between hosts and VMs of this one, too.  What was refused is asked
+ * for again when the holder lets go.
  *
  * What nobody is known to have is asked for by the engine, when somebody has something
  * for it.  While the answer is not there, and for a second after it was "nobody", the
@@ -57,6 +58,7 @@ struct claimant {
     LIST_HEAD(, entry) entries;
     unsigned n;
     bool linked;
+    bool away; /* for too long: what is left of it is held, and free to be claimed */
 };
 
 TAILQ_HEAD(asking, entry);
@@ -610,6 +612,11 @@ bool remote_is_linked(const struct entry *e)
     return e->from && e->from->linked;
 }
 
+bool remote_is_free(const struct entry *e)
+{
+    return e->from && e->from->away;
+}
+
 static struct entry *claimed_by(const struct peer *peer, const char *network,
                                 const struct pvrdma_gid *gid)
 {
@@ -650,6 +657,7 @@ void directory_linked(struct peer *peer, bool linked)
     struct entry *e;
 
     c->linked = linked;
+    c->away = false;
     if (!linked) {
         LIST_FOREACH(e, &c->entries, of_peer)
         {
@@ -678,6 +686,41 @@ void directory_forget(struct peer *peer, bool unused_only,
     if (c) {
         claimant_settle(c);
     }
+}
+
+/* Whoever else has it may say so now. */
+static void set_free(struct entry *e)
+{
+    e->contested |= e->refs > 0;
+    remote_not_contested(e);
+}
+
+uint64_t directory_abandon(struct peer *peer)
+{
+    struct claimant *c = claimants ? g_hash_table_lookup(claimants, peer) : NULL;
+    struct entry *e, *next;
+    uint64_t now = now_ns(), first = UINT64_MAX;
+    bool news = c && !c->away;
+
+    if (!c) {
+        return 0;
+    }
+    c->away = true;
+    for (e = LIST_FIRST(&c->entries); e; e = next) {
+        uint64_t until = atomic_load(&e->route.held_until);
+
+        next = LIST_NEXT(e, of_peer);
+        if (until <= now) {
+            lose(e);
+            continue;
+        }
+        first = MIN(first, until);
+        if (news) {
+            set_free(e);
+        }
+    }
+    claimant_settle(c);
+    return first == UINT64_MAX ? 0 : first - now;
 }
 
 /* ---- start and stop ---- */

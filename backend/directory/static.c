@@ -423,13 +423,24 @@ void static_peer_down(struct peer *peer)
     }
 }
 
-void static_peer_gone(struct peer *peer)
+static void is_no_member(struct peer *peer)
 {
     static_peer_down(peer);
     if (member_of(peer)) {
         g_hash_table_remove(members, peer);
     }
+}
+
+void static_peer_gone(struct peer *peer)
+{
+    is_no_member(peer);
     directory_forget(peer, false, NULL, NULL);
+}
+
+uint64_t static_peer_away(struct peer *peer)
+{
+    is_no_member(peer);
+    return directory_abandon(peer);
 }
 
 /* ---- what comes from peers ---- */

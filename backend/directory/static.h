@@ -31,13 +31,14 @@ void static_stop(void);
 bool static_owes(struct peer *peer);
 
 /*
- * The link to @peer is there; it is lost, but may come back; the peer has been away for
- * too long, or is not in the key file any more, and nothing it said holds.  @name stays
- * valid.
+ * The link to @peer is there; it is lost, but may come back; the peer will not, or is not
+ * in the key file any more, and nothing it said holds.  @name stays valid.
  */
 void static_peer_up(struct peer *peer, const char *name);
 void static_peer_down(struct peer *peer);
 void static_peer_gone(struct peer *peer);
+/* It has been away for too long: directory_abandon(). */
+uint64_t static_peer_away(struct peer *peer);
 
 /* What came from @peer; @network is as it came, any string. */
 void static_asked(struct peer *peer, const char *network, const struct pvrdma_gid *gid);

@@ -24,12 +24,18 @@ static void begin(const char *keys)
     vgt_daemon = host_start(0, &o);
 }
 
-static void link_up_with(unsigned i, uint64_t features)
+/* What is said at once is heard. */
+static void begin_link(unsigned i, uint64_t features)
 {
     fake_init(&fake[i], i);
     fake[i].hello.features = features;
     fake[i].hello.timeout_ms = 60000;
     fake_link(&fake[i], i);
+}
+
+static void link_up_with(unsigned i, uint64_t features)
+{
+    begin_link(i, features);
     check_ping(&fake[i], 1);
 }
 
@@ -154,6 +160,17 @@ static void ud_side(struct vgt_side *s, unsigned vm)
     ud_options(&o, VGT_STOCK);
     vgt_side_open(s, vm, &o, 0);
     g_assert_cmpint(vg_ud_to_rts(s->qp, QKEY), ==, 0);
+}
+
+/* Connected, if there is anybody at @far. */
+static void rc_side(struct vgt_side *s, unsigned vm, const struct pvrdma_gid *far)
+{
+    struct vgt_opts o = {.conn = {.timeout = 8, .retry_cnt = 1}};
+
+    vgt_side_open(s, vm, &o, 0);
+    g_assert_cmpint(vg_qp_to_init(s->qp, NULL), ==, 0);
+    g_assert_cmpint(vg_qp_to_rtr(s->qp, far, 77, 1, &o.conn), ==, 0);
+    g_assert_cmpint(vg_qp_to_rts(s->qp, 1, &o.conn), ==, 0);
 }
 
 /* ---- telling ---- */
@@ -460,7 +477,6 @@ static void test_back(void)
 static void test_flaps(void)
 {
     struct pvrdma_gid far = vg_gid(60);
-    struct vgt_opts o = {.conn = {.timeout = 8, .retry_cnt = 1}};
     int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
     struct vgt_side s;
     struct pvrdma_cqe c;
@@ -468,10 +484,7 @@ static void test_flaps(void)
 
     begin("peer-timeout=30");
     link_up(1);
-    vgt_side_open(&s, 0, &o, 0);
-    g_assert_cmpint(vg_qp_to_init(s.qp, NULL), ==, 0);
-    g_assert_cmpint(vg_qp_to_rtr(s.qp, &far, 77, 1, &o.conn), ==, 0);
-    g_assert_cmpint(vg_qp_to_rts(s.qp, 1, &o.conn), ==, 0);
+    rc_side(&s, 0, &far);
     close(fake[1].fd);
     host_wait_up(vgt_daemon, 1, false);
     vgt_send(&s, 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &s, 0);
@@ -740,29 +753,68 @@ static void test_moved(void)
     end();
 }
 
-/* The link is lost: for a while the addresses are not free. */
+/*
+ * The link is lost: for a while the addresses are not free, held or not.  After that,
+ * too, who sends to one that was held waits until its owner, or anybody who has it now,
+ * is heard; but not if its host had said that it ends.
+ */
 static void test_lost(void)
 {
-    struct pvrdma_gid far = vg_gid(60);
+    struct peer_msg stops = {.type = PEER_MSG_CLOSE, .reason = PEER_CLOSE_STOPPING};
+    struct pvrdma_gid far[5];
     struct vguest *g;
+    struct vgt_side s, rc;
     int64_t until;
 
-    begin("peer-timeout=2");
+    begin("peer-timeout=3");
     link_up(1);
-    g = vguest_new(vgt_daemon, 0, NULL);
-    say(1, PEER_MSG_CLAIM, claim(&far, 7, 5));
+    link_up(2);
+    g = vguest_new(vgt_daemon, 1, NULL);
+    ud_side(&s, 0);
+    for (unsigned i = 0; i < 5; i++) {
+        struct peer_claim c;
+
+        far[i] = vg_gid(60 + i);
+        c = claim(&far[i], 7 + i, 5);
+        c.hold_ms = i == 3 ? 0 : 60000;
+        say(i == 4 ? 2 : 1, PEER_MSG_CLAIM, c);
+    }
     settle(1);
+    settle(2);
+    g_assert_cmpint(status("directory", "remote_gids"), ==, 5);
+    rc_side(&rc, 2, &far[2]);
+    put_msg(&fake[2], &stops);
+    wait_closed(fake[2].fd);
     close(fake[1].fd);
     host_wait_up(vgt_daemon, 1, false);
-    g_assert_cmpint(vg_bind_gid(g, 1, &far), ==, EADDRINUSE);
+    g_assert_cmpint(vg_bind_gid(g, 1, &far[0]), ==, EADDRINUSE);
+    g_assert_cmpint(vg_bind_gid(g, 2, &far[3]), ==, EADDRINUSE);
     until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-    while (vg_bind_gid(g, 1, &far) != 0) {
+    while (status("directory", "remote_gids") > 3) {
         g_assert_cmpint(vg_now_ns(), <, until);
         g_usleep(50000);
     }
-    g_assert_cmpint(status("directory", "remote_gids"), ==, 0);
+    g_assert_cmpint(vg_bind_gid(g, 1, &far[0]), ==, 0);
+    g_assert_cmpint(vg_bind_gid(g, 2, &far[3]), ==, 0);
+    g_assert_cmpint(status("directory", "remote_gids"), ==, 2);
+
+    UD_LOST(&s, &s, 0, "to_paused", .to = &far[1], .len = 8);
+    link_up(2);
+    say(2, PEER_MSG_CLAIM, claim(&far[1], 99, 1)); /* another VM's */
+    settle(2);
+    ud_send(&s, &s, (struct dg){.to = &far[1], .len = 8, .wr_id = 2});
+    vgt_expect(s.scq, 2, PVRDMA_WC_SUCCESS);
+    while (next(2).type != PEER_MSG_DATAGRAM) {
+    }
+    vgt_send(&rc, 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &rc, 0);
+    vgt_expect_none(rc.scq, 50);
+    begin_link(1, PEER_FEATURE_CLAIMS);
+    hear_ask(1, &far[2]);
+    say(1, PEER_MSG_UNCLAIM, claim(&far[2], 9, 5));
+    vgt_expect(rc.scq, 1, PVRDMA_WC_RETRY_EXC_ERR);
+    vgt_side_close(&rc);
+    vgt_side_close(&s);
     vguest_free(g);
-    fake[1].fd = 0;
     end();
 }
 

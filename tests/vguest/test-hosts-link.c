@@ -296,6 +296,76 @@ static void test_long_unplugged(void)
     long_gone(set_connected);
 }
 
+/* ---- what stands still while the network is away ---- */
+
+/* Host 0 has heard all that host 1 had to say until now. */
+static void heard_all(void)
+{
+    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+
+    while (host_peer_int(host[1], 0, "queued_bytes") > 0) {
+        g_assert_cmpint(vg_now_ns(), <, until);
+        g_usleep(1000);
+    }
+    host_wait_int(host[0], 1, "received_bytes", host_peer_int(host[1], 0, "sent_bytes"));
+}
+
+/* More than the 4 s after which all that host 1 said would be forgotten. */
+#define HOLD    "hold-timeout=6"
+#define HOLD_NS 6000000000ll
+
+/*
+ * Host 1's VM is paused, and the network away for longer than the host's link lives and
+ * its addresses are its own.  The message waits until that VM's time is over, or for the
+ * VM, if that is sooner.
+ */
+static void held(const char *keys, bool ends)
+{
+    /* Gives up after 500 ms of silence. */
+    static const struct vg_conn conn = {.timeout = 8, .rnr_retry = 7};
+    struct vgt_opts o;
+    struct vgt_pair p;
+    int64_t paused;
+
+    if (!begin(2, keys)) {
+        return;
+    }
+    o = to(1, &conn);
+    vgt_pair_open(&p, 0, 1, &o);
+    vgt_write_once(&p, 1);
+    paused = vg_now_ns();
+    g_assert_cmpint(vg_ctl(host[1], NULL, "vm pause vm1"), ==, 0);
+    heard_all();
+    vgt_send(&p.s[0], 2, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
+    netns_cut(net, 1, true);
+    host_wait_up(host[0], 1, false);
+    if (ends) {
+        vgt_expect(p.s[0].scq, 2, PVRDMA_WC_RETRY_EXC_ERR);
+        g_assert_cmpint(vg_now_ns() - paused, >=, HOLD_NS);
+    } else {
+        vgt_expect_none(p.s[0].scq, 2500);
+        netns_cut(net, 1, false);
+        host_wait_up(host[0], 1, true);
+        host_wait_up(host[1], 0, true);
+        vgt_expect_none(p.s[0].scq, 100);
+        g_assert_cmpint(vg_ctl(host[1], NULL, "vm resume vm1"), ==, 0);
+        vgt_expect(p.s[0].scq, 2, PVRDMA_WC_SUCCESS);
+        vgt_write_once(&p, 3);
+    }
+    vgt_pair_close(&p);
+    end();
+}
+
+static void test_held(void)
+{
+    held("peer-timeout=2\nhold-timeout=60", false);
+}
+
+static void test_held_too_long(void)
+{
+    held("peer-timeout=2\n" HOLD, true);
+}
+
 /* One of three is cut off: the two others do not notice, and it catches up. */
 static void test_third(void)
 {
@@ -333,6 +403,8 @@ int main(int argc, char **argv)
     g_test_add_func("/hosts-link/broken", test_broken);
     g_test_add_func("/hosts-link/long-down", test_long_down);
     g_test_add_func("/hosts-link/long-unplugged", test_long_unplugged);
+    g_test_add_func("/hosts-link/held", test_held);
+    g_test_add_func("/hosts-link/held-too-long", test_held_too_long);
     g_test_add_func("/hosts-link/third", test_third);
     return vgt_run();
 }

@@ -167,14 +167,17 @@ static void test_cut_for_good(gconstpointer style)
     end();
 }
 
-/* The source's host dies when the state was read; who goes on with it comes too late. */
+/*
+ * The source's host dies when the state was read; who goes on with it comes too late,
+ * when the peer has waited for as long as it may.
+ */
 static void test_source_dies(gconstpointer style)
 {
     struct vg_place place;
     struct vgt_opts o;
     struct vgt_pair p;
 
-    begin("peer-timeout=2");
+    begin("peer-timeout=2\nhold-timeout=6");
     o = opts_of(style, 1, &impatient);
     vgt_pair_open(&p, 0, 1, &o);
     vgt_write_once(&p, 1);

@@ -5,8 +5,10 @@
  *
  * A peer whose link is lost may be back in a moment, with the same VMs: its claims stay
  * for `timeout` from then, so that connections to them have a chance to go on.  After
- * that their addresses are free for others.  For as long it may have what nobody else
- * has, unless it has said that it ends, or that has come to nothing too often.
+ * that their addresses are free for others; but those that were held are waited for until
+ * their own time is over, unless the peer has said that it ends.  For `timeout`, too, it
+ * may have what nobody else has, unless it has said so, or that has come to nothing too
+ * often.
  *
  * Main thread.
  */
@@ -24,6 +26,8 @@
 
 /* A peer that takes longer is not waited for. */
 #define HEARD_MS 200u
+/* Holds that end within so long are looked at together. */
+#define SLACK_MS 50u
 
 /*
  * So many losses in a row, of links that were not up for `timeout`, may be restarts.
@@ -33,8 +37,8 @@
 
 /* A peer's links, as long as there are peers. */
 struct past {
-    guint timer;     /* it has no link, and may be back until then; 0: not so */
-    bool expected;   /* until then it may have what nobody else has */
+    guint timer;     /* it has no link: until what it had is looked at; 0: not so */
+    bool expected;   /* until then it may be back with what nobody else has */
     unsigned losses; /* in a row */
     gint64 up_since; /* us */
 };
@@ -189,11 +193,24 @@ static void look_who_is_back(void)
     directory_expect(0);
 }
 
-static gboolean on_gone(gpointer peer)
+/* After `timeout`, and then as long as something is held: its group may go meanwhile. */
+static gboolean on_away(gpointer peer)
 {
-    past_of(peer)->timer = 0;
+    struct past *p = past_of(peer);
+    uint64_t left = 0;
+
+    p->timer = 0;
+    p->expected = false;
     look_who_is_back();
-    static_peer_gone(peer);
+    if (peer_has_ended(peer)) {
+        static_peer_gone(peer);
+    } else {
+        left = static_peer_away(peer);
+    }
+    if (left) {
+        left = MIN(left, (uint64_t)timeout * NS_PER_S);
+        p->timer = g_timeout_add((guint)(left / NS_PER_MS) + SLACK_MS, on_away, peer);
+    }
     return G_SOURCE_REMOVE;
 }
 
@@ -210,7 +227,7 @@ static void is_lost(struct peer *peer)
         directory_expect((uint64_t)timeout * NS_PER_S);
     }
     if (!p->timer) {
-        p->timer = g_timeout_add_seconds(timeout, on_gone, peer);
+        p->timer = g_timeout_add_seconds(timeout, on_away, peer);
     }
 }
 

@@ -656,6 +656,44 @@ static void test_again(void)
     end();
 }
 
+/*
+ * For too long without a link: what stands still there is waited for, but anybody else
+ * who has it is asked, and has it now.
+ */
+static void test_away(void)
+{
+    struct route *r;
+    uint64_t left;
+
+    begin(2);
+    r = wanted(2);
+    expect_asks(2, 2);
+    moved_claim(0, 2, 3, 60000000000);
+    moved_claim(0, 3, 3, 1); /* its time is over */
+    moved_claim(0, 4, 3, 0); /* it runs */
+    static_peer_down(PEER(0));
+    moved_claim(1, 2, 1, 0); /* of no use yet */
+    expect("");
+    g_assert_true(peer_of(r) == PEER(0));
+    g_assert_cmpuint(directory_routes(), ==, 3);
+    left = static_peer_away(PEER(0));
+    g_assert_cmpuint(left, >, 0);
+    g_assert_cmpuint(left, <=, 60000000000);
+    expect("1?2");
+    g_assert_cmpuint(directory_routes(), ==, 1);
+    g_assert_true(peer_of(r) == PEER(0));
+    g_assert_cmpuint(r->held_until, >, 0);
+    g_assert_cmpuint(static_peer_away(PEER(0)), >, 0);
+    expect("");
+    claimed(1, 2, 6);
+    g_assert_true(peer_of(r) == PEER(1));
+    g_assert_cmpuint(r->held_until, ==, 0);
+    g_assert_cmpuint(static_peer_away(PEER(0)), ==, 0);
+    expect("");
+    route_put(r);
+    end();
+}
+
 /* Two hosts claim one address: the first keeps it, then the second is found. */
 static void test_both(void)
 {
@@ -684,6 +722,7 @@ int main(int argc, char **argv)
     blue = g_intern_string("blue");
     sent = g_string_new(NULL);
     g_test_add_func("/static/ask", test_ask);
+    g_test_add_func("/static/away", test_away);
     g_test_add_func("/static/ask-links", test_ask_links);
     g_test_add_func("/static/ask-late", test_ask_late);
     g_test_add_func("/static/runs", test_runs);
