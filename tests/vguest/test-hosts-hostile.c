@@ -121,6 +121,47 @@ static void test_removed(void)
 }
 
 /*
+ * The address has come to a VM of host 1.  Host 2 asks for connections as before; that it
+ * is a peer, and had the address, is not enough.
+ */
+static void test_not_its_own(void)
+{
+    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+    struct peer_msg unclaim = {.type = PEER_MSG_UNCLAIM, .claim.network = "lan"};
+    uint8_t bytes[MPA_MAX_STARTUP];
+    struct pvrdma_gid gid;
+    unsigned result;
+    struct vguest *g;
+    int fd;
+
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
+    close(call());
+    g = vguest_new(fakestream_host[1], 4, NULL);
+    gid = vg_gid(0);
+    unclaim.claim.gid = gid;
+    put_msg(&fake, &unclaim);
+    while (vg_bind_gid(g, 1, &gid) != 0) { /* once host 1 has heard it, if it asked */
+        g_assert_cmpint(vg_now_ns(), <, until);
+        g_usleep(10000);
+    }
+    do {
+        g_assert_cmpint(vg_now_ns(), <, until);
+        if (vg_qp_state(victim.qp) != PVRDMA_QPS_RTS) {
+            victim_connect();
+        }
+        result = ask();
+    } while (result == PEER_BIND_NOT_YET); /* while it is asked for */
+    g_assert_cmpuint(result, ==, PEER_BIND_REFUSED);
+    host_wait_logged(fakestream_host[0],
+                     "peer host2: a connection from an address it does not have");
+    fd = connect_from(2, 0);
+    put(fd, bytes, put_start(bytes));
+    expect_end(fd, IWARP_OK);
+    vguest_free(g);
+    fakestream_end();
+}
+
+/*
  * Take the markers out of the stream's next @n bytes, which are behind @*pos of them; how
  * many are left.  Where the frames begin they say themselves, by being understood.
  */
@@ -674,6 +715,7 @@ int main(int argc, char **argv)
     vgt_init(&argc, &argv, 240);
     g_test_add_func("/hosts-hostile/start", test_start);
     g_test_add_func("/hosts-hostile/removed", test_removed);
+    g_test_add_func("/hosts-hostile/not-its-own", test_not_its_own);
     g_test_add_func("/hosts-hostile/markers", test_markers);
     g_test_add_func("/hosts-hostile/far-positions", test_far_positions);
     g_test_add_func("/hosts-hostile/ctl", test_ctl);
