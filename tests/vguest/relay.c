@@ -62,7 +62,7 @@ struct relay {
     _Atomic unsigned starts_cut;
     _Atomic bool refuse, reset;
     _Atomic bool stop, stalled[2], cut; /* [host that sends] */
-    _Atomic unsigned resets, rounds;
+    _Atomic unsigned resets, closes, rounds;
     _Atomic uint64_t carried;
 };
 
@@ -294,8 +294,10 @@ static void go_round(struct relay *r)
         } else if (t->iwarp && atomic_load(&r->reset)) {
             drop(r, i, true);
         } else if (t->iwarp && !t->left) {
-            drop(r, i, g_rand_boolean(r->rand));
-            atomic_fetch_add(&r->resets, 1);
+            bool reset = g_rand_boolean(r->rand);
+
+            drop(r, i, reset);
+            atomic_fetch_add(reset ? &r->resets : &r->closes, 1);
         } else if (!goes_on) {
             drop(r, i, false);
         }
@@ -357,6 +359,11 @@ void relay_stop(struct relay *r)
 unsigned relay_resets(const struct relay *r)
 {
     return atomic_load(&r->resets);
+}
+
+unsigned relay_closes(const struct relay *r)
+{
+    return atomic_load(&r->closes);
 }
 
 uint64_t relay_carried(const struct relay *r)

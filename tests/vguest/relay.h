@@ -13,9 +13,11 @@ struct relay;
 struct relay_opts {
     unsigned chunk; /* bytes at once, at most; 0: what there is */
     unsigned pause_us;
-    int buffer;           /* of its sockets, each; 0: the kernel's choice */
-    int mss;              /* of their connections; 0: likewise */
-    uint64_t reset_after; /* bytes of a connection, on average; 0: never */
+    int buffer; /* of its sockets, each; 0: the kernel's choice */
+    int mss;    /* of their connections; 0: likewise */
+    /* Bytes of a connection until it is reset or, as often, closed, on average; 0: never.
+     */
+    uint64_t reset_after;
     uint64_t reset_early; /* ... of every second one, at most; 0: as the others */
 };
 
@@ -31,8 +33,12 @@ struct relay_start_cut {
 /* A thread; it listens when this returns. */
 struct relay *relay_start(const struct relay_opts *o);
 void relay_stop(struct relay *r);
-/* How many iWARP connections it has reset, and how many bytes of them it has carried. */
+/*
+ * How many iWARP connections it has reset (RST), and how many others it has just closed,
+ * by reset_after; and how many bytes of them it has carried.
+ */
 unsigned relay_resets(const struct relay *r);
+unsigned relay_closes(const struct relay *r);
 uint64_t relay_carried(const struct relay *r);
 /* No byte of an iWARP connection goes on, but nothing is closed. */
 void relay_stall(struct relay *r, bool on);

@@ -196,7 +196,7 @@ static void reckon(struct vgt_pair *p, uint64_t base, uint64_t to, bool alive)
 /* UC: what arrives is whole and in order, and comes once; the rest is nobody's. */
 static void test_lossy(void)
 {
-    unsigned want = vgt_rounds(50);
+    unsigned want = vgt_rounds(25);
     struct vgt_opts o;
     struct vgt_pair p;
     struct pvrdma_cqe c;
@@ -247,7 +247,8 @@ static void resets(const struct relay_opts *r, const struct vg_conn *conn, unsig
     while (relay_resets(relay) < want) {
         run(&p, &k, k + 100);
     }
-    g_test_message("%" PRIu64 " messages, %u resets", k, relay_resets(relay));
+    g_test_message("%" PRIu64 " messages, %u resets, %u closed", k, relay_resets(relay),
+                   relay_closes(relay));
     vgt_expect_none(p.s[1].rcq, 50);
     vgt_pair_close(&p);
     end();
@@ -268,7 +269,7 @@ static void test_early_resets(void)
     const struct vg_conn c = {.timeout = 14, .retry_cnt = 7};
 
     resets(&(struct relay_opts){.reset_after = 100000, .reset_early = 400}, &c,
-           vgt_rounds(50));
+           vgt_rounds(25));
 }
 
 /* Reads and writes of a few bytes: frames are cut anywhere. */
