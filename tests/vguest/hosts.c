@@ -254,3 +254,20 @@ void host_wait_logged(const struct vg_daemon *d, const char *words)
         g_usleep(5000);
     }
 }
+
+/* ---- what is said of it ---- */
+
+char *hosts_documented(const char *words)
+{
+    g_autofree char *text = NULL;
+    g_auto(GStrv) lines = NULL;
+
+    g_assert_true(g_file_get_contents(DOCS "/hosts.md", &text, NULL, NULL));
+    lines = g_strsplit(text, "\n", -1);
+    for (unsigned i = 0; lines[i]; i++) {
+        if (strstr(lines[i], words)) {
+            return g_strstrip(g_strdup(lines[i]));
+        }
+    }
+    g_error("docs/hosts.md has no \"%s\"", words);
+}

@@ -46,6 +46,8 @@ int64_t host_int(const struct vg_daemon *d, const char *name);
 void host_wait_up(const struct vg_daemon *d, unsigned peer, bool up);
 /* Wait until its member @name is at least @n. */
 void host_wait_int(const struct vg_daemon *d, unsigned peer, const char *name, int64_t n);
+/* The first line of docs/hosts.md that has @words, without blanks around; to be freed. */
+char *hosts_documented(const char *words);
 /* Wait until @d's log has @words. */
 void host_wait_logged(const struct vg_daemon *d, const char *words);
 

@@ -513,6 +513,32 @@ static void test_sweep(void)
     end();
 }
 
+/* The line of a peer in `peer list`, in words. */
+static GStrv words_of(char *line)
+{
+    g_autoptr(GRegex) blanks = g_regex_new(" +", 0, 0, NULL);
+
+    return g_regex_split(blanks, g_strstrip(line), 0);
+}
+
+/* What docs/hosts.md shows of a link is what there is. */
+static void test_documented(void)
+{
+    g_autofree char *line = hosts_documented("beta    10.0.0.2:14820"), *list = NULL;
+    g_auto(GStrv) said = words_of(line);
+    g_auto(GStrv) is = NULL;
+
+    begin(2);
+    g_assert_cmpint(vg_ctl(host[0], &list, "peer list"), ==, 0);
+    g_assert_nonnull(strstr(list, "\nhost1 "));
+    is = words_of(strstr(list, "\nhost1 ") + 1);
+    g_assert_cmpuint(g_strv_length(said), >, 4);
+    g_assert_cmpuint(g_strv_length(is), >, 4);
+    g_assert_cmpstr(said[2], ==, is[2]); /* up */
+    g_assert_cmpstr(said[4], ==, is[4]); /* the features */
+    end();
+}
+
 int main(int argc, char **argv)
 {
     static const struct vgt_both both[] = {
@@ -534,5 +560,6 @@ int main(int argc, char **argv)
     g_test_add_func("/hosts/killed", test_killed);
     g_test_add_func("/hosts/flood", test_flood);
     g_test_add_func("/hosts/sweep", test_sweep);
+    g_test_add_func("/hosts/documented", test_documented);
     return vgt_run();
 }
