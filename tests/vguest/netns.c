@@ -342,6 +342,64 @@ void netns_hosts(struct netns *w, struct vg_daemon **host, const struct host_opt
     hosts_wait_up(host, w->n);
 }
 
+bool netns_run(struct netns *w, unsigned i, const char *command)
+{
+    const char *argv[] = {"sh", "-c", command, NULL};
+    g_autofree char *err = NULL;
+    int status;
+
+    enter(w->ns[i]);
+    g_assert_true(g_spawn_sync(NULL, (char **)(uintptr_t)argv, NULL, G_SPAWN_SEARCH_PATH,
+                               NULL, NULL, NULL, &err, &status, NULL));
+    enter(w->own);
+    if (status != 0) {
+        g_test_message("host %u: %s: %s", i, command, err);
+    }
+    return status == 0;
+}
+
+static int socket_of(struct netns *w, unsigned i)
+{
+    int fd;
+
+    enter(w->ns[i]);
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    enter(w->own);
+    g_assert_cmpint(fd, >=, 0);
+    return fd;
+}
+
+static struct sockaddr_in address_of(unsigned i, unsigned port)
+{
+    return (struct sockaddr_in){.sin_family = AF_INET,
+                                .sin_port = htons((uint16_t)port),
+                                .sin_addr = {htonl(NETWORK + i + 1)}};
+}
+
+int netns_listen(struct netns *w, unsigned i, unsigned port)
+{
+    struct sockaddr_in sa = address_of(i, port);
+    int fd = socket_of(w, i);
+
+    g_assert_cmpint(bind(fd, (struct sockaddr *)&sa, sizeof(sa)), ==, 0);
+    g_assert_cmpint(listen(fd, 8), ==, 0);
+    return fd;
+}
+
+bool netns_calls(struct netns *w, unsigned i, unsigned to, unsigned port, int ms)
+{
+    struct sockaddr_in sa = address_of(to, port);
+    struct pollfd p = {.fd = socket_of(w, i), .events = POLLOUT};
+    bool there;
+
+    if (connect(p.fd, (struct sockaddr *)&sa, sizeof(sa)) < 0) {
+        g_assert_cmpint(errno, ==, EINPROGRESS);
+    }
+    there = poll(&p, 1, ms) == 1 && !(p.revents & (POLLERR | POLLHUP));
+    close(p.fd);
+    return there;
+}
+
 void netns_link(struct netns *w, unsigned i, bool up)
 {
     enter(w->ns[i]);

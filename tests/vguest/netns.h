@@ -38,6 +38,13 @@ void netns_free(struct netns *w);
 struct vg_daemon *netns_host(struct netns *w, unsigned i, const struct host_opts *opts);
 void netns_hosts(struct netns *w, struct vg_daemon **host, const struct host_opts *opts);
 
+/* A shell's @command in host @i; true: it ends with 0. */
+bool netns_run(struct netns *w, unsigned i, const char *command);
+/* Somebody listens there at @port, for netns_calls(); to be closed. */
+int netns_listen(struct netns *w, unsigned i, unsigned port);
+/* Does host @to let host @i connect to @port, within @ms? */
+bool netns_calls(struct netns *w, unsigned i, unsigned to, unsigned port, int ms);
+
 /* Host @i's device is taken down, and up again: its kernel knows. */
 void netns_link(struct netns *w, unsigned i, bool up);
 /* What it sends, and what is sent to it, is lost on the wire: nobody knows. */

@@ -9,6 +9,10 @@
  * has the links go down and up meanwhile.
  */
 #include "netns.h"
+#include "ud.h"
+
+#include <string.h>
+#include <unistd.h>
 
 #define N_QPS 4u
 #define DEPTH 4u
@@ -32,15 +36,23 @@ static const struct vg_conn brief = {.timeout = 18, .retry_cnt = 7, .rnr_retry =
 /* For 0.5 s, four times. */
 static const struct vg_conn impatient = {.timeout = 17, .retry_cnt = 3, .rnr_retry = 7};
 
-/* False: it is skipped. */
-static bool begin(unsigned n, const char *daemon_keys)
+static bool have_networks(void)
 {
     g_autofree char *why = netns_why_not();
-    const struct host_opts o = {
-        .n_vms = 4, .daemon_keys = daemon_keys, .vm_keys = "addresses=any", .n_peers = n};
 
     if (why) {
         g_test_skip(why);
+    }
+    return !why;
+}
+
+/* False: it is skipped. */
+static bool begin(unsigned n, const char *daemon_keys)
+{
+    const struct host_opts o = {
+        .n_vms = 4, .daemon_keys = daemon_keys, .vm_keys = "addresses=any", .n_peers = n};
+
+    if (!have_networks()) {
         return false;
     }
     net = netns_new(n);
@@ -391,6 +403,97 @@ static void test_third(void)
     end();
 }
 
+/* ---- firewalls ---- */
+
+/* Frees @text. */
+static char *replaced(char *text, const char *old, const char *new)
+{
+    g_auto(GStrv) parts = g_strsplit(text, old, -1);
+
+    g_free(text);
+    return g_strjoinv(new, parts);
+}
+
+/* The documentation's rule that has @words, with these hosts' addresses and port. */
+static char *rule_of(const char *words)
+{
+    g_autofree char *port = g_strdup_printf("%u", hosts_port());
+    g_autofree char *first = host_address(0), *second = host_address(1);
+    char *rule = hosts_documented(words);
+
+    g_assert_true(g_str_has_prefix(rule, "nft add rule inet filter input "));
+    rule = replaced(rule, "10.0.0.1", first);
+    rule = replaced(rule, "10.0.0.2", second);
+    return replaced(rule, "14820", port);
+}
+
+/*
+ * Hosts that drop what no rule lets in have the documentation's rules: links, connections
+ * and datagrams pass, and neither another port nor another host.
+ */
+static void test_firewall(void)
+{
+    static const char base[] =
+        "nft add table inet filter && nft add chain inet filter "
+        "input '{ type filter hook input priority 0; policy drop; }'";
+    const struct host_opts o = {.n_vms = 4,
+                                .daemon_keys = "peer-timeout=30",
+                                .vm_keys = "addresses=any",
+                                .n_peers = 2};
+    g_autofree char *rules = NULL, *own = NULL, *answers = NULL;
+    unsigned port = hosts_port(), other = port + 1;
+    struct vgt_traffic t;
+    struct vgt_opts opts;
+    struct vgt_pair ud;
+    int listener;
+
+    if (!have_networks()) {
+        return;
+    }
+    net = netns_new(3);
+    n_hosts = 2;
+    if (!netns_run(net, 2,
+                   "nft add table inet a && nft add chain inet a b && "
+                   "nft add rule inet a b ct state established accept")) {
+        g_test_skip("no nft, or no tracking of connections");
+        netns_free(net);
+        return;
+    }
+    own = rule_of("tcp dport 14820 accept");
+    answers = rule_of("ct state");
+    rules = g_strdup_printf("%s && %s && %s", base, own, answers);
+    for (unsigned i = 0; i < 2; i++) {
+        g_assert_true(netns_run(net, i, rules));
+        host[i] = netns_host(net, i, &o);
+    }
+    hosts_wait_up(host, 2);
+    vgt_daemon = host[0];
+    open_traffic(&t, &patient);
+    ud_options(&opts, VGT_STOCK);
+    opts.daemon[0] = host[0];
+    opts.daemon[1] = host[1];
+    vgt_pair_open(&ud, 2, 3, &opts);
+    for (unsigned i = 0; i < 2; i++) {
+        g_assert_cmpint(vg_ud_to_rts(ud.s[i].qp, QKEY), ==, 0);
+    }
+    ud_passes(&ud.s[0], &ud.s[1], (struct dg){.len = 100, .wr_id = 1});
+    ud_passes(&ud.s[1], &ud.s[0], (struct dg){.len = 100, .wr_id = 2});
+    vgt_traffic_run(&t, 20);
+
+    listener = netns_listen(net, 1, other);
+    g_assert_true(netns_calls(net, 0, 1, port, VGT_WAIT_MS));
+    g_assert_false(netns_calls(net, 0, 1, other, 200));
+    g_assert_false(netns_calls(net, 2, 1, port, 200));
+    g_assert_true(
+        netns_run(net, 1, "nft flush ruleset")); /* nothing else was in their way */
+    g_assert_true(netns_calls(net, 0, 1, other, VGT_WAIT_MS));
+    g_assert_true(netns_calls(net, 2, 1, port, VGT_WAIT_MS));
+    close(listener);
+    vgt_pair_close(&ud);
+    vgt_traffic_close(&t);
+    end();
+}
+
 int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 360);
@@ -406,5 +509,6 @@ int main(int argc, char **argv)
     g_test_add_func("/hosts-link/held", test_held);
     g_test_add_func("/hosts-link/held-too-long", test_held_too_long);
     g_test_add_func("/hosts-link/third", test_third);
+    g_test_add_func("/hosts-link/firewall", test_firewall);
     return vgt_run();
 }
