@@ -87,6 +87,7 @@ int main(int argc, char **argv)
         }
     }
     printf("%ld processors, one worker, path=%s\n", sysconf(_SC_NPROCESSORS_ONLN), path);
+    say_missing_peers();
     for (unsigned i = 0; i < G_N_ELEMENTS(parts); i++) {
         if (wanted(parts[i].name, argc, argv)) {
             o.poll_us = parts[i].poll_us;
@@ -99,5 +100,7 @@ int main(int argc, char **argv)
             vg_daemon_stop(vgt_daemon);
         }
     }
+    printf("\n");
+    say_missing_peers(); /* who has waited for it all sees the end */
     return 0;
 }

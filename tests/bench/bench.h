@@ -72,6 +72,9 @@ double cache_line_us(void);
  */
 double memcpy_rate(struct vgt_pair *p, uint32_t len, uint64_t span);
 
+/* Which of those below are not installed, so that nothing is said of them; to stdout. */
+void say_missing_peers(void);
+
 /* A run of ucx_perftest over shared memory ("posix") or "tcp"; all 0 if it is missing. */
 struct ucx {
     bool ok;

@@ -74,6 +74,25 @@ double memcpy_rate(struct vgt_pair *p, uint32_t len, uint64_t span)
     return (double)n * len / ns;
 }
 
+/* ---- other programs ---- */
+
+void say_missing_peers(void)
+{
+    static const struct {
+        const char *program, *package;
+    } peers[] = {{"iperf3", "iperf3"}, {"ucx_perftest", "ucx-utils"}};
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(peers); i++) {
+        g_autofree char *path = g_find_program_in_path(peers[i].program);
+
+        if (!path) {
+            printf(
+                "%s is not installed (Debian: %s): no figures of it, no ratios to it\n",
+                peers[i].program, peers[i].package);
+        }
+    }
+}
+
 /* ---- UCX ---- */
 
 struct ucx ucx_run(const char *transport, const char *test, uint32_t bytes,

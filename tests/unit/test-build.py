@@ -10,6 +10,7 @@ stub there that writes down how it was called.  Prints TAP.
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -121,6 +122,39 @@ def options_are_kept(source):
             yield 'configure without options keeps earlier ones'
 
 
+def bench_peers(source):
+    """What 'make bench' compares with: installed with the rest, and gone without."""
+    peers = {'iperf3': 'iperf3', 'ucx-utils': 'ucx_perftest'}
+    with Tree(source, 'bin/meson') as tree:
+        for folder in tree.env['PATH'].split(':')[1:]:
+            for name in os.listdir(folder) if os.path.isdir(folder) else ():
+                path = tree.path('bin/' + name)
+                if name not in peers.values() and not os.path.lexists(path):
+                    os.symlink(os.path.join(folder, name), path)
+        tree.env['PATH'] = tree.path('bin')
+        for name, script in (('apt-cache', 'echo Package: any'), ('sudo', 'exec "$@"'),
+                             ('apt-get', 'echo apt-get "$@"'), ('tshark', None)):
+            path = tree.path('bin/' + name)
+            if os.path.lexists(path):
+                os.unlink(path)
+            if script:
+                with open(path, 'w') as stream:
+                    stream.write('#!/bin/sh\n%s\n' % script)
+                os.chmod(path, 0o755)
+        options = ['--builddir=b'] + [arg for arg in MINE if arg != '--disable-check']
+        said = tree.run('./configure', '--install-deps', *options).stdout
+        installed = [line for line in said.splitlines()
+                     if line.startswith('apt-get ') and ' install ' in line]
+        if not any({'tshark', *peers} <= set(line.split()) for line in installed):
+            yield 'not installed: ' + said
+        lacks = re.findall(r'error: packages are missing:(.*)', said)
+        if len(lacks) != 1 or set(lacks[0].split()) & set(peers):
+            yield 'the wrong ones are missed: ' + said
+        said = tree.run('./configure', *options, '--disable-check').stdout
+        if 'iperf3' in said or 'done; ' not in said:
+            yield 'asked for without a need: ' + said
+
+
 def errors(source):
     with Tree(source, 'bin/meson') as tree:
         for args in (['--again', '--builddir=none'], ['--frobnicate'], ['--prefix=x']):
@@ -158,7 +192,8 @@ def locks(source):
 
 
 def main():
-    checks = (no_side_effects, first_call_configures, options_are_kept, errors, locks)
+    checks = (no_side_effects, first_call_configures, options_are_kept, bench_peers, errors,
+              locks)
     return tap.run([(check.__name__, functools.partial(check, sys.argv[1]))
                     for check in checks])
 

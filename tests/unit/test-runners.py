@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -321,6 +322,24 @@ def tap_results(_):
             yield '%r %s: %s' % (text, result, counts.line())
 
 
+def bench_peers(folder):
+    """`make bench` says what it cannot compare with."""
+    for missing in ({'iperf3', 'ucx_perftest'}, {'iperf3'}, set()):
+        for name in {'iperf3', 'ucx_perftest'} - missing:
+            path = os.path.join(folder, name)
+            with open(path, 'w') as stream:
+                stream.write('#!/bin/sh\n')
+            os.chmod(path, 0o755)
+        # None of its parts.
+        said = subprocess.run([os.path.join(BUILD, 'tests/bench/bench'), 'none'],
+                              env=dict(os.environ, PATH=folder), timeout=60, check=True,
+                              stdout=subprocess.PIPE, universal_newlines=True).stdout
+        found = {line.split()[0] for line in said.splitlines()
+                 if 'is not installed (Debian: ' in line}
+        if found != missing or said.count('not installed') != 2 * len(missing):
+            yield 'without %s: %s' % (missing, said)
+
+
 def in_folder(function):
     if function in BY_PYTEST and not shutil.which('pytest-3') and \
             not check.configured(BUILD, 'CHECK'):
@@ -330,7 +349,8 @@ def in_folder(function):
 
 
 def main():
-    checks = (*BY_PYTEST, hanging_script, interrupted_job, script_results, tap_results)
+    checks = (*BY_PYTEST, hanging_script, interrupted_job, script_results, tap_results,
+              bench_peers)
     return tap.run([(function.__name__, functools.partial(in_folder, function))
                     for function in checks])
 
