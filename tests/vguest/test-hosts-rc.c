@@ -235,7 +235,7 @@ static void test_invalidate(void)
         vgt_recv(&p.s[1], 71, 0, 64);
         wr = (struct vg_wr){.wr_id = 72,
                             .opcode = PVRDMA_WR_SEND_WITH_INV,
-                            .flags = VGT_SIG,
+                            .flags = VGT_SIG | (i & 1 ? PVRDMA_SEND_SOLICITED : 0),
                             .imm = mr->rkey};
         g_assert_cmpuint(vg_post_send(p.s[0].qp, &wr, 1), ==, 1);
         vgt_expect(p.s[0].scq, 72, PVRDMA_WC_SUCCESS);

@@ -222,7 +222,8 @@ rm /tmp/bytes''' % DISK_KB, 120)
                 sums[found.group(0)] += 1
         say('frames by opcode: %s; by reserved STag: %s; %s' % (
             dict(sorted(opcodes.items())), dict(sorted(told.items())), dict(sums)))
-        # Other solicited variants (6, 9) depend on what the programs do.
+        # Whether Sends with Invalidate (6) and Immediate Data (9) are solicited as well
+        # depends on what the programs do.  Both, and Terminate: tests/vguest/test-wire.py.
         self.assertEqual(set(opcodes) - {6, 9}, OPCODES)
         self.assertEqual(set(told) - PERHAPS, TOLD)
         if 'Malformed' in sums:
