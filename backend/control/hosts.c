@@ -5,6 +5,7 @@
 #include "control/control.h"
 #include "control/json.h"
 #include "transport/peer/peer.h"
+#include "transport/tcp/tcp.h"
 
 static void report_listen(GString *s)
 {
@@ -29,10 +30,9 @@ static void report_features(GString *s, uint64_t features)
         uint64_t bit;
         const char *name;
     } names[] = {
-        {PEER_FEATURE_CLAIMS, "claims"},
-        {PEER_FEATURE_DATAGRAMS, "datagrams"},
-        {PEER_FEATURE_BIND, "bind"},
-        {PEER_FEATURE_PROOFS, "proofs"},
+        {PEER_FEATURE_CLAIMS, "claims"},   {PEER_FEATURE_DATAGRAMS, "datagrams"},
+        {PEER_FEATURE_BIND, "bind"},       {PEER_FEATURE_PROOFS, "proofs"},
+        {PEER_FEATURE_ADVANCE, "advance"},
     };
 
     json_begin(s, "features", '[');
@@ -46,9 +46,11 @@ static void report_features(GString *s, uint64_t features)
 
 static void report_peer(GString *s, struct peer *peer)
 {
+    struct tcp_advance advance;
     struct peer_report r;
 
     peer_report(peer, &r);
+    tcp_get_advance(peer, &advance);
     json_begin(s, NULL, '{');
     json_str(s, "name", r.name);
     json_str(s, "address", r.address);
@@ -67,6 +69,9 @@ static void report_peer(GString *s, struct peer *peer)
     json_int(s, "received_messages", r.received_messages);
     json_int(s, "dropped_messages", r.dropped);
     json_int(s, "refused_messages", r.refused);
+    json_int(s, "parked", advance.parked);
+    json_int(s, "taken", advance.taken);
+    json_int(s, "takes_refused", advance.refused);
     json_int(s, "links", r.links);
     json_int(s, "failures", r.failures);
     json_str(s, "last_error", r.last_error);

@@ -18,6 +18,9 @@
  * whose stream was read to its end may leave: then its addresses are held for whoever has
  * the stream, for HOLD_NS.
  *
+ * While a target is RESUMING, and until it runs, its addresses are announced, so that who
+ * is connected to them connects in advance (transport/tcp/announce.c).
+ *
  * A VM that loads its own state of a time after which it ran on (a snapshot) is not what
  * its peers have gone on with: its connections end, with an event.  The guest's clock in
  * the state tells what time that is.  Where nobody knows when the state is from, as a
@@ -37,6 +40,7 @@
 #include "device/device.h"
 #include "directory/directory.h"
 #include "guest/pagelist.h"
+#include "transport/tcp/tcp.h"
 #include "vm.h"
 
 /* How long the peers of a source that has left wait for its new place. */
@@ -189,6 +193,7 @@ static int run(struct vfu_conn *c, struct migration *m)
     m->last.resume_us = took(&since);
     m->last.still_us = still_for(vm, m);
     m->last.error[0] = '\0';
+    tcp_announce_runs(vm);
     if (m->loaded) {
         log_vm(LOG_LVL_INFO, vm, "migrated here");
     }
@@ -201,6 +206,7 @@ static int save(struct vfu_conn *c, struct migration *m)
 {
     gint64 since = g_get_monotonic_time();
 
+    tcp_announce_over(c->vm);
     if (!directory_may_run(c->vm)) { /* nor may who begins from its state */
         failed(c->vm, "its addresses were taken over: it runs elsewhere");
         return EADDRINUSE;
@@ -268,6 +274,7 @@ static int begin_load(struct vfu_conn *c, struct migration *m)
     m->passed_on = false;
     m->handed_over = m->past = false;
     m->last = (struct migration_status){.quiesce_us = m->last.quiesce_us};
+    tcp_announce(vm);
     return 0;
 }
 
@@ -283,6 +290,7 @@ static int end_load(struct vfu_conn *c, struct migration *m)
     m->last.load_us = took(&since);
     migration_drop_streams(m);
     if (!ok) {
+        tcp_announce_over(vm);
         m->state = ERROR;
         failed(vm, "%s", err->message);
         g_error_free(err);
@@ -479,6 +487,7 @@ void migration_reset(struct vm *vm)
     if (!migration_stopped(vm)) {
         return;
     }
+    tcp_announce_over(vm);
     migration_drop_streams(m);
     forget_loaded(vm, m);
     m->handed_over = false; /* what was saved may be loaded: QEMU resets before that */
@@ -493,6 +502,7 @@ void migration_leave(struct vm *vm)
     if (!migration_stopped(vm)) {
         return;
     }
+    tcp_announce_over(vm);
     if (m->handed_over) {
         directory_left(vm, HOLD_NS);
     }

@@ -428,6 +428,15 @@ static void got_message(struct peer_link *l, const struct peer_msg *m)
     case PEER_MSG_BIND_ANSWER:
         GIVE(l, PEER_FEATURE_BIND, ops ? ops->bind_answer : NULL, &m->answer);
         break;
+    case PEER_MSG_ANNOUNCE:
+        GIVE(l, PEER_FEATURE_ADVANCE, ops ? ops->announce : NULL, &m->announce);
+        break;
+    case PEER_MSG_TAKE:
+        GIVE(l, PEER_FEATURE_ADVANCE, ops ? ops->take : NULL, &m->take);
+        break;
+    case PEER_MSG_TAKEN:
+        GIVE(l, PEER_FEATURE_ADVANCE, ops ? ops->taken : NULL, &m->taken);
+        break;
     case PEER_MSG_DATAGRAM:
         GIVE(l, PEER_FEATURE_DATAGRAMS, peers_self.datagram, &m->datagram);
         break;

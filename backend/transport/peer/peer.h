@@ -28,6 +28,9 @@ struct peer;
 struct peer_ops {
     void (*bind)(struct peer *from, const struct peer_bind *bind);
     void (*bind_answer)(struct peer *from, const struct peer_bind_answer *answer);
+    void (*announce)(struct peer *from, const struct peer_announce *announce);
+    void (*take)(struct peer *from, const struct peer_take *take);
+    void (*taken)(struct peer *from, const struct peer_taken *taken);
     void (*link_up)(struct peer *peer);
     void (*link_down)(struct peer *peer);
     /*
@@ -97,6 +100,9 @@ bool peer_echo_is_due(const struct peer *peer);
 /* False: the link is down, the peer cannot do it, or too much waits for it. */
 bool peer_send_bind(struct peer *peer, const struct peer_bind *bind);
 bool peer_send_bind_answer(struct peer *peer, const struct peer_bind_answer *answer);
+bool peer_send_announce(struct peer *peer, const struct peer_announce *announce);
+bool peer_send_take(struct peer *peer, const struct peer_take *take);
+bool peer_send_taken(struct peer *peer, const struct peer_taken *taken);
 /* @type: PEER_MSG_ASK, _CLAIM, _UNCLAIM, _HOLD or _PROVED. */
 bool peer_send_claim(struct peer *peer, enum peer_msg_type type,
                      const struct peer_claim *claim);

@@ -256,6 +256,27 @@ bool peer_send_bind_answer(struct peer *peer, const struct peer_bind_answer *ans
     return can(peer, PEER_FEATURE_BIND) && peer_send_control(peer, &m);
 }
 
+bool peer_send_announce(struct peer *peer, const struct peer_announce *announce)
+{
+    struct peer_msg m = {.type = PEER_MSG_ANNOUNCE, .announce = *announce};
+
+    return can(peer, PEER_FEATURE_ADVANCE) && peer_send_control(peer, &m);
+}
+
+bool peer_send_take(struct peer *peer, const struct peer_take *take)
+{
+    struct peer_msg m = {.type = PEER_MSG_TAKE, .take = *take};
+
+    return can(peer, PEER_FEATURE_ADVANCE) && peer_send_control(peer, &m);
+}
+
+bool peer_send_taken(struct peer *peer, const struct peer_taken *taken)
+{
+    struct peer_msg m = {.type = PEER_MSG_TAKEN, .taken = *taken};
+
+    return can(peer, PEER_FEATURE_ADVANCE) && peer_send_control(peer, &m);
+}
+
 bool peer_send_claim(struct peer *peer, enum peer_msg_type type,
                      const struct peer_claim *claim)
 {

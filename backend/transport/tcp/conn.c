@@ -242,7 +242,7 @@ bool conn_waits(const struct conn *c)
            (c->s && c->s->behind) || atomic_load(&c->qp->state) == PVRDMA_QPS_ERR;
 }
 
-bool conn_up(struct conn *c, int fd, const struct framing *framing,
+bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
              const struct hello *own, const struct hello *peer)
 {
     struct epoll_event ev = {.events = WATCH, .data.ptr = c};
@@ -256,7 +256,7 @@ bool conn_up(struct conn *c, int fd, const struct framing *framing,
     s->fd = fd;
     s->framing = *framing;
     s->mulpdu = conn_mulpdu(fd, framing->markers);
-    s->may_send = c->initiator;
+    s->may_send = ready;
     s->psn = own->psn;
     for (unsigned i = 0; i < RDMAP_QNS; i++) {
         s->msn[i] = 1;

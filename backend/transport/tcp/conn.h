@@ -200,19 +200,24 @@ struct conn {
     uint64_t incarnation;
 
     /* The main thread's, see setup.c. */
-    bool ask_queued; /* under setup.c's lock */
+    struct ask_list *ask_in; /* under setup.c's lock; NULL: it is in none */
     STAILQ_ENTRY(conn) ask_link;
     struct setup_token asked, awaited;
     uint64_t ask_again;  /* ns: not before, what was asked is under way */
     uint64_t up_at;      /* ns; of the initiator's stream: a BIND may have crossed it */
     struct setup *setup; /* under way, or NULL */
-    struct peer *peer;   /* whom the last stream led to; NULL: nobody, or this daemon */
-    struct place place;  /* where all of the above belongs to, and the stream */
+    /* The same of a stream that is there; any thread looks whether there is one. */
+    _Atomic(struct parked *) taking;
+    bool took;          /* one was asked for, to this place: not another one */
+    struct peer *peer;  /* whom the last stream led to; NULL: nobody, or this daemon */
+    struct place place; /* where all of the above belongs to, and the stream */
     TAILQ_ENTRY(conn) all;
     TAILQ_ENTRY(conn) same; /* those with the same route */
 };
 
 TAILQ_HEAD(conn_list, conn);
+/* Those that want a stream; under setup.c's lock. */
+STAILQ_HEAD(ask_list, conn);
 
 /* A VM that has or had such connections. */
 struct tcp_vm {
@@ -259,10 +264,11 @@ void conn_reachable(struct conn *c, bool anew);
 /* It is of no use, and closed, now.  Token held; either thread. */
 void conn_down(struct conn *c);
 /*
- * Both startup frames are exchanged: @fd is a stream now.  False: it was closed.  The
- * worker is to be woken if conn_waits(); else its next turn is early enough.
+ * Both startup frames are exchanged: @fd is a stream now, and if @ready so is the
+ * initiator's first frame, or it is ours to send.  False: it was closed.  The worker is
+ * to be woken if conn_waits(); else its next turn is early enough.
  */
-bool conn_up(struct conn *c, int fd, const struct framing *framing,
+bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
              const struct hello *own, const struct hello *peer);
 /* Is there something that waits for a stream, or is to be told by it? */
 bool conn_waits(const struct conn *c);
@@ -322,6 +328,8 @@ fpdu_parts_fn goes_straight;
 
 /* Read from the socket, and do what it says.  False: there is no more until it tells. */
 bool rx_run(struct conn *c, struct turn *t);
+/* Is that all that a connection's initiator sends first? */
+bool rx_is_first_frame(const uint8_t *in, size_t len, const struct framing *framing);
 /* Go on with a message that waited for a grace period. */
 void rx_resume(struct conn *c, struct turn *t);
 
@@ -329,7 +337,10 @@ void rx_resume(struct conn *c, struct turn *t);
 
 /* A stream is wanted.  Any thread with the token. */
 void setup_ask(struct conn *c);
-/* Is that still to be looked at, behind others?  Any thread with the token. */
+/*
+ * Is that still to be looked at, behind others, or is a stream that is there being taken?
+ * Then no time of a try runs.  Any thread with the token.
+ */
 bool setup_waits(struct conn *c);
 /* Its queue pair is there, and goes.  Main thread. */
 void setup_know(struct conn *c);

@@ -7,6 +7,9 @@
  *                                  <-- link --  OK, or NOT_YET
  *   a TCP connection, see startup.c
  *
+ * If the peer has moved there may be one that was made in advance: then TAKE and TAKEN
+ * are said in their place (take.c).
+ *
  * Of two queue pairs the one whose (GID, QPN) is less is the initiator, always, so
  * attempts do not cross.  The responder's side may want a stream first: its BIND makes
  * the initiator ask, and is answered by BUSY.
@@ -46,8 +49,8 @@
 
 static GHashTable *asked, *awaited; /* of struct setup_token */
 
-static pthread_mutex_t asks_lock = PTHREAD_MUTEX_INITIALIZER; /* protects asks */
-static STAILQ_HEAD(, conn) asks = STAILQ_HEAD_INITIALIZER(asks);
+static pthread_mutex_t asks_lock = PTHREAD_MUTEX_INITIALIZER; /* protects all ask_lists */
+static struct ask_list asks = STAILQ_HEAD_INITIALIZER(asks);
 static int asks_fd = -1;
 static guint asks_watch;
 static void run_asks(void);
@@ -185,7 +188,7 @@ bool setup_peer_of(const struct conn *c, struct peer **peer)
 }
 
 /* Numbers are fetched by the dozen; each is used once, and not kept. */
-static void random_token(uint64_t token[2])
+void setup_random_token(uint64_t token[2])
 {
     static uint64_t pool[32][2];
     static unsigned left;
@@ -224,8 +227,18 @@ static bool ask_token(struct conn *c, uint64_t token[2])
         memcpy(token, c->asked.token, sizeof(c->asked.token));
         return true;
     }
-    random_token(token);
+    setup_random_token(token);
     return token_set(asked, &c->asked, c, token, ANSWER_NS);
+}
+
+bool setup_asks(struct conn *c, const uint64_t token[2], uint64_t ns)
+{
+    return token_set(asked, &c->asked, c, token, ns);
+}
+
+struct conn *setup_asked(const uint64_t token[2])
+{
+    return conn_of_token(asked, token);
 }
 
 /* A stream is wanted. */
@@ -240,7 +253,7 @@ static void begin(struct conn *c)
     };
     struct peer *peer;
 
-    if (c->setup || now_ns() < c->ask_again) {
+    if (c->setup || atomic_load(&c->taking) || now_ns() < c->ask_again) {
         return; /* it is under way */
     }
     if (!setup_is_ready(c)) {
@@ -255,6 +268,9 @@ static void begin(struct conn *c)
         return; /* place_changed() comes here again */
     }
     follow_catch_up(c);
+    if (c->place.who && take_begin(c, peer, &b)) {
+        return;
+    }
     if (!c->place.who || !ask_token(c, b.token) || !send_bind(peer, &b)) {
         setup_in_vain(c);
     }
@@ -277,28 +293,37 @@ static struct conn *conn_of_bind(const struct peer_bind *b)
     return c;
 }
 
-void setup_bind_came(struct peer *from, const struct peer_bind *b)
+struct conn *setup_check_bind(struct peer *from, const struct peer_bind *b,
+                              struct peer_bind_answer *a)
 {
     struct conn *c = conn_of_bind(b);
-    struct peer_bind_answer a = {.token = {b->token[0], b->token[1]},
-                                 .result = PEER_BIND_NOT_YET};
     struct peer *owner;
 
+    *a = (struct peer_bind_answer){.token = {b->token[0], b->token[1]},
+                                   .result = PEER_BIND_NOT_YET};
     if (c && !setup_peer_of(c, &owner)) {
         c = NULL; /* until it is known whose that address is */
     } else if (c && owner != from) {
         log_vm(LOG_LVL_WARN, c->vm,
                "peer %s: a connection from an address it does not have", peer_name(from));
-        a.result = PEER_BIND_REFUSED;
+        a->result = PEER_BIND_REFUSED;
         c = NULL;
     }
     if (c) {
         follow_catch_up(c);
-        a.incarnation = c->incarnation;
-        a.result = c->initiator ? PEER_BIND_BUSY
-                   : token_set(awaited, &c->awaited, c, b->token, AWAIT_NS)
-                       ? PEER_BIND_OK
-                       : PEER_BIND_REFUSED;
+        a->incarnation = c->incarnation;
+        a->result = c->initiator ? PEER_BIND_BUSY : PEER_BIND_OK;
+    }
+    return c;
+}
+
+void setup_bind_came(struct peer *from, const struct peer_bind *b)
+{
+    struct peer_bind_answer a;
+    struct conn *c = setup_check_bind(from, b, &a);
+
+    if (c && !c->initiator && !token_set(awaited, &c->awaited, c, b->token, AWAIT_NS)) {
+        a.result = PEER_BIND_REFUSED;
     }
     send_answer(from, &a);
     if (c && c->initiator && !(now_ns() - c->up_at < ASK_NS && c->is_up)) {
@@ -310,7 +335,7 @@ void setup_answer_came(struct peer *from, const struct peer_bind_answer *a)
 {
     struct conn *c = conn_of_token(asked, a->token);
 
-    if (!c || c->setup) {
+    if (!c || c->setup || atomic_load(&c->taking)) {
         return;
     }
     if (a->result == PEER_BIND_BUSY && !c->initiator) {
@@ -338,18 +363,63 @@ static void tell_asks(void)
     }
 }
 
+/* It is in @list from now on, NULL: in none.  Under asks_lock. */
+static void be_in(struct conn *c, struct ask_list *list)
+{
+    if (c->ask_in) {
+        STAILQ_REMOVE(c->ask_in, c, conn, ask_link);
+    }
+    c->ask_in = list;
+    if (list) {
+        STAILQ_INSERT_TAIL(list, c, ask_link);
+    }
+}
+
 void setup_ask(struct conn *c)
 {
     bool first;
 
     pthread_mutex_lock(&asks_lock);
     first = STAILQ_EMPTY(&asks);
-    if (!c->ask_queued) {
-        c->ask_queued = true;
-        STAILQ_INSERT_TAIL(&asks, c, ask_link);
+    if (!c->ask_in) {
+        be_in(c, &asks);
     }
     pthread_mutex_unlock(&asks_lock);
     if (first) {
+        tell_asks();
+    }
+}
+
+void setup_wait_in(struct conn *c, struct ask_list *list)
+{
+    pthread_mutex_lock(&asks_lock);
+    if (c->ask_in != list) {
+        be_in(c, list);
+    }
+    pthread_mutex_unlock(&asks_lock);
+}
+
+void setup_wait_no_more(struct conn *c)
+{
+    pthread_mutex_lock(&asks_lock);
+    if (c->ask_in != &asks) {
+        be_in(c, NULL);
+    }
+    pthread_mutex_unlock(&asks_lock);
+}
+
+void setup_go_on(struct ask_list *list, unsigned n)
+{
+    struct conn *c;
+    bool any;
+
+    pthread_mutex_lock(&asks_lock);
+    any = !STAILQ_EMPTY(list);
+    while (n-- && (c = STAILQ_FIRST(list))) {
+        be_in(c, &asks);
+    }
+    pthread_mutex_unlock(&asks_lock);
+    if (any) {
         tell_asks();
     }
 }
@@ -359,7 +429,7 @@ bool setup_waits(struct conn *c)
     bool waits;
 
     pthread_mutex_lock(&asks_lock);
-    waits = c->ask_queued;
+    waits = c->ask_in || atomic_load(&c->taking);
     pthread_mutex_unlock(&asks_lock);
     return waits;
 }
@@ -371,8 +441,7 @@ static struct conn *next_ask(void)
     pthread_mutex_lock(&asks_lock);
     c = STAILQ_FIRST(&asks);
     if (c) {
-        STAILQ_REMOVE_HEAD(&asks, ask_link);
-        c->ask_queued = false;
+        be_in(c, NULL);
     }
     pthread_mutex_unlock(&asks_lock);
     return c;
@@ -412,18 +481,26 @@ void setup_know(struct conn *c)
 void setup_forget(struct conn *c)
 {
     pthread_mutex_lock(&asks_lock);
-    if (c->ask_queued) {
-        STAILQ_REMOVE(&asks, c, conn, ask_link);
-        c->ask_queued = false;
-    }
+    be_in(c, NULL);
     pthread_mutex_unlock(&asks_lock);
     follow_forget(c);
 }
 
 /* ---- start and stop ---- */
 
+static void link_down(struct peer *peer)
+{
+    park_drop_peer(peer);
+    take_give_up(peer);
+}
+
 static const struct peer_ops ops = {.bind = setup_bind_came,
                                     .bind_answer = setup_answer_came,
+                                    .announce = announce_came,
+                                    .take = take_came,
+                                    .taken = take_answered,
+                                    .link_up = announce_link_up,
+                                    .link_down = link_down,
                                     .accepted = startup_accepted};
 
 bool tcp_open(bool forced, GError **errp)
@@ -431,6 +508,8 @@ bool tcp_open(bool forced, GError **errp)
     tcp_forced = forced;
     asked = g_hash_table_new(token_hash, token_equal);
     awaited = g_hash_table_new(token_hash, token_equal);
+    park_open();
+    announce_open();
     follow_open();
     asks_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (asks_fd < 0) {
@@ -454,6 +533,9 @@ void tcp_close(void)
 {
     peer_set_ops(NULL);
     follow_close();
+    take_close();
+    announce_close();
+    park_close();
     startup_close();
     loop_close();
     if (asks_fd >= 0) {

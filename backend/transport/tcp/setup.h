@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * What the files that get connections their streams call of each other: setup.c (who
- * connects, and when), startup.c (MPA's startup frames), follow.c (peers that move) and
- * loop.c (both ends in this daemon).  The main thread's, all of it.
+ * connects, and when), startup.c (MPA's startup frames), follow.c (peers that move),
+ * announce.c, park.c and take.c (connections that are made in advance) and loop.c (both
+ * ends in this daemon).  The main thread's, all of it.
  */
 #ifndef PVRDMAD_TCP_SETUP_H
 #define PVRDMAD_TCP_SETUP_H
 
 #include "transport/tcp/conn.h"
+#include "transport/tcp/park.h"
 
 /* ns: of the startup frames. */
 #define SETUP_FRAMES_NS 5000000000u
@@ -27,6 +29,23 @@ bool setup_is_ready(const struct conn *c);
  * for.
  */
 bool setup_peer_of(const struct conn *c, struct peer **peer);
+/* A number that nobody can guess. */
+void setup_random_token(uint64_t token[2]);
+/* Something is asked for by that number, for so long.  False: somebody has it already. */
+bool setup_asks(struct conn *c, const uint64_t token[2], uint64_t ns);
+/* Who has asked; NULL: nobody. */
+struct conn *setup_asked(const uint64_t token[2]);
+/*
+ * May the queue pair that @b is about be connected with @from's?  What is answered is in
+ * @a, and if that is good it is a responder's connection that is returned.  An initiator,
+ * too, is, with BUSY; else NULL.
+ */
+struct conn *setup_check_bind(struct peer *from, const struct peer_bind *b,
+                              struct peer_bind_answer *a);
+/* @c waits in @list; so many there do no longer. */
+void setup_wait_in(struct conn *c, struct ask_list *list);
+void setup_go_on(struct ask_list *list, unsigned n);
+void setup_wait_no_more(struct conn *c);
 /* Who awaits a connection that shows @token; NULL: nobody. */
 struct conn *setup_awaited(const uint64_t token[2]);
 /* It has come: no other is awaited. */
@@ -47,10 +66,49 @@ void startup_cancel(struct conn *c);
 void startup_dont_pace(int fd);
 void startup_close(void);
 
+/* The token of @vm; its worker is to look at once, or in its next turn. */
+void startup_give_back(struct vm *vm, bool wake);
+/* Does @c mean to send READs or atomics? */
+bool startup_wants_reads(const struct conn *c);
+/*
+ * The responder's side: what it says to an initiator that says @peer.  False: there is to
+ * be no stream.  Token held.
+ */
+bool startup_agree(struct conn *c, const struct hello *peer, struct hello *own);
+/* The initiator's: there is none, maybe because the peer's queue pair has failed. */
+void startup_refused(struct conn *c, const struct hello *peer);
+/* Make one that is to be parked; announce_made() tells.  False: that cannot be. */
+bool startup_park(struct parked *p, const struct sockaddr_storage *to,
+                  const struct sockaddr_storage *from);
+void startup_cancel_parking(struct parked *p);
+
+/* ---- announce.c ---- */
+
+/* @p is there, or if not @ok, will not be: it is free then. */
+void announce_made(struct parked *p, bool ok);
+void announce_came(struct peer *from, const struct peer_announce *a);
+void announce_link_up(struct peer *peer);
+void announce_open(void);
+void announce_close(void);
+
+/* ---- take.c ---- */
+
+/* If there is one for @c, ask for it in place of @b.  False: there is none. */
+bool take_begin(struct conn *c, struct peer *peer, const struct peer_bind *b);
+/* @c wants none any more. */
+void take_cancel(struct conn *c);
+void take_came(struct peer *from, const struct peer_take *t);
+void take_answered(struct peer *from, const struct peer_taken *t);
+/* Nothing is taken from @peer any more; who waits for that asks for another one. */
+void take_give_up(struct peer *peer);
+void take_close(void);
+
 /* ---- follow.c ---- */
 
 void follow_know(struct conn *c);
 void follow_forget(struct conn *c);
+/* How many are connected to that address, whose own is another? */
+unsigned follow_count(const struct route *route);
 /* Is the peer still where all of @c belongs to? */
 bool follow_is_there(const struct conn *c);
 /* From now on all of it belongs to where the peer is now.  No token is held. */

@@ -11,9 +11,13 @@
  * port by itself gets to nothing but this file's parser; of those that have not shown
  * their token there are MAX_ACCEPTED at most, and MAX_OF_HOST of each host.
  *
+ * A connection that is made in advance begins in the same way, but its frames say which
+ * one it is, not whose (struct parking), and when it is complete it is parked (park.c).
+ *
  * A struct setup exists until its connection is a stream or has failed, SETUP_FRAMES_NS
  * at most.  An initiator's belongs to its conn, which cancels it if it goes; a
- * responder's belongs to nobody until its Request is read.
+ * responder's belongs to nobody until its Request is read, one that is made in advance to
+ * its struct parked.
  *
  * Threads: the main thread.
  */
@@ -36,12 +40,15 @@ enum setup_state { CONNECTING, WAIT_REPLY, WAIT_REQUEST };
 /* A TCP connection on its way to be a stream. */
 struct setup {
     TAILQ_ENTRY(setup) link;
+    struct setup_list *list;
     enum setup_state state;
     int fd;
     guint watch; /* 0: none is needed yet */
     GIOCondition cond;
-    uint64_t until;               /* ns */
-    struct conn *conn;            /* the initiator's; it cancels this if it goes */
+    uint64_t until; /* ns */
+    /* The initiator's is one of the two, which cancels this if it goes. */
+    struct conn *conn;
+    struct parked *parked;
     struct sockaddr_storage from; /* of one that has come; AF_UNSPEC: this daemon */
     struct hello own;
     size_t have;
@@ -59,7 +66,8 @@ static const struct mpa_config mpa_config = {
 };
 
 /* The initiators', and those that have come. */
-static TAILQ_HEAD(setup_list, setup) setups = TAILQ_HEAD_INITIALIZER(setups);
+TAILQ_HEAD(setup_list, setup);
+static struct setup_list setups = TAILQ_HEAD_INITIALIZER(setups);
 static struct setup_list accepted = TAILQ_HEAD_INITIALIZER(accepted);
 static unsigned n_accepted;
 static guint look_timer;
@@ -76,14 +84,18 @@ static void unwatch(struct setup *s)
 
 static void setup_free(struct setup *s, bool close_fd)
 {
-    TAILQ_REMOVE(s->conn ? &setups : &accepted, s, link);
+    TAILQ_REMOVE(s->list, s, link);
     unwatch(s);
     if (close_fd) {
         close(s->fd);
     }
     if (s->conn) {
         s->conn->setup = NULL;
-    } else {
+    }
+    if (s->parked) {
+        s->parked->setup = NULL;
+    }
+    if (s->list == &accepted) {
         n_accepted--;
     }
     g_free(s);
@@ -91,12 +103,16 @@ static void setup_free(struct setup *s, bool close_fd)
 
 static void setup_failed(struct setup *s, const char *why)
 {
+    struct parked *p = s->parked;
     struct conn *c = s->conn;
 
     log_msg(LOG_LVL_DEBUG, "a connection was not made: %s", why);
     setup_free(s, true);
     if (c) {
         setup_in_vain(c);
+    }
+    if (p) {
+        announce_made(p, false);
     }
 }
 
@@ -123,7 +139,7 @@ static gboolean look(gpointer unused)
     return G_SOURCE_REMOVE;
 }
 
-static void give_back(struct vm *vm, bool wake)
+void startup_give_back(struct vm *vm, bool wake)
 {
     if (wake) {
         vm_token_release(vm);
@@ -144,15 +160,15 @@ static void wait_for(struct setup *s, GIOCondition cond)
     s->watch = fdwatch_add(s->fd, cond, on_socket, s);
 }
 
-static struct setup *setup_new(enum setup_state state, int fd, struct conn *c)
+static struct setup *setup_new(enum setup_state state, int fd, struct setup_list *list)
 {
     struct setup *s = g_new0(struct setup, 1);
 
     s->state = state;
     s->fd = fd;
-    s->conn = c;
+    s->list = list;
     s->until = now_ns() + SETUP_FRAMES_NS;
-    TAILQ_INSERT_TAIL(c ? &setups : &accepted, s, link);
+    TAILQ_INSERT_TAIL(list, s, link);
     if (!look_timer) {
         look_timer = g_timeout_add(LOOK_MS, look, NULL);
     }
@@ -161,18 +177,34 @@ static struct setup *setup_new(enum setup_state state, int fd, struct conn *c)
 
 /* A socket that has sent nothing yet takes that much, once it is connected.  0 or errno.
  */
-static int send_frame(int fd, struct mpa_frame *f, const struct hello *own)
+static int send_frame(int fd, struct mpa_frame *f, const uint8_t *data, uint16_t len)
 {
-    uint8_t data[HELLO_SIZE], out[MPA_MAX_STARTUP];
+    uint8_t out[MPA_MAX_STARTUP];
+    size_t size;
     ssize_t n;
-    size_t len;
+
+    f->data = data;
+    f->data_len = len;
+    size = mpa_put(f, out);
+    n = send(fd, out, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return n == (ssize_t)size ? 0 : n < 0 ? errno : ENOBUFS;
+}
+
+static int send_hello(int fd, struct mpa_frame *f, const struct hello *own)
+{
+    uint8_t data[HELLO_SIZE];
 
     hello_put(own, data);
-    f->data = data;
-    f->data_len = sizeof(data);
-    len = mpa_put(f, out);
-    n = send(fd, out, len, MSG_DONTWAIT | MSG_NOSIGNAL);
-    return n == (ssize_t)len ? 0 : n < 0 ? errno : ENOBUFS;
+    return send_frame(fd, f, data, sizeof(data));
+}
+
+static int send_parking(int fd, struct mpa_frame *f, const struct parked *p)
+{
+    struct parking own = {{p->park->token[0], p->park->token[1]}, p->number};
+    uint8_t data[PARKING_SIZE];
+
+    parking_put(&own, data);
+    return send_frame(fd, f, data, sizeof(data));
 }
 
 /*
@@ -217,29 +249,39 @@ static struct framing framing_of(const struct mpa_agreed *agreed)
  * Does its guest mean to send READs or atomics?  One that says so later, behind a peer
  * that takes none, gets another stream (tx.c).
  */
-static bool wants_reads(const struct conn *c)
+bool startup_wants_reads(const struct conn *c)
 {
     return c->reliable && c->qp->attr.max_rd_atomic;
 }
 
 /* ---- the initiator ---- */
 
-/* As soon as the connection takes it, which may be at once. */
-static void send_request(struct setup *s)
+static void begin_hello(struct setup *s)
 {
     struct conn *c = s->conn;
-    struct mpa_frame request;
     bool had;
-    int err;
 
     vm_token_take(c->vm);
     had = c->s;
     conn_down(c);
     conn_hello(c, &s->own);
-    give_back(c->vm, had);
+    startup_give_back(c->vm, had);
     memcpy(s->own.token, c->asked.token, sizeof(s->own.token));
+}
+
+/* As soon as the connection takes it, which may be at once. */
+static void send_request(struct setup *s)
+{
+    struct mpa_frame request;
+    int err;
+
     mpa_request(&mpa_config, &request);
-    err = send_frame(s->fd, &request, &s->own);
+    if (s->parked) {
+        err = send_parking(s->fd, &request, s->parked);
+    } else {
+        begin_hello(s);
+        err = send_hello(s->fd, &request, &s->own);
+    }
     if (err == EAGAIN) {
         wait_for(s, G_IO_OUT);
     } else if (err) {
@@ -259,7 +301,14 @@ static void hear_of_failure(struct conn *c, const struct hello *peer)
     }
 }
 
-/* What holds for us by @reply, if we can do with it. */
+void startup_refused(struct conn *c, const struct hello *peer)
+{
+    vm_token_take(c->vm);
+    hear_of_failure(c, peer);
+    vm_token_release(c->vm);
+}
+
+/* What holds for us by @reply, if we can do with it; @c: NULL, nobody's yet. */
 static enum iwarp_error conclude(const struct conn *c, const struct mpa_frame *reply,
                                  struct mpa_agreed *agreed)
 {
@@ -268,20 +317,64 @@ static enum iwarp_error conclude(const struct conn *c, const struct mpa_frame *r
     if (!error && agreed->rtr != MPA_RTR_WRITE) {
         error = MPA_NO_RTR;
     }
-    return !error && !agreed->ord && wants_reads(c) ? MPA_SMALL_IRD : error;
+    return !error && !agreed->ord && c && startup_wants_reads(c) ? MPA_SMALL_IRD : error;
+}
+
+/* It is complete, but for our first frame.  False: it was not made. */
+static bool end_startup(struct setup *s, const struct mpa_frame *reply,
+                        struct framing *framing)
+{
+    struct mpa_agreed agreed;
+    enum iwarp_error error = conclude(s->conn, reply, &agreed);
+
+    *framing = framing_of(&agreed);
+    if (error) {
+        if (error != MPA_BAD_STARTUP) { /* which leaves nothing to talk about */
+            tx_only_frame(s->fd, framing, error);
+        }
+        setup_failed(s, "MPA: no agreement");
+        return false;
+    }
+    if (!tx_first_frame(s->fd, framing)) {
+        setup_failed(s, "the first frame could not be sent");
+        return false;
+    }
+    return true;
+}
+
+static void take_parking_reply(struct setup *s, const struct mpa_frame *reply)
+{
+    struct parked *p = s->parked;
+    struct framing framing;
+    struct parking peer;
+    int fd = s->fd;
+
+    if (reply->reject || !parking_get(reply->data, reply->data_len, &peer) ||
+        peer.number != p->number ||
+        memcmp(peer.token, p->park->token, sizeof(peer.token)) != 0) {
+        setup_failed(s, "refused, or it is not a daemon's");
+        return;
+    }
+    if (end_startup(s, reply, &framing)) {
+        setup_free(s, false);
+        parked_is(p, fd, &framing, PARK_IDLE);
+        announce_made(p, true);
+    }
 }
 
 static void take_reply(struct setup *s)
 {
     struct conn *c = s->conn;
-    struct mpa_agreed agreed;
     struct framing framing;
     struct mpa_frame reply;
-    enum iwarp_error error;
     struct hello peer;
     int fd = s->fd;
 
     if (!read_frame(s, MPA_REPLY, &reply)) {
+        return;
+    }
+    if (s->parked) {
+        take_parking_reply(s, &reply);
         return;
     }
     if (!hello_get(reply.data, reply.data_len, &peer) ||
@@ -291,36 +384,24 @@ static void take_reply(struct setup *s)
         return;
     }
     if (reply.reject) {
-        vm_token_take(c->vm);
-        hear_of_failure(c, &peer);
-        vm_token_release(c->vm);
+        startup_refused(c, &peer);
         setup_failed(s, "refused");
         return;
     }
-    error = conclude(c, &reply, &agreed);
-    framing = framing_of(&agreed);
-    if (error) {
-        if (error != MPA_BAD_STARTUP) { /* which leaves nothing to talk about */
-            tx_only_frame(fd, &framing, error);
-        }
-        setup_failed(s, "MPA: no agreement");
-        return;
-    }
-    if (!tx_first_frame(fd, &framing)) {
-        setup_failed(s, "the first frame could not be sent");
+    if (!end_startup(s, &reply, &framing)) {
         return;
     }
     setup_ask_over(c);
     vm_token_take(c->vm);
     if (!c->s && setup_is_ready(c) && follow_is_there(c)) {
-        conn_up(c, fd, &framing, &s->own, &peer);
+        conn_up(c, fd, &framing, true, &s->own, &peer);
         c->up_at = now_ns();
         setup_peer_of(c, &c->peer);
         setup_free(s, false);
     } else {
         setup_free(s, true);
     }
-    give_back(c->vm, conn_waits(c));
+    startup_give_back(c->vm, conn_waits(c));
 }
 
 static void connected(struct setup *s)
@@ -347,17 +428,16 @@ void startup_dont_pace(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, plain, sizeof(plain) - 1);
 }
 
-/* The responder awaits us. */
-void startup_connect(struct conn *c, const struct sockaddr_storage *to,
-                     const struct sockaddr_storage *from)
+/* -1: it cannot be. */
+static int begin_connect(const struct sockaddr_storage *to,
+                         const struct sockaddr_storage *from)
 {
     int fd = socket(to->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0),
         one = 1;
 
     if (fd < 0) {
         log_msg(LOG_LVL_WARN, "no socket for a connection: %s", g_strerror(errno));
-        setup_in_vain(c);
-        return;
+        return -1;
     }
     if (to == &loop_address) {
         startup_dont_pace(fd);
@@ -373,12 +453,39 @@ void startup_connect(struct conn *c, const struct sockaddr_storage *to,
         errno != EINPROGRESS) {
         log_msg(LOG_LVL_DEBUG, "a connection was not made: %s", g_strerror(errno));
         close(fd);
+        return -1;
+    }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    return fd;
+}
+
+/* The responder awaits us. */
+void startup_connect(struct conn *c, const struct sockaddr_storage *to,
+                     const struct sockaddr_storage *from)
+{
+    int fd = begin_connect(to, from);
+
+    if (fd < 0) {
         setup_in_vain(c);
         return;
     }
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-    c->setup = setup_new(CONNECTING, fd, c);
+    c->setup = setup_new(CONNECTING, fd, &setups);
+    c->setup->conn = c;
     send_request(c->setup);
+}
+
+bool startup_park(struct parked *p, const struct sockaddr_storage *to,
+                  const struct sockaddr_storage *from)
+{
+    int fd = begin_connect(to, from);
+
+    if (fd < 0) {
+        return false;
+    }
+    p->setup = setup_new(CONNECTING, fd, &setups);
+    p->setup->parked = p;
+    wait_for(p->setup, G_IO_OUT); /* whatever comes of it, comes later */
+    return true;
 }
 
 /* ---- the responder ---- */
@@ -393,12 +500,60 @@ static bool is_from_its_host(const struct setup *s, const struct conn *c)
                  : s->from.ss_family == AF_UNSPEC);
 }
 
+bool startup_agree(struct conn *c, const struct hello *peer, struct hello *own)
+{
+    conn_down(c);
+    conn_hello(c, own);
+    memcpy(own->token, peer->token, sizeof(own->token));
+    hear_of_failure(c, peer);
+    return !own->failed_status && !peer->failed_status && setup_is_ready(c) &&
+           follow_is_there(c);
+}
+
+static bool fits(const struct mpa_frame *request)
+{
+    return request->enhanced && request->p2p && (request->rtr & MPA_RTR_WRITE);
+}
+
+/* One that is made in advance: somebody was told that token. */
+static void park_request(struct setup *s, const struct mpa_frame *request,
+                         const struct parking *peer)
+{
+    struct park *park = park_find(peer->token);
+    struct mpa_agreed agreed;
+    struct mpa_frame reply;
+    struct framing framing;
+    struct parked *p;
+    int fd = s->fd;
+
+    if (!park || !park->ours || !fits(request) ||
+        !config_same_host(peer_address(park->host->peer), &s->from)) {
+        setup_failed(s, "nobody has announced that");
+        return;
+    }
+    p = parked_new(park, peer->number);
+    if (!p) {
+        setup_failed(s, "there are too many, or one of that number");
+        return;
+    }
+    mpa_accept(&mpa_config, request, &reply, &agreed);
+    framing = framing_of(&agreed);
+    if (send_parking(fd, &reply, p) == 0) {
+        setup_free(s, false);
+        parked_is(p, fd, &framing, PARK_FIRST);
+    } else {
+        setup_free(s, true);
+        parked_free(p, false);
+    }
+}
+
 static void take_request(struct setup *s)
 {
     struct mpa_agreed agreed;
     struct mpa_frame request, reply;
     struct framing framing;
     struct hello own, peer;
+    struct parking parking;
     struct conn *c;
     bool had, refuse;
     int fd = s->fd;
@@ -406,10 +561,13 @@ static void take_request(struct setup *s)
     if (!read_frame(s, MPA_REQUEST, &request)) {
         return;
     }
+    if (parking_get(request.data, request.data_len, &parking)) {
+        park_request(s, &request, &parking);
+        return;
+    }
     c = hello_get(request.data, request.data_len, &peer) ? setup_awaited(peer.token)
                                                          : NULL;
-    if (!c || peer.unreliable == c->reliable || !request.enhanced || !request.p2p ||
-        !(request.rtr & MPA_RTR_WRITE)) {
+    if (!c || peer.unreliable == c->reliable || !fits(&request)) {
         setup_failed(s, "nobody awaits it");
         return;
     }
@@ -420,27 +578,22 @@ static void take_request(struct setup *s)
     setup_arrived(c);
     vm_token_take(c->vm);
     had = c->s;
-    conn_down(c);
-    conn_hello(c, &own);
-    memcpy(own.token, peer.token, sizeof(own.token));
-    hear_of_failure(c, &peer);
-    refuse = own.failed_status || peer.failed_status || !setup_is_ready(c) ||
-             !follow_is_there(c);
+    refuse = !startup_agree(c, &peer, &own);
     mpa_accept(&mpa_config, &request, &reply, &agreed);
     framing = framing_of(&agreed);
-    if (!agreed.ord && wants_reads(c)) {
+    if (!agreed.ord && startup_wants_reads(c)) {
         reply.ord = 1; /* so it hears what is needed at least */
         refuse = true;
     }
     reply.reject = refuse;
-    if (send_frame(fd, &reply, &own) == 0 && !refuse) {
+    if (send_hello(fd, &reply, &own) == 0 && !refuse) {
         setup_free(s, false);
-        conn_up(c, fd, &framing, &own, &peer);
+        conn_up(c, fd, &framing, false, &own, &peer);
         setup_peer_of(c, &c->peer);
     } else {
         setup_free(s, true);
     }
-    give_back(c->vm, had || conn_waits(c));
+    startup_give_back(c->vm, had || conn_waits(c));
 }
 
 /* How many of these have come from there? */
@@ -469,7 +622,7 @@ void startup_accepted(int fd, const struct sockaddr_storage *from)
         return;
     }
     n_accepted++;
-    s = setup_new(WAIT_REQUEST, fd, NULL);
+    s = setup_new(WAIT_REQUEST, fd, &accepted);
     if (from) {
         s->from = *from;
     }
@@ -499,6 +652,11 @@ void startup_cancel(struct conn *c)
     if (c->setup) {
         setup_free(c->setup, true);
     }
+}
+
+void startup_cancel_parking(struct parked *p)
+{
+    setup_free(p->setup, true);
 }
 
 void startup_close(void)

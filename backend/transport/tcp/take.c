@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Transport "tcp", how a queue pair gets a stream that was made in advance (park.c).
+ *
+ *   initiator                                    responder
+ *   TAKE {BIND, token, number, hello} -- link -->  as for a BIND, and for MPA's Request
+ *                                     <-- link --  TAKEN {answer, hello}: it may send
+ *   from here on it may, too
+ *
+ * The initiator of a connection is who it is without this, and either end may have made
+ * the stream.  Of those of one announcement the end that made them takes the first, the
+ * other end the last, so that they do not meet before all are taken; if they do, both are
+ * refused.
+ *
+ * For each place of its peer a connection tries this once; if it is refused, or not
+ * answered for TAKE_NS, it goes on with a BIND.  Neither is a try of the queue pair's.
+ * A peer that does not answer has none taken from it any more, until its next
+ * announcement.  TAKE_MAX are under way at a time, so that they do not fill the link;
+ * the rest waits.
+ *
+ * Threads: the main thread.
+ */
+#include "transport/tcp/setup.h"
+
+#define TAKE_NS  5000000000u
+#define TAKE_MAX 1024u
+#define LOOK_MS  500u
+
+_Static_assert(PEER_HELLO_LEN == HELLO_SIZE, "what a link carries is what MPA does");
+
+/* Those that were asked for; who asked first comes first. */
+static struct parked_list takes = TAILQ_HEAD_INITIALIZER(takes);
+static guint look_timer;
+
+/* What @c was about to take is its own no more, nor anybody's; it may be closed. */
+static void let_go(struct conn *c, bool close_fd)
+{
+    struct parked *p = atomic_load(&c->taking);
+
+    TAILQ_REMOVE(&takes, p, link);
+    atomic_store(&c->taking, NULL);
+    p->host->n_taking--;
+    setup_go_on(&p->host->waiting, 1);
+    parked_free(p, close_fd);
+}
+
+/* It is tried without. */
+static void fall_back(struct conn *c)
+{
+    setup_ask_over(c);
+    let_go(c, true);
+    setup_ask(c);
+}
+
+static gboolean look(gpointer unused)
+{
+    uint64_t now = now_ns();
+    struct parked *p;
+
+    while ((p = TAILQ_FIRST(&takes)) && now >= p->until) {
+        struct peer *peer = p->host->peer;
+
+        log_vm(LOG_LVL_WARN, p->conn->vm,
+               "peer %s: no answer about connections that were made in advance",
+               peer_name(peer));
+        park_drop_peer(peer);
+        take_give_up(peer);
+    }
+    if (!TAILQ_EMPTY(&takes)) {
+        return G_SOURCE_CONTINUE;
+    }
+    look_timer = 0;
+    return G_SOURCE_REMOVE;
+}
+
+/* ---- the initiator ---- */
+
+/* False: there is none, and the park may be gone. */
+static bool take_one(struct conn *c, struct park *park, struct peer_take *t)
+{
+    struct parked *p = park_take(park, park->ours);
+    struct hello own;
+    bool had;
+
+    if (!p) {
+        return false;
+    }
+    setup_ask_over(c);
+    setup_random_token(t->bind.token);
+    if ((!p->framing.ord && startup_wants_reads(c)) ||
+        !setup_asks(c, t->bind.token, 2 * (uint64_t)TAKE_NS)) {
+        parked_free(p, true);
+        return false;
+    }
+    vm_token_take(c->vm);
+    had = c->s;
+    conn_down(c);
+    conn_hello(c, &own);
+    startup_give_back(c->vm, had);
+    memcpy(own.token, t->bind.token, sizeof(own.token));
+    hello_put(&own, t->hello);
+    memcpy(t->token, park->token, sizeof(t->token));
+    t->number = p->number;
+    if (!peer_send_take(p->host->peer, t)) {
+        setup_ask_over(c);
+        parked_free(p, true);
+        return false;
+    }
+    c->took = true;
+    p->own = g_memdup2(&own, sizeof(own));
+    p->conn = c;
+    p->until = now_ns() + TAKE_NS;
+    p->host->n_taking++;
+    TAILQ_INSERT_TAIL(&takes, p, link);
+    atomic_store(&c->taking, p);
+    if (!look_timer) {
+        look_timer = g_timeout_add(LOOK_MS, look, NULL);
+    }
+    park_begin_to_end(park);
+    return true;
+}
+
+bool take_begin(struct conn *c, struct peer *peer, const struct peer_bind *b)
+{
+    struct peer_take t = {.bind = *b};
+    struct park *park = NULL;
+
+    if (peer && !c->took && c->initiator) {
+        park = park_of(peer, c->network, &c->path.sgid, true);
+        park = park ? park : park_of(peer, c->network, &c->path.dgid, false);
+    }
+    if (!park) {
+        return false;
+    }
+    if (park->host->n_taking >= TAKE_MAX) {
+        setup_wait_in(c, &park->host->waiting);
+        return true;
+    }
+    return take_one(c, park, &t);
+}
+
+void take_answered(struct peer *from, const struct peer_taken *t)
+{
+    struct conn *c = setup_asked(t->answer.token);
+    struct parked *p = c ? atomic_load(&c->taking) : NULL;
+    struct hello peer;
+    bool said;
+
+    if (!p || p->host->peer != from) {
+        return;
+    }
+    said = hello_get(t->hello, sizeof(t->hello), &peer) &&
+           memcmp(peer.token, t->answer.token, sizeof(peer.token)) == 0 &&
+           peer.unreliable != c->reliable;
+    if (!said || t->answer.result != PEER_BIND_OK) {
+        p->host->refused++;
+        if (said) {
+            startup_refused(c, &peer);
+        }
+        fall_back(c);
+        return;
+    }
+    setup_ask_over(c);
+    vm_token_take(c->vm);
+    if (!c->s && setup_is_ready(c) && follow_is_there(c)) {
+        conn_up(c, p->fd, &p->framing, true, p->own, &peer);
+        p->fd = -1;
+        p->host->taken++;
+        c->up_at = now_ns();
+        c->peer = from;
+    }
+    startup_give_back(c->vm, conn_waits(c));
+    let_go(c, true);
+}
+
+void take_cancel(struct conn *c)
+{
+    setup_wait_no_more(c);
+    if (atomic_load(&c->taking)) {
+        setup_ask_over(c);
+        let_go(c, true);
+    }
+}
+
+void take_give_up(struct peer *peer)
+{
+    struct park_host *h = park_host(peer);
+    struct parked *p, *next;
+
+    for (p = TAILQ_FIRST(&takes); p; p = next) {
+        next = TAILQ_NEXT(p, link);
+        if (p->host == h) {
+            fall_back(p->conn);
+        }
+    }
+    setup_go_on(&h->waiting, UINT_MAX);
+}
+
+/* ---- the responder ---- */
+
+/* Is it an address of @park that the BIND leads to, or comes from? */
+static bool is_about(const struct park *park, const struct peer_bind *b)
+{
+    return strcmp(park->network, b->network) == 0 &&
+           gid_equal(&park->gid, park->ours ? &b->dgid : &b->sgid);
+}
+
+/* That which @t is about; it is nobody else's from now on.  NULL: there is none. */
+static struct parked *find(struct peer *from, const struct peer_take *t)
+{
+    struct park *park = park_find(t->token);
+    struct parked *p = park && park->host->peer == from && is_about(park, &t->bind)
+                           ? park_take_number(park, t->number)
+                           : NULL;
+
+    if (p) {
+        park_begin_to_end(park);
+    }
+    return p;
+}
+
+/* @p is the stream of @c, if both are such that it can be.  It is gone then. */
+static bool attach(struct conn *c, struct parked *p, const struct hello *peer,
+                   struct peer_taken *a)
+{
+    struct hello own;
+    bool had, ok;
+
+    setup_arrived(c);
+    vm_token_take(c->vm);
+    had = c->s;
+    ok = startup_agree(c, peer, &own) && (p->framing.ord || !startup_wants_reads(c));
+    hello_put(&own, a->hello);
+    a->answer.result = ok ? PEER_BIND_OK : PEER_BIND_NOT_YET;
+    if (peer_send_taken(p->host->peer, a) && ok) {
+        conn_up(c, p->fd, &p->framing, true, &own, peer);
+        p->fd = -1;
+        p->host->taken++;
+        c->peer = p->host->peer;
+    } else {
+        ok = false;
+    }
+    startup_give_back(c->vm, had || conn_waits(c));
+    return ok;
+}
+
+void take_came(struct peer *from, const struct peer_take *t)
+{
+    struct peer_taken a = {.answer = {.token = {t->bind.token[0], t->bind.token[1]},
+                                      .result = PEER_BIND_REFUSED}};
+    struct parked *p = find(from, t);
+    struct conn *c = p ? setup_check_bind(from, &t->bind, &a.answer) : NULL;
+    struct hello peer;
+    bool ok = false;
+
+    if (!c || c->initiator || !hello_get(t->hello, sizeof(t->hello), &peer) ||
+        memcmp(peer.token, t->bind.token, sizeof(peer.token)) != 0 ||
+        peer.unreliable == c->reliable) {
+        a.answer.result =
+            a.answer.result == PEER_BIND_OK ? PEER_BIND_REFUSED : a.answer.result;
+        peer_send_taken(from, &a);
+    } else {
+        ok = attach(c, p, &peer, &a);
+    }
+    if (p) {
+        parked_free(p, true);
+    }
+    if (!ok) {
+        park_host(from)->refused++;
+    }
+}
+
+void take_close(void)
+{
+    if (look_timer) {
+        g_source_remove(look_timer);
+        look_timer = 0;
+    }
+}

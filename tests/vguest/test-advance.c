@@ -1,0 +1,674 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * vguest tests: a target announces its addresses while it is RESUMING, and its peers
+ * connect in advance; what becomes of these connections when it runs, or does not, and
+ * what a host can do that only says so.
+ *
+ * Hosts 0 to 2 declare the same VMs: VM n has the address 10.0.0.(n + 1) wherever it is.
+ * Where one is made up it is host 2.
+ */
+#include "fakestream.h"
+#include "migrate.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "transport/tcp/ctl.h"
+
+#define NQP 24u /* more than are made at a time */
+
+static struct vg_daemon *host[3];
+
+static void begin_with(unsigned n, const char *vm_keys)
+{
+    struct host_opts o = {.n_vms = 3,
+                          .n_peers = G_N_ELEMENTS(host),
+                          .daemon_keys = "peer-timeout=30\nworkers=2",
+                          .vm_keys = vm_keys};
+
+    for (unsigned i = 0; i < n; i++) {
+        host[i] = host_start(i, &o);
+    }
+    hosts_wait_up(host, n);
+    vgt_daemon = host[0];
+}
+
+static void end(void)
+{
+    hosts_stop(host, G_N_ELEMENTS(host));
+    vgt_daemon = NULL;
+}
+
+static struct vgt_opts between(unsigned a, unsigned b)
+{
+    return (struct vgt_opts){.guest = {{.db = VG_DB_EXT}, {.db = VG_DB_EXT}},
+                             .daemon = {host[a], host[b]}};
+}
+
+/* Until host @peer has just so many parked with @d. */
+static void wait_parked(const struct vg_daemon *d, unsigned peer, int64_t n)
+{
+    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+
+    while (host_peer_int(d, peer, "parked") != n) {
+        if (vg_now_ns() > until) {
+            g_error("%" PRId64 " are parked with host%u, not %" PRId64,
+                    host_peer_int(d, peer, "parked"), peer, n);
+        }
+        g_usleep(2000);
+    }
+}
+
+static void wait_both(unsigned a, unsigned b, int64_t n)
+{
+    wait_parked(host[a], b, n);
+    wait_parked(host[b], a, n);
+}
+
+/* A second place of @g that is RESUMING, while @g runs where it is. */
+static struct vg_place resuming(struct vguest *g, struct vg_daemon *d, unsigned vm)
+{
+    struct vg_place place = vg_place_open(g, d, vm);
+
+    vg_place_swap(g, &place);
+    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_RESUMING), ==, 0);
+    vg_place_swap(g, &place);
+    return place;
+}
+
+/* @g goes there with its state; returns where it was. */
+static void go(struct vguest *g, struct vg_place *place)
+{
+    g_autoptr(GByteArray) stream = NULL;
+
+    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP_COPY), ==, 0);
+    stream = vg_mig_read(g, 65536);
+    vg_place_swap(g, place);
+    g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, VFIO_USER_MAX_DATA), ==,
+                    0);
+    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP), ==, 0);
+    vg_move_end(g, place, VG_MOVE_PLAIN);
+}
+
+static int64_t taken(unsigned at, unsigned peer)
+{
+    return host_peer_int(host[at], peer, "taken");
+}
+
+/* ---- moves ---- */
+
+/* From host 0 to host 1, the peer at host @peer; each stream is one made in advance. */
+static void move_all(unsigned peer)
+{
+    struct vgt_opts o;
+    struct vgt_traffic t;
+    struct vg_place place;
+
+    begin_with(3, NULL);
+    o = between(0, peer);
+    vgt_traffic_open(&t, 0, 1, NQP, 4, 20000, &o);
+    vgt_traffic_push(&t, 20);
+    place = resuming(t.s[0].g, host[1], 0);
+    wait_both(1, peer, NQP);
+    g_assert_cmpint(taken(1, peer), ==, 0);
+    vgt_traffic_push(&t, 20); /* it runs where it was, all the while */
+    go(t.s[0].g, &place);
+    vgt_traffic_run(&t, 50);
+    g_assert_cmpint(taken(1, peer), ==, NQP);
+    g_assert_cmpint(taken(peer, 1), ==, NQP);
+    g_assert_cmpint(host_peer_int(host[1], peer, "takes_refused"), ==, 0);
+    g_assert_cmpint(host_peer_int(host[peer], 1, "takes_refused"), ==, 0);
+    wait_both(1, peer, 0);
+    vgt_traffic_close(&t);
+    end();
+}
+
+static void test_copy_to_tcp(void)
+{
+    move_all(0);
+}
+
+static void test_tcp_to_tcp(void)
+{
+    move_all(2);
+}
+
+/* There and back, and again, with operations on their way through each move. */
+static void test_to_and_fro(void)
+{
+    uint64_t under_way = 0;
+    struct vgt_opts o;
+    struct vgt_traffic t;
+
+    begin_with(3, NULL);
+    o = between(0, 2);
+    vgt_traffic_open(&t, 0, 1, 4, 4, 100000, &o);
+    for (unsigned i = 1; i <= vgt_rounds(20); i++) {
+        struct vg_place place = resuming(t.s[0].g, host[i % 2], 0);
+
+        wait_parked(host[i % 2], 2, 4);
+        wait_parked(host[2], i % 2, 4);
+        vgt_traffic_push(&t, 5);
+        under_way += vgt_traffic_under_way(&t);
+        go(t.s[0].g, &place);
+        vgt_traffic_run(&t, 5);
+        wait_both(i % 2, 2, 0);
+    }
+    g_assert_cmpint(taken(2, 0) + taken(2, 1), ==, 4 * vgt_rounds(20));
+    g_assert_true(!VGT_PLAIN_BUILD || under_way > 0);
+    vgt_traffic_close(&t);
+    end();
+}
+
+static void test_uc(void)
+{
+    struct vgt_opts o;
+    struct vgt_pair p;
+    struct vg_place place;
+
+    begin_with(3, NULL);
+    o = between(0, 2);
+    o.qp.type = PVRDMA_QPT_UC;
+    vgt_pair_open(&p, 0, 1, &o);
+    vgt_write_once(&p, 1);
+    place = resuming(p.s[0].g, host[1], 0);
+    wait_both(1, 2, 1);
+    go(p.s[0].g, &place);
+    /* The first may be lost, but not all of them. */
+    for (unsigned i = 1; taken(2, 1) == 0 || !vgt_matches(VG_MR_HOST(p.s[1].mr, 0), 8, i);
+         i++) {
+        g_assert_cmpuint(i, <, 5000);
+        vgt_fill(VG_MR_HOST(p.s[0].mr, 0), 8, i);
+        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
+        vgt_expect(p.s[0].scq, i, PVRDMA_WC_SUCCESS);
+        g_usleep(2000);
+    }
+    g_assert_cmpint(taken(1, 2), ==, 1);
+    vgt_pair_close(&p);
+    end();
+}
+
+/* RESUMING, the state, RUNNING, at once: as fast as it comes, some or none are taken. */
+static void test_at_once(void)
+{
+    struct vgt_opts o;
+    struct vgt_traffic t;
+
+    begin_with(3, NULL);
+    o = between(0, 2);
+    vgt_traffic_open(&t, 0, 1, NQP, 4, 20000, &o);
+    for (unsigned i = 1; i <= 6; i++) {
+        vgt_traffic_push(&t, 5);
+        vg_move(t.s[0].g, host[i % 2], 0, VG_MOVE_PLAIN);
+        vgt_traffic_run(&t, 5);
+    }
+    vgt_traffic_close(&t);
+    end();
+}
+
+/* ---- what does not come to that ---- */
+
+/* It is not to run there: RESUMING ends without a state, or its VMM goes. */
+static void test_given_up(void)
+{
+    struct vgt_opts o;
+    struct vgt_traffic t;
+
+    begin_with(3, NULL);
+    o = between(0, 2);
+    vgt_traffic_open(&t, 0, 1, NQP, 4, 20000, &o);
+    vgt_traffic_run(&t, 5);
+    for (unsigned i = 0; i < 2; i++) {
+        struct vg_place place = resuming(t.s[0].g, host[1], 0);
+
+        wait_both(1, 2, NQP);
+        if (i == 0) {
+            vg_place_swap(t.s[0].g, &place);
+            g_assert_cmpint(vg_mig_set(t.s[0].g, VFIO_USER_MIG_STOP), !=, 0);
+            vg_place_swap(t.s[0].g, &place);
+            wait_both(1, 2, 0);
+        }
+        vg_place_close(&place);
+        wait_both(1, 2, 0);
+        vgt_traffic_run(&t, 20);
+    }
+    g_assert_cmpint(taken(2, 1), ==, 0);
+    vgt_traffic_close(&t);
+    end();
+}
+
+/* A link that comes up, and one that is lost, while it is RESUMING. */
+static void test_link(void)
+{
+    struct host_opts o = {.n_vms = 3, .n_peers = 3, .daemon_keys = "peer-timeout=30"};
+    struct vgt_traffic t;
+    struct vg_place place;
+    struct vgt_opts to;
+
+    for (unsigned i = 0; i < 2; i++) {
+        host[i] = host_start(i, &o);
+    }
+    hosts_wait_up(host, 2);
+    vgt_daemon = host[0];
+    to = between(0, 0);
+    vgt_traffic_open(&t, 0, 1, 4, 4, 20000, &to);
+    place = resuming(t.s[0].g, host[1], 0);
+    wait_both(0, 1, 4);
+    /* That of host 0 goes, and comes. */
+    vg_daemon_check(host[0]);
+    vgt_restart(host[0]);
+    host_wait_up(host[1], 0, true);
+    wait_both(0, 1, 4);
+    /* Host 2 was not there, and has nobody who cares. */
+    host[2] = host_start(2, &o);
+    host_wait_up(host[2], 1, true);
+    host_wait_up(host[2], 0, true);
+    g_assert_cmpint(host_peer_int(host[2], 1, "parked"), ==, 0);
+    go(t.s[0].g, &place);
+    vgt_traffic_run(&t, 20);
+    g_assert_cmpint(taken(0, 1), ==, 4);
+    vgt_traffic_close(&t);
+    end();
+}
+
+/* The target's daemon dies, or is replaced, and forgets what it has announced. */
+static void test_target_dies(gconstpointer how)
+{
+    bool dies = GPOINTER_TO_UINT(how);
+    struct vgt_traffic t;
+    struct vg_place place;
+    struct vgt_opts o;
+
+    begin_with(3, NULL);
+    o = between(0, 2);
+    vgt_traffic_open(&t, 0, 1, NQP, 4, 20000, &o);
+    vgt_traffic_run(&t, 5);
+    place = resuming(t.s[0].g, host[1], 0);
+    wait_both(1, 2, NQP);
+    if (dies) {
+        vg_daemon_kill(host[1]);
+        host[1] = NULL;
+        wait_parked(host[2], 1, 0);
+        vg_place_close(&place);
+    } else {
+        vgt_restart(host[1]);
+        host_wait_up(host[1], 0, true);
+        host_wait_up(host[1], 2, true);
+        host_wait_up(host[2], 1, true);
+        wait_both(1, 2, 0);
+        go(t.s[0].g, &place); /* as without */
+    }
+    vgt_traffic_run(&t, 20);
+    g_assert_cmpint(taken(2, 1), ==, 0);
+    vgt_traffic_close(&t);
+    end();
+}
+
+/* A VM that may have any address announces none. */
+static void test_any(void)
+{
+    struct vgt_traffic t;
+    struct vg_place place;
+    struct vgt_opts o;
+
+    begin_with(3, "addresses=any");
+    o = between(0, 2);
+    vgt_traffic_open(&t, 0, 1, 4, 4, 20000, &o);
+    vgt_traffic_push(&t, 5);
+    place = resuming(t.s[0].g, host[1], 0);
+    g_usleep(100000);
+    g_assert_cmpint(host_peer_int(host[1], 2, "parked"), ==, 0);
+    go(t.s[0].g, &place);
+    vgt_traffic_run(&t, 20);
+    g_assert_cmpint(taken(1, 2), ==, 0);
+    vgt_traffic_close(&t);
+    end();
+}
+
+/* ---- a made-up host ---- */
+
+#define FEATURES (PEER_FEATURE_CLAIMS | PEER_FEATURE_BIND | PEER_FEATURE_ADVANCE)
+
+static void link_up(uint64_t features)
+{
+    fake_init(&fake, 2);
+    fake.hello.features = features;
+    fake.hello.timeout_ms = 60000;
+    fake_link(&fake, 2);
+    check_ping(&fake, 1);
+}
+
+static struct peer_msg hear(enum peer_msg_type type)
+{
+    struct peer_msg m;
+
+    do {
+        g_assert_true(get_msg(&fake, &m, NULL));
+        g_assert_cmpint(m.type, !=, PEER_MSG_CLOSE);
+    } while (m.type != type);
+    return m;
+}
+
+/* Our startup frame of that kind. */
+static size_t put_parking(enum mpa_kind kind, const struct parking *p,
+                          uint8_t out[MPA_MAX_STARTUP])
+{
+    uint8_t data[PARKING_SIZE];
+    struct mpa_frame f = {.kind = kind,
+                          .revision = 2,
+                          .crc = true,
+                          .enhanced = true,
+                          .p2p = true,
+                          .rtr = MPA_RTR_WRITE,
+                          .ird = 16,
+                          .ord = 16,
+                          .data = data,
+                          .data_len = sizeof(data)};
+
+    parking_put(p, data);
+    return mpa_put(&f, out);
+}
+
+/* Host @from connects to host 0 and shows @p; is it let in?  @fd, then. */
+static bool park_from(unsigned from, struct parking p, int *fd)
+{
+    uint8_t bytes[MPA_MAX_STARTUP];
+    struct mpa_frame reply;
+    struct parking back;
+
+    *fd = connect_from(from, 0);
+    put(*fd, bytes, put_parking(MPA_REQUEST, &p, bytes));
+    if (!get_start(*fd, MPA_REPLY, bytes, &reply)) {
+        close(*fd);
+        return false;
+    }
+    g_assert_false(reply.reject);
+    g_assert_true(parking_get(reply.data, reply.data_len, &back));
+    g_assert_cmpmem(&back, sizeof(back), &p, sizeof(p));
+    return true;
+}
+
+static int park(struct parking p)
+{
+    int fd;
+
+    g_assert_true(park_from(2, p, &fd));
+    put_empty_write(fd, CTL_STAG_RTR, 0);
+    return fd;
+}
+
+/* What is answered to a TAKE of that stream, by a queue pair that nobody has. */
+static unsigned take(struct parking p, const struct pvrdma_gid *dgid)
+{
+    struct peer_msg m = {.type = PEER_MSG_TAKE};
+    struct hello h = {.incarnation = 5, .psn = 1, .mtu = PVRDMA_MTU_1024};
+    static uint64_t n = 100;
+
+    h.token[0] = ++n;
+    m.take = (struct peer_take){.bind = {.network = "lan",
+                                         .sgid = vg_gid(7),
+                                         .dgid = *dgid,
+                                         .sqpn = 5,
+                                         .dqpn = 7,
+                                         .incarnation = 5,
+                                         .token = {n, 0}},
+                                .token = {p.token[0], p.token[1]},
+                                .number = p.number};
+    hello_put(&h, m.take.hello);
+    put_msg(&fake, &m);
+    m = hear(PEER_MSG_TAKEN);
+    g_assert_cmpuint(m.taken.answer.token[0], ==, n);
+    return m.taken.answer.result;
+}
+
+/* Host 0 has announced a VM: who connects, and what it says then. */
+static void test_bad_connections(void)
+{
+    struct vg_daemon *d;
+    struct parking p = {{0, 0}, 0}, wrong;
+    struct vgt_traffic t;
+    struct vg_place place;
+    struct vgt_opts to;
+    struct peer_msg m;
+    struct rdmap_segment s;
+    int fd, again;
+
+    begin_with(2, NULL);
+    d = host[0];
+    to = between(0, 1);
+    vgt_traffic_open(&t, 1, 0, 4, 4, 20000, &to);
+    link_up(FEATURES);
+    place = resuming(t.s[1].g, d, 2); /* the guest's RAM is as good as another's */
+    m = hear(PEER_MSG_ANNOUNCE);
+    g_assert_cmpstr(m.announce.network, ==, "lan");
+    g_assert_cmpmem(&m.announce.gid, 16, vg_gid(2).raw, 16);
+    memcpy(p.token, m.announce.token, sizeof(p.token));
+
+    /* Another token, another host, a number that is there. */
+    wrong = p;
+    wrong.token[1] ^= 1;
+    g_assert_false(park_from(2, wrong, &fd));
+    g_assert_false(park_from(1, p, &fd));
+    fd = park(p);
+    wait_parked(d, 2, 1);
+    g_assert_false(park_from(2, p, &again));
+    wait_parked(d, 2, 1);
+    /* It says something. */
+    put_empty_write(fd, 0x1000, 0x1000);
+    wait_closed(fd);
+    wait_parked(d, 2, 0);
+    /* Not the first frame; two of them; half of it. */
+    p.number = 2;
+    g_assert_true(park_from(2, p, &fd));
+    rdmap_begin(&s, RDMAP_READ_REQUEST);
+    s.ddp.msn = 1;
+    put_segment(fd, &s, 0);
+    wait_closed(fd);
+    fd = park(p);
+    put_empty_write(fd, CTL_STAG_RTR, 0);
+    wait_closed(fd);
+    wait_parked(d, 2, 0);
+
+    /* It takes what it may not: of no such number, of no such token. */
+    p.number = 5;
+    fd = park(p);
+    wait_parked(d, 2, 1);
+    wrong = p;
+    wrong.number = 4;
+    g_assert_cmpuint(take(wrong, &m.announce.gid), ==, PEER_BIND_REFUSED);
+    wrong.number = UINT32_MAX;
+    g_assert_cmpuint(take(wrong, &m.announce.gid), ==, PEER_BIND_REFUSED);
+    wrong = p;
+    wrong.token[0] ^= 1;
+    g_assert_cmpuint(take(wrong, &m.announce.gid), ==, PEER_BIND_REFUSED);
+    /* Of another address than was announced: the stream stays. */
+    g_assert_cmpuint(take(p, &t.s[0].g->gid), ==, PEER_BIND_REFUSED);
+    wait_parked(d, 2, 1);
+    /* Nobody has that queue pair, and the stream is used up: not twice. */
+    g_assert_cmpuint(take(p, &m.announce.gid), ==, PEER_BIND_NOT_YET);
+    wait_closed(fd);
+    wait_parked(d, 2, 0);
+    g_assert_cmpuint(take(p, &m.announce.gid), ==, PEER_BIND_REFUSED);
+    g_assert_cmpint(host_peer_int(d, 2, "taken"), ==, 0);
+
+    /* It is over: what there was goes, and nothing comes any more. */
+    fd = park(p);
+    vg_place_close(&place);
+    wait_closed(fd);
+    g_assert_false(park_from(2, p, &fd));
+    check_ping(&fake, 2);
+    close(fake.fd);
+    vgt_traffic_run(&t, 20);
+    vgt_traffic_close(&t);
+    end();
+}
+
+/* Host 0 calls the made-up one: the next connection of these. */
+static int be_called(int listener, const uint64_t token[2], uint32_t number)
+{
+    static uint8_t bytes[MPA_MAX_STARTUP];
+    struct mpa_frame request;
+    struct parking p;
+
+    for (;;) {
+        int fd = accept(listener, NULL, NULL);
+
+        g_assert_cmpint(fd, >=, 0);
+        if (recv(fd, bytes, PEER_MAGIC_LEN, MSG_PEEK | MSG_WAITALL) == PEER_MAGIC_LEN &&
+            memcmp(bytes, PEER_MAGIC, PEER_MAGIC_LEN) != 0) {
+            g_assert_true(get_start(fd, MPA_REQUEST, bytes, &request));
+            g_assert_true(parking_get(request.data, request.data_len, &p));
+            g_assert_cmpmem(p.token, 16, token, 16);
+            g_assert_cmpuint(p.number, ==, number);
+            put(fd, bytes, put_parking(MPA_REPLY, &p, bytes));
+            return fd;
+        }
+        close(fd); /* host 1, which wants a link */
+    }
+}
+
+static void announce(const struct pvrdma_gid *gid, uint64_t token)
+{
+    struct peer_msg m = {.type = PEER_MSG_ANNOUNCE};
+
+    m.announce =
+        (struct peer_announce){.network = "lan", .gid = *gid, .token = {token, 1}};
+    put_msg(&fake, &m);
+}
+
+/* The made-up host announces what it likes; host 0 has NQP queue pairs with host 1. */
+static void test_liar(void)
+{
+    uint64_t token[2] = {77, 1};
+    int listener, fd[NQP], next[NQP];
+    const struct pvrdma_gid nobody = vg_gid(200);
+    struct vgt_traffic t;
+    struct vgt_opts o;
+
+    begin_with(2, NULL);
+    o = between(0, 1);
+    vgt_traffic_open(&t, 0, 1, NQP, 4, 20000, &o);
+    vgt_traffic_run(&t, 5);
+    link_up(FEATURES);
+    listener = listen_as(2);
+    announce(&nobody, 3);
+    announce(&t.s[0].g->gid, 4); /* whose peers are elsewhere */
+    announce(&t.s[1].g->gid, token[0]);
+    for (unsigned i = 0; i < NQP; i++) {
+        fd[i] = be_called(listener, token, i);
+    }
+    wait_parked(host[0], 2, NQP);
+    /* A new announcement in place of the old one. */
+    token[0]++;
+    announce(&t.s[1].g->gid, token[0]);
+    for (unsigned i = 0; i < NQP; i++) {
+        next[i] = be_called(listener, token, i);
+        wait_closed(fd[i]);
+    }
+    wait_parked(host[0], 2, NQP);
+    /* Bytes on one, the end of another. */
+    put_empty_write(next[0], CTL_STAG_RTR, 0);
+    close(next[1]);
+    wait_parked(host[0], 2, NQP - 2);
+    wait_closed(next[0]);
+    vgt_traffic_run(&t, 20);
+    /* Without a link nothing stays. */
+    close(fake.fd);
+    for (unsigned i = 2; i < NQP; i++) {
+        wait_closed(next[i]);
+    }
+    wait_parked(host[0], 2, 0);
+    close(listener);
+    vgt_traffic_run(&t, 20);
+    vgt_traffic_close(&t);
+    end();
+}
+
+/* It claims, too, what it has announced, and never answers: a BIND follows. */
+static void test_silent(void)
+{
+    struct vg_conn patient = {.timeout = 21, .retry_cnt = 7, .rnr_retry = 7};
+    struct vgt_opts side = {.guest[0].db = VG_DB_EXT};
+    struct pvrdma_gid far = vg_gid(9);
+    struct peer_msg m = {.type = PEER_MSG_CLAIM};
+    uint64_t token[2] = {78, 1};
+    struct vgt_side s;
+    int listener, fd;
+    int64_t begun;
+
+    begin_with(2, NULL);
+    link_up(FEATURES);
+    listener = listen_as(2);
+    vgt_side_open(&s, 0, &side, 0);
+    g_assert_cmpint(vg_qp_to_init(s.qp, &patient), ==, 0);
+    g_assert_cmpint(vg_qp_to_rtr(s.qp, &far, 0x77, 1, &patient), ==, 0);
+    announce(&far, token[0]);
+    fd = be_called(listener, token, 0);
+    wait_parked(host[0], 2, 1);
+    m.claim = (struct peer_claim){
+        .gid = far, .owner = {7, 1}, .generation = 1, .network = "lan"};
+    put_msg(&fake, &m);
+    begun = vg_now_ns();
+    m = hear(PEER_MSG_TAKE);
+    g_assert_cmpmem(m.take.token, 16, token, 16);
+    g_assert_cmpuint(m.take.number, ==, 0);
+    g_assert_cmpuint(m.take.bind.dqpn, ==, 0x77);
+    hear(PEER_MSG_BIND);
+    g_assert_cmpint(vg_now_ns() - begun, >, 4000000000ll);
+    wait_closed(fd);
+    wait_parked(host[0], 2, 0);
+    check_ping(&fake, 2);
+    close(fake.fd);
+    close(listener);
+    vgt_side_close(&s);
+    end();
+}
+
+/* A host that has not that feature is told nothing. */
+static void test_without(void)
+{
+    struct peer_msg ping = {.type = PEER_MSG_PING, .stamp = 55}, m;
+    struct vgt_traffic t;
+    struct vg_place place;
+    struct vgt_opts o;
+
+    begin_with(2, NULL);
+    o = between(0, 1);
+    vgt_traffic_open(&t, 0, 1, 4, 4, 20000, &o);
+    link_up(FEATURES & ~(uint64_t)PEER_FEATURE_ADVANCE);
+    place = resuming(t.s[0].g, host[0], 2);
+    put_msg(&fake, &ping);
+    do {
+        g_assert_true(get_msg(&fake, &m, NULL));
+        g_assert_cmpint(m.type, !=, PEER_MSG_ANNOUNCE);
+    } while (m.type != PEER_MSG_PONG);
+    announce(&t.s[1].g->gid, 5);
+    check_ping(&fake, 2);
+    g_assert_cmpint(host_peer_int(host[0], 2, "refused_messages"), ==, 1);
+    g_assert_cmpint(host_peer_int(host[0], 2, "parked"), ==, 0);
+    vg_place_close(&place);
+    close(fake.fd);
+    vgt_traffic_run(&t, 20);
+    vgt_traffic_close(&t);
+    end();
+}
+
+int main(int argc, char **argv)
+{
+    vgt_init(&argc, &argv, 120);
+    g_test_add_func("/advance/copy-to-tcp", test_copy_to_tcp);
+    g_test_add_func("/advance/tcp-to-tcp", test_tcp_to_tcp);
+    g_test_add_func("/advance/to-and-fro", test_to_and_fro);
+    g_test_add_func("/advance/uc", test_uc);
+    g_test_add_func("/advance/at-once", test_at_once);
+    g_test_add_func("/advance/given-up", test_given_up);
+    g_test_add_func("/advance/link", test_link);
+    g_test_add_data_func("/advance/target-dies", GUINT_TO_POINTER(1), test_target_dies);
+    g_test_add_data_func("/advance/target-replaced", NULL, test_target_dies);
+    g_test_add_func("/advance/any", test_any);
+    g_test_add_func("/advance/bad-connections", test_bad_connections);
+    g_test_add_func("/advance/liar", test_liar);
+    g_test_add_func("/advance/silent", test_silent);
+    g_test_add_func("/advance/without", test_without);
+    return vgt_run();
+}
