@@ -162,6 +162,7 @@ static void test_to_and_fro(void)
 
 static void test_uc(void)
 {
+    bool arrived = false;
     struct vgt_opts o;
     struct vgt_pair p;
     struct vg_place place;
@@ -175,13 +176,13 @@ static void test_uc(void)
     wait_both(1, 2, 1);
     go(p.s[0].g, &place);
     /* The first may be lost, but not all of them. */
-    for (unsigned i = 1; taken(2, 1) == 0 || !vgt_matches(VG_MR_HOST(p.s[1].mr, 0), 8, i);
-         i++) {
+    for (unsigned i = 1; !arrived; i++) {
         g_assert_cmpuint(i, <, 5000);
         vgt_fill(VG_MR_HOST(p.s[0].mr, 0), 8, i);
         vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
         vgt_expect(p.s[0].scq, i, PVRDMA_WC_SUCCESS);
         g_usleep(2000);
+        arrived = vgt_matches(VG_MR_HOST(p.s[1].mr, 0), 8, i);
     }
     g_assert_cmpint(taken(1, 2), ==, 1);
     vgt_pair_close(&p);
@@ -384,7 +385,8 @@ static bool park_from(unsigned from, struct parking p, int *fd)
     }
     g_assert_false(reply.reject);
     g_assert_true(parking_get(reply.data, reply.data_len, &back));
-    g_assert_cmpmem(&back, sizeof(back), &p, sizeof(p));
+    g_assert_cmpmem(back.token, sizeof(back.token), p.token, sizeof(p.token));
+    g_assert_cmpuint(back.number, ==, p.number);
     return true;
 }
 
@@ -503,27 +505,31 @@ static void test_bad_connections(void)
     end();
 }
 
-/* Host 0 calls the made-up one: the next connection of these. */
-static int be_called(int listener, const uint64_t token[2], uint32_t number)
+/* Host 0 calls the made-up one @n times, in any order: @fd is by number. */
+static void be_called(int listener, const uint64_t token[2], int *fd, unsigned n)
 {
     static uint8_t bytes[MPA_MAX_STARTUP];
-    struct mpa_frame request;
-    struct parking p;
 
-    for (;;) {
-        int fd = accept(listener, NULL, NULL);
+    memset(fd, -1, n * sizeof(*fd));
+    for (unsigned i = 0; i < n;) {
+        int one = accept(listener, NULL, NULL);
+        struct mpa_frame request;
+        struct parking p;
 
-        g_assert_cmpint(fd, >=, 0);
-        if (recv(fd, bytes, PEER_MAGIC_LEN, MSG_PEEK | MSG_WAITALL) == PEER_MAGIC_LEN &&
-            memcmp(bytes, PEER_MAGIC, PEER_MAGIC_LEN) != 0) {
-            g_assert_true(get_start(fd, MPA_REQUEST, bytes, &request));
-            g_assert_true(parking_get(request.data, request.data_len, &p));
-            g_assert_cmpmem(p.token, 16, token, 16);
-            g_assert_cmpuint(p.number, ==, number);
-            put(fd, bytes, put_parking(MPA_REPLY, &p, bytes));
-            return fd;
+        g_assert_cmpint(one, >=, 0);
+        if (recv(one, bytes, PEER_MAGIC_LEN, MSG_PEEK | MSG_WAITALL) != PEER_MAGIC_LEN ||
+            memcmp(bytes, PEER_MAGIC, PEER_MAGIC_LEN) == 0) {
+            close(one); /* host 1, which wants a link */
+            continue;
         }
-        close(fd); /* host 1, which wants a link */
+        g_assert_true(get_start(one, MPA_REQUEST, bytes, &request));
+        g_assert_true(parking_get(request.data, request.data_len, &p));
+        g_assert_cmpmem(p.token, 16, token, 16);
+        g_assert_cmpuint(p.number, <, n);
+        g_assert_cmpint(fd[p.number], ==, -1);
+        fd[p.number] = one;
+        put(one, bytes, put_parking(MPA_REPLY, &p, bytes));
+        i++;
     }
 }
 
@@ -554,15 +560,13 @@ static void test_liar(void)
     announce(&nobody, 3);
     announce(&t.s[0].g->gid, 4); /* whose peers are elsewhere */
     announce(&t.s[1].g->gid, token[0]);
-    for (unsigned i = 0; i < NQP; i++) {
-        fd[i] = be_called(listener, token, i);
-    }
+    be_called(listener, token, fd, NQP);
     wait_parked(host[0], 2, NQP);
     /* A new announcement in place of the old one. */
     token[0]++;
     announce(&t.s[1].g->gid, token[0]);
+    be_called(listener, token, next, NQP);
     for (unsigned i = 0; i < NQP; i++) {
-        next[i] = be_called(listener, token, i);
         wait_closed(fd[i]);
     }
     wait_parked(host[0], 2, NQP);
@@ -603,7 +607,7 @@ static void test_silent(void)
     g_assert_cmpint(vg_qp_to_init(s.qp, &patient), ==, 0);
     g_assert_cmpint(vg_qp_to_rtr(s.qp, &far, 0x77, 1, &patient), ==, 0);
     announce(&far, token[0]);
-    fd = be_called(listener, token, 0);
+    be_called(listener, token, &fd, 1);
     wait_parked(host[0], 2, 1);
     m.claim = (struct peer_claim){
         .gid = far, .owner = {7, 1}, .generation = 1, .network = "lan"};
