@@ -399,8 +399,9 @@ static int park(struct parking p)
     return fd;
 }
 
-/* What is answered to a TAKE of that stream, by a queue pair that nobody has. */
-static unsigned take(struct parking p, const struct pvrdma_gid *dgid)
+/* What is answered to a TAKE of that stream, by and to those queue pairs. */
+static unsigned take_by(struct parking p, const struct pvrdma_gid *sgid, uint32_t sqpn,
+                        const struct pvrdma_gid *dgid, uint32_t dqpn)
 {
     struct peer_msg m = {.type = PEER_MSG_TAKE};
     struct hello h = {.incarnation = 5, .psn = 1, .mtu = PVRDMA_MTU_1024};
@@ -408,10 +409,10 @@ static unsigned take(struct parking p, const struct pvrdma_gid *dgid)
 
     h.token[0] = ++n;
     m.take = (struct peer_take){.bind = {.network = "lan",
-                                         .sgid = vg_gid(7),
+                                         .sgid = *sgid,
                                          .dgid = *dgid,
-                                         .sqpn = 5,
-                                         .dqpn = 7,
+                                         .sqpn = sqpn,
+                                         .dqpn = dqpn,
                                          .incarnation = 5,
                                          .token = {n, 0}},
                                 .token = {p.token[0], p.token[1]},
@@ -421,6 +422,14 @@ static unsigned take(struct parking p, const struct pvrdma_gid *dgid)
     m = hear(PEER_MSG_TAKEN);
     g_assert_cmpuint(m.taken.answer.token[0], ==, n);
     return m.taken.answer.result;
+}
+
+/* The same by and to queue pairs that nobody has. */
+static unsigned take(struct parking p, const struct pvrdma_gid *dgid)
+{
+    const struct pvrdma_gid nobody = vg_gid(7);
+
+    return take_by(p, &nobody, 5, dgid, 7);
 }
 
 /* Host 0 has announced a VM: who connects, and what it says then. */
@@ -548,12 +557,13 @@ static void test_liar(void)
     uint64_t token[2] = {77, 1};
     int listener, fd[NQP], next[NQP];
     const struct pvrdma_gid nobody = vg_gid(200);
+    struct parking p;
     struct vgt_traffic t;
     struct vgt_opts o;
 
     begin_with(2, NULL);
     o = between(0, 1);
-    vgt_traffic_open(&t, 0, 1, NQP, 4, 20000, &o);
+    vgt_traffic_open(&t, 1, 0, NQP, 4, 20000, &o);
     vgt_traffic_run(&t, 5);
     link_up(FEATURES);
     listener = listen_as(2);
@@ -575,10 +585,17 @@ static void test_liar(void)
     close(next[1]);
     wait_parked(host[0], 2, NQP - 2);
     wait_closed(next[0]);
+    /* It wants to be that address's queue pair, which is at host 1. */
+    p = (struct parking){{token[0], token[1]}, 2};
+    g_assert_cmpuint(
+        take_by(p, &t.s[1].g->gid, t.qp[1][0]->qpn, &t.s[0].g->gid, t.qp[0][0]->qpn), ==,
+        PEER_BIND_REFUSED);
+    wait_closed(next[2]);
+    g_assert_cmpint(host_peer_int(host[0], 2, "taken"), ==, 0);
     vgt_traffic_run(&t, 20);
     /* Without a link nothing stays. */
     close(fake.fd);
-    for (unsigned i = 2; i < NQP; i++) {
+    for (unsigned i = 3; i < NQP; i++) {
         wait_closed(next[i]);
     }
     wait_parked(host[0], 2, 0);
