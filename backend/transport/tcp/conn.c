@@ -27,7 +27,8 @@
  *   conn.c   connections and streams come and go; the transport's interface
  *   turns.c  what a VM's streams do in its turns
  *   setup.c  the main thread: who connects; with it startup.c (MPA's startup frames),
- *            follow.c (peers that move) and loop.c (both ends in this daemon)
+ *            follow.c (peers that move) and loop.c (both ends in this daemon); and
+ *            announce.c, park.c and take.c (streams that are made before a peer moves)
  *   tx.c     frames out        rx.c  frames in        arrival.c  the messages in them
  *
  * Threads.  All of a conn but what conn.h calls the main thread's is under the VM's

@@ -215,6 +215,7 @@ void park_begin_to_end(struct park *park)
     if (!park->vm && (!park->until || until < park->until)) {
         park->until = until;
     }
+    park->wanted = park->made; /* who has none yet does not wait for one */
 }
 
 void park_leave_vm(const void *vm)

@@ -36,9 +36,8 @@ bool setup_asks(struct conn *c, const uint64_t token[2], uint64_t ns);
 /* Who has asked; NULL: nobody. */
 struct conn *setup_asked(const uint64_t token[2]);
 /*
- * May the queue pair that @b is about be connected with @from's?  What is answered is in
- * @a, and if that is good it is a responder's connection that is returned.  An initiator,
- * too, is, with BUSY; else NULL.
+ * May the queue pair that @b is about be connected with @from's?  @a is the answer.
+ * Returns its connection if that is OK, or BUSY since it is the initiator's; else NULL.
  */
 struct conn *setup_check_bind(struct peer *from, const struct peer_bind *b,
                               struct peer_bind_answer *a);
