@@ -238,6 +238,34 @@ static void test_given_up(void)
     end();
 }
 
+/* What nobody takes when it runs is closed then, after a while. */
+static void test_left_over(void)
+{
+    struct vg_qp *more[2];
+    struct vg_place place;
+    struct vgt_opts o;
+    struct vgt_pair p;
+
+    begin_with(3, NULL);
+    o = between(0, 2);
+    vgt_pair_open(&p, 0, 1, &o);
+    for (unsigned i = 0; i < 2; i++) {
+        more[i] = vg_qp_new(p.s[i].pd, p.s[i].scq, p.s[i].rcq, &o.qp);
+    }
+    vg_qp_connect(more[0], more[1], NULL);
+    vgt_write_once(&p, 1);
+    place = resuming(p.s[0].g, host[1], 0);
+    wait_both(1, 2, 2);
+    vg_qp_free(more[0]);
+    vg_qp_free(more[1]);
+    go(p.s[0].g, &place);
+    vgt_write_once(&p, 2);
+    g_assert_cmpint(taken(1, 2), ==, 1);
+    wait_both(1, 2, 0);
+    vgt_pair_close(&p);
+    end();
+}
+
 /* A link that comes up, and one that is lost, while it is RESUMING. */
 static void test_link(void)
 {
@@ -683,6 +711,7 @@ int main(int argc, char **argv)
     g_test_add_func("/advance/uc", test_uc);
     g_test_add_func("/advance/at-once", test_at_once);
     g_test_add_func("/advance/given-up", test_given_up);
+    g_test_add_func("/advance/left-over", test_left_over);
     g_test_add_func("/advance/link", test_link);
     g_test_add_data_func("/advance/target-dies", GUINT_TO_POINTER(1), test_target_dies);
     g_test_add_data_func("/advance/target-replaced", NULL, test_target_dies);

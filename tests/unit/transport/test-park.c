@@ -283,7 +283,7 @@ static void test_limits(void)
         park_drop(park[i]);
     }
     /* Addresses, too. */
-    for (n = 0; new_park(peer_a, n, false, NULL); n++) {
+    for (n = 0; n < 2 * PARK_MAX_OF_PEER && new_park(peer_a, n, false, NULL); n++) {
     }
     g_assert_cmpuint(n, ==, PARK_MAX_OF_PEER);
     g_assert_nonnull(new_park(peer_a, 1, false, NULL)); /* one that is there */
