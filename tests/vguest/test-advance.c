@@ -238,9 +238,10 @@ static void test_given_up(void)
     end();
 }
 
-/* What nobody takes when it runs is closed then, after a while. */
-static void test_left_over(void)
+/* What nobody takes when it runs is closed then, after a while: one of two, or all. */
+static void test_left_over(gconstpointer how)
 {
+    bool all = GPOINTER_TO_UINT(how);
     struct vg_qp *more[2];
     struct vg_place place;
     struct vgt_opts o;
@@ -256,12 +257,22 @@ static void test_left_over(void)
     vgt_write_once(&p, 1);
     place = resuming(p.s[0].g, host[1], 0);
     wait_both(1, 2, 2);
-    vg_qp_free(more[0]);
-    vg_qp_free(more[1]);
+    for (unsigned i = 0; i < 2; i++) {
+        vg_qp_free(more[i]);
+        if (all) {
+            g_assert_cmpint(vg_qp_to_reset(p.s[i].qp), ==, 0);
+        }
+    }
     go(p.s[0].g, &place);
-    vgt_write_once(&p, 2);
-    g_assert_cmpint(taken(1, 2), ==, 1);
+    if (!all) {
+        vgt_write_once(&p, 2);
+    }
     wait_both(1, 2, 0);
+    g_assert_cmpint(taken(1, 2), ==, all ? 0 : 1);
+    if (all) {
+        vgt_pair_reconnect(&p, NULL);
+        vgt_write_once(&p, 3);
+    }
     vgt_pair_close(&p);
     end();
 }
@@ -711,7 +722,8 @@ int main(int argc, char **argv)
     g_test_add_func("/advance/uc", test_uc);
     g_test_add_func("/advance/at-once", test_at_once);
     g_test_add_func("/advance/given-up", test_given_up);
-    g_test_add_func("/advance/left-over", test_left_over);
+    g_test_add_data_func("/advance/left-over", NULL, test_left_over);
+    g_test_add_data_func("/advance/left-over-all", GUINT_TO_POINTER(1), test_left_over);
     g_test_add_func("/advance/link", test_link);
     g_test_add_data_func("/advance/target-dies", GUINT_TO_POINTER(1), test_target_dies);
     g_test_add_data_func("/advance/target-replaced", NULL, test_target_dies);
