@@ -50,6 +50,10 @@
 #define CLAIM_US       3000000
 #define CLAIM_EVERY_MS 2u
 
+/* How often a VMM may have its VM's addresses announced, and so many times at once. */
+#define ANNOUNCE_US    1000000
+#define ANNOUNCE_AHEAD 64
+
 #define FIRST_ROOM (1u << 20)
 
 static const char *const state_names[] = {
@@ -261,6 +265,7 @@ static void begin_anew(struct vm *vm)
 
 static int begin_load(struct vfu_conn *c, struct migration *m)
 {
+    gint64 now = g_get_monotonic_time();
     struct vm *vm = c->vm;
 
     device_reset(vm->dev);
@@ -274,7 +279,10 @@ static int begin_load(struct vfu_conn *c, struct migration *m)
     m->passed_on = false;
     m->handed_over = m->past = false;
     m->last = (struct migration_status){.quiesce_us = m->last.quiesce_us};
-    tcp_announce(vm);
+    if (m->announced - now < ANNOUNCE_AHEAD * ANNOUNCE_US) {
+        m->announced = MAX(m->announced, now) + ANNOUNCE_US;
+        tcp_announce(vm);
+    }
     return 0;
 }
 

@@ -34,6 +34,7 @@ struct migration {
     /* ... and before its addresses moved, and it was reset: 0, that did not happen. */
     uint64_t former[2], former_generation;
     gint64 stopped_at; /* when it was last to stop, g_get_monotonic_time() */
+    gint64 announced;  /* until when it has used up announcing its addresses, the same */
     struct migration_status last;
 };
 

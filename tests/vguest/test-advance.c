@@ -10,6 +10,7 @@
 #include "fakestream.h"
 #include "migrate.h"
 
+#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -204,6 +205,59 @@ static void test_at_once(void)
         vgt_traffic_run(&t, 5);
     }
     vgt_traffic_close(&t);
+    end();
+}
+
+/*
+ * More queue pairs than may ask for one at a time wait for fewer connections than these:
+ * all go on, whoever has got none as without.
+ */
+static void test_many(void)
+{
+    enum { ANNOUNCED = 1030, ALL = 2100 };
+    struct vg_qp_opts small = {
+        .send_wr = 2, .recv_wr = 2, .send_sge = 1, .recv_sge = 1, .contig = true};
+    g_autofree struct vg_qp **qp = g_new(struct vg_qp *, 2 * ALL);
+    struct vg_place place = {0};
+    struct vgt_opts o;
+    struct vgt_pair p;
+
+    begin_with(3, NULL);
+    o = between(2, 0); /* what moves has the higher address: it is asked */
+    for (unsigned i = 0; i < 2; i++) {
+        o.guest[i].low_size = 256 << 20;
+    }
+    o.cqe = 2 * ALL;
+    vgt_pair_open(&p, 0, 1, &o);
+    for (unsigned i = 0; i < ALL; i++) {
+        for (unsigned j = 0; j < 2; j++) {
+            qp[2 * i + j] = vg_qp_new(p.s[j].pd, p.s[j].scq, p.s[j].rcq, &small);
+        }
+        vg_qp_connect(qp[2 * i], qp[2 * i + 1], NULL);
+        if (i + 2 == ANNOUNCED) { /* the pair's own counts, too */
+            place = resuming(p.s[1].g, host[1], 1);
+            wait_both(1, 2, ANNOUNCED);
+        }
+    }
+    for (unsigned round = 0; round < 2; round++) {
+        struct pvrdma_cqe cqe;
+
+        if (round) {
+            go(p.s[1].g, &place);
+        }
+        for (unsigned i = 0; i < ALL; i++) {
+            g_assert_true(vgt_post_write(&p, qp[2 * i], i));
+        }
+        for (unsigned i = 0; i < ALL; i++) {
+            g_assert_true(vg_cq_wait(p.s[0].scq, &cqe, VGT_WAIT_MS));
+            g_assert_cmpint(cqe.status, ==, PVRDMA_WC_SUCCESS);
+        }
+    }
+    g_assert_cmpint(taken(2, 1), >, 0);
+    for (unsigned i = 0; i < 2 * ALL; i++) {
+        vg_qp_free(qp[i]);
+    }
+    vgt_pair_close(&p);
     end();
 }
 
@@ -644,6 +698,63 @@ static void test_liar(void)
     end();
 }
 
+/* Is the next one to call the made-up host, before @ms have passed, who wants to park? */
+static bool is_called(int listener, int *fd, int ms)
+{
+    struct pollfd pfd = {.fd = listener, .events = POLLIN};
+    uint8_t magic[PEER_MAGIC_LEN];
+
+    while (poll(&pfd, 1, ms) > 0) {
+        *fd = accept(listener, NULL, NULL);
+        if (recv(*fd, magic, sizeof(magic), MSG_PEEK | MSG_WAITALL) == sizeof(magic) &&
+            memcmp(magic, PEER_MAGIC, sizeof(magic)) != 0) {
+            return true;
+        }
+        close(*fd); /* host 1, which wants a link */
+    }
+    return false;
+}
+
+/* It announces again and again: what nobody takes is soon not made any more. */
+static void test_again(void)
+{
+    enum { AT_ONCE = 16, MAX = 8192, PER_S = 64 };
+    int64_t since = vg_now_ns();
+    unsigned made = 0, late = 0;
+    struct vgt_traffic t;
+    struct vgt_opts o;
+    int listener;
+
+    begin_with(2, NULL);
+    o = between(0, 1);
+    vgt_traffic_open(&t, 1, 0, NQP, 4, 20000, &o);
+    vgt_traffic_run(&t, 5);
+    link_up(FEATURES);
+    listener = listen_as(2);
+    g_assert_cmpint(listen(listener, 8 * AT_ONCE), ==, 0); /* before they are accepted */
+    for (unsigned i = 0; i < 2 * MAX / AT_ONCE && !late; i++) {
+        int fd[AT_ONCE];
+        unsigned n = 0;
+
+        announce(&t.s[1].g->gid, i + 1);
+        while (n < AT_ONCE && is_called(listener, &fd[n], 3000)) {
+            n++; /* with no answer there is not another */
+        }
+        made += n;
+        late = AT_ONCE - n;
+        while (n > 0) {
+            close(fd[--n]);
+        }
+    }
+    g_assert_cmpuint(late, >, 0);
+    g_assert_cmpuint(made, >=, MAX);
+    g_assert_cmpint(made, <=, MAX + PER_S * ((vg_now_ns() - since) / 1000000000 + 1));
+    close(listener);
+    vgt_traffic_run(&t, 20);
+    vgt_traffic_close(&t);
+    end();
+}
+
 /* It claims, too, what it has announced, and never answers: a BIND follows. */
 static void test_silent(void)
 {
@@ -721,6 +832,7 @@ int main(int argc, char **argv)
     g_test_add_func("/advance/to-and-fro", test_to_and_fro);
     g_test_add_func("/advance/uc", test_uc);
     g_test_add_func("/advance/at-once", test_at_once);
+    g_test_add_func("/advance/many", test_many);
     g_test_add_func("/advance/given-up", test_given_up);
     g_test_add_data_func("/advance/left-over", NULL, test_left_over);
     g_test_add_data_func("/advance/left-over-all", GUINT_TO_POINTER(1), test_left_over);
@@ -730,6 +842,7 @@ int main(int argc, char **argv)
     g_test_add_func("/advance/any", test_any);
     g_test_add_func("/advance/bad-connections", test_bad_connections);
     g_test_add_func("/advance/liar", test_liar);
+    g_test_add_func("/advance/again", test_again);
     g_test_add_func("/advance/silent", test_silent);
     g_test_add_func("/advance/without", test_without);
     return vgt_run();

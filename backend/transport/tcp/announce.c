@@ -24,6 +24,13 @@
 /* As many as a guest can have at a time. */
 #define ANNOUNCE_MAX VERBS_GID_TBL_LEN
 #define MAKE_MAX     16u
+/*
+ * Connections that nobody takes: so many of a peer's announcements, and one more each
+ * VAIN_NS.  Whoever says ANNOUNCE again and again takes little time of this host's, and
+ * few of its ports.
+ */
+#define VAIN_MAX (2 * PARK_MAX_OF_PEER)
+#define VAIN_NS  (1000000000u / 64)
 
 static GPtrArray *vms; /* that have announced theirs, and do not run yet */
 
@@ -96,15 +103,38 @@ static void leave_queue(struct park *park)
     }
 }
 
+/* May another be made for @h?  It is paid for then. */
+static bool pay(struct park_host *h)
+{
+    uint64_t now = now_ns(), paid = MAX(h->paid, now);
+
+    if (paid - now >= (uint64_t)VAIN_MAX * VAIN_NS) {
+        return false;
+    }
+    h->paid = paid + VAIN_NS;
+    return true;
+}
+
+void announce_taken(struct parked *p)
+{
+    p->host->taken++;
+    if (p->made_here) {
+        p->host->paid -= MIN(p->host->paid, VAIN_NS);
+    }
+}
+
 /* False: there are to be no more of @park. */
 static bool make_one(struct park *park)
 {
     struct peer *peer = park->host->peer;
-    struct parked *p = park->made < park->wanted ? parked_new(park, park->made) : NULL;
+    struct parked *p = park->made < park->wanted && pay(park->host)
+                           ? parked_new(park, park->made)
+                           : NULL;
 
     if (!p) {
         return false;
     }
+    p->made_here = true;
     park->made++;
     if (!startup_park(p, peer_address(peer), peer_own_address(peer))) {
         parked_free(p, false);
@@ -114,13 +144,14 @@ static bool make_one(struct park *park)
     return true;
 }
 
-static void make(struct park_host *h)
+void announce_make(struct park_host *h)
 {
     struct park *park;
 
     while (h->making < MAKE_MAX && (park = TAILQ_FIRST(&h->to_make))) {
         if (!make_one(park)) {
             leave_queue(park);
+            park_drop_empty(park);
         }
     }
 }
@@ -128,13 +159,15 @@ static void make(struct park_host *h)
 void announce_made(struct parked *p, bool ok)
 {
     struct park_host *h = p->host;
+    struct park *park = p->park;
 
     h->making--;
     if (!ok) {
-        leave_queue(p->park); /* nor would the next ones be */
+        leave_queue(park); /* nor would the next ones be */
         parked_free(p, false);
+        park_drop_empty(park);
     }
-    make(h);
+    announce_make(h);
 }
 
 void announce_came(struct peer *from, const struct peer_announce *a)
@@ -152,8 +185,8 @@ void announce_came(struct peer *from, const struct peer_announce *a)
         park->wanted = MIN(n, PARK_MAX_OF_PEER);
         park->queued = true;
         TAILQ_INSERT_TAIL(&park->host->to_make, park, make);
-        make(park->host);
     }
+    announce_make(park_host(from));
 }
 
 /* ---- reports, start and stop ---- */

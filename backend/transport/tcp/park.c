@@ -18,6 +18,7 @@
  */
 #include "transport/tcp/park.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -85,7 +86,27 @@ const struct park_host *park_host_known(const struct peer *peer)
     return hosts ? g_hash_table_lookup(hosts, peer) : NULL;
 }
 
+bool park_any_host(bool (*is)(struct park_host *))
+{
+    GHashTableIter i;
+    gpointer h;
+    bool any = false;
+
+    g_hash_table_iter_init(&i, hosts);
+    while (g_hash_table_iter_next(&i, NULL, &h)) {
+        any |= is(h);
+    }
+    return any;
+}
+
 /* ---- parks ---- */
+
+/* For who has waited for those that were being made. */
+static bool make_more(struct park_host *h)
+{
+    announce_make(h);
+    return false;
+}
 
 static gboolean look(gpointer unused)
 {
@@ -103,6 +124,7 @@ static gboolean look(gpointer unused)
         }
     }
     g_ptr_array_foreach(late, (GFunc)(void (*)(void))park_drop, NULL);
+    park_any_host(make_more);
     if (g_hash_table_size(by_token)) {
         return G_SOURCE_CONTINUE;
     }
@@ -171,6 +193,13 @@ void park_drop(struct park *park)
     g_hash_table_remove(by_place, park);
     g_hash_table_remove(by_token, park);
     g_free(park);
+}
+
+void park_drop_empty(struct park *park)
+{
+    if (!park->ours && TAILQ_EMPTY(&park->streams) && !park->queued) {
+        park_drop(park);
+    }
 }
 
 static bool is_of_peer(const struct park *park, const void *peer)
@@ -264,13 +293,20 @@ struct parked *parked_new(struct park *park, uint32_t number)
     return p;
 }
 
-/* Has the initiator's first frame come, and nothing else? */
+/*
+ * Take what has come: nothing, or the initiator's first frame and nothing else.  False:
+ * it is of no use any more.
+ */
 static bool take_first(struct parked *p)
 {
     uint8_t in[FIRST_MAX];
     ssize_t n = recv(p->fd, in, sizeof(in), MSG_DONTWAIT);
 
-    if (n <= 0 || !rx_is_first_frame(in, (size_t)n, &p->framing)) {
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+        return true; /* as after a call for whose number this once was, see fdwatch.c */
+    }
+    if (n <= 0 || p->state != PARK_FIRST ||
+        !rx_is_first_frame(in, (size_t)n, &p->framing)) {
         return false;
     }
     p->state = PARK_IDLE;
@@ -282,11 +318,9 @@ static gboolean on_socket(int fd, GIOCondition ready, gpointer opaque)
     struct parked *p = opaque;
     struct park *park = p->park;
 
-    if (p->state != PARK_FIRST || !take_first(p)) {
+    if (!take_first(p)) {
         parked_free(p, true);
-        if (!park->ours && TAILQ_EMPTY(&park->streams) && !park->queued) {
-            park_drop(park); /* its announcement is over */
-        }
+        park_drop_empty(park); /* its announcement is over */
     }
     return G_SOURCE_CONTINUE; /* what has gone has removed it */
 }

@@ -23,6 +23,7 @@ struct park_host {
     unsigned making; /* of @n: being made */
     unsigned n_taking;
     TAILQ_HEAD(, park) to_make; /* those that want more, see announce.c */
+    uint64_t paid;              /* ns; what it may make, see announce.c */
     struct ask_list waiting;    /* to take one, see take.c */
     uint64_t taken, refused;    /* since the start */
 };
@@ -58,6 +59,7 @@ struct parked {
     int fd; /* -1 while MAKING */
     guint watch;
     struct framing framing;
+    bool made_here;
     struct setup *setup; /* MAKING */
     /* TAKING: */
     struct conn *conn;
@@ -71,6 +73,8 @@ void park_close(void);
 struct park_host *park_host(struct peer *peer);
 /* NULL: nothing was ever known of it. */
 const struct park_host *park_host_known(const struct peer *peer);
+/* Each is looked at by @is; whether it is true of any. */
+bool park_any_host(bool (*is)(struct park_host *));
 
 /*
  * A new one takes the place of one of the same address, peer and kind.  NULL: too many,
@@ -84,6 +88,8 @@ struct park *park_of(struct peer *peer, const char *network, const struct pvrdma
                      bool ours);
 /* With its streams. */
 void park_drop(struct park *park);
+/* If it is a peer's, has none and makes none. */
+void park_drop_empty(struct park *park);
 void park_drop_peer(const struct peer *peer);
 void park_drop_vm(const void *vm);
 /* @vm runs: what is not taken soon goes. */

@@ -424,6 +424,16 @@ void setup_go_on(struct ask_list *list, unsigned n)
     }
 }
 
+bool setup_has_some(struct ask_list *list)
+{
+    bool some;
+
+    pthread_mutex_lock(&asks_lock);
+    some = !STAILQ_EMPTY(list);
+    pthread_mutex_unlock(&asks_lock);
+    return some;
+}
+
 bool setup_waits(struct conn *c)
 {
     bool waits;

@@ -44,6 +44,7 @@ struct conn *setup_check_bind(struct peer *from, const struct peer_bind *b,
 /* @c waits in @list; so many there do no longer. */
 void setup_wait_in(struct conn *c, struct ask_list *list);
 void setup_go_on(struct ask_list *list, unsigned n);
+bool setup_has_some(struct ask_list *list);
 void setup_wait_no_more(struct conn *c);
 /* Who awaits a connection that shows @token; NULL: nobody. */
 struct conn *setup_awaited(const uint64_t token[2]);
@@ -86,6 +87,10 @@ void startup_cancel_parking(struct parked *p);
 /* @p is there, or if not @ok, will not be: it is free then. */
 void announce_made(struct parked *p, bool ok);
 void announce_came(struct peer *from, const struct peer_announce *a);
+/* Go on making what @h wants. */
+void announce_make(struct park_host *h);
+/* A queue pair has @p's connection. */
+void announce_taken(struct parked *p);
 void announce_link_up(struct peer *peer);
 void announce_open(void);
 void announce_close(void);

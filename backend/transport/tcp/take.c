@@ -16,7 +16,8 @@
  * answered for TAKE_NS, it goes on with a BIND.  Neither is a try of the queue pair's.
  * A peer that does not answer has none taken from it any more, until its next
  * announcement.  TAKE_MAX are under way at a time, so that they do not fill the link;
- * the rest waits.
+ * the rest waits.  Who ends, or takes none after all, lets the next one go on; those that
+ * are forgotten, as the next one was one that stands still, go on by the timer.
  *
  * Threads: the main thread.
  */
@@ -52,10 +53,20 @@ static void fall_back(struct conn *c)
     setup_ask(c);
 }
 
+/* As many go on as may take one; true: there are others. */
+static bool let_wait_no_more(struct park_host *h)
+{
+    if (h->n_taking < TAKE_MAX) {
+        setup_go_on(&h->waiting, TAKE_MAX - h->n_taking);
+    }
+    return setup_has_some(&h->waiting);
+}
+
 static gboolean look(gpointer unused)
 {
     uint64_t now = now_ns();
     struct parked *p;
+    bool waiting;
 
     while ((p = TAILQ_FIRST(&takes)) && now >= p->until) {
         struct peer *peer = p->host->peer;
@@ -66,11 +77,19 @@ static gboolean look(gpointer unused)
         park_drop_peer(peer);
         take_give_up(peer);
     }
-    if (!TAILQ_EMPTY(&takes)) {
+    waiting = park_any_host(let_wait_no_more);
+    if (waiting || !TAILQ_EMPTY(&takes)) {
         return G_SOURCE_CONTINUE;
     }
     look_timer = 0;
     return G_SOURCE_REMOVE;
+}
+
+static void look_soon(void)
+{
+    if (!look_timer) {
+        look_timer = g_timeout_add(LOOK_MS, look, NULL);
+    }
 }
 
 /* ---- the initiator ---- */
@@ -113,9 +132,7 @@ static bool take_one(struct conn *c, struct park *park, struct peer_take *t)
     p->host->n_taking++;
     TAILQ_INSERT_TAIL(&takes, p, link);
     atomic_store(&c->taking, p);
-    if (!look_timer) {
-        look_timer = g_timeout_add(LOOK_MS, look, NULL);
-    }
+    look_soon();
     park_begin_to_end(park);
     return true;
 }
@@ -123,20 +140,25 @@ static bool take_one(struct conn *c, struct park *park, struct peer_take *t)
 bool take_begin(struct conn *c, struct peer *peer, const struct peer_bind *b)
 {
     struct peer_take t = {.bind = *b};
-    struct park *park = NULL;
+    struct park_host *h;
+    struct park *park;
 
-    if (peer && !c->took && c->initiator) {
-        park = park_of(peer, c->network, &c->path.sgid, true);
-        park = park ? park : park_of(peer, c->network, &c->path.dgid, false);
-    }
-    if (!park) {
+    if (!peer || c->took || !c->initiator) {
         return false;
     }
-    if (park->host->n_taking >= TAKE_MAX) {
-        setup_wait_in(c, &park->host->waiting);
+    park = park_of(peer, c->network, &c->path.sgid, true);
+    park = park ? park : park_of(peer, c->network, &c->path.dgid, false);
+    h = park_host(peer);
+    if (park && h->n_taking >= TAKE_MAX) {
+        setup_wait_in(c, &h->waiting);
+        look_soon();
         return true;
     }
-    return take_one(c, park, &t);
+    if (park && take_one(c, park, &t)) {
+        return true;
+    }
+    setup_go_on(&h->waiting, 1); /* what it waited for, if it did, is the next one's */
+    return false;
 }
 
 void take_answered(struct peer *from, const struct peer_taken *t)
@@ -165,7 +187,7 @@ void take_answered(struct peer *from, const struct peer_taken *t)
     if (!c->s && setup_is_ready(c) && follow_is_there(c)) {
         conn_up(c, p->fd, &p->framing, true, p->own, &peer);
         p->fd = -1;
-        p->host->taken++;
+        announce_taken(p);
         c->up_at = now_ns();
         c->peer = from;
     }
@@ -235,7 +257,7 @@ static bool attach(struct conn *c, struct parked *p, const struct hello *peer,
     if (peer_send_taken(p->host->peer, a) && ok) {
         conn_up(c, p->fd, &p->framing, true, &own, peer);
         p->fd = -1;
-        p->host->taken++;
+        announce_taken(p);
         c->peer = p->host->peer;
     } else {
         ok = false;
