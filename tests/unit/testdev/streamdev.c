@@ -180,7 +180,7 @@ void streamdev_open(struct streamdev *d, const struct streamdev_opts *o)
     g_assert_true(c && c->initiator == !o->responder);
     conn_hello(c, &hello);
     peer.unreliable = !c->reliable;
-    g_assert_true(conn_up(c, fd[0], &o->framing, &hello, &peer));
+    g_assert_true(conn_up(c, fd[0], &o->framing, c->initiator, &hello, &peer));
     vm_token_release(vm);
 }
 
