@@ -11,7 +11,10 @@ had among them.  Each entry is
     FILE
     - LINE                  as it stands there, once
     + LINE                  in its place
-    ! PROGRAM [CASE]        what must fail then, below tests/; CASE as with -p
+    ! PROGRAM [CASE]        what must fail then, below tests/; CASE as with -p,
+                            and before PROGRAM NAME=VALUE for its environment
+
+with as many pairs of - and + as belong together, such as what is saved and what is loaded.
 
 Works on a copy of the tracked files with a build of its own, DIR [build-mutants in
 the source tree].  The named tests must pass in the copy as it is.  Prints "ok" or
@@ -32,15 +35,17 @@ LIMIT = 240
 
 
 class Mutation:
-    def __init__(self, file, old, new, program, case):
-        self.file, self.old, self.new = file, old, new
-        self.program, self.case = program, case
+    def __init__(self, file, changes, test):
+        self.file, self.changes = file, changes  # pairs of an old and a new line
+        words = test.split(' ')
+        self.env = [words.pop(0)] if '=' in words[0] else []
+        self.program, self.case = words[0], ' '.join(words[1:])
 
     def __str__(self):
-        return '%s: %s' % (self.file, self.old)
+        return '%s: %s' % (self.file, self.changes[0][0])
 
     def test(self):
-        return ' '.join(filter(None, (self.program, self.case)))
+        return ' '.join(filter(None, (*self.env, self.program, self.case)))
 
 
 def read_lists(folder):
@@ -50,21 +55,22 @@ def read_lists(folder):
 
 
 def read_list(path):
-    file = old = new = None
+    file = old = None
+    changes = []
     with open(path) as stream:
         for number, line in enumerate(stream, 1):
             kind, _, text = line.strip().partition(' ')
             if not kind or kind.startswith('#'):
                 continue
-            if kind == '-':
+            if kind == '-' and old is None:
                 old = text
-            elif kind == '+':
-                new = text
-            elif kind == '!' and file and old is not None and new is not None:
-                program, _, case = text.partition(' ')
-                yield Mutation(file, old, new, program, case)
-                old = new = None
-            elif not text:
+            elif kind == '+' and old is not None:
+                changes.append((old, text))
+                old = None
+            elif kind == '!' and file and changes and old is None:
+                yield Mutation(file, changes, text)
+                changes = []
+            elif not text and old is None and not changes:
                 file = kind
             else:
                 sys.exit('%s:%d: what is this?' % (path, number))
@@ -123,7 +129,7 @@ class Copy:
 
     def run(self, mutation):
         """Status of its test; the daemon that vguest tests start is built as well."""
-        argv = [os.path.join(self.out, 'tests', mutation.program), '--tap']
+        argv = ['env', *mutation.env, os.path.join(self.out, 'tests', mutation.program), '--tap']
         return self.quiet(*argv, *(['-p', mutation.case] if mutation.case else []),
                           limit=LIMIT)
 
@@ -135,20 +141,22 @@ def targets(mutations):
     return sorted(names)
 
 
-def places(lines, mutation):
-    """Where its line is; once, if all is well (tests/unit/test-mutations.py)."""
-    return [i for i, line in enumerate(lines) if line.strip() == mutation.old]
+def places(lines, old):
+    """Where this line is; once, if all is well (tests/unit/test-mutations.py)."""
+    return [i for i, line in enumerate(lines) if line.strip() == old]
 
 
 def try_one(copy, mutation):
     """What is wrong, or nothing."""
     text = copy.read(SOURCE, mutation.file).decode()
-    lines = text.split('\n')
-    found = places(lines, mutation)
-    if len(found) != 1:
-        return 'the line is there %d times' % len(found)
-    old = lines[found[0]]
-    lines[found[0]] = old[:len(old) - len(old.lstrip())] + mutation.new
+    before = text.split('\n')
+    lines = list(before)
+    for old, new in mutation.changes:
+        found = places(before, old)
+        if len(found) != 1:
+            return 'the line is there %d times' % len(found)
+        line = before[found[0]]
+        lines[found[0]] = line[:len(line) - len(line.lstrip())] + new
     copy.put(mutation.file, '\n'.join(lines).encode())
     try:
         if not copy.build(targets([mutation])):

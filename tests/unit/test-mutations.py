@@ -45,12 +45,13 @@ def lines():
     if not LIST:
         yield 'there is no entry'
     for entry in LIST:
-        text = read(SOURCE, entry.file).decode()
-        found = len(run.places(text.split('\n'), entry))
-        if found != 1:
-            yield '%s: the line is there %d times' % (entry, found)
-        if entry.old == entry.new:
-            yield '%s: it changes nothing' % entry
+        text = read(SOURCE, entry.file).decode().split('\n')
+        for old, new in entry.changes:
+            found = len(run.places(text, old))
+            if found != 1:
+                yield '%s: the line is there %d times: %s' % (entry, found, old)
+            if old == new:
+                yield '%s: it changes nothing: %s' % (entry, old)
 
 
 def tests():

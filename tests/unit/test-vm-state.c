@@ -4,7 +4,8 @@
  * it as it was, and no stream but such a one makes a device.
  *
  * test-vm-state --full|--reset FILE writes a stream instead.  golden/ has one of each
- * release's form: when that changes, the new one is put beside the others.
+ * release's form, state-1, state-2 and so on, and reset-1: when the form changes, or what
+ * fulldev.c makes, the new one is put beside the others.
  */
 #include <errno.h>
 #include <string.h>
@@ -63,8 +64,8 @@ static void assert_reset(void)
     g_assert_false(event_deferred(&to->vm.guest.events));
 }
 
-/* Where the content of section @tag begins, and its length in *len. */
-static guint8 *section(GByteArray *bytes, const char *tag, uint64_t *len)
+/* Where the content of section @tag begins, and its length in *len; or NULL. */
+static guint8 *find_section(GByteArray *bytes, const char *tag, uint64_t *len)
 {
     for (guint at = 16; at + 16 <= bytes->len;) {
         memcpy(len, bytes->data + at + 8, sizeof(*len));
@@ -74,7 +75,25 @@ static guint8 *section(GByteArray *bytes, const char *tag, uint64_t *len)
         }
         at += 16 + (guint)*len;
     }
-    g_error("no section %s", tag);
+    return NULL;
+}
+
+static bool has_section(GByteArray *bytes, const char *tag)
+{
+    uint64_t len;
+
+    return find_section(bytes, tag, &len) != NULL;
+}
+
+/* The same of one that is there. */
+static guint8 *section(GByteArray *bytes, const char *tag, uint64_t *len)
+{
+    guint8 *at = find_section(bytes, tag, len);
+
+    if (!at) {
+        g_error("no section %s", tag);
+    }
+    return at;
 }
 
 /* What follows on it moves up. */
@@ -650,27 +669,252 @@ static void test_other_addresses(void)
     teardown();
 }
 
-/* Work of the queues that fullqueues.c has made, in the first of these forms too. */
-static void assert_queues(void)
-{
-    const struct cq *cq = id_table_get(&to->vm.objects.cq, FULL_CQ_KERNEL);
-    const struct qp *q = fullqueues_qp(to, FULL_QP_WINDOW);
+/* ---- streams of former daemons ---- */
 
-    g_assert_cmpuint(cq->prod, ==, 70);
-    g_assert_cmpuint(cq->cons, ==, 65);
-    g_assert_cmpuint(q->req.seq, ==, 1000);
-    g_assert_cmpuint(q->req.psn, ==, 0xfffffe);
-    g_assert_cmpuint(q->req.replay, ==, 3);
-    g_assert_cmpuint(window_at(q, 1000)->wr_id, ==, 11);
-    q = fullqueues_qp(to, FULL_QP_SRQ);
-    g_assert_cmpuint(atomic_load(&q->state), ==, PVRDMA_QPS_ERR);
-    g_assert_cmpuint(q->resp.seq, ==, 42);
-    g_assert_cmpuint(q->resp.recv.wr_id, ==, 5);
-    g_assert_cmpuint(q->resp.n_atomic, ==, 18);
-    g_assert_cmpuint(fullqueues_qp(to, FULL_QP_LOCAL)->req.op.wr_id, ==, 1234567890123);
+/* What fullqueues.c has given to queue pairs in each of these forms: no field may change
+ * its place. */
+static void assert_attributes(const struct qp *q)
+{
+    const struct pvrdma_qp_attr *a = &q->attr;
+
+    g_assert_cmpuint(a->rq_psn, ==, 0x123456);
+    g_assert_cmpuint(a->sq_psn, ==, 0xfffffe);
+    g_assert_cmpuint(a->dest_qp_num, ==, 0x070009);
+    g_assert_cmpuint(a->path_mtu, ==, PVRDMA_MTU_1024);
+    g_assert_cmpuint(a->max_rd_atomic, ==, 4);
+    g_assert_cmpuint(a->min_rnr_timer, ==, 12);
+    g_assert_cmpuint(a->timeout, ==, 14);
+    g_assert_cmpuint(a->retry_cnt, ==, 6);
+    g_assert_cmpuint(a->rnr_retry, ==, 5);
+    g_assert_cmpuint(a->ah_attr.flow_label, ==, 0x12345);
+    g_assert_cmpuint(a->ah_attr.hop_limit, ==, 64);
+    g_assert_cmpuint(a->ah_attr.traffic_class, ==, 3);
+    g_assert_cmpuint(a->ah_attr.sl, ==, 2);
 }
 
-/* What earlier releases have written is loaded by this one, and is all there. */
+static void assert_window(const struct qp *q)
+{
+    const struct qp_requester *req = &q->req;
+
+    assert_attributes(q);
+    g_assert_cmpuint(q->sq.cons, ==, 127);
+    g_assert_cmpuint(req->seq, ==, 1000);
+    g_assert_cmpuint(req->psn, ==, 0xfffffe);
+    g_assert_cmpuint(req->replay, ==, 3);
+    for (uint64_t i = 0; i < 3; i++) {
+        g_assert_cmpuint(window_at(q, 1000 + i)->wr_id, ==, 11 + i);
+    }
+    g_assert_cmpuint(window_at(q, 1000)->npsn, ==, 4);
+    g_assert_cmpuint(window_at(q, 1000)->length, ==, 4096);
+    g_assert_cmpuint(window_at(q, 1000)->opcode, ==, PVRDMA_WC_RDMA_READ);
+    g_assert_true(window_at(q, 1000)->signaled && window_at(q, 1000)->returns);
+    g_assert_cmpuint(window_at(q, 1001)->state, ==, SENT_DONE);
+    g_assert_cmpuint(req->retry_seq, ==, 1000);
+    g_assert_cmpuint(req->retries_left, ==, 3);
+    g_assert_cmpuint(req->rnr_left, ==, 2);
+    g_assert_cmpint(req->wait, ==, QP_WAIT_RNR);
+    g_assert_cmpuint(req->rnr_until, ==, to->vm.dp.stopped_at + 400000000);
+}
+
+static void assert_responder(const struct qp *q)
+{
+    const struct qp_responder *resp = &q->resp;
+
+    g_assert_cmpuint(atomic_load(&q->state), ==, PVRDMA_QPS_ERR);
+    assert_attributes(q);
+    g_assert_cmpuint(resp->psn, ==, 0x654321);
+    g_assert_cmpuint(resp->seq, ==, 42);
+    g_assert_cmpuint(resp->incarnation, ==, 0x1122334455667788);
+    g_assert_true(resp->comm_est && resp->inv_period);
+    g_assert_cmpuint(resp->inv_key, ==, 0x305);
+    g_assert_cmpuint(resp->recv.wr_id, ==, 5);
+    g_assert_cmpuint(resp->recv.nsge, ==, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        g_assert_cmpuint(resp->recv.sge[i].addr, ==, 0x1000 * (i + 1));
+        g_assert_cmpuint(resp->recv.sge[i].length, ==, 100 * (i + 1));
+        g_assert_cmpuint(resp->recv.sge[i].lkey, ==, 0x201 + i);
+    }
+    g_assert_cmpuint(resp->n_atomic, ==, 18);
+    for (uint64_t i = 0; i < G_N_ELEMENTS(resp->atomic); i++) {
+        g_assert_cmpuint(resp->atomic[i].seq, ==, 20 + i);
+        g_assert_cmpuint(resp->atomic[i].old, ==, 1000 * i);
+    }
+    g_assert_cmpuint(atomic_load(&resp->rx_msgs), ==, 8);
+    g_assert_cmpuint(atomic_load(&resp->rx_bytes), ==, 9);
+    g_assert_cmpuint(atomic_load(&q->req.tx_msgs), ==, 10);
+    g_assert_cmpuint(atomic_load(&q->req.tx_bytes), ==, 11);
+    g_assert_cmpuint(atomic_load(&q->seldom.errors), ==, 1);
+    g_assert_cmpuint(atomic_load(&q->seldom.rnr_waits), ==, 2);
+    g_assert_cmpuint(atomic_load(&q->seldom.retries), ==, 3);
+    g_assert_cmpuint(atomic_load(&q->seldom.rnr_naks), ==, 4);
+    g_assert_cmpuint(atomic_load(&q->seldom.duplicates), ==, 5);
+    g_assert_cmpuint(atomic_load(&q->seldom.dropped), ==, 6);
+}
+
+static void assert_locals(void)
+{
+    const struct send_op *op = &fullqueues_qp(to, FULL_QP_LOCAL)->req.op;
+
+    g_assert_cmpuint(op->wr_id, ==, 1234567890123);
+    g_assert_cmpuint(op->m.opcode, ==, PVRDMA_WR_LOCAL_INV);
+    g_assert_cmpuint(op->m.imm, ==, 0x123);
+    g_assert_true(op->period);
+    op = &fullqueues_qp(to, FULL_QP_REG)->req.op;
+    g_assert_cmpuint(op->reg.iova_start, ==, 1);
+    g_assert_cmpuint(op->reg.pl_pdir_dma, ==, 2);
+    g_assert_cmpuint(op->reg.page_shift, ==, 12);
+    g_assert_cmpuint(op->reg.page_list_len, ==, 4);
+    g_assert_cmpuint(op->reg.length, ==, 5);
+    g_assert_cmpuint(op->reg.access_flags, ==, 6);
+    g_assert_cmpuint(op->reg.rkey, ==, 7);
+    op = &fullqueues_qp(to, FULL_QP_BIND)->req.op;
+    g_assert_cmpuint(op->bind.addr, ==, 1);
+    g_assert_cmpuint(op->bind.length, ==, 2);
+    g_assert_cmpuint(op->bind.lkey, ==, 3);
+    g_assert_cmpuint(op->bind.access_flags, ==, 4);
+    g_assert_cmpuint(op->bind.rkey, ==, 5);
+}
+
+static void assert_full(void)
+{
+    const struct cq *cq = id_table_get(&to->vm.objects.cq, FULL_CQ_KERNEL);
+    const struct srq *srq = id_table_get(&to->vm.objects.srq, FULL_SRQ_EXT);
+    struct objects_stats st = testdev_stats(to);
+
+    g_assert_cmpuint(st.uctx, ==, 3);
+    g_assert_cmpuint(st.pd, ==, 2);
+    g_assert_cmpuint(st.mr, ==, 9);
+    g_assert_cmpuint(st.cq, ==, 3);
+    g_assert_cmpuint(st.srq, ==, 2);
+    g_assert_cmpuint(st.qp, ==, 8);
+    g_assert_cmpuint(st.gid, ==, 2);
+    g_assert_cmpuint(atomic_load(&to->vm.dp.tx_msgs), ==, 12345);
+    g_assert_cmpuint(atomic_load(&to->vm.dp.uc_dropped[UC_DROPS - 1]), ==, 9);
+    g_assert_cmpuint(cq->prod, ==, 70);
+    g_assert_cmpuint(cq->cons, ==, 65);
+    g_assert_cmpuint(cq->last_sol, ==, 66);
+    cq = id_table_get(&to->vm.objects.cq, FULL_CQ_EXT);
+    g_assert_cmpuint(cq->hold.count, ==, 100);
+    g_assert_cmpuint(cq->hold.ns, ==, 60000000);
+    g_assert_cmpuint(cq->hold.n, ==, 4);
+    g_assert_true(cq->hold.sol);
+    g_assert_cmpuint(srq->rq.wq.cons, ==, 33);
+    g_assert_cmpuint(atomic_load(&srq->limit), ==, 7);
+    assert_window(fullqueues_qp(to, FULL_QP_WINDOW));
+    assert_responder(fullqueues_qp(to, FULL_QP_SRQ));
+    assert_locals();
+    g_assert_cmpuint(fullqueues_qp(to, FULL_QP_UD)->attr.qkey, ==, 0x11111111);
+    g_assert_cmpuint(fullqueues_qp(to, FULL_QP_UD)->attr.sq_psn, ==, 77);
+}
+
+/* What a daemon saves without being asked for, that of @a has not said: it is taken out
+ * of @b.  Else the same of both is in the device. */
+static void assert_optional(GByteArray *a, GByteArray *b)
+{
+    const struct qp_responder *resp = NULL;
+    uint8_t none[sizeof(to->vm.key)] = {0};
+    uint8_t *key;
+    uint64_t len;
+
+    if (id_table_get(&to->vm.objects.qp, FULL_QP_SRQ)) {
+        resp = &fullqueues_qp(to, FULL_QP_SRQ)->resp;
+    }
+    if (!has_section(a, "FAIL")) {
+        g_assert_true(!resp || atomic_load(&resp->failed_status) == 0);
+        remove_section(b, "FAIL");
+    } else if (resp) {
+        g_assert_cmpuint(atomic_load(&resp->failed_status), ==, PVRDMA_WC_REM_ACCESS_ERR);
+        g_assert_cmpuint(resp->failed_seq, ==, 42);
+    }
+    if (!has_section(a, "KEY ")) {
+        g_assert_true(to->vm.keyless);
+        if (has_section(b, "KEY ")) {
+            remove_section(b, "KEY ");
+        }
+    } else {
+        key = section(a, "KEY ", &len);
+        g_assert_false(to->vm.keyless);
+        g_assert_cmpmem(to->vm.key, sizeof(none), key, len);
+        g_assert_cmpint(memcmp(key, none, sizeof(none)), !=, 0);
+    }
+}
+
+/* It is of the same owner, one move later. */
+static void assert_owner(GByteArray *a)
+{
+    uint64_t len, owner[3];
+
+    memcpy(owner, section(a, "OWNR", &len), sizeof(owner));
+    g_assert_cmpuint(to->vm.owner[0], ==, GUINT64_FROM_LE(owner[0]));
+    g_assert_cmpuint(to->vm.owner[1], ==, GUINT64_FROM_LE(owner[1]));
+    g_assert_cmpuint(to->vm.generation, ==, GUINT64_FROM_LE(owner[2]) + 1);
+}
+
+static GByteArray *golden(const char *name)
+{
+    g_autofree char *path = g_build_filename(GOLDEN_DIR, name, NULL);
+    GError *err = NULL;
+    gchar *data;
+    gsize len;
+
+    g_file_get_contents(path, &data, &len, &err);
+    g_assert_no_error(err);
+    return g_byte_array_new_take((guint8 *)data, len);
+}
+
+/* What earlier releases have written is loaded by this one, is all there, and is written
+ * by it as it was. */
+static void load_golden(const char *name)
+{
+    GByteArray *a = golden(name), *b;
+    GError *err = NULL;
+
+    to = fulldev_new("state");
+    datapath_pause(&to->vm);
+    vm_load(&to->vm, a->data, a->len, &err);
+    g_assert_no_error(err);
+    if (g_str_has_prefix(name, "reset")) {
+        assert_reset();
+    } else {
+        assert_full();
+    }
+    assert_owner(a);
+    b = fulldev_save(to);
+    assert_optional(a, b);
+    make_comparable(a);
+    make_comparable(b);
+    g_assert_cmpmem(a->data, a->len, b->data, b->len);
+    g_byte_array_unref(a);
+    g_byte_array_unref(b);
+    testdev_free(to);
+}
+
+/* The last of a kind, "state" or "reset", is today's form: what differs between two
+ * devices left out, today's has the same bytes.  If not, a new one has to be added. */
+static void assert_today(const char *kind, unsigned last)
+{
+    g_autofree char *name = g_strdup_printf("%s-%u", kind, last);
+    GByteArray *a = golden(name), *b;
+    uint64_t len;
+
+    to = fulldev_new("state");
+    if (strcmp(kind, "state") == 0) {
+        fulldev_fill(to);
+    }
+    b = fulldev_save(to);
+    make_comparable(a);
+    make_comparable(b);
+    memset(section(a, "OWNR", &len), 0, 24);
+    memset(section(b, "OWNR", &len), 0, 24);
+    if (has_section(a, "KEY ")) {
+        memcpy(section(b, "KEY ", &len), section(a, "KEY ", &len), sizeof(to->vm.key));
+    }
+    g_assert_cmpmem(a->data, a->len, b->data, b->len);
+    g_byte_array_unref(a);
+    g_byte_array_unref(b);
+    testdev_free(to);
+}
+
 static void test_golden(void)
 {
     GDir *dir = g_dir_open(GOLDEN_DIR, 0, NULL);
@@ -679,44 +923,13 @@ static void test_golden(void)
 
     g_assert_nonnull(dir);
     while ((name = g_dir_read_name(dir))) {
-        g_autofree char *path = g_build_filename(GOLDEN_DIR, name, NULL);
-        g_autofree char *data = NULL;
-        struct objects_stats st;
-        GError *err = NULL;
-        GByteArray *a;
-        gsize len;
-
-        g_file_get_contents(path, &data, &len, &err);
-        g_assert_no_error(err);
-        to = fulldev_new("state");
-        datapath_pause(&to->vm);
-        vm_load(&to->vm, (const uint8_t *)data, len, &err);
-        g_assert_no_error(err);
-        if (g_str_has_prefix(name, "reset")) {
-            assert_reset();
-            testdev_free(to);
-            n_reset++;
-            continue;
-        }
-        st = testdev_stats(to);
-        g_assert_cmpuint(st.uctx, >=, 3);
-        g_assert_cmpuint(st.pd, >=, 2);
-        g_assert_cmpuint(st.mr, >=, 8);
-        g_assert_cmpuint(st.cq, >=, 3);
-        g_assert_cmpuint(st.srq, >=, 2);
-        g_assert_cmpuint(st.qp, >=, 8);
-        g_assert_cmpuint(st.gid, ==, 2);
-        g_assert_cmpuint(atomic_load(&to->vm.dp.tx_msgs), ==, 12345);
-        assert_queues();
-        a = fulldev_save(to);
-        g_assert_true(load(a->data, a->len));
-        g_byte_array_unref(a);
-        testdev_free(to);
-        n++;
+        g_test_message("%s", name);
+        load_golden(name);
+        *(g_str_has_prefix(name, "reset") ? &n_reset : &n) += 1;
     }
     g_dir_close(dir);
-    g_assert_cmpuint(n, >, 0);
-    g_assert_cmpuint(n_reset, >, 0);
+    assert_today("state", n);
+    assert_today("reset", n_reset);
 }
 
 /* ---- hostile streams ---- */

@@ -172,6 +172,28 @@ static void told(struct testdev *td)
     irq_raise(&g->irq, PVRDMA_VEC_CQ + 5); /* nobody has assigned it */
 }
 
+/* Each another number. */
+static void set_counters(struct vm_datapath *dp)
+{
+    atomic_store(&dp->tx_msgs, 12345);
+    atomic_store(&dp->tx_bytes, 12346);
+    atomic_store(&dp->rx_msgs, 12347);
+    atomic_store(&dp->rx_bytes, 12348);
+    atomic_store(&dp->errors, 12349);
+    atomic_store(&dp->rnr_waits, 12350);
+    atomic_store(&dp->retries, 12351);
+    atomic_store(&dp->replays, 12352);
+    atomic_store(&dp->interrupts, 12353);
+    atomic_store(&dp->datagrams_sent, 12354);
+    atomic_store(&dp->datagrams_received, 12355);
+    for (unsigned i = 0; i < DATAGRAM_DROPS; i++) {
+        atomic_store(&dp->datagrams_dropped[i], 100 + i);
+    }
+    for (unsigned i = 0; i < UC_DROPS; i++) {
+        atomic_store(&dp->uc_dropped[i], 10 - UC_DROPS + i);
+    }
+}
+
 struct testdev *fulldev_new(const char *name)
 {
     return testdev_new_with(name, "addresses", "any", "max-qp", "64", "max-cq", "128",
@@ -202,8 +224,7 @@ void fulldev_fill(struct testdev *td)
     fullqueues_make(td, kernel_pd, uctx, pd);
     datapath_pause(&td->vm);
     fullqueues_work(td);
-    atomic_store(&td->vm.dp.tx_msgs, 12345);
-    atomic_store(&td->vm.dp.uc_dropped[UC_DROPS - 1], 9);
+    set_counters(&td->vm.dp);
 }
 
 GByteArray *fulldev_save(struct testdev *td)

@@ -50,9 +50,12 @@ static void qp(struct testdev *td, uint32_t pd, uint32_t cqn, enum pvrdma_qp_typ
     req.qp_type = (uint8_t)type;
     req.reserved[0] = ext ? PVRDMA_EXT_OBJ_RING : 0;
     req.sq_sig_all = type == PVRDMA_QPT_RC;
+    req.max_recv_wr = 32; /* half as many, and twice as long */
+    req.max_recv_sge = 2;
     if (srqn) {
         req.is_srq = 1;
         req.srq_handle = srqn;
+        req.recv_cq_handle = FULL_CQ_KERNEL;
         req.total_chunks = 3;
         req.max_recv_wr = req.max_recv_sge = 0;
     }
@@ -97,14 +100,18 @@ static void connected(struct testdev *td, uint32_t handle, uint8_t sgid_index, b
                .path_mtu = PVRDMA_MTU_1024,
                .dest_qp_num = PEER_QPN,
                .rq_psn = 0x123456,
-               .max_dest_rd_atomic = 4,
+               .max_dest_rd_atomic = 3,
                .min_rnr_timer = 12,
                .ah_attr = {.dgid = {.raw = {[10] = 0xff, 0xff, 10, 0, 0, 99}},
                            .sgid_index = sgid_index,
                            .flow_label = 0x12345,
                            .hop_limit = 64,
                            .traffic_class = 3,
+                           .dlid = 0x1234,
+                           .vlan_id = 0x5678,
                            .sl = 2,
+                           .src_path_bits = 5,
+                           .static_rate = 6,
                            .ah_flags = 1,
                            .port_num = 1,
                            .dmac = {2, 3, 4, 5, 6, 7}}});
@@ -185,7 +192,8 @@ static void cqs_work(struct testdev *td)
     struct cq *ext = id_table_get(&td->vm.objects.cq, FULL_CQ_EXT);
     struct cq *user = id_table_get(&td->vm.objects.cq, FULL_CQ_USER);
 
-    kernel->prod = kernel->published = 70;
+    kernel->prod = 70;
+    kernel->published = 69;
     kernel->cons = 65;
     kernel->last_sol = 66;
     td->vm.guest.db.shared->arm[FULL_CQ_KERNEL] = PVRDMA_DB_ARM_SOLICITED;
@@ -317,17 +325,32 @@ static void responder_work(struct qp *q)
     atomic_store(&q->seldom.dropped, 6);
 }
 
+/* Incarnations are random; these are the same in each. */
+static void incarnations(struct testdev *td)
+{
+    for (uint32_t i = FULL_QP_WINDOW; i <= FULL_QP_GSI; i++) {
+        struct qp *q = fullqueues_qp(td, i);
+
+        if (atomic_load(&q->req.incarnation)) {
+            atomic_store(&q->req.incarnation, 0x123456789000 + i);
+        }
+    }
+}
+
 void fullqueues_work(struct testdev *td)
 {
     struct qp *ud = fullqueues_qp(td, FULL_QP_UD);
 
     vm_token_take(&td->vm);
+    incarnations(td);
     cqs_work(td);
     srqs_work(td);
     window_work(fullqueues_qp(td, FULL_QP_WINDOW));
     locals_work(td);
     responder_work(fullqueues_qp(td, FULL_QP_SRQ));
     ud->attr.en_sqd_async_notify = 1; /* only now: it would have been told */
+    ud->attr.sq_draining = 0;         /* a worker may have seen that already, or not */
+    ud->req.sqd_notified = true;
     ud->own_rq.wq.cons = ud->own_rq.wq.next = ud->own_rq.wq.prod = 9;
     sched_wait(ud, QP_WAIT_HOLD, td->vm.dp.stopped_at + SECOND);
     vm_token_release(&td->vm);
