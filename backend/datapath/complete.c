@@ -197,6 +197,7 @@ static _Atomic uint32_t *arm_word(struct cq *cq)
     return (_Atomic uint32_t *)&cq->vm->guest.db.shared->arm[cq->handle];
 }
 
+/* The words of its ring are in the same page. */
 static void arm_dirty(struct cq *cq)
 {
     if (cq->mem.ext) {
@@ -387,7 +388,6 @@ bool datapath_cq_move(struct cq *cq, struct ring_mem *mem, uint32_t ncqe)
     new_arm = guest_ptr(gm, arm_gpa(mem->page[0]), 4, true);
     if (!cq->error && tail && arm && new_arm && cq_read_cons(cq)) {
         atomic_store_explicit(tail, cq->prod, memory_order_release);
-        guest_mark_dirty(gm, ring_word_gpa(&cq->mem, true, false), 4);
         cq->published = cq->prod;
         beyond = unread(cq, &sol);
         cq->new_sol = false;
@@ -396,9 +396,9 @@ bool datapath_cq_move(struct cq *cq, struct ring_mem *mem, uint32_t ncqe)
             sol = sol || held_sol;
         }
         atomic_store(new_arm, atomic_exchange(arm, PVRDMA_DB_ARM_NONE));
-        arm_dirty(cq);
+        arm_dirty(cq); /* the old ring's tail, too */
         move_ring(cq, mem, ncqe);
-        arm_dirty(cq);
+        arm_dirty(cq); /* the new one's arm word */
         ok = true;
     }
     pthread_mutex_unlock(&cq->lock);

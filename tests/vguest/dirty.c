@@ -106,6 +106,12 @@ static void on_step(int sig, siginfo_t *info, void *context)
     ucontext_t *uc = context;
     int err = errno;
 
+    if (!n_stepping) { /* no step of ours, but g_error(), after which nothing is to come
+                        */
+        signal(SIGTRAP, SIG_DFL);
+        raise(SIGTRAP);
+        return;
+    }
     while (n_stepping) {
         mprotect(stepping[--n_stepping], PG, PROT_READ);
     }
