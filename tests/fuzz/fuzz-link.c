@@ -264,11 +264,13 @@ static void greet_as(struct end *e, uint8_t instance)
                                    .from = "b",
                                    .to = "a"}};
     uint8_t bytes[PEER_MSG_HEADER + PEER_PROOF_LEN];
+    struct peer_hello_bytes own;
 
     begin(e);
-    e->hello[PEER_INITIATOR].len = peer_msg_put(&m, e->hello[PEER_INITIATOR].bytes);
+    own.len = peer_msg_put(&m, own.bytes);
     say(e, PEER_MAGIC, PEER_MAGIC_LEN);
-    say(e, e->hello[PEER_INITIATOR].bytes, e->hello[PEER_INITIATOR].len);
+    say(e, own.bytes, own.len);
+    e->hello[PEER_INITIATOR] = own;
     CHECK(hear(e, &m, &e->hello[PEER_RESPONDER]) && m.type == PEER_MSG_HELLO);
     m.type = PEER_MSG_AUTH;
     peer_auth_proof((const uint8_t *)secret, sizeof(secret) - 1, PEER_INITIATOR, e->hello,
