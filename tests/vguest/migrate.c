@@ -179,19 +179,34 @@ static void must_set(struct vguest *g, enum vfio_user_mig_state state)
     }
 }
 
-struct vg_place vg_move_begin(struct vguest *g, struct vg_daemon *d, unsigned vm)
+struct vg_place vg_place_resuming(struct vguest *g, struct vg_daemon *d, unsigned vm)
 {
-    struct vg_place other = vg_place_open(g, d, vm);
+    struct vg_place place = vg_place_open(g, d, vm);
+
+    vg_place_swap(g, &place);
+    must_set(g, VFIO_USER_MIG_RESUMING);
+    vg_place_swap(g, &place);
+    return place;
+}
+
+void vg_move_state(struct vguest *g, struct vg_place *place)
+{
     g_autoptr(GByteArray) stream = NULL;
 
     must_set(g, VFIO_USER_MIG_STOP_COPY);
     stream = vg_mig_read(g, 65536);
-    vg_place_swap(g, &other);
-    must_set(g, VFIO_USER_MIG_RESUMING);
+    vg_place_swap(g, place);
     g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, VFIO_USER_MAX_DATA), ==,
                     0);
     must_set(g, VFIO_USER_MIG_STOP);
-    return other;
+}
+
+struct vg_place vg_move_begin(struct vguest *g, struct vg_daemon *d, unsigned vm)
+{
+    struct vg_place place = vg_place_resuming(g, d, vm);
+
+    vg_move_state(g, &place);
+    return place;
 }
 
 void vg_move_end(struct vguest *g, struct vg_place *from, enum vg_move how)

@@ -53,7 +53,13 @@ enum vg_move {
 
 /* The whole of it: @g runs at VM @vm of @d on return. */
 void vg_move(struct vguest *g, struct vg_daemon *d, unsigned vm, enum vg_move how);
-/* Its halves: @g stands still at VM @vm of @d, with its state; returns where it was. */
+/*
+ * Its parts: VM @vm of @d is RESUMING, and @g runs where it is; @g stands still there,
+ * with its state, and @place is where it was; it runs.
+ */
+struct vg_place vg_place_resuming(struct vguest *g, struct vg_daemon *d, unsigned vm);
+void vg_move_state(struct vguest *g, struct vg_place *place);
+/* The first two; returns where it was. */
 struct vg_place vg_move_begin(struct vguest *g, struct vg_daemon *d, unsigned vm);
 void vg_move_end(struct vguest *g, struct vg_place *from, enum vg_move how);
 

@@ -4,8 +4,9 @@
  * from the peer (copy to tcp), to where it is (tcp to copy), between two other hosts (tcp
  * to tcp), from one VM of a daemon to another, and both at once.
  *
- * Each host declares four VMs, with any address.  Guest 0 is in VM 0 or 2 of a host,
- * guest 1 in VM 1 or 3, so that each finds a place wherever the other is.
+ * Each host declares four VMs, with any address or those of both guests.  Guest 0 is in
+ * VM 0 or 2 of a host, guest 1 in VM 1 or 3, so that each finds a place wherever the
+ * other is.
  */
 #ifndef ROUTE_H
 #define ROUTE_H

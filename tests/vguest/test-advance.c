@@ -66,28 +66,10 @@ static void wait_both(unsigned a, unsigned b, int64_t n)
     wait_parked(host[b], a, n);
 }
 
-/* A second place of @g that is RESUMING, while @g runs where it is. */
-static struct vg_place resuming(struct vguest *g, struct vg_daemon *d, unsigned vm)
-{
-    struct vg_place place = vg_place_open(g, d, vm);
-
-    vg_place_swap(g, &place);
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_RESUMING), ==, 0);
-    vg_place_swap(g, &place);
-    return place;
-}
-
 /* @g goes there with its state; returns where it was. */
 static void go(struct vguest *g, struct vg_place *place)
 {
-    g_autoptr(GByteArray) stream = NULL;
-
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP_COPY), ==, 0);
-    stream = vg_mig_read(g, 65536);
-    vg_place_swap(g, place);
-    g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, VFIO_USER_MAX_DATA), ==,
-                    0);
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP), ==, 0);
+    vg_move_state(g, place);
     vg_move_end(g, place, VG_MOVE_PLAIN);
 }
 
@@ -109,7 +91,7 @@ static void move_all(unsigned peer)
     o = between(0, peer);
     vgt_traffic_open(&t, 0, 1, NQP, 4, 20000, &o);
     vgt_traffic_push(&t, 20);
-    place = resuming(t.s[0].g, host[1], 0);
+    place = vg_place_resuming(t.s[0].g, host[1], 0);
     wait_both(1, peer, NQP);
     g_assert_cmpint(taken(1, peer), ==, 0);
     vgt_traffic_push(&t, 20); /* it runs where it was, all the while */
@@ -145,7 +127,7 @@ static void test_to_and_fro(void)
     o = between(0, 2);
     vgt_traffic_open(&t, 0, 1, 4, 4, 100000, &o);
     for (unsigned i = 1; i <= vgt_rounds(20); i++) {
-        struct vg_place place = resuming(t.s[0].g, host[i % 2], 0);
+        struct vg_place place = vg_place_resuming(t.s[0].g, host[i % 2], 0);
 
         wait_parked(host[i % 2], 2, 4);
         wait_parked(host[2], i % 2, 4);
@@ -173,7 +155,7 @@ static void test_uc(void)
     o.qp.type = PVRDMA_QPT_UC;
     vgt_pair_open(&p, 0, 1, &o);
     vgt_write_once(&p, 1);
-    place = resuming(p.s[0].g, host[1], 0);
+    place = vg_place_resuming(p.s[0].g, host[1], 0);
     wait_both(1, 2, 1);
     go(p.s[0].g, &place);
     /* The first may be lost, but not all of them. */
@@ -235,7 +217,7 @@ static void test_many(void)
         }
         vg_qp_connect(qp[2 * i], qp[2 * i + 1], NULL);
         if (i + 2 == ANNOUNCED) { /* the pair's own counts, too */
-            place = resuming(p.s[1].g, host[1], 1);
+            place = vg_place_resuming(p.s[1].g, host[1], 1);
             wait_both(1, 2, ANNOUNCED);
         }
     }
@@ -274,7 +256,7 @@ static void test_given_up(void)
     vgt_traffic_open(&t, 0, 1, NQP, 4, 20000, &o);
     vgt_traffic_run(&t, 5);
     for (unsigned i = 0; i < 2; i++) {
-        struct vg_place place = resuming(t.s[0].g, host[1], 0);
+        struct vg_place place = vg_place_resuming(t.s[0].g, host[1], 0);
 
         wait_both(1, 2, NQP);
         if (i == 0) {
@@ -309,7 +291,7 @@ static void test_left_over(gconstpointer how)
     }
     vg_qp_connect(more[0], more[1], NULL);
     vgt_write_once(&p, 1);
-    place = resuming(p.s[0].g, host[1], 0);
+    place = vg_place_resuming(p.s[0].g, host[1], 0);
     wait_both(1, 2, 2);
     for (unsigned i = 0; i < 2; i++) {
         vg_qp_free(more[i]);
@@ -346,7 +328,7 @@ static void test_link(void)
     vgt_daemon = host[0];
     to = between(0, 0);
     vgt_traffic_open(&t, 0, 1, 4, 4, 20000, &to);
-    place = resuming(t.s[0].g, host[1], 0);
+    place = vg_place_resuming(t.s[0].g, host[1], 0);
     wait_both(0, 1, 4);
     /* That of host 0 goes, and comes. */
     vg_daemon_check(host[0]);
@@ -377,7 +359,7 @@ static void test_target_dies(gconstpointer how)
     o = between(0, 2);
     vgt_traffic_open(&t, 0, 1, NQP, 4, 20000, &o);
     vgt_traffic_run(&t, 5);
-    place = resuming(t.s[0].g, host[1], 0);
+    place = vg_place_resuming(t.s[0].g, host[1], 0);
     wait_both(1, 2, NQP);
     if (dies) {
         vg_daemon_kill(host[1]);
@@ -409,7 +391,7 @@ static void test_any(void)
     o = between(0, 2);
     vgt_traffic_open(&t, 0, 1, 4, 4, 20000, &o);
     vgt_traffic_push(&t, 5);
-    place = resuming(t.s[0].g, host[1], 0);
+    place = vg_place_resuming(t.s[0].g, host[1], 0);
     g_usleep(100000);
     g_assert_cmpint(host_peer_int(host[1], 2, "parked"), ==, 0);
     go(t.s[0].g, &place);
@@ -542,7 +524,8 @@ static void test_bad_connections(void)
     to = between(0, 1);
     vgt_traffic_open(&t, 1, 0, 4, 4, 20000, &to);
     link_up(FEATURES);
-    place = resuming(t.s[1].g, d, 2); /* the guest's RAM is as good as another's */
+    place =
+        vg_place_resuming(t.s[1].g, d, 2); /* the guest's RAM is as good as another's */
     m = hear(PEER_MSG_ANNOUNCE);
     g_assert_cmpstr(m.announce.network, ==, "lan");
     g_assert_cmpmem(&m.announce.gid, 16, vg_gid(2).raw, 16);
@@ -807,7 +790,7 @@ static void test_without(void)
     o = between(0, 1);
     vgt_traffic_open(&t, 0, 1, 4, 4, 20000, &o);
     link_up(FEATURES & ~(uint64_t)PEER_FEATURE_ADVANCE);
-    place = resuming(t.s[0].g, host[0], 2);
+    place = vg_place_resuming(t.s[0].g, host[0], 2);
     put_msg(&fake, &ping);
     do {
         g_assert_true(get_msg(&fake, &m, NULL));
