@@ -205,9 +205,10 @@ def run(argv, limit, env=None):
     return job.problem()
 
 
-def meson_layer(name, builddir, args, env=None):
-    """Run `meson test` in @builddir and count."""
-    counts = Counts(name)
+def meson_layer(name, builddir, args, env=None, counts=None):
+    """Run `meson test` in @builddir and count, in addition to @counts."""
+    counts = counts or Counts(name)
+    failed = counts.failed
     log = os.path.join(builddir, 'meson-logs', 'testlog.json')
     if os.path.exists(log):
         os.unlink(log)
@@ -217,7 +218,7 @@ def meson_layer(name, builddir, args, env=None):
         counts.add('failed', name, 'meson test left no log: ' + (problem or 'status 0'))
         return counts
     count_meson(counts, log)
-    if problem and (not counts.failed or 'within' in problem):
+    if problem and (counts.failed == failed or 'within' in problem):
         counts.add('failed', name, 'meson test ' + problem)
     return counts
 
@@ -233,22 +234,28 @@ SANITIZERS = {
 }
 
 
-def sanitizer(name, build, timeouts=6, env=None):
-    """Build with a sanitizer into a folder of its own and run unit and vguest; meson
-    builds what these need before it runs them."""
+UNIT_AND_VGUEST = ['--suite=unit', '--suite=vguest']
+
+
+def sanitizer(name, build, runs=((UNIT_AND_VGUEST, 1),)):
+    """Build with a sanitizer into a folder of its own and run its tests; meson builds
+    what these need before it runs them.  Of each of @runs the first says which, the
+    second how many times their rounds."""
     counts = Counts(name)
     options, settings = SANITIZERS[name]
     builddir = '%s-%s' % (build, name)
-    full = dict(os.environ, **settings, **(env or {}))
+    full = dict(os.environ, **settings)
     problem = run(['./configure', '--builddir=' + builddir, '--sanitize=' + options,
                    '--disable-qemu', '--disable-images', '--disable-fuzz',
                    '--disable-check'], 300, full)
     if problem:
         counts.add('failed', name, 'configure ' + problem)
         return counts
-    return meson_layer(name, builddir, ['--timeout-multiplier=%d' % timeouts,
-                                        '--num-processes=%d' % AT_ONCE,
-                                        '--suite=unit', '--suite=vguest'], full)
+    for which, times in runs:
+        meson_layer(name, builddir, ['--timeout-multiplier=%d' % (6 * times),
+                                     '--num-processes=%d' % AT_ONCE, *which],
+                    dict(full, VGUEST_SOAK=str(times)), counts)
+    return counts
 
 
 def configured(builddir, what):

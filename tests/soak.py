@@ -5,8 +5,10 @@
 usage: soak.py [--builddir DIR] [--factor N] [PART...]
 
 Parts, in this order; without names all of them:
-  vguest     the tests that repeat what only some rounds show, N times as often
-  asan tsan  unit and vguest in builds with sanitizers, with a plain build's rounds
+  vguest     the tests that repeat what only some rounds show, N times as often; so 100 N
+             moves in a row, and as many over TCP
+  asan tsan  unit, vguest and those that mostly wait in builds with sanitizers, N tenths
+             of a plain build's rounds; and 100 N moves as above
   fuzz       each target for 10 N minutes at most an hour
   mutants    checks taken out one by one (tests/mutations)
   hw         the QEMU device's tests in a QEMU with AddressSanitizer and
@@ -42,6 +44,9 @@ def load_check():
 
 check = load_check()
 
+# Moves in a row, 100 in a plain build and 10 in others, by both paths.
+MOVES = ['vguest-moves', 'tcp-moves']
+
 
 def repeating():
     """Those of tests/vguest that ask how many rounds."""
@@ -57,13 +62,15 @@ def vguest(args):
     return check.meson_layer(
         'vguest', args.builddir,
         ['--no-rebuild', '--timeout-multiplier=%d' % (2 * args.factor), '--suite=vguest'] +
-        ['vguest-' + name for name in repeating()],
+        sorted({*('vguest-' + name for name in repeating()), *MOVES}),
         dict(os.environ, VGUEST_SOAK=str(args.factor)))
 
 
 def sanitizer(name):
     def run(args):
-        return check.sanitizer(name, args.builddir, 60, {'VGUEST_SOAK': '10'})
+        return check.sanitizer(name, args.builddir, (
+            (check.UNIT_AND_VGUEST + ['--suite=patient'], args.factor),
+            (['--suite=vguest', *MOVES], 10 * args.factor)))
     return run
 
 
