@@ -31,7 +31,7 @@ REFUSED = (
 
 class LibvirtTest(test_migrate.HostsTest):
     """With what HostsTest does by QEMU's own commands: datacheck, perftest both ways and
-    new connections over moves there and back."""
+    new connections over moves there and back.  With the stock guest parts."""
 
     time_limit = 1200  # it may have to make the root
 
@@ -160,3 +160,9 @@ class LibvirtTest(test_migrate.HostsTest):
             job.wait(100)
             self.assertEqual((job.how, job.code), ('exited', 1), job.describe())
         self.works()
+
+
+class OwnLibvirtTest(LibvirtTest):
+    """All of it with our driver and library."""
+
+    own = True
