@@ -203,6 +203,10 @@ class HostsTest(Moves, TwoHosts):
     pass
 
 
+class OwnHostsTest(Moves, TwoHosts):
+    own = True
+
+
 class RowTest(TwoHosts):
     """With guests of its own: what it leaves when it fails is in nobody's way."""
 
