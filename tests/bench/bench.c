@@ -20,6 +20,7 @@
  *               network-bulk, -small, -active, -connections
  *   dirty-log   what it costs traffic; one look at it, by messages and shared
  *   migration   blackout of a guest that moves with its connections, by its parts
+ *   restart     how long guests stand still while the daemon is replaced
  *
  *   bench [-t SECONDS] [-p PATH] [PART...]    default: all parts, 2 seconds each
  *
@@ -56,6 +57,7 @@ static const struct {
     {"network-connections", part_network_connections, 0},
     {"dirty-log", part_dirty_log, 0},
     {"migration", part_migration, -1},
+    {"restart", part_restart, -1},
 };
 
 /* By its name, or as a piece of "network". */

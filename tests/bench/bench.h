@@ -32,6 +32,7 @@ static inline bool time_left(int64_t start)
  */
 enum { CPU_WORKER, CPU_GUEST };
 void pin_self(unsigned cpu);
+void unpin_self(void);
 /* All but the daemon's main thread run on CPU_WORKER. */
 void pin_daemon(const struct vg_daemon *d, unsigned main_cpu);
 
@@ -121,5 +122,6 @@ void part_network_connections(void);
 void part_regions(void);
 void part_dirty_log(void);
 void part_migration(void);
+void part_restart(void);
 
 #endif /* BENCH_H */

@@ -30,6 +30,14 @@ void pin_self(unsigned cpu)
     pin(0, cpu);
 }
 
+void unpin_self(void)
+{
+    cpu_set_t all;
+
+    memset(&all, 0xff, sizeof(all));
+    g_assert_cmpint(sched_setaffinity(0, sizeof(all), &all), ==, 0);
+}
+
 /*
  * Beside traffic the main thread cannot share the worker's processor: at a real-time
  * priority it would never run there.  All others but the worker sleep.

@@ -18,6 +18,10 @@
  *
  * Medians of a few moves.  As in a migration, the targets' VMMs are attached and RESUMING
  * while the guest still runs, and its peers have time to connect in advance.
+ *
+ * Part "restart": a daemon that is replaced under the same traffic.  "pause" is what it
+ * says of itself, from the first VM that it stops until all go on; "still" the longest
+ * time without any completion in the guests.  Nothing has a processor of its own.
  */
 #include "bench.h"
 
@@ -27,12 +31,14 @@
 #include "hosts.h"
 #include "migrate.h"
 
-#define HOSTS   3u
-#define MOVES   5u /* of a kind */
-#define MAX_QPS 4096u
-#define GIB     (1ull << 30)
-#define BIG_VA  0x7f6000000000ull
-#define LIMIT_S 60
+#define HOSTS    3u
+#define MOVES    5u /* of a kind */
+#define MAX_QPS  4096u
+#define GIB      (1ull << 30)
+#define BIG_VA   0x7f6000000000ull
+#define LIMIT_S  60
+#define RESTARTS 5u /* of a row */
+#define MANY_VMS 16u
 /* For connections that are made in advance, as long as memory is copied, say. */
 #define ADVANCE_S 10
 
@@ -71,34 +77,24 @@ struct load {
 
 static struct vg_daemon *host[HOSTS];
 
-static void begin(void)
+/* The first @n hosts. */
+static void begin(unsigned n, unsigned vms, const char *groups)
 {
     bool other = strcmp(path, "copy") != 0; /* than what the daemon does unasked */
     g_autofree char *keys = g_strdup_printf("peer-timeout=30\nworkers=1%s%s",
                                             other ? "\npath=" : "", other ? path : "");
-    /* VM 2 is another place of VM 0. */
-    struct host_opts o = {.n_vms = 2,
-                          .n_peers = HOSTS,
-                          .daemon_keys = keys,
-                          .groups = "[vm vm2]\nnetwork=lan\naddresses=10.0.0.1\n"};
+    struct host_opts o = {
+        .n_vms = vms, .n_peers = n, .daemon_keys = keys, .groups = groups};
 
-    for (unsigned i = 0; i < HOSTS; i++) {
-        host[i] = host_start(i, &o);
-    }
-    for (unsigned i = 0; i < HOSTS; i++) {
-        pin_daemon(host[i], CPU_GUEST);
-        for (unsigned k = 0; k < HOSTS; k++) {
-            if (i != k) {
-                host_wait_up(host[i], k, true);
-            }
-        }
-    }
+    hosts_start(host, n, &o);
 }
 
-static void end(void)
+static void begin_moves(void)
 {
+    /* VM 2 is another place of VM 0. */
+    begin(HOSTS, 2, "[vm vm2]\nnetwork=lan\naddresses=10.0.0.1\n");
     for (unsigned i = 0; i < HOSTS; i++) {
-        vg_daemon_stop(host[i]);
+        pin_daemon(host[i], CPU_GUEST);
     }
 }
 
@@ -183,13 +179,12 @@ static void forget(struct load *l)
 
 /* ---- guests ---- */
 
-static struct load *load_open(const struct kind *k, unsigned n, uint32_t bytes)
+static struct load *load_open(struct at a, struct at b, unsigned n, uint32_t bytes)
 {
     struct vg_qp_opts small = {
         .send_wr = 2, .recv_wr = 2, .send_sge = 1, .recv_sge = 1, .contig = true};
-    struct vgt_opts o = {.cqe = 2 * n,
-                         .mr_len = 2ull * bytes,
-                         .daemon = {host[k->place[0].host], host[k->peer]}};
+    struct vgt_opts o = {
+        .cqe = 2 * n, .mr_len = 2ull * bytes, .daemon = {host[a.host], host[b.host]}};
     struct load *l = g_new0(struct load, 1);
 
     for (unsigned i = 0; i < 2; i++) {
@@ -198,7 +193,7 @@ static struct load *load_open(const struct kind *k, unsigned n, uint32_t bytes)
     l->n = n;
     l->peer = k->peer;
     l->bytes = bytes;
-    vgt_pair_open(&l->p, k->place[0].vm, 1, &o);
+    vgt_pair_open(&l->p, a.vm, b.vm, &o);
     for (unsigned q = 0; q < n; q++) {
         for (unsigned side = 0; side < 2; side++) {
             struct vgt_side *s = &l->p.s[side];
@@ -210,7 +205,12 @@ static struct load *load_open(const struct kind *k, unsigned n, uint32_t bytes)
     return l;
 }
 
-/* @gib more for the guest that moves, an MR each. */
+static struct load *load_to_move(const struct kind *k, unsigned n, uint32_t bytes)
+{
+    return load_open(k->place[0], (struct at){k->peer, 1}, n, bytes);
+}
+
+/* Until it has @gib more, an MR each; of the guest that moves. */
 static void load_register(struct load *l, unsigned gib)
 {
     struct vgt_side *s = &l->p.s[0];
@@ -394,7 +394,7 @@ static void table(const char *what, unsigned n, uint32_t bytes, double aim_ms)
 {
     print_head(what);
     for (unsigned i = 0; i < G_N_ELEMENTS(kinds); i++) {
-        struct load *l = load_open(&kinds[i], n, bytes);
+        struct load *l = load_to_move(&kinds[i], n, bytes);
         struct result r[2];
 
         there_and_back(l, &kinds[i], r);
@@ -415,13 +415,13 @@ static void growth(void)
     for (unsigned i = 0; i < G_N_ELEMENTS(qps); i++) {
         g_autofree char *name = g_strdup_printf("%u", qps[i]);
 
-        l = load_open(&kinds[1], qps[i], 8);
+        l = load_to_move(&kinds[1], qps[i], 8);
         there_and_back(l, &kinds[1], r);
         print_row(name, &r[0], 0);
         load_close(l);
     }
     print_head("GiB in MRs, copy to tcp");
-    l = load_open(&kinds[1], 16, 8);
+    l = load_to_move(&kinds[1], 16, 8);
     for (unsigned i = 0; i < G_N_ELEMENTS(gib); i++) {
         g_autofree char *name = g_strdup_printf("%u", gib[i]);
 
@@ -436,10 +436,133 @@ void part_migration(void)
 {
     struct vg_daemon *other = vgt_daemon;
 
-    begin();
+    begin_moves();
     table("16 QPs, 2 MiB each way", 16, 2 * MIB, 50);
     table("4,096 QPs, 8 bytes", MAX_QPS, 8, 300);
     growth();
-    end();
+    hosts_stop(host, HOSTS);
+    vgt_daemon = other;
+}
+
+/* ---- a daemon that is replaced ---- */
+
+struct restart {
+    int64_t pause_us;
+    gint done;
+};
+
+static gpointer restart_thread(gpointer data)
+{
+    struct restart *r = data;
+
+    r->pause_us = vgt_restart(host[0]);
+    g_atomic_int_set(&r->done, 1);
+    return NULL;
+}
+
+/* Take and post again; whether anything had completed. */
+static bool turn(struct load *l)
+{
+    bool any = false;
+
+    for (unsigned side = 0; side < 2; side++) {
+        if (take(l, side, UINT_MAX, false)) {
+            post_all(l, side);
+            any = true;
+        }
+    }
+    return any;
+}
+
+/* How long all @n loads stood still, us. */
+static void under_restart(struct load **l, unsigned n, double *pause, double *still)
+{
+    struct restart r = {0};
+    int64_t start = vg_now_ns();
+    double last = now_us();
+    GThread *thread;
+    bool any;
+
+    for (unsigned i = 0; i < n; i++) {
+        post_all(l[i], 0);
+        post_all(l[i], 1);
+    }
+    thread = g_thread_new("restart", restart_thread, &r);
+    *still = 0;
+    do {
+        any = false;
+        for (unsigned i = 0; i < n; i++) {
+            any |= turn(l[i]);
+        }
+        if (any) {
+            double gap = took(&last);
+
+            *still = MAX(*still, gap);
+        } else {
+            sched_yield();
+        }
+        expect_soon(start);
+    } while (!any || !g_atomic_int_get(&r.done));
+    g_thread_join(thread);
+    *pause = (double)r.pause_us;
+    for (unsigned i = 0; i < n; i++) {
+        forget(l[i]);
+        run_each(l[i]);
+    }
+}
+
+static void restart_row(const char *what, struct load **l, unsigned n)
+{
+    double pause[RESTARTS], still[RESTARTS], pause_max = 0, still_max = 0;
+
+    for (unsigned i = 0; i < RESTARTS; i++) {
+        under_restart(l, n, &pause[i], &still[i]);
+        pause_max = MAX(pause_max, pause[i]);
+        still_max = MAX(still_max, still[i]);
+    }
+    printf("  %-24s %8.2f %8.2f %8.2f %8.2f  (aim below 1000: %s)\n", what,
+           median(pause, RESTARTS) / 1e3, pause_max / 1e3, median(still, RESTARTS) / 1e3,
+           still_max / 1e3, still_max < 1e6 ? "met" : "MISSED");
+    fflush(stdout);
+}
+
+static struct load *load_to_stay(unsigned pair, unsigned n)
+{
+    return load_open((struct at){0, 2 * pair}, (struct at){0, 2 * pair + 1}, n, 8);
+}
+
+void part_restart(void)
+{
+    static const unsigned qps[] = {1, 16, 1024, MAX_QPS}, gib[] = {1, 4, 16};
+    struct vg_daemon *other = vgt_daemon;
+    struct load *l[MANY_VMS / 2];
+
+    unpin_self();
+    begin(1, MANY_VMS, NULL);
+    printf("  %-24s %8s %8s %8s %8s  (times in ms, of %u restarts)\n", "", "pause",
+           "longest", "still", "longest", RESTARTS);
+    for (unsigned i = 0; i < G_N_ELEMENTS(qps); i++) {
+        g_autofree char *name = g_strdup_printf("2 VMs, %u QPs", qps[i]);
+
+        l[0] = load_to_stay(0, qps[i]);
+        restart_row(name, l, 1);
+        load_close(l[0]);
+    }
+    l[0] = load_to_stay(0, 16);
+    for (unsigned i = 0; i < G_N_ELEMENTS(gib); i++) {
+        g_autofree char *name = g_strdup_printf("2 VMs, 16 QPs, %u GiB", gib[i]);
+
+        load_register(l[0], gib[i]);
+        restart_row(name, l, 1);
+    }
+    load_close(l[0]);
+    for (unsigned i = 0; i < G_N_ELEMENTS(l); i++) {
+        l[i] = load_to_stay(i, 16);
+    }
+    restart_row("16 VMs, 16 QPs each", l, G_N_ELEMENTS(l));
+    for (unsigned i = 0; i < G_N_ELEMENTS(l); i++) {
+        load_close(l[i]);
+    }
+    hosts_stop(host, 1);
     vgt_daemon = other;
 }
