@@ -191,7 +191,7 @@ static struct load *load_open(struct at a, struct at b, unsigned n, uint32_t byt
         o.guest[i] = (struct vg_opts){.db = VG_DB_EXT, .low_size = 256 * MIB};
     }
     l->n = n;
-    l->peer = k->peer;
+    l->peer = b.host;
     l->bytes = bytes;
     vgt_pair_open(&l->p, a.vm, b.vm, &o);
     for (unsigned q = 0; q < n; q++) {
