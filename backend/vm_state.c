@@ -76,6 +76,16 @@ static void caps_load(struct vm *vm, struct state_in *s)
     }
 }
 
+static void offers_save(struct vm *vm, struct state_out *s)
+{
+    device_offers_save(vm->dev, s);
+}
+
+static void offers_load(struct vm *vm, struct state_in *s)
+{
+    device_offers_load(vm->dev, s);
+}
+
 /* ---- whose addresses they are, and the guest's clock ---- */
 
 static void owner_save(struct vm *vm, struct state_out *s)
@@ -177,6 +187,8 @@ static const struct part {
     void (*load)(struct vm *vm, struct state_in *s);
 } parts[] = {
     {STATE_TAG('C', 'A', 'P', 'S'), 1, 0, "limits", caps_save, caps_load},
+    {STATE_TAG('O', 'F', 'F', 'R'), 1, STATE_OPTIONAL, "offers", offers_save,
+     offers_load},
     {STATE_TAG('O', 'W', 'N', 'R'), 1, 0, "owner", owner_save, owner_load},
     {STATE_TAG('K', 'E', 'Y', ' '), 1, STATE_OPTIONAL, "key", key_save, key_load},
     {STATE_TAG('D', 'E', 'V', 'C'), 1, 0, "device", part_device_save, part_device_load},

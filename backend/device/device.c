@@ -223,6 +223,15 @@ static uint32_t mac_word(const struct vm_config *cfg, unsigned first)
     return v;
 }
 
+static uint32_t ext_features(const struct device *dev)
+{
+    return PVRDMA_EXT_CONTEXT_FEATURES | PVRDMA_EXT_FEAT_COUNTERS |
+           PVRDMA_EXT_FEAT_FAST_REG | PVRDMA_EXT_FEAT_UC | PVRDMA_EXT_FEAT_LARGE_MR |
+           PVRDMA_EXT_FEAT_VECTORS | PVRDMA_EXT_FEAT_CQ_EX | PVRDMA_EXT_FEAT_CQ_TIME |
+           PVRDMA_EXT_FEAT_QP_COUNTERS |
+           (dev->vm->cfg->has_mac ? PVRDMA_EXT_FEAT_MAC : 0);
+}
+
 /* The extension window (ext.h); the rest of the page reads as all ones. */
 static uint32_t ext_reg_read(const struct device *dev, uint64_t offset)
 {
@@ -234,11 +243,7 @@ static uint32_t ext_reg_read(const struct device *dev, uint64_t offset)
     case PVRDMA_EXT_REG_VERSION:
         return PVRDMA_EXT_VERSION;
     case PVRDMA_EXT_REG_FEATURES:
-        return PVRDMA_EXT_CONTEXT_FEATURES | PVRDMA_EXT_FEAT_COUNTERS |
-               PVRDMA_EXT_FEAT_FAST_REG | PVRDMA_EXT_FEAT_UC | PVRDMA_EXT_FEAT_LARGE_MR |
-               PVRDMA_EXT_FEAT_VECTORS | PVRDMA_EXT_FEAT_CQ_EX | PVRDMA_EXT_FEAT_CQ_TIME |
-               PVRDMA_EXT_FEAT_QP_COUNTERS |
-               (dev->vm->cfg->has_mac ? PVRDMA_EXT_FEAT_MAC : 0);
+        return ext_features(dev);
     case PVRDMA_EXT_REG_INLINE:
         return PVRDMA_EXT_MAX_INLINE;
     case PVRDMA_EXT_REG_COUNTERS:
@@ -383,6 +388,34 @@ static void dsr_load_saved(struct device *dev, struct state_in *s)
     dev->vm->objects.uar_pfn = dsr.uar_pfn;
     dev->cmd_slot = dsr.cmd_slot_dma;
     dev->resp_slot = dsr.resp_slot_dma;
+}
+
+void device_offers_save(const struct device *dev, struct state_out *s)
+{
+    state_put_u32(s, ext_features(dev));
+    state_put_u32(s, PVRDMA_EXT_MAX_INLINE);
+    state_put_u32(s, PVRDMA_EXT_CNT_MAX);
+}
+
+static void no_more(struct state_in *s, const char *what, uint32_t here)
+{
+    uint32_t there = state_get_u32(s);
+
+    if (there > here) {
+        state_fail(s, "%u %s were offered to the guest, and %u are here", there, what,
+                   here);
+    }
+}
+
+void device_offers_load(const struct device *dev, struct state_in *s)
+{
+    uint32_t lack = state_get_u32(s) & ~ext_features(dev);
+
+    if (lack) {
+        state_fail(s, "features %#x were offered to the guest, and are not here", lack);
+    }
+    no_more(s, "bytes of inline data", PVRDMA_EXT_MAX_INLINE);
+    no_more(s, "counters", PVRDMA_EXT_CNT_MAX);
 }
 
 void device_save(const struct device *dev, struct state_out *s)

@@ -52,6 +52,9 @@ void device_reset(struct device *dev);
  * what is in guest memory is not looked at, since that may come later.  A device whose
  * bus mastering went off while it was active pauses once more.
  */
+/* What the extension window tells the guest, which must not become less. */
+void device_offers_save(const struct device *dev, struct state_out *s);
+void device_offers_load(const struct device *dev, struct state_in *s);
 void device_save(const struct device *dev, struct state_out *s);
 void device_load(struct device *dev, struct state_in *s);
 

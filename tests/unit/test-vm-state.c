@@ -648,6 +648,42 @@ static void test_other_limits(void)
 }
 
 /* Addresses that the configuration here does not give to the VM. */
+/* The guest has been told of no more than there is here; but it may have been of less. */
+static void test_offers(void)
+{
+    static const char *const said[] = {"features 0x80000000 were offered",
+                                       "bytes of inline data were offered",
+                                       "counters were offered"};
+    GError *err = NULL;
+    uint32_t value[3];
+    uint64_t len;
+    GByteArray *a;
+
+    setup();
+    a = fulldev_save(from);
+    for (unsigned i = 0; i < G_N_ELEMENTS(said); i++) {
+        uint8_t *at = section(a, "OFFR", &len);
+        uint32_t was, more, less = 0;
+
+        g_assert_cmpuint(len, ==, sizeof(value));
+        memcpy(value, at, len);
+        was = value[i];
+        g_assert_cmpuint(was, !=, 0);
+        more = i == 0 ? GUINT32_TO_LE(GUINT32_FROM_LE(was) | 0x80000000)
+                      : GUINT32_TO_LE(GUINT32_FROM_LE(was) + 1);
+        memcpy(at + i * sizeof(more), &more, sizeof(more));
+        g_assert_false(vm_load(&to->vm, a->data, a->len, &err));
+        g_assert_nonnull(strstr(err->message, said[i]));
+        g_clear_error(&err);
+        assert_reset();
+        memcpy(at + i * sizeof(less), &less, sizeof(less));
+        g_assert_true(load(a->data, a->len));
+        memcpy(at + i * sizeof(was), &was, sizeof(was));
+    }
+    g_byte_array_unref(a);
+    teardown();
+}
+
 static void test_other_addresses(void)
 {
     GError *err = NULL;
@@ -825,6 +861,9 @@ static void assert_optional(GByteArray *a, GByteArray *b)
     } else if (resp) {
         g_assert_cmpuint(atomic_load(&resp->failed_status), ==, PVRDMA_WC_REM_ACCESS_ERR);
         g_assert_cmpuint(resp->failed_seq, ==, 42);
+    }
+    if (!has_section(a, "OFFR")) {
+        remove_section(b, "OFFR");
     }
     if (!has_section(a, "KEY ")) {
         g_assert_true(to->vm.keyless);
@@ -1186,6 +1225,7 @@ int main(int argc, char **argv)
     g_test_add_func("/vm-state/in-use", test_in_use);
     g_test_add_func("/vm-state/too-long", test_too_long);
     g_test_add_func("/vm-state/other-limits", test_other_limits);
+    g_test_add_func("/vm-state/offers", test_offers);
     g_test_add_func("/vm-state/other-addresses", test_other_addresses);
     g_test_add_func("/vm-state/golden", test_golden);
     g_test_add_func("/vm-state/cut", test_cut);
