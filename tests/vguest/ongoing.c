@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * ongoing DIR: traffic between two virtual guests, at DIR/vm0.sock and DIR/vm1.sock of a
- * daemon that somebody else has started, until standard input ends.
+ * ongoing DIR [VM DIR VM]: traffic between two virtual guests, at DIR/vm0.sock and
+ * DIR/vm1.sock of a daemon that somebody else has started, or at such a socket of either
+ * of two daemons, until standard input ends.
  *
  * It prints "running" when the first operations are done, and at the end a line of JSON:
  * the operations, and the longest time in microseconds in which nothing was completed.
@@ -12,6 +13,7 @@
  */
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "vgtest.h"
@@ -26,17 +28,22 @@ static bool input_ended(void)
 
 int main(int argc, char **argv)
 {
-    struct vg_daemon d = {.n_vms = 2, .log = (char *)"/dev/null"};
-    struct vgt_opts o = {.daemon = {&d, &d},
+    struct vg_daemon d[2] = {{.log = (char *)"/dev/null"}, {.log = (char *)"/dev/null"}};
+    struct vgt_opts o = {.daemon = {&d[0], &d[1]},
                          .guest = {{.db = VG_DB_SHARED}, {.db = VG_DB_REPLY}}};
     struct vgt_traffic *t = g_new0(struct vgt_traffic, 1);
+    unsigned vm[2] = {0, 1};
 
-    if (argc != 2) {
-        fprintf(stderr, "usage: %s DIR\n", argv[0]);
+    if (argc != 2 && argc != 5) {
+        fprintf(stderr, "usage: %s DIR [VM DIR VM]\n", argv[0]);
         return 2;
     }
-    d.dir = argv[1];
-    vgt_traffic_open(t, 0, 1, 4, 8, 100000, &o);
+    for (unsigned i = 0; i < 2; i++) {
+        d[i].dir = argv[argc == 5 ? 1 + 2 * i : 1];
+        vm[i] = argc == 5 ? (unsigned)strtoul(argv[2 + 2 * i], NULL, 10) : i;
+        d[i].n_vms = vm[i] + 1;
+    }
+    vgt_traffic_open(t, vm[0], vm[1], 4, 8, 100000, &o);
     vgt_traffic_run(t, 20);
     t->still_ns = 0; /* of the restarts only */
     printf("running\n");

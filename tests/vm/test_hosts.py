@@ -11,6 +11,10 @@ import hosts
 import ongoing
 import parts
 import test_rdmacm
+import virtual
+
+# The VMs of virtual guests, of each pair of neighbouring hosts.
+VIRTUAL = (11, 12), (13, 14), (15, 16)
 
 
 class HostsCase(test_rdmacm.CmCase):
@@ -73,7 +77,8 @@ class HostsOwnTest(HostsCase):
 
 
 class ThreeHostsTest(fixture.SessionTest):
-    """A guest on each of three hosts; the second has the stock parts."""
+    """A guest on each of three hosts, and virtual guests beside them; the second has the
+    stock parts."""
 
     on_hosts = True
 
@@ -95,7 +100,7 @@ class ThreeHostsTest(fixture.SessionTest):
     def boot(cls):
         cls.hosts = hosts.Hosts(cls.session, 3)
         cls.daemons = cls.hosts.start_daemons(
-            {'vm%d' % i: {'addresses': 'any'} for i in (1, 2, 3)})
+            {'vm%d' % i: {'addresses': 'any'} for i in (1, 2, 3, *sum(VIRTUAL, ()))})
         cls.guests = cls.hosts.start_guests(cls.daemons, [0, 1, 2],
                                             files=parts.guest_files())
         cls.ends = cls.make_ends()
@@ -112,9 +117,18 @@ class ThreeHostsTest(fixture.SessionTest):
         return {qp['host'] for qp in qps if qp['type'] == 'RC' and qp['state'] == 'RTS' and
                 qp['transport'] == 'tcp' and qp['connection'] == 'up'}
 
+    def virtual(self):
+        """Traffic between virtual guests on each two of the hosts."""
+        for number, (one, two) in enumerate(VIRTUAL):
+            at = number, (number + 1) % 3
+            yield virtual.Traffic(self.session, self.daemons[at[0]].socket_dir, one,
+                                  self.daemons[at[1]].socket_dir, two,
+                                  name='virtual%d' % number)
+
     def test_each_with_each(self):
         """All three pairs at the same time, each with programs of its own."""
         one, two, three = self.ends
+        beside = list(self.virtual())
         programs = [ongoing.Counting([one, two], self.daemons),
                     ongoing.Rping([three, one], self.daemons),
                     ongoing.Perftest('ib_write_bw -b', [two, three], self.daemons),
@@ -127,6 +141,8 @@ class ThreeHostsTest(fixture.SessionTest):
             self.assertEqual(self.hosts_of_peers(number), set(names) - {name})
         for program in reversed(programs):
             program.end()
+        for traffic in beside:
+            self.assertGreater(traffic.end()['operations'], 0)
 
     def test_datacheck(self):
         """Two guests with our parts, and each of them with the stock ones."""

@@ -19,6 +19,7 @@ import fixture
 import hosts
 import ongoing
 import parts
+import virtual
 from kernellog import log_problems
 from pvrdma_vm import BUILD, REPO, Guest, Link, Session, VmError, end_well, say
 from traffic import load_drivers
@@ -177,46 +178,6 @@ class Host:
                                              r'for (\d+) us', self.journal())]
 
 
-class Traffic:
-    """Between virtual guests, until end()."""
-
-    def __init__(self, session, host):
-        self.log = session.path('ongoing.log')
-        with open(self.log, 'ab') as stream:
-            self.proc = subprocess.Popen(
-                [os.path.join(BUILD, 'tests', 'vguest', 'ongoing'), host.sockets],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stream,
-                universal_newlines=True)
-        session.add_closer(self.close)
-        if self.proc.stdout.readline() != 'running\n':
-            self.fail()
-
-    def fail(self):
-        self.close()
-        with open(self.log) as stream:
-            raise VmError('traffic ended with status %d: %s' % (
-                self.proc.returncode, stream.read()))
-
-    def check(self):
-        if self.proc.poll() is not None:
-            self.fail()
-
-    def end(self):
-        """What it says of itself, after operations to the last of which all went well."""
-        self.proc.stdin.close()
-        said = self.proc.stdout.readline()
-        if self.proc.wait(TIMEOUT) or not said:
-            self.fail()
-        return json.loads(said)
-
-    def close(self):
-        if self.proc.poll() is None:
-            self.proc.kill()
-        self.proc.wait()
-        self.proc.stdin.close()
-        self.proc.stdout.close()
-
-
 def has_ended(sock):
     """Its other end has been closed, accepted or not."""
     try:
@@ -295,7 +256,7 @@ class SystemdTest(fixture.SessionTest):
 
     def goes_on(self, handed_over):
         """Virtual guests' traffic, while that is done."""
-        traffic = Traffic(self.session, self.host)
+        traffic = virtual.Traffic(self.session, self.host.sockets)
         pauses = handed_over(traffic.check, traffic.check)
         said = traffic.end()
         say('%s: %d times; %d operations, none failed; VMs stood still for %.0f ms at '
@@ -351,7 +312,7 @@ class SystemdTest(fixture.SessionTest):
             self.host.systemctl('stop', 'pvrdmad')
             self.assertTrue(has_ended(sock))
             self.host.systemctl('start', 'pvrdmad')
-        Traffic(self.session, self.host).end()
+        virtual.Traffic(self.session, self.host.sockets).end()
 
     def test_killed(self):
         """So it does when the daemon crashes; others can connect to the next one."""
@@ -364,9 +325,9 @@ class SystemdTest(fixture.SessionTest):
                 self.host.show('MainPID') in ('0', pid):
             self.assertLess(time.monotonic(), end, self.host.journal())
             time.sleep(0.05)
-        Traffic(self.session, self.host).end()
+        virtual.Traffic(self.session, self.host.sockets).end()
 
     def test_nothing_to_keep(self):
         """Without VMMs it is a restart as any."""
         self.host.systemctl('restart', 'pvrdmad')
-        Traffic(self.session, self.host).end()
+        virtual.Traffic(self.session, self.host.sockets).end()
