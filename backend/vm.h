@@ -57,8 +57,8 @@ void vm_save(struct vm *vm, GByteArray *out);
 bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp);
 
 /*
- * What vm_load() reads, a line for each section (state_section_name()); @required: only
- * those that it cannot go on without, wherever it is.
+ * What vm_load() reads, a line for each section (state_section_name()) and each feature
+ * of the device; @required: only those that it cannot go on without, wherever it is.
  */
 void vm_state_sections(GString *text, bool required);
 

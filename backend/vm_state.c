@@ -214,6 +214,7 @@ void vm_state_sections(GString *text, bool required)
             state_section_name(text, parts[i].tag, parts[i].version);
         }
     }
+    device_offers_names(text);
 }
 
 void vm_save(struct vm *vm, GByteArray *out)

@@ -211,7 +211,7 @@ bool restart_check_program(GError **errp)
             return true;
         }
         g_clear_pointer(&why, g_free);
-        why = g_strdup_printf("it does not say that it reads section \"%s\"", lacks);
+        why = g_strdup_printf("it does not say that it knows \"%s\"", lacks);
     }
     g_set_error(errp, PVRDMA_ERROR, 0, "%s cannot take over: %s", arguments[0],
                 !c.timer ? "it did not say in time whether it can"

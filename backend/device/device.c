@@ -223,13 +223,16 @@ static uint32_t mac_word(const struct vm_config *cfg, unsigned first)
     return v;
 }
 
+/* Of some device; PVRDMA_EXT_FEAT_MAC is only of those that have a MAC. */
+#define EXT_FEATURES                                                                     \
+    (PVRDMA_EXT_CONTEXT_FEATURES | PVRDMA_EXT_FEAT_COUNTERS | PVRDMA_EXT_FEAT_FAST_REG | \
+     PVRDMA_EXT_FEAT_UC | PVRDMA_EXT_FEAT_LARGE_MR | PVRDMA_EXT_FEAT_VECTORS |           \
+     PVRDMA_EXT_FEAT_CQ_EX | PVRDMA_EXT_FEAT_CQ_TIME | PVRDMA_EXT_FEAT_QP_COUNTERS |     \
+     PVRDMA_EXT_FEAT_MAC)
+
 static uint32_t ext_features(const struct device *dev)
 {
-    return PVRDMA_EXT_CONTEXT_FEATURES | PVRDMA_EXT_FEAT_COUNTERS |
-           PVRDMA_EXT_FEAT_FAST_REG | PVRDMA_EXT_FEAT_UC | PVRDMA_EXT_FEAT_LARGE_MR |
-           PVRDMA_EXT_FEAT_VECTORS | PVRDMA_EXT_FEAT_CQ_EX | PVRDMA_EXT_FEAT_CQ_TIME |
-           PVRDMA_EXT_FEAT_QP_COUNTERS |
-           (dev->vm->cfg->has_mac ? PVRDMA_EXT_FEAT_MAC : 0);
+    return EXT_FEATURES & ~(dev->vm->cfg->has_mac ? 0u : PVRDMA_EXT_FEAT_MAC);
 }
 
 /* The extension window (ext.h); the rest of the page reads as all ones. */
@@ -395,6 +398,13 @@ void device_offers_save(const struct device *dev, struct state_out *s)
     state_put_u32(s, ext_features(dev));
     state_put_u32(s, PVRDMA_EXT_MAX_INLINE);
     state_put_u32(s, PVRDMA_EXT_CNT_MAX);
+}
+
+void device_offers_names(GString *text)
+{
+    for (uint32_t left = EXT_FEATURES; left; left &= left - 1) {
+        g_string_append_printf(text, "feature %#x\n", left & -left);
+    }
 }
 
 static void no_more(struct state_in *s, const char *what, uint32_t here)

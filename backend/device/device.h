@@ -52,11 +52,13 @@ void device_reset(struct device *dev);
  * what is in guest memory is not looked at, since that may come later.  A device whose
  * bus mastering went off while it was active pauses once more.
  */
+void device_save(const struct device *dev, struct state_out *s);
+void device_load(struct device *dev, struct state_in *s);
 /* What the extension window tells the guest, which must not become less. */
 void device_offers_save(const struct device *dev, struct state_out *s);
 void device_offers_load(const struct device *dev, struct state_in *s);
-void device_save(const struct device *dev, struct state_out *s);
-void device_load(struct device *dev, struct state_in *s);
+/* "feature 0x1" and an end of line for each that a device may have. */
+void device_offers_names(GString *text);
 
 /*
  * A doorbell that came as a message (VMM without the shared region).  @posted: the

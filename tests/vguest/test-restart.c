@@ -295,8 +295,8 @@ static void refuses(const char *path, const char *script, const char *why)
 
 /*
  * The program is gone, says no, reads other sections (a newer daemon's stream had MR in
- * another version), says nothing of use, does not end, or goes between saying so and
- * doing.
+ * another version), lacks a feature that the guest may use, says nothing of use, does not
+ * end, or goes between saying so and doing.
  */
 static void test_refused(void)
 {
@@ -306,6 +306,8 @@ static void test_refused(void)
     g_autofree char *path = g_build_filename(dir, "pvrdmad", NULL);
     g_autofree char *older =
         g_strdup_printf("#!/bin/sh\n'%s' \"$@\" | sed 's/^MR   2$/MR   1/'\n", daemon);
+    g_autofree char *poorer =
+        g_strdup_printf("#!/bin/sh\n'%s' \"$@\" | grep -vx 'feature 0x1'\n", daemon);
     g_autofree char *traitor =
         g_strdup_printf("#!/bin/sh\n'%s' \"$@\"\nrm -f '%s'\n", daemon, path);
     g_autofree char *gone = g_strdup_printf("%s: No such file", path);
@@ -325,9 +327,10 @@ static void test_refused(void)
     vgt_write_once(&p, 1);
     refuses(path, "#!/bin/sh\necho I am too old >&2\nexit 1\n", "I am too old");
     vgt_write_once(&p, 2);
-    refuses(path, older, "does not say that it reads section \"MR   2\"");
-    refuses(path, "#!/bin/sh\necho pvrdmad 1.0\n", "reads section \"HEAD 2\"");
-    refuses(path, "#!/bin/sh\nhead -c 9000 /dev/zero\n", "reads section \"HEAD 2\"");
+    refuses(path, older, "does not say that it knows \"MR   2\"");
+    refuses(path, poorer, "does not say that it knows \"feature 0x1\"");
+    refuses(path, "#!/bin/sh\necho pvrdmad 1.0\n", "knows \"HEAD 2\"");
+    refuses(path, "#!/bin/sh\nhead -c 9000 /dev/zero\n", "knows \"HEAD 2\"");
     refuses(path, "#!/bin/sh\nexec yes 'HEAD 2'\n", "did not say in time");
     vgt_write_once(&p, 3);
     for (unsigned i = 0; i < 3; i++) {
