@@ -80,6 +80,9 @@ static uint64_t still_for(const struct vm *vm, const struct migration *m)
 {
     gint64 until = vm->moved ? vm->moved_at : g_get_monotonic_time();
 
+    if (m->state == RESUMING && m->got == 0) {
+        return 0; /* it runs where it is, for all that is known */
+    }
     return (uint64_t)(MAX(until, m->stopped_at) - m->stopped_at);
 }
 

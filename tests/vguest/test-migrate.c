@@ -611,6 +611,7 @@ static void test_status(gconstpointer style)
     vg_place_swap(g, &other);
     g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
     g_usleep(BEFORE_STATE_US);
+    g_assert_cmpint(status_of("vm2", "resuming").still, ==, 0);
     since = g_get_monotonic_time();
     g_assert_cmpint(vg_mig_write(g, stream->data, 100, 100), ==, 0);
     told = status_of("vm2", "resuming");
