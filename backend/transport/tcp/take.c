@@ -14,10 +14,11 @@
  *
  * For each place of its peer a connection tries this once; if it is refused, or not
  * answered for TAKE_NS, it goes on with a BIND.  Neither is a try of the queue pair's.
- * A peer that does not answer has none taken from it any more, until its next
- * announcement.  TAKE_MAX are under way at a time, so that they do not fill the link;
- * the rest waits.  Who ends, or takes none after all, lets the next one go on; those that
- * are forgotten, as the next one was one that stands still, go on by the timer.
+ * A peer that does not answer has none taken from it any more: all that are parked with
+ * it go, those of our announcements to it, too, until the next one.  TAKE_MAX are under
+ * way at a time, so that they do not fill the link; the rest waits.  Who ends, or takes
+ * none after all, lets the next one go on; those that are forgotten, as the next one was
+ * one that stands still, go on by the timer.
  *
  * Threads: the main thread.
  */
@@ -25,7 +26,8 @@
 
 #define TAKE_NS  5000000000u
 #define TAKE_MAX 1024u
-#define LOOK_MS  500u
+/* Well within a try of the queue pair that is asked: that does not wait for ours. */
+#define LOOK_MS 50u
 
 _Static_assert(PEER_HELLO_LEN == HELLO_SIZE, "what a link carries is what MPA does");
 
@@ -94,10 +96,34 @@ static void look_soon(void)
 
 /* ---- the initiator ---- */
 
-/* False: there is none, and the park may be gone. */
-static bool take_one(struct conn *c, struct park *park, struct peer_take *t)
+/* Of our announcement of @c's address, or of @peer's of the one that @c goes to. */
+static struct park *park_for(const struct conn *c, struct peer *peer, bool ours)
 {
-    struct parked *p = park_take(park, park->ours);
+    return park_of(peer, c->network, ours ? &c->path.sgid : &c->path.dgid, ours);
+}
+
+/* One of the two, which @t names then.  NULL: neither has one. */
+static struct parked *pick(const struct conn *c, struct peer *peer, struct peer_take *t)
+{
+    struct park *park = park_for(c, peer, true);
+    struct parked *p = park ? park_take(park, true) : NULL;
+
+    if (!p) { /* it may be what is left of a move before this one */
+        park = park_for(c, peer, false);
+        p = park ? park_take(park, false) : NULL;
+    }
+    if (p) {
+        memcpy(t->token, park->token, sizeof(t->token));
+        t->number = p->number;
+        park_begin_to_end(park);
+    }
+    return p;
+}
+
+/* False: there is none. */
+static bool take_one(struct conn *c, struct peer *peer, struct peer_take *t)
+{
+    struct parked *p = pick(c, peer, t);
     struct hello own;
     bool had;
 
@@ -118,9 +144,7 @@ static bool take_one(struct conn *c, struct park *park, struct peer_take *t)
     startup_give_back(c->vm, had);
     memcpy(own.token, t->bind.token, sizeof(own.token));
     hello_put(&own, t->hello);
-    memcpy(t->token, park->token, sizeof(t->token));
-    t->number = p->number;
-    if (!peer_send_take(p->host->peer, t)) {
+    if (!peer_send_take(peer, t)) {
         setup_ask_over(c);
         parked_free(p, true);
         return false;
@@ -133,7 +157,6 @@ static bool take_one(struct conn *c, struct park *park, struct peer_take *t)
     TAILQ_INSERT_TAIL(&takes, p, link);
     atomic_store(&c->taking, p);
     look_soon();
-    park_begin_to_end(park);
     return true;
 }
 
@@ -141,20 +164,18 @@ bool take_begin(struct conn *c, struct peer *peer, const struct peer_bind *b)
 {
     struct peer_take t = {.bind = *b};
     struct park_host *h;
-    struct park *park;
 
     if (!peer || c->took || !c->initiator) {
         return false;
     }
-    park = park_of(peer, c->network, &c->path.sgid, true);
-    park = park ? park : park_of(peer, c->network, &c->path.dgid, false);
     h = park_host(peer);
-    if (park && h->n_taking >= TAKE_MAX) {
+    if (h->n_taking >= TAKE_MAX &&
+        (park_for(c, peer, true) || park_for(c, peer, false))) {
         setup_wait_in(c, &h->waiting);
         look_soon();
         return true;
     }
-    if (park && take_one(c, park, &t)) {
+    if (take_one(c, peer, &t)) {
         return true;
     }
     setup_go_on(&h->waiting, 1); /* what it waited for, if it did, is the next one's */
