@@ -10,7 +10,8 @@
  *
  * Nothing is to come by a stream that is parked, but the initiator's first frame: what
  * does ends it, and so does its end.  All of it is bounded: PARK_MAX_OF_PEER and PARK_MAX
- * streams, and a park ends with its link, its announcement, or its time.
+ * streams, and a park ends with its link, its announcement, or its time.  Ours has no
+ * time while its VM does not run: those who have connected end theirs.
  *
  * Invariants: a stream counts for its host from parked_new() to parked_free(); it is in
  * its park's list until it is taken, in ascending order of numbers.
@@ -108,6 +109,19 @@ static bool make_more(struct park_host *h)
     return false;
 }
 
+/* First frames take as long as other startup frames. */
+static void end_late_first(const struct park *park, uint64_t now)
+{
+    struct parked *p, *next;
+
+    for (p = TAILQ_FIRST(&park->streams); p; p = next) {
+        next = TAILQ_NEXT(p, link);
+        if (p->state == PARK_FIRST && now >= p->until) {
+            parked_free(p, true);
+        }
+    }
+}
+
 static gboolean look(gpointer unused)
 {
     uint64_t now = now_ns();
@@ -119,6 +133,7 @@ static gboolean look(gpointer unused)
     while (g_hash_table_iter_next(&i, &p, NULL)) {
         const struct park *park = p;
 
+        end_late_first(park, now);
         if (park->until && now >= park->until) {
             g_ptr_array_add(late, p);
         }
@@ -331,6 +346,7 @@ void parked_is(struct parked *p, int fd, const struct framing *framing,
     p->fd = fd;
     p->framing = *framing;
     p->state = state;
+    p->until = now_ns() + SETUP_FRAMES_NS;
     p->setup = NULL;
     p->watch = fdwatch_add(fd, G_IO_IN | POLLRDHUP, on_socket, p);
 }
@@ -405,6 +421,7 @@ struct parked *park_take_number(struct park *park, uint32_t number)
     }
     /* By its own connection it may come later than what is said by the link. */
     if (p->state == PARK_FIRST && !take_first(p)) {
+        parked_free(p, true); /* what came is read */
         return NULL;
     }
     return p->state == PARK_IDLE ? taken(p) : NULL;

@@ -61,10 +61,10 @@ struct parked {
     struct framing framing;
     bool made_here;
     struct setup *setup; /* MAKING */
+    uint64_t until;      /* ns; of FIRST and of TAKING */
     /* TAKING: */
     struct conn *conn;
     struct hello *own;
-    uint64_t until; /* ns */
 };
 
 void park_open(void);

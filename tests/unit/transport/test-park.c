@@ -12,6 +12,7 @@
 
 #include "transport/tcp/ctl.h"
 #include "transport/tcp/park.h"
+#include "transport/tcp/setup.h"
 
 /* "connections that are made in advance", docs/hosts.md. */
 #define BYTES_EACH 700u
@@ -194,6 +195,12 @@ static void test_bytes(void)
     g_assert_true(tx_first_frame(fd[0], &sender));
     g_assert_cmpuint(taken(park_take_number(park, 5)), ==, 5);
     is_closed(fd[0]);
+    /* Nor if something else came, which ends it at once. */
+    new_parked(park, 5, &fd[0], PARK_FIRST);
+    g_assert_cmpint(write(fd[0], "x", 1), ==, 1);
+    g_assert_null(park_take_number(park, 5));
+    is_closed(fd[0]);
+    g_assert_cmpuint(park_host(peer_a)->n, ==, 2);
     /* An end. */
     close(fd[1]);
     turn();
@@ -210,11 +217,22 @@ static void test_bytes(void)
     end();
 }
 
+/* Until the host of peer_a has @n. */
+static void wait_n(unsigned n)
+{
+    gint64 until = g_get_monotonic_time() + 20 * G_USEC_PER_SEC;
+
+    while (park_host(peer_a)->n != n && g_get_monotonic_time() < until) {
+        g_main_context_iteration(NULL, TRUE);
+    }
+    g_assert_cmpuint(park_host(peer_a)->n, ==, n);
+}
+
 static void test_ends(void)
 {
     struct park *park[3];
+    struct parked *first;
     int fd[3];
-    gint64 until;
 
     begin();
     park[0] = new_park(peer_a, 1, true, &vms[0]);
@@ -239,12 +257,15 @@ static void test_ends(void)
     park_drop_peer(peer_b);
     is_closed(fd[1]);
     g_assert_cmpuint(park_host(peer_a)->n, ==, 1);
-    /* Time is up. */
+    /* Time is up: of one whose first frame does not come, and of all. */
+    first = new_parked(park[0], 1, &fd[1], PARK_FIRST);
+    g_assert_cmpuint(first->until, >, now_ns());
+    g_assert_cmpuint(first->until, <=, now_ns() + SETUP_FRAMES_NS);
+    first->until = now_ns();
+    wait_n(1);
+    is_closed(fd[1]);
     park[0]->until = now_ns();
-    until = g_get_monotonic_time() + 20 * G_USEC_PER_SEC;
-    while (park_host(peer_a)->n && g_get_monotonic_time() < until) {
-        g_main_context_iteration(NULL, TRUE);
-    }
+    wait_n(0);
     is_closed(fd[0]);
     /* What others have announced has one from the beginning. */
     park[0] = new_park(peer_a, 1, false, NULL);
