@@ -9,7 +9,7 @@
  *   both park them (park.c); when the VM runs queue pairs take them (take.c)
  *
  * What is announced are the addresses that the VM is configured with: what its state will
- * have is not known yet.  A VM that may have any announces none.  Each peer gets a token
+ * have is not known yet.  A VM that may have any lists none.  Each peer gets a token
  * of its own for each address, and when its link comes up later, new ones.
  *
  * An ANNOUNCE proves nothing, and changes nothing but that there are connections to who
@@ -24,14 +24,6 @@
 /* As many as a guest can have at a time. */
 #define ANNOUNCE_MAX VERBS_GID_TBL_LEN
 #define MAKE_MAX     16u
-/*
- * Connections that nobody takes: so many of a peer's announcements, and one more each
- * VAIN_NS.  Whoever says ANNOUNCE again and again takes little time of this host's, and
- * few of its ports.
- */
-#define VAIN_MAX (2 * PARK_MAX_OF_PEER)
-#define VAIN_NS  (1000000000u / 64)
-
 static GPtrArray *vms; /* that have announced theirs, and do not run yet */
 
 /* ---- the host where it may run ---- */
@@ -63,7 +55,7 @@ static void announce_to(const struct vm *vm, struct peer *peer)
 void tcp_announce(const struct vm *vm)
 {
     tcp_announce_over(vm);
-    if (!vms || vm->cfg->any_address) {
+    if (!vms) {
         return;
     }
     g_ptr_array_add(vms, (gpointer)vm);
@@ -103,15 +95,14 @@ static void leave_queue(struct park *park)
     }
 }
 
-/* May another be made for @h?  It is paid for then. */
-static bool pay(struct park_host *h)
+bool announce_pay(struct park_host *h, uint64_t now)
 {
-    uint64_t now = now_ns(), paid = MAX(h->paid, now);
+    uint64_t paid = MAX(h->paid, now);
 
-    if (paid - now >= (uint64_t)VAIN_MAX * VAIN_NS) {
+    if (paid - now >= (uint64_t)ANNOUNCE_VAIN_MAX * ANNOUNCE_VAIN_NS) {
         return false;
     }
-    h->paid = paid + VAIN_NS;
+    h->paid = paid + ANNOUNCE_VAIN_NS;
     return true;
 }
 
@@ -119,7 +110,7 @@ void announce_taken(struct parked *p)
 {
     p->host->taken++;
     if (p->made_here) {
-        p->host->paid -= MIN(p->host->paid, VAIN_NS);
+        p->host->paid -= MIN(p->host->paid, ANNOUNCE_VAIN_NS);
     }
 }
 
@@ -127,7 +118,7 @@ void announce_taken(struct parked *p)
 static bool make_one(struct park *park)
 {
     struct peer *peer = park->host->peer;
-    struct parked *p = park->made < park->wanted && pay(park->host)
+    struct parked *p = park->made < park->wanted && announce_pay(park->host, now_ns())
                            ? parked_new(park, park->made)
                            : NULL;
 

@@ -84,12 +84,22 @@ void startup_cancel_parking(struct parked *p);
 
 /* ---- announce.c ---- */
 
+/*
+ * Connections that nobody takes: so many of a peer's announcements, and one more each
+ * ANNOUNCE_VAIN_NS.  Whoever says ANNOUNCE again and again takes little time of this
+ * host's, and few of its ports.
+ */
+#define ANNOUNCE_VAIN_MAX (2 * PARK_MAX_OF_PEER)
+#define ANNOUNCE_VAIN_NS  (1000000000u / 64)
+
+/* May another be made for @h at @now (ns)?  It is paid for then. */
+bool announce_pay(struct park_host *h, uint64_t now);
 /* @p is there, or if not @ok, will not be: it is free then. */
 void announce_made(struct parked *p, bool ok);
 void announce_came(struct peer *from, const struct peer_announce *a);
 /* Go on making what @h wants. */
 void announce_make(struct park_host *h);
-/* A queue pair has @p's connection. */
+/* A queue pair has @p's connection, which was not made in vain. */
 void announce_taken(struct parked *p);
 void announce_link_up(struct peer *peer);
 void announce_open(void);

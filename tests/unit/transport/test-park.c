@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * tcp/park.c: which streams there are, how many there may be and for how long, what ends
- * one, and what it costs.
+ * one, and what it costs.  tcp/announce.c: how many are made in vain.
  */
 #include <glib.h>
 #include <malloc.h>
@@ -323,6 +323,51 @@ static void test_limits(void)
     g_assert_cmpint(setrlimit(RLIMIT_NOFILE, &was), ==, 0);
 }
 
+/* What nobody takes is soon not made any more; what somebody takes does not count. */
+static void test_in_vain(void)
+{
+    struct park *park;
+    struct park_host *h;
+    struct parked *p;
+    uint64_t now = 5;
+    unsigned n;
+    int fd;
+
+    begin();
+    h = park_host(peer_a);
+    for (n = 0; n <= ANNOUNCE_VAIN_MAX && announce_pay(h, now); n++) {
+    }
+    g_assert_cmpuint(n, ==, ANNOUNCE_VAIN_MAX);
+    g_assert_false(announce_pay(h, now));
+    now += ANNOUNCE_VAIN_NS;
+    g_assert_true(announce_pay(h, now));
+    g_assert_false(announce_pay(h, now));
+    g_assert_true(announce_pay(park_host(peer_b), now));
+    park = new_park(peer_a, 1, false, NULL);
+    for (unsigned i = 0; i < 2; i++) {
+        p = new_parked(park, i, &fd, PARK_IDLE);
+        p->made_here = i;
+        announce_taken(p);
+        g_assert_cmpint(announce_pay(h, now), ==, i);
+        parked_free(p, true);
+        is_closed(fd);
+    }
+    /* After a long time it is as in the beginning. */
+    now += 10ull * ANNOUNCE_VAIN_MAX * ANNOUNCE_VAIN_NS;
+    for (n = 0; n <= ANNOUNCE_VAIN_MAX && announce_pay(h, now); n++) {
+    }
+    g_assert_cmpuint(n, ==, ANNOUNCE_VAIN_MAX);
+    /* None is begun: what was announced is over. */
+    h->paid = UINT64_MAX;
+    park->wanted = 1;
+    park->queued = true;
+    TAILQ_INSERT_TAIL(&h->to_make, park, make);
+    announce_make(h);
+    g_assert_cmpuint(h->n_parks, ==, 0);
+    g_assert_cmpuint(h->making, ==, 0);
+    end();
+}
+
 /* Of one stream each, which is the most that a peer can make of it. */
 static void test_memory(void)
 {
@@ -357,6 +402,7 @@ int main(int argc, char **argv)
     g_test_add_func("/park/bytes", test_bytes);
     g_test_add_func("/park/ends", test_ends);
     g_test_add_func("/park/limits", test_limits);
+    g_test_add_func("/park/in-vain", test_in_vain);
     g_test_add_func("/park/memory", test_memory);
     return g_test_run();
 }
