@@ -2,6 +2,8 @@
 /* A way around three hosts; see route.h. */
 #include "route.h"
 
+#include "hosts.h"
+
 const char *const route_kind_name[ROUTE_N_KINDS] = {"copy to tcp",        "tcp to copy",
                                                     "tcp to tcp",         "copy to copy",
                                                     "within a host, tcp", "both"};
@@ -75,7 +77,10 @@ enum route_kind route_move(struct route *r, struct vguest *const g[2])
             place[k] = vg_place_resuming(g[k], r->host[r->at[k].host], r->at[k].vm);
         }
     }
-    if (i % 2) {
+    if (i == ROUTE_AHEAD && r->ahead) {
+        host_wait_int(r->host[2], 0, "parked", r->ahead);
+        host_wait_int(r->host[0], 2, "parked", r->ahead);
+    } else if (i % 2) {
         g_usleep(AHEAD_US);
     }
     for (unsigned k = 0; k < 2; k++) {
