@@ -44,7 +44,7 @@ int listen_as(unsigned host)
     int fd = tcp_socket();
 
     g_assert_cmpint(bind(fd, (struct sockaddr *)&own, sizeof(own)), ==, 0);
-    g_assert_cmpint(listen(fd, 8), ==, 0);
+    g_assert_cmpint(listen(fd, 128), ==, 0);
     return fd;
 }
 
