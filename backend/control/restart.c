@@ -62,6 +62,12 @@
 #define DRAIN_MS 500u
 
 /*
+ * So long peers wait for the next daemon.  It takes well under a second; but there may be
+ * none, as `systemctl stop` looks like a restart, and then they are to hear so soon.
+ */
+#define PEERS_WAIT_NS (30ull * 1000000000u)
+
+/*
  * Of streams of migrations in the state, all together: what else is in it needs room,
  * too, and the state of one that was just saved is in it twice.
  */
@@ -284,7 +290,7 @@ bool restart_freeze_all(GPtrArray *frozen, bool all, GError **errp)
         tries = 0;
     }
     for (guint i = 0; i < frozen->len; i++) {
-        datapath_pause(frozen->pdata[i]);
+        datapath_pause_for(frozen->pdata[i], PEERS_WAIT_NS);
     }
     claims_be_heard();
     return true;

@@ -63,6 +63,11 @@ void vm_cq_lock(struct cq *cq, bool token);
  * while the VM is detached.
  */
 void datapath_pause(struct vm *vm);
+/*
+ * The same, but peers wait for @ns at most, not for hold-timeout, if that is longer.  One
+ * that stands still already is waited for as it was.
+ */
+void datapath_pause_for(struct vm *vm, uint64_t ns);
 void datapath_resume(struct vm *vm);
 
 /* Object life, called by verbs/ on the main thread. */

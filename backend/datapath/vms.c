@@ -204,12 +204,17 @@ void datapath_ring(struct vm *vm, uint32_t qp_handle)
 
 void datapath_pause(struct vm *vm)
 {
+    datapath_pause_for(vm, DIRECTORY_MAX_HOLD_NS);
+}
+
+void datapath_pause_for(struct vm *vm, uint64_t ns)
+{
     if (!vm->attached || vm->pauses++ > 0) {
         return;
     }
     vm_token_take(vm);
     atomic_store(&vm->dp.paused, true);
-    directory_hold(vm, true);
+    directory_hold(vm, ns);
     event_set_paused(&vm->guest.events, true);
     vm_token_release(vm);
     /* Peers' workers may be in the middle of a slice into this VM. */
@@ -227,7 +232,7 @@ void datapath_resume(struct vm *vm)
     }
     vm_token_take(vm);
     atomic_store(&vm->dp.paused, false);
-    directory_hold(vm, false);
+    directory_hold(vm, 0);
     event_set_paused(&vm->guest.events, false);
     vm_token_release(vm);
 }

@@ -399,9 +399,9 @@ void directory_bump(struct vm *vm)
     }
 }
 
-void directory_hold(struct vm *vm, bool still)
+void directory_hold(struct vm *vm, uint64_t ns)
 {
-    uint64_t until = still ? entry_hold_until(max_hold) : 0;
+    uint64_t until = ns ? entry_hold_until(ns) : 0;
     struct entry *e;
 
     LIST_FOREACH(e, &held[vm->id], of_vm)

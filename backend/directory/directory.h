@@ -105,8 +105,11 @@ uint64_t directory_hash(const char *network, const struct pvrdma_gid *gid);
 /* Something of @vm ended or changed: what was found by its routes is void. */
 void directory_bump(struct vm *vm);
 
-/* It stands still, and its routes are held; or it runs again. */
-void directory_hold(struct vm *vm, bool still);
+/*
+ * It stands still, and its routes are held for so long, or max_hold if that is less; or
+ * it runs again (0).
+ */
+void directory_hold(struct vm *vm, uint64_t ns);
 
 /* ---- moves (moves.c) ---- */
 

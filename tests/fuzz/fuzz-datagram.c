@@ -278,7 +278,7 @@ static void step(struct input *in)
         directory_unclaim(from, network, &gid);
         break;
     case 3:
-        directory_hold(&td->vm, what & 64);
+        directory_hold(&td->vm, what & 64 ? DIRECTORY_MAX_HOLD_NS : 0);
         break;
     case 4:
         post_recv(take(in, 2) % (MR_LEN + 1));
@@ -355,7 +355,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         step(&in);
     }
     settle();
-    directory_hold(&td->vm, false);
+    directory_hold(&td->vm, 0);
     for (unsigned i = 0; i < 2; i++) {
         directory_forget(&hosts[i], false, NULL, NULL);
     }

@@ -5,6 +5,7 @@
  * remembers at most.
  */
 #include "fakehost.h"
+#include "keeper.h"
 #include "ud.h"
 
 #include <errno.h>
@@ -182,6 +183,13 @@ static void assert_held(struct peer_claim c)
     g_assert_cmpuint(c.hold_ms, >, 600000 - VGT_WAIT_MS);
 }
 
+/* As long as another daemon may take to come. */
+static void assert_held_shortly(struct peer_claim c)
+{
+    g_assert_cmpuint(c.hold_ms, <=, 30000);
+    g_assert_cmpuint(c.hold_ms, >, 0);
+}
+
 static void test_told(void)
 {
     struct pvrdma_gid gid[3] = {vg_gid(0), vg_gid(50), vg_gid(51)};
@@ -299,7 +307,7 @@ static void test_heard(void)
 
             link_knowing(1, &gid);
             thread = begin_restart(&us);
-            assert_held(hear(1, PEER_MSG_HOLD, &gid));
+            assert_held_shortly(hear(1, PEER_MSG_HOLD, &gid));
             m = hear_echo(1);
             m.stamp ^= how == WRONG; /* another's */
             if (how != UNANSWERED) {
@@ -353,7 +361,7 @@ static void test_heard_beside(void)
         link_knowing(2, &gid);
         be_stuck(2);
         thread = begin_restart(&us);
-        assert_held(hear(1, PEER_MSG_HOLD, &gid));
+        assert_held_shortly(hear(1, PEER_MSG_HOLD, &gid));
         held = vg_now_ns();
         pong = hear_echo(1);
         asked = vg_now_ns();
@@ -371,6 +379,81 @@ static void test_heard_beside(void)
     g_assert_true(good || !VGT_PLAIN_BUILD);
     vguest_free(g);
     end();
+}
+
+/* What stood still before is waited for as it was, before and after. */
+static void test_paused(void)
+{
+    const struct pvrdma_gid gid[2] = {vg_gid(0), vg_gid(1)};
+    struct peer_msg pong;
+    struct vguest *g[2];
+    GThread *thread;
+    int64_t us;
+
+    begin("peer-timeout=30");
+    g[0] = vguest_new(vgt_daemon, 0, NULL);
+    link_knowing(1, &gid[0]);
+    g[1] = vguest_new(vgt_daemon, 1, NULL);
+    hear(1, PEER_MSG_CLAIM, &gid[1]);
+    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm1"), ==, 0);
+    assert_held(hear(1, PEER_MSG_HOLD, &gid[1]));
+    thread = begin_restart(&us);
+    assert_held_shortly(hear(1, PEER_MSG_HOLD, &gid[0]));
+    do { /* of the other nothing is said */
+        g_assert_true(get_msg(&fake[1], &pong, NULL));
+        g_assert_cmpuint(pong.type, ==, PEER_MSG_PING);
+    } while (!(pong.stamp >> 63));
+    pong.type = PEER_MSG_PONG;
+    put_msg(&fake[1], &pong);
+    wait_restarted(1, thread);
+    link_up(1);
+    ask(1, &gid[1]);
+    for (unsigned i = 0; i < 3; i++) { /* both, and the answer */
+        struct peer_msg m = next(1);
+
+        g_assert_cmpuint(m.type, ==, PEER_MSG_CLAIM);
+        if (memcmp(&m.claim.gid, &gid[1], sizeof(gid[1])) == 0) {
+            assert_held(m.claim);
+        } else {
+            g_assert_cmpuint(m.claim.hold_ms, ==, 0);
+        }
+    }
+    vguest_free(g[0]);
+    vguest_free(g[1]);
+    end();
+}
+
+/*
+ * Another daemon is to come, says `systemctl stop`, too, and there is none: others do not
+ * wait for long.
+ */
+static void test_left_for_good(void)
+{
+    const struct pvrdma_gid gid = vg_gid(0);
+    struct keeper *keeper = keeper_start();
+    struct peer_msg m;
+    struct vguest *g;
+    int kept;
+
+    begin("peer-timeout=30");
+    g = vguest_new(vgt_daemon, 0, NULL);
+    link_knowing(1, &gid);
+    vg_daemon_end(vgt_daemon);
+    g_assert_cmpuint(keeper_lend(keeper, &kept, 1), ==, 1); /* it has left all of it */
+    close(kept);
+    assert_held_shortly(hear(1, PEER_MSG_HOLD, &gid));
+    hear_echo(1);
+    while (get_msg(&fake[1], &m, NULL)) {
+        g_assert_cmpuint(m.type, ==, PEER_MSG_PING); /* nor does it say that it ends */
+    }
+    close(fake[1].fd);
+    fake[1].fd = 0;
+    keeper_forget(keeper);
+    keeper_do(keeper, KEEPER_DROPS);
+    vg_daemon_again(vgt_daemon, NULL, 0, "");
+    vguest_free(g);
+    end();
+    keeper_stop(keeper);
 }
 
 /* ---- datagrams ---- */
@@ -905,6 +988,8 @@ int main(int argc, char **argv)
     g_test_add_func("/claims/told", test_told);
     g_test_add_func("/claims/heard", test_heard);
     g_test_add_func("/claims/heard-beside", test_heard_beside);
+    g_test_add_func("/claims/paused", test_paused);
+    g_test_add_func("/claims/left-for-good", test_left_for_good);
     g_test_add_func("/claims/sent", test_sent);
     g_test_add_func("/claims/back", test_back);
     g_test_add_func("/claims/flaps", test_flaps);

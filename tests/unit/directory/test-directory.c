@@ -96,13 +96,13 @@ static void test_generation(void)
     CHANGES(directory_bump(&blue));
     directory_bump(&blue2); /* somebody else's */
     g_assert_cmpuint(r->gen, ==, gen);
-    CHANGES(directory_hold(&blue, true));
+    CHANGES(directory_hold(&blue, DIRECTORY_MAX_HOLD_NS));
     g_assert_cmpuint(r->held_until, >, (uint64_t)g_get_monotonic_time() * 1000);
-    CHANGES(directory_hold(&blue, false));
+    CHANGES(directory_hold(&blue, 0));
     g_assert_cmpuint(r->held_until, ==, 0);
     directory_unbind(&blue, &one);
     g_assert_cmpuint(r->gen, ==, gen);
-    directory_hold(&blue, true);
+    directory_hold(&blue, DIRECTORY_MAX_HOLD_NS);
     gen = atomic_load(&r->gen);
     CHANGES(directory_unbind(&blue, &one));
     g_assert_cmpuint(r->held_until, ==, 0);

@@ -134,7 +134,7 @@ static enum claim_result claim(unsigned peer, uint64_t owner, uint64_t generatio
 static void stand_still(struct vm *v, bool yes)
 {
     atomic_store(&v->dp.paused, yes);
-    directory_hold(v, yes);
+    directory_hold(v, yes ? DIRECTORY_MAX_HOLD_NS : 0);
 }
 
 static struct peer *place(void)

@@ -245,10 +245,10 @@ static void test_local(void)
     g_assert_cmpint(directory_bind(&vm[0], &two), ==, 0);
     g_assert_cmpint(directory_bind(&vm[0], &two), ==, 0); /* counted, not told again */
     g_assert_cmpuint(bounds, ==, 2);
-    directory_hold(&vm[0], true);
+    directory_hold(&vm[0], DIRECTORY_MAX_HOLD_NS);
     g_assert_cmpuint(holds, ==, 2);
     g_assert_cmpuint(last_hold, >, (uint64_t)g_get_monotonic_time() * 1000);
-    directory_hold(&vm[0], false);
+    directory_hold(&vm[0], 0);
     g_assert_cmpuint(last_hold, ==, 0);
     directory_unbind(&vm[0], &one);
     directory_unbind(&vm[0], &two);

@@ -257,7 +257,7 @@ static void test_paused(void)
 {
     begin(4);
     atomic_store(&vm.dp.paused, true);
-    directory_hold(&vm, true);
+    directory_hold(&vm, DIRECTORY_MAX_HOLD_NS);
     forget_sent();
     claims_proved(2, 4);
     assert_goes_on();

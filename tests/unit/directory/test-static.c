@@ -342,7 +342,7 @@ static void test_runs(void)
     claimed(0, 1, 5);
     expect("");
     atomic_store(&vm.dp.paused, true);
-    directory_hold(&vm, true);
+    directory_hold(&vm, DIRECTORY_MAX_HOLD_NS);
     expect_all(3, '=', 1);
     moved_claim(0, 1, 4, 0);
     expect_all(3, '-', 1); /* to ask who has it */
@@ -467,22 +467,22 @@ static void test_tell(void)
     expect("0+1");
     bind_gid(2);
     expect("0+2");
-    directory_hold(&vm, true);
+    directory_hold(&vm, DIRECTORY_MAX_HOLD_NS);
     assert_held(DIRECTORY_MAX_HOLD_NS);
     expect("0=2 0=1");
     asked(0, 1); /* the claim says it, too */
     assert_held(DIRECTORY_MAX_HOLD_NS);
-    directory_hold(&vm, false);
+    directory_hold(&vm, 0);
     g_assert_cmpuint(last_hold, ==, 0);
     expect("0+1 0=2 0=1");
     /* Waited for no longer, it still does not run: that is not what others hear. */
     directory_set_max_hold(1000000);
-    directory_hold(&vm, true);
+    directory_hold(&vm, DIRECTORY_MAX_HOLD_NS);
     assert_held(1000000);
     turn(5);
     asked(0, 1);
     g_assert_cmpuint(last_hold, ==, 1);
-    directory_hold(&vm, false);
+    directory_hold(&vm, 0);
     directory_set_max_hold(DIRECTORY_MAX_HOLD_NS);
     expect("0=2 0=1 0+1 0=2 0=1");
     /* A claim is an interest as well, and is taken after ours are told. */
@@ -533,7 +533,7 @@ static void test_full(void)
     unbind(1);
     unbind(3);
     bind_gid(3);
-    directory_hold(&vm, true);
+    directory_hold(&vm, DIRECTORY_MAX_HOLD_NS);
     turn(50);
     expect("");
     unbind(3);
@@ -570,7 +570,7 @@ static void test_full(void)
     up(0);
     turn(50);
     expect("");
-    directory_hold(&vm, false);
+    directory_hold(&vm, 0);
     unbind(2);
     expect("1=2 1-2");
     end();
