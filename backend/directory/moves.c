@@ -10,8 +10,8 @@
  *   left behind          its VMM has gone, with its state handed over: the address is
  *                        held without a VM until it is claimed, or time is up, or
  *                        another guest begins in its place here, and wants it
- *   at a peer            who holds it, or has no link; without one for long anybody has
- * it
+ *   at a peer            who holds it, or has no link; if it has been without one for
+ *                        long that is anybody's who claims it
  *
  * While its owner runs, and can be asked, nobody takes it: a host that repeats another's
  * claim with a higher generation gets nothing.  Who can prove that he is the same VM,

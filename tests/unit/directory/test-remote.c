@@ -408,6 +408,7 @@ static void test_ask(void)
     g_assert_cmpuint(asks, ==, 1);
     directory_ask_again(); /* somebody else can be asked */
     g_assert_cmpuint(asks, ==, 2);
+    directory_linked(PEER(0), true);
     directory_claim(PEER(0), blue, &one, &c, 0);
     g_assert_cmpuint(give_ups, ==, 1);
     g_assert_cmpuint(r->asked, ==, ROUTE_NOT_ASKED);
@@ -449,7 +450,6 @@ static gint64 wait_asked(const struct route *r)
     return g_get_monotonic_time() - begun;
 }
 
-/* Nobody answers. */
 /* No more at a time than that, whoever asks. */
 static void test_asked_bounds(void)
 {
@@ -492,6 +492,7 @@ static void test_asked_bounds(void)
     end();
 }
 
+/* Nobody answers. */
 static void test_silence(void)
 {
     struct pvrdma_gid one = make_gid(1);
