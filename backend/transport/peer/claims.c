@@ -6,9 +6,9 @@
  * A peer whose link is lost may be back in a moment, with the same VMs: its claims stay
  * for `timeout` from then, so that connections to them have a chance to go on.  After
  * that their addresses are free for others; but those that were held are waited for until
- * their own time is over, unless the peer has said that it ends.  For `timeout`, too, it
- * may have what nobody else has, unless it has said so, or that has come to nothing too
- * often.
+ * their own time is over, unless the peer has said that it ends, and others are asked for
+ * them again and again.  For `timeout`, too, it may have what nobody else has, unless it
+ * has said so, or that has come to nothing too often.
  *
  * Main thread.
  */
@@ -26,8 +26,8 @@
 
 /* A peer that takes longer is not waited for. */
 #define HEARD_MS 200u
-/* Holds that end within so long are looked at together. */
-#define SLACK_MS 50u
+/* All that a host had is looked at when a hold ends, but not more often than that. */
+#define LOOK_MS 1000u
 
 /*
  * So many losses in a row, of links that were not up for `timeout`, may be restarts.
@@ -209,7 +209,8 @@ static gboolean on_away(gpointer peer)
     }
     if (left) {
         left = MIN(left, (uint64_t)timeout * NS_PER_S);
-        p->timer = g_timeout_add((guint)(left / NS_PER_MS) + SLACK_MS, on_away, peer);
+        p->timer =
+            g_timeout_add(MAX((guint)(left / NS_PER_MS) + 1, LOOK_MS), on_away, peer);
     }
     return G_SOURCE_REMOVE;
 }
