@@ -280,8 +280,8 @@ void directory_forget(struct peer *peer, bool unused_only,
 /*
  * @peer has been without a link for too long.  What it has claimed is forgotten, but for
  * what stands still there: that is waited for until its hold ends, unless it is claimed,
- * by whomever.  Returns when the first of them ends, in ns from now, to be called again;
- * 0: nothing is left.
+ * by whomever; others are asked for it each time if somebody refers to it.  Returns when
+ * the first of them ends, in ns from now, to be called again; 0: nothing is left.
  */
 uint64_t directory_abandon(struct peer *peer);
 /* What was not to be found may be now: ask again for what somebody refers to. */

@@ -40,7 +40,7 @@ struct entry {
     bool contested;             /* a claim was refused: ask when its holder lets go */
     /* Those of remote.c: */
     struct claimant *from; /* who has route.remote in its list */
-    LIST_ENTRY(entry) of_peer;
+    TAILQ_ENTRY(entry) of_peer;
     uint64_t asked_until;      /* ns: when route.asked changes by itself */
     uint32_t asker;            /* the id of the VM that asked first, or ASKER_NONE */
     TAILQ_ENTRY(entry) asking; /* all with the same route.asked, in order of that time */

@@ -12,10 +12,12 @@
  * for again when the holder lets go.
  *
  * What nobody is known to have is asked for by the engine, when somebody has something
- * for it.  While the answer is not there, and for a second after it was "nobody", the
- * entry says so and is in the workers' index: an address costs one question in that time,
- * however many datagrams are sent there.  Such entries are bounded, those of a VM
- * besides, so that a guest that tries addresses fills no table of others.
+ * for it.  So is what a host had to which there is no link; when that has been away for
+ * long, for whoever waits for it, again and again.  While the answer is not there, and
+ * for a second after it was "nobody", the entry says so and is in the workers' index: an
+ * address costs one question in that time, however many datagrams are sent there.  Such
+ * entries are bounded, those of a VM besides, so that a guest that tries addresses fills
+ * no table of others.
  *
  * A link that is lost may be back in a moment, as if nothing had been: its daemon was
  * replaced.  After a restart of this one it is so with all of them, and nothing is known.
@@ -55,7 +57,7 @@ struct remote_box {
 /* A peer that has claimed something. */
 struct claimant {
     struct peer *peer;
-    LIST_HEAD(, entry) entries;
+    TAILQ_HEAD(, entry) entries;
     unsigned n;
     bool linked;
     bool away; /* for too long: what is left of it is held, and free to be claimed */
@@ -91,9 +93,10 @@ static struct remote *remote_of(const struct entry *e)
     return atomic_load(&e->route.remote);
 }
 
-static bool is_held(const struct entry *e)
+/* Who has it, so that nobody need be asked?  Whoever has no link may not have it now. */
+static bool is_known(const struct entry *e)
 {
-    return atomic_load(&e->route.vm) || e->left_until || atomic_load(&e->route.remote);
+    return atomic_load(&e->route.vm) || e->left_until || remote_is_linked(e);
 }
 
 bool directory_expects(void)
@@ -180,7 +183,7 @@ static gboolean sweep(gpointer unused)
 /* False: not now. */
 static bool ask(struct entry *e, uint32_t asker)
 {
-    if (!engine || is_held(e) || atomic_load(&e->route.asked) != ROUTE_NOT_ASKED) {
+    if (!engine || is_known(e) || atomic_load(&e->route.asked) != ROUTE_NOT_ASKED) {
         return true;
     }
     if (n_asked >= DIRECTORY_MAX_ASKED ||
@@ -246,9 +249,36 @@ static void ask_again(struct asking *list)
     }
 }
 
+/* Of those whose hosts have been away for long, for which somebody waits. */
+static void ask_for_held(void)
+{
+    GHashTableIter i;
+    gpointer p;
+
+    if (!claimants) {
+        return;
+    }
+    g_hash_table_iter_init(&i, claimants);
+    while (g_hash_table_iter_next(&i, NULL, &p)) {
+        const struct claimant *c = p;
+        struct entry *e;
+
+        if (!c->away) {
+            continue;
+        }
+        TAILQ_FOREACH(e, &c->entries, of_peer)
+        {
+            if (e->refs && !ask(e, ASKER_NONE)) {
+                return;
+            }
+        }
+    }
+}
+
 void directory_ask_again(void)
 {
     ask_again(&absent);
+    ask_for_held();
     if (directory_expects()) { /* whoever is back was not among those that were asked */
         ask_again(&asked);
     }
@@ -454,7 +484,7 @@ static struct claimant *claimant_of(struct peer *peer)
     if (!c) {
         c = g_new0(struct claimant, 1);
         c->peer = peer;
-        LIST_INIT(&c->entries);
+        TAILQ_INIT(&c->entries);
         claimants = claimants ? claimants : g_hash_table_new(NULL, NULL);
         g_hash_table_insert(claimants, peer, c);
     }
@@ -464,7 +494,7 @@ static struct claimant *claimant_of(struct peer *peer)
 /* It goes if nothing is to be remembered of it. */
 static void claimant_settle(struct claimant *c)
 {
-    if (!c->linked && LIST_EMPTY(&c->entries)) {
+    if (!c->linked && TAILQ_EMPTY(&c->entries)) {
         g_hash_table_remove(claimants, c->peer);
         g_free(c);
     }
@@ -478,13 +508,13 @@ static void set_remote(struct entry *e, struct claimant *c, struct remote *r)
     atomic_store(&e->route.remote, r);
     entry_bump(e);
     if (e->from) {
-        LIST_REMOVE(e, of_peer);
+        TAILQ_REMOVE(&e->from->entries, e, of_peer);
         e->from->n--;
         stats.remote--;
     }
     e->from = c;
     if (c) {
-        LIST_INSERT_HEAD(&c->entries, e, of_peer);
+        TAILQ_INSERT_HEAD(&c->entries, e, of_peer);
         c->n++;
         stats.remote++;
     }
@@ -580,7 +610,7 @@ void remote_not_contested(struct entry *e)
 {
     if (e->contested && engine) {
         e->contested = false;
-        if (is_held(e) || atomic_load(&e->route.asked) != ROUTE_NOT_ASKED) {
+        if (is_known(e) || atomic_load(&e->route.asked) != ROUTE_NOT_ASKED) {
             engine->call(e->network, &e->gid);
         } else {
             ask(e, ASKER_NONE);
@@ -658,9 +688,11 @@ void directory_linked(struct peer *peer, bool linked)
 
     c->linked = linked;
     c->away = false;
-    if (!linked) {
-        LIST_FOREACH(e, &c->entries, of_peer)
-        {
+    TAILQ_FOREACH(e, &c->entries, of_peer)
+    {
+        if (linked) {
+            remote_not_asked(e); /* what it says now holds */
+        } else {
             remote_not_contested(e);
         }
     }
@@ -675,8 +707,8 @@ void directory_forget(struct peer *peer, bool unused_only,
     struct claimant *c = claimants ? g_hash_table_lookup(claimants, peer) : NULL;
     struct entry *e, *next;
 
-    for (e = c ? LIST_FIRST(&c->entries) : NULL; e; e = next) {
-        next = LIST_NEXT(e, of_peer);
+    for (e = c ? TAILQ_FIRST(&c->entries) : NULL; e; e = next) {
+        next = TAILQ_NEXT(e, of_peer);
         if (!unused_only || !e->refs) {
             lose(e);
         } else if (left) {
@@ -688,11 +720,22 @@ void directory_forget(struct peer *peer, bool unused_only,
     }
 }
 
-/* Whoever else has it may say so now. */
-static void set_free(struct entry *e)
+/*
+ * Whoever else has it may say so now.  There may be more than can be asked for at a time:
+ * what was is the last the next time.
+ */
+static void look_elsewhere(struct claimant *c, struct entry *e)
 {
     e->contested |= e->refs > 0;
+    if (atomic_load(&e->route.asked) == ROUTE_NOT_ASKED &&
+        n_asked >= DIRECTORY_MAX_ASKED) {
+        return;
+    }
     remote_not_contested(e);
+    if (atomic_load(&e->route.asked) != ROUTE_NOT_ASKED) {
+        TAILQ_REMOVE(&c->entries, e, of_peer);
+        TAILQ_INSERT_TAIL(&c->entries, e, of_peer);
+    }
 }
 
 uint64_t directory_abandon(struct peer *peer)
@@ -700,24 +743,22 @@ uint64_t directory_abandon(struct peer *peer)
     struct claimant *c = claimants ? g_hash_table_lookup(claimants, peer) : NULL;
     struct entry *e, *next;
     uint64_t now = now_ns(), first = UINT64_MAX;
-    bool news = c && !c->away;
+    unsigned n = c ? c->n : 0;
 
     if (!c) {
         return 0;
     }
     c->away = true;
-    for (e = LIST_FIRST(&c->entries); e; e = next) {
+    for (e = TAILQ_FIRST(&c->entries); e && n > 0; e = next, n--) {
         uint64_t until = atomic_load(&e->route.held_until);
 
-        next = LIST_NEXT(e, of_peer);
+        next = TAILQ_NEXT(e, of_peer);
         if (until <= now) {
             lose(e);
             continue;
         }
         first = MIN(first, until);
-        if (news) {
-            set_free(e);
-        }
+        look_elsewhere(c, e);
     }
     claimant_settle(c);
     return first == UINT64_MAX ? 0 : first - now;

@@ -99,6 +99,9 @@ struct outcome ud_carry(struct qp *qp, struct send_op *op, const struct route *r
                            : OUT_SILENT);
     }
     if (still) {
+        if (!peer_features(remote->peer)) { /* who has it now? */
+            directory_want(vm, route, vm->objects.network, &op->dg.path.dgid);
+        }
         return OUTCOME(OUT_HELD);
     }
     if (!(peer_features(remote->peer) & PEER_FEATURE_DATAGRAMS)) {

@@ -684,13 +684,147 @@ static void test_away(void)
     g_assert_true(peer_of(r) == PEER(0));
     g_assert_cmpuint(r->held_until, >, 0);
     g_assert_cmpuint(static_peer_away(PEER(0)), >, 0);
-    expect("");
+    expect("1?2");
     claimed(1, 2, 6);
     g_assert_true(peer_of(r) == PEER(1));
     g_assert_cmpuint(r->held_until, ==, 0);
     g_assert_cmpuint(static_peer_away(PEER(0)), ==, 0);
     expect("");
     route_put(r);
+    end();
+}
+
+/*
+ * As long as that lasts those are asked again and again who were not asked before, or did
+ * not have it yet: for who waits for it, and for who sends there.
+ */
+static void test_away_asks(void)
+{
+    struct pvrdma_gid gid = make_gid(5);
+    const struct route *sent_to;
+    struct route *r;
+
+    begin(3);
+    r = wanted(2);
+    expect_asks(3, 2);
+    moved_claim(2, 2, 3, 60000000000);
+    moved_claim(2, 5, 3, 60000000000);
+    sent_to = route_find(blue, &gid);
+    static_peer_down(PEER(1));
+    static_peer_down(PEER(2));
+    expect("");
+    g_assert_cmpuint(static_peer_away(PEER(2)), >, 0);
+    expect("0?2");
+    unclaimed(0, 2);
+    g_assert_cmpuint(r->asked, ==, ROUTE_ABSENT);
+    g_assert_true(peer_of(r) == PEER(2));
+    g_assert_cmpuint(r->held_until, >, 0);
+    up(1);
+    expect_asks(2, 2);
+    unclaimed(0, 2);
+    unclaimed(1, 2);
+    turn(1300);
+    g_assert_cmpuint(r->asked, ==, ROUTE_NOT_ASKED);
+    up(1); /* as new */
+    expect_asks(2, 2);
+    unclaimed(0, 2);
+    unclaimed(1, 2);
+    turn(1300);
+    g_assert_cmpuint(static_peer_away(PEER(2)), >, 0);
+    expect_asks(2, 2);
+
+    g_assert_true(directory_want(&vm, sent_to, blue, &gid));
+    turn(10);
+    expect_asks(2, 5);
+    g_assert_true(directory_want(&vm, sent_to, blue, &gid));
+    unclaimed(0, 5);
+    unclaimed(1, 5);
+    g_assert_false(directory_want(&vm, sent_to, blue, &gid));
+    turn(10);
+    expect("");
+    g_assert_true(peer_of(sent_to) == PEER(2));
+    claimed(1, 2, 6);
+    claimed(1, 5, 7);
+    g_assert_true(peer_of(r) == PEER(1));
+    g_assert_true(peer_of(sent_to) == PEER(1));
+    g_assert_cmpuint(r->asked, ==, ROUTE_NOT_ASKED);
+    g_assert_cmpuint(static_peer_away(PEER(2)), ==, 0);
+    expect("");
+    route_put(r);
+    end();
+}
+
+/* It was away for long, and is back with what it had: that is its own again. */
+static void test_away_back(void)
+{
+    struct route *r;
+
+    begin(2);
+    r = wanted(2);
+    expect_asks(2, 2);
+    moved_claim(0, 2, 3, 60000000000);
+    static_peer_down(PEER(0));
+    g_assert_cmpuint(static_peer_away(PEER(0)), >, 0);
+    expect("1?2");
+    g_assert_cmpuint(r->asked, ==, ROUTE_ASKED);
+    up(0);
+    expect("0?2");
+    g_assert_cmpuint(r->asked, ==, ROUTE_NOT_ASKED);
+    moved_claim(0, 2, 3, 0);
+    g_assert_cmpuint(r->held_until, ==, 0);
+    claimed(1, 2, 6);
+    g_assert_true(peer_of(r) == PEER(0));
+    expect("");
+    route_put(r);
+    end();
+}
+
+/* More than can be asked for at a time: each has its turn. */
+static void test_away_many(void)
+{
+    enum { N = DIRECTORY_MAX_ASKED + 100 };
+    struct directory_stats st;
+    struct route *r[N];
+    unsigned asked_for = 0;
+
+    begin(2);
+    for (unsigned i = 0; i < N; i++) {
+        struct pvrdma_gid gid = make_gid(2);
+        struct claim c = {{5, 0}, 1};
+
+        gid.raw[8] = (uint8_t)(i >> 8);
+        gid.raw[9] = (uint8_t)i;
+        r[i] = route_get("blue", &gid);
+        static_claimed(PEER(0), "blue", &gid, &c, 60000000000);
+    }
+    static_peer_down(PEER(0));
+    g_assert_cmpuint(static_peer_away(PEER(0)), >, 0);
+    for (unsigned i = 0; i < N; i++) {
+        asked_for += r[i]->asked == ROUTE_ASKED;
+    }
+    g_assert_cmpuint(asked_for, ==, DIRECTORY_MAX_ASKED);
+    up(2);                             /* asks for none of the others */
+    for (unsigned i = 0; i < N; i++) { /* nobody has those */
+        struct pvrdma_gid gid = make_gid(2);
+
+        gid.raw[8] = (uint8_t)(i >> 8);
+        gid.raw[9] = (uint8_t)i;
+        if (r[i]->asked == ROUTE_ASKED) {
+            static_unclaimed(PEER(1), "blue", &gid);
+        }
+    }
+    turn(1300);
+    g_assert_cmpuint(static_peer_away(PEER(0)), >, 0);
+    asked_for = 0;
+    for (unsigned i = 0; i < N; i++) {
+        /* The first that was heard of is the last to be asked for. */
+        asked_for += i < 100 && r[i]->asked == ROUTE_ASKED;
+        route_put(r[i]);
+    }
+    g_assert_cmpuint(asked_for, ==, 100);
+    directory_get_stats(&st);
+    g_assert_cmpuint(st.too_many, ==, 1); /* with the link that came */
+    g_string_truncate(sent, 0);
     end();
 }
 
@@ -723,6 +857,9 @@ int main(int argc, char **argv)
     sent = g_string_new(NULL);
     g_test_add_func("/static/ask", test_ask);
     g_test_add_func("/static/away", test_away);
+    g_test_add_func("/static/away-asks", test_away_asks);
+    g_test_add_func("/static/away-back", test_away_back);
+    g_test_add_func("/static/away-many", test_away_many);
     g_test_add_func("/static/ask-links", test_ask_links);
     g_test_add_func("/static/ask-late", test_ask_late);
     g_test_add_func("/static/runs", test_runs);
