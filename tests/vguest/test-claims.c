@@ -132,6 +132,33 @@ static void hear_ask(unsigned i, const struct pvrdma_gid *gid)
     } while (m.type != PEER_MSG_ASK || memcmp(&m.claim.gid, gid, sizeof(*gid)) != 0);
 }
 
+/*
+ * Of a host that has to be heard from, or counts as gone: how often it was asked for @gid
+ * until the daemon had dealt with all that was said.
+ */
+static unsigned hear_asks(unsigned i, const struct pvrdma_gid *gid)
+{
+    struct peer_msg ping = {.type = PEER_MSG_PING, .stamp = 1}, m;
+    unsigned n = 0;
+
+    put_msg(&fake[i], &ping);
+    do {
+        g_assert_true(get_msg(&fake[i], &m, NULL));
+        n += m.type == PEER_MSG_ASK && memcmp(&m.claim.gid, gid, sizeof(*gid)) == 0;
+    } while (m.type != PEER_MSG_PONG);
+    return n;
+}
+
+static void wait_asked(unsigned i, const struct pvrdma_gid *gid)
+{
+    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+
+    while (!hear_asks(i, gid)) {
+        g_assert_cmpint(vg_now_ns(), <, until);
+        g_usleep(20000);
+    }
+}
+
 static struct peer_datagram datagram(const struct pvrdma_gid *from,
                                      const struct vgt_side *to, const void *data,
                                      uint32_t len)
@@ -982,6 +1009,101 @@ static void test_too_many(void)
     end();
 }
 
+/*
+ * A host has died while VMs of it stood still, and one begins anew elsewhere, says
+ * nothing of that, and has not even heard of who waits for it: it is asked again and
+ * again.
+ */
+static void test_elsewhere(void)
+{
+    struct pvrdma_gid far[2] = {vg_gid(60), vg_gid(61)};
+    struct vgt_side rc, ud;
+
+    begin("peer-timeout=3");
+    link_up(1);
+    link_up(2);
+    ud_side(&ud, 0);
+    for (unsigned i = 0; i < 2; i++) {
+        struct peer_claim c = claim(&far[i], 7 + i, 5);
+
+        c.hold_ms = 600000;
+        say(1, PEER_MSG_CLAIM, c);
+    }
+    settle(1);
+    rc_side(&rc, 1, &far[0]);
+    close(fake[1].fd);
+    fake[1].fd = 0;
+    for (unsigned n = 0; n < 3; n++) { /* when it is lost for good, and then */
+        wait_asked(2, &far[0]);
+        say(2, PEER_MSG_UNCLAIM, claim(&far[0], 0, 0));
+    }
+    g_assert_cmpint(status("directory", "remote_gids"), ==, 2);
+    say(2, PEER_MSG_CLAIM, claim(&far[0], 99, 1));
+    settle(2);
+    ud_send(&ud, &ud, (struct dg){.to = &far[0], .len = 8, .wr_id = 1});
+    vgt_expect(ud.scq, 1, PVRDMA_WC_SUCCESS);
+    while (next(2).type != PEER_MSG_DATAGRAM) {
+    }
+    UD_LOST(&ud, &ud, 0, "to_paused", .to = &far[1], .len = 8);
+    wait_asked(2, &far[1]);
+    say(2, PEER_MSG_CLAIM, claim(&far[1], 99, 1));
+    settle(2);
+    ud_send(&ud, &ud, (struct dg){.to = &far[1], .len = 8, .wr_id = 2});
+    vgt_expect(ud.scq, 2, PVRDMA_WC_SUCCESS);
+    while (next(2).type != PEER_MSG_DATAGRAM) {
+    }
+    vgt_side_close(&rc);
+    vgt_side_close(&ud);
+    end();
+}
+
+/*
+ * Holds that end, one after the other, while their host is away: then nobody is there.
+ * What is still held is not looked at for each of them.
+ */
+static void test_hold_ends(void)
+{
+    enum { N = 20, FIRST_MS = 4000, EVERY_MS = 100 };
+    struct pvrdma_gid far[N + 1];
+    struct vgt_side rc, ud;
+    int64_t begun, ended;
+    unsigned asks = 0;
+
+    begin("peer-timeout=3");
+    link_up(1);
+    link_up(2);
+    ud_side(&ud, 0);
+    begun = vg_now_ns();
+    for (unsigned i = 0; i <= N; i++) {
+        struct peer_claim c;
+
+        far[i] = vg_gid(60 + i);
+        c = claim(&far[i], 7, 5);
+        c.hold_ms = i < N ? FIRST_MS + i * EVERY_MS : 600000;
+        say(1, PEER_MSG_CLAIM, c);
+    }
+    settle(1);
+    rc_side(&rc, 1, &far[N]);
+    close(fake[1].fd);
+    fake[1].fd = 0;
+    host_wait_up(vgt_daemon, 1, false);
+    UD_LOST(&ud, &ud, 0, "to_paused", .to = &far[N - 1], .len = 8);
+    while (status("directory", "remote_gids") > 1) {
+        g_assert_cmpint(vg_now_ns() - begun, <, VGT_WAIT_MS * 1000000ll);
+        asks += hear_asks(2, &far[N]);
+        g_usleep(20000);
+    }
+    asks += hear_asks(2, &far[N]);
+    ended = vg_now_ns();
+    g_assert_cmpint(ended - begun, >=, (FIRST_MS + (N - 1) * EVERY_MS) * 1000000ll);
+    g_assert_cmpuint(asks, >=, 1);
+    g_assert_cmpint(asks, <=, (ended - begun) / 1000000000 - 1);
+    UD_LOST(&ud, &ud, 0, "to_nobody", .to = &far[0], .len = 8);
+    vgt_side_close(&rc);
+    vgt_side_close(&ud);
+    end();
+}
+
 int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 120);
@@ -998,6 +1120,8 @@ int main(int argc, char **argv)
     g_test_add_func("/claims/owners", test_owners);
     g_test_add_func("/claims/moved", test_moved);
     g_test_add_func("/claims/lost", test_lost);
+    g_test_add_func("/claims/elsewhere", test_elsewhere);
+    g_test_add_func("/claims/hold-ends", test_hold_ends);
     g_test_add_func("/claims/features", test_features);
     g_test_add_func("/claims/too-many", test_too_many);
     return vgt_run();
