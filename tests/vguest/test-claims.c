@@ -564,7 +564,7 @@ static void test_back(void)
     host_wait_up(vgt_daemon, 1, false);
     ud_send(&s, &s, mad);
     vgt_expect_none(s.scq, 50);
-    link_up(1);
+    begin_link(1, PEER_FEATURE_CLAIMS | PEER_FEATURE_DATAGRAMS);
     hear_ask(1, &far);
     say(1, PEER_MSG_CLAIM, claim(&far, 7, 1));
     vgt_expect(s.scq, 0, PVRDMA_WC_SUCCESS);
