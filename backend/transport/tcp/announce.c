@@ -24,6 +24,7 @@
 /* As many as a guest can have at a time. */
 #define ANNOUNCE_MAX VERBS_GID_TBL_LEN
 #define MAKE_MAX     16u
+
 static GPtrArray *vms; /* that have announced theirs, and do not run yet */
 
 /* ---- the host where it may run ---- */
@@ -87,14 +88,6 @@ void announce_link_up(struct peer *peer)
 
 /* ---- the other ---- */
 
-static void leave_queue(struct park *park)
-{
-    if (park->queued) {
-        TAILQ_REMOVE(&park->host->to_make, park, make);
-        park->queued = false;
-    }
-}
-
 bool announce_pay(struct park_host *h, uint64_t now)
 {
     uint64_t paid = MAX(h->paid, now);
@@ -128,7 +121,7 @@ static bool make_one(struct park *park)
     p->made_here = true;
     park->made++;
     if (!startup_park(p, peer_address(peer), peer_own_address(peer))) {
-        parked_free(p, false);
+        parked_free(p);
         return false;
     }
     park->host->making++;
@@ -141,7 +134,7 @@ void announce_make(struct park_host *h)
 
     while (h->making < MAKE_MAX && (park = TAILQ_FIRST(&h->to_make))) {
         if (!make_one(park)) {
-            leave_queue(park);
+            park_leave_queue(park);
             park_drop_empty(park);
         }
     }
@@ -154,8 +147,8 @@ void announce_made(struct parked *p, bool ok)
 
     h->making--;
     if (!ok) {
-        leave_queue(park); /* nor would the next ones be */
-        parked_free(p, false);
+        park_leave_queue(park); /* nor would the next ones be */
+        parked_free(p);
         park_drop_empty(park);
     }
     announce_make(h);

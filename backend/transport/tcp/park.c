@@ -117,7 +117,7 @@ static void end_late_first(const struct park *park, uint64_t now)
     for (p = TAILQ_FIRST(&park->streams); p; p = next) {
         next = TAILQ_NEXT(p, link);
         if (p->state == PARK_FIRST && now >= p->until) {
-            parked_free(p, true);
+            parked_free(p);
         }
     }
 }
@@ -194,16 +194,22 @@ struct park *park_new(struct peer *peer, const char *network,
     return park;
 }
 
+void park_leave_queue(struct park *park)
+{
+    if (park->queued) {
+        TAILQ_REMOVE(&park->host->to_make, park, make);
+        park->queued = false;
+    }
+}
+
 void park_drop(struct park *park)
 {
     struct parked *p;
 
     while ((p = TAILQ_FIRST(&park->streams))) {
-        parked_free(p, true);
+        parked_free(p);
     }
-    if (park->queued) {
-        TAILQ_REMOVE(&park->host->to_make, park, make);
-    }
+    park_leave_queue(park);
     park->host->n_parks--;
     g_hash_table_remove(by_place, park);
     g_hash_table_remove(by_token, park);
@@ -334,7 +340,7 @@ static gboolean on_socket(int fd, GIOCondition ready, gpointer opaque)
     struct park *park = p->park;
 
     if (!take_first(p)) {
-        parked_free(p, true);
+        parked_free(p);
         park_drop_empty(park); /* its announcement is over */
     }
     return G_SOURCE_CONTINUE; /* what has gone has removed it */
@@ -361,7 +367,7 @@ static void take_out(struct parked *p)
     p->park = NULL;
 }
 
-void parked_free(struct parked *p, bool close_fd)
+void parked_free(struct parked *p)
 {
     if (p->park) {
         take_out(p);
@@ -370,7 +376,7 @@ void parked_free(struct parked *p, bool close_fd)
         p->host->making--;
         startup_cancel_parking(p);
     }
-    if (close_fd && p->fd >= 0) {
+    if (p->fd >= 0) {
         close(p->fd);
     }
     p->host->n--;
@@ -421,7 +427,7 @@ struct parked *park_take_number(struct park *park, uint32_t number)
     }
     /* By its own connection it may come later than what is said by the link. */
     if (p->state == PARK_FIRST && !take_first(p)) {
-        parked_free(p, true); /* what came is read */
+        parked_free(p); /* what came is read */
         return NULL;
     }
     return p->state == PARK_IDLE ? taken(p) : NULL;

@@ -86,6 +86,8 @@ struct park *park_new(struct peer *peer, const char *network,
 struct park *park_find(const uint64_t token[2]);
 struct park *park_of(struct peer *peer, const char *network, const struct pvrdma_gid *gid,
                      bool ours);
+/* No more of it are made. */
+void park_leave_queue(struct park *park);
 /* With its streams. */
 void park_drop(struct park *park);
 /* If it is a peer's, has none and makes none. */
@@ -102,8 +104,8 @@ struct parked *parked_new(struct park *park, uint32_t number);
 /* It is there: @fd is watched from now on. */
 void parked_is(struct parked *p, int fd, const struct framing *framing,
                enum parked_state state);
-/* It goes; @close_fd: its connection, too. */
-void parked_free(struct parked *p, bool close_fd);
+/* It goes, and its connection, unless @fd is another's and -1 here. */
+void parked_free(struct parked *p);
 
 /*
  * Take one out, that is complete: the first or the last; or that of a number.  NULL:

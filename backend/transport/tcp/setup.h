@@ -70,6 +70,9 @@ void startup_close(void);
 void startup_give_back(struct vm *vm, bool wake);
 /* Does @c mean to send READs or atomics? */
 bool startup_wants_reads(const struct conn *c);
+/* Does a peer of @c's service say that, with that token?  It is in @peer then. */
+bool startup_hears(const struct conn *c, const uint8_t *in, size_t len,
+                   const uint64_t token[2], struct hello *peer);
 /*
  * The responder's side: what it says to an initiator that says @peer.  False: there is to
  * be no stream.  Token held.

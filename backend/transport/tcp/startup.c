@@ -362,6 +362,14 @@ static void take_parking_reply(struct setup *s, const struct mpa_frame *reply)
     }
 }
 
+bool startup_hears(const struct conn *c, const uint8_t *in, size_t len,
+                   const uint64_t token[2], struct hello *peer)
+{
+    return hello_get(in, len, peer) &&
+           memcmp(peer->token, token, sizeof(peer->token)) == 0 &&
+           peer->unreliable != c->reliable;
+}
+
 static void take_reply(struct setup *s)
 {
     struct conn *c = s->conn;
@@ -377,9 +385,7 @@ static void take_reply(struct setup *s)
         take_parking_reply(s, &reply);
         return;
     }
-    if (!hello_get(reply.data, reply.data_len, &peer) ||
-        memcmp(peer.token, s->own.token, sizeof(peer.token)) != 0 ||
-        peer.unreliable == c->reliable) {
+    if (!startup_hears(c, reply.data, reply.data_len, s->own.token, &peer)) {
         setup_failed(s, "it is not a daemon's, or not this one's");
         return;
     }
@@ -543,7 +549,7 @@ static void park_request(struct setup *s, const struct mpa_frame *request,
         parked_is(p, fd, &framing, PARK_FIRST);
     } else {
         setup_free(s, true);
-        parked_free(p, false);
+        parked_free(p);
     }
 }
 

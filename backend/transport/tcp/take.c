@@ -35,8 +35,9 @@ _Static_assert(PEER_HELLO_LEN == HELLO_SIZE, "what a link carries is what MPA do
 static struct parked_list takes = TAILQ_HEAD_INITIALIZER(takes);
 static guint look_timer;
 
-/* What @c was about to take is its own no more, nor anybody's; it may be closed. */
-static void let_go(struct conn *c, bool close_fd)
+/* What @c was about to take is its own no more, nor anybody's, unless it has become its
+ * stream. */
+static void let_go(struct conn *c)
 {
     struct parked *p = atomic_load(&c->taking);
 
@@ -44,14 +45,14 @@ static void let_go(struct conn *c, bool close_fd)
     atomic_store(&c->taking, NULL);
     p->host->n_taking--;
     setup_go_on(&p->host->waiting, 1);
-    parked_free(p, close_fd);
+    parked_free(p);
 }
 
 /* It is tried without. */
 static void fall_back(struct conn *c)
 {
     setup_ask_over(c);
-    let_go(c, true);
+    let_go(c);
     setup_ask(c);
 }
 
@@ -134,7 +135,7 @@ static bool take_one(struct conn *c, struct peer *peer, struct peer_take *t)
     setup_random_token(t->bind.token);
     if ((!p->framing.ord && startup_wants_reads(c)) ||
         !setup_asks(c, t->bind.token, 2 * (uint64_t)TAKE_NS)) {
-        parked_free(p, true);
+        parked_free(p);
         return false;
     }
     vm_token_take(c->vm);
@@ -146,7 +147,7 @@ static bool take_one(struct conn *c, struct peer *peer, struct peer_take *t)
     hello_put(&own, t->hello);
     if (!peer_send_take(peer, t)) {
         setup_ask_over(c);
-        parked_free(p, true);
+        parked_free(p);
         return false;
     }
     c->took = true;
@@ -192,9 +193,7 @@ void take_answered(struct peer *from, const struct peer_taken *t)
     if (!p || p->host->peer != from) {
         return;
     }
-    said = hello_get(t->hello, sizeof(t->hello), &peer) &&
-           memcmp(peer.token, t->answer.token, sizeof(peer.token)) == 0 &&
-           peer.unreliable != c->reliable;
+    said = startup_hears(c, t->hello, sizeof(t->hello), t->answer.token, &peer);
     if (!said || t->answer.result != PEER_BIND_OK) {
         p->host->refused++;
         if (said) {
@@ -213,7 +212,7 @@ void take_answered(struct peer *from, const struct peer_taken *t)
         c->peer = from;
     }
     startup_give_back(c->vm, conn_waits(c));
-    let_go(c, true);
+    let_go(c);
 }
 
 void take_cancel(struct conn *c)
@@ -221,7 +220,7 @@ void take_cancel(struct conn *c)
     setup_wait_no_more(c);
     if (atomic_load(&c->taking)) {
         setup_ask_over(c);
-        let_go(c, true);
+        let_go(c);
     }
 }
 
@@ -296,9 +295,8 @@ void take_came(struct peer *from, const struct peer_take *t)
     struct hello peer;
     bool ok = false;
 
-    if (!c || c->initiator || !hello_get(t->hello, sizeof(t->hello), &peer) ||
-        memcmp(peer.token, t->bind.token, sizeof(peer.token)) != 0 ||
-        peer.unreliable == c->reliable) {
+    if (!c || c->initiator ||
+        !startup_hears(c, t->hello, sizeof(t->hello), t->bind.token, &peer)) {
         a.answer.result =
             a.answer.result == PEER_BIND_OK ? PEER_BIND_REFUSED : a.answer.result;
         peer_send_taken(from, &a);
@@ -306,7 +304,7 @@ void take_came(struct peer *from, const struct peer_take *t)
         ok = attach(c, p, &peer, &a);
     }
     if (p) {
-        parked_free(p, true);
+        parked_free(p);
     }
     if (!ok) {
         park_host(from)->refused++;

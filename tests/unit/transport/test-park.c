@@ -87,7 +87,7 @@ static uint32_t taken(struct parked *p)
     g_assert_nonnull(p);
     g_assert_cmpint(p->state, ==, PARK_TAKING);
     number = p->number;
-    parked_free(p, true);
+    parked_free(p);
     return number;
 }
 
@@ -349,7 +349,7 @@ static void test_in_vain(void)
         p->made_here = i;
         announce_taken(p);
         g_assert_cmpint(announce_pay(h, now), ==, i);
-        parked_free(p, true);
+        parked_free(p);
         is_closed(fd);
     }
     /* After a long time it is as in the beginning. */
