@@ -205,6 +205,17 @@ static void get_claim(struct reader *r, struct peer_msg *m)
     }
 }
 
+static uint8_t *add_token(uint8_t *p, const uint64_t token[2])
+{
+    return add_u64(add_u64(p, token[0]), token[1]);
+}
+
+static void get_token(struct reader *r, uint64_t token[2])
+{
+    token[0] = get_u64(r);
+    token[1] = get_u64(r);
+}
+
 static uint8_t *put_bind(uint8_t *p, const struct peer_bind *b)
 {
     p = add_name(p, b->network);
@@ -215,8 +226,7 @@ static uint8_t *put_bind(uint8_t *p, const struct peer_bind *b)
     p = add_u32(p, b->psn);
     p = add_u32(p, b->flags);
     p = add_u64(p, b->incarnation);
-    p = add_u64(p, b->token[0]);
-    return add_u64(p, b->token[1]);
+    return add_token(p, b->token);
 }
 
 static void get_bind(struct reader *r, struct peer_bind *b)
@@ -229,22 +239,19 @@ static void get_bind(struct reader *r, struct peer_bind *b)
     b->psn = get_u32(r);
     b->flags = get_u32(r);
     b->incarnation = get_u64(r);
-    b->token[0] = get_u64(r);
-    b->token[1] = get_u64(r);
+    get_token(r, b->token);
 }
 
 static uint8_t *put_answer(uint8_t *p, const struct peer_bind_answer *a)
 {
-    p = add_u64(p, a->token[0]);
-    p = add_u64(p, a->token[1]);
+    p = add_token(p, a->token);
     p = add_u64(p, a->incarnation);
     return add_u8(p, a->result);
 }
 
 static void get_answer(struct reader *r, struct peer_bind_answer *a)
 {
-    a->token[0] = get_u64(r);
-    a->token[1] = get_u64(r);
+    get_token(r, a->token);
     a->incarnation = get_u64(r);
     a->result = get_u8(r);
     r->bad |= a->result >= PEER_BIND_RESULTS;
@@ -254,23 +261,20 @@ static uint8_t *put_announce(uint8_t *p, const struct peer_announce *a)
 {
     p = add_name(p, a->network);
     p = add_bytes(p, a->gid.raw, sizeof(a->gid.raw));
-    p = add_u64(p, a->token[0]);
-    return add_u64(p, a->token[1]);
+    return add_token(p, a->token);
 }
 
 static void get_announce(struct reader *r, struct peer_announce *a)
 {
     get_name(r, a->network);
     get_bytes(r, a->gid.raw, sizeof(a->gid.raw));
-    a->token[0] = get_u64(r);
-    a->token[1] = get_u64(r);
+    get_token(r, a->token);
 }
 
 static uint8_t *put_take(uint8_t *p, const struct peer_take *t)
 {
     p = put_bind(p, &t->bind);
-    p = add_u64(p, t->token[0]);
-    p = add_u64(p, t->token[1]);
+    p = add_token(p, t->token);
     p = add_u32(p, t->number);
     return add_bytes(p, t->hello, sizeof(t->hello));
 }
@@ -278,8 +282,7 @@ static uint8_t *put_take(uint8_t *p, const struct peer_take *t)
 static void get_take(struct reader *r, struct peer_take *t)
 {
     get_bind(r, &t->bind);
-    t->token[0] = get_u64(r);
-    t->token[1] = get_u64(r);
+    get_token(r, t->token);
     t->number = get_u32(r);
     get_bytes(r, t->hello, sizeof(t->hello));
 }
