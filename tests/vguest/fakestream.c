@@ -45,6 +45,18 @@ void victim_connect(void)
     g_assert_cmpint(vg_qp_to_rts(victim.qp, 0, &victim_attr), ==, 0);
 }
 
+struct mpa_frame start_frame(enum mpa_kind kind)
+{
+    return (struct mpa_frame){.kind = kind,
+                              .revision = 2,
+                              .crc = true,
+                              .enhanced = true,
+                              .p2p = true,
+                              .rtr = MPA_RTR_WRITE,
+                              .ird = 16,
+                              .ord = 16};
+}
+
 void fakestream_begin(enum pvrdma_qp_type type, enum mpa_kind role)
 {
     struct host_opts o = {.n_vms = 5,
@@ -57,14 +69,7 @@ void fakestream_begin(enum pvrdma_qp_type type, enum mpa_kind role)
 
     far_gid = vg_gid(role == MPA_REQUEST ? 0 : 9);
     victim_attr = (struct vg_conn){.timeout = 14, .retry_cnt = 7};
-    start = (struct mpa_frame){.kind = role,
-                               .revision = 2,
-                               .crc = true,
-                               .enhanced = true,
-                               .p2p = true,
-                               .rtr = MPA_RTR_WRITE,
-                               .ird = 16,
-                               .ord = 16};
+    start = start_frame(role);
     for (unsigned i = 0; i < 2; i++) {
         fakestream_host[i] = host_start(i, &o);
     }

@@ -471,18 +471,11 @@ static struct peer_msg hear(enum peer_msg_type type)
 static size_t put_parking(enum mpa_kind kind, const struct parking *p,
                           uint8_t out[MPA_MAX_STARTUP])
 {
+    struct mpa_frame f = start_frame(kind);
     uint8_t data[PARKING_SIZE];
-    struct mpa_frame f = {.kind = kind,
-                          .revision = 2,
-                          .crc = true,
-                          .enhanced = true,
-                          .p2p = true,
-                          .rtr = MPA_RTR_WRITE,
-                          .ird = 16,
-                          .ord = 16,
-                          .data = data,
-                          .data_len = sizeof(data)};
 
+    f.data = data;
+    f.data_len = sizeof(data);
     parking_put(p, data);
     return mpa_put(&f, out);
 }
