@@ -291,20 +291,25 @@ static bool load_bytes(PVRDMADevice *s, QEMUFile *f, Error **errp)
 
 /*
  * A stream begins: of a migration, or of a snapshot, for which the machine was
- * reset just now.  If the daemon is lost, another may be there when the state
- * comes.
+ * reset just now.  If the daemon is lost, as may be noticed only here, another
+ * may be there when the state comes.
  */
 static int load_begins(QEMUFile *f, void *opaque, Error **errp)
 {
     PVRDMADevice *s = opaque;
-    bool ok = true;
+    Error *err = NULL;
 
     if (!s->lost) {
         pvrdma_client_begin(s->client);
-        ok = expect_state(s, errp);
+        expect_state(s, &err);
         pvrdma_client_end(s->client);
     }
-    return ok ? 0 : -EINVAL;
+    if (err && !s->lost) {
+        error_propagate(errp, err);
+        return -EINVAL;
+    }
+    error_free(err);
+    return 0;
 }
 
 /* It has ended, well or not, or never begun. */

@@ -495,6 +495,17 @@ class Coming(Logged):
         self.until_migration('pre-switchover')
         self.next_daemon(machine)
 
+    def test_daemon_dies_as_it_begins(self):
+        """Which is noticed only when it is told of the stream: no reason yet to refuse
+        that."""
+        machine = self.target(reconnect=True)
+        self.other.hooks[vs.FEATURE] = only(vs.MIG_STATE, vs.SET,
+                                            lambda *_: vs.CLOSE)
+        self.assertIsNone(self.migrate(self.uri, pause_before_switchover=True))
+        self.until_migration('pre-switchover')
+        self.lose_daemon(machine)
+        self.next_daemon(machine)
+
     def test_vm_without_the_device(self):
         """Its stream has nothing for this one, which is new to the guest then."""
         self.qemu.close()
