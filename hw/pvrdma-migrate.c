@@ -18,6 +18,8 @@
  *                    the daemon checks them
  *   none has come    RESUMING -> RUNNING, by a reset: the stream broke off, or
  *                    had no state of this device
+ *   in vain          STOP -> RUNNING, by a reset: what came behind the device's
+ *                    state made the migration fail
  *   the VM starts    STOP -> RUNNING; the daemon claims the device's addresses
  *
  * A machine that is reset, or a daemon that is replaced by a new one, while a
@@ -125,6 +127,7 @@ static void give_up_state(PVRDMADevice *s)
     if (!s->lost && pvrdma_call_reset(s->client, NULL)) {
         trace_pvrdma_migrate_state(s->name, s->state, VFIO_USER_MIG_RUNNING, 0);
         s->state = VFIO_USER_MIG_RUNNING;
+        s->loaded = false;
     }
 }
 
@@ -312,12 +315,16 @@ static int load_begins(QEMUFile *f, void *opaque, Error **errp)
     return 0;
 }
 
-/* It has ended, well or not, or never begun. */
+/*
+ * It has ended, well or not, or never begun.  A VM that still waits for it then
+ * does not come to run with what was loaded.
+ */
 static int load_ended(void *opaque)
 {
     PVRDMADevice *s = opaque;
 
-    if (s->state == VFIO_USER_MIG_RESUMING) {
+    if (s->state == VFIO_USER_MIG_RESUMING ||
+        (s->loaded && runstate_check(RUN_STATE_INMIGRATE))) {
         give_up_state(s);
     }
     return 0;

@@ -506,6 +506,25 @@ class Coming(Logged):
         self.lose_daemon(machine)
         self.next_daemon(machine)
 
+    def test_fails_behind_its_state(self):
+        """What was loaded is in use nowhere: such a VM does not come to run."""
+        name = os.path.join(self.dir, 'state')
+        self.assertIsNone(self.migrate('file:' + name))
+        self.until_migration('completed')
+        with open(name, 'rb+') as stream:
+            at = stream.read().index(STATE[-1000:]) + 1000
+            stream.truncate(at + 4)     # what comes behind the state's end
+        machine = self.target(begin=False)
+        resets = self.other.resets
+        machine.execute('migrate-incoming', uri='file:' + name,
+                        **{'exit-on-error': False})
+        self.given_up(machine, resets)
+        self.assertEqual(self.other.states, [vs.STOP, vs.RESUMING, vs.STOP])
+        self.assertEqual(bytes(self.other.loaded), STATE)
+        machine.execute('cont')
+        self.assertEqual(machine.status(), 'inmigrate')
+        self.assertEqual(self.other.resets, resets + 1)
+
     def test_vm_without_the_device(self):
         """Its stream has nothing for this one, which is new to the guest then."""
         self.qemu.close()
