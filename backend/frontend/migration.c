@@ -183,9 +183,9 @@ static int run(struct vfu_conn *c, struct migration *m)
     }
     if (m->loaded && claim(vm) != 0) {
         failed(vm, "the addresses are in use elsewhere");
-        return EADDRINUSE;
+        return EADDRINUSE; /* it may try again: what was announced stays so */
     }
-    if (!directory_may_run(vm)) {
+    if (!directory_may_run(vm)) { /* then none was loaded, and nothing is announced */
         failed(vm, "its addresses were taken over: it runs elsewhere");
         return EADDRINUSE;
     }
