@@ -32,6 +32,7 @@
 /*
  * So many losses in a row, of links that were not up for `timeout`, may be restarts.
  * With more of them, whoever waits for an address that nobody has would never hear so.
+ * Peers that mean it can do worse, also with a claim and HOLD: docs/limits.md.
  */
 #define MAX_LOSSES 4u
 
