@@ -295,7 +295,7 @@ static bool load_bytes(PVRDMADevice *s, QEMUFile *f, Error **errp)
 /*
  * A stream begins: of a migration, or of a snapshot, for which the machine was
  * reset just now.  If the daemon is lost, as may be noticed only here, another
- * may be there when the state comes.
+ * may be there when the state comes, if one is searched for.
  */
 static int load_begins(QEMUFile *f, void *opaque, Error **errp)
 {
@@ -307,7 +307,7 @@ static int load_begins(QEMUFile *f, void *opaque, Error **errp)
         expect_state(s, &err);
         pvrdma_client_end(s->client);
     }
-    if (err && !s->lost) {
+    if (err && !(s->lost && pvrdma_reconnect_wanted(s))) {
         error_propagate(errp, err);
         return -EINVAL;
     }
