@@ -381,6 +381,22 @@ bool keys_may_invalidate(const struct qp *qp, uint32_t key);
 /* Do so.  Returns the grace period after which nobody uses it; 0: it may not. */
 uint64_t keys_invalidate(const struct qp *qp, uint32_t key);
 
+/* --- state.c -------------------------------------------------------------- */
+
+/* Is it of a connection that goes on?  Of a service that has such. */
+static inline bool qp_is_connected(const struct qp *qp)
+{
+    uint32_t state = atomic_load(&qp->state);
+
+    return qp->service->connected && state >= PVRDMA_QPS_RTR && state < PVRDMA_QPS_ERR;
+}
+
+/*
+ * Was @qp, or its peer on this host, put back to what it once was?  It was loaded, or is
+ * asked to look (req.compare).
+ */
+void qp_compare(struct qp *qp);
+
 /* --- window.c: messages in flight ----------------------------------------- */
 
 static inline struct sent *window_at(const struct qp *qp, uint64_t seq)

@@ -199,6 +199,8 @@ static void look_at_qp(struct qp *qp)
         rq_posted(qp->rq);
     }
     requester_go(qp);
+    atomic_store(&qp->req.compare, QP_COMPARE_BOTH);
+    qp_compare(qp);
 }
 
 /* The @pos-th handle, SRQs first, CQs last.  NULL: there is no object. */

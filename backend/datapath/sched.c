@@ -127,6 +127,9 @@ static void send_bit(struct vm *vm, uint32_t handle)
     struct qp *qp = id_table_get(&vm->objects.qp, handle);
 
     if (qp) {
+        if (G_UNLIKELY(atomic_load_explicit(&qp->req.compare, memory_order_relaxed))) {
+            qp_compare(qp);
+        }
         sched_look(qp);
         watch_add(qp, vm->dp.scanned);
         doorbells_context_rang(qp);

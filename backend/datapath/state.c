@@ -103,6 +103,7 @@ static void qp_clear(struct qp *qp)
     qp->req.retry_seq = UINT64_MAX;
     qp->req.sqd_notified = false;
     atomic_store(&qp->req.incarnation, 0);
+    atomic_store(&qp->req.compare, 0);
     qp->sq.cons = qp->sq.next = 0;
     if (!qp->rq->srq) {
         rq_clear(qp->rq);
@@ -275,10 +276,8 @@ void datapath_gid_unbound(struct vm *vm, unsigned index)
 
 static void connection_lost(struct qp *qp, unsigned unused)
 {
-    uint32_t state = atomic_load(&qp->state);
-
     (void)unused;
-    if (qp->service->connected && state >= PVRDMA_QPS_RTR && state < PVRDMA_QPS_ERR) {
+    if (qp_is_connected(qp)) {
         qp_set_error(qp, PVRDMA_EVENT_QP_FATAL);
     }
 }
@@ -286,6 +285,15 @@ static void connection_lost(struct qp *qp, unsigned unused)
 void datapath_connections_lost(struct vm *vm)
 {
     for_each_qp(vm, connection_lost, 0);
+}
+
+void qp_compare(struct qp *qp)
+{
+    bool both = atomic_exchange(&qp->req.compare, 0) & QP_COMPARE_BOTH;
+
+    if (qp_is_connected(qp) && qp->req.transport->compare) {
+        qp->req.transport->compare(qp, both);
+    }
 }
 
 void qp_enter_error_locked(struct qp *qp)

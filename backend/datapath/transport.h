@@ -54,6 +54,13 @@ struct transport_ops {
     void (*bind)(struct qp *qp);
     void (*unbind)(struct qp *qp);
 
+    /*
+     * Does @qp, which is connected, count as its peer on this host does?  If not, and it
+     * has nothing on its way that would tell, both go to ERR (requester_strayed()).
+     * @both: the peer is to look, too.  NULL: that is found when they connect.
+     */
+    void (*compare)(struct qp *qp, bool both);
+
     /* What the peer of @qp waits for (ticket, far) was posted. */
     void (*receive_posted)(struct qp *qp);
 

@@ -25,7 +25,8 @@
  * its peers have gone on with: its connections end, with an event.  The guest's clock in
  * the state tells what time that is.  Where nobody knows when the state is from, as a
  * VMM that was started anew does not, its QPs and their peers' see that they count
- * differently (requester_agrees()).
+ * differently: on one host when both VMs run (qp_compare()), between hosts when
+ * they connect.
  *
  * Main thread.  States change with vm->ops; the stream is the connection's messages'.
  */

@@ -279,6 +279,10 @@ enum qp_wait {
     QP_WAIT_GRACE,   /* a key that was taken away may be in use still */
 };
 
+/* To see whether its count is its peer's, and to have that see, too (transport.h). */
+#define QP_COMPARE      1u
+#define QP_COMPARE_BOTH 2u
+
 struct qp_requester {
     struct send_op op;
     uint32_t slice; /* bytes that are moved at once at most, see requester.c */
@@ -304,7 +308,8 @@ struct qp_requester {
     TAILQ_ENTRY(qp) run;
     struct watched *watched; /* its place, see watch.c; token */
     bool sqd_notified;
-    _Atomic bool wake; /* the RNR wait is over: look again now */
+    _Atomic bool wake;       /* the RNR wait is over: look again now */
+    _Atomic uint8_t compare; /* any worker's: QP_COMPARE, at the next look; 0: not */
 
     /* The connection, since RTR; set under token and qp->lock. */
     bool bound;                   /* we hold path.sgid */

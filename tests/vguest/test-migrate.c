@@ -6,6 +6,7 @@
  * VM 0 and VM 2 are the two places of the guest that moves, VM 1 is its peer.  All may
  * have any address, and a guest keeps those it has.
  */
+#include "hosts.h"
 #include "migrate.h"
 
 #include <errno.h>
@@ -450,41 +451,50 @@ static void test_past_reset(gconstpointer style)
     vgt_pair_close(&p);
 }
 
-/* It is in RTS, and was told nothing. */
-static void assert_waits(const struct vgt_side *s)
-{
-    g_assert_cmpuint(vg_qp_state(s->qp), ==, PVRDMA_QPS_RTS);
-    g_assert_false(vg_event_wait(s->g, PVRDMA_EVENT_QP_FATAL, s->qp->handle, 0));
-}
+/* How put_back_anew() does it. */
+struct anew {
+    unsigned sender; /* whose messages the other one's count lacks */
+    uint8_t type;    /* of the queue pairs; 0: RC */
+    bool unheard;    /* no message had come to what was saved */
+    bool busy;       /* the sender has one on its way when it is back, else both wait */
+    bool stopped;    /* the peer's VM stands still then, and runs on later */
+    bool rnr;        /* the peer has a SEND that waits for a receive all the time */
+};
 
 /*
  * The same by a VMM that was started anew (`-loadvm`, or a file that is loaded once
- * more): nobody there knows that the guest ran on, but @sender's QP that counts otherwise
- * than its peer's.  That fails, and nothing completes that was not executed; its peer's
- * does when it sends, at the latest.  Until then each waits for receives as if nothing
- * had been, on one host.
+ * more): nobody there knows that the guest ran on, but QPs that count otherwise than
+ * their peers.  On one host both fail as soon as both VMs run, though neither sends
+ * anything. Between hosts the one that was put back does, and its peer when it sends, at
+ * the latest. Nothing completes that was not executed.
  */
-static void put_back_anew(const struct vgt_opts *o, unsigned sender)
+static void put_back_anew(const struct vgt_opts *opts, const struct anew *a)
 {
     g_autoptr(GByteArray) stream = NULL;
     gint64 end = g_get_monotonic_time() + VGT_WAIT_MS * 1000;
     bool tcp = g_strcmp0(g_getenv("VGUEST_PATH"), "tcp") == 0;
+    struct vgt_opts o = *opts;
     struct vgt_side *from, *to;
-    struct pvrdma_cqe c;
     g_autofree uint8_t *ram = NULL;
     struct vg_place other;
+    struct pvrdma_cqe c;
     struct vgt_pair p;
     struct vg_qp was;
-    struct vguest *g;
+    struct vguest *g, *peer;
     int err;
 
-    vgt_pair_open(&p, 0, 1, o);
+    o.qp.type = a->type;
+    vgt_pair_open(&p, 0, 1, &o);
     g = p.s[0].g;
-    from = &p.s[sender];
-    to = &p.s[1 - sender];
-    for (unsigned i = 0; i < 2; i++) { /* both know each other */
+    peer = p.s[1].g;
+    from = &p.s[a->sender];
+    to = &p.s[1 - a->sender];
+    for (unsigned i = 0; i < (a->unheard ? 1 : 2); i++) {
         vgt_send(&p.s[i], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1 - i], 0);
         vgt_expect(p.s[i].scq, 1, PVRDMA_WC_SUCCESS);
+    }
+    for (unsigned i = a->rnr; i < 2; i++) {
+        vgt_recv(&p.s[i], 8, 64, 8);
     }
     stream = saved(g);
     ram = g_memdup2(g->ram, g->ram_size);
@@ -494,59 +504,153 @@ static void put_back_anew(const struct vgt_opts *o, unsigned sender)
         vgt_send(from, 2 + i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, to, 0);
         vgt_expect(from->scq, 2 + i, PVRDMA_WC_SUCCESS);
     }
+    if (a->rnr) {
+        vgt_send(&p.s[1], 12, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
+    }
     other = vg_place_open(g, vgt_daemon, 2);
     vg_place_swap(g, &other);
     vg_place_close(&other);
     memcpy(g->ram, ram, g->ram_size);
     *p.s[0].qp = was;
     load(g, stream);
+    memset(VG_MR_HOST(to->mr, 0), 0, 8);
+    memset(VG_MR_HOST(from->mr, 0), 0x5a, 8);
+    if (a->stopped) {
+        g_assert_cmpint(vg_mig_set(peer, STOP), ==, 0);
+    }
+    if (a->busy) {
+        vgt_send(from, 10, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, to, 0);
+    }
     while ((err = vg_mig_set(g, RUNNING)) == EADDRINUSE) { /* until the other has gone */
         g_assert_cmpint(g_get_monotonic_time(), <, end);
         g_usleep(1000);
     }
     g_assert_cmpint(err, ==, 0);
     vg_raise_all(g);
-    memset(VG_MR_HOST(to->mr, 0), 0, 8);
-    memset(VG_MR_HOST(from->mr, 0), 0x5a, 8);
-    vgt_recv(from, 8, 64, 8);
-    vgt_recv(to, 9, 64, 8);
-    if (!tcp) { /* where both ask for a stream at once, and compare what they count */
-        vgt_expect_none(from->rcq, 50);
-        assert_waits(from);
-        assert_waits(to);
+    if (a->stopped) {
+        vgt_expect_none(p.s[0].rcq, 50);
+        g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_RTS);
+        g_assert_cmpint(vg_mig_set(peer, RUNNING), ==, 0);
+        vg_raise_all(peer);
     }
-    vgt_send(from, 10, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, to, 0);
-    vgt_expect(from->scq, 10, PVRDMA_WC_WR_FLUSH_ERR);
-    vgt_expect(from->rcq, 8, PVRDMA_WC_WR_FLUSH_ERR);
-    g_assert_true(
-        vg_event_wait(from->g, PVRDMA_EVENT_QP_FATAL, from->qp->handle, VGT_WAIT_MS));
-    g_assert_cmpuint(vg_qp_state(from->qp), ==, PVRDMA_QPS_ERR);
-    if (!tcp || sender == 0) { /* else it may have found that it knows of less */
-        vgt_expect_none(to->rcq, 50);
-        assert_waits(to);
+    for (unsigned i = 0; i < 2; i++) {
+        struct vgt_side *s = &p.s[i];
+
+        if (i == 1 && tcp) { /* it may have found that, too */
+            vgt_send(s, 11, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[0], 0);
+            do {
+                g_assert_true(vg_cq_wait(s->scq, &c, VGT_WAIT_MS));
+                g_assert_cmpuint(c.status, !=, PVRDMA_WC_SUCCESS);
+            } while (c.wr_id != 11);
+        } else {
+            g_assert_true(
+                vg_event_wait(s->g, PVRDMA_EVENT_QP_FATAL, s->qp->handle, VGT_WAIT_MS));
+            if (a->busy && s == from) {
+                vgt_expect(s->scq, 10, PVRDMA_WC_WR_FLUSH_ERR);
+            }
+            if (a->rnr && i == 1) {
+                vgt_expect(s->scq, 12, PVRDMA_WC_WR_FLUSH_ERR);
+            }
+        }
+        if (i >= a->rnr) {
+            vgt_expect(s->rcq, 8, PVRDMA_WC_WR_FLUSH_ERR);
+        }
+        g_assert_cmpuint(vg_qp_state(s->qp), ==, PVRDMA_QPS_ERR);
     }
-    vgt_send(to, 11, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, from, 0);
-    g_assert_true(vg_cq_wait(to->scq, &c, VGT_WAIT_MS));
-    g_assert_cmpuint(c.wr_id, ==, 11);
-    if (tcp && sender == 1 && c.status == PVRDMA_WC_WR_FLUSH_ERR) {
-        g_assert_true(
-            vg_event_wait(to->g, PVRDMA_EVENT_QP_FATAL, to->qp->handle, VGT_WAIT_MS));
-    } else {
-        g_assert_cmpuint(c.status, ==, PVRDMA_WC_RETRY_EXC_ERR);
-    }
-    vgt_expect(to->rcq, 9, PVRDMA_WC_WR_FLUSH_ERR);
-    g_assert_cmpuint(vg_qp_state(to->qp), ==, PVRDMA_QPS_ERR);
     g_assert_cmpuint(*(uint8_t *)VG_MR_HOST(to->mr, 0), ==, 0);
     g_assert_cmpuint(*(uint8_t *)VG_MR_HOST(from->mr, 0), ==, 0x5a);
     vgt_pair_close(&p);
 }
 
+static void put_all_back_anew(gconstpointer style)
+{
+    static const struct anew kinds[] = {
+        {.sender = 0},
+        {.sender = 1},
+        {.sender = 0, .unheard = true},
+        {.sender = 1, .unheard = true},
+        {.sender = 0, .busy = true},
+        {.sender = 1, .busy = true},
+        {.sender = 0, .stopped = true},
+        {.sender = 1, .stopped = true},
+        {.sender = 0, .stopped = true, .rnr = true},
+    };
+    static const struct anew uc = {.sender = 0, .type = PVRDMA_QPT_UC};
+    struct vgt_opts o = opts_of(style);
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(kinds); i++) {
+        put_back_anew(&o, &kinds[i]);
+    }
+    if (g_strcmp0(g_getenv("VGUEST_PATH"), "tcp") != 0) { /* there it goes on */
+        put_back_anew(&o, &uc);
+    }
+}
+
 static void test_past_anew(gconstpointer style)
+{
+    put_all_back_anew(style);
+}
+
+/* In a daemon that has peers: there it is another transport's affair first. */
+static void test_past_anew_peers(gconstpointer style)
+{
+    struct host_opts o = {.n_vms = 3, .n_peers = 2, .vm_keys = "addresses=any"};
+    struct vg_daemon *former = vgt_daemon, *host[2];
+
+    hosts_start(host, 2, &o);
+    vgt_daemon = host[0];
+    put_all_back_anew(style);
+    hosts_stop(host, 2);
+    vgt_daemon = former;
+}
+
+/*
+ * A queue pair was connected anew, to one that has its former connection still.  Their
+ * VMs move, or the daemon is replaced: that puts nobody back, and the new connection is
+ * good.
+ */
+static void connect_beside_a_move(const struct vgt_opts *o, unsigned mover, bool heard)
+{
+    struct vg_qp *stale, *fresh;
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, 0, 1, o);
+    stale = p.s[0].qp;
+    fresh = p.s[1].qp;
+    vgt_write_once(&p, 1);
+    if (heard) {
+        vgt_send(&p.s[1], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[0], 0);
+        vgt_expect(p.s[1].scq, 1, PVRDMA_WC_SUCCESS);
+    }
+    g_assert_cmpint(vg_qp_to_reset(fresh), ==, 0);
+    g_assert_cmpint(vg_qp_to_init(fresh, NULL), ==, 0);
+    g_assert_cmpint(vg_qp_to_rtr(fresh, &p.s[0].g->gid, stale->qpn, 0x123456, NULL), ==,
+                    0);
+    g_assert_cmpint(vg_qp_to_rts(fresh, 0x654321, NULL), ==, 0);
+    if (mover < 2) {
+        vg_move(p.s[mover].g, vgt_daemon, 2, VG_MOVE_PLAIN);
+    } else {
+        vgt_restart(vgt_daemon);
+    }
+    vgt_expect_none(p.s[0].rcq, 50);
+    g_assert_cmpuint(vg_qp_state(stale), ==, PVRDMA_QPS_RTS);
+    g_assert_cmpuint(vg_qp_state(fresh), ==, PVRDMA_QPS_RTS);
+    g_assert_cmpint(vg_qp_to_reset(stale), ==, 0);
+    g_assert_cmpint(vg_qp_to_init(stale, NULL), ==, 0);
+    g_assert_cmpint(vg_qp_to_rtr(stale, &p.s[1].g->gid, fresh->qpn, 0x654321, NULL), ==,
+                    0);
+    g_assert_cmpint(vg_qp_to_rts(stale, 0x123456, NULL), ==, 0);
+    vgt_write_once(&p, 9);
+    vgt_pair_close(&p);
+}
+
+static void test_connected_anew(gconstpointer style)
 {
     struct vgt_opts o = opts_of(style);
 
-    put_back_anew(&o, 0);
-    put_back_anew(&o, 1);
+    for (unsigned i = 0; i < 6; i++) {
+        connect_beside_a_move(&o, i / 2, i % 2);
+    }
 }
 
 /* What `pvrdmactl vm migrate-status` says of @name, which is in @state. */
@@ -762,6 +866,8 @@ int main(int argc, char **argv)
         {"past", test_past},
         {"past-reset", test_past_reset},
         {"past-anew", test_past_anew},
+        {"past-anew-peers", test_past_anew_peers},
+        {"connected-anew", test_connected_anew},
         {"reset-moved", test_reset_moved},
         {"reset-begun", test_reset_begun},
         {"load-begun", test_load_begun},

@@ -143,6 +143,25 @@ SELDOM static bool has_strayed(const struct qp *qp, const struct qp *peer)
 }
 
 /*
+ * The two count otherwise: neither goes on.  @peer may have come so far already.
+ * peer->lock is held, and is not after this.
+ */
+SELDOM static void part_unlock(struct qp *qp, struct qp *peer)
+{
+    bool goes_on = qp_is_connected(peer);
+
+    if (goes_on) {
+        qp_enter_error_locked(peer);
+    }
+    pthread_mutex_unlock(&peer->lock);
+    if (goes_on) {
+        event_async(&peer->vm->guest, PVRDMA_EVENT_QP_FATAL, peer->handle);
+        datapath_ring(peer->vm, peer->handle); /* its worker flushes */
+    }
+    requester_strayed(qp);
+}
+
+/*
  * Admit the message; one that is short enough is carried and finished at once,
  * under the same hold of the lock.  OUT_MORE: admitted, to be sliced; a SEND
  * then goes to @recv.
@@ -156,8 +175,7 @@ static struct outcome begin(struct qp *qp, struct qp *peer, struct recv_op *recv
     op->cur = (struct sg_cursor){0, 0};
     pthread_mutex_lock(&peer->lock);
     if (G_UNLIKELY(peer->resp.seq != op->m.seq) && has_strayed(qp, peer)) {
-        pthread_mutex_unlock(&peer->lock);
-        requester_strayed(qp);
+        part_unlock(qp, peer);
         return OUTCOME(OUT_STALLED); /* its worker flushes */
     }
     o = admitted = responder_admit_locked(peer, &op->m, &op->epoch);
@@ -286,10 +304,75 @@ static struct outcome copy_datagram(struct qp *qp, struct send_op *op)
     return datagram_deliver(vm, &op->m, &op->dg, &local);
 }
 
+/* Is @peer connected to @qp?  peer->lock is held. */
+static bool is_connected_to(const struct qp *peer, const struct qp *qp)
+{
+    const struct conn_path *to = &peer->req.path;
+
+    return qp_is_connected(peer) && to->dqpn == qp->qpn &&
+           gid_equal(&to->dgid, &qp->req.path.sgid);
+}
+
+/*
+ * Does @peer expect another message than the next of @qp, which has none on its way and
+ * heard last of connection @heard?  Of UC any may be lost.  A peer that has heard nothing
+ * was put back, if it has told @qp something, and not both took another path, by which
+ * PSNs go on.  peer->lock is held.
+ */
+static bool counts_otherwise(const struct qp *qp, const struct qp *peer, uint64_t heard)
+{
+    const struct qp_requester *req = &qp->req;
+
+    if (peer->resp.incarnation == atomic_load(&req->incarnation)) {
+        return qp->service->acknowledged ? peer->resp.seq != req->seq
+                                         : peer->resp.seq > req->seq;
+    }
+    return qp->service->acknowledged && !peer->resp.incarnation && req->seq > 0 &&
+           heard == atomic_load(&peer->req.incarnation) && peer->resp.psn != req->psn;
+}
+
+/*
+ * If the peer's VM stands still, that is done when it runs: it has us look again.  All is
+ * asked by a mark at the queue pair, so nothing is lost and nothing piles up.
+ */
+static void copy_compare(struct qp *qp, bool both)
+{
+    const struct qp_requester *req = &qp->req;
+    bool idle = !req->in_flight && !req->replay && !req->op.active;
+    struct qp *peer;
+    uint64_t heard;
+    bool still;
+
+    if (!req->bound || !req->route) {
+        return;
+    }
+    still = route_still_until(req->route); /* first: see directory_unbind() */
+    peer = find_peer(qp);
+    if (!peer || guest_faulted(&peer->vm->guest)) {
+        return;
+    }
+    pthread_mutex_lock(&qp->lock);
+    heard = qp->resp.incarnation;
+    pthread_mutex_unlock(&qp->lock);
+    pthread_mutex_lock(&peer->lock);
+    if (!is_connected_to(peer, qp)) {
+        both = still = false;
+    } else if (!still && idle && counts_otherwise(qp, peer, heard)) {
+        part_unlock(qp, peer);
+        return;
+    }
+    pthread_mutex_unlock(&peer->lock);
+    if (both || still) {
+        atomic_fetch_or(&peer->req.compare, still ? QP_COMPARE_BOTH : QP_COMPARE);
+        datapath_ring(peer->vm, peer->handle);
+    }
+}
+
 const struct transport_ops transport_copy = {
     .name = "copy",
     .start = copy_start,
     .datagram = copy_datagram,
+    .compare = copy_compare,
 };
 
 const struct transport_ops *transport_local = &transport_copy;

@@ -240,7 +240,31 @@ bool conn_waits(const struct conn *c)
 
     return req->in_flight || req->replay || req->queued || req->op.active ||
            req->wait != QP_WAIT_NONE || c->stalled || c->ready_owed ||
-           (c->s && c->s->behind) || atomic_load(&c->qp->state) == PVRDMA_QPS_ERR;
+           (c->s &&
+            (c->s->behind || (c->reliable && !requester_agrees(c->qp, c->s->seq)))) ||
+           atomic_load(&c->qp->state) == PVRDMA_QPS_ERR;
+}
+
+/*
+ * Does the peer know of more that we executed than we do?  One that was put back to when
+ * nothing had come yet is known by what the peer has heard of it.
+ */
+static bool is_behind(const struct conn *c, const struct hello *own,
+                      const struct hello *peer)
+{
+    struct qp *qp = c->qp;
+    bool behind;
+
+    if (!c->reliable || own->heard == peer->incarnation) {
+        return c->reliable && peer->seq > own->got;
+    }
+    if (own->heard || peer->heard != c->incarnation || peer->seq == 0) {
+        return false;
+    }
+    pthread_mutex_lock(&qp->lock);
+    behind = peer->psn != qp->resp.psn; /* else they took another path, both */
+    pthread_mutex_unlock(&qp->lock);
+    return behind;
 }
 
 bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
@@ -274,7 +298,7 @@ bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
     c->peer_seq = peer->seq;
     c->peer_psn = peer->psn;
     c->peer_mtu = peer->mtu;
-    s->behind = c->reliable && own->heard == peer->incarnation && peer->seq > own->got;
+    s->behind = is_behind(c, own, peer);
     s->fresh = true; /* completions are a worker's affair */
     c->s = s;
     c->is_up = true;
@@ -510,6 +534,16 @@ static struct outcome tcp_start(struct qp *qp, struct send_op *op)
     return o;
 }
 
+/* Those of other hosts find it when they connect. */
+static void tcp_compare(struct qp *qp, bool both)
+{
+    const struct conn *c = qp->req.conn;
+
+    if (qp->req.route && (!c || c->is_self || !is_remote(qp))) {
+        transport_copy.compare(qp, both);
+    }
+}
+
 /* The peer was told that there is no receive. */
 static void tcp_receive_posted(struct qp *qp)
 {
@@ -541,6 +575,7 @@ const struct transport_ops transport_tcp = {
     .start = tcp_start,
     .bind = tcp_bind,
     .unbind = tcp_unbind,
+    .compare = tcp_compare,
     .receive_posted = tcp_receive_posted,
     .describe = tcp_describe,
 };

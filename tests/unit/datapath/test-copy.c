@@ -186,7 +186,7 @@ static void test_read_again(void)
     testdev_free(f.td);
 }
 
-/* The requester was put back, and begins to count anew. */
+/* The requester was put back, and begins to count anew: neither goes on. */
 static void test_strayed(void)
 {
     uint64_t *word, *old;
@@ -202,7 +202,86 @@ static void test_strayed(void)
     g_assert_cmpuint(*old, ==, 1);
     g_assert_cmpuint(duplicates(), ==, 0);
     g_assert_cmpuint(atomic_load(&qp->state), ==, PVRDMA_QPS_ERR);
-    g_assert_cmpuint(atomic_load(&peer->state), ==, PVRDMA_QPS_RTS);
+    g_assert_cmpuint(atomic_load(&peer->state), ==, PVRDMA_QPS_ERR);
+    testdev_free(f.td);
+}
+
+static void do_compare(void *arg)
+{
+    uint16_t *replay = arg;
+
+    qp->req.replay = *replay;
+    transport_copy.compare(qp, false);
+    qp->req.replay = 0;
+}
+
+static uint32_t compared(uint16_t replay)
+{
+    qpfix_on_worker(f.td->vm.dp.worker, do_compare, &replay);
+    return atomic_load(&qp->state);
+}
+
+/* ... or sends nothing: they see it nonetheless, if nothing is on its way to show it. */
+static void test_compare(void)
+{
+    setup();
+    g_assert_cmpuint(compared(0), ==, PVRDMA_QPS_RTS);
+    g_assert_cmpint(start_new(PVRDMA_WR_ATOMIC_FETCH_AND_ADD), ==, OUT_DONE);
+    g_assert_cmpuint(compared(1), ==, PVRDMA_QPS_RTS);
+    qp->req.seq = 1; /* as it does when it completes */
+    g_assert_cmpuint(compared(0), ==, PVRDMA_QPS_RTS);
+    qp->req.seq = 0;
+    g_assert_cmpuint(compared(0), ==, PVRDMA_QPS_ERR);
+    g_assert_cmpuint(atomic_load(&peer->state), ==, PVRDMA_QPS_ERR);
+    testdev_free(f.td);
+}
+
+static void heard_of_peer(uint64_t incarnation)
+{
+    pthread_mutex_lock(&qp->lock);
+    qp->resp.incarnation = incarnation;
+    pthread_mutex_unlock(&qp->lock);
+}
+
+/* The responder was put back to when nothing had come, or it is a new one. */
+static void test_compare_unheard(void)
+{
+    setup();
+    qp->req.seq = qp->req.psn = 5;
+    g_assert_cmpuint(compared(0), ==, PVRDMA_QPS_RTS);
+    heard_of_peer(atomic_load(&peer->req.incarnation) + 1);
+    g_assert_cmpuint(compared(0), ==, PVRDMA_QPS_RTS);
+    heard_of_peer(atomic_load(&peer->req.incarnation));
+    qp->req.psn = 0; /* both took another path */
+    g_assert_cmpuint(compared(0), ==, PVRDMA_QPS_RTS);
+    qp->req.psn = 5;
+    qp->req.seq = 0;
+    g_assert_cmpuint(compared(0), ==, PVRDMA_QPS_RTS);
+    qp->req.seq = 5;
+    g_assert_cmpuint(compared(0), ==, PVRDMA_QPS_ERR);
+    g_assert_cmpuint(atomic_load(&peer->state), ==, PVRDMA_QPS_ERR);
+    testdev_free(f.td);
+}
+
+/* Its peer is connected to another now: that one is not concerned. */
+static void test_compare_foreign(void)
+{
+    setup();
+    g_assert_cmpint(start_new(PVRDMA_WR_ATOMIC_FETCH_AND_ADD), ==, OUT_DONE);
+    pthread_mutex_lock(&peer->lock);
+    peer->req.path.dqpn++;
+    pthread_mutex_unlock(&peer->lock);
+    g_assert_cmpuint(compared(0), ==, PVRDMA_QPS_RTS);
+    pthread_mutex_lock(&peer->lock);
+    peer->req.path.dqpn--;
+    peer->req.path.dgid.raw[15]++;
+    pthread_mutex_unlock(&peer->lock);
+    g_assert_cmpuint(compared(0), ==, PVRDMA_QPS_RTS);
+    pthread_mutex_lock(&peer->lock);
+    peer->req.path.dgid.raw[15]--;
+    pthread_mutex_unlock(&peer->lock);
+    qpfix_modify(&f, peer, 0, (struct pvrdma_qp_attr){.qp_state = PVRDMA_QPS_ERR});
+    g_assert_cmpuint(compared(0), ==, PVRDMA_QPS_RTS);
     testdev_free(f.td);
 }
 
@@ -244,6 +323,9 @@ int main(int argc, char **argv)
     g_test_add_func("/copy/read-for-atomic", test_read_for_atomic);
     g_test_add_func("/copy/read-again", test_read_again);
     g_test_add_func("/copy/strayed", test_strayed);
+    g_test_add_func("/copy/compare", test_compare);
+    g_test_add_func("/copy/compare-unheard", test_compare_unheard);
+    g_test_add_func("/copy/compare-foreign", test_compare_foreign);
     g_test_add_func("/copy/failed-before", test_failed_before);
     ret = g_test_run();
     testdev_stop();
