@@ -55,9 +55,9 @@ struct transport_ops {
     void (*unbind)(struct qp *qp);
 
     /*
-     * Does @qp, which is connected, count as its peer on this host does?  If not, and it
-     * has nothing on its way that would tell, both go to ERR (requester_strayed()).
-     * @both: the peer is to look, too.  NULL: that is found when they connect.
+     * Does @qp, which is connected, count as its peer on this host does?  If not both go
+     * to ERR (requester_strayed()).  @both: the peer is to look, too.  NULL: that is
+     * found when they connect.
      */
     void (*compare)(struct qp *qp, bool both);
 

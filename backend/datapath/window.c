@@ -261,8 +261,12 @@ void requester_strayed(struct qp *qp)
 
 void requester_resume(struct qp *qp, uint64_t got)
 {
-    if (!is_running(qp)) {
-        return; /* nothing completes behind a failure but as flushed */
+    if (!is_running(qp)) { /* nothing completes behind a failure but as flushed */
+        if (qp->service->acknowledged && qp_is_connected(qp) &&
+            !requester_agrees(qp, got)) { /* what is in RTR has sent nothing */
+            requester_strayed(qp);
+        }
+        return;
     }
     if (!qp->service->acknowledged) {
         sched_unwait(qp);

@@ -459,6 +459,7 @@ struct anew {
     bool busy;       /* the sender has one on its way when it is back, else both wait */
     bool stopped;    /* the peer's VM stands still then, and runs on later */
     bool rnr;        /* the peer has a SEND that waits for a receive all the time */
+    bool rtr;        /* it was saved in RTR */
 };
 
 /*
@@ -484,12 +485,23 @@ static void put_back_anew(const struct vgt_opts *opts, const struct anew *a)
     int err;
 
     o.qp.type = a->type;
+    /* By copy nobody is to give up before both run; by TCP the peer is waited for. */
+    o.conn.timeout = tcp ? 16 : 20;
+    o.unconnected = a->rtr;
     vgt_pair_open(&p, 0, 1, &o);
     g = p.s[0].g;
     peer = p.s[1].g;
+    for (unsigned i = 0; i < 2 && a->rtr; i++) {
+        struct vg_qp *qp = p.s[i].qp, *to_qp = p.s[1 - i].qp;
+
+        g_assert_cmpint(vg_qp_to_init(qp, &o.conn), ==, 0);
+        g_assert_cmpint(vg_qp_to_rtr(qp, &p.s[1 - i].g->gid, to_qp->qpn, 7, &o.conn), ==,
+                        0);
+        g_assert_cmpint(i ? vg_qp_to_rts(qp, 7, &o.conn) : 0, ==, 0);
+    }
     from = &p.s[a->sender];
     to = &p.s[1 - a->sender];
-    for (unsigned i = 0; i < (a->unheard ? 1 : 2); i++) {
+    for (unsigned i = a->rtr; i < (a->unheard ? 1 : 2); i++) {
         vgt_send(&p.s[i], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1 - i], 0);
         vgt_expect(p.s[i].scq, 1, PVRDMA_WC_SUCCESS);
     }
@@ -500,6 +512,7 @@ static void put_back_anew(const struct vgt_opts *opts, const struct anew *a)
     ram = g_memdup2(g->ram, g->ram_size);
     was = *p.s[0].qp;
     g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    g_assert_cmpint(a->rtr ? vg_qp_to_rts(p.s[0].qp, 7, &o.conn) : 0, ==, 0);
     for (unsigned i = 0; i < 3; i++) {
         vgt_send(from, 2 + i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, to, 0);
         vgt_expect(from->scq, 2 + i, PVRDMA_WC_SUCCESS);
@@ -574,6 +587,8 @@ static void put_all_back_anew(gconstpointer style)
         {.sender = 0, .stopped = true},
         {.sender = 1, .stopped = true},
         {.sender = 0, .stopped = true, .rnr = true},
+        {.sender = 1, .unheard = true, .busy = true},
+        {.sender = 0, .rtr = true},
     };
     static const struct anew uc = {.sender = 0, .type = PVRDMA_QPT_UC};
     struct vgt_opts o = opts_of(style);

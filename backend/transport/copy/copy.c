@@ -314,21 +314,23 @@ static bool is_connected_to(const struct qp *peer, const struct qp *qp)
 }
 
 /*
- * Does @peer expect another message than the next of @qp, which has none on its way and
- * heard last of connection @heard?  Of UC any may be lost.  A peer that has heard nothing
- * was put back, if it has told @qp something, and not both took another path, by which
- * PSNs go on.  peer->lock is held.
+ * Does @peer expect a message that @qp, which heard last of connection @heard, cannot
+ * send next?  Of UC any may be lost.  A peer that has heard nothing was put back, if it
+ * has told
+ * @qp something, and not both took another path, by which PSNs go on.  peer->lock is
+ * held.
  */
 static bool counts_otherwise(const struct qp *qp, const struct qp *peer, uint64_t heard)
 {
     const struct qp_requester *req = &qp->req;
 
     if (peer->resp.incarnation == atomic_load(&req->incarnation)) {
-        return qp->service->acknowledged ? peer->resp.seq != req->seq
+        return qp->service->acknowledged ? !requester_agrees(qp, peer->resp.seq)
                                          : peer->resp.seq > req->seq;
     }
     return qp->service->acknowledged && !peer->resp.incarnation && req->seq > 0 &&
-           heard == atomic_load(&peer->req.incarnation) && peer->resp.psn != req->psn;
+           !req->in_flight && heard == atomic_load(&peer->req.incarnation) &&
+           peer->resp.psn != req->psn;
 }
 
 /*
@@ -338,7 +340,6 @@ static bool counts_otherwise(const struct qp *qp, const struct qp *peer, uint64_
 static void copy_compare(struct qp *qp, bool both)
 {
     const struct qp_requester *req = &qp->req;
-    bool idle = !req->in_flight && !req->replay && !req->op.active;
     struct qp *peer;
     uint64_t heard;
     bool still;
@@ -357,7 +358,7 @@ static void copy_compare(struct qp *qp, bool both)
     pthread_mutex_lock(&peer->lock);
     if (!is_connected_to(peer, qp)) {
         both = still = false;
-    } else if (!still && idle && counts_otherwise(qp, peer, heard)) {
+    } else if (!still && counts_otherwise(qp, peer, heard)) {
         part_unlock(qp, peer);
         return;
     }
