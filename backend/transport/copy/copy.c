@@ -315,9 +315,8 @@ static bool is_connected_to(const struct qp *peer, const struct qp *qp)
 
 /*
  * Does @peer expect a message that @qp, which heard last of connection @heard, cannot
- * send next?  Of UC any may be lost.  A peer that has heard nothing was put back, if it
- * has told
- * @qp something, and not both took another path, by which PSNs go on.  peer->lock is
+ * send next?  Of UC any may be lost.  A peer that has heard nothing was put back if it
+ * has told something, and not both took another path, by which PSNs go on.  peer->lock is
  * held.
  */
 static bool counts_otherwise(const struct qp *qp, const struct qp *peer, uint64_t heard)
