@@ -486,7 +486,7 @@ static void put_back_anew(const struct vgt_opts *opts, const struct anew *a)
 
     o.qp.type = a->type;
     /* By copy nobody is to give up before both run; by TCP the peer is waited for. */
-    o.conn.timeout = tcp ? 16 : 20;
+    o.conn.timeout = !tcp ? 20 : a->busy || a->rnr ? 18 : 16;
     o.unconnected = a->rtr;
     vgt_pair_open(&p, 0, 1, &o);
     g = p.s[0].g;
