@@ -322,14 +322,14 @@ static bool is_connected_to(const struct qp *peer, const struct qp *qp)
 static bool counts_otherwise(const struct qp *qp, const struct qp *peer, uint64_t heard)
 {
     const struct qp_requester *req = &qp->req;
+    const struct msg *m = &req->op.m; /* its connection, if it is none, too */
 
-    if (peer->resp.incarnation == atomic_load(&req->incarnation)) {
-        return qp->service->acknowledged ? !requester_agrees(qp, peer->resp.seq)
-                                         : peer->resp.seq > req->seq;
+    if (m->unreliable) {
+        return peer->resp.incarnation == m->incarnation && peer->resp.seq > req->seq;
     }
-    return qp->service->acknowledged && !peer->resp.incarnation && req->seq > 0 &&
-           !req->in_flight && heard == atomic_load(&peer->req.incarnation) &&
-           peer->resp.psn != req->psn;
+    return has_strayed(qp, peer) ||
+           (!peer->resp.incarnation && req->seq > 0 && !req->in_flight &&
+            heard == atomic_load(&peer->req.incarnation) && peer->resp.psn != req->psn);
 }
 
 /*
