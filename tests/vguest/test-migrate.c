@@ -575,7 +575,7 @@ static void put_back_anew(const struct vgt_opts *opts, const struct anew *a)
     vgt_pair_close(&p);
 }
 
-static void put_all_back_anew(gconstpointer style)
+static void test_past_anew(gconstpointer style)
 {
     static const struct anew kinds[] = {
         {.sender = 0},
@@ -601,11 +601,6 @@ static void put_all_back_anew(gconstpointer style)
     }
 }
 
-static void test_past_anew(gconstpointer style)
-{
-    put_all_back_anew(style);
-}
-
 /* In a daemon that has peers: there it is another transport's affair first. */
 static void test_past_anew_peers(gconstpointer style)
 {
@@ -614,9 +609,19 @@ static void test_past_anew_peers(gconstpointer style)
 
     hosts_start(host, 2, &o);
     vgt_daemon = host[0];
-    put_all_back_anew(style);
+    test_past_anew(style);
     hosts_stop(host, 2);
     vgt_daemon = former;
+}
+
+/* @qp is connected to the one of @to, whatever that is connected to. */
+static void connect_anew(struct vg_qp *qp, const struct vgt_side *to, uint32_t rq_psn,
+                         uint32_t sq_psn)
+{
+    g_assert_cmpint(vg_qp_to_reset(qp), ==, 0);
+    g_assert_cmpint(vg_qp_to_init(qp, NULL), ==, 0);
+    g_assert_cmpint(vg_qp_to_rtr(qp, &to->g->gid, to->qp->qpn, rq_psn, NULL), ==, 0);
+    g_assert_cmpint(vg_qp_to_rts(qp, sq_psn, NULL), ==, 0);
 }
 
 /*
@@ -637,11 +642,7 @@ static void connect_beside_a_move(const struct vgt_opts *o, unsigned mover, bool
         vgt_send(&p.s[1], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[0], 0);
         vgt_expect(p.s[1].scq, 1, PVRDMA_WC_SUCCESS);
     }
-    g_assert_cmpint(vg_qp_to_reset(fresh), ==, 0);
-    g_assert_cmpint(vg_qp_to_init(fresh, NULL), ==, 0);
-    g_assert_cmpint(vg_qp_to_rtr(fresh, &p.s[0].g->gid, stale->qpn, 0x123456, NULL), ==,
-                    0);
-    g_assert_cmpint(vg_qp_to_rts(fresh, 0x654321, NULL), ==, 0);
+    connect_anew(fresh, &p.s[0], 0x123456, 0x654321);
     if (mover < 2) {
         vg_move(p.s[mover].g, vgt_daemon, 2, VG_MOVE_PLAIN);
     } else {
@@ -650,11 +651,7 @@ static void connect_beside_a_move(const struct vgt_opts *o, unsigned mover, bool
     vgt_expect_none(p.s[0].rcq, 50);
     g_assert_cmpuint(vg_qp_state(stale), ==, PVRDMA_QPS_RTS);
     g_assert_cmpuint(vg_qp_state(fresh), ==, PVRDMA_QPS_RTS);
-    g_assert_cmpint(vg_qp_to_reset(stale), ==, 0);
-    g_assert_cmpint(vg_qp_to_init(stale, NULL), ==, 0);
-    g_assert_cmpint(vg_qp_to_rtr(stale, &p.s[1].g->gid, fresh->qpn, 0x654321, NULL), ==,
-                    0);
-    g_assert_cmpint(vg_qp_to_rts(stale, 0x123456, NULL), ==, 0);
+    connect_anew(stale, &p.s[1], 0x654321, 0x123456);
     vgt_write_once(&p, 9);
     vgt_pair_close(&p);
 }
