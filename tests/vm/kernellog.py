@@ -10,14 +10,10 @@ import re
 
 BAD_LOG = re.compile(r'BUG: |WARNING: |Oops|hung task|blocked for more|'
                      r'(?<!RCU )lockdep|Call Trace|refcount|'
+                     r'workqueue: .* is flushing|'
                      r'waiting for .* to become|command \d+ failed|'
                      r'DMA-API: (?!preallocated|debugging enabled)|'
                      r'^kernel check: ')
-
-# One work queue waits for another that may need memory first, with a trace.  Both are named,
-# and are the device's affair only if one is its driver's: NFS's and others' clients do so.
-FOREIGN_FLUSH = re.compile(r'workqueue: (WQ_MEM_RECLAIM|PF_MEMALLOC) '
-                           r'(?!.*pvrdma).* is flushing !WQ_MEM_RECLAIM ')
 
 # Of a debugging kernel: what has stopped, or has no more room, to report.
 STOPPED = r'''
@@ -33,12 +29,4 @@ def log_problems(guest):
     """Lines of the kernel log that no test may cause, and checks that are off."""
     lines = guest.run('dmesg; ' + (STOPPED if guest.debug else ''),
                       check=False).out.splitlines()
-    problems = []
-    foreign = False
-    for line in lines:
-        if '[ cut here ]' in line or '[ end trace' in line:
-            foreign = False
-        foreign = foreign or bool(FOREIGN_FLUSH.search(line))
-        if BAD_LOG.search(line) and not foreign:
-            problems.append(line)
-    return problems
+    return [line for line in lines if BAD_LOG.search(line)]
