@@ -120,6 +120,7 @@ void directory_fini(void)
 {
     remote_fini();
     moves_fini();
+    past_fini();
     watcher = NULL;
     max_hold = DIRECTORY_MAX_HOLD_NS;
     for (unsigned i = 0; i < INDEX_SIZE; i++) {
@@ -360,14 +361,14 @@ void directory_went_on(struct vm *vm)
     }
 }
 
-void directory_left(struct vm *vm, uint64_t ns)
+void directory_left(struct vm *vm, uint64_t clock, uint64_t ns)
 {
     struct entry *e;
 
     moves_forget(vm);
     while ((e = LIST_FIRST(&held[vm->id]))) {
         entry_take_from_vm(e, vm);
-        moves_leave(e, vm, ns);
+        moves_leave(e, vm, clock, ns);
     }
 }
 

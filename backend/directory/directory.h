@@ -114,16 +114,25 @@ void directory_hold(struct vm *vm, uint64_t ns);
 /* ---- moves (moves.c) ---- */
 
 /*
- * @vm goes, and its state was handed over: what it holds is held without it for @ns at
- * most, until its owner claims it with a higher generation, here or elsewhere.
+ * @vm goes, and its state, with that clock of the guest's, was handed over: what it holds
+ * is held without it for @ns at most, until its owner claims it with a higher generation,
+ * here or elsewhere.
  */
-void directory_left(struct vm *vm, uint64_t ns);
+void directory_left(struct vm *vm, uint64_t clock, uint64_t ns);
 
 /*
  * @vm goes on here although somebody may have its state: whoever claims its addresses
  * with the generation that is in there is too late, and who has run with it gives way.
  */
 void directory_went_on(struct vm *vm);
+
+/*
+ * @vm has run on from a state of it with that clock of the guest's (ns), be it the VM
+ * that was saved or one that was begun from it; and is @vm begun from one that is of the
+ * past, as far as is known here (past.c)?
+ */
+void directory_ran_on(const struct vm *vm, uint64_t clock);
+bool directory_is_past(const struct vm *vm, uint64_t clock);
 
 /*
  * What @vm has left goes to another daemon that takes this one's place, and waits there

@@ -34,6 +34,7 @@ struct entry {
     /* Those of moves.c: */
     uint64_t left_until;        /* ns: it waits for its owner, who has left; 0: not */
     struct claim left;          /* who that is */
+    uint64_t left_clock;        /* the guest's, in its state; 0: not known */
     uint64_t left_by;           /* the serial of the VM that it was */
     TAILQ_ENTRY(entry) leaving; /* all those */
     struct peer *taken_from;    /* who had it before route.vm took it over, or NULL */
@@ -92,10 +93,14 @@ bool moves_gives_way(const struct entry *e, const struct peer *from,
 void moves_forget(const struct vm *vm);
 /* Is @e held for what @vm was, and is no more? */
 bool moves_is_former(const struct entry *e, const struct vm *vm);
-void moves_leave(struct entry *e, const struct vm *vm, uint64_t ns);
+void moves_leave(struct entry *e, const struct vm *vm, uint64_t clock, uint64_t ns);
 void moves_each_left(void (*fn)(struct entry *e, void *opaque), void *opaque);
 unsigned moves_left(void);
 void moves_fini(void);
+
+/* past.c: that state is of the past, of the VM that has or had that serial. */
+void past_add(const uint64_t owner[2], uint64_t clock, uint64_t serial);
+void past_fini(void);
 
 /*
  * rivals.c: what this host says of @vm, whose claim @claim is.  Does @claim come from a

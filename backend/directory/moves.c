@@ -137,6 +137,9 @@ void moves_release(struct entry *e)
 /* Nobody has claimed it: it is free. */
 static void give_up(struct entry *e)
 {
+    if (e->left_clock) {
+        past_add(e->left.owner, e->left_clock, e->left_by);
+    }
     end_leaving(e);
     atomic_store(&e->route.held_until, 0);
     remote_unbound(e);
@@ -189,9 +192,11 @@ bool moves_is_former(const struct entry *e, const struct vm *vm)
     return e->left_until && was_left_by(e, vm) && !same_owner(&e->left, &own);
 }
 
-static void leave(struct entry *e, const struct claim *claim, uint64_t by, uint64_t ns)
+static void leave(struct entry *e, const struct claim *claim, uint64_t clock, uint64_t by,
+                  uint64_t ns)
 {
     e->left = *claim;
+    e->left_clock = clock;
     e->left_by = by;
     e->left_until = entry_hold_until(ns);
     TAILQ_INSERT_TAIL(&leaving, e, leaving);
@@ -205,11 +210,11 @@ static void leave(struct entry *e, const struct claim *claim, uint64_t by, uint6
     }
 }
 
-void moves_leave(struct entry *e, const struct vm *vm, uint64_t ns)
+void moves_leave(struct entry *e, const struct vm *vm, uint64_t clock, uint64_t ns)
 {
     struct claim claim = {{vm->owner[0], vm->owner[1]}, vm->generation};
 
-    leave(e, &claim, vm->serial, ns);
+    leave(e, &claim, clock, vm->serial, ns);
 }
 
 void moves_each_left(void (*fn)(struct entry *e, void *opaque), void *opaque)
@@ -281,7 +286,7 @@ static void take_one(const struct vm *vm, struct state_in *s)
     if (e->claims || e->left_until) {
         state_fail(s, "an address that was left twice");
     } else {
-        leave(e, &claim, vm->serial, ns);
+        leave(e, &claim, 0, vm->serial, ns);
     }
 }
 

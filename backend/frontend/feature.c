@@ -72,10 +72,14 @@ static const struct methods features[] = {
 /* Features that are ours are numbered far behind. */
 static const struct methods *methods_of(uint32_t n)
 {
-    static const struct methods dirty_log = {.set = dma_log_share}, none;
+    static const struct methods dirty_log = {.set = dma_log_share};
+    static const struct methods put_back = {.set = migration_put_back}, none;
 
     if (n == PVRDMA_FEATURE_DIRTY_LOG) {
         return &dirty_log;
+    }
+    if (n == PVRDMA_FEATURE_PUT_BACK) {
+        return &put_back;
     }
     return n < G_N_ELEMENTS(features) ? &features[n] : &none;
 }

@@ -173,10 +173,22 @@ static int claim(struct vm *vm)
     return err;
 }
 
+/*
+ * From what it was begun with, which has @clock, or from what was saved of it.  If it
+ * stands still all the same (an administrator's pause) that is as good as ever.
+ */
+static void ran_on(const struct vm *vm, const struct migration *m, uint64_t clock)
+{
+    if ((m->loaded || m->saved) && !atomic_load(&vm->dp.paused)) {
+        directory_ran_on(vm, m->loaded ? clock : m->clock);
+    }
+}
+
 static int run(struct vfu_conn *c, struct migration *m)
 {
     gint64 since = g_get_monotonic_time();
     struct vm *vm = c->vm;
+    uint64_t clock = datapath_stopped_clock(vm);
 
     if (m->passed_on) {
         vm->generation += 2; /* as directory_went_on() */
@@ -190,7 +202,8 @@ static int run(struct vfu_conn *c, struct migration *m)
         failed(vm, "its addresses were taken over: it runs elsewhere");
         return EADDRINUSE;
     }
-    if (m->past) {
+    /* Now, not before: since it was loaded others may have run on, or given it up. */
+    if (m->past || (m->loaded && directory_is_past(vm, clock))) {
         datapath_connections_lost(vm);
     }
     if (m->saved && !m->loaded) {
@@ -198,6 +211,7 @@ static int run(struct vfu_conn *c, struct migration *m)
     }
     m->passed_on = false;
     datapath_resume(vm);
+    ran_on(vm, m, clock);
     m->last.resume_us = took(&since);
     m->last.still_us = still_for(vm, m);
     m->last.error[0] = '\0';
@@ -281,7 +295,7 @@ static int begin_load(struct vfu_conn *c, struct migration *m)
         m->before = vm_identity_of(vm);
     }
     m->passed_on = false;
-    m->handed_over = m->past = false;
+    m->handed_over = m->past = m->put_back = false;
     m->last = (struct migration_status){.quiesce_us = m->last.quiesce_us};
     if (m->announced - now < ANNOUNCE_AHEAD * ANNOUNCE_US) {
         m->announced = MAX(m->announced, now) + ANNOUNCE_US;
@@ -315,6 +329,8 @@ static int end_load(struct vfu_conn *c, struct migration *m)
     } else if (memcmp(m->before.owner, vm->owner, sizeof(vm->owner)) == 0) {
         m->past = !m->saved || datapath_stopped_clock(vm) != m->clock;
         vm->generation = MAX(vm->generation, m->before.generation + 1);
+    } else {
+        m->past = m->put_back;
     }
     pci_config_set_bus_master(&c->pci, vm->dev->bus_master);
     log_vm(LOG_LVL_INFO, vm, "a state of %" PRIu64 " bytes was loaded", m->last.bytes);
@@ -382,6 +398,18 @@ int migration_set_state(struct vfu_conn *c, const struct vfu_feature *f,
         err = take_step(c, m, m->state == STOP ? want.device_state : STOP);
     }
     return err ? err : feature_reply(f, f->len, 0, r, NULL);
+}
+
+int migration_put_back(struct vfu_conn *c, const struct vfu_feature *f,
+                       struct vfu_reply *r)
+{
+    struct migration *m = migration_get(c->vm);
+
+    if (m->state != RESUMING) {
+        return EINVAL;
+    }
+    m->put_back = true;
+    return feature_reply(f, f->len, 0, r, NULL);
 }
 
 int migration_read(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r)
@@ -515,8 +543,8 @@ void migration_leave(struct vm *vm)
         return;
     }
     tcp_announce_over(vm);
-    if (m->handed_over) {
-        directory_left(vm, HOLD_NS);
+    if (m->handed_over && !m->loaded) { /* else it had no addresses here */
+        directory_left(vm, m->clock, HOLD_NS);
     }
     m->last.still_us = still_for(vm, m);
     migration_drop_streams(m);

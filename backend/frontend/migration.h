@@ -16,6 +16,10 @@ int migration_get_state(struct vfu_conn *c, const struct vfu_feature *f,
 int migration_set_state(struct vfu_conn *c, const struct vfu_feature *f,
                         struct vfu_reply *r);
 
+/* What comes is a snapshot (PVRDMA_FEATURE_PUT_BACK). */
+int migration_put_back(struct vfu_conn *c, const struct vfu_feature *f,
+                       struct vfu_reply *r);
+
 /* MIG_DATA_READ, MIG_DATA_WRITE. */
 int migration_read(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r);
 int migration_write(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r);

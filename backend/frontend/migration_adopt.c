@@ -23,7 +23,8 @@ enum flag {
     PAST = 8,
     MOVED = 16,
     PASSED_ON = 32,
-    ALL_FLAGS = 63
+    PUT_BACK = 64,
+    ALL_FLAGS = 127
 };
 
 /* Of a VM without a VMM nothing of the kind counts any more. */
@@ -34,7 +35,8 @@ static uint8_t flags_of(const struct vm *vm, const struct migration *m)
     }
     return (uint8_t)((m->handed_over ? HANDED_OVER : 0) | (m->loaded ? LOADED : 0) |
                      (m->saved ? SAVED : 0) | (m->past ? PAST : 0) |
-                     (vm->moved ? MOVED : 0) | (m->passed_on ? PASSED_ON : 0));
+                     (vm->moved ? MOVED : 0) | (m->passed_on ? PASSED_ON : 0) |
+                     (m->state == RESUMING && m->put_back ? PUT_BACK : 0));
 }
 
 static void last_hand_over(const struct migration_status *last, struct state_out *s)
@@ -161,6 +163,7 @@ static void set_flags(struct vm *vm, struct migration *m, unsigned flags,
     m->saved = flags & SAVED;
     m->past = flags & PAST;
     m->passed_on = flags & PASSED_ON;
+    m->put_back = flags & PUT_BACK;
     vm->moved = flags & MOVED;
     if (vm->attached) {
         vm->generation = generation;
@@ -183,7 +186,7 @@ void migration_take_over(struct vm *vm, struct state_in *s)
     generation = state_get_u64(s);
     if (state > RESUMING || (flags & ~ALL_FLAGS) || (flags & PAST && !(flags & LOADED)) ||
         (flags & PASSED_ON && !(flags & LOADED)) || (flags & MOVED && flags & LOADED) ||
-        (state == RUNNING && flags & LOADED) ||
+        (state == RUNNING && flags & LOADED) || (state != RESUMING && flags & PUT_BACK) ||
         (!vm->attached && (flags || state != RUNNING)) ||
         (vm->attached && (generation == 0 || generation == UINT64_MAX))) {
         state_fail(s, "no VM can be in that state of a migration");

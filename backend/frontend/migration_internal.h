@@ -27,7 +27,8 @@ struct migration {
     bool loaded;      /* its addresses are to be claimed before it runs */
     bool saved;       /* its state was, since the VM was last RUNNING, ... */
     uint64_t clock;   /* ... with that clock of the guest's */
-    bool past;        /* what is loaded is its own, and not that */
+    bool past;        /* what is loaded is of the past: peers have gone on without it */
+    bool put_back;    /* RESUMING: what comes is a snapshot, as the client says */
     bool passed_on;   /* what is loaded was saved again, and not run */
     /* What it had before it loaded a state that was not run. */
     struct vm_identity before; /* its key zero behind a restart: another is made */

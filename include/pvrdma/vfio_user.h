@@ -229,6 +229,13 @@ enum vfio_user_feature {
     VFIO_USER_FEATURE_DMA_LOGGING_REPORT = 8, /* GET, with data in the request */
 };
 
+/*
+ * Ours, which are numbered far behind; dirty.h has the other one.  SET, no data, in
+ * RESUMING: what comes is a snapshot that the VM is put back to, and not its state on the
+ * way from one place to another, so that the peers of its connections have gone on.
+ */
+#define PVRDMA_FEATURE_PUT_BACK 0x8002u
+
 #define VFIO_USER_FEATURE_MASK  0xffffu
 #define VFIO_USER_FEATURE_GET   0x10000u
 #define VFIO_USER_FEATURE_SET   0x20000u

@@ -251,6 +251,11 @@ static size_t plausible(unsigned command, uint8_t variant, uint8_t *out)
             feature.data[3] = RAM_SIZE;
             return PART(feature);
         }
+        if (variant % 10 == 3) {
+            feature.head.flags += PVRDMA_FEATURE_PUT_BACK - 3;
+            memcpy(out, &feature, 8);
+            return 8;
+        }
         if (variant % 10 == VFIO_USER_FEATURE_MIG_DEVICE_STATE) {
             memcpy(out, &feature, 8); /* the state is the input's */
             return 8;

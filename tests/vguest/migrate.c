@@ -43,6 +43,14 @@ enum vfio_user_mig_state vg_mig_get(struct vguest *g)
     return msg.data.device_state;
 }
 
+int vg_mig_put_back(struct vguest *g)
+{
+    struct vfio_user_device_feature msg = {sizeof(msg), PVRDMA_FEATURE_PUT_BACK |
+                                                            VFIO_USER_FEATURE_SET};
+
+    return vg_request(g, VFIO_USER_DEVICE_FEATURE, 0, &msg, sizeof(msg), NULL, 0, NULL);
+}
+
 GByteArray *vg_mig_read(struct vguest *g, uint32_t piece)
 {
     struct vfio_user_mig_data req = {(uint32_t)sizeof(req) + piece, piece}, head;

@@ -14,6 +14,8 @@
 /* MIG_DEVICE_STATE: 0, a positive errno of the daemon's, or a negative one. */
 int vg_mig_set(struct vguest *g, enum vfio_user_mig_state state);
 enum vfio_user_mig_state vg_mig_get(struct vguest *g);
+/* In RESUMING: what comes is a snapshot. */
+int vg_mig_put_back(struct vguest *g);
 
 /* In STOP_COPY: the whole stream, in pieces of @piece bytes. */
 GByteArray *vg_mig_read(struct vguest *g, uint32_t piece);

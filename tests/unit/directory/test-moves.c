@@ -209,7 +209,7 @@ static void test_within(void)
     g_string_truncate(said, 0);
     stand_still(&vm[0], false);
     directory_unbind(&vm[0], &one);
-    directory_left(&vm[0], SECOND);
+    directory_left(&vm[0], 0, SECOND);
     expect("");
     g_assert_true(atomic_load(&route->vm) == &vm[1]);
     g_assert_cmpint(directory_bind(&vm[0], &one), ==, EADDRINUSE);
@@ -418,7 +418,7 @@ static void test_left(void)
     stand_still(&vm[0], true);
     expect("+=");
     changes = 0;
-    directory_left(&vm[0], 60 * SECOND);
+    directory_left(&vm[0], 0, 60 * SECOND);
     expect("=");
     g_assert_cmpuint(changes, ==, 1);
     g_assert_cmpuint(left(), ==, 1);
@@ -447,7 +447,7 @@ static void test_left(void)
     /* The same by a VM of this host: a snapshot that is gone on with. */
     begin();
     g_assert_cmpint(directory_bind(&vm[0], &one), ==, 0);
-    directory_left(&vm[0], 60 * SECOND);
+    directory_left(&vm[0], 0, 60 * SECOND);
     g_assert_cmpint(directory_bind(&vm[1], &one), ==, 0);
     g_assert_false(is_held());
     g_assert_cmpuint(left(), ==, 0);
@@ -461,7 +461,7 @@ static void test_left_and_begun_anew(void)
     begin();
     g_assert_cmpint(directory_bind(&vm[0], &one), ==, 0);
     g_assert_cmpint(directory_bind(&vm[0], &two), ==, 0);
-    directory_left(&vm[0], 60 * SECOND);
+    directory_left(&vm[0], 0, 60 * SECOND);
     expect("++==");
     vm[0].owner[0] = 8;
     vm[0].generation = 1;
@@ -483,7 +483,7 @@ static void test_left_for_good(void)
     begin();
     g_assert_cmpint(directory_bind(&vm[0], &one), ==, 0);
     g_assert_cmpint(directory_bind(&vm[0], &two), ==, 0);
-    directory_left(&vm[0], SECOND / 10);
+    directory_left(&vm[0], 0, SECOND / 10);
     expect("++==");
     changes = 0;
     g_assert_cmpint(claim(0, 9, 1, 0), ==, CLAIM_OTHER);
@@ -505,14 +505,14 @@ static void test_left_again(void)
         struct pvrdma_gid gid = {.raw = {0xfd, [15] = i}};
 
         g_assert_cmpint(directory_bind(&vm[0], &gid), ==, 0);
-        directory_left(&vm[0], 60 * SECOND);
+        directory_left(&vm[0], 0, 60 * SECOND);
         g_assert_cmpuint(left(), ==, 1);
         vm[0].owner[0]++;
     }
     g_assert_cmpint(directory_bind(&vm[2], &two), ==, 0);
-    directory_left(&vm[2], 60 * SECOND);
+    directory_left(&vm[2], 0, 60 * SECOND);
     g_assert_cmpuint(left(), ==, 2);
-    directory_left(&vm[0], 60 * SECOND); /* and with nothing, of nothing */
+    directory_left(&vm[0], 0, 60 * SECOND); /* and with nothing, of nothing */
     g_assert_cmpuint(left(), ==, 1);
     directory_set_engine(NULL);
     route_put(route);
@@ -530,7 +530,7 @@ static void test_left_handed_over(void)
     begin();
     g_assert_cmpint(directory_bind(&vm[0], &one), ==, 0);
     g_assert_cmpint(directory_bind(&vm[0], &two), ==, 0);
-    directory_left(&vm[0], 60 * SECOND);
+    directory_left(&vm[0], 0, 60 * SECOND);
     state_out_begin(&out, bytes);
     from = bytes->len;
     directory_left_hand_over(&vm[0], &out);
@@ -574,7 +574,8 @@ static void test_left_handed_over(void)
     g_assert_cmpint(directory_bind(&vm[2], &one), ==, EADDRINUSE);
     g_assert_cmpint(directory_bind(&vm[1], &one), ==, 0); /* its owner, a move later */
     directory_unbind(&vm[1], &one);
-    directory_left(&vm[0], 60 * SECOND); /* the same VM of the configuration: forgets */
+    directory_left(&vm[0], 0,
+                   60 * SECOND); /* the same VM of the configuration: forgets */
     g_assert_cmpuint(left(), ==, 0);
     end();
 }

@@ -613,7 +613,7 @@ static void test_left(void)
     uint64_t until;
 
     begin(4);
-    directory_left(&vm, 60000000000u);
+    directory_left(&vm, 0, 60000000000u);
     state_out_begin(&out, bytes);
     directory_left_hand_over(&vm, &out);
     static_stop();

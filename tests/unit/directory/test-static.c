@@ -361,7 +361,7 @@ static void test_left(void)
     bind_gid(1);
     asked(0, 1);
     expect("0+1 0+1");
-    directory_left(&vm, 1000000000);
+    directory_left(&vm, 0, 1000000000);
     expect("0=1");
     g_assert_cmpuint(last_hold, >, 0);
     g_assert_cmpuint(last_hold, <=, 1000000000);
