@@ -99,6 +99,12 @@ int pvrdma_call_set_state(PVRDMAClient *c, uint32_t state)
     return ret;
 }
 
+int pvrdma_call_put_back(PVRDMAClient *c)
+{
+    return feature(c, PVRDMA_FEATURE_PUT_BACK | VFIO_USER_FEATURE_SET, NULL, 0,
+                   NULL, 0);
+}
+
 static int log_start(PVRDMAClient *c, uint32_t which, uint64_t page_size,
                      const struct vfio_user_log_range *ranges, uint32_t n,
                      int *fd)

@@ -112,13 +112,34 @@ static bool stop_device(PVRDMADevice *s, Error **errp)
     return true;
 }
 
+/*
+ * Whoever is connected to a VM that is put back to a snapshot has gone on: the
+ * daemon cannot tell that from the state.  An older one does not ask.
+ */
+static bool say_what_comes(PVRDMADevice *s, Error **errp)
+{
+    int ret = 0;
+
+    if (!runstate_check(RUN_STATE_INMIGRATE)) {
+        ret = pvrdma_call_put_back(s->client);
+        trace_pvrdma_migrate_put_back(s->name, ret);
+    }
+    if (ret == 0 || ret == -ENOTTY) {
+        return true;
+    }
+    pvrdma_client_error(s->client, ret, errp,
+                        "the device cannot be put back to a snapshot");
+    return false;
+}
+
 /* From here on the daemon takes a state, and nothing of before is left. */
 static bool expect_state(PVRDMADevice *s, Error **errp)
 {
     /* Else on the way over STOP the daemon would load what it has not got. */
     return s->state == VFIO_USER_MIG_RESUMING ||
            (stop_device(s, errp) &&
-            set_state(s, VFIO_USER_MIG_RESUMING, errp));
+            set_state(s, VFIO_USER_MIG_RESUMING, errp) &&
+            say_what_comes(s, errp));
 }
 
 /* The device is as after a reset; nothing of what was written is in use. */

@@ -79,7 +79,7 @@ class Able(Case):
         """Another QEMU with another daemon, which waits for the VM, or for one that does
         not come: then it may end.  Not `begin`: it will wait when it is told to."""
         path = self.sock + '2'
-        self.other = vs.Server(path, features=ABLE)
+        self.other = vs.Server(path, features=ABLE + (vs.PUT_BACK,))
         self.addCleanup(self._end, self.other)
         self.uri = 'unix:' + os.path.join(self.dir, 'migration')
         machine = qemu.Qemu(path, args=['-incoming', self.uri if begin else 'defer'],
@@ -91,6 +91,7 @@ class Able(Case):
         self.assertIsNone(self.migrate(self.uri))
         self.until_migration('completed')
         machine.wait_status('running')
+        self.assertEqual(self.other.put_back, 0)
 
 
 class StopAndContinue(Able):
@@ -814,6 +815,16 @@ class Snapshot(Able):
         self.qemu.until(lambda: self.qemu.read(MSI + 8) == 0xc0de02, 'interrupts')
         self.assertEqual(self.qemu.log(), '')
 
+    def test_said(self):
+        """A daemon that cares is told what comes, each time."""
+        self.server.features += (vs.PUT_BACK,)
+        self.assertIsNone(self.snapshot('save'))
+        for times in 1, 2:
+            self.assertIsNone(self.snapshot('load'))
+            self.assertEqual(self.server.put_back, times)
+            self.assertEqual(bytes(self.server.loaded), STATE[:5000])
+        self.assertEqual(self.qemu.log(), '')
+
     def test_not_saved(self):
         self.server.hooks[vs.FEATURE] = refuse_state(vs.STOP_COPY, 16)
         self.assertIsNotNone(self.snapshot('save'))
@@ -836,6 +847,10 @@ class Snapshot(Able):
     def test_refused_resuming(self):
         self.not_loaded('cannot be saved or loaded', vs.FEATURE,
                         refuse_state(vs.RESUMING, 16))
+
+    def test_refused_put_back(self):
+        self.not_loaded('cannot be put back to a snapshot', vs.FEATURE,
+                        only(vs.PUT_BACK, vs.SET, lambda _, msg: vs.refuse(msg, 22)))
 
     def test_refused_data(self):
         self.not_loaded("cannot write the device's state", vs.MIG_WRITE,

@@ -29,6 +29,7 @@ FEATURE, MIG_READ, MIG_WRITE = 16, 17, 18
 # Of FEATURE: what it is about, and how.
 MIGRATION, MIG_STATE, LOG_START, LOG_STOP, LOG_REPORT = 1, 2, 6, 7, 8
 LOG_SHARE = 0x8001              # include/pvrdma/dirty.h
+PUT_BACK = 0x8002               # include/pvrdma/vfio_user.h
 GET, SET, PROBE = 1 << 16, 1 << 17, 1 << 18
 STOP, RUNNING, STOP_COPY, RESUMING = 1, 2, 3, 4
 MIG_PATHS = {(RUNNING, STOP), (STOP, RUNNING), (STOP, STOP_COPY), (STOP_COPY, STOP),
@@ -134,6 +135,7 @@ class Server(threading.Thread):
         self.saved = b''        # to be read at STOP_COPY
         self.reading = 0        # how far that is
         self.loaded = bytearray()
+        self.put_back = 0       # how often the client said that it is a snapshot
         self.logged = None      # ranges, if it logs
         self.dirty = set()      # pages
         self.shared = None      # the log's bits, if the client has them
@@ -377,6 +379,11 @@ class Server(threading.Thread):
             return reply(msg, head + struct.pack('<Ii', self.state, -1))
         if (number, how) == (MIG_STATE, SET):
             return self._set_state(msg, struct.unpack('<Ii', data)[0])
+        if (number, how) == (PUT_BACK, SET):
+            if self.state != RESUMING or self.loaded or data:
+                self.violations.append('PUT_BACK %r in state %u' % (data, self.state))
+            self.put_back += 1
+            return reply(msg, head)
         if (number, how) in ((LOG_START, SET), (LOG_SHARE, SET)):
             page, count, _ = struct.unpack_from('<QII', data)
             if page != 4096 or len(data) != 16 + 16 * count or self.logged:

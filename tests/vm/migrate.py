@@ -18,9 +18,8 @@ from pvrdma_vm import VmError, say
 MOVE_TIMEOUT = 120
 
 
-def target_of(guest, socket, host=None, state=None):
-    """A QEMU that waits for @guest, with the adapter on the daemon's @socket; with @state
-    it loads that file."""
+def another(guest, socket, host, args):
+    """Another QEMU for @guest, with the adapter on the daemon's @socket."""
     target = copy.copy(guest)
     target.socket = socket
     if host:
@@ -28,11 +27,18 @@ def target_of(guest, socket, host=None, state=None):
     target.console = guest.session.path('%s-%d.con' % (guest.name, guest.generation + 1))
     target.extra_args = [arg for arg in guest.extra_args
                          if not str(arg).startswith(('-incoming', 'unix:', 'file:'))]
-    target.way_in = state or guest.session.path(
-        '%s-%d.move' % (guest.name, guest.generation))
-    target.extra_args += ['-incoming', ('file:' if state else 'unix:') + target.way_in]
+    target.extra_args += args
     target.proc = None
     target.launch()
+    return target
+
+
+def target_of(guest, socket, host=None, state=None):
+    """One that waits for @guest; with @state it loads that file."""
+    way_in = state or guest.session.path('%s-%d.move' % (guest.name, guest.generation))
+    target = another(guest, socket, host,
+                     ['-incoming', ('file:' if state else 'unix:') + way_in])
+    target.way_in = way_in
     end = time.monotonic() + 20 * guest.patience
     while not os.path.exists(target.way_in):
         if not target.alive or time.monotonic() > end:
@@ -79,15 +85,26 @@ def save(guest, path):
     wait(guest, 'completed')
 
 
-def restore(guest, path):
-    """Another QEMU that goes on from that file, instead of the guest's own; returns it."""
+def instead(guest, begin):
+    """@begin makes another QEMU, which goes on, instead of the guest's own; returns it."""
     guest.agent.hold()
     guest.proc.kill()
     guest.proc.wait()
-    target = target_of(guest, guest.socket, state=path)
+    target = begin()
     guest.agent.follow(target._sock('ctl'), lambda: target.alive)
     has_moved(guest, target)
     return target
+
+
+def restore(guest, path):
+    """From that file."""
+    return instead(guest, lambda: target_of(guest, guest.socket, state=path))
+
+
+def load_snapshot(guest, tag, args):
+    """From a snapshot, in what @args add."""
+    return instead(guest, lambda: another(guest, guest.socket, None,
+                                          args + ['-loadvm', tag]))
 
 
 def migrate(guest, socket, host=None, downtime=1000):

@@ -307,8 +307,7 @@ class SavedTest(fixture.PrivateTest):
         self.ends(counting)
         self.all_works(device)
 
-    def test_snapshot(self):
-        """The peers have gone on: what was connected fails; the rest works."""
+    def start_with_disk(self):
         disk = self.session.path('disk')
         open(disk, 'wb').close()
         self.start('-blockdev', 'file,node-name=file,filename=' + disk)
@@ -316,10 +315,30 @@ class SavedTest(fixture.PrivateTest):
                                              'size': 2 << 30})
         self.guest.qmp('blockdev-add', driver='qcow2', file='file',
                        **{'node-name': 'disk'})
+
+    def test_snapshot(self):
+        """The peers have gone on: what was connected fails; the rest works."""
+        self.start_with_disk()
         self.put_back(parts.STOCK_DEVICE)
         for guest in (self.peer, self.guest):
             parts.use_own(guest)
         self.put_back(parts.OWN_DEVICE)
+        end_well([self.peer, self.guest], self.daemon)
+
+    def test_loadvm(self):
+        """In a QEMU that was started anew.  The guest has not run since, and is back soon:
+        only QEMU knows that it has not moved."""
+        self.start_with_disk()
+        for guest in (self.peer, self.guest):
+            parts.use_own(guest)
+        counting = self.counting(parts.OWN_DEVICE)
+        counting.more()
+        self.guest.qmp('stop')
+        self.snapshot('save', 'one')
+        self.guest = migrate.load_snapshot(self.guest, 'one',
+                                           ['-blockdev', 'qcow2,node-name=disk,file=file'])
+        self.ends(counting)
+        self.all_works(parts.OWN_DEVICE)
         end_well([self.peer, self.guest], self.daemon)
 
     def test_file(self):
