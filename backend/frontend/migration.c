@@ -21,12 +21,12 @@
  * While a target is RESUMING, and until it runs, its addresses are announced, so that who
  * is connected to them connects in advance (transport/tcp/announce.c).
  *
- * A VM that loads its own state of a time after which it ran on (a snapshot) is not what
- * its peers have gone on with: its connections end, with an event.  The guest's clock in
- * the state tells what time that is.  Where nobody knows when the state is from, as a
- * VMM that was started anew does not, its QPs and their peers' see that they count
- * differently: on one host when both VMs run (qp_compare()), between hosts when
- * they connect.
+ * A VM that is put back to a time after which it ran on is not what its peers have gone
+ * on with: its connections end, with an event.  The guest's clock in the state tells what
+ * time that is: in the VMM that was saved, and in this daemon (directory/past.c).  Others
+ * are told by the VMM if it is a snapshot.  Where nobody knows, its QPs and their peers'
+ * see that they count differently: on one host when both VMs run (qp_compare()), between
+ * hosts when they connect.
  *
  * Main thread.  States change with vm->ops; the stream is the connection's messages'.
  */
@@ -153,6 +153,9 @@ static int stop(struct vfu_conn *c, struct migration *m)
     gint64 since = g_get_monotonic_time();
 
     m->stopped_at = since;
+    if (c->vm->dev->active) {
+        m->saved = false; /* it was reset since, and the guest has begun anew */
+    }
     datapath_pause(c->vm);
     m->last.quiesce_us = took(&since);
     return 0;
@@ -184,6 +187,17 @@ static void ran_on(const struct vm *vm, const struct migration *m, uint64_t cloc
     }
 }
 
+/*
+ * Now, when it is saved or runs, not before: since it was loaded others may have run on
+ * from the same state, or have given it up.
+ */
+static void end_past(struct vm *vm, const struct migration *m)
+{
+    if (m->past || (m->loaded && directory_is_past(vm, datapath_stopped_clock(vm)))) {
+        datapath_connections_lost(vm);
+    }
+}
+
 static int run(struct vfu_conn *c, struct migration *m)
 {
     gint64 since = g_get_monotonic_time();
@@ -202,10 +216,7 @@ static int run(struct vfu_conn *c, struct migration *m)
         failed(vm, "its addresses were taken over: it runs elsewhere");
         return EADDRINUSE;
     }
-    /* Now, not before: since it was loaded others may have run on, or given it up. */
-    if (m->past || (m->loaded && directory_is_past(vm, clock))) {
-        datapath_connections_lost(vm);
-    }
+    end_past(vm, m);
     if (m->saved && !m->loaded) {
         directory_went_on(vm);
     }
@@ -233,10 +244,11 @@ static int save(struct vfu_conn *c, struct migration *m)
         failed(c->vm, "its addresses were taken over: it runs elsewhere");
         return EADDRINUSE;
     }
+    end_past(c->vm, m); /* who is begun from it cannot know */
     m->out = g_byte_array_new();
     m->read = 0;
     vm_save(c->vm, m->out);
-    m->saved = true;
+    m->saved = !m->past;
     m->passed_on = m->loaded;
     m->clock = datapath_stopped_clock(c->vm);
     m->last = (struct migration_status){
@@ -330,7 +342,7 @@ static int end_load(struct vfu_conn *c, struct migration *m)
         m->past = !m->saved || datapath_stopped_clock(vm) != m->clock;
         vm->generation = MAX(vm->generation, m->before.generation + 1);
     } else {
-        m->past = m->put_back;
+        m->past = m->put_back && !(m->saved && datapath_stopped_clock(vm) == m->clock);
     }
     pci_config_set_bus_master(&c->pci, vm->dev->bus_master);
     log_vm(LOG_LVL_INFO, vm, "a state of %" PRIu64 " bytes was loaded", m->last.bytes);
@@ -539,6 +551,9 @@ void migration_leave(struct vm *vm)
 {
     struct migration *m = vm->migration;
 
+    if (m) { /* what its VMM had been through is nothing to the next one */
+        m->former[0] = m->former[1] = m->former_generation = 0;
+    }
     if (!migration_stopped(vm)) {
         return;
     }

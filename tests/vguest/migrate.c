@@ -174,6 +174,40 @@ void vg_raise_all(struct vguest *g)
     }
 }
 
+GByteArray *vg_mig_save(struct vguest *g)
+{
+    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP_COPY), ==, 0);
+    return vg_mig_read(g, 65536);
+}
+
+void vg_mig_load(struct vguest *g, const GByteArray *stream)
+{
+    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_RESUMING), ==, 0);
+    g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, 65536), ==, 0);
+    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP), ==, 0);
+}
+
+void vg_begin_vmm(struct vguest *g, struct vg_daemon *d, unsigned vm)
+{
+    struct vg_place other = vg_place_open(g, d, vm);
+
+    vg_place_swap(g, &other);
+    vg_place_close(&other);
+}
+
+void vg_run_loaded(struct vguest *g)
+{
+    gint64 end = g_get_monotonic_time() + VGT_WAIT_MS * 1000;
+    int err;
+
+    while ((err = vg_mig_set(g, VFIO_USER_MIG_RUNNING)) == EADDRINUSE) {
+        g_assert_cmpint(g_get_monotonic_time(), <, end);
+        g_usleep(1000);
+    }
+    g_assert_cmpint(err, ==, 0);
+    vg_raise_all(g);
+}
+
 /* Set it; if it cannot be, say what the daemon says of it. */
 static void must_set(struct vguest *g, enum vfio_user_mig_state state)
 {

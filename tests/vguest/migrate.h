@@ -24,6 +24,11 @@ const uint8_t *vg_mig_section(const GByteArray *stream, const char *tag, uint64_
 /* In RESUMING: 0 or the errno of the piece that was refused. */
 int vg_mig_write(struct vguest *g, const void *data, uint32_t len, uint32_t piece);
 
+/* It stands still, in STOP_COPY; what it is. */
+GByteArray *vg_mig_save(struct vguest *g);
+/* It stands still, in STOP, and is that. */
+void vg_mig_load(struct vguest *g, const GByteArray *stream);
+
 /* Where a guest is: what is not in its RAM. */
 struct vg_place {
     struct vg_daemon *d;
@@ -44,6 +49,11 @@ void vg_place_close(struct vg_place *place);
 /* RUNNING is asked for there, and answered within @timeout_ms: 0, or an errno. */
 void vg_place_tell_to_run(const struct vg_place *place);
 int vg_place_hear(const struct vg_place *place, int timeout_ms);
+
+/* @g is at VM @vm of @d, with a VMM that was started anew; the former one has gone. */
+void vg_begin_vmm(struct vguest *g, struct vg_daemon *d, unsigned vm);
+/* What was loaded runs, once the daemon has seen that its former VMM has gone. */
+void vg_run_loaded(struct vguest *g);
 
 /* As a VMM does when its guest goes on elsewhere: all vectors once. */
 void vg_raise_all(struct vguest *g);

@@ -498,8 +498,7 @@ static void begun_where_it_was(gconstpointer style, bool load)
     vg_cq_free(s->rcq);
     vg_pd_free(s->pd);
     if (load) {
-        g_assert_cmpint(vg_mig_set(s->g, STOP_COPY), ==, 0);
-        g_byte_array_unref(vg_mig_read(s->g, 65536));
+        g_byte_array_unref(vg_mig_save(s->g));
         g_assert_cmpint(vg_mig_set(s->g, RUNNING), ==, 0);
         g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm2"), ==, 0);
     }
