@@ -26,10 +26,10 @@
  * stream comes has the device RUNNING again: it is RESUMING once more when the
  * state is there.
  *
- * Saving changes nothing: the VM can go on here afterwards, as it does when a
- * migration fails or was for a snapshot.  That is for the daemon to refuse when
- * the device has come to run elsewhere meanwhile; then it is lost here, as if
- * the daemon were gone, and the guest sees that.
+ * Saving changes nothing that matters here: the VM can go on afterwards, as it
+ * does when a migration fails or was for a snapshot.  That is for the daemon to
+ * refuse when the device has come to run elsewhere meanwhile; then it is lost
+ * here, as if the daemon were gone, and the guest sees that.
  *
  * What can fail on the target fails while it loads, when the source can still
  * go on.  The guest's memory is what the daemon reads last, when it is RUNNING.

@@ -12,8 +12,9 @@
  * the guest's memory changes, no interrupt is raised, peers hold what they have for it.
  * Whoever resets the device or detaches the VM gives that pause back.
  *
- * Saving changes nothing: a source may go back to RUNNING at any time, unless somebody
- * has claimed its addresses meanwhile (directory_may_run).  The target claims them when
+ * Saving changes nothing, but that connections end which would with RUNNING: a source may
+ * go back to that at any time, unless somebody has claimed its addresses meanwhile
+ * (directory_may_run).  The target claims them when
  * it becomes RUNNING, and waits a little if they cannot be had yet.  Between, a source
  * whose stream was read to its end may leave: then its addresses are held for whoever has
  * the stream, for HOLD_NS.
@@ -153,9 +154,6 @@ static int stop(struct vfu_conn *c, struct migration *m)
     gint64 since = g_get_monotonic_time();
 
     m->stopped_at = since;
-    if (c->vm->dev->active) {
-        m->saved = false; /* it was reset since, and the guest has begun anew */
-    }
     datapath_pause(c->vm);
     m->last.quiesce_us = took(&since);
     return 0;
@@ -520,6 +518,17 @@ int migration_write(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_repl
 
 /* ---- the end of it ---- */
 
+void migration_activated(struct vm *vm)
+{
+    struct migration *m = vm->migration;
+
+    if (m && m->saved) { /* and reset since, so that no RUNNING has said so */
+        directory_went_on(vm);
+        ran_on(vm, m, m->clock);
+        m->saved = false;
+    }
+}
+
 /* A state that was loaded and not run is not its own. */
 static void forget_loaded(struct vm *vm, struct migration *m)
 {
@@ -553,6 +562,7 @@ void migration_leave(struct vm *vm)
 
     if (m) { /* what its VMM had been through is nothing to the next one */
         m->former[0] = m->former[1] = m->former_generation = 0;
+        m->saved = false; /* of another VMM's */
     }
     if (!migration_stopped(vm)) {
         return;
@@ -563,6 +573,6 @@ void migration_leave(struct vm *vm)
     }
     m->last.still_us = still_for(vm, m);
     migration_drop_streams(m);
-    m->loaded = m->past = m->passed_on = m->handed_over = m->saved = false;
+    m->loaded = m->past = m->passed_on = m->handed_over = false;
     m->state = RUNNING; /* vm_detach() gives our pause back */
 }

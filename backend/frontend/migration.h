@@ -40,6 +40,8 @@ bool migration_owns(const struct vm *vm);
 bool migration_stopped(const struct vm *vm);
 /* The device was reset: it is RUNNING again.  With vm->ops, like the next. */
 void migration_reset(struct vm *vm);
+/* The guest has activated the device: it runs on, and begins anew.  RUNNING. */
+void migration_activated(struct vm *vm);
 /* The VMM leaves; before vm_detach(). */
 void migration_leave(struct vm *vm);
 

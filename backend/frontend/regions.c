@@ -320,6 +320,16 @@ static void doorbell_region_write(struct vfu_conn *c, uint64_t offset, uint32_t 
     datapath_wake(c->vm);
 }
 
+static void register_write(struct vm *vm, uint64_t offset, uint32_t value)
+{
+    bool was_active = vm->dev->active;
+
+    device_reg_write(vm->dev, offset, value);
+    if (vm->dev->active && !was_active) {
+        migration_activated(vm);
+    }
+}
+
 void region_write(struct vfu_conn *c, uint32_t region, uint64_t offset, uint32_t count,
                   const uint8_t *data, bool posted)
 {
@@ -343,7 +353,7 @@ void region_write(struct vfu_conn *c, uint32_t region, uint64_t offset, uint32_t
             memcpy(&v, data + i, 4);
             v = GUINT32_FROM_LE(v);
             if (region == VFIO_USER_REGION_BAR1) {
-                device_reg_write(dev, offset + i, v);
+                register_write(c->vm, offset + i, v);
             } else {
                 device_doorbell(dev, offset + i, v, posted);
             }

@@ -361,29 +361,85 @@ static void test_back(gconstpointer style)
     vgt_pair_close(&p);
 }
 
-/* It was saved, reset, and has booted; then it is put back, all in one VMM. */
+/* It was saved and reset; then the guest has booted, and maybe left the device again. */
+static GByteArray *save_and_boot(struct vguest *g, bool leave)
+{
+    GByteArray *stream = vg_mig_save(g);
+    g_autofree uint8_t *ram = g_memdup2(g->ram, g->ram_size);
+
+    g_assert_cmpint(vg_reset(g), ==, 0);
+    g_assert_cmpuint(vg_mig_get(g), ==, RUNNING);
+    g->up = false;
+    g_assert_cmpint(vg_bring_up(g), ==, 0);
+    if (leave) {
+        vg_reg_write(g, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
+    }
+    memcpy(g->ram, ram, g->ram_size); /* nobody looks until it is put back */
+    return stream;
+}
+
+/* It has, and is put back, all in one VMM. */
 static void test_booted(gconstpointer style)
+{
+    struct vgt_opts o = opts_of(style);
+
+    for (unsigned leave = 0; leave < 2; leave++) {
+        g_autoptr(GByteArray) stream = NULL;
+        struct vgt_pair p;
+        struct vguest *g;
+
+        vgt_pair_open(&p, 0, 1, &o);
+        g = p.s[0].g;
+        stream = save_and_boot(g, leave);
+        g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
+        g_assert_cmpint(vg_reset(g), ==, 0);
+        load_snapshot(g, stream);
+        g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+        vg_raise_all(g);
+        expect_past(&p);
+        vgt_pair_close(&p);
+    }
+}
+
+/* In another one it gets nothing from what has booted, and is of the past after that. */
+static void test_booted_elsewhere(gconstpointer style)
 {
     g_autoptr(GByteArray) stream = NULL;
     struct vgt_opts o = opts_of(style);
-    g_autofree uint8_t *ram = NULL;
+    struct vg_place booted;
+    struct vgt_pair p;
+    struct vguest *g;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    g = p.s[0].g;
+    stream = save_and_boot(g, false);
+    g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
+    booted = vg_place_open(g, vgt_daemon, 2);
+    vg_place_swap(g, &booted);
+    vg_mig_load(g, stream);
+    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, EADDRINUSE);
+    vg_place_close(&booted);
+    vg_run_loaded(g);
+    expect_past(&p);
+    vgt_pair_close(&p);
+}
+
+/* It was saved and reset, and its VMM has ended: the next one is put back. */
+static void test_next(gconstpointer style)
+{
+    g_autoptr(GByteArray) stream = NULL;
+    struct vgt_opts o = opts_of(style);
     struct vgt_pair p;
     struct vguest *g;
 
     vgt_pair_open(&p, 0, 1, &o);
     g = p.s[0].g;
     stream = vg_mig_save(g);
-    ram = g_memdup2(g->ram, g->ram_size);
     g_assert_cmpint(vg_reset(g), ==, 0);
-    g_assert_cmpuint(vg_mig_get(g), ==, RUNNING);
-    g->up = false;
-    g_assert_cmpint(vg_bring_up(g), ==, 0);
-    g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
-    g_assert_cmpint(vg_reset(g), ==, 0);
-    memcpy(g->ram, ram, g->ram_size);
+    vg_begin_vmm(g, vgt_daemon, 2);
+    vg_begin_vmm(g, vgt_daemon, 0);
     load_snapshot(g, stream);
-    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
-    vg_raise_all(g);
+    vg_run_loaded(g);
     expect_past(&p);
     vgt_pair_close(&p);
 }
@@ -519,12 +575,20 @@ int main(int argc, char **argv)
     struct vg_daemon_opts o = {
         .n_vms = 3, .poll_us = -1, .workers = 2, .vm_keys = "addresses=any"};
     static const struct vgt_both tests[] = {
-        {"same", test_same},           {"reset", test_reset},
-        {"ran-on", test_ran_on},       {"late", test_late},
-        {"snapshot", test_snapshot},   {"again", test_again},
-        {"looked-at", test_looked_at}, {"paused", test_paused},
-        {"copy", test_copy},           {"not-run", test_not_run},
-        {"back", test_back},           {"booted", test_booted},
+        {"same", test_same},
+        {"reset", test_reset},
+        {"ran-on", test_ran_on},
+        {"late", test_late},
+        {"snapshot", test_snapshot},
+        {"again", test_again},
+        {"looked-at", test_looked_at},
+        {"paused", test_paused},
+        {"copy", test_copy},
+        {"not-run", test_not_run},
+        {"back", test_back},
+        {"booted", test_booted},
+        {"booted-elsewhere", test_booted_elsewhere},
+        {"next", test_next},
     };
 
     vgt_init(&argc, &argv, 240);
