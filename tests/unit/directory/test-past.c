@@ -107,7 +107,7 @@ static void test_left(void)
         }
         g_assert_cmpint(is_past(7, 5), ==, who == NOBODY || who == ANOTHER);
         g_assert_false(is_past(7, 0));
-        directory_linked(PEER, false);
+        directory_forget(PEER, false, NULL, NULL);
         directory_fini();
     }
 }
