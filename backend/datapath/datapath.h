@@ -117,7 +117,7 @@ void datapath_gid_unbound(struct vm *vm, unsigned index);
  */
 void datapath_connections_lost(struct vm *vm);
 
-/* The guest's clock (ns) when the data path, which is paused, was stopped. */
+/* The guest's clock (ns) when the data path was last stopped. */
 uint64_t datapath_stopped_clock(const struct vm *vm);
 
 /* What is left of the tries of the next message: unanswered, receiver not ready. */

@@ -14,10 +14,9 @@
  *
  * Saving changes nothing, but that connections end which would with RUNNING: a source may
  * go back to that at any time, unless somebody has claimed its addresses meanwhile
- * (directory_may_run).  The target claims them when
- * it becomes RUNNING, and waits a little if they cannot be had yet.  Between, a source
- * whose stream was read to its end may leave: then its addresses are held for whoever has
- * the stream, for HOLD_NS.
+ * (directory_may_run).  The target claims them when it becomes RUNNING, and waits a
+ * little if they cannot be had yet.  Between, a source whose stream was read to its end
+ * may leave: then its addresses are held for whoever has the stream, for HOLD_NS.
  *
  * While a target is RESUMING, and until it runs, its addresses are announced, so that who
  * is connected to them connects in advance (transport/tcp/announce.c).
@@ -175,13 +174,13 @@ static int claim(struct vm *vm)
 }
 
 /*
- * From what it was begun with, which has @clock, or from what was saved of it.  If it
- * stands still all the same (an administrator's pause) that is as good as ever.
+ * From what it was begun with, or from what was saved of it.  If it stands still all the
+ * same (an administrator's pause) that is as good as ever.
  */
-static void ran_on(const struct vm *vm, const struct migration *m, uint64_t clock)
+static void ran_on(const struct vm *vm, const struct migration *m)
 {
     if ((m->loaded || m->saved) && !atomic_load(&vm->dp.paused)) {
-        directory_ran_on(vm, m->loaded ? clock : m->clock);
+        directory_ran_on(vm, m->loaded ? datapath_stopped_clock(vm) : m->clock);
     }
 }
 
@@ -200,7 +199,6 @@ static int run(struct vfu_conn *c, struct migration *m)
 {
     gint64 since = g_get_monotonic_time();
     struct vm *vm = c->vm;
-    uint64_t clock = datapath_stopped_clock(vm);
 
     if (m->passed_on) {
         vm->generation += 2; /* as directory_went_on() */
@@ -220,7 +218,7 @@ static int run(struct vfu_conn *c, struct migration *m)
     }
     m->passed_on = false;
     datapath_resume(vm);
-    ran_on(vm, m, clock);
+    ran_on(vm, m); /* it does, unless others pause it, too */
     m->last.resume_us = took(&since);
     m->last.still_us = still_for(vm, m);
     m->last.error[0] = '\0';
@@ -319,7 +317,7 @@ static int end_load(struct vfu_conn *c, struct migration *m)
     gint64 since = g_get_monotonic_time();
     struct vm *vm = c->vm;
     GError *err = NULL;
-    bool ok = vm_load(vm, m->in, m->got, &err);
+    bool ok = vm_load(vm, m->in, m->got, &err), not_run;
 
     m->last.kind = MIGRATION_LOADED;
     m->last.bytes = m->got;
@@ -333,14 +331,15 @@ static int end_load(struct vfu_conn *c, struct migration *m)
         return EBADMSG;
     }
     m->loaded = true;
+    not_run = m->saved && datapath_stopped_clock(vm) == m->clock;
     if (memcmp(m->former, vm->owner, sizeof(m->former)) == 0) {
         m->past = true; /* it ran on, elsewhere */
         vm->generation = MAX(vm->generation, m->former_generation + 1);
     } else if (memcmp(m->before.owner, vm->owner, sizeof(vm->owner)) == 0) {
-        m->past = !m->saved || datapath_stopped_clock(vm) != m->clock;
+        m->past = !not_run;
         vm->generation = MAX(vm->generation, m->before.generation + 1);
     } else {
-        m->past = m->put_back && !(m->saved && datapath_stopped_clock(vm) == m->clock);
+        m->past = m->put_back && !not_run;
     }
     pci_config_set_bus_master(&c->pci, vm->dev->bus_master);
     log_vm(LOG_LVL_INFO, vm, "a state of %" PRIu64 " bytes was loaded", m->last.bytes);
@@ -524,7 +523,7 @@ void migration_activated(struct vm *vm)
 
     if (m && m->saved) { /* and reset since, so that no RUNNING has said so */
         directory_went_on(vm);
-        ran_on(vm, m, m->clock);
+        ran_on(vm, m);
         m->saved = false;
     }
 }
