@@ -174,17 +174,30 @@ void vg_raise_all(struct vguest *g)
     }
 }
 
+/* Set it; if it cannot be, say what the daemon says of it. */
+static void must_set(struct vguest *g, enum vfio_user_mig_state state)
+{
+    int err = vg_mig_set(g, state);
+
+    if (err) {
+        char *text = NULL;
+
+        vg_ctl(g->d, &text, "--json vm migrate-status vm%u", g->index);
+        g_error("state %u: %s: %s", state, g_strerror(abs(err)), text);
+    }
+}
+
 GByteArray *vg_mig_save(struct vguest *g)
 {
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP_COPY), ==, 0);
+    must_set(g, VFIO_USER_MIG_STOP_COPY);
     return vg_mig_read(g, 65536);
 }
 
 void vg_mig_load(struct vguest *g, const GByteArray *stream)
 {
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_RESUMING), ==, 0);
+    must_set(g, VFIO_USER_MIG_RESUMING);
     g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, 65536), ==, 0);
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP), ==, 0);
+    must_set(g, VFIO_USER_MIG_STOP);
 }
 
 void vg_begin_vmm(struct vguest *g, struct vg_daemon *d, unsigned vm)
@@ -208,19 +221,6 @@ void vg_run_loaded(struct vguest *g)
     vg_raise_all(g);
 }
 
-/* Set it; if it cannot be, say what the daemon says of it. */
-static void must_set(struct vguest *g, enum vfio_user_mig_state state)
-{
-    int err = vg_mig_set(g, state);
-
-    if (err) {
-        char *text = NULL;
-
-        vg_ctl(g->d, &text, "--json vm migrate-status vm%u", g->index);
-        g_error("state %u: %s: %s", state, g_strerror(abs(err)), text);
-    }
-}
-
 struct vg_place vg_place_resuming(struct vguest *g, struct vg_daemon *d, unsigned vm)
 {
     struct vg_place place = vg_place_open(g, d, vm);
@@ -233,10 +233,8 @@ struct vg_place vg_place_resuming(struct vguest *g, struct vg_daemon *d, unsigne
 
 void vg_move_state(struct vguest *g, struct vg_place *place)
 {
-    g_autoptr(GByteArray) stream = NULL;
+    g_autoptr(GByteArray) stream = vg_mig_save(g);
 
-    must_set(g, VFIO_USER_MIG_STOP_COPY);
-    stream = vg_mig_read(g, 65536);
     vg_place_swap(g, place);
     g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, VFIO_USER_MAX_DATA), ==,
                     0);

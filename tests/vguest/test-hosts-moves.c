@@ -260,8 +260,7 @@ static GByteArray *save_and_go_on(struct vguest *g)
 {
     GByteArray *stream;
 
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP_COPY), ==, 0);
-    stream = vg_mig_read(g, 65536);
+    stream = vg_mig_save(g);
     g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_RUNNING), ==, 0);
     return stream;
 }

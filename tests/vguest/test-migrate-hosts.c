@@ -107,8 +107,7 @@ static void test_source_host_dies(gconstpointer style)
     vgt_traffic_push(&t, 20);
     g = t.s[0].g;
     other = vg_place_open(g, host[1], 0);
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP_COPY), ==, 0);
-    stream = vg_mig_read(g, 65536);
+    stream = vg_mig_save(g);
     vg_place_swap(g, &other);
     vg_daemon_kill(host[0]);
     host[0] = NULL;

@@ -22,17 +22,10 @@
 /* So long its memory is copied before its state comes. */
 #define BEFORE_STATE_US 300000
 
-static struct vgt_opts opts_of(gconstpointer style)
-{
-    enum vg_db_mode db = GPOINTER_TO_UINT(style) == VGT_STOCK ? VG_DB_SHARED : VG_DB_EXT;
-
-    return (struct vgt_opts){.guest = {{.db = db}, {.db = db}}};
-}
-
 /* A guest with no traffic moves there and back, and is itself. */
 static void test_idle(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vgt_pair p;
 
     vgt_pair_open(&p, 0, 1, &o);
@@ -51,7 +44,7 @@ static void test_idle(gconstpointer style)
 /* What is under way when it stops arrives once, in order, and counts once. */
 static void test_traffic(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     unsigned moves = vgt_rounds(100);
     uint64_t under_way = 0;
     struct vgt_traffic t;
@@ -73,7 +66,7 @@ static void test_traffic(gconstpointer style)
 /* Both ends of the connections move, each with what is under way. */
 static void test_peer_moves(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     unsigned moves = vgt_rounds(20);
     unsigned at[2] = {0, 1}, spare = 2;
     struct vgt_traffic t;
@@ -109,7 +102,7 @@ static void add(struct vgt_pair *p, uint64_t k)
 /* The counter is what the successes are, and each add returned the one before. */
 static void test_count(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     uint64_t posted = 0, got = 0, counter, total = vgt_rounds(4000);
     unsigned moved = 0;
     struct vgt_pair p;
@@ -143,7 +136,7 @@ static void test_count(gconstpointer style)
 static void test_cancel(gconstpointer style)
 {
     static const enum vfio_user_mig_state state[] = {STOP, STOP_COPY};
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vgt_traffic t;
 
     vgt_traffic_open(&t, 0, 1, 4, 4, 200000, &o);
@@ -162,7 +155,7 @@ static void test_cancel(gconstpointer style)
 /* While it stands still nothing in its memory changes and no interrupt comes. */
 static void test_stop(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vgt_traffic t;
     struct vguest *g;
 
@@ -196,7 +189,7 @@ static void test_stop(gconstpointer style)
 /* Once the target runs the source does not any more, whatever its VMM asks. */
 static void test_one_place(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     g_autoptr(GByteArray) stream = NULL;
     struct vg_place other;
     struct vgt_pair p;
@@ -205,8 +198,7 @@ static void test_one_place(gconstpointer style)
     vgt_pair_open(&p, 0, 1, &o);
     g = p.s[0].g;
     other = vg_place_open(g, vgt_daemon, 2);
-    g_assert_cmpint(vg_mig_set(g, STOP_COPY), ==, 0);
-    stream = vg_mig_read(g, 65536);
+    stream = vg_mig_save(g);
     vg_place_swap(g, &other);
     g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
     g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, 1000), ==, 0);
@@ -251,7 +243,7 @@ static void test_one_place(gconstpointer style)
 /* A target that dies, or gets a stream that is damaged: the source goes on. */
 static void test_target_fails(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vgt_traffic t;
     struct vguest *g;
 
@@ -263,8 +255,7 @@ static void test_target_fails(gconstpointer style)
 
         vgt_traffic_push(&t, 5);
         other = vg_place_open(g, vgt_daemon, 2);
-        g_assert_cmpint(vg_mig_set(g, STOP_COPY), ==, 0);
-        stream = vg_mig_read(g, 65536);
+        stream = vg_mig_save(g);
         vg_place_swap(g, &other);
         if (stage > 0) {
             g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
@@ -296,7 +287,7 @@ static void test_target_fails(gconstpointer style)
 /* Its VMM is killed at some stage: what its peer had for it fails, and nothing hangs. */
 static void test_source_killed(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
 
     o.conn = (struct vg_conn){.timeout = 8, .retry_cnt = 2, .rnr_retry = 7};
     for (unsigned stage = 0; stage < 3; stage++) {
@@ -326,13 +317,12 @@ static void test_source_killed(gconstpointer style)
 /* Its state was saved, and nobody goes on with it: it is begun anew where it was. */
 static void test_begun_anew(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vgt_pair p;
 
     vgt_pair_open(&p, 0, 1, &o);
     vgt_write_once(&p, 1);
-    g_assert_cmpint(vg_mig_set(p.s[0].g, STOP_COPY), ==, 0);
-    g_byte_array_unref(vg_mig_read(p.s[0].g, 65536));
+    g_byte_array_unref(vg_mig_save(p.s[0].g));
     vg_disconnect(p.s[0].g);
     vgt_pair_close(&p);
     vgt_pair_open(&p, 0, 1, &o);
@@ -376,7 +366,7 @@ static struct told status_of(const char *name, const char *state)
 static void test_status(gconstpointer style)
 {
     g_autoptr(GByteArray) stream = NULL;
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct told told, was;
     struct vg_place other;
     struct vgt_pair p;
@@ -437,7 +427,7 @@ static void test_status(gconstpointer style)
  */
 static void test_reset_moved(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vg_place from;
     struct vguest *g;
     struct vgt_pair p, more;
@@ -476,7 +466,7 @@ static void test_reset_moved(gconstpointer style)
  */
 static void begun_where_it_was(gconstpointer style, bool load)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vg_place target;
     struct vgt_side *s;
     struct vgt_pair p;

@@ -61,10 +61,12 @@ static void cut(bool on)
 
 static struct vgt_opts opts_of(gconstpointer style, unsigned at, const struct vg_conn *c)
 {
-    enum vg_db_mode db = GPOINTER_TO_UINT(style) == VGT_STOCK ? VG_DB_SHARED : VG_DB_EXT;
+    struct vgt_opts o = vgt_opts_of(style);
 
-    return (struct vgt_opts){
-        .guest = {{.db = db}, {.db = db}}, .daemon = {host[at], host[0]}, .conn = *c};
+    o.daemon[0] = host[at];
+    o.daemon[1] = host[0];
+    o.conn = *c;
+    return o;
 }
 
 /* The link is away from the stop until the guest runs elsewhere, and a little longer. */
@@ -214,8 +216,7 @@ static void target_dies(gconstpointer style, bool loaded)
     vgt_traffic_push(&t, 5);
     g = t.s[0].g;
     place = vg_place_open(g, host[1], 0);
-    g_assert_cmpint(vg_mig_set(g, STOP_COPY), ==, 0);
-    stream = vg_mig_read(g, 65536);
+    stream = vg_mig_save(g);
     vg_place_swap(g, &place);
     g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
     g_assert_cmpint(
@@ -308,8 +309,7 @@ static void test_two_claim(gconstpointer style)
     g = p.s[0].g;
     place[0] = vg_place_open(g, host[1], 0);
     place[1] = vg_place_open(g, host[0], 2);
-    g_assert_cmpint(vg_mig_set(g, STOP_COPY), ==, 0);
-    stream = vg_mig_read(g, 65536);
+    stream = vg_mig_save(g);
     for (unsigned i = 0; i < 2; i++) {
         vg_place_swap(g, &place[i]);
         g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);

@@ -13,10 +13,10 @@ static struct vg_daemon *host[ROUTE_HOSTS];
 
 static struct vgt_opts opts_of(gconstpointer style)
 {
-    enum vg_db_mode db = GPOINTER_TO_UINT(style) == VGT_STOCK ? VG_DB_SHARED : VG_DB_EXT;
+    struct vgt_opts o = vgt_opts_of(style);
 
-    return (struct vgt_opts){.guest = {{.db = db}, {.db = db}},
-                             .daemon = {host[0], host[0]}};
+    o.daemon[0] = o.daemon[1] = host[0];
+    return o;
 }
 
 /* Once around, or more often. */

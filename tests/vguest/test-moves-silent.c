@@ -127,8 +127,7 @@ static struct vg_place load(struct vguest *g, enum stage stage)
     g_autoptr(GByteArray) stream = NULL;
     struct vg_place place = vg_place_open(g, host[1], TARGET);
 
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP_COPY), ==, 0);
-    stream = vg_mig_read(g, 65536);
+    stream = vg_mig_save(g);
     vg_place_swap(g, &place);
     g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_RESUMING), ==, 0);
     g_assert_cmpint(vg_mig_write(g, stream->data,

@@ -15,13 +15,6 @@
 #define STOP_COPY VFIO_USER_MIG_STOP_COPY
 #define RESUMING  VFIO_USER_MIG_RESUMING
 
-static struct vgt_opts opts_of(gconstpointer style)
-{
-    enum vg_db_mode db = GPOINTER_TO_UINT(style) == VGT_STOCK ? VG_DB_SHARED : VG_DB_EXT;
-
-    return (struct vgt_opts){.guest = {{.db = db}, {.db = db}}};
-}
-
 /* What is loaded is said to be a snapshot. */
 static void load_snapshot(struct vguest *g, const GByteArray *stream)
 {
@@ -45,7 +38,7 @@ static void put_back(struct vguest *g, const GByteArray *stream)
  */
 static void test_same(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vgt_pair p, more;
     struct vguest *g;
 
@@ -91,7 +84,7 @@ static void test_same(gconstpointer style)
 /* A past that was loaded and never run is forgotten when the guest is another. */
 static void test_reset(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     g_autoptr(GByteArray) stream = NULL;
     struct vgt_side *s;
     struct vgt_pair p;
@@ -128,6 +121,14 @@ static void test_reset(gconstpointer style)
 
 /* ---- what the daemon knows of it ---- */
 
+/* It was not put back, for all that is known: what is connected goes on. */
+static void expect_goes_on(struct vgt_pair *p, unsigned round)
+{
+    vgt_expect_none(p->s[0].rcq, 50);
+    g_assert_cmpuint(vg_qp_state(p->s[0].qp), ==, PVRDMA_QPS_RTS);
+    vgt_write_once(p, round);
+}
+
 /* The queue pair of what was put back has failed; its peer, which was not, has not. */
 static void expect_past(struct vgt_pair *p)
 {
@@ -143,7 +144,7 @@ static void expect_past(struct vgt_pair *p)
  */
 static void test_ran_on(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
 
     o.conn = (struct vg_conn){.timeout = 12, .retry_cnt = 2, .rnr_retry = 7};
     for (unsigned copied = 0; copied < 2; copied++) {
@@ -212,7 +213,7 @@ static struct vg_daemon *short_hold(void)
 static void test_late(gconstpointer style)
 {
     struct vg_daemon *former = vgt_daemon;
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
 
     vgt_daemon = short_hold();
     for (unsigned loaded_in_time = 0; loaded_in_time < 2; loaded_in_time++) {
@@ -247,7 +248,7 @@ static void test_late(gconstpointer style)
 static void test_snapshot(gconstpointer style)
 {
     enum { NOT_TOLD, TOLD, TOLD_BEFORE, RESTARTED, LOADED_AND_RESTARTED, COPIED };
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
 
     for (unsigned how = NOT_TOLD; how <= COPIED; how++) {
         g_autoptr(GByteArray) stream = NULL;
@@ -285,29 +286,17 @@ static void test_snapshot(gconstpointer style)
         if (how != NOT_TOLD && how != TOLD_BEFORE) {
             expect_past(&p);
         } else { /* for all that is known it has moved */
-            vgt_expect_none(p.s[0].rcq, 50);
-            g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_RTS);
-            vgt_write_once(&p, 1);
+            expect_goes_on(&p, 1);
         }
         vgt_pair_close(&p);
     }
-}
-
-static void reconnect(struct vgt_pair *p)
-{
-    g_assert_cmpint(vg_qp_to_reset(p->s[0].qp), ==, 0);
-    g_assert_cmpint(vg_qp_to_reset(p->s[1].qp), ==, 0);
-    vg_qp_connect(p->s[0].qp, p->s[1].qp, NULL);
-    vgt_write_once(p, 1);
 }
 
 /* An innocent move: what is connected goes on. */
 static void move_on(struct vgt_pair *p, unsigned vm)
 {
     vg_move(p->s[0].g, vgt_daemon, vm, VG_MOVE_PLAIN);
-    vgt_expect_none(p->s[0].rcq, 50);
-    g_assert_cmpuint(vg_qp_state(p->s[0].qp), ==, PVRDMA_QPS_RTS);
-    vgt_write_once(p, 2);
+    expect_goes_on(p, 2);
 }
 
 /* It is saved, and runs on here. */
@@ -321,7 +310,7 @@ static void save_and_run(struct vguest *g)
 static void test_not_run(gconstpointer style)
 {
     g_autoptr(GByteArray) stream = NULL;
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vg_place from;
     struct vgt_pair p;
     struct vguest *g;
@@ -334,16 +323,14 @@ static void test_not_run(gconstpointer style)
     load_snapshot(g, stream);
     vg_run_loaded(g);
     vg_place_close(&from);
-    vgt_expect_none(p.s[0].rcq, 50);
-    g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_RTS);
-    vgt_write_once(&p, 1);
+    expect_goes_on(&p, 1);
     vgt_pair_close(&p);
 }
 
 /* It has moved on, and its source was reset and has ended; there it comes back to. */
 static void test_back(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vg_place from;
     struct vgt_pair p;
     struct vguest *g;
@@ -381,7 +368,7 @@ static GByteArray *save_and_boot(struct vguest *g, bool leave)
 /* It has, and is put back, all in one VMM. */
 static void test_booted(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
 
     for (unsigned leave = 0; leave < 2; leave++) {
         g_autoptr(GByteArray) stream = NULL;
@@ -405,7 +392,7 @@ static void test_booted(gconstpointer style)
 static void test_booted_elsewhere(gconstpointer style)
 {
     g_autoptr(GByteArray) stream = NULL;
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vg_place booted;
     struct vgt_pair p;
     struct vguest *g;
@@ -428,7 +415,7 @@ static void test_booted_elsewhere(gconstpointer style)
 static void test_next(gconstpointer style)
 {
     g_autoptr(GByteArray) stream = NULL;
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vgt_pair p;
     struct vguest *g;
 
@@ -451,7 +438,7 @@ static void test_next(gconstpointer style)
 static void test_again(gconstpointer style)
 {
     g_autoptr(GByteArray) stream = NULL;
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vgt_pair p;
     struct vguest *g;
 
@@ -469,7 +456,8 @@ static void test_again(gconstpointer style)
     vg_mig_load(g, stream);
     vg_run_loaded(g);
     expect_past(&p);
-    reconnect(&p);
+    vgt_pair_reconnect(&p, NULL);
+    vgt_write_once(&p, 1);
     save_and_run(g);
     move_on(&p, 2);
     vgt_pair_close(&p);
@@ -482,7 +470,7 @@ static void test_again(gconstpointer style)
 static void test_looked_at(gconstpointer style)
 {
     g_autoptr(GByteArray) stream = NULL;
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vg_place other;
     struct vgt_pair p;
     struct vguest *g;
@@ -494,7 +482,8 @@ static void test_looked_at(gconstpointer style)
     vg_begin_vmm(g, vgt_daemon, 2);
     vg_mig_load(g, stream);
     vg_run_loaded(g);
-    reconnect(&p);
+    vgt_pair_reconnect(&p, NULL);
+    vgt_write_once(&p, 1);
     other = vg_place_open(g, vgt_daemon, 0);
     vg_place_swap(g, &other);
     vg_mig_load(g, stream);
@@ -510,7 +499,7 @@ static void test_looked_at(gconstpointer style)
 /* An administrator's pause goes on all the time: nobody has gone on without it. */
 static void test_paused(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vgt_pair p;
     struct vguest *g;
 
@@ -519,9 +508,7 @@ static void test_paused(gconstpointer style)
     g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm0"), ==, 0);
     save_and_run(g);
     vg_move(g, vgt_daemon, 2, VG_MOVE_PLAIN);
-    vgt_expect_none(p.s[0].rcq, 50);
-    g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_RTS);
-    vgt_write_once(&p, 1);
+    expect_goes_on(&p, 1);
     vgt_pair_close(&p);
 }
 
@@ -532,7 +519,7 @@ static void test_paused(gconstpointer style)
 static void test_copy(gconstpointer style)
 {
     struct vg_daemon *former = vgt_daemon;
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
 
     for (unsigned how = 0; how < 4; how++) {
         g_autoptr(GByteArray) stream = NULL, copy = NULL;
@@ -560,9 +547,7 @@ static void test_copy(gconstpointer style)
         if (late) {
             expect_past(&p);
         } else {
-            vgt_expect_none(p.s[0].rcq, 50);
-            g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_RTS);
-            vgt_write_once(&p, 1);
+            expect_goes_on(&p, 1);
         }
         vgt_pair_close(&p);
     }

@@ -21,13 +21,6 @@
 /* Would give up after a second of silence or two, if its time went on. */
 static const struct vg_conn impatient = {.timeout = 14, .retry_cnt = 1, .rnr_retry = 7};
 
-static struct vgt_opts opts_of(gconstpointer style)
-{
-    enum vg_db_mode db = GPOINTER_TO_UINT(style) == VGT_STOCK ? VG_DB_SHARED : VG_DB_EXT;
-
-    return (struct vgt_opts){.guest = {{.db = db}, {.db = db}}};
-}
-
 static void set(struct vguest *g, enum vfio_user_mig_state state)
 {
     g_assert_cmpint(vg_mig_set(g, state), ==, 0);
@@ -37,7 +30,7 @@ static void set(struct vguest *g, enum vfio_user_mig_state state)
 
 static void test_stop(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vgt_traffic t;
 
     o.conn = impatient;
@@ -134,7 +127,7 @@ static void move(struct vguest *g, struct vg_daemon *from, struct vg_daemon *to,
 
 static void test_move(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vgt_traffic t;
 
     vgt_traffic_open(&t, 0, 1, 4, 4, 100000, &o);
@@ -154,7 +147,7 @@ static void test_hosts(gconstpointer style)
                                           .n_peers = 2,
                                           .daemon_keys = "peer-timeout=30",
                                           .vm_keys = "addresses=any"};
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vg_daemon *shared = vgt_daemon, *host[2];
     struct vgt_traffic t;
 
@@ -176,7 +169,7 @@ static void test_hosts(gconstpointer style)
 /* A move that is called off: the source goes on, the target is gone. */
 static void test_cancel(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vg_place place;
     struct vgt_traffic t;
 

@@ -63,8 +63,7 @@ static void begin(struct rivals *r, struct vg_daemon *source, struct vg_daemon *
     for (unsigned i = 0; i < 2; i++) {
         r->at[i] = vg_place_open(g, host[i], vm);
     }
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP_COPY), ==, 0);
-    stream = vg_mig_read(g, 65536);
+    stream = vg_mig_save(g);
     for (unsigned i = 0; i < 2; i++) {
         load(g, &r->at[i], stream);
     }

@@ -13,13 +13,6 @@
 #define STOP    VFIO_USER_MIG_STOP
 #define RUNNING VFIO_USER_MIG_RUNNING
 
-static struct vgt_opts opts_of(gconstpointer style)
-{
-    enum vg_db_mode db = GPOINTER_TO_UINT(style) == VGT_STOCK ? VG_DB_SHARED : VG_DB_EXT;
-
-    return (struct vgt_opts){.guest = {{.db = db}, {.db = db}}};
-}
-
 /* How put_back_anew() does it. */
 struct anew {
     unsigned sender; /* whose messages the other one's count lacks */
@@ -151,7 +144,7 @@ static void test_anew(gconstpointer style)
         {.sender = 0, .rtr = true},
     };
     static const struct anew uc = {.sender = 0, .type = PVRDMA_QPT_UC};
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
 
     for (unsigned i = 0; i < G_N_ELEMENTS(kinds); i++) {
         put_back_anew(&o, &kinds[i]);
@@ -218,7 +211,7 @@ static void connect_beside_a_move(const struct vgt_opts *o, unsigned mover, bool
 
 static void test_connected_anew(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
 
     for (unsigned i = 0; i < 6; i++) {
         connect_beside_a_move(&o, i / 2, i % 2);

@@ -229,6 +229,13 @@ void vgt_side_close(struct vgt_side *s)
     vguest_free(s->g);
 }
 
+struct vgt_opts vgt_opts_of(gconstpointer style)
+{
+    enum vg_db_mode db = GPOINTER_TO_UINT(style) == VGT_STOCK ? VG_DB_SHARED : VG_DB_EXT;
+
+    return (struct vgt_opts){.guest = {{.db = db}, {.db = db}}};
+}
+
 void vgt_pair_open(struct vgt_pair *p, unsigned a, unsigned b,
                    const struct vgt_opts *opts)
 {

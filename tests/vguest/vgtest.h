@@ -78,6 +78,9 @@ struct vgt_opts {
     struct vg_daemon *daemon[2];
 };
 
+/* Those of a test that runs in @style, for both guests. */
+struct vgt_opts vgt_opts_of(gconstpointer style);
+
 /* Attach VMs @a and @b and connect them; @a == @b: both sides in one VM. */
 void vgt_pair_open(struct vgt_pair *p, unsigned a, unsigned b,
                    const struct vgt_opts *opts);

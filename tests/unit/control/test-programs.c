@@ -395,8 +395,7 @@ static GString *said_at_start(GSpawnChildSetupFunc setup)
     g_assert_true(g_spawn_async_with_pipes(NULL, argv, NULL, G_SPAWN_DO_NOT_REAP_CHILD,
                                            setup, NULL, &pid, NULL, NULL, &fd, NULL));
     wait_notify("READY=1");
-    /* ThreadSanitizer may keep a signal for ever that comes before the main loop waits.
-     */
+    /* ThreadSanitizer may lose a signal that comes before the main loop waits. */
     ctl_ok("vm", "list", NULL);
     stop(pid, SIGTERM);
     for (ssize_t n; (n = read(fd, buf, sizeof(buf))) > 0;) {

@@ -574,8 +574,8 @@ static void test_left_handed_over(void)
     g_assert_cmpint(directory_bind(&vm[2], &one), ==, EADDRINUSE);
     g_assert_cmpint(directory_bind(&vm[1], &one), ==, 0); /* its owner, a move later */
     directory_unbind(&vm[1], &one);
-    directory_left(&vm[0], 0,
-                   60 * SECOND); /* the same VM of the configuration: forgets */
+    /* The same VM of the configuration: forgets. */
+    directory_left(&vm[0], 0, 60 * SECOND);
     g_assert_cmpuint(left(), ==, 0);
     end();
 }
