@@ -66,7 +66,7 @@ mkdir -p "$builddir/guest-provider" "$builddir/guest"
 builddir=$(cd "$builddir" && pwd -P)
 work=$builddir/guest-provider
 log=$work/build.log
-cc=${CC:-gcc}
+read -ra cc <<<"${CC:-gcc}" # a compiler may have words: ccache gcc
 
 lock_folder "$work"
 : > "$log"
@@ -162,7 +162,7 @@ make_link()
                     print (i == 1 ? "    local: *;\n};" : "};") > map
                 }
             }'
-    quiet "$cc" -shared -nostdlib -fPIC -w -fno-builtin -Wl,-soname,libibverbs.so.1 \
+    quiet "${cc[@]}" -shared -nostdlib -fPIC -w -fno-builtin -Wl,-soname,libibverbs.so.1 \
         -Wl,--version-script="$dir/names.map" -o "$dir/libibverbs.so" "$dir/names.c"
 }
 
@@ -186,7 +186,7 @@ compile()
     local abi=$1 dir=$work/abi-$1 out sources flags
     out=$builddir/guest/libvmw_pvrdma-rdmav$abi.so
     sources=("$here"/{context,pd,memwin,cq,qp,srq,post,wr}.c)
-    flags="$cc ${CFLAGS:-} ${LDFLAGS:-}"
+    flags="${cc[*]} ${CFLAGS:-} ${LDFLAGS:-}"
     if [ -z "$(find "$here"/*.[ch] "$here/build.sh" "$repo"/include/pvrdma \
                     "$dir/stamp" -newer "$out" 2>&1)" ] &&
        [ "$(cat "$dir/flags" 2>/dev/null)" = "$flags" ]; then
@@ -195,7 +195,7 @@ compile()
     fi
     say "compiling ${out##*/}"
     # shellcheck disable=SC2086
-    "$cc" ${CFLAGS:--O2 -g} -std=gnu11 -fPIC -fvisibility=hidden \
+    "${cc[@]}" ${CFLAGS:--O2 -g} -std=gnu11 -fPIC -fvisibility=hidden \
         -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
         -Wstrict-prototypes -Wmissing-prototypes -Wshadow \
         -Wno-gnu-variable-sized-type-not-at-end \
