@@ -48,11 +48,11 @@ def target_of(guest, socket, host=None, state=None):
 
 
 def begin(guest, target, downtime=1000, **capabilities):
-    """Set @guest in motion; @downtime: ms that the last of its memory may take."""
-    wanted = [{'capability': name.replace('_', '-'), 'state': state}
-              for name, state in capabilities.items()]
-    if wanted:
-        guest.qmp('migrate-set-capabilities', capabilities=wanted)
+    """Set @guest in motion; @downtime: ms that the last of its memory may take.  Its QEMU
+    hears of what becomes of it at the target."""
+    guest.qmp('migrate-set-capabilities', capabilities=[
+        {'capability': name.replace('_', '-'), 'state': state}
+        for name, state in dict(capabilities, return_path=True).items()])
     guest.qmp('migrate-set-parameters', **{'max-bandwidth': 1 << 30,
                                            'downtime-limit': downtime})
     guest.qmp('migrate', uri='unix:' + target.way_in)

@@ -175,14 +175,13 @@ class StockTest(Moves, OneHost):
             self.mover.device_options = options
         try:
             migrate.begin(self.mover, target)
+            migrate.wait(self.mover, 'failed')
+            self.mover.wait_status('running')
             self.assertEqual(target.proc.wait(60 * target.patience), 1)
         finally:
             kill_process(target.proc)
         with open(self.session.path(self.mover.name + '-qemu.log')) as log:
             self.assertIn("'vectors' differs", log.read())
-        if self.mover.qmp('query-status')['status'] != 'running':
-            # It has sent all, and does not know that it came to nothing.
-            self.mover.qmp('cont')
         self.rdma.run('ibv_rc_pingpong -c -d {dev} -g {gid} -p {port} -s 16384 -n 100')
 
 
