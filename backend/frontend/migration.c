@@ -24,7 +24,7 @@
  * A VM that is put back to a time after which it ran on is not what its peers have gone
  * on with: its connections end, with an event.  The guest's clock in the state tells what
  * time that is: in the VMM that was saved, and in this daemon (directory/past.c).  Others
- * are told by the VMM if it is a snapshot.  Where nobody knows, its QPs and their peers'
+ * are told by the VMM that this was saved.  Where nobody knows, its QPs and their peers'
  * see that they count differently: on one host when both VMs run (qp_compare()), between
  * hosts when they connect.
  *
@@ -286,7 +286,7 @@ static void begin_anew(struct vm *vm)
         datapath_pause(vm);
         datapath_resume(vm);
     }
-    log_vm(LOG_LVL_INFO, vm, "was reset: it begins anew, without those addresses");
+    log_vm(LOG_LVL_INFO, vm, "was reset: it begins anew, as another owner");
 }
 
 static int begin_load(struct vfu_conn *c, struct migration *m)
@@ -522,9 +522,8 @@ void migration_activated(struct vm *vm)
     struct migration *m = vm->migration;
 
     if (m && m->saved) { /* and reset since, so that no RUNNING has said so */
-        directory_went_on(vm);
         ran_on(vm, m);
-        m->saved = false;
+        begin_anew(vm); /* it is nothing to who has the state */
     }
 }
 

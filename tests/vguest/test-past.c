@@ -411,6 +411,39 @@ static void test_booted_elsewhere(gconstpointer style)
     vgt_pair_close(&p);
 }
 
+/* One that was reset before its state ran elsewhere is another one, whenever it boots. */
+static void test_booted_behind(gconstpointer style)
+{
+    g_autoptr(GByteArray) stream = NULL;
+    g_autofree uint8_t *ram = NULL;
+    struct vgt_opts o = vgt_opts_of(style);
+    struct vg_place place;
+    struct vgt_pair p;
+    struct vguest *g;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    g = p.s[0].g;
+    stream = vg_mig_save(g);
+    g_assert_cmpint(vg_reset(g), ==, 0);
+    place = vg_place_open(g, vgt_daemon, 2);
+    vg_place_swap(g, &place);
+    vg_mig_load(g, stream);
+    vg_run_loaded(g);
+    vgt_write_once(&p, 1);
+    g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
+    vg_place_swap(g, &place);
+    ram = g_memdup2(g->ram, g->ram_size);
+    g->up = false;
+    g_assert_cmpint(vg_bring_up(g), !=, 0); /* its address is another's now */
+    memcpy(g->ram, ram, g->ram_size);
+    g->up = true;
+    vg_place_swap(g, &place);
+    vg_run_loaded(g);
+    vgt_write_once(&p, 2);
+    vg_place_close(&place);
+    vgt_pair_close(&p);
+}
+
 /* It was saved and reset, and its VMM has ended: the next one is put back. */
 static void test_next(gconstpointer style)
 {
@@ -573,6 +606,7 @@ int main(int argc, char **argv)
         {"back", test_back},
         {"booted", test_booted},
         {"booted-elsewhere", test_booted_elsewhere},
+        {"booted-behind", test_booted_behind},
         {"next", test_next},
     };
 
