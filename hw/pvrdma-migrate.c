@@ -55,6 +55,8 @@
 #include "migration/register.h"
 #include "migration/vmstate.h"
 #include "hw/pci/msix.h"
+#include "io/channel-file.h"
+#include "migration/qemu-file.h"
 #include "migration/qemu-file-types.h"
 #include "pvrdma-calls.h"
 #include "pvrdma-compat.h"
@@ -113,14 +115,28 @@ static bool stop_device(PVRDMADevice *s, Error **errp)
 }
 
 /*
- * Whoever is connected to a VM that is put back to a snapshot has gone on: the
- * daemon cannot tell that from the state.  An older one does not ask.
+ * Is it no migration?  A snapshot is loaded in another state of the machine, and
+ * a file comes from no VM that waits for what becomes of it.  A pipe may.
  */
-static bool say_what_comes(PVRDMADevice *s, Error **errp)
+static bool is_put_back(QEMUFile *f)
+{
+    QIOChannelFile *ioc = (QIOChannelFile *)object_dynamic_cast(
+        OBJECT(qemu_file_get_ioc(f)), TYPE_QIO_CHANNEL_FILE);
+    struct stat st;
+
+    return !runstate_check(RUN_STATE_INMIGRATE) ||
+           (ioc && fstat(ioc->fd, &st) == 0 && S_ISREG(st.st_mode));
+}
+
+/*
+ * Whoever is connected to a VM that is put back to what was saved of it has gone
+ * on: the daemon cannot tell that from the state.  An older one does not ask.
+ */
+static bool say_what_comes(PVRDMADevice *s, QEMUFile *f, Error **errp)
 {
     int ret = 0;
 
-    if (!runstate_check(RUN_STATE_INMIGRATE)) {
+    if (is_put_back(f)) {
         ret = pvrdma_call_put_back(s->client);
         trace_pvrdma_migrate_put_back(s->name, ret);
     }
@@ -128,18 +144,18 @@ static bool say_what_comes(PVRDMADevice *s, Error **errp)
         return true;
     }
     pvrdma_client_error(s->client, ret, errp,
-                        "the device cannot be put back to a snapshot");
+                        "the device cannot be put back to what was saved");
     return false;
 }
 
 /* From here on the daemon takes a state, and nothing of before is left. */
-static bool expect_state(PVRDMADevice *s, Error **errp)
+static bool expect_state(PVRDMADevice *s, QEMUFile *f, Error **errp)
 {
     /* Else on the way over STOP the daemon would load what it has not got. */
     return s->state == VFIO_USER_MIG_RESUMING ||
            (stop_device(s, errp) &&
             set_state(s, VFIO_USER_MIG_RESUMING, errp) &&
-            say_what_comes(s, errp));
+            say_what_comes(s, f, errp));
 }
 
 /* The device is as after a reset; nothing of what was written is in use. */
@@ -325,7 +341,7 @@ static int load_begins(QEMUFile *f, void *opaque, Error **errp)
 
     if (!s->lost) {
         pvrdma_client_begin(s->client);
-        expect_state(s, &err);
+        expect_state(s, f, &err);
         pvrdma_client_end(s->client);
     }
     if (err && !(s->lost && pvrdma_reconnect_wanted(s))) {
@@ -364,7 +380,7 @@ static int get_state(QEMUFile *f, void *opaque, size_t size,
     PVRDMADevice *s = opaque;
     Error *err = NULL;
 
-    if (s->able && expect_state(s, &err) && load_bytes(s, f, &err)) {
+    if (s->able && expect_state(s, f, &err) && load_bytes(s, f, &err)) {
         return 0;
     }
     if (!s->able) {

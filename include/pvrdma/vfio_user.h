@@ -231,7 +231,7 @@ enum vfio_user_feature {
 
 /*
  * Ours, which are numbered far behind; dirty.h has the other one.  SET, no data, in
- * RESUMING: what comes is a snapshot that the VM is put back to, and not its state on the
+ * RESUMING: what comes was saved (a snapshot, or a file), and is not the VM's state on the
  * way from one place to another, so that the peers of its connections have gone on.
  */
 #define PVRDMA_FEATURE_PUT_BACK 0x8002u

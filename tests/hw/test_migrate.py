@@ -647,11 +647,27 @@ class Loading(Able):
         return done.stdout
 
     def test_good_file(self):
+        """That it is one is said: it may be loaded any number of times.  A pipe may be a
+        migration, whatever is at its other end."""
+        for way, put_back in ('file:', 1), ('exec:cat ', 0):
+            with self.subTest(way):
+                self.sock += 'x'
+                server = self.serve(features=ABLE + (vs.PUT_BACK,))
+                machine = self.boot(args=['-incoming', way + self.file])
+                machine.wait_status('running')
+                self.assertEqual(bytes(server.loaded), STATE[:5000])
+                self.assertEqual(server.put_back, put_back)
+                machine.close()
+
+    def test_descriptor_of_a_file(self):
+        """As libvirt restores."""
         self.sock += 'x'
-        server = self.serve(features=ABLE)
-        machine = self.boot(args=['-incoming', 'file:' + self.file])
+        server = self.serve(features=ABLE + (vs.PUT_BACK,))
+        with open(self.file, 'rb') as stream:
+            machine = self.boot(args=['-incoming', 'fd:%d' % stream.fileno()],
+                                fds=[stream.fileno()])
         machine.wait_status('running')
-        self.assertEqual(bytes(server.loaded), STATE[:5000])
+        self.assertEqual(server.put_back, 1)
 
     def test_lengths(self):
         for length in (1 << 20 | 1, 1 << 31, 0xffffffff):
@@ -849,7 +865,7 @@ class Snapshot(Able):
                         refuse_state(vs.RESUMING, 16))
 
     def test_refused_put_back(self):
-        self.not_loaded('cannot be put back to a snapshot', vs.FEATURE,
+        self.not_loaded('cannot be put back to what was saved', vs.FEATURE,
                         only(vs.PUT_BACK, vs.SET, lambda _, msg: vs.refuse(msg, 22)))
 
     def test_refused_data(self):

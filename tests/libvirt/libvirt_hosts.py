@@ -317,11 +317,6 @@ class DomainGuest(hosts.HostGuest):
         self.agent.hold()
         self.place.virsh('save', self.name, '/run/guests/' + name)
 
-    def destroy(self):
-        """`virsh destroy`; restore() must follow."""
-        self.agent.hold()
-        self.place.virsh('destroy', self.name)
-
     def restore(self, name):
         """`virsh restore` of /run/guests/NAME, on the host where it is."""
         self.prepare(self.place)

@@ -6,7 +6,6 @@ The peer is a plain guest of the first host.  Part of `make soak`, since the roo
 libvirt has to be fetched.
 """
 
-import shutil
 import time
 
 import hosts
@@ -145,17 +144,11 @@ class LibvirtTest(test_migrate.HostsTest):
         return program
 
     def test_save_and_restore(self):
-        """Restored at once the VM goes on with its connections; from the same file once
-        more it does so without them, since its peer has gone on."""
-        place = self.libvirt[self.here]
+        """The VM goes on without its connections, and is told so."""
         program = self.pingpong(18698)
         self.mover.save('saved')
         self.assertIsNone(self.libvirt_state(self.here))
-        shutil.copy(place.path('saved'), place.path('again'))
         self.mover.restore('saved')
-        program.more_messages(self.daemons)
-        self.mover.destroy()
-        self.mover.restore('again')
         for job in program.jobs:
             job.wait(100)
             self.assertEqual((job.how, job.code), ('exited', 1), job.describe())
