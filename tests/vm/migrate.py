@@ -115,8 +115,8 @@ def migrate(guest, socket, host=None, downtime=1000):
 
 def together(moves, downtime=1000, held=None):
     """Move several guests at the same time: (guest, socket, host) of each; returns them
-    as they are then.  With @held all stand still when the last of them does, for so many
-    seconds more."""
+    as they are then.  With @held all stand still when the last of them does, until that
+    returns."""
     targets = []
     for guest, socket, host in moves:
         target = target_of(guest, socket, host)
@@ -128,7 +128,7 @@ def together(moves, downtime=1000, held=None):
     if held is not None:
         for guest in guests:
             wait(guest, 'pre-switchover')
-        time.sleep(held)
+        held()
         for guest in guests:
             guest.qmp('migrate-continue', state='pre-switchover')
     for guest, target in zip(guests, targets):

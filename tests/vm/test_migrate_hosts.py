@@ -12,7 +12,9 @@ parts and the other the stock ones.  With --long there are many moves to places 
 drawn as well, and other parts and addresses.
 """
 
+import functools
 import random
+import time
 
 import fixture
 import hosts
@@ -27,6 +29,11 @@ HELD = 5
 DRAWN = 12
 # Where the guests are at the beginning of each test, and at its end.
 START = 0, 2
+
+
+def still(seconds):
+    """They stand still for so long."""
+    return functools.partial(time.sleep, seconds)
 
 
 class AnyHosts(fixture.SessionTest):
@@ -144,10 +151,17 @@ class Moves:
 
     def test_both(self):
         """Each to the other's host, also if both have stopped before either begins."""
-        self.moves(((2, 0), {}), (START, {'held': 0}))
+        self.moves(((2, 0), {}), (START, {'held': still(0)}))
+
+    def test_daemons_replaced(self):
+        """Of all hosts, while both stand still on their way."""
+        def replace():
+            for daemon in self.daemons:
+                self.assertGreater(daemon.ctl_json('restart')['vms'], 0)
+        self.moves(((2, 0), {'held': replace}))
 
     def test_connections(self):
-        self.connecting(((2, 1), {}), (START, {'held': HELD}))
+        self.connecting(((2, 1), {}), (START, {'held': still(HELD)}))
 
     def test_zz_kernel_log(self):
         for guest in self.guests:
@@ -170,7 +184,7 @@ class Drawn(Moves):
         for _ in range(DRAWN):
             others = [(i, k) for i in range(3) for k in range(3) if (i, k) != places]
             places = self.random.choice(others)
-            yield places, {'held': self.random.choice((None, 0, 0.5))}
+            yield places, {'held': self.random.choice((None, still(0), still(0.5)))}
         yield START, {}
 
     def test_drawn(self):
