@@ -137,7 +137,7 @@ def vm(args):
     return check.pytest_layer('vm', args.builddir,
                               [['tests/vm', '--long', '-k',
                                 'no_exit or no_lost or kernel_users or in_a_row '
-                                'or test_migrate_hosts or test_restart or test_systemd']])
+                                'or test_migrate_hosts or test_restart or test_systemd or test_rdmacm']])
 
 
 def libvirt(args):

@@ -31,7 +31,7 @@ class HostsCase(test_rdmacm.CmCase):
                                             files=parts.guest_files())
 
 
-class HostsTest(HostsCase, test_rdmacm.CmStockTest):
+class HostsTest(test_rdmacm.Programs, HostsCase):
     """All that the connection manager's tests do between guests of one host, and more."""
 
     own = (True, False)

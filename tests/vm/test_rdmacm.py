@@ -3,7 +3,8 @@
 perftest, and udcheck, which looks at every byte and at the route in front of it.
 
 The connection manager runs in the guests' kernels; of the adapter it needs QP1, the
-datagrams between these, and GIDs that lead to the peer.
+datagrams between these, and GIDs that lead to the peer.  With --long also between guests
+that have the same parts both.
 """
 
 import itertools
@@ -122,12 +123,14 @@ class CmCase(fixture.SessionTest):
         self.assertLess(job.seconds, AT_ONCE * self.guests[1].patience,
                         job.describe())
 
+    def test_zz_kernel_log(self):
+        for guest in self.guests:
+            self.assertEqual(log_problems(guest), [])
 
-class CmStockTest(CmCase):
-    """With the in-tree driver and rdma-core's library in both guests; what other
-    guests have runs the same."""
 
-    own = (False, False)
+class Programs:
+    """Before a CmCase: the same whatever parts its guests have."""
+
     servers = (0,)
 
     def each(self):
@@ -271,36 +274,9 @@ class CmStockTest(CmCase):
         self.assertEqual(job.how, 'exited', job.describe())
         self.assertIn('RDMA_CM_EVENT_MULTICAST_ERROR', job.out, job.describe())
 
-    def test_zz_kernel_log(self):
-        for guest in self.guests:
-            self.assertEqual(log_problems(guest), [])
 
-
-class CmOwnTest(CmStockTest):
-    """With our driver and library in both guests, and a third one that does not
-    answer: it was paused."""
-
-    own = (True, True)
-
-    @classmethod
-    def boot(cls):
-        super().boot()
-        cls.third = Guest(cls.session, 3, {'pvrdma': Link(cls.session, 'three')},
-                          cls.daemon.socket('vm3'), files=parts.guest_files())
-        cls.third.start().wait_boot()
-        parts.load_own_driver(cls.third)
-        cls.third.gid_index(parts.OWN_DEVICE, cls.third.ip('pvrdma'))
-        cls.third.qmp('stop')
-        # It has a cable of its own, and could answer no ARP anyhow.
-        cls.guests[0].run('/usr/sbin/ip neigh add %s lladdr %s dev vmx0 nud permanent'
-                          % (cls.third.ip('pvrdma'), cls.third.mac('pvrdma')))
-        # The connection manager asks 16 times, for 70 s.
-        cls.asks = cls.ask_third(180)
-
-    @classmethod
-    def ask_third(cls, timeout):
-        return cls.guests[0].spawn('ucmatose -s %s -p 7599'
-                                   % cls.third.ip('pvrdma'), timeout)
+class CmOwnTest(CmCase):
+    """With our driver and library in both guests: what rdma-core's library refuses."""
 
     def test_udcheck_extended(self):
         job = self.check('udcheck -x -i 64 -d {dev} -g {gid} -p {port} -n 4{| IP}')
@@ -324,6 +300,34 @@ class CmOwnTest(CmStockTest):
             type(self).gids = saved
         self.assertIn(' 0 errors', job.out)
 
+
+class CmMixedTest(Programs, CmCase):
+    """The stock parts in one guest and ours in the other, either one serving; and a third
+    one that does not answer: it was paused."""
+
+    own = (False, True)
+    servers = (0, 1)
+
+    @classmethod
+    def boot(cls):
+        super().boot()
+        cls.third = Guest(cls.session, 3, {'pvrdma': Link(cls.session, 'three')},
+                          cls.daemon.socket('vm3'), files=parts.guest_files())
+        cls.third.start().wait_boot()
+        parts.load_own_driver(cls.third)
+        cls.third.gid_index(parts.OWN_DEVICE, cls.third.ip('pvrdma'))
+        cls.third.qmp('stop')
+        # It has a cable of its own, and could answer no ARP anyhow.
+        cls.guests[0].run('/usr/sbin/ip neigh add %s lladdr %s dev vmx0 nud permanent'
+                          % (cls.third.ip('pvrdma'), cls.third.mac('pvrdma')))
+        # The connection manager asks 16 times, for 70 s.
+        cls.asks = cls.ask_third(180)
+
+    @classmethod
+    def ask_third(cls, timeout):
+        return cls.guests[0].spawn('ucmatose -s %s -p 7599'
+                                   % cls.third.ip('pvrdma'), timeout)
+
     def test_z_paused_peer(self):
         """Whoever asks is told in the end, and at once when the peer has gone."""
         job = self.asks.wait()
@@ -336,8 +340,11 @@ class CmOwnTest(CmStockTest):
                         job.describe())
 
 
-class CmMixedTest(CmStockTest):
-    """The stock parts in one guest and ours in the other, either one serving."""
+if fixture.LONG:
+    class CmStockProgramsTest(Programs, CmCase):
+        """With the in-tree driver and rdma-core's library in both."""
 
-    own = (False, True)
-    servers = (0, 1)
+        own = (False, False)
+
+    class CmOwnProgramsTest(Programs, CmCase):
+        pass
