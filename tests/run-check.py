@@ -205,6 +205,10 @@ def run(argv, limit, env=None):
     return job.problem()
 
 
+# These programs wait more than they compute; those that judge times run alone.
+AT_ONCE = 2 * os.cpu_count()
+
+
 def meson_layer(name, builddir, args, env=None, counts=None):
     """Run `meson test` in @builddir and count, in addition to @counts."""
     counts = counts or Counts(name)
@@ -212,7 +216,8 @@ def meson_layer(name, builddir, args, env=None, counts=None):
     log = os.path.join(builddir, 'meson-logs', 'testlog.json')
     if os.path.exists(log):
         os.unlink(log)
-    problem = run(['meson', 'test', '-C', builddir, '--print-errorlogs'] + args,
+    problem = run(['meson', 'test', '-C', builddir, '--print-errorlogs',
+                   '--num-processes=%d' % AT_ONCE] + args,
                   LIMIT[name], env)
     if not os.path.exists(log):
         counts.add('failed', name, 'meson test left no log: ' + (problem or 'status 0'))
@@ -223,8 +228,6 @@ def meson_layer(name, builddir, args, env=None, counts=None):
     return counts
 
 
-# These programs wait more than they compute, and with sanitizers no time is judged.
-AT_ONCE = 2 * os.cpu_count()
 # What to build with, and what to run it with.
 SANITIZERS = {
     'asan': ('address,undefined',
@@ -252,8 +255,7 @@ def sanitizer(name, build, runs=((UNIT_AND_VGUEST, 1),)):
         counts.add('failed', name, 'configure ' + problem)
         return counts
     for which, times in runs:
-        meson_layer(name, builddir, ['--timeout-multiplier=%d' % (6 * times),
-                                     '--num-processes=%d' % AT_ONCE, *which],
+        meson_layer(name, builddir, ['--timeout-multiplier=%d' % (6 * times), *which],
                     dict(full, VGUEST_SOAK=str(times)), counts)
     return counts
 

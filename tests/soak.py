@@ -7,8 +7,8 @@ usage: soak.py [--builddir DIR] [--factor N] [PART...]
 Parts, in this order; without names all of them:
   vguest     the tests that repeat what only some rounds show, N times as often; so 100 N
              moves in a row, and as many over TCP
-  asan tsan  unit, vguest and those that mostly wait in builds with sanitizers, N tenths
-             of a plain build's rounds; and 100 N moves as above
+  asan tsan  unit, vguest and what `make check` leaves out (suite soak) in builds with
+             sanitizers, N tenths of a plain build's rounds; and 100 N moves as above
   fuzz       each target for 10 N minutes at most an hour
   mutants    checks taken out one by one (tests/mutations)
   hw         the QEMU device's tests in a QEMU with AddressSanitizer and
@@ -69,7 +69,7 @@ def vguest(args):
 def sanitizer(name):
     def run(args):
         return check.sanitizer(name, args.builddir, (
-            (check.UNIT_AND_VGUEST + ['--suite=patient'], args.factor),
+            (check.UNIT_AND_VGUEST + ['--suite=soak'], args.factor),
             (['--suite=vguest', *MOVES], 10 * args.factor)))
     return run
 
