@@ -16,7 +16,7 @@ Parts, in this order; without names all of them:
   debian13   the daemon built and tested in a Debian 13 root
   debug      driver, provider and data check in guests whose kernel has lockdep,
              KASAN and DMA debugging (images/build-debug-kernel.sh)
-  vm         guests for half an hour: 10^6 round trips without an exit, lost wake-ups,
+  vm         guests: 10^6 round trips without an exit, lost wake-ups,
              fio --verify over NVMe, NFS and iSER, migrations in a row, 100 restarts of the
              daemon, 50 by systemd
   libvirt    `virsh migrate` between two libvirtd, save, restore (tests/libvirt)
@@ -137,7 +137,8 @@ def vm(args):
     return check.pytest_layer('vm', args.builddir,
                               [['tests/vm', '--long', '-k',
                                 'no_exit or no_lost or kernel_users or in_a_row '
-                                'or test_migrate_hosts or test_restart or test_systemd or test_rdmacm']])
+                                'or test_migrate_hosts or test_restart or test_systemd or test_rdmacm '
+                                'or with_stock or test_conformance']])
 
 
 def libvirt(args):

@@ -321,14 +321,16 @@ class ProviderTest(ProviderCase):
     def test_ours_with_ours(self):
         self.run_all(('ours ', 'ours '))
 
-    def test_ours_with_stock(self):
-        self.run_all(('ours ', ''))
-
     def test_stock_with_ours(self):
         self.run_all(('', 'ours '))
 
-    def test_stock_with_stock(self):
-        self.run_all(('', ''))
+    if fixture.LONG:  # test_side_by_side() has a little of these
+
+        def test_ours_with_stock(self):
+            self.run_all(('ours ', ''))
+
+        def test_stock_with_stock(self):
+            self.run_all(('', ''))
 
     def test_side_by_side(self):
         """Programs with either provider at the same time in both guests."""
