@@ -202,8 +202,9 @@ class HostsTest(Moves, TwoHosts):
     pass
 
 
-class OwnHostsTest(Moves, TwoHosts):
-    own = True
+if fixture.LONG:
+    class OwnHostsTest(Moves, TwoHosts):
+        own = True
 
 
 class RowTest(TwoHosts):

@@ -102,8 +102,9 @@ class StockTest(Restarts):
     pass
 
 
-class OwnTest(Restarts):
-    own = True
+if fixture.LONG:
+    class OwnTest(Restarts):
+        own = True
 
 
 class HostsTest(Restarts):
