@@ -7,6 +7,7 @@
 #
 # Results in OUTDIR:
 #   vmlinuz        the distribution's newest kernel
+#   vmlinux        the same unpacked, which for an emulated guest is most of its boot
 #   initramfs      busybox, rdma-core tools, perftest, their libraries and the
 #                  modules they need, vmw_pvrdma.ko among them, and the agent
 #   image.info     package versions
@@ -268,8 +269,27 @@ chmod 755 "$root/init"
 
 # ---------------------------------------------------------------- the image
 
+# number FILE OFFSET BYTES: what is there, little-endian.
+number()
+{
+    od -An -t "u$3" -j "$2" -N "$3" "$1" | tr -d ' '
+}
+
+# unpack_kernel BZIMAGE ELF: what is packed by xz in it, if it is.  By Linux's boot
+# protocol: setup_sects (at 497) and one sectors are in front, then come payload_offset
+# (584) bytes, then payload_length (588), of which the last 4 are no part of the stream.
+unpack_kernel()
+{
+    at=$((($(number "$1" 497 1) + 1) * 512 + $(number "$1" 584 4)))
+    rm -f "$2"
+    tail -c "+$((at + 1))" "$1" | head -c "$(($(number "$1" 588 4) - 4))" |
+        xz -dc > "$2.tmp" 2>> "$log" && mv "$2.tmp" "$2"
+}
+
 say "packing the initramfs ..."
 cp "$krn/boot/vmlinuz-$release" "$out/vmlinuz"
+unpack_kernel "$out/vmlinuz" "$out/vmlinux" ||
+    say "the kernel is not packed by xz: guests unpack it themselves, which takes seconds"
 (cd "$root" && find . | LC_ALL=C sort | cpio -o -H newc -R 0:0 --quiet) > "$out/initramfs.tmp"
 mv "$out/initramfs.tmp" "$out/initramfs"
 {

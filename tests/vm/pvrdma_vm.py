@@ -489,7 +489,7 @@ class Guest:
             '-object', 'memory-backend-memfd,id=mem,size=%dM,share=on'
             % self.memory,
             '-nodefaults', '-no-user-config', '-display', 'none',
-            '-no-reboot', '-kernel', image('vmlinuz'),
+            '-no-reboot', '-kernel', kernel(),
             '-initrd', self._write_initrd(), '-append', self.kernel_line(),
             '-chardev', 'socket,id=ctl,path=%s,server=on,wait=off'
             % self._sock('ctl'),
@@ -677,6 +677,13 @@ def image(name):
     if not os.path.exists(path):
         raise VmError('no guest image %s: run images/build-image.sh' % path)
     return path
+
+
+def kernel():
+    """As it is unpacked, if there is that: most of an emulated guest's boot would be to
+    do so."""
+    path = os.path.join(IMAGES, 'vmlinux')
+    return path if os.path.exists(path) else image('vmlinuz')
 
 
 def guest_programs():
