@@ -26,6 +26,7 @@ status is 0 only if nothing failed.
 
 import argparse
 import contextlib
+import glob
 import json
 import os
 import re
@@ -40,10 +41,10 @@ import xml.etree.ElementTree
 LIMIT = {'style': 900, 'tests': 2400, 'asan': 3000, 'tsan': 3000, 'fuzz': 1800,
          'hw': 1200, 'vm': 3600}
 LAYERS = ['style', 'tests', 'asan', 'tsan', 'fuzz', 'hw', 'vm']
-# Guests wait more than they compute, so half of the tests run beside the other half.
-SECOND_HALF = ['tests/vm/test_driver.py', 'tests/vm/test_rdmacm.py']
-VM_HALVES = [['tests/vm', *('--ignore=' + name for name in SECOND_HALF)], SECOND_HALF]
 SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Of the vm layer: what takes longest, and what has a pair of guests in common.
+VM_FIRST = ['driver', 'provider', 'migrate', 'rdmacm', 'conformance', 'hosts_wire']
+VM_PAIR = ['boot', 'datacheck', 'lifecycle', 'perftest', 'pingpong']
 TAP_LINE = re.compile(r'^(not )?ok\b\s*(\d+)?\s*(?:-\s*)?([^#]*)(?:#\s*(.*))?$')
 TAP_OTHER = re.compile(r'\s*(#|$)|TAP version |Bail out!|pragma ')
 TAP_PLAN = re.compile(r'^1\.\.(\d+)\s*(?:#\s*(.*))?$')
@@ -191,6 +192,13 @@ class Job:
                 self.proc.wait()
             self.timer.cancel()
 
+    def has_ended(self):
+        """Whether it has, without waiting."""
+        if self.proc.poll() is None:
+            return False
+        self.timer.cancel()
+        return True
+
     def problem(self):
         """Why it failed, or nothing."""
         if self.late:
@@ -298,9 +306,22 @@ def fuzz_layer(builddir, seconds):
     return counts
 
 
+def vm_runs():
+    """The files of tests/vm in the order in which to begin them, as arguments of pytest.
+    Not test_debug.py, which has tests for another kernel only."""
+    def path(name):
+        return os.path.join('tests', 'vm', 'test_%s.py' % name)
+    rest = sorted(os.path.relpath(found, SOURCE) for found in
+                  glob.glob(os.path.join(SOURCE, path('*'))))
+    first = [[path(name)] for name in VM_FIRST] + [[path(name) for name in VM_PAIR]]
+    known = sum(first, [path('debug')])
+    return first + [[name] for name in rest if name not in known]
+
+
 def pytest_layer(name, builddir, runs=None, env=None):
     """Tests by Debian's pytest, whichever Python runs this: one for each of @runs, lists
-    of its arguments, all at the same time; without these the tests in tests/NAME."""
+    of its arguments, as many at a time as there are processors; without these the tests
+    in tests/NAME."""
     counts = Counts(name)
     if not shutil.which('pytest-3'):
         counts.add('failed' if configured(builddir, 'CHECK') else 'skipped', name,
@@ -310,6 +331,8 @@ def pytest_layer(name, builddir, runs=None, env=None):
     jobs = {}
     with contextlib.ExitStack() as stack:
         for number, args in enumerate(runs or [[os.path.join('tests', name)]]):
+            while sum(not job.has_ended() for job in jobs.values()) >= os.cpu_count():
+                time.sleep(0.1)
             log = os.path.join(builddir, '%s-tests%s.xml' % (name, number or ''))
             if os.path.exists(log):
                 os.unlink(log)
@@ -365,7 +388,7 @@ def layers(args):
     if 'hw' in chosen:
         yield pytest_layer('hw', build)
     if 'vm' in chosen:
-        yield pytest_layer('vm', build, VM_HALVES)
+        yield pytest_layer('vm', build, vm_runs())
 
 
 def run_layers(each, summary):
