@@ -115,8 +115,8 @@ static bool stop_device(PVRDMADevice *s, Error **errp)
 }
 
 /*
- * Is it no migration?  A snapshot is loaded in another state of the machine, and
- * a file comes from no VM that waits for what becomes of it.  A pipe may.
+ * Is it no migration?  A snapshot is loaded in another state of the machine,
+ * and a file comes from no VM that waits for what becomes of it.  A pipe may.
  */
 static bool is_put_back(QEMUFile *f)
 {
@@ -129,8 +129,9 @@ static bool is_put_back(QEMUFile *f)
 }
 
 /*
- * Whoever is connected to a VM that is put back to what was saved of it has gone
- * on: the daemon cannot tell that from the state.  An older one does not ask.
+ * Whoever is connected to a VM that is put back to what was saved of it has
+ * gone on: the daemon cannot tell that from the state.  An older one does not
+ * ask.
  */
 static bool say_what_comes(PVRDMADevice *s, QEMUFile *f, Error **errp)
 {
