@@ -334,6 +334,7 @@ static void resume(struct adopted *a)
             datapath_pause(vm);
         }
         datapath_resume(vm);
+        migration_announce_again(vm);
     }
 }
 
