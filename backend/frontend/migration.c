@@ -317,7 +317,7 @@ static int end_load(struct vfu_conn *c, struct migration *m)
     gint64 since = g_get_monotonic_time();
     struct vm *vm = c->vm;
     GError *err = NULL;
-    bool ok = vm_load(vm, m->in, m->got, &err), not_run;
+    bool ok = vm_load(vm, m->in, m->got, &err), was, is, not_run;
 
     m->last.kind = MIGRATION_LOADED;
     m->last.bytes = m->got;
@@ -332,15 +332,15 @@ static int end_load(struct vfu_conn *c, struct migration *m)
     }
     m->loaded = true;
     not_run = m->saved && datapath_stopped_clock(vm) == m->clock;
-    if (memcmp(m->former, vm->owner, sizeof(m->former)) == 0) {
-        m->past = true; /* it ran on, elsewhere */
+    was = memcmp(m->former, vm->owner, sizeof(m->former)) == 0;
+    is = memcmp(m->before.owner, vm->owner, sizeof(vm->owner)) == 0;
+    if (was) {
         vm->generation = MAX(vm->generation, m->former_generation + 1);
-    } else if (memcmp(m->before.owner, vm->owner, sizeof(vm->owner)) == 0) {
-        m->past = !not_run;
-        vm->generation = MAX(vm->generation, m->before.generation + 1);
-    } else {
-        m->past = m->put_back && !not_run;
     }
+    if (is) {
+        vm->generation = MAX(vm->generation, m->before.generation + 1);
+    }
+    m->past = (was || is || m->put_back) && !not_run;
     pci_config_set_bus_master(&c->pci, vm->dev->bus_master);
     log_vm(LOG_LVL_INFO, vm, "a state of %" PRIu64 " bytes was loaded", m->last.bytes);
     return 0;

@@ -388,6 +388,33 @@ static void test_booted(gconstpointer style)
     }
 }
 
+/* It was put back behind such a boot; what it is saved as then, and goes on with, is not. */
+static void test_booted_once(gconstpointer style)
+{
+    struct vgt_opts o = vgt_opts_of(style);
+    g_autoptr(GByteArray) stream = NULL, next = NULL;
+    struct vgt_pair p;
+    struct vguest *g;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    g = p.s[0].g;
+    stream = save_and_boot(g, false);
+    g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
+    g_assert_cmpint(vg_reset(g), ==, 0);
+    load_snapshot(g, stream);
+    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    vg_raise_all(g);
+    expect_past(&p);
+    vgt_pair_reconnect(&p, NULL);
+    vgt_write_once(&p, 1);
+    next = vg_mig_save(g);
+    load_snapshot(g, next);
+    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    vg_raise_all(g);
+    expect_goes_on(&p, 2);
+    vgt_pair_close(&p);
+}
+
 /* In another one it gets nothing from what has booted, and is of the past after that. */
 static void test_booted_elsewhere(gconstpointer style)
 {
@@ -605,6 +632,7 @@ int main(int argc, char **argv)
         {"not-run", test_not_run},
         {"back", test_back},
         {"booted", test_booted},
+        {"booted-once", test_booted_once},
         {"booted-elsewhere", test_booted_elsewhere},
         {"booted-behind", test_booted_behind},
         {"next", test_next},
