@@ -70,7 +70,7 @@ int pvrdma_call_migration(PVRDMAClient *c, uint64_t *flags);
 int pvrdma_call_get_state(PVRDMAClient *c, uint32_t *state);
 /* Change it; done on return. */
 int pvrdma_call_set_state(PVRDMAClient *c, uint32_t state);
-/* RESUMING: what comes is a snapshot.  -ENOTTY: the daemon does not care. */
+/* RESUMING: what comes was saved.  -ENOTTY: the daemon does not care. */
 int pvrdma_call_put_back(PVRDMAClient *c);
 
 /* Log what is written to these ranges of guest memory; every store from now. */

@@ -125,7 +125,8 @@ static bool is_put_back(QEMUFile *f)
     struct stat st;
 
     return !runstate_check(RUN_STATE_INMIGRATE) ||
-           (ioc && fstat(ioc->fd, &st) == 0 && S_ISREG(st.st_mode));
+           (ioc && fstat(ioc->fd, &st) == 0 &&
+            (S_ISREG(st.st_mode) || S_ISBLK(st.st_mode)));
 }
 
 /*

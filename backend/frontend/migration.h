@@ -16,7 +16,7 @@ int migration_get_state(struct vfu_conn *c, const struct vfu_feature *f,
 int migration_set_state(struct vfu_conn *c, const struct vfu_feature *f,
                         struct vfu_reply *r);
 
-/* What comes is a snapshot (PVRDMA_FEATURE_PUT_BACK). */
+/* What comes was saved (PVRDMA_FEATURE_PUT_BACK). */
 int migration_put_back(struct vfu_conn *c, const struct vfu_feature *f,
                        struct vfu_reply *r);
 

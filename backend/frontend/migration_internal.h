@@ -28,11 +28,11 @@ struct migration {
     bool saved;       /* its state was, since the VM was last RUNNING, ... */
     uint64_t clock;   /* ... with that clock of the guest's */
     bool past;        /* what is loaded is of the past: peers have gone on without it */
-    bool put_back;    /* RESUMING: what comes is a snapshot, as the client says */
+    bool put_back;    /* RESUMING: what comes was saved, as the client says */
     bool passed_on;   /* what is loaded was saved again, and not run */
     /* What it had before it loaded a state that was not run. */
     struct vm_identity before; /* its key zero behind a restart: another is made */
-    /* ... and before its addresses moved, and it was reset: 0, that did not happen. */
+    /* ... and before it was reset, saved or with its addresses moved: 0, it was not. */
     uint64_t former[2], former_generation;
     gint64 stopped_at; /* when it was last to stop, g_get_monotonic_time() */
     gint64 announced;  /* until when it has used up announcing its addresses, the same */
