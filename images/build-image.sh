@@ -275,21 +275,25 @@ number()
     od -An -t "u$3" -j "$2" -N "$3" "$1" | tr -d ' '
 }
 
-# unpack_kernel BZIMAGE ELF: what is packed by xz in it, if it is.  By Linux's boot
-# protocol: setup_sects (at 497) and one sectors are in front, then come payload_offset
+# unpack_kernel BZIMAGE ELF: what is packed by xz in it, if it is, and has the note by
+# which QEMU starts it (PVH's entry).  By Linux's boot protocol: setup_sects (at 497) and one sectors are in front, then come payload_offset
 # (584) bytes, then payload_length (588), of which the last 4 are no part of the stream.
 unpack_kernel()
 {
     at=$((($(number "$1" 497 1) + 1) * 512 + $(number "$1" 584 4)))
     rm -f "$2"
     tail -c "+$((at + 1))" "$1" | head -c "$(($(number "$1" 588 4) - 4))" |
-        xz -dc > "$2.tmp" 2>> "$log" && mv "$2.tmp" "$2"
+        xz -dc > "$2.tmp" 2>> "$log" &&
+        readelf -n "$2.tmp" 2>> "$log" | grep -q 'Xen.*0x00000012' &&
+        mv "$2.tmp" "$2" && return
+    rm -f "$2.tmp"
+    return 1
 }
 
 say "packing the initramfs ..."
 cp "$krn/boot/vmlinuz-$release" "$out/vmlinuz"
 unpack_kernel "$out/vmlinuz" "$out/vmlinux" ||
-    say "the kernel is not packed by xz: guests unpack it themselves, which takes seconds"
+    say "the kernel cannot be unpacked here: guests do it, which takes them seconds"
 (cd "$root" && find . | LC_ALL=C sort | cpio -o -H newc -R 0:0 --quiet) > "$out/initramfs.tmp"
 mv "$out/initramfs.tmp" "$out/initramfs"
 {
