@@ -213,8 +213,10 @@ def run(argv, limit, env=None):
     return job.problem()
 
 
-# These programs wait more than they compute; those that judge times run alone.
-AT_ONCE = 2 * os.cpu_count()
+# Programs of meson's wait more than they compute; those that judge times run alone.
+# Guests compute, and take memory.
+AT_ONCE = 2 * len(os.sched_getaffinity(0))
+GUESTS_AT_ONCE = min(AT_ONCE // 2, 4)
 
 
 def meson_layer(name, builddir, args, env=None, counts=None):
@@ -320,8 +322,8 @@ def vm_runs():
 
 def pytest_layer(name, builddir, runs=None, env=None):
     """Tests by Debian's pytest, whichever Python runs this: one for each of @runs, lists
-    of its arguments, as many at a time as there are processors; without these the tests
-    in tests/NAME."""
+    of its arguments, GUESTS_AT_ONCE of them at a time; without these the tests in
+    tests/NAME."""
     counts = Counts(name)
     if not shutil.which('pytest-3'):
         counts.add('failed' if configured(builddir, 'CHECK') else 'skipped', name,
@@ -331,7 +333,7 @@ def pytest_layer(name, builddir, runs=None, env=None):
     jobs = {}
     with contextlib.ExitStack() as stack:
         for number, args in enumerate(runs or [[os.path.join('tests', name)]]):
-            while sum(not job.has_ended() for job in jobs.values()) >= os.cpu_count():
+            while sum(not job.has_ended() for job in jobs.values()) >= GUESTS_AT_ONCE:
                 time.sleep(0.1)
             log = os.path.join(builddir, '%s-tests%s.xml' % (name, number or ''))
             if os.path.exists(log):

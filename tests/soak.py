@@ -16,7 +16,8 @@ Parts, in this order; without names all of them:
   debian13   the daemon built and tested in a Debian 13 root
   debug      driver, provider and data check in guests whose kernel has lockdep,
              KASAN and DMA debugging (images/build-debug-kernel.sh)
-  vm         guests: 10^6 round trips without an exit, lost wake-ups,
+  vm         guests: 10^6 round trips without an exit, lost wake-ups, pyverbs on the stock
+             parts, pairs of libraries and guest parts that `make check` leaves out,
              fio --verify over NVMe, NFS and iSER, migrations in a row, 100 restarts of the
              daemon, 50 by systemd
   libvirt    `virsh migrate` between two libvirtd, save, restore (tests/libvirt)

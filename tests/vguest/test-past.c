@@ -388,7 +388,7 @@ static void test_booted(gconstpointer style)
     }
 }
 
-/* It was put back behind such a boot; what it is saved as then, and goes on with, is not. */
+/* It is put back behind such a boot; what it is saved as after that is no past. */
 static void test_booted_once(gconstpointer style)
 {
     struct vgt_opts o = vgt_opts_of(style);

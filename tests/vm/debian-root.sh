@@ -178,9 +178,11 @@ make_image()
 {
     local name
     mkdir -p "$work/modules"
+    # Tests that have a disk already may read these just now.
     [ -n "$suite" ] || for name in crc16 mbcache jbd2 ext4; do
         find "$root/lib/modules/$release" -name "$name.ko" \
-            -exec cp {} "$work/modules/" \;
+            -exec cp {} "$work/modules/$name.tmp" \;
+        mv "$work/modules/$name.tmp" "$work/modules/$name.ko"
     done
     say "making the image"
     rm -f "$work/$1.img"

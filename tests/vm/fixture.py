@@ -117,7 +117,7 @@ class SessionTest(unittest.TestCase):
             raise unittest.SkipTest('network namespaces need root')
         cls.require()
         shared.close()
-        cls.session = Session(cls.__name__)
+        cls.session = Session('%s.%s' % (cls.__module__, cls.__name__))
         try:
             cls.boot()
         except BaseException as exc:
@@ -188,4 +188,4 @@ class PrivateTest(unittest.TestCase):
         require_build()
         # One pair at a time: the machine is small and emulation is not.
         shared.close()
-        self.session = Session(self.id().split('.', 1)[-1])
+        self.session = Session(self.id())

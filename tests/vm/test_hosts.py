@@ -63,7 +63,7 @@ class HostsTest(test_rdmacm.Programs, HostsCase):
             self.assertRegex(job.out, r'(?m)^\d+ checks, 0 errors$')
 
 
-class HostsOwnTest(HostsCase):
+class HostsOwnTest(test_rdmacm.KernelLog, HostsCase):
     """With our driver and library on both."""
 
     own = (True, True)
