@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * Numbered messages from one guest to another, of any type of queue pair, so that what
- * became of each can be told: they arrive whole, in order and never twice; of a reliable
- * connection all of them do.
+ * became of each can be told: they arrive whole and never twice, but for datagrams in
+ * order, and of a reliable connection all of them do.
  *
  * Everything here aborts the test on a surprise.
  */
@@ -22,6 +22,7 @@ struct numbered {
     struct vg_qp *tx[NUMBERED_QPS], *rx[NUMBERED_QPS];
     /* posted, complete, to arrive */
     uint64_t sent[NUMBERED_QPS], done[NUMBERED_QPS], next[NUMBERED_QPS];
+    uint64_t came[NUMBERED_QPS]; /* bit k: that of number next - 1 - k has */
     uint64_t arrived;
 };
 
