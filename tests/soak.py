@@ -71,7 +71,7 @@ def sanitizer(name):
     def run(args):
         return check.sanitizer(name, args.builddir, (
             (check.UNIT_AND_VGUEST + ['--suite=soak'], args.factor),
-            (['--suite=vguest', *MOVES], 10 * args.factor)))
+            (['--suite=vguest', '--suite=soak', *MOVES], 10 * args.factor)))
     return run
 
 
