@@ -23,8 +23,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define QUIET_OPS     3000u /* enough for a p99 that repeats */
-#define ATTACK_OPS    3000u
+#define QUIET_OPS     1500u /* enough for a p99 that repeats */
+#define ATTACK_OPS    1500u
 #define PAUSE_US      200
 #define STANDSTILL_US 500000.0
 

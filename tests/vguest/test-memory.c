@@ -286,7 +286,7 @@ static void test_come_and_go(void)
         g_test_skip("too little memory is free");
         return;
     }
-    for (unsigned i = 0; i < 8; i++) {
+    for (unsigned i = 0; i < 6; i++) {
         struct vguest *g = vguest_new(vgt_daemon, 0, NULL);
 
         if (give_big(g, size) == ENOSPC) {
@@ -296,7 +296,7 @@ static void test_come_and_go(void)
         vguest_crash(g);
         most = MAX(most, vm_memory("vm0", "unmapping_bytes"));
     }
-    g_test_message("%u MiB, 8 times: at most %u MiB are being unmapped, %u MiB less "
+    g_test_message("%u MiB, 6 times: at most %u MiB are being unmapped, %u MiB less "
                    "memory is free",
                    (unsigned)(size >> 20), (unsigned)(most >> 20),
                    (unsigned)((before - least) >> 20));
