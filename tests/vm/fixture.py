@@ -20,6 +20,11 @@ from pvrdma_vm import BUILD, Daemon, Session, VmError, end_well, start_guests
 LONG = False
 
 
+def in_the_long_run(test):
+    """Before a test that there is with --long only: what is None is none."""
+    return test if LONG else None
+
+
 def require_build():
     """Skip if the build was configured without guests; not if it failed."""
     config = os.path.join(BUILD, 'config.mak')

@@ -52,7 +52,6 @@ class PyverbsTest(fixture.PrivateTest):
     def test_own_parts(self):
         self.check(True)
 
-    if fixture.LONG:
-
-        def test_stock_parts(self):
-            self.check(False)
+    @fixture.in_the_long_run
+    def test_stock_parts(self):
+        self.check(False)

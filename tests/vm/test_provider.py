@@ -59,7 +59,7 @@ OWN_PROGRAMS = ('datacheck', 'eventcheck', 'excheck', 'threadcheck', 'udcheck')
 KLOOP_BATCH = 64
 
 # How long a lost wake-up is looked for, and that in the long run.
-SECONDS, LONG_SECONDS = 15, 360
+SECONDS, LONG_SECONDS = 5, 360
 
 PERF = '-d {dev} -x {gid} -p {port} -F'
 PROGRAMS = [
@@ -324,13 +324,15 @@ class ProviderTest(ProviderCase):
     def test_stock_with_ours(self):
         self.run_all(('', 'ours '))
 
-    if fixture.LONG:  # test_side_by_side() has a little of these
+    # test_side_by_side() has a little of these.
 
-        def test_ours_with_stock(self):
-            self.run_all(('ours ', ''))
+    @fixture.in_the_long_run
+    def test_ours_with_stock(self):
+        self.run_all(('ours ', ''))
 
-        def test_stock_with_stock(self):
-            self.run_all(('', ''))
+    @fixture.in_the_long_run
+    def test_stock_with_stock(self):
+        self.run_all(('', ''))
 
     def test_side_by_side(self):
         """Programs with either provider at the same time in both guests."""
@@ -485,7 +487,7 @@ class ExtensionsTest(OurDriverCase):
             job.wait(60)
 
     def test_no_exit_with_events(self):
-        self.no_exit('-e', 1000000 if fixture.LONG else 5000, 20)
+        self.no_exit('-e', 1000000 if fixture.LONG else 1000, 5)
 
     def test_no_exit_polling(self):
         """Few, since where worker and both guests, which all spin, have not a
@@ -549,7 +551,7 @@ class SleepingWorkerTest(OurDriverCase):
         """Posts to many queues at once: their bits share a word, which the worker
         takes while the guest sets others."""
         for job in self.start('datacheck -d {dev} -g {gid} -p {port} -n %d'
-                              % (150 if fixture.LONG else 6), ('ours ', 'ours ')):
+                              % (150 if fixture.LONG else 2), ('ours ', 'ours ')):
             self.assertIn('parts: rc srq uc inline mw\n', job.wait(check=True).out)
 
     def test_extended_api(self):
