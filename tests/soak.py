@@ -140,7 +140,8 @@ def vm(args):
                                 'no_exit or no_lost or kernel_users or in_a_row '
                                 'or test_migrate_hosts or test_restart or test_systemd or test_rdmacm '
                                 'or with_stock or test_conformance or OwnHostsTest or RobustTest '
-                                'or MixedDriver or OtherKernel']])
+                                'or MixedDriver or OtherKernel or pulled_out or test_crash '
+                                'or SmpDatacheck']])
 
 
 def libvirt(args):

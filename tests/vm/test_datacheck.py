@@ -52,6 +52,7 @@ class SmpDatacheckTest(Check, fixture.PrivateTest):
             guest.powerdown()
         self.assertEqual(daemon.stop(), 0)
 
+    @fixture.in_the_long_run
     def test_two_cpus(self):
         self.smp(2)
 

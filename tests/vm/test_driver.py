@@ -898,6 +898,7 @@ class OtherKernelTest(DriverCase):
         folder = os.path.join(BUILD, 'guest-driver', suite)
         self.run_suite(folder)
 
+    @fixture.in_the_long_run
     def test_trixie(self):
         self.check('trixie')
 

@@ -287,6 +287,7 @@ rm /tmp/bytes''' % DISK_KB, 120)
                 if not job.done:
                     job.kill(9)
 
+    @fixture.in_the_long_run
     def test_e_pulled_out(self):
         """The wire is pulled out for a second, several times, while all is checked."""
         with self.counting():
