@@ -213,13 +213,13 @@ def run(argv, limit, env=None):
     return job.problem()
 
 
-# Programs of meson's wait more than they compute; those that judge times run alone, but
-# with sanitizers none does.  Guests compute, and take memory.
-CPUS = len(os.sched_getaffinity(0))
-AT_ONCE, SANITIZED_AT_ONCE, GUESTS_AT_ONCE = 2 * CPUS, 3 * CPUS, min(CPUS, 4)
+# Programs of meson's wait more than they compute; those that judge times run alone.
+# Guests compute, and take memory.
+AT_ONCE = 2 * len(os.sched_getaffinity(0))
+GUESTS_AT_ONCE = min(AT_ONCE // 2, 4)
 
 
-def meson_layer(name, builddir, args, env=None, counts=None, at_once=AT_ONCE):
+def meson_layer(name, builddir, args, env=None, counts=None):
     """Run `meson test` in @builddir and count, in addition to @counts."""
     counts = counts or Counts(name)
     failed = counts.failed
@@ -227,7 +227,7 @@ def meson_layer(name, builddir, args, env=None, counts=None, at_once=AT_ONCE):
     if os.path.exists(log):
         os.unlink(log)
     problem = run(['meson', 'test', '-C', builddir, '--print-errorlogs',
-                   '--num-processes=%d' % at_once] + args,
+                   '--num-processes=%d' % AT_ONCE] + args,
                   LIMIT[name], env)
     if not os.path.exists(log):
         counts.add('failed', name, 'meson test left no log: ' + (problem or 'status 0'))
@@ -266,7 +266,7 @@ def sanitizer(name, build, runs=((UNIT_AND_VGUEST, 1),)):
         return counts
     for which, times in runs:
         meson_layer(name, builddir, ['--timeout-multiplier=%d' % (6 * times), *which],
-                    dict(full, VGUEST_SOAK=str(times)), counts, SANITIZED_AT_ONCE)
+                    dict(full, VGUEST_SOAK=str(times)), counts)
     return counts
 
 
