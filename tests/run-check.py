@@ -429,7 +429,7 @@ def main():
     parser.add_argument('--layer', action='append',
                         choices=LAYERS,
                         help='run only this layer; may be given again')
-    parser.add_argument('--fuzz-seconds', type=int, default=10,
+    parser.add_argument('--fuzz-seconds', type=int, default=6,
                         help='for each fuzz target')
     args = parser.parse_args()
     args.builddir = os.path.abspath(args.builddir)
