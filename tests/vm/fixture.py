@@ -21,7 +21,8 @@ LONG = False
 
 
 def in_the_long_run(test):
-    """Before a test that there is with --long only: what is None is none."""
+    """Before a test, or a class of them, that there is with --long only: what is None is
+    none."""
     return test if LONG else None
 
 

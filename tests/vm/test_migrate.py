@@ -202,9 +202,9 @@ class HostsTest(Moves, TwoHosts):
     pass
 
 
-if fixture.LONG:
-    class OwnHostsTest(Moves, TwoHosts):
-        own = True
+@fixture.in_the_long_run
+class OwnHostsTest(Moves, TwoHosts):
+    own = True
 
 
 class RowTest(TwoHosts):

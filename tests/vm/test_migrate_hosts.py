@@ -198,16 +198,20 @@ class Drawn(Moves):
         self.connecting(*self.drawn())
 
 
-if fixture.LONG:
-    class DrawnMixedTest(Drawn, AnyHosts):
-        pass
+@fixture.in_the_long_run
+class DrawnMixedTest(Drawn, AnyHosts):
+    pass
 
-    class DrawnOwnTest(Drawn, AnyHosts):
-        own = (True, True)
 
-        @staticmethod
-        def addresses(number):
-            return 'any'
+@fixture.in_the_long_run
+class DrawnOwnTest(Drawn, AnyHosts):
+    own = (True, True)
 
-    class DrawnStockTest(Drawn, AnyHosts):
-        own = (False, False)
+    @staticmethod
+    def addresses(number):
+        return 'any'
+
+
+@fixture.in_the_long_run
+class DrawnStockTest(Drawn, AnyHosts):
+    own = (False, False)

@@ -344,11 +344,13 @@ class CmMixedTest(Programs, CmCase):
                         job.describe())
 
 
-if fixture.LONG:
-    class CmStockProgramsTest(Programs, CmCase):
-        """With the in-tree driver and rdma-core's library in both."""
+@fixture.in_the_long_run
+class CmStockProgramsTest(Programs, CmCase):
+    """With the in-tree driver and rdma-core's library in both."""
 
-        own = (False, False)
+    own = (False, False)
 
-    class CmOwnProgramsTest(Programs, CmCase):
-        pass
+
+@fixture.in_the_long_run
+class CmOwnProgramsTest(Programs, CmCase):
+    pass

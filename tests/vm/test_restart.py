@@ -102,9 +102,9 @@ class StockTest(Restarts):
     pass
 
 
-if fixture.LONG:
-    class OwnTest(Restarts):
-        own = True
+@fixture.in_the_long_run
+class OwnTest(Restarts):
+    own = True
 
 
 class HostsTest(Restarts):
