@@ -276,8 +276,9 @@ number()
 }
 
 # unpack_kernel BZIMAGE ELF: what is packed by xz in it, if it is, and has the note by
-# which QEMU starts it (PVH's entry).  By Linux's boot protocol: setup_sects (at 497) and one sectors are in front, then come payload_offset
-# (584) bytes, then payload_length (588), of which the last 4 are no part of the stream.
+# which QEMU starts it (PVH's entry).  By Linux's boot protocol: setup_sects (at 497) and
+# one sectors are in front, then come payload_offset (584) bytes, then payload_length
+# (588), of which the last 4 are no part of the stream.
 unpack_kernel()
 {
     at=$((($(number "$1" 497 1) + 1) * 512 + $(number "$1" 584 4)))

@@ -366,24 +366,28 @@ static GByteArray *save_and_boot(struct vguest *g, bool leave)
 }
 
 /* It has, and is put back, all in one VMM. */
+static void put_back_behind_boot(struct vgt_pair *p, bool leave)
+{
+    struct vguest *g = p->s[0].g;
+    g_autoptr(GByteArray) stream = save_and_boot(g, leave);
+
+    g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
+    g_assert_cmpint(vg_reset(g), ==, 0);
+    load_snapshot(g, stream);
+    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    vg_raise_all(g);
+    expect_past(p);
+}
+
 static void test_booted(gconstpointer style)
 {
     struct vgt_opts o = vgt_opts_of(style);
 
     for (unsigned leave = 0; leave < 2; leave++) {
-        g_autoptr(GByteArray) stream = NULL;
         struct vgt_pair p;
-        struct vguest *g;
 
         vgt_pair_open(&p, 0, 1, &o);
-        g = p.s[0].g;
-        stream = save_and_boot(g, leave);
-        g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
-        g_assert_cmpint(vg_reset(g), ==, 0);
-        load_snapshot(g, stream);
-        g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
-        vg_raise_all(g);
-        expect_past(&p);
+        put_back_behind_boot(&p, leave);
         vgt_pair_close(&p);
     }
 }
@@ -392,23 +396,17 @@ static void test_booted(gconstpointer style)
 static void test_booted_once(gconstpointer style)
 {
     struct vgt_opts o = vgt_opts_of(style);
-    g_autoptr(GByteArray) stream = NULL, next = NULL;
+    g_autoptr(GByteArray) stream = NULL;
     struct vgt_pair p;
     struct vguest *g;
 
     vgt_pair_open(&p, 0, 1, &o);
     g = p.s[0].g;
-    stream = save_and_boot(g, false);
-    g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
-    g_assert_cmpint(vg_reset(g), ==, 0);
-    load_snapshot(g, stream);
-    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
-    vg_raise_all(g);
-    expect_past(&p);
+    put_back_behind_boot(&p, false);
     vgt_pair_reconnect(&p, NULL);
     vgt_write_once(&p, 1);
-    next = vg_mig_save(g);
-    load_snapshot(g, next);
+    stream = vg_mig_save(g);
+    load_snapshot(g, stream);
     g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
     vg_raise_all(g);
     expect_goes_on(&p, 2);
