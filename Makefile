@@ -24,7 +24,7 @@ else ifneq ($(filter install,$(MAKECMDGOALS)),)
 endif
 
 .PHONY: all backend qemu qemu-full images guest deb demo demo-shell demo-hosts demo-migrate check check-vm \
-        soak fuzz conformance bench bench-vm install clean distclean help
+        soak soak-quick fuzz conformance bench bench-vm install clean distclean help
 .DEFAULT_GOAL := all
 
 all: backend qemu images guest
@@ -81,9 +81,12 @@ check: all deb
 check-vm: all deb
 	pytest-3 tests/vm
 
-# SOAK="--factor 30 vguest mutants" chooses how much and what.
+# SOAK="--factor 30 rounds mutants" chooses how much and what, SOAK=--list says what there is.
 soak: all deb
 	$(PYTHON) tests/soak.py --builddir=$(BUILD) $(SOAK)
+
+soak-quick: all deb
+	$(PYTHON) tests/soak.py --builddir=$(BUILD) $(or $(SHARD),--quick)
 
 # CONFORMANCE="--stock --only 'perftest: ' programs" chooses what.
 conformance: all
@@ -115,7 +118,7 @@ endif
 
 clean:
 	-[ ! -f $(BUILD)/build.ninja ] || ninja -C $(BUILD) -t clean
-	rm -rf $(BUILD)/vm-logs $(BUILD)/demo-shell $(BUILD)/check-summary \
+	rm -rf $(BUILD)/vm-logs $(BUILD)/check-logs $(BUILD)/demo-shell $(BUILD)/check-summary \
 	    $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-mutants $(BUILD)-hw-asan \
 	    $(BUILD)-debian13
 
@@ -133,10 +136,15 @@ help:
 	@echo "                  our parts over TCP, soft-RoCE, siw; as root"
 	@echo "make demo-migrate two of three guests move to a second host and back in the"
 	@echo "                  middle of traffic; a line a second, what it cost; as root"
-	@echo "make check        all tests; ends with 'N passed, N failed, N skipped'"
-	@echo "make check-vm     only the tests that boot guests"
-	@echo "make soak         hours of it: many rounds, sanitizers, checks taken out one by"
-	@echo "                  one, Debian 13, guests with a debugging kernel, libvirt; SOAK=-h"
+	@echo "make check        the core of the tests, then those shards of soak that are due and"
+	@echo "                  fit into BUDGET=28 minutes; ends with 'N passed, N failed, N"
+	@echo "                  skipped', of which each shard that is due and did not fit is one"
+	@echo "make check-vm     only the core's tests that have guests"
+	@echo "make soak         all shards, hours of it: rare pairs of parts, many rounds,"
+	@echo "                  sanitizers, checks taken out one by one, Debian 13, guests with a"
+	@echo "                  debugging kernel, libvirt; SOAK=--list says which there are and"
+	@echo "                  when each ran (tests/soak.ledger), SOAK='NAME NAME' chooses"
+	@echo "make soak-quick   the shard that waits longest, or SHARD=NAME"
 	@echo "make conformance  other people's RDMA programs and suites on the device, beside"
 	@echo "                  soft-RoCE; CONFORMANCE=-h, tables in $(BUILD)/conformance"
 	@echo "make fuzz         fuzz each target for FUZZ_SECONDS=$(FUZZ_SECONDS) seconds"

@@ -5,8 +5,8 @@
 #
 # mmdebstrap makes the root in WORKDIR/root [build-debian13 in the source tree], once,
 # from the mirror that this machine's apt uses.  In it ./configure --install-deps
-# finds out what to install, the tracked files are built, and the unit and vguest
-# tests run.  As root, or without by mmdebstrap's user namespace (needs uidmap and
+# finds out what to install, the tracked files are built, and the unit tests and the shard
+# `plain` run.  As root, or without by mmdebstrap's user namespace (needs uidmap and
 # an entry in /etc/subuid).
 #
 # Prints "ok", "FAIL" or "SKIP" and a name for each step and, last, "N passed, N
@@ -97,4 +97,5 @@ step configure inside ./configure --builddir=/build --install-deps --disable-qem
     --disable-images --disable-fuzz --enable-werror
 step build inside ninja -C /build
 step tests inside python3 tests/run-check.py --builddir=/build --layer=tests
+step plain inside python3 tests/soak.py --builddir=/build plain
 finish

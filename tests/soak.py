@@ -1,52 +1,53 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What takes longer than `make check` may: many rounds of it, and other kernels.
+"""`make soak`: the shards, what `make check` does not run each time.
 
-usage: soak.py [--builddir DIR] [--factor N] [PART...]
+usage: soak.py [--builddir DIR] [--factor N] [--quick | --due | SHARD...]
 
-Parts, in this order; without names all of them:
-  vguest     the tests that repeat what only some rounds show, N times as often; so 100 N
-             moves in a row, and as many over TCP
-  asan tsan  unit, vguest and what `make check` leaves out (suite soak) in builds with
-             sanitizers, N tenths of a plain build's rounds; and 100 N moves as above
-  fuzz       each target for 10 N minutes at most an hour
-  mutants    checks taken out one by one (tests/mutations)
-  hw         the QEMU device's tests in a QEMU with AddressSanitizer and
-             UndefinedBehaviorSanitizer
-  debian13   the daemon built and tested in a Debian 13 root
-  debug      driver, provider and data check in guests whose kernel has lockdep,
-             KASAN and DMA debugging (images/build-debug-kernel.sh)
-  vm         guests: 10^6 round trips without an exit, lost wake-ups, pyverbs on the stock
-             parts, pairs of libraries and guest parts that `make check` leaves out,
-             fio --verify over NVMe, NFS and iSER, migrations in a row, 100 restarts of the
-             daemon, 50 by systemd
-  libvirt    `virsh migrate` between two libvirtd, save, restore (tests/libvirt)
+Shards have their names and inputs in shards.py (--list prints them with their last runs).
+Without names all of them run; --due: those whose inputs have changed; --quick: the one that
+waits longest.  --factor N: many rounds are N times as many, fuzzing N times as long.
 
-Ends as `make check` does, with each part's time and `N passed, N failed, N
-skipped`, written to BUILDDIR/soak-summary.
+Each adds a line to tests/soak.ledger, if the factor is 1; then N passed, N failed, N
+skipped, written to BUILDDIR/soak-summary.
 """
 
 import argparse
 import glob
-import importlib.util
 import os
+import signal
 import sys
+import time
+
+sys.dont_write_bytecode = True
+import runner
+import shards
 
 TESTS = os.path.dirname(os.path.abspath(__file__))
-
-
-def load_check():
-    spec = importlib.util.spec_from_file_location('run_check',
-                                                  os.path.join(TESTS, 'run-check.py'))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-check = load_check()
-
+LIMIT = runner.SHARD_LIMIT
 # Moves in a row, 100 in a plain build and 10 in others, by both paths.
 MOVES = ['vguest-moves', 'tcp-moves']
+
+
+def suite(name):
+    return ['--suite=soak-' + name]
+
+
+def vm(name):
+    return lambda args: runner.vm_tasks(name, args.builddir, LIMIT, ['--shard', name])
+
+
+def plain(name, **options):
+    def tasks(args):
+        return [runner.meson_task(name, args.builddir,
+                                  ['--timeout-multiplier=2', *suite(name)], LIMIT, **options)]
+    return tasks
+
+
+def sanitized(name):
+    def tasks(args):
+        return [runner.sanitizer_task(name, name, args.builddir, ((suite(name), 1),), LIMIT)]
+    return tasks
 
 
 def repeating():
@@ -55,116 +56,168 @@ def repeating():
     for path in sorted(glob.glob(os.path.join(TESTS, 'vguest', 'test-*.c'))):
         with open(path) as stream:
             if 'vgt_rounds(' in stream.read():
-                names.append(os.path.basename(path)[len('test-'):-len('.c')])
+                names.append('vguest-' + os.path.basename(path)[len('test-'):-len('.c')])
     return names
 
 
-def vguest(args):
-    return check.meson_layer(
-        'vguest', args.builddir,
-        ['--no-rebuild', '--timeout-multiplier=%d' % (2 * args.factor), '--suite=vguest'] +
-        sorted({*('vguest-' + name for name in repeating()), *MOVES}),
-        dict(os.environ, VGUEST_SOAK=str(args.factor)))
+def rounds(args):
+    times = 10 * args.factor
+    return [runner.meson_task(
+        'rounds', args.builddir,
+        ['--timeout-multiplier=%d' % (2 * times), *sorted({*repeating(), *MOVES})], LIMIT,
+        dict(os.environ, VGUEST_SOAK=str(times), VGUEST_JUDGE='0'))]
 
 
-def sanitizer(name):
-    def run(args):
-        return check.sanitizer(name, args.builddir, (
-            (check.UNIT_AND_VGUEST + ['--suite=soak'], args.factor),
-            (['--suite=vguest', '--suite=soak', *MOVES], 10 * args.factor)))
-    return run
+def sanitized_rounds(kind):
+    """A tenth of a plain build's rounds; but as many moves."""
+    def tasks(args):
+        times = 10 * args.factor
+        return [runner.sanitizer_task(
+            'rounds-' + kind, kind, args.builddir,
+            ((sorted({*repeating()} - {*MOVES}), times), (MOVES, 10 * times)), LIMIT)]
+    return tasks
 
 
 def fuzz(args):
-    return check.fuzz_layer(args.builddir, min(600 * args.factor, 3600))
+    return [runner.fuzz_task('fuzz', args.builddir, 60 * args.factor, LIMIT,
+                             weight=runner.CAPACITY)]
 
 
 def mutants(args):
-    return check.script_layer('mutants', [
+    return [runner.script_task('mutants', args.builddir, [
         os.path.join('tests', 'mutations', 'run.py'),
-        '--builddir', args.builddir + '-mutants'])
+        '--builddir', args.builddir + '-mutants'], LIMIT)]
+
+
+def after(counts, job_argv, builddir, tasks):
+    """A job first; if that is well, @tasks, whose weight it has."""
+    def steps():
+        job = runner.Job(job_argv, LIMIT, runner.log_path(builddir, counts.name, 'build'))
+        yield job
+        if job.problem():
+            counts.add('failed', os.path.basename(job_argv[0]), job.problem())
+            return
+        for task in tasks():
+            yield from task.steps
+    return [runner.Task(counts, steps())]
 
 
 def hw(args):
-    if not check.configured(args.builddir, 'QEMU'):
-        counts = check.Counts('hw')
-        counts.add('skipped', 'hw', 'configured with --disable-qemu')
-        return counts
+    counts = runner.Counts('hw')
+    if not runner.configured(args.builddir, 'QEMU'):
+        return [runner.said(counts, 'skipped', 'configured with --disable-qemu')]
     build = args.builddir + '-hw-asan'
-    problem = check.run([os.path.join('hw', 'build-qemu.sh'), '--sanitize',
-                         '--builddir=' + os.path.join(build, 'qemu'),
-                         '--qemu-src=' + os.path.join(args.builddir, 'qemu', 'src')],
-                        check.LIMIT['hw'])
-    if problem:
-        counts = check.Counts('hw')
-        counts.add('failed', 'build-qemu.sh', problem)
-        return counts
-    # A plain QEMU would pass as well.
-    with open(os.path.join(build, 'qemu', 'qemu-system-x86_64'), 'rb') as stream:
-        if b'__asan_init' not in stream.read():
-            counts = check.Counts('hw')
-            counts.add('failed', 'build-qemu.sh', 'made a QEMU without AddressSanitizer')
-            return counts
-    return check.pytest_layer('hw', build,
-                              env={'ASAN_OPTIONS': 'detect_leaks=0:exitcode=99',
-                                   'PVRDMA_BACKEND': os.path.abspath(
-                                       os.path.join(args.builddir, 'backend'))})
+
+    def tasks():
+        # A plain QEMU would pass as well.
+        with open(os.path.join(build, 'qemu', 'qemu-system-x86_64'), 'rb') as stream:
+            if b'__asan_init' not in stream.read():
+                counts.add('failed', 'build-qemu.sh', 'made a QEMU without AddressSanitizer')
+        return runner.pytest_tasks(
+            'hw', build, LIMIT, env={
+                'ASAN_OPTIONS': 'detect_leaks=0:exitcode=99',
+                'PVRDMA_BACKEND': os.path.abspath(os.path.join(args.builddir, 'backend'))},
+            counts=counts)
+    return after(counts, [os.path.join('hw', 'build-qemu.sh'), '--sanitize',
+                          '--builddir=' + os.path.join(build, 'qemu'),
+                          '--qemu-src=' + os.path.join(args.builddir, 'qemu', 'src')],
+                 args.builddir, tasks)
 
 
 def debian13(args):
-    return check.script_layer('debian13', [
-        os.path.join('tests', 'debian13.sh'), args.builddir + '-debian13'])
+    return [runner.script_task('debian13', args.builddir, [
+        os.path.join('tests', 'debian13.sh'), args.builddir + '-debian13'], LIMIT)]
 
 
-def debug(args):
+def debug(name, *files):
     """What concerns the driver; first, that this kernel does look."""
-    if not check.configured(args.builddir, 'IMAGES') or \
-            not check.configured(args.builddir, 'QEMU'):
-        counts = check.Counts('debug')
-        counts.add('skipped', 'debug', 'configured without guests')
-        return counts
-    problem = check.run([os.path.join('images', 'build-debug-kernel.sh'), args.builddir],
-                        check.LIMIT['debug'])
-    if problem:
-        counts = check.Counts('debug')
-        counts.add('failed', 'build-debug-kernel.sh', problem)
-        return counts
-    return check.pytest_layer('debug', os.path.join(args.builddir, 'debug'),
-                              [[os.path.join('tests', 'vm', 'test_%s.py' % what) for what in
-                                ('debug', 'driver', 'datacheck', 'provider')]])
-
-
-def vm(args):
-    return check.pytest_layer('vm', args.builddir,
-                              [['tests/vm', '--long', '-k',
-                                'no_exit or no_lost or kernel_users or in_a_row '
-                                'or test_migrate_hosts or test_restart or test_systemd or test_rdmacm '
-                                'or with_stock or test_conformance or OwnHostsTest or RobustTest '
-                                'or MixedDriver or OtherKernel or pulled_out or test_crash '
-                                'or SmpDatacheck']])
+    def tasks(args):
+        counts = runner.Counts(name)
+        if not runner.configured(args.builddir, 'IMAGES') or \
+                not runner.configured(args.builddir, 'QEMU'):
+            return [runner.said(counts, 'skipped', 'configured without guests')]
+        return after(counts, [os.path.join('images', 'build-debug-kernel.sh'), args.builddir],
+                     args.builddir, lambda: runner.pytest_tasks(
+                         name, os.path.join(args.builddir, 'debug'), LIMIT,
+                         [[os.path.join('tests', 'vm', 'test_%s.py' % what) for what in files]],
+                         counts=counts))
+    return tasks
 
 
 def libvirt(args):
-    return check.pytest_layer('libvirt', args.builddir)
+    return runner.pytest_tasks('libvirt', args.builddir, LIMIT,
+                               [[os.path.join('tests', 'libvirt'), '--shard', 'all']])
 
 
-PARTS = {'vguest': vguest, 'asan': sanitizer('asan'), 'tsan': sanitizer('tsan'),
-         'fuzz': fuzz, 'mutants': mutants, 'hw': hw, 'debian13': debian13,
-         'debug': debug, 'vm': vm, 'libvirt': libvirt}
+# What each of shards.SHARDS runs.
+TASKS = {
+    'driver': vm('driver'), 'provider': vm('provider'), 'moves': vm('moves'),
+    'users': vm('users'), 'demos': vm('demos'),
+    'plain': plain('plain'),
+    'quiet': plain('quiet', env=dict(os.environ, VGUEST_JUDGE='1'), weight=runner.CAPACITY),
+    'asan': sanitized('asan'), 'tsan': sanitized('tsan'),
+    'rounds': rounds, 'rounds-asan': sanitized_rounds('asan'),
+    'rounds-tsan': sanitized_rounds('tsan'),
+    'fuzz': fuzz, 'mutants': mutants, 'hw': hw, 'debian13': debian13,
+    'debug-driver': debug('debug-driver', 'debug', 'driver', 'datacheck'),
+    'debug-provider': debug('debug-provider', 'provider'),
+    'libvirt': libvirt,
+}
+
+
+class Options:
+    """What the functions above want to know."""
+
+    def __init__(self, builddir, factor=1):
+        self.builddir, self.factor = builddir, factor
+
+
+def run_shard(name, builddir, ledger, writes, factor=1):
+    """Yields its Counts; and writes its line."""
+    print('== shard %s: %s' % (name, shards.SHARDS[name].what), flush=True)
+    load, at, hashed = os.getloadavg()[0], shards.commit(), shards.inputs(name)
+    tasks = TASKS[name](Options(builddir, factor))
+    runner.run_tasks(tasks)
+    counts = runner.total_of(runner.each_counts(tasks), 'shard ' + name)
+    if not counts.passed and not counts.failed and not counts.skipped:
+        counts.add('failed', counts.name, 'it ran no test')
+    ledger.add(name, counts, load, at, hashed, writes and factor == 1)
+    yield counts
+
+
+def show(ledger):
+    for name in ledger.stale():
+        print('%-15s %-4s age %2d, %4d s, %-38s %s' % (
+            name, 'due' if ledger.is_due(name) else '', ledger.age(name), ledger.seconds(name),
+            ledger.passed_at(name), shards.SHARDS[name].what))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--builddir', default=os.path.join(check.SOURCE, 'build'))
-    parser.add_argument('--factor', type=int, default=10)
-    parser.add_argument('part', nargs='*', choices=[*PARTS, []])
+    parser.add_argument('--builddir', default=os.path.join(runner.SOURCE, 'build'))
+    parser.add_argument('--factor', type=int, default=1)
+    parser.add_argument('--list', action='store_true', help='the shards, and their last runs')
+    parser.add_argument('--due', action='store_true', help='those that are due')
+    parser.add_argument('--quick', action='store_true', help='the one that waits longest')
+    parser.add_argument('shard', nargs='*', choices=[*shards.SHARDS, []])
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     args.builddir = os.path.abspath(args.builddir)
-    check.LIMIT.update({part: 24 * 3600 for part in PARTS})
-    chosen = [part for part in PARTS if part in args.part or not args.part]
-    return check.run_layers((PARTS[part](args) for part in chosen),
-                            os.path.join(args.builddir, 'soak-summary'))
+    ledger = shards.Ledger()
+    if args.list:
+        show(ledger)
+        return 0
+    chosen = args.shard or (ledger.stale()[:1] if args.quick else
+                            ledger.due() if args.due else list(shards.SHARDS))
+    summary = runner.Summary(os.path.join(args.builddir, 'soak-summary'), START)
+    for name in chosen:
+        for counts in run_shard(name, args.builddir, ledger, not os.environ.get('CI'),
+                                args.factor):
+            summary.add(counts)
+    return summary.end()
 
+
+START = time.monotonic()
 
 if __name__ == '__main__':
     sys.exit(main())

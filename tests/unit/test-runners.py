@@ -10,7 +10,7 @@ Prints TAP.
 
 import contextlib
 import functools
-import importlib.util
+import glob
 import io
 import os
 import re
@@ -28,14 +28,9 @@ import tap
 SOURCE, BUILD = sys.argv[1:]
 
 
-def load(name, *path):
-    spec = importlib.util.spec_from_file_location(name, os.path.join(SOURCE, *path))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+sys.path.insert(0, os.path.join(SOURCE, 'tests'))
+import runner
 
-
-check = load('run_check', 'tests', 'run-check.py')
 
 # By LIMIT and RETRY a run takes some ten seconds instead of hours.
 HANGING = """
@@ -139,8 +134,15 @@ class Interrupted(fixture.PrivateTest):
 """
 
 
+def quietly(tasks):
+    """Run them; what runner.py prints, which is of the failed ones what they said."""
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        runner.run_tasks(tasks)
+    return said.getvalue()
+
+
 def by_pytest(folder, *texts, apart=False):
-    """What run-check.py counts of test modules, run @apart at the same time or together,
+    """What runner.py counts of test modules, run @apart at the same time or together,
     and what is printed."""
     for name, text in zip(('it', 'more'), texts):
         with open(os.path.join(folder, 'test_%s.py' % name), 'w') as stream:
@@ -148,20 +150,14 @@ def by_pytest(folder, *texts, apart=False):
     tests = os.path.join(SOURCE, 'tests')
     names = ['test_it.py', 'test_more.py'] if apart else ['']
     options = ['-c', os.path.join(tests, 'pytest.ini'), '--rootdir', folder, '-p', 'conftest']
-    check.LIMIT['hw'] = 60
-    with open(os.path.join(folder, 'out'), 'w+') as out:
-        kept = os.dup(1)
-        os.dup2(out.fileno(), 1)
-        try:
-            counts = check.pytest_layer(
-                'hw', folder, [[os.path.join(folder, name), *options] for name in names],
-                {'PYTHONPATH': tests + ':' + os.path.join(tests, 'vm')})
-        finally:
-            sys.stdout.flush()
-            os.dup2(kept, 1)
-            os.close(kept)
-        out.seek(0)
-        return counts, out.read()
+    tasks = runner.pytest_tasks(
+        'hw', folder, 60, [[os.path.join(folder, name), *options] for name in names],
+        {'PYTHONPATH': tests + ':' + os.path.join(tests, 'vm')})
+    said = quietly(tasks)
+    for log in glob.glob(os.path.join(folder, 'check-logs', '*.log')):
+        with open(log) as stream:
+            said += stream.read()
+    return tasks[0].counts, said
 
 
 def unreadable(folder):
@@ -246,24 +242,23 @@ def interruption(folder):
 BY_PYTEST = (limits, side_by_side, interruption, unreadable)
 
 
-@contextlib.contextmanager
-def script(folder, text):
+def script(folder, text, limit=60):
+    """What runner.py counts of a script."""
     path = os.path.join(folder, 'script')
     with open(path, 'w') as stream:
         stream.write('#!/bin/sh\n' + text)
     os.chmod(path, 0o755)
-    with contextlib.redirect_stdout(io.StringIO()):
-        yield [path]
+    task = runner.script_task('style', folder, [path], limit)
+    quietly([task])
+    return task.counts
 
 
 def hanging_script(folder):
     """A layer's script that hangs, and one that will not end."""
-    check.LIMIT['style'] = 1
-    check.Job.GRACE = 0.3
+    runner.Job.GRACE = 0.3
     for trap in ('', 'trap "" TERM\n'):
         began = time.monotonic()
-        with script(folder, trap + 'echo "ok   a: fine"\nsleep 60 & sleep 60\nwait\n') as argv:
-            counts = check.script_layer('style', argv)
+        counts = script(folder, trap + 'echo "ok   a: fine"\nsleep 60 & sleep 60\nwait\n', 1)
         if counts.line() != '1 passed, 1 failed, 0 skipped':
             yield counts.line()
         if not any('not done within 1 s' in note for note in counts.notes):
@@ -274,29 +269,70 @@ def hanging_script(folder):
 
 def interrupted_job(_):
     """An interruption of this program ends what it started."""
+    jobs = []
+
+    def steps():
+        jobs.append(runner.Job(['sleep', '60'], 60))
+        yield jobs[0]
+
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with contextlib.redirect_stdout(io.StringIO()):
-        job = check.Job(['sleep', '60'], 60)
     try:
-        with job:
-            pass
+        quietly([runner.Task(runner.Counts('a'), steps())])
         yield 'it was not interrupted'
     except KeyboardInterrupt:
         pass
-    if job.proc.poll() is None:
-        job.proc.kill()
+    if not jobs[0].has_ended():
+        jobs[0].proc.kill()
         yield 'its program was left running'
 
 
 def script_results(folder):
-    check.LIMIT['style'] = 60
     for text, want in (('echo "ok   a: x"; echo "SKIP b: y"; exit 0', '1 passed, 0 failed, 1 skipped'),
                        ('echo "FAIL a: x"; exit 1', '0 passed, 1 failed, 0 skipped'),
                        ('echo "ok   a: x"; exit 3', '1 passed, 1 failed, 0 skipped')):
-        with script(folder, text) as argv:
-            counts = check.script_layer('style', argv)
+        counts = script(folder, text)
         if counts.line() != want:
             yield '%s: %s' % (text, counts.line())
+
+
+def weights(_):
+    """Tasks run side by side up to the machine's capacity, those of a lane one by one, and
+    each to its end."""
+    running, order, problems, beside = {}, [], [], []
+
+    def steps(name, weight, lane):
+        running[name] = min(weight, runner.CAPACITY), lane
+        for _ in range(2):
+            if sum(other for other, _ in running.values()) > runner.CAPACITY:
+                problems.append('more than the capacity: %s' % running)
+            if lane and [other for _, other in running.values()].count(lane) > 1:
+                problems.append('two of a lane: %s' % running)
+            beside.append(len(running))
+            yield runner.Job(['sleep', '0.2'], 60)
+        order.append(name)
+        del running[name]
+
+    quietly([runner.Task(runner.Counts('t'), steps(name, weight, lane), weight, lane)
+             for name, weight, lane in (('a', 1, 'x'), ('b', 2, 'x'), ('c', 1, None),
+                                        ('d', runner.CAPACITY, None), ('e', 100, None))])
+    yield from problems
+    if sorted(order) != list('abcde'):
+        yield 'not all came to their end: %s' % order
+    if max(beside) < 2:
+        yield 'nothing ran side by side'
+
+
+def failed_output(folder):
+    """Of a job that failed what it said is printed, of others not."""
+    for name, code in (('good', 0), ('bad', 1)):
+        path = os.path.join(folder, name)
+        with open(path, 'w') as stream:
+            stream.write('#!/bin/sh\necho "ok   a: $0 says"; exit %d\n' % code)
+        os.chmod(path, 0o755)
+    said = quietly([runner.script_task(name, folder, [os.path.join(folder, name)], 60)
+                    for name in ('good', 'bad')])
+    if 'bad says' not in said or 'good says' in said:
+        yield said
 
 
 def tap_results(_):
@@ -315,8 +351,8 @@ def tap_results(_):
             ('Bail out! why\n', 'ERROR', '0 passed, 1 failed, 0 skipped'),
             ('', 'OK', '1 passed, 0 failed, 0 skipped'),
             ('', 'ERROR', '0 passed, 1 failed, 0 skipped')):
-        counts = check.Counts('tests')
-        check.count_record(counts, {'name': 'p:unit / t', 'result': result,
+        counts = runner.Counts('tests')
+        runner.count_record(counts, {'name': 'p:unit / t', 'result': result,
                                     'stdout': text, 'returncode': 0})
         if counts.line() != want:
             yield '%r %s: %s' % (text, result, counts.line())
@@ -342,15 +378,15 @@ def bench_peers(folder):
 
 def in_folder(function):
     if function in BY_PYTEST and not shutil.which('pytest-3') and \
-            not check.configured(BUILD, 'CHECK'):
+            not runner.configured(BUILD, 'CHECK'):
         raise tap.Skip('configured without check')
     with tempfile.TemporaryDirectory(prefix='test-runners-') as folder:
         yield from function(folder)
 
 
 def main():
-    checks = (*BY_PYTEST, hanging_script, interrupted_job, script_results, tap_results,
-              bench_peers)
+    checks = (*BY_PYTEST, hanging_script, interrupted_job, script_results, weights,
+              failed_output, tap_results, bench_peers)
     return tap.run([(function.__name__, functools.partial(in_folder, function))
                     for function in checks])
 
