@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Take out one check after another; the tests that are there for it must fail.
 
-usage: run.py [--builddir DIR] [--list] [PATTERN...]
+usage: run.py [--builddir DIR] [--jobs N] [--list] [PATTERN...]
 
 The lists beside this file, list and list-state, name the checks: those that stand between
 a guest, a VMM or a peer and memory that is not theirs, the CVEs of the device that QEMU once
@@ -16,17 +16,20 @@ had among them.  Each entry is
 
 with as many pairs of - and + as belong together, such as what is saved and what is loaded.
 
-Works on a copy of the tracked files with a build of its own, DIR [build-mutants in
-the source tree].  The named tests must pass in the copy as it is.  Prints "ok" or
-"FAIL", the file and the line for each, and last "N passed, N failed, N skipped".
+Works on N copies of the tracked files [one for each processor], each with a build of its
+own, in DIR [build-mutants in the source tree].  The named tests must pass in the copy as it
+is.  Prints "ok" or "FAIL", the file and the line for each, and last "N passed, N failed, N
+skipped".
 PATTERN: entries whose file, line or test contains it.
 """
 
 import argparse
 import os
+import queue
 import shutil
 import subprocess
 import sys
+import threading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(HERE))
@@ -122,10 +125,10 @@ class Copy:
     def setup(self):
         if not os.path.exists(os.path.join(self.out, 'build.ninja')) and \
                 self.quiet('meson', 'setup', self.out, self.src):
-            sys.exit('meson failed, see %s' % self.log.name)
+            raise RuntimeError('meson failed, see %s' % self.log.name)
 
     def build(self, programs):
-        return self.quiet('ninja', '-C', self.out, *programs) == 0
+        return self.quiet('ninja', '-j', '2', '-C', self.out, *programs) == 0
 
     def run(self, mutation):
         """Status of its test; the daemon that vguest tests start is built as well."""
@@ -166,9 +169,49 @@ def try_one(copy, mutation):
         copy.put(mutation.file, text.encode())
 
 
+def work(copy, mutations, results):
+    """Try what is left of @mutations, as others do; None tells that it is over."""
+    try:
+        copy.setup()
+        good = {}
+        while True:
+            m = mutations.get_nowait()
+            if m.test() not in good:
+                # What is built may have the last one's mutation still.
+                good[m.test()] = copy.run(m) if copy.build(targets([m])) else 'no build'
+            results.put((m, try_one(copy, m) if good[m.test()] == 0 else
+                         '%s fails (status %s) with nothing taken out; see %s'
+                         % (m.test(), good[m.test()], copy.log.name)))
+    except queue.Empty:
+        pass
+    finally:
+        results.put(None)
+
+
+def try_all(mutations, builddir, jobs):
+    """Yields each with what is wrong, or nothing."""
+    todo, results = queue.Queue(), queue.Queue()
+    for m in mutations:
+        todo.put(m)
+    for number in range(jobs):
+        os.makedirs(os.path.join(builddir, str(number)), exist_ok=True)
+        threading.Thread(target=work, daemon=True, args=(
+            Copy(os.path.join(builddir, str(number))), todo, results)).start()
+    left, ended = len(mutations), 0
+    while ended < jobs:
+        result = results.get()
+        ended += not result
+        if result:
+            left -= 1
+            yield result
+    if left:
+        sys.exit('%d were not tried' % left)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--builddir', default=os.path.join(SOURCE, 'build-mutants'))
+    parser.add_argument('--jobs', type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument('--list', action='store_true')
     parser.add_argument('pattern', nargs='*')
     args = parser.parse_args()
@@ -177,20 +220,8 @@ def main():
     if args.list:
         print('\n'.join('%s  (%s)' % (m, m.test()) for m in mutations))
         return 0
-    builddir = os.path.abspath(args.builddir)
-    os.makedirs(builddir, exist_ok=True)
-    copy = Copy(builddir)
-    copy.setup()
-    if not copy.build(targets(mutations)):
-        sys.exit('the build failed, see %s' % copy.log.name)
     passed = failed = 0
-    good = {}
-    for m in mutations:
-        if m.test() not in good:
-            # What is built may have the last one's mutation still.
-            good[m.test()] = copy.run(m) if copy.build(targets([m])) else 'no build'
-        problem = try_one(copy, m) if good[m.test()] == 0 else \
-            '%s fails (status %s) with nothing taken out' % (m.test(), good[m.test()])
+    for m, problem in try_all(mutations, os.path.abspath(args.builddir), args.jobs):
         print('%s %s%s' % ('FAIL' if problem else 'ok  ', m, problem and ': ' + problem),
               flush=True)
         failed += bool(problem)
