@@ -12,6 +12,10 @@ FUZZ_SECONDS ?= 60
 
 export PVRDMA_BUILD = $(abspath $(BUILD))
 
+# Another clone, in another folder, finds in ccache what this one compiled.
+export CCACHE_BASEDIR = $(CURDIR)
+export CCACHE_NOHASHDIR = 1
+
 # An included file that has a rule is made before anything else, so there is
 # neither for what must not build.
 ifneq ($(filter-out help clean distclean install,$(or $(MAKECMDGOALS),all)),)

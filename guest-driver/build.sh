@@ -102,7 +102,7 @@ cp -r "$here/../include/pvrdma" "$work/src/include/"
 say "building pvrdma.ko for kernel $release ..."
 cp -r "$here/selftest" "$work/src/"
 for dir in "$work/src" "$work/src/selftest"; do
-    quiet make -C "$kdir" M="$dir" CC="${compiler:-gcc}" ${check:+C=2} modules
+    quiet make -C "$kdir" M="$dir" CC="$(cached_cc "${compiler:-gcc}")" ${check:+C=2} modules
 done
 if grep -q '\(warning\|error\): ' "$log"; then
     grep '\(warning\|error\): ' "$log" >&2

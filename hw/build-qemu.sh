@@ -333,13 +333,9 @@ prepare_firmware()
 
 # ---- configure and build ----------------------------------------------------------
 
-setup_ccache()
-{
-    command -v ccache >/dev/null || return 0
-    # Lets another checkout of the project profit from the same cache.
-    export CCACHE_BASEDIR=$builddir CCACHE_NOHASHDIR=1
-    cc=("--cc=ccache gcc")
-}
+# Lets another checkout of the project profit from the same cache.  By its own folder,
+# wherever that is: all that is compiled is there.
+export CCACHE_BASEDIR=$builddir CCACHE_NOHASHDIR=1
 
 # For the tests: starts fast and is built in minutes.
 trimmed=(--without-default-features --without-default-devices
@@ -357,8 +353,7 @@ complete=(--enable-stack-protector --enable-pie --enable-seccomp --enable-cap-ng
 
 configure_qemu()
 {
-    local cc=() args key step=configure
-    setup_ccache
+    local args key step=configure
     args=(--python=/usr/bin/python3 --target-list=x86_64-softmmu)
     if [ "$full" = yes ]; then
         step=configure-full
@@ -373,7 +368,7 @@ configure_qemu()
            --disable-debug-info --disable-werror --disable-download
            --disable-install-blobs
            "--firmwarepath=$(IFS=:; echo "${firmware_dirs[*]}")"
-           "${sanitize[@]}" "${cc[@]}")
+           "${sanitize[@]}" "--cc=$(cached_cc gcc)")
     key="${args[*]} $src"
     stamp_is "$step" "$key" && [ -f "$out/build.ninja" ] && return
     say "configuring QEMU $(cat "$src/VERSION") ($step)"

@@ -88,7 +88,7 @@ build_kernel()
                     grep -f - "$tree/.config"; } || true)
     [ -z "$refused" ] || die "the kernel refuses "$refused
     say "building kernel $series with its debugging options (6 minutes on two processors)"
-    quiet make -C "$tree" -j"$jobs" bzImage modules
+    quiet make -C "$tree" -j"$jobs" CC="$(cached_cc gcc)" bzImage modules
     rm -rf "$work/modules"
     quiet make -C "$tree" INSTALL_MOD_PATH="$work/modules" INSTALL_MOD_STRIP=1 \
         modules_install

@@ -155,7 +155,7 @@ dpkg-deb --fsys-tarfile "$(deb "linux-source-$series")" | tar xO "$tarball" | xz
 mods=$krn/lib/modules/$release
 mkdir -p "$mods/extra"
 for m in hw/vmw_pvrdma sw/siw; do
-    quiet make -C "$krn/usr/src/$headers" M="$out/work/$tree/$m" CC="$compiler" \
+    quiet make -C "$krn/usr/src/$headers" M="$out/work/$tree/$m" CC="$(cached_cc "$compiler")" \
         CONFIG_INFINIBAND_VMWARE_PVRDMA=m CONFIG_RDMA_SIW=m modules
     objcopy --strip-debug "$out/work/$tree/$m/${m#*/}.ko" "$mods/extra/${m#*/}.ko"
 done

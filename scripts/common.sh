@@ -31,3 +31,13 @@ lock_folder()
     exec 9> "$1/lock"
     flock -n 9 || { say "waiting for another build in $1"; flock 9; }
 }
+
+# cached_cc COMPILER: the same through ccache, if it is there.
+cached_cc()
+{
+    if command -v ccache > /dev/null 2>&1; then
+        echo "ccache $1"
+    else
+        echo "$1"
+    fi
+}

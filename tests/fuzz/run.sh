@@ -22,6 +22,7 @@ src=$(cd "$(dirname "$0")/../.." && pwd -P)
 build=${BUILDDIR:-$src/build-fuzz}
 seconds=${1:-30}
 [ $# -gt 0 ] && shift
+. "$src/scripts/common.sh"
 passed=0 failed=0 skipped=0
 
 finish()
@@ -48,17 +49,18 @@ printf 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n){return 0;}' |
 # UndefinedBehaviorSanitizer, whose findings end the program; the C compiler's own
 # idea of undefined symbols in shared objects does not fit sanitizers.
 options='-fsanitize=fuzzer-no-link -fno-sanitize-recover=undefined'
-if [ "$(cat "$build/options" 2>/dev/null)" != "$options" ]; then
+cc=$(cached_cc clang)
+if [ "$(cat "$build/options" 2>/dev/null)" != "$cc $options" ]; then
     rm -rf "$build/meson-private" "$build/meson-info" "$build/build.ninja"
     mkdir -p "$build"
-    CC=clang meson setup "$build" "$src" -Db_sanitize=address,undefined \
+    CC=$cc meson setup "$build" "$src" -Db_sanitize=address,undefined \
         -Db_lundef=false "-Dc_args=$options" >"$build/setup.log" 2>&1 || {
         tail -20 "$build/setup.log"
         echo "FAIL fuzz: meson could not set up $build"
         failed=$((failed + 1))
         finish
     }
-    echo "$options" >"$build/options"
+    echo "$cc $options" >"$build/options"
 fi
 
 all=$(sed -n "s/^  '\([a-z0-9-]*\)': .*/\1/p" "$src/tests/fuzz/meson.build")

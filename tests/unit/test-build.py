@@ -62,6 +62,26 @@ class Tree:
         os.unlink(self.calls)
         return lines
 
+    def without(self, *names):
+        """All programs of PATH but these; apt and sudo do nothing, and say what."""
+        for folder in self.env['PATH'].split(':')[1:]:
+            for name in os.listdir(folder) if os.path.isdir(folder) else ():
+                path = self.path('bin/' + name)
+                if name not in names and not os.path.lexists(path):
+                    os.symlink(os.path.join(folder, name), path)
+        self.env['PATH'] = self.path('bin')
+        for name, script in (('apt-cache', 'echo Package: any'), ('sudo', 'exec "$@"'),
+                             ('apt-get', 'echo apt-get "$@"')):
+            self.program(name, script)
+
+    def program(self, name, script):
+        path = self.path('bin/' + name)
+        if os.path.lexists(path):
+            os.unlink(path)
+        with open(path, 'w') as stream:
+            stream.write('#!/bin/sh\n%s\n' % script)
+        os.chmod(path, 0o755)
+
     def run(self, *argv):
         return subprocess.run(argv, cwd=self.dir, env=self.env, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
@@ -126,21 +146,7 @@ def bench_peers(source):
     """What 'make bench' compares with: installed with the rest, and gone without."""
     peers = {'iperf3': 'iperf3', 'ucx-utils': 'ucx_perftest'}
     with Tree(source, 'bin/meson') as tree:
-        for folder in tree.env['PATH'].split(':')[1:]:
-            for name in os.listdir(folder) if os.path.isdir(folder) else ():
-                path = tree.path('bin/' + name)
-                if name not in peers.values() and not os.path.lexists(path):
-                    os.symlink(os.path.join(folder, name), path)
-        tree.env['PATH'] = tree.path('bin')
-        for name, script in (('apt-cache', 'echo Package: any'), ('sudo', 'exec "$@"'),
-                             ('apt-get', 'echo apt-get "$@"'), ('tshark', None)):
-            path = tree.path('bin/' + name)
-            if os.path.lexists(path):
-                os.unlink(path)
-            if script:
-                with open(path, 'w') as stream:
-                    stream.write('#!/bin/sh\n%s\n' % script)
-                os.chmod(path, 0o755)
+        tree.without('tshark', *peers.values())
         options = ['--builddir=b'] + [arg for arg in MINE if arg != '--disable-check']
         said = tree.run('./configure', '--install-deps', *options).stdout
         installed = [line for line in said.splitlines()
@@ -153,6 +159,24 @@ def bench_peers(source):
         said = tree.run('./configure', *options, '--disable-check').stdout
         if 'iperf3' in said or 'done; ' not in said:
             yield 'asked for without a need: ' + said
+
+
+def compiler_cache(source):
+    """Needed where everything is built several times; the same for each clone."""
+    with Tree(source, 'bin/meson') as tree:
+        tree.without('ccache')
+        options = ['--builddir=b'] + [arg for arg in MINE if arg != '--disable-check']
+        said = tree.run('./configure', *options).stdout
+        lacks = re.findall(r'error: packages are missing:(.*)', said)
+        if len(lacks) != 1 or 'ccache' not in lacks[0].split():
+            yield 'not missed: ' + said
+        said = tree.run('./configure', *options, '--disable-check').stdout
+        if 'ccache' in said or 'done; ' not in said:
+            yield 'asked for without a need: ' + said
+        tree.program('ninja', 'echo "base $CCACHE_BASEDIR, hash ${CCACHE_NOHASHDIR:-dir}"')
+        said = tree.run('make', 'BUILD=b', 'backend').stdout
+        if 'base %s, hash 1\n' % tree.dir not in said:
+            yield 'another folder finds nothing: ' + said
 
 
 def errors(source):
@@ -192,8 +216,8 @@ def locks(source):
 
 
 def main():
-    checks = (no_side_effects, first_call_configures, options_are_kept, bench_peers, errors,
-              locks)
+    checks = (no_side_effects, first_call_configures, options_are_kept, bench_peers,
+              compiler_cache, errors, locks)
     return tap.run([(check.__name__, functools.partial(check, sys.argv[1]))
                     for check in checks])
 
