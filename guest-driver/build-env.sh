@@ -45,6 +45,7 @@ PATH=$PATH:/usr/sbin:/sbin
 
 prefix=$suite
 . "$here/../scripts/common.sh"
+. "$here/../scripts/downloads.sh"
 # While Debian is fetched.
 die_status=3
 
@@ -69,8 +70,7 @@ if [ ! -f "$work/installed" ]; then
     [ -n "$mirror" ] || die "apt knows no Debian mirror"
     rm -rf "$root"
     say "installing a minimal Debian ..."
-    quiet debootstrap --variant=minbase --include=gcc,make,libc6-dev \
-        "$suite" "$root" "$mirror"
+    bootstrap "$suite" "$root" "$mirror" --variant=minbase --include=gcc,make,libc6-dev
     say "installing the kernel's headers ..."
     # Signatures are checked; a mirror may be older than a testing suite's
     # Release file says that it may be.

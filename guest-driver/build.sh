@@ -35,6 +35,7 @@ work=$build/guest-driver
 log=$work/build.log
 prefix=guest-driver
 . "$here/../scripts/common.sh"
+. "$here/../scripts/downloads.sh"
 lock_folder "$work"
 
 case $work in
@@ -64,10 +65,9 @@ fi
 : > "$log"
 rm -f "$work/stamp"
 
-fetch()
+fetch_debs()
 {
-    mkdir -p "$work/debs"
-    (cd "$work/debs" && apt-get -o APT::Sandbox::User=root download "$@") >> "$log" 2>&1 || {
+    fetch "$work/debs" apt-get -o APT::Sandbox::User=root download "$@" || {
         tail -n 5 "$log" >&2
         die "cannot download $*; try 'apt-get update' as root"
     }
@@ -81,7 +81,7 @@ if [ ! -f "$work/kernel/$version" ]; then
     kbuild=$(echo "$depends" | sed -n 's/.*\(linux-kbuild-[^ ,]*\).*/\1/p')
     [ -n "$common" ] && [ -n "$kbuild" ] || die "cannot read what $headers depends on"
     rm -rf "$work/kernel" "$work/debs"
-    fetch "$headers=$version" "$common=$version" "$kbuild"
+    fetch_debs "$headers=$version" "$common=$version" "$kbuild"
     mkdir -p "$work/kernel"
     for deb in "$work"/debs/*.deb; do
         quiet dpkg-deb -x "$deb" "$work/kernel"
@@ -120,7 +120,7 @@ if [ -n "$check" ]; then
     script=$work/checkpatch/linux-source-$series/scripts
     if [ ! -f "$script/checkpatch.pl" ]; then
         say "fetching checkpatch.pl ..."
-        fetch "linux-source-$series"
+        fetch_debs "linux-source-$series"
         mkdir -p "$work/checkpatch"
         dpkg-deb --fsys-tarfile "$work/debs/linux-source-$series"_*.deb |
             tar xO "./usr/src/linux-source-$series.tar.xz" | xz -dc |

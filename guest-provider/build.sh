@@ -50,6 +50,7 @@ USAGE
 
 prefix=provider
 . "$repo/scripts/common.sh"
+. "$repo/scripts/downloads.sh"
 
 for arg in "$@"; do
     case $arg in
@@ -74,28 +75,24 @@ lock_folder "$work"
 . "$repo/scripts/private-apt.bash"
 
 # fetch_source SUITE: into $work/SUITE/src.  The signature chain of the sources ends
-# in the suite's signed Release file; only the upstream tarball is fetched, which is
-# all that is needed.
+# in the suite's signed Release file; of them the upstream tarball is all that is needed.
 fetch_source()
 {
-    local suite=$1 uri sum apt=$work/apt-src-$1 private_apt_ready=
+    local suite=$1 apt=$work/apt-src-$1 private_apt_ready=
     [ ! -f "$work/$suite/complete" ] || return 0
     command -v apt-get >/dev/null || die "apt-get is needed"
     private_apt_setup "deb-src $suite"
-    read -r uri sum < <(private_apt apt-get -q source --print-uris \
-                            --only-source rdma-core 2>/dev/null |
-        awk '/\.orig\.tar\.[a-z0-9]+'\''/ { gsub("'\''", "", $1); print $1, $NF; exit }') ||
-        true
-    [ -n "${uri:-}" ] && [ -n "${sum:-}" ] ||
-        die "the suite $suite lists no rdma-core source; --suites chooses others"
-    say "fetching ${uri##*/} of $suite (2 MB)"
+    say "fetching rdma-core of $suite (2 MB)"
     rm -rf "${work:?}/$suite"
     mkdir -p "$work/$suite/src"
-    quiet /usr/lib/apt/apt-helper \
-        -o "APT::Sandbox::User=$(id -un)" \
-        download-file "$uri" "$work/$suite/orig.tar" "$sum"
-    tar -C "$work/$suite/src" --strip-components=1 -xf "$work/$suite/orig.tar"
-    rm -rf "$work/$suite/orig.tar" "$apt"
+    fetch "$work/$suite/files" private_apt apt-get -q source --download-only \
+        --only-source rdma-core || {
+        tail -n 5 "$log" >&2
+        die "the source of rdma-core in $suite cannot be had; --suites chooses others"
+    }
+    tar -C "$work/$suite/src" --strip-components=1 \
+        -xf "$work/$suite/files/"*.orig.tar.*[!c]
+    rm -rf "$work/$suite/files" "$apt"
     touch "$work/$suite/complete"
 }
 

@@ -20,6 +20,7 @@ packages=(libc6 libibverbs1 ibverbs-providers ibverbs-utils
 
 prefix=runtime
 . "$repo/scripts/common.sh"
+. "$repo/scripts/downloads.sh"
 
 mkdir -p "$builddir/guest-provider"
 work=$(cd "$builddir/guest-provider" && pwd -P)

@@ -58,6 +58,7 @@ USAGE
 
 prefix=qemu
 . "$repo/scripts/common.sh"
+. "$repo/scripts/downloads.sh"
 
 for arg in "$@"; do
     case $arg in
@@ -163,8 +164,8 @@ fetch_qemu()
     for version in $versions; do
         say "fetching qemu $version (40 MB)"
         rm -f "$apt/qemu/"*
-        if (cd "$apt/qemu" && private_apt apt-get -q source --download-only \
-                "qemu=$version") >>"$log" 2>&1; then
+        if fetch "$apt/qemu" private_apt apt-get -q source --download-only \
+                "qemu=$version"; then
             qemu_version=$version
             return
         fi

@@ -25,6 +25,7 @@ work=$out/work
 jobs=${JOBS:-$(nproc)}
 prefix=debug-kernel
 . "$repo/scripts/common.sh"
+. "$repo/scripts/downloads.sh"
 
 PATH=$PATH:/usr/sbin:/sbin
 mkdir -p "$work" "$out/images" "$out/guest"
@@ -56,7 +57,8 @@ fetch_source()
     apt-cache madison "$package" 2>/dev/null | grep -q " $version " &&
         package=$package=$version
     say "downloading $package (130 MB)"
-    (cd "$work" && quiet apt-get -o APT::Sandbox::User=root download "$package")
+    fetch "$work" apt-get -o APT::Sandbox::User=root download "$package" ||
+        die "it cannot be had, see $log"
     rm -rf "$tree"
     dpkg-deb --fsys-tarfile "$work/linux-source-$series"_*.deb |
         tar xO "./usr/src/linux-source-$series.tar.xz" | xz -dc -T0 | tar x -C "$work"

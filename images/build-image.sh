@@ -40,6 +40,7 @@ log=$out/build.log
 PATH=$PATH:/usr/sbin:/sbin
 prefix=image
 . "$here/../scripts/common.sh"
+. "$here/../scripts/downloads.sh"
 lock_folder "$out"
 
 stamp=$(cat "$here/build-image.sh" "$here/init" "$here/agent/guest-agent.c" |
@@ -109,10 +110,10 @@ lib_pkgs=$(apt-cache depends --recurse --no-recommends --no-suggests --no-confli
                --no-breaks --no-replaces --no-enhances $tool_pkgs 2>/dev/null |
            grep -E '^(lib|zlib)' | sort -u)
 
-# Download packages into $out/debs, each once; names may carry =VERSION.
-fetch()
+# Packages into $out/debs, each once; names may carry =VERSION.
+fetch_debs()
 {
-    (cd "$out/debs" && apt-get -o APT::Sandbox::User=root download "$@") >> "$log" 2>&1 || {
+    fetch "$out/debs" apt-get -o APT::Sandbox::User=root download "$@" || {
         tail -n 5 "$log" >&2
         die "cannot download packages; try 'apt-get update' as root"
     }
@@ -122,10 +123,10 @@ say "downloading kernel, headers and kernel source (about 230 MB) ..."
 source_pkg=linux-source-$series
 apt-cache madison "$source_pkg" 2>/dev/null | grep -q " $version " &&
     source_pkg=$source_pkg=$version
-fetch "$kernel_pkg=$version" "$headers=$version" "$common=$version" "$kbuild" "$source_pkg"
+fetch_debs "$kernel_pkg=$version" "$headers=$version" "$common=$version" "$kbuild" "$source_pkg"
 say "downloading tools and libraries ..."
 # shellcheck disable=SC2086
-fetch busybox-static $tool_pkgs $lib_pkgs
+fetch_debs busybox-static $tool_pkgs $lib_pkgs
 
 # The file of a package just downloaded: the newest of that name.
 deb()

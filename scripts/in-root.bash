@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 #
 # Commands in the root file systems of tests and guests; sourced by scripts that make
-# these.  The caller sources common.sh, whose quiet() these go through, and is root.
+# these.  The caller sources common.sh, whose quiet() these go through, and downloads.sh,
+# and is root.
 
 # in_root DIR COMMAND...: chroot with /proc, in a mount namespace of its own; our
 # TMPDIR is not there.
@@ -21,8 +22,12 @@ install_in_root()
     shift
     printf '#!/bin/sh\nexit 101\n' >"$dir/usr/sbin/policy-rc.d"
     chmod 755 "$dir/usr/sbin/policy-rc.d"
-    quiet in_root "$dir" sh -c \
-        'apt-get update && apt-get -y --no-install-recommends install "$@"' sh "$@"
+    local apt=(in_root "$dir" apt-get -y --no-install-recommends install "$@")
+    local archives=$dir/var/cache/apt/archives
+    quiet in_root "$dir" apt-get update
+    take_downloads "$archives" "$(downloads_of "${apt[@]}")" || :
+    quiet "${apt[@]}"
+    keep_download "$archives"/*.deb
     shrink_root "$dir"
 }
 

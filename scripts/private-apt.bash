@@ -7,7 +7,7 @@
 # changes and no root rights are needed.  apt checks the signature chain and the
 # checksums of all it fetches.
 #
-# The caller sources common.sh, and sets before it calls anything here:
+# The caller sources common.sh and downloads.sh, and sets before it calls anything here:
 #   $apt  folder for lists and downloads
 
 private_apt_keyring=/usr/share/keyrings/debian-archive-keyring.gpg
@@ -65,7 +65,8 @@ private_apt_unpack()
     local tmp=$apt/deb-${1%%=*}
     rm -rf "$tmp"
     mkdir -p "$tmp" "$2"
-    (cd "$tmp" && quiet private_apt apt-get -q download "$1")
+    fetch "$tmp" private_apt apt-get -q download "$1" ||
+        die "$1 cannot be had; the whole output is in $log"
     dpkg -x "$tmp"/*.deb "$2"
     rm -rf "$tmp"
 }

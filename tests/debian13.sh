@@ -19,6 +19,7 @@ work=${1:-$repo/build-debian13}
 suite=trixie
 prefix=debian13
 . "$repo/scripts/common.sh"
+. "$repo/scripts/downloads.sh"
 
 mkdir -p "$work"
 work=$(cd "$work" && pwd -P)

@@ -18,6 +18,7 @@ root=$work/root
 
 prefix=libvirt-root
 . "$repo/scripts/common.sh"
+. "$repo/scripts/downloads.sh"
 
 lock_folder "$work"
 log=$work/root.log
@@ -46,7 +47,7 @@ codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
 [ -n "$mirror" ] && [ -n "$codename" ] || refuse "apt knows no Debian mirror"
 rm -rf "$root"
 say "installing a minimal $codename with libvirt (takes minutes)"
-quiet debootstrap --variant=minbase "$codename" "$root" "$mirror"
+bootstrap "$codename" "$root" "$mirror" --variant=minbase
 install_in_root "$root" "${packages[@]}"
 echo "$stamp" >"$root/complete"
 say "done: $root"

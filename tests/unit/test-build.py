@@ -9,12 +9,14 @@ stub there that writes down how it was called.  Prints TAP.
 """
 
 import functools
+import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.dont_write_bytecode = True
 import tap
@@ -215,9 +217,145 @@ def locks(source):
             yield '%s takes no lock' % name
 
 
+# What downloads.sh calls as apt-get: a package "a" that it says the sum of.
+APT_GET = r"""
+case "$*" in
+    *--print-uris*) echo "'http://nowhere/a.deb' a.deb 4 SHA256:$SUM"; exit ;;
+esac
+echo fetched >> "$CALLS"
+[ -f a.deb ] || echo "$CONTENT" > a.deb
+"""
+
+
+class Downloads:
+    """Scripts that fetch into folders of their own, with one cache."""
+
+    def __init__(self, source, folder):
+        self.source = source
+        self.folder = folder
+        self.cache = os.path.join(folder, 'cache')
+        self.kept = os.path.join(self.cache, 'pvrdma', 'downloads', 'a.deb')
+        self.calls = os.path.join(folder, 'calls')
+        self.number = 0
+        self.apt = os.path.join(folder, 'apt-get')
+        self.stub(APT_GET)
+
+    def stub(self, text):
+        with open(self.apt, 'w') as stream:
+            stream.write('#!/bin/sh\n' + text)
+        os.chmod(self.apt, 0o755)
+
+    def fetch(self, content='new', real='new', script='', cache=None, shell='sh'):
+        """Fetch what apt says has @content, and gets with @real.  Returns a process."""
+        self.number += 1
+        folder = os.path.join(self.folder, 'build%d' % self.number)
+        os.mkdir(folder)
+        total = hashlib.sha256((content + '\n').encode()).hexdigest()
+        env = dict(os.environ, SUM=total, CONTENT=real, CALLS=self.calls, log='log', HOME='',
+                   XDG_CACHE_HOME=self.cache if cache is None else cache)
+        done = subprocess.Popen(
+            [shell, '-euc', '. %s/scripts/downloads.sh\n%s\nfetch d %s download a || exit 9; '
+             'cat d/a.deb' % (self.source, script, self.apt)], cwd=folder, env=env,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+        return done
+
+    def said(self, *args, **kwargs):
+        """Exit status, what it got, and how often apt downloaded for it."""
+        done = self.fetch(*args, **kwargs)
+        out = done.communicate(timeout=60)[0].strip()
+        count = 0
+        if os.path.exists(self.calls):
+            with open(self.calls) as stream:
+                count = len(stream.read().splitlines())
+            os.unlink(self.calls)
+        return done.returncode, out, count
+
+    def keep(self, text):
+        if os.path.exists(self.kept):
+            os.unlink(self.kept)
+        with open(self.kept, 'w') as stream:
+            stream.write(text + '\n')
+
+
+def downloads(source):
+    """Kept by name, and taken only with the checksum that apt says now."""
+    with tempfile.TemporaryDirectory(prefix='test-build-') as folder:
+        here = Downloads(source, folder)
+        for what, wanted, found in (
+                ('nothing is kept', (0, 'new', 1), here.said()),
+                ('it is kept', (0, 'new', 0), here.said()),
+                ('by bash', (0, 'new', 0), here.said(shell='bash')),
+                ('a new version of that name', (0, 'newer', 1), here.said('newer', 'newer')),
+                ('this took its place', (0, 'newer', 0), here.said('newer', 'none')),
+                ('what apt gets is wrong', (9, '', 1), here.said('right', 'wrong')),
+                ('that was not kept', (9, '', 1), here.said('wrong', 'none')),
+                ('no folder is known', (0, 'new', 1), here.said(cache='')),
+                ('the folder cannot be made', (0, 'new', 1), here.said(cache='/proc/none')),
+        ):
+            if found != wanted:
+                yield '%s: %s, not %s' % (what, found, wanted)
+        # A size that fits is enough for apt-get.
+        here.keep('bad')
+        if here.said() != (0, 'new', 1) or here.said() != (0, 'new', 0):
+            yield 'a kept file that is damaged is used, or stays'
+        # What an earlier run left there.
+        for cache, count in ((None, 0), (os.path.join(folder, 'other'), 1)):
+            if here.said(script='mkdir d; echo bad > d/a.deb', cache=cache) != (0, 'new', count):
+                yield 'a damaged file that was there is used'
+
+
+def downloads_at_once(source):
+    """Of many builds none sees half a file; nothing is left behind."""
+    with tempfile.TemporaryDirectory(prefix='test-build-') as folder:
+        here = Downloads(source, folder)
+        text = 'x' * 3000000
+        here.stub(APT_GET.replace('echo "$CONTENT"',
+                                  "{ head -c 3000000 /dev/zero | tr '\\0' x; echo; }"))
+        jobs = [here.fetch(text, '') for _ in range(8)]
+        for job in jobs:
+            out = job.communicate(timeout=60)[0].strip()
+            if job.returncode or out != text:
+                yield 'one of them: %d, %d bytes' % (job.returncode, len(out))
+        os.unlink(here.calls)
+        kept = os.listdir(os.path.dirname(here.kept))
+        if kept != ['a.deb'] or here.said(text, '') != (0, text, 0):
+            yield 'kept: %s' % kept
+
+
+def downloads_go(source):
+    """What was not used for long, and the oldest of what is too much."""
+    with tempfile.TemporaryDirectory(prefix='test-build-') as folder:
+        here = Downloads(source, folder)
+        here.said()
+        store = os.path.dirname(here.kept)
+
+        def keep(name, days):
+            path = os.path.join(store, name)
+            with open(path, 'w') as stream:
+                stream.write(100 * 'x')
+            os.utime(path, (time.time() - days * 86400,) * 2)
+
+        keep('old with space', 62)
+        keep('young', 50)
+        here.said('b', 'b')
+        if sorted(os.listdir(store)) != ['a.deb', 'young']:
+            yield 'after 60 days: %s' % os.listdir(store)
+        keep('first', 3)
+        keep('second two', 4)
+        keep('third', 5)
+        os.utime(here.kept, (time.time() - 6 * 86400,) * 2)
+        # It is used: now it is the youngest.
+        here.said('b', 'b')
+        if here.said('b', 'b', script='downloads_bytes=250; cp %s d.deb; keep_download d.deb'
+                     % here.kept) != (0, 'b', 0):
+            yield 'what is used is removed'
+        if sorted(os.listdir(store)) != ['a.deb', 'd.deb', 'first', 'second two']:
+            yield 'beyond the bound: %s' % os.listdir(store)
+
+
 def main():
     checks = (no_side_effects, first_call_configures, options_are_kept, bench_peers,
-              compiler_cache, errors, locks)
+              compiler_cache, errors, locks, downloads, downloads_at_once, downloads_go)
     return tap.run([(check.__name__, functools.partial(check, sys.argv[1]))
                     for check in checks])
 

@@ -40,6 +40,7 @@ suite=${3:-}
 
 prefix=debian-root
 . "$repo/scripts/common.sh"
+. "$repo/scripts/downloads.sh"
 
 mkdir -p "$work"
 apt=$work/apt
@@ -70,17 +71,17 @@ make_base()
     rm -rf "$base" "$work/debs"
     mkdir -p "$work/debs"
     say "installing a minimal $codename (takes minutes)"
-    quiet debootstrap --variant=minbase \
-        --include="$packages" "$codename" "$base" "$mirror"
+    bootstrap "$codename" "$base" "$mirror" --variant=minbase --include="$packages"
     say "adding kernel $release and its headers"
     depends=$(apt-cache show "linux-headers-$release=$version" |
               sed -n 's/^Depends: //p' | head -n 1)
     # The newest of each may be in a suite that debootstrap did not look at.
-    (cd "$work/debs" && quiet apt-get -o APT::Sandbox::User=root \
+    fetch "$work/debs" apt-get -o APT::Sandbox::User=root \
         download "linux-image-$release=$version" \
         "linux-headers-$release=$version" \
         "$(sed -n 's/.*\(linux-headers-[^ ,]*-common\).*/\1/p' <<<"$depends")=$version" \
-        "$(sed -n 's/.*\(linux-kbuild-[^ ,]*\).*/\1/p' <<<"$depends")")
+        "$(sed -n 's/.*\(linux-kbuild-[^ ,]*\).*/\1/p' <<<"$depends")" ||
+        die "the kernel cannot be had, see $log"
     # The kernel needs no initramfs of its own here: only unpacked.
     dpkg-deb --fsys-tarfile "$work"/debs/linux-image-*.deb |
         tar -x -C "$base" ./lib/modules

@@ -18,6 +18,7 @@ root=$work/$suite
 
 prefix=release-root
 . "$repo/scripts/common.sh"
+. "$repo/scripts/downloads.sh"
 
 exec 9>"$work/$suite.lock"
 flock 9
@@ -36,8 +37,8 @@ mirror=$(debian_mirror)
 [ -n "$mirror" ] || die "apt knows no Debian mirror"
 rm -rf "$root"
 say "installing a minimal $suite (takes a minute or two)"
-quiet debootstrap --variant=minbase --include=ibverbs-utils,ibverbs-providers \
-    "$suite" "$root" "$mirror"
+bootstrap "$suite" "$root" "$mirror" --variant=minbase \
+    --include=ibverbs-utils,ibverbs-providers
 shrink_root "$root"
 touch "$root/complete"
 say "done: $root"

@@ -9,9 +9,6 @@
 # and libraries.  Nothing is installed, and no root rights are needed.  Does nothing
 # if that was done before; remove BUILDDIR/stock-qemu for a newer one.
 #
-# The packages are kept in $XDG_CACHE_HOME/pvrdma/stock-qemu, if that variable is
-# set, so that other build folders need not download them.
-#
 # Exit status 3: it cannot be had here (no such package, no network); 1: anything
 # else went wrong.
 
@@ -26,24 +23,21 @@ max_bytes=$((400 << 20))
 
 prefix=stock-qemu
 . "$repo/scripts/common.sh"
+. "$repo/scripts/downloads.sh"
 
 mkdir -p "$builddir/stock-qemu"
 work=$(cd "$builddir/stock-qemu" && pwd -P)
-debs=${XDG_CACHE_HOME:+$XDG_CACHE_HOME/pvrdma/stock-qemu}
-debs=${debs:-$work/debs}
+debs=$work/debs
 apt=$work/apt
 root=$work/root
 log=$work/build.log
-mkdir -p "$debs"
 
-# One at a time here, and in the cache that other build folders share.
-exec 8>"$work/lock" 9>"$debs/lock"
+exec 8>"$work/lock"
 flock -w 1200 8 || die "another run holds $work/lock"
 if [ -f "$work/complete" ]; then
     say "already there: $(cat "$work/complete")"
     exit 0
 fi
-flock -w 1200 9 || die "another run holds $debs/lock"
 : >"$log"
 die_status=3
 
@@ -59,59 +53,41 @@ stock_apt()
 {
     local tool=$1
     shift
-    # Not with the locks: it must not hold them longer than we do.
-    timeout 900 "$tool" "${options[@]}" "$@" 8>&- 9>&-
+    # Not with the lock: it must not hold it longer than we do.
+    timeout 900 "$tool" "${options[@]}" "$@" 8>&-
 }
 
-# "PACKAGE=VERSION FILE SIZE SHA256" of each package.
+# "PACKAGE=VERSION SIZE" of each package.
 wanted()
 {
     stock_apt apt-get -q -y --print-uris install "${packages[@]}" |
-        sed -n "s/^'[^']*' \([^_]*\)_\([^_]*\)_[^_]*\.deb .*/\1=\2/p" |
-        sed 's/%3a/:/' | xargs -r apt-cache "${options[@]}" show |
-        awk '$1 == "Package:" { p = $2 } $1 == "Version:" { v = $2 }
-             $1 == "Architecture:" { a = $2 } $1 == "Size:" { size = $2 }
-             $1 == "SHA256:" { sum = $2 }
-             $0 == "" { file = p "_" v "_" a ".deb"; sub(":", "%3a", file)
-                        print p "=" v, file, size, sum }'
+        sed -n "s/^'[^']*' \([^_]*\)_\([^_]*\)_[^_]*\.deb \([0-9]*\) .*/\1=\2 \3/p" |
+        sed 's/%3a/:/'
 }
 
-have() { echo "$2  $debs/$1" | sha256sum --check --status 2>/dev/null; }
-
-private_apt_setup "deb $suite" 8>&- 9>&-
+private_apt_setup "deb $suite" 8>&-
 : >"$apt/status"
 list=$(wanted 2>>"$log") || die "apt cannot say what ${packages[*]} of $suite need, see $log"
 die_status=1
 [ -n "$list" ] || die "what apt says of ${packages[0]} cannot be read"
-bytes=$(awk '{ sum += $3 } END { print sum }' <<<"$list")
+bytes=$(awk '{ sum += $2 } END { print sum }' <<<"$list")
 [ "$bytes" -le "$max_bytes" ] || die "$bytes bytes to download: that cannot be right"
 
-missing=()
-while read -r package file _ sum; do
-    have "$file" "$sum" || missing+=("$package")
-done <<<"$list"
-if [ ${#missing[@]} -gt 0 ]; then
-    say "downloading QEMU of $suite: ${#missing[@]} packages, $((bytes >> 20)) MB in all"
-    rm -rf "$debs/new"
-    mkdir "$debs/new"
-    die_status=3
-    (cd "$debs/new" && quiet stock_apt apt-get -q download "${missing[@]}")
-    die_status=1
-    mv "$debs"/new/*.deb "$debs/"
-    rmdir "$debs/new"
-fi
-# What a newer version has taken the place of.
-for file in "$debs"/*.deb; do
-    grep -qF " ${file##*/} " <<<"$list" || rm "$file"
-done
+say "fetching QEMU of $suite, $((bytes >> 20)) MB"
+rm -rf "$debs"
+mapfile -t list < <(cut -d' ' -f1 <<<"$list")
+die_status=3
+fetch "$debs" stock_apt apt-get -q download "${list[@]}" ||
+    die "it cannot be had, see $log"
+die_status=1
 
 say "unpacking"
 rm -rf "$root"
 mkdir "$root"
-while read -r _ file _ sum; do
-    have "$file" "$sum" || die "$debs/$file is not what apt promised"
-    quiet dpkg-deb -x "$debs/$file" "$root"
-done <<<"$list"
+for file in "$debs"/*.deb; do
+    quiet dpkg-deb -x "$file" "$root"
+done
+rm -rf "$debs"
 
 lib=$root/usr/lib/x86_64-linux-gnu
 loader=$(find "$root" -name 'ld-linux-x86-64.so.2' -not -path '*/share/*' -print -quit)
