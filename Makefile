@@ -27,11 +27,17 @@ else ifneq ($(filter install,$(MAKECMDGOALS)),)
 -include $(BUILD)/config.mak
 endif
 
-.PHONY: all backend qemu qemu-full images guest deb demo demo-shell demo-hosts demo-migrate check check-vm \
-        soak soak-quick fuzz conformance bench bench-vm install clean distclean help
+.PHONY: all backend qemu qemu-full images guest guest-driver guest-provider deb demo demo-shell \
+        demo-hosts demo-migrate check check-vm soak soak-quick fuzz conformance bench bench-vm \
+        install clean distclean help
 .DEFAULT_GOAL := all
 
-all: backend qemu images guest
+# Side by side: each waits at times for downloads, for what it unpacks, or for a linker.
+together = +@$(MAKE) --no-print-directory \
+    $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j4) backend qemu images guest
+
+all: $(BUILD)/config.mak
+	$(together)
 
 backend: $(BUILD)/config.mak
 	@echo "== daemon, tools and test programs"
@@ -56,10 +62,17 @@ ifneq ($(WITH_IMAGES),no)
 	images/build-image.sh $(BUILD)/images
 endif
 
-guest: images
+guest: guest-driver guest-provider
+
+guest-driver: images
 ifneq ($(WITH_IMAGES),no)
-	@echo "== guest driver and provider"
+	@echo "== guest driver"
 	guest-driver/build.sh $(BUILD)
+endif
+
+guest-provider: $(BUILD)/config.mak
+ifneq ($(WITH_IMAGES),no)
+	@echo "== guest provider"
 	guest-provider/build.sh --builddir=$(BUILD)
 	guest-provider/fetch-runtime.sh $(BUILD)
 endif
@@ -79,17 +92,21 @@ demo-hosts: all
 demo-migrate: all
 	$(PYTHON) tests/vm/demo_migrate.py
 
-check: all deb
+check: $(BUILD)/config.mak
+	$(together) deb
 	$(PYTHON) tests/run-check.py --builddir=$(BUILD)
 
-check-vm: all deb
+check-vm: $(BUILD)/config.mak
+	$(together) deb
 	pytest-3 tests/vm
 
 # SOAK="--factor 30 rounds mutants" chooses how much and what, SOAK=--list says what there is.
-soak: all deb
+soak: $(BUILD)/config.mak
+	$(together) deb
 	$(PYTHON) tests/soak.py --builddir=$(BUILD) $(SOAK)
 
-soak-quick: all deb
+soak-quick: $(BUILD)/config.mak
+	$(together) deb
 	$(PYTHON) tests/soak.py --builddir=$(BUILD) $(or $(SHARD),--quick)
 
 # CONFORMANCE="--stock --only 'perftest: ' programs" chooses what.

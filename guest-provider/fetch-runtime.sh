@@ -32,7 +32,7 @@ lock_folder "$work"
 
 fetch()
 {
-    local suite=$1 package name stock
+    local suite=$1 name stock
     local root=$work/runtime-$suite from=$work/unpacked apt=$work/apt-$suite
     local private_apt_ready= lib=usr/lib/x86_64-linux-gnu
     if [ -f "$root/complete" ]; then
@@ -41,9 +41,7 @@ fetch()
     fi
     rm -rf "$root" "$from"
     private_apt_setup "deb $suite"
-    for package in "${packages[@]}"; do
-        private_apt_unpack "$package" "$from"
-    done
+    private_apt_unpack "$from" "${packages[@]}"
 
     # Only what the programs need, with the names the loader looks for.
     mkdir -p "$root"/{usr/bin,usr/lib64,etc/libibverbs.d,$lib/libibverbs}

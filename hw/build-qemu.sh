@@ -141,8 +141,8 @@ setup_apt()
     private_apt_setup "${sources[@]}" "deb $codename" "deb $codename-backports"
 }
 
-# fetch_deb PACKAGE[=VERSION] DIR: downloads and unpacks into DIR.
-fetch_deb()
+# fetch_debs DIR PACKAGE[=VERSION]...: downloads and unpacks into DIR.
+fetch_debs()
 {
     setup_apt
     private_apt_unpack "$@"
@@ -202,7 +202,7 @@ prepare_source()
     else
         fetch_qemu
         say "unpacking qemu $qemu_version"
-        quiet dpkg-source --no-check -x "$apt"/qemu/*.dsc "$src"
+        quiet dpkg-source --no-check --no-copy -x "$apt"/qemu/*.dsc "$src"
         rm -rf "$src/roms" "$apt/qemu"
     fi
     case $(cat "$src/VERSION") in
@@ -306,7 +306,7 @@ prepare_meson()
             die "meson >= $meson_min is needed, this machine has $have and its
   mirror offers ${version:-none}"
         say "fetching meson $version (this machine has $have)"
-        fetch_deb "meson=$version" "$tools"
+        fetch_debs "$tools" "meson=$version"
     fi
     export PATH=$tools/usr/bin:$PATH
     export PYTHONPATH=$tools/usr/lib/python3/dist-packages
@@ -318,13 +318,13 @@ firmware_dirs=(/usr/share/qemu /usr/share/seabios /usr/lib/ipxe/qemu)
 
 prepare_firmware()
 {
-    local fw=$builddir/firmware pkg dir
-    for pkg in qemu-system-data seabios ipxe-qemu; do
-        stamp_is "firmware-$pkg" 1 && [ -d "$fw" ] && continue
-        say "fetching firmware: $pkg"
-        fetch_deb "$pkg" "$fw"
-        set_stamp "firmware-$pkg" 1
-    done
+    local fw=$builddir/firmware dir packages='qemu-system-data seabios ipxe-qemu'
+    if ! stamp_is firmware "$packages" || ! [ -d "$fw" ]; then
+        say "fetching firmware: $packages"
+        # shellcheck disable=SC2086
+        fetch_debs "$fw" $packages
+        set_stamp firmware "$packages"
+    fi
     for dir in "${firmware_dirs[@]}"; do
         [ -d "$fw$dir" ] || die "$fw$dir is missing"
         mkdir -p "$out/qemu-bundle$(dirname "$dir")"

@@ -59,14 +59,17 @@ private_apt_setup()
     private_apt_ready=1
 }
 
-# private_apt_unpack PACKAGE[=VERSION] DIR: downloads and unpacks into DIR.
+# private_apt_unpack DIR PACKAGE[=VERSION]...: downloads and unpacks into DIR.
 private_apt_unpack()
 {
-    local tmp=$apt/deb-${1%%=*}
+    local tmp=$apt/debs dir=$1 deb
+    shift
     rm -rf "$tmp"
-    mkdir -p "$tmp" "$2"
-    fetch "$tmp" private_apt apt-get -q download "$1" ||
-        die "$1 cannot be had; the whole output is in $log"
-    dpkg -x "$tmp"/*.deb "$2"
+    mkdir -p "$tmp" "$dir"
+    fetch "$tmp" private_apt apt-get -q download "$@" ||
+        die "$* cannot be had; the whole output is in $log"
+    for deb in "$tmp"/*.deb; do
+        dpkg -x "$deb" "$dir"
+    done
     rm -rf "$tmp"
 }

@@ -181,6 +181,37 @@ def compiler_cache(source):
             yield 'another folder finds nothing: ' + said
 
 
+# Those that `make all` starts, but for ninja, where the second may need the first.
+PARTS = ('hw/build-qemu.sh', 'images/build-image.sh', 'guest-driver/build.sh',
+         'guest-provider/build.sh', 'guest-provider/fetch-runtime.sh')
+
+
+def side_by_side(source):
+    """QEMU is built beside the daemon, the driver after the image; one that fails counts."""
+    with Tree(source, 'bin/meson') as tree:
+        tree.run('./configure', '--builddir=build', *MINE[2:])
+        begin = 'echo "begin $0" >> %s\n' % tree.calls
+        end = 'echo "end $0" >> %s\n' % tree.calls
+        tree.program('ninja', begin + 'n=0\nuntil grep -q "begin hw/" %s; do sleep 0.1; '
+                     'n=$((n + 1)); [ $n -lt 100 ] || exit 1; done\n' % tree.calls + end)
+        for part in PARTS:
+            os.makedirs(os.path.dirname(tree.path(part)), exist_ok=True)
+            tree.program('../' + part, begin + ('sleep 0.3\n' if 'image' in part else '') + end)
+        tree.env['PATH'] = tree.path('bin') + ':' + tree.env['PATH']
+        tree.called()
+        done = tree.run('make')
+        calls = tree.called()
+        if done.returncode or len(calls) != 2 + 2 * len(PARTS):
+            yield 'not all, or not beside: %s %s' % (calls, done.stdout)
+        elif calls.index('begin guest-driver/build.sh') < calls.index('end images/build-image.sh'):
+            yield 'a driver before its kernel: %s' % calls
+        for part in PARTS:
+            tree.program('../' + part, 'exit 1')
+            if not tree.run('make').returncode:
+                yield '%s fails, and make does not' % part
+            tree.program('../' + part, 'exit 0')
+
+
 def errors(source):
     with Tree(source, 'bin/meson') as tree:
         for args in (['--again', '--builddir=none'], ['--frobnicate'], ['--prefix=x']):
@@ -355,7 +386,7 @@ def downloads_go(source):
 
 def main():
     checks = (no_side_effects, first_call_configures, options_are_kept, bench_peers,
-              compiler_cache, errors, locks, downloads, downloads_at_once, downloads_go)
+              compiler_cache, side_by_side, errors, locks, downloads, downloads_at_once, downloads_go)
     return tap.run([(check.__name__, functools.partial(check, sys.argv[1]))
                     for check in checks])
 
