@@ -85,13 +85,12 @@ fetch_source()
     say "fetching rdma-core of $suite (2 MB)"
     rm -rf "${work:?}/$suite"
     mkdir -p "$work/$suite/src"
-    fetch "$work/$suite/files" private_apt apt-get -q source --download-only \
+    fetch "$work/$suite/files" private_apt apt-get -q source --download-only --tar-only \
         --only-source rdma-core || {
         tail -n 5 "$log" >&2
         die "the source of rdma-core in $suite cannot be had; --suites chooses others"
     }
-    tar -C "$work/$suite/src" --strip-components=1 \
-        -xf "$work/$suite/files/"*.orig.tar.*[!c]
+    tar -C "$work/$suite/src" --strip-components=1 -xf "$work/$suite/files/"*.orig.tar.*z*
     rm -rf "$work/$suite/files" "$apt"
     touch "$work/$suite/complete"
 }

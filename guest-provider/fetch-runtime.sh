@@ -30,7 +30,7 @@ lock_folder "$work"
 
 . "$repo/scripts/private-apt.bash"
 
-fetch()
+fetch_runtime()
 {
     local suite=$1 name stock
     local root=$work/runtime-$suite from=$work/unpacked apt=$work/apt-$suite
@@ -64,6 +64,6 @@ fetch()
 
 # One that cannot be had must not end the build; its tests fail.
 for suite in "$@"; do
-    fetch "$suite" &
+    fetch_runtime "$suite" &
     wait $! || say "WARNING: no libibverbs of $suite"
 done
