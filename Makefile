@@ -100,7 +100,7 @@ check-vm: $(BUILD)/config.mak
 	$(together) deb
 	pytest-3 tests/vm
 
-# SOAK="--factor 30 rounds mutants" chooses how much and what, SOAK=--list says what there is.
+# SOAK="--factor 30 rounds mutants" chooses how much and what.
 soak: $(BUILD)/config.mak
 	$(together) deb
 	$(PYTHON) tests/soak.py --builddir=$(BUILD) $(SOAK)
@@ -163,7 +163,7 @@ help:
 	@echo "make check-vm     only the core's tests that have guests"
 	@echo "make soak         all shards, hours of it: rare pairs of parts, many rounds,"
 	@echo "                  sanitizers, checks taken out one by one, Debian 13, guests with a"
-	@echo "                  debugging kernel, libvirt; SOAK=--list says which there are and"
+	@echo "                  debugging kernel, libvirt; tests/soak.py --list says which and"
 	@echo "                  when each ran (tests/soak.ledger), SOAK='NAME NAME' chooses"
 	@echo "make soak-quick   the shard that waits longest, or SHARD=NAME"
 	@echo "make conformance  other people's RDMA programs and suites on the device, beside"
