@@ -8,17 +8,17 @@
 #   checkpatch    hw/, by QEMU's checkpatch.pl
 #   driver        guest-driver/, by sparse and by the kernel's checkpatch.pl --strict
 # and, last, "N passed, N failed, N skipped".  What a failed check said is above
-# its line.  The checks need what `make all` built in BUILDDIR [build].
+# its line.  They run side by side, since one of them builds the driver and another has
+# hundreds of files to read.  The checks need what `make all` built in BUILDDIR [build].
 set -u
 
 src=$(cd "$(dirname "$0")/.." && pwd -P)
 build=$(cd "${1:-$src/build}" && pwd -P)
-passed=0 failed=0 skipped=0
 cd "$src" || exit 1
 
-ok() { passed=$((passed + 1)); echo "ok   $*"; }
-fail() { failed=$((failed + 1)); echo "FAIL $*"; }
-skip() { skipped=$((skipped + 1)); echo "SKIP $*"; }
+ok() { echo "ok   $*"; }
+fail() { echo "FAIL $*"; }
+skip() { echo "SKIP $*"; }
 
 # absent WHAT: did configure agree to do without?
 absent() { grep -qx "WITH_$1 = no" "$build/config.mak" 2> /dev/null; }
@@ -84,8 +84,23 @@ check_driver()
     fi
 }
 
-check_clang_format
-check_qemu
-check_driver
+said=$(mktemp -d) || exit 1
+trap 'rm -rf "$said"' EXIT
+checks='clang_format qemu driver'
+for check in $checks; do
+    "check_$check" > "$said/$check" 2>&1 &
+done
+wait
+passed=0 failed=0 skipped=0
+for check in $checks; do
+    cat "$said/$check"
+    case $(tail -n 1 "$said/$check") in
+        'ok   '*) passed=$((passed + 1)) ;;
+        'SKIP '*) skipped=$((skipped + 1)) ;;
+        'FAIL '*) failed=$((failed + 1)) ;;
+        # It ended before its verdict.
+        *) failed=$((failed + 1)); echo "FAIL $check: it said nothing" ;;
+    esac
+done
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
