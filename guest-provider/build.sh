@@ -75,7 +75,8 @@ lock_folder "$work"
 . "$repo/scripts/private-apt.bash"
 
 # fetch_source SUITE: into $work/SUITE/src.  The signature chain of the sources ends
-# in the suite's signed Release file; of them the upstream tarball is all that is needed.
+# in the suite's signed Release file; only the upstream tarball is fetched, which is
+# all that is needed, and at times all that a mirror has.
 fetch_source()
 {
     local suite=$1 apt=$work/apt-src-$1 private_apt_ready=
