@@ -46,6 +46,9 @@ AT_ONCE = 2 * PROCESSORS
 # Of the vm layer: what takes longest, and what has a pair of guests in common.
 VM_FIRST = ['driver', 'provider', 'migrate', 'rdmacm', 'conformance', 'hosts_wire']
 VM_PAIR = ['boot', 'datacheck', 'lifecycle', 'perftest', 'pingpong']
+# As the Makefile has it.
+os.environ.setdefault('CCACHE_BASEDIR', SOURCE)
+os.environ.setdefault('CCACHE_NOHASHDIR', '1')
 SHOWN = 300  # lines of a failed job's output
 TAP_LINE = re.compile(r'^(not )?ok\b\s*(\d+)?\s*(?:-\s*)?([^#]*)(?:#\s*(.*))?$')
 TAP_OTHER = re.compile(r'\s*(#|$)|TAP version |Bail out!|pragma ')
