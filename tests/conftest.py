@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What pytest does besides for tests/hw and tests/vm, which are unittest classes.
 
-    pytest-3 tests/vm [--long] [--co] [-k 'NAME or NAME'] [--junitxml=FILE]
+    pytest-3 tests/vm [--shard NAME] [--co] [-k 'NAME or NAME'] [--junitxml=FILE]
 
 A line per test as it ends, with its seconds; of a failure what it says, then where.
-With --long those tests that look for rare events run for minutes.
+Without --shard the core runs: what is in no shard (shards.py, `fixture.shard`), and the
+short form of what is longer in one.  With it that shard alone, in which tests that look for
+rare events run for minutes; with `--shard all` every test, in its short form.
 
 No test hangs the run: after LIMIT seconds, or the test's or its class's own
 `time_limit`, it gets the exception TimeLimit wherever it is, and again every RETRY
@@ -19,6 +21,7 @@ import contextlib
 import signal
 
 import pytest
+import shards
 from _pytest.unittest import TestCaseFunction
 
 LIMIT = 600
@@ -31,8 +34,51 @@ class TimeLimit(pytest.fail.Exception):
 
 
 def pytest_addoption(parser):
-    parser.addoption('--long', action='store_true',
-                     help='tests that look for rare events run for minutes')
+    parser.addoption('--shard', metavar='NAME', choices=[*shards.SHARDS, 'all'],
+                     help='the tests that `make check` leaves out, or runs shorter: one of '
+                     '%s; or all tests, those of `make check`, too' % ', '.join(shards.SHARDS))
+
+
+def shard_of(item):
+    """(kind, shard's name) of a test: kind is core, shard or longer.
+
+    The mark of a class is for all that it has, but 'longer' leaves alone what has a mark of
+    its own.  It is not inherited, so that no test leaves the core because of what is said
+    elsewhere: who derives from a marked class has to say where it is itself."""
+    cls, function = item.cls, item.function
+    of_class = vars(cls).get('shard_mark') if cls else None
+    if cls and not of_class:
+        for base in cls.__mro__[1:]:
+            if vars(base).get('shard_mark', ('core', None))[0] != 'core':
+                raise ValueError('%s needs a mark, as its base %s has one: fixture.shard, '
+                                 'longer or core' % (cls.__qualname__, base.__qualname__))
+    own = getattr(function, 'shard_mark', None)
+    if own and of_class and of_class[0] == 'shard':
+        if own != of_class and item.name in vars(cls):
+            raise ValueError('%s is in two shards: %s and %s' % (
+                item.nodeid, own[1], of_class[1]))
+        return of_class
+    return own or of_class or ('core', None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Leaves the tests of --shard.  A test whose mark makes no sense ends the run."""
+    chosen = config.getoption('--shard')
+    left, out, wrong = [], [], []
+    for item in items:
+        try:
+            kind, name = shard_of(item)
+        except ValueError as exc:
+            wrong.append(str(exc))
+            continue
+        wanted = chosen == 'all' or (name == chosen if chosen else kind != 'shard')
+        (left if wanted else out).append(item)
+    if wrong:
+        raise pytest.UsageError('\n'.join(dict.fromkeys(wrong)))
+    if out:
+        config.hook.pytest_deselected(items=out)
+    items[:] = left
 
 
 def on_sigterm(*_):
@@ -49,7 +95,7 @@ def pytest_configure():
 def limit(item):
     """Interrupts the main thread when the time of this part of @item is over."""
     seconds = getattr(item.obj, 'time_limit', 0) or getattr(item.cls, 'time_limit', 0) or \
-        (LONG_LIMIT if item.config.getoption('--long') else LIMIT)
+        (LONG_LIMIT if item.config.getoption('--shard') else LIMIT)
     seconds *= getattr(item.config, 'patience', 1)
 
     def over(*_):

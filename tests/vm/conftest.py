@@ -7,7 +7,7 @@ from pvrdma_vm import patience
 
 
 def pytest_configure(config):
-    fixture.LONG = config.getoption('--long')
+    fixture.LONG = config.getoption('--shard') not in (None, 'all')
     config.patience = patience()
 
 

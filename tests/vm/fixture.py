@@ -15,15 +15,39 @@ import pytest
 import hosts
 from programs import Pair
 from pvrdma_vm import BUILD, Daemon, Session, VmError, end_well, start_guests
+from shards import SHARDS
 
-# `pytest-3 --long`: tests that look for rare events run for minutes.
+# `pytest-3 --shard NAME`: tests that look for rare events run for minutes.
 LONG = False
 
 
-def in_the_long_run(test):
-    """Before a test, or a class of them, that there is with --long only: what is None is
-    none."""
-    return test if LONG else None
+def _mark(kind, name):
+    if name not in SHARDS:
+        raise ValueError('no shard %r in tests/shards.py' % name)
+
+    def mark(what):
+        if 'shard_mark' in vars(what):
+            raise ValueError('%s is marked twice' % what.__qualname__)
+        what.shard_mark = kind, name
+        return what
+    return mark
+
+
+def shard(name):
+    """Before a test, or a class of them, that only shard @name of `make soak` runs."""
+    return _mark('shard', name)
+
+
+def longer(name):
+    """Before a test, or a class of them, that `make check` runs in a short form, and shard
+    @name again with LONG."""
+    return _mark('longer', name)
+
+
+def core(what):
+    """Before a class that is run by `make check`, though one that it is made of is not."""
+    what.shard_mark = 'core', None
+    return what
 
 
 def require_build():

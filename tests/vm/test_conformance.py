@@ -52,6 +52,6 @@ class PyverbsTest(fixture.PrivateTest):
     def test_own_parts(self):
         self.check(True)
 
-    @fixture.in_the_long_run
+    @fixture.shard('users')
     def test_stock_parts(self):
         self.check(False)

@@ -91,7 +91,7 @@ class CrashTest(fixture.PrivateTest):
         where = '/sys/bus/pci/drivers/vmw_pvrdma/'
         guest.run('echo %s >%sunbind && echo %s >%sbind' % (ADAPTER, where, ADAPTER, where))
 
-    @fixture.in_the_long_run
+    @fixture.shard('driver')
     def test_stock(self):
         """Whoever administers the guest loads the driver anew, or binds it."""
         self.boot()

@@ -52,7 +52,7 @@ class SmpDatacheckTest(Check, fixture.PrivateTest):
             guest.powerdown()
         self.assertEqual(daemon.stop(), 0)
 
-    @fixture.in_the_long_run
+    @fixture.shard('driver')
     def test_two_cpus(self):
         self.smp(2)
 

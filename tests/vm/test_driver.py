@@ -499,7 +499,7 @@ class RobustTest(DriverCase):
             self.works()
         self.finish()
 
-    @fixture.in_the_long_run
+    @fixture.shard('driver')
     def test_rebind_under_traffic(self):
         self.boot()
         guest = self.guests[1]
@@ -567,7 +567,7 @@ class RobustTest(DriverCase):
         self.guests.remove(guest)
         self.finish()
 
-    @fixture.in_the_long_run
+    @fixture.shard('driver')
     def test_load_and_unload_often(self):
         self.boot()
         guest = self.guests[0]
@@ -581,7 +581,7 @@ class RobustTest(DriverCase):
         self.assertLessEqual(self.daemon.resources()['fds'], memory['fds'])
         self.finish()
 
-    @fixture.in_the_long_run
+    @fixture.shard('driver')
     def test_interface_comes_after_the_driver(self):
         self.boot()
         guest = self.guests[0]
@@ -600,7 +600,7 @@ class RobustTest(DriverCase):
         self.end(jobs)
         self.finish()
 
-    @fixture.in_the_long_run
+    @fixture.shard('driver')
     def test_killed_program_and_unload(self):
         """Programs killed and waited for while the module goes."""
         self.boot()
@@ -632,7 +632,7 @@ class RobustTest(DriverCase):
             self.assertTrue(guest.alive)
         self.finish()
 
-    @fixture.in_the_long_run
+    @fixture.shard('driver')
     def test_kernel_requests_of_a_dead_device(self):
         """What kernel users have posted, and post, ends as flushed."""
         self.boot()
@@ -898,11 +898,11 @@ class OtherKernelTest(DriverCase):
         folder = os.path.join(BUILD, 'guest-driver', suite)
         self.run_suite(folder)
 
-    @fixture.in_the_long_run
+    @fixture.shard('driver')
     def test_trixie(self):
         self.check('trixie')
 
-    @fixture.in_the_long_run
+    @fixture.shard('driver')
     def test_testing(self):
         self.check('testing')
 

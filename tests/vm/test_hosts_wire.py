@@ -287,7 +287,7 @@ rm /tmp/bytes''' % DISK_KB, 120)
                 if not job.done:
                     job.kill(9)
 
-    @fixture.in_the_long_run
+    @fixture.shard('moves')
     def test_e_pulled_out(self):
         """The wire is pulled out for a second, several times, while all is checked."""
         with self.counting():

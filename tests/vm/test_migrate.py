@@ -202,7 +202,7 @@ class HostsTest(Moves, TwoHosts):
     pass
 
 
-@fixture.in_the_long_run
+@fixture.shard('moves')
 class OwnHostsTest(Moves, TwoHosts):
     own = True
 

@@ -198,12 +198,12 @@ class Drawn(Moves):
         self.connecting(*self.drawn())
 
 
-@fixture.in_the_long_run
+@fixture.shard('moves')
 class DrawnMixedTest(Drawn, AnyHosts):
     pass
 
 
-@fixture.in_the_long_run
+@fixture.shard('moves')
 class DrawnOwnTest(Drawn, AnyHosts):
     own = (True, True)
 
@@ -212,6 +212,6 @@ class DrawnOwnTest(Drawn, AnyHosts):
         return 'any'
 
 
-@fixture.in_the_long_run
+@fixture.shard('moves')
 class DrawnStockTest(Drawn, AnyHosts):
     own = (False, False)

@@ -326,11 +326,11 @@ class ProviderTest(ProviderCase):
 
     # test_side_by_side() has a little of these.
 
-    @fixture.in_the_long_run
+    @fixture.shard('provider')
     def test_ours_with_stock(self):
         self.run_all(('ours ', ''))
 
-    @fixture.in_the_long_run
+    @fixture.shard('provider')
     def test_stock_with_stock(self):
         self.run_all(('', ''))
 

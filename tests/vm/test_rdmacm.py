@@ -344,13 +344,13 @@ class CmMixedTest(Programs, CmCase):
                         job.describe())
 
 
-@fixture.in_the_long_run
+@fixture.shard('users')
 class CmStockProgramsTest(Programs, CmCase):
     """With the in-tree driver and rdma-core's library in both."""
 
     own = (False, False)
 
 
-@fixture.in_the_long_run
+@fixture.shard('users')
 class CmOwnProgramsTest(Programs, CmCase):
     pass

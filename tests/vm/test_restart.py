@@ -102,7 +102,7 @@ class StockTest(Restarts):
     pass
 
 
-@fixture.in_the_long_run
+@fixture.shard('moves')
 class OwnTest(Restarts):
     own = True
 
