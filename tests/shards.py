@@ -2,7 +2,7 @@
 """Which tests `make check` does not run each time, and how old their last run is.
 
 Each test is in the core, which `make check` always runs, or in exactly one shard: a test of
-pytest's by `@fixture.shard('NAME')`, a program of meson's by its suite `soak-NAME`.  What a
+pytest's by `@fixture.shard('NAME')` (or `longer`, whose short form is in the core), a program of meson's by its suite `soak-NAME`.  What a
 shard runs is in soak.py.
 
 tests/soak.ledger has a line for each run of a shard, and of the core, in the order of time:
@@ -43,12 +43,16 @@ GUESTS = DAEMON + ['hw', 'guest-driver', 'guest-provider', 'images', 'tests/vm',
 Shard = collections.namedtuple('Shard', 'what inputs')
 SHARDS = {
     'driver': Shard('guests: our driver on several processors, hot-plug, other kernels', GUESTS),
-    'provider': Shard('guests: libraries and drivers of other pairs, lost wake-ups, no exits',
-                      GUESTS),
-    'moves': Shard('guests that move between hosts in a row, are saved, whose daemon restarts',
+    'provider': Shard('guests: libraries and drivers of other pairs, no exits', GUESTS),
+    'wakeups': Shard('guests: lost wake-ups and posts', GUESTS),
+    'moves': Shard('guests that move in a row, with NFS and iSER; saved guests', GUESTS),
+    'drawn': Shard('guests that move between three hosts, to places that are drawn', GUESTS),
+    'restarts': Shard('the daemon replaced in a row, by itself and by systemd',
+                      GUESTS + ['packaging']),
+    'users': Shard('connection manager, pyverbs on the stock parts, a wire that fails, siw',
                    GUESTS),
-    'users': Shard('connection manager, NVMe, NFS, iSER, siw and other programs', GUESTS),
-    'demos': Shard('the demos, systemd, two adapters, network devices, statistics',
+    'storage': Shard('NVMe, NFS and iSER for minutes', GUESTS),
+    'demos': Shard('the demos, two adapters, network devices, statistics, events',
                    GUESTS + ['packaging', 'Makefile']),
     'plain': Shard('virtual guests in the plain build by the real clock', VIRTUAL),
     'quiet': Shard('judged times, nothing beside them', VIRTUAL),

@@ -139,7 +139,8 @@ def debug(name, *files):
         return after(counts, [os.path.join('images', 'build-debug-kernel.sh'), args.builddir],
                      args.builddir, lambda: runner.pytest_tasks(
                          name, os.path.join(args.builddir, 'debug'), LIMIT,
-                         [[os.path.join('tests', 'vm', 'test_%s.py' % what) for what in files]],
+                         [[*(os.path.join('tests', 'vm', 'test_%s.py' % what)
+                             for what in files), '--shard', 'all']],
                          counts=counts))
     return tasks
 
@@ -151,8 +152,9 @@ def libvirt(args):
 
 # What each of shards.SHARDS runs.
 TASKS = {
-    'driver': vm('driver'), 'provider': vm('provider'), 'moves': vm('moves'),
-    'users': vm('users'), 'demos': vm('demos'),
+    'driver': vm('driver'), 'provider': vm('provider'), 'wakeups': vm('wakeups'),
+    'moves': vm('moves'), 'drawn': vm('drawn'), 'restarts': vm('restarts'),
+    'users': vm('users'), 'storage': vm('storage'), 'demos': vm('demos'),
     'plain': plain('plain'),
     'quiet': plain('quiet', env=dict(os.environ, VGUEST_JUDGE='1'), weight=runner.CAPACITY),
     'asan': sanitized('asan'), 'tsan': sanitized('tsan'),

@@ -141,15 +141,16 @@ def quietly(tasks):
     return said.getvalue()
 
 
-def by_pytest(folder, *texts, apart=False):
-    """What runner.py counts of test modules, run @apart at the same time or together,
-    and what is printed."""
+def by_pytest(folder, *texts, apart=False, more=()):
+    """What runner.py counts of test modules, run @apart at the same time or together and
+    with @more options, and what is printed."""
     for name, text in zip(('it', 'more'), texts):
         with open(os.path.join(folder, 'test_%s.py' % name), 'w') as stream:
             stream.write(text)
     tests = os.path.join(SOURCE, 'tests')
     names = ['test_it.py', 'test_more.py'] if apart else ['']
-    options = ['-c', os.path.join(tests, 'pytest.ini'), '--rootdir', folder, '-p', 'conftest']
+    options = ['-c', os.path.join(tests, 'pytest.ini'), '--rootdir', folder, '-p', 'conftest',
+               *more]
     tasks = runner.pytest_tasks(
         'hw', folder, 60, [[os.path.join(folder, name), *options] for name in names],
         {'PYTHONPATH': tests + ':' + os.path.join(tests, 'vm')})
@@ -239,7 +240,66 @@ def interruption(folder):
         yield 'its cleanups were not done'
 
 
-BY_PYTEST = (limits, side_by_side, interruption, unreadable)
+SHARDED = """
+import unittest
+import fixture
+
+class Core(unittest.TestCase):
+    def test_1_core(self):
+        pass
+
+    @fixture.shard('driver')
+    def test_2_driver(self):
+        pass
+
+    @fixture.longer('driver')
+    def test_3_both(self):
+        pass
+
+@fixture.shard('moves')
+class Moves(Core):
+    def test_4_moves(self):
+        pass
+
+@fixture.longer('moves')
+class Longer(Core):
+    pass
+
+@fixture.core
+class Again(Moves):
+    pass
+"""
+# By the option: the numbers of tests of each class, in that order.
+CHOSEN = {'': ('1 3', '', '1 3', '1 3 4'), 'driver': ('2 3', '', '2 3', '2 3'),
+          'moves': ('', '1 2 3 4', '1', ''), 'users': ('',) * 4,
+          'all': ('1 2 3', '1 2 3 4', '1 2 3', '1 2 3 4')}
+WRONG_SHARDS = {
+    "@fixture.shard('nowhere')\nclass A(Core):\n    pass": "no shard 'nowhere'",
+    "@fixture.shard('moves')\n@fixture.longer('users')\nclass A(Core):\n    pass":
+        'A is marked twice',
+    "@fixture.shard('users')\nclass A(Core):\n    @fixture.shard('moves')\n"
+    "    def test_5(self):\n        pass": 'A::test_5 is in two shards',
+    'class A(Moves):\n    pass': 'A needs a mark, as its base Moves has one'}
+
+
+def marks(folder):
+    """What --shard runs, and marks that make no sense: these end the run."""
+    for shard, wanted in CHOSEN.items():
+        counts, said = by_pytest(folder, SHARDED, more=['--shard=' + shard] if shard else ())
+        got = tuple(' '.join(re.findall(r'passed .*::%s::test_(\d)' % name, said))
+                    for name in ('Core', 'Moves', 'Longer', 'Again'))
+        if got != wanted:
+            yield '--shard=%s: %s, not %s: %s' % (shard, got, wanted, said)
+        if not any(wanted) and counts.line() != '0 passed, 1 failed, 0 skipped':
+            yield 'no test at all: ' + counts.line()
+    for text, problem in WRONG_SHARDS.items():
+        counts, said = by_pytest(folder, SHARDED + text)
+        if counts.line() != '0 passed, 1 failed, 0 skipped' or \
+                problem not in said + str(counts.notes):
+            yield '%s: %s %s %s' % (text, counts.line(), counts.notes, said)
+
+
+BY_PYTEST = (limits, side_by_side, interruption, unreadable, marks)
 
 
 def script(folder, text, limit=60):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""rdma-core's own suite, pyverbs, on our parts and, with --long, on the stock ones.
+"""rdma-core's own suite, pyverbs, on our parts and, in shard users, on the stock ones.
 
 What the lists of tests/vm/conformance name as passing must pass, and nothing may fail
 that they do not name with a reason, nor be skipped.  (Those known failures are not run here; `make

@@ -37,6 +37,7 @@ class DatacheckTest(Check, fixture.PairTest):
         self.assertEqual(done.code, 3, done.describe())
 
 
+@fixture.shard('driver')
 class SmpDatacheckTest(Check, fixture.PrivateTest):
     """Several vCPUs in threads of their own: driver, library and doorbells run
     at the same time, in both guests."""
@@ -52,7 +53,6 @@ class SmpDatacheckTest(Check, fixture.PrivateTest):
             guest.powerdown()
         self.assertEqual(daemon.stop(), 0)
 
-    @fixture.shard('driver')
     def test_two_cpus(self):
         self.smp(2)
 

@@ -13,6 +13,7 @@ import hosts
 from programs import latency, pingpong
 
 
+@fixture.shard('demos')
 class DemoTest(fixture.PrivateTest):
     def test_columns_and_table(self):
         daemon, guests = demo.boot(self.session, False)
@@ -38,6 +39,7 @@ class DemoTest(fixture.PrivateTest):
         self.assertEqual(daemon.stop(), 0)
 
 
+@fixture.shard('demos')
 class DemoHostsTest(fixture.PrivateTest):
     def setUp(self):
         if not hosts.may_be_made():
@@ -62,6 +64,7 @@ class DemoHostsTest(fixture.PrivateTest):
             self.assertEqual(daemon.stop(), 0)
 
 
+@fixture.shard('demos')
 class DemoMigrateTest(fixture.PrivateTest):
     def setUp(self):
         if not hosts.may_be_made():

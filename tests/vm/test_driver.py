@@ -64,7 +64,7 @@ def check_port_events(guest):
         raise AssertionError('%s: %s' % (guest.name, watch.out))
 
 
-class OwnDriverTest(test_provider.ProviderTest):
+class OwnDriverTest(test_provider.Programs, test_provider.ProviderCase):
     """All that our provider's tests do, on our driver: with extensions."""
 
     data_parts = 'rc srq uc inline mw'
@@ -238,11 +238,13 @@ class OwnDriverTest(test_provider.ProviderTest):
         self.assertTrue(done.ok, done.describe())
         self.assertRegex(done.out, r'[1-9][0-9]* checks, 0 errors')
 
+    @fixture.longer('provider')
     def test_zz_kernel_log(self):
         for guest in self.guests:
             self.assertEqual(log_problems(guest), [])
 
 
+@fixture.shard('driver')
 class CapsTest(fixture.PrivateTest):
     """What the adapter announces, in a VM that may have little of everything."""
 
@@ -327,6 +329,7 @@ class DriverCase(fixture.PrivateTest):
             guest.powerdown()
 
 
+@fixture.shard('driver')
 class LargeRegionTest(DriverCase):
     """More than a page directory describes, of ordinary 4 KiB pages."""
 
@@ -346,19 +349,20 @@ class LargeRegionTest(DriverCase):
         self.finish()
 
 
+@fixture.shard('driver')
 class MixedDriverTest(DriverCase):
     def test_with_in_tree_driver(self):
-        """Ours in one guest, the in-tree one in the other, either serving; in the long run
-        for each program."""
+        """Ours in one guest, the in-tree one in the other, either serving each program."""
         names = self.boot(own=(True, False))
-        for number, template in enumerate(test_provider.PROGRAMS):
-            for server in (0, 1) if fixture.LONG else (number % 2,):
+        for template in test_provider.PROGRAMS:
+            for server in (0, 1):
                 with self.subTest(template=template, server=server):
                     for job in self.start(template, names, server):
                         job.wait(check=True)
         self.finish()
 
 
+@fixture.shard('driver')
 class SmpTest(DriverCase):
     cpus = 4
 
@@ -465,6 +469,7 @@ class PackedKernel(Guest):
         return args
 
 
+@fixture.shard('driver')
 class RobustTest(DriverCase):
     cpus = 2
 
@@ -499,7 +504,6 @@ class RobustTest(DriverCase):
             self.works()
         self.finish()
 
-    @fixture.shard('driver')
     def test_rebind_under_traffic(self):
         self.boot()
         guest = self.guests[1]
@@ -567,7 +571,6 @@ class RobustTest(DriverCase):
         self.guests.remove(guest)
         self.finish()
 
-    @fixture.shard('driver')
     def test_load_and_unload_often(self):
         self.boot()
         guest = self.guests[0]
@@ -581,7 +584,6 @@ class RobustTest(DriverCase):
         self.assertLessEqual(self.daemon.resources()['fds'], memory['fds'])
         self.finish()
 
-    @fixture.shard('driver')
     def test_interface_comes_after_the_driver(self):
         self.boot()
         guest = self.guests[0]
@@ -600,7 +602,6 @@ class RobustTest(DriverCase):
         self.end(jobs)
         self.finish()
 
-    @fixture.shard('driver')
     def test_killed_program_and_unload(self):
         """Programs killed and waited for while the module goes."""
         self.boot()
@@ -632,7 +633,6 @@ class RobustTest(DriverCase):
             self.assertTrue(guest.alive)
         self.finish()
 
-    @fixture.shard('driver')
     def test_kernel_requests_of_a_dead_device(self):
         """What kernel users have posted, and post, ends as flushed."""
         self.boot()
@@ -693,6 +693,7 @@ class RobustTest(DriverCase):
         self.finish()
 
 
+@fixture.shard('driver')
 class HotplugTest(DriverCase):
     """The adapter in a slot of its own, plugged in a running guest."""
 
@@ -777,6 +778,7 @@ class VirtioGuest(Guest):
                        'addr=%s' % (self.socket, self.place)]
 
 
+@fixture.shard('driver')
 class PairingTest(fixture.PrivateTest):
     def check(self, place, named):
         """@place of the device; @named: the daemon names the NIC by its
@@ -826,6 +828,7 @@ class KernelArgs(Guest):
         return args
 
 
+@fixture.shard('driver')
 class BounceTest(fixture.PrivateTest):
     def test_refused(self):
         """Memory that the device cannot share: a reason, and no adapter."""
@@ -844,6 +847,7 @@ class BounceTest(fixture.PrivateTest):
         self.assertEqual(daemon.stop(), 0)
 
 
+@fixture.shard('driver')
 class OtherKernelTest(DriverCase):
     """The driver in guests with the kernels of other Debian releases.
 
@@ -898,11 +902,9 @@ class OtherKernelTest(DriverCase):
         folder = os.path.join(BUILD, 'guest-driver', suite)
         self.run_suite(folder)
 
-    @fixture.shard('driver')
     def test_trixie(self):
         self.check('trixie')
 
-    @fixture.shard('driver')
     def test_testing(self):
         self.check('testing')
 

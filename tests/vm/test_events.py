@@ -5,11 +5,13 @@ follows.  Those of objects are tests/vm/eventcheck.c's, see test_provider.py.
 
 import time
 
+import fixture
 from parts import load_own_driver, wait_port
 from pvrdma_vm import Daemon, VmError, start_guests
 from test_driver import DEVICE, DriverCase
 
 
+@fixture.shard('demos')
 class EventTest(DriverCase):
     def watch(self, guest):
         job = guest.spawn('verbscheck events -d ' + DEVICE, 120)

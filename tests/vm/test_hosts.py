@@ -63,6 +63,7 @@ class HostsTest(test_rdmacm.Programs, HostsCase):
             self.assertRegex(job.out, r'(?m)^\d+ checks, 0 errors$')
 
 
+@fixture.shard('users')
 class HostsOwnTest(test_rdmacm.KernelLog, HostsCase):
     """With our driver and library on both."""
 
@@ -144,6 +145,7 @@ class ThreeHostsTest(fixture.SessionTest):
         for traffic in beside:
             self.assertGreater(traffic.end()['operations'], 0)
 
+    @fixture.shard('users')
     def test_datacheck(self):
         """Two guests with our parts, and each of them with the stock ones."""
         for port, (one, two) in enumerate(((0, 2), (0, 1), (1, 2)), 7700):

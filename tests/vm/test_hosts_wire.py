@@ -256,6 +256,7 @@ rm /tmp/bytes''' % DISK_KB, 120)
         self.assertRegex(jobs[0].out, r'(?m)^parts: .*\buc\b')
         self.check_captured()
 
+    @fixture.shard('users')
     def test_db_pulled_captured(self):
         """What is on the wire is good, too, where it was pulled out."""
         self.use_own()
@@ -287,7 +288,7 @@ rm /tmp/bytes''' % DISK_KB, 120)
                 if not job.done:
                     job.kill(9)
 
-    @fixture.shard('moves')
+    @fixture.shard('users')
     def test_e_pulled_out(self):
         """The wire is pulled out for a second, several times, while all is checked."""
         with self.counting():
@@ -302,6 +303,7 @@ rm /tmp/bytes''' % DISK_KB, 120)
             self.hosts.wire.run('ip', 'link', 'set', self.hosts[1].device, 'up')
         self.finish(jobs)
 
+    @fixture.shard('users')
     def test_f_lossy(self):
         """One packet in a hundred is lost, both ways."""
         for host in self.hosts.hosts:
@@ -323,6 +325,7 @@ rm /tmp/bytes''' % DISK_KB, 120)
             for host in self.hosts.hosts:
                 host.run('nft', 'delete', 'table', 'inet', 'loss')
 
+    @fixture.shard('users')
     def test_g_reordered(self):
         """Packets overtake each other, both ways, by a relay in the wire."""
         wire, device = self.hosts.wire, self.hosts[1].device

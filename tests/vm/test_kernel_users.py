@@ -5,7 +5,7 @@ One pair of guests for all of it, for each boot costs as much as the rest: first
 our driver, then the target comes back with the stock one, then the host changes, too, and
 the target comes back with ours.  With both drivers the host has to live through its
 servers' restart, that of their service alone and that of their whole guest.
-With --long (make soak) each verifies for minutes, and iSER does, too.  Another pair, of
+In shard storage each verifies for minutes, and iSER does, too.  Another pair, of
 two processors each, for what NVMe does with several queues.
 """
 
@@ -22,8 +22,8 @@ from pvrdma_vm import end_well, say
 # The host registers 128 transfers for each NVMe queue of data, and one or two for each
 # queue of commands; the target with force_mr as many.
 TRANSFERS = 128
-# Of `fio --verify` for each in the long run.
-MINUTES = 5
+# Of `fio --verify` for each of five in the shard.
+MINUTES = 2
 # Processors of the guests where NVMe makes a queue for each.
 QUEUES = 2
 
@@ -93,6 +93,7 @@ class KernelUsersTest(fixture.PrivateTest):
             kusers.script(host, test)
         say('outlived: %s' % ('the services' if own is None else 'the guest'))
 
+    @fixture.longer('storage')
     def test_nvme_and_nfs(self):
         self.lab = lab = suites.Lab(self.session, True, force_mr=True, kind=suites.Keeper)
         host, target = lab.guests
@@ -176,6 +177,7 @@ class KernelUsersTest(fixture.PrivateTest):
             counts[vector] = sum(int(word) for word in line.split()[1:1 + QUEUES])
         return [counts[vector] for vector in sorted(counts)]
 
+    @fixture.shard('storage')
     def test_nvme_queues(self):
         """A queue for each processor, at both ends with a completion vector of its
         own."""

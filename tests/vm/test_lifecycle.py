@@ -56,6 +56,7 @@ class IdleTest(fixture.PairTest):
         self.daemon.ctl_json('counters')
 
 
+@fixture.shard('driver')
 class KillTest(fixture.PrivateTest):
     def settled(self, daemon, want, timeout=20):
         """Wait for the daemon's resources to be back at @want."""

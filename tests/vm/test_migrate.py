@@ -185,6 +185,7 @@ class StockTest(Moves, OneHost):
         self.rdma.run('ibv_rc_pingpong -c -d {dev} -g {gid} -p {port} -s 16384 -n 100')
 
 
+@fixture.shard('moves')
 class OwnTest(Moves, OneHost):
     """With the log of writes by messages, as from a daemon that does not share it."""
 
@@ -207,6 +208,7 @@ class OwnHostsTest(Moves, TwoHosts):
     own = True
 
 
+@fixture.shard('moves')
 class RowTest(TwoHosts):
     """With guests of its own: what it leaves when it fails is in nobody's way."""
 
@@ -316,6 +318,7 @@ class SavedTest(fixture.PrivateTest):
         self.guest.qmp('blockdev-add', driver='qcow2', file='file',
                        **{'node-name': 'disk'})
 
+    @fixture.shard('moves')
     def test_snapshot(self):
         """The peers have gone on: what was connected fails; the rest works."""
         self.start_with_disk()
@@ -341,6 +344,7 @@ class SavedTest(fixture.PrivateTest):
         self.all_works(parts.OWN_DEVICE)
         end_well([self.peer, self.guest], self.daemon)
 
+    @fixture.shard('moves')
     def test_file(self):
         """A QEMU that was started anew goes on from a file, without what was connected."""
         self.start()

@@ -7,8 +7,8 @@ both end on one host it is a memory copy.  What goes on: fetch-and-add, whose re
 compared with what succeeded; the data check, of every byte; and connections that the
 connection manager makes, which are in the middle of that when a guest stops.
 
-In `make check` the guests have the addresses that the key files name, one has our guest
-parts and the other the stock ones.  With --long there are many moves to places that are
+In shard moves the guests have the addresses that the key files name, one has our guest
+parts and the other the stock ones.  In shard drawn there are many moves to places that are
 drawn as well, and other parts and addresses.
 """
 
@@ -172,6 +172,7 @@ class Moves:
             self.assertEqual(log_problems(guest), [])
 
 
+@fixture.shard('moves')
 class MixedTest(Moves, AnyHosts):
     pass
 
@@ -198,12 +199,12 @@ class Drawn(Moves):
         self.connecting(*self.drawn())
 
 
-@fixture.shard('moves')
+@fixture.shard('drawn')
 class DrawnMixedTest(Drawn, AnyHosts):
     pass
 
 
-@fixture.shard('moves')
+@fixture.shard('drawn')
 class DrawnOwnTest(Drawn, AnyHosts):
     own = (True, True)
 
@@ -212,6 +213,6 @@ class DrawnOwnTest(Drawn, AnyHosts):
         return 'any'
 
 
-@fixture.shard('moves')
+@fixture.shard('drawn')
 class DrawnStockTest(Drawn, AnyHosts):
     own = (False, False)

@@ -27,6 +27,7 @@ done
 '''
 
 
+@fixture.shard('moves')
 class UsersTest(test_migrate.TwoHosts):
     time_limit = 5400 if fixture.LONG else 1800  # the disk may have to be made
     own = True

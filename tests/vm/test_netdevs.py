@@ -27,6 +27,7 @@ KINDS = {
 }
 
 
+@fixture.shard('demos')
 class NetdevsTest(fixture.PrivateTest):
     def setUp(self):
         super().setUp()

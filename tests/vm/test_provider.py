@@ -247,8 +247,8 @@ class ProviderCase(fixture.SessionTest):
             self.assertIn(' 0 errors', job.wait(check=True).out)
 
 
-class ProviderTest(ProviderCase):
-    """On the in-tree driver."""
+class Programs:
+    """Before a ProviderCase: what both drivers must do."""
 
     # What datacheck finds to do with our library on this driver.
     data_parts = 'rc srq'
@@ -403,6 +403,27 @@ class ProviderTest(ProviderCase):
                 if vm['attached']]
 
 
+class ProviderTest(Programs, ProviderCase):
+    """On the in-tree driver.  What the core has on ours already, and in which the driver
+    has little part, is in the shard."""
+
+    @fixture.shard('provider')
+    def test_other_rdma_core(self):
+        super().test_other_rdma_core()
+
+    @fixture.shard('provider')
+    def test_stock_with_ours(self):
+        super().test_stock_with_ours()
+
+    @fixture.shard('provider')
+    def test_threads(self):
+        super().test_threads()
+
+    @fixture.shard('provider')
+    def test_checked(self):
+        super().test_checked()
+
+
 class OurDriverCase(ProviderCase):
     """On pvrdma.ko; what both drivers must do is repeated in test_driver.py."""
 
@@ -486,13 +507,15 @@ class ExtensionsTest(OurDriverCase):
         for job in jobs:
             job.wait(60)
 
+    @fixture.longer('provider')
     def test_no_exit_with_events(self):
-        self.no_exit('-e', 1000000 if fixture.LONG else 1000, 5)
+        self.no_exit('-e', 1000000 if fixture.LONG else 100, 1)
 
+    @fixture.longer('provider')
     def test_no_exit_polling(self):
         """Few, since where worker and both guests, which all spin, have not a
         processor each, a round trip takes milliseconds."""
-        self.no_exit('', 500, 5)
+        self.no_exit('', 500 if fixture.LONG else 100, 5 if fixture.LONG else 1)
 
     def test_no_exit_of_the_kernel(self):
         """Nor do the kernel's users leave it, which post and arm as often as the stock
@@ -510,6 +533,7 @@ class ExtensionsTest(OurDriverCase):
         self.assertGreater(min(rung), 1000)
 
 
+@fixture.shard('wakeups')
 class SleepingWorkerTest(OurDriverCase):
     """A worker that sleeps at once: every post may have to wake it."""
 

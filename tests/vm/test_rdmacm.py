@@ -3,13 +3,14 @@
 perftest, and udcheck, which looks at every byte and at the route in front of it.
 
 The connection manager runs in the guests' kernels; of the adapter it needs QP1, the
-datagrams between these, and GIDs that lead to the peer.  With --long also between guests
+datagrams between these, and GIDs that lead to the peer.  In shard users also between guests
 that have the same parts both.
 """
 
 import itertools
 import math
 import re
+import unittest
 
 import fixture
 import parts
@@ -138,8 +139,13 @@ class Programs(KernelLog):
     servers = (0,)
 
     def each(self):
-        """(server, a fresh port) for each guest that is to serve."""
-        return [(server, next(_cm_ports)) for server in self.servers]
+        """(server, a fresh port) for each guest that is to serve: of several one for each
+        test in turn, and all of them in the long run."""
+        servers = self.servers
+        if not fixture.LONG:
+            number = unittest.getTestCaseNames(type(self), 'test').index(self._testMethodName)
+            servers = servers[number % len(servers):][:1]
+        return [(server, next(_cm_ports)) for server in servers]
 
     def test_rping(self):
         for server, port in self.each():
@@ -279,6 +285,7 @@ class Programs(KernelLog):
         self.assertIn('RDMA_CM_EVENT_MULTICAST_ERROR', job.out, job.describe())
 
 
+@fixture.shard('users')
 class CmOwnTest(KernelLog, CmCase):
     """With our driver and library in both guests: what rdma-core's library refuses."""
 
@@ -305,6 +312,7 @@ class CmOwnTest(KernelLog, CmCase):
         self.assertIn(' 0 errors', job.out)
 
 
+@fixture.longer('users')
 class CmMixedTest(Programs, CmCase):
     """The stock parts in one guest and ours in the other, either one serving; and a third
     one that does not answer: it was paused."""

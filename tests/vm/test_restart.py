@@ -98,15 +98,17 @@ class Restarts(Traffic, fixture.SessionTest):
         super().tearDownClass()
 
 
+@fixture.shard('restarts')
 class StockTest(Restarts):
     pass
 
 
-@fixture.shard('moves')
+@fixture.shard('restarts')
 class OwnTest(Restarts):
     own = True
 
 
+@fixture.longer('restarts')
 class HostsTest(Restarts):
     """On two hosts, whose daemons are replaced in turn."""
 

@@ -38,6 +38,7 @@ FIRST = 20  # bytes of the first frame
 ESTABLISHED = 'grep -q uverbs_event_read /proc/$(pidof rdma_server)/wchan'
 
 
+@fixture.shard('users')
 class SiwTest(fixture.PrivateTest):
     def setUp(self):
         super().setUp()

@@ -5,6 +5,7 @@ details of resources.
 
 import json
 
+import fixture
 from parts import wait_in_guest
 from test_driver import DEVICE, DriverCase
 
@@ -14,6 +15,7 @@ NAMES = ('tx_messages', 'tx_bytes', 'rx_messages', 'rx_bytes', 'errors',
          'rnr_waits', 'retries')
 
 
+@fixture.shard('demos')
 class StatisticTest(DriverCase):
     def rdma(self, guest, command):
         return json.loads(guest.run('rdma -j ' + command).out or '[]')

@@ -186,6 +186,7 @@ def has_ended(sock):
         return True
 
 
+@fixture.shard('restarts')
 class SystemdTest(fixture.SessionTest):
     time_limit = 1800 if fixture.LONG else 600
 

@@ -42,6 +42,7 @@ class TwoAdapters(Guest):
                     % self.second]
 
 
+@fixture.shard('demos')
 class TwoAdaptersTest(fixture.PrivateTest):
     def setUp(self):
         super().setUp()
