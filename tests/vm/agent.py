@@ -14,6 +14,7 @@ end, those of the new one follow (Agent.follow, Agent.moved).
 """
 
 import io
+import re
 import socket
 import threading
 import time
@@ -25,6 +26,14 @@ MAX_LINE = 128
 GRACE = 20.0
 # A guest may be nowhere for so long (Agent.hold).
 HOLD = 300.0
+# What programs say that end with status 0 although they have failed: ibv_*_pingpong -c, of
+# other data; rping, whose peer left in the middle of a ping, or to which that was not what
+# it waited for; cmtime, of connections that came to nothing; rstream and riostream, which
+# take the end of the connection for data.
+IN_VAIN = re.compile(
+    rb'^(?:invalid data in page|cq completion failed|data mismatch!|'
+    rb'wait for RDMA_(?:READ_COMPLETE|WRITE_ADV|WRITE_COMPLETE) state|'
+    rb'event: RDMA_CM_EVENT_\w+, error|rrecv: |rsend: )', re.M)
 
 
 class AgentError(Exception):
@@ -72,8 +81,17 @@ class Job:
         return self.how is not None or self.lost is not None
 
     @property
+    def in_vain(self):
+        """The line by which its status 0 is a lie, or None."""
+        for data in (self._out, self._err):
+            found = IN_VAIN.search(data)
+            if found:
+                return data[found.start():].split(b'\n')[0].decode('utf-8', 'replace')
+        return None
+
+    @property
     def ok(self):
-        return self.how == 'exited' and self.code == 0
+        return self.how == 'exited' and self.code == 0 and not self.in_vain
 
     def describe(self):
         """What ran, how it ended and everything it printed."""
@@ -83,6 +101,8 @@ class Job:
             end = 'still running'
         else:
             end = '%s %s' % (self.how, self.code)
+            if self.in_vain:
+                end += ', although "%s"' % self.in_vain
         text = '%s: `%s`: %s' % (self.agent.name, self.command, end)
         for name, data in (('stdout', self.out), ('stderr', self.err)):
             if data.strip():

@@ -23,7 +23,7 @@ from programs import CLOCK_UNKNOWN, TRIES, parse_bw, parse_lat, parse_pingpong
 from pvrdma_vm import VmError
 
 Row = collections.namedtuple(
-    'Row', 'group title server client listens seconds parse unit needs says')
+    'Row', 'group title server client listens seconds parse unit needs says left')
 Outcome = collections.namedtuple('Outcome', 'result figure unit detail')
 
 # What a client that connects by rdma_cm waits instead of looking for a TCP port.
@@ -36,11 +36,12 @@ PROGRAMS = []
 
 
 def add(group, title, server, client=None, listens=True, seconds=30, parse=None,
-        unit='', needs='', says=''):
+        unit='', needs='', says='', left=''):
     """@needs: a command that succeeds in guests whose programs have this.  @says: what
-    the client prints if it did its work, of one whose exit status does not tell."""
+    the client prints if it did its work, of one whose exit status does not tell.  @left: a
+    command that succeeds in the server's guest if it did, after both have ended."""
     PROGRAMS.append(Row(group, title, server, client or server + ' {ip}', listens,
-                        seconds, parse, unit, needs, says))
+                        seconds, parse, unit, needs, says, left))
 
 
 # -- figures of their outputs ------------------------------------------------------
@@ -113,10 +114,13 @@ def _ibverbs():
 
 
 def _rdmacm():
-    def cm(title, server, client, says=''):
-        add('rdmacm-utils', title, server, client, listens=False, seconds=15, says=says)
+    def cm(title, server, client, **more):
+        add('rdmacm-utils', title, server, client, listens=False, seconds=15, **more)
+    # 0 after an end in the middle, too; of what comes back it prints what was as it is sent.
     cm('rping -C 10 -V', 'rping -s -a {own} -p {port} -C 10 -V',
-       'rping -c -a {ip} -p {port} -C 10 -V')
+       'rping -c -v -a {ip} -p {port} -C 10 -V', says='\nping data: rdma-ping-9: ')
+    # These two, and rdma_server and its client, count completions, good or bad, and do not
+    # look at the data: they say that they have connected, and not more.
     cm('ucmatose', 'ucmatose -b {own} -p {port}', 'ucmatose -s {ip} -p {port}')
     cm('ucmatose -c 10 -C 20 -S 4096', 'ucmatose -b {own} -p {port} -c 10 -C 20 -S 4096',
        'ucmatose -s {ip} -p {port} -c 10 -C 20 -S 4096')
@@ -128,12 +132,13 @@ def _rdmacm():
     cm('rdma_server, rdma_client', 'rdma_server -s {own} -p {port}',
        'rdma_client -s {ip} -p {port}')
     cm('rstream -b 10.0 -T n', 'rstream -b {own} -p {port} -T b -S 4096 -C 200',
-       'rstream -s {ip} -p {port} -T b -S 4096 -C 200')
+       'rstream -s {ip} -p {port} -T b -S 4096 -C 200', says='custom    4k      200 ')
     cm('riostream', 'riostream -b {own} -p {port} -S 4096 -C 200',
-       'riostream -s {ip} -p {port} -S 4096 -C 200')
+       'riostream -s {ip} -p {port} -S 4096 -C 200', says='custom    4k      200 ')
     cm('rcopy', 'rcopy -p {port}',
-       'sh -c "head -c 4194304 /dev/urandom > /tmp/rcopy.in && '
-       'rcopy /tmp/rcopy.in {ip}:/tmp/rcopy.out -p {port}"')
+       'sh -c "seq 600000 > /tmp/rcopy.in && '
+       'rcopy /tmp/rcopy.in {ip}:/tmp/rcopy.out -p {port}"',
+       left='sh -c "seq 600000 | cmp - /tmp/rcopy.out && rm /tmp/rcopy.out"')
     cm('cmtime -c 20', 'cmtime -b {own} -p {port} -c 20',
        'cmtime -s {ip} -p {port} -c 20')
 
@@ -273,11 +278,11 @@ def _mpi():
         '--host {names} --mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any '
         '--mca btl ^openib %s /opt/mpiring.openmpi 10' %
         ' '.join('-x ' + word for word in ucx), listens=None, seconds=60,
-        parse=figure, unit='us')
+        parse=figure, unit='us', says=': all data right\n')
     add('MPI', 'MPICH, UCX, ring of 2', 'true',
         'env %s mpiexec.mpich -launcher rsh -launcher-exec /tmp/mpi-agent -hosts {names} '
         '-n 2 -ppn 1 /opt/mpiring.mpich 10' % ' '.join(ucx), listens=None, seconds=60,
-        parse=figure, unit='us')
+        parse=figure, unit='us', says=': all data right\n')
 
 
 for _fill in (_ibverbs, _rdmacm, _perftest, _ucx, _libfabric, _fabtests, _qperf, _fio, _mpi):
@@ -316,6 +321,8 @@ TROUBLE = re.compile(r'error|fail|could ?n.t|cannot|unable|not supported|unreach
 def last_line(job):
     """The line in which a program says what is wrong, the first such one: the later
     ones follow from it.  Else what it said last."""
+    if job.in_vain:
+        return job.in_vain[:160]
     lines = [line.strip() for text in (job.err, job.out) for line in text.splitlines()
              if re.search(r'\w', line)]
     for line in [line for line in lines if TROUBLE.search(line)] + lines[::-1]:
@@ -389,6 +396,8 @@ class Runner:
                 return Outcome('server fails: ' + (
                     'does not end' if server.how == 'killed' else last_line(server)),
                     None, row.unit, detail)
+            if row.left and not self.pair.guests[0].run('deb ' + row.left, check=False).ok:
+                return Outcome('fails: not what was sent', None, row.unit, detail)
             if not row.parse:
                 return Outcome('ok', None, row.unit, detail)
             try:

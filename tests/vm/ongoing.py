@@ -17,7 +17,7 @@ import re
 import time
 
 import parts
-from programs import LISTENS
+from programs import LISTENS, NO_ERRORS, ping_lines
 from pvrdma_vm import VmError
 
 # Of a job; it is ended long before.
@@ -224,7 +224,7 @@ class Datacheck(Rounds):
 
     def end(self):
         super().end()
-        if re.search(r'^\d+ checks, [^0]', self.job.out, re.M):
+        if len(re.findall(NO_ERRORS, self.job.out)) != self.job.out.count('begins'):
             raise VmError(self.job.describe())
         self.server.kill(9)
         self.server.wait(60)
@@ -232,34 +232,60 @@ class Datacheck(Rounds):
 
 
 class Connecting(Rounds):
-    """Connections by the connection manager, one after the other, each with SENDs, a READ
-    and a WRITE whose data is compared.  One may come to nothing if the manager says so;
-    one that does not come to an end, or to a bad one when it was there, is a failure.
-    end() tells how many were made, and the events of the others."""
+    """Connections by the connection manager, one after the other, each with SENDs, READs
+    and WRITEs whose data is compared at both ends.  One may come to nothing if the manager
+    says so; one that does not come to an end, or to a bad one when it was there, is a
+    failure.  end() tells how many were made, and the events of the others.
 
+    rping's status does not tell: that of one whose connection ends in the middle is 0.  What
+    counts is the data that it has printed, on which it has spent all of its pings."""
+
+    PINGS, SIZE = 2, 1000
+    # The server keeps its last lines until it has this much of them, and is killed.
+    BUFFER = 4096
     # Of one; the manager gives up after some 70.
     SECONDS = 180
     REFUSED = 'RDMA_CM_EVENT_(ADDR_ERROR|ROUTE_ERROR|CONNECT_ERROR|UNREACHABLE|REJECTED), '
     CONNECT = '''(
-    said=$(timeout -s KILL %(seconds)d rping -c -V -C 2 -S 1000 -a %(ip)s -p %(port)d 2>&1)
+    said=$(%(rping)s 2>&1)
     ended=$?
-    [ $ended = 0 ] && echo connected && exit 0
-    echo "$said"
+    printf '%%s\n' "$said"
+    [ $ended = 0 ] && [ $(printf '%%s\n' "$said" | grep -c '^ping data: ') = %(pings)d ] &&
+        echo connected && exit 0
     [ $ended != 137 ] && echo "$said" | grep -qE '%(refused)s' &&
         ! echo "$said" | grep -q 'DISCONNECT\\|completion')'''
 
     def __init__(self, ends):
         server, client = [end.guest for end in ends]
         ip, port = server.ip('pvrdma'), next(_ports)
-        self.server = server.spawn('rping -s -P -a %s -p %d' % (ip, port), LIMIT)
+        self.server = server.spawn('rping -s -P -v -S %d -a %s -p %d' % (
+            self.SIZE, ip, port), LIMIT)
         parts.wait_in_guest(server, LISTENS % port, 'listener')
+        self.rping = 'timeout -s KILL %d rping -c -v -V -C %%d -S %d -a %s -p %d' % (
+            self.SECONDS * client.patience, self.SIZE, ip, port)
         super().__init__(client, self.CONNECT % {
-            'ip': ip, 'port': port, 'seconds': self.SECONDS * client.patience,
+            'rping': self.rping % self.PINGS, 'pings': self.PINGS,
             'refused': self.REFUSED})
         self.jobs.append(self.server)
 
     def made(self):
         return len(re.findall('(?m)^connected$', self.job.out))
+
+    def check_data(self, made):
+        """Each of @made connections has had all of its pings at both ends, and no other."""
+        lines = list(ping_lines(self.PINGS, self.SIZE))
+        rounds = re.split('(?m)^connected\n', self.job.out)[:made]
+        for said in rounds:
+            got = re.findall('(?m)^ping data: (.*)$', said)
+            if got != lines:
+                raise VmError('a connection with other pings: ' + said)
+        # So many more that those before are printed.
+        more = self.BUFFER // self.SIZE + 1
+        self.guest.run(self.rping % more, self.SECONDS + 20)
+        got = re.findall('(?m)^server ping data: (.*)$', self.server.out)[:made * self.PINGS]
+        if got != made * lines:
+            raise VmError('the server had %d pings of %d connections, or other data: %s' % (
+                len(got), made, self.server.describe()[-6000:]))
 
     def more(self):
         """Until a further one was made."""
@@ -268,9 +294,11 @@ class Connecting(Rounds):
 
     def end(self):
         super().end()
+        made = self.made()
+        self.check_data(made)
         self.server.kill(9)
         self.server.wait(60)
-        return self.made(), re.findall(self.REFUSED, self.job.out)
+        return made, re.findall(self.REFUSED, self.job.out)
 
 
 class NvmeCopy(Rounds):

@@ -18,6 +18,10 @@ CLOCK_UNKNOWN = 'Correlation coefficient r^2'
 # What `rdma resource` says of a program that listens by the connection manager.
 LISTENS = "rdma resource show cm_id | grep -q 'state LISTEN.*:%d '"
 TRIES = 3
+# The last line of our own programs, which exit with 0 only then; they must have done something.
+NO_ERRORS = r'(?m)^[1-9]\d* (?:checks|messages, \d+ flushed), 0 errors$'
+# Of rping, which has 64 unless it is told.
+PING = 64
 
 # The programs' ports for their own TCP exchange; each run gets a fresh one,
 # because an old one may be in TIME_WAIT.
@@ -60,6 +64,24 @@ class Pair:
             if not first.done and one.alive:
                 first.kill(9)
         return first, second
+
+
+def ping_lines(count, size):
+    """What rping -v says behind "ping data: " of pings with its data as they should be."""
+    letters = [chr(c) for c in range(65, 123)]
+    for number in range(count):
+        text = 'rdma-ping-%d: ' % number
+        yield text + ''.join(letters[(number + i) % len(letters)]
+                             for i in range(size - 1 - len(text)))
+
+
+def check_pings(server, client, count, size=PING):
+    """Both jobs of `rping -v -C count` have had each byte of each ping: the server by its
+    READ, the client by the server's WRITE.  Their status says little: that of an end in the
+    middle is 0, and so is that of a server whose client leaves."""
+    for job, begin in ((server, 'server ping data: '), (client, 'ping data: ')):
+        if job.out.splitlines() != [begin + line for line in ping_lines(count, size)]:
+            raise VmError('not %d pings of %d bytes: %s' % (count, size, job.describe()))
 
 
 class Program:

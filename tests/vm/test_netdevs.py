@@ -9,7 +9,7 @@ interfaces has its addresses in the table only while the adapter's carries its t
 import fixture
 import parts
 from kernellog import log_problems
-from programs import _ports
+from programs import LISTENS, _ports, check_pings
 from pvrdma_vm import Daemon, VmError, end_well, start_guests
 
 TOP = 'top0'
@@ -65,10 +65,10 @@ class NetdevsTest(fixture.PrivateTest):
                             port, to))
         first.wait(check=True)
         port = next(_ports)
-        first = one.spawn('rping -s -a %s -p %d -C 5 -V' % (to, port))
-        two.run('for i in $(seq 20); do rping -c -a %s -p %d -C 5 -V && exit 0; usleep '
-                '300000; done; exit 1' % (to, port))
-        first.wait(check=True)
+        first = one.spawn('rping -s -v -a %s -p %d -C 5' % (to, port))
+        parts.wait_in_guest(one, LISTENS % port, 'listener')
+        second = two.run('rping -c -v -V -a %s -p %d -C 5' % (to, port))
+        check_pings(first.wait(check=True), second, 5)
 
     def make(self, guest, kind):
         guest.run('{0} && ip addr add {1}/24 dev {2} && ip link set vmx0 up && '

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""ibv_rc_pingpong of rdma-core, which checks the data it receives (-c)."""
+"""ibv_rc_pingpong of rdma-core, whose server looks at the data it has received last (-c): at
+the first byte of each page."""
 
 import fixture
 from programs import pingpong, srq_pingpong
@@ -37,6 +38,18 @@ class PingpongTest(fixture.PairTest):
         program = srq_pingpong(False, 4096, 800)
         self.check(program)
         self.check(srq_pingpong(True, 65536, 400), server=1)
+
+    def test_other_data_is_seen(self):
+        """Of a client that does not send what -c looks for the server says so, and ends
+        with 0: here that is a failure."""
+        one, two = self.guests
+        command = 'ibv_rc_pingpong -d %s -g %%d -p 18552 -s 16384 -n 20 ' % self.rdma.device
+        server = one.spawn('%s -c' % command % self.rdma.gids[0])
+        one.wait_listen(18552, server)
+        two.run(command % self.rdma.gids[1] + one.ip(self.rdma.kind))
+        server.wait()
+        self.assertEqual((server.how, server.code, server.ok), ('exited', 0, False))
+        self.assertEqual(server.in_vain, 'invalid data in page 0')
 
     def test_two_runs_at_once(self):
         one, two = self.guests

@@ -9,7 +9,7 @@ second one are on a hub of QEMU's.
 import fixture
 import parts
 from kernellog import log_problems
-from programs import _ports
+from programs import LISTENS, NO_ERRORS, _ports, check_pings
 from pvrdma_vm import Daemon, Guest, Link, end_well
 
 # Of the second interface, and of vm2 on the same wire.
@@ -101,17 +101,16 @@ class TwoAdaptersTest(fixture.PrivateTest):
         jobs = self.start((first, other[0]), DATACHECK)
         jobs += self.start((other[1], second), DATACHECK)
         for job in jobs:
-            self.assertIn(' 0 errors', job.wait(check=True).out)
+            self.assertRegex(job.wait(check=True).out, NO_ERRORS)
         for was, now in zip(before, self.messages()):
             self.assertGreater(now - was, 1000)
         # The connection manager takes the adapter that has the address.
         port = next(_ports)
         before = self.messages()
-        server = self.one.spawn('rping -s -a %s -p %d -C 20 -V' % (ADDRESS, port), 60)
-        self.two.run('for i in 1 2 3 4 5; do sleep 1; '
-                     'rping -c -a %s -p %d -C 20 -V && exit 0; done; exit 1'
-                     % (ADDRESS, port), 60)
-        server.wait(check=True)
+        server = self.one.spawn('rping -s -v -a %s -p %d -C 20' % (ADDRESS, port), 60)
+        parts.wait_in_guest(self.one, LISTENS % port, 'listener')
+        client = self.two.run('rping -c -v -V -a %s -p %d -C 20' % (ADDRESS, port), 60)
+        check_pings(server.wait(check=True), client, 20)
         moved = [b - a for a, b in zip(before, self.messages())]
         self.assertGreater(min(moved[1:]), 20)
         self.assertEqual(moved[0], 0)
