@@ -31,7 +31,7 @@ HOLD = 300.0
 # it waited for; cmtime, of connections that came to nothing; rstream and riostream, which
 # take the end of the connection for data.
 IN_VAIN = re.compile(
-    rb'^(?:invalid data in page|cq completion failed|data mismatch!|'
+    rb'^(?:invalid data in page|data mismatch!|'
     rb'wait for RDMA_(?:READ_COMPLETE|WRITE_ADV|WRITE_COMPLETE) state|'
     rb'event: RDMA_CM_EVENT_\w+, error|rrecv: |rsend: )', re.M)
 
