@@ -177,7 +177,7 @@ class KernelUsersTest(fixture.PrivateTest):
             counts[vector] = sum(int(word) for word in line.split()[1:1 + QUEUES])
         return [counts[vector] for vector in sorted(counts)]
 
-    @fixture.shard('storage')
+    @fixture.shard('users')
     def test_nvme_queues(self):
         """A queue for each processor, at both ends with a completion vector of its
         own."""
