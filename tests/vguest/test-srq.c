@@ -682,9 +682,9 @@ static void test_foreign(gconstpointer data)
     g_assert_cmpint(vg_destroy(w.g, PVRDMA_CMD_DESTROY_SRQ, UINT32_MAX), ==, ENOENT);
 
     /* Rung from a page that is not its context's, nobody is woken. */
+    began = vg_now_ns();
     send_lane(&w.lane[0], 1, 0, 64);
     vgt_await_counter("vm1", "datapath", "rnr_waits", 1);
-    began = vg_now_ns();
     g_assert_cmpuint(
         vg_queue_srq(w.srq,
                      &(struct vg_wr){.wr_id = 3,
@@ -700,7 +700,7 @@ static void test_foreign(gconstpointer data)
                 PVRDMA_UAR_HANDLE_MASK | PVRDMA_UAR_SRQ_RECV);
     g_usleep(QUIET_MS * 1000);
     came = vg_cq_poll(w.cq, &cqe, 1);
-    if (vg_now_ns() - began < 300000000) { /* else its timer may have brought it */
+    if (vg_now_ns() - began < 491000000) { /* else its timer may have brought it */
         g_assert_cmpint(came, ==, 0);
     }
     vg_ring_srq(w.srq);
