@@ -36,8 +36,8 @@ check_clang_format()
         fi
         return
     fi
-    files=$(find backend tests/unit tests/vguest tests/fuzz tests/bench tests/vm \
-                 -name '*.[ch]')
+    files=$(find backend tests/bench tests/clock tests/fuzz tests/reset tests/unit \
+                 tests/vguest tests/vm -name '*.[ch]')
     # shellcheck disable=SC2086
     if clang-format-14 --style=file:backend/.clang-format --dry-run -Werror $files; then
         ok "clang-format: $(echo "$files" | wc -l) files"

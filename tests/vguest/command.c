@@ -34,7 +34,7 @@ int vg_command(struct vguest *g, void *req, size_t req_len, void *resp, size_t r
     if (!resp) {
         goto out;
     }
-    if (!vg_irq_wait(g, PVRDMA_VEC_CMD, COMMAND_TIMEOUT_MS)) {
+    if (!vg_irq_wait(g, PVRDMA_VEC_CMD, vg_patience(COMMAND_TIMEOUT_MS))) {
         ret = -ETIMEDOUT;
         goto out;
     }

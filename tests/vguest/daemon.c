@@ -177,7 +177,7 @@ static void wait_ready(struct vg_daemon *d)
             d->pid = 0;
             g_error("pvrdmad ended at start, wait status 0x%x", status);
         }
-        g_assert_cmpuint(i, <, 3000);
+        g_assert_cmpint((int)i, <, vg_patience(3000));
         g_usleep(5000);
     }
 }
@@ -284,7 +284,7 @@ void vg_daemon_again(struct vg_daemon *d, const int *fds, unsigned n, const char
     wait_ready(d);
     /* What took our call may be what the former one left. */
     for (unsigned i = 0; vg_ctl(d, NULL, "status") != 0; i++) {
-        g_assert_cmpuint(i, <, 1000);
+        g_assert_cmpint((int)i, <, vg_patience(1000));
         g_usleep(20000);
     }
 }
@@ -305,7 +305,7 @@ int vg_daemon_wait_end(struct vg_daemon *d)
     int status = 0;
 
     for (unsigned i = 0; waitpid(d->pid, &status, WNOHANG) == 0; i++) {
-        if (i >= 12000) { /* a minute */
+        if ((int)i >= vg_patience(12000)) { /* a minute */
             g_error("pvrdmad does not end");
         }
 #ifdef __SANITIZE_THREAD__

@@ -478,7 +478,7 @@ int vg_bring_up(struct vguest *g)
 
 int vg_attach_again(struct vguest *g, int timeout_ms)
 {
-    int64_t deadline = vg_now_ns() + timeout_ms * 1000000ll;
+    int64_t deadline = vg_now_ns() + vg_patience(timeout_ms) * 1000000ll;
     int err;
 
     for (;;) {

@@ -123,7 +123,7 @@ struct vg_place vg_place_open(struct vguest *g, struct vg_daemon *d, unsigned vm
     struct vg_place place = {d, vm, -1, -1, NULL};
 
     vg_place_swap(g, &place);
-    g_assert_cmpint(vg_attach_again(g, VGT_WAIT_MS), ==, 0);
+    g_assert_cmpint(vg_attach_again(g, 60000), ==, 0);
     vg_place_swap(g, &place);
     return place;
 }

@@ -301,7 +301,7 @@ static void test_nobody(gconstpointer data)
     /* The numbers of packets that it expects are not those that come now. */
     g_assert_cmpint(vg_qp_to_rtr(b->qp, &a->g->gid, a->qp->qpn, psn, NULL), ==, 0);
     passes(a, b, 4, PVRDMA_WR_SEND, 64);
-    g_assert_true(vg_event_wait(b->g, PVRDMA_EVENT_COMM_EST, b->qp->handle, 2000));
+    g_assert_true(vg_event_wait(b->g, PVRDMA_EVENT_COMM_EST, b->qp->handle, VGT_WAIT_MS));
     g_assert_cmpint(vg_qp_to_rts(b->qp, psn, NULL), ==, 0);
     passes(b, a, 5, PVRDMA_WR_SEND, 64);
 
@@ -462,7 +462,8 @@ static void test_drained(gconstpointer data)
     g_assert_cmpint(vg_modify_qp(a->g, a->qp->handle,
                                  PVRDMA_QP_STATE | PVRDMA_QP_EN_SQD_ASYNC, &attr),
                     ==, 0);
-    g_assert_true(vg_event_wait(a->g, PVRDMA_EVENT_SQ_DRAINED, a->qp->handle, 2000));
+    g_assert_true(
+        vg_event_wait(a->g, PVRDMA_EVENT_SQ_DRAINED, a->qp->handle, VGT_WAIT_MS));
     vgt_recv(b, 500, FAR, 64);
     put(a, b, 1, PVRDMA_WR_SEND, 64);
     vgt_expect_none(a->scq, 20);

@@ -533,7 +533,12 @@ void vg_ring_srq(struct vg_srq *srq);
 /* Slot of ring index @idx, to write rubbish into. */
 void *vg_wqe(struct vg_qp *qp, struct vg_wq *wq, uint32_t idx);
 
-/* Milliseconds / nanoseconds of CLOCK_MONOTONIC. */
+/* Nanoseconds of CLOCK_MONOTONIC. */
 int64_t vg_now_ns(void);
+/*
+ * @n milliseconds by the kernel's clock, as so many by this program's (tests/clock): for
+ * what must come, and takes a busy machine a while.  Also rounds that each sleep.
+ */
+int vg_patience(int n);
 
 #endif /* VGUEST_H */
