@@ -625,7 +625,9 @@ int main(int argc, char **argv)
 
     vgt_init(&argc, &argv, 200);
     vgt_daemon = vg_daemon_start(&o);
-    set_priorities();
+    if (vgt_judges()) { /* else others have a right to run, too */
+        set_priorities();
+    }
     vgt_traffic_open(&victim, 2, 3, 1, 1, 8192, NULL);
     for (unsigned i = 0; i < G_N_ELEMENTS(attacks); i++) {
         char *path = g_strdup_printf("/hostile/%s", attacks[i].name);

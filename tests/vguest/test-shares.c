@@ -7,7 +7,7 @@
  *
  * A run in which a VM had nothing to do for a moment says nothing: the guests'
  * thread keeps the rings full, but may itself not run in time.  Such a run ends
- * there and is repeated: on a busy machine many times.
+ * there and is repeated, a few times; then the case is skipped.
  */
 #include "flood.h"
 
@@ -19,7 +19,7 @@
 #define TOLERANCE 0.05
 #define RUN_NS    2000000000ll
 #define SETTLE_NS 200000000ll /* until what went before does not count any more */
-#define ATTEMPTS  25u
+#define ATTEMPTS  5u
 
 /* Rings that last for milliseconds, so that the thread may sleep meanwhile. */
 static const struct flood_shape small = {.opcode = PVRDMA_WR_RDMA_WRITE,
@@ -133,15 +133,15 @@ static void test_shares(const void *data)
     for (unsigned i = 0; i < 2; i++) {
         flood_open(&f[i], 2 * i, 2 * i + 1, c->shape[i]);
     }
-    /* A sanitizer's own work is charged to nobody: it runs, and is not judged. */
-    for (; n < (VGT_PLAIN_BUILD ? ATTEMPTS : 1) && !valid; n++) {
+    /* A sanitizer's own work is charged to nobody; beside others it says nothing. */
+    for (; n < (vgt_judges() ? ATTEMPTS : 1) && !valid; n++) {
         valid = attempt(f, &ratio);
     }
     g_test_message("%u attempts", n);
     for (unsigned i = 0; i < 2; i++) {
         flood_close(&f[i]);
     }
-    if (!VGT_PLAIN_BUILD) {
+    if (!vgt_judges()) {
         return;
     }
     if (!valid) {

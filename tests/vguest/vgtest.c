@@ -28,6 +28,11 @@ static unsigned soak_factor(void)
     return CLAMP(n, 1, 1000);
 }
 
+bool vgt_judges(void)
+{
+    return VGT_PLAIN_BUILD && g_strcmp0(g_getenv("VGUEST_JUDGE"), "1") == 0;
+}
+
 unsigned vgt_rounds(unsigned n)
 {
     return VGT_PLAIN_BUILD ? n * soak_factor() : MAX(n * soak_factor() / 10, 1);
@@ -344,7 +349,7 @@ void vgt_usage_returns(const struct vg_usage *want)
 {
     struct vg_usage now;
 
-    for (unsigned i = 0; i < 500; i++) {
+    for (int i = 0; i < vg_patience(500); i++) {
         vg_daemon_usage(vgt_daemon, &now);
         if (same_usage(&now, want)) {
             return;
