@@ -623,7 +623,7 @@ int main(int argc, char **argv)
     struct vg_daemon_opts o = {.n_vms = 4, .poll_us = -1};
     int ret;
 
-    vgt_init(&argc, &argv, 200);
+    vgt_init(&argc, &argv, 480);
     vgt_daemon = vg_daemon_start(&o);
     if (vgt_judges()) { /* else others have a right to run, too */
         set_priorities();

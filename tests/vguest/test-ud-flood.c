@@ -305,7 +305,7 @@ int main(int argc, char **argv)
         {"unbind-under-flood", test_unbind_under_flood},
     };
 
-    vgt_init(&argc, &argv, 110);
+    vgt_init(&argc, &argv, 300);
     ud_daemon_start();
     vgt_add_both("ud", both, G_N_ELEMENTS(both));
     g_test_add_func("/ud/many-receivers", test_many_receivers);
