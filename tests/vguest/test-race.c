@@ -39,7 +39,7 @@
 #define QUEUES     8u
 #define EXT_QUEUES (DATAPATH_WATCHED + 8) /* not all can be watched */
 #define EXT_WQES   4u
-#define LOST_NS    10000000000ll /* 10 s without a wake-up: it was lost */
+#define LOST_NS    (vg_patience(10000) * 1000000ll) /* without a wake-up: it was lost */
 
 static uint64_t rounds(void)
 {

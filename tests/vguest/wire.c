@@ -9,10 +9,10 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/un.h>
-#include <stdio.h>
 #include <unistd.h>
 
 /* Longest message we accept from the daemon; a sane one is far below. */
@@ -26,15 +26,20 @@ int64_t vg_now_ns(void)
     return ts.tv_sec * 1000000000ll + ts.tv_nsec;
 }
 
-int vg_patience(int n)
+static int clock_times = 1, clock_part = 1;
+
+__attribute__((constructor)) static void look_at_clock(void)
 {
     const char *factor = g_getenv("PVRDMA_CLOCK");
-    int times = 1, part = 1;
 
     if (factor) {
-        sscanf(factor, "%d/%d", &times, &part);
+        sscanf(factor, "%d/%d", &clock_times, &clock_part);
     }
-    return n * times / part;
+}
+
+int vg_patience(int n)
+{
+    return n * clock_times / clock_part;
 }
 
 static int send_iov(int sock, struct iovec *iov, size_t niov, const int *fds,
