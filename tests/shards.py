@@ -35,7 +35,7 @@ CORE_SUITES = ('unit', 'vguest', 'fuzz')
 CORE = 'core'  # its name in the ledger
 
 DAEMON = ['backend', 'include', 'meson.build']
-VIRTUAL = DAEMON + ['tests/vguest', 'tests/unit', 'tests/reset',
+VIRTUAL = DAEMON + ['tests/vguest', 'tests/unit', 'tests/reset', 'tests/clock',
                     'guest-provider', 'hw/pvrdma-doorbell.c', 'hw/pvrdma-doorbell.h']
 GUESTS = DAEMON + ['hw', 'guest-driver', 'guest-provider', 'images', 'tests/vm',
                    'tests/conftest.py']
