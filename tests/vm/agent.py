@@ -245,6 +245,12 @@ class Agent:
                                      % (self.name, timeout))
                 self.cond.wait(0.25)
 
+    def is_up(self, timeout=20):
+        """The guest's agent runs already, and does not say so."""
+        if not self.ping(timeout):
+            raise AgentError('%s: its agent does not answer (%s)' % (self.name, self.lost))
+        self.hello = True
+
     def expect_boot(self):
         """The guest is about to boot again: wait_hello() waits for that, and its
         jobs are lost."""

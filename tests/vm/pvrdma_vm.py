@@ -16,7 +16,8 @@ parent-death signal is tied to the thread that forked.
 
 Environment: PVRDMA_BUILD (build folder), PVRDMA_QEMU (binary), PVRDMA_IMAGES
 (folder of vmlinuz and initramfs), PVRDMA_ACCEL (kvm instead of tcg),
-PVRDMA_KEEP=1 (keep logs of good runs too).
+PVRDMA_KEEP=1 (keep logs of good runs too), PVRDMA_BOOT=1 (boot all guests) and
+PVRDMA_TEMPLATES (folder of saved ones), see template.py.
 """
 
 import functools
@@ -30,6 +31,7 @@ import sys
 import tempfile
 import time
 
+import template
 from agent import Agent, AgentError, CommandFailed
 from cpio import Cpio
 from kernellog import log_problems
@@ -367,11 +369,12 @@ class Guest:
     'virtio': Link}; either may be missing.  @socket: the daemon's socket for
     the pvrdma device, or None for a guest without that device.
     @files: {path in guest: path on host or bytes} for the appended archive.
+    @boot: it does not begin from a template.
     """
 
     def __init__(self, session, number, links, socket=None, name=None,
                  memory=384, cpus=1, files=None, shell=False,
-                 device_options='', extra_args=()):
+                 device_options='', extra_args=(), boot=False):
         self.session = session
         self.number = number
         self.name = name or 'vm%d' % number
@@ -386,6 +389,8 @@ class Guest:
         self.shell = shell
         self.device_options = device_options
         self.extra_args = list(extra_args)
+        self.boot = boot
+        self.restored = False
         self.console_log = session.path(self.name + '-console.log')
         self.console = session.path(self.name + '.con')
         self.generation = 0
@@ -405,7 +410,8 @@ class Guest:
 
     # -- starting -----------------------------------------------------------
 
-    def _config(self):
+    def config(self):
+        """The text of its guest.conf."""
         nics, modules = [], []
         for kind, ifname, module in (('pvrdma', 'vmx0', 'vmxnet3'),
                                      ('virtio', 'vio0', 'virtio_net')):
@@ -418,9 +424,10 @@ class Guest:
                                       ' '.join(nics),
                                       '1' if self.shell else ''))
 
-    def _write_initrd(self):
+    def archive(self):
+        """What is put behind the image."""
         archive = Cpio()
-        archive.add('etc/guest.conf', self._config().encode())
+        archive.add('etc/guest.conf', self.config().encode())
         files = guest_programs()
         files.update(self.files)
         for target, source in files.items():
@@ -430,10 +437,13 @@ class Guest:
                     body = stream.read()
             archive.add(target.lstrip('/'), body,
                         0o755 if '/bin/' in target else 0o644)
+        return archive.data()
+
+    def _write_initrd(self):
         path = self.session.path('%s-%d.initrd' % (self.name, self.generation))
         with open(image('initramfs'), 'rb') as base, open(path, 'wb') as out:
             shutil.copyfileobj(base, out)
-            out.write(archive.data())
+            out.write(self.archive())
         return path
 
     def _devices(self):
@@ -507,22 +517,30 @@ class Guest:
 
     def start(self):
         """Start QEMU; wait_boot() must follow.  Also after kill()."""
-        self.launch()
+        self.restored = template.fits(self)
+        if self.restored:
+            template.start(self)
+        else:
+            self.launch()
+            self.connect()
+        return self
+
+    def connect(self):
+        """Connect to its agent, which may not run yet."""
         self.agent = Agent(self.name, self._sock('ctl'), lambda: self.alive,
                            self.patience)
         self.session.add_closer(self.agent_close)
         self.agent.connect(20)
-        return self
 
-    def launch(self):
-        """Start QEMU, and nothing more."""
+    def launch(self, *args):
+        """Start QEMU, with further arguments, and nothing more."""
         self.generation += 1
         if os.path.exists(self.console):
             os.unlink(self.console)
         for link in self.links.values():
             link.wait_ready(self)
         self.booted = time.monotonic()
-        argv = self.command_line()
+        argv = self.command_line() + list(args)
         with open(self.session.path(self.name + '-qemu.conf'), 'a') as conf:
             conf.write(' '.join(argv) + '\n')
         self.proc = self.session.popen(argv, self.name + '-qemu.log')
@@ -533,7 +551,11 @@ class Guest:
 
     def wait_boot(self, timeout=BOOT_TIMEOUT):
         """Wait until the agent answers; checks the init's complaints."""
-        self.agent.wait_hello(timeout)
+        if self.restored:
+            self.restored = False  # the next time it boots
+            template.begin(self)
+        else:
+            self.agent.wait_hello(timeout)
         with open(self.console_log, errors='replace') as stream:
             bad = [line for line in stream if line.startswith('init: ')]
         if bad:

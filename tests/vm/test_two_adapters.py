@@ -25,8 +25,8 @@ class TwoAdapters(Guest):
         super().__init__(*args, **options)
         self.second = second
 
-    def _config(self):
-        return super()._config().replace(
+    def config(self):
+        return super().config().replace(
             ',1500"', ',1500 52:54:00:79:00:01,vmx1,%s/24,1500"' % ADDRESS)
 
     def _devices(self):

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Guests that go on from a saved state instead of booting.
+
+Theory of operation
+-------------------
+Booting a guest takes seconds of emulation, and is the same for all guests that have the
+same kernel, processors, memory and files.  So one such guest, the template, is booted, and
+saved to a file when its agent runs; each guest of that shape begins by loading the file.
+
+The template has no adapter, no network interface and no disk, and no name of its own.
+Whoever loads its state has them, in QEMU as new as after a boot: what a stream does not
+have, QEMU leaves as a reset left it, and the daemon hears of no state of a device.  In the
+guest they are found by a scan of the PCI bus, and then init is run once more, for the
+guest's own /etc/guest.conf: name, modules, interfaces and addresses.  So nothing that tells
+guests apart is in the file, and any number of guests, on any links, daemons and hosts,
+begins from the same one.  Of their PCI devices the kernel and not the firmware has placed
+the BARs; that is what differs from a boot, besides the order of the kernel's log.
+
+QEMU is told not to announce the guest's interfaces to the network, as it does for one that
+has migrated: nobody may listen there yet (QEMU 10.0 crashes then).  The clock is set, and
+the random number generator gets bytes of the host's, or all would draw the same numbers.
+
+The name of a template is a hash of all that is in it: what QEMU is started with, QEMU
+itself, the image, the guest's files, and this file.  The speed of the processor's counter,
+which the kernel is told, is measured each time and a bit different: instead of it the name
+covers the host's boot.
+
+Templates are in BUILD/templates (PVRDMA_TEMPLATES).  One process at a time makes one, and
+others wait for it; it gets its name when it is complete.  What has not been used for the
+longest time goes when all of them take more than LIMIT.  One that cannot be loaded is made
+anew, once.
+
+What has to boot: a guest with boot=True; one whose class starts QEMU, or the kernel, in a
+way of its own, or whose extra arguments are not only devices; one with a shell on its
+console; all under KVM or a debugging kernel, and all if PVRDMA_BOOT is set.  A guest that
+resets boots as well, for QEMU has its kernel and initrd.
+"""
+
+import contextlib
+import copy
+import fcntl
+import hashlib
+import json
+import os
+import time
+
+import pvrdma_vm
+from agent import AgentError
+
+LIMIT = 4 << 30
+LOCK = 'lock'
+# Seconds until one is saved.
+TIMEOUT = 60
+# Arguments of QEMU that only add to a machine.
+ADDING = {'-device', '-drive', '-netdev', '-object', '-trace', '--trace'}
+
+# Zeros instead of what is in pages that nobody uses: QEMU saves none of these.
+CLEAN = '''sync; echo 3 > /proc/sys/vm/drop_caches
+cat /dev/zero > /tmp/zeros 2>/dev/null; rm /tmp/zeros'''
+BEGIN = '''date -s @%d > /dev/null && cat > /dev/urandom && echo 1 > /sys/bus/pci/rescan &&
+printf '%%s' '%s' > /etc/guest.conf && /init 2>&1'''
+
+
+def folder():
+    return os.path.abspath(os.environ.get('PVRDMA_TEMPLATES') or
+                           os.path.join(pvrdma_vm.BUILD, 'templates'))
+
+
+class Nowhere:
+    """The session of a guest that is not started."""
+
+    @staticmethod
+    def path(name):
+        return name
+
+
+def template_of(guest, session=Nowhere()):
+    """The guest that @guest could begin as; not started."""
+    base = pvrdma_vm.Guest(session, 0, {}, name='template', cpus=guest.cpus,
+                           files=guest.files, boot=True)
+    base.memory = guest.memory
+    return base
+
+
+def machine(guest):
+    """QEMU's command line of a guest, in so far as a template has it."""
+    plain = copy.copy(guest)
+    plain.session, plain.name, plain.generation = Nowhere(), 'template', 0
+    plain.console, plain.console_log = 'console', 'log'
+    plain.extra_args = []
+    # Not in what a class may have to say of it: they stand in for its methods.
+    plain._devices = list
+    plain._write_initrd = lambda: 'initrd'
+    argv = plain.command_line()
+    qemu = pvrdma_vm.qemu_binary()
+    return argv[argv.index(qemu):] if qemu in argv else argv
+
+
+def fits(guest):
+    """Whether @guest can begin from a template."""
+    added = [arg for arg in guest.extra_args if str(arg).startswith('-')]
+    return not (guest.boot or guest.shell or guest.debug or pvrdma_vm.kvm() or
+                os.environ.get('PVRDMA_BOOT')) and \
+        ADDING.issuperset(added) and machine(guest) == machine(template_of(guest))
+
+
+def identity(path):
+    stat = os.stat(path)
+    return [os.path.realpath(path), stat.st_size, stat.st_mtime_ns]
+
+
+def name_of(guest):
+    """The name of its template."""
+    base = template_of(guest)
+    argv = machine(base)
+    with open('/proc/sys/kernel/random/boot_id') as stream:
+        boot = stream.read()
+    line = argv.index('-append') + 1
+    argv[line] = [word for word in argv[line].split() if not word.startswith('tsc_early_khz=')]
+    # Besides programs and images, the folders of the firmware.
+    things = [argv[0], pvrdma_vm.kernel(), pvrdma_vm.image('initramfs'), __file__] + \
+        [path for option, path in zip(argv, argv[1:]) if option == '-L']
+    state = hashlib.sha256(json.dumps([boot, argv, list(map(identity, things))]).encode())
+    state.update(base.archive())
+    return state.hexdigest()[:24]
+
+
+def make(guest, path):
+    """Boot a guest and save it to @path."""
+    with pvrdma_vm.Session('template') as session:
+        base = template_of(guest, session).start().wait_boot()
+        base.run(CLEAN)
+        base.qmp('migrate', uri='file:' + path + '.new')
+        end = time.monotonic() + TIMEOUT
+        while base.qmp('query-migrate').get('status') != 'completed':
+            if not base.alive or time.monotonic() > end:
+                raise pvrdma_vm.VmError('a template is not saved: %s' % base.qmp('query-migrate'))
+            time.sleep(0.02)
+        base.kill()
+    os.rename(path + '.new', path)
+    pvrdma_vm.say('template %s: booted for %d processors, %d MiB; saved %d MB' % (
+        os.path.basename(path), base.cpus, base.memory, os.stat(path).st_size // 10**6))
+
+
+def tidy():
+    """Remove what was not used for the longest time, and what was not completed."""
+    files = []
+    for entry in os.scandir(folder()):
+        if entry.name.endswith('.new'):
+            os.unlink(entry.path)
+        elif entry.name != LOCK:
+            files.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
+    total = 0
+    for _, size, path in sorted(files, reverse=True):
+        total += size
+        if total > LIMIT:
+            os.unlink(path)
+
+
+@contextlib.contextmanager
+def alone():
+    """One process at a time."""
+    os.makedirs(folder(), exist_ok=True)
+    with open(os.path.join(folder(), LOCK), 'w') as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def ready(guest):
+    """The path of the guest's template, which is made if there is none."""
+    path = os.path.join(folder(), name_of(guest))
+    if not os.path.exists(path):
+        with alone():
+            if not os.path.exists(path):
+                tidy()
+                make(guest, path)
+    os.utime(path)
+    return path
+
+
+def wait_monitor(guest):
+    """Wait until QEMU takes commands."""
+    end = time.monotonic() + TIMEOUT
+    while True:
+        try:
+            return guest.qmp('query-status')
+        except OSError as exc:
+            if not guest.alive or time.monotonic() > end:
+                raise pvrdma_vm.VmError('%s: no QEMU that takes commands: %s' % (
+                    guest.name, exc)) from exc
+            time.sleep(0.02)
+
+
+def load(guest, path):
+    """Start a QEMU that goes on from the template at @path."""
+    guest.launch('-incoming', 'defer')
+    guest.connect()
+    wait_monitor(guest)
+    guest.qmp('migrate-set-parameters', **{'announce-rounds': 0})
+    guest.qmp('migrate-incoming', uri='file:' + path)
+    guest.wait_status('running')
+    guest.agent.is_up()
+
+
+def start(guest):
+    """Instead of a boot; begin() must follow."""
+    path = ready(guest)
+    try:
+        load(guest, path)
+    except (pvrdma_vm.VmError, AgentError, OSError) as exc:
+        pvrdma_vm.say('%s: template %s cannot be loaded, another is made: %s' % (
+            guest.name, os.path.basename(path), exc))
+        guest.kill()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        load(guest, ready(guest))
+
+
+def begin(guest):
+    """Make it the guest that it is."""
+    job = guest.spawn(BEGIN % (time.time(), guest.config()), stdin=True)
+    job.stdin(os.urandom(64))
+    job.stdin(b'')
+    job.wait()
+    if job.out or not job.ok:
+        raise pvrdma_vm.VmError(job.describe())
