@@ -205,7 +205,7 @@ class DomainGuest(hosts.HostGuest):
     UUID = '5c2f6b6e-3f0a-4f0e-9d0b-%012d'
 
     def __init__(self, *args, place=None, places=(), **options):
-        super().__init__(*args, host=place.host, **options)
+        super().__init__(*args, host=place.host, boot=True, **options)
         self.place, self.places = place, places
         self.console_log = place.path(self.name + '-console.log')
         self.ended = False

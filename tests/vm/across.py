@@ -79,7 +79,8 @@ def boot(session):
     two = hosts.Hosts(session, 2)
     daemons = two.start_daemons({name: {'addresses': 'any'} for name in ('vm1', 'vm2')})
     say('booting a guest on each, with -device pvrdma')
-    guests = two.start_guests(daemons, [0, 1], virtio=True, files=parts.guest_files())
+    guests = two.start_guests(daemons, [0, 1], virtio=True, files=parts.guest_files(),
+                              boot=True)
     for guest in guests:
         parts.use_own(guest)
         guest.load_rxe()

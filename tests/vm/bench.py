@@ -93,7 +93,7 @@ def spread(values):
 
 def boot(session):
     daemon = Daemon(session, ['vm1', 'vm2'])
-    guests = start_guests(session, daemon, files=parts.guest_files())
+    guests = start_guests(session, daemon, files=parts.guest_files(), boot=True)
     for guest in guests:
         parts.use_own(guest)
     return daemon, guests

@@ -140,7 +140,7 @@ def boot(session, shell):
     say('starting pvrdmad with vm1 and vm2 declared')
     daemon = Daemon(session, ['vm1', 'vm2'])
     say('booting two guests, each with -device pvrdma')
-    guests = start_guests(session, daemon, shell=shell,
+    guests = start_guests(session, daemon, shell=shell, boot=True,
                           files=parts.guest_files())
     for guest in guests:
         parts.use_own(guest)

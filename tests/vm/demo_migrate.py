@@ -162,7 +162,7 @@ def boot(session):
     daemons = two.start_daemons({name: {'addresses': 'any'}
                                  for name in (PEER, STREAMS, COUNTS)})
     say('booting three guests on the first, with -device pvrdma')
-    guests = two.start_guests(daemons, [0, 0, 0], files=parts.guest_files())
+    guests = two.start_guests(daemons, [0, 0, 0], files=parts.guest_files(), boot=True)
     for guest in guests:
         if guest.name == COUNTS:
             guest.load_pvrdma()

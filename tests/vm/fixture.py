@@ -77,7 +77,8 @@ class SharedPair:
             self.session = Session('shared-pair')
             try:
                 self.daemon = Daemon(self.session, ['vm1', 'vm2'])
-                self.guests = start_guests(self.session, self.daemon)
+                self.guests = start_guests(self.session, self.daemon,
+                                           boot=True)
                 for guest in self.guests:
                     guest.load_pvrdma()
                 self.rdma = Pair(self.guests, 'pvrdma', 'vmw_pvrdma0')

@@ -81,7 +81,7 @@ class Lab:
         self.daemon = Daemon(session, ['vm1', 'vm2'])
         self.guests = start_guests(session, self.daemon, memory=memory, cpus=cpus,
                                    files=files, extra_args=debiandisk.drive(disk),
-                                   kind=kind)
+                                   kind=kind, boot=bool(release))
         device = parts.OWN_DEVICE if own else parts.STOCK_DEVICE
         for guest in self.guests:
             self.set_up(guest, own)

@@ -78,7 +78,7 @@ class ProcessorsTest(fixture.PrivateTest):
         leads no access of another one astray."""
         daemon = Daemon(self.session, ['vm1'])
         guest = start_guests(
-            self.session, daemon, count=1, virtio=False, cpus=2,
+            self.session, daemon, count=1, virtio=False, cpus=2, boot=True,
             files={'usr/local/bin/maprace': built_program('maprace')})[0]
         device = '/sys/bus/pci/devices/0000:00:05.'
         done = guest.run('maprace %s1/config %s0/resource2 5' % (device, device))

@@ -717,7 +717,7 @@ class HotplugTest(DriverCase):
         self.guests = []
         for n in (1, 2):
             self.guests.append(Guest(
-                self.session, n, {'pvrdma': link}, files=self.files,
+                self.session, n, {'pvrdma': link}, files=self.files, boot=True,
                 extra_args=['-device', 'pcie-root-port,id=rp,bus=pcie.0,addr=0x9.0,'
                             'chassis=9,mem-reserve=8M']))
             self.guests[-1].extra_args += [
@@ -864,7 +864,7 @@ class OtherKernelTest(DriverCase):
         images = pvrdma_vm.IMAGES
         pvrdma_vm.IMAGES = os.path.join(folder, 'images')
         try:
-            self.boot(memory=512)
+            self.boot(memory=512, boot=True)
         finally:
             pvrdma_vm.IMAGES = images
         release = self.guests[0].run('uname -r').out.strip()

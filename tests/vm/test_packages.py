@@ -67,7 +67,7 @@ class PackagesTest(fixture.SessionTest):
         cls.daemon = Daemon(cls.session, ['vm1', 'vm2'])
         cls.guests = start_guests(
             cls.session, cls.daemon, virtio=False, files=files,
-            extra_args=debiandisk.drive(cls.disk))
+            extra_args=debiandisk.drive(cls.disk), boot=True)
         for guest in cls.guests:
             guest.run(debiandisk.MOUNT)
             guest.run('cp /usr/local/bin/excheck /debian/usr/bin/')
