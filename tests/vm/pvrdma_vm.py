@@ -390,7 +390,8 @@ class Guest:
         self.device_options = device_options
         self.extra_args = list(extra_args)
         self.boot = boot
-        self.restored = False
+        self.restored = False  # its QEMU began from a template
+        self.nameless = False  # ... and it is not yet the guest that it will be
         self.console_log = session.path(self.name + '-console.log')
         self.console = session.path(self.name + '.con')
         self.generation = 0
@@ -517,7 +518,7 @@ class Guest:
 
     def start(self):
         """Start QEMU; wait_boot() must follow.  Also after kill()."""
-        self.restored = template.fits(self)
+        self.restored = self.nameless = template.fits(self)
         if self.restored:
             template.start(self)
         else:
@@ -551,9 +552,9 @@ class Guest:
 
     def wait_boot(self, timeout=BOOT_TIMEOUT):
         """Wait until the agent answers; checks the init's complaints."""
-        if self.restored:
-            self.restored = False  # the next time it boots
+        if self.nameless:
             template.begin(self)
+            self.nameless = False
         else:
             self.agent.wait_hello(timeout)
         with open(self.console_log, errors='replace') as stream:

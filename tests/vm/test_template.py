@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Guests that begin from a saved one's state are what they would be had they booted, and
+what they begin from is of today (template.py)."""
+
+import os
+import shutil
+import time
+import unittest
+
+import fixture
+import parts
+import pvrdma_vm
+import template
+from pvrdma_vm import Daemon, Guest, Link, start_guests
+
+# What a guest is, in lines that do not change while it runs.
+WHAT = r'''
+hostname; cat /etc/hosts /etc/guest.conf; nproc; ulimit -l; awk '/MemTotal/' /proc/meminfo
+sed 's/tsc_early_khz=[0-9]*//' /proc/cmdline
+ip -o addr | sed 's/^[0-9]*: //; s/ *valid_lft.*//' | sort
+cat /proc/sys/net/ipv4/ip_local_port_range /proc/sys/net/ipv6/conf/*/accept_dad
+for dir in /sys/bus/pci/devices/*; do
+    echo $dir $(cat $dir/vendor $dir/device $dir/class $dir/enable) \
+        $(readlink $dir/driver) $(awk '{print $3}' $dir/resource)
+done
+mount; awk '{print $1}' /proc/modules | sort
+ls /dev /etc /opt/pvrdma /usr/local/bin | grep -v ^vport'''
+# What the second of two guests has otherwise than the first.
+OWN = (('vm1', 'vm2'), ('52:54:00:77:00:01', '52:54:00:77:00:02'),
+       ('52:54:00:78:00:01', '52:54:00:78:00:02'), ('10.77.0.1', '10.77.0.2'),
+       ('10.78.0.1', '10.78.0.2'), ('fe77:1', 'fe77:2'), ('fe78:1', 'fe78:2'))
+
+
+class NameTest(unittest.TestCase):
+    """What is in a template is in its name, and what is not is not."""
+
+    def setUp(self):
+        fixture.require_build()
+        self.files = {'opt/a': b'a'}
+
+    def guest(self, number=1, kind=Guest, **options):
+        options.setdefault('files', self.files)
+        return kind(template.Nowhere(), number, {}, **options)
+
+    def name(self, *args, **options):
+        return template.name_of(self.guest(*args, **options))
+
+    def test_same(self):
+        one = self.name()
+        self.assertEqual(self.name(), one)
+        self.assertEqual(self.name(2, name='other', socket='/tmp/b.sock',
+                                   device_options=',vectors=4',
+                                   extra_args=['-device', 'virtio-rng-pci']), one)
+
+    def test_other(self):
+        names = [self.name(), self.name(cpus=2), self.name(memory=512),
+                 self.name(files={'opt/a': b'b'}), self.name(files={'opt/b': b'a'})]
+        self.assertEqual(len(set(names)), len(names))
+
+    def test_other_parts(self):
+        """A file of the host, the image and QEMU: as soon as they are written again."""
+        folder = pvrdma_vm.tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        path = os.path.join(folder, 'file')
+        for body in (b'1', b'2'):
+            with open(path, 'wb') as stream:
+                stream.write(body)
+            os.utime(path, (1, 1))
+            self.files['opt/host-%s' % body.decode()] = path
+        one = self.name()
+        self.assertEqual(self.name(), one)
+        with open(path, 'wb') as stream:
+            stream.write(b'3')
+        os.utime(path, (1, 1))
+        self.assertNotEqual(self.name(), one)
+        images = pvrdma_vm.IMAGES
+        self.addCleanup(setattr, pvrdma_vm, 'IMAGES', images)
+        pvrdma_vm.IMAGES = folder
+        for name in ('vmlinux', 'initramfs'):
+            os.link(path, os.path.join(folder, name))
+        other = self.name()
+        os.utime(path, (2, 2))
+        self.assertNotEqual(self.name(), other)
+
+    def test_who_boots(self):
+        class Args(Guest):
+            def kernel_line(self):
+                return super().kernel_line() + ' single'
+
+        class Program(Guest):
+            def program(self):
+                return ['/bin/true']
+
+        fits = not (pvrdma_vm.kvm() or pvrdma_vm.debug_kernel() or
+                    os.environ.get('PVRDMA_BOOT'))
+        self.assertEqual(template.fits(self.guest()), fits)
+        for guest in (self.guest(boot=True), self.guest(shell=True), self.guest(kind=Args),
+                      self.guest(kind=Program), self.guest(extra_args=['-m', '1G'])):
+            self.assertFalse(template.fits(guest))
+
+
+class TemplateTest(fixture.PrivateTest):
+    """Guests that begin from one."""
+
+    def setUp(self):
+        super().setUp()
+        if not template.fits(Guest(template.Nowhere(), 1, {})):
+            self.skipTest('all guests boot')
+
+    def own_folder(self):
+        """Keep templates in a folder that ends with the test."""
+        folder = os.path.join(pvrdma_vm.BUILD, 'templates-test-%d' % os.getpid())
+        before = os.environ.get('PVRDMA_TEMPLATES')
+        os.environ['PVRDMA_TEMPLATES'] = folder
+        self.addCleanup(shutil.rmtree, folder)
+        self.addCleanup(lambda: os.environ.pop('PVRDMA_TEMPLATES') and before and
+                        os.environ.update(PVRDMA_TEMPLATES=before))
+
+    def end(self, guests, daemon):
+        for guest in guests:
+            guest.powerdown()
+        self.assertEqual(daemon.stop(), 0)
+
+    def test_as_booted(self):
+        """Two guests of one template are as booted ones, each with what is its own."""
+        what = []
+        for boot in (False, True):
+            daemon = Daemon(self.session, ['vm1', 'vm2'])
+            guests = start_guests(self.session, daemon, 1 if boot else 2, boot=boot,
+                                  files=parts.guest_files())
+            for guest in guests:
+                self.assertEqual(guest.restored, not boot)
+                what.append(guest.run(WHAT).out.splitlines())
+                self.assertAlmostEqual(int(guest.run('date +%s').out), time.time(), delta=30)
+            random = [guest.run('cat /proc/sys/kernel/random/boot_id; '
+                                'head -c 16 /dev/urandom | hexdump').out.split()
+                      for guest in guests]
+            self.assertNotEqual(random[0][0], random[-1][0] * (not boot))
+            self.assertNotEqual(random[0][1:], random[-1][1:] * (not boot))
+            self.end(guests, daemon)
+        one, two, booted = what
+        self.maxDiff = None
+        self.assertEqual(one, booted)
+        for mine, others in OWN:
+            one = [line.replace(mine, others) for line in one]
+        self.assertEqual(one, two)
+
+    def test_broken(self):
+        """A template that cannot be loaded is made anew."""
+        self.own_folder()
+        daemon = Daemon(self.session, ['vm1'])
+        guest = Guest(self.session, 1, {'pvrdma': Link(self.session, 'vmx')},
+                      daemon.socket('vm1'))
+        path = template.ready(guest)
+        os.truncate(path, os.stat(path).st_size // 2)
+        broken = os.stat(path).st_mtime_ns
+        guest.start().wait_boot().powerdown()
+        self.assertTrue(guest.restored)
+        whole = os.stat(path)
+        self.assertNotEqual(whole.st_mtime_ns, broken)
+        guest.start().wait_boot()
+        self.assertEqual(os.stat(path).st_ino, whole.st_ino)
+        self.end([guest], daemon)
+
+    def test_room(self):
+        """What was used last stays."""
+        self.own_folder()
+        os.makedirs(template.folder())
+        for age, name in enumerate(('new', 'middle', 'old', 'half.new')):
+            path = os.path.join(template.folder(), name)
+            with open(path, 'wb') as stream:
+                stream.write(bytes(1 << 20))
+            os.utime(path, (1000 - age, 1000 - age))
+        limit = template.LIMIT
+        self.addCleanup(setattr, template, 'LIMIT', limit)
+        template.LIMIT = 5 << 19
+        with template.alone():
+            template.tidy()
+        self.assertEqual(sorted(os.listdir(template.folder())), ['lock', 'middle', 'new'])
