@@ -177,12 +177,13 @@ def alone():
 def ready(guest):
     """The path of the guest's template, which is made if there is none."""
     path = os.path.join(folder(), name_of(guest))
-    if not os.path.exists(path):
+    try:
+        os.utime(path)
+    except FileNotFoundError:
         with alone():
             if not os.path.exists(path):
                 tidy()
                 make(guest, path)
-    os.utime(path)
     return path
 
 
