@@ -72,13 +72,16 @@ class SharedPair:
         self.rdma = None
         self._rxe = None
 
-    def get(self):
+    def get(self, boot=False):
+        """@boot: guests that have booted, not begun from a template."""
+        if boot and self.guests and self.guests[0].restored:
+            self.close()
         if self.session is None:
             self.session = Session('shared-pair')
             try:
                 self.daemon = Daemon(self.session, ['vm1', 'vm2'])
                 self.guests = start_guests(self.session, self.daemon,
-                                           boot=True)
+                                           boot=boot)
                 for guest in self.guests:
                     guest.load_pvrdma()
                 self.rdma = Pair(self.guests, 'pvrdma', 'vmw_pvrdma0')
@@ -185,9 +188,11 @@ class SessionTest(unittest.TestCase):
 class PairTest(unittest.TestCase):
     """A test on the shared pair."""
 
+    booted = False  # whether its guests have to have booted
+
     def setUp(self):
         require_build()
-        pair = shared.get()
+        pair = shared.get(self.booted)
         self.daemon = pair.daemon
         self.guests = pair.guests
         self.rdma = pair.rdma

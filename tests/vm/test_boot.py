@@ -8,6 +8,8 @@ from pvrdma_vm import Daemon, built_program, start_guests
 
 
 class BootTest(fixture.PairTest):
+    booted = True
+
     def test_devinfo(self):
         for guest in self.guests:
             out = guest.run('ibv_devinfo -v -d vmw_pvrdma0').out
