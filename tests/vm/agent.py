@@ -245,7 +245,7 @@ class Agent:
                                      % (self.name, timeout))
                 self.cond.wait(0.25)
 
-    def is_up(self, timeout=20):
+    def is_up(self, timeout=60):
         """The guest's agent runs already, and does not say so."""
         if not self.ping(timeout):
             raise AgentError('%s: its agent does not answer (%s)' % (self.name, self.lost))

@@ -201,10 +201,7 @@ def wait_monitor(guest):
 
 
 def load(guest, path):
-    """Start a QEMU that goes on from the template at @path."""
-    guest.launch('-incoming', 'defer')
-    guest.connect()
-    wait_monitor(guest)
+    """Have a QEMU that waits for it go on from the template at @path."""
     guest.qmp('migrate-set-parameters', **{'announce-rounds': 0})
     mapped(guest, True)
     guest.qmp('migrate-incoming', uri='file:' + path)
@@ -215,16 +212,22 @@ def load(guest, path):
 
 def start(guest):
     """Instead of a boot; begin() must follow."""
-    path = ready(guest)
-    try:
-        load(guest, path)
-    except (pvrdma_vm.VmError, AgentError, OSError) as exc:
-        pvrdma_vm.say('%s: template %s cannot be loaded, another is made: %s' % (
-            guest.name, os.path.basename(path), exc))
+    for attempt in (1, 2):
+        path = ready(guest)
+        guest.launch('-incoming', 'defer')
+        guest.connect()
+        wait_monitor(guest)
+        try:
+            return load(guest, path)
+        except (pvrdma_vm.VmError, AgentError, OSError) as exc:
+            if attempt == 2:
+                raise
+            pvrdma_vm.say('%s: template %s cannot be loaded, another is made: %s' % (
+                guest.name, os.path.basename(path), exc))
         guest.kill()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-        load(guest, ready(guest))
+    return None
 
 
 def begin(guest):
