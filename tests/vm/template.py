@@ -52,7 +52,7 @@ LOCK = 'lock'
 # Seconds until one is saved.
 TIMEOUT = 60
 # Arguments of QEMU that only add to a machine.
-ADDING = {'-device', '-drive', '-netdev', '-object', '-trace', '--trace'}
+ADDING = {'-device', '-drive', '-blockdev', '-netdev', '-object', '-trace', '--trace'}
 
 BEGIN = '''date -s @%d > /dev/null && cat > /dev/urandom && echo 1 > /sys/bus/pci/rescan &&
 printf '%%s' '%s' > /etc/guest.conf && /init 2>&1'''

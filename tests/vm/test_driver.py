@@ -337,7 +337,7 @@ class LargeRegionTest(DriverCase):
         self.daemon = Daemon(self.session, ['vm1'])
         guest, = self.guests = start_guests(
             self.session, self.daemon, 1, virtio=False, files=self.files,
-            memory=2048)
+            memory=2048, boot=True)  # it is alone of its shape
         load_own_driver(guest)
         gid = guest.gid_index(DEVICE, guest.ip('pvrdma'))
         for size, places in ((1300, 8), (1, 6)):
