@@ -637,7 +637,7 @@ class Guest:
         """Run one QMP command and return its result."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(20)
-            sock.connect(self._sock('qmp'))
+            self._connect_monitor(sock)
             stream = sock.makefile('rw')
             stream.readline()
             for name, args in (('qmp_capabilities', {}),
@@ -656,6 +656,17 @@ class Guest:
                     if 'return' in answer:
                         break
             return answer['return']
+
+    def _connect_monitor(self, sock):
+        """QEMU, just started, may not listen yet."""
+        end = time.monotonic() + 20 * self.patience
+        while True:
+            try:
+                return sock.connect(self._sock('qmp'))
+            except (FileNotFoundError, ConnectionRefusedError):
+                if not self.alive or time.monotonic() > end:
+                    raise
+                time.sleep(0.02)
 
     def wait_status(self, status, timeout=60):
         """Wait until QMP reports this run state."""

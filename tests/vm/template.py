@@ -187,19 +187,6 @@ def ready(guest):
     return path
 
 
-def wait_monitor(guest):
-    """Wait until QEMU takes commands."""
-    end = time.monotonic() + TIMEOUT
-    while True:
-        try:
-            return guest.qmp('query-status')
-        except OSError as exc:
-            if not guest.alive or time.monotonic() > end:
-                raise pvrdma_vm.VmError('%s: no QEMU that takes commands: %s' % (
-                    guest.name, exc)) from exc
-            time.sleep(0.02)
-
-
 def load(guest, path):
     """Have a QEMU that waits for it go on from the template at @path."""
     guest.qmp('migrate-set-parameters', **{'announce-rounds': 0})
@@ -216,7 +203,6 @@ def start(guest):
         path = ready(guest)
         guest.launch('-incoming', 'defer')
         guest.connect()
-        wait_monitor(guest)
         try:
             return load(guest, path)
         except (pvrdma_vm.VmError, AgentError, OSError) as exc:
