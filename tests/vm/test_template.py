@@ -47,6 +47,9 @@ class NameTest(unittest.TestCase):
 
     def test_same(self):
         one = self.name()
+        khz = pvrdma_vm.tsc_khz
+        self.addCleanup(setattr, pvrdma_vm, 'tsc_khz', khz)
+        pvrdma_vm.tsc_khz = lambda: khz() + 1
         self.assertEqual(self.name(), one)
         self.assertEqual(self.name(2, name='other', socket='/tmp/b.sock',
                                    device_options=',vectors=4',
