@@ -139,7 +139,7 @@ endif
 
 clean:
 	-[ ! -f $(BUILD)/build.ninja ] || ninja -C $(BUILD) -t clean
-	rm -rf $(BUILD)/vm-logs $(BUILD)/check-logs $(BUILD)/demo-shell $(BUILD)/check-summary \
+	rm -rf $(BUILD)/vm-logs $(BUILD)/check-logs $(BUILD)/templates* $(BUILD)/demo-shell $(BUILD)/check-summary \
 	    $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-mutants $(BUILD)-hw-asan \
 	    $(BUILD)-debian13
 
