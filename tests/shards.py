@@ -56,8 +56,6 @@ SHARDS = {
                    GUESTS + ['packaging', 'Makefile']),
     'plain': Shard('virtual guests in the plain build by the real clock', VIRTUAL),
     'quiet': Shard('judged times, nothing beside them', VIRTUAL),
-    'asan': Shard('the rest of unit and vguest with AddressSanitizer and '
-                  'UndefinedBehaviorSanitizer', VIRTUAL),
     'tsan': Shard('the rest of unit and vguest with ThreadSanitizer', VIRTUAL),
     'rounds': Shard('virtual guests: what only some of many rounds show; 1,000 moves', VIRTUAL),
     'rounds-asan': Shard('the same with AddressSanitizer and UndefinedBehaviorSanitizer',

@@ -157,7 +157,7 @@ TASKS = {
     'users': vm('users'), 'storage': vm('storage'), 'demos': vm('demos'),
     'plain': plain('plain'),
     'quiet': plain('quiet', env=dict(os.environ, VGUEST_JUDGE='1'), weight=runner.CAPACITY),
-    'asan': sanitized('asan'), 'tsan': sanitized('tsan'),
+    'tsan': sanitized('tsan'),
     'rounds': rounds, 'rounds-asan': sanitized_rounds('asan'),
     'rounds-tsan': sanitized_rounds('tsan'),
     'fuzz': fuzz, 'mutants': mutants, 'hw': hw, 'debian13': debian13,

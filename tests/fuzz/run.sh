@@ -9,14 +9,14 @@
 #   KEEP=1     merge what was found into the corpus in the source tree (inputs
 #              that reach new code only)
 #
-# A run that executed next to nothing is a failure: a target must do more than read
-# its corpus and FLOOR inputs for each second.
+# A run that executed next to nothing is a failure: a target must do more than read its
+# corpus, and try as many inputs for each second of the processor's as the file floors says,
+# a tenth of what it did when that was measured.
 #
 # As many run at a time as there are processors.  Prints one line per target and,
 # last, "N passed, N failed, N skipped".  A crashing input is left in
 # $BUILDDIR/fuzz/TARGET/.
 set -u
-FLOOR=5
 
 src=$(cd "$(dirname "$0")/../.." && pwd -P)
 build=${BUILDDIR:-$src/build-fuzz}
@@ -77,6 +77,15 @@ ninja -C "$build" $programs >"$build/ninja.log" 2>&1 || {
     finish
 }
 
+# spent - $cpu: the seconds of processors that this shell's children have had.  Not in a
+# shell below this one, which has other children.
+spent()
+{
+    times >"$work/times"
+    cpu=$(awk 'NR == 2 { gsub(/[ms]/, " "); print int($1 * 60 + $2 + $3 * 60 + $4) }' \
+        "$work/times")
+}
+
 # run_target TARGET - one line that begins with ok or FAIL, others are about that
 run_target()
 {
@@ -86,27 +95,28 @@ run_target()
     program=$build/tests/fuzz/fuzz-$t
 
     mkdir -p "$work/corpus" "$kept"
-    least=$((seconds * FLOOR + $(find "$kept" -type f | wc -l)))
-    # The corpus counts, in time and in inputs: a busy machine gets more time, once.
-    for limit in "$seconds" $((seconds * 6)); do
-        "$program" -max_total_time="$limit" -timeout=20 -rss_limit_mb=2048 \
-            -max_len=4096 -print_final_stats=1 -artifact_prefix="$work/" \
-            "$work/corpus" "$kept" >"$work/log" 2>&1
-        status=$?
-        runs=$(sed -n 's/^stat::number_of_executed_units: //p' "$work/log")
-        if [ "$status" -ne 0 ] || [ "${runs:-0}" -ge "$least" ]; then
-            break
-        fi
-    done
+    floor=$(sed -n "s/^$t  *//p" "$src/tests/fuzz/floors")
+    spent && before=$cpu
+    "$program" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 \
+        -max_len=4096 -print_final_stats=1 -artifact_prefix="$work/" \
+        "$work/corpus" "$kept" >"$work/log" 2>&1
+    status=$?
+    spent && cpu=$((cpu - before))
+    runs=$(sed -n 's/^stat::number_of_executed_units: //p' "$work/log")
+    # The corpus counts, in time and in inputs.
+    least=$((cpu * ${floor:-0} + $(find "$kept" -type f | wc -l)))
     cov=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$work/log" | tail -1)
     if [ "$status" -ne 0 ]; then
         echo "FAIL fuzz-$t: status $status, see $work/log"
         grep -E '^(SUMMARY|==[0-9]+==ERROR)|Test unit written' "$work/log"
     elif [ "${runs:-0}" -lt "$least" ]; then
-        echo "FAIL fuzz-$t: ${runs:-no} inputs in $limit s, not even $least, see $work/log"
+        echo "FAIL fuzz-$t: ${runs:-no} inputs in $cpu s of a processor, not even $least," \
+            "see $work/log"
+    elif [ -z "$floor" ]; then
+        echo "FAIL fuzz-$t: it has no line in tests/fuzz/floors"
     else
         echo "ok   fuzz-$t: ${runs:-?} inputs, $(find "$work/corpus" -type f | wc -l) new," \
-            "coverage ${cov:-?}"
+            "coverage ${cov:-?}, $cpu s of a processor"
         [ "${KEEP:-0}" != 1 ] ||
             "$program" -merge=1 "$kept" "$work/corpus" >"$work/merge.log" 2>&1 ||
             echo "     fuzz-$t: merging failed, see $work/merge.log"

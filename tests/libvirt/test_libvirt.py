@@ -2,7 +2,7 @@
 """A guest that is libvirt's: `virsh migrate` between two hosts, there and back, while its
 programs and those of its peer go on; moves that are refused; suspended, saved, restored.
 
-The peer is a plain guest of the first host.  Part of `make soak`, since the root with
+The peer is a plain guest of the first host.  A shard of `make soak`, since the root with
 libvirt has to be fetched.
 """
 
