@@ -7,6 +7,10 @@
 #   $log         file for the output of commands, before quiet is called
 #   $die_status  exit status of die, 1 unless set
 
+# What a script builds by make has jobs of its own; the caller's make keeps its to itself, and
+# would be asked for them in vain, with a warning.
+unset MAKEFLAGS MFLAGS MAKELEVEL
+
 say() { printf '[%s] %s\n' "$prefix" "$*"; }
 
 die()
