@@ -534,7 +534,9 @@ def collect(counts, where, args, env):
     if done.returncode not in (0, 5):  # 5: there is none
         print(done.stdout, flush=True)
         counts.add('failed', counts.name, 'pytest cannot say which tests there are in ' + where)
-    return sorted(set(re.findall(r'^(\S+\.py)(?:::|: \d)', done.stdout, re.MULTILINE)))
+    # They are said from where pytest.ini is.
+    return sorted({os.path.join('tests', found) for found in
+                   re.findall(r'^(\S+\.py)(?:::|: \d)', done.stdout, re.MULTILINE)})
 
 
 def pytest_steps(counts, builddir, number, args, limit, env):
