@@ -34,9 +34,10 @@ class TimeLimit(pytest.fail.Exception):
 
 
 def pytest_addoption(parser):
-    parser.addoption('--shard', metavar='NAME', choices=[*shards.SHARDS, 'all'],
+    names = [name for name, shard in shards.SHARDS.items() if shard.by == 'vm']
+    parser.addoption('--shard', metavar='NAME', choices=[*names, 'all'],
                      help='the tests that `make check` leaves out, or runs shorter: one of '
-                     '%s; or all tests, those of `make check`, too' % ', '.join(shards.SHARDS))
+                     '%s; or all tests, those of `make check`, too' % ', '.join(names))
 
 
 def shard_of(item):

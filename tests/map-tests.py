@@ -118,7 +118,7 @@ def places_of(source, temp, problems):
     for name in collected(source, 'libvirt', temp):
         found[name].append(LIBVIRT)
     for folder in ('vm', 'hw'):
-        for shard in (None, *SHARDS):
+        for shard in (None, *(name for name in SHARDS if SHARDS[name].by == 'vm')):
             for name in collected(source, folder, temp, *(['--shard', shard] if shard
                                                           else [])):
                 found[name].append('shard ' + shard if shard else CORE)
@@ -129,8 +129,10 @@ def places_of(source, temp, problems):
         shards = [suite[len('soak-'):] for suite in suites if suite.startswith('soak-')]
         found[name] = [CORE] * bool(suites & CORE_SUITES) + \
             ['shard ' + shard for shard in shards]
-        if len(found[name]) != 1 or not set(shards) <= set(SHARDS):
-            problems.append('%s is in %s, which is neither the core nor one shard' % (
+        if len(found[name]) != 1 or any(
+                shard not in SHARDS or SHARDS[shard].by != name.partition(':')[0]
+                for shard in shards):
+            problems.append('%s is in %s, which is neither the core nor one shard of its build' % (
                 name, ' and '.join(sorted(suites)) or 'no suite'))
     for name, places in found.items():
         if len(places) > 2 or len(places) == 2 and CORE not in places:

@@ -10,10 +10,11 @@ by pytest: the QEMU device against a scripted server), `vm` (tests/vm, by pytest
 They run side by side (runner.py).
 
 Then, until BUDGET minutes have gone by since the beginning, shards that are due
-(shards.py), those that wait longest first.  What is due and does not fit is named and
-counts as skipped, with the commit that it passed at last.  A shard whose last run failed,
-or is too old, fails.  What ran adds its line to tests/soak.ledger, but not with CI=true in
-the environment: that tree is thrown away.
+(shards.py), those that wait longest first; one that is old also behind that, or it would
+never fit, but not behind twice the time.  What is due and does not fit is named and counts
+as skipped, with the commit that it passed at last.  A shard whose last run failed, or is too
+old, fails.  What ran adds its line to tests/soak.ledger, but not with CI=true in the
+environment: that tree is thrown away.
 
 The last line printed, also written to BUILDDIR/check-summary, is `N passed, N failed, N
 skipped`; the exit status is 0 only if nothing failed.
@@ -21,7 +22,6 @@ skipped`; the exit status is 0 only if nothing failed.
 
 import argparse
 import os
-import signal
 import sys
 import time
 
@@ -54,31 +54,38 @@ def core_tasks(args, chosen):
     return [task for name in LAYERS if name in chosen for task in tasks[name]()]
 
 
-def run_core(args, chosen, ledger):
+def run_core(args, chosen, ledger, tree):
     """Returns the Counts of each layer."""
-    load, at = os.getloadavg()[0], shards.commit()
+    load = os.getloadavg()[0]
     began = time.monotonic()
     tasks = core_tasks(args, chosen)
     runner.run_tasks(tasks)
     done = runner.each_counts(tasks)
-    if ledger and len(chosen) == len(LAYERS):
+    if ledger and set(chosen) == set(LAYERS):
         total = runner.total_of(done)
         total.began, total.ended = began, time.monotonic()
-        ledger.add(shards.CORE, total, load, at, '-')
+        ledger.add(shards.CORE, total, load, tree.commit, '-')
     return done
 
 
-def run_due(args, ledger, writes):
+def fits(name, args, ledger):
+    """Whether there is time for a shard."""
+    end = (time.monotonic() - START + ledger.seconds(name)) / 60
+    return end <= args.budget or (ledger.is_old(name) and end <= 2 * args.budget)
+
+
+def run_due(args, ledger, tree, writes):
     """The shards that are due and fit, and a Counts of what the ledger says of the others."""
     rest = runner.Counts('ledger')
-    for name in ledger.due():
-        seconds = ledger.seconds(name)
-        if time.monotonic() - START + seconds > 60 * args.budget:
+    ran = []
+    for name in ledger.due(tree):
+        if fits(name, args, ledger):
+            ran.append(name)
+            yield from soak.run_shard(name, args.builddir, ledger, tree, writes)
+        elif not ledger.is_red(name):
             rest.add('skipped', 'shard ' + name, 'due, and no time for its %d s; %s'
-                     % (seconds, ledger.passed_at(name)))
-        else:
-            yield from soak.run_shard(name, args.builddir, ledger, writes)
-    for problem in ledger.problems():
+                     % (ledger.seconds(name), ledger.passed_at(name)))
+    for problem in ledger.problems(ran):
         rest.add('failed', problem)
     yield rest
 
@@ -92,15 +99,15 @@ def main():
     parser.add_argument('--budget', type=float, default=float(os.environ.get('BUDGET') or BUDGET),
                         help='minutes from the beginning in which shards may run [%(default)g]')
     args = parser.parse_args()
-    # So that what was started ends with it.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    runner.end_with_jobs()
     args.builddir = os.path.abspath(args.builddir)
     summary = runner.Summary(os.path.join(args.builddir, 'check-summary'), START)
     ledger = shards.Ledger()
-    writes = not os.environ.get('CI')
-    summary.add(*run_core(args, args.layer or LAYERS, ledger if writes else None))
+    tree = shards.Tree()
+    writes = runner.keeps_ledger()
+    summary.add(*run_core(args, args.layer or LAYERS, ledger if writes else None, tree))
     if not args.layer:
-        for counts in run_due(args, ledger, writes):
+        for counts in run_due(args, ledger, tree, writes):
             summary.add(counts)
     return summary.end()
 

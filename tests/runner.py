@@ -13,8 +13,8 @@ job's limit with what it started, and fails.
 
 Counting: a TAP program counts with each of its cases, any other program as one.  A program
 that crashes, times out, exits with an error or runs fewer cases than it planned counts at
-least one failure more than its cases show.  A skip is named with its reason and is never a
-pass.
+least one failure.  A skip is named with its reason and is never a
+pass.  A layer that counts nothing fails.
 
 What a job says goes to a file in BUILDDIR/check-logs; of one that failed it is printed.
 """
@@ -36,7 +36,7 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Seconds for a job of a layer; of shards, SHARD_LIMIT.
 LIMIT = {'style': 900, 'tests': 2400, 'asan': 3000, 'tsan': 3000, 'fuzz': 1800,
          'hw': 1200, 'vm': 3600}
-SHARD_LIMIT = 4 * 3600
+SHARD_LIMIT = 3600
 PROCESSORS = len(os.sched_getaffinity(0))
 # Halves of a processor: what may be begun at a time, and what a usual task weighs.
 CAPACITY = 2 * PROCESSORS
@@ -143,8 +143,13 @@ def count_record(counts, record):
 
 def count_meson(counts, path):
     """Count what `meson test` wrote to its testlog.json."""
+    records = []
     with open(path) as stream:
-        records = [json.loads(line) for line in stream if line.strip()]
+        for line in stream:
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                counts.add('failed', counts.name, "meson's results are cut short")
     for record in records:
         count_record(counts, record)
     if not records:
@@ -248,18 +253,24 @@ class Job:
             if pid:
                 self.cpu = usage.ru_utime + usage.ru_stime
                 self.status = self.proc.returncode = os.waitstatus_to_exitcode(status)
+                self._sweep()
         if self.status is None:
             return False
         self.timer.cancel()
         return True
 
-    def end(self):
-        """End it, and what it started; terminals do not interrupt other groups."""
+    def _sweep(self):
+        """What it left, if it died by itself, would run beside other jobs."""
+        try:
+            os.killpg(self.proc.pid, signal.SIGKILL)
+            print('%s left processes, which are ended' % self.argv[0], flush=True)
+        except ProcessLookupError:
+            pass
+
+    def interrupt(self):
+        """As its limit does, without waiting; terminals do not interrupt other groups."""
         if not self.has_ended():
-            self._signal()
-            while not self.has_ended():
-                time.sleep(0.05)
-        self.timer.cancel()
+            threading.Thread(target=self._signal, daemon=True).start()
 
     def problem(self):
         """Why it failed, or nothing."""
@@ -280,28 +291,25 @@ class Task:
         self.weight = min(weight, CAPACITY)
         self.lane = lane
         self.job = None
-        self.failed = 0
 
     def advance(self):
         """Go on to the next job; False at the end."""
-        counts = self.counts
+        counts, ended, said = self.counts, self.job, ''
         if counts.began is None:
             counts.began = time.monotonic()
-        if self.job:
-            counts.cpu += self.job.cpu
-            ended = self.job
-        else:
-            ended = None
-            self.failed = counts.failed
+        if ended:
+            counts.cpu += ended.cpu
+            said = ended.said() if ended.log else ''
+        failed = counts.failed
         try:
-            self.job = next(self.steps)
-        except StopIteration:
+            self.job = next(self.steps, None)
+        except Exception as exc:  # one layer that cannot go on must not hide the others
+            counts.add('failed', counts.name, 'its run broke off: %r' % exc)
             self.job = None
-        if ended and ended.log and (ended.problem() or counts.failed > self.failed):
-            self.failed = counts.failed
-            lines = ended.said().splitlines()
-            print('--- %s: %s\n%s\n---' % (' '.join(ended.argv), ended.problem() or 'failures',
-                                           '\n'.join(lines[-SHOWN:])), flush=True)
+        if ended and ended.log and (ended.problem() or counts.failed > failed):
+            print('--- %s: %s\n%s\n---' % (
+                ' '.join(ended.argv), ended.problem() or 'failures',
+                '\n'.join(said.splitlines()[-SHOWN:])), flush=True)
         counts.ended = time.monotonic()
         return self.job is not None
 
@@ -316,11 +324,13 @@ def run_tasks(tasks):
                 if task.weight + sum(other.weight for other in running) <= CAPACITY and \
                         (not task.lane or task.lane not in [other.lane for other in running]):
                     waiting.remove(task)
+                    running.append(task)
                     idle = False
-                    if task.advance():
-                        running.append(task)
+                    task.advance()
             for task in list(running):
-                if task.job.has_ended():
+                if not task.job:
+                    running.remove(task)
+                elif task.job.has_ended():
                     idle = False
                     if not task.advance():
                         running.remove(task)
@@ -329,9 +339,28 @@ def run_tasks(tasks):
                                   flush=True)
             if idle:
                 time.sleep(0.1)
-    finally:
-        for task in running:
-            task.job.end()
+    except BaseException:
+        # Nothing that was started outlives this, also if somebody is impatient.
+        for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(sig, signal.SIG_IGN)
+        jobs = [task.job for task in running if task.job]
+        for job in jobs:
+            job.interrupt()
+        while not all(job.has_ended() for job in jobs):
+            time.sleep(0.05)
+        raise
+
+
+def end_with_jobs():
+    """What was started ends with this program; to be called once, first."""
+    for sig in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sig, signal.default_int_handler)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # jobs are waited for
+
+
+def keeps_ledger():
+    """CI's tree is thrown away."""
+    return os.environ.get('CI', '') in ('', '0', 'false')
 
 
 class Summary:
@@ -385,6 +414,15 @@ def total_of(done, name='total'):
 
 # ---------------------------------------------------------------------- layers
 
+# What to build with, and what to run it with.
+SANITIZERS = {
+    'asan': ('address,undefined',
+             {'ASAN_OPTIONS': 'detect_leaks=1:abort_on_error=1',
+              'UBSAN_OPTIONS': 'halt_on_error=1:print_stacktrace=1'}),
+    'tsan': ('thread', {'TSAN_OPTIONS': 'halt_on_error=1'}),
+}
+
+
 def log_path(builddir, *parts):
     return os.path.join(builddir, 'check-logs', '-'.join(parts) + '.log')
 
@@ -398,13 +436,19 @@ def configured(builddir, what):
         return True
 
 
+def kind_of(builddir):
+    """By which shards' suites there are in a build: plain, asan or tsan."""
+    return next((kind for kind in SANITIZERS if builddir.endswith('-' + kind)), 'plain')
+
+
 def foreign_suites(builddir):
-    """Programs of meson's that are neither in the core nor in a shard."""
+    """Programs of meson's that are neither in the core nor in a shard that runs them."""
+    known = set(shards.CORE_SUITES) | {
+        'soak-' + name for name, shard in shards.SHARDS.items() if shard.by == kind_of(builddir)}
     with open(os.path.join(builddir, 'meson-info', 'intro-tests.json')) as stream:
         tests = json.load(stream)
     for test in tests:
         names = {suite.split(':')[-1] for suite in test['suite']}
-        known = set(shards.CORE_SUITES) | {'soak-' + name for name in shards.SHARDS}
         if len(names) != 1 or not names <= known:
             yield '%s: suites %s' % (test['name'], ', '.join(sorted(names)) or 'none')
 
@@ -412,7 +456,11 @@ def foreign_suites(builddir):
 def meson_steps(counts, builddir, args, limit, env=None, at_once=AT_ONCE):
     """Run `meson test` in @builddir and count."""
     for problem in foreign_suites(builddir):
-        counts.add('failed', counts.name, 'in no shard, and not in the core: ' + problem)
+        counts.add('failed', counts.name, 'neither in the core nor in a shard of this build: ' +
+                   problem)
+    names = {arg for arg in args if not arg.startswith('-')}
+    for name in sorted(names - test_names(builddir)):
+        counts.add('failed', name, 'there is no such test')
     failed = counts.failed
     log = os.path.join(builddir, 'meson-logs', 'testlog.json')
     if os.path.exists(log):
@@ -430,6 +478,11 @@ def meson_steps(counts, builddir, args, limit, env=None, at_once=AT_ONCE):
         counts.add('failed', counts.name, 'meson test ' + job.problem())
 
 
+def test_names(builddir):
+    with open(os.path.join(builddir, 'meson-info', 'intro-tests.json')) as stream:
+        return {test['name'] for test in json.load(stream)}
+
+
 def suites(names):
     return ['--suite=' + name for name in names]
 
@@ -437,17 +490,8 @@ def suites(names):
 def meson_task(name, builddir, args, limit, env=None, counts=None, **options):
     """In the plain build."""
     counts = counts or Counts(name)
-    return Task(counts, meson_steps(counts, builddir, ['--no-rebuild'] + args, limit, env),
+    return Task(counts, meson_steps(counts, builddir, args, limit, env),
                 lane='meson', **options)
-
-
-# What to build with, and what to run it with.
-SANITIZERS = {
-    'asan': ('address,undefined',
-             {'ASAN_OPTIONS': 'detect_leaks=1:abort_on_error=1',
-              'UBSAN_OPTIONS': 'halt_on_error=1:print_stacktrace=1'}),
-    'tsan': ('thread', {'TSAN_OPTIONS': 'halt_on_error=1'}),
-}
 
 
 def sanitizer_steps(counts, kind, build, runs, limit, at_once=AT_ONCE):
@@ -480,7 +524,7 @@ def script_steps(counts, builddir, argv, limit, env=None):
     """Run a script that prints `ok`, `FAIL` or `SKIP`, a name, a colon and a text for each
     of its checks."""
     outcomes = {'ok': 'passed', 'FAIL': 'failed', 'SKIP': 'skipped'}
-    failed = counts.failed
+    failed, checks = counts.failed, 0
     job = Job(argv, limit, log_path(builddir, counts.name, os.path.basename(argv[0])),
               dict(os.environ, **(env or {})))
     yield job
@@ -489,6 +533,9 @@ def script_steps(counts, builddir, argv, limit, env=None):
         what, _, text = rest.strip().partition(': ')
         if word in outcomes:
             counts.add(outcomes[word], what, text)
+            checks += 1
+    if not checks and not job.problem():
+        counts.add('failed', counts.name, '%s made no check' % argv[0])
     if job.problem() and (job.late or counts.failed == failed):
         counts.add('failed', counts.name, '%s %s' % (argv[0], job.problem()))
 
@@ -528,9 +575,9 @@ def vm_runs(found):
 
 def collect(counts, where, args, env):
     """Which files below @where have tests for @args."""
-    done = subprocess.run(['pytest-3', where, '--co', *args], cwd=SOURCE, env=env,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          stdin=subprocess.DEVNULL, universal_newlines=True, timeout=600)
+    done = subprocess.run(['timeout', '600', 'pytest-3', where, '--co', *args], cwd=SOURCE,
+                          env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          stdin=subprocess.DEVNULL, universal_newlines=True, check=False)
     if done.returncode not in (0, 5):  # 5: there is none
         print(done.stdout, flush=True)
         counts.add('failed', counts.name, 'pytest cannot say which tests there are in ' + where)

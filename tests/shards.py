@@ -10,13 +10,14 @@ tests/soak.ledger has a line for each run of a shard, and of the core, in the or
     SHARD DATE COMMIT INPUTS LOAD PASSED FAILED SKIPPED SECONDS
 
 COMMIT ends with + if the work tree had changes; INPUTS is a hash of the files that the
-shard depends on, LOAD that of the machine as it began (1 minute's average), SECONDS are the
-clock's.  A shard's age is the number of lines behind its last one: neither a clock nor the
-history is asked, so a clone or a rebase changes nothing.
+shard depends on, - if they changed while it ran, LOAD that of the machine as it began (1
+minute's average), SECONDS are the clock's.  A shard's age is the number of other shards' lines
+behind its last one: neither a clock nor the history is asked, so a clone or a rebase changes
+nothing.  A run in which nothing passed or failed, for lack of what it needs, has no line.
 
-A shard is *due* if its inputs are others than its last line's, or if that is RENEW lines
-old.  `make check` fails if a shard's last line says that something failed, or is TOO_OLD
-lines old; what never ran is as old as the ledger.
+A shard is *due* if it never ran, if something failed in its last line, if its inputs are others
+than that line's, or if that is RENEW lines old.  `make check` fails if a shard's last line says that
+something failed, or is TOO_OLD lines old; what never ran is as old as the ledger.
 """
 
 import collections
@@ -27,7 +28,7 @@ import subprocess
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LEDGER = os.path.join(SOURCE, 'tests', 'soak.ledger')
-RENEW, TOO_OLD = 25, 40
+RENEW, TOO_OLD = 25, 40  # more than there are shards
 UNKNOWN_SECONDS = 900  # of a shard that never ran: what none may exceed
 
 # meson's suites of the core.
@@ -35,28 +36,33 @@ CORE_SUITES = ('unit', 'vguest', 'fuzz')
 CORE = 'core'  # its name in the ledger
 
 DAEMON = ['backend', 'include', 'meson.build']
-VIRTUAL = DAEMON + ['tests/vguest', 'tests/unit', 'tests/reset', 'tests/clock',
-                    'guest-provider', 'hw/pvrdma-doorbell.c', 'hw/pvrdma-doorbell.h']
-GUESTS = DAEMON + ['hw', 'guest-driver', 'guest-provider', 'images', 'tests/vm',
-                   'tests/conftest.py']
+VIRTUAL = DAEMON + ['tests/meson.build', 'tests/vguest', 'tests/unit', 'tests/reset',
+                    'tests/clock', 'guest-provider', 'hw/pvrdma-doorbell.c',
+                    'hw/pvrdma-doorbell.h', 'hw/pvrdma-eventfd.c', 'hw/pvrdma-eventfd.h']
+GUESTS = DAEMON + ['hw', 'guest-driver', 'guest-provider', 'images', 'scripts', 'tests/vm',
+                   'tests/conftest.py', 'tests/pytest.ini']
 
-Shard = collections.namedtuple('Shard', 'what inputs')
+# What it is for, what it depends on, and where a test says that it is in it: `vm`, by pytest's
+# marks; by meson's suites in the build `plain`, `asan` or `tsan`; None: other tests again.
+Shard = collections.namedtuple('Shard', 'what inputs by', defaults=(None,))
 SHARDS = {
-    'driver': Shard('guests: our driver on several processors, hot-plug, other kernels', GUESTS),
-    'provider': Shard('guests: libraries and drivers of other pairs, no exits', GUESTS),
-    'wakeups': Shard('guests: lost wake-ups and posts', GUESTS),
-    'moves': Shard('guests that move in a row, with NFS and iSER; saved guests', GUESTS),
-    'drawn': Shard('guests that move between three hosts, to places that are drawn', GUESTS),
+    'driver': Shard('guests: our driver on several processors, hot-plug, other kernels', GUESTS,
+                    'vm'),
+    'provider': Shard('guests: libraries and drivers of other pairs, no exits', GUESTS, 'vm'),
+    'wakeups': Shard('guests: lost wake-ups and posts', GUESTS, 'vm'),
+    'moves': Shard('guests that move in a row, with NFS and iSER; saved guests', GUESTS, 'vm'),
+    'drawn': Shard('guests that move between three hosts, to places that are drawn', GUESTS,
+                   'vm'),
     'restarts': Shard('the daemon replaced in a row, by itself and by systemd',
-                      GUESTS + ['packaging']),
+                      GUESTS + ['packaging', 'tests/vguest'], 'vm'),
     'users': Shard('connection manager, pyverbs on the stock parts, a wire that fails, siw',
-                   GUESTS),
-    'storage': Shard('NVMe, NFS and iSER for minutes', GUESTS),
+                   GUESTS, 'vm'),
+    'storage': Shard('NVMe, NFS and iSER for minutes', GUESTS, 'vm'),
     'demos': Shard('the demos, two adapters, network devices, statistics, events',
-                   GUESTS + ['packaging', 'Makefile']),
-    'plain': Shard('virtual guests in the plain build by the real clock', VIRTUAL),
-    'quiet': Shard('judged times, nothing beside them', VIRTUAL),
-    'tsan': Shard('the rest of unit and vguest with ThreadSanitizer', VIRTUAL),
+                   GUESTS + ['packaging', 'Makefile'], 'vm'),
+    'plain': Shard('virtual guests in the plain build by the real clock', VIRTUAL, 'plain'),
+    'quiet': Shard('judged times, nothing beside them', VIRTUAL, 'plain'),
+    'tsan': Shard('the rest of unit and vguest with ThreadSanitizer', VIRTUAL, 'tsan'),
     'rounds': Shard('virtual guests: what only some of many rounds show; 1,000 moves', VIRTUAL),
     'rounds-asan': Shard('the same with AddressSanitizer and UndefinedBehaviorSanitizer',
                          VIRTUAL),
@@ -65,9 +71,10 @@ SHARDS = {
     'mutants': Shard('checks taken out one by one (tests/mutations)',
                      VIRTUAL + ['tests/mutations']),
     'hw': Shard("the QEMU device's tests in a QEMU with AddressSanitizer and "
-                'UndefinedBehaviorSanitizer', DAEMON + ['hw', 'tests/hw', 'tests/conftest.py']),
+                'UndefinedBehaviorSanitizer', DAEMON + ['hw', 'scripts', 'tests/hw', 'tests/conftest.py']),
     'debian13': Shard('the daemon built and tested in a Debian 13 root',
-                      VIRTUAL + ['configure', 'Makefile', 'tests/debian13.sh', 'scripts']),
+                      VIRTUAL + ['configure', 'Makefile', 'tests/debian13.sh', 'scripts',
+                                 'tests/fuzz']),
     'debug-driver': Shard('driver and data check in guests whose kernel has lockdep, KASAN and '
                           'DMA debugging', GUESTS),
     'debug-provider': Shard('the provider in such guests', GUESTS),
@@ -84,6 +91,8 @@ def inputs(name):
     digest = hashlib.sha256()
     for top in sorted(SHARDS[name].inputs):
         for path in files(os.path.join(SOURCE, top)):
+            if not os.path.isfile(path):
+                continue  # an editor's lock
             with open(path, 'rb') as stream:
                 body = stream.read()
             head = '%s %d\n' % (os.path.relpath(path, SOURCE), len(body))
@@ -101,14 +110,25 @@ def files(top):
                 yield os.path.join(folder, name)
 
 
+class Tree:
+    """What is tested: the commit, and each shard's inputs as the run began."""
+
+    def __init__(self):
+        self.commit = commit()
+        self.inputs = {name: inputs(name) for name in SHARDS}
+
+    def unchanged(self, name):
+        """A shard's inputs at its end."""
+        return self.inputs[name] if inputs(name) == self.inputs[name] else '-'
+
+
 def commit():
     """What is checked out, with + if there are changes besides the ledger's."""
     def git(*args):
         return subprocess.run(['git', *args], cwd=SOURCE, stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL, check=False,
                               universal_newlines=True).stdout.strip()
-    changed = git('status', '--porcelain', '--untracked-files=no', '--', '.',
-                  ':!tests/soak.ledger')
+    changed = git('status', '--porcelain', '--', '.', ':!tests/soak.ledger')
     return (git('rev-parse', '--short=7', 'HEAD') or 'unknown') + ('+' if changed else '')
 
 
@@ -136,15 +156,13 @@ class Ledger:
                      not (passed and line.failed)), None)
 
     def age(self, name):
-        """How many lines are behind its last one."""
-        for number, line in enumerate(reversed(self.lines)):
-            if line.shard == name:
-                return number
-        return len(self.lines)
+        """How many shards' lines are behind its last one."""
+        names = [line.shard for line in reversed(self.lines) if line.shard != CORE]
+        return names.index(name) if name in names else len(names)
 
     def seconds(self, name):
-        """How long it takes, to go by its last run."""
-        line = self.last(name)
+        """How long it takes, to go by its last run that passed."""
+        line = self.last(name, passed=True)
         return line.seconds if line else UNKNOWN_SECONDS
 
     def stale(self):
@@ -153,20 +171,29 @@ class Ledger:
         return sorted(order, key=lambda name: (self.last(name) is not None, -self.age(name),
                                                order.index(name)))
 
-    def due(self):
+    def due(self, tree):
         """The shards to run, the one that waits longest first."""
-        return [name for name in self.stale() if self.is_due(name)]
+        return [name for name in self.stale() if self.is_due(name, tree)]
 
-    def is_due(self, name):
+    def is_due(self, name, tree):
         line = self.last(name)
-        return not line or bool(line.failed) or self.age(name) >= RENEW or \
-            line.inputs != inputs(name)
+        return not line or bool(line.failed) or self.is_old(name) or \
+            line.inputs != tree.inputs[name]
 
-    def problems(self):
-        """What of the ledger fails `make check`."""
+    def is_old(self, name):
+        return self.age(name) >= RENEW
+
+    def is_red(self, name):
+        line = self.last(name)
+        return bool(line and line.failed)
+
+    def problems(self, ran=()):
+        """What of the ledger fails `make check`; shards that @ran in it count by themselves."""
         for name in SHARDS:
             line = self.last(name)
-            if line and line.failed:
+            if name in ran:
+                continue
+            if self.is_red(name):
                 yield 'shard %s: %d failed at %s' % (name, line.failed, line.commit)
             elif self.age(name) >= TOO_OLD:
                 yield 'shard %s: its last run is %d lines of the ledger old' % (

@@ -6,7 +6,8 @@ usage: soak.py [--builddir DIR] [--factor N] [--quick | --due | SHARD...]
 
 Shards have their names and inputs in shards.py (--list prints them with their last runs).
 Without names all of them run; --due: those whose inputs have changed; --quick: the one that
-waits longest.  --factor N: many rounds are N times as many, fuzzing N times as long.
+waits longest.  --factor N: many rounds are N times as many, fuzzing N times as long.  It
+builds what meson builds; `make soak` and `make soak-quick` build the rest before.
 
 Each adds a line to tests/soak.ledger, if the factor is 1; then N passed, N failed, N
 skipped, written to BUILDDIR/soak-summary.
@@ -15,7 +16,6 @@ skipped, written to BUILDDIR/soak-summary.
 import argparse
 import glob
 import os
-import signal
 import sys
 import time
 
@@ -65,7 +65,7 @@ def rounds(args):
     return [runner.meson_task(
         'rounds', args.builddir,
         ['--timeout-multiplier=%d' % (2 * times), *sorted({*repeating(), *MOVES})], LIMIT,
-        dict(os.environ, VGUEST_SOAK=str(times), VGUEST_JUDGE='0'))]
+        dict(os.environ, VGUEST_SOAK=str(times)))]
 
 
 def sanitized_rounds(kind):
@@ -136,12 +136,18 @@ def debug(name, *files):
         if not runner.configured(args.builddir, 'IMAGES') or \
                 not runner.configured(args.builddir, 'QEMU'):
             return [runner.said(counts, 'skipped', 'configured without guests')]
+        build = os.path.join(args.builddir, 'debug')
+
+        def tests():
+            # With another kernel all would pass as well.
+            with open(os.path.join(build, 'images', 'image.info')) as stream:
+                if not stream.readline().rstrip().endswith('-debug'):
+                    counts.add('failed', 'build-debug-kernel.sh', 'made no debugging kernel')
+            return runner.pytest_tasks(
+                name, build, LIMIT, [[*(os.path.join('tests', 'vm', 'test_%s.py' % what)
+                                        for what in files), '--shard', 'all']], counts=counts)
         return after(counts, [os.path.join('images', 'build-debug-kernel.sh'), args.builddir],
-                     args.builddir, lambda: runner.pytest_tasks(
-                         name, os.path.join(args.builddir, 'debug'), LIMIT,
-                         [[*(os.path.join('tests', 'vm', 'test_%s.py' % what)
-                             for what in files), '--shard', 'all']],
-                         counts=counts))
+                     args.builddir, tests)
     return tasks
 
 
@@ -156,7 +162,7 @@ TASKS = {
     'moves': vm('moves'), 'drawn': vm('drawn'), 'restarts': vm('restarts'),
     'users': vm('users'), 'storage': vm('storage'), 'demos': vm('demos'),
     'plain': plain('plain'),
-    'quiet': plain('quiet', env=dict(os.environ, VGUEST_JUDGE='1'), weight=runner.CAPACITY),
+    'quiet': plain('quiet', env=dict(os.environ, VGUEST_JUDGE='1')),
     'tsan': sanitized('tsan'),
     'rounds': rounds, 'rounds-asan': sanitized_rounds('asan'),
     'rounds-tsan': sanitized_rounds('tsan'),
@@ -174,23 +180,25 @@ class Options:
         self.builddir, self.factor = builddir, factor
 
 
-def run_shard(name, builddir, ledger, writes, factor=1):
+def run_shard(name, builddir, ledger, tree, writes, factor=1):
     """Yields its Counts; and writes its line."""
     print('== shard %s: %s' % (name, shards.SHARDS[name].what), flush=True)
-    load, at, hashed = os.getloadavg()[0], shards.commit(), shards.inputs(name)
+    load = os.getloadavg()[0]
     tasks = TASKS[name](Options(builddir, factor))
     runner.run_tasks(tasks)
     counts = runner.total_of(runner.each_counts(tasks), 'shard ' + name)
     if not counts.passed and not counts.failed and not counts.skipped:
         counts.add('failed', counts.name, 'it ran no test')
-    ledger.add(name, counts, load, at, hashed, writes and factor == 1)
+    if counts.passed or counts.failed:
+        ledger.add(name, counts, load, tree.commit, tree.unchanged(name),
+                   writes and factor == 1)
     yield counts
 
 
-def show(ledger):
+def show(ledger, tree):
     for name in ledger.stale():
         print('%-15s %-4s age %2d, %4d s, %-38s %s' % (
-            name, 'due' if ledger.is_due(name) else '', ledger.age(name), ledger.seconds(name),
+            name, 'due' if ledger.is_due(name, tree) else '', ledger.age(name), ledger.seconds(name),
             ledger.passed_at(name), shards.SHARDS[name].what))
 
 
@@ -203,17 +211,17 @@ def main():
     parser.add_argument('--quick', action='store_true', help='the one that waits longest')
     parser.add_argument('shard', nargs='*', choices=[*shards.SHARDS, []])
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    runner.end_with_jobs()
     args.builddir = os.path.abspath(args.builddir)
-    ledger = shards.Ledger()
+    ledger, tree = shards.Ledger(), shards.Tree()
     if args.list:
-        show(ledger)
+        show(ledger, tree)
         return 0
     chosen = args.shard or (ledger.stale()[:1] if args.quick else
-                            ledger.due() if args.due else list(shards.SHARDS))
+                            ledger.due(tree) if args.due else list(shards.SHARDS))
     summary = runner.Summary(os.path.join(args.builddir, 'soak-summary'), START)
     for name in chosen:
-        for counts in run_shard(name, args.builddir, ledger, not os.environ.get('CI'),
+        for counts in run_shard(name, args.builddir, ledger, tree, runner.keeps_ledger(),
                                 args.factor):
             summary.add(counts)
     return summary.end()

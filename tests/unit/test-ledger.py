@@ -7,11 +7,15 @@ usage: test-ledger.py SOURCE BUILDDIR
 Prints TAP.
 """
 
+import contextlib
 import functools
+import importlib.util
+import io
 import json
 import os
 import sys
 import tempfile
+import time
 
 sys.dont_write_bytecode = True
 import tap
@@ -23,6 +27,7 @@ import shards
 import soak
 
 NAMES = list(shards.SHARDS)
+TREE = shards.Tree()
 
 
 def ledger_of(folder, *lines):
@@ -43,6 +48,8 @@ def table(_):
     """Each shard runs something, has inputs that exist, and no name twice."""
     if list(soak.TASKS) != NAMES:
         yield 'soak.py runs %s, the table has %s' % (list(soak.TASKS), NAMES)
+    if not len(NAMES) <= shards.RENEW < shards.TOO_OLD:
+        yield 'behind a run of all shards some are old'
     for name in NAMES:
         for path in shards.SHARDS[name].inputs:
             if not os.path.exists(os.path.join(SOURCE, path)):
@@ -62,17 +69,23 @@ def due(folder):
     first, second, third = NAMES[:3]
     ledger = ledger_of(folder, now(first), (second, 'other', 0), (third, shards.inputs(third), 1))
     wanted = [name for name in NAMES if name != first]
-    if sorted(ledger.due()) != sorted(wanted):
-        yield 'due: %s' % ledger.due()
-    if ledger.due()[:len(NAMES) - 3] != NAMES[3:] or ledger.due()[-2:] != [second, third]:
-        yield 'in another order: %s' % ledger.due()
+    if sorted(ledger.due(TREE)) != sorted(wanted):
+        yield 'due: %s' % ledger.due(TREE)
+    if ledger.due(TREE)[:len(NAMES) - 3] != NAMES[3:] or ledger.due(TREE)[-2:] != [second, third]:
+        yield 'in another order: %s' % ledger.due(TREE)
     everything = [now(name) for name in NAMES]
     ledger = ledger_of(folder, *everything)
-    if ledger.due():
-        yield 'due behind a run of all: %s' % ledger.due()
+    if ledger.due(TREE):
+        yield 'due behind a run of all: %s' % ledger.due(TREE)
     ledger = ledger_of(folder, *everything, *[now(first)] * shards.RENEW)
-    if first in ledger.due() or sorted(ledger.due()) != sorted(NAMES[1:]):
-        yield 'behind %d lines: %s' % (shards.RENEW, ledger.due())
+    if first in ledger.due(TREE) or sorted(ledger.due(TREE)) != sorted(NAMES[1:]):
+        yield 'behind %d lines: %s' % (shards.RENEW, ledger.due(TREE))
+    ledger = ledger_of(folder, *everything, *[(shards.CORE, '-', 0)] * shards.TOO_OLD)
+    if ledger.due(TREE) or list(ledger.problems()):
+        yield 'the core makes shards old'
+    # What changed while it ran.
+    if not ledger_of(folder, *everything, (first, '-', 0)).is_due(first, TREE):
+        yield 'inputs that changed are those of a line'
 
 
 def problems(folder):
@@ -89,6 +102,8 @@ def problems(folder):
             (everything + [(shards.CORE, '-', 2)], []),
             (everything + [('nobody', 'x', 0)], ['nobody'])):
         found = list(ledger_of(folder, *lines).problems())
+        if list(ledger_of(folder, *lines).problems(wanted)) and 'nobody' not in wanted:
+            yield 'what ran counts twice'
         if len(found) != len(wanted) or \
                 not all('shard %s' % name in text for name, text in zip(wanted, found)):
             yield '%s ...: %s' % (lines[-1:], found)
@@ -139,6 +154,7 @@ def hashes(folder):
             seen.append(shards.inputs('x'))
         if len(set(seen)) != len(seen):
             yield str(seen)
+        os.symlink('nowhere', os.path.join(folder, 'top', '.#lock'))
         for path in ('top/README.md', 'other'):
             with open(os.path.join(folder, path), 'w') as stream:
                 stream.write('words')
@@ -152,6 +168,41 @@ def hashes(folder):
         shards.SHARDS.update(table_of)
 
 
+class Args:
+    budget = 28
+    builddir = 'nowhere'
+
+
+def budget(folder):
+    """A shard that is old has more time, and one that only skipped has no line."""
+    check = load('run-check')
+    minutes = (time.monotonic() - check.START) / 60
+    old = ledger_of(folder, (NAMES[0], 'x', 0), *[(NAMES[1], 'x', 0)] * shards.RENEW)
+    for name, args_budget, wanted in ((NAMES[0], minutes + 2, True), (NAMES[1], minutes + 2, True),
+                                      (NAMES[0], minutes + 1, True), (NAMES[1], minutes + 1, False),
+                                      (NAMES[0], (minutes + 1) / 2, False)):
+        Args.budget = args_budget
+        if check.fits(name, Args, old) != wanted:
+            yield '%s by %s: not %s' % (name, args_budget, wanted)
+    tasks, soak.TASKS[NAMES[2]] = soak.TASKS[NAMES[2]], lambda args: [
+        runner.said(runner.Counts('x'), 'skipped', 'for a reason')]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            counts, = soak.run_shard(NAMES[2], folder, old, TREE, True)
+        if old.last(NAMES[2]) or counts.skipped != 1:
+            yield 'a line of what was skipped: %s' % (old.last(NAMES[2]),)
+    finally:
+        soak.TASKS[NAMES[2]] = tasks
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location('loaded', os.path.join(
+        SOURCE, 'tests', name + '.py'))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def suites(folder):
     """Each program of this build is in the core or in a shard; others would be named."""
     yield from runner.foreign_suites(BUILD)
@@ -160,9 +211,12 @@ def suites(folder):
         json.dump([{'name': 'good', 'suite': ['p:unit']},
                    {'name': 'none', 'suite': ['p']},
                    {'name': 'unknown', 'suite': ['p:soak-nobody']},
+                   {'name': 'not here', 'suite': ['p:soak-tsan']},
+                   {'name': 'no suite', 'suite': ['p:soak-driver']},
+                   {'name': 'here', 'suite': ['p:soak-plain']},
                    {'name': 'two', 'suite': ['p:unit', 'p:soak-plain']}], stream)
     found = [text.partition(':')[0] for text in runner.foreign_suites(folder)]
-    if found != ['none', 'unknown', 'two']:
+    if found != ['none', 'unknown', 'not here', 'no suite', 'two']:
         yield 'named: %s' % found
 
 
@@ -172,7 +226,7 @@ def in_folder(function):
 
 
 def main():
-    checks = (table, own_ledger, due, problems, added, bad_line, hashes, suites)
+    checks = (table, own_ledger, due, problems, added, bad_line, hashes, budget, suites)
     return tap.run([(function.__name__, functools.partial(in_folder, function))
                     for function in checks])
 

@@ -275,6 +275,7 @@ CHOSEN = {'': ('1 3', '', '1 3', '1 3 4'), 'driver': ('2 3', '', '2 3', '2 3'),
           'all': ('1 2 3', '1 2 3 4', '1 2 3', '1 2 3 4')}
 WRONG_SHARDS = {
     "@fixture.shard('nowhere')\nclass A(Core):\n    pass": "no shard 'nowhere'",
+    "@fixture.shard('plain')\nclass A(Core):\n    pass": "no shard 'plain' of pytest",
     "@fixture.shard('moves')\n@fixture.longer('users')\nclass A(Core):\n    pass":
         'A is marked twice',
     "@fixture.shard('users')\nclass A(Core):\n    @fixture.shard('moves')\n"
@@ -302,14 +303,20 @@ def marks(folder):
 BY_PYTEST = (limits, side_by_side, interruption, unreadable, marks)
 
 
-def script(folder, text, limit=60):
-    """What runner.py counts of a script."""
+@contextlib.contextmanager
+def script_file(folder, text):
     path = os.path.join(folder, 'script')
     with open(path, 'w') as stream:
         stream.write('#!/bin/sh\n' + text)
     os.chmod(path, 0o755)
-    task = runner.script_task('style', folder, [path], limit)
-    quietly([task])
+    yield path
+
+
+def script(folder, text, limit=60):
+    """What runner.py counts of a script."""
+    with script_file(folder, text) as path:
+        task = runner.script_task('style', folder, [path], limit)
+        quietly([task])
     return task.counts
 
 
@@ -325,6 +332,53 @@ def hanging_script(folder):
             yield str(counts.notes)
         if time.monotonic() - began > 30:
             yield 'it was waited for'
+
+
+def nothing_counted(folder):
+    """A script that checks nothing, a layer whose steps break off, results that are cut."""
+    counts = script(folder, 'exit 0\n')
+    if counts.line() != '0 passed, 1 failed, 0 skipped':
+        yield 'no check: ' + counts.line()
+
+    def steps():
+        yield runner.Job(['true'], 60)
+        raise OSError('a reason')
+
+    broken, good = runner.Counts('a'), runner.Counts('b')
+
+    def passes():
+        yield runner.Job(['true'], 60)
+        good.add('passed', 'c')
+
+    quietly([runner.Task(broken, steps()), runner.Task(good, passes())])
+    if broken.line() != '0 passed, 1 failed, 0 skipped' or 'a reason' not in broken.notes[0] or \
+            good.passed != 1:
+        yield 'broken off: %s %s' % (broken.notes, good.line())
+    path = os.path.join(folder, 'testlog.json')
+    with open(path, 'w') as stream:
+        stream.write('{"name": "p:unit / t", "result": "OK", "stdout": ""}\n{"name": "p:un')
+    counts = runner.Counts('cut')
+    runner.count_meson(counts, path)
+    if counts.line() != '1 passed, 1 failed, 0 skipped':
+        yield 'cut: %s' % counts.line()
+
+
+def left_processes(folder):
+    """What a job leaves behind ends with it."""
+    with script_file(folder, 'sleep 60 &\necho $! > "$0.pid"\necho "ok   a: b"\nkill -SEGV $$\n') \
+            as path:
+        quietly([runner.script_task('style', folder, [path], 60)])
+        with open(path + '.pid') as stream:
+            pid = int(stream.read())
+    end = time.monotonic() + 20
+    while os.path.exists('/proc/%d' % pid) and time.monotonic() < end:
+        with contextlib.suppress(FileNotFoundError), open('/proc/%d/stat' % pid) as stream:
+            if stream.read().rpartition(')')[2].split()[0] == 'Z':
+                return
+        time.sleep(0.05)
+    if os.path.exists('/proc/%d' % pid):
+        os.kill(pid, signal.SIGKILL)
+        yield 'it goes on'
 
 
 def interrupted_job(_):
@@ -445,7 +499,7 @@ def in_folder(function):
 
 
 def main():
-    checks = (*BY_PYTEST, hanging_script, interrupted_job, script_results, weights,
+    checks = (*BY_PYTEST, hanging_script, nothing_counted, left_processes, interrupted_job, script_results, weights,
               failed_output, tap_results, bench_peers)
     return tap.run([(function.__name__, functools.partial(in_folder, function))
                     for function in checks])
