@@ -16,6 +16,7 @@ skipped, written to BUILDDIR/soak-summary.
 import argparse
 import glob
 import os
+import re
 import sys
 import time
 
@@ -50,31 +51,36 @@ def sanitized(name):
     return tasks
 
 
-def repeating():
-    """Those of tests/vguest that ask how many rounds."""
-    names = []
-    for path in sorted(glob.glob(os.path.join(TESTS, 'vguest', 'test-*.c'))):
+def repeating(*paths):
+    """meson's tests by these paths of programs that ask how many rounds."""
+    names = set()
+    for path in glob.glob(os.path.join(TESTS, 'vguest', 'test-*.c')):
         with open(path) as stream:
             if 'vgt_rounds(' in stream.read():
-                names.append('vguest-' + os.path.basename(path)[len('test-'):-len('.c')])
-    return names
+                names.add(os.path.basename(path)[len('test-'):-len('.c')])
+    with open(os.path.join(TESTS, 'vguest', 'meson.build')) as stream:
+        text = stream.read()
+    lists = {'tcp': re.search(r"^vguest_tcp = \[(.*?)\]", text, re.S | re.M).group(1),
+             'reset': re.search(r"^vguest_reset = \{(.*?)^\}", text, re.S | re.M).group(1)}
+    return sorted('%s-%s' % (path, name) for path in paths for name in names
+                  if path == 'vguest' or "'%s'" % name in lists[path])
 
 
 def rounds(args):
     times = 10 * args.factor
     return [runner.meson_task(
         'rounds', args.builddir,
-        ['--timeout-multiplier=%d' % (2 * times), *sorted({*repeating(), *MOVES})], LIMIT,
+        ['--timeout-multiplier=%d' % (2 * times), *sorted({*repeating('vguest'), *MOVES})], LIMIT,
         dict(os.environ, VGUEST_SOAK=str(times)))]
 
 
-def sanitized_rounds(kind):
+def sanitized_rounds(kind, *paths):
     """A tenth of a plain build's rounds; but as many moves."""
     def tasks(args):
         times = 10 * args.factor
         return [runner.sanitizer_task(
             'rounds-' + kind, kind, args.builddir,
-            ((sorted({*repeating()} - {*MOVES}), times), (MOVES, 10 * times)), LIMIT)]
+            ((sorted({*repeating(*paths)} - {*MOVES}), times), (MOVES, 10 * times)), LIMIT)]
     return tasks
 
 
@@ -164,8 +170,8 @@ TASKS = {
     'plain': plain('plain'),
     'quiet': plain('quiet', env=dict(os.environ, VGUEST_JUDGE='1')),
     'tsan': sanitized('tsan'),
-    'rounds': rounds, 'rounds-asan': sanitized_rounds('asan'),
-    'rounds-tsan': sanitized_rounds('tsan'),
+    'rounds': rounds, 'rounds-asan': sanitized_rounds('asan', 'vguest', 'tcp', 'reset'),
+    'rounds-tsan': sanitized_rounds('tsan', 'vguest'),
     'fuzz': fuzz, 'mutants': mutants, 'hw': hw, 'debian13': debian13,
     'debug-driver': debug('debug-driver', 'debug', 'driver', 'datacheck'),
     'debug-provider': debug('debug-provider', 'provider'),
