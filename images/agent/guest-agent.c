@@ -19,8 +19,9 @@
  *
  * Each command runs as `/bin/sh -c` in a session (so also a process group) of
  * its own; many run at the same time.  The whole group gets SIGKILL when the
- * command is over its time, and when it has ended and left members behind.  EXIT comes after the last OUT of that id.  <code> is the
- * exit status, the signal, or for `failed` an errno value.
+ * command is over its time, and when it has ended and left members behind.  EXIT
+ * comes after the last OUT of that id.  <code> is the exit status, the signal, or
+ * for `failed` an errno value.
  *
  * Invariants: one thread; every descriptor except the port is non-blocking;
  * the port is written with blocking writes, so a host that does not read stops
@@ -30,11 +31,18 @@
  *
  * stdin data that the command does not take at once is kept in memory: the
  * host is trusted here, this program exists only in test guests.
+ *
+ * `guest-agent begin` is another program, for a guest that goes on from a saved state
+ * (tests/vm/template.py).  It takes SEED random bytes from stdin, so that the guest draws
+ * other numbers than those that go on from the same state; prints "ready"; and sets the
+ * clock to the nanoseconds since 1970 that it takes then, as 8 bytes in the order of the
+ * processor: the host writes them when they are waited for.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/random.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -55,6 +63,7 @@
 #define MAX_LINE 128
 #define MAX_BODY (64 << 20)
 #define CHUNK 16384
+#define SEED 64
 /* How long output of left-over group members is drained after the exit. */
 #define DRAIN_MS 200
 /* Chunks forwarded from one pipe at the end: more than a pipe holds. */
@@ -578,6 +587,46 @@ static void loop_once(int sigfd, struct input *in)
     }
 }
 
+/* Fill @data from stdin. */
+static void read_all(void *data, size_t len)
+{
+    char *p = data;
+
+    while (len) {
+        ssize_t n = read(0, p, len);
+
+        if (n <= 0) {
+            fatal("stdin: %s", n ? strerror(errno) : "it ended");
+        }
+        p += n;
+        len -= (size_t)n;
+    }
+}
+
+/* Make a guest that goes on from a saved state differ from others that do. */
+static int begin(void)
+{
+    /* A struct rand_pool_info: how many bits are random, how many bytes follow. */
+    uint32_t seed[2 + SEED / 4] = { 8 * SEED, SEED };
+    int fd = open("/dev/urandom", O_WRONLY);
+    struct timespec ts;
+    int64_t ns;
+
+    read_all(&seed[2], SEED);
+    /* Without the second the kernel draws from the old state for up to a minute. */
+    if (fd < 0 || ioctl(fd, RNDADDENTROPY, seed) || ioctl(fd, RNDRESEEDCRNG)) {
+        fatal("/dev/urandom: %s", strerror(errno));
+    }
+    puts("ready");
+    fflush(stdout);
+    read_all(&ns, sizeof(ns));
+    ts = (struct timespec) { .tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000 };
+    if (clock_settime(CLOCK_REALTIME, &ts)) {
+        fatal("clock: %s", strerror(errno));
+    }
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     struct input in = { 0 };
@@ -585,7 +634,10 @@ int main(int argc, char **argv)
     int sigfd;
 
     if (argc != 2) {
-        fatal("usage: guest-agent PORT");
+        fatal("usage: guest-agent PORT|begin");
+    }
+    if (!strcmp(argv[1], "begin")) {
+        return begin();
     }
     port_fd = open(argv[1], O_RDWR | O_NONBLOCK | O_CLOEXEC);
     if (port_fd < 0) {

@@ -17,8 +17,9 @@ begins from the same one.  Of their PCI devices the kernel and not the firmware 
 the BARs; that is what differs from a boot, besides the order of the kernel's log.
 
 QEMU is told not to announce the guest's interfaces to the network, as it does for one that
-has migrated: nobody may listen there yet (QEMU 10.0 crashes then).  The clock is set, and
-the random number generator gets bytes of the host's, or all would draw the same numbers.
+has migrated: nobody may listen there yet (QEMU 10.0 crashes then).  First of all the random
+number generator is reseeded from bytes of the host's, or all would draw the same numbers,
+and the clock is set (guest-agent begin).
 
 The name of a template is a hash of all that is in it: what QEMU is started with, QEMU
 itself, the image, the guest's files, and this file.  The speed of the processor's counter,
@@ -42,6 +43,7 @@ import fcntl
 import hashlib
 import json
 import os
+import struct
 import time
 
 import pvrdma_vm
@@ -54,8 +56,11 @@ TIMEOUT = 60
 # Arguments of QEMU that only add to a machine.
 ADDING = {'-device', '-drive', '-blockdev', '-netdev', '-object', '-trace', '--trace'}
 
-BEGIN = '''date -s @%d > /dev/null && cat > /dev/urandom && echo 1 > /sys/bus/pci/rescan &&
+BEGIN = '''guest-agent begin && echo 1 > /sys/bus/pci/rescan &&
 printf '%%s' '%s' > /etc/guest.conf && /init 2>&1'''
+# Random bytes that `guest-agent begin` takes, and what it says then.
+SEED = 64
+READY = 'ready\n'
 
 
 def folder():
@@ -218,9 +223,11 @@ def start(guest):
 
 def begin(guest):
     """Make it the guest that it is."""
-    job = guest.spawn(BEGIN % (time.time(), guest.config()), stdin=True)
-    job.stdin(os.urandom(64))
+    job = guest.spawn(BEGIN % guest.config(), stdin=True)
+    job.stdin(os.urandom(SEED))
+    job.wait_output(READY, 60)
+    job.stdin(struct.pack('=q', time.time_ns()))
     job.stdin(b'')
     job.wait()
-    if job.out or not job.ok:
+    if job.out != READY or not job.ok:
         raise pvrdma_vm.VmError(job.describe())

@@ -4,6 +4,7 @@ what they begin from is of today (template.py)."""
 
 import os
 import shutil
+import threading
 import time
 import unittest
 
@@ -25,6 +26,9 @@ for dir in /sys/bus/pci/devices/*; do
 done
 mount; awk '{print $1}' /proc/modules | sort
 ls /dev /etc /opt/pvrdma /usr/local/bin | grep -v ^vport'''
+# Seconds that a guest stands still while it begins, and that its clock may differ.
+PAUSE = 6
+NEAR = 3
 # What the second of two guests has otherwise than the first.
 OWN = (('vm1', 'vm2'), ('52:54:00:77:00:01', '52:54:00:77:00:02'),
        ('52:54:00:78:00:01', '52:54:00:78:00:02'), ('10.77.0.1', '10.77.0.2'),
@@ -147,6 +151,31 @@ class TemplateTest(fixture.PrivateTest):
         for mine, others in OWN:
             one = [line.replace(mine, others) for line in one]
         self.assertEqual(one, two)
+
+    def test_at_once(self):
+        """They draw other random numbers from the beginning, and their clock is right,
+        although it takes them long to begin."""
+        daemon = Daemon(self.session, ['vm1', 'vm2'])
+        links = {'pvrdma': Link(self.session, 'vmx')}
+        guests = [Guest(self.session, number, links, daemon.socket('vm%d' % number),
+                        files=parts.guest_files()).start() for number in (1, 2)]
+        for guest in guests:
+            guest.qmp('stop')
+            timer = threading.Timer(PAUSE, guest.qmp, ['cont'])
+            timer.start()
+            self.addCleanup(timer.join)
+        drawn = []
+        for guest in guests:
+            drawn.append(guest.wait_boot().run(
+                'head -c 16 /dev/urandom | hexdump | head -n 1; '
+                'cat /proc/sys/kernel/random/boot_id').out)
+            before = time.time()
+            clock = int(guest.run('date +%s').out)
+            self.assertGreater(clock + 1, before - NEAR)
+            self.assertLess(clock, time.time() + NEAR)
+        for one, two in zip(*map(str.splitlines, drawn)):
+            self.assertNotEqual(one, two)
+        self.end(guests, daemon)
 
     def test_broken(self):
         """A template that cannot be loaded is made anew."""
