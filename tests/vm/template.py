@@ -32,7 +32,7 @@ longest time goes when all of them take more than LIMIT.  One that cannot be loa
 anew, once.
 
 What has to boot: a guest with boot=True; one whose class starts QEMU, or the kernel, in a
-way of its own, or whose extra arguments are not only devices; one with a shell on its
+way of its own, or that has more than disks and the devices of ON_PCI; one with a shell on its
 console; all under KVM or a debugging kernel, and all if PVRDMA_BOOT is set.  A guest that
 resets boots as well, for QEMU has its kernel and initrd.
 """
@@ -55,6 +55,8 @@ LOCK = 'lock'
 TIMEOUT = 60
 # Arguments of QEMU that only add to a machine.
 ADDING = {'-device', '-drive', '-blockdev', '-netdev', '-object', '-trace', '--trace'}
+# Devices that are found by a scan of the PCI bus; what is plugged elsewhere is not.
+ON_PCI = {'pvrdma', 'vmxnet3', 'virtio-net-pci', 'virtio-blk-pci', 'virtio-rng-pci'}
 
 BEGIN = '''guest-agent begin && echo 1 > /sys/bus/pci/rescan &&
 printf '%%s' '%s' > /etc/guest.conf && /init 2>&1'''
@@ -98,12 +100,23 @@ def machine(guest):
     return argv[argv.index(qemu):] if qemu in argv else argv
 
 
+def only_adds(args):
+    """Whether these arguments only add to a machine what a running guest finds there."""
+    for option, value in zip(args, args[1:] + ['']):
+        device = value.split(',')[0]
+        if option.startswith('-') and option not in ADDING or \
+                option == '-device' and device not in ON_PCI or \
+                option == '-drive' and 'if=none' not in value.split(','):
+            return False
+    return True
+
+
 def fits(guest):
     """Whether @guest can begin from a template."""
-    added = [arg for arg in guest.extra_args if str(arg).startswith('-')]
     return not (guest.boot or guest.shell or guest.debug or pvrdma_vm.kvm() or
                 os.environ.get('PVRDMA_BOOT')) and \
-        ADDING.issuperset(added) and machine(guest) == machine(template_of(guest))
+        only_adds(guest._devices() + guest.extra_args) and \
+        machine(guest) == machine(template_of(guest))
 
 
 def identity(path):

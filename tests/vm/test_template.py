@@ -98,12 +98,26 @@ class NameTest(unittest.TestCase):
             def program(self):
                 return ['/bin/true']
 
+        class Devices(Guest):
+            def _devices(self):
+                return super()._devices() + ['-device', 'intel-iommu']
+
         fits = not (pvrdma_vm.kvm() or pvrdma_vm.debug_kernel() or
                     os.environ.get('PVRDMA_BOOT'))
         self.assertEqual(template.fits(self.guest()), fits)
         for guest in (self.guest(boot=True), self.guest(shell=True), self.guest(kind=Args),
-                      self.guest(kind=Program), self.guest(extra_args=['-m', '1G'])):
+                      self.guest(kind=Program), self.guest(kind=Devices)):
             self.assertFalse(template.fits(guest))
+        for args in (['-device', 'virtio-rng-pci,bus=pcie.0'], ['-trace', 'pvrdma_*'],
+                     ['-drive', 'file=/dev/null,if=none,id=a', '-device',
+                      'virtio-blk-pci,drive=a']):
+            self.assertEqual(template.fits(self.guest(extra_args=args)), fits)
+        for args in (['-m', '1G'], ['-drive', 'file=/dev/null'],
+                     ['-device', '{"driver":"virtio-rng-pci"}'],
+                     *(['-device', name + ',id=a'] for name in (
+                         'intel-iommu', 'pc-dimm', 'nvdimm', 'qemu64-x86_64-cpu',
+                         'pcie-root-port'))):
+            self.assertFalse(template.fits(self.guest(extra_args=args)), args)
 
 
 class TemplateTest(fixture.PrivateTest):
