@@ -28,8 +28,9 @@ covers the host's boot.
 
 Templates are in BUILD/templates (PVRDMA_TEMPLATES).  One process at a time makes one, and
 others wait for it; it gets its name when it is complete.  What has not been used for the
-longest time goes when all of them take more than LIMIT.  One that cannot be loaded is made
-anew, once.
+longest time goes when all of them take more than LIMIT.  One that QEMU says it cannot load is
+made anew, once, and the logs are kept; all else that goes wrong at the start of a guest,
+such as a crash of QEMU, is an error of the test.
 
 What has to boot: a guest with boot=True; one whose class starts QEMU, or the kernel, in a
 way of its own, or that has more than disks and the devices of ON_PCI; one with a shell on its
@@ -44,6 +45,7 @@ import hashlib
 import json
 import os
 import struct
+import subprocess
 import time
 
 import pvrdma_vm
@@ -51,12 +53,17 @@ from agent import AgentError
 
 LIMIT = 4 << 30
 LOCK = 'lock'
-# Seconds until one is saved.
+# Seconds until one is saved, and until a QEMU that cannot load one has ended.
 TIMEOUT = 60
+ENDING = 5
+# How often one is made because what is in it has changed.
+ATTEMPTS = 5
 # Arguments of QEMU that only add to a machine.
 ADDING = {'-device', '-drive', '-blockdev', '-netdev', '-object', '-trace', '--trace'}
 # Devices that are found by a scan of the PCI bus; what is plugged elsewhere is not.
 ON_PCI = {'pvrdma', 'vmxnet3', 'virtio-net-pci', 'virtio-blk-pci', 'virtio-rng-pci'}
+# What QEMU says of a state that it cannot load.
+REFUSED = b'load of migration failed'
 
 BEGIN = '''guest-agent begin && echo 1 > /sys/bus/pci/rescan &&
 printf '%%s' '%s' > /etc/guest.conf && /init 2>&1'''
@@ -140,6 +147,11 @@ def name_of(guest):
     return state.hexdigest()[:24]
 
 
+def path_of(guest):
+    """Where its template is, or will be."""
+    return os.path.join(folder(), name_of(guest))
+
+
 def mapped(guest, state):
     """Whether a page has a place of its own in the file: loading is half the work then."""
     guest.qmp('migrate-set-capabilities', capabilities=[
@@ -151,36 +163,55 @@ def size_of(path):
     return os.stat(path).st_blocks * 512
 
 
+def save(guest, path):
+    """Its state into a file."""
+    mapped(guest, True)
+    guest.qmp('migrate', uri='file:' + path)
+    end = time.monotonic() + TIMEOUT * guest.patience
+    while True:
+        info = guest.qmp('query-migrate')
+        if info.get('status') == 'completed':
+            return
+        if info.get('status') in ('failed', 'cancelled') or time.monotonic() > end:
+            raise pvrdma_vm.VmError('it is not saved: %s' % info)
+        time.sleep(0.02)
+
+
 def make(guest, path):
-    """Boot a guest and save it to @path."""
-    with pvrdma_vm.Session('template') as session:
-        base = template_of(guest, session).start().wait_boot()
-        mapped(base, True)
-        base.qmp('migrate', uri='file:' + path + '.new')
-        end = time.monotonic() + TIMEOUT
-        while base.qmp('query-migrate').get('status') != 'completed':
-            if not base.alive or time.monotonic() > end:
-                raise pvrdma_vm.VmError('a template is not saved: %s' % base.qmp('query-migrate'))
-            time.sleep(0.02)
-        base.kill()
-    os.rename(path + '.new', path)
-    pvrdma_vm.say('template %s: booted for %d processors, %d MiB; saved %d MB' % (
-        os.path.basename(path), base.cpus, base.memory, size_of(path) // 10**6))
+    """Boot a guest and save it to @path, if that is still its name then."""
+    new = path + '.new'
+    try:
+        with pvrdma_vm.Session('template') as session:
+            base = template_of(guest, session).start().wait_boot()
+            save(base, new)
+            base.kill()
+        if path_of(guest) == path:
+            os.rename(new, path)
+            pvrdma_vm.say('template %s: booted for %d processors, %d MiB; saved %d MB' % (
+                os.path.basename(path), base.cpus, base.memory, size_of(path) // 10**6))
+    except (pvrdma_vm.VmError, AgentError, OSError) as exc:
+        raise pvrdma_vm.VmError('no template %s: %s' % (os.path.basename(path), exc)) from exc
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new)
 
 
 def tidy():
     """Remove what was not used for the longest time, and what was not completed."""
     files = []
     for entry in os.scandir(folder()):
-        if entry.name.endswith('.new'):
-            os.unlink(entry.path)
-        elif entry.name != LOCK:
-            files.append((entry.stat().st_mtime, size_of(entry.path), entry.path))
+        # Whoever empties the folder does not ask.
+        with contextlib.suppress(FileNotFoundError):
+            if entry.name.endswith('.new'):
+                os.unlink(entry.path)
+            elif entry.name != LOCK:
+                files.append((entry.stat().st_mtime, size_of(entry.path), entry.path))
     total = 0
     for _, size, path in sorted(files, reverse=True):
         total += size
         if total > LIMIT:
-            os.unlink(path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
 
 @contextlib.contextmanager
@@ -193,44 +224,79 @@ def alone():
 
 
 def ready(guest):
-    """The path of the guest's template, which is made if there is none."""
-    path = os.path.join(folder(), name_of(guest))
-    try:
-        os.utime(path)
-    except FileNotFoundError:
+    """The guest's template, as a file that is open; it is made if there is none.
+
+    What it is made of may be written anew meanwhile: then so is the template.
+    """
+    for _ in range(ATTEMPTS):
+        path = path_of(guest)
+        with contextlib.suppress(FileNotFoundError):
+            own = open(path, 'rb')
+            os.utime(own.fileno())
+            return own
         with alone():
-            if not os.path.exists(path):
+            if not os.path.exists(path) and path_of(guest) == path:
                 tidy()
                 make(guest, path)
-    return path
+    raise pvrdma_vm.VmError('%s: what is in its template changes all the time' % guest.name)
 
 
-def load(guest, path):
-    """Have a QEMU that waits for it go on from the template at @path."""
+def load(guest, own):
+    """Have a QEMU that waits for it go on from the template @own, even if it has lost its
+    name."""
     guest.qmp('migrate-set-parameters', **{'announce-rounds': 0})
     mapped(guest, True)
-    guest.qmp('migrate-incoming', uri='file:' + path)
+    guest.qmp('migrate-incoming', uri='file:/proc/%d/fd/%d' % (os.getpid(), own.fileno()))
     guest.wait_status('running')
     mapped(guest, False)  # else it could not migrate
     guest.agent.is_up()
 
 
+def is_there(own):
+    """Whether the file @own, which is open, still has its name."""
+    try:
+        return os.path.samestat(os.fstat(own.fileno()), os.stat(own.name))
+    except FileNotFoundError:
+        return False
+
+
+def refusals(guest):
+    """How often a QEMU of the guest has said that it cannot load a state."""
+    with contextlib.suppress(FileNotFoundError):
+        with open(guest.session.path(guest.name + '-qemu.log'), 'rb') as stream:
+            return stream.read().count(REFUSED)
+    return 0
+
+
+def is_to_blame(guest, before):
+    """Whether it is the template's fault that the guest does not go on, and not one of
+    QEMU, the guest or the adapter: QEMU has ended by itself and says so, one time more than
+    @before."""
+    try:
+        return guest.proc.wait(ENDING * guest.patience) == 1 and refusals(guest) > before
+    except subprocess.TimeoutExpired:
+        return False
+
+
 def start(guest):
     """Instead of a boot; begin() must follow."""
     for attempt in (1, 2):
-        path = ready(guest)
-        guest.launch('-incoming', 'defer')
-        guest.connect()
-        try:
-            return load(guest, path)
-        except (pvrdma_vm.VmError, AgentError, OSError) as exc:
-            if attempt == 2:
-                raise
-            pvrdma_vm.say('%s: template %s cannot be loaded, another is made: %s' % (
-                guest.name, os.path.basename(path), exc))
-        guest.kill()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        with ready(guest) as own:
+            before = refusals(guest)
+            guest.launch('-incoming', 'defer')
+            guest.connect()
+            try:
+                return load(guest, own)
+            except (pvrdma_vm.VmError, AgentError, OSError) as exc:
+                if attempt == 2 or not is_to_blame(guest, before):
+                    raise
+                pvrdma_vm.say('%s: template %s cannot be loaded, another is made: %s' % (
+                    guest.name, os.path.basename(own.name), exc))
+                guest.session.keep_logs(exc)
+            guest.kill()
+            with alone():
+                if is_there(own):
+                    os.unlink(own.name)
     return None
 
 

@@ -4,9 +4,11 @@ what they begin from is of today (template.py)."""
 
 import os
 import shutil
+import signal
 import threading
 import time
 import unittest
+from unittest import mock
 
 import fixture
 import parts
@@ -120,22 +122,104 @@ class NameTest(unittest.TestCase):
             self.assertFalse(template.fits(self.guest(extra_args=args)), args)
 
 
-class TemplateTest(fixture.PrivateTest):
+class FolderTest(fixture.PrivateTest):
+    """A test that may keep templates in a folder of its own."""
+
+    def own_folder(self):
+        folder = os.path.join(pvrdma_vm.BUILD, 'templates-test-%d' % os.getpid())
+        patch = mock.patch.dict(os.environ, PVRDMA_TEMPLATES=folder)
+        patch.start()
+        self.addCleanup(patch.stop)
+        os.makedirs(folder)
+        self.addCleanup(shutil.rmtree, folder)
+
+
+class MakeTest(FolderTest):
+    """How one is made and kept, with guests that do not run."""
+
+    def setUp(self):
+        super().setUp()
+        self.own_folder()
+        self.file = self.session.path('file')
+        self.write('before')
+        self.guest = Guest(self.session, 1, {}, files={'opt/file': self.file})
+        for name in ('start', 'wait_boot', 'kill'):
+            patch = mock.patch.object(Guest, name, lambda guest: guest)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def write(self, text):
+        with open(self.file, 'w') as stream:
+            stream.write(text)
+
+    def names(self):
+        return sorted(os.listdir(template.folder()))
+
+    def test_changed(self):
+        """What changes while it is made is not in it under the name of before."""
+        saved = []
+
+        def save(_guest, path):
+            with open(path, 'w') as stream:
+                stream.write('state')
+            saved.append(path)
+            if len(saved) == 1:
+                self.write('after')
+        with mock.patch.object(template, 'save', save), template.ready(self.guest) as own:
+            self.assertEqual(own.name, template.path_of(self.guest))
+        self.assertEqual(saved[1], own.name + '.new')
+        self.assertNotEqual(saved[0], saved[1])
+        self.assertEqual(self.names(), sorted([os.path.basename(own.name), template.LOCK]))
+
+    def test_always_changes(self):
+        saved = []
+
+        def save(_guest, path):
+            open(path, 'w').close()
+            saved.append(path)
+            self.write('%d' % len(saved))
+        with mock.patch.object(template, 'save', save), \
+                self.assertRaisesRegex(pvrdma_vm.VmError, 'changes all the time'):
+            template.ready(self.guest)
+        self.assertEqual(self.names(), [template.LOCK])
+
+    def test_not_saved(self):
+        """Whatever goes wrong is told at once, and nothing is left."""
+        for state, timeout in (('failed', 60), ('cancelled', 60), ('active', 0)):
+            def qmp(_guest, command, state=state, **arguments):
+                if command == 'migrate':
+                    open(arguments['uri'][len('file:'):], 'w').close()
+                return {'status': state}
+            with self.subTest(state), mock.patch.object(Guest, 'qmp', qmp), \
+                    mock.patch.object(template, 'TIMEOUT', timeout), \
+                    self.assertRaisesRegex(pvrdma_vm.VmError, 'not saved.*' + state):
+                template.ready(self.guest)
+            self.assertEqual(self.names(), [template.LOCK])
+        with mock.patch.object(Guest, 'qmp', side_effect=ConnectionRefusedError), \
+                self.assertRaises(pvrdma_vm.VmError):
+            template.ready(self.guest)
+
+    def test_room(self):
+        """What was used last stays."""
+        for age, name in enumerate(('new', 'middle', 'old', 'half.new')):
+            path = os.path.join(template.folder(), name)
+            with open(path, 'wb') as stream:
+                stream.write(bytes(1 << 20))
+            os.utime(path, (1000 - age, 1000 - age))
+        # It has no size: as a file that another has removed since.
+        os.symlink('nowhere', os.path.join(template.folder(), 'gone'))
+        with mock.patch.object(template, 'LIMIT', 5 << 19), template.alone():
+            template.tidy()
+        self.assertEqual(self.names(), ['gone', template.LOCK, 'middle', 'new'])
+
+
+class TemplateTest(FolderTest):
     """Guests that begin from one."""
 
     def setUp(self):
         super().setUp()
         if not template.fits(Guest(template.Nowhere(), 1, {})):
             self.skipTest('all guests boot')
-
-    def own_folder(self):
-        """Keep templates in a folder that ends with the test."""
-        folder = os.path.join(pvrdma_vm.BUILD, 'templates-test-%d' % os.getpid())
-        before = os.environ.get('PVRDMA_TEMPLATES')
-        os.environ['PVRDMA_TEMPLATES'] = folder
-        self.addCleanup(shutil.rmtree, folder)
-        self.addCleanup(lambda: os.environ.pop('PVRDMA_TEMPLATES') and before and
-                        os.environ.update(PVRDMA_TEMPLATES=before))
 
     def end(self, guests, daemon):
         for guest in guests:
@@ -192,34 +276,78 @@ class TemplateTest(fixture.PrivateTest):
         self.end(guests, daemon)
 
     def test_broken(self):
-        """A template that cannot be loaded is made anew."""
+        """A template that cannot be loaded is made anew; one that another process removes is
+        loaded."""
         self.own_folder()
         daemon = Daemon(self.session, ['vm1'])
         guest = Guest(self.session, 1, {'pvrdma': Link(self.session, 'vmx')},
                       daemon.socket('vm1'))
-        path = template.ready(guest)
+        with template.ready(guest) as own:
+            path = own.name
         os.truncate(path, os.stat(path).st_size // 2)
         broken = os.stat(path).st_mtime_ns
         guest.start().wait_boot().powerdown()
         self.assertTrue(guest.restored)
         whole = os.stat(path)
         self.assertNotEqual(whole.st_mtime_ns, broken)
-        guest.start().wait_boot()
+        guest.start().wait_boot().powerdown()
         self.assertEqual(os.stat(path).st_ino, whole.st_ino)
+        ready = template.ready
+
+        def removed(guest):
+            own = ready(guest)
+            os.unlink(path)
+            return own
+        with mock.patch.object(template, 'ready', removed):
+            guest.start().wait_boot()
+        self.assertFalse(os.path.exists(path))
         self.end([guest], daemon)
 
-    def test_room(self):
-        """What was used last stays."""
-        self.own_folder()
-        os.makedirs(template.folder())
-        for age, name in enumerate(('new', 'middle', 'old', 'half.new')):
-            path = os.path.join(template.folder(), name)
-            with open(path, 'wb') as stream:
-                stream.write(bytes(1 << 20))
-            os.utime(path, (1000 - age, 1000 - age))
-        limit = template.LIMIT
-        self.addCleanup(setattr, template, 'LIMIT', limit)
-        template.LIMIT = 5 << 19
-        with template.alone():
-            template.tidy()
-        self.assertEqual(sorted(os.listdir(template.folder())), ['lock', 'middle', 'new'])
+    def start(self, *ways):
+        """Start a guest whose template, an empty file, is loaded in these ways one after the
+        other: how often it was, whether the first file is still there, and what is said."""
+        path = self.session.path('template')
+        guest = Guest(self.session, 1, {})
+        left = list(ways)
+        error = None
+        with open(path, 'wb') as first, \
+                mock.patch.object(template, 'ready', lambda _guest: open(path, 'ab+')), \
+                mock.patch.object(template, 'load', lambda *args: left.pop(0)(*args)), \
+                mock.patch.object(template, 'ENDING', 1):
+            try:
+                guest.start()
+            except (pvrdma_vm.VmError, OSError) as exc:
+                error = str(exc)
+            guest.kill()
+            return len(ways) - len(left), template.is_there(first), error
+
+    def test_whose_fault(self):
+        """Only of a template that cannot be loaded a test hears nothing, and once."""
+        def crashes(guest, _own):
+            guest.kill(signal.SIGSEGV)
+            raise pvrdma_vm.VmError('it has crashed')
+
+        def crashes_later(guest, own):
+            try:
+                load(guest, own)
+            finally:
+                guest.proc.wait()
+                guest.proc.returncode = -signal.SIGSEGV
+
+        def ends(guest, _own):
+            guest.qmp('quit')
+            raise pvrdma_vm.VmError('it has ended')
+
+        def hangs(_guest, _own):
+            raise pvrdma_vm.VmError('it hangs')
+
+        def loads(_guest, _own):
+            pass
+        load = template.load
+        for way, text in ((crashes, 'it has crashed'), (ends, 'it has ended'),
+                          (hangs, 'it hangs')):
+            self.assertEqual(self.start(way, loads), (1, True, text))
+        self.assertEqual(self.start(crashes_later, loads)[:2], (1, True))
+        self.assertEqual(self.start(load, loads), (2, False, None))
+        self.assertEqual(self.start(load, hangs), (2, False, 'it hangs'))
+        self.assertIsNotNone(self.start(load, load)[2])
