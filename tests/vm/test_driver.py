@@ -65,8 +65,9 @@ def check_port_events(guest):
 
 
 class OwnDriverTest(test_provider.Programs, test_provider.ProviderCase):
-    """All that our provider's tests do, on our driver: with extensions."""
+    """All that our provider's tests do, on our driver: with extensions, and after a boot."""
 
+    booted = True
     data_parts = 'rc srq uc inline mw'
 
     @classmethod

@@ -28,6 +28,7 @@ class OneHost(Traffic, fixture.SessionTest):
     """The peer and the guest that moves, for all tests of a class."""
 
     device_options = ''
+    booted = False  # whether its guests have to have booted
     # Of QEMU, into the mover's log: how it learns what the daemon writes.
     traces = ['-trace', 'pvrdma_dirty_*']
 
@@ -44,7 +45,7 @@ class OneHost(Traffic, fixture.SessionTest):
         cls.guests = [
             Guest(cls.session, number, links, cls.daemons[0].socket(name),
                   files=parts.guest_files(), device_options=cls.device_options,
-                  extra_args=cls.traces).start()
+                  extra_args=cls.traces, boot=cls.booted).start()
             for number, name in ((1, PEER), (2, MOVER))]
 
     @classmethod
@@ -86,7 +87,7 @@ class TwoHosts(OneHost):
         links = {'pvrdma': hosts.Cable(cls.session, {PEER: cls.hosts[0]})}
         cls.guests = [
             hosts.HostGuest(cls.session, number, links, cls.daemons[0].socket(name),
-                            host=cls.hosts[0], **cls.guest_options()).start()
+                            host=cls.hosts[0], boot=cls.booted, **cls.guest_options()).start()
             for number, name in ((1, PEER), (2, MOVER))]
 
     @classmethod
@@ -116,6 +117,8 @@ class Moves:
 
 
 class StockTest(Moves, OneHost):
+    booted = True
+
     def test_dirty_log(self):
         """QEMU and the daemon share it."""
         shared, asked, pages = self.dirty_log()

@@ -178,6 +178,7 @@ class ProviderCase(fixture.SessionTest):
     daemon_args = ()
     # Threads that post, poll and make QPs meet only on more than one.
     cpus = 2
+    booted = False  # whether its guests have to have booted
 
     @classmethod
     def boot(cls):
@@ -197,7 +198,7 @@ class ProviderCase(fixture.SessionTest):
         cls.daemon = Daemon(cls.session, ['vm1', 'vm2'], args=cls.daemon_args)
         cls.daemons = [cls.daemon]
         cls.guests = start_guests(cls.session, cls.daemon, virtio=False,
-                                  files=files, cpus=cls.cpus)
+                                  files=files, cpus=cls.cpus, boot=cls.booted)
         for guest in cls.guests:
             cls.load_driver(guest)
         cls.rdma = Pair(cls.guests, 'pvrdma', cls.device())
