@@ -36,10 +36,24 @@ lock_folder()
     flock -n 9 || { say "waiting for another build in $1"; flock 9; }
 }
 
-# cached_cc COMPILER: the same through ccache, if it is there.
+# cache_works COMPILER: ccache fails, and does not just compile, where it has no home or
+# may not write to its cache; that shows only when it stores something.
+cache_works()
+{
+    command -v ccache > /dev/null 2>&1 && cache_probe=$(mktemp -d) || return 1
+    echo 'int probe;' > "$cache_probe/probe.c"
+    cache_status=0
+    CCACHE_RECACHE=1 ccache "$1" -c "$cache_probe/probe.c" -o "$cache_probe/probe.o" \
+        > /dev/null 2>&1 || cache_status=1
+    rm -rf "$cache_probe"
+    return $cache_status
+}
+
+# cached_cc COMPILER: the same through ccache, if it is there and works (configure says
+# if it does not).
 cached_cc()
 {
-    if command -v ccache > /dev/null 2>&1; then
+    if cache_works "$1"; then
         echo "ccache $1"
     else
         echo "$1"

@@ -32,6 +32,8 @@ class Tree:
         self.dir = os.path.realpath(tempfile.mkdtemp(prefix='test-build-'))
         for name in ('Makefile', 'configure'):
             shutil.copy(os.path.join(source, name), self.dir)
+        os.mkdir(self.path('scripts'))
+        shutil.copy(os.path.join(source, 'scripts/common.sh'), self.path('scripts'))
         self.calls = self.path('calls')
         bin_dir = self.path('bin')
         os.mkdir(bin_dir)
@@ -179,6 +181,35 @@ def compiler_cache(source):
         said = tree.run('make', 'BUILD=b', 'backend').stdout
         if 'base %s, hash 1\n' % tree.dir not in said:
             yield 'another folder finds nothing: ' + said
+
+
+def cache_that_fails(source):
+    """ccache that is there and cannot write: all is compiled without it."""
+    with Tree(source, 'bin/other') as tree:
+        tree.program('meson', '[ "$1" = --version ] && { echo 1.9; exit; }\n'
+                     'echo "CC ${CC-none} $*" >> %s' % tree.calls)
+        tree.env['PATH'] = tree.path('bin') + ':' + tree.env['PATH']
+        tree.env.pop('CC', None)
+        os.makedirs(tree.path('b/meson-private'))
+        for works in (False, True):
+            # As the real one: its version it says in any case.
+            tree.program('ccache', '[ "$1" = --version ] || exec "$@"' if works else
+                         '[ "$1" = --version ]')
+            cc = tree.run('sh', '-c', '. scripts/common.sh; cached_cc gcc').stdout
+            if cc != ('ccache gcc\n' if works else 'gcc\n'):
+                yield 'works: %s: scripts compile by %s' % (works, cc)
+            for name, text in (('meson-private/coredata.dat', ''),
+                               ('build.ninja', ' command = ccache cc -c\n')):
+                with open(tree.path('b/' + name), 'w') as stream:
+                    stream.write(text)
+            said = tree.run('./configure', '--builddir=b', *MINE).stdout
+            calls = tree.called()
+            if len(calls) != 1 or calls[0].startswith('CC none setup --reconfigure') != works or \
+                    calls[0].startswith('CC cc setup --prefix') == works:
+                yield 'works: %s: meson is called by %s' % (works, calls)
+            if said.count('compiling without it') != (not works):
+                yield 'works: %s: it is said otherwise: %s' % (works, said)
+            os.makedirs(tree.path('b/meson-private'), exist_ok=True)
 
 
 # Those that `make all` starts, but for ninja, where the second may need the first.
@@ -386,7 +417,7 @@ def downloads_go(source):
 
 def main():
     checks = (no_side_effects, first_call_configures, options_are_kept, bench_peers,
-              compiler_cache, side_by_side, errors, locks, downloads, downloads_at_once, downloads_go)
+              compiler_cache, cache_that_fails, side_by_side, errors, locks, downloads, downloads_at_once, downloads_go)
     return tap.run([(check.__name__, functools.partial(check, sys.argv[1]))
                     for check in checks])
 
