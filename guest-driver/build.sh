@@ -45,6 +45,7 @@ if [ -f "$build/images/image.info" ]; then
     release=$(sed -n 's/^kernel \([^ ]*\) .*/\1/p' "$build/images/image.info")
     version=$(sed -n 's/^kernel [^ ]* //p' "$build/images/image.info")
 else
+    apt_lists
     package=$(apt-cache depends linux-image-amd64 |
               sed -n 's/^ *Depends: \(linux-image-[0-9].*-amd64\)$/\1/p' | tail -n 1)
     release=${package#linux-image-}
@@ -76,6 +77,7 @@ fetch_debs()
 kdir=$work/kernel/usr/src/$headers
 if [ ! -f "$work/kernel/$version" ]; then
     say "downloading the headers of kernel $release ..."
+    apt_lists
     depends=$(apt-cache show "$headers=$version" | sed -n 's/^Depends: //p' | head -n 1)
     common=$(echo "$depends" | sed -n 's/.*\(linux-headers-[^ ,]*-common\).*/\1/p')
     kbuild=$(echo "$depends" | sed -n 's/.*\(linux-kbuild-[^ ,]*\).*/\1/p')

@@ -122,7 +122,7 @@ install_deps()
     fi
     say "installing build dependencies: ${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
-    quiet apt-get update
+    quiet flock /var/lib/apt apt-get update # see apt_lists
     quiet apt-get -y --no-install-recommends install \
         "${missing[@]}"
 }

@@ -54,6 +54,7 @@ stamp=$(cat "${BASH_SOURCE[0]}" "$here/debug-kernel.config" | sha256sum | cut -d
 fetch_source()
 {
     local package=linux-source-$series
+    apt_lists
     apt-cache madison "$package" 2>/dev/null | grep -q " $version " &&
         package=$package=$version
     say "downloading $package (130 MB)"

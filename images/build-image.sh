@@ -83,6 +83,7 @@ mkdir -p "$out/debs" "$out/work"
 
 # ---------------------------------------------------------------- packages
 
+apt_lists
 kernel_pkg=$(apt-cache depends linux-image-amd64 2>/dev/null |
              sed -n 's/^ *Depends: \(linux-image-[0-9].*-amd64\)$/\1/p' | tail -n 1)
 [ -n "$kernel_pkg" ] ||

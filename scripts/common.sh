@@ -36,6 +36,26 @@ lock_folder()
     flock -n 9 || { say "waiting for another build in $1"; flock 9; }
 }
 
+# apt knows the installed packages without lists, too.
+apt_has_lists()
+{
+    [ -n "$(apt-get indextargets --format has 'Created-By: Packages' 2> /dev/null)" ]
+}
+
+# apt_lists: apt's own, which root fetches if there are none; what runs beside it waits, for
+# half of them would name half of the packages.
+apt_lists()
+{
+    (
+        flock 7
+        apt_has_lists && exit
+        [ "$(id -u)" -eq 0 ] ||
+            die "apt has no package lists: run 'apt-get update' as root first"
+        say "apt has no package lists yet: updating them"
+        quiet apt-get -q update
+    ) 7< /var/lib/apt || exit "${die_status:-1}"
+}
+
 # cache_works COMPILER: ccache fails, and does not just compile, where it has no home or
 # may not write to its cache; that shows only when it stores something.
 cache_works()

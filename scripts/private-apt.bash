@@ -40,12 +40,8 @@ private_apt_setup()
 {
     local mirror entry
     [ -z "${private_apt_ready:-}" ] || return 0
+    apt_lists
     mirror=$(debian_mirror)
-    if [ -z "$mirror" ] && [ "$(id -u)" -eq 0 ]; then
-        say "apt has no package lists yet: updating them"
-        quiet apt-get update
-        mirror=$(debian_mirror)
-    fi
     [ -n "$mirror" ] || die "apt knows no source of Debian's main archive;
   check /etc/apt/sources.list* and run 'apt-get update'"
     [ -r "$private_apt_keyring" ] ||

@@ -212,6 +212,38 @@ def cache_that_fails(source):
             os.makedirs(tree.path('b/meson-private'), exist_ok=True)
 
 
+def apt_lists(source):
+    """Fetched once, by root, for all that run side by side; else said."""
+    with Tree(source, 'bin/other') as tree:
+        # The installed packages are known in any case.
+        tree.program('apt-cache', 'echo Package: any')
+        tree.program('apt-get', 'if [ "$1" = indextargets ]; then cat lists; exit; fi\n'
+                     'echo "$@" >> %s; sleep 0.3; echo has > lists' % tree.calls)
+        tree.program('id', 'echo $ID')
+        tree.program('sudo', 'exec "$@"')
+        tree.program('meson', 'echo 1.9')
+        tree.env['PATH'] = tree.path('bin') + ':' + tree.env['PATH']
+        script = 'set -e; prefix=p; log=log; . scripts/common.sh; apt_lists; echo end'
+        tree.env['ID'] = '1000'
+        done = tree.run('sh', '-c', script)
+        if done.returncode != 1 or "run 'apt-get update' as root" not in done.stdout:
+            yield 'not root: %s' % done.stdout
+        tree.env['ID'] = '0'
+        for shell in ('sh', 'bash'):
+            jobs = [subprocess.Popen([shell, '-c', script], cwd=tree.dir, env=tree.env,
+                                     stdout=subprocess.PIPE, universal_newlines=True)
+                    for _ in range(3)]
+            said = [job.communicate(timeout=60)[0] for job in jobs]
+            if any(job.returncode for job in jobs) or ''.join(said).count('end\n') != 3 or \
+                    tree.called() != ['-q update']:
+                yield '%s: not once for all: %s' % (shell, said)
+            os.unlink(tree.path('lists'))
+        for calls in (['-q update'], []):
+            tree.run('./configure', '--builddir=b', '--install-deps', *MINE)
+            if tree.called() != calls:
+                yield 'configure: not %s' % calls
+
+
 # Those that `make all` starts, but for ninja, where the second may need the first.
 PARTS = ('hw/build-qemu.sh', 'images/build-image.sh', 'guest-driver/build.sh',
          'guest-provider/build.sh', 'guest-provider/fetch-runtime.sh')
@@ -417,7 +449,7 @@ def downloads_go(source):
 
 def main():
     checks = (no_side_effects, first_call_configures, options_are_kept, bench_peers,
-              compiler_cache, cache_that_fails, side_by_side, errors, locks, downloads, downloads_at_once, downloads_go)
+              compiler_cache, cache_that_fails, apt_lists, side_by_side, errors, locks, downloads, downloads_at_once, downloads_go)
     return tap.run([(check.__name__, functools.partial(check, sys.argv[1]))
                     for check in checks])
 
