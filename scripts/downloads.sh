@@ -113,6 +113,14 @@ bootstrap()
     [ -z "$downloads" ] || ln "$downloads"/*.deb "$boot_dir.debs/" 2> /dev/null || :
     quiet debootstrap --cache-dir="$(cd "$boot_dir.debs" && pwd -P)" "$@" \
         "$boot_suite" "$boot_dir" "$boot_mirror"
-    keep_download "$boot_dir.debs"/*.deb
+    # Not all that lay there, or nothing would ever be old: what was downloaded, and what
+    # was put into the root.
+    for boot_deb in "$boot_dir.debs"/*.deb; do
+        boot_name=${boot_deb##*/}
+        if [ -f "$boot_dir/var/cache/apt/archives/$boot_name" ] ||
+           ! [ "$boot_deb" -ef "$downloads/$boot_name" ]; then
+            keep_download "$boot_deb"
+        fi
+    done
     rm -rf "$boot_dir.debs"
 }

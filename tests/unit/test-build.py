@@ -447,9 +447,33 @@ def downloads_go(source):
             yield 'beyond the bound: %s' % os.listdir(store)
 
 
+def bootstraps(source):
+    """Of what is kept, only what debootstrap put into the root was used."""
+    with Tree(source, 'bin/other') as tree:
+        store = tree.path('cache/pvrdma/downloads')
+        os.makedirs(store)
+        for name in ('used.deb', 'unused.deb'):
+            with open(os.path.join(store, name), 'w') as stream:
+                stream.write(name)
+            os.utime(os.path.join(store, name), (time.time() - 50 * 86400,) * 2)
+        tree.program('debootstrap', 'debs=${1#--cache-dir=} to=$3/var/cache/apt/archives\n'
+                     'mkdir -p $to\ncat $debs/unused.deb\necho new > $debs/new.deb\n'
+                     'cp $debs/new.deb $debs/used.deb $to')
+        tree.env['PATH'] = tree.path('bin') + ':' + tree.env['PATH']
+        tree.env['XDG_CACHE_HOME'] = tree.path('cache')
+        done = tree.run('sh', '-euc', 'prefix=p log=log; . scripts/common.sh; '
+                        '. %s/scripts/downloads.sh; bootstrap s root m' % source)
+        young = sorted(name for name in os.listdir(store)
+                       if time.time() - os.stat(os.path.join(store, name)).st_mtime < 86400)
+        if done.returncode or young != ['new.deb', 'used.deb'] or \
+                sorted(os.listdir(store)) != ['new.deb', 'unused.deb', 'used.deb']:
+            yield 'used: %s, kept: %s: %s' % (young, os.listdir(store), done.stdout)
+
+
 def main():
     checks = (no_side_effects, first_call_configures, options_are_kept, bench_peers,
-              compiler_cache, cache_that_fails, apt_lists, side_by_side, errors, locks, downloads, downloads_at_once, downloads_go)
+              compiler_cache, cache_that_fails, apt_lists, side_by_side, errors, locks, downloads, downloads_at_once, downloads_go,
+              bootstraps)
     return tap.run([(check.__name__, functools.partial(check, sys.argv[1]))
                     for check in checks])
 
