@@ -41,12 +41,14 @@ keep_download()
     [ -n "$downloads" ] && mkdir -p "$downloads" 2> /dev/null || return 0
     for keep_file; do
         keep_new=$(mktemp "$downloads/.new-XXXXXX" 2> /dev/null) || return 0
-        # The time is that of its last use, not what the mirror said.
-        same_file "$keep_file" "$keep_new" && touch "$keep_new" &&
+        # The time is that of its last use, not what the mirror said; first, for by what
+        # the mirror said another build would remove it at once.
+        touch "$keep_file" || :
+        same_file "$keep_file" "$keep_new" &&
             mv -f "$keep_new" "$downloads/${keep_file##*/}" || rm -f "$keep_new"
     done 2> /dev/null
     find "$downloads" -type f -mtime "+$downloads_days" -delete 2> /dev/null || :
-    find "$downloads" -type f -printf '%T@ %s %p\n' 2> /dev/null | sort -rn |
+    find "$downloads" -type f ! -name '.new-*' -printf '%T@ %s %p\n' 2> /dev/null | sort -rn |
         awk -v most="$downloads_bytes" '{ sum += $2 }
             sum > most { sub(/^[^ ]* [^ ]* /, ""); print }' |
         while read -r keep_old; do
