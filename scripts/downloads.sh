@@ -78,7 +78,7 @@ END
 }
 
 # fetch DIR COMMAND...: what the apt-get command downloads, in DIR; its output goes to
-# the log.  False if it cannot be had.
+# the log.  Status 1 if it cannot be had, 2 if that is not what apt's lists promise.
 fetch()
 {
     fetch_dir=$1
@@ -93,11 +93,18 @@ fetch()
 $fetch_list
 END
     [ -z "$fetch_list" ] || ! take_downloads "$fetch_dir" "$fetch_list" || return 0
-    (cd "$fetch_dir" && "$@") >> "$log" 2>&1 || return 1
+    fetch_status=0
+    fetch_said=$(cd "$fetch_dir" && LC_ALL=C && export LC_ALL && "$@" 2>&1) || fetch_status=1
+    echo "$fetch_said" >> "$log"
+    case $fetch_status$fetch_said in
+        0*) ;;
+        *'Hash Sum mismatch'*) return 2 ;;
+        *) return 1 ;;
+    esac
     set --
     while read -r fetch_name fetch_sum; do
         [ -n "$fetch_name" ] || continue
-        has_sum "$fetch_dir/$fetch_name" "$fetch_sum" || return 1
+        has_sum "$fetch_dir/$fetch_name" "$fetch_sum" || return 2
         set -- "$@" "$fetch_dir/$fetch_name"
     done << END
 $fetch_list

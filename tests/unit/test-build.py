@@ -317,6 +317,7 @@ case "$*" in
     *--print-uris*) echo "'http://nowhere/a.deb' a.deb 4 SHA256:$SUM"; exit ;;
 esac
 echo fetched >> "$CALLS"
+[ -z "${E:-}" ] || { echo "$E" >&2; exit 100; }
 [ -f a.deb ] || echo "$CONTENT" > a.deb
 """
 
@@ -348,7 +349,7 @@ class Downloads:
         env = dict(os.environ, SUM=total, CONTENT=real, CALLS=self.calls, log='log', HOME='',
                    XDG_CACHE_HOME=self.cache if cache is None else cache)
         done = subprocess.Popen(
-            [shell, '-euc', '. %s/scripts/downloads.sh\n%s\nfetch d %s download a || exit 9; '
+            [shell, '-euc', '. %s/scripts/downloads.sh\n%s\nfetch d %s download a || exit $((7 + $?)); '
              'cat d/a.deb' % (self.source, script, self.apt)], cwd=folder, env=env,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
         return done
@@ -383,6 +384,9 @@ def downloads(source):
                 ('this took its place', (0, 'newer', 0), here.said('newer', 'none')),
                 ('what apt gets is wrong', (9, '', 1), here.said('right', 'wrong')),
                 ('that was not kept', (9, '', 1), here.said('wrong', 'none')),
+                ('apt finds that out', (9, '', 1), here.said('right', script='E="E: Failed to '
+                 'fetch u  Hash Sum mismatch"; export E')),
+                ('apt gets nothing', (8, '', 1), here.said('right', script='E="E: 404"; export E')),
                 ('no folder is known', (0, 'new', 1), here.said(cache='')),
                 ('the folder cannot be made', (0, 'new', 1), here.said(cache='/proc/none')),
         ):

@@ -76,9 +76,11 @@ bytes=$(awk '{ sum += $2 } END { print sum }' <<<"$list")
 say "fetching QEMU of $suite, $((bytes >> 20)) MB"
 rm -rf "$debs"
 mapfile -t list < <(cut -d' ' -f1 <<<"$list")
+status=0
+fetch "$debs" stock_apt apt-get -q download "${list[@]}" || status=$?
+[ $status -ne 2 ] || die "what was downloaded is not what apt's lists promise, see $log"
 die_status=3
-fetch "$debs" stock_apt apt-get -q download "${list[@]}" ||
-    die "it cannot be had, see $log"
+[ $status -eq 0 ] || die "it cannot be had, see $log"
 die_status=1
 
 say "unpacking"
