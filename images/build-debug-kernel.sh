@@ -58,6 +58,7 @@ fetch_source()
     apt-cache madison "$package" 2>/dev/null | grep -q " $version " &&
         package=$package=$version
     say "downloading $package (130 MB)"
+    rm -f "$work/linux-source-$series"_*.deb
     fetch "$work" apt-get -o APT::Sandbox::User=root download "$package" ||
         die "it cannot be had, see $log"
     rm -rf "$tree"

@@ -78,7 +78,7 @@ fi
 
 : > "$log"
 rm -f "$out/stamp"
-rm -rf "$out/work"
+rm -rf "$out/work" "$out/debs"
 mkdir -p "$out/debs" "$out/work"
 
 # ---------------------------------------------------------------- packages
@@ -129,12 +129,8 @@ say "downloading tools and libraries ..."
 # shellcheck disable=SC2086
 fetch_debs busybox-static $tool_pkgs $lib_pkgs
 
-# The file of a package just downloaded: the newest of that name.
-deb()
-{
-    # shellcheck disable=SC2012
-    ls -t "$out/debs/$1"_*.deb 2>/dev/null | head -n 1
-}
+# The file of a package just downloaded, of which there is one version.
+deb() { find "$out/debs" -name "$1_*.deb"; }
 
 # ------------------------------------------------------------------ modules
 
