@@ -452,8 +452,8 @@ def downloads_go(source):
         # Another build is about to store one: it is not counted, and never looks old.
         keep('.new-of-other', 7)
         here.said('b', 'b', script='downloads_bytes=250; cp %s d.deb; '
-                  'touch -d "100 days ago" d.deb; mv() { [ -z "$(find "$2" -mtime +9)" ] && '
-                  'command mv "$@"; }; rm %s/d.deb; keep_download d.deb' % (here.kept, store))
+                  'touch -d "100 days ago" d.deb; same_file() { [ -z "$(find "$1" '
+                  '-mtime +9)" ] && ln -f "$1" "$2"; }; rm %s/d.deb; keep_download d.deb' % (here.kept, store))
         if not {'.new-of-other', 'd.deb'} <= set(os.listdir(store)):
             yield 'what is being stored was removed: %s' % os.listdir(store)
 
