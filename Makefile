@@ -27,7 +27,7 @@ else ifneq ($(filter install,$(MAKECMDGOALS)),)
 -include $(BUILD)/config.mak
 endif
 
-.PHONY: all backend qemu qemu-full images guest guest-driver guest-provider deb demo demo-shell \
+.PHONY: all all-deb backend qemu qemu-full images guest guest-driver guest-provider deb demo demo-shell \
         demo-hosts demo-migrate check check-vm soak soak-quick fuzz conformance bench bench-vm \
         install clean distclean help
 .DEFAULT_GOAL := all
@@ -39,9 +39,14 @@ together = +@$(MAKE) --no-print-directory \
 all: $(BUILD)/config.mak
 	$(together)
 
+# The packages, after all: a goal that wants both does not start the parts twice.
+all-deb: all
+	packaging/build-deb.sh $(BUILD)
+
+# Other goals may be building it in a make of their own, and ninja does not wait for another.
 backend: $(BUILD)/config.mak
 	@echo "== daemon, tools and test programs"
-	ninja -C $(BUILD)
+	flock $(BUILD)/config.mak ninja -C $(BUILD)
 
 qemu: $(BUILD)/config.mak
 ifneq ($(WITH_QEMU),no)
@@ -92,21 +97,17 @@ demo-hosts: all
 demo-migrate: all
 	$(PYTHON) tests/vm/demo_migrate.py
 
-check: $(BUILD)/config.mak
-	$(together) deb
+check: all-deb
 	$(PYTHON) tests/run-check.py --builddir=$(BUILD)
 
-check-vm: $(BUILD)/config.mak
-	$(together) deb
+check-vm: all-deb
 	pytest-3 tests/vm
 
 # SOAK="--factor 30 rounds mutants" chooses how much and what.
-soak: $(BUILD)/config.mak
-	$(together) deb
+soak: all-deb
 	$(PYTHON) tests/soak.py --builddir=$(BUILD) $(SOAK)
 
-soak-quick: $(BUILD)/config.mak
-	$(together) deb
+soak-quick: all-deb
 	$(PYTHON) tests/soak.py --builddir=$(BUILD) $(or $(SHARD),--quick)
 
 # CONFORMANCE="--stock --only 'perftest: ' programs" chooses what.
@@ -117,7 +118,7 @@ fuzz: $(BUILD)/config.mak
 	BUILDDIR=$(abspath $(BUILD))-fuzz tests/fuzz/run.sh $(FUZZ_SECONDS)
 
 bench: backend
-	meson test -C $(BUILD) --benchmark --verbose
+	meson test -C $(BUILD) --no-rebuild --benchmark --verbose
 
 bench-vm: all
 	$(PYTHON) tests/vm/bench.py
