@@ -33,8 +33,12 @@ endif
 .DEFAULT_GOAL := all
 
 # Side by side: each waits at times for downloads, for what it unpacks, or for a linker.
-together = +@$(MAKE) --no-print-directory \
-    $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j4) backend qemu images guest
+# What the others say after an error would hide it, so it is said again.
+errors = $(BUILD)/errors
+together = +@rm -f $(errors); PVRDMA_ERRORS=$(abspath $(errors)) $(MAKE) --no-print-directory \
+    $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j4) backend qemu images guest || \
+    { echo "== what failed, and then says all:"; cat $(errors); exit 1; } >&2
+failed = || { echo "make $@" >> "$${PVRDMA_ERRORS:-/dev/null}"; exit 1; }
 
 all: $(BUILD)/config.mak
 	$(together)
@@ -46,12 +50,12 @@ all-deb: all
 # Other goals may be building it in a make of their own, and ninja does not wait for another.
 backend: $(BUILD)/config.mak
 	@echo "== daemon, tools and test programs"
-	flock $(BUILD)/config.mak ninja -C $(BUILD)
+	flock $(BUILD)/config.mak ninja -C $(BUILD) $(failed)
 
 qemu: $(BUILD)/config.mak
 ifneq ($(WITH_QEMU),no)
 	@echo "== QEMU with the pvrdma device (the first build takes minutes)"
-	hw/build-qemu.sh --builddir=$(BUILD)/qemu $(if $(QEMU_SRC),--qemu-src=$(QEMU_SRC))
+	hw/build-qemu.sh --builddir=$(BUILD)/qemu $(if $(QEMU_SRC),--qemu-src=$(QEMU_SRC)) $(failed)
 endif
 
 # With the features and devices of a distribution's QEMU: what gets installed.
@@ -64,7 +68,7 @@ endif
 images: $(BUILD)/config.mak
 ifneq ($(WITH_IMAGES),no)
 	@echo "== guest image"
-	images/build-image.sh $(BUILD)/images
+	images/build-image.sh $(BUILD)/images $(failed)
 endif
 
 guest: guest-driver guest-provider
@@ -72,14 +76,14 @@ guest: guest-driver guest-provider
 guest-driver: images
 ifneq ($(WITH_IMAGES),no)
 	@echo "== guest driver"
-	guest-driver/build.sh $(BUILD)
+	guest-driver/build.sh $(BUILD) $(failed)
 endif
 
 guest-provider: $(BUILD)/config.mak
 ifneq ($(WITH_IMAGES),no)
 	@echo "== guest provider"
-	guest-provider/build.sh --builddir=$(BUILD)
-	guest-provider/fetch-runtime.sh $(BUILD)
+	guest-provider/build.sh --builddir=$(BUILD) $(failed)
+	guest-provider/fetch-runtime.sh $(BUILD) $(failed)
 endif
 
 deb: guest

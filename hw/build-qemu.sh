@@ -393,7 +393,7 @@ build_qemu()
                  }
                  { print; fflush() }' || status=${PIPESTATUS[0]}
     fi
-    [ "$status" -eq 0 ] || die "the build failed (see above)"
+    [ "$status" -eq 0 ] || die "the build failed; what it said is above"
     link_into out/qemu-system-x86_64 "$result"
 }
 

@@ -6,6 +6,7 @@
 #   $prefix      what each message begins with
 #   $log         file for the output of commands, before quiet is called
 #   $die_status  exit status of die, 1 unless set
+# and make, PVRDMA_ERRORS: a file for what die says, which it shows at the end.
 
 # What a script builds by make has jobs of its own; the caller's make keeps its to itself, and
 # would be asked for them in vain, with a warning.
@@ -15,7 +16,8 @@ say() { printf '[%s] %s\n' "$prefix" "$*"; }
 
 die()
 {
-    printf '[%s] error: %s\n' "$prefix" "$*" >&2
+    printf '[%s] error: %s\n' "$prefix" "$*" |
+        tee -a "${PVRDMA_ERRORS:-/dev/null}" >&2
     exit "${die_status:-1}"
 }
 

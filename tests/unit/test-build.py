@@ -279,11 +279,25 @@ def side_by_side(source):
         if done.returncode or 'two' in calls or len(parts) != len(PARTS) + 1 or \
                 '--no-rebuild' not in ''.join(calls):
             yield 'several goals: %s %s' % (calls, done.stdout)
-        for part in PARTS:
-            tree.program('../' + part, 'exit 1')
-            if not tree.run('make').returncode:
+        for part in ('bin/ninja', *PARTS):
+            tree.program('../' + part, '. scripts/common.sh; prefix=p; die "it broke"'
+                         if part != 'bin/ninja' else 'exit 1')
+            noise = [other for other in ('hw/build-qemu.sh', 'guest-provider/build.sh')
+                     if other != part]
+            for other in noise:
+                tree.program('../' + other, 'sleep 0.5; echo noise')
+            done = tree.run('make')
+            end = done.stdout.rpartition('noise\n')[2]
+            if not done.returncode:
                 yield '%s fails, and make does not' % part
-            tree.program('../' + part, 'exit 0')
+            if ('backend' if 'ninja' in part else os.path.dirname(part).replace(
+                    'hw', 'qemu')) not in re.findall(r'^make (\S+)$', end, re.M) or \
+                    ('[p] error: it broke\n' in end) != ('ninja' not in part):
+                yield '%s fails, and that is not said at the end: %s' % (part, done.stdout)
+            for other in (part, *noise):
+                tree.program('../' + other, 'exit 0')
+        if tree.run('make').returncode:
+            yield 'what failed is mended, and make fails'
 
 
 def errors(source):
