@@ -15,6 +15,8 @@ had among them.  Each entry is
                             and before PROGRAM NAME=VALUE for its environment
 
 with as many pairs of - and + as belong together, such as what is saved and what is loaded.
+With VGUEST_JUDGE=1 the program judges times: it runs when the others are through, and
+nothing runs beside it.  A program that can judge is told to, or not to (VGUEST_JUDGE=0).
 
 Works on N copies of the tracked files [one for each processor], each with a build of its
 own, in DIR [build-mutants in the source tree].  The named tests must pass in the copy as it
@@ -35,17 +37,23 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(HERE))
 LISTS = ('list', 'list-state')
 LIMIT = 240
+JUDGE = 'VGUEST_JUDGE=1'
 
 
 class Mutation:
     def __init__(self, file, changes, test):
         self.file, self.changes = file, changes  # pairs of an old and a new line
         words = test.split(' ')
-        self.env = [words.pop(0)] if '=' in words[0] else []
+        self.env = []
+        while '=' in words[0]:
+            self.env.append(words.pop(0))
         self.program, self.case = words[0], ' '.join(words[1:])
 
     def __str__(self):
         return '%s: %s' % (self.file, self.changes[0][0])
+
+    def judges(self):
+        return JUDGE in self.env
 
     def test(self):
         return ' '.join(filter(None, (*self.env, self.program, self.case)))
@@ -189,17 +197,15 @@ def work(copy, mutations, results):
         results.put(None)
 
 
-def try_all(mutations, builddir, jobs):
-    """Yields each with what is wrong, or nothing."""
+def try_with(copies, mutations):
+    """Yields each with what is wrong, or nothing; as many at once as there are @copies."""
     todo, results = queue.Queue(), queue.Queue()
     for m in mutations:
         todo.put(m)
-    for number in range(jobs):
-        os.makedirs(os.path.join(builddir, str(number)), exist_ok=True)
-        threading.Thread(target=work, daemon=True, args=(
-            Copy(os.path.join(builddir, str(number))), todo, results)).start()
+    for copy in copies:
+        threading.Thread(target=work, daemon=True, args=(copy, todo, results)).start()
     left, ended = len(mutations), 0
-    while ended < jobs:
+    while ended < len(copies):
         result = results.get()
         ended += not result
         if result:
@@ -207,6 +213,16 @@ def try_all(mutations, builddir, jobs):
             yield result
     if left:
         sys.exit('%d were not tried' % left)
+
+
+def try_all(mutations, builddir, jobs):
+    """Those that judge times are the last, one at a time."""
+    copies = []
+    for number in range(jobs):
+        os.makedirs(os.path.join(builddir, str(number)), exist_ok=True)
+        copies.append(Copy(os.path.join(builddir, str(number))))
+    yield from try_with(copies, [m for m in mutations if not m.judges()])
+    yield from try_with(copies[:1], [m for m in mutations if m.judges()])
 
 
 def main():

@@ -6,7 +6,8 @@ usage: test-mutations.py SOURCE BUILDDIR
 
 An entry whose line has changed checks nothing, which tests/mutations/run.py says only
 when somebody lets it build for hours.  Here nothing is built: the line is in its file,
-once, and the program of the test that must fail knows its name.
+once, and the program of the test that must fail knows its name.  One that may judge times
+is told to, or not to: told nothing it does not, and what is taken out seems to do no harm.
 
 Prints TAP.
 """
@@ -30,6 +31,7 @@ def load(name, *path):
 
 
 run = load('mutations_run', 'tests', 'mutations', 'run.py')
+judged = load('test_judged', 'tests', 'vguest', 'test-judged.py')
 LIST = list(run.read_lists(os.path.join(SOURCE, 'tests', 'mutations')))
 
 
@@ -67,4 +69,15 @@ def tests():
             yield '%s: no case %s' % (entry, entry.case)
 
 
-sys.exit(tap.run([('each line is in its file', lines), ('each test is there', tests)]))
+def judges():
+    judging = {'vguest/test-' + name for name in judged.asking()}
+    for entry in LIST:
+        told = [word for word in entry.env if word.startswith('VGUEST_JUDGE=')]
+        if told not in ([['VGUEST_JUDGE=0'], ['VGUEST_JUDGE=1']] if entry.program in judging
+                        else [[]]):
+            yield '%s: %s %s VGUEST_JUDGE=0 or =1' % (
+                entry, entry.test(), 'lacks' if entry.program in judging else 'needs no')
+
+
+sys.exit(tap.run([('each line is in its file', lines), ('each test is there', tests),
+                  ('who may judge is told to or not', judges)]))
