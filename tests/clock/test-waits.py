@@ -19,16 +19,24 @@ import tap
 
 # What sleeps or is given a timeout by a monotonic clock, or looks at one.
 WAITS = set('''
-    alarm clock_gettime clock_nanosleep epoll_pwait epoll_pwait2 mq_timedreceive
-    mq_timedsend nanosleep poll __poll_chk ppoll __ppoll_chk pselect pthread_cond_clockwait
-    pthread_cond_timedwait pthread_mutex_clocklock pthread_rwlock_clockrdlock
-    pthread_rwlock_clockwrlock select sem_clockwait setitimer sigtimedwait sleep
-    timer_settime timerfd_settime ualarm usleep'''.split())
+    aio_suspend alarm clock_gettime clock_nanosleep epoll_pwait epoll_pwait2 epoll_wait
+    g_async_queue_timeout_pop g_cond_wait_until mq_timedreceive mq_timedsend nanosleep poll
+    __poll_chk ppoll __ppoll_chk pselect pthread_clockjoin_np pthread_cond_clockwait
+    pthread_cond_timedwait
+    pthread_mutex_clocklock pthread_mutex_timedlock pthread_rwlock_clockrdlock
+    pthread_rwlock_clockwrlock pthread_rwlock_timedrdlock pthread_rwlock_timedwrlock
+    pthread_timedjoin_np recvmmsg select semtimedop sem_clockwait sem_timedwait setitimer
+    sigtimedwait sleep syscall timer_settime timerfd_settime ualarm usleep'''.split())
 
 # By the kernel's clock, where a name begins so, and why it does no harm.
 KNOWN = {
     ('test-', 'alarm'): "the programs' watchdogs are for what hangs",
     ('libglib', 'select'): 'g_spawn_sync() has no timeout',
+    ('libglib', 'syscall'): 'futexes, with a timeout only for g_cond_wait_until()',
+    # The daemon and what tests have of it.
+    ('', 'epoll_wait'): 'each is given a timeout of 0',
+    ('', 'pthread_timedjoin_np'): "log.c's, at the end, is for a reader that hangs",
+    ('', 'syscall'): "scheduling attributes, eventfds by AIO, and reset.c's descriptors",
 }
 
 

@@ -306,7 +306,7 @@ static void test_source_killed(gconstpointer style)
                             ==, 0);
         }
         vgt_send(&p.s[1], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 100, &p.s[0], 0);
-        vgt_expect_none(p.s[1].scq, 50);
+        vgt_expect_none(p.s[1].scq, VGT_QUIET_MS(50));
         vg_disconnect(g);
         g_assert_true(vg_cq_wait(p.s[1].scq, &c, VGT_WAIT_MS));
         g_assert_cmpuint(c.status, ==, PVRDMA_WC_RETRY_EXC_ERR);

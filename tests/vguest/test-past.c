@@ -124,7 +124,7 @@ static void test_reset(gconstpointer style)
 /* It was not put back, for all that is known: what is connected goes on. */
 static void expect_goes_on(struct vgt_pair *p, unsigned round)
 {
-    vgt_expect_none(p->s[0].rcq, 50);
+    vgt_expect_none(p->s[0].rcq, VGT_QUIET_MS(50));
     g_assert_cmpuint(vg_qp_state(p->s[0].qp), ==, PVRDMA_QPS_RTS);
     vgt_write_once(p, round);
 }
@@ -506,7 +506,7 @@ static void test_again(gconstpointer style)
     vg_begin_vmm(g, vgt_daemon, 2);
     vg_mig_load(g, stream);
     vg_run_loaded(g);
-    vgt_expect_none(p.s[0].rcq, 50);
+    vgt_expect_none(p.s[0].rcq, VGT_QUIET_MS(50));
     g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_RTS);
     save_and_run(g);
     save_and_run(g);

@@ -148,7 +148,7 @@ static bool event_comes(struct world *w, uint32_t type, uint32_t info, int ms)
 #define expect_event(w, type, info) g_assert_true(event_comes(w, type, info, VGT_WAIT_MS))
 
 /* Have the VM's worker been around: nothing more comes of what was before. */
-#define QUIET_MS 50
+#define QUIET_MS VGT_QUIET_MS(50)
 
 /* ---- checksummed traffic -------------------------------------------------- */
 
