@@ -9,6 +9,7 @@
 #include "hosts.h"
 #include "migrate.h"
 
+#include <sched.h>
 #include <string.h>
 
 static struct vg_daemon *host[3];
@@ -92,6 +93,86 @@ static void test_around(gconstpointer style)
     wander(style, 0, place, G_N_ELEMENTS(place), vgt_rounds(30));
 }
 
+/* ---- in the middle of a message ------------------------------------------------- */
+
+#define LONG (16u << 20) /* more than a connection takes ahead */
+#define EDGE 64u
+
+/* Has what is at @off arrived? */
+static bool is_there(const struct vgt_side *to, uint32_t off, const uint8_t *edge)
+{
+    const volatile uint8_t *at = VG_MR_HOST(to->mr, off);
+
+    for (unsigned i = 0; i < EDGE; i++) {
+        if (at[i] != edge[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/*
+ * Side 1 moves to @to when a message's first bytes have arrived.  True: it stood still
+ * before the last ones had, so that the message has begun on one way and ends on another.
+ */
+static bool move_in_message(struct vgt_pair *p, uint32_t opcode, uint64_t id,
+                            const struct at *to)
+{
+    bool read = opcode == PVRDMA_WR_RDMA_READ, half;
+    struct vgt_side *src = &p->s[read], *dst = &p->s[!read];
+    struct vg_place place = vg_place_resuming(p->s[1].g, host[to->host], to->vm);
+    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+    const uint8_t *from = VG_MR_HOST(src->mr, 0);
+
+    vgt_fill(VG_MR_HOST(src->mr, 0), LONG, id);
+    memset(VG_MR_HOST(dst->mr, 0), 0xee, LONG);
+    if (!read) {
+        vgt_recv(&p->s[1], id, 0, LONG);
+    }
+    vgt_send(&p->s[0], id, opcode, VGT_SIG, 0, LONG,
+             opcode == PVRDMA_WR_SEND ? NULL : &p->s[1], 0);
+    while (!is_there(dst, 0, from)) {
+        g_assert_cmpint(vg_now_ns(), <, until);
+        sched_yield();
+    }
+    vg_move_state(p->s[1].g, &place);
+    half = !is_there(dst, LONG - EDGE, from + LONG - EDGE);
+    vg_move_end(p->s[1].g, &place, id % 3 ? VG_MOVE_PLAIN : VG_MOVE_LEAVE_FIRST);
+    vgt_expect(p->s[0].scq, id, PVRDMA_WC_SUCCESS);
+    if (!read) {
+        vgt_expect(p->s[1].rcq, id, PVRDMA_WC_SUCCESS);
+    }
+    vgt_check(VG_MR_HOST(dst->mr, 0), LONG, id);
+    return half;
+}
+
+/* Each kind of way to each, as often as it takes: it may have been too late. */
+static void test_in_message(gconstpointer opcode)
+{
+    static const struct at place[] = {{0, 0}, {1, 0}, {2, 0}, {0, 2}};
+    enum { N = G_N_ELEMENTS(place) };
+    unsigned half[N] = {0};
+    struct vgt_opts o;
+    struct vgt_pair p;
+    uint64_t id = 0;
+
+    begin();
+    o = between(GUINT_TO_POINTER(VGT_EXTENDED), 0, 0);
+    o.mr_len = LONG;
+    vgt_pair_open(&p, 1, 0, &o);
+    while (!half[0] || !half[1] || !half[2] || !half[3]) {
+        unsigned to = ++id % N;
+
+        g_assert_cmpuint(id, <, 100 * N);
+        half[to] += move_in_message(&p, GPOINTER_TO_UINT(opcode), id, &place[to]);
+    }
+    g_test_message("%" PRIu64 " moves; in the middle from copy to tcp %u, tcp to tcp %u, "
+                   "tcp to copy %u, copy to copy %u",
+                   id, half[1], half[2], half[3], half[0]);
+    vgt_pair_close(&p);
+    end();
+}
+
 /* The daemon it came from dies when it has sent the state. */
 static void test_source_host_dies(gconstpointer style)
 {
@@ -135,5 +216,12 @@ int main(int argc, char **argv)
 
     vgt_init(&argc, &argv, 240);
     vgt_add_both("migrate-hosts", tests, G_N_ELEMENTS(tests));
+    g_test_add_data_func("/migrate-hosts/in-message/send",
+                         GUINT_TO_POINTER(PVRDMA_WR_SEND), test_in_message);
+    g_test_add_data_func("/migrate-hosts/in-message/write",
+                         GUINT_TO_POINTER(PVRDMA_WR_RDMA_WRITE_WITH_IMM),
+                         test_in_message);
+    g_test_add_data_func("/migrate-hosts/in-message/read",
+                         GUINT_TO_POINTER(PVRDMA_WR_RDMA_READ), test_in_message);
     return vgt_run();
 }

@@ -9,14 +9,24 @@
  * it was compared.
  *
  * Layout of a side's MR: [area of lane 0 as sender][... as receiver][lane 1]...; counter;
- * each area is depth slots, and one slot's first 8 bytes serve FETCH_ADD.
+ * each area is depth slots, and one slot's first 8 bytes serve an atomic.
  */
 #include "vgtest.h"
 
 #include <sched.h>
 #include <unistd.h>
 
-enum kind { K_SEND, K_SEND_IMM, K_WRITE, K_WRITE_IMM, K_READ, K_FAA, K_TALLY, K_COUNT };
+enum kind {
+    K_SEND,
+    K_SEND_IMM,
+    K_WRITE,
+    K_WRITE_IMM,
+    K_READ,
+    K_FAA,
+    K_CAS,
+    K_TALLY,
+    K_COUNT
+};
 
 static const uint32_t kind_opcode[K_COUNT] = {
     PVRDMA_WR_SEND,
@@ -25,13 +35,14 @@ static const uint32_t kind_opcode[K_COUNT] = {
     PVRDMA_WR_RDMA_WRITE_WITH_IMM,
     PVRDMA_WR_RDMA_READ,
     PVRDMA_WR_ATOMIC_FETCH_AND_ADD,
+    PVRDMA_WR_ATOMIC_CMP_AND_SWP,
     PVRDMA_WR_ATOMIC_FETCH_AND_ADD,
 };
 
 /* Those that work on 8 bytes at an address that is a multiple of that. */
 static bool is_atomic(enum kind k)
 {
-    return k == K_FAA || k == K_TALLY;
+    return k == K_FAA || k == K_CAS || k == K_TALLY;
 }
 
 static uint64_t op_hash(unsigned dir, unsigned q, uint64_t k)
@@ -134,7 +145,7 @@ static bool uses_recv(enum kind k)
     return k == K_SEND || k == K_SEND_IMM || k == K_WRITE_IMM;
 }
 
-/* What op k will find: source data, and for READ and FAA the remote side. */
+/* What op k will find: source data, and for READ and atomics the remote side. */
 static void post(struct vgt_traffic *t, unsigned dir, unsigned q, uint64_t k)
 {
     struct vgt_side *tx = &t->s[dir], *rx = &t->s[1 - dir];
@@ -160,6 +171,10 @@ static void post(struct vgt_traffic *t, unsigned dir, unsigned q, uint64_t k)
     } else if (kind == K_FAA) {
         memcpy(VG_MR_HOST(rx->mr, dst), &seed, 8);
         wr.compare_add = k + 1;
+    } else if (kind == K_CAS) {
+        memcpy(VG_MR_HOST(rx->mr, dst), &seed, 8);
+        wr.compare_add = seed;
+        wr.swap = seed + k + 1;
     } else if (kind == K_TALLY) {
         wr.remote_addr = rx->mr->buf->va + counter_off(t);
         wr.compare_add = 1;
@@ -211,7 +226,7 @@ static void on_send_cqe(struct vgt_traffic *t, unsigned dir, const struct pvrdma
         l->count = got + 1;
         t->counted[dir].n++;
         t->counted[dir].sum += got;
-    } else if (kind == K_FAA) {
+    } else if (kind == K_FAA || kind == K_CAS) {
         memcpy(&got, VG_MR_HOST(t->s[dir].mr, slot_off(t, dir, q, k, false)), 8);
         g_assert_cmpuint(got, ==, seed);
         memcpy(&got, VG_MR_HOST(t->s[1 - dir].mr, slot_off(t, dir, q, k, true)), 8);
