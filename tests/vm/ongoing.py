@@ -282,10 +282,19 @@ class Connecting(Rounds):
         # So many more that those before are printed.
         more = self.BUFFER // self.SIZE + 1
         self.guest.run(self.rping % more, self.SECONDS + 20)
-        got = re.findall('(?m)^server ping data: (.*)$', self.server.out)[:made * self.PINGS]
+        # Which another guest's agent may send later than this one's has said all.
+        end = time.monotonic() + PATIENCE * self.patience
+        while len(self.served()) < made * self.PINGS and not self.server.done and \
+                time.monotonic() < end:
+            time.sleep(0.1)
+        got = self.served()[:made * self.PINGS]
         if got != made * lines:
             raise VmError('the server had %d pings of %d connections, or other data: %s' % (
                 len(got), made, self.server.describe()[-6000:]))
+
+    def served(self):
+        """What the server has printed of pings, but for a line that is not whole yet."""
+        return re.findall('(?m)^server ping data: (.*)\n', self.server.out)
 
     def more(self):
         """Until a further one was made."""

@@ -46,7 +46,8 @@ class HostsTest(test_rdmacm.Programs, HostsCase):
         """Addresses by ARP, connections by MADs, datagrams behind them; both ways."""
         for server in (0, 1):
             before = self.received()
-            self.check('udaddy {-b|-s} IP -c 4 -C 20 -S 1000', server, 7174)
+            with self.carried(4 * 20, 1000, datagrams=True):
+                self.check('udaddy {-b|-s} IP -c 4 -C 20 -S 1000', server, 7174)
             for was, now in zip(before, self.received()):
                 self.assertGreaterEqual(now - was, 80)
 
