@@ -9,8 +9,8 @@ pytest's of tests/vm (also with the debugging kernel's), tests/hw and tests/libv
 meson's of a plain build, one with AddressSanitizer and UndefinedBehaviorSanitizer and one
 with ThreadSanitizer, for which meson is set up and nothing compiled.  Says of each old one
 where it is: `core` (what `make check` runs), `shard NAME`, both for one that is longer in
-the shard, `libvirt` (a part of `make soak`), or, of what is gone, `covered by` tests that
-tests/covered-by names with the reason.
+the shard, or, of what is gone, `covered by` tests that tests/covered-by names with the
+reason.
 
 Fails if a test is nowhere, if what covers it is no test, or if one is in no shard that
 tests/shards.py knows.  A meson test's name has its build's in front: asan:vguest-basic.
@@ -36,7 +36,7 @@ from shards import SHARDS
 BUILDS = {'plain': 'none', 'asan': 'address,undefined', 'tsan': 'thread'}
 CORE_SUITES = {'unit', 'vguest', 'fuzz'}
 CORE = 'core'
-LIBVIRT = 'libvirt'
+LIBVIRT = 'libvirt'  # the shard that is a folder
 
 
 class Problem(Exception):
@@ -116,7 +116,7 @@ def places_of(source, temp, problems):
     """{name: places} of today's tests."""
     found = collections.defaultdict(list)
     for name in collected(source, 'libvirt', temp):
-        found[name].append(LIBVIRT)
+        found[name].append('shard ' + LIBVIRT)
     for folder in ('vm', 'hw'):
         for shard in (None, *(name for name in SHARDS if SHARDS[name].by == 'vm')):
             for name in collected(source, folder, temp, *(['--shard', shard] if shard
