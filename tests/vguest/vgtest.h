@@ -35,8 +35,8 @@ bool vgt_judges(void);
 /* For what must come, however slow the machine: a minute of the kernel's clock. */
 #define VGT_WAIT_MS vg_patience(60000)
 /*
- * How long nothing may come that would at once: so many milliseconds of the kernel's clock,
- * as the daemon computes by that, and more where a sanitizer makes it slow.
+ * How long nothing may come that would at once: so many milliseconds of the kernel's
+ * clock, as the daemon computes by that, and more where a sanitizer makes it slow.
  */
 #define VGT_QUIET_MS(ms) vg_patience(VGT_PLAIN_BUILD ? (ms) : 2 * (ms))
 
@@ -178,7 +178,8 @@ struct vgt_traffic {
 
 /*
  * @nqp QPs between VMs @a and @b, both directions at once, @depth operations in
- * flight each: SEND, SEND_IMM, WRITE, WRITE_IMM, READ, FAA and CAS with random sizes up to
+ * flight each: SEND, SEND_IMM, WRITE, WRITE_IMM, READ, FAA and CAS with random sizes up
+ * to
  * @slot, every byte checked on arrival, and FAA of one counter for all QPs: it is what
  * the successes are, and each returned another number.
  */
