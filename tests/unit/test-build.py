@@ -506,10 +506,21 @@ def bootstraps(source):
             yield 'used: %s, kept: %s: %s' % (young, os.listdir(store), done.stdout)
 
 
+def fuzz_floors(source):
+    """Each fuzz target must try something, and no line is left of one that is gone."""
+    def names(path, pattern):
+        with open(os.path.join(source, 'tests', 'fuzz', path)) as stream:
+            return re.findall(pattern, stream.read(), re.M)
+    targets = names('meson.build', r"^  '([a-z0-9-]+)': ")
+    floors = names('floors', r'^([a-z0-9-]+) [1-9][0-9]*$')
+    if not targets or sorted(targets) != sorted(floors):
+        yield 'targets: %s; those with a floor: %s' % (targets, floors)
+
+
 def main():
     checks = (no_side_effects, first_call_configures, options_are_kept, bench_peers,
               compiler_cache, cache_that_fails, apt_lists, side_by_side, errors, locks, downloads, downloads_at_once, downloads_go,
-              bootstraps)
+              bootstraps, fuzz_floors)
     return tap.run([(check.__name__, functools.partial(check, sys.argv[1]))
                     for check in checks])
 
