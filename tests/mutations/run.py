@@ -132,8 +132,8 @@ class Copy:
 
     def setup(self):
         if not os.path.exists(os.path.join(self.out, 'build.ninja')) and \
-                self.quiet('sh', '-c', '. "$2/scripts/common.sh"; CC=$(cached_cc cc) meson setup "$@"',
-                           'sh', self.out, self.src):
+                self.quiet('sh', '-c', '. "$2/scripts/common.sh"; '
+                           'CC=$(cached_cc cc) meson setup "$@"', 'sh', self.out, self.src):
             raise RuntimeError('meson failed, see %s' % self.log.name)
 
     def build(self, programs):

@@ -374,8 +374,8 @@ class Downloads:
         env = dict(os.environ, SUM=total, CONTENT=real, CALLS=self.calls, log='log', HOME='',
                    XDG_CACHE_HOME=self.cache if cache is None else cache)
         done = subprocess.Popen(
-            [shell, '-euc', '. %s/scripts/downloads.sh\n%s\nfetch d %s download a || exit $((7 + $?)); '
-             'cat d/a.deb' % (self.source, script, self.apt)], cwd=folder, env=env,
+            [shell, '-euc', '. %s/scripts/downloads.sh\n%s\nfetch d %s download a || '
+             'exit $((7 + $?)); cat d/a.deb' % (self.source, script, self.apt)], cwd=folder, env=env,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
         return done
 
@@ -411,7 +411,8 @@ def downloads(source):
                 ('that was not kept', (9, '', 1), here.said('wrong', 'none')),
                 ('apt finds that out', (9, '', 1), here.said('right', script='E="E: Failed to '
                  'fetch u  Hash Sum mismatch"; export E')),
-                ('apt gets nothing', (8, '', 1), here.said('right', script='E="E: 404"; export E')),
+                ('apt gets nothing', (8, '', 1),
+                 here.said('right', script='E="E: 404"; export E')),
                 ('no folder is known', (0, 'new', 1), here.said(cache='')),
                 ('the folder cannot be made', (0, 'new', 1), here.said(cache='/proc/none')),
         ):
@@ -478,7 +479,8 @@ def downloads_go(source):
         keep('.new-of-other', 7)
         here.said('b', 'b', script='downloads_bytes=250; cp %s d.deb; '
                   'touch -d "100 days ago" d.deb; same_file() { [ -z "$(find "$1" '
-                  '-mtime +9)" ] && ln -f "$1" "$2"; }; rm %s/d.deb; keep_download d.deb' % (here.kept, store))
+                  '-mtime +9)" ] && ln -f "$1" "$2"; }; rm %s/d.deb; '
+                  'keep_download d.deb' % (here.kept, store))
         if not {'.new-of-other', 'd.deb'} <= set(os.listdir(store)):
             yield 'what is being stored was removed: %s' % os.listdir(store)
 
@@ -519,8 +521,8 @@ def fuzz_floors(source):
 
 def main():
     checks = (no_side_effects, first_call_configures, options_are_kept, bench_peers,
-              compiler_cache, cache_that_fails, apt_lists, side_by_side, errors, locks, downloads, downloads_at_once, downloads_go,
-              bootstraps, fuzz_floors)
+              compiler_cache, cache_that_fails, apt_lists, side_by_side, errors, locks,
+              downloads, downloads_at_once, downloads_go, bootstraps, fuzz_floors)
     return tap.run([(check.__name__, functools.partial(check, sys.argv[1]))
                     for check in checks])
 
