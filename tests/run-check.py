@@ -38,11 +38,10 @@ def core_tasks(args, chosen):
     """What begins first is first; meson's layers have a lane of their own beside the rest."""
     build, limit = args.builddir, runner.LIMIT
     core = runner.suites(shards.CORE_SUITES)
-    sanitized = runner.suites(('unit', 'vguest'))  # the corpora are the fuzz layer's
     tasks = {
-        'asan': lambda: [runner.sanitizer_task('asan', 'asan', build, ((sanitized, 1),),
+        'asan': lambda: [runner.sanitizer_task('asan', 'asan', build, ((core, 1),),
                                                limit['asan'])],
-        'tsan': lambda: [runner.sanitizer_task('tsan', 'tsan', build, ((sanitized, 1),),
+        'tsan': lambda: [runner.sanitizer_task('tsan', 'tsan', build, ((core, 1),),
                                                limit['tsan'])],
         'tests': lambda: [runner.meson_task('tests', build, core, limit['tests'])],
         'vm': lambda: runner.vm_tasks('vm', build, limit['vm']),
