@@ -300,6 +300,26 @@ void vg_daemon_term(struct vg_daemon *d)
     kill(d->pid, SIGTERM);
 }
 
+/* Of those that have ended by themselves (tests/reset). */
+static unsigned long resets;
+
+static void count_resets(const struct vg_daemon *d)
+{
+    static const char words[] = "connections that were reset: ";
+    g_autofree char *text = NULL;
+    const char *said;
+
+    if (g_file_get_contents(d->log, &text, NULL, NULL) &&
+        (said = strstr(text + d->log_begin, words))) {
+        resets += strtoul(said + strlen(words), NULL, 10);
+    }
+}
+
+unsigned long vg_daemon_resets(void)
+{
+    return resets;
+}
+
 int vg_daemon_wait_end(struct vg_daemon *d)
 {
     int status = 0;
@@ -317,6 +337,7 @@ int vg_daemon_wait_end(struct vg_daemon *d)
         g_usleep(5000);
     }
     check_log(d);
+    count_resets(d);
     return status;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * vguest tests: what is posted in a row and ends differently, on any path; made for those
- * that have many messages on their way (path=tcp, tests/late).
+ * that have many messages on their way (path=tcp, tests/reset).
  */
 #include "vgtest.h"
 

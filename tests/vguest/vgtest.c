@@ -64,6 +64,13 @@ void vgt_add_both(const char *prefix, const struct vgt_both *tests, unsigned n)
     }
 }
 
+bool vgt_resets(void)
+{
+    const char *daemon = g_getenv("PVRDMAD");
+
+    return daemon && g_str_has_suffix(daemon, "-reset");
+}
+
 int vgt_run(void)
 {
     int ret = g_test_run();
@@ -71,6 +78,10 @@ int vgt_run(void)
     if (vgt_daemon) {
         vg_daemon_stop(vgt_daemon);
         vgt_daemon = NULL;
+    }
+    if (ret == 0 && vgt_resets()) {
+        g_test_message("%lu connections were reset", vg_daemon_resets());
+        g_assert_cmpuint(vg_daemon_resets(), >, 0);
     }
     return ret;
 }

@@ -60,8 +60,11 @@ void vgt_add_both(const char *prefix, const struct vgt_both *tests, unsigned n);
 
 /* The program's daemon, shared by its tests; stopped by vgt_run. */
 extern struct vg_daemon *vgt_daemon;
-/* g_test_run, then stop vgt_daemon and judge it. */
+/* g_test_run, then stop vgt_daemon and judge it: one that resets connections
+ * (tests/reset) has done so. */
 int vgt_run(void);
+/* Are the connections of what runs reset? */
+bool vgt_resets(void);
 
 /* One end of a connection with its own PD, CQs, and one MR with all rights. */
 struct vgt_side {

@@ -66,6 +66,8 @@ struct vg_daemon *vg_daemon_start(const struct vg_daemon_opts *opts);
 /* SIGTERM; the test fails unless it exits with 0 and without any sanitizer
  * report.  Removes the directory. */
 void vg_daemon_stop(struct vg_daemon *d);
+/* Connections that tests/reset has reset of daemons that were stopped. */
+unsigned long vg_daemon_resets(void);
 /* SIGKILL, and the same. */
 void vg_daemon_kill(struct vg_daemon *d);
 /*
