@@ -182,8 +182,7 @@ struct vgt_traffic {
 /*
  * @nqp QPs between VMs @a and @b, both directions at once, @depth operations in
  * flight each: SEND, SEND_IMM, WRITE, WRITE_IMM, READ, FAA and CAS with random sizes up
- * to
- * @slot, every byte checked on arrival, and FAA of one counter for all QPs: it is what
+ * to @slot, every byte checked on arrival, and FAA of one counter for all QPs: it is what
  * the successes are, and each returned another number.
  */
 void vgt_traffic_open(struct vgt_traffic *t, unsigned a, unsigned b, unsigned nqp,
