@@ -227,7 +227,7 @@ int main(int argc, char **argv)
         {"connected-anew", test_connected_anew},
     };
 
-    vgt_init(&argc, &argv, 240);
+    vgt_init(&argc, &argv, 600); /* by TCP it waits for 200 s */
     vgt_daemon = vg_daemon_start(&o);
     vgt_add_both("strayed", tests, G_N_ELEMENTS(tests));
     return vgt_run();
