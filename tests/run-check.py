@@ -80,7 +80,7 @@ def run_due(args, ledger, tree, writes):
     for name in ledger.due(tree):
         if fits(name, args, ledger):
             ran.append(name)
-            yield from soak.run_shard(name, args.builddir, ledger, tree, writes)
+            yield soak.run_shard(name, args.builddir, ledger, tree, writes)
         elif not ledger.is_red(name):
             rest.add('skipped', 'shard ' + name, 'due, and no time for its %d s; %s'
                      % (ledger.seconds(name), ledger.passed_at(name)))

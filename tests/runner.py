@@ -441,32 +441,36 @@ def kind_of(builddir):
     return next((kind for kind in SANITIZERS if builddir.endswith('-' + kind)), 'plain')
 
 
+def meson_tests(builddir):
+    """{name: its suites} of what `meson test` has in a build."""
+    with open(os.path.join(builddir, 'meson-info', 'intro-tests.json')) as stream:
+        return {test['name']: {suite.split(':')[-1] for suite in test['suite']}
+                for test in json.load(stream)}
+
+
 def foreign_suites(builddir):
     """Programs of meson's that are neither in the core nor in a shard that runs them."""
     known = set(shards.CORE_SUITES) | {
         'soak-' + name for name, shard in shards.SHARDS.items() if shard.by == kind_of(builddir)}
-    with open(os.path.join(builddir, 'meson-info', 'intro-tests.json')) as stream:
-        tests = json.load(stream)
-    for test in tests:
-        names = {suite.split(':')[-1] for suite in test['suite']}
+    for name, names in meson_tests(builddir).items():
         if len(names) != 1 or not names <= known:
-            yield '%s: suites %s' % (test['name'], ', '.join(sorted(names)) or 'none')
+            yield '%s: suites %s' % (name, ', '.join(sorted(names)) or 'none')
 
 
-def meson_steps(counts, builddir, args, limit, env=None, at_once=AT_ONCE):
+def meson_steps(counts, builddir, args, limit, env=None):
     """Run `meson test` in @builddir and count."""
     for problem in foreign_suites(builddir):
         counts.add('failed', counts.name, 'neither in the core nor in a shard of this build: ' +
                    problem)
     names = {arg for arg in args if not arg.startswith('-')}
-    for name in sorted(names - test_names(builddir)):
+    for name in sorted(names - meson_tests(builddir).keys()):
         counts.add('failed', name, 'there is no such test')
     failed = counts.failed
     log = os.path.join(builddir, 'meson-logs', 'testlog.json')
     if os.path.exists(log):
         os.unlink(log)
     job = Job(['meson', 'test', '-C', builddir, '--print-errorlogs',
-               '--num-processes=%d' % at_once] + args, limit,
+               '--num-processes=%d' % AT_ONCE] + args, limit,
               log_path(builddir, counts.name, 'meson'), env)
     yield job
     if not os.path.exists(log):
@@ -478,23 +482,17 @@ def meson_steps(counts, builddir, args, limit, env=None, at_once=AT_ONCE):
         counts.add('failed', counts.name, 'meson test ' + job.problem())
 
 
-def test_names(builddir):
-    with open(os.path.join(builddir, 'meson-info', 'intro-tests.json')) as stream:
-        return {test['name'] for test in json.load(stream)}
-
-
 def suites(names):
     return ['--suite=' + name for name in names]
 
 
-def meson_task(name, builddir, args, limit, env=None, counts=None, **options):
+def meson_task(name, builddir, args, limit, env=None):
     """In the plain build."""
-    counts = counts or Counts(name)
-    return Task(counts, meson_steps(counts, builddir, args, limit, env),
-                lane='meson', **options)
+    counts = Counts(name)
+    return Task(counts, meson_steps(counts, builddir, args, limit, env), lane='meson')
 
 
-def sanitizer_steps(counts, kind, build, runs, limit, at_once=AT_ONCE):
+def sanitizer_steps(counts, kind, build, runs, limit):
     """Build with a sanitizer into a folder of its own and run its tests; meson builds what
     these need before it runs them.  Of each of @runs the first says which, the second how
     many times their rounds."""
@@ -511,13 +509,12 @@ def sanitizer_steps(counts, kind, build, runs, limit, at_once=AT_ONCE):
     for which, times in runs:
         yield from meson_steps(counts, builddir,
                                ['--timeout-multiplier=%d' % (6 * times), *which], limit,
-                               dict(full, VGUEST_SOAK=str(times)), at_once)
+                               dict(full, VGUEST_SOAK=str(times)))
 
 
-def sanitizer_task(name, kind, build, runs, limit, **options):
+def sanitizer_task(name, kind, build, runs, limit):
     counts = Counts(name)
-    return Task(counts, sanitizer_steps(counts, kind, build, runs, limit, **options),
-                lane='meson')
+    return Task(counts, sanitizer_steps(counts, kind, build, runs, limit), lane='meson')
 
 
 def script_steps(counts, builddir, argv, limit, env=None):
@@ -613,16 +610,16 @@ def pytest_tasks(name, builddir, limit, runs=None, env=None, counts=None):
             for number, args in enumerate(runs or [[os.path.join('tests', name)]])]
 
 
-def vm_tasks(name, builddir, limit, args=(), env=None, but=('debug',)):
+def vm_tasks(name, builddir, limit, args=()):
     """The tests of tests/vm that @args choose, each file in a run of its own.  Not
     test_debug.py, which has tests for another kernel only."""
     counts = Counts(name)
     if not shutil.which('pytest-3'):
         return pytest_tasks(name, builddir, limit, counts=counts)
     files = [file for file in collect(counts, os.path.join('tests', 'vm'), args,
-                                      pytest_env(builddir, env))
-             if os.path.basename(file)[len('test_'):-len('.py')] not in but]
+                                      pytest_env(builddir))
+             if os.path.basename(file) != 'test_debug.py']
     if not files:
         return [said(counts, 'failed', 'there is no such test')]
     return pytest_tasks(name, builddir, limit, [[*some, *args] for some in vm_runs(files)],
-                        env, counts)
+                        counts=counts)

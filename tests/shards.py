@@ -177,7 +177,7 @@ class Ledger:
 
     def is_due(self, name, tree):
         line = self.last(name)
-        return not line or bool(line.failed) or self.is_old(name) or \
+        return not line or self.is_red(name) or self.is_old(name) or \
             line.inputs != tree.inputs[name]
 
     def is_old(self, name):

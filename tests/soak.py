@@ -16,7 +16,6 @@ skipped, written to BUILDDIR/soak-summary.
 import argparse
 import glob
 import os
-import re
 import sys
 import time
 
@@ -30,48 +29,42 @@ LIMIT = runner.SHARD_LIMIT
 MOVES = ['vguest-moves', 'tcp-moves']
 
 
-def suite(name):
-    return ['--suite=soak-' + name]
-
-
 def vm(name):
     return lambda args: runner.vm_tasks(name, args.builddir, LIMIT, ['--shard', name])
 
 
-def plain(name, **options):
+def plain(name, **settings):
     def tasks(args):
-        return [runner.meson_task(name, args.builddir,
-                                  ['--timeout-multiplier=2', *suite(name)], LIMIT, **options)]
+        return [runner.meson_task(
+            name, args.builddir,
+            ['--timeout-multiplier=2', *runner.suites(['soak-' + name])], LIMIT,
+            dict(os.environ, **settings))]
     return tasks
 
 
-def sanitized(name):
-    def tasks(args):
-        return [runner.sanitizer_task(name, name, args.builddir, ((suite(name), 1),), LIMIT)]
-    return tasks
+def tsan(args):
+    return [runner.sanitizer_task('tsan', 'tsan', args.builddir,
+                                  ((runner.suites(['soak-tsan']), 1),), LIMIT)]
 
 
-def repeating(*paths):
-    """meson's tests by these paths of programs that ask how many rounds."""
+def repeating(args, *paths):
+    """meson's tests by these paths of programs that ask how many rounds; a name is the same in
+    all builds."""
     names = set()
     for path in glob.glob(os.path.join(TESTS, 'vguest', 'test-*.c')):
         with open(path) as stream:
             if 'vgt_rounds(' in stream.read():
-                names.add(os.path.basename(path)[len('test-'):-len('.c')])
-    with open(os.path.join(TESTS, 'vguest', 'meson.build')) as stream:
-        text = stream.read()
-    lists = {'tcp': re.search(r"^vguest_tcp = \[(.*?)\]", text, re.S | re.M).group(1),
-             'reset': re.search(r"^vguest_reset = \{(.*?)^\}", text, re.S | re.M).group(1)}
-    return sorted('%s-%s' % (path, name) for path in paths for name in names
-                  if path == 'vguest' or "'%s'" % name in lists[path])
+                name = os.path.basename(path)[len('test-'):-len('.c')]
+                names |= {'%s-%s' % (by, name) for by in paths}
+    return names & runner.meson_tests(args.builddir).keys()
 
 
 def rounds(args):
     times = 10 * args.factor
     return [runner.meson_task(
         'rounds', args.builddir,
-        ['--timeout-multiplier=%d' % (2 * times), *sorted({*repeating('vguest'), *MOVES})], LIMIT,
-        dict(os.environ, VGUEST_SOAK=str(times)))]
+        ['--timeout-multiplier=%d' % (2 * times),
+         *sorted(repeating(args, 'vguest').union(MOVES))], LIMIT, dict(os.environ, VGUEST_SOAK=str(times)))]
 
 
 def sanitized_rounds(kind, *paths):
@@ -80,7 +73,8 @@ def sanitized_rounds(kind, *paths):
         times = 10 * args.factor
         return [runner.sanitizer_task(
             'rounds-' + kind, kind, args.builddir,
-            ((sorted({*repeating(*paths)} - {*MOVES}), times), (MOVES, 10 * times)), LIMIT)]
+            ((sorted(repeating(args, *paths).difference(MOVES)), times), (MOVES, 10 * times)),
+            LIMIT)]
     return tasks
 
 
@@ -164,12 +158,8 @@ def libvirt(args):
 
 # What each of shards.SHARDS runs.
 TASKS = {
-    'driver': vm('driver'), 'provider': vm('provider'), 'wakeups': vm('wakeups'),
-    'moves': vm('moves'), 'drawn': vm('drawn'), 'restarts': vm('restarts'),
-    'users': vm('users'), 'storage': vm('storage'), 'demos': vm('demos'),
-    'plain': plain('plain'),
-    'quiet': plain('quiet', env=dict(os.environ, VGUEST_JUDGE='1')),
-    'tsan': sanitized('tsan'),
+    **{name: vm(name) for name, shard in shards.SHARDS.items() if shard.by == 'vm'},
+    'plain': plain('plain'), 'quiet': plain('quiet', VGUEST_JUDGE='1'), 'tsan': tsan,
     'rounds': rounds, 'rounds-asan': sanitized_rounds('asan', 'vguest', 'tcp', 'reset'),
     'rounds-tsan': sanitized_rounds('tsan', 'vguest'),
     'fuzz': fuzz, 'mutants': mutants, 'hw': hw, 'debian13': debian13,
@@ -179,18 +169,11 @@ TASKS = {
 }
 
 
-class Options:
-    """What the functions above want to know."""
-
-    def __init__(self, builddir, factor=1):
-        self.builddir, self.factor = builddir, factor
-
-
 def run_shard(name, builddir, ledger, tree, writes, factor=1):
-    """Yields its Counts; and writes its line."""
+    """Returns its Counts; and writes its line."""
     print('== shard %s: %s' % (name, shards.SHARDS[name].what), flush=True)
     load = os.getloadavg()[0]
-    tasks = TASKS[name](Options(builddir, factor))
+    tasks = TASKS[name](argparse.Namespace(builddir=builddir, factor=factor))
     runner.run_tasks(tasks)
     counts = runner.total_of(runner.each_counts(tasks), 'shard ' + name)
     if not counts.passed and not counts.failed and not counts.skipped:
@@ -198,7 +181,7 @@ def run_shard(name, builddir, ledger, tree, writes, factor=1):
     if counts.passed or counts.failed:
         ledger.add(name, counts, load, tree.commit, tree.unchanged(name),
                    writes and factor == 1)
-    yield counts
+    return counts
 
 
 def show(ledger, tree):
@@ -227,9 +210,8 @@ def main():
                             ledger.due(tree) if args.due else list(shards.SHARDS))
     summary = runner.Summary(os.path.join(args.builddir, 'soak-summary'), START)
     for name in chosen:
-        for counts in run_shard(name, args.builddir, ledger, tree, runner.keeps_ledger(),
-                                args.factor):
-            summary.add(counts)
+        summary.add(run_shard(name, args.builddir, ledger, tree, runner.keeps_ledger(),
+                              args.factor))
     return summary.end()
 
 

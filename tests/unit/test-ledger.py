@@ -188,7 +188,7 @@ def budget(folder):
         runner.said(runner.Counts('x'), 'skipped', 'for a reason')]
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            counts, = soak.run_shard(NAMES[2], folder, old, TREE, True)
+            counts = soak.run_shard(NAMES[2], folder, old, TREE, True)
         if old.last(NAMES[2]) or counts.skipped != 1:
             yield 'a line of what was skipped: %s' % (old.last(NAMES[2]),)
     finally:
