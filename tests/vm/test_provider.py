@@ -576,7 +576,7 @@ class SleepingWorkerTest(OurDriverCase):
         """Posts to many queues at once: their bits share a word, which the worker
         takes while the guest sets others."""
         for job in self.start('datacheck -d {dev} -g {gid} -p {port} -n %d'
-                              % (150 if fixture.LONG else 2), ('ours ', 'ours ')):
+                              % (60 if fixture.LONG else 2), ('ours ', 'ours ')):
             self.assertIn('parts: rc srq uc inline mw\n', job.wait(check=True).out)
 
     def test_extended_api(self):
