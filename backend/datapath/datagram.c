@@ -17,9 +17,11 @@
  * if a host may be back that has it.
  *
  * The receiver finds what came before the bytes as RoCE v2 leaves it in the 40 bytes of
- * the GRH: the IPv6 header, or the IPv4 header in the last 20 of them.  One that is too
- * long for the next receive is dropped, and the receive stays (InfiniBand spec
- * 9.9.3, class D): if it failed, any sender could put any UD QP out of action.
+ * the GRH: the IPv6 header, or the IPv4 header in the last 20 of them.  Which of them it
+ * is the completion tells, to programs in its service level (tell_network()).
+ *
+ * One that is too long for the next receive is dropped, and the receive stays (InfiniBand
+ * spec 9.9.3, class D): if it failed, any sender could put any UD QP out of action.
  *
  * Threads: the worker of the sender's VM with that VM's token; the receiver's qp->lock
  * is taken for the length of one message, which is a packet at most.
@@ -172,16 +174,29 @@ static void make_ipv6(uint8_t *ip, const struct msg *m, const struct datagram *d
     memcpy(ip + 24, d->path.dgid.raw, 16);
 }
 
-/* Returns network_hdr_type. */
-static uint8_t make_grh(uint8_t *grh, const struct msg *m, const struct datagram *d)
+/* Is it IPv4's? */
+static bool make_grh(uint8_t *grh, const struct msg *m, const struct datagram *d)
 {
     if (is_ipv4(&d->path.sgid) && is_ipv4(&d->path.dgid)) {
         memset(grh, 0, PVRDMA_GRH_SIZE - IPV4_SIZE);
         make_ipv4(grh + PVRDMA_GRH_SIZE - IPV4_SIZE, m, d);
-        return PVRDMA_NETWORK_IPV4;
+        return true;
     }
     make_ipv6(grh, m, d);
-    return PVRDMA_NETWORK_IPV6;
+    return false;
+}
+
+/*
+ * Verbs have no network_hdr_type for programs, and some (UCX) ask the service level where
+ * the destination's address is.  The kernel's connection manager has the other field, and
+ * would take this one for a level to answer with.
+ */
+static void tell_network(struct pvrdma_cqe *cqe, const struct qp *qp, bool ipv4)
+{
+    cqe->network_hdr_type = ipv4 ? PVRDMA_NETWORK_IPV4 : PVRDMA_NETWORK_IPV6;
+    if (qp->type != PVRDMA_QPT_GSI) {
+        cqe->sl = PVRDMA_WC_SL_UDP | (ipv4 ? PVRDMA_WC_SL_IPV4 : PVRDMA_WC_SL_IPV6);
+    }
 }
 
 /* ---- the receiving side ---- */
@@ -263,7 +278,7 @@ static struct outcome take(struct qp *qp, const struct msg *m, const struct data
     if (o.what != OUT_DONE) {
         return o;
     }
-    cqe.network_hdr_type = make_grh(grh, m, d);
+    tell_network(&cqe, qp, make_grh(grh, m, d));
     r = sg_fill(&dst, grh, sizeof(grh));
     r = r == SG_OK ? sg_copy(&dst, src, m->length) : r;
     if (r == SG_SRC_KEY || r == SG_SRC_MEM) { /* the receive serves the next */

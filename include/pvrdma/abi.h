@@ -706,6 +706,14 @@ enum pvrdma_wc_opcode {
 /* network_hdr_type */
 enum { PVRDMA_NETWORK_ROCE_V1, PVRDMA_NETWORK_IPV4, PVRDMA_NETWORK_IPV6 };
 
+/*
+ * sl of a datagram: RoCE has no service levels, and its packet type is told there, as
+ * mlx5 does (bnxt_re and hns without the UDP bit): what lies in front of UDP.
+ */
+#define PVRDMA_WC_SL_IPV6 0x1u
+#define PVRDMA_WC_SL_IPV4 0x2u
+#define PVRDMA_WC_SL_UDP  0x8u
+
 /* In front of each datagram in its receive buffer: a GRH, or what stands for it. */
 #define PVRDMA_GRH_SIZE 40u
 

@@ -166,6 +166,7 @@ static void test_gsi(void)
         g_assert_cmpuint(c.src_qp, ==, 1);
         g_assert_true(c.wc_flags & PVRDMA_WC_FLAG_GRH);
         g_assert_cmpuint(c.network_hdr_type, ==, PVRDMA_NETWORK_IPV4);
+        g_assert_cmpuint(c.sl, ==, 0);
     }
     /* On the wire it has that number alone. */
     no_qp = ud_dropped(1, "no_qp");
