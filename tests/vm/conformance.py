@@ -55,8 +55,8 @@ def run_pyverbs(lab, args):
 
 def run_programs(lab, args):
     foreign.prepare(lab.guests, lab.pairs.values())
-    runners = {name: foreign.Runner(pair, foreign.local_gids(pair))
-               for name, pair in lab.pairs.items() if args.device in ('', name)}
+    runners = {name: foreign.Runner(lab, name) for name in lab.pairs
+               if args.device in ('', name)}
     # Of a part of the table the rest is what the last run found.
     outcomes = foreign.load(suites.RESULTS, lab.title) if args.only or args.device else {}
     for name in lab.pairs:

@@ -3,8 +3,14 @@
 
 PROGRAMS is the table of what `make conformance` runs: a server in the first guest and a
 client in the second, with the same words.  In them {dev} is the RDMA device, {gid} the
-index of its GID for the guest's IPv4 address, {local} that of its link-local GID (UCX
-asks for it), {port} a fresh TCP port, {ip} the server's and {own} the guest's address.
+index of its GID for the guest's IPv4 address, {port} a fresh TCP port, {ip} the server's
+and {own} the guest's address.
+
+No row sets what its user would not: no environment, no option but those that say what
+is to be run, between whom, for how long, and what the program wants to be told of any RoCE
+device.  What chooses a device by itself runs while there is no other RDMA device in the
+guests, as in a user's (@alone), with TCP beside it; and no row passes whose messages went
+another way.
 
 Each program gets so many seconds, and whatever it does the table goes on: a run is
 `ok`, or `fails: <the last line it said>`, or `hangs`.
@@ -23,7 +29,8 @@ from programs import CLOCK_UNKNOWN, TRIES, parse_bw, parse_lat, parse_pingpong
 from pvrdma_vm import VmError
 
 Row = collections.namedtuple(
-    'Row', 'group title server client listens seconds parse unit needs says left')
+    'Row', 'group title server client listens seconds parse unit needs says left carries '
+    'alone')
 Outcome = collections.namedtuple('Outcome', 'result figure unit detail')
 
 # What a client that connects by rdma_cm waits instead of looking for a TCP port.
@@ -36,12 +43,14 @@ PROGRAMS = []
 
 
 def add(group, title, server, client=None, listens=True, seconds=30, parse=None,
-        unit='', needs='', says='', left=''):
+        unit='', needs='', says='', left='', carries=1, alone=False):
     """@needs: a command that succeeds in guests whose programs have this.  @says: what
     the client prints if it did its work, of one whose exit status does not tell.  @left: a
-    command that succeeds in the server's guest if it did, after both have ended."""
+    command that succeeds in the server's guest if it did, after both have ended.
+    @carries: so many messages the device has carried then, at least.  @alone: to be run
+    while the guests have this RDMA device only."""
     PROGRAMS.append(Row(group, title, server, client or server + ' {ip}', listens,
-                        seconds, parse, unit, needs, says, left))
+                        seconds, parse, unit, needs, says, left, carries, alone))
 
 
 # -- figures of their outputs ------------------------------------------------------
@@ -147,7 +156,7 @@ def _perf(name, options, lat, size='', iters=200, seconds=30, needs=''):
     last = '-a' in options.split()
     parse = (last_lat if last else parse_lat) if lat else (last_bw if last else parse_bw)
     add('perftest', ' '.join((name + ' ' + options + ' ' + size).split()),
-        '%s -d {dev} -x {gid} -p {port} -F %s -n %d %s' % (name, options, iters, size),
+        '%s -d {dev} -p {port} -F %s -n %d %s' % (name, options, iters, size),
         listens='-R' not in options.split(),
         seconds=15 if '-R' in options.split() else seconds, parse=parse,
         unit='us' if lat else 'MB/s', needs=needs)
@@ -195,38 +204,33 @@ def _perftest():
 
 
 def _ucx():
-    def row(title, settings, words, parse, unit):
+    def row(words, parse, unit, rounds, layer='', **more):
         # Without a terminal one that was built with MPI (Debian 13's) takes itself for a
         # part of an MPI job.
-        server, client = ('env UCX_WARN_UNUSED_ENV_VARS=n %s script -qec "ucx_perftest '
-                          '%s -p {port}%s" /dev/null' % (settings, words, peer)
-                          for peer in ('', ' {ip}'))
-        add('UCX', 'ucx_perftest ' + title, server, client, parse=parse, unit=unit)
+        server, client = ('script -qec "ucx_perftest %s%s -n %d -w 10 -p {port}%s" /dev/null'
+                          % (layer, words, rounds, peer) for peer in ('', ' {ip}'))
+        add('UCX', 'ucx_perftest ' + words, server, client, parse=parse, unit=unit,
+            carries=rounds, **more)
 
-    for test, transport, index, parse, unit in (
-            ('am_lat', 'rc_verbs', '{gid}', ucx_lat, 'us'),
-            ('put_lat', 'rc_verbs', '{gid}', ucx_lat, 'us'),
-            ('fadd', 'rc_verbs', '{gid}', ucx_lat, 'us'),
-            ('am_bw', 'rc_verbs', '{gid}', ucx_bw, 'MB/s'),
-            ('am_lat', 'ud_verbs', '{local}', ucx_lat, 'us')):
-        row('-x %s -t %s' % (transport, test), 'UCX_IB_GID_INDEX=' + index,
-            '-d {dev}:1 -x %s -t %s -n 200 -w 20 %s' % (
-                transport, test, '-D zcopy -s 4096' if test.endswith('bw') else
-                '-D short -s 8' if test != 'fadd' else '-s 8'), parse, unit)
+    for words, parse, unit in (
+            ('-x rc_verbs -t am_lat -D short -s 8', ucx_lat, 'us'),
+            ('-x rc_verbs -t put_lat -D short -s 8', ucx_lat, 'us'),
+            ('-x rc_verbs -t fadd -s 8', ucx_lat, 'us'),
+            ('-x rc_verbs -t am_bw -D zcopy -s 4096', ucx_bw, 'MB/s'),
+            ('-x ud_verbs -t am_lat -D short -s 8', ucx_lat, 'us')):
+        row(words, parse, unit, 200, '-d {dev}:1 ')
     for test, size, parse, unit in (
             ('tag_lat', 8, ucx_lat, 'us'), ('tag_bw', 65536, ucx_bw, 'MB/s'),
             ('tag_bw', 1048576, ucx_bw, 'MB/s'), ('ucp_put_lat', 8, ucx_lat, 'us'),
             ('ucp_get', 4096, ucx_lat, 'us'), ('ucp_fadd', 8, ucx_lat, 'us'),
             ('ucp_cswap', 8, ucx_lat, 'us'), ('stream_lat', 8, ucx_lat, 'us')):
-        row('-t %s -s %d' % (test, size), 'UCX_IB_GID_INDEX={local} '
-            'UCX_TLS=rc_verbs,ud_verbs,self UCX_NET_DEVICES={dev}:1',
-            '-t %s -s %d -n %d -w 10' % (test, size, 20 if size > 65536 else 100), parse,
-            unit)
+        row('-t %s -s %d' % (test, size), parse, unit, 20 if size > 65536 else 100,
+            alone=True)
 
 
 def _libfabric():
     add('libfabric', 'fi_info -p verbs', 'fi_info -p verbs -d {dev}', 'true',
-        listens=None)
+        listens=None, carries=0)
     for what, words in (('msg', '-e msg -d {dev}'),
                         ('dgram', '-e dgram -d {dev}-dgram'),
                         ('rdm', '-e rdm -d {dev}')):
@@ -241,7 +245,7 @@ def _libfabric():
 def _fabtests():
     for provider, words in fabtests.ONE_SIDED:
         add('fabtests, ' + provider, words.split(' -s')[0], words + " -p '%s' -d {dev}" %
-            provider, 'true', listens=None, needs='command -v fi_rma_bw')
+            provider, 'true', listens=None, needs='command -v fi_rma_bw', carries=0)
     for provider, words in fabtests.PAIRS:
         base = "%s -p '%s' -s {own}" % (words, provider)
         add('fabtests, ' + provider, words, base, listens=False, seconds=20,
@@ -270,23 +274,26 @@ def _fio():
 
 
 def _mpi():
-    ucx = ('UCX_TLS=rc_verbs,ud_verbs,self', 'UCX_NET_DEVICES={dev}:1',
-           'UCX_IB_GID_INDEX={local}', 'UCX_WARN_UNUSED_ENV_VARS=n')
-    figure = number(r'1048576 bytes\s+([\d.]+) us')
-    add('MPI', 'Open MPI, pml ucx, ring of 2', 'true',
-        'mpirun.openmpi --allow-run-as-root --mca plm_rsh_agent /tmp/mpi-agent '
-        '--host {names} --mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any '
-        '--mca btl ^openib %s /opt/mpiring.openmpi 10' %
-        ' '.join('-x ' + word for word in ucx), listens=None, seconds=60,
-        parse=figure, unit='us', says=': all data right\n')
-    add('MPI', 'MPICH, UCX, ring of 2', 'true',
-        'env %s mpiexec.mpich -launcher rsh -launcher-exec /tmp/mpi-agent -hosts {names} '
-        '-n 2 -ppn 1 /opt/mpiring.mpich 10' % ' '.join(ucx), listens=None, seconds=60,
-        parse=figure, unit='us', says=': all data right\n')
+    # The agents stand for ssh, which the guests have not.
+    for title, words in (
+            ('Open MPI', 'mpirun.openmpi --allow-run-as-root --mca plm_rsh_agent '
+             '/tmp/mpi-agent --host {names} /opt/mpiring.openmpi 10'),
+            ('Open MPI, pml ucx', 'mpirun.openmpi --allow-run-as-root --mca plm_rsh_agent '
+             '/tmp/mpi-agent --host {names} --mca pml ucx /opt/mpiring.openmpi 10'),
+            ('MPICH', 'mpiexec.mpich -launcher rsh -launcher-exec /tmp/mpi-agent '
+             '-hosts {names} -n 2 -ppn 1 /opt/mpiring.mpich 10')):
+        add('MPI', title + ', ring of 2', 'true', words, listens=None, seconds=60,
+            parse=number(r'1048576 bytes\s+([\d.]+) us'), unit='us',
+            says=': all data right\n', carries=100, alone=True)
 
 
 for _fill in (_ibverbs, _rdmacm, _perftest, _ucx, _libfabric, _fabtests, _qperf, _fio, _mpi):
     _fill()
+
+# What is tried in `make check`; and what Debian sets up not to use RDMA.
+UNTOLD = ('ucx_perftest -t tag_lat -s 8', 'Open MPI, pml ucx, ring of 2',
+          'MPICH, ring of 2')
+BY_TCP = ('Open MPI, ring of 2',)
 
 # -- running one -------------------------------------------------------------------
 
@@ -332,36 +339,39 @@ def last_line(job):
 
 
 class Runner:
-    """Runs rows of the table on a Pair; @local: its devices' link-local GID indexes."""
+    """Runs rows of the table on the Pair @name of a Lab; @least: seconds that each gets."""
 
-    def __init__(self, pair, local):
-        self.pair = pair
-        self.local = local
+    def __init__(self, lab, name, least=0):
+        self.lab = lab
+        self.least = least
+        self.name = name
+        self.pair = lab.pairs[name]
 
     def command(self, template, guest, port):
         pair = self.pair
         return 'deb ' + template.format(
-            dev=pair.device, gid=pair.gids[guest], local=self.local[guest], port=port,
-            ip=pair.guests[0].ip(pair.kind), own=pair.guests[guest].ip(pair.kind),
+            dev=pair.device, gid=pair.gids[guest], port=port, ip=pair.guests[0].ip(pair.kind),
+            own=pair.guests[guest].ip(pair.kind),
             names=','.join('%s-%s' % (g.name, pair.kind) for g in pair.guests))
 
     def once(self, row):
         """(server job or None, client job); both have ended."""
         one, two = self.pair.guests
         port = next(_ports)
-        server = one.spawn(self.command(row.server, 0, port), row.seconds + 15)
+        seconds = max(row.seconds, self.least)
+        server = one.spawn(self.command(row.server, 0, port), seconds + 15)
         if row.listens is None:  # no server at all, or a program of one side
             server.wait()
             if row.server != 'true':
                 return server, server
-            return server, one.run(self.command(row.client, 0, port), row.seconds,
+            return server, one.run(self.command(row.client, 0, port), seconds,
                                    check=False)
         try:
             if row.listens:
                 one.wait_listen(port, server, 15)
             else:
                 one.run('usleep %d' % int(HEAD_START * 1e6))
-            job = two.run(self.command(row.client, 1, port), row.seconds, check=False)
+            job = two.run(self.command(row.client, 1, port), seconds, check=False)
             end = LINGER if job.ok and not row.title.startswith(STAYS) else 0
             with one.agent.cond:
                 one.agent.cond.wait_for(lambda: server.done, end * one.patience)
@@ -373,6 +383,16 @@ class Runner:
 
     def run(self, row):
         """The Outcome; raises only if a guest has gone."""
+        with self.lab.alone(self.name if row.alone else None):
+            # Whom it runs alone gets acquainted by datagrams, and may go on by TCP.
+            before = self.lab.carried(self.name, not row.alone)
+            outcome = self.attempt(row)
+            carried = self.lab.carried(self.name, not row.alone) - before
+        if outcome.result.startswith('ok') and carried < row.carries:
+            return outcome._replace(result='not by RDMA', figure=None)
+        return outcome
+
+    def attempt(self, row):
         for turn in range(TRIES):
             try:
                 server, client = self.once(row)
@@ -384,7 +404,8 @@ class Runner:
                 return Outcome('fails: ' + text, None, row.unit, str(exc)[-6000:])
             detail = (server.describe() + '\n' + client.describe())[-6000:]
             if client.how == 'timeout':
-                return Outcome('hangs (%d s)' % row.seconds, None, row.unit, detail)
+                return Outcome('hangs (%d s)' % max(row.seconds, self.least), None,
+                               row.unit, detail)
             if row.group.startswith('fabtests') and client.how == 'exited' and \
                     client.code in fabtests.NOT_OFFERED:
                 return Outcome('not offered', None, row.unit, detail)
@@ -411,6 +432,19 @@ class Runner:
         return Outcome('ok, no figure', None, row.unit, detail)
 
 
+def untold(lab, more):
+    """[(title, result, what was said)] of programs that choose a device by themselves, on
+    the Lab's own device: those from which others stand for theirs, with @more all."""
+    prepare(lab.guests, lab.pairs.values())
+    runner = Runner(lab, lab.name, 200)
+    found = []
+    for row in PROGRAMS:
+        if row.alone and (more or row.title in UNTOLD):
+            outcome = runner.run(row)
+            found.append((row.title, outcome.result, outcome.detail))
+    return found
+
+
 def offered(guest):
     """The rows whose programs @guest has."""
     has = {needs: not needs or guest.run('deb sh -c "%s"' % needs, check=False).ok
@@ -433,19 +467,9 @@ def prepare(guests, pairs):
             job.stdin(text.encode())
             job.stdin(b'')
             job.wait(check=True)
-        guest.run('chmod 755 /tmp/mpi-agent; echo 1 > /proc/sys/vm/overcommit_memory')
+        guest.run('chmod 755 /tmp/mpi-agent')
         server = guest.spawn('deb python3 /tmp/mpi-server.py', 100000)
         guest.wait_listen(7000, server)
-
-
-def local_gids(pair):
-    """For each guest, the index of its link-local GID, or that of the address."""
-    indexes = []
-    for guest, other in zip(pair.guests, pair.gids):
-        found = guest.run('cd /sys/class/infiniband/%s/ports/1/gids && grep -l ^fe80 *'
-                          % pair.device, check=False).out.split()
-        indexes.append(int(found[0]) if found else other)
-    return indexes
 
 
 def describe(outcome):

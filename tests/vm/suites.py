@@ -8,6 +8,7 @@ results are the measure of what a program can expect of a RoCE device.
 """
 
 import collections
+import contextlib
 import json
 import os
 import subprocess
@@ -99,11 +100,48 @@ class Lab:
             guest.run('modprobe ib_core force_mr=1')
         if own:
             guest.run('mount --bind %s /debian%s' % (parts.LIBRARY, parts.STOCK_LIBRARY))
+        self.load(guest, own)
+
+    def load(self, guest, own):
+        """The adapter's driver, and wait for the GID of its address."""
+        if own:
             parts.load_own_driver(guest)
         else:
             guest.load_pvrdma()
         guest.gid_index(parts.OWN_DEVICE if own else parts.STOCK_DEVICE,
                         guest.ip('pvrdma'))
+
+    def carried(self, name, datagrams=True):
+        """Messages that the guests have sent on the device of that pair, of ours without
+        @datagrams if they are not to count; of soft-RoCE its packets."""
+        if name == 'rxe':
+            return sum(int(guest.run('cat /sys/class/infiniband/rxe0/ports/1/hw_counters/'
+                                     'sent_pkts').out) for guest in self.guests)
+        return sum(vm['datapath']['tx_messages'] -
+                   (0 if datagrams else vm['datagrams']['sent'])
+                   for vm in self.daemon.ctl_json('counters')['vms'])
+
+    @contextlib.contextmanager
+    def alone(self, name):
+        """While this lasts the guests have no RDMA device but that of pair @name; None:
+        all."""
+        away = [other for other in self.pairs if name and other != name]
+        for guest in self.guests:
+            for other in away:
+                guest.run('rdma link delete rxe0' if other == 'rxe' else
+                          'rmmod pvrdma' if other == 'ours' else 'modprobe -r vmw_pvrdma')
+        try:
+            yield
+        finally:
+            for guest in self.guests:
+                if not guest.alive:
+                    continue
+                if 'rxe' in away:
+                    guest.load_rxe()
+                elif away:
+                    self.load(guest, 'ours' in away)
+            for other in away:
+                self.pairs[other].find_gids()
 
     def restart(self, guest, own):
         """End @guest's QEMU as a crash does, and boot it anew."""

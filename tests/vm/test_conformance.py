@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""rdma-core's own suite, pyverbs, on our parts and, in shard users, on the stock ones.
+"""rdma-core's own suite, pyverbs, on our parts and, in shard users, on the stock ones, and
+programs above it that choose their device by themselves.
 
 What the lists of tests/vm/conformance name as passing must pass, and nothing may fail
 that they do not name with a reason, nor be skipped.  (Those known failures are not run here; `make
 conformance` runs them.)  Soft-RoCE runs the suite at the same time in the other guest:
 a test that fails there, too, is looked for elsewhere than in our code.
+
+UCX, Open MPI and MPICH are given no option about networks but what docs/conformance.md
+tells users, and there is TCP between the guests: they must use the device all the same.
 """
 
 import os
 import unittest
 
 import fixture
+import foreign
 import suites
 from pvrdma_vm import REPO, end_well
 
@@ -32,11 +37,18 @@ class SkipsTest(unittest.TestCase):
                       'see "skips" in docs/testing.md')
 
 
-class PyverbsTest(fixture.PrivateTest):
+class SuitesTest(fixture.PrivateTest):
     time_limit = 1800  # it may have to fetch and unpack what it runs
 
     def check(self, own):
         lab = suites.Lab(self.session, own)
+        self.check_pyverbs(lab)
+        for title, result, said in foreign.untold(lab, not own):
+            self.assertEqual(result, 'not by RDMA' if title in foreign.BY_TCP else 'ok',
+                             '%s:\n%s' % (title, said))
+        end_well(lab.guests, lab.daemon)
+
+    def check_pyverbs(self, lab):
         expected = suites.Expected(lab.name)
         self.assertTrue(expected.passing, 'no list %s' % expected.path)
         self.assertTrue(expected.skipped, 'no skips in %s' % expected.path)
@@ -47,7 +59,6 @@ class PyverbsTest(fixture.PrivateTest):
                               else ' (nor does it pass on soft-RoCE)')
                     for line in expected.problems(ours)]
         self.assertEqual(problems, [], 'see %s' % suites.RESULTS)
-        end_well(lab.guests, lab.daemon)
 
     def test_own_parts(self):
         self.check(True)
