@@ -15,10 +15,12 @@
 #include "pvrdma.h"
 #include "uabi.h"
 
+/* Not told to the device: all pages are 4 KiB for it. */
+#define MR_HINTS (IB_ACCESS_HUGETLB | IB_ACCESS_OPTIONAL)
 /* Remaining capabilities are unknown to the device. */
 #define MR_ACCESS                                                       \
 	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE |               \
-	 IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC | IB_ACCESS_OPTIONAL)
+	 IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC | MR_HINTS)
 #define MR_ACCESS_MEMWIN (IB_ACCESS_MW_BIND | IB_ZERO_BASED)
 
 static int mr_create(struct pvrdma_mr *mr, struct pvrdma_cmd_create_mr *req)
@@ -132,7 +134,7 @@ static struct ib_mr *mr_of_umem(struct ib_pd *ibpd, struct ib_umem *umem,
 		.start = iova,
 		.length = length,
 		.pd_handle = to_pvpd(ibpd)->handle,
-		.access_flags = access & ~IB_ACCESS_OPTIONAL,
+		.access_flags = access & ~MR_HINTS,
 	};
 	struct pvrdma_mr *mr;
 	int ret;
@@ -284,7 +286,7 @@ struct ib_mr *pvrdma_rereg_mr(struct ib_mr *ibmr, int flags, u64 start,
 	if (ret)
 		return ERR_PTR(ret);
 	req.flags = flags;
-	req.access_flags = access & ~IB_ACCESS_OPTIONAL;
+	req.access_flags = access & ~MR_HINTS;
 	if (flags & IB_MR_REREG_PD)
 		req.pd_handle = to_pvpd(ibpd)->handle;
 	if (flags & IB_MR_REREG_TRANS) {

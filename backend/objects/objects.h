@@ -284,7 +284,7 @@ bool mr_take_key(struct objects *v, struct mr *mr);
  */
 static inline int mr_access_check(uint32_t *access)
 {
-    uint32_t rights = *access & ~PVRDMA_ACCESS_OPTIONAL;
+    uint32_t rights = *access & ~PVRDMA_ACCESS_HINTS;
 
     if (rights & ~(PVRDMA_ACCESS_LOCAL_WRITE | PVRDMA_ACCESS_REMOTE)) {
         return ENOTSUP;

@@ -349,10 +349,12 @@ struct pvrdma_qp_attr {
 #define PVRDMA_ACCESS_MW_BIND       (1u << 4)
 #define PVRDMA_ACCESS_ZERO_BASED    (1u << 5)
 #define PVRDMA_ACCESS_ON_DEMAND     (1u << 6)
+#define PVRDMA_ACCESS_HUGETLB       (1u << 7) /* a hint, older than those below */
 #define PVRDMA_ACCESS_REMOTE \
     (PVRDMA_ACCESS_REMOTE_WRITE | PVRDMA_ACCESS_REMOTE_READ | PVRDMA_ACCESS_REMOTE_ATOMIC)
 /* Bits from here on are hints that a device may ignore. */
 #define PVRDMA_ACCESS_OPTIONAL      0x3ff00000u
+#define PVRDMA_ACCESS_HINTS         (PVRDMA_ACCESS_HUGETLB | PVRDMA_ACCESS_OPTIONAL)
 
 #define PVRDMA_MR_FLAG_DMA  (1u << 0)
 #define PVRDMA_MR_FLAG_FRMR (1u << 1)

@@ -198,6 +198,7 @@ static void test_access(void)
         {RW | 1u << 12, false},
         {RW | 1u << 31, false},
         {RW | PVRDMA_ACCESS_OPTIONAL, true},
+        {RW | PVRDMA_ACCESS_HUGETLB, true},
     };
 
     setup();
