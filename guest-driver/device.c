@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * The adapter as a whole: its attributes, its port and its GIDs.
+ * The adapter as a whole: its attributes, its port and its GIDs; in sysfs those three
+ * files that programs (ibstat, ibv_devinfo) look for in every device.
  *
  * The GID table belongs to ib_core, which fills it from the paired interface;
  * the device is told of each entry and may refuse it.
@@ -102,6 +103,42 @@ static void pvrdma_get_fw_str(struct ib_device *ibdev, char *str)
 	snprintf(str, IB_FW_VERSION_NAME_MAX, "%u.%u.%u",
 		 (u16)(ver >> 32), (u16)(ver >> 16), (u16)ver);
 }
+
+static ssize_t hw_rev_show(struct device *device, struct device_attribute *attr,
+			   char *buf)
+{
+	struct pvrdma_dev *dev =
+		rdma_device_to_drv_device(device, struct pvrdma_dev, ibdev);
+
+	return sysfs_emit(buf, "%u\n", dev->caps.hw_ver);
+}
+static DEVICE_ATTR_RO(hw_rev);
+
+static ssize_t hca_type_show(struct device *device,
+			     struct device_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "PVRDMA\n");
+}
+static DEVICE_ATTR_RO(hca_type);
+
+/* There is one board; the in-tree driver says 1, too. */
+static ssize_t board_id_show(struct device *device,
+			     struct device_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "1\n");
+}
+static DEVICE_ATTR_RO(board_id);
+
+static struct attribute *device_files[] = {
+	&dev_attr_hw_rev.attr,
+	&dev_attr_hca_type.attr,
+	&dev_attr_board_id.attr,
+	NULL,
+};
+
+static const struct attribute_group device_group = {
+	.attrs = device_files,
+};
 
 /**
  * pvrdma_query_port_attr() - ask the device for its port
@@ -251,6 +288,7 @@ const struct ib_device_ops pvrdma_dev_ops = {
 
 	.query_device = pvrdma_query_device,
 	.get_dev_fw_str = pvrdma_get_fw_str,
+	.device_group = &device_group,
 	.query_port = pvrdma_query_port,
 	.get_port_immutable = pvrdma_port_immutable,
 	.get_link_layer = pvrdma_link_layer,

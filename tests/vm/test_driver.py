@@ -266,6 +266,9 @@ class CapsTest(fixture.PrivateTest):
         size = re.search(r'max_mr_size:\s+(0x[0-9a-f]+)',
                          guest.run('ibv_devinfo -v -d ' + DEVICE).out)
         self.assertEqual(int(size.group(1), 16), 16384 * 4096)
+        # What ibstat and ibv_devinfo show of it.
+        self.assertEqual(guest.run('cd /sys/class/infiniband/%s && cat hw_rev hca_type '
+                                   'board_id' % DEVICE).out.split(), ['1', 'PVRDMA', '1'])
 
 
 class DriverCase(fixture.PrivateTest):
