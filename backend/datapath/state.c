@@ -265,6 +265,7 @@ static void gid_lost(struct qp *qp, unsigned index)
     if (qp->service->connected && qp->attr.ah_attr.sgid_index == index) {
         vm_qp_lock(qp);
         qp->req.bound = false;
+        qp->resp.epoch = new_epoch(); /* what was admitted has to be anew, and is not */
         pthread_mutex_unlock(&qp->lock);
     }
 }

@@ -5,7 +5,9 @@
  *
  * The peer QP is found by the connection's route and kept with the route's
  * generation, which is compared before every use: whatever may end the peer changes
- * it first, and waits for a grace period before it frees anything.
+ * it first, and waits for a grace period before it frees anything.  It changes often,
+ * with every queue pair that the peer's VM destroys; so a message goes on where it is
+ * unless the peer has another epoch (responder.c), or is another queue pair.
  *
  * A datagram's peer is looked up each time, in the directory's index.  What is for
  * nobody here goes on to peer/ud.c.
@@ -24,14 +26,17 @@ static struct qp *find_peer(struct qp *qp)
 {
     struct qp_requester *req = &qp->req;
     uint64_t gen = atomic_load_explicit(&req->route->gen, memory_order_acquire);
+    struct qp *peer;
     struct vm *vm;
 
     if (gen != req->peer_gen) {
         vm = atomic_load_explicit(&req->route->vm, memory_order_acquire);
-        req->peer = vm ? objects_qp_by_qpn(&vm->objects, req->path.dqpn) : NULL;
+        peer = vm ? objects_qp_by_qpn(&vm->objects, req->path.dqpn) : NULL;
+        if (peer != req->peer) { /* should it be at the same place, its epoch tells */
+            req->op.admitted = req->op.repeated = false;
+        }
+        req->peer = peer;
         req->peer_gen = gen;
-        /* Whoever took it may be gone, and another be there in its place. */
-        req->op.admitted = req->op.repeated = false;
     }
     return req->peer;
 }
