@@ -383,6 +383,15 @@ int restart_save(GPtrArray *frozen, struct handover_out *h, gint64 since, int cl
         state_section_end(&h->s);
         coro_breathe();
     }
+    for (guint i = 0; i < frozen->len; i++) {
+        const struct vm *vm = frozen->pdata[i];
+
+        if (guest_faulted(&vm->guest)) { /* so what it has left is not to be believed */
+            g_set_error(errp, PVRDMA_ERROR, 0, "vm %s has a fault, and is let go first",
+                        vm->cfg->name);
+            return -1;
+        }
+    }
     return handover_seal(h, errp);
 }
 

@@ -281,7 +281,11 @@ static struct outcome take(struct qp *qp, const struct msg *m, const struct data
     tell_network(&cqe, qp, make_grh(grh, m, d));
     r = sg_fill(&dst, grh, sizeof(grh));
     r = r == SG_OK ? sg_copy(&dst, src, m->length) : r;
-    if (r == SG_SRC_KEY || r == SG_SRC_MEM) { /* the receive serves the next */
+    if (r == SG_FAULT && guest_faulted(&qp->vm->guest)) {
+        return dropped(DATAGRAM_NOT_READY);
+    }
+    if (r == SG_SRC_KEY || r == SG_SRC_MEM || r == SG_FAULT) {
+        /* The receive serves the next. */
         return (struct outcome){.what = OUT_FAIL, .status = PVRDMA_WC_LOC_PROT_ERR};
     }
     if (r != SG_OK) {

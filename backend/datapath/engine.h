@@ -198,12 +198,13 @@ uint32_t sg_reach(const struct pvrdma_sge *sge, uint32_t nsge, uint64_t length);
 /* Are all keys valid for this list (PD, access, bounds)? */
 bool sg_check(const struct sg_list *l);
 
-enum sg_result { SG_OK, SG_SRC_KEY, SG_SRC_MEM, SG_DST_KEY, SG_DST_MEM };
+enum sg_result { SG_OK, SG_SRC_KEY, SG_SRC_MEM, SG_DST_KEY, SG_DST_MEM, SG_FAULT };
 
 /*
  * Copy @n bytes from @src to @dst at their cursors, which advance.  Keys are
  * looked up again, so an MR that went away is noticed at the next slice.
- * _KEY: no such right; _MEM: the pages are not in the DMA map.
+ * _KEY: no such right; _MEM: the pages are not in the DMA map.  SG_FAULT: one of the two
+ * VMs has a fault, so what was copied may be zeros: it is to be as if nothing had come.
  */
 enum sg_result sg_copy(struct sg_list *dst, struct sg_list *src, uint64_t n);
 
@@ -508,7 +509,7 @@ void responder_settle(struct qp *qp, uint64_t seq, uint64_t epoch, struct outcom
 /*
  * What went wrong while the bytes of @m were moved (not SG_OK), and who hears what of
  * it (InfiniBand spec table 61).  If it is on the requester's side the responder just
- * never sees the rest.
+ * never sees the rest.  A fault nobody hears of.
  */
 struct outcome responder_outcome(const struct msg *m, enum sg_result r,
                                  bool src_is_remote);
@@ -516,7 +517,7 @@ struct outcome responder_outcome(const struct msg *m, enum sg_result r,
 /*
  * CAS and FAA, admitted: atomic for every worker and every vCPU, as IB_ATOMIC_HCA.
  * What was there before is in *old, and saved: the second finds it again.  qp->lock is
- * held since the admission.
+ * held since the admission.  OUT_SILENT: the word is not to be believed.
  */
 struct outcome responder_atomic_locked(struct qp *qp, const struct msg *m, uint64_t *old);
 bool responder_saved_atomic_locked(const struct qp *qp, uint64_t seq, uint64_t *old);

@@ -130,7 +130,10 @@ SELDOM static void read_key_op(struct send_op *op, const struct pvrdma_sq_wqe_hd
     }
 }
 
-/* Copy the WQE at @idx into @op.  Only what fits our own limits is read. */
+/*
+ * Copy the WQE at @idx into @op.  Only what fits our own limits is read.  False: it is
+ * not in the DMA map, or not to be believed.
+ */
 NO_ARRAY_ON_STACK
 static bool read_wqe(struct qp *qp, uint32_t idx, struct send_op *op)
 {
@@ -173,6 +176,9 @@ static bool read_wqe(struct qp *qp, uint32_t idx, struct send_op *op)
     if (G_UNLIKELY(m->opcode >= PVRDMA_WR_SEND_WITH_INV)) {
         read_key_op(op, &h);
     }
+    if (G_UNLIKELY(!guest_believed(&qp->vm->guest))) {
+        return false;
+    }
     op->active = true;
     op->admitted = op->repeated = op->begun = false;
     op->done = 0;
@@ -193,7 +199,7 @@ static enum fetch fetch(struct qp *qp)
         return FETCH_NONE;
     }
     if (!read_wqe(qp, qp->sq.next, &qp->req.op)) {
-        return FETCH_BAD;
+        return guest_faulted(&qp->vm->guest) ? FETCH_NONE : FETCH_BAD;
     }
     qp->sq.next = pvrdma_idx_next(qp->sq.next, qp->sq.nwqe);
     return FETCH_OK;

@@ -117,6 +117,9 @@ struct outcome responder_outcome(const struct msg *m, enum sg_result r,
     bool key = r == SG_SRC_KEY || r == SG_DST_KEY;
     struct outcome o = OUTCOME(OUT_FAIL);
 
+    if (r == SG_FAULT) { /* that VM is about to be disconnected */
+        return OUTCOME(OUT_SILENT);
+    }
     o.remote = src == src_is_remote;
     if (!o.remote) {
         o.status = PVRDMA_WC_LOC_PROT_ERR;
@@ -368,6 +371,9 @@ struct outcome responder_atomic_locked(struct qp *qp, const struct msg *m, uint6
         *old = guest_add64(mem, gpa, word, m->compare_add);
     } else {
         *old = guest_cas64(mem, gpa, word, m->compare_add, m->swap);
+    }
+    if (!guest_believed(&qp->vm->guest)) {
+        return responder_outcome(m, SG_FAULT, false);
     }
     qp->resp.atomic[qp->resp.n_atomic++ % G_N_ELEMENTS(qp->resp.atomic)] =
         (struct atomic_result){m->seq, *old};

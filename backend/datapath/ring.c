@@ -5,8 +5,10 @@
  * The daemon keeps its own consumer index (wq->cons) and the index of what it
  * fetches next; what is between is in progress and may be fetched again.  The guest's
  * producer index is read when nothing known is left, and checked; the guest's copy of the
- * consumer index is only written.  Indices run over 0..2n-1 (abi.h).  An extended
- * object keeps each shared word in a cache line of its own (ext.h).
+ * consumer index is only written.  Of a guest with a fault nothing more is fetched: the
+ * index, or the WQE, may be zeros in the place of a page that is gone.  Indices run over
+ * 0..2n-1 (abi.h).  An extended object keeps each shared word in a cache line of its own
+ * (ext.h).
  *
  * Threads: the send side under the VM's token, the receive side under rq->lock.
  */
@@ -39,6 +41,9 @@ int32_t wq_reread(struct vm *vm, const struct ring_mem *mem, struct wq *wq, bool
         return -1;
     }
     tail = atomic_load_explicit(p, memory_order_acquire);
+    if (G_UNLIKELY(!guest_believed(&vm->guest))) {
+        return 0;
+    }
     if (!pvrdma_idx_valid(tail, wq->nwqe)) {
         return -1;
     }

@@ -43,6 +43,9 @@ static int take(struct rq *rq, struct recv_op *recv, uint64_t least)
     recv->nsge = usable ? h.num_sge : 0;
     memcpy(recv->sge, wqe + sizeof(h), recv->nsge * sizeof(recv->sge[0]));
     recv->capacity = sg_length(recv->sge, recv->nsge);
+    if (G_UNLIKELY(!guest_believed(&rq->vm->guest))) {
+        return EAGAIN;
+    }
     if (usable && recv->capacity < least) {
         return EMSGSIZE;
     }

@@ -8,6 +8,10 @@
  * in guest-physical memory are joined, so that a copy is as few memcpy calls as
  * the memory allows.
  *
+ * Where a page is gone zeros are copied (guest/sigbus.c).  So the last byte of each run,
+ * for which programs poll, is stored when it is known that there were none, and who
+ * called hears of it.
+ *
  * Threads: any worker; results live until its next quiescent point.
  */
 #include "engine.h"
@@ -227,12 +231,21 @@ static inline void barrier(void)
  * Guests may race with themselves in their own memory as on any RDMA device;
  * the thread sanitizer must not blame the daemon for it.
  */
-__attribute__((no_sanitize("thread"))) static void
-guest_copy(volatile uint8_t *dst, const volatile uint8_t *src, uint64_t n)
+__attribute__((no_sanitize("thread"))) static bool guest_copy(volatile uint8_t *dst,
+                                                              const volatile uint8_t *src,
+                                                              uint64_t n,
+                                                              const struct guest *from)
 {
-    for (uint64_t i = 0; i < n; i++) {
+    uint8_t last = src[n - 1];
+
+    for (uint64_t i = 0; i < n - 1; i++) {
         dst[i] = src[i];
     }
+    if (!guest_believed(from)) {
+        return false;
+    }
+    dst[n - 1] = last;
+    return true;
 }
 #else
 /*
@@ -240,9 +253,10 @@ guest_copy(volatile uint8_t *dst, const volatile uint8_t *src, uint64_t n)
  * leaves the order of bytes open.  So that byte is stored after all others, by a store
  * of its own: of one that crosses a cache line the second half may be seen first.
  * x86 keeps the order of stores, of the string instructions too towards what follows
- * them.
+ * them.  False: the bytes are not @from's, and the last one is not stored.
  */
-static inline void guest_copy(uint8_t *dst, const uint8_t *src, uint64_t n)
+static inline bool guest_copy(uint8_t *dst, const uint8_t *src, uint64_t n,
+                              const struct guest *from)
 {
     uint8_t last;
 
@@ -250,13 +264,20 @@ static inline void guest_copy(uint8_t *dst, const uint8_t *src, uint64_t n)
         uint64_t word;
 
         memcpy(&word, src, sizeof(word));
+        if (G_UNLIKELY(!guest_believed(from))) { /* all of it is its last byte */
+            return false;
+        }
         *(volatile uint64_t *)(void *)dst = word;
-        return;
+        return true;
     }
     last = src[n - 1];
-    memmove(dst, src, n - 1); /* a guest may send a buffer onto itself */
+    memmove(dst, src, n - 1);                /* a guest may send a buffer onto itself */
+    if (G_UNLIKELY(!guest_believed(from))) { /* nobody sees the last one */
+        return false;
+    }
     barrier();
     *(volatile uint8_t *)(dst + n - 1) = last;
+    return true;
 }
 #endif
 
@@ -277,7 +298,9 @@ enum sg_result sg_copy(struct sg_list *dst, struct sg_list *src, uint64_t n)
             return as_dst(r);
         }
         len = MIN(s.len, d.len);
-        guest_copy(d.hva, s.hva, len);
+        if (!guest_copy(d.hva, s.hva, len, &src->vm->guest)) {
+            return SG_FAULT;
+        }
         if (!dst->raw) {
             guest_mark_dirty(&dst->vm->guest.mem, d.gpa, len);
         }
@@ -285,7 +308,8 @@ enum sg_result sg_copy(struct sg_list *dst, struct sg_list *src, uint64_t n)
         walk_advance(&d, len);
         n -= len;
     }
-    return SG_OK;
+    /* Nor is it good where it went if that is nobody's memory any more. */
+    return guest_believed(&dst->vm->guest) ? SG_OK : SG_FAULT;
 }
 
 enum sg_result sg_fill(struct sg_list *l, const void *data, uint64_t n)

@@ -151,5 +151,6 @@ int dma_log_report(struct vfu_conn *c, const struct vfu_feature *f, struct vfu_r
                                     &to) != 0) {
         err = EINVAL; /* there is no log, or the range is not within one of its own */
     }
-    return err;
+    /* A page of the log itself may be gone, with the marks in it. */
+    return !err && guest_faulted(&c->vm->guest) ? EIO : err;
 }

@@ -253,6 +253,11 @@ static int save(struct vfu_conn *c, struct migration *m)
         .quiesce_us = m->last.quiesce_us,
         .save_us = took(&since),
     };
+    if (guest_faulted(&c->vm->guest)) { /* so what it is made of is not to be believed */
+        failed(c->vm, "it has a fault");
+        migration_drop_streams(m);
+        return EIO;
+    }
     if (m->out->len > vm_state_max(c->vm)) { /* nobody would take it */
         failed(c->vm, "its state of %u bytes is too long", m->out->len);
         migration_drop_streams(m);

@@ -41,11 +41,22 @@ void guest_fault(struct guest *g, const char *why);
 
 /*
  * Has it a fault?  Its memory may be zeros then, so what is carried for it is to end
- * soon, and nothing that was read there is to be believed.  Any thread.
+ * soon (see guest_believed()).  Any thread.
  */
 static inline bool guest_faulted(const struct guest *g)
 {
     return atomic_load_explicit(&g->fault, memory_order_acquire) != NULL;
+}
+
+/*
+ * Is what was read in its memory before this call what the guest has there, and was it
+ * not zeros in the place of a page that is gone?  Whoever passes bytes on, or acts on a
+ * number, asks first.  Any thread.
+ */
+static inline bool guest_believed(const struct guest *g)
+{
+    atomic_thread_fence(memory_order_acquire);
+    return !guest_faulted(g);
 }
 
 /*

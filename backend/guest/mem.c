@@ -625,6 +625,17 @@ int guest_mem_unmap(struct guest_mem *mem, uint64_t gpa, uint64_t size, bool all
     return 0;
 }
 
+bool guest_read(struct guest_mem *mem, uint64_t gpa, void *dst, uint64_t len)
+{
+    const void *p = guest_ptr(mem, gpa, len, false);
+
+    if (!p) {
+        return false;
+    }
+    memcpy(dst, p, len);
+    return guest_believed(mem->guest);
+}
+
 unsigned guest_mem_ranges(struct guest_mem *mem)
 {
     return current_map(mem)->n;

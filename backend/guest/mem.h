@@ -198,18 +198,11 @@ static inline uint64_t guest_cas64(struct guest_mem *mem, uint64_t gpa, uint64_t
     return want;
 }
 
-/* Copy in / out.  Return false if the range is not accessible. */
-static inline bool guest_read(struct guest_mem *mem, uint64_t gpa, void *dst,
-                              uint64_t len)
-{
-    const void *p = guest_ptr(mem, gpa, len, false);
-
-    if (!p) {
-        return false;
-    }
-    memcpy(dst, p, len);
-    return true;
-}
+/*
+ * Copy in / out.  Return false if the range is not accessible, or what came in is not to
+ * be believed.
+ */
+bool guest_read(struct guest_mem *mem, uint64_t gpa, void *dst, uint64_t len);
 
 static inline bool guest_write(struct guest_mem *mem, uint64_t gpa, const void *src,
                                uint64_t len)

@@ -6,9 +6,11 @@
  * fill it, exhausted huge pages, a file that was not sealed and got truncated,
  * a memory error of the machine.  Touching it raises SIGBUS in whichever thread
  * carries data.  The handler looks the address up in a table of guarded
- * mappings, puts an anonymous zero page (of the mapping's page size) there,
- * marks the guest as faulty and returns, so that the interrupted instruction is
+ * mappings, marks the guest as faulty, puts an anonymous zero page (of the mapping's
+ * page size) there and returns, so that the interrupted instruction is
  * run again and succeeds.  The main thread detaches it at its next check.
+ * The mark comes first: any thread that reads such zeros finds it afterwards
+ * (guest_believed()).
  *
  * Each such page splits a mapping, of which a process may have so many
  * (vm.max_map_count).  So a guard's pages are covered one by one only a few times,
@@ -72,13 +74,13 @@ static bool cover(uintptr_t addr)
             seq != atomic_load(&g->seq)) {
             continue;
         }
+        guest_fault(guest, "guest memory is not there (SIGBUS)");
         addr &= ~(uintptr_t)(page - 1);
         if ((atomic_fetch_add(&g->covers, 1) >= SIGBUS_MAX_COVERS ||
              !put_anonymous(addr, page)) &&
             !put_anonymous(start, len)) {
             return false;
         }
-        guest_fault(guest, "guest memory is not there (SIGBUS)");
         return true;
     }
     return false;

@@ -190,7 +190,8 @@ static struct outcome begin(struct qp *qp, struct qp *peer, struct recv_op *recv
             o = invalidate(peer, op);
         }
         /* An atomic whose result found no place here was executed all the same. */
-        if (o.what == OUT_DONE || (msg_is_atomic(&op->m) && !o.remote)) {
+        if (o.what == OUT_DONE ||
+            (o.what == OUT_FAIL && msg_is_atomic(&op->m) && !o.remote)) {
             responder_finish_locked(peer, &op->m);
         }
     } else if (o.what == OUT_DONE) {
@@ -229,12 +230,13 @@ static struct outcome slice(struct qp *qp, struct qp *peer, struct recv_op *recv
         responder_settle(peer, op->m.seq, op->epoch, o);
         return o;
     }
+    if (o.what ==
+        OUT_SILENT) { /* what was admitted does not stand any more, or a fault */
+        op->admitted = op->repeated = false;
+        return o;
+    }
     if (more) {
         return OUTCOME(OUT_MORE);
-    }
-    if (o.what == OUT_SILENT) { /* what was admitted does not stand any more */
-        op->admitted = false;
-        return o;
     }
     if (op->repeated || o.what == OUT_GRACE) {
         return o;

@@ -327,6 +327,7 @@ static struct outcome send_slice(struct conn *c, struct qp *qp, struct send_op *
 {
     struct stream *s = c->s;
     struct sg_list local = sg_of_op(qp, op, false);
+    enum sg_result r;
     uint64_t n;
     bool last;
 
@@ -335,7 +336,12 @@ static struct outcome send_slice(struct conn *c, struct qp *qp, struct send_op *
     }
     n = whole_segments(s, s->next.tagged, op->m.length - op->done, qp->req.slice);
     last = op->done + n == op->m.length;
-    if (put_payload(c, &s->next, &local, n, last) != SG_OK) {
+    r = put_payload(c, &s->next, &local, n, last);
+    if (r == SG_FAULT) { /* of our guest, which is about to go */
+        conn_break(c, "a fault of the guest's memory");
+        return OUTCOME(OUT_STALLED);
+    }
+    if (r != SG_OK) {
         /* Its last segment never comes, nor anything behind it, so nobody gets it. */
         return (struct outcome){.what = OUT_FAIL, .status = PVRDMA_WC_LOC_PROT_ERR};
     }
@@ -523,6 +529,10 @@ static bool answer_read(struct conn *c, struct tcp_job *j)
     r = put_payload(c, &seg.ddp, &src, n, j->done + n == j->m.length);
     if (r != SG_OK) {
         o = responder_outcome(&j->m, r, true);
+        if (o.what == OUT_SILENT) {
+            conn_break(c, "a fault of the guest's memory");
+            return false;
+        }
         responder_settle(qp, j->m.seq, j->epoch, o);
         conn_failed(c, j->m.seq, o);
         c->s->n_jobs = 0; /* those behind it are not answered */

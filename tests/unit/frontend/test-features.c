@@ -227,6 +227,17 @@ static void test_report(struct fixture *f, gconstpointer arg)
     g_assert_cmphex(word(0), ==, 1);
 }
 
+/* There may have been marks in a page of the log that is gone. */
+static void test_fault(struct fixture *f, gconstpointer arg)
+{
+    g_assert_cmpint(start(f, PG, 0, NULL), ==, 0);
+    mark(f, 0, 1);
+    atomic_store(&f->vm->guest.fault, "a fault of the test");
+    g_assert_cmpint(report(f, 0, PG, PG, MAX_LEN), ==, EIO);
+    client_dropped(f);
+    client_attach(f);
+}
+
 static void test_bad_reports(struct fixture *f, gconstpointer arg)
 {
     struct vfio_user_log_report req = {0, PG, PG};
@@ -413,6 +424,7 @@ int main(int argc, char **argv)
     ADD("methods", test_methods);
     ADD("log/start", test_start);
     ADD("log/report", test_report);
+    ADD("log/fault", test_fault);
     ADD("log/bad-reports", test_bad_reports);
     ADD("shared/share", test_share);
     ADD("shared/bad", test_bad_share);

@@ -412,6 +412,16 @@ static void test_leave(struct fixture *f, gconstpointer arg)
     g_byte_array_unref(stream);
 }
 
+/* What a VM with a fault has is not to be believed: nobody gets its state. */
+static void test_fault(struct fixture *f, gconstpointer arg)
+{
+    g_assert_cmpint(set_state(f, STOP), ==, 0);
+    atomic_store(&f->vm->guest.fault, "a fault of the test");
+    g_assert_cmpint(set_state(f, STOP_COPY), ==, EIO);
+    client_dropped(f);
+    client_attach(f);
+}
+
 /* A function-level reset is one. */
 static void test_function_reset(struct fixture *f, gconstpointer arg)
 {
@@ -544,6 +554,7 @@ int main(int argc, char **argv)
     ADD("bad-streams", test_bad_streams);
     ADD("registers", test_registers);
     ADD("leave", test_leave);
+    ADD("fault", test_fault);
     ADD("function-reset", test_function_reset);
     ADD("adopted", test_adopted);
     ADD("adopted-damage", test_adopted_damage);

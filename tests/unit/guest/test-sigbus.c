@@ -22,11 +22,14 @@ void *__wrap_mmap64(void *at, size_t len, int prot, int flags, int fd, off_t off
 
 static volatile size_t refuse_up_to; /* covers of so many bytes fail */
 static volatile unsigned covers;     /* counted in a signal handler */
+static struct guest *covered;        /* whose memory that is */
+static volatile bool too_early;      /* there were zeros, and it had no fault yet */
 
 void *__wrap_mmap64(void *at, size_t len, int prot, int flags, int fd, off_t offset)
 {
     if ((flags & MAP_FIXED) && (flags & MAP_ANONYMOUS)) {
         covers++;
+        too_early |= !guest_faulted(covered);
         if (len <= refuse_up_to) {
             return MAP_FAILED;
         }
@@ -48,6 +51,7 @@ static void setup(struct fixture *f, gconstpointer arg)
 {
     guest_mem_init_process();
     f->vm.cfg = &test_config;
+    covered = &f->vm.guest;
     f->mem = &f->vm.guest.mem;
     guest_mem_init(f->mem, &f->vm.guest, false);
     f->fd = memfd_create("test", MFD_CLOEXEC);
@@ -96,6 +100,7 @@ static void test_many(struct fixture *f, gconstpointer arg)
     g_assert_false(guest_faulted(&f->vm.guest));
     touch_all(f);
     g_assert_true(guest_faulted(&f->vm.guest));
+    g_assert_false(too_early);
     g_assert_cmpuint(covers, ==, SIGBUS_MAX_COVERS + 1);
     /* 64 single pages were 128; a sanitizer may add some of its own. */
     g_assert_cmpuint(count_maps(), <=, before + 16);
