@@ -23,6 +23,7 @@ struct PVRDMAClient {
     void *lost_opaque;
     PVRDMAAnswerFn *answer_fn; /* until the answer to VERSION is there */
     void *answer_opaque;
+    bool busy;              /* VERSION's answer: the VM has another client */
     unsigned transactions;  /* pvrdma_client_begin() without _end() */
     int64_t patience_us;    /* what is left of the time for waiting */
     uint16_t next_id;

@@ -116,9 +116,9 @@ bool pvrdma_client_lost(const PVRDMAClient *c)
     return c->reason;
 }
 
-bool pvrdma_client_closed(const PVRDMAClient *c)
+bool pvrdma_client_turned_away(const PVRDMAClient *c)
 {
-    return c->reason && c->fd < 0;
+    return c->busy || (c->reason && c->fd < 0);
 }
 
 const char *pvrdma_client_reason(const PVRDMAClient *c)

@@ -97,8 +97,11 @@ void pvrdma_client_end(PVRDMAClient *c);
 /* Is the connection lost?  All calls fail at once with -EIO then. */
 bool pvrdma_client_lost(const PVRDMAClient *c);
 
-/* And has the daemon closed its end? */
-bool pvrdma_client_closed(const PVRDMAClient *c);
+/*
+ * Has the daemon closed its end, or said that the VM has another client?  That
+ * may pass.
+ */
+bool pvrdma_client_turned_away(const PVRDMAClient *c);
 
 /* Why it is lost, or NULL. */
 const char *pvrdma_client_reason(const PVRDMAClient *c);

@@ -93,6 +93,21 @@ static bool parse_capabilities(PVRDMAClient *c, const char *json, Error **errp)
 
 static void no_agreement(PVRDMAClient *c, int ret, Error **errp)
 {
+    if (!pvrdma_client_lost(c) && ret == -EPERM) {
+        error_setg(errp, "pvrdma '%s': %s: pvrdmad does not let this QEMU's "
+                   "user %u be the VM", c->name, c->path, geteuid());
+        error_append_hint(errp, "Name that user in the VM's uid=, or run QEMU "
+                          "as one that is.\n");
+        return;
+    }
+    if (!pvrdma_client_lost(c) && ret == -EBUSY) {
+        c->busy = true;
+        error_setg(errp, "pvrdma '%s': %s: another QEMU is connected as this "
+                   "VM", c->name, c->path);
+        error_append_hint(errp, "'pvrdmactl vm list' shows the VMs; one socket "
+                          "serves one QEMU.\n");
+        return;
+    }
     pvrdma_client_error(c, ret, errp, "no agreement on the vfio-user protocol");
     error_append_hint(errp, "Is this pvrdmad's socket for this VM, and does no "
                       "other QEMU use it?\n");
@@ -176,7 +191,7 @@ static void connect_hint(Error **errp, int err, const char *path,
     }
     if (err == ENOENT && g_file_test(dir, G_FILE_TEST_IS_DIR)) {
         error_append_hint(errp, "The VM is not declared: run 'pvrdmactl vm "
-                          "add %s', or add a [vm %s] section to pvrdmad's key "
+                          "add %s addresses=ADDRESS', or add a [vm %s] section to pvrdmad's key "
                           "file.\nIf pvrdmad is not running, start it first: "
                           "'systemctl start pvrdmad' or 'pvrdmad'.\n",
                           vm_name ?: "NAME", vm_name ?: "NAME");
@@ -270,8 +285,8 @@ static PVRDMAClient *new_client(const char *name)
 }
 
 /*
- * A daemon that still has the VM's last QEMU closes the connection of the next
- * one.  That one may be about to end, or not to have been noticed: try again.
+ * A daemon that still has the VM's last QEMU refuses the next one.  The former
+ * may be about to end, or not to have been noticed: try again.
  */
 PVRDMAClient *pvrdma_client_connect(SocketAddress *addr, const char *name,
                                     const char *vm_name, Error **errp)
@@ -288,7 +303,7 @@ PVRDMAClient *pvrdma_client_connect(SocketAddress *addr, const char *name,
             send_version(c, &err) && take_version(c, &err)) {
             return c;
         }
-        again = pvrdma_client_closed(c) &&
+        again = pvrdma_client_turned_away(c) &&
                 addr->type == SOCKET_ADDRESS_TYPE_UNIX &&
                 g_get_monotonic_time() + pause_ms * 1000 < deadline;
         pvrdma_client_free(c);

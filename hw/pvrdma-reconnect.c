@@ -76,7 +76,7 @@ static void refuse(PVRDMADevice *s, const PVRDMAClient *c, const Error *why)
     PVRDMAReconnect *r = &s->again;
     const char *text = error_get_pretty(why);
 
-    if (pvrdma_client_closed(c)) {
+    if (pvrdma_client_turned_away(c)) {
         /* It ends just now, or still has our last connection. */
         try_later(s, why);
         return;

@@ -257,6 +257,7 @@ static void run_removal(void *opaque)
     if (!vms.length) {
         g_clear_pointer(&by_name, g_hash_table_unref);
     }
+    refusals_forget(vm);
     discard_forget(&vm->discard);
     migration_forget(&vm->migration);
     config_vm_free(vm->next_cfg);

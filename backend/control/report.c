@@ -466,7 +466,8 @@ void report_counters(GString *s, struct vm *vm)
     json_bool(s, "attached", vm->attached);
     json_int(s, "attaches", vm->attaches);
     json_int(s, "faults", vm->faults);
-    json_int(s, "closing_descriptors", discard_waiting(vm->discard));
+    json_int(s, "closing_descriptors",
+             discard_waiting(vm->discard) + refusals_closing(vm));
     report_objects(s, vm);
     report_memory(s, vm);
     if (vm->attached) {

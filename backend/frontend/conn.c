@@ -669,16 +669,6 @@ static void conn_end(struct vfu_conn *c)
 
 /* ---- life ---- */
 
-void conn_refuse(struct vm *vm, int fd, const char *why)
-{
-    if (why) {
-        log_vm(LOG_LVL_WARN, vm, "%s", why);
-    }
-    shutdown(fd, SHUT_RDWR);
-    discard_input(vm, fd);
-    close_socket(vm, fd);
-}
-
 enum conn_state conn_look(struct vm *vm)
 {
     struct vfu_conn *c = vm->conn;
@@ -694,10 +684,22 @@ enum conn_state conn_look(struct vm *vm)
     return vm->conn->why ? CONN_LEAVING : CONN_THERE;
 }
 
+/*
+ * A byte that is out of band (MSG_OOB) may have descriptors, too.  Where it is not asked
+ * for, the kernel drops it, and closes those here and now.
+ */
+void conn_no_urgent(int fd)
+{
+    int yes = 1;
+
+    setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &yes, sizeof(yes));
+}
+
 static struct vfu_conn *make(struct vm *vm, int fd)
 {
     struct vfu_conn *c = g_new0(struct vfu_conn, 1);
 
+    conn_no_urgent(fd);
     c->vm = vm;
     c->fd = fd;
     c->log_fd = -1;
@@ -717,11 +719,11 @@ struct vfu_conn *conn_new(struct vm *vm, int fd)
     struct vfu_conn *c;
 
     if (conn_look(vm) != CONN_NONE) {
-        conn_refuse(vm, fd, "refused a second VMM");
+        refuse_client(vm, fd, EBUSY, "the VM has one");
         return NULL;
     }
     if (discard_full(vm->discard)) {
-        conn_refuse(vm, fd, "refused a VMM: its descriptors cannot be closed");
+        refuse_client(vm, fd, EBUSY, "descriptors of the last one cannot be closed");
         return NULL;
     }
     c = make(vm, fd);

@@ -120,10 +120,19 @@ struct vfu_conn {
 void conn_keep_log(struct vfu_conn *c, int fd);
 
 /*
- * Close @fd of a client that is not served; what it has sent is read first, within
- * bounds, or some would see the connection reset.  @why for the log, or NULL.
+ * Answer the VERSION of the client at @fd (taken over) with @err, and close it; @why is
+ * for the log.  refuse.c
  */
-void conn_refuse(struct vm *vm, int fd, const char *why);
+void refuse_client(struct vm *vm, int fd, int err, const char *why);
+/* The same without an answer, for one that is found when nobody is accepted any more. */
+void refuse_unheard(struct vm *vm, int fd);
+/* Are there too many already that cannot be closed? */
+bool refuse_full(const struct vm *vm);
+/* Those that are still waited for are closed. */
+void refuse_end(struct vm *vm);
+
+/* Of each client's socket, before anything is read from it. */
+void conn_no_urgent(int fd);
 
 /* Take over @fd as the VM's connection; NULL if it has one (fd is closed). */
 struct vfu_conn *conn_new(struct vm *vm, int fd);

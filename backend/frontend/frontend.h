@@ -80,6 +80,10 @@ unsigned discard_waiting(const struct discard *d);
 /* The VM goes: forget what of its descriptors is still being closed. */
 void discard_forget(struct discard **d);
 
+/* The same of clients of the VM that were not served, and that they go.  refuse.c */
+unsigned refusals_closing(const struct vm *vm);
+void refusals_forget(struct vm *vm);
+
 /* ---- migration.c ---- */
 
 struct migration;

@@ -32,9 +32,10 @@ struct vfu_listener {
     struct vm *vm;
     int fd;
     guint source, timer;
-    guint fault_pause_ms; /* the last one; 0: none */
-    gint64 fault_over;    /* when it is over, monotonic us */
-    bool piled_up;        /* said already that VMMs wait for their memory's end */
+    guint fault_pause_ms;  /* the last one; 0: none */
+    gint64 fault_over;     /* when it is over, monotonic us */
+    bool piled_up;         /* said already that VMMs wait for their memory's end */
+    const char *waits_why; /* ... or for another reason */
     struct sockfile file;
 };
 
@@ -83,21 +84,27 @@ void frontend_conn_gone(struct vfu_listener *l, bool faulted)
 }
 
 /* Is the VMM at @client one that may be this VM (uid= in the key file)? */
-static bool may_serve(struct vm *vm, int client)
+static bool may_serve(const struct vm *vm, int client)
 {
-    struct ucred cred = {.uid = (uid_t)-1};
+    struct ucred cred;
     socklen_t len = sizeof(cred);
 
-    if (vm->cfg->any_uid) {
-        return true;
-    }
-    if (getsockopt(client, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 &&
-        config_vm_uid_ok(vm->cfg, cred.uid)) {
-        return true;
-    }
-    log_vm(LOG_LVL_WARN, vm,
-           "refused a VMM of user %u (process %d): not in uid=", cred.uid, (int)cred.pid);
-    return false;
+    return vm->cfg->any_uid ||
+           (getsockopt(client, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 &&
+            config_vm_uid_ok(vm->cfg, cred.uid));
+}
+
+/* Is there nobody to be accepted, as @state is now?  Says @why. */
+static bool must_wait(const struct vm *vm, enum conn_state state, const char **why)
+{
+    bool all_may = state == CONN_NONE && vm->cfg->any_uid; /* nobody is refused */
+
+    *why = discard_full(vm->discard) ? "takes no VMM: descriptors of the last one cannot "
+                                       "be closed"
+           : !all_may && refuse_full(vm)
+               ? "takes no VMM: descriptors of those that were refused cannot be closed"
+               : NULL;
+    return *why != NULL;
 }
 
 static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
@@ -106,6 +113,7 @@ static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
 
     for (int i = 0; i < ACCEPT_BATCH; i++) {
         enum conn_state state = conn_look(l->vm);
+        const char *why;
         int client;
 
         if (!l->source) {
@@ -132,16 +140,19 @@ static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
             return G_SOURCE_REMOVE;
         }
         l->piled_up = false;
-        if (discard_full(l->vm->discard)) { /* refusing would add to them */
-            log_vm(LOG_LVL_WARN, l->vm,
-                   "takes no VMM: descriptors of the last one cannot be closed");
+        if (must_wait(l->vm, state, &why)) {
+            if (why != l->waits_why) {
+                log_vm(LOG_LVL_WARN, l->vm, "%s", why);
+            }
+            l->waits_why = why;
             pause_for(l, ACCEPT_PAUSE_MS);
             return G_SOURCE_REMOVE;
         }
+        l->waits_why = NULL;
         client = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
         if (client >= 0 && !may_serve(l->vm, client)) {
-            conn_refuse(l->vm, client, NULL);
+            refuse_client(l->vm, client, EPERM, "not in uid=");
             continue;
         }
         if (client >= 0) {
@@ -170,6 +181,7 @@ void frontend_freeze(struct vm *vm)
         g_source_remove(l->timer);
         l->timer = 0;
     }
+    refuse_end(vm);
     if (vm->conn) {
         conn_freeze(vm->conn);
     }
@@ -217,6 +229,8 @@ void frontend_listener_hand_over(const struct vfu_listener *l, struct handover_o
 
 void frontend_unlisten(struct vfu_listener *l)
 {
+    int client;
+
     if (!l) {
         return;
     }
@@ -225,6 +239,11 @@ void frontend_unlisten(struct vfu_listener *l)
     }
     if (l->timer) {
         g_source_remove(l->timer);
+    }
+    /* Whoever waits in the queue may have sent descriptors, too. */
+    shutdown(l->fd, SHUT_RD);
+    while ((client = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+        refuse_unheard(l->vm, client);
     }
     close(l->fd);
     sockfile_remove(&l->file);

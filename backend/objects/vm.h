@@ -45,6 +45,7 @@
 struct device;
 struct discard;
 struct migration;
+struct refusals;
 struct vfu_conn;
 struct vfu_listener;
 
@@ -56,6 +57,7 @@ struct vm {
     struct vfu_listener *listener; /* the VM's socket; main thread */
     struct vfu_conn *conn;         /* attached VMM or NULL; main thread */
     struct discard *discard;       /* descriptors being closed; main thread */
+    struct refusals *refusals;     /* clients not served, or NULL; main thread */
     struct migration *migration;   /* the last one, or NULL; main thread */
     uint64_t serial;               /* ascending in order of declaration */
     uint64_t attaches, faults;     /* statistics; main thread */

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What QEMU says when the device cannot start, and what a good start does."""
 
+import errno
 import os
 import socket
 import struct
@@ -121,11 +122,25 @@ class WrongServer(Case):
         server.hooks[vs.VERSION] = lambda _, msg: vs.CLOSE
         self.refused('closed the connection', 'no other QEMU')
 
+    def test_second(self):
+        """It is tried again for as long as the first may be about to end."""
+        server = self.serve()
+        server.hooks[vs.VERSION] = lambda _, msg: vs.refuse(msg, errno.EBUSY)
+        self.refused('another QEMU is connected as this VM')
+        self.assertGreater(server.connections, 3)
+
+    def test_wrong_user(self):
+        server = self.serve()
+        server.hooks[vs.VERSION] = lambda _, msg: vs.refuse(msg, errno.EPERM)
+        self.refused("does not let this QEMU's user %d be the VM" % os.geteuid(), 'uid=')
+        self.assertEqual(server.connections, 1)
+
     def test_busy_for_a_while(self):
         """The last QEMU has not quite gone."""
         server = self.serve()
-        server.hooks[vs.VERSION] = lambda srv, _: (
-            vs.CLOSE if srv.connections < 4 else vs.DEFAULT)
+        server.hooks[vs.VERSION] = lambda srv, msg: (
+            vs.CLOSE if srv.connections < 3 else
+            vs.refuse(msg, errno.EBUSY) if srv.connections < 4 else vs.DEFAULT)
         self.assertEqual(self.boot().log(), '')
         self.assertEqual(server.connections, 4)
 

@@ -656,10 +656,12 @@ static void test_refused(struct two *t, gconstpointer arg)
     uint8_t body[512];
     uint32_t len = version_body(body, 0, 0, stock_json);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    uint16_t id;
 
     g_strlcpy(addr.sun_path, t->a.vm->cfg->socket, sizeof(addr.sun_path));
     g_assert_cmpint(connect(fd, (struct sockaddr *)&addr, sizeof(addr)), ==, 0);
-    client_send(fd, VFIO_USER_VERSION, 0, body, len, NULL, 0);
+    id = client_send(fd, VFIO_USER_VERSION, 0, body, len, NULL, 0);
+    expect_reply(fd, id, EBUSY);
     expect_eof(fd);
     close(fd);
     check_b_answers(t);

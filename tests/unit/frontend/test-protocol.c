@@ -16,6 +16,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "frontend/conn.h"
 #include "frontend/frontend.h"
 #include "guest/budget.h"
 
@@ -419,18 +420,84 @@ static void test_not_reading(struct fixture *f, gconstpointer arg)
     client_silent(f->cl);
 }
 
+/* What a client at @fd learns that is not served: its VERSION's answer, and the end. */
+static int refusal(int fd)
+{
+    g_autofree struct reply *r = g_new0(struct reply, 1);
+    uint8_t body[512];
+    uint32_t len = version_body(body, 0, 0, stock_json);
+    int err = client_call(fd, VFIO_USER_VERSION, body, len, NULL, 0, r);
+    char byte;
+
+    g_assert_cmpint(recv(fd, &byte, 1, MSG_DONTWAIT), ==, 0); /* no reset */
+    close(fd);
+    return err;
+}
+
 static void test_second_client(struct fixture *f, gconstpointer arg)
 {
-    int other;
+    int other[12];
     char byte;
 
     client_attach(f);
-    other = client_connect(f);
-    g_assert_cmpint(recv(other, &byte, 1, MSG_DONTWAIT), ==, 0);
-    close(other);
+    g_assert_cmpint(refusal(client_connect(f)), ==, EBUSY);
+    /* Some may take their time, no more. */
+    for (unsigned i = 0; i < G_N_ELEMENTS(other); i++) {
+        other[i] = client_connect(f);
+    }
+    g_assert_cmpint(recv(other[G_N_ELEMENTS(other) - 1], &byte, 1, MSG_DONTWAIT), ==, 0);
+    close(other[1]); /* without a word */
+    pump();
+    g_assert_cmpint(refusal(other[0]), ==, EBUSY);
     g_assert_cmpint(client_do(f->cl, VFIO_USER_DEVICE_RESET, NULL, 0), ==, 0);
     client_close(f);
     client_attach(f);
+    for (unsigned i = 2; i < G_N_ELEMENTS(other); i++) {
+        close(other[i]);
+    }
+    pump();
+}
+
+/* In pieces, of the wrong kind, and too long. */
+static void test_refused_pieces(struct fixture *f, gconstpointer arg)
+{
+    struct vfio_user_hdr hdr = {1, VFIO_USER_VERSION, VFU_MAX_FIRST_MSG + 1, 0, 0};
+    uint8_t msg[1024];
+    g_autofree struct reply *r = g_new0(struct reply, 1);
+    uint32_t len = version_body(msg + sizeof(hdr), 0, 0, stock_json);
+    char byte;
+    int fd;
+
+    client_attach(f);
+    fd = client_connect(f);
+    client_raw(fd, &hdr, sizeof(hdr), NULL, 0);
+    pump();
+    g_assert_cmpint(recv(fd, &byte, 1, MSG_DONTWAIT), ==, 0);
+    close(fd);
+
+    hdr.size = (uint32_t)sizeof(hdr) + len;
+    memcpy(msg, &hdr, sizeof(hdr));
+    fd = client_connect(f);
+    for (uint32_t i = 0; i < hdr.size; i++) {
+        client_silent(fd);
+        client_raw(fd, msg + i, 1, NULL, 0);
+    }
+    client_recv(fd, r);
+    g_assert_cmpuint(r->hdr.error, ==, EBUSY);
+    close(fd);
+}
+
+static void test_wrong_user(struct fixture *f, gconstpointer arg)
+{
+    g_autofree char *me = g_strdup_printf("%u", getuid());
+    GError *err = NULL;
+
+    g_assert_true(config_vm_set(f->vm->cfg, "uid", "4000000", &err));
+    g_assert_cmpint(refusal(client_connect(f)), ==, EPERM);
+    g_assert_null(f->vm->conn);
+    g_assert_true(config_vm_set(f->vm->cfg, "uid", me, &err));
+    client_attach(f);
+    g_assert_cmpint(refusal(client_connect(f)), ==, EBUSY);
 }
 
 /* Half-close, an end in mid-message, and a connection that says nothing. */
@@ -519,6 +586,7 @@ static void test_listen(struct fixture *f, gconstpointer arg)
     g_clear_error(&err);
     g_assert_cmpint(g_unlink(path), ==, 0);
     pump();
+    refusals_forget(&vm);
 }
 
 /* A TCP socket whose close() takes until @peer has read what was sent, for
@@ -581,6 +649,134 @@ static void test_slow_fds(struct fixture *f, gconstpointer arg)
     g_assert_cmpint(client_do(f->cl, VFIO_USER_VERSION, body, len), ==, 0);
 }
 
+/*
+ * A client that is not served sends such descriptors: it disturbs neither the VMM that
+ * is, nor, when that has left, the next one, nor is the VM's removal held up.
+ */
+static void test_refused_fds(struct fixture *f, gconstpointer arg)
+{
+    struct {
+        struct vfio_user_hdr hdr;
+        uint8_t body[512];
+    } msg = {{1, VFIO_USER_VERSION, sizeof(msg), 0, 0}, {0}};
+    g_autofree struct reply *r = g_new0(struct reply, 1);
+    int fds[64], peer, other[2];
+    uint32_t len;
+    char byte;
+
+    alarm(60); /* what hangs would for hours */
+    client_attach(f);
+    fds[0] = slow_to_close(&peer);
+    for (unsigned i = 1; i < G_N_ELEMENTS(fds); i++) {
+        fds[i] = dup(STDIN_FILENO);
+    }
+    for (unsigned i = 0; i < G_N_ELEMENTS(other); i++) {
+        other[i] = client_connect(f);
+        client_raw(other[i], &msg, sizeof(msg), fds, G_N_ELEMENTS(fds));
+    }
+    for (unsigned i = 0; i < G_N_ELEMENTS(fds); i++) {
+        close(fds[i]);
+    }
+    pump();
+    g_assert_cmpint(recv(other[0], &byte, 1, 0), <=, 0); /* a reset, maybe */
+    g_assert_cmpuint(refusals_closing(f->vm), >=, 1);    /* only its last close() hangs */
+    g_assert_cmpuint(discard_waiting(f->vm->discard), ==, 0);
+    g_assert_cmpint(client_do(f->cl, VFIO_USER_DEVICE_RESET, NULL, 0), ==, 0);
+    client_close(f);
+    client_attach(f);
+    g_assert_cmpint(refusal(client_connect(f)), ==, EBUSY);
+
+    /* Too many of them: the next second client waits. */
+    while (!refuse_full(f->vm)) {
+        int one = client_connect(f), null = dup(STDIN_FILENO);
+
+        client_raw(one, "x", 1, &null, 1);
+        close(null);
+        pump();
+        close(one);
+    }
+    close(other[1]);
+    other[1] = client_connect(f);
+    len = version_body(msg.body, 0, 0, stock_json);
+    client_send(other[1], VFIO_USER_VERSION, 0, msg.body, len, NULL, 0);
+    client_silent(other[1]);
+    g_assert_cmpint(client_do(f->cl, VFIO_USER_DEVICE_RESET, NULL, 0), ==, 0);
+    close(peer); /* resets: nothing to wait for */
+    client_recv(other[1], r);
+    g_assert_cmpuint(r->hdr.error, ==, EBUSY);
+    while (refusals_closing(f->vm)) {
+        g_usleep(1000);
+    }
+    close(other[0]);
+    close(other[1]);
+    alarm(0);
+}
+
+/* ... with a byte out of band, which nobody who does not ask for it is given. */
+static void test_out_of_band(struct fixture *f, gconstpointer arg)
+{
+    union {
+        struct cmsghdr head;
+        uint8_t space[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct iovec iov = {(void *)"x", 1};
+    struct msghdr mh = {.msg_iov = &iov,
+                        .msg_iovlen = 1,
+                        .msg_control = &control,
+                        .msg_controllen = sizeof(control)};
+
+    control.head.cmsg_level = SOL_SOCKET;
+    control.head.cmsg_type = SCM_RIGHTS;
+    control.head.cmsg_len = CMSG_LEN(sizeof(int));
+    alarm(60);
+    for (unsigned served = 0; served < 2; served++) {
+        int peer, slow = slow_to_close(&peer), other = -1;
+
+        client_attach(f);
+        if (!served) {
+            other = client_connect(f);
+        }
+        memcpy(CMSG_DATA(&control.head), &slow, sizeof(slow));
+        if (sendmsg(served ? f->cl : other, &mh, MSG_OOB) < 0) {
+            g_assert_cmpint(errno, ==, EOPNOTSUPP); /* then there is no such thing */
+        }
+        close(slow);
+        client_raw(served ? f->cl : other, "y", 1, NULL, 0);
+        pump();
+        close(peer);
+        close(other);
+        client_close(f);
+    }
+    alarm(0);
+}
+
+/* A VM is removed while such a client waits to be accepted. */
+static void test_unlisten_queue(struct fixture *f, gconstpointer arg)
+{
+    g_autofree char *path = g_build_filename(f->dir, "other.sock", NULL);
+    struct vm_config cfg = {.name = (char *)"other", .socket = path, .any_uid = true};
+    struct vm vm = {.cfg = &cfg};
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), peer, slow;
+    struct vfu_listener *l = frontend_listen(&vm, NULL);
+
+    g_assert_nonnull(l);
+    alarm(60);
+    g_strlcpy(addr.sun_path, path, sizeof(addr.sun_path));
+    g_assert_cmpint(connect(fd, (struct sockaddr *)&addr, sizeof(addr)), ==, 0);
+    slow = slow_to_close(&peer);
+    client_raw(fd, "x", 1, &slow, 1);
+    close(slow);
+    close(fd);
+    frontend_unlisten(l);
+    close(peer);
+    while (refusals_closing(&vm)) {
+        g_usleep(1000);
+    }
+    refusals_forget(&vm);
+    alarm(0);
+}
+
 /* A VM that comes and goes faster than it is unmapped waits for that. */
 static void test_piled_up(struct fixture *f, gconstpointer arg)
 {
@@ -630,9 +826,14 @@ int main(int argc, char **argv)
     ADD(pipelined);
     ADD(not_reading);
     ADD(second_client);
+    ADD(refused_pieces);
+    ADD(wrong_user);
     ADD(leaving);
     ADD(fault);
     ADD(slow_fds);
+    ADD(refused_fds);
+    ADD(out_of_band);
+    ADD(unlisten_queue);
     ADD(piled_up);
     ADD(listen);
     return g_test_run();
