@@ -60,13 +60,26 @@ static void in_ms(PVRDMADevice *s, unsigned ms)
     timer_mod(s->again.timer, now_ms() + ms);
 }
 
+/*
+ * Behind the next pause, a quarter shorter or longer: all QEMUs of a host lose
+ * a daemon at one moment, and are not to come back at one.
+ */
+static void pause_some(PVRDMADevice *s)
+{
+    unsigned ms = s->again.pause_ms;
+
+    ms += g_random_int_range(0, ms / 2 + 1) - ms / 4;
+    trace_pvrdma_reconnect_pause(s->name, ms);
+    in_ms(s, ms);
+}
+
 static void try_later(PVRDMADevice *s, const Error *why)
 {
     PVRDMAReconnect *r = &s->again;
 
     trace_pvrdma_reconnect_nobody(s->name, error_get_pretty(why), r->pause_ms);
     r->pause_ms = MIN(r->pause_ms, PAUSE_MAX_MS);
-    in_ms(s, r->pause_ms);
+    pause_some(s);
     r->pause_ms = MIN(2 * r->pause_ms, PAUSE_MAX_MS);
 }
 
@@ -89,7 +102,7 @@ static void refuse(PVRDMADevice *s, const PVRDMAClient *c, const Error *why)
         r->refusal = g_strdup(text);
     }
     r->pause_ms = MAX(r->pause_ms, PAUSE_UNFIT_MIN_MS);
-    in_ms(s, r->pause_ms);
+    pause_some(s);
     r->pause_ms = MIN(2 * r->pause_ms, PAUSE_UNFIT_MAX_MS);
 }
 
@@ -207,7 +220,7 @@ void pvrdma_reconnect_start(PVRDMADevice *s)
     if (now_ms() - r->since_ms > PAUSE_MAX_MS) {
         r->pause_ms = PAUSE_MIN_MS;
     }
-    in_ms(s, r->pause_ms);
+    pause_some(s);
     r->pause_ms = MIN(2 * r->pause_ms, PAUSE_MAX_MS);
 }
 

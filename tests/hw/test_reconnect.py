@@ -3,6 +3,7 @@
 it, and not before."""
 
 import os
+import re
 import socket
 import struct
 import threading
@@ -306,6 +307,20 @@ class Unfit(Back):
         # The second has been refused then.
         server.wait(lambda: server.connections >= 3, 'third attempt', LONG_PAUSE)
         self.assertEqual(self.qemu.log().count('there is another pvrdmad'), 1)
+
+    def test_pauses(self):
+        """They differ from one QEMU to the next: all lose a daemon at once."""
+        def pauses():
+            return [int(ms) for ms in re.findall(r'pvrdma_reconnect_pause \S+: (\d+) ms',
+                                                 self.qemu.log())]
+        self.qemu.execute('trace-event-set-state', name='pvrdma_reconnect_pause',
+                          enable=True)
+        self.lose()
+        self.qemu.until(lambda: len(pauses()) >= 6, 'attempts', LONG_PAUSE)
+        schedule = (100, 200, 400, 800, 1600, 2000)
+        for ms, middle in zip(pauses(), schedule):
+            self.assertLessEqual(abs(ms - middle), middle / 4)
+        self.assertNotEqual(tuple(pauses()[:6]), schedule)
 
     def test_no_answer(self):
         """Nobody waits for it, neither the guest nor the monitor."""
