@@ -46,12 +46,22 @@ unsigned datapath_vm_worker(const struct vm *vm);
 
 /*
  * In a coroutine the main loop may turn before take returns: what was looked up
- * before must be the caller's (vm->ops).
+ * before must be the caller's (vm->ops).  Outside of one it blocks, for as long as a
+ * worker needs for a page fault: only where no VM is served.
  */
 void vm_token_take(struct vm *vm);
 void vm_token_release(struct vm *vm);
 /* The same, by who has left nothing for its worker to do: that is not woken. */
 void vm_token_return(struct vm *vm);
+/*
+ * For who must not wait: ask for it, and its worker takes it no more; ask and try, for
+ * some microseconds; try once more, after either.  True: it is had, as by
+ * vm_token_take().  Who does not get it tries again or gives up.
+ */
+void vm_token_ask(struct vm *vm);
+bool vm_token_try(struct vm *vm);
+bool vm_token_try_again(struct vm *vm);
+void vm_token_give_up(struct vm *vm);
 /* qp->lock, with the VM's token held; in a coroutine that may be let go meanwhile. */
 void vm_qp_lock(struct qp *qp);
 /* cq->lock, with (@token) or without the VM's token; likewise. */

@@ -12,6 +12,8 @@
 
 /* How long a coroutine tries to get a lock before it lets the main loop go on. */
 #define LOCK_SPIN_NS 200000u
+/* How long the main thread tries to get a token outside of one. */
+#define TRY_SPIN_NS 100000u
 
 static uint64_t (*named_workers)(void);
 
@@ -123,6 +125,39 @@ void vm_token_take(struct vm *vm)
     while (!lock_soon(&vm->dp.token)) {
         grace_wait(); /* a worker that has passed has let go, and sees us wait */
     }
+}
+
+void vm_token_ask(struct vm *vm)
+{
+    atomic_fetch_add(&vm->dp.token_waiters, 1);
+}
+
+bool vm_token_try_again(struct vm *vm)
+{
+    return pthread_mutex_trylock(&vm->dp.token) == 0;
+}
+
+bool vm_token_try(struct vm *vm)
+{
+    uint64_t end = 0;
+
+    vm_token_ask(vm);
+    while (!vm_token_try_again(vm)) {
+        uint64_t now = now_ns();
+
+        end = end ? end : now + TRY_SPIN_NS;
+        if (now >= end) {
+            return false;
+        }
+        sched_yield();
+    }
+    return true;
+}
+
+void vm_token_give_up(struct vm *vm)
+{
+    atomic_fetch_sub(&vm->dp.token_waiters, 1);
+    datapath_wake(vm);
 }
 
 void vm_qp_lock(struct qp *qp)

@@ -138,13 +138,29 @@ def bad_moves(objects):
                 yield '%s calls %s()' % (member, symbol)
 
 
+# What waits for a VM's token or for a lock that a worker holds through a page fault: transport/
+# is called by the main loop outside of coroutines (tcp/owed.c).
+WAITS = {'vm_token_take', 'vm_qp_lock', 'vm_cq_lock', 'grace_wait'}
+
+
+def bad_waits(floors, objects):
+    for member, (_, needed) in sorted(objects.items()):
+        if object_room(floors, member) == 'transport':
+            for symbol in sorted(needed & WAITS):
+                yield '%s calls %s()' % (member, symbol)
+
+
 def self_test(floors):
     """Arrows made for the purpose are found, and the ones down are not."""
     passing = {LINKS + 'link.c.o': (set(), {'__recv_chk'}),
                LINKS + 'stream.c.o': (set(), {'sendmsg'})}
     up = {'guest_mem.c.o': (set(), {'vm_attach'}), 'vm.c.o': ({'vm_attach'}, set())}
     down = {'guest_mem.c.o': ({'guest_fault'}, set()), 'vm.c.o': (set(), {'guest_fault'})}
-    return (list(bad_moves(passing)) == [LINKS + 'link.c.o calls recv()'] and
+    waits = {'transport_tcp_setup.c.o': (set(), {'vm_token_take', 'vm_token_try'}),
+             'verbs_qp.c.o': (set(), {'vm_token_take'})}
+    return (list(bad_waits(floors, waits)) ==
+            ['transport_tcp_setup.c.o calls vm_token_take()'] and
+            list(bad_moves(passing)) == [LINKS + 'link.c.o calls recv()'] and
             len(list(bad_symbols(floors, up))) == 1 and
             not list(bad_symbols(floors, down)) and
             floors.arrow_runs_up('datapath', 'transport') and
@@ -162,6 +178,7 @@ def main():
         ('symbols', lambda: bad_symbols(floors, objects)),
         ('bytes of links pass stream.c', lambda: bad_moves(objects) if any(
             LINKS + 'stream' in member for member in objects) else ['there is no stream.c']),
+        ('transport/ waits for no token', lambda: bad_waits(floors, objects)),
         ('all objects were read', lambda: [] if len(objects) > 20 else
          ['only %d objects in %s' % (len(objects), archive)]),
     ])

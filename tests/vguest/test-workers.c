@@ -6,10 +6,7 @@
  */
 #include "vgtest.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/ptrace.h>
-#include <sys/wait.h>
 
 /* Workers 0 and 1 are named: by vm0, and by the network for vm1 and vm2. */
 #define NETWORK "[network lan]\nworker=1"
@@ -67,35 +64,20 @@ static void written(struct vgt_pair *p, uint64_t id)
     vgt_check(VG_MR_HOST(p->s[1].mr, 0), 5000, id);
 }
 
-static pid_t worker_thread(unsigned i)
-{
-    JsonNode *status = vg_daemon_status(vgt_daemon);
-    JsonArray *all =
-        json_object_get_array_member(json_node_get_object(status), "worker_threads");
-    pid_t tid = (pid_t)json_object_get_int_member(json_array_get_object_element(all, i),
-                                                  "thread");
-
-    json_node_unref(status);
-    return tid;
-}
-
 /* From vm0 to itself at worker 0, from vm1 to vm3 at worker 1 and back at worker 2. */
 static void test_isolation(void)
 {
-    pid_t tid = worker_thread(0);
     struct vgt_pair a, b, c;
     struct pvrdma_cqe cqe;
+    pid_t tid;
 
     vgt_pair_open(&a, 0, 0, NULL);
     vgt_pair_open(&b, 1, 3, NULL);
     vgt_pair_open(&c, 4, 2, NULL);
     write_one(&a, 1);
     written(&a, 1);
-    if (ptrace(PTRACE_SEIZE, tid, NULL, NULL) != 0) {
-        g_test_skip(g_strerror(errno));
-    } else {
-        g_assert_cmpint(ptrace(PTRACE_INTERRUPT, tid, NULL, NULL), ==, 0);
-        g_assert_cmpint(waitpid(tid, NULL, __WALL), ==, tid);
+    tid = vgt_worker_stop(0);
+    if (tid) {
         write_one(&a, 2);
         for (unsigned i = 0; i < 200; i++) {
             write_one(&b, i);
@@ -104,7 +86,7 @@ static void test_isolation(void)
             written(&c, i);
         }
         g_assert_cmpint(vg_cq_poll(a.s[0].scq, &cqe, 1), ==, 0);
-        g_assert_cmpint(ptrace(PTRACE_DETACH, tid, NULL, NULL), ==, 0);
+        vgt_worker_go(tid);
         written(&a, 2);
     }
     vgt_pair_close(&c);

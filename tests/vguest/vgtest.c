@@ -4,9 +4,12 @@
  */
 #include "vgtest.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 struct vg_daemon *vgt_daemon;
@@ -382,6 +385,36 @@ unsigned vgt_worker_of(unsigned vm)
     n = (unsigned)json_object_get_int_member(o, "worker");
     json_node_unref(status);
     return n;
+}
+
+static pid_t worker_thread(unsigned i)
+{
+    JsonNode *status = vg_daemon_status(vgt_daemon);
+    JsonArray *all =
+        json_object_get_array_member(json_node_get_object(status), "worker_threads");
+    pid_t tid = (pid_t)json_object_get_int_member(json_array_get_object_element(all, i),
+                                                  "thread");
+
+    json_node_unref(status);
+    return tid;
+}
+
+pid_t vgt_worker_stop(unsigned i)
+{
+    pid_t tid = worker_thread(i);
+
+    if (ptrace(PTRACE_SEIZE, tid, NULL, NULL) != 0) {
+        g_test_skip(g_strerror(errno));
+        return 0;
+    }
+    g_assert_cmpint(ptrace(PTRACE_INTERRUPT, tid, NULL, NULL), ==, 0);
+    g_assert_cmpint(waitpid(tid, NULL, __WALL), ==, tid);
+    return tid;
+}
+
+void vgt_worker_go(pid_t tid)
+{
+    g_assert_cmpint(ptrace(PTRACE_DETACH, tid, NULL, NULL), ==, 0);
 }
 
 int64_t vgt_restart(const struct vg_daemon *d)

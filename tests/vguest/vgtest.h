@@ -123,6 +123,12 @@ void vgt_usage_returns(const struct vg_usage *want);
 
 /* The worker that serves VM @vm, which is attached. */
 unsigned vgt_worker_of(unsigned vm);
+/*
+ * Worker @i of vgt_daemon stands still, as in a page fault, until vgt_worker_go() with
+ * what is returned; 0: it cannot be, and the test is skipped.  By one thread.
+ */
+pid_t vgt_worker_stop(unsigned i);
+void vgt_worker_go(pid_t tid);
 
 /* Data patterns: byte i depends on @seed and i. */
 void vgt_fill(void *buf, size_t len, uint64_t seed);

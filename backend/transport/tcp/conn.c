@@ -26,6 +26,7 @@
  *
  *   conn.c   connections and streams come and go; the transport's interface
  *   turns.c  what a VM's streams do in its turns
+ *   owed.c   what the main thread does with a VM's token, for which it does not wait
  *   setup.c  the main thread: who connects; with it startup.c (MPA's startup frames),
  *            follow.c (peers that move) and loop.c (both ends in this daemon); and
  *            announce.c, park.c and take.c (streams that are made before a peer moves)
@@ -215,12 +216,16 @@ void conn_hello(struct conn *c, struct hello *h)
     for (uint64_t i = h->seq; i < qp->req.seq; i++) {
         h->psn = (h->psn - window_at(qp, i)->npsn) & PSN_MASK;
     }
-    pthread_mutex_lock(&qp->lock);
     h->heard = qp->resp.incarnation;
     h->got = qp->resp.seq;
     h->failed_status = atomic_load(&qp->resp.failed_status);
     h->failed_seq = qp->resp.failed_seq;
-    pthread_mutex_unlock(&qp->lock);
+}
+
+void conn_peer_failed(struct conn *c, uint8_t status, uint64_t seq)
+{
+    c->peer_failed_status = status;
+    c->peer_failed_seq = seq;
 }
 
 uint32_t conn_mulpdu(int fd, bool markers)
@@ -252,19 +257,13 @@ bool conn_waits(const struct conn *c)
 static bool is_behind(const struct conn *c, const struct hello *own,
                       const struct hello *peer)
 {
-    struct qp *qp = c->qp;
-    bool behind;
-
     if (!c->reliable || own->heard == peer->incarnation) {
         return c->reliable && peer->seq > own->got;
     }
     if (own->heard || peer->heard != c->incarnation || peer->seq == 0) {
         return false;
     }
-    pthread_mutex_lock(&qp->lock);
-    behind = peer->psn != qp->resp.psn; /* else they took another path, both */
-    pthread_mutex_unlock(&qp->lock);
-    return behind;
+    return peer->psn != c->qp->resp.psn; /* else they took another path, both */
 }
 
 bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
@@ -375,6 +374,7 @@ static void tcp_unbind(struct qp *qp)
 
     qp->req.conn = NULL;
     setup_forget(c);
+    conn_owe_no_more(c, ~0u);
     if (c->s) {
         tx_last_words(c);
         c->qp = NULL; /* it need not be told */

@@ -143,6 +143,23 @@ struct place {
     struct claim claim;
 };
 
+/* What a connection is owed by the main thread, with the VM's token: owed.c. */
+enum owed {
+    OWED_FOLLOW = 1 << 0,    /* conn_follow() */
+    OWED_GONE = 1 << 1,      /* its host is no peer any more */
+    OWED_REACHABLE = 1 << 2, /* conn_reachable() */
+    OWED_ANEW = 1 << 3,      /* ... at another place */
+    OWED_FAILURE = 1 << 4,   /* the peer's queue pair has failed: @heard */
+    OWED_NOT_NOW = 1 << 5,   /* there is no try */
+    OWED_IN_VAIN = 1 << 6,   /* it was in vain */
+    OWED_HELLO = 1 << 7,     /* the Request is to be sent: @setup */
+    OWED_STREAM = 1 << 8,    /* the Reply has come: @setup */
+    OWED_REQUEST = 1 << 9,   /* a Request has come: @arrived */
+    OWED_TAKE = 1 << 10,     /* TAKE is to be sent: @taking */
+    OWED_TAKEN = 1 << 11,    /* TAKEN has come: @taking */
+    OWED_ATTACH = 1 << 12,   /* TAKE has come: @attaching */
+};
+
 /* What a connected queue pair has of this room, from RTR to RESET. */
 struct conn {
     /* Under the VM's token; first what each message touches. */
@@ -203,9 +220,17 @@ struct conn {
     struct ask_list *ask_in; /* under setup.c's lock; NULL: it is in none */
     STAILQ_ENTRY(conn) ask_link;
     struct setup_token asked, awaited;
-    uint64_t ask_again;  /* ns: not before, what was asked is under way */
-    uint64_t up_at;      /* ns; of the initiator's stream: a BIND may have crossed it */
-    struct setup *setup; /* under way, or NULL */
+    uint64_t ask_again;    /* ns: not before, what was asked is under way */
+    uint64_t up_at;        /* ns; of the initiator's stream: a BIND may have crossed it */
+    struct setup *setup;   /* under way, or NULL */
+    struct setup *arrived; /* the peer's: its Request is to be answered */
+    struct parked *attaching; /* the same of a TAKE */
+    struct {
+        uint8_t status;
+        uint64_t seq;
+    } heard;               /* for OWED_FAILURE */
+    unsigned owed;         /* of enum owed */
+    TAILQ_ENTRY(conn) owe; /* in net->owed, if any */
     /* The same of a stream that is there; any thread looks whether there is one. */
     _Atomic(struct parked *) taking;
     bool took;          /* one was asked for, to this place: not another one */
@@ -231,6 +256,11 @@ struct tcp_vm {
     struct conn_list work;   /* something to send, to look at or to close */
     struct conn_list unread; /* in their sockets there may be something, or an end */
     uint64_t sweep;          /* ns, when silent peers are looked for; UINT64_MAX: not */
+    /* The main thread's, see owed.c. */
+    struct conn_list owed;
+    bool paying; /* right now */
+    bool late;   /* in the list of those whose token was not had */
+    TAILQ_ENTRY(tcp_vm) late_link;
 };
 
 /* What a worker has one of. */
@@ -266,13 +296,16 @@ void conn_down(struct conn *c);
 /*
  * Both startup frames are exchanged: @fd is a stream now, and if @ready so is the
  * initiator's first frame, or it is ours to send.  False: it was closed.  The worker is
- * to be woken if conn_waits(); else its next turn is early enough.
+ * to be woken if conn_waits(); else its next turn is early enough.  qp->lock is held,
+ * too.
  */
 bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
              const struct hello *own, const struct hello *peer);
 /* Is there something that waits for a stream, or is to be told by it? */
 bool conn_waits(const struct conn *c);
-/* Where we stand, for the peer. */
+/* The peer's queue pair has failed, for that message of ours. */
+void conn_peer_failed(struct conn *c, uint8_t status, uint64_t seq);
+/* Where we stand, for the peer.  qp->lock is held, too. */
 void conn_hello(struct conn *c, struct hello *h);
 /* The longest ULPDU as the TCP connection is now; its segments grow with its window. */
 uint32_t conn_mulpdu(int fd, bool markers);
@@ -345,5 +378,15 @@ bool setup_waits(struct conn *c);
 /* Its queue pair is there, and goes.  Main thread. */
 void setup_know(struct conn *c);
 void setup_forget(struct conn *c);
+
+/* ---- owed.c ---- */
+
+/* @c is owed that, of enum owed: now, if the token is had at once.  Main thread. */
+void conn_owe(struct conn *c, unsigned what);
+/* That is of no use any more. */
+void conn_owe_no_more(struct conn *c, unsigned what);
+/* @net goes, and has no connection any more. */
+void owed_vm_gone(struct tcp_vm *net);
+void owed_close(void);
 
 #endif /* PVRDMAD_TCP_CONN_H */

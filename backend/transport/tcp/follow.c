@@ -75,9 +75,7 @@ void follow_catch_up(struct conn *c)
 {
     if (c->place.who && !follow_is_there(c)) {
         drop_setup(c);
-        vm_token_take(c->vm);
-        conn_follow(c);
-        vm_token_release(c->vm);
+        conn_owe(c, OWED_FOLLOW);
     }
     c->place = place_of(c->route);
 }
@@ -94,9 +92,7 @@ static void follow(struct conn *c)
     follow_catch_up(c);
     up = c->place.who && !route_is_held(c->route);
     if (up) {
-        vm_token_take(c->vm);
-        conn_reachable(c, anew);
-        vm_token_release(c->vm);
+        conn_owe(c, OWED_REACHABLE | (anew ? OWED_ANEW : 0));
     }
     if (up && !c->is_self && (tcp_forced || !atomic_load(&c->route->vm))) {
         setup_ask(c); /* which looks whether there is a stream */
@@ -191,7 +187,6 @@ static bool is_gone(const struct peer *p)
     return p && peer_find(peer_name(p)) != p;
 }
 
-/* In no coroutine: while a token is waited for, no connection goes. */
 static void leave_the_gone(void)
 {
     struct conn *c;
@@ -206,10 +201,7 @@ static void leave_the_gone(void)
             startup_cancel(c);
             take_cancel(c);
             c->peer = NULL;
-            vm_token_take(c->vm);
-            conn_break(c, "its host is no peer any more");
-            atomic_store(&c->net->net.ready, true);
-            vm_token_release(c->vm); /* its worker looks */
+            conn_owe(c, OWED_GONE);
         }
     }
 }

@@ -381,7 +381,9 @@ void parked_free(struct parked *p)
     }
     p->host->n--;
     n_streams--;
+    g_free(p->take);
     g_free(p->own);
+    g_free(p->peer);
     g_free(p);
 }
 

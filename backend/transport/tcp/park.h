@@ -20,8 +20,8 @@ struct park_host {
     struct peer *peer;
     unsigned n; /* streams, with those that are being made or taken */
     unsigned n_parks;
-    unsigned making; /* of @n: being made */
-    unsigned n_taking;
+    unsigned making;            /* of @n: being made */
+    unsigned n_taking;          /* of which the peer has not answered */
     TAILQ_HEAD(, park) to_make; /* those that want more, see announce.c */
     uint64_t paid;              /* ns; what it may make, see announce.c */
     struct ask_list waiting;    /* to take one, see take.c */
@@ -62,9 +62,11 @@ struct parked {
     bool made_here;
     struct setup *setup; /* MAKING */
     uint64_t until;      /* ns; of FIRST and of TAKING */
-    /* TAKING: */
+    /* TAKING, see take.c: */
     struct conn *conn;
-    struct hello *own;
+    bool asked;             /* the peer was, and has not answered */
+    struct peer_take *take; /* what it is asked; or what it has */
+    struct hello *own, *peer;
 };
 
 void park_open(void);

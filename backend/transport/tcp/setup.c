@@ -129,15 +129,9 @@ void setup_ask_over(struct conn *c)
 void setup_in_vain(struct conn *c)
 {
     setup_ask_over(c);
-    if (!c->trying) {
-        return;
+    if (c->trying) {
+        conn_owe(c, OWED_IN_VAIN);
     }
-    vm_token_take(c->vm);
-    if (c->trying && !c->s) {
-        c->trying = false;
-        c->refused = true;
-    }
-    vm_token_release(c->vm);
 }
 
 /* Is the queue pair one that could take messages, or has to say why it does not? */
@@ -207,9 +201,7 @@ void setup_random_token(uint64_t token[2])
 static void not_now(struct conn *c)
 {
     if (c->trying) {
-        vm_token_take(c->vm);
-        c->trying = false;
-        vm_token_release(c->vm);
+        conn_owe(c, OWED_NOT_NOW);
     }
 }
 
@@ -548,6 +540,7 @@ void tcp_close(void)
     park_close();
     startup_close();
     loop_close();
+    owed_close();
     if (asks_fd >= 0) {
         fdwatch_remove(asks_watch);
         fdwatch_not_later(&asks_later);

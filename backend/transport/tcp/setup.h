@@ -18,7 +18,7 @@
 
 /* What was asked for is there, or is wanted no more. */
 void setup_ask_over(struct conn *c);
-/* The try was in vain: start() is to say so.  No token is held. */
+/* The try was in vain: start() is to say so. */
 void setup_in_vain(struct conn *c);
 /* What was asked for and what is awaited: nothing of it any more. */
 void setup_drop(struct conn *c);
@@ -66,8 +66,6 @@ void startup_cancel(struct conn *c);
 void startup_dont_pace(int fd);
 void startup_close(void);
 
-/* The token of @vm; its worker is to look at once, or in its next turn. */
-void startup_give_back(struct vm *vm, bool wake);
 /* Does @c mean to send READs or atomics? */
 bool startup_wants_reads(const struct conn *c);
 /* Does a peer of @c's service say that, with that token?  It is in @peer then. */
@@ -75,11 +73,19 @@ bool startup_hears(const struct conn *c, const uint8_t *in, size_t len,
                    const uint64_t token[2], struct hello *peer);
 /*
  * The responder's side: what it says to an initiator that says @peer.  False: there is to
- * be no stream.  Token held.
+ * be no stream.  Token and qp->lock held.
  */
 bool startup_agree(struct conn *c, const struct hello *peer, struct hello *own);
 /* The initiator's: there is none, maybe because the peer's queue pair has failed. */
 void startup_refused(struct conn *c, const struct hello *peer);
+/*
+ * What is owed (owed.c): the Request is sent; its Reply makes a stream; so does another's
+ * Request that is answered.  Token and qp->lock held; true: the worker is to look at
+ * once.
+ */
+bool startup_pay_hello(struct conn *c);
+bool startup_pay_stream(struct conn *c);
+bool startup_pay_request(struct conn *c);
 /* Make one that is to be parked; announce_made() tells.  False: that cannot be. */
 bool startup_park(struct parked *p, const struct sockaddr_storage *to,
                   const struct sockaddr_storage *from);
@@ -112,7 +118,14 @@ void announce_close(void);
 
 /* If there is one for @c, ask for it in place of @b.  False: there is none. */
 bool take_begin(struct conn *c, struct peer *peer, const struct peer_bind *b);
-/* @c wants none any more. */
+/*
+ * What is owed (owed.c): to say TAKE; its TAKEN makes a stream; so does another's TAKE
+ * that is answered.  Token and qp->lock held; true: the worker is to look at once.
+ */
+bool take_pay(struct conn *c);
+bool take_pay_taken(struct conn *c);
+bool take_pay_attach(struct conn *c);
+/* @c wants none any more, nor are others' awaited. */
 void take_cancel(struct conn *c);
 void take_came(struct peer *from, const struct peer_take *t);
 void take_answered(struct peer *from, const struct peer_taken *t);
@@ -128,7 +141,7 @@ void follow_forget(struct conn *c);
 unsigned follow_count(const struct route *route);
 /* Is the peer still where all of @c belongs to? */
 bool follow_is_there(const struct conn *c);
-/* From now on all of it belongs to where the peer is now.  No token is held. */
+/* From now on all of it belongs to where the peer is now. */
 void follow_catch_up(struct conn *c);
 /* A host that is no peer any more has no say in guests' memory. */
 void follow_leave_the_gone(void);

@@ -35,7 +35,8 @@
 #define MAX_ACCEPTED 4096u
 #define MAX_OF_HOST  64u
 
-enum setup_state { CONNECTING, WAIT_REPLY, WAIT_REQUEST };
+/* OWED: all has come, and what is to be done needs the VM's token (owed.c). */
+enum setup_state { CONNECTING, WAIT_REPLY, WAIT_REQUEST, OWED };
 
 /* A TCP connection on its way to be a stream. */
 struct setup {
@@ -46,9 +47,11 @@ struct setup {
     guint watch; /* 0: none is needed yet */
     GIOCondition cond;
     uint64_t until; /* ns */
-    /* The initiator's is one of the two, which cancels this if it goes. */
+    /* One of the two, which cancels this if it goes; a responder's: when it is OWED. */
     struct conn *conn;
     struct parked *parked;
+    struct framing framing; /* of an initiator's that is OWED, and what the peer says */
+    struct hello peer;
     struct sockaddr_storage from; /* of one that has come; AF_UNSPEC: this daemon */
     struct hello own;
     size_t have;
@@ -89,8 +92,12 @@ static void setup_free(struct setup *s, bool close_fd)
     if (close_fd) {
         close(s->fd);
     }
-    if (s->conn) {
+    if (s->conn && s->conn->setup == s) {
         s->conn->setup = NULL;
+        conn_owe_no_more(s->conn, OWED_HELLO | OWED_STREAM);
+    } else if (s->conn) {
+        s->conn->arrived = NULL;
+        conn_owe_no_more(s->conn, OWED_REQUEST);
     }
     if (s->parked) {
         s->parked->setup = NULL;
@@ -104,7 +111,7 @@ static void setup_free(struct setup *s, bool close_fd)
 static void setup_failed(struct setup *s, const char *why)
 {
     struct parked *p = s->parked;
-    struct conn *c = s->conn;
+    struct conn *c = s->conn && s->conn->setup == s ? s->conn : NULL;
 
     log_msg(LOG_LVL_DEBUG, "a connection was not made: %s", why);
     setup_free(s, true);
@@ -137,15 +144,6 @@ static gboolean look(gpointer unused)
     }
     look_timer = 0;
     return G_SOURCE_REMOVE;
-}
-
-void startup_give_back(struct vm *vm, bool wake)
-{
-    if (wake) {
-        vm_token_release(vm);
-    } else {
-        vm_token_return(vm);
-    }
 }
 
 static gboolean on_socket(int fd, GIOCondition ready, gpointer opaque);
@@ -256,33 +254,10 @@ bool startup_wants_reads(const struct conn *c)
 
 /* ---- the initiator ---- */
 
-static void begin_hello(struct setup *s)
+static void request_sent(struct setup *s, int err)
 {
-    struct conn *c = s->conn;
-    bool had;
-
-    vm_token_take(c->vm);
-    had = c->s;
-    conn_down(c);
-    conn_hello(c, &s->own);
-    startup_give_back(c->vm, had);
-    memcpy(s->own.token, c->asked.token, sizeof(s->own.token));
-}
-
-/* As soon as the connection takes it, which may be at once. */
-static void send_request(struct setup *s)
-{
-    struct mpa_frame request;
-    int err;
-
-    mpa_request(&mpa_config, &request);
-    if (s->parked) {
-        err = send_parking(s->fd, &request, s->parked);
-    } else {
-        begin_hello(s);
-        err = send_hello(s->fd, &request, &s->own);
-    }
     if (err == EAGAIN) {
+        s->state = CONNECTING;
         wait_for(s, G_IO_OUT);
     } else if (err) {
         setup_failed(s, g_strerror(err));
@@ -292,20 +267,54 @@ static void send_request(struct setup *s)
     }
 }
 
-/* If the peer's queue pair has failed, for a message of ours: that is to be known. */
-static void hear_of_failure(struct conn *c, const struct hello *peer)
+/* The VM's token is wanted for it; until then nothing that comes matters. */
+static void owe_setup(struct setup *s, enum owed what)
 {
-    if (peer->failed_status && peer->heard == c->incarnation) {
-        c->peer_failed_status = peer->failed_status;
-        c->peer_failed_seq = peer->failed_seq;
+    unwatch(s);
+    s->state = OWED;
+    conn_owe(s->conn, what);
+}
+
+/* As soon as the connection takes it, which may be at once. */
+static void send_request(struct setup *s)
+{
+    struct mpa_frame request;
+
+    if (s->conn) {
+        owe_setup(s, OWED_HELLO);
+        return;
     }
+    mpa_request(&mpa_config, &request);
+    request_sent(s, send_parking(s->fd, &request, s->parked));
+}
+
+bool startup_pay_hello(struct conn *c)
+{
+    struct setup *s = c->setup;
+    struct mpa_frame request;
+    bool had = c->s;
+
+    conn_down(c);
+    conn_hello(c, &s->own);
+    memcpy(s->own.token, c->asked.token, sizeof(s->own.token));
+    mpa_request(&mpa_config, &request);
+    request_sent(s, send_hello(s->fd, &request, &s->own));
+    return had;
+}
+
+/* Has the peer's queue pair failed, for a message of ours? */
+static bool has_failed(const struct conn *c, const struct hello *peer)
+{
+    return peer->failed_status && peer->heard == c->incarnation;
 }
 
 void startup_refused(struct conn *c, const struct hello *peer)
 {
-    vm_token_take(c->vm);
-    hear_of_failure(c, peer);
-    vm_token_release(c->vm);
+    if (has_failed(c, peer)) {
+        c->heard.status = peer->failed_status;
+        c->heard.seq = peer->failed_seq;
+        conn_owe(c, OWED_FAILURE);
+    }
 }
 
 /* What holds for us by @reply, if we can do with it; @c: NULL, nobody's yet. */
@@ -373,10 +382,7 @@ bool startup_hears(const struct conn *c, const uint8_t *in, size_t len,
 static void take_reply(struct setup *s)
 {
     struct conn *c = s->conn;
-    struct framing framing;
     struct mpa_frame reply;
-    struct hello peer;
-    int fd = s->fd;
 
     if (!read_frame(s, MPA_REPLY, &reply)) {
         return;
@@ -385,29 +391,34 @@ static void take_reply(struct setup *s)
         take_parking_reply(s, &reply);
         return;
     }
-    if (!startup_hears(c, reply.data, reply.data_len, s->own.token, &peer)) {
+    if (!startup_hears(c, reply.data, reply.data_len, s->own.token, &s->peer)) {
         setup_failed(s, "it is not a daemon's, or not this one's");
         return;
     }
     if (reply.reject) {
-        startup_refused(c, &peer);
+        startup_refused(c, &s->peer);
         setup_failed(s, "refused");
         return;
     }
-    if (!end_startup(s, &reply, &framing)) {
-        return;
+    if (end_startup(s, &reply, &s->framing)) {
+        setup_ask_over(c);
+        owe_setup(s, OWED_STREAM);
     }
-    setup_ask_over(c);
-    vm_token_take(c->vm);
+}
+
+bool startup_pay_stream(struct conn *c)
+{
+    struct setup *s = c->setup;
+
     if (!c->s && setup_is_ready(c) && follow_is_there(c)) {
-        conn_up(c, fd, &framing, true, &s->own, &peer);
+        conn_up(c, s->fd, &s->framing, true, &s->own, &s->peer);
         c->up_at = now_ns();
         setup_peer_of(c, &c->peer);
         setup_free(s, false);
     } else {
         setup_free(s, true);
     }
-    startup_give_back(c->vm, conn_waits(c));
+    return conn_waits(c);
 }
 
 static void connected(struct setup *s)
@@ -511,9 +522,21 @@ bool startup_agree(struct conn *c, const struct hello *peer, struct hello *own)
     conn_down(c);
     conn_hello(c, own);
     memcpy(own->token, peer->token, sizeof(own->token));
-    hear_of_failure(c, peer);
+    if (has_failed(c, peer)) {
+        conn_peer_failed(c, peer->failed_status, peer->failed_seq);
+    }
     return !own->failed_status && !peer->failed_status && setup_is_ready(c) &&
            follow_is_there(c);
+}
+
+/* It counts no more among those that have not, and has time anew. */
+static void has_shown_token(struct setup *s)
+{
+    TAILQ_REMOVE(&accepted, s, link);
+    n_accepted--;
+    s->list = &setups;
+    s->until = now_ns() + SETUP_FRAMES_NS;
+    TAILQ_INSERT_TAIL(&setups, s, link);
 }
 
 static bool fits(const struct mpa_frame *request)
@@ -555,14 +578,9 @@ static void park_request(struct setup *s, const struct mpa_frame *request,
 
 static void take_request(struct setup *s)
 {
-    struct mpa_agreed agreed;
-    struct mpa_frame request, reply;
-    struct framing framing;
-    struct hello own, peer;
+    struct mpa_frame request;
     struct parking parking;
     struct conn *c;
-    bool had, refuse;
-    int fd = s->fd;
 
     if (!read_frame(s, MPA_REQUEST, &request)) {
         return;
@@ -571,9 +589,9 @@ static void take_request(struct setup *s)
         park_request(s, &request, &parking);
         return;
     }
-    c = hello_get(request.data, request.data_len, &peer) ? setup_awaited(peer.token)
-                                                         : NULL;
-    if (!c || peer.unreliable == c->reliable || !fits(&request)) {
+    c = hello_get(request.data, request.data_len, &s->peer) ? setup_awaited(s->peer.token)
+                                                            : NULL;
+    if (!c || s->peer.unreliable == c->reliable || !fits(&request)) {
         setup_failed(s, "nobody awaits it");
         return;
     }
@@ -582,9 +600,28 @@ static void take_request(struct setup *s)
         return;
     }
     setup_arrived(c);
-    vm_token_take(c->vm);
-    had = c->s;
-    refuse = !startup_agree(c, &peer, &own);
+    if (c->arrived) { /* there was another try meanwhile */
+        setup_free(c->arrived, true);
+    }
+    has_shown_token(s);
+    s->conn = c;
+    c->arrived = s;
+    owe_setup(s, OWED_REQUEST);
+}
+
+bool startup_pay_request(struct conn *c)
+{
+    struct setup *s = c->arrived;
+    struct mpa_agreed agreed;
+    struct mpa_frame request, reply;
+    struct framing framing;
+    struct hello own;
+    bool had = c->s, refuse;
+    int fd = s->fd;
+    size_t size;
+
+    mpa_get(MPA_REQUEST, s->in, s->have, &request, &size); /* as when it was read */
+    refuse = !startup_agree(c, &s->peer, &own);
     mpa_accept(&mpa_config, &request, &reply, &agreed);
     framing = framing_of(&agreed);
     if (!agreed.ord && startup_wants_reads(c)) {
@@ -593,13 +630,13 @@ static void take_request(struct setup *s)
     }
     reply.reject = refuse;
     if (send_hello(fd, &reply, &own) == 0 && !refuse) {
-        setup_free(s, false);
-        conn_up(c, fd, &framing, false, &own, &peer);
+        conn_up(c, fd, &framing, false, &own, &s->peer);
         setup_peer_of(c, &c->peer);
+        setup_free(s, false);
     } else {
         setup_free(s, true);
     }
-    startup_give_back(c->vm, had || conn_waits(c));
+    return had || conn_waits(c);
 }
 
 /* How many of these have come from there? */
@@ -646,8 +683,10 @@ static gboolean on_socket(int fd, GIOCondition ready, gpointer opaque)
     case WAIT_REPLY:
         take_reply(s);
         break;
-    default:
+    case WAIT_REQUEST:
         take_request(s);
+        break;
+    case OWED: /* it is not watched */
         break;
     }
     return G_SOURCE_CONTINUE; /* what has gone has removed it */
@@ -657,6 +696,9 @@ void startup_cancel(struct conn *c)
 {
     if (c->setup) {
         setup_free(c->setup, true);
+    }
+    if (c->arrived) {
+        setup_free(c->arrived, true);
     }
 }
 

@@ -20,12 +20,16 @@
  * none after all, lets the next one go on; those that are forgotten, as the next one was
  * one that stands still, go on by the timer.
  *
+ * What takes a VM's token may have to wait for it (owed.c): a TAKE then counts as asked
+ * when it is sent, and one that comes is refused after ATTACH_NS.
+ *
  * Threads: the main thread.
  */
 #include "transport/tcp/setup.h"
 
-#define TAKE_NS  5000000000u
-#define TAKE_MAX 1024u
+#define TAKE_NS   5000000000u
+#define TAKE_MAX  1024u
+#define ATTACH_NS 1000000000u
 /* Well within a try of the queue pair that is asked: that does not wait for ours. */
 #define LOOK_MS 50u
 
@@ -33,7 +37,26 @@ _Static_assert(PEER_HELLO_LEN == HELLO_SIZE, "what a link carries is what MPA do
 
 /* Those that were asked for; who asked first comes first. */
 static struct parked_list takes = TAILQ_HEAD_INITIALIZER(takes);
+/* Those that peers have asked for, and the VM's token is not there yet; likewise. */
+static struct parked_list attaching = TAILQ_HEAD_INITIALIZER(attaching);
 static guint look_timer;
+
+static void ask(struct parked *p)
+{
+    p->asked = true;
+    p->until = now_ns() + TAKE_NS;
+    p->host->n_taking++;
+    TAILQ_INSERT_TAIL(&takes, p, link);
+}
+
+static void is_answered(struct parked *p)
+{
+    if (p->asked) {
+        p->asked = false;
+        p->host->n_taking--;
+        TAILQ_REMOVE(&takes, p, link);
+    }
+}
 
 /* What @c was about to take is its own no more, nor anybody's, unless it has become its
  * stream. */
@@ -41,11 +64,34 @@ static void let_go(struct conn *c)
 {
     struct parked *p = atomic_load(&c->taking);
 
-    TAILQ_REMOVE(&takes, p, link);
+    conn_owe_no_more(c, OWED_TAKE | OWED_TAKEN);
+    is_answered(p);
     atomic_store(&c->taking, NULL);
-    p->host->n_taking--;
     setup_go_on(&p->host->waiting, 1);
     parked_free(p);
+}
+
+/* It is answered, one way or the other. */
+static void attach_over(struct conn *c)
+{
+    struct parked *p = c->attaching;
+
+    conn_owe_no_more(c, OWED_ATTACH);
+    c->attaching = NULL;
+    TAILQ_REMOVE(&attaching, p, link);
+    parked_free(p);
+}
+
+static void refuse_attach(struct conn *c)
+{
+    struct parked *p = c->attaching;
+    const uint64_t *token = p->take->bind.token;
+    struct peer_taken a = {
+        .answer = {.token = {token[0], token[1]}, .result = PEER_BIND_NOT_YET}};
+
+    p->host->refused++;
+    peer_send_taken(p->host->peer, &a);
+    attach_over(c);
 }
 
 /* It is tried without. */
@@ -80,8 +126,11 @@ static gboolean look(gpointer unused)
         park_drop_peer(peer);
         take_give_up(peer);
     }
+    while ((p = TAILQ_FIRST(&attaching)) && now >= p->until) {
+        refuse_attach(p->conn);
+    }
     waiting = park_any_host(let_wait_no_more);
-    if (waiting || !TAILQ_EMPTY(&takes)) {
+    if (waiting || !TAILQ_EMPTY(&takes) || !TAILQ_EMPTY(&attaching)) {
         return G_SOURCE_CONTINUE;
     }
     look_timer = 0;
@@ -125,40 +174,43 @@ static struct parked *pick(const struct conn *c, struct peer *peer, struct peer_
 static bool take_one(struct conn *c, struct peer *peer, struct peer_take *t)
 {
     struct parked *p = pick(c, peer, t);
-    struct hello own;
-    bool had;
 
     if (!p) {
         return false;
     }
     setup_ask_over(c);
-    setup_random_token(t->bind.token);
-    if ((!p->framing.ord && startup_wants_reads(c)) ||
-        !setup_asks(c, t->bind.token, 2 * (uint64_t)TAKE_NS)) {
-        parked_free(p);
-        return false;
-    }
-    vm_token_take(c->vm);
-    had = c->s;
-    conn_down(c);
-    conn_hello(c, &own);
-    startup_give_back(c->vm, had);
-    memcpy(own.token, t->bind.token, sizeof(own.token));
-    hello_put(&own, t->hello);
-    if (!peer_send_take(peer, t)) {
-        setup_ask_over(c);
+    if (!p->framing.ord && startup_wants_reads(c)) {
         parked_free(p);
         return false;
     }
     c->took = true;
-    p->own = g_memdup2(&own, sizeof(own));
+    p->take = g_memdup2(t, sizeof(*t));
     p->conn = c;
-    p->until = now_ns() + TAKE_NS;
-    p->host->n_taking++;
-    TAILQ_INSERT_TAIL(&takes, p, link);
     atomic_store(&c->taking, p);
-    look_soon();
+    conn_owe(c, OWED_TAKE);
     return true;
+}
+
+bool take_pay(struct conn *c)
+{
+    struct parked *p = atomic_load(&c->taking);
+    struct peer_take *t = p->take;
+    bool had = c->s;
+
+    conn_down(c);
+    p->own = g_new(struct hello, 1);
+    conn_hello(c, p->own);
+    setup_random_token(t->bind.token);
+    memcpy(p->own->token, t->bind.token, sizeof(p->own->token));
+    hello_put(p->own, t->hello);
+    if (setup_asks(c, t->bind.token, 2 * (uint64_t)TAKE_NS) &&
+        peer_send_take(p->host->peer, t)) {
+        ask(p);
+        look_soon();
+    } else {
+        fall_back(c);
+    }
+    return had;
 }
 
 bool take_begin(struct conn *c, struct peer *peer, const struct peer_bind *b)
@@ -190,7 +242,7 @@ void take_answered(struct peer *from, const struct peer_taken *t)
     struct hello peer;
     bool said;
 
-    if (!p || p->host->peer != from) {
+    if (!p || !p->asked || p->host->peer != from) {
         return;
     }
     said = startup_hears(c, t->hello, sizeof(t->hello), t->answer.token, &peer);
@@ -203,21 +255,32 @@ void take_answered(struct peer *from, const struct peer_taken *t)
         return;
     }
     setup_ask_over(c);
-    vm_token_take(c->vm);
+    is_answered(p);
+    p->peer = g_memdup2(&peer, sizeof(peer));
+    conn_owe(c, OWED_TAKEN);
+}
+
+bool take_pay_taken(struct conn *c)
+{
+    struct parked *p = atomic_load(&c->taking);
+
     if (!c->s && setup_is_ready(c) && follow_is_there(c)) {
-        conn_up(c, p->fd, &p->framing, true, p->own, &peer);
+        conn_up(c, p->fd, &p->framing, true, p->own, p->peer);
         p->fd = -1;
         announce_taken(p);
         c->up_at = now_ns();
-        c->peer = from;
+        c->peer = p->host->peer;
     }
-    startup_give_back(c->vm, conn_waits(c));
     let_go(c);
+    return conn_waits(c);
 }
 
 void take_cancel(struct conn *c)
 {
     setup_wait_no_more(c);
+    if (c->attaching) {
+        refuse_attach(c);
+    }
     if (atomic_load(&c->taking)) {
         setup_ask_over(c);
         let_go(c);
@@ -261,29 +324,46 @@ static struct parked *find(struct peer *from, const struct peer_take *t)
     return p;
 }
 
-/* @p is the stream of @c, if both are such that it can be.  It is gone then. */
-static bool attach(struct conn *c, struct parked *p, const struct hello *peer,
-                   struct peer_taken *a)
+/* @p is to be the stream of @c, as @t says, whose hello is @peer. */
+static void attach(struct conn *c, struct parked *p, const struct peer_take *t,
+                   const struct hello *peer)
 {
-    struct hello own;
-    bool had, ok;
-
     setup_arrived(c);
-    vm_token_take(c->vm);
-    had = c->s;
-    ok = startup_agree(c, peer, &own) && (p->framing.ord || !startup_wants_reads(c));
-    hello_put(&own, a->hello);
-    a->answer.result = ok ? PEER_BIND_OK : PEER_BIND_NOT_YET;
-    if (peer_send_taken(p->host->peer, a) && ok) {
-        conn_up(c, p->fd, &p->framing, true, &own, peer);
+    if (c->attaching) { /* it has another one now */
+        refuse_attach(c);
+    }
+    p->conn = c;
+    p->take = g_memdup2(t, sizeof(*t));
+    p->peer = g_memdup2(peer, sizeof(*peer));
+    p->until = now_ns() + ATTACH_NS;
+    TAILQ_INSERT_TAIL(&attaching, p, link);
+    c->attaching = p;
+    look_soon();
+    conn_owe(c, OWED_ATTACH);
+}
+
+bool take_pay_attach(struct conn *c)
+{
+    struct parked *p = c->attaching;
+    const uint64_t *token = p->take->bind.token;
+    struct peer_taken a = {
+        .answer = {.token = {token[0], token[1]}, .incarnation = c->incarnation}};
+    struct hello own;
+    bool had = c->s, ok;
+
+    ok = startup_agree(c, p->peer, &own) && (p->framing.ord || !startup_wants_reads(c));
+    hello_put(&own, a.hello);
+    a.answer.result = ok ? PEER_BIND_OK : PEER_BIND_NOT_YET;
+    if (peer_send_taken(p->host->peer, &a) && ok) {
+        conn_up(c, p->fd, &p->framing, true, &own, p->peer);
         p->fd = -1;
         announce_taken(p);
         c->peer = p->host->peer;
     } else {
-        ok = false;
+        p->host->refused++;
     }
-    startup_give_back(c->vm, had || conn_waits(c));
-    return ok;
+    attach_over(c);
+    return had || conn_waits(c);
 }
 
 void take_came(struct peer *from, const struct peer_take *t)
@@ -293,21 +373,18 @@ void take_came(struct peer *from, const struct peer_take *t)
     struct parked *p = find(from, t);
     struct conn *c = p ? setup_check_bind(from, &t->bind, &a.answer) : NULL;
     struct hello peer;
-    bool ok = false;
 
     if (!c || c->initiator ||
         !startup_hears(c, t->hello, sizeof(t->hello), t->bind.token, &peer)) {
         a.answer.result =
             a.answer.result == PEER_BIND_OK ? PEER_BIND_REFUSED : a.answer.result;
         peer_send_taken(from, &a);
-    } else {
-        ok = attach(c, p, &peer, &a);
-    }
-    if (p) {
-        parked_free(p);
-    }
-    if (!ok) {
+        if (p) {
+            parked_free(p);
+        }
         park_host(from)->refused++;
+    } else {
+        attach(c, p, t, &peer);
     }
 }
 

@@ -396,6 +396,7 @@ static void tcp_fini_vm(struct vm_net *vn)
     struct tcp_vm *net = of_net(vn);
 
     g_assert(TAILQ_EMPTY(&net->conns));
+    owed_vm_gone(net);
     atomic_store(&net->vm->dp.net, NULL);
     atomic_fetch_sub(&net->source.worker->n_nets, 1);
     worker_remove_source(&net->source);
@@ -432,6 +433,7 @@ struct tcp_vm *tcp_vm_get(struct vm *vm)
     TAILQ_INIT(&net->expecting);
     TAILQ_INIT(&net->work);
     TAILQ_INIT(&net->unread);
+    TAILQ_INIT(&net->owed);
     net->epfd = epoll_create1(EPOLL_CLOEXEC);
     net->source = (struct source){.fd = net->epfd, .ready = sockets_ready};
     if (net->epfd < 0 || !worker_add_source(vm->dp.worker, &net->source, EPOLLIN)) {

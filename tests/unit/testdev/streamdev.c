@@ -178,9 +178,11 @@ void streamdev_open(struct streamdev *d, const struct streamdev_opts *o)
     vm_token_take(vm);
     c = d->qp->req.conn;
     g_assert_true(c && c->initiator == !o->responder);
+    pthread_mutex_lock(&d->qp->lock);
     conn_hello(c, &hello);
     peer.unreliable = !c->reliable;
     g_assert_true(conn_up(c, fd[0], &o->framing, c->initiator, &hello, &peer));
+    pthread_mutex_unlock(&d->qp->lock);
     vm_token_release(vm);
 }
 
