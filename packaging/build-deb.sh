@@ -110,13 +110,15 @@ rm -rf "$tree" "$out"/*.deb
 
 # ---- the driver
 src=$tree/pvrdma-dkms/usr/src/pvrdma-$version
-mkdir -p "$src/include/pvrdma" "$tree/pvrdma-dkms/usr/lib/modprobe.d"
+mkdir -p "$src/include/pvrdma" "$tree/pvrdma-dkms/usr/lib/modprobe.d" \
+    "$tree/pvrdma-dkms/usr/lib/udev/rules.d"
 cp "$repo"/guest-driver/*.c "$repo"/guest-driver/*.h "$repo/guest-driver/Kbuild" "$src/"
 cp "$repo"/include/pvrdma/abi.h "$repo"/include/pvrdma/ext.h \
     "$repo"/include/pvrdma/uverbs.h "$src/include/pvrdma/"
 size=
 subst "$here/dkms.conf" > "$src/dkms.conf"
 cp "$here/modprobe.conf" "$tree/pvrdma-dkms/usr/lib/modprobe.d/pvrdma-dkms.conf"
+cp "$here/udev.rules" "$tree/pvrdma-dkms/usr/lib/udev/rules.d/75-pvrdma-dkms.rules"
 pack pvrdma-dkms all
 
 # ---- the provider

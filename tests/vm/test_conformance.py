@@ -16,6 +16,7 @@ import unittest
 
 import fixture
 import foreign
+import parts
 import suites
 from pvrdma_vm import REPO, end_well
 
@@ -43,10 +44,20 @@ class SuitesTest(fixture.PrivateTest):
     def check(self, own):
         lab = suites.Lab(self.session, own)
         self.check_pyverbs(lab)
+        if own:
+            self.check_udev(lab.guests[0])
         for title, result, said in foreign.untold(lab, not own):
             self.assertEqual(result, 'not by RDMA' if title in foreign.BY_TCP else 'ok',
                              '%s:\n%s' % (title, said))
         end_well(lab.guests, lab.daemon)
+
+    def check_udev(self, guest):
+        """By the rule of our package, as by rdma-core's of the in-tree driver."""
+        with open(os.path.join(REPO, 'packaging', 'udev.rules')) as stream:
+            guest.run("cat > /debian/etc/udev/rules.d/75-pvrdma.rules <<'EOF'\n%s\nEOF"
+                      % stream.read())
+        said = guest.run('deb udevadm test /sys/class/infiniband/' + parts.OWN_DEVICE)
+        self.assertIn('ID_RDMA_ROCE=1', said.out + said.err)
 
     def check_pyverbs(self, lab):
         expected = suites.Expected(lab.name)

@@ -133,7 +133,7 @@ class PackagesTest(fixture.SessionTest):
         for used in self.both('deb sha256sum ' + PROVIDER):
             self.assertIn(self.stock, used)
         for left in self.both('find /debian/lib/modules /debian/usr/src '
-                              '/debian/usr/lib/modprobe.d -name "*pvrdma*" '
+                              '/debian/usr/lib/modprobe.d /debian/usr/lib/udev -name "*pvrdma*" '
                               '! -name "vmw_pvrdma*"; '
                               'deb dpkg-divert --list "*pvrdma*"; '
                               'deb dpkg --verify ibverbs-providers'):
