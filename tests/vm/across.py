@@ -10,7 +10,7 @@ and for the benchmark.
 import hosts
 import parts
 from agent import CommandFailed
-from programs import LISTENS, TRIES, Pair, _ports
+from programs import LISTENS, PERFTEST, TRIES, Pair, _ports
 from pvrdma_vm import VmError, end_well, say
 
 OWN, RXE, SIW = NAMES = ('pvrdma', 'soft-RoCE', 'siw')
@@ -35,7 +35,8 @@ class CmPair(Pair):
     def run_once(self, template, timeout, server):
         port = next(_ports)
         one, two = self.guests[server], self.guests[1 - server]
-        command = template.replace('-x {gid}', '-R').format(dev=self.device, port=port)
+        command = template.replace(PERFTEST, '-R ' + PERFTEST).format(
+            dev=self.device, port=port)
         first = one.spawn(command, timeout)
         try:
             try:

@@ -158,7 +158,8 @@ def parse_bw(text):
     return row[3] if row and len(row) >= 4 else None
 
 
-PERFTEST = '-d {dev} -x {gid} -p {port} -F'
+# It finds the GID by itself.
+PERFTEST = '-d {dev} -p {port} -F'
 
 
 def pingpong(events=False, size=4096, iters=200):

@@ -61,7 +61,7 @@ KLOOP_BATCH = 64
 # How long a lost wake-up is looked for, and that in the long run.
 SECONDS, LONG_SECONDS = 5, 360
 
-PERF = '-d {dev} -x {gid} -p {port} -F'
+PERF = '-d {dev} -p {port} -F'
 PROGRAMS = [
     'ibv_rc_pingpong -c -d {dev} -g {gid} -p {port} -s 4096 -n 300',
     'ibv_rc_pingpong -c -e -d {dev} -g {gid} -p {port} -s 4096 -n 300',
