@@ -305,8 +305,7 @@ const struct ib_device_ops pvrdma_dev_ops = {
 	.dealloc_pd = pvrdma_dealloc_pd,
 
 	.get_dma_mr = pvrdma_get_dma_mr,
-	.reg_user_mr = pvrdma_compat_reg_user_mr,
-	.reg_user_mr_dmabuf = pvrdma_compat_reg_dmabuf_mr,
+	PVRDMA_COMPAT_REG_MR_OPS,
 	.dereg_mr = pvrdma_dereg_mr,
 	.alloc_mr = pvrdma_alloc_mr,
 	.map_mr_sg = pvrdma_map_mr_sg,

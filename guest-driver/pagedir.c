@@ -9,7 +9,6 @@
  */
 #include <linux/dma-mapping.h>
 #include <linux/slab.h>
-#include <rdma/iter.h>
 
 #include "pvrdma.h"
 

@@ -12,7 +12,8 @@
 
 private_apt_keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
-# Prints the URI under which this machine's apt gets Debian's main archive.
+# debian_mirror [LABEL]: the URI under which this machine's apt gets Debian's main archive,
+# or with LABEL Debian-Security that of its updates, which a machine may not have.
 # apt itself reads its configuration, whatever the format of the sources files;
 # origin and label come from the signed Release files, so third-party
 # repositories and the security archive drop out.
@@ -20,8 +21,8 @@ debian_mirror()
 {
     apt-get indextargets --format \
         '$(CREATED_BY)|$(ORIGIN)|$(LABEL)|$(COMPONENT)|$(REPO_URI)' |
-        awk -F'|' '$1 == "Packages" && $2 == "Debian" && $3 == "Debian" &&
-                   $4 == "main" { print $5; exit }'
+        awk -F'|' -v label="${1:-Debian}" '$1 == "Packages" && $2 == "Debian" &&
+                   $3 == label && $4 == "main" { print $5; exit }'
 }
 
 private_apt()
@@ -34,11 +35,12 @@ private_apt()
         -o "APT::Sandbox::User=$(id -un)" -o Acquire::Languages=none "$@"
 }
 
-# private_apt_setup 'deb|deb-src SUITE'...: reads the lists of these suites.
+# private_apt_setup 'deb|deb-src SUITE'...: reads the lists of these suites, but for
+# SUITE-security where the machine's apt knows none.
 # Does nothing when called again within one run of the script.
 private_apt_setup()
 {
-    local mirror entry
+    local mirror security entry uri
     [ -z "${private_apt_ready:-}" ] || return 0
     apt_lists
     mirror=$(debian_mirror)
@@ -46,9 +48,15 @@ private_apt_setup()
   check /etc/apt/sources.list* and run 'apt-get update'"
     [ -r "$private_apt_keyring" ] ||
         die "$private_apt_keyring is missing; install debian-archive-keyring"
+    security=$(debian_mirror Debian-Security)
     mkdir -p "$apt/none" "$apt/lists/partial" "$apt/cache/archives/partial"
     for entry in "$@"; do
-        echo "${entry%% *} [signed-by=$private_apt_keyring] $mirror ${entry#* } main"
+        uri=$mirror
+        case $entry in
+            *-security) uri=$security ;;
+        esac
+        [ -z "$uri" ] ||
+            echo "${entry%% *} [signed-by=$private_apt_keyring] $uri ${entry#* } main"
     done >"$apt/sources.list"
     say "reading package lists: $*"
     quiet private_apt apt-get -q update
