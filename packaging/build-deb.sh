@@ -117,6 +117,14 @@ cp "$repo"/include/pvrdma/abi.h "$repo"/include/pvrdma/ext.h \
     "$repo"/include/pvrdma/uverbs.h "$src/include/pvrdma/"
 size=
 subst "$here/dkms.conf" > "$src/dkms.conf"
+mkdir -p "$tree/pvrdma-dkms/usr/share/pvrdma-dkms"
+subst "$here/build-module" > "$tree/pvrdma-dkms/usr/share/pvrdma-dkms/build-module"
+chmod 755 "$tree/pvrdma-dkms/usr/share/pvrdma-dkms/build-module"
+# Links, which nobody configures: removed with the package and not only by a purge.
+for hooks in postinst.d header_postinst.d; do
+    mkdir -p "$tree/pvrdma-dkms/etc/kernel/$hooks"
+    ln -s /usr/share/pvrdma-dkms/build-module "$tree/pvrdma-dkms/etc/kernel/$hooks/pvrdma-dkms"
+done
 cp "$here/modprobe.conf" "$tree/pvrdma-dkms/usr/lib/modprobe.d/pvrdma-dkms.conf"
 cp "$here/udev.rules" "$tree/pvrdma-dkms/usr/lib/udev/rules.d/75-pvrdma-dkms.rules"
 pack pvrdma-dkms all

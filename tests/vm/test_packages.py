@@ -43,12 +43,65 @@ class DkmsTest(unittest.TestCase):
                 ('5.10.0-30-amd64', False), ('6.0.12', False),
                 ('6.1.0-56-amd64', True), ('6.12.3', True),
                 ('6.10-rc1', True), ('6.18+deb14-amd64', True), ('7.2+deb14-amd64', True),
-                ('10.0.1', True)):
+                ('7.3.4+deb13-amd64', True), ('7.4-rc1', False), ('7.30.1', False),
+                ('8.1.0', False), ('10.0.1', False)):
             done = subprocess.run(
                 ['bash', '-c', '. "$0"; [[ $1 =~ $BUILD_EXCLUSIVE_KERNEL ]]',
                  os.path.join(REPO, 'packaging', 'dkms.conf'), release],
                 check=False)
             self.assertEqual(done.returncode == 0, wanted, release)
+
+
+class FailingBuildTest(unittest.TestCase):
+    """A module that cannot be built fails neither apt nor the installation of a kernel.
+
+    In the Debian of debian-root.sh, over which a file system is laid that is thrown away."""
+
+    time_limit = 1800  # it may have to fetch and unpack what it runs
+
+    SCRIPT = r'''
+        set -u
+        mount -t overlay overlay "$1/root" -o lowerdir="$2",upperdir="$1/up",workdir="$1/work"
+        mount -t proc proc "$1/root/proc"
+        cp "$3" "$1/root/tmp/our.deb"
+        exec chroot "$1/root" sh -c '
+            kernel=$(ls /lib/modules)
+            # It is in the half of the headers that is not built for one processor.
+            rm $(find /usr/src -path "*/include/rdma/ib_umem.h")
+            dpkg -i /tmp/our.deb; echo "dpkg: $?"
+            dpkg-query -W -f "status: \${db:Status-Abbrev}\n" pvrdma-dkms
+            dkms status pvrdma
+            for hooks in postinst.d header_postinst.d; do
+                run-parts --exit-on-error --arg="$kernel" --arg="/boot/vmlinuz-$kernel" \
+                    "/etc/kernel/$hooks"
+                echo "$hooks: $?"
+            done
+            dpkg -r pvrdma-dkms; echo "removal: $?"
+            find /etc/kernel /lib/modules /usr/src /var/lib/dkms -name "*pvrdma*" \
+                ! -name "vmw_pvrdma*" | sed "s/^/left: /"
+        '
+    '''
+
+    def test_failing_build(self):
+        make_disk()
+        deb, = glob.glob(os.path.join(BUILD, 'deb', 'pvrdma-dkms_*.deb'))
+        with tempfile.TemporaryDirectory(prefix='pvrdma-dkms-') as folder:
+            for name in ('root', 'up', 'work'):
+                os.mkdir(os.path.join(folder, name))
+            said = subprocess.run(
+                ['unshare', '-m', '--', 'sh', '-c', self.SCRIPT, 'sh', folder,
+                 os.path.join(debiandisk.DEBIAN, 'base'), deb],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True,
+                env={'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C',
+                     'DEBIAN_FRONTEND': 'noninteractive'}, timeout=600, check=False).stdout
+        lines = said.splitlines()
+        for line in ('dpkg: 0', 'status: ii ', 'postinst.d: 0', 'header_postinst.d: 0',
+                     'removal: 0'):
+            self.assertIn(line, lines, said)
+        # Each time that it was tried, for that kernel; and of the package, that there is none.
+        self.assertEqual(said.count('warning: no module for kernel'), 3, said)
+        self.assertEqual(said.count('warning: no module was built'), 1, said)
+        self.assertNotIn('left:', said)
 
 
 class PackagesTest(fixture.SessionTest):
