@@ -72,7 +72,7 @@ bool vm_attach_bell(struct vm *vm, int bell, GError **errp)
     guest_mem_limit(&g->mem, vm->cfg->max_memory, vm->cfg->max_files);
     irq_init(&g->irq, g);
     event_init(&g->events, vm->cfg->max_cq, vm->cfg->max_qp, vm->cfg->max_srq);
-    if (!doorbells_init(&g->db, bell, errp)) {
+    if (!doorbells_init(&g->db, g, bell, errp)) {
         goto err_irq;
     }
     vm->dev = device_new(vm);

@@ -3,7 +3,9 @@
  * The doorbell regions of one guest.
  *
  * The shared region is a sealed memfd, so the VMM can neither shrink it under
- * us nor be given anything but that.  Its content is the VMM's to scribble on:
+ * us nor be given anything but that.  It can free pages of it by a hole, though, and
+ * where the host has none to fill that, or its memory an error, the guard of guest memory
+ * (sigbus.h) has the VMM let go.  Its content is the VMM's to scribble on:
  * a bit only means "look at that queue", an arm word only "send an interrupt".
  * Doorbells that come as messages set bits in a region of our own, after a check
  * on the objects themselves, so that region's owner words are not used.
@@ -20,12 +22,34 @@
 #include <unistd.h>
 
 #include "coro.h"
+#include "guest/sigbus.h"
+#include "pvrdma/abi.h"
 
 static void *map_region(int fd, int flags)
 {
     void *p = mmap(NULL, PVRDMA_DB_REGION_SIZE, PROT_READ | PROT_WRITE, flags, fd, 0);
 
     return p == MAP_FAILED ? NULL : p;
+}
+
+/* A shared one; *guard is set if it is there. */
+static void *map_shared(int fd, struct guest *guest, int *guard)
+{
+    void *p = map_region(fd, MAP_SHARED);
+
+    *guard = p ? sigbus_guard(p, PVRDMA_DB_REGION_SIZE, PVRDMA_PAGE_SIZE, guest) : -1;
+    if (p && *guard < 0) { /* cannot be: each VM has its own */
+        munmap(p, PVRDMA_DB_REGION_SIZE);
+        errno = ENOSPC;
+        return NULL;
+    }
+    return p;
+}
+
+static void unmap_shared(void *p, int guard)
+{
+    sigbus_unguard(guard);
+    munmap(p, PVRDMA_DB_REGION_SIZE);
 }
 
 static int make_memfd(void)
@@ -53,13 +77,16 @@ static void disown(uint16_t *owner, size_t n)
     }
 }
 
-bool doorbells_init(struct guest_doorbells *db, int bell, GError **errp)
+bool doorbells_init(struct guest_doorbells *db, struct guest *guest, int bell,
+                    GError **errp)
 {
+    db->guest = guest;
+    db->guard = -1;
     db->memfd = make_memfd();
     db->eventfd = bell >= 0 ? bell : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     db->own = map_region(-1, MAP_PRIVATE | MAP_ANONYMOUS);
     if (db->memfd >= 0) {
-        db->shared = map_region(db->memfd, MAP_SHARED);
+        db->shared = map_shared(db->memfd, guest, &db->guard);
     }
     if (db->eventfd < 0 || !db->own || !db->shared) {
         g_set_error(errp, G_FILE_ERROR, g_file_error_from_errno(errno),
@@ -83,7 +110,8 @@ bool doorbells_init(struct guest_doorbells *db, int bell, GError **errp)
  */
 bool doorbells_adopt(struct guest_doorbells *db, int memfd)
 {
-    struct pvrdma_db_region *region = map_region(memfd, MAP_SHARED);
+    int guard;
+    struct pvrdma_db_region *region = map_shared(memfd, db->guest, &guard);
     void *p;
 
     if (!region) {
@@ -93,7 +121,7 @@ bool doorbells_adopt(struct guest_doorbells *db, int memfd)
     memcpy(region->cq_owner, db->shared->cq_owner, sizeof(region->cq_owner));
     memcpy(region->srq_owner, db->shared->srq_owner, sizeof(region->srq_owner));
     __atomic_store_n(&region->kick, 1, __ATOMIC_RELEASE);
-    munmap(region, PVRDMA_DB_REGION_SIZE);
+    unmap_shared(region, guard);
     p = mmap(db->shared, PVRDMA_DB_REGION_SIZE, PROT_READ | PROT_WRITE,
              MAP_SHARED | MAP_FIXED, memfd, 0);
     if (p == MAP_FAILED) {
@@ -107,7 +135,7 @@ bool doorbells_adopt(struct guest_doorbells *db, int memfd)
 void doorbells_fini(struct guest_doorbells *db)
 {
     if (db->shared) {
-        munmap(db->shared, PVRDMA_DB_REGION_SIZE);
+        unmap_shared(db->shared, db->guard);
     }
     if (db->own) {
         munmap(db->own, PVRDMA_DB_REGION_SIZE);

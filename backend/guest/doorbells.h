@@ -15,9 +15,13 @@
 
 #include "pvrdma/doorbell.h"
 
+struct guest;
+
 struct guest_doorbells {
     struct pvrdma_db_region *own;    /* anonymous memory */
     struct pvrdma_db_region *shared; /* memfd; the VMM scribbles on it */
+    struct guest *guest;             /* who has the fault if a page of that is gone */
+    int guard;                       /* SIGBUS table slot of it; -1: none */
     int memfd;
     int eventfd;          /* the VMM writes it; one per VM */
     _Atomic uint64_t bad; /* doorbells that came as messages, and were wrong */
@@ -27,7 +31,8 @@ struct guest_doorbells {
  * Main thread.  @bell is an eventfd that the VMM has already, taken over, or -1.  False
  * with errp, and nothing to undo, but @bell is closed.
  */
-bool doorbells_init(struct guest_doorbells *db, int bell, GError **errp);
+bool doorbells_init(struct guest_doorbells *db, struct guest *guest, int bell,
+                    GError **errp);
 /*
  * The VMM has the region of another daemon, @memfd, taken over if true is returned.  It
  * takes the place of the one that was made; whose the handles are goes with them.  The

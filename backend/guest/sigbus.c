@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * SIGBUS guard for guest memory.
+ * SIGBUS guard for guest memory, and for whatever else a VMM has a descriptor of.
  *
  * Guest RAM is a file that others can influence: a hole with no memory left to
  * fill it, exhausted huge pages, a file that was not sealed and got truncated,
@@ -45,7 +45,7 @@ struct guard {
     _Atomic unsigned covers; /* pages covered so far */
 };
 
-static struct guard guards[SIGBUS_MAX_GUARDS];
+static struct guard guards[SIGBUS_SLOTS];
 static _Atomic unsigned guards_end; /* slots from here on were never used */
 static struct sigaction old_action;
 
@@ -74,7 +74,7 @@ static bool cover(uintptr_t addr)
             seq != atomic_load(&g->seq)) {
             continue;
         }
-        guest_fault(guest, "guest memory is not there (SIGBUS)");
+        guest_fault(guest, "its memory is not there (SIGBUS)");
         addr &= ~(uintptr_t)(page - 1);
         if ((atomic_fetch_add(&g->covers, 1) >= SIGBUS_MAX_COVERS ||
              !put_anonymous(addr, page)) &&
@@ -130,7 +130,7 @@ int sigbus_guard(void *start, size_t len, size_t page, struct guest *guest)
     while (i < end && atomic_load(&guards[i].start) != 0) {
         i++;
     }
-    if (i == SIGBUS_MAX_GUARDS) {
+    if (i == SIGBUS_SLOTS) {
         return -1;
     }
     g = &guards[i];
@@ -151,7 +151,7 @@ void sigbus_unguard(int slot)
 {
     struct guard *g;
 
-    if (slot < 0 || slot >= (int)SIGBUS_MAX_GUARDS) {
+    if (slot < 0 || slot >= (int)SIGBUS_SLOTS) {
         return;
     }
     g = &guards[slot];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Survival of page faults in guest memory; private to mem.c and tests.
+ * Survival of page faults in what a VMM can take away: guest memory, its dirty log and
+ * the doorbell region.  Private to mem.c, dirty.c, doorbells.c and tests.
  */
 #ifndef PVRDMAD_SIGBUS_H
 #define PVRDMAD_SIGBUS_H
@@ -12,6 +13,9 @@ struct guest;
 
 /* Most file mappings of all VMs together. */
 #define SIGBUS_MAX_GUARDS 32768u
+
+/* ... and each VM's dirty log, doorbell region, and one that is about to replace that. */
+#define SIGBUS_SLOTS (SIGBUS_MAX_GUARDS + 3 * 1024u)
 
 /* Pages of a guard that are covered one by one; then the rest is, in one piece. */
 #define SIGBUS_MAX_COVERS 64u

@@ -10,6 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "guest/doorbells.h"
+#include "guest/guest.h"
 #include "guest/sigbus.h"
 #include "objects/vm.h"
 #include "pvrdma/vfio_user.h"
@@ -129,12 +131,83 @@ static void test_again(struct fixture *f, gconstpointer arg)
     g_assert_true(guest_faulted(&f->vm.guest));
 }
 
+/* ---- the doorbell region, of which a VMM has a descriptor ---- */
+
+static int empty_file(void)
+{
+    int fd = memfd_create("empty", MFD_CLOEXEC);
+
+    g_assert_cmpint(fd, >=, 0);
+    return fd;
+}
+
+/*
+ * The host has no pages for it any more: as in a file that has none, which lies in its
+ * place.
+ */
+static void lose_region(struct pvrdma_db_region *region)
+{
+    int fd = empty_file();
+
+    g_assert_true(mmap(region, PVRDMA_DB_REGION_SIZE, PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_FIXED, fd, 0) == region);
+    close(fd);
+}
+
+static void test_doorbells(void)
+{
+    static struct guest guest;
+    GError *err = NULL;
+
+    guest_mem_init_process();
+    covered = &guest;
+    for (unsigned i = 0; i < 3; i++) {
+        g_assert_true(doorbells_init(&guest.db, &guest, -1, &err));
+        g_assert_no_error(err);
+        lose_region(guest.db.shared);
+        g_assert_false(guest_faulted(&guest));
+        if (i == 0) {
+            doorbell_set(&guest.db.shared->send, 77);
+        } else {
+            doorbells_reset(&guest.db, PVRDMA_DB_WORDS, 1, 1);
+        }
+        g_assert_true(guest_faulted(&guest));
+        doorbells_fini(&guest.db);
+        guest.fault = NULL;
+    }
+}
+
+/* That of another daemon, which takes its place: either may be gone. */
+static void test_doorbells_adopted(void)
+{
+    static struct guest guest;
+    GError *err = NULL;
+
+    covered = &guest;
+    for (unsigned i = 0; i < 2; i++) {
+        g_assert_true(doorbells_init(&guest.db, &guest, -1, &err));
+        g_assert_no_error(err);
+        if (i) {
+            lose_region(guest.db.shared);
+        }
+        g_assert_true(doorbells_adopt(&guest.db, empty_file()));
+        g_assert_true(guest_faulted(&guest));
+        guest.fault = NULL;
+        doorbell_set(&guest.db.shared->send, 77); /* it has a guard of its own */
+        g_assert_true(guest_faulted(&guest));
+        doorbells_fini(&guest.db);
+        guest.fault = NULL;
+    }
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
     g_test_add("/guest/sigbus/many", struct fixture, NULL, setup, test_many, teardown);
     g_test_add("/guest/sigbus/no-page", struct fixture, NULL, setup, test_no_page,
                teardown);
+    g_test_add_func("/guest/sigbus/doorbells", test_doorbells);
+    g_test_add_func("/guest/sigbus/doorbells-adopted", test_doorbells_adopted);
     g_test_add("/guest/sigbus/again", struct fixture, NULL, setup, test_again, teardown);
     return g_test_run();
 }
