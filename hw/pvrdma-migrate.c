@@ -461,6 +461,9 @@ static int check_migration(void *opaque, Error **errp)
         what = "by post-copy";
     } else if (migrate_background_snapshot()) {
         what = "to a background snapshot";
+    } else if (migrate_colo()) {
+        /* Both sides run, and the state goes over at each checkpoint. */
+        what = "by COLO";
     } else if (migrate_mode() != MIG_MODE_NORMAL) {
         what = MigMode_str(migrate_mode());
     }

@@ -149,8 +149,8 @@ static void leave_frozen(GPtrArray *frozen, int sock, gint64 since, GError **err
 static void leave(int sock, GError **errp)
 {
     g_autoptr(GPtrArray) frozen = g_ptr_array_new();
-    gint64 since = g_get_monotonic_time();
-    bool paused = restart_freeze_all(frozen, false, errp);
+    gint64 since;
+    bool paused = restart_freeze_all(frozen, false, &since, errp);
 
     if (paused) {
         leave_frozen(frozen, sock, since, errp);

@@ -3,11 +3,14 @@
  * A restart, as the daemon does it that is replaced.
  *
  * The new program is asked first, in a process of its own, which sections of what this
- * one leaves it reads, and can be started as this one was.  Then everything stands still,
- * VM by VM: vm->ops of each is taken, which nobody else ever does of two, its client is
- * not listened to any more, its data path is paused and its peers are told that it is
- * held. The state of all of it goes to a memfd, and execve() makes this process the new
- * daemon, with the descriptors that the state names; adopt.c goes on there.
+ * one leaves it reads, and can be started as this one was.  Then everything stands still:
+ * nothing is read from any client any more, and vm->ops of each VM is taken, which nobody
+ * else ever does of two, as soon as it has nothing in work.  Who has for long is waited
+ * for while the others go on, or let go, and then it begins anew: no VM can hold up the
+ * others for more than REST_US.  The data path of all is paused and their peers are told
+ * that they are held.  The state of all of it goes to a memfd, and execve() makes this
+ * process the new daemon, with the descriptors that the state names; adopt.c goes on
+ * there.
  *
  * Up to execve() nothing has changed that anybody could see but the time, so whatever
  * fails before is undone by letting all go on.  From there on there is no way back: a
@@ -55,9 +58,14 @@
 /* Of what it writes no more is looked at. */
 #define MAX_WORDS 4096u
 
-/* A client that is being let go is waited for. */
-#define LEAVING_MS    10u
-#define LEAVING_TRIES 500u
+/*
+ * So long all stand still for those that are not at rest yet; those alone until LATE_US
+ * are over, which is less than QEMU waits for an answer; then they are let go, for which
+ * is waited as long again.  So often, as others may be late then.
+ */
+#define REST_US  (1 * G_USEC_PER_SEC)
+#define LATE_US  (4 * G_USEC_PER_SEC)
+#define ATTEMPTS 6u
 
 #define DRAIN_MS 500u
 
@@ -240,54 +248,188 @@ static const char *cannot_go(struct vm *vm, uint64_t streams)
     return streams > MAX_STREAMS ? "its migration's stream is too long" : NULL;
 }
 
-/* Take vm->ops, but of a VM that is being removed, or whose client is being let go. */
-static bool lock_settled(struct vm *vm)
+/*
+ * Is no message of the VM in work, nor anything of an administrator's, nor is its client
+ * being let go, nor the VM removed?
+ */
+static bool at_rest(const struct vm *vm)
 {
-    if (vm->gone) { /* who removes it locks it last, and then frees it */
-        return false;
-    }
-    coro_lock(&vm->ops);
-    if (vm->gone || (vm->conn && !frontend_connected(vm))) {
-        coro_unlock(&vm->ops);
-        return false;
-    }
-    return true;
+    return !vm->gone && (!vm->conn || frontend_connected(vm)) && !vm->ops.held;
 }
 
-bool restart_freeze_all(GPtrArray *frozen, bool all, GError **errp)
+/* By its serial number, as it may go while we wait. */
+static struct vm *find(uint64_t serial)
 {
-    uint64_t serial = 0, streams = 0, stream;
-    const char *why;
+    struct vm *vm = registry_next(serial - 1);
+
+    return vm && vm->serial == serial ? vm : NULL;
+}
+
+static void freeze(GArray *late)
+{
+    uint64_t serial = 0;
     struct vm *vm;
 
-    for (unsigned tries = 0; (vm = registry_next(serial));) {
-        if (!lock_settled(vm)) {
-            if (++tries > LEAVING_TRIES) {
-                g_set_error(errp, PVRDMA_ERROR, 0, "a VM is being let go");
-                return false;
-            }
-            coro_sleep(LEAVING_MS);
-            continue;
-        }
-        stream = migration_stream_bytes(vm);
-        why = cannot_go(vm, streams + stream);
-        if (why && !all &&
-            ++tries <=
-                LEAVING_TRIES) { /* it is there without its VMM, when that is let go */
-            log_vm(LOG_LVL_ERROR, vm, "cannot be kept for another daemon: %s", why);
-            coro_unlock(&vm->ops);
-            frontend_disconnect(vm, "the daemon ends");
-            continue;
-        }
+    while ((vm = registry_next(serial))) {
+        serial = vm->serial;
         frontend_freeze(vm);
+        g_array_append_val(late, serial);
+    }
+}
+
+/*
+ * Take vm->ops of those in @late that are at rest by now: they leave it for @frozen.
+ * False: one of them cannot be handed over, with errp.
+ */
+static bool take_all(GArray *late, GPtrArray *frozen, uint64_t *streams, GError **errp)
+{
+    for (guint i = 0; i < late->len;) {
+        struct vm *vm = find(g_array_index(late, uint64_t, i));
+        const char *why;
+
+        if (vm && !at_rest(vm)) {
+            i++;
+            continue;
+        }
+        g_array_remove_index(late, i);
+        if (!vm) {
+            continue;
+        }
+        coro_lock(&vm->ops);
+        frontend_freeze(vm); /* what came of its last message, too */
         g_ptr_array_add(frozen, vm);
+        *streams += migration_stream_bytes(vm);
+        why = cannot_go(vm, *streams);
         if (why) {
             g_set_error(errp, PVRDMA_ERROR, 0, "VM %s: %s", vm->cfg->name, why);
             return false;
         }
+    }
+    return true;
+}
+
+/* All stop, and are waited for together.  False: with errp, or @late are not at rest. */
+static bool stand_still(GArray *late, GPtrArray *frozen, GError **errp)
+{
+    gint64 until = g_get_monotonic_time() + REST_US;
+    uint64_t streams = 0;
+
+    freeze(late);
+    while (take_all(late, frozen, &streams, errp)) {
+        if (late->len == 0) {
+            return true;
+        }
+        if (g_get_monotonic_time() >= until) {
+            return false;
+        }
+        coro_sleep(1);
+    }
+    return false;
+}
+
+static gboolean on_let_go(gpointer serial)
+{
+    struct vm *vm = find(GPOINTER_TO_SIZE(serial));
+
+    if (vm) {
+        frontend_disconnect(vm, "it holds up a restart");
+    }
+    return G_SOURCE_REMOVE;
+}
+
+/* Wait for those in @late, which nothing is read from: they leave it when at rest. */
+static void wait_for(GArray *late)
+{
+    gint64 until = g_get_monotonic_time() + LATE_US;
+
+    while (late->len && g_get_monotonic_time() < until) {
+        coro_sleep(10);
+        for (guint i = late->len; i > 0; i--) {
+            const struct vm *vm = find(g_array_index(late, uint64_t, i - 1));
+
+            if (!vm || at_rest(vm)) {
+                g_array_remove_index(late, i - 1);
+            }
+        }
+    }
+}
+
+/* The others go on meanwhile. */
+static void settle(GArray *late)
+{
+    wait_for(late);
+    for (guint i = 0; i < late->len; i++) {
+        /* Not from this coroutine, which would wait for its end. */
+        g_idle_add(on_let_go, GSIZE_TO_POINTER(g_array_index(late, uint64_t, i)));
+    }
+    wait_for(late);
+}
+
+/* Those that cannot be handed over lose their VMM before anybody stands still. */
+static void let_unfit_go(void)
+{
+    uint64_t serial = 0;
+    struct vm *vm;
+
+    while ((vm = registry_next(serial))) {
+        const char *why = vm->gone ? NULL : cannot_go(vm, migration_stream_bytes(vm));
+
         serial = vm->serial;
-        streams += stream;
-        tries = 0;
+        if (why) {
+            log_vm(LOG_LVL_ERROR, vm, "cannot be kept for another daemon: %s", why);
+            frontend_disconnect(vm, "the daemon ends");
+        }
+    }
+}
+
+/* Those in @but stay as they are. */
+static void thaw(GPtrArray *frozen, const GArray *but)
+{
+    uint64_t serial = 0;
+    struct vm *vm;
+
+    restart_thaw_all(frozen, false);
+    g_ptr_array_set_size(frozen, 0);
+    while ((vm = registry_next(serial))) {
+        bool stays = false;
+
+        serial = vm->serial;
+        for (guint i = 0; but && i < but->len; i++) {
+            stays |= g_array_index(but, uint64_t, i) == serial;
+        }
+        if (!stays) {
+            frontend_thaw(vm);
+        }
+    }
+}
+bool restart_freeze_all(GPtrArray *frozen, bool all, gint64 *since, GError **errp)
+{
+    g_autoptr(GArray) late = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    g_autoptr(GError) err = NULL;
+    bool still = false;
+
+    for (unsigned i = 0; i < ATTEMPTS && !still && !(err && all); i++) {
+        g_clear_error(&err);
+        if (!all) {
+            let_unfit_go();
+        }
+        g_array_set_size(late, 0);
+        *since = g_get_monotonic_time();
+        still = stand_still(late, frozen, &err);
+        if (!still) {
+            thaw(frozen, err ? NULL : late);
+        }
+        if (!still && !err) {
+            settle(late);
+        }
+    }
+    if (!still) {
+        thaw(frozen, NULL);
+        if (!err) {
+            g_set_error(&err, PVRDMA_ERROR, 0, "VMs do not come to rest");
+        }
+        g_propagate_error(errp, g_steal_pointer(&err));
+        return false;
     }
     for (guint i = 0; i < frozen->len; i++) {
         datapath_pause_for(frozen->pdata[i], PEERS_WAIT_NS);
@@ -430,9 +572,9 @@ static void become(const struct handover_out *h, int memfd, GError **errp)
 static void hand_over(int client, GError **errp)
 {
     g_autoptr(GPtrArray) frozen = g_ptr_array_new();
-    gint64 since = g_get_monotonic_time();
+    gint64 since;
     struct handover_out h;
-    bool paused = restart_freeze_all(frozen, true, errp);
+    bool paused = restart_freeze_all(frozen, true, &since, errp);
     int memfd;
 
     if (paused) {

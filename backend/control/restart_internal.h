@@ -43,11 +43,12 @@ bool restart_stopping(void);
  */
 bool restart_check_program(GError **errp);
 /*
- * Let all VMs stand still: take vm->ops of each, which nobody does of two, stop listening
- * to its client, pause it.  Those that cannot be handed over lose their VMM, or, if @all
- * have to go along, make it fail.
+ * Let all VMs stand still, since *since: with vm->ops of each, which nobody does of two,
+ * nothing is read from its client, and it is paused.  Those that cannot be handed over
+ * lose their VMM, or, if @all have to go along, make it fail, and so do those that do not
+ * come to rest: none stands still then.
  */
-bool restart_freeze_all(GPtrArray *frozen, bool all, GError **errp);
+bool restart_freeze_all(GPtrArray *frozen, bool all, gint64 *since, GError **errp);
 void restart_thaw_all(GPtrArray *frozen, bool paused);
 /* The state of all as a memfd, or -1 with errp; @h is to be cleared in any case. */
 int restart_save(GPtrArray *frozen, struct handover_out *h, gint64 since, int client,

@@ -172,7 +172,7 @@ static void queue_push(struct vfu_conn *c, struct out_msg *o)
 {
     g_queue_push_tail(&c->queue, o);
     c->queued += o->len - o->sent;
-    if (!c->out_source) {
+    if (!c->out_source && !c->frozen) {
         c->out_source = fdwatch_add(c->fd, G_IO_OUT, on_writable, c);
     }
 }
@@ -389,7 +389,9 @@ static void handle_message(struct vfu_conn *c)
 {
     struct vfu_msg m = complete_message(c);
 
-    vfu_dispatch(c, &m);
+    if (!vfu_dispatch(c, &m)) {
+        return; /* it stays where it is, as if it had just come */
+    }
     end_message(c);
     if (c->version_done && c->timer) {
         g_source_remove(c->timer);
@@ -437,7 +439,7 @@ static void unpark(struct vfu_conn *c)
     if (c->why) {
         c->ending = true;
         conn_finish(c);
-    } else {
+    } else if (!c->frozen) {
         c->in_source = fdwatch_add(c->fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_readable, c);
     }
 }
@@ -601,6 +603,10 @@ static void stop_all(struct vfu_conn *c)
         g_source_remove(c->timer);
         c->timer = 0;
     }
+    if (c->thaw_source) {
+        g_source_remove(c->thaw_source);
+        c->thaw_source = 0;
+    }
 }
 
 void conn_keep_log(struct vfu_conn *c, int fd)
@@ -736,15 +742,32 @@ struct vfu_conn *conn_new(struct vm *vm, int fd)
 
 void conn_freeze(struct vfu_conn *c)
 {
+    c->frozen = true;
     stop_all(c);
 }
 
 /*
- * A message that is there as a whole, since it was parked, waits in the former daemon's
- * coroutine, or is handled here: no event will tell of it.
+ * A message that is there as a whole, since it waited in the former daemon's coroutine,
+ * or was put back, is handled here: no event will tell of it.
  */
+static gboolean on_thaw(gpointer opaque)
+{
+    struct vfu_conn *c = opaque;
+
+    c->thaw_source = 0;
+    if (on_readable(c->fd, G_IO_IN, c) == G_SOURCE_CONTINUE) {
+        c->in_source = fdwatch_add(c->fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_readable, c);
+    }
+    return G_SOURCE_REMOVE;
+}
+
+/* Reading begins in the main loop: whoever thaws many of them waits for no message. */
 void conn_thaw(struct vfu_conn *c)
 {
+    if (!c->frozen) {
+        return;
+    }
+    c->frozen = false;
     if (c->ending || c->why) {
         return; /* that is under way, or comes with the parked message's end */
     }
@@ -756,14 +779,17 @@ void conn_thaw(struct vfu_conn *c)
     }
     if (c->parked) {
         park(c);
-    } else if (on_readable(c->fd, G_IO_IN, c) == G_SOURCE_CONTINUE) {
-        c->in_source = fdwatch_add(c->fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_readable, c);
+    } else {
+        c->thaw_source = g_idle_add_full(G_PRIORITY_DEFAULT, on_thaw, c, NULL);
     }
 }
 
 struct vfu_conn *conn_new_frozen(struct vm *vm, int fd)
 {
-    return make(vm, fd);
+    struct vfu_conn *c = make(vm, fd);
+
+    c->frozen = true;
+    return c;
 }
 
 bool frontend_adopt(struct vm *vm, int fd)

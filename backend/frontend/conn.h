@@ -82,10 +82,11 @@ struct vfu_conn {
     struct vm *vm;
     int fd;
     guint in_source; /* for reading; while parked for the client's end alone */
-    guint out_source, timer;
+    guint out_source, timer, thaw_source;
     bool busy;          /* a message is in work: do not free */
     bool parked;        /* and it waits; nothing is read meanwhile */
     bool ending;        /* being closed */
+    bool frozen;        /* nothing is read, nor sent but what does not wait */
     gint64 later_until; /* us; its messages took long: they queue up, see conn.c */
     const char *why;    /* set: to be closed for this reason */
     bool eof;           /* the reason is the client's leave, not an offence */
@@ -138,9 +139,9 @@ void conn_no_urgent(int fd);
 struct vfu_conn *conn_new(struct vm *vm, int fd);
 
 /*
- * One that nothing is read from or sent to, until conn_thaw(), which may be its end; the
- * caller does not hold vm->ops then.  conn_freeze() is for one that is not being closed,
- * with vm->ops held: no message is in work then, at most one waits for vm->ops.
+ * One that nothing is read from until conn_thaw().  A message in work goes on, unless it
+ * waits for what takes long: that is put back, to be carried out behind conn_thaw().
+ * Whoever has vm->ops of one that is frozen knows that no message is in work.
  */
 struct vfu_conn *conn_new_frozen(struct vm *vm, int fd);
 void conn_freeze(struct vfu_conn *c);
@@ -177,8 +178,13 @@ void conn_close(struct vfu_conn *c, const char *why);
 void *vfu_reply_alloc(struct vfu_reply *r, uint32_t len);
 void vfu_reply_free(struct vfu_reply *r);
 
-/* Carry out one command and answer it.  vfio_user.c */
-void vfu_dispatch(struct vfu_conn *c, struct vfu_msg *m);
+/*
+ * Carry out one command and answer it.  False: nothing is answered, the message is to be
+ * carried out again (VFU_AGAIN).  vfio_user.c
+ */
+bool vfu_dispatch(struct vfu_conn *c, struct vfu_msg *m);
+/* What a handler returns then: of a connection that is frozen. */
+#define VFU_AGAIN ERESTART
 /* Can that wait or take long?  Then it needs a coroutine and vm->ops. */
 bool vfu_may_wait(const struct vfu_msg *m);
 

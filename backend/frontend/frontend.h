@@ -44,9 +44,9 @@ void frontend_on_left(void (*fn)(void));
 /* ---- a daemon that takes this one's place (adopt.c) ---- */
 
 /*
- * Nothing of the VM's client is read or answered any more, and no other one taken / they
- * are again.  To freeze, vm->ops is held, and the connection is not being closed; to
- * thaw it is not held.
+ * Nothing of the VM's client is read any more, and no other one taken / they are again,
+ * from the main loop.  A message in work goes on to its end: with vm->ops, of a
+ * connection that is not being closed, none is.
  */
 void frontend_freeze(struct vm *vm);
 void frontend_thaw(struct vm *vm);

@@ -36,6 +36,7 @@ struct vfu_listener {
     gint64 fault_over;     /* when it is over, monotonic us */
     bool piled_up;         /* said already that VMMs wait for their memory's end */
     const char *waits_why; /* ... or for another reason */
+    bool frozen;           /* nobody is accepted */
     struct sockfile file;
 };
 
@@ -56,7 +57,7 @@ static void pause_for(struct vfu_listener *l, guint ms)
         fdwatch_remove(l->source);
         l->source = 0;
     }
-    if (!l->timer) {
+    if (!l->timer && !l->frozen) {
         l->timer = g_timeout_add(ms, on_pause_over, l);
     }
 }
@@ -78,7 +79,7 @@ void frontend_conn_gone(struct vfu_listener *l, bool faulted)
 {
     if (faulted) {
         frontend_hold_off(l);
-    } else if (!l->source && !l->timer) {
+    } else if (!l->source && !l->timer && !l->frozen) {
         l->source = fdwatch_add(l->fd, G_IO_IN, on_client, l);
     }
 }
@@ -181,6 +182,9 @@ void frontend_freeze(struct vm *vm)
         g_source_remove(l->timer);
         l->timer = 0;
     }
+    if (l) {
+        l->frozen = true;
+    }
     refuse_end(vm);
     if (vm->conn) {
         conn_freeze(vm->conn);
@@ -192,10 +196,13 @@ void frontend_thaw(struct vm *vm)
     struct vfu_listener *l = vm->listener;
     gint64 rest = l ? l->fault_over - g_get_monotonic_time() : 0;
 
-    if (l && rest > 0) {
-        pause_for(l, (guint)(rest / 1000) + 1);
-    } else if (l && !l->source && !l->timer) {
-        l->source = fdwatch_add(l->fd, G_IO_IN, on_client, l);
+    if (l && l->frozen) {
+        l->frozen = false;
+        if (rest > 0) {
+            pause_for(l, (guint)(rest / 1000) + 1);
+        } else {
+            l->source = fdwatch_add(l->fd, G_IO_IN, on_client, l);
+        }
     }
     if (vm->conn) {
         conn_thaw(vm->conn);

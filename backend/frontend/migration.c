@@ -162,12 +162,16 @@ static int stop(struct vfu_conn *c, struct migration *m)
  * The word that the VM stands still where it was comes by the link between the hosts,
  * and the state by another way, which may be faster.
  */
-static int claim(struct vm *vm)
+static int claim(struct vfu_conn *c)
 {
     gint64 until = g_get_monotonic_time() + CLAIM_US;
     int err;
 
-    while ((err = vm_claim(vm)) != 0 && coro_self() && g_get_monotonic_time() < until) {
+    while ((err = vm_claim(c->vm)) != 0 && coro_self() && !c->why &&
+           g_get_monotonic_time() < until) {
+        if (c->frozen) {
+            return VFU_AGAIN; /* a restart does not wait for that: the next daemon does */
+        }
         coro_sleep(CLAIM_EVERY_MS);
     }
     return err;
@@ -199,12 +203,17 @@ static int run(struct vfu_conn *c, struct migration *m)
 {
     gint64 since = g_get_monotonic_time();
     struct vm *vm = c->vm;
+    int err;
 
     if (m->passed_on) {
         vm->generation += 2; /* as directory_went_on() */
         m->passed_on = false;
     }
-    if (m->loaded && claim(vm) != 0) {
+    err = m->loaded ? claim(c) : 0;
+    if (err == VFU_AGAIN) {
+        return err;
+    }
+    if (err) {
         failed(vm, "the addresses are in use elsewhere");
         return EADDRINUSE; /* it may try again: what was announced stays so */
     }

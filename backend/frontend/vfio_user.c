@@ -221,34 +221,6 @@ static int do_region_write(struct vfu_conn *c, struct vfu_msg *m, struct vfu_rep
     return answer(r, &rw, sizeof(rw));
 }
 
-/* All elements are checked before the first is applied. */
-static int write_multi(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
-{
-    struct vfio_user_write_multi head;
-    struct vfio_user_write_one one;
-    const uint8_t *p = m->body + sizeof(head);
-    int err = 0;
-
-    if (!take(m, &head, sizeof(head)) || head.count > VFIO_USER_MULTI_MAX ||
-        m->len - sizeof(head) != head.count * sizeof(one)) {
-        return EINVAL;
-    }
-    for (unsigned i = 0; i < head.count && !err; i++) {
-        memcpy(&one, p + i * sizeof(one), sizeof(one));
-        err = one.count > sizeof(one.data)
-                  ? EINVAL
-                  : check_write(c, one.region, one.offset, one.count);
-    }
-    if (err) {
-        return err == EBUSY ? err : EINVAL;
-    }
-    for (unsigned i = 0; i < head.count; i++) {
-        memcpy(&one, p + i * sizeof(one), sizeof(one));
-        region_write(c, one.region, one.offset, one.count, one.data, is_posted(m));
-    }
-    return answer(r, &head, sizeof(head));
-}
-
 /*
  * DMA maps, eventfds and configuration space stay: a VFIO reset restores the
  * latter, and the VMM writes PCI_COMMAND itself when the machine is reset.
@@ -318,7 +290,6 @@ static const struct {
     [VFIO_USER_REGION_READ] = {do_region_read, false},
     [VFIO_USER_REGION_WRITE] = {do_region_write, false},
     [VFIO_USER_DEVICE_RESET] = {do_reset, false},
-    [VFIO_USER_REGION_WRITE_MULTI] = {write_multi, false},
     [VFIO_USER_DEVICE_FEATURE] = {device_feature, false},
     [VFIO_USER_MIG_DATA_READ] = {mig_data_read, false},
     [VFIO_USER_MIG_DATA_WRITE] = {mig_data_write, false},
@@ -328,25 +299,6 @@ static const struct {
 static bool region_may_wait(uint32_t region)
 {
     return region == VFIO_USER_REGION_BAR1 || region == VFIO_USER_REGION_CONFIG;
-}
-
-static bool multi_may_wait(const struct vfu_msg *m)
-{
-    struct vfio_user_write_multi head;
-    struct vfio_user_write_one one;
-
-    if (!take(m, &head, sizeof(head))) {
-        return false;
-    }
-    for (uint64_t i = 0; i < MIN(head.count, (uint64_t)VFIO_USER_MULTI_MAX) &&
-                         m->len - sizeof(head) >= (i + 1) * sizeof(one);
-         i++) {
-        memcpy(&one, m->body + sizeof(head) + i * sizeof(one), sizeof(one));
-        if (region_may_wait(one.region)) {
-            return true;
-        }
-    }
-    return false;
 }
 
 bool vfu_may_wait(const struct vfu_msg *m)
@@ -363,14 +315,12 @@ bool vfu_may_wait(const struct vfu_msg *m)
         return true;
     case VFIO_USER_REGION_WRITE:
         return take(m, &rw, sizeof(rw)) && region_may_wait(rw.region);
-    case VFIO_USER_REGION_WRITE_MULTI:
-        return multi_may_wait(m);
     default:
         return false;
     }
 }
 
-void vfu_dispatch(struct vfu_conn *c, struct vfu_msg *m)
+bool vfu_dispatch(struct vfu_conn *c, struct vfu_msg *m)
 {
     unsigned cmd = m->hdr.command;
     struct vfu_reply r;
@@ -388,6 +338,10 @@ void vfu_dispatch(struct vfu_conn *c, struct vfu_msg *m)
     } else {
         err = commands[cmd].run(c, m, &r);
     }
+    if (err == VFU_AGAIN) {
+        vfu_reply_free(&r);
+        return false;
+    }
     if (!is_posted(m)) {
         conn_reply(c, &m->hdr, err, &r);
     } else if (err && c->lost_errors++ == 0) {
@@ -395,4 +349,5 @@ void vfu_dispatch(struct vfu_conn *c, struct vfu_msg *m)
                g_strerror(err));
     }
     vfu_reply_free(&r);
+    return true;
 }

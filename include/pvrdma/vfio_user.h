@@ -35,7 +35,6 @@ enum vfio_user_command {
     VFIO_USER_DMA_WRITE = 12,
     VFIO_USER_DEVICE_RESET = 13,
     VFIO_USER_DIRTY_PAGES = 14, /* left the specification; never answered */
-    VFIO_USER_REGION_WRITE_MULTI = 15,
     VFIO_USER_DEVICE_FEATURE = 16,
     VFIO_USER_MIG_DATA_READ = 17,
     VFIO_USER_MIG_DATA_WRITE = 18,
@@ -203,19 +202,6 @@ struct vfio_user_region_rw {
     /* data */
 };
 
-struct vfio_user_write_multi {
-    uint64_t count; /* of writes; reply: of writes done */
-};
-
-struct vfio_user_write_one {
-    uint64_t offset;
-    uint32_t region;
-    uint32_t count; /* <= 8 */
-    uint8_t data[8];
-};
-
-#define VFIO_USER_MULTI_MAX 200u
-
 /*
  * DEVICE_FEATURE: a head, then the feature's data.  GET and SET answer with what was
  * asked and, GET, the data; PROBE asks whether all the methods named along with it are
@@ -311,7 +297,6 @@ _Static_assert(sizeof(struct vfio_user_io_fd) == 40, "io_fd");
 _Static_assert(sizeof(struct vfio_user_irq_info) == 16, "irq_info");
 _Static_assert(sizeof(struct vfio_user_irq_set) == 20, "irq_set");
 _Static_assert(sizeof(struct vfio_user_region_rw) == 16, "region_rw");
-_Static_assert(sizeof(struct vfio_user_write_one) == 24, "write_one");
 _Static_assert(sizeof(struct vfio_user_device_feature) == 8, "device_feature");
 _Static_assert(sizeof(struct vfio_user_mig_device_state) == 8, "mig_device_state");
 _Static_assert(sizeof(struct vfio_user_log_start) == 16, "log_start");

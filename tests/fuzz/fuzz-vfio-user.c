@@ -203,7 +203,6 @@ static size_t plausible(unsigned command, uint8_t variant, uint8_t *out)
     struct vfio_user_region_info info = {.argsz = 64, .index = variant % 11};
     struct vfio_user_irq_set set = {20, variant & 0x3f, 2, 0, 1 + (variant >> 6)};
     struct vfio_user_region_rw rw = {(variant >> 4) * 4u, variant % 10, 4};
-    struct vfio_user_write_multi multi = {variant % 4};
     struct vfio_user_mig_data data = {8 + 64 * (variant & 3u), 64 * (variant >> 2 & 3u)};
     struct {
         struct vfio_user_device_feature head;
@@ -234,8 +233,6 @@ static size_t plausible(unsigned command, uint8_t variant, uint8_t *out)
     case VFIO_USER_REGION_READ:
     case VFIO_USER_REGION_WRITE:
         return PART(rw);
-    case VFIO_USER_REGION_WRITE_MULTI:
-        return PART(multi);
     case VFIO_USER_DEVICE_FEATURE:
         if (variant % 10 == VFIO_USER_FEATURE_DMA_LOGGING_START) {
             feature.data[0] = PVRDMA_PAGE_SIZE;

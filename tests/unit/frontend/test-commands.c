@@ -378,68 +378,6 @@ static void test_registers(struct fixture *f, gconstpointer arg)
     g_assert_cmpuint(atomic_load(&f->vm->guest.db.bad), ==, 1);
 }
 
-static uint32_t multi_body(uint8_t *out, uint64_t count, unsigned n, uint32_t each)
-{
-    struct vfio_user_write_multi head = {count};
-
-    memcpy(out, &head, sizeof(head));
-    for (uint32_t i = 0; i < n; i++) {
-        struct vfio_user_write_one one = {PVRDMA_REG_DSRLOW, 1, each, {0}};
-        uint32_t v = 1000 + i;
-
-        memcpy(one.data, &v, sizeof(v));
-        memcpy(out + sizeof(head) + i * sizeof(one), &one, sizeof(one));
-    }
-    return (uint32_t)(sizeof(head) + n * sizeof(struct vfio_user_write_one));
-}
-
-static void test_write_multi(struct fixture *f, gconstpointer arg)
-{
-    g_autofree struct reply *r = g_new0(struct reply, 1);
-    uint8_t body[8 + 24 * 201];
-    uint64_t done;
-    uint32_t len;
-
-    for (unsigned n = 0; n <= 200; n += 100) {
-        len = multi_body(body, n, n, 4);
-        g_assert_cmpint(
-            client_call(f->cl, VFIO_USER_REGION_WRITE_MULTI, body, len, NULL, 0, r), ==,
-            0);
-        g_assert_cmpuint(r->len, ==, sizeof(done));
-        memcpy(&done, r->body, sizeof(done));
-        g_assert_cmpuint(done, ==, n);
-        g_assert_cmpuint(client_read32(f->cl, 1, PVRDMA_REG_DSRLOW), ==, n ? 999 + n : 0);
-    }
-    len = multi_body(body, 201, 201, 4);
-    g_assert_cmpint(client_do(f->cl, VFIO_USER_REGION_WRITE_MULTI, body, len), ==,
-                    EINVAL);
-    len = multi_body(body, 3, 2, 4);
-    g_assert_cmpint(client_do(f->cl, VFIO_USER_REGION_WRITE_MULTI, body, len), ==,
-                    EINVAL);
-    len = multi_body(body, 1ull << 61, 0, 4);
-    g_assert_cmpint(client_do(f->cl, VFIO_USER_REGION_WRITE_MULTI, body, len), ==,
-                    EINVAL);
-    len = multi_body(body, UINT64_MAX, 1, 4);
-    g_assert_cmpint(client_do(f->cl, VFIO_USER_REGION_WRITE_MULTI, body, len), ==,
-                    EINVAL);
-    g_assert_cmpint(client_do(f->cl, VFIO_USER_REGION_WRITE_MULTI, body, 7), ==, EINVAL);
-    /* One bad element of two: none is applied. */
-    len = multi_body(body, 2, 2, 4);
-    body[8 + 24 + 12] = 9;
-    g_assert_cmpint(client_do(f->cl, VFIO_USER_REGION_WRITE_MULTI, body, len), ==,
-                    EINVAL);
-    body[8 + 24 + 12] = 4;
-    body[8 + 24 + 8] = 3;
-    g_assert_cmpint(client_do(f->cl, VFIO_USER_REGION_WRITE_MULTI, body, len), ==,
-                    EINVAL);
-    g_assert_cmpuint(client_read32(f->cl, 1, PVRDMA_REG_DSRLOW), ==, 1199);
-    /* As stock QEMU sends it. */
-    len = multi_body(body, 7, 7, 4);
-    client_send(f->cl, VFIO_USER_REGION_WRITE_MULTI, VFIO_USER_NO_REPLY, body, len, NULL,
-                0);
-    g_assert_cmpuint(client_read32(f->cl, 1, PVRDMA_REG_DSRLOW), ==, 1006);
-}
-
 /* ---- memory ---- */
 
 static int map(struct fixture *f, const struct vfio_user_dma_map *m, int fd)
@@ -889,7 +827,6 @@ int main(int argc, char **argv)
     ADD(config);
     ADD(region_access);
     ADD(registers);
-    ADD(write_multi);
     ADD(dma);
     ADD(irqs);
     ADD(irq_flags);

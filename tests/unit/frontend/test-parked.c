@@ -17,6 +17,7 @@
 
 #include "control/control.h"
 #include "control/registry.h"
+#include "control/restart_internal.h"
 #include "device/device.h"
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
@@ -668,6 +669,86 @@ static void test_refused(struct two *t, gconstpointer arg)
     g_assert_cmpint(client_do(t->a.cl, VFIO_USER_DEVICE_RESET, NULL, 0), ==, 0);
 }
 
+/* ---- all stand still, for another daemon ---- */
+
+struct freeze {
+    GPtrArray *frozen;
+    gint64 since;
+    GError *err;
+    bool ok, done, all;
+};
+
+static void run_freeze(void *opaque)
+{
+    struct freeze *f = opaque;
+
+    f->ok = restart_freeze_all(f->frozen, f->all, &f->since, &f->err);
+    f->done = true;
+}
+
+static void run_thaw(void *opaque)
+{
+    struct freeze *f = opaque;
+
+    restart_thaw_all(f->frozen, true);
+    f->done = true;
+}
+
+/* A command that takes long holds up nobody but its VM. */
+static void test_freeze(struct two *t, gconstpointer arg)
+{
+    uint16_t destroy = park_destroy(t), info = send_info(t->a.cl), reset;
+    struct freeze f = {.frozen = g_ptr_array_new(), .all = true};
+
+    coro_run(run_freeze, &f);
+    reset = send_info(t->b.cl);
+    client_silent(t->b.cl);
+    /* In vain: the others go on, and what is late is waited for. */
+    expect_reply(t->b.cl, reset, 0);
+    check_b_answers(t);
+    g_assert_false(f.done);
+    grace_pass(&stuck);
+    expect_reply(t->a.cl, destroy, 0);
+    WAIT((grace_pass(&stuck), f.done));
+    g_assert_true(f.ok);
+    g_assert_no_error(f.err);
+    g_assert_cmpuint(f.frozen->len, ==, 2);
+
+    /* What came meanwhile waits, and nobody waits for it. */
+    reset = client_send(t->a.cl, VFIO_USER_DEVICE_RESET, 0, NULL, 0, NULL, 0);
+    client_silent(t->a.cl);
+    f.done = false;
+    coro_run(run_thaw, &f);
+    g_assert_true(f.done);
+    expect_reply(t->a.cl, info, 0);
+    check_b_answers(t);
+    client_silent(t->a.cl);
+    grace_offline(&stuck);
+    expect_reply(t->a.cl, reset, 0);
+    g_ptr_array_unref(f.frozen);
+}
+
+/* One that does not end costs its VM the connection, and the others a second. */
+static void test_freeze_hung(struct two *t, gconstpointer arg)
+{
+    uint16_t destroy = park_destroy(t);
+    struct freeze f = {.frozen = g_ptr_array_new(), .all = true};
+
+    coro_run(run_freeze, &f);
+    WAIT(t->a.vm->conn->why);
+    check_b_answers(t);
+    grace_offline(&stuck);
+    expect_reply(t->a.cl, destroy, 0);
+    WAIT(f.done);
+    g_assert_true(f.ok);
+    g_assert_null(t->a.vm->conn);
+    g_assert_nonnull(t->b.vm->conn);
+    g_assert_cmpuint(f.frozen->len, ==, 2);
+    restart_thaw_all(f.frozen, true);
+    check_b_answers(t);
+    g_ptr_array_unref(f.frozen);
+}
+
 /* The daemon ends while commands are parked. */
 static void test_remove_all(struct two *t, gconstpointer arg)
 {
@@ -708,6 +789,8 @@ int main(int argc, char **argv)
     ADD("fault", NULL, fault);
     ADD("drain", NULL, drain);
     ADD("refused", NULL, refused);
+    ADD("freeze", NULL, freeze);
+    ADD("freeze-hung", NULL, freeze_hung);
     ADD("remove-all", NULL, remove_all);
     return g_test_run();
 }
