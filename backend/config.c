@@ -207,10 +207,29 @@ static bool parse_addresses(struct vm_config *vm, const char *value, GError **er
     return true;
 }
 
+/*
+ * A user of this host's own file.  Not what else NSS knows: that may ask other hosts, for
+ * as long as it likes, and the main thread waits.
+ */
+static bool local_uid(const char *name, uint32_t *uid)
+{
+    FILE *file = fopen("/etc/passwd", "re");
+    const struct passwd *pw;
+    bool found = false;
+
+    while (file && !found && (pw = fgetpwent(file))) {
+        found = strcmp(pw->pw_name, name) == 0;
+        *uid = found ? pw->pw_uid : *uid;
+    }
+    if (file) {
+        fclose(file);
+    }
+    return found;
+}
+
 /* A user by name or number. */
 static bool parse_uid(const char *text, uint32_t *uid)
 {
-    struct passwd *pw;
     guint64 n;
 
     /* The largest number means "none" to the kernel. */
@@ -218,14 +237,7 @@ static bool parse_uid(const char *text, uint32_t *uid)
         *uid = n;
         return true;
     }
-    if (!config_valid_name(text)) {
-        return false;
-    }
-    pw = getpwnam(text);
-    if (pw) {
-        *uid = pw->pw_uid;
-    }
-    return pw != NULL;
+    return config_valid_name(text) && local_uid(text, uid);
 }
 
 static bool parse_uids(struct vm_config *vm, const char *value, GError **errp)
@@ -251,7 +263,8 @@ static bool parse_uids(struct vm_config *vm, const char *value, GError **errp)
             return fail(errp, "uid", "too many");
         }
         if (!parse_uid(*w, &uids[n])) {
-            g_set_error(errp, PVRDMA_ERROR, 0, "uid: \"%s\" is not a user", *w);
+            g_set_error(errp, PVRDMA_ERROR, 0,
+                        "uid: \"%s\" is neither a number nor in /etc/passwd", *w);
             return false;
         }
         n++;

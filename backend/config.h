@@ -186,6 +186,8 @@ void config_vm_free(struct vm_config *vm);
 /* @fn is called with each key of @vm, but "worker" if it has that from its network. */
 typedef void config_key_fn(void *opaque, const char *key, const char *value);
 void config_vm_keys(const struct vm_config *vm, config_key_fn *fn, void *opaque);
+/* Which those can be, a line each ("key NAME"). */
+void config_vm_key_names(GString *text);
 
 /*
  * All keys are set: add what @vm has from its network.  False: something keeps it from

@@ -62,6 +62,20 @@ static void put_workers(const struct out *o, const struct vm_config *vm)
     put_list(o, "worker", !vm->workers, s);
 }
 
+/* All that config_vm_keys() may pass. */
+static const char *const names[] = {
+    "socket",    "network",        "addresses", "mac",          "max-qp", "max-cq",
+    "max-srq",   "max-mr",         "max-pd",    "max-mr-pages", "shares", "max-memory",
+    "max-files", "require-sealed", "uid",       "worker",
+};
+
+void config_vm_key_names(GString *text)
+{
+    for (unsigned i = 0; i < G_N_ELEMENTS(names); i++) {
+        g_string_append_printf(text, "key %s\n", names[i]);
+    }
+}
+
 void config_vm_keys(const struct vm_config *vm, config_key_fn *fn, void *opaque)
 {
     const struct out o = {fn, opaque};

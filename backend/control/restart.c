@@ -170,6 +170,7 @@ char *restart_sections(bool required)
     for (unsigned i = 0; i < G_N_ELEMENTS(tags); i++) {
         state_section_name(text, tags[i], RESTART_SECTION_VERSION);
     }
+    config_vm_key_names(text); /* one that is not known would cost each VM its adapter */
     vm_state_sections(text, required);
     return g_string_free(text, FALSE);
 }

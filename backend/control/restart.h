@@ -41,7 +41,10 @@ bool restart_under_way(void);
  * program reads of that, or false with errp.
  */
 bool adopt_answer(const char *version, GError **errp);
-/* The sections and features, a line each; @required: those that a daemon has to read. */
+/*
+ * The sections, keys of VMs and features, a line each; @required: those that a daemon has
+ * to read.
+ */
 char *restart_sections(bool required);
 
 /* At the start of the process, before it has other threads or opens anything. */

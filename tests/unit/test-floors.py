@@ -150,6 +150,18 @@ def bad_waits(floors, objects):
                 yield '%s calls %s()' % (member, symbol)
 
 
+# What asks the name service, which may wait for other hosts, with the main loop.
+NAMES = {'getpwnam', 'getpwnam_r', 'getpwuid', 'getpwuid_r', 'getgrnam', 'getgrnam_r',
+         'getgrgid', 'getgrgid_r', 'getgrouplist', 'initgroups', 'getaddrinfo', 'gethostbyname',
+         'getnameinfo', 'g_resolver_lookup_by_name', 'g_get_home_dir', 'g_get_user_name'}
+
+
+def asks_for_names(objects):
+    for member, (_, needed) in sorted(objects.items()):
+        for symbol in sorted(needed & NAMES):
+            yield '%s calls %s()' % (member, symbol)
+
+
 def self_test(floors):
     """Arrows made for the purpose are found, and the ones down are not."""
     passing = {LINKS + 'link.c.o': (set(), {'__recv_chk'}),
@@ -162,6 +174,7 @@ def self_test(floors):
             ['transport_tcp_setup.c.o calls vm_token_take()'] and
             list(bad_moves(passing)) == [LINKS + 'link.c.o calls recv()'] and
             len(list(bad_symbols(floors, up))) == 1 and
+            len(list(asks_for_names({'a.c.o': (set(), {'getpwnam'})}))) == 1 and
             not list(bad_symbols(floors, down)) and
             floors.arrow_runs_up('datapath', 'transport') and
             not floors.arrow_runs_up('transport', 'datapath'))
@@ -179,6 +192,7 @@ def main():
         ('bytes of links pass stream.c', lambda: bad_moves(objects) if any(
             LINKS + 'stream' in member for member in objects) else ['there is no stream.c']),
         ('transport/ waits for no token', lambda: bad_waits(floors, objects)),
+        ('nobody waits for names', lambda: asks_for_names(objects)),
         ('all objects were read', lambda: [] if len(objects) > 20 else
          ['only %d objects in %s' % (len(objects), archive)]),
     ])

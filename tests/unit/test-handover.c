@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "config.h"
+#include "control/restart.h"
 #include "handover.h"
 #include "manager.h"
 
@@ -443,6 +444,16 @@ static void set(void *opaque, const char *key, const char *value)
     g_assert_no_error(err);
 }
 
+/* The next daemon is asked for each. */
+static void is_listed(void *opaque, const char *key, const char *value)
+{
+    g_autofree char *line = g_strdup_printf("key %s\n", key);
+    g_autofree char *sections = restart_sections(true);
+
+    g_assert_nonnull(strstr(sections, line));
+    ++*(unsigned *)opaque;
+}
+
 static void test_keys(void)
 {
     static const char *const keys[][2] = {
@@ -464,6 +475,7 @@ static void test_keys(void)
         {"worker", "0;3"},
     };
     struct daemon_config *cfg = config_new();
+    unsigned listed;
 
     config_complete(cfg);
     for (unsigned n = 0; n <= G_N_ELEMENTS(keys); n++) {
@@ -474,6 +486,9 @@ static void test_keys(void)
             set(a, keys[i][0], keys[i][1]);
         }
         config_vm_keys(a, set, b);
+        listed = 0;
+        config_vm_keys(a, is_listed, &listed);
+        g_assert_cmpuint(listed, >=, MAX(n, G_N_ELEMENTS(keys) - 2));
         g_assert_null(config_vm_diff(a, b));
         g_assert_cmpint(a->own_workers, ==, b->own_workers);
         if (n > 2) { /* from "any" as well as to it */
