@@ -3,14 +3,24 @@
  * vguest tests: what tenants share once there are hosts.  In each case one of them takes
  * all that it can get, and another notices nothing.
  */
-#include "hosts.h"
+#include "fakehost.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
 
 static struct vg_daemon *host[2];
 
+static struct host_opts opts_of(const char *daemon_keys)
+{
+    return (struct host_opts){
+        .n_vms = 8, .n_peers = 2, .vm_keys = "addresses=any", .daemon_keys = daemon_keys};
+}
+
 static void begin(const char *daemon_keys)
 {
-    const struct host_opts o = {
-        .n_vms = 8, .n_peers = 2, .vm_keys = "addresses=any", .daemon_keys = daemon_keys};
+    struct host_opts o = opts_of(daemon_keys);
 
     hosts_start(host, 2, &o);
     vgt_daemon = host[1];
@@ -166,9 +176,154 @@ static void test_token(void)
     end();
 }
 
+/* ---- places before it is known who calls ---- */
+
+static struct vgt_opts between(void)
+{
+    return (struct vgt_opts){.guest = {{.db = VG_DB_EXT}, {.db = VG_DB_EXT}},
+                             .daemon = {host[0], host[1]},
+                             .conn = patient};
+}
+
+/* VM @b of host 1 sends to VM @a of host 0, by a new queue pair. */
+static void sends(unsigned a, unsigned b)
+{
+    struct vgt_opts o = between();
+    struct vgt_pair p;
+
+    vgt_pair_open(&p, a, b, &o);
+    vgt_recv(&p.s[0], 7, 0, 64);
+    vgt_send(&p.s[1], 1, PVRDMA_WR_SEND, VGT_SIG, 0, 64, &p.s[0], 0);
+    vgt_expect(p.s[1].scq, 1, PVRDMA_WC_SUCCESS);
+    vgt_pair_close(&p);
+}
+
+/*
+ * Any program at a host's address, or guest behind it, keeps all places that the host has
+ * for connections that begin.  In rounds, since tries that are refused are over at once.
+ */
+#define N_IDLE 90u
+
+struct keeper {
+    unsigned from, to, n;
+    const char *says; /* first */
+    int fd[N_IDLE];
+    unsigned made;
+    volatile gint stop;
+    GThread *thread;
+};
+
+static bool has_ended(int fd)
+{
+    char c[256];
+    ssize_t n;
+
+    do {
+        n = recv(fd, c, sizeof(c), MSG_DONTWAIT);
+    } while (n > 0);
+    return n == 0 || errno != EAGAIN;
+}
+
+/* -1: nobody listens. */
+static int call(unsigned from, unsigned to)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    unsigned ends[2] = {from, to};
+    struct sockaddr_in in[2];
+
+    for (unsigned i = 0; i < 2; i++) {
+        g_autofree char *text = host_address(ends[i]);
+
+        in[i] = (struct sockaddr_in){.sin_family = AF_INET,
+                                     .sin_port = htons(i ? (uint16_t)hosts_port() : 0)};
+        g_assert_cmpint(inet_pton(AF_INET, text, &in[i].sin_addr), ==, 1);
+    }
+    g_assert_cmpint(bind(fd, (struct sockaddr *)&in[0], sizeof(in[0])), ==, 0);
+    if (connect(fd, (struct sockaddr *)&in[1], sizeof(in[1])) == 0) {
+        return fd;
+    }
+    close(fd);
+    return -1;
+}
+
+static gpointer keep_thread(gpointer opaque)
+{
+    struct keeper *k = opaque;
+
+    while (!g_atomic_int_get(&k->stop)) {
+        for (unsigned i = 0; i < k->n; i++) {
+            if (k->fd[i] >= 0 && has_ended(k->fd[i])) {
+                close(k->fd[i]);
+                k->fd[i] = -1;
+            }
+            if (k->fd[i] < 0) {
+                k->fd[i] = call(k->from, k->to);
+                k->made += k->fd[i] >= 0 && send(k->fd[i], k->says, 16, MSG_NOSIGNAL) > 0;
+            }
+        }
+        g_usleep(2000);
+    }
+    for (unsigned i = 0; i < k->n; i++) {
+        if (k->fd[i] >= 0) {
+            close(k->fd[i]);
+        }
+    }
+    return NULL;
+}
+
+static void keep(struct keeper *k, unsigned from, unsigned to, unsigned n,
+                 const char *says)
+{
+    *k = (struct keeper){.from = from, .to = to, .n = n, .says = says};
+    memset(k->fd, -1, sizeof(k->fd));
+    k->thread = g_thread_new("keep", keep_thread, k);
+}
+
+static void keep_no_more(struct keeper *k)
+{
+    g_atomic_int_set(&k->stop, 1);
+    g_thread_join(k->thread);
+    g_test_message("%u connections that kept places", k->made);
+}
+
+static void test_requests(void)
+{
+    struct keeper k;
+
+    begin(NULL);
+    keep(&k, 1, 0, N_IDLE, "MPA ID Req Frame");
+    g_usleep(300000);
+    for (unsigned i = 0; i < 4; i++) { /* host 1 calls */
+        sends(3, 1);
+    }
+    keep_no_more(&k);
+    end();
+}
+
+/* A link begins while its hosts' addresses are kept, both ways. */
+static void test_links(void)
+{
+    struct host_opts o = opts_of(NULL);
+    struct keeper k[2];
+
+    host[0] = host_start(0, &o);
+    for (unsigned i = 0; i < 2; i++) {
+        keep(&k[i], i, !i, 8, PEER_MAGIC);
+    }
+    g_usleep(300000);
+    host[1] = host_start(1, &o);
+    hosts_wait_up(host, 2);
+    for (unsigned i = 0; i < 2; i++) {
+        keep_no_more(&k[i]);
+    }
+    end();
+}
+
 int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 240);
     g_test_add_func("/hosts-shares/token", test_token);
+    g_test_add_func("/hosts-shares/requests", test_requests);
+    g_test_add_func("/hosts-shares/links", test_links);
     return vgt_run();
 }

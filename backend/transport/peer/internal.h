@@ -82,7 +82,7 @@ struct peer_link;
 /* NULL: *err is a negative errno. */
 struct peer_link *link_connect(struct peer *peer, int *err);
 /* A connection that begins with PEER_MAGIC. */
-void link_accept(int fd, const struct sockaddr_storage *from);
+struct peer_link *link_accept(int fd, const struct sockaddr_storage *from);
 /* @tell: enum peer_close, for the other side; 0: nothing. */
 void link_close(struct peer_link *l, unsigned tell, const char *why);
 /* Something waits in the peer's queue. */
@@ -90,6 +90,8 @@ void link_kick(struct peer_link *l);
 /* Those from outside that are not up. */
 void links_close_early(void);
 
+/* From where it has come. */
+const struct sockaddr_storage *link_from(const struct peer_link *l);
 enum peer_role link_role(const struct peer_link *l);
 enum link_state link_state(const struct peer_link *l);
 const struct peer_hello *link_hello(const struct peer_link *l); /* the other's */
@@ -101,8 +103,8 @@ void link_bytes(const struct peer_link *l, uint64_t *sent, uint64_t *received);
 
 void listen_start(const struct daemon_config *cfg);
 void listen_stop(void);
-/* One address less that has a connection of which nothing is known. */
-void listen_decided(const struct sockaddr_storage *from);
+/* @l is one no more of which nothing is known. */
+void listen_decided(const struct peer_link *l);
 /* To bind() to, for a connection to @to. */
 void listen_own(const struct sockaddr_storage *to, struct sockaddr_storage *own);
 unsigned listen_undecided(void);

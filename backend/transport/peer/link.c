@@ -103,7 +103,7 @@ static void leave_early(struct peer_link *l)
 {
     if (l->role == PEER_RESPONDER) {
         early_links = g_list_remove(early_links, l);
-        listen_decided(&l->from);
+        listen_decided(l);
     }
 }
 
@@ -169,6 +169,11 @@ void links_close_early(void)
     while (early_links) {
         link_close(early_links->data, PEER_CLOSE_STOPPING, "the daemon ends");
     }
+}
+
+const struct sockaddr_storage *link_from(const struct peer_link *l)
+{
+    return &l->from;
 }
 
 enum peer_role link_role(const struct peer_link *l)
@@ -646,7 +651,7 @@ struct peer_link *link_connect(struct peer *peer, int *err)
     return l;
 }
 
-void link_accept(int fd, const struct sockaddr_storage *from)
+struct peer_link *link_accept(int fd, const struct sockaddr_storage *from)
 {
     struct peer_link *l = link_new(PEER_RESPONDER);
 
@@ -656,4 +661,5 @@ void link_accept(int fd, const struct sockaddr_storage *from)
     l->timer = g_timeout_add(PEER_DECIDE_MS, on_late, l);
     early_links = g_list_prepend(early_links, l);
     set_watch(l, G_IO_IN);
+    return l;
 }

@@ -12,6 +12,11 @@
  * link is known, and may begin many iWARP connections at a time: PEER_MAX_OF_LINK.  As a
  * rule the bytes are there when the connection is taken, and nothing has to wait.
  *
+ * Whose connections these are nobody knows: every program of that host may have made
+ * them, and each guest behind its address.  So when there are too many the oldest goes,
+ * not the new one: a daemon is through in some milliseconds, and who only keeps places
+ * loses them.
+ *
  * An address that this host does not have (yet) is tried again every RETRY_MS.
  * Main thread.
  */
@@ -53,66 +58,91 @@ struct undecided {
 static struct listener listeners[CONFIG_MAX_LISTEN];
 static unsigned n_listeners;
 static guint retry;
-static GList *undecided; /* of struct undecided */
-/* Addresses of all that count: these, and links that are not up. */
-static struct sockaddr_storage counted[PEER_MAX_UNDECIDED];
+/* Of struct undecided, those that peers count; the oldest first. */
+static GQueue of_linked = G_QUEUE_INIT;
+/* All that count here: others of these, and links that are not up; likewise. */
+struct counted {
+    const struct sockaddr_storage *from;
+    struct undecided *u; /* one of the two */
+    struct peer_link *link;
+};
+static struct counted counted[PEER_MAX_UNDECIDED];
 static unsigned n_counted;
-static unsigned n_linked; /* those that peers count */
 
 /* ---- counting ---- */
 
-/* False: too many. */
-static bool count(const struct sockaddr_storage *from)
-{
-    unsigned same = 0;
-
-    for (unsigned i = 0; i < n_counted; i++) {
-        same += config_same_host(&counted[i], from);
-    }
-    if (n_counted == PEER_MAX_UNDECIDED || same >= PEER_MAX_PER_HOST) {
-        return false;
-    }
-    counted[n_counted++] = *from;
-    return true;
-}
-
-void listen_decided(const struct sockaddr_storage *from)
+static void uncount(const struct undecided *u, const struct peer_link *l)
 {
     for (unsigned i = 0; i < n_counted; i++) {
-        if (config_same_host(&counted[i], from)) {
-            counted[i] = counted[--n_counted];
+        if (counted[i].u == u && counted[i].link == l) {
+            n_counted--;
+            memmove(&counted[i], &counted[i + 1], (n_counted - i) * sizeof(counted[i]));
             return;
         }
     }
 }
 
+void listen_decided(const struct peer_link *l)
+{
+    uncount(NULL, l);
+}
+
 unsigned listen_undecided(void)
 {
-    return n_counted + n_linked;
+    return n_counted + of_linked.length;
 }
 
-/* False: too many. */
-static bool count_undecided(struct undecided *u)
+static void undecided_close(struct undecided *u, const char *why);
+
+/* There is room for one more of @from's; for that the oldest goes, its own or of all. */
+static void make_room(const struct sockaddr_storage *from)
+{
+    unsigned same = 0, oldest = 0;
+    struct counted c;
+
+    for (unsigned i = n_counted; i-- > 0;) {
+        if (config_same_host(counted[i].from, from)) {
+            same++;
+            oldest = i;
+        }
+    }
+    if (n_counted < PEER_MAX_UNDECIDED && same < PEER_MAX_PER_HOST) {
+        return;
+    }
+    c = counted[oldest];
+    if (c.u) {
+        undecided_close(c.u, "too many at a time");
+    } else {
+        link_close(c.link, 0, "too many at a time");
+    }
+}
+
+/* The same of a host with a link. */
+static void make_room_of_link(const struct peer *peer)
+{
+    if (peer->undecided < PEER_MAX_OF_LINK) {
+        return;
+    }
+    for (GList *i = of_linked.head; i; i = i->next) {
+        struct undecided *u = i->data;
+
+        if (u->linked == peer) {
+            undecided_close(u, "too many at a time");
+            return;
+        }
+    }
+}
+
+static void count_undecided(struct undecided *u)
 {
     u->linked = peers_linked(&u->from);
-    if (!u->linked) {
-        return count(&u->from);
-    }
-    if (u->linked->undecided >= PEER_MAX_OF_LINK) {
-        return false;
-    }
-    u->linked->undecided++;
-    n_linked++;
-    return true;
-}
-
-static void uncount(const struct undecided *u)
-{
     if (u->linked) {
-        u->linked->undecided--;
-        n_linked--;
+        make_room_of_link(u->linked);
+        u->linked->undecided++;
+        g_queue_push_tail(&of_linked, u);
     } else {
-        listen_decided(&u->from);
+        make_room(&u->from);
+        counted[n_counted++] = (struct counted){.from = &u->from, .u = u};
     }
 }
 
@@ -133,12 +163,16 @@ static int undecided_free(struct undecided *u)
 {
     int fd = u->fd;
 
-    uncount(u);
+    if (u->linked) {
+        u->linked->undecided--;
+        g_queue_remove(&of_linked, u);
+    } else {
+        uncount(u, NULL);
+    }
     fdwatch_remove(u->watch);
     if (u->timer) {
         g_source_remove(u->timer);
     }
-    undecided = g_list_remove(undecided, u);
     g_free(u);
     return fd;
 }
@@ -157,12 +191,11 @@ static void set_low_water(int fd, int bytes)
 /* It counts among the few until it is up, whoever has a link already. */
 static void begin_link(int fd, const struct sockaddr_storage *from)
 {
-    if (count(from)) {
-        link_accept(fd, from);
-    } else {
-        turn_away(from, "too many at a time");
-        close(fd);
-    }
+    struct peer_link *l;
+
+    make_room(from);
+    l = link_accept(fd, from);
+    counted[n_counted++] = (struct counted){.from = link_from(l), .link = l};
 }
 
 enum first { NOT_YET, ENDED, OF_LINK, OF_IWARP, UNKNOWN };
@@ -254,14 +287,8 @@ static void take(int fd, const struct sockaddr_storage *from)
     u = g_new0(struct undecided, 1);
     u->fd = fd;
     u->from = *from;
-    if (!count_undecided(u)) {
-        turn_away(from, "too many at a time");
-        close(fd);
-        g_free(u);
-        return;
-    }
+    count_undecided(u);
     set_low_water(fd, PEER_MAGIC_LEN);
-    undecided = g_list_prepend(undecided, u);
     u->timer = g_timeout_add(PEER_DECIDE_MS, on_silence, u);
     u->watch = fdwatch_add(fd, G_IO_IN | G_IO_HUP, on_first_bytes, u);
 }
@@ -394,8 +421,13 @@ void listen_stop(void)
         g_free(l->error);
     }
     n_listeners = 0;
-    while (undecided) {
-        close(undecided_free(undecided->data));
+    while (of_linked.head) {
+        close(undecided_free(of_linked.head->data));
+    }
+    for (unsigned i = n_counted; i-- > 0;) { /* links go by themselves */
+        if (counted[i].u) {
+            close(undecided_free(counted[i].u));
+        }
     }
 }
 

@@ -50,8 +50,7 @@ struct setup {
     /* One of the two, which cancels this if it goes; a responder's: when it is OWED. */
     struct conn *conn;
     struct parked *parked;
-    struct framing framing; /* of an initiator's that is OWED, and what the peer says */
-    struct hello peer;
+    struct framing framing;       /* of an initiator's that is OWED */
     struct sockaddr_storage from; /* of one that has come; AF_UNSPEC: this daemon */
     struct hello own;
     size_t have;
@@ -235,6 +234,16 @@ static bool read_frame(struct setup *s, enum mpa_kind kind, struct mpa_frame *f)
     return s->have == size;
 }
 
+/* What was found right when it came, of one that is OWED. */
+static void reread(const struct setup *s, enum mpa_kind kind, struct mpa_frame *f,
+                   struct hello *peer)
+{
+    size_t size;
+
+    mpa_get(kind, s->in, s->have, f, &size);
+    hello_get(f->data, f->data_len, peer);
+}
+
 static struct framing framing_of(const struct mpa_agreed *agreed)
 {
     return (struct framing){.crc = agreed->crc,
@@ -383,6 +392,7 @@ static void take_reply(struct setup *s)
 {
     struct conn *c = s->conn;
     struct mpa_frame reply;
+    struct hello peer;
 
     if (!read_frame(s, MPA_REPLY, &reply)) {
         return;
@@ -391,12 +401,12 @@ static void take_reply(struct setup *s)
         take_parking_reply(s, &reply);
         return;
     }
-    if (!startup_hears(c, reply.data, reply.data_len, s->own.token, &s->peer)) {
+    if (!startup_hears(c, reply.data, reply.data_len, s->own.token, &peer)) {
         setup_failed(s, "it is not a daemon's, or not this one's");
         return;
     }
     if (reply.reject) {
-        startup_refused(c, &s->peer);
+        startup_refused(c, &peer);
         setup_failed(s, "refused");
         return;
     }
@@ -409,9 +419,12 @@ static void take_reply(struct setup *s)
 bool startup_pay_stream(struct conn *c)
 {
     struct setup *s = c->setup;
+    struct mpa_frame reply;
+    struct hello peer;
 
+    reread(s, MPA_REPLY, &reply, &peer);
     if (!c->s && setup_is_ready(c) && follow_is_there(c)) {
-        conn_up(c, s->fd, &s->framing, true, &s->own, &s->peer);
+        conn_up(c, s->fd, &s->framing, true, &s->own, &peer);
         c->up_at = now_ns();
         setup_peer_of(c, &c->peer);
         setup_free(s, false);
@@ -580,6 +593,7 @@ static void take_request(struct setup *s)
 {
     struct mpa_frame request;
     struct parking parking;
+    struct hello peer;
     struct conn *c;
 
     if (!read_frame(s, MPA_REQUEST, &request)) {
@@ -589,9 +603,9 @@ static void take_request(struct setup *s)
         park_request(s, &request, &parking);
         return;
     }
-    c = hello_get(request.data, request.data_len, &s->peer) ? setup_awaited(s->peer.token)
-                                                            : NULL;
-    if (!c || s->peer.unreliable == c->reliable || !fits(&request)) {
+    c = hello_get(request.data, request.data_len, &peer) ? setup_awaited(peer.token)
+                                                         : NULL;
+    if (!c || peer.unreliable == c->reliable || !fits(&request)) {
         setup_failed(s, "nobody awaits it");
         return;
     }
@@ -615,13 +629,12 @@ bool startup_pay_request(struct conn *c)
     struct mpa_agreed agreed;
     struct mpa_frame request, reply;
     struct framing framing;
-    struct hello own;
+    struct hello own, peer;
     bool had = c->s, refuse;
     int fd = s->fd;
-    size_t size;
 
-    mpa_get(MPA_REQUEST, s->in, s->have, &request, &size); /* as when it was read */
-    refuse = !startup_agree(c, &s->peer, &own);
+    reread(s, MPA_REQUEST, &request, &peer);
+    refuse = !startup_agree(c, &peer, &own);
     mpa_accept(&mpa_config, &request, &reply, &agreed);
     framing = framing_of(&agreed);
     if (!agreed.ord && startup_wants_reads(c)) {
@@ -630,7 +643,7 @@ bool startup_pay_request(struct conn *c)
     }
     reply.reject = refuse;
     if (send_hello(fd, &reply, &own) == 0 && !refuse) {
-        conn_up(c, fd, &framing, false, &own, &s->peer);
+        conn_up(c, fd, &framing, false, &own, &peer);
         setup_peer_of(c, &c->peer);
         setup_free(s, false);
     } else {
@@ -639,17 +652,27 @@ bool startup_pay_request(struct conn *c)
     return had || conn_waits(c);
 }
 
-/* How many of these have come from there? */
-static unsigned n_of_host(const struct sockaddr_storage *from)
+/*
+ * Of those that have not shown a token the oldest goes when they are too many, @from's or
+ * of all: who only keeps places loses them, whoever that is at a daemon's address.
+ */
+static void make_room(const struct sockaddr_storage *from)
 {
-    const struct setup *s;
+    struct setup *s, *oldest = NULL;
     unsigned n = 0;
 
-    TAILQ_FOREACH(s, &accepted, link)
+    TAILQ_FOREACH_REVERSE(s, &accepted, setup_list, link)
     {
-        n += config_same_host(&s->from, from);
+        if (config_same_host(&s->from, from)) {
+            n++;
+            oldest = s;
+        }
     }
-    return n;
+    if (n > MAX_OF_HOST) {
+        setup_failed(oldest, "there are too many of that host");
+    } else if (n_accepted > MAX_ACCEPTED) {
+        setup_failed(TAILQ_FIRST(&accepted), "there are too many");
+    }
 }
 
 /*
@@ -660,16 +683,15 @@ void startup_accepted(int fd, const struct sockaddr_storage *from)
 {
     struct setup *s;
 
-    if (n_accepted >= MAX_ACCEPTED || (from && n_of_host(from) >= MAX_OF_HOST)) {
-        close(fd);
-        return;
-    }
     n_accepted++;
     s = setup_new(WAIT_REQUEST, fd, &accepted);
     if (from) {
         s->from = *from;
     }
-    take_request(s);
+    take_request(s); /* first: what is whole needs no place */
+    if (from) {
+        make_room(from);
+    }
 }
 
 static gboolean on_socket(int fd, GIOCondition ready, gpointer opaque)

@@ -203,7 +203,9 @@ bool take_pay(struct conn *c)
     setup_random_token(t->bind.token);
     memcpy(p->own->token, t->bind.token, sizeof(p->own->token));
     hello_put(p->own, t->hello);
-    if (setup_asks(c, t->bind.token, 2 * (uint64_t)TAKE_NS) &&
+    /* While it waited for the token it did not count. */
+    if (p->host->n_taking < TAKE_MAX &&
+        setup_asks(c, t->bind.token, 2 * (uint64_t)TAKE_NS) &&
         peer_send_take(p->host->peer, t)) {
         ask(p);
         look_soon();

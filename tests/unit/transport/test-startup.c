@@ -30,23 +30,32 @@ static struct sockaddr_storage host(unsigned i)
     return a;
 }
 
-/* One more, @fd, of host @i.  False: it was closed at once. */
-static bool taken(int fd, unsigned i)
+static bool is_open(int fd)
+{
+    return fcntl(fd, F_GETFD) >= 0;
+}
+
+/* One more, @fd, of host @i, has its place. */
+static void take(int fd, unsigned i)
 {
     struct sockaddr_storage from = host(i);
 
     g_assert_cmpint(fd, >=, 0);
     startup_accepted(fd, &from);
-    return fcntl(fd, F_GETFD) >= 0;
+    g_assert_true(is_open(fd));
 }
 
-static bool copy_taken(unsigned i)
+static int take_copy(unsigned i)
 {
-    return taken(fcntl(pair[0], F_DUPFD_CLOEXEC, 0), i);
+    int fd = fcntl(pair[0], F_DUPFD_CLOEXEC, 0);
+
+    take(fd, i);
+    return fd;
 }
 
 static void test_bounds(void)
 {
+    static int fd[ALL];
     size_t before;
     int one[2];
 
@@ -56,24 +65,22 @@ static void test_bounds(void)
     g_assert_cmpint(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), ==, 0);
     g_assert_cmpint(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, one), ==, 0);
     before = heap_used();
-    g_assert_true(taken(one[0], 0));
-    for (unsigned n = 1; n < OF_ONE; n++) {
-        g_assert_true(copy_taken(0));
-    }
-    g_assert_false(copy_taken(0));
-    for (unsigned i = 1; i < ALL / OF_ONE; i++) {
-        for (unsigned n = 0; n < OF_ONE; n++) {
-            g_assert_true(copy_taken(i));
-        }
+    for (unsigned i = 0; i < ALL; i++) {
+        fd[i] = take_copy(i / OF_ONE);
     }
     heap_assert_each("without a token", before, ALL, EACH);
-    g_assert_false(copy_taken(ALL));
+    /* One more of a host is for its oldest, and one of another for that of all. */
+    take(one[0], 1);
+    g_assert_false(is_open(fd[OF_ONE]));
+    fd[OF_ONE] = take_copy(ALL);
+    g_assert_false(is_open(fd[0]));
     /* One has ended: there is room for another. */
     close(one[1]);
-    while (fcntl(one[0], F_GETFD) >= 0) {
+    while (is_open(one[0])) {
         g_main_context_iteration(NULL, TRUE);
     }
-    g_assert_true(copy_taken(ALL));
+    take_copy(ALL);
+    g_assert_true(is_open(fd[1]));
     startup_close();
     close(pair[0]);
     close(pair[1]);
