@@ -35,15 +35,15 @@
  * @dev: device
  * @why: for the log
  *
- * Commands fail from now on, the port is down, and once port.work has reset
- * the device what kernel users have posted is flushed.  Any context.
+ * Commands fail from now on.  port.work resets the device, has what kernel users
+ * posted flushed, and tells everybody.  Any context.
  */
 void pvrdma_set_dead(struct pvrdma_dev *dev, const char *why)
 {
 	if (xchg(&dev->dead, true))
 		return;
 	dev_err(&dev->pdev->dev, "device failed: %s\n", why);
-	schedule_work(&dev->port.work);
+	pvrdma_port_changed(dev);
 }
 
 /**

@@ -569,7 +569,9 @@ static void kick(struct pvrdma_wq *wq, struct pvrdma_cq *cq)
  * pvrdma_cq_kick_all() - have the users of kernel CQs poll a dead device's
  * @dev: device, quiet
  *
- * As the device would: only who has WRs outstanding and asked for an event.
+ * As the device would: only who has WRs outstanding and asked for an event.  Of a QP
+ * with an SRQ its user is told that it takes no more receives from there, for which
+ * who drains it waits.
  * The reference to the QP keeps its CQ from being destroyed meanwhile.
  */
 void pvrdma_cq_kick_all(struct pvrdma_dev *dev)
@@ -584,6 +586,8 @@ void pvrdma_cq_kick_all(struct pvrdma_dev *dev)
 		if (!qp->sq_umem) {
 			kick(&qp->sq, to_pvcq(qp->ibqp.send_cq));
 			kick(&qp->rq, to_pvcq(qp->ibqp.recv_cq));
+			if (qp->ibqp.srq)
+				pvrdma_qp_event(qp, IB_EVENT_QP_LAST_WQE_REACHED);
 		}
 		pvrdma_qp_put(qp);
 	}

@@ -73,18 +73,36 @@ void pvrdma_qp_put(struct pvrdma_qp *qp)
 		complete(&qp->unused);
 }
 
+/**
+ * pvrdma_qp_event() - call a QP's handler
+ * @qp: of pvrdma_qp_get()
+ * @type: what happened
+ *
+ * That no more receives are taken from its SRQ is said once, by the device or when it
+ * is dead, until the QP is reset.
+ */
+void pvrdma_qp_event(struct pvrdma_qp *qp, enum ib_event_type type)
+{
+	struct ib_event event = {
+		.device = qp->ibqp.device,
+		.element.qp = &qp->ibqp,
+		.event = type,
+	};
+
+	if (type == IB_EVENT_QP_LAST_WQE_REACHED && xchg(&qp->last_wqe, true))
+		return;
+	if (qp->ibqp.event_handler)
+		qp->ibqp.event_handler(&event, qp->ibqp.qp_context);
+}
+
 static void event_qp(struct pvrdma_dev *dev, u32 handle,
 		     enum ib_event_type type)
 {
-	struct ib_event event = { .device = &dev->ibdev, .event = type };
 	struct pvrdma_qp *qp = pvrdma_qp_get(dev, handle);
 
 	if (!qp)
 		return;
-	if (qp->ibqp.event_handler) {
-		event.element.qp = &qp->ibqp;
-		qp->ibqp.event_handler(&event, qp->ibqp.qp_context);
-	}
+	pvrdma_qp_event(qp, type);
 	pvrdma_qp_put(qp);
 }
 
@@ -211,13 +229,13 @@ static void event_async(struct pvrdma_dev *dev, u32 type, u32 info)
 		event_srq(dev, info, type);
 		break;
 	case IB_EVENT_DEVICE_FATAL:
+		/* As for any other reason, port.work tells who is to know. */
 		pvrdma_set_dead(dev, "it says so");
-		event_port(dev, PVRDMA_PORT, type);
 		break;
 	case IB_EVENT_PORT_ACTIVE:
 	case IB_EVENT_PORT_ERR:
 		/* The netdev has a say in it, too. */
-		schedule_work(&dev->port.work);
+		pvrdma_port_changed(dev);
 		break;
 	case IB_EVENT_LID_CHANGE:
 	case IB_EVENT_PKEY_CHANGE:

@@ -278,7 +278,7 @@ static int ib_start(struct pvrdma_dev *dev)
 		return ret;
 	}
 	WRITE_ONCE(dev->port.registered, true);
-	schedule_work(&dev->port.work);
+	pvrdma_port_changed(dev);
 	return 0;
 }
 
@@ -472,7 +472,27 @@ static struct pci_driver pvrdma_driver = {
 	.driver.pm = pm_sleep_ptr(&pvrdma_pm_ops),
 	.err_handler = &pvrdma_err_handlers,
 };
-module_pci_driver(pvrdma_driver);
+
+static int __init pvrdma_init(void)
+{
+	int ret = pvrdma_netdev_init_work();
+
+	if (ret)
+		return ret;
+	ret = pci_register_driver(&pvrdma_driver);
+	if (ret)
+		pvrdma_netdev_end_work();
+	return ret;
+}
+
+static void __exit pvrdma_exit(void)
+{
+	pci_unregister_driver(&pvrdma_driver);
+	pvrdma_netdev_end_work();
+}
+
+module_init(pvrdma_init);
+module_exit(pvrdma_exit);
 
 MODULE_DESCRIPTION("Paravirtual RDMA adapter");
 MODULE_LICENSE("Dual BSD/GPL");

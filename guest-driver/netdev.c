@@ -12,12 +12,19 @@
  * The notifier runs under RTNL and runs no commands.  What takes time is left
  * to port.work: it finds the port's state from interface and device, tells
  * ib_core about a change, and lets it look at a new interface's addresses; of
- * a dead device it also tells the users of kernel CQs, and begins its recovery.
+ * a dead device it also tells the users of kernel CQs, and everybody by
+ * DEVICE_FATAL, and begins its recovery.
+ *
+ * Storage may wait for its flushed requests before memory is free again, so port.work
+ * has a queue of its own, whose rescuer needs none.  Recovery, which waits for others'
+ * work that has no such queue, is not on it.
  */
 #include <linux/etherdevice.h>
 #include <linux/rtnetlink.h>
 
 #include "pvrdma.h"
+
+static struct workqueue_struct *port_wq;
 
 /* The PCI function below an interface, through virtio and the like, or NULL. */
 static struct pci_dev *netdev_pci(const struct net_device *ndev)
@@ -78,7 +85,7 @@ static int netdev_event(struct notifier_block *nb, unsigned long event,
 			return NOTIFY_DONE;
 		netdev_set(dev, NULL);
 		WRITE_ONCE(dev->port.link, false);
-		schedule_work(&dev->port.work);
+		pvrdma_port_changed(dev);
 		return NOTIFY_DONE;
 	case NETDEV_GOING_DOWN:
 	case NETDEV_DOWN:
@@ -92,7 +99,7 @@ static int netdev_event(struct notifier_block *nb, unsigned long event,
 	link = event != NETDEV_GOING_DOWN && netif_running(ndev) &&
 	       netif_carrier_ok(ndev);
 	WRITE_ONCE(dev->port.link, link);
-	schedule_work(&dev->port.work);
+	pvrdma_port_changed(dev);
 	return NOTIFY_DONE;
 }
 
@@ -111,6 +118,11 @@ static void port_work(struct work_struct *work)
 	}
 	if (!READ_ONCE(dev->port.registered))
 		return;
+	if (pvrdma_dead(dev) && !dev->port.told_dead) {
+		dev->port.told_dead = true;
+		event.event = IB_EVENT_DEVICE_FATAL;
+		ib_dispatch_event(&event);
+	}
 	if (pvrdma_quiet(dev) && dev->cmd.gone)
 		pvrdma_recover_begin(dev->adapter);
 	if (xchg(&dev->port.netdev_new, false))
@@ -125,6 +137,36 @@ static void port_work(struct work_struct *work)
 	dev->port.active = active;
 	event.event = active ? IB_EVENT_PORT_ACTIVE : IB_EVENT_PORT_ERR;
 	ib_dispatch_event(&event);
+}
+
+/**
+ * pvrdma_port_changed() - have port.work look at device and port
+ * @dev: device
+ *
+ * Any context.
+ */
+void pvrdma_port_changed(struct pvrdma_dev *dev)
+{
+	queue_work(port_wq, &dev->port.work);
+}
+
+/**
+ * pvrdma_netdev_init_work() - make the queue of port.work, once for all adapters
+ *
+ * Return: 0 or -ENOMEM.
+ */
+int pvrdma_netdev_init_work(void)
+{
+	port_wq = alloc_workqueue("pvrdma", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
+	return port_wq ? 0 : -ENOMEM;
+}
+
+/**
+ * pvrdma_netdev_end_work() - end that queue; there is no adapter any more
+ */
+void pvrdma_netdev_end_work(void)
+{
+	destroy_workqueue(port_wq);
 }
 
 /**

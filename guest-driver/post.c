@@ -310,7 +310,7 @@ int pvrdma_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 		posted = true;
 	}
 	if (posted && dead)
-		schedule_work(&dev->port.work);
+		pvrdma_port_changed(dev);
 	else if (posted)
 		pvrdma_ring_qp(dev, qp, true);
 	spin_unlock_irqrestore(&qp->sq.lock, flags);
@@ -383,7 +383,7 @@ int pvrdma_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 		posted = true;
 	}
 	if (posted && dead)
-		schedule_work(&dev->port.work);
+		pvrdma_port_changed(dev);
 	else if (posted)
 		pvrdma_ring_qp(dev, qp, false);
 	spin_unlock_irqrestore(&qp->rq.lock, flags);

@@ -186,6 +186,7 @@ struct pvrdma_words {
  * @netdev_new: @netdev was set since @work last ran
  * @work: finds the port's state and reports changes
  * @active: last state reported; only @work uses it
+ * @told_dead: so is that the device is dead; likewise
  * @registered: ib_core knows the device; @work may talk of it
  */
 struct pvrdma_port {
@@ -197,6 +198,7 @@ struct pvrdma_port {
 	bool netdev_new;
 	struct work_struct work;
 	bool active;
+	bool told_dead;
 	bool registered;
 };
 
@@ -430,6 +432,7 @@ struct pvrdma_srq {
  * @qkey: as set by modify, used where a WR asks for the QP's own
  * @port: port number
  * @cap: capacities
+ * @last_wqe: its user was told that no more is taken from its SRQ
  * @bound: in the list of QPs with a counter
  * @counted: what the device had counted when its counter last got it
  * @refs: 1 while in the table, and 1 for each event handler at work
@@ -450,6 +453,7 @@ struct pvrdma_qp {
 	u32 qkey;
 	u32 port;
 	struct ib_qp_cap cap;
+	bool last_wqe;
 	struct list_head bound;
 	u64 counted[PVRDMA_QP_COUNTERS];
 	refcount_t refs;
@@ -583,12 +587,16 @@ struct pvrdma_cq *pvrdma_cq_get(struct pvrdma_dev *dev, u32 handle);
 void pvrdma_cq_put(struct pvrdma_cq *cq);
 struct pvrdma_qp *pvrdma_qp_get(struct pvrdma_dev *dev, u32 handle);
 void pvrdma_qp_put(struct pvrdma_qp *qp);
+void pvrdma_qp_event(struct pvrdma_qp *qp, enum ib_event_type type);
 struct pvrdma_srq *pvrdma_srq_get(struct pvrdma_dev *dev, u32 handle);
 void pvrdma_srq_put(struct pvrdma_srq *srq);
 void pvrdma_event_sync_cq(const struct pvrdma_cq *cq);
 int pvrdma_table_add(struct xarray *table, u32 handle, u32 limit, void *obj);
 
 /* netdev.c */
+int pvrdma_netdev_init_work(void);
+void pvrdma_netdev_end_work(void);
+void pvrdma_port_changed(struct pvrdma_dev *dev);
 void pvrdma_netdev_init(struct pvrdma_dev *dev);
 int pvrdma_netdev_start(struct pvrdma_dev *dev);
 void pvrdma_netdev_stop(struct pvrdma_dev *dev);

@@ -516,6 +516,7 @@ static int modify_check(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 /* A reset QP starts with empty rings, at the device as here. */
 static void qp_reset(struct pvrdma_qp *qp)
 {
+	WRITE_ONCE(qp->last_wqe, false);
 	if (qp->sq_umem)
 		return;
 	pvrdma_cq_forget_qp(to_pvcq(qp->ibqp.send_cq), qp->handle);
@@ -548,6 +549,8 @@ static int qp_modify(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 	    (next == IB_QPS_ERR || next == IB_QPS_RESET)) {
 		/* It may have died only now, and not be reset yet. */
 		pvrdma_quiesce(dev);
+		/* Nor this QP be known when the others' users were told. */
+		pvrdma_port_changed(dev);
 		ret = 0;
 	}
 	if (ret)

@@ -19,9 +19,9 @@
  * the adapter goes.  If that is because the adapter's device died, all of them
  * must end as flushed, and so must what is posted then: "pvrdma_kloop: NAME: N
  * flushed, RESULT, N stray events".  Stray ones are of CQs that nothing completes
- * on.  With fault=NAME it does what a faulty device does, see fault.c, with or
- * without holding them then:
- * "pvrdma_kloop: NAME: FAULT, RESULT".
+ * on.  With srq=1 nothing is flushed, but the last-WQE events must come.  With
+ * fault=NAME it does what a faulty device does, see fault.c, with or without
+ * holding them then: "pvrdma_kloop: NAME: FAULT, RESULT".
  *
  * Completion handlers only count and wake.
  */
@@ -526,8 +526,8 @@ static void loop_remove(struct ib_device *dev, void *data)
 	struct loop *loop = data;
 	int ret = 0;
 
-	/* Long, so that a test sees that somebody waits for this. */
-	if (wait_for_completion_timeout(&loop->done, HOLD_WAIT)) {
+	/* Long, so that a test sees that somebody waits for this; an SRQ is not flushed. */
+	if (!srq && wait_for_completion_timeout(&loop->done, HOLD_WAIT)) {
 		atomic_set(&loop->left, BATCH);
 		reinit_completion(&loop->done);
 		ret = post_receives(loop, loop->qp[0]);

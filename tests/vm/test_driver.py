@@ -660,11 +660,18 @@ class RobustTest(DriverCase):
                                   ('refuse_user', 1)):
             self.assertEqual(log_problems(guest), [])
             jobs = self.traffic() if 'user' in fault else []
+            watch = guest.spawn('verbscheck events -d ' + DEVICE, 120)
+            watch.wait_output('ready')
             guest.run('dmesg -c > /dev/null; insmod %s hold=1 fault=%s'
                       % (KLOOP, fault))
             self.assertIn('pvrdma0: %s, 0\n' % fault, kloop_lines(guest))
             self.end(jobs)
             wait_port(guest, 'DOWN')
+            # Told while the adapter is there, which programs cannot tell from one that
+            # only has lost its wire, and not only when the module goes.
+            watch.wait_output('local catastrophic error')
+            watch.kill(9)
+            watch.wait()
             # The device lives, so it must have been reset before anything
             # was given back.
             self.assertEqual(self.daemon.ctl_json('qp', 'list', 'vm1')['qps'],
@@ -681,6 +688,20 @@ class RobustTest(DriverCase):
             for line in log:
                 self.assertRegex(line, r'command \d+ failed for handle')
             guest.run('dmesg -c > /dev/null')
+        self.finish()
+
+    def test_shared_queue_of_a_dead_device(self):
+        """Who drains a queue pair with an SRQ is told of its last receive; and what tells
+        him runs when there is no memory, too."""
+        self.boot()
+        guest = self.guests[0]
+        self.assertRegex(guest.run('ps').out, r'\[(kworker/R-)?pvrdma\]')
+        guest.run('insmod %s hold=1 srq=1 fault=fatal' % KLOOP)
+        wait_port(guest, 'DOWN')
+        guest.run('rmmod pvrdma_kloop', 180)
+        lines = kloop_lines(guest)
+        self.assertIn('pvrdma0: 0 flushed, 0, 0 stray events\n', lines)
+        self.assertNotIn('no last WQE', lines)
         self.finish()
 
     def test_power_off_with_users(self):
