@@ -218,11 +218,6 @@ int pv_dereg_mr(struct verbs_mr *vmr)
 	return 0;
 }
 
-/*
- * Address handles live in the program only.  The destination's MAC is resolved as
- * for a packet of the paired interface, for any GID that is an IP address; the stock
- * provider does not try that with IPv6 ones.  The device carries no multicast.
- */
 /* As IPv6 or as IPv4, which has a MAC address of its own kind, too. */
 static bool pv_gid_is_multicast(const union ibv_gid *gid)
 {
@@ -233,28 +228,53 @@ static bool pv_gid_is_multicast(const union ibv_gid *gid)
 		(gid->raw[12] & 0xf0) == 0xe0);
 }
 
-struct ibv_ah *pv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
+/*
+ * The destination's MAC, as for a packet of the paired interface, for any GID that is
+ * an IP address; the stock provider does not try that with IPv6 ones.  0 or an errno.
+ */
+static int pv_resolve(struct ibv_context *context, struct ibv_ah_attr *attr,
+		      uint8_t *mac)
 {
 	struct ibv_port_attr port;
+	int ret = ibv_query_port(context, attr->port_num, &port);
+
+	if (ret) {
+		pv_err(to_pv_ctx(context), "port %u: %s", attr->port_num,
+		       strerror(ret));
+		return ret;
+	}
+	if (port.link_layer != IBV_LINK_LAYER_ETHERNET) {
+		pv_err(to_pv_ctx(context), "port %u is not Ethernet", attr->port_num);
+		return EINVAL;
+	}
+	/* A negative errno; it sets errno, too, or not, or to something else. */
+	ret = -ibv_resolve_eth_l2_from_gid(context, attr, mac, NULL);
+	if (ret)
+		pv_err(to_pv_ctx(context),
+		       "no MAC address for the GID, seen from the one at %u: %s",
+		       attr->grh.sgid_index, strerror(ret));
+	return ret;
+}
+
+/*
+ * Address handles live in the program only.  The device carries no multicast, and finds
+ * its peers by their GIDs.  That it is one that uses no MAC address is known in
+ * extended mode only; else one is resolved, which takes milliseconds, and seconds where
+ * nobody answers.
+ */
+struct ibv_ah *pv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
+{
+	struct pv_context *ctx = to_pv_ctx(pd->context);
 	struct pv_ah *ah;
-	int ret;
+	int ret = 0;
 
 	if (!attr->is_global || pv_gid_is_multicast(&attr->grh.dgid)) {
-		pv_err(to_pv_ctx(pd->context),
-		       "an address handle needs a GID that is not multicast");
+		pv_err(ctx, "an address handle needs a GID that is not multicast");
 		errno = EINVAL;
 		return NULL;
 	}
-	ret = ibv_query_port(pd->context, attr->port_num, &port);
-	if (ret) {
-		pv_err(to_pv_ctx(pd->context), "port %u: %s", attr->port_num,
-		       strerror(ret));
-		errno = ret;
-		return NULL;
-	}
-	if (port.link_layer != IBV_LINK_LAYER_ETHERNET) {
-		pv_err(to_pv_ctx(pd->context), "port %u is not Ethernet",
-		       attr->port_num);
+	if (attr->port_num != 1) {
+		pv_err(ctx, "port %u: there is one", attr->port_num);
 		errno = EINVAL;
 		return NULL;
 	}
@@ -268,12 +288,11 @@ struct ibv_ah *pv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	memcpy(ah->av.dgid, attr->grh.dgid.raw, sizeof(ah->av.dgid));
 	ah->av.src_path_bits = attr->src_path_bits | 0x80;
 	ah->av.gid_index = attr->grh.sgid_index;
+	ah->av.stat_rate = attr->static_rate;
 	ah->av.hop_limit = attr->grh.hop_limit;
-	if (ibv_resolve_eth_l2_from_gid(pd->context, attr, ah->av.dmac, NULL)) {
-		ret = errno;
-		pv_err(to_pv_ctx(pd->context),
-		       "no MAC address for the GID, seen from the one at %u: %s",
-		       attr->grh.sgid_index, strerror(ret));
+	if (!ctx->ext)
+		ret = pv_resolve(pd->context, attr, ah->av.dmac);
+	if (ret) {
 		free(ah);
 		errno = ret;
 		return NULL;
