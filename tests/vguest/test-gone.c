@@ -251,6 +251,24 @@ static void test_receive(void)
     close_gone(&p, 1);
 }
 
+/* The number of receives, which is none that there can be then. */
+static void test_receive_index(void)
+{
+    struct vgt_pair p;
+    struct page page;
+
+    open_pair(&p);
+    page = take_page(p.s[1].qp->mem, 0);
+    vgt_recv(&p.s[1], 7, 0, 64);
+    vgt_send(&p.s[0], 1, PVRDMA_WR_SEND, VGT_SIG, 0, 64, NULL, 0);
+    vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
+    vgt_expect(p.s[1].rcq, 7, PVRDMA_WC_SUCCESS);
+    lose_page(&page);
+    vgt_send(&p.s[0], 2, PVRDMA_WR_SEND, VGT_SIG, 0, 64, NULL, 0);
+    vgt_expect(p.s[0].scq, 2, PVRDMA_WC_RETRY_EXC_ERR);
+    close_gone(&p, 1);
+}
+
 int main(int argc, char **argv)
 {
     struct vg_daemon_opts o = {
@@ -272,5 +290,6 @@ int main(int argc, char **argv)
     g_test_add_func("/gone/index", test_index);
     g_test_add_func("/gone/request", test_request);
     g_test_add_func("/gone/receive", test_receive);
+    g_test_add_func("/gone/receive-index", test_receive_index);
     return vgt_run();
 }
