@@ -11,6 +11,9 @@
  * index comes back as late as possible; gen[] tells the occupants of one index
  * apart for those who keep a number longer (keys, QPNs).  Both outlive the objects, and
  * go where they go: else a dead one's number would be its successor's there.
+ *
+ * The next free one is found by a tree of bits, in as many steps as that has levels,
+ * however full the table is: a guest decides that.
  */
 #include "objects/objects.h"
 
@@ -29,14 +32,114 @@ static void *zero_pages(size_t size)
     return p == MAP_FAILED ? NULL : p;
 }
 
+/* ---- what is taken ---- */
+
+/* Words for @n bits. */
+static uint32_t words_for(uint32_t n)
+{
+    return (n + 63) / 64;
+}
+
+/* Words of all levels. */
+static size_t tree_words(uint32_t size)
+{
+    size_t sum = 0;
+
+    do {
+        size = words_for(size);
+        sum += size;
+    } while (size > 1);
+    return sum;
+}
+
+static void take(struct id_table *t, uint32_t i)
+{
+    for (unsigned l = 0; l < t->levels; l++) {
+        uint64_t *word = &t->taken[l][i / 64];
+
+        *word |= 1ull << i % 64;
+        if (*word != UINT64_MAX) {
+            break;
+        }
+        i /= 64;
+    }
+}
+
+static void give(struct id_table *t, uint32_t i)
+{
+    for (unsigned l = 0; l < t->levels; l++) {
+        uint64_t *word = &t->taken[l][i / 64], was = *word;
+
+        *word &= ~(1ull << i % 64);
+        if (was != UINT64_MAX) {
+            break;
+        }
+        i /= 64;
+    }
+}
+
+static void tree_init(struct id_table *t, uint64_t *words)
+{
+    uint32_t n = t->size;
+
+    do {
+        uint32_t have = words_for(n);
+
+        t->taken[t->levels++] = words;
+        if (n % 64) {
+            words[have - 1] = UINT64_MAX << n % 64;
+        }
+        words += have;
+        n = have;
+    } while (n > 1);
+    take(t, 0);
+}
+
+/* The first free one from @i on; 0: none. */
+static uint32_t find_free(const struct id_table *t, uint32_t i)
+{
+    uint32_t words = words_for(t->size);
+    unsigned l = 0;
+    uint64_t bits;
+
+    /* Up, until there is one behind what was looked at, and down to it. */
+    for (;; l++) {
+        if (l == t->levels || i / 64 >= words) {
+            return 0;
+        }
+        bits = ~t->taken[l][i / 64] & UINT64_MAX << i % 64;
+        if (bits) {
+            break;
+        }
+        i = i / 64 + 1;
+        words = words_for(words);
+    }
+    for (;; l--) {
+        i = (i & ~63u) + (uint32_t)__builtin_ctzll(bits);
+        if (l == 0) {
+            return i;
+        }
+        bits = ~t->taken[l - 1][i];
+        i *= 64;
+    }
+}
+
+/* ---- the table ---- */
+
 bool id_table_init(struct id_table *t, uint32_t size)
 {
+    uint64_t *words;
+
     memset(t, 0, sizeof(*t));
     t->slot = zero_pages(size * sizeof(t->slot[0]));
     t->gen = zero_pages(size);
+    words = zero_pages(tree_words(size) * sizeof(words[0]));
     t->size = size;
     t->next = 1;
-    if (!t->slot || !t->gen) {
+    if (words) {
+        tree_init(t, words);
+    }
+    if (!t->slot || !t->gen || !words) {
         id_table_fini(t);
         return false;
     }
@@ -51,19 +154,21 @@ void id_table_fini(struct id_table *t)
     if (t->gen) {
         munmap(t->gen, t->size);
     }
+    if (t->levels) {
+        munmap(t->taken[0], tree_words(t->size) * sizeof(t->taken[0][0]));
+    }
     memset(t, 0, sizeof(*t));
 }
 
 uint32_t id_table_reserve(struct id_table *t)
 {
-    uint32_t i = t->next;
+    uint32_t i = find_free(t, t->next);
 
-    if (t->size < 2 || t->used >= t->size - 1) {
+    i = i ? i : find_free(t, 1);
+    if (!i) {
         return 0;
     }
-    while (id_table_get(t, i)) {
-        i = i + 1 < t->size ? i + 1 : 1;
-    }
+    take(t, i);
     t->next = i + 1 < t->size ? i + 1 : 1;
     t->gen[i] = t->gen[i] % 255 + 1;
     if (i >= id_table_end(t)) {
@@ -86,6 +191,7 @@ bool id_table_replace(struct id_table *t, uint32_t index, void *old, void *objec
 void id_table_release(struct id_table *t, uint32_t index)
 {
     atomic_store_explicit(&t->slot[index], NULL, memory_order_release);
+    give(t, index);
     t->used--;
 }
 
@@ -95,6 +201,7 @@ bool id_table_place(struct id_table *t, uint32_t index)
         id_table_get(t, index)) {
         return false;
     }
+    take(t, index);
     t->used++;
     return true;
 }

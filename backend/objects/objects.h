@@ -42,16 +42,26 @@ struct vm;
 #define VERBS_MAX_MR_SIZE (1ull << 30) /* one page directory; ext.h: deep ones */
 #define VERBS_PKEY        0xffffu
 
+/* So many levels of words with 64 bits are enough for any table. */
+#define ID_TABLE_LEVELS 4u
+#define ID_TABLE_MAX    (1u << 24)
+
 struct id_table {
     _Atomic(void *) *slot; /* [size]; slot 0 is never used */
-    uint8_t *gen;          /* [size]; 1..255, advanced on each allocation */
+    /*
+     * Bits of what is not to be had: at the first level the indices, at each other one
+     * the words of that below it, in one mapping; what is behind the end counts as taken.
+     */
+    uint64_t *taken[ID_TABLE_LEVELS];
+    unsigned levels;
+    uint8_t *gen; /* [size]; 1..255, advanced on each allocation */
     uint32_t size;
     uint32_t next; /* where the next search begins */
     uint32_t used;
     _Atomic uint32_t end; /* indices from here on were never used */
 };
 
-/* @size >= 2.  Memory is zero pages until used. */
+/* 2 <= @size <= ID_TABLE_MAX.  Memory is zero pages until used. */
 bool id_table_init(struct id_table *t, uint32_t size);
 void id_table_fini(struct id_table *t);
 /*
