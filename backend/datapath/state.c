@@ -214,6 +214,9 @@ void datapath_qp_modified(struct qp *qp, uint32_t old_state, uint32_t attr_mask)
     if (state == PVRDMA_QPS_SQD && old_state != PVRDMA_QPS_SQD) {
         qp->req.sqd_notified = false;
         qp->attr.sq_draining = 1;
+        if (!(attr_mask & PVRDMA_QP_EN_SQD_ASYNC)) { /* it is asked for each time */
+            qp->attr.en_sqd_async_notify = 0;
+        }
     }
     if (state == PVRDMA_QPS_ERR && old_state != PVRDMA_QPS_ERR) {
         qp_enter_error_locked(qp);

@@ -449,7 +449,7 @@ static void test_bad_receive(gconstpointer data)
     vgt_pair_close(&p);
 }
 
-/* The queue stands still when it is empty, and says so. */
+/* The queue stands still when it is empty, and says so if it was asked to this time. */
 static void test_drained(gconstpointer data)
 {
     struct pvrdma_qp_attr attr = {.qp_state = PVRDMA_QPS_SQD, .en_sqd_async_notify = 1};
@@ -471,6 +471,13 @@ static void test_drained(gconstpointer data)
     g_assert_cmpint(vg_qp_to_state(a->qp, PVRDMA_QPS_RTS), ==, 0);
     vgt_expect(a->scq, 1, PVRDMA_WC_SUCCESS);
     vgt_expect(b->rcq, 500, PVRDMA_WC_SUCCESS);
+
+    g_assert_cmpint(vg_qp_to_state(a->qp, PVRDMA_QPS_SQD), ==, 0);
+    do {
+        g_assert_cmpint(vg_query_qp(a->g, a->qp->handle, &attr), ==, 0);
+    } while (attr.sq_draining);
+    g_assert_false(
+        vg_event_wait(a->g, PVRDMA_EVENT_SQ_DRAINED, a->qp->handle, VGT_QUIET_MS(20)));
     vgt_pair_close(&p);
 }
 
