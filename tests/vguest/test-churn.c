@@ -198,7 +198,9 @@ static struct totals {
 
 static void open_messages(void)
 {
-    struct vgt_opts o = {.mr_len = 4 * MIB};
+    /* A peer on a busy machine is not silent for that long. */
+    static const struct vg_conn patient = {.timeout = 21};
+    struct vgt_opts o = {.mr_len = 4 * MIB, .conn = patient};
 
     vgt_pair_open(&pair, 0, 1, &o);
     for (unsigned i = 0; i < 2; i++) {
@@ -210,7 +212,7 @@ static void open_messages(void)
         small_cq[i] = vg_cq_new(s->pd, 64);
         small[i] = vg_qp_new(s->pd, small_cq[i], small_cq[i], NULL);
     }
-    vg_qp_connect(small[0], small[1], NULL);
+    vg_qp_connect(small[0], small[1], &patient);
 }
 
 static void close_messages(void)
