@@ -207,21 +207,25 @@ static void arm_dirty(struct cq *cq)
 
 /*
  * One firing: take the arm word if what arrived matches it.  @sol: a solicited
- * or error completion is among what arrived.
+ * or error completion is among what arrived.  A guest that changes the word meanwhile,
+ * twice, is armed, whatever it says then.
  */
 bool comp_arm_take(struct cq *cq, bool sol)
 {
     _Atomic uint32_t *arm = arm_word(cq);
     uint32_t v = arm ? atomic_load(arm) : PVRDMA_DB_ARM_NONE;
 
-    while (v != PVRDMA_DB_ARM_NONE) {
+    for (unsigned tries = 0; v != PVRDMA_DB_ARM_NONE; tries++) {
         if (v == PVRDMA_DB_ARM_SOLICITED && !sol) {
             return false;
         }
-        if (atomic_compare_exchange_weak(arm, &v, PVRDMA_DB_ARM_NONE)) {
-            arm_dirty(cq);
-            return true;
+        if (tries == 2) {
+            atomic_store(arm, PVRDMA_DB_ARM_NONE);
+        } else if (!atomic_compare_exchange_strong(arm, &v, PVRDMA_DB_ARM_NONE)) {
+            continue;
         }
+        arm_dirty(cq);
+        return true;
     }
     return false;
 }

@@ -134,7 +134,6 @@ SELDOM static void read_key_op(struct send_op *op, const struct pvrdma_sq_wqe_hd
  * Copy the WQE at @idx into @op.  Only what fits our own limits is read.  False: it is
  * not in the DMA map, or not to be believed.
  */
-NO_ARRAY_ON_STACK
 static bool read_wqe(struct qp *qp, uint32_t idx, struct send_op *op)
 {
     struct msg *m = &op->m;
