@@ -79,7 +79,7 @@
  * Of streams of migrations in the state, all together: what else is in it needs room,
  * too, and the state of one that was just saved is in it twice.
  */
-#define MAX_STREAMS (STATE_OUT_MAX / 4)
+uint64_t restart_max_streams = STATE_OUT_MAX / 4;
 
 static char **arguments; /* argv as it was, with the program's path first */
 static bool under_way, stopping, leaving;
@@ -246,7 +246,7 @@ static const char *cannot_go(struct vm *vm, uint64_t streams)
     if (vm->attached && !guest_can_hand_over(&vm->guest)) {
         return "its memory is a file whose descriptor was not kept";
     }
-    return streams > MAX_STREAMS ? "its migration's stream is too long" : NULL;
+    return streams > restart_max_streams ? "its migration's stream is too long" : NULL;
 }
 
 /*
@@ -256,6 +256,38 @@ static const char *cannot_go(struct vm *vm, uint64_t streams)
 static bool at_rest(const struct vm *vm)
 {
     return !vm->gone && (!vm->conn || frontend_connected(vm)) && !vm->ops.held;
+}
+
+/* Of those that stand still the one of which most has come of a stream, or NULL. */
+static struct vm *most_coming(const GPtrArray *frozen)
+{
+    struct vm *most = NULL;
+
+    for (guint i = 0; i < frozen->len; i++) {
+        struct vm *vm = frozen->pdata[i];
+
+        if (migration_coming(vm) &&
+            (!most || migration_stream_bytes(vm) > migration_stream_bytes(most))) {
+            most = vm;
+        }
+    }
+    return most;
+}
+
+/*
+ * Streams that come are given up where they are too long together, the longest first:
+ * their VMs run on where they are, and nobody else's restart fails for them.
+ */
+static uint64_t shed_streams(const GPtrArray *frozen, uint64_t streams)
+{
+    struct vm *vm;
+
+    while (streams > restart_max_streams && (vm = most_coming(frozen))) {
+        streams -= migration_stream_bytes(vm);
+        migration_give_up(vm,
+                          "the daemon is replaced, and its state is too long for that");
+    }
+    return streams;
 }
 
 /* By its serial number, as it may go while we wait. */
@@ -299,7 +331,7 @@ static bool take_all(GArray *late, GPtrArray *frozen, uint64_t *streams, GError 
         coro_lock(&vm->ops);
         frontend_freeze(vm); /* what came of its last message, too */
         g_ptr_array_add(frozen, vm);
-        *streams += migration_stream_bytes(vm);
+        *streams = shed_streams(frozen, *streams + migration_stream_bytes(vm));
         why = cannot_go(vm, *streams);
         if (why) {
             g_set_error(errp, PVRDMA_ERROR, 0, "VM %s: %s", vm->cfg->name, why);

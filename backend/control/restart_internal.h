@@ -26,6 +26,9 @@
 /* By this name the service manager keeps what is left to it. */
 #define RESTART_KEPT_NAME "pvrdmad-state"
 
+/* So much of streams of migrations goes along. */
+extern uint64_t restart_max_streams;
+
 /* ---- steps, in a coroutine ---- */
 
 /*

@@ -57,6 +57,9 @@
 
 #define FIRST_ROOM (1u << 20)
 
+/* A stream comes in one go: QEMU sends it when all of memory has gone. */
+gint64 migration_stalls_us = 60 * G_USEC_PER_SEC;
+
 static const char *const state_names[] = {
     [ERROR] = "error",         [STOP] = "stop",         [RUNNING] = "running",
     [STOP_COPY] = "stop-copy", [RESUMING] = "resuming",
@@ -67,12 +70,16 @@ struct migration *migration_get(struct vm *vm)
     if (!vm->migration) {
         vm->migration = g_new0(struct migration, 1);
         vm->migration->state = RUNNING;
+        vm->migration->vm = vm;
     }
     return vm->migration;
 }
 
 void migration_forget(struct migration **m)
 {
+    if (*m && (*m)->watch) {
+        g_source_remove((*m)->watch);
+    }
     g_clear_pointer(m, g_free);
 }
 
@@ -143,6 +150,46 @@ void migration_drop_streams(struct migration *m)
     if (in) {
         pagelist_give_back(in, room);
         g_free(in);
+    }
+}
+
+/* ---- what comes may not come to an end ---- */
+
+bool migration_coming(const struct vm *vm)
+{
+    return vm->migration && vm->migration->state == RESUMING && vm->migration->in;
+}
+
+void migration_give_up(struct vm *vm, const char *why)
+{
+    struct migration *m = vm->migration;
+
+    migration_drop_streams(m);
+    tcp_announce_over(vm);
+    m->state = ERROR;
+    failed(vm, "%s", why);
+}
+
+static gboolean on_watch(gpointer opaque)
+{
+    struct migration *m = opaque;
+
+    if (migration_coming(m->vm) &&
+        (m->vm->ops.held || g_get_monotonic_time() - m->came < migration_stalls_us)) {
+        return G_SOURCE_CONTINUE; /* it may be just being loaded */
+    }
+    m->watch = 0;
+    if (migration_coming(m->vm)) {
+        migration_give_up(m->vm, "nothing more of the state has come");
+    }
+    return G_SOURCE_REMOVE;
+}
+
+void migration_came(struct migration *m)
+{
+    m->came = g_get_monotonic_time();
+    if (!m->watch) {
+        m->watch = g_timeout_add((guint)(migration_stalls_us / 8000), on_watch, m);
     }
 }
 
@@ -525,6 +572,7 @@ int migration_write(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_repl
         memcpy(mig->in + mig->got, m->body + sizeof(req), req.size);
         mig->got += req.size;
         mig->last.done = mig->got;
+        migration_came(mig);
     }
     return 0;
 }

@@ -34,6 +34,12 @@ void migration_take_over(struct vm *vm, struct state_in *s);
 void migration_announce_again(const struct vm *vm);
 /* Of which so much is a stream that is being read or has come. */
 uint64_t migration_stream_bytes(const struct vm *vm);
+/* What comes of a stream is given up, for @why: the device is in ERROR. */
+void migration_give_up(struct vm *vm, const char *why);
+/* Is that possible: has a stream come, which is not loaded? */
+bool migration_coming(const struct vm *vm);
+/* After so long without anything of it that is done, in us. */
+extern gint64 migration_stalls_us;
 /* Are the addresses that @vm was loaded with its own: neither a target's, nor moved on?
  */
 bool migration_owns(const struct vm *vm);

@@ -148,6 +148,7 @@ static void stream_take_over(struct vm *vm, struct migration *m, struct state_in
     } else if (len > 0 && migration_make_room(m, len)) {
         memcpy(m->in, s->at, len);
         m->got = len;
+        migration_came(m);
     } else if (len > 0) {
         state_fail(s, "no memory for its stream");
     }

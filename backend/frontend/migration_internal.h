@@ -18,11 +18,14 @@ enum state {
 /* Made with the first message about it, and kept until the VM is removed: an operator
  * may ask what became of a VM that has left. */
 struct migration {
+    struct vm *vm;
     enum state state;
     GByteArray *out; /* STOP_COPY: the stream */
     uint32_t read;   /* so much of it was */
     uint8_t *in;     /* RESUMING: what came, NULL: nothing */
     uint64_t got, room;
+    gint64 came;      /* when the last of it did, g_get_monotonic_time() */
+    guint watch;      /* looks at that; 0: nothing has come, or it is loaded */
     bool handed_over; /* the client has read all since the VM was last RUNNING */
     bool loaded;      /* its addresses are to be claimed before it runs */
     bool saved;       /* its state was, since the VM was last RUNNING, ... */
@@ -42,6 +45,8 @@ struct migration {
 /* Of @vm; made if there is none. */
 struct migration *migration_get(struct vm *vm);
 void migration_drop_streams(struct migration *m);
+/* Something has come of a stream. */
+void migration_came(struct migration *m);
 /* Make room for @n more bytes, which the stream may have. */
 bool migration_make_room(struct migration *m, uint64_t n);
 

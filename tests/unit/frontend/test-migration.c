@@ -10,6 +10,7 @@
 #include <linux/pci_regs.h>
 #include <string.h>
 
+#include "control/restart_internal.h"
 #include "device/device.h"
 #include "frontend/frontend.h"
 #include "frontend/migration.h"
@@ -314,6 +315,66 @@ static void test_bad_writes(struct fixture *f, gconstpointer arg)
     check_state(f, ERROR);
 }
 
+/* What stops coming is not kept, unless it goes on. */
+static void test_stalled(struct fixture *f, gconstpointer arg)
+{
+    gint64 before = migration_stalls_us, end;
+    uint8_t data[64] = {0};
+
+    migration_stalls_us = 400000;
+    g_assert_cmpint(set_state(f, RESUMING), ==, 0);
+    g_assert_cmpint(write_data(f, data, sizeof(data)), ==, 0);
+    g_assert_cmpuint(migration_stream_bytes(f->vm), ==, sizeof(data));
+    end = g_get_monotonic_time() + 20 * G_USEC_PER_SEC;
+    while (migration_stream_bytes(f->vm)) {
+        pump();
+        g_usleep(1000);
+        g_assert_cmpint(g_get_monotonic_time(), <, end);
+    }
+    check_state(f, ERROR);
+    g_assert_cmpint(write_data(f, data, sizeof(data)), ==, EINVAL);
+    reset(f);
+    check_state(f, RUNNING);
+    migration_stalls_us = before;
+}
+
+struct freeze {
+    GPtrArray *frozen;
+    gint64 since;
+    bool ok;
+};
+
+static void run_freeze(void *opaque)
+{
+    struct freeze *f = opaque;
+
+    f->ok = restart_freeze_all(f->frozen, true, &f->since, NULL);
+}
+
+/* One that is too long for a restart is given up; the restart is not. */
+static void test_too_long_for_restart(struct fixture *f, gconstpointer arg)
+{
+    struct freeze fr = {.frozen = g_ptr_array_new()};
+    uint64_t before = restart_max_streams;
+    uint8_t data[64] = {0};
+
+    restart_max_streams = sizeof(data);
+    for (unsigned i = 0; i < 2; i++) {
+        g_assert_cmpint(set_state(f, RESUMING), ==, 0);
+        for (unsigned n = 0; n <= i; n++) {
+            g_assert_cmpint(write_data(f, data, sizeof(data)), ==, 0);
+        }
+        coro_run(run_freeze, &fr);
+        g_assert_true(fr.ok);
+        restart_thaw_all(fr.frozen, true);
+        g_ptr_array_set_size(fr.frozen, 0);
+        check_state(f, i ? ERROR : RESUMING);
+        reset(f);
+    }
+    restart_max_streams = before;
+    g_ptr_array_unref(fr.frozen);
+}
+
 /* Cut and damaged streams: the device is in ERROR, and a reset mends it. */
 static void test_bad_streams(struct fixture *f, gconstpointer arg)
 {
@@ -543,6 +604,8 @@ int main(int argc, char **argv)
     ADD("requests", test_requests);
     ADD("pieces", test_pieces);
     ADD("bad-reads", test_bad_reads);
+    ADD("stalled", test_stalled);
+    ADD("too-long-for-restart", test_too_long_for_restart);
     g_test_add("/migration/bad-writes", struct fixture, NULL, setup_small,
                test_bad_writes, fixture_teardown);
     ADD("bad-streams", test_bad_streams);
