@@ -191,8 +191,9 @@ static void connect_hint(Error **errp, int err, const char *path,
     }
     if (err == ENOENT && g_file_test(dir, G_FILE_TEST_IS_DIR)) {
         error_append_hint(errp, "The VM is not declared: run 'pvrdmactl vm "
-                          "add %s addresses=ADDRESS', or add a [vm %s] section to pvrdmad's key "
-                          "file.\nIf pvrdmad is not running, start it first: "
+                          "add %s addresses=ADDRESS', or add a [vm %s] "
+                          "section to pvrdmad's key file.\nIf pvrdmad is "
+                          "not running, start it first: "
                           "'systemctl start pvrdmad' or 'pvrdmad'.\n",
                           vm_name ?: "NAME", vm_name ?: "NAME");
     } else if (err == ENOENT || err == ECONNREFUSED) {
