@@ -263,7 +263,7 @@ static bool may_bind(struct vm *vm, const struct pvrdma_gid *gid)
     struct claim own = {{vm->owner[0], vm->owner[1]}, vm->generation}, now;
 
     if (!e || atomic_load(&e->route.vm) == vm || !moves_claim(e, &now) ||
-        moves_judge(e, &own) == CLAIM_TAKEN || moves_is_former(e, vm)) {
+        moves_judge(e, NULL, &own) == CLAIM_TAKEN || moves_is_former(e, vm)) {
         return true;
     }
     say_in_use(vm, gid, &own, &now);

@@ -84,7 +84,8 @@ void entry_take_from_vm(struct entry *e, struct vm *vm);
  * its new place is entered.
  */
 bool moves_claim(const struct entry *e, struct claim *claim);
-enum claim_result moves_judge(const struct entry *e, const struct claim *claim);
+enum claim_result moves_judge(const struct entry *e, const struct peer *from,
+                              const struct claim *claim);
 void moves_release(struct entry *e);
 /* @e is this host's, and its owner is elsewhere.  True: @from is where it came from. */
 bool moves_gives_way(const struct entry *e, const struct peer *from,
@@ -107,6 +108,8 @@ void past_fini(void);
  * place of the VM of this host that has @e; and to the log, that it comes first.
  */
 void rivals_prove(struct vm *vm, struct claim *claim);
+/* Does it show that who says it has the state of @vm? */
+bool rivals_is_of(const struct vm *vm, const struct claim *claim);
 enum rival rivals_judge(const struct entry *e, const struct claim *claim);
 void rivals_say(const struct entry *e, const struct claim *claim);
 

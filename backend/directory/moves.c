@@ -53,19 +53,25 @@ bool moves_claim(const struct entry *e, struct claim *claim)
     return vm || e->left_until || r;
 }
 
-/* Does its owner stand still, or may it? */
-static bool stands_still(const struct entry *e)
+/*
+ * Does its owner stand still, or may it?  One of this host's gives way to a peer that
+ * shows that it has its state; so one whose state was never saved, to none.
+ */
+static bool stands_still(const struct entry *e, const struct peer *from,
+                         const struct claim *claim)
 {
     const struct vm *vm = atomic_load(&e->route.vm);
 
     if (vm) {
-        return atomic_load(&vm->dp.paused);
+        return atomic_load(&vm->dp.paused) &&
+               (!from || vm->keyless || rivals_is_of(vm, claim));
     }
     /* Its host has said so, and not that it runs again, however long ago that was. */
     return e->left_until || !remote_is_linked(e) || atomic_load(&e->route.held_until);
 }
 
-enum claim_result moves_judge(const struct entry *e, const struct claim *claim)
+enum claim_result moves_judge(const struct entry *e, const struct peer *from,
+                              const struct claim *claim)
 {
     struct claim now;
 
@@ -75,7 +81,7 @@ enum claim_result moves_judge(const struct entry *e, const struct claim *claim)
     if (!same_owner(&now, claim)) {
         return atomic_load(&e->route.vm) ? CLAIM_LOCAL : CLAIM_OTHER;
     }
-    if (claim->generation > now.generation && stands_still(e)) {
+    if (claim->generation > now.generation && stands_still(e, from, claim)) {
         return CLAIM_TAKEN;
     }
     if (rivals_judge(e, claim) == RIVAL_FIRST) {

@@ -538,7 +538,7 @@ static enum claim_result judge(struct claimant *c, struct entry *e,
     enum claim_result result = CLAIM_TAKEN;
 
     if (e->from != c && !moves_gives_way(e, c->peer, claim, hold_ns)) {
-        result = moves_judge(e, claim);
+        result = moves_judge(e, c->peer, claim);
     }
     if (result == CLAIM_TAKEN && e->from != c && c->n >= DIRECTORY_MAX_CLAIMS) {
         stats.too_many++;

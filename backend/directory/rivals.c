@@ -100,7 +100,7 @@ void rivals_prove(struct vm *vm, struct claim *claim)
 }
 
 /* Time says nothing of where they differ. */
-static bool is_of(const struct vm *vm, const struct claim *claim)
+bool rivals_is_of(const struct vm *vm, const struct claim *claim)
 {
     uint8_t right[CLAIM_PROOF_LEN];
     volatile uint8_t differ = 0;
@@ -134,7 +134,7 @@ enum rival rivals_judge(const struct entry *e, const struct claim *claim)
     struct claim own;
 
     if (!vm || !self || !moves_claim(e, &own) || !same_owner(&own, claim) ||
-        !is_of(vm, claim) || strcmp(claim->host, self) == 0) {
+        !rivals_is_of(vm, claim) || strcmp(claim->host, self) == 0) {
         return RIVAL_NONE;
     }
     own.host = self;

@@ -267,6 +267,34 @@ static void test_paused(void)
     end();
 }
 
+/* Standing still is no proof: who says it follows has to show that it has the state. */
+static void test_unproved(void)
+{
+    struct claim bare = {{7, 8}, 9}, wrong = claim_of("beta", 9);
+
+    wrong.proof[CLAIM_PROOF_LEN - 1] ^= 1;
+    begin(4);
+    atomic_store(&vm.dp.paused, true);
+    directory_hold(&vm, DIRECTORY_MAX_HOLD_NS);
+    claims(1, &bare);
+    assert_goes_on();
+    claims(1, &wrong);
+    assert_goes_on();
+    forget_sent();
+    claims_proved(1, 9);
+    assert_gave_way(PEER(1));
+    end();
+    /* One whose state was never saved is nowhere else. */
+    begin(4);
+    memset(vm.key, 0, sizeof(vm.key));
+    atomic_store(&vm.dp.paused, true);
+    directory_hold(&vm, DIRECTORY_MAX_HOLD_NS);
+    claims(1, &bare);
+    claims_proved(1, 9);
+    assert_goes_on();
+    end();
+}
+
 /* Whoever they are, of two places that hear of each other one gives way. */
 static void test_one_of_two(void)
 {
@@ -674,6 +702,7 @@ int main(int argc, char **argv)
     g_test_add_func("/rivals/generation", test_generation);
     g_test_add_func("/rivals/tie", test_tie);
     g_test_add_func("/rivals/paused", test_paused);
+    g_test_add_func("/rivals/unproved", test_unproved);
     g_test_add_func("/rivals/one-of-two", test_one_of_two);
     g_test_add_func("/rivals/went-on", test_went_on);
     g_test_add_func("/rivals/liar", test_liar);
