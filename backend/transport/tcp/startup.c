@@ -458,15 +458,22 @@ void startup_dont_pace(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, plain, sizeof(plain) - 1);
 }
 
-/* -1: it cannot be. */
-static int begin_connect(const struct sockaddr_storage *to,
+static void failed_to(struct vm *vm, const char *what)
+{
+    if (vm) { /* which pays for it with its own lines */
+        log_vm(LOG_LVL_WARN, vm, "%s: %s", what, g_strerror(errno));
+    }
+}
+
+/* -1: it cannot be.  That is on the account of @vm, NULL: of none, and not said. */
+static int begin_connect(struct vm *vm, const struct sockaddr_storage *to,
                          const struct sockaddr_storage *from)
 {
     int fd = socket(to->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0),
         one = 1;
 
     if (fd < 0) {
-        log_msg(LOG_LVL_WARN, "no socket for a connection: %s", g_strerror(errno));
+        failed_to(vm, "no socket for a connection");
         return -1;
     }
     if (to == &loop_address) {
@@ -476,12 +483,14 @@ static int begin_connect(const struct sockaddr_storage *to,
         /* The port is chosen at connect(), so that they do not run out. */
         setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
         if (bind(fd, (const struct sockaddr *)from, peer_address_len(from)) < 0) {
-            log_msg(LOG_LVL_WARN, "bind: %s", g_strerror(errno));
+            failed_to(vm, "a connection is not from the address of `listen`");
         }
     }
     if (connect(fd, (const struct sockaddr *)to, peer_address_len(to)) < 0 &&
         errno != EINPROGRESS) {
-        log_msg(LOG_LVL_DEBUG, "a connection was not made: %s", g_strerror(errno));
+        failed_to(vm, errno == EADDRNOTAVAIL
+                          ? "no port is left for a connection to that host"
+                          : "a connection was not made");
         close(fd);
         return -1;
     }
@@ -493,7 +502,7 @@ static int begin_connect(const struct sockaddr_storage *to,
 void startup_connect(struct conn *c, const struct sockaddr_storage *to,
                      const struct sockaddr_storage *from)
 {
-    int fd = begin_connect(to, from);
+    int fd = begin_connect(c->vm, to, from);
 
     if (fd < 0) {
         setup_in_vain(c);
@@ -507,7 +516,7 @@ void startup_connect(struct conn *c, const struct sockaddr_storage *to,
 bool startup_park(struct parked *p, const struct sockaddr_storage *to,
                   const struct sockaddr_storage *from)
 {
-    int fd = begin_connect(to, from);
+    int fd = begin_connect(NULL, to, from);
 
     if (fd < 0) {
         return false;
