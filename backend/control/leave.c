@@ -129,6 +129,11 @@ static void leave_frozen(GPtrArray *frozen, int sock, gint64 since, GError **err
     struct handover_out h;
     int memfd = restart_save(frozen, &h, since, -1, errp);
 
+    while (memfd < 0 && restart_leave_faulted_out(frozen)) {
+        g_clear_error(errp);
+        handover_out_clear(&h);
+        memfd = restart_save(frozen, &h, since, -1, errp);
+    }
     if (memfd >= 0 && restart_stopping()) {
         g_set_error(errp, PVRDMA_ERROR, 0, "it is to end at once");
     } else if (memfd >= 0) {

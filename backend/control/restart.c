@@ -7,10 +7,11 @@
  * nothing is read from any client any more, and vm->ops of each VM is taken, which nobody
  * else ever does of two, as soon as it has nothing in work.  Who has for long is waited
  * for while the others go on, or let go, and then it begins anew: no VM can hold up the
- * others for more than REST_US.  The data path of all is paused and their peers are told
- * that they are held.  The state of all of it goes to a memfd, and execve() makes this
- * process the new daemon, with the descriptors that the state names; adopt.c goes on
- * there.
+ * others for more than REST_US, so ATTEMPTS times.  Who leaves (leave.c) leaves out in
+ * its last attempt whoever cannot come along: the others are kept in any case.  The data
+ * path of all is paused and their peers are told that they are held.  The state of all of
+ * it goes to a memfd, and execve() makes this process the new daemon, with the
+ * descriptors that the state names; adopt.c goes on there.
  *
  * Up to execve() nothing has changed that anybody could see but the time, so whatever
  * fails before is undone by letting all go on.  From there on there is no way back: a
@@ -63,9 +64,13 @@
  * are over, which is less than QEMU waits for an answer; then they are let go, for which
  * is waited as long again.  So often, as others may be late then.
  */
-#define REST_US  (1 * G_USEC_PER_SEC)
-#define LATE_US  (4 * G_USEC_PER_SEC)
-#define ATTEMPTS 6u
+#define REST_US          (1 * G_USEC_PER_SEC)
+#define LATE_US          (4 * G_USEC_PER_SEC)
+#define ATTEMPTS         3u
+#define LEAVING_ATTEMPTS 2u /* who is late in the last one is left out */
+
+/* For who is let go to be seen as that. */
+#define LET_GO_MS 10u
 
 #define DRAIN_MS 500u
 
@@ -249,13 +254,21 @@ static const char *cannot_go(struct vm *vm, uint64_t streams)
     return streams > restart_max_streams ? "its migration's stream is too long" : NULL;
 }
 
+/* Nothing is handed over any more: the daemon ends, or (@all) leaves. */
+static bool must_end(bool all)
+{
+    return stopping || (all && leaving);
+}
+
 /*
  * Is no message of the VM in work, nor anything of an administrator's, nor is its client
- * being let go, nor the VM removed?
+ * being let go, or about to be, nor the VM removed?
  */
 static bool at_rest(const struct vm *vm)
 {
-    return !vm->gone && (!vm->conn || frontend_connected(vm)) && !vm->ops.held;
+    return !vm->gone &&
+           (!vm->conn || (frontend_connected(vm) && !guest_faulted(&vm->guest))) &&
+           !vm->ops.held;
 }
 
 /* Of those that stand still the one of which most has come of a stream, or NULL. */
@@ -310,11 +323,18 @@ static void freeze(GArray *late)
     }
 }
 
+static void leave_out(struct vm *vm, const char *why)
+{
+    log_vm(LOG_LVL_ERROR, vm, "cannot be kept for another daemon: %s", why);
+}
+
 /*
- * Take vm->ops of those in @late that are at rest by now: they leave it for @frozen.
- * False: one of them cannot be handed over, with errp.
+ * Take vm->ops of those in @late that are at rest by now: they leave it for @frozen, or
+ * (@out) are left out if they cannot be handed over.  False: one of them cannot, with
+ * errp.
  */
-static bool take_all(GArray *late, GPtrArray *frozen, uint64_t *streams, GError **errp)
+static bool take_all(GArray *late, GPtrArray *frozen, bool out, uint64_t *streams,
+                     GError **errp)
 {
     for (guint i = 0; i < late->len;) {
         struct vm *vm = find(g_array_index(late, uint64_t, i));
@@ -333,7 +353,12 @@ static bool take_all(GArray *late, GPtrArray *frozen, uint64_t *streams, GError 
         g_ptr_array_add(frozen, vm);
         *streams = shed_streams(frozen, *streams + migration_stream_bytes(vm));
         why = cannot_go(vm, *streams);
-        if (why) {
+        if (why && out) {
+            leave_out(vm, why);
+            *streams -= MIN(*streams, migration_stream_bytes(vm));
+            g_ptr_array_remove(frozen, vm);
+            coro_unlock(&vm->ops);
+        } else if (why) {
             g_set_error(errp, PVRDMA_ERROR, 0, "VM %s: %s", vm->cfg->name, why);
             return false;
         }
@@ -341,18 +366,36 @@ static bool take_all(GArray *late, GPtrArray *frozen, uint64_t *streams, GError 
     return true;
 }
 
-/* All stop, and are waited for together.  False: with errp, or @late are not at rest. */
-static bool stand_still(GArray *late, GPtrArray *frozen, GError **errp)
+static void leave_all_out(GArray *late)
+{
+    for (guint i = 0; i < late->len; i++) {
+        struct vm *vm = find(g_array_index(late, uint64_t, i));
+
+        if (vm) {
+            leave_out(vm, "it does not come to rest");
+        }
+    }
+    g_array_set_size(late, 0);
+}
+
+/*
+ * All stop, and are waited for together.  False: with errp, or @late are not at rest.
+ * @out: who cannot come along is left out.
+ */
+static bool stand_still(GArray *late, GPtrArray *frozen, bool out, GError **errp)
 {
     gint64 until = g_get_monotonic_time() + REST_US;
     uint64_t streams = 0;
 
     freeze(late);
-    while (take_all(late, frozen, &streams, errp)) {
+    while (take_all(late, frozen, out, &streams, errp)) {
+        if (late->len && out && g_get_monotonic_time() >= until) {
+            leave_all_out(late);
+        }
         if (late->len == 0) {
             return true;
         }
-        if (g_get_monotonic_time() >= until) {
+        if (g_get_monotonic_time() >= until || must_end(false)) {
             return false;
         }
         coro_sleep(1);
@@ -360,68 +403,105 @@ static bool stand_still(GArray *late, GPtrArray *frozen, GError **errp)
     return false;
 }
 
-static gboolean on_let_go(gpointer serial)
+static gboolean on_late(gpointer serial)
 {
     struct vm *vm = find(GPOINTER_TO_SIZE(serial));
 
-    if (vm) {
+    if (vm && !at_rest(vm)) {
         frontend_disconnect(vm, "it holds up a restart");
     }
     return G_SOURCE_REMOVE;
 }
 
-/* Wait for those in @late, which nothing is read from: they leave it when at rest. */
-static void wait_for(GArray *late)
+static gboolean on_unfit(gpointer serial)
+{
+    struct vm *vm = find(GPOINTER_TO_SIZE(serial));
+
+    if (vm) {
+        frontend_disconnect(vm, "the daemon ends");
+    }
+    return G_SOURCE_REMOVE;
+}
+
+/* Not from this coroutine, which would wait for its end; a busy loop has its turn. */
+static void let_go(GSourceFunc how, uint64_t serial)
+{
+    g_idle_add_full(G_PRIORITY_DEFAULT, how, GSIZE_TO_POINTER(serial), NULL);
+}
+
+/* Wait for those in @late: when at rest they leave it, and go on. */
+static void wait_for(GArray *late, bool all)
 {
     gint64 until = g_get_monotonic_time() + LATE_US;
 
-    while (late->len && g_get_monotonic_time() < until) {
+    while (late->len && g_get_monotonic_time() < until && !must_end(all)) {
         coro_sleep(10);
         for (guint i = late->len; i > 0; i--) {
-            const struct vm *vm = find(g_array_index(late, uint64_t, i - 1));
+            struct vm *vm = find(g_array_index(late, uint64_t, i - 1));
 
             if (!vm || at_rest(vm)) {
                 g_array_remove_index(late, i - 1);
+            }
+            if (vm && at_rest(vm)) {
+                frontend_thaw(vm); /* others may be late for longer */
             }
         }
     }
 }
 
 /* The others go on meanwhile. */
-static void settle(GArray *late)
+static void settle(GArray *late, bool all)
 {
-    wait_for(late);
-    for (guint i = 0; i < late->len; i++) {
-        /* Not from this coroutine, which would wait for its end. */
-        g_idle_add(on_let_go, GSIZE_TO_POINTER(g_array_index(late, uint64_t, i)));
+    wait_for(late, all);
+    for (guint i = 0; all && i < late->len; i++) {
+        let_go(on_late, g_array_index(late, uint64_t, i));
     }
-    wait_for(late);
+    if (all) {
+        wait_for(late, all);
+    }
 }
 
-/* Those that cannot be handed over lose their VMM before anybody stands still. */
+/*
+ * Those that cannot be handed over, or only without those before them, lose their VMM
+ * before anybody stands still.  Streams that come are not looked at: see shed_streams().
+ */
 static void let_unfit_go(void)
 {
-    uint64_t serial = 0;
+    uint64_t serial = 0, streams = 0;
+    bool any = false;
     struct vm *vm;
 
     while ((vm = registry_next(serial))) {
-        const char *why = vm->gone ? NULL : cannot_go(vm, migration_stream_bytes(vm));
+        uint64_t own = migration_coming(vm) ? 0 : migration_stream_bytes(vm);
+        const char *why = vm->gone ? NULL : cannot_go(vm, streams + own);
 
         serial = vm->serial;
         if (why) {
-            log_vm(LOG_LVL_ERROR, vm, "cannot be kept for another daemon: %s", why);
-            frontend_disconnect(vm, "the daemon ends");
+            leave_out(vm, why);
+            let_go(on_unfit, serial);
+            any = true;
+        } else {
+            streams += own;
         }
+    }
+    if (any) {
+        coro_sleep(LET_GO_MS);
     }
 }
 
-/* Those in @but stay as they are. */
-static void thaw(GPtrArray *frozen, const GArray *but)
+/* Let all go on; those in @but stay as they are, and nothing is read from them. */
+static void thaw(GPtrArray *frozen, const GArray *but, bool paused)
 {
     uint64_t serial = 0;
     struct vm *vm;
 
-    restart_thaw_all(frozen, false);
+    for (guint i = 0; i < frozen->len; i++) {
+        vm = frozen->pdata[i];
+        if (paused) {
+            datapath_resume(vm);
+        }
+        coro_unlock(&vm->ops);
+    }
     g_ptr_array_set_size(frozen, 0);
     while ((vm = registry_next(serial))) {
         bool stays = false;
@@ -435,53 +515,82 @@ static void thaw(GPtrArray *frozen, const GArray *but)
         }
     }
 }
+
+void restart_thaw_all(GPtrArray *frozen, bool paused)
+{
+    thaw(frozen, NULL, paused);
+}
+
+static struct vm *faulted_of(const GPtrArray *frozen)
+{
+    for (guint i = 0; i < frozen->len; i++) {
+        struct vm *vm = frozen->pdata[i];
+
+        if (vm->conn && guest_faulted(&vm->guest)) {
+            return vm;
+        }
+    }
+    return NULL;
+}
+
+bool restart_leave_faulted_out(GPtrArray *frozen)
+{
+    struct vm *vm;
+    bool any = false;
+
+    while ((vm = faulted_of(frozen))) {
+        leave_out(vm, "it has a fault");
+        g_ptr_array_remove(frozen, vm);
+        coro_unlock(&vm->ops);
+        any = true;
+    }
+    return any;
+}
+
+/* They ran until here.  False: one got a fault, and is let go first. */
+static bool pause_all(GPtrArray *frozen, bool out)
+{
+    for (guint i = 0; i < frozen->len; i++) {
+        datapath_pause_for(frozen->pdata[i], PEERS_WAIT_NS);
+    }
+    if (out) {
+        restart_leave_faulted_out(frozen);
+    }
+    return !faulted_of(frozen);
+}
+
 bool restart_freeze_all(GPtrArray *frozen, bool all, gint64 *since, GError **errp)
 {
     g_autoptr(GArray) late = g_array_new(FALSE, FALSE, sizeof(uint64_t));
     g_autoptr(GError) err = NULL;
-    bool still = false;
+    unsigned n = all ? ATTEMPTS : LEAVING_ATTEMPTS;
 
-    for (unsigned i = 0; i < ATTEMPTS && !still && !(err && all); i++) {
+    for (unsigned i = 0; i < n && !(err && all) && !must_end(all); i++) {
+        bool out = !all && i + 1 == n, still;
+
         g_clear_error(&err);
         if (!all) {
             let_unfit_go();
         }
         g_array_set_size(late, 0);
         *since = g_get_monotonic_time();
-        still = stand_still(late, frozen, &err);
-        if (!still) {
-            thaw(frozen, err ? NULL : late);
+        still = stand_still(late, frozen, out, &err);
+        if (still && pause_all(frozen, out)) {
+            claims_be_heard();
+            return true;
         }
-        if (!still && !err) {
-            settle(late);
-        }
-    }
-    if (!still) {
-        thaw(frozen, NULL);
+        thaw(frozen, err ? NULL : late, still);
         if (!err) {
-            g_set_error(&err, PVRDMA_ERROR, 0, "VMs do not come to rest");
+            settle(late, all);
         }
-        g_propagate_error(errp, g_steal_pointer(&err));
-        return false;
     }
-    for (guint i = 0; i < frozen->len; i++) {
-        datapath_pause_for(frozen->pdata[i], PEERS_WAIT_NS);
+    thaw(frozen, NULL, false);
+    if (!err) {
+        g_set_error(&err, PVRDMA_ERROR, 0,
+                    must_end(all) ? "the daemon ends" : "VMs do not come to rest");
     }
-    claims_be_heard();
-    return true;
-}
-
-void restart_thaw_all(GPtrArray *frozen, bool paused)
-{
-    for (guint i = 0; i < frozen->len; i++) {
-        struct vm *vm = frozen->pdata[i];
-
-        if (paused) {
-            datapath_resume(vm);
-        }
-        coro_unlock(&vm->ops);
-        frontend_thaw(vm);
-    }
+    g_propagate_error(errp, g_steal_pointer(&err));
+    return false;
 }
 
 /* ---- the state ---- */
@@ -558,14 +667,10 @@ int restart_save(GPtrArray *frozen, struct handover_out *h, gint64 since, int cl
         state_section_end(&h->s);
         coro_breathe();
     }
-    for (guint i = 0; i < frozen->len; i++) {
-        const struct vm *vm = frozen->pdata[i];
-
-        if (guest_faulted(&vm->guest)) { /* so what it has left is not to be believed */
-            g_set_error(errp, PVRDMA_ERROR, 0, "vm %s has a fault, and is let go first",
-                        vm->cfg->name);
-            return -1;
-        }
+    if (faulted_of(frozen)) { /* so what it has left is not to be believed */
+        g_set_error(errp, PVRDMA_ERROR, 0, "VM %s has a fault, and is let go first",
+                    faulted_of(frozen)->cfg->name);
+        return -1;
     }
     return handover_seal(h, errp);
 }

@@ -47,12 +47,15 @@ bool restart_stopping(void);
 bool restart_check_program(GError **errp);
 /*
  * Let all VMs stand still, since *since: with vm->ops of each, which nobody does of two,
- * nothing is read from its client, and it is paused.  Those that cannot be handed over
- * lose their VMM, or, if @all have to go along, make it fail, and so do those that do not
- * come to rest: none stands still then.
+ * nothing is read from its client, and it is paused.  Those that cannot be handed over,
+ * or do not come to rest, lose their VMM, or are not among @frozen in the end; but if
+ * @all have to go along they make it fail: none stands still then.
  */
 bool restart_freeze_all(GPtrArray *frozen, bool all, gint64 *since, GError **errp);
+/* @frozen is empty then. */
 void restart_thaw_all(GPtrArray *frozen, bool paused);
+/* Are there any that got a fault since, that restart_save() will not have? */
+bool restart_leave_faulted_out(GPtrArray *frozen);
 /* The state of all as a memfd, or -1 with errp; @h is to be cleared in any case. */
 int restart_save(GPtrArray *frozen, struct handover_out *h, gint64 since, int client,
                  GError **errp);

@@ -6,6 +6,7 @@
  */
 #include "vgtest.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -233,7 +234,22 @@ static void test_network_of_added(void)
     reload("", "", "");
 }
 
-/* Connect to VM 2 as user @uid; does the daemon keep the connection for a while? */
+/* What VERSION is answered by @s, an errno; -1: not at all. */
+static int version_answer(int s)
+{
+    struct {
+        struct vfio_user_hdr hdr;
+        struct vfio_user_version version;
+    } m = {.hdr = {.command = VFIO_USER_VERSION, .size = sizeof(m)}, .version = {0, 1}};
+
+    if (send(s, &m, sizeof(m), MSG_NOSIGNAL) != sizeof(m) ||
+        recv(s, &m.hdr, sizeof(m.hdr), MSG_WAITALL) != sizeof(m.hdr)) {
+        return -1;
+    }
+    return (int)m.hdr.error;
+}
+
+/* Connect to VM 2 as user @uid; does the daemon serve it? */
 static bool served(uid_t uid)
 {
     char *path = vg_daemon_socket(vgt_daemon, 2);
@@ -243,9 +259,8 @@ static bool served(uid_t uid)
     g_assert_cmpint(pid, >=, 0);
     if (pid == 0) {
         struct sockaddr_un sa = {.sun_family = AF_UNIX};
-        struct timeval tv = {.tv_sec = 1};
-        int s = socket(AF_UNIX, SOCK_STREAM, 0);
-        char c;
+        struct timeval tv = {.tv_sec = 30};
+        int s = socket(AF_UNIX, SOCK_STREAM, 0), err;
 
         g_strlcpy(sa.sun_path, path, sizeof(sa.sun_path));
         setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv));
@@ -257,7 +272,8 @@ static bool served(uid_t uid)
         if (connect(s, (struct sockaddr *)&sa, sizeof(sa)) < 0) {
             _exit(2);
         }
-        _exit(recv(s, &c, 1, 0) == 0 ? 1 : 0);
+        err = version_answer(s);
+        _exit(err == 0 ? 0 : err == EPERM ? 1 : 2);
     }
     g_free(path);
     g_assert_cmpint(waitpid(pid, &status, 0), ==, pid);

@@ -749,6 +749,64 @@ static void test_freeze_hung(struct two *t, gconstpointer arg)
     g_ptr_array_unref(f.frozen);
 }
 
+/* Who leaves keeps the others whatever one does. */
+static void test_freeze_leave(struct two *t, gconstpointer arg)
+{
+    struct freeze f = {.frozen = g_ptr_array_new()};
+
+    t->a.vm->ops.held = true;
+    coro_run(run_freeze, &f);
+    WAIT(f.done);
+    g_assert_true(f.ok);
+    g_assert_no_error(f.err);
+    g_assert_cmpuint(f.frozen->len, ==, 1);
+    g_assert_true(f.frozen->pdata[0] == t->b.vm);
+    restart_thaw_all(f.frozen, true); /* it leaves nothing in the end */
+    check_b_answers(t);
+    t->a.vm->ops.held = false;
+    g_ptr_array_unref(f.frozen);
+}
+
+/* Of two that are late one goes on as soon as it is at rest. */
+static void test_freeze_two(struct two *t, gconstpointer arg)
+{
+    uint16_t destroy = park_destroy(t), info;
+    struct freeze f = {.frozen = g_ptr_array_new(), .all = true};
+
+    t->b.vm->ops.held = true;
+    coro_run(run_freeze, &f);
+    grace_offline(&stuck);
+    expect_reply(t->a.cl, destroy, 0);
+    info = send_info(t->a.cl);
+    expect_reply(t->a.cl, info, 0);
+    g_assert_false(f.done);
+    g_assert_null(t->b.vm->conn->why);
+    t->b.vm->ops.held = false;
+    WAIT(f.done);
+    g_assert_true(f.ok);
+    g_assert_cmpuint(f.frozen->len, ==, 2);
+    restart_thaw_all(f.frozen, true);
+    check_b_answers(t);
+    g_ptr_array_unref(f.frozen);
+}
+
+/* One with a fault is let go, and the others stand still without it. */
+static void test_freeze_fault(struct two *t, gconstpointer arg)
+{
+    struct freeze f = {.frozen = g_ptr_array_new(), .all = true};
+
+    guest_fault(&t->a.vm->guest, "the test says so");
+    coro_run(run_freeze, &f);
+    WAIT(f.done);
+    g_assert_true(f.ok);
+    g_assert_null(t->a.vm->conn);
+    g_assert_cmpuint(f.frozen->len, ==, 2);
+    restart_thaw_all(f.frozen, true);
+    expect_eof(t->a.cl);
+    check_b_answers(t);
+    g_ptr_array_unref(f.frozen);
+}
+
 /* The daemon ends while commands are parked. */
 static void test_remove_all(struct two *t, gconstpointer arg)
 {
@@ -791,6 +849,9 @@ int main(int argc, char **argv)
     ADD("refused", NULL, refused);
     ADD("freeze", NULL, freeze);
     ADD("freeze-hung", NULL, freeze_hung);
+    ADD("freeze-leave", NULL, freeze_leave);
+    ADD("freeze-two", NULL, freeze_two);
+    ADD("freeze-fault", NULL, freeze_fault);
     ADD("remove-all", NULL, remove_all);
     return g_test_run();
 }

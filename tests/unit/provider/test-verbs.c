@@ -621,7 +621,8 @@ static void test_mr_and_ah(struct rig *r, gconstpointer data)
     }
     g_assert_nonnull(ah);
     g_assert_cmphex(to_pv_ah(ah)->av.port_pd, ==, 7 | 1 << 24);
-    g_assert_cmpuint(to_pv_ah(ah)->av.dmac[5], ==, 0xaa);
+    /* Resolved only for a device that may be another one's. */
+    g_assert_cmpuint(to_pv_ah(ah)->av.dmac[5], ==, r->ext ? 0 : 0xaa);
     fake.ops->destroy_ah(ah);
     /* A plain IPv6 address, which the stock provider refuses. */
     attr.grh.dgid = (union ibv_gid){.raw = {0x20, 0x01, 0x0d, 0xb8, [15] = 2}};
