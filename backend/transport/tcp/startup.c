@@ -663,7 +663,9 @@ bool startup_pay_request(struct conn *c)
 
 /*
  * Of those that have not shown a token the oldest goes when they are too many, @from's or
- * of all: who only keeps places loses them, whoever that is at a daemon's address.
+ * of all: who only keeps places loses them, whoever that is at a daemon's address.  On
+ * the loopback interface (NULL, loop.c) hosts tell nobody apart: all may have what there
+ * is.
  */
 static void make_room(const struct sockaddr_storage *from)
 {
@@ -672,7 +674,7 @@ static void make_room(const struct sockaddr_storage *from)
 
     TAILQ_FOREACH_REVERSE(s, &accepted, setup_list, link)
     {
-        if (config_same_host(&s->from, from)) {
+        if (from && config_same_host(&s->from, from)) {
             n++;
             oldest = s;
         }
@@ -698,9 +700,7 @@ void startup_accepted(int fd, const struct sockaddr_storage *from)
         s->from = *from;
     }
     take_request(s); /* first: what is whole needs no place */
-    if (from) {
-        make_room(from);
-    }
+    make_room(from);
 }
 
 static gboolean on_socket(int fd, GIOCondition ready, gpointer opaque)

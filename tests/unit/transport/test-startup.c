@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * tcp/startup.c: connections that have come and show no token, and how many there may be,
- * of a host and of all.
+ * of a host, of the loopback interface and of all.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -17,6 +17,7 @@
 #define ALL    4096u
 #define OF_ONE 64u
 #define EACH   1024u /* bytes */
+#define LOOP   UINT_MAX
 
 static int pair[2]; /* the connections are this one's copies: nothing ever comes */
 
@@ -35,13 +36,13 @@ static bool is_open(int fd)
     return fcntl(fd, F_GETFD) >= 0;
 }
 
-/* One more, @fd, of host @i, has its place. */
+/* One more, @fd, of host @i, or of the loopback interface, has its place. */
 static void take(int fd, unsigned i)
 {
     struct sockaddr_storage from = host(i);
 
     g_assert_cmpint(fd, >=, 0);
-    startup_accepted(fd, &from);
+    startup_accepted(fd, i == LOOP ? NULL : &from);
     g_assert_true(is_open(fd));
 }
 
@@ -53,6 +54,11 @@ static int take_copy(unsigned i)
     return fd;
 }
 
+static void make_pair(int fd[2])
+{
+    g_assert_cmpint(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd), ==, 0);
+}
+
 static void test_bounds(void)
 {
     static int fd[ALL];
@@ -62,8 +68,8 @@ static void test_bounds(void)
     if (!heap_have_descriptors(ALL + 100)) {
         return;
     }
-    g_assert_cmpint(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), ==, 0);
-    g_assert_cmpint(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, one), ==, 0);
+    make_pair(pair);
+    make_pair(one);
     before = heap_used();
     for (unsigned i = 0; i < ALL; i++) {
         fd[i] = take_copy(i / OF_ONE);
@@ -86,9 +92,55 @@ static void test_bounds(void)
     close(pair[1]);
 }
 
+/* path=tcp: whoever can connect to the loopback interface. */
+static void test_loop(void)
+{
+    static int fd[ALL];
+
+    if (!heap_have_descriptors(ALL + 100)) {
+        return;
+    }
+    make_pair(pair);
+    for (unsigned i = 0; i < ALL; i++) {
+        fd[i] = take_copy(LOOP);
+    }
+    g_assert_true(is_open(fd[0]));
+    take_copy(LOOP);
+    g_assert_false(is_open(fd[0]));
+    g_assert_true(is_open(fd[1]));
+    startup_close();
+    close(pair[0]);
+    close(pair[1]);
+}
+
+/* What has come as a whole needs no place, and nobody loses one for it. */
+static void test_whole(void)
+{
+    struct sockaddr_storage from = host(0);
+    int fd[OF_ONE], one[2];
+
+    make_pair(pair);
+    make_pair(one);
+    for (unsigned i = 0; i < OF_ONE; i++) {
+        fd[i] = take_copy(0);
+    }
+    g_assert_cmpint(send(one[1], "GET / HTTP/1.1\r\n\r\n\r\n", 22, 0), ==, 22);
+    startup_accepted(one[0], &from);
+    g_assert_false(is_open(one[0]));
+    for (unsigned i = 0; i < OF_ONE; i++) {
+        g_assert_true(is_open(fd[i]));
+    }
+    startup_close();
+    close(one[1]);
+    close(pair[0]);
+    close(pair[1]);
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/startup/bounds", test_bounds);
+    g_test_add_func("/startup/loop", test_loop);
+    g_test_add_func("/startup/whole", test_whole);
     return g_test_run();
 }
