@@ -289,6 +289,7 @@ enum sg_result sg_copy(struct sg_list *dst, struct sg_list *src, uint64_t n)
     while (n) {
         enum sg_result r = walk_run(&s, n);
         uint64_t len;
+        bool whole;
 
         if (r != SG_OK) {
             return r;
@@ -298,11 +299,12 @@ enum sg_result sg_copy(struct sg_list *dst, struct sg_list *src, uint64_t n)
             return as_dst(r);
         }
         len = MIN(s.len, d.len);
-        if (!guest_copy(d.hva, s.hva, len, &src->vm->guest)) {
-            return SG_FAULT;
-        }
-        if (!dst->raw) {
+        whole = guest_copy(d.hva, s.hva, len, &src->vm->guest);
+        if (!dst->raw) { /* if it is not whole some of it was stored, too */
             guest_mark_dirty(&dst->vm->guest.mem, d.gpa, len);
+        }
+        if (!whole) {
+            return SG_FAULT;
         }
         walk_advance(&s, len);
         walk_advance(&d, len);
