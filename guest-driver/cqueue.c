@@ -586,7 +586,8 @@ void pvrdma_cq_kick_all(struct pvrdma_dev *dev)
 		if (!qp->sq_umem) {
 			kick(&qp->sq, to_pvcq(qp->ibqp.send_cq));
 			kick(&qp->rq, to_pvcq(qp->ibqp.recv_cq));
-			if (qp->ibqp.srq)
+			/* Once until the QP is reset, by the device or here. */
+			if (qp->ibqp.srq && !xchg(&qp->last_wqe, true))
 				pvrdma_qp_event(qp, IB_EVENT_QP_LAST_WQE_REACHED);
 		}
 		pvrdma_qp_put(qp);

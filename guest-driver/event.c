@@ -77,9 +77,6 @@ void pvrdma_qp_put(struct pvrdma_qp *qp)
  * pvrdma_qp_event() - call a QP's handler
  * @qp: of pvrdma_qp_get()
  * @type: what happened
- *
- * That no more receives are taken from its SRQ is said once, by the device or when it
- * is dead, until the QP is reset.
  */
 void pvrdma_qp_event(struct pvrdma_qp *qp, enum ib_event_type type)
 {
@@ -89,8 +86,6 @@ void pvrdma_qp_event(struct pvrdma_qp *qp, enum ib_event_type type)
 		.event = type,
 	};
 
-	if (type == IB_EVENT_QP_LAST_WQE_REACHED && xchg(&qp->last_wqe, true))
-		return;
 	if (qp->ibqp.event_handler)
 		qp->ibqp.event_handler(&event, qp->ibqp.qp_context);
 }
@@ -102,6 +97,9 @@ static void event_qp(struct pvrdma_dev *dev, u32 handle,
 
 	if (!qp)
 		return;
+	/* A dead device's need not be said again, see pvrdma_cq_kick_all(). */
+	if (type == IB_EVENT_QP_LAST_WQE_REACHED)
+		WRITE_ONCE(qp->last_wqe, true);
 	pvrdma_qp_event(qp, type);
 	pvrdma_qp_put(qp);
 }
