@@ -124,7 +124,7 @@ static void test_whole(void)
     for (unsigned i = 0; i < OF_ONE; i++) {
         fd[i] = take_copy(0);
     }
-    g_assert_cmpint(send(one[1], "GET / HTTP/1.1\r\n\r\n\r\n", 22, 0), ==, 22);
+    g_assert_cmpint(send(one[1], "GET / HTTP/1.1\r\n\r\n\r\n\r\n", 22, 0), ==, 22);
     startup_accepted(one[0], &from);
     g_assert_false(is_open(one[0]));
     for (unsigned i = 0; i < OF_ONE; i++) {
