@@ -407,15 +407,6 @@ void coro_lock(struct coro_mutex *m)
     m->held = true;
 }
 
-bool coro_try_lock(struct coro_mutex *m)
-{
-    if (m->held) {
-        return false;
-    }
-    m->held = true;
-    return true;
-}
-
 void coro_unlock(struct coro_mutex *m)
 {
     struct coro *next = g_queue_pop_head(&m->waiting);

@@ -67,8 +67,6 @@ struct coro_mutex {
 };
 
 void coro_lock(struct coro_mutex *m);
-/* False: somebody has it. */
-bool coro_try_lock(struct coro_mutex *m);
 void coro_unlock(struct coro_mutex *m);
 
 /* Give back what is kept for the next coroutine; none is left.  At exit. */

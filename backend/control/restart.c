@@ -453,12 +453,13 @@ static void wait_for(GArray *late, bool all)
 static void settle(GArray *late, bool all)
 {
     wait_for(late, all);
-    for (guint i = 0; all && i < late->len; i++) {
+    if (!all) {
+        return; /* the next attempt is the last, and leaves them out */
+    }
+    for (guint i = 0; i < late->len; i++) {
         let_go(on_late, g_array_index(late, uint64_t, i));
     }
-    if (all) {
-        wait_for(late, all);
-    }
+    wait_for(late, all);
 }
 
 /*

@@ -96,21 +96,17 @@ void datapath_vm_fini(struct vm *vm)
 }
 
 /*
- * Take a lock that a worker holds for some microseconds, or as long as the kernel
- * takes to bring a page of guest memory.  False: it is rather the latter.
+ * Try for @ns to take a lock that a worker holds for some microseconds, or as long as the
+ * kernel takes to bring a page of guest memory.  False: it is rather the latter.
  */
-static bool lock_soon(pthread_mutex_t *lock)
+static bool try_lock_for(pthread_mutex_t *lock, uint64_t ns)
 {
     uint64_t end = 0;
 
-    if (!coro_self()) {
-        pthread_mutex_lock(lock);
-        return true;
-    }
     while (pthread_mutex_trylock(lock) != 0) {
         uint64_t now = now_ns();
 
-        end = end ? end : now + LOCK_SPIN_NS;
+        end = end ? end : now + ns;
         if (now >= end) {
             return false;
         }
@@ -119,17 +115,27 @@ static bool lock_soon(pthread_mutex_t *lock)
     return true;
 }
 
-void vm_token_take(struct vm *vm)
+/* Of a coroutine; who is in none waits. */
+static bool lock_soon(pthread_mutex_t *lock)
 {
-    atomic_fetch_add(&vm->dp.token_waiters, 1);
-    while (!lock_soon(&vm->dp.token)) {
-        grace_wait(); /* a worker that has passed has let go, and sees us wait */
+    if (coro_self()) {
+        return try_lock_for(lock, LOCK_SPIN_NS);
     }
+    pthread_mutex_lock(lock);
+    return true;
 }
 
 void vm_token_ask(struct vm *vm)
 {
     atomic_fetch_add(&vm->dp.token_waiters, 1);
+}
+
+void vm_token_take(struct vm *vm)
+{
+    vm_token_ask(vm);
+    while (!lock_soon(&vm->dp.token)) {
+        grace_wait(); /* a worker that has passed has let go, and sees us wait */
+    }
 }
 
 bool vm_token_try_again(struct vm *vm)
@@ -139,19 +145,8 @@ bool vm_token_try_again(struct vm *vm)
 
 bool vm_token_try(struct vm *vm)
 {
-    uint64_t end = 0;
-
     vm_token_ask(vm);
-    while (!vm_token_try_again(vm)) {
-        uint64_t now = now_ns();
-
-        end = end ? end : now + TRY_SPIN_NS;
-        if (now >= end) {
-            return false;
-        }
-        sched_yield();
-    }
-    return true;
+    return try_lock_for(&vm->dp.token, TRY_SPIN_NS);
 }
 
 void vm_token_give_up(struct vm *vm)
