@@ -2,7 +2,8 @@
 /*
  * vguest tests: pausing a VM through pvrdmactl.  Its peers are held: their work
  * neither fails nor counts retries, however long it takes, and after resume
- * every message arrives exactly once.  How often they look meanwhile is counted.
+ * every message arrives exactly once.  How often they look meanwhile is counted.  And
+ * the pause that begins when a guest takes bus mastering away, and outlasts that.
  */
 #include "vgtest.h"
 
@@ -179,6 +180,7 @@ static void blink(struct vguest *g)
 {
     g_assert_cmpint(vg_bus_master(g, false), ==, 0);
     g_assert_cmpint(vg_bus_master(g, true), ==, 0);
+    g_assert_cmpint(vg_query_port(g, 1, NULL), ==, 0);
 }
 
 /* As long as nothing changes, they look ever less often. */
@@ -244,6 +246,53 @@ static void test_blinking(void)
     vguest_free(other);
 }
 
+/*
+ * A kernel was started by another (kexec): its driver turns bus mastering on before it
+ * says anything else, and the memory that peers write to is not the former one's now.
+ */
+static void test_bus_master(gconstpointer data)
+{
+    bool another = GPOINTER_TO_INT(data);
+    struct vgt_opts o = {.conn = impatient};
+    struct vgt_pair p;
+    struct vguest *g;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    g = p.s[1].g;
+    memset(VG_MR_HOST(p.s[1].mr, 0), 0x5a, 100000);
+    for (unsigned i = 0; i < 2; i++) { /* off and on again, once more */
+        g_assert_cmpint(vg_bus_master(g, false), ==, 0);
+        if (i == 0) {
+            vgt_fill(VG_MR_HOST(p.s[0].mr, 0), 100000, 7);
+            vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 100000, &p.s[1], 0);
+            vgt_send(&p.s[1], 2, PVRDMA_WR_SEND, VGT_SIG, 0, 100, NULL, 0);
+            vgt_recv(&p.s[0], 3, 200000, 100);
+        }
+        g_assert_cmpint(vg_bus_master(g, true), ==, 0);
+        vg_doorbell(g, p.s[1].pd->uar_page, PVRDMA_UAR_QP,
+                    p.s[1].qp->handle | PVRDMA_UAR_QP_SEND);
+        vgt_expect_none(p.s[0].scq, 150);
+        vgt_expect_none(p.s[0].rcq, 0);
+        vgt_expect_none(p.s[1].scq, 0);
+    }
+    for (unsigned i = 0; i < 100000; i++) {
+        g_assert_cmphex(((uint8_t *)VG_MR_HOST(p.s[1].mr, 0))[i], ==, 0x5a);
+    }
+    if (another) {
+        g_assert_cmpint(vg_write_dsr(g, g->dsr_gpa), ==, 0);
+        vgt_expect(p.s[0].scq, 1, PVRDMA_WC_RETRY_EXC_ERR);
+        g_assert_cmphex(*(uint8_t *)VG_MR_HOST(p.s[1].mr, 0), ==, 0x5a);
+        vg_disconnect(g); /* who closes it has its objects no more */
+    } else {
+        g_assert_cmpint(vg_query_port(g, 1, NULL), ==, 0);
+        vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
+        vgt_expect(p.s[0].rcq, 3, PVRDMA_WC_SUCCESS);
+        vgt_expect(p.s[1].scq, 2, PVRDMA_WC_SUCCESS);
+        vgt_check(VG_MR_HOST(p.s[1].mr, 0), 100000, 7);
+    }
+    vgt_pair_close(&p);
+}
+
 int main(int argc, char **argv)
 {
     struct vg_daemon_opts o = {.n_vms = 3, .poll_us = -1, .workers = 2};
@@ -256,5 +305,9 @@ int main(int argc, char **argv)
     g_test_add_func("/pause/seldom", test_seldom);
     g_test_add_func("/pause/woken", test_woken);
     g_test_add_func("/pause/blinking", test_blinking);
+    g_test_add_data_func("/pause/bus-master/same-kernel", GINT_TO_POINTER(false),
+                         test_bus_master);
+    g_test_add_data_func("/pause/bus-master/another-kernel", GINT_TO_POINTER(true),
+                         test_bus_master);
     return vgt_run();
 }
