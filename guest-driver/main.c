@@ -74,7 +74,6 @@ static int pci_start(struct pvrdma_dev *dev)
 			   PVRDMA_PAGE_SIZE);
 	if (!dev->uar)
 		return -ENOMEM;
-	pci_set_master(pdev);
 	return 0;
 }
 
@@ -201,8 +200,12 @@ static int device_start(struct pvrdma_dev *dev)
 	u32 version;
 	int ret;
 
-	/* One that failed in another's hands, as before kexec, is there then. */
+	/*
+	 * One that failed in another's hands, as before kexec, is there then.  Nor
+	 * does it go on in what was the other's memory when it may use memory again.
+	 */
 	device_reset(dev);
+	pci_set_master(dev->pdev);
 	version = pvrdma_read(dev, PVRDMA_REG_VERSION);
 	/* Older ones answer CREATE_QP without a handle. */
 	if (version == U32_MAX || version < PVRDMA_VERSION) {
@@ -323,7 +326,6 @@ int pvrdma_adapter_up(struct pvrdma_adapter *adapter)
 		goto err_device;
 	}
 	adapter->dev = dev;
-	adapter->up_at = jiffies;
 	return 0;
 err_device:
 	device_stop(dev);

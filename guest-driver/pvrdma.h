@@ -226,8 +226,7 @@ struct pvrdma_qp_stats {
  *	by two at a time
  * @recover: brings a device up again that failed
  * @ending: it has nothing to do
- * @pause: before it begins, in jiffies; 0: it never did
- * @up_at: when the device was brought up last
+ * @pause: after an attempt that failed, in jiffies
  */
 struct pvrdma_adapter {
 	struct pci_dev *pdev;
@@ -235,7 +234,6 @@ struct pvrdma_adapter {
 	struct delayed_work recover;
 	bool ending;
 	unsigned long pause;
-	unsigned long up_at;
 };
 
 /**
