@@ -578,6 +578,7 @@ enum daemon_key {
     KEY_LOG_LEVEL,
     KEY_REQUIRE_SEALED,
     KEY_MAX_MAPPED,
+    KEY_MAX_OBJECTS,
     KEY_LISTEN,
     KEY_HOST_NAME,
     KEY_PEER_TIMEOUT,
@@ -586,12 +587,19 @@ enum daemon_key {
 };
 
 static const char *const daemon_keys[KEY_COUNT] = {
-    [KEY_SOCKET_DIR] = "socket-dir",     [KEY_CONTROL_SOCKET] = "control-socket",
-    [KEY_WORKERS] = "workers",           [KEY_WORKER_PRIORITY] = "worker-priority",
-    [KEY_POLL_US] = "poll-us",           [KEY_PATH] = "path",
-    [KEY_LOG_LEVEL] = "log-level",       [KEY_REQUIRE_SEALED] = "require-sealed",
-    [KEY_MAX_MAPPED] = "max-mapped",     [KEY_LISTEN] = "listen",
-    [KEY_HOST_NAME] = "host-name",       [KEY_PEER_TIMEOUT] = "peer-timeout",
+    [KEY_SOCKET_DIR] = "socket-dir",
+    [KEY_CONTROL_SOCKET] = "control-socket",
+    [KEY_WORKERS] = "workers",
+    [KEY_WORKER_PRIORITY] = "worker-priority",
+    [KEY_POLL_US] = "poll-us",
+    [KEY_PATH] = "path",
+    [KEY_LOG_LEVEL] = "log-level",
+    [KEY_REQUIRE_SEALED] = "require-sealed",
+    [KEY_MAX_MAPPED] = "max-mapped",
+    [KEY_MAX_OBJECTS] = "max-objects",
+    [KEY_LISTEN] = "listen",
+    [KEY_HOST_NAME] = "host-name",
+    [KEY_PEER_TIMEOUT] = "peer-timeout",
     [KEY_HOLD_TIMEOUT] = "hold-timeout",
 };
 
@@ -627,6 +635,8 @@ static char *daemon_value(const struct daemon_config *cfg, int k)
         return priority_text(&cfg->worker_priority);
     case KEY_MAX_MAPPED:
         return g_strdup_printf("%" G_GUINT64_FORMAT, (guint64)cfg->max_mapped);
+    case KEY_MAX_OBJECTS:
+        return g_strdup_printf("%" G_GUINT64_FORMAT, (guint64)cfg->max_objects);
     case KEY_LISTEN:
         return g_strdup(cfg->listen_text);
     case KEY_HOST_NAME:
@@ -759,6 +769,10 @@ bool config_set(struct daemon_config *cfg, const char *key, const char *value, b
     case KEY_MAX_MAPPED:
         ok = config_parse_size(key, value, 1u << 30, UINT64_C(112) << 40,
                                &cfg->max_mapped, errp);
+        break;
+    case KEY_MAX_OBJECTS:
+        ok = config_parse_size(key, value, 16u << 20, UINT64_C(16) << 40,
+                               &cfg->max_objects, errp);
         break;
     case KEY_LISTEN:
         ok = parse_listen(cfg, value, errp);

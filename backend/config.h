@@ -4,7 +4,8 @@
  *
  *   [daemon]            socket-dir, control-socket, workers, worker-priority,
  *                       poll-us, path (auto or tcp), log-level,
- *                       require-sealed (default true), max-mapped, listen, host-name,
+ *                       require-sealed (default true), max-mapped,
+ *                       max-objects, listen, host-name,
  *                       peer-timeout, hold-timeout
  *   [vm NAME]           socket, uid, network, mac, addresses (';' list or "any"),
  *                       max-qp, max-cq, max-srq, max-mr, max-pd, max-mr-pages,
@@ -109,9 +110,11 @@ struct daemon_config {
     unsigned poll_us;     /* default 50 */
     bool path_tcp;        /* connections of this host go over TCP, too; default false */
     struct priority worker_priority;
-    bool require_sealed; /* guest RAM must be a memfd sealed against shrinking */
-    uint64_t max_mapped; /* guest memory of all VMs, bytes of address space;
-                            2^30..112 TiB, default 64 TiB */
+    bool require_sealed;  /* guest RAM must be a memfd sealed against shrinking */
+    uint64_t max_mapped;  /* guest memory of all VMs, bytes of address space;
+                             2^30..112 TiB, default 64 TiB */
+    uint64_t max_objects; /* memory for objects of all VMs, bytes; 2^24..16 TiB, 0 is the
+                             default: a quarter of the machine's */
     enum log_level log_level;
     struct sockaddr_storage listen[CONFIG_MAX_LISTEN]; /* for other hosts' daemons */
     unsigned n_listen;

@@ -342,6 +342,7 @@ static bool serve_vms(struct daemon_config *cfg, GError **errp)
     }
     guest_mem_init_process();
     budget_set_daemon(cfg->max_mapped);
+    budget_set_objects(cfg->max_objects);
     directory_init();
     directory_set_max_hold(cfg->hold_timeout * UINT64_C(1000000000));
     directory_set_moved(vm_has_moved);

@@ -30,6 +30,7 @@
 #include "directory/directory.h"
 #include "frontend/frontend.h"
 #include "frontend/migration.h"
+#include "guest/budget.h"
 #include "guest/doorbells.h"
 #include "manager.h"
 #include "sockfile.h"
@@ -218,12 +219,17 @@ static void load_device(struct adopted *a, struct state_in *s)
     len = state_get_u64(s);
     if (len > s->left) {
         state_fail(s, "it ends too early");
-    } else if (!vm_load(a->vm, s->at, len, &err)) {
+        return;
+    }
+    /* What a daemon has let it have, with another limit maybe, it keeps. */
+    budget_trust_objects(a->vm->guest.mem.budget, true);
+    if (!vm_load(a->vm, s->at, len, &err)) {
         state_fail(s, "%s", err->message);
     } else {
         s->at += len;
         s->left -= len;
     }
+    budget_trust_objects(a->vm->guest.mem.budget, false);
 }
 
 /* What its VMM and its guest had. */

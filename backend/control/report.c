@@ -126,6 +126,19 @@ static void report_mapped(GString *s)
     json_end(s, '}');
 }
 
+/* VMs' objects in this process's memory. */
+static void report_all_objects(GString *s)
+{
+    struct budget_objects st;
+
+    budget_get_daemon_objects(&st);
+    json_begin(s, "objects", '{');
+    json_int(s, "bytes", st.bytes);
+    json_int(s, "max_bytes", st.max_bytes);
+    json_int(s, "refused", st.refused);
+    json_end(s, '}');
+}
+
 /* What is known of other hosts' addresses, and what came from there. */
 static void report_directory(GString *s)
 {
@@ -162,6 +175,7 @@ void report_status(GString *s, const struct daemon_config *cfg)
     report_process(s);
     report_workers(s);
     report_mapped(s);
+    report_all_objects(s);
 }
 
 /* ---- a VM ---- */
@@ -169,7 +183,9 @@ void report_status(GString *s, const struct daemon_config *cfg)
 static void report_objects(GString *s, struct vm *vm)
 {
     struct objects_stats st = {0};
+    struct budget_objects b;
 
+    budget_get_objects(vm->guest.mem.budget, &b);
     if (vm->attached) {
         objects_get_stats(&vm->objects, &st);
     }
@@ -182,6 +198,8 @@ static void report_objects(GString *s, struct vm *vm)
     json_int(s, "srqs", st.srq);
     json_int(s, "gids", st.gid);
     json_int(s, "pages", st.pages);
+    json_int(s, "bytes", b.bytes);
+    json_int(s, "no_memory", b.refused);
     json_end(s, '}');
 }
 

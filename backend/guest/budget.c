@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Budgets of address space and mappings.
+ * Budgets of address space, mappings and objects' memory.
  *
  * A process has 128 TiB of addresses and vm.max_map_count mappings.  A VMM can ask
  * for terabytes of a sparse file at no cost to itself, and once either runs out,
@@ -16,6 +16,10 @@
  * but no more than its own limits: a VM that restarts is served at once, one that
  * comes and goes faster than its memory is unmapped is not.
  *
+ * Objects cost a guest nothing either: it registers the same pages over and over, and the
+ * list of each region is the daemon's memory.  A guest has limits of its own (max-qp,
+ * max-mr-pages and others); of what all may have, half is reserved likewise.
+ *
  * Threads: the main thread takes, the reaper gives back; one lock for everything.
  */
 #include "guest/budget.h"
@@ -23,6 +27,7 @@
 #include <glib.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "guest/sigbus.h"
 
@@ -40,6 +45,8 @@ struct budget {
     uint64_t bytes, mappings, pending;
     uint64_t peak; /* most that was in use at a time */
     uint64_t max_bytes, max_mappings;
+    uint64_t objects, objects_refused;
+    bool objects_trusted;
 };
 
 /* One kind of thing that all guests share. */
@@ -51,7 +58,8 @@ struct pool {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct pool pool_bytes, pool_mappings;
+static struct pool pool_bytes, pool_mappings, pool_objects;
+static uint64_t all_objects_refused;
 static uint64_t all_pending;
 
 static uint64_t max_map_count(void)
@@ -75,6 +83,23 @@ static void pools_init(uint64_t max_bytes)
     pool_bytes.share = max_bytes / 2 / BUDGET_SHARES;
     pool_mappings.max = MIN(SIGBUS_MAX_GUARDS, max_map_count() / 2);
     pool_mappings.share = MIN(SHARE_MAPPINGS, pool_mappings.max / 2 / BUDGET_SHARES);
+}
+
+static void objects_init(uint64_t max_bytes)
+{
+    if (!max_bytes) {
+        max_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) / BUDGET_OBJECTS_PART *
+                    (uint64_t)sysconf(_SC_PAGESIZE);
+    }
+    pool_objects.max = max_bytes;
+    pool_objects.share = max_bytes / 2 / BUDGET_SHARES;
+}
+
+void budget_set_objects(uint64_t max_bytes)
+{
+    pthread_mutex_lock(&lock);
+    objects_init(max_bytes);
+    pthread_mutex_unlock(&lock);
 }
 
 void budget_set_daemon(uint64_t max_bytes)
@@ -124,6 +149,9 @@ struct budget *budget_new(void)
     pthread_mutex_lock(&lock);
     if (pool_bytes.max == 0) {
         pools_init(BUDGET_DAEMON_BYTES);
+    }
+    if (pool_objects.max == 0) {
+        objects_init(0);
     }
     pthread_mutex_unlock(&lock);
     return b;
@@ -235,6 +263,58 @@ void budget_give(struct budget *b, uint64_t bytes, unsigned mappings)
     b->mappings -= mappings;
     b->pending -= bytes;
     all_pending -= bytes;
+    pthread_mutex_unlock(&lock);
+}
+
+bool budget_take_objects(struct budget *b, uint64_t bytes)
+{
+    bool ok;
+
+    pthread_mutex_lock(&lock);
+    ok = b->objects_trusted || pool_has(&pool_objects, b->objects, bytes);
+    if (ok) {
+        pool_take(&pool_objects, b->objects, bytes);
+        b->objects += bytes;
+    } else {
+        b->objects_refused++;
+        all_objects_refused++;
+    }
+    pthread_mutex_unlock(&lock);
+    return ok;
+}
+
+void budget_give_objects(struct budget *b, uint64_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    pool_give(&pool_objects, b->objects, bytes);
+    b->objects -= bytes;
+    pthread_mutex_unlock(&lock);
+}
+
+void budget_trust_objects(struct budget *b, bool yes)
+{
+    pthread_mutex_lock(&lock);
+    b->objects_trusted = yes;
+    pthread_mutex_unlock(&lock);
+}
+
+void budget_get_objects(struct budget *b, struct budget_objects *st)
+{
+    *st = (struct budget_objects){0};
+    if (b) {
+        pthread_mutex_lock(&lock);
+        st->bytes = b->objects;
+        st->refused = b->objects_refused;
+        pthread_mutex_unlock(&lock);
+    }
+}
+
+void budget_get_daemon_objects(struct budget_objects *st)
+{
+    pthread_mutex_lock(&lock);
+    st->bytes = pool_objects.used;
+    st->refused = all_objects_refused;
+    st->max_bytes = pool_objects.max;
     pthread_mutex_unlock(&lock);
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * What guests' memory may take of the daemon's address space: bytes and mappings,
- * per guest and in all.  budget.c has the rules.
+ * What guests' memory may take of the daemon's address space, bytes and mappings, per
+ * guest and in all; and what guests' objects may take of its memory, in all.  budget.c
+ * has the rules.
  */
 #ifndef PVRDMAD_GUEST_BUDGET_H
 #define PVRDMAD_GUEST_BUDGET_H
@@ -16,6 +17,9 @@
 #define BUDGET_DAEMON_BYTES (UINT64_C(64) << 40)
 #define BUDGET_GUEST_BYTES  (UINT64_C(4) << 40)
 #define BUDGET_GUEST_FILES  64u
+
+/* Default of max-objects: a part of the machine's memory. */
+#define BUDGET_OBJECTS_PART 4u
 
 /* A guest's account; opaque, counted, outlives the guest. */
 struct budget;
@@ -52,6 +56,25 @@ void budget_unretire(struct budget *b, uint64_t bytes);
 
 /* @bytes pending ones are unmapped, @mappings mappings with them. */
 void budget_give(struct budget *b, uint64_t bytes, unsigned mappings);
+
+/*
+ * Memory for guests' objects, their lists of pages above all: what the daemon may have in
+ * all; before the first guest, 0 or not called: the default.
+ */
+void budget_set_objects(uint64_t max_bytes);
+/* False: there is no room, and that is counted. */
+bool budget_take_objects(struct budget *b, uint64_t bytes);
+void budget_give_objects(struct budget *b, uint64_t bytes);
+/* @b takes what it asks for, as another daemon had let it; or no more. */
+void budget_trust_objects(struct budget *b, bool yes);
+
+struct budget_objects {
+    uint64_t bytes;
+    uint64_t refused;   /* times */
+    uint64_t max_bytes; /* of the daemon; 0: of a guest */
+};
+void budget_get_objects(struct budget *b, struct budget_objects *st); /* NULL: zeros */
+void budget_get_daemon_objects(struct budget_objects *st);
 
 /* Is so much pending that the guest must not come again, or map more? */
 bool budget_piled_up(struct budget *b);

@@ -103,6 +103,7 @@ struct ring_mem {
     bool ext; /* header page as in ext.h (struct pvrdma_ext_ring) */
     uint32_t npages;
     uint64_t *page;
+    size_t own; /* bytes that were charged with its pages, of the object it is of */
     struct ext_ctx *ctx; /* of extension memory: the data path's */
 };
 

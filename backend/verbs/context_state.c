@@ -20,18 +20,23 @@ void verbs_ring_save(const struct ring_mem *mem, struct state_out *s)
     pagelist_save(mem->page, mem->npages, s);
 }
 
-bool verbs_ring_load(struct vm *vm, struct ring_mem *mem, uint32_t n, struct state_in *s)
+bool verbs_ring_load(struct vm *vm, struct ring_mem *mem, size_t own, uint32_t n,
+                     struct state_in *s)
 {
     uint32_t npages = state_get_count(s, PVRDMA_PDIR_MAX_PAGES, sizeof(mem->page[0]));
+    int err = 0;
 
     if (npages != n || n == 0) {
         state_fail(s, "a ring of %u pages has %u", n, npages);
-    } else if (verbs_pages_charge(vm, n) != 0) {
-        state_fail(s, "it has more pages than max-mr-pages");
+    } else if ((err = verbs_pages_charge(vm, n, own)) != 0) {
+        state_fail(s, "it has more pages than %s",
+                   err == ENOMEM ? "the daemon's max-objects has room for"
+                                 : "max-mr-pages");
     }
     if (state_failed(s)) {
         return false;
     }
+    mem->own = own;
     mem->npages = n;
     mem->page = pagelist_alloc(n * sizeof(mem->page[0]));
     if (mem->page) {
@@ -123,7 +128,7 @@ static void uctx_load(struct vm *vm, struct state_in *s)
     if (page == 0 || page >= VERBS_MAX_UAR || v->uar_used[page]) {
         state_fail(s, "context %u has UAR page %u", handle, page);
     } else if (state_get_bool(s)) {
-        verbs_ring_load(vm, &uctx->ext, PVRDMA_EXT_PAGES, s);
+        verbs_ring_load(vm, &uctx->ext, sizeof(*uctx), PVRDMA_EXT_PAGES, s);
     }
     if (state_failed(s)) {
         id_table_release(&v->uctx, handle);
@@ -142,7 +147,7 @@ void contexts_load(struct vm *vm, struct state_in *s)
 
     id_table_load(&v->uctx, s);
     if (state_get_bool(s)) {
-        verbs_ring_load(vm, &v->kernel_ext, PVRDMA_EXT_PAGES, s);
+        verbs_ring_load(vm, &v->kernel_ext, 0, PVRDMA_EXT_PAGES, s);
     }
     verbs_objects_load(vm, &v->uctx, 9, uctx_load, s);
     if (!state_failed(s)) {

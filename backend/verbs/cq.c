@@ -83,7 +83,7 @@ int verbs_create_cq(struct vm *vm, const struct pvrdma_cmd_create_cq *req,
     if (!cq) {
         return ENOMEM;
     }
-    err = verbs_ring_init(vm, &cq->mem, req->pdir_dma, req->nchunks);
+    err = verbs_ring_init(vm, &cq->mem, sizeof(*cq), req->pdir_dma, req->nchunks);
     if (err) {
         goto err_cq;
     }
@@ -119,7 +119,7 @@ int verbs_move_cq(struct vm *vm, const struct pvrdma_ext_cmd_move_cq *req,
     /* A stock program's arming may come late, and then means what is in the old ring. */
     err =
         !cq->mem.ext || req->reserved2 ? ENOTSUP : cq_ring_check(req->cqe, req->nchunks);
-    err = err ? err : verbs_ring_init(vm, &mem, req->pdir_dma, req->nchunks);
+    err = err ? err : verbs_ring_init(vm, &mem, sizeof(*cq), req->pdir_dma, req->nchunks);
     if (err) {
         return err;
     }
@@ -219,7 +219,7 @@ static struct cq *cq_read(struct vm *vm, struct pvrdma_cmd_create_cq *req,
         state_fail(s, "no guest could make one like that");
     }
     cq = state_failed(s) ? NULL : g_new0(struct cq, 1);
-    if (cq && !verbs_ring_load(vm, &cq->mem, req->nchunks, s)) {
+    if (cq && !verbs_ring_load(vm, &cq->mem, sizeof(*cq), req->nchunks, s)) {
         g_free(cq);
         return NULL;
     }

@@ -87,7 +87,7 @@ static size_t size_of(uint32_t npages)
 
 void mr_release(struct vm *vm, struct mr *mr)
 {
-    verbs_pages_refund(vm, mr->npages);
+    verbs_pages_refund(vm, mr->npages, sizeof(*mr));
     pagelist_free(mr, size_of(mr->npages));
 }
 
@@ -123,13 +123,13 @@ struct mr *mr_alloc(struct vm *vm, uint32_t n, int *err)
 {
     struct mr *mr;
 
-    *err = verbs_pages_charge(vm, n);
+    *err = verbs_pages_charge(vm, n, sizeof(*mr));
     if (*err) {
         return NULL;
     }
     mr = pagelist_alloc(size_of(n));
     if (!mr) {
-        verbs_pages_refund(vm, n);
+        verbs_pages_refund(vm, n, sizeof(*mr));
         *err = ENOMEM;
         return NULL;
     }
@@ -165,9 +165,12 @@ static void set_range(struct mr *mr, uint64_t start, uint64_t length)
     mr->offset = start & PAGE_MASK;
 }
 
+/* Of one without its pages. */
+#define FAST_BYTES (sizeof(struct fast_mr) + 2 * sizeof(struct mr))
+
 void fast_mr_free(struct vm *vm, struct fast_mr *fast)
 {
-    verbs_pages_refund(vm, fast->max_pages);
+    verbs_pages_refund(vm, fast->max_pages, FAST_BYTES);
     pagelist_free(fast->valid, size_of(fast->max_pages));
     g_free(fast->idle);
     g_free(fast);
@@ -177,14 +180,14 @@ void fast_mr_free(struct vm *vm, struct fast_mr *fast)
 int fast_mr_new(struct vm *vm, uint32_t n, struct fast_mr **out)
 {
     struct fast_mr *fast;
-    int err = verbs_pages_charge(vm, n);
+    int err = verbs_pages_charge(vm, n, FAST_BYTES);
 
     if (err) {
         return err;
     }
     fast = g_try_new0(struct fast_mr, 1);
     if (!fast) {
-        verbs_pages_refund(vm, n);
+        verbs_pages_refund(vm, n, FAST_BYTES);
         return ENOMEM;
     }
     fast->max_pages = n;

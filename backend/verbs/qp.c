@@ -201,7 +201,7 @@ int verbs_create_qp(struct vm *vm, const struct pvrdma_cmd_create_qp *req,
         err = EINVAL;
         goto err_qp;
     }
-    err = verbs_ring_init(vm, &qp->mem, req->pdir_dma, npages);
+    err = verbs_ring_init(vm, &qp->mem, QP_BYTES, req->pdir_dma, npages);
     if (err) {
         goto err_qp;
     }

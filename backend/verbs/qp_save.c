@@ -187,7 +187,7 @@ static struct qp *qp_read(struct vm *vm, struct state_in *s)
         state_fail(s, "no guest could make one like that: %s", g_strerror(err));
         return NULL;
     }
-    if (!verbs_ring_load(vm, &qp->mem, npages, s)) {
+    if (!verbs_ring_load(vm, &qp->mem, QP_BYTES, npages, s)) {
         g_free(qp->req.sent);
         g_free(qp);
         return NULL;

@@ -86,8 +86,9 @@ int verbs_create_srq(struct vm *vm, const struct pvrdma_cmd_create_srq *req,
     if (!srq) {
         return err;
     }
-    err = req->nchunks < npages ? EINVAL
-                                : verbs_ring_init(vm, &srq->mem, req->pdir_dma, npages);
+    err = req->nchunks < npages
+              ? EINVAL
+              : verbs_ring_init(vm, &srq->mem, sizeof(*srq), req->pdir_dma, npages);
     if (err) {
         goto err_srq;
     }
@@ -211,7 +212,7 @@ static struct srq *srq_read(struct vm *vm, struct state_in *s)
     }
     if (!srq) {
         state_fail(s, "no guest could make one like that: %s", g_strerror(err));
-    } else if (!verbs_ring_load(vm, &srq->mem, npages, s)) {
+    } else if (!verbs_ring_load(vm, &srq->mem, sizeof(*srq), npages, s)) {
         g_free(srq);
         return NULL;
     }

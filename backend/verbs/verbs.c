@@ -13,6 +13,7 @@
 #include <errno.h>
 
 #include "coro.h"
+#include "guest/budget.h"
 #include "guest/pagedir.h"
 #include "guest/pagelist.h"
 
@@ -26,19 +27,32 @@
 #define MAX_AH             65536u
 #define LOCAL_CA_ACK_DELAY 15u /* 4.096 us * 2^15 */
 
-int verbs_pages_charge(struct vm *vm, uint64_t n)
+/* What they take of the daemon's memory. */
+static uint64_t bytes_of(uint64_t n, size_t own)
+{
+    return n * sizeof(uint64_t) + own;
+}
+
+int verbs_pages_charge(struct vm *vm, uint64_t n, size_t own)
 {
     uint64_t limit = vm->cfg->max_mr_pages;
 
     if (vm->objects.pages_used > limit || n > limit - vm->objects.pages_used) {
         return ENOSPC;
     }
+    if (!budget_take_objects(vm->guest.mem.budget, bytes_of(n, own))) {
+        log_vm(LOG_LVL_WARN, vm,
+               "no more objects: those of all VMs have as much memory as the daemon's "
+               "max-objects");
+        return ENOMEM;
+    }
     vm->objects.pages_used += n;
     return 0;
 }
 
-void verbs_pages_refund(struct vm *vm, uint64_t n)
+void verbs_pages_refund(struct vm *vm, uint64_t n, size_t own)
 {
+    budget_give_objects(vm->guest.mem.budget, bytes_of(n, own));
     vm->objects.pages_used -= n;
 }
 
@@ -50,17 +64,19 @@ int verbs_pages_read(struct vm *vm, uint64_t pdir_dma, uint32_t n, bool write,
     return err ? err : pagedir_check(&vm->guest.mem, page, n, write);
 }
 
-int verbs_ring_init(struct vm *vm, struct ring_mem *mem, uint64_t pdir_dma, uint32_t n)
+int verbs_ring_init(struct vm *vm, struct ring_mem *mem, size_t own, uint64_t pdir_dma,
+                    uint32_t n)
 {
     int err;
 
     if (n == 0 || n > PVRDMA_PDIR_MAX_PAGES) {
         return EINVAL;
     }
-    err = verbs_pages_charge(vm, n);
+    err = verbs_pages_charge(vm, n, own);
     if (err) {
         return err;
     }
+    mem->own = own;
     mem->npages = n;
     mem->page = pagelist_alloc(n * sizeof(mem->page[0]));
     err = mem->page ? verbs_pages_read(vm, pdir_dma, n, true, mem->page) : ENOMEM;
@@ -76,7 +92,8 @@ void verbs_ring_fini(struct vm *vm, struct ring_mem *mem)
 
     mem->page = NULL;
     mem->npages = 0;
-    verbs_pages_refund(vm, old.npages);
+    mem->own = 0;
+    verbs_pages_refund(vm, old.npages, old.own);
     pagelist_free(old.page, old.npages * sizeof(old.page[0]));
 }
 
@@ -255,7 +272,7 @@ static int create_kernel_ext(struct vm *vm, const struct pvrdma_ext_cmd_uc *req)
     if (mem->npages) {
         return EBUSY;
     }
-    err = verbs_ring_init(vm, mem, req->pdir_dma, PVRDMA_EXT_PAGES);
+    err = verbs_ring_init(vm, mem, 0, req->pdir_dma, PVRDMA_EXT_PAGES);
     if (!err) {
         datapath_ext_add(vm, mem);
     }
@@ -282,7 +299,7 @@ int verbs_create_uc_ext(struct vm *vm, const struct pvrdma_ext_cmd_uc *req,
         return err;
     }
     uctx = id_table_get(&vm->objects.uctx, made.handle);
-    err = verbs_ring_init(vm, &uctx->ext, req->pdir_dma, PVRDMA_EXT_PAGES);
+    err = verbs_ring_init(vm, &uctx->ext, sizeof(*uctx), req->pdir_dma, PVRDMA_EXT_PAGES);
     if (err) {
         verbs_destroy_uc(vm, made.handle);
         return err;

@@ -55,11 +55,12 @@ void fast_mr_name(struct fast_mr *fast, uint32_t handle, struct pd *pd, uint8_t 
 void fast_mr_free(struct vm *vm, struct fast_mr *fast);
 
 /*
- * Account @n guest pages to the VM's limit (cfg->max_mr_pages).  ENOSPC if that
- * would exceed it.
+ * Account @n guest pages to the VM's limit (cfg->max_mr_pages), and their list and @own
+ * bytes of the object that has it to the daemon's.  ENOSPC if that would exceed the
+ * first, ENOMEM if the second.
  */
-int verbs_pages_charge(struct vm *vm, uint64_t n);
-void verbs_pages_refund(struct vm *vm, uint64_t n);
+int verbs_pages_charge(struct vm *vm, uint64_t n, size_t own);
+void verbs_pages_refund(struct vm *vm, uint64_t n, size_t own);
 
 /*
  * Read a page list from the guest and check that every page lies in the DMA
@@ -69,8 +70,12 @@ void verbs_pages_refund(struct vm *vm, uint64_t n);
 int verbs_pages_read(struct vm *vm, uint64_t pdir_dma, uint32_t n, bool write,
                      uint64_t *page);
 
-/* Pages of a QP, SRQ or CQ: charge, allocate, read.  0 or an errno. */
-int verbs_ring_init(struct vm *vm, struct ring_mem *mem, uint64_t pdir_dma, uint32_t n);
+/* Of a QP, with what it may need besides (req.sent). */
+#define QP_BYTES (sizeof(struct qp) + QP_WINDOW * sizeof(struct sent))
+
+/* Pages of a QP, SRQ or CQ of @own bytes: charge, allocate, read.  0 or an errno. */
+int verbs_ring_init(struct vm *vm, struct ring_mem *mem, size_t own, uint64_t pdir_dma,
+                    uint32_t n);
 void verbs_ring_fini(struct vm *vm, struct ring_mem *mem);
 
 /*
@@ -78,7 +83,8 @@ void verbs_ring_fini(struct vm *vm, struct ring_mem *mem);
  * are in the DMA map shows when they are used.  False: it failed, there is no ring.
  */
 void verbs_ring_save(const struct ring_mem *mem, struct state_out *s);
-bool verbs_ring_load(struct vm *vm, struct ring_mem *mem, uint32_t n, struct state_in *s);
+bool verbs_ring_load(struct vm *vm, struct ring_mem *mem, size_t own, uint32_t n,
+                     struct state_in *s);
 
 /*
  * An index of @t for an object from the stream: its handle, or 0 and it failed.  To be

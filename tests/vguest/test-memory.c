@@ -489,6 +489,109 @@ static void test_no_descriptors(void)
     g_array_unref(us);
 }
 
+/* ---- memory for objects ---- */
+
+static int64_t all_objects(const char *name)
+{
+    JsonNode *node = vg_daemon_status(vgt_daemon);
+    JsonObject *m = json_object_get_object_member(json_node_get_object(node), "objects");
+    int64_t n = json_object_get_int_member(m, name);
+
+    json_node_unref(node);
+    return n;
+}
+
+/* What one VM may have costs it nothing: one page, over and over. */
+#define LIST_PAGES 65536u
+#define MAX_LISTS  128u
+
+/* Until there is no room for the smallest either. */
+static unsigned take_lists(struct vguest *g, struct vg_pd *pd, uint64_t pdir,
+                           uint32_t *mr)
+{
+    unsigned n = 0;
+
+    for (uint32_t pages = LIST_PAGES; pages; pages /= 2) {
+        struct pvrdma_cmd_create_mr req = {
+            .start = 0x10000000,
+            .length = (uint64_t)pages * PVRDMA_PAGE_SIZE,
+            .pd_handle = pd->handle,
+            .access_flags = VG_ACCESS_ALL,
+            .nchunks = pages,
+            .pdir_dma = pdir,
+        };
+        struct pvrdma_resp_create_mr resp;
+        int err;
+
+        while ((err = vg_create_mr(g, &req, &resp)) == 0) {
+            g_assert_cmpuint(n, <, MAX_LISTS);
+            mr[n++] = resp.mr_handle;
+        }
+        g_assert_cmpint(err, ==, ENOMEM);
+    }
+    return n;
+}
+
+/*
+ * One VM takes all that there is for objects: it is told so, and others have their
+ * shares.  With what was let have it a VM comes along when the daemon is replaced, by one
+ * with less as well.
+ */
+static void test_objects(void)
+{
+    struct vg_daemon_opts o = {
+        .n_vms = 3, .poll_us = -1, .daemon_keys = "max-objects=32M"};
+    struct vg_daemon *saved = vgt_daemon;
+    g_autofree char *text = NULL;
+    uint32_t mr[2 * MAX_LISTS];
+    struct vgt_traffic t;
+    struct vg_buf *buf;
+    struct vguest *g;
+    struct vg_pd *pd;
+    uint64_t pdir;
+    unsigned n;
+
+    vgt_daemon = vg_daemon_start(&o);
+    g_assert_cmpint(all_objects("max_bytes"), ==, 32 << 20);
+    g = vguest_new(vgt_daemon, 0, NULL);
+    pd = vg_pd_new(g);
+    buf = vg_buf_new_alias(g, 0x10000000, (uint64_t)LIST_PAGES * PVRDMA_PAGE_SIZE, 1);
+    pdir = vg_pdir_new(g, buf->page, LIST_PAGES);
+    n = take_lists(g, pd, pdir, mr);
+    g_assert_cmpuint(n, >, 16);
+    g_assert_cmpint(all_objects("refused"), >, 1);
+    g_assert_cmpint(all_objects("refused"), ==,
+                    vgt_counter("vm0", "objects", "no_memory"));
+    g_assert_cmpint(all_objects("bytes"), <=, 32 << 20);
+    vgt_wait_logged("max-objects");
+
+    vgt_traffic_open(&t, 1, 2, 1, 4, 1000, NULL);
+    vgt_traffic_run(&t, 100);
+
+    g_assert_true(g_file_get_contents(vgt_daemon->config, &text, NULL, NULL));
+    memcpy(strstr(text, "=32M"), "=16M", 4);
+    g_assert_true(g_file_set_contents(vgt_daemon->config, text, -1, NULL));
+    vgt_restart(vgt_daemon);
+    g_assert_cmpint(all_objects("max_bytes"), ==, 16 << 20);
+    g_assert_cmpint(all_objects("bytes"), >, 16 << 20);
+    vgt_traffic_run(&t, 100);
+    vgt_traffic_close(&t);
+
+    g_assert_cmpuint(take_lists(g, pd, pdir, mr + n), ==, 0);
+    for (unsigned i = 0; i < n; i++) {
+        g_assert_cmpint(vg_destroy(g, PVRDMA_CMD_DESTROY_MR, mr[i]), ==, 0);
+    }
+    n = take_lists(g, pd, pdir, mr);
+    g_assert_cmpuint(n, >, 8);
+    g_assert_cmpint(all_objects("bytes"), <=, 16 << 20);
+    vg_pdir_free(g, pdir, LIST_PAGES);
+    vg_buf_free(buf);
+    vguest_free(g);
+    g_assert_cmpint(all_objects("bytes"), ==, 0);
+    vg_daemon_stop(vgt_daemon);
+    vgt_daemon = saved;
+}
+
 int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 400);
@@ -502,6 +605,7 @@ int main(int argc, char **argv)
                          GINT_TO_POINTER(IN_THE_MIDDLE), test_unwanted_descriptor);
     g_test_add_func("/memory/come-and-go", test_come_and_go);
     g_test_add_func("/memory/sparse", test_sparse);
+    g_test_add_func("/memory/objects", test_objects);
     g_test_add_func("/memory/no-descriptors", test_no_descriptors);
     return vgt_run();
 }
