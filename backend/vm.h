@@ -75,4 +75,10 @@ int vm_claim(struct vm *vm);
  */
 uint64_t vm_state_max(const struct vm *vm);
 
+/*
+ * About so long would be what vm_save() makes of @vm as it is, which may run: not much
+ * less, and not much more but for tables whose objects are gone.
+ */
+uint64_t vm_state_estimate(const struct vm *vm);
+
 #endif /* PVRDMAD_VM_PARTS_H */

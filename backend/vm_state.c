@@ -360,3 +360,30 @@ uint64_t vm_state_max(const struct vm *vm)
           (uint64_t)cfg->max_mr_pages * sizeof(uint64_t);
     return MIN(max, MAX_STATE);
 }
+
+/* The same of what they need as a rule; a QP has some messages in flight. */
+#define USUAL_OF_QP   1024u
+#define USUAL_OF_CQ   128u
+#define USUAL_OF_SRQ  256u
+#define USUAL_OF_MR   64u
+#define USUAL_OF_PD   16u
+#define USUAL_OF_UCTX 32u
+#define USUAL_OTHER   (16u << 10)
+
+uint64_t vm_state_estimate(const struct vm *vm)
+{
+    const struct objects *v = &vm->objects;
+    const struct {
+        const struct id_table *table;
+        uint64_t usual;
+    } kinds[] = {
+        {&v->qp, USUAL_OF_QP}, {&v->cq, USUAL_OF_CQ}, {&v->srq, USUAL_OF_SRQ},
+        {&v->mr, USUAL_OF_MR}, {&v->pd, USUAL_OF_PD}, {&v->uctx, USUAL_OF_UCTX},
+    };
+    uint64_t size = USUAL_OTHER + v->pages_used * sizeof(uint64_t);
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(kinds); i++) { /* with all numbers there were */
+        size += kinds[i].table->used * kinds[i].usual + id_table_end(kinds[i].table);
+    }
+    return MIN(size, vm_state_max(vm));
+}

@@ -72,6 +72,16 @@ int pvrdma_call_migration(PVRDMAClient *c, uint64_t *flags)
                    NULL, 0, flags, sizeof(*flags));
 }
 
+int pvrdma_call_data_size(PVRDMAClient *c, uint64_t *size)
+{
+    struct vfio_user_mig_data_size data = { 0 };
+    int ret = feature(c, VFIO_USER_FEATURE_MIG_DATA_SIZE |
+                      VFIO_USER_FEATURE_GET, NULL, 0, &data, sizeof(data));
+
+    *size = ret < 0 ? 0 : data.stop_copy_length;
+    return ret;
+}
+
 int pvrdma_call_get_state(PVRDMAClient *c, uint32_t *state)
 {
     struct vfio_user_mig_device_state data;

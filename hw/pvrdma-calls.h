@@ -66,6 +66,8 @@ bool pvrdma_call_disable_irqs(PVRDMAClient *c, Error **errp);
 int pvrdma_call_probe(PVRDMAClient *c, uint32_t which);
 /* What it can do of migration, VFIO_USER_MIGRATION_*. */
 int pvrdma_call_migration(PVRDMAClient *c, uint64_t *flags);
+/* How long its state would be by now; 0 if that cannot be had. */
+int pvrdma_call_data_size(PVRDMAClient *c, uint64_t *size);
 /* The device's state, VFIO_USER_MIG_*; ERROR if that cannot be had. */
 int pvrdma_call_get_state(PVRDMAClient *c, uint32_t *state);
 /* Change it; done on return. */

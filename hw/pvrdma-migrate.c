@@ -44,14 +44,18 @@
  * The stream is not trusted: the length of each piece is bounded here, and the
  * rest, also how many there may be, is the daemon's to check.
  *
- * All under the BQL, in the main loop or the migration's thread.
+ * All under the BQL, in the main loop or the migration's thread; but what is
+ * asked while memory is copied, in the latter, without it.
  */
 #include "qemu/osdep.h"
 #include "qemu/error-report.h"
+#include "qemu/main-loop.h"
 #include "qemu/units.h"
 #include "migration/blocker.h"
 #include "migration/client-options.h"
+#include "migration/migration.h"
 #include "migration/misc.h"
+#include "migration/options.h"
 #include "migration/register.h"
 #include "migration/vmstate.h"
 #include "hw/pci/msix.h"
@@ -67,6 +71,13 @@
 #define PIECE_MAX VFIO_USER_MAX_DATA
 /* More than the daemon has room for: this one does not come to an end. */
 #define STATE_MAX (2 * GiB)
+
+/*
+ * A network is taken for as fast as this if nobody knows better; and so long
+ * is waited, in us, until it is looked again whether the state fits.
+ */
+#define RATE_MIN (125.0 * 1000 * 1000)
+#define LOOK_AGAIN 50000
 
 /* Of what there is but the state; errors at the start of a stream have it. */
 #define HANDLERS_ID "pvrdma-adapter"
@@ -478,6 +489,98 @@ static int check_migration(void *opaque, Error **errp)
     return 0;
 }
 
+/*
+ * How long the VM would stand still for the state
+ *
+ * All of it is copied after the VM has stopped.  QEMU's own estimate of how
+ * fast that would be is what it has sent of memory of late, which is next to
+ * nothing when there is nothing left to be sent, and would never do for any
+ * state: so the best of this migration counts, or what the user has said.
+ */
+
+static double rate(const PVRDMADevice *s)
+{
+    uint64_t said = migrate_avail_switchover_bandwidth();
+
+    return said ? said : MAX(s->best_rate, RATE_MIN);
+}
+
+/* A VM that stands still already does not wait for anything. */
+static bool fits(const PVRDMADevice *s, uint64_t others)
+{
+    return !runstate_is_running() ||
+           ((double)s->data_size + others) * 1000 <=
+           rate(s) * migrate_downtime_limit();
+}
+
+/* What the daemon says; one that cannot has a state that nobody waits for. */
+static void ask_size(PVRDMADevice *s)
+{
+    BQL_LOCK_GUARD();
+
+    s->data_size = 0;
+    if (!s->lost) {
+        pvrdma_call_data_size(s->client, &s->data_size);
+    }
+}
+
+#if PVRDMA_TELLS_PENDING
+/*
+ * Each time before more memory is sent.  With nothing left of it QEMU would
+ * not ask further if this were nothing, and not ask again if it were much.
+ */
+static void pending_estimate(void *opaque, uint64_t *must_precopy,
+                             uint64_t *can_postcopy)
+{
+    PVRDMADevice *s = opaque;
+
+    s->best_rate = MAX(s->best_rate,
+                       migrate_get_current()->mbps * 1000 * 1000 / 8);
+    *must_precopy += s->held_back;
+}
+
+/* When what is left of memory would fit.  Not a busy loop. */
+static void pending_exact(void *opaque, uint64_t *must_precopy,
+                          uint64_t *can_postcopy)
+{
+    PVRDMADevice *s = opaque;
+    uint64_t others = *must_precopy + *can_postcopy;
+
+    ask_size(s);
+    s->held_back = !fits(s, others);
+    trace_pvrdma_migrate_pending(s->name, s->data_size, others,
+                                 (uint64_t)rate(s), !s->held_back);
+    if (!s->held_back) {
+        return;
+    }
+    if (!s->told_held) {
+        s->told_held = true;
+        warn_report("pvrdma '%s': the migration waits: for the device's state "
+                    "of %" PRIu64 " bytes the VM would stand still for longer "
+                    "than downtime-limit (%" PRIu64 " ms): raise that, or say "
+                    "by avail-switchover-bandwidth what the network can",
+                    s->name, s->data_size, migrate_downtime_limit());
+    }
+    /* More than is let pass for memory, too. */
+    *must_precopy += MAX(s->data_size, migrate_get_current()->threshold_size);
+    g_usleep(LOOK_AGAIN);
+}
+#endif
+
+static int prepare(void *opaque, Error **errp)
+{
+    PVRDMADevice *s = opaque;
+    int ret = check_migration(s, errp);
+
+    if (ret == 0 && !runstate_check(RUN_STATE_SAVE_VM)) {
+        s->best_rate = 0;
+        s->told_held = false;
+        ask_size(s);
+        s->held_back = !fits(s, 0);
+    }
+    return ret;
+}
+
 /* Nothing is saved for the handlers, but QEMU asks them if a stream says so. */
 static int load_nothing(QEMUFile *f, void *opaque, int version)
 {
@@ -486,7 +589,11 @@ static int load_nothing(QEMUFile *f, void *opaque, int version)
 }
 
 static const SaveVMHandlers handlers = {
-    .save_prepare = check_migration,
+    .save_prepare = prepare,
+#if PVRDMA_TELLS_PENDING
+    .state_pending_estimate = pending_estimate,
+    .state_pending_exact = pending_exact,
+#endif
     .load_state = load_nothing,
     .load_setup = load_begins,
     .load_cleanup = load_ended,

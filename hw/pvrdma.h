@@ -35,6 +35,10 @@ OBJECT_DECLARE_SIMPLE_TYPE(PVRDMADevice, PVRDMA)
  * @state: the device's state (VFIO_USER_MIG_*), if @able
  * @loaded: it is that of another time or place, and has not run here
  * @ran_on: the device was not stopped when the VM was
+ * @data_size: how long its state was when the daemon was asked last
+ * @best_rate: bytes per second, the most that this migration has moved
+ * @held_back: it waits until the state fits into its time
+ * @told_held: the user has been told
  * @run_state: stops and starts the device with the VM, if @able
  * @command: PCI_COMMAND as the daemon knows it
  * @dsr_low: last write to DSRLOW
@@ -74,6 +78,10 @@ struct PVRDMADevice {
     uint32_t state;
     bool loaded;
     bool ran_on;
+    uint64_t data_size;
+    double best_rate;
+    bool held_back;
+    bool told_held;
     VMChangeStateEntry *run_state;
     uint16_t command;
 

@@ -67,6 +67,7 @@ static const struct methods features[] = {
     [VFIO_USER_FEATURE_DMA_LOGGING_START] = {.set = dma_log_start},
     [VFIO_USER_FEATURE_DMA_LOGGING_STOP] = {.set = dma_log_stop},
     [VFIO_USER_FEATURE_DMA_LOGGING_REPORT] = {.get = dma_log_report},
+    [VFIO_USER_FEATURE_MIG_DATA_SIZE] = {.get = migration_get_size},
 };
 
 /* Features that are ours are numbered far behind. */

@@ -470,6 +470,19 @@ int migration_set_state(struct vfu_conn *c, const struct vfu_feature *f,
     return err ? err : feature_reply(f, f->len, 0, r, NULL);
 }
 
+int migration_get_size(struct vfu_conn *c, const struct vfu_feature *f,
+                       struct vfu_reply *r)
+{
+    struct vfio_user_mig_data_size data = {.stop_copy_length = vm_state_estimate(c->vm)};
+    uint8_t *out;
+    int err = feature_reply(f, 0, sizeof(data), r, &out);
+
+    if (!err) {
+        memcpy(out, &data, sizeof(data));
+    }
+    return err;
+}
+
 int migration_put_back(struct vfu_conn *c, const struct vfu_feature *f,
                        struct vfu_reply *r)
 {

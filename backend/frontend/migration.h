@@ -16,6 +16,10 @@ int migration_get_state(struct vfu_conn *c, const struct vfu_feature *f,
 int migration_set_state(struct vfu_conn *c, const struct vfu_feature *f,
                         struct vfu_reply *r);
 
+/* MIG_DATA_SIZE: how long the stream would be by now. */
+int migration_get_size(struct vfu_conn *c, const struct vfu_feature *f,
+                       struct vfu_reply *r);
+
 /* What comes was saved (PVRDMA_FEATURE_PUT_BACK). */
 int migration_put_back(struct vfu_conn *c, const struct vfu_feature *f,
                        struct vfu_reply *r);

@@ -213,6 +213,7 @@ enum vfio_user_feature {
     VFIO_USER_FEATURE_DMA_LOGGING_START = 6,  /* SET */
     VFIO_USER_FEATURE_DMA_LOGGING_STOP = 7,   /* SET, no data */
     VFIO_USER_FEATURE_DMA_LOGGING_REPORT = 8, /* GET, with data in the request */
+    VFIO_USER_FEATURE_MIG_DATA_SIZE = 9,      /* GET */
 };
 
 /*
@@ -257,6 +258,10 @@ struct vfio_user_mig_device_state {
     int32_t data_fd; /* of kernels; -1 */
 };
 
+struct vfio_user_mig_data_size {
+    uint64_t stop_copy_length; /* estimate of what STOP_COPY would give */
+};
+
 struct vfio_user_log_range {
     uint64_t iova;
     uint64_t length;
@@ -299,6 +304,7 @@ _Static_assert(sizeof(struct vfio_user_irq_set) == 20, "irq_set");
 _Static_assert(sizeof(struct vfio_user_region_rw) == 16, "region_rw");
 _Static_assert(sizeof(struct vfio_user_device_feature) == 8, "device_feature");
 _Static_assert(sizeof(struct vfio_user_mig_device_state) == 8, "mig_device_state");
+_Static_assert(sizeof(struct vfio_user_mig_data_size) == 8, "mig_data_size");
 _Static_assert(sizeof(struct vfio_user_log_start) == 16, "log_start");
 _Static_assert(sizeof(struct vfio_user_log_range) == 16, "log_range");
 _Static_assert(sizeof(struct vfio_user_log_report) == 24, "log_report");

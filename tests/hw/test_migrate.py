@@ -340,6 +340,105 @@ class Move(Able):
         self.assertIn('the device cannot run', machine.log())
 
 
+class HeldBack(Able):
+    """The VM is stopped only when the device's state fits into downtime-limit."""
+
+    def setUp(self):
+        super().setUp()
+        self.server.features += (vs.MIG_SIZE,)
+        self.asked = 0
+        self.server.hooks[vs.FEATURE] = only(vs.MIG_SIZE, vs.GET, self.count)
+
+    def count(self, _, __):
+        self.asked += 1
+        return vs.DEFAULT
+
+    def parameters(self, **wanted):
+        self.assertNotIn('error', self.qemu.execute('migrate-set-parameters', **{
+            name.replace('_', '-'): value for name, value in wanted.items()}))
+
+    def waits(self, size):
+        """The migration has begun, and does while the state is that long."""
+        self.server.size = size
+        self.assertIsNone(self.migrate())
+        self.still_waits()
+
+    def still_waits(self):
+        until = self.asked + 4
+        self.qemu.until(lambda: self.asked >= until, 'question for the size', 30)
+        self.assertEqual(self.migration()['status'], 'active')
+        self.assertEqual(self.server.state, vs.RUNNING)
+
+    def test_until_it_fits(self):
+        self.waits(1 << 40)
+        self.still_waits()
+        self.assertEqual(self.qemu.log().count('the migration waits'), 1)
+        self.server.size = len(STATE)
+        self.until_migration('completed')
+        self.assertEqual(self.server.states, [vs.STOP, vs.STOP_COPY, vs.STOP])
+
+    def test_more_time(self):
+        self.waits(1 << 30)
+        self.parameters(downtime_limit=1000 * 1000)
+        self.until_migration('completed')
+
+    def test_faster_network(self):
+        """What the user says counts, not what little was sent of an idle VM."""
+        self.waits(1 << 30)
+        self.parameters(avail_switchover_bandwidth=1 << 40)
+        self.until_migration('completed')
+
+    def test_slower_network(self):
+        self.parameters(avail_switchover_bandwidth=1 << 20)
+        self.waits(1 << 20)
+        self.parameters(avail_switchover_bandwidth=0)
+        self.until_migration('completed')
+
+    def test_stopped(self):
+        """There is nobody to be held back: it is saved, say, or stopped meanwhile."""
+        self.server.size = 1 << 40
+        self.qemu.execute('stop')
+        self.assertIsNone(self.migrate())
+        self.until_migration('completed')
+        self.assertNotIn('waits', self.qemu.log())
+
+    def test_stopped_meanwhile(self):
+        self.waits(1 << 40)
+        self.qemu.execute('stop')
+        self.until_migration('completed')
+
+    def test_cancelled(self):
+        self.waits(1 << 40)
+        self.qemu.execute('migrate_cancel')
+        self.until_migration('cancelled')
+        self.assertEqual(self.server.states, [])
+
+    def test_fits(self):
+        """As long as that takes no time worth mentioning, at whatever rate."""
+        self.server.size = 30 << 20
+        self.assertIsNone(self.migrate())
+        self.until_migration('completed')
+        self.assertNotIn('waits', self.qemu.log())
+
+    def test_nobody_knows(self):
+        """A daemon that does not say it holds nobody back, nor one that is lost."""
+        self.server.hooks[vs.FEATURE] = only(
+            vs.MIG_SIZE, vs.GET, lambda _, msg: vs.refuse(msg, 5))
+        self.assertIsNone(self.migrate())
+        self.until_migration('completed')
+
+    def test_broken_answers(self):
+        for how in BROKEN:
+            with self.subTest(how=how):
+                self.sock += 'x'
+                server = self.serve(features=ABLE + (vs.MIG_SIZE,))
+                self.qemu = self.boot()
+                server.hooks[vs.FEATURE] = only(vs.MIG_SIZE, vs.GET, broken(how))
+                self.migrate()
+                self.qemu.until(lambda: not self.qemu.connected(), 'loss')
+                self.qemu.close()
+
+
 class Logged(Able):
     def begin(self, fails=False, **options):
         """All of memory was copied, and nothing of the last stores."""

@@ -27,7 +27,7 @@ IRQ_INFO, SET_IRQS, REGION_READ, REGION_WRITE, RESET = 7, 8, 9, 10, 13
 FEATURE, MIG_READ, MIG_WRITE = 16, 17, 18
 
 # Of FEATURE: what it is about, and how.
-MIGRATION, MIG_STATE, LOG_START, LOG_STOP, LOG_REPORT = 1, 2, 6, 7, 8
+MIGRATION, MIG_STATE, LOG_START, LOG_STOP, LOG_REPORT, MIG_SIZE = 1, 2, 6, 7, 8, 9
 LOG_SHARE = 0x8001              # include/pvrdma/dirty.h
 PUT_BACK = 0x8002               # include/pvrdma/vfio_user.h
 GET, SET, PROBE = 1 << 16, 1 << 17, 1 << 18
@@ -134,6 +134,7 @@ class Server(threading.Thread):
         self.states = []        # each it was set to
         self.saved = b''        # to be read at STOP_COPY
         self.reading = 0        # how far that is
+        self.size = 0           # what it is said to be
         self.loaded = bytearray()
         self.put_back = 0       # how often the client said that it is a snapshot
         self.logged = None      # ranges, if it logs
@@ -375,6 +376,8 @@ class Server(threading.Thread):
             return reply(msg, head + data)
         if (number, how) == (MIGRATION, GET):
             return reply(msg, head + struct.pack('<Q', 1))
+        if (number, how) == (MIG_SIZE, GET):
+            return reply(msg, head + struct.pack('<Q', self.size))
         if (number, how) == (MIG_STATE, GET):
             return reply(msg, head + struct.pack('<Ii', self.state, -1))
         if (number, how) == (MIG_STATE, SET):

@@ -64,7 +64,8 @@ static void test_methods(struct fixture *f, gconstpointer arg)
                                    [VFIO_USER_FEATURE_MIG_DEVICE_STATE] = GET | SET,
                                    [START] = SET,
                                    [STOP] = SET,
-                                   [REPORT] = GET};
+                                   [REPORT] = GET,
+                                   [VFIO_USER_FEATURE_MIG_DATA_SIZE] = GET};
 
     for (uint32_t n = 0; n <= 0xffff; n = n < 20 ? n + 1 : n * 2 - 1) {
         uint32_t methods = n < G_N_ELEMENTS(has) ? has[n] : 0;

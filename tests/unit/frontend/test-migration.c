@@ -217,6 +217,36 @@ static void test_requests(struct fixture *f, gconstpointer arg)
     g_assert_cmpuint(last.body[8], ==, VFIO_USER_MIGRATION_STOP_COPY);
 }
 
+static uint64_t ask_size(struct fixture *f)
+{
+    struct vfio_user_device_feature head = {16, VFIO_USER_FEATURE_MIG_DATA_SIZE | GET};
+    uint64_t size;
+
+    g_assert_cmpint(
+        client_call(f->cl, VFIO_USER_DEVICE_FEATURE, &head, sizeof(head), NULL, 0, &last),
+        ==, 0);
+    g_assert_cmpuint(last.len, ==, sizeof(head) + sizeof(size));
+    memcpy(&size, last.body + sizeof(head), sizeof(size));
+    return size;
+}
+
+/* How long the stream would be: what is registered counts. */
+static void test_size(struct fixture *f, gconstpointer arg)
+{
+    struct vfio_user_device_feature head = {15, VFIO_USER_FEATURE_MIG_DATA_SIZE | GET};
+    uint64_t *pages = &f->vm->objects.pages_used, before = ask_size(f);
+
+    *pages += 1000000;
+    g_assert_cmpuint(ask_size(f), ==, before + 8000000);
+    *pages -= 1000000;
+    g_assert_cmpint(set_state(f, STOP_COPY), ==, 0);
+    g_assert_cmpuint(ask_size(f), ==, before);
+    g_assert_cmpint(read_data(f, UINT32_MAX, VFIO_USER_MAX_DATA), ==, 0);
+    g_assert_cmpuint(before + 8, >=, last.len);
+    g_assert_cmpint(client_do(f->cl, VFIO_USER_DEVICE_FEATURE, &head, sizeof(head)), ==,
+                    EINVAL);
+}
+
 /* However it is read and written it is a whole one. */
 static void test_pieces(struct fixture *f, gconstpointer arg)
 {
@@ -602,6 +632,7 @@ int main(int argc, char **argv)
     g_test_add("/migration/" path, struct fixture, NULL, setup, fn, fixture_teardown)
     ADD("pairs", test_pairs);
     ADD("requests", test_requests);
+    ADD("size", test_size);
     ADD("pieces", test_pieces);
     ADD("bad-reads", test_bad_reads);
     ADD("stalled", test_stalled);
