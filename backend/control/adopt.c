@@ -45,6 +45,7 @@ static GArray *kept;                 /* sockets that the service manager has kep
 static struct handover_in *handover; /* NULL: it is no restart */
 static GArray *sections;             /* of struct state_section: the VMs */
 static gint64 since;                 /* monotonic us: when all stood still */
+static struct state_section closing; /* what waits to be closed; tag 0: nothing */
 static int client = -1;              /* who waits for the answer */
 
 struct adopted {
@@ -78,7 +79,8 @@ static void take_section(struct state_section *section)
 {
     struct state_in *s = &section->in;
 
-    if (section->version != RESTART_SECTION_VERSION) {
+    if (section->version != RESTART_SECTION_VERSION &&
+        !(section->flags & STATE_OPTIONAL)) {
         state_fail(s, "a part of version %u", section->version);
     } else if (section->tag == RESTART_HEAD) {
         since = (gint64)state_get_u64(s);
@@ -87,7 +89,10 @@ static void take_section(struct state_section *section)
         sockfile_take_over(handover, s);
     } else if (section->tag == RESTART_VM) {
         g_array_append_val(sections, *section);
-    } else {
+    } else if (section->tag == RESTART_CLOSING &&
+               section->version == RESTART_SECTION_VERSION) {
+        closing = *section;
+    } else if (!(section->flags & STATE_OPTIONAL)) {
         state_fail(s, "a part that is not known: %#x", section->tag);
     }
 }
@@ -344,6 +349,32 @@ static void resume(struct adopted *a)
     }
 }
 
+/* What the former daemon would have closed; that of a VM that is lost is nobody's. */
+static void take_closing(void)
+{
+    struct state_in *s = &closing.in;
+    char error[STATE_ERROR_MAX] = "";
+    uint32_t n;
+
+    if (!closing.tag) {
+        return;
+    }
+    s->error = error;
+    n = state_get_count(s, UINT32_MAX, 12);
+    for (uint32_t i = 0; i < n && !state_failed(s); i++) {
+        g_autofree char *name = handover_get_text(s);
+        struct vm *vm = state_failed(s) ? NULL : registry_find(name);
+
+        frontend_closing_take_over(vm, handover, s);
+    }
+    discard_forgotten_take_over(handover, s);
+    state_all_read(s);
+    if (state_failed(s)) {
+        log_msg(LOG_LVL_WARN, "descriptors that wait to be closed: %s", error);
+    }
+    closing.tag = 0;
+}
+
 static void answer(gint64 us)
 {
     char text[128];
@@ -387,6 +418,7 @@ void adopt_finish(void)
             "took over %u VM(s), which stood still for %" G_GINT64_FORMAT " us",
             adopted->len, us);
     answer(us);
+    take_closing();
     sockfile_drop_rest();
     g_clear_pointer(&adopted, g_array_unref);
     g_clear_pointer(&sections, g_array_unref);

@@ -88,6 +88,7 @@ uint64_t restart_max_streams = STATE_OUT_MAX / 4;
 
 static char **arguments; /* argv as it was, with the program's path first */
 static bool under_way, stopping, leaving;
+static bool takes_closing; /* the other program knows RESTART_CLOSING */
 
 void restart_init(char **argv)
 {
@@ -175,6 +176,9 @@ char *restart_sections(bool required)
     for (unsigned i = 0; i < G_N_ELEMENTS(tags); i++) {
         state_section_name(text, tags[i], RESTART_SECTION_VERSION);
     }
+    if (!required) {
+        state_section_name(text, RESTART_CLOSING, RESTART_SECTION_VERSION);
+    }
     config_vm_key_names(text); /* one that is not known would cost each VM its adapter */
     vm_state_sections(text, required);
     return g_string_free(text, FALSE);
@@ -193,6 +197,16 @@ static char *not_read(const char *answer)
         }
     }
     return NULL;
+}
+
+static bool knows(const char *answer, uint32_t tag)
+{
+    g_autoptr(GString) line = g_string_new(NULL);
+    g_auto(GStrv) theirs = g_strsplit(answer, "\n", -1);
+
+    state_section_name(line, tag, RESTART_SECTION_VERSION);
+    g_string_truncate(line, line->len - 1);
+    return g_strv_contains((const char *const *)theirs, line->str);
 }
 
 bool restart_check_program(GError **errp)
@@ -227,6 +241,7 @@ bool restart_check_program(GError **errp)
     why = last_line(words);
     if (WIFEXITED(c.status) && WEXITSTATUS(c.status) == 0) {
         lacks = not_read(answer);
+        takes_closing = knows(answer, RESTART_CLOSING);
         if (!lacks) {
             return true;
         }
@@ -639,6 +654,21 @@ static void save_vm(struct vm *vm, struct handover_out *h)
     directory_left_hand_over(vm, &h->s);
 }
 
+static void save_closing(const GPtrArray *frozen, struct handover_out *h)
+{
+    discard_stop();
+    state_section_begin(&h->s, RESTART_CLOSING, RESTART_SECTION_VERSION, STATE_OPTIONAL);
+    state_put_u32(&h->s, frozen->len);
+    for (guint i = 0; i < frozen->len; i++) {
+        struct vm *vm = frozen->pdata[i];
+
+        handover_put_text(h, vm->cfg->name);
+        frontend_closing_hand_over(vm, h);
+    }
+    discard_forgotten_hand_over(h);
+    state_section_end(&h->s);
+}
+
 static void begin(struct handover_out *h, uint32_t tag)
 {
     state_section_begin(&h->s, tag, RESTART_SECTION_VERSION, 0);
@@ -667,6 +697,9 @@ int restart_save(GPtrArray *frozen, struct handover_out *h, gint64 since, int cl
         save_vm(frozen->pdata[i], h);
         state_section_end(&h->s);
         coro_breathe();
+    }
+    if (!leaving && takes_closing) { /* when nothing more happens */
+        save_closing(frozen, h);
     }
     if (faulted_of(frozen)) { /* so what it has left is not to be believed */
         g_set_error(errp, PVRDMA_ERROR, 0, "VM %s has a fault, and is let go first",
@@ -708,6 +741,19 @@ static void become(const struct handover_out *h, int memfd, GError **errp)
     g_set_error(errp, PVRDMA_ERROR, 0, "%s: %s", arguments[0], g_strerror(err));
 }
 
+/* It has failed: what waits to be closed does here. */
+static void close_on(void)
+{
+    uint64_t serial = 0;
+    struct vm *vm;
+
+    discard_go_on();
+    while ((vm = registry_next(serial))) {
+        serial = vm->serial;
+        frontend_closing_go_on(vm);
+    }
+}
+
 static void hand_over(int client, GError **errp)
 {
     g_autoptr(GPtrArray) frozen = g_ptr_array_new();
@@ -723,6 +769,7 @@ static void hand_over(int client, GError **errp)
             close(memfd);
         }
         handover_out_clear(&h);
+        close_on();
     }
     restart_thaw_all(frozen, paused);
 }

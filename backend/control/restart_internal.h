@@ -20,7 +20,13 @@
 /* A VM, with or without a VMM. */
 #define RESTART_VM STATE_TAG('V', 'M', ' ', ' ')
 
-/* Of all three. */
+/*
+ * Descriptors that wait to be closed, behind all VMs; only by execve(), which would close
+ * them and wait for that, and only if the other program knows it.
+ */
+#define RESTART_CLOSING STATE_TAG('C', 'L', 'O', 'S')
+
+/* Of all four. */
 #define RESTART_SECTION_VERSION 2u
 
 /* By this name the service manager keeps what is left to it. */

@@ -230,3 +230,34 @@ bool frontend_take_over(struct vm *vm, struct handover_in *h, struct state_in *s
     }
     return !state_failed(s);
 }
+
+/* ---- what waits to be closed ---- */
+
+static struct discard *closing_of_refused(struct vm *vm)
+{
+    struct discard **d = refusals_discard(vm, false);
+
+    return d ? *d : NULL;
+}
+
+void frontend_closing_go_on(struct vm *vm)
+{
+    discard_see_to(vm->discard);
+    discard_see_to(closing_of_refused(vm));
+}
+
+void frontend_closing_hand_over(struct vm *vm, struct handover_out *h)
+{
+    discard_hand_over(vm->discard, h);
+    discard_hand_over(closing_of_refused(vm), h);
+}
+
+void frontend_closing_take_over(struct vm *vm, struct handover_in *h, struct state_in *s)
+{
+    struct discard *nobodys[2] = {NULL, NULL};
+
+    discard_take_over(vm ? &vm->discard : &nobodys[0], false, h, s);
+    discard_take_over(vm ? refusals_discard(vm, true) : &nobodys[1], true, h, s);
+    discard_forget(&nobodys[0]);
+    discard_forget(&nobodys[1]);
+}

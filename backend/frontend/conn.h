@@ -12,6 +12,7 @@
 
 #include "frontend/pci_config.h"
 #include "guest/irq.h"
+#include "handover.h"
 #include "pvrdma/abi.h"
 #include "pvrdma/vfio_user.h"
 
@@ -129,6 +130,8 @@ void refuse_client(struct vm *vm, int fd, int err, const char *why);
 void refuse_unheard(struct vm *vm, int fd);
 /* Are there too many already that cannot be closed? */
 bool refuse_full(const struct vm *vm);
+/* What cannot be closed is here; NULL: nothing was refused yet. */
+struct discard **refusals_discard(struct vm *vm, bool make);
 /* Those that are still waited for are closed. */
 void refuse_end(struct vm *vm);
 
@@ -165,6 +168,15 @@ void frontend_conn_gone(struct vfu_listener *l, bool faulted);
  * struct vm.discard.  discard.c
  */
 void discard_fd(struct discard **d, int fd);
+/* The same of clients that are not served, with threads of their own. */
+void discard_refused_fd(struct discard **d, int fd);
+/* So many threads, of VMs and of those. */
+extern unsigned discard_max_closers[2];
+/* Parts of frontend_closing_*(); @d may be NULL but where it is taken over. */
+void discard_see_to(struct discard *d);
+void discard_hand_over(struct discard *d, struct handover_out *h);
+void discard_take_over(struct discard **d, bool refused, struct handover_in *h,
+                       struct state_in *s);
 /* Do so many closings still wait that the VM must not send more? */
 bool discard_full(const struct discard *d);
 

@@ -9,7 +9,13 @@
  * holds up those of the same VM only.  A VM with too many that wait is served no more
  * (discard_full) until some are closed.
  *
- * A thread that cannot be started is tried again each second.
+ * A thread that cannot be started is tried again each second.  Clients that are not
+ * served (refuse.c) have threads of their own, and cannot use up those of VMs.
+ *
+ * execve() would close what waits here, on the main thread: so it goes along when another
+ * program takes this one's place, and is closed there.  Nobody takes any out meanwhile
+ * (`stopped`).  A close() that is under way is broken off: what it waits for is a signal,
+ * too, but in some file systems in user space (docs/limits.md).
  *
  * Threads: the main thread puts in, the VM's closer takes out; `lock` protects the
  * queue.  struct discard is counted, and outlives the VM while a close() hangs.
@@ -28,10 +34,14 @@
 /* Descriptors of one VM that may wait before no more are taken from it. */
 #define MAX_WAITING 64
 
-/* Closers of all VMs, those that were removed included. */
-#define MAX_CLOSERS  1024
+/* Closers of all VMs, those that were removed included, and of clients not served. */
+unsigned discard_max_closers[2] = {1024, 256};
+
 #define CLOSER_STACK (256u << 10)
 #define RETRY_MS     1000
+
+/* Of the former daemon's; it may have had more of one VM than MAX_WAITING. */
+#define MAX_TAKEN (1u << 20)
 
 struct discard {
     pthread_mutex_t lock;
@@ -39,10 +49,18 @@ struct discard {
     bool running;             /* there is a closer */
     _Atomic unsigned waiting; /* of fds, and what is being closed */
     _Atomic unsigned refs;
-    guint retry; /* main thread */
+    bool refused; /* of clients that are not served */
+    guint retry;  /* main thread */
 };
 
-static _Atomic unsigned closers;
+/* Of VMs, and of clients not served. */
+static _Atomic unsigned closers[2];
+
+/* Those of VMs that were removed, as long as anything is in them; main thread. */
+static GPtrArray *forgotten;
+
+/* With a queue's lock: nothing is taken out of it any more. */
+static _Atomic bool stopped;
 
 /* Not GLib's counted boxes: the thread sanitizer cannot see into those. */
 static void unref(struct discard *d)
@@ -53,10 +71,27 @@ static void unref(struct discard *d)
     }
 }
 
+/* Takes over a reference. */
+static void remember(struct discard *d)
+{
+    if (!forgotten) {
+        forgotten = g_ptr_array_new();
+    }
+    for (guint i = forgotten->len; i > 0; i--) {
+        struct discard *old = forgotten->pdata[i - 1];
+
+        if (discard_waiting(old) == 0) {
+            g_ptr_array_remove_index_fast(forgotten, i - 1);
+            unref(old);
+        }
+    }
+    g_ptr_array_add(forgotten, d);
+}
+
 void discard_forget(struct discard **d)
 {
     if (*d) {
-        unref(*d);
+        remember(*d);
         *d = NULL;
     }
 }
@@ -77,7 +112,7 @@ static bool next_fd(struct discard *d, int *fd)
     bool some;
 
     pthread_mutex_lock(&d->lock);
-    some = !g_queue_is_empty(&d->fds);
+    some = !atomic_load(&stopped) && !g_queue_is_empty(&d->fds);
     if (some) {
         *fd = GPOINTER_TO_INT(g_queue_pop_head(&d->fds));
     }
@@ -89,6 +124,7 @@ static bool next_fd(struct discard *d, int *fd)
 static void *closer(void *opaque)
 {
     struct discard *d = opaque;
+    bool refused = d->refused;
     int fd;
 
     while (next_fd(d, &fd)) {
@@ -96,7 +132,7 @@ static void *closer(void *opaque)
         atomic_fetch_sub(&d->waiting, 1);
     }
     unref(d);
-    atomic_fetch_sub(&closers, 1);
+    atomic_fetch_sub(&closers[refused], 1);
     return NULL;
 }
 
@@ -107,8 +143,8 @@ static bool start_closer(struct discard *d)
     pthread_t thread;
     bool ok;
 
-    if (atomic_fetch_add(&closers, 1) >= MAX_CLOSERS) {
-        atomic_fetch_sub(&closers, 1);
+    if (atomic_fetch_add(&closers[d->refused], 1) >= discard_max_closers[d->refused]) {
+        atomic_fetch_sub(&closers[d->refused], 1);
         return false;
     }
     atomic_fetch_add(&d->refs, 1);
@@ -118,7 +154,7 @@ static bool start_closer(struct discard *d)
     ok = thread_create(&thread, &attr, closer, d) == 0;
     pthread_attr_destroy(&attr);
     if (!ok) {
-        atomic_fetch_sub(&closers, 1);
+        atomic_fetch_sub(&closers[d->refused], 1);
         unref(d);
     }
     return ok;
@@ -130,7 +166,7 @@ static bool work(struct discard *d)
     bool start;
 
     pthread_mutex_lock(&d->lock);
-    start = !d->running && !g_queue_is_empty(&d->fds);
+    start = !atomic_load(&stopped) && !d->running && !g_queue_is_empty(&d->fds);
     d->running |= start;
     pthread_mutex_unlock(&d->lock);
     if (!start || start_closer(d)) {
@@ -152,17 +188,27 @@ static gboolean on_retry(gpointer opaque)
     return G_SOURCE_REMOVE;
 }
 
-static struct discard *discard_new(void)
+static struct discard *discard_new(bool refused)
 {
     struct discard *d = g_new0(struct discard, 1);
 
     pthread_mutex_init(&d->lock, NULL);
     g_queue_init(&d->fds);
     atomic_store(&d->refs, 1);
+    d->refused = refused;
     return d;
 }
 
-void discard_fd(struct discard **pd, int fd)
+static void see_to(struct discard *d)
+{
+    if (!work(d) && !d->retry) {
+        log_msg(LOG_LVL_WARN, "no thread to close a descriptor; it will be tried again");
+        atomic_fetch_add(&d->refs, 1);
+        d->retry = g_timeout_add(RETRY_MS, on_retry, d);
+    }
+}
+
+static void put(struct discard **pd, bool refused, int fd)
 {
     struct discard *d;
 
@@ -171,16 +217,98 @@ void discard_fd(struct discard **pd, int fd)
         return;
     }
     if (!*pd) {
-        *pd = discard_new();
+        *pd = discard_new(refused);
     }
     d = *pd;
     atomic_fetch_add(&d->waiting, 1);
     pthread_mutex_lock(&d->lock);
     g_queue_push_tail(&d->fds, GINT_TO_POINTER(fd));
     pthread_mutex_unlock(&d->lock);
-    if (!work(d) && !d->retry) {
-        log_msg(LOG_LVL_WARN, "no thread to close a descriptor; it will be tried again");
-        atomic_fetch_add(&d->refs, 1);
-        d->retry = g_timeout_add(RETRY_MS, on_retry, d);
+    see_to(d);
+}
+
+void discard_fd(struct discard **d, int fd)
+{
+    put(d, false, fd);
+}
+
+void discard_refused_fd(struct discard **d, int fd)
+{
+    put(d, true, fd);
+}
+
+/* ---- another program takes this one's place ---- */
+
+void discard_stop(void)
+{
+    atomic_store(&stopped, true);
+}
+
+void discard_go_on(void)
+{
+    atomic_store(&stopped, false);
+    for (guint i = 0; forgotten && i < forgotten->len; i++) {
+        see_to(forgotten->pdata[i]);
+    }
+}
+
+void discard_see_to(struct discard *d)
+{
+    if (d) {
+        see_to(d);
+    }
+}
+
+void discard_hand_over(struct discard *d, struct handover_out *h)
+{
+    if (!d) {
+        state_put_u32(&h->s, 0);
+        return;
+    }
+    pthread_mutex_lock(&d->lock);
+    state_put_u32(&h->s, g_queue_get_length(&d->fds));
+    for (GList *l = d->fds.head; l; l = l->next) {
+        handover_put_fd(h, GPOINTER_TO_INT(l->data));
+    }
+    pthread_mutex_unlock(&d->lock);
+}
+
+void discard_take_over(struct discard **d, bool refused, struct handover_in *h,
+                       struct state_in *s)
+{
+    uint32_t n = state_get_count(s, MAX_TAKEN, sizeof(uint32_t));
+
+    for (uint32_t i = 0; i < n && !state_failed(s); i++) {
+        int fd = handover_get_fd(h, s);
+
+        if (fd >= 0) {
+            put(d, refused, fd);
+        }
+    }
+}
+
+void discard_forgotten_hand_over(struct handover_out *h)
+{
+    guint n = forgotten ? forgotten->len : 0;
+
+    state_put_u32(&h->s, n);
+    for (guint i = 0; i < n; i++) {
+        struct discard *d = forgotten->pdata[i];
+
+        state_put_u8(&h->s, d->refused);
+        discard_hand_over(d, h);
+    }
+}
+
+void discard_forgotten_take_over(struct handover_in *h, struct state_in *s)
+{
+    uint32_t n = state_get_count(s, MAX_TAKEN, sizeof(uint32_t));
+
+    for (uint32_t i = 0; i < n && !state_failed(s); i++) {
+        bool refused = state_get_bool(s);
+        struct discard *d = NULL;
+
+        discard_take_over(&d, refused, h, s);
+        discard_forget(&d);
     }
 }

@@ -80,6 +80,20 @@ unsigned discard_waiting(const struct discard *d);
 /* The VM goes: forget what of its descriptors is still being closed. */
 void discard_forget(struct discard **d);
 
+/*
+ * What waits to be closed, for another program that takes this one's place: from
+ * discard_stop() on none of it is, until discard_go_on(), with frontend_closing_go_on()
+ * of each VM.  That of VMs that were removed is apart.  Taken over by NULL: the VM is
+ * lost.
+ */
+void discard_stop(void);
+void discard_go_on(void);
+void frontend_closing_go_on(struct vm *vm);
+void frontend_closing_hand_over(struct vm *vm, struct handover_out *h);
+void frontend_closing_take_over(struct vm *vm, struct handover_in *h, struct state_in *s);
+void discard_forgotten_hand_over(struct handover_out *h);
+void discard_forgotten_take_over(struct handover_in *h, struct state_in *s);
+
 /* The same of clients of the VM that were not served, and that they go.  refuse.c */
 unsigned refusals_closing(const struct vm *vm);
 void refusals_forget(struct vm *vm);

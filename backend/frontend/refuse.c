@@ -90,7 +90,7 @@ static void let_go(struct refusals *all, int fd)
     if (drain(fd) == LOOK_END) {
         close(fd);
     } else {
-        discard_fd(&all->closing, fd);
+        discard_refused_fd(&all->closing, fd);
     }
 }
 
@@ -231,6 +231,11 @@ void refuse_unheard(struct vm *vm, int fd)
 bool refuse_full(const struct vm *vm)
 {
     return vm->refusals && discard_full(vm->refusals->closing);
+}
+
+struct discard **refusals_discard(struct vm *vm, bool make)
+{
+    return make || vm->refusals ? &all_of(vm)->closing : NULL;
 }
 
 void refuse_end(struct vm *vm)

@@ -7,9 +7,12 @@
  */
 #include <errno.h>
 #include <glib/gstdio.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "hosts.h"
@@ -355,6 +358,106 @@ static void test_refused(void)
     }
 }
 
+/* ---- what cannot be closed ---- */
+
+/* A TCP socket whose close() takes until @peer has read what was sent, for hours. */
+static int slow_to_close(int *peer)
+{
+    struct sockaddr_in addr = {.sin_family = AF_INET,
+                               .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof(addr);
+    struct linger linger = {1, 10000};
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    static const char data[65536];
+
+    g_assert_cmpint(bind(listener, (struct sockaddr *)&addr, len), ==, 0);
+    g_assert_cmpint(listen(listener, 1), ==, 0);
+    g_assert_cmpint(getsockname(listener, (struct sockaddr *)&addr, &len), ==, 0);
+    g_assert_cmpint(connect(fd, (struct sockaddr *)&addr, len), ==, 0);
+    *peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    g_assert_cmpint(*peer, >=, 0);
+    close(listener);
+    while (send(fd, data, sizeof(data), MSG_DONTWAIT) > 0) {
+    }
+    g_assert_cmpint(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), ==,
+                    0);
+    return fd;
+}
+
+/* How many of a VM's descriptors wait for that, the one in work included. */
+static int64_t unclosed(unsigned vm)
+{
+    JsonNode *node = vg_daemon_counters(vgt_daemon);
+    JsonArray *all = json_object_get_array_member(json_node_get_object(node), "vms");
+    int64_t n = json_object_get_int_member(json_array_get_object_element(all, vm),
+                                           "closing_descriptors");
+
+    json_node_unref(node);
+    return n;
+}
+
+static void wait_unclosed(unsigned vm, int64_t least, int64_t most)
+{
+    gint64 end = g_get_monotonic_time() + VGT_WAIT_MS * 1000;
+
+    for (int64_t n = unclosed(vm); n < least || n > most; n = unclosed(vm)) {
+        g_assert_cmpint(g_get_monotonic_time(), <, end);
+        g_usleep(1000);
+    }
+}
+
+/* It goes along, and nobody waits for it, here or there: of a client, and of one that is
+ * not served, in whose socket it is. */
+static void test_unclosed(void)
+{
+    struct vfio_user_dma_map map = {sizeof(map), 3, 0, 1ull << 40, PVRDMA_PAGE_SIZE};
+    struct vfio_user_hdr hdr = {.command = VFIO_USER_VERSION, .size = sizeof(hdr)};
+    struct vg_daemon *shared = vgt_daemon;
+    g_autofree char *path = NULL;
+    int peer[5], fd, other[2];
+    struct vgt_pair p;
+
+    vgt_daemon = vg_daemon_start(NULL);
+    path = vg_daemon_socket(vgt_daemon, 1);
+    vgt_pair_open(&p, 0, 1, NULL);
+    for (unsigned i = 0; i < 3; i++) {
+        fd = slow_to_close(&peer[i]);
+        g_assert_cmpint(
+            vg_request(p.s[0].g, VFIO_USER_DMA_MAP, 0, &map, sizeof(map), &fd, 1, NULL),
+            >, 0);
+        close(fd);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        struct sockaddr_un addr = {.sun_family = AF_UNIX};
+
+        g_strlcpy(addr.sun_path, path, sizeof(addr.sun_path));
+        other[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        g_assert_cmpint(connect(other[i], (struct sockaddr *)&addr, sizeof(addr)), ==, 0);
+        fd = slow_to_close(&peer[3 + i]);
+        vg_raw_send(other[i], &hdr, sizeof(hdr), &fd, 1);
+        close(fd);
+    }
+    wait_unclosed(0, 3, 3);
+    wait_unclosed(1, 2, 2);
+    for (unsigned i = 1; i < 3; i++) { /* the close() that is under way is broken off */
+        vgt_restart(vgt_daemon);
+        wait_unclosed(0, 3 - i, 3);
+        wait_unclosed(1, 2 - i, 2);
+        vgt_write_once(&p, i);
+    }
+    for (unsigned i = 0; i < G_N_ELEMENTS(peer); i++) {
+        close(peer[i]); /* resets: nothing to wait for */
+    }
+    wait_unclosed(0, 0, 0);
+    wait_unclosed(1, 0, 0);
+    close(other[0]);
+    close(other[1]);
+    vgt_pair_close(&p);
+    vg_daemon_stop(vgt_daemon);
+    vgt_daemon = shared;
+}
+
 /* kill -9 somewhere in it: the VMMs see that, whoever of the two daemons had them. */
 static void test_killed(void)
 {
@@ -401,6 +504,7 @@ int main(int argc, char **argv)
     g_test_add_func("/restart/commands", test_commands);
     g_test_add_func("/restart/signal", test_signal);
     g_test_add_func("/restart/refused", test_refused);
+    g_test_add_func("/restart/unclosed", test_unclosed);
     g_test_add_func("/restart/killed", test_killed);
     g_test_add_func("/restart/longest", test_longest);
     return vgt_run();

@@ -36,7 +36,6 @@ static void in_vain(struct conn *c)
     if (c->trying && !c->s) {
         c->trying = false;
         c->refused = true;
-        conn_reachable(c, false); /* who waits for it hears of it */
     }
 }
 

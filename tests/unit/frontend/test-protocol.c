@@ -650,6 +650,38 @@ static void test_slow_fds(struct fixture *f, gconstpointer arg)
     g_assert_cmpint(client_do(f->cl, VFIO_USER_VERSION, body, len), ==, 0);
 }
 
+/* Clients that are not served use up no thread that a VM's would be closed by. */
+static void test_closers(struct fixture *f, gconstpointer arg)
+{
+    unsigned before[] = {discard_max_closers[0], discard_max_closers[1]};
+    struct discard *refused[4] = {NULL}, *vm = NULL;
+    int peer[4];
+
+    alarm(60); /* what hangs would for hours */
+    discard_max_closers[0] = discard_max_closers[1] = 2;
+    for (unsigned i = 0; i < G_N_ELEMENTS(refused); i++) {
+        discard_refused_fd(&refused[i], slow_to_close(&peer[i]));
+    }
+    discard_fd(&vm, dup(STDIN_FILENO));
+    while (discard_waiting(vm)) {
+        pump();
+    }
+    for (unsigned i = 0; i < G_N_ELEMENTS(refused); i++) {
+        g_assert_cmpuint(discard_waiting(refused[i]), ==, 1);
+        close(peer[i]);
+    }
+    for (unsigned i = 0; i < G_N_ELEMENTS(refused); i++) {
+        while (discard_waiting(refused[i])) {
+            pump();
+        }
+        discard_forget(&refused[i]);
+    }
+    discard_forget(&vm);
+    discard_max_closers[0] = before[0];
+    discard_max_closers[1] = before[1];
+    alarm(0);
+}
+
 /*
  * A client that is not served sends such descriptors: it disturbs neither the VMM that
  * is, nor, when that has left, the next one, nor is the VM's removal held up.
@@ -833,6 +865,7 @@ int main(int argc, char **argv)
     ADD(fault);
     ADD(slow_fds);
     ADD(refused_fds);
+    ADD(closers);
     ADD(out_of_band);
     ADD(unlisten_queue);
     ADD(piled_up);
