@@ -155,7 +155,7 @@ enum owed {
     OWED_HELLO = 1 << 7,     /* the Request is to be sent: @setup */
     OWED_STREAM = 1 << 8,    /* the Reply has come: @setup */
     OWED_REQUEST = 1 << 9,   /* a Request has come: @arrived */
-    OWED_TAKE = 1 << 10,     /* TAKE is to be sent: @taking */
+    OWED_TAKE = 1 << 10,     /* a stream is to be taken, and TAKE sent */
     OWED_TAKEN = 1 << 11,    /* TAKEN has come: @taking */
     OWED_ATTACH = 1 << 12,   /* TAKE has come: @attaching */
 };
@@ -229,7 +229,7 @@ struct conn {
         uint8_t status;
         uint64_t seq;
     } heard;               /* for OWED_FAILURE */
-    unsigned owed;         /* of enum owed */
+    _Atomic unsigned owed; /* of enum owed; any thread looks whether there is any */
     TAILQ_ENTRY(conn) owe; /* in net->owed, if any */
     /* The same of a stream that is there; any thread looks whether there is one. */
     _Atomic(struct parked *) taking;
@@ -258,9 +258,10 @@ struct tcp_vm {
     uint64_t sweep;          /* ns, when silent peers are looked for; UINT64_MAX: not */
     /* The main thread's, see owed.c. */
     struct conn_list owed;
-    bool paying; /* right now */
-    bool late;   /* in the list of those whose token was not had */
-    TAILQ_ENTRY(tcp_vm) late_link;
+    bool owing;          /* in owed.c's list */
+    bool asked;          /* for the token, which is not had */
+    uint64_t rest_until; /* ns; until then it is the worker's */
+    TAILQ_ENTRY(tcp_vm) owing_link;
 };
 
 /* What a worker has one of. */
@@ -371,8 +372,8 @@ void rx_resume(struct conn *c, struct turn *t);
 /* A stream is wanted.  Any thread with the token. */
 void setup_ask(struct conn *c);
 /*
- * Is that still to be looked at, behind others, or is a stream that is there being taken?
- * Then no time of a try runs.  Any thread with the token.
+ * Is that still to be looked at, behind others, or something owed, or is a stream that is
+ * there being taken?  Then no time of a try runs.  Any thread with the token.
  */
 bool setup_waits(struct conn *c);
 /* Its queue pair is there, and goes.  Main thread. */
@@ -381,7 +382,8 @@ void setup_forget(struct conn *c);
 
 /* ---- owed.c ---- */
 
-/* @c is owed that, of enum owed: now, if the token is had at once.  Main thread. */
+/* @c is owed that, of enum owed, and has it later, when there is the token.  Main
+ * thread. */
 void conn_owe(struct conn *c, unsigned what);
 /* That is of no use any more. */
 void conn_owe_no_more(struct conn *c, unsigned what);

@@ -5,31 +5,45 @@
  * A VM's worker holds the token through a page fault, and how long that takes is the
  * VMM's to say: it can make a hole of any size in its guest's memory.  Everybody's
  * registers and links are the main thread's, so it waits for no token here (nor for a
- * queue pair's lock, which a worker holds likewise): it asks for it, and what was to be
- * done is owed to the connection until the token is had.  As a rule that is at once.
+ * queue pair's lock, which a worker holds likewise).  What is to be done with the token
+ * is owed to the connection, and done later in the same turn of the main loop if the
+ * token is had then: at once, as a rule.  Else it is asked for, and tried every WAIT_MS.
+ *
+ * All VMs together take TURN_NS of a turn of the main loop, each in its turn.  A VM that
+ * is owed more than that, or something behind a lock that somebody has, goes on after
+ * REST_NS; until then nobody asks for its token, and its worker has it.
  *
  * What is owed is a bit each, not a list: a connection owes little, whatever peers say.
  * All but bits is kept by who owes (setup, taking, attaching in struct conn), and what
- * has become of no use meanwhile is forgotten.
+ * has become of no use meanwhile is forgotten.  Who keeps something of a peer's, or that
+ * others wait for, says for how long.
  *
- * Invariants: a connection is in its VM's list if it owes anything.  A VM is in `late` if
- * the token was asked for and not had; then its worker takes no turn (token_waiters).
+ * Invariants: a connection is in its VM's list if it owes anything; then that VM is in
+ * `owing`.  While that has any, run() is going to run.  A VM that was asked for its token
+ * and has not given it (asked) takes no turn (token_waiters).
  * Threads: the main thread.  tests/unit/test-floors.py looks that nothing of transport/
  * calls what waits.
  */
 #include "transport/tcp/setup.h"
 
+#include "fdwatch.h"
+
 /* Until a token that was not had is tried again. */
-#define LATE_MS 1u
-/* All that one VM is owed in one go. */
-#define PAY_NS 500000u
+#define WAIT_MS 1u
+/* For all in one turn of the main loop. */
+#define TURN_NS 1000000u
+/* Between two goes of one VM. */
+#define REST_NS 1000000u
 
 /* These look at what the peer has sent so far: under qp->lock. */
 #define WITH_LOCK \
     (OWED_HELLO | OWED_STREAM | OWED_REQUEST | OWED_TAKE | OWED_TAKEN | OWED_ATTACH)
 
-static TAILQ_HEAD(tcp_vm_list, tcp_vm) late = TAILQ_HEAD_INITIALIZER(late);
-static guint late_timer;
+static TAILQ_HEAD(, tcp_vm) owing = TAILQ_HEAD_INITIALIZER(owing);
+static unsigned n_owing;
+static guint timer;
+static void run(void);
+static struct fdwatch_later soon = {.fn = run};
 
 static void in_vain(struct conn *c)
 {
@@ -81,15 +95,13 @@ static bool pay_one(struct conn *c, unsigned what)
     return wake;
 }
 
-/* Token held.  True: the worker is to look at once. */
-static bool pay(struct tcp_vm *net)
+/* Token held, until @end (ns).  True: the worker is to look at once. */
+static bool pay(struct tcp_vm *net, uint64_t end)
 {
     const struct conn *busy = NULL; /* the first whose lock somebody has */
-    uint64_t end = now_ns() + PAY_NS;
     bool wake = false;
     struct conn *c;
 
-    net->paying = true; /* what is owed from here on, too, comes behind */
     while ((c = TAILQ_FIRST(&net->owed)) && c != busy && now_ns() < end) {
         unsigned what = c->owed;
         bool lock = what & WITH_LOCK;
@@ -106,75 +118,72 @@ static bool pay(struct tcp_vm *net)
             pthread_mutex_unlock(&c->qp->lock);
         }
     }
-    net->paying = false;
     return wake;
 }
 
-static void pay_and_return(struct tcp_vm *net)
+/* It owes nothing. */
+static void leave(struct tcp_vm *net)
 {
-    if (pay(net)) {
+    if (net->asked) {
+        net->asked = false;
+        vm_token_give_up(net->vm);
+    }
+    net->owing = false;
+    n_owing--;
+    TAILQ_REMOVE(&owing, net, owing_link);
+}
+
+static void visit(struct tcp_vm *net, uint64_t end)
+{
+    bool had;
+
+    TAILQ_REMOVE(&owing, net, owing_link);
+    TAILQ_INSERT_TAIL(&owing, net, owing_link);
+    if (TAILQ_EMPTY(&net->owed)) {
+        leave(net);
+        return;
+    }
+    if (now_ns() < net->rest_until) {
+        return;
+    }
+    had = net->asked ? vm_token_try_again(net->vm) : vm_token_try(net->vm);
+    net->asked = !had;
+    if (!had) {
+        return;
+    }
+    if (pay(net, end)) {
         vm_token_release(net->vm);
     } else {
         vm_token_return(net->vm);
     }
-}
-
-static gboolean run_late(gpointer unused);
-
-static void is_late(struct tcp_vm *net)
-{
-    net->late = true;
-    TAILQ_INSERT_TAIL(&late, net, late_link);
-    if (!late_timer) {
-        late_timer = g_timeout_add(LATE_MS, run_late, NULL);
+    if (TAILQ_EMPTY(&net->owed)) {
+        leave(net);
+    } else {
+        net->rest_until = now_ns() + REST_NS;
     }
 }
 
-static void not_late(struct tcp_vm *net)
+static gboolean on_timer(gpointer unused)
 {
-    if (net->late) {
-        net->late = false;
-        TAILQ_REMOVE(&late, net, late_link);
-    }
-}
-
-/* It owes something.  The token is ours, or will be. */
-static void get_token(struct tcp_vm *net)
-{
-    if (!vm_token_try(net->vm)) {
-        is_late(net);
-        return;
-    }
-    pay_and_return(net);
-    if (!TAILQ_EMPTY(&net->owed)) { /* the rest in another turn of the loop */
-        vm_token_ask(net->vm);
-        is_late(net);
-    }
-}
-
-static gboolean run_late(gpointer unused)
-{
-    struct tcp_vm *net, *next, *last = TAILQ_LAST(&late, tcp_vm_list);
-
-    for (net = TAILQ_FIRST(&late); net; net = next) {
-        next = net == last ? NULL : TAILQ_NEXT(net, late_link);
-        if (TAILQ_EMPTY(&net->owed)) {
-            not_late(net);
-            vm_token_give_up(net->vm);
-        } else if (vm_token_try_again(net->vm)) {
-            not_late(net);
-            pay_and_return(net);
-            if (!TAILQ_EMPTY(&net->owed)) {
-                vm_token_ask(net->vm);
-                is_late(net);
-            }
-        }
-    }
-    if (!TAILQ_EMPTY(&late)) {
-        return G_SOURCE_CONTINUE;
-    }
-    late_timer = 0;
+    timer = 0;
+    run();
     return G_SOURCE_REMOVE;
+}
+
+static void run(void)
+{
+    uint64_t end = now_ns() + TURN_NS;
+
+    for (unsigned n = n_owing; n; n--) {
+        if (now_ns() >= end) { /* the others in another turn of the loop */
+            fdwatch_later(&soon);
+            return;
+        }
+        visit(TAILQ_FIRST(&owing), end);
+    }
+    if (n_owing && !timer) {
+        timer = g_timeout_add(WAIT_MS, on_timer, NULL);
+    }
 }
 
 void conn_owe(struct conn *c, unsigned what)
@@ -185,8 +194,11 @@ void conn_owe(struct conn *c, unsigned what)
         TAILQ_INSERT_TAIL(&net->owed, c, owe);
     }
     c->owed |= what;
-    if (!net->paying && !net->late) {
-        get_token(net);
+    if (!net->owing) {
+        net->owing = true;
+        n_owing++;
+        TAILQ_INSERT_TAIL(&owing, net, owing_link);
+        fdwatch_later(&soon);
     }
 }
 
@@ -199,16 +211,16 @@ void conn_owe_no_more(struct conn *c, unsigned what)
 
 void owed_vm_gone(struct tcp_vm *net)
 {
-    if (net->late) {
-        not_late(net);
-        vm_token_give_up(net->vm);
+    if (net->owing) {
+        leave(net);
     }
 }
 
 void owed_close(void)
 {
-    if (late_timer) {
-        g_source_remove(late_timer);
-        late_timer = 0;
+    fdwatch_not_later(&soon);
+    if (timer) {
+        g_source_remove(timer);
+        timer = 0;
     }
 }

@@ -396,7 +396,7 @@ static struct parked *taken(struct parked *p)
     return p;
 }
 
-struct parked *park_take(struct park *park, bool last)
+static struct parked *complete(const struct park *park, bool last)
 {
     struct parked *p =
         last ? TAILQ_LAST(&park->streams, parked_list) : TAILQ_FIRST(&park->streams);
@@ -404,7 +404,17 @@ struct parked *park_take(struct park *park, bool last)
     while (p && p->state != PARK_IDLE) {
         p = last ? TAILQ_PREV(p, parked_list, link) : TAILQ_NEXT(p, link);
     }
-    return taken(p);
+    return p;
+}
+
+struct parked *park_take(struct park *park, bool last)
+{
+    return taken(complete(park, last));
+}
+
+bool park_has(const struct park *park)
+{
+    return complete(park, park->ours); /* from the end where nobody has taken yet */
 }
 
 struct parked *park_take_number(struct park *park, uint32_t number)

@@ -21,7 +21,7 @@ struct park_host {
     unsigned n; /* streams, with those that are being made or taken */
     unsigned n_parks;
     unsigned making;            /* of @n: being made */
-    unsigned n_taking;          /* of which the peer has not answered */
+    unsigned n_taking;          /* of @n: the peer has not answered about them */
     TAILQ_HEAD(, park) to_make; /* those that want more, see announce.c */
     uint64_t paid;              /* ns; what it may make, see announce.c */
     struct ask_list waiting;    /* to take one, see take.c */
@@ -64,7 +64,7 @@ struct parked {
     uint64_t until;      /* ns; of FIRST and of TAKING */
     /* TAKING, see take.c: */
     struct conn *conn;
-    bool asked;             /* the peer was, and has not answered */
+    struct parked_list *in; /* @link's; NULL: none */
     struct peer_take *take; /* what it is asked; or what it has */
     struct hello *own, *peer;
 };
@@ -114,6 +114,8 @@ void parked_free(struct parked *p);
  * there is none.  It is TAKING then, and nobody reads from it.
  */
 struct parked *park_take(struct park *park, bool last);
+/* Is there one for it? */
+bool park_has(const struct park *park);
 struct parked *park_take_number(struct park *park, uint32_t number);
 
 #endif /* PVRDMAD_TCP_PARK_H */

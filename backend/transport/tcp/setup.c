@@ -233,19 +233,25 @@ struct conn *setup_asked(const uint64_t token[2])
     return conn_of_token(asked, token);
 }
 
-/* A stream is wanted. */
-static void begin(struct conn *c)
+void setup_bind_of(const struct conn *c, struct peer_bind *b)
 {
-    struct peer_bind b = {
+    *b = (struct peer_bind){
         .sgid = c->path.sgid,
         .dgid = c->path.dgid,
         .sqpn = c->path.sqpn,
         .dqpn = c->path.dqpn,
         .incarnation = c->incarnation,
     };
+    g_strlcpy(b->network, c->network, sizeof(b->network));
+}
+
+/* A stream is wanted. */
+static void begin(struct conn *c)
+{
+    struct peer_bind b;
     struct peer *peer;
 
-    if (c->setup || atomic_load(&c->taking) || now_ns() < c->ask_again) {
+    if (c->setup || take_is_going_on(c) || now_ns() < c->ask_again) {
         return; /* it is under way */
     }
     if (!setup_is_ready(c)) {
@@ -255,14 +261,14 @@ static void begin(struct conn *c)
         not_now(c); /* one of the two stands still */
         return;
     }
-    g_strlcpy(b.network, c->network, sizeof(b.network));
     if (!setup_peer_of(c, &peer) && atomic_load(&c->route->asked) == ROUTE_ASKED) {
         return; /* place_changed() comes here again */
     }
     follow_catch_up(c);
-    if (c->place.who && take_begin(c, peer, &b)) {
+    if (c->place.who && take_begin(c, peer)) {
         return;
     }
+    setup_bind_of(c, &b);
     if (!c->place.who || !ask_token(c, b.token) || !send_bind(peer, &b)) {
         setup_in_vain(c);
     }
@@ -327,7 +333,7 @@ void setup_answer_came(struct peer *from, const struct peer_bind_answer *a)
 {
     struct conn *c = conn_of_token(asked, a->token);
 
-    if (!c || c->setup || atomic_load(&c->taking)) {
+    if (!c || c->setup || take_is_going_on(c)) {
         return;
     }
     if (a->result == PEER_BIND_BUSY && !c->initiator) {
@@ -431,7 +437,7 @@ bool setup_waits(struct conn *c)
     bool waits;
 
     pthread_mutex_lock(&asks_lock);
-    waits = c->ask_in || atomic_load(&c->taking);
+    waits = c->ask_in || atomic_load(&c->taking) || atomic_load(&c->owed);
     pthread_mutex_unlock(&asks_lock);
     return waits;
 }
@@ -458,7 +464,7 @@ static void run_asks(void)
         if (!c) {
             return;
         }
-        if (!c->is_up) {
+        if (!c->is_up || (c->owed & OWED_FOLLOW)) { /* it leads to a former place */
             begin(c);
         }
     }

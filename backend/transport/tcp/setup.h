@@ -29,6 +29,8 @@ bool setup_is_ready(const struct conn *c);
  * for.
  */
 bool setup_peer_of(const struct conn *c, struct peer **peer);
+/* Which two queue pairs @c connects, without a token. */
+void setup_bind_of(const struct conn *c, struct peer_bind *b);
 /* A number that nobody can guess. */
 void setup_random_token(uint64_t token[2]);
 /* Something is asked for by that number, for so long.  False: somebody has it already. */
@@ -62,6 +64,8 @@ void startup_connect(struct conn *c, const struct sockaddr_storage *to,
 void startup_accepted(int fd, const struct sockaddr_storage *from);
 /* What is under way is wanted no more. */
 void startup_cancel(struct conn *c);
+/* ... nor the peer's Request that is to be answered. */
+void startup_arrived_no_more(struct conn *c);
 /* No pacing: for a socket within this host, before connect() and listen(). */
 void startup_dont_pace(int fd);
 void startup_close(void);
@@ -116,8 +120,12 @@ void announce_close(void);
 
 /* ---- take.c ---- */
 
-/* If there is one for @c, ask for it in place of @b.  False: there is none. */
-bool take_begin(struct conn *c, struct peer *peer, const struct peer_bind *b);
+/* If there is one for @c, ask for that, and send no BIND.  False: there is none. */
+bool take_begin(struct conn *c, struct peer *peer);
+/* Has it asked, or is it about to? */
+bool take_is_going_on(const struct conn *c);
+/* The peer says by MPA what it has said by TAKE: that is no more. */
+void take_attach_no_more(struct conn *c);
 /*
  * What is owed (owed.c): to say TAKE; its TAKEN makes a stream; so does another's TAKE
  * that is answered.  Token and qp->lock held; true: the worker is to look at once.

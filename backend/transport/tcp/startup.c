@@ -598,6 +598,13 @@ static void park_request(struct setup *s, const struct mpa_frame *request,
     }
 }
 
+void startup_arrived_no_more(struct conn *c)
+{
+    if (c->arrived) {
+        setup_free(c->arrived, true);
+    }
+}
+
 static void take_request(struct setup *s)
 {
     struct mpa_frame request;
@@ -623,9 +630,8 @@ static void take_request(struct setup *s)
         return;
     }
     setup_arrived(c);
-    if (c->arrived) { /* there was another try meanwhile */
-        setup_free(c->arrived, true);
-    }
+    startup_arrived_no_more(c); /* there was another try meanwhile */
+    take_attach_no_more(c);
     has_shown_token(s);
     s->conn = c;
     c->arrived = s;
@@ -728,9 +734,7 @@ void startup_cancel(struct conn *c)
     if (c->setup) {
         setup_free(c->setup, true);
     }
-    if (c->arrived) {
-        setup_free(c->arrived, true);
-    }
+    startup_arrived_no_more(c);
 }
 
 void startup_cancel_parking(struct parked *p)

@@ -20,16 +20,17 @@
  * none after all, lets the next one go on; those that are forgotten, as the next one was
  * one that stands still, go on by the timer.
  *
- * What takes a VM's token may have to wait for it (owed.c): a TAKE then counts as asked
- * when it is sent, and one that comes is refused after ATTACH_NS.
+ * What takes a VM's token may have to wait for it (owed.c).  So one is picked when TAKE
+ * can be sent: who only waits for a token keeps nothing from others.  A TAKE or TAKEN
+ * that has come and for which there is no token within TOKEN_NS is as if it were refused.
  *
  * Threads: the main thread.
  */
 #include "transport/tcp/setup.h"
 
-#define TAKE_NS   5000000000u
-#define TAKE_MAX  1024u
-#define ATTACH_NS 1000000000u
+#define TAKE_NS  5000000000u
+#define TAKE_MAX 1024u
+#define TOKEN_NS 1000000000u
 /* Well within a try of the queue pair that is asked: that does not wait for ours. */
 #define LOOK_MS 50u
 
@@ -37,25 +38,34 @@ _Static_assert(PEER_HELLO_LEN == HELLO_SIZE, "what a link carries is what MPA do
 
 /* Those that were asked for; who asked first comes first. */
 static struct parked_list takes = TAILQ_HEAD_INITIALIZER(takes);
-/* Those that peers have asked for, and the VM's token is not there yet; likewise. */
-static struct parked_list attaching = TAILQ_HEAD_INITIALIZER(attaching);
+/* Those that wait for a VM's token: their TAKEN or TAKE has come; likewise. */
+static struct parked_list tokens = TAILQ_HEAD_INITIALIZER(tokens);
 static guint look_timer;
+static void look_soon(void);
 
-static void ask(struct parked *p)
+static void be_in_none(struct parked *p)
 {
-    p->asked = true;
-    p->until = now_ns() + TAKE_NS;
-    p->host->n_taking++;
-    TAILQ_INSERT_TAIL(&takes, p, link);
+    if (p->in) {
+        p->host->n_taking -= p->in == &takes;
+        TAILQ_REMOVE(p->in, p, link);
+        p->in = NULL;
+    }
 }
 
-static void is_answered(struct parked *p)
+/* For @ns at most. */
+static void be_in(struct parked *p, struct parked_list *list, uint64_t ns)
 {
-    if (p->asked) {
-        p->asked = false;
-        p->host->n_taking--;
-        TAILQ_REMOVE(&takes, p, link);
-    }
+    be_in_none(p);
+    p->host->n_taking += list == &takes;
+    p->in = list;
+    p->until = now_ns() + ns;
+    TAILQ_INSERT_TAIL(list, p, link);
+    look_soon();
+}
+
+bool take_is_going_on(const struct conn *c)
+{
+    return atomic_load(&c->taking) || (c->owed & OWED_TAKE);
 }
 
 /* What @c was about to take is its own no more, nor anybody's, unless it has become its
@@ -64,8 +74,8 @@ static void let_go(struct conn *c)
 {
     struct parked *p = atomic_load(&c->taking);
 
-    conn_owe_no_more(c, OWED_TAKE | OWED_TAKEN);
-    is_answered(p);
+    conn_owe_no_more(c, OWED_TAKEN);
+    be_in_none(p);
     atomic_store(&c->taking, NULL);
     setup_go_on(&p->host->waiting, 1);
     parked_free(p);
@@ -78,7 +88,7 @@ static void attach_over(struct conn *c)
 
     conn_owe_no_more(c, OWED_ATTACH);
     c->attaching = NULL;
-    TAILQ_REMOVE(&attaching, p, link);
+    be_in_none(p);
     parked_free(p);
 }
 
@@ -94,12 +104,32 @@ static void refuse_attach(struct conn *c)
     attach_over(c);
 }
 
+void take_attach_no_more(struct conn *c)
+{
+    if (c->attaching) {
+        refuse_attach(c);
+    }
+}
+
 /* It is tried without. */
 static void fall_back(struct conn *c)
 {
     setup_ask_over(c);
     let_go(c);
     setup_ask(c);
+}
+
+/* It was not had in time. */
+static void no_token(struct parked *p)
+{
+    struct conn *c = p->conn;
+
+    if (p == c->attaching) {
+        refuse_attach(c);
+    } else {
+        p->host->refused++;
+        fall_back(c);
+    }
 }
 
 /* As many go on as may take one; true: there are others. */
@@ -126,11 +156,11 @@ static gboolean look(gpointer unused)
         park_drop_peer(peer);
         take_give_up(peer);
     }
-    while ((p = TAILQ_FIRST(&attaching)) && now >= p->until) {
-        refuse_attach(p->conn);
+    while ((p = TAILQ_FIRST(&tokens)) && now >= p->until) {
+        no_token(p);
     }
     waiting = park_any_host(let_wait_no_more);
-    if (waiting || !TAILQ_EMPTY(&takes) || !TAILQ_EMPTY(&attaching)) {
+    if (waiting || !TAILQ_EMPTY(&takes) || !TAILQ_EMPTY(&tokens)) {
         return G_SOURCE_CONTINUE;
     }
     look_timer = 0;
@@ -170,71 +200,93 @@ static struct parked *pick(const struct conn *c, struct peer *peer, struct peer_
     return p;
 }
 
-/* False: there is none. */
-static bool take_one(struct conn *c, struct peer *peer, struct peer_take *t)
+/* May it get one? */
+static bool may_pick(const struct conn *c, struct peer *peer)
 {
-    struct parked *p = pick(c, peer, t);
+    const struct park *ours = park_for(c, peer, true), *theirs = park_for(c, peer, false);
 
-    if (!p) {
+    return (ours && park_has(ours)) || (theirs && park_has(theirs));
+}
+
+/* Are so many under way that @c waits until one of them ends? */
+static bool has_to_wait(struct conn *c, struct park_host *h)
+{
+    if (h->n_taking < TAKE_MAX) {
         return false;
     }
-    setup_ask_over(c);
-    if (!p->framing.ord && startup_wants_reads(c)) {
-        parked_free(p);
-        return false;
-    }
-    c->took = true;
-    p->take = g_memdup2(t, sizeof(*t));
-    p->conn = c;
-    atomic_store(&c->taking, p);
-    conn_owe(c, OWED_TAKE);
+    setup_wait_in(c, &h->waiting);
+    look_soon();
     return true;
 }
 
-bool take_pay(struct conn *c)
+bool take_begin(struct conn *c, struct peer *peer)
 {
-    struct parked *p = atomic_load(&c->taking);
-    struct peer_take *t = p->take;
-    bool had = c->s;
-
-    conn_down(c);
-    p->own = g_new(struct hello, 1);
-    conn_hello(c, p->own);
-    setup_random_token(t->bind.token);
-    memcpy(p->own->token, t->bind.token, sizeof(p->own->token));
-    hello_put(p->own, t->hello);
-    /* While it waited for the token it did not count. */
-    if (p->host->n_taking < TAKE_MAX &&
-        setup_asks(c, t->bind.token, 2 * (uint64_t)TAKE_NS) &&
-        peer_send_take(p->host->peer, t)) {
-        ask(p);
-        look_soon();
-    } else {
-        fall_back(c);
-    }
-    return had;
-}
-
-bool take_begin(struct conn *c, struct peer *peer, const struct peer_bind *b)
-{
-    struct peer_take t = {.bind = *b};
     struct park_host *h;
 
     if (!peer || c->took || !c->initiator) {
         return false;
     }
     h = park_host(peer);
-    if (h->n_taking >= TAKE_MAX &&
-        (park_for(c, peer, true) || park_for(c, peer, false))) {
-        setup_wait_in(c, &h->waiting);
-        look_soon();
-        return true;
+    if (!may_pick(c, peer)) {
+        /* What it waited for, if it did, is the next one's. */
+        setup_go_on(&h->waiting, 1);
+        return false;
     }
-    if (take_one(c, peer, &t)) {
-        return true;
+    if (!has_to_wait(c, h)) {
+        setup_ask_over(c);
+        conn_owe(c, OWED_TAKE);
     }
-    setup_go_on(&h->waiting, 1); /* what it waited for, if it did, is the next one's */
-    return false;
+    return true;
+}
+
+/* Ask for @p, by @t. */
+static bool send_take(struct conn *c, struct parked *p, struct peer_take *t)
+{
+    p->own = g_new(struct hello, 1);
+    conn_hello(c, p->own);
+    setup_random_token(t->bind.token);
+    memcpy(p->own->token, t->bind.token, sizeof(p->own->token));
+    hello_put(p->own, t->hello);
+    p->take = g_memdup2(t, sizeof(*t));
+    p->conn = c;
+    return setup_asks(c, t->bind.token, 2 * (uint64_t)TAKE_NS) &&
+           peer_send_take(p->host->peer, t);
+}
+
+/* Those that there were, and whoever might be asked for them, may have gone meanwhile. */
+bool take_pay(struct conn *c)
+{
+    struct peer_take t;
+    struct peer *peer;
+    struct parked *p;
+    bool had = c->s;
+
+    if (!setup_is_ready(c) || !follow_is_there(c) || !setup_peer_of(c, &peer) || !peer) {
+        setup_ask(c); /* which sees why */
+        return false;
+    }
+    if (has_to_wait(c, park_host(peer))) {
+        return false;
+    }
+    setup_bind_of(c, &t.bind);
+    p = pick(c, peer, &t);
+    if (!p || (!p->framing.ord && startup_wants_reads(c))) {
+        c->took = p != NULL;
+        if (p) {
+            parked_free(p);
+        }
+        setup_ask(c);
+        return false;
+    }
+    c->took = true;
+    conn_down(c);
+    atomic_store(&c->taking, p);
+    if (send_take(c, p, &t)) {
+        be_in(p, &takes, TAKE_NS);
+    } else {
+        fall_back(c);
+    }
+    return had;
 }
 
 void take_answered(struct peer *from, const struct peer_taken *t)
@@ -244,7 +296,7 @@ void take_answered(struct peer *from, const struct peer_taken *t)
     struct hello peer;
     bool said;
 
-    if (!p || !p->asked || p->host->peer != from) {
+    if (!p || p->in != &takes || p->host->peer != from) {
         return;
     }
     said = startup_hears(c, t->hello, sizeof(t->hello), t->answer.token, &peer);
@@ -257,7 +309,7 @@ void take_answered(struct peer *from, const struct peer_taken *t)
         return;
     }
     setup_ask_over(c);
-    is_answered(p);
+    be_in(p, &tokens, TOKEN_NS);
     p->peer = g_memdup2(&peer, sizeof(peer));
     conn_owe(c, OWED_TAKEN);
 }
@@ -280,9 +332,8 @@ bool take_pay_taken(struct conn *c)
 void take_cancel(struct conn *c)
 {
     setup_wait_no_more(c);
-    if (c->attaching) {
-        refuse_attach(c);
-    }
+    take_attach_no_more(c);
+    conn_owe_no_more(c, OWED_TAKE);
     if (atomic_load(&c->taking)) {
         setup_ask_over(c);
         let_go(c);
@@ -331,16 +382,13 @@ static void attach(struct conn *c, struct parked *p, const struct peer_take *t,
                    const struct hello *peer)
 {
     setup_arrived(c);
-    if (c->attaching) { /* it has another one now */
-        refuse_attach(c);
-    }
+    take_attach_no_more(c); /* it has another one now */
+    startup_arrived_no_more(c);
     p->conn = c;
     p->take = g_memdup2(t, sizeof(*t));
     p->peer = g_memdup2(peer, sizeof(*peer));
-    p->until = now_ns() + ATTACH_NS;
-    TAILQ_INSERT_TAIL(&attaching, p, link);
     c->attaching = p;
-    look_soon();
+    be_in(p, &tokens, TOKEN_NS);
     conn_owe(c, OWED_ATTACH);
 }
 
