@@ -440,6 +440,8 @@ static void report_tcp(GString *s, const struct vm_net *net)
     json_begin(s, "tcp", '{');
     json_int(s, "sends", net ? atomic_load(&net->sends) : 0);
     json_int(s, "straight_bytes", net ? atomic_load(&net->straight_bytes) : 0);
+    json_int(s, "connections", net ? net->connections : 0);
+    json_int(s, "over_share", net ? net->over_share : 0);
     json_end(s, '}');
 }
 

@@ -97,6 +97,9 @@ struct vm_net {
     _Atomic uint64_t sends;
     /* ... and bytes of payload that went from a socket straight to their place. */
     _Atomic uint64_t straight_bytes;
+    /* The main thread's: queue pairs that may have a connection, tries of those that may
+     * not, as the VM has its share. */
+    uint64_t connections, over_share;
 };
 
 struct turn;

@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static struct vg_daemon *host[2];
@@ -319,11 +320,151 @@ static void test_links(void)
     end();
 }
 
+/* ---- connections ---- */
+
+/*
+ * Host 1's daemon has few descriptors, and one of its VMs more queue pairs than that.  It
+ * has as many connections as it leaves to others, whoever makes them.
+ */
+#define FEW  512u
+#define MANY 512u
+
+struct crowd {
+    struct vguest *g[2]; /* of hosts 0 and 1 */
+    struct vg_pd *pd[2];
+    struct vg_cq *cq[2];
+    struct vg_mr *mr[2];
+    struct vg_qp *qp[2][MANY];
+};
+
+static void crowd_open(struct crowd *c, unsigned a, unsigned b)
+{
+    static const struct vg_opts large = {.low_size = 256u << 20, .db = VG_DB_EXT};
+    static const struct vg_qp_opts small = {
+        .send_wr = 2, .recv_wr = 2, .send_sge = 1, .recv_sge = 1, .contig = true};
+
+    for (unsigned i = 0; i < 2; i++) {
+        c->g[i] = vguest_new(host[i], i ? b : a, &large);
+        c->pd[i] = vg_pd_new(c->g[i]);
+        c->cq[i] = vg_cq_new(c->pd[i], 4 * MANY);
+        c->mr[i] = vg_mr_alloc(c->pd[i], 0x10000000, 4096, VG_ACCESS_ALL);
+        for (unsigned k = 0; k < MANY; k++) {
+            c->qp[i][k] = vg_qp_new(c->pd[i], c->cq[i], c->cq[i], &small);
+        }
+    }
+}
+
+/* Each of host @from's writes to its peer: how many can? */
+static unsigned crowd_writes(struct crowd *c, unsigned from, unsigned n)
+{
+    static const struct vg_conn brief = {.timeout = 14, .retry_cnt = 7, .rnr_retry = 7};
+    unsigned good = 0;
+
+    for (unsigned k = 0; k < n; k++) {
+        struct pvrdma_sge sge = vg_sge(c->mr[from], 0, 8);
+        struct vg_wr wr = {.wr_id = k,
+                           .opcode = PVRDMA_WR_RDMA_WRITE,
+                           .flags = VGT_SIG,
+                           .nsge = 1,
+                           .sge = &sge,
+                           .remote_addr = c->mr[!from]->buf->va,
+                           .rkey = c->mr[!from]->rkey};
+
+        vg_qp_connect(c->qp[0][k], c->qp[1][k], &brief);
+        g_assert_cmpuint(vg_post_send(c->qp[from][k], &wr, 1), ==, 1);
+    }
+    for (unsigned k = 0; k < n; k++) {
+        struct pvrdma_cqe cqe;
+
+        g_assert_true(vg_cq_wait(c->cq[from], &cqe, VGT_WAIT_MS));
+        if (cqe.status == PVRDMA_WC_SUCCESS) {
+            good++;
+        } else {
+            g_assert_cmpint(cqe.status, ==, PVRDMA_WC_RETRY_EXC_ERR);
+        }
+    }
+    return good;
+}
+
+static void crowd_reset(struct crowd *c)
+{
+    for (unsigned k = 0; k < MANY; k++) {
+        vg_qp_to_reset(c->qp[0][k]);
+        vg_qp_to_reset(c->qp[1][k]);
+    }
+}
+
+static void crowd_close(struct crowd *c)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        for (unsigned k = 0; k < MANY; k++) {
+            vg_qp_free(c->qp[i][k]);
+        }
+        vg_mr_free(c->mr[i]);
+        vg_cq_free(c->cq[i]);
+        vg_pd_free(c->pd[i]);
+        vguest_free(c->g[i]);
+    }
+}
+
+/* Host 1 has so many descriptors, before it has any connection. */
+static void begin_with_few(unsigned n)
+{
+    struct rlimit few = {n, n};
+
+    begin(NULL);
+    g_assert_cmpint(prlimit(host[1]->pid, RLIMIT_NOFILE, &few, NULL), ==, 0);
+}
+
+static unsigned lines_with(const struct vg_daemon *d, const char *words)
+{
+    g_autofree char *text = NULL;
+    unsigned n = 0;
+
+    g_assert_true(g_file_get_contents(d->log, &text, NULL, NULL));
+    for (const char *at = text; (at = strstr(at, words)); at++) {
+        n++;
+    }
+    return n;
+}
+
+/* @opaque: of the two hosts, who makes the connections. */
+static void test_connections(gconstpointer opaque)
+{
+    static struct crowd c;
+    unsigned from = GPOINTER_TO_UINT(opaque), vm = from ? 1 : 6, good;
+    g_autofree char *name = g_strdup_printf("vm%u", vm);
+    struct vguest *by;
+
+    begin_with_few(FEW);
+    crowd_open(&c, 3, vm);
+    good = crowd_writes(&c, from, MANY);
+    g_assert_cmpuint(good, ==, FEW / 4); /* half are for connections: half of those */
+    g_assert_cmpint(vgt_counter(name, "tcp", "connections"), ==, good);
+    g_assert_cmpint(vgt_counter(name, "tcp", "over_share"), >, 0);
+    host_wait_logged(host[1], "it has its share of connections");
+    g_assert_cmpuint(lines_with(host[1], "it has its share"), ==, 1);
+    sends(4, 2);
+    sends(2, 4); /* the other way round */
+    by = vguest_new(host[1], 5, NULL);
+    vguest_free(by);
+
+    crowd_reset(&c); /* so there are some again */
+    g_assert_cmpint(vgt_counter(name, "tcp", "connections"), ==, 0);
+    g_assert_cmpuint(crowd_writes(&c, from, 8), ==, 8);
+    crowd_close(&c);
+    end();
+}
+
 int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 240);
     g_test_add_func("/hosts-shares/token", test_token);
     g_test_add_func("/hosts-shares/requests", test_requests);
     g_test_add_func("/hosts-shares/links", test_links);
+    g_test_add_data_func("/hosts-shares/connections/calls", GUINT_TO_POINTER(1),
+                         test_connections);
+    g_test_add_data_func("/hosts-shares/connections/called", GUINT_TO_POINTER(0),
+                         test_connections);
     return vgt_run();
 }

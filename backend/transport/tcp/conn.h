@@ -18,6 +18,7 @@
 #include "transport/tcp/hello.h"
 #include "transport/tcp/mpa.h"
 #include "transport/tcp/rdmap.h"
+#include "transport/tcp/share.h"
 
 /* READs and atomics that a side may have open: what we offer as MPA's IRD and ORD. */
 #define TCP_DEPTH 16u /* VERBS_MAX_RD_ATOM */
@@ -233,9 +234,11 @@ struct conn {
     TAILQ_ENTRY(conn) owe; /* in net->owed, if any */
     /* The same of a stream that is there; any thread looks whether there is one. */
     _Atomic(struct parked *) taking;
-    bool took;          /* one was asked for, to this place: not another one */
-    struct peer *peer;  /* whom the last stream led to; NULL: nobody, or this daemon */
-    struct place place; /* where all of the above belongs to, and the stream */
+    bool took;         /* one was asked for, to this place: not another one */
+    struct peer *peer; /* whom the last stream led to; NULL: nobody, or this daemon */
+    bool has_place;    /* it counts in net->streams */
+    struct port_share *ports; /* ... and there, if it makes the TCP connection */
+    struct place place;       /* where all of the above belongs to, and the stream */
     TAILQ_ENTRY(conn) all;
     TAILQ_ENTRY(conn) same; /* those with the same route */
 };
@@ -243,6 +246,12 @@ struct conn {
 TAILQ_HEAD(conn_list, conn);
 /* Those that want a stream; under setup.c's lock. */
 STAILQ_HEAD(ask_list, conn);
+
+/* What a VM has of the ports towards one peer, see setup.c. */
+struct port_share {
+    struct share share; /* first */
+    LIST_ENTRY(port_share) link;
+};
 
 /* A VM that has or had such connections. */
 struct tcp_vm {
@@ -256,6 +265,10 @@ struct tcp_vm {
     struct conn_list work;   /* something to send, to look at or to close */
     struct conn_list unread; /* in their sockets there may be something, or an end */
     uint64_t sweep;          /* ns, when silent peers are looked for; UINT64_MAX: not */
+    /* The main thread's, see setup.c. */
+    struct share streams;
+    LIST_HEAD(, port_share) ports;
+    bool is_full; /* that it has its share was said */
     /* The main thread's, see owed.c. */
     struct conn_list owed;
     bool owing;          /* in owed.c's list */
@@ -379,6 +392,9 @@ bool setup_waits(struct conn *c);
 /* Its queue pair is there, and goes.  Main thread. */
 void setup_know(struct conn *c);
 void setup_forget(struct conn *c);
+/* A VM's shares; it has no connection when they end.  Main thread. */
+void setup_begin_shares(struct tcp_vm *net);
+void setup_end_shares(struct tcp_vm *net);
 
 /* ---- owed.c ---- */
 

@@ -197,6 +197,117 @@ void setup_random_token(uint64_t token[2])
     memset(pool[left], 0, sizeof(pool[left]));
 }
 
+/* ---- shares ---- */
+
+static struct share_pool all_streams;
+static GHashTable *all_ports; /* of struct share_pool, by peer */
+
+void setup_begin_shares(struct tcp_vm *net)
+{
+    if (!all_streams.max) {
+        all_streams.max = share_of_descriptors();
+    }
+    net->streams.pool = &all_streams;
+    LIST_INIT(&net->ports);
+}
+
+void setup_end_shares(struct tcp_vm *net)
+{
+    struct port_share *p;
+
+    while ((p = LIST_FIRST(&net->ports))) {
+        LIST_REMOVE(p, link);
+        g_free(p);
+    }
+}
+
+static struct share_pool *ports_to(struct peer *peer)
+{
+    struct share_pool *pool = g_hash_table_lookup(all_ports, peer);
+
+    if (!pool) {
+        pool = g_new0(struct share_pool, 1);
+        pool->max = share_of_ports();
+        g_hash_table_insert(all_ports, peer, pool);
+    }
+    return pool;
+}
+
+static struct port_share *port_share(struct tcp_vm *net, struct peer *peer)
+{
+    struct share_pool *pool = ports_to(peer);
+    struct port_share *p;
+
+    LIST_FOREACH(p, &net->ports, link)
+    {
+        if (p->share.pool == pool) {
+            return p;
+        }
+    }
+    p = g_new0(struct port_share, 1);
+    p->share.pool = pool;
+    LIST_INSERT_HEAD(&net->ports, p, link);
+    return p;
+}
+
+static void leave_ports(struct conn *c)
+{
+    if (c->ports) {
+        share_give(&c->ports->share);
+        c->ports = NULL;
+    }
+}
+
+/*
+ * A queue pair has its place among the VM's connections from its first try until it is
+ * reset, whatever becomes of its streams; its port is one towards where its peer is.
+ */
+static bool get_place(struct conn *c, struct peer *peer)
+{
+    struct port_share *p = c->initiator ? port_share(c->net, peer) : NULL;
+
+    if (!c->has_place) {
+        c->has_place = share_take(&c->net->streams);
+        c->net->net.connections += c->has_place;
+    }
+    if (c->ports != p) {
+        leave_ports(c); /* its peer was somewhere else */
+    }
+    if (c->has_place && p && !c->ports && share_take(&p->share)) {
+        c->ports = p;
+    }
+    return c->has_place && c->ports == p;
+}
+
+static void leave_place(struct conn *c)
+{
+    if (c->has_place) {
+        c->has_place = false;
+        share_give(&c->net->streams);
+        c->net->net.connections--;
+        c->net->is_full = false;
+    }
+    leave_ports(c);
+}
+
+/* False: its VM has its share.  Said once, until it has less again. */
+static bool has_place(struct conn *c, struct peer *peer)
+{
+    struct tcp_vm *net = c->net;
+
+    if (get_place(c, peer)) {
+        return true;
+    }
+    net->net.over_share++;
+    if (!net->is_full) {
+        net->is_full = true;
+        log_vm(LOG_LVL_WARN, c->vm,
+               "it has its share of %s: its other queue pairs get none",
+               c->has_place ? "the ports towards another host" : "connections");
+    }
+    return false;
+}
+
 /* There is no try now; who wants one asks again when there can be one. */
 static void not_now(struct conn *c)
 {
@@ -265,6 +376,9 @@ static void begin(struct conn *c)
         return; /* place_changed() comes here again */
     }
     follow_catch_up(c);
+    if (c->place.who && !has_place(c, peer)) {
+        return; /* as if nobody had answered: the try takes its time */
+    }
     if (c->place.who && take_begin(c, peer)) {
         return;
     }
@@ -305,6 +419,8 @@ struct conn *setup_check_bind(struct peer *from, const struct peer_bind *b,
         log_vm(LOG_LVL_WARN, c->vm,
                "peer %s: a connection from an address it does not have", peer_name(from));
         a->result = PEER_BIND_REFUSED;
+        c = NULL;
+    } else if (c && !c->initiator && !has_place(c, from)) {
         c = NULL;
     }
     if (c) {
@@ -492,6 +608,7 @@ void setup_forget(struct conn *c)
     be_in(c, NULL);
     pthread_mutex_unlock(&asks_lock);
     follow_forget(c);
+    leave_place(c);
 }
 
 /* ---- start and stop ---- */
@@ -516,6 +633,8 @@ bool tcp_open(bool forced, GError **errp)
     tcp_forced = forced;
     asked = g_hash_table_new(token_hash, token_equal);
     awaited = g_hash_table_new(token_hash, token_equal);
+    all_streams = (struct share_pool){0};
+    all_ports = g_hash_table_new_full(NULL, NULL, NULL, g_free);
     park_open();
     announce_open();
     follow_open();
@@ -555,4 +674,5 @@ void tcp_close(void)
     }
     g_clear_pointer(&asked, g_hash_table_destroy);
     g_clear_pointer(&awaited, g_hash_table_destroy);
+    g_clear_pointer(&all_ports, g_hash_table_destroy);
 }

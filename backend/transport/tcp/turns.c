@@ -397,6 +397,7 @@ static void tcp_fini_vm(struct vm_net *vn)
 
     g_assert(TAILQ_EMPTY(&net->conns));
     owed_vm_gone(net);
+    setup_end_shares(net);
     atomic_store(&net->vm->dp.net, NULL);
     atomic_fetch_sub(&net->source.worker->n_nets, 1);
     worker_remove_source(&net->source);
@@ -444,6 +445,7 @@ struct tcp_vm *tcp_vm_get(struct vm *vm)
         g_free(net);
         return NULL;
     }
+    setup_begin_shares(net);
     atomic_fetch_add(&vm->dp.worker->n_nets, 1);
     atomic_store(&vm->dp.net, &net->net);
     return net;
