@@ -26,6 +26,7 @@
  *
  *   conn.c   connections and streams come and go; the transport's interface
  *   turns.c  what a VM's streams do in its turns
+ *   ending.c how TCP connections end that this host has made
  *   owed.c   what the main thread does with a VM's token, for which it does not wait
  *   setup.c  the main thread: who connects; with it startup.c (MPA's startup frames),
  *            follow.c (peers that move) and loop.c (both ends in this daemon); and
@@ -44,6 +45,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "transport/tcp/ending.h"
 #include "transport/tcp/tcp.h"
 #include "transport/transports.h"
 
@@ -191,7 +193,11 @@ void conn_down(struct conn *c)
     c->is_up = false;
     c->ready_owed |= s->ready_due;
     epoll_ctl(c->net->epfd, EPOLL_CTL_DEL, s->fd, NULL);
-    close(s->fd);
+    if (c->qp || !s->resets) {
+        close(s->fd);
+    } else {
+        ending_take(c->net, s->fd); /* on the main thread, where queue pairs go */
+    }
     g_free(s->backlog);
     g_free(s->saved);
     g_free(s->rx.room);
@@ -278,6 +284,7 @@ bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
         return false;
     }
     s->fd = fd;
+    s->resets = ending_is_reset(fd);
     s->framing = *framing;
     s->mulpdu = conn_mulpdu(fd, framing->markers);
     s->may_send = ready;

@@ -80,6 +80,7 @@ struct stream {
     bool broken;   /* to be closed at the turn's end */
     bool closing;  /* nothing is taken any more; ended when all is sent, and read */
     bool shut;     /* all is sent */
+    bool resets;   /* close(fd) does: this host has made it, see ending.c */
     bool ended;    /* by the peer: behind what it has sent */
     bool drains;   /* the socket takes more of what waits: not seen to yet */
     bool mute;     /* nothing can be sent any more; what has come is read */
@@ -269,6 +270,8 @@ struct tcp_vm {
     struct share streams;
     LIST_HEAD(, port_share) ports;
     bool is_full; /* that it has its share was said */
+    /* The main thread's, see ending.c. */
+    unsigned n_ending;
     /* The main thread's, see owed.c. */
     struct conn_list owed;
     bool owing;          /* in owed.c's list */

@@ -34,6 +34,7 @@
 #include <unistd.h>
 
 #include "fdwatch.h"
+#include "transport/tcp/ending.h"
 #include "transport/tcp/tcp.h"
 #include "transport/transports.h"
 
@@ -666,6 +667,7 @@ void tcp_close(void)
     startup_close();
     loop_close();
     owed_close();
+    ending_close();
     if (asks_fd >= 0) {
         fdwatch_remove(asks_watch);
         fdwatch_not_later(&asks_later);

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "fdwatch.h"
+#include "transport/tcp/ending.h"
 #include "transport/tcp/setup.h"
 
 #define LOOK_MS 500u
@@ -348,6 +349,7 @@ static bool end_startup(struct setup *s, const struct mpa_frame *reply,
     *framing = framing_of(&agreed);
     if (error) {
         if (error != MPA_BAD_STARTUP) { /* which leaves nothing to talk about */
+            ending_by_reset(s->fd, false);
             tx_only_frame(s->fd, framing, error);
         }
         setup_failed(s, "MPA: no agreement");
@@ -476,6 +478,7 @@ static int begin_connect(struct vm *vm, const struct sockaddr_storage *to,
         failed_to(vm, "no socket for a connection");
         return -1;
     }
+    ending_by_reset(fd, true); /* its port is free again at once */
     if (to == &loop_address) {
         startup_dont_pace(fd);
     }

@@ -16,6 +16,7 @@
  * Threads: under the VM's token, but sockets_ready(), which is the worker's.
  */
 #include "transport/tcp/conn.h"
+#include "transport/tcp/ending.h"
 
 #include <linux/sockios.h>
 #include <stdlib.h>
@@ -157,6 +158,8 @@ static bool look_at(struct conn *c, uint64_t now)
     if (c->s && c->s->closing) {
         if (silent > CLOSING_NS) {
             conn_break(c, "the peer does not read to the end");
+        } else if (c->s->shut && c->s->resets && ending_has_all(c->s->fd)) {
+            conn_break(c, "all is told");
         }
         return true;
     }
@@ -372,7 +375,9 @@ static void tcp_end_turn(struct vm_net *vn)
         if (c->s && c->s->closing && !c->s->backlog && !c->s->shut) {
             /* Not close(): with input unread the peer might not get what was sent. */
             c->s->shut = true;
-            shutdown(c->s->fd, SHUT_WR);
+            if (!c->s->resets) {
+                shutdown(c->s->fd, SHUT_WR);
+            }
         }
         if (c->s && c->s->broken) {
             bool again = !c->s->closing && c->s->answered;
@@ -397,6 +402,7 @@ static void tcp_fini_vm(struct vm_net *vn)
 
     g_assert(TAILQ_EMPTY(&net->conns));
     owed_vm_gone(net);
+    ending_vm_gone(net);
     setup_end_shares(net);
     atomic_store(&net->vm->dp.net, NULL);
     atomic_fetch_sub(&net->source.worker->n_nets, 1);
