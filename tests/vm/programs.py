@@ -15,8 +15,9 @@ from pvrdma_vm import VmError
 
 # What perftest complains of when it could not measure the clock.
 CLOCK_UNKNOWN = 'Correlation coefficient r^2'
-# What `rdma resource` says of a program that listens by the connection manager.
-LISTENS = "rdma resource show cm_id | grep -q 'state LISTEN.*:%d '"
+# What `rdma resource` says of a program that listens by the connection manager.  The kernel
+# says so a moment before it is true; whoever may be in that moment goes on meanwhile.
+LISTENS = "rdma resource show cm_id | grep -q 'state LISTEN.*:%d ' && sleep 0.02"
 TRIES = 3
 # The last line of our own programs, which exit with 0 only then; they must have done something.
 NO_ERRORS = r'(?m)^[1-9]\d* (?:checks|messages, \d+ flushed), 0 errors$'
