@@ -440,7 +440,8 @@ static void test_firewall(void)
                                 .daemon_keys = "peer-timeout=30",
                                 .vm_keys = "addresses=any",
                                 .n_peers = 2};
-    g_autofree char *rules = NULL, *own = NULL, *answers = NULL;
+    g_autofree char *rules = NULL, *own = NULL, *answers = NULL, *set = NULL,
+                    *counted = NULL;
     unsigned port = hosts_port(), other = port + 1;
     struct vgt_traffic t;
     struct vgt_opts opts;
@@ -461,7 +462,10 @@ static void test_firewall(void)
     }
     own = rule_of("tcp dport 14820 accept");
     answers = rule_of("ct state");
-    rules = g_strdup_printf("%s && %s && %s", base, own, answers);
+    set = hosts_documented("nft add set ");
+    counted = rule_of("update @calls");
+    rules =
+        g_strdup_printf("%s && %s && %s && %s && %s", base, set, counted, own, answers);
     for (unsigned i = 0; i < 2; i++) {
         g_assert_true(netns_run(net, i, rules));
         host[i] = netns_host(net, i, &o);

@@ -309,7 +309,7 @@ static void test_links(void)
 
     host[0] = host_start(0, &o);
     for (unsigned i = 0; i < 2; i++) {
-        keep(&k[i], i, !i, 8, PEER_MAGIC);
+        keep(&k[i], i, !i, 64, PEER_MAGIC);
     }
     g_usleep(300000);
     host[1] = host_start(1, &o);

@@ -8,14 +8,15 @@
 #include "log.h"
 #include "transport/peer/auth.h"
 #include "transport/peer/peer.h"
+#include "transport/peer/places.h"
 #include "transport/peer/stream.h"
 
 /* From a connection's first moment until it is known what it is, and again until its
  * link is up. */
 #define PEER_DECIDE_MS 5000
 /* Connections from outside that are not up yet: all, and those of one address. */
-#define PEER_MAX_UNDECIDED 64u
-#define PEER_MAX_PER_HOST  8u
+#define PEER_MAX_UNDECIDED 512u
+#define PEER_MAX_PER_HOST  64u
 /* But those that have not begun of a host with a link: it may have many iWARP ones. */
 #define PEER_MAX_OF_LINK 1024u
 
@@ -81,8 +82,8 @@ struct peer_link;
 
 /* NULL: *err is a negative errno. */
 struct peer_link *link_connect(struct peer *peer, int *err);
-/* A connection that begins with PEER_MAGIC. */
-struct peer_link *link_accept(int fd, const struct sockaddr_storage *from);
+/* A connection that begins with PEER_MAGIC.  Until it is up it has a place in @places. */
+void link_accept(int fd, const struct sockaddr_storage *from, struct peer_places *places);
 /* @tell: enum peer_close, for the other side; 0: nothing. */
 void link_close(struct peer_link *l, unsigned tell, const char *why);
 /* Something waits in the peer's queue. */
@@ -90,8 +91,6 @@ void link_kick(struct peer_link *l);
 /* Those from outside that are not up. */
 void links_close_early(void);
 
-/* From where it has come. */
-const struct sockaddr_storage *link_from(const struct peer_link *l);
 enum peer_role link_role(const struct peer_link *l);
 enum link_state link_state(const struct peer_link *l);
 const struct peer_hello *link_hello(const struct peer_link *l); /* the other's */
@@ -103,8 +102,6 @@ void link_bytes(const struct peer_link *l, uint64_t *sent, uint64_t *received);
 
 void listen_start(const struct daemon_config *cfg);
 void listen_stop(void);
-/* @l is one no more of which nothing is known. */
-void listen_decided(const struct peer_link *l);
 /* To bind() to, for a connection to @to. */
 void listen_own(const struct sockaddr_storage *to, struct sockaddr_storage *own);
 unsigned listen_undecided(void);
@@ -125,7 +122,6 @@ struct peer {
     unsigned backoff_ms;
     uint8_t instance[16]; /* of the daemon at the other end of @link */
     gint64 since;         /* us: in this state */
-    unsigned undecided;   /* listen.c: connections that came while there was a link */
 
     /* For other threads: */
     _Atomic bool up;

@@ -38,7 +38,7 @@
 #define TURN_CHECK 16u /* messages between looks at the clock */
 
 /* Those from outside that are not up. */
-static GList *early_links;
+static LIST_HEAD(, peer_link) early_links = LIST_HEAD_INITIALIZER(early_links);
 
 static gboolean on_ready(gint fd, GIOCondition cond, gpointer opaque);
 
@@ -101,9 +101,9 @@ static void stop_again(struct peer_link *l)
 /* No longer one of those that nobody knows. */
 static void leave_early(struct peer_link *l)
 {
-    if (l->role == PEER_RESPONDER) {
-        early_links = g_list_remove(early_links, l);
-        listen_decided(l);
+    if (l->place.of) {
+        LIST_REMOVE(l, is_early);
+        peer_place_leave(&l->place);
     }
 }
 
@@ -166,14 +166,9 @@ void link_close(struct peer_link *l, unsigned tell, const char *why)
 
 void links_close_early(void)
 {
-    while (early_links) {
-        link_close(early_links->data, PEER_CLOSE_STOPPING, "the daemon ends");
+    while (!LIST_EMPTY(&early_links)) {
+        link_close(LIST_FIRST(&early_links), PEER_CLOSE_STOPPING, "the daemon ends");
     }
-}
-
-const struct sockaddr_storage *link_from(const struct peer_link *l)
-{
-    return &l->from;
 }
 
 enum peer_role link_role(const struct peer_link *l)
@@ -651,7 +646,14 @@ struct peer_link *link_connect(struct peer *peer, int *err)
     return l;
 }
 
-struct peer_link *link_accept(int fd, const struct sockaddr_storage *from)
+static void lose_place(struct peer_place *p)
+{
+    struct peer_link *l = (void *)((char *)p - offsetof(struct peer_link, place));
+
+    link_close(l, 0, "too many at a time");
+}
+
+void link_accept(int fd, const struct sockaddr_storage *from, struct peer_places *places)
 {
     struct peer_link *l = link_new(PEER_RESPONDER);
 
@@ -659,7 +661,8 @@ struct peer_link *link_accept(int fd, const struct sockaddr_storage *from)
     l->from = *from;
     l->state = LINK_HELLO;
     l->timer = g_timeout_add(PEER_DECIDE_MS, on_late, l);
-    early_links = g_list_prepend(early_links, l);
+    LIST_INSERT_HEAD(&early_links, l, is_early);
+    peer_place_take(places, &l->place, from, lose_place);
     set_watch(l, G_IO_IN);
-    return l;
+    peer_places_bound(places, from);
 }

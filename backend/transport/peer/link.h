@@ -15,6 +15,8 @@ struct peer_link {
     enum peer_role role;
     enum link_state state;
     struct sockaddr_storage from;     /* of a responder's initiator */
+    struct peer_place place;          /* the same, not up yet */
+    LIST_ENTRY(peer_link) is_early;   /* likewise */
     struct peer_hello_bytes hello[2]; /* by role */
     struct peer_hello other;
     uint64_t features; /* that this side has offered */

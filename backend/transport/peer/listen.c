@@ -7,15 +7,11 @@
  * Whatever begins otherwise is closed, and what has said nothing after PEER_DECIDE_MS.
  *
  * Only addresses that some peer has are listened to at all.  Until a link is up or an
- * iWARP connection has begun it counts: PEER_MAX_UNDECIDED of all hosts and
- * PEER_MAX_PER_HOST of each, so that no host keeps the others out.  A host that has a
- * link is known, and may begin many iWARP connections at a time: PEER_MAX_OF_LINK.  As a
- * rule the bytes are there when the connection is taken, and nothing has to wait.
- *
- * Whose connections these are nobody knows: every program of that host may have made
- * them, and each guest behind its address.  So when there are too many the oldest goes,
- * not the new one: a daemon is through in some milliseconds, and who only keeps places
- * loses them.
+ * iWARP connection has begun it has a place (places.c): PEER_MAX_UNDECIDED there are for
+ * all hosts and PEER_MAX_PER_HOST for each, so that no host keeps the others out.  A host
+ * that has a link is known, and may begin many iWARP connections at a time:
+ * PEER_MAX_OF_LINK.  As a rule the bytes are there when the connection is taken, and
+ * nothing has to wait.
  *
  * An address that this host does not have (yet) is tried again every RETRY_MS.
  * Main thread.
@@ -51,99 +47,24 @@ struct listener {
 struct undecided {
     int fd;
     struct sockaddr_storage from;
-    struct peer *linked; /* who counts it; NULL: it is among the counted ones */
+    struct peer_place place;
     guint watch, timer;
+    TAILQ_ENTRY(undecided) link; /* in `all` */
 };
 
 static struct listener listeners[CONFIG_MAX_LISTEN];
 static unsigned n_listeners;
 static guint retry;
-/* Of struct undecided, those that peers count; the oldest first. */
-static GQueue of_linked = G_QUEUE_INIT;
-/* All that count here: others of these, and links that are not up; likewise. */
-struct counted {
-    const struct sockaddr_storage *from;
-    struct undecided *u; /* one of the two */
-    struct peer_link *link;
-};
-static struct counted counted[PEER_MAX_UNDECIDED];
-static unsigned n_counted;
-
-/* ---- counting ---- */
-
-static void uncount(const struct undecided *u, const struct peer_link *l)
-{
-    for (unsigned i = 0; i < n_counted; i++) {
-        if (counted[i].u == u && counted[i].link == l) {
-            n_counted--;
-            memmove(&counted[i], &counted[i + 1], (n_counted - i) * sizeof(counted[i]));
-            return;
-        }
-    }
-}
-
-void listen_decided(const struct peer_link *l)
-{
-    uncount(NULL, l);
-}
+/* Those that may be anything, and links that are not up; and of hosts with a link. */
+static struct peer_places early =
+    PEER_PLACES_INIT(early, PEER_MAX_UNDECIDED, PEER_MAX_PER_HOST);
+static struct peer_places of_linked =
+    PEER_PLACES_INIT(of_linked, UINT_MAX, PEER_MAX_OF_LINK);
+static TAILQ_HEAD(, undecided) all = TAILQ_HEAD_INITIALIZER(all);
 
 unsigned listen_undecided(void)
 {
-    return n_counted + of_linked.length;
-}
-
-static void undecided_close(struct undecided *u, const char *why);
-
-/* There is room for one more of @from's; for that the oldest goes, its own or of all. */
-static void make_room(const struct sockaddr_storage *from)
-{
-    unsigned same = 0, oldest = 0;
-    struct counted c;
-
-    for (unsigned i = n_counted; i-- > 0;) {
-        if (config_same_host(counted[i].from, from)) {
-            same++;
-            oldest = i;
-        }
-    }
-    if (n_counted < PEER_MAX_UNDECIDED && same < PEER_MAX_PER_HOST) {
-        return;
-    }
-    c = counted[oldest];
-    if (c.u) {
-        undecided_close(c.u, "too many at a time");
-    } else {
-        link_close(c.link, 0, "too many at a time");
-    }
-}
-
-/* The same of a host with a link. */
-static void make_room_of_link(const struct peer *peer)
-{
-    if (peer->undecided < PEER_MAX_OF_LINK) {
-        return;
-    }
-    for (GList *i = of_linked.head; i; i = i->next) {
-        struct undecided *u = i->data;
-
-        if (u->linked == peer) {
-            undecided_close(u, "too many at a time");
-            return;
-        }
-    }
-}
-
-static void count_undecided(struct undecided *u)
-{
-    u->linked = peers_linked(&u->from);
-    if (u->linked) {
-        make_room_of_link(u->linked);
-        u->linked->undecided++;
-        g_queue_push_tail(&of_linked, u);
-    } else {
-        make_room(&u->from);
-        counted[n_counted++] = (struct counted){.from = &u->from, .u = u};
-    }
+    return early.n + of_linked.n;
 }
 
 /* ---- a connection's first bytes ---- */
@@ -158,17 +79,13 @@ static void turn_away(const struct sockaddr_storage *from, const char *why)
               why);
 }
 
-/* @u goes, and does not count any more; its descriptor, which is returned, stays. */
+/* @u goes, and its place; its descriptor, which is returned, stays. */
 static int undecided_free(struct undecided *u)
 {
     int fd = u->fd;
 
-    if (u->linked) {
-        u->linked->undecided--;
-        g_queue_remove(&of_linked, u);
-    } else {
-        uncount(u, NULL);
-    }
+    peer_place_leave(&u->place);
+    TAILQ_REMOVE(&all, u, link);
     fdwatch_remove(u->watch);
     if (u->timer) {
         g_source_remove(u->timer);
@@ -188,14 +105,11 @@ static void set_low_water(int fd, int bytes)
     setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes));
 }
 
-/* It counts among the few until it is up, whoever has a link already. */
-static void begin_link(int fd, const struct sockaddr_storage *from)
+static void lose_place(struct peer_place *p)
 {
-    struct peer_link *l;
+    struct undecided *u = (void *)((char *)p - offsetof(struct undecided, place));
 
-    make_room(from);
-    l = link_accept(fd, from);
-    counted[n_counted++] = (struct counted){.from = link_from(l), .link = l};
+    undecided_close(u, "too many at a time");
 }
 
 enum first { NOT_YET, ENDED, OF_LINK, OF_IWARP, UNKNOWN };
@@ -224,7 +138,7 @@ static enum first look(int fd)
 static void pass_on(int fd, const struct sockaddr_storage *from, enum first what)
 {
     if (what == OF_LINK) {
-        begin_link(fd, from);
+        link_accept(fd, from, &early); /* whoever has a link already */
     } else {
         peers_self.ops->accepted(fd, from);
     }
@@ -266,6 +180,7 @@ static gboolean on_silence(gpointer opaque)
 
 static void take(int fd, const struct sockaddr_storage *from)
 {
+    struct peer_places *places;
     struct undecided *u;
     enum first what;
 
@@ -280,17 +195,21 @@ static void take(int fd, const struct sockaddr_storage *from)
         return;
     }
     what = look(fd);
-    if (what == OF_LINK || what == OF_IWARP) { /* who says so at once never counts here */
+    if (what == OF_LINK ||
+        what == OF_IWARP) { /* who says so at once needs no place here */
         pass_on(fd, from, what);
         return;
     }
     u = g_new0(struct undecided, 1);
     u->fd = fd;
     u->from = *from;
-    count_undecided(u);
+    TAILQ_INSERT_TAIL(&all, u, link);
+    places = peers_linked(from) ? &of_linked : &early;
+    peer_place_take(places, &u->place, from, lose_place);
     set_low_water(fd, PEER_MAGIC_LEN);
     u->timer = g_timeout_add(PEER_DECIDE_MS, on_silence, u);
     u->watch = fdwatch_add(fd, G_IO_IN | G_IO_HUP, on_first_bytes, u);
+    peer_places_bound(places, from);
 }
 
 /* ---- listening ---- */
@@ -421,13 +340,8 @@ void listen_stop(void)
         g_free(l->error);
     }
     n_listeners = 0;
-    while (of_linked.head) {
-        close(undecided_free(of_linked.head->data));
-    }
-    for (unsigned i = n_counted; i-- > 0;) { /* links go by themselves */
-        if (counted[i].u) {
-            close(undecided_free(counted[i].u));
-        }
+    while (!TAILQ_EMPTY(&all)) { /* links go by themselves */
+        close(undecided_free(TAILQ_FIRST(&all)));
     }
 }
 

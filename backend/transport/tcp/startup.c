@@ -9,7 +9,8 @@
  *
  * setup.c says when one is made, and what a token is.  A connection that comes to the
  * port by itself gets to nothing but this file's parser; of those that have not shown
- * their token there are MAX_ACCEPTED at most, and MAX_OF_HOST of each host.
+ * their token there are MAX_ACCEPTED at most, and MAX_OF_HOST of each host (places.c).
+ * On the loopback interface (loop.c) hosts tell nobody apart: all may have what there is.
  *
  * A connection that is made in advance begins in the same way, but its frames say which
  * one it is, not whose (struct parking), and when it is complete it is parked (park.c).
@@ -27,6 +28,7 @@
 #include <unistd.h>
 
 #include "fdwatch.h"
+#include "transport/peer/places.h"
 #include "transport/tcp/ending.h"
 #include "transport/tcp/setup.h"
 
@@ -43,6 +45,7 @@ enum setup_state { CONNECTING, WAIT_REPLY, WAIT_REQUEST, OWED };
 struct setup {
     TAILQ_ENTRY(setup) link;
     struct setup_list *list;
+    struct peer_place place; /* of one that has come and not shown its token */
     enum setup_state state;
     int fd;
     guint watch; /* 0: none is needed yet */
@@ -51,8 +54,7 @@ struct setup {
     /* One of the two, which cancels this if it goes; a responder's: when it is OWED. */
     struct conn *conn;
     struct parked *parked;
-    struct framing framing;       /* of an initiator's that is OWED */
-    struct sockaddr_storage from; /* of one that has come; AF_UNSPEC: this daemon */
+    struct framing framing; /* of an initiator's that is OWED */
     struct hello own;
     size_t have;
     uint8_t in[MPA_MAX_STARTUP + 1]; /* one more shows that it is too much */
@@ -72,7 +74,7 @@ static const struct mpa_config mpa_config = {
 TAILQ_HEAD(setup_list, setup);
 static struct setup_list setups = TAILQ_HEAD_INITIALIZER(setups);
 static struct setup_list accepted = TAILQ_HEAD_INITIALIZER(accepted);
-static unsigned n_accepted;
+static struct peer_places places = PEER_PLACES_INIT(places, MAX_ACCEPTED, MAX_OF_HOST);
 static guint look_timer;
 
 /* ---- what both sides share ---- */
@@ -102,9 +104,7 @@ static void setup_free(struct setup *s, bool close_fd)
     if (s->parked) {
         s->parked->setup = NULL;
     }
-    if (s->list == &accepted) {
-        n_accepted--;
-    }
+    peer_place_leave(&s->place);
     g_free(s);
 }
 
@@ -535,11 +535,11 @@ bool startup_park(struct parked *p, const struct sockaddr_storage *to,
 /* A token that another host has got to see is of no use to it. */
 static bool is_from_its_host(const struct setup *s, const struct conn *c)
 {
+    const struct sockaddr_storage *from = peer_place_from(&s->place);
     struct peer *peer;
 
-    return setup_peer_of(c, &peer) &&
-           (peer ? config_same_host(peer_address(peer), &s->from)
-                 : s->from.ss_family == AF_UNSPEC);
+    return setup_peer_of(c, &peer) && (peer ? config_same_host(peer_address(peer), from)
+                                            : from->ss_family == AF_UNSPEC);
 }
 
 bool startup_agree(struct conn *c, const struct hello *peer, struct hello *own)
@@ -558,7 +558,7 @@ bool startup_agree(struct conn *c, const struct hello *peer, struct hello *own)
 static void has_shown_token(struct setup *s)
 {
     TAILQ_REMOVE(&accepted, s, link);
-    n_accepted--;
+    peer_place_leave(&s->place);
     s->list = &setups;
     s->until = now_ns() + SETUP_FRAMES_NS;
     TAILQ_INSERT_TAIL(&setups, s, link);
@@ -581,7 +581,7 @@ static void park_request(struct setup *s, const struct mpa_frame *request,
     int fd = s->fd;
 
     if (!park || !park->ours || !fits(request) ||
-        !config_same_host(peer_address(park->host->peer), &s->from)) {
+        !config_same_host(peer_address(park->host->peer), peer_place_from(&s->place))) {
         setup_failed(s, "nobody has announced that");
         return;
     }
@@ -670,29 +670,11 @@ bool startup_pay_request(struct conn *c)
     return had || conn_waits(c);
 }
 
-/*
- * Of those that have not shown a token the oldest goes when they are too many, @from's or
- * of all: who only keeps places loses them, whoever that is at a daemon's address.  On
- * the loopback interface (NULL, loop.c) hosts tell nobody apart: all may have what there
- * is.
- */
-static void make_room(const struct sockaddr_storage *from)
+static void lose_place(struct peer_place *p)
 {
-    struct setup *s, *oldest = NULL;
-    unsigned n = 0;
+    struct setup *s = (void *)((char *)p - offsetof(struct setup, place));
 
-    TAILQ_FOREACH_REVERSE(s, &accepted, setup_list, link)
-    {
-        if (from && config_same_host(&s->from, from)) {
-            n++;
-            oldest = s;
-        }
-    }
-    if (n > MAX_OF_HOST) {
-        setup_failed(oldest, "there are too many of that host");
-    } else if (n_accepted > MAX_ACCEPTED) {
-        setup_failed(TAILQ_FIRST(&accepted), "there are too many");
-    }
+    setup_failed(s, "there are too many, of that host or of all");
 }
 
 /*
@@ -701,15 +683,13 @@ static void make_room(const struct sockaddr_storage *from)
  */
 void startup_accepted(int fd, const struct sockaddr_storage *from)
 {
-    struct setup *s;
+    static const struct sockaddr_storage none = {.ss_family = AF_UNSPEC};
+    struct setup *s = setup_new(WAIT_REQUEST, fd, &accepted);
 
-    n_accepted++;
-    s = setup_new(WAIT_REQUEST, fd, &accepted);
-    if (from) {
-        s->from = *from;
-    }
-    take_request(s); /* first: what is whole needs no place */
-    make_room(from);
+    from = from ? from : &none;
+    peer_place_take(&places, &s->place, from, lose_place);
+    take_request(s); /* first: what is whole needs no place, nor does one go for it */
+    peer_places_bound(&places, from);
 }
 
 static gboolean on_socket(int fd, GIOCondition ready, gpointer opaque)

@@ -71,15 +71,18 @@ static void test_bounds(void)
     make_pair(pair);
     make_pair(one);
     before = heap_used();
-    for (unsigned i = 0; i < ALL; i++) {
+    fd[ALL - 1] = take_copy(ALL + 1); /* the oldest of all, of a host that has few */
+    for (unsigned i = 0; i < ALL - 1; i++) {
         fd[i] = take_copy(i / OF_ONE);
     }
     heap_assert_each("without a token", before, ALL, EACH);
-    /* One more of a host is for its oldest, and one of another for that of all. */
+    /* One more of a host is for its oldest; one of another for that of a host that has
+     * most. */
     take(one[0], 1);
     g_assert_false(is_open(fd[OF_ONE]));
     fd[OF_ONE] = take_copy(ALL);
     g_assert_false(is_open(fd[0]));
+    g_assert_true(is_open(fd[ALL - 1]));
     /* One has ended: there is room for another. */
     close(one[1]);
     while (is_open(one[0])) {
