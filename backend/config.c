@@ -712,8 +712,9 @@ static bool parse_listen(struct daemon_config *cfg, const char *value, GError **
             return fail(errp, "listen", "too many addresses");
         }
         if (!config_parse_address(*w, &found[n])) {
-            g_set_error(errp, PVRDMA_ERROR, 0,
-                        "listen: \"%s\" is not ADDRESS or ADDRESS:PORT", *w);
+            g_set_error(
+                errp, PVRDMA_ERROR, 0,
+                "listen: \"%s\" is not ADDRESS or ADDRESS:PORT; none is link-local", *w);
             return false;
         }
         n++;

@@ -45,7 +45,8 @@ static bool parse_host(const char *host, const char *port, struct sockaddr_stora
         v6->sin6_family = AF_INET6;
         v6->sin6_port = htons((uint16_t)n);
         return !IN6_IS_ADDR_MULTICAST(&v6->sin6_addr) &&
-               !IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr);
+               !IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr) &&
+               !IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr); /* of which link? */
     }
     return false;
 }
@@ -136,7 +137,8 @@ bool config_peer_set(struct peer_config *peer, const char *key, const char *valu
     if (strcmp(key, "address") == 0) {
         return (config_parse_address(value, &peer->address) &&
                 !config_any_host(&peer->address)) ||
-               fail(errp, key, "is not ADDRESS or ADDRESS:PORT of a host");
+               fail(errp, key,
+                    "is not ADDRESS or ADDRESS:PORT of a host; none is link-local");
     }
     if (strcmp(key, "secret-file") == 0) {
         if (!*value) {

@@ -176,7 +176,7 @@ bool claim_is_proved(const struct claim *claim);
 /* Limits of what others can make this host remember. */
 #define DIRECTORY_MAX_CLAIMS 65536u /* of one peer: what 1,024 VMs can hold */
 #define DIRECTORY_MAX_ASKED  4096u  /* addresses that nobody is known to have */
-#define DIRECTORY_VM_ASKED   128u   /* those of them that one VM asked for */
+#define DIRECTORY_VM_ASKED   128u   /* those that one VM asked for, if others leave it */
 /*
  * So long the owner of an address that stands still is waited for, at most: then its
  * peers' time runs.  The most that can be said, and what holds from then on for those
@@ -245,7 +245,10 @@ void directory_look(const char *network, const struct pvrdma_gid *gid);
 bool directory_want(const struct vm *vm, const struct route *route, const char *network,
                     const struct pvrdma_gid *gid);
 
-/* The interned form of @network if any VM here has ever been in it, or NULL. */
+/*
+ * The interned form of @network, or NULL: then no VM here has ever been in it.  It may be
+ * another name of this process: then there is nothing under it.
+ */
 const char *directory_network(const char *network);
 
 enum claim_result {

@@ -16,8 +16,9 @@
  * long, for whoever waits for it, again and again.  While the answer is not there, and
  * for a second after it was "nobody", the entry says so and is in the workers' index: an
  * address costs one question in that time, however many datagrams are sent there.  Such
- * entries are bounded, those of a VM besides, so that a guest that tries addresses fills
- * no table of others.
+ * entries are bounded, those of a VM besides: the fewer places there are left the fewer
+ * it may have (share()), so that guests that try addresses, however many, leave some to
+ * others.
  *
  * A link that is lost may be back in a moment, as if nothing had been: its daemon was
  * replaced.  After a restart of this one it is so with all of them, and nothing is known.
@@ -106,6 +107,15 @@ bool directory_expects(void)
     return until && now_ns() < until;
 }
 
+/*
+ * How many of @all places one VM may have when so many are taken: @most, or an eighth of
+ * what is left.  As many VMs as there may be have some of each other's.
+ */
+static unsigned share(unsigned all, unsigned taken, unsigned most)
+{
+    return MIN(most, (all - taken) / 8);
+}
+
 /* ---- asking ---- */
 
 static struct asking *list_of(const struct entry *e)
@@ -187,7 +197,8 @@ static bool ask(struct entry *e, uint32_t asker)
         return true;
     }
     if (n_asked >= DIRECTORY_MAX_ASKED ||
-        (asker != ASKER_NONE && vm_asked[asker] >= DIRECTORY_VM_ASKED)) {
+        (asker != ASKER_NONE &&
+         vm_asked[asker] >= share(DIRECTORY_MAX_ASKED, n_asked, DIRECTORY_VM_ASKED))) {
         stats.too_many++;
         return false;
     }
@@ -313,7 +324,7 @@ static bool may_want(const struct want *w)
             n++;
         }
     }
-    return n_wants < MAX_WANTS && n < VM_WANTS;
+    return n < share(MAX_WANTS, n_wants, VM_WANTS);
 }
 
 bool directory_want(const struct vm *vm, const struct route *route, const char *network,

@@ -392,9 +392,8 @@ static void begin(struct conn *c)
 /* The connection that @b is about, of one of this host's queue pairs. */
 static struct conn *conn_of_bind(const struct peer_bind *b)
 {
-    GQuark network = g_quark_try_string(b->network);
-    const struct route *route =
-        network ? route_find(g_quark_to_string(network), &b->dgid) : NULL;
+    const char *network = directory_network(b->network);
+    const struct route *route = network ? route_find(network, &b->dgid) : NULL;
     struct vm *vm = route ? atomic_load(&route->vm) : NULL;
     struct qp *qp = vm ? objects_qp_by_qpn(&vm->objects, b->dqpn) : NULL;
     struct conn *c = qp ? qp->req.conn : NULL;

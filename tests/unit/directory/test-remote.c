@@ -644,6 +644,46 @@ static void test_want_bounds(void)
     end();
 }
 
+/* Many VMs that ask for all they can get leave some to another, of either list. */
+static void test_shares(void)
+{
+    enum { GREEDY = 64 };
+    struct vm *many = g_new0(struct vm, GREEDY + 1);
+    unsigned before, i;
+
+    begin();
+    directory_set_reachable(true);
+    for (i = 0; i <= GREEDY; i++) {
+        many[i].id = i;
+    }
+    for (i = 0; i < 200 * GREEDY; i++) { /* the list is full, with no turn between */
+        want(&many[i % GREEDY], i);
+    }
+    want(&many[GREEDY], 50000);
+    turn(5);
+    before = asks;
+    g_assert_cmpuint(last_asked.raw[14] << 8 | last_asked.raw[15], ==, 50000);
+    for (i = 0; i < 200 * GREEDY; i++) {
+        want(&many[i % GREEDY], i);
+        if (i % 256 == 255) {
+            turn(1);
+        }
+    }
+    turn(5);
+    g_assert_cmpuint(stats().too_many, >, 0);
+    g_assert_cmpuint(asks, >, before);
+    g_assert_cmpuint(stats().asked, <, DIRECTORY_MAX_ASKED);
+    before = asks;
+    for (i = 0; i < 8; i++) {
+        want(&many[GREEDY], 50001 + i);
+        turn(1);
+    }
+    g_assert_cmpuint(asks, ==, before + 8);
+    directory_set_engine(NULL);
+    end();
+    g_free(many);
+}
+
 /* ---- threads ---- */
 
 /*
@@ -735,6 +775,7 @@ int main(int argc, char **argv)
     g_test_add_func("/remote/expect", test_expect);
     g_test_add_func("/remote/expect-end", test_expect_end);
     g_test_add_func("/remote/want-bounds", test_want_bounds);
+    g_test_add_func("/remote/shares", test_shares);
     g_test_add_func("/remote/threads", test_threads);
     return g_test_run();
 }
