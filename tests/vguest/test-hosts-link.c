@@ -428,6 +428,20 @@ static char *rule_of(const char *words)
 }
 
 /*
+ * Have queue pairs' connections at host @i, whoever has made them, a timer for when
+ * nothing passes?  A firewall forgets those that are silent for long.
+ */
+static bool are_kept(unsigned i)
+{
+    g_autofree char *command =
+        g_strdup_printf("awk '$4 == \"01\" && /:%04X / && $6 ~ /^02:/ { n++ } "
+                        "END { exit n < %u }' /proc/self/net/tcp",
+                        hosts_port(), N_QPS);
+
+    return netns_run(net, i, command);
+}
+
+/*
  * Hosts that drop what no rule lets in have the documentation's rules: links, connections
  * and datagrams pass, and neither another port nor another host.
  */
@@ -483,6 +497,14 @@ static void test_firewall(void)
     ud_passes(&ud.s[0], &ud.s[1], (struct dg){.len = 100, .wr_id = 1});
     ud_passes(&ud.s[1], &ud.s[0], (struct dg){.len = 100, .wr_id = 2});
     vgt_traffic_run(&t, 20);
+    for (unsigned i = 0; i < 2; i++) {
+        int64_t begun = vg_now_ns();
+
+        while (!are_kept(i)) {
+            g_assert_cmpint(vg_now_ns() - begun, <, 30000000000);
+            g_usleep(20000);
+        }
+    }
 
     listener = netns_listen(net, 1, other);
     g_assert_true(netns_calls(net, 0, 1, port, VGT_WAIT_MS));

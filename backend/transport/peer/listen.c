@@ -257,7 +257,8 @@ static int open_socket(const struct sockaddr_storage *address)
     if (fd < 0) {
         return -errno;
     }
-    /* Connections have the listener's TCP_NODELAY. */
+    /* Connections have the listener's TCP_NODELAY, and are kept alive as it would be. */
+    peer_keep_alive(fd);
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) < 0 ||
         (address->ss_family == AF_INET6 &&

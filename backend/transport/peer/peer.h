@@ -81,6 +81,12 @@ const struct sockaddr_storage *peer_address(const struct peer *peer);
 const struct sockaddr_storage *peer_own_address(const struct peer *peer);
 /* How much of either is used. */
 socklen_t peer_address_len(const struct sockaddr_storage *address);
+/*
+ * By @fd something passes each minute, so that no firewall or NAT between the hosts
+ * forgets it, and one that is gone is seen within two.  For queue pairs' connections;
+ * links have PING.
+ */
+void peer_keep_alive(int fd);
 
 /* End the link, and connect anew: what came by it makes no sense. */
 void peer_reset(struct peer *peer, const char *why);

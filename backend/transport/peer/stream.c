@@ -14,6 +14,21 @@
 
 #include "transport/peer/peer.h"
 
+void peer_keep_alive(int fd)
+{
+    static const struct {
+        int level, name, value;
+    } options[] = {{IPPROTO_TCP, TCP_KEEPIDLE, 60},
+                   {IPPROTO_TCP, TCP_KEEPINTVL, 10},
+                   {IPPROTO_TCP, TCP_KEEPCNT, 6},
+                   {SOL_SOCKET, SO_KEEPALIVE, 1}};
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(options); i++) {
+        setsockopt(fd, options[i].level, options[i].name, &options[i].value,
+                   sizeof(options[i].value));
+    }
+}
+
 void stream_open(struct peer_stream *s, int fd)
 {
     int on = 1;

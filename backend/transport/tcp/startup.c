@@ -498,6 +498,7 @@ static int begin_connect(struct vm *vm, const struct sockaddr_storage *to,
         return -1;
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    peer_keep_alive(fd);
     return fd;
 }
 
