@@ -721,6 +721,57 @@ static void test_crossed(void)
     host_wait_up(host0, 1, false);
 }
 
+/* False: it is turned away, though it has proved who it is. */
+static bool links_as(struct fake *f, unsigned from)
+{
+    struct peer_msg m;
+
+    fake_init(f, from);
+    fake_call(f, from);
+    get_hello(f);
+    put_auth(f);
+    if (get_msg(f, &m, NULL)) {
+        return true;
+    }
+    close(f->fd);
+    return false;
+}
+
+/*
+ * Links that come one after the other, as fast as they can: that ends, and the next one
+ * comes up all the same when a second has passed.
+ */
+static void test_too_often(void)
+{
+    static const struct host_opts o = {.n_peers = 3};
+    int64_t begun = vg_now_ns();
+    unsigned n = 0;
+    struct fake f;
+
+    host0 = host_start(0, &o);
+    while (links_as(&f, 1)) {
+        close(f.fd);
+        n++;
+        if (vg_now_ns() - begun > 60000000000) {
+            g_test_skip("not that many links are made in a minute here");
+            stop_host0();
+            return;
+        }
+    }
+    g_assert_cmpuint(n, >=, 256);
+    links_as(&f, 2); /* another's come up */
+    check_ping(&f, 20);
+    close(f.fd);
+    begun = vg_now_ns();
+    while (!links_as(&f, 1)) {
+        g_assert_cmpint(vg_now_ns() - begun, <, 60000000000);
+        g_usleep(100000);
+    }
+    check_ping(&f, 21);
+    close(f.fd);
+    stop_host0();
+}
+
 /* A host whose name comes before host0's: its call takes the place of host0's own. */
 static void test_crossed_first(void)
 {
@@ -829,6 +880,7 @@ int main(int argc, char **argv)
     g_test_add_func("/peer/nothing", test_nothing);
     g_test_add_func("/peer/reload", test_reload);
     g_test_add_func("/peer/crossed-first", test_crossed_first);
+    g_test_add_func("/peer/too-often", test_too_often);
     g_test_add_func("/peer/fake/link", test_fake);
     g_test_add_func("/peer/fake/slow", test_slow_fake);
     g_test_add_func("/peer/fake/bad-hello", test_bad_hello);

@@ -93,6 +93,8 @@ static void got_auth(struct peer_link *l, const struct peer_msg *m)
     proof_of(l, !l->role, proof);
     if (!peer_auth_same(proof, m->proof)) {
         link_close(l, PEER_CLOSE_PROOF, "it does not have our secret");
+    } else if (!peer_may_link(l->peer)) {
+        link_close(l, 0, "it links too often");
     } else if (!peer_take_link(l->peer, l)) {
         link_close(l, PEER_CLOSE_CROSSED, "there is another link");
     } else {

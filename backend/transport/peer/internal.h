@@ -122,6 +122,7 @@ struct peer {
     unsigned backoff_ms;
     uint8_t instance[16]; /* of the daemon at the other end of @link */
     gint64 since;         /* us: in this state */
+    gint64 links_paid;    /* us: see peer_may_link() */
 
     /* For other threads: */
     _Atomic bool up;
@@ -141,6 +142,11 @@ struct peer {
 /* Who calls by that HELLO; NULL: nobody that is known. */
 struct peer *peer_of_hello(const struct peer_hello *h,
                            const struct sockaddr_storage *from);
+/*
+ * Another one that comes up?  All that it has claimed is gone over with each, so whoever
+ * links again and again would have the main thread.
+ */
+bool peer_may_link(const struct peer *peer);
 /* @l has proved to be @peer's.  False: there is one already, which is to be kept. */
 bool peer_take_link(struct peer *peer, struct peer_link *l);
 /* It is up: everybody is told. */

@@ -22,6 +22,9 @@
 
 #define BACKOFF_MIN_MS 100u
 #define BACKOFF_MAX_MS 5000u
+/* A peer's links: so many at once, and one more each LINKS_US. */
+#define LINKS_MAX 256
+#define LINKS_US  (G_USEC_PER_SEC / 2)
 /* The host whose name comes second calls so much later. */
 #define SECOND_MS 300u
 
@@ -253,6 +256,11 @@ static bool replaces(const struct peer *peer, const struct peer_link *l)
     return (link_role(l) == PEER_INITIATOR) == name_is_first(peer);
 }
 
+bool peer_may_link(const struct peer *peer)
+{
+    return peer->links_paid - g_get_monotonic_time() < LINKS_MAX * LINKS_US;
+}
+
 bool peer_take_link(struct peer *peer, struct peer_link *l)
 {
     if (peer->gone || (peer->link && !replaces(peer, l))) {
@@ -278,6 +286,7 @@ void peer_link_up(struct peer *peer, struct peer_link *l)
     peer->ended = false;
     memcpy(peer->instance, link_hello(l)->instance, sizeof(peer->instance));
     peer->since = g_get_monotonic_time();
+    peer->links_paid = MAX(peer->links_paid, peer->since) + LINKS_US;
     peer->backoff_ms = BACKOFF_MIN_MS;
     peer->links++;
     queue_open(&peer->queue, peer->cfg->max_queued);
