@@ -133,6 +133,9 @@ static void test_whole(void)
     for (unsigned i = 0; i < OF_ONE; i++) {
         g_assert_true(is_open(fd[i]));
     }
+    /* What is not is for its host's oldest, though there is room for others. */
+    take_copy(0);
+    g_assert_false(is_open(fd[0]));
     startup_close();
     close(one[1]);
     close(pair[0]);
