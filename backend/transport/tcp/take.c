@@ -208,34 +208,18 @@ static bool may_pick(const struct conn *c, struct peer *peer)
     return (ours && park_has(ours)) || (theirs && park_has(theirs));
 }
 
-/* Are so many under way that @c waits until one of them ends? */
-static bool has_to_wait(struct conn *c, struct park_host *h)
-{
-    if (h->n_taking < TAKE_MAX) {
-        return false;
-    }
-    setup_wait_in(c, &h->waiting);
-    look_soon();
-    return true;
-}
-
 bool take_begin(struct conn *c, struct peer *peer)
 {
-    struct park_host *h;
-
     if (!peer || c->took || !c->initiator) {
         return false;
     }
-    h = park_host(peer);
     if (!may_pick(c, peer)) {
         /* What it waited for, if it did, is the next one's. */
-        setup_go_on(&h->waiting, 1);
+        setup_go_on(&park_host(peer)->waiting, 1);
         return false;
     }
-    if (!has_to_wait(c, h)) {
-        setup_ask_over(c);
-        conn_owe(c, OWED_TAKE);
-    }
+    setup_ask_over(c);
+    conn_owe(c, OWED_TAKE);
     return true;
 }
 
@@ -257,6 +241,7 @@ static bool send_take(struct conn *c, struct parked *p, struct peer_take *t)
 bool take_pay(struct conn *c)
 {
     struct peer_take t;
+    struct park_host *h;
     struct peer *peer;
     struct parked *p;
     bool had = c->s;
@@ -265,7 +250,10 @@ bool take_pay(struct conn *c)
         setup_ask(c); /* which sees why */
         return false;
     }
-    if (has_to_wait(c, park_host(peer))) {
+    h = park_host(peer);
+    if (h->n_taking >= TAKE_MAX) { /* until one of them ends */
+        setup_wait_in(c, &h->waiting);
+        look_soon();
         return false;
     }
     setup_bind_of(c, &t.bind);
