@@ -197,7 +197,7 @@ struct vm_datapath {
 
     /* Datagrams of other hosts, transport/peer/ud.c's. */
     struct peer_account *outbound; /* the worker's; NULL: it has sent none there */
-    _Atomic uint64_t inbound;      /* bytes that wait to be delivered */
+    _Atomic uint64_t inbound, inbound_mads; /* bytes that wait to be delivered */
 };
 
 #endif /* PVRDMAD_VM_DATAPATH_H */

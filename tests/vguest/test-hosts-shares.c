@@ -4,6 +4,7 @@
  * all that it can get, and another notices nothing.
  */
 #include "fakehost.h"
+#include "ud.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -456,6 +457,107 @@ static void test_connections(gconstpointer opaque)
     end();
 }
 
+/* ---- datagrams ---- */
+
+#define N_FLOODS  5u /* VMs 1 to 5 */
+#define N_OTHER   8u /* datagrams of VM 0 */
+#define N_MADS    4u /* of VM 6, and of a VM that floods */
+#define FLOOD_LEN 4096u
+
+static void ud_side(struct vgt_side *s, unsigned vm)
+{
+    struct vgt_opts o;
+
+    ud_options(&o, VGT_EXTENDED);
+    vgt_side_open(s, vm, &o, 0);
+    g_assert_cmpint(vg_ud_to_rts(s->qp, QKEY), ==, 0);
+}
+
+static void sends_some(struct vgt_side *s, struct dg d, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        d.wr_id = i;
+        ud_send(s, s, d);
+        vgt_expect(s->scq, i, PVRDMA_WC_SUCCESS);
+    }
+}
+
+/* Each of them has as much that waits as it can. */
+static void flood(struct vgt_side *s, const struct pvrdma_gid *to)
+{
+    bool any;
+
+    do {
+        any = false;
+        for (unsigned i = 0; i < N_FLOODS; i++) {
+            sends_some(&s[i], (struct dg){.to = to, .qpn = 2, .len = FLOOD_LEN}, 32);
+            any |= ud_dropped(i + 1, "link_full") == 0;
+        }
+    } while (any);
+}
+
+/*
+ * VMs flood a host that does not read: of another VM's datagrams none is dropped, nor any
+ * management datagram, those of a VM that floods among them.
+ */
+static void test_datagrams(void)
+{
+    struct host_opts o = opts_of("peer-timeout=60");
+    struct pvrdma_gid far = vg_gid(60);
+    struct peer_msg m = {
+        .type = PEER_MSG_CLAIM,
+        .claim = {.gid = far, .owner = {7, 1}, .generation = 1, .network = "lan"}};
+    struct vgt_side floods[N_FLOODS], other, gsi, own;
+    unsigned others = 0, mads = 0;
+    struct dg mad = UD_MAD;
+    struct fake f;
+
+    o.peer_keys = "max-queued=1M";
+    host[0] = vgt_daemon = host_start(0, &o);
+    fake_init(&f, 1);
+    f.hello.features = PEER_FEATURE_CLAIMS | PEER_FEATURE_DATAGRAMS;
+    f.hello.timeout_ms = 60000;
+    fake_link(&f, 1);
+    check_ping(&f, 1);
+    ud_side(&other, 0);
+    ud_gsi_open(&gsi, 6);
+    for (unsigned i = 0; i < N_FLOODS - 1; i++) {
+        ud_side(&floods[i], i + 1);
+    }
+    ud_gsi_open(&own, N_FLOODS);
+    floods[N_FLOODS - 1] = own;
+    floods[N_FLOODS - 1].qp =
+        vg_qp_new(own.pd, own.scq, own.rcq, &(struct vg_qp_opts){.type = PVRDMA_QPT_UD});
+    g_assert_cmpint(vg_ud_to_rts(floods[N_FLOODS - 1].qp, QKEY), ==, 0);
+
+    put_msg(&f, &m);
+    check_ping(&f, 2);
+    flood(floods, &far);
+    mad.to = &far;
+    sends_some(&other, (struct dg){.to = &far, .qpn = 3, .len = 256}, N_OTHER);
+    sends_some(&gsi, mad, N_MADS);
+    sends_some(&own, mad, N_MADS);
+    g_assert_cmpint(ud_dropped(0, "link_full"), ==, 0);
+    g_assert_cmpint(ud_dropped(6, "link_full"), ==, 0);
+    while (others < N_OTHER || mads < 2 * N_MADS) {
+        g_assert_true(get_msg(&f, &m, NULL));
+        if (m.type == PEER_MSG_DATAGRAM) {
+            others += m.datagram.dqpn == 3;
+            mads += m.datagram.dqpn == 1;
+        }
+    }
+    vg_qp_free(floods[N_FLOODS - 1].qp);
+    for (unsigned i = 0; i < N_FLOODS - 1; i++) {
+        vgt_side_close(&floods[i]);
+    }
+    vgt_side_close(&own);
+    vgt_side_close(&gsi);
+    vgt_side_close(&other);
+    vg_daemon_stop(host[0]);
+    close(f.fd);
+    host[0] = vgt_daemon = NULL;
+}
+
 int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 240);
@@ -466,5 +568,6 @@ int main(int argc, char **argv)
                          test_connections);
     g_test_add_data_func("/hosts-shares/connections/called", GUINT_TO_POINTER(0),
                          test_connections);
+    g_test_add_func("/hosts-shares/datagrams", test_datagrams);
     return vgt_run();
 }

@@ -4,6 +4,7 @@
 #define PVRDMAD_PEER_INTERNAL_H
 
 #include <pthread.h>
+#include <sys/queue.h>
 
 #include "log.h"
 #include "transport/peer/auth.h"
@@ -45,19 +46,29 @@ void peers_random(void *out, size_t len);
 
 /* ---- what waits to be sent (queue.c) ---- */
 
+enum { QUEUE_CONTROL, QUEUE_MAD, QUEUE_DATA, QUEUE_KINDS };
+
+/* What one account has of a kind that waits; there is none without. */
+struct peer_flow {
+    TAILQ_ENTRY(peer_flow) link;
+    void *key; /* see queue.c */
+    struct peer_out *first, **last;
+    uint64_t bytes;
+};
+
 struct peer_queue {
     /*
      * Protects all of this.  A leaf: nothing else is taken under it.
      */
     pthread_mutex_t lock;
-    struct peer_out *first[2], **last[2]; /* control, then datagrams */
-    uint64_t bytes[2];
+    struct peer_flow control;
+    TAILQ_HEAD(, peer_flow) ready; /* of datagrams, who is served next first */
+    GHashTable *flows;             /* the same, by key */
+    uint64_t bytes[QUEUE_KINDS];
     uint64_t max_data;
     bool open;        /* the link is up */
     uint64_t dropped; /* did not fit, or was left when the link broke */
 };
-
-enum { QUEUE_CONTROL, QUEUE_DATA };
 
 void queue_init(struct peer_queue *q);
 void queue_fini(struct peer_queue *q);
@@ -65,9 +76,9 @@ void queue_open(struct peer_queue *q, uint64_t max_data);
 /* What is in it is dropped. */
 void queue_close(struct peer_queue *q);
 /* The next message, which still counts; NULL: none. */
-struct peer_out *queue_pop(struct peer_queue *q, unsigned *which);
+struct peer_out *queue_pop(struct peer_queue *q);
 /* A popped one was sent, or is dropped with the link. */
-void queue_done(struct peer_queue *q, struct peer_out *out, unsigned which, bool sent);
+void queue_done(struct peer_queue *q, struct peer_out *out, bool sent);
 uint64_t queue_bytes(struct peer_queue *q, uint64_t *dropped);
 
 void queues_start(void);

@@ -148,7 +148,7 @@ void link_close(struct peer_link *l, unsigned tell, const char *why)
         leave_early(l);
     }
     for (unsigned i = 0; i < l->n_sending; i++) {
-        queue_done(&peer->queue, l->sending[i].out, l->sending[i].which, false);
+        queue_done(&peer->queue, l->sending[i], false);
     }
     l->n_sending = 0;
     if (peer) {
@@ -233,14 +233,12 @@ static bool write_early(struct peer_link *l)
 static void fill_batch(struct peer_link *l)
 {
     while (l->n_sending < BATCH) {
-        unsigned which;
-        struct peer_out *out = queue_pop(&l->peer->queue, &which);
+        struct peer_out *out = queue_pop(&l->peer->queue);
 
         if (!out) {
             return;
         }
-        l->sending[l->n_sending].out = out;
-        l->sending[l->n_sending++].which = which;
+        l->sending[l->n_sending++] = out;
     }
 }
 
@@ -250,9 +248,9 @@ static void sent(struct peer_link *l, size_t n)
     unsigned done = 0;
 
     l->sending_pos += n;
-    while (done < l->n_sending && l->sending_pos >= l->sending[done].out->len) {
-        l->sending_pos -= l->sending[done].out->len;
-        queue_done(&l->peer->queue, l->sending[done].out, l->sending[done].which, true);
+    while (done < l->n_sending && l->sending_pos >= l->sending[done]->len) {
+        l->sending_pos -= l->sending[done]->len;
+        queue_done(&l->peer->queue, l->sending[done], true);
         l->peer->sent_messages++;
         done++;
     }
@@ -267,8 +265,8 @@ static ssize_t write_batch(struct peer_link *l)
     for (unsigned i = 0; i < l->n_sending; i++) {
         size_t skip = i ? 0 : l->sending_pos;
 
-        iov[i].iov_base = l->sending[i].out->bytes + skip;
-        iov[i].iov_len = l->sending[i].out->len - skip;
+        iov[i].iov_base = l->sending[i]->bytes + skip;
+        iov[i].iov_len = l->sending[i]->len - skip;
     }
     return stream_write(&l->stream, iov, l->n_sending);
 }

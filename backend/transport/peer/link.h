@@ -29,10 +29,7 @@ struct peer_link {
     size_t in_len, in_size;
     uint8_t early[EARLY_SIZE];
     size_t early_len, early_pos;
-    struct {
-        struct peer_out *out;
-        unsigned which; /* queue */
-    } sending[BATCH];
+    struct peer_out *sending[BATCH];
     unsigned n_sending;
     size_t sending_pos; /* in the first */
 

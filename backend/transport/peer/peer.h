@@ -113,11 +113,15 @@ bool peer_send_taken(struct peer *peer, const struct peer_taken *taken);
 bool peer_send_claim(struct peer *peer, enum peer_msg_type type,
                      const struct peer_claim *claim);
 
+/* Management datagrams that may wait, for each peer and of each account. */
+#define PEER_MAX_MADS    (256u << 10)
+#define PEER_MAX_MADS_OF (128u << 10)
+
 /* What a VM has on its way to peers; it may be gone before that is. */
 struct peer_account {
     _Atomic unsigned refs;
-    _Atomic uint64_t queued; /* bytes */
-    uint64_t max;
+    _Atomic uint64_t queued, queued_mads; /* bytes */
+    uint64_t max;                         /* of @queued */
 };
 
 /* Any thread, like all that follows. */
@@ -129,6 +133,7 @@ struct peer_out {
     struct peer_out *next;
     struct peer_account *account;
     uint32_t len;
+    bool mad; /* a datagram for a connection manager and its like, of QP 1 */
     uint8_t bytes[];
 };
 
@@ -138,7 +143,8 @@ void peer_out_free(struct peer_out *out);
 
 /*
  * Send @out, a datagram, which is no longer the caller's.  False: it was dropped, as the
- * link is down, or @account or the peer has too much that waits (max-queued).
+ * link is down, or @account has too much that waits, of what the peer may have
+ * (max-queued) or of all.
  */
 bool peer_send_datagram(struct peer *peer, struct peer_account *account,
                         struct peer_out *out);

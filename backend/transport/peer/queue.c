@@ -2,9 +2,13 @@
 /*
  * What waits to be sent to a peer.
  *
- * A peer has two queues, one for datagrams, which workers fill, and one for all else,
- * which goes first.  Each is bounded in bytes, and so is what one VM has in all of them;
- * what does not fit is dropped and counted.  While a link is down nothing waits.
+ * A peer has a queue for each VM's datagrams, which workers fill, another one for each
+ * VM's management datagrams, and one for all else, which goes first.  The VMs' are served
+ * in turn, a datagram each, so nobody waits behind another one's flood.  What waits is
+ * bounded in bytes: of each kind, and what one VM has for all peers.  Of what a peer may
+ * have of a kind a VM has no more than it leaves free, but one datagram in any case: who
+ * floods drops his own only.  What does not fit is dropped and counted.  While a link is
+ * down nothing waits.
  *
  * Whoever queues something wakes the main thread, once until it has looked; only that
  * writes to sockets.  A message counts until its last byte is with the kernel.
@@ -48,16 +52,24 @@ static uint64_t cost(const struct peer_out *out)
     return OVERHEAD + sizeof(*out) + out->len;
 }
 
-/* False: it has too much. */
-static bool charge(struct peer_account *account, uint64_t bytes)
+static _Atomic uint64_t *queued_of(struct peer_account *account,
+                                   const struct peer_out *out)
 {
-    uint64_t now = atomic_load_explicit(&account->queued, memory_order_relaxed);
+    return out->mad ? &account->queued_mads : &account->queued;
+}
+
+/* False: it has too much. */
+static bool charge(struct peer_account *account, const struct peer_out *out)
+{
+    uint64_t max = out->mad ? PEER_MAX_MADS_OF : account->max;
+    _Atomic uint64_t *queued = queued_of(account, out);
+    uint64_t now = atomic_load_explicit(queued, memory_order_relaxed);
 
     do {
-        if (now + bytes > account->max) {
+        if (now + cost(out) > max) {
             return false;
         }
-    } while (!atomic_compare_exchange_weak(&account->queued, &now, now + bytes));
+    } while (!atomic_compare_exchange_weak(queued, &now, now + cost(out)));
     atomic_fetch_add(&account->refs, 1);
     return true;
 }
@@ -70,6 +82,7 @@ struct peer_out *peer_out_new(const struct peer_msg *m)
 
     out->next = NULL;
     out->account = NULL;
+    out->mad = data && m->datagram.dqpn == 1;
     out->len = (uint32_t)peer_msg_put(m, out->bytes);
     /* As it counts: many small ones may wait. */
     return g_realloc(out, sizeof(*out) + out->len);
@@ -78,7 +91,7 @@ struct peer_out *peer_out_new(const struct peer_msg *m)
 void peer_out_free(struct peer_out *out)
 {
     if (out->account) {
-        atomic_fetch_sub(&out->account->queued, cost(out));
+        atomic_fetch_sub(queued_of(out->account, out), cost(out));
         peer_account_unref(out->account);
     }
     g_free(out);
@@ -86,17 +99,55 @@ void peer_out_free(struct peer_out *out)
 
 /* ---- a queue ---- */
 
+static unsigned kind_of(const struct peer_out *out)
+{
+    return !out->account ? QUEUE_CONTROL : out->mad ? QUEUE_MAD : QUEUE_DATA;
+}
+
+/* An account's flows: pointers to it are even. */
+static void *key_of(const struct peer_out *out)
+{
+    return (uint8_t *)out->account + out->mad;
+}
+
+static void flow_init(struct peer_flow *f, void *key)
+{
+    *f = (struct peer_flow){.key = key, .last = &f->first};
+}
+
+static void flow_put(struct peer_flow *f, struct peer_out *out)
+{
+    *f->last = out;
+    f->last = &out->next;
+    f->bytes += cost(out);
+}
+
+static struct peer_out *flow_get(struct peer_flow *f)
+{
+    struct peer_out *out = f->first;
+
+    if (out) {
+        f->first = out->next;
+        f->last = out->next ? f->last : &f->first;
+        f->bytes -= cost(out);
+        out->next = NULL;
+    }
+    return out;
+}
+
 void queue_init(struct peer_queue *q)
 {
     memset(q, 0, sizeof(*q));
     pthread_mutex_init(&q->lock, NULL);
-    q->last[QUEUE_CONTROL] = &q->first[QUEUE_CONTROL];
-    q->last[QUEUE_DATA] = &q->first[QUEUE_DATA];
+    flow_init(&q->control, NULL);
+    TAILQ_INIT(&q->ready);
+    q->flows = g_hash_table_new(NULL, NULL);
 }
 
 void queue_fini(struct peer_queue *q)
 {
     queue_close(q);
+    g_hash_table_destroy(q->flows);
     pthread_mutex_destroy(&q->lock);
 }
 
@@ -108,76 +159,104 @@ void queue_open(struct peer_queue *q, uint64_t max_data)
     pthread_mutex_unlock(&q->lock);
 }
 
-static void free_all(struct peer_out *out)
+/* Of datagrams, in turn.  The lock is held. */
+static struct peer_out *next_datagram(struct peer_queue *q)
 {
-    while (out) {
-        struct peer_out *next = out->next;
+    struct peer_flow *f = TAILQ_FIRST(&q->ready);
+    struct peer_out *out;
 
-        peer_out_free(out);
-        out = next;
+    if (!f) {
+        return NULL;
     }
+    out = flow_get(f);
+    TAILQ_REMOVE(&q->ready, f, link);
+    if (f->first) {
+        TAILQ_INSERT_TAIL(&q->ready, f, link);
+    } else {
+        g_hash_table_remove(q->flows, f->key);
+        g_free(f);
+    }
+    return out;
+}
+
+static struct peer_out *next_out(struct peer_queue *q)
+{
+    struct peer_out *out = flow_get(&q->control);
+
+    return out ? out : next_datagram(q);
 }
 
 void queue_close(struct peer_queue *q)
 {
-    struct peer_out *left[2];
+    struct peer_out *left = NULL, *out;
 
     pthread_mutex_lock(&q->lock);
     q->open = false;
-    for (unsigned i = 0; i < 2; i++) {
-        left[i] = q->first[i];
-        for (struct peer_out *out = left[i]; out; out = out->next) {
-            q->bytes[i] -= cost(out);
-            q->dropped++;
-        }
-        q->first[i] = NULL;
-        q->last[i] = &q->first[i];
+    while ((out = next_out(q))) {
+        q->bytes[kind_of(out)] -= cost(out);
+        q->dropped++;
+        out->next = left;
+        left = out;
     }
     pthread_mutex_unlock(&q->lock);
-    free_all(left[QUEUE_CONTROL]);
-    free_all(left[QUEUE_DATA]);
+    while ((out = left)) {
+        left = out->next;
+        peer_out_free(out);
+    }
 }
 
-static bool queue_push(struct peer_queue *q, struct peer_out *out, unsigned which)
+/* Its flow, if there is room for it; the lock is held.  NULL: there is none. */
+static struct peer_flow *flow_for(struct peer_queue *q, const struct peer_out *out)
 {
-    bool ok;
+    unsigned kind = kind_of(out);
+    uint64_t max = kind == QUEUE_MAD ? PEER_MAX_MADS : q->max_data, left;
+    struct peer_flow *f;
+
+    if (kind == QUEUE_CONTROL) {
+        return cost(out) + q->bytes[kind] <= PEER_MAX_CONTROL ? &q->control : NULL;
+    }
+    left = max - MIN(max, q->bytes[kind]);
+    f = g_hash_table_lookup(q->flows, key_of(out));
+    if (f) {
+        return f->bytes + cost(out) <= left ? f : NULL;
+    }
+    f = g_new(struct peer_flow, 1); /* the first one is always taken */
+    flow_init(f, key_of(out));
+    TAILQ_INSERT_TAIL(&q->ready, f, link);
+    g_hash_table_insert(q->flows, f->key, f);
+    return f;
+}
+
+static bool queue_push(struct peer_queue *q, struct peer_out *out)
+{
+    struct peer_flow *f;
 
     pthread_mutex_lock(&q->lock);
-    ok = q->open && cost(out) + q->bytes[which] <=
-                        (which == QUEUE_DATA ? q->max_data : PEER_MAX_CONTROL);
-    if (ok) {
-        q->bytes[which] += cost(out);
-        *q->last[which] = out;
-        q->last[which] = &out->next;
+    f = q->open ? flow_for(q, out) : NULL;
+    if (f) {
+        flow_put(f, out);
+        q->bytes[kind_of(out)] += cost(out);
     } else {
         q->dropped++;
     }
     pthread_mutex_unlock(&q->lock);
-    return ok;
+    return f;
 }
 
-struct peer_out *queue_pop(struct peer_queue *q, unsigned *which)
+struct peer_out *queue_pop(struct peer_queue *q)
 {
     struct peer_out *out;
 
     pthread_mutex_lock(&q->lock);
-    *which = q->first[QUEUE_CONTROL] ? QUEUE_CONTROL : QUEUE_DATA;
-    out = q->first[*which];
-    if (out) {
-        q->first[*which] = out->next;
-        if (!out->next) {
-            q->last[*which] = &q->first[*which];
-        }
-        out->next = NULL;
-    }
+    out = next_out(q);
     pthread_mutex_unlock(&q->lock);
     return out;
 }
 
-void queue_done(struct peer_queue *q, struct peer_out *out, unsigned which, bool sent)
+void queue_done(struct peer_queue *q, struct peer_out *out, bool sent)
 {
     pthread_mutex_lock(&q->lock);
-    q->bytes[which] -= cost(out);
+    q->bytes[kind_of(out)] -= cost(out);
     q->dropped += !sent;
     pthread_mutex_unlock(&q->lock);
     peer_out_free(out);
@@ -188,7 +267,7 @@ uint64_t queue_bytes(struct peer_queue *q, uint64_t *dropped)
     uint64_t bytes;
 
     pthread_mutex_lock(&q->lock);
-    bytes = q->bytes[QUEUE_CONTROL] + q->bytes[QUEUE_DATA];
+    bytes = q->bytes[QUEUE_CONTROL] + q->bytes[QUEUE_MAD] + q->bytes[QUEUE_DATA];
     *dropped = q->dropped;
     pthread_mutex_unlock(&q->lock);
     return bytes;
@@ -209,7 +288,7 @@ static void wake(struct peer *peer)
 bool peer_send_datagram(struct peer *peer, struct peer_account *account,
                         struct peer_out *out)
 {
-    if (!charge(account, cost(out))) {
+    if (!charge(account, out)) {
         pthread_mutex_lock(&peer->queue.lock);
         peer->queue.dropped++;
         pthread_mutex_unlock(&peer->queue.lock);
@@ -217,7 +296,7 @@ bool peer_send_datagram(struct peer *peer, struct peer_account *account,
         return false;
     }
     out->account = account;
-    if (!queue_push(&peer->queue, out, QUEUE_DATA)) {
+    if (!queue_push(&peer->queue, out)) {
         peer_out_free(out);
         return false;
     }
@@ -229,7 +308,7 @@ bool peer_send_control(struct peer *peer, const struct peer_msg *m)
 {
     struct peer_out *out = peer_out_new(m);
 
-    if (!queue_push(&peer->queue, out, QUEUE_CONTROL)) {
+    if (!queue_push(&peer->queue, out)) {
         peer_out_free(out);
         return false;
     }

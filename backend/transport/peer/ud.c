@@ -11,7 +11,8 @@
  *
  * On its way in it is a note to the VM that holds its address: that VM's worker
  * delivers it in the VM's turns, so a flood is on the account of whom it is for.  What
- * waits there is bounded too.  Its source must be an address that the peer which sent it
+ * waits there is bounded too, and that for its GSI QP apart: a flood keeps no connection
+ * manager from hearing.  Its source must be an address that the peer which sent it
  * has claimed: a host can speak for its own VMs only, whoever they say they are.
  *
  * Threads: ud_carry() the sender's worker, with its VM's token; what arrives the main
@@ -126,6 +127,24 @@ static uint64_t weight(const struct arrival *a)
     return OVERHEAD + a->len;
 }
 
+static _Atomic uint64_t *inbound_of(struct vm *vm, const struct arrival *a)
+{
+    return a->dg.path.dqpn == 1 ? &vm->dp.inbound_mads : &vm->dp.inbound;
+}
+
+/* False: the VM has too much that waits. */
+static bool counts(struct vm *vm, const struct arrival *a)
+{
+    uint64_t max = a->dg.path.dqpn == 1 ? UD_VM_IN_MADS : UD_VM_IN;
+    _Atomic uint64_t *inbound = inbound_of(vm, a);
+
+    if (atomic_fetch_add(inbound, weight(a)) + weight(a) > max) {
+        atomic_fetch_sub(inbound, weight(a));
+        return false;
+    }
+    return true;
+}
+
 static void deliver(struct note *n, struct vm *vm)
 {
     struct arrival *a = (struct arrival *)(void *)n;
@@ -135,7 +154,7 @@ static void deliver(struct note *n, struct vm *vm)
         .opcode = a->opcode, .flags = a->flags, .imm = a->imm, .length = a->len};
 
     if (vm) {
-        atomic_fetch_sub_explicit(&vm->dp.inbound, weight(a), memory_order_relaxed);
+        atomic_fetch_sub_explicit(inbound_of(vm, a), weight(a), memory_order_relaxed);
         route = route_find(vm->objects.network, &a->dg.path.dgid);
         if (route && atomic_load_explicit(&route->vm, memory_order_acquire) == vm) {
             comp_make_room(worker_self());
@@ -165,8 +184,7 @@ static void pass(struct vm *vm, const struct peer_datagram *d)
         .len = d->len,
     };
     memcpy(a->data, d->data, d->len);
-    if (atomic_fetch_add(&vm->dp.inbound, weight(a)) + weight(a) > UD_VM_IN) {
-        atomic_fetch_sub(&vm->dp.inbound, weight(a));
+    if (!counts(vm, a)) {
         count_one(&vm->dp.datagrams_dropped[DATAGRAM_TOO_MANY]);
         g_free(a);
         return;

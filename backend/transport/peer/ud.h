@@ -5,9 +5,13 @@
 
 #include "datapath/engine.h"
 
-/* Bytes of one VM's that wait for links, and that wait for a VM's worker, at most. */
-#define UD_VM_OUT (1u << 20)
-#define UD_VM_IN  (1u << 20)
+/*
+ * Bytes of one VM's that wait for links, and that wait for a VM's worker, at most; and
+ * of management datagrams, which are apart, the latter.
+ */
+#define UD_VM_OUT     (1u << 20)
+#define UD_VM_IN      (1u << 20)
+#define UD_VM_IN_MADS (256u << 10)
 
 /*
  * Carry @op, a datagram to an address that no VM of this host holds; @route: of that

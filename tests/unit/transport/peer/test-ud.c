@@ -9,7 +9,8 @@
 #include "transport/peer/ud.h"
 
 /* docs/hosts.md has that. */
-#define MOST (1u << 20)
+#define MOST      (1u << 20)
+#define MOST_MADS (256u << 10)
 
 static struct peer host;
 
@@ -40,6 +41,23 @@ static const struct directory_engine engine = {
     .held = held,
 };
 
+/* Management datagrams find room beside them, as many as there may be. */
+static void fill_mads(struct testdev *td, struct peer_datagram d)
+{
+    _Atomic uint64_t *dropped = &td->vm.dp.datagrams_dropped[DATAGRAM_TOO_MANY];
+    uint64_t before = atomic_load(dropped);
+    unsigned n = 0;
+
+    d.dqpn = 1;
+    d.len = 256;
+    while (atomic_load(dropped) == before) {
+        peers_self.datagram(&host, &d);
+        g_assert_cmpuint(++n, <=, MOST_MADS / 256);
+    }
+    g_assert_cmpuint(n, >, MOST_MADS / 1024);
+    g_assert_cmpuint(atomic_load(&td->vm.dp.inbound_mads), <=, MOST_MADS);
+}
+
 /* Datagrams of @len bytes, until one finds no room, and some more. */
 static void fill(struct testdev *td, struct peer_datagram *d, uint32_t len)
 {
@@ -61,8 +79,9 @@ static void fill(struct testdev *td, struct peer_datagram *d, uint32_t len)
     g_assert_cmpuint(atomic_load(&td->vm.dp.inbound), <=, MOST);
     g_assert_cmpuint((n - 1) * (uint64_t)len, <=, MOST);
     heap_assert_each("datagrams that wait", used, 1, MOST);
+    fill_mads(td, *d);
     vm_token_release(&td->vm);
-    while (atomic_load(&td->vm.dp.inbound)) {
+    while (atomic_load(&td->vm.dp.inbound) || atomic_load(&td->vm.dp.inbound_mads)) {
         g_usleep(1000);
     }
 }
