@@ -42,8 +42,8 @@ typedef KVMRouteChange PVRDMARouteChange;
 #endif
 
 /*
- * What is left to be sent is asked by another handler, in two forms in one, from
- * 11.1 on, for which there is none here yet: a migration is not held back.
+ * From 11.1 on another handler is asked what is left to be sent, which there is
+ * not here yet: a migration is not held back.
  */
 #define PVRDMA_TELLS_PENDING (QEMU_VERSION_MAJOR < 11 || \
                               (QEMU_VERSION_MAJOR == 11 && \
