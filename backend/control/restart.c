@@ -257,16 +257,12 @@ bool restart_check_program(GError **errp)
 
 /* ---- standing still ---- */
 
-/*
- * Why the VM, whose vm->ops is held, cannot be handed over with so much of streams, its
- * own among them; NULL: it can.
- */
-static const char *cannot_go(struct vm *vm, uint64_t streams)
+/* Why the VM cannot be handed over; NULL: it can. */
+static const char *cannot_go(struct vm *vm)
 {
-    if (vm->attached && !guest_can_hand_over(&vm->guest)) {
-        return "its memory is a file whose descriptor was not kept";
-    }
-    return streams > restart_max_streams ? "its migration's stream is too long" : NULL;
+    return vm->attached && !guest_can_hand_over(&vm->guest)
+               ? "its memory is a file whose descriptor was not kept"
+               : NULL;
 }
 
 /* Nothing is handed over any more: the daemon ends, or (@all) leaves. */
@@ -286,16 +282,15 @@ static bool at_rest(const struct vm *vm)
            !vm->ops.held;
 }
 
-/* Of those that stand still the one of which most has come of a stream, or NULL. */
-static struct vm *most_coming(const GPtrArray *frozen)
+/* Of those that stand still the one with the longest stream, or NULL. */
+static struct vm *longest(const GPtrArray *frozen)
 {
     struct vm *most = NULL;
 
     for (guint i = 0; i < frozen->len; i++) {
         struct vm *vm = frozen->pdata[i];
 
-        if (migration_coming(vm) &&
-            (!most || migration_stream_bytes(vm) > migration_stream_bytes(most))) {
+        if (migration_stream_bytes(vm) > (most ? migration_stream_bytes(most) : 0)) {
             most = vm;
         }
     }
@@ -303,14 +298,14 @@ static struct vm *most_coming(const GPtrArray *frozen)
 }
 
 /*
- * Streams that come are given up where they are too long together, the longest first:
- * their VMs run on where they are, and nobody else's restart fails for them.
+ * Streams are given up where they are too long together, the longest first: their VMs go
+ * on where they are, and nobody else's restart fails for them.
  */
 static uint64_t shed_streams(const GPtrArray *frozen, uint64_t streams)
 {
     struct vm *vm;
 
-    while (streams > restart_max_streams && (vm = most_coming(frozen))) {
+    while (streams > restart_max_streams && (vm = longest(frozen))) {
         streams -= migration_stream_bytes(vm);
         migration_give_up(vm,
                           "the daemon is replaced, and its state is too long for that");
@@ -367,7 +362,7 @@ static bool take_all(GArray *late, GPtrArray *frozen, bool out, uint64_t *stream
         frontend_freeze(vm); /* what came of its last message, too */
         g_ptr_array_add(frozen, vm);
         *streams = shed_streams(frozen, *streams + migration_stream_bytes(vm));
-        why = cannot_go(vm, *streams);
+        why = cannot_go(vm);
         if (why && out) {
             leave_out(vm, why);
             *streams -= MIN(*streams, migration_stream_bytes(vm));
@@ -477,27 +472,21 @@ static void settle(GArray *late, bool all)
     wait_for(late, all);
 }
 
-/*
- * Those that cannot be handed over, or only without those before them, lose their VMM
- * before anybody stands still.  Streams that come are not looked at: see shed_streams().
- */
+/* Those that cannot be handed over lose their VMM before anybody stands still. */
 static void let_unfit_go(void)
 {
-    uint64_t serial = 0, streams = 0;
+    uint64_t serial = 0;
     bool any = false;
     struct vm *vm;
 
     while ((vm = registry_next(serial))) {
-        uint64_t own = migration_coming(vm) ? 0 : migration_stream_bytes(vm);
-        const char *why = vm->gone ? NULL : cannot_go(vm, streams + own);
+        const char *why = vm->gone ? NULL : cannot_go(vm);
 
         serial = vm->serial;
         if (why) {
             leave_out(vm, why);
             let_go(on_unfit, serial);
             any = true;
-        } else {
-            streams += own;
         }
     }
     if (any) {

@@ -28,6 +28,11 @@
  * see that they count differently: on one host when both VMs run (qp_compare()), between
  * hosts when they connect.
  *
+ * Streams are the VMMs' memory in the daemon, for as long as they like: all together have
+ * a bound, in equal shares.  Whoever needs more when it is reached makes the longest give
+ * way, if that is longer than what it needs itself; its migration fails, and its VM goes
+ * on where it is.
+ *
  * Main thread.  States change with vm->ops; the stream is the connection's messages'.
  */
 #include "frontend/migration_internal.h"
@@ -57,6 +62,11 @@
 
 #define FIRST_ROOM (1u << 20)
 
+uint64_t migration_max_streams = 2ull << 30;
+
+/* Of all VMs that have one, with a stream or without. */
+static GQueue migrations = G_QUEUE_INIT;
+
 /* A stream comes in one go: QEMU sends it when all of memory has gone. */
 gint64 migration_stalls_us = 60 * G_USEC_PER_SEC;
 
@@ -71,6 +81,7 @@ struct migration *migration_get(struct vm *vm)
         vm->migration = g_new0(struct migration, 1);
         vm->migration->state = RUNNING;
         vm->migration->vm = vm;
+        g_queue_push_tail(&migrations, vm->migration);
     }
     return vm->migration;
 }
@@ -79,6 +90,9 @@ void migration_forget(struct migration **m)
 {
     if (*m && (*m)->watch) {
         g_source_remove((*m)->watch);
+    }
+    if (*m) {
+        g_queue_remove(&migrations, *m);
     }
     g_clear_pointer(m, g_free);
 }
@@ -153,33 +167,82 @@ void migration_drop_streams(struct migration *m)
     }
 }
 
-/* ---- what comes may not come to an end ---- */
+/* ---- what is given up ---- */
 
-bool migration_coming(const struct vm *vm)
+/* Has a stream come, which is not loaded? */
+static bool coming(const struct migration *m)
 {
-    return vm->migration && vm->migration->state == RESUMING && vm->migration->in;
+    return m->state == RESUMING && m->in;
 }
 
 void migration_give_up(struct vm *vm, const char *why)
 {
     struct migration *m = vm->migration;
+    bool saved = m->out != NULL;
 
     migration_drop_streams(m);
+    if (saved) {
+        m->state = STOP;
+        if (!m->handed_over) { /* else nothing more is asked for */
+            failed(vm, "%s", why);
+        }
+        return;
+    }
     tcp_announce_over(vm);
     m->state = ERROR;
     failed(vm, "%s", why);
 }
 
+static uint64_t room_of(const struct migration *m)
+{
+    return m->out ? MAX(m->out->len, m->saving) : m->got;
+}
+
+/* The longest but @but's, of those that nobody is at work with; *all: of all together. */
+static struct migration *longest(const struct migration *but, uint64_t *all)
+{
+    struct migration *most = NULL;
+
+    *all = 0;
+    for (GList *l = migrations.head; l; l = l->next) {
+        struct migration *m = l->data;
+
+        *all += room_of(m);
+        if (m != but && !m->vm->ops.held && (!most || room_of(m) > room_of(most))) {
+            most = m;
+        }
+    }
+    return most;
+}
+
+/* May the stream of @m become so much longer? */
+static bool take_room(struct migration *m, uint64_t more)
+{
+    uint64_t wanted = room_of(m) + more, all;
+    struct migration *other = longest(m, &all);
+
+    while (all > migration_max_streams || more > migration_max_streams - all) {
+        if (!other || room_of(other) <= wanted) {
+            return false;
+        }
+        migration_give_up(other->vm, "others need the room for their states");
+        other = longest(m, &all);
+    }
+    return true;
+}
+
+static const char no_room[] = "the states of VMs that move are too long together";
+
 static gboolean on_watch(gpointer opaque)
 {
     struct migration *m = opaque;
 
-    if (migration_coming(m->vm) &&
+    if (coming(m) &&
         (m->vm->ops.held || g_get_monotonic_time() - m->came < migration_stalls_us)) {
         return G_SOURCE_CONTINUE; /* it may be just being loaded */
     }
     m->watch = 0;
-    if (migration_coming(m->vm)) {
+    if (coming(m)) {
         migration_give_up(m->vm, "nothing more of the state has come");
     }
     return G_SOURCE_REMOVE;
@@ -296,10 +359,16 @@ static int save(struct vfu_conn *c, struct migration *m)
         failed(c->vm, "its addresses were taken over: it runs elsewhere");
         return EADDRINUSE;
     }
+    if (!take_room(m, vm_state_estimate(c->vm))) {
+        failed(c->vm, "%s", no_room);
+        return ENOBUFS;
+    }
     end_past(c->vm, m); /* who is begun from it cannot know */
     m->out = g_byte_array_new();
     m->read = 0;
+    m->saving = vm_state_estimate(c->vm);
     vm_save(c->vm, m->out);
+    m->saving = 0;
     m->saved = !m->past;
     m->passed_on = m->loaded;
     m->clock = datapath_stopped_clock(c->vm);
@@ -573,6 +642,10 @@ int migration_write(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_repl
         failed(c->vm, "a state of more than %" PRIu64 " bytes, which this VM cannot have",
                max);
         return E2BIG;
+    }
+    if (!take_room(mig, req.size)) {
+        migration_give_up(c->vm, no_room);
+        return ENOBUFS;
     }
     if (!migration_make_room(mig, req.size)) {
         return ENOMEM;

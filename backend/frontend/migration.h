@@ -38,10 +38,14 @@ void migration_take_over(struct vm *vm, struct state_in *s);
 void migration_announce_again(const struct vm *vm);
 /* Of which so much is a stream that is being read or has come. */
 uint64_t migration_stream_bytes(const struct vm *vm);
-/* What comes of a stream is given up, for @why: the device is in ERROR. */
+/*
+ * That stream is given up, for @why: what came, and the device is in ERROR; what was
+ * saved, and it is in STOP: unless all of it was read the client's migration fails.
+ * vm->ops is the caller's, or nobody's.
+ */
 void migration_give_up(struct vm *vm, const char *why);
-/* Is that possible: has a stream come, which is not loaded? */
-bool migration_coming(const struct vm *vm);
+/* The streams of all VMs, together, in bytes. */
+extern uint64_t migration_max_streams;
 /* After so long without anything of it that is done, in us. */
 extern gint64 migration_stalls_us;
 /* Are the addresses that @vm was loaded with its own: neither a target's, nor moved on?

@@ -22,6 +22,7 @@ struct migration {
     enum state state;
     GByteArray *out; /* STOP_COPY: the stream */
     uint32_t read;   /* so much of it was */
+    uint64_t saving; /* while that is made: so long it may become */
     uint8_t *in;     /* RESUMING: what came, NULL: nothing */
     uint64_t got, room;
     gint64 came;      /* when the last of it did, g_get_monotonic_time() */

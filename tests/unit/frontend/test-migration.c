@@ -10,6 +10,7 @@
 #include <linux/pci_regs.h>
 #include <string.h>
 
+#include "control/registry.h"
 #include "control/restart_internal.h"
 #include "device/device.h"
 #include "frontend/frontend.h"
@@ -368,41 +369,144 @@ static void test_stalled(struct fixture *f, gconstpointer arg)
     migration_stalls_us = before;
 }
 
+/* ---- several ---- */
+
+/* Another VM of the same daemon, with a client. */
+static struct fixture second(const struct fixture *f)
+{
+    struct fixture other = *f;
+    GError *err = NULL;
+    struct vm_config *vc = config_vm_new(f->cfg, "other", &err);
+
+    g_assert_no_error(err);
+    other.vm = registry_add(vc, &err);
+    g_assert_no_error(err);
+    client_attach(&other);
+    return other;
+}
+
+static void second_end(struct fixture *other)
+{
+    client_close(other);
+    registry_remove(other->vm);
+}
+
+/* All streams together have a bound: the longest gives way to what is shorter. */
+static void test_shares(struct fixture *f, gconstpointer arg)
+{
+    struct fixture other = second(f), *g = &other;
+    uint64_t before = migration_max_streams, len;
+    uint8_t data[1000] = {0};
+
+    migration_max_streams = 1000;
+    g_assert_cmpint(set_state(f, RESUMING), ==, 0);
+    g_assert_cmpint(set_state(g, RESUMING), ==, 0);
+    g_assert_cmpint(write_data(f, data, 600), ==, 0);
+    g_assert_cmpint(write_data(g, data, 400), ==, 0);
+    check_state(f, RESUMING);
+    g_assert_cmpint(write_data(g, data, 100), ==, 0);
+    check_state(f, ERROR);
+    g_assert_cmpuint(migration_stream_bytes(f->vm), ==, 0);
+    reset(f);
+    g_assert_cmpint(set_state(f, RESUMING), ==, 0);
+    g_assert_cmpint(write_data(f, data, 500), ==, 0);
+    g_assert_cmpint(write_data(f, data, 1), ==, ENOBUFS); /* it would be the longest */
+    check_state(f, ERROR);
+    check_state(g, RESUMING);
+    g_assert_cmpuint(migration_stream_bytes(g->vm), ==, 500);
+    reset(f);
+
+    /* What is saved: not beside that, ... */
+    g_assert_cmpint(set_state(f, STOP_COPY), ==, ENOBUFS);
+    check_state(f, STOP);
+    reset(g);
+    migration_max_streams = before;
+    g_assert_cmpint(set_state(f, STOP_COPY), ==, 0);
+    len = migration_stream_bytes(f->vm);
+    migration_max_streams = len + 100;
+    g_assert_cmpint(read_data(f, UINT32_MAX, 64), ==, 0);
+    g_assert_cmpint(set_state(g, RESUMING), ==, 0);
+    g_assert_cmpint(write_data(g, data, 100), ==, 0);
+    check_state(f, STOP_COPY);
+    /* ... and longer than others are: it cannot be read to its end, and the VM goes on.
+     */
+    g_assert_cmpint(write_data(g, data, 1), ==, 0);
+    check_state(f, STOP);
+    g_assert_cmpint(read_data(f, UINT32_MAX, 64), ==, EINVAL);
+    g_assert_cmpint(set_state(f, RUNNING), ==, 0);
+    check_state(f, RUNNING);
+    reset(g);
+    migration_max_streams = before;
+    second_end(g);
+}
+
 struct freeze {
     GPtrArray *frozen;
     gint64 since;
-    bool ok;
+    bool all, ok, done;
 };
 
 static void run_freeze(void *opaque)
 {
     struct freeze *f = opaque;
 
-    f->ok = restart_freeze_all(f->frozen, true, &f->since, NULL);
+    f->ok = restart_freeze_all(f->frozen, f->all, &f->since, NULL);
+    f->done = true;
 }
 
-/* One that is too long for a restart is given up; the restart is not. */
+/* All are frozen, for a restart or to leave, and go on. */
+static void freeze_all(bool all, guint n)
+{
+    struct freeze fr = {.frozen = g_ptr_array_new(), .all = all};
+
+    coro_run(run_freeze, &fr);
+    while (!fr.done) {
+        pump();
+    }
+    g_assert_true(fr.ok);
+    g_assert_cmpuint(fr.frozen->len, ==, n);
+    restart_thaw_all(fr.frozen, true);
+    g_ptr_array_unref(fr.frozen);
+}
+
+/* Streams that are too long together for a restart are given up; the restart is not, nor
+ * is any VM. */
 static void test_too_long_for_restart(struct fixture *f, gconstpointer arg)
 {
-    struct freeze fr = {.frozen = g_ptr_array_new()};
+    struct fixture other = second(f), *g = &other;
     uint64_t before = restart_max_streams;
     uint8_t data[64] = {0};
 
-    restart_max_streams = sizeof(data);
-    for (unsigned i = 0; i < 2; i++) {
+    for (int all = 0; all < 2; all++) {
+        restart_max_streams = sizeof(data) + 32;
         g_assert_cmpint(set_state(f, RESUMING), ==, 0);
-        for (unsigned n = 0; n <= i; n++) {
-            g_assert_cmpint(write_data(f, data, sizeof(data)), ==, 0);
-        }
-        coro_run(run_freeze, &fr);
-        g_assert_true(fr.ok);
-        restart_thaw_all(fr.frozen, true);
-        g_ptr_array_set_size(fr.frozen, 0);
-        check_state(f, i ? ERROR : RESUMING);
+        g_assert_cmpint(write_data(f, data, sizeof(data)), ==, 0);
+        freeze_all(all, 2);
+        check_state(f, RESUMING);
+        g_assert_cmpint(set_state(g, RESUMING), ==, 0);
+        g_assert_cmpint(write_data(g, data, 32), ==, 0);
+        freeze_all(all, 2);
+        check_state(f, RESUMING);
+        check_state(g, RESUMING);
+        g_assert_cmpint(write_data(g, data, 1), ==, 0);
+        freeze_all(all, 2);
+        check_state(f, ERROR);
+        check_state(g, RESUMING);
         reset(f);
+
+        g_assert_cmpint(set_state(f, STOP_COPY), ==, 0);
+        g_assert_cmpint(read_data(f, UINT32_MAX, 64), ==, 0);
+        freeze_all(all, 2);
+        check_state(f, STOP);
+        g_assert_cmpuint(migration_stream_bytes(f->vm), ==, 0);
+        check_state(g, RESUMING);
+        g_assert_cmpint(read_data(f, UINT32_MAX, 64), ==, EINVAL);
+        g_assert_cmpint(set_state(f, RUNNING), ==, 0);
+        reset(f);
+        reset(g);
     }
     restart_max_streams = before;
-    g_ptr_array_unref(fr.frozen);
+    second_end(g);
 }
 
 /* Cut and damaged streams: the device is in ERROR, and a reset mends it. */
@@ -636,6 +740,7 @@ int main(int argc, char **argv)
     ADD("pieces", test_pieces);
     ADD("bad-reads", test_bad_reads);
     ADD("stalled", test_stalled);
+    ADD("shares", test_shares);
     ADD("too-long-for-restart", test_too_long_for_restart);
     g_test_add("/migration/bad-writes", struct fixture, NULL, setup_small,
                test_bad_writes, fixture_teardown);
