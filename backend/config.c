@@ -207,13 +207,11 @@ static bool parse_addresses(struct vm_config *vm, const char *value, GError **er
     return true;
 }
 
-/*
- * A user of this host's own file.  Not what else NSS knows: that may ask other hosts, for
- * as long as it likes, and the main thread waits.
- */
-static bool local_uid(const char *name, uint32_t *uid)
+const char *config_user_files[2] = {"/etc/passwd", "/usr/lib/passwd"};
+
+static bool uid_in(const char *path, const char *name, uint32_t *uid)
 {
-    FILE *file = fopen("/etc/passwd", "re");
+    FILE *file = fopen(path, "re");
     const struct passwd *pw;
     bool found = false;
 
@@ -225,6 +223,17 @@ static bool local_uid(const char *name, uint32_t *uid)
         fclose(file);
     }
     return found;
+}
+
+/*
+ * A user of this host's own files, of which hosts with an unchanging /usr have two.  Not
+ * what else NSS knows: that may ask other hosts, for as long as it likes, and the main
+ * thread waits.
+ */
+static bool local_uid(const char *name, uint32_t *uid)
+{
+    return uid_in(config_user_files[0], name, uid) ||
+           uid_in(config_user_files[1], name, uid);
 }
 
 /* A user by name or number. */
@@ -264,7 +273,9 @@ static bool parse_uids(struct vm_config *vm, const char *value, GError **errp)
         }
         if (!parse_uid(*w, &uids[n])) {
             g_set_error(errp, PVRDMA_ERROR, 0,
-                        "uid: \"%s\" is neither a number nor in /etc/passwd", *w);
+                        "uid: \"%s\" is neither a number nor in /etc/passwd or "
+                        "/usr/lib/passwd",
+                        *w);
             return false;
         }
         n++;
@@ -404,6 +415,10 @@ struct vm_config *config_vm_new(const struct daemon_config *cfg, const char *nam
     return vm;
 }
 
+/*
+ * A daemon that is replaced hands its VMs' keys over, with values that it took: what one
+ * release takes all later ones do, or such VMs would be lost.
+ */
 bool config_vm_set(struct vm_config *vm, const char *key, const char *value,
                    GError **errp)
 {

@@ -244,6 +244,9 @@ void config_format_address(const struct sockaddr_storage *address,
 /* Is @text [A-Za-z0-9_.-]{1,63}, and not "." or ".."? */
 bool config_valid_name(const char *text);
 
+/* Where users are looked up. */
+extern const char *config_user_files[2];
+
 /*
  * Parse "10.0.0.1" (IPv4-mapped GID), an IPv6 address / GID in text form, or a
  * MAC address "52:54:00:12:34:56" (its EUI-64 link-local GID).

@@ -287,6 +287,55 @@ static void test_uid(void)
     config_free(cfg);
 }
 
+/* Users of the files that there are, the first one's first. */
+static void test_user_files(void)
+{
+    g_autofree char *dir = g_dir_make_tmp("pvrdma-test-XXXXXX", NULL);
+    g_autofree char *path = g_build_filename(dir, "passwd", NULL);
+    const char *before = config_user_files[1];
+    struct daemon_config *cfg = config_new();
+    struct vm_config *vm = config_vm_new(cfg, "a", NULL);
+
+    g_assert_true(g_file_set_contents(path,
+                                      "root:x:7:7::/:/bin/sh\n"
+                                      "pvrdma-test-qemu:x:1234567:7::/:/bin/sh\n",
+                                      -1, NULL));
+    g_assert_false(config_vm_set(vm, "uid", "pvrdma-test-qemu", NULL));
+    config_user_files[1] = path;
+    g_assert_true(config_vm_set(vm, "uid", "pvrdma-test-qemu;root", NULL));
+    g_assert_true(config_vm_uid_ok(vm, 1234567));
+    g_assert_true(config_vm_uid_ok(vm, 0));
+    g_assert_false(config_vm_uid_ok(vm, 7));
+    config_user_files[1] = before;
+    g_unlink(path);
+    g_rmdir(dir);
+    config_vm_free(vm);
+    config_free(cfg);
+}
+
+/* What the first release took: a VM with such a value comes from it. */
+static void test_ranges(void)
+{
+    static const char *const of[][3] = {
+        {"max-qp", "2", "65535"},      {"max-cq", "2", "65535"},
+        {"max-srq", "2", "65535"},     {"max-mr", "2", "1048576"},
+        {"max-pd", "2", "65535"},      {"max-mr-pages", "1", "4294967295"},
+        {"shares", "1", "10000"},      {"max-memory", "1048576", "70368744177664"},
+        {"max-files", "1", "1024"},    {"require-sealed", "true", "false"},
+        {"uid", "0", "4294967294"},    {"worker", "any", "0"},
+        {"addresses", "any", "10::1"}, {"mac", "52:54:00:00:00:01", "02:00:00:00:00:00"},
+    };
+    struct daemon_config *cfg = config_new();
+    struct vm_config *vm = config_vm_new(cfg, "a", NULL);
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(of); i++) {
+        g_assert_true(config_vm_set(vm, of[i][0], of[i][1], NULL));
+        g_assert_true(config_vm_set(vm, of[i][0], of[i][2], NULL));
+    }
+    config_vm_free(vm);
+    config_free(cfg);
+}
+
 static void test_diff(void)
 {
     static const char *const changes[][2] = {
@@ -795,6 +844,8 @@ int main(int argc, char **argv)
     g_test_add_func("/config/names", test_names);
     g_test_add_func("/config/gid", test_gid);
     g_test_add_func("/config/addresses", test_addresses);
+    g_test_add_func("/config/user-files", test_user_files);
+    g_test_add_func("/config/ranges", test_ranges);
     g_test_add_func("/config/peers", test_peers);
     g_test_add_func("/config/no-peers", test_no_peers);
     g_test_add_func("/config/bad-peers", test_bad_peers);
