@@ -564,6 +564,17 @@ static bool pause_all(GPtrArray *frozen, bool out)
     return !faulted_of(frozen);
 }
 
+static void name_late(const GArray *late)
+{
+    for (guint i = 0; i < late->len; i++) {
+        struct vm *vm = find(g_array_index(late, uint64_t, i));
+
+        if (vm) {
+            log_vm(LOG_LVL_WARN, vm, "holds up a restart: a command takes long");
+        }
+    }
+}
+
 bool restart_freeze_all(GPtrArray *frozen, bool all, gint64 *since, GError **errp)
 {
     g_autoptr(GArray) late = g_array_new(FALSE, FALSE, sizeof(uint64_t));
@@ -585,6 +596,7 @@ bool restart_freeze_all(GPtrArray *frozen, bool all, gint64 *since, GError **err
             return true;
         }
         thaw(frozen, err ? NULL : late, still);
+        name_late(late);
         if (!err) {
             settle(late, all);
         }

@@ -53,7 +53,7 @@
 #define HOLD_NS (30ull * 1000000000u)
 
 /* How long a target that is to run waits for its addresses, and how often it looks. */
-#define CLAIM_US       3000000
+gint64 migration_claim_us = 3000000;
 #define CLAIM_EVERY_MS 2u
 
 /* How often a VMM may have its VM's addresses announced, and so many times at once. */
@@ -272,18 +272,21 @@ static int stop(struct vfu_conn *c, struct migration *m)
  * The word that the VM stands still where it was comes by the link between the hosts,
  * and the state by another way, which may be faster.
  */
-static int claim(struct vfu_conn *c)
+static int claim(struct vfu_conn *c, struct migration *m)
 {
-    gint64 until = g_get_monotonic_time() + CLAIM_US;
     int err;
 
+    if (!m->claim_until) {
+        m->claim_until = g_get_monotonic_time() + migration_claim_us;
+    }
     while ((err = vm_claim(c->vm)) != 0 && coro_self() && !c->why &&
-           g_get_monotonic_time() < until) {
+           g_get_monotonic_time() < m->claim_until) {
         if (c->frozen) {
             return VFU_AGAIN; /* a restart does not wait for that: the next daemon does */
         }
         coro_sleep(CLAIM_EVERY_MS);
     }
+    m->claim_until = 0;
     return err;
 }
 
@@ -319,7 +322,7 @@ static int run(struct vfu_conn *c, struct migration *m)
         vm->generation += 2; /* as directory_went_on() */
         m->passed_on = false;
     }
-    err = m->loaded ? claim(c) : 0;
+    err = m->loaded ? claim(c, m) : 0;
     if (err == VFU_AGAIN) {
         return err;
     }
@@ -708,6 +711,7 @@ void migration_leave(struct vm *vm)
 
     if (m) { /* what its VMM had been through is nothing to the next one */
         m->former[0] = m->former[1] = m->former_generation = 0;
+        m->claim_until = 0;
         m->saved = false; /* of another VMM's */
     }
     if (!migration_stopped(vm)) {

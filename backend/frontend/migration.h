@@ -48,6 +48,8 @@ void migration_give_up(struct vm *vm, const char *why);
 extern uint64_t migration_max_streams;
 /* After so long without anything of it that is done, in us. */
 extern gint64 migration_stalls_us;
+/* How long a target that is to run waits for its addresses, in us. */
+extern gint64 migration_claim_us;
 /* Are the addresses that @vm was loaded with its own: neither a target's, nor moved on?
  */
 bool migration_owns(const struct vm *vm);

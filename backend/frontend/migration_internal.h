@@ -38,8 +38,9 @@ struct migration {
     struct vm_identity before; /* its key zero behind a restart: another is made */
     /* ... and before it was reset, saved or with its addresses moved: 0, it was not. */
     uint64_t former[2], former_generation;
-    gint64 stopped_at; /* when it was last to stop, g_get_monotonic_time() */
-    gint64 announced;  /* until when it has used up announcing its addresses, the same */
+    gint64 claim_until; /* it waits for its addresses, or is to again; 0: not */
+    gint64 stopped_at;  /* when it was last to stop, g_get_monotonic_time() */
+    gint64 announced;   /* until when it has used up announcing its addresses, the same */
     struct migration_status last;
 };
 

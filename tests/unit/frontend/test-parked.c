@@ -21,6 +21,7 @@
 #include "device/device.h"
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
+#include "frontend/migration.h"
 #include "grace.h"
 
 #define RAM_GPA   0x100000ull
@@ -767,6 +768,103 @@ static void test_freeze_leave(struct two *t, gconstpointer arg)
     g_ptr_array_unref(f.frozen);
 }
 
+static int feature(int fd, uint32_t flags, uint32_t state, bool wait, uint16_t *id)
+{
+    struct {
+        struct vfio_user_device_feature head;
+        struct vfio_user_mig_device_state data;
+    } msg = {{sizeof(msg), VFIO_USER_FEATURE_MIG_DEVICE_STATE | flags}, {state, -1}};
+
+    if (wait) {
+        return client_do(fd, VFIO_USER_DEVICE_FEATURE, &msg, sizeof(msg));
+    }
+    *id = client_send(fd, VFIO_USER_DEVICE_FEATURE, 0, &msg, sizeof(msg), NULL, 0);
+    return 0;
+}
+
+static void set_state(int fd, enum vfio_user_mig_state state)
+{
+    g_assert_cmpint(feature(fd, VFIO_USER_FEATURE_SET, state, true, NULL), ==, 0);
+}
+
+/* All of VM A's state, as @msg for another VM; A runs on. */
+static uint32_t copy_state(struct two *t, uint8_t *msg)
+{
+    struct vfio_user_mig_data req = {UINT32_MAX, VFIO_USER_MAX_DATA};
+    g_autofree struct reply *r = g_new0(struct reply, 1);
+
+    set_state(t->a.cl, VFIO_USER_MIG_STOP_COPY);
+    g_assert_cmpint(
+        client_call(t->a.cl, VFIO_USER_MIG_DATA_READ, &req, sizeof(req), NULL, 0, r), ==,
+        0);
+    set_state(t->a.cl, VFIO_USER_MIG_RUNNING);
+    memcpy(msg, r->body, r->len);
+    return r->len;
+}
+
+static void bind_address(struct two *t)
+{
+    struct pvrdma_cmd_create_bind req = {
+        .mtu = 1024,
+        .vlan = 0xfff,
+        .gid = {{[10] = 0xff, [11] = 0xff, [12] = 10, [15] = 1}},
+        .gid_type = ((struct pvrdma_dsr *)(void *)t->ram_a.ram)->caps.gid_types,
+    };
+
+    g_assert_cmpuint(
+        command(t->a.cl, &t->ram_a, PVRDMA_CMD_CREATE_BIND, &req, sizeof(req)), ==, 0);
+}
+
+/*
+ * A target waits for its addresses: nobody waits for that, it goes on behind, for as long
+ * as it would have without.
+ */
+static void test_freeze_claim(struct two *t, gconstpointer arg)
+{
+    struct vfio_user_dma_map map = {sizeof(map), 3, 0, RAM_GPA, RAM_PAGES * PG};
+    struct freeze f = {.frozen = g_ptr_array_new(), .all = true};
+    g_autofree uint8_t *state = g_malloc(VFIO_USER_MAX_DATA + 64);
+    g_autofree struct reply *r = g_new0(struct reply, 1);
+    gint64 before = migration_claim_us;
+    struct fixture c = t->a;
+    uint32_t len;
+    uint16_t id;
+
+    bind_address(t);
+    len = copy_state(t, state);
+    add_vm(&c, "third");
+    g_assert_true(config_vm_set(c.vm->cfg, "addresses", "10.0.0.1", NULL));
+    client_attach(&c);
+    g_assert_cmpint(
+        client_call(c.cl, VFIO_USER_DMA_MAP, &map, sizeof(map), &t->ram_a.fd, 1, r), ==,
+        0);
+    set_state(c.cl, VFIO_USER_MIG_RESUMING);
+    g_assert_cmpint(client_do(c.cl, VFIO_USER_MIG_DATA_WRITE, state, len), ==, 0);
+    set_state(c.cl, VFIO_USER_MIG_STOP);
+    migration_claim_us = 1000ll * G_USEC_PER_SEC;
+    feature(c.cl, VFIO_USER_FEATURE_SET, VFIO_USER_MIG_RUNNING, false, &id);
+    WAIT(c.vm->conn->parked);
+
+    migration_claim_us = 0; /* of claims that begin from now on */
+    coro_run(run_freeze, &f);
+    WAIT(f.done);
+    g_assert_true(f.ok);
+    g_assert_cmpuint(f.frozen->len, ==, 3);
+    g_assert_true(c.vm->conn && !c.vm->conn->why);
+    client_silent(c.cl);
+    restart_thaw_all(f.frozen, true);
+    WAIT(c.vm->conn->parked);
+    client_silent(c.cl);
+    close(t->a.cl);
+    t->a.cl = -1;
+    expect_reply(c.cl, id, 0); /* the addresses are to be had */
+    migration_claim_us = before;
+    close(c.cl);
+    WAIT(!c.vm->conn);
+    registry_remove(c.vm);
+    g_ptr_array_unref(f.frozen);
+}
+
 /* Of two that are late one goes on as soon as it is at rest. */
 static void test_freeze_two(struct two *t, gconstpointer arg)
 {
@@ -850,6 +948,7 @@ int main(int argc, char **argv)
     ADD("freeze", NULL, freeze);
     ADD("freeze-hung", NULL, freeze_hung);
     ADD("freeze-leave", NULL, freeze_leave);
+    ADD("freeze-claim", NULL, freeze_claim);
     ADD("freeze-two", NULL, freeze_two);
     ADD("freeze-fault", NULL, freeze_fault);
     ADD("remove-all", NULL, remove_all);
