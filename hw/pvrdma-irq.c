@@ -245,6 +245,13 @@ void pvrdma_irq_resume(PVRDMAIrq *irq)
     }
 }
 
+void pvrdma_irq_deliver(PVRDMAIrq *irq, unsigned vector)
+{
+    if (irq->on && !irq->kvm && !irq->paused) {
+        vector_event(&irq->vectors[vector].notifier);
+    }
+}
+
 void pvrdma_irq_raise(PVRDMAIrq *irq, unsigned vector)
 {
     if (irq->on) {

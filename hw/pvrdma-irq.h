@@ -74,6 +74,12 @@ void pvrdma_irq_pause(PVRDMAIrq *irq);
 /* The end of it; also if it never began. */
 void pvrdma_irq_resume(PVRDMAIrq *irq);
 
+/*
+ * What the daemon has said so far reaches the guest before it goes on.  Without KVM it
+ * waits for the main loop else.
+ */
+void pvrdma_irq_deliver(PVRDMAIrq *irq, unsigned vector);
+
 /* Raise a vector; nothing if MSI-X is off. */
 void pvrdma_irq_raise(PVRDMAIrq *irq, unsigned vector);
 

@@ -8,11 +8,14 @@
  *   verbscheck uabi -d DEVICE     requests of older and of later providers, as the
  *                                 kernel sees them: what it does not know must be zero.
  *                                 Prints "N checks, N errors", fails if there are errors
+ *   verbscheck signals -d DEVICE  make and destroy objects while signals come all the
+ *                                 time.  Prints "N calls, N failed"
  *
  * One thread.  Needs libibverbs; uabi speaks to the kernel itself.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <infiniband/verbs.h>
 #include <rdma/ib_user_verbs.h>
 #include <stdint.h>
@@ -20,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "pvrdma/uverbs.h"
@@ -299,6 +303,36 @@ static int uabi(const char *name)
     return u.errors ? 1 : 0;
 }
 
+/* ---- signals ----------------------------------------------------------------------- */
+
+static void nothing(int sig)
+{
+    (void)sig;
+}
+
+static int signals(const char *name)
+{
+    struct ibv_context *ctx = open_device(name);
+    struct itimerval often = {{0, 700}, {0, 700}}, never = {{0, 0}, {0, 0}};
+    struct sigaction action = {.sa_handler = nothing, .sa_flags = SA_RESTART};
+    unsigned calls = 0, failed = 0;
+
+    sigaction(SIGALRM, &action, NULL);
+    setitimer(ITIMER_REAL, &often, NULL);
+    for (unsigned i = 0; i < 300; i++) {
+        struct ibv_pd *pd = ibv_alloc_pd(ctx);
+        struct ibv_cq *cq = ibv_create_cq(ctx, 4, NULL, NULL, 0);
+
+        calls += 4;
+        failed += !cq || ibv_destroy_cq(cq);
+        failed += !pd || ibv_dealloc_pd(pd);
+        failed += !cq + !pd;
+    }
+    setitimer(ITIMER_REAL, &never, NULL);
+    printf("%u calls, %u failed\n", calls, failed);
+    return failed != 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 4 && !strcmp(argv[2], "-d")) {
@@ -311,7 +345,10 @@ int main(int argc, char **argv)
         if (!strcmp(argv[1], "uabi")) {
             return uabi(argv[3]);
         }
+        if (!strcmp(argv[1], "signals")) {
+            return signals(argv[3]);
+        }
     }
-    fprintf(stderr, "usage: verbscheck events|gone|uabi -d DEVICE\n");
+    fprintf(stderr, "usage: verbscheck events|gone|uabi|signals -d DEVICE\n");
     return 2;
 }
