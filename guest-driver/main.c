@@ -458,7 +458,9 @@ static const struct pci_error_handlers pvrdma_err_handlers = {
 };
 
 static const struct pci_device_id pvrdma_ids[] = {
-	{ PCI_DEVICE(PVRDMA_PCI_VENDOR, PVRDMA_PCI_DEVICE) },
+	/* Not VMware's own adapters, which vmw_pvrdma is for. */
+	{ PCI_DEVICE_SUB(PVRDMA_PCI_VENDOR, PVRDMA_PCI_DEVICE,
+			 PVRDMA_PCI_SUBSYSTEM_VENDOR, PVRDMA_PCI_SUBSYSTEM) },
 	{}
 };
 MODULE_DEVICE_TABLE(pci, pvrdma_ids);

@@ -556,6 +556,9 @@ static void pvrdma_class_init(ObjectClass *klass, PVRDMAClassData *data)
     k->config_write = pvrdma_write_config;
     k->vendor_id = PCI_VENDOR_ID_VMWARE;
     k->device_id = PVRDMA_PCI_DEVICE;
+    /* What QEMU would give it, too, and always has. */
+    k->subsystem_vendor_id = PVRDMA_PCI_SUBSYSTEM_VENDOR;
+    k->subsystem_id = PVRDMA_PCI_SUBSYSTEM;
     k->class_id = PCI_CLASS_NETWORK_OTHER;
     rc->phases.hold = pvrdma_reset_hold;
     dc->desc = "RDMA adapter, served by pvrdmad";

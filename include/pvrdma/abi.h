@@ -20,6 +20,12 @@
 
 #define PVRDMA_PCI_VENDOR 0x15ad
 #define PVRDMA_PCI_DEVICE 0x0820
+/*
+ * Of this project's adapters, by which their driver tells them from VMware's: what QEMU
+ * gives devices that others make, too (PCI_SUBDEVICE_ID_QEMU).
+ */
+#define PVRDMA_PCI_SUBSYSTEM_VENDOR 0x1af4
+#define PVRDMA_PCI_SUBSYSTEM        0x1100
 #define PVRDMA_VERSION    20u
 
 #define PVRDMA_PAGE_SHIFT 12

@@ -96,6 +96,9 @@ class OwnDriverTest(test_provider.Programs, test_provider.ProviderCase):
             out = guest.run('ibv_devinfo -v -d ' + DEVICE).out
             for want in ('PORT_ACTIVE', '0x15ad', 'Ethernet'):
                 self.assertIn(want, out)
+            # By which the driver tells it from VMware's.
+            self.assertEqual(guest.run('cd %s/device; cat subsystem_vendor subsystem_device'
+                                       % SYSFS).out.split(), ['0x1af4', '0x1100'])
 
     def counters(self, guest):
         out = guest.run('rdma statistic show link %s/1' % DEVICE).out

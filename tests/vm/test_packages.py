@@ -9,6 +9,7 @@ the kernel is Debian's, the module is what DKMS built, the programs are Debian's
 
 import glob
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -50,6 +51,46 @@ class DkmsTest(unittest.TestCase):
                  os.path.join(REPO, 'packaging', 'dkms.conf'), release],
                 check=False)
             self.assertEqual(done.returncode == 0, wanted, release)
+
+
+class AdaptersTest(unittest.TestCase):
+    """Which driver an adapter gets: VMware's own is not our driver's."""
+
+    OURS = 'pci:v000015ADd00000820sv00001AF4sd00001100bc02sc80i00'
+    VMWARE = 'pci:v000015ADd00000820sv000015ADsd00000820bc02sc80i00'
+    OTHER = 'pci:v000015ADd000007B0sv000015ADsd000007B0bc02sc00i00'
+
+    def test_module(self):
+        """The devices that the module says it drives."""
+        said = subprocess.run(['modinfo', '-F', 'alias', parts.built_module()],
+                              stdout=subprocess.PIPE, universal_newlines=True, check=True)
+        self.assertEqual(said.stdout.split(),
+                         [self.OURS[:self.OURS.index('bc')] + 'bc*sc*i*'])
+
+    def loads(self, devices, good=True):
+        """What modprobe is called for in place of vmw_pvrdma; @good: ours can be loaded."""
+        with open(os.path.join(REPO, 'packaging', 'modprobe.conf')) as stream:
+            line, = re.findall(r'^install vmw_pvrdma (.*)', stream.read(), re.M)
+        with tempfile.TemporaryDirectory(prefix='pvrdma-modprobe-') as folder:
+            for i, device in enumerate(devices):
+                os.mkdir(os.path.join(folder, str(i)))
+                with open(os.path.join(folder, str(i), 'modalias'), 'w') as stream:
+                    stream.write(device + '\n')
+            line = line.replace('/sys/bus/pci/devices', folder)
+            line = line.replace('/sbin/modprobe', 'load')
+            return subprocess.run(
+                ['sh', '-c', 'load() { echo "$@"; [ "$*" != "-q pvrdma" ] || %s; }; %s'
+                 % ('true' if good else 'false', line)], stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL, universal_newlines=True, check=True,
+                env={'PATH': os.environ['PATH'], 'CMDLINE_OPTS': 'a=b'}).stdout.splitlines()
+
+    def test_in_tree_driver(self):
+        own, in_tree = '-q pvrdma', '--ignore-install vmw_pvrdma a=b'
+        for devices in ((self.OTHER, self.OURS), (self.OURS, self.OURS), (self.OTHER,), ()):
+            self.assertEqual(self.loads(devices), [own])
+            self.assertEqual(self.loads(devices, good=False), [own, in_tree])
+        for devices in ((self.VMWARE,), (self.OTHER, self.OURS, self.VMWARE)):
+            self.assertEqual(self.loads(devices), [in_tree])
 
 
 class FailingBuildTest(unittest.TestCase):

@@ -251,7 +251,7 @@ static void test_config(struct fixture *f, gconstpointer arg)
     g_assert_cmpint(client_read(f->cl, VFIO_USER_REGION_CONFIG, 0, all, 256), ==, 0);
     g_assert_cmphex(read_config(f, 0, 4), ==, 0x082015ad);
     g_assert_cmphex(read_config(f, PCI_CLASS_REVISION, 4) >> 8, ==, 0x028000);
-    g_assert_cmphex(read_config(f, PCI_SUBSYSTEM_VENDOR_ID, 4), ==, 0x082015ad);
+    g_assert_cmphex(read_config(f, PCI_SUBSYSTEM_VENDOR_ID, 4), ==, 0x11001af4);
     g_assert_cmphex(read_config(f, PCI_HEADER_TYPE, 1), ==, 0);
     g_assert_cmphex(read_config(f, PCI_INTERRUPT_PIN, 1), ==, 0);
 
