@@ -131,8 +131,9 @@ if [ -n "$check" ]; then
                 "linux-source-$series/scripts/const_structs.checkpatch"
         rm -f "$work/debs/linux-source-$series"_*.deb
     fi
-    (cd "$here" && "$script/checkpatch.pl" --no-tree --strict --terse -q \
-        -f ./*.c ./*.h selftest/*.[ch]) > "$work/checkpatch.log" 2>&1 || true
+    # In a folder of the build: it leaves files where it runs.
+    (cd "$work" && "$script/checkpatch.pl" --no-tree --strict --terse -q \
+        -f "$here"/*.[ch] "$here"/selftest/*.[ch]) > "$work/checkpatch.log" 2>&1 || true
     if grep -v '0 errors, 0 warnings, 0 checks' "$work/checkpatch.log" >&2; then
         die "checkpatch has complaints"
     fi

@@ -117,6 +117,19 @@ class FailingBuildTest(unittest.TestCase):
                     "/etc/kernel/$hooks"
                 echo "$hooks: $?"
             done
+            # One that dkms.conf excludes, and one of which there is nothing: not a word.
+            mkdir -p /lib/modules/5.10.0-1-amd64/build/include
+            for other in 5.10.0-1-amd64 6.9.9-amd64; do
+                for hooks in postinst.d header_postinst.d; do
+                    for hook in /etc/kernel/$hooks/*pvrdma*; do
+                        echo "silent: $("$hook" "$other" "/boot/vmlinuz-$other" 2>&1) $?"
+                    done
+                done
+            done
+            rm -r /lib/modules/5.10.0-1-amd64
+            mv /lib/modules /lib/none
+            dpkg -i /tmp/our.deb; echo "no kernel: $?"
+            mv /lib/none /lib/modules
             dpkg -r pvrdma-dkms; echo "removal: $?"
             find /etc/kernel /lib/modules /usr/src /var/lib/dkms -name "*pvrdma*" \
                 ! -name "vmw_pvrdma*" | sed "s/^/left: /"
@@ -137,11 +150,13 @@ class FailingBuildTest(unittest.TestCase):
                      'DEBIAN_FRONTEND': 'noninteractive'}, timeout=600, check=False).stdout
         lines = said.splitlines()
         for line in ('dpkg: 0', 'status: ii ', 'postinst.d: 0', 'header_postinst.d: 0',
-                     'removal: 0'):
+                     'no kernel: 0', 'removal: 0'):
             self.assertIn(line, lines, said)
+        self.assertEqual([line for line in lines if line.startswith('silent: ')],
+                         4 * ['silent:  0'], said)
         # Each time that it was tried, for that kernel; and of the package, that there is none.
         self.assertEqual(said.count('warning: no module for kernel'), 3, said)
-        self.assertEqual(said.count('warning: no module was built'), 1, said)
+        self.assertEqual(said.count('warning: no module was built'), 2, said)
         self.assertNotIn('left:', said)
 
 
