@@ -12,8 +12,8 @@
  * The notifier runs under RTNL and runs no commands.  What takes time is left
  * to port.work: it finds the port's state from interface and device, tells
  * ib_core about a change, and lets it look at a new interface's addresses; of
- * a dead device it also tells the users of kernel CQs, and everybody by
- * DEVICE_FATAL, and begins its recovery.
+ * a dead device it also tells the programs that poll and the users of kernel CQs, and
+ * everybody by DEVICE_FATAL, and begins its recovery.
  *
  * Storage may wait for its flushed requests before memory is free again, so port.work
  * has a queue of its own, whose rescuer needs none.  Recovery, which waits for others'
@@ -66,6 +66,24 @@ static void netdev_set(struct pvrdma_dev *dev, struct net_device *ndev)
 	dev->port.netdev = ndev;
 }
 
+static bool netdev_link(const struct net_device *ndev)
+{
+	return netif_running(ndev) && netif_carrier_ok(ndev);
+}
+
+/* Of several with the address another one may have it still.  RTNL is held. */
+static void netdev_find(struct pvrdma_dev *dev, struct net_device *gone)
+{
+	struct net_device *ndev;
+
+	for_each_netdev(dev_net(gone), ndev)
+		if (ndev != gone && netdev_matches(dev, ndev)) {
+			netdev_set(dev, ndev);
+			WRITE_ONCE(dev->port.link, netdev_link(ndev));
+			return;
+		}
+}
+
 static int netdev_event(struct notifier_block *nb, unsigned long event,
 			void *ptr)
 {
@@ -85,6 +103,9 @@ static int netdev_event(struct notifier_block *nb, unsigned long event,
 			return NOTIFY_DONE;
 		netdev_set(dev, NULL);
 		WRITE_ONCE(dev->port.link, false);
+		/* Else this may be the end of the notifier, which reports each as gone. */
+		if (READ_ONCE(dev->port.registered))
+			netdev_find(dev, ndev);
 		pvrdma_port_changed(dev);
 		return NOTIFY_DONE;
 	case NETDEV_GOING_DOWN:
@@ -96,8 +117,7 @@ static int netdev_event(struct notifier_block *nb, unsigned long event,
 	}
 	if (dev->port.netdev != ndev)
 		return NOTIFY_DONE;
-	link = event != NETDEV_GOING_DOWN && netif_running(ndev) &&
-	       netif_carrier_ok(ndev);
+	link = event != NETDEV_GOING_DOWN && netdev_link(ndev);
 	WRITE_ONCE(dev->port.link, link);
 	pvrdma_port_changed(dev);
 	return NOTIFY_DONE;
@@ -114,6 +134,7 @@ static void port_work(struct work_struct *work)
 
 	if (pvrdma_dead(dev)) {
 		pvrdma_quiesce(dev);
+		pvrdma_contexts_gone(dev);
 		pvrdma_cq_kick_all(dev);
 	}
 	if (!READ_ONCE(dev->port.registered))

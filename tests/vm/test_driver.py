@@ -806,7 +806,8 @@ class VirtioGuest(Guest):
         if self.place == '0x9.1':
             # QEMU wants some device as function 0 of the slot.
             args += ['-device', 'virtio-rng-pci,bus=pcie.0,addr=0x9.0,'
-                     'multifunction=on']
+                     'multifunction=on', '-device',
+                     'virtio-net-pci,bus=pcie.0,addr=0xa.0,romfile=']
         return args + ['-device', 'pvrdma,id=rdma0,socket=%s,bus=pcie.0,'
                        'addr=%s' % (self.socket, self.place)]
 
@@ -835,10 +836,22 @@ class PairingTest(fixture.PrivateTest):
             self.assertIn('netdev vio0', guest.run('rdma link').out)
         pair = Pair(guests, 'virtio', DEVICE)
         pair.run('ibv_rc_pingpong -c -d {dev} -g {gid} -p {port} -n 200')
+        if named and place == '0x9.1':
+            self.second_nic(guests[0], '52:54:00:78:00:01')
         for guest in guests:
             self.assertEqual(log_problems(guest), [])
             guest.powerdown()
         self.assertEqual(daemon.stop(), 0)
+
+    def second_nic(self, guest, address):
+        """Of two with the address the second is taken when the first one goes."""
+        other = guest.run('ls /sys/bus/pci/devices/0000:00:0a.0/virtio*/net').out.strip()
+        guest.run('ip link set %s down; ip link set %s address %s' % (other, other, address))
+        self.assertIn('netdev vio0', guest.run('rdma link').out)
+        guest.run('echo 0000:00:06.0 > /sys/bus/pci/drivers/virtio-pci/unbind')
+        wait_in_guest(guest, 'rdma link | grep -q "netdev %s"' % other, 'another interface')
+        # Each of them is reported as gone at the end, in whatever order.
+        guest.run('rmmod pvrdma', 60)
 
     def test_by_slot_with_virtio(self):
         self.check('0x6.1', named=False)
