@@ -376,7 +376,8 @@ static void cqe_to_wc(const struct pvrdma_cqe *cqe, struct ib_qp *ibqp,
 		wc->ex.invalidate_rkey = cqe->imm_data;
 	else
 		wc->ex.imm_data = (__force __be32)cqe->imm_data;
-	wc->src_qp = cqe->src_qp;
+	if (!(cqe->src_qp & PVRDMA_EXT_CQE_SENT))
+		wc->src_qp = cqe->src_qp;
 	wc->wc_flags = wc_flags(cqe->wc_flags);
 	wc->pkey_index = cqe->pkey_index;
 	wc->slid = cqe->slid;

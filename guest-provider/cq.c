@@ -89,6 +89,38 @@ static bool pv_entry_uses(const struct pv_qp_entry *e, const struct pv_cq *cq)
 	       __atomic_load_n(&e->recv_cq, __ATOMIC_RELAXED) == cq;
 }
 
+/*
+ * A completion of @e's QP is polled: if it is of a send request, that request's slot and
+ * those before it are free.  A device that does not say how far that is completes them
+ * as it takes them.
+ *
+ * Whoever else gets the handle takes out of this CQ what the former one has here first,
+ * so the QP is the completion's; if it completes here it is not freed as long as we have
+ * the lock.  Another CQ's may come between the two looks.
+ */
+static inline void pv_cq_sent(const struct pv_cq *cq, const struct pv_qp_entry *e,
+			      const struct pvrdma_cqe *cqe)
+{
+	struct pv_qp *qp;
+	uint32_t idx;
+
+	if (cqe->opcode & PVRDMA_WC_RECV)
+		return;
+	qp = __atomic_load_n(&e->qp, __ATOMIC_ACQUIRE);
+	if (unlikely(!qp) || unlikely(__atomic_load_n(&e->send_cq, __ATOMIC_ACQUIRE) != cq) ||
+	    !qp->sq_taken)
+		return;
+	idx = likely(cqe->src_qp & PVRDMA_EXT_CQE_SENT) ?
+		      cqe->src_qp & ~PVRDMA_EXT_CQE_SENT :
+		      __atomic_load_n(qp->sq_taken, __ATOMIC_ACQUIRE);
+	__atomic_store_n(&qp->sq_polled, idx, __ATOMIC_RELEASE);
+}
+
+static uint32_t pv_src_qp(const struct pvrdma_cqe *cqe)
+{
+	return cqe->src_qp & PVRDMA_EXT_CQE_SENT ? 0 : cqe->src_qp;
+}
+
 /* The next of those that a resize put aside, with a living QP; NULL: none. */
 static struct pvrdma_cqe *pv_cq_take_left(struct pv_cq *cq, uint32_t *qpn)
 {
@@ -100,8 +132,10 @@ static struct pvrdma_cqe *pv_cq_take_left(struct pv_cq *cq, uint32_t *qpn)
 
 		cq->n_left--;
 		*qpn = __atomic_load_n(&e->qpn, __ATOMIC_ACQUIRE);
-		if (pv_entry_uses(e, cq))
+		if (pv_entry_uses(e, cq)) {
+			pv_cq_sent(cq, e, cqe);
 			return cqe;
+		}
 	}
 	return NULL;
 }
@@ -128,8 +162,10 @@ static struct pvrdma_cqe *pv_cq_take(struct pv_cq *cq, uint32_t *qpn)
 
 		cq->ring.head = pv_ring_next(&cq->ring, cq->ring.head);
 		*qpn = __atomic_load_n(&e->qpn, __ATOMIC_ACQUIRE);
-		if (likely(pv_entry_uses(e, cq)))
+		if (likely(pv_entry_uses(e, cq))) {
+			pv_cq_sent(cq, e, cqe);
 			return cqe;
+		}
 	}
 	return NULL;
 }
@@ -144,7 +180,7 @@ static void pv_fill_wc(struct ibv_wc *wc, const struct pvrdma_cqe *cqe,
 	wc->byte_len = cqe->byte_len;
 	wc->imm_data = cqe->imm_data;
 	wc->qp_num = qpn;
-	wc->src_qp = cqe->src_qp;
+	wc->src_qp = pv_src_qp(cqe);
 	wc->wc_flags = pv_wc_flags(cqe->wc_flags);
 	wc->pkey_index = cqe->pkey_index;
 	wc->slid = cqe->slid;
@@ -270,7 +306,7 @@ static uint32_t pv_ex_qp_num(struct ibv_cq_ex *cq)
 
 static uint32_t pv_ex_src_qp(struct ibv_cq_ex *cq)
 {
-	return cq_of_ex(cq)->cur->src_qp;
+	return pv_src_qp(cq_of_ex(cq)->cur);
 }
 
 static unsigned int pv_ex_wc_flags(struct ibv_cq_ex *cq)

@@ -139,7 +139,11 @@ struct pv_cq;
 struct pv_qp_entry {
 	struct pv_cq *send_cq; /* both NULL: no living QP has this handle */
 	struct pv_cq *recv_cq;
-	struct pv_qp *qp; /* to compare only: it may be gone */
+	/*
+	 * It may be gone.  Who holds the lock of its send CQ may use it: it is freed
+	 * after its entries were taken out there.
+	 */
+	struct pv_qp *qp;
 	uint32_t qpn;
 	uint32_t dying; /* calls at work that destroy a QP of this handle */
 };
@@ -218,6 +222,14 @@ struct pv_qp {
 	struct pvrdma_sq_wqe_hdr *wr_cur;
 	uint32_t wr_first; /* index to go back to */
 	int wr_err;
+	/*
+	 * With an extended ring a send slot is free when the completion of its
+	 * request, or of one behind it, was polled: this is sq.ring.cons then.  Stored
+	 * under the lock of the send CQ, read under that of the queue; a word of its
+	 * own between them.  sq_taken: the device's index.
+	 */
+	uint32_t sq_polled;
+	uint32_t *sq_taken;
 	struct pv_buf sbuf;
 	struct pv_buf rbuf;
 };

@@ -69,7 +69,8 @@ static void pv_qp_point_rings(struct pv_qp *qp, bool ext)
 		struct pvrdma_ext_ring *h = qp->sbuf.addr;
 
 		qp->sq.ring.prod = &h->tx_prod_tail.value;
-		qp->sq.ring.cons = &h->tx_cons_head.value;
+		qp->sq.ring.cons = &qp->sq_polled;
+		qp->sq_taken = &h->tx_cons_head.value;
 		qp->rq.ring.prod = &h->rx_prod_tail.value;
 		qp->rq.ring.cons = &h->rx_cons_head.value;
 	} else {
@@ -232,8 +233,8 @@ static void pv_qp_set_doorbells(struct pv_qp *qp, struct pv_context *ctx)
 static void pv_entry_set(struct pv_qp_entry *e, struct pv_qp *qp, uint32_t qpn,
 			 struct pv_cq *send_cq, struct pv_cq *recv_cq)
 {
-	e->qp = qp;
-	__atomic_store_n(&e->send_cq, NULL, __ATOMIC_RELAXED);
+	__atomic_store_n(&e->qp, qp, __ATOMIC_RELEASE);
+	__atomic_store_n(&e->send_cq, NULL, __ATOMIC_RELEASE);
 	__atomic_store_n(&e->recv_cq, NULL, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->qpn, qpn, __ATOMIC_RELEASE);
 	__atomic_store_n(&e->send_cq, send_cq, __ATOMIC_RELEASE);
@@ -430,6 +431,8 @@ static void pv_qp_to_reset(struct pv_qp *qp)
 	pv_qp_sweep(qp, false);
 	pv_lock(&qp->sq.lock);
 	pv_ring_reset(&qp->sq.ring);
+	if (qp->sq_taken)
+		__atomic_store_n(qp->sq_taken, 0, __ATOMIC_RELEASE);
 	pv_unlock(&qp->sq.lock);
 	pv_lock(&qp->rq.lock);
 	if (qp->rq.slots)

@@ -350,8 +350,12 @@ bool requester_run(struct qp *qp, struct turn *t);
 /* What the completion of @op will need. */
 void requester_describe(const struct qp *qp, const struct send_op *op, struct sent *s);
 
-/* The completion of a send request, if it is to have one; it has left the ring. */
-void requester_complete(struct qp *qp, const struct sent *s, uint32_t status);
+/*
+ * The completion of a send request, if it is to have one; it has left the ring.  @idx:
+ * the index behind its WQE.
+ */
+void requester_complete(struct qp *qp, const struct sent *s, uint32_t idx,
+                        uint32_t status);
 
 /* One was completed with @status, an error: to ERR, or SQE (datagrams). */
 void requester_failed(struct qp *qp, uint32_t status);

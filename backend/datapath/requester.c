@@ -82,7 +82,8 @@ void requester_describe(const struct qp *qp, const struct send_op *op, struct se
     };
 }
 
-void requester_complete(struct qp *qp, const struct sent *s, uint32_t status)
+void requester_complete(struct qp *qp, const struct sent *s, uint32_t idx,
+                        uint32_t status)
 {
     struct pvrdma_cqe cqe;
 
@@ -95,6 +96,9 @@ void requester_complete(struct qp *qp, const struct sent *s, uint32_t status)
     cqe.opcode = s->opcode;
     cqe.status = status;
     cqe.port_num = 1;
+    if (qp->mem.ext) {
+        cqe.src_qp = PVRDMA_EXT_CQE_SENT | idx;
+    }
     if (status == PVRDMA_WC_SUCCESS && s->returns) {
         cqe.byte_len = s->length;
     }
@@ -115,7 +119,7 @@ static void complete(struct qp *qp, uint32_t status)
         return;
     }
     requester_describe(qp, op, &s);
-    requester_complete(qp, &s, status);
+    requester_complete(qp, &s, qp->sq.next, status);
 }
 
 /* What is not in every WQE: of those that take keys away or make them. */

@@ -90,7 +90,7 @@ void window_retire(struct qp *qp)
 {
     struct qp_requester *req = &qp->req;
     uint64_t first = oldest(qp), bytes = 0;
-    uint32_t n = 0, status = PVRDMA_WC_SUCCESS;
+    uint32_t n = 0, status = PVRDMA_WC_SUCCESS, begin = qp->sq.cons;
 
     while (n < req->in_flight && status == PVRDMA_WC_SUCCESS) {
         const struct sent *s = window_at(qp, first + n);
@@ -106,11 +106,12 @@ void window_retire(struct qp *qp)
     }
     req->in_flight = (uint16_t)(req->in_flight - n);
     wq_release(qp->vm, &qp->mem, &qp->sq, ring_index(qp, n), false);
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0, idx = begin; i < n; i++) {
         const struct sent *s = window_at(qp, first + i);
 
         bytes += s->returns ? s->length : 0;
-        requester_complete(qp, s, i + 1 < n ? PVRDMA_WC_SUCCESS : status);
+        idx = pvrdma_idx_next(idx, qp->sq.nwqe);
+        requester_complete(qp, s, idx, i + 1 < n ? PVRDMA_WC_SUCCESS : status);
     }
     count_sent(qp, n - (status != PVRDMA_WC_SUCCESS), bytes);
     if (status != PVRDMA_WC_SUCCESS) {
@@ -298,7 +299,7 @@ void window_flush(struct qp *qp)
 {
     struct qp_requester *req = &qp->req;
     uint64_t first = oldest(qp);
-    uint32_t n = (uint32_t)req->in_flight + req->replay;
+    uint32_t n = (uint32_t)req->in_flight + req->replay, begin = qp->sq.cons;
 
     if (req->replay) {
         req->op.active = false; /* it is among them */
@@ -307,8 +308,9 @@ void window_flush(struct qp *qp)
     window_clear(qp);
     req->seq = first + n;
     qp->sq.next = ring_index(qp, req->op.active ? 1 : 0);
-    for (uint32_t i = 0; i < n; i++) {
-        requester_complete(qp, window_at(qp, first + i), PVRDMA_WC_WR_FLUSH_ERR);
+    for (uint32_t i = 0, idx = begin; i < n; i++) {
+        idx = pvrdma_idx_next(idx, qp->sq.nwqe);
+        requester_complete(qp, window_at(qp, first + i), idx, PVRDMA_WC_WR_FLUSH_ERR);
     }
 }
 

@@ -230,6 +230,13 @@ struct pvrdma_ext_resp_clock {
 	uint64_t ns; /* between the command and its response */
 };
 
+/*
+ * The completion of a send request of an extended QP has this in src_qp, which means
+ * nothing there otherwise, and in the bits below the index behind the request's WQE: so
+ * far the queue is complete.
+ */
+#define PVRDMA_EXT_CQE_SENT 0x80000000u
+
 static inline uint64_t pvrdma_ext_stamp(const uint8_t reserved[6])
 {
 	return reserved[0] | (uint64_t)reserved[1] << 8 |

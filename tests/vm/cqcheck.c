@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * cqcheck: the time in CQs, seen from a program.
+ * cqcheck: the time in CQs, and their room, seen from a program.
  *
  *   cqcheck stamps -d DEVICE -g GID_INDEX    the device's clock beside this system's;
  *                                            time stamps of completions within readings
@@ -8,6 +8,9 @@
  *   cqcheck moderate -d DEVICE -g GID_INDEX  events come neither before there are enough
  *                                            completions or the period is over, nor not
  *                                            at all
+ *   cqcheck slots -d DEVICE -g GID_INDEX     who posts until ENOMEM and polls then sees
+ *                                            each completion, and overruns no CQ: a
+ *                                            request takes its place until it is polled
  *
  * A QP that is connected to itself, RDMA WRITEs.  Prints "N checks, N errors", fails if
  * there are errors.  One thread.
@@ -90,18 +93,24 @@ static void make_qp(struct ibv_cq *cq)
     }
 }
 
-static void write_one(uint64_t wr_id)
+/* 0 or an errno. */
+static int post_write(uint64_t wr_id, unsigned flags)
 {
     struct ibv_sge sge = {(uintptr_t)s.buf, 8, s.mr->lkey};
     struct ibv_send_wr wr = {.wr_id = wr_id,
                              .sg_list = &sge,
                              .num_sge = 1,
                              .opcode = IBV_WR_RDMA_WRITE,
-                             .send_flags = IBV_SEND_SIGNALED,
+                             .send_flags = flags,
                              .wr.rdma = {(uintptr_t)s.buf + 2048, s.mr->rkey}},
                        *bad;
 
-    errno = ibv_post_send(s.qp, &wr, &bad);
+    return ibv_post_send(s.qp, &wr, &bad);
+}
+
+static void write_one(uint64_t wr_id)
+{
+    errno = post_write(wr_id, IBV_SEND_SIGNALED);
     if (errno) {
         die("ibv_post_send");
     }
@@ -301,6 +310,117 @@ static void moderation(void)
     usleep(100000);
 }
 
+/* ---- slots ------------------------------------------------------------------------- */
+
+/* Of the device: what is posted has all been taken by then, slow as it is. */
+#define TAKEN_US 20000
+
+static enum ibv_qp_state qp_state(void)
+{
+    struct ibv_qp_attr attr;
+    struct ibv_qp_init_attr init;
+
+    if (ibv_query_qp(s.qp, &attr, IBV_QP_STATE, &init)) {
+        die("ibv_query_qp");
+    }
+    return attr.qp_state;
+}
+
+/* Completions, at most @most: the next ones in order, *seen the first of them. */
+static void take(unsigned every, unsigned most, uint64_t *seen)
+{
+    uint64_t end = now_ns() + WAIT_S * 1000000000ull;
+    struct ibv_wc wc[DEPTH];
+    int n;
+
+    do {
+        n = ibv_poll_cq(s.qp->send_cq, (int)most, wc);
+    } while (n == 0 && now_ns() < end);
+    CHECK(n > 0, "no completion of %llu: %d", (unsigned long long)*seen, n);
+    for (int i = 0; i < n; i++) {
+        CHECK(wc[i].status == IBV_WC_SUCCESS && wc[i].wr_id == *seen,
+              "%llu, not %llu, status %d", (unsigned long long)wc[i].wr_id,
+              (unsigned long long)*seen, wc[i].status);
+        *seen += every;
+    }
+}
+
+/*
+ * Every @every-th one is signalled.  Posts until it may not, and some more later, when
+ * the device has taken all; then polls what there is, or only the first.
+ */
+static void press(unsigned every, unsigned rounds)
+{
+    uint64_t posted = 0, seen = every - 1;
+
+    for (unsigned r = 0; r < rounds && !s.errors; r++) {
+        for (unsigned more = 0; more < 2; more++) {
+            while (post_write(posted,
+                              posted % every == every - 1 ? IBV_SEND_SIGNALED : 0) == 0) {
+                posted++;
+            }
+            if (r % 64 == 0) {
+                usleep(TAKEN_US);
+            }
+        }
+        take(every, 1 + r % DEPTH, &seen);
+    }
+    while (seen < posted && !s.errors) {
+        take(every, DEPTH, &seen);
+    }
+    CHECK(posted > rounds, "%llu posted", (unsigned long long)posted);
+    CHECK(qp_state() == IBV_QPS_RTS, "state %d", qp_state());
+    printf("%llu requests, each %u. signalled\n", (unsigned long long)posted, every);
+}
+
+/* Who never signals one has as many as the queue has places, until RESET. */
+static void press_unsignalled(void)
+{
+    union ibv_gid gid;
+    struct ibv_wc wc;
+
+    for (unsigned life = 0; life < 2; life++) {
+        unsigned n = 0;
+
+        for (unsigned more = 0; more < 2; more++) {
+            while (n < 2 * DEPTH && post_write(n, 0) == 0) {
+                n++;
+            }
+            usleep(TAKEN_US);
+        }
+        CHECK(n == DEPTH, "%u of %u", n, DEPTH);
+        CHECK(ibv_poll_cq(s.qp->send_cq, 1, &wc) == 0, "a completion");
+        errno = rcqp_modify(s.qp, IBV_QPS_RESET, (struct ibv_qp_attr){0}, 0);
+        errno = errno ? errno : rcqp_to_init(s.qp, IBV_ACCESS_REMOTE_WRITE);
+        if (errno || ibv_query_gid(s.ctx, 1, s.gid_index, &gid)) {
+            die("RESET");
+        }
+        errno = rcqp_connect(s.qp, s.qp->qp_num, &gid, s.gid_index);
+        if (errno) {
+            die("connecting");
+        }
+    }
+}
+
+static void slots(void)
+{
+    /* No more than the requests that the queue has places for. */
+    struct ibv_cq *cq = ibv_create_cq(s.ctx, DEPTH, NULL, NULL, 0);
+
+    if (!cq) {
+        die("ibv_create_cq");
+    }
+    make_qp(cq);
+    press(1, 600);
+    if (!s.errors) {
+        press(3, 600);
+    }
+    ibv_destroy_qp(s.qp);
+    make_qp(cq);
+    press_unsignalled();
+    press(2, 100);
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
@@ -308,14 +428,17 @@ int main(int argc, char **argv)
 
     optind = 2;
     if (!options_read(&o, argc, argv, 0, 0) || !o.device ||
-        (strcmp(mode, "stamps") != 0 && strcmp(mode, "moderate") != 0)) {
-        fputs("usage: cqcheck stamps|moderate -d DEVICE -g GID_INDEX\n", stderr);
+        (strcmp(mode, "stamps") != 0 && strcmp(mode, "moderate") != 0 &&
+         strcmp(mode, "slots") != 0)) {
+        fputs("usage: cqcheck stamps|moderate|slots -d DEVICE -g GID_INDEX\n", stderr);
         return 2;
     }
     s.gid_index = o.gid_index;
     open_device(o.device);
     if (strcmp(mode, "stamps") == 0) {
         stamps();
+    } else if (strcmp(mode, "slots") == 0) {
+        slots();
     } else {
         moderation();
     }

@@ -136,6 +136,11 @@ class OwnDriverTest(test_provider.Programs, test_provider.ProviderCase):
             DEVICE, self.rdma.gids[0]), 120, False)
         self.assertIn('ibv_modify_cq', done.err)
 
+    def test_send_slots(self):
+        """Who posts until ENOMEM and polls then misses no completion."""
+        self.cqcheck('slots')
+        self.cqcheck('slots', 'checked ')
+
     def cqcheck(self, mode, run='ours '):
         done = self.guests[0].run('%scqcheck %s -d %s -g %d' % (
             run, mode, DEVICE, self.rdma.gids[0]), 120, False)

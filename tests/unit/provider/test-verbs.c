@@ -72,7 +72,7 @@ struct pvrdma_sq_wqe_hdr *device_take(const struct rig *r, uint32_t handle)
     return hdr;
 }
 
-void device_complete(const struct rig *r, uint32_t handle, uint64_t wr_id)
+static void device_put(const struct rig *r, const struct pvrdma_cqe *what)
 {
     struct words w = cq_words(r);
     uint32_t n = r->cq->cqe, tail = *w.rx_prod;
@@ -81,7 +81,13 @@ void device_complete(const struct rig *r, uint32_t handle, uint64_t wr_id)
     while (((tail - __atomic_load_n(w.rx_cons, __ATOMIC_ACQUIRE)) & (2 * n - 1)) == n) {
         sched_yield();
     }
-    cqe[pvrdma_idx_slot(tail, n)] = (struct pvrdma_cqe){
+    cqe[pvrdma_idx_slot(tail, n)] = *what;
+    __atomic_store_n(w.rx_prod, pvrdma_idx_next(tail, n), __ATOMIC_RELEASE);
+}
+
+void device_complete(const struct rig *r, uint32_t handle, uint64_t wr_id)
+{
+    struct pvrdma_cqe cqe = {
         .wr_id = wr_id,
         .qp = handle,
         .opcode = 128,
@@ -92,7 +98,15 @@ void device_complete(const struct rig *r, uint32_t handle, uint64_t wr_id)
         .vendor_err = 0xabc,
         .reserved = {0xf6, 0xf5, 0xf4, 0xf3, 0xf2, 0xf1},
     };
-    __atomic_store_n(w.rx_prod, pvrdma_idx_next(tail, n), __ATOMIC_RELEASE);
+
+    device_put(r, &cqe);
+}
+
+void device_sent(const struct rig *r, uint32_t handle, uint64_t wr_id, uint32_t src_qp)
+{
+    struct pvrdma_cqe cqe = {.wr_id = wr_id, .qp = handle, .src_qp = src_qp};
+
+    device_put(r, &cqe);
 }
 
 /* ---- set-up -------------------------------------------------------------------------
@@ -276,6 +290,7 @@ static void test_post(struct rig *r, gconstpointer data)
     struct ibv_sge sge = {0x1000, 8, 1};
     struct ibv_send_wr wr[12], *bad = NULL;
     struct pvrdma_sq_wqe_hdr *hdr;
+    struct ibv_wc wc;
 
     fake.uar[0] = 0;
     g_assert_cmpint(fake.ops->post_send(qp, list_of(wr, &sge, 5, 50), &bad), ==, 0);
@@ -298,6 +313,8 @@ static void test_post(struct rig *r, gconstpointer data)
         g_assert_cmpuint(hdr->num_sge, ==, 1);
     }
     g_assert_null(device_take(r, 1));
+    device_sent(r, 1, 57, r->ext ? PVRDMA_EXT_CQE_SENT | 8 : 0);
+    g_assert_cmpint(fake.ops->poll_cq(r->cq, 1, &wc), ==, 1);
 
     /* A bad request in the middle: those before it go out. */
     list_of(wr, &sge, 3, 70);
@@ -314,6 +331,70 @@ static void test_post(struct rig *r, gconstpointer data)
     g_assert_cmphex(fake.uar[0], ==, 0);
     qp->state = IBV_QPS_RTR;
     g_assert_cmpint(fake.ops->post_send(qp, wr, &bad), ==, EINVAL);
+    fake.ops->destroy_qp(qp);
+}
+
+/* How many requests can be posted; the device takes them. */
+static unsigned post_all(const struct rig *r, struct ibv_qp *qp)
+{
+    struct ibv_sge sge = {0x1000, 8, 1};
+    struct ibv_send_wr wr, *bad;
+    unsigned n = 0;
+
+    while (fake.ops->post_send(qp, list_of(&wr, &sge, 1, 0), &bad) == 0) {
+        g_assert_cmpuint(n++, <, 100);
+        g_assert_nonnull(device_take(r, 1));
+        if (!r->ext && n == 20) {
+            break; /* for ever */
+        }
+    }
+    return n;
+}
+
+/*
+ * In extended mode a send slot is free when the completion of its request, or of a later
+ * one, was polled.
+ */
+static void test_send_slots(struct rig *r, gconstpointer data)
+{
+    struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
+    struct ibv_qp *qp = make_qp(r, 8);
+    struct ibv_wc wc[4];
+
+    if (!r->ext) { /* when the device has taken the request */
+        g_assert_cmpuint(post_all(r, qp), ==, 20);
+        fake.ops->destroy_qp(qp);
+        return;
+    }
+    g_assert_cmpuint(post_all(r, qp), ==, 8);
+    device_complete(r, 1, 1); /* a receive frees none */
+    g_assert_cmpint(fake.ops->poll_cq(r->cq, 1, wc), ==, 1);
+    g_assert_cmpuint(wc[0].src_qp, ==, 6);
+    g_assert_cmpuint(post_all(r, qp), ==, 0);
+    device_sent(r, 1, 3, PVRDMA_EXT_CQE_SENT | 3); /* two before it had none */
+    device_sent(r, 1, 4, PVRDMA_EXT_CQE_SENT | 4);
+    g_assert_cmpuint(post_all(r, qp), ==, 0);
+    g_assert_cmpint(fake.ops->poll_cq(r->cq, 1, wc), ==, 1);
+    g_assert_cmpuint(wc[0].src_qp, ==, 0); /* it is nobody's business */
+    g_assert_cmpuint(post_all(r, qp), ==, 3);
+    g_assert_cmpint(fake.ops->poll_cq(r->cq, 4, wc), ==, 1);
+    g_assert_cmpuint(post_all(r, qp), ==, 1);
+    /* One that wraps round, and an older device, which does not say. */
+    device_sent(r, 1, 5, PVRDMA_EXT_CQE_SENT | 12);
+    g_assert_cmpint(fake.ops->poll_cq(r->cq, 4, wc), ==, 1);
+    g_assert_cmpuint(post_all(r, qp), ==, 8);
+    device_sent(r, 1, 6, 0);
+    g_assert_cmpint(fake.ops->poll_cq(r->cq, 4, wc), ==, 1);
+    g_assert_cmpuint(post_all(r, qp), ==, 8);
+    /* What is left of the life before frees none of this one. */
+    device_sent(r, 1, 7, PVRDMA_EXT_CQE_SENT | 9);
+    g_assert_cmpint(fake.ops->modify_qp(qp, &reset, IBV_QP_STATE), ==, 0);
+    g_assert_cmpuint(*qp_words(r, 1).tx_prod, ==, 0);
+    g_assert_cmpuint(*qp_words(r, 1).tx_cons, ==, 0);
+    qp->state = IBV_QPS_RTS;
+    g_assert_cmpuint(post_all(r, qp), ==, 8);
+    g_assert_cmpint(fake.ops->poll_cq(r->cq, 4, wc), ==, 0);
+    g_assert_cmpuint(post_all(r, qp), ==, 0);
     fake.ops->destroy_qp(qp);
 }
 
@@ -712,6 +793,7 @@ int main(int argc, char **argv)
     ADD("mode", test_mode);
     ADD("caps", test_caps);
     ADD("post", test_post);
+    ADD("send-slots", test_send_slots);
     ADD("recv", test_recv);
     ADD("poll", test_poll);
     ADD("sweep", test_sweep);

@@ -202,6 +202,7 @@ void test_threads(struct rig *r, gconstpointer data)
     g_autofree uint8_t *seen = g_malloc0(2 * MT_POSTS);
     GThread *thread[4];
     unsigned done = 0;
+    uint32_t taken = 0;
 
     mt_rig = r;
     mt_qp = make_qp(r, 16);
@@ -214,9 +215,14 @@ void test_threads(struct rig *r, gconstpointer data)
         struct pvrdma_sq_wqe_hdr *hdr = device_take(r, 1);
 
         if (hdr) {
-            /* The slot may be written again by now, so what it held is lost:
-             * each id must come once, whichever it is. */
-            device_complete(r, 1, done++);
+            taken = pvrdma_idx_next(taken, 16);
+            /*
+             * In stock mode the slot may be written again by now, so what it held is
+             * lost: each id must come once, whichever it is.
+             */
+            device_sent(r, 1, r->ext ? hdr->wr_id : done,
+                        r->ext ? PVRDMA_EXT_CQE_SENT | taken : 0);
+            done++;
         } else {
             sched_yield();
         }
@@ -266,7 +272,8 @@ static gpointer churn_qps(gpointer data)
         g_assert_nonnull(qp);
         pthread_mutex_lock(&churn.device);
         for (unsigned n = i % 4; n; n--) {
-            device_complete(churn.rig, to_pv_qp(qp)->handle, qp->qp_num);
+            device_sent(churn.rig, to_pv_qp(qp)->handle, qp->qp_num,
+                        PVRDMA_EXT_CQE_SENT | 1);
         }
         pthread_mutex_unlock(&churn.device);
         g_assert_cmpint(fake.ops->destroy_qp(qp), ==, 0);

@@ -29,6 +29,8 @@ struct words cq_words(const struct rig *r);
 /* The next unconsumed send WQE of a QP; NULL if there is none. */
 struct pvrdma_sq_wqe_hdr *device_take(const struct rig *r, uint32_t handle);
 void device_complete(const struct rig *r, uint32_t handle, uint64_t wr_id);
+/* Of a send request; @src_qp: what the device has there. */
+void device_sent(const struct rig *r, uint32_t handle, uint64_t wr_id, uint32_t src_qp);
 /* With another CQ for what is sent. */
 struct ibv_qp *make_qp_of(const struct rig *r, uint32_t depth, struct ibv_cq *send_cq);
 struct ibv_qp *make_qp(const struct rig *r, uint32_t depth);
