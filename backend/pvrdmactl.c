@@ -248,6 +248,19 @@ static const char *vm_state(JsonObject *vm)
     return get_bool(vm, "active") ? "active" : "attached";
 }
 
+/* The addresses that @vm is to have when others let go. */
+static void print_waiting(JsonObject *vm)
+{
+    JsonArray *a = get_array(vm, "waiting_gids");
+
+    for (guint i = 0; a && i < json_array_get_length(a); i++) {
+        JsonObject *w = json_array_get_object_element(a, i);
+
+        printf("%s waits for %s: %s has it\n", get_str(vm, "name"), get_str(w, "gid"),
+               get_str(w, "holder"));
+    }
+}
+
 static void print_vms(JsonArray *vms)
 {
     printf("%-20s %-10s %-12s %6s %5s %5s %5s %5s %9s  %s\n", "VM", "STATE", "NETWORK",
@@ -267,6 +280,9 @@ static void print_vms(JsonArray *vms)
                get_int(obj, "qps"), get_int(obj, "cqs"), get_int(obj, "mrs"),
                get_int(obj, "gids"),
                (get_int(get_object(vm, "memory"), "ram_bytes") + (1 << 19)) >> 20, addr);
+    }
+    for (guint i = 0; vms && i < json_array_get_length(vms); i++) {
+        print_waiting(json_array_get_object_element(vms, i));
     }
 }
 

@@ -198,6 +198,8 @@ static const struct part {
     {STATE_TAG('P', 'D', ' ', ' '), 1, 0, "protection domains", pds_save, pds_load},
     {STATE_TAG('M', 'R', ' ', ' '), 2, 0, "memory regions", mrs_save, mrs_load},
     {STATE_TAG('G', 'I', 'D', 'S'), 1, 0, "GID table", gids_save, gids_load},
+    {STATE_TAG('G', 'I', 'D', 'W'), 1, STATE_OPTIONAL, "waiting GIDs", gids_waiting_save,
+     gids_waiting_load},
     {STATE_TAG('C', 'Q', ' ', ' '), 1, 0, "completion queues", cqs_save, cqs_load},
     {STATE_TAG('S', 'R', 'Q', ' '), 1, 0, "shared receive queues", srqs_save, srqs_load},
     {STATE_TAG('Q', 'P', ' ', ' '), 1, 0, "queue pairs", qps_save, qps_load},

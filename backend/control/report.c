@@ -151,6 +151,7 @@ static void report_directory(GString *s)
     json_str(s, "engine", d.engine ? d.engine : "none");
     json_int(s, "remote_gids", d.remote);
     json_int(s, "left_gids", d.left);
+    json_int(s, "waiting_gids", d.waiting);
     json_int(s, "asked_gids", d.asked);
     json_int(s, "questions", d.asks);
     json_int(s, "claims_refused", d.refused);
@@ -269,9 +270,25 @@ static void report_gids(GString *s, struct vm *vm)
 
     json_begin(s, "bound_gids", '[');
     for (unsigned i = 0; vm->attached && i < VERBS_GID_TBL_LEN; i++) {
-        if (vm->objects.gid[i].bound) {
+        if (gid_is_held(&vm->objects.gid[i])) {
             config_format_gid(&vm->objects.gid[i].gid, text);
             json_str(s, NULL, text);
+        }
+    }
+    json_end(s, ']');
+    json_begin(s, "waiting_gids", '[');
+    for (unsigned i = 0; vm->attached && i < VERBS_GID_TBL_LEN; i++) {
+        const struct gid_entry *entry = &vm->objects.gid[i];
+
+        if (entry->waiting) {
+            char holder[DIRECTORY_HOLDER_LEN];
+
+            config_format_gid(&entry->gid, text);
+            directory_holder_text(vm->cfg->network, &entry->gid, holder);
+            json_begin(s, NULL, '{');
+            json_str(s, "gid", text);
+            json_str(s, "holder", holder);
+            json_end(s, '}');
         }
     }
     json_end(s, ']');

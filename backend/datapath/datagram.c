@@ -56,7 +56,7 @@ void datagram_describe(const struct qp *qp, const struct pvrdma_sq_wqe_hdr *h,
     struct datagram *d = &op->dg;
     const struct gid_entry *source;
 
-    d->usable = false;
+    d->usable = d->silent = false;
     d->asked = 0;
     if (av->port_pd != (qp->pd->handle | 1u << 24) ||
         av->gid_index >= VERBS_GID_TBL_LEN) {
@@ -64,6 +64,7 @@ void datagram_describe(const struct qp *qp, const struct pvrdma_sq_wqe_hdr *h,
     }
     source = &qp->vm->objects.gid[av->gid_index];
     d->usable = source->bound;
+    d->silent = source->waiting;
     d->path.sgid = source->gid;
     memcpy(d->path.dgid.raw, av->dgid, sizeof(d->path.dgid.raw));
     d->path.sqpn = qp->type == PVRDMA_QPT_GSI ? GSI_QPN : qp->qpn;
@@ -88,8 +89,11 @@ struct outcome datagram_send(struct qp *qp)
     struct vm_datapath *dp = &qp->vm->dp;
     struct send_op *op = &qp->req.op;
     struct worker *w = worker_self();
-    struct outcome o = qp->req.transport->datagram(qp, op);
+    struct outcome o = OUTCOME(OUT_HELD);
 
+    if (G_LIKELY(!op->dg.silent)) {
+        o = qp->req.transport->datagram(qp, op);
+    }
     comp_make_room(w); /* each may be for another CQ */
     switch (o.what) {
     case OUT_FAIL:
@@ -107,8 +111,9 @@ struct outcome datagram_send(struct qp *qp)
         }
         break;
     case OUT_HELD:
-        atomic_fetch_add_explicit(&dp->datagrams_dropped[DATAGRAM_HELD], 1,
-                                  memory_order_relaxed);
+        atomic_fetch_add_explicit(
+            &dp->datagrams_dropped[op->dg.silent ? DATAGRAM_NO_ADDRESS : DATAGRAM_HELD],
+            1, memory_order_relaxed);
         break;
     default:
         break;

@@ -407,7 +407,7 @@ static void path_load(struct qp *qp, struct state_in *s)
         return;
     }
     gid = &qp->vm->objects.gid[ah->sgid_index];
-    if (bound && (!gid->bound || !gid_equal(&gid->gid, &sgid))) {
+    if (bound && (!gid_is_held(gid) || !gid_equal(&gid->gid, &sgid))) {
         state_fail(s, "QP %u: its address is not the VM's", qp->handle);
     }
     if (state_failed(s)) {

@@ -174,7 +174,7 @@ static void qp_connect(struct qp *qp)
     qp_disconnect(qp);
     sched_unwait(qp); /* that was about the old path, and so were the tries */
     req->retry_seq = UINT64_MAX;
-    req->bound = gid->bound;
+    req->bound = gid_is_held(gid);
     /* What has begun begins anew: its first bytes went the old way. */
     req->op.admitted = req->op.repeated = false;
     req->op.done = 0;
@@ -276,6 +276,29 @@ static void gid_lost(struct qp *qp, unsigned index)
 void datapath_gid_unbound(struct vm *vm, unsigned index)
 {
     for_each_qp(vm, gid_lost, index);
+}
+
+void qp_look_at_gid(struct qp *qp)
+{
+    const struct gid_entry *gid;
+    struct qp_requester *req = &qp->req;
+
+    if (req->bound || !qp_is_connected(qp) ||
+        qp->attr.ah_attr.sgid_index >= VERBS_GID_TBL_LEN) {
+        return;
+    }
+    gid = &qp->vm->objects.gid[qp->attr.ah_attr.sgid_index];
+    if (gid_is_held(gid) && gid_equal(&gid->gid, &req->path.sgid)) {
+        pthread_mutex_lock(&qp->lock);
+        req->bound = true;
+        pthread_mutex_unlock(&qp->lock);
+    }
+}
+
+void datapath_gid_granted(struct vm *vm)
+{
+    atomic_store(&vm->dp.gid_granted, true);
+    datapath_wake(vm);
 }
 
 static void connection_lost(struct qp *qp, unsigned unused)

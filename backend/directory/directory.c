@@ -118,6 +118,7 @@ void directory_init(void)
 
 void directory_fini(void)
 {
+    waiting_fini();
     remote_fini();
     moves_fini();
     past_fini();
@@ -231,6 +232,7 @@ void entry_tell(struct entry *e)
         watcher(&e->route);
         e->refs--;
     }
+    waiting_look(e);
 }
 
 void directory_set_max_hold(uint64_t ns)
@@ -257,31 +259,39 @@ static void say_in_use(struct vm *vm, const struct pvrdma_gid *gid,
     }
 }
 
+bool entry_may_bind(const struct entry *e, struct vm *vm)
+{
+    struct claim own = {{vm->owner[0], vm->owner[1]}, vm->generation}, now;
+
+    return atomic_load(&e->route.vm) == vm || !moves_claim(e, &now) ||
+           moves_judge(e, NULL, &own) == CLAIM_TAKEN || moves_is_former(e, vm);
+}
+
 static bool may_bind(struct vm *vm, const struct pvrdma_gid *gid)
 {
     const struct entry *e = entry_find(vm->cfg->network, gid);
     struct claim own = {{vm->owner[0], vm->owner[1]}, vm->generation}, now;
 
-    if (!e || atomic_load(&e->route.vm) == vm || !moves_claim(e, &now) ||
-        moves_judge(e, NULL, &own) == CLAIM_TAKEN || moves_is_former(e, vm)) {
+    if (!e || entry_may_bind(e, vm)) {
         return true;
     }
+    moves_claim(e, &now);
     say_in_use(vm, gid, &own, &now);
     return false;
 }
 
-/* It may have it; wherever it was, it is here now. */
-static void bind_one(struct vm *vm, const struct pvrdma_gid *gid)
+/* Wherever it was, it is here now. */
+void entry_bind_one(struct entry *e, struct vm *vm)
 {
-    struct entry *e = entry_find(vm->cfg->network, gid);
     bool paused = atomic_load(&vm->dp.paused);
     uint64_t until = paused ? entry_hold_until(max_hold) : 0;
     struct claim was;
 
-    if (e && moves_is_former(e, vm)) {
+    e->refs++; /* it stays, whatever it was */
+    if (moves_is_former(e, vm)) {
         moves_forget(vm);
     }
-    e = entry_find_or_make(vm->cfg->network, gid);
+    e->refs--;
     if (atomic_load(&e->route.vm) != vm && moves_claim(e, &was)) {
         moves_release(e);
     }
@@ -314,7 +324,7 @@ int directory_bind_all(struct vm *vm, const struct pvrdma_gid *gid, unsigned n)
         }
     }
     for (unsigned i = 0; i < n; i++) {
-        bind_one(vm, &gid[i]);
+        entry_bind_one(entry_find_or_make(vm->cfg->network, &gid[i]), vm);
     }
     return 0;
 }

@@ -88,6 +88,29 @@ int directory_bind_all(struct vm *vm, const struct pvrdma_gid *gid, unsigned n);
 /* Release one claim; of somebody else's: nothing. */
 void directory_unbind(struct vm *vm, const struct pvrdma_gid *gid);
 
+/* ---- VMs that wait for an address (waiting.c) ---- */
+
+struct waiter;
+
+/* As directory_bind(), but behind those that wait for it. */
+int directory_bind_in_turn(struct vm *vm, const struct pvrdma_gid *gid);
+/*
+ * @vm is to have @gid, for the entry @index of its GID table, as soon as nobody has it
+ * who came before: it has waited since @since (ns, CLOCK_MONOTONIC).  The end of that is
+ * directory_wait_over(), or @granted: @vm has a claim more then.  Never called from here.
+ */
+struct waiter *directory_wait(struct vm *vm, unsigned index, const struct pvrdma_gid *gid,
+                              uint64_t since,
+                              void (*granted)(struct vm *vm, unsigned index));
+void directory_wait_over(struct waiter *w);
+uint64_t directory_waiting_since(const struct waiter *w);
+/* Another host, which comes before this one, asks who has it, as it may have such VMs. */
+void directory_leave(const char *network, const struct pvrdma_gid *gid);
+/* Who has it, in words for an administrator. */
+#define DIRECTORY_HOLDER_LEN 128u
+void directory_holder_text(const char *network, const struct pvrdma_gid *gid,
+                           char text[DIRECTORY_HOLDER_LEN]);
+
 /*
  * The route to an address that somebody holds or that was asked for, or NULL.  Any
  * worker, until its quiescent point; it waits for nobody.  @network is the interned name
@@ -153,6 +176,8 @@ void directory_set_moved(void (*moved)(struct vm *vm));
 
 /* What other hosts call this one; NULL: nothing, and claims have no proof. */
 void directory_set_host(const char *name);
+/* Does the name of that host come first, byte by byte? */
+bool directory_host_is_before(const char *name);
 /* Before the state of @vm is given to anybody: its places know each other by its key. */
 void directory_need_key(struct vm *vm);
 /* It has one: made here, or come with its state. */
@@ -202,6 +227,8 @@ struct directory_engine {
     void (*bound)(const struct vm *vm, const char *network, const struct pvrdma_gid *gid);
     void (*unbound)(const char *network, const struct pvrdma_gid *gid);
     void (*held)(const char *network, const struct pvrdma_gid *gid, uint64_t until);
+    /* What @peer is called; NULL: not known.  May be missing. */
+    const char *(*peer_name)(struct peer *peer);
 };
 
 /* NULL: nobody outside is asked, as from the start.  Returns 0 or an errno. */
@@ -315,6 +342,7 @@ void directory_each_moved(void (*fn)(const char *network, void *opaque), void *o
 struct directory_stats {
     const char *engine; /* NULL: none */
     unsigned local;     /* GIDs that VMs of this host hold */
+    unsigned waiting;   /* entries of theirs that wait for a GID */
     unsigned left;      /* GIDs that are held for owners who have left */
     unsigned remote;    /* GIDs of other hosts that are known */
     unsigned asked;     /* asked for and not found, or not yet */

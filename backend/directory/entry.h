@@ -28,7 +28,7 @@ struct entry {
     unsigned claims; /* of route.vm */
     unsigned refs;   /* route_get() calls not undone */
     LIST_ENTRY(entry) of_vm;
-    bool indexed;
+    struct waiting *waiting;      /* who waits for it (waiting.c), or NULL */
     _Atomic(struct entry *) next; /* in the index */
     struct dead dead;
     /* Those of moves.c: */
@@ -39,6 +39,7 @@ struct entry {
     TAILQ_ENTRY(entry) leaving; /* all those */
     struct peer *taken_from;    /* who had it before route.vm took it over, or NULL */
     bool contested;             /* a claim was refused: ask when its holder lets go */
+    bool indexed;
     /* Those of remote.c: */
     struct claimant *from; /* who has route.remote in its list */
     TAILQ_ENTRY(entry) of_peer;
@@ -71,8 +72,11 @@ struct entry *entry_find_or_make(const char *network, const struct pvrdma_gid *g
 void entry_index(struct entry *e);
 void entry_settle(struct entry *e);
 void entry_bump(struct entry *e);
-/* The watcher hears of it. */
+/* The watcher hears of it, and those who wait for it are looked at. */
 void entry_tell(struct entry *e);
+/* May @vm have it; _bind_one(): it may, and has. */
+bool entry_may_bind(const struct entry *e, struct vm *vm);
+void entry_bind_one(struct entry *e, struct vm *vm);
 void directory_bury(struct dead *d, void *what);
 void directory_each_held(void (*fn)(struct entry *e, void *opaque), void *opaque);
 /* @e is not @vm's, its holder's, any more, and says nothing else yet. */
@@ -98,6 +102,11 @@ void moves_leave(struct entry *e, const struct vm *vm, uint64_t clock, uint64_t 
 void moves_each_left(void (*fn)(struct entry *e, void *opaque), void *opaque);
 unsigned moves_left(void);
 void moves_fini(void);
+
+/* waiting.c: @e may be free now for those who wait for it. */
+void waiting_look(struct entry *e);
+unsigned waiting_count(void);
+void waiting_fini(void);
 
 /* past.c: that state is of the past, of the VM that has or had that serial. */
 void past_add(const uint64_t owner[2], uint64_t clock, uint64_t serial);
@@ -129,6 +138,8 @@ void remote_unbound(struct entry *e);
 void remote_held(struct entry *e);
 /* It is known now, or asked for anew. */
 void remote_not_asked(struct entry *e);
+/* The name of the host that has it, or NULL. */
+const char *remote_name(const struct entry *e);
 void remote_fini(void);
 
 #endif /* PVRDMAD_DIRECTORY_ENTRY_H */

@@ -648,6 +648,13 @@ void remote_clear(struct entry *e)
     set_remote(e, NULL, NULL);
 }
 
+const char *remote_name(const struct entry *e)
+{
+    const struct remote *r = remote_of(e);
+
+    return r && engine && engine->peer_name ? engine->peer_name(r->peer) : NULL;
+}
+
 bool remote_is_linked(const struct entry *e)
 {
     return e->from && e->from->linked;
@@ -770,6 +777,7 @@ uint64_t directory_abandon(struct peer *peer)
         }
         first = MIN(first, until);
         look_elsewhere(c, e);
+        waiting_look(e);
     }
     claimant_settle(c);
     return first == UINT64_MAX ? 0 : first - now;
@@ -846,5 +854,6 @@ void directory_get_stats(struct directory_stats *st)
     *st = stats;
     st->local = directory_count();
     st->left = moves_left();
+    st->waiting = waiting_count();
     st->asked = n_asked;
 }

@@ -38,6 +38,11 @@ void directory_set_host(const char *name)
     self = g_strdup(name);
 }
 
+bool directory_host_is_before(const char *name)
+{
+    return self && strcmp(name, self) < 0;
+}
+
 static bool is_zero(const uint8_t *bytes, size_t n)
 {
     uint8_t any = 0;

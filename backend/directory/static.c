@@ -317,6 +317,13 @@ static void engine_held(const char *network, const struct pvrdma_gid *gid, uint6
     }
 }
 
+static const char *engine_peer_name(struct peer *peer)
+{
+    const struct member *m = g_hash_table_lookup(members, peer);
+
+    return m ? m->log.name : NULL;
+}
+
 static const struct directory_engine engine = {
     .name = "static",
     .ask = engine_ask,
@@ -325,6 +332,7 @@ static const struct directory_engine engine = {
     .bound = engine_bound,
     .unbound = engine_unbound,
     .held = engine_held,
+    .peer_name = engine_peer_name,
 };
 
 /* ---- peers ---- */
@@ -470,6 +478,9 @@ void static_asked(struct peer *peer, const char *network, const struct pvrdma_gi
     tell(m, known);
     if (!tell_state(m, &a)) {
         is_late(m, m->late, known, gid);
+    }
+    if (directory_host_is_before(m->log.name)) {
+        directory_leave(known, gid);
     }
 }
 

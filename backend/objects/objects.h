@@ -253,8 +253,12 @@ struct srq {
 
 struct gid_entry {
     bool bound;
+    bool waiting; /* ... but the VM does not have the address, as another one has it */
     uint8_t type; /* PVRDMA_GID_TYPE_* */
     struct pvrdma_gid gid;
+    struct waiter
+        *waiter;     /* the directory's; main thread; NULL: it does not wait there */
+    uint64_t waited; /* ns, until it was loaded; main thread */
 };
 
 struct objects {
@@ -274,6 +278,12 @@ struct objects {
 /* Empty tables of the sizes in vm->cfg.  Main thread.  0 or ENOMEM. */
 int objects_init(struct objects *v, struct vm *vm);
 void objects_fini(struct objects *v);
+
+/* Does the VM have the address, so that it may be used? */
+static inline bool gid_is_held(const struct gid_entry *entry)
+{
+    return entry->bound && !entry->waiting;
+}
 
 /* Look-ups for the data path (any worker, until its quiescent point). */
 static inline struct mr *objects_mr_by_key(const struct objects *v, uint32_t key)

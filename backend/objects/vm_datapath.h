@@ -174,6 +174,8 @@ struct vm_datapath {
     struct vm_watch watch;
     _Atomic bool cq_error;       /* a CQ failed: its QPs must go to ERR */
     uint32_t cq_error_pos;       /* how far that has come; 0: nothing to do */
+    _Atomic bool gid_granted;    /* an address has come: its QPs are to look */
+    uint32_t gid_pos;            /* how far that has come; 0: nothing to do */
     _Atomic uint64_t next_timer; /* ns; UINT64_MAX: none */
 
     /* Events that are held back, see moderate.c. */

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * The GID table.  A bind is the guest's claim to an address: it must be one of
- * those the VM was declared with (or the VM may use any), and the directory
- * must not know another holder in the network.
+ * those the VM was declared with (or the VM may use any).  While the directory knows
+ * another holder in the network it waits there for its turn: the guest has its entry,
+ * and queue pairs with it, as no stock driver would ask again; but nothing is sent from
+ * that address or comes to it.
  *
  * What comes from a state stream is claimed later, all at once: until the VM runs here
  * it may run where it comes from.
@@ -13,9 +15,11 @@
 
 #include <errno.h>
 #include <string.h>
+#include <time.h>
 
 #include "directory/directory.h"
 #include "grace.h"
+#include "log.h"
 
 #define VLAN_NONE 0xfffu
 
@@ -44,15 +48,66 @@ static bool gid_is_allowed(const struct vm_config *cfg, const struct pvrdma_gid 
     return false;
 }
 
+static uint64_t now_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+enum gid_state { GID_NONE, GID_HELD, GID_WAITING };
+
 /* With the token: the worker sends datagrams from these. */
-static void gid_set(struct vm *vm, struct gid_entry *entry, bool bound, uint8_t type,
-                    const struct pvrdma_gid *gid)
+static void gid_set(struct vm *vm, struct gid_entry *entry, enum gid_state state,
+                    uint8_t type, const struct pvrdma_gid *gid)
 {
     vm_token_take(vm);
-    entry->bound = bound;
+    entry->bound = state != GID_NONE;
+    entry->waiting = state == GID_WAITING;
     entry->type = type;
     entry->gid = *gid;
     vm_token_release(vm);
+}
+
+/* ---- waiting ---- */
+
+/* Nothing else of the VM changes with it, and nothing waits: `ops` is not needed. */
+static void granted(struct vm *vm, unsigned index)
+{
+    struct gid_entry *entry = &vm->objects.gid[index];
+    char text[CONFIG_GID_STRLEN];
+
+    entry->waiter = NULL;
+    gid_set(vm, entry, GID_HELD, entry->type, &entry->gid);
+    datapath_gid_granted(vm);
+    config_format_gid(&entry->gid, text);
+    log_vm(LOG_LVL_INFO, vm, "%s is free: the VM has it now", text);
+}
+
+static void gid_wait(struct vm *vm, unsigned index, uint64_t since)
+{
+    struct gid_entry *entry = &vm->objects.gid[index];
+
+    entry->waiter = directory_wait(vm, index, &entry->gid, since, granted);
+}
+
+static void gid_wait_over(struct gid_entry *entry)
+{
+    if (entry->waiter) {
+        directory_wait_over(entry->waiter);
+        entry->waiter = NULL;
+    }
+}
+
+static void say_waits(struct vm *vm, const struct pvrdma_gid *gid)
+{
+    char text[CONFIG_GID_STRLEN], holder[DIRECTORY_HOLDER_LEN];
+
+    config_format_gid(gid, text);
+    directory_holder_text(vm->cfg->network, gid, holder);
+    log_vm(LOG_LVL_WARN, vm,
+           "%s is another's: %s has it; the VM gets it when that is over", text, holder);
 }
 
 static bool gid_is_possible(uint32_t index, uint8_t type, const struct pvrdma_gid *gid)
@@ -77,11 +132,17 @@ int verbs_create_bind(struct vm *vm, const struct pvrdma_cmd_create_bind *req)
     if (!gid_is_allowed(vm->cfg, &req->gid)) {
         return EPERM;
     }
-    err = directory_bind(vm, &req->gid);
-    if (err) {
+    err = directory_bind_in_turn(vm, &req->gid);
+    if (err && err != EADDRINUSE) {
         return err;
     }
-    gid_set(vm, entry, true, req->gid_type, &req->gid);
+    gid_set(vm, entry, err ? GID_WAITING : GID_HELD, req->gid_type, &req->gid);
+    if (err) {
+        gid_wait(vm, req->index, now_ns());
+        say_waits(vm, &req->gid);
+    } else {
+        datapath_gid_granted(vm);
+    }
     return 0;
 }
 
@@ -89,8 +150,13 @@ void gid_unbind(struct vm *vm, unsigned index)
 {
     struct gid_entry *entry = &vm->objects.gid[index];
     struct pvrdma_gid none = {0}, gid = entry->gid;
+    bool held = gid_is_held(entry);
 
-    gid_set(vm, entry, false, 0, &none);
+    gid_wait_over(entry);
+    gid_set(vm, entry, GID_NONE, 0, &none);
+    if (!held) {
+        return; /* nobody has sent from it, and what is connected from it is not bound */
+    }
     /* Before another VM can have the address. */
     datapath_gid_unbound(vm, index);
     grace_wait(); /* what was sent from it is at its receiver */
@@ -116,25 +182,52 @@ int verbs_destroy_bind(struct vm *vm, const struct pvrdma_cmd_destroy_bind *req)
 
 /* ---- the state stream ---- */
 
-void gids_save(struct vm *vm, struct state_out *s)
+static uint32_t count_of(const struct gid_entry *gid, bool waiting)
 {
-    const struct gid_entry *gid = vm->objects.gid;
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < VERBS_GID_TBL_LEN; i++) {
-        n += gid[i].bound;
+        n += gid[i].bound && gid[i].waiting == waiting;
     }
-    state_put_u32(s, n);
+    return n;
+}
+
+static void gid_save(const struct gid_entry *gid, uint32_t index, struct state_out *s)
+{
+    state_put_u32(s, index);
+    state_put_u8(s, gid->type);
+    state_put_bytes(s, &gid->gid, sizeof(gid->gid));
+}
+
+void gids_save(struct vm *vm, struct state_out *s)
+{
+    const struct gid_entry *gid = vm->objects.gid;
+
+    state_put_u32(s, count_of(gid, false));
     for (uint32_t i = 0; i < VERBS_GID_TBL_LEN; i++) {
-        if (gid[i].bound) {
-            state_put_u32(s, i);
-            state_put_u8(s, gid[i].type);
-            state_put_bytes(s, &gid[i].gid, sizeof(gid[i].gid));
+        if (gid_is_held(&gid[i])) {
+            gid_save(&gid[i], i, s);
         }
     }
 }
 
-static void gid_load(struct vm *vm, struct state_in *s)
+/* Each with the time that it has waited, which gives it its place among others. */
+void gids_waiting_save(struct vm *vm, struct state_out *s)
+{
+    const struct gid_entry *gid = vm->objects.gid;
+    uint64_t now = now_ns();
+
+    state_put_u32(s, count_of(gid, true));
+    for (uint32_t i = 0; i < VERBS_GID_TBL_LEN; i++) {
+        if (gid[i].waiting) {
+            gid_save(&gid[i], i, s);
+            state_put_u64(s, gid[i].waiter ? now - directory_waiting_since(gid[i].waiter)
+                                           : gid[i].waited);
+        }
+    }
+}
+
+static struct gid_entry *gid_load(struct vm *vm, struct state_in *s, enum gid_state state)
 {
     uint32_t index = state_get_u32(s);
     uint8_t type = state_get_u8(s);
@@ -147,8 +240,9 @@ static void gid_load(struct vm *vm, struct state_in *s)
     } else if (!gid_is_allowed(vm->cfg, &gid)) {
         state_fail(s, "entry %u is an address that the VM may not have here", index);
     } else {
-        gid_set(vm, &vm->objects.gid[index], true, type, &gid);
+        gid_set(vm, &vm->objects.gid[index], state, type, &gid);
     }
+    return state_failed(s) ? NULL : &vm->objects.gid[index];
 }
 
 void gids_load(struct vm *vm, struct state_in *s)
@@ -157,14 +251,28 @@ void gids_load(struct vm *vm, struct state_in *s)
 
     vm->objects.gids_unclaimed = true;
     for (uint32_t i = 0; i < n && !state_failed(s); i++) {
-        gid_load(vm, s);
+        gid_load(vm, s, GID_HELD);
+    }
+}
+
+void gids_waiting_load(struct vm *vm, struct state_in *s)
+{
+    uint32_t n = state_get_count(s, VERBS_GID_TBL_LEN, 29);
+
+    for (uint32_t i = 0; i < n && !state_failed(s); i++) {
+        struct gid_entry *entry = gid_load(vm, s, GID_WAITING);
+        uint64_t waited = state_get_u64(s);
+
+        if (entry) {
+            entry->waited = waited;
+        }
     }
 }
 
 static bool is_first(const struct gid_entry *gid, unsigned i)
 {
     for (unsigned k = 0; k < i; k++) {
-        if (gid[k].bound && gid_equal(&gid[k].gid, &gid[i].gid)) {
+        if (gid_is_held(&gid[k]) && gid_equal(&gid[k].gid, &gid[i].gid)) {
             return false;
         }
     }
@@ -176,7 +284,7 @@ void gids_look(struct vm *vm)
     const struct gid_entry *gid = vm->objects.gid;
 
     for (unsigned i = 0; i < VERBS_GID_TBL_LEN; i++) {
-        if (gid[i].bound && is_first(gid, i)) {
+        if (gid_is_held(&gid[i]) && is_first(gid, i)) {
             directory_look(vm->cfg->network, &gid[i].gid);
         }
     }
@@ -186,17 +294,28 @@ int gids_claim(struct vm *vm)
 {
     struct pvrdma_gid gid[VERBS_GID_TBL_LEN];
     struct objects *v = &vm->objects;
+    uint64_t now = now_ns();
     unsigned n = 0;
     int err;
 
-    for (unsigned i = 0; v->gids_unclaimed && i < VERBS_GID_TBL_LEN; i++) {
-        if (v->gid[i].bound) {
+    if (!v->gids_unclaimed) {
+        return 0;
+    }
+    for (unsigned i = 0; i < VERBS_GID_TBL_LEN; i++) {
+        if (gid_is_held(&v->gid[i])) {
             gid[n++] = v->gid[i].gid;
         }
     }
     err = directory_bind_all(vm, gid, n);
-    if (!err) {
-        v->gids_unclaimed = false;
+    if (err) {
+        return err;
     }
-    return err;
+    v->gids_unclaimed = false;
+    datapath_gid_granted(vm); /* what was granted may not have reached all */
+    for (unsigned i = 0; i < VERBS_GID_TBL_LEN; i++) {
+        if (v->gid[i].waiting) {
+            gid_wait(vm, i, now - MIN(now, v->gid[i].waited));
+        }
+    }
+    return 0;
 }

@@ -82,6 +82,8 @@ void mrs_load(struct vm *vm, struct state_in *s);
 /* Loaded, they are nobody's claims before gids_claim(). */
 void gids_save(struct vm *vm, struct state_out *s);
 void gids_load(struct vm *vm, struct state_in *s);
+void gids_waiting_save(struct vm *vm, struct state_out *s);
+void gids_waiting_load(struct vm *vm, struct state_in *s);
 void cqs_save(struct vm *vm, struct state_out *s);
 void cqs_load(struct vm *vm, struct state_in *s);
 void srqs_save(struct vm *vm, struct state_out *s);

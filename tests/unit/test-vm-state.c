@@ -893,6 +893,9 @@ static void assert_optional(GByteArray *a, GByteArray *b)
     if (!has_section(a, "OFFR")) {
         remove_section(b, "OFFR");
     }
+    if (!has_section(a, "GIDW")) {
+        remove_section(b, "GIDW");
+    }
     if (!has_section(a, "KEY ")) {
         g_assert_true(to->vm.keyless);
         if (has_section(b, "KEY ")) {
@@ -997,6 +1000,52 @@ static void test_golden(void)
     g_dir_close(dir);
     assert_today("state", n);
     assert_today("reset", n_reset);
+}
+
+/*
+ * An entry that waits for its address does so where it is loaded, and has it then; who
+ * was saved does not.  One that cannot be is refused.
+ */
+static void test_waiting(void)
+{
+    const struct pvrdma_gid gid = {.raw = {[10] = 0xff, 0xff, 10, 0, 0, 77}};
+    struct pvrdma_cmd_create_bind req = {
+        .mtu = 1024, .vlan = 0xfff, .index = 9, .gid = gid, .gid_type = 2};
+    struct testdev *other = testdev_new("other");
+    GByteArray *a, *b;
+    uint64_t len;
+    uint8_t *p;
+
+    setup();
+    g_assert_cmpint(directory_bind(&other->vm, &gid), ==, 0);
+    g_assert_cmpint(verbs_create_bind(&from->vm, &req), ==, 0);
+    a = fulldev_save(from);
+    g_assert_true(load(a->data, a->len));
+    g_assert_true(to->vm.objects.gid[9].bound && to->vm.objects.gid[9].waiting);
+    b = fulldev_save(to);
+    g_assert_cmpmem(section(a, "GIDW", &len), 33, section(b, "GIDW", &len), 33);
+    g_assert_cmpuint(len, ==, 33);
+    g_assert_cmpint(vm_claim(&to->vm), ==, 0);
+    while (g_main_context_iteration(NULL, FALSE)) {
+    }
+    g_assert_true(to->vm.objects.gid[9].waiting);
+    directory_unbind(&other->vm, &gid);
+    while (g_main_context_iteration(NULL, FALSE)) {
+    }
+    g_assert_false(to->vm.objects.gid[9].waiting);
+    g_assert_true(from->vm.objects.gid[9].waiting);
+
+    p = section(a, "GIDW", &len);
+    p[4] = 63 + 1;
+    g_assert_false(load(a->data, a->len));
+    p[4] = 0; /* GIDS has it */
+    g_assert_false(load(a->data, a->len));
+    p[4] = 9;
+    g_assert_true(load(a->data, a->len));
+    g_byte_array_unref(a);
+    g_byte_array_unref(b);
+    testdev_free(other);
+    teardown();
 }
 
 /* ---- hostile streams ---- */
@@ -1257,6 +1306,7 @@ int main(int argc, char **argv)
     g_test_add_func("/vm-state/offers", test_offers);
     g_test_add_func("/vm-state/other-addresses", test_other_addresses);
     g_test_add_func("/vm-state/golden", test_golden);
+    g_test_add_func("/vm-state/waiting", test_waiting);
     g_test_add_func("/vm-state/cut", test_cut);
     g_test_add_func("/vm-state/changed", test_changed);
     g_test_add_func("/vm-state/parts", test_parts);

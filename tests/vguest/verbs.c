@@ -489,6 +489,7 @@ int vg_qp_to_rtr(struct vg_qp *qp, const struct pvrdma_gid *dgid, uint32_t dqpn,
         .rq_psn = rq_psn,
         .ah_attr = {.dgid = *dgid, .hop_limit = 64, .ah_flags = 1, .port_num = 1}};
 
+    a.ah_attr.sgid_index = c ? c->sgid_index : 0;
     a.max_dest_rd_atomic = or_default(c, c ? c->max_dest_rd_atomic : 0, 16);
     a.min_rnr_timer = c && c->min_rnr_timer ? c->min_rnr_timer : 1;
     return vg_modify_qp(

@@ -445,6 +445,7 @@ struct vg_conn {
     uint8_t min_rnr_timer;                     /* [1: 10 us] */
     uint8_t max_rd_atomic, max_dest_rd_atomic; /* [16] */
     uint32_t access;                           /* [all remote rights] */
+    uint8_t sgid_index;
     bool zero_counts; /* take retry_cnt, rnr_retry, rd_atomic literally */
 };
 

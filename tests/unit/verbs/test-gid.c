@@ -120,6 +120,86 @@ static void test_allowed(void)
     testdev_free(td);
 }
 
+/* What is due in the main loop. */
+static void turn(void)
+{
+    while (g_main_context_iteration(NULL, FALSE)) {
+    }
+}
+
+/*
+ * An address goes to those who wait for it, in their order, and to nobody between; who
+ * does not wait any more gets none.
+ */
+static void test_waiting(void)
+{
+    struct testdev *td[4];
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(td); i++) {
+        g_autofree char *name = g_strdup_printf("w%u", i);
+
+        td[i] = testdev_new(name);
+        testdev_up(td[i]);
+        g_assert_cmpuint(bind_gid(td[i], 3, ipv4(1)), ==, 0);
+        g_assert_cmpuint(bind_gid(td[i], 3, ipv4(1)), ==, 0); /* once more is once */
+        g_assert_cmpuint(bind_gid(td[i], 3, ipv4(2)), !=, 0);
+        g_assert_cmpuint(testdev_stats(td[i]).gid, ==, 1);
+    }
+    g_assert_cmpuint(directory_count(), ==, 1);
+    turn();
+    g_assert_true(holder(td[0], ipv4(1)) == &td[0]->vm);
+
+    g_assert_cmpuint(unbind(td[1], 3, ipv4(1)), ==, 0); /* it waits no more */
+    g_assert_cmpuint(unbind(td[1], 3, ipv4(1)), !=, 0);
+    g_assert_true(holder(td[0], ipv4(1)) == &td[0]->vm);
+    g_assert_cmpuint(unbind(td[0], 3, ipv4(1)), ==, 0);
+    /* Free, but those who wait are before. */
+    g_assert_null(holder(td[0], ipv4(1)));
+    g_assert_cmpuint(bind_gid(td[0], 4, ipv4(1)), ==, 0);
+    g_assert_true(td[0]->vm.objects.gid[4].waiting);
+    turn();
+    g_assert_true(holder(td[0], ipv4(1)) == &td[2]->vm);
+    g_assert_true(td[3]->vm.objects.gid[3].waiting);
+    testdev_free(td[2]);
+    turn();
+    g_assert_true(holder(td[0], ipv4(1)) == &td[3]->vm);
+    testdev_free(td[3]);
+    turn();
+    g_assert_true(holder(td[0], ipv4(1)) == &td[0]->vm);
+    testdev_free(td[0]);
+    testdev_free(td[1]);
+    turn();
+    g_assert_cmpuint(directory_count(), ==, 0);
+    g_assert_cmpuint(directory_routes(), ==, 0);
+}
+
+/* It waits with both of its entries, and has both. */
+static void test_waits_twice(void)
+{
+    struct testdev *a = testdev_new("a"), *b = testdev_new("b");
+
+    testdev_up(a);
+    testdev_up(b);
+    g_assert_cmpuint(bind_gid(a, 0, ipv4(1)), ==, 0);
+    g_assert_cmpuint(bind_gid(b, 0, ipv4(1)), ==, 0);
+    g_assert_cmpuint(bind_gid(b, 63, ipv4(1)), ==, 0);
+    g_assert_cmpuint(bind_gid(a, 7, ipv4(1)), ==,
+                     0); /* it has it, and waits for nobody */
+    g_assert_cmpuint(unbind(a, 0, ipv4(1)), ==, 0);
+    turn();
+    g_assert_true(holder(a, ipv4(1)) == &a->vm);
+    g_assert_cmpuint(unbind(a, 7, ipv4(1)), ==, 0);
+    turn();
+    g_assert_true(holder(b, ipv4(1)) == &b->vm);
+    g_assert_cmpuint(unbind(b, 0, ipv4(1)), ==, 0);
+    g_assert_true(holder(b, ipv4(1)) == &b->vm);
+    g_assert_cmpuint(unbind(b, 63, ipv4(1)), ==, 0);
+    g_assert_null(holder(b, ipv4(1)));
+    testdev_free(a);
+    testdev_free(b);
+    g_assert_cmpuint(directory_routes(), ==, 0);
+}
+
 /* One holder in a network; other networks do not matter. */
 static void test_two_vms(void)
 {
@@ -131,14 +211,18 @@ static void test_two_vms(void)
     testdev_up(b);
     testdev_up(c);
     g_assert_cmpuint(bind_gid(a, 0, ipv4(1)), ==, 0);
-    g_assert_cmpuint(bind_gid(b, 0, ipv4(1)), !=, 0);
+    g_assert_cmpuint(bind_gid(b, 0, ipv4(1)), ==, 0); /* it waits */
     g_assert_cmpuint(bind_gid(c, 0, ipv4(1)), ==, 0);
+    turn();
     g_assert_true(holder(a, ipv4(1)) == &a->vm);
     g_assert_true(holder(c, ipv4(1)) == &c->vm);
+    g_assert_true(b->vm.objects.gid[0].waiting);
 
     /* A reset gives the claim up. */
     testdev_write(a, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
-    g_assert_cmpuint(bind_gid(b, 0, ipv4(1)), ==, 0);
+    turn();
+    g_assert_true(holder(b, ipv4(1)) == &b->vm);
+    g_assert_false(b->vm.objects.gid[0].waiting);
     testdev_free(a);
     testdev_free(b);
     testdev_free(c);
@@ -155,6 +239,8 @@ int main(int argc, char **argv)
     g_test_add_func("/verbs/gid/bad", test_bad);
     g_test_add_func("/verbs/gid/allowed", test_allowed);
     g_test_add_func("/verbs/gid/two-vms", test_two_vms);
+    g_test_add_func("/verbs/gid/waiting", test_waiting);
+    g_test_add_func("/verbs/gid/waits-twice", test_waits_twice);
     ret = g_test_run();
     testdev_stop();
     return ret;

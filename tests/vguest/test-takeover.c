@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * vguest tests: an address that changes its holder, who binds it before the former lets
+ * go, as with VRRP.  The bind succeeds at once and waits: nothing comes to that guest or
+ * from it by that address until it is its own, on one host and between two, and when
+ * daemons are replaced or the guest that waits moves meanwhile.
+ *
+ * VM 1 has the address first, VM 2 is to have it; VM 0 and VM 3 are connected to them.
+ */
+#include "hosts.h"
+#include "migrate.h"
+#include "ud.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define N_VMS 5u
+#define OWN   1u /* index of the address in the GID tables */
+
+static struct vg_daemon *host[2]; /* the same twice: one host */
+static struct pvrdma_gid vip;
+static struct vgt_side s[4];
+
+static bool one_host(void)
+{
+    return host[0] == host[1];
+}
+
+static struct vg_daemon *home(unsigned vm)
+{
+    return host[vm >= 2];
+}
+
+static void begin(gconstpointer two)
+{
+    static const struct host_opts keys = {.n_vms = N_VMS,
+                                          .n_peers = 2,
+                                          .daemon_keys = "peer-timeout=30",
+                                          .vm_keys = "addresses=any"};
+    static const struct vg_daemon_opts one = {
+        .n_vms = N_VMS, .poll_us = -1, .workers = 2, .vm_keys = "addresses=any"};
+
+    if (two) {
+        hosts_start(host, 2, &keys);
+    } else {
+        host[0] = host[1] = vg_daemon_start(&one);
+    }
+    vgt_daemon = host[0];
+    vip = vg_gid(9);
+}
+
+static void end(void)
+{
+    for (unsigned i = 0; i < 4; i++) {
+        if (s[i].g) {
+            vgt_side_close(&s[i]);
+        }
+    }
+    vg_daemon_stop(host[0]);
+    if (!one_host()) {
+        vg_daemon_stop(host[1]);
+    }
+    vgt_daemon = NULL;
+}
+
+static void open_sides(void)
+{
+    for (unsigned i = 0; i < 4; i++) {
+        struct vgt_opts o = {.unconnected = true, .daemon = {home(i), home(i)}};
+
+        vgt_side_open(&s[i], i, &o, 0);
+    }
+}
+
+static void connect_to(struct vgt_side *from, const struct pvrdma_gid *to, uint32_t qpn,
+                       struct vg_conn c)
+{
+    g_assert_cmpint(vg_qp_to_reset(from->qp), ==, 0);
+    g_assert_cmpint(vg_qp_to_init(from->qp, &c), ==, 0);
+    g_assert_cmpint(vg_qp_to_rtr(from->qp, to, qpn, 1, &c), ==, 0);
+    g_assert_cmpint(vg_qp_to_rts(from->qp, 1, &c), ==, 0);
+}
+
+/* To the address at @server, which has it, or is to have it. */
+static void join_client(struct vgt_side *client, const struct vgt_side *server,
+                        uint8_t timeout)
+{
+    connect_to(client, &vip, server->qp->qpn, (struct vg_conn){.timeout = timeout});
+}
+
+static void join(struct vgt_side *client, struct vgt_side *server, uint8_t timeout)
+{
+    connect_to(server, &client->g->gid, client->qp->qpn,
+               (struct vg_conn){.timeout = timeout, .sgid_index = OWN});
+    join_client(client, server, timeout);
+}
+
+static void post_write(struct vgt_side *from, struct vgt_side *to, uint64_t wr_id)
+{
+    vgt_fill(VG_MR_HOST(from->mr, 0), 64, wr_id);
+    memset(VG_MR_HOST(to->mr, 64), 0, 64);
+    vgt_send(from, wr_id, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 64, to, 64);
+}
+
+static void written(struct vgt_side *from, struct vgt_side *to, uint64_t wr_id)
+{
+    vgt_expect(from->scq, wr_id, PVRDMA_WC_SUCCESS);
+    vgt_check(VG_MR_HOST(to->mr, 64), 64, wr_id);
+}
+
+static void write_once(struct vgt_side *from, struct vgt_side *to, uint64_t wr_id)
+{
+    post_write(from, to, wr_id);
+    written(from, to, wr_id);
+}
+
+/* What an administrator reads of who waits at the daemon of VM @vm. */
+static bool waits(const struct vg_daemon *d, unsigned vm, const char *holder)
+{
+    g_autofree char *text = NULL;
+    g_autofree char *line =
+        g_strdup_printf("vm%u waits for 10.0.0.10: %s", vm, holder ? holder : "");
+
+    g_assert_cmpint(vg_ctl(d, &text, "vm list"), ==, 0);
+    return strstr(text, line) != NULL;
+}
+
+static void wait_granted(const struct vg_daemon *d, unsigned vm)
+{
+    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+
+    while (waits(d, vm, NULL)) {
+        g_assert_cmpint(vg_now_ns(), <, until);
+        g_usleep(2000);
+    }
+}
+
+static int64_t remote_gids(const struct vg_daemon *d)
+{
+    JsonNode *node = vg_daemon_status(d);
+    JsonObject *o =
+        json_object_get_object_member(json_node_get_object(node), "directory");
+    int64_t n = json_object_get_int_member(o, "remote_gids");
+
+    json_node_unref(node);
+    return n;
+}
+
+/* VM 1 has the address, and all hosts know; VM 2 waits for it. */
+static void contend(void)
+{
+    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+
+    g_assert_cmpint(vg_bind_gid(s[1].g, OWN, &vip), ==, 0);
+    join(&s[0], &s[1], 18);
+    write_once(&s[0], &s[1], 1);
+    if (!one_host()) {
+        join(&s[3], &s[1], 18);
+        write_once(&s[3], &s[1], 1);
+        while (remote_gids(host[1]) < 3) {
+            g_assert_cmpint(vg_now_ns(), <, until);
+            g_usleep(2000);
+        }
+        join(&s[0], &s[1], 18);
+        write_once(&s[0], &s[1], 2);
+    }
+    g_assert_cmpint(vg_bind_gid(s[2].g, OWN, &vip), ==, 0);
+    g_assert_true(
+        waits(home(2), 2, one_host() ? "VM vm1 has it" : "a VM of host host0 has it"));
+    host_wait_logged(home(2), "10.0.0.10 is another's: ");
+}
+
+/* It works for VM 2 in both directions, and not for VM 1. */
+static void has_moved(unsigned vm)
+{
+    wait_granted(home(2), vm);
+    host_wait_logged(home(2), "10.0.0.10 is free: ");
+    join(&s[3], &s[2], 18);
+    write_once(&s[3], &s[2], 70);
+    write_once(&s[2], &s[3], 71);
+    join_client(&s[0], &s[1], 8);
+    post_write(&s[0], &s[1], 72);
+    vgt_expect(s[0].scq, 72, PVRDMA_WC_RETRY_EXC_ERR);
+}
+
+/* Nothing passes while it waits, and what tries fails; when it has it, it works. */
+static void test_waits(gconstpointer two)
+{
+    begin(two);
+    open_sides();
+    contend();
+    join(&s[3], &s[2], 8);
+    post_write(&s[2], &s[3], 10);
+    post_write(&s[3], &s[2], 11);
+    vgt_expect(s[2].scq, 10, PVRDMA_WC_RETRY_EXC_ERR);
+    vgt_expect(s[3].scq, 11, PVRDMA_WC_RETRY_EXC_ERR);
+    g_assert_cmpuint(*VG_MR_HOST(s[3].mr, 64), ==, 0);
+    write_once(&s[0], &s[1], 12);
+    write_once(&s[1], &s[0], 13);
+    g_assert_cmpint(vg_unbind_gid(s[1].g, OWN, &vip), ==, 0);
+    has_moved(2);
+    end();
+}
+
+/* Queue pairs that were connected before go on by themselves, if their tries last. */
+static void test_connected(gconstpointer two)
+{
+    begin(two);
+    open_sides();
+    contend();
+    join(&s[3], &s[2], 20);
+    post_write(&s[2], &s[3], 10);
+    post_write(&s[3], &s[2], 11);
+    vgt_expect_none(s[2].scq, VGT_QUIET_MS(100));
+    vgt_expect_none(s[3].scq, 0);
+    g_assert_cmpint(vg_unbind_gid(s[1].g, OWN, &vip), ==, 0);
+    written(&s[2], &s[3], 10);
+    written(&s[3], &s[2], 11);
+    has_moved(2);
+    end();
+}
+
+/* It ends without a word. */
+static void test_ends(gconstpointer two)
+{
+    begin(two);
+    open_sides();
+    contend();
+    vgt_side_close(&s[1]);
+    s[1].g = NULL;
+    wait_granted(home(2), 2);
+    join(&s[3], &s[2], 18);
+    write_once(&s[3], &s[2], 70);
+    write_once(&s[2], &s[3], 71);
+    end();
+}
+
+/* A holder that stands still has not let go. */
+static void test_paused(gconstpointer two)
+{
+    begin(two);
+    open_sides();
+    contend();
+    g_assert_cmpint(vg_ctl(home(1), NULL, "vm pause vm1"), ==, 0);
+    post_write(&s[0], &s[1], 10);
+    vgt_expect_none(s[0].scq, VGT_QUIET_MS(50));
+    g_assert_true(waits(home(2), 2, NULL));
+    g_assert_cmpint(vg_ctl(home(1), NULL, "vm resume vm1"), ==, 0);
+    written(&s[0], &s[1], 10);
+    g_assert_true(waits(home(2), 2, NULL));
+    g_assert_cmpint(vg_unbind_gid(s[1].g, OWN, &vip), ==, 0);
+    has_moved(2);
+    end();
+}
+
+/* Daemons are replaced while it waits. */
+static void test_restart(gconstpointer two)
+{
+    begin(two);
+    open_sides();
+    contend();
+    for (unsigned i = 0; i < 2; i++) {
+        vgt_restart(host[i]);
+        if (!one_host()) {
+            hosts_wait_up(host, 2);
+        }
+        g_assert_true(waits(home(2), 2, NULL));
+        write_once(&s[0], &s[1], 10 + i);
+    }
+    g_assert_cmpint(vg_unbind_gid(s[1].g, OWN, &vip), ==, 0);
+    wait_granted(home(2), 2);
+    join(&s[3], &s[2], 18);
+    write_once(&s[3], &s[2], 70);
+    end();
+}
+
+/* The guest that waits moves, and waits where it is. */
+static void test_move(gconstpointer two)
+{
+    begin(two);
+    open_sides();
+    contend();
+    vg_move(s[2].g, home(2), 4, VG_MOVE_PLAIN);
+    g_assert_false(waits(home(2), 2, NULL));
+    g_assert_true(waits(home(2), 4, NULL));
+    write_once(&s[0], &s[1], 10);
+    g_assert_cmpint(vg_unbind_gid(s[1].g, OWN, &vip), ==, 0);
+    wait_granted(home(2), 4);
+    join(&s[3], &s[2], 18);
+    write_once(&s[3], &s[2], 70);
+    write_once(&s[2], &s[3], 71);
+    end();
+}
+
+/* On each of two hosts one waits: one of them has it then, and the other goes on waiting.
+ */
+static void test_both_wait(void)
+{
+    int64_t until;
+
+    begin(GUINT_TO_POINTER(1));
+    open_sides();
+    contend();
+    g_assert_cmpint(vg_bind_gid(s[0].g, OWN, &vip), ==, 0);
+    g_assert_cmpint(vg_bind_gid(s[3].g, OWN, &vip), ==, 0);
+    g_assert_true(waits(host[0], 0, "VM vm1 has it"));
+    g_assert_cmpint(vg_unbind_gid(s[1].g, OWN, &vip), ==, 0);
+    wait_granted(host[0], 0); /* it is of the host that had it */
+    g_assert_true(waits(host[1], 2, NULL));
+    g_assert_cmpint(vg_unbind_gid(s[0].g, OWN, &vip), ==, 0);
+    wait_granted(host[1], 2);
+    g_assert_true(waits(host[1], 3, "VM vm2 has it"));
+    /* Whoever has waited is before who has not. */
+    g_assert_cmpint(vg_bind_gid(s[0].g, OWN, &vip), ==, 0);
+    g_assert_true(waits(host[0], 0, "a VM of host host1 has it"));
+    g_assert_cmpint(vg_unbind_gid(s[2].g, OWN, &vip), ==, 0);
+    wait_granted(host[1], 3);
+    g_assert_true(waits(host[0], 0, NULL));
+    g_assert_cmpint(vg_unbind_gid(s[3].g, OWN, &vip), ==, 0);
+    wait_granted(host[0], 0);
+    until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+    while (remote_gids(host[1]) < 3) {
+        g_assert_cmpint(vg_now_ns(), <, until);
+        g_usleep(2000);
+    }
+    end();
+}
+
+/* Datagrams from it are lost and counted until then. */
+static void test_datagrams(void)
+{
+    struct vgt_opts o;
+    struct vgt_side ud[2];
+    struct pvrdma_av av;
+
+    begin(NULL);
+    ud_options(&o, VGT_STOCK);
+    for (unsigned i = 0; i < 2; i++) {
+        vgt_side_open(&ud[i], i, &o, 0);
+        g_assert_cmpint(vg_ud_to_rts(ud[i].qp, QKEY), ==, 0);
+    }
+    g_assert_cmpint(vg_bind_gid(ud[1].g, OWN, &vip), ==, 0);
+    g_assert_cmpint(vg_bind_gid(ud[0].g, OWN, &vip), ==, 0);
+    av = vg_av(ud[0].pd, OWN, &ud[1].g->gid);
+    UD_LOST(&ud[0], &ud[1], 0, "to_nobody", .av = &av, .len = 8);
+    ud_passes(&ud[0], &ud[1], (struct dg){.len = 8, .to = &vip, .wr_id = 1});
+    g_assert_cmpint(vg_unbind_gid(ud[1].g, OWN, &vip), ==, 0);
+    wait_granted(host[0], 0);
+    ud_passes(&ud[0], &ud[1], (struct dg){.len = 8, .av = &av, .wr_id = 2});
+    ud_passes(&ud[1], &ud[0], (struct dg){.len = 8, .to = &vip, .wr_id = 3});
+    for (unsigned i = 0; i < 2; i++) {
+        vgt_side_close(&ud[i]);
+    }
+    vg_daemon_stop(host[0]);
+    vgt_daemon = NULL;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        GTestDataFunc run;
+    } tests[] = {
+        {"waits", test_waits},   {"connected", test_connected}, {"ends", test_ends},
+        {"paused", test_paused}, {"restart", test_restart},     {"move", test_move},
+    };
+
+    vgt_init(&argc, &argv, 180);
+    for (unsigned i = 0; i < G_N_ELEMENTS(tests); i++) {
+        g_autofree char *one = g_strdup_printf("/takeover/one-host/%s", tests[i].name);
+        g_autofree char *two = g_strdup_printf("/takeover/two-hosts/%s", tests[i].name);
+
+        g_test_add_data_func(one, NULL, tests[i].run);
+        g_test_add_data_func(two, GUINT_TO_POINTER(1), tests[i].run);
+    }
+    g_test_add_func("/takeover/both-wait", test_both_wait);
+    g_test_add_func("/takeover/datagrams", test_datagrams);
+    return vgt_run();
+}

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""An address that moves from one guest to another, which sets it before the first removes
+it, as the new master of VRRP does: both kernels have a GID at once, and it works for the
+one that may have it, with either driver.
+"""
+
+import time
+
+import fixture
+import parts
+from kernellog import log_problems
+from programs import LISTENS, _ports, check_pings
+from pvrdma_vm import Daemon, VmError, end_well, start_guests
+
+ADDRESS = '10.83.0.100'
+
+
+@fixture.shard('demos')
+class TakeoverTest(fixture.PrivateTest):
+    def setUp(self):
+        super().setUp()
+        self.daemon = Daemon(self.session, ['vm1', 'vm2'])
+        self.guests = start_guests(self.session, self.daemon, files=parts.guest_files())
+        for number, guest in enumerate(self.guests, 1):
+            guest.run('ip addr add 10.83.0.%d/24 dev vmx0' % number)
+
+    def pings(self, server, client):
+        """Connections to the address, which @server has."""
+        port = next(_ports)
+        first = server.spawn('rping -s -v -a %s -p %d -C 5' % (ADDRESS, port))
+        parts.wait_in_guest(server, LISTENS % port, 'listener')
+        second = client.run('rping -c -v -V -a %s -p %d -C 5' % (ADDRESS, port))
+        check_pings(first.wait(check=True), second, 5)
+
+    def waiting(self, name):
+        return [w['gid'] for vm in self.daemon.ctl_json('vm', 'list')['vms']
+                if vm['name'] == name for w in vm['waiting_gids']]
+
+    def wait_granted(self, name):
+        end = time.monotonic() + 20
+        while self.waiting(name):
+            if time.monotonic() > end:
+                raise VmError('%s has not got %s' % (name, ADDRESS))
+            time.sleep(0.05)
+
+    def moves(self, device, old, new):
+        """From guest @old, which has it, to @new."""
+        new.run('ip addr add %s/32 dev vmx0' % ADDRESS)
+        new.gid_index(device, ADDRESS)
+        self.assertEqual(self.waiting('vm%d' % new.number), [ADDRESS])
+        old.run('ip addr del %s/32 dev vmx0' % ADDRESS)
+        self.wait_granted('vm%d' % new.number)
+        # The wire's side of it is keepalived's.
+        old.run('ip neigh flush all')
+        self.pings(new, old)
+
+    def check(self, device):
+        one, two = self.guests
+        one.run('ip addr add %s/32 dev vmx0' % ADDRESS)
+        one.gid_index(device, ADDRESS)
+        self.pings(one, two)
+        for _ in range(2):
+            self.moves(device, one, two)
+            self.moves(device, two, one)
+        one.run('ip addr del %s/32 dev vmx0' % ADDRESS)
+
+    def test_moves(self):
+        for guest in self.guests:
+            guest.load_pvrdma()
+        self.check(parts.STOCK_DEVICE)
+        for guest in self.guests:
+            parts.use_own(guest)
+        self.check(parts.OWN_DEVICE)
+        for guest in self.guests:
+            self.assertEqual(log_problems(guest), [])
+        end_well(self.guests, self.daemon)
