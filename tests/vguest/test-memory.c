@@ -584,8 +584,12 @@ static void test_objects(void)
     n = take_lists(g, pd, pdir, mr);
     g_assert_cmpuint(n, >, 8);
     g_assert_cmpint(all_objects("bytes"), <=, 16 << 20);
+    for (unsigned i = 0; i < n; i++) {
+        g_assert_cmpint(vg_destroy(g, PVRDMA_CMD_DESTROY_MR, mr[i]), ==, 0);
+    }
     vg_pdir_free(g, pdir, LIST_PAGES);
     vg_buf_free(buf);
+    vg_pd_free(pd);
     vguest_free(g);
     g_assert_cmpint(all_objects("bytes"), ==, 0);
     vg_daemon_stop(vgt_daemon);
