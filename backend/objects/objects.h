@@ -253,7 +253,8 @@ struct srq {
 
 struct gid_entry {
     bool bound;
-    bool waiting; /* ... but the VM does not have the address, as another one has it */
+    _Atomic bool
+        waiting;  /* ... but the VM does not have the address, as another has it */
     uint8_t type; /* PVRDMA_GID_TYPE_* */
     struct pvrdma_gid gid;
     struct waiter
@@ -265,7 +266,10 @@ struct objects {
     struct vm *vm;
     uint64_t uar_pfn; /* of BAR2 in the guest; device/ sets it with the DSR */
     struct id_table uctx, pd, mr, cq, qp, srq;
-    /* Written by the main thread with the VM's token; its worker reads it with that. */
+    /*
+     * Written by the main thread with the VM's token; its worker reads it with that.  But
+     * that one waits no more needs no token: nobody waits for another VM's worker.
+     */
     struct gid_entry gid[VERBS_GID_TBL_LEN];
     bool gids_unclaimed;             /* they were loaded, see gids_claim() */
     const char *network;             /* cfg->network, interned */

@@ -72,14 +72,17 @@ static void gid_set(struct vm *vm, struct gid_entry *entry, enum gid_state state
 
 /* ---- waiting ---- */
 
-/* Nothing else of the VM changes with it, and nothing waits: `ops` is not needed. */
+/*
+ * Nothing else of the VM changes with it, and nothing waits: neither `ops` is needed nor
+ * the token, which its VMM could keep from the main thread.
+ */
 static void granted(struct vm *vm, unsigned index)
 {
     struct gid_entry *entry = &vm->objects.gid[index];
     char text[CONFIG_GID_STRLEN];
 
     entry->waiter = NULL;
-    gid_set(vm, entry, GID_HELD, entry->type, &entry->gid);
+    atomic_store(&entry->waiting, false);
     datapath_gid_granted(vm);
     config_format_gid(&entry->gid, text);
     log_vm(LOG_LVL_INFO, vm, "%s is free: the VM has it now", text);
