@@ -39,8 +39,8 @@ static struct conn *bound; /* whom its TAKEs are for */
 static struct peer_take said;
 static struct peer_taken answered;
 static unsigned n_said, n_answered, n_followed;
-static bool slow;      /* conn_follow() */
-static uint64_t ahead; /* ns, of the clock */
+static bool slow;              /* conn_follow() */
+static _Atomic uint64_t ahead; /* ns, of the clock */
 
 int __wrap_clock_gettime(clockid_t clock, struct timespec *ts);
 int __real_clock_gettime(clockid_t clock, struct timespec *ts);
@@ -59,7 +59,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
 {
     int err = __real_clock_gettime(clock, ts);
 
-    ts->tv_sec += (time_t)(ahead / 1000000000u);
+    ts->tv_sec += (time_t)(atomic_load(&ahead) / 1000000000u);
     return err;
 }
 
@@ -255,7 +255,8 @@ static void is_late_by_either(struct conn *c, unsigned what)
     }
     REACH(waiters(c) == 0);
     g_assert_cmpuint(c->owed & what, ==, what);
-    vm_token_take(c->vm);
+    vm_token_ask(c->vm); /* with the lock held nobody waits for it */
+    REACH(vm_token_try_again(c->vm));
     pthread_mutex_unlock(&c->qp->lock);
     is_late(c, what);
 }
