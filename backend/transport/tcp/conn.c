@@ -65,6 +65,21 @@
 /* What a socket is watched for, always. */
 #define WATCH (EPOLLIN | EPOLLRDHUP | EPOLLET)
 
+/*
+ * The kernel's memory for TCP is the whole host's (net.ipv4.tcp_mem).  What it has not
+ * sent of a stream is so much at most; the rest waits with us, and that is little.
+ */
+#define UNSENT (128u << 10)
+/*
+ * A VM's first streams have buffers that grow as the network needs it; those of further
+ * ones are bounded, so that all of them get along with some hundred MiB.
+ */
+#define GROWING     16u
+#define VM_BUFFERS  (64u << 20)
+#define LEAST_BYTES (16u << 10)
+#define SEGMENTS    4
+#define MOST_BYTES  (1u << 20)
+
 bool tcp_forced;
 
 /* ---- streams ---------------------------------------------------------------- */
@@ -234,7 +249,7 @@ void conn_peer_failed(struct conn *c, uint8_t status, uint64_t seq)
     c->peer_failed_seq = seq;
 }
 
-uint32_t conn_mulpdu(int fd, bool markers)
+static int max_segment(int fd)
 {
     int mss = 0;
     socklen_t len = sizeof(mss);
@@ -242,7 +257,12 @@ uint32_t conn_mulpdu(int fd, bool markers)
     if (getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, &len) < 0 || mss <= 0) {
         mss = 1448;
     }
-    return fpdu_mulpdu((uint32_t)mss, markers);
+    return mss;
+}
+
+uint32_t conn_mulpdu(int fd, bool markers)
+{
+    return fpdu_mulpdu((uint32_t)max_segment(fd), markers);
 }
 
 bool conn_waits(const struct conn *c)
@@ -272,6 +292,26 @@ static bool is_behind(const struct conn *c, const struct hello *own,
     return peer->psn != c->qp->resp.psn; /* else they took another path, both */
 }
 
+/*
+ * In the kernel, of either direction.  It doubles them, for what it needs itself.  With
+ * less than some segments TCP would wait for timers.
+ */
+static void bound_buffers(const struct conn *c, int fd)
+{
+    uint64_t n = c->net->net.connections;
+    int unsent = UNSENT, bytes;
+
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
+    if (n > GROWING) {
+        bytes = MAX((int)MIN(VM_BUFFERS / n, MOST_BYTES),
+                    MAX((int)LEAST_BYTES, SEGMENTS * max_segment(fd)));
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
+        /* Else it stays as it was when the connection was made. */
+        setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &bytes, sizeof(bytes));
+    }
+}
+
 bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
              const struct hello *own, const struct hello *peer)
 {
@@ -283,6 +323,7 @@ bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
         close(fd);
         return false;
     }
+    bound_buffers(c, fd);
     s->fd = fd;
     s->resets = ending_is_reset(fd);
     s->framing = *framing;
