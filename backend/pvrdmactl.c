@@ -22,7 +22,11 @@
 #define PRINTABLE \
     G_CSET_A_2_Z G_CSET_a_2_z G_CSET_DIGITS " !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
+/* The command line is wrong; EXIT_FAILURE: what it asks for was not done. */
+#define EXIT_USAGE 2
+
 static int sock = -1;
+static int timeout_s; /* 0: none */
 static gboolean as_json;
 
 static G_GNUC_PRINTF(1, 2) G_GNUC_NORETURN void die(const char *fmt, ...)
@@ -50,6 +54,12 @@ static void connect_daemon(const char *path)
     if (sock < 0) {
         die("socket: %s", g_strerror(errno));
     }
+    if (timeout_s > 0) {
+        struct timeval tv = {.tv_sec = timeout_s};
+
+        setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv));
+        setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
+    }
     if (connect(sock, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
         die("%s: %s%s", path, g_strerror(errno),
             errno == EACCES                            ? " (run it as the daemon's user)"
@@ -58,13 +68,24 @@ static void connect_daemon(const char *path)
     }
 }
 
+/* The connection is of no use; @n is what send() or recv() returned. */
+static G_GNUC_NORETURN void gone(ssize_t n)
+{
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+        die("the daemon has not answered for %d s", timeout_s);
+    }
+    die("the daemon ended the connection%s%s: it has ended, is being replaced, "
+        "or has too many clients",
+        n < 0 ? ": " : "", n < 0 ? g_strerror(errno) : "");
+}
+
 static void send_all(const char *text, size_t len)
 {
     while (len) {
         ssize_t n = send(sock, text, len, MSG_NOSIGNAL);
 
         if (n < 0 && errno != EINTR) {
-            die("the daemon went away: %s", g_strerror(errno));
+            gone(n);
         }
         if (n > 0) {
             text += n;
@@ -85,7 +106,7 @@ static GString *receive_line(void)
             continue;
         }
         if (n <= 0) {
-            die("the daemon went away");
+            gone(n);
         }
         g_string_append_len(line, buf, n);
         if (buf[n - 1] == '\n') {
@@ -677,6 +698,71 @@ static void do_restart(void)
     }
 }
 
+/* ---- what there is ---- */
+
+/* What stands behind the words is @least to @most arguments. */
+static const struct usage {
+    const char *words, *args;
+    int least, most;
+} usages[] = {
+    {"status", "", 0, 0},
+    {"vm list", "", 0, 0},
+    {"vm add", " NAME [KEY=VALUE ...]", 1, G_MAXINT},
+    {"vm remove", " NAME", 1, 1},
+    {"vm pause", " NAME", 1, 1},
+    {"vm resume", " NAME", 1, 1},
+    {"vm migrate-status", " [NAME]", 0, 1},
+    {"qp list", " [VM]", 0, 1},
+    {"peer list", "", 0, 0},
+    {"counters", " [VM]", 0, 1},
+    {"reload", "", 0, 0},
+    {"restart", "", 0, 0},
+};
+
+/* How many arguments are behind the words of @u; -1: they are others. */
+static int behind(const struct usage *u, int argc, char **argv)
+{
+    g_auto(GStrv) words = g_strsplit(u->words, " ", -1);
+    int n = (int)g_strv_length(words);
+
+    for (int i = 0; i < n; i++) {
+        if (i >= argc || strcmp(argv[i], words[i]) != 0) {
+            return -1;
+        }
+    }
+    return argc - n;
+}
+
+/* Nobody is asked for what cannot be: it ends here. */
+static void check_usage(int argc, char **argv)
+{
+    bool any = false;
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(usages); i++) {
+        int n = behind(&usages[i], argc, argv);
+
+        if (n >= usages[i].least && n <= usages[i].most) {
+            return;
+        }
+        if (n >= 0) {
+            fprintf(stderr, "usage: pvrdmactl %s%s\n", usages[i].words, usages[i].args);
+            exit(EXIT_USAGE);
+        }
+    }
+    fprintf(stderr, "pvrdmactl: unknown command; pvrdmactl --help lists them\n");
+    for (unsigned i = 0; i < G_N_ELEMENTS(usages); i++) {
+        size_t len = strcspn(usages[i].words, " ");
+
+        if (usages[i].words[len] && strlen(argv[0]) == len &&
+            strncmp(argv[0], usages[i].words, len) == 0) {
+            fprintf(stderr, "%s pvrdmactl %s%s\n",
+                    any ? "      " : "usage:", usages[i].words, usages[i].args);
+            any = true;
+        }
+    }
+    exit(EXIT_USAGE);
+}
+
 static bool vm_command(int argc, char **argv)
 {
     static const struct {
@@ -747,6 +833,8 @@ int main(int argc, char **argv)
     const GOptionEntry entries[] = {
         {"socket", 's', 0, G_OPTION_ARG_FILENAME, &path,
          "The daemon's admin socket (default: " DEFAULT_SOCKET ")", "PATH"},
+        {"timeout", 't', 0, G_OPTION_ARG_INT, &timeout_s,
+         "How long the daemon may be silent (default: for ever)", "SECONDS"},
         {"json", 'j', 0, G_OPTION_ARG_NONE, &as_json, "Print JSON", NULL},
         {"version", 0, 0, G_OPTION_ARG_NONE, &version, "Show the version", NULL},
         {NULL},
@@ -771,17 +859,19 @@ int main(int argc, char **argv)
              "  reload                      make the VMs what the key file says now\n"
              "  restart                     replace the daemon, under running VMs\n");
     if (!g_option_context_parse(ctx, &argc, &argv, &err)) {
-        die("%s", err->message);
+        fprintf(stderr, "pvrdmactl: %s\n", err->message);
+        return EXIT_USAGE;
     }
     if (version) {
         printf("pvrdmactl %s\n", PVRDMA_PROJECT_VERSION);
         return EXIT_SUCCESS;
     }
-    if (argc < 2) {
+    if (argc < 2 || (argc == 2 && strcmp(argv[1], "help") == 0)) {
         help = g_option_context_get_help(ctx, TRUE, NULL);
-        fputs(help, stderr);
-        return EXIT_FAILURE;
+        fputs(help, argc < 2 ? stderr : stdout);
+        return argc < 2 ? EXIT_USAGE : EXIT_SUCCESS;
     }
+    check_usage(argc - 1, argv + 1);
     connect_daemon(path ? path : DEFAULT_SOCKET);
     if (!command(argc - 1, argv + 1, &status)) {
         die("unknown command; pvrdmactl --help lists them");
