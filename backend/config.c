@@ -709,6 +709,7 @@ void config_free(struct daemon_config *cfg)
     g_list_free_full(cfg->networks, (GDestroyNotify)network_free);
     g_list_free_full(cfg->vms, (GDestroyNotify)config_vm_free);
     g_list_free_full(cfg->problems, (GDestroyNotify)problem_free);
+    g_list_free_full(cfg->warnings, g_free);
     g_free(cfg);
 }
 

@@ -129,6 +129,7 @@ struct daemon_config {
     GList *vms;            /* of struct vm_config, in the file's order */
     GList *peers;          /* of struct peer_config, likewise */
     GList *problems;       /* of struct config_problem, likewise; networks first */
+    GList *warnings;       /* of char: what of the file may not be meant like that */
     unsigned fixed;        /* keys that the command line has set; config.c */
 };
 

@@ -33,25 +33,105 @@ static bool set_key(struct daemon_config *cfg, const struct target *to, const ch
     return config_is_fixed(cfg, key) || config_set(cfg, key, value, false, errp);
 }
 
-/* Set each key of @group. */
-static bool load_group(struct daemon_config *cfg, struct target to, GKeyFile *kf,
-                       const char *group, GError **errp)
+/* A group's heading and lines. */
+struct section {
+    const char *text;
+    size_t len;
+    unsigned line; /* 1-based */
+    char *group;   /* without brackets; or the line, if it is no heading after all */
+};
+
+/* The next line of @sec with a key, to be freed, and its number; NULL: there is none.
+ * *at: NULL at first. */
+static char *next_key(const struct section *sec, const char **at, unsigned *line)
 {
-    g_auto(GStrv) keys = g_key_file_get_keys(kf, group, NULL, NULL);
+    const char *end = sec->text + sec->len, *p = *at ? *at : sec->text;
+    char *key = NULL;
+
+    *line = *at ? *line : sec->line - 1;
+    while (p < end && !key) {
+        const char *eol = memchr(p, '\n', (size_t)(end - p));
+        const char *equals;
+
+        eol = eol ? eol : end;
+        equals = memchr(p, '=', (size_t)(eol - p));
+        key = equals ? g_strstrip(g_strndup(p, (gsize)(equals - p))) : NULL;
+        if (key && (*key == '#' || *key == '[')) {
+            g_clear_pointer(&key, g_free);
+        }
+        ++*line;
+        p = eol < end ? eol + 1 : end;
+    }
+    *at = p;
+    return key;
+}
+
+/* Where @key stands; 0: nowhere. */
+static unsigned line_of(const struct section *sec, const char *key)
+{
+    const char *at = NULL;
+    unsigned line;
+    char *each;
+
+    while ((each = next_key(sec, &at, &line))) {
+        bool found = strcmp(each, key) == 0;
+
+        g_free(each);
+        if (found) {
+            return line;
+        }
+    }
+    return 0;
+}
+
+/* Of two lines the last one counts, which whoever wrote the first one should know. */
+static void look_for_twice(struct daemon_config *cfg, const struct section *sec)
+{
+    g_autoptr(GHashTable) seen =
+        g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    const char *at = NULL;
+    unsigned line;
+    char *key;
+
+    while ((key = next_key(sec, &at, &line))) {
+        unsigned first = GPOINTER_TO_UINT(g_hash_table_lookup(seen, key));
+
+        if (first) {
+            g_autofree char *shown = g_utf8_make_valid(key, MIN(strlen(key), 63));
+
+            cfg->warnings = g_list_append(
+                cfg->warnings,
+                g_strdup_printf(
+                    "[%s] %s stands twice, at line %u and at line %u: the last "
+                    "one counts",
+                    sec->group, shown, first, line));
+        }
+        g_hash_table_insert(seen, key, GUINT_TO_POINTER(line));
+    }
+}
+
+/* Set each key of @sec's group. */
+static bool load_group(struct daemon_config *cfg, struct target to, GKeyFile *kf,
+                       const struct section *sec, GError **errp)
+{
+    g_auto(GStrv) keys = g_key_file_get_keys(kf, sec->group, NULL, NULL);
 
     for (char **key = keys; key && *key; key++) {
-        g_autofree char *value = g_key_file_get_string(kf, group, *key, errp);
+        g_autoptr(GError) err = NULL;
+        g_autofree char *value = g_key_file_get_string(kf, sec->group, *key, &err);
 
         if (!value) {
-            g_prefix_error(errp, "[%s] %s: ", group, *key);
-            return false;
+            g_prefix_error(&err, "%s: ", *key);
+        } else {
+            set_key(cfg, &to, *key, g_strstrip(value), &err);
         }
-        g_strstrip(value);
-        if (!set_key(cfg, &to, *key, value, errp)) {
-            g_prefix_error(errp, "[%s] ", group);
+        if (err) {
+            g_set_error(errp, PVRDMA_ERROR, 0, "[%s] %s (line %u)", sec->group,
+                        err->message, line_of(sec, *key));
             return false;
         }
     }
+    look_for_twice(cfg, sec);
     return true;
 }
 
@@ -74,9 +154,10 @@ static bool add_vm(struct daemon_config *cfg, struct vm_config *vm, GError **err
     return true;
 }
 
-static bool load_vm(struct daemon_config *cfg, GKeyFile *kf, const char *group,
+static bool load_vm(struct daemon_config *cfg, GKeyFile *kf, const struct section *sec,
                     GError **errp)
 {
+    const char *group = sec->group;
     struct vm_config *vm;
 
     if (g_list_length(cfg->vms) >= CONFIG_MAX_VMS) {
@@ -89,7 +170,7 @@ static bool load_vm(struct daemon_config *cfg, GKeyFile *kf, const char *group,
         g_prefix_error(errp, "[%s] ", group);
         return false;
     }
-    if (!load_group(cfg, (struct target){.vm = vm}, kf, group, errp)) {
+    if (!load_group(cfg, (struct target){.vm = vm}, kf, sec, errp)) {
         config_vm_free(vm);
         return false;
     }
@@ -100,14 +181,6 @@ static bool load_vm(struct daemon_config *cfg, GKeyFile *kf, const char *group,
     }
     return true;
 }
-
-/* A group's heading and lines. */
-struct section {
-    const char *text;
-    size_t len;
-    unsigned line; /* 1-based */
-    char *group;   /* without brackets; or the line, if it is no heading after all */
-};
 
 static void section_free(struct section *sec)
 {
@@ -165,13 +238,26 @@ static GPtrArray *cut(const char *text, size_t len)
     return all;
 }
 
+/* Is its heading none, for want of a closing bracket? */
+static bool unclosed(const struct section *sec)
+{
+    return sec->group && *sec->group == '[';
+}
+
 /* One section as a key file of its own. */
 static GKeyFile *parse_section(const struct section *sec, GError **errp)
 {
     GKeyFile *kf = g_key_file_new();
 
-    if (g_key_file_load_from_data(kf, sec->text, sec->len, G_KEY_FILE_NONE, errp)) {
+    if (unclosed(sec)) {
+        g_set_error(errp, PVRDMA_ERROR, 0, "line %u: \"%.64s\" has no ]", sec->line,
+                    sec->group);
+    } else if (g_key_file_load_from_data(kf, sec->text, sec->len, G_KEY_FILE_NONE,
+                                         errp)) {
         return kf;
+    }
+    if (sec->group && !unclosed(sec)) {
+        g_prefix_error(errp, "[%s] ", sec->group);
     }
     g_key_file_free(kf);
     return NULL;
@@ -210,14 +296,13 @@ static bool load_section(struct daemon_config *cfg, const struct section *sec,
     g_autoptr(GKeyFile) kf = parse_section(sec, errp);
 
     if (!kf) {
-        g_prefix_error(errp, "[%s] ", sec->group);
-        return false;
+        return false; /* the message has the group */
     }
     if (!g_str_has_prefix(sec->group, "vm ")) {
         g_set_error(errp, PVRDMA_ERROR, 0, "[%s] unknown group", sec->group);
         return false;
     }
-    return load_vm(cfg, kf, sec->group, errp);
+    return load_vm(cfg, kf, sec, errp);
 }
 
 static void add_problem(struct daemon_config *cfg, const struct section *sec,
@@ -260,7 +345,7 @@ static bool load_daemon(struct daemon_config *cfg, GPtrArray *sections, GError *
         }
         first = sec;
         kf = parse_section(sec, errp);
-        if (!kf || !load_group(cfg, (struct target){0}, kf, "daemon", errp)) {
+        if (!kf || !load_group(cfg, (struct target){0}, kf, sec, errp)) {
             return false;
         }
     }
@@ -282,14 +367,17 @@ static bool load_network(struct daemon_config *cfg, const struct section *sec,
 {
     g_autoptr(GKeyFile) kf = parse_section(sec, errp);
 
-    if (kf && config_valid_name(net->name)) {
-        if (!load_group(cfg, (struct target){.net = net}, kf, sec->group, errp)) {
-            return false; /* the message has the group */
+    if (!kf) {
+        return false; /* the message has the group, here and below */
+    }
+    if (config_valid_name(net->name)) {
+        if (!load_group(cfg, (struct target){.net = net}, kf, sec, errp)) {
+            return false;
         }
         if (config_network_check(cfg, net, errp)) {
             return true;
         }
-    } else if (kf) {
+    } else {
         g_set_error(errp, PVRDMA_ERROR, 0,
                     "network: the name must be 1 to 63 letters, digits, '_', '.' or "
                     "'-'");
@@ -361,11 +449,14 @@ static bool load_peer(struct daemon_config *cfg, const struct section *sec, GErr
     g_autoptr(GKeyFile) kf = parse_section(sec, errp);
     struct peer_config *peer = kf ? config_peer_new(peer_of(sec), errp) : NULL;
 
+    if (!kf) {
+        return false;
+    }
     if (!peer) {
         g_prefix_error(errp, "[%s] ", sec->group);
         return false;
     }
-    if (!load_group(cfg, (struct target){.peer = peer}, kf, sec->group, errp)) {
+    if (!load_group(cfg, (struct target){.peer = peer}, kf, sec, errp)) {
         config_peer_free(peer); /* the message has the group */
         return false;
     }

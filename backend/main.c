@@ -401,6 +401,9 @@ out_directory:
 /* For an administrator who is about to start or reload the daemon. */
 static bool check_config(const struct daemon_config *cfg)
 {
+    for (GList *l = cfg->warnings; l; l = l->next) {
+        fprintf(stderr, "%s: %s\n", cfg->path, (const char *)l->data);
+    }
     for (GList *l = cfg->problems; l; l = l->next) {
         const struct config_problem *p = l->data;
 
@@ -419,6 +422,9 @@ static bool run(struct daemon_config *cfg, GError **errp)
     signal(SIGPIPE, SIG_IGN);
     if (!start_log(errp)) {
         return false;
+    }
+    for (GList *l = cfg->warnings; l; l = l->next) {
+        log_msg(LOG_LVL_WARN, "%s: %s", cfg->path, (const char *)l->data);
     }
     raise_fd_limit(); /* before descriptors come */
     ok = adopt_open(errp) && serve_vms(cfg, errp);

@@ -275,6 +275,10 @@ static void apply_daemon(struct summary *o, struct daemon_config *new, const cha
             note(o, LOG_LVL_WARN, g_strdup_printf("%s: %s", cfg->path, *line));
         }
     }
+    for (GList *l = new->warnings; l; l = l->next) {
+        note(o, LOG_LVL_INFO,
+             g_strdup_printf("%s: %s", cfg->path, (const char *)l->data));
+    }
     if (new->log_level != cfg->log_level) {
         note(o, LOG_LVL_INFO,
              g_strdup_printf("log-level is %s now", log_level_name(new->log_level)));

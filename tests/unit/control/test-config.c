@@ -147,7 +147,8 @@ static void test_bad_files(void)
         {"[daemon]\n[vm a]\n[daemon]\n",
          "[daemon] stands twice, at line 1 and at line 3"},
         {"key=outside\n", "group"},
-        {"[daemon\n", ""},
+        {"[daemon\n", "line 1: \"[daemon\" has no ]"},
+        {"[daemon]\n\nlisten=host\n", "(line 3)"},
     };
 
     for (unsigned i = 0; i < G_N_ELEMENTS(cases); i++) {
@@ -198,7 +199,9 @@ static void test_bad_groups(void)
         {"[vm a]\nsocket=/tmp/good.sock\n[vm x]\nsocket=/tmp/good.sock\n",
          "[vm x] socket: /tmp/good.sock belongs to VM a"},
         {"[vm a]\nsocket=/run/pvrdma/control\n", "[vm a] socket"},
-        {"[vm a\n", "[vm a"},
+        {"[vm a\n", "line 2: \"[vm a\" has no ]"},
+        {"[vm a]\n#\nmax-qp=7\nmax-cq=0\n", "(line 5)"},
+        {"[peer a\n", "line 2: \"[peer a\" has no ]"},
         {"[vm a] x\n", "[vm a"},
         {"[vm a]\nworker=1\n", "[vm a] worker: there is no worker 1: the daemon has 1"},
         {"[vm a]\nworker=63\n", "[vm a] worker: there is no worker 63"},
@@ -284,6 +287,29 @@ static void test_uid(void)
     g_assert_true(config_vm_set(vm, "uid", "any", NULL));
     g_assert_true(config_vm_uid_ok(vm, 18));
     config_vm_free(vm);
+    config_free(cfg);
+}
+
+/* The last one counts, and that is said. */
+static void test_key_twice(void)
+{
+    struct daemon_config *cfg = config_new();
+    struct vm_config *vm;
+
+    g_assert_true(load(cfg,
+                       "[daemon]\nworkers=2\n# workers=3\n\n  workers =4\n"
+                       "[vm a]\nmax-qp=7\nmax-cq=8\nmax-qp=9\n",
+                       NULL));
+    vm = cfg->vms->data;
+    g_assert_cmpuint(cfg->workers, ==, 4);
+    g_assert_cmpuint(vm->max_qp, ==, 9);
+    g_assert_null(cfg->problems);
+    g_assert_cmpuint(g_list_length(cfg->warnings), ==, 2);
+    g_assert_true(g_str_has_prefix(
+        cfg->warnings->data, "[daemon] workers stands twice, at line 2 and at line 5:"));
+    g_assert_true(
+        g_str_has_prefix(cfg->warnings->next->data,
+                         "[vm a] max-qp stands twice, at line 7 and at line 9:"));
     config_free(cfg);
 }
 
@@ -844,6 +870,7 @@ int main(int argc, char **argv)
     g_test_add_func("/config/names", test_names);
     g_test_add_func("/config/gid", test_gid);
     g_test_add_func("/config/addresses", test_addresses);
+    g_test_add_func("/config/key-twice", test_key_twice);
     g_test_add_func("/config/user-files", test_user_files);
     g_test_add_func("/config/ranges", test_ranges);
     g_test_add_func("/config/peers", test_peers);
