@@ -196,6 +196,9 @@ static void connect_hint(Error **errp, int err, const char *path,
                           "not running, start it first: "
                           "'systemctl start pvrdmad' or 'pvrdmad'.\n",
                           vm_name ?: "NAME", vm_name ?: "NAME");
+    } else if (g_file_test(path, G_FILE_TEST_IS_DIR)) {
+        error_append_hint(errp, "'%s' is a folder; property 'socket' is the "
+                          "path of the VM's socket in it.\n", path);
     } else if (err == ENOENT || err == ECONNREFUSED) {
         error_append_hint(errp, "pvrdmad is not running: start it with "
                           "'systemctl start pvrdmad' or 'pvrdmad'.\n");

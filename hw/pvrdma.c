@@ -568,6 +568,18 @@ static void pvrdma_class_init(ObjectClass *klass, PVRDMAClassData *data)
                               set_socket, NULL, NULL);
     object_class_property_set_description(klass, "socket",
         "the VM's socket of pvrdmad: a path, or a SocketAddress");
+    object_class_property_set_description(klass, "vectors",
+        "MSI-X vectors; equal where the VM migrates to");
+    object_class_property_set_description(klass, "regs-size",
+        "size of BAR1; that of pvrdmad");
+    object_class_property_set_description(klass, "uar-size",
+        "size of BAR2; that of pvrdmad");
+    object_class_property_set_description(klass, "flr",
+        "can the guest reset the function by itself? On an express bus");
+    object_class_property_set_description(klass, "express",
+        "on a bus of PCI express: with the capability of that");
+    object_class_property_set_description(klass, "reconnect",
+        "when pvrdmad is lost: look for another one");
     object_class_property_add_bool(klass, "connected", get_connected, NULL);
     object_class_property_set_description(klass, "connected",
         "is there a pvrdmad that serves the device?");

@@ -4,6 +4,7 @@
 import errno
 import os
 import socket
+import subprocess
 import struct
 import unittest
 
@@ -23,6 +24,20 @@ class Configuration(Case):
         self.sock = os.path.join(self.dir, 'nothing', 'vm1.sock')
         self.refused('cannot connect to pvrdmad', 'pvrdmad is not running',
                      'systemctl start pvrdmad')
+
+    def test_folder(self):
+        self.sock = self.dir
+        self.refused('cannot connect to pvrdmad', "is a folder; property 'socket'")
+
+    def test_help(self):
+        """Each property of the device's own says what it is for."""
+        text = subprocess.run([qemu.BINARY, '-device', 'pvrdma,help'],
+                              stdout=subprocess.PIPE, text=True, check=True).stdout
+        for name in ('socket', 'vectors', 'regs-size', 'uar-size', 'flr', 'express',
+                     'reconnect', 'connected', 'failed'):
+            line = next(each for each in text.splitlines()
+                        if each.strip().startswith(name + '='))
+            self.assertRegex(line, ' - [^ (]')
 
     def test_stale_socket(self):
         with socket.socket(socket.AF_UNIX) as left_over:
