@@ -180,17 +180,14 @@ void migration_give_up(struct vm *vm, const char *why)
     struct migration *m = vm->migration;
     bool saved = m->out != NULL;
 
-    migration_drop_streams(m);
-    if (saved) {
-        m->state = STOP;
-        if (!m->handed_over) { /* else nothing more is asked for */
-            failed(vm, "%s", why);
-        }
-        return;
+    m->state = saved ? STOP : ERROR;
+    if (!saved) {
+        tcp_announce_over(vm);
     }
-    tcp_announce_over(vm);
-    m->state = ERROR;
-    failed(vm, "%s", why);
+    if (!saved || !m->handed_over) { /* else nothing more is asked for */
+        failed(vm, "%s", why);
+    }
+    migration_drop_streams(m); /* last: the VM may be gone when that is done */
 }
 
 static uint64_t room_of(const struct migration *m)
