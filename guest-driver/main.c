@@ -301,6 +301,8 @@ int pvrdma_adapter_up(struct pvrdma_adapter *adapter)
 	dev->pdev = pdev;
 	mutex_init(&dev->cmd.lock);
 	mutex_init(&dev->table.lock);
+	mutex_init(&dev->contexts.lock);
+	INIT_LIST_HEAD(&dev->contexts.list);
 	mutex_init(&dev->qp_stats.lock);
 	INIT_LIST_HEAD(&dev->qp_stats.bound);
 	ida_init(&dev->qp_stats.ids);

@@ -220,6 +220,17 @@ struct pvrdma_qp_stats {
 };
 
 /**
+ * struct pvrdma_contexts - programs that are told when the device is gone
+ * @lock: protects @list
+ * @list: contexts with extension memory
+ */
+struct pvrdma_contexts {
+	/* the list */
+	struct mutex lock;
+	struct list_head list;
+};
+
+/**
  * struct pvrdma_adapter - what stays while devices come and go, see recover.c
  * @pdev: the PCI function
  * @dev: its device, or NULL; changed by @recover and the PCI core's calls, never
@@ -258,6 +269,7 @@ struct pvrdma_adapter {
  * @num_irqs: how many MSI-X vectors have handlers
  * @table: QPs, CQs and SRQs
  * @uars: doorbell pages in use; has a lock of its own
+ * @contexts: programs' contexts
  * @qp_stats: counters of QPs
  * @port: port and network interface
  */
@@ -282,6 +294,7 @@ struct pvrdma_dev {
 	u32 num_irqs;
 	struct pvrdma_table table;
 	struct ida uars;
+	struct pvrdma_contexts contexts;
 	struct pvrdma_qp_stats qp_stats;
 	struct pvrdma_port port;
 };
@@ -295,6 +308,7 @@ struct pvrdma_dev {
  * @ext_page: extension memory, shared by the program and the device
  * @ext_dir: the pages as told to the device
  * @ext_dma: DMA addresses of @ext_page
+ * @entry: in the device's list, if there is extension memory
  */
 struct pvrdma_ucontext {
 	struct ib_ucontext ibctx;
@@ -304,6 +318,7 @@ struct pvrdma_ucontext {
 	struct page *ext_page[PVRDMA_EXT_PAGES];
 	struct pvrdma_pagedir ext_dir;
 	dma_addr_t ext_dma[PVRDMA_EXT_PAGES];
+	struct list_head entry;
 };
 
 struct pvrdma_pd {
@@ -636,6 +651,7 @@ int pvrdma_fill_res_mr(struct sk_buff *msg, struct ib_mr *ibmr);
 int pvrdma_alloc_ucontext(struct ib_ucontext *ibctx, struct ib_udata *udata);
 void pvrdma_dealloc_ucontext(struct ib_ucontext *ibctx);
 void pvrdma_disassociate_ucontext(struct ib_ucontext *ibctx);
+void pvrdma_contexts_gone(struct pvrdma_dev *dev);
 int pvrdma_mmap(struct ib_ucontext *ibctx, struct vm_area_struct *vma);
 int pvrdma_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata);
 int pvrdma_dealloc_pd(struct ib_pd *ibpd, struct ib_udata *udata);

@@ -5,8 +5,9 @@
  * Each context has a doorbell page of BAR2, which the program maps.  A program
  * whose provider asks for extensions also gets extension memory: pages of the
  * kernel that program and device share, layout in pvrdma/ext.h.  They are the
- * device's until the context is destroyed there; a mapping that outlives the
- * context keeps the pages, but nobody looks at them.
+ * device's until the context is destroyed there, or it was reset.  A mapping that
+ * outlives the context keeps the pages, and the program in them the word that the
+ * device is gone: ib_core replaces doorbell pages, but not these.
  */
 #include <linux/dma-mapping.h>
 #include <linux/mm.h>
@@ -69,6 +70,47 @@ err:
 	return -ENOMEM;
 }
 
+/* Tell the program, which may poll: the device does nothing of it any more. */
+static void ext_gone(struct pvrdma_ucontext *ctx)
+{
+	struct pvrdma_ext_head *head = page_address(ctx->ext_page[0]);
+
+	/* What the device completed is there before this. */
+	smp_store_release(&head->gone, 1);
+}
+
+static void ext_enter(struct pvrdma_dev *dev, struct pvrdma_ucontext *ctx)
+{
+	mutex_lock(&dev->contexts.lock);
+	list_add(&ctx->entry, &dev->contexts.list);
+	/* The others may have been told already. */
+	if (pvrdma_quiet(dev))
+		ext_gone(ctx);
+	mutex_unlock(&dev->contexts.lock);
+}
+
+static void ext_leave(struct pvrdma_dev *dev, struct pvrdma_ucontext *ctx)
+{
+	mutex_lock(&dev->contexts.lock);
+	list_del(&ctx->entry);
+	ext_gone(ctx);
+	mutex_unlock(&dev->contexts.lock);
+}
+
+/**
+ * pvrdma_contexts_gone() - tell programs that a dead device does nothing any more
+ * @dev: device, quiet
+ */
+void pvrdma_contexts_gone(struct pvrdma_dev *dev)
+{
+	struct pvrdma_ucontext *ctx;
+
+	mutex_lock(&dev->contexts.lock);
+	list_for_each_entry(ctx, &dev->contexts.list, entry)
+		ext_gone(ctx);
+	mutex_unlock(&dev->contexts.lock);
+}
+
 /* Make the context with extensions. */
 static int uc_create_ext(struct pvrdma_dev *dev, struct pvrdma_ucontext *ctx,
 			 u32 features)
@@ -92,6 +134,7 @@ static int uc_create_ext(struct pvrdma_dev *dev, struct pvrdma_ucontext *ctx,
 	}
 	ctx->handle = resp.ctx_handle;
 	ctx->ext_features = resp.features & features;
+	ext_enter(dev, ctx);
 	return 0;
 }
 
@@ -180,6 +223,8 @@ void pvrdma_dealloc_ucontext(struct ib_ucontext *ibctx)
 	struct pvrdma_ucontext *ctx = to_pvctx(ibctx);
 
 	pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_UC, ctx->handle);
+	if (ctx->ext_page[0])
+		ext_leave(dev, ctx);
 	ext_free(dev, ctx);
 	ida_free(&dev->uars, ctx->uar_index);
 }
@@ -188,8 +233,9 @@ void pvrdma_dealloc_ucontext(struct ib_ucontext *ibctx)
  * pvrdma_disassociate_ucontext() - verb: the device goes, the program stays
  * @ibctx: context whose device is being removed
  *
- * ib_core replaces the doorbell page by zero memory and destroys the objects;
- * nothing is left to do.  That this exists lets it do so.
+ * ib_core replaces the doorbell page by memory that nobody looks at and destroys the
+ * objects, the context last, when the program is told; nothing is left to do.  That
+ * this exists lets it do so.
  */
 void pvrdma_disassociate_ucontext(struct ib_ucontext *ibctx)
 {
@@ -202,8 +248,7 @@ static int mmap_ext(struct pvrdma_ucontext *ctx, struct vm_area_struct *vma)
 	if (!ctx->ext_features)
 		return pvrdma_refuse(ctx->ibctx.device, -EINVAL,
 				     "no extension memory was granted");
-	if (vma_pages(vma) != num || !(vma->vm_flags & VM_SHARED) ||
-	    (vma->vm_flags & VM_EXEC))
+	if (vma_pages(vma) != num || !(vma->vm_flags & VM_SHARED))
 		return pvrdma_refuse(ctx->ibctx.device, -EINVAL,
 				     "extension memory: %lu pages, flags %#lx",
 				     vma_pages(vma), vma->vm_flags);
@@ -224,9 +269,6 @@ int pvrdma_mmap(struct ib_ucontext *ibctx, struct vm_area_struct *vma)
 
 	switch (vma->vm_pgoff) {
 	case PVRDMA_EXT_MMAP_UAR:
-		if (vma->vm_flags & VM_EXEC)
-			return pvrdma_refuse(&dev->ibdev, -EPERM,
-					     "an executable doorbell page");
 		return rdma_user_mmap_io(ibctx, vma,
 					 uar_pfn(dev, ctx->uar_index),
 					 PVRDMA_PAGE_SIZE,

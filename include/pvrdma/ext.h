@@ -13,7 +13,7 @@
  *
  * Extension memory of a context (PVRDMA_EXT_PAGES pages):
  *
- *   page 0      struct pvrdma_ext_head: the kick word
+ *   page 0      struct pvrdma_ext_head: the kick word; whether the device is gone
  *   page 1      send map: summary words
  *   pages 2, 3  send map: one bit per QP handle
  *   page 4      receive map: summary words
@@ -331,7 +331,15 @@ struct pvrdma_ext_cmd_rereg_mr {
 
 struct pvrdma_ext_head {
 	uint32_t kick; /* written by the device */
-	uint8_t pad[4092];
+	uint8_t pad[60];
+	/*
+	 * Written by the guest's driver, once; the device neither reads nor writes it.
+	 * Not 0: the device does nothing of this context's any more, nor will.  What it
+	 * has completed is in the CQs, and what else was posted, or is, a program's
+	 * library takes as flushed.  Drivers that do not write it leave it 0.
+	 */
+	uint32_t gone;
+	uint8_t pad2[4028];
 };
 
 struct pvrdma_ext_map {
