@@ -401,10 +401,7 @@ static struct pvrdma_wq *cqe_wq(struct pvrdma_cq *cq,
 	return (*qp)->ibqp.send_cq == &cq->ibcq ? &(*qp)->sq : NULL;
 }
 
-/*
- * Does a completion name a WR that is outstanding?  If so, it gets the user's wr_id.
- * Those of an SRQ have it already and are not counted here, see srq.c.
- */
+/* Does a completion name a WR that is outstanding?  If so, it gets the user's wr_id. */
 static bool cqe_complete(struct pvrdma_cq *cq, struct pvrdma_cqe *cqe,
 			 struct pvrdma_qp **qp)
 {
@@ -413,7 +410,7 @@ static bool cqe_complete(struct pvrdma_cq *cq, struct pvrdma_cqe *cqe,
 	if (!wq)
 		return false;
 	if (wq == &(*qp)->rq && (*qp)->ibqp.srq)
-		return true;
+		return pvrdma_srq_complete(to_pvsrq((*qp)->ibqp.srq), &cqe->wr_id);
 	return pvrdma_wq_complete(wq, &cqe->wr_id);
 }
 
@@ -615,17 +612,23 @@ int pvrdma_cq_attach(struct pvrdma_cq *cq, struct pvrdma_qp *qp)
 	return ret;
 }
 
-/* Drop a QP's entries; cq->lock is held. */
-static void cq_drop(struct pvrdma_cq *cq, u32 qp_handle)
+/* Drop a QP's entries, with what of its SRQ they end; cq->lock is held. */
+static void cq_drop(struct pvrdma_cq *cq, const struct pvrdma_qp *qp)
 {
+	bool shared = qp->ibqp.srq && qp->ibqp.recv_cq == &cq->ibcq;
 	struct pvrdma_cqe *cqe;
+	u64 wr_id;
 	u32 i, n;
 
 	for (i = cq->head, n = 0; n < cq_size(cq) && cq_has(cq, i);
 	     i = pvrdma_idx_next(i, cq_size(cq)), n++) {
 		cqe = cq_entry(cq, i);
-		if (cqe->qp == qp_handle)
-			cqe->qp = CQE_DROPPED;
+		if (cqe->qp != qp->handle)
+			continue;
+		cqe->qp = CQE_DROPPED;
+		wr_id = READ_ONCE(cqe->wr_id);
+		if (shared && READ_ONCE(cqe->opcode) & PVRDMA_WC_RECV)
+			pvrdma_srq_complete(to_pvsrq(qp->ibqp.srq), &wr_id);
 	}
 }
 
@@ -639,7 +642,7 @@ void pvrdma_cq_detach(struct pvrdma_cq *cq, struct pvrdma_qp *qp)
 	unsigned long flags;
 
 	spin_lock_irqsave(&cq->lock, flags);
-	cq_drop(cq, qp->handle);
+	cq_drop(cq, qp);
 	xa_erase(&cq->qps, qp->handle);
 	spin_unlock_irqrestore(&cq->lock, flags);
 }
@@ -647,16 +650,16 @@ void pvrdma_cq_detach(struct pvrdma_cq *cq, struct pvrdma_qp *qp)
 /**
  * pvrdma_cq_forget_qp() - drop the completions of a QP that is reset
  * @cq: kernel CQ
- * @qp_handle: the QP
+ * @qp: the QP
  *
  * The device adds none for it any more.  The entries stay in the ring, so that
  * the device sees its index move in order, but name no QP.
  */
-void pvrdma_cq_forget_qp(struct pvrdma_cq *cq, u32 qp_handle)
+void pvrdma_cq_forget_qp(struct pvrdma_cq *cq, const struct pvrdma_qp *qp)
 {
 	unsigned long flags;
 
 	spin_lock_irqsave(&cq->lock, flags);
-	cq_drop(cq, qp_handle);
+	cq_drop(cq, qp);
 	spin_unlock_irqrestore(&cq->lock, flags);
 }

@@ -74,7 +74,6 @@ static int pci_start(struct pvrdma_dev *dev)
 			   PVRDMA_PAGE_SIZE);
 	if (!dev->uar)
 		return -ENOMEM;
-	pci_set_master(pdev);
 	return 0;
 }
 
@@ -168,27 +167,6 @@ static int dsr_give(struct pvrdma_dev *dev)
 	return 0;
 }
 
-/* Numbers that size our tables or are used without looking. */
-static int caps_check(struct pvrdma_dev *dev)
-{
-	const struct pvrdma_caps *caps = &dev->caps;
-	u64 uars = pci_resource_len(dev->pdev, PVRDMA_BAR_UAR) >>
-		   PVRDMA_PAGE_SHIFT;
-
-	if (caps->mode != 0 || caps->phys_port_cnt != PVRDMA_PORT ||
-	    !(caps->gid_types &
-	      (PVRDMA_GID_TYPE_ROCE_V1 | PVRDMA_GID_TYPE_ROCE_V2)))
-		return -ENODEV;
-	if (!caps->max_qp || !caps->max_cq || caps->max_cq > INT_MAX ||
-	    caps->max_cqe > S32_MAX / 2 || caps->max_qp_wr > S32_MAX / 2 ||
-	    !caps->max_sge || caps->max_sge > 1024 ||
-	    caps->max_uar < 2 || caps->max_uar > uars ||
-	    !caps->gid_tbl_len || caps->gid_tbl_len > 4096 ||
-	    !caps->max_pkeys || caps->max_pkeys > 128)
-		return -EINVAL;
-	return 0;
-}
-
 static void device_reset(struct pvrdma_dev *dev)
 {
 	pvrdma_write(dev, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
@@ -201,8 +179,12 @@ static int device_start(struct pvrdma_dev *dev)
 	u32 version;
 	int ret;
 
-	/* One that failed in another's hands, as before kexec, is there then. */
+	/*
+	 * One that failed in another's hands, as before kexec, is there then.  Nor
+	 * does it go on in what was the other's memory when it may use memory again.
+	 */
 	device_reset(dev);
+	pci_set_master(dev->pdev);
 	version = pvrdma_read(dev, PVRDMA_REG_VERSION);
 	/* Older ones answer CREATE_QP without a handle. */
 	if (version == U32_MAX || version < PVRDMA_VERSION) {
@@ -216,7 +198,9 @@ static int device_start(struct pvrdma_dev *dev)
 		return ret;
 	ret = dsr_give(dev);
 	if (!ret)
-		ret = caps_check(dev);
+		ret = pvrdma_caps_check(&dev->caps,
+					pci_resource_len(dev->pdev, PVRDMA_BAR_UAR) >>
+						PVRDMA_PAGE_SHIFT);
 	if (ret) {
 		dev_err(&dev->pdev->dev, "unusable device: %d\n", ret);
 		goto err_dsr;
@@ -325,7 +309,6 @@ int pvrdma_adapter_up(struct pvrdma_adapter *adapter)
 		goto err_device;
 	}
 	adapter->dev = dev;
-	adapter->up_at = jiffies;
 	return 0;
 err_device:
 	device_stop(dev);

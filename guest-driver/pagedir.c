@@ -22,12 +22,12 @@ static u64 *level_page(struct pvrdma_dev *dev, dma_addr_t *addr)
 /* The directories, and the page above them if there are several. */
 static int dirs_alloc(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir)
 {
-	dma_addr_t addr;
 	u32 i;
 
 	dir->ndirs = DIV_ROUND_UP(dir->ntables, PVRDMA_PDIR_ENTRIES);
 	dir->dir = kcalloc(dir->ndirs, sizeof(*dir->dir), GFP_KERNEL);
-	if (!dir->dir)
+	dir->dir_addr = kcalloc(dir->ndirs, sizeof(*dir->dir_addr), GFP_KERNEL);
+	if (!dir->dir || !dir->dir_addr)
 		return -ENOMEM;
 	if (dir->ndirs > 1) {
 		dir->top = level_page(dev, &dir->dir_dma);
@@ -35,13 +35,13 @@ static int dirs_alloc(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir)
 			return -ENOMEM;
 	}
 	for (i = 0; i < dir->ndirs; i++) {
-		dir->dir[i] = level_page(dev, &addr);
+		dir->dir[i] = level_page(dev, &dir->dir_addr[i]);
 		if (!dir->dir[i])
 			return -ENOMEM;
 		if (dir->top)
-			dir->top[i] = addr;
+			dir->top[i] = dir->dir_addr[i];
 		else
-			dir->dir_dma = addr;
+			dir->dir_dma = dir->dir_addr[i];
 	}
 	return 0;
 }
@@ -63,7 +63,6 @@ static u64 *table_entry(const struct pvrdma_pagedir *dir, u32 table)
 int pvrdma_pagedir_alloc_large(struct pvrdma_dev *dev,
 			       struct pvrdma_pagedir *dir, u64 npages)
 {
-	dma_addr_t addr;
 	u32 i;
 
 	memset(dir, 0, sizeof(*dir));
@@ -72,13 +71,15 @@ int pvrdma_pagedir_alloc_large(struct pvrdma_dev *dev,
 	dir->npages = npages;
 	dir->ntables = DIV_ROUND_UP(npages, PVRDMA_PDIR_ENTRIES);
 	dir->table = kvcalloc(dir->ntables, sizeof(*dir->table), GFP_KERNEL);
-	if (!dir->table || dirs_alloc(dev, dir))
+	dir->table_addr = kvcalloc(dir->ntables, sizeof(*dir->table_addr),
+				   GFP_KERNEL);
+	if (!dir->table || !dir->table_addr || dirs_alloc(dev, dir))
 		goto err;
 	for (i = 0; i < dir->ntables; i++) {
-		dir->table[i] = level_page(dev, &addr);
+		dir->table[i] = level_page(dev, &dir->table_addr[i]);
 		if (!dir->table[i])
 			goto err;
-		*table_entry(dir, i) = addr;
+		*table_entry(dir, i) = dir->table_addr[i];
 	}
 	return 0;
 err:
@@ -100,7 +101,6 @@ int pvrdma_pagedir_alloc(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir,
 			 u64 npages, bool with_pages)
 {
 	struct device *d = &dev->pdev->dev;
-	dma_addr_t addr;
 	int ret;
 	u32 i;
 
@@ -111,25 +111,21 @@ int pvrdma_pagedir_alloc(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir,
 	if (ret || !with_pages)
 		return ret;
 	dir->page = kvcalloc(dir->npages, sizeof(*dir->page), GFP_KERNEL);
-	if (!dir->page)
+	dir->page_addr = kvcalloc(dir->npages, sizeof(*dir->page_addr),
+				  GFP_KERNEL);
+	if (!dir->page || !dir->page_addr)
 		goto err;
 	for (i = 0; i < dir->npages; i++) {
-		dir->page[i] = dma_alloc_coherent(d, PVRDMA_PAGE_SIZE, &addr,
-						  GFP_KERNEL);
+		dir->page[i] = dma_alloc_coherent(d, PVRDMA_PAGE_SIZE,
+						  &dir->page_addr[i], GFP_KERNEL);
 		if (!dir->page[i])
 			goto err;
-		pvrdma_pagedir_set(dir, i, addr);
+		pvrdma_pagedir_set(dir, i, dir->page_addr[i]);
 	}
 	return 0;
 err:
 	pvrdma_pagedir_free(dev, dir);
 	return -ENOMEM;
-}
-
-static u64 pagedir_get(const struct pvrdma_pagedir *dir, u32 index)
-{
-	return dir->table[index / PVRDMA_PDIR_ENTRIES]
-			 [index % PVRDMA_PDIR_ENTRIES];
 }
 
 /**
@@ -177,18 +173,21 @@ void pvrdma_pagedir_free(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir)
 
 	for (i = 0; dir->page && i < dir->npages && dir->page[i]; i++)
 		dma_free_coherent(d, PVRDMA_PAGE_SIZE, dir->page[i],
-				  pagedir_get(dir, i));
+				  dir->page_addr[i]);
 	kvfree(dir->page);
+	kvfree(dir->page_addr);
 	for (i = 0; dir->table && i < dir->ntables && dir->table[i]; i++) {
 		dma_free_coherent(d, PVRDMA_PAGE_SIZE, dir->table[i],
-				  *table_entry(dir, i));
+				  dir->table_addr[i]);
 		cond_resched();
 	}
 	kvfree(dir->table);
+	kvfree(dir->table_addr);
 	for (i = 0; dir->dir && i < dir->ndirs && dir->dir[i]; i++)
 		dma_free_coherent(d, PVRDMA_PAGE_SIZE, dir->dir[i],
-				  dir->top ? dir->top[i] : dir->dir_dma);
+				  dir->dir_addr[i]);
 	kfree(dir->dir);
+	kfree(dir->dir_addr);
 	if (dir->top)
 		dma_free_coherent(d, PVRDMA_PAGE_SIZE, dir->top, dir->dir_dma);
 	memset(dir, 0, sizeof(*dir));

@@ -10,8 +10,10 @@
  * command done, asynchronous event, and completions, for which a device with
  * FEAT_VECTORS has several.
  *
- * What the device writes (responses, events, completions, ring indices) is
- * copied once and checked before it is used: handles index tables here.
+ * What the device writes (capabilities, responses, events, completions, ring
+ * indices) is copied once, and checked before it sizes or indexes anything here or
+ * becomes a pointer; what only goes on to who asked, as a port's state or a status,
+ * is not.
  */
 #ifndef PVRDMA_H
 #define PVRDMA_H
@@ -55,25 +57,36 @@
 /* Counters that a QP and the port both have. */
 #define PVRDMA_QP_COUNTERS (PVRDMA_EXT_CNT_RETRIES + 1)
 
+/* QP numbers have 24 bits. */
+#define PVRDMA_MAX_QPN 0xffffff
+
 /**
  * struct pvrdma_pagedir - memory described to the device
  * @dir: the directory pages: DMA addresses of the tables
+ * @dir_addr: their own
  * @ndirs: how many; more than one is a deep directory
  * @top: the page with their DMA addresses, or NULL if there is one
  * @dir_dma: DMA address of @top or the one directory, which commands carry
  * @table: the tables: DMA addresses of the pages
+ * @table_addr: their own
  * @ntables: how many
  * @page: kernel addresses of the pages, NULL if the pages are a program's
+ * @page_addr: DMA addresses of those
  * @npages: how many pages
+ *
+ * The device can write directories and tables, so nothing is read back from there.
  */
 struct pvrdma_pagedir {
 	u64 **dir;
+	dma_addr_t *dir_addr;
 	u32 ndirs;
 	u64 *top;
 	dma_addr_t dir_dma;
 	u64 **table;
+	dma_addr_t *table_addr;
 	u32 ntables;
 	void **page;
+	dma_addr_t *page_addr;
 	u32 npages;
 };
 
@@ -237,8 +250,7 @@ struct pvrdma_contexts {
  *	by two at a time
  * @recover: brings a device up again that failed
  * @ending: it has nothing to do
- * @pause: before it begins, in jiffies; 0: it never did
- * @up_at: when the device was brought up last
+ * @pause: after an attempt that failed, in jiffies
  */
 struct pvrdma_adapter {
 	struct pci_dev *pdev;
@@ -246,7 +258,6 @@ struct pvrdma_adapter {
 	struct delayed_work recover;
 	bool ending;
 	unsigned long pause;
-	unsigned long up_at;
 };
 
 /**
@@ -413,12 +424,24 @@ struct pvrdma_wq {
 };
 
 /**
+ * struct pvrdma_srq_wr - a WR of a kernel user's SRQ
+ * @wr_id: what the user named it
+ * @next: the next free one; of one that is outstanding, none of that
+ */
+struct pvrdma_srq_wr {
+	u64 wr_id;
+	u32 next;
+};
+
+/**
  * struct pvrdma_srq - a shared receive queue
  * @ibsrq: ib_core's part
  * @handle: the device's
  * @umem: a program's header page and WQEs, NULL if the kernel uses the SRQ
  * @dir: header page, WQEs
  * @rq: of a kernel SRQ; its wr_id and cons are not used, see srq.c
+ * @wr: of a kernel SRQ, what is outstanding; protected by the lock of @rq
+ * @free: first of @wr that is free, or SRQ_NONE
  * @refs: 1 while in the table, and 1 for each event handler at work
  * @unused: @refs is 0
  */
@@ -428,6 +451,8 @@ struct pvrdma_srq {
 	struct ib_umem *umem;
 	struct pvrdma_pagedir dir;
 	struct pvrdma_wq rq;
+	struct pvrdma_srq_wr *wr;
+	u32 free;
 	refcount_t refs;
 	struct completion unused;
 };
@@ -574,6 +599,31 @@ static inline u32 pvrdma_num_counters(const struct pvrdma_dev *dev)
 	return min_t(u32, dev->ext.counters, PVRDMA_EXT_CNT_MAX);
 }
 
+/**
+ * pvrdma_caps_check() - look at numbers that size our tables or are used without looking
+ * @caps: what the device says
+ * @uars: doorbell pages that BAR2 has
+ *
+ * Return: 0, -ENODEV for a device of another kind, or -EINVAL.
+ */
+static inline int pvrdma_caps_check(const struct pvrdma_caps *caps, u64 uars)
+{
+	if (caps->mode != 0 || caps->phys_port_cnt != PVRDMA_PORT ||
+	    !(caps->gid_types &
+	      (PVRDMA_GID_TYPE_ROCE_V1 | PVRDMA_GID_TYPE_ROCE_V2)))
+		return -ENODEV;
+	if (!caps->max_qp || !caps->max_cq || caps->max_cq > INT_MAX ||
+	    caps->max_cqe > S32_MAX / 2 || caps->max_qp_wr > S32_MAX / 2 ||
+	    !caps->max_sge || caps->max_sge > 1024 ||
+	    caps->max_srq_wr > S32_MAX / 2 || caps->max_srq_sge > 1024 ||
+	    caps->max_uar < 2 || caps->max_uar > uars ||
+	    /* An index has 8 bits on the wire. */
+	    !caps->gid_tbl_len || caps->gid_tbl_len > U8_MAX + 1 ||
+	    !caps->max_pkeys || caps->max_pkeys > 128)
+		return -EINVAL;
+	return 0;
+}
+
 /* main.c */
 int pvrdma_adapter_up(struct pvrdma_adapter *adapter);
 void pvrdma_adapter_down(struct pvrdma_adapter *adapter);
@@ -689,7 +739,7 @@ int pvrdma_poll_cq(struct ib_cq *ibcq, int num, struct ib_wc *wc);
 int pvrdma_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags);
 int pvrdma_cq_attach(struct pvrdma_cq *cq, struct pvrdma_qp *qp);
 void pvrdma_cq_detach(struct pvrdma_cq *cq, struct pvrdma_qp *qp);
-void pvrdma_cq_forget_qp(struct pvrdma_cq *cq, u32 qp_handle);
+void pvrdma_cq_forget_qp(struct pvrdma_cq *cq, const struct pvrdma_qp *qp);
 void pvrdma_cq_event(struct pvrdma_cq *cq);
 void pvrdma_cq_kick_all(struct pvrdma_dev *dev);
 
@@ -702,6 +752,7 @@ int pvrdma_query_srq(struct ib_srq *ibsrq, struct ib_srq_attr *attr);
 int pvrdma_destroy_srq(struct ib_srq *ibsrq, struct ib_udata *udata);
 int pvrdma_post_srq_recv(struct ib_srq *ibsrq, const struct ib_recv_wr *wr,
 			 const struct ib_recv_wr **bad);
+bool pvrdma_srq_complete(struct pvrdma_srq *srq, u64 *wr_id);
 
 /* qp.c */
 u32 pvrdma_rq_wqe_size(u32 max_sge);

@@ -293,7 +293,7 @@ static int qp_create(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 	qp->handle = resp.qp_handle;
 	qp->ibqp.qp_num = init->qp_type == IB_QPT_GSI ? 1 : resp.qpn;
 	qp->cap.max_inline_data = ext->flags ? resp.max_inline_data : 0;
-	ret = qp_attach(qp);
+	ret = resp.qpn > PVRDMA_MAX_QPN ? -EIO : qp_attach(qp);
 	if (!ret) {
 		ret = pvrdma_table_add(&dev->table.qps, qp->handle,
 				       min_t(u32, dev->caps.max_qp,
@@ -519,9 +519,9 @@ static void qp_reset(struct pvrdma_qp *qp)
 	WRITE_ONCE(qp->last_wqe, false);
 	if (qp->sq_umem)
 		return;
-	pvrdma_cq_forget_qp(to_pvcq(qp->ibqp.send_cq), qp->handle);
+	pvrdma_cq_forget_qp(to_pvcq(qp->ibqp.send_cq), qp);
 	if (qp->ibqp.recv_cq != qp->ibqp.send_cq)
-		pvrdma_cq_forget_qp(to_pvcq(qp->ibqp.recv_cq), qp->handle);
+		pvrdma_cq_forget_qp(to_pvcq(qp->ibqp.recv_cq), qp);
 	pvrdma_wq_reset(&qp->sq);
 	pvrdma_wq_reset(&qp->rq);
 }

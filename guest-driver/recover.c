@@ -31,23 +31,14 @@
 
 #include "pvrdma.h"
 
-/* From a failure to the first attempt, and from one attempt to the next. */
+/* From a failure to the first look, and from one look to the next. */
 #define PAUSE_MIN (2 * HZ)
-/* So long if the device fails again and again, within this time... */
+/* It doubles up to this with each attempt in turn that did not succeed. */
 #define PAUSE_MAX (64 * HZ)
-/* ...of having been brought up. */
-#define WELL	  (30 * HZ)
 
 static void recover_after(struct pvrdma_adapter *adapter, unsigned long pause)
 {
 	queue_delayed_work(system_unbound_wq, &adapter->recover, pause);
-}
-
-static void longer_pause(struct pvrdma_adapter *adapter)
-{
-	adapter->pause = adapter->pause ? min(2 * adapter->pause,
-					      (unsigned long)PAUSE_MAX) :
-					  PAUSE_MIN;
 }
 
 static void recover_work(struct work_struct *work)
@@ -75,10 +66,12 @@ static void recover_work(struct work_struct *work)
 	if (ret) {
 		dev_err(&adapter->pdev->dev, "not usable after a failure: %d\n",
 			ret);
-		longer_pause(adapter);
+		adapter->pause = min(2 * adapter->pause,
+				     (unsigned long)PAUSE_MAX);
 		recover_after(adapter, adapter->pause);
 		return;
 	}
+	adapter->pause = PAUSE_MIN;
 	dev_info(&adapter->pdev->dev, "recovered\n");
 }
 
@@ -88,6 +81,7 @@ static void recover_work(struct work_struct *work)
  */
 void pvrdma_recover_init(struct pvrdma_adapter *adapter)
 {
+	adapter->pause = PAUSE_MIN;
 	INIT_DELAYED_WORK(&adapter->recover, recover_work);
 }
 
@@ -100,10 +94,7 @@ void pvrdma_recover_begin(struct pvrdma_adapter *adapter)
 	if (READ_ONCE(adapter->ending) ||
 	    delayed_work_pending(&adapter->recover))
 		return;
-	if (time_after(jiffies, adapter->up_at + WELL))
-		adapter->pause = 0;
-	longer_pause(adapter);
-	recover_after(adapter, adapter->pause);
+	recover_after(adapter, PAUSE_MIN);
 }
 
 /**

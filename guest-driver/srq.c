@@ -8,15 +8,62 @@
  * here.
  *
  * The WRs of an SRQ complete on many QPs and in any order, and one whose QP was
- * reset or destroyed while a message was filling it does not complete at all.
- * So other than a QP's own queue (post.c) a kernel user's SRQ does not count
- * what is outstanding: the device is told the user's wr_id, a slot is free as
- * soon as the device has read it, and nothing is flushed when the device dies;
- * who made an SRQ takes back what it posted when it has destroyed it.
+ * reset or destroyed while a message was filling it does not complete at all; for
+ * its user it is outstanding for as long as there is the SRQ.  So other than a QP's
+ * own queue (post.c) a kernel user's SRQ has a table of what is outstanding, apart
+ * from the ring: the device is told the place in it in place of the user's wr_id,
+ * and names it in the completion.  As many as the SRQ has slots may be outstanding.
+ * Nothing is flushed when the device dies; who made an SRQ takes back what it posted
+ * when it has destroyed it.
  */
+#include <linux/mm.h>
+
 #include "cmd.h"
 #include "pvrdma.h"
 #include "uabi.h"
+
+/* As the next of a free place: there is none.  As that of one in use: it is. */
+#define SRQ_NONE U32_MAX
+#define SRQ_USED (U32_MAX - 1)
+
+static int srq_table(struct pvrdma_srq *srq, u32 n)
+{
+	u32 i;
+
+	srq->wr = kvcalloc(n, sizeof(*srq->wr), GFP_KERNEL);
+	if (!srq->wr)
+		return -ENOMEM;
+	for (i = 0; i < n; i++)
+		srq->wr[i].next = i + 1 < n ? i + 1 : SRQ_NONE;
+	return 0;
+}
+
+/**
+ * pvrdma_srq_complete() - account for a completion
+ * @srq: a kernel user's
+ * @wr_id: what the device says; gets the user's
+ *
+ * Any context.
+ *
+ * Return: false if the device named none that is outstanding.
+ */
+bool pvrdma_srq_complete(struct pvrdma_srq *srq, u64 *wr_id)
+{
+	struct pvrdma_srq_wr *wr;
+	unsigned long flags;
+	bool ret = false;
+
+	spin_lock_irqsave(&srq->rq.lock, flags);
+	if (*wr_id < srq->rq.nwqe && srq->wr[*wr_id].next == SRQ_USED) {
+		wr = &srq->wr[*wr_id];
+		wr->next = srq->free;
+		srq->free = *wr_id;
+		*wr_id = wr->wr_id;
+		ret = true;
+	}
+	spin_unlock_irqrestore(&srq->rq.lock, flags);
+	return ret;
+}
 
 static int srq_pages_kernel(struct pvrdma_dev *dev, struct pvrdma_srq *srq,
 			    struct ib_srq_attr *attr)
@@ -34,6 +81,9 @@ static int srq_pages_kernel(struct pvrdma_dev *dev, struct pvrdma_srq *srq,
 				     rq->wqe_size);
 	attr->max_wr = rq->nwqe;
 	rq->first_page = 1;
+	ret = srq_table(srq, rq->nwqe);
+	if (ret)
+		return ret;
 	ret = pvrdma_pagedir_alloc(dev, &srq->dir,
 				   1 + (u64)pvrdma_wq_pages(rq), true);
 	if (!ret)
@@ -70,6 +120,7 @@ static int srq_pages_user(struct pvrdma_dev *dev, struct pvrdma_srq *srq,
 static void srq_pages_free(struct pvrdma_dev *dev, struct pvrdma_srq *srq)
 {
 	pvrdma_pagedir_free(dev, &srq->dir);
+	kvfree(srq->wr);
 	if (srq->umem)
 		ib_umem_release(srq->umem);
 }
@@ -262,13 +313,17 @@ static int srq_post_one(struct pvrdma_srq *srq, const struct ib_recv_wr *wr)
 {
 	struct pvrdma_wq *rq = &srq->rq;
 	u32 head = READ_ONCE(*rq->words.cons);
+	u32 place = srq->free;
 
 	if (wr->num_sge < 0 || wr->num_sge > rq->max_sge)
 		return -EINVAL;
 	if (!pvrdma_idx_valid(head, rq->nwqe) ||
-	    rq->prod == (head ^ rq->nwqe))
+	    rq->prod == (head ^ rq->nwqe) || place == SRQ_NONE)
 		return -ENOMEM;
-	pvrdma_put_recv(&srq->dir, rq, wr, wr->wr_id);
+	srq->free = srq->wr[place].next;
+	srq->wr[place].wr_id = wr->wr_id;
+	srq->wr[place].next = SRQ_USED;
+	pvrdma_put_recv(&srq->dir, rq, wr, place);
 	rq->prod = pvrdma_idx_next(rq->prod, rq->nwqe);
 	/* The index shows what was written before it. */
 	smp_store_release(rq->words.prod, rq->prod);

@@ -446,6 +446,7 @@ static void report_datapath(GString *s, struct vm_datapath *dp)
     json_int(s, "rnr_waits", atomic_load(&dp->rnr_waits));
     json_int(s, "retries", atomic_load(&dp->retries));
     json_int(s, "replays", atomic_load(&dp->replays));
+    json_int(s, "hold_looks", atomic_load(&dp->hold_looks));
     json_int(s, "cq_interrupts", atomic_load(&dp->interrupts));
     json_int(s, "worker_ns", atomic_load(&dp->worker_ns));
     json_end(s, '}');

@@ -721,6 +721,8 @@ bool sched_may_run(const struct vm *vm);
 bool sched_pending(struct vm *vm, uint64_t now, bool all);
 /* When there will be, without anybody's doing; UINT64_MAX: never.  ns */
 uint64_t sched_deadline(const struct vm *vm, uint64_t now);
+/* Hear what changes in the directory, or no more.  Main thread. */
+void sched_listen(bool yes);
 /* Somebody asked to look at this QP.  Token held. */
 void sched_look(struct qp *qp);
 void sched_enqueue(struct qp *qp);

@@ -16,15 +16,23 @@
  * + 1 in all; timeout 0 never gives up.  "Receiver not ready" costs one RNR
  * timer of the responder's choice, at most rnr_retry times, 7 meaning for ever; a try
  * before that timer, because a receive was posted, costs none.  Waiting QPs sit in
- * the VM's timer heap; a peer that is paused stops the clock, for hold-timeout at most.
+ * the VM's timer heap; a peer that is paused stops the clock, for hold-timeout at most,
+ * and who waits for it is woken when it goes on.
  *
  * Threads: the VM's worker with the token held.
  */
 #include "engine.h"
 
-/* timeout 0 and a paused peer: how often to look again. */
+/* timeout 0: how often to look again. */
 #define POLL_INFINITE_NS 100000000u
-#define POLL_HOLD_NS     1000000u
+
+/*
+ * A peer that stands still: the directory tells when that is over (sched.c).  Some of
+ * what is waited for it does not know, or only the clock; that is looked at now and then,
+ * at first after HOLD_LOOK_NS, and each time as late again.
+ */
+#define HOLD_LOOK_NS   1000000u
+#define HOLD_MAX_SHIFT 6u
 
 /* WQEs flushed per turn of a QP in ERR. */
 #define FLUSH_BATCH 64u
@@ -389,6 +397,21 @@ void requester_tries_left(const struct qp *qp, uint32_t *retries, uint32_t *rnr)
     *rnr = fresh ? qp->attr.rnr_retry : qp->req.rnr_left;
 }
 
+static void wait_for_held(struct qp *qp, uint64_t seq)
+{
+    struct qp_requester *req = &qp->req;
+
+    if (req->held_seq != seq) {
+        req->held_seq = seq;
+        req->held_looks = 0;
+    }
+    count_one(&qp->vm->dp.hold_looks);
+    sched_wait(qp, QP_WAIT_HOLD,
+               now_ns() +
+                   ((uint64_t)HOLD_LOOK_NS << MIN(req->held_looks, HOLD_MAX_SHIFT)));
+    req->held_looks += req->held_looks < HOLD_MAX_SHIFT;
+}
+
 uint32_t requester_wait(struct qp *qp, uint64_t seq, struct outcome o)
 {
     struct qp_requester *req = &qp->req;
@@ -398,7 +421,7 @@ uint32_t requester_wait(struct qp *qp, uint64_t seq, struct outcome o)
      * broken connection is not the one whose tries those before it used up.
      */
     if (o.what == OUT_HELD) {
-        sched_wait(qp, QP_WAIT_HOLD, now_ns() + POLL_HOLD_NS);
+        wait_for_held(qp, seq);
         return PVRDMA_WC_SUCCESS;
     }
     if (o.what == OUT_GRACE) {

@@ -16,6 +16,7 @@
  * (dequeue, unwait).
  */
 #include "engine.h"
+#include "fdwatch.h"
 
 /*
  * A VM with work in its run queue is scanned for doorbells only this often.  A
@@ -23,6 +24,12 @@
  * take each of these bits costs two transfers of a cache line between processors.
  */
 #define SCAN_NS 4000
+
+/*
+ * Who waits for peers that stand still looks again this often at most, whatever changes:
+ * some guest can have its own device stand still and go on all the time.
+ */
+#define HELD_NS 1000000u
 
 /* A turn, if somebody else may want the next one, and if not. */
 #define SLICE_NS       10000u
@@ -75,13 +82,44 @@ static void note_next_timer(struct vm_datapath *dp)
                           memory_order_relaxed);
 }
 
+static void count_held(struct vm_datapath *dp, uint32_t by)
+{
+    atomic_store_explicit(&dp->n_held,
+                          atomic_load_explicit(&dp->n_held, memory_order_relaxed) + by,
+                          memory_order_relaxed);
+}
+
+static void held_add(struct qp *qp)
+{
+    struct vm_datapath *dp = &qp->vm->dp;
+
+    qp->req.held_round = dp->held_round;
+    TAILQ_INSERT_TAIL(&dp->held, qp, req.held);
+    count_held(dp, 1);
+}
+
+static void wait_is_over(struct qp *qp)
+{
+    struct vm_datapath *dp = &qp->vm->dp;
+
+    if (qp->req.wait == QP_WAIT_HOLD) {
+        TAILQ_REMOVE(&dp->held, qp, req.held);
+        count_held(dp, (uint32_t)-1);
+    }
+    qp->req.wait = QP_WAIT_NONE;
+    deadline_remove(&dp->timers, &qp->req.timer);
+}
+
 void sched_wait(struct qp *qp, enum qp_wait why, uint64_t when)
 {
     struct vm_datapath *dp = &qp->vm->dp;
 
-    deadline_remove(&dp->timers, &qp->req.timer);
+    wait_is_over(qp);
     sched_dequeue(qp); /* an answer may come when it was to run anyway */
     qp->req.wait = why;
+    if (why == QP_WAIT_HOLD) {
+        held_add(qp);
+    }
     /* One place per handle: the heap cannot be full. */
     deadline_add(&dp->timers, &qp->req.timer, when);
     note_next_timer(dp);
@@ -89,11 +127,8 @@ void sched_wait(struct qp *qp, enum qp_wait why, uint64_t when)
 
 void sched_unwait(struct qp *qp)
 {
-    struct vm_datapath *dp = &qp->vm->dp;
-
-    qp->req.wait = QP_WAIT_NONE;
-    deadline_remove(&dp->timers, &qp->req.timer);
-    note_next_timer(dp);
+    wait_is_over(qp);
+    note_next_timer(&qp->vm->dp);
 }
 
 static void run_timers(struct vm_datapath *dp, uint64_t now)
@@ -104,6 +139,76 @@ static void run_timers(struct vm_datapath *dp, uint64_t now)
         sched_unwait(qp);
         sched_enqueue(qp);
     }
+}
+
+/* ---- peers that stand still -------------------------------------------------- */
+
+/*
+ * What is waited for is the directory's affair, whose changes are counted.  A turn that
+ * finds the count changed begins a new round: whoever has waited since a former one looks
+ * at its peer again, TURN_TIMERS a turn.  The count is read before they look, so nothing
+ * that changes behind that is missed.
+ */
+
+static _Atomic uint64_t changes;
+
+static void wake_those_who_wait(void)
+{
+    full_barrier();
+    for (uint32_t i = 0; i < CONFIG_MAX_VMS; i++) {
+        struct vm *vm = vm_by_id(i);
+
+        if (vm && atomic_load(&vm->dp.n_held)) {
+            datapath_wake(vm);
+        }
+    }
+}
+
+static struct fdwatch_later wake_later = {.fn = wake_those_who_wait};
+
+static void addresses_changed(void)
+{
+    atomic_fetch_add(&changes, 1);
+    fdwatch_later(&wake_later);
+}
+
+void sched_listen(bool yes)
+{
+    directory_set_listener(yes ? addresses_changed : NULL);
+    if (!yes) {
+        fdwatch_not_later(&wake_later);
+    }
+}
+
+/* Is a new round to begin?  Not before held_at. */
+static bool held_pending(const struct vm_datapath *dp)
+{
+    return atomic_load_explicit(&dp->n_held, memory_order_relaxed) &&
+           atomic_load_explicit(&changes, memory_order_acquire) != dp->held_seen;
+}
+
+static void run_held(struct vm_datapath *dp, uint64_t now)
+{
+    struct qp *qp;
+    unsigned n = 0;
+
+    if (!atomic_load_explicit(&dp->n_held, memory_order_relaxed)) {
+        dp->held_seen = atomic_load_explicit(&changes, memory_order_acquire);
+        dp->held_due = false;
+        return;
+    }
+    if (held_pending(dp) && now >= dp->held_at) {
+        dp->held_seen = atomic_load_explicit(&changes, memory_order_acquire);
+        dp->held_at = now + HELD_NS;
+        dp->held_round++;
+    }
+    while ((qp = TAILQ_FIRST(&dp->held)) && qp->req.held_round != dp->held_round &&
+           n++ < TURN_TIMERS) {
+        qp->req.held_looks = 0;
+        sched_unwait(qp);
+        sched_enqueue(qp);
+    }
+    dp->held_due = qp && qp->req.held_round != dp->held_round;
 }
 
 /* ---- doorbells ----------------------------------------------------------- */
@@ -289,6 +394,7 @@ bool sched_pending(struct vm *vm, uint64_t now, bool all)
     if (dp->has_work || dp->cq_error_pos || dp->gid_pos || watch_pending(vm) ||
         atomic_load(&dp->cq_error) || atomic_load(&dp->gid_granted) ||
         now >= atomic_load(&dp->next_timer) || now >= atomic_load(&dp->next_hold) ||
+        (held_pending(dp) && now >= dp->held_at) ||
         atomic_load_explicit(&dp->inbox, memory_order_relaxed) || net_pending(dp, now)) {
         return true;
     }
@@ -312,6 +418,7 @@ uint64_t sched_deadline(const struct vm *vm, uint64_t now)
     if (!sched_may_run(vm)) {
         return UINT64_MAX;
     }
+    t = held_pending(dp) ? MIN(t, dp->held_at) : t;
     t = net ? MIN(t, atomic_load(&net->due)) : t;
     return event_deferred(&vm->guest.events) ? MIN(t, now + DEFERRED_NS) : t;
 }
@@ -398,6 +505,7 @@ uint64_t sched_serve(struct worker *w, struct vm *vm, uint64_t now)
     }
     watch_scan(vm, now);
     run_timers(dp, now);
+    run_held(dp, now);
     if (now >= atomic_load_explicit(&dp->next_hold, memory_order_relaxed)) {
         hold_run(vm, now);
     }
@@ -420,7 +528,7 @@ uint64_t sched_serve(struct worker *w, struct vm *vm, uint64_t now)
         net->ops->flush(net);
     }
     retry_deferred(vm, now);
-    dp->has_work = dp->arrived || !TAILQ_EMPTY(&dp->run);
+    dp->has_work = dp->arrived || dp->held_due || !TAILQ_EMPTY(&dp->run);
     pthread_mutex_unlock(&dp->token);
     comp_flush(w);
     /* Timed only now: what was completed is the guest's already. */

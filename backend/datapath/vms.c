@@ -61,6 +61,7 @@ int datapath_vm_init(struct vm *vm)
 
     memset(dp, 0, sizeof(*dp));
     TAILQ_INIT(&dp->run);
+    TAILQ_INIT(&dp->held);
     pthread_mutex_init(&dp->token, NULL);
     dp->clock_base = dp->stopped_at = now_ns();
     atomic_init(&dp->next_timer, UINT64_MAX);

@@ -481,11 +481,13 @@ bool datapath_start(unsigned count, unsigned poll_us, GError **errp)
         }
         n_workers++;
     }
+    sched_listen(true);
     return true;
 }
 
 void datapath_stop(void)
 {
+    sched_listen(false);
     irq_watchdog_stop();
     for (unsigned i = 0; i < n_workers; i++) {
         worker_stop(&workers[i]);

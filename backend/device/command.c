@@ -323,6 +323,7 @@ uint32_t command_execute(struct device *dev)
         dev->failed_commands++;
         return ENODEV;
     }
+    device_go_on(dev);
     if (!guest_read(&vm->guest.mem, dev->cmd_slot, &req, sizeof(req))) {
         dev->failed_commands++;
         return EFAULT;

@@ -10,7 +10,10 @@
  * (CVE-2022-1050 was a DSR replaced under a live device).
  *
  * While bus mastering is off the device does no DMA: no DSR, no commands, event
- * rings are held and the data path is paused.
+ * rings are held and the data path is paused.  One that was active stays paused when it
+ * is on again, until the guest gives a DSR, a command or a reset: the guest may be
+ * another kernel (kexec), whose driver sets it before anything else, while what this
+ * device knows is the former one's memory.  Doorbells do not say whose they are.
  *
  * Main thread only.
  */
@@ -153,6 +156,16 @@ int device_add_vector(struct device *dev, const struct pvrdma_ext_cmd_vector *re
                                   page);
 }
 
+/* The guest knows the device as it is, or nothing is left that could run. */
+static void go_on(struct device *dev)
+{
+    if (dev->stopped) {
+        dev->stopped = false;
+        datapath_wake(dev->vm); /* notifications may have been deferred */
+        datapath_resume(dev->vm);
+    }
+}
+
 /* Objects, rings, doorbells and the DSR; registers stay. */
 static void teardown(struct device *dev)
 {
@@ -166,6 +179,7 @@ static void teardown(struct device *dev)
                     dev->vm->cfg->max_srq);
     memset(&dev->dsr, 0, sizeof(dev->dsr));
     dev->cmd_slot = dev->resp_slot = 0;
+    go_on(dev); /* do not stay paused for the next guest */
 }
 
 static uint32_t dsr_write(struct device *dev)
@@ -173,7 +187,7 @@ static uint32_t dsr_write(struct device *dev)
     uint64_t gpa = (uint64_t)dev->dsr_high << 32 | dev->dsr_low;
     int err;
 
-    if (dev->dsr_valid) {
+    if (dev->dsr_valid || dev->stopped) {
         teardown(dev);
     }
     err = dsr_load(dev, gpa);
@@ -191,6 +205,7 @@ static uint32_t activate(struct device *dev)
     if (!dev->dsr_valid || !dev->bus_master) {
         return ENODEV;
     }
+    go_on(dev);
     dev->active = true;
     event_set_active(&dev->vm->guest.events, true, false);
     return 0;
@@ -318,13 +333,8 @@ void device_set_bus_master(struct device *dev, bool on)
     event_set_active(&dev->vm->guest.events, dev->active, !on);
     if (on) {
         irq_enable(&dev->vm->guest.irq, true);
-        datapath_wake(dev->vm); /* notifications may have been deferred */
-        if (dev->stopped) {
-            dev->stopped = false;
-            datapath_resume(dev->vm);
-        }
     } else {
-        if (dev->active) {
+        if (dev->active && !dev->stopped) {
             dev->stopped = true;
             datapath_pause(dev->vm);
         }
@@ -337,11 +347,11 @@ void device_reset(struct device *dev)
     teardown(dev);
     dev->dsr_low = dev->dsr_high = 0;
     dev->err = dev->icr = dev->imr = 0;
-    if (dev->stopped) {
-        /* Nothing is left to run; do not stay paused for the next guest. */
-        dev->stopped = false;
-        datapath_resume(dev->vm);
-    }
+}
+
+void device_go_on(struct device *dev)
+{
+    go_on(dev);
 }
 
 /* ---- the state stream ---- */
@@ -459,8 +469,7 @@ void device_load(struct device *dev, struct state_in *s)
     if (state_get_bool(s)) {
         dsr_load_saved(dev, s);
     }
-    if ((active && !dev->dsr_valid) || (stopped && dev->bus_master) ||
-        (active && !dev->bus_master && !stopped)) {
+    if ((active && !dev->dsr_valid) || (active && !dev->bus_master && !stopped)) {
         state_fail(s, "no device can be in that state");
     }
     if (state_failed(s)) {

@@ -24,7 +24,7 @@ struct device {
     bool dsr_valid;        /* caps were written */
     bool told_not_shared;  /* the log has it */
     bool active;           /* CTL=ACTIVATE was accepted */
-    bool stopped;          /* datapath_pause() because bus master went off */
+    bool stopped;          /* datapath_pause() since bus master went off */
     struct pvrdma_dsr dsr; /* our copy of what the guest wrote */
     uint64_t cmd_slot, resp_slot;
     uint64_t commands, failed_commands; /* statistics */
@@ -38,8 +38,13 @@ void device_free(struct device *dev);
 uint32_t device_reg_read(struct device *dev, uint64_t offset);
 void device_reg_write(struct device *dev, uint64_t offset, uint32_t value);
 
-/* PCI_COMMAND bit 2.  Off: no DMA and no interrupts until it is on again. */
+/*
+ * PCI_COMMAND bit 2.  Off: no DMA and no interrupts until it is on again; and of a device
+ * that was active, the data path stands still until device_go_on() or a reset.
+ */
 void device_set_bus_master(struct device *dev, bool on);
+/* The guest has shown that it knows the device: it gave a command. */
+void device_go_on(struct device *dev);
 
 /*
  * DEVICE_RESET and CTL=RESET: destroys every object and drops every use of

@@ -40,9 +40,11 @@ static bool cq_doorbell(struct device *dev, uint32_t page, uint32_t value, bool 
     }
     /*
      * POLL asks for nothing that we do not do anyway.  Arming looks into the
-     * guest's ring, which a device without bus mastering may not.
+     * guest's ring, which a device without bus mastering may not, nor one that had
+     * none and does not know whose memory that is now.
      */
-    if ((value & (PVRDMA_UAR_CQ_ARM | PVRDMA_UAR_CQ_ARM_SOL)) && dev->bus_master) {
+    if ((value & (PVRDMA_UAR_CQ_ARM | PVRDMA_UAR_CQ_ARM_SOL)) && dev->bus_master &&
+        !dev->stopped) {
         datapath_cq_arm(dev->vm, handle, !(value & PVRDMA_UAR_CQ_ARM), posted);
     }
     return true;

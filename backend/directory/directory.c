@@ -44,6 +44,7 @@ static struct dead_list dying = STAILQ_HEAD_INITIALIZER(dying),
                         dead_since = STAILQ_HEAD_INITIALIZER(dead_since);
 static uint64_t dying_period;
 static void (*watcher)(struct route *route);
+static void (*listener)(void);
 static uint64_t max_hold = DIRECTORY_MAX_HOLD_NS;
 
 uint64_t directory_hash(const char *network, const struct pvrdma_gid *gid)
@@ -123,6 +124,7 @@ void directory_fini(void)
     moves_fini();
     past_fini();
     watcher = NULL;
+    listener = NULL;
     max_hold = DIRECTORY_MAX_HOLD_NS;
     for (unsigned i = 0; i < INDEX_SIZE; i++) {
         atomic_store(&places[i], NULL);
@@ -225,8 +227,16 @@ void directory_set_watcher(void (*changed)(struct route *route))
     watcher = changed;
 }
 
+void directory_set_listener(void (*fn)(void))
+{
+    listener = fn;
+}
+
 void entry_tell(struct entry *e)
 {
+    if (listener && !atomic_load(&e->route.held_until)) {
+        listener();
+    }
     if (watcher && e->refs) {
         e->refs++; /* it may put its own */
         watcher(&e->route);

@@ -251,6 +251,11 @@ bool directory_expects(void);
  * binds it leaves alone.
  */
 void directory_set_watcher(void (*changed)(struct route *route));
+/*
+ * Called when any address that does not stand still, or not any more, may have changed:
+ * who waits for one may look again.  It only takes note of it.
+ */
+void directory_set_listener(void (*fn)(void));
 
 /*
  * Who has it?  Asks, unless that is known or nobody was found a moment ago.  @vm: on

@@ -307,6 +307,10 @@ struct qp_requester {
     struct deadline timer; /* in the VM's timers while it waits */
     bool queued;           /* in the VM's run queue */
     TAILQ_ENTRY(qp) run;
+    TAILQ_ENTRY(qp) held; /* in the VM's list of QP_WAIT_HOLD, the oldest first */
+    uint32_t held_round;  /* the list's, when it began to wait */
+    uint8_t held_looks;   /* in vain, at message held_seq, since anything changed */
+    uint64_t held_seq;
     struct watched *watched; /* its place, see watch.c; token */
     bool sqd_notified;
     _Atomic bool wake;       /* the RNR wait is over: look again now */

@@ -178,6 +178,14 @@ struct vm_datapath {
     uint32_t gid_pos;            /* how far that has come; 0: nothing to do */
     _Atomic uint64_t next_timer; /* ns; UINT64_MAX: none */
 
+    /* QPs whose peers stand still, under the token, see sched.c. */
+    TAILQ_HEAD(, qp) held;
+    _Atomic uint32_t n_held; /* how many there are; anybody looks at it */
+    uint32_t held_round;     /* those of another one are to look again */
+    bool held_due;           /* there are some */
+    uint64_t held_seen;      /* what the directory had changed when this one began */
+    uint64_t held_at;        /* ns, when the next one may */
+
     /* Events that are held back, see moderate.c. */
     _Atomic uint64_t next_hold; /* ns; UINT64_MAX: none */
     pthread_mutex_t hold_lock;  /* protects holds; taken under a cq->lock, or alone */
@@ -187,6 +195,7 @@ struct vm_datapath {
     _Atomic uint64_t worker_ns; /* time of its worker that it had */
     _Atomic uint64_t tx_msgs, tx_bytes, rx_msgs, rx_bytes, errors, rnr_waits, retries,
         replays, interrupts;
+    _Atomic uint64_t hold_looks; /* at peers that stood still */
     _Atomic uint64_t datagrams_sent;
     /*
      * Of any worker: datagrams that were taken, and what was not.  Apart from what the

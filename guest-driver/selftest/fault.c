@@ -8,9 +8,13 @@
  * fault=refuse  the device refuses to end an object
  * fault=refuse_user
  *               the same, of a program's queue pair, when the program ends
- * fault=cqe     completions name queue pairs that do not complete there
+ * fault=cqe     completions name queue pairs that do not complete there, or WRs that
+ *               are not outstanding, of a queue pair's own queue and a shared one
+ * fault=qpn     a queue pair gets a number that is none
+ * fault=caps    the device says that it has more than anything can have
  */
 #include <linux/interrupt.h>
+#include <linux/kthread.h>
 #include <linux/string.h>
 
 #include "pvrdma.h"
@@ -138,6 +142,61 @@ static int cqe_checks(struct ib_qp *qp, struct ib_cq *a, struct ib_cq *b,
 	return forge(b, handle, PVRDMA_WC_RECV, 0) == 1 ? 0 : -EBADMSG;
 }
 
+/* Of one that receives from a shared queue of two WRs, named 7 and 8. */
+static int srq_cqe_checks(struct ib_qp *qp, struct ib_srq *srq, struct ib_cq *cq)
+{
+	struct ib_recv_wr wr = { .wr_id = 7 };
+	u32 handle = to_pvqp(qp)->handle;
+	int ret;
+
+	ret = ib_post_srq_recv(srq, &wr, NULL);
+	wr.wr_id = 8;
+	if (!ret)
+		ret = ib_post_srq_recv(srq, &wr, NULL);
+	if (ret)
+		return ret;
+	/* As many as there are slots. */
+	if (ib_post_srq_recv(srq, &wr, NULL) != -ENOMEM)
+		return -EXFULL;
+	/* What the user named it, and more than there are. */
+	if (forge(cq, handle, PVRDMA_WC_RECV, 7) ||
+	    forge(cq, handle, PVRDMA_WC_RECV, 2) ||
+	    forge(cq, handle, PVRDMA_WC_RECV, 1ull << 32) ||
+	    forge(cq, handle, PVRDMA_WC_RECV, ~0ull))
+		return -EBADR;
+	/* Once each, in any order. */
+	if (forge(cq, handle, PVRDMA_WC_RECV, 1) != 1 ||
+	    forge(cq, handle, PVRDMA_WC_RECV, 1) ||
+	    forge(cq, handle, PVRDMA_WC_RECV, 0) != 1 ||
+	    forge(cq, handle, PVRDMA_WC_RECV, 0))
+		return -EBADMSG;
+	return 0;
+}
+
+static int fault_srq_cqe(struct loop *loop, struct ib_cq *cq,
+			 struct ib_qp_init_attr *init)
+{
+	struct ib_srq_init_attr srq_init = {
+		.attr = { .max_wr = 2, .max_sge = 1 },
+		.srq_type = IB_SRQT_BASIC,
+	};
+	struct ib_srq *srq = ib_create_srq(loop->pd, &srq_init);
+	struct ib_qp *qp;
+	int ret;
+
+	if (IS_ERR(srq))
+		return PTR_ERR(srq);
+	init->srq = srq;
+	qp = ib_create_qp(loop->pd, init);
+	ret = PTR_ERR_OR_ZERO(qp);
+	if (!ret) {
+		ret = srq_cqe_checks(qp, srq, cq);
+		ib_destroy_qp(qp);
+	}
+	ib_destroy_srq(srq);
+	return ret;
+}
+
 static int fault_cqe(struct loop *loop)
 {
 	struct ib_qp_init_attr init = {
@@ -169,10 +228,109 @@ static int fault_cqe(struct loop *loop)
 	}
 	ret = cqe_checks(qp, cq[0], cq[1], to_pvqp(loop->qp[0])->handle);
 	ib_destroy_qp(qp);
+	if (!ret)
+		ret = fault_srq_cqe(loop, cq[1], &init);
+	/* The device can write there.  DMA debugging knows what is given back. */
+	*to_pvcq(cq[0])->dir.dir[0] ^= 0xfff000;
+	*to_pvcq(cq[0])->dir.table[0] ^= 0xfff000;
 out:
 	while (i--)
 		ib_free_cq(cq[i]);
 	return ret;
+}
+
+struct forger {
+	struct pvrdma_dev *dev;
+	bool done;
+};
+
+/* Wait for the response to a creation, which the driver is not told of, and change it. */
+static int forge_qpn(void *arg)
+{
+	struct forger *f = arg;
+	struct pvrdma_resp_create_qp *resp = f->dev->cmd.resp;
+
+	while (!kthread_should_stop()) {
+		if (READ_ONCE(resp->hdr.ack) ==
+			    PVRDMA_CMD_RESP(PVRDMA_CMD_CREATE_QP) &&
+		    READ_ONCE(resp->hdr.response) == f->dev->cmd.cookie) {
+			WRITE_ONCE(resp->qpn, PVRDMA_MAX_QPN + 1);
+			f->done = true;
+			break;
+		}
+		usleep_range(100, 200);
+	}
+	while (!kthread_should_stop())
+		usleep_range(100, 200);
+	return 0;
+}
+
+/* What ib_create_qp() came to, or -EAGAIN: it was over before the response was changed. */
+static int try_qpn(struct loop *loop, struct ib_qp_init_attr *init)
+{
+	struct forger f = { .dev = to_pvdev(loop->dev) };
+	int irq = pci_irq_vector(f.dev->pdev, PVRDMA_VEC_CMD);
+	struct task_struct *task;
+	struct ib_qp *qp;
+	int ret = 0;
+
+	/* The driver looks all the same, but only after a while. */
+	disable_irq(irq);
+	memset(f.dev->cmd.resp, 0, sizeof(struct pvrdma_resp_hdr));
+	task = kthread_run(forge_qpn, &f, "pvrdma_forger");
+	if (IS_ERR(task)) {
+		enable_irq(irq);
+		return PTR_ERR(task);
+	}
+	qp = ib_create_qp(loop->pd, init);
+	kthread_stop(task);
+	enable_irq(irq);
+	if (IS_ERR(qp))
+		return PTR_ERR(qp);
+	if (qp->qp_num <= PVRDMA_MAX_QPN)
+		ret = -EAGAIN;
+	ib_destroy_qp(qp);
+	return ret;
+}
+
+static int fault_qpn(struct loop *loop)
+{
+	struct ib_qp_init_attr init = {
+		.cap = { .max_send_wr = 1, .max_send_sge = 1 },
+		.qp_type = IB_QPT_RC,
+		.send_cq = loop->cq,
+		.recv_cq = loop->cq,
+	};
+	int i, ret = -EAGAIN;
+
+	for (i = 0; i < 100 && ret == -EAGAIN; i++)
+		ret = try_qpn(loop, &init);
+	/* No number is left of it, neither. */
+	return ret == -EIO ? 0 : ret ? ret : -EBADE;
+}
+
+static int fault_caps(struct loop *loop)
+{
+	struct pvrdma_dev *dev = to_pvdev(loop->dev);
+	struct pvrdma_caps caps = dev->caps;
+	u32 *const bounded[] = {
+		&caps.max_cq, &caps.max_cqe, &caps.max_qp_wr, &caps.max_sge,
+		&caps.max_srq_wr, &caps.max_srq_sge, &caps.max_uar,
+	};
+	int i;
+
+	if (pvrdma_caps_check(&caps, caps.max_uar))
+		return -EBADE;
+	for (i = 0; i < ARRAY_SIZE(bounded); i++) {
+		u32 was = *bounded[i];
+
+		*bounded[i] = 1u << 31;
+		if (pvrdma_caps_check(&caps, was) != -EINVAL)
+			return -EBADF - i;
+		*bounded[i] = was;
+	}
+	caps.gid_tbl_len = 257;
+	return pvrdma_caps_check(&caps, caps.max_uar) == -EINVAL ? 0 : -EBADR;
 }
 
 /**
@@ -192,5 +350,9 @@ int fault_run(struct loop *loop, const char *what)
 		return fault_refuse_user(loop);
 	if (sysfs_streq(what, "cqe"))
 		return fault_cqe(loop);
+	if (sysfs_streq(what, "qpn"))
+		return fault_qpn(loop);
+	if (sysfs_streq(what, "caps"))
+		return fault_caps(loop);
 	return -EINVAL;
 }

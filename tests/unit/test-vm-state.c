@@ -522,7 +522,10 @@ static void test_failed(void)
     teardown();
 }
 
-/* Without bus mastering, the device pauses by itself; and it goes on when it is back. */
+/*
+ * Without bus mastering, the device pauses by itself, and it goes on when it is back and
+ * the guest gives a command; in between it moves, too.
+ */
 static void test_stopped(void)
 {
     GByteArray *a;
@@ -537,9 +540,21 @@ static void test_stopped(void)
     datapath_resume(&to->vm);
     g_assert_true(atomic_load(&to->vm.dp.paused));
     device_set_bus_master(to->vm.dev, true);
+    g_assert_true(atomic_load(&to->vm.dp.paused));
+    device_go_on(to->vm.dev);
     g_assert_false(atomic_load(&to->vm.dp.paused));
     datapath_pause(&to->vm);
     g_assert_true(load(a->data, a->len));
+    g_assert_false(load(a->data, a->len - 1));
+    assert_reset();
+    g_byte_array_unref(a);
+
+    device_set_bus_master(from->vm.dev, true);
+    a = fulldev_save(from);
+    g_assert_true(load(a->data, a->len));
+    g_assert_cmpuint(to->vm.pauses, ==, 2);
+    g_assert_true(to->vm.dev->bus_master);
+    g_assert_true(to->vm.dev->stopped);
     g_assert_false(load(a->data, a->len - 1));
     assert_reset();
     g_byte_array_unref(a);

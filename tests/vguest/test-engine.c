@@ -96,6 +96,7 @@ static void test_timers(void)
         g_assert_cmpint(vg_bus_master(bad.g, false), ==, 0);
         g_usleep(40000); /* 33 ms: all have expired */
         g_assert_cmpint(vg_bus_master(bad.g, true), ==, 0);
+        g_assert_cmpint(vg_query_port(bad.g, 1, NULL), ==, 0); /* it goes on */
         end = vg_now_ns() + 30000000;
         do {
             double one = ping_ms(&p.s[0], &p.s[1]);
@@ -286,6 +287,7 @@ static void unchanged(struct vgt_pair *p, bool pause, bool doorbells)
         ctl("resume", 0);
     } else {
         g_assert_cmpint(vg_bus_master(g, true), ==, 0);
+        g_assert_cmpint(vg_query_port(g, 1, NULL), ==, 0); /* it goes on */
     }
     if (doorbells) {
         vgt_expect(p->s[0].scq, 2, PVRDMA_WC_SUCCESS);

@@ -2,7 +2,8 @@
 /*
  * vguest tests: pausing a VM through pvrdmactl.  Its peers are held: their work
  * neither fails nor counts retries, however long it takes, and after resume
- * every message arrives exactly once.
+ * every message arrives exactly once.  How often they look meanwhile is counted.  And
+ * the pause that begins when a guest takes bus mastering away, and outlasts that.
  */
 #include "vgtest.h"
 
@@ -109,14 +110,204 @@ static void test_paused_leaves(void)
     vgt_pair_close(&p);
 }
 
+/* ---- who waits looks seldom, and when there is something to see ---- */
+
+#define WAITERS 64u
+
+/* From one look to the next when nothing changes, at last; requester.c. */
+#define LOOK_MS 64
+
+struct waiters {
+    struct vgt_pair p;
+    struct vg_qp *qp[2][WAITERS];
+};
+
+static int64_t looks(void)
+{
+    return vgt_counter("vm0", "datapath", "hold_looks");
+}
+
+static int64_t ms_since(int64_t ns)
+{
+    return (vg_now_ns() - ns) / 1000000;
+}
+
+static void waiters_open(struct waiters *w)
+{
+    struct vg_qp_opts q = {.send_wr = 2, .recv_wr = 2, .send_sge = 1, .recv_sge = 1};
+    struct vg_wr wr = {.opcode = PVRDMA_WR_RDMA_WRITE, .flags = VGT_SIG, .nsge = 1};
+    struct vgt_opts o = {.conn = impatient};
+    struct pvrdma_sge sge;
+
+    vgt_pair_open(&w->p, 0, 1, &o);
+    for (unsigned i = 0; i < WAITERS; i++) {
+        for (unsigned j = 0; j < 2; j++) {
+            struct vgt_side *s = &w->p.s[j];
+
+            w->qp[j][i] = vg_qp_new(s->pd, s->scq, s->rcq, &q);
+        }
+        vg_qp_connect(w->qp[0][i], w->qp[1][i], &impatient);
+    }
+    ctl("pause", "vm1");
+    sge = vg_sge(w->p.s[0].mr, 0, 8);
+    wr.sge = &sge;
+    wr.remote_addr = w->p.s[1].mr->buf->va;
+    wr.rkey = w->p.s[1].mr->rkey;
+    for (unsigned i = 0; i < WAITERS; i++) {
+        g_assert_cmpuint(vg_post_send(w->qp[0][i], &wr, 1), ==, 1);
+    }
+    vgt_await_counter("vm0", "datapath", "hold_looks", WAITERS);
+}
+
+static void waiters_close(struct waiters *w)
+{
+    struct pvrdma_cqe c;
+
+    ctl("resume", "vm1");
+    for (unsigned i = 0; i < WAITERS; i++) {
+        g_assert_true(vg_cq_wait(w->p.s[0].scq, &c, VGT_WAIT_MS));
+        g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
+    }
+    for (unsigned i = 0; i < WAITERS; i++) {
+        vg_qp_free(w->qp[0][i]);
+        vg_qp_free(w->qp[1][i]);
+    }
+    vgt_pair_close(&w->p);
+}
+
+/* Another VM stands still and goes on. */
+static void blink(struct vguest *g)
+{
+    g_assert_cmpint(vg_bus_master(g, false), ==, 0);
+    g_assert_cmpint(vg_bus_master(g, true), ==, 0);
+    g_assert_cmpint(vg_query_port(g, 1, NULL), ==, 0);
+}
+
+/* As long as nothing changes, they look ever less often. */
+static void test_seldom(void)
+{
+    int64_t t = vg_now_ns(), n;
+    struct waiters w;
+
+    waiters_open(&w);
+    while (ms_since(t) < 1000) {
+        g_usleep(50000);
+    }
+    n = looks();
+    g_assert_cmpint(n, <=, WAITERS * (8 + ms_since(t) / LOOK_MS));
+    waiters_close(&w);
+}
+
+/*
+ * Something goes on: they are woken, and look anew, so more often than they would have
+ * by themselves.
+ */
+static void test_woken(void)
+{
+    struct vguest *other = vguest_new(vgt_daemon, 2, NULL);
+    struct waiters w;
+    bool woken = false;
+
+    waiters_open(&w);
+    for (int64_t end = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+         !woken && vg_now_ns() < end;) {
+        int64_t n, t;
+
+        g_usleep(2 * LOOK_MS * 1000);
+        t = vg_now_ns();
+        n = looks();
+        blink(other);
+        g_usleep(2 * LOOK_MS * 1000);
+        n = looks() - n;
+        woken = n > WAITERS * (2 + ms_since(t) / LOOK_MS);
+    }
+    g_assert_true(woken);
+    waiters_close(&w);
+    vguest_free(other);
+}
+
+/* However often: once a millisecond, and by their timers as often. */
+static void test_blinking(void)
+{
+    struct vguest *other = vguest_new(vgt_daemon, 2, NULL);
+    struct waiters w;
+
+    waiters_open(&w);
+    for (unsigned tries = 0; tries < 20; tries++) {
+        int64_t t = vg_now_ns(), n = looks();
+
+        for (unsigned i = 0; i < 200; i++) {
+            blink(other);
+        }
+        n = looks() - n;
+        g_assert_cmpint(n, <=, WAITERS * (10 + 2 * ms_since(t)));
+    }
+    waiters_close(&w);
+    vguest_free(other);
+}
+
+/*
+ * A kernel was started by another (kexec): its driver turns bus mastering on before it
+ * says anything else, and the memory that peers write to is not the former one's now.
+ */
+static void test_bus_master(gconstpointer data)
+{
+    bool another = GPOINTER_TO_INT(data);
+    struct vgt_opts o = {.conn = impatient};
+    struct vgt_pair p;
+    struct vguest *g;
+
+    vgt_pair_open(&p, 0, 1, &o);
+    g = p.s[1].g;
+    memset(VG_MR_HOST(p.s[1].mr, 0), 0x5a, 100000);
+    for (unsigned i = 0; i < 2; i++) { /* off and on again, once more */
+        g_assert_cmpint(vg_bus_master(g, false), ==, 0);
+        if (i == 0) {
+            vgt_fill(VG_MR_HOST(p.s[0].mr, 0), 100000, 7);
+            vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 100000, &p.s[1], 0);
+            vgt_send(&p.s[1], 2, PVRDMA_WR_SEND, VGT_SIG, 0, 100, NULL, 0);
+            vgt_recv(&p.s[0], 3, 200000, 100);
+        }
+        g_assert_cmpint(vg_bus_master(g, true), ==, 0);
+        vg_doorbell(g, p.s[1].pd->uar_page, PVRDMA_UAR_QP,
+                    p.s[1].qp->handle | PVRDMA_UAR_QP_SEND);
+        vgt_expect_none(p.s[0].scq, 150);
+        vgt_expect_none(p.s[0].rcq, 0);
+        vgt_expect_none(p.s[1].scq, 0);
+    }
+    for (unsigned i = 0; i < 100000; i++) {
+        g_assert_cmphex(((uint8_t *)VG_MR_HOST(p.s[1].mr, 0))[i], ==, 0x5a);
+    }
+    if (another) {
+        g_assert_cmpint(vg_write_dsr(g, g->dsr_gpa), ==, 0);
+        vgt_expect(p.s[0].scq, 1, PVRDMA_WC_RETRY_EXC_ERR);
+        g_assert_cmphex(*(uint8_t *)VG_MR_HOST(p.s[1].mr, 0), ==, 0x5a);
+        vg_disconnect(g); /* who closes it has its objects no more */
+    } else {
+        g_assert_cmpint(vg_query_port(g, 1, NULL), ==, 0);
+        vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
+        vgt_expect(p.s[0].rcq, 3, PVRDMA_WC_SUCCESS);
+        vgt_expect(p.s[1].scq, 2, PVRDMA_WC_SUCCESS);
+        vgt_check(VG_MR_HOST(p.s[1].mr, 0), 100000, 7);
+    }
+    vgt_pair_close(&p);
+}
+
 int main(int argc, char **argv)
 {
-    struct vg_daemon_opts o = {.n_vms = 2, .poll_us = -1, .workers = 2};
+    struct vg_daemon_opts o = {.n_vms = 3, .poll_us = -1, .workers = 2};
 
     vgt_init(&argc, &argv, 120);
     vgt_daemon = vg_daemon_start(&o);
     g_test_add_func("/pause/held", test_held);
     g_test_add_func("/pause/exactly-once", test_exactly_once);
     g_test_add_func("/pause/leaves", test_paused_leaves);
+    g_test_add_func("/pause/seldom", test_seldom);
+    g_test_add_func("/pause/woken", test_woken);
+    g_test_add_func("/pause/blinking", test_blinking);
+    g_test_add_data_func("/pause/bus-master/same-kernel", GINT_TO_POINTER(false),
+                         test_bus_master);
+    g_test_add_data_func("/pause/bus-master/another-kernel", GINT_TO_POINTER(true),
+                         test_bus_master);
     return vgt_run();
 }

@@ -38,6 +38,14 @@ class SkipsTest(unittest.TestCase):
                       'see "skips" in docs/testing.md')
 
 
+class UntoldTest(unittest.TestCase):
+    """What must go, or must not go, by the device is a row that runs alone."""
+
+    def test_titles(self):
+        alone = {row.title for row in foreign.PROGRAMS if row.alone}
+        self.assertLessEqual(set(foreign.UNTOLD + foreign.BY_TCP), alone)
+
+
 class SuitesTest(fixture.PrivateTest):
     time_limit = 1800  # it may have to fetch and unpack what it runs
 

@@ -2,6 +2,7 @@
 """The daemon dies under running guests, and another is started: the guests recover by a
 reset of their adapters, and none is started anew."""
 
+import re
 import time
 
 import fixture
@@ -171,3 +172,21 @@ class CrashTest(fixture.PrivateTest):
         for guest in self.guests:
             self.assertEqual(log_problems(guest), [])
             guest.powerdown()
+
+    @fixture.shard('driver')
+    def test_own_often(self):
+        """The last of many deaths in turn is not waited for longer than the first: only
+        attempts that fail make the driver wait."""
+        self.boot()
+        for guest in self.guests:
+            parts.use_own(guest)
+        for _ in range(5):
+            self.crash()
+            self.come_back()
+            log = self.recovered()
+        for failed, recovered in re.findall(
+                r'\[ *([0-9.]+)\] pvrdma .*device failed(?:.|\n)*?'
+                r'\[ *([0-9.]+)\] pvrdma .*: recovered', log):
+            self.assertLess(float(recovered) - float(failed), 30)
+        self.works(parts.OWN_DEVICE)
+        self.ends_well()

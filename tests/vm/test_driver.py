@@ -666,8 +666,9 @@ class RobustTest(DriverCase):
         """What no real device does, see guest-driver/selftest/fault.c."""
         self.boot()
         guest = self.guests[0]
-        guest.run('insmod %s fault=cqe; rmmod pvrdma_kloop' % KLOOP)
-        self.assertIn('pvrdma0: cqe, 0\n', kloop_lines(guest))
+        for fault in ('cqe', 'qpn', 'caps'):
+            guest.run('insmod %s fault=%s; rmmod pvrdma_kloop' % (KLOOP, fault))
+            self.assertIn('pvrdma0: %s, 0\n' % fault, kloop_lines(guest))
         self.works()
         for fault, complaints in (('fatal', 0), ('refuse', 1),
                                   ('refuse_user', 1)):

@@ -50,6 +50,7 @@ static void in_vain(struct conn *c)
     if (c->trying && !c->s) {
         c->trying = false;
         c->refused = true;
+        conn_reachable(c, false); /* who waits for it hears of it */
     }
 }
 

@@ -166,6 +166,48 @@ static void test_unmapped(void)
     drop_mr(ok);
 }
 
+static void note_page(void *opaque, uint64_t gpa)
+{
+    g_array_append_val((GArray *)opaque, gpa);
+}
+
+/* All that was stored is in the dirty log, of a message that nobody may believe, too. */
+static void test_dirty_by_fault(void)
+{
+    static const unsigned pages[] = {7, 9};
+    static const uint8_t data[8192];
+    static const struct dirty_span span = {0x100000, RAM_PAGES * 4096};
+    static struct vm gone;
+    struct mr *mr = make_mr(0x5000, 8192, PVRDMA_ACCESS_LOCAL_WRITE, pages, 2);
+    struct pvrdma_sge sge = {0x5000 + 100, 4096, mr->lkey};
+    struct sg_list d = {.vm = &vm, .pd = &pd, .nsge = 1, .sge = &sge, .write = true};
+    struct sg_list s = {.vm = &gone, .raw = data};
+    g_autoptr(GArray) marked = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+
+    memset(ram, 0xee, RAM_PAGES * 4096);
+    atomic_store(&gone.guest.fault, "a page has gone");
+    g_assert_cmpint(guest_dirty_start(&vm.guest.mem, &span, 1), ==, 0);
+    g_assert_cmpint(sg_copy(&d, &s, 4096), ==, SG_FAULT);
+    g_assert_cmpint(
+        guest_dirty_collect(&vm.guest.mem, span.gpa, span.size, note_page, marked), ==,
+        0);
+    for (unsigned i = 0; i < RAM_PAGES; i++) {
+        uint64_t gpa = span.gpa + i * 4096ull;
+        bool is_marked = false, stored = false;
+
+        for (unsigned j = 0; j < marked->len; j++) {
+            is_marked |= g_array_index(marked, uint64_t, j) == gpa;
+        }
+        for (unsigned j = 0; j < 4096; j++) {
+            stored |= ram[i * 4096 + j] != 0xee;
+        }
+        g_assert_true(is_marked || !stored);
+    }
+    g_assert_cmpuint(ram[pages[0] * 4096 + 100], ==, 0); /* it was a case of it */
+    guest_dirty_stop(&vm.guest.mem);
+    drop_mr(mr);
+}
+
 static void test_psn(void)
 {
     g_assert_cmpuint(psn_count(0, 3), ==, 1);
@@ -185,6 +227,7 @@ int main(int argc, char **argv)
     g_test_add_func("/sg/copy", test_copy);
     g_test_add_func("/sg/keys", test_keys);
     g_test_add_func("/sg/unmapped", test_unmapped);
+    g_test_add_func("/sg/dirty-by-fault", test_dirty_by_fault);
     g_test_add_func("/responder/psn", test_psn);
     return g_test_run();
 }
