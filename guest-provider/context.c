@@ -217,6 +217,7 @@ static void pv_unmap_context(struct pv_context *ctx)
 	free(ctx->qp_tbl);
 }
 
+/* 0 or an errno. */
 static int pv_init_context(struct pv_context *ctx, int cmd_fd)
 {
 	struct pv_cmd_ucontext_resp resp = {};
@@ -224,20 +225,23 @@ static int pv_init_context(struct pv_context *ctx, int cmd_fd)
 
 	if (ret) {
 		pv_debug(ctx, "kernel allocates no context: %s", strerror(ret));
-		return -1;
+		return ret;
 	}
 	ctx->qp_tbl = calloc(PV_QP_TABLE, sizeof(*ctx->qp_tbl));
 	ctx->uar = pv_map(cmd_fd, 1, PROT_WRITE, PVRDMA_EXT_MMAP_UAR);
 	if (!ctx->qp_tbl || !ctx->uar) {
-		pv_err(ctx, "no memory, or the doorbell page cannot be mapped");
+		ret = errno;
+		pv_err(ctx, "no memory, or the doorbell page cannot be mapped: %s",
+		       strerror(ret));
 		goto err;
 	}
 	if (pv_granted(&resp.drv_payload)) {
 		ctx->ext = pv_map(cmd_fd, PVRDMA_EXT_PAGES,
 				  PROT_READ | PROT_WRITE, PVRDMA_EXT_MMAP_MEM);
 		if (!ctx->ext) {
+			ret = errno;
 			pv_err(ctx, "the extension memory cannot be mapped: %s",
-			       strerror(errno));
+			       strerror(ret));
 			goto err;
 		}
 		ctx->memwin = resp.drv_payload.features &
@@ -253,21 +257,24 @@ static int pv_init_context(struct pv_context *ctx, int cmd_fd)
 
 err:
 	pv_unmap_context(ctx);
-	return -1;
+	return ret;
 }
 
 static struct verbs_context *pv_alloc_context(struct ibv_device *ibdev,
 					      int cmd_fd, void *private_data)
 {
 	struct pv_context *ctx;
+	int ret;
 
 	ctx = verbs_init_and_alloc_context(ibdev, cmd_fd, ctx, vctx,
 					   RDMA_DRIVER_VMW_PVRDMA);
 	if (!ctx)
 		return NULL;
-	if (pv_init_context(ctx, cmd_fd)) {
+	ret = pv_init_context(ctx, cmd_fd);
+	if (ret) {
 		verbs_uninit_context(&ctx->vctx);
 		free(ctx);
+		errno = ret;
 		return NULL;
 	}
 	return &ctx->vctx;

@@ -3,6 +3,9 @@
  * Completion queues: the classic poll, the extended poll of ibv_create_cq_ex,
  * arming, and removal of a QP's entries.
  *
+ * Once the kernel says that the device is gone (pvrdma/ext.h), polls of an empty CQ
+ * find what is outstanding on its QPs as flushed, each request once.
+ *
  * The consumer index is published once per call, not per entry: the device only
  * needs it to see free slots.  An entry is dropped if no QP of its handle uses this
  * CQ: its QP was destroyed by a thread that has not come to clean this CQ yet.
@@ -121,21 +124,61 @@ static uint32_t pv_src_qp(const struct pvrdma_cqe *cqe)
 	return cqe->src_qp & PVRDMA_EXT_CQE_SENT ? 0 : cqe->src_qp;
 }
 
-/* The next of those that a resize put aside, with a living QP; NULL: none. */
-static struct pvrdma_cqe *pv_cq_take_left(struct pv_cq *cq, uint32_t *qpn)
+/*
+ * A receive's completion: the program's name for it goes to cur_id.  False if it names
+ * none that is outstanding.
+ */
+static inline bool pv_cq_received(struct pv_cq *cq, const struct pv_qp_entry *e,
+				  const struct pvrdma_cqe *cqe)
+{
+	struct pv_qp *qp = __atomic_load_n(&e->qp, __ATOMIC_ACQUIRE);
+	const struct pv_ring *r;
+	uint64_t name = cqe->wr_id;
+	uint32_t end;
+
+	if (unlikely(!qp) ||
+	    unlikely(__atomic_load_n(&e->recv_cq, __ATOMIC_ACQUIRE) != cq))
+		return false;
+	if (!qp->rq.ids)
+		return true;
+	r = &qp->rq.ring;
+	end = __atomic_load_n(r->prod, __ATOMIC_RELAXED);
+	if (unlikely(name >= 2ull * r->n ||
+		     pv_outstanding(r, (uint32_t)name, qp->rq.done) >=
+			     pv_outstanding(r, end, qp->rq.done)))
+		return false;
+	cq->cur_id = qp->rq.ids[pv_ring_slot(r, (uint32_t)name)];
+	/* Receives are taken in order: none before it is outstanding. */
+	__atomic_store_n(&qp->rq.done, pv_ring_next(r, (uint32_t)name),
+			 __ATOMIC_RELEASE);
+	return true;
+}
+
+/* Is it a living QP's of this CQ?  Then cur_qpn and cur_id are of it. */
+static inline bool pv_cq_accept(struct pv_cq *cq, const struct pvrdma_cqe *cqe)
 {
 	struct pv_context *ctx = to_pv_ctx(cq->vcq.cq.context);
+	struct pv_qp_entry *e = &ctx->qp_tbl[cqe->qp & 0xffff];
 
+	cq->cur_qpn = __atomic_load_n(&e->qpn, __ATOMIC_ACQUIRE);
+	if (unlikely(!pv_entry_uses(e, cq)))
+		return false;
+	cq->cur_id = cqe->wr_id;
+	if (cqe->opcode & PVRDMA_WC_RECV)
+		return pv_cq_received(cq, e, cqe);
+	pv_cq_sent(cq, e, cqe);
+	return true;
+}
+
+/* The next of those that a resize put aside, with a living QP; NULL: none. */
+static struct pvrdma_cqe *pv_cq_take_left(struct pv_cq *cq)
+{
 	while (cq->n_left) {
 		struct pvrdma_cqe *cqe = &cq->left[cq->left_at++];
-		struct pv_qp_entry *e = &ctx->qp_tbl[cqe->qp & 0xffff];
 
 		cq->n_left--;
-		*qpn = __atomic_load_n(&e->qpn, __ATOMIC_ACQUIRE);
-		if (pv_entry_uses(e, cq)) {
-			pv_cq_sent(cq, e, cqe);
+		if (pv_cq_accept(cq, cqe))
 			return cqe;
-		}
 	}
 	return NULL;
 }
@@ -145,41 +188,107 @@ static struct pvrdma_cqe *pv_cq_take_left(struct pv_cq *cq, uint32_t *qpn)
  * there is none.  Moves `head` past it: the slot stays ours until the index is
  * released.
  */
-static struct pvrdma_cqe *pv_cq_take(struct pv_cq *cq, uint32_t *qpn)
+static struct pvrdma_cqe *pv_cq_take(struct pv_cq *cq)
 {
-	struct pv_context *ctx = to_pv_ctx(cq->vcq.cq.context);
 	struct pvrdma_cqe *left;
 
 	if (unlikely(cq->n_left)) {
-		left = pv_cq_take_left(cq, qpn);
+		left = pv_cq_take_left(cq);
 		if (left)
 			return left;
 	}
 	while (cq->ring.head != cq->ring.tail) {
 		struct pvrdma_cqe *cqe =
 			&cq->cqe[pv_ring_slot(&cq->ring, cq->ring.head)];
-		struct pv_qp_entry *e = &ctx->qp_tbl[cqe->qp & 0xffff];
 
 		cq->ring.head = pv_ring_next(&cq->ring, cq->ring.head);
-		*qpn = __atomic_load_n(&e->qpn, __ATOMIC_ACQUIRE);
-		if (likely(pv_entry_uses(e, cq))) {
-			pv_cq_sent(cq, e, cqe);
+		if (likely(pv_cq_accept(cq, cqe)))
 			return cqe;
-		}
 	}
 	return NULL;
 }
 
-static void pv_fill_wc(struct ibv_wc *wc, const struct pvrdma_cqe *cqe,
-		       uint32_t qpn)
+/* ---- a device that is gone ------------------------------------------------------- */
+
+static bool pv_cq_gone(const struct pv_cq *cq)
 {
-	wc->wr_id = cqe->wr_id;
+	const struct pv_context *ctx = to_pv_ctx(cq->vcq.cq.context);
+
+	return ctx->ext && pv_gone(&ctx->ext->head.gone);
+}
+
+/*
+ * Take the oldest outstanding request of a queue, at *done.  Without the queue's lock,
+ * which a program may hold (ibv_wr_start) that polls; so a reset may come between.
+ * Send slots are not written anew before they were polled, so the name is there.
+ */
+static bool pv_wq_flush(struct pv_cq *cq, struct pv_wq *wq, uint32_t *done)
+{
+	uint32_t at = __atomic_load_n(done, __ATOMIC_SEQ_CST), slot;
+	uint32_t end = __atomic_load_n(wq->ring.prod, __ATOMIC_SEQ_CST);
+	const struct pvrdma_sq_wqe_hdr *sent;
+
+	if (!pvrdma_idx_valid(at, wq->ring.n) ||
+	    !pvrdma_idx_valid(end, wq->ring.n) || end == at)
+		return false;
+	slot = pv_ring_slot(&wq->ring, at);
+	sent = (const void *)(wq->slots + ((size_t)slot << wq->wqe_shift));
+	cq->cur_id = wq->ids ? wq->ids[slot] : sent->wr_id;
+	return __atomic_compare_exchange_n(done, &at, pv_ring_next(&wq->ring, at),
+					   false, __ATOMIC_SEQ_CST,
+					   __ATOMIC_SEQ_CST);
+}
+
+/* The next request that is flushed on this CQ, whose ring is empty; NULL: none. */
+static struct pvrdma_cqe *pv_cq_flush(struct pv_cq *cq)
+{
+	struct pv_context *ctx = to_pv_ctx(cq->vcq.cq.context);
+	struct pvrdma_cqe *found = NULL;
+
+	cq->flushed.status = PVRDMA_WC_WR_FLUSH_ERR;
+	pthread_mutex_lock(&ctx->qp_lock);
+	for (uint32_t i = 0; i < ctx->qp_top && !found; i++) {
+		const struct pv_qp_entry *e = &ctx->qp_tbl[cq->flush_at];
+		struct pv_qp *qp = e->qp;
+
+		cq->cur_qpn = e->qpn;
+		if (e->send_cq == cq && pv_wq_flush(cq, &qp->sq, &qp->sq_polled)) {
+			cq->flushed.opcode = PVRDMA_WC_SEND;
+			found = &cq->flushed;
+		} else if (e->recv_cq == cq && qp->rq.ids &&
+			   pv_wq_flush(cq, &qp->rq, &qp->rq.done)) {
+			cq->flushed.opcode = PVRDMA_WC_RECV;
+			found = &cq->flushed;
+		} else if (++cq->flush_at >= ctx->qp_top) {
+			cq->flush_at = 0;
+		}
+	}
+	pthread_mutex_unlock(&ctx->qp_lock);
+	return found;
+}
+
+/* The next real completion, after a look at the ring, or else one that is flushed. */
+static struct pvrdma_cqe *pv_cq_take_gone(struct pv_cq *cq)
+{
+	struct pvrdma_cqe *cqe = NULL;
+
+	if (pv_ring_fetch(&cq->ring) > 0)
+		cqe = pv_cq_take(cq);
+	return cqe ? cqe : pv_cq_flush(cq);
+}
+
+/* ---- the classic poll -------------------------------------------------------------- */
+
+static void pv_fill_wc(struct ibv_wc *wc, const struct pvrdma_cqe *cqe,
+		       const struct pv_cq *cq)
+{
+	wc->wr_id = cq->cur_id;
 	wc->status = (enum ibv_wc_status)cqe->status;
 	wc->opcode = pv_wc_opcode(cqe->opcode);
 	wc->vendor_err = cqe->vendor_err;
 	wc->byte_len = cqe->byte_len;
 	wc->imm_data = cqe->imm_data;
-	wc->qp_num = qpn;
+	wc->qp_num = cq->cur_qpn;
 	wc->src_qp = pv_src_qp(cqe);
 	wc->wc_flags = pv_wc_flags(cqe->wc_flags);
 	wc->pkey_index = cqe->pkey_index;
@@ -192,7 +301,6 @@ int pv_poll_cq(struct ibv_cq *ibcq, int num_entries, struct ibv_wc *wc)
 {
 	struct pv_cq *cq = to_pv_cq(ibcq);
 	struct pvrdma_cqe *cqe;
-	uint32_t qpn;
 	int avail, n = 0;
 
 	if (num_entries < 1)
@@ -200,8 +308,12 @@ int pv_poll_cq(struct ibv_cq *ibcq, int num_entries, struct ibv_wc *wc)
 	pv_lock(&cq->lock);
 	avail = pv_cq_fetch(cq);
 	if (avail > 0) {
-		while (n < num_entries && (cqe = pv_cq_take(cq, &qpn)))
-			pv_fill_wc(&wc[n++], cqe, qpn);
+		while (n < num_entries && (cqe = pv_cq_take(cq)))
+			pv_fill_wc(&wc[n++], cqe, cq);
+		pv_ring_release(&cq->ring);
+	} else if (avail == 0 && unlikely(pv_cq_gone(cq))) {
+		while (n < num_entries && (cqe = pv_cq_take_gone(cq)))
+			pv_fill_wc(&wc[n++], cqe, cq);
 		pv_ring_release(&cq->ring);
 	}
 	pv_unlock(&cq->lock);
@@ -220,16 +332,18 @@ static int pv_ex_next(struct ibv_cq_ex *ibcq)
 	struct pv_cq *cq = cq_of_ex(ibcq);
 	int avail;
 
-	cq->cur = pv_cq_take(cq, &cq->cur_qpn);
+	cq->cur = pv_cq_take(cq);
 	if (!cq->cur) {
 		avail = pv_ring_fetch(&cq->ring);
 		if (avail < 0)
 			return EIO;
-		cq->cur = pv_cq_take(cq, &cq->cur_qpn);
+		cq->cur = pv_cq_take(cq);
+		if (!cq->cur && unlikely(pv_cq_gone(cq)))
+			cq->cur = pv_cq_take_gone(cq);
 		if (!cq->cur)
 			return ENOENT;
 	}
-	ibcq->wr_id = cq->cur->wr_id;
+	ibcq->wr_id = cq->cur_id;
 	ibcq->status = (enum ibv_wc_status)cq->cur->status;
 	return 0;
 }
@@ -253,7 +367,7 @@ static int pv_ex_start(struct ibv_cq_ex *ibcq, struct ibv_poll_cq_attr *attr)
 	}
 	pv_lock(&cq->lock);
 	avail = pv_cq_fetch(cq);
-	if (avail > 0) {
+	if (avail > 0 || (avail == 0 && unlikely(pv_cq_gone(cq)))) {
 		ret = pv_ex_next(ibcq);
 		if (!ret) {
 			__atomic_store_n(&cq->poller, pv_this_thread(),

@@ -56,14 +56,17 @@ int pv_wq_recv(struct pv_wq *wq, struct ibv_recv_wr *wr,
 
 	pv_lock(&wq->lock);
 	for (first = wq->ring.tail; wr; wr = wr->next) {
-		if (unlikely(!pv_ring_has_space(&wq->ring)))
+		struct pvrdma_rq_wqe_hdr *wqe = pv_wq_slot(wq);
+
+		if (unlikely(!pv_wq_has_space(wq)))
 			ret = ENOMEM;
 		else
-			ret = pv_wqe_recv(pv_wq_slot(wq), wq->lim.max_sge, wr);
+			ret = pv_wqe_recv(wqe, wq->lim.max_sge, wr);
 		if (unlikely(ret)) {
 			*bad_wr = wr;
 			break;
 		}
+		wqe->wr_id = pv_wq_name(wq, wr->wr_id);
 		pv_wq_advance(wq);
 	}
 	if (wq->ring.tail != first)

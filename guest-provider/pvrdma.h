@@ -140,7 +140,7 @@ struct pv_qp_entry {
 	struct pv_cq *send_cq; /* both NULL: no living QP has this handle */
 	struct pv_cq *recv_cq;
 	/*
-	 * It may be gone.  Who holds the lock of its send CQ may use it: it is freed
+	 * It may be gone.  Who holds the lock of one of its CQs may use it: it is freed
 	 * after its entries were taken out there.
 	 */
 	struct pv_qp *qp;
@@ -156,6 +156,7 @@ struct pv_context {
 	bool memwin;                /* windows, requests about keys */
 	pthread_mutex_t qp_lock;
 	struct pv_qp_entry *qp_tbl; /* by handle */
+	uint32_t qp_top; /* more than any handle yet; under qp_lock */
 };
 
 struct pv_td {
@@ -181,7 +182,11 @@ struct pv_cq {
 	uint32_t *arm;       /* NULL: armed by doorbell */
 	uintptr_t poller;    /* thread between start_poll and end_poll, or 0 */
 	struct pvrdma_cqe *cur; /* its current completion */
+	/* Of the one taken last: its QP's number, and what the program named it. */
 	uint32_t cur_qpn;
+	uint64_t cur_id;
+	struct pvrdma_cqe flushed; /* of a device that is gone, as the device would */
+	uint32_t flush_at; /* handle of the QP that is flushed now */
 	uint32_t cqn;
 	/* Of rings before a resize, older than all in this one; first taken. */
 	struct pvrdma_cqe *left;
@@ -192,17 +197,31 @@ struct pv_cq {
 	struct pv_buf buf;
 };
 
-/* A send, receive or shared receive queue. */
+/*
+ * A send, receive or shared receive queue.
+ *
+ * For an extended QP's receive queue the device is told a WQE's index in place of the
+ * program's wr_id, and names it in the completion, so that it is known here what is
+ * outstanding: as many requests as there are slots, and no more, also if the device has
+ * read them.  (Of a send queue sq_polled says it; a shared one's is not known.)
+ */
 struct pv_wq {
 	struct pv_lock lock;
 	struct pv_ring ring; /* we produce */
 	char *slots;
 	uint32_t wqe_shift;
+	/* Where the oldest outstanding receive is; the CQ's lock guards changes. */
+	uint32_t done;
+	uint64_t *ids; /* what the program named them, by slot; NULL: not known */
+	const uint32_t *gone; /* of the context, with ids */
 	struct pv_wqe_limits lim;
 	struct pv_bell bell; /* kick is NULL in stock and shared queues */
 	uint32_t *db;        /* the doorbell register... */
 	uint32_t db_value;   /* ...and what to write there */
 };
+
+/* Of a queue that is being reset: what is done, `done` and sq_polled. */
+#define PV_DONE_ALL UINT32_MAX
 
 struct pv_srq {
 	struct verbs_srq vsrq;
@@ -286,6 +305,32 @@ static inline void *pv_wq_slot(const struct pv_wq *wq)
 	uint32_t slot = pv_ring_slot(&wq->ring, wq->ring.tail);
 
 	return wq->slots + ((size_t)slot << wq->wqe_shift);
+}
+
+/* The device does nothing any more; real completions are read after this. */
+static inline bool pv_gone(const uint32_t *gone)
+{
+	return gone && __atomic_load_n(gone, __ATOMIC_ACQUIRE);
+}
+
+/* Is there room for a receive?  A device that is gone reads none. */
+static inline bool pv_wq_has_space(struct pv_wq *wq)
+{
+	uint32_t done = __atomic_load_n(&wq->done, __ATOMIC_ACQUIRE);
+
+	if (wq->ids && unlikely(pv_outstanding(&wq->ring, wq->ring.tail, done) >=
+				wq->ring.n))
+		return false;
+	return pv_ring_has_space(&wq->ring) || pv_gone(wq->gone);
+}
+
+/* What the device is to name the receive at `tail`, which the program named @id. */
+static inline uint64_t pv_wq_name(struct pv_wq *wq, uint64_t id)
+{
+	if (!wq->ids)
+		return id;
+	wq->ids[pv_ring_slot(&wq->ring, wq->ring.tail)] = id;
+	return wq->ring.tail;
 }
 
 static inline void pv_wq_advance(struct pv_wq *wq)

@@ -83,7 +83,7 @@ static void pv_qp_point_rings(struct pv_qp *qp, bool ext)
 	}
 }
 
-/* 0 or an errno; nothing is left allocated then. */
+/* 0 or an errno; what was allocated pv_qp_free() frees. */
 static int pv_qp_memory(struct pv_qp *qp, struct pv_context *ctx,
 			const struct ibv_qp_cap *cap, bool srq)
 {
@@ -102,20 +102,23 @@ static int pv_qp_memory(struct pv_qp *qp, struct pv_context *ctx,
 	if (!srq) {
 		ret = pv_buf_alloc(&qp->rbuf, (size_t)qp->rq.ring.n
 						      << qp->rq.wqe_shift);
-		if (ret) {
-			pv_buf_free(&qp->sbuf);
+		if (ret)
 			return ret;
-		}
 		qp->rq.slots = qp->rbuf.addr;
 	}
 	pv_qp_point_rings(qp, ctx->ext);
-	return 0;
+	if (srq || !ctx->ext)
+		return 0;
+	qp->rq.gone = &ctx->ext->head.gone;
+	qp->rq.ids = calloc(qp->rq.ring.n, sizeof(*qp->rq.ids));
+	return qp->rq.ids ? 0 : ENOMEM;
 }
 
 static void pv_qp_free(struct pv_qp *qp)
 {
 	pv_lock_destroy(&qp->sq.lock);
 	pv_lock_destroy(&qp->rq.lock);
+	free(qp->rq.ids);
 	pv_buf_free(&qp->rbuf);
 	pv_buf_free(&qp->sbuf);
 	free(qp);
@@ -265,6 +268,8 @@ static void pv_qp_enter(struct pv_qp *qp, struct pv_context *ctx)
 	pthread_mutex_lock(&ctx->qp_lock);
 	pv_entry_set(e, qp, ibqp->qp_num, to_pv_cq(ibqp->send_cq),
 		     to_pv_cq(ibqp->recv_cq));
+	if (ctx->qp_top <= qp->handle)
+		ctx->qp_top = qp->handle + 1;
 	pthread_mutex_unlock(&ctx->qp_lock);
 }
 
@@ -425,18 +430,24 @@ int pv_destroy_qp(struct ibv_qp *ibqp)
 
 /* ---- modify, query ------------------------------------------------------------------- */
 
-/* The device forgot its ring positions and everything in flight; so do we. */
+/*
+ * The device forgot its ring positions and everything in flight; so do we.  A poll may
+ * be flushing meanwhile: nothing is outstanding from the first step on.
+ */
 static void pv_qp_to_reset(struct pv_qp *qp)
 {
 	pv_qp_sweep(qp, false);
 	pv_lock(&qp->sq.lock);
+	__atomic_store_n(&qp->sq_polled, PV_DONE_ALL, __ATOMIC_SEQ_CST);
 	pv_ring_reset(&qp->sq.ring);
 	if (qp->sq_taken)
 		__atomic_store_n(qp->sq_taken, 0, __ATOMIC_RELEASE);
 	pv_unlock(&qp->sq.lock);
 	pv_lock(&qp->rq.lock);
+	__atomic_store_n(&qp->rq.done, PV_DONE_ALL, __ATOMIC_SEQ_CST);
 	if (qp->rq.slots)
 		pv_ring_reset(&qp->rq.ring);
+	__atomic_store_n(&qp->rq.done, 0, __ATOMIC_SEQ_CST);
 	pv_unlock(&qp->rq.lock);
 }
 

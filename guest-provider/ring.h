@@ -64,6 +64,13 @@ static inline bool pv_ring_has_space(struct pv_ring *r)
 	return pv_ring_used(r) < r->n;
 }
 
+/* From @done to @end, both indices. */
+static inline uint32_t pv_outstanding(const struct pv_ring *r, uint32_t end,
+				      uint32_t done)
+{
+	return (end - done) & (2 * r->n - 1);
+}
+
 /* Producer: hand all slots before `tail` to the other side. */
 static inline void pv_ring_publish(struct pv_ring *r)
 {

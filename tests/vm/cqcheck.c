@@ -11,9 +11,14 @@
  *   cqcheck slots -d DEVICE -g GID_INDEX     who posts until ENOMEM and polls then sees
  *                                            each completion, and overruns no CQ: a
  *                                            request takes its place until it is polled
+ *   cqcheck gone -d DEVICE -g GID_INDEX      (gone-ex: by an extended CQ) leave requests
+ *                                            outstanding, print "ready", and poll until
+ *                                            the device is gone: what it completed comes
+ *                                            first, then all else as flushed, each once,
+ *                                            and what is posted then
  *
- * A QP that is connected to itself, RDMA WRITEs.  Prints "N checks, N errors", fails if
- * there are errors.  One thread.
+ * QPs that are connected to themselves, RDMA WRITEs (gone: SENDs too).  Prints "N
+ * checks, N errors", fails if there are errors.  One thread.
  */
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -421,6 +426,188 @@ static void slots(void)
     press(2, 100);
 }
 
+/* ---- gone -------------------------------------------------------------------------- */
+
+#define SENDS 6 /* every other one signalled */
+
+/* What one CQ gives, by either way of polling. */
+static int next_of(struct ibv_cq *cq, bool ex, struct ibv_wc *wc)
+{
+    struct ibv_poll_cq_attr none = {0};
+    int ret;
+
+    if (!ex) {
+        return ibv_poll_cq(cq, 1, wc);
+    }
+    ret = ibv_start_poll(s.ex, &none);
+    if (ret) {
+        return ret == ENOENT ? 0 : -ret;
+    }
+    wc->wr_id = s.ex->wr_id;
+    wc->status = s.ex->status;
+    wc->opcode = ibv_wc_read_opcode(s.ex);
+    wc->qp_num = ibv_wc_read_qp_num(s.ex);
+    ibv_end_poll(s.ex);
+    return 1;
+}
+
+static void post_recv(struct ibv_qp *qp, uint64_t wr_id)
+{
+    struct ibv_recv_wr wr = {.wr_id = wr_id}, *bad;
+
+    errno = ibv_post_recv(qp, &wr, &bad);
+    if (errno) {
+        die("ibv_post_recv");
+    }
+}
+
+static void post_send(struct ibv_qp *qp, uint64_t wr_id)
+{
+    struct ibv_send_wr wr = {.wr_id = wr_id,
+                             .opcode = IBV_WR_SEND,
+                             .send_flags = wr_id & 1 ? IBV_SEND_SIGNALED : 0},
+                       *bad;
+
+    errno = ibv_post_send(qp, &wr, &bad);
+    if (errno) {
+        die("ibv_post_send");
+    }
+}
+
+/* A QP that receives from @srq, connected to itself, and to which nobody has posted. */
+static struct ibv_qp *idle_qp(struct ibv_cq *cq, struct ibv_srq *srq)
+{
+    struct ibv_qp_init_attr init = {.send_cq = cq,
+                                    .recv_cq = cq,
+                                    .srq = srq,
+                                    .cap = {.max_send_wr = 16, .max_send_sge = 1},
+                                    .qp_type = IBV_QPT_RC};
+    struct ibv_qp *qp = ibv_create_qp(s.pd, &init);
+    union ibv_gid gid;
+
+    if (!qp || ibv_query_gid(s.ctx, 1, s.gid_index, &gid)) {
+        die("QP");
+    }
+    errno = rcqp_to_init(qp, 0);
+    errno = errno ? errno : rcqp_connect(qp, qp->qp_num, &gid, s.gid_index);
+    if (errno) {
+        die("connecting");
+    }
+    return qp;
+}
+
+/* The next completion must be this; it may take until somebody ends the device. */
+static void next(struct ibv_cq *cq, bool ex, uint64_t wr_id, enum ibv_wc_status status,
+                 const struct ibv_qp *qp)
+{
+    time_t end = time(NULL) + 6 * WAIT_S;
+    struct ibv_wc wc;
+    int n;
+
+    while ((n = next_of(cq, ex, &wc)) == 0 && time(NULL) <= end) {
+    }
+    CHECK(n == 1, "%d", n);
+    if (n != 1) {
+        exit(1);
+    }
+    CHECK(wc.wr_id == wr_id && wc.status == status && wc.qp_num == qp->qp_num,
+          "%llu: %s of QP %u, not %llu", (unsigned long long)wc.wr_id,
+          ibv_wc_status_str(wc.status), wc.qp_num, (unsigned long long)wr_id);
+}
+
+static void nothing(struct ibv_cq *cq, bool ex)
+{
+    struct ibv_wc wc;
+
+    for (unsigned i = 0; i < 1000; i++) {
+        CHECK(next_of(cq, ex, &wc) == 0, "%llu", (unsigned long long)wc.wr_id);
+    }
+}
+
+/* What gone_on() left comes: of two QPs in any order, of one queue in its own. */
+static void flushed(struct ibv_cq *cq, bool ex, const struct ibv_qp *sender)
+{
+    time_t end = time(NULL) + 6 * WAIT_S;
+    unsigned sent = 0, received = 0;
+    struct ibv_wc wc;
+
+    while (sent < SENDS || received < 1) {
+        int n = next_of(cq, ex, &wc);
+
+        if (n < 0 || time(NULL) > end) {
+            errno = n < 0 ? -n : ETIMEDOUT;
+            die("nothing is flushed");
+        }
+        if (n == 0) {
+            continue;
+        }
+        CHECK(wc.status == IBV_WC_WR_FLUSH_ERR, "%s", ibv_wc_status_str(wc.status));
+        if (wc.qp_num == sender->qp_num) {
+            CHECK(wc.wr_id == 200 + sent && wc.opcode == IBV_WC_SEND, "%llu",
+                  (unsigned long long)wc.wr_id);
+            sent++;
+        } else {
+            CHECK(wc.qp_num == s.qp->qp_num && wc.wr_id == 100 &&
+                      wc.opcode == IBV_WC_RECV,
+                  "%llu", (unsigned long long)wc.wr_id);
+            received++;
+        }
+    }
+}
+
+/* @sender's requests wait for receives that never come; that of @s.qp for a message. */
+static void gone_on(bool ex)
+{
+    struct ibv_comp_channel *ch = ibv_create_comp_channel(s.ctx);
+    struct ibv_cq_init_attr_ex attr = {
+        .cqe = 64, .channel = ch, .wc_flags = IBV_WC_STANDARD_FLAGS};
+    struct ibv_srq_init_attr srq_attr = {.attr = {.max_wr = 8, .max_sge = 1}};
+    struct ibv_srq *srq = ibv_create_srq(s.pd, &srq_attr);
+    struct pollfd pfd = {.fd = ch ? ch->fd : -1, .events = POLLIN};
+    struct ibv_recv_wr wr = {.wr_id = 400}, *bad_recv;
+    struct ibv_qp *sender;
+    struct ibv_cq *cq;
+
+    if (ex) {
+        s.ex = ch ? ibv_create_cq_ex(s.ctx, &attr) : NULL;
+        cq = s.ex ? ibv_cq_ex_to_cq(s.ex) : NULL;
+    } else {
+        cq = ch ? ibv_create_cq(s.ctx, 64, NULL, ch, 0) : NULL;
+    }
+    if (!cq || !srq) {
+        die("CQ, SRQ");
+    }
+    make_qp(cq);
+    /* Not flushed: who made the SRQ has what it posted there. */
+    sender = idle_qp(cq, srq);
+    errno = ibv_req_notify_cq(cq, 0);
+    write_one(300);
+    if (errno || poll(&pfd, 1, WAIT_S * 1000) != 1) {
+        die("no event");
+    }
+    post_recv(s.qp, 100);
+    for (unsigned i = 0; i < SENDS; i++) {
+        post_send(sender, 200 + i);
+    }
+    puts("ready");
+    fflush(stdout);
+    next(cq, ex, 300, IBV_WC_SUCCESS, s.qp);
+    /* Of queue pairs in any order, of one queue in its. */
+    flushed(cq, ex, sender);
+    nothing(cq, ex);
+    errno = ibv_post_srq_recv(srq, &wr, &bad_recv);
+    CHECK(!errno, "%s", strerror(errno));
+    nothing(cq, ex);
+    /* More than there are slots, as nobody reads them. */
+    for (unsigned i = 0; i < 40; i++) {
+        post_send(sender, 500 + i);
+        next(cq, ex, 500 + i, IBV_WC_WR_FLUSH_ERR, sender);
+        post_recv(s.qp, 600 + i);
+        next(cq, ex, 600 + i, IBV_WC_WR_FLUSH_ERR, s.qp);
+    }
+    nothing(cq, ex);
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
@@ -429,8 +616,10 @@ int main(int argc, char **argv)
     optind = 2;
     if (!options_read(&o, argc, argv, 0, 0) || !o.device ||
         (strcmp(mode, "stamps") != 0 && strcmp(mode, "moderate") != 0 &&
-         strcmp(mode, "slots") != 0)) {
-        fputs("usage: cqcheck stamps|moderate|slots -d DEVICE -g GID_INDEX\n", stderr);
+         strcmp(mode, "slots") != 0 && strncmp(mode, "gone", 4) != 0)) {
+        fputs(
+            "usage: cqcheck stamps|moderate|slots|gone|gone-ex -d DEVICE -g GID_INDEX\n",
+            stderr);
         return 2;
     }
     s.gid_index = o.gid_index;
@@ -439,6 +628,8 @@ int main(int argc, char **argv)
         stamps();
     } else if (strcmp(mode, "slots") == 0) {
         slots();
+    } else if (strncmp(mode, "gone", 4) == 0) {
+        gone_on(mode[4] != 0);
     } else {
         moderation();
     }

@@ -173,6 +173,45 @@ class CrashTest(fixture.PrivateTest):
             self.assertEqual(log_problems(guest), [])
             guest.powerdown()
 
+    GONE = 'cqcheck %s -d %s -g %d'
+
+    def poll(self, pair):
+        """Programs in the first guest that will poll when the adapter is gone."""
+        one = self.guests[0]
+        jobs = [one.spawn(self.GONE % (mode, pair.device, pair.gids[0]), 240)
+                for mode in ('gone', 'gone-ex')]
+        for job in jobs:
+            job.wait_output('ready')
+        return jobs
+
+    def told(self, jobs):
+        """They came to know it, without an event or a call that fails."""
+        for job in jobs:
+            job.wait(check=True)
+            self.assertRegex(job.out, r'[1-9][0-9]* checks, 0 errors')
+
+    def test_pollers(self):
+        """Who polls learns that the adapter is gone: the daemon has ended for good, and
+        the module; what others' programs that know nothing of it do then is to end."""
+        self.boot()
+        for guest in self.guests:
+            parts.use_own(guest)
+        pair = self.works(parts.OWN_DEVICE)
+        jobs = self.poll(pair)
+        self.guests[0].run('rmmod pvrdma', 60)
+        self.told(jobs)
+        parts.load_own_driver(self.guests[0])
+        pair = self.works(parts.OWN_DEVICE)
+        jobs, traffic = self.poll(pair), self.traffic(pair)
+        self.crash()
+        self.told(jobs)
+        for job in traffic:
+            job.wait()
+            self.assertFalse(job.ok, job.describe())
+        for guest in self.guests:
+            self.assertEqual(log_problems(guest), [])
+            guest.powerdown()
+
     @fixture.shard('driver')
     def test_own_often(self):
         """The last of many deaths in turn is not waited for longer than the first: only
