@@ -75,8 +75,8 @@ void pvrdma_irq_pause(PVRDMAIrq *irq);
 void pvrdma_irq_resume(PVRDMAIrq *irq);
 
 /*
- * What the daemon has said so far reaches the guest before it goes on.  Without KVM it
- * waits for the main loop else.
+ * What the daemon has said so far reaches the guest before it goes on.  Without
+ * KVM it waits for the main loop else.
  */
 void pvrdma_irq_deliver(PVRDMAIrq *irq, unsigned vector);
 

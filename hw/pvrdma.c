@@ -142,8 +142,9 @@ static void pvrdma_regs_write(void *opaque, hwaddr addr, uint64_t value,
     pvrdma_call_region_write(s->client, PVRDMA_BAR_REG, addr, buf, size, NULL);
     if (addr == PVRDMA_REG_REQUEST) {
         /*
-         * The daemon has answered the command.  A signal must find the in-tree
-         * driver with its answer, since it gives a command up that it waits for.
+         * The daemon has answered the command.  A signal must find the
+         * in-tree driver with its answer, since it gives a command up that it
+         * waits for.
          */
         pvrdma_irq_deliver(&s->irq, PVRDMA_VEC_CMD);
     }
