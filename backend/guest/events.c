@@ -62,7 +62,8 @@ void event_init(struct guest_events *ev, uint32_t max_cq, uint32_t max_qp,
     ev->max_qp = max_qp;
     ev->max_srq = max_srq;
     ev->cqn[0].deferred = g_new0(uint64_t, bitmap_words(ev));
-    ev->pending = g_new0(uint8_t, n_places(ev));
+    /* Whole words, see first_place(). */
+    ev->pending = g_new0(uint8_t, (n_places(ev) + 7) & ~7u);
     ev->first_pending = UINT32_MAX;
 }
 
@@ -343,6 +344,25 @@ static struct pvrdma_eqe next_pending(const struct guest_events *ev, uint32_t pl
     return (struct pvrdma_eqe){.type = srq_bits[i], .info = place - ev->max_qp};
 }
 
+/* Of those that are pending, from @place on, the first; there is one. */
+static uint32_t first_place(const struct guest_events *ev, uint32_t place)
+{
+    uint64_t word;
+
+    while (place % sizeof(word) && !ev->pending[place]) {
+        place++;
+    }
+    if (place % sizeof(word)) {
+        return place;
+    }
+    for (;; place += sizeof(word)) { /* there are 200,000 places and more */
+        memcpy(&word, &ev->pending[place], sizeof(word));
+        if (word) {
+            return place + (uint32_t)__builtin_ctzll(GUINT64_FROM_LE(word)) / 8;
+        }
+    }
+}
+
 bool event_async_retry(struct guest *g)
 {
     struct guest_events *ev = &g->events;
@@ -359,9 +379,7 @@ bool event_async_retry(struct guest *g)
         uint8_t bit;
         int err;
 
-        while (!ev->pending[place]) {
-            place++;
-        }
+        place = first_place(ev, place);
         ev->first_pending = place;
         eqe = next_pending(ev, place, &bit);
         err = ring_push(&ev->async, g, &eqe);

@@ -101,7 +101,7 @@ bool irq_in_main_thread(void);
  * a write if the client made it block (it fails with EINTR and the guest is
  * faulted), and so that a replaced eventfd is closed in time: drain returns when no
  * other thread is left between enter and leave for this guest that entered before
- * the call.
+ * the call.  In a coroutine the main loop may turn meanwhile.
  */
 void irq_enter(struct guest *guest);
 void irq_leave(void);

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "coro.h"
 #include "guest/guest.h"
 #include "thread.h"
 
@@ -32,11 +33,16 @@ static bool running;
 static sem_t watchdog_sem;
 static _Atomic bool watchdog_parked, watchdog_stop;
 
-/* One round of waiting for another thread, the @spin-th. */
+/*
+ * One round of waiting for another thread, the @spin-th.  Who is stuck in a write may be
+ * for two ticks: a coroutine lets the main loop go on with other VMs meanwhile.
+ */
 static void relax(unsigned spin)
 {
     if (spin < 200) {
         sched_yield();
+    } else if (coro_self()) {
+        coro_sleep(1);
     } else {
         usleep(20);
     }

@@ -7,12 +7,14 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "coro.h"
 #include "datapath/datapath.h"
 #include "guest/irq.h"
 
@@ -323,6 +325,68 @@ static void test_race(struct fixture *f, gconstpointer arg)
     close(fd);
 }
 
+/* ---- who replaces an eventfd while somebody is stuck in the old one ---- */
+
+#define STUCK_US 20000000 /* else it would never fail */
+
+struct stuck {
+    struct fixture *f;
+    _Atomic bool in, go;
+    bool replaced;
+};
+
+static void *raise_slowly(void *arg)
+{
+    gint64 end = g_get_monotonic_time() + STUCK_US;
+    struct stuck *s = arg;
+
+    irq_thread_register(IRQ_MAX_THREADS - 1);
+    irq_enter(&s->f->vm.guest);
+    atomic_store(&s->in, true);
+    while (!atomic_load(&s->go) && g_get_monotonic_time() < end) {
+        g_usleep(1000);
+    }
+    irq_leave();
+    return NULL;
+}
+
+static void replace(void *arg)
+{
+    struct stuck *s = arg;
+
+    close(give(s->f, 0, EFD_NONBLOCK));
+    s->replaced = true;
+}
+
+static gboolean let_go(gpointer arg)
+{
+    struct stuck *s = arg;
+
+    g_assert_false(s->replaced);
+    atomic_store(&s->go, true);
+    return G_SOURCE_REMOVE;
+}
+
+/* It waits, and the main loop, on which others are, does not. */
+static void test_stuck(struct fixture *f, gconstpointer arg)
+{
+    struct stuck s = {.f = f};
+    pthread_t thread;
+
+    close(give(f, 0, EFD_NONBLOCK));
+    g_assert_cmpint(pthread_create(&thread, NULL, raise_slowly, &s), ==, 0);
+    while (!atomic_load(&s.in)) {
+        sched_yield();
+    }
+    g_idle_add(let_go, &s);
+    g_assert_false(coro_run(replace, &s));
+    while (!s.replaced) {
+        g_main_context_iteration(NULL, TRUE);
+    }
+    pthread_join(thread, NULL);
+    coro_fini();
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
@@ -336,5 +400,6 @@ int main(int argc, char **argv)
     ADD(all_blocking);
     ADD(main_thread);
     ADD(race);
+    ADD(stuck);
     return g_test_run();
 }
