@@ -185,6 +185,7 @@ static const struct part {
     const char *what;
     void (*save)(struct vm *vm, struct state_out *s);
     void (*load)(struct vm *vm, struct state_in *s);
+    bool (*is_saved)(const struct vm *vm); /* NULL: always */
 } parts[] = {
     {STATE_TAG('C', 'A', 'P', 'S'), 1, 0, "limits", caps_save, caps_load},
     {STATE_TAG('O', 'F', 'F', 'R'), 1, STATE_OPTIONAL, "offers", offers_save,
@@ -200,6 +201,8 @@ static const struct part {
     {STATE_TAG('G', 'I', 'D', 'S'), 1, 0, "GID table", gids_save, gids_load},
     {STATE_TAG('G', 'I', 'D', 'W'), 1, STATE_OPTIONAL, "waiting GIDs", gids_waiting_save,
      gids_waiting_load},
+    {STATE_TAG('L', 'I', 'N', 'K'), 1, STATE_OPTIONAL, "link", link_save, link_load,
+     link_is_saved},
     {STATE_TAG('C', 'Q', ' ', ' '), 1, 0, "completion queues", cqs_save, cqs_load},
     {STATE_TAG('S', 'R', 'Q', ' '), 1, 0, "shared receive queues", srqs_save, srqs_load},
     {STATE_TAG('Q', 'P', ' ', ' '), 1, 0, "queue pairs", qps_save, qps_load},
@@ -226,6 +229,9 @@ void vm_save(struct vm *vm, GByteArray *out)
     state_out_begin(&s, out);
     s.max = (guint)vm_state_max(vm) + 1;
     for (unsigned i = 0; i < G_N_ELEMENTS(parts); i++) {
+        if (parts[i].is_saved && !parts[i].is_saved(vm)) {
+            continue;
+        }
         state_section_begin(&s, parts[i].tag, parts[i].version, parts[i].flags);
         parts[i].save(vm, &s);
         state_section_end(&s);

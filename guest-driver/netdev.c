@@ -149,8 +149,15 @@ static void port_work(struct work_struct *work)
 	if (xchg(&dev->port.netdev_new, false))
 		rdma_roce_rescan_device(&dev->ibdev);
 	active = READ_ONCE(dev->port.link) && !pvrdma_dead(dev);
-	if (active && !dev->port.active)
+	if (active && (!dev->port.active || dev->port.told_down)) {
 		pvrdma_write(dev, PVRDMA_REG_CTL, PVRDMA_CTL_UNQUIESCE);
+		dev->port.told_down = false;
+	} else if (!active && !dev->port.told_down && !pvrdma_dead(dev) &&
+		   READ_ONCE(dev->port.netdev)) {
+		/* Queue pairs stop, as with a cable that is pulled. */
+		pvrdma_write(dev, PVRDMA_REG_CTL, PVRDMA_EXT_CTL_LINK_DOWN);
+		dev->port.told_down = true;
+	}
 	active = active && !pvrdma_query_port_attr(dev, &attr) &&
 		 attr.state == PVRDMA_PORT_ACTIVE;
 	if (active == dev->port.active)

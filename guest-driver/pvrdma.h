@@ -199,7 +199,8 @@ struct pvrdma_words {
  * @netdev_new: @netdev was set since @work last ran
  * @work: finds the port's state and reports changes
  * @active: last state reported; only @work uses it
- * @told_dead: so is that the device is dead; likewise
+ * @told_down: the device was told that the interface is down; likewise
+ * @told_dead: it was reported that the device is dead; likewise
  * @registered: ib_core knows the device; @work may talk of it
  */
 struct pvrdma_port {
@@ -211,6 +212,7 @@ struct pvrdma_port {
 	bool netdev_new;
 	struct work_struct work;
 	bool active;
+	bool told_down;
 	bool told_dead;
 	bool registered;
 };

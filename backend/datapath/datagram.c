@@ -64,7 +64,7 @@ void datagram_describe(const struct qp *qp, const struct pvrdma_sq_wqe_hdr *h,
     }
     source = &qp->vm->objects.gid[av->gid_index];
     d->usable = source->bound;
-    d->silent = source->waiting;
+    d->silent = source->waiting || atomic_load(&qp->vm->objects.link_down);
     d->path.sgid = source->gid;
     memcpy(d->path.dgid.raw, av->dgid, sizeof(d->path.dgid.raw));
     d->path.sqpn = qp->type == PVRDMA_QPT_GSI ? GSI_QPN : qp->qpn;
@@ -327,6 +327,11 @@ struct outcome datagram_deliver(struct vm *vm, const struct msg *m,
 {
     struct qp *qp = objects_qp_by_qpn(&vm->objects, d->path.dqpn);
     struct outcome o;
+
+    if (G_UNLIKELY(atomic_load_explicit(&vm->objects.link_down, memory_order_relaxed))) {
+        drop(vm, DATAGRAM_NOT_READY); /* lost on the wire: no MAD fails at once */
+        return OUTCOME(OUT_DONE);
+    }
 
     if (!qp || !is_for(qp, d)) {
         if (d->path.sqpn == GSI_QPN && d->path.dqpn == GSI_QPN) {

@@ -120,8 +120,8 @@ void datapath_srq_destroyed(struct srq *srq);
  * times if there are many QPs.
  */
 void datapath_gid_unbound(struct vm *vm, unsigned index);
-/* It has a new one: those that are connected from it work, as of now. */
-void datapath_gid_granted(struct vm *vm);
+/* It has a new one, or its link is up or down: those that are connected work or not. */
+void datapath_addresses_changed(struct vm *vm);
 
 /*
  * The VM is of another time than its peers: connected QPs go to ERR, with an event.  As

@@ -401,8 +401,8 @@ static inline bool qp_is_connected(const struct qp *qp)
  * asked to look (req.compare).
  */
 void qp_compare(struct qp *qp);
-/* It works if its VM has the address that it is connected from, which may be new. */
-void qp_look_at_gid(struct qp *qp);
+/* It works if its VM has the address that it is connected from, and a link. */
+void qp_look_at_address(struct qp *qp);
 
 /* --- window.c: messages in flight ----------------------------------------- */
 

@@ -331,27 +331,27 @@ static void failed_cqs(struct vm *vm, struct turn *t)
     }
 }
 
-/* Some that are connected may have got their own address, for which they waited. */
-static void granted_gids(struct vm *vm, struct turn *t)
+/* Those that are connected may have got their own address, or lost the link. */
+static void changed_addresses(struct vm *vm, struct turn *t)
 {
     const struct id_table *qps = &vm->objects.qp;
     struct vm_datapath *dp = &vm->dp;
 
-    if (atomic_load_explicit(&dp->gid_granted, memory_order_relaxed)) {
-        atomic_store(&dp->gid_granted, false);
-        dp->gid_pos = 1;
+    if (atomic_load_explicit(&dp->addresses_changed, memory_order_relaxed)) {
+        atomic_store(&dp->addresses_changed, false);
+        dp->addresses_pos = 1;
     }
-    for (unsigned n = 0; dp->gid_pos && n < TURN_HANDLES; n++) {
-        uint32_t i = dp->gid_pos++;
+    for (unsigned n = 0; dp->addresses_pos && n < TURN_HANDLES; n++) {
+        uint32_t i = dp->addresses_pos++;
         struct qp *qp;
 
         if (i >= id_table_end(qps)) {
-            dp->gid_pos = 0;
+            dp->addresses_pos = 0;
             break;
         }
         qp = id_table_get(qps, i);
         if (qp) {
-            qp_look_at_gid(qp);
+            qp_look_at_address(qp);
         }
         if (n % 32 == 31 && turn_spent(t, TURN_UNITS)) {
             break;
@@ -391,8 +391,8 @@ bool sched_pending(struct vm *vm, uint64_t now, bool all)
             return false;
         }
     }
-    if (dp->has_work || dp->cq_error_pos || dp->gid_pos || watch_pending(vm) ||
-        atomic_load(&dp->cq_error) || atomic_load(&dp->gid_granted) ||
+    if (dp->has_work || dp->cq_error_pos || dp->addresses_pos || watch_pending(vm) ||
+        atomic_load(&dp->cq_error) || atomic_load(&dp->addresses_changed) ||
         now >= atomic_load(&dp->next_timer) || now >= atomic_load(&dp->next_hold) ||
         (held_pending(dp) && now >= dp->held_at) ||
         atomic_load_explicit(&dp->inbox, memory_order_relaxed) || net_pending(dp, now)) {
@@ -512,8 +512,9 @@ uint64_t sched_serve(struct worker *w, struct vm *vm, uint64_t now)
     if (dp->cq_error_pos || atomic_load_explicit(&dp->cq_error, memory_order_relaxed)) {
         failed_cqs(vm, &t);
     }
-    if (dp->gid_pos || atomic_load_explicit(&dp->gid_granted, memory_order_relaxed)) {
-        granted_gids(vm, &t);
+    if (dp->addresses_pos ||
+        atomic_load_explicit(&dp->addresses_changed, memory_order_relaxed)) {
+        changed_addresses(vm, &t);
     }
     if (dp->arrived || atomic_load_explicit(&dp->inbox, memory_order_relaxed)) {
         run_arrived(w, vm, &t);

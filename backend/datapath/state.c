@@ -174,7 +174,7 @@ static void qp_connect(struct qp *qp)
     qp_disconnect(qp);
     sched_unwait(qp); /* that was about the old path, and so were the tries */
     req->retry_seq = UINT64_MAX;
-    req->bound = gid_is_held(gid);
+    req->bound = gid_is_held(gid) && !atomic_load(&qp->vm->objects.link_down);
     /* What has begun begins anew: its first bytes went the old way. */
     req->op.admitted = req->op.repeated = false;
     req->op.done = 0;
@@ -278,26 +278,32 @@ void datapath_gid_unbound(struct vm *vm, unsigned index)
     for_each_qp(vm, gid_lost, index);
 }
 
-void qp_look_at_gid(struct qp *qp)
+void qp_look_at_address(struct qp *qp)
 {
-    const struct gid_entry *gid;
+    const struct objects *v = &qp->vm->objects;
     struct qp_requester *req = &qp->req;
+    const struct gid_entry *gid;
+    bool usable;
 
-    if (req->bound || !qp_is_connected(qp) ||
-        qp->attr.ah_attr.sgid_index >= VERBS_GID_TBL_LEN) {
+    if (!qp_is_connected(qp) || qp->attr.ah_attr.sgid_index >= VERBS_GID_TBL_LEN) {
         return;
     }
-    gid = &qp->vm->objects.gid[qp->attr.ah_attr.sgid_index];
-    if (gid_is_held(gid) && gid_equal(&gid->gid, &req->path.sgid)) {
+    gid = &v->gid[qp->attr.ah_attr.sgid_index];
+    usable = gid_is_held(gid) && gid_equal(&gid->gid, &req->path.sgid) &&
+             !atomic_load(&v->link_down);
+    if (usable != req->bound) {
         pthread_mutex_lock(&qp->lock);
-        req->bound = true;
+        req->bound = usable;
+        if (!usable) {
+            qp->resp.epoch = new_epoch(); /* as in gid_lost() */
+        }
         pthread_mutex_unlock(&qp->lock);
     }
 }
 
-void datapath_gid_granted(struct vm *vm)
+void datapath_addresses_changed(struct vm *vm)
 {
-    atomic_store(&vm->dp.gid_granted, true);
+    atomic_store(&vm->dp.addresses_changed, true);
     datapath_wake(vm);
 }
 

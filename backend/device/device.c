@@ -217,8 +217,13 @@ static uint32_t ctl_write(struct device *dev, uint32_t value)
     case PVRDMA_CTL_ACTIVATE:
         return activate(dev);
     case PVRDMA_CTL_UNQUIESCE:
-        /* The netdev came up; the port is always active here. */
-        return dev->active ? 0 : ENODEV;
+    case PVRDMA_EXT_CTL_LINK_DOWN:
+        /* The netdev came up, or went down, if the driver says so. */
+        if (!dev->active) {
+            return ENODEV;
+        }
+        verbs_set_link(dev->vm, value == PVRDMA_CTL_UNQUIESCE);
+        return 0;
     case PVRDMA_CTL_RESET:
         device_reset(dev);
         return 0;

@@ -224,7 +224,7 @@ struct waiter *directory_wait(struct vm *vm, unsigned index, const struct pvrdma
         TAILQ_INSERT_HEAD(&e->waiting->all, w, link);
     }
     n_waiting++;
-    route_ask(&e->route, vm);
+    route_ask(&e->route, NULL); /* whatever else @vm has asked for */
     waiting_look(e);
     return w;
 }

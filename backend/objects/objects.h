@@ -271,6 +271,7 @@ struct objects {
      * that one waits no more needs no token: nobody waits for another VM's worker.
      */
     struct gid_entry gid[VERBS_GID_TBL_LEN];
+    _Atomic bool link_down;          /* the guest's interface is; main thread writes it */
     bool gids_unclaimed;             /* they were loaded, see gids_claim() */
     const char *network;             /* cfg->network, interned */
     _Atomic(struct qp *) gsi;        /* QP number 1 */

@@ -127,7 +127,7 @@ struct datagram {
     uint8_t traffic_class, hop_limit;
     uint64_t asked; /* ns: since when it waits for an answer who has dgid; 0: not */
     bool usable;    /* the address handle is one of this QP's, from a GID of its VM */
-    bool silent;    /* ... which waits for its address: it goes nowhere */
+    bool silent;    /* ... which waits for its address, or has no link: it goes nowhere */
 };
 
 enum outcome_what {

@@ -172,11 +172,11 @@ struct vm_datapath {
     bool first_look;  /* a note is on its way that looks at what was loaded */
     uint32_t first_look_pos;
     struct vm_watch watch;
-    _Atomic bool cq_error;       /* a CQ failed: its QPs must go to ERR */
-    uint32_t cq_error_pos;       /* how far that has come; 0: nothing to do */
-    _Atomic bool gid_granted;    /* an address has come: its QPs are to look */
-    uint32_t gid_pos;            /* how far that has come; 0: nothing to do */
-    _Atomic uint64_t next_timer; /* ns; UINT64_MAX: none */
+    _Atomic bool cq_error;          /* a CQ failed: its QPs must go to ERR */
+    uint32_t cq_error_pos;          /* how far that has come; 0: nothing to do */
+    _Atomic bool addresses_changed; /* its QPs are to look at theirs */
+    uint32_t addresses_pos;         /* how far that has come; 0: nothing to do */
+    _Atomic uint64_t next_timer;    /* ns; UINT64_MAX: none */
 
     /* QPs whose peers stand still, under the token, see sched.c. */
     TAILQ_HEAD(, qp) held;

@@ -83,7 +83,7 @@ static void granted(struct vm *vm, unsigned index)
 
     entry->waiter = NULL;
     atomic_store(&entry->waiting, false);
-    datapath_gid_granted(vm);
+    datapath_addresses_changed(vm);
     config_format_gid(&entry->gid, text);
     log_vm(LOG_LVL_INFO, vm, "%s is free: the VM has it now", text);
 }
@@ -144,7 +144,7 @@ int verbs_create_bind(struct vm *vm, const struct pvrdma_cmd_create_bind *req)
         gid_wait(vm, req->index, now_ns());
         say_waits(vm, &req->gid);
     } else {
-        datapath_gid_granted(vm);
+        datapath_addresses_changed(vm);
     }
     return 0;
 }
@@ -181,6 +181,32 @@ int verbs_destroy_bind(struct vm *vm, const struct pvrdma_cmd_destroy_bind *req)
     }
     gid_unbind(vm, req->index);
     return 0;
+}
+
+/* ---- the link ---- */
+
+void verbs_set_link(struct vm *vm, bool up)
+{
+    if (atomic_load(&vm->objects.link_down) == up) {
+        atomic_store(&vm->objects.link_down, !up);
+        datapath_addresses_changed(vm);
+        log_vm(LOG_LVL_INFO, vm, "the guest's interface is %s", up ? "up" : "down");
+    }
+}
+
+bool link_is_saved(const struct vm *vm)
+{
+    return atomic_load(&vm->objects.link_down);
+}
+
+void link_save(struct vm *vm, struct state_out *s)
+{
+    state_put_u8(s, atomic_load(&vm->objects.link_down));
+}
+
+void link_load(struct vm *vm, struct state_in *s)
+{
+    atomic_store(&vm->objects.link_down, state_get_bool(s));
 }
 
 /* ---- the state stream ---- */
@@ -314,7 +340,7 @@ int gids_claim(struct vm *vm)
         return err;
     }
     v->gids_unclaimed = false;
-    datapath_gid_granted(vm); /* what was granted may not have reached all */
+    datapath_addresses_changed(vm); /* what was granted may not have reached all */
     for (unsigned i = 0; i < VERBS_GID_TBL_LEN; i++) {
         if (v->gid[i].waiting) {
             gid_wait(vm, i, now - MIN(now, v->gid[i].waited));

@@ -181,6 +181,7 @@ void verbs_reset(struct objects *v)
     free_table(&v->pd);
     free_contexts(v);
     v->gids_unclaimed = false;
+    atomic_store(&v->link_down, false);
     memset(v->uar_used, 0, sizeof(v->uar_used));
 }
 

@@ -76,6 +76,12 @@
 #define PVRDMA_EXT_WINDOW_SIZE  0x1cu
 #define PVRDMA_EXT_WINDOW_MIN   0x18u /* up to COUNTERS: the oldest devices' */
 
+/*
+ * To CTL, as UNQUIESCE: the network interface beside the adapter is down.  Nothing is
+ * sent or taken until UNQUIESCE, or a reset.  Older devices refuse it.
+ */
+#define PVRDMA_EXT_CTL_LINK_DOWN 0x100u
+
 #define PVRDMA_EXT_MAGIC   0x58525650u /* "PVRX" */
 #define PVRDMA_EXT_VERSION 1u
 

@@ -326,6 +326,63 @@ static void test_both_wait(void)
     end();
 }
 
+/* What @from posts does not complete any more: it has noticed. */
+static void await_silence(struct vgt_side *from, struct vgt_side *to)
+{
+    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+    struct pvrdma_cqe c;
+
+    do {
+        g_assert_cmpint(vg_now_ns(), <, until);
+        post_write(from, to, 5);
+    } while (vg_cq_wait(from->scq, &c, VGT_QUIET_MS(100)));
+}
+
+static void set_link(struct vgt_side *side, bool up)
+{
+    vg_reg_write(side->g, PVRDMA_REG_CTL,
+                 up ? PVRDMA_CTL_UNQUIESCE : PVRDMA_EXT_CTL_LINK_DOWN);
+    g_assert_cmphex(vg_reg_read(side->g, PVRDMA_REG_ERR), ==, 0);
+}
+
+/*
+ * A guest whose interface is down is without a cable: nothing passes in either direction
+ * until it is up, tries are used up, and it keeps its address.  It is so after a restart
+ * and a move, and a reset ends it.
+ */
+static void test_link(gconstpointer two)
+{
+    begin(two);
+    open_sides();
+    g_assert_cmpint(vg_bind_gid(s[2].g, OWN, &vip), ==, 0);
+    join(&s[0], &s[2], 20);
+    write_once(&s[0], &s[2], 1);
+    set_link(&s[2], false);
+    join(&s[0], &s[2], 8); /* which looks anew */
+    post_write(&s[0], &s[2], 2);
+    vgt_expect(s[0].scq, 2, PVRDMA_WC_RETRY_EXC_ERR);
+    post_write(&s[2], &s[0], 3);
+    vgt_expect(s[2].scq, 3, PVRDMA_WC_RETRY_EXC_ERR);
+    g_assert_cmpuint(*VG_MR_HOST(s[0].mr, 64), ==, 0);
+    g_assert_cmpint(vg_bind_gid(s[1].g, OWN, &vip), ==, 0);
+    g_assert_true(waits(home(1), 1, NULL));
+    set_link(&s[2], true);
+    join(&s[0], &s[2], 20);
+    write_once(&s[0], &s[2], 4);
+    /* One that is connected goes on when it is up again. */
+    set_link(&s[2], false);
+    await_silence(&s[2], &s[0]);
+    post_write(&s[0], &s[2], 6);
+    vgt_expect_none(s[0].scq, VGT_QUIET_MS(100));
+    vgt_restart(home(2));
+    vg_move(s[2].g, home(2), 4, VG_MOVE_PLAIN);
+    vgt_expect_none(s[0].scq, VGT_QUIET_MS(50));
+    set_link(&s[2], true);
+    vgt_expect(s[2].scq, 5, PVRDMA_WC_SUCCESS);
+    written(&s[0], &s[2], 6);
+    end();
+}
+
 /* Datagrams from it are lost and counted until then. */
 static void test_datagrams(void)
 {
@@ -363,6 +420,7 @@ int main(int argc, char **argv)
     } tests[] = {
         {"waits", test_waits},   {"connected", test_connected}, {"ends", test_ends},
         {"paused", test_paused}, {"restart", test_restart},     {"move", test_move},
+        {"link", test_link},
     };
 
     vgt_init(&argc, &argv, 180);

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """An address that moves from one guest to another, which sets it before the first removes
 it, as the new master of VRRP does: both kernels have a GID at once, and it works for the
-one that may have it, with either driver.
+one that may have it, with either driver.  And with ours, an interface that goes down: its
+adapter is without a cable then.
 """
 
 import time
@@ -64,6 +65,43 @@ class TakeoverTest(fixture.PrivateTest):
             self.moves(device, two, one)
         one.run('ip addr del %s/32 dev vmx0' % ADDRESS)
 
+    def pingpong(self, device, rounds):
+        """Between the guests' own addresses; both ends, to be waited for."""
+        port = next(_ports)
+        to = self.guests[0].ip('pvrdma')
+        jobs = []
+        for guest, server in zip(self.guests, ('', to)):
+            jobs.append(guest.spawn('ibv_rc_pingpong -n %d -d %s -g %d -p %d %s' % (
+                rounds, device, guest.gid_index(device, guest.ip('pvrdma')), port, server),
+                                    120))
+            if not server:
+                guest.wait_listen(port, jobs[0])
+        return jobs
+
+    def loses_link(self, device, down, up):
+        """Without the interface the adapter has no cable: tries are used up."""
+        jobs = self.pingpong(device, 1 << 30)
+        before = self.daemon.counters('datapath', 'tx_messages')
+        end = time.monotonic() + 20
+        while min(now - was for was, now in zip(
+                before, self.daemon.counters('datapath', 'tx_messages'))) < 100:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+        down()
+        end = time.monotonic() + 60
+        # One of them was about to send; the other one waits.
+        while not any('retry counter exceeded' in job.out + job.err for job in jobs):
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+        for job in jobs:
+            if not job.done:
+                job.kill()
+            job.wait()
+        up()
+        parts.wait_port(self.guests[1], 'ACTIVE', device=device)
+        for job in self.pingpong(device, 500):
+            job.wait(check=True)
+
     def test_moves(self):
         for guest in self.guests:
             guest.load_pvrdma()
@@ -71,6 +109,11 @@ class TakeoverTest(fixture.PrivateTest):
         for guest in self.guests:
             parts.use_own(guest)
         self.check(parts.OWN_DEVICE)
+        two = self.guests[1]
+        self.loses_link(parts.OWN_DEVICE, lambda: two.run('ip link set vmx0 down'),
+                        lambda: two.run('ip link set vmx0 up'))
+        self.loses_link(parts.OWN_DEVICE, lambda: two.qmp('set_link', name='n0', up=False),
+                        lambda: two.qmp('set_link', name='n0', up=True))
         for guest in self.guests:
             self.assertEqual(log_problems(guest), [])
         end_well(self.guests, self.daemon)
