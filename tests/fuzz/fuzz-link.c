@@ -231,6 +231,9 @@ static void say(struct end *e, const void *bytes, size_t len)
     }
 }
 
+static struct peer_places places =
+    PEER_PLACES_INIT(places, PEER_MAX_UNDECIDED, PEER_MAX_PER_HOST);
+
 static void begin(struct end *e)
 {
     int fds[2];
@@ -239,7 +242,7 @@ static void begin(struct end *e)
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
     memset(e, 0, sizeof(*e));
     e->fd = fds[0];
-    link_accept(fds[1], &address);
+    link_accept(fds[1], &address, &places);
 }
 
 /* What was said, without what was heard being thrown away. */
