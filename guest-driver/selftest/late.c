@@ -5,7 +5,10 @@
  * already and its queue pair is gone.  The next queue pair's completion must be
  * told of all the same: by that event or, as it is here, by another one.
  *
- * The event is late because the interrupt is held back meanwhile.
+ * And a queue pair with an SRQ that goes to RESET before the event of its last
+ * receive comes: that of its next life comes as well.
+ *
+ * Events are late because their interrupts are held back meanwhile.
  */
 #include <linux/delay.h>
 #include <linux/interrupt.h>
@@ -126,12 +129,76 @@ out:
 	return ret;
 }
 
+static void last_wqe_event(struct ib_event *event, void *context)
+{
+	if (event->event == IB_EVENT_QP_LAST_WQE_REACHED)
+		complete(context);
+}
+
+static int to_state(struct ib_qp *qp, enum ib_qp_state state)
+{
+	struct ib_qp_attr attr = {
+		.qp_state = state,
+		.port_num = PVRDMA_PORT,
+	};
+
+	return ib_modify_qp(qp, &attr,
+			    state != IB_QPS_INIT ? IB_QP_STATE :
+			    IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT |
+			    IB_QP_ACCESS_FLAGS);
+}
+
+/* What a former life was told late, if it was, is not this one's. */
+static int run_last_wqe(struct loop *loop)
+{
+	int irq = pci_irq_vector(to_pci_dev(loop->dev->dev.parent),
+				 PVRDMA_VEC_ASYNC);
+	struct completion told;
+	struct ib_qp_init_attr init = {
+		.cap = {
+			.max_send_wr = 1,
+			.max_send_sge = 1,
+		},
+		.qp_type = IB_QPT_RC,
+		.send_cq = loop->cq,
+		.recv_cq = loop->cq,
+		.srq = loop->srq,
+		.event_handler = last_wqe_event,
+		.qp_context = &told,
+	};
+	struct ib_qp *qp;
+	int ret;
+
+	init_completion(&told);
+	qp = ib_create_qp(loop->pd, &init);
+	if (IS_ERR(qp))
+		return PTR_ERR(qp);
+	disable_irq(irq);
+	ret = to_state(qp, IB_QPS_INIT);
+	if (!ret)
+		ret = to_state(qp, IB_QPS_ERR);
+	msleep(LATE_MS); /* it is on its way now, unless the host is busy */
+	if (!ret)
+		ret = to_state(qp, IB_QPS_RESET);
+	enable_irq(irq);
+	if (!ret)
+		wait_for_completion_timeout(&told, WAIT);
+	if (!ret)
+		ret = to_state(qp, IB_QPS_INIT);
+	if (!ret)
+		ret = to_state(qp, IB_QPS_ERR);
+	if (!ret && !wait_for_completion_timeout(&told, WAIT))
+		ret = -ENODATA;
+	ib_destroy_qp(qp);
+	return ret;
+}
+
 /**
  * late_run() - an event that comes after its queue pair's end
- * @loop: adapter and protection domain
+ * @loop: adapter, protection domain, and an SRQ or none
  *
- * Return: 0, -ENODATA if the second completion is not told of, or another
- * negative errno.
+ * Return: 0, -ENODATA if the second completion, or last receive, is not told
+ * of, or another negative errno.
  */
 int late_run(struct loop *loop)
 {
@@ -141,6 +208,8 @@ int late_run(struct loop *loop)
 
 	mutex_lock(&one);
 	ret = run(loop);
+	if (!ret && loop->srq)
+		ret = run_last_wqe(loop);
 	mutex_unlock(&one);
 	return ret;
 }
