@@ -104,6 +104,8 @@ struct waiter *directory_wait(struct vm *vm, unsigned index, const struct pvrdma
                               void (*granted)(struct vm *vm, unsigned index));
 void directory_wait_over(struct waiter *w);
 uint64_t directory_waiting_since(const struct waiter *w);
+/* Before another host hears that nobody has it: who waits for it here may have it. */
+void directory_settle(const char *network, const struct pvrdma_gid *gid);
 /* Another host, which comes before this one, asks who has it, as it may have such VMs. */
 void directory_leave(const char *network, const struct pvrdma_gid *gid);
 /* Who has it, in words for an administrator. */

@@ -475,6 +475,7 @@ void static_asked(struct peer *peer, const char *network, const struct pvrdma_gi
         ops->unclaim(peer, network, gid);
         return;
     }
+    directory_settle(known, gid);
     tell(m, known);
     if (!tell_state(m, &a)) {
         is_late(m, m->late, known, gid);

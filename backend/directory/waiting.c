@@ -152,23 +152,37 @@ static void grant(struct entry *e)
     }
 }
 
+/* If it is asked for, the answer is told, or that there is none. */
+static void look(struct waiting *at)
+{
+    struct entry *e = at->entry;
+
+    not_due(at);
+    if (atomic_load(&e->route.asked) != ROUTE_ASKED && !is_left(at)) {
+        e->refs++;
+        grant(e);
+        route_put(&e->route);
+    }
+}
+
 static gboolean on_due(gpointer unused)
 {
     struct waiting *at;
 
     due_source = 0;
     for (unsigned n = n_due; n > 0 && (at = TAILQ_FIRST(&due)); n--) {
-        struct entry *e = at->entry;
-
-        not_due(at);
-        /* If it is asked for, the answer is told, or that there is none. */
-        if (atomic_load(&e->route.asked) != ROUTE_ASKED && !is_left(at)) {
-            e->refs++;
-            grant(e);
-            route_put(&e->route);
-        }
+        look(at);
     }
     return G_SOURCE_REMOVE;
+}
+
+void directory_settle(const char *network, const struct pvrdma_gid *gid)
+{
+    struct entry *e = entry_find(network, gid);
+
+    if (e && e->waiting && e->waiting->due) {
+        look(e->waiting);
+    }
 }
 
 void waiting_look(struct entry *e)
