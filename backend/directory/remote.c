@@ -190,15 +190,14 @@ static gboolean sweep(gpointer unused)
     return G_SOURCE_CONTINUE;
 }
 
-/* False: not now. */
-static bool ask(struct entry *e, uint32_t asker)
+/* False: not now.  @most: how many @asker may have under way. */
+static bool ask_with(struct entry *e, uint32_t asker, unsigned most)
 {
     if (!engine || is_known(e) || atomic_load(&e->route.asked) != ROUTE_NOT_ASKED) {
         return true;
     }
     if (n_asked >= DIRECTORY_MAX_ASKED ||
-        (asker != ASKER_NONE &&
-         vm_asked[asker] >= share(DIRECTORY_MAX_ASKED, n_asked, DIRECTORY_VM_ASKED))) {
+        (asker != ASKER_NONE && vm_asked[asker] >= most)) {
         stats.too_many++;
         return false;
     }
@@ -214,6 +213,11 @@ static bool ask(struct entry *e, uint32_t asker)
         nobody_has(e);
     }
     return true;
+}
+
+static bool ask(struct entry *e, uint32_t asker)
+{
+    return ask_with(e, asker, share(DIRECTORY_MAX_ASKED, n_asked, DIRECTORY_VM_ASKED));
 }
 
 void route_ask(struct route *route, const struct vm *vm)
@@ -254,7 +258,7 @@ static void ask_again(struct asking *list)
         TAILQ_INSERT_TAIL(list, e, asking);
         remote_not_asked(e);
         if (e->refs) {
-            ask(e, asker); /* in the place that it had */
+            ask_with(e, asker, DIRECTORY_VM_ASKED); /* in the place that it had */
         }
         entry_settle(e);
     }

@@ -242,6 +242,7 @@ static void begin(struct end *e)
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
     memset(e, 0, sizeof(*e));
     e->fd = fds[0];
+    peer->links_paid = 0; /* none of them comes too soon */
     link_accept(fds[1], &address, &places);
 }
 

@@ -23,8 +23,8 @@
 #define BACKOFF_MIN_MS 100u
 #define BACKOFF_MAX_MS 5000u
 /* A peer's links: so many at once, and one more each LINKS_US. */
-#define LINKS_MAX 256
-#define LINKS_US  (G_USEC_PER_SEC / 2)
+#define LINKS_MAX 64
+#define LINKS_US  G_USEC_PER_SEC
 /* The host whose name comes second calls so much later. */
 #define SECOND_MS 300u
 

@@ -18,6 +18,8 @@
 #include "transport/tcp/ending.h"
 
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -55,11 +57,21 @@ bool ending_is_reset(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, &len) == 0 && linger.l_onoff;
 }
 
+/* One that the peer has reset still says that it has something to send. */
+static bool is_dead(int fd)
+{
+    struct tcp_info info = {.tcpi_state = TCP_CLOSE};
+    socklen_t len = sizeof(info);
+
+    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) < 0 ||
+           info.tcpi_state == TCP_CLOSE;
+}
+
 bool ending_has_all(int fd)
 {
     int n = 0;
 
-    return ioctl(fd, SIOCOUTQ, &n) < 0 || n == 0;
+    return ioctl(fd, SIOCOUTQ, &n) < 0 || n == 0 || is_dead(fd);
 }
 
 static void end(struct ending *e)

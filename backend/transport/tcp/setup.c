@@ -111,12 +111,6 @@ void setup_arrived(struct conn *c)
     token_drop(awaited, &c->awaited);
 }
 
-void setup_drop(struct conn *c)
-{
-    setup_ask_over(c);
-    token_drop(awaited, &c->awaited);
-}
-
 /* ---- a try ---- */
 
 /* What was asked for is there, or is wanted no more. */
@@ -278,6 +272,13 @@ static bool get_place(struct conn *c, struct peer *peer)
         c->ports = p;
     }
     return c->has_place && c->ports == p;
+}
+
+void setup_drop(struct conn *c)
+{
+    setup_ask_over(c);
+    token_drop(awaited, &c->awaited);
+    leave_ports(c);
 }
 
 static void leave_place(struct conn *c)

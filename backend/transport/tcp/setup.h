@@ -20,7 +20,7 @@
 void setup_ask_over(struct conn *c);
 /* The try was in vain: start() is to say so. */
 void setup_in_vain(struct conn *c);
-/* What was asked for and what is awaited: nothing of it any more. */
+/* What was asked for and what is awaited: nothing of it any more, nor its port. */
 void setup_drop(struct conn *c);
 /* Is the queue pair one that could take messages, or has to say why it does not? */
 bool setup_is_ready(const struct conn *c);
