@@ -39,16 +39,16 @@ struct waiting {
     struct entry *entry;
     TAILQ_HEAD(waiters, waiter) all; /* in their order; each is one of the entry's refs */
     bool due;                        /* it is to be looked who may have it */
-    uint64_t leave_until;            /* ns: until then it is left to another host */
+    uint64_t leave_until;            /* ns: until then it is left to another host; 0: it
+                                        was not yet, since somebody had it */
     TAILQ_ENTRY(waiting) of_due;
 };
 
 /*
- * So long it is left to another host, and so much longer it is not once more: who asks
- * may only have something to send there.
+ * So long it is left to another host, once each time that it is let go: who asks may only
+ * have something to send there.
  */
 #define LEAVE_NS 500000000u
-#define PAUSE_NS 5000000000u
 #define LEAVE_MS 20u
 
 static TAILQ_HEAD(, waiting) due = TAILQ_HEAD_INITIALIZER(due);
@@ -187,7 +187,12 @@ void directory_settle(const char *network, const struct pvrdma_gid *gid)
 
 void waiting_look(struct entry *e)
 {
+    struct claim c;
+
     if (e->waiting) {
+        if (moves_claim(e, &c)) {
+            e->waiting->leave_until = 0;
+        }
         add_due(e->waiting);
         look_soon();
     }
@@ -196,10 +201,11 @@ void waiting_look(struct entry *e)
 void directory_leave(const char *network, const struct pvrdma_gid *gid)
 {
     struct entry *e = entry_find(network, gid);
-    uint64_t now = now_ns();
+    struct claim c;
 
-    if (e && e->waiting && now > e->waiting->leave_until + PAUSE_NS) {
-        e->waiting->leave_until = now + LEAVE_NS;
+    /* While somebody has it, that may be over here before it is there. */
+    if (e && e->waiting && (!e->waiting->leave_until || moves_claim(e, &c))) {
+        e->waiting->leave_until = now_ns() + LEAVE_NS;
     }
 }
 

@@ -326,6 +326,73 @@ static void test_both_wait(void)
     end();
 }
 
+#define HOSTS  3u
+#define ROUNDS 8u
+
+/* How many have it of those VMs, one of each host, but @except; the last of them. */
+static unsigned holders(struct vg_daemon *const *h, unsigned except, unsigned *last)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < HOSTS; i++) {
+        if (i != except && !waits(h[i], i, NULL)) {
+            *last = i;
+            n++;
+        }
+    }
+    return n;
+}
+
+/* On each of three hosts somebody wants it, who lets go and waits again: one has it. */
+static void test_three_hosts(void)
+{
+    static const struct host_opts keys = {.n_vms = N_VMS,
+                                          .n_peers = HOSTS,
+                                          .daemon_keys = "peer-timeout=30",
+                                          .vm_keys = "addresses=any"};
+    struct vg_daemon *h[HOSTS];
+    struct vgt_side side[HOSTS];
+    unsigned holder = 0, next;
+
+    hosts_start(h, HOSTS, &keys);
+    vgt_daemon = h[0];
+    vip = vg_gid(9);
+    for (unsigned i = 0; i < HOSTS; i++) {
+        struct vgt_opts o = {.unconnected = true, .daemon = {h[i], h[i]}};
+
+        vgt_side_open(&side[i], i, &o, 0);
+    }
+    g_assert_cmpint(vg_bind_gid(side[0].g, OWN, &vip), ==, 0);
+    for (unsigned i = 1; i < HOSTS; i++) {
+        /* Whose host hears of it by a message: that it is there, too. */
+        connect_to(&side[0], &side[i].g->gid, side[i].qp->qpn,
+                   (struct vg_conn){.timeout = 18, .sgid_index = OWN});
+        join_client(&side[i], &side[0], 18);
+        write_once(&side[i], &side[0], 1);
+        g_assert_cmpint(vg_bind_gid(side[i].g, OWN, &vip), ==, 0);
+        g_assert_true(waits(h[i], i, NULL));
+    }
+    for (unsigned k = 0; k < ROUNDS; k++) {
+        int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+
+        g_assert_cmpint(vg_unbind_gid(side[holder].g, OWN, &vip), ==, 0);
+        while (holders(h, holder, &next) == 0) {
+            g_assert_cmpint(vg_now_ns(), <, until);
+            g_usleep(10000);
+        }
+        g_usleep(800000); /* longer than it is left to others */
+        g_assert_cmpuint(holders(h, holder, &next), ==, 1);
+        g_assert_cmpint(vg_bind_gid(side[holder].g, OWN, &vip), ==, 0);
+        g_assert_true(waits(h[holder], holder, NULL));
+        holder = next;
+    }
+    for (unsigned i = 0; i < HOSTS; i++) {
+        vgt_side_close(&side[i]);
+    }
+    hosts_stop(h, HOSTS);
+    vgt_daemon = NULL;
+}
+
 /* What @from posts does not complete any more: it has noticed. */
 static void await_silence(struct vgt_side *from, struct vgt_side *to)
 {
@@ -432,6 +499,7 @@ int main(int argc, char **argv)
         g_test_add_data_func(two, GUINT_TO_POINTER(1), tests[i].run);
     }
     g_test_add_func("/takeover/both-wait", test_both_wait);
+    g_test_add_func("/takeover/three-hosts", test_three_hosts);
     g_test_add_func("/takeover/datagrams", test_datagrams);
     return vgt_run();
 }
