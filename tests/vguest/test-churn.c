@@ -391,9 +391,9 @@ static void test_kind(gconstpointer data)
 }
 
 /*
- * A receiver whose address is taken and given back in the middle of a message, which its
- * sender does not see: it stands still.  The queue pair has lost it, so nothing more is
- * taken of that one either.
+ * A receiver whose address is taken in the middle of a message, which its sender does not
+ * see: it stands still.  The queue pair has lost it, so nothing more is taken of that one
+ * either.
  */
 static void test_address_lost(void)
 {
@@ -415,7 +415,6 @@ static void test_address_lost(void)
     whole = (unsigned)(moved / LARGE);
     if (moved % LARGE) {
         g_assert_cmpint(vg_unbind_gid(receiver, 0, &receiver->gid), ==, 0);
-        g_assert_cmpint(vg_bind_gid(receiver, 0, &receiver->gid), ==, 0);
     } else {
         g_test_skip("none was in the middle when their sender stood still");
         whole = QUEUED;
@@ -426,6 +425,9 @@ static void test_address_lost(void)
                    i < whole    ? PVRDMA_WC_SUCCESS
                    : i == whole ? PVRDMA_WC_RETRY_EXC_ERR
                                 : PVRDMA_WC_WR_FLUSH_ERR);
+    }
+    if (whole < QUEUED) {
+        g_assert_cmpint(vg_bind_gid(receiver, 0, &receiver->gid), ==, 0);
     }
     close_messages();
 }

@@ -313,6 +313,16 @@ int64_t vgt_counter(const char *vm, const char *group, const char *name)
     return n;
 }
 
+unsigned vgt_waiting_gids(const char *vm)
+{
+    JsonNode *all = vg_daemon_status(vgt_daemon);
+    unsigned n = json_array_get_length(
+        json_object_get_array_member(vg_status_vm(all, vm), "waiting_gids"));
+
+    json_node_unref(all);
+    return n;
+}
+
 void vgt_await_counter(const char *vm, const char *group, const char *name, int64_t n)
 {
     int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;

@@ -114,6 +114,8 @@ void vgt_assert_no_objects(const char *vm);
 /* `pvrdmactl counters`: one of @group ("datapath", "device", ...) of VM @vm. */
 int64_t vgt_counter(const char *vm, const char *group, const char *name);
 /* Wait until it is at least @n. */
+/* How many addresses it waits for, as others have them. */
+unsigned vgt_waiting_gids(const char *vm);
 void vgt_await_counter(const char *vm, const char *group, const char *name, int64_t n);
 
 /* What the daemon holds once it has stopped changing for 100 ms; and wait until

@@ -475,6 +475,7 @@ static void test_held(void)
     g_assert_false(event_async_retry(&td->vm.guest));
     g_assert_false(reader_next(&ra, &eqe));
     device_set_bus_master(td->vm.dev, true);
+    device_go_on(td->vm.dev);
     for (unsigned tries = 0; tries < 2000; tries++) {
         retry();
         if (reader_next(&r, &cqne)) {
@@ -538,6 +539,9 @@ static void hold_by_pause(bool on)
 static void hold_by_bus_master(bool on)
 {
     device_set_bus_master(td->vm.dev, !on);
+    if (!on) {
+        device_go_on(td->vm.dev);
+    }
 }
 
 /* Before what bus mastering does besides: it pauses, too. */
