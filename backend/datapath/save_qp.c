@@ -376,6 +376,16 @@ void datapath_failure_load(struct qp *qp, struct state_in *s)
 
 /* ---- the connection, and all of it ------------------------------------------- */
 
+/* Has its address, and nothing but the link is down. */
+static bool is_unlinked(const struct qp *qp)
+{
+    const struct objects *v = &qp->vm->objects;
+    const struct gid_entry *gid = &v->gid[qp->attr.ah_attr.sgid_index];
+
+    return atomic_load(&v->link_down) && gid_is_held(gid) &&
+           gid_equal(&gid->gid, &qp->req.path.sgid);
+}
+
 static void path_save(const struct qp *qp, struct state_out *s)
 {
     uint64_t incarnation = atomic_load(&qp->req.incarnation);
@@ -383,7 +393,7 @@ static void path_save(const struct qp *qp, struct state_out *s)
     state_put_u64(s, incarnation);
     if (incarnation) { /* of the path, what the attributes do not say */
         state_put_bytes(s, qp->req.path.sgid.raw, sizeof(qp->req.path.sgid.raw));
-        state_put_u8(s, qp->req.bound);
+        state_put_u8(s, qp->req.bound || is_unlinked(qp));
     }
 }
 
@@ -414,7 +424,7 @@ static void path_load(struct qp *qp, struct state_in *s)
         return;
     }
     atomic_store(&qp->req.incarnation, incarnation);
-    qp->req.bound = bound;
+    qp->req.bound = bound && !atomic_load(&qp->vm->objects.link_down);
     qp_take_path(qp, &(struct conn_path){sgid, ah->dgid, qp->qpn, qp->attr.dest_qp_num});
 }
 
