@@ -505,10 +505,15 @@ static double rate(const PVRDMADevice *s)
     return said ? said : MAX(s->best_rate, RATE_MIN);
 }
 
-/* A VM that stands still already does not wait for anything. */
+/*
+ * A VM that stands still already does not wait for anything.  Nor does one
+ * whose user wants the end at any price: it would be throttled more and more,
+ * which makes the state no smaller; and without any downtime nothing ever fits.
+ */
 static bool fits(const PVRDMADevice *s, uint64_t others)
 {
-    return !runstate_is_running() ||
+    return !runstate_is_running() || migrate_auto_converge() ||
+           !migrate_downtime_limit() ||
            ((double)s->data_size + others) * 1000 <=
            rate(s) * migrate_downtime_limit();
 }
