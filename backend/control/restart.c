@@ -48,6 +48,7 @@
 #include "frontend/frontend.h"
 #include "frontend/migration.h"
 #include "guest/adopt.h"
+#include "guest/reaper.h"
 #include "handover.h"
 #include "manager.h"
 #include "thread.h"
@@ -71,6 +72,8 @@
 
 /* For who is let go to be seen as that. */
 #define LET_GO_MS 10u
+/* For memory that is being freed when it begins. */
+#define MEMORY_US (10 * G_USEC_PER_SEC)
 
 #define DRAIN_MS 500u
 
@@ -575,12 +578,26 @@ static void name_late(const GArray *late)
     }
 }
 
+/*
+ * Memory that is being freed while the program is replaced, or ends, is waited for by the
+ * kernel, when all VMs are at rest.  Somebody's may come again and again.
+ */
+static void let_memory_go(bool all)
+{
+    gint64 until = g_get_monotonic_time() + MEMORY_US;
+
+    while (!reaper_is_idle() && g_get_monotonic_time() < until && !must_end(all)) {
+        coro_sleep(10);
+    }
+}
+
 bool restart_freeze_all(GPtrArray *frozen, bool all, gint64 *since, GError **errp)
 {
     g_autoptr(GArray) late = g_array_new(FALSE, FALSE, sizeof(uint64_t));
     g_autoptr(GError) err = NULL;
     unsigned n = all ? ATTEMPTS : LEAVING_ATTEMPTS;
 
+    let_memory_go(all);
     for (unsigned i = 0; i < n && !(err && all) && !must_end(all); i++) {
         bool out = !all && i + 1 == n, still;
 

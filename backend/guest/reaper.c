@@ -45,7 +45,7 @@ struct job {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t more = PTHREAD_COND_INITIALIZER;
 static GQueue jobs = G_QUEUE_INIT; /* of struct job */
-static bool stop;
+static bool stop, at_work;
 
 static pthread_t thread;
 static bool running; /* main thread */
@@ -92,12 +92,14 @@ static void *reaper_main(void *arg)
             break;
         }
         j = g_queue_pop_head(&jobs);
+        at_work = true;
         pthread_mutex_unlock(&lock);
         if (unmap_some(j, j->piece)) {
             job_free(j);
             j = NULL;
         }
         pthread_mutex_lock(&lock);
+        at_work = false;
         if (j) {
             g_queue_push_tail(&jobs, j);
         }
@@ -120,6 +122,16 @@ void reaper_unmap(void *base, uint64_t len, uint64_t page, struct budget *b, int
     g_queue_push_tail(&jobs, j);
     pthread_cond_signal(&more);
     pthread_mutex_unlock(&lock);
+}
+
+bool reaper_is_idle(void)
+{
+    bool idle;
+
+    pthread_mutex_lock(&lock);
+    idle = !at_work && g_queue_is_empty(&jobs);
+    pthread_mutex_unlock(&lock);
+    return idle;
 }
 
 bool reaper_start(GError **errp)

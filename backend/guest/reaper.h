@@ -20,6 +20,9 @@ struct budget;
  */
 void reaper_unmap(void *base, uint64_t len, uint64_t page, struct budget *b, int fd);
 
+/* Is all of it unmapped?  Any thread. */
+bool reaper_is_idle(void);
+
 /*
  * Start the thread; false with errp.  Stopping does not wait for what is left to
  * unmap: the process ends.  Main thread.
