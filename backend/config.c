@@ -788,7 +788,7 @@ bool config_set(struct daemon_config *cfg, const char *key, const char *value, b
                                &cfg->max_mapped, errp);
         break;
     case KEY_MAX_OBJECTS:
-        ok = config_parse_size(key, value, 16u << 20, UINT64_C(16) << 40,
+        ok = config_parse_size(key, value, 16u << 20, CONFIG_MAX_OBJECTS,
                                &cfg->max_objects, errp);
         break;
     case KEY_LISTEN:

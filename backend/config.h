@@ -30,6 +30,8 @@
 #include "log.h"
 #include "pvrdma/abi.h"
 
+/* All objects of all VMs have to fit into what a restart hands over (STATE_OUT_MAX). */
+#define CONFIG_MAX_OBJECTS   (UINT64_C(3) << 29)
 #define CONFIG_MAX_VMS       1024
 #define CONFIG_MAX_WORKERS   64
 #define CONFIG_MAX_POLL_US   100000000
@@ -113,8 +115,8 @@ struct daemon_config {
     bool require_sealed;  /* guest RAM must be a memfd sealed against shrinking */
     uint64_t max_mapped;  /* guest memory of all VMs, bytes of address space;
                              2^30..112 TiB, default 64 TiB */
-    uint64_t max_objects; /* memory for objects of all VMs, bytes; 2^24..16 TiB, 0 is the
-                             default: a quarter of the machine's */
+    uint64_t max_objects; /* memory for objects of all VMs, bytes; 2^24..1.5 GiB, 0 is the
+                             default: a quarter of the machine's, but no more */
     enum log_level log_level;
     struct sockaddr_storage listen[CONFIG_MAX_LISTEN]; /* for other hosts' daemons */
     unsigned n_listen;

@@ -169,10 +169,10 @@ void migration_drop_streams(struct migration *m)
 
 /* ---- what is given up ---- */
 
-/* Has a stream come, which is not loaded? */
-static bool coming(const struct migration *m)
+/* Has a stream come, which is not loaded, or is one there that is not all read? */
+static bool under_way(const struct migration *m)
 {
-    return m->state == RESUMING && m->in;
+    return (m->state == RESUMING && m->in) || (m->out && !m->handed_over);
 }
 
 void migration_give_up(struct vm *vm, const char *why)
@@ -234,13 +234,14 @@ static gboolean on_watch(gpointer opaque)
 {
     struct migration *m = opaque;
 
-    if (coming(m) &&
+    if (under_way(m) &&
         (m->vm->ops.held || g_get_monotonic_time() - m->came < migration_stalls_us)) {
-        return G_SOURCE_CONTINUE; /* it may be just being loaded */
+        return G_SOURCE_CONTINUE; /* it may be just being loaded, or saved */
     }
     m->watch = 0;
-    if (coming(m)) {
-        migration_give_up(m->vm, "nothing more of the state has come");
+    if (under_way(m)) {
+        migration_give_up(m->vm, m->out ? "nobody has read the state for too long"
+                                        : "nothing more of the state has come");
     }
     return G_SOURCE_REMOVE;
 }
@@ -369,6 +370,7 @@ static int save(struct vfu_conn *c, struct migration *m)
     m->saving = vm_state_estimate(c->vm);
     vm_save(c->vm, m->out);
     m->saving = 0;
+    migration_came(m);
     m->saved = !m->past;
     m->passed_on = m->loaded;
     m->clock = datapath_stopped_clock(c->vm);
@@ -599,6 +601,7 @@ int migration_read(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply
     }
     mig->read += n;
     mig->last.done = mig->read;
+    migration_came(mig);
     return 0;
 }
 

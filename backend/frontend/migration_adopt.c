@@ -145,6 +145,7 @@ static void stream_take_over(struct vm *vm, struct migration *m, struct state_in
         m->out = g_byte_array_sized_new((guint)len);
         g_byte_array_append(m->out, s->at, (guint)len);
         m->read = (uint32_t)read;
+        migration_came(m);
     } else if (len > 0 && migration_make_room(m, len)) {
         memcpy(m->in, s->at, len);
         m->got = len;

@@ -29,6 +29,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "config.h"
 #include "guest/sigbus.h"
 
 /* May be pending in any case. */
@@ -90,6 +91,7 @@ static void objects_init(uint64_t max_bytes)
     if (!max_bytes) {
         max_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) / BUDGET_OBJECTS_PART *
                     (uint64_t)sysconf(_SC_PAGESIZE);
+        max_bytes = MIN(max_bytes, CONFIG_MAX_OBJECTS);
     }
     pool_objects.max = max_bytes;
     pool_objects.share = max_bytes / 2 / BUDGET_SHARES;

@@ -45,7 +45,7 @@ static void test_full(void)
                                "[daemon]\n"
                                "socket-dir=/tmp/dir\n"
                                "max-mapped=1024g\n"
-                               "max-objects=5g\n"
+                               "max-objects=1g\n"
                                "workers=64\n"
                                "worker-priority=nice:-5\n"
                                "poll-us=0\n"
@@ -66,7 +66,7 @@ static void test_full(void)
     g_assert_cmpint(cfg->log_level, ==, LOG_LVL_DEBUG);
     g_assert_true(cfg->require_sealed);
     g_assert_cmpuint(cfg->max_mapped, ==, UINT64_C(1) << 40);
-    g_assert_cmpuint(cfg->max_objects, ==, UINT64_C(5) << 30);
+    g_assert_cmpuint(cfg->max_objects, ==, UINT64_C(1) << 30);
     g_assert_cmpuint(g_list_length(cfg->vms), ==, 2);
 
     vm = cfg->vms->data;
@@ -129,7 +129,7 @@ static void test_bad_files(void)
         {"[daemon]\nmax-mapped=1048576K0\n", "[daemon] max-mapped"},
         {"[daemon]\nmax-mapped=1023M\n", "[daemon] max-mapped"},
         {"[daemon]\nmax-objects=15M\n", "[daemon] max-objects"},
-        {"[daemon]\nmax-objects=17T\n", "[daemon] max-objects"},
+        {"[daemon]\nmax-objects=1537M\n", "[daemon] max-objects"},
         {"[daemon]\nmax-mapped=113T\n", "[daemon] max-mapped"},
         {"[daemon]\nmax-mapped=T\n", "[daemon] max-mapped"},
         {"[daemon]\nmax-mapped=\n", "[daemon] max-mapped"},
