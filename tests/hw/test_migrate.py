@@ -407,6 +407,27 @@ class HeldBack(Able):
         self.qemu.execute('stop')
         self.until_migration('completed')
 
+    def test_at_any_price(self):
+        """Who lets QEMU throttle the guest, or leaves it no time, is not held back."""
+        for wanted in ({'downtime_limit': 0}, {'capability': 'auto-converge'}):
+            with self.subTest(wanted=wanted):
+                self.sock += 'x'
+                server = self.serve(features=ABLE + (vs.MIG_SIZE,))
+                self.qemu = self.boot()
+                server.size = 1 << 40
+                self.switch_on(**wanted)
+                self.assertIsNone(self.migrate())
+                self.until_migration('completed')
+                self.assertNotIn('waits', self.qemu.log())
+                self.qemu.close()
+
+    def switch_on(self, capability=None, **parameters):
+        if capability:
+            self.assertNotIn('error', self.qemu.execute(
+                'migrate-set-capabilities',
+                capabilities=[{'capability': capability, 'state': True}]))
+        self.parameters(**parameters)
+
     def test_cancelled(self):
         self.waits(1 << 40)
         self.qemu.execute('migrate_cancel')

@@ -369,6 +369,27 @@ static void test_stalled(struct fixture *f, gconstpointer arg)
     migration_stalls_us = before;
 }
 
+/* Nor what was saved and is not read. */
+static void test_unread(struct fixture *f, gconstpointer arg)
+{
+    gint64 before = migration_stalls_us, end;
+
+    migration_stalls_us = 400000;
+    g_assert_cmpint(set_state(f, STOP), ==, 0);
+    g_assert_cmpint(set_state(f, STOP_COPY), ==, 0);
+    g_assert_cmpuint(migration_stream_bytes(f->vm), >, 0);
+    end = g_get_monotonic_time() + 20 * G_USEC_PER_SEC;
+    while (migration_stream_bytes(f->vm)) {
+        pump();
+        g_usleep(1000);
+        g_assert_cmpint(g_get_monotonic_time(), <, end);
+    }
+    check_state(f, STOP);
+    reset(f);
+    check_state(f, RUNNING);
+    migration_stalls_us = before;
+}
+
 /* ---- several ---- */
 
 /* Another VM of the same daemon, with a client. */
@@ -740,6 +761,7 @@ int main(int argc, char **argv)
     ADD("pieces", test_pieces);
     ADD("bad-reads", test_bad_reads);
     ADD("stalled", test_stalled);
+    ADD("unread", test_unread);
     ADD("shares", test_shares);
     ADD("too-long-for-restart", test_too_long_for_restart);
     g_test_add("/migration/bad-writes", struct fixture, NULL, setup_small,
