@@ -205,7 +205,10 @@ void conn_owe(struct conn *c, unsigned what)
 
 void conn_owe_no_more(struct conn *c, unsigned what)
 {
-    if (c->owed && !(c->owed &= ~what)) {
+    unsigned was = c->owed;
+
+    c->owed = was & ~what;
+    if (was && !(was & ~what)) {
         TAILQ_REMOVE(&c->net->owed, c, owe);
     }
 }
