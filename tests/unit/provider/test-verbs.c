@@ -85,10 +85,10 @@ static void device_put(const struct rig *r, const struct pvrdma_cqe *what)
     __atomic_store_n(w.rx_prod, pvrdma_idx_next(tail, n), __ATOMIC_RELEASE);
 }
 
-void device_complete(const struct rig *r, uint32_t handle, uint64_t wr_id)
+void device_received(const struct rig *r, uint32_t handle, uint64_t name)
 {
     struct pvrdma_cqe cqe = {
-        .wr_id = wr_id,
+        .wr_id = name,
         .qp = handle,
         .opcode = 128,
         .byte_len = 17,
@@ -100,6 +100,33 @@ void device_complete(const struct rig *r, uint32_t handle, uint64_t wr_id)
     };
 
     device_put(r, &cqe);
+}
+
+/* The next unconsumed receive of a QP: what the device is to call it. */
+static uint64_t device_take_recv(const struct rig *r, uint32_t handle)
+{
+    const struct fake_qp *f = &fake.qp[handle];
+    struct words w = qp_words(r, handle);
+    uint32_t n = f->cap.max_recv_wr, head = *w.rx_cons;
+    const struct pvrdma_rq_wqe_hdr *hdr;
+
+    g_assert_true(pvrdma_idx_valid(__atomic_load_n(w.rx_prod, __ATOMIC_ACQUIRE), n));
+    g_assert_cmpuint(__atomic_load_n(w.rx_prod, __ATOMIC_ACQUIRE), !=, head);
+    hdr = (void *)(uintptr_t)(f->req.rbuf_addr + (uint64_t)pvrdma_idx_slot(head, n) *
+                                                     pv_rq_wqe_size(f->cap.max_recv_sge));
+    device_reads(hdr, sizeof(*hdr) + hdr->num_sge * 16);
+    __atomic_store_n(w.rx_cons, pvrdma_idx_next(head, n), __ATOMIC_RELEASE);
+    return hdr->wr_id;
+}
+
+void device_complete(const struct rig *r, struct ibv_qp *qp, uint64_t wr_id)
+{
+    struct ibv_sge sge = {0x2000, 100, 9};
+    struct ibv_recv_wr wr = {.wr_id = wr_id, .sg_list = &sge, .num_sge = 1}, *bad;
+    uint32_t handle = to_pv_qp(qp)->handle;
+
+    g_assert_cmpint(fake.ops->post_recv(qp, &wr, &bad), ==, 0);
+    device_received(r, handle, device_take_recv(r, handle));
 }
 
 void device_sent(const struct rig *r, uint32_t handle, uint64_t wr_id, uint32_t src_qp)
@@ -215,7 +242,7 @@ static void test_strict_kernel(void)
     g_assert_nonnull(r.cq);
     r.cq_addr = fake.cq.buf_addr;
     qp = make_qp(&r, 4);
-    device_complete(&r, 1, 5);
+    device_complete(&r, qp, 5);
     fake.ops->destroy_qp(qp);
     teardown(&r, NULL);
 }
@@ -367,7 +394,7 @@ static void test_send_slots(struct rig *r, gconstpointer data)
         return;
     }
     g_assert_cmpuint(post_all(r, qp), ==, 8);
-    device_complete(r, 1, 1); /* a receive frees none */
+    device_complete(r, qp, 1); /* a receive frees none */
     g_assert_cmpint(fake.ops->poll_cq(r->cq, 1, wc), ==, 1);
     g_assert_cmpuint(wc[0].src_qp, ==, 6);
     g_assert_cmpuint(post_all(r, qp), ==, 0);
@@ -420,7 +447,8 @@ static void test_recv(struct rig *r, gconstpointer data)
     g_assert_cmphex(fake.uar[0], ==, r->ext ? 0 : (1 | PVRDMA_UAR_QP_RECV));
     g_assert_cmphex(fake.ext->recv.words[0], ==, r->ext ? 2 : 0);
     device_reads(hdr, 4 * 32);
-    g_assert_cmpuint(hdr[2].wr_id, ==, 2); /* 32-byte WQEs */
+    /* 32-byte WQEs; an extended queue's are named by their index. */
+    g_assert_cmpuint(hdr[2].wr_id, ==, r->ext ? 1 : 2);
     qp->state = IBV_QPS_RESET;
     g_assert_cmpint(fake.ops->post_recv(qp, wr, &bad), ==, EINVAL);
     fake.ops->destroy_qp(qp);
@@ -439,7 +467,7 @@ static void test_poll(struct rig *r, gconstpointer data)
         int in = g_test_rand_int_range(1, 9), out = 0;
 
         for (int i = 0; i < in; i++) {
-            device_complete(r, 1, id++);
+            device_complete(r, qp, id++);
         }
         while (out < in) {
             int n = fake.ops->poll_cq(r->cq, g_test_rand_int_range(1, 9), wc);
@@ -469,19 +497,19 @@ static void test_sweep(struct rig *r, gconstpointer data)
     struct ibv_wc wc[8];
 
     for (unsigned i = 0; i < 8; i++) {
-        device_complete(r, 1 + i % 2, i);
+        device_complete(r, i % 2 ? two : one, i);
     }
     g_assert_cmpint(fake.ops->destroy_qp(one), ==, 0);
     g_assert_cmpint(fake.ops->poll_cq(r->cq, 3, wc), ==, 3);
     g_assert_cmpuint(wc[0].wr_id, ==, 1);
     g_assert_cmpuint(wc[2].wr_id, ==, 5);
     /* A late entry of the dead QP is dropped. */
-    device_complete(r, 1, 99);
+    device_received(r, 1, 99);
     g_assert_cmpint(fake.ops->poll_cq(r->cq, 8, wc), ==, 1);
     g_assert_cmpuint(wc[0].wr_id, ==, 7);
 
     g_assert_cmpint(fake.ops->post_send(two, list_of(wr, &sge, 2, 1), &bad), ==, 0);
-    device_complete(r, 2, 1);
+    device_complete(r, two, 1);
     g_assert_cmpint(fake.ops->modify_qp(two, &reset, IBV_QP_STATE), ==, 0);
     g_assert_cmpint(fake.ops->poll_cq(r->cq, 8, wc), ==, 0);
     g_assert_cmpuint(*qp_words(r, 2).tx_prod, ==, 0);
@@ -491,7 +519,7 @@ static void test_sweep(struct rig *r, gconstpointer data)
 
     fake.fail = EBUSY;
     g_assert_cmpint(fake.ops->destroy_qp(two), ==, EBUSY);
-    device_complete(r, 2, 12);
+    device_complete(r, two, 12);
     g_assert_cmpint(fake.ops->poll_cq(r->cq, 8, wc), ==, 1);
     g_assert_cmpint(fake.ops->destroy_qp(two), ==, 0);
 
@@ -539,7 +567,7 @@ static void test_cq_ex(struct rig *r, gconstpointer data)
     g_assert_cmpint(ibv_start_poll(cq, &none), ==, ENOENT);
     for (unsigned round = 0; round < 40; round++) {
         for (unsigned i = 0; i < 3; i++) {
-            device_complete(r, 1, 20 + i);
+            device_complete(r, qp, 20 + i);
         }
         g_assert_cmpint(ibv_start_poll(cq, &none), ==, 0);
         for (unsigned i = 0; i < 3; i++) {
@@ -592,7 +620,7 @@ static void test_stamps(struct rig *r, gconstpointer data)
     r->cq = ibv_cq_ex_to_cq(cq);
     r->cq_addr = fake.cq.buf_addr;
     qp = make_qp(r, 4);
-    device_complete(r, 1, 20);
+    device_complete(r, qp, 20);
     g_assert_cmpint(ibv_start_poll(cq, &none), ==, 0);
     g_assert_cmphex(ibv_wc_read_completion_ts(cq), ==, 0xf1f2f3f4f5f6);
     g_assert_cmpuint(ibv_wc_read_imm_data(cq), ==, 0x55);

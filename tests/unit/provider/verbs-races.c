@@ -82,14 +82,14 @@ void test_destroy_waits(struct rig *r, gconstpointer data)
     for (unsigned round = 0; round < 2; round++) {
         fake.next_handle = 1;
         qp = make_qp_of(r, 4, other.cq);
-        device_complete(r, 1, 10);
-        device_complete(r, 1, 11);
-        device_complete(&other, 1, 12);
+        device_complete(r, qp, 10);
+        device_complete(r, qp, 11);
+        device_sent(&other, 1, 12, 0);
         thread = destroy_held(qp);
         for (unsigned i = 0; i <= round; i++) {
             fake.next_handle = 1;
             qp = make_qp(r, 4);
-            device_complete(r, 1, 20 + i);
+            device_complete(r, qp, 20 + i);
             g_assert_cmpint(fake.ops->poll_cq(other.cq, 8, wc), ==, 0);
             if (i < round) {
                 g_assert_cmpint(fake.ops->destroy_qp(qp), ==, 0);
@@ -127,7 +127,7 @@ void test_destroy_in_poll(struct rig *r, gconstpointer data)
         qp[i] = make_qp(&ex, 4);
     }
     for (unsigned i = 0; i < 6; i++) {
-        device_complete(&ex, 1 + i % 3, 40 + i);
+        device_complete(&ex, qp[1 + i % 3], 40 + i);
     }
     g_assert_cmpint(ibv_start_poll(cq, &none), ==, 0);
     g_assert_cmpuint(cq->wr_id, ==, 40);
@@ -146,7 +146,7 @@ void test_destroy_in_poll(struct rig *r, gconstpointer data)
     ibv_end_poll(cq);
     g_thread_join(thread);
     g_assert_cmpuint(*cq_words(&ex).rx_cons, ==, *cq_words(&ex).rx_prod);
-    device_complete(&ex, 4, 50);
+    device_complete(&ex, qp[4], 50);
     g_assert_cmpint(ibv_start_poll(cq, &none), ==, 0);
     g_assert_cmpuint(cq->wr_id, ==, 50);
     ibv_end_poll(cq);

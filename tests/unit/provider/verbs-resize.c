@@ -10,8 +10,12 @@
 
 /* ---- resizing a CQ ---------------------------------------------------------------- */
 
+/* Of the queue: more than the CQ's rings and what a resize puts aside ever hold. */
+#define DEPTH 256
+
 static struct {
     struct rig *rig;
+    struct ibv_qp *qp; /* whose receives complete */
     pthread_mutex_t device;
     uint64_t next;
     unsigned late; /* completions that come when the CQ is about to move */
@@ -22,7 +26,7 @@ static void moving(bool begin)
     if (begin) {
         pthread_mutex_lock(&rs.device);
         for (unsigned i = 0; i < rs.late; i++) {
-            device_complete(rs.rig, 1, rs.next++);
+            device_complete(rs.rig, rs.qp, rs.next++);
         }
         return;
     }
@@ -41,7 +45,7 @@ static void resize_begin(struct rig *r)
 static void completes(unsigned n)
 {
     while (n--) {
-        device_complete(rs.rig, 1, rs.next++);
+        device_complete(rs.rig, rs.qp, rs.next++);
     }
 }
 
@@ -65,7 +69,6 @@ void test_resize(struct rig *r, gconstpointer data)
 {
     static const int sizes[] = {16, 7, 64, 9};
     uint64_t want = 0;
-    struct ibv_qp *qp;
     uint32_t *arm;
 
     if (!r->ext) {
@@ -73,7 +76,7 @@ void test_resize(struct rig *r, gconstpointer data)
         return;
     }
     resize_begin(r);
-    qp = make_qp(r, 4);
+    rs.qp = make_qp(r, DEPTH);
     for (unsigned i = 0; i < G_N_ELEMENTS(sizes); i++) {
         completes(4);
         rs.late = i;
@@ -105,7 +108,7 @@ void test_resize(struct rig *r, gconstpointer data)
     g_assert_cmpint(r->cq->cqe, ==, 8);
     polls(&want, 8);
     fake.moving = NULL;
-    fake.ops->destroy_qp(qp);
+    fake.ops->destroy_qp(rs.qp);
 }
 
 /* What was put aside of a QP that is destroyed is not another's with its handle. */
@@ -121,13 +124,13 @@ void test_resize_sweep(struct rig *r, gconstpointer data)
     one = make_qp(r, 4);
     two = make_qp(r, 4);
     for (unsigned i = 0; i < 6; i++) {
-        device_complete(r, 1 + i % 2, i);
+        device_complete(r, i % 2 ? two : one, i);
     }
     g_assert_cmpint(fake.ops->resize_cq(r->cq, 16), ==, 0);
     g_assert_cmpint(fake.ops->destroy_qp(one), ==, 0);
     fake.next_handle = 1;
     again = make_qp(r, 4);
-    device_complete(r, 1, 50);
+    device_complete(r, again, 50);
     g_assert_cmpint(fake.ops->poll_cq(r->cq, 8, wc), ==, 4);
     for (unsigned i = 0; i < 3; i++) {
         g_assert_cmpuint(wc[i].wr_id, ==, 1 + 2 * i);
@@ -147,7 +150,6 @@ void test_resize_ex(struct rig *r, gconstpointer data)
     struct ibv_poll_cq_attr none = {0};
     struct rig plain = *r;
     struct ibv_cq_ex *cq;
-    struct ibv_qp *qp;
     uint64_t want = 0;
 
     if (!r->ext) {
@@ -157,7 +159,7 @@ void test_resize_ex(struct rig *r, gconstpointer data)
     r->cq = ibv_cq_ex_to_cq(cq);
     r->cq_addr = fake.cq.buf_addr;
     resize_begin(r);
-    qp = make_qp(r, 4);
+    rs.qp = make_qp(r, DEPTH);
     completes(3);
     g_assert_cmpint(ibv_start_poll(cq, &none), ==, 0);
     g_assert_cmpint(fake.ops->resize_cq(r->cq, 16), ==, EBUSY);
@@ -169,12 +171,12 @@ void test_resize_ex(struct rig *r, gconstpointer data)
     g_assert_cmpint(ibv_start_poll(cq, &none), ==, 0);
     do {
         g_assert_cmpuint(cq->wr_id, ==, want++);
-        g_assert_cmpuint(ibv_wc_read_qp_num(cq), ==, qp->qp_num);
+        g_assert_cmpuint(ibv_wc_read_qp_num(cq), ==, rs.qp->qp_num);
     } while (ibv_next_poll(cq) == 0);
     ibv_end_poll(cq);
     g_assert_cmpuint(want, ==, 6);
     fake.moving = NULL;
-    fake.ops->destroy_qp(qp);
+    fake.ops->destroy_qp(rs.qp);
     fake.ops->destroy_cq(r->cq);
     *r = plain;
 }
@@ -195,7 +197,6 @@ void test_arm_in_poll(struct rig *r, gconstpointer data)
     struct ibv_poll_cq_attr none = {0};
     struct rig plain = *r;
     struct ibv_cq_ex *cq;
-    struct ibv_qp *qp;
 
     if (!r->ext) {
         return;
@@ -205,12 +206,12 @@ void test_arm_in_poll(struct rig *r, gconstpointer data)
     r->cq_addr = fake.cq.buf_addr;
     rs.rig = r;
     rs.next = 0;
-    qp = make_qp(r, 4);
+    rs.qp = make_qp(r, DEPTH);
     completes(3);
     g_assert_cmpint(ibv_start_poll(cq, &none), ==, 0);
     g_thread_join(g_thread_new("arm", arm_elsewhere, r->cq));
     ibv_end_poll(cq);
-    fake.ops->destroy_qp(qp);
+    fake.ops->destroy_qp(rs.qp);
     fake.ops->destroy_cq(r->cq);
     *r = plain;
 }
@@ -254,7 +255,7 @@ static gpointer rs_device(gpointer data)
     while (rs.next < RS_COUNT) {
         pthread_mutex_lock(&rs.device);
         if (rs_room()) {
-            device_complete(rs.rig, 1, rs.next++);
+            device_complete(rs.rig, rs.qp, rs.next++);
         }
         pthread_mutex_unlock(&rs.device);
         sched_yield();
@@ -267,14 +268,13 @@ void test_resize_threads(struct rig *r, gconstpointer data)
 {
     g_autofree uint8_t *seen = g_malloc0(RS_COUNT);
     GThread *thread[3];
-    struct ibv_qp *qp;
     unsigned resizes = 0;
 
     if (!r->ext) {
         return;
     }
     resize_begin(r);
-    qp = make_qp(r, 4);
+    rs.qp = make_qp(r, DEPTH);
     rs_polled = 0;
     thread[0] = g_thread_new("poll", rs_poll, seen);
     thread[1] = g_thread_new("poll", rs_poll, seen);
@@ -292,5 +292,5 @@ void test_resize_threads(struct rig *r, gconstpointer data)
     g_assert_cmpuint(resizes, >, 10);
     g_assert_cmpuint(rs_polled, ==, RS_COUNT);
     fake.moving = NULL;
-    fake.ops->destroy_qp(qp);
+    fake.ops->destroy_qp(rs.qp);
 }

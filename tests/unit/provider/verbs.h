@@ -28,7 +28,10 @@ struct words qp_words(const struct rig *r, uint32_t handle);
 struct words cq_words(const struct rig *r);
 /* The next unconsumed send WQE of a QP; NULL if there is none. */
 struct pvrdma_sq_wqe_hdr *device_take(const struct rig *r, uint32_t handle);
-void device_complete(const struct rig *r, uint32_t handle, uint64_t wr_id);
+/* Of a receive of that QP; @name: what the device calls it. */
+void device_received(const struct rig *r, uint32_t handle, uint64_t name);
+/* The program posts a receive, the device takes it, and it completes. */
+void device_complete(const struct rig *r, struct ibv_qp *qp, uint64_t wr_id);
 /* Of a send request; @src_qp: what the device has there. */
 void device_sent(const struct rig *r, uint32_t handle, uint64_t wr_id, uint32_t src_qp);
 /* With another CQ for what is sent. */
