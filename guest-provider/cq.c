@@ -97,9 +97,10 @@ static bool pv_entry_uses(const struct pv_qp_entry *e, const struct pv_cq *cq)
  * those before it are free.  A device that does not say how far that is completes them
  * as it takes them.
  *
- * Whoever else gets the handle takes out of this CQ what the former one has here first,
- * so the QP is the completion's; if it completes here it is not freed as long as we have
- * the lock.  Another CQ's may come between the two looks.
+ * Whoever else gets the handle and completes here takes out of this CQ first what the
+ * former one has here, so a QP of this CQ is the completion's, and is not freed as long as
+ * we have the lock.  One that completes elsewhere may have come meanwhile, and be freed:
+ * hence the look at the CQ, which must follow that at the QP.
  */
 static inline void pv_cq_sent(const struct pv_cq *cq, const struct pv_qp_entry *e,
 			      const struct pvrdma_cqe *cqe)

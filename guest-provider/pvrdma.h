@@ -132,9 +132,9 @@ struct pv_cq;
 
 /*
  * Whose completions those of a QP handle are.  Changed under qp_lock.  A poll
- * reads qpn and, after it, the CQs, without that lock; who changes them clears
- * the CQs first and sets them last, so that a number never goes with the CQs of
- * another QP.
+ * reads qpn or qp and, after it, the CQs, without that lock; who changes them
+ * clears the CQs first and sets them last, so that neither ever goes with the CQs
+ * of the QP before.
  */
 struct pv_qp_entry {
 	struct pv_cq *send_cq; /* both NULL: no living QP has this handle */

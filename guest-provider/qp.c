@@ -233,12 +233,16 @@ static void pv_qp_set_doorbells(struct pv_qp *qp, struct pv_context *ctx)
 
 /* ---- the table of handles --------------------------------------------------- */
 
+/*
+ * In this order: who sees the new QP or its number sees none of the former one's CQs any
+ * more, with which a completion of that one would count for this.
+ */
 static void pv_entry_set(struct pv_qp_entry *e, struct pv_qp *qp, uint32_t qpn,
 			 struct pv_cq *send_cq, struct pv_cq *recv_cq)
 {
-	__atomic_store_n(&e->qp, qp, __ATOMIC_RELEASE);
 	__atomic_store_n(&e->send_cq, NULL, __ATOMIC_RELEASE);
-	__atomic_store_n(&e->recv_cq, NULL, __ATOMIC_RELAXED);
+	__atomic_store_n(&e->recv_cq, NULL, __ATOMIC_RELEASE);
+	__atomic_store_n(&e->qp, qp, __ATOMIC_RELEASE);
 	__atomic_store_n(&e->qpn, qpn, __ATOMIC_RELEASE);
 	__atomic_store_n(&e->send_cq, send_cq, __ATOMIC_RELEASE);
 	__atomic_store_n(&e->recv_cq, recv_cq, __ATOMIC_RELEASE);

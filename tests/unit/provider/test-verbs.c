@@ -826,6 +826,7 @@ int main(int argc, char **argv)
     ADD("poll", test_poll);
     ADD("sweep", test_sweep);
     ADD("destroy-waits", test_destroy_waits);
+    ADD("handle-in-poll", test_handle_in_poll);
     ADD("destroy-in-poll", test_destroy_in_poll);
     ADD("arm", test_arm);
     ADD("arm-in-poll", test_arm_in_poll);

@@ -4,6 +4,8 @@
  */
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "verbs.h"
@@ -104,6 +106,79 @@ void test_destroy_waits(struct rig *r, gconstpointer data)
         g_assert_cmpuint(*cq_words(&other).rx_cons, ==, *cq_words(&other).rx_prod);
     }
     fake.ops->destroy_cq(other.cq);
+    alarm(0);
+}
+
+/*
+ * The entry of handle 1 lies across two pages, its CQs on the first: the next write to
+ * those faults, and a poll of `cq` comes just before it.
+ */
+static struct {
+    char *pages;
+    struct ibv_cq *cq;
+    unsigned polls;
+    int found;
+    struct ibv_wc wc[2];
+} entry;
+
+static void poll_before(int sig)
+{
+    if (mprotect(entry.pages, 4096, PROT_READ | PROT_WRITE)) {
+        abort();
+    }
+    entry.polls++;
+    entry.found = fake.ops->poll_cq(entry.cq, 2, entry.wc);
+}
+
+/*
+ * The handle of a QP that is being destroyed is another's now, on other CQs: a poll that
+ * comes while its entry changes takes no completion of the former for one of the new QP.
+ */
+void test_handle_in_poll(struct rig *r, gconstpointer data)
+{
+    struct pv_context *ctx = to_pv_ctx(r->ctx);
+    struct pv_qp_entry *table = ctx->qp_tbl, *e;
+    struct sigaction act = {.sa_handler = poll_before}, before;
+    struct ibv_send_wr wr[3], *bad;
+    struct ibv_sge sge = {0x1000, 8, 1};
+    struct rig other = *r;
+    struct ibv_qp *former, *next;
+    GThread *thread;
+
+    alarm(DEADLOCK_SECONDS);
+    other.cq = fake.ops->create_cq(r->ctx, 8, NULL, 0);
+    other.cq_addr = fake.cq.buf_addr;
+    entry.cq = other.cq;
+    entry.polls = 0;
+    entry.pages =
+        mmap(NULL, 2 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    g_assert_true(entry.pages != MAP_FAILED);
+    e = (void *)(entry.pages + 4096 - offsetof(struct pv_qp_entry, qp));
+    ctx->qp_tbl = e - 1;
+
+    former = make_qp_of(r, 4, other.cq);
+    g_assert_cmpint(fake.ops->post_send(former, list_of(wr, &sge, 3, 10), &bad), ==, 0);
+    for (unsigned i = 0; i < 3; i++) {
+        g_assert_nonnull(device_take(r, 1));
+    }
+    device_sent(&other, 1, 12, PVRDMA_EXT_CQE_SENT | 3);
+    thread = destroy_held(former);
+    fake.next_handle = 1;
+    g_assert_cmpint(sigaction(SIGSEGV, &act, &before), ==, 0);
+    g_assert_cmpint(mprotect(entry.pages, 4096, PROT_READ), ==, 0);
+    next = make_qp(r, 4);
+    g_assert_cmpint(sigaction(SIGSEGV, &before, NULL), ==, 0);
+    g_assert_cmpuint(entry.polls, ==, 1);
+    g_assert_cmpint(entry.found, ==, 1);
+    g_assert_cmpuint(entry.wc[0].wr_id, ==, 12);
+    g_assert_cmpuint(entry.wc[0].qp_num, ==, former->qp_num);
+    g_assert_cmpuint(to_pv_qp(next)->sq_polled, ==, 0);
+    let_go();
+    g_thread_join(thread);
+    g_assert_cmpint(fake.ops->destroy_qp(next), ==, 0);
+    fake.ops->destroy_cq(other.cq);
+    ctx->qp_tbl = table;
+    munmap(entry.pages, 2 * 4096);
     alarm(0);
 }
 

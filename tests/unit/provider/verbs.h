@@ -46,6 +46,7 @@ struct pv_qp *make_qp_ex(struct rig *r, uint64_t ops);
 
 /* Tests of other files, by their names in the list. */
 void test_destroy_waits(struct rig *r, gconstpointer data);
+void test_handle_in_poll(struct rig *r, gconstpointer data);
 void test_destroy_in_poll(struct rig *r, gconstpointer data);
 void test_threads(struct rig *r, gconstpointer data);
 void test_churn(struct rig *r, gconstpointer data);
