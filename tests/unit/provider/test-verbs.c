@@ -824,6 +824,11 @@ int main(int argc, char **argv)
     ADD("send-slots", test_send_slots);
     ADD("recv", test_recv);
     ADD("poll", test_poll);
+    ADD("bad-names", test_bad_names);
+    ADD("gone", test_gone);
+    ADD("gone-ex", test_gone_ex);
+    ADD("gone-late", test_gone_late);
+    ADD("gone-two-cqs", test_gone_two_cqs);
     ADD("sweep", test_sweep);
     ADD("destroy-waits", test_destroy_waits);
     ADD("handle-in-poll", test_handle_in_poll);
