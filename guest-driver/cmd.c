@@ -4,7 +4,8 @@
  * time.
  *
  * A command is written to the request page and announced by a write to
- * REQUEST; ERR tells then whether the device took it.  A command with a
+ * REQUEST; ERR tells then whether the device took it.  A write to CTL sets ERR,
+ * too, so it is no less one at a time.  A command with a
  * response is finished when the response page holds this command's cookie and
  * acknowledgment, which the device announces by vector 0.  The page decides,
  * not the interrupt: a late one of an older command does no harm, and a lost
@@ -209,6 +210,21 @@ int pvrdma_cmd(struct pvrdma_dev *dev, void *req, size_t req_size, void *resp,
 		cmd_quiesce(dev);
 	mutex_unlock(&dev->cmd.lock);
 	return ret;
+}
+
+/**
+ * pvrdma_cmd_ctl() - write CTL while commands may run
+ * @dev: device
+ * @value: PVRDMA_CTL_UNQUIESCE or PVRDMA_EXT_CTL_LINK_DOWN
+ *
+ * May sleep, until a running command ends.  Nothing is written to a dead device.
+ */
+void pvrdma_cmd_ctl(struct pvrdma_dev *dev, u32 value)
+{
+	mutex_lock(&dev->cmd.lock);
+	if (!pvrdma_dead(dev))
+		pvrdma_write(dev, PVRDMA_REG_CTL, value);
+	mutex_unlock(&dev->cmd.lock);
 }
 
 static int destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle)

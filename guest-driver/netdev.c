@@ -130,7 +130,7 @@ static void port_work(struct work_struct *work)
 	struct ib_event event = { .device = &dev->ibdev,
 				  .element.port_num = PVRDMA_PORT };
 	struct pvrdma_port_attr attr;
-	bool active;
+	bool active, down;
 
 	if (pvrdma_dead(dev)) {
 		pvrdma_quiesce(dev);
@@ -149,14 +149,16 @@ static void port_work(struct work_struct *work)
 	if (xchg(&dev->port.netdev_new, false))
 		rdma_roce_rescan_device(&dev->ibdev);
 	active = READ_ONCE(dev->port.link) && !pvrdma_dead(dev);
-	if (active && (!dev->port.active || dev->port.told_down)) {
-		pvrdma_write(dev, PVRDMA_REG_CTL, PVRDMA_CTL_UNQUIESCE);
-		dev->port.told_down = false;
-	} else if (!active && !dev->port.told_down && !pvrdma_dead(dev) &&
-		   READ_ONCE(dev->port.netdev)) {
-		/* Queue pairs stop, as with a cable that is pulled. */
-		pvrdma_write(dev, PVRDMA_REG_CTL, PVRDMA_EXT_CTL_LINK_DOWN);
-		dev->port.told_down = true;
+	/*
+	 * Queue pairs stop, as with a cable that is pulled.  An interface that goes
+	 * away is down before; without one there is a cable.
+	 */
+	down = !active && READ_ONCE(dev->port.netdev) &&
+	       dev->ext.features & PVRDMA_EXT_FEAT_LINK;
+	if (down != dev->port.told_down || (active && !dev->port.active)) {
+		pvrdma_cmd_ctl(dev, down ? PVRDMA_EXT_CTL_LINK_DOWN :
+					   PVRDMA_CTL_UNQUIESCE);
+		dev->port.told_down = down;
 	}
 	active = active && !pvrdma_query_port_attr(dev, &attr) &&
 		 attr.state == PVRDMA_PORT_ACTIVE;

@@ -92,7 +92,7 @@ struct pvrdma_pagedir {
 
 /**
  * struct pvrdma_cmdq - the command channel
- * @lock: protects all of it: one command at a time
+ * @lock: protects all of it, and ERR, which REQUEST and CTL set: one at a time
  * @done: vector 0 was raised
  * @cookie: of the last command; a late answer shows by an older one
  * @req: request page
@@ -641,6 +641,7 @@ bool pvrdma_answers(void __iomem *regs, bool *slow);
 void pvrdma_quiesce(struct pvrdma_dev *dev);
 int pvrdma_cmd(struct pvrdma_dev *dev, void *req, size_t req_size, void *resp,
 	       size_t resp_size, u32 opcode);
+void pvrdma_cmd_ctl(struct pvrdma_dev *dev, u32 value);
 void pvrdma_cmd_destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle);
 int pvrdma_cmd_destroy_idle(struct pvrdma_dev *dev, u32 opcode, u32 handle);
 

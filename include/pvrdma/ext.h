@@ -77,8 +77,9 @@
 #define PVRDMA_EXT_WINDOW_MIN   0x18u /* up to COUNTERS: the oldest devices' */
 
 /*
- * To CTL, as UNQUIESCE: the network interface beside the adapter is down.  Nothing is
- * sent or taken until UNQUIESCE, or a reset.  Older devices refuse it.
+ * FEAT_LINK: to CTL, as UNQUIESCE: the network interface beside the adapter is down.
+ * Nothing is sent or taken until UNQUIESCE, or a reset.  A VM may move to a device that
+ * refuses it (EINVAL): the link is up there.
  */
 #define PVRDMA_EXT_CTL_LINK_DOWN 0x100u
 
@@ -101,6 +102,7 @@
 #define PVRDMA_EXT_FEAT_QP_COUNTERS (1u << 11) /* QUERY_QP_COUNTERS */
 #define PVRDMA_EXT_FEAT_CQ_TIME	 (1u << 12) /* EXT_CQ_STAMPS, QUERY_CLOCK,
 						    MODERATE_CQ */
+#define PVRDMA_EXT_FEAT_LINK	 (1u << 13) /* PVRDMA_EXT_CTL_LINK_DOWN */
 
 /* What a context can be granted. */
 #define PVRDMA_EXT_CONTEXT_FEATURES \

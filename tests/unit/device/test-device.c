@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* device.c: registers, DSR, activation, reset, bus mastering. */
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <unistd.h>
@@ -71,6 +72,28 @@ static void test_probe(void)
     testdev_write(td, PVRDMA_REG_IMR, 0xffffffff);
     testdev_write(td, PVRDMA_REG_CTL, PVRDMA_CTL_RESET);
     g_assert_cmpuint(testdev_read(td, PVRDMA_REG_ERR), ==, 0);
+    testdev_free(td);
+}
+
+/* A driver is told that it may say that the link is down; that is no command. */
+static void test_link(void)
+{
+    td = testdev_new("device");
+    g_assert_cmphex(testdev_read(td, PVRDMA_EXT_REG_FEATURES) & PVRDMA_EXT_FEAT_LINK, !=,
+                    0);
+    testdev_write(td, PVRDMA_REG_CTL, PVRDMA_EXT_CTL_LINK_DOWN);
+    g_assert_cmpuint(testdev_read(td, PVRDMA_REG_ERR), ==, ENODEV);
+    testdev_up(td);
+    testdev_write(td, PVRDMA_REG_CTL, PVRDMA_EXT_CTL_LINK_DOWN);
+    g_assert_cmpuint(testdev_read(td, PVRDMA_REG_ERR), ==, 0);
+    g_assert_true(atomic_load(&td->vm.objects.link_down));
+    testdev_write(td, PVRDMA_REG_CTL, PVRDMA_EXT_CTL_LINK_DOWN + 1);
+    g_assert_cmpuint(testdev_read(td, PVRDMA_REG_ERR), ==, EINVAL);
+    g_assert_true(atomic_load(&td->vm.objects.link_down));
+    g_assert_cmpuint(query_pkey(), ==, 0);
+    testdev_write(td, PVRDMA_REG_CTL, PVRDMA_CTL_UNQUIESCE);
+    g_assert_cmpuint(testdev_read(td, PVRDMA_REG_ERR), ==, 0);
+    g_assert_false(atomic_load(&td->vm.objects.link_down));
     testdev_free(td);
 }
 
@@ -286,6 +309,7 @@ int main(int argc, char **argv)
     testdev_start();
     g_test_add_func("/device/cve-2018-20191", test_cve_2018_20191);
     g_test_add_func("/device/probe", test_probe);
+    g_test_add_func("/device/link", test_link);
     g_test_add_func("/device/cve-2022-1050", test_cve_2022_1050);
     g_test_add_func("/device/cve-2021-3607", test_cve_2021_3607);
     g_test_add_func("/device/dsr-address", test_dsr_address);
