@@ -238,8 +238,9 @@ static void test_bus_master(void)
     g_assert_true(atomic_load(&td->vm.dp.paused));
     g_assert_cmpuint(query_pkey(), !=, 0);
     g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_CMD), ==, 0);
+    /* It goes on when the guest shows by a command that it is the same one. */
     device_set_bus_master(td->vm.dev, true);
-    g_assert_true(atomic_load(&td->vm.dp.paused)); /* until the guest shows itself */
+    g_assert_true(atomic_load(&td->vm.dp.paused));
     g_assert_cmpuint(query_pkey(), ==, 0);
     g_assert_false(atomic_load(&td->vm.dp.paused));
 
