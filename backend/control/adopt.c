@@ -226,15 +226,12 @@ static void load_device(struct adopted *a, struct state_in *s)
         state_fail(s, "it ends too early");
         return;
     }
-    /* What a daemon has let it have, with another limit maybe, it keeps. */
-    budget_trust_objects(a->vm->guest.mem.budget, true);
     if (!vm_load(a->vm, s->at, len, &err)) {
         state_fail(s, "%s", err->message);
     } else {
         s->at += len;
         s->left -= len;
     }
-    budget_trust_objects(a->vm->guest.mem.budget, false);
 }
 
 /* What its VMM and its guest had. */
@@ -281,7 +278,10 @@ static void adopt_vm(const struct daemon_config *cfg, struct state_in *s)
     a.vm->attaches = state_get_u64(s);
     a.vm->faults = state_get_u64(s);
     frontend_freeze(a.vm);
+    /* What a daemon has let it have, with other limits maybe, it keeps. */
+    budget_trust(true);
     adopt_connection(&a, s);
+    budget_trust(false);
     if (state_failed(s)) {
         a.why = g_strdup(s->error);
     }

@@ -48,6 +48,9 @@ void budget_get(struct budget *b, struct budget_stats *st); /* NULL: zeros */
  */
 const char *budget_take(struct budget *b, uint64_t bytes);
 
+/* Whoever asks gets it, of all of this, as another daemon had let it; or no more. */
+void budget_trust(bool yes);
+
 /* @bytes are out of use: pending from now on. */
 void budget_retire(struct budget *b, uint64_t bytes);
 
@@ -65,8 +68,6 @@ void budget_set_objects(uint64_t max_bytes);
 /* False: there is no room, and that is counted. */
 bool budget_take_objects(struct budget *b, uint64_t bytes);
 void budget_give_objects(struct budget *b, uint64_t bytes);
-/* @b takes what it asks for, as another daemon had let it; or no more. */
-void budget_trust_objects(struct budget *b, bool yes);
 
 struct budget_objects {
     uint64_t bytes;

@@ -540,7 +540,8 @@ static unsigned take_lists(struct vguest *g, struct vg_pd *pd, uint64_t pdir,
 static void test_objects(void)
 {
     struct vg_daemon_opts o = {
-        .n_vms = 3, .poll_us = -1, .daemon_keys = "max-objects=32M"};
+        .n_vms = 3, .poll_us = -1, .daemon_keys = "max-objects=32M\nmax-mapped=8G"};
+    int fd = memfd_create("wide", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     struct vg_daemon *saved = vgt_daemon;
     g_autofree char *text = NULL;
     uint32_t mr[2 * MAX_LISTS];
@@ -554,6 +555,10 @@ static void test_objects(void)
     vgt_daemon = vg_daemon_start(&o);
     g_assert_cmpint(all_objects("max_bytes"), ==, 32 << 20);
     g = vguest_new(vgt_daemon, 0, NULL);
+    g_assert_cmpint(ftruncate(fd, 3ll << 30), ==, 0); /* of which nothing is used */
+    g_assert_cmpint(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL), ==, 0);
+    g_assert_cmpint(vg_dma_map(g, fd, 0, BIG_GPA, 3ull << 30, RW), ==, 0);
+    close(fd);
     pd = vg_pd_new(g);
     buf = vg_buf_new_alias(g, 0x10000000, (uint64_t)LIST_PAGES * PVRDMA_PAGE_SIZE, 1);
     pdir = vg_pdir_new(g, buf->page, LIST_PAGES);
@@ -570,6 +575,7 @@ static void test_objects(void)
 
     g_assert_true(g_file_get_contents(vgt_daemon->config, &text, NULL, NULL));
     memcpy(strstr(text, "=32M"), "=16M", 4);
+    memcpy(strstr(text, "=8G"), "=1G", 3);
     g_assert_true(g_file_set_contents(vgt_daemon->config, text, -1, NULL));
     vgt_restart(vgt_daemon);
     g_assert_cmpint(all_objects("max_bytes"), ==, 16 << 20);
