@@ -2,16 +2,17 @@
 """An address that moves from one guest to another, which sets it before the first removes
 it, as the new master of VRRP does: both kernels have a GID at once, and it works for the
 one that may have it, with either driver.  And with ours, an interface that goes down: its
-adapter is without a cable then.
+adapter is without a cable then, and commands meanwhile end as they have to.
 """
 
+import re
 import time
 
 import fixture
 import parts
 from kernellog import log_problems
 from programs import LISTENS, _ports, check_pings
-from pvrdma_vm import Daemon, VmError, end_well, start_guests
+from pvrdma_vm import Daemon, VmError, built_program, end_well, start_guests
 
 ADDRESS = '10.83.0.100'
 
@@ -20,8 +21,11 @@ ADDRESS = '10.83.0.100'
 class TakeoverTest(fixture.PrivateTest):
     def setUp(self):
         super().setUp()
-        self.daemon = Daemon(self.session, ['vm1', 'vm2'])
-        self.guests = start_guests(self.session, self.daemon, files=parts.guest_files())
+        self.daemon = Daemon(self.session, {name: {'addresses': 'any', 'max-pd': 64}
+                                            for name in ('vm1', 'vm2')})
+        files = parts.guest_files()
+        files['usr/local/bin/linkcheck'] = built_program('linkcheck')
+        self.guests = start_guests(self.session, self.daemon, cpus=2, files=files)
         for number, guest in enumerate(self.guests, 1):
             guest.run('ip addr add 10.83.0.%d/24 dev vmx0' % number)
 
@@ -102,6 +106,42 @@ class TakeoverTest(fixture.PrivateTest):
         for job in self.pingpong(device, 500):
             job.wait(check=True)
 
+    def links(self):
+        """What the daemon was told of vm2's interface, in order."""
+        with open(self.session.path('pvrdmad.log')) as log:
+            return re.findall("vm2.*: the guest's interface is (up|down)", log.read())
+
+    def wait_link(self, state, since):
+        """The last that was told, more than the first @since, is @state."""
+        end = time.monotonic() + 20
+        while self.links()[since:][-1:] != [state]:
+            self.assertLess(time.monotonic(), end, self.links()[since:])
+            time.sleep(0.05)
+
+    def commands_meanwhile(self, guest):
+        """What is said of the link is nobody's answer to a command."""
+        said = guest.run('linkcheck -d %s -n 100 vmx0' % parts.OWN_DEVICE, 120).out
+        numbers = [int(n) for n in re.findall(r'\d+', said)]
+        self.assertGreater(min(numbers[:2]), 0, said)
+        self.assertEqual(numbers[2], 0, said)
+        parts.wait_port(guest, 'ACTIVE')
+
+    def interface_goes(self, guest):
+        """One that is not there any more is no cable that is pulled."""
+        address = guest.run('basename $(readlink /sys/class/net/vmx0/device)').out.strip()
+        driver = '/sys/bus/pci/drivers/vmxnet3/'
+        told = len(self.links())
+        guest.run('ip link set vmx0 down')
+        self.wait_link('down', told)
+        told = len(self.links())
+        guest.run('echo %s > %sunbind' % (address, driver))
+        self.wait_link('up', told)
+        told = len(self.links())
+        guest.run('echo %s > %sbind' % (address, driver))
+        self.wait_link('down', told)
+        guest.run('cd /sys/bus/pci/devices/%s/net && ip link set * name vmx0 && '
+                  'ip link set vmx0 up' % address)
+
     def test_moves(self):
         for guest in self.guests:
             guest.load_pvrdma()
@@ -114,6 +154,8 @@ class TakeoverTest(fixture.PrivateTest):
                         lambda: two.run('ip link set vmx0 up'))
         self.loses_link(parts.OWN_DEVICE, lambda: two.qmp('set_link', name='n0', up=False),
                         lambda: two.qmp('set_link', name='n0', up=True))
+        self.interface_goes(two)
+        self.commands_meanwhile(two)
         for guest in self.guests:
             self.assertEqual(log_problems(guest), [])
         end_well(self.guests, self.daemon)
