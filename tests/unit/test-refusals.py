@@ -37,7 +37,7 @@ ELSEWHERE = {
         'srq_post_one': 'pvrdma_post_srq_recv()',
         'cmd_answer': 'itself, one statement earlier',
         'pvrdma_cmd': 'nobody: a mistake of the driver',
-        'caps_check': 'device_start()',
+        'pvrdma_caps_check': 'device_start()',
         'dma_check': 'itself, one statement earlier',
         'pvrdma_table_add': 'not refused: the device is broken',
         'pvrdma_cmd_destroy_idle': 'its callers',
