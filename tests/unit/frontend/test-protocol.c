@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glib/gstdio.h>
-#include <netinet/in.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -19,6 +18,7 @@
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
 #include "guest/budget.h"
+#include "../../vguest/slowfd.h"
 
 static void test_version(struct fixture *f, gconstpointer arg)
 {
@@ -588,32 +588,6 @@ static void test_listen(struct fixture *f, gconstpointer arg)
     g_assert_cmpint(g_unlink(path), ==, 0);
     pump();
     refusals_forget(&vm);
-}
-
-/* A TCP socket whose close() takes until @peer has read what was sent, for
- * hours. */
-static int slow_to_close(int *peer)
-{
-    struct sockaddr_in addr = {.sin_family = AF_INET,
-                               .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t len = sizeof(addr);
-    struct linger linger = {1, 10000};
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    static const char data[65536];
-
-    g_assert_cmpint(bind(listener, (struct sockaddr *)&addr, len), ==, 0);
-    g_assert_cmpint(listen(listener, 1), ==, 0);
-    g_assert_cmpint(getsockname(listener, (struct sockaddr *)&addr, &len), ==, 0);
-    g_assert_cmpint(connect(fd, (struct sockaddr *)&addr, len), ==, 0);
-    *peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    g_assert_cmpint(*peer, >=, 0);
-    close(listener);
-    while (send(fd, data, sizeof(data), MSG_DONTWAIT) > 0) {
-    }
-    g_assert_cmpint(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), ==,
-                    0);
-    return fd;
 }
 
 /* close() of a client's descriptor may take for ever: nobody waits for it, a client

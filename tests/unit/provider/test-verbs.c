@@ -160,6 +160,17 @@ static void teardown(struct rig *r, gconstpointer data)
     fake_close(r->ctx);
 }
 
+struct ibv_qp *make_qp_with(const struct rig *r, struct ibv_qp_init_attr *attr)
+{
+    struct ibv_qp_attr to = {.qp_state = IBV_QPS_RTS};
+    struct ibv_qp *qp = fake.ops->create_qp(r->pd, attr);
+
+    g_assert_nonnull(qp);
+    g_assert_cmpint(fake.ops->modify_qp(qp, &to, IBV_QP_STATE), ==, 0);
+    fake.next_handle++;
+    return qp;
+}
+
 /* With another CQ for what is sent. */
 struct ibv_qp *make_qp_of(const struct rig *r, uint32_t depth, struct ibv_cq *send_cq)
 {
@@ -173,13 +184,8 @@ struct ibv_qp *make_qp_of(const struct rig *r, uint32_t depth, struct ibv_cq *se
                 .max_inline_data = r->ext ? 128 : 0},
         .qp_type = IBV_QPT_RC,
     };
-    struct ibv_qp_attr to = {.qp_state = IBV_QPS_RTS};
-    struct ibv_qp *qp = fake.ops->create_qp(r->pd, &attr);
 
-    g_assert_nonnull(qp);
-    g_assert_cmpint(fake.ops->modify_qp(qp, &to, IBV_QP_STATE), ==, 0);
-    fake.next_handle++;
-    return qp;
+    return make_qp_with(r, &attr);
 }
 
 struct ibv_qp *make_qp(const struct rig *r, uint32_t depth)

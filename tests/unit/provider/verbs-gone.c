@@ -17,13 +17,8 @@ static struct ibv_qp *make_srq_qp(const struct rig *r, struct ibv_srq *srq)
         .cap = {.max_send_wr = 4, .max_send_sge = 1},
         .qp_type = IBV_QPT_RC,
     };
-    struct ibv_qp_attr to = {.qp_state = IBV_QPS_RTS};
-    struct ibv_qp *qp = fake.ops->create_qp(r->pd, &attr);
 
-    g_assert_nonnull(qp);
-    g_assert_cmpint(fake.ops->modify_qp(qp, &to, IBV_QP_STATE), ==, 0);
-    fake.next_handle++;
-    return qp;
+    return make_qp_with(r, &attr);
 }
 
 static struct ibv_sge sge = {0x1000, 8, 1};

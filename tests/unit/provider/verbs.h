@@ -35,6 +35,8 @@ void device_complete(const struct rig *r, struct ibv_qp *qp, uint64_t wr_id);
 /* Of a send request; @src_qp: what the device has there. */
 void device_sent(const struct rig *r, uint32_t handle, uint64_t wr_id, uint32_t src_qp);
 /* With another CQ for what is sent. */
+/* To RTS, with the next handle. */
+struct ibv_qp *make_qp_with(const struct rig *r, struct ibv_qp_init_attr *attr);
 struct ibv_qp *make_qp_of(const struct rig *r, uint32_t depth, struct ibv_cq *send_cq);
 struct ibv_qp *make_qp(const struct rig *r, uint32_t depth);
 struct ibv_send_wr *list_of(struct ibv_send_wr *wr, struct ibv_sge *sge, unsigned n,
