@@ -302,28 +302,20 @@ static void fail_if_cq_failed(struct qp *qp)
 }
 
 /*
- * A CQ failed: report it, then move its QPs to ERR, which report that.  All handles in
- * use are looked at, TURN_HANDLES a turn; another failure meanwhile begins anew.
+ * All handles in use are looked at, TURN_HANDLES a turn, from the first one anew if it is
+ * @wanted meanwhile.  *pos: how far it has come, 0: it is over; @look: false behind the
+ * last one.
  */
-static void failed_cqs(struct vm *vm, struct turn *t)
+static void sweep(struct vm *vm, _Atomic bool *wanted, uint32_t *pos,
+                  bool (*look)(struct vm *vm, uint32_t i), struct turn *t)
 {
-    const struct id_table *qps = &vm->objects.qp, *cqs = &vm->objects.cq;
-    uint32_t n_qp = id_table_end(qps), n_cq = id_table_end(cqs);
-    struct vm_datapath *dp = &vm->dp;
-
-    if (atomic_load_explicit(&dp->cq_error, memory_order_relaxed)) {
-        atomic_store(&dp->cq_error, false);
-        dp->cq_error_pos = 1;
+    if (atomic_load_explicit(wanted, memory_order_relaxed)) {
+        atomic_store(wanted, false);
+        *pos = 1;
     }
-    for (unsigned n = 0; dp->cq_error_pos && n < TURN_HANDLES; n++) {
-        uint32_t i = dp->cq_error_pos++;
-
-        if (i < n_cq) {
-            report_failed(id_table_get(cqs, i));
-        } else if (i - n_cq < n_qp) {
-            fail_if_cq_failed(id_table_get(qps, i - n_cq));
-        } else {
-            dp->cq_error_pos = 0;
+    for (unsigned n = 0; *pos && n < TURN_HANDLES; n++) {
+        if (!look(vm, (*pos)++)) {
+            *pos = 0;
         }
         if (n % 32 == 31 && turn_spent(t, TURN_UNITS)) {
             break;
@@ -331,32 +323,32 @@ static void failed_cqs(struct vm *vm, struct turn *t)
     }
 }
 
+/* A CQ failed: report it, then move its QPs to ERR, which report that. */
+static bool look_for_failed(struct vm *vm, uint32_t i)
+{
+    const struct id_table *qps = &vm->objects.qp, *cqs = &vm->objects.cq;
+    uint32_t n_qp = id_table_end(qps), n_cq = id_table_end(cqs);
+
+    if (i < n_cq) {
+        report_failed(id_table_get(cqs, i));
+    } else if (i - n_cq < n_qp) {
+        fail_if_cq_failed(id_table_get(qps, i - n_cq));
+    } else {
+        return false;
+    }
+    return true;
+}
+
 /* Those that are connected may have got their own address, or lost the link. */
-static void changed_addresses(struct vm *vm, struct turn *t)
+static bool look_at_address(struct vm *vm, uint32_t i)
 {
     const struct id_table *qps = &vm->objects.qp;
-    struct vm_datapath *dp = &vm->dp;
+    struct qp *qp = i < id_table_end(qps) ? id_table_get(qps, i) : NULL;
 
-    if (atomic_load_explicit(&dp->addresses_changed, memory_order_relaxed)) {
-        atomic_store(&dp->addresses_changed, false);
-        dp->addresses_pos = 1;
+    if (qp) {
+        qp_look_at_address(qp);
     }
-    for (unsigned n = 0; dp->addresses_pos && n < TURN_HANDLES; n++) {
-        uint32_t i = dp->addresses_pos++;
-        struct qp *qp;
-
-        if (i >= id_table_end(qps)) {
-            dp->addresses_pos = 0;
-            break;
-        }
-        qp = id_table_get(qps, i);
-        if (qp) {
-            qp_look_at_address(qp);
-        }
-        if (n % 32 == 31 && turn_spent(t, TURN_UNITS)) {
-            break;
-        }
-    }
+    return i < id_table_end(qps);
 }
 
 /* ---- turns ----------------------------------------------------------------- */
@@ -510,11 +502,11 @@ uint64_t sched_serve(struct worker *w, struct vm *vm, uint64_t now)
         hold_run(vm, now);
     }
     if (dp->cq_error_pos || atomic_load_explicit(&dp->cq_error, memory_order_relaxed)) {
-        failed_cqs(vm, &t);
+        sweep(vm, &dp->cq_error, &dp->cq_error_pos, look_for_failed, &t);
     }
     if (dp->addresses_pos ||
         atomic_load_explicit(&dp->addresses_changed, memory_order_relaxed)) {
-        changed_addresses(vm, &t);
+        sweep(vm, &dp->addresses_changed, &dp->addresses_pos, look_at_address, &t);
     }
     if (dp->arrived || atomic_load_explicit(&dp->inbox, memory_order_relaxed)) {
         run_arrived(w, vm, &t);
