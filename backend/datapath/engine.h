@@ -403,6 +403,8 @@ static inline bool qp_is_connected(const struct qp *qp)
 void qp_compare(struct qp *qp);
 /* It works if its VM has the address that it is connected from, and a link. */
 void qp_look_at_address(struct qp *qp);
+/* Has its VM the address that it is connected from?  Of one that is connected. */
+bool qp_has_address(const struct qp *qp);
 
 /* --- window.c: messages in flight ----------------------------------------- */
 

@@ -376,16 +376,6 @@ void datapath_failure_load(struct qp *qp, struct state_in *s)
 
 /* ---- the connection, and all of it ------------------------------------------- */
 
-/* Has its address, and nothing but the link is down. */
-static bool is_unlinked(const struct qp *qp)
-{
-    const struct objects *v = &qp->vm->objects;
-    const struct gid_entry *gid = &v->gid[qp->attr.ah_attr.sgid_index];
-
-    return atomic_load(&v->link_down) && gid_is_held(gid) &&
-           gid_equal(&gid->gid, &qp->req.path.sgid);
-}
-
 static void path_save(const struct qp *qp, struct state_out *s)
 {
     uint64_t incarnation = atomic_load(&qp->req.incarnation);
@@ -393,7 +383,9 @@ static void path_save(const struct qp *qp, struct state_out *s)
     state_put_u64(s, incarnation);
     if (incarnation) { /* of the path, what the attributes do not say */
         state_put_bytes(s, qp->req.path.sgid.raw, sizeof(qp->req.path.sgid.raw));
-        state_put_u8(s, qp->req.bound || is_unlinked(qp));
+        /* As it would be if nothing but the link is down. */
+        state_put_u8(s, qp->req.bound || (atomic_load(&qp->vm->objects.link_down) &&
+                                          qp_has_address(qp)));
     }
 }
 

@@ -278,19 +278,22 @@ void datapath_gid_unbound(struct vm *vm, unsigned index)
     for_each_qp(vm, gid_lost, index);
 }
 
+bool qp_has_address(const struct qp *qp)
+{
+    const struct gid_entry *gid = &qp->vm->objects.gid[qp->attr.ah_attr.sgid_index];
+
+    return gid_is_held(gid) && gid_equal(&gid->gid, &qp->req.path.sgid);
+}
+
 void qp_look_at_address(struct qp *qp)
 {
-    const struct objects *v = &qp->vm->objects;
     struct qp_requester *req = &qp->req;
-    const struct gid_entry *gid;
     bool usable;
 
     if (!qp_is_connected(qp) || qp->attr.ah_attr.sgid_index >= VERBS_GID_TBL_LEN) {
         return;
     }
-    gid = &v->gid[qp->attr.ah_attr.sgid_index];
-    usable = gid_is_held(gid) && gid_equal(&gid->gid, &req->path.sgid) &&
-             !atomic_load(&v->link_down);
+    usable = qp_has_address(qp) && !atomic_load(&qp->vm->objects.link_down);
     if (usable != req->bound) {
         pthread_mutex_lock(&qp->lock);
         req->bound = usable;
