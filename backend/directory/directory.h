@@ -96,14 +96,14 @@ struct waiter;
 int directory_bind_in_turn(struct vm *vm, const struct pvrdma_gid *gid);
 /*
  * @vm is to have @gid, for the entry @index of its GID table, as soon as nobody has it
- * who came before: it has waited since @since (ns, CLOCK_MONOTONIC).  The end of that is
+ * who came before: it has waited for @waited (ns) by now.  The end of that is
  * directory_wait_over(), or @granted: @vm has a claim more then.  Never called from here.
  */
 struct waiter *directory_wait(struct vm *vm, unsigned index, const struct pvrdma_gid *gid,
-                              uint64_t since,
+                              uint64_t waited,
                               void (*granted)(struct vm *vm, unsigned index));
 void directory_wait_over(struct waiter *w);
-uint64_t directory_waiting_since(const struct waiter *w);
+uint64_t directory_waited(const struct waiter *w); /* ns */
 /* Before another host hears that nobody has it: who waits for it here may have it. */
 void directory_settle(const char *network, const struct pvrdma_gid *gid);
 /* Another host, which comes before this one, asks who has it, as it may have such VMs. */

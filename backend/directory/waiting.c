@@ -185,12 +185,17 @@ void directory_settle(const char *network, const struct pvrdma_gid *gid)
     }
 }
 
-void waiting_look(struct entry *e)
+static bool somebody_has(const struct entry *e)
 {
     struct claim c;
 
+    return moves_claim(e, &c);
+}
+
+void waiting_look(struct entry *e)
+{
     if (e->waiting) {
-        if (moves_claim(e, &c)) {
+        if (somebody_has(e)) {
             e->waiting->leave_until = 0;
         }
         add_due(e->waiting);
@@ -201,10 +206,9 @@ void waiting_look(struct entry *e)
 void directory_leave(const char *network, const struct pvrdma_gid *gid)
 {
     struct entry *e = entry_find(network, gid);
-    struct claim c;
 
     /* While somebody has it, that may be over here before it is there. */
-    if (e && e->waiting && (!e->waiting->leave_until || moves_claim(e, &c))) {
+    if (e && e->waiting && (!e->waiting->leave_until || somebody_has(e))) {
         e->waiting->leave_until = now_ns() + LEAVE_NS;
     }
 }
@@ -220,11 +224,12 @@ int directory_bind_in_turn(struct vm *vm, const struct pvrdma_gid *gid)
 }
 
 struct waiter *directory_wait(struct vm *vm, unsigned index, const struct pvrdma_gid *gid,
-                              uint64_t since,
+                              uint64_t waited,
                               void (*granted)(struct vm *vm, unsigned index))
 {
     struct entry *e = (struct entry *)(void *)route_get(vm->cfg->network, gid);
     struct waiter *w = g_new0(struct waiter, 1), *before;
+    uint64_t now = now_ns(), since = now - MIN(now, waited);
 
     if (!e->waiting) {
         e->waiting = g_new0(struct waiting, 1);
@@ -249,9 +254,9 @@ struct waiter *directory_wait(struct vm *vm, unsigned index, const struct pvrdma
     return w;
 }
 
-uint64_t directory_waiting_since(const struct waiter *w)
+uint64_t directory_waited(const struct waiter *w)
 {
-    return w->since;
+    return now_ns() - w->since;
 }
 
 void directory_holder_text(const char *network, const struct pvrdma_gid *gid,

@@ -15,7 +15,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <time.h>
 
 #include "directory/directory.h"
 #include "grace.h"
@@ -46,14 +45,6 @@ static bool gid_is_allowed(const struct vm_config *cfg, const struct pvrdma_gid 
         }
     }
     return false;
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
 enum gid_state { GID_NONE, GID_HELD, GID_WAITING };
@@ -88,11 +79,11 @@ static void granted(struct vm *vm, unsigned index)
     log_vm(LOG_LVL_INFO, vm, "%s is free: the VM has it now", text);
 }
 
-static void gid_wait(struct vm *vm, unsigned index, uint64_t since)
+static void gid_wait(struct vm *vm, unsigned index, uint64_t waited)
 {
     struct gid_entry *entry = &vm->objects.gid[index];
 
-    entry->waiter = directory_wait(vm, index, &entry->gid, since, granted);
+    entry->waiter = directory_wait(vm, index, &entry->gid, waited, granted);
 }
 
 static void gid_wait_over(struct gid_entry *entry)
@@ -141,7 +132,7 @@ int verbs_create_bind(struct vm *vm, const struct pvrdma_cmd_create_bind *req)
     }
     gid_set(vm, entry, err ? GID_WAITING : GID_HELD, req->gid_type, &req->gid);
     if (err) {
-        gid_wait(vm, req->index, now_ns());
+        gid_wait(vm, req->index, 0);
         say_waits(vm, &req->gid);
     } else {
         datapath_addresses_changed(vm);
@@ -244,13 +235,12 @@ void gids_save(struct vm *vm, struct state_out *s)
 void gids_waiting_save(struct vm *vm, struct state_out *s)
 {
     const struct gid_entry *gid = vm->objects.gid;
-    uint64_t now = now_ns();
 
     state_put_u32(s, count_of(gid, true));
     for (uint32_t i = 0; i < VERBS_GID_TBL_LEN; i++) {
         if (gid[i].waiting) {
             gid_save(&gid[i], i, s);
-            state_put_u64(s, gid[i].waiter ? now - directory_waiting_since(gid[i].waiter)
+            state_put_u64(s, gid[i].waiter ? directory_waited(gid[i].waiter)
                                            : gid[i].waited);
         }
     }
@@ -323,7 +313,6 @@ int gids_claim(struct vm *vm)
 {
     struct pvrdma_gid gid[VERBS_GID_TBL_LEN];
     struct objects *v = &vm->objects;
-    uint64_t now = now_ns();
     unsigned n = 0;
     int err;
 
@@ -343,7 +332,7 @@ int gids_claim(struct vm *vm)
     datapath_addresses_changed(vm); /* what was granted may not have reached all */
     for (unsigned i = 0; i < VERBS_GID_TBL_LEN; i++) {
         if (v->gid[i].waiting) {
-            gid_wait(vm, i, now - MIN(now, v->gid[i].waited));
+            gid_wait(vm, i, v->gid[i].waited);
         }
     }
     return 0;

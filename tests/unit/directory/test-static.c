@@ -876,7 +876,7 @@ static void test_waits(void)
     bind_gid(1);
     asked(0, 1);
     expect("0+1 0+1"); /* all, and the answer */
-    directory_wait(&other, 3, &one, 1, granted);
+    directory_wait(&other, 3, &one, 0, granted);
     unbind(1);
     expect("0-1");
     asked(0, 1);
@@ -887,7 +887,7 @@ static void test_waits(void)
 
     directory_set_host("zeta");
     claimed(0, 2, 5);
-    directory_wait(&other, 3, &two, 1, granted);
+    directory_wait(&other, 3, &two, 0, granted);
     unclaimed(0, 2);
     expect("0?2");
     asked(0, 2);
