@@ -157,7 +157,7 @@ int device_add_vector(struct device *dev, const struct pvrdma_ext_cmd_vector *re
 }
 
 /* The guest knows the device as it is, or nothing is left that could run. */
-static void go_on(struct device *dev)
+void device_go_on(struct device *dev)
 {
     if (dev->stopped) {
         dev->stopped = false;
@@ -179,7 +179,7 @@ static void teardown(struct device *dev)
                     dev->vm->cfg->max_srq);
     memset(&dev->dsr, 0, sizeof(dev->dsr));
     dev->cmd_slot = dev->resp_slot = 0;
-    go_on(dev); /* do not stay paused for the next guest */
+    device_go_on(dev); /* do not stay paused for the next guest */
 }
 
 static uint32_t dsr_write(struct device *dev)
@@ -205,7 +205,7 @@ static uint32_t activate(struct device *dev)
     if (!dev->dsr_valid || !dev->bus_master) {
         return ENODEV;
     }
-    go_on(dev);
+    device_go_on(dev);
     dev->active = true;
     event_set_active(&dev->vm->guest.events, true, false);
     return 0;
@@ -355,11 +355,6 @@ void device_reset(struct device *dev)
     teardown(dev);
     dev->dsr_low = dev->dsr_high = 0;
     dev->err = dev->icr = dev->imr = 0;
-}
-
-void device_go_on(struct device *dev)
-{
-    go_on(dev);
 }
 
 /* ---- the state stream ---- */

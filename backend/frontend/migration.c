@@ -354,20 +354,22 @@ static int run(struct vfu_conn *c, struct migration *m)
 static int save(struct vfu_conn *c, struct migration *m)
 {
     gint64 since = g_get_monotonic_time();
+    uint64_t len;
 
     tcp_announce_over(c->vm);
     if (!directory_may_run(c->vm)) { /* nor may who begins from its state */
         failed(c->vm, "its addresses were taken over: it runs elsewhere");
         return EADDRINUSE;
     }
-    if (!take_room(m, vm_state_estimate(c->vm))) {
+    len = vm_state_estimate(c->vm);
+    if (!take_room(m, len)) {
         failed(c->vm, "%s", no_room);
         return ENOBUFS;
     }
     end_past(c->vm, m); /* who is begun from it cannot know */
     m->out = g_byte_array_new();
     m->read = 0;
-    m->saving = vm_state_estimate(c->vm);
+    m->saving = len;
     vm_save(c->vm, m->out);
     m->saving = 0;
     migration_came(m);
