@@ -27,7 +27,7 @@ class CmPair(Pair):
             try:
                 return self.run_once(template, timeout, server)
             except CommandFailed:
-                # perftest listens twice; who is faster than the second time fails.
+                # Asked too early (programs.TOO_EARLY); siw says it in other words.
                 if not left:
                     raise
         return None

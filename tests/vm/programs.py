@@ -15,9 +15,15 @@ from pvrdma_vm import VmError
 
 # What perftest complains of when it could not measure the clock.
 CLOCK_UNKNOWN = 'Correlation coefficient r^2'
-# What `rdma resource` says of a program that listens by the connection manager.  The kernel
-# says so a moment before it is true; whoever may be in that moment goes on meanwhile.
-LISTENS = "rdma resource show cm_id | grep -q 'state LISTEN.*:%d ' && sleep 0.02"
+# Does a program listen on this port by the connection manager?  The kernel says so a moment
+# before it is true; the program has left that moment once it waits for something.  One that
+# asks all the time (rstream) never waits, and gets a while.
+LISTENS = ("pid=$(rdma resource show cm_id | "
+           r"sed -n 's/.*state LISTEN.* pid \([0-9]*\) .*:%d .*/\1/p' | head -n 1) && "
+           "[ $pid ] && { grep -q '^State:.S' /proc/$pid/status || sleep 0.1; }")
+# perftest -R agrees by a first connection and then listens anew, while the client asks at once:
+# a client that is faster is refused, and perftest 4.5's next try ends it by a signal.
+TOO_EARLY = 'Event: RDMA_CM_EVENT_REJECTED; error: 8.'
 TRIES = 3
 # The last line of our own programs, which exit with 0 only then; they must have done something.
 NO_ERRORS = r'(?m)^[1-9]\d* (?:checks|messages, \d+ flushed), 0 errors$'
