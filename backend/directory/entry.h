@@ -45,6 +45,7 @@ struct entry {
     TAILQ_ENTRY(entry) of_peer;
     uint64_t asked_until;      /* ns: when route.asked changes by itself */
     uint32_t asker;            /* the id of the VM that asked first, or ASKER_NONE */
+    bool ask_later;            /* somebody waits for it, and there was no place to ask */
     TAILQ_ENTRY(entry) asking; /* all with the same route.asked, in order of that time */
 };
 
@@ -138,6 +139,8 @@ void remote_unbound(struct entry *e);
 void remote_held(struct entry *e);
 /* It is known now, or asked for anew. */
 void remote_not_asked(struct entry *e);
+/* Is it being asked for, or to be when there is place?  Asks if there is. */
+bool remote_is_asked(struct entry *e);
 /* The name of the host that has it, or NULL. */
 const char *remote_name(const struct entry *e);
 void remote_fini(void);

@@ -18,7 +18,8 @@
  * address costs one question in that time, however many datagrams are sent there.  Such
  * entries are bounded, those of a VM besides: the fewer places there are left the fewer
  * it may have (share()), so that guests that try addresses, however many, leave some to
- * others.
+ * others.  Whoever waits for an address (waiting.c) for which there is no place goes on
+ * waiting, and it is asked for when there is one.
  *
  * A link that is lost may be back in a moment, as if nothing had been: its daemon was
  * replaced.  After a restart of this one it is so with all of them, and nothing is known.
@@ -139,6 +140,7 @@ void remote_not_asked(struct entry *e)
 {
     uint8_t was = atomic_load(&e->route.asked);
 
+    e->ask_later = false;
     if (was == ROUTE_NOT_ASKED) {
         return;
     }
@@ -193,12 +195,14 @@ static gboolean sweep(gpointer unused)
 /* False: not now.  @most: how many @asker may have under way. */
 static bool ask_with(struct entry *e, uint32_t asker, unsigned most)
 {
+    e->ask_later = false;
     if (!engine || is_known(e) || atomic_load(&e->route.asked) != ROUTE_NOT_ASKED) {
         return true;
     }
     if (n_asked >= DIRECTORY_MAX_ASKED ||
         (asker != ASKER_NONE && vm_asked[asker] >= most)) {
         stats.too_many++;
+        e->ask_later = e->waiting != NULL;
         return false;
     }
     n_asked++;
@@ -218,6 +222,14 @@ static bool ask_with(struct entry *e, uint32_t asker, unsigned most)
 static bool ask(struct entry *e, uint32_t asker)
 {
     return ask_with(e, asker, share(DIRECTORY_MAX_ASKED, n_asked, DIRECTORY_VM_ASKED));
+}
+
+bool remote_is_asked(struct entry *e)
+{
+    if (e->ask_later && n_asked < DIRECTORY_MAX_ASKED) {
+        ask(e, ASKER_NONE);
+    }
+    return e->ask_later || atomic_load(&e->route.asked) == ROUTE_ASKED;
 }
 
 void route_ask(struct route *route, const struct vm *vm)

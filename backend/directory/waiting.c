@@ -7,7 +7,7 @@
  * the main loop's next turn gives it to the first who may have it by the rules of any
  * bind; so it has one holder at any time, and to wait gives no right but that.  While
  * other hosts are asked who has it (as they are when one that had it lets go, and when
- * this daemon has just begun) it is given to nobody.
+ * this daemon has just begun), or cannot be asked yet, it is given to nobody.
  *
  * Other hosts do not know of who waits, so each has its own order.  Of two that have
  * such VMs each asks the other before it gives the address to one.  So the later of them
@@ -49,11 +49,11 @@ struct waiting {
  * have something to send there.
  */
 #define LEAVE_NS 500000000u
-#define LEAVE_MS 20u
+#define LATER_MS 20u
 
 static TAILQ_HEAD(, waiting) due = TAILQ_HEAD_INITIALIZER(due);
 static unsigned n_due, n_waiting;
-static guint due_source, leave_source;
+static guint due_source, later_source;
 
 static void add_due(struct waiting *at)
 {
@@ -98,25 +98,20 @@ static void look_soon(void)
     }
 }
 
-/* Those that were left to other hosts may be due now. */
-static gboolean on_left(gpointer unused)
+static gboolean on_later(gpointer unused)
 {
-    leave_source = 0;
+    later_source = 0;
     look_soon();
     return G_SOURCE_REMOVE;
 }
 
-/* Not yet: it may become another host's. */
-static bool is_left(struct waiting *at)
+/* No event says when. */
+static void look_later(struct waiting *at)
 {
-    if (at->leave_until <= now_ns()) {
-        return false;
-    }
     add_due(at);
-    if (!leave_source) {
-        leave_source = g_timeout_add(LEAVE_MS, on_left, NULL);
+    if (!later_source) {
+        later_source = g_timeout_add(LATER_MS, on_later, NULL);
     }
-    return true;
 }
 
 /* To the first who may have it.  A VM whose addresses have moved has gone on elsewhere.
@@ -158,7 +153,13 @@ static void look(struct waiting *at)
     struct entry *e = at->entry;
 
     not_due(at);
-    if (atomic_load(&e->route.asked) != ROUTE_ASKED && !is_left(at)) {
+    if (remote_is_asked(e)) {
+        if (e->ask_later) {
+            look_later(at);
+        }
+    } else if (at->leave_until > now_ns()) {
+        look_later(at); /* it may become another host's */
+    } else {
         e->refs++;
         grant(e);
         route_put(&e->route);
@@ -290,8 +291,8 @@ void waiting_fini(void)
         g_source_remove(due_source);
         due_source = 0;
     }
-    if (leave_source) {
-        g_source_remove(leave_source);
-        leave_source = 0;
+    if (later_source) {
+        g_source_remove(later_source);
+        later_source = 0;
     }
 }

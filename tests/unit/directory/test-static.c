@@ -909,6 +909,55 @@ static void test_waits(void)
     end();
 }
 
+/* As many questions as there may be are under way: who waits is not told "nobody". */
+static void test_waits_full(void)
+{
+    struct route *r[DIRECTORY_MAX_ASKED];
+    struct pvrdma_gid two = make_gid(2), first;
+    unsigned was = grants;
+
+    begin(1);
+    claimed(0, 2, 5);
+    directory_wait(&vm, 3, &two, 0, granted);
+    for (unsigned i = 0; i < DIRECTORY_MAX_ASKED; i++) {
+        struct pvrdma_gid gid = make_gid(3);
+
+        gid.raw[8] = (uint8_t)(i >> 8);
+        gid.raw[9] = (uint8_t)i;
+        first = i ? first : gid;
+        r[i] = route_get("blue", &gid);
+        route_ask(r[i], NULL);
+    }
+    g_string_truncate(sent, 0);
+    unclaimed(0, 2);
+    turn(50);
+    expect("");
+    g_assert_cmpuint(grants, ==, was);
+    static_unclaimed(PEER(0), "blue", &first);
+    while (r[0]->asked != ROUTE_NOT_ASKED) {
+        turn(1); /* which is believed for a second */
+    }
+    while (!sent->len) {
+        turn(1);
+    }
+    expect("0?2");
+    g_assert_cmpuint(grants, ==, was);
+    claimed(0, 2, 6);
+    turn(50);
+    g_assert_cmpuint(grants, ==, was);
+    unclaimed(0, 2);
+    expect("0?2");
+    unclaimed(0, 2);
+    turn(5);
+    g_assert_cmpuint(grants, ==, was + 1);
+    directory_unbind(&vm, &two);
+    for (unsigned i = 0; i < DIRECTORY_MAX_ASKED; i++) {
+        route_put(r[i]);
+    }
+    g_string_truncate(sent, 0);
+    end();
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
@@ -933,5 +982,6 @@ int main(int argc, char **argv)
     g_test_add_func("/static/again", test_again);
     g_test_add_func("/static/both", test_both);
     g_test_add_func("/static/waits", test_waits);
+    g_test_add_func("/static/waits-full", test_waits_full);
     return g_test_run();
 }
