@@ -47,6 +47,7 @@
 #include "directory/directory.h"
 #include "guest/pagelist.h"
 #include "transport/tcp/tcp.h"
+#include "verbs/verbs.h"
 #include "vm.h"
 
 /* How long the peers of a source that has left wait for its new place. */
@@ -464,6 +465,7 @@ static int end_load(struct vfu_conn *c, struct migration *m)
         g_error_free(err);
         return EBADMSG;
     }
+    gids_wait_anew(vm); /* it came by the VMM, which could say anything */
     m->loaded = true;
     not_run = m->saved && datapath_stopped_clock(vm) == m->clock;
     was = memcmp(m->former, vm->owner, sizeof(m->former)) == 0;

@@ -231,7 +231,7 @@ void gids_save(struct vm *vm, struct state_out *s)
     }
 }
 
-/* Each with the time that it has waited, which gives it its place among others. */
+/* Each with the time that it has waited: its place among others when daemons change. */
 void gids_waiting_save(struct vm *vm, struct state_out *s)
 {
     const struct gid_entry *gid = vm->objects.gid;
@@ -285,6 +285,13 @@ void gids_waiting_load(struct vm *vm, struct state_in *s)
         if (entry) {
             entry->waited = waited;
         }
+    }
+}
+
+void gids_wait_anew(struct vm *vm)
+{
+    for (unsigned i = 0; i < VERBS_GID_TBL_LEN; i++) {
+        vm->objects.gid[i].waited = 0;
     }
 }
 

@@ -89,6 +89,8 @@ void link_save(struct vm *vm, struct state_out *s);
 void link_load(struct vm *vm, struct state_in *s);
 void gids_waiting_save(struct vm *vm, struct state_out *s);
 void gids_waiting_load(struct vm *vm, struct state_in *s);
+/* What it says of how long they have waited is not believed: behind who waits here. */
+void gids_wait_anew(struct vm *vm);
 void cqs_save(struct vm *vm, struct state_out *s);
 void cqs_load(struct vm *vm, struct state_in *s);
 void srqs_save(struct vm *vm, struct state_out *s);

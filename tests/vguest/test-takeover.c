@@ -274,17 +274,24 @@ static void test_restart(gconstpointer two)
     end();
 }
 
-/* The guest that waits moves, and waits where it is. */
+/*
+ * The guest that waits moves, and waits where it is: behind who waits there, as its VMM
+ * could say that it has waited for any time.
+ */
 static void test_move(gconstpointer two)
 {
     begin(two);
     open_sides();
     contend();
+    g_assert_cmpint(vg_bind_gid(s[3].g, OWN, &vip), ==, 0);
     vg_move(s[2].g, home(2), 4, VG_MOVE_PLAIN);
     g_assert_false(waits(home(2), 2, NULL));
     g_assert_true(waits(home(2), 4, NULL));
     write_once(&s[0], &s[1], 10);
     g_assert_cmpint(vg_unbind_gid(s[1].g, OWN, &vip), ==, 0);
+    wait_granted(home(2), 3);
+    g_assert_true(waits(home(2), 4, "VM vm3 has it"));
+    g_assert_cmpint(vg_unbind_gid(s[3].g, OWN, &vip), ==, 0);
     wait_granted(home(2), 4);
     join(&s[3], &s[2], 18);
     write_once(&s[3], &s[2], 70);
