@@ -11,9 +11,9 @@
 #include <fcntl.h>
 #include <glib.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "../stillclock.h"
 #include "testdev.h"
 #include "transport/tcp/setup.h"
 #include "transport/tcp/tcp.h"
@@ -24,6 +24,8 @@
 #define LATE_TURNS 50u
 #define FOLLOW_US  400u
 #define MANY       8u
+/* What is late is waited for for a second: it does not pass in as many readings. */
+#define STEP_NS 1000000u
 
 struct dev {
     struct testdev *td;
@@ -39,11 +41,8 @@ static struct conn *bound; /* whom its TAKEs are for */
 static struct peer_take said;
 static struct peer_taken answered;
 static unsigned n_said, n_answered, n_followed;
-static bool slow;              /* conn_follow() */
-static _Atomic uint64_t ahead; /* ns, of the clock */
+static bool slow; /* conn_follow() */
 
-int __wrap_clock_gettime(clockid_t clock, struct timespec *ts);
-int __real_clock_gettime(clockid_t clock, struct timespec *ts);
 bool __wrap_setup_peer_of(const struct conn *c, struct peer **p);
 bool __real_setup_peer_of(const struct conn *c, struct peer **p);
 bool __wrap_follow_is_there(const struct conn *c);
@@ -54,14 +53,6 @@ bool __wrap_peer_send_take(struct peer *to, const struct peer_take *t);
 bool __wrap_peer_send_taken(struct peer *to, const struct peer_taken *t);
 void __wrap_conn_follow(struct conn *c);
 void __real_conn_follow(struct conn *c);
-
-int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
-{
-    int err = __real_clock_gettime(clock, ts);
-
-    ts->tv_sec += (time_t)(atomic_load(&ahead) / 1000000000u);
-    return err;
-}
 
 bool __wrap_setup_peer_of(const struct conn *c, struct peer **p)
 {
@@ -278,6 +269,7 @@ static void begin(void)
     GError *err = NULL;
 
     log_set_level(LOG_LVL_ERROR);
+    stillclock_begin(STEP_NS);
     testdev_start();
     tcp_open(true, &err);
     g_assert_no_error(err);
@@ -474,7 +466,7 @@ static void test_take(gconstpointer arg)
     is_late(c, OWED_TAKEN);
     g_assert_false(c->is_up);
     if (how == TAKE_LATE) {
-        ahead += 2000000000u;
+        stillclock_pass(2 * STILLCLOCK_S);
         REACH(is_closed(fd));
         g_assert_false(c->owed & OWED_TAKEN);
         g_assert_null(atomic_load(&c->taking));
@@ -531,7 +523,7 @@ static void test_attach(void)
         is_late_by_either(c, OWED_ATTACH);
         g_assert_cmpuint(n_answered, ==, !late);
         if (late) {
-            ahead += 2000000000u;
+            stillclock_pass(2 * STILLCLOCK_S);
             REACH(is_closed(fd));
             g_assert_cmpint(answered.answer.result, ==, PEER_BIND_NOT_YET);
             g_assert_null(c->attaching);
