@@ -301,19 +301,24 @@ static struct vm *longest(const GPtrArray *frozen)
 }
 
 /*
- * Streams are given up where they are too long together, the longest first: their VMs go
- * on where they are, and nobody else's restart fails for them.
+ * All that come along stand still.  Streams are given up where they are too long
+ * together, the longest first: their VMs go on where they are, and nobody else's restart
+ * fails for them.  From here on it can fail for a fault of just now or the kernel's
+ * refusal.
  */
-static uint64_t shed_streams(const GPtrArray *frozen, uint64_t streams)
+static void shed_streams(const GPtrArray *frozen)
 {
+    uint64_t streams = 0;
     struct vm *vm;
 
+    for (guint i = 0; i < frozen->len; i++) {
+        streams += migration_stream_bytes(frozen->pdata[i]);
+    }
     while (streams > restart_max_streams && (vm = longest(frozen))) {
         streams -= migration_stream_bytes(vm);
         migration_give_up(vm,
                           "the daemon is replaced, and its state is too long for that");
     }
-    return streams;
 }
 
 /* By its serial number, as it may go while we wait. */
@@ -346,8 +351,7 @@ static void leave_out(struct vm *vm, const char *why)
  * (@out) are left out if they cannot be handed over.  False: one of them cannot, with
  * errp.
  */
-static bool take_all(GArray *late, GPtrArray *frozen, bool out, uint64_t *streams,
-                     GError **errp)
+static bool take_all(GArray *late, GPtrArray *frozen, bool out, GError **errp)
 {
     for (guint i = 0; i < late->len;) {
         struct vm *vm = find(g_array_index(late, uint64_t, i));
@@ -364,11 +368,9 @@ static bool take_all(GArray *late, GPtrArray *frozen, bool out, uint64_t *stream
         coro_lock(&vm->ops);
         frontend_freeze(vm); /* what came of its last message, too */
         g_ptr_array_add(frozen, vm);
-        *streams = shed_streams(frozen, *streams + migration_stream_bytes(vm));
         why = cannot_go(vm);
         if (why && out) {
             leave_out(vm, why);
-            *streams -= MIN(*streams, migration_stream_bytes(vm));
             g_ptr_array_remove(frozen, vm);
             coro_unlock(&vm->ops);
         } else if (why) {
@@ -398,10 +400,9 @@ static void leave_all_out(GArray *late)
 static bool stand_still(GArray *late, GPtrArray *frozen, bool out, GError **errp)
 {
     gint64 until = g_get_monotonic_time() + REST_US;
-    uint64_t streams = 0;
 
     freeze(late);
-    while (take_all(late, frozen, out, &streams, errp)) {
+    while (take_all(late, frozen, out, errp)) {
         if (late->len && out && g_get_monotonic_time() >= until) {
             leave_all_out(late);
         }
@@ -608,6 +609,9 @@ bool restart_freeze_all(GPtrArray *frozen, bool all, gint64 *since, GError **err
         g_array_set_size(late, 0);
         *since = g_get_monotonic_time();
         still = stand_still(late, frozen, out, &err);
+        if (still) {
+            shed_streams(frozen); /* before anybody's data path waits for that */
+        }
         if (still && pause_all(frozen, out)) {
             claims_be_heard();
             return true;
