@@ -433,7 +433,7 @@ int64_t vgt_restart(const struct vg_daemon *d)
     JsonNode *node;
     int64_t us;
 
-    if (vg_ctl(d, &text, "--json restart") != 0) {
+    if (vg_ctl(d, &text, "--json --timeout=%d restart", VGT_WAIT_MS / 1000) != 0) {
         g_error("not restarted: %s", text);
     }
     node = json_from_string(text, NULL);
