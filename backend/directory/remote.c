@@ -763,6 +763,7 @@ static void look_elsewhere(struct claimant *c, struct entry *e)
     e->contested |= e->refs > 0;
     if (atomic_load(&e->route.asked) == ROUTE_NOT_ASKED &&
         n_asked >= DIRECTORY_MAX_ASKED) {
+        e->ask_later = e->waiting != NULL; /* it is anybody's, but somebody may have it */
         return;
     }
     remote_not_contested(e);

@@ -909,45 +909,58 @@ static void test_waits(void)
     end();
 }
 
-/* As many questions as there may be are under way: who waits is not told "nobody". */
-static void test_waits_full(void)
+/*
+ * As many questions as there may be are under way: who waits is not told "nobody", also
+ * if the host that had it has gone, but asks when there is place.
+ */
+static void test_waits_full(gconstpointer how)
 {
+    bool away = GPOINTER_TO_UINT(how);
     struct route *r[DIRECTORY_MAX_ASKED];
-    struct pvrdma_gid two = make_gid(2), first;
+    struct pvrdma_gid two = make_gid(2), first = make_gid(3);
+    struct claim c = {{5, 0}, 1};
     unsigned was = grants;
 
-    begin(1);
-    claimed(0, 2, 5);
+    begin(2);
+    static_claimed(PEER(0), "blue", &two, &c, away ? 60000000000 : 0);
     directory_wait(&vm, 3, &two, 0, granted);
     for (unsigned i = 0; i < DIRECTORY_MAX_ASKED; i++) {
-        struct pvrdma_gid gid = make_gid(3);
+        struct pvrdma_gid gid = first;
 
         gid.raw[8] = (uint8_t)(i >> 8);
         gid.raw[9] = (uint8_t)i;
-        first = i ? first : gid;
         r[i] = route_get("blue", &gid);
         route_ask(r[i], NULL);
     }
     g_string_truncate(sent, 0);
-    unclaimed(0, 2);
+    static_unclaimed(PEER(0), "blue", &first);
+    if (away) {
+        static_peer_down(PEER(0));
+        static_peer_away(PEER(0));
+    } else {
+        unclaimed(0, 2);
+    }
     turn(50);
     expect("");
     g_assert_cmpuint(grants, ==, was);
-    static_unclaimed(PEER(0), "blue", &first);
-    while (r[0]->asked != ROUTE_NOT_ASKED) {
-        turn(1); /* which is believed for a second */
-    }
+    static_unclaimed(PEER(1), "blue", &first);
     while (!sent->len) {
-        turn(1);
+        turn(1); /* that nobody has that one is believed for a second */
     }
-    expect("0?2");
+    g_assert_cmpuint(r[0]->asked, ==, ROUTE_NOT_ASKED);
+    if (away) {
+        expect("1?2");
+    } else {
+        expect_asks(2, 2);
+    }
     g_assert_cmpuint(grants, ==, was);
-    claimed(0, 2, 6);
+    claimed(1, 2, 6);
     turn(50);
     g_assert_cmpuint(grants, ==, was);
+    unclaimed(1, 2);
+    g_string_truncate(sent, 0);
     unclaimed(0, 2);
-    expect("0?2");
-    unclaimed(0, 2);
+    unclaimed(1, 2);
     turn(5);
     g_assert_cmpuint(grants, ==, was + 1);
     directory_unbind(&vm, &two);
@@ -982,6 +995,7 @@ int main(int argc, char **argv)
     g_test_add_func("/static/again", test_again);
     g_test_add_func("/static/both", test_both);
     g_test_add_func("/static/waits", test_waits);
-    g_test_add_func("/static/waits-full", test_waits_full);
+    g_test_add_data_func("/static/waits-full", NULL, test_waits_full);
+    g_test_add_data_func("/static/waits-full-away", GUINT_TO_POINTER(1), test_waits_full);
     return g_test_run();
 }
