@@ -34,8 +34,8 @@ MESSAGE = 65536
 # Where a guest is, by host, and how it reaches the peer, which is on the first.
 PATHS = (0, 'copy'), (1, 'tcp')
 PEER, STREAMS, COUNTS = 'vm1', 'vm2', 'vm3'
-STREAM = 'exec ib_write_bw -d %s -x %d -p 18800 -F --run_infinitely -s ' + str(MESSAGE)
-COUNT = 'exec countcheck -d %s -g %d -p 18801'
+STREAM = 'exec ib_write_bw -d {dev} -p 18800 -F --run_infinitely -s ' + str(MESSAGE)
+COUNT = 'exec countcheck -d {dev} -g {gid} -p 18801'
 # Parts of the blackout: what the daemons of the source and of the target say.
 SOURCE_PARTS, TARGET_PARTS = ('quiesce_us', 'save_us'), ('load_us', 'resume_us')
 
@@ -48,7 +48,7 @@ class Mover:
         self.guest = guest
         self.name = guest.name
         self.seen = None  # (time, messages) of the last line
-        lines = [command % (device, one.gid_index(device, one.ip('pvrdma')))
+        lines = [command.format(dev=device, gid=one.gid_index(device, one.ip('pvrdma')))
                  for one, device in zip((peer, guest), devices)]
         self.jobs = [peer.spawn(lines[0], 600)]
         peer.wait_listen(port, self.jobs[0])

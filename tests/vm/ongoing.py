@@ -144,7 +144,7 @@ class Perftest(Ongoing):
     both = True
 
     def __init__(self, program, *args):
-        self.server = program + ' -d {dev} -x {gid} -p {port} -F -s 65536 -D %d' % LIMIT
+        self.server = program + ' -d {dev} -p {port} -F -s 65536 -D %d' % LIMIT
         self.client = self.server + ' {ip}'
         super().__init__(*args)
 

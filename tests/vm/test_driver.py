@@ -184,7 +184,7 @@ class OwnDriverTest(test_provider.Programs, test_provider.ProviderCase):
         self.assertEqual(log_problems(guest), [])
 
     def test_statistic(self):
-        template = 'ib_write_bw -d {dev} -x {gid} -p {port} -F -s 65536 -n 100'
+        template = 'ib_write_bw -d {dev} -p {port} -F -s 65536 -n 100'
         before = [self.counters(guest) for guest in self.guests]
         for job in self.start(template, ('', '')):
             job.wait(check=True)
@@ -198,7 +198,7 @@ class OwnDriverTest(test_provider.Programs, test_provider.ProviderCase):
             after[1]['tx_messages'] - before[1]['tx_messages'], 100)
 
     def test_resources(self):
-        template = 'ib_write_bw -d {dev} -x {gid} -p {port} -F -n 1000000 -q 3'
+        template = 'ib_write_bw -d {dev} -p {port} -F -n 1000000 -q 3'
         jobs = self.start(template, ('', 'ours '))
         try:
             for guest in self.guests:
@@ -319,8 +319,7 @@ class DriverCase(fixture.PrivateTest):
             for job in self.start(template, names):
                 job.wait(check=True)
 
-    def traffic(self, template='ib_write_bw -d {dev} -x {gid} -p {port} -F '
-                '-n 100000000'):
+    def traffic(self, template='ib_write_bw -d {dev} -p {port} -F -n 100000000'):
         """Traffic that does not end by itself and runs now."""
         jobs = self.start(template, (DEVICE, DEVICE))
         for guest in self.guests:
@@ -395,8 +394,8 @@ class SmpTest(DriverCase):
         # At the same time: one program for each CPU.
         jobs = []
         for _ in range(4):
-            jobs += self.start('ib_send_bw -d {dev} -x {gid} -p {port} -F '
-                               '-s 1024 -n 500 -e', (DEVICE, DEVICE))
+            jobs += self.start('ib_send_bw -d {dev} -p {port} -F -s 1024 -n 500 -e',
+                               (DEVICE, DEVICE))
         for job in jobs:
             job.wait(check=True)
         self.finish()
@@ -430,7 +429,7 @@ class SmpTest(DriverCase):
         for vector in range(4):
             before = [self.completions(guest) for guest in self.guests]
             for job in self.start(
-                    'ib_send_lat -d {dev} -x {gid} -p {port} -F -n 200 -e -X %d'
+                    'ib_send_lat -d {dev} -p {port} -F -n 200 -e -X %d'
                     % vector, (DEVICE, DEVICE)):
                 job.wait(check=True)
             for guest, old in zip(self.guests, before):
@@ -450,8 +449,7 @@ class SmpTest(DriverCase):
             for vector in ('cq', 'cq1', 'cq2', 'cq3'):
                 self.assertGreater(vm['interrupts'][vector], 50)
         # More vectors than there are: refused, and no harm done.
-        jobs = self.start('ib_send_lat -d {dev} -x {gid} -p {port} -F -n 5 -e '
-                          '-X 4', (DEVICE, DEVICE))
+        jobs = self.start('ib_send_lat -d {dev} -p {port} -F -n 5 -e -X 4', (DEVICE, DEVICE))
         self.assertEqual([job.wait(60).ok for job in jobs], [False, False])
         self.works()
         self.finish()
@@ -509,8 +507,7 @@ class RobustTest(DriverCase):
         self.boot()
         guest = self.guests[0]
         for events in ('', ' -e'):
-            jobs = self.traffic('ib_send_bw -d {dev} -x {gid} -p {port} -F '
-                                '-n 100000000' + events)
+            jobs = self.traffic('ib_send_bw -d {dev} -p {port} -F -n 100000000' + events)
             opened = self.gone(guest)
             guest.run('rmmod pvrdma', 60)
             self.assertEqual(guest.run('ls /sys/class/infiniband').out, '')

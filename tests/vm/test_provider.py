@@ -384,7 +384,7 @@ class Programs:
         """kill -9 in the middle of traffic: all objects go, and the device can be
         used after."""
         before = self.objects()
-        template = 'ib_write_bw -d {dev} -x {gid} -p {port} -F -n 1000000 -q 4'
+        template = 'ib_write_bw -d {dev} -p {port} -F -n 1000000 -q 4'
         sent = self.daemon.counters('datapath', 'tx_messages')
         jobs = self.start(template, ('ours ', 'ours '))
         wait_until(lambda: max(self.daemon.counters(
@@ -565,10 +565,10 @@ class SleepingWorkerTest(OurDriverCase):
                 jobs += self.start(
                     'ibv_rc_pingpong -c %s-d {dev} -g {gid} -p {port} '
                     '-s 256 -n 6000' % events, (prefix, prefix))
-        jobs += self.start('ib_send_lat -d {dev} -x {gid} -p {port} -F -e '
-                           '-s 8 -n 3000', ('ours ', 'ours '))
-        jobs += self.start('ib_send_bw -d {dev} -x {gid} -p {port} -F -e '
-                           '-s 4096 -n 3000 -q 4', ('ours ', 'ours '))
+        jobs += self.start('ib_send_lat -d {dev} -p {port} -F -e -s 8 -n 3000',
+                           ('ours ', 'ours '))
+        jobs += self.start('ib_send_bw -d {dev} -p {port} -F -e -s 4096 -n 3000 -q 4',
+                           ('ours ', 'ours '))
         for job in jobs:
             job.wait(check=True)
 

@@ -66,8 +66,8 @@ class StatisticTest(DriverCase):
     def test_bound(self):
         self.boot()
         server, client = self.guests
-        self.jobs = self.traffic('ib_write_bw -d {dev} -x {gid} -p {port} -F '
-                                 '-s 4096 -q 3 -n 100000000')
+        self.jobs = self.traffic('ib_write_bw -d {dev} -p {port} -F -s 4096 -q 3 '
+                                 '-n 100000000')
         numbers = [qp['lqpn'] for qp in self.qps(client)]
         self.assertEqual(len(numbers), 3)
         self.assertEqual(self.counters(client), {})
@@ -124,8 +124,8 @@ class StatisticTest(DriverCase):
         self.assertEqual(self.rdma(client, 'statistic qp mode')[0]['mode'],
                          'qp auto off')
         client.run('rdma statistic qp set link %s auto type,pid on' % LINK)
-        self.jobs = self.traffic('ib_write_bw -d {dev} -x {gid} -p {port} -F '
-                                 '-s 4096 -q 2 -n 100000000')
+        self.jobs = self.traffic('ib_write_bw -d {dev} -p {port} -F -s 4096 -q 2 '
+                                 '-n 100000000')
         entry, = self.counters(client).values()
         self.assertEqual(sorted(entry['lqpn']),
                          sorted(qp['lqpn'] for qp in self.qps(client)))
