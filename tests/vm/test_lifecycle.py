@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Guests and daemon come and go: by -9, by mistake in the command line."""
+"""Guests and daemon come and go: by -9, by mistake in the command line; a guest sleeps."""
 
 import os
 import signal
@@ -7,8 +7,11 @@ import subprocess
 import time
 
 import fixture
+import ongoing
+import parts
+from kernellog import log_problems
 from programs import Pair, pingpong
-from pvrdma_vm import Daemon, Guest, Link, VmError, start_guests
+from pvrdma_vm import Daemon, Guest, Link, VmError, end_well, start_guests
 
 ROUNDS = 2
 PORT_STATE = 'cat /sys/class/infiniband/vmw_pvrdma0/ports/1/state'
@@ -235,3 +238,38 @@ class StartErrorTest(fixture.PrivateTest):
         self.assertIn('PORT_ACTIVE', first.run('ibv_devinfo').out)
         first.powerdown()
         daemon.check()
+
+
+@fixture.shard('driver')
+class IdleSleepTest(fixture.PrivateTest):
+    """A guest suspended to idle (`echo freeze > /sys/power/state`) under the in-tree driver,
+    which takes no part in that: the kernel switches bus mastering off, and on again."""
+
+    def test_stock(self):
+        daemon = Daemon(self.session, ['vm1', 'vm2'])
+        guests = start_guests(self.session, daemon, virtio=False)
+        for guest in guests:
+            guest.load_pvrdma()
+        sleeper = guests[1]
+        # The key of this keyboard wakes.
+        sleeper.run('echo enabled > /sys/devices/platform/i8042/serio0/power/wakeup')
+        for _ in range(ROUNDS):
+            counting = ongoing.Counting(
+                [ongoing.end_of(guest, parts.STOCK_DEVICE) for guest in guests], [daemon])
+            counting.more()
+            sleep = sleeper.spawn('dmesg -c >/dev/null; until echo freeze > /sys/power/state; '
+                                  'do sleep 1; done; dmesg', 120)
+            end = time.monotonic() + 120
+            while not sleep.done:
+                self.assertLess(time.monotonic(), end, 'it sleeps on')
+                time.sleep(1)
+                sleeper.qmp('send-key', keys=[{'type': 'qcode', 'data': 'shift'}])
+            self.assertTrue(sleep.wait().ok, sleep.describe())
+            self.assertIn('PM: suspend entry (s2idle)', sleep.out)
+            # Any command of any program will do.
+            sleeper.run('ibv_devinfo -d ' + parts.STOCK_DEVICE)
+            counting.more()
+            self.assertGreater(counting.end(), 0)
+        for guest in guests:
+            self.assertEqual(log_problems(guest), [])
+        end_well(guests, daemon)
