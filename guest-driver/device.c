@@ -292,6 +292,7 @@ const struct ib_device_ops pvrdma_dev_ops = {
 	.query_port = pvrdma_query_port,
 	.get_port_immutable = pvrdma_port_immutable,
 	.get_link_layer = pvrdma_link_layer,
+	.get_netdev = pvrdma_get_netdev,
 	.query_pkey = pvrdma_query_pkey,
 	.add_gid = pvrdma_add_gid,
 	.del_gid = pvrdma_del_gid,

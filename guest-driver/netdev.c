@@ -63,7 +63,30 @@ static void netdev_set(struct pvrdma_dev *dev, struct net_device *ndev)
 			    pci_name(dev->pdev));
 		WRITE_ONCE(dev->port.netdev_new, true);
 	}
-	dev->port.netdev = ndev;
+	WRITE_ONCE(dev->port.netdev, ndev);
+}
+
+/**
+ * pvrdma_get_netdev() - verb
+ * @ibdev: device
+ * @port: number of the port
+ *
+ * Linux 6.1's SMC and SMB server ask the driver, not ib_core as later ones, and find no
+ * adapter for an interface by themselves without this.  Callers need not hold RTNL: an
+ * interface that goes outlives those who read it before it was reported as gone.
+ *
+ * Return: the paired interface with a reference, or NULL.
+ */
+struct net_device *pvrdma_get_netdev(struct ib_device *ibdev, u32 port)
+{
+	struct net_device *ndev;
+
+	rcu_read_lock();
+	ndev = READ_ONCE(to_pvdev(ibdev)->port.netdev);
+	if (ndev)
+		dev_hold(ndev);
+	rcu_read_unlock();
+	return ndev;
 }
 
 static bool netdev_link(const struct net_device *ndev)

@@ -194,7 +194,8 @@ struct pvrdma_words {
  * @mac: hardware address of the paired NIC, if the device names one
  * @has_mac: it does
  * @nb: follows network interfaces
- * @netdev: the paired interface; protected by RTNL, reference held by ib_core
+ * @netdev: the paired interface; written under RTNL, read also under RCU, reference
+ *	held by ib_core
  * @link: it is up and has a carrier; written under RTNL
  * @netdev_new: @netdev was set since @work last ran
  * @work: finds the port's state and reports changes
@@ -665,6 +666,7 @@ int pvrdma_table_add(struct xarray *table, u32 handle, u32 limit, void *obj);
 int pvrdma_netdev_init_work(void);
 void pvrdma_netdev_end_work(void);
 void pvrdma_port_changed(struct pvrdma_dev *dev);
+struct net_device *pvrdma_get_netdev(struct ib_device *ibdev, u32 port);
 void pvrdma_netdev_init(struct pvrdma_dev *dev);
 int pvrdma_netdev_start(struct pvrdma_dev *dev);
 void pvrdma_netdev_stop(struct pvrdma_dev *dev);
