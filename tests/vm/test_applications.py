@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Applications that are no pair of commands: SMC-R.
+"""Applications that are no pair of commands: SMC-R, RDS.
 
 All are Debian's, and set nothing that their users would not; on our driver and provider and
 on the stock ones, where SMC-R falls back to TCP.
@@ -19,6 +19,8 @@ CONNECTIONS, BYTES = 3, 3000000
 # SMC over networks with routers (SMC-Rv2, all that a RoCE v2 device can) is among hosts that
 # have this in common.
 UEID = 'PVRDMA-TEST'
+# RDS: rounds of messages of all sizes.
+ROUNDS = 10
 
 
 def put(guest, name):
@@ -51,8 +53,23 @@ def smc(lab):
     return modes
 
 
+def rds(one, two):
+    """Messages of all sizes, there and back, one after the other."""
+    for guest in (one, two):
+        put(guest, 'rds-talk.py')
+        kusers.script(guest, 'modprobe rds_rdma')
+    port = next(_ports)
+    line = 'deb python3 /tmp/rds-talk.py %%s %%s %d %d' % (port, ROUNDS)
+    server = one.spawn(line % ('serve', one.ip('pvrdma')), 120)
+    server.wait_output('ready')
+    client = two.run(line % ('call', two.ip('pvrdma')) + ' ' + one.ip('pvrdma'), 120)
+    for job in (server.wait(check=True), client):
+        if not re.search(r'(?m)^[1-9]\d* messages right$', job.out):
+            raise VmError(job.describe())
+
+
 class Applications:
-    """@own parts, and how SMC's connections are."""
+    """In the order of their names; @own parts, and how SMC's connections are."""
 
     own, smc_mode = True, 'SMCR'
 
@@ -69,6 +86,11 @@ class Applications:
         self.assertGreaterEqual(self.carried() - before, size)
         for guest in self.guests:
             self.assertEqual(log_problems(guest), [])
+
+    def test_rds(self):
+        before = self.carried()
+        rds(*self.guests)
+        self.uses(ROUNDS << 16, before)
 
     def test_smc(self):
         before = self.carried()
