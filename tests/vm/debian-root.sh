@@ -34,7 +34,8 @@ provider=/usr/lib/x86_64-linux-gnu/libibverbs/libvmw_pvrdma-rdmav34.so
 packages=dkms,kmod,ibverbs-utils,ibverbs-providers,perftest,libc6-dev
 suite_packages=(python3-pyverbs rdma-core ibverbs-utils rdmacm-utils perftest qperf
     ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev nvme-cli fio
-    nfs-kernel-server nfs-common open-iscsi iproute2 procps e2fsprogs busybox-static)
+    nfs-kernel-server nfs-common open-iscsi iproute2 procps e2fsprogs busybox-static
+    libiscsi-bin qemu-utils qemu-block-extra)
 what=${2:-packages}
 suite=${3:-}
 

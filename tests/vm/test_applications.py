@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Applications that are no pair of commands: SMC-R, RDS.
+"""Applications that are no pair of commands: SMC-R, RDS, libiscsi.
 
 All are Debian's, and set nothing that their users would not; on our driver and provider and
 on the stock ones, where SMC-R falls back to TCP.
@@ -86,6 +86,39 @@ class Applications:
         self.assertGreaterEqual(self.carried() - before, size)
         for guest in self.guests:
             self.assertEqual(log_problems(guest), [])
+
+    def test_libiscsi(self):
+        """Its own programs, and QEMU's, which compare what was written by TCP: libiscsi cannot
+        write by iSER, nor read more than 512 KiB at once, on soft-RoCE neither."""
+        target, host = self.guests
+        address = target.ip('pvrdma')
+        urls = []
+        for transport in ('rdma', 'tcp'):
+            disk = kusers.Iscsi(transport)
+            disk.serve(target, address)
+            urls.append('%s://%s:%d/%s/0' % ('iser' if transport == 'rdma' else 'iscsi',
+                                             address, disk.port, disk.iqn))
+        before = self.carried()
+
+        def run(line):
+            # It waits one second for the answer to a login; one that it has left has to time
+            # out in LIO before the next one is answered.
+            for _ in range(5):
+                job = host.run('deb ' + line, 120, check=False)
+                if job.ok or 'revents is not POLLIN' not in job.err:
+                    break
+                host.run('sleep 16')
+            self.assertTrue(job.ok, job.describe())
+            return job.out
+        self.assertIn('Product:RAMDISK-MCP', run('iscsi-inq ' + urls[0]))
+        size = kusers.SIZE_MB << 20
+        self.assertIn('Total size:%d\n' % size, run('iscsi-readcapacity16 ' + urls[0]))
+        self.assertIn('finished.', run('iscsi-perf -t 2 -b 64 ' + urls[0]))
+        host.run('head -c %d /dev/urandom > /tmp/disk' % size)
+        run('qemu-img convert -n -f raw -O raw /tmp/disk ' + urls[1])
+        run('qemu-img dd -f raw -O raw bs=64k if=%s of=/tmp/back' % urls[0])
+        host.run('cmp /tmp/disk /tmp/back && rm /tmp/disk /tmp/back')
+        self.uses(size, before)
 
     def test_rds(self):
         before = self.carried()
