@@ -35,7 +35,7 @@ packages=dkms,kmod,ibverbs-utils,ibverbs-providers,perftest,libc6-dev
 suite_packages=(python3-pyverbs rdma-core ibverbs-utils rdmacm-utils perftest qperf
     ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev nvme-cli fio
     nfs-kernel-server nfs-common open-iscsi iproute2 procps e2fsprogs busybox-static
-    libiscsi-bin qemu-utils qemu-block-extra)
+    libiscsi-bin qemu-utils qemu-block-extra qemu-system-x86)
 what=${2:-packages}
 suite=${3:-}
 

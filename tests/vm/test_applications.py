@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Applications that are no pair of commands: SMC-R, RDS, libiscsi.
+"""Applications that are no pair of commands: SMC-R, RDS, libiscsi, and a QEMU in each of
+two guests whose VM moves from one to the other by RDMA.
 
 All are Debian's, and set nothing that their users would not; on our driver and provider and
 on the stock ones, where SMC-R falls back to TCP.
 """
 
+import contextlib
 import re
+import time
 
 import fixture
 import kusers
+import parts
 import suites
 from kernellog import log_problems
-from programs import _ports
+from programs import LISTENS, _ports
 from pvrdma_vm import REPO, VmError
 
 # Of SMC-R: connections at the same time, and bytes of each in each direction.
@@ -68,6 +72,81 @@ def rds(one, two):
             raise VmError(job.describe())
 
 
+class Inner:
+    """A QEMU in a guest, by its monitor, with the files that a VM of it is made of."""
+
+    # The VM counts all words of a segment up, one after the other: at any moment each is as
+    # the next one, or one ahead.  Nothing else is written, but by its firmware.
+    BOOT = bytes.fromhex('b80020' '8ec0' '31ff' '31c0' 'b90080' 'fc' 'f3ab'  # it is cleared
+                         '26ff05' '83c702' 'ebf8')
+    COUNTED, WORDS = 0x20000, 0x8000
+    FILLED, BYTES = 0x200000, 16 << 20
+
+    def __init__(self, guest, *options):
+        self.guest = guest
+        self.job = guest.spawn('deb qemu-system-x86_64 -m 32 -nodefaults -display none '
+                               '-monitor stdio -drive file=/tmp/boot,format=raw,if=ide '
+                               + ' '.join(options), 600, stdin=True)
+
+    @classmethod
+    def prepare(cls, guest):
+        """The disk that it boots, of both, and what the memory of the first is filled with."""
+        job = guest.spawn('cat >/tmp/boot; head -c %d /dev/urandom >/tmp/filled' % cls.BYTES,
+                          stdin=True)
+        job.stdin(cls.BOOT.ljust(510, b'\0') + b'\x55\xaa')
+        job.stdin(b'')
+        job.wait(check=True)
+
+    def say(self, line):
+        self.job.stdin(line.encode() + b'\n')
+
+    def until(self, line, answer, seconds=120):
+        """Ask until one of the answers has @answer in it."""
+        end = time.monotonic() + seconds * self.guest.patience
+        asked = len(self.job.out)
+        while not re.search(answer, self.job.out[asked:]):
+            if self.job.done or time.monotonic() > end:
+                raise VmError('no %r: %s' % (answer, self.job.describe()))
+            self.say(line)
+            time.sleep(0.5)
+
+    def memory(self, begin, size):
+        """A file of the Debian's with that of the VM's memory, which stands still."""
+        path = '/tmp/memory-%x' % begin
+        self.say('pmemsave %#x %#x "%s"' % (begin, size, path))
+        parts.wait_in_guest(self.guest, '[ "$(stat -c %%s %s 2>/dev/null)" = %d ]' % (
+            path, size), 'the memory', 60)
+        return path
+
+    def counted(self):
+        """How far it is: the last word's number."""
+        self.say('stop')
+        path = self.memory(self.COUNTED, 2 * self.WORDS)
+        out = self.guest.run('od -An -v -tu2 -w2 %s | uniq -c; rm %s' % (path, path)).out
+        self.say('cont')
+        runs = [tuple(map(int, line.split())) for line in out.splitlines()]
+        last = runs[-1][1]
+        if sum(count for count, _ in runs) != self.WORDS or \
+                [number - last for _, number in runs] not in ([0], [1, 0], [-65535, 0]):
+            raise VmError('the VM has not counted so: %s' % out)
+        return last
+
+    def begins(self, seconds=120):
+        """Wait until its firmware has started it, and it counts."""
+        end = time.monotonic() + seconds * self.guest.patience
+        while True:
+            with contextlib.suppress(VmError):
+                if self.counted():
+                    return self.counted()
+            if self.job.done or time.monotonic() > end:
+                raise VmError('the VM does not begin: ' + self.job.describe())
+            time.sleep(1)
+
+    def end(self):
+        self.say('quit')
+        self.job.wait(60, check=True)
+
+
 class Applications:
     """In the order of their names; @own parts, and how SMC's connections are."""
 
@@ -119,6 +198,32 @@ class Applications:
         run('qemu-img dd -f raw -O raw bs=64k if=%s of=/tmp/back' % urls[0])
         host.run('cmp /tmp/disk /tmp/back && rm /tmp/disk /tmp/back')
         self.uses(size, before)
+
+    def test_qemu_migrates(self):
+        """A VM that runs in a guest's QEMU, with its memory."""
+        target, source = self.guests
+        for guest in self.guests:
+            Inner.prepare(guest)
+        before = self.carried()
+        port = next(_ports)
+        uri = 'rdma:%s:%d' % (target.ip('pvrdma'), port)
+        new = Inner(target, '-incoming', uri)
+        parts.wait_in_guest(target, LISTENS % port, 'listener', 60)
+        old = Inner(source, '-device', 'loader,file=/tmp/filled,addr=%#x,force-raw=on' %
+                    Inner.FILLED)
+        left = old.begins()
+        old.say('migrate -d ' + uri)
+        old.until('info migrate', 'Migration status: completed')
+        new.until('info status', 'VM status: running')
+        came = new.counted()
+        path = new.memory(Inner.FILLED, Inner.BYTES)
+        self.assertEqual(target.run('sha256sum < ' + path).out,
+                         source.run('sha256sum < /tmp/filled').out)
+        self.assertGreater((came - left) % 65536, 0)
+        self.assertGreater((new.counted() - came) % 65536, 0)
+        for qemu in (old, new):
+            qemu.end()
+        self.uses(Inner.BYTES, before)
 
     def test_rds(self):
         before = self.carried()
