@@ -55,8 +55,8 @@ SHARDS = {
                    'vm'),
     'restarts': Shard('the daemon replaced in a row, by itself and by systemd',
                       GUESTS + ['packaging', 'tests/vguest'], 'vm'),
-    'users': Shard('connection manager, pyverbs on the stock parts, a wire that fails, siw',
-                   GUESTS, 'vm'),
+    'users': Shard('connection manager, pyverbs on the stock parts, SMC-R and other applications, '
+                   'a wire that fails, siw', GUESTS, 'vm'),
     'storage': Shard('NVMe, NFS and iSER for minutes', GUESTS, 'vm'),
     'demos': Shard('the demos, two adapters, network devices, statistics, events',
                    GUESTS + ['packaging', 'Makefile'], 'vm'),

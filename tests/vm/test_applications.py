@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Applications that are no pair of commands: SMC-R, RDS, libiscsi, and a QEMU in each of
-two guests whose VM moves from one to the other by RDMA.
+two guests whose VM moves from one to the other by RDMA; and programs where RDMA devices belong
+to network namespaces.
 
 All are Debian's, and set nothing that their users would not; on our driver and provider and
-on the stock ones, where SMC-R falls back to TCP.
+on the stock ones, where SMC-R falls back to TCP and no namespace gets the device.
 """
 
 import contextlib
 import re
+import shlex
 import time
 
 import fixture
@@ -15,14 +17,16 @@ import kusers
 import parts
 import suites
 from kernellog import log_problems
-from programs import LISTENS, _ports
-from pvrdma_vm import REPO, VmError
+from programs import LISTENS, _ports, check_pings
+from pvrdma_vm import REPO, Guest, VmError
 
 # Of SMC-R: connections at the same time, and bytes of each in each direction.
 CONNECTIONS, BYTES = 3, 3000000
 # SMC over networks with routers (SMC-Rv2, all that a RoCE v2 device can) is among hosts that
 # have this in common.
 UEID = 'PVRDMA-TEST'
+# In the namespaces' test, of a guest by its number.
+ADDRESS = '10.81.0.%d'
 # RDS: rounds of messages of all sizes.
 ROUNDS = 10
 
@@ -147,6 +151,41 @@ class Inner:
         self.job.wait(60, check=True)
 
 
+class Inside:
+    """The Debian of a guest, or one of its network namespaces, as a guest."""
+
+    gid_index, wait_listen = Guest.gid_index, Guest.wait_listen
+    # Guests have more than a Debian.
+    BEFORE = 'usleep() { busybox usleep "$1"; }; '
+
+    def __init__(self, guest, namespace=None):
+        self.agent, self.patience = guest.agent, guest.patience
+        self.name = '%s, namespace %s' % (guest.name, namespace)
+        self.address = ADDRESS % guest.number
+        self.within = 'deb ' + ('ip netns exec %s ' % namespace if namespace else '') + 'sh -c '
+
+    def run(self, command, timeout=60, check=True):
+        return self.spawn(command, timeout).wait(check=check)
+
+    def spawn(self, command, timeout=60):
+        return self.agent.spawn(self.within + shlex.quote(self.BEFORE + command), timeout)
+
+
+def connects(device, one, two):
+    """Messages by the GIDs of these Insides, and a connection made through the device."""
+    port = next(_ports)
+    template = 'ibv_rc_pingpong -c -s 4096 -n 200 -d %s -g %d -p %d %s'
+    server = one.spawn(template % (device, one.gid_index(device, one.address), port, ''))
+    one.wait_listen(port, server)
+    two.run(template % (device, two.gid_index(device, two.address), port, one.address))
+    server.wait(check=True)
+    port = next(_ports)
+    server = one.spawn('rping -s -v -a %s -p %d -C 5' % (one.address, port))
+    parts.wait_in_guest(one, LISTENS % port, 'listener')
+    client = two.run('rping -c -v -V -a %s -p %d -C 5' % (one.address, port))
+    check_pings(server.wait(check=True), client, 5)
+
+
 class Applications:
     """In the order of their names; @own parts, and how SMC's connections are."""
 
@@ -182,7 +221,7 @@ class Applications:
         def run(line):
             # It waits one second for the answer to a login; one that it has left has to time
             # out in LIO before the next one is answered.
-            for _ in range(5):
+            for _ in range(10):
                 job = host.run('deb ' + line, 120, check=False)
                 if job.ok or 'revents is not POLLIN' not in job.err:
                     break
@@ -238,7 +277,39 @@ class Applications:
 
 @fixture.shard('users')
 class OwnPartsTest(Applications, fixture.SessionTest):
-    pass
+    def test_namespaces(self):
+        """The second guest's device is in a network namespace, where all works, and nowhere
+        else; when that ends it is where it was."""
+        device = parts.OWN_DEVICE
+        peer, plain = [Inside(guest) for guest in self.guests]
+        own = self.guests[1].ip('pvrdma')
+        before = self.carried()
+        peer.run('ip addr add %s/24 dev vmx0' % peer.address)
+        # While there is no other namespace.
+        plain.run('rdma system set netns exclusive && ip netns add in && ip netns add out && '
+                  'ip link set vmx0 netns in && rdma dev set %s netns in' % device)
+        inside, outside = [Inside(self.guests[1], name) for name in ('in', 'out')]
+        inside.run('ip addr add %s/24 dev vmx0 && ip link set vmx0 up' % inside.address)
+        connects(device, inside, peer)
+        connects(device, peer, inside)
+        for other in outside, plain:
+            self.assertNotIn(device, other.run('ls /sys/class/infiniband; ibv_devices; '
+                                               'rdma dev').out)
+            # Who knows its file is refused.
+            done = other.run('for file in /dev/infiniband/uverbs*; do true <> $file; done',
+                             check=False)
+            self.assertIn('Operation not permitted', done.err, done.describe())
+        plain.run('ip netns del in')
+        parts.wait_in_guest(plain, '[ -e /sys/class/infiniband/%s ] && ip link set vmx0 up '
+                            '2>/dev/null' % device, 'the device and its interface')
+        plain.run('ip netns del out; ip addr add %s/24 dev vmx0; ip addr add %s/24 dev vmx0' % (
+            own, plain.address))
+        connects(device, plain, peer)
+        for end in plain, peer:
+            end.run('ip addr del %s/24 dev vmx0' % end.address)
+        plain.run('rdma system set netns shared')
+        self.guests[1].gid_index(device, own)
+        self.uses(3 * 2 * 200 * 4096, before)
 
 
 @fixture.shard('users')
@@ -246,3 +317,11 @@ class StockPartsTest(Applications, fixture.SessionTest):
     # SMC finds no adapter for the interface; told of it, it fails, for that driver says that a
     # queue pair in RESET has room for nothing.
     own, smc_mode = False, 'TCP'
+
+    def test_namespaces(self):
+        """That driver could not take a device away from its programs."""
+        guest = Inside(self.guests[1])
+        done = guest.run('rdma system set netns exclusive && ip netns add in && rdma dev set '
+                         '%s netns in' % parts.STOCK_DEVICE, check=False)
+        self.assertIn('Operation not supported', done.err, done.describe())
+        guest.run('ip netns del in && rdma system set netns shared')
