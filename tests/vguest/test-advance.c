@@ -10,7 +10,6 @@
 #include "fakestream.h"
 #include "migrate.h"
 
-#include <poll.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -626,50 +625,31 @@ static void test_bad_connections(void)
     end();
 }
 
-/* Host 0 calls the made-up one; @p is what it shows.  -1: host 1, which wants a link. */
-static int be_called_once(int listener, struct parking *p)
-{
-    struct pollfd in = {.fd = listener, .events = POLLIN};
-    uint8_t bytes[MPA_MAX_STARTUP];
-    struct mpa_frame request;
-    int fd;
-
-    g_assert_cmpint(poll(&in, 1, VGT_WAIT_MS), ==, 1);
-    fd = accept(listener, NULL, NULL);
-    g_assert_cmpint(fd, >=, 0);
-    if (recv(fd, bytes, PEER_MAGIC_LEN, MSG_PEEK | MSG_WAITALL) != PEER_MAGIC_LEN ||
-        memcmp(bytes, PEER_MAGIC, PEER_MAGIC_LEN) == 0) {
-        close(fd);
-        return -1;
-    }
-    g_assert_true(get_start(fd, MPA_REQUEST, bytes, &request));
-    g_assert_true(parking_get(request.data, request.data_len, p));
-    return fd;
-}
-
-static void let_in(int fd, const struct parking *p)
-{
-    uint8_t bytes[MPA_MAX_STARTUP];
-
-    put(fd, bytes, put_parking(MPA_REPLY, p, bytes));
-}
-
 /* Host 0 calls the made-up one @n times, in any order: @fd is by number. */
 static void be_called(int listener, const uint64_t token[2], int *fd, unsigned n)
 {
+    static uint8_t bytes[MPA_MAX_STARTUP];
+
     memset(fd, -1, n * sizeof(*fd));
     for (unsigned i = 0; i < n;) {
+        int one = accept(listener, NULL, NULL);
+        struct mpa_frame request;
         struct parking p;
-        int one = be_called_once(listener, &p);
 
-        if (one >= 0) {
-            g_assert_cmpmem(p.token, 16, token, 16);
-            g_assert_cmpuint(p.number, <, n);
-            g_assert_cmpint(fd[p.number], ==, -1);
-            fd[p.number] = one;
-            let_in(one, &p);
-            i++;
+        g_assert_cmpint(one, >=, 0);
+        if (recv(one, bytes, PEER_MAGIC_LEN, MSG_PEEK | MSG_WAITALL) != PEER_MAGIC_LEN ||
+            memcmp(bytes, PEER_MAGIC, PEER_MAGIC_LEN) == 0) {
+            close(one); /* host 1, which wants a link */
+            continue;
         }
+        g_assert_true(get_start(one, MPA_REQUEST, bytes, &request));
+        g_assert_true(parking_get(request.data, request.data_len, &p));
+        g_assert_cmpmem(p.token, 16, token, 16);
+        g_assert_cmpuint(p.number, <, n);
+        g_assert_cmpint(fd[p.number], ==, -1);
+        fd[p.number] = one;
+        put(one, bytes, put_parking(MPA_REPLY, &p, bytes));
+        i++;
     }
 }
 
@@ -732,68 +712,6 @@ static void test_liar(void)
     wait_parked(host[0], 2, 0);
     close(listener);
     vgt_traffic_run(&t, 20);
-    vgt_traffic_close(&t);
-    end();
-}
-
-/*
- * It does not let in those that come, and then does: what was not made is made again,
- * with other numbers; but not for ever.
- */
-static void test_again(void)
-{
-    enum { AT_A_TIME = 16, ROUNDS = 9, REFUSED = 10 };
-    struct pollfd in = {.events = POLLIN};
-    g_autoptr(GHashTable) numbers = g_hash_table_new(NULL, NULL);
-    struct vgt_traffic t;
-    struct vgt_opts o;
-    unsigned n = 0;
-    int fd[NQP];
-
-    begin_with(2, NULL);
-    o = between(0, 1);
-    vgt_traffic_open(&t, 1, 0, NQP, 4, 20000, &o);
-    link_up(FEATURES);
-    in.fd = listen_as(2);
-    announce(&t.s[1].g->gid, 91);
-    while (n < REFUSED + NQP) {
-        struct parking p;
-        int one = be_called_once(in.fd, &p);
-
-        if (one < 0) {
-            continue;
-        }
-        g_assert_cmpuint(p.token[0], ==, 91);
-        g_assert_true(g_hash_table_add(numbers, GUINT_TO_POINTER(p.number)));
-        if (n < REFUSED) {
-            close(one);
-        } else {
-            let_in(one, &p);
-            fd[n - REFUSED] = one;
-        }
-        n++;
-    }
-    wait_parked(host[0], 2, NQP);
-
-    announce(&t.s[1].g->gid, 92);
-    for (unsigned i = 0; i < NQP; i++) {
-        wait_closed(fd[i]);
-    }
-    n = 0;
-    do {
-        struct parking p;
-        int one = be_called_once(in.fd, &p);
-
-        if (one >= 0) {
-            g_assert_cmpuint(p.token[0], ==, 92);
-            close(one);
-            g_assert_cmpuint(++n, <=, ROUNDS * AT_A_TIME);
-        }
-    } while (n <= AT_A_TIME || poll(&in, 1, VGT_QUIET_MS(1000)) > 0);
-    g_assert_cmpint(host_peer_int(host[0], 2, "parked"), ==, 0);
-    vgt_traffic_run(&t, 20);
-    close(fake.fd);
-    close(in.fd);
     vgt_traffic_close(&t);
     end();
 }
@@ -982,7 +900,6 @@ int main(int argc, char **argv)
     g_test_add_func("/advance/any", test_any);
     g_test_add_func("/advance/bad-connections", test_bad_connections);
     g_test_add_func("/advance/liar", test_liar);
-    g_test_add_func("/advance/again", test_again);
     g_test_add_func("/advance/silent", test_silent);
     g_test_add_func("/advance/full", test_full);
     g_test_add_func("/advance/without", test_without);

@@ -12,9 +12,6 @@
  * have is not known yet.  A VM that may have any lists none.  Each peer gets a token
  * of its own for each address, and when its link comes up later, new ones.
  *
- * One that is not made, as either host stood still for too long, say, is made again with
- * another number; after the first the park rests for a while, TRIES times at most.
- *
  * An ANNOUNCE proves nothing, and changes nothing but that there are connections to who
  * says it: an address is where it was until it is claimed.
  *
@@ -27,7 +24,6 @@
 /* As many as a guest can have at a time. */
 #define ANNOUNCE_MAX VERBS_GID_TBL_LEN
 #define MAKE_MAX     16u
-#define TRIES        8u
 
 static GPtrArray *vms; /* that have announced theirs, and do not run yet */
 
@@ -151,30 +147,11 @@ void announce_made(struct parked *p, bool ok)
 
     h->making--;
     if (!ok) {
-        park_leave_queue(park); /* nor would the next ones be now */
+        park_leave_queue(park); /* nor would the next ones be */
         parked_free(p);
-        if (park->tries) {
-            park->wanted++;
-            park->resting = true;
-        }
         park_drop_empty(park);
     }
     announce_make(h);
-}
-
-static void queue(struct park *park)
-{
-    park->queued = true;
-    TAILQ_INSERT_TAIL(&park->host->to_make, park, make);
-}
-
-void announce_again(struct park *park)
-{
-    if (park->resting) {
-        park->resting = false;
-        park->tries -= MIN(park->tries, 1);
-        queue(park);
-    }
 }
 
 void announce_came(struct peer *from, const struct peer_announce *a)
@@ -190,8 +167,8 @@ void announce_came(struct peer *from, const struct peer_announce *a)
     park = n ? park_new(from, network, &a->gid, false, NULL, a->token) : NULL;
     if (park) {
         park->wanted = MIN(n, PARK_MAX_OF_PEER);
-        park->tries = TRIES;
-        queue(park);
+        park->queued = true;
+        TAILQ_INSERT_TAIL(&park->host->to_make, park, make);
     }
     announce_make(park_host(from));
 }

@@ -131,10 +131,9 @@ static gboolean look(gpointer unused)
 
     g_hash_table_iter_init(&i, by_token);
     while (g_hash_table_iter_next(&i, &p, NULL)) {
-        struct park *park = p;
+        const struct park *park = p;
 
         end_late_first(park, now);
-        announce_again(park);
         if (park->until && now >= park->until) {
             g_ptr_array_add(late, p);
         }
@@ -219,7 +218,7 @@ void park_drop(struct park *park)
 
 void park_drop_empty(struct park *park)
 {
-    if (!park->ours && TAILQ_EMPTY(&park->streams) && !park->queued && !park->resting) {
+    if (!park->ours && TAILQ_EMPTY(&park->streams) && !park->queued) {
         park_drop(park);
     }
 }
@@ -267,7 +266,6 @@ void park_begin_to_end(struct park *park)
         park->until = until;
     }
     park->wanted = park->made; /* who has none yet does not wait for one */
-    park->tries = 0;
 }
 
 void park_leave_vm(const void *vm)

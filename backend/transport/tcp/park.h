@@ -40,8 +40,6 @@ struct park {
     TAILQ_HEAD(parked_list, parked) streams; /* by number */
     unsigned wanted, made;                   /* those that we make are numbered from 0 */
     bool queued;                             /* in host->to_make */
-    bool resting;   /* one was not made: it is queued at the next look() */
-    unsigned tries; /* so often */
     TAILQ_ENTRY(park) make;
 };
 

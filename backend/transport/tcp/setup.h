@@ -109,8 +109,6 @@ void startup_cancel_parking(struct parked *p);
 bool announce_pay(struct park_host *h, uint64_t now);
 /* @p is there, or if not @ok, will not be: it is free then. */
 void announce_made(struct parked *p, bool ok);
-/* Of @park one was not made, a while ago: may it be now? */
-void announce_again(struct park *park);
 void announce_came(struct peer *from, const struct peer_announce *a);
 /* Go on making what @h wants. */
 void announce_make(struct park_host *h);
