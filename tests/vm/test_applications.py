@@ -104,7 +104,7 @@ class Inner:
     def say(self, line):
         self.job.stdin(line.encode() + b'\n')
 
-    def until(self, line, answer, seconds=120):
+    def until(self, line, answer, seconds=300):
         """Ask until one of the answers has @answer in it."""
         end = time.monotonic() + seconds * self.guest.patience
         asked = len(self.job.out)
@@ -135,7 +135,7 @@ class Inner:
             raise VmError('the VM has not counted so: %s' % out)
         return last
 
-    def begins(self, seconds=120):
+    def begins(self, seconds=300):
         """Wait until its firmware has started it, and it counts."""
         end = time.monotonic() + seconds * self.guest.patience
         while True:
@@ -223,7 +223,8 @@ class Applications:
             # out in LIO before the next one is answered.
             for _ in range(10):
                 job = host.run('deb ' + line, 120, check=False)
-                if job.ok or 'revents is not POLLIN' not in job.err:
+                if job.ok or not re.search('Login Failed|Failed to connect to LUN|'
+                                           'revents is not POLLIN', job.err):
                     break
                 host.run('sleep 16')
             self.assertTrue(job.ok, job.describe())
