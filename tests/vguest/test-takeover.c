@@ -359,7 +359,7 @@ static void test_three_hosts(void)
                                           .vm_keys = "addresses=any"};
     struct vg_daemon *h[HOSTS];
     struct vgt_side side[HOSTS];
-    unsigned holder = 0, next;
+    unsigned holder = 0, next = 0;
 
     hosts_start(h, HOSTS, &keys);
     vgt_daemon = h[0];
