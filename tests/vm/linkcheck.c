@@ -22,6 +22,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include "device.h"
 #include "options.h"
 
 #define MAX_PDS  65536u
@@ -62,19 +63,6 @@ static void *switcher(void *unused)
     return NULL;
 }
 
-static struct ibv_context *open_device(void)
-{
-    struct ibv_device **list = ibv_get_device_list(NULL);
-
-    for (struct ibv_device **d = list; d && *d; d++) {
-        if (o.device && strcmp(ibv_get_device_name(*d), o.device) == 0) {
-            return ibv_open_device(*d);
-        }
-    }
-    errno = ENODEV;
-    return NULL;
-}
-
 int main(int argc, char **argv)
 {
     static struct ibv_pd *pd[MAX_PDS];
@@ -88,9 +76,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: linkcheck -d DEVICE -n ROUNDS INTERFACE\n");
         return 2;
     }
-    ctx = open_device();
+    ctx = device_open(o.device);
     if (!ctx) {
-        die("device");
+        return 1;
     }
     while (n < MAX_PDS && (pd[n] = ibv_alloc_pd(ctx))) {
         n++;
