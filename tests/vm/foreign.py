@@ -24,6 +24,7 @@ import os
 import re
 
 import fabtests
+import parts
 from agent import AgentError, CommandFailed
 from programs import CLOCK_UNKNOWN, TRIES, parse_bw, parse_lat, parse_pingpong
 from pvrdma_vm import VmError
@@ -463,10 +464,7 @@ def prepare(guests, pairs):
     for guest in guests:
         for name, text in (('/debian/etc/hosts', hosts), ('/tmp/mpi-agent', MPI_AGENT),
                            ('/tmp/mpi-server.py', MPI_SERVER)):
-            job = guest.spawn('cat > ' + name, stdin=True)
-            job.stdin(text.encode())
-            job.stdin(b'')
-            job.wait(check=True)
+            parts.put_in_guest(guest, name, text.encode())
         guest.run('chmod 755 /tmp/mpi-agent')
         server = guest.spawn('deb python3 /tmp/mpi-server.py', 100000)
         guest.wait_listen(7000, server)

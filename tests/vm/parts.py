@@ -69,6 +69,14 @@ def wait_in_guest(guest, condition, what, seconds=20):
                                                       what, done.out))
 
 
+def put_in_guest(guest, path, data):
+    """A file in @guest, of these bytes."""
+    job = guest.spawn('cat > ' + path, stdin=True)
+    job.stdin(data)
+    job.stdin(b'')
+    job.wait(check=True)
+
+
 def use_own(guest):
     """Change from the stock parts, if these are in use, to ours."""
     guest.run('[ ! -e /sys/module/vmw_pvrdma ] || rmmod vmw_pvrdma')

@@ -34,10 +34,7 @@ ROUNDS = 10
 def put(guest, name):
     """The file @name of this folder into the Debian's /tmp."""
     with open('%s/tests/vm/%s' % (REPO, name), 'rb') as stream:
-        job = guest.spawn('cat > /tmp/' + name, stdin=True)
-        job.stdin(stream.read())
-        job.stdin(b'')
-        job.wait(check=True)
+        parts.put_in_guest(guest, '/tmp/' + name, stream.read())
 
 
 def smc(lab):
@@ -95,11 +92,8 @@ class Inner:
     @classmethod
     def prepare(cls, guest):
         """The disk that it boots, of both, and what the memory of the first is filled with."""
-        job = guest.spawn('cat >/tmp/boot; head -c %d /dev/urandom >/tmp/filled' % cls.BYTES,
-                          stdin=True)
-        job.stdin(cls.BOOT.ljust(510, b'\0') + b'\x55\xaa')
-        job.stdin(b'')
-        job.wait(check=True)
+        parts.put_in_guest(guest, '/tmp/boot', cls.BOOT.ljust(510, b'\0') + b'\x55\xaa')
+        guest.run('head -c %d /dev/urandom >/tmp/filled' % cls.BYTES)
 
     def say(self, line):
         self.job.stdin(line.encode() + b'\n')
