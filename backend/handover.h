@@ -18,7 +18,7 @@
  * Of all that is handed over; the device of each VM has its own.  A section that a daemon
  * cannot go on without, and that the one before did not write, needs another version.
  */
-#define HANDOVER_VERSION 2u
+#define HANDOVER_VERSION 1u
 
 /* ---- leaving ---- */
 

@@ -57,10 +57,10 @@ void vm_save(struct vm *vm, GByteArray *out);
 bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp);
 
 /*
- * What vm_load() reads, a line for each section (state_section_name()) and each feature
- * of the device; @required: only those that it cannot go on without, wherever it is.
+ * What vm_save() writes and vm_load() reads, a line for each section
+ * (state_section_name()) and each feature of the device.
  */
-void vm_state_sections(GString *text, bool required);
+void vm_state_sections(GString *text);
 
 /*
  * The guest is about to run here: its addresses become this VM's, unless they are

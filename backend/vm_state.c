@@ -8,8 +8,8 @@
  * again, and whoever sent it is told why.
  *
  * Parts are saved and loaded in the table's order: what refers to something comes after
- * it.  Each must be there once; optional ones may be missing.  docs/state-stream.md has
- * the fields.
+ * it.  Each must be there once; others only if they are optional, and those are passed
+ * over.  docs/state-stream.md has the fields.
  *
  * Main thread.
  */
@@ -105,9 +105,7 @@ static void owner_load(struct vm *vm, struct state_in *s)
     }
     vm->owner[0] = a;
     vm->owner[1] = b;
-    vm->generation = generation + 1;     /* it has moved */
-    memset(vm->key, 0, sizeof(vm->key)); /* an older daemon has none */
-    vm->keyless = true;
+    vm->generation = generation + 1; /* it has moved */
     vm->proved = 0;
 }
 
@@ -181,43 +179,37 @@ static void waiting_load(struct vm *vm, struct state_in *s)
 static const struct part {
     uint32_t tag;
     uint16_t version; /* the only one that is read */
-    uint16_t flags;
     const char *what;
     void (*save)(struct vm *vm, struct state_out *s);
     void (*load)(struct vm *vm, struct state_in *s);
-    bool (*is_saved)(const struct vm *vm); /* NULL: always */
 } parts[] = {
-    {STATE_TAG('C', 'A', 'P', 'S'), 1, 0, "limits", caps_save, caps_load},
-    {STATE_TAG('O', 'F', 'F', 'R'), 1, STATE_OPTIONAL, "offers", offers_save,
-     offers_load},
-    {STATE_TAG('O', 'W', 'N', 'R'), 1, 0, "owner", owner_save, owner_load},
-    {STATE_TAG('K', 'E', 'Y', ' '), 1, STATE_OPTIONAL, "key", key_save, key_load},
-    {STATE_TAG('D', 'E', 'V', 'C'), 1, 0, "device", part_device_save, part_device_load},
-    {STATE_TAG('R', 'I', 'N', 'G'), 1, 0, "event rings", events_save, events_load},
-    {STATE_TAG('S', 'T', 'A', 'T'), 1, 0, "statistics", datapath_save, datapath_load},
-    {STATE_TAG('C', 'T', 'X', 'T'), 1, 0, "contexts", contexts_save, contexts_load},
-    {STATE_TAG('P', 'D', ' ', ' '), 1, 0, "protection domains", pds_save, pds_load},
-    {STATE_TAG('M', 'R', ' ', ' '), 2, 0, "memory regions", mrs_save, mrs_load},
-    {STATE_TAG('G', 'I', 'D', 'S'), 1, 0, "GID table", gids_save, gids_load},
-    {STATE_TAG('G', 'I', 'D', 'W'), 1, STATE_OPTIONAL, "waiting GIDs", gids_waiting_save,
+    {STATE_TAG('C', 'A', 'P', 'S'), 1, "limits", caps_save, caps_load},
+    {STATE_TAG('O', 'F', 'F', 'R'), 1, "offers", offers_save, offers_load},
+    {STATE_TAG('O', 'W', 'N', 'R'), 1, "owner", owner_save, owner_load},
+    {STATE_TAG('K', 'E', 'Y', ' '), 1, "key", key_save, key_load},
+    {STATE_TAG('D', 'E', 'V', 'C'), 1, "device", part_device_save, part_device_load},
+    {STATE_TAG('R', 'I', 'N', 'G'), 1, "event rings", events_save, events_load},
+    {STATE_TAG('S', 'T', 'A', 'T'), 1, "statistics", datapath_save, datapath_load},
+    {STATE_TAG('C', 'T', 'X', 'T'), 1, "contexts", contexts_save, contexts_load},
+    {STATE_TAG('P', 'D', ' ', ' '), 1, "protection domains", pds_save, pds_load},
+    {STATE_TAG('M', 'R', ' ', ' '), 1, "memory regions", mrs_save, mrs_load},
+    {STATE_TAG('G', 'I', 'D', 'S'), 1, "GID table", gids_save, gids_load},
+    {STATE_TAG('G', 'I', 'D', 'W'), 1, "waiting GIDs", gids_waiting_save,
      gids_waiting_load},
-    {STATE_TAG('L', 'I', 'N', 'K'), 1, STATE_OPTIONAL, "link", link_save, link_load,
-     link_is_saved},
-    {STATE_TAG('C', 'Q', ' ', ' '), 1, 0, "completion queues", cqs_save, cqs_load},
-    {STATE_TAG('S', 'R', 'Q', ' '), 1, 0, "shared receive queues", srqs_save, srqs_load},
-    {STATE_TAG('Q', 'P', ' ', ' '), 1, 0, "queue pairs", qps_save, qps_load},
-    {STATE_TAG('F', 'A', 'I', 'L'), 1, STATE_OPTIONAL, "failed queue pairs",
-     qps_failed_save, qps_failed_load},
+    {STATE_TAG('L', 'I', 'N', 'K'), 1, "link", link_save, link_load},
+    {STATE_TAG('C', 'Q', ' ', ' '), 1, "completion queues", cqs_save, cqs_load},
+    {STATE_TAG('S', 'R', 'Q', ' '), 1, "shared receive queues", srqs_save, srqs_load},
+    {STATE_TAG('Q', 'P', ' ', ' '), 1, "queue pairs", qps_save, qps_load},
+    {STATE_TAG('F', 'A', 'I', 'L'), 1, "failed queue pairs", qps_failed_save,
+     qps_failed_load},
     /* What follows on all that it can be about. */
-    {STATE_TAG('W', 'A', 'I', 'T'), 1, 0, "waiting events", waiting_save, waiting_load},
+    {STATE_TAG('W', 'A', 'I', 'T'), 1, "waiting events", waiting_save, waiting_load},
 };
 
-void vm_state_sections(GString *text, bool required)
+void vm_state_sections(GString *text)
 {
     for (unsigned i = 0; i < G_N_ELEMENTS(parts); i++) {
-        if (!required || !(parts[i].flags & STATE_OPTIONAL)) {
-            state_section_name(text, parts[i].tag, parts[i].version);
-        }
+        state_section_name(text, parts[i].tag, parts[i].version);
     }
     device_offers_names(text);
 }
@@ -229,10 +221,7 @@ void vm_save(struct vm *vm, GByteArray *out)
     state_out_begin(&s, out);
     s.max = (guint)vm_state_max(vm) + 1;
     for (unsigned i = 0; i < G_N_ELEMENTS(parts); i++) {
-        if (parts[i].is_saved && !parts[i].is_saved(vm)) {
-            continue;
-        }
-        state_section_begin(&s, parts[i].tag, parts[i].version, parts[i].flags);
+        state_section_begin(&s, parts[i].tag, parts[i].version, 0);
         parts[i].save(vm, &s);
         state_section_end(&s);
     }
@@ -251,22 +240,6 @@ static void part_load(struct vm *vm, const struct part *part, struct state_in *s
     }
 }
 
-/* The one with @tag, if it comes next; what an older daemon did not know is not there. */
-static const struct part *next_part(unsigned *next, uint32_t tag)
-{
-    unsigned i = *next;
-
-    while (i < G_N_ELEMENTS(parts) && parts[i].tag != tag &&
-           (parts[i].flags & STATE_OPTIONAL)) {
-        i++;
-    }
-    if (i == G_N_ELEMENTS(parts) || parts[i].tag != tag) {
-        return NULL;
-    }
-    *next = i;
-    return &parts[i];
-}
-
 /* Sections that are passed over, at most: each is a turn in which nobody is served. */
 #define MAX_UNKNOWN 64u
 
@@ -280,14 +253,9 @@ static void load_parts(struct vm *vm, struct state_in *s, struct state_in *stati
     struct state_section section;
 
     while (state_section_next(s, &section)) {
-        const struct part *part = next_part(&next, section.tag);
+        const struct part *part = next < G_N_ELEMENTS(parts) ? &parts[next] : NULL;
 
-        if (part && section.version != part->version &&
-            (section.flags & part->flags & STATE_OPTIONAL)) {
-            next++; /* passed over, as if it were not known */
-            part = NULL;
-        }
-        if (part) {
+        if (part && section.tag == part->tag) {
             if (section.version != part->version) {
                 state_fail(s, "%s: version %u, this daemon reads %u", part->what,
                            section.version, part->version);

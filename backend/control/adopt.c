@@ -59,7 +59,7 @@ static GArray *adopted; /* of struct adopted */
 bool adopt_answer(const char *version, GError **errp)
 {
     g_autofree char *ours = g_strdup_printf("%u", HANDOVER_VERSION);
-    g_autofree char *sections = restart_sections(false);
+    g_autofree char *sections = restart_sections();
 
     if (strcmp(version, ours) != 0) {
         g_set_error(errp, PVRDMA_ERROR, 0, "handovers of version %s are read, and not %s",
@@ -79,9 +79,10 @@ static void take_section(struct state_section *section)
 {
     struct state_in *s = &section->in;
 
-    if (section->version != RESTART_SECTION_VERSION &&
-        !(section->flags & STATE_OPTIONAL)) {
-        state_fail(s, "a part of version %u", section->version);
+    if (section->version != RESTART_SECTION_VERSION) {
+        if (!(section->flags & STATE_OPTIONAL)) {
+            state_fail(s, "a part of version %u", section->version);
+        }
     } else if (section->tag == RESTART_HEAD) {
         since = (gint64)state_get_u64(s);
         client = handover_get_fd(handover, s);
@@ -89,8 +90,7 @@ static void take_section(struct state_section *section)
         sockfile_take_over(handover, s);
     } else if (section->tag == RESTART_VM) {
         g_array_append_val(sections, *section);
-    } else if (section->tag == RESTART_CLOSING &&
-               section->version == RESTART_SECTION_VERSION) {
+    } else if (section->tag == RESTART_CLOSING) {
         closing = *section;
     } else if (!(section->flags & STATE_OPTIONAL)) {
         state_fail(s, "a part that is not known: %#x", section->tag);

@@ -91,7 +91,6 @@ uint64_t restart_max_streams = STATE_OUT_MAX / 4;
 
 static char **arguments; /* argv as it was, with the program's path first */
 static bool under_way, stopping, leaving;
-static bool takes_closing; /* the other program knows RESTART_CLOSING */
 
 void restart_init(char **argv)
 {
@@ -171,26 +170,24 @@ static char *last_line(char *text)
     return g_utf8_make_valid(line ? line + 1 : text, -1);
 }
 
-char *restart_sections(bool required)
+char *restart_sections(void)
 {
-    static const uint32_t tags[] = {RESTART_HEAD, RESTART_SOCKET, RESTART_VM};
+    static const uint32_t tags[] = {RESTART_HEAD, RESTART_SOCKET, RESTART_VM,
+                                    RESTART_CLOSING};
     GString *text = g_string_new(NULL);
 
     for (unsigned i = 0; i < G_N_ELEMENTS(tags); i++) {
         state_section_name(text, tags[i], RESTART_SECTION_VERSION);
     }
-    if (!required) {
-        state_section_name(text, RESTART_CLOSING, RESTART_SECTION_VERSION);
-    }
     config_vm_key_names(text); /* one that is not known would cost each VM its adapter */
-    vm_state_sections(text, required);
+    vm_state_sections(text);
     return g_string_free(text, FALSE);
 }
 
 /* What @answer, the new program's, lacks of what is handed over, to be freed, or NULL. */
 static char *not_read(const char *answer)
 {
-    g_autofree char *sections = restart_sections(true);
+    g_autofree char *sections = restart_sections();
     g_auto(GStrv) ours = g_strsplit(g_strchomp(sections), "\n", -1);
     g_auto(GStrv) theirs = g_strsplit(answer, "\n", -1);
 
@@ -200,16 +197,6 @@ static char *not_read(const char *answer)
         }
     }
     return NULL;
-}
-
-static bool knows(const char *answer, uint32_t tag)
-{
-    g_autoptr(GString) line = g_string_new(NULL);
-    g_auto(GStrv) theirs = g_strsplit(answer, "\n", -1);
-
-    state_section_name(line, tag, RESTART_SECTION_VERSION);
-    g_string_truncate(line, line->len - 1);
-    return g_strv_contains((const char *const *)theirs, line->str);
 }
 
 bool restart_check_program(GError **errp)
@@ -244,7 +231,6 @@ bool restart_check_program(GError **errp)
     why = last_line(words);
     if (WIFEXITED(c.status) && WEXITSTATUS(c.status) == 0) {
         lacks = not_read(answer);
-        takes_closing = knows(answer, RESTART_CLOSING);
         if (!lacks) {
             return true;
         }
@@ -676,10 +662,15 @@ static void save_vm(struct vm *vm, struct handover_out *h)
     directory_left_hand_over(vm, &h->s);
 }
 
+static void begin(struct handover_out *h, uint32_t tag)
+{
+    state_section_begin(&h->s, tag, RESTART_SECTION_VERSION, 0);
+}
+
 static void save_closing(const GPtrArray *frozen, struct handover_out *h)
 {
     discard_stop();
-    state_section_begin(&h->s, RESTART_CLOSING, RESTART_SECTION_VERSION, STATE_OPTIONAL);
+    begin(h, RESTART_CLOSING);
     state_put_u32(&h->s, frozen->len);
     for (guint i = 0; i < frozen->len; i++) {
         struct vm *vm = frozen->pdata[i];
@@ -689,11 +680,6 @@ static void save_closing(const GPtrArray *frozen, struct handover_out *h)
     }
     discard_forgotten_hand_over(h);
     state_section_end(&h->s);
-}
-
-static void begin(struct handover_out *h, uint32_t tag)
-{
-    state_section_begin(&h->s, tag, RESTART_SECTION_VERSION, 0);
 }
 
 int restart_save(GPtrArray *frozen, struct handover_out *h, gint64 since, int client,
@@ -720,7 +706,7 @@ int restart_save(GPtrArray *frozen, struct handover_out *h, gint64 since, int cl
         state_section_end(&h->s);
         coro_breathe();
     }
-    if (!leaving && takes_closing) { /* when nothing more happens */
+    if (!leaving) { /* when nothing more happens */
         save_closing(frozen, h);
     }
     if (faulted_of(frozen)) { /* so what it has left is not to be believed */

@@ -37,15 +37,14 @@ bool restart_under_way(void);
 /* ---- the new one ---- */
 
 /*
- * For a daemon that is about to be replaced, and leaves @version ("2"): prints what this
+ * For a daemon that is about to be replaced, and leaves @version ("1"): prints what this
  * program reads of that, or false with errp.
  */
 bool adopt_answer(const char *version, GError **errp);
 /*
- * The sections, keys of VMs and features, a line each; @required: those that a daemon has
- * to read.
+ * The sections, keys of VMs and features of which a handover may have some, a line each.
  */
-char *restart_sections(bool required);
+char *restart_sections(void);
 
 /* At the start of the process, before it has other threads or opens anything. */
 void adopt_init(void);

@@ -22,12 +22,12 @@
 
 /*
  * Descriptors that wait to be closed, behind all VMs; only by execve(), which would close
- * them and wait for that, and only if the other program knows it.
+ * them and wait for that.
  */
 #define RESTART_CLOSING STATE_TAG('C', 'L', 'O', 'S')
 
 /* Of all four. */
-#define RESTART_SECTION_VERSION 2u
+#define RESTART_SECTION_VERSION 1u
 
 /* By this name the service manager keeps what is left to it. */
 #define RESTART_KEPT_NAME "pvrdmad-state"

@@ -250,9 +250,6 @@ static uint32_t mac_word(const struct vm_config *cfg, unsigned first)
      PVRDMA_EXT_FEAT_CQ_EX | PVRDMA_EXT_FEAT_CQ_TIME | PVRDMA_EXT_FEAT_QP_COUNTERS |     \
      PVRDMA_EXT_FEAT_MAC | PVRDMA_EXT_FEAT_LINK)
 
-/* What a guest that knows of it can do without: others may take it over all the same. */
-#define EXT_DISPENSABLE PVRDMA_EXT_FEAT_LINK
-
 static uint32_t ext_features(const struct device *dev)
 {
     return EXT_FEATURES & ~(dev->vm->cfg->has_mac ? 0u : PVRDMA_EXT_FEAT_MAC);
@@ -408,14 +405,14 @@ static void dsr_load_saved(struct device *dev, struct state_in *s)
 
 void device_offers_save(const struct device *dev, struct state_out *s)
 {
-    state_put_u32(s, ext_features(dev) & ~EXT_DISPENSABLE);
+    state_put_u32(s, ext_features(dev));
     state_put_u32(s, PVRDMA_EXT_MAX_INLINE);
     state_put_u32(s, PVRDMA_EXT_CNT_MAX);
 }
 
 void device_offers_names(GString *text)
 {
-    for (uint32_t left = EXT_FEATURES & ~EXT_DISPENSABLE; left; left &= left - 1) {
+    for (uint32_t left = EXT_FEATURES; left; left &= left - 1) {
         g_string_append_printf(text, "feature %#x\n", left & -left);
     }
 }

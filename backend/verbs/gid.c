@@ -185,11 +185,6 @@ void verbs_set_link(struct vm *vm, bool up)
     }
 }
 
-bool link_is_saved(const struct vm *vm)
-{
-    return atomic_load(&vm->objects.link_down);
-}
-
 void link_save(struct vm *vm, struct state_out *s)
 {
     state_put_u8(s, atomic_load(&vm->objects.link_down));

@@ -236,7 +236,7 @@ void qps_load(struct vm *vm, struct state_in *s)
     verbs_objects_load(vm, &vm->objects.qp, 4, qp_load, s);
 }
 
-/* ---- what they failed for: a part of its own, which older daemons pass over ---- */
+/* ---- what they failed for: a part of its own ---- */
 
 static void failure_save(void *object, struct state_out *s)
 {

@@ -84,7 +84,6 @@ void gids_save(struct vm *vm, struct state_out *s);
 void gids_load(struct vm *vm, struct state_in *s);
 /* The link is up but if the guest says otherwise; what is down is saved. */
 void verbs_set_link(struct vm *vm, bool up);
-bool link_is_saved(const struct vm *vm);
 void link_save(struct vm *vm, struct state_out *s);
 void link_load(struct vm *vm, struct state_in *s);
 void gids_waiting_save(struct vm *vm, struct state_out *s);

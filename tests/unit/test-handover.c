@@ -448,7 +448,7 @@ static void set(void *opaque, const char *key, const char *value)
 static void is_listed(void *opaque, const char *key, const char *value)
 {
     g_autofree char *line = g_strdup_printf("key %s\n", key);
-    g_autofree char *sections = restart_sections(true);
+    g_autofree char *sections = restart_sections();
 
     g_assert_nonnull(strstr(sections, line));
     ++*(unsigned *)opaque;

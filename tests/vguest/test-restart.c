@@ -297,9 +297,9 @@ static void refuses(const char *path, const char *script, const char *why)
 }
 
 /*
- * The program is gone, says no, reads other sections (a newer daemon's stream had MR in
- * another version), lacks a feature that the guest may use, says nothing of use, does not
- * end, or goes between saying so and doing.
+ * The program is gone, says no, reads other sections (MR of another version), lacks a
+ * feature that the guest may use, says nothing of use, does not end, or goes between
+ * saying so and doing.
  */
 static void test_refused(void)
 {
@@ -307,8 +307,8 @@ static void test_refused(void)
     g_autofree char *keep = g_strdup(g_getenv("PVRDMAD"));
     g_autofree char *dir = g_dir_make_tmp("restart-XXXXXX", NULL);
     g_autofree char *path = g_build_filename(dir, "pvrdmad", NULL);
-    g_autofree char *older =
-        g_strdup_printf("#!/bin/sh\n'%s' \"$@\" | sed 's/^MR   2$/MR   1/'\n", daemon);
+    g_autofree char *other =
+        g_strdup_printf("#!/bin/sh\n'%s' \"$@\" | sed 's/^MR   1$/MR   2/'\n", daemon);
     g_autofree char *poorer =
         g_strdup_printf("#!/bin/sh\n'%s' \"$@\" | grep -vx 'feature 0x1'\n", daemon);
     g_autofree char *traitor =
@@ -330,11 +330,11 @@ static void test_refused(void)
     vgt_write_once(&p, 1);
     refuses(path, "#!/bin/sh\necho I am too old >&2\nexit 1\n", "I am too old");
     vgt_write_once(&p, 2);
-    refuses(path, older, "does not say that it knows \"MR   2\"");
+    refuses(path, other, "does not say that it knows \"MR   1\"");
     refuses(path, poorer, "does not say that it knows \"feature 0x1\"");
-    refuses(path, "#!/bin/sh\necho pvrdmad 1.0\n", "knows \"HEAD 2\"");
-    refuses(path, "#!/bin/sh\nhead -c 9000 /dev/zero\n", "knows \"HEAD 2\"");
-    refuses(path, "#!/bin/sh\nexec yes 'HEAD 2'\n", "did not say in time");
+    refuses(path, "#!/bin/sh\necho pvrdmad 1.0\n", "knows \"HEAD 1\"");
+    refuses(path, "#!/bin/sh\nhead -c 9000 /dev/zero\n", "knows \"HEAD 1\"");
+    refuses(path, "#!/bin/sh\nexec yes 'HEAD 1'\n", "did not say in time");
     vgt_write_once(&p, 3);
     for (unsigned i = 0; i < 3; i++) {
         refuses(path, traitor, gone);
