@@ -30,7 +30,6 @@ void vm_new_owner(struct vm *vm)
     }
     vm->generation = 1;
     memset(vm->key, 0, sizeof(vm->key));
-    vm->keyless = false;
     vm->proved = 0;
     vm->moved = vm->gave_way = false;
 }
@@ -40,8 +39,7 @@ _Static_assert(sizeof(((struct vm_identity *)0)->key) == sizeof(((struct vm *)0)
 
 struct vm_identity vm_identity_of(const struct vm *vm)
 {
-    struct vm_identity id = {
-        {vm->owner[0], vm->owner[1]}, vm->generation, .keyless = vm->keyless};
+    struct vm_identity id = {{vm->owner[0], vm->owner[1]}, vm->generation};
 
     memcpy(id.key, vm->key, sizeof(id.key));
     return id;
@@ -52,7 +50,6 @@ void vm_identity_restore(struct vm *vm, const struct vm_identity *former)
     memcpy(vm->owner, former->owner, sizeof(vm->owner));
     vm->generation = former->generation;
     memcpy(vm->key, former->key, sizeof(vm->key));
-    vm->keyless = former->keyless;
     vm->proved = 0;
 }
 

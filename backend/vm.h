@@ -23,7 +23,6 @@ void vm_new_owner(struct vm *vm);
 struct vm_identity {
     uint64_t owner[2], generation;
     uint8_t key[32];
-    bool keyless;
 };
 
 /* Loading a state makes it who that is of.  What it was before, and to be that again. */

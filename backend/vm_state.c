@@ -119,7 +119,9 @@ static void key_save(struct vm *vm, struct state_out *s)
 static void key_load(struct vm *vm, struct state_in *s)
 {
     state_get_bytes(s, vm->key, sizeof(vm->key));
-    vm->keyless = !directory_has_key(vm);
+    if (!directory_has_key(vm)) {
+        state_fail(s, "it is none");
+    }
 }
 
 /* ---- the device, and how it tells the guest ---- */

@@ -365,7 +365,6 @@ void entry_take_from_vm(struct entry *e, struct vm *vm)
     atomic_store(&e->route.vm, NULL);
     entry_bump(e);
     e->claims = 0;
-    e->taken_from = NULL;
     LIST_REMOVE(e, of_vm);
     n_held--;
 }

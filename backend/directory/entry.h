@@ -37,7 +37,6 @@ struct entry {
     uint64_t left_clock;        /* the guest's, in its state; 0: not known */
     uint64_t left_by;           /* the serial of the VM that it was */
     TAILQ_ENTRY(entry) leaving; /* all those */
-    struct peer *taken_from;    /* who had it before route.vm took it over, or NULL */
     bool contested;             /* a claim was refused: ask when its holder lets go */
     bool indexed;
     /* Those of remote.c: */
@@ -92,9 +91,6 @@ bool moves_claim(const struct entry *e, struct claim *claim);
 enum claim_result moves_judge(const struct entry *e, const struct peer *from,
                               const struct claim *claim);
 void moves_release(struct entry *e);
-/* @e is this host's, and its owner is elsewhere.  True: @from is where it came from. */
-bool moves_gives_way(const struct entry *e, const struct peer *from,
-                     const struct claim *claim, uint64_t hold_ns);
 /* What @vm left the last time is waited for no more; and @e, which was @vm's, is. */
 void moves_forget(const struct vm *vm);
 /* Is @e held for what @vm was, and is no more? */

@@ -15,10 +15,7 @@
  *
  * While its owner runs, and can be asked, nobody takes it: a host that repeats another's
  * claim with a higher generation gets nothing.  Who can prove that he is the same VM,
- * begun elsewhere, has it if he comes first (rivals.c).  Without a key, as its state
- * is of a former release, one that was begun while its former self went on (a
- * move that was called off too late) gives way: the host that it came from says that it
- * still runs, and that counts.
+ * begun elsewhere, has it if he comes first (rivals.c).
  *
  * Main thread.
  */
@@ -63,8 +60,7 @@ static bool stands_still(const struct entry *e, const struct peer *from,
     const struct vm *vm = atomic_load(&e->route.vm);
 
     if (vm) {
-        return atomic_load(&vm->dp.paused) &&
-               (!from || vm->keyless || rivals_is_of(vm, claim));
+        return atomic_load(&vm->dp.paused) && (!from || rivals_is_of(vm, claim));
     }
     /* Its host has said so, and not that it runs again, however long ago that was. */
     return e->left_until || !remote_is_linked(e) || atomic_load(&e->route.held_until);
@@ -91,16 +87,6 @@ enum claim_result moves_judge(const struct entry *e, const struct peer *from,
     return claim->generation > now.generation ? CLAIM_RUNS : CLAIM_OLD;
 }
 
-bool moves_gives_way(const struct entry *e, const struct peer *from,
-                     const struct claim *claim, uint64_t hold_ns)
-{
-    const struct vm *vm = atomic_load(&e->route.vm);
-    struct claim now;
-
-    return vm && e->taken_from == from && !hold_ns && vm->keyless &&
-           moves_claim(e, &now) && same_owner(&now, claim);
-}
-
 static void end_leaving(struct entry *e)
 {
     TAILQ_REMOVE(&leaving, e, leaving);
@@ -125,17 +111,15 @@ static void has_moved(struct vm *vm)
 void moves_release(struct entry *e)
 {
     struct vm *vm = atomic_load(&e->route.vm);
-    struct peer *from = e->from ? atomic_load(&e->route.remote)->peer : NULL;
 
     if (vm) {
         entry_take_from_vm(e, vm);
         has_moved(vm);
     } else if (e->left_until) {
         end_leaving(e);
-    } else if (from) {
+    } else if (e->from) {
         remote_clear(e);
     }
-    e->taken_from = from;
 }
 
 /* ---- those who have left ---- */

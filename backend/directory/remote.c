@@ -560,11 +560,11 @@ static void set_hold(struct entry *e, uint64_t hold_ns)
 
 /* May @claim of @c be taken in place of what is known? */
 static enum claim_result judge(struct claimant *c, struct entry *e,
-                               const struct claim *claim, uint64_t hold_ns)
+                               const struct claim *claim)
 {
     enum claim_result result = CLAIM_TAKEN;
 
-    if (e->from != c && !moves_gives_way(e, c->peer, claim, hold_ns)) {
+    if (e->from != c) {
         result = moves_judge(e, c->peer, claim);
     }
     if (result == CLAIM_TAKEN && e->from != c && c->n >= DIRECTORY_MAX_CLAIMS) {
@@ -589,7 +589,7 @@ enum claim_result directory_claim(struct peer *peer, const char *network,
 {
     struct entry *e = entry_find_or_make(network, gid);
     struct claimant *c = claimant_of(peer);
-    enum claim_result result = judge(c, e, claim, hold_ns);
+    enum claim_result result = judge(c, e, claim);
     const struct remote *r = remote_of(e);
 
     if (result == CLAIM_TAKEN && r && r->peer == peer && same_owner(&r->claim, claim) &&

@@ -76,7 +76,6 @@ struct vm {
     uint64_t owner[2];      /* random: whose addresses they are, on whichever host */
     uint64_t generation;    /* how often it has changed its host, from 1 */
     uint8_t key[32];        /* random: who has its state knows it; zero: nobody yet */
-    bool keyless;           /* its state came without: who has that one has none */
     uint8_t proof[16];      /* of its place, by the key (directory/rivals.c) ... */
     uint64_t proved;        /* ... of this generation; 0: not made yet */
     bool moved;             /* it runs elsewhere: not here again; main thread */

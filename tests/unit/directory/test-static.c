@@ -11,6 +11,7 @@
 
 #include "../heap.h"
 #include "directory/static.h"
+#include "proof.h"
 #include "vm.h"
 
 /* Of docs/hosts.md: of an address that a peer is to be told of and has no room for. */
@@ -323,6 +324,9 @@ static void moved_claim(unsigned peer, unsigned n, uint64_t generation, uint64_t
     struct pvrdma_gid gid = make_gid(n);
     struct claim c = {{7, 8}, generation};
 
+    if (directory_has_key(&vm)) {
+        proof_make(&c, vm.key, "elsewhere");
+    }
     static_claimed(PEER(peer), "blue", &gid, &c, hold_ns);
 }
 
@@ -331,7 +335,7 @@ static void test_runs(void)
 {
     begin(3);
     vm.generation = 3;
-    vm.keyless = true; /* nothing is proved here */
+    vm.key[0] = 1;
     bind_gid(1);
     expect_all(3, '+', 1); /* it has had another place: all hear that it is here */
     asked(1, 1);
@@ -350,7 +354,8 @@ static void test_runs(void)
     unbind(1);
     expect("");
     atomic_store(&vm.dp.paused, false);
-    vm.moved = vm.keyless = false;
+    vm.moved = false;
+    vm.key[0] = 0;
     vm.generation = 1;
     end();
 }
