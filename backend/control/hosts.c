@@ -30,8 +30,6 @@ static void report_features(GString *s, uint64_t features)
         uint64_t bit;
         const char *name;
     } names[] = {
-        {PEER_FEATURE_CLAIMS, "claims"},   {PEER_FEATURE_DATAGRAMS, "datagrams"},
-        {PEER_FEATURE_BIND, "bind"},       {PEER_FEATURE_PROOFS, "proofs"},
         {PEER_FEATURE_ADVANCE, "advance"},
     };
 

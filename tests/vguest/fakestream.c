@@ -77,7 +77,6 @@ void fakestream_begin(enum pvrdma_qp_type type, enum mpa_kind role)
     host_wait_up(fakestream_host[1], 0, true);
     vgt_daemon = fakestream_host[0];
     fake_init(&fake, 2);
-    fake.hello.features = PEER_FEATURE_CLAIMS | PEER_FEATURE_BIND;
     fake.hello.timeout_ms = 60000;
     fake_link(&fake, 2);
     vgt_side_open(&victim, 3, &side, 0);

@@ -445,7 +445,7 @@ static void test_any(void)
 
 /* ---- a made-up host ---- */
 
-#define FEATURES (PEER_FEATURE_CLAIMS | PEER_FEATURE_BIND | PEER_FEATURE_ADVANCE)
+#define FEATURES PEER_FEATURE_ADVANCE
 
 static void link_up(uint64_t features)
 {

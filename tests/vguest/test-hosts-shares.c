@@ -548,7 +548,6 @@ static void test_datagrams(void)
     o.peer_keys = "max-queued=1M";
     host[0] = vgt_daemon = host_start(0, &o);
     fake_init(&f, 1);
-    f.hello.features = PEER_FEATURE_CLAIMS | PEER_FEATURE_DATAGRAMS;
     f.hello.timeout_ms = 60000;
     fake_link(&f, 1);
     check_ping(&f, 1);

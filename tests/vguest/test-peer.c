@@ -586,7 +586,8 @@ static void test_bad_message(void)
 {
     static const char ask[] = "\0\x10\0\0\0\0\0\x12\x01/0123456789abcdef";
     int64_t before = host_peer_int(need_host0(), 1, "refused_messages");
-    struct peer_msg m = {.type = PEER_MSG_ASK, .claim = {.network = "lan"}};
+    struct peer_msg m = {.type = PEER_MSG_ANNOUNCE,
+                         .announce = {.network = "lan", .token = {1, 1}}};
     struct fake f;
 
     need_host0();

@@ -76,19 +76,14 @@ static bool say_claim(struct peer *peer, const char *network,
                       const struct pvrdma_gid *gid, const struct claim *claim,
                       uint64_t hold_ns)
 {
-    bool proved =
-        claim_is_proved(claim) && (peer_features(peer) & PEER_FEATURE_PROOFS) != 0;
-
-    return say(peer, proved ? PEER_MSG_PROVED : PEER_MSG_CLAIM, network, gid, claim,
-               hold_ns);
+    return say(peer, claim_is_proved(claim) ? PEER_MSG_PROVED : PEER_MSG_CLAIM, network,
+               gid, claim, hold_ns);
 }
 
-/* To one that could make nothing of it there is nothing to say. */
 static bool say_rival(struct peer *peer, const char *network,
                       const struct pvrdma_gid *gid, const struct claim *claim)
 {
-    return !(peer_features(peer) & PEER_FEATURE_PROOFS) ||
-           say(peer, PEER_MSG_PROVED, network, gid, claim, 0);
+    return say(peer, PEER_MSG_PROVED, network, gid, claim, 0);
 }
 
 static bool say_unclaim(struct peer *peer, const char *network,
@@ -242,11 +237,7 @@ static void on_link_up(struct peer *peer)
         g_source_remove(p->timer);
         p->timer = 0;
     }
-    if (peer_features(peer) & PEER_FEATURE_CLAIMS) {
-        static_peer_up(peer, peer_name(peer));
-    } else {
-        static_peer_gone(peer); /* it is another daemon now, and withdraws nothing */
-    }
+    static_peer_up(peer, peer_name(peer));
     look_who_is_back(); /* which was asked for all that is not known */
 }
 

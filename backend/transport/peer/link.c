@@ -365,15 +365,19 @@ void link_refuse(struct peer_link *l, const char *why)
     link_close(l, PEER_CLOSE_PROTOCOL, why);
 }
 
-/* Hand @arg to whoever @fn is, if both daemons can do what it is about. */
-#define GIVE(l, feature, fn, arg)                     \
-    do {                                              \
-        if ((link_features(l) & (feature)) && (fn)) { \
-            (fn)((l)->peer, (arg));                   \
-        } else {                                      \
-            (l)->peer->refused++;                     \
-        }                                             \
+/* Hand @arg to whoever @fn is, if there is anybody. */
+#define GIVE(l, fn, arg)            \
+    do {                            \
+        if (fn) {                   \
+            (fn)((l)->peer, (arg)); \
+        } else {                    \
+            (l)->peer->refused++;   \
+        }                           \
     } while (0)
+
+/* The same of what only some daemons can do: if both can. */
+#define GIVE_FEATURE(l, feature, fn, arg) \
+    GIVE(l, (link_features(l) & (feature)) ? (fn) : NULL, arg)
 
 static void got_claim(struct peer_link *l, const struct peer_msg *m)
 {
@@ -387,8 +391,7 @@ static void got_claim(struct peer_link *l, const struct peer_msg *m)
              : m->type == PEER_MSG_HOLD    ? ops->hold
                                            : ops->proved;
     }
-    GIVE(l, m->type == PEER_MSG_PROVED ? PEER_FEATURE_PROOFS : PEER_FEATURE_CLAIMS, fn,
-         &m->claim);
+    GIVE(l, fn, &m->claim);
 }
 
 static void got_message(struct peer_link *l, const struct peer_msg *m)
@@ -421,22 +424,22 @@ static void got_message(struct peer_link *l, const struct peer_msg *m)
         got_claim(l, m);
         break;
     case PEER_MSG_BIND:
-        GIVE(l, PEER_FEATURE_BIND, ops ? ops->bind : NULL, &m->bind);
+        GIVE(l, ops ? ops->bind : NULL, &m->bind);
         break;
     case PEER_MSG_BIND_ANSWER:
-        GIVE(l, PEER_FEATURE_BIND, ops ? ops->bind_answer : NULL, &m->answer);
+        GIVE(l, ops ? ops->bind_answer : NULL, &m->answer);
         break;
     case PEER_MSG_ANNOUNCE:
-        GIVE(l, PEER_FEATURE_ADVANCE, ops ? ops->announce : NULL, &m->announce);
+        GIVE_FEATURE(l, PEER_FEATURE_ADVANCE, ops ? ops->announce : NULL, &m->announce);
         break;
     case PEER_MSG_TAKE:
-        GIVE(l, PEER_FEATURE_ADVANCE, ops ? ops->take : NULL, &m->take);
+        GIVE_FEATURE(l, PEER_FEATURE_ADVANCE, ops ? ops->take : NULL, &m->take);
         break;
     case PEER_MSG_TAKEN:
-        GIVE(l, PEER_FEATURE_ADVANCE, ops ? ops->taken : NULL, &m->taken);
+        GIVE_FEATURE(l, PEER_FEATURE_ADVANCE, ops ? ops->taken : NULL, &m->taken);
         break;
     case PEER_MSG_DATAGRAM:
-        GIVE(l, PEER_FEATURE_DATAGRAMS, peers_self.datagram, &m->datagram);
+        GIVE(l, peers_self.datagram, &m->datagram);
         break;
     default: /* a greeting again */
         link_refuse(l, "a message after its time");

@@ -50,13 +50,9 @@ enum peer_msg_type {
     PEER_MSG_DATAGRAM = 48,
 };
 
-/* What a daemon can do; both must, for it to be used. */
+/* What not every daemon can do; both must, for it to be used. */
 enum peer_feature {
-    PEER_FEATURE_CLAIMS = 1,    /* ASK, CLAIM, UNCLAIM, HOLD */
-    PEER_FEATURE_DATAGRAMS = 2, /* DATAGRAM */
-    PEER_FEATURE_BIND = 4,      /* BIND, and iWARP connections to the same port */
-    PEER_FEATURE_PROOFS = 8,    /* PROVED, in place of CLAIM */
-    PEER_FEATURE_ADVANCE = 16,  /* ANNOUNCE, TAKE, TAKEN */
+    PEER_FEATURE_ADVANCE = 16, /* ANNOUNCE, TAKE, TAKEN */
 };
 
 /* Why a link ends. */

@@ -49,10 +49,7 @@ GPtrArray *peers_all(void)
 
 uint64_t peers_own_features(void)
 {
-    return (peers_self.claim_ops ? PEER_FEATURE_CLAIMS | PEER_FEATURE_PROOFS : 0) |
-           (peers_self.datagram ? PEER_FEATURE_DATAGRAMS : 0) |
-           (peers_self.ops && peers_self.ops->bind ? PEER_FEATURE_BIND : 0) |
-           (peers_self.ops && peers_self.ops->announce ? PEER_FEATURE_ADVANCE : 0);
+    return peers_self.ops && peers_self.ops->announce ? PEER_FEATURE_ADVANCE : 0;
 }
 
 void peer_set_ops(const struct peer_ops *ops)

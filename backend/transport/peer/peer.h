@@ -72,7 +72,7 @@ const char *peer_name(const struct peer *peer);
 bool peer_is_up(const struct peer *peer);
 /* It has said that it ends, or its group has gone: it will not be back in a moment. */
 bool peer_has_ended(const struct peer *peer);
-/* What both sides can do (enum peer_feature); 0: the link is down.  Any thread. */
+/* What both sides can do (enum peer_feature), if the link is up.  Any thread. */
 uint64_t peer_features(const struct peer *peer);
 
 /* Where it listens. */

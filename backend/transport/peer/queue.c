@@ -316,6 +316,12 @@ bool peer_send_control(struct peer *peer, const struct peer_msg *m)
     return true;
 }
 
+/* Of a link that is down nothing is lost: it is said when that is up. */
+static bool send_if_up(struct peer *peer, const struct peer_msg *m)
+{
+    return peer_is_up(peer) && peer_send_control(peer, m);
+}
+
 static bool can(const struct peer *peer, uint64_t feature)
 {
     return peer_features(peer) & feature;
@@ -325,14 +331,14 @@ bool peer_send_bind(struct peer *peer, const struct peer_bind *bind)
 {
     struct peer_msg m = {.type = PEER_MSG_BIND, .bind = *bind};
 
-    return can(peer, PEER_FEATURE_BIND) && peer_send_control(peer, &m);
+    return send_if_up(peer, &m);
 }
 
 bool peer_send_bind_answer(struct peer *peer, const struct peer_bind_answer *answer)
 {
     struct peer_msg m = {.type = PEER_MSG_BIND_ANSWER, .answer = *answer};
 
-    return can(peer, PEER_FEATURE_BIND) && peer_send_control(peer, &m);
+    return send_if_up(peer, &m);
 }
 
 bool peer_send_announce(struct peer *peer, const struct peer_announce *announce)
@@ -361,9 +367,7 @@ bool peer_send_claim(struct peer *peer, enum peer_msg_type type,
 {
     struct peer_msg m = {.type = type, .claim = *claim};
 
-    return can(peer,
-               type == PEER_MSG_PROVED ? PEER_FEATURE_PROOFS : PEER_FEATURE_CLAIMS) &&
-           peer_send_control(peer, &m);
+    return send_if_up(peer, &m);
 }
 
 static gboolean on_wake(gint fd, GIOCondition cond, gpointer unused)

@@ -100,12 +100,12 @@ struct outcome ud_carry(struct qp *qp, struct send_op *op, const struct route *r
                            : OUT_SILENT);
     }
     if (still) {
-        if (!peer_features(remote->peer)) { /* who has it now? */
+        if (!peer_is_up(remote->peer)) { /* who has it now? */
             directory_want(vm, route, vm->objects.network, &op->dg.path.dgid);
         }
         return OUTCOME(OUT_HELD);
     }
-    if (!(peer_features(remote->peer) & PEER_FEATURE_DATAGRAMS)) {
+    if (!peer_is_up(remote->peer)) {
         /* It may have been held and lost its link since the first look. */
         return OUTCOME(route_still_until(route) ? OUT_HELD : OUT_SILENT);
     }
