@@ -356,22 +356,20 @@ static char *duration(gint64 ms)
 
 static void print_peers(JsonArray *peers)
 {
-    printf("%-20s %-24s %-10s %8s %-22s %8s %9s %12s %12s %7s %7s  %s\n", "PEER",
-           "ADDRESS", "STATE", "SINCE", "FEATURES", "RTT/US", "QUEUED", "SENT",
-           "RECEIVED", "REFUSED", "PARKED", "LAST ERROR");
+    printf("%-20s %-24s %-10s %8s %8s %9s %12s %12s %7s  %s\n", "PEER", "ADDRESS",
+           "STATE", "SINCE", "RTT/US", "QUEUED", "SENT", "RECEIVED", "REFUSED",
+           "LAST ERROR");
     for (guint i = 0; peers && i < json_array_get_length(peers); i++) {
         JsonObject *p = json_array_get_object_element(peers, i);
         g_autofree char *since = duration(get_int(p, "since_ms"));
-        g_autofree char *features = join(get_array(p, "features"));
         const char *error = get_str(p, "last_error");
 
-        printf("%-20s %-24s %-10s %8s %-22s %8" G_GINT64_FORMAT " %9" G_GINT64_FORMAT
+        printf("%-20s %-24s %-10s %8s %8" G_GINT64_FORMAT " %9" G_GINT64_FORMAT
                " %12" G_GINT64_FORMAT " %12" G_GINT64_FORMAT " %7" G_GINT64_FORMAT
-               " %7" G_GINT64_FORMAT "  %s\n",
+               "  %s\n",
                get_str(p, "name"), get_str(p, "address"), get_str(p, "state"), since,
-               features, get_int(p, "rtt_us"), get_int(p, "queued_bytes"),
-               get_int(p, "sent_bytes"), get_int(p, "received_bytes"),
-               get_int(p, "refused_messages"), get_int(p, "parked"),
+               get_int(p, "rtt_us"), get_int(p, "queued_bytes"), get_int(p, "sent_bytes"),
+               get_int(p, "received_bytes"), get_int(p, "refused_messages"),
                *error ? error : "-");
     }
 }

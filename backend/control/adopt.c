@@ -345,7 +345,6 @@ static void resume(struct adopted *a)
             datapath_pause(vm);
         }
         datapath_resume(vm);
-        migration_announce_again(vm);
     }
 }
 

@@ -5,7 +5,6 @@
 #include "control/control.h"
 #include "control/json.h"
 #include "transport/peer/peer.h"
-#include "transport/tcp/tcp.h"
 
 static void report_listen(GString *s)
 {
@@ -24,31 +23,11 @@ static void report_listen(GString *s)
     json_end(s, ']');
 }
 
-static void report_features(GString *s, uint64_t features)
-{
-    static const struct {
-        uint64_t bit;
-        const char *name;
-    } names[] = {
-        {PEER_FEATURE_ADVANCE, "advance"},
-    };
-
-    json_begin(s, "features", '[');
-    for (unsigned i = 0; i < G_N_ELEMENTS(names); i++) {
-        if (features & names[i].bit) {
-            json_str(s, NULL, names[i].name);
-        }
-    }
-    json_end(s, ']');
-}
-
 static void report_peer(GString *s, struct peer *peer)
 {
-    struct tcp_advance advance;
     struct peer_report r;
 
     peer_report(peer, &r);
-    tcp_get_advance(peer, &advance);
     json_begin(s, NULL, '{');
     json_str(s, "name", r.name);
     json_str(s, "address", r.address);
@@ -59,7 +38,6 @@ static void report_peer(GString *s, struct peer *peer)
         json_int(s, "version", r.version);
         json_int(s, "rtt_us", r.rtt_us);
     }
-    report_features(s, r.features);
     json_int(s, "queued_bytes", r.queued_bytes);
     json_int(s, "sent_bytes", r.sent_bytes);
     json_int(s, "received_bytes", r.received_bytes);
@@ -67,9 +45,6 @@ static void report_peer(GString *s, struct peer *peer)
     json_int(s, "received_messages", r.received_messages);
     json_int(s, "dropped_messages", r.dropped);
     json_int(s, "refused_messages", r.refused);
-    json_int(s, "parked", advance.parked);
-    json_int(s, "taken", advance.taken);
-    json_int(s, "takes_refused", advance.refused);
     json_int(s, "links", r.links);
     json_int(s, "failures", r.failures);
     json_str(s, "last_error", r.last_error);

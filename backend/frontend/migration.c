@@ -18,9 +18,6 @@
  * little if they cannot be had yet.  Between, a source whose stream was read to its end
  * may leave: then its addresses are held for whoever has the stream, for HOLD_NS.
  *
- * While a target is RESUMING, and until it runs, its addresses are announced, so that who
- * is connected to them connects in advance (transport/tcp/announce.c).
- *
  * A VM that is put back to a time after which it ran on is not what its peers have gone
  * on with: its connections end, with an event.  The guest's clock in the state tells what
  * time that is: in the VMM that was saved, and in this daemon (directory/past.c).  Others
@@ -46,7 +43,6 @@
 #include "device/device.h"
 #include "directory/directory.h"
 #include "guest/pagelist.h"
-#include "transport/tcp/tcp.h"
 #include "verbs/verbs.h"
 #include "vm.h"
 
@@ -56,10 +52,6 @@
 /* How long a target that is to run waits for its addresses, and how often it looks. */
 gint64 migration_claim_us = 3000000;
 #define CLAIM_EVERY_MS 2u
-
-/* How often a VMM may have its VM's addresses announced, and so many times at once. */
-#define ANNOUNCE_US    1000000
-#define ANNOUNCE_AHEAD 64
 
 #define FIRST_ROOM (1u << 20)
 
@@ -182,9 +174,6 @@ void migration_give_up(struct vm *vm, const char *why)
     bool saved = m->out != NULL;
 
     m->state = saved ? STOP : ERROR;
-    if (!saved) {
-        tcp_announce_over(vm);
-    }
     if (!saved || !m->handed_over) { /* else nothing more is asked for */
         failed(vm, "%s", why);
     }
@@ -327,9 +316,9 @@ static int run(struct vfu_conn *c, struct migration *m)
     }
     if (err) {
         failed(vm, "the addresses are in use elsewhere");
-        return EADDRINUSE; /* it may try again: what was announced stays so */
+        return EADDRINUSE; /* it may try again */
     }
-    if (!directory_may_run(vm)) { /* then none was loaded, and nothing is announced */
+    if (!directory_may_run(vm)) { /* then none was loaded */
         failed(vm, "its addresses were taken over: it runs elsewhere");
         return EADDRINUSE;
     }
@@ -343,7 +332,6 @@ static int run(struct vfu_conn *c, struct migration *m)
     m->last.resume_us = took(&since);
     m->last.still_us = still_for(vm, m);
     m->last.error[0] = '\0';
-    tcp_announce_runs(vm);
     if (m->loaded) {
         log_vm(LOG_LVL_INFO, vm, "migrated here");
     }
@@ -357,7 +345,6 @@ static int save(struct vfu_conn *c, struct migration *m)
     gint64 since = g_get_monotonic_time();
     uint64_t len;
 
-    tcp_announce_over(c->vm);
     if (!directory_may_run(c->vm)) { /* nor may who begins from its state */
         failed(c->vm, "its addresses were taken over: it runs elsewhere");
         return EADDRINUSE;
@@ -426,7 +413,6 @@ static void begin_anew(struct vm *vm)
 
 static int begin_load(struct vfu_conn *c, struct migration *m)
 {
-    gint64 now = g_get_monotonic_time();
     struct vm *vm = c->vm;
 
     device_reset(vm->dev);
@@ -440,10 +426,6 @@ static int begin_load(struct vfu_conn *c, struct migration *m)
     m->passed_on = false;
     m->handed_over = m->past = m->put_back = false;
     m->last = (struct migration_status){.quiesce_us = m->last.quiesce_us};
-    if (m->announced - now < ANNOUNCE_AHEAD * ANNOUNCE_US) {
-        m->announced = MAX(m->announced, now) + ANNOUNCE_US;
-        tcp_announce(vm);
-    }
     return 0;
 }
 
@@ -459,7 +441,6 @@ static int end_load(struct vfu_conn *c, struct migration *m)
     m->last.load_us = took(&since);
     migration_drop_streams(m);
     if (!ok) {
-        tcp_announce_over(vm);
         m->state = ERROR;
         failed(vm, "%s", err->message);
         g_error_free(err);
@@ -701,7 +682,6 @@ void migration_reset(struct vm *vm)
     if (!migration_stopped(vm)) {
         return;
     }
-    tcp_announce_over(vm);
     migration_drop_streams(m);
     forget_loaded(vm, m);
     m->handed_over = false; /* what was saved may be loaded: QEMU resets before that */
@@ -721,7 +701,6 @@ void migration_leave(struct vm *vm)
     if (!migration_stopped(vm)) {
         return;
     }
-    tcp_announce_over(vm);
     if (m->handed_over && !m->loaded) { /* else it had no addresses here */
         directory_left(vm, m->clock, HOLD_NS);
     }

@@ -34,8 +34,6 @@ int migration_write(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_repl
  */
 void migration_hand_over(struct vm *vm, struct state_out *s);
 void migration_take_over(struct vm *vm, struct state_in *s);
-/* What it had announced, which its peers forgot with the link to the former daemon. */
-void migration_announce_again(const struct vm *vm);
 /* Of which so much is a stream that is being read or has come. */
 uint64_t migration_stream_bytes(const struct vm *vm);
 /*

@@ -15,7 +15,6 @@
 
 #include "datapath/datapath.h"
 #include "frontend/migration_internal.h"
-#include "transport/tcp/tcp.h"
 
 enum flag {
     HANDED_OVER = 1,
@@ -211,15 +210,6 @@ void migration_take_over(struct vm *vm, struct state_in *s)
     }
     if (m->state != RUNNING) {
         datapath_pause(vm);
-    }
-}
-
-void migration_announce_again(const struct vm *vm)
-{
-    const struct migration *m = vm->migration;
-
-    if (m && (m->state == RESUMING || m->loaded)) {
-        tcp_announce(vm);
     }
 }
 

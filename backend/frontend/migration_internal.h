@@ -40,7 +40,6 @@ struct migration {
     uint64_t former[2], former_generation;
     gint64 claim_until; /* it waits for its addresses, or is to again; 0: not */
     gint64 stopped_at;  /* when it was last to stop, g_get_monotonic_time() */
-    gint64 announced;   /* until when it has used up announcing its addresses, the same */
     struct migration_status last;
 };
 

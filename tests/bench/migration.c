@@ -17,7 +17,7 @@
  *   re-route  connections, by the transport of the new place, to the first completion
  *
  * Medians of a few moves.  As in a migration, the targets' VMMs are attached and RESUMING
- * while the guest still runs, and its peers have time to connect in advance.
+ * while the guest still runs.
  *
  * Part "restart": a daemon that is replaced under the same traffic.  "pause" is what it
  * says of itself, from the first VM that it stops until all go on; "still" the longest
@@ -39,8 +39,6 @@
 #define LIMIT_S  60
 #define RESTARTS 5u /* of a row */
 #define MANY_VMS 16u
-/* For connections that are made in advance, as long as memory is copied, say. */
-#define ADVANCE_S 10
 
 enum part { QUIESCE, SAVE, TRANSFER, LOAD, RESUME, REROUTE, FIRST, EACH, PARTS };
 static const char *const part_name[PARTS] = {"quiesce", "save",     "transfer", "load",
@@ -64,7 +62,6 @@ static const struct kind {
 
 struct load {
     unsigned n;
-    unsigned peer; /* its host */
     uint32_t bytes;
     struct vgt_pair p;
     struct vg_qp *qp[2][MAX_QPS];
@@ -191,7 +188,6 @@ static struct load *load_open(struct at a, struct at b, unsigned n, uint32_t byt
         o.guest[i] = (struct vg_opts){.db = VG_DB_EXT, .low_size = 256 * MIB};
     }
     l->n = n;
-    l->peer = b.host;
     l->bytes = bytes;
     vgt_pair_open(&l->p, a.vm, b.vm, &o);
     for (unsigned q = 0; q < n; q++) {
@@ -259,36 +255,14 @@ static unsigned left_over(const struct vg_cq *cq)
            (2 * cq->n - 1);
 }
 
-/* Can this daemon do it at all?  A former release's cannot. */
-static bool advances(const struct vg_daemon *d)
-{
-    g_autofree char *text = NULL;
-
-    g_assert_cmpint(vg_ctl(d, &text, "--json peer list"), ==, 0);
-    return strstr(text, "\"advance\"");
-}
-
-/* A place for @g there, RESUMING; its @n connections with host @peer's are made. */
-static struct vg_place make_place(struct vguest *g, const struct at *to, unsigned peer,
-                                  unsigned n)
+/* A place for @g there, RESUMING. */
+static struct vg_place make_place(struct vguest *g, const struct at *to)
 {
     struct vg_place place = vg_place_open(g, host[to->host], to->vm);
-    int64_t end = vg_now_ns() + ADVANCE_S * 1000000000ll;
 
     vg_place_swap(g, &place);
     set(g, VFIO_USER_MIG_RESUMING);
     vg_place_swap(g, &place);
-    if (to->host == peer || !advances(host[to->host])) {
-        return place;
-    }
-    while (host_peer_int(host[to->host], peer, "parked") < n ||
-           host_peer_int(host[peer], to->host, "parked") < n) {
-        if (vg_now_ns() > end) {
-            printf("  (not all connections were made in advance)\n");
-            break;
-        }
-        g_usleep(5000);
-    }
     return place;
 }
 
@@ -296,7 +270,7 @@ static struct vg_place make_place(struct vguest *g, const struct at *to, unsigne
 static uint32_t move(struct load *l, const struct at *to, double us[PARTS])
 {
     struct vguest *g = l->p.s[0].g;
-    struct vg_place other = make_place(g, to, l->peer, l->n);
+    struct vg_place other = make_place(g, to);
     g_autoptr(GByteArray) stream = NULL;
     unsigned before;
     double start, t;

@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 bool fuzz_reached_all(void);
 
 static struct {
-    bool length, refused, reliable, unreliable, failed, parking;
+    bool length, refused, reliable, unreliable, failed;
 } reached;
 
 static bool same(const struct hello *a, const struct hello *b)
@@ -41,12 +41,9 @@ bool fuzz_reached_all(void)
         const char *what;
         bool is;
     } all[] = {
-        {"a wrong length", reached.length},
-        {"what cannot be", reached.refused},
-        {"a queue pair of RC", reached.reliable},
-        {"one of UC", reached.unreliable},
+        {"a wrong length", reached.length},       {"what cannot be", reached.refused},
+        {"a queue pair of RC", reached.reliable}, {"one of UC", reached.unreliable},
         {"one that has failed", reached.failed},
-        {"one made in advance", reached.parking},
     };
     bool ok = true;
 
@@ -64,15 +61,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     /* With nothing behind it, for the sanitizer. */
     uint8_t *in = g_memdup2(data, size), out[HELLO_SIZE];
     struct hello h, back;
-    struct parking p;
     bool taken = hello_get(in, size, &h);
 
-    if (parking_get(in, size, &p)) {
-        CHECK(!taken && size == PARKING_SIZE);
-        parking_put(&p, out);
-        CHECK(memcmp(in, out, size) == 0);
-        reached.parking = true;
-    }
     g_free(in);
     if (!taken) {
         reached.length = reached.length || size != HELLO_SIZE;

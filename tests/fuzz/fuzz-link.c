@@ -83,28 +83,6 @@ static void on_answer(struct peer *from, const struct peer_bind_answer *answer)
     handed++;
 }
 
-static void on_announce(struct peer *from, const struct peer_announce *announce)
-{
-    CHECK(from == peer && config_valid_name(announce->network));
-    handed++;
-}
-
-static void on_take(struct peer *from, const struct peer_take *take)
-{
-    struct peer_taken taken = {
-        .answer.token = {take->bind.token[0], take->bind.token[1]}};
-
-    CHECK(from == peer && config_valid_name(take->bind.network));
-    memcpy(taken.hello, take->hello, sizeof(taken.hello));
-    peer_send_taken(from, &taken);
-    handed++;
-}
-
-static void on_taken(struct peer *from, const struct peer_taken *taken)
-{
-    on_answer(from, &taken->answer);
-}
-
 static void on_datagram(struct peer *from, const struct peer_datagram *d)
 {
     uint8_t sum = 0;
@@ -131,11 +109,7 @@ static const struct peer_claim_ops claim_ops = {
     .link_down = on_link,
 };
 
-static const struct peer_ops ops = {.bind = on_bind,
-                                    .bind_answer = on_answer,
-                                    .announce = on_announce,
-                                    .take = on_take,
-                                    .taken = on_taken};
+static const struct peer_ops ops = {.bind = on_bind, .bind_answer = on_answer};
 
 static void start(void)
 {
@@ -263,7 +237,7 @@ static void greet_as(struct end *e, uint8_t instance)
                          .hello = {.min_version = 1,
                                    .max_version = 1,
                                    .timeout_ms = 5000,
-                                   .features = 31,
+                                   .features = 1, /* a later release's */
                                    .instance = {instance},
                                    .from = "b",
                                    .to = "a"}};

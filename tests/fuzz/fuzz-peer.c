@@ -58,15 +58,6 @@ static void check_names(const struct peer_msg *m)
     case PEER_MSG_BIND:
         CHECK(config_valid_name(m->bind.network));
         break;
-    case PEER_MSG_ANNOUNCE:
-        CHECK(config_valid_name(m->announce.network));
-        break;
-    case PEER_MSG_TAKE:
-        CHECK(config_valid_name(m->take.bind.network));
-        break;
-    case PEER_MSG_TAKEN:
-        CHECK(m->taken.answer.result < PEER_BIND_RESULTS);
-        break;
     case PEER_MSG_BIND_ANSWER:
         CHECK(m->answer.result < PEER_BIND_RESULTS);
         break;

@@ -8,10 +8,6 @@ const char *const route_kind_name[ROUTE_N_KINDS] = {"copy to tcp",        "tcp t
                                                     "tcp to tcp",         "copy to copy",
                                                     "within a host, tcp", "both"};
 
-/* What the memory would take: peers connect in advance to addresses that are configured.
- */
-#define AHEAD_US 20000
-
 /* Hosts that the guests go to, in turn; who shall stay is at his host with STAY. */
 #define STAY 16u
 static const struct {
@@ -76,12 +72,6 @@ enum route_kind route_move(struct route *r, struct vguest *const g[2])
         if (moves[k]) {
             place[k] = vg_place_resuming(g[k], r->host[r->at[k].host], r->at[k].vm);
         }
-    }
-    if (i == ROUTE_AHEAD && r->ahead) {
-        host_wait_int(r->host[2], 0, "parked", r->ahead);
-        host_wait_int(r->host[0], 2, "parked", r->ahead);
-    } else if (i % 2) {
-        g_usleep(AHEAD_US);
     }
     for (unsigned k = 0; k < 2; k++) {
         if (moves[k]) {

@@ -15,11 +15,6 @@
 
 #define ROUTE_HOSTS 3u
 #define ROUTE_STEPS 12u /* of the whole way, which ends where it began */
-/*
- * From host 1 to 2, the peer at host 0: the first between those two, so that there are
- * none but these.
- */
-#define ROUTE_AHEAD 1u
 
 enum route_kind {
     ROUTE_AWAY,
@@ -39,8 +34,6 @@ struct route {
         unsigned host, vm;
     } at[2];
     unsigned moves; /* so far */
-    /* Not 0: move ROUTE_AHEAD waits for so many connections that are made in advance. */
-    unsigned ahead;
 };
 #define ROUTE_BEGIN(hosts)                        \
     {                                             \

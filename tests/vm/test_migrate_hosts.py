@@ -88,11 +88,6 @@ class AnyHosts(fixture.SessionTest):
             self.guests[i] = guest
             self.places[i] = places[i]
 
-    def taken(self, place):
-        """How many connections that were made in advance queue pairs there have got."""
-        peers = self.daemons[place].ctl_json('peer', 'list')['peers']
-        return sum(peer['taken'] for peer in peers)
-
     def wait_path(self, program):
         """The queue pair by which @program is judged leads to where the other guest is:
         by TCP, if that is another host."""
@@ -142,12 +137,8 @@ class Moves:
     """Before AnyHosts."""
 
     def test_tcp_to_tcp(self):
-        """One moves; the other stays on a third host, and connects in advance to an address
-        that is configured."""
-        before = self.taken(1)
+        """One moves; the other stays on a third host."""
         self.moves(((1, 2), {}), (START, {}))
-        if self.addresses(1) != 'any':
-            self.assertGreater(self.taken(1), before)
 
     def test_both(self):
         """Each to the other's host, also if both have stopped before either begins."""

@@ -21,7 +21,6 @@ void greet(struct peer_link *l)
     m.hello.min_version = PEER_VERSION_MIN;
     m.hello.max_version = PEER_VERSION_MAX;
     m.hello.timeout_ms = peers_self.timeout_ms;
-    m.hello.features = l->features = peers_own_features();
     memcpy(m.hello.instance, peers_self.instance, sizeof(m.hello.instance));
     peers_random(m.hello.nonce, sizeof(m.hello.nonce));
     g_strlcpy(m.hello.from, peers_self.name, sizeof(m.hello.from));
@@ -58,7 +57,7 @@ static bool check_hello(struct peer_link *l)
         link_close(l, PEER_CLOSE_UNKNOWN, "its host-name is another");
     } else if (!l->peer) {
         link_close(l, PEER_CLOSE_UNKNOWN, "no [peer] group has its name and address");
-    } else if (!link_version(l) || (h->needs & ~peers_own_features())) {
+    } else if (!link_version(l) || h->needs) {
         link_close(l, PEER_CLOSE_VERSION, peer_close_text(PEER_CLOSE_VERSION));
     }
     return !l->dead;

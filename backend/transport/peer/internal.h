@@ -36,8 +36,6 @@ struct peers_self {
 };
 extern struct peers_self peers_self;
 
-/* What this daemon can do, as of now. */
-uint64_t peers_own_features(void);
 /* Has any peer the address @from?  Else nothing that comes from there is listened to. */
 bool peers_know(const struct sockaddr_storage *from);
 /* One that has a link, too; or NULL. */
@@ -105,7 +103,6 @@ void links_close_early(void);
 enum peer_role link_role(const struct peer_link *l);
 enum link_state link_state(const struct peer_link *l);
 const struct peer_hello *link_hello(const struct peer_link *l); /* the other's */
-uint64_t link_features(const struct peer_link *l);
 unsigned link_version(const struct peer_link *l);
 void link_bytes(const struct peer_link *l, uint64_t *sent, uint64_t *received);
 
@@ -137,7 +134,6 @@ struct peer {
 
     /* For other threads: */
     _Atomic bool up;
-    _Atomic uint64_t features; /* of the link that is up */
     _Atomic bool kicked;
     struct peer_queue queue;
 

@@ -186,11 +186,6 @@ const struct peer_hello *link_hello(const struct peer_link *l)
     return &l->other;
 }
 
-uint64_t link_features(const struct peer_link *l)
-{
-    return l->other.features & l->features;
-}
-
 unsigned link_version(const struct peer_link *l)
 {
     struct peer_hello own = {.min_version = PEER_VERSION_MIN,
@@ -375,10 +370,6 @@ void link_refuse(struct peer_link *l, const char *why)
         }                           \
     } while (0)
 
-/* The same of what only some daemons can do: if both can. */
-#define GIVE_FEATURE(l, feature, fn, arg) \
-    GIVE(l, (link_features(l) & (feature)) ? (fn) : NULL, arg)
-
 static void got_claim(struct peer_link *l, const struct peer_msg *m)
 {
     const struct peer_claim_ops *ops = peers_self.claim_ops;
@@ -428,15 +419,6 @@ static void got_message(struct peer_link *l, const struct peer_msg *m)
         break;
     case PEER_MSG_BIND_ANSWER:
         GIVE(l, ops ? ops->bind_answer : NULL, &m->answer);
-        break;
-    case PEER_MSG_ANNOUNCE:
-        GIVE_FEATURE(l, PEER_FEATURE_ADVANCE, ops ? ops->announce : NULL, &m->announce);
-        break;
-    case PEER_MSG_TAKE:
-        GIVE_FEATURE(l, PEER_FEATURE_ADVANCE, ops ? ops->take : NULL, &m->take);
-        break;
-    case PEER_MSG_TAKEN:
-        GIVE_FEATURE(l, PEER_FEATURE_ADVANCE, ops ? ops->taken : NULL, &m->taken);
         break;
     case PEER_MSG_DATAGRAM:
         GIVE(l, peers_self.datagram, &m->datagram);

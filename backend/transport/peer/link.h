@@ -19,10 +19,9 @@ struct peer_link {
     LIST_ENTRY(peer_link) is_early;   /* likewise */
     struct peer_hello_bytes hello[2]; /* by role */
     struct peer_hello other;
-    uint64_t features; /* that this side has offered */
-    bool magic;        /* the other side's was there */
-    bool crossed;      /* another link is wanted in its place */
-    bool dead;         /* closed; memory goes when nobody is at work with it */
+    bool magic;   /* the other side's was there */
+    bool crossed; /* another link is wanted in its place */
+    bool dead;    /* closed; memory goes when nobody is at work with it */
     unsigned busy;
 
     uint8_t *in;

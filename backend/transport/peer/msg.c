@@ -257,47 +257,6 @@ static void get_answer(struct reader *r, struct peer_bind_answer *a)
     r->bad |= a->result >= PEER_BIND_RESULTS;
 }
 
-static uint8_t *put_announce(uint8_t *p, const struct peer_announce *a)
-{
-    p = add_name(p, a->network);
-    p = add_bytes(p, a->gid.raw, sizeof(a->gid.raw));
-    return add_token(p, a->token);
-}
-
-static void get_announce(struct reader *r, struct peer_announce *a)
-{
-    get_name(r, a->network);
-    get_bytes(r, a->gid.raw, sizeof(a->gid.raw));
-    get_token(r, a->token);
-}
-
-static uint8_t *put_take(uint8_t *p, const struct peer_take *t)
-{
-    p = put_bind(p, &t->bind);
-    p = add_token(p, t->token);
-    p = add_u32(p, t->number);
-    return add_bytes(p, t->hello, sizeof(t->hello));
-}
-
-static void get_take(struct reader *r, struct peer_take *t)
-{
-    get_bind(r, &t->bind);
-    get_token(r, t->token);
-    t->number = get_u32(r);
-    get_bytes(r, t->hello, sizeof(t->hello));
-}
-
-static uint8_t *put_taken(uint8_t *p, const struct peer_taken *t)
-{
-    return add_bytes(put_answer(p, &t->answer), t->hello, sizeof(t->hello));
-}
-
-static void get_taken(struct reader *r, struct peer_taken *t)
-{
-    get_answer(r, &t->answer);
-    get_bytes(r, t->hello, sizeof(t->hello));
-}
-
 static uint8_t *put_datagram(uint8_t *p, const struct peer_datagram *d)
 {
     p = add_name(p, d->network);
@@ -371,15 +330,6 @@ size_t peer_msg_put(const struct peer_msg *m, uint8_t *out)
     case PEER_MSG_BIND_ANSWER:
         p = put_answer(p, &m->answer);
         break;
-    case PEER_MSG_ANNOUNCE:
-        p = put_announce(p, &m->announce);
-        break;
-    case PEER_MSG_TAKE:
-        p = put_take(p, &m->take);
-        break;
-    case PEER_MSG_TAKEN:
-        p = put_taken(p, &m->taken);
-        break;
     case PEER_MSG_DATAGRAM:
         p = put_datagram(p, &m->datagram);
         break;
@@ -421,15 +371,6 @@ static bool get_body(struct reader *r, struct peer_msg *m)
         return true;
     case PEER_MSG_BIND_ANSWER:
         get_answer(r, &m->answer);
-        return true;
-    case PEER_MSG_ANNOUNCE:
-        get_announce(r, &m->announce);
-        return true;
-    case PEER_MSG_TAKE:
-        get_take(r, &m->take);
-        return true;
-    case PEER_MSG_TAKEN:
-        get_taken(r, &m->taken);
         return true;
     case PEER_MSG_DATAGRAM:
         get_datagram(r, &m->datagram);

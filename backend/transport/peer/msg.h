@@ -22,8 +22,7 @@
 #define PEER_NAME_MAX      63u    /* of a host or a network, without the NUL */
 #define PEER_NONCE_LEN     32u
 #define PEER_PROOF_LEN     32u
-#define PEER_PLACE_LEN     16u /* proof of where a VM is */
-#define PEER_HELLO_LEN     76u /* what a connection's startup frames say, see iwarp.md */
+#define PEER_PLACE_LEN     16u   /* proof of where a VM is */
 #define PEER_MAX_DATA      4096u /* of a datagram */
 /* The longest message that peer_msg_put() makes. */
 #define PEER_MSG_MAX (PEER_MSG_HEADER + 256u + PEER_MAX_DATA)
@@ -44,15 +43,7 @@ enum peer_msg_type {
     /* Of connections. */
     PEER_MSG_BIND = 32,
     PEER_MSG_BIND_ANSWER = 33,
-    PEER_MSG_ANNOUNCE = 34,
-    PEER_MSG_TAKE = 35,
-    PEER_MSG_TAKEN = 36,
     PEER_MSG_DATAGRAM = 48,
-};
-
-/* What not every daemon can do; both must, for it to be used. */
-enum peer_feature {
-    PEER_FEATURE_ADVANCE = 16, /* ANNOUNCE, TAKE, TAKEN */
 };
 
 /* Why a link ends. */
@@ -69,7 +60,7 @@ enum peer_close {
 struct peer_hello {
     uint16_t min_version, max_version;
     uint32_t timeout_ms;      /* of silence, after which the sender gives the link up */
-    uint64_t features, needs; /* enum peer_feature: can do, insists on */
+    uint64_t features, needs; /* can do, insists on: nothing yet */
     uint8_t instance[16];     /* random, of the process */
     uint8_t nonce[PEER_NONCE_LEN];
     char from[PEER_NAME_MAX + 1], to[PEER_NAME_MAX + 1]; /* hosts' names */
@@ -116,26 +107,6 @@ struct peer_bind_answer {
     uint8_t result; /* enum peer_bind_result */
 };
 
-/* "A VM with this address may run here soon: who is connected to it may connect now." */
-struct peer_announce {
-    char network[PEER_NAME_MAX + 1];
-    struct pvrdma_gid gid;
-    uint64_t token[2]; /* random: what the connections show */
-};
-
-/* BIND, to be connected by a connection that is there already. */
-struct peer_take {
-    struct peer_bind bind;
-    uint64_t token[2]; /* ANNOUNCE's */
-    uint32_t number;   /* of the connection, among those that have shown that token */
-    uint8_t hello[PEER_HELLO_LEN];
-};
-
-struct peer_taken {
-    struct peer_bind_answer answer;
-    uint8_t hello[PEER_HELLO_LEN]; /* zero: there is nothing to say */
-};
-
 enum { PEER_DATAGRAM_IMM = 1, PEER_DATAGRAM_SOLICITED = 2 };
 
 struct peer_datagram {
@@ -162,9 +133,6 @@ struct peer_msg {
         struct peer_claim claim;       /* ASK, CLAIM, UNCLAIM, HOLD, PROVED */
         struct peer_bind bind;
         struct peer_bind_answer answer;
-        struct peer_announce announce;
-        struct peer_take take;
-        struct peer_taken taken;
         struct peer_datagram datagram;
     };
 };

@@ -47,11 +47,6 @@ GPtrArray *peers_all(void)
     return peers;
 }
 
-uint64_t peers_own_features(void)
-{
-    return peers_self.ops && peers_self.ops->announce ? PEER_FEATURE_ADVANCE : 0;
-}
-
 void peer_set_ops(const struct peer_ops *ops)
 {
     peers_self.ops = ops;
@@ -151,11 +146,6 @@ bool peer_is_up(const struct peer *peer)
 bool peer_has_ended(const struct peer *peer)
 {
     return peer->gone || peer->ended;
-}
-
-uint64_t peer_features(const struct peer *peer)
-{
-    return atomic_load_explicit(&peer->features, memory_order_acquire);
 }
 
 const struct sockaddr_storage *peer_address(const struct peer *peer)
@@ -287,29 +277,21 @@ void peer_link_up(struct peer *peer, struct peer_link *l)
     peer->backoff_ms = BACKOFF_MIN_MS;
     peer->links++;
     queue_open(&peer->queue, peer->cfg->max_queued);
-    atomic_store_explicit(&peer->features, link_features(l), memory_order_release);
     atomic_store_explicit(&peer->up, true, memory_order_release);
     log_about(LOG_LVL_INFO, &peer->log, "the link is up");
     g_clear_pointer(&peer->last_error, g_free);
     if (peers_self.claim_ops && peers_self.claim_ops->link_up) {
         peers_self.claim_ops->link_up(peer);
     }
-    if (peer->link == l && peers_self.ops && peers_self.ops->link_up) {
-        peers_self.ops->link_up(peer);
-    }
 }
 
 static void link_down(struct peer *peer)
 {
     atomic_store_explicit(&peer->up, false, memory_order_release);
-    atomic_store_explicit(&peer->features, 0, memory_order_release);
     queue_close(&peer->queue);
     peer->rtt_us = 0;
     peer->echo = 0;
     peer->since = g_get_monotonic_time();
-    if (peers_self.ops && peers_self.ops->link_down) {
-        peers_self.ops->link_down(peer);
-    }
     if (peers_self.claim_ops && peers_self.claim_ops->link_down) {
         peers_self.claim_ops->link_down(peer);
     }

@@ -28,11 +28,6 @@ struct peer;
 struct peer_ops {
     void (*bind)(struct peer *from, const struct peer_bind *bind);
     void (*bind_answer)(struct peer *from, const struct peer_bind_answer *answer);
-    void (*announce)(struct peer *from, const struct peer_announce *announce);
-    void (*take)(struct peer *from, const struct peer_take *take);
-    void (*taken)(struct peer *from, const struct peer_taken *taken);
-    void (*link_up)(struct peer *peer);
-    void (*link_down)(struct peer *peer);
     /*
      * A connection that begins as iWARP does.  Nothing was read from it; it does not
      * block, and is the callee's.  Its address is one of the peers'.
@@ -72,8 +67,6 @@ const char *peer_name(const struct peer *peer);
 bool peer_is_up(const struct peer *peer);
 /* It has said that it ends, or its group has gone: it will not be back in a moment. */
 bool peer_has_ended(const struct peer *peer);
-/* What both sides can do (enum peer_feature), if the link is up.  Any thread. */
-uint64_t peer_features(const struct peer *peer);
 
 /* Where it listens. */
 const struct sockaddr_storage *peer_address(const struct peer *peer);
@@ -103,12 +96,9 @@ bool peer_echo_is_due(const struct peer *peer);
 /* What may wait besides datagrams, for each peer. */
 #define PEER_MAX_CONTROL (1u << 20)
 
-/* False: the link is down, the peer cannot do it, or too much waits for it. */
+/* False: the link is down, or too much waits for it. */
 bool peer_send_bind(struct peer *peer, const struct peer_bind *bind);
 bool peer_send_bind_answer(struct peer *peer, const struct peer_bind_answer *answer);
-bool peer_send_announce(struct peer *peer, const struct peer_announce *announce);
-bool peer_send_take(struct peer *peer, const struct peer_take *take);
-bool peer_send_taken(struct peer *peer, const struct peer_taken *taken);
 /* @type: PEER_MSG_ASK, _CLAIM, _UNCLAIM, _HOLD or _PROVED. */
 bool peer_send_claim(struct peer *peer, enum peer_msg_type type,
                      const struct peer_claim *claim);
@@ -172,7 +162,6 @@ struct peer_report {
     char address[CONFIG_ADDRESS_STRLEN];
     bool up, initiator;    /* we have called */
     unsigned version;      /* of the protocol; 0: the link is down */
-    uint64_t features;     /* agreed on */
     uint64_t since_ms;     /* so long in this state */
     uint64_t rtt_us;       /* of the last ping; 0: none yet */
     uint64_t queued_bytes; /* datagrams and the rest that wait */

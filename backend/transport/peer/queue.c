@@ -322,11 +322,6 @@ static bool send_if_up(struct peer *peer, const struct peer_msg *m)
     return peer_is_up(peer) && peer_send_control(peer, m);
 }
 
-static bool can(const struct peer *peer, uint64_t feature)
-{
-    return peer_features(peer) & feature;
-}
-
 bool peer_send_bind(struct peer *peer, const struct peer_bind *bind)
 {
     struct peer_msg m = {.type = PEER_MSG_BIND, .bind = *bind};
@@ -339,27 +334,6 @@ bool peer_send_bind_answer(struct peer *peer, const struct peer_bind_answer *ans
     struct peer_msg m = {.type = PEER_MSG_BIND_ANSWER, .answer = *answer};
 
     return send_if_up(peer, &m);
-}
-
-bool peer_send_announce(struct peer *peer, const struct peer_announce *announce)
-{
-    struct peer_msg m = {.type = PEER_MSG_ANNOUNCE, .announce = *announce};
-
-    return can(peer, PEER_FEATURE_ADVANCE) && peer_send_control(peer, &m);
-}
-
-bool peer_send_take(struct peer *peer, const struct peer_take *take)
-{
-    struct peer_msg m = {.type = PEER_MSG_TAKE, .take = *take};
-
-    return can(peer, PEER_FEATURE_ADVANCE) && peer_send_control(peer, &m);
-}
-
-bool peer_send_taken(struct peer *peer, const struct peer_taken *taken)
-{
-    struct peer_msg m = {.type = PEER_MSG_TAKEN, .taken = *taken};
-
-    return can(peer, PEER_FEATURE_ADVANCE) && peer_send_control(peer, &m);
 }
 
 bool peer_send_claim(struct peer *peer, enum peer_msg_type type,

@@ -46,7 +46,6 @@ void peer_report(struct peer *peer, struct peer_report *r)
         r->up = true;
         r->initiator = link_role(peer->link) == PEER_INITIATOR;
         r->version = link_version(peer->link);
-        r->features = link_features(peer->link);
     }
 }
 

@@ -29,8 +29,7 @@
  *   ending.c how TCP connections end that this host has made
  *   owed.c   what the main thread does with a VM's token, for which it does not wait
  *   setup.c  the main thread: who connects; with it startup.c (MPA's startup frames),
- *            follow.c (peers that move) and loop.c (both ends in this daemon); and
- *            announce.c, park.c and take.c (streams that are made before a peer moves)
+ *            follow.c (peers that move) and loop.c (both ends in this daemon)
  *   tx.c     frames out        rx.c  frames in        arrival.c  the messages in them
  *
  * Threads.  All of a conn but what conn.h calls the main thread's is under the VM's

@@ -157,9 +157,6 @@ enum owed {
     OWED_HELLO = 1 << 7,     /* the Request is to be sent: @setup */
     OWED_STREAM = 1 << 8,    /* the Reply has come: @setup */
     OWED_REQUEST = 1 << 9,   /* a Request has come: @arrived */
-    OWED_TAKE = 1 << 10,     /* a stream is to be taken, and TAKE sent */
-    OWED_TAKEN = 1 << 11,    /* TAKEN has come: @taking */
-    OWED_ATTACH = 1 << 12,   /* TAKE has come: @attaching */
 };
 
 /* What a connected queue pair has of this room, from RTR to RESET. */
@@ -219,25 +216,21 @@ struct conn {
     uint64_t incarnation;
 
     /* The main thread's, see setup.c. */
-    struct ask_list *ask_in; /* under setup.c's lock; NULL: it is in none */
+    bool asks; /* in setup.c's list; under its lock */
     STAILQ_ENTRY(conn) ask_link;
     struct setup_token asked, awaited;
     uint64_t ask_again;    /* ns: not before, what was asked is under way */
     uint64_t up_at;        /* ns; of the initiator's stream: a BIND may have crossed it */
     struct setup *setup;   /* under way, or NULL */
     struct setup *arrived; /* the peer's: its Request is to be answered */
-    struct parked *attaching; /* the same of a TAKE */
     struct {
         uint8_t status;
         uint64_t seq;
     } heard;               /* for OWED_FAILURE */
     _Atomic unsigned owed; /* of enum owed; any thread looks whether there is any */
     TAILQ_ENTRY(conn) owe; /* in net->owed, if any */
-    /* The same of a stream that is there; any thread looks whether there is one. */
-    _Atomic(struct parked *) taking;
-    bool took;         /* one was asked for, to this place: not another one */
-    struct peer *peer; /* whom the last stream led to; NULL: nobody, or this daemon */
-    bool has_place;    /* it counts in net->streams */
+    struct peer *peer;     /* whom the last stream led to; NULL: nobody, or this daemon */
+    bool has_place;        /* it counts in net->streams */
     struct port_share *ports; /* ... and there, if it makes the TCP connection */
     struct place place;       /* where all of the above belongs to, and the stream */
     TAILQ_ENTRY(conn) all;
@@ -245,8 +238,6 @@ struct conn {
 };
 
 TAILQ_HEAD(conn_list, conn);
-/* Those that want a stream; under setup.c's lock. */
-STAILQ_HEAD(ask_list, conn);
 
 /* What a VM has of the ports towards one peer, see setup.c. */
 struct port_share {
@@ -378,8 +369,6 @@ fpdu_parts_fn goes_straight;
 
 /* Read from the socket, and do what it says.  False: there is no more until it tells. */
 bool rx_run(struct conn *c, struct turn *t);
-/* Is that all that a connection's initiator sends first? */
-bool rx_is_first_frame(const uint8_t *in, size_t len, const struct framing *framing);
 /* Go on with a message that waited for a grace period. */
 void rx_resume(struct conn *c, struct turn *t);
 

@@ -25,7 +25,6 @@ struct followers {
     struct conn_list conns;
     bool changed;      /* in changes: its place, or whether it is held */
     struct conn *next; /* then: who has not been told */
-    unsigned n;        /* of @conns: from other addresses */
     STAILQ_ENTRY(followers) link;
 };
 
@@ -56,8 +55,6 @@ static void drop_setup(struct conn *c)
 {
     setup_drop(c);
     startup_cancel(c);
-    take_cancel(c);
-    c->took = false;
     c->peer = NULL;
     c->place = (struct place){NULL};
 }
@@ -140,18 +137,6 @@ static void place_changed(struct route *route)
     }
 }
 
-static bool is_from_another(const struct conn *c)
-{
-    return !gid_equal(&c->path.sgid, &c->path.dgid);
-}
-
-unsigned follow_count(const struct route *route)
-{
-    const struct followers *f = g_hash_table_lookup(by_route, route);
-
-    return f ? f->n : 0;
-}
-
 static void followers_add(struct conn *c)
 {
     struct followers *f = g_hash_table_lookup(by_route, c->route);
@@ -162,7 +147,6 @@ static void followers_add(struct conn *c)
         g_hash_table_insert(by_route, c->route, f);
     }
     TAILQ_INSERT_TAIL(&f->conns, c, same);
-    f->n += is_from_another(c);
 }
 
 static void followers_remove(struct conn *c)
@@ -173,7 +157,6 @@ static void followers_remove(struct conn *c)
         f->next = TAILQ_NEXT(c, same);
     }
     TAILQ_REMOVE(&f->conns, c, same);
-    f->n -= is_from_another(c);
     if (TAILQ_EMPTY(&f->conns)) {
         if (f->changed) {
             STAILQ_REMOVE(&changes, f, followers, link);
@@ -199,7 +182,6 @@ static void leave_the_gone(void)
             /* A stream that begins, too. */
             setup_drop(c);
             startup_cancel(c);
-            take_cancel(c);
             c->peer = NULL;
             conn_owe(c, OWED_GONE);
         }

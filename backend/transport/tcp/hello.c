@@ -8,10 +8,6 @@
  *   8  token (16)        24  incarnation    32  seq   40  heard   48  got
  *  56  failed_seq        64  psn            68  0 (8)
  *
- * Of a connection that is made in advance (park.c), which says nothing of queue pairs:
- *
- *   0  magic "PVRP"       4  number          8  token (16)
- *
  * All big-endian.  What is 0 is not looked at: it is for later versions, which are told
  * from this one by the magic where that does not do.
  *
@@ -26,8 +22,7 @@
 #include "transport/tcp/bytes.h"
 #include "transport/tcp/ctl.h"
 
-#define MAGIC         0x50565231u
-#define MAGIC_PARKING 0x50565250u
+#define MAGIC 0x50565231u
 /* Flags */
 #define UNRELIABLE 1u
 
@@ -75,21 +70,4 @@ bool hello_get(const uint8_t *in, size_t len, struct hello *h)
     return h->incarnation && right_status(h->failed_status) &&
            h->seq <= CTL_SEQ_START_MAX && h->got <= CTL_SEQ_START_MAX &&
            h->psn <= 0xffffff && h->mtu >= PVRDMA_MTU_256 && h->mtu <= PVRDMA_MTU_4096;
-}
-
-void parking_put(const struct parking *p, uint8_t out[PARKING_SIZE])
-{
-    put_be32(out, MAGIC_PARKING);
-    put_be32(out + 4, p->number);
-    memcpy(out + 8, p->token, sizeof(p->token));
-}
-
-bool parking_get(const uint8_t *in, size_t len, struct parking *p)
-{
-    if (len != PARKING_SIZE || get_be32(in) != MAGIC_PARKING) {
-        return false;
-    }
-    p->number = get_be32(in + 4);
-    memcpy(p->token, in + 8, sizeof(p->token));
-    return true;
 }

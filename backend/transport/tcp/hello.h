@@ -26,18 +26,6 @@ struct hello {
     bool unreliable; /* the sender's queue pair is one of UC */
 };
 
-/* Of a connection that is made in advance, for whichever queue pairs take it. */
-#define PARKING_SIZE 24u
-
-struct parking {
-    uint64_t token[2]; /* ANNOUNCE's */
-    uint32_t number;   /* which of those that show it */
-};
-
-void parking_put(const struct parking *p, uint8_t out[PARKING_SIZE]);
-/* False: it is another's. */
-bool parking_get(const uint8_t *in, size_t len, struct parking *p);
-
 void hello_put(const struct hello *h, uint8_t out[HELLO_SIZE]);
 bool hello_get(const uint8_t *in, size_t len, struct hello *h);
 

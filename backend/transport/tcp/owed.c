@@ -14,9 +14,8 @@
  * REST_NS; until then nobody asks for its token, and its worker has it.
  *
  * What is owed is a bit each, not a list: a connection owes little, whatever peers say.
- * All but bits is kept by who owes (setup, taking, attaching in struct conn), and what
- * has become of no use meanwhile is forgotten.  Who keeps something of a peer's, or that
- * others wait for, says for how long.
+ * All but bits is kept by who owes (setup, arrived in struct conn), and what has become
+ * of no use meanwhile is forgotten.  Who keeps something of a peer's says for how long.
  *
  * Invariants: a connection is in its VM's list if it owes anything; then that VM is in
  * `owing`.  While that has any, run() is going to run.  A VM that was asked for its token
@@ -36,8 +35,7 @@
 #define REST_NS 1000000u
 
 /* These look at what the peer has sent so far: under qp->lock. */
-#define WITH_LOCK \
-    (OWED_HELLO | OWED_STREAM | OWED_REQUEST | OWED_TAKE | OWED_TAKEN | OWED_ATTACH)
+#define WITH_LOCK (OWED_HELLO | OWED_STREAM | OWED_REQUEST)
 
 static TAILQ_HEAD(, tcp_vm) owing = TAILQ_HEAD_INITIALIZER(owing);
 static unsigned n_owing;
@@ -90,9 +88,6 @@ static bool pay_one(struct conn *c, unsigned what)
     wake |= what & OWED_HELLO && startup_pay_hello(c);
     wake |= what & OWED_STREAM && startup_pay_stream(c);
     wake |= what & OWED_REQUEST && startup_pay_request(c);
-    wake |= what & OWED_TAKE && take_pay(c);
-    wake |= what & OWED_TAKEN && take_pay_taken(c);
-    wake |= what & OWED_ATTACH && take_pay_attach(c);
     return wake;
 }
 

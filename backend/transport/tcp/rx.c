@@ -186,21 +186,6 @@ static bool is_first_frame(const struct rdmap_segment *h)
            h->ddp.last;
 }
 
-bool rx_is_first_frame(const uint8_t *in, size_t len, const struct framing *framing)
-{
-    struct fpdu_input input = {in, len};
-    struct rdmap_segment h;
-    struct fpdu_part part;
-    uint8_t room[FPDU_RX_ROOM];
-    struct fpdu_rx rx;
-
-    fpdu_rx_init(&rx, room, sizeof(room), framing->crc, rdmap_head_len);
-    return fpdu_rx_next(&rx, &input, &part) == IWARP_OK && part.kind == FPDU_WHOLE &&
-           input.left == 0 &&
-           rdmap_get(part.data, part.len, part.len, RDMAP_EXTENDED, &h) == IWARP_OK &&
-           is_first_frame(&h);
-}
-
 static void take_frame(struct conn *c, const uint8_t *ulpdu, uint32_t len)
 {
     struct segment seg = {.ulpdu = ulpdu, .ulpdu_len = len};

@@ -7,9 +7,6 @@
  *                                  <-- link --  OK, or NOT_YET
  *   a TCP connection, see startup.c
  *
- * If the peer has moved there may be one that was made in advance: then TAKE and TAKEN
- * are said in their place (take.c).
- *
  * Of two queue pairs the one whose (GID, QPN) is less is the initiator, always, so
  * attempts do not cross.  The responder's side may want a stream first: its BIND makes
  * the initiator ask, and is answered by BUSY.
@@ -50,8 +47,8 @@
 
 static GHashTable *asked, *awaited; /* of struct setup_token */
 
-static pthread_mutex_t asks_lock = PTHREAD_MUTEX_INITIALIZER; /* protects all ask_lists */
-static struct ask_list asks = STAILQ_HEAD_INITIALIZER(asks);
+static pthread_mutex_t asks_lock = PTHREAD_MUTEX_INITIALIZER; /* protects asks */
+static STAILQ_HEAD(, conn) asks = STAILQ_HEAD_INITIALIZER(asks);
 static int asks_fd = -1;
 static guint asks_watch;
 static void run_asks(void);
@@ -177,7 +174,7 @@ bool setup_peer_of(const struct conn *c, struct peer **peer)
 }
 
 /* Numbers are fetched by the dozen; each is used once, and not kept. */
-void setup_random_token(uint64_t token[2])
+static void random_token(uint64_t token[2])
 {
     static uint64_t pool[32][2];
     static unsigned left;
@@ -332,21 +329,11 @@ static bool ask_token(struct conn *c, uint64_t token[2])
         memcpy(token, c->asked.token, sizeof(c->asked.token));
         return true;
     }
-    setup_random_token(token);
+    random_token(token);
     return token_set(asked, &c->asked, c, token, ANSWER_NS);
 }
 
-bool setup_asks(struct conn *c, const uint64_t token[2], uint64_t ns)
-{
-    return token_set(asked, &c->asked, c, token, ns);
-}
-
-struct conn *setup_asked(const uint64_t token[2])
-{
-    return conn_of_token(asked, token);
-}
-
-void setup_bind_of(const struct conn *c, struct peer_bind *b)
+static void bind_of(const struct conn *c, struct peer_bind *b)
 {
     *b = (struct peer_bind){
         .sgid = c->path.sgid,
@@ -364,7 +351,7 @@ static void begin(struct conn *c)
     struct peer_bind b;
     struct peer *peer;
 
-    if (c->setup || take_is_going_on(c) || now_ns() < c->ask_again) {
+    if (c->setup || now_ns() < c->ask_again) {
         return; /* it is under way */
     }
     if (!setup_is_ready(c)) {
@@ -381,10 +368,7 @@ static void begin(struct conn *c)
     if (c->place.who && !has_place(c, peer)) {
         return; /* as if nobody had answered: the try takes its time */
     }
-    if (c->place.who && take_begin(c, peer)) {
-        return;
-    }
-    setup_bind_of(c, &b);
+    bind_of(c, &b);
     if (!c->place.who || !ask_token(c, b.token) || !send_bind(peer, &b)) {
         setup_in_vain(c);
     }
@@ -406,8 +390,12 @@ static struct conn *conn_of_bind(const struct peer_bind *b)
     return c;
 }
 
-struct conn *setup_check_bind(struct peer *from, const struct peer_bind *b,
-                              struct peer_bind_answer *a)
+/*
+ * May the queue pair that @b is about be connected with @from's?  @a is the answer.
+ * Returns its connection if that is OK, or BUSY since it is the initiator's; else NULL.
+ */
+static struct conn *check_bind(struct peer *from, const struct peer_bind *b,
+                               struct peer_bind_answer *a)
 {
     struct conn *c = conn_of_bind(b);
     struct peer *owner;
@@ -435,7 +423,7 @@ struct conn *setup_check_bind(struct peer *from, const struct peer_bind *b,
 void setup_bind_came(struct peer *from, const struct peer_bind *b)
 {
     struct peer_bind_answer a;
-    struct conn *c = setup_check_bind(from, b, &a);
+    struct conn *c = check_bind(from, b, &a);
 
     if (c && !c->initiator && !token_set(awaited, &c->awaited, c, b->token, AWAIT_NS)) {
         a.result = PEER_BIND_REFUSED;
@@ -450,7 +438,7 @@ void setup_answer_came(struct peer *from, const struct peer_bind_answer *a)
 {
     struct conn *c = conn_of_token(asked, a->token);
 
-    if (!c || c->setup || take_is_going_on(c)) {
+    if (!c || c->setup) {
         return;
     }
     if (a->result == PEER_BIND_BUSY && !c->initiator) {
@@ -478,15 +466,15 @@ static void tell_asks(void)
     }
 }
 
-/* It is in @list from now on, NULL: in none.  Under asks_lock. */
-static void be_in(struct conn *c, struct ask_list *list)
+/* It is in @asks from now on, or not.  Under asks_lock. */
+static void be_asking(struct conn *c, bool asks_now)
 {
-    if (c->ask_in) {
-        STAILQ_REMOVE(c->ask_in, c, conn, ask_link);
+    if (c->asks) {
+        STAILQ_REMOVE(&asks, c, conn, ask_link);
     }
-    c->ask_in = list;
-    if (list) {
-        STAILQ_INSERT_TAIL(list, c, ask_link);
+    c->asks = asks_now;
+    if (asks_now) {
+        STAILQ_INSERT_TAIL(&asks, c, ask_link);
     }
 }
 
@@ -496,8 +484,8 @@ void setup_ask(struct conn *c)
 
     pthread_mutex_lock(&asks_lock);
     first = STAILQ_EMPTY(&asks);
-    if (!c->ask_in) {
-        be_in(c, &asks);
+    if (!c->asks) {
+        be_asking(c, true);
     }
     pthread_mutex_unlock(&asks_lock);
     if (first) {
@@ -505,56 +493,12 @@ void setup_ask(struct conn *c)
     }
 }
 
-void setup_wait_in(struct conn *c, struct ask_list *list)
-{
-    pthread_mutex_lock(&asks_lock);
-    if (c->ask_in != list) {
-        be_in(c, list);
-    }
-    pthread_mutex_unlock(&asks_lock);
-}
-
-void setup_wait_no_more(struct conn *c)
-{
-    pthread_mutex_lock(&asks_lock);
-    if (c->ask_in != &asks) {
-        be_in(c, NULL);
-    }
-    pthread_mutex_unlock(&asks_lock);
-}
-
-void setup_go_on(struct ask_list *list, unsigned n)
-{
-    struct conn *c;
-    bool any;
-
-    pthread_mutex_lock(&asks_lock);
-    any = !STAILQ_EMPTY(list);
-    while (n-- && (c = STAILQ_FIRST(list))) {
-        be_in(c, &asks);
-    }
-    pthread_mutex_unlock(&asks_lock);
-    if (any) {
-        tell_asks();
-    }
-}
-
-bool setup_has_some(struct ask_list *list)
-{
-    bool some;
-
-    pthread_mutex_lock(&asks_lock);
-    some = !STAILQ_EMPTY(list);
-    pthread_mutex_unlock(&asks_lock);
-    return some;
-}
-
 bool setup_waits(struct conn *c)
 {
     bool waits;
 
     pthread_mutex_lock(&asks_lock);
-    waits = c->ask_in || atomic_load(&c->taking) || atomic_load(&c->owed);
+    waits = c->asks || atomic_load(&c->owed);
     pthread_mutex_unlock(&asks_lock);
     return waits;
 }
@@ -566,7 +510,7 @@ static struct conn *next_ask(void)
     pthread_mutex_lock(&asks_lock);
     c = STAILQ_FIRST(&asks);
     if (c) {
-        be_in(c, NULL);
+        be_asking(c, false);
     }
     pthread_mutex_unlock(&asks_lock);
     return c;
@@ -606,7 +550,7 @@ void setup_know(struct conn *c)
 void setup_forget(struct conn *c)
 {
     pthread_mutex_lock(&asks_lock);
-    be_in(c, NULL);
+    be_asking(c, false);
     pthread_mutex_unlock(&asks_lock);
     follow_forget(c);
     leave_place(c);
@@ -614,19 +558,8 @@ void setup_forget(struct conn *c)
 
 /* ---- start and stop ---- */
 
-static void link_down(struct peer *peer)
-{
-    park_drop_peer(peer);
-    take_give_up(peer);
-}
-
 static const struct peer_ops ops = {.bind = setup_bind_came,
                                     .bind_answer = setup_answer_came,
-                                    .announce = announce_came,
-                                    .take = take_came,
-                                    .taken = take_answered,
-                                    .link_up = announce_link_up,
-                                    .link_down = link_down,
                                     .accepted = startup_accepted};
 
 bool tcp_open(bool forced, GError **errp)
@@ -636,8 +569,6 @@ bool tcp_open(bool forced, GError **errp)
     awaited = g_hash_table_new(token_hash, token_equal);
     all_streams = (struct share_pool){0};
     all_ports = g_hash_table_new_full(NULL, NULL, NULL, g_free);
-    park_open();
-    announce_open();
     follow_open();
     asks_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (asks_fd < 0) {
@@ -661,9 +592,6 @@ void tcp_close(void)
 {
     peer_set_ops(NULL);
     follow_close();
-    take_close();
-    announce_close();
-    park_close();
     startup_close();
     loop_close();
     owed_close();

@@ -48,8 +48,8 @@ void share_give(struct share *s)
 }
 
 /*
- * Half of those that the daemon may have: another quarter is for connections that are
- * made in advance (park.c), the last one for VMs, their memory, and links.
+ * Half of those that the daemon may have: the others are for VMs, their memory, and
+ * links.
  */
 uint32_t share_of_descriptors(void)
 {

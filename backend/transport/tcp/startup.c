@@ -12,13 +12,9 @@
  * their token there are MAX_ACCEPTED at most, and MAX_OF_HOST of each host (places.c).
  * On the loopback interface (loop.c) hosts tell nobody apart: all may have what there is.
  *
- * A connection that is made in advance begins in the same way, but its frames say which
- * one it is, not whose (struct parking), and when it is complete it is parked (park.c).
- *
  * A struct setup exists until its connection is a stream or has failed, SETUP_FRAMES_NS
  * at most.  An initiator's belongs to its conn, which cancels it if it goes; a
- * responder's belongs to nobody until its Request is read, one that is made in advance to
- * its struct parked.
+ * responder's belongs to nobody until its Request is read.
  *
  * Threads: the main thread.
  */
@@ -50,10 +46,8 @@ struct setup {
     int fd;
     guint watch; /* 0: none is needed yet */
     GIOCondition cond;
-    uint64_t until; /* ns */
-    /* One of the two, which cancels this if it goes; a responder's: when it is OWED. */
-    struct conn *conn;
-    struct parked *parked;
+    uint64_t until;    /* ns */
+    struct conn *conn; /* which cancels this if it goes; a responder's: when it is OWED */
     struct framing framing; /* of an initiator's that is OWED */
     struct hello own;
     size_t have;
@@ -101,25 +95,18 @@ static void setup_free(struct setup *s, bool close_fd)
         s->conn->arrived = NULL;
         conn_owe_no_more(s->conn, OWED_REQUEST);
     }
-    if (s->parked) {
-        s->parked->setup = NULL;
-    }
     peer_place_leave(&s->place);
     g_free(s);
 }
 
 static void setup_failed(struct setup *s, const char *why)
 {
-    struct parked *p = s->parked;
     struct conn *c = s->conn && s->conn->setup == s ? s->conn : NULL;
 
     log_msg(LOG_LVL_DEBUG, "a connection was not made: %s", why);
     setup_free(s, true);
     if (c) {
         setup_in_vain(c);
-    }
-    if (p) {
-        announce_made(p, false);
     }
 }
 
@@ -175,34 +162,18 @@ static struct setup *setup_new(enum setup_state state, int fd, struct setup_list
 
 /* A socket that has sent nothing yet takes that much, once it is connected.  0 or errno.
  */
-static int send_frame(int fd, struct mpa_frame *f, const uint8_t *data, uint16_t len)
+static int send_hello(int fd, struct mpa_frame *f, const struct hello *own)
 {
-    uint8_t out[MPA_MAX_STARTUP];
+    uint8_t out[MPA_MAX_STARTUP], data[HELLO_SIZE];
     size_t size;
     ssize_t n;
 
+    hello_put(own, data);
     f->data = data;
-    f->data_len = len;
+    f->data_len = sizeof(data);
     size = mpa_put(f, out);
     n = send(fd, out, size, MSG_DONTWAIT | MSG_NOSIGNAL);
     return n == (ssize_t)size ? 0 : n < 0 ? errno : ENOBUFS;
-}
-
-static int send_hello(int fd, struct mpa_frame *f, const struct hello *own)
-{
-    uint8_t data[HELLO_SIZE];
-
-    hello_put(own, data);
-    return send_frame(fd, f, data, sizeof(data));
-}
-
-static int send_parking(int fd, struct mpa_frame *f, const struct parked *p)
-{
-    struct parking own = {{p->park->token[0], p->park->token[1]}, p->number};
-    uint8_t data[PARKING_SIZE];
-
-    parking_put(&own, data);
-    return send_frame(fd, f, data, sizeof(data));
 }
 
 /*
@@ -257,7 +228,7 @@ static struct framing framing_of(const struct mpa_agreed *agreed)
  * Does its guest mean to send READs or atomics?  One that says so later, behind a peer
  * that takes none, gets another stream (tx.c).
  */
-bool startup_wants_reads(const struct conn *c)
+static bool wants_reads(const struct conn *c)
 {
     return c->reliable && c->qp->attr.max_rd_atomic;
 }
@@ -285,19 +256,6 @@ static void owe_setup(struct setup *s, enum owed what)
     conn_owe(s->conn, what);
 }
 
-/* As soon as the connection takes it, which may be at once. */
-static void send_request(struct setup *s)
-{
-    struct mpa_frame request;
-
-    if (s->conn) {
-        owe_setup(s, OWED_HELLO);
-        return;
-    }
-    mpa_request(&mpa_config, &request);
-    request_sent(s, send_parking(s->fd, &request, s->parked));
-}
-
 bool startup_pay_hello(struct conn *c)
 {
     struct setup *s = c->setup;
@@ -318,7 +276,8 @@ static bool has_failed(const struct conn *c, const struct hello *peer)
     return peer->failed_status && peer->heard == c->incarnation;
 }
 
-void startup_refused(struct conn *c, const struct hello *peer)
+/* There is no stream, maybe because the peer's queue pair has failed. */
+static void refused(struct conn *c, const struct hello *peer)
 {
     if (has_failed(c, peer)) {
         c->heard.status = peer->failed_status;
@@ -327,7 +286,7 @@ void startup_refused(struct conn *c, const struct hello *peer)
     }
 }
 
-/* What holds for us by @reply, if we can do with it; @c: NULL, nobody's yet. */
+/* What holds for us by @reply, if we can do with it. */
 static enum iwarp_error conclude(const struct conn *c, const struct mpa_frame *reply,
                                  struct mpa_agreed *agreed)
 {
@@ -336,7 +295,7 @@ static enum iwarp_error conclude(const struct conn *c, const struct mpa_frame *r
     if (!error && agreed->rtr != MPA_RTR_WRITE) {
         error = MPA_NO_RTR;
     }
-    return !error && !agreed->ord && c && startup_wants_reads(c) ? MPA_SMALL_IRD : error;
+    return !error && !agreed->ord && wants_reads(c) ? MPA_SMALL_IRD : error;
 }
 
 /* It is complete, but for our first frame.  False: it was not made. */
@@ -362,28 +321,9 @@ static bool end_startup(struct setup *s, const struct mpa_frame *reply,
     return true;
 }
 
-static void take_parking_reply(struct setup *s, const struct mpa_frame *reply)
-{
-    struct parked *p = s->parked;
-    struct framing framing;
-    struct parking peer;
-    int fd = s->fd;
-
-    if (reply->reject || !parking_get(reply->data, reply->data_len, &peer) ||
-        peer.number != p->number ||
-        memcmp(peer.token, p->park->token, sizeof(peer.token)) != 0) {
-        setup_failed(s, "refused, or it is not a daemon's");
-        return;
-    }
-    if (end_startup(s, reply, &framing)) {
-        setup_free(s, false);
-        parked_is(p, fd, &framing, PARK_IDLE);
-        announce_made(p, true);
-    }
-}
-
-bool startup_hears(const struct conn *c, const uint8_t *in, size_t len,
-                   const uint64_t token[2], struct hello *peer)
+/* Does a peer of @c's service say that, with that token?  It is in @peer then. */
+static bool hears(const struct conn *c, const uint8_t *in, size_t len,
+                  const uint64_t token[2], struct hello *peer)
 {
     return hello_get(in, len, peer) &&
            memcmp(peer->token, token, sizeof(peer->token)) == 0 &&
@@ -399,16 +339,12 @@ static void take_reply(struct setup *s)
     if (!read_frame(s, MPA_REPLY, &reply)) {
         return;
     }
-    if (s->parked) {
-        take_parking_reply(s, &reply);
-        return;
-    }
-    if (!startup_hears(c, reply.data, reply.data_len, s->own.token, &peer)) {
+    if (!hears(c, reply.data, reply.data_len, s->own.token, &peer)) {
         setup_failed(s, "it is not a daemon's, or not this one's");
         return;
     }
     if (reply.reject) {
-        startup_refused(c, &peer);
+        refused(c, &peer);
         setup_failed(s, "refused");
         return;
     }
@@ -445,7 +381,7 @@ static void connected(struct setup *s)
         setup_failed(s, g_strerror(error ? error : errno));
         return;
     }
-    send_request(s);
+    owe_setup(s, OWED_HELLO);
 }
 
 /*
@@ -462,12 +398,10 @@ void startup_dont_pace(int fd)
 
 static void failed_to(struct vm *vm, const char *what)
 {
-    if (vm) { /* which pays for it with its own lines */
-        log_vm(LOG_LVL_WARN, vm, "%s: %s", what, g_strerror(errno));
-    }
+    log_vm(LOG_LVL_WARN, vm, "%s: %s", what, g_strerror(errno));
 }
 
-/* -1: it cannot be.  That is on the account of @vm, NULL: of none, and not said. */
+/* -1: it cannot be, on the account of @vm. */
 static int begin_connect(struct vm *vm, const struct sockaddr_storage *to,
                          const struct sockaddr_storage *from)
 {
@@ -514,21 +448,7 @@ void startup_connect(struct conn *c, const struct sockaddr_storage *to,
     }
     c->setup = setup_new(CONNECTING, fd, &setups);
     c->setup->conn = c;
-    send_request(c->setup);
-}
-
-bool startup_park(struct parked *p, const struct sockaddr_storage *to,
-                  const struct sockaddr_storage *from)
-{
-    int fd = begin_connect(NULL, to, from);
-
-    if (fd < 0) {
-        return false;
-    }
-    p->setup = setup_new(CONNECTING, fd, &setups);
-    p->setup->parked = p;
-    wait_for(p->setup, G_IO_OUT); /* whatever comes of it, comes later */
-    return true;
+    owe_setup(c->setup, OWED_HELLO); /* it takes the Request then, or later */
 }
 
 /* ---- the responder ---- */
@@ -543,7 +463,11 @@ static bool is_from_its_host(const struct setup *s, const struct conn *c)
                                             : from->ss_family == AF_UNSPEC);
 }
 
-bool startup_agree(struct conn *c, const struct hello *peer, struct hello *own)
+/*
+ * What it says to an initiator that says @peer.  False: there is to be no stream.  Token
+ * and qp->lock held.
+ */
+static bool agree(struct conn *c, const struct hello *peer, struct hello *own)
 {
     conn_down(c);
     conn_hello(c, own);
@@ -570,39 +494,7 @@ static bool fits(const struct mpa_frame *request)
     return request->enhanced && request->p2p && (request->rtr & MPA_RTR_WRITE);
 }
 
-/* One that is made in advance: somebody was told that token. */
-static void park_request(struct setup *s, const struct mpa_frame *request,
-                         const struct parking *peer)
-{
-    struct park *park = park_find(peer->token);
-    struct mpa_agreed agreed;
-    struct mpa_frame reply;
-    struct framing framing;
-    struct parked *p;
-    int fd = s->fd;
-
-    if (!park || !park->ours || !fits(request) ||
-        !config_same_host(peer_address(park->host->peer), peer_place_from(&s->place))) {
-        setup_failed(s, "nobody has announced that");
-        return;
-    }
-    p = parked_new(park, peer->number);
-    if (!p) {
-        setup_failed(s, "there are too many, or one of that number");
-        return;
-    }
-    mpa_accept(&mpa_config, request, &reply, &agreed);
-    framing = framing_of(&agreed);
-    if (send_parking(fd, &reply, p) == 0) {
-        setup_free(s, false);
-        parked_is(p, fd, &framing, PARK_FIRST);
-    } else {
-        setup_free(s, true);
-        parked_free(p);
-    }
-}
-
-void startup_arrived_no_more(struct conn *c)
+static void arrived_no_more(struct conn *c)
 {
     if (c->arrived) {
         setup_free(c->arrived, true);
@@ -612,15 +504,10 @@ void startup_arrived_no_more(struct conn *c)
 static void take_request(struct setup *s)
 {
     struct mpa_frame request;
-    struct parking parking;
     struct hello peer;
     struct conn *c;
 
     if (!read_frame(s, MPA_REQUEST, &request)) {
-        return;
-    }
-    if (parking_get(request.data, request.data_len, &parking)) {
-        park_request(s, &request, &parking);
         return;
     }
     c = hello_get(request.data, request.data_len, &peer) ? setup_awaited(peer.token)
@@ -634,8 +521,7 @@ static void take_request(struct setup *s)
         return;
     }
     setup_arrived(c);
-    startup_arrived_no_more(c); /* there was another try meanwhile */
-    take_attach_no_more(c);
+    arrived_no_more(c); /* there was another try meanwhile */
     has_shown_token(s);
     s->conn = c;
     c->arrived = s;
@@ -653,10 +539,10 @@ bool startup_pay_request(struct conn *c)
     int fd = s->fd;
 
     reread(s, MPA_REQUEST, &request, &peer);
-    refuse = !startup_agree(c, &peer, &own);
+    refuse = !agree(c, &peer, &own);
     mpa_accept(&mpa_config, &request, &reply, &agreed);
     framing = framing_of(&agreed);
-    if (!agreed.ord && startup_wants_reads(c)) {
+    if (!agreed.ord && wants_reads(c)) {
         reply.ord = 1; /* so it hears what is needed at least */
         refuse = true;
     }
@@ -718,12 +604,7 @@ void startup_cancel(struct conn *c)
     if (c->setup) {
         setup_free(c->setup, true);
     }
-    startup_arrived_no_more(c);
-}
-
-void startup_cancel_parking(struct parked *p)
-{
-    setup_free(p->setup, true);
+    arrived_no_more(c);
 }
 
 void startup_close(void)

@@ -22,23 +22,6 @@ bool tcp_open(bool forced, GError **errp);
  * @cfg has any (or it is forced).
  */
 void tcp_use(const struct daemon_config *cfg);
-/*
- * @vm may run here soon: those who are connected to one of its configured addresses are
- * told, and connect in advance.  It runs: what they have made is there for a while yet.
- * Or it will not run.  Main thread.
- */
-void tcp_announce(const struct vm *vm);
-void tcp_announce_runs(const struct vm *vm);
-void tcp_announce_over(const struct vm *vm);
-
-/* Connections with @peer that were made in advance. */
-struct tcp_advance {
-    unsigned parked;  /* nobody has taken them yet */
-    uint64_t taken;   /* by queue pairs, since the start */
-    uint64_t refused; /* that were to be taken, of either side */
-};
-void tcp_get_advance(const struct peer *peer, struct tcp_advance *a);
-
 /* After all VMs have gone. */
 void tcp_close(void);
 

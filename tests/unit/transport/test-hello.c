@@ -133,43 +133,11 @@ static void test_frame(void)
     }
 }
 
-/* The other kind: of a connection that is made in advance. */
-static void test_parking(void)
-{
-    static const uint8_t bytes[PARKING_SIZE] = "PVRP\1\2\3\4"
-                                               "0123456789abcdef";
-    uint8_t out[HELLO_SIZE] = {0}, long_one[HELLO_SIZE] = {0};
-    struct parking p = {.number = 0x01020304}, back;
-    struct hello h;
-
-    memcpy(p.token, "0123456789abcdef", 16);
-    parking_put(&p, out);
-    g_assert_cmpmem(out, PARKING_SIZE, bytes, sizeof(bytes));
-    for (size_t len = 0; len <= sizeof(out); len++) {
-        uint8_t *part = g_memdup2(out, len); /* nothing behind it, for the sanitizer */
-
-        g_assert_true(parking_get(part, len, &back) == (len == PARKING_SIZE));
-        g_free(part);
-    }
-    g_assert_true(parking_get(out, PARKING_SIZE, &back));
-    g_assert_cmpuint(back.number, ==, p.number);
-    g_assert_cmpmem(back.token, 16, p.token, 16);
-    for (unsigned bit = 0; bit < 32; bit++) {
-        out[bit / 8] ^= (uint8_t)(1 << bit % 8);
-        g_assert_false(parking_get(out, PARKING_SIZE, &back));
-        out[bit / 8] ^= (uint8_t)(1 << bit % 8);
-    }
-    /* Neither is taken for the other. */
-    memcpy(long_one, out, PARKING_SIZE);
-    g_assert_false(hello_get(long_one, sizeof(long_one), &h));
-}
-
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/hello/bytes", test_bytes);
     g_test_add_func("/hello/reserved", test_reserved);
-    g_test_add_func("/hello/parking", test_parking);
     g_test_add_func("/hello/limits", test_limits);
     g_test_add_func("/hello/frame", test_frame);
     return g_test_run();

@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * tcp/owed.c and take.c: what the main thread has to do with a VM's token comes later
- * while somebody else has that token, or the queue pair's lock, and nobody waits for it
- * any more when it is done.  It ends in time if it keeps something that is a peer's, and
- * all of it has its share of a turn of the main loop and no more.
+ * tcp/owed.c: what the main thread has to do with a VM's token comes later while somebody
+ * else has that token, or the queue pair's lock, and nobody waits for it any more when it
+ * is done.  All of it has its share of a turn of the main loop and no more.
  *
- * The test is the main thread, and whoever has the token or lock as well.  Peers are made
- * up: what is said to them is caught here.
+ * The test is the main thread, and whoever has the token or lock as well.
  */
-#include <fcntl.h>
 #include <glib.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "../stillclock.h"
 #include "testdev.h"
@@ -24,7 +19,8 @@
 #define LATE_TURNS 50u
 #define FOLLOW_US  400u
 #define MANY       8u
-/* What is late is waited for for a second: it does not pass in as many readings. */
+/* Startup frames are waited for for five seconds: these do not pass in as many readings.
+ */
 #define STEP_NS 1000000u
 
 struct dev {
@@ -34,57 +30,11 @@ struct dev {
     struct pvrdma_gid gid;
 };
 
-/* ---- what others say and do ---- */
-
-static struct peer *peer;  /* that every address belongs to; NULL: as it is */
-static struct conn *bound; /* whom its TAKEs are for */
-static struct peer_take said;
-static struct peer_taken answered;
-static unsigned n_said, n_answered, n_followed;
+static unsigned n_followed;
 static bool slow; /* conn_follow() */
 
-bool __wrap_setup_peer_of(const struct conn *c, struct peer **p);
-bool __real_setup_peer_of(const struct conn *c, struct peer **p);
-bool __wrap_follow_is_there(const struct conn *c);
-bool __real_follow_is_there(const struct conn *c);
-struct conn *__wrap_setup_check_bind(struct peer *from, const struct peer_bind *b,
-                                     struct peer_bind_answer *a);
-bool __wrap_peer_send_take(struct peer *to, const struct peer_take *t);
-bool __wrap_peer_send_taken(struct peer *to, const struct peer_taken *t);
 void __wrap_conn_follow(struct conn *c);
 void __real_conn_follow(struct conn *c);
-
-bool __wrap_setup_peer_of(const struct conn *c, struct peer **p)
-{
-    *p = peer;
-    return peer || __real_setup_peer_of(c, p);
-}
-
-bool __wrap_follow_is_there(const struct conn *c)
-{
-    return peer || __real_follow_is_there(c);
-}
-
-struct conn *__wrap_setup_check_bind(struct peer *from, const struct peer_bind *b,
-                                     struct peer_bind_answer *a)
-{
-    *a = (struct peer_bind_answer){.token = {b->token[0], b->token[1]}};
-    return bound;
-}
-
-bool __wrap_peer_send_take(struct peer *to, const struct peer_take *t)
-{
-    said = *t;
-    n_said++;
-    return true;
-}
-
-bool __wrap_peer_send_taken(struct peer *to, const struct peer_taken *t)
-{
-    answered = *t;
-    n_answered++;
-    return true;
-}
 
 void __wrap_conn_follow(struct conn *c)
 {
@@ -274,13 +224,11 @@ static void begin(void)
     tcp_open(true, &err);
     g_assert_no_error(err);
     transport_local = &transport_tcp;
-    n_said = n_answered = n_followed = 0;
+    n_followed = 0;
 }
 
 static void end(struct dev *d)
 {
-    peer = NULL;
-    bound = NULL;
     testdev_free(d->td);
     tcp_close();
     testdev_stop();
@@ -375,220 +323,6 @@ static void test_bits(void)
     end(&d);
 }
 
-/* ---- streams that were made in advance ---- */
-
-static const struct framing framing = {.crc = true, .ird = 16, .ord = 16};
-
-/* One for @c, of @ours or the peer's; the other end is returned, *park its park. */
-static int advance(const struct conn *c, bool ours, unsigned number, struct park **park)
-{
-    static uint64_t n;
-    uint64_t token[2] = {1, ++n};
-    struct parked *p;
-    int fd[2];
-
-    g_assert_cmpint(
-        socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fd), ==, 0);
-    *park = park_new(peer, c->network, ours ? &c->path.sgid : &c->path.dgid, ours, NULL,
-                     token);
-    p = parked_new(*park, number);
-    parked_is(p, fd[0], &framing, PARK_IDLE);
-    return fd[1];
-}
-
-static bool is_closed(int fd)
-{
-    char byte;
-
-    return recv(fd, &byte, 1, MSG_DONTWAIT) == 0;
-}
-
-static void answer(struct peer_taken *a)
-{
-    struct hello h = {.token = {said.bind.token[0], said.bind.token[1]},
-                      .incarnation = 1,
-                      .mtu = PVRDMA_MTU_1024};
-
-    *a = (struct peer_taken){.answer = {.token = {h.token[0], h.token[1]}}};
-    hello_put(&h, a->hello);
-}
-
-/* TAKE, and TAKEN: @how far it gets. */
-enum take_how { TAKE_GOES, TAKE_LATE, TAKE_FULL, TAKE_NONE };
-
-static void test_take(gconstpointer arg)
-{
-    enum take_how how = GPOINTER_TO_UINT(arg);
-    static char none;
-    struct park_host *h;
-    struct peer_taken a;
-    struct park *park;
-    struct conn *c;
-    struct dev d;
-    int fd;
-
-    begin();
-    d = dev_new(0);
-    c = make_one(&d, true);
-    is_settled(c);
-    peer = (struct peer *)&none;
-    h = park_host(peer);
-    fd = advance(c, false, 0, &park);
-    vm_token_take(c->vm);
-    g_assert_true(take_begin(c, peer));
-    is_late(c, OWED_TAKE);
-    g_assert_true(setup_waits(c));
-    /* Until TAKE is sent it keeps nothing from others. */
-    g_assert_cmpuint(n_said, ==, 0);
-    g_assert_cmpuint(h->n_taking, ==, 0);
-    g_assert_false(TAILQ_EMPTY(&park->streams));
-    if (how == TAKE_FULL) {
-        h->n_taking = 1024;
-    } else if (how == TAKE_NONE) {
-        park_drop(park);
-    }
-    release(c);
-    is_settled(c);
-    if (how == TAKE_FULL || how == TAKE_NONE) {
-        g_assert_cmpuint(n_said, ==, 0);
-        g_assert_true(setup_has_some(&h->waiting) == (how == TAKE_FULL));
-        h->n_taking = 0;
-        setup_wait_no_more(c);
-        goto out;
-    }
-    g_assert_cmpuint(n_said, ==, 1);
-    g_assert_cmpuint(h->n_taking, ==, 1);
-
-    vm_token_take(c->vm);
-    answer(&a);
-    take_answered(peer, &a);
-    g_assert_cmpuint(h->n_taking, ==, 0);
-    is_late(c, OWED_TAKEN);
-    g_assert_false(c->is_up);
-    if (how == TAKE_LATE) {
-        stillclock_pass(2 * STILLCLOCK_S);
-        REACH(is_closed(fd));
-        g_assert_false(c->owed & OWED_TAKEN);
-        g_assert_null(atomic_load(&c->taking));
-        g_assert_cmpuint(h->refused, ==, 1);
-        peer = NULL; /* a BIND finds nobody */
-        release(c);
-        is_settled(c);
-        g_assert_false(c->is_up);
-    } else {
-        release(c);
-        is_settled(c);
-        g_assert_true(c->is_up);
-        g_assert_false(is_closed(fd));
-        g_assert_null(atomic_load(&c->taking));
-    }
-out:
-    close(fd);
-    end(&d);
-}
-
-/* A TAKE that is for @c. */
-static void take_of(struct conn *c, const struct park *park, struct peer_take *t)
-{
-    struct hello h = {.token = {7, 8}, .incarnation = 1, .mtu = PVRDMA_MTU_1024};
-
-    *t = (struct peer_take){.token = {park->token[0], park->token[1]}};
-    setup_bind_of(c, &t->bind);
-    t->bind.sgid = c->path.dgid;
-    t->bind.dgid = c->path.sgid;
-    memcpy(t->bind.token, h.token, sizeof(h.token));
-    hello_put(&h, t->hello);
-    bound = c;
-}
-
-static void test_attach(void)
-{
-    static char none;
-    struct park *park;
-    struct peer_take t;
-    struct conn *c;
-    struct dev d;
-    int fd;
-
-    begin();
-    d = dev_new(0);
-    c = make_one(&d, false);
-    is_settled(c);
-    peer = (struct peer *)&none;
-    for (unsigned late = 1; late < 2; late--) {
-        fd = advance(c, true, 0, &park);
-        take_of(c, park, &t);
-        pthread_mutex_lock(&c->qp->lock);
-        take_came(peer, &t);
-        is_late_by_either(c, OWED_ATTACH);
-        g_assert_cmpuint(n_answered, ==, !late);
-        if (late) {
-            stillclock_pass(2 * STILLCLOCK_S);
-            REACH(is_closed(fd));
-            g_assert_cmpint(answered.answer.result, ==, PEER_BIND_NOT_YET);
-            g_assert_null(c->attaching);
-            close(fd);
-        }
-        release(c);
-        is_settled(c);
-        g_assert_cmpuint(n_answered, ==, late ? 1 : 2);
-        g_assert_true(c->is_up == !late);
-    }
-    g_assert_cmpint(answered.answer.result, ==, PEER_BIND_OK);
-    g_assert_false(is_closed(fd));
-    close(fd);
-    end(&d);
-}
-
-/* A connection is owed both a Request's answer and a TAKE's: the later one's. */
-static void test_both(gconstpointer arg)
-{
-    bool take_last = GPOINTER_TO_UINT(arg);
-    static char none;
-    struct peer *made_up = (struct peer *)&none;
-    struct conn *i, *r;
-    struct peer_take t;
-    struct park *park;
-    struct dev d;
-    int fd;
-
-    begin();
-    d = dev_new(0);
-    make_pair(&d, &i, &r);
-    pthread_mutex_lock(&r->qp->lock);
-    if (take_last) {
-        REACH(r->owed & OWED_REQUEST);
-    }
-    peer = made_up;
-    fd = advance(r, true, 0, &park);
-    peer = NULL;
-    take_of(r, park, &t);
-    take_came(made_up, &t);
-    bound = NULL;
-    if (take_last) {
-        g_assert_null(r->arrived);
-        g_assert_cmpuint(r->owed, ==, OWED_ATTACH);
-        REACH(!i->setup); /* it hears that the other end has gone */
-        g_assert_cmpuint(n_answered, ==, 0);
-        peer = made_up;
-    } else {
-        bound = r; /* the BIND, too, is */
-        REACH(r->arrived);
-        g_assert_null(r->attaching);
-        g_assert_cmpuint(r->owed, ==, OWED_REQUEST);
-        g_assert_cmpuint(n_answered, ==, 1);
-        g_assert_cmpint(answered.answer.result, ==, PEER_BIND_NOT_YET);
-        g_assert_true(is_closed(fd));
-    }
-    pthread_mutex_unlock(&r->qp->lock);
-    REACH(r->is_up);
-    is_settled(r);
-    g_assert_cmpuint(n_answered, ==, 1);
-    g_assert_true(is_closed(fd) == !take_last);
-    close(fd);
-    end(&d);
-}
-
 /* ---- shares of the main loop ---- */
 
 /*
@@ -639,13 +373,6 @@ int main(int argc, char **argv)
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/owed/startup", test_startup);
     g_test_add_func("/owed/bits", test_bits);
-    g_test_add_data_func("/owed/take", GUINT_TO_POINTER(TAKE_GOES), test_take);
-    g_test_add_data_func("/owed/take-late", GUINT_TO_POINTER(TAKE_LATE), test_take);
-    g_test_add_data_func("/owed/take-full", GUINT_TO_POINTER(TAKE_FULL), test_take);
-    g_test_add_data_func("/owed/take-none", GUINT_TO_POINTER(TAKE_NONE), test_take);
-    g_test_add_func("/owed/attach", test_attach);
-    g_test_add_data_func("/owed/take-last", GUINT_TO_POINTER(true), test_both);
-    g_test_add_data_func("/owed/request-last", GUINT_TO_POINTER(false), test_both);
     g_test_add_func("/owed/budget", test_budget);
     return g_test_run();
 }
