@@ -367,7 +367,8 @@ static void print_peers(JsonArray *peers)
         printf("%-20s %-24s %-10s %8s %8" G_GINT64_FORMAT " %9" G_GINT64_FORMAT
                " %12" G_GINT64_FORMAT " %12" G_GINT64_FORMAT " %7" G_GINT64_FORMAT
                "  %s\n",
-               get_str(p, "name"), get_str(p, "address"), get_str(p, "state"), since,
+               get_str(p, "name"), get_str(p, "address"),
+               get_bool(p, "silent") ? "silent" : get_str(p, "state"), since,
                get_int(p, "rtt_us"), get_int(p, "queued_bytes"), get_int(p, "sent_bytes"),
                get_int(p, "received_bytes"), get_int(p, "refused_messages"),
                *error ? error : "-");

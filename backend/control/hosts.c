@@ -34,6 +34,7 @@ static void report_peer(GString *s, struct peer *peer)
     json_str(s, "state", r.state);
     json_int(s, "since_ms", r.since_ms);
     if (r.up) {
+        json_bool(s, "silent", r.silent);
         json_bool(s, "called", r.initiator);
         json_int(s, "version", r.version);
         json_int(s, "rtt_us", r.rtt_us);
@@ -47,6 +48,7 @@ static void report_peer(GString *s, struct peer *peer)
     json_int(s, "refused_messages", r.refused);
     json_int(s, "links", r.links);
     json_int(s, "failures", r.failures);
+    json_int(s, "silences", r.silences);
     json_str(s, "last_error", r.last_error);
     json_end(s, '}');
 }

@@ -220,7 +220,7 @@ static void is_lost(struct peer *peer)
     }
     p->expected = !peer_has_ended(peer) && p->losses < MAX_LOSSES;
     if (p->expected) {
-        p->losses++;
+        p->losses += !peer_is_replaced(peer);
         directory_expect((uint64_t)timeout * NS_PER_S);
     }
     if (!p->timer) {

@@ -15,6 +15,13 @@
 /* From a connection's first moment until it is known what it is, and again until its
  * link is up. */
 #define PEER_DECIDE_MS 5000
+/*
+ * Between two calls of a host whose link is silent, or was lost a moment ago.  So long
+ * one waits for its kernel's answer, or for some round trips.
+ */
+#define PEER_SILENT_MS 500
+/* So long its daemon may take for the greeting; twice that, if it was too slow. */
+#define PEER_GREET_MS 1000
 /* Connections from outside that are not up yet: all, and those of one address. */
 #define PEER_MAX_UNDECIDED 512u
 #define PEER_MAX_PER_HOST  64u
@@ -102,6 +109,10 @@ void links_close_early(void);
 
 enum peer_role link_role(const struct peer_link *l);
 enum link_state link_state(const struct peer_link *l);
+/* It is up, and what was written is not heard, as of the last look. */
+bool link_is_silent(const struct peer_link *l);
+/* Is that so yet? */
+void link_look(struct peer_link *l);
 const struct peer_hello *link_hello(const struct peer_link *l); /* the other's */
 unsigned link_version(const struct peer_link *l);
 void link_bytes(const struct peer_link *l, uint64_t *sent, uint64_t *received);
@@ -120,14 +131,19 @@ bool listen_report(unsigned i, char text[CONFIG_ADDRESS_STRLEN], const char **er
 struct peer {
     char *name;
     struct peer_config *cfg;
-    bool gone;  /* no group has it any more */
-    bool ended; /* it has said so */
+    bool gone;     /* no group has it any more */
+    bool ended;    /* it has said so */
+    bool replaced; /* its link ends now, for another one to the same daemon */
     struct sockaddr_storage own;
 
     struct peer_link *link;   /* that is up */
     struct peer_link *trying; /* that we began, and is not up yet */
     guint retry;              /* timer until the next attempt */
     unsigned backoff_ms;
+    unsigned patience_ms; /* until a call that nobody answers is over, at first */
+    unsigned greet_ms;    /* ... or that nobody greets */
+    gint64 called;        /* us: the last one's beginning, or the link's end since */
+    gint64 away; /* us: when it was lost, or silent first; then links come back */
     uint8_t instance[16]; /* of the daemon at the other end of @link */
     gint64 since;         /* us: in this state */
     gint64 links_paid;    /* us: see peer_may_link() */
@@ -141,7 +157,7 @@ struct peer {
     uint64_t echo; /* the stamp of a PING that is to be answered; 0: none */
     uint64_t sent_bytes, received_bytes; /* of links that have ended */
     uint64_t sent_messages, received_messages;
-    uint64_t refused, links, failures;
+    uint64_t refused, links, failures, silences;
     char *last_error;
     struct log_subject log;
 };
@@ -158,6 +174,11 @@ bool peer_may_link(const struct peer *peer);
 bool peer_take_link(struct peer *peer, struct peer_link *l);
 /* It is up: everybody is told. */
 void peer_link_up(struct peer *peer, struct peer_link *l);
+/* Its link is silent from now on; and is so no more. */
+void peer_link_silent(struct peer *peer);
+void peer_link_heard(struct peer *peer);
+/* Until a call that is made now, and that nobody answers, is over. */
+unsigned peer_patience_ms(const struct peer *peer);
 /* @l has ended, whatever it was.  @crossed: for another, which is nobody's fault. */
 void peer_link_gone(struct peer *peer, struct peer_link *l, const char *why,
                     bool crossed);

@@ -15,7 +15,10 @@
  * ends the connection, with a CLOSE that says why.
  *
  * A link that is up is given up when nothing has come by it for our time limit; so
- * each side sends a PING three times within the shorter of both limits.
+ * each side sends a PING three times within the shorter of both limits, and each PING_MS
+ * at least.  Long before that it is seen to be silent: what was written is
+ * looked at each LOOK_MS until the other end's kernel has it.  Then peer.c calls anew,
+ * and the new link takes this one's place if that comes first.
  *
  * Per turn of the main loop a link gets READ_TURN bytes or TURN_US of time for what
  * came, and WRITE_TURN bytes written.  It holds at most one read buffer and BATCH
@@ -36,6 +39,9 @@
 #define WRITE_TURN (1u << 20)
 #define TURN_US    1000
 #define TURN_CHECK 16u /* messages between looks at the clock */
+#define PING_MS    1700u
+#define LOOK_MS    250u
+#define MAX_LOOKS  4u /* with nothing heard */
 
 /* Those from outside that are not up. */
 static LIST_HEAD(, peer_link) early_links = LIST_HEAD_INITIALIZER(early_links);
@@ -98,6 +104,14 @@ static void stop_again(struct peer_link *l)
     }
 }
 
+static void stop_look(struct peer_link *l)
+{
+    if (l->look) {
+        g_source_remove(l->look);
+        l->look = 0;
+    }
+}
+
 /* No longer one of those that nobody knows. */
 static void leave_early(struct peer_link *l)
 {
@@ -142,6 +156,7 @@ void link_close(struct peer_link *l, unsigned tell, const char *why)
     }
     stop_timer(l);
     stop_again(l);
+    stop_look(l);
     unwatch(l);
     stream_close(&l->stream);
     if (l->state != LINK_UP) {
@@ -181,6 +196,11 @@ enum link_state link_state(const struct peer_link *l)
     return l->state;
 }
 
+bool link_is_silent(const struct peer_link *l)
+{
+    return l->silent;
+}
+
 const struct peer_hello *link_hello(const struct peer_link *l)
 {
     return &l->other;
@@ -202,6 +222,58 @@ void link_bytes(const struct peer_link *l, uint64_t *sent, uint64_t *received)
 
 /* ---- writing ---- */
 
+static void set_silent(struct peer_link *l, bool silent)
+{
+    if (silent != l->silent) {
+        l->silent = silent;
+        if (silent) {
+            peer_link_silent(l->peer);
+        } else {
+            peer_link_heard(l->peer);
+        }
+    }
+}
+
+void link_look(struct peer_link *l)
+{
+    if (l->silent && !peer_fd_is_silent(l->stream.fd)) {
+        set_silent(l, false);
+    }
+}
+
+static gboolean on_look(gpointer opaque)
+{
+    struct peer_link *l = opaque;
+    uint64_t left = stream_unheard(&l->stream), acked = l->stream.sent - left;
+
+    if (!left) {
+        l->look = 0;
+        set_silent(l, false);
+        return G_SOURCE_REMOVE;
+    }
+    l->looks = acked == l->acked ? l->looks + 1 : 0;
+    l->acked = acked;
+    if (l->looks < MAX_LOOKS || !peer_fd_is_silent(l->stream.fd)) {
+        set_silent(l, false);
+    } else if (l->state == LINK_UP) {
+        set_silent(l, true);
+    } else if (l->role == PEER_INITIATOR) {
+        l->look = 0;
+        link_close(l, 0, "no answer");
+        return G_SOURCE_REMOVE;
+    }
+    return G_SOURCE_CONTINUE;
+}
+
+static ssize_t write_some(struct peer_link *l, const struct iovec *iov, unsigned n)
+{
+    if (!l->look) {
+        l->looks = 0;
+        l->look = g_timeout_add(LOOK_MS, on_look, l);
+    }
+    return stream_write(&l->stream, iov, n);
+}
+
 static void write_error(struct peer_link *l, ssize_t err)
 {
     link_close(l, 0, g_strerror((int)-err));
@@ -212,7 +284,7 @@ static bool write_early(struct peer_link *l)
 {
     while (l->early_pos < l->early_len) {
         struct iovec iov = {l->early + l->early_pos, l->early_len - l->early_pos};
-        ssize_t n = stream_write(&l->stream, &iov, 1);
+        ssize_t n = write_some(l, &iov, 1);
 
         if (n < 0) {
             if (n != -EAGAIN) {
@@ -263,7 +335,7 @@ static ssize_t write_batch(struct peer_link *l)
         iov[i].iov_base = l->sending[i]->bytes + skip;
         iov[i].iov_len = l->sending[i]->len - skip;
     }
-    return stream_write(&l->stream, iov, l->n_sending);
+    return write_some(l, iov, l->n_sending);
 }
 
 /* What waits, as far as the socket takes it; then watch for what is to come next. */
@@ -328,13 +400,16 @@ void link_be_up(struct peer_link *l)
 {
     uint32_t limit = MIN(peers_self.timeout_ms, l->other.timeout_ms);
 
+    l->peer->patience_ms =
+        CLAMP(4 * stream_rtt_ms(&l->stream), PEER_SILENT_MS, PEER_DECIDE_MS);
+    l->peer->greet_ms = MAX(PEER_GREET_MS, l->peer->patience_ms);
     leave_early(l);
     l->state = LINK_UP;
     l->in_size = IN_SIZE;
     l->in = g_realloc(l->in, l->in_size);
     l->heard = l->ticked = g_get_monotonic_time();
     stop_timer(l);
-    l->timer = g_timeout_add(MAX(limit / 3, 10), on_tick, l);
+    l->timer = g_timeout_add(CLAMP(limit / 3, 10, PING_MS), on_tick, l);
     peer_link_up(l->peer, l);
 }
 
@@ -521,10 +596,13 @@ static void link_read(struct peer_link *l)
             return;
         }
         l->heard = g_get_monotonic_time();
+        link_look(l);
         l->in_len += (size_t)n;
         total += (size_t)n;
     }
 }
+
+static gboolean on_late(gpointer opaque);
 
 static void connected(struct peer_link *l)
 {
@@ -535,6 +613,8 @@ static void connected(struct peer_link *l)
         return;
     }
     l->state = LINK_HELLO;
+    stop_timer(l);
+    l->timer = g_timeout_add(l->peer->greet_ms, on_late, l);
     greet(l);
 }
 
@@ -576,6 +656,9 @@ static gboolean on_late(gpointer opaque)
     struct peer_link *l = opaque;
 
     l->timer = 0;
+    if (l->role == PEER_INITIATOR && l->state != LINK_CONNECTING) {
+        l->peer->greet_ms = MIN(2 * l->peer->greet_ms, PEER_DECIDE_MS);
+    }
     link_close(l, 0,
                l->state == LINK_CONNECTING ? "no answer"
                : l->state == LINK_HELLO    ? "no greeting"
@@ -596,6 +679,8 @@ static gboolean on_tick(gpointer opaque)
     l->ticked = now;
     if (now - l->heard >= limit) {
         l->timer = 0;
+        /* If its limit is so short that it was not seen: */
+        set_silent(l, l->silent || peer_fd_is_silent(l->stream.fd));
         link_close(l, 0, "nothing was heard of it for too long");
         return G_SOURCE_REMOVE;
     }
@@ -624,7 +709,7 @@ struct peer_link *link_connect(struct peer *peer, int *err)
     }
     l->peer = peer;
     l->state = LINK_CONNECTING;
-    l->timer = g_timeout_add(PEER_DECIDE_MS, on_late, l);
+    l->timer = g_timeout_add(peer_patience_ms(peer), on_late, l);
     set_watch(l, G_IO_OUT);
     return l;
 }

@@ -33,7 +33,11 @@ struct peer_link {
     size_t sending_pos; /* in the first */
 
     guint watch, timer;
-    guint again; /* messages are left of the last turn; nothing is read before */
+    guint look;     /* runs while the other end has not all that was written */
+    uint64_t acked; /* bytes, at the last look */
+    unsigned looks; /* since when that was another number */
+    bool silent;    /* it does not hear us, as of the last look */
+    guint again;    /* messages are left of the last turn; nothing is read before */
     GIOCondition watched;
     gint64 heard;  /* us: when something came last */
     gint64 ticked; /* when the timer ran last */

@@ -5,8 +5,13 @@
  * Each side calls the other, again and again with growing pauses, as long as there is no
  * link.  If both do at the same time, the call of the host whose name comes first
  * stays, and the other waits somewhat longer before it calls, so that this is rare.  A
- * second link by the same caller, or from a daemon that was started anew, takes the
- * place of the first: its other end has given that up.
+ * second link by the same caller, from a daemon that was started anew, or when the first
+ * is no new one, takes the place of that: its other end has given it up.
+ *
+ * A link that is silent (link.c) is kept, but the other side called as if there was none,
+ * with a fresh TCP connection each PEER_SILENT_MS: TCP would notice seconds later that
+ * the network is back.  So there is one call at a time between two hosts that tries
+ * whether it is, however much waits for that; and who waits is told (link_up, heard).
  *
  * Peers are never freed before peers_stop(); one whose group has gone is marked, has no
  * link, and is taken up again if the group comes back.
@@ -22,6 +27,10 @@
 
 #define BACKOFF_MIN_MS 100u
 #define BACKOFF_MAX_MS 5000u
+/* Who has been away for long is waited for longer, by so much of that time. */
+#define AWAY_PART 8
+/* So long both sides' calls may be under way: see patience_ms, greet_ms. */
+#define CROSS_US (2 * G_USEC_PER_SEC)
 /* A peer's links: so many at once, and one more each LINKS_US. */
 #define LINKS_MAX 64
 #define LINKS_US  G_USEC_PER_SEC
@@ -143,6 +152,16 @@ bool peer_is_up(const struct peer *peer)
     return atomic_load_explicit(&peer->up, memory_order_acquire);
 }
 
+bool peer_is_silent(const struct peer *peer)
+{
+    return peer->link && link_is_silent(peer->link);
+}
+
+bool peer_is_replaced(const struct peer *peer)
+{
+    return peer->replaced;
+}
+
 bool peer_has_ended(const struct peer *peer)
 {
     return peer->gone || peer->ended;
@@ -190,16 +209,41 @@ static void stop_retry(struct peer *peer)
     }
 }
 
-/* Call after a pause, longer each time. */
+/* Is it to be called, and is it not? */
+static bool wants_call(const struct peer *peer)
+{
+    return !peer->gone && !peer->trying && (!peer->link || link_is_silent(peer->link));
+}
+
+/* Between two calls, and until one is over: in proportion to the time that it is away. */
+static unsigned away_ms(const struct peer *peer, unsigned min, unsigned max)
+{
+    gint64 ms = (g_get_monotonic_time() - peer->away) / 1000 / AWAY_PART;
+
+    return (unsigned)CLAMP(ms, (gint64)min, (gint64)max);
+}
+
+unsigned peer_patience_ms(const struct peer *peer)
+{
+    return away_ms(peer, peer->patience_ms, PEER_DECIDE_MS);
+}
+
+/*
+ * Call after a pause, longer each time, since the last call's beginning or the link's
+ * end.
+ */
 static void call_later(struct peer *peer)
 {
     unsigned ms = peer->backoff_ms + g_random_int_range(0, (int)peer->backoff_ms / 4 + 1);
+    gint64 gone_by = (g_get_monotonic_time() - peer->called) / 1000;
 
-    if (peer->gone || peer->link || peer->trying || peer->retry) {
+    if (!wants_call(peer) || peer->retry) {
         return;
     }
-    ms += name_is_first(peer) ? 0 : SECOND_MS;
-    peer->backoff_ms = MIN(peer->backoff_ms * 2, BACKOFF_MAX_MS);
+    ms += peer->link || name_is_first(peer) ? 0 : SECOND_MS;
+    ms -= (unsigned)CLAMP(gone_by, 0, (gint64)ms - 1);
+    peer->backoff_ms =
+        MIN(peer->backoff_ms * 2, away_ms(peer, PEER_SILENT_MS, BACKOFF_MAX_MS));
     peer->retry = g_timeout_add(ms, on_retry, peer);
 }
 
@@ -216,31 +260,63 @@ static void failed(struct peer *peer, const char *why, bool tell)
     }
 }
 
+/* While there is a link that is silent, that has been said. */
+static void call_failed(struct peer *peer, const char *why)
+{
+    if (peer->link) {
+        peer->failures++;
+    } else {
+        failed(peer, why, true);
+    }
+}
+
 static void call(struct peer *peer)
 {
     int err;
 
-    if (peer->gone || peer->link || peer->trying) {
+    if (!wants_call(peer)) {
         return;
     }
+    peer->called = g_get_monotonic_time();
     listen_own(&peer->cfg->address, &peer->own);
     peer->trying = link_connect(peer, &err);
     if (!peer->trying) {
-        failed(peer, g_strerror(-err), true);
+        call_failed(peer, g_strerror(-err));
         call_later(peer);
     }
 }
 
 /* ---- links come and go ---- */
 
+static bool is_same_daemon(const struct peer *peer, const struct peer_link *l)
+{
+    return memcmp(link_hello(l)->instance, peer->instance, sizeof(peer->instance)) == 0;
+}
+
 /* Two links of one host: is the new one, @l, to take the other's place? */
 static bool replaces(const struct peer *peer, const struct peer_link *l)
 {
-    if (memcmp(link_hello(l)->instance, peer->instance, sizeof(peer->instance)) != 0 ||
-        link_role(l) == link_role(peer->link)) {
+    if (!is_same_daemon(peer, l) || link_role(l) == link_role(peer->link)) {
+        return true;
+    }
+    /* Calls cross in the beginning only: else it does not hear us by that link. */
+    if (link_is_silent(peer->link) || g_get_monotonic_time() - peer->since > CROSS_US) {
         return true;
     }
     return (link_role(l) == PEER_INITIATOR) == name_is_first(peer);
+}
+
+/* Has the other side our proof?  Then our call may have taken the link's place there. */
+static bool is_proved(const struct peer_link *call)
+{
+    return call && link_state(call) == LINK_AUTH;
+}
+
+static void give_up_call(struct peer *peer, const char *why)
+{
+    if (peer->trying) {
+        link_close(peer->trying, PEER_CLOSE_CROSSED, why);
+    }
 }
 
 bool peer_may_link(const struct peer *peer)
@@ -250,19 +326,21 @@ bool peer_may_link(const struct peer *peer)
 
 bool peer_take_link(struct peer *peer, struct peer_link *l)
 {
-    if (peer->gone || (peer->link && !replaces(peer, l))) {
+    bool ours = peer->trying == l;
+
+    if (peer->gone || (peer->link && !replaces(peer, l)) ||
+        (!ours && is_proved(peer->trying) && name_is_first(peer))) {
         return false;
     }
     if (peer->link) {
+        peer->replaced = is_same_daemon(peer, l);
         link_close(peer->link, PEER_CLOSE_CROSSED, "another link has taken its place");
+        peer->replaced = false;
     }
-    if (peer->trying == l) {
-        peer->trying = NULL;
-    } else if (peer->trying &&
-               (!name_is_first(peer) || link_state(peer->trying) != LINK_AUTH)) {
-        /* The other side would not keep it, or does not have our proof yet. */
-        link_close(peer->trying, PEER_CLOSE_CROSSED, "the other side's call came first");
+    if (!ours) {
+        give_up_call(peer, "the other side's call came first");
     }
+    peer->trying = NULL;
     stop_retry(peer);
     return true;
 }
@@ -283,6 +361,9 @@ void peer_link_up(struct peer *peer, struct peer_link *l)
     if (peers_self.claim_ops && peers_self.claim_ops->link_up) {
         peers_self.claim_ops->link_up(peer);
     }
+    if (peer->link == l && peers_self.ops && peers_self.ops->link_up) {
+        peers_self.ops->link_up(peer);
+    }
 }
 
 static void link_down(struct peer *peer)
@@ -291,7 +372,7 @@ static void link_down(struct peer *peer)
     queue_close(&peer->queue);
     peer->rtt_us = 0;
     peer->echo = 0;
-    peer->since = g_get_monotonic_time();
+    peer->since = peer->called = g_get_monotonic_time();
     if (peers_self.claim_ops && peers_self.claim_ops->link_down) {
         peers_self.claim_ops->link_down(peer);
     }
@@ -308,15 +389,39 @@ void peer_link_gone(struct peer *peer, struct peer_link *l, const char *why, boo
     if (peer->trying == l) {
         peer->trying = NULL;
     }
-    if (!crossed && !peer->gone) {
-        failed(peer, why, !was_up);
+    if (!crossed && !peer->gone && was_up) {
+        failed(peer, why, false);
+    } else if (!crossed && !peer->gone) {
+        call_failed(peer, why);
     }
     if (was_up) {
         peer->link = NULL;
+        if (!link_is_silent(l)) {
+            peer->away = g_get_monotonic_time();
+        }
         log_about(LOG_LVL_INFO, &peer->log, "the link is down: %s", why);
         link_down(peer);
     }
     call_later(peer);
+}
+
+void peer_link_silent(struct peer *peer)
+{
+    peer->silences++;
+    peer->away = g_get_monotonic_time();
+    log_about(LOG_LVL_INFO, &peer->log, "the link is silent: it is called anew");
+    call(peer);
+}
+
+void peer_link_heard(struct peer *peer)
+{
+    stop_retry(peer);
+    if (!is_proved(peer->trying)) {
+        give_up_call(peer, "the link is heard again");
+    }
+    if (peers_self.ops && peers_self.ops->heard) {
+        peers_self.ops->heard(peer);
+    }
 }
 
 void peer_reset(struct peer *peer, const char *why)
@@ -361,8 +466,9 @@ static void begin(struct peer *peer, const struct peer_config *cfg)
     config_peer_free(peer->cfg);
     peer->cfg = copy_config(cfg);
     peer->gone = false;
-    peer->since = g_get_monotonic_time();
+    peer->since = peer->called = peer->away = g_get_monotonic_time();
     peer->backoff_ms = BACKOFF_MIN_MS;
+    peer->patience_ms = peer->greet_ms = PEER_DECIDE_MS;
     listen_own(&peer->cfg->address, &peer->own);
     call_later(peer);
 }

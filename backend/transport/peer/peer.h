@@ -28,6 +28,10 @@ struct peer;
 struct peer_ops {
     void (*bind)(struct peer *from, const struct peer_bind *bind);
     void (*bind_answer)(struct peer *from, const struct peer_bind_answer *answer);
+    /* May be NULL, and so heard(). */
+    void (*link_up)(struct peer *peer);
+    /* Its link was silent, and is so no more. */
+    void (*heard)(struct peer *peer);
     /*
      * A connection that begins as iWARP does.  Nothing was read from it; it does not
      * block, and is the callee's.  Its address is one of the peers'.
@@ -65,6 +69,10 @@ struct peer *peer_next(struct peer *peer);
 const char *peer_name(const struct peer *peer);
 /* Any thread; it may change at once. */
 bool peer_is_up(const struct peer *peer);
+/* Its link is up, but what is sent by it is not heard now. */
+bool peer_is_silent(const struct peer *peer);
+/* Its link goes down now, but for another one to the same daemon. */
+bool peer_is_replaced(const struct peer *peer);
 /* It has said that it ends, or its group has gone: it will not be back in a moment. */
 bool peer_has_ended(const struct peer *peer);
 
@@ -80,6 +88,13 @@ socklen_t peer_address_len(const struct sockaddr_storage *address);
  * links have PING.
  */
 void peer_keep_alive(int fd);
+/*
+ * Is what was sent by @fd not acknowledged, and has nothing been for a while?  TCP waits
+ * ever longer then, and sees late that the network is back: whoever needs that sooner
+ * connects anew.  (How often it has sent it says little: after a cut of some seconds TCP
+ * takes these for a round trip, and waits for such a time before the first.)  Any thread.
+ */
+bool peer_fd_is_silent(int fd);
 
 /* End the link, and connect anew: what came by it makes no sense. */
 void peer_reset(struct peer *peer, const char *why);
@@ -160,7 +175,8 @@ void peers_reload(const struct daemon_config *cfg, void (*say)(void *opaque, cha
 struct peer_report {
     const char *name, *state, *last_error; /* last_error: "" if there was none */
     char address[CONFIG_ADDRESS_STRLEN];
-    bool up, initiator;    /* we have called */
+    bool up, silent;       /* the link is silent: see hosts.md */
+    bool initiator;        /* we have called */
     unsigned version;      /* of the protocol; 0: the link is down */
     uint64_t since_ms;     /* so long in this state */
     uint64_t rtt_us;       /* of the last ping; 0: none yet */
@@ -171,6 +187,7 @@ struct peer_report {
     uint64_t refused;  /* its messages that nobody here takes, or made no sense */
     uint64_t links;    /* how often the link was up */
     uint64_t failures; /* attempts of either side that came to nothing */
+    uint64_t silences; /* how often a link was silent */
 };
 
 struct peers_report {

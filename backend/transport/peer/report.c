@@ -42,8 +42,10 @@ void peer_report(struct peer *peer, struct peer_report *r)
     r->refused = peer->refused;
     r->links = peer->links;
     r->failures = peer->failures;
+    r->silences = peer->silences;
     if (peer->link) {
         r->up = true;
+        r->silent = link_is_silent(peer->link);
         r->initiator = link_role(peer->link) == PEER_INITIATOR;
         r->version = link_version(peer->link);
     }

@@ -8,11 +8,18 @@
 #include "transport/peer/stream.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "transport/peer/peer.h"
+
+/* Longer no acknowledgement is held back, nor is one on its way, on a network that
+ * serves. */
+#define SILENT_ACK_MS  500u
+#define SILENT_SENT_MS 250u
 
 void peer_keep_alive(int fd)
 {
@@ -27,6 +34,17 @@ void peer_keep_alive(int fd)
         setsockopt(fd, options[i].level, options[i].name, &options[i].value,
                    sizeof(options[i].value));
     }
+}
+
+bool peer_fd_is_silent(int fd)
+{
+    struct tcp_info info = {0};
+    socklen_t len = sizeof(info);
+
+    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
+           (info.tcpi_unacked || info.tcpi_probes) &&
+           info.tcpi_last_ack_recv >= SILENT_ACK_MS &&
+           (info.tcpi_retransmits || info.tcpi_last_data_sent >= SILENT_SENT_MS);
 }
 
 void stream_open(struct peer_stream *s, int fd)
@@ -72,6 +90,22 @@ int stream_connected(struct peer_stream *s)
         return -errno;
     }
     return -err;
+}
+
+uint64_t stream_unheard(const struct peer_stream *s)
+{
+    int n = 0;
+
+    return ioctl(s->fd, SIOCOUTQ, &n) < 0 ? 0 : (uint64_t)n;
+}
+
+unsigned stream_rtt_ms(const struct peer_stream *s)
+{
+    struct tcp_info info = {0};
+    socklen_t len = sizeof(info);
+
+    getsockopt(s->fd, IPPROTO_TCP, TCP_INFO, &info, &len);
+    return info.tcpi_rtt / 1000;
 }
 
 void stream_close(struct peer_stream *s)

@@ -22,6 +22,10 @@ int stream_connect(struct peer_stream *s, const struct sockaddr_storage *own,
                    const struct sockaddr_storage *to);
 /* How that ended, once the descriptor can be written; 0 or a negative errno. */
 int stream_connected(struct peer_stream *s);
+/* Bytes of what was written that the other end's kernel has not acknowledged. */
+uint64_t stream_unheard(const struct peer_stream *s);
+/* As TCP has measured it. */
+unsigned stream_rtt_ms(const struct peer_stream *s);
 void stream_close(struct peer_stream *s);
 
 /* Bytes, 0 at the other's end (reading only), -EAGAIN or another negative errno. */
