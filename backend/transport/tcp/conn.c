@@ -49,7 +49,7 @@
 #include "transport/transports.h"
 
 /* How long a try to get a stream counts as under way. */
-#define TRY_NS 300000000u
+#define TRY_NS 400000000u
 /* UC: tries before a message is lost; one that is refused counts for more. */
 #define MAX_IN_VAIN 8u
 #define REFUSED_FOR 4u
@@ -158,9 +158,22 @@ void conn_reachable(struct conn *c, bool anew)
 {
     struct qp *qp = c->qp;
 
+    if (anew) {
+        c->try_until = now_ns() + TRY_NS; /* one that was begun has all of its time */
+    }
     if (qp->req.wait == QP_WAIT_HOLD || (anew && qp->req.wait == QP_WAIT_TIMEOUT)) {
         sched_unwait(qp);
         datapath_ring(c->vm, qp->handle); /* the worker may be about to sleep */
+    }
+}
+
+/* What is on its way may come by TCP yet, so one whose sender knows is not left. */
+void conn_leave_silent(struct conn *c)
+{
+    if (c->s && c->reliable && peer_fd_is_silent(c->s->fd)) {
+        c->s->answered = true; /* there is to be another one now, and that is no try */
+        conn_break(c, "what was sent is not heard");
+        atomic_store(&c->net->net.ready, true); /* the worker looks */
     }
 }
 

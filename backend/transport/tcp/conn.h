@@ -137,6 +137,9 @@ struct setup_token {
     uint64_t token[2];
     uint64_t until; /* ns; 0: there is none */
     struct conn *conn;
+    struct towards *under_way; /* setup.c: it counts among that one's binds */
+    uint64_t sent;             /* ns, then */
+    TAILQ_ENTRY(setup_token) link;
 };
 
 /* Where a peer's address is: a VM of this host or another host, and who that is there. */
@@ -157,6 +160,7 @@ enum owed {
     OWED_HELLO = 1 << 7,     /* the Request is to be sent: @setup */
     OWED_STREAM = 1 << 8,    /* the Reply has come: @setup */
     OWED_REQUEST = 1 << 9,   /* a Request has come: @arrived */
+    OWED_SILENT = 1 << 10,   /* conn_leave_silent() */
 };
 
 /* What a connected queue pair has of this room, from RTR to RESET. */
@@ -216,7 +220,7 @@ struct conn {
     uint64_t incarnation;
 
     /* The main thread's, see setup.c. */
-    bool asks; /* in setup.c's list; under its lock */
+    struct ask_list *asks; /* the one of setup.c's lists that it is in; under its lock */
     STAILQ_ENTRY(conn) ask_link;
     struct setup_token asked, awaited;
     uint64_t ask_again;    /* ns: not before, what was asked is under way */
@@ -238,6 +242,7 @@ struct conn {
 };
 
 TAILQ_HEAD(conn_list, conn);
+STAILQ_HEAD(ask_list, conn);
 
 /* What a VM has of the ports towards one peer, see setup.c. */
 struct port_share {
@@ -299,6 +304,9 @@ void conn_finish(struct conn *c);
 void conn_follow(struct conn *c);
 /* It can be reached again: who waited for that goes on now.  Likewise. */
 void conn_reachable(struct conn *c, bool anew);
+/* Its host is heard again: a stream that TCP would be slow to go on with ends.  Likewise.
+ */
+void conn_leave_silent(struct conn *c);
 /* It is of no use, and closed, now.  Token held; either thread. */
 void conn_down(struct conn *c);
 /*

@@ -9,16 +9,29 @@
  * Whoever is about to use a place before its turn has come catches up by itself, so no
  * BIND, token or stream ever mixes two places.
  *
+ * A host whose link was silent, or lost, is looked at in the same way when it is heard
+ * again: TCP may take seconds to see that, of each connection.
+ *
  * Threads: the main thread.
  */
 #include "transport/tcp/setup.h"
 
 #include "fdwatch.h"
 
-/* In one turn of the main loop, for those whose peers have moved. */
+/* In one turn of the main loop, for those whose peers have moved, or are heard. */
 #define CHANGES_US 1000
 
+/* What has changed for a connection. */
+enum {
+    MOVED = 1 << 0,  /* its peer's place, or whether that is held */
+    HEARD = 1 << 1,  /* the link to its peer's host is not silent any more */
+    LINKED = 1 << 2, /* there is a new one */
+};
+
 static struct conn_list conns = TAILQ_HEAD_INITIALIZER(conns); /* all there are */
+static unsigned n_conns;
+static GHashTable *heard;   /* by host: HEARD, LINKED, for those who send there */
+static unsigned heard_left; /* so many of @conns, from the first, are to be told */
 
 /* Those who send to one address. */
 struct followers {
@@ -82,13 +95,19 @@ void follow_catch_up(struct conn *c)
  * more is dropped; when it can be reached, a stream is asked for at once, by both sides,
  * and who waited goes on.
  */
-static void follow(struct conn *c)
+static void follow(struct conn *c, unsigned what)
 {
     bool anew = !follow_is_there(c), up;
 
     follow_catch_up(c);
     up = c->place.who && !route_is_held(c->route);
-    if (up) {
+    if ((what & LINKED) && up && !anew) {
+        setup_ask_over(c); /* what was said by the former link is not answered */
+        startup_cancel_silent(c);
+    }
+    if (up && (what & (HEARD | LINKED))) {
+        conn_owe(c, OWED_REACHABLE | OWED_ANEW | OWED_SILENT);
+    } else if (up) {
         conn_owe(c, OWED_REACHABLE | (anew ? OWED_ANEW : 0));
     }
     if (up && !c->is_self && (tcp_forced || !atomic_load(&c->route->vm))) {
@@ -96,21 +115,51 @@ static void follow(struct conn *c)
     }
 }
 
+static struct conn *next_moved(void)
+{
+    struct followers *f;
+
+    while ((f = STAILQ_FIRST(&changes))) {
+        struct conn *c = f->next;
+
+        if (c) {
+            f->next = TAILQ_NEXT(c, same);
+            return c;
+        }
+        STAILQ_REMOVE_HEAD(&changes, link);
+        f->changed = false;
+    }
+    return NULL;
+}
+
+/* The one whose turn it is goes to the end, so all have theirs, also if more is heard. */
+static struct conn *next_heard(unsigned *what)
+{
+    struct conn *c = heard_left ? TAILQ_FIRST(&conns) : NULL;
+
+    if (!c) {
+        heard_left = 0;
+        g_hash_table_remove_all(heard);
+        return NULL;
+    }
+    heard_left--;
+    TAILQ_REMOVE(&conns, c, all);
+    TAILQ_INSERT_TAIL(&conns, c, all);
+    *what = GPOINTER_TO_UINT(g_hash_table_lookup(heard, place_of(c->route).who));
+    return c;
+}
+
 static gboolean run_changes(gpointer unused)
 {
     gint64 until = g_get_monotonic_time() + CHANGES_US;
-    struct followers *f;
+    unsigned what = MOVED;
+    struct conn *c;
 
-    for (unsigned n = 1; (f = STAILQ_FIRST(&changes)); n++) {
-        struct conn *c = f->next;
-
-        if (!c) {
-            STAILQ_REMOVE_HEAD(&changes, link);
-            f->changed = false;
-            continue;
+    for (unsigned n = 1; (c = next_moved()) || (c = next_heard(&what)); n++) {
+        if (what) {
+            follow(c, what);
         }
-        f->next = TAILQ_NEXT(c, same);
-        follow(c);
+        what = MOVED;
         if (n % 16 == 0 && g_get_monotonic_time() >= until) {
             return G_SOURCE_CONTINUE;
         }
@@ -119,22 +168,44 @@ static gboolean run_changes(gpointer unused)
     return G_SOURCE_REMOVE;
 }
 
+static void run_soon(void)
+{
+    if (!changes_idle) {
+        changes_idle = g_idle_add_full(G_PRIORITY_DEFAULT, run_changes, NULL, NULL);
+    }
+}
+
 /* The directory's watcher: later, since its caller may hold a token. */
 static void place_changed(struct route *route)
 {
     struct followers *f = g_hash_table_lookup(by_route, route);
 
-    if (!f) {
-        return;
+    if (f) {
+        f->next = TAILQ_FIRST(&f->conns);
+        if (!f->changed) {
+            f->changed = true;
+            STAILQ_INSERT_TAIL(&changes, f, link);
+        }
+        run_soon();
     }
-    f->next = TAILQ_FIRST(&f->conns);
-    if (!f->changed) {
-        f->changed = true;
-        STAILQ_INSERT_TAIL(&changes, f, link);
-    }
-    if (!changes_idle) {
-        changes_idle = g_idle_add_full(G_PRIORITY_DEFAULT, run_changes, NULL, NULL);
-    }
+}
+
+static void tell_all(struct peer *peer, unsigned what)
+{
+    what |= GPOINTER_TO_UINT(g_hash_table_lookup(heard, peer));
+    g_hash_table_insert(heard, peer, GUINT_TO_POINTER(what));
+    heard_left = n_conns;
+    run_soon();
+}
+
+void follow_heard(struct peer *peer)
+{
+    tell_all(peer, HEARD);
+}
+
+void follow_linked(struct peer *peer)
+{
+    tell_all(peer, LINKED);
 }
 
 static void followers_add(struct conn *c)
@@ -200,18 +271,21 @@ void follow_know(struct conn *c)
 {
     followers_add(c);
     TAILQ_INSERT_TAIL(&conns, c, all);
+    n_conns++;
 }
 
 void follow_forget(struct conn *c)
 {
     followers_remove(c);
     TAILQ_REMOVE(&conns, c, all);
+    n_conns--;
     drop_setup(c);
 }
 
 void follow_open(void)
 {
     by_route = g_hash_table_new_full(NULL, NULL, NULL, g_free);
+    heard = g_hash_table_new(NULL, NULL);
     directory_set_watcher(place_changed);
 }
 
@@ -224,4 +298,6 @@ void follow_close(void)
         changes_idle = 0;
     }
     g_clear_pointer(&by_route, g_hash_table_destroy);
+    g_clear_pointer(&heard, g_hash_table_destroy);
+    heard_left = 0;
 }

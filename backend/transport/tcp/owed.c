@@ -61,10 +61,13 @@ static bool follow(struct conn *c, unsigned what)
         conn_break(c, "its host is no peer any more");
         atomic_store(&c->net->net.ready, true); /* its worker looks */
     }
+    if (what & OWED_SILENT) {
+        conn_leave_silent(c);
+    }
     if (what & OWED_REACHABLE) {
         conn_reachable(c, what & OWED_ANEW);
     }
-    return what & (OWED_FOLLOW | OWED_GONE | OWED_REACHABLE);
+    return what & (OWED_FOLLOW | OWED_GONE | OWED_SILENT | OWED_REACHABLE);
 }
 
 /* In the order in which one follows from another.  True: the worker is to look at once.

@@ -43,6 +43,8 @@ void startup_connect(struct conn *c, const struct sockaddr_storage *to,
 void startup_accepted(int fd, const struct sockaddr_storage *from);
 /* What is under way is wanted no more. */
 void startup_cancel(struct conn *c);
+/* ... if the other end has not said all that it is to say. */
+void startup_cancel_silent(struct conn *c);
 /* No pacing: for a socket within this host, before connect() and listen(). */
 void startup_dont_pace(int fd);
 void startup_close(void);
@@ -66,6 +68,12 @@ bool follow_is_there(const struct conn *c);
 void follow_catch_up(struct conn *c);
 /* A host that is no peer any more has no say in guests' memory. */
 void follow_leave_the_gone(void);
+/*
+ * @peer hears us by its link again, or has a new one: whoever waits for a stream there
+ * asks for one now, and streams that are silent are made anew.
+ */
+void follow_heard(struct peer *peer);
+void follow_linked(struct peer *peer);
 void follow_open(void);
 void follow_close(void);
 

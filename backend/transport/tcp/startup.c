@@ -607,6 +607,13 @@ void startup_cancel(struct conn *c)
     arrived_no_more(c);
 }
 
+void startup_cancel_silent(struct conn *c)
+{
+    if (c->setup && c->setup->state != OWED) {
+        setup_free(c->setup, true);
+    }
+}
+
 void startup_close(void)
 {
     while (!TAILQ_EMPTY(&setups)) {
