@@ -49,6 +49,9 @@ struct entry {
 };
 
 #define ASKER_NONE UINT32_MAX
+#define ASKER_WAITS                                                     \
+    (UINT32_MAX - 1) /* VMs that wait for it, and could not ask at once \
+                      */
 
 static inline uint64_t now_ns(void)
 {

@@ -136,6 +136,16 @@ static void set_asked(struct entry *e, enum route_asked what, uint64_t ns)
     }
 }
 
+/* Those that @asker has under way; NULL: they are not counted. */
+static unsigned *count_of(uint32_t asker)
+{
+    static unsigned of_waits;
+
+    return asker == ASKER_NONE    ? NULL
+           : asker == ASKER_WAITS ? &of_waits
+                                  : &vm_asked[asker];
+}
+
 void remote_not_asked(struct entry *e)
 {
     uint8_t was = atomic_load(&e->route.asked);
@@ -147,8 +157,8 @@ void remote_not_asked(struct entry *e)
     TAILQ_REMOVE(list_of(e), e, asking);
     atomic_store(&e->route.asked, ROUTE_NOT_ASKED);
     n_asked--;
-    if (e->asker != ASKER_NONE) {
-        vm_asked[e->asker]--;
+    if (count_of(e->asker)) {
+        (*count_of(e->asker))--;
     }
     if (was == ROUTE_ASKED) {
         engine->give_up(e->network, &e->gid);
@@ -195,20 +205,21 @@ static gboolean sweep(gpointer unused)
 /* False: not now.  @most: how many @asker may have under way. */
 static bool ask_with(struct entry *e, uint32_t asker, unsigned most)
 {
+    unsigned *count = count_of(asker);
+
     e->ask_later = false;
     if (!engine || is_known(e) || atomic_load(&e->route.asked) != ROUTE_NOT_ASKED) {
         return true;
     }
-    if (n_asked >= DIRECTORY_MAX_ASKED ||
-        (asker != ASKER_NONE && vm_asked[asker] >= most)) {
+    if (n_asked >= DIRECTORY_MAX_ASKED || (count && *count >= most)) {
         stats.too_many++;
         e->ask_later = e->waiting != NULL;
         return false;
     }
     n_asked++;
     e->asker = asker;
-    if (asker != ASKER_NONE) {
-        vm_asked[asker]++;
+    if (count) {
+        (*count)++;
     }
     set_asked(e, ROUTE_ASKED, ASK_NS);
     entry_index(e);
@@ -227,7 +238,7 @@ static bool ask(struct entry *e, uint32_t asker)
 bool remote_is_asked(struct entry *e)
 {
     if (e->ask_later && n_asked < DIRECTORY_MAX_ASKED) {
-        ask(e, ASKER_NONE);
+        ask_with(e, ASKER_WAITS, DIRECTORY_MAX_ASKED / 2); /* the rest is the senders' */
     }
     return e->ask_later || atomic_load(&e->route.asked) == ROUTE_ASKED;
 }
@@ -270,7 +281,7 @@ static void ask_again(struct asking *list)
         TAILQ_INSERT_TAIL(list, e, asking);
         remote_not_asked(e);
         if (e->refs) {
-            ask_with(e, asker, DIRECTORY_VM_ASKED); /* in the place that it had */
+            ask_with(e, asker, DIRECTORY_MAX_ASKED); /* in the place that it had */
         }
         entry_settle(e);
     }

@@ -50,9 +50,12 @@ struct waiting {
  */
 #define LEAVE_NS 500000000u
 #define LATER_MS 20u
+/* Addresses that are looked at in one turn of the main loop. */
+#define DUE_TURN 64u
 
 static TAILQ_HEAD(, waiting) due = TAILQ_HEAD_INITIALIZER(due);
 static unsigned n_due, n_waiting;
+static unsigned due_left; /* so many of @due, from the first, are to be looked at now */
 static guint due_source, later_source;
 
 static void add_due(struct waiting *at)
@@ -93,6 +96,7 @@ static gboolean on_due(gpointer unused);
 
 static void look_soon(void)
 {
+    due_left = n_due;
     if (!due_source) {
         due_source = g_idle_add_full(G_PRIORITY_DEFAULT, on_due, NULL, NULL);
     }
@@ -170,10 +174,14 @@ static gboolean on_due(gpointer unused)
 {
     struct waiting *at;
 
-    due_source = 0;
-    for (unsigned n = n_due; n > 0 && (at = TAILQ_FIRST(&due)); n--) {
+    for (unsigned n = DUE_TURN; n > 0 && due_left && (at = TAILQ_FIRST(&due)); n--) {
+        due_left--;
         look(at);
     }
+    if (due_left && n_due) {
+        return G_SOURCE_CONTINUE;
+    }
+    due_source = 0;
     return G_SOURCE_REMOVE;
 }
 
