@@ -51,7 +51,7 @@ struct netns {
     int ns[NETNS_MAX_HOSTS], tun[NETNS_MAX_HOSTS];
     GThread *thread;
     pthread_mutex_t lock; /* protects what follows but for late and rand, the thread's */
-    bool stop, cut[NETNS_MAX_HOSTS];
+    bool stop, held, cut[NETNS_MAX_HOSTS];
     struct netns_faults faults;
     struct netns_counts counts;
     GRand *rand;
@@ -263,9 +263,11 @@ static gpointer run(gpointer opaque)
     }
     while (!stop) {
         int wait;
+        bool held;
 
         pthread_mutex_lock(&w->lock);
-        for (unsigned i = 0; i < w->n; i++) {
+        held = w->held;
+        for (unsigned i = 0; i < w->n && !held; i++) {
             for (unsigned k = 0; k < AT_ONCE; k++) {
                 ssize_t len = read(w->tun[i], packet, sizeof(packet));
 
@@ -278,7 +280,7 @@ static gpointer run(gpointer opaque)
         wait = carry_late(w);
         stop = w->stop;
         pthread_mutex_unlock(&w->lock);
-        poll(p, w->n, wait);
+        poll(p, held ? 0 : w->n, held ? 1 : wait);
     }
     return NULL;
 }
@@ -411,6 +413,13 @@ void netns_cut(struct netns *w, unsigned i, bool on)
 {
     pthread_mutex_lock(&w->lock);
     w->cut[i] = on;
+    pthread_mutex_unlock(&w->lock);
+}
+
+void netns_hold(struct netns *w, bool on)
+{
+    pthread_mutex_lock(&w->lock);
+    w->held = on;
     pthread_mutex_unlock(&w->lock);
 }
 

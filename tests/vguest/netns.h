@@ -49,6 +49,8 @@ bool netns_calls(struct netns *w, unsigned i, unsigned to, unsigned port, int ms
 void netns_link(struct netns *w, unsigned i, bool up);
 /* What it sends, and what is sent to it, is lost on the wire: nobody knows. */
 void netns_cut(struct netns *w, unsigned i, bool on);
+/* What all send waits in their devices, in its order; some hundred packets of each. */
+void netns_hold(struct netns *w, bool on);
 void netns_set_faults(struct netns *w, const struct netns_faults *f);
 struct netns_counts netns_count(struct netns *w);
 /* What host @i's kernel has counted of TCP: "RetransSegs", "ActiveOpens", ... */
