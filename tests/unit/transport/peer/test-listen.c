@@ -13,6 +13,7 @@
 
 #include "../../heap.h"
 #include "transport/peer/internal.h"
+#include "transport/peer/link.h"
 
 #define PORT    7471
 #define N_HOSTS 10u
@@ -166,7 +167,7 @@ static void test_linked(void)
     int fd[OF_LINKED + 3];
     struct peer *peer;
     size_t before;
-    char link;
+    struct peer_link link = {0}; /* that there is one, not silent, is all that counts */
 
     if (!heap_have_descriptors(2 * OF_LINKED + 200)) {
         return;
@@ -174,8 +175,7 @@ static void test_linked(void)
     begin();
     turns();
     peer = peer_find("h0");
-    peer->link =
-        (struct peer_link *)(void *)&link; /* that there is one is all that counts */
+    peer->link = &link;
     before = heap_used();
     for (unsigned i = 0; i < OF_LINKED; i++) {
         fd[i] = call(0);
