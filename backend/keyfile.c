@@ -312,6 +312,7 @@ static void add_problem(struct daemon_config *cfg, const struct section *sec,
     const char *name = sec->group;
     size_t len;
 
+    name += *name == '['; /* without its closing bracket */
     if (g_str_has_prefix(name, "vm ")) {
         name += strlen("vm ");
     }

@@ -237,6 +237,9 @@ static void test_bad_groups(void)
         p = cfg->problems->data;
         g_assert_nonnull(strstr(p->why, cases[i].word));
         g_assert_true(g_utf8_validate(p->name, -1, NULL));
+        if (strcmp(cases[i].text, "[vm a\n") == 0) {
+            g_assert_cmpstr(p->name, ==, "a"); /* whose VM is kept (reload.c) */
+        }
         vm = cfg->vms->data;
         g_assert_cmpstr(vm->name, ==, "before");
         vm = g_list_last(cfg->vms)->data;
