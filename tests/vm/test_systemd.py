@@ -328,6 +328,12 @@ class SystemdTest(fixture.SessionTest):
             time.sleep(0.05)
         virtual.Traffic(self.session, self.host.sockets).end()
 
+    def test_settings_are_seen(self):
+        """The unit hides nothing that the daemon's bounds are made from."""
+        root = '/proc/%s/root' % self.host.show('MainPID')
+        for name in ('net/ipv4/ip_local_port_range', 'vm/max_map_count'):
+            self.assertTrue(os.path.exists('%s/proc/sys/%s' % (root, name)), name)
+
     def test_nothing_to_keep(self):
         """Without VMMs it is a restart as any."""
         self.host.systemctl('restart', 'pvrdmad')
