@@ -7,6 +7,7 @@
 #   clang-format  backend/ and the C of the tests, by backend/.clang-format
 #   checkpatch    hw/, by QEMU's checkpatch.pl
 #   driver        guest-driver/, by sparse and by the kernel's checkpatch.pl --strict
+#   docs          links between documents, and documents that other files name, by docs.py
 # and, last, "N passed, N failed, N skipped".  What a failed check said is above
 # its line.  They run side by side, since one of them builds the driver and another has
 # hundreds of files to read.  The checks need what `make all` built in BUILDDIR [build].
@@ -84,9 +85,19 @@ check_driver()
     fi
 }
 
+check_docs()
+{
+    if words=$(python3 tests/docs.py); then
+        ok "docs: $words"
+    else
+        echo "$words"
+        fail "docs: links to nothing"
+    fi
+}
+
 said=$(mktemp -d) || exit 1
 trap 'rm -rf "$said"' EXIT
-checks='clang_format qemu driver'
+checks='clang_format qemu driver docs'
 for check in $checks; do
     "check_$check" > "$said/$check" 2>&1 &
 done
