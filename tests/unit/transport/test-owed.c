@@ -19,8 +19,8 @@
 #define LATE_TURNS 50u
 #define FOLLOW_US  400u
 #define MANY       8u
-/* Startup frames are waited for for five seconds: these do not pass in as many readings.
- */
+/* Startup frames are waited for for five seconds: these do not pass in as many readings,
+ * but where a test says so. */
 #define STEP_NS 1000000u
 
 struct dev {
@@ -260,6 +260,48 @@ static void test_startup(void)
     end(&d);
 }
 
+/* Nobody waits for ever for one who does not get at it: the next try has it. */
+static void test_given_up(void)
+{
+    struct conn *i, *r;
+    struct dev d;
+
+    begin();
+    d = dev_new(0);
+    make_pair(&d, &i, &r);
+    vm_token_take(i->vm);
+    REACH(i->owed & OWED_HELLO);
+    is_late(i, OWED_HELLO);
+    stillclock_pass(SETUP_FRAMES_NS);
+    REACH(!i->setup);
+    g_assert_false(i->owed & OWED_HELLO);
+    setup_ask(i); /* there is nothing to be sent, so nobody else does */
+
+    pthread_mutex_lock(&r->qp->lock);
+    release(i);
+    is_late_by_either(r, OWED_REQUEST);
+    stillclock_pass(SETUP_FRAMES_NS);
+    REACH(!r->arrived && !i->setup);
+    g_assert_false(r->owed & OWED_REQUEST);
+    setup_ask(i);
+
+    pthread_mutex_lock(&r->qp->lock);
+    release(r);
+    is_late_by_either(r, OWED_REQUEST);
+    pthread_mutex_lock(&i->qp->lock);
+    release(r);
+    is_late_by_either(i, OWED_STREAM);
+    stillclock_pass(SETUP_FRAMES_NS);
+    REACH(!i->setup);
+    g_assert_false(i->owed & OWED_STREAM);
+    g_assert_false(i->is_up);
+    setup_ask(i);
+    release(i);
+    REACH(i->is_up && r->is_up);
+    is_settled(i);
+    end(&d);
+}
+
 /* ---- what needs the token alone ---- */
 
 static void test_bits(void)
@@ -372,6 +414,7 @@ int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/owed/startup", test_startup);
+    g_test_add_func("/owed/given-up", test_given_up);
     g_test_add_func("/owed/bits", test_bits);
     g_test_add_func("/owed/budget", test_budget);
     return g_test_run();
