@@ -1138,10 +1138,15 @@ static void test_needed_parts(void)
             break;
         }
         a->data[at + 4]++;
-        g_assert_false(vm_load(&to->vm, a->data, a->len, &err));
-        g_clear_error(&err);
-        assert_reset();
+        for (unsigned optional = 0; optional < 2; optional++) {
+            a->data[at + 6] ^= optional;
+            g_assert_false(vm_load(&to->vm, a->data, a->len, &err));
+            g_assert_nonnull(strstr(err->message, "this daemon reads 1"));
+            g_clear_error(&err);
+            assert_reset();
+        }
         a->data[at + 4]--;
+        a->data[at + 6] ^= 1;
         at += sizeof(s) + GUINT64_FROM_LE(s.len);
     }
     g_assert_true(load(a->data, a->len));
