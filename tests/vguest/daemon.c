@@ -358,16 +358,11 @@ void vg_daemon_stop(struct vg_daemon *d)
     forget(d);
 }
 
-void vg_daemon_crash(struct vg_daemon *d)
+void vg_daemon_kill(struct vg_daemon *d)
 {
     vg_daemon_check(d);
     kill(d->pid, SIGKILL);
     waitpid(d->pid, NULL, 0);
-}
-
-void vg_daemon_kill(struct vg_daemon *d)
-{
-    vg_daemon_crash(d);
     forget(d);
 }
 

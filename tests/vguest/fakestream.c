@@ -45,7 +45,8 @@ void victim_connect(void)
     g_assert_cmpint(vg_qp_to_rts(victim.qp, 0, &victim_attr), ==, 0);
 }
 
-struct mpa_frame start_frame(enum mpa_kind kind)
+/* One of @kind, as a daemon's, but for its private data. */
+static struct mpa_frame start_frame(enum mpa_kind kind)
 {
     return (struct mpa_frame){.kind = kind,
                               .revision = 2,

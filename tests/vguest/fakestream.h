@@ -24,9 +24,6 @@ extern struct vgt_traffic traffic;
 extern struct hello hello;
 extern struct mpa_frame start;
 
-/* One of @kind, as a daemon's, but for its private data. */
-struct mpa_frame start_frame(enum mpa_kind kind);
-
 /*
  * @role: whose frame is ours.  With a Request's the made-up address is less than the
  * VM's, so that it is the one that connects.

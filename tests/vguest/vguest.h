@@ -76,7 +76,6 @@ void vg_daemon_kill(struct vg_daemon *d);
  * which are separated by colons, and waits until it serves.  @names NULL: it has none.
  */
 void vg_daemon_end(struct vg_daemon *d);
-void vg_daemon_crash(struct vg_daemon *d);
 void vg_daemon_again(struct vg_daemon *d, const int *fds, unsigned n, const char *names);
 /* Parts of these: to start it, without waiting; SIGTERM; its wait status when it ended.
  */
