@@ -15,13 +15,8 @@
 /* From a connection's first moment until it is known what it is, and again until its
  * link is up. */
 #define PEER_DECIDE_MS 5000
-/*
- * Between two calls of a host whose link is silent, or was lost a moment ago.  So long
- * one waits for its kernel's answer, or for some round trips.
- */
+/* So long the kernel of a host that is called may take to answer, or some round trips. */
 #define PEER_SILENT_MS 500
-/* So long its daemon may take for the greeting; twice that, if it was too slow. */
-#define PEER_GREET_MS 1000
 /* Connections from outside that are not up yet: all, and those of one address. */
 #define PEER_MAX_UNDECIDED 512u
 #define PEER_MAX_PER_HOST  64u
@@ -139,14 +134,12 @@ struct peer {
     struct peer_link *link;   /* that is up */
     struct peer_link *trying; /* that we began, and is not up yet */
     guint retry;              /* timer until the next attempt */
-    unsigned backoff_ms;
-    unsigned patience_ms; /* until a call that nobody answers is over, at first */
-    unsigned greet_ms;    /* ... or that nobody greets */
-    gint64 called;        /* us: the last one's beginning, or the link's end since */
-    gint64 away; /* us: when it was lost, or silent first; then links come back */
-    uint8_t instance[16]; /* of the daemon at the other end of @link */
-    gint64 since;         /* us: in this state */
-    gint64 links_paid;    /* us: see peer_may_link() */
+    unsigned patience_ms;     /* until a call that nobody answers is over, at first */
+    gint64 called;            /* us: the last one's beginning, or the link's end since */
+    gint64 away;              /* us: when it was lost, or silent first */
+    uint8_t instance[16];     /* of the daemon at the other end of @link */
+    gint64 since;             /* us: in this state */
+    gint64 links_paid;        /* us: see peer_may_link() */
 
     /* For other threads: */
     _Atomic bool up;

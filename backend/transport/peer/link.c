@@ -402,7 +402,6 @@ void link_be_up(struct peer_link *l)
 
     l->peer->patience_ms =
         CLAMP(4 * stream_rtt_ms(&l->stream), PEER_SILENT_MS, PEER_DECIDE_MS);
-    l->peer->greet_ms = MAX(PEER_GREET_MS, l->peer->patience_ms);
     leave_early(l);
     l->state = LINK_UP;
     l->in_size = IN_SIZE;
@@ -614,7 +613,7 @@ static void connected(struct peer_link *l)
     }
     l->state = LINK_HELLO;
     stop_timer(l);
-    l->timer = g_timeout_add(l->peer->greet_ms, on_late, l);
+    l->timer = g_timeout_add(PEER_DECIDE_MS, on_late, l);
     greet(l);
 }
 
@@ -656,9 +655,6 @@ static gboolean on_late(gpointer opaque)
     struct peer_link *l = opaque;
 
     l->timer = 0;
-    if (l->role == PEER_INITIATOR && l->state != LINK_CONNECTING) {
-        l->peer->greet_ms = MIN(2 * l->peer->greet_ms, PEER_DECIDE_MS);
-    }
     link_close(l, 0,
                l->state == LINK_CONNECTING ? "no answer"
                : l->state == LINK_HELLO    ? "no greeting"

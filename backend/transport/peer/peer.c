@@ -2,16 +2,17 @@
 /*
  * The other hosts: who they are, and the one link to each.
  *
- * Each side calls the other, again and again with growing pauses, as long as there is no
- * link.  If both do at the same time, the call of the host whose name comes first
- * stays, and the other waits somewhat longer before it calls, so that this is rare.  A
- * second link by the same caller, from a daemon that was started anew, or when the first
- * is no new one, takes the place of that: its other end has given it up.
+ * Each side calls the other, again and again, as long as there is no link, with pauses
+ * that grow with the time that it is away.  If both do at the same time, the call of the
+ * host whose name comes first stays, and the other waits somewhat longer before it calls,
+ * so that this is rare.  A second link by the same caller, from a daemon that was started
+ * anew, or when the first is no new one, takes the place of that: its other end has given
+ * it up.
  *
  * A link that is silent (link.c) is kept, but the other side called as if there was none,
  * with a fresh TCP connection each PEER_SILENT_MS: TCP would notice seconds later that
  * the network is back.  So there is one call at a time between two hosts that tries
- * whether it is, however much waits for that; and who waits is told (link_up, heard).
+ * whether it is, however much waits for that; and who waits is told (heard).
  *
  * Peers are never freed before peers_stop(); one whose group has gone is marked, has no
  * link, and is taken up again if the group comes back.
@@ -25,11 +26,11 @@
 
 #include "transport/peer/internal.h"
 
-#define BACKOFF_MIN_MS 100u
-#define BACKOFF_MAX_MS 5000u
-/* Who has been away for long is waited for longer, by so much of that time. */
-#define AWAY_PART 8
-/* So long both sides' calls may be under way: see patience_ms, greet_ms. */
+/* Between two calls: a part of the time that it has been away, within these. */
+#define PAUSE_MIN_MS 100u
+#define PAUSE_MAX_MS 5000u
+#define AWAY_PART    8
+/* So long both sides' calls are under way at the same time, at most, as a rule. */
 #define CROSS_US (2 * G_USEC_PER_SEC)
 /* A peer's links: so many at once, and one more each LINKS_US. */
 #define LINKS_MAX 64
@@ -152,9 +153,9 @@ bool peer_is_up(const struct peer *peer)
     return atomic_load_explicit(&peer->up, memory_order_acquire);
 }
 
-bool peer_is_silent(const struct peer *peer)
+bool peer_hears(const struct peer *peer)
 {
-    return peer->link && link_is_silent(peer->link);
+    return peer->link && !link_is_silent(peer->link);
 }
 
 bool peer_is_replaced(const struct peer *peer)
@@ -228,22 +229,18 @@ unsigned peer_patience_ms(const struct peer *peer)
     return away_ms(peer, peer->patience_ms, PEER_DECIDE_MS);
 }
 
-/*
- * Call after a pause, longer each time, since the last call's beginning or the link's
- * end.
- */
+/* Call after a pause, since the last call's beginning or the link's end. */
 static void call_later(struct peer *peer)
 {
-    unsigned ms = peer->backoff_ms + g_random_int_range(0, (int)peer->backoff_ms / 4 + 1);
+    unsigned ms = away_ms(peer, PAUSE_MIN_MS, PAUSE_MAX_MS);
     gint64 gone_by = (g_get_monotonic_time() - peer->called) / 1000;
 
     if (!wants_call(peer) || peer->retry) {
         return;
     }
+    ms += (unsigned)g_random_int_range(0, (int)ms / 4 + 1);
     ms += peer->link || name_is_first(peer) ? 0 : SECOND_MS;
     ms -= (unsigned)CLAMP(gone_by, 0, (gint64)ms - 1);
-    peer->backoff_ms =
-        MIN(peer->backoff_ms * 2, away_ms(peer, PEER_SILENT_MS, BACKOFF_MAX_MS));
     peer->retry = g_timeout_add(ms, on_retry, peer);
 }
 
@@ -312,6 +309,14 @@ static bool is_proved(const struct peer_link *call)
     return call && link_state(call) == LINK_AUTH;
 }
 
+/* Both sides call, and ours is to stay?  An answer that does not come is not waited for.
+ */
+static bool is_crossed(const struct peer *peer)
+{
+    return is_proved(peer->trying) && name_is_first(peer) &&
+           g_get_monotonic_time() - peer->called < CROSS_US;
+}
+
 static void give_up_call(struct peer *peer, const char *why)
 {
     if (peer->trying) {
@@ -328,8 +333,7 @@ bool peer_take_link(struct peer *peer, struct peer_link *l)
 {
     bool ours = peer->trying == l;
 
-    if (peer->gone || (peer->link && !replaces(peer, l)) ||
-        (!ours && is_proved(peer->trying) && name_is_first(peer))) {
+    if (peer->gone || (peer->link && !replaces(peer, l)) || (!ours && is_crossed(peer))) {
         return false;
     }
     if (peer->link) {
@@ -345,6 +349,13 @@ bool peer_take_link(struct peer *peer, struct peer_link *l)
     return true;
 }
 
+static void tell_heard(struct peer *peer)
+{
+    if (peers_self.ops && peers_self.ops->heard) {
+        peers_self.ops->heard(peer);
+    }
+}
+
 void peer_link_up(struct peer *peer, struct peer_link *l)
 {
     peer->link = l;
@@ -352,7 +363,6 @@ void peer_link_up(struct peer *peer, struct peer_link *l)
     memcpy(peer->instance, link_hello(l)->instance, sizeof(peer->instance));
     peer->since = g_get_monotonic_time();
     peer->links_paid = MAX(peer->links_paid, peer->since) + LINKS_US;
-    peer->backoff_ms = BACKOFF_MIN_MS;
     peer->links++;
     queue_open(&peer->queue, peer->cfg->max_queued);
     atomic_store_explicit(&peer->up, true, memory_order_release);
@@ -361,8 +371,8 @@ void peer_link_up(struct peer *peer, struct peer_link *l)
     if (peers_self.claim_ops && peers_self.claim_ops->link_up) {
         peers_self.claim_ops->link_up(peer);
     }
-    if (peer->link == l && peers_self.ops && peers_self.ops->link_up) {
-        peers_self.ops->link_up(peer);
+    if (peer->link == l) {
+        tell_heard(peer);
     }
 }
 
@@ -419,9 +429,7 @@ void peer_link_heard(struct peer *peer)
     if (!is_proved(peer->trying)) {
         give_up_call(peer, "the link is heard again");
     }
-    if (peers_self.ops && peers_self.ops->heard) {
-        peers_self.ops->heard(peer);
-    }
+    tell_heard(peer);
 }
 
 void peer_reset(struct peer *peer, const char *why)
@@ -467,8 +475,7 @@ static void begin(struct peer *peer, const struct peer_config *cfg)
     peer->cfg = copy_config(cfg);
     peer->gone = false;
     peer->since = peer->called = peer->away = g_get_monotonic_time();
-    peer->backoff_ms = BACKOFF_MIN_MS;
-    peer->patience_ms = peer->greet_ms = PEER_DECIDE_MS;
+    peer->patience_ms = PEER_DECIDE_MS;
     listen_own(&peer->cfg->address, &peer->own);
     call_later(peer);
 }

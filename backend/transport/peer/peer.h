@@ -28,9 +28,7 @@ struct peer;
 struct peer_ops {
     void (*bind)(struct peer *from, const struct peer_bind *bind);
     void (*bind_answer)(struct peer *from, const struct peer_bind_answer *answer);
-    /* May be NULL, and so heard(). */
-    void (*link_up)(struct peer *peer);
-    /* Its link was silent, and is so no more. */
+    /* Its link is up, or was silent and is so no more. */
     void (*heard)(struct peer *peer);
     /*
      * A connection that begins as iWARP does.  Nothing was read from it; it does not
@@ -69,8 +67,8 @@ struct peer *peer_next(struct peer *peer);
 const char *peer_name(const struct peer *peer);
 /* Any thread; it may change at once. */
 bool peer_is_up(const struct peer *peer);
-/* Its link is up, but what is sent by it is not heard now. */
-bool peer_is_silent(const struct peer *peer);
+/* Its link is up, and not silent: what is sent by it is heard in time. */
+bool peer_hears(const struct peer *peer);
 /* Its link goes down now, but for another one to the same daemon. */
 bool peer_is_replaced(const struct peer *peer);
 /* It has said that it ends, or its group has gone: it will not be back in a moment. */

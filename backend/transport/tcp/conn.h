@@ -137,9 +137,6 @@ struct setup_token {
     uint64_t token[2];
     uint64_t until; /* ns; 0: there is none */
     struct conn *conn;
-    struct towards *under_way; /* setup.c: it counts among that one's binds */
-    uint64_t sent;             /* ns, then */
-    TAILQ_ENTRY(setup_token) link;
 };
 
 /* Where a peer's address is: a VM of this host or another host, and who that is there. */
@@ -220,7 +217,7 @@ struct conn {
     uint64_t incarnation;
 
     /* The main thread's, see setup.c. */
-    struct ask_list *asks; /* the one of setup.c's lists that it is in; under its lock */
+    bool asks; /* in setup.c's list; under its lock */
     STAILQ_ENTRY(conn) ask_link;
     struct setup_token asked, awaited;
     uint64_t ask_again;    /* ns: not before, what was asked is under way */
@@ -242,7 +239,6 @@ struct conn {
 };
 
 TAILQ_HEAD(conn_list, conn);
-STAILQ_HEAD(ask_list, conn);
 
 /* What a VM has of the ports towards one peer, see setup.c. */
 struct port_share {
@@ -304,8 +300,7 @@ void conn_finish(struct conn *c);
 void conn_follow(struct conn *c);
 /* It can be reached again: who waited for that goes on now.  Likewise. */
 void conn_reachable(struct conn *c, bool anew);
-/* Its host is heard again: a stream that TCP would be slow to go on with ends.  Likewise.
- */
+/* Its host is heard again: if TCP would be slow to go on, its stream ends.  Likewise. */
 void conn_leave_silent(struct conn *c);
 /* It is of no use, and closed, now.  Token held; either thread. */
 void conn_down(struct conn *c);

@@ -21,17 +21,10 @@
 /* In one turn of the main loop, for those whose peers have moved, or are heard. */
 #define CHANGES_US 1000
 
-/* What has changed for a connection. */
-enum {
-    MOVED = 1 << 0,  /* its peer's place, or whether that is held */
-    HEARD = 1 << 1,  /* the link to its peer's host is not silent any more */
-    LINKED = 1 << 2, /* there is a new one */
-};
-
 static struct conn_list conns = TAILQ_HEAD_INITIALIZER(conns); /* all there are */
 static unsigned n_conns;
-static GHashTable *heard;   /* by host: HEARD, LINKED, for those who send there */
-static unsigned heard_left; /* so many of @conns, from the first, are to be told */
+static GHashTable *heard;   /* of hosts; those who send there are told: */
+static unsigned heard_left; /* so many of @conns, from the first, are to be looked at */
 
 /* Those who send to one address. */
 struct followers {
@@ -91,21 +84,19 @@ void follow_catch_up(struct conn *c)
 }
 
 /*
- * Where @c's peer is has changed, maybe.  What belongs to a place where it is not any
- * more is dropped; when it can be reached, a stream is asked for at once, by both sides,
- * and who waited goes on.
+ * Where @c's peer is has changed, maybe; or its host is heard again (@is_heard).  What
+ * belongs to a place where it is not any more is dropped, and what TCP would be slow to
+ * go on with; when it can be reached, a stream is asked for at once, by both sides, and
+ * who waited goes on.
  */
-static void follow(struct conn *c, unsigned what)
+static void follow(struct conn *c, bool is_heard)
 {
     bool anew = !follow_is_there(c), up;
 
     follow_catch_up(c);
     up = c->place.who && !route_is_held(c->route);
-    if ((what & LINKED) && up && !anew) {
-        setup_ask_over(c); /* what was said by the former link is not answered */
+    if (up && is_heard) {
         startup_cancel_silent(c);
-    }
-    if (up && (what & (HEARD | LINKED))) {
         conn_owe(c, OWED_REACHABLE | OWED_ANEW | OWED_SILENT);
     } else if (up) {
         conn_owe(c, OWED_REACHABLE | (anew ? OWED_ANEW : 0));
@@ -133,7 +124,7 @@ static struct conn *next_moved(void)
 }
 
 /* The one whose turn it is goes to the end, so all have theirs, also if more is heard. */
-static struct conn *next_heard(unsigned *what)
+static struct conn *next_looked_at(void)
 {
     struct conn *c = heard_left ? TAILQ_FIRST(&conns) : NULL;
 
@@ -145,21 +136,22 @@ static struct conn *next_heard(unsigned *what)
     heard_left--;
     TAILQ_REMOVE(&conns, c, all);
     TAILQ_INSERT_TAIL(&conns, c, all);
-    *what = GPOINTER_TO_UINT(g_hash_table_lookup(heard, place_of(c->route).who));
     return c;
 }
 
 static gboolean run_changes(gpointer unused)
 {
     gint64 until = g_get_monotonic_time() + CHANGES_US;
-    unsigned what = MOVED;
     struct conn *c;
 
-    for (unsigned n = 1; (c = next_moved()) || (c = next_heard(&what)); n++) {
-        if (what) {
-            follow(c, what);
+    for (unsigned n = 1;; n++) {
+        if ((c = next_moved())) {
+            follow(c, false);
+        } else if (!(c = next_looked_at())) {
+            break;
+        } else if (g_hash_table_contains(heard, place_of(c->route).who)) {
+            follow(c, true);
         }
-        what = MOVED;
         if (n % 16 == 0 && g_get_monotonic_time() >= until) {
             return G_SOURCE_CONTINUE;
         }
@@ -190,22 +182,11 @@ static void place_changed(struct route *route)
     }
 }
 
-static void tell_all(struct peer *peer, unsigned what)
-{
-    what |= GPOINTER_TO_UINT(g_hash_table_lookup(heard, peer));
-    g_hash_table_insert(heard, peer, GUINT_TO_POINTER(what));
-    heard_left = n_conns;
-    run_soon();
-}
-
 void follow_heard(struct peer *peer)
 {
-    tell_all(peer, HEARD);
-}
-
-void follow_linked(struct peer *peer)
-{
-    tell_all(peer, LINKED);
+    g_hash_table_add(heard, peer);
+    heard_left = n_conns;
+    run_soon();
 }
 
 static void followers_add(struct conn *c)

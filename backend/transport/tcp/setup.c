@@ -18,10 +18,6 @@
  * Without links (path=tcp, one daemon) BINDs go by loop.c; follow.c says what becomes of
  * all this when a peer moves.
  *
- * So that each is through within a try, however many are wanted at once, BINDS_MAX to one
- * host are under way at a time; the others wait, and their time does not run.  One that
- * is not answered within BIND_NS counts no more.
- *
  * Nothing is tried anew here: start() asks again while there is something to send.
  *
  * Threads: the main thread; setup_ask() is any thread's, by a list under asks_lock and an
@@ -48,19 +44,13 @@
 #define AWAIT_NS  5000000000u
 /* Asks in one turn. */
 #define ASK_TURN 64u
-/* BINDs to one host without a stream or an answer yet: as many as it takes (startup.c).
- */
-#define BINDS_MAX 64u
-#define BIND_NS   20000000u
-/* Until those that wait for that are looked at again. */
-#define PACE_MS 5u
 
 static GHashTable *asked, *awaited; /* of struct setup_token */
 
-static pthread_mutex_t asks_lock = PTHREAD_MUTEX_INITIALIZER; /* protects all ask_lists */
-static struct ask_list asks = STAILQ_HEAD_INITIALIZER(asks);
+static pthread_mutex_t asks_lock = PTHREAD_MUTEX_INITIALIZER; /* protects asks */
+static STAILQ_HEAD(, conn) asks = STAILQ_HEAD_INITIALIZER(asks);
 static int asks_fd = -1;
-static guint asks_watch, pace_timer;
+static guint asks_watch;
 static void run_asks(void);
 static struct fdwatch_later asks_later = {.fn = run_asks};
 
@@ -85,13 +75,10 @@ static struct conn *conn_of_token(GHashTable *table, const uint64_t token[2])
     return t && now_ns() < t->until ? t->conn : NULL;
 }
 
-static void bind_over(struct setup_token *t);
-
 static void token_drop(GHashTable *table, struct setup_token *t)
 {
     if (t->until) {
         g_hash_table_remove(table, t);
-        bind_over(t);
         t->until = 0;
     }
 }
@@ -106,8 +93,7 @@ static bool token_set(GHashTable *table, struct setup_token *t, struct conn *c,
     if (g_hash_table_contains(table, &key)) {
         return false;
     }
-    *t = (struct setup_token){
-        .token = {token[0], token[1]}, .until = now_ns() + ns, .conn = c};
+    *t = (struct setup_token){{token[0], token[1]}, now_ns() + ns, c};
     g_hash_table_add(table, t);
     return true;
 }
@@ -162,12 +148,6 @@ static bool send_bind(struct peer *peer, const struct peer_bind *b)
     return true;
 }
 
-/* A BIND could not be sent since too much waits: as if nobody had answered. */
-static bool is_clogged(const struct peer *peer)
-{
-    return peer && peer_is_up(peer);
-}
-
 static bool send_answer(struct peer *peer, const struct peer_bind_answer *a)
 {
     if (peer) {
@@ -212,15 +192,7 @@ static void random_token(uint64_t token[2])
 /* ---- shares ---- */
 
 static struct share_pool all_streams;
-
-struct towards {
-    struct share_pool ports;
-    TAILQ_HEAD(, setup_token) binds; /* BINDs under way, in their order */
-    unsigned n_binds;
-    struct ask_list waiting; /* for one of those to be over */
-};
-
-static GHashTable *all_towards; /* by peer */
+static GHashTable *all_ports; /* of struct share_pool, by peer */
 
 void setup_begin_shares(struct tcp_vm *net)
 {
@@ -241,23 +213,21 @@ void setup_end_shares(struct tcp_vm *net)
     }
 }
 
-static struct towards *towards(struct peer *peer)
+static struct share_pool *ports_to(struct peer *peer)
 {
-    struct towards *to = g_hash_table_lookup(all_towards, peer);
+    struct share_pool *pool = g_hash_table_lookup(all_ports, peer);
 
-    if (!to) {
-        to = g_new0(struct towards, 1);
-        to->ports.max = share_of_ports();
-        TAILQ_INIT(&to->binds);
-        STAILQ_INIT(&to->waiting);
-        g_hash_table_insert(all_towards, peer, to);
+    if (!pool) {
+        pool = g_new0(struct share_pool, 1);
+        pool->max = share_of_ports();
+        g_hash_table_insert(all_ports, peer, pool);
     }
-    return to;
+    return pool;
 }
 
 static struct port_share *port_share(struct tcp_vm *net, struct peer *peer)
 {
-    struct share_pool *pool = &towards(peer)->ports;
+    struct share_pool *pool = ports_to(peer);
     struct port_share *p;
 
     LIST_FOREACH(p, &net->ports, link)
@@ -337,109 +307,6 @@ static bool has_place(struct conn *c, struct peer *peer)
     return false;
 }
 
-/* ---- lists of asks ---- */
-
-/* There are some, where there were none, or more than were looked at. */
-static void tell_asks(void)
-{
-    uint64_t one = 1;
-
-    if (!worker_self()) {
-        fdwatch_later(&asks_later);
-    } else if (write(asks_fd, &one, sizeof(one)) < 0) {
-        return; /* the counter is full: it is seen */
-    }
-}
-
-/* It is in @list from now on, NULL: in none.  Under asks_lock. */
-static void be_asking(struct conn *c, struct ask_list *list)
-{
-    if (c->asks) {
-        STAILQ_REMOVE(c->asks, c, conn, ask_link);
-    }
-    c->asks = list;
-    if (list) {
-        STAILQ_INSERT_TAIL(list, c, ask_link);
-    }
-}
-
-/* ---- how many at a time ---- */
-
-static void bind_over(struct setup_token *t)
-{
-    if (t->under_way) {
-        TAILQ_REMOVE(&t->under_way->binds, t, link);
-        t->under_way->n_binds--;
-        t->under_way = NULL;
-    }
-}
-
-static void bind_begins(struct setup_token *t, struct towards *to)
-{
-    t->under_way = to;
-    t->sent = now_ns();
-    TAILQ_INSERT_TAIL(&to->binds, t, link);
-    to->n_binds++;
-}
-
-/* How many more may be sent now. */
-static unsigned binds_left(struct towards *to)
-{
-    struct setup_token *t;
-
-    while ((t = TAILQ_FIRST(&to->binds)) && now_ns() - t->sent >= BIND_NS) {
-        bind_over(t);
-    }
-    return BINDS_MAX - MIN(to->n_binds, BINDS_MAX);
-}
-
-/* Some of @to's that wait ask now.  True: others still wait. */
-static bool go_on(struct towards *to)
-{
-    struct conn *c;
-    bool more;
-
-    pthread_mutex_lock(&asks_lock);
-    for (unsigned n = binds_left(to); n && (c = STAILQ_FIRST(&to->waiting)); n--) {
-        be_asking(c, &asks);
-    }
-    more = !STAILQ_EMPTY(&to->waiting);
-    pthread_mutex_unlock(&asks_lock);
-    return more;
-}
-
-static gboolean on_pace(gpointer unused)
-{
-    GHashTableIter iter;
-    gpointer to;
-    bool more = false;
-
-    g_hash_table_iter_init(&iter, all_towards);
-    while (g_hash_table_iter_next(&iter, NULL, &to)) {
-        more |= go_on(to);
-    }
-    tell_asks();
-    pace_timer = more ? pace_timer : 0;
-    return more;
-}
-
-/* False: in a moment, as too many are under way. */
-static bool may_bind(struct conn *c, struct peer *peer)
-{
-    struct towards *to = towards(peer);
-
-    if (now_ns() < c->asked.until || binds_left(to)) {
-        return true;
-    }
-    pthread_mutex_lock(&asks_lock);
-    be_asking(c, &to->waiting);
-    pthread_mutex_unlock(&asks_lock);
-    if (!pace_timer) {
-        pace_timer = g_timeout_add(PACE_MS, on_pace, NULL);
-    }
-    return false;
-}
-
 /* There is no try now; who wants one asks again when there can be one. */
 static void not_now(struct conn *c)
 {
@@ -453,7 +320,7 @@ static void not_now(struct conn *c)
  * before, it is the same: either answer will do, or a daemon that is slower than ASK_NS
  * would never be heard.
  */
-static bool ask_token(struct conn *c, struct peer *peer, uint64_t token[2])
+static bool ask_token(struct conn *c, uint64_t token[2])
 {
     uint64_t now = now_ns();
 
@@ -463,13 +330,7 @@ static bool ask_token(struct conn *c, struct peer *peer, uint64_t token[2])
         return true;
     }
     random_token(token);
-    if (!token_set(asked, &c->asked, c, token, ANSWER_NS)) {
-        return false;
-    }
-    if (peer) {
-        bind_begins(&c->asked, towards(peer));
-    }
-    return true;
+    return token_set(asked, &c->asked, c, token, ANSWER_NS);
 }
 
 static void bind_of(const struct conn *c, struct peer_bind *b)
@@ -507,15 +368,11 @@ static void begin(struct conn *c)
     if (c->place.who && !has_place(c, peer)) {
         return; /* as if nobody had answered: the try takes its time */
     }
-    if (peer && peer_is_silent(peer)) {
+    if (peer && !peer_hears(peer)) {
         return; /* likewise: it asks again when that is over (follow_heard()) */
     }
-    if (c->place.who && peer && !may_bind(c, peer)) {
-        return;
-    }
     bind_of(c, &b);
-    if (!c->place.who || !ask_token(c, peer, b.token) ||
-        (!send_bind(peer, &b) && !is_clogged(peer))) {
+    if (!c->place.who || !ask_token(c, b.token) || !send_bind(peer, &b)) {
         setup_in_vain(c);
     }
 }
@@ -600,6 +457,30 @@ void setup_answer_came(struct peer *from, const struct peer_bind_answer *a)
 
 /* ---- asks ---- */
 
+/* There are some, where there were none, or more than were looked at. */
+static void tell_asks(void)
+{
+    uint64_t one = 1;
+
+    if (!worker_self()) {
+        fdwatch_later(&asks_later);
+    } else if (write(asks_fd, &one, sizeof(one)) < 0) {
+        return; /* the counter is full: it is seen */
+    }
+}
+
+/* It is in @asks from now on, or not.  Under asks_lock. */
+static void be_asking(struct conn *c, bool asks_now)
+{
+    if (c->asks) {
+        STAILQ_REMOVE(&asks, c, conn, ask_link);
+    }
+    c->asks = asks_now;
+    if (asks_now) {
+        STAILQ_INSERT_TAIL(&asks, c, ask_link);
+    }
+}
+
 void setup_ask(struct conn *c)
 {
     bool first;
@@ -607,7 +488,7 @@ void setup_ask(struct conn *c)
     pthread_mutex_lock(&asks_lock);
     first = STAILQ_EMPTY(&asks);
     if (!c->asks) {
-        be_asking(c, &asks);
+        be_asking(c, true);
     }
     pthread_mutex_unlock(&asks_lock);
     if (first) {
@@ -632,7 +513,7 @@ static struct conn *next_ask(void)
     pthread_mutex_lock(&asks_lock);
     c = STAILQ_FIRST(&asks);
     if (c) {
-        be_asking(c, NULL);
+        be_asking(c, false);
     }
     pthread_mutex_unlock(&asks_lock);
     return c;
@@ -672,7 +553,7 @@ void setup_know(struct conn *c)
 void setup_forget(struct conn *c)
 {
     pthread_mutex_lock(&asks_lock);
-    be_asking(c, NULL);
+    be_asking(c, false);
     pthread_mutex_unlock(&asks_lock);
     follow_forget(c);
     leave_place(c);
@@ -682,7 +563,6 @@ void setup_forget(struct conn *c)
 
 static const struct peer_ops ops = {.bind = setup_bind_came,
                                     .bind_answer = setup_answer_came,
-                                    .link_up = follow_linked,
                                     .heard = follow_heard,
                                     .accepted = startup_accepted};
 
@@ -692,7 +572,7 @@ bool tcp_open(bool forced, GError **errp)
     asked = g_hash_table_new(token_hash, token_equal);
     awaited = g_hash_table_new(token_hash, token_equal);
     all_streams = (struct share_pool){0};
-    all_towards = g_hash_table_new_full(NULL, NULL, NULL, g_free);
+    all_ports = g_hash_table_new_full(NULL, NULL, NULL, g_free);
     follow_open();
     asks_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (asks_fd < 0) {
@@ -720,10 +600,6 @@ void tcp_close(void)
     loop_close();
     owed_close();
     ending_close();
-    if (pace_timer) {
-        g_source_remove(pace_timer);
-        pace_timer = 0;
-    }
     if (asks_fd >= 0) {
         fdwatch_remove(asks_watch);
         fdwatch_not_later(&asks_later);
@@ -732,5 +608,5 @@ void tcp_close(void)
     }
     g_clear_pointer(&asked, g_hash_table_destroy);
     g_clear_pointer(&awaited, g_hash_table_destroy);
-    g_clear_pointer(&all_towards, g_hash_table_destroy);
+    g_clear_pointer(&all_ports, g_hash_table_destroy);
 }

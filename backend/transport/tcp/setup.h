@@ -43,7 +43,7 @@ void startup_connect(struct conn *c, const struct sockaddr_storage *to,
 void startup_accepted(int fd, const struct sockaddr_storage *from);
 /* What is under way is wanted no more. */
 void startup_cancel(struct conn *c);
-/* ... if the other end has not said all that it is to say. */
+/* Its packets may have been lost, and TCP be slow: as if it had not been asked for. */
 void startup_cancel_silent(struct conn *c);
 /* No pacing: for a socket within this host, before connect() and listen(). */
 void startup_dont_pace(int fd);
@@ -73,7 +73,6 @@ void follow_leave_the_gone(void);
  * asks for one now, and streams that are silent are made anew.
  */
 void follow_heard(struct peer *peer);
-void follow_linked(struct peer *peer);
 void follow_open(void);
 void follow_close(void);
 

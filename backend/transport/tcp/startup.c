@@ -611,6 +611,7 @@ void startup_cancel_silent(struct conn *c)
 {
     if (c->setup && c->setup->state != OWED) {
         setup_free(c->setup, true);
+        setup_ask_over(c); /* by another token: that may come yet by the former one */
     }
 }
 
