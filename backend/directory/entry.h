@@ -44,14 +44,12 @@ struct entry {
     TAILQ_ENTRY(entry) of_peer;
     uint64_t asked_until;      /* ns: when route.asked changes by itself */
     uint32_t asker;            /* the id of the VM that asked first, or ASKER_NONE */
-    bool ask_later;            /* somebody waits for it, and there was no place to ask */
+    bool ask_later;            /* somebody waits for it, and it is to be asked for yet */
     TAILQ_ENTRY(entry) asking; /* all with the same route.asked, in order of that time */
 };
 
-#define ASKER_NONE UINT32_MAX
-#define ASKER_WAITS                                                     \
-    (UINT32_MAX - 1) /* VMs that wait for it, and could not ask at once \
-                      */
+#define ASKER_NONE  UINT32_MAX
+#define ASKER_WAITS (UINT32_MAX - 1) /* VMs that wait for it */
 
 static inline uint64_t now_ns(void)
 {

@@ -258,7 +258,8 @@ struct waiter *directory_wait(struct vm *vm, unsigned index, const struct pvrdma
         TAILQ_INSERT_HEAD(&e->waiting->all, w, link);
     }
     n_waiting++;
-    route_ask(&e->route, NULL); /* whatever else @vm has asked for */
+    e->ask_later = true; /* on the account of all that wait: whatever @vm has asked for */
+    remote_is_asked(e);
     waiting_look(e);
     return w;
 }

@@ -684,6 +684,88 @@ static void test_shares(void)
     g_free(many);
 }
 
+/* ---- VMs that wait ---- */
+
+static unsigned grants;
+
+static void granted(struct vm *who, unsigned index)
+{
+    grants++;
+}
+
+/*
+ * They ask for half of what may be asked for at most; others, and the rest of them, when
+ * there is place.
+ */
+static void test_waiting_share(void)
+{
+    enum { N = DIRECTORY_MAX_ASKED / 2 + 100 };
+    struct waiter *w[N];
+    struct claim c = {{1, 2}, 5};
+    struct pvrdma_gid first = make_gid(0), other = make_gid(50000);
+    struct route *r = route_get("blue", &other);
+
+    begin();
+    for (unsigned i = 0; i < N; i++) {
+        struct pvrdma_gid gid = make_gid(i);
+
+        w[i] = directory_wait(&vm[0], i, &gid, 0, granted);
+    }
+    turn(50);
+    g_assert_cmpuint(asks, ==, DIRECTORY_MAX_ASKED / 2);
+    route_ask(r, &vm[1]);
+    g_assert_cmpuint(asks, ==, DIRECTORY_MAX_ASKED / 2 + 1);
+    g_assert_cmpint(directory_claim(PEER(0), blue, &first, &c, 0), ==, CLAIM_TAKEN);
+    while (asks < DIRECTORY_MAX_ASKED / 2 + 2) {
+        turn(1);
+    }
+    g_assert_cmpuint(grants, ==, 0);
+    for (unsigned i = 0; i < N; i++) {
+        directory_wait_over(w[i]);
+    }
+    route_put(r);
+    directory_forget(PEER(0), false, NULL, NULL);
+    directory_set_engine(NULL);
+    end();
+}
+
+/* However many become free at once, the main loop is not held up. */
+static void test_waiting_turns(void)
+{
+    enum { N = 500 };
+    unsigned turns = 0;
+
+    begin();
+    grants = 0;
+    for (unsigned i = 0; i < N; i++) {
+        struct pvrdma_gid gid = make_gid(i);
+
+        directory_wait(&vm[0], i, &gid, 0, granted);
+    }
+    turn(5);
+    g_assert_cmpuint(grants, ==, 0);
+    for (unsigned i = 0; i < N; i++) {
+        struct pvrdma_gid gid = make_gid(i);
+
+        directory_absent(blue, &gid);
+    }
+    while (grants < N) {
+        unsigned was = grants;
+
+        g_main_context_iteration(NULL, TRUE);
+        g_assert_cmpuint(grants - was, <=, 64);
+        turns++;
+    }
+    g_assert_cmpuint(turns, >=, N / 64);
+    for (unsigned i = 0; i < N; i++) {
+        struct pvrdma_gid gid = make_gid(i);
+
+        directory_unbind(&vm[0], &gid);
+    }
+    directory_set_engine(NULL);
+    end();
+}
+
 /* ---- threads ---- */
 
 /*
@@ -776,6 +858,8 @@ int main(int argc, char **argv)
     g_test_add_func("/remote/expect-end", test_expect_end);
     g_test_add_func("/remote/want-bounds", test_want_bounds);
     g_test_add_func("/remote/shares", test_shares);
+    g_test_add_func("/remote/waiting-share", test_waiting_share);
+    g_test_add_func("/remote/waiting-turns", test_waiting_turns);
     g_test_add_func("/remote/threads", test_threads);
     return g_test_run();
 }
