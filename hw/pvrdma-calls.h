@@ -72,7 +72,7 @@ int pvrdma_call_data_size(PVRDMAClient *c, uint64_t *size);
 int pvrdma_call_get_state(PVRDMAClient *c, uint32_t *state);
 /* Change it; done on return. */
 int pvrdma_call_set_state(PVRDMAClient *c, uint32_t state);
-/* RESUMING: what comes was saved.  -ENOTTY: the daemon does not care. */
+/* RESUMING: what comes was saved. */
 int pvrdma_call_put_back(PVRDMAClient *c);
 
 /* Log what is written to these ranges of guest memory; every store from now. */

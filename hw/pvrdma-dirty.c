@@ -148,7 +148,7 @@ bool pvrdma_dirty_start(PVRDMAMem *mem, Error **errp)
         trace_pvrdma_dirty_share(mem->name, n, ret);
     }
     if (ret < 0 && !pvrdma_client_lost(mem->client)) {
-        /* It does not know that, or is short of something: then by messages. */
+        /* It is short of something, as of memory: then by messages. */
         ret = pvrdma_call_log_start(mem->client, PVRDMA_PAGE_SIZE, ranges, n);
         trace_pvrdma_dirty_start(mem->name, n, ret);
     }

@@ -12,8 +12,8 @@
  *                    becomes messages and pending bits (pvrdma-irq.c)
  *   it is saved      STOP -> STOP_COPY, all bytes are read, -> STOP
  *   one is coming    RUNNING (reset) -> STOP -> RESUMING, when a stream begins,
- *                    long before the device's state is in it: the daemon can
- *                    prepare for the VM
+ *                    long before the device's state is in it: a daemon that
+ *                    takes none says so before memory is copied
  *   it is loaded     all bytes are written, RESUMING -> STOP, which is where
  *                    the daemon checks them
  *   none has come    RESUMING -> RUNNING, by a reset: the stream broke off, or
@@ -142,8 +142,7 @@ static bool is_put_back(QEMUFile *f)
 
 /*
  * Whoever is connected to a VM that is put back to what was saved of it has
- * gone on: the daemon cannot tell that from the state.  An older one does not
- * ask.
+ * gone on: the daemon cannot tell that from the state.
  */
 static bool say_what_comes(PVRDMADevice *s, QEMUFile *f, Error **errp)
 {
@@ -153,7 +152,7 @@ static bool say_what_comes(PVRDMADevice *s, QEMUFile *f, Error **errp)
         ret = pvrdma_call_put_back(s->client);
         trace_pvrdma_migrate_put_back(s->name, ret);
     }
-    if (ret == 0 || ret == -ENOTTY) {
+    if (ret == 0) {
         return true;
     }
     pvrdma_client_error(s->client, ret, errp,

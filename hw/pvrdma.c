@@ -542,7 +542,7 @@ static const Property pvrdma_properties[] = {
                     __builtin_ctz(QEMU_PCI_CAP_EXPRESS), true),
     DEFINE_PROP_BOOL("flr", PVRDMADevice, flr, true),
     DEFINE_PROP_BOOL("reconnect", PVRDMADevice, reconnect, true),
-    /* Not: the log of writes comes by messages, as from an older daemon. */
+    /* Not: the log of writes comes by messages, as if memory were short. */
     DEFINE_PROP_BOOL("x-shared-log", PVRDMADevice, mem.share_log, true),
 };
 

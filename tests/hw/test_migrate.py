@@ -13,7 +13,8 @@ import vfio_server as vs
 from case import Case
 from test_hostile import BROKEN, broken
 
-ABLE = (vs.MIGRATION, vs.MIG_STATE, vs.LOG_START, vs.LOG_STOP, vs.LOG_REPORT)
+# The first five it needs to migrate at all.
+ABLE = (vs.MIGRATION, vs.MIG_STATE, vs.LOG_START, vs.LOG_STOP, vs.LOG_REPORT, vs.PUT_BACK)
 MSI = 0x300000
 PAGE = 0x400000
 # More than two messages' worth, and no multiple of anything.
@@ -79,7 +80,7 @@ class Able(Case):
         """Another QEMU with another daemon, which waits for the VM, or for one that does
         not come: then it may end.  Not `begin`: it will wait when it is told to."""
         path = self.sock + '2'
-        self.other = vs.Server(path, features=ABLE + (vs.PUT_BACK,))
+        self.other = vs.Server(path, features=ABLE)
         self.addCleanup(self._end, self.other)
         self.uri = 'unix:' + os.path.join(self.dir, 'migration')
         machine = qemu.Qemu(path, args=['-incoming', self.uri if begin else 'defer'],
@@ -772,7 +773,7 @@ class Loading(Able):
         for way, put_back in ('file:', 1), ('exec:cat ', 0):
             with self.subTest(way):
                 self.sock += 'x'
-                server = self.serve(features=ABLE + (vs.PUT_BACK,))
+                server = self.serve(features=ABLE)
                 machine = self.boot(args=['-incoming', way + self.file])
                 machine.wait_status('running')
                 self.assertEqual(bytes(server.loaded), STATE[:5000])
@@ -782,7 +783,7 @@ class Loading(Able):
     def test_descriptor_of_a_file(self):
         """As libvirt restores."""
         self.sock += 'x'
-        server = self.serve(features=ABLE + (vs.PUT_BACK,))
+        server = self.serve(features=ABLE)
         with open(self.file, 'rb') as stream:
             machine = self.boot(args=['-incoming', 'fd:%d' % stream.fileno()],
                                 fds=[stream.fileno()])
@@ -952,8 +953,7 @@ class Snapshot(Able):
         self.assertEqual(self.qemu.log(), '')
 
     def test_said(self):
-        """A daemon that cares is told what comes, each time."""
-        self.server.features += (vs.PUT_BACK,)
+        """The daemon is told what comes, each time."""
         self.assertIsNone(self.snapshot('save'))
         for times in 1, 2:
             self.assertIsNone(self.snapshot('load'))
@@ -987,6 +987,12 @@ class Snapshot(Able):
     def test_refused_put_back(self):
         self.not_loaded('cannot be put back to what was saved', vs.FEATURE,
                         only(vs.PUT_BACK, vs.SET, lambda _, msg: vs.refuse(msg, 22)))
+
+    def test_no_put_back(self):
+        """Without it peers would go on with what the VM has forgotten."""
+        self.server.features = ABLE[:-1]
+        self.not_loaded('cannot be put back to what was saved', vs.FEATURE,
+                        lambda *_: vs.DEFAULT)
 
     def test_refused_data(self):
         self.not_loaded("cannot write the device's state", vs.MIG_WRITE,
