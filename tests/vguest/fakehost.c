@@ -130,7 +130,7 @@ void fake_init_to(struct fake *f, unsigned from, unsigned to)
     g_snprintf(f->hello.to, sizeof(f->hello.to), "host%u", to);
 }
 
-static void put_hello(struct fake *f)
+void put_hello(struct fake *f)
 {
     struct peer_msg m = {.type = PEER_MSG_HELLO, .hello = f->hello};
     struct peer_hello_bytes *own = &f->bytes[f->role];

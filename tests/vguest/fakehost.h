@@ -49,6 +49,7 @@ void fake_answer(struct fake *f, int listener);
 /* The steps, one by one. */
 void get_magic(struct fake *f);
 void get_hello(struct fake *f);
+void put_hello(struct fake *f);
 void put_auth(struct fake *f);
 void get_auth(struct fake *f);
 /* It ends, and for this reason. */

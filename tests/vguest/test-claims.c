@@ -614,6 +614,34 @@ static void test_flaps(void)
     end();
 }
 
+/*
+ * Links that take each other's place are no losses: when one is lost after that, who
+ * waits for an address goes on waiting.
+ */
+static void test_replaced(void)
+{
+    struct pvrdma_gid far = vg_gid(60);
+    struct vgt_side s;
+
+    begin("peer-timeout=30");
+    link_up(1);
+    rc_side(&s, 0, &far);
+    for (unsigned i = 0; i < 6; i++) {
+        int old = fake[1].fd;
+
+        link_up(1);
+        wait_closed(old);
+        close(old);
+    }
+    close(fake[1].fd);
+    fake[1].fd = 0;
+    host_wait_up(vgt_daemon, 1, false);
+    vgt_send(&s, 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &s, 0);
+    vgt_expect_none(s.scq, 2000);
+    vgt_side_close(&s);
+    end();
+}
+
 /* A host speaks for its own VMs, and of addresses that it has claimed. */
 static void test_sources(void)
 {
@@ -1079,6 +1107,7 @@ int main(int argc, char **argv)
     g_test_add_func("/claims/sent", test_sent);
     g_test_add_func("/claims/back", test_back);
     g_test_add_func("/claims/flaps", test_flaps);
+    g_test_add_func("/claims/replaced", test_replaced);
     g_test_add_func("/claims/sources", test_sources);
     g_test_add_func("/claims/flood", test_flood);
     g_test_add_func("/claims/owners", test_owners);

@@ -733,6 +733,49 @@ static void test_calls_again(void)
     host_wait_up(host0, 1, false);
 }
 
+/*
+ * host0 calls, and has proved who it is, but hears nothing any more: for a moment its
+ * call goes before the other side's, as its name is first.
+ */
+static void test_no_answer(void)
+{
+    int64_t begun = vg_now_ns();
+    int listener;
+    struct fake f, g;
+    struct peer_msg m;
+
+    need_host0();
+    listener = listen_as(1);
+    fake_init(&f, 1);
+    f.role = PEER_RESPONDER;
+    f.fd = accept(listener, NULL, NULL);
+    g_assert_cmpint(f.fd, >=, 0);
+    get_hello(&f);
+    put_hello(&f);
+    get_auth(&f);
+
+    fake_init(&g, 1);
+    fake_call(&g, 1);
+    get_hello(&g);
+    put_auth(&g);
+    g_assert_true(get_msg(&g, &m, NULL));
+    if (vg_now_ns() - begun < 2000000000) {
+        g_assert_cmpint(m.type, ==, PEER_MSG_CLOSE);
+        g_assert_cmpuint(m.reason, ==, PEER_CLOSE_CROSSED);
+    }
+    close(g.fd);
+
+    g_usleep(2200000);
+    fake_init(&g, 1);
+    fake_link(&g, 1);
+    check_ping(&g, 19);
+    wait_closed(f.fd);
+    close(f.fd);
+    close(g.fd);
+    close(listener);
+    host_wait_up(host0, 1, false);
+}
+
 /* False: it is turned away, though it has proved who it is. */
 static bool links_as(struct fake *f, unsigned from)
 {
@@ -912,6 +955,7 @@ int main(int argc, char **argv)
     g_test_add_func("/peer/fake/flood", test_flood);
     g_test_add_func("/peer/fake/crossed", test_crossed);
     g_test_add_func("/peer/fake/calls-again", test_calls_again);
+    g_test_add_func("/peer/fake/no-answer", test_no_answer);
     status = g_test_run();
     if (host0) {
         stop_host0();

@@ -59,8 +59,6 @@ static bool check_hello(struct peer_link *l)
         link_close(l, PEER_CLOSE_UNKNOWN, "no [peer] group has its name and address");
     } else if (!link_version(l) || h->needs) {
         link_close(l, PEER_CLOSE_VERSION, peer_close_text(PEER_CLOSE_VERSION));
-    } else if (l->role == PEER_INITIATOR && l->peer->link) {
-        link_look(l->peer->link); /* if it is heard this call is given up */
     }
     return !l->dead;
 }

@@ -106,8 +106,6 @@ enum peer_role link_role(const struct peer_link *l);
 enum link_state link_state(const struct peer_link *l);
 /* It is up, and what was written is not heard, as of the last look. */
 bool link_is_silent(const struct peer_link *l);
-/* Is that so yet? */
-void link_look(struct peer_link *l);
 const struct peer_hello *link_hello(const struct peer_link *l); /* the other's */
 unsigned link_version(const struct peer_link *l);
 void link_bytes(const struct peer_link *l, uint64_t *sent, uint64_t *received);

@@ -234,13 +234,6 @@ static void set_silent(struct peer_link *l, bool silent)
     }
 }
 
-void link_look(struct peer_link *l)
-{
-    if (l->silent && !peer_fd_is_silent(l->stream.fd)) {
-        set_silent(l, false);
-    }
-}
-
 static gboolean on_look(gpointer opaque)
 {
     struct peer_link *l = opaque;
@@ -253,25 +246,8 @@ static gboolean on_look(gpointer opaque)
     }
     l->looks = acked == l->acked ? l->looks + 1 : 0;
     l->acked = acked;
-    if (l->looks < MAX_LOOKS || !peer_fd_is_silent(l->stream.fd)) {
-        set_silent(l, false);
-    } else if (l->state == LINK_UP) {
-        set_silent(l, true);
-    } else if (l->role == PEER_INITIATOR) {
-        l->look = 0;
-        link_close(l, 0, "no answer");
-        return G_SOURCE_REMOVE;
-    }
+    set_silent(l, l->looks >= MAX_LOOKS && peer_fd_is_silent(l->stream.fd));
     return G_SOURCE_CONTINUE;
-}
-
-static ssize_t write_some(struct peer_link *l, const struct iovec *iov, unsigned n)
-{
-    if (!l->look) {
-        l->looks = 0;
-        l->look = g_timeout_add(LOOK_MS, on_look, l);
-    }
-    return stream_write(&l->stream, iov, n);
 }
 
 static void write_error(struct peer_link *l, ssize_t err)
@@ -284,7 +260,7 @@ static bool write_early(struct peer_link *l)
 {
     while (l->early_pos < l->early_len) {
         struct iovec iov = {l->early + l->early_pos, l->early_len - l->early_pos};
-        ssize_t n = write_some(l, &iov, 1);
+        ssize_t n = stream_write(&l->stream, &iov, 1);
 
         if (n < 0) {
             if (n != -EAGAIN) {
@@ -335,7 +311,11 @@ static ssize_t write_batch(struct peer_link *l)
         iov[i].iov_base = l->sending[i]->bytes + skip;
         iov[i].iov_len = l->sending[i]->len - skip;
     }
-    return write_some(l, iov, l->n_sending);
+    if (!l->look) {
+        l->looks = 0;
+        l->look = g_timeout_add(LOOK_MS, on_look, l);
+    }
+    return stream_write(&l->stream, iov, l->n_sending);
 }
 
 /* What waits, as far as the socket takes it; then watch for what is to come next. */
@@ -595,7 +575,7 @@ static void link_read(struct peer_link *l)
             return;
         }
         l->heard = g_get_monotonic_time();
-        link_look(l);
+        set_silent(l, l->silent && peer_fd_is_silent(l->stream.fd));
         l->in_len += (size_t)n;
         total += (size_t)n;
     }

@@ -87,10 +87,11 @@ socklen_t peer_address_len(const struct sockaddr_storage *address);
  */
 void peer_keep_alive(int fd);
 /*
- * Is what was sent by @fd not acknowledged, and has nothing been for a while?  TCP waits
- * ever longer then, and sees late that the network is back: whoever needs that sooner
- * connects anew.  (How often it has sent it says little: after a cut of some seconds TCP
- * takes these for a round trip, and waits for such a time before the first.)  Any thread.
+ * Is what was sent by @fd not acknowledged, and does TCP wait for long before it tries
+ * again?  It waits ever longer, and sees late that the network is back: whoever needs
+ * that sooner connects anew.  That something comes says nothing: it is the other way.
+ * (Nor does how often it was sent: after a cut of some seconds TCP takes these for a
+ * round trip, and waits for such a time before the first.)  Any thread.
  */
 bool peer_fd_is_silent(int fd);
 

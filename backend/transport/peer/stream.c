@@ -16,9 +16,9 @@
 
 #include "transport/peer/peer.h"
 
-/* Longer no acknowledgement is held back, nor is one on its way, on a network that
- * serves. */
-#define SILENT_ACK_MS  500u
+/* On a network that serves TCP does not wait longer before it sends once more, nor for an
+ * acknowledgement. */
+#define SILENT_RTO_US  500000u
 #define SILENT_SENT_MS 250u
 
 void peer_keep_alive(int fd)
@@ -42,9 +42,9 @@ bool peer_fd_is_silent(int fd)
     socklen_t len = sizeof(info);
 
     return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
-           (info.tcpi_unacked || info.tcpi_probes) &&
-           info.tcpi_last_ack_recv >= SILENT_ACK_MS &&
-           (info.tcpi_retransmits || info.tcpi_last_data_sent >= SILENT_SENT_MS);
+           (info.tcpi_probes ||
+            (info.tcpi_unacked && info.tcpi_rto >= SILENT_RTO_US &&
+             (info.tcpi_retransmits || info.tcpi_last_data_sent >= SILENT_SENT_MS)));
 }
 
 void stream_open(struct peer_stream *s, int fd)

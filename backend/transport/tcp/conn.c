@@ -158,9 +158,6 @@ void conn_reachable(struct conn *c, bool anew)
 {
     struct qp *qp = c->qp;
 
-    if (anew) {
-        c->try_until = now_ns() + TRY_NS; /* one that was begun has all of its time */
-    }
     if (qp->req.wait == QP_WAIT_HOLD || (anew && qp->req.wait == QP_WAIT_TIMEOUT)) {
         sched_unwait(qp);
         datapath_ring(c->vm, qp->handle); /* the worker may be about to sleep */

@@ -85,9 +85,8 @@ void follow_catch_up(struct conn *c)
 
 /*
  * Where @c's peer is has changed, maybe; or its host is heard again (@is_heard).  What
- * belongs to a place where it is not any more is dropped, and what TCP would be slow to
- * go on with; when it can be reached, a stream is asked for at once, by both sides, and
- * who waited goes on.
+ * belongs to a place where it is not any more is dropped; when it can be reached, a
+ * stream is asked for at once, by both sides, and who waited goes on.
  */
 static void follow(struct conn *c, bool is_heard)
 {
@@ -95,11 +94,12 @@ static void follow(struct conn *c, bool is_heard)
 
     follow_catch_up(c);
     up = c->place.who && !route_is_held(c->route);
-    if (up && is_heard) {
-        startup_cancel_silent(c);
-        conn_owe(c, OWED_REACHABLE | OWED_ANEW | OWED_SILENT);
-    } else if (up) {
+    if (up) {
         conn_owe(c, OWED_REACHABLE | (anew ? OWED_ANEW : 0));
+    }
+    if (up && is_heard) {
+        c->ask_again = 0; /* what was said by a former link is not answered */
+        conn_owe(c, OWED_SILENT);
     }
     if (up && !c->is_self && (tcp_forced || !atomic_load(&c->route->vm))) {
         setup_ask(c); /* which looks whether there is a stream */

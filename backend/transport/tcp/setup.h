@@ -43,8 +43,6 @@ void startup_connect(struct conn *c, const struct sockaddr_storage *to,
 void startup_accepted(int fd, const struct sockaddr_storage *from);
 /* What is under way is wanted no more. */
 void startup_cancel(struct conn *c);
-/* Its packets may have been lost, and TCP be slow: as if it had not been asked for. */
-void startup_cancel_silent(struct conn *c);
 /* No pacing: for a socket within this host, before connect() and listen(). */
 void startup_dont_pace(int fd);
 void startup_close(void);

@@ -607,14 +607,6 @@ void startup_cancel(struct conn *c)
     arrived_no_more(c);
 }
 
-void startup_cancel_silent(struct conn *c)
-{
-    if (c->setup && c->setup->state != OWED) {
-        setup_free(c->setup, true);
-        setup_ask_over(c); /* by another token: that may come yet by the former one */
-    }
-}
-
 void startup_close(void)
 {
     while (!TAILQ_EMPTY(&setups)) {
