@@ -407,7 +407,7 @@ static void test_held_back(void)
     }
     open_traffic(&t, &patient);
     links = of_links("links");
-    for (int64_t n = 1; n <= 3; n++) {
+    for (int64_t n = 1; n <= (brief_form ? 1 : 3); n++) {
         hear_each_other();
         vgt_traffic_push(&t, DEPTH);
         netns_hold(net, true);
