@@ -7,11 +7,14 @@
  * nothing is read from any client any more, and vm->ops of each VM is taken, which nobody
  * else ever does of two, as soon as it has nothing in work.  Who has for long is waited
  * for while the others go on, or let go, and then it begins anew: no VM can hold up the
- * others for more than REST_US, so ATTEMPTS times.  Who leaves (leave.c) leaves out in
- * its last attempt whoever cannot come along: the others are kept in any case.  The data
- * path of all is paused and their peers are told that they are held.  The state of all of
- * it goes to a memfd, and execve() makes this process the new daemon, with the
- * descriptors that the state names; adopt.c goes on there.
+ * others for more than REST_US, so ATTEMPTS times.  That goes for what is no VM's
+ * command, too: the data path of all is paused, for which each worker has to come out of
+ * its turn, where it may stand in a page fault; and no memory is being freed any more, as
+ * the kernel would wait for that.  Who leaves (leave.c) leaves out in its last attempt
+ * whoever cannot come along, and waits for workers for longer: the others are kept in any
+ * case.  Peers are told that addresses are held.  The state of all of it goes to a memfd,
+ * and execve() makes this process the new daemon, with the descriptors that the state
+ * names; adopt.c goes on there.
  *
  * Up to execve() nothing has changed that anybody could see but the time, so whatever
  * fails before is undone by letting all go on.  From there on there is no way back: a
@@ -47,6 +50,7 @@
 #include "directory/directory.h"
 #include "frontend/frontend.h"
 #include "frontend/migration.h"
+#include "grace.h"
 #include "guest/adopt.h"
 #include "guest/reaper.h"
 #include "handover.h"
@@ -70,10 +74,11 @@
 #define ATTEMPTS         3u
 #define LEAVING_ATTEMPTS 2u /* who is late in the last one is left out */
 
+/* So long the last attempt of who leaves waits for workers: without it all is lost. */
+#define WORKERS_US (20 * G_USEC_PER_SEC)
+
 /* For who is let go to be seen as that. */
 #define LET_GO_MS 10u
-/* For memory that is being freed when it begins. */
-#define MEMORY_US (10 * G_USEC_PER_SEC)
 
 #define DRAIN_MS 500u
 
@@ -88,6 +93,12 @@
  * too, and the state of one that was just saved is in it twice.
  */
 uint64_t restart_max_streams = STATE_OUT_MAX / 4;
+
+/*
+ * All VMs run meanwhile, so it may be long, for 160 GiB of small pages, but not so long
+ * that the service manager kills who leaves.
+ */
+gint64 restart_memory_us = 40 * G_USEC_PER_SEC;
 
 static char **arguments; /* argv as it was, with the program's path first */
 static bool under_way, stopping, leaving;
@@ -289,8 +300,8 @@ static struct vm *longest(const GPtrArray *frozen)
 /*
  * All that come along stand still.  Streams are given up where they are too long
  * together, the longest first: their VMs go on where they are, and nobody else's restart
- * fails for them.  From here on it can fail for a fault of just now or the kernel's
- * refusal.
+ * fails for them.  From here on it can fail for a fault of just now, a worker that stands
+ * in a page fault or the kernel's refusal.
  */
 static void shed_streams(const GPtrArray *frozen)
 {
@@ -383,10 +394,9 @@ static void leave_all_out(GArray *late)
  * All stop, and are waited for together.  False: with errp, or @late are not at rest.
  * @out: who cannot come along is left out.
  */
-static bool stand_still(GArray *late, GPtrArray *frozen, bool out, GError **errp)
+static bool stand_still(GArray *late, GPtrArray *frozen, bool out, gint64 until,
+                        GError **errp)
 {
-    gint64 until = g_get_monotonic_time() + REST_US;
-
     freeze(late);
     while (take_all(late, frozen, out, errp)) {
         if (late->len && out && g_get_monotonic_time() >= until) {
@@ -449,17 +459,76 @@ static void wait_for(GArray *late, bool all)
     }
 }
 
-/* The others go on meanwhile. */
+/* ... and let those go that are not; who leaves leaves them out in its next attempt. */
 static void settle(GArray *late, bool all)
 {
     wait_for(late, all);
     if (!all) {
-        return; /* the next attempt is the last, and leaves them out */
+        return;
     }
     for (guint i = 0; i < late->len; i++) {
         let_go(on_late, g_array_index(late, uint64_t, i));
     }
     wait_for(late, all);
+}
+
+/* ---- what is no VM's command ---- */
+
+/*
+ * Memory that is being freed while the program is replaced, or ends, is waited for by the
+ * kernel, when all VMs are at rest.
+ */
+static bool memory_is_freed(void)
+{
+    return reaper_is_idle() && !discard_is_freeing();
+}
+
+/* False: not until then, or it must end. */
+static bool wait_for_memory(bool all, gint64 until)
+{
+    while (!memory_is_freed()) {
+        if (g_get_monotonic_time() >= until || must_end(all)) {
+            return false;
+        }
+        coro_sleep(1);
+    }
+    return true;
+}
+
+/* Has each worker been between two turns since?  False: likewise. */
+static bool wait_for_workers(bool all, gint64 until)
+{
+    uint64_t period = grace_begin();
+
+    while (!grace_is_over(period)) {
+        if (g_get_monotonic_time() >= until || must_end(all)) {
+            return false;
+        }
+        coro_sleep(1);
+    }
+    return true;
+}
+
+/* None of the clients can add to it; what waits to be closed goes along with execve(). */
+static bool no_more_is_freed(bool all, gint64 until)
+{
+    if (all) {
+        discard_stop();
+    }
+    return wait_for_memory(all, until);
+}
+
+/* What is closed does not go along: it is closed here. */
+static void close_on(void)
+{
+    uint64_t serial = 0;
+    struct vm *vm;
+
+    discard_go_on();
+    while ((vm = registry_next(serial))) {
+        serial = vm->serial;
+        frontend_closing_go_on(vm);
+    }
 }
 
 /* Those that cannot be handed over lose their VMM before anybody stands still. */
@@ -490,6 +559,7 @@ static void thaw(GPtrArray *frozen, const GArray *but, bool paused)
     uint64_t serial = 0;
     struct vm *vm;
 
+    close_on();
     for (guint i = 0; i < frozen->len; i++) {
         vm = frozen->pdata[i];
         if (paused) {
@@ -542,11 +612,35 @@ bool restart_leave_faulted_out(GPtrArray *frozen)
     return any;
 }
 
-/* They ran until here.  False: one got a fault, and is let go first. */
-static bool pause_all(GPtrArray *frozen, bool out)
+/* Somebody makes a hole of many GiB in a guest's memory, or the machine swaps. */
+static void name_stuck(const GPtrArray *frozen)
 {
     for (guint i = 0; i < frozen->len; i++) {
-        datapath_pause_for(frozen->pdata[i], PEERS_WAIT_NS);
+        struct vm *vm = frozen->pdata[i];
+
+        if (datapath_in_turn(vm)) {
+            log_vm(LOG_LVL_WARN, vm,
+                   "holds up a restart: its worker waits for a page of its memory, or of "
+                   "who it sends to");
+        }
+    }
+}
+
+/*
+ * They ran until here.  False: a worker does not come to rest, or one got a fault, and is
+ * let go first.
+ */
+static bool pause_all(GPtrArray *frozen, bool all, bool out, gint64 until)
+{
+    for (guint i = 0; i < frozen->len; i++) {
+        datapath_pause_begin(frozen->pdata[i], PEERS_WAIT_NS);
+    }
+    if (!wait_for_workers(all, out ? g_get_monotonic_time() + WORKERS_US : until)) {
+        name_stuck(frozen);
+        return false;
+    }
+    for (guint i = 0; i < frozen->len; i++) {
+        datapath_pause_end(frozen->pdata[i]);
     }
     if (out) {
         restart_leave_faulted_out(frozen);
@@ -565,28 +659,16 @@ static void name_late(const GArray *late)
     }
 }
 
-/*
- * Memory that is being freed while the program is replaced, or ends, is waited for by the
- * kernel, when all VMs are at rest.  Somebody's may come again and again.
- */
-static void let_memory_go(bool all)
-{
-    gint64 until = g_get_monotonic_time() + MEMORY_US;
-
-    while (!reaper_is_idle() && g_get_monotonic_time() < until && !must_end(all)) {
-        coro_sleep(10);
-    }
-}
-
 bool restart_freeze_all(GPtrArray *frozen, bool all, gint64 *since, GError **errp)
 {
     g_autoptr(GArray) late = g_array_new(FALSE, FALSE, sizeof(uint64_t));
     g_autoptr(GError) err = NULL;
     unsigned n = all ? ATTEMPTS : LEAVING_ATTEMPTS;
 
-    let_memory_go(all);
+    wait_for_memory(all, g_get_monotonic_time() + restart_memory_us);
     for (unsigned i = 0; i < n && !(err && all) && !must_end(all); i++) {
-        bool out = !all && i + 1 == n, still;
+        bool out = !all && i + 1 == n, paused = false;
+        gint64 until;
 
         g_clear_error(&err);
         if (!all) {
@@ -594,24 +676,32 @@ bool restart_freeze_all(GPtrArray *frozen, bool all, gint64 *since, GError **err
         }
         g_array_set_size(late, 0);
         *since = g_get_monotonic_time();
-        still = stand_still(late, frozen, out, &err);
-        if (still) {
+        until = *since + REST_US;
+        if (stand_still(late, frozen, out, until, &err) &&
+            (no_more_is_freed(all, until) || out)) {
             shed_streams(frozen); /* before anybody's data path waits for that */
+            paused = true;
+            if (pause_all(frozen, all, out, until)) {
+                claims_be_heard();
+                return true;
+            }
         }
-        if (still && pause_all(frozen, out)) {
-            claims_be_heard();
-            return true;
-        }
-        thaw(frozen, err ? NULL : late, still);
+        thaw(frozen, err ? NULL : late, paused);
         name_late(late);
-        if (!err) {
+        if (!err && late->len) {
             settle(late, all);
+        } else if (!err && i + 1 < n) {
+            until = g_get_monotonic_time() + LATE_US; /* all go on meanwhile */
+            wait_for_workers(all, until);
+            wait_for_memory(all, until);
         }
     }
     thaw(frozen, NULL, false);
     if (!err) {
         g_set_error(&err, PVRDMA_ERROR, 0,
-                    must_end(all) ? "the daemon ends" : "VMs do not come to rest");
+                    must_end(all)        ? "the daemon ends"
+                    : !memory_is_freed() ? "memory of VMs is still being freed"
+                                         : "VMs do not come to rest");
     }
     g_propagate_error(errp, g_steal_pointer(&err));
     return false;
@@ -669,7 +759,6 @@ static void begin(struct handover_out *h, uint32_t tag)
 
 static void save_closing(const GPtrArray *frozen, struct handover_out *h)
 {
-    discard_stop();
     begin(h, RESTART_CLOSING);
     state_put_u32(&h->s, frozen->len);
     for (guint i = 0; i < frozen->len; i++) {
@@ -749,19 +838,6 @@ static void become(const struct handover_out *h, int memfd, GError **errp)
     g_set_error(errp, PVRDMA_ERROR, 0, "%s: %s", arguments[0], g_strerror(err));
 }
 
-/* It has failed: what waits to be closed does here. */
-static void close_on(void)
-{
-    uint64_t serial = 0;
-    struct vm *vm;
-
-    discard_go_on();
-    while ((vm = registry_next(serial))) {
-        serial = vm->serial;
-        frontend_closing_go_on(vm);
-    }
-}
-
 static void hand_over(int client, GError **errp)
 {
     g_autoptr(GPtrArray) frozen = g_ptr_array_new();
@@ -777,7 +853,6 @@ static void hand_over(int client, GError **errp)
             close(memfd);
         }
         handover_out_clear(&h);
-        close_on();
     }
     restart_thaw_all(frozen, paused);
 }

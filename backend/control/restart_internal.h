@@ -35,6 +35,9 @@
 /* So much of streams of migrations goes along. */
 extern uint64_t restart_max_streams;
 
+/* So long it does not begin for memory that is being freed. */
+extern gint64 restart_memory_us;
+
 /* ---- steps, in a coroutine ---- */
 
 /*

@@ -73,12 +73,17 @@ void vm_cq_lock(struct cq *cq, bool token);
  * while the VM is detached.
  */
 void datapath_pause(struct vm *vm);
-/*
- * The same, but peers wait for @ns at most, not for hold-timeout, if that is longer.  One
- * that stands still already is waited for as it was.
- */
-void datapath_pause_for(struct vm *vm, uint64_t ns);
 void datapath_resume(struct vm *vm);
+/*
+ * The same for who stops many, in two steps that do not wait: it has begun, and peers
+ * wait for @ns at most, not for hold-timeout, if that is longer (one that stands still
+ * already is waited for as it was); and a grace period has gone by since.  Resume undoes
+ * both.
+ */
+void datapath_pause_begin(struct vm *vm, uint64_t ns);
+void datapath_pause_end(struct vm *vm);
+/* Does its worker serve it just now?  For who wants to know what that stands in. */
+bool datapath_in_turn(struct vm *vm);
 
 /* Object life, called by verbs/ on the main thread. */
 

@@ -233,24 +233,36 @@ void datapath_ring(struct vm *vm, uint32_t qp_handle)
     datapath_wake(vm);
 }
 
-void datapath_pause(struct vm *vm)
+/* Is this its first pause? */
+static bool stops(const struct vm *vm)
 {
-    datapath_pause_for(vm, DIRECTORY_MAX_HOLD_NS);
+    return vm->attached && vm->pauses == 1;
 }
 
-void datapath_pause_for(struct vm *vm, uint64_t ns)
+void datapath_pause_begin(struct vm *vm, uint64_t ns)
 {
     if (!vm->attached || vm->pauses++ > 0) {
         return;
     }
-    vm_token_take(vm);
     atomic_store(&vm->dp.paused, true);
     directory_hold(vm, ns);
     event_set_paused(&vm->guest.events, true);
-    vm_token_release(vm);
-    /* Peers' workers may be in the middle of a slice into this VM. */
-    grace_wait();
-    vm->dp.stopped_at = now_ns();
+}
+
+void datapath_pause_end(struct vm *vm)
+{
+    if (stops(vm)) {
+        vm->dp.stopped_at = now_ns();
+    }
+}
+
+void datapath_pause(struct vm *vm)
+{
+    datapath_pause_begin(vm, DIRECTORY_MAX_HOLD_NS);
+    if (stops(vm)) {
+        grace_wait(); /* its worker may be in its turn, peers' in a slice into it */
+        datapath_pause_end(vm);
+    }
 }
 
 void datapath_resume(struct vm *vm)
@@ -261,11 +273,21 @@ void datapath_resume(struct vm *vm)
     if (!directory_may_run(vm)) {
         return; /* nor does anything find it: it stands still as long as it is here */
     }
-    vm_token_take(vm);
+    event_set_paused(&vm->guest.events, false);
     atomic_store(&vm->dp.paused, false);
     directory_hold(vm, 0);
-    event_set_paused(&vm->guest.events, false);
-    vm_token_release(vm);
+    source_poke(&vm->dp.bell); /* it may be about to park a VM that may not run */
+}
+
+bool datapath_in_turn(struct vm *vm)
+{
+    if (vm->attached && pthread_mutex_trylock(&vm->dp.token) != 0) {
+        return true;
+    }
+    if (vm->attached) {
+        pthread_mutex_unlock(&vm->dp.token);
+    }
+    return false;
 }
 
 uint64_t datapath_stopped_clock(const struct vm *vm)

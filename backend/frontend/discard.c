@@ -15,11 +15,13 @@
  * execve() would close what waits here, on the main thread: so it goes along when another
  * program takes this one's place, and is closed there.  Nobody takes any out meanwhile
  * (`stopped`).  A close() that is under way is broken off: what it waits for is a signal,
- * too, but in some file systems in user space (docs/limits.md).
+ * too, but in some file systems in user space (docs/limits.md).  Not so one that frees
+ * memory: that is waited for before (discard_is_freeing()).
  *
  * Threads: the main thread puts in, the VM's closer takes out; `lock` protects the
  * queue.  struct discard is counted, and outlives the VM while a close() hangs.
  */
+#include <fcntl.h>
 #include <glib.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -61,6 +63,9 @@ static GPtrArray *forgotten;
 
 /* With a queue's lock: nothing is taken out of it any more. */
 static _Atomic bool stopped;
+
+/* Closers with memory, or that do not know yet.  Raised before `stopped` is looked at. */
+static _Atomic unsigned freeing;
 
 /* Not GLib's counted boxes: the thread sanitizer cannot see into those. */
 static void unref(struct discard *d)
@@ -106,11 +111,18 @@ bool discard_full(const struct discard *d)
     return discard_waiting(d) >= MAX_WAITING;
 }
 
-/* False: there is none left, and the closer is not running any more. */
+bool discard_is_freeing(void)
+{
+    return atomic_load(&freeing) > 0;
+}
+
+/* False: there is none left, and the closer is not running any more.  Raises `freeing`.
+ */
 static bool next_fd(struct discard *d, int *fd)
 {
     bool some;
 
+    atomic_fetch_add(&freeing, 1);
     pthread_mutex_lock(&d->lock);
     some = !atomic_load(&stopped) && !g_queue_is_empty(&d->fds);
     if (some) {
@@ -128,9 +140,18 @@ static void *closer(void *opaque)
     int fd;
 
     while (next_fd(d, &fd)) {
+        bool memory = fcntl(fd, F_GET_SEALS) >= 0; /* asks no file system */
+
+        if (!memory) {
+            atomic_fetch_sub(&freeing, 1);
+        }
         close(fd);
+        if (memory) {
+            atomic_fetch_sub(&freeing, 1);
+        }
         atomic_fetch_sub(&d->waiting, 1);
     }
+    atomic_fetch_sub(&freeing, 1);
     unref(d);
     atomic_fetch_sub(&closers[refused], 1);
     return NULL;

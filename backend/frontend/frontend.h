@@ -88,6 +88,8 @@ void discard_forget(struct discard **d);
  */
 void discard_stop(void);
 void discard_go_on(void);
+/* Is memory being freed?  After discard_stop() none begins to be. */
+bool discard_is_freeing(void);
 void frontend_closing_go_on(struct vm *vm);
 void frontend_closing_hand_over(struct vm *vm, struct handover_out *h);
 void frontend_closing_take_over(struct vm *vm, struct handover_in *h, struct state_in *s);

@@ -162,19 +162,9 @@ void event_set_active(struct guest_events *ev, bool active, bool held)
     }
 }
 
-static void ring_pause(struct event_ring *ring, bool paused)
-{
-    pthread_mutex_lock(&ring->lock);
-    ring->paused = paused;
-    pthread_mutex_unlock(&ring->lock);
-}
-
 void event_set_paused(struct guest_events *ev, bool paused)
 {
-    ring_pause(&ev->async, paused);
-    for (unsigned i = 0; i < PVRDMA_EXT_MAX_VECTORS; i++) {
-        ring_pause(&ev->cqn[i].ring, paused);
-    }
+    atomic_store(&ev->paused, paused);
 }
 
 /*
@@ -205,7 +195,7 @@ static int ring_push(struct event_ring *ring, struct guest *g, const void *elem)
     if (!ring->active) {
         return ENODEV;
     }
-    if (ring->held || ring->paused) {
+    if (ring->held || atomic_load(&g->events.paused)) {
         return ENOSPC;
     }
     head = guest_ptr(&g->mem, ring->page[0], PVRDMA_PAGE_SIZE, true);

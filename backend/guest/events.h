@@ -28,7 +28,6 @@ struct event_ring {
     pthread_mutex_t lock;
     bool active;                         /* between ACTIVATE and reset */
     bool held;                           /* bus master is off: no DMA for now */
-    bool paused;                         /* the data path stands still */
     uint32_t npages;                     /* header page included */
     uint64_t page[EVENT_RING_MAX_PAGES]; /* guest-physical */
     uint32_t n;                          /* the ABI's n, not a power of two */
@@ -55,6 +54,7 @@ struct guest_events {
     /* A bit per vector that has deferred ones; changed under the ring's lock. */
     _Atomic uint32_t deferred_any;
     unsigned retry_first; /* where event_cq_retry() begins; its callers' token */
+    _Atomic bool paused;  /* the data path stands still; no lock: who has one may wait */
 
     /*
      * Async events of CQs, QPs and SRQs that found the ring full; retried likewise.  A
@@ -93,7 +93,10 @@ void event_ring_setup(struct event_ring *ring, uint32_t npages, const uint64_t *
  */
 void event_set_active(struct guest_events *ev, bool active, bool held);
 
-/* Notifications and events are deferred while the VM's data path stands still. */
+/*
+ * Notifications and events are deferred while the VM's data path stands still: all of
+ * them, a grace period after this.  It does not wait.
+ */
 void event_set_paused(struct guest_events *ev, bool paused);
 
 /*

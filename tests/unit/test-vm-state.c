@@ -432,7 +432,7 @@ static void test_events(void)
     g_assert_cmpuint(g->events.cqn[0].ring.prod, ==, 3);
     g_assert_cmpuint(g->events.cqn[5].ring.prod, ==, 3);
     g_assert_true(g->events.async.active);
-    g_assert_true(g->events.async.paused);
+    g_assert_true(atomic_load(&g->events.paused));
     move_memory();
     datapath_resume(&to->vm);
     testdev_irqs(to, PVRDMA_VEC_ASYNC);

@@ -8,6 +8,8 @@
 #include "client.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -17,12 +19,15 @@
 
 #include "control/control.h"
 #include "control/registry.h"
+#include "control/restart.h"
 #include "control/restart_internal.h"
 #include "device/device.h"
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
 #include "frontend/migration.h"
 #include "grace.h"
+#include "guest/budget.h"
+#include "guest/reaper.h"
 
 #define RAM_GPA   0x100000ull
 #define RAM_PAGES 32u
@@ -672,6 +677,22 @@ static void test_refused(struct two *t, gconstpointer arg)
 
 /* ---- all stand still, for another daemon ---- */
 
+/* This one takes long to close, as much memory does. */
+static _Atomic int slow_fd = -1;
+static _Atomic bool slow_closing;
+
+int __wrap_close(int fd);
+int __real_close(int fd);
+
+int __wrap_close(int fd)
+{
+    while (fd >= 0 && fd == atomic_load(&slow_fd)) {
+        atomic_store(&slow_closing, true);
+        g_usleep(1000);
+    }
+    return __real_close(fd);
+}
+
 struct freeze {
     GPtrArray *frozen;
     gint64 since;
@@ -685,6 +706,13 @@ static void run_freeze(void *opaque)
 
     f->ok = restart_freeze_all(f->frozen, f->all, &f->since, &f->err);
     f->done = true;
+}
+
+/* Until all stand still, as soon as nothing of the last test is being closed any more. */
+static void begin_freeze(struct two *t, struct freeze *f)
+{
+    coro_run(run_freeze, f);
+    WAIT(t->b.vm->conn->frozen);
 }
 
 static void run_thaw(void *opaque)
@@ -701,7 +729,7 @@ static void test_freeze(struct two *t, gconstpointer arg)
     uint16_t destroy = park_destroy(t), info = send_info(t->a.cl), reset;
     struct freeze f = {.frozen = g_ptr_array_new(), .all = true};
 
-    coro_run(run_freeze, &f);
+    begin_freeze(t, &f);
     reset = send_info(t->b.cl);
     client_silent(t->b.cl);
     /* In vain: the others go on, and what is late is waited for. */
@@ -766,6 +794,140 @@ static void test_freeze_leave(struct two *t, gconstpointer arg)
     check_b_answers(t);
     t->a.vm->ops.held = false;
     g_ptr_array_unref(f.frozen);
+}
+
+/* All stand still, and then go on as it is in vain. */
+static void expect_attempt(struct two *t, struct freeze *f)
+{
+    uint16_t info = send_info(t->b.cl);
+
+    client_silent(t->b.cl);
+    expect_reply(t->b.cl, info, 0);
+    check_b_answers(t);
+    g_assert_false(f->done);
+}
+
+/*
+ * A worker that stands in a page fault when nothing else is in work, with a VM's token:
+ * the others go on until it is out of it.
+ */
+static void test_freeze_stuck(struct two *t, gconstpointer arg)
+{
+    struct freeze f = {.frozen = g_ptr_array_new(), .all = true};
+
+    grace_online(&stuck);
+    g_assert_cmpint(pthread_mutex_trylock(&t->a.vm->dp.token), ==, 0);
+    begin_freeze(t, &f);
+    expect_attempt(t, &f);
+    WAIT((grace_pass(&stuck), f.done));
+    g_assert_true(f.ok);
+    g_assert_no_error(f.err);
+    g_assert_cmpuint(f.frozen->len, ==, 2);
+    restart_thaw_all(f.frozen, true);
+    check_b_answers(t);
+    pthread_mutex_unlock(&t->a.vm->dp.token);
+    g_ptr_array_unref(f.frozen);
+}
+
+/* Who leaves waits for it for longer, at last: it can leave nobody out instead. */
+static void test_freeze_leave_stuck(struct two *t, gconstpointer arg)
+{
+    struct freeze f = {.frozen = g_ptr_array_new()};
+    gint64 end;
+
+    grace_online(&stuck);
+    begin_freeze(t, &f);
+    expect_attempt(t, &f);
+    grace_pass(&stuck); /* once */
+    WAIT(atomic_load(&t->a.vm->dp.paused));
+    end = g_get_monotonic_time() + 3 * G_USEC_PER_SEC / 2;
+    while (g_get_monotonic_time() < end) {
+        pump();
+        g_usleep(1000);
+        g_assert_true(atomic_load(&t->a.vm->dp.paused));
+    }
+    g_assert_false(f.done);
+    WAIT((grace_pass(&stuck), f.done));
+    g_assert_true(f.ok);
+    g_assert_cmpuint(f.frozen->len, ==, 2);
+    restart_thaw_all(f.frozen, true);
+    check_b_answers(t);
+    g_ptr_array_unref(f.frozen);
+}
+
+/* The daemon is to end at once while all stand still for a worker: all go on. */
+static void test_freeze_leave_end(struct two *t, gconstpointer arg)
+{
+    char *argv[] = {NULL};
+    struct freeze f = {.frozen = g_ptr_array_new()};
+
+    grace_online(&stuck);
+    begin_freeze(t, &f);
+    g_assert_false(f.done);
+    restart_stop();
+    WAIT(f.done);
+    g_assert_false(f.ok);
+    g_assert_nonnull(f.err);
+    g_assert_cmpuint(f.frozen->len, ==, 0);
+    check_b_answers(t);
+    g_assert_false(atomic_load(&t->a.vm->dp.paused));
+    restart_init(argv);
+    g_error_free(f.err);
+    g_ptr_array_unref(f.frozen);
+}
+
+/*
+ * Memory is being freed, by the reaper or (@arg) a closer: all run while that is waited
+ * for, and stand still for a moment only if it takes too long.
+ */
+static void test_freeze_memory(struct two *t, gconstpointer arg)
+{
+    gint64 before = restart_memory_us;
+    int behind = sealed_memfd(PG);
+    GError *err = NULL;
+
+    g_assert_true(reaper_start(&err));
+    for (unsigned round = 0; round < 2; round++) {
+        struct freeze f = {.frozen = g_ptr_array_new(), .all = true};
+        struct budget *b = budget_new();
+        int fd = sealed_memfd(PG);
+
+        atomic_store(&slow_closing, false);
+        atomic_store(&slow_fd, fd);
+        if (arg) {
+            discard_fd(&t->a.vm->discard, fd);
+        } else {
+            budget_set(b, PG, 1);
+            g_assert_null(budget_take(b, PG));
+            budget_retire(b, PG);
+            reaper_unmap(mmap(NULL, PG, PROT_READ, MAP_SHARED, fd, 0), PG, PG, b, fd);
+        }
+        WAIT(atomic_load(&slow_closing));
+        restart_memory_us = round ? 0 : before;
+        if (round) {
+            begin_freeze(t, &f);
+            expect_attempt(t, &f);
+        } else {
+            coro_run(run_freeze, &f);
+            check_b_answers(t);
+        }
+        g_assert_false(f.done);
+        atomic_store(&slow_fd, -1);
+        WAIT(f.done);
+        g_assert_true(f.ok);
+        if (round) { /* what is to be closed from now on waits */
+            discard_fd(&t->a.vm->discard, behind);
+            g_usleep(10000);
+            g_assert_cmpint(fcntl(behind, F_GETFD), >=, 0);
+        }
+        restart_thaw_all(f.frozen, true);
+        WAIT(discard_waiting(t->a.vm->discard) == 0);
+        check_b_answers(t);
+        budget_unref(b);
+        g_ptr_array_unref(f.frozen);
+    }
+    restart_memory_us = before;
+    reaper_stop();
 }
 
 static int feature(int fd, uint32_t flags, uint32_t state, bool wait, uint16_t *id)
@@ -948,6 +1110,11 @@ int main(int argc, char **argv)
     ADD("freeze", NULL, freeze);
     ADD("freeze-hung", NULL, freeze_hung);
     ADD("freeze-leave", NULL, freeze_leave);
+    ADD("freeze-stuck", NULL, freeze_stuck);
+    ADD("freeze-leave-stuck", NULL, freeze_leave_stuck);
+    ADD("freeze-leave-end", NULL, freeze_leave_end);
+    ADD("freeze-memory", NULL, freeze_memory);
+    ADD("freeze-closing", GINT_TO_POINTER(1), freeze_memory);
     ADD("freeze-claim", NULL, freeze_claim);
     ADD("freeze-two", NULL, freeze_two);
     ADD("freeze-fault", NULL, freeze_fault);
