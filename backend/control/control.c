@@ -19,10 +19,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "coro.h"
-#include "fdwatch.h"
-#include "log.h"
-#include "sockfile.h"
+#include "base/coro.h"
+#include "base/fdwatch.h"
+#include "base/log.h"
+#include "handover/sockfile.h"
 
 /* Until connections are taken again, when descriptors ran out. */
 #define ACCEPT_PAUSE_MS 500

@@ -29,8 +29,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "config.h"
-#include "handover.h"
+#include "config/config.h"
+#include "handover/handover.h"
 
 #define CONTROL_MAX_CLIENTS 16u
 #define CONTROL_IDLE_S      60     /* seconds that a client may be silent */
@@ -90,8 +90,8 @@ void control_request_free(struct control_request *req);
 /* Execute a line; the answer, with its newline, is to be freed with g_free. */
 char *control_handle(const struct daemon_config *cfg, const char *line, size_t len);
 
-/* report.c, hosts.c, moves.c: what the daemon says about itself, as members of an object
- * of JSON.
+/* report.c, report_hosts.c, report_moves.c: what the daemon says about itself, as members
+ * of an object of JSON.
  */
 struct vm;
 void report_status(GString *s, const struct daemon_config *cfg);

@@ -20,7 +20,7 @@
 #include <string.h>
 
 #include "frontend/frontend.h"
-#include "vm.h"
+#include "vm/attach.h"
 
 /* While a VM has no VMM but is not at rest, in ms. */
 #define SETTLE_AGAIN_MS 100

@@ -16,15 +16,15 @@
 
 #include <string.h>
 
+#include "base/coro.h"
+#include "base/log.h"
 #include "control/json.h"
 #include "control/registry.h"
-#include "control/restart.h"
-#include "coro.h"
+#include "control/restart/restart.h"
 #include "datapath/datapath.h"
-#include "log.h"
-#include "transport/peer/peer.h"
-#include "transport/tcp/tcp.h"
-#include "vm.h"
+#include "transport/iwarp/iwarp.h"
+#include "transport/link/peer.h"
+#include "vm/attach.h"
 
 static struct daemon_config *cfg;
 static struct coro_mutex one_at_a_time;

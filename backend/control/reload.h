@@ -8,7 +8,7 @@
 #include <glib.h>
 #include <stdbool.h>
 
-#include "config.h"
+#include "config/config.h"
 
 /*
  * Declare the VMs of @cfg, which the following calls refer to as well.  One that cannot

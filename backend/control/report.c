@@ -11,10 +11,10 @@
  * a few at a time; they are put into words afterwards.  In a coroutine the main loop
  * turns between VMs and rows (coro_breathe); nothing but copies is held there.
  */
+#include "base/coro.h"
 #include "control/control.h"
 #include "control/json.h"
 #include "control/registry.h"
-#include "coro.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -28,9 +28,9 @@
 #include "datapath/transport.h"
 #include "datapath/datapath.h"
 #include "device/device.h"
-#include "transport/peer/peer.h"
-#include "transport/peer/ud.h"
-#include "vm.h"
+#include "transport/link/peer.h"
+#include "transport/link/datagrams.h"
+#include "vm/attach.h"
 
 #define NAME_OF(table, i) ((i) < G_N_ELEMENTS(table) && (table)[i] ? (table)[i] : "?")
 

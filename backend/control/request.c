@@ -18,10 +18,10 @@
 #include "control/json.h"
 #include "control/registry.h"
 #include "control/reload.h"
-#include "control/restart.h"
+#include "control/restart/restart.h"
 #include "datapath/datapath.h"
 #include "directory/directory.h"
-#include "vm.h"
+#include "vm/attach.h"
 
 /* Which members a command takes. */
 enum { NAME_NONE, NAME_OPTIONAL, NAME_NEEDED };

@@ -13,9 +13,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/priority.h"
+#include "base/state_stream.h"
 #include "objects/vm.h"
-#include "priority.h"
-#include "state.h"
 
 /* Start / stop the threads.  poll_us: how long a worker spins when idle. */
 bool datapath_start(unsigned workers, unsigned poll_us, GError **errp);
@@ -190,7 +190,7 @@ void datapath_cq_moderate(struct cq *cq, uint32_t count, uint32_t period_us);
  */
 bool datapath_cq_move(struct cq *cq, struct ring_mem *mem, uint32_t ncqe);
 
-/* ---- the state stream (save.c, save_qp.c) ---- */
+/* ---- the state stream (save_queues.c, save_qp.c) ---- */
 
 /*
  * Main thread, with vm->ops; the data path is paused.  What is saved does not change.  An

@@ -13,11 +13,11 @@
 #include <stdint.h>
 #include <time.h>
 
+#include "base/grace.h"
+#include "base/state_stream.h"
 #include "datapath/datapath.h"
 #include "datapath/transport.h"
 #include "directory/directory.h"
-#include "grace.h"
-#include "state.h"
 
 #define PSN_MASK 0xffffffu
 
@@ -315,7 +315,7 @@ void comp_fire(struct cq *cq);
 /* Fire if the guest waits for what is beyond its consumer index.  No lock held. */
 void comp_look(struct cq *cq);
 
-/* --- moderate.c ------------------------------------------------------------ */
+/* --- cq_moderation.c ------------------------------------------------------- */
 
 /*
  * @n completions of a moderated CQ were published, before a full barrier.  True: notify
@@ -386,7 +386,7 @@ bool keys_may_invalidate(const struct qp *qp, uint32_t key);
 /* Do so.  Returns the grace period after which nobody uses it; 0: it may not. */
 uint64_t keys_invalidate(const struct qp *qp, uint32_t key);
 
-/* --- state.c -------------------------------------------------------------- */
+/* --- lifecycle.c ---------------------------------------------------------- */
 
 /* Is it of a connection that goes on?  Of a service that has such. */
 static inline bool qp_is_connected(const struct qp *qp)
@@ -621,7 +621,7 @@ void rq_want_notify(struct rq *rq);
 /* A QP's own queue: nothing is known of it any more, nobody waits; it is reset. */
 void rq_clear(struct rq *rq);
 
-/* --- state.c -------------------------------------------------------------- */
+/* --- lifecycle.c ---------------------------------------------------------- */
 
 /* A QP that is new here has its handle: what doorbells and peers need.  Main thread. */
 void datapath_qp_known(struct qp *qp, uint32_t uar_page);
@@ -644,7 +644,7 @@ void qp_set_send_error(struct qp *qp);
 /* To ERR with an async event (none: event < 0).  Takes qp->lock. */
 void qp_set_error(struct qp *qp, int event);
 
-/* --- save.c --------------------------------------------------------------- */
+/* --- save_queues.c -------------------------------------------------------- */
 
 /* What was left of a timer when the VM's data path was stopped, and the way back; ns. */
 uint64_t time_left(const struct vm *vm, uint64_t when);
@@ -673,7 +673,7 @@ void doorbells_set_kick(struct vm *vm);
 /* A doorbell of @qp came another way than by its context's map.  Token held. */
 void doorbells_context_rang(struct qp *qp);
 
-/* --- watch.c -------------------------------------------------------------- */
+/* --- sq_polling.c --------------------------------------------------------- */
 
 /* @qp was posted to: watch its send queue if there is a place.  Token held. */
 void watch_add(struct qp *qp, uint64_t now);

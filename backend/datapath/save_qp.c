@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * What the data path keeps of a QP, for the state stream; save.c has the rest, and what
- * holds for all.
+ * What the data path keeps of a QP, for the state stream; save_queues.c has the rest, and
+ * what holds for all.
  *
  * Requester.  Messages that were started are saved as if their connection had been lost
  * (window.c): they are to be started again, from the oldest on, which is in the guest's

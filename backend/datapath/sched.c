@@ -15,8 +15,8 @@
  * Threads: the VM's worker with the token, or the main thread with the token
  * (dequeue, unwait).
  */
+#include "base/fdwatch.h"
 #include "engine.h"
-#include "fdwatch.h"
 
 /*
  * A VM with work in its run queue is scanned for doorbells only this often.  A

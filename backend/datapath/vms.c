@@ -7,7 +7,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "coro.h"
+#include "base/coro.h"
 #include "engine.h"
 
 /* How long a coroutine tries to get a lock before it lets the main loop go on. */

@@ -30,9 +30,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "coro.h"
+#include "base/coro.h"
+#include "base/thread.h"
 #include "engine.h"
-#include "thread.h"
 
 /* How often a busy worker asks for events: a call takes 0.4 us. */
 #define EPOLL_NS 10000u

@@ -9,10 +9,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/state_stream.h"
 #include "objects/vm.h"
 #include "pvrdma/abi.h"
 #include "pvrdma/ext.h"
-#include "state.h"
 
 struct device {
     struct vm *vm;

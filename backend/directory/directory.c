@@ -26,8 +26,8 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "grace.h"
-#include "log.h"
+#include "base/grace.h"
+#include "base/log.h"
 #include "objects/vm.h"
 
 /* Places of the index; a power of two. */

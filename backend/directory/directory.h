@@ -30,7 +30,7 @@ struct vm;
 struct claim {
     uint64_t owner[2];
     uint64_t generation;
-    /* What its other places know it by (rivals.c); zero, or host is NULL: nothing. */
+    /* What its other places know it by (duplicates.c); zero, or host is NULL: nothing. */
     const char *host; /* where it is; stays valid as long as who claims it */
     uint8_t proof[CLAIM_PROOF_LEN];
 };
@@ -154,7 +154,7 @@ void directory_went_on(struct vm *vm);
 /*
  * @vm has run on from a state of it with that clock of the guest's (ns), be it the VM
  * that was saved or one that was begun from it; and is @vm begun from one that is of the
- * past, as far as is known here (past.c)?
+ * past, as far as is known here (restored.c)?
  */
 void directory_ran_on(const struct vm *vm, uint64_t clock);
 bool directory_is_past(const struct vm *vm, uint64_t clock);
@@ -174,7 +174,7 @@ bool directory_may_run(const struct vm *vm);
  */
 void directory_set_moved(void (*moved)(struct vm *vm));
 
-/* ---- two places of one state (rivals.c) ---- */
+/* ---- two places of one state (duplicates.c) ---- */
 
 /* What other hosts call this one; NULL: nothing, and claims have no proof. */
 void directory_set_host(const char *name);

@@ -106,13 +106,13 @@ void waiting_look(struct entry *e);
 unsigned waiting_count(void);
 void waiting_fini(void);
 
-/* past.c: that state is of the past, of the VM that has or had that serial. */
+/* restored.c: that state is of the past, of the VM that has or had that serial. */
 void past_add(const uint64_t owner[2], uint64_t clock, uint64_t serial);
 void past_fini(void);
 
 /*
- * rivals.c: what this host says of @vm, whose claim @claim is.  Does @claim come from a
- * place of the VM of this host that has @e; and to the log, that it comes first.
+ * duplicates.c: what this host says of @vm, whose claim @claim is.  Does @claim come from
+ * a place of the VM of this host that has @e; and to the log, that it comes first.
  */
 void rivals_prove(struct vm *vm, struct claim *claim);
 /* Does it show that who says it has the state of @vm? */

@@ -15,7 +15,7 @@
  *
  * While its owner runs, and can be asked, nobody takes it: a host that repeats another's
  * claim with a higher generation gets nothing.  Who can prove that he is the same VM,
- * begun elsewhere, has it if he comes first (rivals.c).
+ * begun elsewhere, has it if he comes first (duplicates.c).
  *
  * Main thread.
  */
@@ -24,9 +24,9 @@
 #include <glib.h>
 #include <string.h>
 
-#include "log.h"
+#include "base/log.h"
+#include "base/state_stream.h"
 #include "objects/vm.h"
-#include "state.h"
 
 #define SWEEP_MS 50u
 

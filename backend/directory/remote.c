@@ -40,8 +40,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "fdwatch.h"
-#include "log.h"
+#include "base/fdwatch.h"
+#include "base/log.h"
 #include "objects/vm.h"
 
 #define ASK_NS    2000000000u /* longer nobody waits for an answer */

@@ -16,7 +16,7 @@
  * no VM of this host has ever been nothing is said and nothing remembered.
  *
  * Two peers that claim one address for the same VM may have no link to each other.  The
- * one that does not go on (rivals.c) is told the other's claim.
+ * one that does not go on (duplicates.c) is told the other's claim.
  *
  * A link that comes up begins anew: what the peer had claimed is forgotten, as it is
  * asked for again when it is needed, but for what somebody refers to; that is asked for
@@ -34,8 +34,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "config.h"
-#include "log.h"
+#include "base/log.h"
+#include "config/config.h"
 #include "objects/qp_state.h"
 #include "objects/vm.h"
 

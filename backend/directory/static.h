@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * The directory's engine `static`: the other hosts are the peers of the key file, and
- * each is asked.  transport/peer/ brings the messages.  Main thread.
+ * each is asked.  transport/link/ brings the messages.  Main thread.
  */
 #ifndef PVRDMAD_DIRECTORY_STATIC_H
 #define PVRDMAD_DIRECTORY_STATIC_H

@@ -34,11 +34,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "fdwatch.h"
+#include "base/fdwatch.h"
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
 #include "frontend/migration.h"
-#include "vm.h"
+#include "vm/attach.h"
 
 /* fdwatch passes conditions on to epoll as they are. */
 #define COND_END ((GIOCondition)(POLLRDHUP | G_IO_HUP | G_IO_ERR))

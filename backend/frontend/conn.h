@@ -12,7 +12,7 @@
 
 #include "frontend/pci_config.h"
 #include "guest/irq.h"
-#include "handover.h"
+#include "handover/handover.h"
 #include "pvrdma/abi.h"
 #include "pvrdma/vfio_user.h"
 
@@ -165,7 +165,7 @@ void frontend_conn_gone(struct vfu_listener *l, bool faulted);
 
 /*
  * Close a descriptor that a client sent, without waiting for it.  @d: the VM's
- * struct vm.discard.  discard.c
+ * struct vm.discard.  fd_reaper.c
  */
 void discard_fd(struct discard **d, int fd);
 /* The same of clients that are not served, with threads of their own. */

@@ -25,7 +25,7 @@ int feature_reply(const struct vfu_feature *f, uint32_t echoed, uint32_t added,
 /* Carry out DEVICE_FEATURE. */
 int feature_request(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r);
 
-/* Handlers; they make the reply.  dma_log.c */
+/* Handlers; they make the reply.  dirty_log.c */
 int dma_log_start(struct vfu_conn *c, const struct vfu_feature *f, struct vfu_reply *r);
 int dma_log_share(struct vfu_conn *c, const struct vfu_feature *f, struct vfu_reply *r);
 int dma_log_stop(struct vfu_conn *c, const struct vfu_feature *f, struct vfu_reply *r);

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "handover.h"
+#include "handover/handover.h"
 
 struct vm;
 struct vfu_listener;
@@ -41,7 +41,7 @@ bool frontend_adopt(struct vm *vm, int fd);
 /* @fn is called whenever a VM has lost its connection.  It may not free the VM. */
 void frontend_on_left(void (*fn)(void));
 
-/* ---- a daemon that takes this one's place (adopt.c) ---- */
+/* ---- a daemon that takes this one's place (restart_conn.c) ---- */
 
 /*
  * Nothing of the VM's client is read any more, and no other one taken / they are again,
@@ -57,7 +57,7 @@ void frontend_listener_hand_over(const struct vfu_listener *l, struct handover_o
 bool frontend_connected(const struct vm *vm);
 /*
  * The VM's connection, if it stays, and what its VMM shares with us, which can be handed
- * over (guest/adopt.h); all frozen.
+ * over (guest/restart.h); all frozen.
  */
 void frontend_hand_over(struct vm *vm, struct handover_out *h);
 /*
@@ -74,7 +74,7 @@ bool frontend_take_over(struct vm *vm, struct handover_in *h, struct state_in *s
  */
 void frontend_hold_off(struct vfu_listener *l);
 
-/* How many descriptors of the VM are still to be closed; NULL: none.  discard.c */
+/* How many descriptors of the VM are still to be closed; NULL: none.  fd_reaper.c */
 unsigned discard_waiting(const struct discard *d);
 
 /* The VM goes: forget what of its descriptors is still being closed. */

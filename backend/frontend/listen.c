@@ -11,9 +11,9 @@
 
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
-#include "fdwatch.h"
-#include "sockfile.h"
-#include "vm.h"
+#include "base/fdwatch.h"
+#include "handover/sockfile.h"
+#include "vm/attach.h"
 
 #define SOCKET_MODE 0660
 

@@ -20,10 +20,10 @@
  *
  * A VM that is put back to a time after which it ran on is not what its peers have gone
  * on with: its connections end, with an event.  The guest's clock in the state tells what
- * time that is: in the VMM that was saved, and in this daemon (directory/past.c).  Others
- * are told by the VMM that this was saved.  Where nobody knows, its QPs and their peers'
- * see that they count differently: on one host when both VMs run (qp_compare()), between
- * hosts when they connect.
+ * time that is: in the VMM that was saved, and in this daemon (directory/restored.c).
+ * Others are told by the VMM that this was saved.  Where nobody knows, its QPs and their
+ * peers' see that they count differently: on one host when both VMs run (qp_compare()),
+ * between hosts when they connect.
  *
  * Streams are the VMMs' memory in the daemon, for as long as they like: all together have
  * a bound, in equal shares.  Whoever needs more when it is reached makes the longest give
@@ -38,13 +38,13 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "coro.h"
+#include "base/coro.h"
 #include "datapath/datapath.h"
 #include "device/device.h"
 #include "directory/directory.h"
 #include "guest/pagelist.h"
 #include "verbs/verbs.h"
-#include "vm.h"
+#include "vm/attach.h"
 
 /* How long the peers of a source that has left wait for its new place. */
 #define HOLD_NS (30ull * 1000000000u)

@@ -6,9 +6,9 @@
 #ifndef PVRDMAD_MIGRATION_H
 #define PVRDMAD_MIGRATION_H
 
+#include "base/state_stream.h"
 #include "frontend/conn.h"
 #include "frontend/feature.h"
-#include "state.h"
 
 /* MIG_DEVICE_STATE; setting it needs vm->ops, and may wait. */
 int migration_get_state(struct vfu_conn *c, const struct vfu_feature *f,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* What migration.c and migration_adopt.c share: a VM's part in a migration. */
+/* What migration.c and restart_migration.c share: a VM's part in a migration. */
 #ifndef PVRDMAD_MIGRATION_INTERNAL_H
 #define PVRDMAD_MIGRATION_INTERNAL_H
 
 #include "frontend/frontend.h"
 #include "frontend/migration.h"
-#include "vm.h"
+#include "vm/attach.h"
 
 enum state {
     ERROR = VFIO_USER_MIG_ERROR,

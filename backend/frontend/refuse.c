@@ -8,8 +8,8 @@
  * Whatever they send must cost whoever is served nothing.  So bytes are looked at before
  * they are taken, without room for descriptors: the kernel says whether there are any,
  * and those stay in the socket.  No honest client has some here.  Such a socket is closed
- * by a thread, as those descriptors may not let go (discard.c), but not by the one of the
- * VM's own.  While too many wait for that no second client is accepted.
+ * by a thread, as those descriptors may not let go (fd_reaper.c), but not by the one of
+ * the VM's own.  While too many wait for that no second client is accepted.
  *
  * Main thread.
  */
@@ -18,10 +18,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "fdwatch.h"
+#include "base/fdwatch.h"
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
-#include "vm.h"
+#include "vm/attach.h"
 
 /* So many of a VM's are waited for, each so long. */
 #define MAX_WAITING 8u

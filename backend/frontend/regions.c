@@ -25,7 +25,7 @@
 #include "datapath/datapath.h"
 #include "device/device.h"
 #include "guest/irq.h"
-#include "vm.h"
+#include "vm/attach.h"
 
 #define BAR2_SIZE ((uint64_t)VERBS_MAX_UAR * PVRDMA_PAGE_SIZE)
 

@@ -17,7 +17,7 @@
 
 #include "frontend/conn.h"
 #include "guest/irq.h"
-#include "vm.h"
+#include "vm/attach.h"
 
 static int assign(struct vfu_conn *c, struct vfu_msg *m,
                   const struct vfio_user_irq_set *set)

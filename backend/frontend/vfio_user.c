@@ -22,7 +22,7 @@
 #include "guest/irq.h"
 #include "datapath/datapath.h"
 #include "device/device.h"
-#include "vm.h"
+#include "vm/attach.h"
 
 void *vfu_reply_alloc(struct vfu_reply *r, uint32_t len)
 {

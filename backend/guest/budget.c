@@ -29,7 +29,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "config.h"
+#include "config/config.h"
 #include "guest/sigbus.h"
 
 /* May be pending in any case. */

@@ -35,10 +35,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "grace.h"
+#include "base/grace.h"
 #include "guest/mem.h"
 #include "guest/sigbus.h"
-#include "handover.h"
+#include "handover/handover.h"
 #include "pvrdma/abi.h"
 #include "pvrdma/dirty.h"
 

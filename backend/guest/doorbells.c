@@ -21,7 +21,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "coro.h"
+#include "base/coro.h"
 #include "guest/sigbus.h"
 #include "pvrdma/abi.h"
 

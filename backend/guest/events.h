@@ -11,9 +11,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/state_stream.h"
 #include "pvrdma/abi.h"
 #include "pvrdma/ext.h"
-#include "state.h"
 
 struct guest;
 
@@ -135,7 +135,7 @@ void event_cq_forget(struct guest *g, uint32_t cq_handle, uint32_t vector);
 void event_qp_forget(struct guest *g, uint32_t qp_handle);
 void event_srq_forget(struct guest *g, uint32_t srq_handle);
 
-/* ---- the state stream (events_state.c); main thread, the data path stands still ---- */
+/* ---- the state stream (save_events.c); main thread, the data path stands still ---- */
 
 /* The rings, which are there if the guest has given them (@given). */
 void event_save(struct guest_events *ev, bool given, struct state_out *s);

@@ -13,11 +13,11 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/log.h"
 #include "guest/doorbells.h"
 #include "guest/events.h"
 #include "guest/irq.h"
 #include "guest/mem.h"
-#include "log.h"
 
 struct guest {
     struct log_subject log; /* its name, and how much was said about it */

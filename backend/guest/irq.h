@@ -17,9 +17,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/state_stream.h"
 #include "pvrdma/abi.h"
 #include "pvrdma/ext.h"
-#include "state.h"
 
 struct guest;
 

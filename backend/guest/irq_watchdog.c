@@ -13,9 +13,9 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "coro.h"
+#include "base/coro.h"
+#include "base/thread.h"
 #include "guest/guest.h"
-#include "thread.h"
 
 #define TICK_MS         50
 #define IDLE_TICKS      40

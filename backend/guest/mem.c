@@ -32,7 +32,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "grace.h"
+#include "base/grace.h"
 #include "guest/budget.h"
 #include "guest/guest.h"
 #include "guest/reaper.h"

@@ -15,7 +15,7 @@
 
 #include <errno.h>
 
-#include "coro.h"
+#include "base/coro.h"
 #include "pvrdma/abi.h"
 #include "pvrdma/ext.h"
 

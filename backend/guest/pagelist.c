@@ -18,7 +18,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "coro.h"
+#include "base/coro.h"
 #include "pvrdma/abi.h"
 
 /* Shorter ones are nothing special; longer ones are multiples of it. */

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "state.h"
+#include "base/state_stream.h"
 
 /* @size bytes with anything in them; NULL: there is no memory. */
 void *pagelist_alloc(size_t size);

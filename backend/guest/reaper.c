@@ -30,9 +30,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/log.h"
+#include "base/thread.h"
 #include "guest/budget.h"
-#include "log.h"
-#include "thread.h"
 
 struct job {
     uint8_t *base; /* what is left of the mapping */

@@ -19,7 +19,7 @@
 
 #include <sys/mman.h>
 
-#include "coro.h"
+#include "base/coro.h"
 
 /* Generations that are read in one go. */
 #define LOAD_STEP 65536u

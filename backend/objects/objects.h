@@ -20,10 +20,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "deadlines.h"
+#include "base/deadlines.h"
+#include "base/state_stream.h"
 #include "pvrdma/abi.h"
 #include "pvrdma/ext.h"
-#include "state.h"
 
 struct cq;
 struct ext_ctx;
@@ -151,7 +151,7 @@ struct fast_mr {
 };
 #define FAST_MR_IN_USE UINT64_MAX
 
-/* Moderation of a CQ's events, see datapath/moderate.c. */
+/* Moderation of a CQ's events, see datapath/cq_moderation.c. */
 struct cq_hold {
     bool on;
     bool held;      /* an event is held back */

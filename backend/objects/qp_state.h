@@ -22,7 +22,7 @@
 #include <string.h>
 #include <sys/queue.h>
 
-#include "deadlines.h"
+#include "base/deadlines.h"
 #include "pvrdma/abi.h"
 #include "pvrdma/ext.h"
 
@@ -311,7 +311,7 @@ struct qp_requester {
     uint32_t held_round;  /* the list's, when it began to wait */
     uint8_t held_looks;   /* in vain, at message held_seq, since anything changed */
     uint64_t held_seq;
-    struct watched *watched; /* its place, see watch.c; token */
+    struct watched *watched; /* its place, see datapath/sq_polling.c; token */
     bool sqd_notified;
     _Atomic bool wake;       /* the RNR wait is over: look again now */
     _Atomic uint8_t compare; /* any worker's: QP_COMPARE, at the next look; 0: not */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * struct vm: one virtual machine as the daemon knows it.  Data only; vm.c brings its
- * parts together and apart.
+ * struct vm: one virtual machine as the daemon knows it.  Data only; vm/attach.c brings
+ * its parts together and apart.
  *
  * Threads.  The main thread (GLib main loop) does everything slow: sockets,
  * commands, attach and detach, the admin socket.  Worker threads move data.
@@ -35,10 +35,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "config.h"
-#include "coro.h"
+#include "base/coro.h"
+#include "base/log.h"
+#include "config/config.h"
 #include "guest/guest.h"
-#include "log.h"
 #include "objects/objects.h"
 #include "objects/vm_datapath.h"
 
@@ -76,7 +76,7 @@ struct vm {
     uint64_t owner[2];      /* random: whose addresses they are, on whichever host */
     uint64_t generation;    /* how often it has changed its host, from 1 */
     uint8_t key[32];        /* random: who has its state knows it; zero: nobody yet */
-    uint8_t proof[16];      /* of its place, by the key (directory/rivals.c) ... */
+    uint8_t proof[16];      /* of its place, by the key (directory/duplicates.c) ... */
     uint64_t proved;        /* ... of this generation; 0: not made yet */
     bool moved;             /* it runs elsewhere: not here again; main thread */
     bool gave_way;          /* it ran, and so it does elsewhere; main thread */

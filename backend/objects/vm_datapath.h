@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "deadlines.h"
+#include "base/deadlines.h"
 
 struct cq;
 struct ext_list;
@@ -59,7 +59,7 @@ enum uc_drop {
     UC_DROPS,
 };
 
-/* Send queues whose producer index the worker polls, see watch.c. */
+/* Send queues whose producer index the worker polls, see datapath/sq_polling.c. */
 #define DATAPATH_WATCHED 16u
 
 /*
@@ -186,7 +186,7 @@ struct vm_datapath {
     uint64_t held_seen;      /* what the directory had changed when this one began */
     uint64_t held_at;        /* ns, when the next one may */
 
-    /* Events that are held back, see moderate.c. */
+    /* Events that are held back, see datapath/cq_moderation.c. */
     _Atomic uint64_t next_hold; /* ns; UINT64_MAX: none */
     pthread_mutex_t hold_lock;  /* protects holds; taken under a cq->lock, or alone */
     struct deadlines holds;     /* of its CQs */
@@ -206,7 +206,7 @@ struct vm_datapath {
     _Atomic uint64_t uc_dropped[UC_DROPS];
     char apart_from_others[64];
 
-    /* Datagrams of other hosts, transport/peer/ud.c's. */
+    /* Datagrams of other hosts, transport/link/datagrams.c's. */
     struct peer_account *outbound; /* the worker's; NULL: it has sent none there */
     _Atomic uint64_t inbound, inbound_mads; /* bytes that wait to be delivered */
 };

@@ -16,9 +16,9 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/grace.h"
+#include "base/log.h"
 #include "directory/directory.h"
-#include "grace.h"
-#include "log.h"
 
 #define VLAN_NONE 0xfffu
 

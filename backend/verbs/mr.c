@@ -20,7 +20,7 @@
 
 #include <errno.h>
 
-#include "coro.h"
+#include "base/coro.h"
 #include "guest/pagedir.h"
 #include "guest/pagelist.h"
 

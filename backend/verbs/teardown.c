@@ -12,8 +12,8 @@
  */
 #include "verbs/verbs_internal.h"
 
-#include "coro.h"
-#include "log.h"
+#include "base/coro.h"
+#include "base/log.h"
 
 /* What is collected before the workers are waited for. */
 struct dead {

@@ -12,7 +12,7 @@
 
 #include <errno.h>
 
-#include "coro.h"
+#include "base/coro.h"
 #include "guest/budget.h"
 #include "guest/pagedir.h"
 #include "guest/pagelist.h"

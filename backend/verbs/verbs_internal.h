@@ -13,8 +13,8 @@
 #ifndef PVRDMAD_VERBS_INTERNAL_H
 #define PVRDMAD_VERBS_INTERNAL_H
 
+#include "base/grace.h"
 #include "datapath/datapath.h"
-#include "grace.h"
 #include "objects/vm.h"
 #include "verbs/verbs.h"
 

@@ -33,7 +33,7 @@
  * host is trusted here, this program exists only in test guests.
  *
  * `guest-agent begin` is another program, for a guest that goes on from a saved state
- * (tests/vm/template.py).  It takes SEED random bytes from stdin, so that the guest draws
+ * (tests/vm/lib/template.py).  It takes SEED random bytes from stdin, so that the guest draws
  * other numbers than those that go on from the same state; prints "ready"; and sets the
  * clock to the nanoseconds since 1970 that it takes then, as 8 bytes in the order of the
  * processor: the host writes them when they are waited for.

@@ -25,8 +25,8 @@
 
 #include "datapath/engine.h"
 #include "testdev.h"
-#include "transport/peer/internal.h"
-#include "transport/peer/ud.h"
+#include "transport/link/datagrams.h"
+#include "transport/link/internal.h"
 
 #define QKEY      0x11111111u
 #define WR        64u
@@ -36,7 +36,7 @@
 #define CANARY    0xc3
 #define OWN_QPN   2u
 #define MAX_STEPS 64u
-/* What the VM counts; behind that what ud.c counts, and what is delivered. */
+/* What the VM counts; behind that what datagrams.c counts, and what is delivered. */
 #define N_FATES (DATAGRAM_DROPS + 3u)
 
 #define CHECK(condition) ((condition) ? (void)0 : abort())

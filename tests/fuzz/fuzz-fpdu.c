@@ -19,9 +19,9 @@
 
 #include <glib.h>
 
-#include "transport/tcp/ctl.h"
-#include "transport/tcp/fpdu.h"
-#include "transport/tcp/rdmap.h"
+#include "transport/iwarp/wire/control_stags.h"
+#include "transport/iwarp/wire/fpdu.h"
+#include "transport/iwarp/wire/rdmap.h"
 
 #define CHECK(condition) ((condition) ? (void)0 : abort())
 
@@ -134,7 +134,8 @@ static void take(struct receiver *r, const struct fpdu_part *p)
     }
 }
 
-/* The end of a payload that goes past fpdu_rx_next(), and does not, as in straight.c. */
+/* The end of a payload that goes past fpdu_rx_next(), and does not, as in
+ * direct_receive.c. */
 #define HELD 8u
 
 /*

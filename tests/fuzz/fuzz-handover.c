@@ -20,8 +20,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "handover.h"
-#include "manager.h"
+#include "handover/handover.h"
+#include "handover/manager.h"
 
 #define CHECK(condition) ((condition) ? (void)0 : abort())
 #define SEALS            (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)

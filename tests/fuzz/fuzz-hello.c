@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Fuzzer of the private data by which two daemons agree on a connection (hello.c).
+ * Fuzzer of the private data by which two daemons agree on a connection (private_data.c).
  *
  * An input is all of it.  What is taken must say nothing that a queue pair cannot count
  * or complete with, and come out the same again after hello_put(), reserved bytes aside.
@@ -14,8 +14,8 @@
 #include <glib.h>
 
 #include "pvrdma/abi.h"
-#include "transport/tcp/ctl.h"
-#include "transport/tcp/hello.h"
+#include "transport/iwarp/wire/control_stags.h"
+#include "transport/iwarp/wire/private_data.h"
 
 #define CHECK(condition) ((condition) ? (void)0 : abort())
 

@@ -21,7 +21,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "transport/peer/internal.h"
+#include "transport/link/internal.h"
 
 #define CHECK(condition) ((condition) ? (void)0 : abort())
 #define ENDS             2u

@@ -16,7 +16,7 @@
 
 #include <glib.h>
 
-#include "transport/tcp/mpa.h"
+#include "transport/iwarp/wire/mpa.h"
 
 #define CHECK(condition) ((condition) ? (void)0 : abort())
 #define WISHES           6u

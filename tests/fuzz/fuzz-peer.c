@@ -11,8 +11,8 @@
 
 #include <glib.h>
 
-#include "config.h"
-#include "transport/peer/msg.h"
+#include "config/config.h"
+#include "transport/link/msg.h"
 
 #define CHECK(condition) ((condition) ? (void)0 : abort())
 /* Beginnings of a message that are tried: of a long one its first and last. */

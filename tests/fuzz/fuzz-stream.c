@@ -33,7 +33,7 @@
 #include <sys/socket.h>
 
 #include "streamdev.h"
-#include "transport/tcp/ctl.h"
+#include "transport/iwarp/wire/control_stags.h"
 
 #define MAX_STEPS  96u
 #define MAX_PIECES 64u /* then all the rest at once */

@@ -28,15 +28,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "control/registry.h"
 #include "datapath/datapath.h"
 #include "directory/directory.h"
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
-#include "log.h"
 #include "pvrdma/dirty.h"
 #include "pvrdma/vfio_user.h"
-#include "vm.h"
+#include "vm/attach.h"
 
 #define RAM_SIZE 0x20000u
 #define RAM_BASE 0x100000u

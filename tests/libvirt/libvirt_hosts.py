@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Hosts with a libvirtd each, and guests that are its domains.
 
-A LibvirtHost is a host of tests/vm/hosts.py with a root of its own beside its network
+A LibvirtHost is a host of tests/vm/lib/hosts.py with a root of its own beside its network
 (host.sh, root.sh): its libvirtd, QEMUs and files are there and nowhere else, and end
 with the process that the session started.  The daemon stays outside, with its sockets
 in a folder that is /run/pvrdma in there, as an operator's host has it; so the domain's
@@ -16,8 +16,8 @@ import shutil
 import subprocess
 import time
 
-import hosts
-from pvrdma_vm import BUILD, VmError, image, kill_process, kvm
+from lib import hosts
+from lib.pvrdma_vm import BUILD, VmError, image, kill_process, kvm
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(BUILD, 'libvirt', 'root')

@@ -8,12 +8,10 @@ libvirt has to be fetched.
 
 import time
 
-import hosts
 import libvirt_hosts
-import ongoing
-import parts
 import test_migrate
-from pvrdma_vm import say
+from lib import hosts, ongoing, parts
+from lib.pvrdma_vm import say
 from test_migrate import MOVER, PEER
 
 GROUP = {'addresses': 'any'}

@@ -20,8 +20,8 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
-#include "log.h"
-#include "thread.h"
+#include "base/log.h"
+#include "base/thread.h"
 
 static pthread_t thread;
 static unsigned every_us = 20000;

@@ -118,12 +118,12 @@ def bad_symbols(floors, objects):
                 yield '%s (%s) uses %s of %s' % (member, room, symbol, used)
 
 
-# What moves bytes of a descriptor, and who of transport/peer may call it: a link's are
+# What moves bytes of a descriptor, and who of transport/link may call it: a link's are
 # stream.c's alone, so that TLS has one place; what is there of a connection of which nothing
 # is known yet is looked at by listen.c; queue.c's are an eventfd's.
 MOVES_BYTES = {'read', 'readv', 'recv', 'recvfrom', 'recvmsg', 'recvmmsg', 'write', 'writev',
                'send', 'sendto', 'sendmsg', 'sendmmsg', 'sendfile', 'splice'}
-LINKS = 'transport_peer_'
+LINKS = 'transport_link_'
 MAY_MOVE = {'stream': MOVES_BYTES, 'listen': {'recv'}, 'queue': {'read', 'write'}}
 
 
@@ -139,7 +139,7 @@ def bad_moves(objects):
 
 
 # What waits for a VM's token or for a lock that a worker holds through a page fault: transport/
-# is called by the main loop outside of coroutines (tcp/owed.c).
+# is called by the main loop outside of coroutines (iwarp/deferred.c).
 WAITS = {'vm_token_take', 'vm_qp_lock', 'vm_cq_lock', 'grace_wait'}
 
 
@@ -166,12 +166,12 @@ def self_test(floors):
     """Arrows made for the purpose are found, and the ones down are not."""
     passing = {LINKS + 'link.c.o': (set(), {'__recv_chk'}),
                LINKS + 'stream.c.o': (set(), {'sendmsg'})}
-    up = {'guest_mem.c.o': (set(), {'vm_attach'}), 'vm.c.o': ({'vm_attach'}, set())}
-    down = {'guest_mem.c.o': ({'guest_fault'}, set()), 'vm.c.o': (set(), {'guest_fault'})}
-    waits = {'transport_tcp_setup.c.o': (set(), {'vm_token_take', 'vm_token_try'}),
+    up = {'guest_mem.c.o': (set(), {'vm_attach'}), 'vm_attach.c.o': ({'vm_attach'}, set())}
+    down = {'guest_mem.c.o': ({'guest_fault'}, set()), 'vm_attach.c.o': (set(), {'guest_fault'})}
+    waits = {'transport_iwarp_setup_bind.c.o': (set(), {'vm_token_take', 'vm_token_try'}),
              'verbs_qp.c.o': (set(), {'vm_token_take'})}
     return (list(bad_waits(floors, waits)) ==
-            ['transport_tcp_setup.c.o calls vm_token_take()'] and
+            ['transport_iwarp_setup_bind.c.o calls vm_token_take()'] and
             list(bad_moves(passing)) == [LINKS + 'link.c.o calls recv()'] and
             len(list(bad_symbols(floors, up))) == 1 and
             len(list(asks_for_names({'a.c.o': (set(), {'getpwnam'})}))) == 1 and

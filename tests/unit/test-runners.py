@@ -98,7 +98,7 @@ FAILED   HangingTearDown.test_passes: failed on teardown with "conftest.TimeLimi
 
 INTERRUPTED = """
 import os, signal, time
-import fixture
+from lib import fixture
 
 class Session:
     kept = os.path.join(os.path.dirname(__file__), 'session')
@@ -242,7 +242,7 @@ def interruption(folder):
 
 SHARDED = """
 import unittest
-import fixture
+from lib import fixture
 
 class Core(unittest.TestCase):
     def test_1_core(self):

@@ -25,15 +25,15 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include "base/grace.h"
 #include "control/registry.h"
 #include "datapath/datapath.h"
 #include "directory/directory.h"
-#include "grace.h"
 #include "guest/budget.h"
 #include "guest/reaper.h"
 #include "pvrdma/dirty.h"
-#include "transport/tcp/tcp.h"
-#include "vm.h"
+#include "transport/iwarp/iwarp.h"
+#include "vm/attach.h"
 
 #define PG         PVRDMA_PAGE_SIZE
 #define RAM        DIRTY_RAM

@@ -10,8 +10,8 @@
 #include <sys/socket.h>
 
 #include "hosts.h"
-#include "transport/peer/auth.h"
-#include "transport/peer/msg.h"
+#include "transport/link/auth.h"
+#include "transport/link/msg.h"
 
 struct fake {
     int fd;

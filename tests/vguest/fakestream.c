@@ -6,8 +6,8 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include "transport/tcp/bytes.h"
-#include "transport/tcp/ctl.h"
+#include "transport/iwarp/wire/bytes.h"
+#include "transport/iwarp/wire/control_stags.h"
 
 #define FAR_QPN 0x77u
 #define PSN     0x1234u

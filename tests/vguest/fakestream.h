@@ -10,10 +10,10 @@
 #define FAKESTREAM_H
 
 #include "fakehost.h"
-#include "transport/tcp/fpdu.h"
-#include "transport/tcp/hello.h"
-#include "transport/tcp/mpa.h"
-#include "transport/tcp/rdmap.h"
+#include "transport/iwarp/wire/fpdu.h"
+#include "transport/iwarp/wire/mpa.h"
+#include "transport/iwarp/wire/private_data.h"
+#include "transport/iwarp/wire/rdmap.h"
 
 extern struct vg_daemon *fakestream_host[2];
 extern struct fake fake; /* host 2's link to host 0 */

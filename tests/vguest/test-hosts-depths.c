@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "transport/tcp/bytes.h"
+#include "transport/iwarp/wire/bytes.h"
 
 #define LEN 64u
 

@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "transport/tcp/bytes.h"
-#include "transport/tcp/ctl.h"
+#include "transport/iwarp/wire/bytes.h"
+#include "transport/iwarp/wire/control_stags.h"
 
 /* ---- startup ---- */
 

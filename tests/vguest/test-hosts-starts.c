@@ -8,8 +8,8 @@
  */
 #include "relay.h"
 
-#include "transport/tcp/hello.h"
-#include "transport/tcp/mpa.h"
+#include "transport/iwarp/wire/mpa.h"
+#include "transport/iwarp/wire/private_data.h"
 
 #define N_QPS 16u
 #define DEPTH 4u

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * vguest tests: what goes straight from the socket to guest memory (straight.c), from a
- * host that is made up (fakestream.c) and decides where a message stops, and with what.
- * What is found wrong at a segment's end is in place by then, but nothing beside it, and
- * not the message's end.
+ * vguest tests: what goes straight from the socket to guest memory (direct_receive.c),
+ * from a host that is made up (fakestream.c) and decides where a message stops, and with
+ * what. What is found wrong at a segment's end is in place by then, but nothing beside
+ * it, and not the message's end.
  */
 #include "fakestream.h"
 #include "migrate.h"
@@ -12,8 +12,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "transport/tcp/bytes.h"
-#include "transport/tcp/ctl.h"
+#include "transport/iwarp/wire/bytes.h"
+#include "transport/iwarp/wire/control_stags.h"
 
 #define FIRST    74u    /* payload of a message's first segment */
 #define LONG     40960u /* ... and of those behind it */

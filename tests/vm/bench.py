@@ -22,12 +22,9 @@ import statistics
 import subprocess
 import sys
 
-import across
-import hosts
-import parts
-import script
-from programs import Pair, demo_programs, latency, pingpong, timed_bandwidth
-from pvrdma_vm import Daemon, Session, kill_process, say, start_guests
+from lib import across, hosts, parts, script
+from lib.programs import Pair, demo_programs, latency, pingpong, timed_bandwidth
+from lib.pvrdma_vm import Daemon, Session, kill_process, say, start_guests
 
 # A program, and how many times better than soft-RoCE it is to be.
 AIMS = [(latency('ib_send_lat', 8, 1000), 3),

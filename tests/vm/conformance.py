@@ -24,11 +24,8 @@ import argparse
 import re
 import sys
 
-import foreign
-import kusers
-import script
-import suites
-from pvrdma_vm import Session, end_well, say
+from lib import foreign, kusers, script, suites
+from lib.pvrdma_vm import Session, end_well, say
 
 
 def run_pyverbs(lab, args):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The guests that tests share end with the last test."""
 
-import fixture
 import pytest
-from pvrdma_vm import patience
+from lib import fixture
+from lib.pvrdma_vm import patience
 
 
 def pytest_configure(config):

@@ -16,10 +16,9 @@ import statistics
 import sys
 import time
 
-import parts
-import script
-from programs import Pair, demo_programs
-from pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, end_well, say, \
+from lib import parts, script
+from lib.programs import Pair, demo_programs
+from lib.pvrdma_vm import BUILD, REPO, Daemon, Session, VmError, end_well, say, \
     start_guests
 
 # Seconds from the start after which no further round begins to fit.

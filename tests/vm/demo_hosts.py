@@ -14,11 +14,10 @@ import statistics
 import sys
 import time
 
-import across
-import script
-from across import OWN, RXE, SIW, cell
-from programs import PERFTEST, Program, parse_bw, parse_lat
-from pvrdma_vm import Session, say
+from lib import across, script
+from lib.across import OWN, RXE, SIW, cell
+from lib.programs import PERFTEST, Program, parse_bw, parse_lat
+from lib.pvrdma_vm import Session, say
 
 # Seconds from the start after which no further round begins to fit.
 TIME_BUDGET = 150

@@ -18,11 +18,8 @@ import sys
 import threading
 import time
 
-import hosts
-import migrate
-import parts
-import script
-from pvrdma_vm import Session, VmError, end_well, say
+from lib import hosts, migrate, parts, script
+from lib.pvrdma_vm import Session, VmError, end_well, say
 
 # Seconds from the start after which nobody sets out any more.
 TIME_BUDGET = 130

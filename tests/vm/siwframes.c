@@ -18,13 +18,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "transport/tcp/bytes.h"
-#include "transport/tcp/crc32c.h"
-#include "transport/tcp/ctl.h"
-#include "transport/tcp/fpdu.h"
-#include "transport/tcp/hello.h"
-#include "transport/tcp/mpa.h"
-#include "transport/tcp/rdmap.h"
+#include "transport/iwarp/wire/bytes.h"
+#include "transport/iwarp/wire/control_stags.h"
+#include "transport/iwarp/wire/crc32c.h"
+#include "transport/iwarp/wire/fpdu.h"
+#include "transport/iwarp/wire/mpa.h"
+#include "transport/iwarp/wire/private_data.h"
+#include "transport/iwarp/wire/rdmap.h"
 
 #define TEXT  16u /* of rdma_server's messages */
 #define TIMES 3u

@@ -12,13 +12,10 @@ import re
 import shlex
 import time
 
-import fixture
-import kusers
-import parts
-import suites
-from kernellog import log_problems
-from programs import LISTENS, _ports, check_pings
-from pvrdma_vm import REPO, Guest, VmError
+from lib import fixture, kusers, parts, suites
+from lib.kernellog import log_problems
+from lib.programs import LISTENS, _ports, check_pings
+from lib.pvrdma_vm import REPO, Guest, VmError
 
 # Of SMC-R: connections at the same time, and bytes of each in each direction.
 CONNECTIONS, BYTES = 3, 3000000

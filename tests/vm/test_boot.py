@@ -3,8 +3,8 @@
 
 import re
 
-import fixture
-from pvrdma_vm import Daemon, built_program, start_guests
+from lib import fixture
+from lib.pvrdma_vm import Daemon, built_program, start_guests
 
 
 class BootTest(fixture.PairTest):

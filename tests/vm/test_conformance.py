@@ -14,11 +14,8 @@ tells users, and there is TCP between the guests: they must use the device all t
 import os
 import unittest
 
-import fixture
-import foreign
-import parts
-import suites
-from pvrdma_vm import REPO, end_well
+from lib import fixture, foreign, parts, suites
+from lib.pvrdma_vm import REPO, end_well
 
 
 class SkipsTest(unittest.TestCase):

@@ -5,12 +5,11 @@ reset of their adapters, and none is started anew."""
 import re
 import time
 
-import fixture
-import parts
 import test_driver
-from kernellog import log_problems
-from programs import Pair, pingpong
-from pvrdma_vm import Daemon, start_guests
+from lib import fixture, parts
+from lib.kernellog import log_problems
+from lib.programs import Pair, pingpong
+from lib.pvrdma_vm import Daemon, start_guests
 
 ADAPTER = '0000:00:05.1'
 TRAFFIC = 'ib_write_bw -d %s -p 18570 -F -s 65536 -q 4 -n 10000000'

@@ -3,9 +3,9 @@
 
 import re
 
-import fixture
-from programs import Pair
-from pvrdma_vm import Daemon, start_guests
+from lib import fixture
+from lib.programs import Pair
+from lib.pvrdma_vm import Daemon, start_guests
 
 
 class Check:

@@ -7,12 +7,10 @@ There are no such tests with another kernel.
 
 import re
 
-import fixture
-import parts
-import pvrdma_vm
 import test_driver
-from kernellog import log_problems
-from pvrdma_vm import Daemon, VmError, start_guests
+from lib import fixture, parts, pvrdma_vm
+from lib.kernellog import log_problems
+from lib.pvrdma_vm import Daemon, VmError, start_guests
 
 PLANTED = '/opt/pvrdma/pvrdma_planted.ko'
 # What is planted, and how it is reported.  In this order: lockdep looks no more once

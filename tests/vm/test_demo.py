@@ -4,13 +4,11 @@ moves."""
 
 import unittest
 
-import across
 import demo
 import demo_hosts
 import demo_migrate
-import fixture
-import hosts
-from programs import latency, pingpong
+from lib import across, fixture, hosts
+from lib.programs import latency, pingpong
 
 
 @fixture.shard('demos')

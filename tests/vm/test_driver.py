@@ -8,15 +8,13 @@ import re
 import subprocess
 import time
 
-import fixture
-import parts
-import pvrdma_vm
 import test_provider
-from kernellog import log_problems
-from parts import KLOOP, MODULE, check_kernel_verbs, kloop_lines, \
+from lib import fixture, parts, pvrdma_vm
+from lib.kernellog import log_problems
+from lib.parts import KLOOP, MODULE, check_kernel_verbs, kloop_lines, \
     load_own_driver, wait_in_guest, wait_port
-from programs import Pair, _ports
-from pvrdma_vm import BUILD, Daemon, Guest, Link, \
+from lib.programs import Pair, _ports
+from lib.pvrdma_vm import BUILD, Daemon, Guest, Link, \
     start_guests
 
 DEVICE = parts.OWN_DEVICE

@@ -5,9 +5,9 @@ follows.  Those of objects are tests/vm/eventcheck.c's, see test_provider.py.
 
 import time
 
-import fixture
-from parts import load_own_driver, wait_port
-from pvrdma_vm import Daemon, VmError, start_guests
+from lib import fixture
+from lib.parts import load_own_driver, wait_port
+from lib.pvrdma_vm import Daemon, VmError, start_guests
 from test_driver import DEVICE, DriverCase
 
 

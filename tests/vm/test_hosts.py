@@ -6,13 +6,9 @@ distribution's, and our own that compare every byte; one guest has our driver an
 library, the other the stock ones, or both have ours.
 """
 
-import fixture
-import hosts
-import ongoing
-import parts
 import test_rdmacm
-import virtual
-from programs import NO_ERRORS
+from lib import fixture, hosts, ongoing, parts, virtual
+from lib.programs import NO_ERRORS
 
 # The VMs of virtual guests, of each pair of neighbouring hosts.
 VIRTUAL = (11, 12), (13, 14), (15, 16)

@@ -17,12 +17,9 @@ import subprocess
 import time
 import unittest
 
-import fixture
-import hosts
-import ongoing
-import parts
-from programs import NO_ERRORS, Pair, _ports, bandwidth, latency, pingpong
-from pvrdma_vm import BUILD, VmError, say
+from lib import fixture, hosts, ongoing, parts
+from lib.programs import NO_ERRORS, Pair, _ports, bandwidth, latency, pingpong
+from lib.pvrdma_vm import BUILD, VmError, say
 
 DATACHECK = 'datacheck -d {dev} -g {gid} -p {port} -n %d'
 # With receives that come late, solicited SENDs and a WRITE that is refused.
@@ -41,7 +38,7 @@ TOLD = {0x01, 0x10, 0x11, 0x12, 0x13}
 PERHAPS = {0x14, 0x15, 0x16}
 NQN = 'nqn.2026-11.org.pvrdma:wire'
 DISK_KB = 8192
-REORDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'reorder.py')
+REORDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'lib', 'reorder.py')
 
 
 def need(program):

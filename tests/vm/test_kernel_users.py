@@ -12,12 +12,9 @@ two processors each, for what NVMe does with several queues.
 import re
 import time
 
-import fixture
-import kusers
-import parts
-import suites
-from kernellog import log_problems
-from pvrdma_vm import end_well, say
+from lib import fixture, kusers, parts, suites
+from lib.kernellog import log_problems
+from lib.pvrdma_vm import end_well, say
 
 # The host registers 128 transfers for each NVMe queue of data, and one or two for each
 # queue of commands; the target with force_mr as many.

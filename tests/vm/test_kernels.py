@@ -10,8 +10,8 @@ import subprocess
 import tempfile
 import unittest
 
-import fixture
-from pvrdma_vm import BUILD, REPO
+from lib import fixture
+from lib.pvrdma_vm import BUILD, REPO
 
 DRIVER = os.path.join(REPO, 'guest-driver')
 

@@ -6,12 +6,10 @@ import signal
 import subprocess
 import time
 
-import fixture
-import ongoing
-import parts
-from kernellog import log_problems
-from programs import Pair, pingpong
-from pvrdma_vm import Daemon, Guest, Link, VmError, end_well, start_guests
+from lib import fixture, ongoing, parts
+from lib.kernellog import log_problems
+from lib.programs import Pair, pingpong
+from lib.pvrdma_vm import Daemon, Guest, Link, VmError, end_well, start_guests
 
 ROUNDS = 2
 PORT_STATE = 'cat /sys/class/infiniband/vmw_pvrdma0/ports/1/state'

@@ -7,15 +7,11 @@ import os
 import re
 import time
 
-import fixture
-import hosts
-import migrate
-import ongoing
-import parts
-from kernellog import log_problems
-from programs import Pair
-from pvrdma_vm import Daemon, Guest, Link, end_well, kill_process, say
-from traffic import Traffic
+from lib import fixture, hosts, migrate, ongoing, parts
+from lib.kernellog import log_problems
+from lib.programs import Pair
+from lib.pvrdma_vm import Daemon, Guest, Link, end_well, kill_process, say
+from lib.traffic import Traffic
 
 PEER, MOVER, PLACE = 'vm1', 'vm2', 'vm2b'
 # Seconds in which a VM does not answer.

@@ -16,13 +16,9 @@ import functools
 import random
 import time
 
-import fixture
-import hosts
-import migrate
-import ongoing
-import parts
-from kernellog import log_problems
-from pvrdma_vm import say
+from lib import fixture, hosts, migrate, ongoing, parts
+from lib.kernellog import log_problems
+from lib.pvrdma_vm import say
 
 # Both guests stand still for so long: the connection manager asks again after 4 s.
 HELD = 5

@@ -7,14 +7,10 @@ over, and none of it may fail.  The connections are those of the beginning: thes
 would make others where one is lost, and nobody would see it.
 """
 
-import debiandisk
-import fixture
-import kusers
-import ongoing
-import parts
 import test_migrate
-from kernellog import log_problems
-from pvrdma_vm import say
+from lib import debiandisk, fixture, kusers, ongoing, parts
+from lib.kernellog import log_problems
+from lib.pvrdma_vm import say
 
 MOVES = 10 if fixture.LONG else 2
 # The disk of the programs is not written to: the next QEMU would not have that.

@@ -6,11 +6,10 @@ A macvlan, a bridge and a bond do, a VLAN does not with our driver.  A bond of t
 interfaces has its addresses in the table only while the adapter's carries its traffic.
 """
 
-import fixture
-import parts
-from kernellog import log_problems
-from programs import LISTENS, _ports, check_pings
-from pvrdma_vm import Daemon, VmError, end_well, start_guests
+from lib import fixture, parts
+from lib.kernellog import log_problems
+from lib.programs import LISTENS, _ports, check_pings
+from lib.pvrdma_vm import Daemon, VmError, end_well, start_guests
 
 TOP = 'top0'
 # The first's address ends with its number.

@@ -15,11 +15,9 @@ import subprocess
 import tempfile
 import unittest
 
-import debiandisk
-import fixture
-import parts
-from programs import Pair
-from pvrdma_vm import BUILD, REPO, Daemon, VmError, built_program, \
+from lib import debiandisk, fixture, parts
+from lib.programs import Pair
+from lib.pvrdma_vm import BUILD, REPO, Daemon, VmError, built_program, \
     start_guests
 from test_provider import other_suites
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The programs of perftest between the two guests."""
 
-import fixture
-from programs import PERFTEST, bandwidth, latency
+from lib import fixture
+from lib.programs import PERFTEST, bandwidth, latency
 
 LATENCY = ('ib_send_lat', 'ib_write_lat', 'ib_read_lat', 'ib_atomic_lat')
 BANDWIDTH = ('ib_send_bw', 'ib_write_bw', 'ib_read_bw', 'ib_atomic_bw')

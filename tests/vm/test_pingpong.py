@@ -2,8 +2,8 @@
 """ibv_rc_pingpong of rdma-core, whose server looks at the data it has received last (-c): at
 the first byte of each page."""
 
-import fixture
-from programs import pingpong, srq_pingpong
+from lib import fixture
+from lib.programs import pingpong, srq_pingpong
 
 
 class PingpongTest(fixture.PairTest):

@@ -13,10 +13,9 @@ import re
 import subprocess
 import time
 
-import fixture
-import parts
-from programs import NO_ERRORS, Pair, _ports
-from pvrdma_vm import BUILD, REPO, Daemon, VmError, built_program, \
+from lib import fixture, parts
+from lib.programs import NO_ERRORS, Pair, _ports
+from lib.pvrdma_vm import BUILD, REPO, Daemon, VmError, built_program, \
     say, start_guests
 
 OURS = b'''#!/bin/sh

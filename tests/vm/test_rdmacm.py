@@ -13,13 +13,12 @@ import math
 import re
 import unittest
 
-import fixture
-import parts
-from agent import CommandFailed
-from kernellog import log_problems
-from programs import CLOCK_UNKNOWN, LISTENS, NO_ERRORS, PERFTEST, TOO_EARLY, TRIES, _ports, \
+from lib import fixture, parts
+from lib.agent import CommandFailed
+from lib.kernellog import log_problems
+from lib.programs import CLOCK_UNKNOWN, LISTENS, NO_ERRORS, PERFTEST, TOO_EARLY, TRIES, _ports, \
     check_pings, parse_bw, parse_lat, parse_pingpong
-from pvrdma_vm import Daemon, Guest, Link, say, start_guests
+from lib.pvrdma_vm import Daemon, Guest, Link, say, start_guests
 
 # Ports of the connection manager: each run gets a fresh one.
 _cm_ports = itertools.count(7600)

@@ -4,12 +4,9 @@ time."""
 
 import time
 
-import fixture
-import hosts
-import ongoing
-import parts
-from pvrdma_vm import Daemon, say, start_guests
-from traffic import Traffic
+from lib import fixture, hosts, ongoing, parts
+from lib.pvrdma_vm import Daemon, say, start_guests
+from lib.traffic import Traffic
 
 ROUNDS = 5
 # Of each daemon, in one go under the data check.

@@ -13,10 +13,9 @@ parser reads, though siw has layer and type swapped, where the bytes can tell.
 import base64
 import subprocess
 
-import fixture
-import parts
-from programs import LISTENS
-from pvrdma_vm import built_program, end_well, start_guests
+from lib import fixture, parts
+from lib.programs import LISTENS
+from lib.pvrdma_vm import built_program, end_well, start_guests
 
 PORT = 7471
 # What is wrong with a frame (siwframes), and the layer, type and code that it ends with.

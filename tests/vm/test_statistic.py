@@ -5,8 +5,8 @@ details of resources.
 
 import json
 
-import fixture
-from parts import wait_in_guest
+from lib import fixture
+from lib.parts import wait_in_guest
 from test_driver import DEVICE, DriverCase
 
 LINK = DEVICE + '/1'

@@ -13,10 +13,9 @@ import subprocess
 import time
 import unittest
 
-import fixture
-import parts
-from programs import Pair, bandwidth, latency, pingpong
-from pvrdma_vm import BUILD, REPO, Daemon, Guest, Link, VmError, \
+from lib import fixture, parts
+from lib.programs import Pair, bandwidth, latency, pingpong
+from lib.pvrdma_vm import BUILD, REPO, Daemon, Guest, Link, VmError, \
     say, start_guests
 
 QEMU = os.path.join(BUILD, 'stock-qemu', 'qemu-system-x86_64')

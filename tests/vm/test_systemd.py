@@ -15,14 +15,10 @@ import subprocess
 import time
 import unittest
 
-import fixture
-import hosts
-import ongoing
-import parts
-import virtual
-from kernellog import log_problems
-from pvrdma_vm import BUILD, REPO, Guest, Link, Session, VmError, end_well, say
-from traffic import load_drivers
+from lib import fixture, hosts, ongoing, parts, virtual
+from lib.kernellog import log_problems
+from lib.pvrdma_vm import BUILD, REPO, Guest, Link, Session, VmError, end_well, say
+from lib.traffic import load_drivers
 
 ROUNDS = 50 if fixture.LONG else 5
 # Seconds from one to the next: guests get something done between them.
@@ -80,7 +76,7 @@ class Host:
         self.install(add, '/etc/systemd/system/pvrdmad.service',
                      os.path.join(backend, 'pvrdmad.service'))
         self.install(add, '/etc/sysusers.d/pvrdma.conf',
-                     os.path.join(REPO, 'backend', 'pvrdma.sysusers'))
+                     os.path.join(REPO, 'packaging', 'systemd', 'pvrdma.sysusers'))
         for name in ('pvrdmad', 'pvrdmactl'):
             self.install(add, os.path.join(os.path.dirname(self.program), name),
                          os.path.join(backend, name))

@@ -8,11 +8,10 @@ adapter is without a cable then, and commands meanwhile end as they have to.
 import re
 import time
 
-import fixture
-import parts
-from kernellog import log_problems
-from programs import LISTENS, _ports, check_pings
-from pvrdma_vm import Daemon, VmError, built_program, end_well, start_guests
+from lib import fixture, parts
+from lib.kernellog import log_problems
+from lib.programs import LISTENS, _ports, check_pings
+from lib.pvrdma_vm import Daemon, VmError, built_program, end_well, start_guests
 
 ADDRESS = '10.83.0.100'
 

@@ -10,11 +10,8 @@ import time
 import unittest
 from unittest import mock
 
-import fixture
-import parts
-import pvrdma_vm
-import template
-from pvrdma_vm import Daemon, Guest, Link, start_guests
+from lib import fixture, parts, pvrdma_vm, template
+from lib.pvrdma_vm import Daemon, Guest, Link, start_guests
 
 # What a guest is, in lines that do not change while it runs.
 WHAT = r'''

@@ -6,11 +6,10 @@ uses; vm2 is another guest.  Both interfaces of the first guest and its cable to
 second one are on a hub of QEMU's.
 """
 
-import fixture
-import parts
-from kernellog import log_problems
-from programs import LISTENS, NO_ERRORS, _ports, check_pings
-from pvrdma_vm import Daemon, Guest, Link, end_well
+from lib import fixture, parts
+from lib.kernellog import log_problems
+from lib.programs import LISTENS, NO_ERRORS, _ports, check_pings
+from lib.pvrdma_vm import Daemon, Guest, Link, end_well
 
 # Of the second interface, and of vm2 on the same wire.
 ADDRESS, PEER = '10.79.0.1', '10.79.0.2'

@@ -10,12 +10,12 @@
  * unless the peer has another epoch (responder.c), or is another queue pair.
  *
  * A datagram's peer is looked up each time, in the directory's index.  What is for
- * nobody here goes on to peer/ud.c.
+ * nobody here goes on to link/datagrams.c.
  *
  * Threads: the worker of the requester's VM.
  */
 #include "datapath/engine.h"
-#include "transport/peer/ud.h"
+#include "transport/link/datagrams.h"
 #include "transport/transports.h"
 
 /* Messages up to this many bytes are copied while the peer's lock is held. */

@@ -14,13 +14,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "config.h"
+#include "base/coro.h"
+#include "config/config.h"
 #include "control/control.h"
 #include "control/json.h"
 #include "control/registry.h"
-#include "coro.h"
 #include "directory/directory.h"
-#include "vm.h"
+#include "vm/attach.h"
 
 static struct daemon_config *cfg;
 

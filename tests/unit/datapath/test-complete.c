@@ -5,7 +5,7 @@
  * comes behind what either has pushed.  The main thread waits for no worker that has the
  * CQ: neither at a doorbell nor in commands, which leave the main loop to others.
  */
-#include "coro.h"
+#include "base/coro.h"
 #include "qpfix.h"
 
 static struct worker *worker[2];

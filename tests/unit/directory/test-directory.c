@@ -7,9 +7,9 @@
 #include <glib.h>
 #include <time.h>
 
+#include "base/grace.h"
 #include "directory/directory.h"
-#include "grace.h"
-#include "vm.h"
+#include "vm/attach.h"
 
 static struct vm_config blue_cfg = {.name = (char *)"a", .network = (char *)"blue"};
 static struct vm_config blue2_cfg = {.name = (char *)"b", .network = (char *)"blue"};

@@ -7,10 +7,10 @@
 #include <errno.h>
 #include <glib.h>
 
+#include "base/state_stream.h"
 #include "directory/directory.h"
 #include "proof.h"
-#include "state.h"
-#include "vm.h"
+#include "vm/attach.h"
 
 #define SECOND 1000000000ull
 

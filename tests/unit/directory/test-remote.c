@@ -7,9 +7,9 @@
 #include <glib.h>
 
 #include "../heap.h"
+#include "base/grace.h"
 #include "directory/directory.h"
-#include "grace.h"
-#include "vm.h"
+#include "vm/attach.h"
 
 /* Bytes, of docs/hosts.md: of an address that was claimed, and that was asked for. */
 #define CLAIM_BYTES 430u

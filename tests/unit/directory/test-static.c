@@ -12,7 +12,7 @@
 #include "../heap.h"
 #include "directory/static.h"
 #include "proof.h"
-#include "vm.h"
+#include "vm/attach.h"
 
 /* Of docs/hosts.md: of an address that a peer is to be told of and has no room for. */
 #define LATE_BYTES 70u

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "pvrdma/vfio_user.h"
-#include "vm.h"
+#include "vm/attach.h"
 
 #define PG 4096ull
 

@@ -2,7 +2,7 @@
 /*
  * The device's states in a migration and its stream, as one client sees them: every way
  * from state to state, every way not to ask for data, and what is paused when.  What is
- * in the stream: tests/unit/test-state.c and those of the parts.
+ * in the stream: tests/unit/base/test-state-stream.c and those of the parts.
  */
 #include "client.h"
 
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "control/registry.h"
-#include "control/restart_internal.h"
+#include "control/restart/internal.h"
 #include "device/device.h"
 #include "frontend/frontend.h"
 #include "frontend/migration.h"

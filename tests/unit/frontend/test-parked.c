@@ -17,15 +17,15 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/grace.h"
 #include "control/control.h"
 #include "control/registry.h"
-#include "control/restart.h"
-#include "control/restart_internal.h"
+#include "control/restart/internal.h"
+#include "control/restart/restart.h"
 #include "device/device.h"
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
 #include "frontend/migration.h"
-#include "grace.h"
 #include "guest/budget.h"
 #include "guest/reaper.h"
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "guest/guest.h"
-#include "handover.h"
+#include "handover/handover.h"
 #include "pvrdma/abi.h"
 
 #define PG   4096ull

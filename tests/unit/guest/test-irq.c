@@ -14,7 +14,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "coro.h"
+#include "base/coro.h"
 #include "datapath/datapath.h"
 #include "guest/irq.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * A device with several of everything that the state stream has, and streams of it: for
- * the tests and the fuzzer of backend/vm_state.c.
+ * the tests and the fuzzer of backend/vm/save.c.
  */
 #ifndef TESTS_FULLDEV_H
 #define TESTS_FULLDEV_H

@@ -8,8 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "transport/tcp/bytes.h"
-#include "transport/tcp/tcp.h"
+#include "transport/iwarp/iwarp.h"
+#include "transport/iwarp/wire/bytes.h"
 #include "transport/transports.h"
 
 #define QP_PAGES   7u

@@ -10,11 +10,11 @@
 #ifndef TESTS_TESTDEV_H
 #define TESTS_TESTDEV_H
 
+#include "base/grace.h"
 #include "datapath/datapath.h"
 #include "device/device.h"
-#include "grace.h"
 #include "verbs/verbs.h"
-#include "vm.h"
+#include "vm/attach.h"
 
 #define TESTDEV_GPA      0x40000000ull
 #define TESTDEV_RAM_SIZE (16ull << 20)

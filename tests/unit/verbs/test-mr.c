@@ -2,7 +2,7 @@
 /* mr.c: registration checks, keys, accounting. */
 #include <errno.h>
 
-#include "coro.h"
+#include "base/coro.h"
 #include "testdev.h"
 #include "verbs/verbs.h"
 

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The format of the state stream.  All numbers are little-endian.
+ *
+ *   head      magic "pvrdmaVM" (8), version u32, 0 u32
+ *   sections  tag u32, version u16, flags u16, length of what follows u64, ...
+ *   end       a section with the tag "END " and nothing in it
+ *
+ * Nothing comes behind the end.  A section of an unknown tag is skipped if it is
+ * optional, a version that the reader does not have is an error; both are for whoever
+ * reads the sections to say.
+ *
+ * The writer stops where its limit is (GLib ends the process for an array of 4 GiB).  The
+ * reader trusts nothing: lengths are compared with what is left, never added up.
+ *
+ * Threads: none of its own, and no state but the caller's.
+ */
+#include "state_stream.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+#define SECTION_SIZE 16u
+#define TAG_END      STATE_TAG('E', 'N', 'D', ' ')
+
+static const uint8_t magic[8] = {'p', 'v', 'r', 'd', 'm', 'a', 'V', 'M'};
+
+/* ---- writing ---- */
+
+void state_put_bytes(struct state_out *s, const void *data, gsize len)
+{
+    gsize room = s->max - MIN(s->bytes->len, s->max);
+
+    if (len > room) {
+        s->cut = true;
+        len = room;
+    }
+    if (len) {
+        g_byte_array_append(s->bytes, data, (guint)len);
+    }
+}
+
+void state_put_u8(struct state_out *s, uint8_t v)
+{
+    state_put_bytes(s, &v, sizeof(v));
+}
+
+void state_put_u16(struct state_out *s, uint16_t v)
+{
+    v = GUINT16_TO_LE(v);
+    state_put_bytes(s, &v, sizeof(v));
+}
+
+void state_put_u32(struct state_out *s, uint32_t v)
+{
+    v = GUINT32_TO_LE(v);
+    state_put_bytes(s, &v, sizeof(v));
+}
+
+void state_put_u64(struct state_out *s, uint64_t v)
+{
+    v = GUINT64_TO_LE(v);
+    state_put_bytes(s, &v, sizeof(v));
+}
+
+void state_out_begin(struct state_out *s, GByteArray *bytes)
+{
+    *s = (struct state_out){.bytes = bytes, .max = STATE_OUT_MAX};
+    state_put_bytes(s, magic, sizeof(magic));
+    state_put_u32(s, STATE_VERSION);
+    state_put_u32(s, 0);
+}
+
+void state_out_end(struct state_out *s)
+{
+    state_section_begin(s, TAG_END, 1, 0);
+    state_section_end(s);
+}
+
+void state_section_begin(struct state_out *s, uint32_t tag, uint16_t version,
+                         uint16_t flags)
+{
+    g_assert(!s->section);
+    s->section = s->bytes->len;
+    state_put_u32(s, tag);
+    state_put_u16(s, version);
+    state_put_u16(s, flags);
+    state_put_u64(s, 0); /* its length, once that is known */
+}
+
+void state_section_end(struct state_out *s)
+{
+    uint64_t len = GUINT64_TO_LE(s->bytes->len - s->section - SECTION_SIZE);
+
+    if (!s->cut) { /* else its head may not be there */
+        memcpy(s->bytes->data + s->section + 8, &len, sizeof(len));
+    }
+    s->section = 0;
+}
+
+void state_section_name(GString *text, uint32_t tag, uint16_t version)
+{
+    for (unsigned i = 0; i < 4; i++) {
+        g_string_append_c(text, (char)(tag >> 8 * i));
+    }
+    g_string_append_printf(text, " %u\n", version);
+}
+
+/* ---- reading ---- */
+
+bool state_failed(const struct state_in *s)
+{
+    return s->error[0];
+}
+
+void state_fail(struct state_in *s, const char *format, ...)
+{
+    va_list ap;
+
+    if (!state_failed(s)) {
+        va_start(ap, format);
+        g_vsnprintf(s->error, STATE_ERROR_MAX, format, ap);
+        va_end(ap);
+    }
+    s->left = 0;
+}
+
+void state_all_read(struct state_in *s)
+{
+    if (s->left) {
+        state_fail(s, "%" G_GUINT64_FORMAT " bytes too many", s->left);
+    }
+}
+
+void state_get_bytes(struct state_in *s, void *data, uint64_t len)
+{
+    if (len == 0) {
+        return;
+    }
+    if (state_failed(s) || len > s->left) {
+        memset(data, 0, len);
+        state_fail(s, "it ends too early");
+        return;
+    }
+    memcpy(data, s->at, len);
+    s->at += len;
+    s->left -= len;
+}
+
+uint8_t state_get_u8(struct state_in *s)
+{
+    uint8_t v;
+
+    state_get_bytes(s, &v, sizeof(v));
+    return v;
+}
+
+uint16_t state_get_u16(struct state_in *s)
+{
+    uint16_t v;
+
+    state_get_bytes(s, &v, sizeof(v));
+    return GUINT16_FROM_LE(v);
+}
+
+uint32_t state_get_u32(struct state_in *s)
+{
+    uint32_t v;
+
+    state_get_bytes(s, &v, sizeof(v));
+    return GUINT32_FROM_LE(v);
+}
+
+uint64_t state_get_u64(struct state_in *s)
+{
+    uint64_t v;
+
+    state_get_bytes(s, &v, sizeof(v));
+    return GUINT64_FROM_LE(v);
+}
+
+bool state_get_bool(struct state_in *s)
+{
+    uint8_t v = state_get_u8(s);
+
+    if (v > 1) {
+        state_fail(s, "%u where only 0 and 1 are", v);
+    }
+    return v == 1;
+}
+
+uint32_t state_get_count(struct state_in *s, uint32_t max, uint32_t size)
+{
+    uint32_t n = state_get_u32(s);
+
+    if (n > max || n > s->left / MAX(size, 1)) {
+        state_fail(s, "%u where at most %u can be", n, max);
+        return 0;
+    }
+    return n;
+}
+
+void state_in_begin(struct state_in *s, const uint8_t *data, uint64_t len, char *error)
+{
+    uint8_t have[sizeof(magic)];
+    uint32_t version;
+
+    error[0] = '\0';
+    *s = (struct state_in){.at = data, .left = len, .error = error};
+    state_get_bytes(s, have, sizeof(have));
+    version = state_get_u32(s);
+    state_get_u32(s);
+    if (state_failed(s) || memcmp(have, magic, sizeof(magic)) != 0) {
+        state_fail(s, "it is no state of a device");
+    } else if (version != STATE_VERSION) {
+        state_fail(s, "it has version %u, this daemon reads %u", version, STATE_VERSION);
+    }
+}
+
+bool state_section_next(struct state_in *s, struct state_section *section)
+{
+    uint64_t len;
+
+    section->tag = state_get_u32(s);
+    section->version = state_get_u16(s);
+    section->flags = state_get_u16(s);
+    len = state_get_u64(s);
+    if (len > s->left) {
+        state_fail(s, "it ends too early");
+    }
+    if (state_failed(s)) {
+        return false;
+    }
+    section->in = (struct state_in){.at = s->at, .left = len, .error = s->error};
+    s->at += len;
+    s->left -= len;
+    if (section->tag == TAG_END) {
+        state_all_read(&section->in);
+        state_all_read(s);
+        return false;
+    }
+    return true;
+}

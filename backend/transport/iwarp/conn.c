@@ -1,0 +1,639 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Transport "tcp": connected queue pairs whose peer is on another host, as iWARP (MPA,
+ * DDP, RDMAP) over TCP.
+ *
+ * A queue pair has a struct conn from RTR to RESET.  It has a stream, a TCP connection in
+ * full operation, when both sides want one and the network lets them; one stream carries
+ * both directions.  What breaks is a stream, never the queue pair: the engine is told
+ * (requester_lost), start() asks for another one, and when that is there both sides know
+ * from its private data (private_data.h) what has arrived.  Until then start() answers
+ * OUT_HELD while a try is under way, and OUT_SILENT when one was in vain, which costs one
+ * of the queue pair's own retries: its budget, not ours, decides when it fails.  Who
+ * resets streams as they come cannot use that up in no time: those that brought nothing
+ * are one try together for as long as a silent peer would be.
+ *
+ * The peer may change its place, with what it knows of us: another host, or this one,
+ * where messages go by `copy`.  A stream belongs to one place.  When the directory says
+ * that there is another, the stream is broken and the next one goes there; to the engine
+ * that is like any other broken stream.  While the peer is on its way its route is held,
+ * and nobody's time runs.
+ *
+ * An unreliable connection (UC) has the same streams, on which nothing is answered: a
+ * message is complete when it is staged, and what breaks with a stream is lost.  One
+ * waits for a stream that is being made, and is lost if there comes none
+ * (unacknowledged()).
+ *
+ *   conn.c   connections and streams come and go; the transport's interface
+ *   poll.c      what a VM's streams do in its turns
+ *   linger.c    how TCP connections end that this host has made
+ *   deferred.c  what the main thread does with a VM's token, for which it does not wait
+ *   setup/      the main thread: bind.c (who connects), handshake.c (MPA's startup
+ * frames), peer_moves.c (peers that move), local.c (both ends in this daemon) wire/ the
+ * bytes of each layer: pure functions tx.c        frames out        rx.c  frames in
+ * inbound.c  the messages in them
+ *
+ * Threads.  All of a conn but what conn.h calls the main thread's is under the VM's
+ * token: the VM's worker in its turns, and the main thread when it makes or ends one. The
+ * staging buffer is a worker's, and empty whenever a token is let go.
+ */
+#include "transport/iwarp/conn.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "transport/iwarp/iwarp.h"
+#include "transport/iwarp/linger.h"
+#include "transport/transports.h"
+
+/* How long a try to get a stream counts as under way. */
+#define TRY_NS 400000000u
+/* UC: tries before a message is lost; one that is refused counts for more. */
+#define MAX_IN_VAIN 8u
+#define REFUSED_FOR 4u
+/* Not more often than that. */
+#define ASK_EVERY_NS 2000000u
+/* After a stream that brought nothing: until another one is asked for; then twice that.
+ */
+#define VAIN_NS     5000000u
+#define MAX_VAIN_NS 100000000u
+/* Streams further apart than so many times a peer's patience are not one try. */
+#define VAIN_APART 4u
+/* What a socket is watched for, always. */
+#define WATCH (EPOLLIN | EPOLLRDHUP | EPOLLET)
+
+/*
+ * The kernel's memory for TCP is the whole host's (net.ipv4.tcp_mem).  What it has not
+ * sent of a stream is so much at most; the rest waits with us, and that is little.
+ */
+#define UNSENT (128u << 10)
+/*
+ * A VM's first streams have buffers that grow as the network needs it; those of further
+ * ones are bounded, so that all of them get along with some hundred MiB.
+ */
+#define GROWING     16u
+#define VM_BUFFERS  (64u << 20)
+#define LEAST_BYTES (16u << 10)
+#define SEGMENTS    4
+#define MOST_BYTES  (1u << 20)
+
+bool tcp_forced;
+
+/* ---- streams ---------------------------------------------------------------- */
+
+void conn_break(struct conn *c, const char *why)
+{
+    if (c->s && !c->s->broken) {
+        c->s->broken = true;
+        c->is_up = false;
+        log_vm(LOG_LVL_DEBUG, c->vm, "QP %u: connection ends: %s", c->ticket.qp, why);
+        conn_work(c);
+    }
+}
+
+void conn_failed(struct conn *c, uint64_t seq, struct outcome o)
+{
+    struct stream *s = c->s;
+    struct qp *qp = c->qp;
+
+    s->nak_status = o.status;
+    s->nak = seq;
+    s->nak_due = true;
+    /* READs and atomics that were executed before are answered all the same. */
+    pthread_mutex_lock(&qp->lock);
+    for (unsigned i = 0; i < s->n_jobs; i++) {
+        s->job[(s->job_first + i) % TCP_DEPTH].epoch = qp->resp.epoch;
+    }
+    pthread_mutex_unlock(&qp->lock);
+    conn_work(c);
+}
+
+void conn_finish(struct conn *c)
+{
+    c->s->closing = true;
+    c->is_up = false;
+    conn_expect(c);
+    c->progress = now_ns();
+    conn_work(c);
+}
+
+void conn_go(struct conn *c)
+{
+    if (c->stalled) {
+        c->stalled = false;
+        requester_go(c->qp);
+    }
+}
+
+void conn_watch(struct conn *c, bool writable)
+{
+    struct stream *s = c->s;
+    struct epoll_event ev = {.events = WATCH | (writable ? EPOLLOUT : 0), .data.ptr = c};
+
+    if (s->writable != writable) {
+        s->writable = writable;
+        epoll_ctl(c->net->epfd, EPOLL_CTL_MOD, s->fd, &ev);
+        if (writable) { /* there may be room already: no edge for the worker */
+            atomic_store(&c->net->net.ready, true);
+        }
+    }
+}
+
+void conn_follow(struct conn *c)
+{
+    c->trying = c->refused = false;
+    c->next_ask = 0;
+    c->in_vain = 0;
+    c->vain_since = 0;
+    if (c->s) {
+        c->s->answered = true; /* whatever it brought, its end is no try */
+    }
+    conn_break(c, "its peer has another place");
+    atomic_store(&c->net->net.ready, true); /* the worker looks */
+}
+
+void conn_reachable(struct conn *c, bool anew)
+{
+    struct qp *qp = c->qp;
+
+    if (qp->req.wait == QP_WAIT_HOLD || (anew && qp->req.wait == QP_WAIT_TIMEOUT)) {
+        sched_unwait(qp);
+        datapath_ring(c->vm, qp->handle); /* the worker may be about to sleep */
+    }
+}
+
+/* What is on its way may come by TCP yet, so one whose sender knows is not left. */
+void conn_leave_silent(struct conn *c)
+{
+    if (c->s && c->reliable && peer_fd_is_silent(c->s->fd)) {
+        c->s->answered = true; /* there is to be another one now, and that is no try */
+        conn_break(c, "what was sent is not heard");
+        atomic_store(&c->net->net.ready, true); /* the worker looks */
+    }
+}
+
+/* Does it want to send, or to know what has arrived? */
+static bool wants(const struct conn *c)
+{
+    const struct qp_requester *req = &c->qp->req;
+
+    return c->s->sent || req->in_flight || req->replay || req->op.active || c->stalled;
+}
+
+/* A stream that was wanted has gone, and nothing came back. */
+static void brought_nothing(struct conn *c)
+{
+    uint64_t now = now_ns(), most = conn_patience(c->qp);
+
+    /* While one of the two stood still, or had nothing to say, no time ran. */
+    if (!c->vain_since || (most && now - c->vain_at > VAIN_APART * most)) {
+        c->vain_since = now;
+        c->vain_wait = VAIN_NS;
+    } else if (most && now - c->vain_since > most) {
+        c->vain_since = now;
+        c->refused = true;
+    }
+    c->vain_at = now;
+    c->next_ask = now + c->vain_wait;
+    c->vain_wait = MIN(2 * c->vain_wait, MAX_VAIN_NS);
+}
+
+void conn_down(struct conn *c)
+{
+    struct stream *s = c->s;
+
+    if (!s) {
+        return;
+    }
+    conn_no_work(c);
+    if (s->answered) {
+        c->vain_since = 0;
+    } else if (c->qp && c->reliable && wants(c)) {
+        brought_nothing(c);
+    }
+    c->s = NULL;
+    c->is_up = false;
+    c->ready_owed |= s->ready_due;
+    epoll_ctl(c->net->epfd, EPOLL_CTL_DEL, s->fd, NULL);
+    if (c->qp || !s->resets) {
+        close(s->fd);
+    } else {
+        ending_take(c->net, s->fd); /* on the main thread, where queue pairs go */
+    }
+    g_free(s->backlog);
+    g_free(s->saved);
+    g_free(s->rx.room);
+    g_free(s);
+    c->stalled = false;
+    if (c->qp) {
+        requester_lost(c->qp);
+    }
+}
+
+void conn_hello(struct conn *c, struct hello *h)
+{
+    struct qp *qp = c->qp;
+
+    *h = (struct hello){
+        .incarnation = c->incarnation,
+        .seq = qp->req.seq - qp->req.in_flight,
+        .psn = qp->req.psn,
+        .mtu = (uint8_t)qp->attr.path_mtu,
+        .unreliable = !c->reliable,
+    };
+    for (uint64_t i = h->seq; i < qp->req.seq; i++) {
+        h->psn = (h->psn - window_at(qp, i)->npsn) & PSN_MASK;
+    }
+    h->heard = qp->resp.incarnation;
+    h->got = qp->resp.seq;
+    h->failed_status = atomic_load(&qp->resp.failed_status);
+    h->failed_seq = qp->resp.failed_seq;
+}
+
+void conn_peer_failed(struct conn *c, uint8_t status, uint64_t seq)
+{
+    c->peer_failed_status = status;
+    c->peer_failed_seq = seq;
+}
+
+static int max_segment(int fd)
+{
+    int mss = 0;
+    socklen_t len = sizeof(mss);
+
+    if (getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, &len) < 0 || mss <= 0) {
+        mss = 1448;
+    }
+    return mss;
+}
+
+uint32_t conn_mulpdu(int fd, bool markers)
+{
+    return fpdu_mulpdu((uint32_t)max_segment(fd), markers);
+}
+
+bool conn_waits(const struct conn *c)
+{
+    const struct qp_requester *req = &c->qp->req;
+
+    return req->in_flight || req->replay || req->queued || req->op.active ||
+           req->wait != QP_WAIT_NONE || c->stalled || c->ready_owed ||
+           (c->s &&
+            (c->s->behind || (c->reliable && !requester_agrees(c->qp, c->s->seq)))) ||
+           atomic_load(&c->qp->state) == PVRDMA_QPS_ERR;
+}
+
+/*
+ * Does the peer know of more that we executed than we do?  One that was put back to when
+ * nothing had come yet is known by what the peer has heard of it.
+ */
+static bool is_behind(const struct conn *c, const struct hello *own,
+                      const struct hello *peer)
+{
+    if (!c->reliable || own->heard == peer->incarnation) {
+        return c->reliable && peer->seq > own->got;
+    }
+    if (own->heard || peer->heard != c->incarnation || peer->seq == 0) {
+        return false;
+    }
+    return peer->psn != c->qp->resp.psn; /* else they took another path, both */
+}
+
+/*
+ * In the kernel, of either direction.  It doubles them, for what it needs itself.  With
+ * less than some segments TCP would wait for timers.
+ */
+static void bound_buffers(const struct conn *c, int fd)
+{
+    uint64_t n = c->net->net.connections;
+    int unsent = UNSENT, bytes;
+
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
+    if (n > GROWING) {
+        bytes = MAX((int)MIN(VM_BUFFERS / n, MOST_BYTES),
+                    MAX((int)LEAST_BYTES, SEGMENTS * max_segment(fd)));
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
+        /* Else it stays as it was when the connection was made. */
+        setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &bytes, sizeof(bytes));
+    }
+}
+
+bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
+             const struct hello *own, const struct hello *peer)
+{
+    struct epoll_event ev = {.events = WATCH, .data.ptr = c};
+    struct stream *s = g_try_new0(struct stream, 1);
+
+    if (!s || epoll_ctl(c->net->epfd, EPOLL_CTL_ADD, fd, &ev) < 0) {
+        g_free(s);
+        close(fd);
+        return false;
+    }
+    bound_buffers(c, fd);
+    s->fd = fd;
+    s->resets = ending_is_reset(fd);
+    s->framing = *framing;
+    s->mulpdu = conn_mulpdu(fd, framing->markers);
+    s->may_send = ready;
+    s->psn = own->psn;
+    for (unsigned i = 0; i < RDMAP_QNS; i++) {
+        s->msn[i] = 1;
+        s->q[i] = DDP_QUEUE_INIT;
+    }
+    fpdu_rx_init(&s->rx, NULL, FPDU_MAX_SIZE, framing->crc, rdmap_head_len);
+    s->rx.in_parts = goes_straight;
+    s->rx.parts_arg = c;
+
+    /* What each expects of the other. */
+    s->seq = peer->heard == c->incarnation ? peer->got : own->seq;
+    s->rx_seq = own->heard == peer->incarnation ? own->got : peer->seq;
+    c->peer_incarnation = peer->incarnation;
+    c->peer_seq = peer->seq;
+    c->peer_psn = peer->psn;
+    c->peer_mtu = peer->mtu;
+    s->behind = is_behind(c, own, peer);
+    s->fresh = true; /* completions are a worker's affair */
+    c->s = s;
+    c->is_up = true;
+    c->trying = c->refused = false;
+    c->in_vain = 0;
+    c->progress = now_ns();
+    conn_work(c);
+    if (conn_waits(c)) {
+        atomic_store(&c->net->net.ready, true);
+    }
+    return true;
+}
+
+/* ---- the transport's interface ------------------------------------------------- */
+
+/* Of the two ends, one makes the TCP connection: whose (GID, QPN) is less. */
+static bool is_initiator(const struct conn_path *p)
+{
+    int order = memcmp(p->sgid.raw, p->dgid.raw, sizeof(p->sgid.raw));
+
+    return order < 0 || (order == 0 && p->sqpn < p->dqpn);
+}
+
+/* Is its peer's address to be found, or may it be? */
+static bool is_known(const struct qp *qp)
+{
+    const struct route *route = qp->req.route;
+
+    return tcp_forced || atomic_load_explicit(&route->remote, memory_order_acquire) ||
+           directory_want(qp->vm, route, qp->vm->objects.network, &qp->req.path.dgid);
+}
+
+/* Does it go by this room, as things are now? */
+static bool is_remote(const struct qp *qp)
+{
+    return tcp_forced || !atomic_load_explicit(&qp->req.route->vm, memory_order_acquire);
+}
+
+static void tcp_bind(struct qp *qp)
+{
+    struct tcp_vm *net = tcp_vm_get(qp->vm);
+    struct qp_requester *req = &qp->req;
+    struct conn *c;
+
+    if (!net) {
+        return; /* start() finds nobody */
+    }
+    c = g_new0(struct conn, 1);
+    c->qp = qp;
+    c->vm = qp->vm;
+    c->net = net;
+    c->ticket = req->op.m.ticket;
+    c->ticket.far = true;
+    c->network = qp->vm->objects.network;
+    c->route = req->route;
+    c->path = req->path;
+    c->peer_path =
+        (struct conn_path){c->path.dgid, c->path.sgid, c->path.dqpn, c->path.sqpn};
+    c->incarnation = req->op.m.incarnation;
+    c->initiator = is_initiator(&c->path);
+    c->is_self = !memcmp(&c->path, &c->peer_path, sizeof(c->path));
+    c->reliable = qp->service->acknowledged;
+    TAILQ_INSERT_TAIL(&net->conns, c, link);
+    setup_know(c);
+    req->conn = c;
+    if (is_remote(qp) && !c->is_self && sched_may_run(qp->vm)) {
+        setup_ask(c); /* else when there is something to send */
+    }
+}
+
+static void tcp_unbind(struct qp *qp)
+{
+    struct conn *c = qp->req.conn;
+
+    qp->req.conn = NULL;
+    setup_forget(c);
+    conn_owe_no_more(c, ~0u);
+    if (c->s) {
+        tx_last_words(c);
+        c->qp = NULL; /* it need not be told */
+        conn_down(c);
+    }
+    TAILQ_REMOVE(&c->net->conns, c, link);
+    conn_no_work(c);
+    conn_expect_nothing(c);
+    g_free(c);
+}
+
+/* One that waits behind others in this daemon has not begun. */
+static bool try_is_over(struct conn *c, uint64_t now)
+{
+    if (!c->trying || now < c->try_until) {
+        return false;
+    }
+    if (setup_waits(c)) {
+        c->try_until = now + TRY_NS;
+        return false;
+    }
+    return true;
+}
+
+/*
+ * Neither a try is over, nor has one been in vain: its peer stands still, or is looked
+ * for. A try that was begun has all of its time from when that ends.
+ */
+static void stands_still(struct conn *c, uint64_t now)
+{
+    c->refused = false;
+    c->in_vain = 0;
+    c->vain_since = 0;
+    c->try_until = now + TRY_NS;
+}
+
+/* Where it is may be known in a moment. */
+static bool is_looked_for(const struct route *route)
+{
+    return !atomic_load(&route->vm) && !atomic_load(&route->remote) &&
+           (atomic_load(&route->asked) == ROUTE_ASKED || directory_expects());
+}
+
+/* There is no stream. */
+static struct outcome no_stream(struct conn *c, const struct send_op *op)
+{
+    uint64_t now = now_ns();
+
+    if (c->peer_failed_status && !requester_agrees(c->qp, c->peer_failed_seq)) {
+        requester_strayed(c->qp);
+        return OUTCOME(OUT_STALLED);
+    }
+    if (c->peer_failed_status && op->m.seq == c->peer_failed_seq) {
+        return (struct outcome){.what = OUT_FAIL, .status = c->peer_failed_status};
+    }
+    if (c->peer_failed_status && op->m.seq < c->peer_failed_seq && !msg_returns(&op->m)) {
+        return OUTCOME(OUT_DUPLICATE); /* it was executed, but that was not heard */
+    }
+    if (is_looked_for(c->route)) {
+        stands_still(c, now);
+    } else if (try_is_over(c, now)) {
+        c->trying = false;
+        c->refused = true;
+    }
+    if (c->refused) {
+        c->refused = false;
+        return OUTCOME(OUT_SILENT); /* and so the next try comes a timeout later */
+    }
+    if (!c->trying && now >= c->next_ask) {
+        c->trying = true;
+        c->try_until = now + TRY_NS;
+        c->next_ask = now + ASK_EVERY_NS;
+        setup_ask(c);
+    }
+    return OUTCOME(OUT_HELD); /* looks again soon */
+}
+
+/*
+ * The same of UC.  A message waits for the stream that it asks for, and is lost if that
+ * is refused twice (the first time may have been before the peer was ready) or takes too
+ * long.  Those behind it are, too, until it is time to ask again.
+ */
+static struct outcome unacknowledged(struct conn *c, const struct send_op *op)
+{
+    uint64_t now = now_ns();
+
+    if (op->done) {
+        return OUTCOME(OUT_SILENT); /* its beginning is lost */
+    }
+    if (!atomic_load(&c->qp->req.route->remote) && !tcp_forced) {
+        return OUTCOME(OUT_ASKED); /* where it goes */
+    }
+    if (try_is_over(c, now)) {
+        c->trying = false;
+        c->in_vain++;
+    } else if (c->refused) {
+        c->refused = false;
+        c->in_vain += REFUSED_FOR;
+    }
+    if (c->in_vain >= MAX_IN_VAIN) {
+        c->in_vain = 0;
+        return OUTCOME(OUT_SILENT);
+    }
+    if (!c->trying) {
+        if (!c->in_vain && now < c->next_ask) {
+            return OUTCOME(OUT_SILENT);
+        }
+        c->trying = true;
+        c->try_until = now + TRY_NS;
+        c->next_ask = now + ASK_EVERY_NS;
+        setup_ask(c);
+    }
+    return OUTCOME(OUT_ASKED);
+}
+
+static struct outcome tcp_start(struct qp *qp, struct send_op *op)
+{
+    struct qp_requester *req = &qp->req;
+    struct conn *c = req->conn;
+    const struct transport_ops *by;
+    struct outcome o;
+    uint64_t still, now;
+
+    if (!req->bound || !req->route || !c) {
+        return OUTCOME(OUT_SILENT);
+    }
+    by = c->is_self || !is_remote(qp) ? &transport_copy : &transport_tcp;
+    if (c->carried_by != by) { /* another way than its first bytes */
+        c->carried_by = by;
+        op->done = 0;
+        op->cur = (struct sg_cursor){0, 0};
+        op->admitted = op->repeated = false;
+    }
+    if (by == &transport_copy && !c->s) {
+        return transport_copy.start(qp, op);
+    }
+    if (by == &transport_copy) {
+        /* The peer has come to this host: first all that is on its way is taken back. */
+        conn_break(c, "its peer is on this host");
+        return OUTCOME(c->reliable ? OUT_HELD : OUT_ASKED);
+    }
+    still = route_still_until(req->route);
+    if (still && ((now = now_ns()) < still || !c->reliable)) {
+        stands_still(c, now);
+        return OUTCOME(OUT_HELD);
+    }
+    if (!c->s || c->s->broken || c->s->closing) {
+        if (!is_known(qp)) {
+            return OUTCOME(OUT_SILENT);
+        }
+        return c->reliable ? no_stream(c, op) : unacknowledged(c, op);
+    }
+    o = tx_start(c, qp, op);
+    if (o.what != OUT_FAIL) {
+        conn_expect(c);
+    }
+    return o;
+}
+
+/* Those of other hosts find it when they connect. */
+static void tcp_compare(struct qp *qp, bool both)
+{
+    const struct conn *c = qp->req.conn;
+
+    if (qp->req.route && (!c || c->is_self || !is_remote(qp))) {
+        transport_copy.compare(qp, both);
+    }
+}
+
+/* The peer was told that there is no receive. */
+static void tcp_receive_posted(struct qp *qp)
+{
+    struct conn *c = qp->req.conn;
+
+    if (c && c->s) {
+        c->s->ready_due = true;
+        conn_work(c);
+    } else if (c) {
+        c->ready_owed = true;
+    }
+}
+
+static void tcp_describe(const struct qp *qp, struct transport_path *path)
+{
+    const struct conn *c = qp->req.conn;
+
+    *path = (struct transport_path){.name = transport_copy.name};
+    if (c && !c->is_self && is_remote(qp)) {
+        path->name = transport_tcp.name;
+        path->connection = c->s ? "up" : c->trying ? "wanted" : "down";
+    }
+}
+
+const struct transport_ops transport_tcp = {
+    .name = "tcp",
+    .pipelined = true,
+    .unreliable = true,
+    .start = tcp_start,
+    .bind = tcp_bind,
+    .unbind = tcp_unbind,
+    .compare = tcp_compare,
+    .receive_posted = tcp_receive_posted,
+    .describe = tcp_describe,
+};

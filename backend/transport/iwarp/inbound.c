@@ -1,0 +1,536 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Transport "tcp", messages in: what the peer asks of our queue pair.  rx.c hands their
+ * segments here, in the stream's order; what the engine says decides.
+ *
+ * A message is admitted by its first segment, which of a SEND or WRITE of several says
+ * no more than its own length: the rights to the rest are checked as it comes.  A READ
+ * counts as executed when it is admitted, and is answered later (tx.c), so what is
+ * written behind it may be read by it: RC lets it, but for a fence, which the requester
+ * keeps.
+ *
+ * Reading does not stop for want of receives: what cannot be taken is dropped, the peer
+ * is told, and goes on from there (RNR, RESTART).
+ *
+ * Nothing is told of a message of UC.  One that cannot be taken, or not to its end, is
+ * counted, and its segments are skipped.
+ *
+ * What is said about the queue pair's messages decides about the queue pair.  What makes
+ * no sense by what came before costs the stream: the peer gets a Terminate and may come
+ * again.
+ *
+ * Threads: the VM's worker in its turns.
+ */
+#include "transport/iwarp/rx.h"
+
+#include <string.h>
+
+/* SENDs up to this many bytes are placed while the queue pair's lock is held. */
+#define SHORT_MESSAGE 4096u
+
+/* ---- what is told ------------------------------------------------------------ */
+
+/* SEND or WRITE @seq is done. */
+static void acknowledge(struct conn *c, uint64_t seq)
+{
+    struct stream *s = c->s;
+
+    if (!c->reliable) {
+        return;
+    }
+    if (s->ping_pong && !s->ack_due) {
+        s->ack_at = now_ns();
+    }
+    s->ack = seq;
+    s->ack_due = true;
+    conn_work(c);
+}
+
+void arrival_drop_rest(struct stream *s)
+{
+    s->in.active = false;
+    s->has_imm = false;
+    s->dropping = true;
+}
+
+static void not_ready(struct conn *c, uint64_t seq, uint8_t code)
+{
+    struct stream *s = c->s;
+
+    s->rnr = seq;
+    s->rnr_code = code;
+    s->rnr_due = true;
+    arrival_drop_rest(s);
+    conn_work(c);
+}
+
+/* UC: the message that is arriving is lost, with those of its segments that come yet. */
+static void lose(struct stream *s)
+{
+    s->in.skip = true;
+    s->rx_seq += !s->in.active;
+}
+
+/* What was admitted does not stand any more: the queue pair was reset, or failed. */
+static void is_void(struct conn *c)
+{
+    if (c->reliable) {
+        conn_break(c, "a message that was admitted is void");
+        return;
+    }
+    responder_drop(c->qp, UC_NO_PEER);
+    lose(c->s);
+}
+
+/* The queue pair fails for message @seq. */
+static void failed(struct conn *c, uint64_t seq, struct outcome o)
+{
+    if (!c->reliable) {
+        lose(c->s); /* it is counted, or the guest has heard of it */
+        return;
+    }
+    if (!o.remote) {
+        conn_break(c, "a message that was admitted is void");
+        return;
+    }
+    conn_failed(c, seq, o);
+    arrival_drop_rest(c->s);
+}
+
+/* ---- messages ---------------------------------------------------------------- */
+
+static struct msg message(const struct conn *c, uint32_t opcode, bool solicited)
+{
+    struct msg m = {
+        .seq = c->s->rx_seq,
+        .incarnation = c->peer_incarnation,
+        .path = &c->peer_path,
+        .opcode = opcode,
+        .flags = solicited ? PVRDMA_SEND_SOLICITED : 0,
+        .ticket = c->ticket,
+        .unreliable = !c->reliable,
+    };
+
+    return m;
+}
+
+/* The length of @m is known now. */
+static void measure(const struct conn *c, struct msg *m, uint64_t length)
+{
+    m->length = length;
+    m->npsn = psn_count(length, c->peer_mtu);
+}
+
+/* qp->lock is held: what the engine thinks of it. */
+static struct outcome admit_locked(struct conn *c, struct msg *m, uint64_t *epoch)
+{
+    struct qp *qp = c->qp;
+
+    /* Of a connection that is known, the number stands for it. */
+    m->psn = qp->resp.incarnation == m->incarnation ? qp->resp.psn : c->peer_psn;
+    return responder_admit_locked(qp, m, epoch);
+}
+
+/* Neither taken nor a duplicate. */
+static void turned_down(struct conn *c, const struct msg *m, struct outcome o)
+{
+    switch (o.what) {
+    case OUT_RNR:
+        not_ready(c, m->seq, o.status);
+        break;
+    case OUT_FAIL:
+        failed(c, m->seq, o);
+        break;
+    case OUT_DROPPED:
+        lose(c->s);
+        break;
+    default: /* it does not talk to us */
+        if (!c->reliable) {
+            is_void(c);
+            break;
+        }
+        conn_break(c, "the queue pair takes no message");
+        break;
+    }
+}
+
+/* ---- SEND and WRITE ------------------------------------------------------------- */
+
+static struct sg_list place_of(struct qp *qp, const struct msg *m, uint64_t done,
+                               struct pvrdma_sge *sge, uint32_t len)
+{
+    *sge = (struct pvrdma_sge){m->addr + done, len, m->rkey};
+    return (struct sg_list){.vm = qp->vm,
+                            .at = qp,
+                            .pd = qp->pd,
+                            .write = true,
+                            .access = PVRDMA_ACCESS_REMOTE_WRITE,
+                            .nsge = 1,
+                            .sge = sge};
+}
+
+static struct sg_list place_of_recv(struct qp *qp, const struct recv_op *recv)
+{
+    return (struct sg_list){.vm = qp->vm,
+                            .pd = qp->rq->pd,
+                            .write = true,
+                            .access = PVRDMA_ACCESS_LOCAL_WRITE,
+                            .nsge = recv->nsge,
+                            .sge = recv->sge,
+                            .cur = recv->cur};
+}
+
+struct sg_list arrival_place(struct conn *c, const struct recv_op *recv, uint32_t len,
+                             struct pvrdma_sge *sge)
+{
+    const struct tcp_arrival *in = &c->s->in;
+
+    return msg_is_send(&in->m) ? place_of_recv(c->qp, recv)
+                               : place_of(c->qp, &in->m, in->done, sge, len);
+}
+
+/* It is all in place and the responder has finished it. */
+static void finished(struct conn *c)
+{
+    struct stream *s = c->s;
+
+    s->in.active = false;
+    s->waiting = false;
+    s->rx_seq++;
+    comp_received(c->vm, s->in.m.length);
+    acknowledge(c, s->in.m.seq);
+}
+
+/*
+ * All bytes of a SEND with invalidate are there, or it is asked again: take the key away,
+ * and finish it when nobody uses that any more.
+ */
+static void invalidate(struct conn *c, const struct sg_cursor *cur)
+{
+    struct stream *s = c->s;
+    struct outcome o = responder_invalidate(c->qp, &s->in.m, s->in.epoch);
+
+    if (o.what == OUT_DONE) {
+        if (responder_finish(c->qp, &s->in.m, s->in.epoch)) {
+            finished(c);
+        } else {
+            conn_break(c, "a message that was admitted is void");
+        }
+        return;
+    }
+    responder_end_slice(c->qp, s->in.epoch, cur);
+    s->waiting = o.what == OUT_GRACE;
+    if (s->waiting) {
+        conn_work(c);
+    } else if (o.what == OUT_FAIL) {
+        responder_settle(c->qp, s->in.m.seq, s->in.epoch, o);
+        failed(c, s->in.m.seq, o);
+    } else {
+        conn_break(c, "a message that was admitted is void");
+    }
+}
+
+void arrival_bytes(struct conn *c, const uint8_t *data, uint32_t len, bool last)
+{
+    struct stream *s = c->s;
+    struct tcp_arrival *in = &s->in;
+    struct qp *qp = c->qp;
+    bool send = msg_is_send(&in->m);
+    struct sg_list to;
+    struct pvrdma_sge sge;
+    struct recv_op recv;
+    enum sg_result r;
+
+    in->active = !last;
+    if (send && len > in->capacity - in->done && !c->reliable) {
+        responder_drop(qp, UC_TOO_LONG);
+        lose(c->s);
+        return;
+    }
+    if (send && len > in->capacity - in->done) {
+        responder_settle(qp, in->m.seq, in->epoch, responder_too_long());
+        failed(c, in->m.seq, responder_too_long());
+        return;
+    }
+    if (!responder_begin_slice(qp, &in->m, in->epoch, &recv)) {
+        is_void(c);
+        return;
+    }
+    to = arrival_place(c, &recv, len, &sge);
+    r = len ? sg_fill(&to, data, len) : SG_OK;
+    in->done += len;
+    if (last) {
+        measure(c, &in->m, in->done);
+    }
+    if (send && (r != SG_OK || !last)) {
+        responder_end_slice(qp, in->epoch, &to.cur);
+    }
+    if (r != SG_OK) {
+        struct outcome o = responder_outcome(&in->m, r, false);
+
+        responder_settle(qp, in->m.seq, in->epoch, o);
+        failed(c, in->m.seq, o);
+    } else if (last && msg_invalidates(&in->m)) {
+        invalidate(c, &to.cur);
+    } else if (last && responder_finish(qp, &in->m, in->epoch)) {
+        finished(c);
+    } else if (last) {
+        is_void(c);
+    }
+}
+
+void arrival_resume(struct conn *c)
+{
+    struct stream *s = c->s;
+    struct recv_op recv;
+
+    if (responder_begin_slice(c->qp, &s->in.m, s->in.epoch, &recv)) {
+        invalidate(c, &recv.cur);
+    } else {
+        conn_break(c, "a message that was admitted is void");
+    }
+}
+
+/* A message of one short segment: all under one hold of the lock. */
+static struct outcome take_short_locked(struct conn *c, const uint8_t *data, uint32_t len)
+{
+    struct tcp_arrival *in = &c->s->in;
+    struct qp *qp = c->qp;
+    struct pvrdma_sge sge;
+    struct sg_list to = arrival_place(c, &qp->resp.recv, len, &sge);
+    enum sg_result r = len ? sg_fill(&to, data, len) : SG_OK;
+
+    if (r != SG_OK) {
+        return responder_outcome(&in->m, r, false);
+    }
+    responder_finish_locked(qp, &in->m);
+    return OUTCOME(OUT_DONE);
+}
+
+/* The first segment of a SEND or WRITE. */
+static void begin_message(struct conn *c, const uint8_t *data, uint32_t len, bool last)
+{
+    struct tcp_arrival *in = &c->s->in;
+    struct qp *qp = c->qp;
+    struct outcome o, admitted;
+    bool is_short = last && len <= SHORT_MESSAGE && !msg_invalidates(&in->m);
+
+    in->active = !last;
+    in->skip = in->admitted = false;
+    in->done = 0;
+    measure(c, &in->m, len);
+    pthread_mutex_lock(&qp->lock);
+    o = admitted = admit_locked(c, &in->m, &in->epoch);
+    in->capacity = qp->resp.recv.capacity;
+    if (admitted.what == OUT_DONE && is_short) {
+        o = take_short_locked(c, data, len);
+    }
+    pthread_mutex_unlock(&qp->lock);
+    if (admitted.what == OUT_FAIL || admitted.comm_est) {
+        responder_tell(qp, admitted);
+    }
+    if (admitted.what == OUT_DUPLICATE) {
+        in->skip = true;
+        if (last) {
+            acknowledge(c, c->s->rx_seq++);
+        }
+    } else if (admitted.what != OUT_DONE) {
+        turned_down(c, &in->m, admitted);
+    } else if (!is_short) {
+        in->admitted = true;
+        arrival_bytes(c, data, len, last);
+    } else if (o.what == OUT_DONE) {
+        finished(c);
+    } else {
+        responder_settle(qp, in->m.seq, in->epoch, o);
+        failed(c, in->m.seq, o);
+    }
+}
+
+void arrival_next(struct conn *c, const uint8_t *data, uint32_t len, bool last)
+{
+    struct tcp_arrival *in = &c->s->in;
+
+    if (in->skip) {
+        in->active = !last;
+        if (last) {
+            acknowledge(c, c->s->rx_seq++);
+        }
+        return;
+    }
+    arrival_bytes(c, data, len, last);
+}
+
+/* Immediate data that came before it. */
+static void add_imm(struct stream *s, struct msg *m, uint32_t with)
+{
+    if (s->has_imm) {
+        m->opcode = with;
+        m->imm = GUINT32_TO_BE(s->imm.imm);
+        m->flags |= s->imm_solicited ? PVRDMA_SEND_SOLICITED : 0;
+        s->has_imm = false;
+    }
+}
+
+static void take_write(struct conn *c, const struct segment *seg)
+{
+    struct stream *s = c->s;
+    const struct ddp_header *h = &seg->h.ddp;
+    const uint8_t *data = seg->ulpdu + seg->h.head_len;
+    uint32_t len = seg->h.payload_len;
+
+    if (s->in.active) {
+        if (msg_is_send(&s->in.m) ||
+            (len && (h->stag != s->in.m.rkey || h->to - s->in.m.addr != s->in.done) &&
+             !s->in.skip)) {
+            rx_refuse(c, seg, DDP_TAGGED_BAD_BOUNDS);
+            return;
+        }
+        arrival_next(c, data, len, h->last);
+        straight_expect(s, h, len, false);
+        return;
+    }
+    if (s->has_imm && s->imm.of != RDMAP_IMM_OF_NEXT) {
+        rx_refuse(c, seg, RDMAP_BAD_OPCODE);
+        return;
+    }
+    s->in.m = message(c, PVRDMA_WR_RDMA_WRITE, false);
+    add_imm(s, &s->in.m, PVRDMA_WR_RDMA_WRITE_WITH_IMM);
+    s->in.m.rkey = h->stag;
+    s->in.m.addr = h->to;
+    begin_message(c, data, len, h->last);
+    straight_expect(s, h, len, true);
+}
+
+static void take_send(struct conn *c, const struct segment *seg)
+{
+    struct stream *s = c->s;
+    const struct rdmap_op *op = &rdmap_ops[seg->h.opcode];
+    const struct ddp_header *h = &seg->h.ddp;
+    const uint8_t *data = seg->ulpdu + seg->h.head_len;
+    uint32_t len = seg->h.payload_len;
+
+    if (s->in.active) {
+        if (!msg_is_send(&s->in.m)) {
+            rx_refuse(c, seg, RDMAP_BAD_OPCODE);
+            return;
+        }
+        arrival_next(c, data, len, h->last);
+        straight_expect(s, h, len, false);
+        return;
+    }
+    if ((s->has_imm && (s->imm.of != RDMAP_IMM_OF_SEND || op->invalidates)) ||
+        (op->invalidates && !c->reliable)) {
+        rx_refuse(c, seg, RDMAP_BAD_OPCODE);
+        return;
+    }
+    s->in.m = message(c, op->invalidates ? PVRDMA_WR_SEND_WITH_INV : PVRDMA_WR_SEND,
+                      op->solicited);
+    add_imm(s, &s->in.m, PVRDMA_WR_SEND_WITH_IMM);
+    if (op->invalidates) {
+        s->in.m.imm = h->stag;
+    }
+    begin_message(c, data, len, h->last);
+    straight_expect(s, h, len, true);
+}
+
+/* ---- READs and atomics that are asked of us ---------------------------------------- */
+
+static void take_request(struct conn *c, const struct segment *seg)
+{
+    struct stream *s = c->s;
+    struct qp *qp = c->qp;
+    struct tcp_job *j = &s->job[(s->job_first + s->n_jobs) % TCP_DEPTH];
+    bool atomic = seg->h.opcode == RDMAP_ATOMIC_REQUEST, again;
+    bool swap = atomic && seg->h.atomic.op == RDMAP_CMP_SWAP;
+    struct outcome o, admitted;
+
+    if (s->in.active || s->has_imm || s->n_jobs >= s->framing.ird || !c->reliable ||
+        (atomic && !rdmap_atomic_is_plain(&seg->h.atomic))) {
+        rx_refuse(c, seg, RDMAP_STREAM_CATASTROPHIC);
+        return;
+    }
+    *j = (struct tcp_job){.m = message(c,
+                                       !atomic ? PVRDMA_WR_RDMA_READ
+                                       : swap  ? PVRDMA_WR_ATOMIC_CMP_AND_SWP
+                                               : PVRDMA_WR_ATOMIC_FETCH_AND_ADD,
+                                       false)};
+    if (atomic) {
+        j->sink_stag = seg->h.atomic.id;
+        j->m.rkey = seg->h.atomic.stag;
+        j->m.addr = seg->h.atomic.to;
+        j->m.compare_add = swap ? seg->h.atomic.compare : seg->h.atomic.data;
+        j->m.swap = seg->h.atomic.data;
+        measure(c, &j->m, 8);
+    } else {
+        j->sink_stag = seg->h.read.sink_stag;
+        j->sink_to = seg->h.read.sink_to;
+        j->m.rkey = seg->h.read.src_stag;
+        j->m.addr = seg->h.read.src_to;
+        measure(c, &j->m, seg->h.read.len);
+    }
+    pthread_mutex_lock(&qp->lock);
+    o = admitted = admit_locked(c, &j->m, &j->epoch);
+    again = admitted.what == OUT_DUPLICATE;
+    if (again && atomic) {
+        responder_saved_atomic_locked(qp, j->m.seq, &j->value); /* was admitted */
+    } else if (admitted.what == OUT_DONE && atomic) {
+        o = responder_atomic_locked(qp, &j->m, &j->value);
+    }
+    if (admitted.what == OUT_DONE && o.what == OUT_DONE) {
+        responder_finish_locked(qp, &j->m);
+    }
+    pthread_mutex_unlock(&qp->lock);
+    if (admitted.what == OUT_FAIL || admitted.comm_est) {
+        responder_tell(qp, admitted);
+    }
+    if (admitted.what != OUT_DONE && !again) {
+        turned_down(c, &j->m, admitted);
+    } else if (!again && o.what != OUT_DONE) {
+        responder_settle(qp, j->m.seq, j->epoch, o);
+        failed(c, j->m.seq, o);
+    } else {
+        s->rx_seq++;
+        s->n_jobs++;
+        conn_work(c);
+    }
+}
+
+/* ---- whatever it is ---- */
+
+void arrival_take(struct conn *c, const struct segment *seg)
+{
+    struct stream *s = c->s;
+
+    if (s->dropping) {
+        return;
+    }
+    if (s->giving_up) { /* a RESTART is before the next message */
+        s->giving_up = !seg->h.ddp.last;
+        s->in.active = s->has_imm = false;
+        return;
+    }
+    switch (seg->h.opcode) {
+    case RDMAP_WRITE:
+        take_write(c, seg);
+        break;
+    case RDMAP_READ_REQUEST:
+    case RDMAP_ATOMIC_REQUEST:
+        take_request(c, seg);
+        break;
+    case RDMAP_IMM:
+    case RDMAP_IMM_SE:
+        if (s->in.active || s->has_imm ||
+            (seg->h.imm.of != RDMAP_IMM_OF_SEND && seg->h.imm.of != RDMAP_IMM_OF_NEXT)) {
+            rx_refuse(c, seg, RDMAP_STREAM_CATASTROPHIC);
+            break;
+        }
+        s->has_imm = true;
+        s->imm = seg->h.imm;
+        s->imm_solicited = seg->h.opcode == RDMAP_IMM_SE;
+        break;
+    default:
+        take_send(c, seg);
+        break;
+    }
+}

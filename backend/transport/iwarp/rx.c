@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Transport "tcp", frames in: from the socket to what they say.  Messages of the peer's
+ * are inbound.c's; what our own READs and atomics return, and what our daemons tell each
+ * other, is taken here.
+ *
+ * A frame is looked at when it is all there and its sum is right, and its payload goes
+ * from the receive buffer to its place in guest memory.  Most of what large messages are
+ * made of goes there straight from the socket, see direct_receive.c.
+ *
+ * Reading stops only for the short time in which a message waits for the grace period of
+ * a key that it took away; input that is here already is kept meanwhile.
+ *
+ * What makes no sense as frames costs the stream: the peer gets a Terminate and may come
+ * again.
+ *
+ * Threads: the VM's worker in its turns.
+ */
+#include "transport/iwarp/rx.h"
+
+#include <linux/sockios.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include "transport/iwarp/wire/control_stags.h"
+
+/* ---- what our own READs and atomics return ------------------------------------------
+ */
+
+/* @len bytes of what @a returns are at @data. */
+static struct outcome store(struct conn *c, const struct tcp_asked *a, const void *data,
+                            uint32_t len)
+{
+    struct send_op op;
+    struct sg_list local;
+    uint64_t skip = a->done;
+
+    /* The guest may have changed its request; and it may not wait for it any more. */
+    if (!requester_reopen(c->qp, a->seq, &op) || a->done + len > op.m.length) {
+        return (struct outcome){.what = OUT_FAIL, .status = PVRDMA_WC_LOC_PROT_ERR};
+    }
+    op.cur = (struct sg_cursor){0, 0};
+    local = sg_of_op(c->qp, &op, true);
+    while (local.cur.sge < op.nsge && skip >= op.sge[local.cur.sge].length) {
+        skip -= op.sge[local.cur.sge++].length;
+    }
+    local.cur.offset = (uint32_t)skip;
+    if (len && sg_fill(&local, data, len) != SG_OK) {
+        return (struct outcome){.what = OUT_FAIL, .status = PVRDMA_WC_LOC_PROT_ERR};
+    }
+    return OUTCOME(OUT_DONE);
+}
+
+static void answered(struct conn *c, uint64_t seq, struct outcome o)
+{
+    c->progress = now_ns();
+    c->s->answered = true;
+    requester_answered(c->qp, seq, o);
+}
+
+static void take_response(struct conn *c, const struct segment *seg)
+{
+    struct stream *s = c->s;
+    struct tcp_asked *a = &s->asked[s->asked_first];
+    bool atomic = seg->h.opcode == RDMAP_ATOMIC_RESPONSE;
+    uint32_t len = atomic ? 8 : seg->h.payload_len;
+    bool last = atomic || seg->h.ddp.last;
+    uint64_t word = atomic ? seg->h.result.value : 0;
+    struct outcome o;
+    uint64_t seq;
+
+    if (!s->n_asked || a->atomic != atomic ||
+        a->id != (atomic ? seg->h.result.id : seg->h.ddp.stag) ||
+        (!atomic && seg->h.ddp.to != a->done) || len > a->length - a->done ||
+        (last && len != a->length - a->done)) {
+        rx_refuse(c, seg, atomic ? RDMAP_STREAM_CATASTROPHIC : DDP_TAGGED_BAD_STAG);
+        return;
+    }
+    if (!atomic) {
+        s->first = 0; /* another is more likely next than a message like the last one */
+        s->answers = !last;
+    }
+    o = store(c, a, atomic ? (const void *)&word : seg->ulpdu + seg->h.head_len, len);
+    a->done += len;
+    c->progress = now_ns();
+    seq = a->seq;
+    if (last) {
+        s->asked_first = (s->asked_first + 1) % TCP_DEPTH;
+        s->n_asked--;
+    }
+    if (last || o.what == OUT_FAIL) {
+        answered(c, seq, o);
+    }
+    if (last) {
+        conn_go(c); /* there is room for another */
+    }
+}
+
+/* ---- frames ------------------------------------------------------------------------ */
+
+/* Could that be done, as far as we know? */
+static bool may_be_done(const struct stream *s, uint64_t seq)
+{
+    for (unsigned i = 0; i < s->n_asked; i++) {
+        if (s->asked[(s->asked_first + i) % TCP_DEPTH].seq == seq) {
+            return false; /* what it returns has not come */
+        }
+    }
+    return seq < s->seq;
+}
+
+/* Is it something to be told to such a queue pair? */
+static bool is_of_service(const struct conn *c, enum ctl_kind kind)
+{
+    return kind == CTL_RESTART || kind == CTL_PSN || c->reliable == (kind != CTL_DROP);
+}
+
+static void take_ctl(struct conn *c, const struct segment *seg)
+{
+    struct stream *s = c->s;
+    struct ctl ctl;
+    enum iwarp_error error = ctl_get(&seg->h, &ctl);
+
+    if (!error && !is_of_service(c, ctl.kind)) {
+        error = RDMAP_STREAM_CATASTROPHIC;
+    }
+    /* What was not sent cannot be answered. */
+    if (!error && ctl.kind <= CTL_NAK && ctl.seq >= s->seq + (s->open ? 1 : 0)) {
+        error = RDMAP_STREAM_CATASTROPHIC;
+    }
+    if (!error && ctl.kind == CTL_ACK && !may_be_done(s, ctl.seq)) {
+        error = RDMAP_STREAM_CATASTROPHIC;
+    }
+    if (!error && ctl.kind == CTL_RESTART && ctl.seq > CTL_SEQ_START_MAX) {
+        error = RDMAP_STREAM_CATASTROPHIC;
+    }
+    if (error) {
+        rx_refuse(c, seg, error);
+        return;
+    }
+    switch (ctl.kind) {
+    case CTL_ACK:
+        answered(c, ctl.seq, OUTCOME(OUT_DONE));
+        break;
+    case CTL_RNR:
+        s->restart = true;
+        answered(c, ctl.seq, (struct outcome){.what = OUT_RNR, .status = ctl.arg});
+        break;
+    case CTL_READY:
+        if (c->qp->req.retry_seq == ctl.seq) {
+            atomic_store(&c->qp->req.wake, true);
+            sched_look(c->qp);
+        }
+        break;
+    case CTL_PSN:
+        c->peer_psn = ctl.seq & PSN_MASK;
+        break;
+    case CTL_NAK:
+        c->peer_failed_status = ctl.arg;
+        c->peer_failed_seq = ctl.seq;
+        answered(c, ctl.seq, (struct outcome){.what = OUT_FAIL, .status = ctl.arg});
+        break;
+    case CTL_DROP:
+        s->giving_up = true;
+        break;
+    default:
+        arrival_drop_rest(s);
+        s->dropping = false;
+        s->giving_up = false; /* its last segment may have been among the dropped */
+        s->rx_seq = ctl.seq;
+        break;
+    }
+}
+
+static void take_terminate(struct conn *c, const struct rdmap_terminate *t)
+{
+    log_vm(LOG_LVL_WARN, c->vm, "QP %u: the peer ends the connection: error %u/%u/%02x",
+           c->ticket.qp, t->layer, t->etype, t->code);
+    conn_break(c, "Terminate");
+}
+
+static bool is_first_frame(const struct rdmap_segment *h)
+{
+    return h->opcode == RDMAP_WRITE && h->ddp.stag == CTL_STAG_RTR && !h->payload_len &&
+           h->ddp.last;
+}
+
+static void take_frame(struct conn *c, const uint8_t *ulpdu, uint32_t len)
+{
+    struct segment seg = {.ulpdu = ulpdu, .ulpdu_len = len};
+    struct stream *s = c->s;
+    enum iwarp_error error = rdmap_get(ulpdu, len, len, RDMAP_EXTENDED, &seg.h);
+
+    if (!error && !seg.h.ddp.tagged) {
+        error = ddp_queue_take(&s->q[seg.h.ddp.qn], &seg.h.ddp, seg.h.payload_len,
+                               UINT32_MAX);
+    }
+    if (error) {
+        rx_refuse(c, &seg, error);
+        return;
+    }
+    if (!s->may_send && seg.h.opcode != RDMAP_TERMINATE) { /* the initiator is ready */
+        if (!is_first_frame(&seg.h)) {
+            conn_break(c, "not the frame that was agreed on");
+            return;
+        }
+        s->may_send = true;
+        conn_work(c);
+        conn_go(c);
+        return;
+    }
+    switch (seg.h.opcode) {
+    case RDMAP_READ_RESPONSE:
+    case RDMAP_ATOMIC_RESPONSE:
+        take_response(c, &seg);
+        break;
+    case RDMAP_TERMINATE:
+        take_terminate(c, &seg.h.terminate);
+        break;
+    default:
+        if (ctl_is(&seg.h) && !seg.h.payload_len) {
+            take_ctl(c, &seg);
+        } else {
+            arrival_take(c, &seg);
+        }
+        break;
+    }
+}
+
+/* ---- the stream ----------------------------------------------------------------- */
+
+/* Input that is not looked at before the message that waits is finished. */
+static void save(struct stream *s, const struct fpdu_input *in)
+{
+    uint8_t *old = s->saved;
+
+    s->saved = in->left ? g_memdup2(in->at, in->left) : NULL;
+    s->saved_len = in->left;
+    g_free(old);
+}
+
+/*
+ * A frame that came in pieces is collected; most streams never see one.  False: no
+ * memory.
+ */
+static bool have_room(struct fpdu_rx *rx, const struct fpdu_input *in)
+{
+    if (!rx->room && fpdu_rx_gathers(rx, in)) {
+        rx->room = g_try_malloc(FPDU_MAX_SIZE);
+        return rx->room;
+    }
+    return true;
+}
+
+/* True: all of @in was taken. */
+static bool take_input(struct conn *c, struct fpdu_input *in, struct turn *t)
+{
+    struct stream *s = c->s;
+    struct fpdu_part part;
+
+    for (;;) {
+        enum iwarp_error error;
+
+        if (!have_room(&s->rx, in)) {
+            conn_break(c, "no memory");
+            return false;
+        }
+        error = fpdu_rx_next(&s->rx, in, &part);
+        if (error) {
+            c->by_copy |= s->straight; /* perhaps it was the guest */
+            tx_terminate(c, error, NULL, 0, 0);
+            return false;
+        }
+        switch (part.kind) {
+        case FPDU_NONE:
+            return true;
+        case FPDU_HEAD:
+            straight_begin(c, &part);
+            break;
+        case FPDU_SPAN:
+            straight_span(c, &part);
+            break;
+        case FPDU_END:
+            straight_end(c);
+            break;
+        default:
+            take_frame(c, part.data, part.len);
+            break;
+        }
+        comp_make_room(worker_self());
+        turn_spent(t, 1 + (part.len >> PVRDMA_PAGE_SHIFT));
+        if (s->broken || s->closing) {
+            return false;
+        }
+        if (s->waiting) {
+            return false;
+        }
+    }
+}
+
+static void input(struct conn *c, struct fpdu_input *in, struct turn *t)
+{
+    struct stream *s = c->s;
+
+    if (!take_input(c, in, t) && s->waiting && !s->broken && !s->closing) {
+        save(s, in);
+    } else {
+        g_clear_pointer(&s->saved, g_free);
+    }
+}
+
+void rx_resume(struct conn *c, struct turn *t)
+{
+    struct stream *s = c->s;
+    struct fpdu_input in;
+
+    arrival_resume(c);
+    if (s->waiting || s->broken) {
+        return;
+    }
+    in = (struct fpdu_input){s->saved, s->saved ? s->saved_len : 0};
+    if (in.left) {
+        input(c, &in, t);
+    }
+}
+
+/*
+ * Read once.  *@asked: how much that could have been; *@taken: what of it went straight
+ * to its place.
+ */
+static ssize_t read_some(struct conn *c, size_t *asked, size_t *taken)
+{
+    struct tcp_scratch *x = tcp_scratch();
+    struct stream *s = c->s;
+    ssize_t n = s->closing ? 0 : straight_receive(c, asked, taken);
+
+    if (n) {
+        return n;
+    }
+    *taken = 0;
+    *asked = MIN(sizeof(x->in_buf), straight_limit(c));
+    n = recv(s->fd, x->in_buf, *asked, MSG_DONTWAIT);
+    if (n == 0) {
+        conn_break(c, "the peer has closed it");
+    }
+    return n;
+}
+
+static bool has_input(const struct stream *s)
+{
+    int n = 0;
+
+    return ioctl(s->fd, SIOCINQ, &n) == 0 && n > 0;
+}
+
+bool rx_run(struct conn *c, struct turn *t)
+{
+    struct tcp_scratch *x = tcp_scratch();
+    struct stream *s = c->s;
+    size_t asked, taken;
+    struct fpdu_input in;
+    ssize_t n;
+
+    do {
+        if (s->waiting || s->broken) {
+            return s->waiting;
+        }
+        n = read_some(c, &asked, &taken);
+        if (n < 0 && errno == EINTR) {
+            return true;
+        }
+        if (n < 0 && errno != EAGAIN) {
+            conn_break(c, g_strerror(errno));
+        }
+        if (n <= 0) {
+            return false;
+        }
+        if (!s->closing) {
+            c->progress = t->now; /* it is there, and speaks */
+            in = (struct fpdu_input){x->in_buf, (size_t)n - taken};
+            input(c, &in, t);
+        }
+        /* In the middle of a large message: little was asked for. */
+    } while ((size_t)n == asked && asked < sizeof(x->in_buf) &&
+             !turn_spent(t, 1 + (unsigned)(taken >> PVRDMA_PAGE_SHIFT)));
+    /* Less than that was all there was, unless it is the guest's memory that ended. */
+    return (size_t)n == asked || ((size_t)n == taken && has_input(s));
+}

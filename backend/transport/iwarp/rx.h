@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Between rx.c, which reads frames, inbound.c, which takes the messages in them, and
+ * direct_receive.c, by which payload goes from the socket to its place.
+ */
+#ifndef PVRDMAD_IWARP_RX_H
+#define PVRDMAD_IWARP_RX_H
+
+#include "transport/iwarp/conn.h"
+
+/* A segment that came, and all of its frame. */
+struct segment {
+    struct rdmap_segment h;
+    const uint8_t *ulpdu;
+    uint32_t ulpdu_len;
+};
+
+/* It makes no sense: the stream ends. */
+static inline void rx_refuse(struct conn *c, const struct segment *seg,
+                             enum iwarp_error error)
+{
+    tx_terminate(c, error, seg->ulpdu, seg->ulpdu_len, seg->ulpdu_len);
+}
+
+/* ---- inbound.c ---- */
+
+/* Take a segment of the peer's messages. */
+void arrival_take(struct conn *c, const struct segment *seg);
+/*
+ * The next bytes of the SEND or WRITE that is arriving, which is admitted; qp->lock not
+ * held.
+ */
+void arrival_bytes(struct conn *c, const uint8_t *data, uint32_t len, bool last);
+/* Likewise all of a segment behind the first; the message need not be admitted. */
+void arrival_next(struct conn *c, const uint8_t *data, uint32_t len, bool last);
+/* Where the next @len bytes of it go.  @recv: a SEND's, by responder_begin_slice(). */
+struct sg_list arrival_place(struct conn *c, const struct recv_op *recv, uint32_t len,
+                             struct pvrdma_sge *sge);
+/* Go on with the one that waited for a grace period. */
+void arrival_resume(struct conn *c);
+/* The message that is arriving cannot go on; those behind it are no use. */
+void arrival_drop_rest(struct stream *s);
+
+/* ---- direct_receive.c ---- */
+
+/*
+ * A segment of a SEND or WRITE with @len bytes of payload was taken by way of the buffer:
+ * what is likely to come behind it?  @first of its message.
+ */
+void straight_expect(struct stream *s, const struct ddp_header *h, uint32_t len,
+                     bool first);
+/* Parts of a frame of which goes_straight(): its header, ... */
+void straight_begin(struct conn *c, const struct fpdu_part *part);
+/* ... bytes of it that came by way of the buffer all the same, ... */
+void straight_span(struct conn *c, const struct fpdu_part *part);
+/* ... and its end: it was right. */
+void straight_end(struct conn *c);
+/*
+ * Read from the socket, what is wanted now to its place and what is behind that to the
+ * buffer.  Returns what came, or -1; 0: not this way.  *@asked: how much that could have
+ * been; *@taken: what of it went to its place.
+ */
+ssize_t straight_receive(struct conn *c, size_t *asked, size_t *taken);
+/* No more than this is worth reading to the buffer now. */
+size_t straight_limit(const struct conn *c);
+
+#endif /* PVRDMAD_IWARP_RX_H */

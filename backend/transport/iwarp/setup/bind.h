@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * What the files that get connections their streams call of each other: bind.c (who
+ * connects, and when), handshake.c (MPA's startup frames), peer_moves.c (peers that move)
+ * and local.c (both ends in this daemon).  The main thread's, all of it.
+ */
+#ifndef PVRDMAD_IWARP_SETUP_BIND_H
+#define PVRDMAD_IWARP_SETUP_BIND_H
+
+#include "transport/iwarp/conn.h"
+
+/* ns: of the startup frames. */
+#define SETUP_FRAMES_NS 5000000000u
+
+/* ---- bind.c ---- */
+
+/* What was asked for is there, or is wanted no more. */
+void setup_ask_over(struct conn *c);
+/* The try was in vain: start() is to say so. */
+void setup_in_vain(struct conn *c);
+/* What was asked for and what is awaited: nothing of it any more, nor its port. */
+void setup_drop(struct conn *c);
+/* Is the queue pair one that could take messages, or has to say why it does not? */
+bool setup_is_ready(const struct conn *c);
+/*
+ * The daemon that has @c's peer; NULL without links.  False: it is not known, and asked
+ * for.
+ */
+bool setup_peer_of(const struct conn *c, struct peer **peer);
+/* Who awaits a connection that shows @token; NULL: nobody. */
+struct conn *setup_awaited(const uint64_t token[2]);
+/* It has come: no other is awaited. */
+void setup_arrived(struct conn *c);
+void setup_bind_came(struct peer *from, const struct peer_bind *b);
+void setup_answer_came(struct peer *from, const struct peer_bind_answer *a);
+
+/* ---- handshake.c ---- */
+
+/* The responder awaits us; from @from (may be NULL). */
+void startup_connect(struct conn *c, const struct sockaddr_storage *to,
+                     const struct sockaddr_storage *from);
+/* A connection has come, from @from, NULL: from this daemon. */
+void startup_accepted(int fd, const struct sockaddr_storage *from);
+/* What is under way is wanted no more. */
+void startup_cancel(struct conn *c);
+/* No pacing: for a socket within this host, before connect() and listen(). */
+void startup_dont_pace(int fd);
+void startup_close(void);
+
+/*
+ * What is owed (deferred.c): the Request is sent; its Reply makes a stream; so does
+ * another's Request that is answered.  Token and qp->lock held; true: the worker is to
+ * look at once.
+ */
+bool startup_pay_hello(struct conn *c);
+bool startup_pay_stream(struct conn *c);
+bool startup_pay_request(struct conn *c);
+
+/* ---- peer_moves.c ---- */
+
+void follow_know(struct conn *c);
+void follow_forget(struct conn *c);
+/* Is the peer still where all of @c belongs to? */
+bool follow_is_there(const struct conn *c);
+/* From now on all of it belongs to where the peer is now. */
+void follow_catch_up(struct conn *c);
+/* A host that is no peer any more has no say in guests' memory. */
+void follow_leave_the_gone(void);
+/*
+ * @peer hears us by its link again, or has a new one: whoever waits for a stream there
+ * asks for one now, and streams that are silent are made anew.
+ */
+void follow_heard(struct peer *peer);
+void follow_open(void);
+void follow_close(void);
+
+/* ---- local.c ---- */
+
+extern struct sockaddr_storage loop_address;
+
+bool loop_open(GError **errp);
+void loop_close(void);
+void loop_send_bind(const struct peer_bind *b);
+void loop_send_answer(const struct peer_bind_answer *a);
+
+#endif /* PVRDMAD_IWARP_SETUP_BIND_H */

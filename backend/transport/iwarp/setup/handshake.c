@@ -1,0 +1,623 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Transport "tcp", how a TCP connection becomes a stream: MPA's startup frames.
+ *
+ *   initiator                                   responder
+ *   TCP connect, MPA Request {hello}  ------->  the token is one that is awaited
+ *                                     <-------  MPA Reply {hello}
+ *   first frame, then messages        ------->  from here on it may send, too
+ *
+ * bind.c says when one is made, and what a token is.  A connection that comes to the
+ * port by itself gets to nothing but this file's parser; of those that have not shown
+ * their token there are MAX_ACCEPTED at most, and MAX_OF_HOST of each host (places.c).
+ * On the loopback interface (local.c) hosts tell nobody apart: all may have what there
+ * is.
+ *
+ * A struct setup exists until its connection is a stream or has failed, SETUP_FRAMES_NS
+ * at most.  An initiator's belongs to its conn, which cancels it if it goes; a
+ * responder's belongs to nobody until its Request is read.
+ *
+ * Threads: the main thread.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <unistd.h>
+
+#include "base/fdwatch.h"
+#include "transport/iwarp/linger.h"
+#include "transport/iwarp/setup/bind.h"
+#include "transport/link/places.h"
+
+#define LOOK_MS 500u
+
+/* Connections that have come and not shown their token, of all hosts and of each. */
+#define MAX_ACCEPTED 4096u
+#define MAX_OF_HOST  64u
+
+/* OWED: all has come, and what is to be done needs the VM's token (deferred.c). */
+enum setup_state { CONNECTING, WAIT_REPLY, WAIT_REQUEST, OWED };
+
+/* A TCP connection on its way to be a stream. */
+struct setup {
+    TAILQ_ENTRY(setup) link;
+    struct setup_list *list;
+    struct peer_place place; /* of one that has come and not shown its token */
+    enum setup_state state;
+    int fd;
+    guint watch; /* 0: none is needed yet */
+    GIOCondition cond;
+    uint64_t until;    /* ns */
+    struct conn *conn; /* which cancels this if it goes; a responder's: when it is OWED */
+    struct framing framing; /* of an initiator's that is OWED */
+    struct hello own;
+    size_t have;
+    uint8_t in[MPA_MAX_STARTUP + 1]; /* one more shows that it is too much */
+};
+
+static const struct mpa_config mpa_config = {
+    .enhanced = true,
+    .crc = true,
+    .p2p = true,
+    .rtr = MPA_RTR_WRITE,
+    .ird = TCP_DEPTH,
+    .max_ird = TCP_DEPTH,
+    .ord = TCP_DEPTH,
+};
+
+/* The initiators', and those that have come. */
+TAILQ_HEAD(setup_list, setup);
+static struct setup_list setups = TAILQ_HEAD_INITIALIZER(setups);
+static struct setup_list accepted = TAILQ_HEAD_INITIALIZER(accepted);
+static struct peer_places places = PEER_PLACES_INIT(places, MAX_ACCEPTED, MAX_OF_HOST);
+static guint look_timer;
+
+/* ---- what both sides share ---- */
+
+static void unwatch(struct setup *s)
+{
+    if (s->watch) {
+        fdwatch_remove(s->watch);
+        s->watch = 0;
+    }
+}
+
+static void setup_free(struct setup *s, bool close_fd)
+{
+    TAILQ_REMOVE(s->list, s, link);
+    unwatch(s);
+    if (close_fd) {
+        close(s->fd);
+    }
+    if (s->conn && s->conn->setup == s) {
+        s->conn->setup = NULL;
+        conn_owe_no_more(s->conn, OWED_HELLO | OWED_STREAM);
+    } else if (s->conn) {
+        s->conn->arrived = NULL;
+        conn_owe_no_more(s->conn, OWED_REQUEST);
+    }
+    peer_place_leave(&s->place);
+    g_free(s);
+}
+
+static void setup_failed(struct setup *s, const char *why)
+{
+    struct conn *c = s->conn && s->conn->setup == s ? s->conn : NULL;
+
+    log_msg(LOG_LVL_DEBUG, "a connection was not made: %s", why);
+    setup_free(s, true);
+    if (c) {
+        setup_in_vain(c);
+    }
+}
+
+/* Those that have begun first come first. */
+static void end_late(struct setup_list *list, uint64_t now)
+{
+    struct setup *s;
+
+    while ((s = TAILQ_FIRST(list)) && now >= s->until) {
+        setup_failed(s, "it takes too long");
+    }
+}
+
+static gboolean look(gpointer unused)
+{
+    uint64_t now = now_ns();
+
+    end_late(&setups, now);
+    end_late(&accepted, now);
+    if (!TAILQ_EMPTY(&setups) || !TAILQ_EMPTY(&accepted)) {
+        return G_SOURCE_CONTINUE;
+    }
+    look_timer = 0;
+    return G_SOURCE_REMOVE;
+}
+
+static gboolean on_socket(int fd, GIOCondition ready, gpointer opaque);
+
+static void wait_for(struct setup *s, GIOCondition cond)
+{
+    if (s->watch && s->cond == cond) {
+        return;
+    }
+    unwatch(s);
+    s->cond = cond;
+    s->watch = fdwatch_add(s->fd, cond, on_socket, s);
+}
+
+static struct setup *setup_new(enum setup_state state, int fd, struct setup_list *list)
+{
+    struct setup *s = g_new0(struct setup, 1);
+
+    s->state = state;
+    s->fd = fd;
+    s->list = list;
+    s->until = now_ns() + SETUP_FRAMES_NS;
+    TAILQ_INSERT_TAIL(list, s, link);
+    if (!look_timer) {
+        look_timer = g_timeout_add(LOOK_MS, look, NULL);
+    }
+    return s;
+}
+
+/* A socket that has sent nothing yet takes that much, once it is connected.  0 or errno.
+ */
+static int send_hello(int fd, struct mpa_frame *f, const struct hello *own)
+{
+    uint8_t out[MPA_MAX_STARTUP], data[HELLO_SIZE];
+    size_t size;
+    ssize_t n;
+
+    hello_put(own, data);
+    f->data = data;
+    f->data_len = sizeof(data);
+    size = mpa_put(f, out);
+    n = send(fd, out, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return n == (ssize_t)size ? 0 : n < 0 ? errno : ENOBUFS;
+}
+
+/*
+ * The frame that is awaited, out of what has come.  True: *f is it; false: it is not all
+ * there and waited for, or @s has failed and is gone.
+ */
+static bool read_frame(struct setup *s, enum mpa_kind kind, struct mpa_frame *f)
+{
+    ssize_t n = recv(s->fd, s->in + s->have, sizeof(s->in) - s->have, MSG_DONTWAIT);
+    enum iwarp_error error;
+    size_t size;
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+        wait_for(s, G_IO_IN);
+        return false;
+    }
+    if (n <= 0) {
+        setup_failed(s, n < 0 ? g_strerror(errno) : "the peer has closed it");
+        return false;
+    }
+    s->have += (size_t)n;
+    error = mpa_get(kind, s->in, s->have, f, &size);
+    if (error || s->have > size) {
+        setup_failed(s, "not the frame that MPA begins with");
+        return false;
+    }
+    if (s->have < size) {
+        wait_for(s, G_IO_IN);
+    }
+    return s->have == size;
+}
+
+/* What was found right when it came, of one that is OWED. */
+static void reread(const struct setup *s, enum mpa_kind kind, struct mpa_frame *f,
+                   struct hello *peer)
+{
+    size_t size;
+
+    mpa_get(kind, s->in, s->have, f, &size);
+    hello_get(f->data, f->data_len, peer);
+}
+
+static struct framing framing_of(const struct mpa_agreed *agreed)
+{
+    return (struct framing){.crc = agreed->crc,
+                            .markers = agreed->send_markers,
+                            .ird = agreed->ird,
+                            .ord = agreed->ord};
+}
+
+/*
+ * Does its guest mean to send READs or atomics?  One that says so later, behind a peer
+ * that takes none, gets another stream (tx.c).
+ */
+static bool wants_reads(const struct conn *c)
+{
+    return c->reliable && c->qp->attr.max_rd_atomic;
+}
+
+/* ---- the initiator ---- */
+
+static void request_sent(struct setup *s, int err)
+{
+    if (err == EAGAIN) {
+        s->state = CONNECTING;
+        wait_for(s, G_IO_OUT);
+    } else if (err) {
+        setup_failed(s, g_strerror(err));
+    } else {
+        s->state = WAIT_REPLY;
+        wait_for(s, G_IO_IN);
+    }
+}
+
+/* The VM's token is wanted for it; until then nothing that comes matters. */
+static void owe_setup(struct setup *s, enum owed what)
+{
+    unwatch(s);
+    s->state = OWED;
+    conn_owe(s->conn, what);
+}
+
+bool startup_pay_hello(struct conn *c)
+{
+    struct setup *s = c->setup;
+    struct mpa_frame request;
+    bool had = c->s;
+
+    conn_down(c);
+    conn_hello(c, &s->own);
+    memcpy(s->own.token, c->asked.token, sizeof(s->own.token));
+    mpa_request(&mpa_config, &request);
+    request_sent(s, send_hello(s->fd, &request, &s->own));
+    return had;
+}
+
+/* Has the peer's queue pair failed, for a message of ours? */
+static bool has_failed(const struct conn *c, const struct hello *peer)
+{
+    return peer->failed_status && peer->heard == c->incarnation;
+}
+
+/* There is no stream, maybe because the peer's queue pair has failed. */
+static void refused(struct conn *c, const struct hello *peer)
+{
+    if (has_failed(c, peer)) {
+        c->heard.status = peer->failed_status;
+        c->heard.seq = peer->failed_seq;
+        conn_owe(c, OWED_FAILURE);
+    }
+}
+
+/* What holds for us by @reply, if we can do with it. */
+static enum iwarp_error conclude(const struct conn *c, const struct mpa_frame *reply,
+                                 struct mpa_agreed *agreed)
+{
+    enum iwarp_error error = mpa_conclude(&mpa_config, reply, agreed);
+
+    if (!error && agreed->rtr != MPA_RTR_WRITE) {
+        error = MPA_NO_RTR;
+    }
+    return !error && !agreed->ord && wants_reads(c) ? MPA_SMALL_IRD : error;
+}
+
+/* It is complete, but for our first frame.  False: it was not made. */
+static bool end_startup(struct setup *s, const struct mpa_frame *reply,
+                        struct framing *framing)
+{
+    struct mpa_agreed agreed;
+    enum iwarp_error error = conclude(s->conn, reply, &agreed);
+
+    *framing = framing_of(&agreed);
+    if (error) {
+        if (error != MPA_BAD_STARTUP) { /* which leaves nothing to talk about */
+            ending_by_reset(s->fd, false);
+            tx_only_frame(s->fd, framing, error);
+        }
+        setup_failed(s, "MPA: no agreement");
+        return false;
+    }
+    if (!tx_first_frame(s->fd, framing)) {
+        setup_failed(s, "the first frame could not be sent");
+        return false;
+    }
+    return true;
+}
+
+/* Does a peer of @c's service say that, with that token?  It is in @peer then. */
+static bool hears(const struct conn *c, const uint8_t *in, size_t len,
+                  const uint64_t token[2], struct hello *peer)
+{
+    return hello_get(in, len, peer) &&
+           memcmp(peer->token, token, sizeof(peer->token)) == 0 &&
+           peer->unreliable != c->reliable;
+}
+
+static void take_reply(struct setup *s)
+{
+    struct conn *c = s->conn;
+    struct mpa_frame reply;
+    struct hello peer;
+
+    if (!read_frame(s, MPA_REPLY, &reply)) {
+        return;
+    }
+    if (!hears(c, reply.data, reply.data_len, s->own.token, &peer)) {
+        setup_failed(s, "it is not a daemon's, or not this one's");
+        return;
+    }
+    if (reply.reject) {
+        refused(c, &peer);
+        setup_failed(s, "refused");
+        return;
+    }
+    if (end_startup(s, &reply, &s->framing)) {
+        setup_ask_over(c);
+        owe_setup(s, OWED_STREAM);
+    }
+}
+
+bool startup_pay_stream(struct conn *c)
+{
+    struct setup *s = c->setup;
+    struct mpa_frame reply;
+    struct hello peer;
+
+    reread(s, MPA_REPLY, &reply, &peer);
+    if (!c->s && setup_is_ready(c) && follow_is_there(c)) {
+        conn_up(c, s->fd, &s->framing, true, &s->own, &peer);
+        c->up_at = now_ns();
+        setup_peer_of(c, &c->peer);
+        setup_free(s, false);
+    } else {
+        setup_free(s, true);
+    }
+    return conn_waits(c);
+}
+
+static void connected(struct setup *s)
+{
+    int error = 0;
+    socklen_t len = sizeof(error);
+
+    if (getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &error, &len) < 0 || error) {
+        setup_failed(s, g_strerror(error ? error : errno));
+        return;
+    }
+    owe_setup(s, OWED_HELLO);
+}
+
+/*
+ * Between VMs of this daemon there is no network that pacing would spare: it only has
+ * the sender wait for a timer.  So no congestion control that paces (BBR may be the
+ * host's); before connect() and listen(), for a socket that has begun to pace goes on.
+ */
+void startup_dont_pace(int fd)
+{
+    static const char plain[] = "reno"; /* the one that is always there */
+
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, plain, sizeof(plain) - 1);
+}
+
+static void failed_to(struct vm *vm, const char *what)
+{
+    log_vm(LOG_LVL_WARN, vm, "%s: %s", what, g_strerror(errno));
+}
+
+/* -1: it cannot be, on the account of @vm. */
+static int begin_connect(struct vm *vm, const struct sockaddr_storage *to,
+                         const struct sockaddr_storage *from)
+{
+    int fd = socket(to->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0),
+        one = 1;
+
+    if (fd < 0) {
+        failed_to(vm, "no socket for a connection");
+        return -1;
+    }
+    ending_by_reset(fd, true); /* its port is free again at once */
+    if (to == &loop_address) {
+        startup_dont_pace(fd);
+    }
+    if (from && from->ss_family != AF_UNSPEC) {
+        /* The port is chosen at connect(), so that they do not run out. */
+        setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
+        if (bind(fd, (const struct sockaddr *)from, peer_address_len(from)) < 0) {
+            failed_to(vm, "a connection is not from the address of `listen`");
+        }
+    }
+    if (connect(fd, (const struct sockaddr *)to, peer_address_len(to)) < 0 &&
+        errno != EINPROGRESS) {
+        failed_to(vm, errno == EADDRNOTAVAIL
+                          ? "no port is left for a connection to that host"
+                          : "a connection was not made");
+        close(fd);
+        return -1;
+    }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    peer_keep_alive(fd);
+    return fd;
+}
+
+/* The responder awaits us. */
+void startup_connect(struct conn *c, const struct sockaddr_storage *to,
+                     const struct sockaddr_storage *from)
+{
+    int fd = begin_connect(c->vm, to, from);
+
+    if (fd < 0) {
+        setup_in_vain(c);
+        return;
+    }
+    c->setup = setup_new(CONNECTING, fd, &setups);
+    c->setup->conn = c;
+    owe_setup(c->setup, OWED_HELLO); /* it takes the Request then, or later */
+}
+
+/* ---- the responder ---- */
+
+/* A token that another host has got to see is of no use to it. */
+static bool is_from_its_host(const struct setup *s, const struct conn *c)
+{
+    const struct sockaddr_storage *from = peer_place_from(&s->place);
+    struct peer *peer;
+
+    return setup_peer_of(c, &peer) && (peer ? config_same_host(peer_address(peer), from)
+                                            : from->ss_family == AF_UNSPEC);
+}
+
+/*
+ * What it says to an initiator that says @peer.  False: there is to be no stream.  Token
+ * and qp->lock held.
+ */
+static bool agree(struct conn *c, const struct hello *peer, struct hello *own)
+{
+    conn_down(c);
+    conn_hello(c, own);
+    memcpy(own->token, peer->token, sizeof(own->token));
+    if (has_failed(c, peer)) {
+        conn_peer_failed(c, peer->failed_status, peer->failed_seq);
+    }
+    return !own->failed_status && !peer->failed_status && setup_is_ready(c) &&
+           follow_is_there(c);
+}
+
+/* It counts no more among those that have not, and has time anew. */
+static void has_shown_token(struct setup *s)
+{
+    TAILQ_REMOVE(&accepted, s, link);
+    peer_place_leave(&s->place);
+    s->list = &setups;
+    s->until = now_ns() + SETUP_FRAMES_NS;
+    TAILQ_INSERT_TAIL(&setups, s, link);
+}
+
+static bool fits(const struct mpa_frame *request)
+{
+    return request->enhanced && request->p2p && (request->rtr & MPA_RTR_WRITE);
+}
+
+static void arrived_no_more(struct conn *c)
+{
+    if (c->arrived) {
+        setup_free(c->arrived, true);
+    }
+}
+
+static void take_request(struct setup *s)
+{
+    struct mpa_frame request;
+    struct hello peer;
+    struct conn *c;
+
+    if (!read_frame(s, MPA_REQUEST, &request)) {
+        return;
+    }
+    c = hello_get(request.data, request.data_len, &peer) ? setup_awaited(peer.token)
+                                                         : NULL;
+    if (!c || peer.unreliable == c->reliable || !fits(&request)) {
+        setup_failed(s, "nobody awaits it");
+        return;
+    }
+    if (!is_from_its_host(s, c)) { /* which may come yet */
+        setup_failed(s, "it is not from the host that is awaited");
+        return;
+    }
+    setup_arrived(c);
+    arrived_no_more(c); /* there was another try meanwhile */
+    has_shown_token(s);
+    s->conn = c;
+    c->arrived = s;
+    owe_setup(s, OWED_REQUEST);
+}
+
+bool startup_pay_request(struct conn *c)
+{
+    struct setup *s = c->arrived;
+    struct mpa_agreed agreed;
+    struct mpa_frame request, reply;
+    struct framing framing;
+    struct hello own, peer;
+    bool had = c->s, refuse;
+    int fd = s->fd;
+
+    reread(s, MPA_REQUEST, &request, &peer);
+    refuse = !agree(c, &peer, &own);
+    mpa_accept(&mpa_config, &request, &reply, &agreed);
+    framing = framing_of(&agreed);
+    if (!agreed.ord && wants_reads(c)) {
+        reply.ord = 1; /* so it hears what is needed at least */
+        refuse = true;
+    }
+    reply.reject = refuse;
+    if (send_hello(fd, &reply, &own) == 0 && !refuse) {
+        conn_up(c, fd, &framing, false, &own, &peer);
+        setup_peer_of(c, &c->peer);
+        setup_free(s, false);
+    } else {
+        setup_free(s, true);
+    }
+    return had || conn_waits(c);
+}
+
+static void lose_place(struct peer_place *p)
+{
+    struct setup *s = (void *)((char *)p - offsetof(struct setup, place));
+
+    setup_failed(s, "there are too many, of that host or of all");
+}
+
+/*
+ * A daemon's Request is there as a whole, as a rule: what waits here is others'.  The
+ * listener's TCP_NODELAY is the connection's.
+ */
+void startup_accepted(int fd, const struct sockaddr_storage *from)
+{
+    static const struct sockaddr_storage none = {.ss_family = AF_UNSPEC};
+    struct setup *s = setup_new(WAIT_REQUEST, fd, &accepted);
+
+    from = from ? from : &none;
+    peer_place_take(&places, &s->place, from, lose_place);
+    take_request(s); /* first: what is whole needs no place, nor does one go for it */
+    peer_places_bound(&places, from);
+}
+
+static gboolean on_socket(int fd, GIOCondition ready, gpointer opaque)
+{
+    struct setup *s = opaque;
+
+    switch (s->state) {
+    case CONNECTING:
+        connected(s);
+        break;
+    case WAIT_REPLY:
+        take_reply(s);
+        break;
+    case WAIT_REQUEST:
+        take_request(s);
+        break;
+    case OWED: /* it is not watched */
+        break;
+    }
+    return G_SOURCE_CONTINUE; /* what has gone has removed it */
+}
+
+void startup_cancel(struct conn *c)
+{
+    if (c->setup) {
+        setup_free(c->setup, true);
+    }
+    arrived_no_more(c);
+}
+
+void startup_close(void)
+{
+    while (!TAILQ_EMPTY(&setups)) {
+        setup_free(TAILQ_FIRST(&setups), true);
+    }
+    while (!TAILQ_EMPTY(&accepted)) {
+        setup_free(TAILQ_FIRST(&accepted), true);
+    }
+    if (look_timer) {
+        g_source_remove(look_timer);
+        look_timer = 0;
+    }
+}

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Transport "tcp", where connections' peers are: all that belongs to one connection, its
+ * stream and what is under way to get one, belongs to one place (struct place in conn.h).
+ *
+ * The directory says when an address has another place, or is held, or goes on.  Those
+ * who send there are told one after the other, some in each turn of the main loop: what
+ * they have of the former place is dropped, and they ask for a stream to the new one.
+ * Whoever is about to use a place before its turn has come catches up by itself, so no
+ * BIND, token or stream ever mixes two places.
+ *
+ * A host whose link was silent, or lost, is looked at in the same way when it is heard
+ * again: TCP may take seconds to see that, of each connection.
+ *
+ * Threads: the main thread.
+ */
+#include "transport/iwarp/setup/bind.h"
+
+#include "base/fdwatch.h"
+
+/* In one turn of the main loop, for those whose peers have moved, or are heard. */
+#define CHANGES_US 1000
+
+static struct conn_list conns = TAILQ_HEAD_INITIALIZER(conns); /* all there are */
+static unsigned n_conns;
+static GHashTable *heard;   /* of hosts; those who send there are told: */
+static unsigned heard_left; /* so many of @conns, from the first, are to be looked at */
+
+/* Those who send to one address. */
+struct followers {
+    struct conn_list conns;
+    bool changed;      /* in changes: its place, or whether it is held */
+    struct conn *next; /* then: who has not been told */
+    STAILQ_ENTRY(followers) link;
+};
+
+static GHashTable *by_route; /* of struct followers */
+static STAILQ_HEAD(, followers) changes = STAILQ_HEAD_INITIALIZER(changes);
+static guint changes_idle;
+
+static struct place place_of(const struct route *route)
+{
+    const struct vm *vm = atomic_load(&route->vm);
+    const struct remote *remote = atomic_load(&route->remote);
+
+    if (vm) {
+        return (struct place){vm, {{vm->owner[0], vm->owner[1]}, vm->generation}};
+    }
+    return remote ? (struct place){remote->peer, remote->claim} : (struct place){NULL};
+}
+
+static bool same_place(const struct place *a, const struct place *b)
+{
+    return a->who == b->who && a->claim.owner[0] == b->claim.owner[0] &&
+           a->claim.owner[1] == b->claim.owner[1] &&
+           a->claim.generation == b->claim.generation;
+}
+
+/* Nothing that is under way leads to where the peer is now. */
+static void drop_setup(struct conn *c)
+{
+    setup_drop(c);
+    startup_cancel(c);
+    c->peer = NULL;
+    c->place = (struct place){NULL};
+}
+
+/* Is the peer still where all of @c belongs to? */
+bool follow_is_there(const struct conn *c)
+{
+    struct place now = place_of(c->route);
+
+    return same_place(&c->place, &now);
+}
+
+/* From now on all of it belongs to where the peer is now. */
+void follow_catch_up(struct conn *c)
+{
+    if (c->place.who && !follow_is_there(c)) {
+        drop_setup(c);
+        conn_owe(c, OWED_FOLLOW);
+    }
+    c->place = place_of(c->route);
+}
+
+/*
+ * Where @c's peer is has changed, maybe; or its host is heard again (@is_heard).  What
+ * belongs to a place where it is not any more is dropped; when it can be reached, a
+ * stream is asked for at once, by both sides, and who waited goes on.
+ */
+static void follow(struct conn *c, bool is_heard)
+{
+    bool anew = !follow_is_there(c), up;
+
+    follow_catch_up(c);
+    up = c->place.who && !route_is_held(c->route);
+    if (up) {
+        conn_owe(c, OWED_REACHABLE | (anew ? OWED_ANEW : 0));
+    }
+    if (up && is_heard) {
+        c->ask_again = 0; /* what was said by a former link is not answered */
+        conn_owe(c, OWED_SILENT);
+    }
+    if (up && !c->is_self && (tcp_forced || !atomic_load(&c->route->vm))) {
+        setup_ask(c); /* which looks whether there is a stream */
+    }
+}
+
+static struct conn *next_moved(void)
+{
+    struct followers *f;
+
+    while ((f = STAILQ_FIRST(&changes))) {
+        struct conn *c = f->next;
+
+        if (c) {
+            f->next = TAILQ_NEXT(c, same);
+            return c;
+        }
+        STAILQ_REMOVE_HEAD(&changes, link);
+        f->changed = false;
+    }
+    return NULL;
+}
+
+/* The one whose turn it is goes to the end, so all have theirs, also if more is heard. */
+static struct conn *next_looked_at(void)
+{
+    struct conn *c = heard_left ? TAILQ_FIRST(&conns) : NULL;
+
+    if (!c) {
+        heard_left = 0;
+        g_hash_table_remove_all(heard);
+        return NULL;
+    }
+    heard_left--;
+    TAILQ_REMOVE(&conns, c, all);
+    TAILQ_INSERT_TAIL(&conns, c, all);
+    return c;
+}
+
+static gboolean run_changes(gpointer unused)
+{
+    gint64 until = g_get_monotonic_time() + CHANGES_US;
+    struct conn *c;
+
+    for (unsigned n = 1;; n++) {
+        if ((c = next_moved())) {
+            follow(c, false);
+        } else if (!(c = next_looked_at())) {
+            break;
+        } else if (g_hash_table_contains(heard, place_of(c->route).who)) {
+            follow(c, true);
+        }
+        if (n % 16 == 0 && g_get_monotonic_time() >= until) {
+            return G_SOURCE_CONTINUE;
+        }
+    }
+    changes_idle = 0;
+    return G_SOURCE_REMOVE;
+}
+
+static void run_soon(void)
+{
+    if (!changes_idle) {
+        changes_idle = g_idle_add_full(G_PRIORITY_DEFAULT, run_changes, NULL, NULL);
+    }
+}
+
+/* The directory's watcher: later, since its caller may hold a token. */
+static void place_changed(struct route *route)
+{
+    struct followers *f = g_hash_table_lookup(by_route, route);
+
+    if (f) {
+        f->next = TAILQ_FIRST(&f->conns);
+        if (!f->changed) {
+            f->changed = true;
+            STAILQ_INSERT_TAIL(&changes, f, link);
+        }
+        run_soon();
+    }
+}
+
+void follow_heard(struct peer *peer)
+{
+    g_hash_table_add(heard, peer);
+    heard_left = n_conns;
+    run_soon();
+}
+
+static void followers_add(struct conn *c)
+{
+    struct followers *f = g_hash_table_lookup(by_route, c->route);
+
+    if (!f) {
+        f = g_new0(struct followers, 1);
+        TAILQ_INIT(&f->conns);
+        g_hash_table_insert(by_route, c->route, f);
+    }
+    TAILQ_INSERT_TAIL(&f->conns, c, same);
+}
+
+static void followers_remove(struct conn *c)
+{
+    struct followers *f = g_hash_table_lookup(by_route, c->route);
+
+    if (f->next == c) {
+        f->next = TAILQ_NEXT(c, same);
+    }
+    TAILQ_REMOVE(&f->conns, c, same);
+    if (TAILQ_EMPTY(&f->conns)) {
+        if (f->changed) {
+            STAILQ_REMOVE(&changes, f, followers, link);
+        }
+        g_hash_table_remove(by_route, c->route);
+    }
+}
+
+static bool is_gone(const struct peer *p)
+{
+    return p && peer_find(peer_name(p)) != p;
+}
+
+static void leave_the_gone(void)
+{
+    struct conn *c;
+
+    TAILQ_FOREACH(c, &conns, all)
+    {
+        const struct remote *remote = atomic_load(&c->route->remote);
+
+        if (is_gone(c->peer) || (remote && is_gone(remote->peer))) {
+            /* A stream that begins, too. */
+            setup_drop(c);
+            startup_cancel(c);
+            c->peer = NULL;
+            conn_owe(c, OWED_GONE);
+        }
+    }
+}
+
+static struct fdwatch_later gone_later = {.fn = leave_the_gone};
+
+/* A host that is no peer any more has no say in guests' memory. */
+void follow_leave_the_gone(void)
+{
+    fdwatch_later(&gone_later);
+}
+
+void follow_know(struct conn *c)
+{
+    followers_add(c);
+    TAILQ_INSERT_TAIL(&conns, c, all);
+    n_conns++;
+}
+
+void follow_forget(struct conn *c)
+{
+    followers_remove(c);
+    TAILQ_REMOVE(&conns, c, all);
+    n_conns--;
+    drop_setup(c);
+}
+
+void follow_open(void)
+{
+    by_route = g_hash_table_new_full(NULL, NULL, NULL, g_free);
+    heard = g_hash_table_new(NULL, NULL);
+    directory_set_watcher(place_changed);
+}
+
+void follow_close(void)
+{
+    directory_set_watcher(NULL);
+    fdwatch_not_later(&gone_later);
+    if (changes_idle) {
+        g_source_remove(changes_idle);
+        changes_idle = 0;
+    }
+    g_clear_pointer(&by_route, g_hash_table_destroy);
+    g_clear_pointer(&heard, g_hash_table_destroy);
+    heard_left = 0;
+}
