@@ -4,9 +4,12 @@
 
 In each *.md: a link to a file that exists, with an anchor to a heading of it (as GitHub
 names them).  In every other text file: a document that is named, as "hosts.md" or
-"docs/hosts.md", exists.  Prints a line for each that does not; the exit status says
-whether there was one.
+"docs/hosts.md", exists.  Each path in backquotes in architecture.md exists, from the top
+or from a folder in the last heading's backquotes, and each source file of the daemon, the
+QEMU device and the guest parts is among them.  Prints a line for each that does not; the
+exit status says whether there was one.
 """
+import itertools
 import pathlib
 import re
 import sys
@@ -14,6 +17,13 @@ import sys
 SRC = pathlib.Path(__file__).resolve().parent.parent
 LINK = re.compile(r'\[[^\]]*\]\(([^)\s]+)\)')
 NAMED = re.compile(r'(?<![\w./%-])(?:docs/(?:notes/)?)?([\w-]+\.md)\b')
+HEADING = re.compile(r'^#+ ')
+QUOTED = re.compile(r'`([^`\n]+)`')
+A_PATH = re.compile(r'[\w.*-]+(?:/[\w.*-]+)*/?$')
+A_FILE = re.compile(r'\.(?:bash|c|conf|h|in|json|md|mak|patch|py|sh)$')
+PLACEHOLDER = re.compile(r'ROOM|FILE')
+MAP = SRC / 'docs' / 'architecture.md'
+MAPPED = ('backend', 'guest-driver', 'guest-provider', 'hw')
 FOLDERS = ('backend', 'docs', 'guest-driver', 'guest-provider', 'hw', 'images', 'include',
            'packaging', 'scripts', 'tests')
 
@@ -58,6 +68,34 @@ def check_named(path, documents):
             yield 'there is no %s' % name
 
 
+def paths_named(text):
+    """(name, the paths that it may stand for) of all that looks like a path."""
+    folders = [SRC]
+    for line in text.splitlines():
+        quoted = [q for q in QUOTED.findall(line)
+                  if A_PATH.match(q) and ('/' in q or A_FILE.search(q))
+                  and not PLACEHOLDER.search(q)]
+        if HEADING.match(line):
+            folders = [SRC] + [SRC / q for q in quoted]
+        for name in quoted:
+            yield name, [path for folder in folders for path in folder.glob(name)]
+
+
+def check_map():
+    named = set()
+    for name, found in paths_named(without_fenced(text_of(MAP))):
+        if not found:
+            yield 'there is no %s' % name
+        elif '*' not in name:
+            named.update(found)
+    if not named:
+        yield 'names no path'
+    for folder in MAPPED:
+        for path in sorted((SRC / folder).rglob('*.c')):
+            if path not in named and not path.name.endswith('.mod.c'):  # kbuild's
+                yield 'does not name %s' % path.relative_to(SRC)
+
+
 def main():
     files = [f for f in SRC.iterdir() if f.is_file()]
     for folder in FOLDERS:
@@ -69,6 +107,8 @@ def main():
         if path.suffix == '.md':
             links += 1
             said = check_links(path)
+            if path == MAP:
+                said = itertools.chain(said, check_map())
         else:
             said = check_named(path, documents)
         for line in said:
