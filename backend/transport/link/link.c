@@ -88,30 +88,6 @@ static void set_watch(struct peer_link *l, GIOCondition want)
     }
 }
 
-static void stop_timer(struct peer_link *l)
-{
-    if (l->timer) {
-        g_source_remove(l->timer);
-        l->timer = 0;
-    }
-}
-
-static void stop_again(struct peer_link *l)
-{
-    if (l->again) {
-        g_source_remove(l->again);
-        l->again = 0;
-    }
-}
-
-static void stop_look(struct peer_link *l)
-{
-    if (l->look) {
-        g_source_remove(l->look);
-        l->look = 0;
-    }
-}
-
 /* No longer one of those that nobody knows. */
 static void leave_early(struct peer_link *l)
 {
@@ -154,9 +130,9 @@ void link_close(struct peer_link *l, unsigned tell, const char *why)
     if (tell) {
         say_close(l, tell);
     }
-    stop_timer(l);
-    stop_again(l);
-    stop_look(l);
+    g_clear_handle_id(&l->timer, g_source_remove);
+    g_clear_handle_id(&l->again, g_source_remove);
+    g_clear_handle_id(&l->look, g_source_remove);
     unwatch(l);
     stream_close(&l->stream);
     if (l->state != LINK_UP) {
@@ -387,7 +363,7 @@ void link_be_up(struct peer_link *l)
     l->in_size = IN_SIZE;
     l->in = g_realloc(l->in, l->in_size);
     l->heard = l->ticked = g_get_monotonic_time();
-    stop_timer(l);
+    g_clear_handle_id(&l->timer, g_source_remove);
     l->timer = g_timeout_add(CLAMP(limit / 3, 10, PING_MS), on_tick, l);
     peer_link_up(l->peer, l);
 }
@@ -592,7 +568,7 @@ static void connected(struct peer_link *l)
         return;
     }
     l->state = LINK_HELLO;
-    stop_timer(l);
+    g_clear_handle_id(&l->timer, g_source_remove);
     l->timer = g_timeout_add(PEER_DECIDE_MS, on_late, l);
     greet(l);
 }
