@@ -24,14 +24,16 @@
  * waits for a stream that is being made, and is lost if there comes none
  * (unacknowledged()).
  *
- *   conn.c   connections and streams come and go; the transport's interface
+ *   conn.c      connections and streams come and go; the transport's interface
  *   poll.c      what a VM's streams do in its turns
  *   linger.c    how TCP connections end that this host has made
  *   deferred.c  what the main thread does with a VM's token, for which it does not wait
- *   setup/      the main thread: bind.c (who connects), handshake.c (MPA's startup
- * frames), peer_moves.c (peers that move), local.c (both ends in this daemon) wire/ the
- * bytes of each layer: pure functions tx.c        frames out        rx.c  frames in
- * inbound.c  the messages in them
+ *   setup/      the main thread: bind.c (who connects), handshake.c (startup frames),
+ *               peer_moves.c (peers that move), local.c (both ends in this daemon)
+ *   wire/       the bytes of each layer: pure functions
+ *   tx.c        frames out
+ *   rx.c        frames in
+ *   inbound.c   the messages in them
  *
  * Threads.  All of a conn but what conn.h calls the main thread's is under the VM's
  * token: the VM's worker in its turns, and the main thread when it makes or ends one. The
