@@ -183,12 +183,19 @@ static void is_late(const struct conn *c, unsigned what)
     REACH(waiters(c) == 2); /* the test, and it was asked for */
 }
 
-/*
- * The same while the test has the queue pair's lock, and not the token, which nobody asks
- * for but to look; then that, too.
- */
-static void is_late_by_either(struct conn *c, unsigned what)
+static void release(struct conn *c)
 {
+    vm_token_release(c->vm);
+}
+
+/*
+ * The same when @other's token is let go: while the test has the queue pair's
+ * lock, and not the token, which nobody asks for but to look; then that, too.
+ */
+static void is_late_by_either(struct conn *c, unsigned what, struct conn *other)
+{
+    pthread_mutex_lock(&c->qp->lock);
+    release(other);
     REACH(c->owed & what);
     for (unsigned i = 0; i < LATE_TURNS; i++) {
         g_main_context_iteration(NULL, FALSE);
@@ -200,11 +207,6 @@ static void is_late_by_either(struct conn *c, unsigned what)
     REACH(vm_token_try_again(c->vm));
     pthread_mutex_unlock(&c->qp->lock);
     is_late(c, what);
-}
-
-static void release(struct conn *c)
-{
-    vm_token_release(c->vm);
 }
 
 static void is_settled(const struct conn *c)
@@ -247,12 +249,8 @@ static void test_startup(void)
     vm_token_take(i->vm);
     REACH(i->owed & OWED_HELLO);
     is_late(i, OWED_HELLO);
-    pthread_mutex_lock(&r->qp->lock);
-    release(i);
-    is_late_by_either(r, OWED_REQUEST);
-    pthread_mutex_lock(&i->qp->lock);
-    release(r);
-    is_late_by_either(i, OWED_STREAM);
+    is_late_by_either(r, OWED_REQUEST, i);
+    is_late_by_either(i, OWED_STREAM, r);
     g_assert_false(i->is_up);
     release(i);
     REACH(i->is_up && r->is_up);
@@ -277,20 +275,14 @@ static void test_given_up(void)
     g_assert_false(i->owed & OWED_HELLO);
     setup_ask(i); /* there is nothing to be sent, so nobody else does */
 
-    pthread_mutex_lock(&r->qp->lock);
-    release(i);
-    is_late_by_either(r, OWED_REQUEST);
+    is_late_by_either(r, OWED_REQUEST, i);
     stillclock_pass(SETUP_FRAMES_NS);
     REACH(!r->arrived && !i->setup);
     g_assert_false(r->owed & OWED_REQUEST);
     setup_ask(i);
 
-    pthread_mutex_lock(&r->qp->lock);
-    release(r);
-    is_late_by_either(r, OWED_REQUEST);
-    pthread_mutex_lock(&i->qp->lock);
-    release(r);
-    is_late_by_either(i, OWED_STREAM);
+    is_late_by_either(r, OWED_REQUEST, r);
+    is_late_by_either(i, OWED_STREAM, r);
     stillclock_pass(SETUP_FRAMES_NS);
     REACH(!i->setup);
     g_assert_false(i->owed & OWED_STREAM);
