@@ -378,9 +378,12 @@ class Summary:
     def end(self):
         """Print them all; returns the exit status."""
         print('\n%.0f s' % (time.monotonic() - self.start))
-        for counts in self.done:
-            for note in counts.notes:
-                print('%-8s %s' % (counts.name, note))
+        notes = [(counts.name, note) for counts in self.done for note in counts.notes]
+        # What failed stands last: an output that was cut short still has it.
+        for failed in (False, True):
+            for name, note in notes:
+                if note.startswith('FAILED') == failed:
+                    print('%-8s %s' % (name, note))
         print('%-20s %6s %6s' % ('', 'clock', 'cpu'))
         for counts in self.done:
             print('%-20s %5.0f s %5.0f s  %s' % (counts.name, counts.seconds, counts.cpu,

@@ -48,8 +48,10 @@ def connected(name, daemons):
 
 
 def messages(daemons):
-    """How many the VMs that are attached have sent."""
-    return sum(sum(daemon.counters('datapath', 'tx_messages')) for daemon in daemons)
+    """{(daemon, VM): how many it has sent} of those that are attached."""
+    return {(number, vm['name']): vm['datapath']['tx_messages']
+            for number, daemon in enumerate(daemons)
+            for vm in daemon.ctl_json('counters')['vms'] if vm['attached']}
 
 
 class Program:
@@ -79,9 +81,18 @@ class Program:
             time.sleep(0.1)
 
     def more_messages(self, daemons):
-        """Wait until there are more, of this one if nothing else uses RDMA."""
-        sent = messages(daemons)
-        self.wait(lambda: True if messages(daemons) > sent else None, 'messages')
+        """Wait until a VM has sent more, of this one if nothing else uses RDMA.  Each for
+        itself: one that has moved begins with zero and must not be compared with the sum of
+        its new and its old place, which goes when its daemon hears of it."""
+        sent = {}
+
+        def grown():
+            more = False
+            for vm, count in messages(daemons).items():
+                more = more or count > sent.get(vm, count)
+                sent[vm] = count
+            return True if more else None
+        self.wait(grown, 'messages')
 
 
 class Ongoing(Program):
