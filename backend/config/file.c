@@ -102,7 +102,7 @@ static void look_for_twice(struct daemon_config *cfg, const struct section *sec)
             cfg->warnings = g_list_append(
                 cfg->warnings,
                 g_strdup_printf(
-                    "[%s] %s stands twice, at line %u and at line %u: the last "
+                    "[%s] %s is set twice, at line %u and at line %u: the last "
                     "one counts",
                     sec->group, shown, first, line));
         }
@@ -284,8 +284,9 @@ static bool refuse_twice(const struct section *sec, const struct section *first,
                          GError **errp)
 {
     if (first) {
-        g_set_error(errp, PVRDMA_ERROR, 0, "[%s] stands twice, at line %u and at line %u",
-                    sec->group, first->line, sec->line);
+        g_set_error(errp, PVRDMA_ERROR, 0,
+                    "[%s] appears twice, at line %u and at line %u", sec->group,
+                    first->line, sec->line);
     }
     return first == NULL;
 }

@@ -236,11 +236,12 @@ bool config_peer_finish(const struct daemon_config *cfg, struct peer_config *pee
                         GError **errp)
 {
     if (!cfg->n_listen) {
-        return fail(errp, "listen", "is missing in [daemon], so no peer can be had");
+        return fail(errp, "listen", "is missing in [daemon], and peers need it");
     }
     if (!config_valid_name(cfg->host_name)) {
-        return fail(errp, "host-name",
-                    "is missing in [daemon], and the host's own is not fit for it");
+        return fail(
+            errp, "host-name",
+            "is missing in [daemon], and the system's host name is not a valid one");
     }
     if (strcmp(peer->name, cfg->host_name) == 0) {
         return fail(errp, "name", "is this host's own host-name");

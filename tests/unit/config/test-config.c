@@ -145,7 +145,7 @@ static void test_bad_files(void)
         {"[daemon]\ncolour=red\n", "[daemon] colour"},
         {"[daemon]\nnonsense\n", "nonsense"},
         {"[daemon]\n[vm a]\n[daemon]\n",
-         "[daemon] stands twice, at line 1 and at line 3"},
+         "[daemon] appears twice, at line 1 and at line 3"},
         {"key=outside\n", "group"},
         {"[daemon\n", "line 1: \"[daemon\" has no ]"},
         {"[daemon]\n\nlisten=host\n", "(line 3)"},
@@ -213,7 +213,7 @@ static void test_bad_groups(void)
         {"[network a]\nworker=x\n", "[network a] worker"},
         {"[network a]\nmax-qp=5\n", "[network a] max-qp: unknown key"},
         {"[network a]\nworker\n", "[network a] "},
-        {"[network a]\n[network a]\n", "[network a] stands twice"},
+        {"[network a]\n[network a]\n", "[network a] appears twice"},
         {"[network a/b]\n", "[network a/b] network: the name must be"},
         {"[network ]\n", "[network ] network: the name must be"},
         {"[network a\n", "[network a"},
@@ -267,7 +267,7 @@ static void test_duplicate(void)
     g_assert_cmpuint(g_list_length(cfg->problems), ==, 1);
     p = cfg->problems->data;
     g_assert_cmpstr(p->name, ==, "a");
-    g_assert_cmpstr(p->why, ==, "[vm a] stands twice, at line 2 and at line 6");
+    g_assert_cmpstr(p->why, ==, "[vm a] appears twice, at line 2 and at line 6");
     config_free(cfg);
 }
 
@@ -309,10 +309,10 @@ static void test_key_twice(void)
     g_assert_null(cfg->problems);
     g_assert_cmpuint(g_list_length(cfg->warnings), ==, 2);
     g_assert_true(g_str_has_prefix(
-        cfg->warnings->data, "[daemon] workers stands twice, at line 2 and at line 5:"));
+        cfg->warnings->data, "[daemon] workers is set twice, at line 2 and at line 5:"));
     g_assert_true(
         g_str_has_prefix(cfg->warnings->next->data,
-                         "[vm a] max-qp stands twice, at line 7 and at line 9:"));
+                         "[vm a] max-qp is set twice, at line 7 and at line 9:"));
     config_free(cfg);
 }
 
@@ -816,7 +816,7 @@ static void test_bad_peers(void)
          "belongs to [peer c]"},
         {"listen=1.2.3.4",
          "[peer b]\naddress=1.2.3.5\nsecret-file=GOOD\n[peer b]\naddress=1.2.3.6\n",
-         "[peer b] stands twice"},
+         "[peer b] appears twice"},
     };
     g_autofree char *many = g_strnfill(CONFIG_MAX_SECRET + 1, 'x');
     const struct {

@@ -344,7 +344,7 @@ static void test_bad_vm(void)
     g_assert_cmpint(
         run(&out, &err, "PVRDMAD", "--config", config, "--check-config", NULL), ==, 1);
     g_assert_nonnull(strstr(err, "[vm bad] max-qp: \"0\""));
-    g_assert_nonnull(strstr(err, "[vm good] stands twice, at line 3 and at line 7"));
+    g_assert_nonnull(strstr(err, "[vm good] appears twice, at line 3 and at line 7"));
     g_assert_nonnull(strstr(err, "[machine x] unknown group"));
     g_assert_nonnull(strstr(out, "2 VM(s), 3 group(s) with errors"));
     pid = start(NULL);
@@ -353,7 +353,7 @@ static void test_bad_vm(void)
                   true);
     assert_listed("vm", "list", "busy                 failed     [vm busy]", true);
     assert_listed("status", NULL,
-                  "good                 failed     [vm good] stands twice", true);
+                  "good                 failed     [vm good] appears twice", true);
     /* It can be mended by hand as well. */
     g_unlink(busy);
     ctl_ok("vm", "add", "busy");
