@@ -396,8 +396,7 @@ static void settle_vm(struct vm *vm)
             log_msg(LOG_LVL_INFO, "VM %s: changed %s, its VMM has left", vm->cfg->name,
                     what ? what : "nothing");
         } else {
-            log_msg(LOG_LVL_ERROR, "VM %s stays as it was: %s", vm->cfg->name,
-                    err->message);
+            log_msg(LOG_LVL_ERROR, "VM %s is unchanged: %s", vm->cfg->name, err->message);
             config_vm_free(next);
         }
     }

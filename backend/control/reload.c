@@ -298,7 +298,7 @@ static bool reload(GString *s, GError **errp)
     struct summary o;
 
     if (!cfg || stopping) {
-        g_set_error(errp, PVRDMA_ERROR, 0, "the daemon starts or ends");
+        g_set_error(errp, PVRDMA_ERROR, 0, "the daemon is starting or stopping");
     } else {
         new = config_reload(cfg, notes, errp);
     }

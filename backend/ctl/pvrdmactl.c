@@ -380,8 +380,8 @@ static void print_directory(JsonObject *d, JsonObject *u)
     printf("other hosts: %" G_GINT64_FORMAT " GIDs known, %" G_GINT64_FORMAT
            " asked for and not found, %" G_GINT64_FORMAT " claims refused, "
            "%" G_GINT64_FORMAT " beyond the limits; %" G_GINT64_FORMAT
-           " datagrams received, %" G_GINT64_FORMAT " from a source that is not theirs, "
-           "%" G_GINT64_FORMAT " to nobody\n",
+           " datagrams received, %" G_GINT64_FORMAT " from a wrong source address, "
+           "%" G_GINT64_FORMAT " without a receiver\n",
            get_int(d, "remote_gids"), get_int(d, "asked_gids"),
            get_int(d, "claims_refused"), get_int(d, "too_many"), get_int(u, "received"),
            get_int(u, "bad_source"), get_int(u, "to_nobody"));
@@ -405,8 +405,8 @@ static void print_hosts(JsonObject *st)
                strcmp(error, "-") ? error : "");
     }
     printf("; %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT
-           " peers up; turned away: %" G_GINT64_FORMAT " strangers, %" G_GINT64_FORMAT
-           " others\n",
+           " peers up; connections refused: %" G_GINT64_FORMAT
+           " from unknown addresses, %" G_GINT64_FORMAT " others\n",
            get_int(h, "peers_up"), get_int(h, "peers"), get_int(h, "strangers"),
            get_int(h, "turned_away"));
     if (get_object(st, "directory")) {
@@ -692,7 +692,7 @@ static void do_restart(void)
         print_json(r);
     } else {
         printf("a new daemon serves %" G_GINT64_FORMAT
-               " VM(s), which stood still for %.1f ms\n",
+               " VM(s), which were paused for %.1f ms\n",
                get_int(o, "vms"), (double)get_int(o, "pause_us") / 1000);
     }
 }
@@ -833,7 +833,7 @@ int main(int argc, char **argv)
         {"socket", 's', 0, G_OPTION_ARG_FILENAME, &path,
          "The daemon's admin socket (default: " DEFAULT_SOCKET ")", "PATH"},
         {"timeout", 't', 0, G_OPTION_ARG_INT, &timeout_s,
-         "How long the daemon may be silent (default: for ever)", "SECONDS"},
+         "How long to wait for the daemon (default: no limit)", "SECONDS"},
         {"json", 'j', 0, G_OPTION_ARG_NONE, &as_json, "Print JSON", NULL},
         {"version", 0, 0, G_OPTION_ARG_NONE, &version, "Show the version", NULL},
         {NULL},
@@ -849,14 +849,14 @@ int main(int argc, char **argv)
              "  status                      the daemon and its VMs\n"
              "  vm list                     declared VMs\n"
              "  vm add NAME [KEY=VALUE ...] declare a VM (keys as in the key file)\n"
-             "  vm remove NAME              disconnect and forget a VM\n"
-             "  vm pause|resume NAME        stop a VM's data path, let it go on\n"
-             "  vm migrate-status [NAME]    where its state is on the way\n"
+             "  vm remove NAME              disconnect and remove a VM\n"
+             "  vm pause|resume NAME        pause or resume a VM's data path\n"
+             "  vm migrate-status [NAME]    progress of VMs' migrations\n"
              "  qp list [VM]                queue pairs\n"
              "  peer list                   other hosts' daemons\n"
-             "  counters [VM]               everything that is counted\n"
-             "  reload                      make the VMs what the key file says now\n"
-             "  restart                     replace the daemon, under running VMs\n");
+             "  counters [VM]               all counters\n"
+             "  reload                      apply the key file again\n"
+             "  restart                     replace the daemon while VMs run\n");
     if (!g_option_context_parse(ctx, &argc, &argv, &err)) {
         fprintf(stderr, "pvrdmactl: %s\n", err->message);
         return EXIT_USAGE;

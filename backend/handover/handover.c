@@ -146,7 +146,7 @@ static void read_list(struct handover_in *h, struct state_in *s)
         uint32_t name = state_get_u32(s);
 
         if (name > INT32_MAX) {
-            state_fail(s, "descriptor %u cannot be", name);
+            state_fail(s, "invalid descriptor %u", name);
             return;
         }
         h->fd[h->n++] = (struct handover_fd){.name = (int)name, .fd = -1};
@@ -191,7 +191,7 @@ struct handover_in *handover_map(int memfd, GError **errp)
 
     if (memfd <= STDERR_FILENO || fcntl(memfd, F_GET_SEALS) != SEALS ||
         fstat(memfd, &st) < 0) {
-        g_set_error(errp, HANDOVER_ERROR, 0, "descriptor %d is no state", memfd);
+        g_set_error(errp, HANDOVER_ERROR, 0, "descriptor %d is not a state", memfd);
         return NULL;
     }
     data = mmap(NULL, MAX((size_t)st.st_size, 1), PROT_READ, MAP_PRIVATE, memfd, 0);
@@ -205,7 +205,7 @@ struct handover_in *handover_map(int memfd, GError **errp)
     h->memfd = memfd;
     set_cloexec(memfd, true);
     if (!read_head(h)) {
-        handover_refuse(h, "its beginning is wrong", errp);
+        handover_refuse(h, "invalid header", errp);
         return NULL;
     }
     return h;
@@ -223,7 +223,7 @@ bool handover_sort(struct handover_in *h)
     qsort(h->fd, h->n, sizeof(h->fd[0]), compare);
     for (uint32_t i = 1; i < h->n; i++) {
         if (h->fd[i].name == h->fd[i - 1].name) {
-            state_fail(&h->stream, "descriptor %d is there twice", h->fd[i].name);
+            state_fail(&h->stream, "descriptor %d is listed twice", h->fd[i].name);
             return false;
         }
     }
@@ -243,7 +243,7 @@ static bool keep_numbers(struct handover_in *h)
         int fd = h->fd[i].name;
 
         if (fd <= STDERR_FILENO || fd == h->memfd || fcntl(fd, F_GETFD) < 0) {
-            state_fail(&h->stream, "descriptor %d is not there", fd);
+            state_fail(&h->stream, "descriptor %d is missing", fd);
             return false;
         }
     }
@@ -258,8 +258,8 @@ struct handover_in *handover_open(int memfd, GError **errp)
 {
     struct handover_in *h = handover_map(memfd, errp);
 
-    if (h && !keep_numbers(h)) {
-        handover_refuse(h, "its list", errp); /* whose they are is not known */
+    if (h && !keep_numbers(h)) { /* whose they are is not known */
+        handover_refuse(h, "invalid list of descriptors", errp);
         return NULL;
     }
     return h;

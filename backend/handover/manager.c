@@ -143,7 +143,7 @@ GArray *manager_kept(const char *name)
     if (count && pid && g_ascii_string_to_unsigned(pid, 10, 1, INT32_MAX, &who, NULL) &&
         who == (guint64)getpid() &&
         !g_ascii_string_to_unsigned(count, 10, 0, MAX_KEPT, &n, NULL)) {
-        log_msg(LOG_LVL_WARN, "LISTEN_FDS=%s is no number of descriptors", count);
+        log_msg(LOG_LVL_WARN, "LISTEN_FDS=%s is not a number of descriptors", count);
         n = 0;
     }
     ours = manager_find_names(getenv("LISTEN_FDNAMES"), (unsigned)n, name);
@@ -151,15 +151,14 @@ GArray *manager_kept(const char *name)
         int fd = FIRST_FD + i;
 
         if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) {
-            log_msg(LOG_LVL_WARN, "LISTEN_FDS=%s, but descriptor %d is not there", count,
+            log_msg(LOG_LVL_WARN, "LISTEN_FDS=%s, but descriptor %d is missing", count,
                     fd);
             break;
         }
         if (ours[i]) {
             g_array_append_val(kept, fd);
         } else {
-            log_msg(LOG_LVL_WARN, "a descriptor that is not known was closed: number %d",
-                    fd);
+            log_msg(LOG_LVL_WARN, "unknown descriptor %d was closed", fd);
             close(fd);
         }
     }

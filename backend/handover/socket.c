@@ -71,7 +71,7 @@ bool handover_send(const struct handover_out *h, int memfd, int sock, GError **e
         ok = send_fds(sock, MIN(h->fds->len - at, BATCH), fds + at);
     }
     if (!ok) {
-        g_set_error(errp, HANDOVER_ERROR, 0, "%u descriptors cannot be left: %s",
+        g_set_error(errp, HANDOVER_ERROR, 0, "%u descriptors cannot be handed over: %s",
                     h->fds->len, g_strerror(errno));
     }
     return ok;
@@ -125,7 +125,7 @@ static bool receive_fds(struct handover_in *h, int sock)
 
         if (got < 0 || n == 0 || n > h->n - at) {
             drop(fds, got);
-            state_fail(&h->stream, "%u of %u descriptors are there", at, h->n);
+            state_fail(&h->stream, "only %u of %u descriptors were received", at, h->n);
             return false;
         }
         if (got != n) { /* what this process has no room for is lost */
@@ -148,12 +148,12 @@ struct handover_in *handover_receive(int sock, GError **errp)
 
     if (got != 1 || n != 1) {
         drop(fds, got);
-        g_set_error(errp, HANDOVER_ERROR, 0, "no state is there");
+        g_set_error(errp, HANDOVER_ERROR, 0, "no state was received");
         return NULL;
     }
     h = handover_map(fds[0], errp);
     if (h && !receive_fds(h, sock)) {
-        handover_refuse(h, "its descriptors", errp);
+        handover_refuse(h, "its descriptors were not received", errp);
         h = NULL;
     }
     if (!h) {

@@ -246,7 +246,7 @@ static void test_no_store(void)
 static void end_refused(const char *path)
 {
     vg_daemon_end(vgt_daemon);
-    vgt_wait_logged("nothing is left to another daemon");
+    vgt_wait_logged("no VM is handed over to the next daemon");
 }
 
 /* A restart is under way that will fail, and it is told to end twice meanwhile. */

@@ -330,11 +330,11 @@ static void test_refused(void)
     vgt_write_once(&p, 1);
     refuses(path, "#!/bin/sh\necho I am too old >&2\nexit 1\n", "I am too old");
     vgt_write_once(&p, 2);
-    refuses(path, other, "does not say that it knows \"MR   1\"");
-    refuses(path, poorer, "does not say that it knows \"feature 0x1\"");
+    refuses(path, other, "does not report support for \"MR   1\"");
+    refuses(path, poorer, "does not report support for \"feature 0x1\"");
     refuses(path, "#!/bin/sh\necho pvrdmad 1.0\n", "knows \"HEAD 1\"");
     refuses(path, "#!/bin/sh\nhead -c 9000 /dev/zero\n", "knows \"HEAD 1\"");
-    refuses(path, "#!/bin/sh\nexec yes 'HEAD 1'\n", "did not say in time");
+    refuses(path, "#!/bin/sh\nexec yes 'HEAD 1'\n", "did not report in time");
     vgt_write_once(&p, 3);
     for (unsigned i = 0; i < 3; i++) {
         refuses(path, traitor, gone);

@@ -170,7 +170,7 @@ class Host:
 
     def pauses(self):
         """How long VMs stood still, in us, each time that a daemon took them over."""
-        return [int(us) for us in re.findall(r'took over \d+ VM\(s\), which stood still '
+        return [int(us) for us in re.findall(r'took over \d+ VM\(s\), which were paused '
                                              r'for (\d+) us', self.journal())]
 
 

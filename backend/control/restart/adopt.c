@@ -62,8 +62,8 @@ bool adopt_answer(const char *version, GError **errp)
     g_autofree char *sections = restart_sections();
 
     if (strcmp(version, ours) != 0) {
-        g_set_error(errp, PVRDMA_ERROR, 0, "handovers of version %s are read, and not %s",
-                    ours, version);
+        g_set_error(errp, PVRDMA_ERROR, 0, "it reads handover version %s, not %s", ours,
+                    version);
         return false;
     }
     if (fputs(sections, stdout) < 0 || fflush(stdout) != 0) {
@@ -81,7 +81,7 @@ static void take_section(struct state_section *section)
 
     if (section->version != RESTART_SECTION_VERSION) {
         if (!(section->flags & STATE_OPTIONAL)) {
-            state_fail(s, "a part of version %u", section->version);
+            state_fail(s, "unknown version %u of a section", section->version);
         }
     } else if (section->tag == RESTART_HEAD) {
         since = (gint64)state_get_u64(s);
@@ -93,7 +93,7 @@ static void take_section(struct state_section *section)
     } else if (section->tag == RESTART_CLOSING) {
         closing = *section;
     } else if (!(section->flags & STATE_OPTIONAL)) {
-        state_fail(s, "a part that is not known: %#x", section->tag);
+        state_fail(s, "unknown section %#x", section->tag);
     }
 }
 
@@ -120,12 +120,13 @@ static void open_kept(void)
         g_autoptr(GError) err = NULL;
 
         if (handover) {
-            log_msg(LOG_LVL_WARN, "the service manager has kept a state too much");
+            log_msg(LOG_LVL_WARN, "the service manager stored more than one state");
         } else {
             handover = handover_receive(sock, &err);
         }
         if (err) {
-            log_msg(LOG_LVL_ERROR, "what the service manager has kept: %s", err->message);
+            log_msg(LOG_LVL_ERROR, "the state that the service manager stored: %s",
+                    err->message);
         }
         handover_drain(sock);
         close(sock);
@@ -142,7 +143,8 @@ static bool open_left(GError **errp)
     guint64 fd;
 
     if (!g_ascii_string_to_unsigned(number, 10, 0, INT32_MAX, &fd, NULL)) {
-        g_set_error(errp, PVRDMA_ERROR, 0, RESTART_ENV "=%s is no descriptor", number);
+        g_set_error(errp, PVRDMA_ERROR, 0, RESTART_ENV "=%s is not a descriptor number",
+                    number);
         return false;
     }
     handover = handover_open((int)fd, errp);
@@ -175,10 +177,10 @@ bool adopt_open(GError **errp)
     }
     why = handover_stream(handover)->error;
     if (number) {
-        g_set_error(errp, PVRDMA_ERROR, 0, "what the former daemon left: %s", why);
+        g_set_error(errp, PVRDMA_ERROR, 0, "the state of the former daemon: %s", why);
         return false;
     }
-    log_msg(LOG_LVL_ERROR, "what the service manager has kept: %s", why);
+    log_msg(LOG_LVL_ERROR, "the state that the service manager stored: %s", why);
     sockfile_drop_rest();
     g_clear_pointer(&sections, g_array_unref);
     handover_close(g_steal_pointer(&handover));
@@ -203,13 +205,13 @@ static struct vm_config *read_config(const struct daemon_config *cfg, struct sta
         }
     }
     if (err || state_failed(s)) {
-        state_fail(s, "VM \"%s\": %s", name, err ? err->message : "its keys");
+        state_fail(s, "VM \"%s\": %s", name, err ? err->message : "malformed keys");
         config_vm_free(vm);
         return NULL;
     }
     vm->from_file = from_file;
     if (!config_vm_finish(cfg, vm, &err)) {
-        log_msg(LOG_LVL_WARN, "VM %s: %s; it is served all the same", name, err->message);
+        log_msg(LOG_LVL_WARN, "VM %s: %s; it is served nevertheless", name, err->message);
         vm->workers = 0;
     }
     return vm;
@@ -331,7 +333,7 @@ static void give_up(struct adopted *a)
 static void claim(struct adopted *a)
 {
     if (a->vm->attached && !a->why && migration_owns(a->vm) && vm_claim(a->vm) != 0) {
-        a->why = g_strdup("somebody else has one of its addresses");
+        a->why = g_strdup("one of its addresses is in use elsewhere");
     }
 }
 
@@ -414,7 +416,7 @@ void adopt_finish(void)
         frontend_thaw(a->vm);
     }
     log_msg(LOG_LVL_INFO,
-            "took over %u VM(s), which stood still for %" G_GINT64_FORMAT " us",
+            "took over %u VM(s), which were paused for %" G_GINT64_FORMAT " us",
             adopted->len, us);
     answer(us);
     take_closing();

@@ -248,12 +248,12 @@ bool restart_check_program(GError **errp)
             return true;
         }
         g_clear_pointer(&why, g_free);
-        why = g_strdup_printf("it does not say that it knows \"%s\"", lacks);
+        why = g_strdup_printf("it does not report support for \"%s\"", lacks);
     }
     g_set_error(errp, PVRDMA_ERROR, 0, "%s cannot take over: %s", arguments[0],
-                !c.timer ? "it did not say in time whether it can"
+                !c.timer ? "it did not report in time whether it can"
                 : *why   ? why
-                         : "it does not say why");
+                         : "it reports no reason");
     return false;
 }
 
@@ -316,7 +316,7 @@ static void shed_streams(const GPtrArray *frozen)
     while (streams > restart_max_streams && (vm = longest(frozen))) {
         streams -= migration_stream_bytes(vm);
         migration_give_up(vm,
-                          "the daemon is replaced, and its state is too long for that");
+                          "its state is too long to be handed over to the next daemon");
     }
 }
 
@@ -342,7 +342,7 @@ static void freeze(GArray *late)
 
 static void leave_out(struct vm *vm, const char *why)
 {
-    log_vm(LOG_LVL_ERROR, vm, "cannot be kept for another daemon: %s", why);
+    log_vm(LOG_LVL_ERROR, vm, "cannot be handed over to the next daemon: %s", why);
 }
 
 /*
@@ -386,7 +386,7 @@ static void leave_all_out(GArray *late)
         struct vm *vm = find(g_array_index(late, uint64_t, i));
 
         if (vm) {
-            leave_out(vm, "it does not come to rest");
+            leave_out(vm, "it does not stop in time");
         }
     }
     g_array_set_size(late, 0);
@@ -420,7 +420,7 @@ static gboolean on_late(gpointer serial)
     struct vm *vm = find(GPOINTER_TO_SIZE(serial));
 
     if (vm && !at_rest(vm)) {
-        frontend_disconnect(vm, "it holds up a restart");
+        frontend_disconnect(vm, "it delays a restart");
     }
     return G_SOURCE_REMOVE;
 }
@@ -622,8 +622,8 @@ static void name_stuck(const GPtrArray *frozen)
 
         if (datapath_in_turn(vm)) {
             log_vm(LOG_LVL_WARN, vm,
-                   "holds up a restart: its worker waits for a page of its memory, or of "
-                   "who it sends to");
+                   "delays a restart: its worker waits for a page of its memory, or of a "
+                   "VM that it sends to");
         }
     }
 }
@@ -661,7 +661,7 @@ static void name_late(const GArray *late)
         struct vm *vm = find(g_array_index(late, uint64_t, i));
 
         if (vm) {
-            log_vm(LOG_LVL_WARN, vm, "holds up a restart: a command takes long");
+            log_vm(LOG_LVL_WARN, vm, "delays a restart: a command takes long");
         }
     }
 }
@@ -708,7 +708,7 @@ bool restart_freeze_all(GPtrArray *frozen, bool all, gint64 *since, GError **err
         g_set_error(&err, PVRDMA_ERROR, 0,
                     must_end(all)        ? "the daemon ends"
                     : !memory_is_freed() ? "memory of VMs is still being freed"
-                                         : "VMs do not come to rest");
+                                         : "VMs do not stop in time");
     }
     g_propagate_error(errp, g_steal_pointer(&err));
     return false;
@@ -806,7 +806,7 @@ int restart_save(GPtrArray *frozen, struct handover_out *h, gint64 since, int cl
         save_closing(frozen, h);
     }
     if (faulted_of(frozen)) { /* so what it has left is not to be believed */
-        g_set_error(errp, PVRDMA_ERROR, 0, "VM %s has a fault, and is let go first",
+        g_set_error(errp, PVRDMA_ERROR, 0, "VM %s has a fault, and is disconnected first",
                     faulted_of(frozen)->cfg->name);
         return -1;
     }
@@ -868,7 +868,8 @@ static bool begin_alone(GError **errp)
 {
     if (under_way || stopping || !arguments) {
         g_set_error(errp, PVRDMA_ERROR, 0,
-                    under_way ? "a restart is under way" : "the daemon begins or ends");
+                    under_way ? "a restart is under way"
+                              : "the daemon is starting or stopping");
         return false;
     }
     under_way = true;

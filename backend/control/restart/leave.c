@@ -112,7 +112,7 @@ static int offer(void)
     err = err ? err : wait_for_manager(end);
     if (err) {
         log_msg(LOG_LVL_ERROR,
-                "nothing is left to another daemon: the service manager cannot be "
+                "no VM is handed over to the next daemon: the service manager cannot be "
                 "reached: %s",
                 g_strerror(err));
         take_back();
@@ -135,10 +135,10 @@ static void leave_frozen(GPtrArray *frozen, int sock, gint64 since, GError **err
         memfd = restart_save(frozen, &h, since, -1, errp);
     }
     if (memfd >= 0 && restart_stopping()) {
-        g_set_error(errp, PVRDMA_ERROR, 0, "it is to end at once");
+        g_set_error(errp, PVRDMA_ERROR, 0, "it must stop at once");
     } else if (memfd >= 0) {
         manager_notify("STOPPING=1", false);
-        log_msg(LOG_LVL_INFO, "stopping: %u VM(s) are left to the next daemon",
+        log_msg(LOG_LVL_INFO, "stopping: %u VM(s) are handed over to the next daemon",
                 frozen->len);
         log_drain(DRAIN_MS);
         if (handover_send(&h, memfd, sock, errp)) {
@@ -176,7 +176,8 @@ void restart_leave(void)
         if (restart_check_program(&err)) {
             leave(sock, &err);
         }
-        log_msg(LOG_LVL_ERROR, "nothing is left to another daemon: %s", err->message);
+        log_msg(LOG_LVL_ERROR, "no VM is handed over to the next daemon: %s",
+                err->message);
         take_back();
         close(sock);
     }
