@@ -94,7 +94,7 @@ bool get_msg(struct fake *f, struct peer_msg *m, struct peer_hello_bytes *raw)
         case PEER_MSG_MORE:
             break;
         default:
-            g_error("the daemon sent a message that makes no sense");
+            g_error("the daemon sent a malformed message");
         }
         n = recv(f->fd, f->in + f->in_len, sizeof(f->in) - f->in_len, 0);
         if (n == 0 || (n < 0 && errno == ECONNRESET)) {

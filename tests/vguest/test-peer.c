@@ -63,7 +63,7 @@ static void test_silent_host(void)
     host_wait_up(a, 1, true);
     g_assert_cmpint(kill(b->pid, SIGSTOP), ==, 0);
     host_wait_up(a, 1, false);
-    host_wait_logged(a, "the link is down: nothing was heard of it for too long");
+    host_wait_logged(a, "the link is down: no message for too long");
     g_assert_cmpint(kill(b->pid, SIGCONT), ==, 0);
     host_wait_up(a, 1, true);
     host_wait_up(b, 0, true);
@@ -196,7 +196,7 @@ static void test_wrong_name(void)
 {
     static const struct host_opts other = {.n_peers = 2, .name = "somebody"};
 
-    no_link(&other, "host-name is another", "it wants a host of another name");
+    no_link(&other, "host-name is a different one", "it expects another host-name here");
 }
 
 static void test_no_such_peer(void)

@@ -52,9 +52,9 @@ static bool check_hello(struct peer_link *l)
     const struct peer_hello *h = &l->other;
 
     if (strcmp(h->to, peers_self.name) != 0) {
-        link_close(l, PEER_CLOSE_NOT_ME, "it wants a host of another name");
+        link_close(l, PEER_CLOSE_NOT_ME, "it expects another host-name here");
     } else if (l->role == PEER_INITIATOR && strcmp(h->from, l->peer->name) != 0) {
-        link_close(l, PEER_CLOSE_UNKNOWN, "its host-name is another");
+        link_close(l, PEER_CLOSE_UNKNOWN, "its host-name is a different one");
     } else if (!l->peer) {
         link_close(l, PEER_CLOSE_UNKNOWN, "no [peer] group has its name and address");
     } else if (!link_version(l) || h->needs) {
@@ -91,9 +91,9 @@ static void got_auth(struct peer_link *l, const struct peer_msg *m)
 
     proof_of(l, !l->role, proof);
     if (!peer_auth_same(proof, m->proof)) {
-        link_close(l, PEER_CLOSE_PROOF, "it does not have our secret");
+        link_close(l, PEER_CLOSE_PROOF, "its secret is a different one");
     } else if (!peer_may_link(l->peer)) {
-        link_close(l, 0, "it links too often");
+        link_close(l, 0, "too many links in a short time");
     } else if (!peer_take_link(l->peer, l)) {
         link_close(l, PEER_CLOSE_CROSSED, "there is another link");
     } else {
@@ -114,6 +114,6 @@ void greet_got(struct peer_link *l, const struct peer_msg *m, const uint8_t *byt
     } else if (m->type == PEER_MSG_AUTH && l->state == LINK_AUTH) {
         got_auth(l, m);
     } else {
-        link_refuse(l, "a message before its time");
+        link_refuse(l, "unexpected message before authentication");
     }
 }

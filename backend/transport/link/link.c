@@ -454,7 +454,7 @@ static void got_message(struct peer_link *l, const struct peer_msg *m)
         GIVE(l, peers_self.datagram, &m->datagram);
         break;
     default: /* a greeting again */
-        link_refuse(l, "a message after its time");
+        link_refuse(l, "unexpected message after authentication");
         break;
     }
 }
@@ -466,7 +466,7 @@ static bool take_magic(struct peer_link *l, size_t *pos)
 
     if (!l->magic) {
         if (memcmp(l->in, PEER_MAGIC, n) != 0) {
-            link_refuse(l, "what answers is no pvrdmad");
+            link_refuse(l, "the remote end is not pvrdmad");
             return false;
         }
         if (n < PEER_MAGIC_LEN) {
@@ -499,7 +499,7 @@ static bool take_messages(struct peer_link *l, gint64 until)
             break;
         }
         if (v == PEER_MSG_BAD || (v == PEER_MSG_SKIP && !up)) {
-            link_refuse(l, "a message that makes no sense");
+            link_refuse(l, "malformed message");
             return true;
         }
         if (v == PEER_MSG_SKIP) {
@@ -547,7 +547,7 @@ static void link_read(struct peer_link *l)
             return;
         }
         if (n <= 0) {
-            link_close(l, 0, n ? g_strerror((int)-n) : "the other side hung up");
+            link_close(l, 0, n ? g_strerror((int)-n) : "the connection was closed");
             return;
         }
         l->heard = g_get_monotonic_time();
@@ -633,7 +633,7 @@ static gboolean on_tick(gpointer opaque)
         l->timer = 0;
         /* If its limit is so short that it was not seen: */
         set_silent(l, l->silent || peer_fd_is_silent(l->stream.fd));
-        link_close(l, 0, "nothing was heard of it for too long");
+        link_close(l, 0, "no message for too long");
         return G_SOURCE_REMOVE;
     }
     if (l->pinged && now - l->pinged >= limit) {

@@ -155,10 +155,10 @@ static gboolean on_first_bytes(gint fd, GIOCondition cond, gpointer opaque)
         return G_SOURCE_CONTINUE;
     case ENDED:
         /* Ready with less than the low-water mark means that no more will come. */
-        undecided_close(u, "it ended before it had begun");
+        undecided_close(u, "it was closed before a complete request");
         break;
     case UNKNOWN:
-        undecided_close(u, "it is nothing that is known here");
+        undecided_close(u, "unknown protocol");
         break;
     default:
         set_low_water(fd, 1);
@@ -174,7 +174,7 @@ static gboolean on_silence(gpointer opaque)
     struct undecided *u = opaque;
 
     u->timer = 0;
-    undecided_close(u, "it said nothing, or not enough");
+    undecided_close(u, "no complete request in time");
     return G_SOURCE_REMOVE;
 }
 

@@ -417,11 +417,11 @@ unsigned peer_msg_version(const struct peer_hello *a, const struct peer_hello *b
 const char *peer_close_text(unsigned reason)
 {
     static const char *const texts[] = {
-        [PEER_CLOSE_STOPPING] = "it is stopping, or does not want this peer any more",
+        [PEER_CLOSE_STOPPING] = "it is stopping, or this host is no longer a peer",
         [PEER_CLOSE_VERSION] = "no protocol version or needed feature in common",
         [PEER_CLOSE_UNKNOWN] = "it has no [peer] group for this host's name and address",
-        [PEER_CLOSE_NOT_ME] = "its host-name is another",
-        [PEER_CLOSE_PROOF] = "it has another secret",
+        [PEER_CLOSE_NOT_ME] = "its host-name is a different one",
+        [PEER_CLOSE_PROOF] = "its secret is a different one",
         [PEER_CLOSE_CROSSED] = "there is another link",
         [PEER_CLOSE_PROTOCOL] = "it did not understand a message",
     };

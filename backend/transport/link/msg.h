@@ -54,7 +54,7 @@ enum peer_close {
     PEER_CLOSE_NOT_ME = 4,   /* another name was called */
     PEER_CLOSE_PROOF = 5,    /* not the same secret */
     PEER_CLOSE_CROSSED = 6,  /* there is another link to that host */
-    PEER_CLOSE_PROTOCOL = 7, /* a message that makes no sense */
+    PEER_CLOSE_PROTOCOL = 7, /* malformed message */
 };
 
 struct peer_hello {

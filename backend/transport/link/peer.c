@@ -342,7 +342,7 @@ bool peer_take_link(struct peer *peer, struct peer_link *l)
         peer->replaced = false;
     }
     if (!ours) {
-        give_up_call(peer, "the other side's call came first");
+        give_up_call(peer, "the other side's connection came first");
     }
     peer->trying = NULL;
     stop_retry(peer);
@@ -419,7 +419,7 @@ void peer_link_silent(struct peer *peer)
 {
     peer->silences++;
     peer->away = g_get_monotonic_time();
-    log_about(LOG_LVL_INFO, &peer->log, "the link is silent: it is called anew");
+    log_about(LOG_LVL_INFO, &peer->log, "the link is silent: connecting again");
     call(peer);
 }
 
@@ -427,7 +427,7 @@ void peer_link_heard(struct peer *peer)
 {
     stop_retry(peer);
     if (!is_proved(peer->trying)) {
-        give_up_call(peer, "the link is heard again");
+        give_up_call(peer, "the link is no longer silent");
     }
     tell_heard(peer);
 }
@@ -567,7 +567,7 @@ void peers_reload(const struct daemon_config *cfg, void (*say)(void *opaque, cha
     }
     for (struct peer *p = peer_next(NULL); p; p = peer_next(p)) {
         if (!in_file(cfg, p->name) && !is_problem(cfg, p->name)) {
-            end(p, "its group has gone from the key file");
+            end(p, "its group was removed from the key file");
             say_line(say, opaque, p->name, "removed");
         }
     }
@@ -584,7 +584,7 @@ void peers_reload(const struct daemon_config *cfg, void (*say)(void *opaque, cha
         } else if (!config_peer_same(peer->cfg, c)) {
             end(peer, "its group has changed");
             begin(peer, c);
-            say_line(say, opaque, c->name, "changed, the link begins anew");
+            say_line(say, opaque, c->name, "changed, the link is set up again");
         }
     }
 }
