@@ -152,8 +152,9 @@ static void test_not_its_own(void)
         result = ask();
     } while (result == PEER_BIND_NOT_YET); /* while it is asked for */
     g_assert_cmpuint(result, ==, PEER_BIND_REFUSED);
-    host_wait_logged(fakestream_host[0],
-                     "peer host2: a connection from an address it does not have");
+    host_wait_logged(
+        fakestream_host[0],
+        "peer host2: a connection from an address that the peer does not have");
     fd = connect_from(2, 0);
     put(fd, bytes, put_start(bytes));
     expect_end(fd, IWARP_OK);

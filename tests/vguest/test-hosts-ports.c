@@ -163,7 +163,7 @@ static void test_many(void)
     }
     /* The pair's own is one. */
     g_assert_cmpuint(good, ==, PORTS / 2 - 1);
-    host_wait_logged(host[1], "it has its share of the ports towards another host");
+    host_wait_logged(host[1], "its share of the ports towards another host is used up");
     g_assert_cmpint(vgt_counter("vm1", "tcp", "over_share"), >, 0);
     another();
     for (unsigned k = 0; k < PORTS + 32; k++) {

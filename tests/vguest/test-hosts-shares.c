@@ -476,7 +476,7 @@ static void test_connections(gconstpointer opaque)
     g_test_message("%u of %u connections grow", large, all);
     g_assert_true(!all || all >= good); /* none: there is no `ss` */
     g_assert_cmpuint(large, <=, 32);
-    host_wait_logged(host[1], "it has its share of connections");
+    host_wait_logged(host[1], "its share of connections is used up");
     g_assert_cmpuint(lines_with(host[1], "it has its share"), ==, 1);
     sends(4, 2);
     sends(2, 4); /* the other way round */

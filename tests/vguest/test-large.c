@@ -124,7 +124,7 @@ static unsigned wrong_streams(void)
     unsigned n = 0;
 
     g_assert_true(g_file_get_contents(vgt_daemon->log, &text, NULL, NULL));
-    for (const char *at = text; (at = strstr(at, "stream is wrong")); at++) {
+    for (const char *at = text; (at = strstr(at, "malformed data from the peer")); at++) {
         n++;
     }
     return n;

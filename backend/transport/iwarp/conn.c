@@ -153,7 +153,7 @@ void conn_follow(struct conn *c)
     if (c->s) {
         c->s->answered = true; /* whatever it brought, its end is no try */
     }
-    conn_break(c, "its peer has another place");
+    conn_break(c, "its peer has moved");
     atomic_store(&c->net->net.ready, true); /* the worker looks */
 }
 
@@ -172,7 +172,7 @@ void conn_leave_silent(struct conn *c)
 {
     if (c->s && c->reliable && peer_fd_is_silent(c->s->fd)) {
         c->s->answered = true; /* there is to be another one now, and that is no try */
-        conn_break(c, "what was sent is not heard");
+        conn_break(c, "sent data is not acknowledged");
         atomic_store(&c->net->net.ready, true); /* the worker looks */
     }
 }

@@ -148,7 +148,7 @@ struct place {
 /* What a connection is owed by the main thread, with the VM's token: deferred.c. */
 enum owed {
     OWED_FOLLOW = 1 << 0,    /* conn_follow() */
-    OWED_GONE = 1 << 1,      /* its host is no peer any more */
+    OWED_GONE = 1 << 1,      /* its host is no longer a peer */
     OWED_REACHABLE = 1 << 2, /* conn_reachable() */
     OWED_ANEW = 1 << 3,      /* ... at another place */
     OWED_FAILURE = 1 << 4,   /* the peer's queue pair has failed: @heard */

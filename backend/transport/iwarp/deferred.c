@@ -58,7 +58,7 @@ static bool follow(struct conn *c, unsigned what)
         conn_follow(c);
     }
     if (what & OWED_GONE) {
-        conn_break(c, "its host is no peer any more");
+        conn_break(c, "its host is no longer a peer");
         atomic_store(&c->net->net.ready, true); /* its worker looks */
     }
     if (what & OWED_SILENT) {

@@ -75,7 +75,7 @@ static void lose(struct stream *s)
 static void is_void(struct conn *c)
 {
     if (c->reliable) {
-        conn_break(c, "a message that was admitted is void");
+        conn_break(c, "an accepted message was cancelled");
         return;
     }
     responder_drop(c->qp, UC_NO_PEER);
@@ -90,7 +90,7 @@ static void failed(struct conn *c, uint64_t seq, struct outcome o)
         return;
     }
     if (!o.remote) {
-        conn_break(c, "a message that was admitted is void");
+        conn_break(c, "an accepted message was cancelled");
         return;
     }
     conn_failed(c, seq, o);
@@ -149,7 +149,7 @@ static void turned_down(struct conn *c, const struct msg *m, struct outcome o)
             is_void(c);
             break;
         }
-        conn_break(c, "the queue pair takes no message");
+        conn_break(c, "the queue pair accepts no message");
         break;
     }
 }
@@ -214,7 +214,7 @@ static void invalidate(struct conn *c, const struct sg_cursor *cur)
         if (responder_finish(c->qp, &s->in.m, s->in.epoch)) {
             finished(c);
         } else {
-            conn_break(c, "a message that was admitted is void");
+            conn_break(c, "an accepted message was cancelled");
         }
         return;
     }
@@ -226,7 +226,7 @@ static void invalidate(struct conn *c, const struct sg_cursor *cur)
         responder_settle(c->qp, s->in.m.seq, s->in.epoch, o);
         failed(c, s->in.m.seq, o);
     } else {
-        conn_break(c, "a message that was admitted is void");
+        conn_break(c, "an accepted message was cancelled");
     }
 }
 
@@ -287,7 +287,7 @@ void arrival_resume(struct conn *c)
     if (responder_begin_slice(c->qp, &s->in.m, s->in.epoch, &recv)) {
         invalidate(c, &recv.cur);
     } else {
-        conn_break(c, "a message that was admitted is void");
+        conn_break(c, "an accepted message was cancelled");
     }
 }
 

@@ -157,9 +157,9 @@ static bool look_at(struct conn *c, uint64_t now)
 
     if (c->s && c->s->closing) {
         if (silent > CLOSING_NS) {
-            conn_break(c, "the peer does not read to the end");
+            conn_break(c, "the peer does not read the last data");
         } else if (c->s->shut && c->s->resets && ending_has_all(c->s->fd)) {
-            conn_break(c, "all is told");
+            conn_break(c, "all data was delivered");
         }
         return true;
     }
@@ -444,7 +444,7 @@ struct tcp_vm *tcp_vm_get(struct vm *vm)
     net->epfd = epoll_create1(EPOLL_CLOEXEC);
     net->source = (struct source){.fd = net->epfd, .ready = sockets_ready};
     if (net->epfd < 0 || !worker_add_source(vm->dp.worker, &net->source, EPOLLIN)) {
-        log_vm(LOG_LVL_WARN, vm, "no sockets for it: %s", g_strerror(errno));
+        log_vm(LOG_LVL_WARN, vm, "cannot watch sockets for it: %s", g_strerror(errno));
         if (net->epfd >= 0) {
             close(net->epfd);
         }

@@ -202,7 +202,7 @@ static void take_frame(struct conn *c, const uint8_t *ulpdu, uint32_t len)
     }
     if (!s->may_send && seg.h.opcode != RDMAP_TERMINATE) { /* the initiator is ready */
         if (!is_first_frame(&seg.h)) {
-            conn_break(c, "not the frame that was agreed on");
+            conn_break(c, "the first frame is not the one that was negotiated");
             return;
         }
         s->may_send = true;

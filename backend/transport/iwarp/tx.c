@@ -520,7 +520,7 @@ static bool answer_read(struct conn *c, struct tcp_job *j)
     struct outcome o;
 
     if (!responder_repeats(qp, j->epoch)) {
-        conn_break(c, "a READ that is answered has become void");
+        conn_break(c, "a READ was cancelled while it was answered");
         return false;
     }
     rdmap_begin(&seg, RDMAP_READ_RESPONSE);
@@ -623,7 +623,7 @@ void tx_terminate(struct conn *c, enum iwarp_error error, const uint8_t *head,
     struct stream *s = c->s;
     uint8_t *ulpdu;
 
-    log_vm(LOG_LVL_WARN, c->vm, "QP %u: the peer's stream is wrong: error %u/%u/%02x",
+    log_vm(LOG_LVL_WARN, c->vm, "QP %u: malformed data from the peer: error %u/%u/%02x",
            c->ticket.qp, iwarp_error_layer(error), iwarp_error_type(error),
            iwarp_error_code(error));
     conn_work(c);

@@ -301,7 +301,7 @@ static bool has_place(struct conn *c, struct peer *peer)
     if (!net->is_full) {
         net->is_full = true;
         log_vm(LOG_LVL_WARN, c->vm,
-               "it has its share of %s: its other queue pairs get none",
+               "its share of %s is used up: its other queue pairs get none",
                c->has_place ? "the ports towards another host" : "connections");
     }
     return false;
@@ -409,7 +409,8 @@ static struct conn *check_bind(struct peer *from, const struct peer_bind *b,
         c = NULL; /* until it is known whose that address is */
     } else if (c && owner != from) {
         log_vm(LOG_LVL_WARN, c->vm,
-               "peer %s: a connection from an address it does not have", peer_name(from));
+               "peer %s: a connection from an address that the peer does not have",
+               peer_name(from));
         a->result = PEER_BIND_REFUSED;
         c = NULL;
     } else if (c && !c->initiator && !has_place(c, from)) {

@@ -198,7 +198,7 @@ static bool read_frame(struct setup *s, enum mpa_kind kind, struct mpa_frame *f)
     s->have += (size_t)n;
     error = mpa_get(kind, s->in, s->have, f, &size);
     if (error || s->have > size) {
-        setup_failed(s, "not the frame that MPA begins with");
+        setup_failed(s, "malformed MPA request or reply");
         return false;
     }
     if (s->have < size) {
@@ -341,7 +341,7 @@ static void take_reply(struct setup *s)
         return;
     }
     if (!hears(c, reply.data, reply.data_len, s->own.token, &peer)) {
-        setup_failed(s, "it is not a daemon's, or not this one's");
+        setup_failed(s, "the reply is not from pvrdmad, or not for this connection");
         return;
     }
     if (reply.reject) {
@@ -514,11 +514,11 @@ static void take_request(struct setup *s)
     c = hello_get(request.data, request.data_len, &peer) ? setup_awaited(peer.token)
                                                          : NULL;
     if (!c || peer.unreliable == c->reliable || !fits(&request)) {
-        setup_failed(s, "nobody awaits it");
+        setup_failed(s, "no queue pair expects it");
         return;
     }
     if (!is_from_its_host(s, c)) { /* which may come yet */
-        setup_failed(s, "it is not from the host that is awaited");
+        setup_failed(s, "it is not from the expected host");
         return;
     }
     setup_arrived(c);
@@ -562,7 +562,7 @@ static void lose_place(struct peer_place *p)
 {
     struct setup *s = (void *)((char *)p - offsetof(struct setup, place));
 
-    setup_failed(s, "there are too many, of that host or of all");
+    setup_failed(s, "too many at a time, of that host or of all");
 }
 
 /*
