@@ -184,7 +184,7 @@ bool state_get_bool(struct state_in *s)
     uint8_t v = state_get_u8(s);
 
     if (v > 1) {
-        state_fail(s, "%u where only 0 and 1 are", v);
+        state_fail(s, "value %u, must be 0 or 1", v);
     }
     return v == 1;
 }
@@ -194,7 +194,7 @@ uint32_t state_get_count(struct state_in *s, uint32_t max, uint32_t size)
     uint32_t n = state_get_u32(s);
 
     if (n > max || n > s->left / MAX(size, 1)) {
-        state_fail(s, "%u where at most %u can be", n, max);
+        state_fail(s, "count %u, must be at most %u", n, max);
         return 0;
     }
     return n;
@@ -211,7 +211,7 @@ void state_in_begin(struct state_in *s, const uint8_t *data, uint64_t len, char 
     version = state_get_u32(s);
     state_get_u32(s);
     if (state_failed(s) || memcmp(have, magic, sizeof(magic)) != 0) {
-        state_fail(s, "it is no state of a device");
+        state_fail(s, "it is not the state of a device");
     } else if (version != STATE_VERSION) {
         state_fail(s, "it has version %u, this daemon reads %u", version, STATE_VERSION);
     }

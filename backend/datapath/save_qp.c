@@ -80,7 +80,7 @@ static void sent_load(struct sent *sent, struct state_in *s)
     sent->signaled = state_get_bool(s);
     sent->returns = state_get_bool(s);
     if (sent->npsn > PSN_MASK || sent->opcode >= PVRDMA_WC_RECV) {
-        state_fail(s, "no message can be in flight like that");
+        state_fail(s, "invalid message in flight");
     }
 }
 
@@ -96,7 +96,7 @@ static void window_load(struct qp *qp, struct state_in *s)
         req->sent = g_try_new0(struct sent, QP_WINDOW);
     }
     if (req->seq > UINT64_MAX / 2 || (n && !req->sent)) {
-        state_fail(s, "%u messages cannot be in flight", n);
+        state_fail(s, "%u messages in flight are not possible", n);
         return;
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -160,7 +160,7 @@ static void local_load(struct qp *qp, struct state_in *s)
     }
     if (op->m.opcode >= 32 || !(qp->ops & (1u << op->m.opcode)) ||
         !msg_is_local(&op->m) || qp->req.replay) {
-        state_fail(s, "QP %u: no such request can be under way", qp->handle);
+        state_fail(s, "QP %u: invalid request in progress", qp->handle);
         return;
     }
     op->active = true;
@@ -203,7 +203,7 @@ static void waits_load(struct qp *qp, struct state_in *s)
     left = state_get_u64(s);
     if (req->retries_left > 8 || req->rnr_left > 7 || wait > QP_WAIT_TIMEOUT ||
         left > MAX_WAIT_NS || rnr > MAX_WAIT_NS) {
-        state_fail(s, "QP %u: no QP can wait like that", qp->handle);
+        state_fail(s, "QP %u: invalid retries or timers", qp->handle);
     }
     if (state_failed(s)) {
         return;
@@ -322,7 +322,8 @@ static void responder_load(struct qp *qp, struct state_in *s)
     if (wq->nwqe) {
         wq->cons = wq->next = wq->prod = index_load(s, wq->nwqe);
     } else if (state_get_u32(s)) {
-        state_fail(s, "QP %u: it has no receives of its own", qp->handle);
+        state_fail(s, "QP %u: an index of a receive queue that it does not have",
+                   qp->handle);
     }
     qp->own_rq.must_notify = !qp->rq->srq && atomic_load(&qp->state) == PVRDMA_QPS_ERR;
     resp->psn = state_get_u32(s) & PSN_MASK;
@@ -331,7 +332,7 @@ static void responder_load(struct qp *qp, struct state_in *s)
     resp->comm_est = state_get_bool(s);
     last_wqe = state_get_u8(s);
     if (last_wqe > LAST_WQE_TOLD || (last_wqe && !qp->rq->srq)) {
-        state_fail(s, "QP %u: its last WQE is reached in no way", qp->handle);
+        state_fail(s, "QP %u: invalid state of LAST_WQE_REACHED", qp->handle);
     } else {
         resp->last_wqe = last_wqe;
     }
@@ -367,7 +368,7 @@ void datapath_failure_load(struct qp *qp, struct state_in *s)
 
     if (!right || !qp->service->acknowledged || !resp->incarnation || seq > resp->seq ||
         atomic_load(&qp->state) != PVRDMA_QPS_ERR || atomic_load(&resp->failed_status)) {
-        state_fail(s, "QP %u: it cannot have failed like that", qp->handle);
+        state_fail(s, "QP %u: invalid failed request", qp->handle);
         return;
     }
     resp->failed_seq = seq;

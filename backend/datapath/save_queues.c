@@ -79,7 +79,7 @@ uint32_t index_load(struct state_in *s, uint32_t n)
     uint32_t index = state_get_u32(s);
 
     if (index >= 2 * n) {
-        state_fail(s, "an index of %u in a ring of %u", index, n);
+        state_fail(s, "index %u in a ring of %u entries", index, n);
         return 0;
     }
     return index;
@@ -101,7 +101,7 @@ static void hold_load(struct cq *cq, struct state_in *s)
     left = state_get_u64(s);
     if (h->count > PVRDMA_EXT_MODERATE_MAX || h->ns > PVRDMA_EXT_MODERATE_MAX * 1000ull ||
         left > h->ns || (held && !h->on)) {
-        state_fail(s, "CQ %u: no events can be held like that", cq->handle);
+        state_fail(s, "CQ %u: invalid event moderation", cq->handle);
     }
     if (held && !state_failed(s)) {
         hold_begin_locked(cq, time_of(cq->vm, left));
@@ -127,7 +127,7 @@ void datapath_cq_load(struct cq *cq, uint32_t uar_page, struct state_in *s)
         ((cq->published - cq->cons) & mask) > ((cq->prod - cq->cons) & mask) ||
         arm > PVRDMA_DB_ARM_SOLICITED || (cq->mem.ext && arm) ||
         (cq->error_reported && !cq->error)) {
-        state_fail(s, "CQ %u: no CQ can be like that", cq->handle);
+        state_fail(s, "CQ %u: invalid indices or flags", cq->handle);
     }
     pthread_mutex_unlock(&cq->lock);
 
@@ -167,7 +167,7 @@ void datapath_srq_load(struct srq *srq, uint32_t uar_page, struct state_in *s)
     srq->error = state_get_bool(s);
     pthread_mutex_unlock(&srq->lock);
     if (limit > wq->nwqe || (tell & ~(SRQ_TELL_LIMIT | SRQ_TELL_ERROR))) {
-        state_fail(s, "SRQ %u: no SRQ can be like that", srq->handle);
+        state_fail(s, "SRQ %u: invalid indices or limit", srq->handle);
     }
     if (state_failed(s)) {
         return;

@@ -348,7 +348,7 @@ void datapath_load(struct vm *vm, struct state_in *s)
     uint32_t have = state_get_count(s, 4096, sizeof(uint64_t));
 
     if (clock > INT64_MAX) {
-        state_fail(s, "no guest runs for so long");
+        state_fail(s, "invalid clock");
     }
     for (uint32_t i = 0; i < have; i++) {
         state_get_u64(s);

@@ -251,11 +251,10 @@ bool requester_agrees(const struct qp *qp, uint64_t got)
 
 void requester_strayed(struct qp *qp)
 {
-    log_vm(
-        LOG_LVL_WARN, qp->vm,
-        "QP %u: its peer counts other messages than it has sent: one of the two was put "
-        "back to a former state",
-        qp->handle);
+    log_vm(LOG_LVL_WARN, qp->vm,
+           "QP %u: its peer's message number disagrees with its own: one of the two was "
+           "restored from an older state",
+           qp->handle);
     qp_set_error(qp, PVRDMA_EVENT_QP_FATAL);
     sched_look(qp);
 }

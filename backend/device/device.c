@@ -392,7 +392,7 @@ static void dsr_load_saved(struct device *dev, struct state_in *s)
     dsr.uar_pfn = state_get_u64(s);
     if (dsr.cmd_slot_dma % PVRDMA_PAGE_SIZE || dsr.resp_slot_dma % PVRDMA_PAGE_SIZE ||
         dsr.uar_pfn > PFN_MAX - (VERBS_MAX_UAR - 1)) {
-        state_fail(s, "no guest can have such a shared region");
+        state_fail(s, "invalid device shared region");
         return;
     }
     verbs_fill_caps(&dev->vm->objects, &dsr.caps);
@@ -422,7 +422,7 @@ static void no_more(struct state_in *s, const char *what, uint32_t here)
     uint32_t there = state_get_u32(s);
 
     if (there > here) {
-        state_fail(s, "%u %s were offered to the guest, and %u are here", there, what,
+        state_fail(s, "the guest was offered %u %s, this daemon has %u", there, what,
                    here);
     }
 }
@@ -432,7 +432,7 @@ void device_offers_load(const struct device *dev, struct state_in *s)
     uint32_t lack = state_get_u32(s) & ~ext_features(dev);
 
     if (lack) {
-        state_fail(s, "features %#x were offered to the guest, and are not here", lack);
+        state_fail(s, "the guest was offered features %#x, this daemon lacks them", lack);
     }
     no_more(s, "bytes of inline data", PVRDMA_EXT_MAX_INLINE);
     no_more(s, "counters", PVRDMA_EXT_CNT_MAX);
@@ -470,7 +470,7 @@ void device_load(struct device *dev, struct state_in *s)
         dsr_load_saved(dev, s);
     }
     if ((active && !dev->dsr_valid) || (active && !dev->bus_master && !stopped)) {
-        state_fail(s, "no device can be in that state");
+        state_fail(s, "invalid device state");
     }
     if (state_failed(s)) {
         return;

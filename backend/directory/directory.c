@@ -263,9 +263,9 @@ static void say_in_use(struct vm *vm, const struct pvrdma_gid *gid,
 
     if (own->owner[0] == now->owner[0] && own->owner[1] == now->owner[1]) {
         config_format_gid(gid, text);
-        log_vm(LOG_LVL_WARN, vm, "%s is not to be had: %s", text,
-               own->generation > now->generation ? "this VM runs elsewhere still"
-                                                 : "this VM has moved on since");
+        log_vm(LOG_LVL_WARN, vm, "%s is not available: %s", text,
+               own->generation > now->generation ? "this VM still runs elsewhere"
+                                                 : "this VM has since moved elsewhere");
     }
 }
 

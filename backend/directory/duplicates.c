@@ -152,11 +152,10 @@ void rivals_say(const struct entry *e, const struct claim *claim)
     char text[CONFIG_GID_STRLEN];
 
     config_format_gid(&e->gid, text);
-    log_vm(
-        LOG_LVL_WARN, vm,
-        "%s: host %s goes on with this VM, of the same state, and comes first: it gives "
-        "way here",
-        text, claim->host);
+    log_vm(LOG_LVL_WARN, vm,
+           "%s: host %s runs another instance of this VM from the same state, which "
+           "takes precedence over the one here",
+           text, claim->host);
 }
 
 enum rival directory_rival(const char *network, const struct pvrdma_gid *gid,

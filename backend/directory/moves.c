@@ -267,14 +267,14 @@ static void take_one(const struct vm *vm, struct state_in *s)
     claim.generation = state_get_u64(s);
     ns = state_get_u64(s);
     if (!network[0] || !claim.generation || ns == 0 || ns > DIRECTORY_MAX_HOLD_NS) {
-        state_fail(s, "an address that nobody can have left");
+        state_fail(s, "invalid address in hold");
     }
     if (state_failed(s)) {
         return;
     }
     e = entry_find_or_make(network, &gid);
     if (e->claims || e->left_until) {
-        state_fail(s, "an address that was left twice");
+        state_fail(s, "address in hold more than once");
     } else {
         leave(e, &claim, 0, vm->serial, ns);
     }

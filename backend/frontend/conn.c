@@ -322,7 +322,7 @@ bool conn_begin_body(struct vfu_conn *c)
     uint32_t len;
 
     if (h->size < sizeof(*h) || h->size > max) {
-        c->why = "message of impossible size";
+        c->why = "message of invalid size";
         return false;
     }
     if ((h->flags & VFIO_USER_TYPE_MASK) != VFIO_USER_TYPE_COMMAND) {
@@ -725,11 +725,11 @@ struct vfu_conn *conn_new(struct vm *vm, int fd)
     struct vfu_conn *c;
 
     if (conn_look(vm) != CONN_NONE) {
-        refuse_client(vm, fd, EBUSY, "the VM has one");
+        refuse_client(vm, fd, EBUSY, "the VM already has a VMM");
         return NULL;
     }
     if (discard_full(vm->discard)) {
-        refuse_client(vm, fd, EBUSY, "descriptors of the last one cannot be closed");
+        refuse_client(vm, fd, EBUSY, "descriptors of the last VMM cannot be closed");
         return NULL;
     }
     c = make(vm, fd);

@@ -100,10 +100,10 @@ static bool must_wait(const struct vm *vm, enum conn_state state, const char **w
 {
     bool all_may = state == CONN_NONE && vm->cfg->any_uid; /* nobody is refused */
 
-    *why = discard_full(vm->discard) ? "takes no VMM: descriptors of the last one cannot "
-                                       "be closed"
+    *why = discard_full(vm->discard)
+               ? "takes no VMM: descriptors of the last VMM cannot be closed"
            : !all_may && refuse_full(vm)
-               ? "takes no VMM: descriptors of those that were refused cannot be closed"
+               ? "takes no VMM: descriptors of refused VMMs cannot be closed"
                : NULL;
     return *why != NULL;
 }

@@ -112,7 +112,8 @@ void migration_get_status(const struct vm *vm, struct migration_status *st)
         st->still_us = still_for(vm, m);
     }
     if (vm->gave_way) {
-        g_strlcpy(st->error, "it runs on another host, too, and has given way to that",
+        g_strlcpy(st->error,
+                  "another instance of it runs on another host and takes precedence",
                   sizeof(st->error));
     }
 }
@@ -212,13 +213,13 @@ static bool take_room(struct migration *m, uint64_t more)
         if (!other || room_of(other) <= wanted) {
             return false;
         }
-        migration_give_up(other->vm, "others need the room for their states");
+        migration_give_up(other->vm, "the states of other VMs need the memory");
         other = longest(m, &all);
     }
     return true;
 }
 
-static const char no_room[] = "the states of VMs that move are too long together";
+static const char no_room[] = "the states of all migrating VMs are too long together";
 
 static gboolean on_watch(gpointer opaque)
 {
@@ -230,8 +231,8 @@ static gboolean on_watch(gpointer opaque)
     }
     m->watch = 0;
     if (under_way(m)) {
-        migration_give_up(m->vm, m->out ? "nobody has read the state for too long"
-                                        : "nothing more of the state has come");
+        migration_give_up(m->vm, m->out ? "the state was not read for too long"
+                                        : "no more of the state was received in time");
     }
     return G_SOURCE_REMOVE;
 }
@@ -627,7 +628,8 @@ int migration_write(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_repl
         return E2BIG;
     }
     if (req.size > max - mig->got) {
-        failed(c->vm, "a state of more than %" PRIu64 " bytes, which this VM cannot have",
+        failed(c->vm,
+               "a state of more than %" PRIu64 " bytes, which is too long for this VM",
                max);
         return E2BIG;
     }

@@ -106,15 +106,15 @@ static void message_take_over(struct vfu_conn *c, struct handover_in *h,
     body = state_get_bool(s);
     n = state_get_u32(s);
     if (c->hdr_got > sizeof(c->hdr) || (body && c->hdr_got < sizeof(c->hdr))) {
-        state_fail(s, "a message of that length cannot be");
+        state_fail(s, "invalid length of a message");
     }
     if (state_failed(s) || (body && !conn_begin_body(c))) {
         c->hdr_got = 0;
-        state_fail(s, "a message that cannot be gone on with");
+        state_fail(s, "a message that cannot be continued");
         return;
     }
     if (body && n > c->hdr.size - sizeof(c->hdr)) {
-        state_fail(s, "more of a message than it has");
+        state_fail(s, "more bytes than the message has");
         return;
     }
     if (body) {
@@ -139,7 +139,7 @@ static void replies_take_over(struct vfu_conn *c, struct state_in *s)
 
         if (len > s->left || sent >= len || kind > REPLY_EMPTY ||
             len - sent > VFU_MAX_QUEUE - c->queued) {
-            state_fail(s, "replies that nobody can have queued");
+            state_fail(s, "invalid queued replies");
             return;
         }
         o = g_malloc(sizeof(*o) + len);
@@ -193,7 +193,7 @@ static void take_over(struct vm *vm, struct handover_in *h, struct state_in *s,
     int fd = handover_get_fd(h, s);
 
     if (fd < 0) {
-        state_fail(s, "the connection is not there");
+        state_fail(s, "the connection's descriptor is missing");
         return;
     }
     c = conn_new_frozen(vm, fd);
@@ -209,7 +209,7 @@ static void take_over(struct vm *vm, struct handover_in *h, struct state_in *s,
     pci_config_init(&c->pci);
     pci_config_write(&c->pci, 0, sizeof(pci), pci); /* what the guest may set */
     if (state_get_u32(s) != sizeof(c->msix_table)) {
-        state_fail(s, "another number of vectors");
+        state_fail(s, "wrong number of vectors");
     }
     state_get_bytes(s, c->msix_table, sizeof(c->msix_table));
     replies_take_over(c, s);

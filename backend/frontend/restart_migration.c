@@ -101,7 +101,7 @@ static gint64 time_take_over(struct state_in *s)
     uint64_t us = state_get_u64(s);
 
     if (us > (uint64_t)g_get_monotonic_time()) {
-        state_fail(s, "a time that is not yet");
+        state_fail(s, "a time in the future");
         return 0;
     }
     return (gint64)us;
@@ -112,7 +112,7 @@ static void last_take_over(struct migration_status *last, struct state_in *s)
     uint8_t kind = state_get_u8(s);
 
     if (kind > MIGRATION_LOADED) {
-        state_fail(s, "no stream of kind %u", kind);
+        state_fail(s, "unknown kind of stream %u", kind);
         return;
     }
     last->kind = kind;
@@ -125,7 +125,7 @@ static void last_take_over(struct migration_status *last, struct state_in *s)
     last->still_us = state_get_u64(s);
     state_get_bytes(s, last->error, sizeof(last->error));
     if (last->error[sizeof(last->error) - 1] || !g_utf8_validate(last->error, -1, NULL)) {
-        state_fail(s, "a reason that is no text");
+        state_fail(s, "a reason that is not valid text");
     }
 }
 
@@ -137,7 +137,7 @@ static void stream_take_over(struct vm *vm, struct migration *m, struct state_in
         (m->state == STOP_COPY ? len > UINT32_MAX : read > 0) ||
         (m->state != STOP_COPY && m->state != RESUMING && len > 0) ||
         (len > 0 && len > vm_state_max(vm))) {
-        state_fail(s, "no stream of a state can be like that");
+        state_fail(s, "invalid state stream");
         return;
     }
     if (m->state == STOP_COPY) {
@@ -191,7 +191,7 @@ void migration_take_over(struct vm *vm, struct state_in *s)
         (state == RUNNING && flags & LOADED) || (state != RESUMING && flags & PUT_BACK) ||
         (!vm->attached && (flags || state != RUNNING)) ||
         (vm->attached && (generation == 0 || generation == UINT64_MAX))) {
-        state_fail(s, "no VM can be in that state of a migration");
+        state_fail(s, "invalid state of the migration");
     }
     m->stopped_at = time_take_over(s);
     vm->moved_at = time_take_over(s);

@@ -31,7 +31,7 @@ static int assign(struct vfu_conn *c, struct vfu_msg *m,
     for (unsigned i = 0; i < m->nfds; i++) {
         if (!irq_is_eventfd(m->fds[i])) {
             log_vm(LOG_LVL_WARN, c->vm,
-                   "refused an interrupt descriptor that is no eventfd");
+                   "refused an interrupt descriptor that is not an eventfd");
             return EINVAL;
         }
     }

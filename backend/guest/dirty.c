@@ -398,7 +398,7 @@ static void range_adopt(struct dirty_range *r, struct state_in *s)
         uint64_t c = state_get_u32(s);
 
         if (c >= chunks_of(r)) {
-            state_fail(s, "marks of pages that the log does not have");
+            state_fail(s, "dirty pages outside of the log");
             return;
         }
         for (uint64_t i = 0; i < words_in(r, c); i++) {
@@ -434,7 +434,7 @@ void dirty_adopt(struct guest_mem *mem, struct handover_in *h, struct state_in *
     }
     if (fd >= 0 && !state_failed(s) &&
         (!spans_valid(span, n) || !is_log_file(fd, span, n))) {
-        state_fail(s, "a file that is none of its dirty log");
+        state_fail(s, "a file that is not its dirty log");
     }
     if (n == 0 || state_failed(s)) {
         if (fd >= 0) {

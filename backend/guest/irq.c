@@ -184,7 +184,7 @@ void irq_load(struct guest_irq *irq, bool enabled, struct state_in *s)
     uint64_t pending = state_get_u64(s);
 
     if (pending >> IRQ_VECTORS) {
-        state_fail(s, "it has no such interrupts");
+        state_fail(s, "pending interrupts that the device does not have");
         return;
     }
     atomic_store(&irq->enabled, enabled);

@@ -221,7 +221,8 @@ static int check_fd(struct guest_mem *mem, int fd, bool write, struct fd_info *i
     mode &= O_ACCMODE;
     if (mode == O_WRONLY || (write && mode != O_RDWR)) {
         log_guest(LOG_LVL_WARN, mem->guest,
-                  "refused guest memory: opened without the access it promises");
+                  "refused guest memory: the descriptor's access mode does not permit "
+                  "the mapping");
         return EPERM;
     }
     info->dev = st.st_dev;

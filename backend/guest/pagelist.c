@@ -132,6 +132,6 @@ void pagelist_load(uint64_t *page, uint32_t n, struct state_in *s)
         coro_breathe();
     }
     if (any % PVRDMA_PAGE_SIZE) {
-        state_fail(s, "the address of a page is none");
+        state_fail(s, "a page address is not aligned");
     }
 }

@@ -119,7 +119,7 @@ static void irq_adopt(struct guest_irq *irq, struct handover_in *h, struct state
 
         irq_mask(irq, i, state_get_bool(s));
         if (fd >= 0 && (!irq_is_eventfd(fd) || irq_assign(irq, i, fd) != 0)) {
-            state_fail(s, "an interrupt that is no eventfd");
+            state_fail(s, "an interrupt descriptor that is not an eventfd");
             close(fd);
         }
     }
@@ -161,7 +161,7 @@ bool guest_adopt_doorbells(struct handover_in *h, struct state_in *s, int *memfd
         (fcntl(*memfd, F_GET_SEALS) & sealed) == sealed) {
         return true;
     }
-    state_fail(s, "the doorbells are not there");
+    state_fail(s, "the doorbells' descriptor is missing");
     if (*memfd >= 0) {
         close(*memfd);
     }

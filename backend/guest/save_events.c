@@ -40,7 +40,7 @@ static void ring_seek(struct event_ring *ring, uint32_t prod, struct state_in *s
 {
     pthread_mutex_lock(&ring->lock);
     if (prod >= ring->slots * 2) {
-        state_fail(s, "an event ring has no place %u", prod);
+        state_fail(s, "an event ring has no entry %u", prod);
     } else {
         ring->prod = prod;
     }
@@ -189,7 +189,7 @@ static void deferred_load(struct guest_events *ev, exists_fn exists, void *opaqu
 
         if (h >= ev->max_cq || !event_vector_exists(ev, vector) ||
             !exists(opaque, EVENT_OF_CQ, h, (int)vector)) {
-            state_fail(s, "CQ %u has no vector %u to be told by", h, vector);
+            state_fail(s, "CQ %u has no vector %u", h, vector);
             return;
         }
         pthread_mutex_lock(&ev->cqn[vector].ring.lock);
@@ -217,7 +217,7 @@ void event_waiting_load(struct guest_events *ev, exists_fn exists, void *opaque,
         if (what > EVENT_OF_SRQ || h >= max[what] ||
             !event_bits_valid((enum event_object)what, bits) ||
             !exists(opaque, (enum event_object)what, h, -1)) {
-            state_fail(s, "an event of nothing");
+            state_fail(s, "an event of an unknown object");
             return;
         }
         event_set_pending(ev, first[what] + h, bits);

@@ -216,7 +216,7 @@ static struct cq *cq_read(struct vm *vm, struct pvrdma_cmd_create_cq *req,
     req->nchunks = cq_pages(req->cqe);
     if ((req->ctx_handle && !id_table_get(&vm->objects.uctx, req->ctx_handle)) ||
         cq_check(vm, req) != 0) {
-        state_fail(s, "no guest could make one like that");
+        state_fail(s, "invalid attributes");
     }
     cq = state_failed(s) ? NULL : g_new0(struct cq, 1);
     if (cq && !verbs_ring_load(vm, &cq->mem, sizeof(*cq), req->nchunks, s)) {

@@ -100,8 +100,8 @@ static void say_waits(struct vm *vm, const struct pvrdma_gid *gid)
 
     config_format_gid(gid, text);
     directory_holder_text(vm->cfg->network, gid, holder);
-    log_vm(LOG_LVL_WARN, vm,
-           "%s is another's: %s has it; the VM gets it when that is over", text, holder);
+    log_vm(LOG_LVL_WARN, vm, "%s is in use: %s has it; the VM gets it when it is free",
+           text, holder);
 }
 
 static bool gid_is_possible(uint32_t index, uint8_t type, const struct pvrdma_gid *gid)
@@ -250,7 +250,7 @@ static struct gid_entry *gid_load(struct vm *vm, struct state_in *s, enum gid_st
     state_get_bytes(s, &gid, sizeof(gid));
     if (state_failed(s) || !gid_is_possible(index, type, &gid) ||
         vm->objects.gid[index].bound) {
-        state_fail(s, "entry %u cannot be", index);
+        state_fail(s, "invalid entry %u", index);
     } else if (!gid_is_allowed(vm->cfg, &gid)) {
         state_fail(s, "entry %u is an address that the VM may not have here", index);
     } else {

@@ -56,7 +56,7 @@ uint32_t verbs_place(struct id_table *t, struct state_in *s)
     uint32_t handle = state_get_u32(s);
 
     if (state_failed(s) || !id_table_place(t, handle)) {
-        state_fail(s, "handle %u cannot be", handle);
+        state_fail(s, "invalid handle %u", handle);
         return 0;
     }
     return handle;

@@ -145,7 +145,7 @@ static struct mr *user_load(struct vm *vm, struct state_in *s)
     head.offset = state_get_u32(s);
     npages = npages_load(s, PVRDMA_EXT_MR_MAX_PAGES);
     if (state_failed(s) || !user_ok(&head, npages)) {
-        state_fail(s, "no guest can have registered that");
+        state_fail(s, "invalid region");
         return NULL;
     }
     mr = mr_alloc(vm, npages, &err);
@@ -169,7 +169,7 @@ static struct mr *dma_load(struct vm *vm, const struct pd *pd, struct state_in *
     int err;
 
     if (state_failed(s) || mr_check_dma(&empty, pd, access) != 0) {
-        state_fail(s, "no guest can have such a DMA MR");
+        state_fail(s, "invalid DMA MR");
         return NULL;
     }
     mr = mr_alloc(vm, 0, &err);
@@ -220,12 +220,12 @@ static void fast_pages_load(struct fast_mr *fast, struct state_in *s)
         mr->length > (uint64_t)mr->npages << PVRDMA_PAGE_SHIFT ||
         mr->length - 1 > UINT64_MAX - mr->start || mr_access_check(&access) != 0 ||
         access != mr->access) {
-        state_fail(s, "no guest can have registered that");
+        state_fail(s, "invalid region");
         return;
     }
     need = (mr->offset + mr->length + PAGE_MASK) >> PVRDMA_PAGE_SHIFT;
     if (need != mr->npages) {
-        state_fail(s, "it needs another number of pages");
+        state_fail(s, "wrong number of pages");
     }
 }
 
@@ -243,7 +243,7 @@ static void binding_load(struct objects *v, struct mr *mw, struct state_in *s)
         !(base->access & PVRDMA_ACCESS_MW_BIND) || (mw->access & ~PVRDMA_ACCESS_REMOTE) ||
         (mw->access & (PVRDMA_ACCESS_REMOTE_WRITE | PVRDMA_ACCESS_REMOTE_ATOMIC) &&
          !(base->access & PVRDMA_ACCESS_LOCAL_WRITE))) {
-        state_fail(s, "no window can be bound to MR %u", handle);
+        state_fail(s, "windows cannot be bound to MR %u", handle);
         return;
     }
     off = mw->start - base->start;
@@ -296,7 +296,7 @@ static void fast_load(struct vm *vm, uint32_t handle, struct pd *pd, enum mr_kin
     int err;
 
     if (!window && (room == 0 || room > PVRDMA_EXT_MAX_FAST_REG || pd->uctx != NULL)) {
-        state_fail(s, "no guest can have one with room for %u pages", room);
+        state_fail(s, "invalid room for %u pages", room);
     }
     err = state_failed(s) ? EINVAL : fast_mr_new(vm, room, &fast);
     if (err) {

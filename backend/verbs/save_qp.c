@@ -109,7 +109,7 @@ static void attr_load(const struct objects *v, struct pvrdma_qp_attr *a,
     /* The GID may have been taken from the table since. */
     if (qp_attr_check(v, mask, a) != 0 || a->ah_attr.sgid_index >= VERBS_GID_TBL_LEN ||
         (a->qp_access_flags & PVRDMA_ACCESS_OPTIONAL)) {
-        state_fail(s, "no guest could give one such attributes");
+        state_fail(s, "invalid attributes");
     }
 }
 
@@ -184,7 +184,7 @@ static struct qp *qp_read(struct vm *vm, struct state_in *s)
     err = flags & ~(FLAG_EXT | FLAG_SIG_ALL | FLAG_SRQ) ? EINVAL
                                                         : qp_new(vm, &req, &npages, &qp);
     if (err) {
-        state_fail(s, "no guest could make one like that: %s", g_strerror(err));
+        state_fail(s, "invalid attributes: %s", g_strerror(err));
         return NULL;
     }
     if (!verbs_ring_load(vm, &qp->mem, QP_BYTES, npages, s)) {
@@ -205,7 +205,7 @@ static void work_load(struct qp *qp, struct state_in *s)
     state = state_get_u32(s);
     attr_load(v, &qp->attr, s);
     if (state > PVRDMA_QPS_ERR) {
-        state_fail(s, "no QP has state %u", state);
+        state_fail(s, "invalid QP state %u", state);
     }
     if (!state_failed(s)) {
         qp->attr.qp_state = state;

@@ -211,7 +211,7 @@ static struct srq *srq_read(struct vm *vm, struct state_in *s)
         srq = srq_new(vm, pd, &req, &npages, &err);
     }
     if (!srq) {
-        state_fail(s, "no guest could make one like that: %s", g_strerror(err));
+        state_fail(s, "invalid attributes: %s", g_strerror(err));
     } else if (!verbs_ring_load(vm, &srq->mem, sizeof(*srq), npages, s)) {
         g_free(srq);
         return NULL;

@@ -105,7 +105,7 @@ void vm_has_moved(struct vm *vm)
 {
     if (!atomic_load(&vm->dp.paused)) {
         vm->gave_way = true;
-        guest_fault(&vm->guest, "this VM runs elsewhere, too");
+        guest_fault(&vm->guest, "another instance of this VM runs elsewhere");
     }
 }
 

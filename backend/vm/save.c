@@ -100,7 +100,7 @@ static void owner_load(struct vm *vm, struct state_in *s)
     uint64_t a = state_get_u64(s), b = state_get_u64(s), generation = state_get_u64(s);
 
     if ((!a && !b) || !generation || generation > UINT64_MAX / 2) { /* they only grow */
-        state_fail(s, "no owner of addresses has such a number");
+        state_fail(s, "invalid owner ID");
         return;
     }
     vm->owner[0] = a;
@@ -120,7 +120,7 @@ static void key_load(struct vm *vm, struct state_in *s)
 {
     state_get_bytes(s, vm->key, sizeof(vm->key));
     if (!directory_has_key(vm)) {
-        state_fail(s, "it is none");
+        state_fail(s, "invalid key");
     }
 }
 
@@ -269,8 +269,7 @@ static void load_parts(struct vm *vm, struct state_in *s, struct state_in *stati
             part_load(vm, part, &section.in);
             next++;
         } else if (!(section.flags & STATE_OPTIONAL) || unknown++ == MAX_UNKNOWN) {
-            state_fail(s, "a part that is not known or not in its place: %#x",
-                       section.tag);
+            state_fail(s, "unknown or misplaced section %#x", section.tag);
         }
         if (state_failed(s)) {
             return;

@@ -304,7 +304,8 @@ static void test_proved(void)
     prove(&c, key_in(stream));
     say(1, PEER_MSG_PROVED, c);
     g_assert_true(vg_wait_closed(p.s[1].g, VGT_WAIT_MS));
-    host_wait_logged(host[1], "host host2 goes on with this VM, of the same state");
+    host_wait_logged(host[1],
+                     "host host2 runs another instance of this VM from the same state");
     vg_disconnect(p.s[1].g);
     end(&p);
 }

@@ -477,7 +477,7 @@ static void test_connections(gconstpointer opaque)
     g_assert_true(!all || all >= good); /* none: there is no `ss` */
     g_assert_cmpuint(large, <=, 32);
     host_wait_logged(host[1], "its share of connections is used up");
-    g_assert_cmpuint(lines_with(host[1], "it has its share"), ==, 1);
+    g_assert_cmpuint(lines_with(host[1], "its share of connections"), ==, 1);
     sends(4, 2);
     sends(2, 4); /* the other way round */
     by = vguest_new(host[1], 5, NULL);

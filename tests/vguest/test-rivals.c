@@ -162,7 +162,7 @@ static void end(struct rivals *r, unsigned on)
     g_autofree char *text = NULL;
 
     g_autofree char *words =
-        g_strdup_printf("vm%u: 10.0.0.1: host host%u goes on", r->at[1 - on].vm, on);
+        g_strdup_printf("vm%u: 10.0.0.1: host host%u runs another", r->at[1 - on].vm, on);
 
     if (r->err[1 - on] <= 0) {
         host_wait_logged(host[1 - on], words);
@@ -171,7 +171,7 @@ static void end(struct rivals *r, unsigned on)
         vg_ctl(host[1 - on], &text, "--json vm migrate-status vm%u", r->at[1 - on].vm),
         ==, 0);
     g_assert_nonnull(
-        strstr(text, r->err[1 - on] <= 0 ? "has given way" : "in use elsewhere"));
+        strstr(text, r->err[1 - on] <= 0 ? "takes precedence" : "in use elsewhere"));
     vg_place_swap(g, &r->at[on]);
     vg_raise_all(g);
     vg_place_close(&r->at[on]);

@@ -167,7 +167,7 @@ static void contend(void)
     g_assert_cmpint(vg_bind_gid(s[2].g, OWN, &vip), ==, 0);
     g_assert_true(
         waits(home(2), 2, one_host() ? "VM vm1 has it" : "a VM of host host0 has it"));
-    host_wait_logged(home(2), "10.0.0.10 is another's: ");
+    host_wait_logged(home(2), "10.0.0.10 is in use: ");
 }
 
 /* It works for VM 2 in both directions, and not for VM 1. */

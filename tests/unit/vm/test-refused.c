@@ -125,11 +125,12 @@ static void test_device(void)
     setup();
     accepted();
     dev = from->vm.dev;
-    REFUSED(dev->dsr.cmd_slot_dma, dev->dsr.cmd_slot_dma + 8, "device: no guest");
-    REFUSED(dev->dsr.resp_slot_dma, 1, "device: no guest");
-    REFUSED(dev->dsr.uar_pfn, UINT64_MAX >> 12, "device: no guest");
-    REFUSED(dev->bus_master, false, "device: no device can be in that state");
-    REFUSED(dev->dsr_valid, false, "device: no device can be in that state");
+    REFUSED(dev->dsr.cmd_slot_dma, dev->dsr.cmd_slot_dma + 8,
+            "device: invalid device shared region");
+    REFUSED(dev->dsr.resp_slot_dma, 1, "device: invalid device shared region");
+    REFUSED(dev->dsr.uar_pfn, UINT64_MAX >> 12, "device: invalid device shared region");
+    REFUSED(dev->bus_master, false, "device: invalid device state");
+    REFUSED(dev->dsr_valid, false, "device: invalid device state");
     accepted();
     teardown();
 }
@@ -154,7 +155,7 @@ static void test_events(void)
     REFUSED(ev->async.npages, 1, "event rings: an event ring has 1 pages");
     REFUSED(ev->cqn[5].ring.npages, 0, "event rings: an event ring has 0 pages");
     REFUSED(ev->cqn[0].ring.page[1], ev->cqn[0].ring.page[1] + 4,
-            "event rings: the address of a page");
+            "event rings: a page address");
     REFUSED(ev->async.prod, ev->async.slots * 2, "event rings: an event ring has no");
     REFUSED(ev->cqn[5].ring.prod, UINT32_MAX, "event rings: an event ring has no");
     /* Of objects that are not there, or of kinds that there are not. */
@@ -162,13 +163,13 @@ static void test_events(void)
     refused("waiting events: CQ 64 has no vector 5");
     ev->cqn[5].deferred[1] = 0;
     event_set_pending(ev, ev->max_cq - 1, 1);
-    refused("waiting events: an event of nothing");
+    refused("waiting events: an event of an unknown object");
     event_set_pending(ev, ev->max_cq - 1, 0);
     event_set_pending(ev, ev->max_cq + ev->max_qp - 1, 1);
-    refused("waiting events: an event of nothing");
+    refused("waiting events: an event of an unknown object");
     event_set_pending(ev, ev->max_cq + ev->max_qp - 1, 0);
     event_set_pending(ev, ev->max_cq + ev->max_qp + ev->max_srq - 1, 1);
-    refused("waiting events: an event of nothing");
+    refused("waiting events: an event of an unknown object");
     event_set_pending(ev, ev->max_cq + ev->max_qp + ev->max_srq - 1, 0);
     accepted();
     teardown();
@@ -185,11 +186,11 @@ static void test_tables(void)
     REFUSED(t->next, 0, "protection domains: its next number");
     REFUSED(t->next, t->size, "protection domains: its next number");
     REFUSED(t->end, t->size + 1, "protection domains: ");
-    REFUSED(t->gen[pd->handle], 0, "protection domains: handle");
-    REFUSED(pd->handle, 0, "protection domains: handle 0");
-    REFUSED(pd->handle, find_pd(true)->handle, "protection domains: handle");
-    REFUSED(pd->handle, t->size, "protection domains: handle");
-    REFUSED(pd->handle, UINT32_MAX, "protection domains: handle");
+    REFUSED(t->gen[pd->handle], 0, "protection domains: invalid handle");
+    REFUSED(pd->handle, 0, "protection domains: invalid handle 0");
+    REFUSED(pd->handle, find_pd(true)->handle, "protection domains: invalid handle");
+    REFUSED(pd->handle, t->size, "protection domains: invalid handle");
+    REFUSED(pd->handle, UINT32_MAX, "protection domains: invalid handle");
     accepted();
     teardown();
 }
@@ -212,7 +213,7 @@ static void test_contexts(void)
     REFUSED(a->uar_page, VERBS_MAX_UAR, "contexts: context ");
     REFUSED(a->uar_page, b->uar_page, "contexts: context ");
     REFUSED(b->ext.npages, PVRDMA_EXT_PAGES - 1, "contexts: a ring of 7 pages has 6");
-    REFUSED(b->ext.page[3], b->ext.page[3] | 1, "contexts: the address of a page");
+    REFUSED(b->ext.page[3], b->ext.page[3] | 1, "contexts: a page address");
     REFUSED(from->vm.objects.kernel_ext.npages, 1, "contexts: a ring of 7 pages has 1");
     REFUSED(pd->uctx, &nobody, "protection domains: PD ");
     accepted();
@@ -228,21 +229,21 @@ static void test_memory(void)
     user = find_pd(false);
     mr = find_mr(is_plain);
     REFUSED(mr->pd, &nobody, "memory regions: MR ");
-    REFUSED(mr->length, mr->length + PVRDMA_PAGE_SIZE, "memory regions: no guest");
-    REFUSED(mr->length, 0, "memory regions: no guest");
-    REFUSED(mr->length, UINT64_MAX, "memory regions: no guest");
-    REFUSED(mr->start, UINT64_MAX, "memory regions: no guest");
-    REFUSED(mr->offset, mr->offset + 1, "memory regions: no guest");
-    REFUSED(mr->npages, mr->npages - 1, "memory regions: no guest");
-    REFUSED(mr->page[1], mr->page[1] + 16, "memory regions: the address of a page");
-    REFUSED(mr->access, PVRDMA_ACCESS_REMOTE_WRITE, "memory regions: no guest");
-    REFUSED(mr->access, 1u << 31, "memory regions: no guest");
+    REFUSED(mr->length, mr->length + PVRDMA_PAGE_SIZE, "memory regions: invalid region");
+    REFUSED(mr->length, 0, "memory regions: invalid region");
+    REFUSED(mr->length, UINT64_MAX, "memory regions: invalid region");
+    REFUSED(mr->start, UINT64_MAX, "memory regions: invalid region");
+    REFUSED(mr->offset, mr->offset + 1, "memory regions: invalid region");
+    REFUSED(mr->npages, mr->npages - 1, "memory regions: invalid region");
+    REFUSED(mr->page[1], mr->page[1] + 16, "memory regions: a page address");
+    REFUSED(mr->access, PVRDMA_ACCESS_REMOTE_WRITE, "memory regions: invalid region");
+    REFUSED(mr->access, 1u << 31, "memory regions: invalid region");
     mr = find_mr(is_zero_based);
-    REFUSED(mr->start, PVRDMA_PAGE_SIZE, "memory regions: no guest");
-    REFUSED(mr->offset, PVRDMA_PAGE_SIZE, "memory regions: no guest");
+    REFUSED(mr->start, PVRDMA_PAGE_SIZE, "memory regions: invalid region");
+    REFUSED(mr->offset, PVRDMA_PAGE_SIZE, "memory regions: invalid region");
     mr = find_mr(is_dma);
-    REFUSED(mr->pd, user, "memory regions: no guest can have such a DMA MR");
-    REFUSED(mr->access, PVRDMA_ACCESS_REMOTE_READ, "memory regions: no guest");
+    REFUSED(mr->pd, user, "memory regions: invalid DMA MR");
+    REFUSED(mr->access, PVRDMA_ACCESS_REMOTE_READ, "memory regions: invalid DMA MR");
     accepted();
     teardown();
 }
@@ -255,17 +256,18 @@ static void test_fast(void)
     setup();
     user = find_pd(false);
     mr = find_mr(is_fast);
-    REFUSED(mr->pd, user, "memory regions: no guest can have one with room");
-    REFUSED(mr->fast->max_pages, 0, "memory regions: no guest can have one with room");
+    REFUSED(mr->pd, user, "memory regions: invalid room");
+    REFUSED(mr->fast->max_pages, 0, "memory regions: invalid room");
     REFUSED(mr->fast->max_pages, PVRDMA_EXT_MAX_FAST_REG + 1,
-            "memory regions: no guest can have one with room");
-    REFUSED(mr->fast->max_pages, mr->npages - 1, "memory regions: 3 where at most 2");
-    REFUSED(mr->npages, mr->npages - 1, "memory regions: it needs");
-    REFUSED(mr->length, 0, "memory regions: no guest");
-    REFUSED(mr->length, UINT64_MAX, "memory regions: no guest");
-    REFUSED(mr->start, UINT64_MAX, "memory regions: no guest");
-    REFUSED(mr->access, 1u << 31, "memory regions: no guest");
-    REFUSED(mr->access, PVRDMA_ACCESS_REMOTE_WRITE, "memory regions: no guest");
+            "memory regions: invalid room");
+    REFUSED(mr->fast->max_pages, mr->npages - 1,
+            "memory regions: count 3, must be at most 2");
+    REFUSED(mr->npages, mr->npages - 1, "memory regions: wrong number");
+    REFUSED(mr->length, 0, "memory regions: invalid region");
+    REFUSED(mr->length, UINT64_MAX, "memory regions: invalid region");
+    REFUSED(mr->start, UINT64_MAX, "memory regions: invalid region");
+    REFUSED(mr->access, 1u << 31, "memory regions: invalid region");
+    REFUSED(mr->access, PVRDMA_ACCESS_REMOTE_WRITE, "memory regions: invalid region");
     accepted();
     teardown();
 }
@@ -279,17 +281,20 @@ static void test_windows(void)
     mw = find_mr(is_window);
     base = mw->base;
     pd = find_pd(true);
-    REFUSED(mw->base, mw, "memory regions: no window can be bound to");
-    REFUSED(mw->base, find_mr(is_dma), "memory regions: no window can be bound to");
-    REFUSED(mw->pd, pd, "memory regions: no window can be bound to");
+    REFUSED(mw->base, mw, "memory regions: windows cannot be bound to");
+    REFUSED(mw->base, find_mr(is_dma), "memory regions: windows cannot be bound to");
+    REFUSED(mw->pd, pd, "memory regions: windows cannot be bound to");
     REFUSED(mw->length, 0, "memory regions: a window is not within");
     REFUSED(mw->length, base->length, "memory regions: a window is not within");
     REFUSED(mw->length, UINT64_MAX, "memory regions: a window is not within");
     REFUSED(mw->start, base->start - 1, "memory regions: a window is not within");
     REFUSED(mw->start, UINT64_MAX, "memory regions: a window is not within");
-    REFUSED(mw->access, PVRDMA_ACCESS_LOCAL_WRITE, "memory regions: no window");
-    REFUSED(base->access, PVRDMA_ACCESS_LOCAL_WRITE, "memory regions: no window");
-    REFUSED(base->access, PVRDMA_ACCESS_MW_BIND, "memory regions: no window");
+    REFUSED(mw->access, PVRDMA_ACCESS_LOCAL_WRITE,
+            "memory regions: windows cannot be bound to");
+    REFUSED(base->access, PVRDMA_ACCESS_LOCAL_WRITE,
+            "memory regions: windows cannot be bound to");
+    REFUSED(base->access, PVRDMA_ACCESS_MW_BIND,
+            "memory regions: windows cannot be bound to");
     accepted();
     teardown();
 }
@@ -323,9 +328,9 @@ static void test_gids(void)
 
     setup();
     gid = &from->vm.objects.gid[3];
-    REFUSED(gid->type, 0, "GID table: entry 3");
-    REFUSED(gid->gid, (struct pvrdma_gid){{0}}, "GID table: entry 3");
-    REFUSED(gid->gid, (struct pvrdma_gid){.raw = {0xff}}, "GID table: entry 3");
+    REFUSED(gid->type, 0, "GID table: invalid entry 3");
+    REFUSED(gid->gid, (struct pvrdma_gid){{0}}, "GID table: invalid entry 3");
+    REFUSED(gid->gid, (struct pvrdma_gid){.raw = {0xff}}, "GID table: invalid entry 3");
     accepted();
     teardown();
 }
@@ -333,7 +338,7 @@ static void test_gids(void)
 static void test_clock(void)
 {
     setup();
-    REFUSED(from->vm.dp.clock_base, 1ull << 63, "statistics: no guest runs for so long");
+    REFUSED(from->vm.dp.clock_base, 1ull << 63, "statistics: invalid clock");
     accepted();
     teardown();
 }
