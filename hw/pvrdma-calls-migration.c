@@ -179,7 +179,7 @@ int pvrdma_call_log_report(PVRDMAClient *c, uint64_t addr, uint64_t size,
         return ret;
     }
     if (memcmp(buf, &head, sizeof(head)) != 0) {
-        pvrdma_client_fail(c, "pvrdmad reports on other memory");
+        pvrdma_client_fail(c, "pvrdmad reported other memory");
         return -EIO;
     }
     memcpy(bits, buf + sizeof(head), words * sizeof(*bits));

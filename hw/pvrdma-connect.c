@@ -94,10 +94,10 @@ static bool parse_capabilities(PVRDMAClient *c, const char *json, Error **errp)
 static void no_agreement(PVRDMAClient *c, int ret, Error **errp)
 {
     if (!pvrdma_client_lost(c) && ret == -EPERM) {
-        error_setg(errp, "pvrdma '%s': %s: pvrdmad does not let this QEMU's "
-                   "user %u be the VM", c->name, c->path, geteuid());
-        error_append_hint(errp, "Name that user in the VM's uid=, or run QEMU "
-                          "as one that is.\n");
+        error_setg(errp, "pvrdma '%s': %s: pvrdmad does not accept this "
+                   "QEMU's user %u for the VM", c->name, c->path, geteuid());
+        error_append_hint(errp, "Add that user to the VM's uid=, or run QEMU "
+                          "as a user that is listed there.\n");
         return;
     }
     if (!pvrdma_client_lost(c) && ret == -EBUSY) {

@@ -316,7 +316,7 @@ static void hold_update(void)
         if (vm_stop_calls == hold.calls && runstate_check(RUN_STATE_PAUSED)) {
             vm_start();
         } else {
-            info_report("pvrdma: pvrdmad let go of the VM's memory; the VM "
+            info_report("pvrdma: pvrdmad released the VM's memory; the VM "
                         "stays stopped because of another stop");
         }
     }
@@ -456,8 +456,8 @@ void pvrdma_lost_report(void *opaque, const char *reason, bool gone)
     hold_begin(s);
     pvrdma_lost_tell(s);
     error_report("pvrdma '%s': %s; the VM is stopped because pvrdmad may still "
-                 "write to its memory, and goes on without its adapter when "
-                 "pvrdmad lets go of it: continue or kill pvrdmad", s->name,
+                 "write to its memory, and continues without its adapter "
+                 "when pvrdmad releases it: continue or kill pvrdmad", s->name,
                  reason);
     hold_stop();
 }
@@ -505,8 +505,8 @@ void pvrdma_lost_unwatch(PVRDMADevice *s)
         hold_end(s);
         /* Nobody is left to tell when it may go on: stopped, but not ours. */
         hold.orphaned = true;
-        error_report("pvrdma '%s': the adapter was removed before pvrdmad let "
-                     "go of the VM's memory: kill pvrdmad, then continue the "
-                     "VM", s->name);
+        error_report("pvrdma '%s': the adapter was removed before pvrdmad "
+                     "released the VM's memory: kill pvrdmad, then continue "
+                     "the VM", s->name);
     }
 }

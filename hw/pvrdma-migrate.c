@@ -88,8 +88,8 @@ static const char *why_not(uint32_t old, uint32_t state)
         return "the device cannot run";
     }
     if (state == VFIO_USER_MIG_STOP && old == VFIO_USER_MIG_RESUMING) {
-        return "what came is no state that this VM can take here (pvrdmad's "
-               "log says why)";
+        return "the received state cannot be loaded into this VM (pvrdmad's "
+               "log has the reason)";
     }
     return state == VFIO_USER_MIG_STOP ? "the device cannot be stopped" :
            "the device cannot be saved or loaded";
@@ -156,7 +156,7 @@ static bool say_what_comes(PVRDMADevice *s, QEMUFile *f, Error **errp)
         return true;
     }
     pvrdma_client_error(s->client, ret, errp,
-                        "the device cannot be put back to what was saved");
+                        "the device cannot be restored to the saved state");
     return false;
 }
 
@@ -263,7 +263,7 @@ static bool save_state(PVRDMADevice *s, QEMUFile *f, Error **errp)
 {
     if (s->lost) {
         error_setg(errp, "pvrdma '%s': pvrdmad was lost, and the guest has not "
-                   "reset the adapter since: nothing is left to be saved",
+                   "reset the adapter since: there is no state to save",
                    s->name);
         return false;
     }
@@ -459,7 +459,8 @@ static int check_migration(void *opaque, Error **errp)
 
     if (s->lost) {
         error_setg(errp, "pvrdma '%s': pvrdmad was lost, and the guest has not "
-                   "reset the adapter since: let it, or unplug the device",
+                   "reset the adapter since: wait until it has, or unplug the "
+                   "device",
                    s->name);
         return -EIO;
     }
@@ -560,9 +561,9 @@ static void pending_exact(void *opaque, uint64_t *must_precopy,
     if (!s->told_held) {
         s->told_held = true;
         warn_report("pvrdma '%s': the migration waits: for the device's state "
-                    "of %" PRIu64 " bytes the VM would stand still for longer "
-                    "than downtime-limit (%" PRIu64 " ms): raise that, or say "
-                    "by avail-switchover-bandwidth what the network can",
+                    "of %" PRIu64 " bytes the VM would be stopped for longer "
+                    "than downtime-limit (%" PRIu64 " ms): raise that, or set "
+                    "avail-switchover-bandwidth to the network's bandwidth",
                     s->name, s->data_size, migrate_downtime_limit());
     }
     /* More than is let pass for memory, too. */
@@ -663,7 +664,7 @@ bool pvrdma_migrate_fits(PVRDMADevice *s, Error **errp)
 
     if (missing) {
         error_setg(errp, "pvrdma '%s': this pvrdmad has no vfio-user feature "
-                   "%s, the one before had", s->name, missing);
+                   "%s, which the last one had", s->name, missing);
     }
     return !missing;
 }

@@ -499,7 +499,7 @@ static void set_socket(Object *obj, Visitor *v, const char *name, void *opaque,
     char *path;
 
     if (DEVICE(obj)->realized) {
-        error_setg(errp, "'%s' can only be set before the device is there",
+        error_setg(errp, "'%s' can only be set before the device is realized",
                    name);
         return;
     }
@@ -568,25 +568,25 @@ static void pvrdma_class_init(ObjectClass *klass, PVRDMAClassData *data)
     object_class_property_add(klass, "socket", "PVRDMASocket", get_socket,
                               set_socket, NULL, NULL);
     object_class_property_set_description(klass, "socket",
-        "the VM's socket of pvrdmad: a path, or a SocketAddress");
+        "pvrdmad's socket for the VM: a path, or a SocketAddress");
     object_class_property_set_description(klass, "vectors",
-        "MSI-X vectors; equal where the VM migrates to");
+        "MSI-X vectors; the same on both sides of a migration");
     object_class_property_set_description(klass, "regs-size",
-        "size of BAR1; that of pvrdmad");
+        "size of BAR1; must be pvrdmad's");
     object_class_property_set_description(klass, "uar-size",
-        "size of BAR2; that of pvrdmad");
+        "size of BAR2; must be pvrdmad's");
     object_class_property_set_description(klass, "flr",
-        "can the guest reset the function by itself? On an express bus");
+        "function level reset by the guest (on a PCI Express bus)");
     object_class_property_set_description(klass, "express",
-        "on a bus of PCI express: with the capability of that");
+        "PCI Express capability (on a PCI Express bus)");
     object_class_property_set_description(klass, "reconnect",
-        "when pvrdmad is lost: look for another one");
+        "connect again after pvrdmad is lost");
     object_class_property_add_bool(klass, "connected", get_connected, NULL);
     object_class_property_set_description(klass, "connected",
-        "is there a pvrdmad that serves the device?");
+        "whether pvrdmad serves the device");
     object_class_property_add_bool(klass, "failed", get_failed, NULL);
     object_class_property_set_description(klass, "failed",
-        "does the guest see a failed adapter, that it has to reset?");
+        "whether the guest sees a failed adapter, which it must reset");
     set_bit(DEVICE_CATEGORY_NETWORK, dc->categories);
 }
 

@@ -838,7 +838,7 @@ class Loading(Able):
                 (number, how) == (vs.MIG_STATE, vs.SET) else vs.DEFAULT
         text = self.load(hooks={vs.FEATURE: refuse})
         self.assertIn("pvrdma 'rdma'", text)
-        self.assertIn("no state that this VM can take here (pvrdmad's log says why): "
+        self.assertIn("cannot be loaded into this VM (pvrdmad's log has the reason): "
                       "pvrdmad refuses: Invalid argument", text)
 
     def test_refused_data(self):
@@ -985,13 +985,13 @@ class Snapshot(Able):
                         refuse_state(vs.RESUMING, 16))
 
     def test_refused_put_back(self):
-        self.not_loaded('cannot be put back to what was saved', vs.FEATURE,
+        self.not_loaded('cannot be restored to the saved state', vs.FEATURE,
                         only(vs.PUT_BACK, vs.SET, lambda _, msg: vs.refuse(msg, 22)))
 
     def test_no_put_back(self):
         """Without it peers would go on with what the VM has forgotten."""
         self.server.features = ABLE[:-1]
-        self.not_loaded('cannot be put back to what was saved', vs.FEATURE,
+        self.not_loaded('cannot be restored to the saved state', vs.FEATURE,
                         lambda *_: vs.DEFAULT)
 
     def test_refused_data(self):

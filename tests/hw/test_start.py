@@ -147,7 +147,7 @@ class WrongServer(Case):
     def test_wrong_user(self):
         server = self.serve()
         server.hooks[vs.VERSION] = lambda _, msg: vs.refuse(msg, errno.EPERM)
-        self.refused("does not let this QEMU's user %d be the VM" % os.geteuid(), 'uid=')
+        self.refused("does not accept this QEMU's user %d for the VM" % os.geteuid(), 'uid=')
         self.assertEqual(server.connections, 1)
 
     def test_busy_for_a_while(self):
