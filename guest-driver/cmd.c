@@ -241,7 +241,7 @@ static void destroyed(struct pvrdma_dev *dev, u32 opcode, u32 handle, int ret)
 		return;
 	dev_warn(&dev->pdev->dev, "command %u failed for handle %u: %d\n",
 		 opcode, handle, ret);
-	pvrdma_set_dead(dev, "it refuses to end an object");
+	pvrdma_set_dead(dev, "it refuses to destroy an object");
 	pvrdma_quiesce(dev);
 }
 

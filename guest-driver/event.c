@@ -228,7 +228,7 @@ static void event_async(struct pvrdma_dev *dev, u32 type, u32 info)
 		break;
 	case IB_EVENT_DEVICE_FATAL:
 		/* As for any other reason, port.work tells who is to know. */
-		pvrdma_set_dead(dev, "it says so");
+		pvrdma_set_dead(dev, "it reported a fatal error");
 		break;
 	case IB_EVENT_PORT_ACTIVE:
 	case IB_EVENT_PORT_ERR:

@@ -410,7 +410,7 @@ static int pvrdma_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	if (!ret || pvrdma_answers(pcim_iomap_table(pdev)[PVRDMA_BAR_REG], &slow) ||
 	    slow)
 		return ret;
-	dev_info(&pdev->dev, "nobody there: waiting\n");
+	dev_info(&pdev->dev, "no answer from the device: waiting\n");
 	pvrdma_recover_begin(adapter);
 	return 0;
 }

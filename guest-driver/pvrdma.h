@@ -511,7 +511,7 @@ static inline struct ib_umem *pvrdma_umem_get(struct ib_device *ibdev, u64 addr,
 
 	if (IS_ERR(umem))
 		return ERR_PTR(pvrdma_refuse(ibdev, PTR_ERR(umem),
-					     "%llu bytes at %#llx are not to be had: %ld",
+					     "cannot pin %llu bytes at %#llx: %ld",
 					     length, addr, PTR_ERR(umem)));
 	return umem;
 }

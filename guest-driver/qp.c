@@ -68,11 +68,11 @@ static int qp_check(struct pvrdma_dev *dev, const struct pvrdma_ucontext *ctx,
 	case IB_QPT_UC:
 		if (!(dev->ext.features & PVRDMA_EXT_FEAT_UC))
 			return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP,
-					     "the device has no UC");
+					     "the device does not support UC");
 		/* The stock library writes no addresses into their WQEs. */
 		if (ctx && !ctx->ext_features)
 			return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP,
-					     "the library knows no UC");
+					     "the library does not support UC");
 		break;
 	default:
 		return pvrdma_refuse(&dev->ibdev, -EOPNOTSUPP, "type %d",

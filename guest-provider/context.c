@@ -198,7 +198,7 @@ static int pv_alloc_ucontext(struct pv_context *ctx,
 				     sizeof(*resp));
 		if (ret != EINVAL && ret != EOPNOTSUPP)
 			return ret;
-		pv_debug(ctx, "kernel refuses to be asked for extensions: %s",
+		pv_debug(ctx, "kernel refuses the query for extensions: %s",
 			 strerror(ret));
 		memset(&cmd, 0, sizeof(cmd));
 		memset(resp, 0, sizeof(*resp));
@@ -224,7 +224,7 @@ static int pv_init_context(struct pv_context *ctx, int cmd_fd)
 	int ret = pv_alloc_ucontext(ctx, &resp);
 
 	if (ret) {
-		pv_debug(ctx, "kernel allocates no context: %s", strerror(ret));
+		pv_debug(ctx, "kernel refuses a context: %s", strerror(ret));
 		return ret;
 	}
 	ctx->qp_tbl = calloc(PV_QP_TABLE, sizeof(*ctx->qp_tbl));

@@ -714,7 +714,7 @@ static int pv_cq_move(struct pv_cq *cq, struct pv_buf *buf, uint32_t n)
 	ret = ibv_cmd_resize_cq(&cq->vcq.cq, n, &cmd.ibv_cmd, sizeof(cmd), &resp,
 				sizeof(resp));
 	if (ret) {
-		pv_debug(ctx, "kernel makes no CQ of %u entries of CQ %u: %s", n,
+		pv_debug(ctx, "kernel refuses %u entries for CQ %u: %s", n,
 			 cq->cqn, strerror(ret));
 		free(aside);
 		return ret;
@@ -738,7 +738,7 @@ int pv_resize_cq(struct ibv_cq *ibcq, int cqe)
 	int ret;
 
 	if (!ctx->ext) {
-		pv_err(ctx, "the driver resizes no CQs");
+		pv_err(ctx, "the driver cannot resize CQs");
 		return EOPNOTSUPP;
 	}
 	if (cqe < 1 || cqe > (int)PV_MAX_SLOTS) {
@@ -770,7 +770,7 @@ int pv_modify_cq(struct ibv_cq *ibcq, struct ibv_modify_cq_attr *attr)
 	int ret = ibv_cmd_modify_cq(ibcq, attr, &cmd, sizeof(cmd));
 
 	if (ret)
-		pv_debug(to_pv_ctx(ibcq->context), "kernel moderates CQ %u not: %s",
+		pv_debug(to_pv_ctx(ibcq->context), "kernel does not moderate CQ %u: %s",
 			 to_pv_cq(ibcq)->cqn, strerror(ret));
 	return ret;
 }
@@ -781,7 +781,7 @@ int pv_destroy_cq(struct ibv_cq *ibcq)
 	int ret = ibv_cmd_destroy_cq(ibcq);
 
 	if (ret) {
-		pv_debug(to_pv_ctx(ibcq->context), "kernel destroys CQ %u not: %s",
+		pv_debug(to_pv_ctx(ibcq->context), "kernel does not destroy CQ %u: %s",
 			 cq->cqn, strerror(ret));
 		return ret;
 	}

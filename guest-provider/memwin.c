@@ -28,7 +28,7 @@ struct ibv_mw *pv_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 	ret = ibv_cmd_alloc_mw(pd, type, mw, &cmd, sizeof(cmd), &resp,
 			       sizeof(resp));
 	if (ret) {
-		pv_debug(ctx, "kernel allocates no window of type %d: %s", type,
+		pv_debug(ctx, "kernel refuses a window of type %d: %s", type,
 			 strerror(ret));
 		free(mw);
 		errno = ret;
@@ -42,7 +42,7 @@ int pv_dealloc_mw(struct ibv_mw *mw)
 	int ret = ibv_cmd_dealloc_mw(mw);
 
 	if (ret) {
-		pv_debug(to_pv_ctx(mw->context), "kernel frees window %#x not: %s",
+		pv_debug(to_pv_ctx(mw->context), "kernel does not free window %#x: %s",
 			 mw->rkey, strerror(ret));
 		return ret;
 	}
@@ -67,7 +67,7 @@ int pv_bind_mw(struct ibv_qp *ibqp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 	if (mw->type != IBV_MW_TYPE_1 ||
 	    to_pv_pd(mw->pd)->pdn != to_pv_pd(ibqp->pd)->pdn) {
 		pv_err(to_pv_ctx(ibqp->context),
-		       "this binds windows of type 1 and of the QP's own PD");
+		       "only windows of type 1 and of the QP's own PD can be bound");
 		return EINVAL;
 	}
 	ret = pv_post_send(ibqp, &wr, &bad);

@@ -22,7 +22,7 @@ struct ibv_pd *pv_alloc_pd(struct ibv_context *context)
 	ret = ibv_cmd_alloc_pd(context, &pd->ibv_pd, &cmd, sizeof(cmd),
 			       &resp.ibv_resp, sizeof(resp));
 	if (ret) {
-		pv_debug(to_pv_ctx(context), "kernel allocates no PD: %s",
+		pv_debug(to_pv_ctx(context), "kernel refuses a PD: %s",
 			 strerror(ret));
 		free(pd);
 		errno = ret;
@@ -51,7 +51,7 @@ int pv_dealloc_pd(struct ibv_pd *ibpd)
 		ret = ibv_cmd_dealloc_pd(ibpd);
 		if (ret) {
 			pv_debug(to_pv_ctx(ibpd->context),
-				 "kernel frees PD %u not: %s", pd->pdn,
+				 "kernel does not free PD %u: %s", pd->pdn,
 				 strerror(ret));
 			return ret;
 		}
@@ -140,7 +140,7 @@ struct ibv_mr *pv_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
 	int ret;
 
 	if (hca_va != (uintptr_t)addr && !ctx->ext) {
-		pv_err(ctx, "the in-tree driver has no regions of another address");
+		pv_err(ctx, "the in-tree driver cannot register a region with another address");
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
@@ -150,7 +150,7 @@ struct ibv_mr *pv_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
 	ret = ibv_cmd_reg_mr(pd, addr, length, hca_va, access, vmr, &cmd,
 			     sizeof(cmd), &resp, sizeof(resp));
 	if (ret) {
-		pv_debug(ctx, "kernel registers no %zu bytes, access %#x: %s",
+		pv_debug(ctx, "kernel refuses a region of %zu bytes, access %#x: %s",
 			 length, access, strerror(ret));
 		free(vmr);
 		errno = ret;
@@ -175,7 +175,7 @@ struct ibv_mr *pv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset,
 				    NULL);
 	if (ret) {
 		pv_debug(to_pv_ctx(pd->context),
-			 "kernel registers no %zu bytes of a DMA buffer, access %#x: %s",
+			 "kernel refuses a region of %zu bytes of a DMA buffer, access %#x: %s",
 			 length, access, strerror(ret));
 		free(vmr);
 		errno = ret;
@@ -199,7 +199,7 @@ int pv_rereg_mr(struct verbs_mr *vmr, int flags, struct ibv_pd *pd, void *addr,
 
 	if (ret)
 		pv_debug(to_pv_ctx(vmr->ibv_mr.context),
-			 "kernel changes region %#x not, flags %#x: %s",
+			 "kernel does not change region %#x, flags %#x: %s",
 			 vmr->ibv_mr.lkey, flags, strerror(ret));
 	return ret;
 }
@@ -210,7 +210,7 @@ int pv_dereg_mr(struct verbs_mr *vmr)
 
 	if (ret) {
 		pv_debug(to_pv_ctx(vmr->ibv_mr.context),
-			 "kernel frees region %#x not: %s", vmr->ibv_mr.lkey,
+			 "kernel does not free region %#x: %s", vmr->ibv_mr.lkey,
 			 strerror(ret));
 		return ret;
 	}
@@ -251,7 +251,7 @@ static int pv_resolve(struct ibv_context *context, struct ibv_ah_attr *attr,
 	ret = -ibv_resolve_eth_l2_from_gid(context, attr, mac, NULL);
 	if (ret)
 		pv_err(to_pv_ctx(context),
-		       "no MAC address for the GID, seen from the one at %u: %s",
+		       "no MAC address for the GID, from source GID %u: %s",
 		       attr->grh.sgid_index, strerror(ret));
 	return ret;
 }
@@ -274,7 +274,7 @@ struct ibv_ah *pv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 		return NULL;
 	}
 	if (attr->port_num != 1) {
-		pv_err(ctx, "port %u: there is one", attr->port_num);
+		pv_err(ctx, "port %u: the device has one port", attr->port_num);
 		errno = EINVAL;
 		return NULL;
 	}

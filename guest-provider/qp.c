@@ -317,7 +317,7 @@ static struct pv_qp *pv_qp_make(struct pv_context *ctx,
 
 	if (attr->qp_type != IBV_QPT_RC && attr->qp_type != IBV_QPT_UC &&
 	    attr->qp_type != IBV_QPT_UD) {
-		pv_err(ctx, "QPs of type %d are not there", attr->qp_type);
+		pv_err(ctx, "QPs of type %d are not supported", attr->qp_type);
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
@@ -386,7 +386,7 @@ struct ibv_qp *pv_create_qp_ex(struct ibv_context *context,
 	if (!check_comp_mask(attr->comp_mask, masks) ||
 	    ((attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) &&
 	     attr->create_flags)) {
-		pv_err(ctx, "QP attributes %#x are not known, nor any flags",
+		pv_err(ctx, "QP attributes %#x or creation flags are not known",
 		       attr->comp_mask);
 		errno = EOPNOTSUPP;
 		return NULL;
@@ -424,7 +424,7 @@ int pv_destroy_qp(struct ibv_qp *ibqp)
 	ret = ibv_cmd_destroy_qp(ibqp);
 	pv_qp_leave_end(qp, ctx, !ret);
 	if (ret) {
-		pv_debug(ctx, "kernel destroys QP %u not: %s", ibqp->qp_num,
+		pv_debug(ctx, "kernel does not destroy QP %u: %s", ibqp->qp_num,
 			 strerror(ret));
 		return ret;
 	}
@@ -463,7 +463,7 @@ int pv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int attr_mask)
 	ret = ibv_cmd_modify_qp(ibqp, attr, attr_mask, &cmd, sizeof(cmd));
 	if (ret)
 		pv_debug(to_pv_ctx(ibqp->context),
-			 "kernel changes QP %u not, attributes %#x: %s",
+			 "kernel does not change QP %u, attributes %#x: %s",
 			 ibqp->qp_num, attr_mask, strerror(ret));
 	if (!ret && (attr_mask & IBV_QP_STATE) &&
 	    attr->qp_state == IBV_QPS_RESET)

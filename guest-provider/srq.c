@@ -99,7 +99,7 @@ int pv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask)
 
 	if (ret)
 		pv_debug(to_pv_ctx(srq->context),
-			 "kernel changes SRQ %u not, attributes %#x: %s",
+			 "kernel does not change SRQ %u, attributes %#x: %s",
 			 to_pv_srq(srq)->srqn, mask, strerror(ret));
 	return ret;
 }
@@ -118,7 +118,7 @@ int pv_destroy_srq(struct ibv_srq *ibsrq)
 
 	if (ret) {
 		pv_debug(to_pv_ctx(ibsrq->context),
-			 "kernel destroys SRQ %u not: %s", srq->srqn,
+			 "kernel does not destroy SRQ %u: %s", srq->srqn,
 			 strerror(ret));
 		return ret;
 	}

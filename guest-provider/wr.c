@@ -281,7 +281,7 @@ int pv_wr_setup(struct pv_qp *qp, uint64_t ops)
 		known |= PV_KEY_OPS;
 	if (!check_comp_mask(ops, known)) {
 		pv_err(to_pv_ctx(qp->vqp.qp.context),
-		       "not all of the operations %#llx are there",
+		       "not all of the operations %#llx are supported",
 		       (unsigned long long)ops);
 		return EOPNOTSUPP;
 	}
