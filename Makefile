@@ -37,7 +37,7 @@ endif
 errors = $(BUILD)/errors
 together = +@rm -f $(errors); PVRDMA_ERRORS=$(abspath $(errors)) $(MAKE) --no-print-directory \
     $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j4) backend qemu images guest || \
-    { echo "== what failed, and then says all:"; cat $(errors); exit 1; } >&2
+    { echo "== these failed:"; cat $(errors); exit 1; } >&2
 failed = || { echo "make $@" >> "$${PVRDMA_ERRORS:-/dev/null}"; exit 1; }
 
 all: $(BUILD)/config.mak
@@ -161,16 +161,16 @@ help:
 	@echo "make demo-hosts   two guests on two hosts, network namespaces of this one:"
 	@echo "                  our parts over TCP, soft-RoCE, siw; as root"
 	@echo "make demo-migrate two of three guests move to a second host and back in the"
-	@echo "                  middle of traffic; a line a second, what it cost; as root"
+	@echo "                  middle of traffic; shows each second and the cost; as root"
 	@echo "make check        the core of the tests, then those shards of soak that are due and"
 	@echo "                  fit into BUDGET=28 minutes; ends with 'N passed, N failed, N"
-	@echo "                  skipped', of which each shard that is due and did not fit is one"
+	@echo "                  skipped'; a shard that is due and does not fit is skipped"
 	@echo "make check-vm     only the core's tests that have guests"
 	@echo "make soak         all shards, hours of it: rare pairs of parts, many rounds,"
 	@echo "                  sanitizers, checks taken out one by one, Debian 13, guests with a"
-	@echo "                  debugging kernel, libvirt; tests/soak.py --list says which and"
+	@echo "                  debugging kernel, libvirt; tests/soak.py --list shows them and"
 	@echo "                  when each ran (tests/soak.ledger), SOAK='NAME NAME' chooses"
-	@echo "make soak-quick   the shard that waits longest, or SHARD=NAME"
+	@echo "make soak-quick   the shard that ran longest ago, or SHARD=NAME"
 	@echo "make conformance  other people's RDMA programs and suites on the device, beside"
 	@echo "                  soft-RoCE; CONFORMANCE=-h, tables in $(BUILD)/conformance"
 	@echo "make fuzz         fuzz each target for FUZZ_SECONDS=$(FUZZ_SECONDS) seconds"

@@ -32,7 +32,7 @@ for arg; do
     esac
 done
 case $suite in
-    ''|*[!a-z]*) echo "build-env.sh: which suite?" >&2; exit 2 ;;
+    ''|*[!a-z]*) echo "build-env.sh: SUITE must be a name, such as bookworm" >&2; exit 2 ;;
 esac
 [ -n "$build" ] || build=$here/../build
 mkdir -p "$build/guest-driver/$suite"
@@ -91,7 +91,7 @@ cp -r "$here/../include/pvrdma" "$root/build/pvrdma/include/"
 quiet inside make -C "/$kdir" M=/build/pvrdma modules
 if grep -q '^[^ ]*\.[ch]:[0-9].*\(warning\|error\): ' "$log"; then
     grep '\(warning\|error\): ' "$log" >&2
-    die "the build has complaints"
+    die "the build has warnings or errors"
 fi
 objcopy --strip-debug "$root/build/pvrdma/pvrdma.ko" "$work/pvrdma.ko"
 say "done: $work/pvrdma.ko"

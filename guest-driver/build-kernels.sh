@@ -129,13 +129,13 @@ build()
     case $status in
         0) ;;
         1) skip "$1 $version: its headers cannot be fetched"; return ;;
-        *) fail "$1 $version: its headers are not what apt's lists promise"; return ;;
+        *) fail "$1 $version: its headers do not match the checksum in apt's lists"; return ;;
     esac
     compiler=$(sed -n 's/^CONFIG_CC_VERSION_TEXT="\{0,1\}[^ ]*\(gcc-[0-9]*\) .*/\1/p' \
                    "$top/usr/src/linux-headers-$1/include/config/auto.conf")
     if [ -z "$compiler" ] || ! ${root:+in_root "$root"} sh -c "command -v $compiler" >/dev/null 2>&1
     then
-        skip "$1 $version: its compiler, ${compiler:-not gcc}, is not there"
+        skip "$1 $version: its compiler, ${compiler:-not gcc}, is not installed"
         return
     fi
     said=$(compile "$1" 2>&1) || status=1

@@ -51,7 +51,8 @@ else
     release=${package#linux-image-}
     version=$(apt-cache show --no-all-versions "$package" | sed -n 's/^Version: //p')
 fi
-[ -n "$release" ] && [ -n "$version" ] || die "which kernel? run 'apt-get update' first"
+[ -n "$release" ] && [ -n "$version" ] ||
+    die "the kernel's version is unknown; run 'apt-get update' first"
 series=$(echo "$release" | sed 's/^\([0-9]*\.[0-9]*\).*/\1/')
 headers=linux-headers-$release
 
@@ -108,7 +109,7 @@ for dir in "$work/src" "$work/src/selftest"; do
 done
 if grep -q '\(warning\|error\): ' "$log"; then
     grep '\(warning\|error\): ' "$log" >&2
-    die "the build has complaints"
+    die "the build has warnings or errors"
 fi
 for ko in "$work/src/pvrdma.ko" "$work/src/selftest/pvrdma_kloop.ko"; do
     result=$build/guest/${ko##*/}
@@ -135,7 +136,7 @@ if [ -n "$check" ]; then
     (cd "$work" && "$script/checkpatch.pl" --no-tree --strict --terse -q \
         -f "$here"/*.[ch] "$here"/selftest/*.[ch]) > "$work/checkpatch.log" 2>&1 || true
     if grep -v '0 errors, 0 warnings, 0 checks' "$work/checkpatch.log" >&2; then
-        die "checkpatch has complaints"
+        die "checkpatch found problems"
     fi
     say "sparse and checkpatch --strict: clean"
 fi

@@ -89,7 +89,7 @@ fetch_source()
     fetch "$work/$suite/files" private_apt apt-get -q source --download-only --tar-only \
         --only-source rdma-core || {
         tail -n 5 "$log" >&2
-        die "the source of rdma-core in $suite cannot be had; --suites chooses others"
+        die "cannot fetch the source of rdma-core in $suite; --suites chooses others"
     }
     tar -C "$work/$suite/src" --strip-components=1 -xf "$work/$suite/files/"*.orig.tar.*z*
     rm -rf "$work/$suite/files" "$apt"
@@ -246,7 +246,8 @@ for src in "${sources[@]}"; do
     version=$(cmake_value "$src" PACKAGE_VERSION)
     [ -n "$abi" ] && [ -n "$version" ] ||
         die "cannot read version and provider ABI from $src/CMakeLists.txt"
-    [ "$abi" -ge 34 ] || die "$src: provider ABI $abi is older than any tried, 34"
+    [ "$abi" -ge 34 ] ||
+        die "$src: provider ABI $abi is older than 34, the oldest that is supported"
     if [ "${last[$abi]:-0}" -lt "$version" ]; then
         last[$abi]=$version src_of[$abi]=$src
     fi

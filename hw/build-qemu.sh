@@ -72,8 +72,8 @@ for arg in "$@"; do
     *) usage >&2; die "unknown argument '$arg'" ;;
     esac
 done
-[[ $jobs =~ ^[1-9][0-9]*$ ]] || die "--jobs wants a number, not '$jobs'"
-[[ $suite =~ ^[a-z][a-z0-9-]*$ ]] || die "--suite wants a name, not '$suite'"
+[[ $jobs =~ ^[1-9][0-9]*$ ]] || die "--jobs must be a number, not '$jobs'"
+[[ $suite =~ ^[a-z][a-z0-9-]*$ ]] || die "--suite must be a name, not '$suite'"
 
 mkdir -p "$builddir"
 builddir=$(cd "$builddir" && pwd -P)
@@ -188,7 +188,7 @@ prepare_source()
     local key qemu_version
     if [ -n "$user_src" ]; then
         [ -f "$user_src/VERSION" ] && [ -x "$user_src/configure" ] ||
-            die "$user_src is no QEMU source tree"
+            die "$user_src is not a QEMU source tree"
         user_src=$(cd "$user_src" && pwd -P)
         key="dir $user_src $(cat "$user_src/VERSION")"
     else
@@ -254,7 +254,7 @@ mend_memory_map()
     grep -q 'd = address_space_to_dispatch(cpuas->as);' "$src/system/physmem.c" ||
         return 0
     if ! grep -q '^void cpu_destroy_address_spaces(' "$src/system/physmem.c"; then
-        say "this QEMU is too old to be mended: guests with several processors may fail"
+        say "this QEMU is too old for the patch: guests with several processors may fail"
         return 0
     fi
     # All of it or nothing, as above.
@@ -393,7 +393,7 @@ build_qemu()
                  }
                  { print; fflush() }' || status=${PIPESTATUS[0]}
     fi
-    [ "$status" -eq 0 ] || die "the build failed; what it said is above"
+    [ "$status" -eq 0 ] || die "the build failed; its output is above"
     link_into out/qemu-system-x86_64 "$result"
 }
 

@@ -60,7 +60,7 @@ fetch_source()
     say "downloading $package (130 MB)"
     rm -f "$work/linux-source-$series"_*.deb
     fetch "$work" apt-get -o APT::Sandbox::User=root download "$package" ||
-        die "it cannot be had, see $log"
+        die "cannot fetch it, see $log"
     rm -rf "$tree"
     dpkg-deb --fsys-tarfile "$work/linux-source-$series"_*.deb |
         tar xO "./usr/src/linux-source-$series.tar.xz" | xz -dc -T0 | tar x -C "$work"
@@ -133,7 +133,7 @@ build_driver()
         quiet make -C "$tree" M="$dir" modules
     done
     if grep -q '^[^ ]*\.[ch]:[0-9].*\(warning\|error\): ' "$log"; then
-        die "the driver's build has complaints, see $log"
+        die "the driver's build has warnings or errors, see $log"
     fi
     for ko in "$work/src/pvrdma.ko" "$work/src/selftest"/*.ko; do
         objcopy --strip-debug "$ko" "$out/guest/${ko##*/}"

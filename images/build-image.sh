@@ -292,7 +292,7 @@ unpack_kernel()
 say "packing the initramfs ..."
 cp "$krn/boot/vmlinuz-$release" "$out/vmlinuz"
 unpack_kernel "$out/vmlinuz" "$out/vmlinux" ||
-    say "the kernel cannot be unpacked here: guests do it, which takes them seconds"
+    say "cannot unpack the kernel here: guests unpack it, which takes seconds"
 (cd "$root" && find . | LC_ALL=C sort | cpio -o -H newc -R 0:0 --quiet) > "$out/initramfs.tmp"
 mv "$out/initramfs.tmp" "$out/initramfs"
 {

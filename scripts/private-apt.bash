@@ -71,7 +71,7 @@ private_apt_unpack()
     rm -rf "$tmp"
     mkdir -p "$tmp" "$dir"
     fetch "$tmp" private_apt apt-get -q download "$@" ||
-        die "$* cannot be had; the whole output is in $log"
+        die "cannot fetch $*; the whole output is in $log"
     for deb in "$tmp"/*.deb; do
         dpkg -x "$deb" "$dir"
     done

@@ -82,7 +82,7 @@ make_base()
         "linux-headers-$release=$version" \
         "$(sed -n 's/.*\(linux-headers-[^ ,]*-common\).*/\1/p' <<<"$depends")=$version" \
         "$(sed -n 's/.*\(linux-kbuild-[^ ,]*\).*/\1/p' <<<"$depends")" ||
-        die "the kernel cannot be had, see $log"
+        die "cannot fetch the kernel, see $log"
     # The kernel needs no initramfs of its own here: only unpacked.
     dpkg-deb --fsys-tarfile "$work"/debs/linux-image-*.deb |
         tar -x -C "$base" ./lib/modules
@@ -157,7 +157,7 @@ add_fabtests()
     mkdir -p "$dir"
     if ! [ -n "${uri:-}" ] || ! /usr/lib/apt/apt-helper -o "APT::Sandbox::User=$(id -un)" \
             download-file "$uri" "$dir/orig.tar" "$sum" >>"$log" 2>&1; then
-        say "WARNING: no fabtests: the source of libfabric in $codename cannot be had"
+        say "WARNING: no fabtests: cannot fetch the source of libfabric in $codename"
         return
     fi
     tar -C "$dir" --strip-components=1 -xf "$dir/orig.tar" --wildcards '*/fabtests'

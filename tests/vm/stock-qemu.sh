@@ -80,7 +80,7 @@ status=0
 fetch "$debs" stock_apt apt-get -q download "${list[@]}" || status=$?
 [ $status -ne 2 ] || die "what was downloaded is not what apt's lists promise, see $log"
 die_status=3
-[ $status -eq 0 ] || die "it cannot be had, see $log"
+[ $status -eq 0 ] || die "cannot fetch it, see $log"
 die_status=1
 
 say "unpacking"
