@@ -728,9 +728,10 @@ static bool parse_listen(struct daemon_config *cfg, const char *value, GError **
             return fail(errp, "listen", "too many addresses");
         }
         if (!config_parse_address(*w, &found[n])) {
-            g_set_error(
-                errp, PVRDMA_ERROR, 0,
-                "listen: \"%s\" is not ADDRESS or ADDRESS:PORT; none is link-local", *w);
+            g_set_error(errp, PVRDMA_ERROR, 0,
+                        "listen: \"%s\" is not ADDRESS or ADDRESS:PORT; link-local "
+                        "addresses are not supported",
+                        *w);
             return false;
         }
         n++;

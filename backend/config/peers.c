@@ -138,7 +138,8 @@ bool config_peer_set(struct peer_config *peer, const char *key, const char *valu
         return (config_parse_address(value, &peer->address) &&
                 !config_any_host(&peer->address)) ||
                fail(errp, key,
-                    "is not ADDRESS or ADDRESS:PORT of a host; none is link-local");
+                    "is not ADDRESS or ADDRESS:PORT of a host; link-local addresses are "
+                    "not supported");
     }
     if (strcmp(key, "secret-file") == 0) {
         if (!*value) {

@@ -313,7 +313,7 @@ static void print_workers(JsonArray *workers)
         JsonObject *w = json_array_get_object_element(workers, i);
 
         printf("worker %u: thread %" G_GINT64_FORMAT
-               ", %s; ran %.1f s, waited %.1f s for a processor, lost it "
+               ", %s; ran %.1f s, waited %.1f s for a processor, was preempted "
                "%" G_GINT64_FORMAT " times\n",
                i, get_int(w, "thread"), get_str(w, "priority"),
                get_int(w, "ran_us") / 1e6, get_int(w, "waited_us") / 1e6,

@@ -299,8 +299,8 @@ static void *worker_main(void *arg)
     if (!priority_apply(&worker_priority)) {
         g_autofree char *wanted = priority_text(&worker_priority);
 
-        log_msg(LOG_LVL_WARN, "worker %u: no right to worker-priority=%s: %s", w->index,
-                wanted, g_strerror(errno));
+        log_msg(LOG_LVL_WARN, "worker %u: no permission for worker-priority=%s: %s",
+                w->index, wanted, g_strerror(errno));
     }
     now = now_ns();
     cpu_shared(&share, now);         /* opens what it needs once and for all */

@@ -83,7 +83,7 @@ static int not_shared(struct device *dev, const char *how)
 {
     /* Guests can have it again and again; once says it all. */
     log_vm(dev->told_not_shared ? LOG_LVL_DEBUG : LOG_LVL_WARN, dev->vm,
-           "the device shared region %s: is the guest's memory shared? It must be a "
+           "the device shared region %s: the guest's memory must be a "
            "memory-backend-memfd with share=on, named in -machine memory-backend=",
            how);
     dev->told_not_shared = true;

@@ -279,7 +279,7 @@ void directory_holder_text(const char *network, const struct pvrdma_gid *gid,
     if (vm) {
         g_snprintf(text, DIRECTORY_HOLDER_LEN, "VM %s", vm->cfg->name);
     } else if (e && e->left_until) {
-        g_strlcpy(text, "a VM that has left, and may go on elsewhere",
+        g_strlcpy(text, "a VM that has left and may continue elsewhere",
                   DIRECTORY_HOLDER_LEN);
     } else if (e && atomic_load(&e->route.remote)) {
         g_snprintf(text, DIRECTORY_HOLDER_LEN, "a VM of host %s",

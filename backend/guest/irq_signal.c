@@ -33,7 +33,7 @@ void irq_signal_start(void)
 {
     empty_fd = memfd_create("pvrdma-empty", MFD_CLOEXEC);
     if (empty_fd < 0 || syscall(SYS_io_setup, 1, &aio) < 0) {
-        log_msg(LOG_LVL_WARN, "io_setup: %s; a VMM can hold up interrupts of commands",
+        log_msg(LOG_LVL_WARN, "io_setup: %s; a VMM can delay interrupts of commands",
                 g_strerror(errno));
         aio = 0;
     }

@@ -84,7 +84,7 @@ def read_list(path):
             elif not text and old is None and not changes:
                 file = kind
             else:
-                sys.exit('%s:%d: what is this?' % (path, number))
+                sys.exit('%s:%d: malformed line' % (path, number))
 
 
 class Copy:

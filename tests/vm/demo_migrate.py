@@ -119,7 +119,7 @@ class Show:
 
     def move(self, mover, source, target, host):
         """@mover goes from the daemon @source to @target, which is on @host."""
-        say('%s sets out for %s' % (mover.name, host.name))
+        say('%s moves to %s' % (mover.name, host.name))
         mover.guest = migrate.migrate(mover.guest, target.socket(mover.name), host,
                                       downtime=DOWNTIME)
         cost = {'vm': mover.name, 'to': host.name,
@@ -172,7 +172,7 @@ def there_and_back(show, two, rounds, pause=PAUSE):
     """Each of the movers, one after the other, @rounds times or until it is late."""
     for number in range(2 * rounds):
         if number % 2 == 0 and number and time.monotonic() - say.start > TIME_BUDGET:
-            say('the rest of the rounds is left out: it is late')
+            say('no time is left: the other rounds are skipped')
             break
         source, target = (number % 2, 1 - number % 2)
         for mover in show.movers:
