@@ -332,8 +332,8 @@ static void test_refused(void)
     vgt_write_once(&p, 2);
     refuses(path, other, "does not report support for \"MR   1\"");
     refuses(path, poorer, "does not report support for \"feature 0x1\"");
-    refuses(path, "#!/bin/sh\necho pvrdmad 1.0\n", "knows \"HEAD 1\"");
-    refuses(path, "#!/bin/sh\nhead -c 9000 /dev/zero\n", "knows \"HEAD 1\"");
+    refuses(path, "#!/bin/sh\necho pvrdmad 1.0\n", "support for \"HEAD 1\"");
+    refuses(path, "#!/bin/sh\nhead -c 9000 /dev/zero\n", "support for \"HEAD 1\"");
     refuses(path, "#!/bin/sh\nexec yes 'HEAD 1'\n", "did not report in time");
     vgt_write_once(&p, 3);
     for (unsigned i = 0; i < 3; i++) {
