@@ -199,8 +199,8 @@ static void test_seldom(void)
 }
 
 /*
- * Something goes on: they are woken, and look anew, so more often than they would have
- * by themselves.
+ * Something goes on: they are woken, and look anew, so far more often than they would
+ * have by themselves.
  */
 static void test_woken(void)
 {
@@ -216,8 +216,10 @@ static void test_woken(void)
         g_usleep(2 * LOOK_MS * 1000);
         t = vg_now_ns();
         n = looks();
-        blink(other);
-        g_usleep(2 * LOOK_MS * 1000);
+        for (unsigned i = 0; i < 8; i++) {
+            blink(other);
+            g_usleep(LOOK_MS * 1000 / 16);
+        }
         n = looks() - n;
         woken = n > WAITERS * (2 + ms_since(t) / LOOK_MS);
     }
