@@ -145,7 +145,7 @@ int pvrdma_counter_bind_qp(struct rdma_counter *counter, struct ib_qp *ibqp)
 	int ret;
 
 	mutex_lock(&dev->qp_stats.lock);
-	if (ibqp->counter || xa_load(&dev->table.qps, qp->handle) != qp)
+	if (ibqp->counter || xa_load(&dev->table.qps, qp->handle) != &qp->ref)
 		ret = -EINVAL;
 	else
 		ret = qp_query(dev, qp->handle, &resp);
@@ -251,7 +251,7 @@ static int qp_query_live(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 	int ret = -ENOENT;
 
 	mutex_lock(&dev->table.lock);
-	if (xa_load(&dev->table.qps, qp->handle) == qp)
+	if (xa_load(&dev->table.qps, qp->handle) == &qp->ref)
 		ret = qp_query(dev, qp->handle, resp);
 	mutex_unlock(&dev->table.lock);
 	return ret;

@@ -134,8 +134,8 @@ static int cq_create(struct pvrdma_dev *dev, struct pvrdma_cq *cq, u32 ctx,
 	/* Another size would make ring arithmetic disagree. */
 	ret = resp.cqe == req.cqe ? 0 : -EIO;
 	if (!ret)
-		ret = pvrdma_table_add(&dev->table.cqs, cq->handle, dev->caps.max_cq,
-				       cq);
+		ret = pvrdma_table_add(&dev->table.cqs, cq->handle,
+				       dev->caps.max_cq, &cq->ref);
 	if (ret)
 		pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_CQ, cq->handle);
 out:
@@ -149,8 +149,7 @@ static void cq_destroy(struct pvrdma_dev *dev, struct pvrdma_cq *cq)
 	pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_CQ, cq->handle);
 	xa_erase_irq(&dev->table.cqs, cq->handle);
 	mutex_unlock(&dev->table.lock);
-	pvrdma_cq_put(cq);
-	wait_for_completion(&cq->unused);
+	pvrdma_ref_end(&cq->ref);
 	xa_destroy(&cq->qps);
 	cq_pages_free(dev, cq);
 }
@@ -206,8 +205,7 @@ int pvrdma_create_cq_udata(struct ib_cq *ibcq,
 	cq->ibcq.cqe = roundup_pow_of_two(attr->cqe);
 	spin_lock_init(&cq->lock);
 	xa_init_flags(&cq->qps, XA_FLAGS_LOCK_IRQ);
-	refcount_set(&cq->refs, 1);
-	init_completion(&cq->unused);
+	pvrdma_ref_init(&cq->ref);
 	ret = cq_pages(dev, cq, &ucmd, cq->ibcq.cqe, udata);
 	if (ret)
 		return ret;
@@ -574,21 +572,23 @@ static void kick(struct pvrdma_wq *wq, struct pvrdma_cq *cq)
  */
 void pvrdma_cq_kick_all(struct pvrdma_dev *dev)
 {
+	struct pvrdma_ref *ref;
 	unsigned long handle;
 	struct pvrdma_qp *qp;
 
-	xa_for_each(&dev->table.qps, handle, qp) {
-		qp = pvrdma_qp_get(dev, handle);
-		if (!qp)
+	xa_for_each(&dev->table.qps, handle, ref) {
+		ref = pvrdma_ref_get(&dev->table.qps, handle);
+		if (!ref)
 			continue;
+		qp = container_of(ref, struct pvrdma_qp, ref);
 		if (!qp->sq_umem) {
 			kick(&qp->sq, to_pvcq(qp->ibqp.send_cq));
 			kick(&qp->rq, to_pvcq(qp->ibqp.recv_cq));
 			/* Once until the QP is reset, by the device or here. */
 			if (qp->ibqp.srq && !xchg(&qp->last_wqe, true))
-				pvrdma_qp_event(qp, IB_EVENT_QP_LAST_WQE_REACHED);
+				pvrdma_qp_event(ref, IB_EVENT_QP_LAST_WQE_REACHED);
 		}
-		pvrdma_qp_put(qp);
+		pvrdma_ref_put(ref);
 	}
 }
 

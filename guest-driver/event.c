@@ -29,169 +29,129 @@
  * @table: of QPs, CQs or SRQs
  * @handle: the device's word
  * @limit: handles must be below
- * @obj: object, with a reference count of 1
+ * @ref: the object's, of pvrdma_ref_init()
  *
  * Return: 0, -EIO if the handle is out of range or taken, or -ENOMEM.
  */
-int pvrdma_table_add(struct xarray *table, u32 handle, u32 limit, void *obj)
+int pvrdma_table_add(struct xarray *table, u32 handle, u32 limit,
+		     struct pvrdma_ref *ref)
 {
 	int ret;
 
 	if (handle >= limit)
 		return -EIO;
-	ret = xa_insert_irq(table, handle, obj, GFP_KERNEL);
+	ret = xa_insert_irq(table, handle, ref, GFP_KERNEL);
 	return ret == -EBUSY ? -EIO : ret;
 }
 
 /**
- * pvrdma_qp_get() - find a QP and keep it
- * @dev: device
- * @handle: the QP's
- *
- * Return: the QP, or NULL.
+ * pvrdma_ref_init() - begin to count references
+ * @ref: of a new object
  */
-struct pvrdma_qp *pvrdma_qp_get(struct pvrdma_dev *dev, u32 handle)
+void pvrdma_ref_init(struct pvrdma_ref *ref)
 {
-	struct pvrdma_qp *qp;
-	unsigned long flags;
-
-	xa_lock_irqsave(&dev->table.qps, flags);
-	qp = xa_load(&dev->table.qps, handle);
-	if (qp)
-		refcount_inc(&qp->refs);
-	xa_unlock_irqrestore(&dev->table.qps, flags);
-	return qp;
+	refcount_set(&ref->refs, 1);
+	init_completion(&ref->unused);
 }
 
 /**
- * pvrdma_qp_put() - give a QP back
- * @qp: of pvrdma_qp_get()
+ * pvrdma_ref_get() - find an object and keep it
+ * @table: of QPs, CQs or SRQs
+ * @handle: the object's
+ *
+ * Return: the reference in the object, or NULL.
  */
-void pvrdma_qp_put(struct pvrdma_qp *qp)
+struct pvrdma_ref *pvrdma_ref_get(struct xarray *table, u32 handle)
 {
-	if (refcount_dec_and_test(&qp->refs))
-		complete(&qp->unused);
+	struct pvrdma_ref *ref;
+	unsigned long flags;
+
+	xa_lock_irqsave(table, flags);
+	ref = xa_load(table, handle);
+	if (ref)
+		refcount_inc(&ref->refs);
+	xa_unlock_irqrestore(table, flags);
+	return ref;
+}
+
+/**
+ * pvrdma_ref_put() - give an object back
+ * @ref: of pvrdma_ref_get()
+ */
+void pvrdma_ref_put(struct pvrdma_ref *ref)
+{
+	if (refcount_dec_and_test(&ref->refs))
+		complete(&ref->unused);
+}
+
+/**
+ * pvrdma_ref_end() - wait until no handler uses an object
+ * @ref: of an object that is not in its table any more
+ */
+void pvrdma_ref_end(struct pvrdma_ref *ref)
+{
+	pvrdma_ref_put(ref);
+	wait_for_completion(&ref->unused);
 }
 
 /**
  * pvrdma_qp_event() - call a QP's handler
- * @qp: of pvrdma_qp_get()
+ * @ref: of pvrdma_ref_get(), in a QP
  * @type: what happened
  */
-void pvrdma_qp_event(struct pvrdma_qp *qp, enum ib_event_type type)
+void pvrdma_qp_event(struct pvrdma_ref *ref, enum ib_event_type type)
 {
+	struct pvrdma_qp *qp = container_of(ref, struct pvrdma_qp, ref);
 	struct ib_event event = {
 		.device = qp->ibqp.device,
 		.element.qp = &qp->ibqp,
 		.event = type,
 	};
 
+	/* A dead device's need not be said again, see pvrdma_cq_kick_all(). */
+	if (type == IB_EVENT_QP_LAST_WQE_REACHED)
+		WRITE_ONCE(qp->last_wqe, true);
 	if (qp->ibqp.event_handler)
 		qp->ibqp.event_handler(&event, qp->ibqp.qp_context);
 }
 
-static void event_qp(struct pvrdma_dev *dev, u32 handle,
-		     enum ib_event_type type)
+static void event_cq(struct pvrdma_ref *ref, enum ib_event_type type)
 {
-	struct pvrdma_qp *qp = pvrdma_qp_get(dev, handle);
+	struct ib_cq *ibcq = &container_of(ref, struct pvrdma_cq, ref)->ibcq;
+	struct ib_event event = {
+		.device = ibcq->device,
+		.element.cq = ibcq,
+		.event = type,
+	};
 
-	if (!qp)
+	if (ibcq->event_handler)
+		ibcq->event_handler(&event, ibcq->cq_context);
+}
+
+static void event_srq(struct pvrdma_ref *ref, enum ib_event_type type)
+{
+	struct ib_srq *ibsrq = &container_of(ref, struct pvrdma_srq, ref)->ibsrq;
+	struct ib_event event = {
+		.device = ibsrq->device,
+		.element.srq = ibsrq,
+		.event = type,
+	};
+
+	if (ibsrq->event_handler)
+		ibsrq->event_handler(&event, ibsrq->srq_context);
+}
+
+/* Pass an event on by @call, if there is the object that it names. */
+static void event_object(struct xarray *table, u32 handle,
+			 enum ib_event_type type,
+			 void (*call)(struct pvrdma_ref *, enum ib_event_type))
+{
+	struct pvrdma_ref *ref = pvrdma_ref_get(table, handle);
+
+	if (!ref)
 		return;
-	/* A dead device's need not be said again, see pvrdma_cq_kick_all(). */
-	if (type == IB_EVENT_QP_LAST_WQE_REACHED)
-		WRITE_ONCE(qp->last_wqe, true);
-	pvrdma_qp_event(qp, type);
-	pvrdma_qp_put(qp);
-}
-
-/**
- * pvrdma_cq_get() - find a CQ and keep it
- * @dev: device
- * @handle: the CQ's
- *
- * Return: the CQ, or NULL.
- */
-struct pvrdma_cq *pvrdma_cq_get(struct pvrdma_dev *dev, u32 handle)
-{
-	struct pvrdma_cq *cq;
-	unsigned long flags;
-
-	xa_lock_irqsave(&dev->table.cqs, flags);
-	cq = xa_load(&dev->table.cqs, handle);
-	if (cq)
-		refcount_inc(&cq->refs);
-	xa_unlock_irqrestore(&dev->table.cqs, flags);
-	return cq;
-}
-
-/**
- * pvrdma_cq_put() - give a CQ back
- * @cq: of pvrdma_cq_get()
- */
-void pvrdma_cq_put(struct pvrdma_cq *cq)
-{
-	if (refcount_dec_and_test(&cq->refs))
-		complete(&cq->unused);
-}
-
-static void event_cq_error(struct pvrdma_dev *dev, u32 handle)
-{
-	struct ib_event event = { .device = &dev->ibdev,
-				  .event = IB_EVENT_CQ_ERR };
-	struct pvrdma_cq *cq = pvrdma_cq_get(dev, handle);
-
-	if (!cq)
-		return;
-	if (cq->ibcq.event_handler) {
-		event.element.cq = &cq->ibcq;
-		cq->ibcq.event_handler(&event, cq->ibcq.cq_context);
-	}
-	pvrdma_cq_put(cq);
-}
-
-/**
- * pvrdma_srq_get() - find an SRQ and keep it
- * @dev: device
- * @handle: the SRQ's
- *
- * Return: the SRQ, or NULL.
- */
-struct pvrdma_srq *pvrdma_srq_get(struct pvrdma_dev *dev, u32 handle)
-{
-	struct pvrdma_srq *srq;
-	unsigned long flags;
-
-	xa_lock_irqsave(&dev->table.srqs, flags);
-	srq = xa_load(&dev->table.srqs, handle);
-	if (srq)
-		refcount_inc(&srq->refs);
-	xa_unlock_irqrestore(&dev->table.srqs, flags);
-	return srq;
-}
-
-/**
- * pvrdma_srq_put() - give an SRQ back
- * @srq: of pvrdma_srq_get()
- */
-void pvrdma_srq_put(struct pvrdma_srq *srq)
-{
-	if (refcount_dec_and_test(&srq->refs))
-		complete(&srq->unused);
-}
-
-static void event_srq(struct pvrdma_dev *dev, u32 handle,
-		      enum ib_event_type type)
-{
-	struct ib_event event = { .device = &dev->ibdev, .event = type };
-	struct pvrdma_srq *srq = pvrdma_srq_get(dev, handle);
-
-	if (!srq)
-		return;
-	if (srq->ibsrq.event_handler) {
-		event.element.srq = &srq->ibsrq;
-		srq->ibsrq.event_handler(&event, srq->ibsrq.srq_context);
-	}
-	pvrdma_srq_put(srq);
+	call(ref, type);
+	pvrdma_ref_put(ref);
 }
 
 static void event_port(struct pvrdma_dev *dev, u32 port,
@@ -210,7 +170,7 @@ static void event_async(struct pvrdma_dev *dev, u32 type, u32 info)
 {
 	switch (type) {
 	case IB_EVENT_CQ_ERR:
-		event_cq_error(dev, info);
+		event_object(&dev->table.cqs, info, type, event_cq);
 		break;
 	case IB_EVENT_QP_FATAL:
 	case IB_EVENT_QP_REQ_ERR:
@@ -220,11 +180,11 @@ static void event_async(struct pvrdma_dev *dev, u32 type, u32 info)
 	case IB_EVENT_PATH_MIG:
 	case IB_EVENT_PATH_MIG_ERR:
 	case IB_EVENT_QP_LAST_WQE_REACHED:
-		event_qp(dev, info, type);
+		event_object(&dev->table.qps, info, type, pvrdma_qp_event);
 		break;
 	case IB_EVENT_SRQ_ERR:
 	case IB_EVENT_SRQ_LIMIT_REACHED:
-		event_srq(dev, info, type);
+		event_object(&dev->table.srqs, info, type, event_srq);
 		break;
 	case IB_EVENT_DEVICE_FATAL:
 		/* As for any other reason, port.work tells who is to know. */
@@ -301,6 +261,7 @@ static irqreturn_t irq_cq(int irq, void *data)
 {
 	struct pvrdma_vector *v = data;
 	const struct pvrdma_cqne *cqne;
+	struct pvrdma_ref *ref;
 	struct pvrdma_cq *cq;
 	u32 n = v - v->dev->vector, i, handle;
 	int slot;
@@ -319,13 +280,14 @@ static irqreturn_t irq_cq(int irq, void *data)
 				      PVRDMA_PAGE_SIZE + slot * sizeof(*cqne));
 		handle = READ_ONCE(cqne->info);
 		ring_advance(&v->ring, CQ_SLOTS);
-		cq = pvrdma_cq_get(v->dev, handle);
-		if (!cq)
+		ref = pvrdma_ref_get(&v->dev->table.cqs, handle);
+		if (!ref)
 			continue;
+		cq = container_of(ref, struct pvrdma_cq, ref);
 		/* Who ends a CQ waits for the handler of its own vector only. */
 		if (cq->vector == n)
 			pvrdma_cq_event(cq);
-		pvrdma_cq_put(cq);
+		pvrdma_ref_put(ref);
 	}
 	return IRQ_HANDLED;
 }

@@ -144,6 +144,8 @@ struct pvrdma_vector {
  * @qps: QPs by handle; its own lock protects lookups against destruction
  * @cqs: CQs by handle; likewise
  * @srqs: SRQs by handle; likewise
+ *
+ * An entry is the object's struct pvrdma_ref.
  */
 struct pvrdma_table {
 	/* one creation or destruction at a time */
@@ -369,6 +371,16 @@ struct pvrdma_mw {
 };
 
 /**
+ * struct pvrdma_ref - keeps a QP, CQ or SRQ that an event names, see event.c
+ * @refs: 1 while the object is in its table, and 1 for each event handler at work
+ * @unused: @refs is 0
+ */
+struct pvrdma_ref {
+	refcount_t refs;
+	struct completion unused;
+};
+
+/**
  * struct pvrdma_cq - a completion queue
  * @ibcq: ib_core's part
  * @handle: the device's
@@ -381,8 +393,7 @@ struct pvrdma_mw {
  * @head: next entry to read
  * @qps: QPs that complete here, by handle
  * @armed: an event was asked for and did not come yet
- * @refs: 1 while in the table, and 1 for each event handler at work
- * @unused: @refs is 0
+ * @ref: what its table has
  */
 struct pvrdma_cq {
 	struct ib_cq ibcq;
@@ -397,8 +408,7 @@ struct pvrdma_cq {
 	u32 head;
 	struct xarray qps;
 	bool armed;
-	refcount_t refs;
-	struct completion unused;
+	struct pvrdma_ref ref;
 };
 
 /**
@@ -445,8 +455,7 @@ struct pvrdma_srq_wr {
  * @rq: of a kernel SRQ; its wr_id and cons are not used, see srq.c
  * @wr: of a kernel SRQ, what is outstanding; protected by the lock of @rq
  * @free: first of @wr that is free, or SRQ_NONE
- * @refs: 1 while in the table, and 1 for each event handler at work
- * @unused: @refs is 0
+ * @ref: what its table has
  */
 struct pvrdma_srq {
 	struct ib_srq ibsrq;
@@ -456,8 +465,7 @@ struct pvrdma_srq {
 	struct pvrdma_wq rq;
 	struct pvrdma_srq_wr *wr;
 	u32 free;
-	refcount_t refs;
-	struct completion unused;
+	struct pvrdma_ref ref;
 };
 
 /**
@@ -478,8 +486,7 @@ struct pvrdma_srq {
  * @last_wqe: its user was told that no more is taken from its SRQ
  * @bound: in the list of QPs with a counter
  * @counted: what the device had counted when its counter last got it
- * @refs: 1 while in the table, and 1 for each event handler at work
- * @unused: @refs is 0
+ * @ref: what its table has
  */
 struct pvrdma_qp {
 	struct ib_qp ibqp;
@@ -499,8 +506,7 @@ struct pvrdma_qp {
 	bool last_wqe;
 	struct list_head bound;
 	u64 counted[PVRDMA_QP_COUNTERS];
-	refcount_t refs;
-	struct completion unused;
+	struct pvrdma_ref ref;
 };
 
 /* Pin a range of a program's addresses. */
@@ -652,15 +658,14 @@ void pvrdma_event_add_vectors(struct pvrdma_dev *dev);
 void pvrdma_event_free_vectors(struct pvrdma_dev *dev);
 void pvrdma_event_stop(struct pvrdma_dev *dev);
 void pvrdma_event_free(struct pvrdma_dev *dev);
-struct pvrdma_cq *pvrdma_cq_get(struct pvrdma_dev *dev, u32 handle);
-void pvrdma_cq_put(struct pvrdma_cq *cq);
-struct pvrdma_qp *pvrdma_qp_get(struct pvrdma_dev *dev, u32 handle);
-void pvrdma_qp_put(struct pvrdma_qp *qp);
-void pvrdma_qp_event(struct pvrdma_qp *qp, enum ib_event_type type);
-struct pvrdma_srq *pvrdma_srq_get(struct pvrdma_dev *dev, u32 handle);
-void pvrdma_srq_put(struct pvrdma_srq *srq);
 void pvrdma_event_sync_cq(const struct pvrdma_cq *cq);
-int pvrdma_table_add(struct xarray *table, u32 handle, u32 limit, void *obj);
+int pvrdma_table_add(struct xarray *table, u32 handle, u32 limit,
+		     struct pvrdma_ref *ref);
+void pvrdma_ref_init(struct pvrdma_ref *ref);
+struct pvrdma_ref *pvrdma_ref_get(struct xarray *table, u32 handle);
+void pvrdma_ref_put(struct pvrdma_ref *ref);
+void pvrdma_ref_end(struct pvrdma_ref *ref);
+void pvrdma_qp_event(struct pvrdma_ref *ref, enum ib_event_type type);
 
 /* netdev.c */
 int pvrdma_netdev_init_work(void);

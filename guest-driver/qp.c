@@ -297,7 +297,7 @@ static int qp_create(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 	if (!ret) {
 		ret = pvrdma_table_add(&dev->table.qps, qp->handle,
 				       min_t(u32, dev->caps.max_qp,
-					     U16_MAX + 1), qp);
+					     U16_MAX + 1), &qp->ref);
 		if (ret)
 			qp_detach(qp);
 	}
@@ -318,8 +318,7 @@ static void qp_destroy(struct pvrdma_dev *dev, struct pvrdma_qp *qp)
 	xa_erase_irq(&dev->table.qps, qp->handle);
 	mutex_unlock(&dev->table.lock);
 	pvrdma_counter_forget_qp(dev, qp);
-	pvrdma_qp_put(qp);
-	wait_for_completion(&qp->unused);
+	pvrdma_ref_end(&qp->ref);
 	qp_let_go(qp);
 	qp_pages_free(dev, qp);
 }
@@ -382,8 +381,7 @@ int pvrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *init,
 		qp->cap.max_recv_sge = 0;
 	}
 	mutex_init(&qp->mutex);
-	refcount_set(&qp->refs, 1);
-	init_completion(&qp->unused);
+	pvrdma_ref_init(&qp->ref);
 
 	if (!udata)
 		ucmd.ext.flags = dev->kctx.flags;

@@ -149,7 +149,7 @@ static int srq_create(struct pvrdma_dev *dev, struct pvrdma_srq *srq,
 		goto out;
 	srq->handle = resp.handle;
 	ret = pvrdma_table_add(&dev->table.srqs, srq->handle,
-			       dev->caps.max_srq, srq);
+			       dev->caps.max_srq, &srq->ref);
 	if (ret)
 		pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_SRQ, srq->handle);
 out:
@@ -163,8 +163,7 @@ static void srq_destroy(struct pvrdma_dev *dev, struct pvrdma_srq *srq)
 	pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_SRQ, srq->handle);
 	xa_erase_irq(&dev->table.srqs, srq->handle);
 	mutex_unlock(&dev->table.lock);
-	pvrdma_srq_put(srq);
-	wait_for_completion(&srq->unused);
+	pvrdma_ref_end(&srq->ref);
 	srq_pages_free(dev, srq);
 }
 
@@ -223,8 +222,7 @@ int pvrdma_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *init,
 		ret = srq_request(&dev->ibdev, udata, &ucmd);
 	if (ret)
 		return ret;
-	refcount_set(&srq->refs, 1);
-	init_completion(&srq->unused);
+	pvrdma_ref_init(&srq->ref);
 	if (!udata)
 		ucmd.ext.flags = dev->kctx.flags;
 	if (udata)

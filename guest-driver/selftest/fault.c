@@ -68,17 +68,19 @@ static int fault_refuse(struct loop *loop)
 static int fault_refuse_user(struct loop *loop)
 {
 	struct pvrdma_dev *dev = to_pvdev(loop->dev);
-	struct pvrdma_qp *qp;
+	struct pvrdma_ref *ref;
 	unsigned long handle;
+	struct pvrdma_qp *qp;
 	int ret = -ENOENT;
 
 	mutex_lock(&dev->table.lock);
-	xa_for_each(&dev->table.qps, handle, qp) {
+	xa_for_each(&dev->table.qps, handle, ref) {
+		qp = container_of(ref, struct pvrdma_qp, ref);
 		if (!qp->sq_umem)
 			continue;
 		xa_erase_irq(&dev->table.qps, handle);
 		qp->handle ^= 0x5a5a;
-		ret = xa_insert_irq(&dev->table.qps, qp->handle, qp,
+		ret = xa_insert_irq(&dev->table.qps, qp->handle, ref,
 				    GFP_KERNEL);
 		break;
 	}
