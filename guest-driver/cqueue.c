@@ -55,42 +55,20 @@ static u64 cq_bytes(u32 entries)
 	return entries * sizeof(struct pvrdma_cqe) + PVRDMA_PAGE_SIZE;
 }
 
-/* A program's buffer for @entries. */
-static int cq_pages_user(struct pvrdma_dev *dev, u64 addr, u32 bytes,
-			 u32 entries, struct ib_umem **umem,
-			 struct pvrdma_pagedir *dir)
-{
-	u64 size = cq_bytes(entries);
-	int ret;
-
-	if (bytes < size || addr & (PVRDMA_PAGE_SIZE - 1))
-		return pvrdma_refuse(&dev->ibdev, -EINVAL,
-				     "buffer %#llx of %u bytes, need %llu in whole pages",
-				     addr, bytes, size);
-	*umem = pvrdma_umem_get(&dev->ibdev, addr, bytes, IB_ACCESS_LOCAL_WRITE);
-	if (IS_ERR(*umem))
-		return PTR_ERR(*umem);
-	ret = pvrdma_pagedir_alloc(dev, dir,
-				   ib_umem_num_dma_blocks(*umem,
-							  PVRDMA_PAGE_SIZE),
-				   false);
-	if (ret) {
-		ib_umem_release(*umem);
-		return ret;
-	}
-	pvrdma_pagedir_add_umem(dir, 0, *umem);
-	return 0;
-}
-
 static int cq_pages(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
 		    const struct pvrdma_uverbs_cq *ucmd, u32 entries, bool user)
 {
+	const struct pvrdma_user_buf buf = {
+		.addr = ucmd->buf_addr,
+		.size = ucmd->buf_size,
+		.least = cq_bytes(entries),
+		.umem = &cq->umem,
+	};
 	struct pvrdma_ext_ring *lines;
 	int ret;
 
 	if (user)
-		return cq_pages_user(dev, ucmd->buf_addr, ucmd->buf_size,
-				     entries, &cq->umem, &cq->dir);
+		return pvrdma_pin_rings(dev, &cq->dir, &buf, 1);
 	ret = pvrdma_pagedir_alloc(dev, &cq->dir,
 				   DIV_ROUND_UP(cq_bytes(entries),
 						PVRDMA_PAGE_SIZE),
@@ -107,8 +85,7 @@ static int cq_pages(struct pvrdma_dev *dev, struct pvrdma_cq *cq,
 static void cq_pages_free(struct pvrdma_dev *dev, struct pvrdma_cq *cq)
 {
 	pvrdma_pagedir_free(dev, &cq->dir);
-	if (cq->umem)
-		ib_umem_release(cq->umem);
+	ib_umem_release(cq->umem);
 }
 
 /* Make it in the device and enter it in the table. */
@@ -242,7 +219,8 @@ int pvrdma_resize_cq(struct ib_cq *ibcq, unsigned int cqe, struct ib_udata *udat
 	struct pvrdma_uverbs_resize_cq ucmd;
 	struct pvrdma_resp_create_cq resp;
 	struct pvrdma_pagedir dir = {};
-	struct ib_umem *umem;
+	struct ib_umem *umem = NULL;
+	struct pvrdma_user_buf buf = { .umem = &umem };
 	int ret;
 
 	if (!(dev->ext.features & PVRDMA_EXT_FEAT_CQ_EX) || !udata || !cq->umem)
@@ -258,8 +236,10 @@ int pvrdma_resize_cq(struct ib_cq *ibcq, unsigned int cqe, struct ib_udata *udat
 		return ret;
 	req.cq_handle = cq->handle;
 	req.cqe = roundup_pow_of_two(cqe);
-	ret = cq_pages_user(dev, ucmd.buf_addr, ucmd.buf_size, req.cqe, &umem,
-			    &dir);
+	buf.addr = ucmd.buf_addr;
+	buf.size = ucmd.buf_size;
+	buf.least = cq_bytes(req.cqe);
+	ret = pvrdma_pin_rings(dev, &dir, &buf, 1);
 	if (ret)
 		return ret;
 	req.pdir_dma = dir.dir_dma;

@@ -162,6 +162,56 @@ void pvrdma_pagedir_add_umem(struct pvrdma_pagedir *dir, u32 first,
 }
 
 /**
+ * pvrdma_pin_rings() - pin a program's buffers and describe them, one behind the other
+ * @dev: device
+ * @dir: to be filled in; any content
+ * @buf: the buffers
+ * @n: how many
+ *
+ * Return: 0 or a negative errno; then nothing is pinned, and each umem is NULL.
+ */
+int pvrdma_pin_rings(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir,
+		     const struct pvrdma_user_buf *buf, int n)
+{
+	struct ib_umem *umem;
+	u32 npages = 0;
+	int i, ret;
+
+	for (i = 0; i < n; i++) {
+		*buf[i].umem = NULL;
+		ret = -EINVAL;
+		if (buf[i].size < buf[i].least ||
+		    buf[i].addr & (PVRDMA_PAGE_SIZE - 1)) {
+			pvrdma_refuse(&dev->ibdev, ret,
+				      "buffer %#llx of %u bytes, need %llu in whole pages",
+				      buf[i].addr, buf[i].size, buf[i].least);
+			goto err;
+		}
+		umem = pvrdma_umem_get(&dev->ibdev, buf[i].addr, buf[i].size,
+				       IB_ACCESS_LOCAL_WRITE);
+		ret = PTR_ERR_OR_ZERO(umem);
+		if (ret)
+			goto err;
+		*buf[i].umem = umem;
+		npages += ib_umem_num_dma_blocks(umem, PVRDMA_PAGE_SIZE);
+	}
+	ret = pvrdma_pagedir_alloc(dev, dir, npages, false);
+	if (ret)
+		goto err;
+	for (i = 0, npages = 0; i < n; i++) {
+		pvrdma_pagedir_add_umem(dir, npages, *buf[i].umem);
+		npages += ib_umem_num_dma_blocks(*buf[i].umem, PVRDMA_PAGE_SIZE);
+	}
+	return 0;
+err:
+	while (i--) {
+		ib_umem_release(*buf[i].umem);
+		*buf[i].umem = NULL;
+	}
+	return ret;
+}
+
+/**
  * pvrdma_pagedir_free() - free a directory, and the pages allocated with it
  * @dev: device, which must not use it any more
  * @dir: directory, also one that is all zero

@@ -91,6 +91,20 @@ struct pvrdma_pagedir {
 };
 
 /**
+ * struct pvrdma_user_buf - a program's buffer of rings
+ * @addr: its address, which has to be a page's
+ * @size: bytes
+ * @least: how many it must have
+ * @umem: gets the pinned memory
+ */
+struct pvrdma_user_buf {
+	u64 addr;
+	u32 size;
+	u64 least;
+	struct ib_umem **umem;
+};
+
+/**
  * struct pvrdma_cmdq - the command channel
  * @lock: protects all of it, and ERR, which REQUEST and CTL set: one at a time
  * @done: vector 0 was raised
@@ -685,6 +699,8 @@ void pvrdma_pagedir_free(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir);
 void pvrdma_pagedir_set(struct pvrdma_pagedir *dir, u32 index, dma_addr_t addr);
 void pvrdma_pagedir_add_umem(struct pvrdma_pagedir *dir, u32 first,
 			     struct ib_umem *umem);
+int pvrdma_pin_rings(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir,
+		     const struct pvrdma_user_buf *buf, int n);
 
 /* device.c */
 extern const struct ib_device_ops pvrdma_dev_ops;

@@ -152,42 +152,31 @@ static int qp_pages_user(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 			 const struct pvrdma_uverbs_qp *ucmd, bool srq,
 			 u32 *send_pages)
 {
-	u32 nsend, nrecv = 0;
+	const struct pvrdma_user_buf buf[] = {
+		{
+			.addr = ucmd->sbuf_addr,
+			.size = ucmd->sbuf_size,
+			.least = PVRDMA_PAGE_SIZE,
+			.umem = &qp->sq_umem,
+		},
+		{
+			.addr = ucmd->rbuf_addr,
+			.size = ucmd->rbuf_size,
+			.least = 1,
+			.umem = &qp->rq_umem,
+		},
+	};
 	int ret;
 
-	if ((ucmd->sbuf_addr | ucmd->rbuf_addr) & (PVRDMA_PAGE_SIZE - 1) ||
-	    ucmd->sbuf_size < PVRDMA_PAGE_SIZE || !ucmd->rbuf_size != srq)
+	if (srq && ucmd->rbuf_size)
 		return pvrdma_refuse(&dev->ibdev, -EINVAL,
-				     "buffers %#llx of %u and %#llx of %u bytes",
-				     ucmd->sbuf_addr, ucmd->sbuf_size,
-				     ucmd->rbuf_addr, ucmd->rbuf_size);
-	qp->sq_umem = pvrdma_umem_get(&dev->ibdev, ucmd->sbuf_addr,
-				      ucmd->sbuf_size, IB_ACCESS_LOCAL_WRITE);
-	if (IS_ERR(qp->sq_umem)) {
-		ret = PTR_ERR(qp->sq_umem);
-		qp->sq_umem = NULL;
-		return ret;
-	}
-	nsend = ib_umem_num_dma_blocks(qp->sq_umem, PVRDMA_PAGE_SIZE);
-	if (!srq) {
-		qp->rq_umem = pvrdma_umem_get(&dev->ibdev, ucmd->rbuf_addr,
-					      ucmd->rbuf_size,
-					      IB_ACCESS_LOCAL_WRITE);
-		if (IS_ERR(qp->rq_umem)) {
-			ret = PTR_ERR(qp->rq_umem);
-			qp->rq_umem = NULL;
-			return ret;
-		}
-		nrecv = ib_umem_num_dma_blocks(qp->rq_umem, PVRDMA_PAGE_SIZE);
-	}
-	ret = pvrdma_pagedir_alloc(dev, &qp->dir, (u64)nsend + nrecv, false);
-	if (ret)
-		return ret;
-	pvrdma_pagedir_add_umem(&qp->dir, 0, qp->sq_umem);
-	if (qp->rq_umem)
-		pvrdma_pagedir_add_umem(&qp->dir, nsend, qp->rq_umem);
-	*send_pages = nsend - 1;
-	return 0;
+				     "an SRQ, and a receive queue of %u bytes",
+				     ucmd->rbuf_size);
+	ret = pvrdma_pin_rings(dev, &qp->dir, buf, srq ? 1 : 2);
+	if (!ret)
+		*send_pages = ib_umem_num_dma_blocks(qp->sq_umem,
+						     PVRDMA_PAGE_SIZE) - 1;
+	return ret;
 }
 
 static void qp_pages_free(struct pvrdma_dev *dev, struct pvrdma_qp *qp)
@@ -195,10 +184,8 @@ static void qp_pages_free(struct pvrdma_dev *dev, struct pvrdma_qp *qp)
 	pvrdma_pagedir_free(dev, &qp->dir);
 	kvfree(qp->rq.wr_id);
 	kvfree(qp->sq.wr_id);
-	if (qp->rq_umem)
-		ib_umem_release(qp->rq_umem);
-	if (qp->sq_umem)
-		ib_umem_release(qp->sq_umem);
+	ib_umem_release(qp->rq_umem);
+	ib_umem_release(qp->sq_umem);
 }
 
 static u8 wire_type(enum ib_qp_type type)

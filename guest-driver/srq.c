@@ -94,35 +94,21 @@ static int srq_pages_kernel(struct pvrdma_dev *dev, struct pvrdma_srq *srq,
 static int srq_pages_user(struct pvrdma_dev *dev, struct pvrdma_srq *srq,
 			  const struct pvrdma_uverbs_srq *ucmd)
 {
-	int ret;
+	const struct pvrdma_user_buf buf = {
+		.addr = ucmd->buf_addr,
+		.size = ucmd->buf_size,
+		.least = PVRDMA_PAGE_SIZE + 1,
+		.umem = &srq->umem,
+	};
 
-	if (ucmd->buf_addr & (PVRDMA_PAGE_SIZE - 1) ||
-	    ucmd->buf_size <= PVRDMA_PAGE_SIZE)
-		return pvrdma_refuse(&dev->ibdev, -EINVAL,
-				     "buffer %#llx of %u bytes",
-				     ucmd->buf_addr, ucmd->buf_size);
-	srq->umem = pvrdma_umem_get(&dev->ibdev, ucmd->buf_addr, ucmd->buf_size,
-				    IB_ACCESS_LOCAL_WRITE);
-	if (IS_ERR(srq->umem)) {
-		ret = PTR_ERR(srq->umem);
-		srq->umem = NULL;
-		return ret;
-	}
-	ret = pvrdma_pagedir_alloc(dev, &srq->dir,
-				   ib_umem_num_dma_blocks(srq->umem,
-							  PVRDMA_PAGE_SIZE),
-				   false);
-	if (!ret)
-		pvrdma_pagedir_add_umem(&srq->dir, 0, srq->umem);
-	return ret;
+	return pvrdma_pin_rings(dev, &srq->dir, &buf, 1);
 }
 
 static void srq_pages_free(struct pvrdma_dev *dev, struct pvrdma_srq *srq)
 {
 	pvrdma_pagedir_free(dev, &srq->dir);
 	kvfree(srq->wr);
-	if (srq->umem)
-		ib_umem_release(srq->umem);
+	ib_umem_release(srq->umem);
 }
 
 /* Make it in the device and enter it in the table. */

@@ -291,6 +291,15 @@ static void uabi_objects(void)
     check_cq(fd, "cq, unknown flag", &cq, sizeof(cq), EOPNOTSUPP);
     cq.known.ext.flags = PVRDMA_EXT_CQ_STAMPS;
     check_cq(fd, "stock cq with time stamps", &cq, sizeof(cq), EOPNOTSUPP);
+    cq.known.ext.flags = 0;
+    cq.known.buf_size = 4096;
+    check_cq(fd, "cq, a buffer of the header only", &cq, sizeof(cq), EINVAL);
+    cq.known.buf_size = 2 * 4096;
+    cq.known.buf_addr += 8;
+    check_cq(fd, "cq, a buffer amid a page", &cq, sizeof(cq), EINVAL);
+    cq.known.buf_addr -= 8;
+    munmap((char *)mem + 4096, 4096);
+    check_cq(fd, "cq, a buffer that is partly unmapped", &cq, sizeof(cq), EFAULT);
     close(fd);
 }
 
