@@ -23,21 +23,6 @@
 	 IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC | MR_HINTS)
 #define MR_ACCESS_MEMWIN (IB_ACCESS_MW_BIND | IB_ZERO_BASED)
 
-static int mr_create(struct pvrdma_mr *mr, struct pvrdma_cmd_create_mr *req)
-{
-	struct pvrdma_dev *dev = to_pvdev(mr->ibmr.device);
-	struct pvrdma_resp_create_mr resp;
-	int ret;
-
-	ret = pvrdma_cmd_create_mr(dev, req, &resp);
-	if (ret)
-		return ret;
-	mr->handle = resp.mr_handle;
-	mr->ibmr.lkey = resp.lkey;
-	mr->ibmr.rkey = resp.rkey;
-	return 0;
-}
-
 static struct pvrdma_mr *mr_new(struct ib_pd *ibpd)
 {
 	struct pvrdma_mr *mr = kzalloc(sizeof(*mr), GFP_KERNEL);
@@ -45,6 +30,31 @@ static struct pvrdma_mr *mr_new(struct ib_pd *ibpd)
 	if (mr)
 		mr->ibmr.device = ibpd->device;
 	return mr;
+}
+
+static void mr_free(struct pvrdma_mr *mr)
+{
+	pvrdma_pagedir_free(to_pvdev(mr->ibmr.device), &mr->dir);
+	ib_umem_release(mr->umem);
+	kfree(mr);
+}
+
+/* Create a region in the device; if that fails it is freed here. */
+static struct ib_mr *mr_create(struct pvrdma_mr *mr,
+			       struct pvrdma_cmd_create_mr *req)
+{
+	struct pvrdma_dev *dev = to_pvdev(mr->ibmr.device);
+	struct pvrdma_resp_create_mr resp;
+	int ret = pvrdma_cmd_create_mr(dev, req, &resp);
+
+	if (ret) {
+		mr_free(mr);
+		return ERR_PTR(ret);
+	}
+	mr->handle = resp.mr_handle;
+	mr->ibmr.lkey = resp.lkey;
+	mr->ibmr.rkey = resp.rkey;
+	return &mr->ibmr;
 }
 
 /**
@@ -62,21 +72,13 @@ struct ib_mr *pvrdma_get_dma_mr(struct ib_pd *ibpd, int access)
 		.flags = PVRDMA_MR_FLAG_DMA,
 	};
 	struct pvrdma_mr *mr;
-	int ret;
 
 	/* A key to all memory must never be of use to others. */
 	if (access & ~IB_ACCESS_LOCAL_WRITE)
 		return ERR_PTR(pvrdma_refuse(ibpd->device, -EOPNOTSUPP,
 					     "access %#x", access));
 	mr = mr_new(ibpd);
-	if (!mr)
-		return ERR_PTR(-ENOMEM);
-	ret = mr_create(mr, &req);
-	if (ret) {
-		kfree(mr);
-		return ERR_PTR(ret);
-	}
-	return &mr->ibmr;
+	return mr ? mr_create(mr, &req) : ERR_PTR(-ENOMEM);
 }
 
 /**
@@ -143,29 +145,21 @@ static struct ib_mr *mr_of_umem(struct ib_pd *ibpd, struct ib_umem *umem,
 		return ERR_CAST(umem);
 	mr = mr_new(ibpd);
 	if (!mr) {
-		ret = -ENOMEM;
-		goto err_umem;
+		ib_umem_release(umem);
+		return ERR_PTR(-ENOMEM);
 	}
 	mr->umem = umem;
 	mr->access = access;
 	ret = mr_list(dev, mr);
-	if (ret)
-		goto err_free;
+	if (ret) {
+		mr_free(mr);
+		return ERR_PTR(ret);
+	}
 	req.nchunks = mr->dir.npages;
 	req.pdir_dma = mr->dir.dir_dma;
 	if (mr->dir.top)
 		req.flags = PVRDMA_EXT_MR_DEEP;
-	ret = mr_create(mr, &req);
-	if (ret)
-		goto err_dir;
-	return &mr->ibmr;
-err_dir:
-	pvrdma_pagedir_free(dev, &mr->dir);
-err_free:
-	kfree(mr);
-err_umem:
-	ib_umem_release(umem);
-	return ERR_PTR(ret);
+	return mr_create(mr, &req);
 }
 
 /**
@@ -295,10 +289,8 @@ struct ib_mr *pvrdma_rereg_mr(struct ib_mr *ibmr, int flags, u64 start,
 		if (IS_ERR(pinned.umem))
 			return ERR_CAST(pinned.umem);
 		ret = mr_list(dev, &pinned);
-		if (ret) {
-			ib_umem_release(pinned.umem);
-			return ERR_PTR(ret);
-		}
+		if (ret)
+			goto out;
 		req.start = iova;
 		req.length = length;
 		req.nchunks = pinned.dir.npages;
@@ -307,19 +299,18 @@ struct ib_mr *pvrdma_rereg_mr(struct ib_mr *ibmr, int flags, u64 start,
 			req.mr_flags = PVRDMA_EXT_MR_DEEP;
 	}
 	ret = pvrdma_cmd_rereg_mr(dev, &req, &resp);
-	if (flags & IB_MR_REREG_TRANS) {
-		/* What the device uses no more: the new memory, or the old. */
-		if (!ret) {
-			swap(pinned.umem, mr->umem);
-			swap(pinned.dir, mr->dir);
-		}
-		pvrdma_pagedir_free(dev, &pinned.dir);
-		ib_umem_release(pinned.umem);
-	}
 	if (ret)
-		return ERR_PTR(ret);
+		goto out;
 	mr->access = access;
-	return NULL;
+	if (flags & IB_MR_REREG_TRANS) {
+		swap(pinned.umem, mr->umem);
+		swap(pinned.dir, mr->dir);
+	}
+out:
+	/* The memory that the device does not use any more: the new one, or the old. */
+	pvrdma_pagedir_free(dev, &pinned.dir);
+	ib_umem_release(pinned.umem);
+	return ret ? ERR_PTR(ret) : NULL;
 }
 
 /**
@@ -372,17 +363,11 @@ struct ib_mr *pvrdma_alloc_mr(struct ib_pd *ibpd, enum ib_mr_type type,
 	if (!mr)
 		return ERR_PTR(-ENOMEM);
 	ret = pvrdma_pagedir_alloc(dev, &mr->dir, max_num_sg, false);
-	if (ret)
-		goto err_free;
-	ret = mr_create(mr, &req);
-	if (ret)
-		goto err_dir;
-	return &mr->ibmr;
-err_dir:
-	pvrdma_pagedir_free(dev, &mr->dir);
-err_free:
-	kfree(mr);
-	return ERR_PTR(ret);
+	if (ret) {
+		mr_free(mr);
+		return ERR_PTR(ret);
+	}
+	return mr_create(mr, &req);
 }
 
 static int add_page(struct ib_mr *ibmr, u64 addr)
@@ -437,8 +422,6 @@ int pvrdma_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
 	} else {
 		pvrdma_cmd_destroy(dev, PVRDMA_CMD_DESTROY_MR, mr->handle);
 	}
-	pvrdma_pagedir_free(dev, &mr->dir);
-	ib_umem_release(mr->umem);
-	kfree(mr);
+	mr_free(mr);
 	return 0;
 }
