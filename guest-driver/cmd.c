@@ -227,7 +227,7 @@ void pvrdma_cmd_ctl(struct pvrdma_dev *dev, u32 value)
 	mutex_unlock(&dev->cmd.lock);
 }
 
-static int destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle)
+static int cmd_destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle)
 {
 	struct pvrdma_cmd_handle req = { .handle = handle };
 
@@ -235,7 +235,8 @@ static int destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle)
 }
 
 /* The command to end an object came to @ret. */
-static void destroyed(struct pvrdma_dev *dev, u32 opcode, u32 handle, int ret)
+static void cmd_destroy_result(struct pvrdma_dev *dev, u32 opcode, u32 handle,
+			       int ret)
 {
 	if (!ret || pvrdma_quiet(dev))
 		return;
@@ -258,7 +259,7 @@ static void destroyed(struct pvrdma_dev *dev, u32 opcode, u32 handle, int ret)
  */
 void pvrdma_cmd_destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle)
 {
-	destroyed(dev, opcode, handle, destroy(dev, opcode, handle));
+	cmd_destroy_result(dev, opcode, handle, cmd_destroy(dev, opcode, handle));
 }
 
 /**
@@ -273,10 +274,10 @@ void pvrdma_cmd_destroy(struct pvrdma_dev *dev, u32 opcode, u32 handle)
  */
 int pvrdma_cmd_destroy_idle(struct pvrdma_dev *dev, u32 opcode, u32 handle)
 {
-	int ret = destroy(dev, opcode, handle);
+	int ret = cmd_destroy(dev, opcode, handle);
 
 	if (ret == -EBUSY && !pvrdma_quiet(dev))
 		return ret;
-	destroyed(dev, opcode, handle, ret);
+	cmd_destroy_result(dev, opcode, handle, ret);
 	return 0;
 }

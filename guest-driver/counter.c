@@ -30,13 +30,13 @@
 #include "pvrdma.h"
 
 /* Those that a QP has, too. */
-static u32 num_counters(const struct pvrdma_dev *dev)
+static u32 counter_num(const struct pvrdma_dev *dev)
 {
 	return min_t(u32, pvrdma_num_counters(dev), PVRDMA_QP_COUNTERS);
 }
 
-static int qp_query(struct pvrdma_dev *dev, u32 handle,
-		    struct pvrdma_ext_resp_qp_counters *resp)
+static int counter_query_qp(struct pvrdma_dev *dev, u32 handle,
+			    struct pvrdma_ext_resp_qp_counters *resp)
 {
 	struct pvrdma_cmd_handle req = { .handle = handle };
 
@@ -44,17 +44,17 @@ static int qp_query(struct pvrdma_dev *dev, u32 handle,
 }
 
 /* Give a bound QP's counter what was counted since the last time. */
-static int collect(struct pvrdma_dev *dev, struct pvrdma_qp *qp)
+static int counter_collect(struct pvrdma_dev *dev, struct pvrdma_qp *qp)
 {
 	struct rdma_hw_stats *stats = qp->ibqp.counter->stats;
 	struct pvrdma_ext_resp_qp_counters resp;
 	u32 i;
 	int ret;
 
-	ret = qp_query(dev, qp->handle, &resp);
+	ret = counter_query_qp(dev, qp->handle, &resp);
 	if (ret)
 		return ret;
-	for (i = 0; i < num_counters(dev); i++) {
+	for (i = 0; i < counter_num(dev); i++) {
 		u64 more = resp.counter[i] - qp->counted[i];
 
 		stats->value[i] += more;
@@ -65,7 +65,8 @@ static int collect(struct pvrdma_dev *dev, struct pvrdma_qp *qp)
 }
 
 /* All QPs, or those of one counter. */
-static int collect_all(struct pvrdma_dev *dev, const struct rdma_counter *counter)
+static int counter_collect_all(struct pvrdma_dev *dev,
+			       const struct rdma_counter *counter)
 {
 	struct pvrdma_qp *qp;
 	int ret;
@@ -73,7 +74,7 @@ static int collect_all(struct pvrdma_dev *dev, const struct rdma_counter *counte
 	list_for_each_entry(qp, &dev->qp_stats.bound, bound) {
 		if (counter && qp->ibqp.counter != counter)
 			continue;
-		ret = collect(dev, qp);
+		ret = counter_collect(dev, qp);
 		if (ret)
 			return ret;
 	}
@@ -84,7 +85,7 @@ static int collect_all(struct pvrdma_dev *dev, const struct rdma_counter *counte
 	return 0;
 }
 
-static bool is_fresh(const struct rdma_hw_stats *stats)
+static bool counter_is_fresh(const struct rdma_hw_stats *stats)
 {
 	return time_before(jiffies, stats->timestamp + stats->lifespan);
 }
@@ -103,15 +104,15 @@ int pvrdma_counters_given(struct pvrdma_dev *dev, u64 *value, u32 n)
 	int ret;
 
 	mutex_lock(&dev->qp_stats.lock);
-	ret = collect_all(dev, NULL);
-	for (i = 0; !ret && i < min(n, num_counters(dev)); i++)
+	ret = counter_collect_all(dev, NULL);
+	for (i = 0; !ret && i < min(n, counter_num(dev)); i++)
 		value[i] -= dev->qp_stats.given[i];
 	mutex_unlock(&dev->qp_stats.lock);
 	return ret;
 }
 
 /* Not soon one that was in use: ib_core forgets a counter after it is given back. */
-static int number(struct pvrdma_dev *dev, struct rdma_counter *counter)
+static int counter_alloc_id(struct pvrdma_dev *dev, struct rdma_counter *counter)
 {
 	struct pvrdma_qp_stats *s = &dev->qp_stats;
 	int ret = -ENOSPC;
@@ -148,9 +149,9 @@ int pvrdma_counter_bind_qp(struct rdma_counter *counter, struct ib_qp *ibqp)
 	if (ibqp->counter || xa_load(&dev->table.qps, qp->handle) != &qp->ref)
 		ret = -EINVAL;
 	else
-		ret = qp_query(dev, qp->handle, &resp);
+		ret = counter_query_qp(dev, qp->handle, &resp);
 	if (!ret && !counter->id)
-		ret = number(dev, counter);
+		ret = counter_alloc_id(dev, counter);
 	if (!ret) {
 		memcpy(qp->counted, resp.counter, sizeof(qp->counted));
 		ibqp->counter = counter;
@@ -175,7 +176,7 @@ int pvrdma_counter_unbind_qp(struct ib_qp *ibqp)
 
 	mutex_lock(&dev->qp_stats.lock);
 	if (ibqp->counter) {
-		collect(dev, qp);
+		counter_collect(dev, qp);
 		list_del(&qp->bound);
 		ibqp->counter = NULL;
 		ret = 0;
@@ -218,7 +219,7 @@ pvrdma_counter_alloc_stats(struct rdma_counter *counter)
 	stats = rdma_alloc_hw_stats_struct(pvrdma_stats_descs,
 					   pvrdma_num_counters(dev),
 					   RDMA_HW_STATS_DEFAULT_LIFESPAN);
-	for (i = num_counters(dev); stats && i < stats->num_counters; i++)
+	for (i = counter_num(dev); stats && i < stats->num_counters; i++)
 		set_bit(i, stats->is_disabled);
 	return stats;
 }
@@ -229,8 +230,8 @@ static int pvrdma_counter_update_stats(struct rdma_counter *counter)
 	int ret = 0;
 
 	mutex_lock(&dev->qp_stats.lock);
-	if (!is_fresh(counter->stats))
-		ret = collect_all(dev, counter);
+	if (!counter_is_fresh(counter->stats))
+		ret = counter_collect_all(dev, counter);
 	mutex_unlock(&dev->qp_stats.lock);
 	return ret;
 }
@@ -245,20 +246,20 @@ const struct ib_device_ops pvrdma_counter_ops = {
 /* ---- details of resources ---- */
 
 /* The counters of a QP that may be destroyed meanwhile: its handle is its own. */
-static int qp_query_live(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
-			 struct pvrdma_ext_resp_qp_counters *resp)
+static int counter_query_live_qp(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
+				 struct pvrdma_ext_resp_qp_counters *resp)
 {
 	int ret = -ENOENT;
 
 	mutex_lock(&dev->table.lock);
 	if (xa_load(&dev->table.qps, qp->handle) == &qp->ref)
-		ret = qp_query(dev, qp->handle, resp);
+		ret = counter_query_qp(dev, qp->handle, resp);
 	mutex_unlock(&dev->table.lock);
 	return ret;
 }
 
-static int put_qp(struct sk_buff *msg, struct pvrdma_dev *dev,
-		  struct pvrdma_qp *qp)
+static int res_put_qp(struct sk_buff *msg, struct pvrdma_dev *dev,
+		      struct pvrdma_qp *qp)
 {
 	struct pvrdma_ext_resp_qp_counters resp;
 
@@ -268,7 +269,7 @@ static int put_qp(struct sk_buff *msg, struct pvrdma_dev *dev,
 	    rdma_nl_put_driver_u32(msg, "inline", qp->cap.max_inline_data))
 		return -EMSGSIZE;
 	if (!(dev->ext.features & PVRDMA_EXT_FEAT_QP_COUNTERS) ||
-	    qp_query_live(dev, qp, &resp))
+	    counter_query_live_qp(dev, qp, &resp))
 		return 0;
 	if (rdma_nl_put_driver_u64(msg, "rnr_naks",
 				   resp.counter[PVRDMA_EXT_QPCNT_RNR_NAKS]) ||
@@ -280,14 +281,14 @@ static int put_qp(struct sk_buff *msg, struct pvrdma_dev *dev,
 	return 0;
 }
 
-static int put_cq(struct sk_buff *msg, struct pvrdma_cq *cq)
+static int res_put_cq(struct sk_buff *msg, struct pvrdma_cq *cq)
 {
 	return rdma_nl_put_driver_u32(msg, "handle", cq->handle) ||
 	       rdma_nl_put_driver_u32(msg, "vector", cq->vector) ?
 		       -EMSGSIZE : 0;
 }
 
-static int put_mr(struct sk_buff *msg, struct pvrdma_mr *mr)
+static int res_put_mr(struct sk_buff *msg, struct pvrdma_mr *mr)
 {
 	return rdma_nl_put_driver_u32(msg, "handle", mr->handle) ||
 	       rdma_nl_put_driver_u32(msg, "pages", mr->dir.npages) ||
@@ -295,12 +296,12 @@ static int put_mr(struct sk_buff *msg, struct pvrdma_mr *mr)
 		       -EMSGSIZE : 0;
 }
 
-static struct nlattr *details(struct sk_buff *msg)
+static struct nlattr *res_nest_start(struct sk_buff *msg)
 {
 	return nla_nest_start(msg, RDMA_NLDEV_ATTR_DRIVER);
 }
 
-static int details_end(struct sk_buff *msg, struct nlattr *nest, int ret)
+static int res_nest_end(struct sk_buff *msg, struct nlattr *nest, int ret)
 {
 	if (ret)
 		nla_nest_cancel(msg, nest);
@@ -318,10 +319,10 @@ static int details_end(struct sk_buff *msg, struct nlattr *nest, int ret)
  */
 int pvrdma_fill_res_qp(struct sk_buff *msg, struct ib_qp *ibqp)
 {
-	struct nlattr *nest = details(msg);
+	struct nlattr *nest = res_nest_start(msg);
 
-	return nest ? details_end(msg, nest, put_qp(msg, to_pvdev(ibqp->device),
-						    to_pvqp(ibqp))) :
+	return nest ? res_nest_end(msg, nest, res_put_qp(msg, to_pvdev(ibqp->device),
+							 to_pvqp(ibqp))) :
 		      -EMSGSIZE;
 }
 
@@ -334,9 +335,9 @@ int pvrdma_fill_res_qp(struct sk_buff *msg, struct ib_qp *ibqp)
  */
 int pvrdma_fill_res_cq(struct sk_buff *msg, struct ib_cq *ibcq)
 {
-	struct nlattr *nest = details(msg);
+	struct nlattr *nest = res_nest_start(msg);
 
-	return nest ? details_end(msg, nest, put_cq(msg, to_pvcq(ibcq))) :
+	return nest ? res_nest_end(msg, nest, res_put_cq(msg, to_pvcq(ibcq))) :
 		      -EMSGSIZE;
 }
 
@@ -349,9 +350,9 @@ int pvrdma_fill_res_cq(struct sk_buff *msg, struct ib_cq *ibcq)
  */
 int pvrdma_fill_res_mr(struct sk_buff *msg, struct ib_mr *ibmr)
 {
-	struct nlattr *nest = details(msg);
+	struct nlattr *nest = res_nest_start(msg);
 
-	return nest ? details_end(msg, nest, put_mr(msg, to_pvmr(ibmr))) :
+	return nest ? res_nest_end(msg, nest, res_put_mr(msg, to_pvmr(ibmr))) :
 		      -EMSGSIZE;
 }
 
@@ -364,10 +365,10 @@ int pvrdma_fill_res_mr(struct sk_buff *msg, struct ib_mr *ibmr)
  */
 int pvrdma_fill_res_srq(struct sk_buff *msg, struct ib_srq *ibsrq)
 {
-	struct nlattr *nest = details(msg);
+	struct nlattr *nest = res_nest_start(msg);
 
-	return nest ? details_end(msg, nest,
-				  rdma_nl_put_driver_u32(msg, "handle",
-							 to_pvsrq(ibsrq)->handle)) :
+	return nest ? res_nest_end(msg, nest,
+				   rdma_nl_put_driver_u32(msg, "handle",
+							  to_pvsrq(ibsrq)->handle)) :
 		      -EMSGSIZE;
 }

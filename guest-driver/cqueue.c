@@ -393,7 +393,7 @@ static bool cqe_complete(struct pvrdma_cq *cq, struct pvrdma_cqe *cqe,
 }
 
 /* Take one completion of the ring; false if there is none. */
-static bool poll_ring(struct pvrdma_cq *cq, struct ib_wc *wc)
+static bool cq_poll_ring(struct pvrdma_cq *cq, struct ib_wc *wc)
 {
 	struct pvrdma_qp *qp;
 	struct pvrdma_cqe cqe;
@@ -414,8 +414,8 @@ static bool poll_ring(struct pvrdma_cq *cq, struct ib_wc *wc)
 }
 
 /* Flush at most @num WRs of one queue. */
-static int flush_wq(struct pvrdma_qp *qp, struct pvrdma_wq *wq,
-		    enum ib_wc_opcode opcode, int num, struct ib_wc *wc)
+static int cq_flush_wq(struct pvrdma_qp *qp, struct pvrdma_wq *wq,
+		       enum ib_wc_opcode opcode, int num, struct ib_wc *wc)
 {
 	u64 wr_id;
 	int n;
@@ -431,8 +431,8 @@ static int flush_wq(struct pvrdma_qp *qp, struct pvrdma_wq *wq,
 }
 
 /* Flush at most @num WRs, if the device is dead. */
-static int flush(struct pvrdma_dev *dev, struct pvrdma_cq *cq, int num,
-		 struct ib_wc *wc)
+static int cq_flush(struct pvrdma_dev *dev, struct pvrdma_cq *cq, int num,
+		    struct ib_wc *wc)
 {
 	unsigned long handle;
 	struct pvrdma_qp *qp;
@@ -444,15 +444,15 @@ static int flush(struct pvrdma_dev *dev, struct pvrdma_cq *cq, int num,
 		if (n == num)
 			break;
 		if (qp->ibqp.send_cq == &cq->ibcq)
-			n += flush_wq(qp, &qp->sq, IB_WC_SEND, num - n, wc + n);
+			n += cq_flush_wq(qp, &qp->sq, IB_WC_SEND, num - n, wc + n);
 		if (qp->ibqp.recv_cq == &cq->ibcq)
-			n += flush_wq(qp, &qp->rq, IB_WC_RECV, num - n, wc + n);
+			n += cq_flush_wq(qp, &qp->rq, IB_WC_RECV, num - n, wc + n);
 	}
 	return n;
 }
 
 /* Is there something to flush? */
-static bool may_flush(struct pvrdma_dev *dev, struct pvrdma_cq *cq)
+static bool cq_may_flush(struct pvrdma_dev *dev, struct pvrdma_cq *cq)
 {
 	unsigned long handle;
 	struct pvrdma_qp *qp;
@@ -486,9 +486,9 @@ int pvrdma_poll_cq(struct ib_cq *ibcq, int num, struct ib_wc *wc)
 	if (cq->umem)
 		return pvrdma_refuse(ibcq->device, -EINVAL, "a program's CQ");
 	spin_lock_irqsave(&cq->lock, flags);
-	while (n < num && poll_ring(cq, &wc[n]))
+	while (n < num && cq_poll_ring(cq, &wc[n]))
 		n++;
-	n += flush(dev, cq, num - n, wc + n);
+	n += cq_flush(dev, cq, num - n, wc + n);
 	spin_unlock_irqrestore(&cq->lock, flags);
 	return n;
 }
@@ -512,7 +512,7 @@ int pvrdma_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags)
 	pvrdma_arm_cq(dev, cq,
 		      (flags & IB_CQ_SOLICITED_MASK) == IB_CQ_SOLICITED);
 	if (flags & IB_CQ_REPORT_MISSED_EVENTS && !cq->umem)
-		ret = cq_has(cq, cq->head) || may_flush(dev, cq);
+		ret = cq_has(cq, cq->head) || cq_may_flush(dev, cq);
 	spin_unlock_irqrestore(&cq->lock, irq_flags);
 	return ret;
 }
@@ -535,7 +535,7 @@ void pvrdma_cq_event(struct pvrdma_cq *cq)
 }
 
 /* Tell who waits for an event that a queue will be flushed. */
-static void kick(struct pvrdma_wq *wq, struct pvrdma_cq *cq)
+static void cq_kick_wq(struct pvrdma_wq *wq, struct pvrdma_cq *cq)
 {
 	if (pvrdma_wq_pending(wq))
 		pvrdma_cq_event(cq);
@@ -562,8 +562,8 @@ void pvrdma_cq_kick_all(struct pvrdma_dev *dev)
 			continue;
 		qp = container_of(ref, struct pvrdma_qp, ref);
 		if (!qp->sq_umem) {
-			kick(&qp->sq, to_pvcq(qp->ibqp.send_cq));
-			kick(&qp->rq, to_pvcq(qp->ibqp.recv_cq));
+			cq_kick_wq(&qp->sq, to_pvcq(qp->ibqp.send_cq));
+			cq_kick_wq(&qp->rq, to_pvcq(qp->ibqp.recv_cq));
 			/* Once until the QP is reset, by the device or here. */
 			if (qp->ibqp.srq && !xchg(&qp->last_wqe, true))
 				pvrdma_qp_event(ref, IB_EVENT_QP_LAST_WQE_REACHED);

@@ -209,7 +209,7 @@ static void event_async(struct pvrdma_dev *dev, u32 type, u32 info)
 }
 
 /* Slot to read next, or -1 if the ring is empty or its index is no index. */
-static int ring_next(const struct pvrdma_evring *ring, u32 slots)
+static int evring_next(const struct pvrdma_evring *ring, u32 slots)
 {
 	u32 tail = READ_ONCE(pvrdma_dir_state(&ring->pages)->rx.prod_tail);
 
@@ -220,7 +220,7 @@ static int ring_next(const struct pvrdma_evring *ring, u32 slots)
 	return pvrdma_idx_slot(ring->head, slots);
 }
 
-static void ring_advance(struct pvrdma_evring *ring, u32 slots)
+static void evring_advance(struct pvrdma_evring *ring, u32 slots)
 {
 	ring->head = pvrdma_idx_next(ring->head, slots);
 	/* The entry is free after it was read. */
@@ -244,14 +244,14 @@ static irqreturn_t irq_async(int irq, void *data)
 	int slot;
 
 	for (i = 0; i < ASYNC_SLOTS; i++) {
-		slot = ring_next(&dev->async, ASYNC_SLOTS);
+		slot = evring_next(&dev->async, ASYNC_SLOTS);
 		if (slot < 0)
 			break;
 		eqe = pvrdma_dir_ptr(&dev->async.pages,
 				     PVRDMA_PAGE_SIZE + slot * sizeof(*eqe));
 		type = READ_ONCE(eqe->type);
 		info = READ_ONCE(eqe->info);
-		ring_advance(&dev->async, ASYNC_SLOTS);
+		evring_advance(&dev->async, ASYNC_SLOTS);
 		event_async(dev, type, info);
 	}
 	return IRQ_HANDLED;
@@ -273,13 +273,13 @@ static irqreturn_t irq_cq(int irq, void *data)
 	if (n >= smp_load_acquire(&v->dev->num_vectors))
 		return IRQ_HANDLED;
 	for (i = 0; i < CQ_SLOTS; i++) {
-		slot = ring_next(&v->ring, CQ_SLOTS);
+		slot = evring_next(&v->ring, CQ_SLOTS);
 		if (slot < 0)
 			break;
 		cqne = pvrdma_dir_ptr(&v->ring.pages,
 				      PVRDMA_PAGE_SIZE + slot * sizeof(*cqne));
 		handle = READ_ONCE(cqne->info);
-		ring_advance(&v->ring, CQ_SLOTS);
+		evring_advance(&v->ring, CQ_SLOTS);
 		ref = pvrdma_ref_get(&v->dev->table.cqs, handle);
 		if (!ref)
 			continue;
@@ -293,7 +293,7 @@ static irqreturn_t irq_cq(int irq, void *data)
 }
 
 /* One more than the stock vectors for each completion vector but the first. */
-static u32 irqs_wanted(struct pvrdma_dev *dev)
+static u32 event_num_irqs(struct pvrdma_dev *dev)
 {
 	u32 n = 1;
 
@@ -302,7 +302,7 @@ static u32 irqs_wanted(struct pvrdma_dev *dev)
 	return PVRDMA_VEC_CQ + n;
 }
 
-static int request_irq_vector(struct pvrdma_dev *dev, u32 i)
+static int event_request_irq(struct pvrdma_dev *dev, u32 i)
 {
 	const char *name = pci_name(dev->pdev);
 	u32 n = i - PVRDMA_VEC_CQ;
@@ -321,7 +321,7 @@ static int request_irq_vector(struct pvrdma_dev *dev, u32 i)
 	}
 }
 
-static void free_irq_vector(struct pvrdma_dev *dev, u32 i)
+static void event_free_irq(struct pvrdma_dev *dev, u32 i)
 {
 	if (i < PVRDMA_VEC_CQ) {
 		pci_free_irq(dev->pdev, i, dev);
@@ -341,7 +341,7 @@ int pvrdma_event_init(struct pvrdma_dev *dev)
 {
 	int i, n, ret;
 
-	n = pci_alloc_irq_vectors(dev->pdev, PVRDMA_NUM_VEC, irqs_wanted(dev),
+	n = pci_alloc_irq_vectors(dev->pdev, PVRDMA_NUM_VEC, event_num_irqs(dev),
 				  PCI_IRQ_MSIX);
 	if (n < 0) {
 		dev_err(&dev->pdev->dev, "no MSI-X vectors: %d\n", n);
@@ -351,7 +351,7 @@ int pvrdma_event_init(struct pvrdma_dev *dev)
 		dev->vector[i].dev = dev;
 	dev->num_vectors = 1; /* its ring is there */
 	for (i = 0; i < n; i++) {
-		ret = request_irq_vector(dev, i);
+		ret = event_request_irq(dev, i);
 		if (ret)
 			goto err;
 	}
@@ -360,12 +360,12 @@ int pvrdma_event_init(struct pvrdma_dev *dev)
 	return 0;
 err:
 	while (i--)
-		free_irq_vector(dev, i);
+		event_free_irq(dev, i);
 	pci_free_irq_vectors(dev->pdev);
 	return ret;
 }
 
-static int add_vector(struct pvrdma_dev *dev, u32 vector)
+static int event_add_vector(struct pvrdma_dev *dev, u32 vector)
 {
 	struct pvrdma_pagedir *pages = &dev->vector[vector].ring.pages;
 	struct pvrdma_ext_cmd_vector req = { .vector = vector };
@@ -396,7 +396,7 @@ void pvrdma_event_add_vectors(struct pvrdma_dev *dev)
 	int ret;
 
 	while (dev->num_vectors < want) {
-		ret = add_vector(dev, dev->num_vectors);
+		ret = event_add_vector(dev, dev->num_vectors);
 		if (ret) {
 			dev_warn(&dev->pdev->dev,
 				 "%u of %u completion vectors: %d\n",
@@ -458,6 +458,6 @@ void pvrdma_event_free(struct pvrdma_dev *dev)
 	int i;
 
 	for (i = 0; i < dev->num_irqs; i++)
-		free_irq_vector(dev, i);
+		event_free_irq(dev, i);
 	pci_free_irq_vectors(dev->pdev);
 }

@@ -113,7 +113,7 @@ static int mr_check(struct ib_device *ibdev, u64 start, u64 length, u64 iova,
 }
 
 /* List the pages of @mr's memory. */
-static int mr_list(struct pvrdma_dev *dev, struct pvrdma_mr *mr)
+static int mr_list_pages(struct pvrdma_dev *dev, struct pvrdma_mr *mr)
 {
 	u64 npages = ib_umem_num_dma_blocks(mr->umem, PVRDMA_PAGE_SIZE);
 	int ret;
@@ -150,7 +150,7 @@ static struct ib_mr *mr_of_umem(struct ib_pd *ibpd, struct ib_umem *umem,
 	}
 	mr->umem = umem;
 	mr->access = access;
-	ret = mr_list(dev, mr);
+	ret = mr_list_pages(dev, mr);
 	if (ret) {
 		mr_free(mr);
 		return ERR_PTR(ret);
@@ -288,7 +288,7 @@ struct ib_mr *pvrdma_rereg_mr(struct ib_mr *ibmr, int flags, u64 start,
 					      access);
 		if (IS_ERR(pinned.umem))
 			return ERR_CAST(pinned.umem);
-		ret = mr_list(dev, &pinned);
+		ret = mr_list_pages(dev, &pinned);
 		if (ret)
 			goto out;
 		req.start = iova;
@@ -370,7 +370,7 @@ struct ib_mr *pvrdma_alloc_mr(struct ib_pd *ibpd, enum ib_mr_type type,
 	return mr_create(mr, &req);
 }
 
-static int add_page(struct ib_mr *ibmr, u64 addr)
+static int mr_add_page(struct ib_mr *ibmr, u64 addr)
 {
 	struct pvrdma_mr *mr = to_pvmr(ibmr);
 
@@ -396,7 +396,7 @@ int pvrdma_map_mr_sg(struct ib_mr *ibmr, struct scatterlist *sg, int nents,
 	if (ibmr->page_size != PVRDMA_PAGE_SIZE)
 		return pvrdma_refuse(ibmr->device, -EINVAL, "pages of %u bytes",
 				     ibmr->page_size);
-	return ib_sg_to_pages(ibmr, sg, nents, offset, add_page);
+	return ib_sg_to_pages(ibmr, sg, nents, offset, mr_add_page);
 }
 
 /**

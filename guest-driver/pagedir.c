@@ -12,7 +12,7 @@
 
 #include "pvrdma.h"
 
-static u64 *level_page(struct pvrdma_dev *dev, dma_addr_t *addr)
+static u64 *pagedir_alloc_page(struct pvrdma_dev *dev, dma_addr_t *addr)
 {
 	cond_resched(); /* of a large directory there are thousands */
 	return dma_alloc_coherent(&dev->pdev->dev, PVRDMA_PAGE_SIZE, addr,
@@ -20,7 +20,7 @@ static u64 *level_page(struct pvrdma_dev *dev, dma_addr_t *addr)
 }
 
 /* The directories, and the page above them if there are several. */
-static int dirs_alloc(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir)
+static int pagedir_alloc_dirs(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir)
 {
 	u32 i;
 
@@ -30,12 +30,12 @@ static int dirs_alloc(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir)
 	if (!dir->dir || !dir->dir_addr)
 		return -ENOMEM;
 	if (dir->ndirs > 1) {
-		dir->top = level_page(dev, &dir->dir_dma);
+		dir->top = pagedir_alloc_page(dev, &dir->dir_dma);
 		if (!dir->top)
 			return -ENOMEM;
 	}
 	for (i = 0; i < dir->ndirs; i++) {
-		dir->dir[i] = level_page(dev, &dir->dir_addr[i]);
+		dir->dir[i] = pagedir_alloc_page(dev, &dir->dir_addr[i]);
 		if (!dir->dir[i])
 			return -ENOMEM;
 		if (dir->top)
@@ -46,7 +46,7 @@ static int dirs_alloc(struct pvrdma_dev *dev, struct pvrdma_pagedir *dir)
 	return 0;
 }
 
-static u64 *table_entry(const struct pvrdma_pagedir *dir, u32 table)
+static u64 *pagedir_table_entry(const struct pvrdma_pagedir *dir, u32 table)
 {
 	return &dir->dir[table / PVRDMA_PDIR_ENTRIES]
 			[table % PVRDMA_PDIR_ENTRIES];
@@ -73,13 +73,13 @@ int pvrdma_pagedir_alloc_large(struct pvrdma_dev *dev,
 	dir->table = kvcalloc(dir->ntables, sizeof(*dir->table), GFP_KERNEL);
 	dir->table_addr = kvcalloc(dir->ntables, sizeof(*dir->table_addr),
 				   GFP_KERNEL);
-	if (!dir->table || !dir->table_addr || dirs_alloc(dev, dir))
+	if (!dir->table || !dir->table_addr || pagedir_alloc_dirs(dev, dir))
 		goto err;
 	for (i = 0; i < dir->ntables; i++) {
-		dir->table[i] = level_page(dev, &dir->table_addr[i]);
+		dir->table[i] = pagedir_alloc_page(dev, &dir->table_addr[i]);
 		if (!dir->table[i])
 			goto err;
-		*table_entry(dir, i) = dir->table_addr[i];
+		*pagedir_table_entry(dir, i) = dir->table_addr[i];
 	}
 	return 0;
 err:

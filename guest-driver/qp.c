@@ -188,7 +188,7 @@ static void qp_pages_free(struct pvrdma_dev *dev, struct pvrdma_qp *qp)
 	ib_umem_release(qp->sq_umem);
 }
 
-static u8 wire_type(enum ib_qp_type type)
+static u8 qp_type_to_wire(enum ib_qp_type type)
 {
 	switch (type) {
 	case IB_QPT_GSI:
@@ -233,7 +233,7 @@ static void qp_detach(struct pvrdma_qp *qp)
  * A completion handler that saw a QP on its CQ, from where it was taken since, is
  * done with that CQ when this returns.
  */
-static void qp_let_go(struct pvrdma_qp *qp)
+static void qp_sync_handlers(struct pvrdma_qp *qp)
 {
 	if (qp->sq_umem)
 		return;
@@ -262,7 +262,7 @@ static int qp_create(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 		.total_chunks = qp->dir.npages,
 		.send_chunks = send_pages,
 		.sq_sig_all = qp->sq_sig_all,
-		.qp_type = wire_type(init->qp_type),
+		.qp_type = qp_type_to_wire(init->qp_type),
 		.reserved = { ext->flags },
 	};
 	struct pvrdma_resp_create_qp resp;
@@ -293,7 +293,7 @@ static int qp_create(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 out:
 	mutex_unlock(&dev->table.lock);
 	if (ret)
-		qp_let_go(qp);
+		qp_sync_handlers(qp);
 	return ret;
 }
 
@@ -306,7 +306,7 @@ static void qp_destroy(struct pvrdma_dev *dev, struct pvrdma_qp *qp)
 	mutex_unlock(&dev->table.lock);
 	pvrdma_counter_forget_qp(dev, qp);
 	pvrdma_ref_end(&qp->ref);
-	qp_let_go(qp);
+	qp_sync_handlers(qp);
 	qp_pages_free(dev, qp);
 }
 
@@ -446,8 +446,8 @@ static void ah_from_wire(const struct pvrdma_ah_attr *from,
  */
 #define QP_ACCESS_VOID (IB_ACCESS_OPTIONAL | BIT(8) | BIT(9))
 
-static void attr_to_wire(const struct ib_qp_attr *attr, int mask,
-			 struct pvrdma_qp_attr *to)
+static void qp_attr_to_wire(const struct ib_qp_attr *attr, int mask,
+			    struct pvrdma_qp_attr *to)
 {
 	to->qp_state = attr->qp_state;
 	to->cur_qp_state = attr->cur_qp_state;
@@ -472,9 +472,9 @@ static void attr_to_wire(const struct ib_qp_attr *attr, int mask,
 		ah_to_wire(&attr->ah_attr, &to->ah_attr);
 }
 
-static int modify_check(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
-			const struct ib_qp_attr *attr, int mask,
-			enum ib_qp_state next)
+static int qp_modify_check(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
+			   const struct ib_qp_attr *attr, int mask,
+			   enum ib_qp_state next)
 {
 	enum ib_qp_state cur = mask & IB_QP_CUR_STATE ? attr->cur_qp_state :
 							qp->state;
@@ -522,13 +522,13 @@ static int qp_modify(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 	struct pvrdma_resp_hdr resp;
 	int ret;
 
-	ret = modify_check(dev, qp, attr, mask, next);
+	ret = qp_modify_check(dev, qp, attr, mask, next);
 	if (ret)
 		return ret;
 	/* The device does not know this way to say nothing. */
 	if (qp->state == IB_QPS_RESET && next == IB_QPS_RESET)
 		return 0;
-	attr_to_wire(attr, mask, &req.attrs);
+	qp_attr_to_wire(attr, mask, &req.attrs);
 	ret = pvrdma_cmd_modify_qp(dev, &req, &resp);
 	if (ret && pvrdma_dead(dev) &&
 	    (next == IB_QPS_ERR || next == IB_QPS_RESET)) {
@@ -572,8 +572,8 @@ int pvrdma_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 	return ret;
 }
 
-static void attr_from_wire(const struct pvrdma_qp_attr *from,
-			   struct ib_qp_attr *attr)
+static void qp_attr_from_wire(const struct pvrdma_qp_attr *from,
+			      struct ib_qp_attr *attr)
 {
 	attr->qp_state = from->qp_state;
 	attr->cur_qp_state = from->qp_state;
@@ -614,7 +614,7 @@ static int qp_query(struct pvrdma_dev *dev, struct pvrdma_qp *qp,
 		return ret;
 	if (resp.attrs.qp_state > IB_QPS_ERR)
 		return -EIO;
-	attr_from_wire(&resp.attrs, attr);
+	qp_attr_from_wire(&resp.attrs, attr);
 	WRITE_ONCE(qp->state, attr->qp_state);
 	return 0;
 }
