@@ -323,14 +323,14 @@ int pv_poll_cq(struct ibv_cq *ibcq, int num_entries, struct ibv_wc *wc)
 
 /* ---- extended polling ------------------------------------------------------------ */
 
-static struct pv_cq *cq_of_ex(struct ibv_cq_ex *cq)
+static struct pv_cq *pv_cq_of_ex(struct ibv_cq_ex *cq)
 {
 	return container_of(cq, struct pv_cq, vcq.cq_ex);
 }
 
 static int pv_ex_next(struct ibv_cq_ex *ibcq)
 {
-	struct pv_cq *cq = cq_of_ex(ibcq);
+	struct pv_cq *cq = pv_cq_of_ex(ibcq);
 	int avail;
 
 	cq->cur = pv_cq_take(cq);
@@ -357,7 +357,7 @@ static uintptr_t pv_this_thread(void)
 
 static int pv_ex_start(struct ibv_cq_ex *ibcq, struct ibv_poll_cq_attr *attr)
 {
-	struct pv_cq *cq = cq_of_ex(ibcq);
+	struct pv_cq *cq = pv_cq_of_ex(ibcq);
 	int avail, ret;
 
 	if (attr->comp_mask) {
@@ -386,7 +386,7 @@ static int pv_ex_start(struct ibv_cq_ex *ibcq, struct ibv_poll_cq_attr *attr)
 
 static void pv_ex_end(struct ibv_cq_ex *ibcq)
 {
-	struct pv_cq *cq = cq_of_ex(ibcq);
+	struct pv_cq *cq = pv_cq_of_ex(ibcq);
 
 	cq->cur = NULL;
 	__atomic_store_n(&cq->poller, 0, __ATOMIC_RELAXED);
@@ -394,81 +394,39 @@ static void pv_ex_end(struct ibv_cq_ex *ibcq)
 	pv_unlock(&cq->lock);
 }
 
-static enum ibv_wc_opcode pv_ex_opcode(struct ibv_cq_ex *cq)
-{
-	return pv_wc_opcode(cq_of_ex(cq)->cur->opcode);
-}
-
-static uint32_t pv_ex_vendor_err(struct ibv_cq_ex *cq)
-{
-	return cq_of_ex(cq)->cur->vendor_err;
-}
-
-static uint32_t pv_ex_byte_len(struct ibv_cq_ex *cq)
-{
-	return cq_of_ex(cq)->cur->byte_len;
-}
-
-static __be32 pv_ex_imm_data(struct ibv_cq_ex *cq)
-{
-	return cq_of_ex(cq)->cur->imm_data;
-}
-
-static uint32_t pv_ex_qp_num(struct ibv_cq_ex *cq)
-{
-	return cq_of_ex(cq)->cur_qpn;
-}
-
-static uint32_t pv_ex_src_qp(struct ibv_cq_ex *cq)
-{
-	return pv_src_qp(cq_of_ex(cq)->cur);
-}
-
-static unsigned int pv_ex_wc_flags(struct ibv_cq_ex *cq)
-{
-	return pv_wc_flags(cq_of_ex(cq)->cur->wc_flags);
-}
-
-static uint32_t pv_ex_slid(struct ibv_cq_ex *cq)
-{
-	return cq_of_ex(cq)->cur->slid;
-}
-
-static uint8_t pv_ex_sl(struct ibv_cq_ex *cq)
-{
-	return cq_of_ex(cq)->cur->sl;
-}
-
-static uint8_t pv_ex_dlid_path_bits(struct ibv_cq_ex *cq)
-{
-	return cq_of_ex(cq)->cur->dlid_path_bits;
-}
-
-static uint64_t pv_ex_completion_ts(struct ibv_cq_ex *cq)
-{
-	return pvrdma_ext_stamp(cq_of_ex(cq)->cur->reserved);
-}
-
 /*
- * Every field but the time stamp is in every CQE, so all readers are there whatever was
- * asked.
+ * The readers of the current completion: type, field, value.  Every field but the time
+ * stamp is in every CQE, so all readers are there whatever was asked.
  */
+#define PV_EX_READERS(READER)                                               \
+	READER(enum ibv_wc_opcode, opcode, pv_wc_opcode(cq->cur->opcode))   \
+	READER(uint32_t, vendor_err, cq->cur->vendor_err)                   \
+	READER(uint32_t, byte_len, cq->cur->byte_len)                       \
+	READER(__be32, imm_data, cq->cur->imm_data)                         \
+	READER(uint32_t, qp_num, cq->cur_qpn)                               \
+	READER(uint32_t, src_qp, pv_src_qp(cq->cur))                        \
+	READER(unsigned int, wc_flags, pv_wc_flags(cq->cur->wc_flags))      \
+	READER(uint32_t, slid, cq->cur->slid)                               \
+	READER(uint8_t, sl, cq->cur->sl)                                    \
+	READER(uint8_t, dlid_path_bits, cq->cur->dlid_path_bits)            \
+	READER(uint64_t, completion_ts, pvrdma_ext_stamp(cq->cur->reserved))
+
+#define PV_EX_DEFINE(type, field, value)                                    \
+	static type pv_ex_##field(struct ibv_cq_ex *ibcq)                   \
+	{                                                                   \
+		const struct pv_cq *cq = pv_cq_of_ex(ibcq);                 \
+		return value;                                               \
+	}
+#define PV_EX_SET(type, field, value) cq->read_##field = pv_ex_##field;
+
+PV_EX_READERS(PV_EX_DEFINE)
+
 static void pv_ex_setup(struct ibv_cq_ex *cq)
 {
-	cq->read_completion_ts = pv_ex_completion_ts;
 	cq->start_poll = pv_ex_start;
 	cq->next_poll = pv_ex_next;
 	cq->end_poll = pv_ex_end;
-	cq->read_opcode = pv_ex_opcode;
-	cq->read_vendor_err = pv_ex_vendor_err;
-	cq->read_byte_len = pv_ex_byte_len;
-	cq->read_imm_data = pv_ex_imm_data;
-	cq->read_qp_num = pv_ex_qp_num;
-	cq->read_src_qp = pv_ex_src_qp;
-	cq->read_wc_flags = pv_ex_wc_flags;
-	cq->read_slid = pv_ex_slid;
-	cq->read_sl = pv_ex_sl;
-	cq->read_dlid_path_bits = pv_ex_dlid_path_bits;
+	PV_EX_READERS(PV_EX_SET)
 }
 
 /* ---- arming, cleaning ------------------------------------------------------------- */
