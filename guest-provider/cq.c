@@ -94,8 +94,7 @@ static bool pv_entry_uses(const struct pv_qp_entry *e, const struct pv_cq *cq)
 
 /*
  * A completion of @e's QP is polled: if it is of a send request, that request's slot and
- * those before it are free.  A device that does not say how far that is completes them
- * as it takes them.
+ * those before it are free.  Only an extended QP's says how far that is.
  *
  * Whoever else gets the handle and completes here takes out of this CQ first what the
  * former one has here, so a QP of this CQ is the completion's, and is not freed as long as
@@ -106,18 +105,15 @@ static inline void pv_cq_sent(const struct pv_cq *cq, const struct pv_qp_entry *
 			      const struct pvrdma_cqe *cqe)
 {
 	struct pv_qp *qp;
-	uint32_t idx;
 
-	if (cqe->opcode & PVRDMA_WC_RECV)
+	if (!(cqe->src_qp & PVRDMA_EXT_CQE_SENT))
 		return;
 	qp = __atomic_load_n(&e->qp, __ATOMIC_ACQUIRE);
-	if (unlikely(!qp) || unlikely(__atomic_load_n(&e->send_cq, __ATOMIC_ACQUIRE) != cq) ||
-	    !qp->sq_taken)
+	if (unlikely(!qp) ||
+	    unlikely(__atomic_load_n(&e->send_cq, __ATOMIC_ACQUIRE) != cq))
 		return;
-	idx = likely(cqe->src_qp & PVRDMA_EXT_CQE_SENT) ?
-		      cqe->src_qp & ~PVRDMA_EXT_CQE_SENT :
-		      __atomic_load_n(qp->sq_taken, __ATOMIC_ACQUIRE);
-	__atomic_store_n(&qp->sq_polled, idx, __ATOMIC_RELEASE);
+	__atomic_store_n(&qp->sq_polled, cqe->src_qp & ~PVRDMA_EXT_CQE_SENT,
+			 __ATOMIC_RELEASE);
 }
 
 static uint32_t pv_src_qp(const struct pvrdma_cqe *cqe)
