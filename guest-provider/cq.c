@@ -101,8 +101,8 @@ static bool pv_entry_uses(const struct pv_qp_entry *e, const struct pv_cq *cq)
  * we have the lock.  One that completes elsewhere may have come meanwhile, and be freed:
  * hence the look at the CQ, which must follow that at the QP.
  */
-static inline void pv_cq_sent(const struct pv_cq *cq, const struct pv_qp_entry *e,
-			      const struct pvrdma_cqe *cqe)
+static inline void pv_cq_send_done(const struct pv_cq *cq, const struct pv_qp_entry *e,
+				   const struct pvrdma_cqe *cqe)
 {
 	struct pv_qp *qp;
 
@@ -125,8 +125,8 @@ static uint32_t pv_src_qp(const struct pvrdma_cqe *cqe)
  * A receive's completion: the program's name for it goes to cur_id.  False if it names
  * none that is outstanding.
  */
-static inline bool pv_cq_received(struct pv_cq *cq, const struct pv_qp_entry *e,
-				  const struct pvrdma_cqe *cqe)
+static inline bool pv_cq_recv_done(struct pv_cq *cq, const struct pv_qp_entry *e,
+				   const struct pvrdma_cqe *cqe)
 {
 	struct pv_qp *qp = __atomic_load_n(&e->qp, __ATOMIC_ACQUIRE);
 	const struct pv_ring *r;
@@ -162,13 +162,13 @@ static inline bool pv_cq_accept(struct pv_cq *cq, const struct pvrdma_cqe *cqe)
 		return false;
 	cq->cur_id = cqe->wr_id;
 	if (cqe->opcode & PVRDMA_WC_RECV)
-		return pv_cq_received(cq, e, cqe);
-	pv_cq_sent(cq, e, cqe);
+		return pv_cq_recv_done(cq, e, cqe);
+	pv_cq_send_done(cq, e, cqe);
 	return true;
 }
 
 /* The next of those that a resize put aside, with a living QP; NULL: none. */
-static struct pvrdma_cqe *pv_cq_take_left(struct pv_cq *cq)
+static struct pvrdma_cqe *pv_cq_take_unpolled(struct pv_cq *cq)
 {
 	while (cq->n_left) {
 		struct pvrdma_cqe *cqe = &cq->left[cq->left_at++];
@@ -190,7 +190,7 @@ static struct pvrdma_cqe *pv_cq_take(struct pv_cq *cq)
 	struct pvrdma_cqe *left;
 
 	if (unlikely(cq->n_left)) {
-		left = pv_cq_take_left(cq);
+		left = pv_cq_take_unpolled(cq);
 		if (left)
 			return left;
 	}
@@ -207,7 +207,7 @@ static struct pvrdma_cqe *pv_cq_take(struct pv_cq *cq)
 
 /* ---- a device that is gone ------------------------------------------------------- */
 
-static bool pv_cq_gone(const struct pv_cq *cq)
+static bool pv_cq_device_gone(const struct pv_cq *cq)
 {
 	const struct pv_context *ctx = to_pv_ctx(cq->vcq.cq.context);
 
@@ -265,7 +265,7 @@ static struct pvrdma_cqe *pv_cq_flush(struct pv_cq *cq)
 }
 
 /* The next real completion, after a look at the ring, or else one that is flushed. */
-static struct pvrdma_cqe *pv_cq_take_gone(struct pv_cq *cq)
+static struct pvrdma_cqe *pv_cq_take_or_flush(struct pv_cq *cq)
 {
 	struct pvrdma_cqe *cqe = NULL;
 
@@ -308,8 +308,8 @@ int pv_poll_cq(struct ibv_cq *ibcq, int num_entries, struct ibv_wc *wc)
 		while (n < num_entries && (cqe = pv_cq_take(cq)))
 			pv_fill_wc(&wc[n++], cqe, cq);
 		pv_ring_release(&cq->ring);
-	} else if (avail == 0 && unlikely(pv_cq_gone(cq))) {
-		while (n < num_entries && (cqe = pv_cq_take_gone(cq)))
+	} else if (avail == 0 && unlikely(pv_cq_device_gone(cq))) {
+		while (n < num_entries && (cqe = pv_cq_take_or_flush(cq)))
 			pv_fill_wc(&wc[n++], cqe, cq);
 		pv_ring_release(&cq->ring);
 	}
@@ -335,8 +335,8 @@ static int pv_ex_next(struct ibv_cq_ex *ibcq)
 		if (avail < 0)
 			return EIO;
 		cq->cur = pv_cq_take(cq);
-		if (!cq->cur && unlikely(pv_cq_gone(cq)))
-			cq->cur = pv_cq_take_gone(cq);
+		if (!cq->cur && unlikely(pv_cq_device_gone(cq)))
+			cq->cur = pv_cq_take_or_flush(cq);
 		if (!cq->cur)
 			return ENOENT;
 	}
@@ -364,7 +364,7 @@ static int pv_ex_start(struct ibv_cq_ex *ibcq, struct ibv_poll_cq_attr *attr)
 	}
 	pv_lock(&cq->lock);
 	avail = pv_cq_fetch(cq);
-	if (avail > 0 || (avail == 0 && unlikely(pv_cq_gone(cq)))) {
+	if (avail > 0 || (avail == 0 && unlikely(pv_cq_device_gone(cq)))) {
 		ret = pv_ex_next(ibcq);
 		if (!ret) {
 			__atomic_store_n(&cq->poller, pv_this_thread(),
@@ -482,7 +482,7 @@ void pv_cq_clean(struct pv_cq *cq, uint32_t qp_handle, bool unless_used)
 
 /* ---- life ---------------------------------------------------------------------------- */
 
-static void pv_cq_lay_out(struct pv_cq *cq, bool ext)
+static void pv_cq_point_ring(struct pv_cq *cq, bool ext)
 {
 	if (ext) {
 		struct pvrdma_ext_ring *h = cq->buf.addr;
@@ -530,7 +530,7 @@ static struct pv_cq *pv_cq_make(struct pv_context *ctx, uint32_t cqe,
 		       strerror(ret));
 		goto err_free;
 	}
-	pv_cq_lay_out(cq, ctx->ext);
+	pv_cq_point_ring(cq, ctx->ext);
 	pv_lock_init(&cq->lock, locked);
 	pv_lock_init(&cq->arm_lock, locked);
 
@@ -626,7 +626,7 @@ struct ibv_cq_ex *pv_create_cq_ex(struct ibv_context *context,
 }
 
 /* What is left of the old ring after what is left of those before it; @to has room. */
-static void pv_cq_put_aside(struct pv_cq *cq, struct pvrdma_cqe *to)
+static void pv_cq_save_unpolled(struct pv_cq *cq, struct pvrdma_cqe *to)
 {
 	uint32_t n = 0;
 
@@ -673,13 +673,13 @@ static int pv_cq_move(struct pv_cq *cq, struct pv_buf *buf, uint32_t n)
 		free(aside);
 		return ret;
 	}
-	pv_cq_put_aside(cq, aside);
+	pv_cq_save_unpolled(cq, aside);
 	cq->buf = *buf;
 	*buf = old;
 	cq->ring.n = n;
 	cq->ring.head = 0;
 	cq->ring.tail = 0;
-	pv_cq_lay_out(cq, true);
+	pv_cq_point_ring(cq, true);
 	return 0;
 }
 
