@@ -11,20 +11,15 @@
  *   the VM stops     RUNNING -> STOP; then what the daemon has signalled so far
  *                    becomes messages and pending bits (pvrdma-irq.c)
  *   it is saved      STOP -> STOP_COPY, all bytes are read, -> STOP
- *   one is coming    RUNNING (reset) -> STOP -> RESUMING, when a stream begins,
- *                    long before the device's state is in it: a daemon that
- *                    takes none says so before memory is copied
- *   it is loaded     all bytes are written, RESUMING -> STOP, which is where
- *                    the daemon checks them
- *   none has come    RESUMING -> RUNNING, by a reset: the stream broke off, or
- *                    had no state of this device
- *   in vain          STOP -> RUNNING, by a reset: what came behind the device's
- *                    state made the migration fail
+ *   it is loaded     RUNNING (reset) -> STOP -> RESUMING, all bytes are
+ *                    written, -> STOP, which is where the daemon checks them
+ *   in vain          -> RUNNING, by a reset: the stream broke off, or what came
+ *                    behind the device's state made the migration fail
  *   the VM starts    STOP -> RUNNING; the daemon claims the device's addresses
  *
- * A machine that is reset, or a daemon that is replaced by a new one, while a
- * stream comes has the device RUNNING again: it is RESUMING once more when the
- * state is there.
+ * The daemon is not told of a stream before the device's state comes, when all
+ * of memory was copied: it could not refuse the state yet, and the machine may
+ * be reset, or the daemon replaced, meanwhile.
  *
  * Saving changes nothing that matters here: the VM can go on afterwards, as it
  * does when a migration fails or was for a snapshot.  That is for the daemon to
@@ -79,7 +74,7 @@
 #define RATE_MIN (125.0 * 1000 * 1000)
 #define LOOK_AGAIN 50000
 
-/* Of what there is but the state; errors at the start of a stream have it. */
+/* The section of the handlers, in which nothing is saved. */
 #define HANDLERS_ID "pvrdma-adapter"
 
 static const char *why_not(uint32_t old, uint32_t state)
@@ -160,16 +155,6 @@ static bool say_what_comes(PVRDMADevice *s, QEMUFile *f, Error **errp)
     return false;
 }
 
-/* From here on the daemon takes a state, and nothing of before is left. */
-static bool expect_state(PVRDMADevice *s, QEMUFile *f, Error **errp)
-{
-    /* Else on the way over STOP the daemon would load what it has not got. */
-    return s->state == VFIO_USER_MIG_RESUMING ||
-           (stop_device(s, errp) &&
-            set_state(s, VFIO_USER_MIG_RESUMING, errp) &&
-            say_what_comes(s, f, errp));
-}
-
 /* The device is as after a reset; nothing of what was written is in use. */
 static void give_up_state(PVRDMADevice *s)
 {
@@ -185,10 +170,6 @@ static void start_device(PVRDMADevice *s)
     Error *err = NULL;
     unsigned i;
 
-    if (s->state == VFIO_USER_MIG_RESUMING) {
-        /* The stream was of a VM without this device. */
-        give_up_state(s);
-    }
     pvrdma_irq_resume(&s->irq);
     if (!set_state(s, VFIO_USER_MIG_RUNNING, &err)) {
         if (!pvrdma_client_lost(s->client)) {
@@ -342,31 +323,9 @@ static bool load_bytes(PVRDMADevice *s, QEMUFile *f, Error **errp)
 }
 
 /*
- * A stream begins: of a migration, or of a snapshot, for which the machine was
- * reset just now.  If the daemon is lost, as may be noticed only here, another
- * may be there when the state comes, if one is searched for.
- */
-static int load_begins(QEMUFile *f, void *opaque, Error **errp)
-{
-    PVRDMADevice *s = opaque;
-    Error *err = NULL;
-
-    if (!s->lost) {
-        pvrdma_client_begin(s->client);
-        expect_state(s, f, &err);
-        pvrdma_client_end(s->client);
-    }
-    if (err && !(s->lost && pvrdma_reconnect_wanted(s))) {
-        error_propagate(errp, err);
-        return -EINVAL;
-    }
-    error_free(err);
-    return 0;
-}
-
-/*
- * It has ended, well or not, or never begun.  A VM that still waits for it then
- * does not come to run with what was loaded.
+ * A stream has ended, well or not, or never begun.  A state that was written
+ * but not checked is dropped: a part that is not known here came behind it.  So
+ * is one that was checked, if the VM still waits for a stream.
  */
 static int load_ended(void *opaque)
 {
@@ -392,7 +351,9 @@ static int get_state(QEMUFile *f, void *opaque, size_t size,
     PVRDMADevice *s = opaque;
     Error *err = NULL;
 
-    if (s->able && expect_state(s, f, &err) && load_bytes(s, f, &err)) {
+    if (s->able && stop_device(s, &err) &&
+        set_state(s, VFIO_USER_MIG_RESUMING, &err) &&
+        say_what_comes(s, f, &err) && load_bytes(s, f, &err)) {
         return 0;
     }
     if (!s->able) {
@@ -600,7 +561,6 @@ static const SaveVMHandlers handlers = {
     .state_pending_exact = pending_exact,
 #endif
     .load_state = load_nothing,
-    .load_setup = load_begins,
     .load_cleanup = load_ended,
 };
 
@@ -649,8 +609,8 @@ bool pvrdma_migrate_setup(PVRDMADevice *s, Error **errp)
     s->able = !missing;
     if (missing) {
         error_setg(&s->migration_blocker, "pvrdma '%s' cannot migrate: this "
-                   "pvrdmad has no vfio-user feature %s; update it, or unplug "
-                   "the device first", s->name, missing);
+                   "pvrdmad has no vfio-user feature %s; unplug the device "
+                   "first", s->name, missing);
         return migrate_add_blocker(&s->migration_blocker, errp) == 0;
     }
     register_savevm_live(HANDLERS_ID, VMSTATE_INSTANCE_ID_ANY, 1, &handlers, s);

@@ -130,11 +130,6 @@ class StockTest(Moves, OneHost):
             self.mover.qmp('cont')
         self.datacheck(action)
 
-    def state_at(self, socket):
-        name = os.path.basename(socket)[:-len('.sock')]
-        told, = self.daemons[0].ctl_json('vm', 'migrate-status', name)['vms']
-        return told['state']
-
     def broken_off(self, how, status):
         """@how(target) ends it when all but the device is over there; the source goes
         on."""
@@ -144,7 +139,6 @@ class StockTest(Moves, OneHost):
             goes_on()
             migrate.begin(self.mover, target, pause_before_switchover=True)
             migrate.wait(self.mover, 'pre-switchover')
-            self.assertEqual(self.state_at(self.places[1][0]), 'resuming')
             how(target)
             migrate.wait(self.mover, status)
             self.mover.wait_status('running')

@@ -147,8 +147,8 @@ class Moves:
                 daemon.ctl_json('restart')
             self.assertEqual([sorted(vm['state'] for vm in daemon.ctl_json(
                 'vm', 'migrate-status')['vms']) for daemon in self.daemons],
-                             [['resuming', 'stop'], ['running', 'running'],
-                              ['resuming', 'stop']])
+                             [['running', 'stop'], ['running', 'running'],
+                              ['running', 'stop']])
         self.moves(((2, 0), {'held': replace}))
 
     def test_connections(self):
