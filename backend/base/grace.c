@@ -93,12 +93,16 @@ uint64_t grace_begin(void)
     return atomic_fetch_add(&grace_newest, 1) + 1;
 }
 
+bool grace_waits_for(const struct grace_thread *t, uint64_t period)
+{
+    return atomic_load(&t->seen) < period && !atomic_load(&t->offline);
+}
+
 bool grace_is_over(uint64_t period)
 {
     atomic_thread_fence(memory_order_seq_cst);
     for (unsigned i = 0; i < n_threads; i++) {
-        if (atomic_load(&threads[i]->seen) < period &&
-            !atomic_load(&threads[i]->offline)) {
+        if (grace_waits_for(threads[i], period)) {
             return false;
         }
     }

@@ -54,6 +54,8 @@ void grace_online(struct grace_thread *t);
  */
 uint64_t grace_begin(void);
 bool grace_is_over(uint64_t period);
+/* Does the period wait for @t? */
+bool grace_waits_for(const struct grace_thread *t, uint64_t period);
 
 /*
  * Begin a period and return when it is over.  In a coroutine the main loop goes on

@@ -82,8 +82,11 @@ void datapath_resume(struct vm *vm);
  */
 void datapath_pause_begin(struct vm *vm, uint64_t ns);
 void datapath_pause_end(struct vm *vm);
-/* Does its worker serve it just now?  For who wants to know what that stands in. */
-bool datapath_in_turn(struct vm *vm);
+/*
+ * Is its worker in a turn of this VM's that began before the grace period @since, which
+ * is not over?  For who wants to know what that stands in.
+ */
+bool datapath_in_turn(struct vm *vm, uint64_t since);
 
 /* Object life, called by verbs/ on the main thread. */
 

@@ -261,7 +261,7 @@ void datapath_pause(struct vm *vm)
     datapath_pause_begin(vm, DIRECTORY_MAX_HOLD_NS);
     if (stops(vm)) {
         grace_wait(); /* its worker may be in its turn, peers' in a slice into it */
-        datapath_pause_end(vm);
+        vm->dp.stopped_at = now_ns();
     }
 }
 
@@ -279,14 +279,15 @@ void datapath_resume(struct vm *vm)
     source_poke(&vm->dp.bell); /* it may be about to park a VM that may not run */
 }
 
-bool datapath_in_turn(struct vm *vm)
+bool datapath_in_turn(struct vm *vm, uint64_t since)
 {
-    if (vm->attached && pthread_mutex_trylock(&vm->dp.token) != 0) {
+    if (!vm->attached || !grace_waits_for(&vm->dp.worker->grace, since)) {
+        return false;
+    }
+    if (pthread_mutex_trylock(&vm->dp.token) != 0) {
         return true;
     }
-    if (vm->attached) {
-        pthread_mutex_unlock(&vm->dp.token);
-    }
+    pthread_mutex_unlock(&vm->dp.token);
     return false;
 }
 

@@ -10,11 +10,12 @@
  * others for more than REST_US, so ATTEMPTS times.  That goes for what is no VM's
  * command, too: the data path of all is paused, for which each worker has to come out of
  * its turn, where it may stand in a page fault; and no memory is being freed any more, as
- * the kernel would wait for that.  Who leaves (leave.c) leaves out in its last attempt
- * whoever cannot come along, and waits for workers for longer: the others are kept in any
- * case.  Peers are told that addresses are held.  The state of all of it goes to a memfd,
- * and execve() makes this process the new daemon, with the descriptors that the state
- * names; adopt.c goes on there.
+ * the kernel would wait for that.  A VM whose command waits for such a worker is not late
+ * by itself: it is not let go for that (struct term).  Who leaves (leave.c) leaves out in
+ * its last attempt whoever cannot come along, and waits for workers for longer: the
+ * others are kept in any case.  Peers are told that addresses are held.  The state of all
+ * of it goes to a memfd, and execve() makes this process the new daemon, with the
+ * descriptors that the state names; adopt.c goes on there.
  *
  * Up to execve() nothing has changed that anybody could see but the time, so whatever
  * fails before is undone by letting all go on.  From there on there is no way back: a
@@ -65,16 +66,15 @@
 #define MAX_WORDS 4096u
 
 /*
- * So long all stand still for those that are not at rest yet; those alone until LATE_US
- * are over, which is less than QEMU waits for an answer; then they are let go, for which
- * is waited as long again.  So often, as others may be late then.
+ * So long all stand still for those that are not at rest yet; those alone until
+ * restart_late_us are over, which is less than QEMU waits for an answer; then they are
+ * let go, for which is waited as long again.  So often, as others may be late then.
  */
 #define REST_US          (1 * G_USEC_PER_SEC)
-#define LATE_US          (4 * G_USEC_PER_SEC)
 #define ATTEMPTS         3u
 #define LEAVING_ATTEMPTS 2u /* who is late in the last one is left out */
 
-/* So long the last attempt of who leaves waits for workers: without it all is lost. */
+/* So long the last attempt of who leaves may take for workers: without it all is lost. */
 #define WORKERS_US (20 * G_USEC_PER_SEC)
 /* So long they have in any case, for the turns that they are in. */
 #define TURNS_US (G_USEC_PER_SEC / 10)
@@ -95,6 +95,8 @@
  * too, and the state of one that was just saved is in it twice.
  */
 uint64_t restart_max_streams = STATE_OUT_MAX / 4;
+
+gint64 restart_late_us = 4 * G_USEC_PER_SEC;
 
 /*
  * All VMs run meanwhile, so it may be long, for 160 GiB of small pages.  Who leaves takes
@@ -257,6 +259,69 @@ bool restart_check_program(GError **errp)
     return false;
 }
 
+/* ---- how long is waited ---- */
+
+/* Nothing is handed over any more: the daemon ends, or (@all) leaves. */
+static bool must_end(bool all)
+{
+    return stopping || (all && leaving);
+}
+
+/* False: @done(@arg) is not so until then, or it must end. */
+static bool wait_until(bool (*done)(uint64_t arg), uint64_t arg, bool all, gint64 until)
+{
+    while (!done(arg)) {
+        if (g_get_monotonic_time() >= until || must_end(all)) {
+            return false;
+        }
+        coro_sleep(1);
+    }
+    return true;
+}
+
+/* Has each worker been between two turns since?  False: not until then. */
+static bool wait_for_workers(bool all, gint64 until)
+{
+    return wait_until(grace_is_over, grace_begin(), all, until);
+}
+
+/*
+ * The time of those that are late.  It does not run while a worker stands in its turn, as
+ * their commands may wait for that, in a grace period or for a lock, whichever VM it
+ * serves; but it ends.
+ */
+struct term {
+    gint64 until;    /* put off for as long as workers stood */
+    gint64 end;      /* but not beyond this */
+    gint64 began;    /* when @period did */
+    uint64_t period; /* all workers have to pass this one now */
+    bool stands;     /* one of them has not for long */
+};
+
+static struct term term_begin(gint64 us, gint64 most)
+{
+    gint64 now = g_get_monotonic_time();
+
+    return (struct term){now + us, now + most, now, grace_begin(), false};
+}
+
+/* To be asked again and again. */
+static bool term_is_over(struct term *t)
+{
+    gint64 now = g_get_monotonic_time(), took = now - t->began;
+    bool passed = grace_is_over(t->period);
+
+    t->stands = !passed && took > TURNS_US;
+    if (passed && took > TURNS_US) {
+        t->until = MIN(t->until + took, t->end);
+    }
+    if (passed) {
+        t->period = grace_begin();
+        t->began = now;
+    }
+    return now >= (t->stands ? t->end : t->until);
+}
+
 /* ---- standing still ---- */
 
 /* Why the VM cannot be handed over; NULL: it can. */
@@ -265,12 +330,6 @@ static const char *cannot_go(struct vm *vm)
     return vm->attached && !guest_can_hand_over(&vm->guest)
                ? "its memory is a file whose descriptor was not kept"
                : NULL;
-}
-
-/* Nothing is handed over any more: the daemon ends, or (@all) leaves. */
-static bool must_end(bool all)
-{
-    return stopping || (all && leaving);
 }
 
 /*
@@ -396,18 +455,20 @@ static void leave_all_out(GArray *late)
  * All stop, and are waited for together.  False: with errp, or @late are not at rest.
  * @out: who cannot come along is left out.
  */
-static bool stand_still(GArray *late, GPtrArray *frozen, bool out, gint64 until,
+static bool stand_still(GArray *late, GPtrArray *frozen, bool out, struct term *term,
                         GError **errp)
 {
     freeze(late);
     while (take_all(late, frozen, out, errp)) {
-        if (late->len && out && g_get_monotonic_time() >= until) {
+        bool over = late->len && term_is_over(term);
+
+        if (out && over && !term->stands) {
             leave_all_out(late);
         }
         if (late->len == 0) {
             return true;
         }
-        if (g_get_monotonic_time() >= until || must_end(false)) {
+        if (over || must_end(false)) {
             return false;
         }
         coro_sleep(1);
@@ -441,12 +502,18 @@ static void let_go(GSourceFunc how, uint64_t serial)
     g_idle_add_full(G_PRIORITY_DEFAULT, how, GSIZE_TO_POINTER(serial), NULL);
 }
 
-/* Wait for those in @late: when at rest they leave it, and go on. */
-static void wait_for(GArray *late, bool all)
+/*
+ * Wait for those in @late: when at rest they leave it, and go on.  True: the rest is late
+ * by itself.  Who leaves does not wait longer for workers, and lets nobody go.
+ */
+static bool wait_for(GArray *late, bool all)
 {
-    gint64 until = g_get_monotonic_time() + LATE_US;
+    struct term term = term_begin(restart_late_us, (all ? 2 : 1) * restart_late_us);
 
-    while (late->len && g_get_monotonic_time() < until && !must_end(all)) {
+    while (late->len && !must_end(all)) {
+        if (term_is_over(&term)) {
+            return !term.stands && term.until < term.end;
+        }
         coro_sleep(10);
         for (guint i = late->len; i > 0; i--) {
             struct vm *vm = find(g_array_index(late, uint64_t, i - 1));
@@ -459,19 +526,18 @@ static void wait_for(GArray *late, bool all)
             }
         }
     }
+    return false;
 }
 
 /* ... and let those go that are not; who leaves leaves them out in its next attempt. */
 static void settle(GArray *late, bool all)
 {
-    wait_for(late, all);
-    if (!all) {
-        return;
+    if (wait_for(late, all)) {
+        for (guint i = 0; i < late->len; i++) {
+            let_go(on_late, g_array_index(late, uint64_t, i));
+        }
+        wait_for(late, all);
     }
-    for (guint i = 0; i < late->len; i++) {
-        let_go(on_late, g_array_index(late, uint64_t, i));
-    }
-    wait_for(late, all);
 }
 
 /* ---- what is no VM's command ---- */
@@ -480,35 +546,14 @@ static void settle(GArray *late, bool all)
  * Memory that is being freed while the program is replaced, or ends, is waited for by the
  * kernel, when all VMs are at rest.
  */
-static bool memory_is_freed(void)
+static bool memory_is_freed(uint64_t unused)
 {
     return reaper_is_idle() && !discard_is_freeing();
 }
 
-/* False: not until then, or it must end. */
 static bool wait_for_memory(bool all, gint64 until)
 {
-    while (!memory_is_freed()) {
-        if (g_get_monotonic_time() >= until || must_end(all)) {
-            return false;
-        }
-        coro_sleep(1);
-    }
-    return true;
-}
-
-/* Has each worker been between two turns since?  False: likewise. */
-static bool wait_for_workers(bool all, gint64 until)
-{
-    uint64_t period = grace_begin();
-
-    while (!grace_is_over(period)) {
-        if (g_get_monotonic_time() >= until || must_end(all)) {
-            return false;
-        }
-        coro_sleep(1);
-    }
-    return true;
+    return wait_until(memory_is_freed, 0, all, until);
 }
 
 /* None of the clients can add to it; what waits to be closed goes along with execve(). */
@@ -614,17 +659,28 @@ bool restart_leave_faulted_out(GPtrArray *frozen)
     return any;
 }
 
-/* Somebody makes a hole of many GiB in a guest's memory, or the machine swaps. */
-static void name_stuck(const GPtrArray *frozen)
+/*
+ * Who is served by workers that have not passed since?  Somebody makes a hole of many GiB
+ * in a guest's memory, or the machine swaps.
+ */
+static void name_stuck(uint64_t since)
 {
-    for (guint i = 0; i < frozen->len; i++) {
-        struct vm *vm = frozen->pdata[i];
+    uint64_t serial = 0;
+    bool any = false;
+    struct vm *vm;
 
-        if (datapath_in_turn(vm)) {
+    while ((vm = registry_next(serial))) {
+        serial = vm->serial;
+        if (datapath_in_turn(vm, since)) {
             log_vm(LOG_LVL_WARN, vm,
                    "delays a restart: its worker waits for a page of its memory, or of a "
                    "VM that it sends to");
+            any = true;
         }
+    }
+    if (!any) {
+        log_msg(LOG_LVL_WARN,
+                "a worker delays a restart: its turn takes long; the VM is not known");
     }
 }
 
@@ -634,15 +690,16 @@ static void name_stuck(const GPtrArray *frozen)
  */
 static bool pause_all(GPtrArray *frozen, bool all, bool out, gint64 until)
 {
-    gint64 now;
+    uint64_t period;
 
     for (guint i = 0; i < frozen->len; i++) {
         datapath_pause_begin(frozen->pdata[i], PEERS_WAIT_NS);
     }
-    now = g_get_monotonic_time();
-    if (!wait_for_workers(all, out ? now + WORKERS_US : MAX(until, now + TURNS_US))) {
+    period = grace_begin();
+    until = MAX(until, g_get_monotonic_time() + TURNS_US);
+    if (!wait_until(grace_is_over, period, all, until)) {
         if (!must_end(all)) {
-            name_stuck(frozen);
+            name_stuck(period);
         }
         return false;
     }
@@ -655,8 +712,13 @@ static bool pause_all(GPtrArray *frozen, bool all, bool out, gint64 until)
     return !faulted_of(frozen);
 }
 
-static void name_late(const GArray *late)
+/* Those that are late, or the worker that stands still meanwhile. */
+static void name_late(const GArray *late, const struct term *term)
 {
+    if (late->len && term->stands) {
+        name_stuck(term->period);
+        return;
+    }
     for (guint i = 0; i < late->len; i++) {
         struct vm *vm = find(g_array_index(late, uint64_t, i));
 
@@ -675,6 +737,7 @@ bool restart_freeze_all(GPtrArray *frozen, bool all, gint64 *since, GError **err
     wait_for_memory(all, g_get_monotonic_time() + restart_memory_us);
     for (unsigned i = 0; i < n && !(err && all) && !must_end(all); i++) {
         bool out = !all && i + 1 == n, paused = false;
+        struct term term;
         gint64 until;
 
         g_clear_error(&err);
@@ -683,22 +746,22 @@ bool restart_freeze_all(GPtrArray *frozen, bool all, gint64 *since, GError **err
         }
         g_array_set_size(late, 0);
         *since = g_get_monotonic_time();
-        until = *since + REST_US;
-        if (stand_still(late, frozen, out, until, &err) &&
-            (no_more_is_freed(all, until) || out)) {
+        term = term_begin(REST_US, out ? WORKERS_US : REST_US);
+        if (stand_still(late, frozen, out, &term, &err) &&
+            (no_more_is_freed(all, *since + REST_US) || out)) {
             shed_streams(frozen); /* before anybody's data path waits for that */
             paused = true;
-            if (pause_all(frozen, all, out, until)) {
+            if (pause_all(frozen, all, out, term.end)) {
                 claims_be_heard();
                 return true;
             }
         }
         thaw(frozen, err ? NULL : late, paused);
-        name_late(late);
+        name_late(late, &term);
         if (!err && late->len) {
             settle(late, all);
         } else if (!err && i + 1 < n) {
-            until = g_get_monotonic_time() + LATE_US; /* all go on meanwhile */
+            until = g_get_monotonic_time() + restart_late_us; /* all go on meanwhile */
             wait_for_workers(all, until);
             wait_for_memory(all, until);
         }
@@ -706,9 +769,9 @@ bool restart_freeze_all(GPtrArray *frozen, bool all, gint64 *since, GError **err
     thaw(frozen, NULL, false);
     if (!err) {
         g_set_error(&err, PVRDMA_ERROR, 0,
-                    must_end(all)        ? "the daemon ends"
-                    : !memory_is_freed() ? "memory of VMs is still being freed"
-                                         : "VMs do not stop in time");
+                    must_end(all)         ? "the daemon ends"
+                    : !memory_is_freed(0) ? "memory of VMs is still being freed"
+                                          : "VMs do not stop in time");
     }
     g_propagate_error(errp, g_steal_pointer(&err));
     return false;

@@ -37,6 +37,8 @@ extern uint64_t restart_max_streams;
 
 /* So long it does not begin for memory that is being freed. */
 extern gint64 restart_memory_us;
+/* So long a VM may have a command in work while all others go on. */
+extern gint64 restart_late_us;
 
 /* ---- steps, in a coroutine ---- */
 

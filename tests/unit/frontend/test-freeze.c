@@ -7,7 +7,6 @@
 #include "two.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -15,11 +14,14 @@
 #include "control/registry.h"
 #include "control/restart/internal.h"
 #include "control/restart/restart.h"
+#include "datapath/datapath.h"
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
 #include "frontend/migration.h"
 #include "guest/budget.h"
 #include "guest/reaper.h"
+
+static gint64 late_us; /* what restart_late_us is */
 
 /* This one takes long to close, as much memory does. */
 static _Atomic int slow_fd = -1;
@@ -57,6 +59,42 @@ static void begin_freeze(struct two *t, struct freeze *f)
 {
     coro_run(run_freeze, f);
     TWO_WAIT(t->b.vm->conn->frozen);
+}
+
+/* What is late, is so soon. */
+static void be_impatient(void)
+{
+    restart_late_us = G_USEC_PER_SEC / 4;
+}
+
+static void teardown(struct two *t, gconstpointer arg)
+{
+    restart_late_us = late_us;
+    two_teardown(t, arg);
+}
+
+struct caught {
+    int log, before;
+};
+
+static void catch_log(struct caught *c)
+{
+    c->log = memfd_create("log", MFD_CLOEXEC);
+    c->before = dup(STDERR_FILENO);
+    g_assert_cmpint(dup2(c->log, STDERR_FILENO), ==, STDERR_FILENO);
+}
+
+/* To be freed. */
+static char *caught_log(struct caught *c)
+{
+    char *text = g_malloc0(65536);
+
+    g_assert_cmpint(dup2(c->before, STDERR_FILENO), ==, STDERR_FILENO);
+    g_assert_cmpint(pread(c->log, text, 65535, 0), >=, 0);
+    close(c->log);
+    close(c->before);
+    g_test_message("%s", text);
+    return text;
 }
 
 static void run_thaw(void *opaque)
@@ -104,14 +142,14 @@ static void test_late(struct two *t, gconstpointer arg)
 /* One that does not end costs its VM the connection, and the others a second. */
 static void test_hung(struct two *t, gconstpointer arg)
 {
-    uint16_t destroy = two_park_destroy(t);
     struct freeze f = {.frozen = g_ptr_array_new(), .all = true};
 
+    be_impatient();
+    t->a.vm->ops.held = true;
     coro_run(run_freeze, &f);
     TWO_WAIT(t->a.vm->conn->why);
     two_check_b_answers(t);
-    grace_offline(&two_stuck);
-    two_expect_reply(t->a.cl, destroy, 0);
+    coro_unlock(&t->a.vm->ops);
     TWO_WAIT(f.done);
     g_assert_true(f.ok);
     g_assert_null(t->a.vm->conn);
@@ -127,6 +165,7 @@ static void test_leave(struct two *t, gconstpointer arg)
 {
     struct freeze f = {.frozen = g_ptr_array_new()};
 
+    be_impatient();
     t->a.vm->ops.held = true;
     coro_run(run_freeze, &f);
     TWO_WAIT(f.done);
@@ -134,6 +173,7 @@ static void test_leave(struct two *t, gconstpointer arg)
     g_assert_no_error(f.err);
     g_assert_cmpuint(f.frozen->len, ==, 1);
     g_assert_true(f.frozen->pdata[0] == t->b.vm);
+    g_assert_null(t->a.vm->conn->why);
     restart_thaw_all(f.frozen, true); /* it leaves nothing in the end */
     two_check_b_answers(t);
     t->a.vm->ops.held = false;
@@ -152,25 +192,145 @@ static void expect_attempt(struct two *t, struct freeze *f)
 }
 
 /*
+ * A command that waits for what another VM's worker does is no fault of its VM's: that is
+ * never let go, and not even named.
+ */
+static void test_held_up(struct two *t, gconstpointer arg)
+{
+    struct freeze f = {.frozen = g_ptr_array_new(), .all = true};
+    uint16_t destroy = two_park_destroy(t);
+    g_autofree char *log = NULL;
+    struct caught c;
+
+    be_impatient();
+    begin_freeze(t, &f);
+    catch_log(&c);
+    expect_attempt(t, &f);
+    TWO_WAIT(t->b.vm->conn->frozen); /* the next attempt */
+    log = caught_log(&c);
+    g_assert_nonnull(strstr(log, "the VM is not known"));
+    g_assert_null(strstr(log, "vm test"));
+    g_assert_null(t->a.vm->conn->why);
+    TWO_WAIT((grace_pass(&two_stuck), f.done));
+    g_assert_true(f.ok);
+    g_assert_cmpuint(f.frozen->len, ==, 2);
+    two_expect_reply(t->a.cl, destroy, 0);
+    g_assert_null(t->a.vm->conn->why);
+    restart_thaw_all(f.frozen, true);
+    two_check_b_answers(t);
+    g_ptr_array_unref(f.frozen);
+}
+
+/* Nor when the worker goes on, and the command is not over yet. */
+static void test_held_up_once(struct two *t, gconstpointer arg)
+{
+    struct freeze f = {.frozen = g_ptr_array_new(), .all = true};
+    gint64 end;
+
+    be_impatient();
+    t->a.vm->ops.held = true;
+    grace_online(&two_stuck);
+    begin_freeze(t, &f);
+    expect_attempt(t, &f);
+    end = g_get_monotonic_time() + restart_late_us * 3 / 2;
+    while (g_get_monotonic_time() < end) {
+        pump();
+        g_usleep(1000);
+    }
+    grace_offline(&two_stuck);
+    TWO_WAIT(t->b.vm->conn->frozen); /* the next attempt */
+    g_assert_null(t->a.vm->conn->why);
+    coro_unlock(&t->a.vm->ops);
+    TWO_WAIT(f.done);
+    g_assert_true(f.ok);
+    g_assert_cmpuint(f.frozen->len, ==, 2);
+    restart_thaw_all(f.frozen, true);
+    two_check_b_answers(t);
+    g_ptr_array_unref(f.frozen);
+}
+
+/* ... nor left out. */
+static void test_leave_held_up(struct two *t, gconstpointer arg)
+{
+    struct freeze f = {.frozen = g_ptr_array_new()};
+    uint16_t destroy = two_park_destroy(t);
+    gint64 end;
+
+    be_impatient();
+    begin_freeze(t, &f);
+    expect_attempt(t, &f);
+    TWO_WAIT(t->b.vm->conn->frozen); /* the next attempt, which is the last one */
+    end = g_get_monotonic_time() + 3 * G_USEC_PER_SEC / 2;
+    while (g_get_monotonic_time() < end) {
+        pump();
+        g_usleep(1000);
+        g_assert_true(t->b.vm->conn->frozen);
+    }
+    TWO_WAIT((grace_pass(&two_stuck), f.done));
+    g_assert_true(f.ok);
+    g_assert_cmpuint(f.frozen->len, ==, 2);
+    two_expect_reply(t->a.cl, destroy, 0);
+    restart_thaw_all(f.frozen, true);
+    two_check_b_answers(t);
+    g_ptr_array_unref(f.frozen);
+}
+
+static _Atomic bool stand, stands;
+
+/* In a turn of VM A's worker, with its token. */
+static void stand_there(struct note *n, struct vm *vm)
+{
+    atomic_store(&stands, true);
+    while (atomic_load(&stand)) {
+        g_usleep(1000);
+    }
+}
+
+/*
  * A worker that stands in a page fault when nothing else is in work, with a VM's token:
  * the others go on until it is out of it.
  */
 static void test_stuck(struct two *t, gconstpointer arg)
 {
+    static struct note note = {.run = stand_there};
     struct freeze f = {.frozen = g_ptr_array_new(), .all = true};
+    g_autofree char *log = NULL;
+    struct caught c;
 
-    grace_online(&two_stuck);
-    TWO_WAIT(pthread_mutex_trylock(&t->a.vm->dp.token) == 0); /* its worker may have it */
+    atomic_store(&stand, true);
+    vm_post(t->a.vm, &note);
+    TWO_WAIT(atomic_load(&stands));
     begin_freeze(t, &f);
+    catch_log(&c);
     expect_attempt(t, &f);
-    TWO_WAIT((grace_pass(&two_stuck), f.done));
+    log = caught_log(&c);
+    g_assert_nonnull(strstr(log, "vm test: delays a restart: its worker"));
+    g_assert_null(strstr(log, "vm other"));
+    atomic_store(&stand, false);
+    TWO_WAIT(f.done);
     g_assert_true(f.ok);
     g_assert_no_error(f.err);
     g_assert_cmpuint(f.frozen->len, ==, 2);
     restart_thaw_all(f.frozen, true);
     two_check_b_answers(t);
-    pthread_mutex_unlock(&t->a.vm->dp.token);
     g_ptr_array_unref(f.frozen);
+}
+
+/* 10.0.0.1. */
+static const struct pvrdma_gid gid_a = {{[10] = 0xff, [11] = 0xff, [12] = 10, [15] = 1}};
+
+static void bind_address(struct two *t)
+{
+    struct pvrdma_cmd_create_bind req = {
+        .mtu = 1024,
+        .vlan = 0xfff,
+        .gid = gid_a,
+        .gid_type = ((struct pvrdma_dsr *)(void *)t->ram_a.ram)->caps.gid_types,
+    };
+
+    g_assert_cmpuint(
+        two_command(t->a.cl, &t->ram_a, PVRDMA_CMD_CREATE_BIND, &req, sizeof(req)), ==,
+        0);
 }
 
 /* Who leaves waits for it for longer, at last: it can leave nobody out instead. */
@@ -274,6 +434,32 @@ static void test_memory(struct two *t, gconstpointer arg)
     reaper_stop();
 }
 
+/* Who leaves does not stay for it: the kernel frees it when the daemon ends. */
+static void test_leave_memory(struct two *t, gconstpointer arg)
+{
+    struct freeze f = {.frozen = g_ptr_array_new()};
+    gint64 before = restart_memory_us;
+    int fd = sealed_memfd(PG);
+
+    be_impatient();
+    restart_memory_us = 0;
+    atomic_store(&slow_closing, false);
+    atomic_store(&slow_fd, fd);
+    discard_fd(&t->a.vm->discard, fd);
+    TWO_WAIT(atomic_load(&slow_closing));
+    begin_freeze(t, &f);
+    expect_attempt(t, &f);
+    TWO_WAIT(f.done);
+    g_assert_true(f.ok);
+    g_assert_cmpuint(f.frozen->len, ==, 2);
+    restart_thaw_all(f.frozen, true);
+    atomic_store(&slow_fd, -1);
+    TWO_WAIT(discard_waiting(t->a.vm->discard) == 0);
+    two_check_b_answers(t);
+    restart_memory_us = before;
+    g_ptr_array_unref(f.frozen);
+}
+
 static int feature(int fd, uint32_t flags, uint32_t state, bool wait, uint16_t *id)
 {
     struct {
@@ -306,20 +492,6 @@ static uint32_t copy_state(struct two *t, uint8_t *msg)
     set_state(t->a.cl, VFIO_USER_MIG_RUNNING);
     memcpy(msg, r->body, r->len);
     return r->len;
-}
-
-static void bind_address(struct two *t)
-{
-    struct pvrdma_cmd_create_bind req = {
-        .mtu = 1024,
-        .vlan = 0xfff,
-        .gid = {{[10] = 0xff, [11] = 0xff, [12] = 10, [15] = 1}},
-        .gid_type = ((struct pvrdma_dsr *)(void *)t->ram_a.ram)->caps.gid_types,
-    };
-
-    g_assert_cmpuint(
-        two_command(t->a.cl, &t->ram_a, PVRDMA_CMD_CREATE_BIND, &req, sizeof(req)), ==,
-        0);
 }
 
 /*
@@ -415,17 +587,22 @@ static void test_fault(struct two *t, gconstpointer arg)
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
+    late_us = restart_late_us;
 #define ADD(path, arg, name)                                                      \
     g_test_add("/frontend/freeze/" path, struct two, arg, two_setup, test_##name, \
-               two_teardown)
+               teardown)
     ADD("late", NULL, late);
     ADD("hung", NULL, hung);
     ADD("leave", NULL, leave);
+    ADD("held-up", NULL, held_up);
+    ADD("held-up-once", NULL, held_up_once);
+    ADD("leave-held-up", NULL, leave_held_up);
     ADD("stuck", NULL, stuck);
     ADD("leave-stuck", NULL, leave_stuck);
     ADD("leave-end", NULL, leave_end);
     ADD("memory", NULL, memory);
     ADD("closing", GINT_TO_POINTER(1), memory);
+    ADD("leave-memory", NULL, leave_memory);
     ADD("claim", NULL, claim);
     ADD("two", NULL, two);
     ADD("fault", NULL, fault);
