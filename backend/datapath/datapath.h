@@ -75,13 +75,13 @@ void vm_cq_lock(struct cq *cq, bool token);
 void datapath_pause(struct vm *vm);
 void datapath_resume(struct vm *vm);
 /*
- * The same for who stops many, in two steps that do not wait: it has begun, and peers
- * wait for @ns at most, not for hold-timeout, if that is longer (one that stands still
- * already is waited for as it was); and a grace period has gone by since.  Resume undoes
- * both.
+ * The same for who stops many, in two steps that do not wait: it has begun; and a grace
+ * period has gone by since, which may take long.  From each of them on peers wait for @ns
+ * at most, not for hold-timeout, if that is longer (one that stands still already is
+ * waited for as it was).  Resume undoes both.
  */
 void datapath_pause_begin(struct vm *vm, uint64_t ns);
-void datapath_pause_end(struct vm *vm);
+void datapath_pause_end(struct vm *vm, uint64_t ns);
 /*
  * Is its worker in a turn of this VM's that began before the grace period @since, which
  * is not over?  For who wants to know what that stands in.

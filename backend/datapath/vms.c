@@ -249,10 +249,11 @@ void datapath_pause_begin(struct vm *vm, uint64_t ns)
     event_set_paused(&vm->guest.events, true);
 }
 
-void datapath_pause_end(struct vm *vm)
+void datapath_pause_end(struct vm *vm, uint64_t ns)
 {
     if (stops(vm)) {
         vm->dp.stopped_at = now_ns();
+        directory_hold(vm, ns); /* anew */
     }
 }
 

@@ -704,7 +704,7 @@ static bool pause_all(GPtrArray *frozen, bool all, bool out, gint64 until)
         return false;
     }
     for (guint i = 0; i < frozen->len; i++) {
-        datapath_pause_end(frozen->pdata[i]);
+        datapath_pause_end(frozen->pdata[i], PEERS_WAIT_NS);
     }
     if (out) {
         restart_leave_faulted_out(frozen);

@@ -15,6 +15,7 @@
 #include "control/restart/internal.h"
 #include "control/restart/restart.h"
 #include "datapath/datapath.h"
+#include "directory/directory.h"
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
 #include "frontend/migration.h"
@@ -333,12 +334,19 @@ static void bind_address(struct two *t)
         0);
 }
 
-/* Who leaves waits for it for longer, at last: it can leave nobody out instead. */
+/*
+ * Who leaves waits for it for longer, at last: it can leave nobody out instead.  Peers
+ * wait for as long from the end of that on as they would have without.
+ */
 static void test_leave_stuck(struct two *t, gconstpointer arg)
 {
     struct freeze f = {.frozen = g_ptr_array_new()};
+    const struct route *route;
+    uint64_t held;
     gint64 end;
 
+    bind_address(t);
+    route = route_find(t->a.vm->objects.network, &gid_a);
     grace_online(&two_stuck);
     begin_freeze(t, &f);
     expect_attempt(t, &f);
@@ -351,9 +359,12 @@ static void test_leave_stuck(struct two *t, gconstpointer arg)
         g_assert_true(atomic_load(&t->a.vm->dp.paused));
     }
     g_assert_false(f.done);
+    held = atomic_load(&route->held_until);
+    g_assert_cmpuint(held, !=, 0);
     TWO_WAIT((grace_pass(&two_stuck), f.done));
     g_assert_true(f.ok);
     g_assert_cmpuint(f.frozen->len, ==, 2);
+    g_assert_cmpuint(atomic_load(&route->held_until), >, held);
     restart_thaw_all(f.frozen, true);
     two_check_b_answers(t);
     g_ptr_array_unref(f.frozen);
