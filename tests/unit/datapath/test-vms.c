@@ -2,7 +2,8 @@
 /*
  * Unit test of datapath/vms.c: what is posted to a VM.  Notes from many threads are
  * all run by its worker, in the order of each thread, and none while the VM stands
- * still; those that are left when it goes are run without a VM.
+ * still; those that are left when it goes are run without a VM.  And a VM that goes on
+ * just when its worker is about to park it.
  */
 #include "qpfix.h"
 
@@ -106,6 +107,61 @@ static void test_notes(void)
                      POSTERS * NOTES + 10);
 }
 
+/*
+ * The worker stays where it has found, with the VM's token, that the VM may not run: it
+ * is about to park it then.
+ */
+static enum { GOES, STAYS_NEXT, STAYS } _Atomic parking;
+
+bool __wrap_sched_may_run(const struct vm *vm);
+bool __real_sched_may_run(const struct vm *vm);
+
+bool __wrap_sched_may_run(const struct vm *vm)
+{
+    bool may = __real_sched_may_run(vm);
+
+    if (!may && worker_self() && atomic_load(&parking) == STAYS_NEXT &&
+        pthread_mutex_trylock(&f.td->vm.dp.token) != 0) {
+        atomic_store(&parking, STAYS);
+        while (atomic_load(&parking) == STAYS) {
+            g_usleep(100);
+        }
+    }
+    return may;
+}
+
+#define WAIT(condition)                                             \
+    do {                                                            \
+        gint64 end_ = g_get_monotonic_time() + 20 * G_USEC_PER_SEC; \
+                                                                    \
+        while (!(condition)) {                                      \
+            g_assert_cmpint(g_get_monotonic_time(), <, end_);       \
+            g_usleep(50);                                           \
+        }                                                           \
+    } while (0)
+
+/* It goes on just then: it is not left parked without its guest being told to ring. */
+static void test_parks(void)
+{
+    struct vm_datapath *dp;
+    uint32_t *kick;
+
+    qpfix_open(&f, "parks");
+    dp = &f.td->vm.dp;
+    kick = &f.td->vm.guest.db.shared->kick;
+    WAIT(atomic_load(&dp->parked));
+    datapath_pause(&f.td->vm);
+    __atomic_store_n(kick, 0, __ATOMIC_RELEASE); /* as if it had been busy before */
+    atomic_store(&parking, STAYS_NEXT);
+    source_poke(&dp->bell);
+    WAIT(atomic_load(&parking) == STAYS);
+    g_assert_false(atomic_load(&dp->parked));
+    datapath_resume(&f.td->vm);
+    atomic_store(&parking, GOES);
+    WAIT(__atomic_load_n(kick, __ATOMIC_ACQUIRE));
+    testdev_free(f.td);
+}
+
 int main(int argc, char **argv)
 {
     int ret;
@@ -113,6 +169,7 @@ int main(int argc, char **argv)
     g_test_init(&argc, &argv, NULL);
     testdev_start();
     g_test_add_func("/vms/notes", test_notes);
+    g_test_add_func("/vms/parks", test_parks);
     ret = g_test_run();
     testdev_stop();
     return ret;
