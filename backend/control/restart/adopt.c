@@ -75,14 +75,22 @@ bool adopt_answer(const char *version, GError **errp)
 
 /* ---- reading ---- */
 
+static bool is_known(uint32_t tag)
+{
+    return tag == RESTART_HEAD || tag == RESTART_SOCKET || tag == RESTART_VM ||
+           tag == RESTART_CLOSING;
+}
+
 static void take_section(struct state_section *section)
 {
     struct state_in *s = &section->in;
 
-    if (section->version != RESTART_SECTION_VERSION) {
+    if (!is_known(section->tag)) {
         if (!(section->flags & STATE_OPTIONAL)) {
-            state_fail(s, "unknown version %u of a section", section->version);
+            state_fail(s, "unknown section %#x", section->tag);
         }
+    } else if (section->version != RESTART_SECTION_VERSION) {
+        state_fail(s, "unknown version %u of a section", section->version);
     } else if (section->tag == RESTART_HEAD) {
         since = (gint64)state_get_u64(s);
         client = handover_get_fd(handover, s);
@@ -90,10 +98,8 @@ static void take_section(struct state_section *section)
         sockfile_take_over(handover, s);
     } else if (section->tag == RESTART_VM) {
         g_array_append_val(sections, *section);
-    } else if (section->tag == RESTART_CLOSING) {
+    } else {
         closing = *section;
-    } else if (!(section->flags & STATE_OPTIONAL)) {
-        state_fail(s, "unknown section %#x", section->tag);
     }
 }
 

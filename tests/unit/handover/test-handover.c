@@ -5,13 +5,16 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "config/config.h"
+#include "control/restart/internal.h"
 #include "control/restart/restart.h"
 #include "handover/handover.h"
 #include "handover/manager.h"
@@ -201,6 +204,52 @@ static void test_too_long(void)
     g_assert_nonnull(strstr(err->message, "to hand over"));
     g_clear_error(&err);
     handover_out_clear(&h);
+}
+
+/* Can a daemon begin with a section like this?  Another process, as it keeps it. */
+static bool adopts(uint32_t tag, uint16_t version, uint16_t flags)
+{
+    g_autofree char *number = NULL;
+    struct handover_out h;
+    GError *err = NULL;
+    int memfd, status;
+    pid_t pid;
+
+    handover_out_begin(&h);
+    state_section_begin(&h.s, tag, version, flags);
+    state_put_u64(&h.s, 1);
+    handover_put_fd(&h, -1);
+    state_section_end(&h.s);
+    memfd = handover_seal(&h, &err);
+    g_assert_no_error(err);
+    number = g_strdup_printf("%d", memfd);
+    pid = fork();
+    if (pid == 0) {
+        g_setenv(RESTART_ENV, number, TRUE);
+        adopt_init();
+        _exit(adopt_open(NULL) ? EXIT_SUCCESS : EXIT_FAILURE);
+    }
+    g_assert_cmpint(waitpid(pid, &status, 0), ==, pid);
+    g_assert_true(WIFEXITED(status));
+    close(memfd);
+    handover_out_clear(&h);
+    return WEXITSTATUS(status) == EXIT_SUCCESS;
+}
+
+/* What is not known may be passed over if it says so; not what is, of another version. */
+static void test_sections(void)
+{
+    const uint32_t known[] = {RESTART_HEAD, RESTART_VM, RESTART_CLOSING};
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(known); i++) {
+        g_assert_true(adopts(known[i], RESTART_SECTION_VERSION, 0));
+        g_assert_false(adopts(known[i], RESTART_SECTION_VERSION + 1, 0));
+        g_assert_false(adopts(known[i], RESTART_SECTION_VERSION + 1, STATE_OPTIONAL));
+    }
+    g_assert_false(adopts(RESTART_SOCKET, RESTART_SECTION_VERSION + 1, STATE_OPTIONAL));
+    g_assert_false(adopts(TAG, RESTART_SECTION_VERSION, 0));
+    g_assert_true(adopts(TAG, RESTART_SECTION_VERSION, STATE_OPTIONAL));
+    g_assert_true(adopts(TAG, RESTART_SECTION_VERSION + 1, STATE_OPTIONAL));
 }
 
 /* ---- by a socket ---- */
@@ -515,6 +564,7 @@ int main(int argc, char **argv)
     g_test_add_func("/handover/damaged", test_damaged);
     g_test_add_func("/handover/strangers", test_strangers);
     g_test_add_func("/handover/too-long", test_too_long);
+    g_test_add_func("/handover/sections", test_sections);
     g_test_add_func("/handover/keys", test_keys);
     return g_test_run();
 }
