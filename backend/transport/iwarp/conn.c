@@ -554,24 +554,18 @@ static struct outcome tcp_start(struct qp *qp, struct send_op *op)
 {
     struct qp_requester *req = &qp->req;
     struct conn *c = req->conn;
-    const struct transport_ops *by;
     struct outcome o;
     uint64_t still, now;
+    bool is_here;
 
     if (!req->bound || !req->route || !c) {
         return OUTCOME(OUT_SILENT);
     }
-    by = c->is_self || !is_remote(qp) ? &transport_copy : &transport_tcp;
-    if (c->carried_by != by) { /* another way than its first bytes */
-        c->carried_by = by;
-        op->done = 0;
-        op->cur = (struct sg_cursor){0, 0};
-        op->admitted = op->repeated = false;
-    }
-    if (by == &transport_copy && !c->s) {
+    is_here = c->is_self || !is_remote(qp);
+    if (is_here && !c->s) {
         return transport_copy.start(qp, op);
     }
-    if (by == &transport_copy) {
+    if (is_here) {
         /* The peer has come to this host: first all that is on its way is taken back. */
         conn_break(c, "its peer is on this host");
         return OUTCOME(c->reliable ? OUT_HELD : OUT_ASKED);

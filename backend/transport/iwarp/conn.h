@@ -188,8 +188,7 @@ struct conn {
     uint32_t peer_psn;
     uint8_t peer_mtu;
 
-    struct ticket ticket;                   /* constant */
-    const struct transport_ops *carried_by; /* req.op's first bytes */
+    struct ticket ticket; /* constant */
     TAILQ_ENTRY(conn) expect;
     TAILQ_ENTRY(conn) link; /* in net->conns */
 
