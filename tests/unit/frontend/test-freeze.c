@@ -74,6 +74,7 @@ static void teardown(struct two *t, gconstpointer arg)
     two_teardown(t, arg);
 }
 
+/* What goes to stderr, in a file. */
 struct caught {
     int log, before;
 };
@@ -85,17 +86,19 @@ static void catch_log(struct caught *c)
     g_assert_cmpint(dup2(c->log, STDERR_FILENO), ==, STDERR_FILENO);
 }
 
-/* To be freed. */
-static char *caught_log(struct caught *c)
+static bool has_logged(const struct caught *c, const char *what)
 {
-    char *text = g_malloc0(65536);
+    g_autofree char *text = g_malloc0(65536);
 
-    g_assert_cmpint(dup2(c->before, STDERR_FILENO), ==, STDERR_FILENO);
     g_assert_cmpint(pread(c->log, text, 65535, 0), >=, 0);
-    close(c->log);
+    return strstr(text, what);
+}
+
+static void release_log(const struct caught *c)
+{
+    g_assert_cmpint(dup2(c->before, STDERR_FILENO), ==, STDERR_FILENO);
     close(c->before);
-    g_test_message("%s", text);
-    return text;
+    close(c->log);
 }
 
 static void run_thaw(void *opaque)
@@ -200,17 +203,16 @@ static void test_held_up(struct two *t, gconstpointer arg)
 {
     struct freeze f = {.frozen = g_ptr_array_new(), .all = true};
     uint16_t destroy = two_park_destroy(t);
-    g_autofree char *log = NULL;
     struct caught c;
 
     be_impatient();
-    begin_freeze(t, &f);
     catch_log(&c);
+    begin_freeze(t, &f);
     expect_attempt(t, &f);
     TWO_WAIT(t->b.vm->conn->frozen); /* the next attempt */
-    log = caught_log(&c);
-    g_assert_nonnull(strstr(log, "the VM is not known"));
-    g_assert_null(strstr(log, "vm test"));
+    g_assert_true(has_logged(&c, "the VM is not known"));
+    g_assert_false(has_logged(&c, "vm test"));
+    release_log(&c);
     g_assert_null(t->a.vm->conn->why);
     TWO_WAIT((grace_pass(&two_stuck), f.done));
     g_assert_true(f.ok);
@@ -295,18 +297,17 @@ static void test_stuck(struct two *t, gconstpointer arg)
 {
     static struct note note = {.run = stand_there};
     struct freeze f = {.frozen = g_ptr_array_new(), .all = true};
-    g_autofree char *log = NULL;
     struct caught c;
 
     atomic_store(&stand, true);
     vm_post(t->a.vm, &note);
     TWO_WAIT(atomic_load(&stands));
-    begin_freeze(t, &f);
     catch_log(&c);
+    begin_freeze(t, &f);
     expect_attempt(t, &f);
-    log = caught_log(&c);
-    g_assert_nonnull(strstr(log, "vm test: delays a restart: its worker"));
-    g_assert_null(strstr(log, "vm other"));
+    g_assert_true(has_logged(&c, "vm test: delays a restart: its worker"));
+    g_assert_false(has_logged(&c, "vm other"));
+    release_log(&c);
     atomic_store(&stand, false);
     TWO_WAIT(f.done);
     g_assert_true(f.ok);
@@ -558,13 +559,17 @@ static void test_claim(struct two *t, gconstpointer arg)
 /* Of two that are late one goes on as soon as it is at rest. */
 static void test_two(struct two *t, gconstpointer arg)
 {
-    uint16_t destroy = two_park_destroy(t), info;
     struct freeze f = {.frozen = g_ptr_array_new(), .all = true};
+    struct caught c;
+    uint16_t info;
 
+    t->a.vm->ops.held = true;
     t->b.vm->ops.held = true;
+    catch_log(&c);
     coro_run(run_freeze, &f);
-    grace_offline(&two_stuck);
-    two_expect_reply(t->a.cl, destroy, 0);
+    TWO_WAIT(has_logged(&c, "vm other: delays a restart: a command"));
+    release_log(&c);
+    coro_unlock(&t->a.vm->ops);
     info = two_send_info(t->a.cl);
     two_expect_reply(t->a.cl, info, 0);
     g_assert_false(f.done);
