@@ -504,7 +504,7 @@ static void let_go(GSourceFunc how, uint64_t serial)
 
 /*
  * Wait for those in @late: when at rest they leave it, and go on.  True: the rest is late
- * by itself.  Who leaves does not wait longer for workers, and lets nobody go.
+ * by itself.  A daemon that leaves does not wait longer for workers, and lets nobody go.
  */
 static bool wait_for(GArray *late, bool all)
 {
@@ -660,8 +660,8 @@ bool restart_leave_faulted_out(GPtrArray *frozen)
 }
 
 /*
- * Who is served by workers that have not passed since?  Somebody makes a hole of many GiB
- * in a guest's memory, or the machine swaps.
+ * Name the VMs whose workers have not passed since: a VMM makes a hole of many GiB in a
+ * guest's memory, or the machine swaps.
  */
 static void name_stuck(uint64_t since)
 {
@@ -712,7 +712,7 @@ static bool pause_all(GPtrArray *frozen, bool all, bool out, gint64 until)
     return !faulted_of(frozen);
 }
 
-/* Those that are late, or the worker that stands still meanwhile. */
+/* Name the VMs that are late, or the VM whose worker they may wait for. */
 static void name_late(const GArray *late, const struct term *term)
 {
     if (late->len && term->stands) {

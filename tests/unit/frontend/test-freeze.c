@@ -196,8 +196,8 @@ static void expect_attempt(struct two *t, struct freeze *f)
 }
 
 /*
- * A command that waits for what another VM's worker does is no fault of its VM's: that is
- * never let go, and not even named.
+ * A command waits for a worker that stands in another VM's turn: its own VM is not let go
+ * for that, and not named.
  */
 static void test_held_up(struct two *t, gconstpointer arg)
 {
@@ -224,7 +224,7 @@ static void test_held_up(struct two *t, gconstpointer arg)
     g_ptr_array_unref(f.frozen);
 }
 
-/* Nor when the worker goes on, and the command is not over yet. */
+/* Nor is it when the worker goes on, and the command is not over yet. */
 static void test_held_up_once(struct two *t, gconstpointer arg)
 {
     struct freeze f = {.frozen = g_ptr_array_new(), .all = true};
@@ -252,7 +252,7 @@ static void test_held_up_once(struct two *t, gconstpointer arg)
     g_ptr_array_unref(f.frozen);
 }
 
-/* ... nor left out. */
+/* ... nor is it left out. */
 static void test_leave_held_up(struct two *t, gconstpointer arg)
 {
     struct freeze f = {.frozen = g_ptr_array_new()};
@@ -446,7 +446,7 @@ static void test_memory(struct two *t, gconstpointer arg)
     reaper_stop();
 }
 
-/* Who leaves does not stay for it: the kernel frees it when the daemon ends. */
+/* A daemon that leaves does not stay for it: the kernel frees it then. */
 static void test_leave_memory(struct two *t, gconstpointer arg)
 {
     struct freeze f = {.frozen = g_ptr_array_new()};
