@@ -316,10 +316,7 @@ static void test_failed_before(void)
 
 int main(int argc, char **argv)
 {
-    int ret;
-
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     g_test_add_func("/copy/atomic-once", test_atomic_once);
     g_test_add_func("/copy/read-for-atomic", test_read_for_atomic);
     g_test_add_func("/copy/read-again", test_read_again);
@@ -328,7 +325,5 @@ int main(int argc, char **argv)
     g_test_add_func("/copy/compare-unheard", test_compare_unheard);
     g_test_add_func("/copy/compare-foreign", test_compare_foreign);
     g_test_add_func("/copy/failed-before", test_failed_before);
-    ret = g_test_run();
-    testdev_stop();
-    return ret;
+    return testdev_run();
 }

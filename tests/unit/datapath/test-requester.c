@@ -93,12 +93,7 @@ static void test_rnr_wake(void)
 
 int main(int argc, char **argv)
 {
-    int ret;
-
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     g_test_add_func("/requester/rnr-wake", test_rnr_wake);
-    ret = g_test_run();
-    testdev_stop();
-    return ret;
+    return testdev_run();
 }

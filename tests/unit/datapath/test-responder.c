@@ -230,17 +230,12 @@ static void test_route(void)
 
 int main(int argc, char **argv)
 {
-    int ret;
-
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     g_test_add_func("/responder/sequence", test_sequence);
     g_test_add_func("/responder/again", test_again);
     g_test_add_func("/responder/binding", test_binding);
     g_test_add_func("/responder/new-connection", test_new_connection);
     g_test_add_func("/responder/saved-atomics", test_saved_atomics);
     g_test_add_func("/responder/route", test_route);
-    ret = g_test_run();
-    testdev_stop();
-    return ret;
+    return testdev_run();
 }

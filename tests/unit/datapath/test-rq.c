@@ -361,10 +361,7 @@ static void test_shared_notify(void)
 
 int main(int argc, char **argv)
 {
-    int ret;
-
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     g_test_add_func("/srq/fair", test_shared_fair);
     g_test_add_func("/srq/many", test_shared_many);
     g_test_add_func("/srq/limit", test_shared_limit);
@@ -373,7 +370,5 @@ int main(int argc, char **argv)
     g_test_add_func("/rq/many", test_many);
     g_test_add_func("/rq/wake", test_wake);
     g_test_add_func("/rq/stale", test_stale);
-    ret = g_test_run();
-    testdev_stop();
-    return ret;
+    return testdev_run();
 }

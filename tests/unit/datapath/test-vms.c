@@ -164,13 +164,8 @@ static void test_parks(void)
 
 int main(int argc, char **argv)
 {
-    int ret;
-
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     g_test_add_func("/vms/notes", test_notes);
     g_test_add_func("/vms/parks", test_parks);
-    ret = g_test_run();
-    testdev_stop();
-    return ret;
+    return testdev_run();
 }

@@ -923,10 +923,7 @@ static void test_new_path_tries(void)
 
 int main(int argc, char **argv)
 {
-    int ret;
-
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     g_test_add_func("/window/order", test_order);
     g_test_add_func("/window/returning", test_returning);
     g_test_add_func("/window/fence", test_fence);
@@ -954,7 +951,5 @@ int main(int argc, char **argv)
     g_test_add_func("/window/drain", test_drain);
     g_test_add_func("/window/drain-halfway", test_drain_halfway);
     g_test_add_func("/window/reopen", test_reopen);
-    ret = g_test_run();
-    testdev_stop();
-    return ret;
+    return testdev_run();
 }

@@ -219,10 +219,7 @@ static void test_double_fetch(void)
 
 int main(int argc, char **argv)
 {
-    int ret;
-
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     g_test_add_func("/device/command/response", test_response);
     g_test_add_func("/device/command/failure", test_failure);
     g_test_add_func("/device/command/silent", test_silent);
@@ -230,7 +227,5 @@ int main(int argc, char **argv)
     g_test_add_func("/device/command/patterns", test_patterns);
     g_test_add_func("/device/command/unmapped", test_unmapped);
     g_test_add_func("/device/command/double-fetch", test_double_fetch);
-    ret = g_test_run();
-    testdev_stop();
-    return ret;
+    return testdev_run();
 }

@@ -304,10 +304,7 @@ static void test_cve_2018_20123(void)
 
 int main(int argc, char **argv)
 {
-    int ret;
-
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     g_test_add_func("/device/cve-2018-20191", test_cve_2018_20191);
     g_test_add_func("/device/probe", test_probe);
     g_test_add_func("/device/link", test_link);
@@ -317,7 +314,5 @@ int main(int argc, char **argv)
     g_test_add_func("/device/bus-master", test_bus_master);
     g_test_add_func("/device/reset", test_reset);
     g_test_add_func("/device/cve-2018-20123", test_cve_2018_20123);
-    ret = g_test_run();
-    testdev_stop();
-    return ret;
+    return testdev_run();
 }

@@ -258,10 +258,7 @@ static void test_reset(void)
 
 int main(int argc, char **argv)
 {
-    int ret;
-
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     g_test_add_func("/device/doorbell/region", test_region);
     g_test_add_func("/device/doorbell/qp", test_qp);
     g_test_add_func("/device/doorbell/foreign", test_foreign);
@@ -269,7 +266,5 @@ int main(int argc, char **argv)
     g_test_add_func("/device/doorbell/late-arm", test_late_arm);
     g_test_add_func("/device/doorbell/awaited-arm", test_awaited_arm);
     g_test_add_func("/device/doorbell/reset", test_reset);
-    ret = g_test_run();
-    testdev_stop();
-    return ret;
+    return testdev_run();
 }

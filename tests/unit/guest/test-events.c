@@ -681,10 +681,7 @@ static void test_unmapped(void)
 
 int main(int argc, char **argv)
 {
-    int ret;
-
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     g_test_add_func("/device/events/async-order", test_async_order);
     g_test_add_func("/device/events/async-overrun", test_async_overrun);
     g_test_add_func("/device/events/async-pending", test_async_pending);
@@ -704,7 +701,5 @@ int main(int argc, char **argv)
                          test_held_vectors);
     g_test_add_func("/device/events/retry-budget", test_retry_budget);
     g_test_add_func("/device/events/unmapped", test_unmapped);
-    ret = g_test_run();
-    testdev_stop();
-    return ret;
+    return testdev_run();
 }

@@ -142,16 +142,11 @@ static void test_short(void)
 
 int main(int argc, char **argv)
 {
-    int ret;
-
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     g_test_add_func("/device/pagedir/order", test_order);
     g_test_add_func("/device/pagedir/cve-2023-1544", test_cve_2023_1544);
     g_test_add_func("/device/pagedir/bad", test_bad);
     g_test_add_func("/device/pagedir/deep", test_deep);
     g_test_add_func("/device/pagedir/short", test_short);
-    ret = g_test_run();
-    testdev_stop();
-    return ret;
+    return testdev_run();
 }

@@ -26,6 +26,20 @@ void testdev_stop(void)
     datapath_stop();
 }
 
+void testdev_init(int *argc, char ***argv)
+{
+    g_test_init(argc, argv, NULL);
+    testdev_start();
+}
+
+int testdev_run(void)
+{
+    int ret = g_test_run();
+
+    testdev_stop();
+    return ret;
+}
+
 static struct vm_config *make_config(const char *name, va_list ap)
 {
     struct daemon_config *daemon = config_new();

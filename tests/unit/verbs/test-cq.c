@@ -104,15 +104,10 @@ static void test_in_use(void)
 
 int main(int argc, char **argv)
 {
-    int ret;
-
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     g_test_add_func("/verbs/cq/create", test_create);
     g_test_add_func("/verbs/cq/cve-2018-20125", test_cve_2018_20125);
     g_test_add_func("/verbs/cq/context", test_context);
     g_test_add_func("/verbs/cq/in-use", test_in_use);
-    ret = g_test_run();
-    testdev_stop();
-    return ret;
+    return testdev_run();
 }

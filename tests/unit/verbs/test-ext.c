@@ -232,10 +232,7 @@ static void test_counters(void)
 
 int main(int argc, char **argv)
 {
-    int ret;
-
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     g_test_add_func("/verbs/ext/window", test_window);
     g_test_add_func("/verbs/ext/context", test_context);
     g_test_add_func("/verbs/ext/kernel", test_kernel);
@@ -243,7 +240,5 @@ int main(int argc, char **argv)
     g_test_add_func("/verbs/ext/inline", test_inline);
     g_test_add_func("/verbs/ext/bad-objects", test_bad_objects);
     g_test_add_func("/verbs/ext/counters", test_counters);
-    ret = g_test_run();
-    testdev_stop();
-    return ret;
+    return testdev_run();
 }

@@ -231,17 +231,12 @@ static void test_two_vms(void)
 
 int main(int argc, char **argv)
 {
-    int ret;
-
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     g_test_add_func("/verbs/gid/bind", test_bind);
     g_test_add_func("/verbs/gid/bad", test_bad);
     g_test_add_func("/verbs/gid/allowed", test_allowed);
     g_test_add_func("/verbs/gid/two-vms", test_two_vms);
     g_test_add_func("/verbs/gid/waiting", test_waiting);
     g_test_add_func("/verbs/gid/waits-twice", test_waits_twice);
-    ret = g_test_run();
-    testdev_stop();
-    return ret;
+    return testdev_run();
 }

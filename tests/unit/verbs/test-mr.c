@@ -455,10 +455,7 @@ static void test_large_lists(void)
 
 int main(int argc, char **argv)
 {
-    int ret;
-
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     g_test_add_func("/verbs/mr/create", test_create);
     g_test_add_func("/verbs/mr/cve-2021-3582", test_cve_2021_3582);
     g_test_add_func("/verbs/mr/deep", test_deep);
@@ -470,7 +467,5 @@ int main(int argc, char **argv)
     g_test_add_func("/verbs/mr/limits", test_limits);
     g_test_add_func("/verbs/mr/windows", test_windows);
     g_test_add_func("/verbs/mr/generation", test_generation);
-    ret = g_test_run();
-    testdev_stop();
-    return ret;
+    return testdev_run();
 }

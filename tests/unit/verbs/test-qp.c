@@ -551,10 +551,7 @@ static void test_gsi(void)
 
 int main(int argc, char **argv)
 {
-    int ret;
-
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     g_test_add_func("/verbs/qp/create", test_create);
     g_test_add_func("/verbs/qp/layout", test_layout);
     g_test_add_func("/verbs/qp/cve-2018-20125", test_cve_2018_20125);
@@ -566,7 +563,5 @@ int main(int argc, char **argv)
     g_test_add_func("/verbs/qp/modify", test_modify);
     g_test_add_func("/verbs/qp/bad-values", test_bad_values);
     g_test_add_func("/verbs/qp/gsi", test_gsi);
-    ret = g_test_run();
-    testdev_stop();
-    return ret;
+    return testdev_run();
 }

@@ -270,16 +270,11 @@ static void test_limit(void)
 
 int main(int argc, char **argv)
 {
-    int ret;
-
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     g_test_add_func("/srq/create", test_create);
     g_test_add_func("/srq/refused", test_refused);
     g_test_add_func("/srq/references", test_references);
     g_test_add_func("/srq/doorbell", test_doorbell);
     g_test_add_func("/srq/limit", test_limit);
-    ret = g_test_run();
-    testdev_stop();
-    return ret;
+    return testdev_run();
 }

@@ -290,10 +290,7 @@ static void test_reset(void)
 
 int main(int argc, char **argv)
 {
-    int ret;
-
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     g_test_add_func("/verbs/caps", test_caps);
     g_test_add_func("/verbs/port", test_port);
     g_test_add_func("/verbs/uctx", test_uctx);
@@ -301,7 +298,5 @@ int main(int argc, char **argv)
     g_test_add_data_func("/verbs/left-behind/extended", "", test_left_behind);
     g_test_add_func("/verbs/pd", test_pd);
     g_test_add_func("/verbs/reset", test_reset);
-    ret = g_test_run();
-    testdev_stop();
-    return ret;
+    return testdev_run();
 }

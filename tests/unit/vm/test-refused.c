@@ -345,10 +345,7 @@ static void test_clock(void)
 
 int main(int argc, char **argv)
 {
-    int ret;
-
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     g_test_add_func("/vm-refused/device", test_device);
     g_test_add_func("/vm-refused/owner", test_owner);
     g_test_add_func("/vm-refused/events", test_events);
@@ -360,7 +357,5 @@ int main(int argc, char **argv)
     g_test_add_func("/vm-refused/budget", test_budget);
     g_test_add_func("/vm-refused/gids", test_gids);
     g_test_add_func("/vm-refused/clock", test_clock);
-    ret = g_test_run();
-    testdev_stop();
-    return ret;
+    return testdev_run();
 }
