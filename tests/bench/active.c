@@ -85,11 +85,7 @@ static double round_us(struct side *d)
     double cpu;
 
     for (unsigned i = 0; i < burst; i++) {
-        wr[i] = (struct vg_wr){.opcode = opcode,
-                               .nsge = 1,
-                               .sge = &sge,
-                               .remote_addr = s[1].mr->buf->va,
-                               .rkey = s[1].mr->rkey};
+        wr[i] = vg_wr_to(0, opcode, 0, &sge, s[1].mr, 0);
         if (bytes <= 16 && opcode == PVRDMA_WR_RDMA_WRITE) {
             wr[i].flags = PVRDMA_SEND_INLINE;
             wr[i].inline_data = data;

@@ -135,12 +135,7 @@ struct figures op_latency(struct vgt_pair *p, uint32_t opcode, unsigned count)
     struct pvrdma_sge sge = vg_sge(s->mr, 0, 8), into = vg_sge(far->mr, 0, 8);
     struct vg_wr recv = {.nsge = 1, .sge = &into};
     uint64_t data = 0;
-    struct vg_wr wr = {.opcode = opcode,
-                       .flags = PVRDMA_SEND_SIGNALED,
-                       .remote_addr = far->mr->buf->va,
-                       .rkey = far->mr->rkey,
-                       .nsge = 1,
-                       .sge = &sge};
+    struct vg_wr wr = vg_wr_to(0, opcode, PVRDMA_SEND_SIGNALED, &sge, far->mr, 0);
 
     if (!read && s->qp->opts.max_inline) {
         wr.flags |= PVRDMA_SEND_INLINE;

@@ -131,13 +131,7 @@ static void mad_send(struct side *s, struct mad m)
     uint64_t at = (uint64_t)(SLOTS + s->sent % SLOTS) * SLOT;
     struct pvrdma_sge sge = vg_sge(s->mads, at, MAD_SIZE);
     struct pvrdma_av av = vg_av(s->kernel, 0, &s->peer->gid);
-    struct vg_wr wr = {.opcode = PVRDMA_WR_SEND,
-                       .flags = PVRDMA_SEND_SIGNALED,
-                       .nsge = 1,
-                       .sge = &sge,
-                       .av = &av,
-                       .remote_qpn = 1,
-                       .remote_qkey = GSI_QKEY};
+    struct vg_wr wr = vg_wr_datagram(0, PVRDMA_SEND_SIGNALED, &sge, &av, 1, GSI_QKEY);
 
     do {
         s->reaped += reap(s->scq);
@@ -205,12 +199,8 @@ static gpointer passive_run(gpointer data)
 static void active_write(struct side *s, struct conn *c, uint32_t rkey)
 {
     struct pvrdma_sge sge = vg_sge(s->data, 0, 8);
-    struct vg_wr wr = {.opcode = PVRDMA_WR_RDMA_WRITE,
-                       .flags = PVRDMA_SEND_SIGNALED,
-                       .remote_addr = DATA_VA,
-                       .rkey = rkey,
-                       .nsge = 1,
-                       .sge = &sge};
+    struct vg_wr wr =
+        vg_wr_at(0, PVRDMA_WR_RDMA_WRITE, PVRDMA_SEND_SIGNALED, &sge, DATA_VA, rkey);
 
     g_assert_cmpuint(vg_post_send(c->qp, &wr, 1), ==, 1);
     spin_cqe(c->cq);

@@ -88,11 +88,7 @@ static gpointer load_thread(gpointer data)
     struct load *l = data;
     struct vgt_side *s = l->p.s;
     struct pvrdma_sge sge = vg_sge(s[0].mr, 0, MIB);
-    struct vg_wr wr = {.opcode = PVRDMA_WR_RDMA_WRITE,
-                       .nsge = 1,
-                       .sge = &sge,
-                       .remote_addr = s[1].mr->buf->va,
-                       .rkey = s[1].mr->rkey};
+    struct vg_wr wr = vg_wr_to(0, PVRDMA_WR_RDMA_WRITE, 0, &sge, s[1].mr, 0);
 
     while (!l->stop) {
         for (unsigned i = 0; i < LOAD_QPS; i++) {

@@ -101,13 +101,7 @@ static void post(struct load *l, unsigned side, unsigned q)
 {
     struct vgt_side *s = &l->p.s[side], *far = &l->p.s[1 - side];
     struct pvrdma_sge sge = vg_sge(s->mr, 0, l->bytes);
-    struct vg_wr wr = {.wr_id = q,
-                       .opcode = PVRDMA_WR_RDMA_WRITE,
-                       .flags = VGT_SIG,
-                       .remote_addr = far->mr->buf->va + l->bytes,
-                       .rkey = far->mr->rkey,
-                       .nsge = 1,
-                       .sge = &sge};
+    struct vg_wr wr = vg_wr_to(q, PVRDMA_WR_RDMA_WRITE, VGT_SIG, &sge, far->mr, l->bytes);
 
     g_assert_cmpuint(vg_post_send(l->qp[side][q], &wr, 1), ==, 1);
     l->flying[side][q] = true;

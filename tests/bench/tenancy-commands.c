@@ -350,12 +350,8 @@ static void big_touch(struct big *b)
     for (unsigned i = 0; i < b->gib; i++) {
         for (uint64_t off = 0; off < GIB; off += 16 * MIB) {
             struct pvrdma_sge sge = {BIG_VA, 16 * MIB, b->lkey[0]};
-            struct vg_wr wr = {.opcode = PVRDMA_WR_RDMA_WRITE,
-                               .flags = PVRDMA_SEND_SIGNALED,
-                               .remote_addr = BIG_VA + i * GIB + off,
-                               .rkey = b->rkey[i],
-                               .nsge = 1,
-                               .sge = &sge};
+            struct vg_wr wr = vg_wr_at(0, PVRDMA_WR_RDMA_WRITE, PVRDMA_SEND_SIGNALED,
+                                       &sge, BIG_VA + i * GIB + off, b->rkey[i]);
             struct pvrdma_cqe c;
 
             g_assert_cmpuint(vg_post_send(b->s.qp, &wr, 1), ==, 1);

@@ -290,11 +290,7 @@ static void overrun_tick(double part)
 {
     while (over.next < OVERRUNS && over.next < part * OVERRUNS) {
         struct pvrdma_sge sge = vg_sge(over.p.s[0].mr, 0, 8);
-        struct vg_wr wr = {.opcode = PVRDMA_WR_RDMA_WRITE,
-                           .remote_addr = over.p.s[1].mr->buf->va,
-                           .rkey = over.p.s[1].mr->rkey,
-                           .nsge = 1,
-                           .sge = &sge};
+        struct vg_wr wr = vg_wr_to(0, PVRDMA_WR_RDMA_WRITE, 0, &sge, over.p.s[1].mr, 0);
 
         for (unsigned i = 0; i < 2 * OVERRUN_CQE; i++) {
             vg_queue_send(over.tx[over.next], &wr, 1);

@@ -294,10 +294,7 @@ static void test_look_under_load(void)
 
 int main(int argc, char **argv)
 {
-    struct vg_daemon_opts o = {.n_vms = 3, .poll_us = -1, .workers = 2};
-
-    vgt_init(&argc, &argv, 120);
-    vgt_daemon = vg_daemon_start(&o);
+    vgt_start(&argc, &argv, 120, 3);
     g_test_add_func("/admin/qp-list/pages", test_qp_pages);
     g_test_add_func("/admin/qp-list/row", test_qp_row);
     g_test_add_func("/admin/counters", test_counters);

@@ -116,11 +116,7 @@ static void invalidated(void)
         vgt_expect(s.scq, 70, PVRDMA_WC_SUCCESS);
         for (unsigned i = 0; i < 2; i++) {
             struct pvrdma_sge sge = vg_sge(p[i].s[0].mr, 0, LEN);
-            struct vg_wr wr = {.opcode = PVRDMA_WR_RDMA_WRITE,
-                               .remote_addr = VA,
-                               .rkey = mr->rkey,
-                               .nsge = 1,
-                               .sge = &sge};
+            struct vg_wr wr = vg_wr_at(0, PVRDMA_WR_RDMA_WRITE, 0, &sge, VA, mr->rkey);
 
             vgt_pair_reconnect(&p[i], NULL);
             memset(p[i].s[0].mr->buf->host, 1 + i, LEN);
@@ -138,12 +134,7 @@ static void invalidated(void)
             struct pvrdma_sge sge = vg_sge(p[i].s[0].mr, 0, LEN);
             struct pvrdma_cqe c;
 
-            post(&p[i].s[0], (struct vg_wr){.wr_id = 1,
-                                            .opcode = PVRDMA_WR_RDMA_WRITE,
-                                            .remote_addr = VA,
-                                            .rkey = mr->rkey,
-                                            .nsge = 1,
-                                            .sge = &sge});
+            post(&p[i].s[0], vg_wr_at(1, PVRDMA_WR_RDMA_WRITE, 0, &sge, VA, mr->rkey));
             g_assert_true(vg_cq_wait(p[i].s[0].scq, &c, VGT_WAIT_MS));
             g_assert_cmpuint(c.status, ==, PVRDMA_WC_REM_ACCESS_ERR);
         }
@@ -233,13 +224,7 @@ static void bad_mad(void)
         struct pvrdma_qp_attr a = {.qp_state = PVRDMA_QPS_RTS};
         struct pvrdma_sge sge = vg_sge(p.s[0].mr, 0, i == TOO_LONG ? 4097 : 256);
         struct pvrdma_av av = vg_av(p.s[0].pd, 0, &p.s[1].g->gid);
-        struct vg_wr wr = {.wr_id = i,
-                           .opcode = PVRDMA_WR_SEND,
-                           .nsge = 1,
-                           .sge = &sge,
-                           .av = &av,
-                           .remote_qpn = 1,
-                           .remote_qkey = GSI_QKEY};
+        struct vg_wr wr = vg_wr_datagram(i, 0, &sge, &av, 1, GSI_QKEY);
         enum pvrdma_wc_status status = PVRDMA_WC_LOC_QP_OP_ERR;
 
         switch (i) {

@@ -324,11 +324,7 @@ static void test_list(void)
             vgt_fill(VG_MR_HOST(p.s[0].mr, i * 2000), 100 + i, round * 32 + i);
             ssge[i] = vg_sge(p.s[0].mr, i * 2000, 100 + i);
             rsge[i] = vg_sge(p.s[1].mr, i * 2000, 2000);
-            swr[i] = (struct vg_wr){.wr_id = i,
-                                    .opcode = PVRDMA_WR_SEND,
-                                    .flags = VGT_SIG,
-                                    .nsge = 1,
-                                    .sge = &ssge[i]};
+            swr[i] = vg_wr_of(i, PVRDMA_WR_SEND, VGT_SIG, &ssge[i]);
             rwr[i] = (struct vg_wr){.wr_id = i, .nsge = 1, .sge = &rsge[i]};
         }
         g_assert_cmpuint(vg_post_recv(p.s[1].qp, rwr, 32), ==, 32);
@@ -647,11 +643,7 @@ static void test_cross_cq(void)
             struct vgt_side *s = &p.s[i & 1];
             struct vg_qp *q = qp[i & 1][i >> 1 & 1];
             struct pvrdma_sge sge = vg_sge(s->mr, i < 4 ? 0 : 4096, 64);
-            struct vg_wr wr = {.wr_id = 1,
-                               .opcode = PVRDMA_WR_SEND,
-                               .flags = VGT_SIG,
-                               .nsge = 1,
-                               .sge = &sge};
+            struct vg_wr wr = vg_wr_of(1, PVRDMA_WR_SEND, VGT_SIG, &sge);
 
             g_assert_cmpuint(i < 4 ? vg_post_recv(q, &wr, 1) : vg_post_send(q, &wr, 1),
                              ==, 1);
@@ -691,11 +683,7 @@ static void test_many_qps(void)
     }
     for (unsigned i = 0; i < N; i++) {
         struct pvrdma_sge sge = vg_sge(p.s[0].mr, i * 64, 64);
-        struct vg_wr wr = {.wr_id = i,
-                           .opcode = PVRDMA_WR_SEND,
-                           .flags = VGT_SIG,
-                           .nsge = 1,
-                           .sge = &sge};
+        struct vg_wr wr = vg_wr_of(i, PVRDMA_WR_SEND, VGT_SIG, &sge);
 
         vgt_fill(VG_MR_HOST(p.s[0].mr, i * 64), 64, i);
         g_assert_cmpuint(vg_post_send(qp[0][i], &wr, 1), ==, 1);
@@ -728,8 +716,7 @@ static void test_kernel_objects(void)
     struct vg_mr *dma;
     uint64_t gpa;
     struct pvrdma_sge sge;
-    struct vg_wr wr = {
-        .wr_id = 9, .opcode = PVRDMA_WR_SEND, .flags = VGT_SIG, .nsge = 1, .sge = &sge};
+    struct vg_wr wr = vg_wr_of(9, PVRDMA_WR_SEND, VGT_SIG, &sge);
 
     vgt_pair_open(&p, 0, 1, &o);
     pd = vg_pd_new_kernel(p.s[0].g);

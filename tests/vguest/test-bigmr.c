@@ -88,13 +88,7 @@ static void big_access(struct big *b, uint64_t at, void *data, uint64_t len, boo
 static void transfer(struct vgt_side *s, uint32_t opcode, struct pvrdma_sge sge,
                      uint64_t remote, uint32_t rkey, enum pvrdma_wc_status status)
 {
-    struct vg_wr wr = {.wr_id = 5,
-                       .opcode = opcode,
-                       .flags = PVRDMA_SEND_SIGNALED,
-                       .remote_addr = remote,
-                       .rkey = rkey,
-                       .nsge = 1,
-                       .sge = &sge};
+    struct vg_wr wr = vg_wr_at(5, opcode, PVRDMA_SEND_SIGNALED, &sge, remote, rkey);
 
     g_assert_cmpuint(vg_post_send(s->qp, &wr, 1), ==, 1);
     vgt_expect(s->scq, 5, status);

@@ -26,13 +26,7 @@ static struct vg_mr *big_mr(struct vgt_side *s)
 static void start_big(struct vgt_pair *p, const struct vg_mr *local, uint32_t rkey)
 {
     struct pvrdma_sge sge = {BIG_VA, GIB, local->lkey};
-    struct vg_wr wr = {.wr_id = 1,
-                       .opcode = PVRDMA_WR_RDMA_WRITE,
-                       .flags = VGT_SIG,
-                       .remote_addr = BIG_VA,
-                       .rkey = rkey,
-                       .nsge = 1,
-                       .sge = &sge};
+    struct vg_wr wr = vg_wr_at(1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, &sge, BIG_VA, rkey);
     int64_t before = vgt_counter("vm0", "datapath", "tx_bytes");
 
     for (unsigned i = 0; i < WRITES; i++) {
@@ -168,10 +162,7 @@ static void test_flushed_memory(void)
 
 int main(int argc, char **argv)
 {
-    struct vg_daemon_opts o = {.n_vms = 2, .poll_us = -1, .workers = 2};
-
-    vgt_init(&argc, &argv, 120);
-    vgt_daemon = vg_daemon_start(&o);
+    vgt_start(&argc, &argv, 120, 2);
     g_test_add_func("/broken-off/accounts", test_accounts);
     g_test_add_func("/broken-off/other-peer", test_other_peer);
     g_test_add_func("/broken-off/flushed-memory", test_flushed_memory);

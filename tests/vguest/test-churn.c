@@ -66,7 +66,7 @@ static void connection(void)
     vg_qp_connect(qp[0], qp[1], NULL);
     for (unsigned i = 0; i < 2; i++) {
         struct pvrdma_sge sge = vg_sge(s[i]->mr, 0, SMALL);
-        struct vg_wr wr = {.opcode = PVRDMA_WR_SEND, .nsge = 1, .sge = &sge};
+        struct vg_wr wr = vg_wr_of(0, PVRDMA_WR_SEND, 0, &sge);
 
         g_assert_cmpuint(vg_post_send(qp[i], &wr, 1), ==, 1);
     }
@@ -252,13 +252,7 @@ static void post_large(unsigned from, uint32_t opcode)
     struct pvrdma_sge sge = vg_sge(large[from], 0, LARGE);
     struct pvrdma_sge rsge = vg_sge(large[!from], 0, LARGE);
     struct vg_wr recv = {.wr_id = 2, .nsge = 1, .sge = &rsge};
-    struct vg_wr wr = {.wr_id = 1,
-                       .opcode = opcode,
-                       .flags = VGT_SIG,
-                       .nsge = 1,
-                       .sge = &sge,
-                       .remote_addr = large[!from]->buf->va,
-                       .rkey = large[!from]->rkey};
+    struct vg_wr wr = vg_wr_to(1, opcode, VGT_SIG, &sge, large[!from], 0);
 
     if (opcode == PVRDMA_WR_SEND) {
         g_assert_cmpuint(vg_post_recv(pair.s[!from].qp, &recv, 1), ==, 1);
@@ -289,11 +283,7 @@ static void small_ones(uint64_t n)
         struct vgt_side *s = &pair.s[from], *o = &pair.s[!from];
         struct pvrdma_sge sge = vg_sge(s->mr, 0, SMALL), rsge = vg_sge(o->mr, MIB, SMALL);
         struct vg_wr recv = {.wr_id = n, .nsge = 1, .sge = &rsge};
-        struct vg_wr wr = {.wr_id = n,
-                           .opcode = PVRDMA_WR_SEND,
-                           .flags = VGT_SIG,
-                           .nsge = 1,
-                           .sge = &sge};
+        struct vg_wr wr = vg_wr_of(n, PVRDMA_WR_SEND, VGT_SIG, &sge);
 
         vgt_fill(VG_MR_HOST(s->mr, 0), SMALL, n);
         g_assert_cmpuint(vg_post_recv(small[!from], &recv, 1), ==, 1);

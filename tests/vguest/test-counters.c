@@ -160,14 +160,7 @@ static void datagram(struct vgt_pair *p)
     struct vgt_side *a = &p->s[0], *b = &p->s[1];
     struct pvrdma_sge sge = vg_sge(a->mr, 0, 100);
     struct pvrdma_av av = vg_av(a->pd, 0, &b->g->gid);
-    struct vg_wr wr = {.wr_id = 3,
-                       .opcode = PVRDMA_WR_SEND,
-                       .flags = VGT_SIG,
-                       .nsge = 1,
-                       .sge = &sge,
-                       .av = &av,
-                       .remote_qpn = b->qp->qpn,
-                       .remote_qkey = QKEY};
+    struct vg_wr wr = vg_wr_datagram(3, VGT_SIG, &sge, &av, b->qp->qpn, QKEY);
 
     g_assert_cmpuint(vg_post_send(a->qp, &wr, 1), ==, 1);
     vgt_expect(a->scq, 3, PVRDMA_WC_SUCCESS);

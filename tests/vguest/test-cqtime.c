@@ -551,12 +551,8 @@ static void test_many_held(void)
     open_db(&p, 1, VG_DB_EXT);
     for (unsigned i = 0; i < N; i++) {
         struct pvrdma_sge sge = vg_sge(p.s[0].mr, 0, 8);
-        struct vg_wr wr = {.opcode = PVRDMA_WR_RDMA_WRITE,
-                           .flags = VGT_SIG,
-                           .remote_addr = p.s[0].mr->buf->va + FAR,
-                           .rkey = p.s[0].mr->rkey,
-                           .nsge = 1,
-                           .sge = &sge};
+        struct vg_wr wr =
+            vg_wr_to(0, PVRDMA_WR_RDMA_WRITE, VGT_SIG, &sge, p.s[0].mr, FAR);
 
         cq[i] = vg_cq_new(p.s[0].pd, 16);
         qp[i] = vg_qp_new(p.s[0].pd, cq[i], cq[i], NULL);

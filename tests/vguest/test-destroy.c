@@ -34,13 +34,7 @@ static void ignite(struct fire *f)
             static const uint32_t op[] = {PVRDMA_WR_RDMA_WRITE, PVRDMA_WR_SEND,
                                           PVRDMA_WR_RDMA_READ,
                                           PVRDMA_WR_RDMA_WRITE_WITH_IMM};
-            struct vg_wr wr = {.wr_id = k,
-                               .opcode = op[k % 4],
-                               .flags = VGT_SIG,
-                               .nsge = 1,
-                               .sge = &sge,
-                               .remote_addr = o->mr->buf->va + 500000,
-                               .rkey = o->mr->rkey};
+            struct vg_wr wr = vg_wr_to(k, op[k % 4], VGT_SIG, &sge, o->mr, 500000);
 
             vg_post_recv(s->qp, &rwr, 1);
             vg_post_send(s->qp, &wr, 1);
@@ -61,13 +55,9 @@ static void ignite_more(struct fire *f)
         struct vg_wr rwr = {.nsge = 1, .sge = &rsge};
 
         for (unsigned k = 0; k < 16; k++) {
-            struct vg_wr wr = {.wr_id = k,
-                               .opcode = k % 2 ? PVRDMA_WR_SEND : PVRDMA_WR_RDMA_WRITE,
-                               .flags = VGT_SIG,
-                               .nsge = 1,
-                               .sge = &sge,
-                               .remote_addr = (i ? f->mr : o->mr)->buf->va + 500000,
-                               .rkey = i ? f->window.rkey : o->mr->rkey};
+            struct vg_wr wr = vg_wr_at(
+                k, k % 2 ? PVRDMA_WR_SEND : PVRDMA_WR_RDMA_WRITE, VGT_SIG, &sge,
+                (i ? f->mr : o->mr)->buf->va + 500000, i ? f->window.rkey : o->mr->rkey);
 
             vg_post_srq(f->srq[i], &rwr, 1);
             vg_post_send(f->qp[i], &wr, 1);
@@ -319,10 +309,7 @@ static void test_shot(const void *data)
 int main(int argc, char **argv)
 {
     /* Two workers: a QP's VM and its peer's may be served at the same time. */
-    struct vg_daemon_opts o = {.n_vms = 4, .poll_us = -1, .workers = 2};
-
-    vgt_init(&argc, &argv, 300);
-    vgt_daemon = vg_daemon_start(&o);
+    vgt_start(&argc, &argv, 300, 4);
     for (unsigned i = 0; i < G_N_ELEMENTS(shots); i++) {
         char *path = g_strdup_printf("/destroy/%s", shots[i].name);
 

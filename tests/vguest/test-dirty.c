@@ -163,13 +163,8 @@ static void arm_message(struct vgt_side *a, struct vgt_side *b)
 static void errors(struct vgt_side *a, struct vgt_side *b)
 {
     struct pvrdma_sge sge = vg_sge(a->mr, 0, 8);
-    struct vg_wr wr = {.wr_id = 1,
-                       .opcode = PVRDMA_WR_RDMA_WRITE,
-                       .flags = VGT_SIG,
-                       .remote_addr = b->mr->buf->va,
-                       .rkey = b->mr->rkey ^ 0x5500,
-                       .nsge = 1,
-                       .sge = &sge};
+    struct vg_wr wr = vg_wr_at(1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, &sge, b->mr->buf->va,
+                               b->mr->rkey ^ 0x5500);
 
     vgt_recv(b, 9, 0, 64);
     g_assert_cmpuint(vg_post_send(a->qp, &wr, 1), ==, 1);
@@ -313,13 +308,8 @@ static struct vg_wr key_wr(uint32_t opcode, uint32_t key)
 static void write_by_key(struct vgt_side *s, const struct vg_buf *buf, uint32_t rkey)
 {
     struct pvrdma_sge sge = vg_sge(s->mr, 0, 200);
-    struct vg_wr wr = {.wr_id = KEYS_ID,
-                       .opcode = PVRDMA_WR_RDMA_WRITE,
-                       .flags = VGT_SIG,
-                       .remote_addr = buf->va + PVRDMA_PAGE_SIZE - 100,
-                       .rkey = rkey,
-                       .nsge = 1,
-                       .sge = &sge};
+    struct vg_wr wr = vg_wr_at(KEYS_ID, PVRDMA_WR_RDMA_WRITE, VGT_SIG, &sge,
+                               buf->va + PVRDMA_PAGE_SIZE - 100, rkey);
 
     post_wr(s, wr, "WRITE by a key");
     g_assert_true(dirty_stored(buf->g, buf->page[0]));

@@ -86,7 +86,7 @@ static void test_timers(void)
     }
     for (unsigned i = 0; i < N; i++) {
         struct pvrdma_sge sge = vg_sge(bad.mr, 0, 8);
-        struct vg_wr wr = {.opcode = PVRDMA_WR_RDMA_WRITE, .nsge = 1, .sge = &sge};
+        struct vg_wr wr = vg_wr_of(0, PVRDMA_WR_RDMA_WRITE, 0, &sge);
 
         g_assert_cmpuint(vg_post_send(qp[i], &wr, 1), ==, 1);
     }
@@ -151,12 +151,7 @@ static void test_failed_cq(void)
     vg_qp_connect(qp[0], qp[N - 1], NULL);
     for (unsigned i = 0; i < 4; i++) {
         struct pvrdma_sge sge = vg_sge(p.s[0].mr, 0, 8);
-        struct vg_wr wr = {.opcode = PVRDMA_WR_RDMA_WRITE,
-                           .flags = VGT_SIG,
-                           .nsge = 1,
-                           .sge = &sge,
-                           .remote_addr = p.s[0].mr->buf->va + 64,
-                           .rkey = p.s[0].mr->rkey};
+        struct vg_wr wr = vg_wr_to(0, PVRDMA_WR_RDMA_WRITE, VGT_SIG, &sge, p.s[0].mr, 64);
 
         g_assert_cmpuint(vg_post_send(qp[0], &wr, 1), ==, 1);
     }
@@ -198,13 +193,8 @@ static void test_shared_cq(void)
         /* Only sends, only receives, both. */
         bool send = round % 3 != 1, recv = round % 3 != 0;
         struct pvrdma_sge sge = vg_sge(p.s[0].mr, 0, 64);
-        struct vg_wr wr = {.wr_id = 1000 + round,
-                           .opcode = PVRDMA_WR_RDMA_WRITE,
-                           .flags = VGT_SIG,
-                           .nsge = 1,
-                           .sge = &sge,
-                           .remote_addr = p.s[1].mr->buf->va,
-                           .rkey = p.s[1].mr->rkey};
+        struct vg_wr wr =
+            vg_wr_to(1000 + round, PVRDMA_WR_RDMA_WRITE, VGT_SIG, &sge, p.s[1].mr, 0);
         struct pvrdma_cqe c;
 
         if (recv) {
@@ -391,14 +381,7 @@ static void gsi_post(struct vg_qp *qp, uint64_t id, struct pvrdma_sge sge,
                      const struct pvrdma_gid *gid)
 {
     struct pvrdma_av av = vg_av(qp->pd, 0, gid);
-    struct vg_wr wr = {.wr_id = id,
-                       .opcode = PVRDMA_WR_SEND,
-                       .flags = VGT_SIG,
-                       .nsge = 1,
-                       .sge = &sge,
-                       .av = &av,
-                       .remote_qpn = 1,
-                       .remote_qkey = 0x80010000};
+    struct vg_wr wr = vg_wr_datagram(id, VGT_SIG, &sge, &av, 1, 0x80010000);
 
     g_assert_cmpuint(vg_queue_send(qp, &wr, 1), ==, 1);
 }

@@ -78,13 +78,7 @@ static void rdma(struct vgt_side *s, uint32_t opcode, uint64_t va, uint32_t key,
 {
     struct pvrdma_sge sge = vg_sge(s->mr, 0, len);
 
-    post(s, (struct vg_wr){.wr_id = 73,
-                           .opcode = opcode,
-                           .flags = VGT_SIG,
-                           .remote_addr = va,
-                           .rkey = key,
-                           .nsge = 1,
-                           .sge = &sge});
+    post(s, vg_wr_at(73, opcode, VGT_SIG, &sge, va, key));
     vgt_expect(s->scq, 73, status);
 }
 
@@ -149,13 +143,7 @@ static void test_use(void)
     {
         struct pvrdma_sge sge = {f.mr->buf->va + 100, 64, f.mr->lkey};
 
-        post(&f.p.s[1], (struct vg_wr){.wr_id = 1,
-                                       .opcode = PVRDMA_WR_RDMA_WRITE,
-                                       .flags = VGT_SIG,
-                                       .remote_addr = f.p.s[0].mr->buf->va,
-                                       .rkey = f.p.s[0].mr->rkey,
-                                       .nsge = 1,
-                                       .sge = &sge});
+        post(&f.p.s[1], vg_wr_to(1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, &sge, f.p.s[0].mr, 0));
         vgt_expect(f.p.s[1].scq, 1, PVRDMA_WC_SUCCESS);
         g_assert_cmpmem(f.p.s[0].mr->buf->host, 64, f.mr->buf->host + 100, 64);
     }
@@ -224,11 +212,7 @@ static void test_order(void)
         vgt_fill(peer->mr->buf->host, 65536, i);
         wr[0] = vg_wr_fast_reg(f.mr, 0, PVRDMA_ACCESS_LOCAL_WRITE);
         to.lkey = f.mr->lkey;
-        wr[1] = (struct vg_wr){.opcode = PVRDMA_WR_RDMA_READ,
-                               .remote_addr = from.addr,
-                               .rkey = from.lkey,
-                               .nsge = 1,
-                               .sge = &to};
+        wr[1] = vg_wr_at(0, PVRDMA_WR_RDMA_READ, 0, &to, from.addr, from.lkey);
         wr[2] = local_inv(f.mr->rkey);
         wr[3] = vg_wr_fast_reg(f.mr, 3, VG_ACCESS_ALL);
         wr[4] = (struct vg_wr){.opcode = PVRDMA_WR_SEND, .nsge = 0};
@@ -561,11 +545,8 @@ static void test_race(void)
         for (unsigned i = 0; i < 2; i++) {
             struct vgt_side *s = &p[i].s[0];
             struct pvrdma_sge sge = vg_sge(s->mr, 0, len);
-            struct vg_wr wr = {.opcode = PVRDMA_WR_RDMA_WRITE,
-                               .remote_addr = FAST_VA,
-                               .rkey = mr->rkey,
-                               .nsge = 1,
-                               .sge = &sge};
+            struct vg_wr wr =
+                vg_wr_at(0, PVRDMA_WR_RDMA_WRITE, 0, &sge, FAST_VA, mr->rkey);
 
             memset(s->mr->buf->host, 1 + i, len);
             for (unsigned k = 0; k < 40; k++) {
@@ -625,11 +606,7 @@ static void test_destroy(void)
         for (unsigned k = 0; k < 8; k++) {
             struct pvrdma_sge sge = vg_sge(f.p.s[0].mr, 0, 65536);
 
-            post(&f.p.s[0], (struct vg_wr){.opcode = PVRDMA_WR_RDMA_WRITE,
-                                           .remote_addr = FAST_VA,
-                                           .rkey = key,
-                                           .nsge = 1,
-                                           .sge = &sge});
+            post(&f.p.s[0], vg_wr_at(0, PVRDMA_WR_RDMA_WRITE, 0, &sge, FAST_VA, key));
         }
         vgt_recv(s, 8, 0, 64);
         g_usleep(round % 5 * 15);
@@ -777,10 +754,7 @@ static void test_flood(void)
 
 int main(int argc, char **argv)
 {
-    struct vg_daemon_opts o = {.n_vms = 3, .poll_us = -1, .workers = 2};
-
-    vgt_init(&argc, &argv, 120);
-    vgt_daemon = vg_daemon_start(&o);
+    vgt_start(&argc, &argv, 120, 3);
     g_test_add_func("/fastreg/create", test_create);
     g_test_add_func("/fastreg/use", test_use);
     g_test_add_func("/fastreg/keys", test_keys);

@@ -245,7 +245,7 @@ static void test_request(void)
 {
     struct pvrdma_sge sge;
     struct vgt_pair p;
-    struct vg_wr wr = {.wr_id = 1, .opcode = PVRDMA_WR_SEND, .nsge = 1, .sge = &sge};
+    struct vg_wr wr = vg_wr_of(1, PVRDMA_WR_SEND, 0, &sge);
     struct page page;
     g_autofree char *peer = NULL;
 

@@ -433,11 +433,7 @@ static void attack_extension(GRand *r)
 
             struct vgt_side *peer = &p.s[s == &p.s[0]];
             struct pvrdma_sge sge = vg_sge(s->mr, 0, 900000);
-            struct vg_wr wr = {.opcode = PVRDMA_WR_RDMA_WRITE,
-                               .nsge = 1,
-                               .sge = &sge,
-                               .rkey = peer->mr->rkey,
-                               .remote_addr = peer->mr->buf->va};
+            struct vg_wr wr = vg_wr_to(0, PVRDMA_WR_RDMA_WRITE, 0, &sge, peer->mr, 0);
 
             vg_post_send(s->qp, &wr, 1); /* or not: the index is rubbish */
             for (unsigned k = 0; k < 300; k++) {
@@ -569,12 +565,7 @@ static void test_truncated(void)
         /* Post, cut the RAM off, ring. */
         for (unsigned k = 0; k < 8; k++) {
             struct pvrdma_sge sge = vg_sge(s.mr, 0, 500000);
-            struct vg_wr wr = {.wr_id = k,
-                               .opcode = PVRDMA_WR_RDMA_WRITE,
-                               .nsge = 1,
-                               .sge = &sge,
-                               .remote_addr = s.mr->buf->va + 500000,
-                               .rkey = s.mr->rkey};
+            struct vg_wr wr = vg_wr_to(k, PVRDMA_WR_RDMA_WRITE, 0, &sge, s.mr, 500000);
 
             vg_queue_send(s.qp, &wr, 1);
         }

@@ -124,13 +124,7 @@ static void post(unsigned i, uint32_t opcode)
 {
     struct pvrdma_sge sge =
         vg_sge(victim.mr, i * LEN, opcode == PVRDMA_WR_RDMA_READ ? LEN : 8);
-    struct vg_wr wr = {.wr_id = i,
-                       .opcode = opcode,
-                       .flags = VGT_SIG,
-                       .rkey = 0x1000,
-                       .remote_addr = 0x10000,
-                       .nsge = 1,
-                       .sge = &sge};
+    struct vg_wr wr = vg_wr_at(i, opcode, VGT_SIG, &sge, 0x10000, 0x1000);
 
     g_assert_cmpuint(vg_post_send(victim.qp, &wr, 1), ==, 1);
 }

@@ -49,13 +49,8 @@ static void post_all(struct vgt_pair *p, struct vg_qp *const *qp, unsigned n,
 {
     for (unsigned i = 0; i < N_QPS * n; i++) {
         struct pvrdma_sge sge = vg_sge(p->s[0].mr, 0, len);
-        struct vg_wr wr = {.wr_id = i % N_QPS,
-                           .opcode = PVRDMA_WR_RDMA_WRITE,
-                           .flags = VGT_SIG,
-                           .nsge = 1,
-                           .sge = &sge,
-                           .remote_addr = p->s[1].mr->buf->va,
-                           .rkey = p->s[1].mr->rkey};
+        struct vg_wr wr =
+            vg_wr_to(i % N_QPS, PVRDMA_WR_RDMA_WRITE, VGT_SIG, &sge, p->s[1].mr, 0);
 
         g_assert_cmpuint(vg_post_send(qp[i % N_QPS], &wr, 1), ==, 1);
     }

@@ -143,13 +143,7 @@ static void test_many(void)
     pair(&p, 3, 1);
     for (unsigned k = 0; k < PORTS + 32; k++) {
         struct pvrdma_sge sge = vg_sge(p.s[1].mr, 0, 8);
-        struct vg_wr wr = {.wr_id = k,
-                           .opcode = PVRDMA_WR_RDMA_WRITE,
-                           .flags = VGT_SIG,
-                           .nsge = 1,
-                           .sge = &sge,
-                           .remote_addr = p.s[0].mr->buf->va,
-                           .rkey = p.s[0].mr->rkey};
+        struct vg_wr wr = vg_wr_to(k, PVRDMA_WR_RDMA_WRITE, VGT_SIG, &sge, p.s[0].mr, 0);
 
         for (unsigned i = 0; i < 2; i++) {
             qp[i][k] = vg_qp_new(p.s[i].pd, p.s[i].scq, p.s[i].scq, &small);

@@ -200,13 +200,7 @@ static void write_by(struct vgt_side *s, const struct vg_mr *mr,
                      enum pvrdma_wc_status status)
 {
     struct pvrdma_sge sge = vg_sge(s->mr, 0, 8);
-    struct vg_wr wr = {.wr_id = 9,
-                       .opcode = PVRDMA_WR_RDMA_WRITE,
-                       .flags = VGT_SIG,
-                       .remote_addr = mr->buf->va,
-                       .rkey = mr->rkey,
-                       .nsge = 1,
-                       .sge = &sge};
+    struct vg_wr wr = vg_wr_to(9, PVRDMA_WR_RDMA_WRITE, VGT_SIG, &sge, mr, 0);
 
     g_assert_cmpuint(vg_post_send(s->qp, &wr, 1), ==, 1);
     vgt_expect(s->scq, 9, status);

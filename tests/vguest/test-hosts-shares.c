@@ -102,13 +102,7 @@ static void waiting_begin(struct waiting *w, unsigned n)
 {
     for (unsigned i = w->begun; i < w->begun + n; i++) {
         struct pvrdma_sge sge = vg_sge(w->far.mr, 0, 64);
-        struct vg_wr wr = {.wr_id = i,
-                           .opcode = PVRDMA_WR_RDMA_WRITE,
-                           .flags = VGT_SIG,
-                           .nsge = 1,
-                           .sge = &sge,
-                           .remote_addr = w->near.mr->buf->va,
-                           .rkey = w->near.mr->rkey};
+        struct vg_wr wr = vg_wr_to(i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, &sge, w->near.mr, 0);
 
         g_assert_cmpint(
             vg_qp_to_rtr(w->qp[0][i], &w->near.g->gid, w->qp[1][i]->qpn, 1, &patient), ==,
@@ -363,13 +357,8 @@ static unsigned crowd_writes(struct crowd *c, unsigned from, unsigned n)
 
     for (unsigned k = 0; k < n; k++) {
         struct pvrdma_sge sge = vg_sge(c->mr[from], 0, 8);
-        struct vg_wr wr = {.wr_id = k,
-                           .opcode = PVRDMA_WR_RDMA_WRITE,
-                           .flags = VGT_SIG,
-                           .nsge = 1,
-                           .sge = &sge,
-                           .remote_addr = c->mr[!from]->buf->va,
-                           .rkey = c->mr[!from]->rkey};
+        struct vg_wr wr =
+            vg_wr_to(k, PVRDMA_WR_RDMA_WRITE, VGT_SIG, &sge, c->mr[!from], 0);
 
         vg_qp_connect(c->qp[0][k], c->qp[1][k], &brief);
         g_assert_cmpuint(vg_post_send(c->qp[from][k], &wr, 1), ==, 1);

@@ -229,10 +229,7 @@ static void test_straight(gconstpointer opcode)
 
 int main(int argc, char **argv)
 {
-    const struct vg_daemon_opts o = {.n_vms = 2, .poll_us = -1, .workers = 2};
-
-    vgt_init(&argc, &argv, 120);
-    vgt_daemon = vg_daemon_start(&o);
+    vgt_start(&argc, &argv, 120, 2);
     g_test_add_data_func("/large/lengths/write", GUINT_TO_POINTER(PVRDMA_WR_RDMA_WRITE),
                          test_lengths);
     g_test_add_data_func("/large/lengths/send", GUINT_TO_POINTER(PVRDMA_WR_SEND),

@@ -80,13 +80,8 @@ static void post(const struct write_case *w)
 {
     struct vgt_side *s = &pair.s[0], *far = &pair.s[1];
     struct pvrdma_sge sge = vg_sge(s->mr, w->src, w->size);
-    struct vg_wr wr = {.wr_id = w->seed,
-                       .opcode = PVRDMA_WR_RDMA_WRITE,
-                       .flags = PVRDMA_SEND_SIGNALED,
-                       .remote_addr = far->mr->buf->va + w->dst,
-                       .rkey = far->mr->rkey,
-                       .nsge = 1,
-                       .sge = &sge};
+    struct vg_wr wr = vg_wr_to(w->seed, PVRDMA_WR_RDMA_WRITE, PVRDMA_SEND_SIGNALED, &sge,
+                               far->mr, w->dst);
 
     if (w->is_inline) {
         wr.flags |= PVRDMA_SEND_INLINE;

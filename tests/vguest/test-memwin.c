@@ -99,13 +99,7 @@ static void rdma(struct lab *l, uint32_t opcode, uint64_t va, uint32_t key, uint
     struct vgt_side *s = &l->p.s[0];
     struct pvrdma_sge sge = vg_sge(s->mr, 0, len);
 
-    post(s, (struct vg_wr){.wr_id = WRITE_ID,
-                           .opcode = opcode,
-                           .flags = VGT_SIG,
-                           .remote_addr = va,
-                           .rkey = key,
-                           .nsge = 1,
-                           .sge = &sge});
+    post(s, vg_wr_at(WRITE_ID, opcode, VGT_SIG, &sge, va, key));
     vgt_expect(s->scq, WRITE_ID, status);
     if (status != PVRDMA_WC_SUCCESS) {
         reconnect(l);
@@ -166,14 +160,7 @@ static void test_use(const void *arg)
     {
         struct pvrdma_sge sge = {va + 4000, 8, w.rkey};
 
-        refuse(&l,
-               (struct vg_wr){.wr_id = 1,
-                              .opcode = PVRDMA_WR_RDMA_WRITE,
-                              .flags = VGT_SIG,
-                              .remote_addr = l.p.s[0].mr->buf->va,
-                              .rkey = l.p.s[0].mr->rkey,
-                              .nsge = 1,
-                              .sge = &sge},
+        refuse(&l, vg_wr_to(1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, &sge, l.p.s[0].mr, 0),
                PVRDMA_WC_LOC_PROT_ERR);
     }
     /* The MR stays, as it is, while it has windows. */
@@ -541,11 +528,7 @@ static void test_bind_over(void)
         for (unsigned i = 0; i < 2; i++) {
             struct vgt_side *s = &p[i].s[0];
             struct pvrdma_sge sge = vg_sge(s->mr, 0, len);
-            struct vg_wr wr = {.opcode = PVRDMA_WR_RDMA_WRITE,
-                               .remote_addr = VA,
-                               .rkey = w.rkey,
-                               .nsge = 1,
-                               .sge = &sge};
+            struct vg_wr wr = vg_wr_at(0, PVRDMA_WR_RDMA_WRITE, 0, &sge, VA, w.rkey);
 
             vgt_pair_reconnect(&p[i], &o.conn);
             memset(s->mr->buf->host, 1 + i, len);
@@ -802,13 +785,7 @@ static void test_rereg_traffic(void)
 
         for (unsigned k = 0; k < 8; k++) {
             sge.addr = s->mr->buf->va + k * 4096;
-            post(s, (struct vg_wr){.wr_id = k,
-                                   .opcode = PVRDMA_WR_RDMA_READ,
-                                   .flags = VGT_SIG,
-                                   .remote_addr = l.mr->buf->va,
-                                   .rkey = l.mr->rkey,
-                                   .nsge = 1,
-                                   .sge = &sge});
+            post(s, vg_wr_to(k, PVRDMA_WR_RDMA_READ, VGT_SIG, &sge, l.mr, 0));
         }
         g_assert_cmpint(rereg(l.mr, req[(round + 1) % 2]), ==, 0);
         for (unsigned k = 0; k < 8; k++) {
@@ -870,10 +847,7 @@ static void test_zero_based(void)
 
 int main(int argc, char **argv)
 {
-    struct vg_daemon_opts o = {.n_vms = 3, .poll_us = -1, .workers = 2};
-
-    vgt_init(&argc, &argv, 170);
-    vgt_daemon = vg_daemon_start(&o);
+    vgt_start(&argc, &argv, 170, 3);
     g_test_add_data_func("/memwin/type-1", GUINT_TO_POINTER(PVRDMA_EXT_MW_TYPE_1),
                          test_use);
     g_test_add_data_func("/memwin/type-2b", GUINT_TO_POINTER(PVRDMA_EXT_MW_TYPE_2B),

@@ -88,13 +88,7 @@ static void post(struct vgt_side *s, uint64_t wr_id, uint32_t opcode, uint32_t l
                  const struct vg_mr *to, uint32_t rkey)
 {
     struct pvrdma_sge sge = vg_sge(s->mr, 0, len);
-    struct vg_wr wr = {.wr_id = wr_id,
-                       .opcode = opcode,
-                       .flags = VGT_SIG,
-                       .remote_addr = to->buf->va,
-                       .rkey = rkey,
-                       .nsge = 1,
-                       .sge = &sge};
+    struct vg_wr wr = vg_wr_at(wr_id, opcode, VGT_SIG, &sge, to->buf->va, rkey);
 
     g_assert_cmpuint(vg_post_send(s->qp, &wr, 1), ==, 1);
 }

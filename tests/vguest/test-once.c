@@ -63,13 +63,7 @@ static uint64_t word(const struct vgt_side *s, uint64_t off)
 static void post_atomic(struct vgt_pair *p, uint64_t k, uint32_t opcode)
 {
     struct pvrdma_sge sge = vg_sge(p->s[0].mr, RESULTS + k % DEPTH * 8, 8);
-    struct vg_wr wr = {.wr_id = k,
-                       .opcode = opcode,
-                       .flags = VGT_SIG,
-                       .remote_addr = p->s[1].mr->buf->va + COUNTER,
-                       .rkey = p->s[1].mr->rkey,
-                       .nsge = 1,
-                       .sge = &sge};
+    struct vg_wr wr = vg_wr_to(k, opcode, VGT_SIG, &sge, p->s[1].mr, COUNTER);
 
     if (opcode == PVRDMA_WR_ATOMIC_FETCH_AND_ADD) {
         wr.compare_add = 1;
@@ -219,10 +213,7 @@ static void test_lost(void)
 
 int main(int argc, char **argv)
 {
-    struct vg_daemon_opts o = {.n_vms = 2, .poll_us = -1, .workers = 2};
-
-    vgt_init(&argc, &argv, 120);
-    vgt_daemon = vg_daemon_start(&o);
+    vgt_start(&argc, &argv, 120, 2);
     g_test_add_func("/once/add", test_add);
     g_test_add_func("/once/swap", test_swap);
     g_test_add_func("/once/sends", test_sends);

@@ -297,10 +297,7 @@ static void test_bus_master(gconstpointer data)
 
 int main(int argc, char **argv)
 {
-    struct vg_daemon_opts o = {.n_vms = 3, .poll_us = -1, .workers = 2};
-
-    vgt_init(&argc, &argv, 120);
-    vgt_daemon = vg_daemon_start(&o);
+    vgt_start(&argc, &argv, 120, 3);
     g_test_add_func("/pause/held", test_held);
     g_test_add_func("/pause/exactly-once", test_exactly_once);
     g_test_add_func("/pause/leaves", test_paused_leaves);

@@ -11,13 +11,8 @@
 static void queue_write(struct vgt_pair *p, uint64_t wr_id, uint32_t len, uint32_t rkey)
 {
     struct pvrdma_sge sge = vg_sge(p->s[0].mr, 0, len);
-    struct vg_wr wr = {.wr_id = wr_id,
-                       .opcode = PVRDMA_WR_RDMA_WRITE,
-                       .flags = VGT_SIG,
-                       .remote_addr = p->s[1].mr->buf->va,
-                       .rkey = rkey,
-                       .nsge = 1,
-                       .sge = &sge};
+    struct vg_wr wr =
+        vg_wr_at(wr_id, PVRDMA_WR_RDMA_WRITE, VGT_SIG, &sge, p->s[1].mr->buf->va, rkey);
 
     g_assert_cmpuint(vg_queue_send(p->s[0].qp, &wr, 1), ==, 1);
 }
@@ -252,10 +247,7 @@ static void test_batched(void)
 
 int main(int argc, char **argv)
 {
-    const struct vg_daemon_opts o = {.n_vms = 2, .poll_us = -1, .workers = 2};
-
-    vgt_init(&argc, &argv, 120);
-    vgt_daemon = vg_daemon_start(&o);
+    vgt_start(&argc, &argv, 120, 2);
     g_test_add_func("/pipelined/late-rts", test_late_rts);
     g_test_add_func("/pipelined/wrong-psn", test_wrong_psn);
     g_test_add_data_func("/pipelined/before-failure/read",

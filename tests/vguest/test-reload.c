@@ -303,10 +303,7 @@ static void test_uid(void)
 
 int main(int argc, char **argv)
 {
-    struct vg_daemon_opts o = {.n_vms = 3, .poll_us = -1, .workers = 2};
-
-    vgt_init(&argc, &argv, 120);
-    vgt_daemon = vg_daemon_start(&o);
+    vgt_start(&argc, &argv, 120, 3);
     g_test_add_func("/reload/under-load", test_under_load);
     g_test_add_func("/reload/storm", test_storm);
     g_test_add_func("/reload/worker", test_worker);

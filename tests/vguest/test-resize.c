@@ -304,10 +304,7 @@ static void test_race(gconstpointer data)
 
 int main(int argc, char **argv)
 {
-    struct vg_daemon_opts o = {.n_vms = 2, .poll_us = -1, .workers = 2};
-
-    vgt_init(&argc, &argv, 100);
-    vgt_daemon = vg_daemon_start(&o);
+    vgt_start(&argc, &argv, 100, 2);
     g_test_add_func("/resize/unread", test_unread);
     g_test_add_func("/resize/overrun", test_overrun);
     g_test_add_func("/resize/refused", test_refused);

@@ -471,10 +471,8 @@ int main(int argc, char **argv)
         {"posted", test_posted},
         {"traffic", test_traffic},
     };
-    struct vg_daemon_opts o = {.n_vms = 3, .poll_us = -1, .workers = 2};
 
-    vgt_init(&argc, &argv, 180);
-    vgt_daemon = vg_daemon_start(&o);
+    vgt_start(&argc, &argv, 180, 3);
     g_test_add_func("/restart/idle", test_idle);
     vgt_add_both("restart", both, G_N_ELEMENTS(both));
     g_test_add_func("/restart/admin", test_admin);

@@ -119,11 +119,7 @@ static void post(struct world *w, uint64_t wr_id, uint64_t off, uint32_t len)
 static void send_lane(struct lane *l, uint64_t wr_id, uint64_t off, uint32_t len)
 {
     struct pvrdma_sge sge = vg_sge(l->from->mr, off, len);
-    struct vg_wr wr = {.wr_id = wr_id,
-                       .opcode = PVRDMA_WR_SEND,
-                       .flags = VGT_SIG,
-                       .nsge = 1,
-                       .sge = &sge};
+    struct vg_wr wr = vg_wr_of(wr_id, PVRDMA_WR_SEND, VGT_SIG, &sge);
 
     g_assert_cmpuint(vg_post_send(l->tx, &wr, 1), ==, 1);
 }
@@ -805,10 +801,7 @@ static void add(const char *name, void (*fn)(gconstpointer))
 
 int main(int argc, char **argv)
 {
-    struct vg_daemon_opts o = {.n_vms = 5, .poll_us = -1, .workers = 2};
-
-    vgt_init(&argc, &argv, 170);
-    vgt_daemon = vg_daemon_start(&o);
+    vgt_start(&argc, &argv, 170, 5);
     add("traffic", test_traffic);
     add("wake", test_wake);
     add("limit", test_limit);

@@ -545,14 +545,7 @@ static void gsi_send(struct vg_qp *qp, struct vg_mr *dma, uint64_t gpa, uint64_t
 {
     struct pvrdma_sge sge = vg_sge(dma, gpa, 256);
     struct pvrdma_av av = vg_av(qp->pd, 0, &qp->g->gid);
-    struct vg_wr wr = {.wr_id = id,
-                       .opcode = PVRDMA_WR_SEND,
-                       .flags = VGT_SIG,
-                       .nsge = 1,
-                       .sge = &sge,
-                       .av = &av,
-                       .remote_qpn = 1,
-                       .remote_qkey = 0x80010000};
+    struct vg_wr wr = vg_wr_datagram(id, VGT_SIG, &sge, &av, 1, 0x80010000);
 
     g_assert_cmpuint(vg_post_send(qp, &wr, 1), ==, 1);
 }

@@ -544,12 +544,7 @@ static void post_big(struct vgt_side *s, const struct vg_mr *local, uint32_t opc
                      uint32_t rkey, uint32_t len, unsigned n)
 {
     struct pvrdma_sge sge = {BIG_VA, len, local->lkey};
-    struct vg_wr wr = {.opcode = opcode,
-                       .flags = VGT_SIG,
-                       .remote_addr = BIG_VA,
-                       .rkey = rkey,
-                       .nsge = 1,
-                       .sge = &sge};
+    struct vg_wr wr = vg_wr_at(0, opcode, VGT_SIG, &sge, BIG_VA, rkey);
 
     for (; wr.wr_id < n; wr.wr_id++) {
         g_assert_cmpuint(vg_queue_send(s->qp, &wr, 1), ==, 1);
@@ -923,7 +918,6 @@ static void test_srq(gconstpointer data)
 
 int main(int argc, char **argv)
 {
-    struct vg_daemon_opts o = {.n_vms = 2, .poll_us = -1, .workers = 2};
     static const struct vgt_both both[] = {
         {"exchange", test_exchange},
         {"loopback", test_loopback},
@@ -940,8 +934,7 @@ int main(int argc, char **argv)
         {"flood", test_flood},
     };
 
-    vgt_init(&argc, &argv, 240);
-    vgt_daemon = vg_daemon_start(&o);
+    vgt_start(&argc, &argv, 240, 2);
     vgt_add_both("uc", both, G_N_ELEMENTS(both));
     g_test_add_func("/uc/sender-breaks-off", test_sender_breaks_off);
     g_test_add_func("/uc/receiver-paused", test_receiver_paused);

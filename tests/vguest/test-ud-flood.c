@@ -44,14 +44,7 @@ static void test_many_receivers(void)
             g_assert_cmpuint(vg_post_recv(rx[i], &recv, 1), ==, 1);
         }
         for (unsigned i = 0; i < MANY_RX; i++) {
-            struct vg_wr wr = {.wr_id = i,
-                               .opcode = PVRDMA_WR_SEND,
-                               .flags = VGT_SIG,
-                               .nsge = 1,
-                               .sge = &from,
-                               .av = &av,
-                               .remote_qpn = rx[i]->qpn,
-                               .remote_qkey = QKEY};
+            struct vg_wr wr = vg_wr_datagram(i, VGT_SIG, &from, &av, rx[i]->qpn, QKEY);
 
             g_assert_cmpuint(vg_queue_send(tx[i % MANY_TX], &wr, 1), ==, 1);
         }
@@ -99,13 +92,8 @@ static gpointer flood(gpointer opaque)
     unsigned on_way = 0;
 
     while (!atomic_load(&f->stop) || on_way) {
-        struct vg_wr wr = {.opcode = PVRDMA_WR_SEND,
-                           .flags = VGT_SIG,
-                           .nsge = 1,
-                           .sge = &sge,
-                           .av = &f->av,
-                           .remote_qpn = atomic_load(&f->qpn),
-                           .remote_qkey = QKEY};
+        struct vg_wr wr =
+            vg_wr_datagram(0, VGT_SIG, &sge, &f->av, atomic_load(&f->qpn), QKEY);
         int n;
 
         if (on_way < FLOOD_DEPTH && !atomic_load(&f->stop)) {

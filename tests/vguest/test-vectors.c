@@ -376,10 +376,7 @@ static void test_reset(void)
 
 int main(int argc, char **argv)
 {
-    struct vg_daemon_opts o = {.n_vms = 2, .poll_us = -1, .workers = 2};
-
-    vgt_init(&argc, &argv, 100);
-    vgt_daemon = vg_daemon_start(&o);
+    vgt_start(&argc, &argv, 100, 2);
     g_test_add_data_func("/vectors/own/ext", GUINT_TO_POINTER(VG_DB_EXT), test_own);
     g_test_add_data_func("/vectors/own/shared", GUINT_TO_POINTER(VG_DB_SHARED), test_own);
     g_test_add_data_func("/vectors/own/posted", GUINT_TO_POINTER(VG_DB_POSTED), test_own);

@@ -159,6 +159,41 @@ struct pvrdma_sge vg_sge(const struct vg_mr *mr, uint64_t offset, uint32_t len)
     return s;
 }
 
+struct vg_wr vg_wr_of(uint64_t wr_id, uint32_t opcode, uint32_t flags,
+                      const struct pvrdma_sge *sge)
+{
+    return (struct vg_wr){
+        .wr_id = wr_id, .opcode = opcode, .flags = flags, .nsge = 1, .sge = sge};
+}
+
+struct vg_wr vg_wr_at(uint64_t wr_id, uint32_t opcode, uint32_t flags,
+                      const struct pvrdma_sge *sge, uint64_t addr, uint32_t rkey)
+{
+    struct vg_wr wr = vg_wr_of(wr_id, opcode, flags, sge);
+
+    wr.remote_addr = addr;
+    wr.rkey = rkey;
+    return wr;
+}
+
+struct vg_wr vg_wr_to(uint64_t wr_id, uint32_t opcode, uint32_t flags,
+                      const struct pvrdma_sge *sge, const struct vg_mr *mr,
+                      uint64_t offset)
+{
+    return vg_wr_at(wr_id, opcode, flags, sge, mr->buf->va + offset, mr->rkey);
+}
+
+struct vg_wr vg_wr_datagram(uint64_t wr_id, uint32_t flags, const struct pvrdma_sge *sge,
+                            const struct pvrdma_av *av, uint32_t qpn, uint32_t qkey)
+{
+    struct vg_wr wr = vg_wr_of(wr_id, PVRDMA_WR_SEND, flags, sge);
+
+    wr.av = av;
+    wr.remote_qpn = qpn;
+    wr.remote_qkey = qkey;
+    return wr;
+}
+
 /* ---- CQ ---- */
 
 static void cq_words(struct vg_cq *cq, bool ext)

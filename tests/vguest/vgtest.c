@@ -52,6 +52,14 @@ void vgt_init(int *argc, char ***argv, unsigned seconds)
     alarm(seconds * soak_factor() * (VGT_PLAIN_BUILD ? 1 : 6));
 }
 
+void vgt_start(int *argc, char ***argv, unsigned seconds, unsigned n_vms)
+{
+    struct vg_daemon_opts o = {.n_vms = n_vms, .poll_us = -1, .workers = 2};
+
+    vgt_init(argc, argv, seconds);
+    vgt_daemon = vg_daemon_start(&o);
+}
+
 void vgt_add_both(const char *prefix, const struct vgt_both *tests, unsigned n)
 {
     static const char *const name[] = {
@@ -194,13 +202,7 @@ void vgt_write_once(struct vgt_pair *p, uint64_t wr_id)
 bool vgt_post_write(const struct vgt_pair *p, struct vg_qp *qp, uint64_t wr_id)
 {
     struct pvrdma_sge sge = vg_sge(p->s[0].mr, 0, 8);
-    struct vg_wr wr = {.wr_id = wr_id,
-                       .opcode = PVRDMA_WR_RDMA_WRITE,
-                       .flags = VGT_SIG,
-                       .nsge = 1,
-                       .sge = &sge,
-                       .remote_addr = p->s[1].mr->buf->va,
-                       .rkey = p->s[1].mr->rkey};
+    struct vg_wr wr = vg_wr_to(wr_id, PVRDMA_WR_RDMA_WRITE, VGT_SIG, &sge, p->s[1].mr, 0);
 
     return vg_post_send(qp, &wr, 1) == 1;
 }

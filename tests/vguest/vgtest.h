@@ -63,6 +63,8 @@ extern struct vg_daemon *vgt_daemon;
 /* g_test_run, then stop vgt_daemon and judge it: one that resets connections
  * (tests/reset) has done so. */
 int vgt_run(void);
+/* vgt_init, and vgt_daemon serves @n_vms VMs with two workers. */
+void vgt_start(int *argc, char ***argv, unsigned seconds, unsigned n_vms);
 /* Are the connections of what runs reset? */
 bool vgt_resets(void);
 

@@ -474,6 +474,19 @@ void vg_mr_free(struct vg_mr *mr);
 struct vg_wr vg_wr_bind(struct vg_mw *w, uint64_t wr_id, const struct vg_mr *mr,
                         uint64_t off, uint64_t len, uint32_t access);
 struct pvrdma_sge vg_sge(const struct vg_mr *mr, uint64_t offset, uint32_t len);
+/*
+ * WRs with one SGE, which stays the caller's: without remote memory; with that of @rkey at
+ * @addr; with that of @mr; a datagram.
+ */
+struct vg_wr vg_wr_of(uint64_t wr_id, uint32_t opcode, uint32_t flags,
+                      const struct pvrdma_sge *sge);
+struct vg_wr vg_wr_at(uint64_t wr_id, uint32_t opcode, uint32_t flags,
+                      const struct pvrdma_sge *sge, uint64_t addr, uint32_t rkey);
+struct vg_wr vg_wr_to(uint64_t wr_id, uint32_t opcode, uint32_t flags,
+                      const struct pvrdma_sge *sge, const struct vg_mr *mr,
+                      uint64_t offset);
+struct vg_wr vg_wr_datagram(uint64_t wr_id, uint32_t flags, const struct pvrdma_sge *sge,
+                            const struct pvrdma_av *av, uint32_t qpn, uint32_t qkey);
 #define VG_MR_HOST(mr, off) ((mr)->buf->host + (off))
 
 struct vg_cq *vg_cq_new(struct vg_pd *pd, uint32_t cqe);
