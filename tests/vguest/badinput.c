@@ -36,12 +36,7 @@ struct tally tally(unsigned vm, const char *path)
 
 void counted(const struct tally *t, int64_t n)
 {
-    int64_t end = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-
-    while (count_of(t->vm, t->path) < t->before + n) {
-        g_assert_cmpint(vg_now_ns(), <, end);
-        g_usleep(1000);
-    }
+    vgt_await(count_of(t->vm, t->path) >= t->before + n);
     g_assert_cmpint(count_of(t->vm, t->path), ==, t->before + n);
 }
 
@@ -106,14 +101,10 @@ static void test_bad(gconstpointer data)
 {
     const struct bad *bad = data;
     int before = g_atomic_int_get(&clean_rounds);
-    int64_t seen = noticed(), end;
+    int64_t seen = noticed();
 
     bad->run();
-    end = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-    while (g_atomic_int_get(&clean_rounds) - before < 20) {
-        g_assert_cmpint(vg_now_ns(), <, end);
-        g_usleep(1000);
-    }
+    vgt_await(g_atomic_int_get(&clean_rounds) - before >= 20);
     g_test_message("%d rounds of the others' traffic",
                    g_atomic_int_get(&clean_rounds) - before);
     g_assert_cmpint(noticed(), ==, seen);

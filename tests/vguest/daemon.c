@@ -452,29 +452,57 @@ int vg_ctl(const struct vg_daemon *d, char **out, const char *args, ...)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-static JsonNode *ctl_json(const struct vg_daemon *d, const char *command)
+JsonNode *vg_ctl_json(const struct vg_daemon *d, const char *args, ...)
 {
-    char *text = NULL;
+    g_autofree char *text = NULL, *words = NULL;
     GError *err = NULL;
     JsonNode *node;
+    va_list ap;
 
-    g_assert_cmpint(vg_ctl(d, &text, "--json %s", command), ==, 0);
+    va_start(ap, args);
+    words = g_strdup_vprintf(args, ap);
+    va_end(ap);
+    if (vg_ctl(d, &text, "--json %s", words) != 0) {
+        g_error("pvrdmactl --json %s fails: %s", words, text);
+    }
     node = json_from_string(text, &err);
     if (!node) {
-        g_error("pvrdmactl --json %s: %s in: %s", command, err->message, text);
+        g_error("pvrdmactl --json %s: %s in: %s", words, err->message, text);
     }
-    g_free(text);
     return node;
 }
 
 JsonNode *vg_daemon_status(const struct vg_daemon *d)
 {
-    return ctl_json(d, "status");
+    return vg_ctl_json(d, "status");
 }
 
 JsonNode *vg_daemon_counters(const struct vg_daemon *d)
 {
-    return ctl_json(d, "counters");
+    return vg_ctl_json(d, "counters");
+}
+
+int64_t vg_status_int(const struct vg_daemon *d, const char *vm, const char *group,
+                      const char *name)
+{
+    g_autoptr(JsonNode) node = vg_daemon_status(d);
+    JsonObject *o = vm ? vg_status_vm(node, vm) : json_node_get_object(node);
+
+    return json_object_get_int_member(json_object_get_object_member(o, group), name);
+}
+
+JsonObject *vg_qp_row(JsonNode *list, uint32_t handle)
+{
+    JsonArray *rows = json_object_get_array_member(json_node_get_object(list), "qps");
+
+    for (guint i = 0; i < json_array_get_length(rows); i++) {
+        JsonObject *row = json_array_get_object_element(rows, i);
+
+        if (json_object_get_int_member(row, "handle") == handle) {
+            return row;
+        }
+    }
+    g_error("no row for QP %u", handle);
 }
 
 JsonObject *vg_status_vm(JsonNode *status, const char *name)

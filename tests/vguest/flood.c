@@ -9,7 +9,7 @@
 #define MIB      (1ull << 20)
 #define RUN      64u
 
-struct vg_buf *flood_shuffled(struct vguest *g, uint64_t va, uint64_t len, GRand *r)
+static struct vg_buf *shuffled(struct vguest *g, uint64_t va, uint64_t len, GRand *r)
 {
     struct vg_buf *b = g_new0(struct vg_buf, 1);
 
@@ -113,7 +113,7 @@ static void side_open(struct flood *f, unsigned which, GRand *r)
     s->pd = vg_pd_new(s->g);
     s->scq = vg_cq_new(s->pd, 256);
     s->rcq = vg_cq_new(s->pd, 256);
-    s->mr = vg_mr_new(s->pd, flood_shuffled(s->g, va, f->shape.span, r), VG_ACCESS_ALL);
+    s->mr = vg_mr_new(s->pd, shuffled(s->g, va, f->shape.span, r), VG_ACCESS_ALL);
 }
 
 void flood_open(struct flood *f, unsigned a, unsigned b, const struct flood_shape *shape)
@@ -165,13 +165,7 @@ void flood_close(struct flood *f)
     vguest_free(f->s[0].g);
 }
 
-void flood_abandon(struct flood *f)
-{
-    f->s[0].g->up = f->s[1].g->up = false;
-    flood_close(f);
-}
-
-bool flood_fill_one(struct flood *f, unsigned i)
+static bool fill_one(struct flood *f, unsigned i)
 {
     struct vg_qp *qp = f->tx[i];
     uint32_t head = __atomic_load_n(qp->sq.cons_head, __ATOMIC_ACQUIRE);
@@ -189,30 +183,12 @@ unsigned flood_fill(struct flood *f)
     unsigned dry = 0;
 
     for (unsigned i = 0; i < f->shape.qps; i++) {
-        dry += flood_fill_one(f, i);
+        dry += fill_one(f, i);
     }
     return dry;
 }
 
 /* ---- what the daemon says ---- */
-
-JsonObject *flood_counters(unsigned vm)
-{
-    g_autofree char *name = g_strdup_printf("vm%u", vm);
-    g_autofree char *text = NULL;
-    GError *err = NULL;
-    JsonNode *node;
-    JsonObject *o;
-
-    g_assert_cmpint(vg_ctl(vgt_daemon, &text, "--json counters %s", name), ==, 0);
-    node = json_from_string(text, &err);
-    if (!node) {
-        g_error("counters: %s in: %s", err->message, text);
-    }
-    o = json_object_ref(vg_status_vm(node, name));
-    json_node_unref(node);
-    return o;
-}
 
 int64_t flood_counter(JsonObject *vm, const char *name)
 {

@@ -34,20 +34,11 @@ struct flood {
 /* Attach VMs @a and @b (the same: both sides in it) and make everything ready. */
 void flood_open(struct flood *f, unsigned a, unsigned b, const struct flood_shape *shape);
 void flood_close(struct flood *f);
-/* After the daemon cut one of the VMs off, or its objects are gone otherwise. */
-void flood_abandon(struct flood *f);
 
 /* Make all rings full; returns how many of them had run empty. */
 unsigned flood_fill(struct flood *f);
-/* The same for one. */
-bool flood_fill_one(struct flood *f, unsigned i);
 
-/* A buffer whose pages lie in random order; cheaper than VG_SCATTERED, since the
- * test has no view of it (host is NULL). */
-struct vg_buf *flood_shuffled(struct vguest *g, uint64_t va, uint64_t len, GRand *r);
-
-/* VM @vm's counters as an object of their own; free with json_object_unref. */
-JsonObject *flood_counters(unsigned vm);
-/* An integer member of it, or of its member "datapath"; -1: there is none. */
+/* An integer member of VM @vm's counters, or of its member "datapath"; -1: there is none.
+ */
 int64_t flood_counter(JsonObject *vm, const char *name);
 #endif /* FLOOD_H */

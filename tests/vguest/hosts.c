@@ -158,14 +158,7 @@ void hosts_stop(struct vg_daemon **host, unsigned n)
 
 static JsonNode *peer_list(const struct vg_daemon *d)
 {
-    char *text = NULL;
-    JsonNode *node;
-
-    g_assert_cmpint(vg_ctl(d, &text, "--json peer list"), ==, 0);
-    node = json_from_string(text, NULL);
-    g_assert_nonnull(node);
-    g_free(text);
-    return node;
+    return vg_ctl_json(d, "peer list");
 }
 
 static JsonObject *find_peer(JsonNode *list, unsigned peer)
@@ -185,56 +178,42 @@ static JsonObject *find_peer(JsonNode *list, unsigned peer)
 
 char *host_peer_text(const struct vg_daemon *d, unsigned peer, const char *name)
 {
-    JsonNode *list = peer_list(d);
-    char *text = g_strdup(json_object_get_string_member(find_peer(list, peer), name));
+    g_autoptr(JsonNode) list = peer_list(d);
 
-    json_node_unref(list);
-    return text;
+    return g_strdup(json_object_get_string_member(find_peer(list, peer), name));
 }
 
 int64_t host_peer_int(const struct vg_daemon *d, unsigned peer, const char *name)
 {
-    JsonNode *list = peer_list(d);
-    int64_t n = json_object_get_int_member(find_peer(list, peer), name);
+    g_autoptr(JsonNode) list = peer_list(d);
 
-    json_node_unref(list);
-    return n;
+    return json_object_get_int_member(find_peer(list, peer), name);
 }
 
 int64_t host_int(const struct vg_daemon *d, const char *name)
 {
-    JsonNode *list = peer_list(d);
+    g_autoptr(JsonNode) list = peer_list(d);
     JsonObject *hosts =
         json_object_get_object_member(json_node_get_object(list), "hosts");
-    int64_t n = json_object_get_int_member(hosts, name);
 
-    json_node_unref(list);
-    return n;
+    return json_object_get_int_member(hosts, name);
+}
+
+static bool is_up(const struct vg_daemon *d, unsigned peer)
+{
+    g_autofree char *state = host_peer_text(d, peer, "state");
+
+    return strcmp(state, "up") == 0;
 }
 
 void host_wait_up(const struct vg_daemon *d, unsigned peer, bool up)
 {
-    int64_t end = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-
-    for (;;) {
-        g_autofree char *state = host_peer_text(d, peer, "state");
-
-        if ((strcmp(state, "up") == 0) == up) {
-            return;
-        }
-        g_assert_cmpint(vg_now_ns(), <, end);
-        g_usleep(20000);
-    }
+    vgt_await(is_up(d, peer) == up);
 }
 
 void host_wait_int(const struct vg_daemon *d, unsigned peer, const char *name, int64_t n)
 {
-    int64_t end = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-
-    while (host_peer_int(d, peer, name) < n) {
-        g_assert_cmpint(vg_now_ns(), <, end);
-        g_usleep(20000);
-    }
+    vgt_await(host_peer_int(d, peer, name) >= n);
 }
 
 void host_wait_logged(const struct vg_daemon *d, const char *words)

@@ -210,13 +210,9 @@ void vg_begin_vmm(struct vguest *g, struct vg_daemon *d, unsigned vm)
 
 void vg_run_loaded(struct vguest *g)
 {
-    gint64 end = g_get_monotonic_time() + VGT_WAIT_MS * 1000;
     int err;
 
-    while ((err = vg_mig_set(g, VFIO_USER_MIG_RUNNING)) == EADDRINUSE) {
-        g_assert_cmpint(g_get_monotonic_time(), <, end);
-        g_usleep(1000);
-    }
+    vgt_await((err = vg_mig_set(g, VFIO_USER_MIG_RUNNING)) != EADDRINUSE);
     g_assert_cmpint(err, ==, 0);
     vg_raise_all(g);
 }

@@ -323,7 +323,8 @@ static gpointer run(gpointer opaque)
     return NULL;
 }
 
-struct relay *relay_start(const struct relay_opts *o)
+/* A thread; it listens when this returns. */
+static struct relay *start(const struct relay_opts *o)
 {
     struct relay *r = g_new0(struct relay, 1);
 
@@ -336,7 +337,7 @@ struct relay *relay_start(const struct relay_opts *o)
     return r;
 }
 
-void relay_stop(struct relay *r)
+static void stop(struct relay *r)
 {
     atomic_store(&r->stop, true);
     g_thread_join(r->thread);
@@ -438,4 +439,22 @@ struct vg_daemon *relay_host(unsigned i, struct host_opts o)
     o.n_peers = 0;
     o.groups = group;
     return host_start(i, &o);
+}
+
+struct relay *relay_hosts(struct vg_daemon **host, const struct relay_opts *r,
+                          const struct host_opts *o)
+{
+    struct relay *relay = start(r);
+
+    for (unsigned i = 0; i < 2; i++) {
+        host[i] = relay_host(i, *o);
+    }
+    hosts_wait_up(host, 2);
+    return relay;
+}
+
+void relay_hosts_stop(struct relay *r, struct vg_daemon **host)
+{
+    hosts_stop(host, 2);
+    stop(r);
 }

@@ -30,9 +30,6 @@ struct relay_start_cut {
     enum relay_hears hears;
 };
 
-/* A thread; it listens when this returns. */
-struct relay *relay_start(const struct relay_opts *o);
-void relay_stop(struct relay *r);
 /*
  * How many iWARP connections it has reset (RST), and how many others it has just closed,
  * by reset_after; and how many bytes of them it has carried.
@@ -58,5 +55,9 @@ void relay_reset(struct relay *r);
 void relay_cut(struct relay *r, bool on);
 /* Host @i's daemon, which knows the other one by the relay. */
 struct vg_daemon *relay_host(unsigned i, struct host_opts o);
+/* The relay and both hosts, whose link is up; and the end of the three. */
+struct relay *relay_hosts(struct vg_daemon **host, const struct relay_opts *r,
+                          const struct host_opts *o);
+void relay_hosts_stop(struct relay *r, struct vg_daemon **host);
 
 #endif /* RELAY_H */

@@ -10,37 +10,9 @@
 
 #define MANY_QPS 1300 /* answers carry 512 rows */
 
-static JsonNode *ask(const char *args)
-{
-    char *text = NULL;
-    GError *err = NULL;
-    JsonNode *node;
-
-    g_assert_cmpint(vg_ctl(vgt_daemon, &text, "--json %s", args), ==, 0);
-    node = json_from_string(text, &err);
-    g_assert_no_error(err);
-    g_free(text);
-    return node;
-}
-
 static JsonArray *member_array(JsonNode *node, const char *name)
 {
     return json_object_get_array_member(json_node_get_object(node), name);
-}
-
-/* The row of @qp in the list of its VM, to be freed with the node. */
-static JsonObject *find_row(JsonNode *node, uint32_t handle)
-{
-    JsonArray *rows = member_array(node, "qps");
-
-    for (guint i = 0; i < json_array_get_length(rows); i++) {
-        JsonObject *row = json_array_get_object_element(rows, i);
-
-        if (json_object_get_int_member(row, "handle") == handle) {
-            return row;
-        }
-    }
-    g_error("no row for QP %u", handle);
 }
 
 static int64_t num(JsonObject *o, const char *group, const char *name)
@@ -63,7 +35,7 @@ static void test_qp_pages(void)
     for (unsigned i = 0; i < MANY_QPS; i++) {
         qp[i] = vg_qp_new(p.s[0].pd, p.s[0].scq, p.s[0].rcq, &qo);
     }
-    node = ask("qp list vm0");
+    node = vg_ctl_json(vgt_daemon, "qp list vm0");
     rows = member_array(node, "qps");
     g_assert_cmpuint(json_array_get_length(rows), ==, MANY_QPS + 1);
     for (guint i = 0; i < json_array_get_length(rows); i++) {
@@ -75,8 +47,9 @@ static void test_qp_pages(void)
     for (unsigned i = 0; i < MANY_QPS; i++) {
         g_assert_true(g_hash_table_contains(seen, GSIZE_TO_POINTER(qp[i]->handle)));
     }
-    g_assert_cmpstr(json_object_get_string_member(find_row(node, qp[7]->handle), "state"),
-                    ==, "RESET");
+    g_assert_cmpstr(
+        json_object_get_string_member(vg_qp_row(node, qp[7]->handle), "state"), ==,
+        "RESET");
     json_node_unref(node);
     for (unsigned i = 0; i < MANY_QPS; i++) {
         vg_qp_free(qp[i]);
@@ -104,8 +77,8 @@ static void test_qp_row(void)
     vgt_send(&p.s[0], 7, PVRDMA_WR_SEND, VGT_SIG, 0, 64, NULL, 0); /* RNR */
     vgt_expect_none(p.s[0].scq, 20);
 
-    node = ask("qp list vm0");
-    row = find_row(node, p.s[0].qp->handle);
+    node = vg_ctl_json(vgt_daemon, "qp list vm0");
+    row = vg_qp_row(node, p.s[0].qp->handle);
     g_assert_cmpint(num(row, NULL, "qpn"), ==, p.s[0].qp->qpn);
     g_assert_cmpint(num(row, NULL, "dest_qpn"), ==, p.s[1].qp->qpn);
     g_assert_cmpstr(json_object_get_string_member(row, "dest_gid"), ==, "10.0.0.2");
@@ -120,8 +93,8 @@ static void test_qp_row(void)
     g_assert_cmpint(num(row, "rq", "consumer"), ==, 0);
     json_node_unref(node);
 
-    node = ask("qp list vm1");
-    row = find_row(node, p.s[1].qp->handle);
+    node = vg_ctl_json(vgt_daemon, "qp list vm1");
+    row = vg_qp_row(node, p.s[1].qp->handle);
     g_assert_cmpint(num(row, NULL, "received"), ==, 5);
     g_assert_cmpint(num(row, "rq", "consumer"), ==, 5);
     json_node_unref(node);
@@ -134,21 +107,16 @@ static void test_qp_row(void)
 /* The counters of VM @vm, to be freed with *@node. */
 static JsonObject *counters(const char *vm, JsonNode **node)
 {
-    char *args = g_strdup_printf("counters %s", vm);
-
-    *node = ask(args);
-    g_free(args);
+    *node = vg_ctl_json(vgt_daemon, "counters %s", vm);
     g_assert_cmpuint(json_array_get_length(member_array(*node, "vms")), ==, 1);
     return json_array_get_object_element(member_array(*node, "vms"), 0);
 }
 
 static int64_t counter(const char *vm, const char *group, const char *name)
 {
-    JsonNode *node;
-    int64_t n = num(counters(vm, &node), group, name);
+    g_autoptr(JsonNode) node = NULL;
 
-    json_node_unref(node);
-    return n;
+    return num(counters(vm, &node), group, name);
 }
 
 static void test_counters(void)

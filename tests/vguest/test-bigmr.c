@@ -146,13 +146,7 @@ static void test_copy(void)
 
 static int64_t pages_used(void)
 {
-    JsonNode *node = vg_daemon_status(vgt_daemon);
-    JsonObject *vm = vg_status_vm(node, "vm0");
-    JsonObject *o = json_object_get_object_member(vm, "objects");
-    int64_t n = json_object_get_int_member(o, "pages");
-
-    json_node_unref(node);
-    return n;
+    return vg_status_int(vgt_daemon, "vm0", "objects", "pages");
 }
 
 /* Where the page list names page @i. */

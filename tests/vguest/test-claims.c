@@ -53,12 +53,7 @@ static void end(void)
 
 static int64_t status(const char *group, const char *name)
 {
-    JsonNode *node = vg_daemon_status(vgt_daemon);
-    JsonObject *o = json_object_get_object_member(json_node_get_object(node), group);
-    int64_t n = json_object_get_int_member(o, name);
-
-    json_node_unref(node);
-    return n;
+    return vg_status_int(vgt_daemon, NULL, group, name);
 }
 
 /* ---- what is said ---- */
@@ -151,12 +146,7 @@ static unsigned hear_asks(unsigned i, const struct pvrdma_gid *gid)
 
 static void wait_asked(unsigned i, const struct pvrdma_gid *gid)
 {
-    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-
-    while (!hear_asks(i, gid)) {
-        g_assert_cmpint(vg_now_ns(), <, until);
-        g_usleep(20000);
-    }
+    vgt_await(hear_asks(i, gid));
 }
 
 static struct peer_datagram datagram(const struct pvrdma_gid *from,
@@ -897,7 +887,6 @@ static void test_lost(void)
     struct pvrdma_gid far[5];
     struct vguest *g;
     struct vgt_side s, rc;
-    int64_t until;
 
     begin("peer-timeout=3");
     link_up(1);
@@ -922,12 +911,8 @@ static void test_lost(void)
     host_wait_up(vgt_daemon, 1, false);
     g_assert_cmpint(vg_bind_gid(g, 1, &far[0]), ==, 0); /* they wait */
     g_assert_cmpint(vg_bind_gid(g, 2, &far[3]), ==, 0);
-    until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
     g_assert_cmpint(status("directory", "waiting_gids"), ==, 2);
-    while (status("directory", "waiting_gids") > 0) {
-        g_assert_cmpint(vg_now_ns(), <, until);
-        g_usleep(50000);
-    }
+    vgt_await(status("directory", "waiting_gids") == 0);
     g_assert_cmpint(status("directory", "remote_gids"), ==, 2);
 
     UD_LOST(&s, &s, 0, "to_paused", .to = &far[1], .len = 8);

@@ -27,31 +27,22 @@ static void begin(enum vgt_style style)
     const struct vg_conn c = {.timeout = 22, .retry_cnt = 7, .min_rnr_timer = 31};
     const struct host_opts o = {
         .n_vms = 2, .daemon_keys = "peer-timeout=60", .vm_keys = "addresses=any"};
-    enum vg_db_mode db = style == VGT_STOCK ? VG_DB_SHARED : VG_DB_EXT;
-    struct vgt_opts opts;
+    struct vgt_opts opts = vgt_opts_of(GUINT_TO_POINTER(style));
 
-    relay = relay_start(&(struct relay_opts){0});
-    for (unsigned i = 0; i < 2; i++) {
-        host[i] = relay_host(i, o);
-    }
-    host_wait_up(host[0], 1, true);
-    host_wait_up(host[1], 0, true);
+    relay = relay_hosts(host, &(struct relay_opts){0}, &o);
     vgt_daemon = host[0];
-    opts = (struct vgt_opts){.guest = {{.db = db}, {.db = db}},
-                             .daemon = {host[0], host[1]},
-                             .conn = c,
-                             .mr_len = 8u << 20};
-    vgt_pair_open(&pair, 0, 1,
-                  &opts); /* side 0: VM 0 of host 0; side 1: VM 1 of host 1 */
+    opts.daemon[0] = host[0];
+    opts.daemon[1] = host[1];
+    opts.conn = c;
+    opts.mr_len = 8u << 20;
+    /* Side 0: VM 0 of host 0; side 1: VM 1 of host 1. */
+    vgt_pair_open(&pair, 0, 1, &opts);
 }
 
 static void end(void)
 {
     vgt_pair_close(&pair);
-    for (unsigned i = 0; i < 2; i++) {
-        vg_daemon_stop(host[i]);
-    }
-    relay_stop(relay);
+    relay_hosts_stop(relay, host);
     vgt_daemon = NULL;
 }
 
@@ -68,12 +59,7 @@ static int64_t counter(unsigned i, const char *name)
 
 static void wait_rnr(unsigned i)
 {
-    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-
-    while (counter(i, "rnr_waits") == 0) {
-        g_assert_cmpint(vg_now_ns(), <, until);
-        g_usleep(5000);
-    }
+    vgt_await(counter(i, "rnr_waits") != 0);
 }
 
 /* Nobody was silent and nothing failed. */
@@ -105,18 +91,13 @@ static void test_acknowledged(gconstpointer style)
     vgt_write_once(&pair, 1);
     for (unsigned i = 0; i < G_N_ELEMENTS(opcode); i++) {
         uint64_t carried;
-        int64_t until;
 
         vgt_recv(b, i, TO, SLOT);
         vgt_fill(VG_MR_HOST(a->mr, 0), SLOT, i);
         stop_peer(true);
         carried = relay_carried(relay);
         vgt_send(a, i, opcode[i], VGT_SIG, 0, SLOT, b, ONE);
-        until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-        while (relay_carried(relay) < carried + SLOT) {
-            g_assert_cmpint(vg_now_ns(), <, until);
-            g_usleep(1000);
-        }
+        vgt_await(relay_carried(relay) >= carried + SLOT);
         vgt_expect_none(a->scq, 200);
         stop_peer(false);
         vgt_expect(a->scq, i, PVRDMA_WC_SUCCESS);

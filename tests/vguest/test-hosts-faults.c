@@ -20,12 +20,7 @@ static void begin_with(const struct relay_opts *r, const char *daemon_keys)
     const struct host_opts o = {
         .n_vms = 2, .daemon_keys = daemon_keys, .vm_keys = "addresses=any"};
 
-    relay = relay_start(r);
-    for (unsigned i = 0; i < 2; i++) {
-        host[i] = relay_host(i, o);
-    }
-    host_wait_up(host[0], 1, true);
-    host_wait_up(host[1], 0, true);
+    relay = relay_hosts(host, r, &o);
     vgt_daemon = host[0];
 }
 
@@ -36,10 +31,7 @@ static void begin(const struct relay_opts *r)
 
 static void end(void)
 {
-    for (unsigned i = 0; i < 2; i++) {
-        vg_daemon_stop(host[i]);
-    }
-    relay_stop(relay);
+    relay_hosts_stop(relay, host);
     vgt_daemon = NULL;
 }
 
@@ -313,12 +305,7 @@ static void test_slow(void)
 
 static void wait_failed(const struct vgt_pair *p)
 {
-    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-
-    while (vg_qp_state(p->s[0].qp) != PVRDMA_QPS_ERR) {
-        g_assert_cmpint(vg_now_ns(), <, until);
-        g_usleep(2000);
-    }
+    vgt_await(vg_qp_state(p->s[0].qp) == PVRDMA_QPS_ERR);
 }
 
 /* Nothing comes for a second: it goes on, if the queue pair has that much patience. */
@@ -426,28 +413,13 @@ static void test_stopped_long(void)
 /* Side 0's connection, and how many bytes of it are in flight. */
 static char *listed(const struct vgt_pair *p, int64_t *bytes)
 {
-    g_autofree char *text = NULL;
-    char *state = NULL;
-    JsonArray *rows;
-    JsonNode *node;
+    g_autoptr(JsonNode) list = vg_ctl_json(host[0], "qp list vm0");
+    JsonObject *row = vg_qp_row(list, p->s[0].qp->handle);
 
-    g_assert_cmpint(vg_ctl(host[0], &text, "--json qp list vm0"), ==, 0);
-    node = json_from_string(text, NULL);
-    g_assert_nonnull(node);
-    rows = json_object_get_array_member(json_node_get_object(node), "qps");
-    for (guint i = 0; i < json_array_get_length(rows); i++) {
-        JsonObject *row = json_array_get_object_element(rows, i);
-
-        if (json_object_get_int_member(row, "handle") == p->s[0].qp->handle) {
-            g_assert_cmpstr(json_object_get_string_member(row, "transport"), ==, "tcp");
-            g_assert_cmpstr(json_object_get_string_member(row, "host"), ==, "host1");
-            state = g_strdup(json_object_get_string_member(row, "connection"));
-            *bytes = json_object_get_int_member(row, "in_flight_bytes");
-        }
-    }
-    json_node_unref(node);
-    g_assert_nonnull(state);
-    return state;
+    g_assert_cmpstr(json_object_get_string_member(row, "transport"), ==, "tcp");
+    g_assert_cmpstr(json_object_get_string_member(row, "host"), ==, "host1");
+    *bytes = json_object_get_int_member(row, "in_flight_bytes");
+    return g_strdup(json_object_get_string_member(row, "connection"));
 }
 
 /* ... at last. */

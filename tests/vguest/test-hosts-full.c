@@ -25,21 +25,13 @@ static void begin(void)
         .n_vms = 2, .daemon_keys = "peer-timeout=30", .vm_keys = "addresses=any"};
 
     /* Sockets that take little, so that the rest is the daemon's. */
-    relay = relay_start(&(struct relay_opts){.mss = 536, .buffer = 4096});
-    for (unsigned i = 0; i < 2; i++) {
-        host[i] = relay_host(i, o);
-    }
-    host_wait_up(host[0], 1, true);
-    host_wait_up(host[1], 0, true);
+    relay = relay_hosts(host, &(struct relay_opts){.mss = 536, .buffer = 4096}, &o);
     vgt_daemon = host[0];
 }
 
 static void end(void)
 {
-    for (unsigned i = 0; i < 2; i++) {
-        vg_daemon_stop(host[i]);
-    }
-    relay_stop(relay);
+    relay_hosts_stop(relay, host);
     vgt_daemon = NULL;
 }
 

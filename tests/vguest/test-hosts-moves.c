@@ -26,11 +26,7 @@ static void begin(struct vgt_pair *p, const struct vg_conn *conn)
                           .vm_keys = "addresses=any"};
     struct vgt_opts vo = {.conn = *conn};
 
-    for (unsigned i = 0; i < 2; i++) {
-        host[i] = host_start(i, &o);
-    }
-    host_wait_up(host[0], 1, true);
-    host_wait_up(host[1], 0, true);
+    hosts_start(host, 2, &o);
     for (unsigned i = 0; i < 2; i++) {
         fake_init_to(&fake[i], 2, i);
         fake[i].hello.timeout_ms = 60000;
@@ -87,13 +83,7 @@ static struct peer_claim claim_of_vm1(const struct vgt_pair *p)
 
 static int64_t refused(void)
 {
-    JsonNode *node = vg_daemon_status(host[0]);
-    JsonObject *o =
-        json_object_get_object_member(json_node_get_object(node), "directory");
-    int64_t n = json_object_get_int_member(o, "claims_refused");
-
-    json_node_unref(node);
-    return n;
+    return vg_status_int(host[0], NULL, "directory", "claims_refused");
 }
 
 /* VM 1, which is paused, has moved.  That it is may not have come to host 0 yet. */

@@ -24,24 +24,13 @@ static void begin(unsigned n)
                           .vm_keys = "addresses=any"};
 
     n_hosts = n;
-    for (unsigned i = 0; i < n; i++) {
-        host[i] = host_start(i, &o);
-    }
-    for (unsigned i = 0; i < n; i++) {
-        for (unsigned k = 0; k < n; k++) {
-            if (i != k) {
-                host_wait_up(host[i], k, true);
-            }
-        }
-    }
+    hosts_start(host, n, &o);
     vgt_daemon = host[0];
 }
 
 static void end(void)
 {
-    for (unsigned i = 0; i < n_hosts; i++) {
-        vg_daemon_stop(host[i]);
-    }
+    hosts_stop(host, n_hosts);
     vgt_daemon = NULL;
 }
 
@@ -56,12 +45,7 @@ static struct vgt_opts between(enum vgt_style style)
 
 static void wait_state(struct vg_qp *qp, enum pvrdma_qp_state want)
 {
-    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-
-    while (vg_qp_state(qp) != want) {
-        g_assert_cmpint(vg_now_ns(), <, until);
-        g_usleep(500);
-    }
+    vgt_await(vg_qp_state(qp) == want);
 }
 
 /* ---- operations ---- */
@@ -289,37 +273,19 @@ static void ping(struct vgt_side *hub, struct lane *l)
 /* `pvrdmactl qp list` of host 0: where the @n QPs of VM 0 are connected to. */
 static void check_paths(const struct lane *lane, unsigned n)
 {
-    char *text = NULL;
-    GError *err = NULL;
-    unsigned n_seen = 0;
-    JsonArray *rows;
-    JsonNode *node;
+    g_autoptr(JsonNode) list = vg_ctl_json(host[0], "qp list vm0");
 
-    g_assert_cmpint(vg_ctl(host[0], &text, "--json qp list vm0"), ==, 0);
-    node = json_from_string(text, &err);
-    g_assert_no_error(err);
-    rows = json_object_get_array_member(json_node_get_object(node), "qps");
-    for (guint k = 0; k < json_array_get_length(rows); k++) {
-        JsonObject *row = json_array_get_object_element(rows, k);
+    for (unsigned i = 0; i < n; i++) {
+        g_autofree char *name = i ? g_strdup_printf("host%u", i) : g_strdup("-");
+        JsonObject *row = vg_qp_row(list, lane[i].qp->handle);
 
-        for (unsigned i = 0; i < n; i++) {
-            g_autofree char *name = i ? g_strdup_printf("host%u", i) : g_strdup("-");
-
-            if (json_object_get_int_member(row, "handle") != lane[i].qp->handle) {
-                continue;
-            }
-            g_assert_cmpstr(json_object_get_string_member(row, "transport"), ==,
-                            i ? "tcp" : "copy");
-            g_assert_cmpstr(json_object_get_string_member(row, "host"), ==, name);
-            g_assert_cmpstr(json_object_get_string_member(row, "connection"), ==,
-                            i ? "up" : "-");
-            g_assert_cmpint(json_object_get_int_member(row, "in_flight_bytes"), ==, 0);
-            n_seen++;
-        }
+        g_assert_cmpstr(json_object_get_string_member(row, "transport"), ==,
+                        i ? "tcp" : "copy");
+        g_assert_cmpstr(json_object_get_string_member(row, "host"), ==, name);
+        g_assert_cmpstr(json_object_get_string_member(row, "connection"), ==,
+                        i ? "up" : "-");
+        g_assert_cmpint(json_object_get_int_member(row, "in_flight_bytes"), ==, 0);
     }
-    g_assert_cmpuint(n_seen, ==, n);
-    json_node_unref(node);
-    g_free(text);
 }
 
 /* VM 0 of host 0, with VM 1 beside it and VMs 2 and 3 of hosts 1 and 2. */

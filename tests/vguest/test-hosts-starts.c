@@ -48,18 +48,13 @@ static void begin(void)
     const struct host_opts o = {
         .n_vms = 2, .daemon_keys = "peer-timeout=30", .vm_keys = "addresses=any"};
 
-    relay = relay_start(&(struct relay_opts){0});
-    for (unsigned i = 0; i < 2; i++) {
-        host[i] = relay_host(i, o);
-    }
-    hosts_wait_up(host, 2);
+    relay = relay_hosts(host, &(struct relay_opts){0}, &o);
     vgt_daemon = host[0];
 }
 
 static void end(void)
 {
-    hosts_stop(host, 2);
-    relay_stop(relay);
+    relay_hosts_stop(relay, host);
     vgt_daemon = NULL;
 }
 
@@ -73,13 +68,9 @@ static struct vgt_opts between(const struct vg_conn *c)
 /* Until so many more starts were cut. */
 static void wait_cut(unsigned n)
 {
-    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
     unsigned was = relay_starts_cut(relay);
 
-    while (relay_starts_cut(relay) - was < n) {
-        g_assert_cmpint(vg_now_ns(), <, until);
-        g_usleep(1000);
-    }
+    vgt_await(relay_starts_cut(relay) - was >= n);
 }
 
 /* New queue pairs, and then those that have lost their connections. */

@@ -26,31 +26,18 @@ static void start(unsigned i)
     host[i] = host_start(i, &o);
 }
 
-static void wait_all(void)
-{
-    for (unsigned i = 0; i < n_hosts; i++) {
-        for (unsigned k = 0; k < n_hosts; k++) {
-            if (i != k) {
-                host_wait_up(host[i], k, true);
-            }
-        }
-    }
-}
-
 static void begin(unsigned n)
 {
     n_hosts = n;
     for (unsigned i = 0; i < n; i++) {
         start(i);
     }
-    wait_all();
+    hosts_wait_up(host, n);
 }
 
 static void end(void)
 {
-    for (unsigned i = 0; i < n_hosts; i++) {
-        vg_daemon_stop(host[i]);
-    }
+    hosts_stop(host, n_hosts);
     vgt_daemon = NULL;
 }
 
@@ -69,22 +56,12 @@ static int64_t counted(unsigned i, unsigned vm, const char *why)
 /* A number of `pvrdmactl status`, of @group. */
 static int64_t status(unsigned i, const char *group, const char *name)
 {
-    JsonNode *node = vg_daemon_status(host[i]);
-    JsonObject *o = json_object_get_object_member(json_node_get_object(node), group);
-    int64_t n = json_object_get_int_member(o, name);
-
-    json_node_unref(node);
-    return n;
+    return vg_status_int(host[i], NULL, group, name);
 }
 
 static void wait_status(unsigned i, const char *group, const char *name, int64_t want)
 {
-    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-
-    while (status(i, group, name) != want) {
-        g_assert_cmpint(vg_now_ns(), <, until);
-        g_usleep(5000);
-    }
+    vgt_await(status(i, group, name) == want);
 }
 
 /* A UD QP in RTS of VM @vm on host @i. */
@@ -404,7 +381,7 @@ static void test_killed(void)
         vg_disconnect(b.g);
         vgt_side_close(&b);
         start(1);
-        wait_all();
+        hosts_wait_up(host, n_hosts);
     }
     vgt_side_close(&a);
     vgt_side_close(&g);

@@ -97,11 +97,8 @@ static void run_traffic(const struct vgt_opts *o, unsigned restarts)
 
 static void test_traffic(gconstpointer style)
 {
-    struct vgt_opts o = {0};
+    struct vgt_opts o = vgt_opts_of(style);
 
-    if (GPOINTER_TO_UINT(style) == VGT_EXTENDED) {
-        o.guest[0].db = o.guest[1].db = VG_DB_EXT;
-    }
     run_traffic(&o, vgt_rounds(ROUNDS));
 }
 
@@ -115,18 +112,13 @@ static void test_hosts(void)
     struct vg_daemon *shared = vgt_daemon, *host[2];
     struct vgt_opts o = {.conn = {.timeout = 18, .retry_cnt = 7}};
 
-    for (unsigned i = 0; i < 2; i++) {
-        o.daemon[i] = host[i] = host_start(i, &keys);
-    }
-    for (unsigned i = 0; i < 2; i++) {
-        host_wait_up(host[i], 1 - i, true);
-    }
+    hosts_start(host, 2, &keys);
+    o.daemon[0] = host[0];
+    o.daemon[1] = host[1];
     vgt_daemon = host[0];
     run_traffic(&o, vgt_rounds(ROUNDS) / 4 + 1);
     keeper_do(keeper, KEEPER_DROPS);
-    for (unsigned i = 0; i < 2; i++) {
-        vg_daemon_stop(host[i]);
-    }
+    hosts_stop(host, 2);
     keeper_do(keeper, KEEPER_KEEPS);
     vgt_daemon = shared;
 }

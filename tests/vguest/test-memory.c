@@ -102,23 +102,12 @@ static double limit_us(uint64_t size)
 
 static int64_t vm_memory(const char *vm, const char *name)
 {
-    JsonNode *node = vg_daemon_status(vgt_daemon);
-    JsonObject *m = json_object_get_object_member(vg_status_vm(node, vm), "memory");
-    int64_t n = json_object_get_int_member(m, name);
-
-    json_node_unref(node);
-    return n;
+    return vg_status_int(vgt_daemon, vm, "memory", name);
 }
 
 static int64_t all_memory(const char *name)
 {
-    JsonNode *node = vg_daemon_status(vgt_daemon);
-    JsonObject *m =
-        json_object_get_object_member(json_node_get_object(node), "guest_memory");
-    int64_t n = json_object_get_int_member(m, name);
-
-    json_node_unref(node);
-    return n;
+    return vg_status_int(vgt_daemon, NULL, "guest_memory", name);
 }
 
 /* How long a thread was ready to run and had no processor, in ns; 0: nobody counts. */
@@ -493,12 +482,7 @@ static void test_no_descriptors(void)
 
 static int64_t all_objects(const char *name)
 {
-    JsonNode *node = vg_daemon_status(vgt_daemon);
-    JsonObject *m = json_object_get_object_member(json_node_get_object(node), "objects");
-    int64_t n = json_object_get_int_member(m, name);
-
-    json_node_unref(node);
-    return n;
+    return vg_status_int(vgt_daemon, NULL, "objects", name);
 }
 
 /* What one VM may have costs it nothing: one page, over and over. */

@@ -634,12 +634,7 @@ static int rereg(const struct vg_mr *mr, struct pvrdma_ext_cmd_rereg_mr req)
 /* By all objects of side 1's VM. */
 static int64_t pages_used(void)
 {
-    JsonNode *node = vg_daemon_status(vgt_daemon);
-    JsonObject *o = json_object_get_object_member(vg_status_vm(node, "vm1"), "objects");
-    int64_t n = json_object_get_int_member(o, "pages");
-
-    json_node_unref(node);
-    return n;
+    return vg_status_int(vgt_daemon, "vm1", "objects", "pages");
 }
 
 static void test_rereg(void)

@@ -25,10 +25,9 @@
 /* A guest with no traffic moves there and back, and is itself. */
 static void test_idle(gconstpointer style)
 {
-    struct vgt_opts o = vgt_opts_of(style);
     struct vgt_pair p;
 
-    vgt_pair_open(&p, 0, 1, &o);
+    vgt_pair_of(&p, style);
     for (unsigned i = 1; i <= 4; i++) {
         vg_move(p.s[0].g, vgt_daemon, PLACE(i), i <= 2);
         g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_RTS);
@@ -102,12 +101,11 @@ static void add(struct vgt_pair *p, uint64_t k)
 /* The counter is what the successes are, and each add returned the one before. */
 static void test_count(gconstpointer style)
 {
-    struct vgt_opts o = vgt_opts_of(style);
     uint64_t posted = 0, got = 0, counter, total = vgt_rounds(4000);
     unsigned moved = 0;
     struct vgt_pair p;
 
-    vgt_pair_open(&p, 0, 1, &o);
+    vgt_pair_of(&p, style);
     while (got < total) {
         struct pvrdma_cqe cqe;
 
@@ -189,14 +187,11 @@ static void test_stop(gconstpointer style)
 /* Once the target runs the source does not any more, whatever its VMM asks. */
 static void test_one_place(gconstpointer style)
 {
-    struct vgt_opts o = vgt_opts_of(style);
     g_autoptr(GByteArray) stream = NULL;
     struct vg_place other;
     struct vgt_pair p;
-    struct vguest *g;
+    struct vguest *g = vgt_pair_of(&p, style);
 
-    vgt_pair_open(&p, 0, 1, &o);
-    g = p.s[0].g;
     other = vg_place_open(g, vgt_daemon, 2);
     stream = vg_mig_save(g);
     vg_place_swap(g, &other);
@@ -338,14 +333,10 @@ struct told {
 
 static struct told status_of(const char *name, const char *state)
 {
-    g_autofree char *text = NULL;
+    g_autoptr(JsonNode) node = vg_ctl_json(vgt_daemon, "vm migrate-status");
+    JsonObject *vm = vg_status_vm(node, name);
     struct told told;
-    JsonNode *node;
-    JsonObject *vm;
 
-    g_assert_cmpint(vg_ctl(vgt_daemon, &text, "--json vm migrate-status"), ==, 0);
-    node = json_from_string(text, NULL);
-    vm = vg_status_vm(node, name);
     g_assert_cmpstr(json_object_get_string_member(vm, "state"), ==, state);
     g_assert_cmpstr(json_object_get_string_member(vm, "error"), ==, "");
     told = (struct told){
@@ -358,7 +349,6 @@ static struct told status_of(const char *name, const char *state)
     told.parts = told.resume + json_object_get_int_member(vm, "quiesce_us") +
                  json_object_get_int_member(vm, "save_us") +
                  json_object_get_int_member(vm, "load_us");
-    json_node_unref(node);
     return told;
 }
 
@@ -366,16 +356,13 @@ static struct told status_of(const char *name, const char *state)
 static void test_status(gconstpointer style)
 {
     g_autoptr(GByteArray) stream = NULL;
-    struct vgt_opts o = vgt_opts_of(style);
     struct told told, was;
     struct vg_place other;
-    struct vgt_pair p;
-    struct vguest *g;
     gint64 since;
     char *text;
+    struct vgt_pair p;
+    struct vguest *g = vgt_pair_of(&p, style);
 
-    vgt_pair_open(&p, 0, 1, &o);
-    g = p.s[0].g;
     g_assert_cmpint(vg_mig_set(g, STOP_COPY), ==, 0);
     told = status_of("vm0", "stop-copy");
     g_assert_cmpint(told.done, ==, 0);
@@ -466,12 +453,11 @@ static void test_reset_moved(gconstpointer style)
  */
 static void begun_where_it_was(gconstpointer style, bool load)
 {
-    struct vgt_opts o = vgt_opts_of(style);
     struct vg_place target;
     struct vgt_side *s;
     struct vgt_pair p;
 
-    vgt_pair_open(&p, 0, 1, &o);
+    vgt_pair_of(&p, style);
     s = &p.s[0];
     target = vg_move_begin(s->g, vgt_daemon, 2);
     g_assert_cmpint(vg_mig_set(s->g, RUNNING), ==, 0);

@@ -35,18 +35,14 @@ static const struct fault {
 
 static void begin(struct vgt_pair *p, gconstpointer style)
 {
-    enum vg_db_mode db = GPOINTER_TO_UINT(style) == VGT_STOCK ? VG_DB_SHARED : VG_DB_EXT;
     const struct host_opts o = {
         .n_vms = 3, .daemon_keys = "peer-timeout=30", .vm_keys = "addresses=any"};
-    struct vgt_opts po = {.guest = {{.db = db}, {.db = db}}, .conn = patient};
+    struct vgt_opts po = vgt_opts_of(style);
 
-    relay = relay_start(&(struct relay_opts){0});
-    for (unsigned i = 0; i < 2; i++) {
-        host[i] = relay_host(i, o);
-        po.daemon[i] = host[i];
-    }
-    host_wait_up(host[0], 1, true);
-    host_wait_up(host[1], 0, true);
+    relay = relay_hosts(host, &(struct relay_opts){0}, &o);
+    po.conn = patient;
+    po.daemon[0] = host[0];
+    po.daemon[1] = host[1];
     vgt_daemon = host[0];
     vgt_pair_open(p, 0, 1, &po);
     vgt_write_once(p, 9);
@@ -55,10 +51,7 @@ static void begin(struct vgt_pair *p, gconstpointer style)
 static void end(struct vgt_pair *p)
 {
     vgt_pair_close(p);
-    for (unsigned i = 0; i < 2; i++) {
-        vg_daemon_stop(host[i]);
-    }
-    relay_stop(relay);
+    relay_hosts_stop(relay, host);
     vgt_daemon = NULL;
 }
 

@@ -31,24 +31,13 @@ static void begin(const char *daemon_keys)
     const struct host_opts o = {
         .n_vms = 3, .daemon_keys = daemon_keys, .vm_keys = "addresses=any"};
 
-    relay = relay_start(&(struct relay_opts){0});
-    for (unsigned i = 0; i < 2; i++) {
-        host[i] = relay_host(i, o);
-    }
-    host_wait_up(host[0], 1, true);
-    host_wait_up(host[1], 0, true);
+    relay = relay_hosts(host, &(struct relay_opts){0}, &o);
     vgt_daemon = host[0];
 }
 
 static void end(void)
 {
-    for (unsigned i = 0; i < 2; i++) {
-        if (host[i]) {
-            vg_daemon_stop(host[i]);
-            host[i] = NULL;
-        }
-    }
-    relay_stop(relay);
+    relay_hosts_stop(relay, host);
     vgt_daemon = NULL;
 }
 
@@ -274,18 +263,7 @@ static void test_new_place_dies(gconstpointer style)
 /* @d has heard where the guests are. */
 static void wait_known(const struct vg_daemon *d)
 {
-    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll, known;
-
-    do {
-        JsonNode *node = vg_daemon_status(d);
-
-        known = json_object_get_int_member(
-            json_object_get_object_member(json_node_get_object(node), "directory"),
-            "remote_gids");
-        json_node_unref(node);
-        g_assert_cmpint(vg_now_ns(), <, until);
-        g_usleep(2000);
-    } while (known < 2);
+    vgt_await(vg_status_int(d, NULL, "directory", "remote_gids") >= 2);
 }
 
 /*

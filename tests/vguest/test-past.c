@@ -84,12 +84,11 @@ static void test_same(gconstpointer style)
 /* A past that was loaded and never run is forgotten when the guest is another. */
 static void test_reset(gconstpointer style)
 {
-    struct vgt_opts o = vgt_opts_of(style);
     g_autoptr(GByteArray) stream = NULL;
     struct vgt_side *s;
     struct vgt_pair p;
 
-    vgt_pair_open(&p, 0, 1, &o);
+    vgt_pair_of(&p, style);
     s = &p.s[0];
     stream = vg_mig_save(s->g);
     g_assert_cmpint(vg_mig_set(s->g, RUNNING), ==, 0);
@@ -177,24 +176,13 @@ static void test_ran_on(gconstpointer style)
 /* How many addresses wait for their owner, whose VMM has gone. */
 static int64_t left(void)
 {
-    JsonNode *status = vg_daemon_status(vgt_daemon);
-    JsonObject *o =
-        json_object_get_object_member(json_node_get_object(status), "directory");
-    int64_t n = json_object_get_int_member(o, "left_gids");
-
-    json_node_unref(status);
-    return n;
+    return vg_status_int(vgt_daemon, NULL, "directory", "left_gids");
 }
 
 /* Until some do, as it has been seen that the VMM has gone; or none does any more. */
 static void wait_left(bool some)
 {
-    gint64 end = g_get_monotonic_time() + VGT_WAIT_MS * 1000;
-
-    while ((left() > 0) != some) {
-        g_assert_cmpint(g_get_monotonic_time(), <, end);
-        g_usleep(5000);
-    }
+    vgt_await((left() > 0) == some);
 }
 
 /* A daemon in which they do so for 6 s. */
@@ -213,17 +201,13 @@ static struct vg_daemon *short_hold(void)
 static void test_late(gconstpointer style)
 {
     struct vg_daemon *former = vgt_daemon;
-    struct vgt_opts o = vgt_opts_of(style);
 
     vgt_daemon = short_hold();
     for (unsigned loaded_in_time = 0; loaded_in_time < 2; loaded_in_time++) {
-        g_autoptr(GByteArray) stream = NULL;
         struct vgt_pair p;
-        struct vguest *g;
+        struct vguest *g = vgt_pair_of(&p, style);
+        g_autoptr(GByteArray) stream = vg_mig_save(g);
 
-        vgt_pair_open(&p, 0, 1, &o);
-        g = p.s[0].g;
-        stream = vg_mig_save(g);
         vg_begin_vmm(g, vgt_daemon, 2);
         wait_left(true);
         if (loaded_in_time) {
@@ -248,15 +232,12 @@ static void test_late(gconstpointer style)
 static void test_snapshot(gconstpointer style)
 {
     enum { NOT_TOLD, TOLD, TOLD_BEFORE, RESTARTED, LOADED_AND_RESTARTED, COPIED };
-    struct vgt_opts o = vgt_opts_of(style);
 
     for (unsigned how = NOT_TOLD; how <= COPIED; how++) {
         g_autoptr(GByteArray) stream = NULL;
         struct vgt_pair p;
-        struct vguest *g;
+        struct vguest *g = vgt_pair_of(&p, style);
 
-        vgt_pair_open(&p, 0, 1, &o);
-        g = p.s[0].g;
         g_assert_cmpint(vg_mig_put_back(g), ==, EINVAL);
         stream = vg_mig_save(g);
         g_assert_cmpint(vg_mig_put_back(g), ==, EINVAL);
@@ -310,13 +291,10 @@ static void save_and_run(struct vguest *g)
 static void test_not_run(gconstpointer style)
 {
     g_autoptr(GByteArray) stream = NULL;
-    struct vgt_opts o = vgt_opts_of(style);
     struct vg_place from;
     struct vgt_pair p;
-    struct vguest *g;
+    struct vguest *g = vgt_pair_of(&p, style);
 
-    vgt_pair_open(&p, 0, 1, &o);
-    g = p.s[0].g;
     from = vg_move_begin(g, vgt_daemon, 2);
     stream = vg_mig_save(g);
     g_assert_cmpint(vg_reset(g), ==, 0);
@@ -330,13 +308,10 @@ static void test_not_run(gconstpointer style)
 /* It has moved on, and its source was reset and has ended; there it comes back to. */
 static void test_back(gconstpointer style)
 {
-    struct vgt_opts o = vgt_opts_of(style);
     struct vg_place from;
     struct vgt_pair p;
-    struct vguest *g;
+    struct vguest *g = vgt_pair_of(&p, style);
 
-    vgt_pair_open(&p, 0, 1, &o);
-    g = p.s[0].g;
     from = vg_move_begin(g, vgt_daemon, 2);
     vg_run_loaded(g);
     vg_place_swap(g, &from);
@@ -381,12 +356,10 @@ static void put_back_behind_boot(struct vgt_pair *p, bool leave)
 
 static void test_booted(gconstpointer style)
 {
-    struct vgt_opts o = vgt_opts_of(style);
-
     for (unsigned leave = 0; leave < 2; leave++) {
         struct vgt_pair p;
 
-        vgt_pair_open(&p, 0, 1, &o);
+        vgt_pair_of(&p, style);
         put_back_behind_boot(&p, leave);
         vgt_pair_close(&p);
     }
@@ -395,13 +368,10 @@ static void test_booted(gconstpointer style)
 /* It is put back behind such a boot; what it is saved as after that is no past. */
 static void test_booted_once(gconstpointer style)
 {
-    struct vgt_opts o = vgt_opts_of(style);
     g_autoptr(GByteArray) stream = NULL;
     struct vgt_pair p;
-    struct vguest *g;
+    struct vguest *g = vgt_pair_of(&p, style);
 
-    vgt_pair_open(&p, 0, 1, &o);
-    g = p.s[0].g;
     put_back_behind_boot(&p, false);
     vgt_pair_reconnect(&p, NULL);
     vgt_write_once(&p, 1);
@@ -417,13 +387,10 @@ static void test_booted_once(gconstpointer style)
 static void test_booted_elsewhere(gconstpointer style)
 {
     g_autoptr(GByteArray) stream = NULL;
-    struct vgt_opts o = vgt_opts_of(style);
     struct vg_place booted;
     struct vgt_pair p;
-    struct vguest *g;
+    struct vguest *g = vgt_pair_of(&p, style);
 
-    vgt_pair_open(&p, 0, 1, &o);
-    g = p.s[0].g;
     stream = save_and_boot(g, false);
     g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
     booted = vg_place_open(g, vgt_daemon, 2);
@@ -439,16 +406,12 @@ static void test_booted_elsewhere(gconstpointer style)
 /* One that was reset before its state ran elsewhere is another one, whenever it boots. */
 static void test_booted_behind(gconstpointer style)
 {
-    g_autoptr(GByteArray) stream = NULL;
     g_autofree uint8_t *ram = NULL;
-    struct vgt_opts o = vgt_opts_of(style);
     struct vg_place place;
     struct vgt_pair p;
-    struct vguest *g;
+    struct vguest *g = vgt_pair_of(&p, style);
+    g_autoptr(GByteArray) stream = vg_mig_save(g);
 
-    vgt_pair_open(&p, 0, 1, &o);
-    g = p.s[0].g;
-    stream = vg_mig_save(g);
     g_assert_cmpint(vg_reset(g), ==, 0);
     place = vg_place_open(g, vgt_daemon, 2);
     vg_place_swap(g, &place);
@@ -473,14 +436,10 @@ static void test_booted_behind(gconstpointer style)
 /* It was saved and reset, and its VMM has ended: the next one is put back. */
 static void test_next(gconstpointer style)
 {
-    g_autoptr(GByteArray) stream = NULL;
-    struct vgt_opts o = vgt_opts_of(style);
     struct vgt_pair p;
-    struct vguest *g;
+    struct vguest *g = vgt_pair_of(&p, style);
+    g_autoptr(GByteArray) stream = vg_mig_save(g);
 
-    vgt_pair_open(&p, 0, 1, &o);
-    g = p.s[0].g;
-    stream = vg_mig_save(g);
     g_assert_cmpint(vg_reset(g), ==, 0);
     vg_begin_vmm(g, vgt_daemon, 2);
     vg_begin_vmm(g, vgt_daemon, 0);
@@ -496,14 +455,10 @@ static void test_next(gconstpointer style)
  */
 static void test_again(gconstpointer style)
 {
-    g_autoptr(GByteArray) stream = NULL;
-    struct vgt_opts o = vgt_opts_of(style);
     struct vgt_pair p;
-    struct vguest *g;
+    struct vguest *g = vgt_pair_of(&p, style);
+    g_autoptr(GByteArray) stream = vg_mig_save(g);
 
-    vgt_pair_open(&p, 0, 1, &o);
-    g = p.s[0].g;
-    stream = vg_mig_save(g);
     vg_begin_vmm(g, vgt_daemon, 2);
     vg_mig_load(g, stream);
     vg_run_loaded(g);
@@ -528,15 +483,11 @@ static void test_again(gconstpointer style)
  */
 static void test_looked_at(gconstpointer style)
 {
-    g_autoptr(GByteArray) stream = NULL;
-    struct vgt_opts o = vgt_opts_of(style);
     struct vg_place other;
     struct vgt_pair p;
-    struct vguest *g;
+    struct vguest *g = vgt_pair_of(&p, style);
+    g_autoptr(GByteArray) stream = vg_mig_save(g);
 
-    vgt_pair_open(&p, 0, 1, &o);
-    g = p.s[0].g;
-    stream = vg_mig_save(g);
     g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
     vg_begin_vmm(g, vgt_daemon, 2);
     vg_mig_load(g, stream);
@@ -558,12 +509,9 @@ static void test_looked_at(gconstpointer style)
 /* An administrator's pause goes on all the time: nobody has gone on without it. */
 static void test_paused(gconstpointer style)
 {
-    struct vgt_opts o = vgt_opts_of(style);
     struct vgt_pair p;
-    struct vguest *g;
+    struct vguest *g = vgt_pair_of(&p, style);
 
-    vgt_pair_open(&p, 0, 1, &o);
-    g = p.s[0].g;
     g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm0"), ==, 0);
     save_and_run(g);
     vg_move(g, vgt_daemon, 2, VG_MOVE_PLAIN);
@@ -578,7 +526,6 @@ static void test_paused(gconstpointer style)
 static void test_copy(gconstpointer style)
 {
     struct vg_daemon *former = vgt_daemon;
-    struct vgt_opts o = vgt_opts_of(style);
 
     for (unsigned how = 0; how < 4; how++) {
         g_autoptr(GByteArray) stream = NULL, copy = NULL;
@@ -589,8 +536,7 @@ static void test_copy(gconstpointer style)
         if (how == 2) {
             vgt_daemon = short_hold();
         }
-        vgt_pair_open(&p, 0, 1, &o);
-        g = p.s[0].g;
+        g = vgt_pair_of(&p, style);
         stream = vg_mig_save(g);
         vg_begin_vmm(g, vgt_daemon, 2);
         wait_left(true);

@@ -79,24 +79,14 @@ static bool listed(const char *word)
 
 static void wait_listed(const char *word, bool there)
 {
-    int64_t end = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-
-    while (listed(word) != there) {
-        g_assert_cmpint(vg_now_ns(), <, end);
-        g_usleep(2000);
-    }
+    vgt_await(listed(word) == there);
 }
 
 static int64_t limit(unsigned vm)
 {
-    char *name = g_strdup_printf("vm%u", vm);
-    JsonNode *status = vg_daemon_status(vgt_daemon);
-    JsonObject *o = json_object_get_object_member(vg_status_vm(status, name), "limits");
-    int64_t n = json_object_get_int_member(o, "max_qp");
+    g_autofree char *name = g_strdup_printf("vm%u", vm);
 
-    json_node_unref(status);
-    g_free(name);
-    return n;
+    return vg_status_int(vgt_daemon, name, "limits", "max_qp");
 }
 
 static void exchange(struct vgt_pair *p, unsigned n)

@@ -71,13 +71,9 @@ static void test_idle(void)
 /* What was posted and armed before happens after it. */
 static void test_posted(gconstpointer style)
 {
-    struct vgt_opts o = {0};
     struct vgt_pair p;
 
-    if (GPOINTER_TO_UINT(style) == VGT_EXTENDED) {
-        o.guest[0].db = o.guest[1].db = VG_DB_EXT;
-    }
-    vgt_pair_open(&p, 0, 1, &o);
+    vgt_pair_of(&p, style);
     for (unsigned k = 0; k < 3; k++) {
         vgt_recv(&p.s[1], k, 4096, 64);
         vg_cq_arm(p.s[1].rcq, false);
@@ -196,11 +192,8 @@ static void run_traffic(const struct vgt_opts *o, unsigned nqp, unsigned restart
 
 static void test_traffic(gconstpointer style)
 {
-    struct vgt_opts o = {0};
+    struct vgt_opts o = vgt_opts_of(style);
 
-    if (GPOINTER_TO_UINT(style) == VGT_EXTENDED) {
-        o.guest[0].db = o.guest[1].db = VG_DB_EXT;
-    }
     run_traffic(&o, 4, vgt_rounds(ROUNDS));
 }
 
@@ -222,19 +215,14 @@ static void test_hosts(void)
     struct vg_daemon *shared = vgt_daemon, *host[2];
     struct vgt_opts o = {.conn = {.timeout = 18, .retry_cnt = 7}};
 
-    for (unsigned i = 0; i < 2; i++) {
-        o.daemon[i] = host[i] = host_start(i, &keys);
-    }
-    for (unsigned i = 0; i < 2; i++) {
-        host_wait_up(host[i], 1 - i, true);
-    }
+    hosts_start(host, 2, &keys);
+    o.daemon[0] = host[0];
+    o.daemon[1] = host[1];
     for (unsigned i = 0; i < 2; i++) {
         vgt_daemon = host[i];
         run_traffic(&o, 2, vgt_rounds(ROUNDS) / 4 + 1);
     }
-    for (unsigned i = 0; i < 2; i++) {
-        vg_daemon_stop(host[i]);
-    }
+    hosts_stop(host, 2);
     vgt_daemon = shared;
 }
 

@@ -295,10 +295,7 @@ static void test_later(void)
     const struct host_opts o = {
         .n_vms = N_VMS, .daemon_keys = "peer-timeout=30", .vm_keys = "addresses=any"};
 
-    relay = relay_start(&(struct relay_opts){0});
-    for (unsigned i = 0; i < 2; i++) {
-        host[i] = relay_host(i, o);
-    }
+    relay = relay_hosts(host, &(struct relay_opts){0}, &o);
     for (unsigned i = 0; i < 6; i++) {
         struct rivals r;
         unsigned on;
@@ -318,8 +315,7 @@ static void test_later(void)
         g_assert_cmpuint(on, ==, 0); /* by its name */
         end(&r, on);
     }
-    hosts_stop(host, 2);
-    relay_stop(relay);
+    relay_hosts_stop(relay, host);
     vgt_daemon = NULL;
 }
 

@@ -127,40 +127,24 @@ static bool waits(const struct vg_daemon *d, unsigned vm, const char *holder)
 
 static void wait_granted(const struct vg_daemon *d, unsigned vm)
 {
-    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-
-    while (waits(d, vm, NULL)) {
-        g_assert_cmpint(vg_now_ns(), <, until);
-        g_usleep(2000);
-    }
+    vgt_await(!waits(d, vm, NULL));
 }
 
 static int64_t remote_gids(const struct vg_daemon *d)
 {
-    JsonNode *node = vg_daemon_status(d);
-    JsonObject *o =
-        json_object_get_object_member(json_node_get_object(node), "directory");
-    int64_t n = json_object_get_int_member(o, "remote_gids");
-
-    json_node_unref(node);
-    return n;
+    return vg_status_int(d, NULL, "directory", "remote_gids");
 }
 
 /* VM 1 has the address, and all hosts know; VM 2 waits for it. */
 static void contend(void)
 {
-    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-
     g_assert_cmpint(vg_bind_gid(s[1].g, OWN, &vip), ==, 0);
     join(&s[0], &s[1], 18);
     write_once(&s[0], &s[1], 1);
     if (!one_host()) {
         join(&s[3], &s[1], 18);
         write_once(&s[3], &s[1], 1);
-        while (remote_gids(host[1]) < 3) {
-            g_assert_cmpint(vg_now_ns(), <, until);
-            g_usleep(2000);
-        }
+        vgt_await(remote_gids(host[1]) >= 3);
         join(&s[0], &s[1], 18);
         write_once(&s[0], &s[1], 2);
     }
@@ -303,7 +287,6 @@ static void test_move(gconstpointer two)
  */
 static void test_both_wait(void)
 {
-    int64_t until;
 
     begin(GUINT_TO_POINTER(1));
     open_sides();
@@ -325,11 +308,7 @@ static void test_both_wait(void)
     g_assert_true(waits(host[0], 0, NULL));
     g_assert_cmpint(vg_unbind_gid(s[3].g, OWN, &vip), ==, 0);
     wait_granted(host[0], 0);
-    until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-    while (remote_gids(host[1]) < 3) {
-        g_assert_cmpint(vg_now_ns(), <, until);
-        g_usleep(2000);
-    }
+    vgt_await(remote_gids(host[1]) >= 3);
     end();
 }
 
@@ -380,13 +359,9 @@ static void test_three_hosts(void)
         g_assert_true(waits(h[i], i, NULL));
     }
     for (unsigned k = 0; k < ROUNDS; k++) {
-        int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
 
         g_assert_cmpint(vg_unbind_gid(side[holder].g, OWN, &vip), ==, 0);
-        while (holders(h, holder, &next) == 0) {
-            g_assert_cmpint(vg_now_ns(), <, until);
-            g_usleep(10000);
-        }
+        vgt_await(holders(h, holder, &next) != 0);
         g_usleep(800000); /* longer than it is left to others */
         g_assert_cmpuint(holders(h, holder, &next), ==, 1);
         g_assert_cmpint(vg_bind_gid(side[holder].g, OWN, &vip), ==, 0);

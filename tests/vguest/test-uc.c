@@ -491,33 +491,16 @@ static struct vg_mr *big_mr(struct vgt_side *s)
 /* Is QP @handle of VM 1 connected to its peer by TCP? */
 static bool is_up(uint32_t handle)
 {
-    g_autofree char *text = NULL;
-    g_autoptr(JsonNode) node = NULL;
-    JsonArray *rows;
-    bool up = false;
+    g_autoptr(JsonNode) list = vg_ctl_json(vgt_daemon, "qp list vm1");
+    JsonObject *row = vg_qp_row(list, handle);
 
-    g_assert_cmpint(vg_ctl(vgt_daemon, &text, "--json qp list vm1"), ==, 0);
-    node = json_from_string(text, NULL);
-    g_assert_nonnull(node);
-    rows = json_object_get_array_member(json_node_get_object(node), "qps");
-    for (guint i = 0; i < json_array_get_length(rows); i++) {
-        JsonObject *row = json_array_get_object_element(rows, i);
-
-        up |= json_object_get_int_member(row, "handle") == handle &&
-              !strcmp(json_object_get_string_member(row, "connection"), "up");
-    }
-    return up;
+    return !strcmp(json_object_get_string_member(row, "connection"), "up");
 }
 
 /* The QP of @s, of VM 1, has noticed that its peer's has gone. */
 static void wait_down(const struct vgt_side *s)
 {
-    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-
-    while (is_up(s->qp->handle)) {
-        g_assert_cmpint(vg_now_ns(), <, until);
-        g_usleep(1000);
-    }
+    vgt_await(!is_up(s->qp->handle));
 }
 
 /* A pair with one on each side. */

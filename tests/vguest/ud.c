@@ -87,7 +87,7 @@ struct pvrdma_cqe ud_passes(struct vgt_side *from, struct vgt_side *to, struct d
     return c;
 }
 
-uint32_t ud_be16(const uint8_t *p)
+static uint32_t be16(const uint8_t *p)
 {
     return (uint32_t)p[0] << 8 | p[1];
 }
@@ -97,7 +97,7 @@ bool ud_checksum_ok(const uint8_t *ip)
     uint32_t sum = 0;
 
     for (unsigned i = 0; i < 20; i += 2) {
-        sum += ud_be16(ip + i);
+        sum += be16(ip + i);
     }
     while (sum >> 16) {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -159,9 +159,9 @@ static void check_ipv4(const uint8_t *grh, const struct pvrdma_gid *from,
     g_assert_cmpmem(grh, 20, zero, 20);
     g_assert_cmpuint(ip[0], ==, 0x45);
     g_assert_cmpuint(ip[1], ==, 0x5a);
-    g_assert_cmpuint(ud_be16(ip + 2), ==, 20 + udp);
-    g_assert_cmpuint(ud_be16(ip + 4), ==, 0);
-    g_assert_cmpuint(ud_be16(ip + 6), ==, 0x4000);
+    g_assert_cmpuint(be16(ip + 2), ==, 20 + udp);
+    g_assert_cmpuint(be16(ip + 4), ==, 0);
+    g_assert_cmpuint(be16(ip + 6), ==, 0x4000);
     g_assert_cmpuint(ip[8], ==, 63);
     g_assert_cmpuint(ip[9], ==, 17);
     g_assert_true(ud_checksum_ok(ip));
@@ -175,7 +175,7 @@ static void check_ipv6(const uint8_t *grh, const struct pvrdma_gid *from,
     static const uint8_t begin[4] = {0x65, 0xaa, 0xbc, 0xde};
 
     g_assert_cmpmem(grh, 4, begin, 4);
-    g_assert_cmpuint(ud_be16(grh + 4), ==, udp);
+    g_assert_cmpuint(be16(grh + 4), ==, udp);
     g_assert_cmpuint(grh[6], ==, 17);
     g_assert_cmpuint(grh[7], ==, 63);
     g_assert_cmpmem(grh + 8, 16, from, 16);

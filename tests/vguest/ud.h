@@ -62,7 +62,6 @@ void ud_gsi_open(struct vgt_side *s, unsigned vm);
         .len = 256, .qpn = 1, .qkey = GSI_QKEY \
     }
 
-uint32_t ud_be16(const uint8_t *p);
 /* The Internet checksum of a header with its own checksum in place is 0. */
 bool ud_checksum_ok(const uint8_t *ip);
 

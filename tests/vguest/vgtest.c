@@ -275,6 +275,14 @@ void vgt_pair_open(struct vgt_pair *p, unsigned a, unsigned b,
     }
 }
 
+struct vguest *vgt_pair_of(struct vgt_pair *p, gconstpointer style)
+{
+    struct vgt_opts o = vgt_opts_of(style);
+
+    vgt_pair_open(p, 0, 1, &o);
+    return p->s[0].g;
+}
+
 void vgt_pair_close(struct vgt_pair *p)
 {
     side_empty(&p->s[0]);
@@ -307,32 +315,23 @@ static bool same_usage(const struct vg_usage *a, const struct vg_usage *b)
 
 int64_t vgt_counter(const char *vm, const char *group, const char *name)
 {
-    JsonNode *node = vg_daemon_counters(vgt_daemon);
+    g_autoptr(JsonNode) node = vg_daemon_counters(vgt_daemon);
     JsonObject *o = json_object_get_object_member(vg_status_vm(node, vm), group);
-    int64_t n = json_object_get_int_member(o, name);
 
-    json_node_unref(node);
-    return n;
+    return json_object_get_int_member(o, name);
 }
 
 unsigned vgt_waiting_gids(const char *vm)
 {
-    JsonNode *all = vg_daemon_status(vgt_daemon);
-    unsigned n = json_array_get_length(
-        json_object_get_array_member(vg_status_vm(all, vm), "waiting_gids"));
+    g_autoptr(JsonNode) all = vg_daemon_status(vgt_daemon);
 
-    json_node_unref(all);
-    return n;
+    return json_array_get_length(
+        json_object_get_array_member(vg_status_vm(all, vm), "waiting_gids"));
 }
 
 void vgt_await_counter(const char *vm, const char *group, const char *name, int64_t n)
 {
-    int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
-
-    while (vgt_counter(vm, group, name) < n) {
-        g_assert_cmpint(vg_now_ns(), <, until);
-        g_usleep(1000);
-    }
+    vgt_await(vgt_counter(vm, group, name) >= n);
 }
 
 long vgt_settled_kib(void)
@@ -389,26 +388,21 @@ void vgt_usage_returns(const struct vg_usage *want)
 unsigned vgt_worker_of(unsigned vm)
 {
     g_autofree char *name = g_strdup_printf("vm%u", vm);
-    JsonNode *status = vg_daemon_status(vgt_daemon);
+    g_autoptr(JsonNode) status = vg_daemon_status(vgt_daemon);
     JsonObject *o = vg_status_vm(status, name);
-    unsigned n;
 
     g_assert_true(json_object_has_member(o, "worker"));
-    n = (unsigned)json_object_get_int_member(o, "worker");
-    json_node_unref(status);
-    return n;
+    return (unsigned)json_object_get_int_member(o, "worker");
 }
 
 static pid_t worker_thread(unsigned i)
 {
-    JsonNode *status = vg_daemon_status(vgt_daemon);
+    g_autoptr(JsonNode) status = vg_daemon_status(vgt_daemon);
     JsonArray *all =
         json_object_get_array_member(json_node_get_object(status), "worker_threads");
-    pid_t tid = (pid_t)json_object_get_int_member(json_array_get_object_element(all, i),
-                                                  "thread");
 
-    json_node_unref(status);
-    return tid;
+    return (pid_t)json_object_get_int_member(json_array_get_object_element(all, i),
+                                             "thread");
 }
 
 pid_t vgt_worker_stop(unsigned i)
@@ -431,19 +425,9 @@ void vgt_worker_go(pid_t tid)
 
 int64_t vgt_restart(const struct vg_daemon *d)
 {
-    char *text = NULL;
-    JsonNode *node;
-    int64_t us;
+    g_autoptr(JsonNode) node = vg_ctl_json(d, "--timeout=%d restart", VGT_WAIT_MS / 1000);
 
-    if (vg_ctl(d, &text, "--json --timeout=%d restart", VGT_WAIT_MS / 1000) != 0) {
-        g_error("not restarted: %s", text);
-    }
-    node = json_from_string(text, NULL);
-    g_assert_nonnull(node);
-    us = json_object_get_int_member(json_node_get_object(node), "pause_us");
-    json_node_unref(node);
-    g_free(text);
-    return us;
+    return json_object_get_int_member(json_node_get_object(node), "pause_us");
 }
 
 void vgt_assert_no_objects(const char *vm)

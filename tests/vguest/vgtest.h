@@ -34,6 +34,14 @@ bool vgt_judges(void);
 
 /* For what must come, however slow the machine: a minute of the kernel's clock. */
 #define VGT_WAIT_MS vg_patience(60000)
+/* Until it is true, so long at most. */
+#define vgt_await(condition)                                                       \
+    do {                                                                           \
+        for (int64_t until_ = vg_now_ns() + VGT_WAIT_MS * 1000000ll; !(condition); \
+             g_usleep(1000)) {                                                     \
+            g_assert_cmpint(vg_now_ns(), <, until_);                               \
+        }                                                                          \
+    } while (0)
 /*
  * How long nothing may come that would at once: so many milliseconds of the kernel's
  * clock, as the daemon computes by that, and more where a sanitizer makes it slow.
@@ -100,6 +108,8 @@ struct vgt_opts vgt_opts_of(gconstpointer style);
 /* Attach VMs @a and @b and connect them; @a == @b: both sides in one VM. */
 void vgt_pair_open(struct vgt_pair *p, unsigned a, unsigned b,
                    const struct vgt_opts *opts);
+/* VMs 0 and 1 of a test that runs in @style; the guest of side 0. */
+struct vguest *vgt_pair_of(struct vgt_pair *p, gconstpointer style);
 void vgt_pair_close(struct vgt_pair *p);
 void vgt_side_open(struct vgt_side *s, unsigned vm, const struct vgt_opts *o,
                    unsigned which);

@@ -98,12 +98,20 @@ void vg_daemon_usage(const struct vg_daemon *d, struct vg_usage *u);
  * NULL) is its standard output, to be freed. */
 int vg_ctl(const struct vg_daemon *d, char **out, const char *args, ...)
     G_GNUC_PRINTF(3, 4);
+/* `pvrdmactl --json ARGS`, which succeeds, parsed; free with json_node_unref. */
+JsonNode *vg_ctl_json(const struct vg_daemon *d, const char *args, ...)
+    G_GNUC_PRINTF(2, 3);
 /* `pvrdmactl --json status`, parsed; free with json_node_unref. */
 JsonNode *vg_daemon_status(const struct vg_daemon *d);
 /* Likewise `pvrdmactl --json counters`. */
 JsonNode *vg_daemon_counters(const struct vg_daemon *d);
 /* The object that either reports for one VM (borrowed from @status). */
 JsonObject *vg_status_vm(JsonNode *status, const char *name);
+/* A number in @group of VM @vm, or of the daemon (NULL). */
+int64_t vg_status_int(const struct vg_daemon *d, const char *vm, const char *group,
+                      const char *name);
+/* The row of a QP in what `qp list` says, which has it. */
+JsonObject *vg_qp_row(JsonNode *list, uint32_t handle);
 
 /* ---- a virtual guest ---- */
 
@@ -475,7 +483,8 @@ struct vg_wr vg_wr_bind(struct vg_mw *w, uint64_t wr_id, const struct vg_mr *mr,
                         uint64_t off, uint64_t len, uint32_t access);
 struct pvrdma_sge vg_sge(const struct vg_mr *mr, uint64_t offset, uint32_t len);
 /*
- * WRs with one SGE, which stays the caller's: without remote memory; with that of @rkey at
+ * WRs with one SGE, which stays the caller's: without remote memory; with that of @rkey
+ * at
  * @addr; with that of @mr; a datagram.
  */
 struct vg_wr vg_wr_of(uint64_t wr_id, uint32_t opcode, uint32_t flags,
