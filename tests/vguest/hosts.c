@@ -154,6 +154,17 @@ void hosts_stop(struct vg_daemon **host, unsigned n)
     }
 }
 
+int hosts_run(struct vg_daemon **host, unsigned n)
+{
+    int ret;
+
+    vgt_daemon = host[0];
+    ret = vgt_run(); /* stops that one */
+    host[0] = NULL;
+    hosts_stop(host, n);
+    return ret;
+}
+
 /* ---- what it says ---- */
 
 static JsonNode *peer_list(const struct vg_daemon *d)

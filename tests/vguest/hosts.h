@@ -34,6 +34,8 @@ struct vg_daemon *host_start(unsigned i, const struct host_opts *opts);
 /* Hosts 0 to @n - 1, each with a link to each; and the end of those that are not NULL. */
 void hosts_start(struct vg_daemon **host, unsigned n, const struct host_opts *opts);
 void hosts_stop(struct vg_daemon **host, unsigned n);
+/* The program's tests with host 0's daemon as vgt_daemon, and the end of all. */
+int hosts_run(struct vg_daemon **host, unsigned n);
 /* Wait until all have links to each other. */
 void hosts_wait_up(struct vg_daemon *const *host, unsigned n);
 

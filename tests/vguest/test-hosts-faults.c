@@ -61,19 +61,10 @@ static void post_send(struct vgt_pair *p, uint64_t k)
 {
     uint64_t at = 65536 + k % DEPTH * 8192;
     uint32_t len = (uint32_t)(k * 7919 % 5000);
-    struct pvrdma_sge sge = vg_sge(p->s[0].mr, k % DEPTH * 8, 8);
-    struct vg_wr wr = {.wr_id = k,
-                       .opcode = PVRDMA_WR_ATOMIC_FETCH_AND_ADD,
-                       .flags = VGT_SIG,
-                       .remote_addr = p->s[1].mr->buf->va,
-                       .rkey = p->s[1].mr->rkey,
-                       .compare_add = 1,
-                       .nsge = 1,
-                       .sge = &sge};
 
     vgt_fill(VG_MR_HOST(p->s[0].mr, at), len, k);
     vgt_send(&p->s[0], k, PVRDMA_WR_SEND, VGT_SIG, at, len, NULL, 0);
-    g_assert_cmpuint(vg_post_send(p->s[0].qp, &wr, 1), ==, 1);
+    vgt_count(&p->s[0], k, k % DEPTH * 8, &p->s[1]);
 }
 
 static void post(struct vgt_pair *p, uint64_t k)

@@ -242,21 +242,12 @@ static void ping(struct vgt_side *hub, struct lane *l)
     struct vgt_side near = *hub;
     uint64_t k = l->k++, at = 4096 + k % 8 * 1024, got;
     uint32_t len = (uint32_t)(k * 37 % 1000);
-    struct pvrdma_sge sge = vg_sge(hub->mr, 8, 8);
-    struct vg_wr wr = {.wr_id = k,
-                       .opcode = PVRDMA_WR_ATOMIC_FETCH_AND_ADD,
-                       .flags = VGT_SIG,
-                       .remote_addr = l->peer->mr->buf->va,
-                       .rkey = l->peer->mr->rkey,
-                       .compare_add = 1,
-                       .nsge = 1,
-                       .sge = &sge};
 
     near.qp = l->qp;
     vgt_fill(VG_MR_HOST(hub->mr, at), len, k);
     vgt_recv(l->peer, k, at, 1024);
     vgt_send(&near, k, PVRDMA_WR_SEND, VGT_SIG, at, len, NULL, 0);
-    g_assert_cmpuint(vg_post_send(l->qp, &wr, 1), ==, 1);
+    vgt_count(&near, k, 8, l->peer);
     vgt_expect(l->peer->rcq, k, PVRDMA_WC_SUCCESS);
     vgt_check(VG_MR_HOST(l->peer->mr, at), len, k);
     vgt_recv(&near, k, at, 1024);

@@ -83,21 +83,6 @@ static void test_peer_moves(gconstpointer style)
     vgt_traffic_close(&t);
 }
 
-static void add(struct vgt_pair *p, uint64_t k)
-{
-    struct pvrdma_sge sge = vg_sge(p->s[0].mr, 8 + k % 16 * 8, 8);
-    struct vg_wr wr = {.wr_id = k,
-                       .opcode = PVRDMA_WR_ATOMIC_FETCH_AND_ADD,
-                       .flags = VGT_SIG,
-                       .remote_addr = p->s[1].mr->buf->va,
-                       .rkey = p->s[1].mr->rkey,
-                       .compare_add = 1,
-                       .nsge = 1,
-                       .sge = &sge};
-
-    g_assert_cmpuint(vg_post_send(p->s[0].qp, &wr, 1), ==, 1);
-}
-
 /* The counter is what the successes are, and each add returned the one before. */
 static void test_count(gconstpointer style)
 {
@@ -110,7 +95,8 @@ static void test_count(gconstpointer style)
         struct pvrdma_cqe cqe;
 
         while (posted < total && posted < got + 16) {
-            add(&p, posted++);
+            vgt_count(&p.s[0], posted, 8 + posted % 16 * 8, &p.s[1]);
+            posted++;
         }
         if (posted % 100 == 0 && posted / 100 > moved) {
             vg_move(p.s[0].g, vgt_daemon, PLACE(++moved), VG_MOVE_PLAIN);

@@ -11,14 +11,6 @@
 
 static struct vg_daemon *host[ROUTE_HOSTS];
 
-static struct vgt_opts opts_of(gconstpointer style)
-{
-    struct vgt_opts o = vgt_opts_of(style);
-
-    o.daemon[0] = o.daemon[1] = host[0];
-    return o;
-}
-
 /* Once around, or more often. */
 static unsigned n_moves(void)
 {
@@ -29,7 +21,7 @@ static unsigned n_moves(void)
 static void numbered(gconstpointer style, enum pvrdma_qp_type type, bool shared)
 {
     struct route r = ROUTE_BEGIN(host);
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     unsigned done[ROUTE_N_KINDS] = {0};
     struct numbered n;
 
@@ -90,13 +82,15 @@ static void next_move(void *opaque)
 }
 
 /* Each step of the way is once behind each of the three requests. */
-static void keys(const struct vgt_opts *o, bool fast)
+static void keys(gconstpointer style, bool fast)
 {
+    struct vgt_opts o = vgt_opts_of(style);
     struct keys k = {.r = ROUTE_BEGIN(host)};
     struct key key = {.fast = fast};
     unsigned n = MAX(vgt_rounds(3), 3) * ROUTE_STEPS;
 
-    vgt_pair_open(&k.p, k.r.at[0].vm, k.r.at[1].vm, o);
+    o.kernel = fast;
+    vgt_pair_open(&k.p, k.r.at[0].vm, k.r.at[1].vm, &o);
     key_open(&key, &k.p.s[1]);
     for (unsigned i = 0; i < n; i++) {
         key_round(&k.p, &key, next_move, &k, (i + i / ROUTE_STEPS) % 3, i / 3 % 2);
@@ -109,17 +103,12 @@ static void keys(const struct vgt_opts *o, bool fast)
 
 static void test_windows(void)
 {
-    struct vgt_opts o = opts_of(GUINT_TO_POINTER(VGT_EXTENDED));
-
-    keys(&o, false);
+    keys(GUINT_TO_POINTER(VGT_EXTENDED), false);
 }
 
 static void test_fast_reg(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
-
-    o.kernel = true;
-    keys(&o, true);
+    keys(style, true);
 }
 
 int main(int argc, char **argv)
@@ -137,15 +126,10 @@ int main(int argc, char **argv)
         {"gsi", test_gsi},
         {"fast-reg", test_fast_reg},
     };
-    int ret;
 
     vgt_init(&argc, &argv, 240);
     hosts_start(host, ROUTE_HOSTS, &o);
-    vgt_daemon = host[0];
     vgt_add_both("moves-kinds", tests, G_N_ELEMENTS(tests));
     g_test_add_func("/moves-kinds/windows", test_windows);
-    ret = vgt_run();
-    host[0] = NULL;
-    hosts_stop(host, ROUTE_HOSTS);
-    return ret;
+    return hosts_run(host, ROUTE_HOSTS);
 }

@@ -19,14 +19,6 @@
 
 static struct vg_daemon *host[2];
 
-static struct vgt_opts opts_of(gconstpointer style)
-{
-    struct vgt_opts o = vgt_opts_of(style);
-
-    o.daemon[0] = o.daemon[1] = host[0];
-    return o;
-}
-
 /* To the other host. */
 static void roam(struct vguest *g)
 {
@@ -55,7 +47,7 @@ static void close_pair(struct vgt_pair *p)
 /* @shared: all receive from one queue. */
 static void numbered(gconstpointer style, enum pvrdma_qp_type type, bool shared)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
 
     for (unsigned mover = 0; mover < 2; mover++) {
         unsigned moves = MAX(vgt_rounds(10), 4);
@@ -95,13 +87,16 @@ static void roam_one(void *g)
     roam(g);
 }
 
-static void keys(const struct vgt_opts *o, bool fast)
+static void keys(gconstpointer style, bool fast)
 {
+    struct vgt_opts o = vgt_opts_of(style);
+
+    o.kernel = fast;
     for (unsigned mover = 0; mover < 2; mover++) {
         struct key k = {.fast = fast};
         struct vgt_pair p;
 
-        vgt_pair_open(&p, 0, 1, o);
+        vgt_pair_open(&p, 0, 1, &o);
         key_open(&k, &p.s[1]);
         for (unsigned i = 0; i < MAX(vgt_rounds(24), 6); i++) {
             key_round(&p, &k, roam_one, p.s[mover].g, i % 3, i / 3 % 2);
@@ -115,17 +110,12 @@ static void keys(const struct vgt_opts *o, bool fast)
 
 static void test_windows(void)
 {
-    struct vgt_opts o = opts_of(GUINT_TO_POINTER(VGT_EXTENDED));
-
-    keys(&o, false);
+    keys(GUINT_TO_POINTER(VGT_EXTENDED), false);
 }
 
 static void test_fast_reg(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
-
-    o.kernel = true;
-    keys(&o, true);
+    keys(style, true);
 }
 
 /* ---- requests that wait ----------------------------------------------------------- */
@@ -139,7 +129,7 @@ static void test_waiting(gconstpointer style)
     const uint32_t len = 300000;
 
     for (unsigned mover = 0; mover < 2; mover++) {
-        struct vgt_opts o = opts_of(style);
+        struct vgt_opts o = vgt_opts_of(style);
         struct vgt_pair p;
 
         vgt_pair_open(&p, 0, 1, &o);
@@ -186,7 +176,7 @@ static void test_half(gconstpointer style)
     const uint32_t len = 24u << 20, piece = 4096;
 
     for (unsigned i = 1; i <= MAX(vgt_rounds(6), 2); i++) {
-        struct vgt_opts o = opts_of(style);
+        struct vgt_opts o = vgt_opts_of(style);
         struct pvrdma_cqe c;
         struct vg_place from;
         struct vgt_pair p;
@@ -225,7 +215,7 @@ static void test_draining(gconstpointer style)
     for (unsigned mover = 0; mover < 2; mover++) {
         struct pvrdma_qp_attr sqd = {.qp_state = PVRDMA_QPS_SQD,
                                      .en_sqd_async_notify = 1};
-        struct vgt_opts o = opts_of(style);
+        struct vgt_opts o = vgt_opts_of(style);
         struct vgt_side *s;
         struct vgt_pair p;
 
@@ -266,7 +256,7 @@ static void test_draining(gconstpointer style)
  */
 static void test_armed(gconstpointer style)
 {
-    struct vgt_opts o = opts_of(style);
+    struct vgt_opts o = vgt_opts_of(style);
     struct vgt_side *s;
     struct vgt_pair p;
 
@@ -297,7 +287,7 @@ static void test_armed(gconstpointer style)
 static void test_events(gconstpointer style)
 {
     for (unsigned mover = 0; mover < 2; mover++) {
-        struct vgt_opts o = opts_of(style);
+        struct vgt_opts o = vgt_opts_of(style);
         struct vgt_side *bad;
         struct vgt_pair p;
 
@@ -334,15 +324,10 @@ int main(int argc, char **argv)
         {"half", test_half},       {"armed", test_armed},
         {"events", test_events},
     };
-    int ret;
 
     vgt_init(&argc, &argv, 240);
     hosts_start(host, G_N_ELEMENTS(host), &o);
-    vgt_daemon = host[0];
     vgt_add_both("moves-more", tests, G_N_ELEMENTS(tests));
     g_test_add_func("/moves-more/windows", test_windows);
-    ret = vgt_run();
-    host[0] = NULL;
-    hosts_stop(host, G_N_ELEMENTS(host));
-    return ret;
+    return hosts_run(host, G_N_ELEMENTS(host));
 }

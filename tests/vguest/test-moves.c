@@ -13,13 +13,12 @@ static struct vg_daemon *host[ROUTE_HOSTS];
 
 static void test_around(gconstpointer style)
 {
-    enum vg_db_mode db = GPOINTER_TO_UINT(style) == VGT_STOCK ? VG_DB_SHARED : VG_DB_EXT;
     unsigned moves = MAX(vgt_rounds(100), ROUTE_STEPS);
     struct host_opts ho = {.n_vms = 4,
                            .n_peers = ROUTE_HOSTS,
                            .daemon_keys = "peer-timeout=30\nworkers=2",
                            .vm_keys = "addresses=10.0.0.1;10.0.0.2"};
-    struct vgt_opts o = {.guest = {{.db = db}, {.db = db}}};
+    struct vgt_opts o = vgt_opts_of(style);
     struct route r = ROUTE_BEGIN(host);
     unsigned done[ROUTE_N_KINDS] = {0};
     uint64_t under_way = 0;

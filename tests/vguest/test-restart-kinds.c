@@ -99,13 +99,12 @@ static void test_hung(gconstpointer kind)
 
 static void test_traffic(gconstpointer style)
 {
-    struct vgt_opts o = {.conn = impatient, .daemon = {host[0], host[1]}};
+    struct vgt_opts o = vgt_opts_of(style);
     struct vgt_traffic t;
     GThread *thread;
 
-    if (GPOINTER_TO_UINT(style) == VGT_EXTENDED) {
-        o.guest[0].db = o.guest[1].db = VG_DB_EXT;
-    }
+    o.conn = impatient;
+    o.daemon[1] = host[1];
     vgt_traffic_open(&t, 0, 1, 4, 8, 100000, &o);
     done = 0;
     thread = g_thread_new("beside", restart_both, NULL);
@@ -134,11 +133,9 @@ int main(int argc, char **argv)
                           .daemon_keys =
                               "workers=2\npeer-timeout=" G_STRINGIFY(PEER_TIMEOUT),
                           .vm_keys = "addresses=any"};
-    int ret;
 
     vgt_init(&argc, &argv, 240);
     hosts_start(host, 2, &o);
-    vgt_daemon = host[0];
     g_test_add_data_func("/restart-kinds/rc", &rc, test_kind);
     g_test_add_data_func("/restart-kinds/rc-impatient", &rc_impatient, test_kind);
     g_test_add_data_func("/restart-kinds/rc-back", &rc_back, test_kind);
@@ -149,8 +146,5 @@ int main(int argc, char **argv)
     g_test_add_data_func("/restart-kinds/hung/rc", &hung, test_hung);
     g_test_add_data_func("/restart-kinds/hung/gsi", &gsi, test_hung);
     vgt_add_both("restart-kinds", both, G_N_ELEMENTS(both));
-    ret = vgt_run();
-    host[0] = NULL;
-    hosts_stop(host, 2);
-    return ret;
+    return hosts_run(host, 2);
 }

@@ -74,17 +74,8 @@ static void count(struct rivals *r)
     struct vgt_side *s = &r->p.s[1], *to = &r->p.s[0];
 
     for (unsigned i = 0; i < COUNTS; i++) {
-        struct pvrdma_sge sge = vg_sge(s->mr, 8 * r->posted, 8);
-        struct vg_wr wr = {.wr_id = r->posted++,
-                           .opcode = PVRDMA_WR_ATOMIC_FETCH_AND_ADD,
-                           .flags = VGT_SIG,
-                           .remote_addr = to->mr->buf->va,
-                           .rkey = to->mr->rkey,
-                           .compare_add = 1,
-                           .nsge = 1,
-                           .sge = &sge};
-
-        g_assert_cmpuint(vg_post_send(s->qp, &wr, 1), ==, 1);
+        vgt_count(s, r->posted, 8 * r->posted, to);
+        r->posted++;
     }
 }
 

@@ -207,6 +207,17 @@ bool vgt_post_write(const struct vgt_pair *p, struct vg_qp *qp, uint64_t wr_id)
     return vg_post_send(qp, &wr, 1) == 1;
 }
 
+void vgt_count(struct vgt_side *s, uint64_t wr_id, uint64_t off,
+               const struct vgt_side *peer)
+{
+    struct pvrdma_sge sge = vg_sge(s->mr, off, 8);
+    struct vg_wr wr =
+        vg_wr_to(wr_id, PVRDMA_WR_ATOMIC_FETCH_AND_ADD, VGT_SIG, &sge, peer->mr, 0);
+
+    wr.compare_add = 1;
+    g_assert_cmpuint(vg_post_send(s->qp, &wr, 1), ==, 1);
+}
+
 void vgt_recv(struct vgt_side *s, uint64_t wr_id, uint64_t off, uint32_t len)
 {
     struct pvrdma_sge sge = vg_sge(s->mr, off, len);

@@ -164,6 +164,9 @@ bool vgt_tcp_undisturbed(void);
 void vgt_send(struct vgt_side *s, uint64_t wr_id, uint32_t opcode, uint32_t flags,
               uint64_t off, uint32_t len, const struct vgt_side *peer,
               uint64_t remote_off);
+/* Adds 1 to the first 8 bytes of @peer's memory; what they were comes to @off. */
+void vgt_count(struct vgt_side *s, uint64_t wr_id, uint64_t off,
+               const struct vgt_side *peer);
 void vgt_recv(struct vgt_side *s, uint64_t wr_id, uint64_t off, uint32_t len);
 #define VGT_SIG PVRDMA_SEND_SIGNALED
 /* 8 bytes from side 0 to side 1 of a connected pair, and the completion. */
