@@ -10,6 +10,7 @@
 #include "base/state_stream.h"
 #include "directory/directory.h"
 #include "proof.h"
+#include "turn.h"
 #include "vm/attach.h"
 
 #define SECOND 1000000000ull
@@ -158,19 +159,6 @@ static unsigned left(void)
 
     directory_get_stats(&st);
     return st.left;
-}
-
-static void turn(unsigned ms)
-{
-    gint64 until = g_get_monotonic_time() + ms * 1000;
-
-    do {
-        while (g_main_context_iteration(NULL, FALSE)) {
-        }
-        g_usleep(500);
-    } while (g_get_monotonic_time() < until);
-    while (g_main_context_iteration(NULL, FALSE)) {
-    }
 }
 
 /* ---- from VM to VM of one host ---- */

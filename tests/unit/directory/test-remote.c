@@ -9,6 +9,7 @@
 #include "../heap.h"
 #include "base/grace.h"
 #include "directory/directory.h"
+#include "turn.h"
 #include "vm/attach.h"
 
 /* Bytes, of docs/hosts.md: of an address that was claimed, and that was asked for. */
@@ -137,17 +138,6 @@ static struct directory_stats stats(void)
 static struct remote *remote_of(const struct route *r)
 {
     return atomic_load(&r->remote);
-}
-
-static void turn(unsigned ms)
-{
-    gint64 until = g_get_monotonic_time() + ms * 1000;
-
-    do {
-        while (g_main_context_iteration(NULL, FALSE)) {
-        }
-        g_usleep(500);
-    } while (g_get_monotonic_time() < until);
 }
 
 /* ---- claims ---- */
