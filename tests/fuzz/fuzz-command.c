@@ -13,9 +13,7 @@
  *
  * The corpus has to get each command to succeed (fuzz_reached_all).
  */
-#include <stdio.h>
-#include <stdlib.h>
-
+#include "fuzz.h"
 #include "pvrdma/ext.h"
 #include "testdev.h"
 
@@ -25,11 +23,6 @@
 #define PROGRAM      0xff /* a step: the extended objects of a program */
 #define N_COMMANDS   64
 
-struct input {
-    const uint8_t *data;
-    size_t left;
-};
-
 static struct testdev *td;
 static uint64_t pool; /* directory that all templates use */
 /* What the last successful CREATE_* returned. */
@@ -37,10 +30,7 @@ static uint32_t uctx, pd, mr, mw, cq, qp, qpn, srq;
 static unsigned done[N_COMMANDS]; /* how often each has succeeded */
 static bool stamped;              /* a CREATE_CQ with time stamps, too */
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-bool fuzz_reached_all(void);
-
-static void take(struct input *in, void *dst, size_t n)
+static void take(struct fuzz_input *in, void *dst, size_t n)
 {
     size_t have = MIN(n, in->left);
 
@@ -50,15 +40,13 @@ static void take(struct input *in, void *dst, size_t n)
     in->left -= have;
 }
 
-static uint64_t take_int(struct input *in, unsigned bytes)
+static uint64_t take_int(struct fuzz_input *in, unsigned bytes)
 {
     uint64_t v = 0;
 
     take(in, &v, bytes);
     return v;
 }
-
-#define CHECK(condition) ((condition) ? (void)0 : abort())
 
 /* ---- requests that are right ---- */
 
@@ -273,7 +261,7 @@ static void run_command(union pvrdma_cmd_req *req)
     }
 }
 
-static void step_raw(struct input *in)
+static void step_raw(struct fuzz_input *in)
 {
     union pvrdma_cmd_req req;
     uint32_t op = take_int(in, 1);
@@ -284,7 +272,7 @@ static void step_raw(struct input *in)
     run_command(&req);
 }
 
-static void step_template(struct input *in)
+static void step_template(struct fuzz_input *in)
 {
     uint32_t op = take_int(in, 1) % (PVRDMA_CMD_MODERATE_CQ + 1);
     uint8_t variant = take_int(in, 1);
@@ -326,7 +314,7 @@ static void make_program(void)
 }
 
 /* A store of the guest: page tables, rings, DSR, anything. */
-static void step_store(struct input *in)
+static void step_store(struct fuzz_input *in)
 {
     uint64_t offset = take_int(in, 3) & ~7ull;
     uint64_t value = take_int(in, 8);
@@ -336,7 +324,7 @@ static void step_store(struct input *in)
     }
 }
 
-static void step_event(struct input *in)
+static void step_event(struct fuzz_input *in)
 {
     uint32_t what = take_int(in, 1), info = take_int(in, 4);
 
@@ -358,7 +346,7 @@ static void step_event(struct input *in)
 }
 
 /* The VMM takes memory away and gives it back, as a whole or in part. */
-static void step_map(struct input *in)
+static void step_map(struct fuzz_input *in)
 {
     uint64_t size = TESTDEV_RAM_SIZE;
 
@@ -375,7 +363,7 @@ static void write_dsr(void)
     testdev_write(td, PVRDMA_REG_CTL, PVRDMA_CTL_ACTIVATE);
 }
 
-static void step(struct input *in)
+static void step(struct fuzz_input *in)
 {
     uint32_t kind = take_int(in, 1);
 
@@ -493,7 +481,7 @@ bool fuzz_reached_all(void)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct input in = {data, size};
+    struct fuzz_input in = {data, size};
 
     if (!td) {
         testdev_start();

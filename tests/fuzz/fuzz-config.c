@@ -4,17 +4,12 @@
  * that the rest of the daemon relies on.
  */
 #include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "config/config.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "fuzz.h"
 
 static bool path_ok(const char *path)
 {

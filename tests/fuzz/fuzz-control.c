@@ -5,15 +5,11 @@
  * would make sockets at the fuzzer's choice) is executed, with no VM declared.
  */
 #include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/log.h"
 #include "config/config.h"
 #include "control/control.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "fuzz.h"
 
 static void try_settings(const struct daemon_config *cfg,
                          const struct control_request *req)

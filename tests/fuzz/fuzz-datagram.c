@@ -18,12 +18,10 @@
  *
  * The corpus has to get to each fate of a datagram (fuzz_reached_all).
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "datapath/engine.h"
+#include "fuzz.h"
 #include "testdev.h"
 #include "transport/link/datagrams.h"
 #include "transport/link/internal.h"
@@ -39,16 +37,6 @@
 /* What the VM counts; behind that what datagrams.c counts, and what is delivered. */
 #define N_FATES (DATAGRAM_DROPS + 3u)
 
-#define CHECK(condition) ((condition) ? (void)0 : abort())
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-bool fuzz_reached_all(void);
-
-struct input {
-    const uint8_t *data;
-    size_t left;
-};
-
 static struct testdev *td;
 static struct peer hosts[2];
 static uint64_t qp_pdir, qp_first, cq_pdir, cq_first, mr_pdir, mr_first;
@@ -57,17 +45,6 @@ static uint64_t delivered;
 static uint32_t longest; /* of the receives that were posted, in bytes */
 
 static const struct pvrdma_gid own = {.raw = {0xfe, 0x80, [15] = 1}};
-
-static uint32_t take(struct input *in, unsigned bytes)
-{
-    uint32_t v = 0;
-    size_t n = MIN(bytes, in->left);
-
-    memcpy(&v, in->data, n);
-    in->data += n;
-    in->left -= n;
-    return v;
-}
 
 /* ---- the directory ---- */
 
@@ -228,10 +205,11 @@ static void settle(void)
     poll_cq();
 }
 
-static void datagram(struct input *in, struct peer *from)
+static void datagram(struct fuzz_input *in, struct peer *from)
 {
-    uint32_t longer = take(in, 2) % (PEER_MAX_DATA + 200), times = 1 + take(in, 1);
-    uint32_t named = take(in, 1), len = (uint32_t)MIN(named, in->left);
+    uint32_t longer = fuzz_take(in, 2) % (PEER_MAX_DATA + 200),
+             times = 1 + fuzz_take(in, 1);
+    uint32_t named = fuzz_take(in, 1), len = (uint32_t)MIN(named, in->left);
     uint32_t body = len + longer;
     uint8_t *bytes = g_malloc0(PEER_MSG_HEADER + body); /* ASan sees its end */
     struct peer_msg m;
@@ -256,10 +234,10 @@ static void datagram(struct input *in, struct peer *from)
     g_free(bytes);
 }
 
-static void step(struct input *in)
+static void step(struct fuzz_input *in)
 {
     const char *network = td->vm.objects.network;
-    uint32_t what = take(in, 1);
+    uint32_t what = fuzz_take(in, 1);
     struct peer *from = &hosts[what >> 7];
     struct pvrdma_gid gid = {.raw = {0xfe, 0x80, [14] = 1}};
     struct claim claim = {.owner = {7, 1}, .generation = 1};
@@ -269,19 +247,19 @@ static void step(struct input *in)
         datagram(in, from);
         break;
     case 1:
-        gid.raw[15] = (uint8_t)take(in, 1);
+        gid.raw[15] = (uint8_t)fuzz_take(in, 1);
         claim.owner[0] += gid.raw[15];
         directory_claim(from, network, &gid, &claim, what & 64 ? 1000000 : 0);
         break;
     case 2:
-        gid.raw[15] = (uint8_t)take(in, 1);
+        gid.raw[15] = (uint8_t)fuzz_take(in, 1);
         directory_unclaim(from, network, &gid);
         break;
     case 3:
         directory_hold(&td->vm, what & 64 ? DIRECTORY_MAX_HOLD_NS : 0);
         break;
     case 4:
-        post_recv(take(in, 2) % (MR_LEN + 1));
+        post_recv(fuzz_take(in, 2) % (MR_LEN + 1));
         break;
     default:
         settle();
@@ -345,7 +323,7 @@ static void check_beside(void)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct input in = {data, size};
+    struct fuzz_input in = {data, size};
 
     if (!td) {
         start();

@@ -13,22 +13,12 @@
  * The corpus has to get every operation, verdict and way of receiving
  * (fuzz_reached_all).
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <glib.h>
-
+#include "fuzz.h"
 #include "transport/iwarp/wire/control_stags.h"
 #include "transport/iwarp/wire/fpdu.h"
 #include "transport/iwarp/wire/rdmap.h"
 
-#define CHECK(condition) ((condition) ? (void)0 : abort())
-
 enum { CRC_ON = 1, RAW = 2, SPOIL = 4, STANDARD = 8, DIRECT = 16, ROOM_SHIFT = 5 };
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-bool fuzz_reached_all(void);
 
 /* What has come about; the verdicts are those of rdmap_get(). */
 static const enum iwarp_error verdict[] = {

@@ -12,23 +12,17 @@
  * descriptors and texts, and to each reason to refuse (fuzz_reached_all).
  */
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "fuzz.h"
 #include "handover/handover.h"
 #include "handover/manager.h"
 
-#define CHECK(condition) ((condition) ? (void)0 : abort())
-#define SEALS            (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
-#define MAX_COME         8u
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-bool fuzz_reached_all(void);
+#define SEALS    (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
+#define MAX_COME 8u
 
 static struct {
     bool name, fd, missing, text, refused;
@@ -36,25 +30,15 @@ static struct {
 
 bool fuzz_reached_all(void)
 {
-    const struct {
-        const char *what;
-        bool is;
-    } all[] = {
+    const struct fuzz_reached all[] = {
         {"a name", reached.name},
         {"a descriptor", reached.fd},
         {"one that did not come", reached.missing},
         {"a text", reached.text},
         {"what cannot be", reached.refused},
     };
-    bool ok = true;
 
-    for (unsigned i = 0; i < G_N_ELEMENTS(all); i++) {
-        if (!all[i].is) {
-            printf("%s never comes about\n", all[i].what);
-            ok = false;
-        }
-    }
-    return ok;
+    return fuzz_all_reached(all, G_N_ELEMENTS(all));
 }
 
 static void find_names(const uint8_t *data, size_t size)

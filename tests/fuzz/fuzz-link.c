@@ -16,18 +16,14 @@
  * must be messages.  Both connections gone, nothing may be left of them.
  */
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "fuzz.h"
 #include "transport/link/internal.h"
 
-#define CHECK(condition) ((condition) ? (void)0 : abort())
-#define ENDS             2u
-#define MAX_STEPS        64u
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#define ENDS      2u
+#define MAX_STEPS 64u
 
 static const char secret[] = "a secret of nobody";
 static struct sockaddr_storage address;

@@ -10,19 +10,10 @@
  *
  * The corpus has to get each conclusion there is (fuzz_reached_all).
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <glib.h>
-
+#include "fuzz.h"
 #include "transport/iwarp/wire/mpa.h"
 
-#define CHECK(condition) ((condition) ? (void)0 : abort())
-#define WISHES           6u
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-bool fuzz_reached_all(void);
+#define WISHES 6u
 
 /* What has come about. */
 static struct {
@@ -153,10 +144,7 @@ static void conclude(const struct mpa_config *own, const struct mpa_frame *reply
 
 bool fuzz_reached_all(void)
 {
-    const struct {
-        const char *what;
-        bool is;
-    } all[] = {
+    const struct fuzz_reached all[] = {
         {"a frame that is wrong", reached.bad},
         {"the beginning of one", reached.incomplete},
         {"private data", reached.data},

@@ -6,19 +6,12 @@
  * be judged as the whole is, or as not complete; names must be such; what parses must
  * come out the same again.
  */
-#include <stdlib.h>
-#include <string.h>
-
-#include <glib.h>
-
 #include "config/config.h"
+#include "fuzz.h"
 #include "transport/link/msg.h"
 
-#define CHECK(condition) ((condition) ? (void)0 : abort())
 /* Beginnings of a message that are tried: of a long one its first and last. */
 #define PARTS 64u
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_parts(const uint8_t *in, size_t len)
 {

@@ -13,41 +13,18 @@
  *
  * The corpus has to get streams of each kind loaded, and refused (fuzz_reached_all).
  */
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "directory/directory.h"
 #include "fulldev.h"
+#include "fuzz.h"
 
 #define N_BASES     2 /* full, in reset */
 #define MAX_CHANGES 64
 #define HEAD        16u /* of the stream, and of a section */
 
-struct input {
-    const uint8_t *data;
-    size_t left;
-};
-
 static struct testdev *td;
 static GByteArray *base[N_BASES];
 /* By what the first byte can say: a stream, or a change of one of these. */
 static unsigned loaded[1 + N_BASES], refused[1 + N_BASES];
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-bool fuzz_reached_all(void);
-
-#define CHECK(condition) ((condition) ? (void)0 : abort())
-
-static uint32_t take(struct input *in, unsigned bytes)
-{
-    uint32_t v = 0;
-    size_t n = MIN(bytes, in->left);
-
-    memcpy(&v, in->data, n);
-    in->data += n;
-    in->left -= n;
-    return v;
-}
 
 /* ---- changes ---- */
 
@@ -98,23 +75,23 @@ static void lengthen(GByteArray *s, guint at, const uint8_t *bytes, int by)
     g_free(tail);
 }
 
-static void change(GByteArray *s, struct input *in)
+static void change(GByteArray *s, struct fuzz_input *in)
 {
-    guint at = take(in, 2) % s->len;
-    uint8_t op = (uint8_t)take(in, 1), n = 1 + op / 4 % 8;
+    guint at = fuzz_take(in, 2) % s->len;
+    uint8_t op = (uint8_t)fuzz_take(in, 1), n = 1 + op / 4 % 8;
     uint8_t bytes[8];
     uint32_t v;
 
     switch (op % 4) {
     case 0:
         for (guint i = at; i < s->len && i < at + n; i++) {
-            s->data[i] = (uint8_t)take(in, 1);
+            s->data[i] = (uint8_t)fuzz_take(in, 1);
         }
         break;
     case 1:
         if (s->len - at >= sizeof(v)) {
             memcpy(&v, s->data + at, sizeof(v));
-            v += (uint32_t)(int8_t)take(in, 1);
+            v += (uint32_t)(int8_t)fuzz_take(in, 1);
             memcpy(s->data + at, &v, sizeof(v));
         }
         break;
@@ -123,7 +100,7 @@ static void change(GByteArray *s, struct input *in)
         break;
     default:
         for (unsigned i = 0; i < n; i++) {
-            bytes[i] = (uint8_t)take(in, 1);
+            bytes[i] = (uint8_t)fuzz_take(in, 1);
         }
         lengthen(s, at, bytes, n);
         break;
@@ -188,7 +165,7 @@ static void reset(void)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct input in = {data, size};
+    struct fuzz_input in = {data, size};
     unsigned kind;
     GByteArray *s;
     bool ok;
@@ -197,7 +174,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         start();
     }
     s = g_byte_array_new();
-    kind = take(&in, 1) % (1 + N_BASES);
+    kind = fuzz_take(&in, 1) % (1 + N_BASES);
     if (kind) {
         g_byte_array_append(s, base[kind - 1]->data, base[kind - 1]->len);
         for (unsigned i = 0; i < MAX_CHANGES && in.left; i++) {

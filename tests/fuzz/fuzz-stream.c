@@ -27,11 +27,9 @@
  *
  * The corpus has to get to what the code has room for (fuzz_reached_all).
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 
+#include "fuzz.h"
 #include "streamdev.h"
 #include "transport/iwarp/wire/control_stags.h"
 
@@ -41,11 +39,6 @@
 /* docs/hosts.md has these. */
 #define UNSENT_BYTES (264u * 1024 + 64)
 #define INPUT_BYTES  (128u * 1024)
-
-#define CHECK(condition) ((condition) ? (void)0 : abort())
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-bool fuzz_reached_all(void);
 
 enum { CRC_ON = 1, MARKERS = 2, UNRELIABLE = 4, RESPONDER = 8, SHALLOW = 16, SMALL = 32 };
 enum {
@@ -66,13 +59,8 @@ enum {
 /* Of a segment. */
 enum { MORE = 1, KEY_SHIFT = 1, FOLLOWS = 8, BAD_NUMBER = 16, BAD_ID = 32, FULL = 64 };
 
-struct input {
-    const uint8_t *data;
-    size_t left;
-};
-
 static struct streamdev d;
-static struct input in;
+static struct fuzz_input in;
 static unsigned steps;
 static uint8_t bits;
 static uint32_t seed, cut;
@@ -126,13 +114,7 @@ static bool reached[REACHED];
 
 static uint32_t take(unsigned bytes)
 {
-    uint32_t v = 0;
-    size_t n = MIN(bytes, in.left);
-
-    memcpy(&v, in.data, n);
-    in.data += n;
-    in.left -= n;
-    return v;
+    return fuzz_take(&in, bytes);
 }
 
 static uint32_t some(uint32_t most)
@@ -589,7 +571,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         streamdev_start(&d);
         stream = g_byte_array_new();
     }
-    in = (struct input){data, size};
+    in = (struct fuzz_input){data, size};
     bits = (uint8_t)take(1);
     seed = take(1);
     cut = 1 + (seed & 15) * (seed & 15) * 256;

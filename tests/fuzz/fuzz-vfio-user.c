@@ -20,9 +20,6 @@
  */
 #include <fcntl.h>
 #include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -34,14 +31,13 @@
 #include "directory/directory.h"
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
+#include "fuzz.h"
 #include "pvrdma/dirty.h"
 #include "pvrdma/vfio_user.h"
 #include "vm/attach.h"
 
 #define RAM_SIZE 0x20000u
 #define RAM_BASE 0x100000u
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct vm vm;
 static int client = -1;

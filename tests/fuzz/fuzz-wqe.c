@@ -21,11 +21,10 @@
  * The corpus has to get requests of each kind to succeed (fuzz_reached_all).
  */
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "datapath/engine.h"
+#include "fuzz.h"
 #include "pvrdma/ext.h"
 #include "testdev.h"
 
@@ -41,16 +40,6 @@
 #define MAX_STEPS  64
 #define OTHER_PAIR 0xff /* a step: those that follow are for the other pair of QPs */
 #define MAX_INLINE 48   /* the WQE has room for 176 */
-
-#define CHECK(condition) ((condition) ? (void)0 : abort())
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-bool fuzz_reached_all(void);
-
-struct input {
-    const uint8_t *data;
-    size_t left;
-};
 
 /* Guest memory of one QP and its CQ, kept over all inputs. */
 struct rings {
@@ -82,17 +71,6 @@ static const struct pvrdma_gid gid[] = {
     {.raw = {0xfe, 0x80, [15] = 1}},
     {.raw = {0xfe, 0x80, [15] = 2}},
 };
-
-static uint32_t take(struct input *in, unsigned bytes)
-{
-    uint32_t v = 0;
-    size_t n = MIN(bytes, in->left);
-
-    memcpy(&v, in->data, n);
-    in->data += n;
-    in->left -= n;
-    return v;
-}
 
 /* ---- objects ---- */
 
@@ -427,20 +405,20 @@ static void settle(void)
 
 /* ---- steps ---- */
 
-static struct pvrdma_sge right_sge(struct input *in)
+static struct pvrdma_sge right_sge(struct fuzz_input *in)
 {
-    struct pvrdma_sge s = {.addr = MR_VA + take(in, 2) % MR_LEN, .lkey = key};
+    struct pvrdma_sge s = {.addr = MR_VA + fuzz_take(in, 2) % MR_LEN, .lkey = key};
 
-    s.length = take(in, 2) % (MR_LEN - (uint32_t)(s.addr - MR_VA) + 1);
+    s.length = fuzz_take(in, 2) % (MR_LEN - (uint32_t)(s.addr - MR_VA) + 1);
     return s;
 }
 
-static void patch(struct input *in, void *wqe, uint32_t size)
+static void patch(struct fuzz_input *in, void *wqe, uint32_t size)
 {
-    for (uint32_t n = take(in, 1) % 4; n > 0; n--) {
-        uint32_t at = take(in, 1) % size;
+    for (uint32_t n = fuzz_take(in, 1) % 4; n > 0; n--) {
+        uint32_t at = fuzz_take(in, 1) % size;
 
-        ((uint8_t *)wqe)[at] = (uint8_t)take(in, 1);
+        ((uint8_t *)wqe)[at] = (uint8_t)fuzz_take(in, 1);
     }
 }
 
@@ -464,84 +442,85 @@ static void own_list(uint8_t *wqe)
 #define WINDOW_OPS 0xf8u
 
 /* A window's WQE; with the key that it was bound with last or near to it. */
-static struct pvrdma_sq_wqe_hdr window_op(struct input *in, uint32_t which)
+static struct pvrdma_sq_wqe_hdr window_op(struct fuzz_input *in, uint32_t which)
 {
     static const uint32_t op[] = {PVRDMA_WR_BIND_MW, PVRDMA_WR_LOCAL_INV,
                                   PVRDMA_WR_SEND_WITH_INV, PVRDMA_WR_RDMA_WRITE};
     struct pvrdma_sq_wqe_hdr h = {.opcode = op[which % 4]};
     uint32_t *rkey = &window_key[which >> 2 & 1];
 
-    h.send_flags = take(in, 1) & 7;
+    h.send_flags = fuzz_take(in, 1) & 7;
     switch (h.opcode) {
     case PVRDMA_WR_BIND_MW:
-        *rkey = (*rkey & ~0xffu) | take(in, 1);
-        h.wr.bind_mw = (struct pvrdma_bind_mw){.addr = MR_VA + take(in, 2),
-                                               .length = take(in, 2),
+        *rkey = (*rkey & ~0xffu) | fuzz_take(in, 1);
+        h.wr.bind_mw = (struct pvrdma_bind_mw){.addr = MR_VA + fuzz_take(in, 2),
+                                               .length = fuzz_take(in, 2),
                                                .lkey = key,
-                                               .access_flags = take(in, 1) & 14,
+                                               .access_flags = fuzz_take(in, 1) & 14,
                                                .rkey = *rkey};
         break;
     case PVRDMA_WR_RDMA_WRITE:
         h.num_sge = 1;
-        h.wr.rdma.remote_addr = MR_VA + take(in, 2);
+        h.wr.rdma.remote_addr = MR_VA + fuzz_take(in, 2);
         h.wr.rdma.rkey = *rkey;
         break;
     default:
-        h.imm_data = *rkey ^ (take(in, 1) & 1);
+        h.imm_data = *rkey ^ (fuzz_take(in, 1) & 1);
         break;
     }
     return h;
 }
 
 /* Of these in turn; with the key that was registered last or near to it. */
-static struct pvrdma_sq_wqe_hdr key_op(struct input *in, uint32_t which)
+static struct pvrdma_sq_wqe_hdr key_op(struct fuzz_input *in, uint32_t which)
 {
     static const uint32_t op[] = {PVRDMA_WR_FAST_REG, PVRDMA_WR_LOCAL_INV,
                                   PVRDMA_WR_SEND_WITH_INV, PVRDMA_WR_RDMA_WRITE};
     struct pvrdma_sq_wqe_hdr h = {.opcode = op[which % 4]};
 
-    h.send_flags = take(in, 1) & 7;
+    h.send_flags = fuzz_take(in, 1) & 7;
     switch (h.opcode) {
     case PVRDMA_WR_FAST_REG:
-        fast_key = (fast_key & ~0xffu) | take(in, 1);
-        h.wr.fast_reg = (struct pvrdma_fast_reg){.iova_start = MR_VA,
-                                                 .pl_pdir_dma = mr_pdir,
-                                                 .page_shift = PVRDMA_PAGE_SHIFT,
-                                                 .page_list_len = MR_PAGES,
-                                                 .length = MR_LEN - take(in, 2) % MR_LEN,
-                                                 .access_flags = take(in, 1) & 15,
-                                                 .rkey = fast_key};
+        fast_key = (fast_key & ~0xffu) | fuzz_take(in, 1);
+        h.wr.fast_reg =
+            (struct pvrdma_fast_reg){.iova_start = MR_VA,
+                                     .pl_pdir_dma = mr_pdir,
+                                     .page_shift = PVRDMA_PAGE_SHIFT,
+                                     .page_list_len = MR_PAGES,
+                                     .length = MR_LEN - fuzz_take(in, 2) % MR_LEN,
+                                     .access_flags = fuzz_take(in, 1) & 15,
+                                     .rkey = fast_key};
         break;
     case PVRDMA_WR_RDMA_WRITE:
         h.num_sge = 1;
-        h.wr.rdma.remote_addr = MR_VA + take(in, 2);
+        h.wr.rdma.remote_addr = MR_VA + fuzz_take(in, 2);
         h.wr.rdma.rkey = fast_key;
         break;
     default:
-        h.imm_data = fast_key ^ (take(in, 1) & 1);
+        h.imm_data = fast_key ^ (fuzz_take(in, 1) & 1);
         break;
     }
     return h;
 }
 
 /* A datagram to a QP that there is, from and to an address that the VM holds, mostly. */
-static void right_av(struct input *in, struct pvrdma_sq_wqe_hdr *h)
+static void right_av(struct fuzz_input *in, struct pvrdma_sq_wqe_hdr *h)
 {
     struct pvrdma_av *av = &h->wr.ud.av;
-    uint32_t how = take(in, 1);
+    uint32_t how = fuzz_take(in, 1);
 
     h->wr.ud.remote_qpn = how & 4 ? 1 : ring[2 + how % 2].qpn;
     h->wr.ud.remote_qkey = how & 8 ? 0x80000000u : QKEY;
     *av = (struct pvrdma_av){.port_pd = pd | 1u << 24, .gid_index = how >> 4 & 3};
     if (how & 0x40) {
-        av->sl_tclass_flowlabel = take(in, 4);
-        av->hop_limit = (uint8_t)take(in, 1);
+        av->sl_tclass_flowlabel = fuzz_take(in, 4);
+        av->hop_limit = (uint8_t)fuzz_take(in, 1);
     }
-    memcpy(av->dgid, gid[how & 0x80 ? take(in, 1) % G_N_ELEMENTS(gid) : 0].raw,
+    memcpy(av->dgid, gid[how & 0x80 ? fuzz_take(in, 1) % G_N_ELEMENTS(gid) : 0].raw,
            sizeof(av->dgid));
 }
 
-static void post_send(struct input *in, struct rings *r, bool raw)
+static void post_send(struct fuzz_input *in, struct rings *r, bool raw)
 {
     uint32_t *tail = qp_words(r).tx_prod;
     uint32_t slot = pvrdma_idx_slot(*tail, WR);
@@ -554,7 +533,7 @@ static void post_send(struct input *in, struct rings *r, bool raw)
         memcpy(wqe, in->data, n);
         in->data += n;
         in->left -= n;
-    } else if ((h.opcode = take(in, 1)) >= KEY_OPS) {
+    } else if ((h.opcode = fuzz_take(in, 1)) >= KEY_OPS) {
         struct pvrdma_sge s;
 
         h = h.opcode >= WINDOW_OPS ? window_op(in, h.opcode) : key_op(in, h.opcode);
@@ -565,13 +544,13 @@ static void post_send(struct input *in, struct rings *r, bool raw)
         patch(in, wqe, 96);
     } else {
         h.opcode %= 7;
-        h.send_flags = take(in, 1) & 15;
-        h.num_sge = take(in, 1) % (NSGE + 1);
-        h.total_len = h.send_flags & PVRDMA_SEND_INLINE ? take(in, 1) : 0;
-        h.wr.rdma.remote_addr = MR_VA + take(in, 2);
+        h.send_flags = fuzz_take(in, 1) & 15;
+        h.num_sge = fuzz_take(in, 1) % (NSGE + 1);
+        h.total_len = h.send_flags & PVRDMA_SEND_INLINE ? fuzz_take(in, 1) : 0;
+        h.wr.rdma.remote_addr = MR_VA + fuzz_take(in, 2);
         h.wr.rdma.rkey = key;
         if (h.opcode >= PVRDMA_WR_ATOMIC_CMP_AND_SWP) {
-            h.wr.atomic.remote_addr = (MR_VA + take(in, 2) % MR_LEN) & ~7ull;
+            h.wr.atomic.remote_addr = (MR_VA + fuzz_take(in, 2) % MR_LEN) & ~7ull;
             h.wr.atomic.rkey = key;
         }
         if (is_ud(r)) {
@@ -590,7 +569,7 @@ static void post_send(struct input *in, struct rings *r, bool raw)
     *tail = pvrdma_idx_next(*tail & (2 * WR - 1), WR);
 }
 
-static void post_recv(struct input *in, struct rings *r, bool raw)
+static void post_recv(struct fuzz_input *in, struct rings *r, bool raw)
 {
     uint32_t *tail = qp_words(r).rx_prod;
     uint32_t slot = pvrdma_idx_slot(*tail, WR);
@@ -598,7 +577,7 @@ static void post_recv(struct input *in, struct rings *r, bool raw)
     uint8_t *wqe = testdev_ptr(td, first + slot * 128);
     struct pvrdma_rq_wqe_hdr h = {.wr_id = slot};
 
-    h.num_sge = take(in, raw ? 4 : 1);
+    h.num_sge = fuzz_take(in, raw ? 4 : 1);
     h.num_sge = raw ? h.num_sge : h.num_sge % (NSGE + 1);
     memcpy(wqe, &h, sizeof(h));
     for (uint32_t i = 0; i < MIN(h.num_sge, NSGE); i++) {
@@ -650,9 +629,9 @@ static void poll_cq(struct rings *r)
     *w.rx_cons = head;
 }
 
-static void write_index(struct input *in, struct rings *r)
+static void write_index(struct fuzz_input *in, struct rings *r)
 {
-    uint32_t which = take(in, 1), value = take(in, which & 0x80 ? 4 : 1);
+    uint32_t which = fuzz_take(in, 1), value = fuzz_take(in, which & 0x80 ? 4 : 1);
     struct words qp = qp_words(r), cq = cq_words(r);
     uint32_t *word[] = {qp.tx_prod, qp.tx_cons, qp.rx_prod, qp.rx_cons, cq.rx_cons};
 
@@ -662,7 +641,7 @@ static void write_index(struct input *in, struct rings *r)
 /* Of the values that say what becomes of a QP or its keys. */
 #define SRQ_OPS 60u
 
-static void change_srq(struct input *in, uint32_t what)
+static void change_srq(struct fuzz_input *in, uint32_t what)
 {
     struct pvrdma_cmd_modify_srq req = {.srq_handle = srq, .attr_mask = PVRDMA_SRQ_LIMIT};
 
@@ -671,15 +650,15 @@ static void change_srq(struct input *in, uint32_t what)
         shared = (shared + 1) % N_SHARED;
         create_objects();
     } else if (shared != OWN) {
-        req.attrs.srq_limit = take(in, 1);
+        req.attrs.srq_limit = fuzz_take(in, 1);
         testdev_command(td, PVRDMA_CMD_MODIFY_SRQ, &req, sizeof(req));
     }
 }
 
-static void change_state(struct input *in, unsigned i)
+static void change_state(struct fuzz_input *in, unsigned i)
 {
     struct pvrdma_qp_attr a = {.qp_state = PVRDMA_QPS_ERR};
-    uint32_t what = take(in, 1);
+    uint32_t what = fuzz_take(in, 1);
 
     if (what >= KEY_OPS) { /* a page list as a guest may leave it */
         uint64_t *entry = testdev_ptr(td, mr_pdir);
@@ -687,8 +666,8 @@ static void change_state(struct input *in, unsigned i)
 
         entry = what & 1 ? testdev_ptr(td, mr_table) : entry;
         /* Not to another page of the guest: what is there then is its own fault. */
-        spoil = take(in, 1) % 36;
-        entry[take(in, 1) % MR_PAGES] ^= 1ull << (spoil < 12 ? spoil : spoil + 28);
+        spoil = fuzz_take(in, 1) % 36;
+        entry[fuzz_take(in, 1) % MR_PAGES] ^= 1ull << (spoil < 12 ? spoil : spoil + 28);
         return;
     }
     if (what % 64 >= SRQ_OPS) {
@@ -726,9 +705,9 @@ static void change_state(struct input *in, unsigned i)
 }
 
 /* @pair: of QPs, 0 or 2. */
-static void step(struct input *in, unsigned *pair)
+static void step(struct fuzz_input *in, unsigned *pair)
 {
-    uint32_t kind = take(in, 1);
+    uint32_t kind = fuzz_take(in, 1);
     unsigned i = *pair + (kind >> 7);
     struct rings *r = &ring[i];
 
@@ -760,7 +739,7 @@ static void step(struct input *in, unsigned *pair)
         settle();
         break;
     case 7:
-        device_doorbell(td->vm.dev, PVRDMA_UAR_CQ, r->cq | take(in, 1) << 24, true);
+        device_doorbell(td->vm.dev, PVRDMA_UAR_CQ, r->cq | fuzz_take(in, 1) << 24, true);
         poll_cq(r);
         break;
     case 8:
@@ -801,7 +780,7 @@ bool fuzz_reached_all(void)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct input in = {data, size};
+    struct fuzz_input in = {data, size};
     unsigned pair = 0;
 
     if (!td) {
