@@ -114,14 +114,13 @@ double message_rate(uint8_t type, uint32_t opcode)
 static double shared_rate(void)
 {
     struct vgt_opts o = rate_opts;
-    struct vgt_side *far;
     struct vg_srq *srq;
     struct vgt_pair p;
+    struct vgt_side *far = &p.s[1];
     double r;
 
     o.unconnected = true;
     vgt_pair_open(&p, 0, 1, &o);
-    far = &p.s[1];
     srq = vg_srq_new(far->pd, o.qp.recv_wr, 1, false);
     vg_qp_free(far->qp);
     o.qp.srq = srq;

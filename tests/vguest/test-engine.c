@@ -540,12 +540,10 @@ static void test_remade_peer(void)
     static const char *const keys[2] = {"", "max-qp=2"}; /* one handle */
     const struct vg_daemon_opts d = {.n_vms = 2, .poll_us = -1, .keys = keys};
     struct vgt_pair p;
-    struct vgt_side *a, *b;
+    struct vgt_side *a = &p.s[0], *b = &p.s[1];
 
     start(&d);
     vgt_pair_open(&p, 0, 1, &(struct vgt_opts){.conn = impatient});
-    a = &p.s[0];
-    b = &p.s[1];
     for (unsigned round = 0; round < 10; round++) {
         uint32_t handle = b->qp->handle, qpn = b->qp->qpn;
         uint64_t id = 10 * round;

@@ -440,11 +440,10 @@ static void test_reset_moved(gconstpointer style)
 static void begun_where_it_was(gconstpointer style, bool load)
 {
     struct vg_place target;
-    struct vgt_side *s;
     struct vgt_pair p;
+    struct vgt_side *s = &p.s[0];
 
     vgt_pair_of(&p, style);
-    s = &p.s[0];
     target = vg_move_begin(s->g, vgt_daemon, 2);
     g_assert_cmpint(vg_mig_set(s->g, RUNNING), ==, 0);
     vg_place_swap(s->g, &target);

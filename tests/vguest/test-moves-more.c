@@ -257,11 +257,10 @@ static void test_draining(gconstpointer style)
 static void test_armed(gconstpointer style)
 {
     struct vgt_opts o = vgt_opts_of(style);
-    struct vgt_side *s;
     struct vgt_pair p;
+    struct vgt_side *s = &p.s[0];
 
     vgt_pair_open(&p, 0, 1, &o);
-    s = &p.s[0];
     for (unsigned i = 0; i < MAX(vgt_rounds(20), 4); i++) {
         uint32_t handle;
 

@@ -85,11 +85,10 @@ static void test_same(gconstpointer style)
 static void test_reset(gconstpointer style)
 {
     g_autoptr(GByteArray) stream = NULL;
-    struct vgt_side *s;
     struct vgt_pair p;
+    struct vgt_side *s = &p.s[0];
 
     vgt_pair_of(&p, style);
-    s = &p.s[0];
     stream = vg_mig_save(s->g);
     g_assert_cmpint(vg_mig_set(s->g, RUNNING), ==, 0);
     vg_mig_load(s->g, stream);

@@ -440,11 +440,9 @@ static void test_comm_est(void)
 {
     struct vgt_opts o = {.unconnected = true};
     struct vgt_pair p;
-    struct vgt_side *a, *b;
+    struct vgt_side *a = &p.s[0], *b = &p.s[1];
 
     vgt_pair_open(&p, 0, 1, &o);
-    a = &p.s[0];
-    b = &p.s[1];
     g_assert_cmpint(vg_qp_to_init(b->qp, NULL), ==, 0);
     g_assert_cmpint(vg_qp_to_rtr(b->qp, &a->g->gid, a->qp->qpn, 0, NULL), ==, 0);
     g_assert_cmpint(vg_qp_to_init(a->qp, NULL), ==, 0);

@@ -154,6 +154,13 @@ static void contend(void)
     host_wait_logged(home(2), "10.0.0.10 is in use: ");
 }
 
+static void begin_contended(gconstpointer two)
+{
+    begin(two);
+    open_sides();
+    contend();
+}
+
 /* It works for VM 2 in both directions, and not for VM 1. */
 static void has_moved(unsigned vm)
 {
@@ -170,9 +177,7 @@ static void has_moved(unsigned vm)
 /* Nothing passes while it waits, and what tries fails; when it has it, it works. */
 static void test_waits(gconstpointer two)
 {
-    begin(two);
-    open_sides();
-    contend();
+    begin_contended(two);
     join(&s[3], &s[2], 8);
     post_write(&s[2], &s[3], 10);
     post_write(&s[3], &s[2], 11);
@@ -189,9 +194,7 @@ static void test_waits(gconstpointer two)
 /* Queue pairs that were connected before go on by themselves, if their tries last. */
 static void test_connected(gconstpointer two)
 {
-    begin(two);
-    open_sides();
-    contend();
+    begin_contended(two);
     join(&s[3], &s[2], 20);
     post_write(&s[2], &s[3], 10);
     post_write(&s[3], &s[2], 11);
@@ -207,9 +210,7 @@ static void test_connected(gconstpointer two)
 /* It ends without a word. */
 static void test_ends(gconstpointer two)
 {
-    begin(two);
-    open_sides();
-    contend();
+    begin_contended(two);
     vgt_side_close(&s[1]);
     s[1].g = NULL;
     wait_granted(home(2), 2);
@@ -222,9 +223,7 @@ static void test_ends(gconstpointer two)
 /* A holder that stands still has not let go. */
 static void test_paused(gconstpointer two)
 {
-    begin(two);
-    open_sides();
-    contend();
+    begin_contended(two);
     g_assert_cmpint(vg_ctl(home(1), NULL, "vm pause vm1"), ==, 0);
     post_write(&s[0], &s[1], 10);
     vgt_expect_none(s[0].scq, VGT_QUIET_MS(50));
@@ -240,9 +239,7 @@ static void test_paused(gconstpointer two)
 /* Daemons are replaced while it waits. */
 static void test_restart(gconstpointer two)
 {
-    begin(two);
-    open_sides();
-    contend();
+    begin_contended(two);
     for (unsigned i = 0; i < 2; i++) {
         vgt_restart(host[i]);
         if (!one_host()) {
@@ -264,9 +261,7 @@ static void test_restart(gconstpointer two)
  */
 static void test_move(gconstpointer two)
 {
-    begin(two);
-    open_sides();
-    contend();
+    begin_contended(two);
     g_assert_cmpint(vg_bind_gid(s[3].g, OWN, &vip), ==, 0);
     vg_move(s[2].g, home(2), 4, VG_MOVE_PLAIN);
     g_assert_false(waits(home(2), 2, NULL));
@@ -287,10 +282,7 @@ static void test_move(gconstpointer two)
  */
 static void test_both_wait(void)
 {
-
-    begin(GUINT_TO_POINTER(1));
-    open_sides();
-    contend();
+    begin_contended(GUINT_TO_POINTER(1));
     g_assert_cmpint(vg_bind_gid(s[0].g, OWN, &vip), ==, 0);
     g_assert_cmpint(vg_bind_gid(s[3].g, OWN, &vip), ==, 0);
     g_assert_true(waits(host[0], 0, "VM vm1 has it"));

@@ -190,12 +190,10 @@ static void test_loopback(gconstpointer data)
 
 static void test_no_receive(gconstpointer data)
 {
-    struct vgt_side *a, *b;
     struct vgt_pair p;
+    struct vgt_side *a = &p.s[0], *b = &p.s[1];
 
     uc_open(&p, 0, 1, GPOINTER_TO_UINT(data));
-    a = &p.s[0];
-    b = &p.s[1];
     /* Also as the first message of the connection. */
     LOST(a, b, 1, "no_receive", 1, PVRDMA_WR_SEND, 64);
     passes(a, b, 2, PVRDMA_WR_SEND, 64);
@@ -215,13 +213,11 @@ static void test_no_receive(gconstpointer data)
 /* The receive that is too small stays for what fits. */
 static void test_too_long(gconstpointer data)
 {
-    struct vgt_side *a, *b;
     struct vgt_pair p;
+    struct vgt_side *a = &p.s[0], *b = &p.s[1];
     struct pvrdma_cqe c;
 
     uc_open(&p, 0, 1, GPOINTER_TO_UINT(data));
-    a = &p.s[0];
-    b = &p.s[1];
     vgt_recv(b, 500, FAR, 64);
     LOST(a, b, 1, "too_long", 1, PVRDMA_WR_SEND, 65);
     LOST(a, b, 1, "too_long", 2, PVRDMA_WR_SEND, 300001);
@@ -237,14 +233,12 @@ static void test_too_long(gconstpointer data)
 static void test_access(gconstpointer data)
 {
     struct vgt_opts o;
-    struct vgt_side *a, *b;
     struct vgt_pair p;
+    struct vgt_side *a = &p.s[0], *b = &p.s[1];
     uint32_t good;
 
     uc_options(&o, GPOINTER_TO_UINT(data));
     vgt_pair_open(&p, 0, 1, &o);
-    a = &p.s[0];
-    b = &p.s[1];
     good = b->mr->rkey;
     for (unsigned i = 0; i < 2; i++) {
         uint32_t len = i ? 300001 : 64;
@@ -278,15 +272,13 @@ static void ctl(const char *verb, const char *vm)
 static void test_nobody(gconstpointer data)
 {
     struct vgt_opts o;
-    struct vgt_side *a, *b;
     struct vgt_pair p;
+    struct vgt_side *a = &p.s[0], *b = &p.s[1];
     const uint32_t psn = 77; /* nobody's */
 
     uc_options(&o, GPOINTER_TO_UINT(data));
     o.unconnected = true;
     vgt_pair_open(&p, 0, 1, &o);
-    a = &p.s[0];
-    b = &p.s[1];
     g_assert_cmpint(vg_qp_to_init(a->qp, NULL), ==, 0);
     g_assert_cmpint(vg_qp_to_rtr(a->qp, &b->g->gid, b->qp->qpn, psn, NULL), ==, 0);
     g_assert_cmpint(vg_qp_to_rts(a->qp, psn, NULL), ==, 0);
@@ -320,12 +312,10 @@ static void test_nobody(gconstpointer data)
 /* A requester that begins anew is heard; one that is not connected here is not. */
 static void test_begins_anew(gconstpointer data)
 {
-    struct vgt_side *a, *b;
     struct vgt_pair p;
+    struct vgt_side *a = &p.s[0], *b = &p.s[1];
 
     uc_open(&p, 0, 1, GPOINTER_TO_UINT(data));
-    a = &p.s[0];
-    b = &p.s[1];
     for (unsigned i = 0; i < 3; i++) {
         passes(a, b, 1, PVRDMA_WR_SEND, 64);
         passes(a, b, 2, PVRDMA_WR_RDMA_WRITE_WITH_IMM, 9000);
@@ -397,12 +387,10 @@ static void test_send_fails(gconstpointer data)
         PVRDMA_WR_SEND_WITH_INV, PVRDMA_WR_ATOMIC_FETCH_AND_ADD,
         PVRDMA_WR_SEND,
     };
-    struct vgt_side *a, *b;
     struct vgt_pair p;
+    struct vgt_side *a = &p.s[0], *b = &p.s[1];
 
     uc_open(&p, 0, 1, GPOINTER_TO_UINT(data));
-    a = &p.s[0];
-    b = &p.s[1];
     for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
         bool key = bad[i] == PVRDMA_WR_SEND;
         uint32_t good = a->mr->lkey;
@@ -424,13 +412,11 @@ static void test_send_fails(gconstpointer data)
 /* A receive that cannot be used is its owner's mistake, and nobody else's business. */
 static void test_bad_receive(gconstpointer data)
 {
-    struct vgt_side *a, *b;
     struct vgt_pair p;
+    struct vgt_side *a = &p.s[0], *b = &p.s[1];
     uint32_t good;
 
     uc_open(&p, 0, 1, GPOINTER_TO_UINT(data));
-    a = &p.s[0];
-    b = &p.s[1];
     for (unsigned i = 0; i < 2; i++) {
         good = b->mr->lkey;
         b->mr->lkey ^= 1;
@@ -453,12 +439,10 @@ static void test_bad_receive(gconstpointer data)
 static void test_drained(gconstpointer data)
 {
     struct pvrdma_qp_attr attr = {.qp_state = PVRDMA_QPS_SQD, .en_sqd_async_notify = 1};
-    struct vgt_side *a, *b;
     struct vgt_pair p;
+    struct vgt_side *a = &p.s[0], *b = &p.s[1];
 
     uc_open(&p, 0, 1, GPOINTER_TO_UINT(data));
-    a = &p.s[0];
-    b = &p.s[1];
     g_assert_cmpint(vg_modify_qp(a->g, a->qp->handle,
                                  PVRDMA_QP_STATE | PVRDMA_QP_EN_SQD_ASYNC, &attr),
                     ==, 0);
@@ -579,15 +563,13 @@ static void test_sender_breaks_off(void)
 {
     const unsigned n = 16;
     const uint32_t len = huge() / 2;
-    struct vgt_side *a, *b;
     struct vgt_pair p;
+    struct vgt_side *a = &p.s[0], *b = &p.s[1];
     struct pvrdma_cqe c;
     struct vg_mr *mr[2];
     unsigned whole = 0;
 
     open_big(&p, mr);
-    a = &p.s[0];
-    b = &p.s[1];
     for (unsigned i = 0; i <= n; i++) {
         recv_big(b, mr[1], 100 + i, len);
     }
@@ -620,13 +602,11 @@ static void test_receiver_paused(void)
     const unsigned n = 8;
     const uint32_t len = huge() - 1;
     unsigned broken = 0;
-    struct vgt_side *a, *b;
     struct vgt_pair p;
+    struct vgt_side *a = &p.s[0], *b = &p.s[1];
     struct vg_mr *mr[2];
 
     open_big(&p, mr);
-    a = &p.s[0];
-    b = &p.s[1];
     for (unsigned round = 0; broken < 3; round++) {
         int64_t lost = -dropped(0, "to_paused");
 
@@ -664,14 +644,12 @@ static void test_receiver_paused(void)
 static void test_key_goes(void)
 {
     const unsigned n = 20;
-    struct vgt_side *a, *b;
     struct vgt_pair p;
+    struct vgt_side *a = &p.s[0], *b = &p.s[1];
     struct vg_mr *mr[2];
     int64_t before;
 
     open_big(&p, mr);
-    a = &p.s[0];
-    b = &p.s[1];
     before = dropped(1, "access_denied");
     start_big(a, mr[0], PVRDMA_WR_RDMA_WRITE, mr[1]->rkey, huge(), n);
     vg_mr_free(mr[1]);
@@ -690,15 +668,13 @@ static void test_key_goes(void)
 /* The sender's own key goes in the middle, while its queue drains: it stops, too. */
 static void test_own_key_goes(void)
 {
-    struct vgt_side *a, *b;
     struct vgt_pair p;
+    struct vgt_side *a = &p.s[0], *b = &p.s[1];
     struct pvrdma_cqe c;
     struct vg_mr *mr[2];
     unsigned tries = 0;
 
     open_big(&p, mr);
-    a = &p.s[0];
-    b = &p.s[1];
     do { /* unless it was through already */
         g_assert_cmpuint(tries++, <, 100);
         if (vg_qp_state(a->qp) == PVRDMA_QPS_SQD) {
@@ -725,8 +701,8 @@ static void test_own_key_goes(void)
 static void test_receiver_fails(void)
 {
     const unsigned n = 20;
-    struct vgt_side *a, *b;
     struct vgt_pair p;
+    struct vgt_side *a = &p.s[0], *b = &p.s[1];
     struct pvrdma_cqe c;
     struct vg_mr *mr[2];
     unsigned whole = 0, flushed = 0;
@@ -734,8 +710,6 @@ static void test_receiver_fails(void)
 
     open_big(&p, mr);
     before = lost(0, "to_nobody");
-    a = &p.s[0];
-    b = &p.s[1];
     for (unsigned i = 0; i < n; i++) {
         recv_big(b, mr[1], i, huge());
     }
