@@ -243,7 +243,7 @@ static void test_index(void)
 /* The request itself, which is none of zero bytes then. */
 static void test_request(void)
 {
-    struct pvrdma_sge sge;
+    struct pvrdma_sge sge = {0};
     struct vgt_pair p;
     struct vg_wr wr = vg_wr_of(1, PVRDMA_WR_SEND, 0, &sge);
     struct page page;

@@ -188,7 +188,7 @@ static void test_markers(void)
 {
     static uint8_t room[FPDU_MAX_SIZE];
     uint8_t bytes[MPA_MAX_STARTUP], in[1500], data[3000];
-    struct pvrdma_sge sge;
+    struct pvrdma_sge sge = {0};
     struct vg_wr wr = vg_wr_of(1, PVRDMA_WR_SEND, VGT_SIG, &sge);
     unsigned marks = 0;
     struct fpdu_rx rx;

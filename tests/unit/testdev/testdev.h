@@ -34,7 +34,7 @@ struct testdev {
 /* Once per process, before and after all devices. */
 void testdev_start(void);
 void testdev_stop(void);
-/* The same around GLib's tests: g_test_init and testdev_start; g_test_run and testdev_stop. */
+/* Around GLib's tests: g_test_init and testdev_start; g_test_run and testdev_stop. */
 void testdev_init(int *argc, char ***argv);
 int testdev_run(void);
 
