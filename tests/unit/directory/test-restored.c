@@ -141,8 +141,8 @@ static void test_limits(void)
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
-    g_test_add_func("/past/ran-on", test_ran_on);
-    g_test_add_func("/past/left", test_left);
-    g_test_add_func("/past/limits", test_limits);
+    g_test_add_func("/restored/ran-on", test_ran_on);
+    g_test_add_func("/restored/left", test_left);
+    g_test_add_func("/restored/limits", test_limits);
     return g_test_run();
 }

@@ -584,6 +584,6 @@ int main(int argc, char **argv)
 
     vgt_init(&argc, &argv, 240);
     vgt_daemon = vg_daemon_start(&o);
-    vgt_add_both("past", tests, G_N_ELEMENTS(tests));
+    vgt_add_both("restored", tests, G_N_ELEMENTS(tests));
     return vgt_run();
 }

@@ -616,18 +616,18 @@ static void test_random(void)
 int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 120);
-    g_test_add_func("/hosts-straight/cut", test_cut);
-    g_test_add_func("/hosts-straight/spoiled", test_spoiled);
-    g_test_add_func("/hosts-straight/shorter", test_shorter);
-    g_test_add_func("/hosts-straight/alike", test_alike);
-    g_test_add_func("/hosts-straight/unlike", test_unlike);
-    g_test_add_func("/hosts-straight/too-long", test_too_long);
-    g_test_add_func("/hosts-straight/taken-away", test_taken_away);
-    g_test_add_func("/hosts-straight/flushed", test_flushed);
-    g_test_add_func("/hosts-straight/stopped", test_stopped);
-    g_test_add_func("/hosts-straight/answers", test_answers);
-    g_test_add_func("/hosts-straight/no-place", test_no_place);
-    g_test_add_func("/hosts-straight/given-up", test_given_up);
-    g_test_add_func("/hosts-straight/random", test_random);
+    g_test_add_func("/hosts-direct/cut", test_cut);
+    g_test_add_func("/hosts-direct/spoiled", test_spoiled);
+    g_test_add_func("/hosts-direct/shorter", test_shorter);
+    g_test_add_func("/hosts-direct/alike", test_alike);
+    g_test_add_func("/hosts-direct/unlike", test_unlike);
+    g_test_add_func("/hosts-direct/too-long", test_too_long);
+    g_test_add_func("/hosts-direct/taken-away", test_taken_away);
+    g_test_add_func("/hosts-direct/flushed", test_flushed);
+    g_test_add_func("/hosts-direct/stopped", test_stopped);
+    g_test_add_func("/hosts-direct/answers", test_answers);
+    g_test_add_func("/hosts-direct/no-place", test_no_place);
+    g_test_add_func("/hosts-direct/given-up", test_given_up);
+    g_test_add_func("/hosts-direct/random", test_random);
     return vgt_run();
 }

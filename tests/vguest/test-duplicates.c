@@ -313,9 +313,9 @@ static void test_later(void)
 int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 240);
-    g_test_add_func("/rivals/linked", test_linked);
-    g_test_add_func("/rivals/apart", test_apart);
-    g_test_add_func("/rivals/answered", test_answered);
-    g_test_add_func("/rivals/later", test_later);
+    g_test_add_func("/duplicates/linked", test_linked);
+    g_test_add_func("/duplicates/apart", test_apart);
+    g_test_add_func("/duplicates/answered", test_answered);
+    g_test_add_func("/duplicates/later", test_later);
     return vgt_run();
 }
