@@ -34,13 +34,16 @@ bool vgt_judges(void);
 
 /* For what must come, however slow the machine: a minute of the kernel's clock. */
 #define VGT_WAIT_MS vg_patience(60000)
-/* Until it is true, so long at most. */
-#define vgt_await(condition)                                                       \
-    do {                                                                           \
-        for (int64_t until_ = vg_now_ns() + VGT_WAIT_MS * 1000000ll; !(condition); \
-             g_usleep(1000)) {                                                     \
-            g_assert_cmpint(vg_now_ns(), <, until_);                               \
-        }                                                                          \
+/* Until it is true, so long at most.  Looks at longer and longer intervals, as to look
+ * may be a program (pvrdmactl). */
+#define vgt_await(condition)                                              \
+    do {                                                                  \
+        int64_t until_ = vg_now_ns() + VGT_WAIT_MS * 1000000ll;           \
+                                                                          \
+        for (gulong us_ = 500; !(condition); us_ = MIN(2 * us_, 16000)) { \
+            g_assert_cmpint(vg_now_ns(), <, until_);                      \
+            g_usleep(us_);                                                \
+        }                                                                 \
     } while (0)
 /*
  * How long nothing may come that would at once: so many milliseconds of the kernel's
