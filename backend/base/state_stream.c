@@ -17,6 +17,7 @@
  */
 #include "state_stream.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -40,27 +41,42 @@ void state_put_bytes(struct state_out *s, const void *data, gsize len)
     }
 }
 
+static void put_number(struct state_out *s, uint64_t v, uint32_t width)
+{
+    v = GUINT64_TO_LE(v);
+    state_put_bytes(s, &v, width);
+}
+
 void state_put_u8(struct state_out *s, uint8_t v)
 {
-    state_put_bytes(s, &v, sizeof(v));
+    put_number(s, v, sizeof(v));
 }
 
 void state_put_u16(struct state_out *s, uint16_t v)
 {
-    v = GUINT16_TO_LE(v);
-    state_put_bytes(s, &v, sizeof(v));
+    put_number(s, v, sizeof(v));
 }
 
 void state_put_u32(struct state_out *s, uint32_t v)
 {
-    v = GUINT32_TO_LE(v);
-    state_put_bytes(s, &v, sizeof(v));
+    put_number(s, v, sizeof(v));
 }
 
 void state_put_u64(struct state_out *s, uint64_t v)
 {
-    v = GUINT64_TO_LE(v);
-    state_put_bytes(s, &v, sizeof(v));
+    put_number(s, v, sizeof(v));
+}
+
+void state_put_fields(struct state_out *s, const struct record_field *field,
+                      const void *object)
+{
+    for (; field->kind != RECORD_END; field++) {
+        if (field->kind == RECORD_NUMBER) {
+            put_number(s, record_number(field, object), field->width);
+        } else {
+            state_put_bytes(s, (const uint8_t *)object + field->at, field->width);
+        }
+    }
 }
 
 void state_out_begin(struct state_out *s, GByteArray *bytes)
@@ -147,36 +163,51 @@ void state_get_bytes(struct state_in *s, void *data, uint64_t len)
     s->left -= len;
 }
 
+static uint64_t get_number(struct state_in *s, uint32_t width)
+{
+    uint64_t v = 0;
+
+    state_get_bytes(s, &v, width);
+    return GUINT64_FROM_LE(v);
+}
+
 uint8_t state_get_u8(struct state_in *s)
 {
-    uint8_t v;
-
-    state_get_bytes(s, &v, sizeof(v));
-    return v;
+    return (uint8_t)get_number(s, sizeof(uint8_t));
 }
 
 uint16_t state_get_u16(struct state_in *s)
 {
-    uint16_t v;
-
-    state_get_bytes(s, &v, sizeof(v));
-    return GUINT16_FROM_LE(v);
+    return (uint16_t)get_number(s, sizeof(uint16_t));
 }
 
 uint32_t state_get_u32(struct state_in *s)
 {
-    uint32_t v;
-
-    state_get_bytes(s, &v, sizeof(v));
-    return GUINT32_FROM_LE(v);
+    return (uint32_t)get_number(s, sizeof(uint32_t));
 }
 
 uint64_t state_get_u64(struct state_in *s)
 {
-    uint64_t v;
+    return get_number(s, sizeof(uint64_t));
+}
 
-    state_get_bytes(s, &v, sizeof(v));
-    return GUINT64_FROM_LE(v);
+void state_get_fields(struct state_in *s, const struct record_field *field, void *object)
+{
+    for (; field->kind != RECORD_END; field++) {
+        uint64_t v;
+
+        if (field->kind != RECORD_NUMBER) {
+            state_get_bytes(s, (uint8_t *)object + field->at, field->width);
+            continue;
+        }
+        v = get_number(s, field->width);
+        if (v > field->max) {
+            state_fail(s, "%s is %" PRIu64 ", must be at most %" PRIu64, field->name, v,
+                       field->max);
+            v = 0;
+        }
+        record_set_number(field, object, v);
+    }
 }
 
 bool state_get_bool(struct state_in *s)

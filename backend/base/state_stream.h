@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/record.h"
+
 /* Of the stream as a whole; a section has its own. */
 #define STATE_VERSION 1u
 
@@ -48,6 +50,11 @@ void state_put_u32(struct state_out *s, uint32_t v);
 void state_put_u64(struct state_out *s, uint64_t v);
 /* Bytes as they are: GIDs, memory that the guest has in its own order. */
 void state_put_bytes(struct state_out *s, const void *data, gsize len);
+/* The fields that RECORD @record has of *@object. */
+#define state_put_record(s, record, object) \
+    state_put_fields((s), record(object), (object))
+void state_put_fields(struct state_out *s, const struct record_field *field,
+                      const void *object);
 
 /* ---- reading ---- */
 
@@ -86,6 +93,10 @@ uint64_t state_get_u64(struct state_in *s);
 /* 0 or 1, all else fails. */
 bool state_get_bool(struct state_in *s);
 void state_get_bytes(struct state_in *s, void *data, uint64_t len);
+/* What state_put_record() has put; a number that is too large fails, and is 0. */
+#define state_get_record(s, record, object) \
+    state_get_fields((s), record(object), (object))
+void state_get_fields(struct state_in *s, const struct record_field *field, void *object);
 /* A number of things of @size bytes each, at least, that follow; more than @max fail. */
 uint32_t state_get_count(struct state_in *s, uint32_t max, uint32_t size);
 

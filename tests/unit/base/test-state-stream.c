@@ -166,6 +166,63 @@ static void test_counts(void)
     g_assert_true(state_failed(&s));
 }
 
+struct thing {
+    _Atomic uint64_t big;
+    bool flag;
+    enum { ONE = 1, SEVEN = 7 } kind;
+    uint16_t half;
+    uint32_t word;
+    uint8_t raw[3], byte;
+    char text[2];
+};
+
+RECORD(thing_record, struct thing, FIELD(word), FIELD_MAX(half, 0x1234), FIELD(big),
+       FIELD(flag), FIELD_U8(kind, SEVEN), FIELD(raw), FIELD_MAX(byte, 9), FIELD(text))
+
+/* Its fields in the record's order; the way back, and one byte that is over a bound. */
+static void test_record(void)
+{
+    static const uint8_t wire[] = {4, 3, 2, 1, 0x34, 0x12, 8,   7,   6, 5,   4,
+                                   3, 2, 1, 1, 7,    'r',  'a', 'w', 9, 't', 'x'};
+    static const struct {
+        guint at;
+        uint8_t value;
+        const char *why;
+    } bad[] = {{5, 0x13, "half is 4916, must be at most 4660"},
+               {14, 2, "flag is 2, must be at most 1"},
+               {15, 8, "kind is 8, must be at most 7"},
+               {19, 10, "byte is 10, must be at most 9"}};
+    const struct thing thing = {0x0102030405060708, true, SEVEN, 0x1234, 0x01020304,
+                                {'r', 'a', 'w'},    9,    "tx"};
+    g_autoptr(GByteArray) bytes = g_byte_array_new();
+    struct state_out out = {.bytes = bytes, .max = STATE_OUT_MAX};
+    char error[STATE_ERROR_MAX] = "";
+    struct state_in in;
+    struct thing back;
+
+    g_assert_cmpuint(RECORD_WIDTH(thing_record), ==, sizeof(wire));
+    state_put_record(&out, thing_record, &thing);
+    g_assert_cmpmem(bytes->data, bytes->len, wire, sizeof(wire));
+    memset(&back, 0xff, sizeof(back));
+    in = (struct state_in){.at = bytes->data, .left = bytes->len, .error = error};
+    state_get_record(&in, thing_record, &back);
+    state_all_read(&in);
+    g_assert_cmpstr(error, ==, "");
+    g_assert_true(back.big == thing.big && back.flag && back.kind == SEVEN &&
+                  back.half == thing.half && back.word == thing.word && back.byte == 9);
+    g_assert_cmpmem(back.raw, 3, thing.raw, 3);
+    g_assert_cmpmem(back.text, 2, thing.text, 2);
+    for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
+        bytes->data[bad[i].at] = bad[i].value;
+        error[0] = '\0';
+        in = (struct state_in){.at = bytes->data, .left = bytes->len, .error = error};
+        state_get_record(&in, thing_record, &back);
+        g_assert_cmpstr(error, ==, bad[i].why);
+        bytes->data[bad[i].at] = wire[bad[i].at];
+    }
+    g_assert_cmpuint(back.byte, ==, 0);
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
@@ -175,5 +232,6 @@ int main(int argc, char **argv)
     g_test_add_func("/state/changed", test_changed);
     g_test_add_func("/state/limit", test_limit);
     g_test_add_func("/state/counts", test_counts);
+    g_test_add_func("/state/record", test_record);
     return g_test_run();
 }
