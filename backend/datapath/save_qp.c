@@ -22,10 +22,6 @@
 /* The longest transport timer; no other is longer. */
 #define MAX_WAIT_NS (4096ull << 31)
 
-/* Bytes of a message in flight, and of an SGE, in the stream. */
-#define SENT_BYTES 20u
-#define SGE_BYTES  16u
-
 /* ---- requester -------------------------------------------------------------- */
 
 /* Is a request about keys under way?  With messages before it, it has not begun. */
@@ -36,15 +32,17 @@ static bool has_local(const struct qp *qp)
     return req->op.active && msg_is_local(&req->op.m) && !req->in_flight && !req->replay;
 }
 
+/* `state`: is it done? */
+RECORD(sent_record, struct sent, FIELD(wr_id), FIELD_MAX(npsn, PSN_MASK), FIELD(length),
+       FIELD_MAX(opcode, PVRDMA_WC_RECV - 1), FIELD_MAX(state, 1), FIELD(signaled),
+       FIELD(returns))
+
 static void sent_save(const struct sent *sent, struct state_out *s)
 {
-    state_put_u64(s, sent->wr_id);
-    state_put_u32(s, sent->npsn);
-    state_put_u32(s, sent->length);
-    state_put_u8(s, sent->opcode);
-    state_put_u8(s, sent->state == SENT_DONE);
-    state_put_u8(s, sent->signaled);
-    state_put_u8(s, sent->returns);
+    struct sent copy = *sent;
+
+    copy.state = sent->state == SENT_DONE;
+    state_put_record(s, sent_record, &copy);
 }
 
 static void window_save(const struct qp *qp, struct state_out *s)
@@ -72,16 +70,9 @@ static void window_save(const struct qp *qp, struct state_out *s)
 
 static void sent_load(struct sent *sent, struct state_in *s)
 {
-    *sent = (struct sent){.wr_id = state_get_u64(s)};
-    sent->npsn = state_get_u32(s);
-    sent->length = state_get_u32(s);
-    sent->opcode = state_get_u8(s);
-    sent->state = state_get_bool(s) ? SENT_DONE : SENT_AGAIN;
-    sent->signaled = state_get_bool(s);
-    sent->returns = state_get_bool(s);
-    if (sent->npsn > PSN_MASK || sent->opcode >= PVRDMA_WC_RECV) {
-        state_fail(s, "invalid message in flight");
-    }
+    *sent = (struct sent){0};
+    state_get_record(s, sent_record, sent);
+    sent->state = sent->state ? SENT_DONE : SENT_AGAIN;
 }
 
 static void window_load(struct qp *qp, struct state_in *s)
@@ -91,7 +82,7 @@ static void window_load(struct qp *qp, struct state_in *s)
 
     req->psn = state_get_u32(s) & PSN_MASK;
     req->seq = state_get_u64(s);
-    n = state_get_count(s, MIN(QP_WINDOW, qp->sq.nwqe), SENT_BYTES);
+    n = state_get_count(s, MIN(QP_WINDOW, qp->sq.nwqe), RECORD_WIDTH(sent_record));
     if (n && !req->sent) { /* the transport has no use for one, but this has */
         req->sent = g_try_new0(struct sent, QP_WINDOW);
     }
@@ -107,29 +98,27 @@ static void window_load(struct qp *qp, struct state_in *s)
     }
 }
 
+RECORD(local_record, struct send_op, FIELD(m.opcode), FIELD(m.flags), FIELD(wr_id))
+RECORD(fast_reg_record, struct send_op, FIELD(reg.iova_start), FIELD(reg.pl_pdir_dma),
+       FIELD(reg.page_shift), FIELD(reg.page_list_len), FIELD(reg.length),
+       FIELD(reg.access_flags), FIELD(reg.rkey))
+RECORD(bind_mw_record, struct send_op, FIELD(bind.addr), FIELD(bind.length),
+       FIELD(bind.lkey), FIELD(bind.access_flags), FIELD(bind.rkey))
+RECORD(local_inv_record, struct send_op, FIELD(m.imm))
+
+/* What its opcode takes. */
+static const struct record_field *operands_record(const struct send_op *op)
+{
+    return op->m.opcode == PVRDMA_WR_FAST_REG  ? fast_reg_record(op)
+           : op->m.opcode == PVRDMA_WR_BIND_MW ? bind_mw_record(op)
+                                               : local_inv_record(op);
+}
+
 static void local_save(const struct send_op *op, struct state_out *s)
 {
-    state_put_u32(s, op->m.opcode);
-    state_put_u32(s, op->m.flags);
-    state_put_u64(s, op->wr_id);
+    state_put_record(s, local_record, op);
     state_put_u8(s, op->period != 0);
-    if (op->m.opcode == PVRDMA_WR_FAST_REG) {
-        state_put_u64(s, op->reg.iova_start);
-        state_put_u64(s, op->reg.pl_pdir_dma);
-        state_put_u32(s, op->reg.page_shift);
-        state_put_u32(s, op->reg.page_list_len);
-        state_put_u32(s, op->reg.length);
-        state_put_u32(s, op->reg.access_flags);
-        state_put_u32(s, op->reg.rkey);
-    } else if (op->m.opcode == PVRDMA_WR_BIND_MW) {
-        state_put_u64(s, op->bind.addr);
-        state_put_u64(s, op->bind.length);
-        state_put_u32(s, op->bind.lkey);
-        state_put_u32(s, op->bind.access_flags);
-        state_put_u32(s, op->bind.rkey);
-    } else {
-        state_put_u32(s, op->m.imm);
-    }
+    state_put_record(s, operands_record, op);
 }
 
 /* What is read there is as a guest writes it: keys_run() checks it. */
@@ -137,27 +126,9 @@ static void local_load(struct qp *qp, struct state_in *s)
 {
     struct send_op *op = &qp->req.op;
 
-    op->m.opcode = state_get_u32(s);
-    op->m.flags = state_get_u32(s);
-    op->wr_id = state_get_u64(s);
+    state_get_record(s, local_record, op);
     op->period = state_get_bool(s) ? grace_begin() : 0;
-    if (op->m.opcode == PVRDMA_WR_FAST_REG) {
-        op->reg.iova_start = state_get_u64(s);
-        op->reg.pl_pdir_dma = state_get_u64(s);
-        op->reg.page_shift = state_get_u32(s);
-        op->reg.page_list_len = state_get_u32(s);
-        op->reg.length = state_get_u32(s);
-        op->reg.access_flags = state_get_u32(s);
-        op->reg.rkey = state_get_u32(s);
-    } else if (op->m.opcode == PVRDMA_WR_BIND_MW) {
-        op->bind.addr = state_get_u64(s);
-        op->bind.length = state_get_u64(s);
-        op->bind.lkey = state_get_u32(s);
-        op->bind.access_flags = state_get_u32(s);
-        op->bind.rkey = state_get_u32(s);
-    } else {
-        op->m.imm = state_get_u32(s);
-    }
+    state_get_record(s, operands_record, op);
     if (op->m.opcode >= 32 || !(qp->ops & (1u << op->m.opcode)) ||
         !msg_is_local(&op->m) || qp->req.replay) {
         state_fail(s, "QP %u: invalid request in progress", qp->handle);
@@ -165,6 +136,11 @@ static void local_load(struct qp *qp, struct state_in *s)
     }
     op->active = true;
 }
+
+RECORD(retry_record, struct qp_requester, FIELD(retry_seq), FIELD_MAX(retries_left, 8),
+       FIELD_MAX(rnr_left, 7))
+RECORD(requester_record, struct qp_requester, FIELD(sqd_notified), FIELD(tx_msgs),
+       FIELD(tx_bytes))
 
 static void requester_save(const struct qp *qp, struct state_out *s)
 {
@@ -177,16 +153,12 @@ static void requester_save(const struct qp *qp, struct state_out *s)
     if (has_local(qp)) {
         local_save(&req->op, s);
     }
-    state_put_u64(s, req->retry_seq);
-    state_put_u8(s, req->retries_left);
-    state_put_u8(s, req->rnr_left);
+    state_put_record(s, retry_record, req);
     state_put_u64(s, time_left(qp->vm, req->rnr_until));
     /* Who waits for something else looks for it anew. */
     state_put_u8(s, waits ? (uint8_t)req->wait : QP_WAIT_NONE);
     state_put_u64(s, waits ? time_left(qp->vm, req->timer.when) : 0);
-    state_put_u8(s, req->sqd_notified);
-    state_put_u64(s, atomic_load(&req->tx_msgs));
-    state_put_u64(s, atomic_load(&req->tx_bytes));
+    state_put_record(s, requester_record, req);
 }
 
 static void waits_load(struct qp *qp, struct state_in *s)
@@ -195,15 +167,12 @@ static void waits_load(struct qp *qp, struct state_in *s)
     uint64_t rnr, left;
     uint8_t wait;
 
-    req->retry_seq = state_get_u64(s);
-    req->retries_left = state_get_u8(s);
-    req->rnr_left = state_get_u8(s);
+    state_get_record(s, retry_record, req);
     rnr = state_get_u64(s);
     wait = state_get_u8(s);
     left = state_get_u64(s);
-    if (req->retries_left > 8 || req->rnr_left > 7 || wait > QP_WAIT_TIMEOUT ||
-        left > MAX_WAIT_NS || rnr > MAX_WAIT_NS) {
-        state_fail(s, "QP %u: invalid retries or timers", qp->handle);
+    if (wait > QP_WAIT_TIMEOUT || left > MAX_WAIT_NS || rnr > MAX_WAIT_NS) {
+        state_fail(s, "QP %u: invalid timers", qp->handle);
     }
     if (state_failed(s)) {
         return;
@@ -234,12 +203,12 @@ static void requester_load(struct qp *qp, struct state_in *s)
         (qp->sq.cons + (uint32_t)req->in_flight + req->replay + req->op.active) &
         (2 * qp->sq.nwqe - 1);
     waits_load(qp, s);
-    req->sqd_notified = state_get_bool(s);
-    atomic_store(&req->tx_msgs, state_get_u64(s));
-    atomic_store(&req->tx_bytes, state_get_u64(s));
+    state_get_record(s, requester_record, req);
 }
 
 /* ---- responder -------------------------------------------------------------- */
+
+RECORD(sge_record, struct pvrdma_sge, FIELD(addr), FIELD(length), FIELD(lkey))
 
 static void recv_save(const struct recv_op *recv, struct state_out *s)
 {
@@ -250,9 +219,7 @@ static void recv_save(const struct recv_op *recv, struct state_out *s)
     state_put_u64(s, recv->wr_id);
     state_put_u32(s, recv->nsge);
     for (uint32_t i = 0; i < recv->nsge; i++) {
-        state_put_u64(s, recv->sge[i].addr);
-        state_put_u32(s, recv->sge[i].length);
-        state_put_u32(s, recv->sge[i].lkey);
+        state_put_record(s, sge_record, &recv->sge[i]);
     }
 }
 
@@ -263,14 +230,14 @@ static void recv_load(struct recv_op *recv, struct state_in *s)
         return;
     }
     recv->wr_id = state_get_u64(s);
-    recv->nsge = state_get_count(s, QP_MAX_SGE, SGE_BYTES);
+    recv->nsge = state_get_count(s, QP_MAX_SGE, RECORD_WIDTH(sge_record));
     for (uint32_t i = 0; i < recv->nsge; i++) {
-        recv->sge[i].addr = state_get_u64(s);
-        recv->sge[i].length = state_get_u32(s);
-        recv->sge[i].lkey = state_get_u32(s);
+        state_get_record(s, sge_record, &recv->sge[i]);
     }
     recv->capacity = sg_length(recv->sge, recv->nsge);
 }
+
+RECORD(atomic_record, struct atomic_result, FIELD(seq), FIELD(old))
 
 static void atomics_save(const struct qp_responder *resp, struct state_out *s)
 {
@@ -278,8 +245,7 @@ static void atomics_save(const struct qp_responder *resp, struct state_out *s)
 
     state_put_u64(s, resp->n_atomic);
     for (uint64_t i = 0; i < n; i++) {
-        state_put_u64(s, resp->atomic[i].seq);
-        state_put_u64(s, resp->atomic[i].old);
+        state_put_record(s, atomic_record, &resp->atomic[i]);
     }
 }
 
@@ -290,34 +256,31 @@ static void atomics_load(struct qp_responder *resp, struct state_in *s)
     resp->n_atomic = state_get_u64(s);
     n = MIN(resp->n_atomic, G_N_ELEMENTS(resp->atomic));
     for (uint64_t i = 0; i < n; i++) {
-        resp->atomic[i].seq = state_get_u64(s);
-        resp->atomic[i].old = state_get_u64(s);
+        state_get_record(s, atomic_record, &resp->atomic[i]);
     }
 }
+
+RECORD(expected_record, struct qp_responder, FIELD(psn), FIELD(seq), FIELD(incarnation),
+       FIELD(comm_est), FIELD_U8(last_wqe, LAST_WQE_TOLD))
+RECORD(received_record, struct qp_responder, FIELD(rx_msgs), FIELD(rx_bytes))
 
 static void responder_save(const struct qp *qp, struct state_out *s)
 {
     const struct qp_responder *resp = &qp->resp;
 
     state_put_u32(s, qp->own_rq.wq.cons);
-    state_put_u32(s, resp->psn);
-    state_put_u64(s, resp->seq);
-    state_put_u64(s, resp->incarnation);
-    state_put_u8(s, resp->comm_est);
-    state_put_u8(s, (uint8_t)resp->last_wqe);
+    state_put_record(s, expected_record, resp);
     recv_save(&resp->recv, s);
     atomics_save(resp, s);
     state_put_u8(s, resp->inv_period != 0);
     state_put_u32(s, resp->inv_period ? resp->inv_key : 0);
-    state_put_u64(s, atomic_load(&resp->rx_msgs));
-    state_put_u64(s, atomic_load(&resp->rx_bytes));
+    state_put_record(s, received_record, resp);
 }
 
 static void responder_load(struct qp *qp, struct state_in *s)
 {
     struct qp_responder *resp = &qp->resp;
     struct wq *wq = &qp->own_rq.wq;
-    uint8_t last_wqe;
 
     if (wq->nwqe) {
         wq->cons = wq->next = wq->prod = index_load(s, wq->nwqe);
@@ -326,22 +289,17 @@ static void responder_load(struct qp *qp, struct state_in *s)
                    qp->handle);
     }
     qp->own_rq.must_notify = !qp->rq->srq && atomic_load(&qp->state) == PVRDMA_QPS_ERR;
-    resp->psn = state_get_u32(s) & PSN_MASK;
-    resp->seq = state_get_u64(s);
-    resp->incarnation = state_get_u64(s);
-    resp->comm_est = state_get_bool(s);
-    last_wqe = state_get_u8(s);
-    if (last_wqe > LAST_WQE_TOLD || (last_wqe && !qp->rq->srq)) {
+    state_get_record(s, expected_record, resp);
+    resp->psn &= PSN_MASK;
+    if (resp->last_wqe && !qp->rq->srq) {
         state_fail(s, "QP %u: invalid state of LAST_WQE_REACHED", qp->handle);
-    } else {
-        resp->last_wqe = last_wqe;
+        resp->last_wqe = LAST_WQE_NONE;
     }
     recv_load(&resp->recv, s);
     atomics_load(resp, s);
     resp->inv_period = state_get_bool(s) ? grace_begin() : 0;
     resp->inv_key = state_get_u32(s);
-    atomic_store(&resp->rx_msgs, state_get_u64(s));
-    atomic_store(&resp->rx_bytes, state_get_u64(s));
+    state_get_record(s, received_record, resp);
 }
 
 /* Its requester may not have heard of it; it is told wherever the two meet again. */
@@ -421,41 +379,22 @@ static void path_load(struct qp *qp, struct state_in *s)
     qp_take_path(qp, &(struct conn_path){sgid, ah->dgid, qp->qpn, qp->attr.dest_qp_num});
 }
 
-/* In the stream's order. */
-#define N_SELDOM 6
-static void seldom_of(struct qp_counters *c, _Atomic uint64_t *counter[N_SELDOM])
-{
-    counter[0] = &c->errors;
-    counter[1] = &c->rnr_waits;
-    counter[2] = &c->retries;
-    counter[3] = &c->rnr_naks;
-    counter[4] = &c->duplicates;
-    counter[5] = &c->dropped;
-}
+RECORD(seldom_record, struct qp_counters, FIELD(errors), FIELD(rnr_waits), FIELD(retries),
+       FIELD(rnr_naks), FIELD(duplicates), FIELD(dropped))
 
 void datapath_qp_save(struct qp *qp, struct state_out *s)
 {
-    _Atomic uint64_t *counter[N_SELDOM];
-
     path_save(qp, s);
     requester_save(qp, s);
     responder_save(qp, s);
-    seldom_of(&qp->seldom, counter);
-    for (unsigned i = 0; i < N_SELDOM; i++) {
-        state_put_u64(s, atomic_load(counter[i]));
-    }
+    state_put_record(s, seldom_record, &qp->seldom);
 }
 
 void datapath_qp_load(struct qp *qp, uint32_t uar_page, struct state_in *s)
 {
-    _Atomic uint64_t *counter[N_SELDOM];
-
     datapath_qp_known(qp, uar_page);
     path_load(qp, s);
     requester_load(qp, s);
     responder_load(qp, s);
-    seldom_of(&qp->seldom, counter);
-    for (unsigned i = 0; i < N_SELDOM; i++) {
-        atomic_store(counter[i], state_get_u64(s));
-    }
+    state_get_record(s, seldom_record, &qp->seldom);
 }

@@ -51,18 +51,16 @@ static uint32_t arm_of(const struct cq *cq)
                : PVRDMA_DB_ARM_ANY;
 }
 
+RECORD(cq_record, struct cq, FIELD(prod), FIELD(published), FIELD(cons), FIELD(last_sol),
+       FIELD(error), FIELD(error_reported))
+
 void datapath_cq_save(struct cq *cq, struct state_out *s)
 {
     const struct cq_hold *h = &cq->hold;
 
     vm_cq_lock(cq, false);
     g_assert(!cq->staged); /* workers have flushed since the data path was stopped */
-    state_put_u32(s, cq->prod);
-    state_put_u32(s, cq->published);
-    state_put_u32(s, cq->cons);
-    state_put_u32(s, cq->last_sol);
-    state_put_u8(s, cq->error);
-    state_put_u8(s, cq->error_reported);
+    state_put_record(s, cq_record, cq);
     state_put_u32(s, arm_of(cq));
     state_put_u8(s, h->on);
     state_put_u32(s, h->on ? h->count : 0);
@@ -115,15 +113,11 @@ void datapath_cq_load(struct cq *cq, uint32_t uar_page, struct state_in *s)
 
     datapath_cq_created(cq, uar_page);
     vm_cq_lock(cq, false);
-    cq->prod = index_load(s, cq->ncqe);
-    cq->published = index_load(s, cq->ncqe);
-    cq->cons = index_load(s, cq->ncqe);
-    cq->last_sol = index_load(s, cq->ncqe);
-    cq->error = state_get_bool(s);
-    cq->error_reported = state_get_bool(s);
+    state_get_record(s, cq_record, cq);
     arm = state_get_u32(s);
     hold_load(cq, s);
-    if (((cq->prod - cq->cons) & mask) > cq->ncqe ||
+    if (MAX(cq->prod, cq->published) > mask || MAX(cq->cons, cq->last_sol) > mask ||
+        ((cq->prod - cq->cons) & mask) > cq->ncqe ||
         ((cq->published - cq->cons) & mask) > ((cq->prod - cq->cons) & mask) ||
         arm > PVRDMA_DB_ARM_SOLICITED || (cq->mem.ext && arm) ||
         (cq->error_reported && !cq->error)) {

@@ -356,40 +356,17 @@ void device_reset(struct device *dev)
 
 /* ---- the state stream ---- */
 
-static void ring_pages_save(const struct pvrdma_ring_pages *rp, struct state_out *s)
-{
-    state_put_u32(s, rp->num_pages);
-    state_put_u64(s, rp->pdir_dma);
-}
-
-/* What the guest wrote there; the rings themselves are the events'. */
-static void ring_pages_load(struct pvrdma_ring_pages *rp, struct state_in *s)
-{
-    rp->num_pages = state_get_u32(s);
-    rp->pdir_dma = state_get_u64(s);
-}
-
-static void dsr_save(const struct pvrdma_dsr *dsr, struct state_out *s)
-{
-    state_put_u32(s, dsr->driver_version);
-    state_put_u32(s, dsr->gos_info);
-    state_put_u64(s, dsr->cmd_slot_dma);
-    state_put_u64(s, dsr->resp_slot_dma);
-    ring_pages_save(&dsr->async_ring, s);
-    ring_pages_save(&dsr->cq_ring, s);
-    state_put_u64(s, dsr->uar_pfn);
-}
+/* The rings themselves are the events'. */
+RECORD(dsr_record, struct pvrdma_dsr, FIELD(driver_version), FIELD(gos_info),
+       FIELD(cmd_slot_dma), FIELD(resp_slot_dma), FIELD(async_ring.num_pages),
+       FIELD(async_ring.pdir_dma), FIELD(cq_ring.num_pages), FIELD(cq_ring.pdir_dma),
+       FIELD(uar_pfn))
 
 static void dsr_load_saved(struct device *dev, struct state_in *s)
 {
-    struct pvrdma_dsr dsr = {.driver_version = state_get_u32(s),
-                             .gos_info = state_get_u32(s),
-                             .cmd_slot_dma = state_get_u64(s),
-                             .resp_slot_dma = state_get_u64(s)};
+    struct pvrdma_dsr dsr = {0};
 
-    ring_pages_load(&dsr.async_ring, s);
-    ring_pages_load(&dsr.cq_ring, s);
-    dsr.uar_pfn = state_get_u64(s);
+    state_get_record(s, dsr_record, &dsr);
     if (dsr.cmd_slot_dma % PVRDMA_PAGE_SIZE || dsr.resp_slot_dma % PVRDMA_PAGE_SIZE ||
         dsr.uar_pfn > PFN_MAX - (VERBS_MAX_UAR - 1)) {
         state_fail(s, "invalid device shared region");
@@ -438,19 +415,17 @@ void device_offers_load(const struct device *dev, struct state_in *s)
     no_more(s, "counters", PVRDMA_EXT_CNT_MAX);
 }
 
+RECORD(device_record, struct device, FIELD(dsr_low), FIELD(dsr_high), FIELD(err),
+       FIELD(icr), FIELD(imr), FIELD(bus_master))
+
 void device_save(const struct device *dev, struct state_out *s)
 {
-    state_put_u32(s, dev->dsr_low);
-    state_put_u32(s, dev->dsr_high);
-    state_put_u32(s, dev->err);
-    state_put_u32(s, dev->icr);
-    state_put_u32(s, dev->imr);
-    state_put_u8(s, dev->bus_master);
+    state_put_record(s, device_record, dev);
     state_put_u8(s, dev->active);
     state_put_u8(s, dev->stopped);
     state_put_u8(s, dev->dsr_valid);
     if (dev->dsr_valid) {
-        dsr_save(&dev->dsr, s);
+        state_put_record(s, dsr_record, &dev->dsr);
     }
 }
 
@@ -458,12 +433,7 @@ void device_load(struct device *dev, struct state_in *s)
 {
     bool active, stopped;
 
-    dev->dsr_low = state_get_u32(s);
-    dev->dsr_high = state_get_u32(s);
-    dev->err = state_get_u32(s);
-    dev->icr = state_get_u32(s);
-    dev->imr = state_get_u32(s);
-    dev->bus_master = state_get_bool(s);
+    state_get_record(s, device_record, dev);
     active = state_get_bool(s);
     stopped = state_get_bool(s);
     if (state_get_bool(s)) {

@@ -227,6 +227,8 @@ unsigned moves_left(void)
 /* Of the state of one: the least bytes it can have. */
 #define LEFT_SIZE (4u + sizeof(struct pvrdma_gid) + 32u)
 
+RECORD(claim_record, struct claim, FIELD(owner[0]), FIELD(owner[1]), FIELD(generation))
+
 void directory_left_hand_over(const struct vm *vm, struct state_out *s)
 {
     uint64_t now = now_ns();
@@ -244,9 +246,7 @@ void directory_left_hand_over(const struct vm *vm, struct state_out *s)
             state_put_u32(s, (uint32_t)strlen(e->network));
             state_put_bytes(s, e->network, strlen(e->network));
             state_put_bytes(s, &e->gid, sizeof(e->gid));
-            state_put_u64(s, e->left.owner[0]);
-            state_put_u64(s, e->left.owner[1]);
-            state_put_u64(s, e->left.generation);
+            state_put_record(s, claim_record, &e->left);
             state_put_u64(s, e->left_until > now ? e->left_until - now : 1);
         }
     }
@@ -262,9 +262,7 @@ static void take_one(const struct vm *vm, struct state_in *s)
 
     state_get_bytes(s, network, state_get_count(s, sizeof(network) - 1, 1));
     state_get_bytes(s, &gid, sizeof(gid));
-    claim.owner[0] = state_get_u64(s);
-    claim.owner[1] = state_get_u64(s);
-    claim.generation = state_get_u64(s);
+    state_get_record(s, claim_record, &claim);
     ns = state_get_u64(s);
     if (!network[0] || !claim.generation || ns == 0 || ns > DIRECTORY_MAX_HOLD_NS) {
         state_fail(s, "invalid address in hold");

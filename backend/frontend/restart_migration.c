@@ -39,18 +39,9 @@ static uint8_t flags_of(const struct vm *vm, const struct migration *m)
                      (m->state == RESUMING && m->put_back ? PUT_BACK : 0));
 }
 
-static void last_hand_over(const struct migration_status *last, struct state_out *s)
-{
-    state_put_u8(s, (uint8_t)last->kind);
-    state_put_u64(s, last->bytes);
-    state_put_u64(s, last->done);
-    state_put_u64(s, last->quiesce_us);
-    state_put_u64(s, last->save_us);
-    state_put_u64(s, last->load_us);
-    state_put_u64(s, last->resume_us);
-    state_put_u64(s, last->still_us);
-    state_put_bytes(s, last->error, sizeof(last->error));
-}
+RECORD(last_record, struct migration_status, FIELD_U8(kind, MIGRATION_LOADED),
+       FIELD(bytes), FIELD(done), FIELD(quiesce_us), FIELD(save_us), FIELD(load_us),
+       FIELD(resume_us), FIELD(still_us), FIELD(error))
 
 static uint64_t stream_bytes(const struct migration *m)
 {
@@ -74,24 +65,22 @@ static void stream_hand_over(const struct migration *m, struct state_out *s)
     }
 }
 
+RECORD(migration_record, struct migration, FIELD(clock), FIELD(before.owner[0]),
+       FIELD(before.owner[1]), FIELD(before.generation), FIELD(former[0]),
+       FIELD(former[1]), FIELD(former_generation))
+
 void migration_hand_over(struct vm *vm, struct state_out *s)
 {
     const struct migration *m = migration_get(vm);
 
     state_put_u8(s, (uint8_t)m->state);
     state_put_u8(s, flags_of(vm, m));
-    state_put_u64(s, m->clock);
-    state_put_u64(s, m->before.owner[0]);
-    state_put_u64(s, m->before.owner[1]);
-    state_put_u64(s, m->before.generation);
-    state_put_u64(s, m->former[0]);
-    state_put_u64(s, m->former[1]);
-    state_put_u64(s, m->former_generation);
+    state_put_record(s, migration_record, m);
     state_put_u64(s, vm->generation);
     /* The clock is the host's, and goes on. */
     state_put_u64(s, (uint64_t)m->stopped_at);
     state_put_u64(s, vm->attached ? (uint64_t)vm->moved_at : 0);
-    last_hand_over(&m->last, s);
+    state_put_record(s, last_record, &m->last);
     stream_hand_over(m, s);
 }
 
@@ -109,23 +98,10 @@ static gint64 time_take_over(struct state_in *s)
 
 static void last_take_over(struct migration_status *last, struct state_in *s)
 {
-    uint8_t kind = state_get_u8(s);
-
-    if (kind > MIGRATION_LOADED) {
-        state_fail(s, "unknown kind of stream %u", kind);
-        return;
-    }
-    last->kind = kind;
-    last->bytes = state_get_u64(s);
-    last->done = state_get_u64(s);
-    last->quiesce_us = state_get_u64(s);
-    last->save_us = state_get_u64(s);
-    last->load_us = state_get_u64(s);
-    last->resume_us = state_get_u64(s);
-    last->still_us = state_get_u64(s);
-    state_get_bytes(s, last->error, sizeof(last->error));
+    state_get_record(s, last_record, last);
     if (last->error[sizeof(last->error) - 1] || !g_utf8_validate(last->error, -1, NULL)) {
         state_fail(s, "a reason that is not valid text");
+        last->error[0] = '\0';
     }
 }
 
@@ -178,13 +154,7 @@ void migration_take_over(struct vm *vm, struct state_in *s)
     uint8_t state = state_get_u8(s), flags = state_get_u8(s);
     uint64_t generation;
 
-    m->clock = state_get_u64(s);
-    m->before.owner[0] = state_get_u64(s);
-    m->before.owner[1] = state_get_u64(s);
-    m->before.generation = state_get_u64(s);
-    m->former[0] = state_get_u64(s);
-    m->former[1] = state_get_u64(s);
-    m->former_generation = state_get_u64(s);
+    state_get_record(s, migration_record, m);
     generation = state_get_u64(s);
     if (state > RESUMING || (flags & ~ALL_FLAGS) || (flags & PAST && !(flags & LOADED)) ||
         (flags & PASSED_ON && !(flags & LOADED)) || (flags & MOVED && flags & LOADED) ||

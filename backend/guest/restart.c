@@ -24,6 +24,10 @@
 
 /* ---- memory ---- */
 
+/* With the place of its file among those. */
+RECORD(range_record, struct guest_mem_range, FIELD(gpa), FIELD(size), FIELD(offset),
+       FIELD(flags))
+
 /* Files first, each once, then the ranges with the places of their files. */
 static void mem_hand_over(struct guest_mem *mem, struct handover_out *h)
 {
@@ -47,33 +51,30 @@ static void mem_hand_over(struct guest_mem *mem, struct handover_out *h)
     state_put_u32(&h->s, n);
     for (unsigned i = 0; i < n; i++) {
         guest_mem_range(mem, i, &r);
-        state_put_u64(&h->s, r.gpa);
-        state_put_u64(&h->s, r.size);
-        state_put_u64(&h->s, r.offset);
-        state_put_u32(&h->s, r.flags);
+        state_put_record(&h->s, range_record, &r);
         state_put_u32(&h->s, r.fd < 0 ? UINT32_MAX
                                       : GPOINTER_TO_UINT(g_hash_table_lookup(
                                             place, GINT_TO_POINTER(r.fd))));
     }
 }
 
-#define RANGE_SIZE 32u
-
 static void mem_adopt_range(struct guest_mem *mem, const int *files, uint32_t n_files,
                             struct state_in *s)
 {
-    uint64_t gpa = state_get_u64(s), size = state_get_u64(s), offset = state_get_u64(s);
-    uint32_t flags = state_get_u32(s), file = state_get_u32(s);
+    struct guest_mem_range r;
+    uint32_t file;
     int err;
 
+    state_get_record(s, range_record, &r);
+    file = state_get_u32(s);
     if (file != UINT32_MAX && file >= n_files) {
         state_fail(s, "a range of memory without a file");
     }
     if (state_failed(s)) {
         return;
     }
-    err = guest_mem_map(mem, file == UINT32_MAX ? -1 : files[file], offset, gpa, size,
-                        flags);
+    err = guest_mem_map(mem, file == UINT32_MAX ? -1 : files[file], r.offset, r.gpa,
+                        r.size, r.flags);
     if (err) {
         state_fail(s, "memory cannot be mapped again: %s", g_strerror(err));
     }
@@ -87,7 +88,8 @@ static void mem_adopt(struct guest_mem *mem, struct handover_in *h, struct state
     for (uint32_t i = 0; i < n_files; i++) {
         files[i] = handover_get_fd(h, s);
     }
-    n = state_get_count(s, GUEST_MEM_MAX_REGIONS, RANGE_SIZE);
+    n = state_get_count(s, GUEST_MEM_MAX_REGIONS,
+                        RECORD_WIDTH(range_record) + sizeof(uint32_t));
     for (uint32_t i = 0; i < n && !state_failed(s); i++) {
         mem_adopt_range(mem, files, n_files, s);
     }

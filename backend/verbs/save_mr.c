@@ -38,12 +38,7 @@ static enum mr_kind kind_of(const struct mr *mr)
     return mr->fast ? MR_FAST : mr->dma ? MR_DMA : MR_USER;
 }
 
-static void range_save(const struct mr *mr, struct state_out *s)
-{
-    state_put_u32(s, mr->access);
-    state_put_u64(s, mr->start);
-    state_put_u64(s, mr->length);
-}
+RECORD(range_record, struct mr, FIELD(access), FIELD(start), FIELD(length))
 
 static void pages_save(const struct mr *mr, struct state_out *s)
 {
@@ -60,7 +55,7 @@ static void mr_save(const struct mr *mr, struct state_out *s)
     state_put_u32(s, mr->pd->handle);
     state_put_u8(s, (uint8_t)kind);
     if (kind == MR_USER) {
-        range_save(mr, s);
+        state_put_record(s, range_record, mr);
         state_put_u32(s, mr->offset);
         pages_save(mr, s);
     } else if (kind == MR_DMA) {
@@ -73,7 +68,7 @@ static void mr_save(const struct mr *mr, struct state_out *s)
         state_put_u8(s, mr == fast->valid);
     }
     if (mr->fast && mr == mr->fast->valid) {
-        range_save(mr, s);
+        state_put_record(s, range_record, mr);
         if (kind == MR_FAST) {
             pages_save(mr, s);
         } else {
@@ -108,13 +103,6 @@ void mrs_save(struct vm *vm, struct state_out *s)
 
 /* ---- loading ---- */
 
-static void range_load(struct mr *mr, struct state_in *s)
-{
-    mr->access = state_get_u32(s);
-    mr->start = state_get_u64(s);
-    mr->length = state_get_u64(s);
-}
-
 /* How many pages follow; not more than can be in the stream. */
 static uint32_t npages_load(struct state_in *s, uint32_t max)
 {
@@ -141,7 +129,7 @@ static struct mr *user_load(struct vm *vm, struct state_in *s)
     uint32_t npages;
     int err;
 
-    range_load(&head, s);
+    state_get_record(s, range_record, &head);
     head.offset = state_get_u32(s);
     npages = npages_load(s, PVRDMA_EXT_MR_MAX_PAGES);
     if (state_failed(s) || !user_ok(&head, npages)) {
@@ -211,7 +199,7 @@ static void fast_pages_load(struct fast_mr *fast, struct state_in *s)
     uint32_t access;
     uint64_t need;
 
-    range_load(mr, s);
+    state_get_record(s, range_record, mr);
     mr->offset = mr->start & PAGE_MASK;
     mr->npages = npages_load(s, fast->max_pages);
     pagelist_load(mr->page, mr->npages, s);
@@ -236,7 +224,7 @@ static void binding_load(struct objects *v, struct mr *mw, struct state_in *s)
     uint32_t handle;
     uint64_t off;
 
-    range_load(mw, s);
+    state_get_record(s, range_record, mw);
     handle = state_get_u32(s);
     base = id_table_get(&v->mr, handle);
     if (state_failed(s) || !base || base->pd != mw->pd || base->dma || base->fast ||

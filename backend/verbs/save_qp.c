@@ -25,85 +25,23 @@
 
 /* ---- attributes ---- */
 
-static void ah_save(const struct pvrdma_ah_attr *ah, struct state_out *s)
-{
-    state_put_bytes(s, ah->dgid.raw, sizeof(ah->dgid.raw));
-    state_put_u32(s, ah->flow_label);
-    state_put_u8(s, ah->sgid_index);
-    state_put_u8(s, ah->hop_limit);
-    state_put_u8(s, ah->traffic_class);
-    state_put_u16(s, ah->dlid);
-    state_put_u16(s, ah->vlan_id);
-    state_put_u8(s, ah->sl);
-    state_put_u8(s, ah->src_path_bits);
-    state_put_u8(s, ah->static_rate);
-    state_put_u8(s, ah->ah_flags);
-    state_put_u8(s, ah->port_num);
-    state_put_bytes(s, ah->dmac, sizeof(ah->dmac));
-}
-
-static void ah_load(struct pvrdma_ah_attr *ah, struct state_in *s)
-{
-    state_get_bytes(s, ah->dgid.raw, sizeof(ah->dgid.raw));
-    ah->flow_label = state_get_u32(s);
-    ah->sgid_index = state_get_u8(s);
-    ah->hop_limit = state_get_u8(s);
-    ah->traffic_class = state_get_u8(s);
-    ah->dlid = state_get_u16(s);
-    ah->vlan_id = state_get_u16(s);
-    ah->sl = state_get_u8(s);
-    ah->src_path_bits = state_get_u8(s);
-    ah->static_rate = state_get_u8(s);
-    ah->ah_flags = state_get_u8(s);
-    ah->port_num = state_get_u8(s);
-    state_get_bytes(s, ah->dmac, sizeof(ah->dmac));
-}
-
-static void attr_save(const struct pvrdma_qp_attr *a, struct state_out *s)
-{
-    state_put_u32(s, a->path_mtu);
-    state_put_u32(s, a->path_mig_state);
-    state_put_u32(s, a->qkey);
-    state_put_u32(s, a->rq_psn);
-    state_put_u32(s, a->sq_psn);
-    state_put_u32(s, a->dest_qp_num);
-    state_put_u32(s, a->qp_access_flags);
-    state_put_u16(s, a->pkey_index);
-    state_put_u8(s, a->en_sqd_async_notify);
-    state_put_u8(s, a->sq_draining);
-    state_put_u8(s, a->max_rd_atomic);
-    state_put_u8(s, a->max_dest_rd_atomic);
-    state_put_u8(s, a->min_rnr_timer);
-    state_put_u8(s, a->port_num);
-    state_put_u8(s, a->timeout);
-    state_put_u8(s, a->retry_cnt);
-    state_put_u8(s, a->rnr_retry);
-    ah_save(&a->ah_attr, s);
-}
+RECORD(attr_record, struct pvrdma_qp_attr, FIELD(path_mtu), FIELD(path_mig_state),
+       FIELD(qkey), FIELD(rq_psn), FIELD(sq_psn), FIELD(dest_qp_num),
+       FIELD(qp_access_flags), FIELD(pkey_index), FIELD_MAX(en_sqd_async_notify, 1),
+       FIELD_MAX(sq_draining, 1), FIELD(max_rd_atomic), FIELD(max_dest_rd_atomic),
+       FIELD(min_rnr_timer), FIELD(port_num), FIELD(timeout), FIELD(retry_cnt),
+       FIELD(rnr_retry), FIELD(ah_attr.dgid.raw), FIELD(ah_attr.flow_label),
+       FIELD(ah_attr.sgid_index), FIELD(ah_attr.hop_limit), FIELD(ah_attr.traffic_class),
+       FIELD(ah_attr.dlid), FIELD(ah_attr.vlan_id), FIELD(ah_attr.sl),
+       FIELD(ah_attr.src_path_bits), FIELD(ah_attr.static_rate), FIELD(ah_attr.ah_flags),
+       FIELD(ah_attr.port_num), FIELD(ah_attr.dmac))
 
 static void attr_load(const struct objects *v, struct pvrdma_qp_attr *a,
                       struct state_in *s)
 {
     uint32_t mask = CHECKED;
 
-    a->path_mtu = state_get_u32(s);
-    a->path_mig_state = state_get_u32(s);
-    a->qkey = state_get_u32(s);
-    a->rq_psn = state_get_u32(s);
-    a->sq_psn = state_get_u32(s);
-    a->dest_qp_num = state_get_u32(s);
-    a->qp_access_flags = state_get_u32(s);
-    a->pkey_index = state_get_u16(s);
-    a->en_sqd_async_notify = state_get_bool(s);
-    a->sq_draining = state_get_bool(s);
-    a->max_rd_atomic = state_get_u8(s);
-    a->max_dest_rd_atomic = state_get_u8(s);
-    a->min_rnr_timer = state_get_u8(s);
-    a->port_num = state_get_u8(s);
-    a->timeout = state_get_u8(s);
-    a->retry_cnt = state_get_u8(s);
-    a->rnr_retry = state_get_u8(s);
-    ah_load(&a->ah_attr, s);
+    state_get_record(s, attr_record, a);
     mask |= a->port_num ? PVRDMA_QP_PORT : 0;
     mask |= a->path_mtu ? PVRDMA_QP_PATH_MTU : 0;
     /* The GID may have been taken from the table since. */
@@ -115,23 +53,31 @@ static void attr_load(const struct objects *v, struct pvrdma_qp_attr *a,
 
 /* ---- saving ---- */
 
+RECORD(create_record, struct pvrdma_cmd_create_qp, FIELD(pd_handle),
+       FIELD(send_cq_handle), FIELD(recv_cq_handle), FIELD(srq_handle),
+       FIELD(max_send_wr), FIELD(max_send_sge), FIELD(max_inline_data),
+       FIELD(max_recv_wr), FIELD(max_recv_sge))
+
 static void create_save(const struct qp *qp, struct state_out *s)
 {
     const struct srq *srq = qp->rq->srq;
+    const struct pvrdma_cmd_create_qp req = {
+        .pd_handle = qp->pd->handle,
+        .send_cq_handle = qp->scq->handle,
+        .recv_cq_handle = qp->rcq->handle,
+        .srq_handle = srq ? srq->handle : 0,
+        .max_send_wr = qp->sq.nwqe,
+        .max_send_sge = qp->sq.max_sge,
+        .max_inline_data = qp->max_inline,
+        .max_recv_wr = qp->own_rq.wq.nwqe,
+        .max_recv_sge = qp->own_rq.wq.max_sge,
+    };
 
     state_put_u8(s, (uint8_t)qp->type);
     state_put_u8(s,
                  (uint8_t)((qp->mem.ext ? FLAG_EXT : 0) |
                            (qp->sq_sig_all ? FLAG_SIG_ALL : 0) | (srq ? FLAG_SRQ : 0)));
-    state_put_u32(s, qp->pd->handle);
-    state_put_u32(s, qp->scq->handle);
-    state_put_u32(s, qp->rcq->handle);
-    state_put_u32(s, srq ? srq->handle : 0);
-    state_put_u32(s, qp->sq.nwqe);
-    state_put_u32(s, qp->sq.max_sge);
-    state_put_u32(s, qp->max_inline);
-    state_put_u32(s, qp->own_rq.wq.nwqe);
-    state_put_u32(s, qp->own_rq.wq.max_sge);
+    state_put_record(s, create_record, &req);
     verbs_ring_save(&qp->mem, s);
 }
 
@@ -144,7 +90,7 @@ static void qp_save(void *object, struct state_out *s)
     vm_token_take(qp->vm);
     vm_qp_lock(qp);
     state_put_u32(s, atomic_load(&qp->state));
-    attr_save(&qp->attr, s);
+    state_put_record(s, attr_record, &qp->attr);
     datapath_qp_save(qp, s);
     pthread_mutex_unlock(&qp->lock);
     vm_token_release(qp->vm);
@@ -169,15 +115,7 @@ static struct qp *qp_read(struct vm *vm, struct state_in *s)
     req.reserved[0] = flags & FLAG_EXT ? PVRDMA_EXT_OBJ_RING : 0;
     req.sq_sig_all = flags & FLAG_SIG_ALL ? 1 : 0;
     req.is_srq = flags & FLAG_SRQ ? 1 : 0;
-    req.pd_handle = state_get_u32(s);
-    req.send_cq_handle = state_get_u32(s);
-    req.recv_cq_handle = state_get_u32(s);
-    req.srq_handle = state_get_u32(s);
-    req.max_send_wr = state_get_u32(s);
-    req.max_send_sge = state_get_u32(s);
-    req.max_inline_data = state_get_u32(s);
-    req.max_recv_wr = state_get_u32(s);
-    req.max_recv_sge = state_get_u32(s);
+    state_get_record(s, create_record, &req);
     if (state_failed(s)) {
         return NULL;
     }

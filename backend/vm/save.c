@@ -15,6 +15,7 @@
  */
 #include "attach.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/state_stream.h"
@@ -25,48 +26,39 @@
 
 /* ---- what must be equal, since the guest has seen it ---- */
 
+RECORD(caps_record, struct vm_config, FIELD(max_qp), FIELD(max_cq), FIELD(max_srq),
+       FIELD(max_mr), FIELD(max_pd), FIELD(max_mr_pages))
+RECORD(mac_record, struct vm_config, FIELD(has_mac), FIELD(mac))
+
 static void caps_save(struct vm *vm, struct state_out *s)
 {
     const struct vm_config *cfg = vm->cfg;
 
-    state_put_u32(s, cfg->max_qp);
-    state_put_u32(s, cfg->max_cq);
-    state_put_u32(s, cfg->max_srq);
-    state_put_u32(s, cfg->max_mr);
-    state_put_u32(s, cfg->max_pd);
-    state_put_u32(s, cfg->max_mr_pages);
-    state_put_u8(s, cfg->has_mac);
-    state_put_bytes(s, cfg->mac, sizeof(cfg->mac));
+    state_put_record(s, caps_record, cfg);
+    state_put_record(s, mac_record, cfg);
     state_put_u32(s, (uint32_t)strlen(cfg->network));
     state_put_bytes(s, cfg->network, strlen(cfg->network));
-}
-
-static void same(struct state_in *s, const char *key, uint32_t here)
-{
-    uint32_t there = state_get_u32(s);
-
-    if (there != here) {
-        state_fail(s, "%s is %u there and %u here", key, there, here);
-    }
 }
 
 static void caps_load(struct vm *vm, struct state_in *s)
 {
     const struct vm_config *cfg = vm->cfg;
-    uint8_t mac[sizeof(cfg->mac)];
+    struct vm_config there;
     char network[64] = "";
-    bool has_mac;
     uint32_t len;
 
-    same(s, "max-qp", cfg->max_qp);
-    same(s, "max-cq", cfg->max_cq);
-    same(s, "max-srq", cfg->max_srq);
-    same(s, "max-mr", cfg->max_mr);
-    same(s, "max-pd", cfg->max_pd);
-    same(s, "max-mr-pages", cfg->max_mr_pages);
-    has_mac = state_get_bool(s);
-    state_get_bytes(s, mac, sizeof(mac));
-    if (has_mac != cfg->has_mac || memcmp(mac, cfg->mac, sizeof(mac)) != 0) {
+    state_get_record(s, caps_record, &there);
+    for (const struct record_field *f = caps_record(cfg); f->kind != RECORD_END; f++) {
+        uint64_t n = record_number(f, &there), here = record_number(f, cfg);
+        g_autofree char *key = g_strdelimit(g_strdup(f->name), "_", '-');
+
+        if (n != here) {
+            state_fail(s, "%s is %" PRIu64 " there and %" PRIu64 " here", key, n, here);
+        }
+    }
+    state_get_record(s, mac_record, &there);
+    if (there.has_mac != cfg->has_mac ||
+        memcmp(there.mac, cfg->mac, sizeof(there.mac)) != 0) {
         state_fail(s, "mac is not the same here");
     }
     len = state_get_count(s, sizeof(network) - 1, 1);

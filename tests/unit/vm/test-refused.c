@@ -5,7 +5,9 @@
  */
 #include <string.h>
 
+#include "datapath/engine.h"
 #include "fulldev.h"
+#include "fullqueues.h"
 
 static struct testdev *from, *to;
 
@@ -343,6 +345,32 @@ static void test_clock(void)
     teardown();
 }
 
+static void test_queues(void)
+{
+    struct sent *sent;
+    struct cq *cq;
+    struct qp *qp;
+
+    setup();
+    cq = id_table_get(&from->vm.objects.cq, FULL_CQ_KERNEL);
+    REFUSED(cq->prod, 2 * cq->ncqe, "completion queues: CQ 1: invalid indices");
+    REFUSED(cq->last_sol, 2 * cq->ncqe, "completion queues: CQ 1: invalid indices");
+    REFUSED(cq->cons, cq->prod + 1, "completion queues: CQ 1: invalid indices");
+    REFUSED(cq->error_reported, true, "completion queues: CQ 1: invalid indices");
+    qp = fullqueues_qp(from, FULL_QP_WINDOW);
+    sent = window_at(qp, qp->req.seq - 1);
+    REFUSED(qp->attr.sq_draining, 2, "queue pairs: sq_draining is 2, must be at most 1");
+    REFUSED(qp->req.retries_left, 9, "queue pairs: retries_left is 9");
+    REFUSED(qp->req.rnr_left, 8, "queue pairs: rnr_left is 8");
+    REFUSED(sent->npsn, PSN_MASK + 1, "queue pairs: npsn is 16777216");
+    REFUSED(sent->opcode, PVRDMA_WC_RECV, "queue pairs: opcode is 128");
+    REFUSED(qp->resp.last_wqe, LAST_WQE_DUE, "invalid state of LAST_WQE_REACHED");
+    qp = fullqueues_qp(from, FULL_QP_SRQ);
+    REFUSED(qp->resp.last_wqe, LAST_WQE_TOLD + 1, "queue pairs: last_wqe is 3");
+    accepted();
+    teardown();
+}
+
 int main(int argc, char **argv)
 {
     testdev_init(&argc, &argv);
@@ -357,5 +385,6 @@ int main(int argc, char **argv)
     g_test_add_func("/vm-refused/budget", test_budget);
     g_test_add_func("/vm-refused/gids", test_gids);
     g_test_add_func("/vm-refused/clock", test_clock);
+    g_test_add_func("/vm-refused/queues", test_queues);
     return testdev_run();
 }
