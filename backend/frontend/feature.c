@@ -41,17 +41,24 @@ int feature_reply(const struct vfu_feature *f, uint32_t echoed, uint32_t added,
     return 0;
 }
 
+int feature_answer(const struct vfu_feature *f, const void *data, uint32_t len,
+                   struct vfu_reply *r)
+{
+    uint8_t *out;
+    int err = feature_reply(f, 0, len, r, &out);
+
+    if (!err) {
+        memcpy(out, data, len);
+    }
+    return err;
+}
+
 static int get_migration(struct vfu_conn *c, const struct vfu_feature *f,
                          struct vfu_reply *r)
 {
     struct vfio_user_migration data = {.flags = VFIO_USER_MIGRATION_STOP_COPY};
-    uint8_t *out;
-    int err = feature_reply(f, 0, sizeof(data), r, &out);
 
-    if (!err) {
-        memcpy(out, &data, sizeof(data));
-    }
-    return err;
+    return feature_answer(f, &data, sizeof(data), r);
 }
 
 typedef int feature_fn(struct vfu_conn *c, const struct vfu_feature *f,

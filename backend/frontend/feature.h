@@ -21,6 +21,9 @@ struct vfu_feature {
  */
 int feature_reply(const struct vfu_feature *f, uint32_t echoed, uint32_t added,
                   struct vfu_reply *r, uint8_t **more);
+/* One of the head and @len bytes at @data. */
+int feature_answer(const struct vfu_feature *f, const void *data, uint32_t len,
+                   struct vfu_reply *r);
 
 /* Carry out DEVICE_FEATURE. */
 int feature_request(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r);

@@ -487,24 +487,13 @@ static int take_step(struct vfu_conn *c, struct migration *m, enum state to)
 
 /* ---- messages ---- */
 
-static int reply_state(const struct vfu_conn *c, const struct vfu_feature *f,
-                       struct vfu_reply *r)
-{
-    struct vfio_user_mig_device_state data = {
-        .device_state = (uint32_t)migration_get(c->vm)->state, .data_fd = -1};
-    uint8_t *out;
-    int err = feature_reply(f, 0, sizeof(data), r, &out);
-
-    if (!err) {
-        memcpy(out, &data, sizeof(data));
-    }
-    return err;
-}
-
 int migration_get_state(struct vfu_conn *c, const struct vfu_feature *f,
                         struct vfu_reply *r)
 {
-    return reply_state(c, f, r);
+    struct vfio_user_mig_device_state data = {
+        .device_state = (uint32_t)migration_get(c->vm)->state, .data_fd = -1};
+
+    return feature_answer(f, &data, sizeof(data), r);
 }
 
 int migration_set_state(struct vfu_conn *c, const struct vfu_feature *f,
@@ -531,13 +520,8 @@ int migration_get_size(struct vfu_conn *c, const struct vfu_feature *f,
                        struct vfu_reply *r)
 {
     struct vfio_user_mig_data_size data = {.stop_copy_length = vm_state_estimate(c->vm)};
-    uint8_t *out;
-    int err = feature_reply(f, 0, sizeof(data), r, &out);
 
-    if (!err) {
-        memcpy(out, &data, sizeof(data));
-    }
-    return err;
+    return feature_answer(f, &data, sizeof(data), r);
 }
 
 int migration_put_back(struct vfu_conn *c, const struct vfu_feature *f,
