@@ -6,24 +6,8 @@
 #include <string.h>
 
 #include "datapath/engine.h"
-#include "fulldev.h"
 #include "fullqueues.h"
-
-static struct testdev *from, *to;
-
-static void setup(void)
-{
-    from = fulldev_new("state");
-    fulldev_fill(from);
-    to = fulldev_new("state");
-    datapath_pause(&to->vm);
-}
-
-static void teardown(void)
-{
-    testdev_free(from);
-    testdev_free(to);
-}
+#include "pair.h"
 
 /* What @from is cannot be loaded, for that reason; what @to has counted stays its own. */
 static void refused(const char *why)
@@ -31,20 +15,8 @@ static void refused(const char *why)
     uint64_t clock_base = to->vm.dp.clock_base;
     uint64_t tx_msgs = atomic_load(&to->vm.dp.tx_msgs);
     GByteArray *a = fulldev_save(from);
-    struct objects_stats st;
-    GError *err = NULL;
 
-    if (vm_load(&to->vm, a->data, a->len, &err)) {
-        g_error("loaded, although: %s", why);
-    }
-    if (!strstr(err->message, why)) {
-        g_error("refused, but not for \"%s\": %s", why, err->message);
-    }
-    g_clear_error(&err);
-    st = testdev_stats(to);
-    g_assert_cmpuint(st.uctx + st.pd + st.mr + st.cq + st.qp + st.srq + st.gid, ==, 0);
-    g_assert_cmpuint(st.pages, ==, 0);
-    g_assert_cmpuint(to->vm.pauses, ==, 1);
+    pair_assert_refused(a, why);
     g_assert_cmpuint(to->vm.dp.clock_base, ==, clock_base);
     g_assert_cmpuint(atomic_load(&to->vm.dp.tx_msgs), ==, tx_msgs);
     g_byte_array_unref(a);
@@ -124,7 +96,6 @@ static void test_device(void)
 {
     struct device *dev;
 
-    setup();
     accepted();
     dev = from->vm.dev;
     REFUSED(dev->dsr.cmd_slot_dma, dev->dsr.cmd_slot_dma + 8,
@@ -134,25 +105,21 @@ static void test_device(void)
     REFUSED(dev->bus_master, false, "device: invalid device state");
     REFUSED(dev->dsr_valid, false, "device: invalid device state");
     accepted();
-    teardown();
 }
 
 static void test_owner(void)
 {
-    setup();
     REFUSED(from->vm.generation, 0, "owner: ");
     REFUSED(from->vm.generation, UINT64_MAX, "owner: ");
     from->vm.owner[0] = 0;
     from->vm.owner[1] = 0;
     refused("owner: ");
-    teardown();
 }
 
 static void test_events(void)
 {
     struct guest_events *ev;
 
-    setup();
     ev = &from->vm.guest.events;
     REFUSED(ev->async.npages, 1, "event rings: an event ring has 1 pages");
     REFUSED(ev->cqn[5].ring.npages, 0, "event rings: an event ring has 0 pages");
@@ -174,7 +141,6 @@ static void test_events(void)
     refused("waiting events: an event of an unknown object");
     event_set_pending(ev, ev->max_cq + ev->max_qp + ev->max_srq - 1, 0);
     accepted();
-    teardown();
 }
 
 static void test_tables(void)
@@ -182,7 +148,6 @@ static void test_tables(void)
     struct id_table *t;
     struct pd *pd;
 
-    setup();
     t = &from->vm.objects.pd;
     pd = find_pd(false);
     REFUSED(t->next, 0, "protection domains: its next number");
@@ -194,7 +159,6 @@ static void test_tables(void)
     REFUSED(pd->handle, t->size, "protection domains: invalid handle");
     REFUSED(pd->handle, UINT32_MAX, "protection domains: invalid handle");
     accepted();
-    teardown();
 }
 
 static void test_contexts(void)
@@ -203,7 +167,6 @@ static void test_contexts(void)
     struct id_table *t;
     struct pd *pd;
 
-    setup();
     t = &from->vm.objects.uctx;
     pd = find_pd(false);
     for (uint32_t i = 1; i < id_table_end(t); i++) {
@@ -219,7 +182,6 @@ static void test_contexts(void)
     REFUSED(from->vm.objects.kernel_ext.npages, 1, "contexts: a ring of 7 pages has 1");
     REFUSED(pd->uctx, &nobody, "protection domains: PD ");
     accepted();
-    teardown();
 }
 
 static void test_memory(void)
@@ -227,7 +189,6 @@ static void test_memory(void)
     struct pd nobody = {.handle = 31}, *user;
     struct mr *mr;
 
-    setup();
     user = find_pd(false);
     mr = find_mr(is_plain);
     REFUSED(mr->pd, &nobody, "memory regions: MR ");
@@ -247,7 +208,6 @@ static void test_memory(void)
     REFUSED(mr->pd, user, "memory regions: invalid DMA MR");
     REFUSED(mr->access, PVRDMA_ACCESS_REMOTE_READ, "memory regions: invalid DMA MR");
     accepted();
-    teardown();
 }
 
 static void test_fast(void)
@@ -255,7 +215,6 @@ static void test_fast(void)
     struct pd *user;
     struct mr *mr;
 
-    setup();
     user = find_pd(false);
     mr = find_mr(is_fast);
     REFUSED(mr->pd, user, "memory regions: invalid room");
@@ -271,7 +230,6 @@ static void test_fast(void)
     REFUSED(mr->access, 1u << 31, "memory regions: invalid region");
     REFUSED(mr->access, PVRDMA_ACCESS_REMOTE_WRITE, "memory regions: invalid region");
     accepted();
-    teardown();
 }
 
 static void test_windows(void)
@@ -279,7 +237,6 @@ static void test_windows(void)
     struct mr *mw, *base;
     struct pd *pd;
 
-    setup();
     mw = find_mr(is_window);
     base = mw->base;
     pd = find_pd(true);
@@ -298,7 +255,6 @@ static void test_windows(void)
     REFUSED(base->access, PVRDMA_ACCESS_MW_BIND,
             "memory regions: windows cannot be bound to");
     accepted();
-    teardown();
 }
 
 /* All that it has may be no more than its limit, whatever the other side says. */
@@ -308,7 +264,6 @@ static void test_budget(void)
     GError *err = NULL;
     GByteArray *a;
 
-    setup();
     small = testdev_new_with("state", "addresses", "any", "max-qp", "64", "max-cq", "128",
                              "max-srq", "16", "max-mr", "64", "max-pd", "32",
                              "max-mr-pages", "24", NULL);
@@ -321,28 +276,23 @@ static void test_budget(void)
     g_clear_error(&err);
     g_byte_array_unref(a);
     testdev_free(small);
-    teardown();
 }
 
 static void test_gids(void)
 {
     struct gid_entry *gid;
 
-    setup();
     gid = &from->vm.objects.gid[3];
     REFUSED(gid->type, 0, "GID table: invalid entry 3");
     REFUSED(gid->gid, (struct pvrdma_gid){{0}}, "GID table: invalid entry 3");
     REFUSED(gid->gid, (struct pvrdma_gid){.raw = {0xff}}, "GID table: invalid entry 3");
     accepted();
-    teardown();
 }
 
 static void test_clock(void)
 {
-    setup();
     REFUSED(from->vm.dp.clock_base, 1ull << 63, "statistics: invalid clock");
     accepted();
-    teardown();
 }
 
 static void test_queues(void)
@@ -351,7 +301,6 @@ static void test_queues(void)
     struct cq *cq;
     struct qp *qp;
 
-    setup();
     cq = id_table_get(&from->vm.objects.cq, FULL_CQ_KERNEL);
     REFUSED(cq->prod, 2 * cq->ncqe, "completion queues: CQ 1: invalid indices");
     REFUSED(cq->last_sol, 2 * cq->ncqe, "completion queues: CQ 1: invalid indices");
@@ -368,23 +317,22 @@ static void test_queues(void)
     qp = fullqueues_qp(from, FULL_QP_SRQ);
     REFUSED(qp->resp.last_wqe, LAST_WQE_TOLD + 1, "queue pairs: last_wqe is 3");
     accepted();
-    teardown();
 }
 
 int main(int argc, char **argv)
 {
     testdev_init(&argc, &argv);
-    g_test_add_func("/vm-refused/device", test_device);
-    g_test_add_func("/vm-refused/owner", test_owner);
-    g_test_add_func("/vm-refused/events", test_events);
-    g_test_add_func("/vm-refused/tables", test_tables);
-    g_test_add_func("/vm-refused/contexts", test_contexts);
-    g_test_add_func("/vm-refused/memory", test_memory);
-    g_test_add_func("/vm-refused/fast", test_fast);
-    g_test_add_func("/vm-refused/windows", test_windows);
-    g_test_add_func("/vm-refused/budget", test_budget);
-    g_test_add_func("/vm-refused/gids", test_gids);
-    g_test_add_func("/vm-refused/clock", test_clock);
-    g_test_add_func("/vm-refused/queues", test_queues);
+    pair_add("/vm-refused/device", test_device);
+    pair_add("/vm-refused/owner", test_owner);
+    pair_add("/vm-refused/events", test_events);
+    pair_add("/vm-refused/tables", test_tables);
+    pair_add("/vm-refused/contexts", test_contexts);
+    pair_add("/vm-refused/memory", test_memory);
+    pair_add("/vm-refused/fast", test_fast);
+    pair_add("/vm-refused/windows", test_windows);
+    pair_add("/vm-refused/budget", test_budget);
+    pair_add("/vm-refused/gids", test_gids);
+    pair_add("/vm-refused/clock", test_clock);
+    pair_add("/vm-refused/queues", test_queues);
     return testdev_run();
 }
