@@ -23,6 +23,7 @@
 
 #define SECTION_SIZE 16u
 #define TAG_END      STATE_TAG('E', 'N', 'D', ' ')
+#define MAX_TEXT     65536u
 
 static const uint8_t magic[8] = {'p', 'v', 'r', 'd', 'm', 'a', 'V', 'M'};
 
@@ -77,6 +78,12 @@ void state_put_fields(struct state_out *s, const struct record_field *field,
             state_put_bytes(s, (const uint8_t *)object + field->at, field->width);
         }
     }
+}
+
+void state_put_text(struct state_out *s, const char *text)
+{
+    state_put_u32(s, (uint32_t)strlen(text));
+    state_put_bytes(s, text, strlen(text));
 }
 
 void state_out_begin(struct state_out *s, GByteArray *bytes)
@@ -229,6 +236,22 @@ uint32_t state_get_count(struct state_in *s, uint32_t max, uint32_t size)
         return 0;
     }
     return n;
+}
+
+char *state_get_text(struct state_in *s)
+{
+    uint32_t len = state_get_count(s, MAX_TEXT, 1);
+    char *text = g_malloc0((gsize)len + 1);
+
+    state_get_bytes(s, text, len);
+    for (uint32_t i = 0; i < len; i++) {
+        if (g_ascii_iscntrl(text[i])) {
+            state_fail(s, "a text with control characters");
+            text[0] = 0;
+            break;
+        }
+    }
+    return text;
 }
 
 void state_in_begin(struct state_in *s, const uint8_t *data, uint64_t len, char *error)

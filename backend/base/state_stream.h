@@ -50,6 +50,7 @@ void state_put_u32(struct state_out *s, uint32_t v);
 void state_put_u64(struct state_out *s, uint64_t v);
 /* Bytes as they are: GIDs, memory that the guest has in its own order. */
 void state_put_bytes(struct state_out *s, const void *data, gsize len);
+void state_put_text(struct state_out *s, const char *text);
 /* The fields that RECORD @record has of *@object. */
 #define state_put_record(s, record, object) \
     state_put_fields((s), record(object), (object))
@@ -93,6 +94,8 @@ uint64_t state_get_u64(struct state_in *s);
 /* 0 or 1, all else fails. */
 bool state_get_bool(struct state_in *s);
 void state_get_bytes(struct state_in *s, void *data, uint64_t len);
+/* To be freed, never NULL; without control characters. */
+char *state_get_text(struct state_in *s);
 /* What state_put_record() has put; a number that is too large fails, and is 0. */
 #define state_get_record(s, record, object) \
     state_get_fields((s), record(object), (object))

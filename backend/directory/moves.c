@@ -243,8 +243,7 @@ void directory_left_hand_over(const struct vm *vm, struct state_out *s)
     TAILQ_FOREACH(e, &leaving, leaving)
     {
         if (was_left_by(e, vm)) {
-            state_put_u32(s, (uint32_t)strlen(e->network));
-            state_put_bytes(s, e->network, strlen(e->network));
+            state_put_text(s, e->network);
             state_put_bytes(s, &e->gid, sizeof(e->gid));
             state_put_record(s, claim_record, &e->left);
             state_put_u64(s, e->left_until > now ? e->left_until - now : 1);
@@ -254,17 +253,17 @@ void directory_left_hand_over(const struct vm *vm, struct state_out *s)
 
 static void take_one(const struct vm *vm, struct state_in *s)
 {
-    char network[64] = "";
+    g_autofree char *network = state_get_text(s);
     struct pvrdma_gid gid;
     struct claim claim = {.host = NULL};
     struct entry *e;
     uint64_t ns;
 
-    state_get_bytes(s, network, state_get_count(s, sizeof(network) - 1, 1));
     state_get_bytes(s, &gid, sizeof(gid));
     state_get_record(s, claim_record, &claim);
     ns = state_get_u64(s);
-    if (!network[0] || !claim.generation || ns == 0 || ns > DIRECTORY_MAX_HOLD_NS) {
+    if (!network[0] || strlen(network) >= 64 || !claim.generation || ns == 0 ||
+        ns > DIRECTORY_MAX_HOLD_NS) {
         state_fail(s, "invalid address in hold");
     }
     if (state_failed(s)) {

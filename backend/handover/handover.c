@@ -29,8 +29,7 @@
 #define TAG_FDS STATE_TAG('F', 'D', 'S', ' ')
 
 /* Descriptors of a process, at most. */
-#define MAX_FDS  (1u << 20)
-#define MAX_TEXT 65536u
+#define MAX_FDS (1u << 20)
 
 /* ---- leaving ---- */
 
@@ -53,12 +52,6 @@ void handover_put_fd(struct handover_out *h, int fd)
     if (fd >= 0) {
         g_array_append_val(h->fds, fd);
     }
-}
-
-void handover_put_text(struct handover_out *h, const char *text)
-{
-    state_put_u32(&h->s, (uint32_t)strlen(text));
-    state_put_bytes(&h->s, text, strlen(text));
 }
 
 static bool write_all(int fd, const void *data, size_t len)
@@ -299,20 +292,4 @@ int handover_get_fd(struct handover_in *h, struct state_in *s)
     }
     found->taken = true;
     return found->fd;
-}
-
-char *handover_get_text(struct state_in *s)
-{
-    uint32_t len = state_get_count(s, MAX_TEXT, 1);
-    char *text = g_malloc0((gsize)len + 1);
-
-    state_get_bytes(s, text, len);
-    for (uint32_t i = 0; i < len; i++) {
-        if (g_ascii_iscntrl(text[i])) {
-            state_fail(s, "a text with control characters");
-            text[0] = 0;
-            break;
-        }
-    }
-    return text;
 }

@@ -33,7 +33,6 @@ void handover_out_clear(struct handover_out *h);
 
 /* @fd goes along; -1: there is none. */
 void handover_put_fd(struct handover_out *h, int fd);
-void handover_put_text(struct handover_out *h, const char *text);
 
 /* All of it as a memfd, or -1 with errp. */
 int handover_seal(struct handover_out *h, GError **errp);
@@ -72,7 +71,5 @@ struct state_in *handover_stream(struct handover_in *h);
  * none.  One that was not left, or is taken already, fails.
  */
 int handover_get_fd(struct handover_in *h, struct state_in *s);
-/* To be freed, never NULL; without control characters. */
-char *handover_get_text(struct state_in *s);
 
 #endif /* PVRDMAD_HANDOVER_H */

@@ -68,7 +68,7 @@ static GList *left; /* of struct left */
 
 void sockfile_hand_over(const struct sockfile *f, int fd, struct handover_out *h)
 {
-    handover_put_text(h, f->path);
+    state_put_text(&h->s, f->path);
     state_put_u64(&h->s, f->dev);
     state_put_u64(&h->s, f->ino);
     handover_put_fd(h, fd);
@@ -78,7 +78,7 @@ void sockfile_take_over(struct handover_in *h, struct state_in *s)
 {
     struct left *l = g_new0(struct left, 1);
 
-    l->file.path = handover_get_text(s);
+    l->file.path = state_get_text(s);
     l->file.dev = state_get_u64(s);
     l->file.ino = state_get_u64(s);
     l->fd = handover_get_fd(h, s);

@@ -36,16 +36,14 @@ static void caps_save(struct vm *vm, struct state_out *s)
 
     state_put_record(s, caps_record, cfg);
     state_put_record(s, mac_record, cfg);
-    state_put_u32(s, (uint32_t)strlen(cfg->network));
-    state_put_bytes(s, cfg->network, strlen(cfg->network));
+    state_put_text(s, cfg->network);
 }
 
 static void caps_load(struct vm *vm, struct state_in *s)
 {
     const struct vm_config *cfg = vm->cfg;
     struct vm_config there;
-    char network[64] = "";
-    uint32_t len;
+    g_autofree char *network = NULL;
 
     state_get_record(s, caps_record, &there);
     for (const struct record_field *f = caps_record(cfg); f->kind != RECORD_END; f++) {
@@ -61,9 +59,8 @@ static void caps_load(struct vm *vm, struct state_in *s)
         memcmp(there.mac, cfg->mac, sizeof(there.mac)) != 0) {
         state_fail(s, "mac is not the same here");
     }
-    len = state_get_count(s, sizeof(network) - 1, 1);
-    state_get_bytes(s, network, len);
-    if (strlen(network) != len || strcmp(network, cfg->network) != 0) {
+    network = state_get_text(s);
+    if (strcmp(network, cfg->network) != 0) {
         state_fail(s, "network is not the same here");
     }
 }

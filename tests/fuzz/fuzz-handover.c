@@ -82,7 +82,7 @@ static void take(struct handover_in *h)
     while (state_section_next(s, &section)) {
         int fd = handover_get_fd(h, &section.in);
         bool failed = state_failed(&section.in);
-        g_autofree char *text = handover_get_text(&section.in);
+        g_autofree char *text = state_get_text(&section.in);
 
         reached.missing |= failed;
         if (fd >= 0) {

@@ -197,14 +197,14 @@ bool adopt_open(GError **errp)
 
 static struct vm_config *read_config(const struct daemon_config *cfg, struct state_in *s)
 {
-    g_autofree char *name = handover_get_text(s);
+    g_autofree char *name = state_get_text(s);
     bool from_file = state_get_bool(s);
     uint32_t n = state_get_count(s, MAX_KEYS, 8);
     g_autoptr(GError) err = NULL;
     struct vm_config *vm = config_vm_new(cfg, name, &err);
 
     for (uint32_t i = 0; i < n && vm && !err; i++) {
-        g_autofree char *key = handover_get_text(s), *value = handover_get_text(s);
+        g_autofree char *key = state_get_text(s), *value = state_get_text(s);
 
         if (!state_failed(s)) {
             config_vm_set(vm, key, value, &err);
@@ -369,7 +369,7 @@ static void take_closing(void)
     s->error = error;
     n = state_get_count(s, UINT32_MAX, 12);
     for (uint32_t i = 0; i < n && !state_failed(s); i++) {
-        g_autofree char *name = handover_get_text(s);
+        g_autofree char *name = state_get_text(s);
         struct vm *vm = state_failed(s) ? NULL : registry_find(name);
 
         frontend_closing_take_over(vm, handover, s);

@@ -795,8 +795,8 @@ static void put_key(void *opaque, const char *key, const char *value)
 {
     struct keys *k = opaque;
 
-    handover_put_text(k->h, key);
-    handover_put_text(k->h, value);
+    state_put_text(&k->h->s, key);
+    state_put_text(&k->h->s, value);
 }
 
 static void save_vm(struct vm *vm, struct handover_out *h)
@@ -804,7 +804,7 @@ static void save_vm(struct vm *vm, struct handover_out *h)
     g_autoptr(GByteArray) device = g_byte_array_new();
     struct keys keys = {.h = h};
 
-    handover_put_text(h, vm->cfg->name);
+    state_put_text(&h->s, vm->cfg->name);
     state_put_u8(&h->s, vm->cfg->from_file);
     config_vm_keys(vm->cfg, count_key, &keys);
     state_put_u32(&h->s, keys.n);
@@ -834,7 +834,7 @@ static void save_closing(const GPtrArray *frozen, struct handover_out *h)
     for (guint i = 0; i < frozen->len; i++) {
         struct vm *vm = frozen->pdata[i];
 
-        handover_put_text(h, vm->cfg->name);
+        state_put_text(&h->s, vm->cfg->name);
         frontend_closing_hand_over(vm, h);
     }
     discard_forgotten_hand_over(h);

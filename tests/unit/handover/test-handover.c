@@ -42,7 +42,7 @@ static void leave(struct left *l)
         handover_put_fd(&h, l->fd[i]);
     }
     handover_put_fd(&h, -1);
-    handover_put_text(&h, "some text");
+    state_put_text(&h.s, "some text");
     state_section_end(&h.s);
     l->memfd = handover_seal(&h, &err);
     g_assert_no_error(err);
@@ -65,7 +65,7 @@ static void take(struct handover_in *h, bool *all)
     while (state_section_next(s, &section)) {
         int a = handover_get_fd(h, &section.in), b = handover_get_fd(h, &section.in);
         int none = handover_get_fd(h, &section.in);
-        g_autofree char *text = handover_get_text(&section.in);
+        g_autofree char *text = state_get_text(&section.in);
 
         state_all_read(&section.in);
         *all = section.tag == TAG && a >= 0 && b >= 0 && none == -1 &&
@@ -198,7 +198,7 @@ static void test_too_long(void)
     handover_out_begin(&h);
     h.s.max = h.bytes->len + 20;
     state_section_begin(&h.s, TAG, 1, 0);
-    handover_put_text(&h, "some text");
+    state_put_text(&h.s, "some text");
     state_section_end(&h.s);
     g_assert_cmpint(handover_seal(&h, &err), ==, -1);
     g_assert_nonnull(strstr(err->message, "to hand over"));
