@@ -47,8 +47,11 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "transport/iwarp/deferred.h"
 #include "transport/iwarp/iwarp.h"
 #include "transport/iwarp/linger.h"
+#include "transport/iwarp/rx.h"
+#include "transport/iwarp/setup/bind.h"
 #include "transport/transports.h"
 
 /* How long a try to get a stream counts as under way. */

@@ -23,9 +23,10 @@
  * Threads: the main thread.  tests/unit/test-floors.py looks that nothing of transport/
  * calls what waits.
  */
-#include "transport/iwarp/setup/bind.h"
+#include "transport/iwarp/deferred.h"
 
 #include "base/fdwatch.h"
+#include "transport/iwarp/setup/bind.h"
 
 /* Until a token that was not had is tried again. */
 #define WAIT_MS 1u

@@ -24,7 +24,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "transport/iwarp/conn.h"
+#include "transport/iwarp/poll.h"
 
 #define OF_VM   256u
 #define MAX_ALL 4096u

@@ -15,14 +15,18 @@
  *
  * Threads: under the VM's token, but sockets_ready(), which is the worker's.
  */
-#include "transport/iwarp/conn.h"
-#include "transport/iwarp/linger.h"
+#include "transport/iwarp/poll.h"
 
 #include <linux/sockios.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
+
+#include "transport/iwarp/deferred.h"
+#include "transport/iwarp/linger.h"
+#include "transport/iwarp/rx.h"
+#include "transport/iwarp/setup/bind.h"
 
 /* A peer may be silent for that long, whatever the queue pair's timeout. */
 #define MIN_SILENCE_NS 500000000u

@@ -6,7 +6,7 @@
 #ifndef PVRDMAD_IWARP_RX_H
 #define PVRDMAD_IWARP_RX_H
 
-#include "transport/iwarp/conn.h"
+#include "transport/iwarp/tx.h"
 
 /* A segment that came, and all of its frame. */
 struct segment {
@@ -21,6 +21,13 @@ static inline void rx_refuse(struct conn *c, const struct segment *seg,
 {
     tx_terminate(c, error, seg->ulpdu, seg->ulpdu_len, seg->ulpdu_len);
 }
+
+/* ---- rx.c ---- */
+
+/* Read from the socket, and do what it says.  False: there is no more until it tells. */
+bool rx_run(struct conn *c, struct turn *t);
+/* Go on with a message that waited for a grace period. */
+void rx_resume(struct conn *c, struct turn *t);
 
 /* ---- inbound.c ---- */
 
@@ -43,6 +50,8 @@ void arrival_drop_rest(struct stream *s);
 
 /* ---- direct_receive.c ---- */
 
+/* Of a frame that began: is its payload received straight to its place? */
+fpdu_parts_fn goes_straight;
 /*
  * A segment of a SEND or WRITE with @len bytes of payload was taken by way of the buffer:
  * what is likely to come behind it?  @first of its message.

@@ -25,9 +25,10 @@
  * Threads: the VM's worker in its turns, but tx_first_frame(), tx_only_frame() and
  * tx_last_words().
  */
+#include "transport/iwarp/tx.h"
+
 #include <string.h>
 
-#include "transport/iwarp/conn.h"
 #include "transport/iwarp/wire/bytes.h"
 #include "transport/iwarp/wire/control_stags.h"
 

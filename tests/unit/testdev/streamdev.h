@@ -11,7 +11,7 @@
 #define TESTS_STREAMDEV_H
 
 #include "testdev.h"
-#include "transport/iwarp/conn.h"
+#include "transport/iwarp/poll.h"
 
 #define STREAMDEV_WR    64u
 #define STREAMDEV_PAGES 16u

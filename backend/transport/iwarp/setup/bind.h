@@ -7,12 +7,29 @@
 #ifndef PVRDMAD_IWARP_SETUP_BIND_H
 #define PVRDMAD_IWARP_SETUP_BIND_H
 
-#include "transport/iwarp/conn.h"
+#include "transport/iwarp/deferred.h"
+#include "transport/iwarp/poll.h"
 
 /* ns: of the startup frames. */
 #define SETUP_FRAMES_NS 5000000000u
 
-/* ---- bind.c ---- */
+/* ---- bind.c, for the files of a connection ---- */
+
+/* A stream is wanted.  Any thread with the token. */
+void setup_ask(struct conn *c);
+/*
+ * Is that still to be looked at, behind others, or something owed, or is a stream that is
+ * there being taken?  Then no time of a try runs.  Any thread with the token.
+ */
+bool setup_waits(struct conn *c);
+/* Its queue pair is there, and goes.  Main thread. */
+void setup_know(struct conn *c);
+void setup_forget(struct conn *c);
+/* A VM's shares; it has no connection when they end.  Main thread. */
+void setup_begin_shares(struct tcp_vm *net);
+void setup_end_shares(struct tcp_vm *net);
+
+/* ---- bind.c, for those of this folder ---- */
 
 /* What was asked for is there, or is wanted no more. */
 void setup_ask_over(struct conn *c);

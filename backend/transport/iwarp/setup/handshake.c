@@ -27,6 +27,8 @@
 #include "base/fdwatch.h"
 #include "transport/iwarp/linger.h"
 #include "transport/iwarp/setup/bind.h"
+#include "transport/iwarp/tx.h"
+#include "transport/iwarp/wire/mpa.h"
 #include "transport/link/places.h"
 
 #define LOOK_MS 500u

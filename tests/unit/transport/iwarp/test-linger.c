@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "../../stillclock.h"
-#include "transport/iwarp/conn.h"
+#include "transport/iwarp/poll.h"
 
 #define OF_VM 256u
 

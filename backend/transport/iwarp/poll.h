@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* What transport "tcp" has of a VM and of a worker, and what a VM's turns are asked for;
+ * see poll.c. */
+#ifndef PVRDMAD_IWARP_POLL_H
+#define PVRDMAD_IWARP_POLL_H
+
+#include "transport/iwarp/conn.h"
+#include "transport/iwarp/share.h"
+
+/* What a VM has of the ports towards one peer, see bind.c. */
+struct port_share {
+    struct share share; /* first */
+    LIST_ENTRY(port_share) link;
+};
+
+/* A VM that has or had such connections. */
+struct tcp_vm {
+    struct vm_net net; /* first */
+    struct vm *vm;
+    struct source source; /* of epfd; wakes the worker */
+    int epfd;             /* of the streams' sockets */
+    struct conn_list conns;
+    struct conn_list expecting; /* those whose peers are to do something */
+    unsigned n_expecting, sweep_left;
+    struct conn_list work;   /* something to send, to look at or to close */
+    struct conn_list unread; /* in their sockets there may be something, or an end */
+    uint64_t sweep;          /* ns, when silent peers are looked for; UINT64_MAX: not */
+    /* The main thread's, see bind.c. */
+    struct share streams;
+    LIST_HEAD(, port_share) ports;
+    bool is_full; /* that it has its share was said */
+    /* The main thread's, see linger.c. */
+    unsigned n_ending;
+    /* The main thread's, see deferred.c. */
+    struct conn_list owed;
+    bool owing;          /* in deferred.c's list */
+    bool asked;          /* for the token, which is not had */
+    uint64_t rest_until; /* ns; until then it is the worker's */
+    TAILQ_ENTRY(tcp_vm) owing_link;
+};
+
+/* What a worker has one of. */
+struct tcp_scratch {
+    struct conn *out; /* whose frames are in out_buf; NULL: nobody's */
+    size_t out_len;
+    uint8_t out_buf[2 * FPDU_MAX_SIZE + 4096];
+    uint8_t in_buf[128u << 10];
+};
+
+struct tcp_scratch *tcp_scratch(void);
+/* What the transport keeps for @vm, made when it is first asked for; NULL: no sockets. */
+struct tcp_vm *tcp_vm_get(struct vm *vm);
+/* It has something for the turn's end. */
+void conn_work(struct conn *c);
+/* There is nothing to read for it, nor to be done at the turn's end. */
+void conn_no_work(struct conn *c);
+/* The peer is to do something: somebody has to see if it does. */
+void conn_expect(struct conn *c);
+void conn_expect_nothing(struct conn *c);
+/* How long a peer may take for an answer, before that is a try; ns, 0: for ever. */
+uint64_t conn_patience(const struct qp *qp);
+
+#endif /* PVRDMAD_IWARP_POLL_H */

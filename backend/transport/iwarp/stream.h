@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* A TCP connection in full operation, both directions; conn.c makes and ends them. */
+#ifndef PVRDMAD_IWARP_STREAM_H
+#define PVRDMAD_IWARP_STREAM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "datapath/engine.h"
+#include "transport/iwarp/wire/ddp.h"
+#include "transport/iwarp/wire/fpdu.h"
+#include "transport/iwarp/wire/rdmap.h"
+
+/* READs and atomics that a side may have open: what we offer as MPA's IRD and ORD. */
+#define TCP_DEPTH 16u /* VERBS_MAX_RD_ATOM */
+
+/* A READ or atomic that is not answered yet. */
+struct tcp_asked {
+    uint64_t seq;
+    uint64_t length, done; /* bytes */
+    uint32_t id;           /* the sink STag, or the atomic's identifier */
+    bool atomic;
+};
+
+/* One that we have to answer; it was executed, as far as sequence numbers go. */
+struct tcp_job {
+    struct msg m;
+    uint64_t epoch;
+    uint64_t done; /* bytes */
+    uint64_t sink_to;
+    uint32_t sink_stag; /* or the atomic's identifier */
+    uint64_t value;     /* the atomic's result */
+};
+
+/*
+ * A segment's end, which is stored when all of it was found right: programs poll a
+ * message's last byte.  Two cache lines, so that the one before the last is stored by us,
+ * too.
+ */
+#define STRAIGHT_HELD 128u
+
+/* The message that is arriving. */
+struct tcp_arrival {
+    bool active;   /* its last segment has not come */
+    bool skip;     /* it was executed before; UC: it is lost */
+    bool admitted; /* under epoch; else its segments are of no use */
+    uint64_t epoch;
+    uint64_t done;     /* bytes that are in place */
+    uint64_t capacity; /* of the receive, for a SEND */
+    struct msg m;
+};
+
+/* What both sides have agreed on: how we frame, and how much may be asked at a time. */
+struct framing {
+    bool crc;
+    bool markers;
+    uint16_t ird, ord; /* READs and atomics that we answer, and ours; TCP_DEPTH at most */
+    uint64_t pos;      /* with markers: bytes that were framed since the startup frames */
+};
+
+/* A TCP connection in full operation, both directions; under the VM's token. */
+struct stream {
+    int fd;
+    bool fresh;       /* the engine has not been told of it */
+    bool behind;      /* the peer knows of more that we executed than we do */
+    bool writable;    /* epoll is asked for that, too */
+    uint32_t mulpdu;  /* of messages from now on; see conn_mulpdu() */
+    unsigned n_large; /* messages of more, to look at it again */
+    struct framing framing;
+    bool may_send; /* the responder: the initiator's first frame has come */
+    bool broken;   /* to be closed at the turn's end */
+    bool closing;  /* nothing is taken any more; ended when all is sent, and read */
+    bool shut;     /* all is sent */
+    bool resets;   /* close(fd) does: this host has made it, see linger.c */
+    bool ended;    /* by the peer: behind what it has sent */
+    bool drains;   /* the socket takes more of what waits: not seen to yet */
+    bool mute;     /* nothing can be sent any more; what has come is read */
+
+    /* ---- what we send ---- */
+    uint8_t *backlog; /* frames that the socket did not take; NULL: none */
+    size_t backlog_len, backlog_at, backlog_size;
+    uint64_t seq;           /* of the next message */
+    bool restart;           /* it has to be told */
+    bool open;              /* a message has begun, and its last segment was not sent */
+    struct ddp_header next; /* of that segment, if there is none else */
+    uint32_t msn[RDMAP_QNS];
+    unsigned asked_first, n_asked; /* in asked[] */
+    unsigned job_first, n_jobs;    /* in job[] */
+    uint32_t next_id;
+    bool sent, answered; /* messages, at all */
+    int unsent;          /* bytes in the socket that the peer has not, when asked last */
+    uint32_t psn;        /* what the peer was told that they begin with */
+    bool ack_due, rnr_due, nak_due, ready_due;
+    uint64_t ack, rnr, nak; /* messages' numbers */
+    bool ping_pong;         /* an answer follows soon: the ACK goes with it */
+    uint64_t ack_at;        /* ns, when it became due, or was sent */
+    uint8_t rnr_code, nak_status;
+
+    /* ---- what comes ---- */
+    struct fpdu_rx rx; /* its room: FPDU_MAX_SIZE, from when it is needed */
+    bool straight;     /* a frame comes in parts, its payload straight to its place */
+    bool answers;      /* a READ's is in the middle: more of it comes next, likely */
+    struct ddp_header segment; /* the last one of in.m that came */
+    uint32_t segment_len;      /* of its payload */
+    uint32_t usual;            /* that of segments behind first ones; 0: not known */
+    uint32_t first;            /* of the first one of this message; 0: not so short */
+    uint8_t *saved;            /* input that is to be looked at first; NULL: none */
+    size_t saved_len;
+    struct ddp_queue q[RDMAP_QNS];
+    uint64_t rx_seq; /* of the message that comes next */
+    bool dropping;   /* ... but what comes is to be dropped until RESTART */
+    bool giving_up;  /* UC: the next segment ends the message, which is lost */
+    bool waiting;    /* for a grace period: in.m has taken a key away */
+    bool has_imm;    /* for the message behind it */
+    struct rdmap_imm imm;
+    bool imm_solicited;
+    struct tcp_arrival in;
+
+    /* ---- what not every frame touches: with many streams each cache line counts ---- */
+    struct tcp_asked asked[TCP_DEPTH];
+    struct tcp_job job[TCP_DEPTH];
+    uint8_t held[STRAIGHT_HELD];
+    uint32_t n_held;
+};
+
+#endif /* PVRDMAD_IWARP_STREAM_H */

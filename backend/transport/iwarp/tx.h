@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* Frames out; see tx.c. */
+#ifndef PVRDMAD_IWARP_TX_H
+#define PVRDMAD_IWARP_TX_H
+
+#include "transport/iwarp/conn.h"
+#include "transport/iwarp/poll.h"
+#include "transport/iwarp/wire/errors.h"
+
+/* transport_ops.start(), with a stream. */
+struct outcome tx_start(struct conn *c, struct qp *qp, struct send_op *op);
+/* Answer READs and atomics. */
+void tx_jobs(struct conn *c, struct turn *t);
+/* What is to be told of the messages that came; an ACK may wait for TX_ACK_WAIT_NS. */
+void tx_tell(struct conn *c);
+#define TX_ACK_WAIT_NS 10000u
+/* Hand what is staged to the socket. */
+void tx_flush(struct tcp_scratch *x);
+/* The socket takes more. */
+void tx_writable(struct conn *c);
+/* The one Terminate: the stream ends with it. */
+void tx_terminate(struct conn *c, enum iwarp_error error, const uint8_t *head,
+                  size_t have, uint32_t ulpdu_len);
+/* The initiator's first frame, of a socket that is not a stream yet. */
+bool tx_first_frame(int fd, struct framing *framing);
+/* Its only one: there will be no stream. */
+void tx_only_frame(int fd, struct framing *framing, enum iwarp_error why);
+/* Tell what is due before the queue pair goes.  Main thread. */
+void tx_last_words(struct conn *c);
+
+#endif /* PVRDMAD_IWARP_TX_H */
