@@ -130,8 +130,8 @@ static void check_waiting(const struct stream *s)
 {
     ssize_t now = (ssize_t)given - streamdev_unread(&d);
 
-    CHECK(!s->waiting || seen < 0 || now == seen);
-    seen = s->waiting ? now : -1;
+    CHECK(s->rx_phase != RX_GRACE || seen < 0 || now == seen);
+    seen = s->rx_phase == RX_GRACE ? now : -1;
 }
 
 static void check_stream(const struct stream *s)
@@ -150,21 +150,21 @@ static void check_stream(const struct stream *s)
     check_waiting(s);
     CHECK(s->backlog_at <= s->backlog_len && s->backlog_len <= s->backlog_size);
     CHECK(!s->backlog || s->backlog_size <= UNSENT_BYTES);
-    CHECK(!s->saved || (s->waiting && s->saved_len <= INPUT_BYTES));
+    CHECK(!s->saved || (s->rx_phase == RX_GRACE && s->saved_len <= INPUT_BYTES));
     CHECK(s->n_held <= STRAIGHT_HELD);
     /* A frame's end is held back until its sum is found right. */
-    CHECK(!s->straight || !s->in.active || s->in.skip || s->dropping || s->giving_up ||
+    CHECK(!s->straight || s->rx_phase != RX_MESSAGE ||
           fpdu_rx_wants(&s->rx) + s->n_held >= STRAIGHT_HELD);
-    CHECK(!s->in.active || !s->in.admitted || !msg_is_send(&s->in.m) || s->in.skip ||
+    CHECK(s->rx_phase != RX_MESSAGE || !msg_is_send(&s->in.m) ||
           s->in.done <= s->in.capacity);
     CHECK(s->rx_seq <= CTL_SEQ_MAX);
-    reached[WAITS] |= s->waiting;
+    reached[WAITS] |= s->rx_phase == RX_GRACE;
     reached[BACKLOG] |= s->backlog != NULL;
     reached[STRAIGHT] |= s->straight;
-    reached[MISSED] |= s->dropping && s->rnr;
+    reached[MISSED] |= s->rx_phase == RX_DISCARD && s->rnr;
     reached[JOBS] |= s->n_jobs != 0;
-    reached[GIVEN_UP] |= s->giving_up;
-    reached[SEVERAL] |= s->in.active && s->in.done;
+    reached[GIVEN_UP] |= s->rx_phase == RX_ABANDONED;
+    reached[SEVERAL] |= s->rx_phase == RX_MESSAGE && s->in.done;
 }
 
 static void note_sent(const struct pvrdma_cqe *c)
@@ -513,7 +513,7 @@ static void rest(void)
     do {
         grace_wait();
         vm_token_take(vm);
-        waits = streamdev_stream(&d) && streamdev_stream(&d)->waiting;
+        waits = streamdev_stream(&d) && streamdev_stream(&d)->rx_phase == RX_GRACE;
         vm_token_release(vm);
         CHECK(now_ns() < end);
     } while (waits);

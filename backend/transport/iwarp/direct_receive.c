@@ -47,16 +47,10 @@ void straight_expect(struct stream *s, const struct ddp_header *h, uint32_t len,
     s->segment_len = len;
     s->answers = false;
     if (first) {
-        s->first = s->in.active && len <= SHORT_FIRST ? len : 0;
+        s->first = rx_in_message(s) && len <= SHORT_FIRST ? len : 0;
     } else if (!h->last || len > s->usual || len >= before) {
         s->usual = len; /* a last one that is less may be what was over */
     }
-}
-
-/* Is there a message that takes bytes? */
-static bool is_placed(const struct stream *s)
-{
-    return s->in.active && s->in.admitted && !s->in.skip && !s->dropping && !s->giving_up;
 }
 
 bool goes_straight(void *arg, const uint8_t *head, uint32_t len, uint32_t ulpdu_len)
@@ -67,7 +61,7 @@ bool goes_straight(void *arg, const uint8_t *head, uint32_t len, uint32_t ulpdu_
 
     return !c->by_copy && s->usual >= STRAIGHT_MIN && ulpdu_len == len + s->usual &&
            ddp_get(head, len, &h) == IWARP_OK && len == ddp_len(h.tagged) &&
-           is_placed(s) && ddp_continues(&s->segment, s->segment_len, &h);
+           s->rx_phase == RX_MESSAGE && ddp_continues(&s->segment, s->segment_len, &h);
 }
 
 /* Bytes up to the header behind the segment that came last, its pad and sum aside. */
@@ -89,7 +83,7 @@ size_t straight_limit(const struct conn *c)
     if (c->by_copy || s->closing || s->answers || s->usual < STRAIGHT_MIN) {
         return SIZE_MAX;
     }
-    if (is_placed(s)) {
+    if (s->rx_phase == RX_MESSAGE) {
         return s->in.done >= LARGE || s->usual >= LONG_SEGMENT
                    ? fpdu_rx_rest(&s->rx, head)
                    : SIZE_MAX;
@@ -129,7 +123,7 @@ void straight_span(struct conn *c, const struct fpdu_part *part)
     struct stream *s = c->s;
     uint32_t behind = fpdu_rx_wants(&s->rx), held = 0;
 
-    if (!is_placed(s)) { /* it has failed with those before */
+    if (s->rx_phase != RX_MESSAGE) { /* it has failed with those before */
         return;
     }
     if (behind < STRAIGHT_HELD) {
@@ -147,7 +141,7 @@ void straight_end(struct conn *c)
     struct stream *s = c->s;
 
     s->straight = false;
-    if (s->in.active && !s->dropping) {
+    if (rx_in_message(s)) {
         arrival_next(c, s->held, s->n_held, s->segment.last);
     }
 }
@@ -194,7 +188,7 @@ ssize_t straight_receive(struct conn *c, size_t *asked, size_t *taken)
     ssize_t r;
     bool send;
 
-    if (wants <= STRAIGHT_HELD || c->by_copy || !is_placed(s)) {
+    if (wants <= STRAIGHT_HELD || c->by_copy || s->rx_phase != RX_MESSAGE) {
         return 0;
     }
     send = msg_is_send(&in->m);

@@ -46,13 +46,6 @@ static void acknowledge(struct conn *c, uint64_t seq)
     conn_work(c);
 }
 
-void arrival_drop_rest(struct stream *s)
-{
-    s->in.active = false;
-    s->has_imm = false;
-    s->dropping = true;
-}
-
 static void not_ready(struct conn *c, uint64_t seq, uint8_t code)
 {
     struct stream *s = c->s;
@@ -60,15 +53,18 @@ static void not_ready(struct conn *c, uint64_t seq, uint8_t code)
     s->rnr = seq;
     s->rnr_code = code;
     s->rnr_due = true;
-    arrival_drop_rest(s);
+    rx_phase_set(s, RX_DISCARD);
     conn_work(c);
 }
 
 /* UC: the message that is arriving is lost, with those of its segments that come yet. */
 static void lose(struct stream *s)
 {
-    s->in.skip = true;
-    s->rx_seq += !s->in.active;
+    if (s->rx_phase == RX_MESSAGE) {
+        rx_phase_set(s, RX_SKIP);
+    } else {
+        s->rx_seq++; /* it has come to its end */
+    }
 }
 
 /* What was admitted does not stand any more: the queue pair was reset, or failed. */
@@ -94,7 +90,7 @@ static void failed(struct conn *c, uint64_t seq, struct outcome o)
         return;
     }
     conn_failed(c, seq, o);
-    arrival_drop_rest(c->s);
+    rx_phase_set(c->s, RX_DISCARD);
 }
 
 /* ---- messages ---------------------------------------------------------------- */
@@ -194,8 +190,6 @@ static void finished(struct conn *c)
 {
     struct stream *s = c->s;
 
-    s->in.active = false;
-    s->waiting = false;
     s->rx_seq++;
     comp_received(c->vm, s->in.m.length);
     acknowledge(c, s->in.m.seq);
@@ -210,18 +204,17 @@ static void invalidate(struct conn *c, const struct sg_cursor *cur)
     struct stream *s = c->s;
     struct outcome o = responder_invalidate(c->qp, &s->in.m, s->in.epoch);
 
-    if (o.what == OUT_DONE) {
-        if (responder_finish(c->qp, &s->in.m, s->in.epoch)) {
-            finished(c);
-        } else {
-            conn_break(c, "an accepted message was cancelled");
-        }
+    if (o.what != OUT_DONE) {
+        responder_end_slice(c->qp, s->in.epoch, cur);
+    }
+    if (o.what == OUT_GRACE) {
+        rx_phase_set(s, RX_GRACE);
+        conn_work(c);
         return;
     }
-    responder_end_slice(c->qp, s->in.epoch, cur);
-    s->waiting = o.what == OUT_GRACE;
-    if (s->waiting) {
-        conn_work(c);
+    rx_phase_set(s, RX_IDLE);
+    if (o.what == OUT_DONE && responder_finish(c->qp, &s->in.m, s->in.epoch)) {
+        finished(c);
     } else if (o.what == OUT_FAIL) {
         responder_settle(c->qp, s->in.m.seq, s->in.epoch, o);
         failed(c, s->in.m.seq, o);
@@ -241,7 +234,9 @@ void arrival_bytes(struct conn *c, const uint8_t *data, uint32_t len, bool last)
     struct recv_op recv;
     enum sg_result r;
 
-    in->active = !last;
+    if (last) {
+        rx_phase_set(s, RX_IDLE);
+    }
     if (send && len > in->capacity - in->done && !c->reliable) {
         responder_drop(qp, UC_TOO_LONG);
         lose(c->s);
@@ -315,8 +310,9 @@ static void begin_message(struct conn *c, const uint8_t *data, uint32_t len, boo
     struct outcome o, admitted;
     bool is_short = last && len <= SHORT_MESSAGE && !msg_invalidates(&in->m);
 
-    in->active = !last;
-    in->skip = in->admitted = false;
+    if (!last) {
+        rx_phase_set(c->s, RX_MESSAGE);
+    }
     in->done = 0;
     measure(c, &in->m, len);
     pthread_mutex_lock(&qp->lock);
@@ -329,15 +325,13 @@ static void begin_message(struct conn *c, const uint8_t *data, uint32_t len, boo
     if (admitted.what == OUT_FAIL || admitted.comm_est) {
         responder_tell(qp, admitted);
     }
-    if (admitted.what == OUT_DUPLICATE) {
-        in->skip = true;
-        if (last) {
-            acknowledge(c, c->s->rx_seq++);
-        }
+    if (admitted.what == OUT_DUPLICATE && last) {
+        acknowledge(c, c->s->rx_seq++);
+    } else if (admitted.what == OUT_DUPLICATE) {
+        rx_phase_set(c->s, RX_SKIP);
     } else if (admitted.what != OUT_DONE) {
         turned_down(c, &in->m, admitted);
     } else if (!is_short) {
-        in->admitted = true;
         arrival_bytes(c, data, len, last);
     } else if (o.what == OUT_DONE) {
         finished(c);
@@ -349,26 +343,24 @@ static void begin_message(struct conn *c, const uint8_t *data, uint32_t len, boo
 
 void arrival_next(struct conn *c, const uint8_t *data, uint32_t len, bool last)
 {
-    struct tcp_arrival *in = &c->s->in;
+    struct stream *s = c->s;
 
-    if (in->skip) {
-        in->active = !last;
-        if (last) {
-            acknowledge(c, c->s->rx_seq++);
-        }
-        return;
+    if (s->rx_phase == RX_MESSAGE) {
+        arrival_bytes(c, data, len, last);
+    } else if (last) {
+        rx_phase_set(s, RX_IDLE);
+        acknowledge(c, s->rx_seq++);
     }
-    arrival_bytes(c, data, len, last);
 }
 
 /* Immediate data that came before it. */
 static void add_imm(struct stream *s, struct msg *m, uint32_t with)
 {
-    if (s->has_imm) {
+    if (s->rx_phase == RX_IMM) {
         m->opcode = with;
         m->imm = GUINT32_TO_BE(s->imm.imm);
         m->flags |= s->imm_solicited ? PVRDMA_SEND_SOLICITED : 0;
-        s->has_imm = false;
+        rx_phase_set(s, RX_IDLE);
     }
 }
 
@@ -379,10 +371,10 @@ static void take_write(struct conn *c, const struct segment *seg)
     const uint8_t *data = seg->ulpdu + seg->h.head_len;
     uint32_t len = seg->h.payload_len;
 
-    if (s->in.active) {
+    if (rx_in_message(s)) {
         if (msg_is_send(&s->in.m) ||
             (len && (h->stag != s->in.m.rkey || h->to - s->in.m.addr != s->in.done) &&
-             !s->in.skip)) {
+             s->rx_phase == RX_MESSAGE)) {
             rx_refuse(c, seg, DDP_TAGGED_BAD_BOUNDS);
             return;
         }
@@ -390,7 +382,7 @@ static void take_write(struct conn *c, const struct segment *seg)
         straight_expect(s, h, len, false);
         return;
     }
-    if (s->has_imm && s->imm.of != RDMAP_IMM_OF_NEXT) {
+    if (s->rx_phase == RX_IMM && s->imm.of != RDMAP_IMM_OF_NEXT) {
         rx_refuse(c, seg, RDMAP_BAD_OPCODE);
         return;
     }
@@ -410,7 +402,7 @@ static void take_send(struct conn *c, const struct segment *seg)
     const uint8_t *data = seg->ulpdu + seg->h.head_len;
     uint32_t len = seg->h.payload_len;
 
-    if (s->in.active) {
+    if (rx_in_message(s)) {
         if (!msg_is_send(&s->in.m)) {
             rx_refuse(c, seg, RDMAP_BAD_OPCODE);
             return;
@@ -419,7 +411,7 @@ static void take_send(struct conn *c, const struct segment *seg)
         straight_expect(s, h, len, false);
         return;
     }
-    if ((s->has_imm && (s->imm.of != RDMAP_IMM_OF_SEND || op->invalidates)) ||
+    if ((s->rx_phase == RX_IMM && (s->imm.of != RDMAP_IMM_OF_SEND || op->invalidates)) ||
         (op->invalidates && !c->reliable)) {
         rx_refuse(c, seg, RDMAP_BAD_OPCODE);
         return;
@@ -445,7 +437,7 @@ static void take_request(struct conn *c, const struct segment *seg)
     bool swap = atomic && seg->h.atomic.op == RDMAP_CMP_SWAP;
     struct outcome o, admitted;
 
-    if (s->in.active || s->has_imm || s->n_jobs >= s->framing.ird || !c->reliable ||
+    if (s->rx_phase != RX_IDLE || s->n_jobs >= s->framing.ird || !c->reliable ||
         (atomic && !rdmap_atomic_is_plain(&seg->h.atomic))) {
         rx_refuse(c, seg, RDMAP_STREAM_CATASTROPHIC);
         return;
@@ -502,12 +494,13 @@ void arrival_take(struct conn *c, const struct segment *seg)
 {
     struct stream *s = c->s;
 
-    if (s->dropping) {
+    if (s->rx_phase == RX_DISCARD) {
         return;
     }
-    if (s->giving_up) { /* a RESTART is before the next message */
-        s->giving_up = !seg->h.ddp.last;
-        s->in.active = s->has_imm = false;
+    if (s->rx_phase == RX_ABANDONED) { /* a RESTART is before the next message */
+        if (seg->h.ddp.last) {
+            rx_phase_set(s, RX_IDLE);
+        }
         return;
     }
     switch (seg->h.opcode) {
@@ -520,12 +513,12 @@ void arrival_take(struct conn *c, const struct segment *seg)
         break;
     case RDMAP_IMM:
     case RDMAP_IMM_SE:
-        if (s->in.active || s->has_imm ||
+        if (s->rx_phase != RX_IDLE ||
             (seg->h.imm.of != RDMAP_IMM_OF_SEND && seg->h.imm.of != RDMAP_IMM_OF_NEXT)) {
             rx_refuse(c, seg, RDMAP_STREAM_CATASTROPHIC);
             break;
         }
-        s->has_imm = true;
+        rx_phase_set(s, RX_IMM);
         s->imm = seg->h.imm;
         s->imm_solicited = seg->h.opcode == RDMAP_IMM_SE;
         break;

@@ -310,7 +310,7 @@ static void tcp_take(struct vm_net *vn, struct turn *t)
                 requester_resume(c->qp, c->s->seq);
             }
         }
-        if (c->s && c->s->waiting && !c->s->broken) {
+        if (c->s && c->s->rx_phase == RX_GRACE && !c->s->broken) {
             rx_resume(c, t);
         }
         comp_make_room(worker_self());
@@ -341,7 +341,7 @@ static void tcp_take(struct vm_net *vn, struct turn *t)
 /* What is left to do for it in the next turn? */
 static bool goes_on(const struct stream *s, uint64_t *due, uint64_t now)
 {
-    if (s->waiting) {
+    if (s->rx_phase == RX_GRACE) {
         *due = MIN(*due, now + GRACE_NS);
         return true;
     }

@@ -162,12 +162,10 @@ static void take_ctl(struct conn *c, const struct segment *seg)
         answered(c, ctl.seq, (struct outcome){.what = OUT_FAIL, .status = ctl.arg});
         break;
     case CTL_DROP:
-        s->giving_up = true;
+        rx_phase_set(s, RX_ABANDONED);
         break;
     default:
-        arrival_drop_rest(s);
-        s->dropping = false;
-        s->giving_up = false; /* its last segment may have been among the dropped */
+        rx_phase_set(s, RX_IDLE); /* its end may have been discarded */
         s->rx_seq = ctl.seq;
         break;
     }
@@ -290,10 +288,7 @@ static bool take_input(struct conn *c, struct fpdu_input *in, struct turn *t)
         }
         comp_make_room(worker_self());
         turn_spent(t, 1 + (part.len >> PVRDMA_PAGE_SHIFT));
-        if (s->broken || s->closing) {
-            return false;
-        }
-        if (s->waiting) {
+        if (s->broken || s->closing || s->rx_phase == RX_GRACE) {
             return false;
         }
     }
@@ -303,7 +298,7 @@ static void input(struct conn *c, struct fpdu_input *in, struct turn *t)
 {
     struct stream *s = c->s;
 
-    if (!take_input(c, in, t) && s->waiting && !s->broken && !s->closing) {
+    if (!take_input(c, in, t) && s->rx_phase == RX_GRACE && !s->broken && !s->closing) {
         save(s, in);
     } else {
         g_clear_pointer(&s->saved, g_free);
@@ -316,7 +311,7 @@ void rx_resume(struct conn *c, struct turn *t)
     struct fpdu_input in;
 
     arrival_resume(c);
-    if (s->waiting || s->broken) {
+    if (s->rx_phase == RX_GRACE || s->broken) {
         return;
     }
     in = (struct fpdu_input){s->saved, s->saved ? s->saved_len : 0};
@@ -363,8 +358,8 @@ bool rx_run(struct conn *c, struct turn *t)
     ssize_t n;
 
     do {
-        if (s->waiting || s->broken) {
-            return s->waiting;
+        if (s->rx_phase == RX_GRACE || s->broken) {
+            return s->rx_phase == RX_GRACE;
         }
         n = read_some(c, &asked, &taken);
         if (n < 0 && errno == EINTR) {

@@ -22,6 +22,33 @@ static inline void rx_refuse(struct conn *c, const struct segment *seg,
     tx_terminate(c, error, seg->ulpdu, seg->ulpdu_len, seg->ulpdu_len);
 }
 
+/* The only one that changes it; see enum rx_phase. */
+static inline void rx_phase_set(struct stream *s, enum rx_phase to)
+{
+#define FROM(phase) (1u << RX_##phase)
+#define READING     (FROM(IDLE) | FROM(IMM) | FROM(MESSAGE) | FROM(SKIP) | FROM(ABANDONED))
+    static const uint8_t from[] = {
+        [RX_IDLE] = READING | FROM(DISCARD) | FROM(GRACE),
+        [RX_IMM] = FROM(IDLE),
+        [RX_MESSAGE] = FROM(IDLE),
+        [RX_SKIP] = FROM(MESSAGE),
+        [RX_DISCARD] = FROM(IDLE) | FROM(MESSAGE),
+        [RX_ABANDONED] = READING,
+        [RX_GRACE] = FROM(IDLE) | FROM(GRACE),
+    };
+#undef READING
+#undef FROM
+
+    g_assert(from[to] >> s->rx_phase & 1);
+    s->rx_phase = to;
+}
+
+/* Is a SEND or WRITE arriving whose last segment has not come? */
+static inline bool rx_in_message(const struct stream *s)
+{
+    return s->rx_phase == RX_MESSAGE || s->rx_phase == RX_SKIP;
+}
+
 /* ---- rx.c ---- */
 
 /* Read from the socket, and do what it says.  False: there is no more until it tells. */
@@ -33,20 +60,15 @@ void rx_resume(struct conn *c, struct turn *t);
 
 /* Take a segment of the peer's messages. */
 void arrival_take(struct conn *c, const struct segment *seg);
-/*
- * The next bytes of the SEND or WRITE that is arriving, which is admitted; qp->lock not
- * held.
- */
+/* The next bytes of the SEND or WRITE that is arriving; qp->lock not held. */
 void arrival_bytes(struct conn *c, const uint8_t *data, uint32_t len, bool last);
-/* Likewise all of a segment behind the first; the message need not be admitted. */
+/* Likewise all of a segment behind the first; in RX_SKIP, too. */
 void arrival_next(struct conn *c, const uint8_t *data, uint32_t len, bool last);
 /* Where the next @len bytes of it go.  @recv: a SEND's, by responder_begin_slice(). */
 struct sg_list arrival_place(struct conn *c, const struct recv_op *recv, uint32_t len,
                              struct pvrdma_sge *sge);
 /* Go on with the one that waited for a grace period. */
 void arrival_resume(struct conn *c);
-/* The message that is arriving cannot go on; those behind it are no use. */
-void arrival_drop_rest(struct stream *s);
 
 /* ---- direct_receive.c ---- */
 

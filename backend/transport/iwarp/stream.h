@@ -39,11 +39,40 @@ struct tcp_job {
  */
 #define STRAIGHT_HELD 128u
 
-/* The message that is arriving. */
+/*
+ * What the next segment of the peer's messages is, on a stream.  Control messages, and
+ * what our READs and atomics return, come in any phase but RX_GRACE, and change nothing
+ * but as below.  rx_phase_set() has the same table.
+ *
+ *   phase         next
+ *   RX_IDLE       RX_IMM: immediate data
+ *                 RX_MESSAGE: the first segment of several
+ *                 RX_GRACE, RX_DISCARD: as from RX_MESSAGE, for one segment
+ *   RX_IMM        RX_IDLE: the SEND or WRITE that it belongs to begins
+ *   RX_MESSAGE    RX_IDLE: its last segment
+ *                 RX_GRACE: ... and a key that it takes away is in use yet
+ *                 RX_SKIP: it was executed before; UC: it is lost
+ *                 RX_DISCARD: no receive (RNR), or the queue pair has failed (NAK)
+ *   RX_SKIP       RX_IDLE: its last segment
+ *   RX_GRACE      RX_IDLE: the grace period is over, all is done
+ *                 RX_DISCARD: ... and the queue pair has failed
+ *   RX_ABANDONED  RX_IDLE: the last segment of what was abandoned
+ *   any but RX_GRACE: RX_IDLE by RESTART; UC: RX_ABANDONED by DROP
+ *
+ * RX_DISCARD is of RC alone, RX_ABANDONED of UC.
+ */
+enum rx_phase {
+    RX_IDLE,      /* the first of a message, or a request */
+    RX_IMM,       /* the first of the message that @imm belongs to */
+    RX_MESSAGE,   /* one behind the first of in.m, which is admitted under in.epoch */
+    RX_SKIP,      /* likewise, but nothing is done with it; counted at its end */
+    RX_DISCARD,   /* to be discarded, until a RESTART says which message is next */
+    RX_ABANDONED, /* to be discarded, up to the last one of the message; not counted */
+    RX_GRACE, /* not looked at: in.m has all its bytes, and waits for a grace period */
+};
+
+/* The message that is arriving, in RX_MESSAGE, RX_SKIP and RX_GRACE. */
 struct tcp_arrival {
-    bool active;   /* its last segment has not come */
-    bool skip;     /* it was executed before; UC: it is lost */
-    bool admitted; /* under epoch; else its segments are of no use */
     uint64_t epoch;
     uint64_t done;     /* bytes that are in place */
     uint64_t capacity; /* of the receive, for a SEND */
@@ -107,12 +136,9 @@ struct stream {
     uint8_t *saved;            /* input that is to be looked at first; NULL: none */
     size_t saved_len;
     struct ddp_queue q[RDMAP_QNS];
-    uint64_t rx_seq; /* of the message that comes next */
-    bool dropping;   /* ... but what comes is to be dropped until RESTART */
-    bool giving_up;  /* UC: the next segment ends the message, which is lost */
-    bool waiting;    /* for a grace period: in.m has taken a key away */
-    bool has_imm;    /* for the message behind it */
-    struct rdmap_imm imm;
+    enum rx_phase rx_phase; /* by rx_phase_set() */
+    uint64_t rx_seq;        /* of the message that comes next */
+    struct rdmap_imm imm;   /* in RX_IMM */
     bool imm_solicited;
     struct tcp_arrival in;
 

@@ -608,7 +608,7 @@ void tx_tell(struct conn *c)
         s->rnr_due = false;
     }
     if (s->ready_due) {
-        put_ctl(c, CTL_READY, s->dropping ? s->rnr : s->rx_seq, 0);
+        put_ctl(c, CTL_READY, s->rx_phase == RX_DISCARD ? s->rnr : s->rx_seq, 0);
         s->ready_due = false;
     }
     if (s->nak_due && !s->n_jobs) { /* what was executed before is answered first */

@@ -183,7 +183,7 @@ static void wait_for_key(void *opaque)
         give_some(in);
         s = streamdev_serve(&d);
         g_assert_nonnull(s);
-        if (s->waiting) {
+        if (s->rx_phase == RX_GRACE) {
             in->waited++;
             g_assert_cmpuint(s->rx_seq, ==, 0);
             g_assert_cmpuint(s->saved_len, <=, INPUT_BYTES);
