@@ -89,11 +89,55 @@ bool tcp_forced;
 
 /* ---- streams ---------------------------------------------------------------- */
 
+/* The only one that changes it; see enum conn_phase.  @c->s is what goes with @to. */
+static void conn_phase_set(struct conn *c, enum conn_phase to)
+{
+#define FROM(phase) (1u << CONN_##phase)
+    static const uint8_t from[] = {
+        [CONN_DOWN] = FROM(TRYING) | FROM(UP) | FROM(ENDING),
+        [CONN_TRYING] = FROM(DOWN) | FROM(REPLACING),
+        [CONN_UP] = FROM(DOWN) | FROM(TRYING),
+        [CONN_ENDING] = FROM(UP) | FROM(REPLACING),
+        [CONN_REPLACING] = FROM(ENDING),
+    };
+#undef FROM
+
+    g_assert(from[to] >> atomic_load(&c->phase) & 1);
+    g_assert((to >= CONN_UP) == (c->s != NULL));
+    atomic_store(&c->phase, to);
+}
+
+void stream_phase_set(struct conn *c, enum stream_phase to)
+{
+#define FROM(phase) (1u << STREAM_##phase)
+    static const uint8_t from[] = {
+        [STREAM_OPEN] = FROM(STARTING),
+        [STREAM_CLOSING] = FROM(OPEN),
+        [STREAM_SHUT] = FROM(CLOSING),
+        [STREAM_CLOSED] = FROM(CLOSING) | FROM(SHUT),
+        [STREAM_BROKEN] = FROM(STARTING) | FROM(OPEN),
+    };
+#undef FROM
+    struct stream *s = c->s;
+
+    g_assert(from[to] >> s->phase & 1);
+    s->phase = to;
+    if (!stream_is_up(s) && c->phase == CONN_UP) {
+        conn_phase_set(c, CONN_ENDING);
+    }
+}
+
+void conn_try_over(struct conn *c)
+{
+    if (conn_is_trying(c)) {
+        conn_phase_set(c, c->s ? CONN_ENDING : CONN_DOWN);
+    }
+}
+
 void conn_break(struct conn *c, const char *why)
 {
-    if (c->s && !c->s->broken) {
-        c->s->broken = true;
-        c->is_up = false;
+    if (c->s && !stream_is_over(c->s)) {
+        stream_phase_set(c, stream_is_closing(c->s) ? STREAM_CLOSED : STREAM_BROKEN);
         log_vm(LOG_LVL_DEBUG, c->vm, "QP %u: connection ends: %s", c->ticket.qp, why);
         conn_work(c);
     }
@@ -118,8 +162,7 @@ void conn_failed(struct conn *c, uint64_t seq, struct outcome o)
 
 void conn_finish(struct conn *c)
 {
-    c->s->closing = true;
-    c->is_up = false;
+    stream_phase_set(c, STREAM_CLOSING);
     conn_expect(c);
     c->progress = now_ns();
     conn_work(c);
@@ -149,7 +192,8 @@ void conn_watch(struct conn *c, bool writable)
 
 void conn_follow(struct conn *c)
 {
-    c->trying = c->refused = false;
+    conn_try_over(c);
+    c->refused = false;
     c->next_ask = 0;
     c->in_vain = 0;
     c->vain_since = 0;
@@ -220,7 +264,7 @@ void conn_down(struct conn *c)
         brought_nothing(c);
     }
     c->s = NULL;
-    c->is_up = false;
+    conn_phase_set(c, c->phase == CONN_REPLACING ? CONN_TRYING : CONN_DOWN);
     c->ready_owed |= s->ready_due;
     epoll_ctl(c->net->epfd, EPOLL_CTL_DEL, s->fd, NULL);
     if (c->qp || !s->resets) {
@@ -343,7 +387,7 @@ bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
     s->resets = ending_is_reset(fd);
     s->framing = *framing;
     s->mulpdu = conn_mulpdu(fd, framing->markers);
-    s->may_send = ready;
+    s->phase = ready ? STREAM_OPEN : STREAM_STARTING;
     s->psn = own->psn;
     for (unsigned i = 0; i < RDMAP_QNS; i++) {
         s->msn[i] = 1;
@@ -363,8 +407,8 @@ bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
     s->behind = is_behind(c, own, peer);
     s->fresh = true; /* completions are a worker's affair */
     c->s = s;
-    c->is_up = true;
-    c->trying = c->refused = false;
+    conn_phase_set(c, CONN_UP);
+    c->refused = false;
     c->in_vain = 0;
     c->progress = now_ns();
     conn_work(c);
@@ -452,7 +496,7 @@ static void tcp_unbind(struct qp *qp)
 /* One that waits behind others in this daemon has not begun. */
 static bool try_is_over(struct conn *c, uint64_t now)
 {
-    if (!c->trying || now < c->try_until) {
+    if (!conn_is_trying(c) || now < c->try_until) {
         return false;
     }
     if (setup_waits(c)) {
@@ -481,6 +525,14 @@ static bool is_looked_for(const struct route *route)
            (atomic_load(&route->asked) == ROUTE_ASKED || directory_expects());
 }
 
+static void begin_try(struct conn *c, uint64_t now)
+{
+    conn_phase_set(c, c->s ? CONN_REPLACING : CONN_TRYING);
+    c->try_until = now + TRY_NS;
+    c->next_ask = now + ASK_EVERY_NS;
+    setup_ask(c);
+}
+
 /* There is no stream. */
 static struct outcome no_stream(struct conn *c, const struct send_op *op)
 {
@@ -499,18 +551,15 @@ static struct outcome no_stream(struct conn *c, const struct send_op *op)
     if (is_looked_for(c->route)) {
         stands_still(c, now);
     } else if (try_is_over(c, now)) {
-        c->trying = false;
+        conn_try_over(c);
         c->refused = true;
     }
     if (c->refused) {
         c->refused = false;
         return OUTCOME(OUT_SILENT); /* and so the next try comes a timeout later */
     }
-    if (!c->trying && now >= c->next_ask) {
-        c->trying = true;
-        c->try_until = now + TRY_NS;
-        c->next_ask = now + ASK_EVERY_NS;
-        setup_ask(c);
+    if (!conn_is_trying(c) && now >= c->next_ask) {
+        begin_try(c, now);
     }
     return OUTCOME(OUT_HELD); /* looks again soon */
 }
@@ -531,7 +580,7 @@ static struct outcome unacknowledged(struct conn *c, const struct send_op *op)
         return OUTCOME(OUT_ASKED); /* where it goes */
     }
     if (try_is_over(c, now)) {
-        c->trying = false;
+        conn_try_over(c);
         c->in_vain++;
     } else if (c->refused) {
         c->refused = false;
@@ -541,14 +590,11 @@ static struct outcome unacknowledged(struct conn *c, const struct send_op *op)
         c->in_vain = 0;
         return OUTCOME(OUT_SILENT);
     }
-    if (!c->trying) {
+    if (!conn_is_trying(c)) {
         if (!c->in_vain && now < c->next_ask) {
             return OUTCOME(OUT_SILENT);
         }
-        c->trying = true;
-        c->try_until = now + TRY_NS;
-        c->next_ask = now + ASK_EVERY_NS;
-        setup_ask(c);
+        begin_try(c, now);
     }
     return OUTCOME(OUT_ASKED);
 }
@@ -578,7 +624,7 @@ static struct outcome tcp_start(struct qp *qp, struct send_op *op)
         stands_still(c, now);
         return OUTCOME(OUT_HELD);
     }
-    if (!c->s || c->s->broken || c->s->closing) {
+    if (c->phase != CONN_UP) {
         if (!is_known(qp)) {
             return OUTCOME(OUT_SILENT);
         }
@@ -621,7 +667,9 @@ static void tcp_describe(const struct qp *qp, struct transport_path *path)
     *path = (struct transport_path){.name = transport_copy.name};
     if (c && !c->is_self && is_remote(qp)) {
         path->name = transport_tcp.name;
-        path->connection = c->s ? "up" : c->trying ? "wanted" : "down";
+        path->connection = c->phase >= CONN_UP       ? "up"
+                           : c->phase == CONN_TRYING ? "wanted"
+                                                     : "down";
     }
 }
 

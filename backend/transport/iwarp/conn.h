@@ -28,6 +28,31 @@ struct place {
     struct claim claim;
 };
 
+/*
+ * A connection's phases.  conn_phase_set() has the same table.
+ *
+ *   phase           next
+ *   CONN_DOWN       CONN_TRYING: start() asks for a stream
+ *                   CONN_UP: there is one, which the peer has asked for
+ *   CONN_TRYING     CONN_UP: there is one
+ *                   CONN_DOWN: not within try_until, refused, or none is wanted now
+ *   CONN_UP         CONN_ENDING: its stream breaks, or closes
+ *                   CONN_DOWN: ... and is closed, for another one that begins
+ *   CONN_ENDING     CONN_DOWN: it is closed
+ *                   CONN_REPLACING: start() asks for another one
+ *   CONN_REPLACING  CONN_TRYING, CONN_ENDING: as CONN_ENDING and CONN_TRYING to CONN_DOWN
+ *
+ * @refused excludes none of them: what a stream's end says is told by start() later, be
+ * another one asked for or not.
+ */
+enum conn_phase {
+    CONN_DOWN,      /* no stream, and none is asked for */
+    CONN_TRYING,    /* no stream; one was asked for */
+    CONN_UP,        /* a stream with stream_is_up() */
+    CONN_ENDING,    /* another stream, none behind it is asked for */
+    CONN_REPLACING, /* ... one is */
+};
+
 /* What a connected queue pair has of this room, from RTR to RESET. */
 struct conn {
     /* Under the VM's token; first what each message touches. */
@@ -40,11 +65,11 @@ struct conn {
     uint64_t progress;        /* ns, when the peer answered or took something last */
     bool has_work;
     bool is_unread;
-    _Atomic bool is_up; /* the stream is there, and not about to go; any thread looks */
-    bool stalled;       /* requester_go() is owed */
-    bool ready_owed;    /* CTL_READY is, by the next stream */
-    bool expecting;     /* in net->expecting: the sweep looks at it */
-    bool by_copy;       /* nothing is received straight into the guest's memory */
+    _Atomic enum conn_phase phase; /* by conn_phase_set(); any thread looks */
+    bool stalled;                  /* requester_go() is owed */
+    bool ready_owed;               /* CTL_READY is, by the next stream */
+    bool expecting;                /* in net->expecting: the sweep looks at it */
+    bool by_copy; /* nothing is received straight into the guest's memory */
     /* Constant. */
     bool initiator; /* of the two, we make the TCP connection */
     bool is_self;   /* a queue pair that is its own peer */
@@ -61,11 +86,9 @@ struct conn {
     TAILQ_ENTRY(conn) link; /* in net->conns */
 
     /* To get a stream; under the token. */
-    /* Until try_until, or an answer; the main thread looks without the token. */
-    _Atomic bool trying;
     bool refused;       /* the last try was in vain, and start() has not said so */
     unsigned in_vain;   /* UC: tries for the message that waits */
-    uint64_t try_until; /* ns */
+    uint64_t try_until; /* ns; in CONN_TRYING and CONN_REPLACING */
     uint64_t next_ask;  /* ns; not before */
     /* ns, since when streams brought nothing, or when that was a try; 0: they do. */
     uint64_t vain_since;
@@ -109,6 +132,18 @@ TAILQ_HEAD(conn_list, conn);
 
 extern bool tcp_forced; /* for peers on this host, too */
 
+/* Was a stream asked for that is not there?  Any thread. */
+static inline bool conn_is_trying(const struct conn *c)
+{
+    enum conn_phase phase = atomic_load(&c->phase);
+
+    return phase == CONN_TRYING || phase == CONN_REPLACING;
+}
+
+/* ... it is not any more. */
+void conn_try_over(struct conn *c);
+/* The only one that changes the phase of @c->s; conn_break() and conn_finish() do. */
+void stream_phase_set(struct conn *c, enum stream_phase to);
 /* The TCP connection is of no use any more; it is closed at the turn's end. */
 void conn_break(struct conn *c, const char *why);
 /*

@@ -46,8 +46,8 @@ static struct fdwatch_later soon = {.fn = run};
 
 static void in_vain(struct conn *c)
 {
-    if (c->trying && !c->s) {
-        c->trying = false;
+    if (c->phase == CONN_TRYING) {
+        conn_try_over(c);
         c->refused = true;
         conn_reachable(c, false); /* who waits for it hears of it */
     }
@@ -82,7 +82,7 @@ static bool pay_one(struct conn *c, unsigned what)
         wake = true;
     }
     if (what & OWED_NOT_NOW) {
-        c->trying = false;
+        conn_try_over(c);
         wake = true;
     }
     if (what & OWED_IN_VAIN) {

@@ -80,7 +80,7 @@ size_t straight_limit(const struct conn *c)
     uint32_t head = ddp_len(s->segment.tagged);
     size_t n;
 
-    if (c->by_copy || s->closing || s->answers || s->usual < STRAIGHT_MIN) {
+    if (c->by_copy || !stream_is_up(s) || s->answers || s->usual < STRAIGHT_MIN) {
         return SIZE_MAX;
     }
     if (s->rx_phase == RX_MESSAGE) {

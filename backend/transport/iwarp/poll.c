@@ -159,10 +159,11 @@ static bool look_at(struct conn *c, uint64_t now)
     struct qp *qp = c->qp;
     uint64_t silent = now > c->progress ? now - c->progress : 0, most;
 
-    if (c->s && c->s->closing) {
+    if (c->s && stream_is_closing(c->s)) {
         if (silent > CLOSING_NS) {
             conn_break(c, "the peer does not read the last data");
-        } else if (c->s->shut && c->s->resets && ending_has_all(c->s->fd)) {
+        } else if (c->s->phase == STREAM_SHUT && c->s->resets &&
+                   ending_has_all(c->s->fd)) {
             conn_break(c, "all data was delivered");
         }
         return true;
@@ -247,9 +248,9 @@ static bool look_at_sockets(struct tcp_vm *net)
         struct conn *c = ev[i].data.ptr;
 
         if (c->s) {
-            c->s->drains |= (ev[i].events & EPOLLOUT) != 0;
+            c->s->has_room |= (ev[i].events & EPOLLOUT) != 0;
             /* An end that comes with data is seen behind them, without another edge. */
-            c->s->ended |= (ev[i].events & EPOLLRDHUP) != 0;
+            c->s->peer_shut |= (ev[i].events & EPOLLRDHUP) != 0;
             is_unread(c);
         }
     }
@@ -272,11 +273,11 @@ static void sockets(struct tcp_vm *net, struct turn *t)
             prefetch_conn(next);
         }
         not_unread(c);
-        if (c->s->drains) {
-            c->s->drains = false;
+        if (c->s->has_room) {
+            c->s->has_room = false;
             tx_writable(c);
         }
-        if (rx_run(c, t) || c->s->ended) {
+        if (rx_run(c, t) || c->s->peer_shut) {
             is_unread(c);
         }
         comp_make_room(worker_self());
@@ -310,7 +311,7 @@ static void tcp_take(struct vm_net *vn, struct turn *t)
                 requester_resume(c->qp, c->s->seq);
             }
         }
-        if (c->s && c->s->rx_phase == RX_GRACE && !c->s->broken) {
+        if (c->s && c->s->rx_phase == RX_GRACE && !stream_is_over(c->s)) {
             rx_resume(c, t);
         }
         comp_make_room(worker_self());
@@ -325,7 +326,7 @@ static void tcp_take(struct vm_net *vn, struct turn *t)
      */
     for (c = TAILQ_FIRST(&net->work); c; c = next) {
         next = TAILQ_NEXT(c, work);
-        if (c->s && !c->s->broken && c->s->n_jobs) {
+        if (c->s && !stream_is_over(c->s) && c->s->n_jobs) {
             tx_jobs(c, t);
             TAILQ_REMOVE(&net->work, c, work);
             TAILQ_INSERT_TAIL(&net->work, c, work);
@@ -345,15 +346,14 @@ static bool goes_on(const struct stream *s, uint64_t *due, uint64_t now)
         *due = MIN(*due, now + GRACE_NS);
         return true;
     }
-    if (s->backlog) {
-        return false; /* tx_writable() */
+    if (s->backlog || s->phase != STREAM_OPEN) {
+        return false; /* tx_writable(), or nothing is to be told */
     }
-    if (s->n_jobs && !s->closing) {
+    if (s->n_jobs) {
         *due = 0;
         return true;
     }
-    if (s->ack_due && s->may_send &&
-        !s->closing) { /* it waits for a message to go with */
+    if (s->ack_due) { /* it waits for a message to go with */
         *due = MIN(*due, s->ack_at + TX_ACK_WAIT_NS);
         return true;
     }
@@ -369,22 +369,22 @@ static void tcp_end_turn(struct vm_net *vn)
 
     for (c = TAILQ_FIRST(&net->work); c; c = next) {
         next = TAILQ_NEXT(c, work);
-        if (c->s && !c->s->broken) {
+        if (c->s) {
             tx_tell(c);
         }
     }
     tx_flush(x);
     for (c = TAILQ_FIRST(&net->work); c; c = next) {
         next = TAILQ_NEXT(c, work);
-        if (c->s && c->s->closing && !c->s->backlog && !c->s->shut) {
+        if (c->s && c->s->phase == STREAM_CLOSING && !c->s->backlog) {
             /* Not close(): with input unread the peer might not get what was sent. */
-            c->s->shut = true;
+            stream_phase_set(c, STREAM_SHUT);
             if (!c->s->resets) {
                 shutdown(c->s->fd, SHUT_WR);
             }
         }
-        if (c->s && c->s->broken) {
-            bool again = !c->s->closing && c->s->answered;
+        if (c->s && stream_is_over(c->s)) {
+            bool again = c->s->phase == STREAM_BROKEN && c->s->answered;
 
             conn_down(c);
             if (again) {

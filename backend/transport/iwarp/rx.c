@@ -198,12 +198,13 @@ static void take_frame(struct conn *c, const uint8_t *ulpdu, uint32_t len)
         rx_refuse(c, &seg, error);
         return;
     }
-    if (!s->may_send && seg.h.opcode != RDMAP_TERMINATE) { /* the initiator is ready */
+    if (s->phase == STREAM_STARTING &&
+        seg.h.opcode != RDMAP_TERMINATE) { /* the initiator is ready */
         if (!is_first_frame(&seg.h)) {
             conn_break(c, "the first frame is not the one that was negotiated");
             return;
         }
-        s->may_send = true;
+        stream_phase_set(c, STREAM_OPEN);
         conn_work(c);
         conn_go(c);
         return;
@@ -288,7 +289,7 @@ static bool take_input(struct conn *c, struct fpdu_input *in, struct turn *t)
         }
         comp_make_room(worker_self());
         turn_spent(t, 1 + (part.len >> PVRDMA_PAGE_SHIFT));
-        if (s->broken || s->closing || s->rx_phase == RX_GRACE) {
+        if (!stream_is_up(s) || s->rx_phase == RX_GRACE) {
             return false;
         }
     }
@@ -298,7 +299,7 @@ static void input(struct conn *c, struct fpdu_input *in, struct turn *t)
 {
     struct stream *s = c->s;
 
-    if (!take_input(c, in, t) && s->rx_phase == RX_GRACE && !s->broken && !s->closing) {
+    if (!take_input(c, in, t) && s->rx_phase == RX_GRACE && stream_is_up(s)) {
         save(s, in);
     } else {
         g_clear_pointer(&s->saved, g_free);
@@ -311,7 +312,7 @@ void rx_resume(struct conn *c, struct turn *t)
     struct fpdu_input in;
 
     arrival_resume(c);
-    if (s->rx_phase == RX_GRACE || s->broken) {
+    if (s->rx_phase == RX_GRACE || stream_is_over(s)) {
         return;
     }
     in = (struct fpdu_input){s->saved, s->saved ? s->saved_len : 0};
@@ -328,7 +329,7 @@ static ssize_t read_some(struct conn *c, size_t *asked, size_t *taken)
 {
     struct tcp_scratch *x = tcp_scratch();
     struct stream *s = c->s;
-    ssize_t n = s->closing ? 0 : straight_receive(c, asked, taken);
+    ssize_t n = stream_is_up(s) ? straight_receive(c, asked, taken) : 0;
 
     if (n) {
         return n;
@@ -358,7 +359,7 @@ bool rx_run(struct conn *c, struct turn *t)
     ssize_t n;
 
     do {
-        if (s->rx_phase == RX_GRACE || s->broken) {
+        if (s->rx_phase == RX_GRACE || stream_is_over(s)) {
             return s->rx_phase == RX_GRACE;
         }
         n = read_some(c, &asked, &taken);
@@ -371,7 +372,7 @@ bool rx_run(struct conn *c, struct turn *t)
         if (n <= 0) {
             return false;
         }
-        if (!s->closing) {
+        if (stream_is_up(s)) {
             c->progress = t->now; /* it is there, and speaks */
             in = (struct fpdu_input){x->in_buf, (size_t)n - taken};
             input(c, &in, t);

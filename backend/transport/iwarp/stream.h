@@ -87,23 +87,43 @@ struct framing {
     uint64_t pos;      /* with markers: bytes that were framed since the startup frames */
 };
 
+/*
+ * A stream's phases, in their order.  stream_phase_set() has the same table.
+ *
+ *   phase            next
+ *   STREAM_STARTING  STREAM_OPEN: the initiator's first frame has come
+ *   STREAM_OPEN      STREAM_CLOSING: the last frame is staged, a NAK or a Terminate
+ *   STREAM_CLOSING   STREAM_SHUT: the socket has taken all
+ *   STREAM_CLOSING, STREAM_SHUT   STREAM_CLOSED: conn_break()
+ *   STREAM_STARTING, STREAM_OPEN  STREAM_BROKEN: conn_break()
+ *
+ * An initiator's begins in STREAM_OPEN.  The last two exist until the turn's end, which
+ * closes the socket.  Whatever the phase, send() may have failed (@send_failed: what came
+ * before is read), and the peer may have closed its side (@peer_shut).
+ */
+enum stream_phase {
+    STREAM_STARTING, /* a responder's, which sends nothing yet */
+    STREAM_OPEN,     /* both directions */
+    STREAM_CLOSING,  /* nothing is begun any more, and input is discarded */
+    STREAM_SHUT,     /* ... and FIN is sent, or close() resets as soon as all is acked */
+    STREAM_CLOSED,   /* no use any more, after the last frame */
+    STREAM_BROKEN,   /* no use any more, without one: another one is wanted */
+};
+
 /* A TCP connection in full operation, both directions; under the VM's token. */
 struct stream {
     int fd;
-    bool fresh;       /* the engine has not been told of it */
-    bool behind;      /* the peer knows of more that we executed than we do */
-    bool writable;    /* epoll is asked for that, too */
-    uint32_t mulpdu;  /* of messages from now on; see conn_mulpdu() */
-    unsigned n_large; /* messages of more, to look at it again */
+    enum stream_phase phase; /* by stream_phase_set() */
+    bool fresh;              /* the engine has not been told of it */
+    bool behind;             /* the peer knows of more that we executed than we do */
+    bool writable;           /* epoll is asked for that, too */
+    uint32_t mulpdu;         /* of messages from now on; see conn_mulpdu() */
+    unsigned n_large;        /* messages of more, to look at it again */
     struct framing framing;
-    bool may_send; /* the responder: the initiator's first frame has come */
-    bool broken;   /* to be closed at the turn's end */
-    bool closing;  /* nothing is taken any more; ended when all is sent, and read */
-    bool shut;     /* all is sent */
-    bool resets;   /* close(fd) does: this host has made it, see linger.c */
-    bool ended;    /* by the peer: behind what it has sent */
-    bool drains;   /* the socket takes more of what waits: not seen to yet */
-    bool mute;     /* nothing can be sent any more; what has come is read */
+    bool resets;      /* constant: close(fd) does, as this host has made it; linger.c */
+    bool peer_shut;   /* epoll has told EPOLLRDHUP: there is an end behind the input */
+    bool has_room;    /* ... EPOLLOUT: tx_writable() is to be called */
+    bool send_failed; /* nothing can be sent any more; what has come is read */
 
     /* ---- what we send ---- */
     uint8_t *backlog; /* frames that the socket did not take; NULL: none */
@@ -148,5 +168,23 @@ struct stream {
     uint8_t held[STRAIGHT_HELD];
     uint32_t n_held;
 };
+
+/* Are messages taken and sent, as far as its phase goes? */
+static inline bool stream_is_up(const struct stream *s)
+{
+    return s->phase <= STREAM_OPEN;
+}
+
+/* Its last frame is staged, or was sent. */
+static inline bool stream_is_closing(const struct stream *s)
+{
+    return s->phase >= STREAM_CLOSING && s->phase <= STREAM_CLOSED;
+}
+
+/* Is it to be closed at the turn's end? */
+static inline bool stream_is_over(const struct stream *s)
+{
+    return s->phase >= STREAM_CLOSED;
+}
 
 #endif /* PVRDMAD_IWARP_STREAM_H */

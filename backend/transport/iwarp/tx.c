@@ -91,7 +91,7 @@ void tx_flush(struct tcp_scratch *x)
 
     x->out = NULL;
     x->out_len = 0;
-    if (!s || s->broken || s->mute || !len) {
+    if (!s || stream_is_over(s) || s->send_failed || !len) {
         return;
     }
     if (!s->backlog) {
@@ -99,7 +99,8 @@ void tx_flush(struct tcp_scratch *x)
         n = give(s->fd, x->out_buf, len);
     }
     if (n < 0) {
-        s->mute = true; /* what the peer has told before may lie here: rx_run() ends it */
+        s->send_failed =
+            true; /* what the peer has told before may lie here: rx_run() ends it */
         return;
     }
     if (n > MUCH || (n && !c->reliable)) { /* else an answer tells */
@@ -120,7 +121,7 @@ static bool give_backlog(struct conn *c)
         count(&c->net->net.sends, 1);
         n = give(s->fd, s->backlog + s->backlog_at, s->backlog_len - s->backlog_at);
         if (n < 0) {
-            s->mute = true;
+            s->send_failed = true;
             g_clear_pointer(&s->backlog, g_free);
             return true;
         }
@@ -463,7 +464,7 @@ struct outcome tx_start(struct conn *c, struct qp *qp, struct send_op *op)
     struct stream *s = c->s;
     struct outcome o = OUTCOME(OUT_PENDING);
 
-    if (s->backlog || !s->may_send) {
+    if (s->backlog || s->phase != STREAM_OPEN) {
         c->stalled = true;
         return OUTCOME(OUT_STALLED);
     }
@@ -556,7 +557,7 @@ void tx_jobs(struct conn *c, struct turn *t)
 {
     struct stream *s = c->s;
 
-    while (s->n_jobs && s->may_send && !s->backlog && !s->broken && !s->closing) {
+    while (s->n_jobs && s->phase == STREAM_OPEN && !s->backlog) {
         struct tcp_job *j = &s->job[s->job_first];
 
         if (msg_is_atomic(&j->m)) {
@@ -596,7 +597,7 @@ void tx_tell(struct conn *c)
 {
     struct stream *s = c->s;
 
-    if (s->backlog || !s->may_send || s->closing) {
+    if (s->phase != STREAM_OPEN || s->backlog) {
         return;
     }
     if (s->ack_due && !ack_may_wait(s)) {
@@ -628,7 +629,7 @@ void tx_terminate(struct conn *c, enum iwarp_error error, const uint8_t *head,
            c->ticket.qp, iwarp_error_layer(error), iwarp_error_type(error),
            iwarp_error_code(error));
     conn_work(c);
-    if (!s->may_send || s->closing) {
+    if (s->phase != STREAM_OPEN) {
         conn_break(c, "an error in its frames");
         return;
     }
@@ -674,7 +675,8 @@ void tx_last_words(struct conn *c)
     struct stream *s = c->s;
     struct rdmap_segment seg;
 
-    if (s->broken || !s->may_send || !give_backlog(c) || !s->ack_due) {
+    if (stream_is_over(s) || s->phase == STREAM_STARTING || !give_backlog(c) ||
+        !s->ack_due) {
         return;
     }
     ctl_begin(&ctl, &seg);

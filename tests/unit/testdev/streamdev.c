@@ -232,7 +232,7 @@ struct stream *streamdev_stream(const struct streamdev *d)
 {
     struct stream *s = d->qp->req.conn->s;
 
-    return s && !s->broken ? s : NULL;
+    return s && !stream_is_over(s) ? s : NULL;
 }
 
 int streamdev_unread(const struct streamdev *d)

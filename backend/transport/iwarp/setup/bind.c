@@ -121,7 +121,7 @@ void setup_ask_over(struct conn *c)
 void setup_in_vain(struct conn *c)
 {
     setup_ask_over(c);
-    if (c->trying) {
+    if (conn_is_trying(c)) {
         conn_owe(c, OWED_IN_VAIN);
     }
 }
@@ -310,7 +310,7 @@ static bool has_place(struct conn *c, struct peer *peer)
 /* There is no try now; who wants one asks again when there can be one. */
 static void not_now(struct conn *c)
 {
-    if (c->trying) {
+    if (conn_is_trying(c)) {
         conn_owe(c, OWED_NOT_NOW);
     }
 }
@@ -433,7 +433,7 @@ void setup_bind_came(struct peer *from, const struct peer_bind *b)
         a.result = PEER_BIND_REFUSED;
     }
     send_answer(from, &a);
-    if (c && c->initiator && !(now_ns() - c->up_at < ASK_NS && c->is_up)) {
+    if (c && c->initiator && !(now_ns() - c->up_at < ASK_NS && c->phase == CONN_UP)) {
         begin(c); /* it knows that there is no stream, if we do or not */
     }
 }
@@ -529,7 +529,7 @@ static void run_asks(void)
         if (!c) {
             return;
         }
-        if (!c->is_up || (c->owed & OWED_FOLLOW)) { /* it leads to a former place */
+        if (c->phase != CONN_UP || (c->owed & OWED_FOLLOW)) { /* to a former place */
             begin(c);
         }
     }

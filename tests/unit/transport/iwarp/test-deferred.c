@@ -251,9 +251,9 @@ static void test_startup(void)
     is_late(i, OWED_HELLO);
     is_late_by_either(r, OWED_REQUEST, i);
     is_late_by_either(i, OWED_STREAM, r);
-    g_assert_false(i->is_up);
+    g_assert_true(i->phase != CONN_UP);
     release(i);
-    REACH(i->is_up && r->is_up);
+    REACH(i->phase == CONN_UP && r->phase == CONN_UP);
     is_settled(i);
     end(&d);
 }
@@ -286,10 +286,10 @@ static void test_given_up(void)
     stillclock_pass(SETUP_FRAMES_NS);
     REACH(!i->setup);
     g_assert_false(i->owed & OWED_STREAM);
-    g_assert_false(i->is_up);
+    g_assert_true(i->phase != CONN_UP);
     setup_ask(i);
     release(i);
-    REACH(i->is_up && r->is_up);
+    REACH(i->phase == CONN_UP && r->phase == CONN_UP);
     is_settled(i);
     end(&d);
 }
@@ -307,12 +307,12 @@ static void test_bits(void)
     d = dev_new(0);
     make_pair(&d, &i, &r);
     alone = make_one(&d, false);
-    REACH(i->is_up && r->is_up);
+    REACH(i->phase == CONN_UP && r->phase == CONN_UP);
     is_settled(i);
 
     vm_token_take(i->vm);
     i->in_vain = 3;
-    alone->trying = true;
+    alone->phase = CONN_TRYING;
     alone->peer_failed_status = 0;
     alone->heard.status = failed.failed_status;
     alone->heard.seq = failed.failed_seq;
@@ -321,27 +321,28 @@ static void test_bits(void)
     is_late(i, OWED_FOLLOW | OWED_GONE | OWED_REACHABLE | OWED_ANEW);
     is_late(alone, OWED_FAILURE | OWED_IN_VAIN);
     g_assert_true(setup_waits(alone));
-    g_assert_true(i->is_up && i->in_vain == 3);
-    g_assert_true(alone->trying && !alone->refused && !alone->peer_failed_status);
+    g_assert_true(i->phase == CONN_UP && i->in_vain == 3);
+    g_assert_true(alone->phase == CONN_TRYING && !alone->refused &&
+                  !alone->peer_failed_status);
     setup_ask(i); /* it has a stream yet, of a former place: another one is wanted */
     REACH(i->setup);
     release(i);
     is_settled(alone);
     vm_token_take(i->vm);
-    g_assert_true(!alone->trying && alone->refused);
+    g_assert_true(alone->phase == CONN_DOWN && alone->refused);
     g_assert_cmpuint(alone->peer_failed_status, ==, 12);
     g_assert_cmpuint(alone->peer_failed_seq, ==, 34);
-    alone->trying = true;
+    alone->phase = CONN_TRYING;
     conn_owe(alone, OWED_NOT_NOW);
     is_late(alone, OWED_NOT_NOW);
-    g_assert_true(alone->trying);
+    g_assert_true(alone->phase == CONN_TRYING);
     release(i);
     is_settled(alone);
-    g_assert_false(alone->trying);
-    REACH(i->is_up && r->is_up);
+    g_assert_false(alone->phase == CONN_TRYING);
+    REACH(i->phase == CONN_UP && r->phase == CONN_UP);
     up_at = i->up_at;
     conn_owe(i, OWED_GONE); /* its stream is closed; maybe there comes another one */
-    REACH(!i->is_up || i->up_at != up_at);
+    REACH(i->phase != CONN_UP || i->up_at != up_at);
     is_settled(i);
 
     /* What is not wanted any more is not asked for. */
