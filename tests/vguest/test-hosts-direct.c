@@ -18,9 +18,9 @@
 #define FIRST    74u    /* payload of a message's first segment */
 #define LONG     40960u /* ... and of those behind it */
 #define SHORTER  36864u /* which is yet read behind its header (LONG_SEGMENT) */
-#define SHORTEST 8192u  /* ... in large messages (STRAIGHT_MIN) */
+#define SHORTEST 8192u  /* ... in large messages (DIRECT_MIN) */
 #define PLACE    8192u  /* in the victim's memory */
-#define HELD     128u   /* of a message's end: STRAIGHT_HELD */
+#define HELD     128u   /* of a message's end: DIRECT_HELD */
 #define OLD      0x55
 
 static struct rdmap_segment segment;

@@ -8,7 +8,7 @@
  * both directions.  What breaks is a stream, never the queue pair: the engine is told
  * (requester_lost), start() asks for another one, and when that is there both sides know
  * from its private data (private_data.h) what has arrived.  Until then start() answers
- * OUT_HELD while a try is under way, and OUT_SILENT when one was in vain, which costs one
+ * OUT_HELD while a try is under way, and OUT_SILENT when one has failed, which costs one
  * of the queue pair's own retries: its budget, not ours, decides when it fails.  Who
  * resets streams as they come cannot use that up in no time: those that brought nothing
  * are one try together for as long as a silent peer would be.
@@ -22,7 +22,7 @@
  * An unreliable connection (UC) has the same streams, on which nothing is answered: a
  * message is complete when it is staged, and what breaks with a stream is lost.  One
  * waits for a stream that is being made, and is lost if there comes none
- * (unacknowledged()).
+ * (conn_uc_no_stream()).
  *
  *   conn.c      connections and streams come and go; the transport's interface
  *   poll.c      what a VM's streams do in its turns
@@ -57,16 +57,16 @@
 /* How long a try to get a stream counts as under way. */
 #define TRY_NS 400000000u
 /* UC: tries before a message is lost; one that is refused counts for more. */
-#define MAX_IN_VAIN 8u
-#define REFUSED_FOR 4u
+#define MAX_FAILED_TRIES 8u
+#define REFUSED_FOR      4u
 /* Not more often than that. */
 #define ASK_EVERY_NS 2000000u
 /* After a stream that brought nothing: until another one is asked for; then twice that.
  */
-#define VAIN_NS     5000000u
-#define MAX_VAIN_NS 100000000u
+#define USELESS_NS     5000000u
+#define MAX_USELESS_NS 100000000u
 /* Streams further apart than so many times a peer's patience are not one try. */
-#define VAIN_APART 4u
+#define USELESS_APART 4u
 /* What a socket is watched for, always. */
 #define WATCH (EPOLLIN | EPOLLRDHUP | EPOLLET)
 
@@ -190,13 +190,13 @@ void conn_watch(struct conn *c, bool writable)
     }
 }
 
-void conn_follow(struct conn *c)
+void conn_moved(struct conn *c)
 {
     conn_try_over(c);
-    c->refused = false;
+    c->try_failed = false;
     c->next_ask = 0;
-    c->in_vain = 0;
-    c->vain_since = 0;
+    c->failed_tries = 0;
+    c->useless_since = 0;
     if (c->s) {
         c->s->answered = true; /* whatever it brought, its end is no try */
     }
@@ -215,7 +215,7 @@ void conn_reachable(struct conn *c, bool anew)
 }
 
 /* What is on its way may come by TCP yet, so one whose sender knows is not left. */
-void conn_leave_silent(struct conn *c)
+void conn_break_silent(struct conn *c)
 {
     if (c->s && c->reliable && peer_fd_is_silent(c->s->fd)) {
         c->s->answered = true; /* there is to be another one now, and that is no try */
@@ -225,7 +225,7 @@ void conn_leave_silent(struct conn *c)
 }
 
 /* Does it want to send, or to know what has arrived? */
-static bool wants(const struct conn *c)
+static bool conn_wants(const struct conn *c)
 {
     const struct qp_requester *req = &c->qp->req;
 
@@ -233,21 +233,21 @@ static bool wants(const struct conn *c)
 }
 
 /* A stream that was wanted has gone, and nothing came back. */
-static void brought_nothing(struct conn *c)
+static void conn_was_useless(struct conn *c)
 {
     uint64_t now = now_ns(), most = conn_patience(c->qp);
 
     /* While one of the two stood still, or had nothing to say, no time ran. */
-    if (!c->vain_since || (most && now - c->vain_at > VAIN_APART * most)) {
-        c->vain_since = now;
-        c->vain_wait = VAIN_NS;
-    } else if (most && now - c->vain_since > most) {
-        c->vain_since = now;
-        c->refused = true;
+    if (!c->useless_since || (most && now - c->useless_at > USELESS_APART * most)) {
+        c->useless_since = now;
+        c->useless_wait = USELESS_NS;
+    } else if (most && now - c->useless_since > most) {
+        c->useless_since = now;
+        c->try_failed = true;
     }
-    c->vain_at = now;
-    c->next_ask = now + c->vain_wait;
-    c->vain_wait = MIN(2 * c->vain_wait, MAX_VAIN_NS);
+    c->useless_at = now;
+    c->next_ask = now + c->useless_wait;
+    c->useless_wait = MIN(2 * c->useless_wait, MAX_USELESS_NS);
 }
 
 void conn_down(struct conn *c)
@@ -259,9 +259,9 @@ void conn_down(struct conn *c)
     }
     conn_no_work(c);
     if (s->answered) {
-        c->vain_since = 0;
-    } else if (c->qp && c->reliable && wants(c)) {
-        brought_nothing(c);
+        c->useless_since = 0;
+    } else if (c->qp && c->reliable && conn_wants(c)) {
+        conn_was_useless(c);
     }
     c->s = NULL;
     conn_phase_set(c, c->phase == CONN_REPLACING ? CONN_TRYING : CONN_DOWN);
@@ -270,7 +270,7 @@ void conn_down(struct conn *c)
     if (c->qp || !s->resets) {
         close(s->fd);
     } else {
-        ending_take(c->net, s->fd); /* on the main thread, where queue pairs go */
+        linger_add(c->net, s->fd); /* on the main thread, where queue pairs go */
     }
     g_free(s->backlog);
     g_free(s->saved);
@@ -331,7 +331,7 @@ bool conn_waits(const struct conn *c)
     return req->in_flight || req->replay || req->queued || req->op.active ||
            req->wait != QP_WAIT_NONE || c->stalled || c->ready_owed ||
            (c->s &&
-            (c->s->behind || (c->reliable && !requester_agrees(c->qp, c->s->seq)))) ||
+            (c->s->peer_ahead || (c->reliable && !requester_agrees(c->qp, c->s->seq)))) ||
            atomic_load(&c->qp->state) == PVRDMA_QPS_ERR;
 }
 
@@ -339,8 +339,8 @@ bool conn_waits(const struct conn *c)
  * Does the peer know of more that we executed than we do?  One that was put back to when
  * nothing had come yet is known by what the peer has heard of it.
  */
-static bool is_behind(const struct conn *c, const struct hello *own,
-                      const struct hello *peer)
+static bool conn_peer_is_ahead(const struct conn *c, const struct hello *own,
+                               const struct hello *peer)
 {
     if (!c->reliable || own->heard == peer->incarnation) {
         return c->reliable && peer->seq > own->got;
@@ -384,7 +384,7 @@ bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
     }
     bound_buffers(c, fd);
     s->fd = fd;
-    s->resets = ending_is_reset(fd);
+    s->resets = linger_is_reset(fd);
     s->framing = *framing;
     s->mulpdu = conn_mulpdu(fd, framing->markers);
     s->phase = ready ? STREAM_OPEN : STREAM_STARTING;
@@ -394,7 +394,7 @@ bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
         s->q[i] = DDP_QUEUE_INIT;
     }
     fpdu_rx_init(&s->rx, NULL, FPDU_MAX_SIZE, framing->crc, rdmap_head_len);
-    s->rx.in_parts = goes_straight;
+    s->rx.in_parts = direct_in_parts;
     s->rx.parts_arg = c;
 
     /* What each expects of the other. */
@@ -404,12 +404,12 @@ bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
     c->peer_seq = peer->seq;
     c->peer_psn = peer->psn;
     c->peer_mtu = peer->mtu;
-    s->behind = is_behind(c, own, peer);
+    s->peer_ahead = conn_peer_is_ahead(c, own, peer);
     s->fresh = true; /* completions are a worker's affair */
     c->s = s;
     conn_phase_set(c, CONN_UP);
-    c->refused = false;
-    c->in_vain = 0;
+    c->try_failed = false;
+    c->failed_tries = 0;
     c->progress = now_ns();
     conn_work(c);
     if (conn_waits(c)) {
@@ -429,7 +429,7 @@ static bool is_initiator(const struct conn_path *p)
 }
 
 /* Is its peer's address to be found, or may it be? */
-static bool is_known(const struct qp *qp)
+static bool conn_is_known(const struct qp *qp)
 {
     const struct route *route = qp->req.route;
 
@@ -438,7 +438,7 @@ static bool is_known(const struct qp *qp)
 }
 
 /* Does it go by this room, as things are now? */
-static bool is_remote(const struct qp *qp)
+static bool conn_is_remote(const struct qp *qp)
 {
     return tcp_forced || !atomic_load_explicit(&qp->req.route->vm, memory_order_acquire);
 }
@@ -470,7 +470,7 @@ static void tcp_bind(struct qp *qp)
     TAILQ_INSERT_TAIL(&net->conns, c, link);
     setup_know(c);
     req->conn = c;
-    if (is_remote(qp) && !c->is_self && sched_may_run(qp->vm)) {
+    if (conn_is_remote(qp) && !c->is_self && sched_may_run(qp->vm)) {
         setup_ask(c); /* else when there is something to send */
     }
 }
@@ -481,9 +481,9 @@ static void tcp_unbind(struct qp *qp)
 
     qp->req.conn = NULL;
     setup_forget(c);
-    conn_owe_no_more(c, ~0u);
+    conn_defer_no_more(c, ~0u);
     if (c->s) {
-        tx_last_words(c);
+        tx_last_ack(c);
         c->qp = NULL; /* it need not be told */
         conn_down(c);
     }
@@ -494,7 +494,7 @@ static void tcp_unbind(struct qp *qp)
 }
 
 /* One that waits behind others in this daemon has not begun. */
-static bool try_is_over(struct conn *c, uint64_t now)
+static bool conn_try_is_late(struct conn *c, uint64_t now)
 {
     if (!conn_is_trying(c) || now < c->try_until) {
         return false;
@@ -507,25 +507,25 @@ static bool try_is_over(struct conn *c, uint64_t now)
 }
 
 /*
- * Neither a try is over, nor has one been in vain: its peer stands still, or is looked
+ * Neither a try is over, nor has one failed: its peer stands still, or is looked
  * for. A try that was begun has all of its time from when that ends.
  */
-static void stands_still(struct conn *c, uint64_t now)
+static void conn_stop_clock(struct conn *c, uint64_t now)
 {
-    c->refused = false;
-    c->in_vain = 0;
-    c->vain_since = 0;
+    c->try_failed = false;
+    c->failed_tries = 0;
+    c->useless_since = 0;
     c->try_until = now + TRY_NS;
 }
 
 /* Where it is may be known in a moment. */
-static bool is_looked_for(const struct route *route)
+static bool conn_is_looked_for(const struct route *route)
 {
     return !atomic_load(&route->vm) && !atomic_load(&route->remote) &&
            (atomic_load(&route->asked) == ROUTE_ASKED || directory_expects());
 }
 
-static void begin_try(struct conn *c, uint64_t now)
+static void conn_begin_try(struct conn *c, uint64_t now)
 {
     conn_phase_set(c, c->s ? CONN_REPLACING : CONN_TRYING);
     c->try_until = now + TRY_NS;
@@ -534,7 +534,7 @@ static void begin_try(struct conn *c, uint64_t now)
 }
 
 /* There is no stream. */
-static struct outcome no_stream(struct conn *c, const struct send_op *op)
+static struct outcome conn_no_stream(struct conn *c, const struct send_op *op)
 {
     uint64_t now = now_ns();
 
@@ -548,18 +548,18 @@ static struct outcome no_stream(struct conn *c, const struct send_op *op)
     if (c->peer_failed_status && op->m.seq < c->peer_failed_seq && !msg_returns(&op->m)) {
         return OUTCOME(OUT_DUPLICATE); /* it was executed, but that was not heard */
     }
-    if (is_looked_for(c->route)) {
-        stands_still(c, now);
-    } else if (try_is_over(c, now)) {
+    if (conn_is_looked_for(c->route)) {
+        conn_stop_clock(c, now);
+    } else if (conn_try_is_late(c, now)) {
         conn_try_over(c);
-        c->refused = true;
+        c->try_failed = true;
     }
-    if (c->refused) {
-        c->refused = false;
+    if (c->try_failed) {
+        c->try_failed = false;
         return OUTCOME(OUT_SILENT); /* and so the next try comes a timeout later */
     }
     if (!conn_is_trying(c) && now >= c->next_ask) {
-        begin_try(c, now);
+        conn_begin_try(c, now);
     }
     return OUTCOME(OUT_HELD); /* looks again soon */
 }
@@ -569,7 +569,7 @@ static struct outcome no_stream(struct conn *c, const struct send_op *op)
  * is refused twice (the first time may have been before the peer was ready) or takes too
  * long.  Those behind it are, too, until it is time to ask again.
  */
-static struct outcome unacknowledged(struct conn *c, const struct send_op *op)
+static struct outcome conn_uc_no_stream(struct conn *c, const struct send_op *op)
 {
     uint64_t now = now_ns();
 
@@ -579,22 +579,22 @@ static struct outcome unacknowledged(struct conn *c, const struct send_op *op)
     if (!atomic_load(&c->qp->req.route->remote) && !tcp_forced) {
         return OUTCOME(OUT_ASKED); /* where it goes */
     }
-    if (try_is_over(c, now)) {
+    if (conn_try_is_late(c, now)) {
         conn_try_over(c);
-        c->in_vain++;
-    } else if (c->refused) {
-        c->refused = false;
-        c->in_vain += REFUSED_FOR;
+        c->failed_tries++;
+    } else if (c->try_failed) {
+        c->try_failed = false;
+        c->failed_tries += REFUSED_FOR;
     }
-    if (c->in_vain >= MAX_IN_VAIN) {
-        c->in_vain = 0;
+    if (c->failed_tries >= MAX_FAILED_TRIES) {
+        c->failed_tries = 0;
         return OUTCOME(OUT_SILENT);
     }
     if (!conn_is_trying(c)) {
-        if (!c->in_vain && now < c->next_ask) {
+        if (!c->failed_tries && now < c->next_ask) {
             return OUTCOME(OUT_SILENT);
         }
-        begin_try(c, now);
+        conn_begin_try(c, now);
     }
     return OUTCOME(OUT_ASKED);
 }
@@ -610,7 +610,7 @@ static struct outcome tcp_start(struct qp *qp, struct send_op *op)
     if (!req->bound || !req->route || !c) {
         return OUTCOME(OUT_SILENT);
     }
-    is_here = c->is_self || !is_remote(qp);
+    is_here = c->is_self || !conn_is_remote(qp);
     if (is_here && !c->s) {
         return transport_copy.start(qp, op);
     }
@@ -621,14 +621,14 @@ static struct outcome tcp_start(struct qp *qp, struct send_op *op)
     }
     still = route_still_until(req->route);
     if (still && ((now = now_ns()) < still || !c->reliable)) {
-        stands_still(c, now);
+        conn_stop_clock(c, now);
         return OUTCOME(OUT_HELD);
     }
     if (c->phase != CONN_UP) {
-        if (!is_known(qp)) {
+        if (!conn_is_known(qp)) {
             return OUTCOME(OUT_SILENT);
         }
-        return c->reliable ? no_stream(c, op) : unacknowledged(c, op);
+        return c->reliable ? conn_no_stream(c, op) : conn_uc_no_stream(c, op);
     }
     o = tx_start(c, qp, op);
     if (o.what != OUT_FAIL) {
@@ -642,7 +642,7 @@ static void tcp_compare(struct qp *qp, bool both)
 {
     const struct conn *c = qp->req.conn;
 
-    if (qp->req.route && (!c || c->is_self || !is_remote(qp))) {
+    if (qp->req.route && (!c || c->is_self || !conn_is_remote(qp))) {
         transport_copy.compare(qp, both);
     }
 }
@@ -665,7 +665,7 @@ static void tcp_describe(const struct qp *qp, struct transport_path *path)
     const struct conn *c = qp->req.conn;
 
     *path = (struct transport_path){.name = transport_copy.name};
-    if (c && !c->is_self && is_remote(qp)) {
+    if (c && !c->is_self && conn_is_remote(qp)) {
         path->name = transport_tcp.name;
         path->connection = c->phase >= CONN_UP       ? "up"
                            : c->phase == CONN_TRYING ? "wanted"

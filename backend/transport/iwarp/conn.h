@@ -23,8 +23,8 @@ struct setup_token {
 };
 
 /* Where a peer's address is: a VM of this host or another host, and who that is there. */
-struct place {
-    const void *who; /* struct vm or struct peer, never followed; NULL: nowhere */
+struct location {
+    const void *holder; /* struct vm or struct peer, an identity only; NULL: unknown */
     struct claim claim;
 };
 
@@ -42,8 +42,8 @@ struct place {
  *                   CONN_REPLACING: start() asks for another one
  *   CONN_REPLACING  CONN_TRYING, CONN_ENDING: as CONN_ENDING and CONN_TRYING to CONN_DOWN
  *
- * @refused excludes none of them: what a stream's end says is told by start() later, be
- * another one asked for or not.
+ * @try_failed excludes none of them: what a stream's end says is told by start() later,
+ * be another one asked for or not.
  */
 enum conn_phase {
     CONN_DOWN,      /* no stream, and none is asked for */
@@ -69,7 +69,7 @@ struct conn {
     bool stalled;                  /* requester_go() is owed */
     bool ready_owed;               /* CTL_READY is, by the next stream */
     bool expecting;                /* in net->expecting: the sweep looks at it */
-    bool by_copy; /* nothing is received straight into the guest's memory */
+    bool no_direct; /* nothing is received straight into the guest's memory */
     /* Constant. */
     bool initiator; /* of the two, we make the TCP connection */
     bool is_self;   /* a queue pair that is its own peer */
@@ -86,14 +86,14 @@ struct conn {
     TAILQ_ENTRY(conn) link; /* in net->conns */
 
     /* To get a stream; under the token. */
-    bool refused;       /* the last try was in vain, and start() has not said so */
-    unsigned in_vain;   /* UC: tries for the message that waits */
-    uint64_t try_until; /* ns; in CONN_TRYING and CONN_REPLACING */
-    uint64_t next_ask;  /* ns; not before */
-    /* ns, since when streams brought nothing, or when that was a try; 0: they do. */
-    uint64_t vain_since;
-    uint64_t vain_at;   /* ns, the last one's end */
-    uint64_t vain_wait; /* ns from there until another one is asked for */
+    bool try_failed;       /* the last try was, and start() has not said so */
+    unsigned failed_tries; /* UC: tries for the message that waits */
+    uint64_t try_until;    /* ns; in CONN_TRYING and CONN_REPLACING */
+    uint64_t next_ask;     /* ns; not before */
+    /* ns, since when streams have brought nothing, or when that was a try; 0: they do. */
+    uint64_t useless_since;
+    uint64_t useless_at;   /* ns, the last one's end */
+    uint64_t useless_wait; /* ns from there until another one is asked for */
 
     /* The peer's queue pair has failed, for our message; under the token. */
     uint8_t peer_failed_status;
@@ -117,13 +117,13 @@ struct conn {
     struct {
         uint8_t status;
         uint64_t seq;
-    } heard;               /* for OWED_FAILURE */
-    _Atomic unsigned owed; /* of enum owed; any thread looks whether there is any */
-    TAILQ_ENTRY(conn) owe; /* in net->owed, if any */
-    struct peer *peer;     /* whom the last stream led to; NULL: nobody, or this daemon */
-    bool has_place;        /* it counts in net->streams */
+    } heard;                   /* for DEFERRED_FAILURE */
+    _Atomic unsigned deferred; /* of enum deferred_work; any thread looks if it is 0 */
+    TAILQ_ENTRY(conn) deferred_link; /* in net->deferred, if any */
+    struct peer *peer; /* whom the last stream led to; NULL: nobody, or this daemon */
+    bool has_share;    /* it counts in net->streams */
     struct port_share *ports; /* ... and there, if it makes the TCP connection */
-    struct place place;       /* where all of the above belongs to, and the stream */
+    struct location location; /* where all of the above belongs to, and the stream */
     TAILQ_ENTRY(conn) all;
     TAILQ_ENTRY(conn) same; /* those with the same route */
 };
@@ -140,9 +140,9 @@ static inline bool conn_is_trying(const struct conn *c)
     return phase == CONN_TRYING || phase == CONN_REPLACING;
 }
 
-/* ... it is not any more. */
+/* It is not any more: another one may be asked for. */
 void conn_try_over(struct conn *c);
-/* The only one that changes the phase of @c->s; conn_break() and conn_finish() do. */
+/* The only one that changes @c->s->phase. */
 void stream_phase_set(struct conn *c, enum stream_phase to);
 /* The TCP connection is of no use any more; it is closed at the turn's end. */
 void conn_break(struct conn *c, const char *why);
@@ -155,13 +155,13 @@ void conn_failed(struct conn *c, uint64_t seq, struct outcome o);
 void conn_finish(struct conn *c);
 /*
  * The peer is somewhere else: what belongs to its former place is of no use, and what
- * was in vain there counts no more.  Token held; main thread.
+ * failed there counts no more.  Token held; main thread.
  */
-void conn_follow(struct conn *c);
+void conn_moved(struct conn *c);
 /* It can be reached again: who waited for that goes on now.  Likewise. */
 void conn_reachable(struct conn *c, bool anew);
 /* Its host is heard again: if TCP would be slow to go on, its stream ends.  Likewise. */
-void conn_leave_silent(struct conn *c);
+void conn_break_silent(struct conn *c);
 /* It is of no use, and closed, now.  Token held; either thread. */
 void conn_down(struct conn *c);
 /*

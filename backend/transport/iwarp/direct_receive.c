@@ -27,7 +27,7 @@
 #include <sys/socket.h>
 
 /* Payload of this size comes in segments that are worth a call of their own. */
-#define STRAIGHT_MIN FPDU_PARTS_MIN
+#define DIRECT_MIN FPDU_PARTS_MIN
 /* Of a message that has had so much their headers are read alone ... */
 #define LARGE 98304u
 /* ... and of any if they are that long. */
@@ -38,8 +38,7 @@
 /* ---- what is expected ----------------------------------------------------------------
  */
 
-void straight_expect(struct stream *s, const struct ddp_header *h, uint32_t len,
-                     bool first)
+void direct_expect(struct stream *s, const struct ddp_header *h, uint32_t len, bool first)
 {
     uint32_t before = s->segment_len;
 
@@ -53,19 +52,19 @@ void straight_expect(struct stream *s, const struct ddp_header *h, uint32_t len,
     }
 }
 
-bool goes_straight(void *arg, const uint8_t *head, uint32_t len, uint32_t ulpdu_len)
+bool direct_in_parts(void *arg, const uint8_t *head, uint32_t len, uint32_t ulpdu_len)
 {
     struct conn *c = arg;
     struct stream *s = c->s;
     struct ddp_header h;
 
-    return !c->by_copy && s->usual >= STRAIGHT_MIN && ulpdu_len == len + s->usual &&
+    return !c->no_direct && s->usual >= DIRECT_MIN && ulpdu_len == len + s->usual &&
            ddp_get(head, len, &h) == IWARP_OK && len == ddp_len(h.tagged) &&
            s->rx_phase == RX_MESSAGE && ddp_continues(&s->segment, s->segment_len, &h);
 }
 
 /* Bytes up to the header behind the segment that came last, its pad and sum aside. */
-static size_t to_next_header(const struct stream *s)
+static size_t direct_to_next_header(const struct stream *s)
 {
     uint32_t head = ddp_len(s->segment.tagged);
     size_t n = FPDU_LENGTH + head;
@@ -74,13 +73,13 @@ static size_t to_next_header(const struct stream *s)
     return s->segment.last && s->first ? n + fpdu_size(head + s->first) : n;
 }
 
-size_t straight_limit(const struct conn *c)
+size_t direct_limit(const struct conn *c)
 {
     const struct stream *s = c->s;
     uint32_t head = ddp_len(s->segment.tagged);
     size_t n;
 
-    if (c->by_copy || !stream_is_up(s) || s->answers || s->usual < STRAIGHT_MIN) {
+    if (c->no_direct || !stream_is_up(s) || s->answers || s->usual < DIRECT_MIN) {
         return SIZE_MAX;
     }
     if (s->rx_phase == RX_MESSAGE) {
@@ -92,14 +91,14 @@ size_t straight_limit(const struct conn *c)
         fpdu_rx_wants(&s->rx)) {
         return SIZE_MAX;
     }
-    n = to_next_header(s);
+    n = direct_to_next_header(s);
     return s->rx.have < n ? n - s->rx.have : SIZE_MAX;
 }
 
 /* ---- a frame in parts ----------------------------------------------------------------
  */
 
-void straight_begin(struct conn *c, const struct fpdu_part *part)
+void direct_begin(struct conn *c, const struct fpdu_part *part)
 {
     struct segment seg = {.ulpdu = part->data, .ulpdu_len = part->len};
     struct stream *s = c->s;
@@ -115,10 +114,10 @@ void straight_begin(struct conn *c, const struct fpdu_part *part)
         rx_refuse(c, &seg, error);
     }
     s->n_held = 0;
-    s->straight = true;
+    s->direct = true;
 }
 
-void straight_span(struct conn *c, const struct fpdu_part *part)
+void direct_span(struct conn *c, const struct fpdu_part *part)
 {
     struct stream *s = c->s;
     uint32_t behind = fpdu_rx_wants(&s->rx), held = 0;
@@ -126,23 +125,23 @@ void straight_span(struct conn *c, const struct fpdu_part *part)
     if (s->rx_phase != RX_MESSAGE) { /* it has failed with those before */
         return;
     }
-    if (behind < STRAIGHT_HELD) {
-        held = MIN(part->len, STRAIGHT_HELD - behind);
+    if (behind < DIRECT_HELD) {
+        held = MIN(part->len, DIRECT_HELD - behind);
         memcpy(s->held + s->n_held, part->data + part->len - held, held);
         s->n_held += held;
     }
     if (part->len > held) {
-        arrival_bytes(c, part->data, part->len - held, false);
+        inbound_bytes(c, part->data, part->len - held, false);
     }
 }
 
-void straight_end(struct conn *c)
+void direct_end(struct conn *c)
 {
     struct stream *s = c->s;
 
-    s->straight = false;
+    s->direct = false;
     if (rx_in_message(s)) {
-        arrival_next(c, s->held, s->n_held, s->segment.last);
+        inbound_next(c, s->held, s->n_held, s->segment.last);
     }
 }
 
@@ -155,8 +154,8 @@ void straight_end(struct conn *c)
 /*
  * The first @n bytes of @to, which are @piece, came: they are summed where they lie.
  */
-static void came(struct conn *c, struct sg_list *to, const struct sg_piece *piece,
-                 uint32_t n)
+static void direct_came(struct conn *c, struct sg_list *to, const struct sg_piece *piece,
+                        uint32_t n)
 {
     struct stream *s = c->s;
     uint32_t crc = s->rx.crc, left = n;
@@ -173,10 +172,10 @@ static void came(struct conn *c, struct sg_list *to, const struct sg_piece *piec
     s->in.done += n;
 }
 
-ssize_t straight_receive(struct conn *c, size_t *asked, size_t *taken)
+ssize_t direct_receive(struct conn *c, size_t *asked, size_t *taken)
 {
     struct stream *s = c->s;
-    struct tcp_arrival *in = &s->in;
+    struct tcp_inbound *in = &s->in;
     uint32_t wants = fpdu_rx_wants(&s->rx);
     struct sg_piece piece[PIECES];
     struct iovec iov[PIECES + 1];
@@ -188,7 +187,7 @@ ssize_t straight_receive(struct conn *c, size_t *asked, size_t *taken)
     ssize_t r;
     bool send;
 
-    if (wants <= STRAIGHT_HELD || c->by_copy || s->rx_phase != RX_MESSAGE) {
+    if (wants <= DIRECT_HELD || c->no_direct || s->rx_phase != RX_MESSAGE) {
         return 0;
     }
     send = msg_is_send(&in->m);
@@ -196,8 +195,8 @@ ssize_t straight_receive(struct conn *c, size_t *asked, size_t *taken)
         !responder_begin_slice(c->qp, &in->m, in->epoch, &recv)) {
         return 0;
     }
-    wants -= STRAIGHT_HELD;
-    to = arrival_place(c, &recv, wants, &sge);
+    wants -= DIRECT_HELD;
+    to = inbound_place(c, &recv, wants, &sge);
     n = sg_pieces(&to, wants, piece, PIECES);
     if (!n) { /* by way of the buffer it shows why */
         if (send) {
@@ -212,19 +211,19 @@ ssize_t straight_receive(struct conn *c, size_t *asked, size_t *taken)
     }
     if (*asked == wants) {
         iov[n] = (struct iovec){tcp_scratch()->in_buf,
-                                STRAIGHT_HELD + fpdu_pad(s->rx.ulpdu_len) + CRC32C_SIZE +
-                                    to_next_header(s)};
+                                DIRECT_HELD + fpdu_pad(s->rx.ulpdu_len) + CRC32C_SIZE +
+                                    direct_to_next_header(s)};
         *asked += iov[n++].iov_len;
     }
     msg.msg_iovlen = n;
     r = recvmsg(s->fd, &msg, MSG_DONTWAIT);
     *taken = r > 0 ? MIN((size_t)r, wants) : 0;
-    came(c, &to, piece, (uint32_t)*taken);
+    direct_came(c, &to, piece, (uint32_t)*taken);
     if (send) {
         responder_end_slice(c->qp, in->epoch, &to.cur);
     }
     if (r < 0 && errno == EFAULT) {
-        c->by_copy = true; /* touching it will tell what is wrong with it */
+        c->no_direct = true; /* touching it will tell what is wrong with it */
         return 0;
     }
     return r;

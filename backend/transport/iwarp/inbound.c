@@ -31,7 +31,7 @@
 /* ---- what is told ------------------------------------------------------------ */
 
 /* SEND or WRITE @seq is done. */
-static void acknowledge(struct conn *c, uint64_t seq)
+static void inbound_acknowledge(struct conn *c, uint64_t seq)
 {
     struct stream *s = c->s;
 
@@ -46,7 +46,7 @@ static void acknowledge(struct conn *c, uint64_t seq)
     conn_work(c);
 }
 
-static void not_ready(struct conn *c, uint64_t seq, uint8_t code)
+static void inbound_not_ready(struct conn *c, uint64_t seq, uint8_t code)
 {
     struct stream *s = c->s;
 
@@ -58,7 +58,7 @@ static void not_ready(struct conn *c, uint64_t seq, uint8_t code)
 }
 
 /* UC: the message that is arriving is lost, with those of its segments that come yet. */
-static void lose(struct stream *s)
+static void inbound_lose(struct stream *s)
 {
     if (s->rx_phase == RX_MESSAGE) {
         rx_phase_set(s, RX_SKIP);
@@ -68,21 +68,21 @@ static void lose(struct stream *s)
 }
 
 /* What was admitted does not stand any more: the queue pair was reset, or failed. */
-static void is_void(struct conn *c)
+static void inbound_cancelled(struct conn *c)
 {
     if (c->reliable) {
         conn_break(c, "an accepted message was cancelled");
         return;
     }
     responder_drop(c->qp, UC_NO_PEER);
-    lose(c->s);
+    inbound_lose(c->s);
 }
 
 /* The queue pair fails for message @seq. */
-static void failed(struct conn *c, uint64_t seq, struct outcome o)
+static void inbound_failed(struct conn *c, uint64_t seq, struct outcome o)
 {
     if (!c->reliable) {
-        lose(c->s); /* it is counted, or the guest has heard of it */
+        inbound_lose(c->s); /* it is counted, or the guest has heard of it */
         return;
     }
     if (!o.remote) {
@@ -95,7 +95,7 @@ static void failed(struct conn *c, uint64_t seq, struct outcome o)
 
 /* ---- messages ---------------------------------------------------------------- */
 
-static struct msg message(const struct conn *c, uint32_t opcode, bool solicited)
+static struct msg inbound_message(const struct conn *c, uint32_t opcode, bool solicited)
 {
     struct msg m = {
         .seq = c->s->rx_seq,
@@ -111,14 +111,14 @@ static struct msg message(const struct conn *c, uint32_t opcode, bool solicited)
 }
 
 /* The length of @m is known now. */
-static void measure(const struct conn *c, struct msg *m, uint64_t length)
+static void inbound_measure(const struct conn *c, struct msg *m, uint64_t length)
 {
     m->length = length;
     m->npsn = psn_count(length, c->peer_mtu);
 }
 
 /* qp->lock is held: what the engine thinks of it. */
-static struct outcome admit_locked(struct conn *c, struct msg *m, uint64_t *epoch)
+static struct outcome inbound_admit_locked(struct conn *c, struct msg *m, uint64_t *epoch)
 {
     struct qp *qp = c->qp;
 
@@ -128,21 +128,21 @@ static struct outcome admit_locked(struct conn *c, struct msg *m, uint64_t *epoc
 }
 
 /* Neither taken nor a duplicate. */
-static void turned_down(struct conn *c, const struct msg *m, struct outcome o)
+static void inbound_refused(struct conn *c, const struct msg *m, struct outcome o)
 {
     switch (o.what) {
     case OUT_RNR:
-        not_ready(c, m->seq, o.status);
+        inbound_not_ready(c, m->seq, o.status);
         break;
     case OUT_FAIL:
-        failed(c, m->seq, o);
+        inbound_failed(c, m->seq, o);
         break;
     case OUT_DROPPED:
-        lose(c->s);
+        inbound_lose(c->s);
         break;
     default: /* it does not talk to us */
         if (!c->reliable) {
-            is_void(c);
+            inbound_cancelled(c);
             break;
         }
         conn_break(c, "the queue pair accepts no message");
@@ -152,8 +152,9 @@ static void turned_down(struct conn *c, const struct msg *m, struct outcome o)
 
 /* ---- SEND and WRITE ------------------------------------------------------------- */
 
-static struct sg_list place_of(struct qp *qp, const struct msg *m, uint64_t done,
-                               struct pvrdma_sge *sge, uint32_t len)
+static struct sg_list inbound_write_place(struct qp *qp, const struct msg *m,
+                                          uint64_t done, struct pvrdma_sge *sge,
+                                          uint32_t len)
 {
     *sge = (struct pvrdma_sge){m->addr + done, len, m->rkey};
     return (struct sg_list){.vm = qp->vm,
@@ -165,7 +166,7 @@ static struct sg_list place_of(struct qp *qp, const struct msg *m, uint64_t done
                             .sge = sge};
 }
 
-static struct sg_list place_of_recv(struct qp *qp, const struct recv_op *recv)
+static struct sg_list inbound_recv_place(struct qp *qp, const struct recv_op *recv)
 {
     return (struct sg_list){.vm = qp->vm,
                             .pd = qp->rq->pd,
@@ -176,30 +177,30 @@ static struct sg_list place_of_recv(struct qp *qp, const struct recv_op *recv)
                             .cur = recv->cur};
 }
 
-struct sg_list arrival_place(struct conn *c, const struct recv_op *recv, uint32_t len,
+struct sg_list inbound_place(struct conn *c, const struct recv_op *recv, uint32_t len,
                              struct pvrdma_sge *sge)
 {
-    const struct tcp_arrival *in = &c->s->in;
+    const struct tcp_inbound *in = &c->s->in;
 
-    return msg_is_send(&in->m) ? place_of_recv(c->qp, recv)
-                               : place_of(c->qp, &in->m, in->done, sge, len);
+    return msg_is_send(&in->m) ? inbound_recv_place(c->qp, recv)
+                               : inbound_write_place(c->qp, &in->m, in->done, sge, len);
 }
 
 /* It is all in place and the responder has finished it. */
-static void finished(struct conn *c)
+static void inbound_finished(struct conn *c)
 {
     struct stream *s = c->s;
 
     s->rx_seq++;
     comp_received(c->vm, s->in.m.length);
-    acknowledge(c, s->in.m.seq);
+    inbound_acknowledge(c, s->in.m.seq);
 }
 
 /*
  * All bytes of a SEND with invalidate are there, or it is asked again: take the key away,
  * and finish it when nobody uses that any more.
  */
-static void invalidate(struct conn *c, const struct sg_cursor *cur)
+static void inbound_invalidate(struct conn *c, const struct sg_cursor *cur)
 {
     struct stream *s = c->s;
     struct outcome o = responder_invalidate(c->qp, &s->in.m, s->in.epoch);
@@ -214,19 +215,19 @@ static void invalidate(struct conn *c, const struct sg_cursor *cur)
     }
     rx_phase_set(s, RX_IDLE);
     if (o.what == OUT_DONE && responder_finish(c->qp, &s->in.m, s->in.epoch)) {
-        finished(c);
+        inbound_finished(c);
     } else if (o.what == OUT_FAIL) {
         responder_settle(c->qp, s->in.m.seq, s->in.epoch, o);
-        failed(c, s->in.m.seq, o);
+        inbound_failed(c, s->in.m.seq, o);
     } else {
         conn_break(c, "an accepted message was cancelled");
     }
 }
 
-void arrival_bytes(struct conn *c, const uint8_t *data, uint32_t len, bool last)
+void inbound_bytes(struct conn *c, const uint8_t *data, uint32_t len, bool last)
 {
     struct stream *s = c->s;
-    struct tcp_arrival *in = &s->in;
+    struct tcp_inbound *in = &s->in;
     struct qp *qp = c->qp;
     bool send = msg_is_send(&in->m);
     struct sg_list to;
@@ -239,23 +240,23 @@ void arrival_bytes(struct conn *c, const uint8_t *data, uint32_t len, bool last)
     }
     if (send && len > in->capacity - in->done && !c->reliable) {
         responder_drop(qp, UC_TOO_LONG);
-        lose(c->s);
+        inbound_lose(c->s);
         return;
     }
     if (send && len > in->capacity - in->done) {
         responder_settle(qp, in->m.seq, in->epoch, responder_too_long());
-        failed(c, in->m.seq, responder_too_long());
+        inbound_failed(c, in->m.seq, responder_too_long());
         return;
     }
     if (!responder_begin_slice(qp, &in->m, in->epoch, &recv)) {
-        is_void(c);
+        inbound_cancelled(c);
         return;
     }
-    to = arrival_place(c, &recv, len, &sge);
+    to = inbound_place(c, &recv, len, &sge);
     r = len ? sg_fill(&to, data, len) : SG_OK;
     in->done += len;
     if (last) {
-        measure(c, &in->m, in->done);
+        inbound_measure(c, &in->m, in->done);
     }
     if (send && (r != SG_OK || !last)) {
         responder_end_slice(qp, in->epoch, &to.cur);
@@ -264,35 +265,36 @@ void arrival_bytes(struct conn *c, const uint8_t *data, uint32_t len, bool last)
         struct outcome o = responder_outcome(&in->m, r, false);
 
         responder_settle(qp, in->m.seq, in->epoch, o);
-        failed(c, in->m.seq, o);
+        inbound_failed(c, in->m.seq, o);
     } else if (last && msg_invalidates(&in->m)) {
-        invalidate(c, &to.cur);
+        inbound_invalidate(c, &to.cur);
     } else if (last && responder_finish(qp, &in->m, in->epoch)) {
-        finished(c);
+        inbound_finished(c);
     } else if (last) {
-        is_void(c);
+        inbound_cancelled(c);
     }
 }
 
-void arrival_resume(struct conn *c)
+void inbound_resume(struct conn *c)
 {
     struct stream *s = c->s;
     struct recv_op recv;
 
     if (responder_begin_slice(c->qp, &s->in.m, s->in.epoch, &recv)) {
-        invalidate(c, &recv.cur);
+        inbound_invalidate(c, &recv.cur);
     } else {
         conn_break(c, "an accepted message was cancelled");
     }
 }
 
 /* A message of one short segment: all under one hold of the lock. */
-static struct outcome take_short_locked(struct conn *c, const uint8_t *data, uint32_t len)
+static struct outcome inbound_short_locked(struct conn *c, const uint8_t *data,
+                                           uint32_t len)
 {
-    struct tcp_arrival *in = &c->s->in;
+    struct tcp_inbound *in = &c->s->in;
     struct qp *qp = c->qp;
     struct pvrdma_sge sge;
-    struct sg_list to = arrival_place(c, &qp->resp.recv, len, &sge);
+    struct sg_list to = inbound_place(c, &qp->resp.recv, len, &sge);
     enum sg_result r = len ? sg_fill(&to, data, len) : SG_OK;
 
     if (r != SG_OK) {
@@ -303,9 +305,9 @@ static struct outcome take_short_locked(struct conn *c, const uint8_t *data, uin
 }
 
 /* The first segment of a SEND or WRITE. */
-static void begin_message(struct conn *c, const uint8_t *data, uint32_t len, bool last)
+static void inbound_begin(struct conn *c, const uint8_t *data, uint32_t len, bool last)
 {
-    struct tcp_arrival *in = &c->s->in;
+    struct tcp_inbound *in = &c->s->in;
     struct qp *qp = c->qp;
     struct outcome o, admitted;
     bool is_short = last && len <= SHORT_MESSAGE && !msg_invalidates(&in->m);
@@ -314,47 +316,47 @@ static void begin_message(struct conn *c, const uint8_t *data, uint32_t len, boo
         rx_phase_set(c->s, RX_MESSAGE);
     }
     in->done = 0;
-    measure(c, &in->m, len);
+    inbound_measure(c, &in->m, len);
     pthread_mutex_lock(&qp->lock);
-    o = admitted = admit_locked(c, &in->m, &in->epoch);
+    o = admitted = inbound_admit_locked(c, &in->m, &in->epoch);
     in->capacity = qp->resp.recv.capacity;
     if (admitted.what == OUT_DONE && is_short) {
-        o = take_short_locked(c, data, len);
+        o = inbound_short_locked(c, data, len);
     }
     pthread_mutex_unlock(&qp->lock);
     if (admitted.what == OUT_FAIL || admitted.comm_est) {
         responder_tell(qp, admitted);
     }
     if (admitted.what == OUT_DUPLICATE && last) {
-        acknowledge(c, c->s->rx_seq++);
+        inbound_acknowledge(c, c->s->rx_seq++);
     } else if (admitted.what == OUT_DUPLICATE) {
         rx_phase_set(c->s, RX_SKIP);
     } else if (admitted.what != OUT_DONE) {
-        turned_down(c, &in->m, admitted);
+        inbound_refused(c, &in->m, admitted);
     } else if (!is_short) {
-        arrival_bytes(c, data, len, last);
+        inbound_bytes(c, data, len, last);
     } else if (o.what == OUT_DONE) {
-        finished(c);
+        inbound_finished(c);
     } else {
         responder_settle(qp, in->m.seq, in->epoch, o);
-        failed(c, in->m.seq, o);
+        inbound_failed(c, in->m.seq, o);
     }
 }
 
-void arrival_next(struct conn *c, const uint8_t *data, uint32_t len, bool last)
+void inbound_next(struct conn *c, const uint8_t *data, uint32_t len, bool last)
 {
     struct stream *s = c->s;
 
     if (s->rx_phase == RX_MESSAGE) {
-        arrival_bytes(c, data, len, last);
+        inbound_bytes(c, data, len, last);
     } else if (last) {
         rx_phase_set(s, RX_IDLE);
-        acknowledge(c, s->rx_seq++);
+        inbound_acknowledge(c, s->rx_seq++);
     }
 }
 
 /* Immediate data that came before it. */
-static void add_imm(struct stream *s, struct msg *m, uint32_t with)
+static void inbound_add_imm(struct stream *s, struct msg *m, uint32_t with)
 {
     if (s->rx_phase == RX_IMM) {
         m->opcode = with;
@@ -364,7 +366,7 @@ static void add_imm(struct stream *s, struct msg *m, uint32_t with)
     }
 }
 
-static void take_write(struct conn *c, const struct segment *seg)
+static void inbound_write(struct conn *c, const struct segment *seg)
 {
     struct stream *s = c->s;
     const struct ddp_header *h = &seg->h.ddp;
@@ -378,23 +380,23 @@ static void take_write(struct conn *c, const struct segment *seg)
             rx_refuse(c, seg, DDP_TAGGED_BAD_BOUNDS);
             return;
         }
-        arrival_next(c, data, len, h->last);
-        straight_expect(s, h, len, false);
+        inbound_next(c, data, len, h->last);
+        direct_expect(s, h, len, false);
         return;
     }
     if (s->rx_phase == RX_IMM && s->imm.of != RDMAP_IMM_OF_NEXT) {
         rx_refuse(c, seg, RDMAP_BAD_OPCODE);
         return;
     }
-    s->in.m = message(c, PVRDMA_WR_RDMA_WRITE, false);
-    add_imm(s, &s->in.m, PVRDMA_WR_RDMA_WRITE_WITH_IMM);
+    s->in.m = inbound_message(c, PVRDMA_WR_RDMA_WRITE, false);
+    inbound_add_imm(s, &s->in.m, PVRDMA_WR_RDMA_WRITE_WITH_IMM);
     s->in.m.rkey = h->stag;
     s->in.m.addr = h->to;
-    begin_message(c, data, len, h->last);
-    straight_expect(s, h, len, true);
+    inbound_begin(c, data, len, h->last);
+    direct_expect(s, h, len, true);
 }
 
-static void take_send(struct conn *c, const struct segment *seg)
+static void inbound_send(struct conn *c, const struct segment *seg)
 {
     struct stream *s = c->s;
     const struct rdmap_op *op = &rdmap_ops[seg->h.opcode];
@@ -407,8 +409,8 @@ static void take_send(struct conn *c, const struct segment *seg)
             rx_refuse(c, seg, RDMAP_BAD_OPCODE);
             return;
         }
-        arrival_next(c, data, len, h->last);
-        straight_expect(s, h, len, false);
+        inbound_next(c, data, len, h->last);
+        direct_expect(s, h, len, false);
         return;
     }
     if ((s->rx_phase == RX_IMM && (s->imm.of != RDMAP_IMM_OF_SEND || op->invalidates)) ||
@@ -416,19 +418,19 @@ static void take_send(struct conn *c, const struct segment *seg)
         rx_refuse(c, seg, RDMAP_BAD_OPCODE);
         return;
     }
-    s->in.m = message(c, op->invalidates ? PVRDMA_WR_SEND_WITH_INV : PVRDMA_WR_SEND,
-                      op->solicited);
-    add_imm(s, &s->in.m, PVRDMA_WR_SEND_WITH_IMM);
+    s->in.m = inbound_message(
+        c, op->invalidates ? PVRDMA_WR_SEND_WITH_INV : PVRDMA_WR_SEND, op->solicited);
+    inbound_add_imm(s, &s->in.m, PVRDMA_WR_SEND_WITH_IMM);
     if (op->invalidates) {
         s->in.m.imm = h->stag;
     }
-    begin_message(c, data, len, h->last);
-    straight_expect(s, h, len, true);
+    inbound_begin(c, data, len, h->last);
+    direct_expect(s, h, len, true);
 }
 
 /* ---- READs and atomics that are asked of us ---------------------------------------- */
 
-static void take_request(struct conn *c, const struct segment *seg)
+static void inbound_request(struct conn *c, const struct segment *seg)
 {
     struct stream *s = c->s;
     struct qp *qp = c->qp;
@@ -442,27 +444,27 @@ static void take_request(struct conn *c, const struct segment *seg)
         rx_refuse(c, seg, RDMAP_STREAM_CATASTROPHIC);
         return;
     }
-    *j = (struct tcp_job){.m = message(c,
-                                       !atomic ? PVRDMA_WR_RDMA_READ
-                                       : swap  ? PVRDMA_WR_ATOMIC_CMP_AND_SWP
-                                               : PVRDMA_WR_ATOMIC_FETCH_AND_ADD,
-                                       false)};
+    *j = (struct tcp_job){.m = inbound_message(c,
+                                               !atomic ? PVRDMA_WR_RDMA_READ
+                                               : swap  ? PVRDMA_WR_ATOMIC_CMP_AND_SWP
+                                                       : PVRDMA_WR_ATOMIC_FETCH_AND_ADD,
+                                               false)};
     if (atomic) {
         j->sink_stag = seg->h.atomic.id;
         j->m.rkey = seg->h.atomic.stag;
         j->m.addr = seg->h.atomic.to;
         j->m.compare_add = swap ? seg->h.atomic.compare : seg->h.atomic.data;
         j->m.swap = seg->h.atomic.data;
-        measure(c, &j->m, 8);
+        inbound_measure(c, &j->m, 8);
     } else {
         j->sink_stag = seg->h.read.sink_stag;
         j->sink_to = seg->h.read.sink_to;
         j->m.rkey = seg->h.read.src_stag;
         j->m.addr = seg->h.read.src_to;
-        measure(c, &j->m, seg->h.read.len);
+        inbound_measure(c, &j->m, seg->h.read.len);
     }
     pthread_mutex_lock(&qp->lock);
-    o = admitted = admit_locked(c, &j->m, &j->epoch);
+    o = admitted = inbound_admit_locked(c, &j->m, &j->epoch);
     again = admitted.what == OUT_DUPLICATE;
     if (again && atomic) {
         responder_saved_atomic_locked(qp, j->m.seq, &j->value); /* was admitted */
@@ -477,10 +479,10 @@ static void take_request(struct conn *c, const struct segment *seg)
         responder_tell(qp, admitted);
     }
     if (admitted.what != OUT_DONE && !again) {
-        turned_down(c, &j->m, admitted);
+        inbound_refused(c, &j->m, admitted);
     } else if (!again && o.what != OUT_DONE) {
         responder_settle(qp, j->m.seq, j->epoch, o);
-        failed(c, j->m.seq, o);
+        inbound_failed(c, j->m.seq, o);
     } else {
         s->rx_seq++;
         s->n_jobs++;
@@ -490,7 +492,7 @@ static void take_request(struct conn *c, const struct segment *seg)
 
 /* ---- whatever it is ---- */
 
-void arrival_take(struct conn *c, const struct segment *seg)
+void inbound_segment(struct conn *c, const struct segment *seg)
 {
     struct stream *s = c->s;
 
@@ -505,11 +507,11 @@ void arrival_take(struct conn *c, const struct segment *seg)
     }
     switch (seg->h.opcode) {
     case RDMAP_WRITE:
-        take_write(c, seg);
+        inbound_write(c, seg);
         break;
     case RDMAP_READ_REQUEST:
     case RDMAP_ATOMIC_REQUEST:
-        take_request(c, seg);
+        inbound_request(c, seg);
         break;
     case RDMAP_IMM:
     case RDMAP_IMM_SE:
@@ -523,7 +525,7 @@ void arrival_take(struct conn *c, const struct segment *seg)
         s->imm_solicited = seg->h.opcode == RDMAP_IMM_SE;
         break;
     default:
-        take_send(c, seg);
+        inbound_send(c, seg);
         break;
     }
 }

@@ -31,25 +31,25 @@
 #define MOST_NS 1000000000u
 #define LOOK_MS 5u
 
-struct ending {
-    TAILQ_ENTRY(ending) link;
+struct lingering {
+    TAILQ_ENTRY(lingering) link;
     struct tcp_vm *net; /* NULL: it has gone */
     int fd;
     uint64_t until; /* ns */
 };
 
-static TAILQ_HEAD(ending_list, ending) all = TAILQ_HEAD_INITIALIZER(all);
+static TAILQ_HEAD(lingering_list, lingering) all = TAILQ_HEAD_INITIALIZER(all);
 static unsigned n_all;
 static guint look_timer;
 
-void ending_by_reset(int fd, bool on)
+void linger_set_reset(int fd, bool on)
 {
     struct linger linger = {.l_onoff = on};
 
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
 }
 
-bool ending_is_reset(int fd)
+bool linger_is_reset(int fd)
 {
     struct linger linger = {0};
     socklen_t len = sizeof(linger);
@@ -58,7 +58,7 @@ bool ending_is_reset(int fd)
 }
 
 /* One that the peer has reset still says that it has something to send. */
-static bool is_dead(int fd)
+static bool linger_is_dead(int fd)
 {
     struct tcp_info info = {.tcpi_state = TCP_CLOSE};
     socklen_t len = sizeof(info);
@@ -67,40 +67,40 @@ static bool is_dead(int fd)
            info.tcpi_state == TCP_CLOSE;
 }
 
-bool ending_has_all(int fd)
+bool linger_all_acked(int fd)
 {
     int n = 0;
 
-    return ioctl(fd, SIOCOUTQ, &n) < 0 || n == 0 || is_dead(fd);
+    return ioctl(fd, SIOCOUTQ, &n) < 0 || n == 0 || linger_is_dead(fd);
 }
 
-static void end(struct ending *e)
+static void linger_end(struct lingering *e)
 {
     TAILQ_REMOVE(&all, e, link);
     n_all--;
     if (e->net) {
-        e->net->n_ending--;
+        e->net->n_lingering--;
     }
     close(e->fd);
     g_free(e);
 }
 
 /* Those that have begun to wait first come first. */
-static void end_those(uint64_t now)
+static void linger_end_due(uint64_t now)
 {
-    struct ending *e, *next;
+    struct lingering *e, *next;
 
     for (e = TAILQ_FIRST(&all); e; e = next) {
         next = TAILQ_NEXT(e, link);
-        if (now >= e->until || ending_has_all(e->fd)) {
-            end(e);
+        if (now >= e->until || linger_all_acked(e->fd)) {
+            linger_end(e);
         }
     }
 }
 
-static gboolean look(gpointer unused)
+static gboolean linger_look(gpointer unused)
 {
-    end_those(now_ns());
+    linger_end_due(now_ns());
     if (!TAILQ_EMPTY(&all)) {
         return G_SOURCE_CONTINUE;
     }
@@ -108,48 +108,48 @@ static gboolean look(gpointer unused)
     return G_SOURCE_REMOVE;
 }
 
-static void end_oldest(const struct tcp_vm *net)
+static void linger_end_oldest(const struct tcp_vm *net)
 {
-    struct ending *e;
+    struct lingering *e;
 
     TAILQ_FOREACH(e, &all, link)
     {
         if (!net || e->net == net) {
-            end(e);
+            linger_end(e);
             return;
         }
     }
 }
 
-void ending_take(struct tcp_vm *net, int fd)
+void linger_add(struct tcp_vm *net, int fd)
 {
-    struct ending *e;
+    struct lingering *e;
 
-    if (ending_has_all(fd)) {
+    if (linger_all_acked(fd)) {
         close(fd);
         return;
     }
-    if (net->n_ending >= OF_VM || n_all >= MAX_ALL) {
-        end_those(now_ns());
+    if (net->n_lingering >= OF_VM || n_all >= MAX_ALL) {
+        linger_end_due(now_ns());
     }
-    if (net->n_ending >= OF_VM) {
-        end_oldest(net);
+    if (net->n_lingering >= OF_VM) {
+        linger_end_oldest(net);
     } else if (n_all >= MAX_ALL) {
-        end_oldest(NULL);
+        linger_end_oldest(NULL);
     }
-    e = g_new(struct ending, 1);
-    *e = (struct ending){.net = net, .fd = fd, .until = now_ns() + MOST_NS};
+    e = g_new(struct lingering, 1);
+    *e = (struct lingering){.net = net, .fd = fd, .until = now_ns() + MOST_NS};
     TAILQ_INSERT_TAIL(&all, e, link);
     n_all++;
-    net->n_ending++;
+    net->n_lingering++;
     if (!look_timer) {
-        look_timer = g_timeout_add(LOOK_MS, look, NULL);
+        look_timer = g_timeout_add(LOOK_MS, linger_look, NULL);
     }
 }
 
-void ending_vm_gone(struct tcp_vm *net)
+void linger_vm_gone(struct tcp_vm *net)
 {
-    struct ending *e;
+    struct lingering *e;
 
     TAILQ_FOREACH(e, &all, link)
     {
@@ -160,13 +160,13 @@ void ending_vm_gone(struct tcp_vm *net)
 }
 
 /* The kernel goes on with them as with any that was closed. */
-void ending_close(void)
+void linger_close(void)
 {
-    struct ending *e;
+    struct lingering *e;
 
     while ((e = TAILQ_FIRST(&all))) {
-        ending_by_reset(e->fd, false);
-        end(e);
+        linger_set_reset(e->fd, false);
+        linger_end(e);
     }
     if (look_timer) {
         g_source_remove(look_timer);

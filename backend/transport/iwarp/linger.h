@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* How TCP connections end that this host has made; see linger.c.  The main thread's, but
- * for ending_is_reset(). */
+ * for linger_is_reset(). */
 #ifndef PVRDMAD_IWARP_LINGER_H
 #define PVRDMAD_IWARP_LINGER_H
 
@@ -9,15 +9,15 @@
 struct tcp_vm;
 
 /* From now on close(@fd) resets the connection; or it does not. */
-void ending_by_reset(int fd, bool on);
+void linger_set_reset(int fd, bool on);
 /* Does it? */
-bool ending_is_reset(int fd);
+bool linger_is_reset(int fd);
 /* Has the peer's kernel all that was sent?  Any thread. */
-bool ending_has_all(int fd);
+bool linger_all_acked(int fd);
 /* @fd, which nobody watches, is closed when the peer has all, at the expense of @net. */
-void ending_take(struct tcp_vm *net, int fd);
+void linger_add(struct tcp_vm *net, int fd);
 /* @net goes. */
-void ending_vm_gone(struct tcp_vm *net);
-void ending_close(void);
+void linger_vm_gone(struct tcp_vm *net);
+void linger_close(void);
 
 #endif /* PVRDMAD_IWARP_LINGER_H */

@@ -13,7 +13,7 @@
  * The engine has no timer for what is on its way, so the sweep looks for peers that have
  * not answered for one try's time, and breaks their streams.
  *
- * Threads: under the VM's token, but sockets_ready(), which is the worker's.
+ * Threads: under the VM's token, but poll_sockets_ready(), which is the worker's.
  */
 #include "transport/iwarp/poll.h"
 
@@ -57,7 +57,7 @@ struct tcp_scratch *tcp_scratch(void)
     return w->scratch;
 }
 
-static void set_due(struct tcp_vm *net, uint64_t soon)
+static void poll_set_due(struct tcp_vm *net, uint64_t soon)
 {
     atomic_store_explicit(&net->net.due, MIN(net->sweep, soon), memory_order_relaxed);
 }
@@ -75,7 +75,7 @@ void conn_expect(struct conn *c)
     net->n_expecting++;
     if (net->sweep == UINT64_MAX) {
         net->sweep = c->progress + SWEEP_NS;
-        set_due(net, UINT64_MAX);
+        poll_set_due(net, UINT64_MAX);
     }
 }
 
@@ -99,7 +99,7 @@ void conn_work(struct conn *c)
 }
 
 /* It may have something to read, or still has. */
-static void is_unread(struct conn *c)
+static void poll_add_unread(struct conn *c)
 {
     if (!c->is_unread) {
         c->is_unread = true;
@@ -107,7 +107,7 @@ static void is_unread(struct conn *c)
     }
 }
 
-static void not_unread(struct conn *c)
+static void poll_remove_unread(struct conn *c)
 {
     if (c->is_unread) {
         c->is_unread = false;
@@ -115,7 +115,7 @@ static void not_unread(struct conn *c)
     }
 }
 
-static void has_no_work(struct conn *c)
+static void poll_remove_work(struct conn *c)
 {
     if (c->has_work) {
         c->has_work = false;
@@ -125,13 +125,13 @@ static void has_no_work(struct conn *c)
 
 void conn_no_work(struct conn *c)
 {
-    has_no_work(c);
-    not_unread(c);
+    poll_remove_work(c);
+    poll_remove_unread(c);
 }
 
 /* ---- the VM's turns ----------------------------------------------------------- */
 
-static struct tcp_vm *of_net(struct vm_net *net)
+static struct tcp_vm *poll_of_net(struct vm_net *net)
 {
     return (struct tcp_vm *)(void *)net;
 }
@@ -145,7 +145,7 @@ uint64_t conn_patience(const struct qp *qp)
 }
 
 /* Has the peer taken some of what is in the socket since that was asked last? */
-static bool has_drained(struct conn *c)
+static bool poll_has_drained(struct conn *c)
 {
     int was = c->s->unsent, n = 0;
 
@@ -154,7 +154,7 @@ static bool has_drained(struct conn *c)
 }
 
 /* A peer that does not answer, or does not read.  False: it is not waited for. */
-static bool look_at(struct conn *c, uint64_t now)
+static bool poll_check_peer(struct conn *c, uint64_t now)
 {
     struct qp *qp = c->qp;
     uint64_t silent = now > c->progress ? now - c->progress : 0, most;
@@ -163,7 +163,7 @@ static bool look_at(struct conn *c, uint64_t now)
         if (silent > CLOSING_NS) {
             conn_break(c, "the peer does not read the last data");
         } else if (c->s->phase == STREAM_SHUT && c->s->resets &&
-                   ending_has_all(c->s->fd)) {
+                   linger_all_acked(c->s->fd)) {
             conn_break(c, "all data was delivered");
         }
         return true;
@@ -178,14 +178,14 @@ static bool look_at(struct conn *c, uint64_t now)
         if (!c->reliable) {
             conn_go(c); /* what is sent to it is lost */
         }
-    } else if (silent > most && has_drained(c)) {
+    } else if (silent > most && poll_has_drained(c)) {
         c->progress = now;
     } else if (silent > most) {
         c->progress = now;
         if (qp->req.in_flight) {
             requester_answered(qp, qp->req.seq - qp->req.in_flight, OUTCOME(OUT_SILENT));
         } else {
-            c->refused = true;
+            c->try_failed = true;
         }
         c->s->answered = true; /* that was the try; its end is none */
         conn_break(c, "no answer");
@@ -194,7 +194,7 @@ static bool look_at(struct conn *c, uint64_t now)
 }
 
 /* Those that wait for something, some at a time. */
-static void sweep(struct tcp_vm *net, uint64_t now)
+static void poll_sweep(struct tcp_vm *net, uint64_t now)
 {
     /* The VM stood still, or its worker: answers may lie in the sockets. */
     bool late = now - net->sweep > MIN_SILENCE_NS / 2;
@@ -211,7 +211,7 @@ static void sweep(struct tcp_vm *net, uint64_t now)
         TAILQ_REMOVE(&net->expecting, c, expect);
         TAILQ_INSERT_TAIL(&net->expecting, c, expect);
         c->progress = late ? now : c->progress;
-        if (!look_at(c, now)) {
+        if (!poll_check_peer(c, now)) {
             conn_expect_nothing(c);
         }
         comp_make_room(worker_self());
@@ -219,7 +219,7 @@ static void sweep(struct tcp_vm *net, uint64_t now)
     net->sweep = net->sweep_left ? now : net->n_expecting ? now + SWEEP_NS : UINT64_MAX;
 }
 
-static inline void prefetch(const void *at, size_t n)
+static inline void poll_prefetch(const void *at, size_t n)
 {
     for (size_t i = 0; i < n; i += LINE) {
         __builtin_prefetch((const char *)at + i);
@@ -227,16 +227,16 @@ static inline void prefetch(const void *at, size_t n)
 }
 
 /* What a frame of it will touch: with many streams that is in no cache. */
-static void prefetch_conn(const struct conn *c)
+static void poll_prefetch_conn(const struct conn *c)
 {
-    prefetch(c->s, offsetof(struct stream, asked));
-    prefetch(c, offsetof(struct conn, expect));
+    poll_prefetch(c->s, offsetof(struct stream, asked));
+    poll_prefetch(c, offsetof(struct conn, expect));
     __builtin_prefetch(&c->qp->lock);
-    prefetch(&c->qp->resp, sizeof(c->qp->resp));
+    poll_prefetch(&c->qp->resp, sizeof(c->qp->resp));
 }
 
 /* Note what the sockets tell.  True: there may be more. */
-static bool look_at_sockets(struct tcp_vm *net)
+static bool poll_epoll(struct tcp_vm *net)
 {
     struct epoll_event ev[EVENTS];
     int n = epoll_wait(net->epfd, ev, EVENTS, 0);
@@ -251,34 +251,34 @@ static bool look_at_sockets(struct tcp_vm *net)
             c->s->has_room |= (ev[i].events & EPOLLOUT) != 0;
             /* An end that comes with data is seen behind them, without another edge. */
             c->s->peer_shut |= (ev[i].events & EPOLLRDHUP) != 0;
-            is_unread(c);
+            poll_add_unread(c);
         }
     }
     return n == EVENTS;
 }
 
-static void sockets(struct tcp_vm *net, struct turn *t)
+static void poll_sockets(struct tcp_vm *net, struct turn *t)
 {
     struct conn *c, *last;
     bool more;
 
     /* First: what comes from now on sets it again. */
     atomic_store(&net->net.ready, false);
-    more = look_at_sockets(net);
+    more = poll_epoll(net);
     last = TAILQ_LAST(&net->unread, conn_list);
     while ((c = TAILQ_FIRST(&net->unread))) {
         struct conn *next = TAILQ_NEXT(c, unread);
 
         if (next) {
-            prefetch_conn(next);
+            poll_prefetch_conn(next);
         }
-        not_unread(c);
+        poll_remove_unread(c);
         if (c->s->has_room) {
             c->s->has_room = false;
             tx_writable(c);
         }
         if (rx_run(c, t) || c->s->peer_shut) {
-            is_unread(c);
+            poll_add_unread(c);
         }
         comp_make_room(worker_self());
         if (c == last || turn_spent(t, 1)) {
@@ -292,12 +292,12 @@ static void sockets(struct tcp_vm *net, struct turn *t)
 
 static void tcp_take(struct vm_net *vn, struct turn *t)
 {
-    struct tcp_vm *net = of_net(vn);
+    struct tcp_vm *net = poll_of_net(vn);
     struct conn *c, *next, *last;
     bool served = false;
 
     if (t->now >= net->sweep) {
-        sweep(net, t->now);
+        poll_sweep(net, t->now);
     }
     for (c = TAILQ_FIRST(&net->work); c; c = next) {
         next = TAILQ_NEXT(c, work);
@@ -305,7 +305,7 @@ static void tcp_take(struct vm_net *vn, struct turn *t)
             c->s->fresh = false;
             c->s->ready_due |= c->ready_owed;
             c->ready_owed = false;
-            if (c->s->behind) {
+            if (c->s->peer_ahead) {
                 requester_strayed(c->qp);
             } else {
                 requester_resume(c->qp, c->s->seq);
@@ -317,7 +317,7 @@ static void tcp_take(struct vm_net *vn, struct turn *t)
         comp_make_room(worker_self());
     }
     if (atomic_load_explicit(&vn->ready, memory_order_relaxed)) {
-        sockets(net, t);
+        poll_sockets(net, t);
     }
     last = TAILQ_LAST(&net->work, conn_list);
     /*
@@ -340,7 +340,7 @@ static void tcp_take(struct vm_net *vn, struct turn *t)
 }
 
 /* What is left to do for it in the next turn? */
-static bool goes_on(const struct stream *s, uint64_t *due, uint64_t now)
+static bool poll_goes_on(const struct stream *s, uint64_t *due, uint64_t now)
 {
     if (s->rx_phase == RX_GRACE) {
         *due = MIN(*due, now + GRACE_NS);
@@ -362,7 +362,7 @@ static bool goes_on(const struct stream *s, uint64_t *due, uint64_t now)
 
 static void tcp_end_turn(struct vm_net *vn)
 {
-    struct tcp_vm *net = of_net(vn);
+    struct tcp_vm *net = poll_of_net(vn);
     struct tcp_scratch *x = tcp_scratch();
     uint64_t due = UINT64_MAX, now = 0;
     struct conn *c, *next;
@@ -370,7 +370,7 @@ static void tcp_end_turn(struct vm_net *vn)
     for (c = TAILQ_FIRST(&net->work); c; c = next) {
         next = TAILQ_NEXT(c, work);
         if (c->s) {
-            tx_tell(c);
+            tx_notify(c);
         }
     }
     tx_flush(x);
@@ -388,25 +388,25 @@ static void tcp_end_turn(struct vm_net *vn)
 
             conn_down(c);
             if (again) {
-                setup_ask(c); /* in vain: when there is something to send */
+                setup_ask(c); /* a failed try: when there is something to send */
             }
             continue;
         }
         now = now ? now : now_ns();
-        if (!c->s || !goes_on(c->s, &due, now)) {
-            has_no_work(c);
+        if (!c->s || !poll_goes_on(c->s, &due, now)) {
+            poll_remove_work(c);
         }
     }
-    set_due(net, due);
+    poll_set_due(net, due);
 }
 
 static void tcp_fini_vm(struct vm_net *vn)
 {
-    struct tcp_vm *net = of_net(vn);
+    struct tcp_vm *net = poll_of_net(vn);
 
     g_assert(TAILQ_EMPTY(&net->conns));
-    owed_vm_gone(net);
-    ending_vm_gone(net);
+    deferred_vm_gone(net);
+    linger_vm_gone(net);
     setup_end_shares(net);
     atomic_store(&net->vm->dp.net, NULL);
     atomic_fetch_sub(&net->source.worker->n_nets, 1);
@@ -418,7 +418,7 @@ static void tcp_fini_vm(struct vm_net *vn)
 static const struct vm_net_ops net_ops = {
     .take = tcp_take, .flush = tcp_end_turn, .fini = tcp_fini_vm};
 
-static void sockets_ready(struct source *s)
+static void poll_sockets_ready(struct source *s)
 {
     struct tcp_vm *net =
         (struct tcp_vm *)(void *)((char *)s - offsetof(struct tcp_vm, source));
@@ -433,7 +433,7 @@ struct tcp_vm *tcp_vm_get(struct vm *vm)
     struct tcp_vm *net;
 
     if (vn) {
-        return of_net(vn);
+        return poll_of_net(vn);
     }
     net = g_new0(struct tcp_vm, 1);
     net->net.ops = &net_ops;
@@ -444,9 +444,9 @@ struct tcp_vm *tcp_vm_get(struct vm *vm)
     TAILQ_INIT(&net->expecting);
     TAILQ_INIT(&net->work);
     TAILQ_INIT(&net->unread);
-    TAILQ_INIT(&net->owed);
+    TAILQ_INIT(&net->deferred);
     net->epfd = epoll_create1(EPOLL_CLOEXEC);
-    net->source = (struct source){.fd = net->epfd, .ready = sockets_ready};
+    net->source = (struct source){.fd = net->epfd, .ready = poll_sockets_ready};
     if (net->epfd < 0 || !worker_add_source(vm->dp.worker, &net->source, EPOLLIN)) {
         log_vm(LOG_LVL_WARN, vm, "cannot watch sockets for it: %s", g_strerror(errno));
         if (net->epfd >= 0) {

@@ -30,13 +30,13 @@ struct tcp_vm {
     LIST_HEAD(, port_share) ports;
     bool is_full; /* that it has its share was said */
     /* The main thread's, see linger.c. */
-    unsigned n_ending;
+    unsigned n_lingering;
     /* The main thread's, see deferred.c. */
-    struct conn_list owed;
-    bool owing;          /* in deferred.c's list */
+    struct conn_list deferred;
+    bool is_deferring;   /* in deferred.c's list */
     bool asked;          /* for the token, which is not had */
     uint64_t rest_until; /* ns; until then it is the worker's */
-    TAILQ_ENTRY(tcp_vm) owing_link;
+    TAILQ_ENTRY(tcp_vm) deferred_link;
 };
 
 /* What a worker has one of. */

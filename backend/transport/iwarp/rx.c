@@ -29,8 +29,8 @@
  */
 
 /* @len bytes of what @a returns are at @data. */
-static struct outcome store(struct conn *c, const struct tcp_asked *a, const void *data,
-                            uint32_t len)
+static struct outcome rx_store(struct conn *c, const struct tcp_asked *a,
+                               const void *data, uint32_t len)
 {
     struct send_op op;
     struct sg_list local;
@@ -52,14 +52,14 @@ static struct outcome store(struct conn *c, const struct tcp_asked *a, const voi
     return OUTCOME(OUT_DONE);
 }
 
-static void answered(struct conn *c, uint64_t seq, struct outcome o)
+static void rx_answered(struct conn *c, uint64_t seq, struct outcome o)
 {
     c->progress = now_ns();
     c->s->answered = true;
     requester_answered(c->qp, seq, o);
 }
 
-static void take_response(struct conn *c, const struct segment *seg)
+static void rx_response(struct conn *c, const struct segment *seg)
 {
     struct stream *s = c->s;
     struct tcp_asked *a = &s->asked[s->asked_first];
@@ -81,7 +81,7 @@ static void take_response(struct conn *c, const struct segment *seg)
         s->first = 0; /* another is more likely next than a message like the last one */
         s->answers = !last;
     }
-    o = store(c, a, atomic ? (const void *)&word : seg->ulpdu + seg->h.head_len, len);
+    o = rx_store(c, a, atomic ? (const void *)&word : seg->ulpdu + seg->h.head_len, len);
     a->done += len;
     c->progress = now_ns();
     seq = a->seq;
@@ -90,7 +90,7 @@ static void take_response(struct conn *c, const struct segment *seg)
         s->n_asked--;
     }
     if (last || o.what == OUT_FAIL) {
-        answered(c, seq, o);
+        rx_answered(c, seq, o);
     }
     if (last) {
         conn_go(c); /* there is room for another */
@@ -100,7 +100,7 @@ static void take_response(struct conn *c, const struct segment *seg)
 /* ---- frames ------------------------------------------------------------------------ */
 
 /* Could that be done, as far as we know? */
-static bool may_be_done(const struct stream *s, uint64_t seq)
+static bool rx_may_be_done(const struct stream *s, uint64_t seq)
 {
     for (unsigned i = 0; i < s->n_asked; i++) {
         if (s->asked[(s->asked_first + i) % TCP_DEPTH].seq == seq) {
@@ -111,25 +111,25 @@ static bool may_be_done(const struct stream *s, uint64_t seq)
 }
 
 /* Is it something to be told to such a queue pair? */
-static bool is_of_service(const struct conn *c, enum ctl_kind kind)
+static bool rx_is_of_service(const struct conn *c, enum ctl_kind kind)
 {
     return kind == CTL_RESTART || kind == CTL_PSN || c->reliable == (kind != CTL_DROP);
 }
 
-static void take_ctl(struct conn *c, const struct segment *seg)
+static void rx_ctl(struct conn *c, const struct segment *seg)
 {
     struct stream *s = c->s;
     struct ctl ctl;
     enum iwarp_error error = ctl_get(&seg->h, &ctl);
 
-    if (!error && !is_of_service(c, ctl.kind)) {
+    if (!error && !rx_is_of_service(c, ctl.kind)) {
         error = RDMAP_STREAM_CATASTROPHIC;
     }
     /* What was not sent cannot be answered. */
     if (!error && ctl.kind <= CTL_NAK && ctl.seq >= s->seq + (s->open ? 1 : 0)) {
         error = RDMAP_STREAM_CATASTROPHIC;
     }
-    if (!error && ctl.kind == CTL_ACK && !may_be_done(s, ctl.seq)) {
+    if (!error && ctl.kind == CTL_ACK && !rx_may_be_done(s, ctl.seq)) {
         error = RDMAP_STREAM_CATASTROPHIC;
     }
     if (!error && ctl.kind == CTL_RESTART && ctl.seq > CTL_SEQ_START_MAX) {
@@ -141,11 +141,11 @@ static void take_ctl(struct conn *c, const struct segment *seg)
     }
     switch (ctl.kind) {
     case CTL_ACK:
-        answered(c, ctl.seq, OUTCOME(OUT_DONE));
+        rx_answered(c, ctl.seq, OUTCOME(OUT_DONE));
         break;
     case CTL_RNR:
         s->restart = true;
-        answered(c, ctl.seq, (struct outcome){.what = OUT_RNR, .status = ctl.arg});
+        rx_answered(c, ctl.seq, (struct outcome){.what = OUT_RNR, .status = ctl.arg});
         break;
     case CTL_READY:
         if (c->qp->req.retry_seq == ctl.seq) {
@@ -159,7 +159,7 @@ static void take_ctl(struct conn *c, const struct segment *seg)
     case CTL_NAK:
         c->peer_failed_status = ctl.arg;
         c->peer_failed_seq = ctl.seq;
-        answered(c, ctl.seq, (struct outcome){.what = OUT_FAIL, .status = ctl.arg});
+        rx_answered(c, ctl.seq, (struct outcome){.what = OUT_FAIL, .status = ctl.arg});
         break;
     case CTL_DROP:
         rx_phase_set(s, RX_ABANDONED);
@@ -171,20 +171,20 @@ static void take_ctl(struct conn *c, const struct segment *seg)
     }
 }
 
-static void take_terminate(struct conn *c, const struct rdmap_terminate *t)
+static void rx_terminate(struct conn *c, const struct rdmap_terminate *t)
 {
     log_vm(LOG_LVL_WARN, c->vm, "QP %u: the peer ends the connection: error %u/%u/%02x",
            c->ticket.qp, t->layer, t->etype, t->code);
     conn_break(c, "Terminate");
 }
 
-static bool is_first_frame(const struct rdmap_segment *h)
+static bool rx_is_first_frame(const struct rdmap_segment *h)
 {
     return h->opcode == RDMAP_WRITE && h->ddp.stag == CTL_STAG_RTR && !h->payload_len &&
            h->ddp.last;
 }
 
-static void take_frame(struct conn *c, const uint8_t *ulpdu, uint32_t len)
+static void rx_frame(struct conn *c, const uint8_t *ulpdu, uint32_t len)
 {
     struct segment seg = {.ulpdu = ulpdu, .ulpdu_len = len};
     struct stream *s = c->s;
@@ -200,7 +200,7 @@ static void take_frame(struct conn *c, const uint8_t *ulpdu, uint32_t len)
     }
     if (s->phase == STREAM_STARTING &&
         seg.h.opcode != RDMAP_TERMINATE) { /* the initiator is ready */
-        if (!is_first_frame(&seg.h)) {
+        if (!rx_is_first_frame(&seg.h)) {
             conn_break(c, "the first frame is not the one that was negotiated");
             return;
         }
@@ -212,16 +212,16 @@ static void take_frame(struct conn *c, const uint8_t *ulpdu, uint32_t len)
     switch (seg.h.opcode) {
     case RDMAP_READ_RESPONSE:
     case RDMAP_ATOMIC_RESPONSE:
-        take_response(c, &seg);
+        rx_response(c, &seg);
         break;
     case RDMAP_TERMINATE:
-        take_terminate(c, &seg.h.terminate);
+        rx_terminate(c, &seg.h.terminate);
         break;
     default:
         if (ctl_is(&seg.h) && !seg.h.payload_len) {
-            take_ctl(c, &seg);
+            rx_ctl(c, &seg);
         } else {
-            arrival_take(c, &seg);
+            inbound_segment(c, &seg);
         }
         break;
     }
@@ -230,7 +230,7 @@ static void take_frame(struct conn *c, const uint8_t *ulpdu, uint32_t len)
 /* ---- the stream ----------------------------------------------------------------- */
 
 /* Input that is not looked at before the message that waits is finished. */
-static void save(struct stream *s, const struct fpdu_input *in)
+static void rx_save(struct stream *s, const struct fpdu_input *in)
 {
     uint8_t *old = s->saved;
 
@@ -243,7 +243,7 @@ static void save(struct stream *s, const struct fpdu_input *in)
  * A frame that came in pieces is collected; most streams never see one.  False: no
  * memory.
  */
-static bool have_room(struct fpdu_rx *rx, const struct fpdu_input *in)
+static bool rx_have_room(struct fpdu_rx *rx, const struct fpdu_input *in)
 {
     if (!rx->room && fpdu_rx_gathers(rx, in)) {
         rx->room = g_try_malloc(FPDU_MAX_SIZE);
@@ -253,7 +253,7 @@ static bool have_room(struct fpdu_rx *rx, const struct fpdu_input *in)
 }
 
 /* True: all of @in was taken. */
-static bool take_input(struct conn *c, struct fpdu_input *in, struct turn *t)
+static bool rx_take_input(struct conn *c, struct fpdu_input *in, struct turn *t)
 {
     struct stream *s = c->s;
     struct fpdu_part part;
@@ -261,13 +261,13 @@ static bool take_input(struct conn *c, struct fpdu_input *in, struct turn *t)
     for (;;) {
         enum iwarp_error error;
 
-        if (!have_room(&s->rx, in)) {
+        if (!rx_have_room(&s->rx, in)) {
             conn_break(c, "no memory");
             return false;
         }
         error = fpdu_rx_next(&s->rx, in, &part);
         if (error) {
-            c->by_copy |= s->straight; /* perhaps it was the guest */
+            c->no_direct |= s->direct; /* perhaps it was the guest */
             tx_terminate(c, error, NULL, 0, 0);
             return false;
         }
@@ -275,16 +275,16 @@ static bool take_input(struct conn *c, struct fpdu_input *in, struct turn *t)
         case FPDU_NONE:
             return true;
         case FPDU_HEAD:
-            straight_begin(c, &part);
+            direct_begin(c, &part);
             break;
         case FPDU_SPAN:
-            straight_span(c, &part);
+            direct_span(c, &part);
             break;
         case FPDU_END:
-            straight_end(c);
+            direct_end(c);
             break;
         default:
-            take_frame(c, part.data, part.len);
+            rx_frame(c, part.data, part.len);
             break;
         }
         comp_make_room(worker_self());
@@ -295,12 +295,12 @@ static bool take_input(struct conn *c, struct fpdu_input *in, struct turn *t)
     }
 }
 
-static void input(struct conn *c, struct fpdu_input *in, struct turn *t)
+static void rx_input(struct conn *c, struct fpdu_input *in, struct turn *t)
 {
     struct stream *s = c->s;
 
-    if (!take_input(c, in, t) && s->rx_phase == RX_GRACE && stream_is_up(s)) {
-        save(s, in);
+    if (!rx_take_input(c, in, t) && s->rx_phase == RX_GRACE && stream_is_up(s)) {
+        rx_save(s, in);
     } else {
         g_clear_pointer(&s->saved, g_free);
     }
@@ -311,13 +311,13 @@ void rx_resume(struct conn *c, struct turn *t)
     struct stream *s = c->s;
     struct fpdu_input in;
 
-    arrival_resume(c);
+    inbound_resume(c);
     if (s->rx_phase == RX_GRACE || stream_is_over(s)) {
         return;
     }
     in = (struct fpdu_input){s->saved, s->saved ? s->saved_len : 0};
     if (in.left) {
-        input(c, &in, t);
+        rx_input(c, &in, t);
     }
 }
 
@@ -325,17 +325,17 @@ void rx_resume(struct conn *c, struct turn *t)
  * Read once.  *@asked: how much that could have been; *@taken: what of it went straight
  * to its place.
  */
-static ssize_t read_some(struct conn *c, size_t *asked, size_t *taken)
+static ssize_t rx_read_some(struct conn *c, size_t *asked, size_t *taken)
 {
     struct tcp_scratch *x = tcp_scratch();
     struct stream *s = c->s;
-    ssize_t n = stream_is_up(s) ? straight_receive(c, asked, taken) : 0;
+    ssize_t n = stream_is_up(s) ? direct_receive(c, asked, taken) : 0;
 
     if (n) {
         return n;
     }
     *taken = 0;
-    *asked = MIN(sizeof(x->in_buf), straight_limit(c));
+    *asked = MIN(sizeof(x->in_buf), direct_limit(c));
     n = recv(s->fd, x->in_buf, *asked, MSG_DONTWAIT);
     if (n == 0) {
         conn_break(c, "the peer has closed it");
@@ -343,7 +343,7 @@ static ssize_t read_some(struct conn *c, size_t *asked, size_t *taken)
     return n;
 }
 
-static bool has_input(const struct stream *s)
+static bool rx_has_input(const struct stream *s)
 {
     int n = 0;
 
@@ -362,7 +362,7 @@ bool rx_run(struct conn *c, struct turn *t)
         if (s->rx_phase == RX_GRACE || stream_is_over(s)) {
             return s->rx_phase == RX_GRACE;
         }
-        n = read_some(c, &asked, &taken);
+        n = rx_read_some(c, &asked, &taken);
         if (n < 0 && errno == EINTR) {
             return true;
         }
@@ -375,11 +375,11 @@ bool rx_run(struct conn *c, struct turn *t)
         if (stream_is_up(s)) {
             c->progress = t->now; /* it is there, and speaks */
             in = (struct fpdu_input){x->in_buf, (size_t)n - taken};
-            input(c, &in, t);
+            rx_input(c, &in, t);
         }
         /* In the middle of a large message: little was asked for. */
     } while ((size_t)n == asked && asked < sizeof(x->in_buf) &&
              !turn_spent(t, 1 + (unsigned)(taken >> PVRDMA_PAGE_SHIFT)));
     /* Less than that was all there was, unless it is the guest's memory that ended. */
-    return (size_t)n == asked || ((size_t)n == taken && has_input(s));
+    return (size_t)n == asked || ((size_t)n == taken && rx_has_input(s));
 }

@@ -25,8 +25,8 @@ static inline void rx_refuse(struct conn *c, const struct segment *seg,
 /* The only one that changes it; see enum rx_phase. */
 static inline void rx_phase_set(struct stream *s, enum rx_phase to)
 {
-#define FROM(phase) (1u << RX_##phase)
-#define READING     (FROM(IDLE) | FROM(IMM) | FROM(MESSAGE) | FROM(SKIP) | FROM(ABANDONED))
+#define FROM(p) (1u << RX_##p)
+#define READING (FROM(IDLE) | FROM(IMM) | FROM(MESSAGE) | FROM(SKIP) | FROM(ABANDONED))
     static const uint8_t from[] = {
         [RX_IDLE] = READING | FROM(DISCARD) | FROM(GRACE),
         [RX_IMM] = FROM(IDLE),
@@ -59,40 +59,40 @@ void rx_resume(struct conn *c, struct turn *t);
 /* ---- inbound.c ---- */
 
 /* Take a segment of the peer's messages. */
-void arrival_take(struct conn *c, const struct segment *seg);
+void inbound_segment(struct conn *c, const struct segment *seg);
 /* The next bytes of the SEND or WRITE that is arriving; qp->lock not held. */
-void arrival_bytes(struct conn *c, const uint8_t *data, uint32_t len, bool last);
+void inbound_bytes(struct conn *c, const uint8_t *data, uint32_t len, bool last);
 /* Likewise all of a segment behind the first; in RX_SKIP, too. */
-void arrival_next(struct conn *c, const uint8_t *data, uint32_t len, bool last);
+void inbound_next(struct conn *c, const uint8_t *data, uint32_t len, bool last);
 /* Where the next @len bytes of it go.  @recv: a SEND's, by responder_begin_slice(). */
-struct sg_list arrival_place(struct conn *c, const struct recv_op *recv, uint32_t len,
+struct sg_list inbound_place(struct conn *c, const struct recv_op *recv, uint32_t len,
                              struct pvrdma_sge *sge);
 /* Go on with the one that waited for a grace period. */
-void arrival_resume(struct conn *c);
+void inbound_resume(struct conn *c);
 
 /* ---- direct_receive.c ---- */
 
 /* Of a frame that began: is its payload received straight to its place? */
-fpdu_parts_fn goes_straight;
+fpdu_parts_fn direct_in_parts;
 /*
  * A segment of a SEND or WRITE with @len bytes of payload was taken by way of the buffer:
  * what is likely to come behind it?  @first of its message.
  */
-void straight_expect(struct stream *s, const struct ddp_header *h, uint32_t len,
-                     bool first);
-/* Parts of a frame of which goes_straight(): its header, ... */
-void straight_begin(struct conn *c, const struct fpdu_part *part);
+void direct_expect(struct stream *s, const struct ddp_header *h, uint32_t len,
+                   bool first);
+/* Parts of a frame of which direct_in_parts(): its header, ... */
+void direct_begin(struct conn *c, const struct fpdu_part *part);
 /* ... bytes of it that came by way of the buffer all the same, ... */
-void straight_span(struct conn *c, const struct fpdu_part *part);
+void direct_span(struct conn *c, const struct fpdu_part *part);
 /* ... and its end: it was right. */
-void straight_end(struct conn *c);
+void direct_end(struct conn *c);
 /*
  * Read from the socket, what is wanted now to its place and what is behind that to the
  * buffer.  Returns what came, or -1; 0: not this way.  *@asked: how much that could have
  * been; *@taken: what of it went to its place.
  */
-ssize_t straight_receive(struct conn *c, size_t *asked, size_t *taken);
+ssize_t direct_receive(struct conn *c, size_t *asked, size_t *taken);
 /* No more than this is worth reading to the buffer now. */
-size_t straight_limit(const struct conn *c);
+size_t direct_limit(const struct conn *c);
 
 #endif /* PVRDMAD_IWARP_RX_H */

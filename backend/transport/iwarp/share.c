@@ -19,7 +19,7 @@
 /* Without /proc: the kernel's default. */
 #define PORTS 28232u
 
-static uint32_t part(const struct share_pool *p)
+static uint32_t share_part(const struct share_pool *p)
 {
     return p->max / 4 / SHARE_PARTS;
 }
@@ -27,7 +27,7 @@ static uint32_t part(const struct share_pool *p)
 bool share_take(struct share *s)
 {
     struct share_pool *p = s->pool;
-    uint32_t own = part(p), common = p->max - own * SHARE_PARTS;
+    uint32_t own = share_part(p), common = p->max - own * SHARE_PARTS;
 
     if (s->n >= own) {
         if (p->beyond >= common || s->n - own >= common - p->beyond) {
@@ -42,7 +42,7 @@ bool share_take(struct share *s)
 void share_give(struct share *s)
 {
     s->n--;
-    if (s->n >= part(s->pool)) {
+    if (s->n >= share_part(s->pool)) {
         s->pool->beyond--;
     }
 }

@@ -37,7 +37,7 @@ struct tcp_job {
  * message's last byte.  Two cache lines, so that the one before the last is stored by us,
  * too.
  */
-#define STRAIGHT_HELD 128u
+#define DIRECT_HELD 128u
 
 /*
  * What the next segment of the peer's messages is, on a stream.  Control messages, and
@@ -72,7 +72,7 @@ enum rx_phase {
 };
 
 /* The message that is arriving, in RX_MESSAGE, RX_SKIP and RX_GRACE. */
-struct tcp_arrival {
+struct tcp_inbound {
     uint64_t epoch;
     uint64_t done;     /* bytes that are in place */
     uint64_t capacity; /* of the receive, for a SEND */
@@ -115,7 +115,7 @@ struct stream {
     int fd;
     enum stream_phase phase; /* by stream_phase_set() */
     bool fresh;              /* the engine has not been told of it */
-    bool behind;             /* the peer knows of more that we executed than we do */
+    bool peer_ahead;         /* the peer knows of more that we executed than we do */
     bool writable;           /* epoll is asked for that, too */
     uint32_t mulpdu;         /* of messages from now on; see conn_mulpdu() */
     unsigned n_large;        /* messages of more, to look at it again */
@@ -147,7 +147,7 @@ struct stream {
 
     /* ---- what comes ---- */
     struct fpdu_rx rx; /* its room: FPDU_MAX_SIZE, from when it is needed */
-    bool straight;     /* a frame comes in parts, its payload straight to its place */
+    bool direct;       /* a frame comes in parts, its payload straight to its place */
     bool answers;      /* a READ's is in the middle: more of it comes next, likely */
     struct ddp_header segment; /* the last one of in.m that came */
     uint32_t segment_len;      /* of its payload */
@@ -160,12 +160,12 @@ struct stream {
     uint64_t rx_seq;        /* of the message that comes next */
     struct rdmap_imm imm;   /* in RX_IMM */
     bool imm_solicited;
-    struct tcp_arrival in;
+    struct tcp_inbound in;
 
     /* ---- what not every frame touches: with many streams each cache line counts ---- */
     struct tcp_asked asked[TCP_DEPTH];
     struct tcp_job job[TCP_DEPTH];
-    uint8_t held[STRAIGHT_HELD];
+    uint8_t held[DIRECT_HELD];
     uint32_t n_held;
 };
 

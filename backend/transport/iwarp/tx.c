@@ -23,7 +23,7 @@
  * frames said; the next one waits for an answer.
  *
  * Threads: the VM's worker in its turns, but tx_first_frame(), tx_only_frame() and
- * tx_last_words().
+ * tx_last_ack().
  */
 #include "transport/iwarp/tx.h"
 
@@ -44,7 +44,7 @@
 /* ---- the socket ---------------------------------------------------------- */
 
 /* What the socket did not take: to be sent when it is writable again. */
-static void keep(struct conn *c, const uint8_t *data, size_t len)
+static void tx_keep(struct conn *c, const uint8_t *data, size_t len)
 {
     struct stream *s = c->s;
 
@@ -61,7 +61,7 @@ static void keep(struct conn *c, const uint8_t *data, size_t len)
 }
 
 /* How much of it the socket took; -1: it is broken. */
-static ssize_t give(int fd, const uint8_t *data, size_t len)
+static ssize_t tx_send(int fd, const uint8_t *data, size_t len)
 {
     size_t done = 0;
 
@@ -96,7 +96,7 @@ void tx_flush(struct tcp_scratch *x)
     }
     if (!s->backlog) {
         count(&c->net->net.sends, 1);
-        n = give(s->fd, x->out_buf, len);
+        n = tx_send(s->fd, x->out_buf, len);
     }
     if (n < 0) {
         s->send_failed =
@@ -107,19 +107,19 @@ void tx_flush(struct tcp_scratch *x)
         c->progress = now_ns(); /* the socket's buffer would be full if nobody read */
     }
     if ((size_t)n < len) {
-        keep(c, x->out_buf + n, len - (size_t)n);
+        tx_keep(c, x->out_buf + n, len - (size_t)n);
     }
 }
 
 /* True: there is no backlog any more. */
-static bool give_backlog(struct conn *c)
+static bool tx_send_backlog(struct conn *c)
 {
     struct stream *s = c->s;
     ssize_t n;
 
     if (s->backlog) {
         count(&c->net->net.sends, 1);
-        n = give(s->fd, s->backlog + s->backlog_at, s->backlog_len - s->backlog_at);
+        n = tx_send(s->fd, s->backlog + s->backlog_at, s->backlog_len - s->backlog_at);
         if (n < 0) {
             s->send_failed = true;
             g_clear_pointer(&s->backlog, g_free);
@@ -137,7 +137,7 @@ static bool give_backlog(struct conn *c)
 
 void tx_writable(struct conn *c)
 {
-    if (!give_backlog(c)) {
+    if (!tx_send_backlog(c)) {
         return;
     }
     conn_watch(c, false);
@@ -205,31 +205,31 @@ static void frame_end(struct conn *c, uint8_t *ulpdu, size_t len)
 }
 
 /* A frame of headers alone. */
-static void put_head(struct conn *c, const struct rdmap_segment *seg)
+static void tx_put_head(struct conn *c, const struct rdmap_segment *seg)
 {
     uint8_t *ulpdu = frame_begin(c, RDMAP_MAX_HEAD);
 
     frame_end(c, ulpdu, rdmap_put(seg, ulpdu));
 }
 
-static void put_ctl(struct conn *c, enum ctl_kind kind, uint64_t seq, uint8_t arg)
+static void tx_put_ctl(struct conn *c, enum ctl_kind kind, uint64_t seq, uint8_t arg)
 {
     struct ctl ctl = {kind, seq, arg};
     struct rdmap_segment seg;
 
     ctl_begin(&ctl, &seg);
-    put_head(c, &seg);
+    tx_put_head(c, &seg);
 }
 
 /* An untagged message of one segment. */
-static void put_untagged(struct conn *c, struct rdmap_segment *seg)
+static void tx_put_untagged(struct conn *c, struct rdmap_segment *seg)
 {
     seg->ddp.msn = c->s->msn[seg->ddp.qn]++;
-    put_head(c, seg);
+    tx_put_head(c, seg);
 }
 
 /* End a message that is given up. */
-static void close_message(struct conn *c)
+static void tx_close_message(struct conn *c)
 {
     struct stream *s = c->s;
     uint8_t *ulpdu = frame_begin(c, RDMAP_MAX_HEAD);
@@ -262,8 +262,8 @@ static uint64_t whole_segments(const struct stream *s, bool tagged, uint64_t lef
  * there is no more.  @h is what follows then.  Not SG_OK: nothing of the segment that
  * failed is sent.
  */
-static enum sg_result put_payload(struct conn *c, struct ddp_header *h,
-                                  struct sg_list *src, uint64_t n, bool last)
+static enum sg_result tx_put_payload(struct conn *c, struct ddp_header *h,
+                                     struct sg_list *src, uint64_t n, bool last)
 {
     do {
         uint32_t len = ddp_cut(h, n, last, c->s->mulpdu);
@@ -285,14 +285,14 @@ static enum sg_result put_payload(struct conn *c, struct ddp_header *h,
 
 /* ---- requests ----------------------------------------------------------------- */
 
-static bool has_imm(const struct msg *m)
+static bool tx_has_imm(const struct msg *m)
 {
     return m->opcode == PVRDMA_WR_SEND_WITH_IMM ||
            m->opcode == PVRDMA_WR_RDMA_WRITE_WITH_IMM;
 }
 
 /* The header of the first segment of a SEND or WRITE. */
-static void begin_message(struct conn *c, const struct msg *m)
+static void tx_begin_message(struct conn *c, const struct msg *m)
 {
     bool solicited = m->flags & PVRDMA_SEND_SOLICITED;
     struct rdmap_segment seg;
@@ -300,12 +300,12 @@ static void begin_message(struct conn *c, const struct msg *m)
     if (m->length >= c->s->mulpdu && c->s->n_large++ % MULPDU_EVERY == 0) {
         c->s->mulpdu = conn_mulpdu(c->s->fd, c->s->framing.markers);
     }
-    if (has_imm(m)) {
+    if (tx_has_imm(m)) {
         rdmap_begin(&seg, solicited ? RDMAP_IMM_SE : RDMAP_IMM);
         seg.imm =
             (struct rdmap_imm){GUINT32_FROM_BE(m->imm),
                                msg_is_send(m) ? RDMAP_IMM_OF_SEND : RDMAP_IMM_OF_NEXT};
-        put_untagged(c, &seg);
+        tx_put_untagged(c, &seg);
     }
     if (!msg_is_send(m)) {
         rdmap_begin(&seg, RDMAP_WRITE);
@@ -325,7 +325,7 @@ static void begin_message(struct conn *c, const struct msg *m)
 }
 
 /* The next slice of a SEND or WRITE. */
-static struct outcome send_slice(struct conn *c, struct qp *qp, struct send_op *op)
+static struct outcome tx_send_slice(struct conn *c, struct qp *qp, struct send_op *op)
 {
     struct stream *s = c->s;
     struct sg_list local = sg_of_op(qp, op, false);
@@ -334,11 +334,11 @@ static struct outcome send_slice(struct conn *c, struct qp *qp, struct send_op *
     bool last;
 
     if (op->done == 0) {
-        begin_message(c, &op->m);
+        tx_begin_message(c, &op->m);
     }
     n = whole_segments(s, s->next.tagged, op->m.length - op->done, qp->req.slice);
     last = op->done + n == op->m.length;
-    r = put_payload(c, &s->next, &local, n, last);
+    r = tx_put_payload(c, &s->next, &local, n, last);
     if (r == SG_FAULT) { /* of our guest, which is about to go */
         conn_break(c, "a fault of the guest's memory");
         return OUTCOME(OUT_STALLED);
@@ -359,7 +359,7 @@ static struct outcome send_slice(struct conn *c, struct qp *qp, struct send_op *
     return OUTCOME(OUT_PENDING);
 }
 
-static struct tcp_asked *ask(struct stream *s, const struct msg *m)
+static struct tcp_asked *tx_ask(struct stream *s, const struct msg *m)
 {
     struct tcp_asked *a = &s->asked[(s->asked_first + s->n_asked++) % TCP_DEPTH];
 
@@ -369,19 +369,19 @@ static struct tcp_asked *ask(struct stream *s, const struct msg *m)
     return a;
 }
 
-static void send_read(struct conn *c, const struct msg *m)
+static void tx_send_read(struct conn *c, const struct msg *m)
 {
     struct rdmap_segment seg;
 
     rdmap_begin(&seg, RDMAP_READ_REQUEST);
-    seg.read = (struct rdmap_read){.sink_stag = ask(c->s, m)->id,
+    seg.read = (struct rdmap_read){.sink_stag = tx_ask(c->s, m)->id,
                                    .len = (uint32_t)m->length,
                                    .src_stag = m->rkey,
                                    .src_to = m->addr};
-    put_untagged(c, &seg);
+    tx_put_untagged(c, &seg);
 }
 
-static void send_atomic(struct conn *c, const struct msg *m)
+static void tx_send_atomic(struct conn *c, const struct msg *m)
 {
     bool swap = m->opcode == PVRDMA_WR_ATOMIC_CMP_AND_SWP;
     struct rdmap_segment seg;
@@ -389,36 +389,36 @@ static void send_atomic(struct conn *c, const struct msg *m)
     rdmap_begin(&seg, RDMAP_ATOMIC_REQUEST);
     rdmap_plain_atomic(&seg, swap ? RDMAP_CMP_SWAP : RDMAP_FETCH_ADD,
                        swap ? m->swap : m->compare_add, m->compare_add);
-    seg.atomic.id = ask(c->s, m)->id;
+    seg.atomic.id = tx_ask(c->s, m)->id;
     seg.atomic.stag = m->rkey;
     seg.atomic.to = m->addr;
-    put_untagged(c, &seg);
+    tx_put_untagged(c, &seg);
 }
 
 /*
  * A message begins: have both sides count from the same number.  False: that is not
  * possible on this stream.
  */
-static bool number(struct stream *s, struct conn *c, const struct msg *m)
+static bool tx_number(struct stream *s, struct conn *c, const struct msg *m)
 {
     if (s->open && !s->restart) { /* given up here alone: it would be taken for whole */
         if (c->reliable) {
             conn_break(c, "a message was given up");
             return false;
         }
-        put_ctl(c, CTL_DROP, s->seq, 0);
+        tx_put_ctl(c, CTL_DROP, s->seq, 0);
     }
     if (s->open) {
-        close_message(c);
+        tx_close_message(c);
     }
     /* The queue pair was connected before it was given its first one. */
     if (!s->sent && m->psn != s->psn) {
-        put_ctl(c, CTL_PSN, m->psn, 0);
+        tx_put_ctl(c, CTL_PSN, m->psn, 0);
     }
     if (s->seq == m->seq && !s->restart) {
         return true;
     }
-    put_ctl(c, CTL_RESTART, m->seq, 0);
+    tx_put_ctl(c, CTL_RESTART, m->seq, 0);
     s->seq = m->seq;
     s->restart = false;
     /* Those were dropped, and are asked for anew. */
@@ -430,12 +430,12 @@ static bool number(struct stream *s, struct conn *c, const struct msg *m)
 }
 
 /* A message begins: what is to be told goes with it. */
-static void tell_with(struct conn *c)
+static void tx_notify_with(struct conn *c)
 {
     struct stream *s = c->s;
 
     if (s->ack_due) {
-        put_ctl(c, CTL_ACK, s->ack, 0);
+        tx_put_ctl(c, CTL_ACK, s->ack, 0);
         s->ack_due = false;
         s->ping_pong = true;
     } else if (s->ack_at && !s->ping_pong) {
@@ -445,7 +445,7 @@ static void tell_with(struct conn *c)
 }
 
 /* The peer takes no more READs and atomics now. */
-static struct outcome await_answer(struct conn *c)
+static struct outcome tx_await_answer(struct conn *c)
 {
     struct stream *s = c->s;
 
@@ -454,7 +454,7 @@ static struct outcome await_answer(struct conn *c)
         return OUTCOME(OUT_STALLED);
     }
     /* It never does: the queue pair wanted none when the stream was made. */
-    s->sent = true; /* a try in vain */
+    s->sent = true; /* a failed try */
     tx_terminate(c, MPA_SMALL_IRD, NULL, 0, 0);
     return OUTCOME(OUT_HELD);
 }
@@ -476,23 +476,23 @@ struct outcome tx_start(struct conn *c, struct qp *qp, struct send_op *op)
         op->cur = (struct sg_cursor){0, 0};
     }
     if (op->done == 0) {
-        tell_with(c);
-        if (!number(s, c, &op->m)) {
+        tx_notify_with(c);
+        if (!tx_number(s, c, &op->m)) {
             return OUTCOME(OUT_HELD);
         }
     }
     if (!msg_returns(&op->m)) {
-        o = send_slice(c, qp, op);
+        o = tx_send_slice(c, qp, op);
     } else if (s->n_asked >= s->framing.ord) {
-        return await_answer(c);
+        return tx_await_answer(c);
     } else if (msg_is_atomic(&op->m)) {
         if (op->m.addr % 8) { /* RDMAP's parsers refuse it, and so does a responder */
             return (struct outcome){.what = OUT_FAIL,
                                     .status = PVRDMA_WC_REM_INV_REQ_ERR};
         }
-        send_atomic(c, &op->m);
+        tx_send_atomic(c, &op->m);
     } else {
-        send_read(c, &op->m);
+        tx_send_read(c, &op->m);
     }
     s->sent = true;
     if (o.what == OUT_PENDING) {
@@ -505,7 +505,7 @@ struct outcome tx_start(struct conn *c, struct qp *qp, struct send_op *op)
 /* ---- answers ------------------------------------------------------------------ */
 
 /* The next bytes of the READ that is to be answered first.  False: it is not to be. */
-static bool answer_read(struct conn *c, struct tcp_job *j)
+static bool tx_answer_read(struct conn *c, struct tcp_job *j)
 {
     struct qp *qp = c->qp;
     struct pvrdma_sge sge = {j->m.addr, (uint32_t)j->m.length, j->m.rkey};
@@ -528,7 +528,7 @@ static bool answer_read(struct conn *c, struct tcp_job *j)
     rdmap_begin(&seg, RDMAP_READ_RESPONSE);
     seg.ddp.stag = j->sink_stag;
     seg.ddp.to = j->sink_to + j->done;
-    r = put_payload(c, &seg.ddp, &src, n, j->done + n == j->m.length);
+    r = tx_put_payload(c, &seg.ddp, &src, n, j->done + n == j->m.length);
     if (r != SG_OK) {
         o = responder_outcome(&j->m, r, true);
         if (o.what == OUT_SILENT) {
@@ -544,13 +544,13 @@ static bool answer_read(struct conn *c, struct tcp_job *j)
     return true;
 }
 
-static void answer_atomic(struct conn *c, const struct tcp_job *j)
+static void tx_answer_atomic(struct conn *c, const struct tcp_job *j)
 {
     struct rdmap_segment seg;
 
     rdmap_begin(&seg, RDMAP_ATOMIC_RESPONSE);
     seg.result = (struct rdmap_atomic_result){j->sink_stag, j->value};
-    put_untagged(c, &seg);
+    tx_put_untagged(c, &seg);
 }
 
 void tx_jobs(struct conn *c, struct turn *t)
@@ -561,8 +561,8 @@ void tx_jobs(struct conn *c, struct turn *t)
         struct tcp_job *j = &s->job[s->job_first];
 
         if (msg_is_atomic(&j->m)) {
-            answer_atomic(c, j);
-        } else if (!answer_read(c, j)) {
+            tx_answer_atomic(c, j);
+        } else if (!tx_answer_read(c, j)) {
             break;
         }
         if (msg_is_atomic(&j->m) || j->done == j->m.length) {
@@ -581,7 +581,7 @@ void tx_jobs(struct conn *c, struct turn *t)
  * same call to the socket, which is most of what a small message costs.  One that does
  * not is waited for in vain once; its ACKs go at once from then on, until it does again.
  */
-static bool ack_may_wait(struct stream *s)
+static bool tx_ack_may_wait(struct stream *s)
 {
     uint64_t now = now_ns();
 
@@ -593,27 +593,27 @@ static bool ack_may_wait(struct stream *s)
     return false;
 }
 
-void tx_tell(struct conn *c)
+void tx_notify(struct conn *c)
 {
     struct stream *s = c->s;
 
     if (s->phase != STREAM_OPEN || s->backlog) {
         return;
     }
-    if (s->ack_due && !ack_may_wait(s)) {
-        put_ctl(c, CTL_ACK, s->ack, 0);
+    if (s->ack_due && !tx_ack_may_wait(s)) {
+        tx_put_ctl(c, CTL_ACK, s->ack, 0);
         s->ack_due = s->ping_pong = false;
     }
     if (s->rnr_due) {
-        put_ctl(c, CTL_RNR, s->rnr, s->rnr_code);
+        tx_put_ctl(c, CTL_RNR, s->rnr, s->rnr_code);
         s->rnr_due = false;
     }
     if (s->ready_due) {
-        put_ctl(c, CTL_READY, s->rx_phase == RX_DISCARD ? s->rnr : s->rx_seq, 0);
+        tx_put_ctl(c, CTL_READY, s->rx_phase == RX_DISCARD ? s->rnr : s->rx_seq, 0);
         s->ready_due = false;
     }
     if (s->nak_due && !s->n_jobs) { /* what was executed before is answered first */
-        put_ctl(c, CTL_NAK, s->nak, s->nak_status);
+        tx_put_ctl(c, CTL_NAK, s->nak, s->nak_status);
         s->nak_due = false;
         conn_finish(c); /* the queue pair has failed: there is no more to say */
     }
@@ -641,13 +641,13 @@ void tx_terminate(struct conn *c, enum iwarp_error error, const uint8_t *head,
 /* ---- out of turn ------------------------------------------------------------------- */
 
 /* A frame of headers alone, to a socket that nothing waits for; true: all of it. */
-static bool give_head(int fd, const struct rdmap_segment *seg, struct framing *f)
+static bool tx_send_head(int fd, const struct rdmap_segment *seg, struct framing *f)
 {
     uint8_t frame[FPDU_LENGTH + RDMAP_MAX_HEAD + FPDU_MAX_TAIL + FPDU_MARKS_SIZE];
     size_t len = rdmap_put(seg, frame + FPDU_LENGTH);
 
     len = frame_close(frame + FPDU_LENGTH, (uint32_t)len, f);
-    return give(fd, frame, len) == (ssize_t)len;
+    return tx_send(fd, frame, len) == (ssize_t)len;
 }
 
 bool tx_first_frame(int fd, struct framing *framing)
@@ -656,7 +656,7 @@ bool tx_first_frame(int fd, struct framing *framing)
 
     rdmap_begin(&seg, RDMAP_WRITE);
     seg.ddp.stag = CTL_STAG_RTR;
-    return give_head(fd, &seg, framing);
+    return tx_send_head(fd, &seg, framing);
 }
 
 void tx_only_frame(int fd, struct framing *framing, enum iwarp_error why)
@@ -665,20 +665,20 @@ void tx_only_frame(int fd, struct framing *framing, enum iwarp_error why)
     size_t len = rdmap_put_terminate(why, NULL, 0, 0, frame + FPDU_LENGTH);
 
     len = frame_close(frame + FPDU_LENGTH, (uint32_t)len, framing);
-    give(fd, frame, len);
+    tx_send(fd, frame, len);
 }
 
 /* A message may be complete for this guest, and the peer not know it yet. */
-void tx_last_words(struct conn *c)
+void tx_last_ack(struct conn *c)
 {
     struct ctl ctl = {CTL_ACK, c->s->ack, 0};
     struct stream *s = c->s;
     struct rdmap_segment seg;
 
-    if (stream_is_over(s) || s->phase == STREAM_STARTING || !give_backlog(c) ||
+    if (stream_is_over(s) || s->phase == STREAM_STARTING || !tx_send_backlog(c) ||
         !s->ack_due) {
         return;
     }
     ctl_begin(&ctl, &seg);
-    give_head(s->fd, &seg, &s->framing);
+    tx_send_head(s->fd, &seg, &s->framing);
 }

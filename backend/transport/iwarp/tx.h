@@ -12,7 +12,7 @@ struct outcome tx_start(struct conn *c, struct qp *qp, struct send_op *op);
 /* Answer READs and atomics. */
 void tx_jobs(struct conn *c, struct turn *t);
 /* What is to be told of the messages that came; an ACK may wait for TX_ACK_WAIT_NS. */
-void tx_tell(struct conn *c);
+void tx_notify(struct conn *c);
 #define TX_ACK_WAIT_NS 10000u
 /* Hand what is staged to the socket. */
 void tx_flush(struct tcp_scratch *x);
@@ -26,6 +26,6 @@ bool tx_first_frame(int fd, struct framing *framing);
 /* Its only one: there will be no stream. */
 void tx_only_frame(int fd, struct framing *framing, enum iwarp_error why);
 /* Tell what is due before the queue pair goes.  Main thread. */
-void tx_last_words(struct conn *c);
+void tx_last_ack(struct conn *c);
 
 #endif /* PVRDMAD_IWARP_TX_H */

@@ -51,8 +51,8 @@ static pthread_mutex_t asks_lock = PTHREAD_MUTEX_INITIALIZER; /* protects asks *
 static STAILQ_HEAD(, conn) asks = STAILQ_HEAD_INITIALIZER(asks);
 static int asks_fd = -1;
 static guint asks_watch;
-static void run_asks(void);
-static struct fdwatch_later asks_later = {.fn = run_asks};
+static void setup_run_asks(void);
+static struct fdwatch_later asks_later = {.fn = setup_run_asks};
 
 /* ---- tokens ---- */
 
@@ -117,12 +117,12 @@ void setup_ask_over(struct conn *c)
     c->ask_again = 0;
 }
 
-/* The try was in vain: start() is to say so. */
-void setup_in_vain(struct conn *c)
+/* The try has failed: start() is to say so. */
+void setup_try_failed(struct conn *c)
 {
     setup_ask_over(c);
     if (conn_is_trying(c)) {
-        conn_owe(c, OWED_IN_VAIN);
+        conn_defer(c, DEFERRED_TRY_FAILED);
     }
 }
 
@@ -139,7 +139,7 @@ bool setup_is_ready(const struct conn *c)
 
 /* ---- BINDs ---- */
 
-static bool send_bind(struct peer *peer, const struct peer_bind *b)
+static bool setup_send_bind(struct peer *peer, const struct peer_bind *b)
 {
     if (peer) {
         return peer_send_bind(peer, b);
@@ -148,7 +148,7 @@ static bool send_bind(struct peer *peer, const struct peer_bind *b)
     return true;
 }
 
-static bool send_answer(struct peer *peer, const struct peer_bind_answer *a)
+static bool setup_send_answer(struct peer *peer, const struct peer_bind_answer *a)
 {
     if (peer) {
         return peer_send_bind_answer(peer, a);
@@ -242,7 +242,7 @@ static struct port_share *port_share(struct tcp_vm *net, struct peer *peer)
     return p;
 }
 
-static void leave_ports(struct conn *c)
+static void setup_leave_ports(struct conn *c)
 {
     if (c->ports) {
         share_give(&c->ports->share);
@@ -254,47 +254,47 @@ static void leave_ports(struct conn *c)
  * A queue pair has its place among the VM's connections from its first try until it is
  * reset, whatever becomes of its streams; its port is one towards where its peer is.
  */
-static bool get_place(struct conn *c, struct peer *peer)
+static bool setup_get_share(struct conn *c, struct peer *peer)
 {
     struct port_share *p = c->initiator ? port_share(c->net, peer) : NULL;
 
-    if (!c->has_place) {
-        c->has_place = share_take(&c->net->streams);
-        c->net->net.connections += c->has_place;
+    if (!c->has_share) {
+        c->has_share = share_take(&c->net->streams);
+        c->net->net.connections += c->has_share;
     }
     if (c->ports != p) {
-        leave_ports(c); /* its peer was somewhere else */
+        setup_leave_ports(c); /* its peer was somewhere else */
     }
-    if (c->has_place && p && !c->ports && share_take(&p->share)) {
+    if (c->has_share && p && !c->ports && share_take(&p->share)) {
         c->ports = p;
     }
-    return c->has_place && c->ports == p;
+    return c->has_share && c->ports == p;
 }
 
 void setup_drop(struct conn *c)
 {
     setup_ask_over(c);
     token_drop(awaited, &c->awaited);
-    leave_ports(c);
+    setup_leave_ports(c);
 }
 
-static void leave_place(struct conn *c)
+static void setup_leave_share(struct conn *c)
 {
-    if (c->has_place) {
-        c->has_place = false;
+    if (c->has_share) {
+        c->has_share = false;
         share_give(&c->net->streams);
         c->net->net.connections--;
         c->net->is_full = false;
     }
-    leave_ports(c);
+    setup_leave_ports(c);
 }
 
 /* False: its VM has its share.  Said once, until it has less again. */
-static bool has_place(struct conn *c, struct peer *peer)
+static bool setup_has_share(struct conn *c, struct peer *peer)
 {
     struct tcp_vm *net = c->net;
 
-    if (get_place(c, peer)) {
+    if (setup_get_share(c, peer)) {
         return true;
     }
     net->net.over_share++;
@@ -302,16 +302,16 @@ static bool has_place(struct conn *c, struct peer *peer)
         net->is_full = true;
         log_vm(LOG_LVL_WARN, c->vm,
                "its share of %s is used up: its other queue pairs get none",
-               c->has_place ? "the ports towards another host" : "connections");
+               c->has_share ? "the ports towards another host" : "connections");
     }
     return false;
 }
 
 /* There is no try now; who wants one asks again when there can be one. */
-static void not_now(struct conn *c)
+static void setup_not_now(struct conn *c)
 {
     if (conn_is_trying(c)) {
-        conn_owe(c, OWED_NOT_NOW);
+        conn_defer(c, DEFERRED_NOT_NOW);
     }
 }
 
@@ -320,7 +320,7 @@ static void not_now(struct conn *c)
  * before, it is the same: either answer will do, or a daemon that is slower than ASK_NS
  * would never be heard.
  */
-static bool ask_token(struct conn *c, uint64_t token[2])
+static bool setup_ask_token(struct conn *c, uint64_t token[2])
 {
     uint64_t now = now_ns();
 
@@ -333,7 +333,7 @@ static bool ask_token(struct conn *c, uint64_t token[2])
     return token_set(asked, &c->asked, c, token, ANSWER_NS);
 }
 
-static void bind_of(const struct conn *c, struct peer_bind *b)
+static void setup_bind_of(const struct conn *c, struct peer_bind *b)
 {
     *b = (struct peer_bind){
         .sgid = c->path.sgid,
@@ -346,7 +346,7 @@ static void bind_of(const struct conn *c, struct peer_bind *b)
 }
 
 /* A stream is wanted. */
-static void begin(struct conn *c)
+static void setup_begin(struct conn *c)
 {
     struct peer_bind b;
     struct peer *peer;
@@ -358,27 +358,28 @@ static void begin(struct conn *c)
         return;
     }
     if (route_is_held(c->route) || atomic_load(&c->vm->dp.paused)) {
-        not_now(c); /* one of the two stands still */
+        setup_not_now(c); /* one of the two stands still */
         return;
     }
     if (!setup_peer_of(c, &peer) && atomic_load(&c->route->asked) == ROUTE_ASKED) {
         return; /* place_changed() comes here again */
     }
-    follow_catch_up(c);
-    if (c->place.who && !has_place(c, peer)) {
+    moves_catch_up(c);
+    if (c->location.holder && !setup_has_share(c, peer)) {
         return; /* as if nobody had answered: the try takes its time */
     }
     if (peer && !peer_hears(peer)) {
-        return; /* likewise: it asks again when that is over (follow_heard()) */
+        return; /* likewise: it asks again when that is over (moves_peer_heard()) */
     }
-    bind_of(c, &b);
-    if (!c->place.who || !ask_token(c, b.token) || !send_bind(peer, &b)) {
-        setup_in_vain(c);
+    setup_bind_of(c, &b);
+    if (!c->location.holder || !setup_ask_token(c, b.token) ||
+        !setup_send_bind(peer, &b)) {
+        setup_try_failed(c);
     }
 }
 
 /* The connection that @b is about, of one of this host's queue pairs. */
-static struct conn *conn_of_bind(const struct peer_bind *b)
+static struct conn *setup_conn_of_bind(const struct peer_bind *b)
 {
     const char *network = directory_network(b->network);
     const struct route *route = network ? route_find(network, &b->dgid) : NULL;
@@ -397,10 +398,10 @@ static struct conn *conn_of_bind(const struct peer_bind *b)
  * May the queue pair that @b is about be connected with @from's?  @a is the answer.
  * Returns its connection if that is OK, or BUSY since it is the initiator's; else NULL.
  */
-static struct conn *check_bind(struct peer *from, const struct peer_bind *b,
-                               struct peer_bind_answer *a)
+static struct conn *setup_check_bind(struct peer *from, const struct peer_bind *b,
+                                     struct peer_bind_answer *a)
 {
-    struct conn *c = conn_of_bind(b);
+    struct conn *c = setup_conn_of_bind(b);
     struct peer *owner;
 
     *a = (struct peer_bind_answer){.token = {b->token[0], b->token[1]},
@@ -413,11 +414,11 @@ static struct conn *check_bind(struct peer *from, const struct peer_bind *b,
                peer_name(from));
         a->result = PEER_BIND_REFUSED;
         c = NULL;
-    } else if (c && !c->initiator && !has_place(c, from)) {
+    } else if (c && !c->initiator && !setup_has_share(c, from)) {
         c = NULL;
     }
     if (c) {
-        follow_catch_up(c);
+        moves_catch_up(c);
         a->incarnation = c->incarnation;
         a->result = c->initiator ? PEER_BIND_BUSY : PEER_BIND_OK;
     }
@@ -427,14 +428,14 @@ static struct conn *check_bind(struct peer *from, const struct peer_bind *b,
 void setup_bind_came(struct peer *from, const struct peer_bind *b)
 {
     struct peer_bind_answer a;
-    struct conn *c = check_bind(from, b, &a);
+    struct conn *c = setup_check_bind(from, b, &a);
 
     if (c && !c->initiator && !token_set(awaited, &c->awaited, c, b->token, AWAIT_NS)) {
         a.result = PEER_BIND_REFUSED;
     }
-    send_answer(from, &a);
+    setup_send_answer(from, &a);
     if (c && c->initiator && !(now_ns() - c->up_at < ASK_NS && c->phase == CONN_UP)) {
-        begin(c); /* it knows that there is no stream, if we do or not */
+        setup_begin(c); /* it knows that there is no stream, if we do or not */
     }
 }
 
@@ -449,17 +450,17 @@ void setup_answer_came(struct peer *from, const struct peer_bind_answer *a)
         setup_ask_over(c); /* it comes; until then start() waits */
     } else if (a->result == PEER_BIND_OK && c->initiator) {
         c->asked.until = now_ns() + SETUP_FRAMES_NS;
-        startup_connect(c, from ? peer_address(from) : &loop_address,
-                        from ? peer_own_address(from) : NULL);
+        handshake_connect(c, from ? peer_address(from) : &loop_address,
+                          from ? peer_own_address(from) : NULL);
     } else {
-        setup_in_vain(c);
+        setup_try_failed(c);
     }
 }
 
 /* ---- asks ---- */
 
 /* There are some, where there were none, or more than were looked at. */
-static void tell_asks(void)
+static void setup_tell_asks(void)
 {
     uint64_t one = 1;
 
@@ -471,7 +472,7 @@ static void tell_asks(void)
 }
 
 /* It is in @asks from now on, or not.  Under asks_lock. */
-static void be_asking(struct conn *c, bool asks_now)
+static void setup_be_asking(struct conn *c, bool asks_now)
 {
     if (c->asks) {
         STAILQ_REMOVE(&asks, c, conn, ask_link);
@@ -489,11 +490,11 @@ void setup_ask(struct conn *c)
     pthread_mutex_lock(&asks_lock);
     first = STAILQ_EMPTY(&asks);
     if (!c->asks) {
-        be_asking(c, true);
+        setup_be_asking(c, true);
     }
     pthread_mutex_unlock(&asks_lock);
     if (first) {
-        tell_asks();
+        setup_tell_asks();
     }
 }
 
@@ -502,70 +503,71 @@ bool setup_waits(struct conn *c)
     bool waits;
 
     pthread_mutex_lock(&asks_lock);
-    waits = c->asks || atomic_load(&c->owed);
+    waits = c->asks || atomic_load(&c->deferred);
     pthread_mutex_unlock(&asks_lock);
     return waits;
 }
 
-static struct conn *next_ask(void)
+static struct conn *setup_next_ask(void)
 {
     struct conn *c;
 
     pthread_mutex_lock(&asks_lock);
     c = STAILQ_FIRST(&asks);
     if (c) {
-        be_asking(c, false);
+        setup_be_asking(c, false);
     }
     pthread_mutex_unlock(&asks_lock);
     return c;
 }
 
-static void run_asks(void)
+static void setup_run_asks(void)
 {
     struct conn *c;
 
     for (unsigned n = 0; n < ASK_TURN; n++) {
-        c = next_ask();
+        c = setup_next_ask();
         if (!c) {
             return;
         }
-        if (c->phase != CONN_UP || (c->owed & OWED_FOLLOW)) { /* to a former place */
-            begin(c);
+        /* A stream to a former place is none. */
+        if (c->phase != CONN_UP || (c->deferred & DEFERRED_MOVED)) {
+            setup_begin(c);
         }
     }
-    tell_asks();
+    setup_tell_asks();
 }
 
-static gboolean on_asks(int fd, GIOCondition ready, gpointer unused)
+static gboolean setup_on_asks(int fd, GIOCondition ready, gpointer unused)
 {
     uint64_t told;
 
     if (read(fd, &told, sizeof(told)) > 0) {
-        run_asks();
+        setup_run_asks();
     }
     return G_SOURCE_CONTINUE;
 }
 
 void setup_know(struct conn *c)
 {
-    follow_know(c);
+    moves_add(c);
 }
 
 void setup_forget(struct conn *c)
 {
     pthread_mutex_lock(&asks_lock);
-    be_asking(c, false);
+    setup_be_asking(c, false);
     pthread_mutex_unlock(&asks_lock);
-    follow_forget(c);
-    leave_place(c);
+    moves_remove(c);
+    setup_leave_share(c);
 }
 
 /* ---- start and stop ---- */
 
 static const struct peer_ops ops = {.bind = setup_bind_came,
                                     .bind_answer = setup_answer_came,
-                                    .heard = follow_heard,
-                                    .accepted = startup_accepted};
+                                    .heard = moves_peer_heard,
+                                    .accepted = handshake_accepted};
 
 bool tcp_open(bool forced, GError **errp)
 {
@@ -574,20 +576,20 @@ bool tcp_open(bool forced, GError **errp)
     awaited = g_hash_table_new(token_hash, token_equal);
     all_streams = (struct share_pool){0};
     all_ports = g_hash_table_new_full(NULL, NULL, NULL, g_free);
-    follow_open();
+    moves_open();
     asks_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (asks_fd < 0) {
         g_set_error(errp, PVRDMA_ERROR, 0, "eventfd: %s", g_strerror(errno));
         return false;
     }
-    asks_watch = fdwatch_add(asks_fd, G_IO_IN, on_asks, NULL);
+    asks_watch = fdwatch_add(asks_fd, G_IO_IN, setup_on_asks, NULL);
     peer_set_ops(&ops);
     return !forced || loop_open(errp);
 }
 
 void tcp_use(const struct daemon_config *cfg)
 {
-    follow_leave_the_gone();
+    moves_drop_former_peers();
     if (tcp_forced || cfg->peers) {
         transport_local = &transport_tcp;
     }
@@ -596,11 +598,11 @@ void tcp_use(const struct daemon_config *cfg)
 void tcp_close(void)
 {
     peer_set_ops(NULL);
-    follow_close();
-    startup_close();
+    moves_close();
+    handshake_close();
     loop_close();
-    owed_close();
-    ending_close();
+    deferred_close();
+    linger_close();
     if (asks_fd >= 0) {
         fdwatch_remove(asks_watch);
         fdwatch_not_later(&asks_later);

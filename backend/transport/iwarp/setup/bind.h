@@ -18,8 +18,8 @@
 /* A stream is wanted.  Any thread with the token. */
 void setup_ask(struct conn *c);
 /*
- * Is that still to be looked at, behind others, or something owed, or is a stream that is
- * there being taken?  Then no time of a try runs.  Any thread with the token.
+ * Is that still to be looked at, behind others, or something deferred, or is a stream
+ * that is there being taken?  Then no time of a try runs.  Any thread with the token.
  */
 bool setup_waits(struct conn *c);
 /* Its queue pair is there, and goes.  Main thread. */
@@ -33,8 +33,8 @@ void setup_end_shares(struct tcp_vm *net);
 
 /* What was asked for is there, or is wanted no more. */
 void setup_ask_over(struct conn *c);
-/* The try was in vain: start() is to say so. */
-void setup_in_vain(struct conn *c);
+/* The try has failed: start() is to say so. */
+void setup_try_failed(struct conn *c);
 /* What was asked for and what is awaited: nothing of it any more, nor its port. */
 void setup_drop(struct conn *c);
 /* Is the queue pair one that could take messages, or has to say why it does not? */
@@ -54,42 +54,42 @@ void setup_answer_came(struct peer *from, const struct peer_bind_answer *a);
 /* ---- handshake.c ---- */
 
 /* The responder awaits us; from @from (may be NULL). */
-void startup_connect(struct conn *c, const struct sockaddr_storage *to,
-                     const struct sockaddr_storage *from);
+void handshake_connect(struct conn *c, const struct sockaddr_storage *to,
+                       const struct sockaddr_storage *from);
 /* A connection has come, from @from, NULL: from this daemon. */
-void startup_accepted(int fd, const struct sockaddr_storage *from);
+void handshake_accepted(int fd, const struct sockaddr_storage *from);
 /* What is under way is wanted no more. */
-void startup_cancel(struct conn *c);
+void handshake_cancel(struct conn *c);
 /* No pacing: for a socket within this host, before connect() and listen(). */
-void startup_dont_pace(int fd);
-void startup_close(void);
+void handshake_dont_pace(int fd);
+void handshake_close(void);
 
 /*
- * What is owed (deferred.c): the Request is sent; its Reply makes a stream; so does
+ * What is deferred (deferred.c): the Request is sent; its Reply makes a stream; so does
  * another's Request that is answered.  Token and qp->lock held; true: the worker is to
  * look at once.
  */
-bool startup_pay_hello(struct conn *c);
-bool startup_pay_stream(struct conn *c);
-bool startup_pay_request(struct conn *c);
+bool handshake_do_hello(struct conn *c);
+bool handshake_do_stream(struct conn *c);
+bool handshake_do_request(struct conn *c);
 
 /* ---- peer_moves.c ---- */
 
-void follow_know(struct conn *c);
-void follow_forget(struct conn *c);
+void moves_add(struct conn *c);
+void moves_remove(struct conn *c);
 /* Is the peer still where all of @c belongs to? */
-bool follow_is_there(const struct conn *c);
+bool moves_is_current(const struct conn *c);
 /* From now on all of it belongs to where the peer is now. */
-void follow_catch_up(struct conn *c);
+void moves_catch_up(struct conn *c);
 /* A host that is no peer any more has no say in guests' memory. */
-void follow_leave_the_gone(void);
+void moves_drop_former_peers(void);
 /*
  * @peer hears us by its link again, or has a new one: whoever waits for a stream there
  * asks for one now, and streams that are silent are made anew.
  */
-void follow_heard(struct peer *peer);
-void follow_open(void);
-void follow_close(void);
+void moves_peer_heard(struct peer *peer);
+void moves_open(void);
+void moves_close(void);
 
 /* ---- local.c ---- */
 

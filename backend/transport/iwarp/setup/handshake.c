@@ -37,8 +37,13 @@
 #define MAX_ACCEPTED 4096u
 #define MAX_OF_HOST  64u
 
-/* OWED: all has come, and what is to be done needs the VM's token (deferred.c). */
-enum setup_state { CONNECTING, WAIT_REPLY, WAIT_REQUEST, OWED };
+/* SETUP_DEFERRED: all has come, and what is to be done needs the VM's token. */
+enum setup_state {
+    SETUP_CONNECTING,
+    SETUP_WAIT_REPLY,
+    SETUP_WAIT_REQUEST,
+    SETUP_DEFERRED
+};
 
 /* A TCP connection on its way to be a stream. */
 struct setup {
@@ -50,8 +55,8 @@ struct setup {
     guint watch; /* 0: none is needed yet */
     GIOCondition cond;
     uint64_t until;    /* ns */
-    struct conn *conn; /* which cancels this if it goes; a responder's: when it is OWED */
-    struct framing framing; /* of an initiator's that is OWED */
+    struct conn *conn; /* which cancels this if it goes; a responder's: SETUP_DEFERRED */
+    struct framing framing; /* of an initiator's that is SETUP_DEFERRED */
     struct hello own;
     size_t have;
     uint8_t in[MPA_MAX_STARTUP + 1]; /* one more shows that it is too much */
@@ -76,7 +81,7 @@ static guint look_timer;
 
 /* ---- what both sides share ---- */
 
-static void unwatch(struct setup *s)
+static void handshake_unwatch(struct setup *s)
 {
     if (s->watch) {
         fdwatch_remove(s->watch);
@@ -87,16 +92,16 @@ static void unwatch(struct setup *s)
 static void setup_free(struct setup *s, bool close_fd)
 {
     TAILQ_REMOVE(s->list, s, link);
-    unwatch(s);
+    handshake_unwatch(s);
     if (close_fd) {
         close(s->fd);
     }
     if (s->conn && s->conn->setup == s) {
         s->conn->setup = NULL;
-        conn_owe_no_more(s->conn, OWED_HELLO | OWED_STREAM);
+        conn_defer_no_more(s->conn, DEFERRED_HELLO | DEFERRED_STREAM);
     } else if (s->conn) {
         s->conn->arrived = NULL;
-        conn_owe_no_more(s->conn, OWED_REQUEST);
+        conn_defer_no_more(s->conn, DEFERRED_REQUEST);
     }
     peer_place_leave(&s->place);
     g_free(s);
@@ -109,12 +114,12 @@ static void setup_failed(struct setup *s, const char *why)
     log_msg(LOG_LVL_DEBUG, "a connection was not made: %s", why);
     setup_free(s, true);
     if (c) {
-        setup_in_vain(c);
+        setup_try_failed(c);
     }
 }
 
 /* Those that have begun first come first. */
-static void end_late(struct setup_list *list, uint64_t now)
+static void handshake_end_late(struct setup_list *list, uint64_t now)
 {
     struct setup *s;
 
@@ -123,12 +128,12 @@ static void end_late(struct setup_list *list, uint64_t now)
     }
 }
 
-static gboolean look(gpointer unused)
+static gboolean handshake_look(gpointer unused)
 {
     uint64_t now = now_ns();
 
-    end_late(&setups, now);
-    end_late(&accepted, now);
+    handshake_end_late(&setups, now);
+    handshake_end_late(&accepted, now);
     if (!TAILQ_EMPTY(&setups) || !TAILQ_EMPTY(&accepted)) {
         return G_SOURCE_CONTINUE;
     }
@@ -136,16 +141,16 @@ static gboolean look(gpointer unused)
     return G_SOURCE_REMOVE;
 }
 
-static gboolean on_socket(int fd, GIOCondition ready, gpointer opaque);
+static gboolean handshake_on_socket(int fd, GIOCondition ready, gpointer opaque);
 
-static void wait_for(struct setup *s, GIOCondition cond)
+static void handshake_wait_for(struct setup *s, GIOCondition cond)
 {
     if (s->watch && s->cond == cond) {
         return;
     }
-    unwatch(s);
+    handshake_unwatch(s);
     s->cond = cond;
-    s->watch = fdwatch_add(s->fd, cond, on_socket, s);
+    s->watch = fdwatch_add(s->fd, cond, handshake_on_socket, s);
 }
 
 static struct setup *setup_new(enum setup_state state, int fd, struct setup_list *list)
@@ -158,14 +163,14 @@ static struct setup *setup_new(enum setup_state state, int fd, struct setup_list
     s->until = now_ns() + SETUP_FRAMES_NS;
     TAILQ_INSERT_TAIL(list, s, link);
     if (!look_timer) {
-        look_timer = g_timeout_add(LOOK_MS, look, NULL);
+        look_timer = g_timeout_add(LOOK_MS, handshake_look, NULL);
     }
     return s;
 }
 
 /* A socket that has sent nothing yet takes that much, once it is connected.  0 or errno.
  */
-static int send_hello(int fd, struct mpa_frame *f, const struct hello *own)
+static int handshake_send_hello(int fd, struct mpa_frame *f, const struct hello *own)
 {
     uint8_t out[MPA_MAX_STARTUP], data[HELLO_SIZE];
     size_t size;
@@ -183,14 +188,14 @@ static int send_hello(int fd, struct mpa_frame *f, const struct hello *own)
  * The frame that is awaited, out of what has come.  True: *f is it; false: it is not all
  * there and waited for, or @s has failed and is gone.
  */
-static bool read_frame(struct setup *s, enum mpa_kind kind, struct mpa_frame *f)
+static bool handshake_read_frame(struct setup *s, enum mpa_kind kind, struct mpa_frame *f)
 {
     ssize_t n = recv(s->fd, s->in + s->have, sizeof(s->in) - s->have, MSG_DONTWAIT);
     enum iwarp_error error;
     size_t size;
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
-        wait_for(s, G_IO_IN);
+        handshake_wait_for(s, G_IO_IN);
         return false;
     }
     if (n <= 0) {
@@ -204,14 +209,14 @@ static bool read_frame(struct setup *s, enum mpa_kind kind, struct mpa_frame *f)
         return false;
     }
     if (s->have < size) {
-        wait_for(s, G_IO_IN);
+        handshake_wait_for(s, G_IO_IN);
     }
     return s->have == size;
 }
 
-/* What was found right when it came, of one that is OWED. */
-static void reread(const struct setup *s, enum mpa_kind kind, struct mpa_frame *f,
-                   struct hello *peer)
+/* What was found right when it came, of one that is SETUP_DEFERRED. */
+static void handshake_reread(const struct setup *s, enum mpa_kind kind,
+                             struct mpa_frame *f, struct hello *peer)
 {
     size_t size;
 
@@ -231,35 +236,35 @@ static struct framing framing_of(const struct mpa_agreed *agreed)
  * Does its guest mean to send READs or atomics?  One that says so later, behind a peer
  * that takes none, gets another stream (tx.c).
  */
-static bool wants_reads(const struct conn *c)
+static bool handshake_wants_reads(const struct conn *c)
 {
     return c->reliable && c->qp->attr.max_rd_atomic;
 }
 
 /* ---- the initiator ---- */
 
-static void request_sent(struct setup *s, int err)
+static void handshake_request_sent(struct setup *s, int err)
 {
     if (err == EAGAIN) {
-        s->state = CONNECTING;
-        wait_for(s, G_IO_OUT);
+        s->state = SETUP_CONNECTING;
+        handshake_wait_for(s, G_IO_OUT);
     } else if (err) {
         setup_failed(s, g_strerror(err));
     } else {
-        s->state = WAIT_REPLY;
-        wait_for(s, G_IO_IN);
+        s->state = SETUP_WAIT_REPLY;
+        handshake_wait_for(s, G_IO_IN);
     }
 }
 
 /* The VM's token is wanted for it; until then nothing that comes matters. */
-static void owe_setup(struct setup *s, enum owed what)
+static void defer_setup(struct setup *s, enum deferred_work what)
 {
-    unwatch(s);
-    s->state = OWED;
-    conn_owe(s->conn, what);
+    handshake_unwatch(s);
+    s->state = SETUP_DEFERRED;
+    conn_defer(s->conn, what);
 }
 
-bool startup_pay_hello(struct conn *c)
+bool handshake_do_hello(struct conn *c)
 {
     struct setup *s = c->setup;
     struct mpa_frame request;
@@ -269,49 +274,50 @@ bool startup_pay_hello(struct conn *c)
     conn_hello(c, &s->own);
     memcpy(s->own.token, c->asked.token, sizeof(s->own.token));
     mpa_request(&mpa_config, &request);
-    request_sent(s, send_hello(s->fd, &request, &s->own));
+    handshake_request_sent(s, handshake_send_hello(s->fd, &request, &s->own));
     return had;
 }
 
 /* Has the peer's queue pair failed, for a message of ours? */
-static bool has_failed(const struct conn *c, const struct hello *peer)
+static bool handshake_has_failed(const struct conn *c, const struct hello *peer)
 {
     return peer->failed_status && peer->heard == c->incarnation;
 }
 
 /* There is no stream, maybe because the peer's queue pair has failed. */
-static void refused(struct conn *c, const struct hello *peer)
+static void handshake_refused(struct conn *c, const struct hello *peer)
 {
-    if (has_failed(c, peer)) {
+    if (handshake_has_failed(c, peer)) {
         c->heard.status = peer->failed_status;
         c->heard.seq = peer->failed_seq;
-        conn_owe(c, OWED_FAILURE);
+        conn_defer(c, DEFERRED_FAILURE);
     }
 }
 
 /* What holds for us by @reply, if we can do with it. */
-static enum iwarp_error conclude(const struct conn *c, const struct mpa_frame *reply,
-                                 struct mpa_agreed *agreed)
+static enum iwarp_error handshake_conclude(const struct conn *c,
+                                           const struct mpa_frame *reply,
+                                           struct mpa_agreed *agreed)
 {
     enum iwarp_error error = mpa_conclude(&mpa_config, reply, agreed);
 
     if (!error && agreed->rtr != MPA_RTR_WRITE) {
         error = MPA_NO_RTR;
     }
-    return !error && !agreed->ord && wants_reads(c) ? MPA_SMALL_IRD : error;
+    return !error && !agreed->ord && handshake_wants_reads(c) ? MPA_SMALL_IRD : error;
 }
 
 /* It is complete, but for our first frame.  False: it was not made. */
-static bool end_startup(struct setup *s, const struct mpa_frame *reply,
-                        struct framing *framing)
+static bool handshake_end(struct setup *s, const struct mpa_frame *reply,
+                          struct framing *framing)
 {
     struct mpa_agreed agreed;
-    enum iwarp_error error = conclude(s->conn, reply, &agreed);
+    enum iwarp_error error = handshake_conclude(s->conn, reply, &agreed);
 
     *framing = framing_of(&agreed);
     if (error) {
         if (error != MPA_BAD_STARTUP) { /* which leaves nothing to talk about */
-            ending_by_reset(s->fd, false);
+            linger_set_reset(s->fd, false);
             tx_only_frame(s->fd, framing, error);
         }
         setup_failed(s, "MPA: no agreement");
@@ -325,46 +331,46 @@ static bool end_startup(struct setup *s, const struct mpa_frame *reply,
 }
 
 /* Does a peer of @c's service say that, with that token?  It is in @peer then. */
-static bool hears(const struct conn *c, const uint8_t *in, size_t len,
-                  const uint64_t token[2], struct hello *peer)
+static bool handshake_is_answer(const struct conn *c, const uint8_t *in, size_t len,
+                                const uint64_t token[2], struct hello *peer)
 {
     return hello_get(in, len, peer) &&
            memcmp(peer->token, token, sizeof(peer->token)) == 0 &&
            peer->unreliable != c->reliable;
 }
 
-static void take_reply(struct setup *s)
+static void handshake_reply(struct setup *s)
 {
     struct conn *c = s->conn;
     struct mpa_frame reply;
     struct hello peer;
 
-    if (!read_frame(s, MPA_REPLY, &reply)) {
+    if (!handshake_read_frame(s, MPA_REPLY, &reply)) {
         return;
     }
-    if (!hears(c, reply.data, reply.data_len, s->own.token, &peer)) {
+    if (!handshake_is_answer(c, reply.data, reply.data_len, s->own.token, &peer)) {
         setup_failed(s, "the reply is not from pvrdmad, or not for this connection");
         return;
     }
     if (reply.reject) {
-        refused(c, &peer);
+        handshake_refused(c, &peer);
         setup_failed(s, "refused");
         return;
     }
-    if (end_startup(s, &reply, &s->framing)) {
+    if (handshake_end(s, &reply, &s->framing)) {
         setup_ask_over(c);
-        owe_setup(s, OWED_STREAM);
+        defer_setup(s, DEFERRED_STREAM);
     }
 }
 
-bool startup_pay_stream(struct conn *c)
+bool handshake_do_stream(struct conn *c)
 {
     struct setup *s = c->setup;
     struct mpa_frame reply;
     struct hello peer;
 
-    reread(s, MPA_REPLY, &reply, &peer);
-    if (!c->s && setup_is_ready(c) && follow_is_there(c)) {
+    handshake_reread(s, MPA_REPLY, &reply, &peer);
+    if (!c->s && setup_is_ready(c) && moves_is_current(c)) {
         conn_up(c, s->fd, &s->framing, true, &s->own, &peer);
         c->up_at = now_ns();
         setup_peer_of(c, &c->peer);
@@ -375,7 +381,7 @@ bool startup_pay_stream(struct conn *c)
     return conn_waits(c);
 }
 
-static void connected(struct setup *s)
+static void handshake_connected(struct setup *s)
 {
     int error = 0;
     socklen_t len = sizeof(error);
@@ -384,7 +390,7 @@ static void connected(struct setup *s)
         setup_failed(s, g_strerror(error ? error : errno));
         return;
     }
-    owe_setup(s, OWED_HELLO);
+    defer_setup(s, DEFERRED_HELLO);
 }
 
 /*
@@ -392,7 +398,7 @@ static void connected(struct setup *s)
  * the sender wait for a timer.  So no congestion control that paces (BBR may be the
  * host's); before connect() and listen(), for a socket that has begun to pace goes on.
  */
-void startup_dont_pace(int fd)
+void handshake_dont_pace(int fd)
 {
     static const char plain[] = "reno"; /* the one that is always there */
 
@@ -415,9 +421,9 @@ static int begin_connect(struct vm *vm, const struct sockaddr_storage *to,
         failed_to(vm, "no socket for a connection");
         return -1;
     }
-    ending_by_reset(fd, true); /* its port is free again at once */
+    linger_set_reset(fd, true); /* its port is free again at once */
     if (to == &loop_address) {
-        startup_dont_pace(fd);
+        handshake_dont_pace(fd);
     }
     if (from && from->ss_family != AF_UNSPEC) {
         /* The port is chosen at connect(), so that they do not run out. */
@@ -440,18 +446,18 @@ static int begin_connect(struct vm *vm, const struct sockaddr_storage *to,
 }
 
 /* The responder awaits us. */
-void startup_connect(struct conn *c, const struct sockaddr_storage *to,
-                     const struct sockaddr_storage *from)
+void handshake_connect(struct conn *c, const struct sockaddr_storage *to,
+                       const struct sockaddr_storage *from)
 {
     int fd = begin_connect(c->vm, to, from);
 
     if (fd < 0) {
-        setup_in_vain(c);
+        setup_try_failed(c);
         return;
     }
-    c->setup = setup_new(CONNECTING, fd, &setups);
+    c->setup = setup_new(SETUP_CONNECTING, fd, &setups);
     c->setup->conn = c;
-    owe_setup(c->setup, OWED_HELLO); /* it takes the Request then, or later */
+    defer_setup(c->setup, DEFERRED_HELLO); /* it takes the Request then, or later */
 }
 
 /* ---- the responder ---- */
@@ -470,16 +476,16 @@ static bool is_from_its_host(const struct setup *s, const struct conn *c)
  * What it says to an initiator that says @peer.  False: there is to be no stream.  Token
  * and qp->lock held.
  */
-static bool agree(struct conn *c, const struct hello *peer, struct hello *own)
+static bool handshake_agree(struct conn *c, const struct hello *peer, struct hello *own)
 {
     conn_down(c);
     conn_hello(c, own);
     memcpy(own->token, peer->token, sizeof(own->token));
-    if (has_failed(c, peer)) {
+    if (handshake_has_failed(c, peer)) {
         conn_peer_failed(c, peer->failed_status, peer->failed_seq);
     }
     return !own->failed_status && !peer->failed_status && setup_is_ready(c) &&
-           follow_is_there(c);
+           moves_is_current(c);
 }
 
 /* It counts no more among those that have not, and has time anew. */
@@ -492,30 +498,30 @@ static void has_shown_token(struct setup *s)
     TAILQ_INSERT_TAIL(&setups, s, link);
 }
 
-static bool fits(const struct mpa_frame *request)
+static bool handshake_fits(const struct mpa_frame *request)
 {
     return request->enhanced && request->p2p && (request->rtr & MPA_RTR_WRITE);
 }
 
-static void arrived_no_more(struct conn *c)
+static void handshake_arrived_no_more(struct conn *c)
 {
     if (c->arrived) {
         setup_free(c->arrived, true);
     }
 }
 
-static void take_request(struct setup *s)
+static void handshake_request(struct setup *s)
 {
     struct mpa_frame request;
     struct hello peer;
     struct conn *c;
 
-    if (!read_frame(s, MPA_REQUEST, &request)) {
+    if (!handshake_read_frame(s, MPA_REQUEST, &request)) {
         return;
     }
     c = hello_get(request.data, request.data_len, &peer) ? setup_awaited(peer.token)
                                                          : NULL;
-    if (!c || peer.unreliable == c->reliable || !fits(&request)) {
+    if (!c || peer.unreliable == c->reliable || !handshake_fits(&request)) {
         setup_failed(s, "no queue pair expects it");
         return;
     }
@@ -524,14 +530,14 @@ static void take_request(struct setup *s)
         return;
     }
     setup_arrived(c);
-    arrived_no_more(c); /* there was another try meanwhile */
+    handshake_arrived_no_more(c); /* there was another try meanwhile */
     has_shown_token(s);
     s->conn = c;
     c->arrived = s;
-    owe_setup(s, OWED_REQUEST);
+    defer_setup(s, DEFERRED_REQUEST);
 }
 
-bool startup_pay_request(struct conn *c)
+bool handshake_do_request(struct conn *c)
 {
     struct setup *s = c->arrived;
     struct mpa_agreed agreed;
@@ -541,16 +547,16 @@ bool startup_pay_request(struct conn *c)
     bool had = c->s, refuse;
     int fd = s->fd;
 
-    reread(s, MPA_REQUEST, &request, &peer);
-    refuse = !agree(c, &peer, &own);
+    handshake_reread(s, MPA_REQUEST, &request, &peer);
+    refuse = !handshake_agree(c, &peer, &own);
     mpa_accept(&mpa_config, &request, &reply, &agreed);
     framing = framing_of(&agreed);
-    if (!agreed.ord && wants_reads(c)) {
+    if (!agreed.ord && handshake_wants_reads(c)) {
         reply.ord = 1; /* so it hears what is needed at least */
         refuse = true;
     }
     reply.reject = refuse;
-    if (send_hello(fd, &reply, &own) == 0 && !refuse) {
+    if (handshake_send_hello(fd, &reply, &own) == 0 && !refuse) {
         conn_up(c, fd, &framing, false, &own, &peer);
         setup_peer_of(c, &c->peer);
         setup_free(s, false);
@@ -560,7 +566,7 @@ bool startup_pay_request(struct conn *c)
     return had || conn_waits(c);
 }
 
-static void lose_place(struct peer_place *p)
+static void handshake_lose_place(struct peer_place *p)
 {
     struct setup *s = (void *)((char *)p - offsetof(struct setup, place));
 
@@ -571,46 +577,47 @@ static void lose_place(struct peer_place *p)
  * A daemon's Request is there as a whole, as a rule: what waits here is others'.  The
  * listener's TCP_NODELAY is the connection's.
  */
-void startup_accepted(int fd, const struct sockaddr_storage *from)
+void handshake_accepted(int fd, const struct sockaddr_storage *from)
 {
     static const struct sockaddr_storage none = {.ss_family = AF_UNSPEC};
-    struct setup *s = setup_new(WAIT_REQUEST, fd, &accepted);
+    struct setup *s = setup_new(SETUP_WAIT_REQUEST, fd, &accepted);
 
     from = from ? from : &none;
-    peer_place_take(&places, &s->place, from, lose_place);
-    take_request(s); /* first: what is whole needs no place, nor does one go for it */
+    peer_place_take(&places, &s->place, from, handshake_lose_place);
+    /* First: what is whole needs no place, nor does one go for it. */
+    handshake_request(s);
     peer_places_bound(&places, from);
 }
 
-static gboolean on_socket(int fd, GIOCondition ready, gpointer opaque)
+static gboolean handshake_on_socket(int fd, GIOCondition ready, gpointer opaque)
 {
     struct setup *s = opaque;
 
     switch (s->state) {
-    case CONNECTING:
-        connected(s);
+    case SETUP_CONNECTING:
+        handshake_connected(s);
         break;
-    case WAIT_REPLY:
-        take_reply(s);
+    case SETUP_WAIT_REPLY:
+        handshake_reply(s);
         break;
-    case WAIT_REQUEST:
-        take_request(s);
+    case SETUP_WAIT_REQUEST:
+        handshake_request(s);
         break;
-    case OWED: /* it is not watched */
+    case SETUP_DEFERRED: /* it is not watched */
         break;
     }
     return G_SOURCE_CONTINUE; /* what has gone has removed it */
 }
 
-void startup_cancel(struct conn *c)
+void handshake_cancel(struct conn *c)
 {
     if (c->setup) {
         setup_free(c->setup, true);
     }
-    arrived_no_more(c);
+    handshake_arrived_no_more(c);
 }
 
-void startup_close(void)
+void handshake_close(void)
 {
     while (!TAILQ_EMPTY(&setups)) {
         setup_free(TAILQ_FIRST(&setups), true);

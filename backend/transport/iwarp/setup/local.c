@@ -79,7 +79,7 @@ void loop_send_answer(const struct peer_bind_answer *a)
 
 static gboolean on_loop_listener(int fd, GIOCondition ready, gpointer unused);
 
-static gboolean on_pause_over(gpointer unused)
+static gboolean loop_on_pause_over(gpointer unused)
 {
     loop_pause = 0;
     loop_watch = fdwatch_add(loop_fd, G_IO_IN, on_loop_listener, NULL);
@@ -92,12 +92,12 @@ static gboolean on_loop_listener(int fd, GIOCondition ready, gpointer unused)
         int s = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
         if (s >= 0) {
-            startup_accepted(s, NULL);
+            handshake_accepted(s, NULL);
         } else if (errno == EMFILE || errno == ENFILE) {
             /* What waits keeps the socket readable. */
             log_msg(LOG_LVL_ERROR, "no descriptors are left for connections");
             loop_watch = 0;
-            loop_pause = g_timeout_add(ACCEPT_PAUSE_MS, on_pause_over, NULL);
+            loop_pause = g_timeout_add(ACCEPT_PAUSE_MS, loop_on_pause_over, NULL);
             return G_SOURCE_REMOVE;
         } else if (errno != EINTR && errno != ECONNABORTED) {
             break;
@@ -115,7 +115,7 @@ bool loop_open(GError **errp)
 
     loop_fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (loop_fd >= 0) {
-        startup_dont_pace(loop_fd);
+        handshake_dont_pace(loop_fd);
         setsockopt(loop_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     }
     if (loop_fd < 0 || bind(loop_fd, (struct sockaddr *)&a, sizeof(a)) < 0 ||

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * Transport "tcp", where connections' peers are: all that belongs to one connection, its
- * stream and what is under way to get one, belongs to one place (struct place in conn.h).
+ * stream and what is under way to get one, belongs to one place (struct location in
+ * conn.h).
  *
  * The directory says when an address has another place, or is held, or goes on.  Those
  * who send there are told one after the other, some in each turn of the main loop: what
@@ -27,60 +28,61 @@ static GHashTable *heard;   /* of hosts; those who send there are told: */
 static unsigned heard_left; /* so many of @conns, from the first, are to be looked at */
 
 /* Those who send to one address. */
-struct followers {
+struct route_conns {
     struct conn_list conns;
     bool changed;      /* in changes: its place, or whether it is held */
     struct conn *next; /* then: who has not been told */
-    STAILQ_ENTRY(followers) link;
+    STAILQ_ENTRY(route_conns) link;
 };
 
-static GHashTable *by_route; /* of struct followers */
-static STAILQ_HEAD(, followers) changes = STAILQ_HEAD_INITIALIZER(changes);
+static GHashTable *by_route; /* of struct route_conns */
+static STAILQ_HEAD(, route_conns) changes = STAILQ_HEAD_INITIALIZER(changes);
 static guint changes_idle;
 
-static struct place place_of(const struct route *route)
+static struct location moves_location_of(const struct route *route)
 {
     const struct vm *vm = atomic_load(&route->vm);
     const struct remote *remote = atomic_load(&route->remote);
 
     if (vm) {
-        return (struct place){vm, {{vm->owner[0], vm->owner[1]}, vm->generation}};
+        return (struct location){vm, {{vm->owner[0], vm->owner[1]}, vm->generation}};
     }
-    return remote ? (struct place){remote->peer, remote->claim} : (struct place){NULL};
+    return remote ? (struct location){remote->peer, remote->claim}
+                  : (struct location){NULL};
 }
 
-static bool same_place(const struct place *a, const struct place *b)
+static bool moves_same_location(const struct location *a, const struct location *b)
 {
-    return a->who == b->who && a->claim.owner[0] == b->claim.owner[0] &&
+    return a->holder == b->holder && a->claim.owner[0] == b->claim.owner[0] &&
            a->claim.owner[1] == b->claim.owner[1] &&
            a->claim.generation == b->claim.generation;
 }
 
 /* Nothing that is under way leads to where the peer is now. */
-static void drop_setup(struct conn *c)
+static void moves_drop_setup(struct conn *c)
 {
     setup_drop(c);
-    startup_cancel(c);
+    handshake_cancel(c);
     c->peer = NULL;
-    c->place = (struct place){NULL};
+    c->location = (struct location){NULL};
 }
 
 /* Is the peer still where all of @c belongs to? */
-bool follow_is_there(const struct conn *c)
+bool moves_is_current(const struct conn *c)
 {
-    struct place now = place_of(c->route);
+    struct location now = moves_location_of(c->route);
 
-    return same_place(&c->place, &now);
+    return moves_same_location(&c->location, &now);
 }
 
 /* From now on all of it belongs to where the peer is now. */
-void follow_catch_up(struct conn *c)
+void moves_catch_up(struct conn *c)
 {
-    if (c->place.who && !follow_is_there(c)) {
-        drop_setup(c);
-        conn_owe(c, OWED_FOLLOW);
+    if (c->location.holder && !moves_is_current(c)) {
+        moves_drop_setup(c);
+        conn_defer(c, DEFERRED_MOVED);
     }
-    c->place = place_of(c->route);
+    c->location = moves_location_of(c->route);
 }
 
 /*
@@ -88,27 +90,27 @@ void follow_catch_up(struct conn *c)
  * belongs to a place where it is not any more is dropped; when it can be reached, a
  * stream is asked for at once, by both sides, and who waited goes on.
  */
-static void follow(struct conn *c, bool is_heard)
+static void moves_update(struct conn *c, bool is_heard)
 {
-    bool anew = !follow_is_there(c), up;
+    bool anew = !moves_is_current(c), up;
 
-    follow_catch_up(c);
-    up = c->place.who && !route_is_held(c->route);
+    moves_catch_up(c);
+    up = c->location.holder && !route_is_held(c->route);
     if (up) {
-        conn_owe(c, OWED_REACHABLE | (anew ? OWED_ANEW : 0));
+        conn_defer(c, DEFERRED_REACHABLE | (anew ? DEFERRED_ANEW : 0));
     }
     if (up && is_heard) {
         c->ask_again = 0; /* what was said by a former link is not answered */
-        conn_owe(c, OWED_SILENT);
+        conn_defer(c, DEFERRED_SILENT);
     }
     if (up && !c->is_self && (tcp_forced || !atomic_load(&c->route->vm))) {
         setup_ask(c); /* which looks whether there is a stream */
     }
 }
 
-static struct conn *next_moved(void)
+static struct conn *moves_next_moved(void)
 {
-    struct followers *f;
+    struct route_conns *f;
 
     while ((f = STAILQ_FIRST(&changes))) {
         struct conn *c = f->next;
@@ -124,7 +126,7 @@ static struct conn *next_moved(void)
 }
 
 /* The one whose turn it is goes to the end, so all have theirs, also if more is heard. */
-static struct conn *next_looked_at(void)
+static struct conn *moves_next_heard(void)
 {
     struct conn *c = heard_left ? TAILQ_FIRST(&conns) : NULL;
 
@@ -139,18 +141,18 @@ static struct conn *next_looked_at(void)
     return c;
 }
 
-static gboolean run_changes(gpointer unused)
+static gboolean moves_run(gpointer unused)
 {
     gint64 until = g_get_monotonic_time() + CHANGES_US;
     struct conn *c;
 
     for (unsigned n = 1;; n++) {
-        if ((c = next_moved())) {
-            follow(c, false);
-        } else if (!(c = next_looked_at())) {
+        if ((c = moves_next_moved())) {
+            moves_update(c, false);
+        } else if (!(c = moves_next_heard())) {
             break;
-        } else if (g_hash_table_contains(heard, place_of(c->route).who)) {
-            follow(c, true);
+        } else if (g_hash_table_contains(heard, moves_location_of(c->route).holder)) {
+            moves_update(c, true);
         }
         if (n % 16 == 0 && g_get_monotonic_time() >= until) {
             return G_SOURCE_CONTINUE;
@@ -160,17 +162,17 @@ static gboolean run_changes(gpointer unused)
     return G_SOURCE_REMOVE;
 }
 
-static void run_soon(void)
+static void moves_run_soon(void)
 {
     if (!changes_idle) {
-        changes_idle = g_idle_add_full(G_PRIORITY_DEFAULT, run_changes, NULL, NULL);
+        changes_idle = g_idle_add_full(G_PRIORITY_DEFAULT, moves_run, NULL, NULL);
     }
 }
 
 /* The directory's watcher: later, since its caller may hold a token. */
-static void place_changed(struct route *route)
+static void moves_location_changed(struct route *route)
 {
-    struct followers *f = g_hash_table_lookup(by_route, route);
+    struct route_conns *f = g_hash_table_lookup(by_route, route);
 
     if (f) {
         f->next = TAILQ_FIRST(&f->conns);
@@ -178,32 +180,32 @@ static void place_changed(struct route *route)
             f->changed = true;
             STAILQ_INSERT_TAIL(&changes, f, link);
         }
-        run_soon();
+        moves_run_soon();
     }
 }
 
-void follow_heard(struct peer *peer)
+void moves_peer_heard(struct peer *peer)
 {
     g_hash_table_add(heard, peer);
     heard_left = n_conns;
-    run_soon();
+    moves_run_soon();
 }
 
-static void followers_add(struct conn *c)
+static void route_conns_add(struct conn *c)
 {
-    struct followers *f = g_hash_table_lookup(by_route, c->route);
+    struct route_conns *f = g_hash_table_lookup(by_route, c->route);
 
     if (!f) {
-        f = g_new0(struct followers, 1);
+        f = g_new0(struct route_conns, 1);
         TAILQ_INIT(&f->conns);
         g_hash_table_insert(by_route, c->route, f);
     }
     TAILQ_INSERT_TAIL(&f->conns, c, same);
 }
 
-static void followers_remove(struct conn *c)
+static void route_conns_remove(struct conn *c)
 {
-    struct followers *f = g_hash_table_lookup(by_route, c->route);
+    struct route_conns *f = g_hash_table_lookup(by_route, c->route);
 
     if (f->next == c) {
         f->next = TAILQ_NEXT(c, same);
@@ -211,18 +213,18 @@ static void followers_remove(struct conn *c)
     TAILQ_REMOVE(&f->conns, c, same);
     if (TAILQ_EMPTY(&f->conns)) {
         if (f->changed) {
-            STAILQ_REMOVE(&changes, f, followers, link);
+            STAILQ_REMOVE(&changes, f, route_conns, link);
         }
         g_hash_table_remove(by_route, c->route);
     }
 }
 
-static bool is_gone(const struct peer *p)
+static bool moves_is_gone(const struct peer *p)
 {
     return p && peer_find(peer_name(p)) != p;
 }
 
-static void leave_the_gone(void)
+static void drop_former_peers(void)
 {
     struct conn *c;
 
@@ -230,50 +232,50 @@ static void leave_the_gone(void)
     {
         const struct remote *remote = atomic_load(&c->route->remote);
 
-        if (is_gone(c->peer) || (remote && is_gone(remote->peer))) {
+        if (moves_is_gone(c->peer) || (remote && moves_is_gone(remote->peer))) {
             /* A stream that begins, too. */
             setup_drop(c);
-            startup_cancel(c);
+            handshake_cancel(c);
             c->peer = NULL;
-            conn_owe(c, OWED_GONE);
+            conn_defer(c, DEFERRED_GONE);
         }
     }
 }
 
-static struct fdwatch_later gone_later = {.fn = leave_the_gone};
+static struct fdwatch_later former_peers_later = {.fn = drop_former_peers};
 
 /* A host that is no peer any more has no say in guests' memory. */
-void follow_leave_the_gone(void)
+void moves_drop_former_peers(void)
 {
-    fdwatch_later(&gone_later);
+    fdwatch_later(&former_peers_later);
 }
 
-void follow_know(struct conn *c)
+void moves_add(struct conn *c)
 {
-    followers_add(c);
+    route_conns_add(c);
     TAILQ_INSERT_TAIL(&conns, c, all);
     n_conns++;
 }
 
-void follow_forget(struct conn *c)
+void moves_remove(struct conn *c)
 {
-    followers_remove(c);
+    route_conns_remove(c);
     TAILQ_REMOVE(&conns, c, all);
     n_conns--;
-    drop_setup(c);
+    moves_drop_setup(c);
 }
 
-void follow_open(void)
+void moves_open(void)
 {
     by_route = g_hash_table_new_full(NULL, NULL, NULL, g_free);
     heard = g_hash_table_new(NULL, NULL);
-    directory_set_watcher(place_changed);
+    directory_set_watcher(moves_location_changed);
 }
 
-void follow_close(void)
+void moves_close(void)
 {
     directory_set_watcher(NULL);
-    fdwatch_not_later(&gone_later);
+    fdwatch_not_later(&former_peers_later);
     if (changes_idle) {
         g_source_remove(changes_idle);
         changes_idle = 0;

@@ -30,19 +30,19 @@ struct dev {
     struct pvrdma_gid gid;
 };
 
-static unsigned n_followed;
-static bool slow; /* conn_follow() */
+static unsigned n_moved;
+static bool slow; /* conn_moved() */
 
-void __wrap_conn_follow(struct conn *c);
-void __real_conn_follow(struct conn *c);
+void __wrap_conn_moved(struct conn *c);
+void __real_conn_moved(struct conn *c);
 
-void __wrap_conn_follow(struct conn *c)
+void __wrap_conn_moved(struct conn *c)
 {
     if (slow) {
         g_usleep(FOLLOW_US);
-        n_followed++;
+        n_moved++;
     } else {
-        __real_conn_follow(c);
+        __real_conn_moved(c);
     }
 }
 
@@ -171,7 +171,7 @@ static unsigned waiters(const struct conn *c)
     return atomic_load(&c->vm->dp.token_waiters);
 }
 
-/* The token is the test's: the loop turns all the same, and @c goes on being owed that.
+/* The token is the test's: the loop turns all the same, and @c keeps that deferred.
  */
 static void is_late(const struct conn *c, unsigned what)
 {
@@ -179,7 +179,7 @@ static void is_late(const struct conn *c, unsigned what)
         g_main_context_iteration(NULL, FALSE);
         g_usleep(100);
     }
-    g_assert_cmpuint(c->owed & what, ==, what);
+    g_assert_cmpuint(c->deferred & what, ==, what);
     REACH(waiters(c) == 2); /* the test, and it was asked for */
 }
 
@@ -196,13 +196,13 @@ static void is_late_by_either(struct conn *c, unsigned what, struct conn *other)
 {
     pthread_mutex_lock(&c->qp->lock);
     release(other);
-    REACH(c->owed & what);
+    REACH(c->deferred & what);
     for (unsigned i = 0; i < LATE_TURNS; i++) {
         g_main_context_iteration(NULL, FALSE);
         g_usleep(100);
     }
     REACH(waiters(c) == 0);
-    g_assert_cmpuint(c->owed & what, ==, what);
+    g_assert_cmpuint(c->deferred & what, ==, what);
     vm_token_ask(c->vm); /* with the lock held nobody waits for it */
     REACH(vm_token_try_again(c->vm));
     pthread_mutex_unlock(&c->qp->lock);
@@ -211,9 +211,9 @@ static void is_late_by_either(struct conn *c, unsigned what, struct conn *other)
 
 static void is_settled(const struct conn *c)
 {
-    REACH(c->owed == 0);
+    REACH(c->deferred == 0);
     REACH(waiters(c) == 0);
-    REACH(!c->net->owing && !c->net->asked);
+    REACH(!c->net->is_deferring && !c->net->asked);
 }
 
 static void begin(void)
@@ -226,7 +226,7 @@ static void begin(void)
     tcp_open(true, &err);
     g_assert_no_error(err);
     transport_local = &transport_tcp;
-    n_followed = 0;
+    n_moved = 0;
 }
 
 static void end(struct dev *d)
@@ -247,10 +247,10 @@ static void test_startup(void)
     d = dev_new(0);
     make_pair(&d, &i, &r);
     vm_token_take(i->vm);
-    REACH(i->owed & OWED_HELLO);
-    is_late(i, OWED_HELLO);
-    is_late_by_either(r, OWED_REQUEST, i);
-    is_late_by_either(i, OWED_STREAM, r);
+    REACH(i->deferred & DEFERRED_HELLO);
+    is_late(i, DEFERRED_HELLO);
+    is_late_by_either(r, DEFERRED_REQUEST, i);
+    is_late_by_either(i, DEFERRED_STREAM, r);
     g_assert_true(i->phase != CONN_UP);
     release(i);
     REACH(i->phase == CONN_UP && r->phase == CONN_UP);
@@ -268,24 +268,24 @@ static void test_given_up(void)
     d = dev_new(0);
     make_pair(&d, &i, &r);
     vm_token_take(i->vm);
-    REACH(i->owed & OWED_HELLO);
-    is_late(i, OWED_HELLO);
+    REACH(i->deferred & DEFERRED_HELLO);
+    is_late(i, DEFERRED_HELLO);
     stillclock_pass(SETUP_FRAMES_NS);
     REACH(!i->setup);
-    g_assert_false(i->owed & OWED_HELLO);
+    g_assert_false(i->deferred & DEFERRED_HELLO);
     setup_ask(i); /* there is nothing to be sent, so nobody else does */
 
-    is_late_by_either(r, OWED_REQUEST, i);
+    is_late_by_either(r, DEFERRED_REQUEST, i);
     stillclock_pass(SETUP_FRAMES_NS);
     REACH(!r->arrived && !i->setup);
-    g_assert_false(r->owed & OWED_REQUEST);
+    g_assert_false(r->deferred & DEFERRED_REQUEST);
     setup_ask(i);
 
-    is_late_by_either(r, OWED_REQUEST, r);
-    is_late_by_either(i, OWED_STREAM, r);
+    is_late_by_either(r, DEFERRED_REQUEST, r);
+    is_late_by_either(i, DEFERRED_STREAM, r);
     stillclock_pass(SETUP_FRAMES_NS);
     REACH(!i->setup);
-    g_assert_false(i->owed & OWED_STREAM);
+    g_assert_false(i->deferred & DEFERRED_STREAM);
     g_assert_true(i->phase != CONN_UP);
     setup_ask(i);
     release(i);
@@ -311,58 +311,59 @@ static void test_bits(void)
     is_settled(i);
 
     vm_token_take(i->vm);
-    i->in_vain = 3;
+    i->failed_tries = 3;
     alone->phase = CONN_TRYING;
     alone->peer_failed_status = 0;
     alone->heard.status = failed.failed_status;
     alone->heard.seq = failed.failed_seq;
-    conn_owe(i, OWED_FOLLOW | OWED_GONE | OWED_REACHABLE | OWED_ANEW);
-    conn_owe(alone, OWED_FAILURE | OWED_IN_VAIN);
-    is_late(i, OWED_FOLLOW | OWED_GONE | OWED_REACHABLE | OWED_ANEW);
-    is_late(alone, OWED_FAILURE | OWED_IN_VAIN);
+    conn_defer(i, DEFERRED_MOVED | DEFERRED_GONE | DEFERRED_REACHABLE | DEFERRED_ANEW);
+    conn_defer(alone, DEFERRED_FAILURE | DEFERRED_TRY_FAILED);
+    is_late(i, DEFERRED_MOVED | DEFERRED_GONE | DEFERRED_REACHABLE | DEFERRED_ANEW);
+    is_late(alone, DEFERRED_FAILURE | DEFERRED_TRY_FAILED);
     g_assert_true(setup_waits(alone));
-    g_assert_true(i->phase == CONN_UP && i->in_vain == 3);
-    g_assert_true(alone->phase == CONN_TRYING && !alone->refused &&
+    g_assert_true(i->phase == CONN_UP && i->failed_tries == 3);
+    g_assert_true(alone->phase == CONN_TRYING && !alone->try_failed &&
                   !alone->peer_failed_status);
     setup_ask(i); /* it has a stream yet, of a former place: another one is wanted */
     REACH(i->setup);
     release(i);
     is_settled(alone);
     vm_token_take(i->vm);
-    g_assert_true(alone->phase == CONN_DOWN && alone->refused);
+    g_assert_true(alone->phase == CONN_DOWN && alone->try_failed);
     g_assert_cmpuint(alone->peer_failed_status, ==, 12);
     g_assert_cmpuint(alone->peer_failed_seq, ==, 34);
     alone->phase = CONN_TRYING;
-    conn_owe(alone, OWED_NOT_NOW);
-    is_late(alone, OWED_NOT_NOW);
+    conn_defer(alone, DEFERRED_NOT_NOW);
+    is_late(alone, DEFERRED_NOT_NOW);
     g_assert_true(alone->phase == CONN_TRYING);
     release(i);
     is_settled(alone);
     g_assert_false(alone->phase == CONN_TRYING);
     REACH(i->phase == CONN_UP && r->phase == CONN_UP);
     up_at = i->up_at;
-    conn_owe(i, OWED_GONE); /* its stream is closed; maybe there comes another one */
+    conn_defer(i,
+               DEFERRED_GONE); /* its stream is closed; maybe there comes another one */
     REACH(i->phase != CONN_UP || i->up_at != up_at);
     is_settled(i);
 
     /* What is not wanted any more is not asked for. */
     vm_token_take(i->vm);
-    conn_owe(alone, OWED_NOT_NOW);
-    is_late(alone, OWED_NOT_NOW);
-    conn_owe_no_more(alone, OWED_NOT_NOW);
+    conn_defer(alone, DEFERRED_NOT_NOW);
+    is_late(alone, DEFERRED_NOT_NOW);
+    conn_defer_no_more(alone, DEFERRED_NOT_NOW);
     REACH(waiters(i) == 1);
     release(i);
     is_settled(i);
     /* Nor by a VM that goes: end(). */
-    conn_owe(i, OWED_REACHABLE);
+    conn_defer(i, DEFERRED_REACHABLE);
     end(&d);
 }
 
 /* ---- shares of the main loop ---- */
 
 /*
- * Many VMs are owed much: all of them take a millisecond of a turn, or as long as a last
- * one takes, and each comes to its turn.  What one takes is slow, so that is few.
+ * For many VMs much is deferred: all of them take a millisecond of a turn, or as long as
+ * a last one takes, and each comes to its turn.  What one takes is slow, so that is few.
  */
 static void test_budget(void)
 {
@@ -382,14 +383,14 @@ static void test_budget(void)
     slow = true;
     for (unsigned i = 0; i < MANY; i++) {
         for (unsigned j = 0; j < EACH; j++) {
-            conn_owe(c[i][j], OWED_FOLLOW);
+            conn_defer(c[i][j], DEFERRED_MOVED);
         }
     }
-    while (n_followed < MANY * EACH) {
-        unsigned before = n_followed;
+    while (n_moved < MANY * EACH) {
+        unsigned before = n_moved;
 
         g_main_context_iteration(NULL, TRUE);
-        most = MAX(most, n_followed - before);
+        most = MAX(most, n_moved - before);
     }
     slow = false;
     g_test_message("%u in one turn", most);
@@ -406,9 +407,9 @@ static void test_budget(void)
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
-    g_test_add_func("/owed/startup", test_startup);
-    g_test_add_func("/owed/given-up", test_given_up);
-    g_test_add_func("/owed/bits", test_bits);
-    g_test_add_func("/owed/budget", test_budget);
+    g_test_add_func("/deferred/startup", test_startup);
+    g_test_add_func("/deferred/given-up", test_given_up);
+    g_test_add_func("/deferred/bits", test_bits);
+    g_test_add_func("/deferred/budget", test_budget);
     return g_test_run();
 }

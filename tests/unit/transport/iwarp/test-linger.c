@@ -40,9 +40,9 @@ static void ends_open(struct ends *e)
     g_assert_cmpint(e->peer, >=, 0);
     close(listener);
     g_assert_cmpint(fcntl(e->fd, F_SETFL, O_NONBLOCK), ==, 0);
-    g_assert_false(ending_is_reset(e->fd));
-    ending_by_reset(e->fd, true);
-    g_assert_true(ending_is_reset(e->fd));
+    g_assert_false(linger_is_reset(e->fd));
+    linger_set_reset(e->fd, true);
+    g_assert_true(linger_is_reset(e->fd));
     e->sent = 0;
 }
 
@@ -56,7 +56,7 @@ static void fill(struct ends *e)
            (n = send(e->fd, bytes, sizeof(bytes), 0)) > 0) {
         e->sent += (size_t)n;
     }
-    g_assert_false(ending_has_all(e->fd));
+    g_assert_false(linger_all_acked(e->fd));
 }
 
 static void turn(void)
@@ -91,11 +91,11 @@ static void test_at_once(void)
 
     ends_open(&e);
     g_assert_cmpint(send(e.fd, "all", 3, 0), ==, 3);
-    while (!ending_has_all(e.fd)) {
+    while (!linger_all_acked(e.fd)) {
         g_usleep(100);
     }
-    ending_take(&net, e.fd);
-    g_assert_cmpuint(net.n_ending, ==, 0);
+    linger_add(&net, e.fd);
+    g_assert_cmpuint(net.n_lingering, ==, 0);
     g_assert_cmpuint(reads(&e), ==, 3);
 }
 
@@ -107,10 +107,10 @@ static void test_read(void)
 
     ends_open(&e);
     fill(&e);
-    ending_take(&net, e.fd);
-    g_assert_cmpuint(net.n_ending, ==, 1);
+    linger_add(&net, e.fd);
+    g_assert_cmpuint(net.n_lingering, ==, 1);
     g_assert_cmpuint(reads(&e), ==, e.sent);
-    g_assert_cmpuint(net.n_ending, ==, 0);
+    g_assert_cmpuint(net.n_lingering, ==, 0);
 }
 
 /* Its VM goes meanwhile. */
@@ -121,8 +121,8 @@ static void test_vm_gone(void)
 
     ends_open(&e);
     fill(&e);
-    ending_take(net, e.fd);
-    ending_vm_gone(net);
+    linger_add(net, e.fd);
+    linger_vm_gone(net);
     g_free(net);
     g_assert_cmpuint(reads(&e), ==, e.sent);
 }
@@ -135,14 +135,14 @@ static void test_unread(void)
 
     ends_open(&e);
     fill(&e);
-    ending_take(&net, e.fd);
+    linger_add(&net, e.fd);
     stillclock_pass(STILLCLOCK_S - 1);
     for (unsigned i = 0; i < 20; i++) {
         turn();
     }
-    g_assert_cmpuint(net.n_ending, ==, 1);
+    g_assert_cmpuint(net.n_lingering, ==, 1);
     stillclock_pass(1);
-    while (net.n_ending) {
+    while (net.n_lingering) {
         turn();
     }
     g_assert_cmpuint(reads(&e), <, e.sent);
@@ -157,20 +157,20 @@ static void test_many(void)
 
     ends_open(&another);
     fill(&another);
-    ending_take(&other, another.fd);
+    linger_add(&other, another.fd);
     for (unsigned i = 0; i <= OF_VM; i++) {
         ends_open(&e[i]);
         fill(&e[i]);
-        ending_take(&net, e[i].fd);
-        g_assert_cmpuint(net.n_ending, <=, OF_VM);
+        linger_add(&net, e[i].fd);
+        g_assert_cmpuint(net.n_lingering, <=, OF_VM);
     }
-    g_assert_cmpuint(other.n_ending, ==, 1);
+    g_assert_cmpuint(other.n_lingering, ==, 1);
     g_assert_cmpuint(reads(&e[0]), <, e[0].sent);
     for (unsigned i = 1; i <= OF_VM; i++) {
         close(e[i].peer); /* with input that was not read: a reset */
     }
     g_assert_cmpuint(reads(&another), ==, another.sent);
-    while (net.n_ending) {
+    while (net.n_lingering) {
         turn();
     }
 }
@@ -186,9 +186,9 @@ static void test_close(void)
 
     ends_open(&e);
     fill(&e);
-    ending_take(&net, e.fd);
-    ending_close();
-    g_assert_cmpuint(net.n_ending, ==, 0);
+    linger_add(&net, e.fd);
+    linger_close();
+    g_assert_cmpuint(net.n_lingering, ==, 0);
     while ((n = recv(e.peer, bytes, sizeof(bytes), 0)) > 0 ||
            (n < 0 && errno == EAGAIN)) {
         had += n > 0 ? (size_t)n : 0;

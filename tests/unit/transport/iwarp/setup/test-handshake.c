@@ -42,7 +42,7 @@ static void take(int fd, unsigned i)
     struct sockaddr_storage from = host(i);
 
     g_assert_cmpint(fd, >=, 0);
-    startup_accepted(fd, i == LOOP ? NULL : &from);
+    handshake_accepted(fd, i == LOOP ? NULL : &from);
     g_assert_true(is_open(fd));
 }
 
@@ -90,7 +90,7 @@ static void test_bounds(void)
     }
     take_copy(ALL);
     g_assert_true(is_open(fd[1]));
-    startup_close();
+    handshake_close();
     close(pair[0]);
     close(pair[1]);
 }
@@ -111,7 +111,7 @@ static void test_loop(void)
     take_copy(LOOP);
     g_assert_false(is_open(fd[0]));
     g_assert_true(is_open(fd[1]));
-    startup_close();
+    handshake_close();
     close(pair[0]);
     close(pair[1]);
 }
@@ -128,7 +128,7 @@ static void test_whole(void)
         fd[i] = take_copy(0);
     }
     g_assert_cmpint(send(one[1], "GET / HTTP/1.1\r\n\r\n\r\n\r\n", 22, 0), ==, 22);
-    startup_accepted(one[0], &from);
+    handshake_accepted(one[0], &from);
     g_assert_false(is_open(one[0]));
     for (unsigned i = 0; i < OF_ONE; i++) {
         g_assert_true(is_open(fd[i]));
@@ -136,7 +136,7 @@ static void test_whole(void)
     /* What is not is for its host's oldest, though there is room for others. */
     take_copy(0);
     g_assert_false(is_open(fd[0]));
-    startup_close();
+    handshake_close();
     close(one[1]);
     close(pair[0]);
     close(pair[1]);
