@@ -405,7 +405,7 @@ bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
     c->peer_psn = peer->psn;
     c->peer_mtu = peer->mtu;
     s->peer_ahead = conn_peer_is_ahead(c, own, peer);
-    s->fresh = true; /* completions are a worker's affair */
+    s->is_new = true; /* completions are a worker's affair */
     c->s = s;
     conn_phase_set(c, CONN_UP);
     c->try_failed = false;

@@ -44,7 +44,7 @@ void direct_expect(struct stream *s, const struct ddp_header *h, uint32_t len, b
 
     s->segment = *h;
     s->segment_len = len;
-    s->answers = false;
+    s->in_response = false;
     if (first) {
         s->first = rx_in_message(s) && len <= SHORT_FIRST ? len : 0;
     } else if (!h->last || len > s->usual || len >= before) {
@@ -79,7 +79,7 @@ size_t direct_limit(const struct conn *c)
     uint32_t head = ddp_len(s->segment.tagged);
     size_t n;
 
-    if (c->no_direct || !stream_is_up(s) || s->answers || s->usual < DIRECT_MIN) {
+    if (c->no_direct || !stream_is_up(s) || s->in_response || s->usual < DIRECT_MIN) {
         return SIZE_MAX;
     }
     if (s->rx_phase == RX_MESSAGE) {
@@ -105,7 +105,7 @@ void direct_begin(struct conn *c, const struct fpdu_part *part)
     enum iwarp_error error = ddp_get(part->data, part->len, &s->segment);
 
     s->segment_len = part->ulpdu_len - part->len;
-    s->answers = false;
+    s->in_response = false;
     if (!error && !s->segment.tagged) {
         error =
             ddp_queue_take(&s->q[s->segment.qn], &s->segment, s->segment_len, UINT32_MAX);

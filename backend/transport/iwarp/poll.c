@@ -301,8 +301,8 @@ static void tcp_take(struct vm_net *vn, struct turn *t)
     }
     for (c = TAILQ_FIRST(&net->work); c; c = next) {
         next = TAILQ_NEXT(c, work);
-        if (c->s && c->s->fresh) {
-            c->s->fresh = false;
+        if (c->s && c->s->is_new) {
+            c->s->is_new = false;
             c->s->ready_due |= c->ready_owed;
             c->ready_owed = false;
             if (c->s->peer_ahead) {

@@ -79,7 +79,7 @@ static void rx_response(struct conn *c, const struct segment *seg)
     }
     if (!atomic) {
         s->first = 0; /* another is more likely next than a message like the last one */
-        s->answers = !last;
+        s->in_response = !last;
     }
     o = rx_store(c, a, atomic ? (const void *)&word : seg->ulpdu + seg->h.head_len, len);
     a->done += len;
@@ -126,7 +126,7 @@ static void rx_ctl(struct conn *c, const struct segment *seg)
         error = RDMAP_STREAM_CATASTROPHIC;
     }
     /* What was not sent cannot be answered. */
-    if (!error && ctl.kind <= CTL_NAK && ctl.seq >= s->seq + (s->open ? 1 : 0)) {
+    if (!error && ctl.kind <= CTL_NAK && ctl.seq >= s->seq + (s->in_message ? 1 : 0)) {
         error = RDMAP_STREAM_CATASTROPHIC;
     }
     if (!error && ctl.kind == CTL_ACK && !rx_may_be_done(s, ctl.seq)) {
@@ -144,7 +144,7 @@ static void rx_ctl(struct conn *c, const struct segment *seg)
         rx_answered(c, ctl.seq, OUTCOME(OUT_DONE));
         break;
     case CTL_RNR:
-        s->restart = true;
+        s->restart_due = true;
         rx_answered(c, ctl.seq, (struct outcome){.what = OUT_RNR, .status = ctl.arg});
         break;
     case CTL_READY:

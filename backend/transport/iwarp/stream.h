@@ -110,35 +110,40 @@ enum stream_phase {
     STREAM_BROKEN,   /* no use any more, without one: another one is wanted */
 };
 
-/* A TCP connection in full operation, both directions; under the VM's token. */
+/*
+ * A TCP connection in full operation, both directions; under the VM's token.  Its flags
+ * depend neither on the phases nor on each other: each is a fact by itself.
+ */
 struct stream {
     int fd;
     enum stream_phase phase; /* by stream_phase_set() */
-    bool fresh;              /* the engine has not been told of it */
-    bool peer_ahead;         /* the peer knows of more that we executed than we do */
-    bool writable;           /* epoll is asked for that, too */
     uint32_t mulpdu;         /* of messages from now on; see conn_mulpdu() */
     unsigned n_large;        /* messages of more, to look at it again */
     struct framing framing;
     bool resets;      /* constant: close(fd) does, as this host has made it; linger.c */
-    bool peer_shut;   /* epoll has told EPOLLRDHUP: there is an end behind the input */
-    bool has_room;    /* ... EPOLLOUT: tx_writable() is to be called */
+    bool peer_ahead;  /* constant: the peer knows of more that we executed than we do */
+    bool is_new;      /* the engine has not been told of it */
+    bool writable;    /* epoll is asked for that, too */
+    bool has_room;    /* epoll has told EPOLLOUT: tx_writable() is to be called */
+    bool peer_shut;   /* ... EPOLLRDHUP: there is an end behind the input */
     bool send_failed; /* nothing can be sent any more; what has come is read */
 
     /* ---- what we send ---- */
     uint8_t *backlog; /* frames that the socket did not take; NULL: none */
     size_t backlog_len, backlog_at, backlog_size;
-    uint64_t seq;           /* of the next message */
-    bool restart;           /* it has to be told */
-    bool open;              /* a message has begun, and its last segment was not sent */
+    uint64_t seq;     /* of the next message */
+    bool restart_due; /* it has to be told: the peer discards what it does not expect */
+    bool in_message;  /* one has begun, and its last segment was not sent */
     struct ddp_header next; /* of that segment, if there is none else */
     uint32_t msn[RDMAP_QNS];
     unsigned asked_first, n_asked; /* in asked[] */
     unsigned job_first, n_jobs;    /* in job[] */
     uint32_t next_id;
-    bool sent, answered; /* messages, at all */
-    int unsent;          /* bytes in the socket that the peer has not, when asked last */
-    uint32_t psn;        /* what the peer was told that they begin with */
+    bool sent;     /* a message, at all */
+    bool answered; /* the peer has answered one, or its end is no failed try anyway */
+    int unsent;    /* bytes in the socket that the peer has not, when asked last */
+    uint32_t psn;  /* what the peer was told that messages begin with */
+    /* Control messages that are to be sent. */
     bool ack_due, rnr_due, nak_due, ready_due;
     uint64_t ack, rnr, nak; /* messages' numbers */
     bool ping_pong;         /* an answer follows soon: the ACK goes with it */
@@ -148,7 +153,7 @@ struct stream {
     /* ---- what comes ---- */
     struct fpdu_rx rx; /* its room: FPDU_MAX_SIZE, from when it is needed */
     bool direct;       /* a frame comes in parts, its payload straight to its place */
-    bool answers;      /* a READ's is in the middle: more of it comes next, likely */
+    bool in_response;  /* to a READ: more of it comes next, likely */
     struct ddp_header segment; /* the last one of in.m that came */
     uint32_t segment_len;      /* of its payload */
     uint32_t usual;            /* that of segments behind first ones; 0: not known */

@@ -99,8 +99,8 @@ void tx_flush(struct tcp_scratch *x)
         n = tx_send(s->fd, x->out_buf, len);
     }
     if (n < 0) {
-        s->send_failed =
-            true; /* what the peer has told before may lie here: rx_run() ends it */
+        /* What the peer has told before may lie here: rx_run() ends it. */
+        s->send_failed = true;
         return;
     }
     if (n > MUCH || (n && !c->reliable)) { /* else an answer tells */
@@ -242,7 +242,7 @@ static void tx_close_message(struct conn *c)
     if (!s->next.tagged) {
         s->msn[s->next.qn]++;
     }
-    s->open = false;
+    s->in_message = false;
 }
 
 /*
@@ -321,7 +321,7 @@ static void tx_begin_message(struct conn *c, const struct msg *m)
         seg.ddp.msn = c->s->msn[RDMAP_QN_SEND];
     }
     c->s->next = seg.ddp;
-    c->s->open = true;
+    c->s->in_message = true;
 }
 
 /* The next slice of a SEND or WRITE. */
@@ -355,7 +355,7 @@ static struct outcome tx_send_slice(struct conn *c, struct qp *qp, struct send_o
     if (!s->next.tagged) {
         s->msn[s->next.qn]++;
     }
-    s->open = false;
+    s->in_message = false;
     return OUTCOME(OUT_PENDING);
 }
 
@@ -401,26 +401,27 @@ static void tx_send_atomic(struct conn *c, const struct msg *m)
  */
 static bool tx_number(struct stream *s, struct conn *c, const struct msg *m)
 {
-    if (s->open && !s->restart) { /* given up here alone: it would be taken for whole */
+    if (s->in_message && !s->restart_due) {
+        /* Given up here alone: it would be taken for whole. */
         if (c->reliable) {
             conn_break(c, "a message was given up");
             return false;
         }
         tx_put_ctl(c, CTL_DROP, s->seq, 0);
     }
-    if (s->open) {
+    if (s->in_message) {
         tx_close_message(c);
     }
     /* The queue pair was connected before it was given its first one. */
     if (!s->sent && m->psn != s->psn) {
         tx_put_ctl(c, CTL_PSN, m->psn, 0);
     }
-    if (s->seq == m->seq && !s->restart) {
+    if (s->seq == m->seq && !s->restart_due) {
         return true;
     }
     tx_put_ctl(c, CTL_RESTART, m->seq, 0);
     s->seq = m->seq;
-    s->restart = false;
+    s->restart_due = false;
     /* Those were dropped, and are asked for anew. */
     while (s->n_asked &&
            s->asked[(s->asked_first + s->n_asked - 1) % TCP_DEPTH].seq >= m->seq) {
@@ -468,7 +469,7 @@ struct outcome tx_start(struct conn *c, struct qp *qp, struct send_op *op)
         c->stalled = true;
         return OUTCOME(OUT_STALLED);
     }
-    if (op->done && !s->open) { /* its beginning went another way */
+    if (op->done && !s->in_message) { /* its beginning went another way */
         if (!c->reliable) {
             return OUTCOME(OUT_SILENT);
         }
