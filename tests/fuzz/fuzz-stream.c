@@ -147,6 +147,8 @@ static void check_stream(const struct stream *s)
 
         CHECK(j->done <= j->m.length);
     }
+    CHECK(stream_is_up(s) == (d.qp->req.conn->phase == CONN_UP));
+    CHECK(s->rx_phase != (bits & UNRELIABLE ? RX_DISCARD : RX_ABANDONED));
     check_waiting(s);
     CHECK(s->backlog_at <= s->backlog_len && s->backlog_len <= s->backlog_size);
     CHECK(!s->backlog || s->backlog_size <= UNSENT_BYTES);

@@ -273,8 +273,7 @@ int main(int argc, char **argv)
         testdev_stop();
         return ret;
     }
-    g_test_init(&argc, &argv, NULL);
-    testdev_start();
+    testdev_init(&argc, &argv);
     log_set_level(LOG_LVL_ERROR);
     g_test_add_func("/vm-golden/streams", test_golden);
     return testdev_run();
