@@ -23,7 +23,6 @@
 
 #include "datapath/datapath.h"
 #include "guest/pagedir.h"
-#include "verbs/verbs.h"
 
 #define PFN_MAX (UINT64_MAX >> PVRDMA_PAGE_SHIFT)
 
@@ -145,15 +144,14 @@ static int dsr_load(struct device *dev, uint64_t gpa)
     return 0;
 }
 
-int device_add_vector(struct device *dev, const struct pvrdma_ext_cmd_vector *req)
+int device_add_vector(struct vm *vm, const union verbs_req *req, union verbs_resp *resp)
 {
-    struct pvrdma_ring_pages rp = {.num_pages = req->npages, .pdir_dma = req->pdir_dma};
+    const struct pvrdma_ext_cmd_vector *v = &req->vector;
+    struct pvrdma_ring_pages rp = {.num_pages = v->npages, .pdir_dma = v->pdir_dma};
     uint64_t page[EVENT_RING_MAX_PAGES];
-    int err = ring_pages_read(dev->vm, &rp, page);
+    int err = ring_pages_read(vm, &rp, page);
 
-    return err ? err
-               : event_vector_add(&dev->vm->guest.events, req->vector, rp.num_pages,
-                                  page);
+    return err ? err : event_vector_add(&vm->guest.events, v->vector, v->npages, page);
 }
 
 /* The guest knows the device as it is, or nothing is left that could run. */

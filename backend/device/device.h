@@ -11,8 +11,7 @@
 
 #include "base/state_stream.h"
 #include "objects/vm.h"
-#include "pvrdma/abi.h"
-#include "pvrdma/ext.h"
+#include "verbs/verbs.h"
 
 struct device {
     struct vm *vm;
@@ -72,8 +71,8 @@ void device_offers_names(GString *text);
 void device_doorbell(struct device *dev, uint64_t bar2_offset, uint32_t value,
                      bool posted);
 
-/* The command ADD_VECTOR.  0 or an errno. */
-int device_add_vector(struct device *dev, const struct pvrdma_ext_cmd_vector *req);
+/* The command ADD_VECTOR, which is about events, not about objects. */
+verbs_command device_add_vector;
 
 /* Command channel: run the command in the slot.  Returns the ERR value. */
 uint32_t command_execute(struct device *dev);

@@ -64,9 +64,9 @@ static void cq_publish(struct vm *vm, struct cq *cq, struct uctx *uctx,
     id_table_publish(&vm->objects.cq, cq->handle, cq);
 }
 
-int verbs_create_cq(struct vm *vm, const struct pvrdma_cmd_create_cq *req,
-                    struct pvrdma_resp_create_cq *resp)
+int verbs_create_cq(struct vm *vm, const union verbs_req *cmd, union verbs_resp *resp)
 {
+    const struct pvrdma_cmd_create_cq *req = &cmd->abi.create_cq;
     struct objects *v = &vm->objects;
     struct uctx *uctx = id_table_get(&v->uctx, req->ctx_handle);
     struct cq *cq;
@@ -95,8 +95,8 @@ int verbs_create_cq(struct vm *vm, const struct pvrdma_cmd_create_cq *req,
     cq_publish(vm, cq, uctx, req);
     datapath_cq_created(cq, uctx_uar_page(uctx));
 
-    resp->cq_handle = cq->handle;
-    resp->cqe = cq->ncqe;
+    resp->abi.create_cq.cq_handle = cq->handle;
+    resp->abi.create_cq.cqe = cq->ncqe;
     return 0;
 
 err_ring:
@@ -106,9 +106,9 @@ err_cq:
     return err;
 }
 
-int verbs_move_cq(struct vm *vm, const struct pvrdma_ext_cmd_move_cq *req,
-                  struct pvrdma_resp_create_cq *resp)
+int verbs_move_cq(struct vm *vm, const union verbs_req *cmd, union verbs_resp *resp)
 {
+    const struct pvrdma_ext_cmd_move_cq *req = &cmd->move_cq;
     struct cq *cq = id_table_get(&vm->objects.cq, req->cq_handle);
     struct ring_mem mem = {0};
     int err;
@@ -127,15 +127,16 @@ int verbs_move_cq(struct vm *vm, const struct pvrdma_ext_cmd_move_cq *req,
         verbs_ring_fini(vm, &mem);
         return EIO;
     }
-    resp->cq_handle = cq->handle;
-    resp->cqe = req->cqe;
+    resp->abi.create_cq.cq_handle = cq->handle;
+    resp->abi.create_cq.cqe = req->cqe;
     grace_wait(); /* somebody may be at the old arm word */
     verbs_ring_fini(vm, &mem);
     return 0;
 }
 
-int verbs_moderate_cq(struct vm *vm, const struct pvrdma_ext_cmd_moderate_cq *req)
+int verbs_moderate_cq(struct vm *vm, const union verbs_req *cmd, union verbs_resp *resp)
 {
+    const struct pvrdma_ext_cmd_moderate_cq *req = &cmd->moderate_cq;
     struct cq *cq = id_table_get(&vm->objects.cq, req->cq_handle);
 
     if (!cq) {
@@ -163,9 +164,9 @@ void cq_free(struct vm *vm, struct cq *cq)
     g_free(cq);
 }
 
-int verbs_destroy_cq(struct vm *vm, uint32_t handle)
+int verbs_destroy_cq(struct vm *vm, const union verbs_req *req, union verbs_resp *resp)
 {
-    struct cq *cq = id_table_get(&vm->objects.cq, handle);
+    struct cq *cq = id_table_get(&vm->objects.cq, req->abi.handle.handle);
 
     if (!cq) {
         return ENOENT;

@@ -110,8 +110,9 @@ static bool gid_is_possible(uint32_t index, uint8_t type, const struct pvrdma_gi
            gid_is_valid(gid);
 }
 
-int verbs_create_bind(struct vm *vm, const struct pvrdma_cmd_create_bind *req)
+int verbs_create_bind(struct vm *vm, const union verbs_req *cmd, union verbs_resp *resp)
 {
+    const struct pvrdma_cmd_create_bind *req = &cmd->abi.create_bind;
     struct gid_entry *entry;
     int err;
 
@@ -159,8 +160,9 @@ void gid_unbind(struct vm *vm, unsigned index)
     }
 }
 
-int verbs_destroy_bind(struct vm *vm, const struct pvrdma_cmd_destroy_bind *req)
+int verbs_destroy_bind(struct vm *vm, const union verbs_req *cmd, union verbs_resp *resp)
 {
+    const struct pvrdma_cmd_destroy_bind *req = &cmd->abi.destroy_bind;
     struct gid_entry *entry;
 
     if (req->index >= VERBS_GID_TBL_LEN) {

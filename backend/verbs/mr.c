@@ -256,9 +256,9 @@ static int create_fast_mr(struct vm *vm, struct pd *pd,
     return create_keyless(vm, pd, req->nchunks, 0, resp);
 }
 
-int verbs_create_mw(struct vm *vm, const struct pvrdma_ext_cmd_create_mw *req,
-                    struct pvrdma_resp_create_mr *resp)
+int verbs_create_mw(struct vm *vm, const union verbs_req *cmd, union verbs_resp *resp)
 {
+    const struct pvrdma_ext_cmd_create_mw *req = &cmd->create_mw;
     struct pd *pd = id_table_get(&vm->objects.pd, req->pd_handle);
 
     if (!pd) {
@@ -267,12 +267,13 @@ int verbs_create_mw(struct vm *vm, const struct pvrdma_ext_cmd_create_mw *req,
     if (req->type != PVRDMA_EXT_MW_TYPE_1 && req->type != PVRDMA_EXT_MW_TYPE_2B) {
         return EINVAL;
     }
-    return create_keyless(vm, pd, 0, (uint8_t)req->type, resp);
+    return create_keyless(vm, pd, 0, (uint8_t)req->type, &resp->abi.create_mr);
 }
 
-int verbs_create_mr(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
-                    struct pvrdma_resp_create_mr *resp)
+int verbs_create_mr(struct vm *vm, const union verbs_req *cmd, union verbs_resp *out)
 {
+    const struct pvrdma_cmd_create_mr *req = &cmd->abi.create_mr;
+    struct pvrdma_resp_create_mr *resp = &out->abi.create_mr;
     struct objects *v = &vm->objects;
     struct pd *pd = id_table_get(&v->pd, req->pd_handle);
     bool dma = req->flags == PVRDMA_MR_FLAG_DMA;
@@ -362,14 +363,14 @@ static int destroy(struct vm *vm, uint32_t handle, bool window)
     return 0;
 }
 
-int verbs_destroy_mr(struct vm *vm, uint32_t handle)
+int verbs_destroy_mr(struct vm *vm, const union verbs_req *req, union verbs_resp *resp)
 {
-    return destroy(vm, handle, false);
+    return destroy(vm, req->abi.handle.handle, false);
 }
 
-int verbs_destroy_mw(struct vm *vm, uint32_t handle)
+int verbs_destroy_mw(struct vm *vm, const union verbs_req *req, union verbs_resp *resp)
 {
-    return destroy(vm, handle, true);
+    return destroy(vm, req->abi.handle.handle, true);
 }
 
 /* ---- change ---- */
@@ -447,9 +448,10 @@ static void rereg_free(struct vm *vm, struct mr *mr, bool own_pages)
     }
 }
 
-int verbs_rereg_mr(struct vm *vm, const struct pvrdma_ext_cmd_rereg_mr *req,
-                   struct pvrdma_resp_create_mr *resp)
+int verbs_rereg_mr(struct vm *vm, const union verbs_req *cmd, union verbs_resp *out)
 {
+    const struct pvrdma_ext_cmd_rereg_mr *req = &cmd->rereg_mr;
+    struct pvrdma_resp_create_mr *resp = &out->abi.create_mr;
     struct mr *old = id_table_get(&vm->objects.mr, req->mr_handle), *mr;
     bool trans = req->flags & PVRDMA_EXT_REREG_TRANS, busy;
     uint32_t access;

@@ -187,9 +187,10 @@ static void qp_fill_cap(const struct qp *qp, struct pvrdma_qp_cap *cap)
     };
 }
 
-int verbs_create_qp(struct vm *vm, const struct pvrdma_cmd_create_qp *req,
-                    struct pvrdma_resp_create_qp *resp)
+int verbs_create_qp(struct vm *vm, const union verbs_req *cmd, union verbs_resp *out)
 {
+    const struct pvrdma_cmd_create_qp *req = &cmd->abi.create_qp;
+    struct pvrdma_resp_create_qp *resp = &out->abi.create_qp;
     uint32_t npages, handle;
     struct qp *qp;
     int err = qp_new(vm, req, &npages, &qp);
@@ -263,30 +264,31 @@ void qp_free(struct vm *vm, struct qp *qp)
     g_free(qp);
 }
 
-int verbs_query_qp_counters(struct vm *vm, uint32_t handle,
-                            struct pvrdma_ext_resp_qp_counters *resp)
+int verbs_query_qp_counters(struct vm *vm, const union verbs_req *req,
+                            union verbs_resp *resp)
 {
-    const struct qp *qp = id_table_get(&vm->objects.qp, handle);
+    const struct qp *qp = id_table_get(&vm->objects.qp, req->abi.handle.handle);
+    uint64_t *counter = resp->qp_counters.counter;
 
     if (!qp) {
         return ENOENT;
     }
-    resp->counter[PVRDMA_EXT_CNT_TX_MSGS] = atomic_load(&qp->req.tx_msgs);
-    resp->counter[PVRDMA_EXT_CNT_TX_BYTES] = atomic_load(&qp->req.tx_bytes);
-    resp->counter[PVRDMA_EXT_CNT_RX_MSGS] = atomic_load(&qp->resp.rx_msgs);
-    resp->counter[PVRDMA_EXT_CNT_RX_BYTES] = atomic_load(&qp->resp.rx_bytes);
-    resp->counter[PVRDMA_EXT_CNT_ERRORS] = atomic_load(&qp->seldom.errors);
-    resp->counter[PVRDMA_EXT_CNT_RNR_WAITS] = atomic_load(&qp->seldom.rnr_waits);
-    resp->counter[PVRDMA_EXT_CNT_RETRIES] = atomic_load(&qp->seldom.retries);
-    resp->counter[PVRDMA_EXT_QPCNT_RNR_NAKS] = atomic_load(&qp->seldom.rnr_naks);
-    resp->counter[PVRDMA_EXT_QPCNT_DUPLICATES] = atomic_load(&qp->seldom.duplicates);
-    resp->counter[PVRDMA_EXT_QPCNT_DROPPED] = atomic_load(&qp->seldom.dropped);
+    counter[PVRDMA_EXT_CNT_TX_MSGS] = atomic_load(&qp->req.tx_msgs);
+    counter[PVRDMA_EXT_CNT_TX_BYTES] = atomic_load(&qp->req.tx_bytes);
+    counter[PVRDMA_EXT_CNT_RX_MSGS] = atomic_load(&qp->resp.rx_msgs);
+    counter[PVRDMA_EXT_CNT_RX_BYTES] = atomic_load(&qp->resp.rx_bytes);
+    counter[PVRDMA_EXT_CNT_ERRORS] = atomic_load(&qp->seldom.errors);
+    counter[PVRDMA_EXT_CNT_RNR_WAITS] = atomic_load(&qp->seldom.rnr_waits);
+    counter[PVRDMA_EXT_CNT_RETRIES] = atomic_load(&qp->seldom.retries);
+    counter[PVRDMA_EXT_QPCNT_RNR_NAKS] = atomic_load(&qp->seldom.rnr_naks);
+    counter[PVRDMA_EXT_QPCNT_DUPLICATES] = atomic_load(&qp->seldom.duplicates);
+    counter[PVRDMA_EXT_QPCNT_DROPPED] = atomic_load(&qp->seldom.dropped);
     return 0;
 }
 
-int verbs_destroy_qp(struct vm *vm, uint32_t handle)
+int verbs_destroy_qp(struct vm *vm, const union verbs_req *req, union verbs_resp *resp)
 {
-    struct qp *qp = id_table_get(&vm->objects.qp, handle);
+    struct qp *qp = id_table_get(&vm->objects.qp, req->abi.handle.handle);
 
     if (!qp) {
         return ENOENT;
@@ -396,8 +398,9 @@ static int qp_modify(struct qp *qp, uint32_t mask, const struct pvrdma_qp_attr *
     return 0;
 }
 
-int verbs_modify_qp(struct vm *vm, const struct pvrdma_cmd_modify_qp *req)
+int verbs_modify_qp(struct vm *vm, const union verbs_req *cmd, union verbs_resp *resp)
 {
+    const struct pvrdma_cmd_modify_qp *req = &cmd->abi.modify_qp;
     struct qp *qp = id_table_get(&vm->objects.qp, req->qp_handle);
     bool reset, path;
     int err;
@@ -428,11 +431,10 @@ int verbs_modify_qp(struct vm *vm, const struct pvrdma_cmd_modify_qp *req)
     return err;
 }
 
-int verbs_query_qp(struct vm *vm, uint32_t handle, uint32_t attr_mask,
-                   struct pvrdma_resp_query_qp *resp)
+int verbs_query_qp(struct vm *vm, const union verbs_req *req, union verbs_resp *resp)
 {
-    struct qp *qp = id_table_get(&vm->objects.qp, handle);
-    struct pvrdma_qp_attr *a = &resp->attrs;
+    struct qp *qp = id_table_get(&vm->objects.qp, req->abi.handle.handle);
+    struct pvrdma_qp_attr *a = &resp->abi.query_qp.attrs;
     uint32_t state;
 
     if (!qp) {

@@ -70,9 +70,9 @@ static void srq_publish(struct srq *srq)
     id_table_publish(&srq->vm->objects.srq, srq->handle, srq);
 }
 
-int verbs_create_srq(struct vm *vm, const struct pvrdma_cmd_create_srq *req,
-                     struct pvrdma_resp_handle *resp)
+int verbs_create_srq(struct vm *vm, const union verbs_req *cmd, union verbs_resp *resp)
 {
+    const struct pvrdma_cmd_create_srq *req = &cmd->abi.create_srq;
     struct objects *v = &vm->objects;
     struct pd *pd = id_table_get(&v->pd, req->pd_handle);
     struct srq *srq;
@@ -99,7 +99,7 @@ int verbs_create_srq(struct vm *vm, const struct pvrdma_cmd_create_srq *req,
     }
     srq_publish(srq);
     datapath_srq_created(srq, uctx_uar_page(pd->uctx));
-    resp->handle = srq->handle;
+    resp->abi.handle.handle = srq->handle;
     return 0;
 
 err_ring:
@@ -109,8 +109,9 @@ err_srq:
     return err;
 }
 
-int verbs_modify_srq(struct vm *vm, const struct pvrdma_cmd_modify_srq *req)
+int verbs_modify_srq(struct vm *vm, const union verbs_req *cmd, union verbs_resp *resp)
 {
+    const struct pvrdma_cmd_modify_srq *req = &cmd->abi.modify_srq;
     struct srq *srq = id_table_get(&vm->objects.srq, req->srq_handle);
 
     if (!srq) {
@@ -128,14 +129,14 @@ int verbs_modify_srq(struct vm *vm, const struct pvrdma_cmd_modify_srq *req)
     return 0;
 }
 
-int verbs_query_srq(struct vm *vm, uint32_t handle, struct pvrdma_resp_query_srq *resp)
+int verbs_query_srq(struct vm *vm, const union verbs_req *req, union verbs_resp *resp)
 {
-    struct srq *srq = id_table_get(&vm->objects.srq, handle);
+    struct srq *srq = id_table_get(&vm->objects.srq, req->abi.handle.handle);
 
     if (!srq) {
         return ENOENT;
     }
-    resp->attrs = (struct pvrdma_srq_attr){
+    resp->abi.query_srq.attrs = (struct pvrdma_srq_attr){
         .max_wr = srq->rq.wq.nwqe,
         .max_sge = srq->rq.wq.max_sge,
         .srq_limit = atomic_load(&srq->limit),
@@ -159,9 +160,9 @@ void srq_free(struct vm *vm, struct srq *srq)
     g_free(srq);
 }
 
-int verbs_destroy_srq(struct vm *vm, uint32_t handle)
+int verbs_destroy_srq(struct vm *vm, const union verbs_req *req, union verbs_resp *resp)
 {
-    struct srq *srq = id_table_get(&vm->objects.srq, handle);
+    struct srq *srq = id_table_get(&vm->objects.srq, req->abi.handle.handle);
 
     if (!srq) {
         return ENOENT;

@@ -199,10 +199,10 @@ void uctx_empty(struct vm *vm, struct uctx *uctx)
     grace_wait();
     free_dead(vm, &dead);
     for (uint32_t i = 1; uctx->refs && i < pds->size; i++) {
-        const struct pd *pd = id_table_get(pds, i);
+        struct pd *pd = id_table_get(pds, i);
 
-        if (pd && pd->uctx == uctx) {
-            verbs_destroy_pd(vm, i);
+        if (pd && pd->uctx == uctx && !pd->refs) {
+            pd_destroy(vm, pd);
         }
         if (i % STEP_OBJECTS == 0) {
             coro_breathe();

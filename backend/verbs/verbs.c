@@ -167,13 +167,12 @@ void verbs_fill_caps(struct objects *v, struct pvrdma_caps *caps)
     caps->sys_image_guid = caps->node_guid;
 }
 
-int verbs_query_port(struct vm *vm, const struct pvrdma_cmd_query_port *req,
-                     struct pvrdma_resp_query_port *resp)
+int verbs_query_port(struct vm *vm, const union verbs_req *req, union verbs_resp *resp)
 {
-    if (req->port_num != 1) {
+    if (req->abi.query_port.port_num != 1) {
         return EINVAL;
     }
-    resp->attrs = (struct pvrdma_port_attr){
+    resp->abi.query_port.attrs = (struct pvrdma_port_attr){
         .state = PVRDMA_PORT_ACTIVE,
         .max_mtu = PVRDMA_MTU_4096,
         .active_mtu = PVRDMA_MTU_4096,
@@ -190,14 +189,25 @@ int verbs_query_port(struct vm *vm, const struct pvrdma_cmd_query_port *req,
     return 0;
 }
 
-int verbs_query_pkey(struct vm *vm, const struct pvrdma_cmd_query_pkey *req,
-                     struct pvrdma_resp_query_pkey *resp)
+int verbs_query_pkey(struct vm *vm, const union verbs_req *req, union verbs_resp *resp)
 {
-    if (req->port_num != 1 || req->index != 0) {
+    if (req->abi.query_pkey.port_num != 1 || req->abi.query_pkey.index != 0) {
         return EINVAL;
     }
-    resp->pkey = VERBS_PKEY;
+    resp->abi.query_pkey.pkey = VERBS_PKEY;
     return 0;
+}
+
+static void uctx_destroy(struct vm *vm, struct uctx *uctx)
+{
+    uctx_empty(vm, uctx);
+    if (uctx->ext.npages) {
+        datapath_ext_remove(vm, &uctx->ext);
+        verbs_ring_fini(vm, &uctx->ext);
+    }
+    vm->objects.uar_used[uctx->uar_page] = 0;
+    id_table_release(&vm->objects.uctx, uctx->handle);
+    g_free(uctx);
 }
 
 /* The guest has given the page to another context: the one that had it is gone. */
@@ -206,24 +216,24 @@ static void uctx_of_page_end(struct vm *vm, uint64_t page)
     struct id_table *t = &vm->objects.uctx;
 
     for (uint32_t i = 1; vm->objects.uar_used[page] && i < t->size; i++) {
-        const struct uctx *uctx = id_table_get(t, i);
+        struct uctx *uctx = id_table_get(t, i);
 
         if (uctx && uctx->uar_page == page) {
-            verbs_destroy_uc(vm, i);
+            uctx_destroy(vm, uctx);
         }
     }
 }
 
-int verbs_create_uc(struct vm *vm, const struct pvrdma_cmd_create_uc *req,
-                    struct pvrdma_resp_handle *resp)
+/* A context with the UAR page @pfn.  0 or an errno. */
+static int uctx_create(struct vm *vm, uint64_t pfn, struct uctx **out)
 {
     struct objects *v = &vm->objects;
-    uint64_t page = req->pfn - vm->objects.uar_pfn;
+    uint64_t page = pfn - v->uar_pfn;
     struct uctx *uctx;
     uint32_t handle;
 
     /* Page 0 is the guest kernel's. */
-    if (req->pfn < vm->objects.uar_pfn || page == 0 || page >= VERBS_MAX_UAR) {
+    if (pfn < v->uar_pfn || page == 0 || page >= VERBS_MAX_UAR) {
         return EINVAL;
     }
     uctx_of_page_end(vm, page);
@@ -240,26 +250,29 @@ int verbs_create_uc(struct vm *vm, const struct pvrdma_cmd_create_uc *req,
     uctx->uar_page = page;
     v->uar_used[page] = 1;
     id_table_publish(&v->uctx, handle, uctx);
-    resp->handle = handle;
+    *out = uctx;
     return 0;
 }
 
-int verbs_destroy_uc(struct vm *vm, uint32_t handle)
+int verbs_create_uc(struct vm *vm, const union verbs_req *req, union verbs_resp *resp)
 {
-    struct objects *v = &vm->objects;
-    struct uctx *uctx = id_table_get(&v->uctx, handle);
+    struct uctx *uctx;
+    int err = uctx_create(vm, req->abi.create_uc.pfn, &uctx);
+
+    if (!err) {
+        resp->abi.handle.handle = uctx->handle;
+    }
+    return err;
+}
+
+int verbs_destroy_uc(struct vm *vm, const union verbs_req *req, union verbs_resp *resp)
+{
+    struct uctx *uctx = id_table_get(&vm->objects.uctx, req->abi.handle.handle);
 
     if (!uctx) {
         return ENOENT;
     }
-    uctx_empty(vm, uctx);
-    if (uctx->ext.npages) {
-        datapath_ext_remove(vm, &uctx->ext);
-        verbs_ring_fini(vm, &uctx->ext);
-    }
-    v->uar_used[uctx->uar_page] = 0;
-    id_table_release(&v->uctx, handle);
-    g_free(uctx);
+    uctx_destroy(vm, uctx);
     return 0;
 }
 
@@ -279,60 +292,64 @@ static int create_kernel_ext(struct vm *vm, const struct pvrdma_ext_cmd_uc *req)
     return err;
 }
 
-int verbs_create_uc_ext(struct vm *vm, const struct pvrdma_ext_cmd_uc *req,
-                        struct pvrdma_ext_resp_uc *resp)
+int verbs_create_uc_ext(struct vm *vm, const union verbs_req *cmd, union verbs_resp *resp)
 {
-    struct pvrdma_cmd_create_uc create = {.pfn = req->pfn};
-    struct pvrdma_resp_handle made = {0};
+    const struct pvrdma_ext_cmd_uc *req = &cmd->uc;
     struct uctx *uctx;
     int err;
 
-    resp->features = req->features & PVRDMA_EXT_CONTEXT_FEATURES;
+    resp->uc.features = req->features & PVRDMA_EXT_CONTEXT_FEATURES;
     if (!(req->features & PVRDMA_EXT_FEAT_DOORBELL) || req->npages != PVRDMA_EXT_PAGES) {
         return EINVAL;
     }
     if (req->pfn == vm->objects.uar_pfn) {
         return create_kernel_ext(vm, req);
     }
-    err = verbs_create_uc(vm, &create, &made);
+    err = uctx_create(vm, req->pfn, &uctx);
     if (err) {
         return err;
     }
-    uctx = id_table_get(&vm->objects.uctx, made.handle);
     err = verbs_ring_init(vm, &uctx->ext, sizeof(*uctx), req->pdir_dma, PVRDMA_EXT_PAGES);
     if (err) {
-        verbs_destroy_uc(vm, made.handle);
+        uctx_destroy(vm, uctx);
         return err;
     }
     datapath_ext_add(vm, &uctx->ext);
-    resp->ctx_handle = made.handle;
+    resp->uc.ctx_handle = uctx->handle;
     return 0;
 }
 
-int verbs_query_counters(struct vm *vm, struct pvrdma_ext_resp_counters *resp)
+int verbs_query_clock(struct vm *vm, const union verbs_req *req, union verbs_resp *resp)
+{
+    resp->clock.ns = datapath_clock(vm);
+    return 0;
+}
+
+int verbs_query_counters(struct vm *vm, const union verbs_req *req,
+                         union verbs_resp *resp)
 {
     const struct vm_datapath *dp = &vm->dp;
+    uint64_t *counter = resp->counters.counter;
 
-    resp->counter[PVRDMA_EXT_CNT_TX_MSGS] = atomic_load(&dp->tx_msgs);
-    resp->counter[PVRDMA_EXT_CNT_TX_BYTES] = atomic_load(&dp->tx_bytes);
-    resp->counter[PVRDMA_EXT_CNT_RX_MSGS] = atomic_load(&dp->rx_msgs);
-    resp->counter[PVRDMA_EXT_CNT_RX_BYTES] = atomic_load(&dp->rx_bytes);
-    resp->counter[PVRDMA_EXT_CNT_ERRORS] = atomic_load(&dp->errors);
-    resp->counter[PVRDMA_EXT_CNT_RNR_WAITS] = atomic_load(&dp->rnr_waits);
-    resp->counter[PVRDMA_EXT_CNT_RETRIES] = atomic_load(&dp->retries);
-    resp->counter[PVRDMA_EXT_CNT_INTERRUPTS] = atomic_load(&dp->interrupts);
+    counter[PVRDMA_EXT_CNT_TX_MSGS] = atomic_load(&dp->tx_msgs);
+    counter[PVRDMA_EXT_CNT_TX_BYTES] = atomic_load(&dp->tx_bytes);
+    counter[PVRDMA_EXT_CNT_RX_MSGS] = atomic_load(&dp->rx_msgs);
+    counter[PVRDMA_EXT_CNT_RX_BYTES] = atomic_load(&dp->rx_bytes);
+    counter[PVRDMA_EXT_CNT_ERRORS] = atomic_load(&dp->errors);
+    counter[PVRDMA_EXT_CNT_RNR_WAITS] = atomic_load(&dp->rnr_waits);
+    counter[PVRDMA_EXT_CNT_RETRIES] = atomic_load(&dp->retries);
+    counter[PVRDMA_EXT_CNT_INTERRUPTS] = atomic_load(&dp->interrupts);
     return 0;
 }
 
-int verbs_create_pd(struct vm *vm, const struct pvrdma_cmd_create_pd *req,
-                    struct pvrdma_resp_handle *resp)
+int verbs_create_pd(struct vm *vm, const union verbs_req *req, union verbs_resp *resp)
 {
     struct objects *v = &vm->objects;
-    struct uctx *uctx = id_table_get(&v->uctx, req->ctx_handle);
+    uint32_t ctx = req->abi.create_pd.ctx_handle, handle;
+    struct uctx *uctx = id_table_get(&v->uctx, ctx);
     struct pd *pd;
-    uint32_t handle;
 
-    if (req->ctx_handle && !uctx) {
+    if (ctx && !uctx) {
         return ENOENT;
     }
     pd = g_try_new0(struct pd, 1);
@@ -350,14 +367,22 @@ int verbs_create_pd(struct vm *vm, const struct pvrdma_cmd_create_pd *req,
         uctx->refs++;
     }
     id_table_publish(&v->pd, handle, pd);
-    resp->handle = handle;
+    resp->abi.handle.handle = handle;
     return 0;
 }
 
-int verbs_destroy_pd(struct vm *vm, uint32_t handle)
+void pd_destroy(struct vm *vm, struct pd *pd)
 {
-    struct objects *v = &vm->objects;
-    struct pd *pd = id_table_get(&v->pd, handle);
+    if (pd->uctx) {
+        pd->uctx->refs--;
+    }
+    id_table_release(&vm->objects.pd, pd->handle);
+    g_free(pd);
+}
+
+int verbs_destroy_pd(struct vm *vm, const union verbs_req *req, union verbs_resp *resp)
+{
+    struct pd *pd = id_table_get(&vm->objects.pd, req->abi.handle.handle);
 
     if (!pd) {
         return ENOENT;
@@ -365,10 +390,6 @@ int verbs_destroy_pd(struct vm *vm, uint32_t handle)
     if (pd->refs) {
         return EBUSY;
     }
-    if (pd->uctx) {
-        pd->uctx->refs--;
-    }
-    id_table_release(&v->pd, handle);
-    g_free(pd);
+    pd_destroy(vm, pd);
     return 0;
 }

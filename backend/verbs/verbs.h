@@ -18,55 +18,44 @@ void verbs_reset(struct objects *v);
 
 void verbs_fill_caps(struct objects *v, struct pvrdma_caps *caps);
 
+/* A command's request, and its response: those of abi.h, or one of ext.h's. */
+union verbs_req {
+    union pvrdma_cmd_req abi;
+    struct pvrdma_ext_cmd_uc uc;
+    struct pvrdma_ext_cmd_vector vector;
+    struct pvrdma_ext_cmd_move_cq move_cq;
+    struct pvrdma_ext_cmd_moderate_cq moderate_cq;
+    struct pvrdma_ext_cmd_create_mw create_mw;
+    struct pvrdma_ext_cmd_rereg_mr rereg_mr;
+};
+union verbs_resp {
+    union pvrdma_cmd_resp abi;
+    struct pvrdma_ext_resp_uc uc;
+    struct pvrdma_ext_resp_clock clock;
+    struct pvrdma_ext_resp_counters counters;
+    struct pvrdma_ext_resp_qp_counters qp_counters;
+};
+
 /*
  * One function per command; req is the daemon's own copy, resp is zeroed and
  * has its header filled in.  Return 0 or a positive errno (any non-zero value
  * becomes ERR).  DESTROY_*: after return the data path does not touch the
  * object or its guest memory, and no CQE of it appears.  EBUSY: still in use.
+ * REREG_MR that is refused changes nothing; EBUSY: windows are bound to it.
  */
-int verbs_query_port(struct vm *vm, const struct pvrdma_cmd_query_port *req,
-                     struct pvrdma_resp_query_port *resp);
-int verbs_query_pkey(struct vm *vm, const struct pvrdma_cmd_query_pkey *req,
-                     struct pvrdma_resp_query_pkey *resp);
-int verbs_create_uc(struct vm *vm, const struct pvrdma_cmd_create_uc *req,
-                    struct pvrdma_resp_handle *resp);
-int verbs_destroy_uc(struct vm *vm, uint32_t handle);
-int verbs_create_uc_ext(struct vm *vm, const struct pvrdma_ext_cmd_uc *req,
-                        struct pvrdma_ext_resp_uc *resp);
-int verbs_query_counters(struct vm *vm, struct pvrdma_ext_resp_counters *resp);
-int verbs_create_pd(struct vm *vm, const struct pvrdma_cmd_create_pd *req,
-                    struct pvrdma_resp_handle *resp);
-int verbs_destroy_pd(struct vm *vm, uint32_t handle);
-int verbs_create_mr(struct vm *vm, const struct pvrdma_cmd_create_mr *req,
-                    struct pvrdma_resp_create_mr *resp);
-int verbs_destroy_mr(struct vm *vm, uint32_t handle);
-/* Refused, it changes nothing.  EBUSY: windows are bound to it. */
-int verbs_rereg_mr(struct vm *vm, const struct pvrdma_ext_cmd_rereg_mr *req,
-                   struct pvrdma_resp_create_mr *resp);
-int verbs_create_mw(struct vm *vm, const struct pvrdma_ext_cmd_create_mw *req,
-                    struct pvrdma_resp_create_mr *resp);
-int verbs_destroy_mw(struct vm *vm, uint32_t handle);
-int verbs_create_cq(struct vm *vm, const struct pvrdma_cmd_create_cq *req,
-                    struct pvrdma_resp_create_cq *resp);
-int verbs_move_cq(struct vm *vm, const struct pvrdma_ext_cmd_move_cq *req,
-                  struct pvrdma_resp_create_cq *resp);
-int verbs_moderate_cq(struct vm *vm, const struct pvrdma_ext_cmd_moderate_cq *req);
-int verbs_destroy_cq(struct vm *vm, uint32_t handle);
-int verbs_create_qp(struct vm *vm, const struct pvrdma_cmd_create_qp *req,
-                    struct pvrdma_resp_create_qp *resp);
-int verbs_modify_qp(struct vm *vm, const struct pvrdma_cmd_modify_qp *req);
-int verbs_query_qp(struct vm *vm, uint32_t handle, uint32_t attr_mask,
-                   struct pvrdma_resp_query_qp *resp);
-int verbs_query_qp_counters(struct vm *vm, uint32_t handle,
-                            struct pvrdma_ext_resp_qp_counters *resp);
-int verbs_destroy_qp(struct vm *vm, uint32_t handle);
-int verbs_create_srq(struct vm *vm, const struct pvrdma_cmd_create_srq *req,
-                     struct pvrdma_resp_handle *resp);
-int verbs_modify_srq(struct vm *vm, const struct pvrdma_cmd_modify_srq *req);
-int verbs_query_srq(struct vm *vm, uint32_t handle, struct pvrdma_resp_query_srq *resp);
-int verbs_destroy_srq(struct vm *vm, uint32_t handle);
-int verbs_create_bind(struct vm *vm, const struct pvrdma_cmd_create_bind *req);
-int verbs_destroy_bind(struct vm *vm, const struct pvrdma_cmd_destroy_bind *req);
+typedef int verbs_command(struct vm *vm, const union verbs_req *req,
+                          union verbs_resp *resp);
+
+verbs_command verbs_query_port, verbs_query_pkey, verbs_query_counters, verbs_query_clock;
+verbs_command verbs_create_uc, verbs_create_uc_ext, verbs_destroy_uc;
+verbs_command verbs_create_pd, verbs_destroy_pd;
+verbs_command verbs_create_mr, verbs_rereg_mr, verbs_destroy_mr;
+verbs_command verbs_create_mw, verbs_destroy_mw;
+verbs_command verbs_create_cq, verbs_move_cq, verbs_moderate_cq, verbs_destroy_cq;
+verbs_command verbs_create_qp, verbs_modify_qp, verbs_query_qp, verbs_query_qp_counters,
+    verbs_destroy_qp;
+verbs_command verbs_create_srq, verbs_modify_srq, verbs_query_srq, verbs_destroy_srq;
+verbs_command verbs_create_bind, verbs_destroy_bind;
 
 /*
  * Parts of the state stream, in the order in which they are loaded, into a device that

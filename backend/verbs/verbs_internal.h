@@ -27,6 +27,8 @@ void srq_unpublish(struct vm *vm, struct srq *srq);
 void srq_free(struct vm *vm, struct srq *srq);
 void mr_unpublish(struct vm *vm, struct mr *mr); /* token held */
 void mr_free(struct vm *vm, struct mr *mr);
+/* Nothing refers to it any more. */
+void pd_destroy(struct vm *vm, struct pd *pd);
 void gid_unbind(struct vm *vm, unsigned index);
 
 /* Destroy what is left of @uctx's objects; it has none then, and may be destroyed. */

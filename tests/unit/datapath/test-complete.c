@@ -233,7 +233,9 @@ static void run_moderate(void *arg)
 
 static void run_destroy(void *arg)
 {
-    g_assert_cmpint(verbs_destroy_cq(&f.td->vm, holder.cq->handle), ==, 0);
+    const union verbs_req req = {.abi.handle.handle = holder.cq->handle};
+
+    g_assert_cmpint(verbs_destroy_cq(&f.td->vm, &req, NULL), ==, 0);
     *(bool *)arg = true;
 }
 

@@ -555,13 +555,13 @@ static void setup_vectors(struct vector *v)
     setup();
     memcpy(v[0].page, td->cqn_ring, sizeof(v[0].page));
     for (unsigned i = 1; i < VECTORS; i++) {
-        struct pvrdma_ext_cmd_vector req = {.vector = i, .npages = 4};
+        union verbs_req req = {.vector = {.vector = i, .npages = 4}};
 
-        req.pdir_dma = testdev_new_pdir(td, 4, v[i].page);
+        req.vector.pdir_dma = testdev_new_pdir(td, 4, v[i].page);
         for (unsigned k = 1; k < 4; k++) {
             v[i].page[k] = v[i].page[0] + k * 4096;
         }
-        g_assert_cmpint(device_add_vector(td->vm.dev, &req), ==, 0);
+        g_assert_cmpint(device_add_vector(&td->vm, &req, NULL), ==, 0);
     }
 }
 

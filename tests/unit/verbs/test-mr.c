@@ -378,8 +378,8 @@ static void test_generation(void)
 
 /* A registration in a coroutine, as a VM's command. */
 struct attempt {
-    struct pvrdma_cmd_create_mr req;
-    struct pvrdma_resp_create_mr resp;
+    union verbs_req req;
+    union verbs_resp resp;
     int err;
     unsigned ended; /* as which of all; 0: not yet */
 };
@@ -409,13 +409,14 @@ static struct attempt deep_list(uint32_t npages, bool bad)
     if (bad) {
         *(uint64_t *)testdev_ptr(td, page) = 1ull << 50;
     }
-    return (struct attempt){.req = {.start = 0x7f0000000000,
-                                    .length = (uint64_t)npages * PVRDMA_PAGE_SIZE,
-                                    .pdir_dma = page,
-                                    .pd_handle = uctx_pd,
-                                    .access_flags = RW,
-                                    .flags = PVRDMA_EXT_MR_DEEP,
-                                    .nchunks = npages}};
+    return (struct attempt){
+        .req.abi.create_mr = {.start = 0x7f0000000000,
+                              .length = (uint64_t)npages * PVRDMA_PAGE_SIZE,
+                              .pdir_dma = page,
+                              .pd_handle = uctx_pd,
+                              .access_flags = RW,
+                              .flags = PVRDMA_EXT_MR_DEEP,
+                              .nchunks = npages}};
 }
 
 /*

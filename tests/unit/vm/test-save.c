@@ -424,15 +424,16 @@ static void test_too_long(void)
 static void test_waiting(void)
 {
     const struct pvrdma_gid gid = {.raw = {[10] = 0xff, 0xff, 10, 0, 0, 77}};
-    struct pvrdma_cmd_create_bind req = {
-        .mtu = 1024, .vlan = 0xfff, .index = 9, .gid = gid, .gid_type = 2};
+    const union verbs_req req = {
+        .abi.create_bind = {
+            .mtu = 1024, .vlan = 0xfff, .index = 9, .gid = gid, .gid_type = 2}};
     struct testdev *other = testdev_new("other");
     g_autoptr(GByteArray) a = NULL, b = NULL;
     uint64_t len;
     uint8_t *p;
 
     g_assert_cmpint(directory_bind(&other->vm, &gid), ==, 0);
-    g_assert_cmpint(verbs_create_bind(&from->vm, &req), ==, 0);
+    g_assert_cmpint(verbs_create_bind(&from->vm, &req, NULL), ==, 0);
     a = fulldev_save(from);
     g_assert_true(pair_load(a));
     g_assert_true(to->vm.objects.gid[9].bound && to->vm.objects.gid[9].waiting);
