@@ -188,13 +188,18 @@ void conn_close(struct vfu_conn *c, const char *why);
 
 /* Zeroed payload of @len bytes, or NULL: no memory.  Once per reply. */
 void *vfu_reply_alloc(struct vfu_reply *r, uint32_t len);
-void vfu_reply_free(struct vfu_reply *r);
+
+/*
+ * Of one command; the fixed part of @m is there.  0, with the payload in @r, or a
+ * positive errno, which is the answer.
+ */
+typedef int vfu_handler(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r);
 
 /*
  * Carry out one command and answer it.  False: nothing is answered, the message is to be
  * carried out again (VFU_AGAIN).  vfio_user.c
  */
-bool vfu_dispatch(struct vfu_conn *c, struct vfu_msg *m);
+bool vfu_dispatch(struct vfu_conn *c, const struct vfu_msg *m);
 /* What a handler returns then: of a connection that is frozen. */
 #define VFU_AGAIN ERESTART
 /* Can that wait or take long?  Then it needs a coroutine and vm->ops. */
@@ -210,11 +215,8 @@ void conn_reply(struct vfu_conn *c, const struct vfio_user_hdr *hdr, int err,
  */
 const char *vfu_version(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r);
 
-/* Regions (regions.c).  Return 0 or a positive errno. */
-int region_info(struct vfu_conn *c, const struct vfio_user_region_info *req,
-                struct vfu_reply *r);
-int region_io_fds(struct vfu_conn *c, const struct vfio_user_region_io_fds *req,
-                  struct vfu_reply *r);
+/* Regions (regions.c). */
+vfu_handler region_info, region_io_fds;
 /* What goes along with BAR1; one for the process, or -1. */
 int region_empty_memfd(void);
 /* May [offset, offset + count) of @region be accessed? */
@@ -226,6 +228,6 @@ void region_write(struct vfu_conn *c, uint32_t region, uint64_t offset, uint32_t
                   const uint8_t *data, bool posted);
 
 /* SET_IRQS (set_irqs.c).  Takes the fds that it assigns. */
-int vfu_set_irqs(struct vfu_conn *c, struct vfu_msg *m);
+vfu_handler vfu_set_irqs;
 
 #endif /* PVRDMAD_CONN_H */

@@ -99,9 +99,6 @@ int feature_request(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_repl
     uint32_t methods;
     bool get, set;
 
-    if (m->len < sizeof(f.head)) {
-        return EINVAL;
-    }
     memcpy(&f.head, m->body, sizeof(f.head));
     f.data = m->body + sizeof(f.head);
     f.len = m->len - (uint32_t)sizeof(f.head);

@@ -26,7 +26,7 @@ int feature_answer(const struct vfu_feature *f, const void *data, uint32_t len,
                    struct vfu_reply *r);
 
 /* Carry out DEVICE_FEATURE. */
-int feature_request(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r);
+vfu_handler feature_request;
 
 /* Handlers; they make the reply.  dirty_log.c */
 int dma_log_start(struct vfu_conn *c, const struct vfu_feature *f, struct vfu_reply *r);

@@ -93,30 +93,29 @@ static int region_map(struct vfu_conn *c, uint32_t index, uint8_t cap[16])
     }
 }
 
-int region_info(struct vfu_conn *c, const struct vfio_user_region_info *req,
-                struct vfu_reply *r)
+int region_info(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r)
 {
-    struct vfio_user_region_info info = {
-        .argsz = sizeof(info),
-        .index = req->index,
-    };
+    struct vfio_user_region_info req;
+    struct vfio_user_region_info info = {.argsz = sizeof(info)};
     uint8_t cap[16] = {0};
     uint8_t *out;
     uint32_t len;
 
-    if (req->argsz < sizeof(info) || req->index >= G_N_ELEMENTS(regions)) {
+    memcpy(&req, m->body, sizeof(req));
+    if (req.argsz < sizeof(info) || req.index >= G_N_ELEMENTS(regions)) {
         return EINVAL;
     }
-    info.size = regions[req->index].size;
-    info.flags = regions[req->index].flags;
-    r->fd = region_map(c, req->index, cap);
+    info.index = req.index;
+    info.size = regions[req.index].size;
+    info.flags = regions[req.index].flags;
+    r->fd = region_map(c, req.index, cap);
     if (r->fd >= 0) {
         info.flags |= VFIO_USER_REGION_FLAG_MMAP | VFIO_USER_REGION_FLAG_CAPS;
         info.argsz += sizeof(cap);
         info.cap_offset = sizeof(info);
     }
     /* Too little room: the fixed part, which says how much it takes. */
-    len = req->argsz >= info.argsz ? info.argsz : sizeof(info);
+    len = req.argsz >= info.argsz ? info.argsz : sizeof(info);
     out = vfu_reply_alloc(r, len);
     if (!out) {
         return ENOMEM;
@@ -128,12 +127,11 @@ int region_info(struct vfu_conn *c, const struct vfio_user_region_info *req,
     return 0;
 }
 
-int region_io_fds(struct vfu_conn *c, const struct vfio_user_region_io_fds *req,
-                  struct vfu_reply *r)
+int region_io_fds(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r)
 {
+    struct vfio_user_region_io_fds req;
     struct vfio_user_region_io_fds head = {
         .argsz = sizeof(head) + sizeof(struct vfio_user_io_fd),
-        .index = req->index,
         .count = 1,
     };
     struct vfio_user_io_fd entry = {
@@ -141,12 +139,15 @@ int region_io_fds(struct vfu_conn *c, const struct vfio_user_region_io_fds *req,
         .type = VFIO_USER_IO_FD_IOEVENTFD,
     };
     uint8_t *out;
-    bool cut = req->argsz < head.argsz;
+    bool cut;
 
-    if (req->argsz < sizeof(head) || req->index >= G_N_ELEMENTS(regions)) {
+    memcpy(&req, m->body, sizeof(req));
+    cut = req.argsz < head.argsz;
+    head.index = req.index;
+    if (req.argsz < sizeof(head) || req.index >= G_N_ELEMENTS(regions)) {
         return EINVAL;
     }
-    if (req->index != VFIO_USER_REGION_BAR2 || c->vm->guest.db.eventfd < 0 ||
+    if (req.index != VFIO_USER_REGION_BAR2 || c->vm->guest.db.eventfd < 0 ||
         c->client.max_msg_fds == 0) {
         return ENOTSUP;
     }

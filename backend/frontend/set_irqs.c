@@ -19,7 +19,7 @@
 #include "guest/irq.h"
 #include "vm/attach.h"
 
-static int assign(struct vfu_conn *c, struct vfu_msg *m,
+static int assign(struct vfu_conn *c, const struct vfu_msg *m,
                   const struct vfio_user_irq_set *set)
 {
     struct guest_irq *irq = &c->vm->guest.irq;
@@ -48,7 +48,7 @@ static int assign(struct vfu_conn *c, struct vfu_msg *m,
     return 0;
 }
 
-static void apply(struct guest_irq *irq, uint32_t action, unsigned vec)
+static void irq_act(struct guest_irq *irq, uint32_t action, unsigned vec)
 {
     switch (action) {
     case VFIO_USER_IRQ_ACTION_MASK:
@@ -85,20 +85,17 @@ static int act(struct vfu_conn *c, const struct vfu_msg *m,
     }
     for (unsigned i = 0; i < set->count; i++) {
         if (!bytes || which[i]) {
-            apply(irq, action, set->start + i);
+            irq_act(irq, action, set->start + i);
         }
     }
     return 0;
 }
 
-int vfu_set_irqs(struct vfu_conn *c, struct vfu_msg *m)
+int vfu_set_irqs(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r)
 {
     struct vfio_user_irq_set set;
     uint32_t data, action, vectors;
 
-    if (m->len < sizeof(set)) {
-        return EINVAL;
-    }
     memcpy(&set, m->body, sizeof(set));
     data = set.flags & VFIO_USER_IRQ_DATA_MASK;
     action = set.flags & VFIO_USER_IRQ_ACTIONS;

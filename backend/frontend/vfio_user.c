@@ -35,7 +35,7 @@ void *vfu_reply_alloc(struct vfu_reply *r, uint32_t len)
     return r->data;
 }
 
-void vfu_reply_free(struct vfu_reply *r)
+static void vfu_reply_free(struct vfu_reply *r)
 {
     if (r->data != r->small) {
         g_free(r->data);
@@ -49,17 +49,7 @@ static bool is_posted(const struct vfu_msg *m)
     return m->hdr.flags & VFIO_USER_NO_REPLY;
 }
 
-/* Copy the fixed part of a request; false if the message is shorter. */
-static bool take(const struct vfu_msg *m, void *fixed, uint32_t size)
-{
-    if (m->len < size) {
-        return false;
-    }
-    memcpy(fixed, m->body, size);
-    return true;
-}
-
-static int answer(struct vfu_reply *r, const void *payload, uint32_t size)
+static int vfu_answer(struct vfu_reply *r, const void *payload, uint32_t size)
 {
     void *out = vfu_reply_alloc(r, size);
 
@@ -70,12 +60,13 @@ static int answer(struct vfu_reply *r, const void *payload, uint32_t size)
     return 0;
 }
 
-static int dma_map(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
+static int dma_map(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r)
 {
     struct vfio_user_dma_map map;
     int err;
 
-    if (!take(m, &map, sizeof(map)) || map.argsz < sizeof(map) || m->nfds > 1) {
+    memcpy(&map, m->body, sizeof(map));
+    if (map.argsz < sizeof(map) || m->nfds > 1) {
         return EINVAL;
     }
     err = guest_mem_map(&c->vm->guest.mem, m->nfds ? m->fds[0] : -1, map.offset, map.addr,
@@ -95,14 +86,14 @@ static int dma_map(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
     return err;
 }
 
-static int dma_unmap(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
+static int dma_unmap(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r)
 {
     struct vfio_user_dma_unmap un;
     bool all;
     int err;
 
-    if (!take(m, &un, sizeof(un)) || un.argsz < sizeof(un) ||
-        (un.flags & ~VFIO_USER_DMA_UNMAP_ALL)) {
+    memcpy(&un, m->body, sizeof(un));
+    if (un.argsz < sizeof(un) || (un.flags & ~VFIO_USER_DMA_UNMAP_ALL)) {
         return EINVAL;
     }
     all = un.flags & VFIO_USER_DMA_UNMAP_ALL;
@@ -110,43 +101,30 @@ static int dma_unmap(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
         return EINVAL;
     }
     err = guest_mem_unmap(&c->vm->guest.mem, un.addr, un.size, all);
-    return err ? err : answer(r, &un, sizeof(un));
+    return err ? err : vfu_answer(r, &un, sizeof(un));
 }
 
-static int get_info(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
+static int get_info(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r)
 {
     struct vfio_user_device_info info;
 
-    if (!take(m, &info, sizeof(info)) || info.argsz < sizeof(info)) {
+    memcpy(&info, m->body, sizeof(info));
+    if (info.argsz < sizeof(info)) {
         return EINVAL;
     }
     info.argsz = sizeof(info);
     info.flags = VFIO_USER_DEVICE_FLAG_RESET | VFIO_USER_DEVICE_FLAG_PCI;
     info.num_regions = PVRDMA_DB_REGION_INDEX + 1;
     info.num_irqs = VFIO_USER_IRQ_MSIX + 1;
-    return answer(r, &info, sizeof(info));
+    return vfu_answer(r, &info, sizeof(info));
 }
 
-static int get_region_info(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
-{
-    struct vfio_user_region_info req;
-
-    return take(m, &req, sizeof(req)) ? region_info(c, &req, r) : EINVAL;
-}
-
-static int get_region_io_fds(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
-{
-    struct vfio_user_region_io_fds req;
-
-    return take(m, &req, sizeof(req)) ? region_io_fds(c, &req, r) : EINVAL;
-}
-
-static int get_irq_info(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
+static int get_irq_info(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r)
 {
     struct vfio_user_irq_info info;
 
-    if (!take(m, &info, sizeof(info)) || info.argsz < sizeof(info) ||
-        info.index > VFIO_USER_IRQ_MSIX) {
+    memcpy(&info, m->body, sizeof(info));
+    if (info.argsz < sizeof(info) || info.index > VFIO_USER_IRQ_MSIX) {
         return EINVAL;
     }
     info.argsz = sizeof(info);
@@ -157,23 +135,17 @@ static int get_irq_info(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply 
         info.flags = VFIO_USER_IRQ_FLAG_EVENTFD;
         info.count = IRQ_VECTORS;
     }
-    return answer(r, &info, sizeof(info));
+    return vfu_answer(r, &info, sizeof(info));
 }
 
-static int set_irqs(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
-{
-    return vfu_set_irqs(c, m);
-}
-
-static int do_region_read(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
+static int do_region_read(struct vfu_conn *c, const struct vfu_msg *m,
+                          struct vfu_reply *r)
 {
     struct vfio_user_region_rw rw;
     uint8_t *out;
     int err;
 
-    if (!take(m, &rw, sizeof(rw))) {
-        return EINVAL;
-    }
+    memcpy(&rw, m->body, sizeof(rw));
     err = region_check(rw.region, rw.offset, rw.count, false);
     if (err) {
         return err;
@@ -202,14 +174,13 @@ static int check_write(const struct vfu_conn *c, uint32_t region, uint64_t offse
     return err;
 }
 
-static int do_region_write(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
+static int do_region_write(struct vfu_conn *c, const struct vfu_msg *m,
+                           struct vfu_reply *r)
 {
     struct vfio_user_region_rw rw;
     int err;
 
-    if (!take(m, &rw, sizeof(rw))) {
-        return EINVAL;
-    }
+    memcpy(&rw, m->body, sizeof(rw));
     err = check_write(c, rw.region, rw.offset, rw.count);
     if (err) {
         return err;
@@ -218,14 +189,14 @@ static int do_region_write(struct vfu_conn *c, struct vfu_msg *m, struct vfu_rep
         return EINVAL;
     }
     region_write(c, rw.region, rw.offset, rw.count, m->body + sizeof(rw), is_posted(m));
-    return answer(r, &rw, sizeof(rw));
+    return vfu_answer(r, &rw, sizeof(rw));
 }
 
 /*
  * DMA maps, eventfds and configuration space stay: a VFIO reset restores the
  * latter, and the VMM writes PCI_COMMAND itself when the machine is reset.
  */
-static int do_reset(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
+static int do_reset(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r)
 {
     device_reset(c->vm->dev);
     migration_reset(c->vm);
@@ -233,27 +204,7 @@ static int do_reset(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
     return 0;
 }
 
-static int mig_data_read(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
-{
-    return migration_read(c, m, r);
-}
-
-static int mig_data_write(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
-{
-    return migration_write(c, m, r);
-}
-
-static int not_supported(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
-{
-    return ENOTSUP;
-}
-
-static int device_feature(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
-{
-    return feature_request(c, m, r);
-}
-
-static int version(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
+static int do_version(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *r)
 {
     GError *err = NULL;
     const char *why = vfu_version(c, m, r);
@@ -275,68 +226,72 @@ static int version(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r)
     return 0;
 }
 
-static const struct {
-    int (*run)(struct vfu_conn *c, struct vfu_msg *m, struct vfu_reply *r);
-    bool fds; /* may carry descriptors */
+#define FIXED(type) sizeof(struct vfio_user_##type)
+
+static const struct command {
+    vfu_handler *run;
+    uint32_t size; /* of the fixed part, which is there when the handler runs */
+    bool waits;    /* may wait or take long */
+    bool fds;      /* may carry descriptors */
 } commands[] = {
-    [VFIO_USER_VERSION] = {version, true}, /* it refuses them itself */
-    [VFIO_USER_DMA_MAP] = {dma_map, true},
-    [VFIO_USER_DMA_UNMAP] = {dma_unmap, false},
-    [VFIO_USER_DEVICE_GET_INFO] = {get_info, false},
-    [VFIO_USER_DEVICE_GET_REGION_INFO] = {get_region_info, false},
-    [VFIO_USER_DEVICE_GET_REGION_IO_FDS] = {get_region_io_fds, false},
-    [VFIO_USER_DEVICE_GET_IRQ_INFO] = {get_irq_info, false},
-    [VFIO_USER_DEVICE_SET_IRQS] = {set_irqs, true},
-    [VFIO_USER_REGION_READ] = {do_region_read, false},
-    [VFIO_USER_REGION_WRITE] = {do_region_write, false},
-    [VFIO_USER_DEVICE_RESET] = {do_reset, false},
-    [VFIO_USER_DEVICE_FEATURE] = {device_feature, false},
-    [VFIO_USER_MIG_DATA_READ] = {mig_data_read, false},
-    [VFIO_USER_MIG_DATA_WRITE] = {mig_data_write, false},
+    /* VERSION checks its size and descriptors itself: the log says what is wrong. */
+    [VFIO_USER_VERSION] = {do_version, 0, true, true},
+    [VFIO_USER_DMA_MAP] = {dma_map, FIXED(dma_map), true, true},
+    [VFIO_USER_DMA_UNMAP] = {dma_unmap, FIXED(dma_unmap), true},
+    [VFIO_USER_DEVICE_GET_INFO] = {get_info, FIXED(device_info)},
+    [VFIO_USER_DEVICE_GET_REGION_INFO] = {region_info, FIXED(region_info)},
+    [VFIO_USER_DEVICE_GET_REGION_IO_FDS] = {region_io_fds, FIXED(region_io_fds)},
+    [VFIO_USER_DEVICE_GET_IRQ_INFO] = {get_irq_info, FIXED(irq_info)},
+    [VFIO_USER_DEVICE_SET_IRQS] = {vfu_set_irqs, FIXED(irq_set), true, true},
+    [VFIO_USER_REGION_READ] = {do_region_read, FIXED(region_rw)},
+    [VFIO_USER_REGION_WRITE] = {do_region_write, FIXED(region_rw), true},
+    [VFIO_USER_DEVICE_RESET] = {do_reset, 0, true},
+    [VFIO_USER_DEVICE_FEATURE] = {feature_request, FIXED(device_feature), true},
+    [VFIO_USER_MIG_DATA_READ] = {migration_read, FIXED(mig_data)},
+    [VFIO_USER_MIG_DATA_WRITE] = {migration_write, FIXED(mig_data)},
 };
 
-/* Registers run commands and resets, configuration space stops the data path. */
-static bool region_may_wait(uint32_t region)
+static const struct command *command_of(const struct vfu_msg *m)
 {
-    return region == VFIO_USER_REGION_BAR1 || region == VFIO_USER_REGION_CONFIG;
+    unsigned cmd = m->hdr.command;
+
+    return cmd < G_N_ELEMENTS(commands) && commands[cmd].run ? &commands[cmd] : NULL;
 }
 
 bool vfu_may_wait(const struct vfu_msg *m)
 {
+    const struct command *cmd = command_of(m);
     struct vfio_user_region_rw rw;
 
-    switch (m->hdr.command) {
-    case VFIO_USER_VERSION:
-    case VFIO_USER_DMA_MAP:
-    case VFIO_USER_DMA_UNMAP:
-    case VFIO_USER_DEVICE_SET_IRQS:
-    case VFIO_USER_DEVICE_RESET:
-    case VFIO_USER_DEVICE_FEATURE:
-        return true;
-    case VFIO_USER_REGION_WRITE:
-        return take(m, &rw, sizeof(rw)) && region_may_wait(rw.region);
-    default:
+    if (!cmd || !cmd->waits || m->hdr.command != VFIO_USER_REGION_WRITE) {
+        return cmd && cmd->waits;
+    }
+    if (m->len < sizeof(rw)) {
         return false;
     }
+    /* Registers run commands and resets, configuration space stops the data path. */
+    memcpy(&rw, m->body, sizeof(rw));
+    return rw.region == VFIO_USER_REGION_BAR1 || rw.region == VFIO_USER_REGION_CONFIG;
 }
 
-bool vfu_dispatch(struct vfu_conn *c, struct vfu_msg *m)
+bool vfu_dispatch(struct vfu_conn *c, const struct vfu_msg *m)
 {
-    unsigned cmd = m->hdr.command;
+    const struct command *cmd = command_of(m);
     struct vfu_reply r;
     int err;
 
     vfu_reply_init(&r);
     if (m->fds_lost) {
         log_vm(LOG_LVL_WARN, c->vm,
-               "command %u is refused: no descriptors left (RLIMIT_NOFILE)", cmd);
+               "command %u is refused: no descriptors left (RLIMIT_NOFILE)",
+               m->hdr.command);
         err = EMFILE;
-    } else if (cmd >= G_N_ELEMENTS(commands) || !commands[cmd].run) {
-        err = not_supported(c, m, &r);
-    } else if (m->nfds && !commands[cmd].fds) {
+    } else if (!cmd) {
+        err = ENOTSUP;
+    } else if (m->len < cmd->size || (m->nfds && !cmd->fds)) {
         err = EINVAL;
     } else {
-        err = commands[cmd].run(c, m, &r);
+        err = cmd->run(c, m, &r);
     }
     if (err == VFU_AGAIN) {
         vfu_reply_free(&r);
@@ -345,8 +300,8 @@ bool vfu_dispatch(struct vfu_conn *c, struct vfu_msg *m)
     if (!is_posted(m)) {
         conn_reply(c, &m->hdr, err, &r);
     } else if (err && c->lost_errors++ == 0) {
-        log_vm(LOG_LVL_WARN, c->vm, "command %u, which wanted no reply, failed: %s", cmd,
-               g_strerror(err));
+        log_vm(LOG_LVL_WARN, c->vm, "command %u, which wanted no reply, failed: %s",
+               m->hdr.command, g_strerror(err));
     }
     vfu_reply_free(&r);
     return true;
