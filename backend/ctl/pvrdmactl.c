@@ -232,15 +232,6 @@ static void print_json(JsonNode *node)
     puts(text);
 }
 
-/* The end of a command that has nothing to say but that it is done. */
-static void done(JsonNode *result)
-{
-    if (as_json) {
-        print_json(result);
-    }
-    json_node_unref(result);
-}
-
 static char *join(JsonArray *a)
 {
     GString *s = g_string_new(NULL);
@@ -512,89 +503,57 @@ static void print_members(JsonObject *o, const char *prefix)
 
 /* ---- commands ---- */
 
-static void do_status(void)
+static void show_vms(JsonObject *result)
 {
-    g_autoptr(JsonNode) r = simple("status", NULL);
-
-    if (as_json) {
-        print_json(r);
-    } else {
-        print_status(json_node_get_object(r));
-    }
+    print_vms(get_array(result, "vms"));
+    print_failed(get_array(result, "failed"));
 }
 
-static void do_vm_list(void)
+static void show_peers(JsonObject *result)
 {
-    g_autoptr(JsonNode) r = simple("vm-list", NULL);
-
-    if (as_json) {
-        print_json(r);
-    } else {
-        print_vms(get_array(json_node_get_object(r), "vms"));
-        print_failed(get_array(json_node_get_object(r), "failed"));
-    }
+    print_hosts(result);
+    print_peers(get_array(result, "peers"));
 }
 
-static void do_migrate_status(const char *name)
+static void show_migrations(JsonObject *result)
 {
-    g_autoptr(JsonNode) r = simple("vm-migrate-status", name);
-
-    if (as_json) {
-        print_json(r);
-    } else {
-        print_migrations(get_array(json_node_get_object(r), "vms"));
-    }
+    print_migrations(get_array(result, "vms"));
 }
 
-static void do_peer_list(void)
+static void show_counters(JsonObject *result)
 {
-    g_autoptr(JsonNode) r = simple("peer-list", NULL);
+    JsonArray *vms = get_array(result, "vms");
 
-    if (as_json) {
-        print_json(r);
-    } else {
-        print_hosts(json_node_get_object(r));
-        print_peers(get_array(json_node_get_object(r), "peers"));
-    }
-}
-
-static void do_vm_add(const char *name, char **settings)
-{
-    JsonBuilder *b = request("vm-add", name);
-    JsonNode *r;
-
-    json_builder_set_member_name(b, "set");
-    json_builder_begin_object(b);
-    for (; *settings; settings++) {
-        char *eq = strchr(*settings, '=');
-
-        if (!eq || eq == *settings) {
-            die("\"%s\" is not KEY=VALUE", *settings);
-        }
-        *eq = 0;
-        json_builder_set_member_name(b, *settings);
-        json_builder_add_string_value(b, eq + 1);
-    }
-    json_builder_end_object(b);
-    r = finish(b);
-    done(r);
-}
-
-static void do_counters(const char *name)
-{
-    g_autoptr(JsonNode) r = simple("counters", name);
-    JsonArray *vms = get_array(json_node_get_object(r), "vms");
-
-    if (as_json) {
-        print_json(r);
-        return;
-    }
     for (guint i = 0; vms && i < json_array_get_length(vms); i++) {
         JsonObject *vm = json_array_get_object_element(vms, i);
 
         printf("%s%s (%s)\n", i ? "\n" : "", get_str(vm, "name"),
                get_bool(vm, "attached") ? "attached" : "not attached");
         print_members(vm, "");
+    }
+}
+
+static void do_vm_add(char **args)
+{
+    JsonBuilder *b = request("vm-add", args[0]);
+    g_autoptr(JsonNode) r = NULL;
+
+    json_builder_set_member_name(b, "set");
+    json_builder_begin_object(b);
+    for (char **set = args + 1; *set; set++) {
+        char *eq = strchr(*set, '=');
+
+        if (!eq || eq == *set) {
+            die("\"%s\" is not KEY=VALUE", *set);
+        }
+        *eq = 0;
+        json_builder_set_member_name(b, *set);
+        json_builder_add_string_value(b, eq + 1);
+    }
+    json_builder_end_object(b);
+    r = finish(b);
+    if (as_json) {
+        print_json(r);
     }
 }
 
@@ -625,12 +584,12 @@ static void list_qps(const char *name, JsonArray *out)
     } while (after > 0);
 }
 
-static void do_qp_list(const char *name)
+static void do_qp_list(char **args)
 {
     JsonArray *out = as_json ? json_array_new() : NULL;
 
-    if (name) {
-        list_qps(name, out);
+    if (args[0]) {
+        list_qps(args[0], out);
     } else {
         g_autoptr(JsonNode) r = simple("vm-list", NULL);
         JsonArray *vms = get_array(json_node_get_object(r), "vms");
@@ -662,66 +621,52 @@ static void print_lines(FILE *to, JsonArray *lines)
     }
 }
 
-/* The exit status: were there no problems? */
-static int do_reload(void)
+static void show_reload(JsonObject *o)
 {
-    g_autoptr(JsonNode) r = simple("reload", NULL);
-    JsonObject *o = json_node_get_object(r);
-    JsonArray *problems = get_array(o, "problems");
-
-    if (as_json) {
-        print_json(r);
-    } else {
-        printf("%" G_GINT64_FORMAT " added, %" G_GINT64_FORMAT
-               " removed, %" G_GINT64_FORMAT " changed, %" G_GINT64_FORMAT
-               " wait for their VMM\n",
-               get_int(o, "added"), get_int(o, "removed"), get_int(o, "changed"),
-               get_int(o, "waiting"));
-        print_lines(stdout, get_array(o, "notes"));
-        print_lines(stderr, problems);
-    }
-    return problems && json_array_get_length(problems) ? EXIT_FAILURE : EXIT_SUCCESS;
+    printf("%" G_GINT64_FORMAT " added, %" G_GINT64_FORMAT " removed, %" G_GINT64_FORMAT
+           " changed, %" G_GINT64_FORMAT " wait for their VMM\n",
+           get_int(o, "added"), get_int(o, "removed"), get_int(o, "changed"),
+           get_int(o, "waiting"));
+    print_lines(stdout, get_array(o, "notes"));
+    print_lines(stderr, get_array(o, "problems"));
 }
 
-static void do_restart(void)
+static void show_restart(JsonObject *o)
 {
-    g_autoptr(JsonNode) r = simple("restart", NULL);
-    JsonObject *o = json_node_get_object(r);
-
-    if (as_json) {
-        print_json(r);
-    } else {
-        printf("a new daemon serves %" G_GINT64_FORMAT
-               " VM(s), which were paused for %.1f ms\n",
-               get_int(o, "vms"), (double)get_int(o, "pause_us") / 1000);
-    }
+    printf("a new daemon serves %" G_GINT64_FORMAT
+           " VM(s), which were paused for %.1f ms\n",
+           get_int(o, "vms"), (double)get_int(o, "pause_us") / 1000);
 }
-
-/* ---- what there is ---- */
 
 /* What stands behind the words is @least to @most arguments. */
-static const struct usage {
+static const struct command {
     const char *words, *args;
     int least, most;
-} usages[] = {
-    {"status", "", 0, 0},
-    {"vm list", "", 0, 0},
-    {"vm add", " NAME [KEY=VALUE ...]", 1, G_MAXINT},
-    {"vm remove", " NAME", 1, 1},
-    {"vm pause", " NAME", 1, 1},
-    {"vm resume", " NAME", 1, 1},
-    {"vm migrate-status", " [NAME]", 0, 1},
-    {"qp list", " [VM]", 0, 1},
-    {"peer list", "", 0, 0},
-    {"counters", " [VM]", 0, 1},
-    {"reload", "", 0, 0},
-    {"restart", "", 0, 0},
+    const char *help;
+    const char *request;              /* the one to send, with the first argument ... */
+    void (*show)(JsonObject *result); /* ... and its result as text; NULL: nothing */
+    void (*run)(char **args);         /* instead */
+} commands[] = {
+    {"status", "", 0, 0, "the daemon and its VMs", "status", print_status},
+    {"vm list", "", 0, 0, "declared VMs", "vm-list", show_vms},
+    {"vm add", " NAME [KEY=VALUE ...]", 1, G_MAXINT,
+     "declare a VM (keys as in the key file)", .run = do_vm_add},
+    {"vm remove", " NAME", 1, 1, "disconnect and remove a VM", "vm-remove"},
+    {"vm pause", " NAME", 1, 1, "pause a VM's data path", "vm-pause"},
+    {"vm resume", " NAME", 1, 1, "resume a VM's data path", "vm-resume"},
+    {"vm migrate-status", " [NAME]", 0, 1, "progress of VMs' migrations",
+     "vm-migrate-status", show_migrations},
+    {"qp list", " [VM]", 0, 1, "queue pairs", .run = do_qp_list},
+    {"peer list", "", 0, 0, "other hosts' daemons", "peer-list", show_peers},
+    {"counters", " [VM]", 0, 1, "all counters", "counters", show_counters},
+    {"reload", "", 0, 0, "apply the key file again", "reload", show_reload},
+    {"restart", "", 0, 0, "replace the daemon while VMs run", "restart", show_restart},
 };
 
-/* How many arguments are behind the words of @u; -1: they are others. */
-static int behind(const struct usage *u, int argc, char **argv)
+/* How many arguments are behind the words of @c; -1: they are others. */
+static int behind(const struct command *c, int argc, char **argv)
 {
-    g_auto(GStrv) words = g_strsplit(u->words, " ", -1);
+    g_auto(GStrv) words = g_strsplit(c->words, " ", -1);
     int n = (int)g_strv_length(words);
 
     for (int i = 0; i < n; i++) {
@@ -732,103 +677,75 @@ static int behind(const struct usage *u, int argc, char **argv)
     return argc - n;
 }
 
-/* Nobody is asked for what cannot be: it ends here. */
-static void check_usage(int argc, char **argv)
+/* Nobody is asked for what cannot be: it ends here.  *args: what is behind the words. */
+static const struct command *find_command(int argc, char **argv, char ***args)
 {
     bool any = false;
 
-    for (unsigned i = 0; i < G_N_ELEMENTS(usages); i++) {
-        int n = behind(&usages[i], argc, argv);
+    for (unsigned i = 0; i < G_N_ELEMENTS(commands); i++) {
+        const struct command *c = &commands[i];
+        int n = behind(c, argc, argv);
 
-        if (n >= usages[i].least && n <= usages[i].most) {
-            return;
+        if (n >= c->least && n <= c->most) {
+            *args = argv + argc - n;
+            return c;
         }
         if (n >= 0) {
-            fprintf(stderr, "usage: pvrdmactl %s%s\n", usages[i].words, usages[i].args);
+            fprintf(stderr, "usage: pvrdmactl %s%s\n", c->words, c->args);
             exit(EXIT_USAGE);
         }
     }
     fprintf(stderr, "pvrdmactl: unknown command; pvrdmactl --help lists them\n");
-    for (unsigned i = 0; i < G_N_ELEMENTS(usages); i++) {
-        size_t len = strcspn(usages[i].words, " ");
+    for (unsigned i = 0; i < G_N_ELEMENTS(commands); i++) {
+        size_t len = strcspn(commands[i].words, " ");
 
-        if (usages[i].words[len] && strlen(argv[0]) == len &&
-            strncmp(argv[0], usages[i].words, len) == 0) {
+        if (commands[i].words[len] && strlen(argv[0]) == len &&
+            strncmp(argv[0], commands[i].words, len) == 0) {
             fprintf(stderr, "%s pvrdmactl %s%s\n",
-                    any ? "      " : "usage:", usages[i].words, usages[i].args);
+                    any ? "      " : "usage:", commands[i].words, commands[i].args);
             any = true;
         }
     }
     exit(EXIT_USAGE);
 }
 
-static bool vm_command(int argc, char **argv)
+/* The exit status: were there no problems? */
+static int run_command(const struct command *c, char **args)
 {
-    static const struct {
-        const char *verb, *cmd;
-    } by_name[] = {
-        {"remove", "vm-remove"}, {"pause", "vm-pause"}, {"resume", "vm-resume"}};
+    g_autoptr(JsonNode) r = NULL;
+    JsonArray *problems;
 
-    if (argc == 1 && strcmp(argv[0], "list") == 0) {
-        do_vm_list();
-        return true;
+    if (c->run) {
+        c->run(args);
+        return EXIT_SUCCESS;
     }
-    if (argc >= 2 && strcmp(argv[0], "add") == 0) {
-        do_vm_add(argv[1], argv + 2);
-        return true;
+    r = simple(c->request, args[0]);
+    problems = get_array(json_node_get_object(r), "problems");
+    if (as_json) {
+        print_json(r);
+    } else if (c->show) {
+        c->show(json_node_get_object(r));
     }
-    if (argc <= 2 && strcmp(argv[0], "migrate-status") == 0) {
-        do_migrate_status(argv[1]);
-        return true;
-    }
-    for (unsigned i = 0; argc == 2 && i < G_N_ELEMENTS(by_name); i++) {
-        if (strcmp(argv[0], by_name[i].verb) == 0) {
-            done(simple(by_name[i].cmd, argv[1]));
-            return true;
-        }
-    }
-    return false;
+    return problems && json_array_get_length(problems) ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-/* False: there is no such command. */
-static bool command(int argc, char **argv, int *status)
+static char *commands_help(void)
 {
-    if (argc == 1 && strcmp(argv[0], "reload") == 0) {
-        *status = do_reload();
-        return true;
+    GString *s = g_string_new("Commands:\n");
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(commands); i++) {
+        g_autofree char *usage = g_strconcat(commands[i].words, commands[i].args, NULL);
+
+        g_string_append_printf(s, "  %-27s %s\n", usage, commands[i].help);
     }
-    if (argc == 1 && strcmp(argv[0], "restart") == 0) {
-        do_restart();
-        return true;
-    }
-    if (argc == 1 && strcmp(argv[0], "status") == 0) {
-        do_status();
-        return true;
-    }
-    if (argc >= 2 && strcmp(argv[0], "vm") == 0) {
-        return vm_command(argc - 1, argv + 1);
-    }
-    if (argc >= 2 && argc <= 3 && strcmp(argv[0], "qp") == 0 &&
-        strcmp(argv[1], "list") == 0) {
-        do_qp_list(argv[2]);
-        return true;
-    }
-    if (argc == 2 && strcmp(argv[0], "peer") == 0 && strcmp(argv[1], "list") == 0) {
-        do_peer_list();
-        return true;
-    }
-    if (argc >= 1 && argc <= 2 && strcmp(argv[0], "counters") == 0) {
-        do_counters(argv[1]);
-        return true;
-    }
-    return false;
+    return g_string_free(s, FALSE);
 }
 
 int main(int argc, char **argv)
 {
     g_autofree char *path = NULL;
     gboolean version = FALSE;
-    int status = EXIT_SUCCESS;
+    int status;
     const GOptionEntry entries[] = {
         {"socket", 's', 0, G_OPTION_ARG_FILENAME, &path,
          "The daemon's admin socket (default: " DEFAULT_SOCKET ")", "PATH"},
@@ -840,23 +757,14 @@ int main(int argc, char **argv)
     };
     g_autoptr(GOptionContext) ctx = g_option_context_new("COMMAND");
     g_autoptr(GError) err = NULL;
-    g_autofree char *help = NULL;
+    g_autofree char *help = NULL, *list = NULL;
+    const struct command *cmd;
+    char **args;
 
     setlocale(LC_ALL, "");
     g_option_context_add_main_entries(ctx, entries, NULL);
-    g_option_context_set_description(
-        ctx, "Commands:\n"
-             "  status                      the daemon and its VMs\n"
-             "  vm list                     declared VMs\n"
-             "  vm add NAME [KEY=VALUE ...] declare a VM (keys as in the key file)\n"
-             "  vm remove NAME              disconnect and remove a VM\n"
-             "  vm pause|resume NAME        pause or resume a VM's data path\n"
-             "  vm migrate-status [NAME]    progress of VMs' migrations\n"
-             "  qp list [VM]                queue pairs\n"
-             "  peer list                   other hosts' daemons\n"
-             "  counters [VM]               all counters\n"
-             "  reload                      apply the key file again\n"
-             "  restart                     replace the daemon while VMs run\n");
+    list = commands_help();
+    g_option_context_set_description(ctx, list);
     if (!g_option_context_parse(ctx, &argc, &argv, &err)) {
         fprintf(stderr, "pvrdmactl: %s\n", err->message);
         return EXIT_USAGE;
@@ -870,11 +778,9 @@ int main(int argc, char **argv)
         fputs(help, argc < 2 ? stderr : stdout);
         return argc < 2 ? EXIT_USAGE : EXIT_SUCCESS;
     }
-    check_usage(argc - 1, argv + 1);
+    cmd = find_command(argc - 1, argv + 1, &args);
     connect_daemon(path ? path : DEFAULT_SOCKET);
-    if (!command(argc - 1, argv + 1, &status)) {
-        die("unknown command; pvrdmactl --help lists them");
-    }
+    status = run_command(cmd, args);
     close(sock);
     return status;
 }
