@@ -19,7 +19,6 @@
 
 #include "transport/transports.h"
 
-#define PSN_MASK     0xffffffu
 #define QPN_MASK     0xffffffu
 #define AH_FLAG_GRH  1u
 #define MIG_MIGRATED 0u
@@ -319,57 +318,61 @@ static bool rights_ok(uint32_t access)
     return !(access & ~(QP_ACCESS_MASK | PVRDMA_ACCESS_OPTIONAL));
 }
 
-/* PSNs are cut to 24 bits on use, as hardware does. */
-int qp_attr_check(const struct objects *v, uint32_t mask, const struct pvrdma_qp_attr *a)
+static bool mtu_ok(uint32_t mtu)
 {
-#define BAD(bit, condition) ((mask & (bit)) && (condition))
-    if (BAD(PVRDMA_QP_PORT, a->port_num != 1) ||
-        BAD(PVRDMA_QP_PKEY_INDEX, a->pkey_index != 0) ||
-        BAD(PVRDMA_QP_ACCESS_FLAGS, !rights_ok(a->qp_access_flags)) ||
-        BAD(PVRDMA_QP_PATH_MTU,
-            a->path_mtu < PVRDMA_MTU_256 || a->path_mtu > PVRDMA_MTU_4096) ||
-        BAD(PVRDMA_QP_DEST_QPN, a->dest_qp_num > QPN_MASK) ||
-        BAD(PVRDMA_QP_MAX_RD_ATOMIC, a->max_rd_atomic > VERBS_MAX_RD_ATOM) ||
-        BAD(PVRDMA_QP_MAX_DEST_RD_ATOMIC, a->max_dest_rd_atomic > VERBS_MAX_RD_ATOM) ||
-        BAD(PVRDMA_QP_MIN_RNR_TIMER, a->min_rnr_timer > 31) ||
-        BAD(PVRDMA_QP_TIMEOUT, a->timeout > 31) ||
-        BAD(PVRDMA_QP_RETRY_CNT, a->retry_cnt > 7) ||
-        BAD(PVRDMA_QP_RNR_RETRY, a->rnr_retry > 7) ||
-        BAD(PVRDMA_QP_AV, av_check(v, &a->ah_attr)) ||
-        BAD(PVRDMA_QP_PATH_MIG_STATE, a->path_mig_state != MIG_MIGRATED) ||
-        BAD(PVRDMA_QP_ALT_PATH, true)) { /* no path migration */
-        return EINVAL;
-    }
-#undef BAD
-    return 0;
+    return mtu >= PVRDMA_MTU_256 && mtu <= PVRDMA_MTU_4096;
 }
 
-static void attr_store(struct pvrdma_qp_attr *dst, uint32_t mask,
-                       const struct pvrdma_qp_attr *src)
+/* As hardware does. */
+static uint32_t psn24(uint32_t psn)
 {
-#define STORE(bit, field, value)  \
-    do {                          \
-        if (mask & (bit)) {       \
-            dst->field = (value); \
-        }                         \
-    } while (0)
-    STORE(PVRDMA_QP_EN_SQD_ASYNC, en_sqd_async_notify, src->en_sqd_async_notify != 0);
-    STORE(PVRDMA_QP_ACCESS_FLAGS, qp_access_flags, src->qp_access_flags & QP_ACCESS_MASK);
-    STORE(PVRDMA_QP_PKEY_INDEX, pkey_index, src->pkey_index);
-    STORE(PVRDMA_QP_PORT, port_num, src->port_num);
-    STORE(PVRDMA_QP_QKEY, qkey, src->qkey);
-    STORE(PVRDMA_QP_AV, ah_attr, src->ah_attr);
-    STORE(PVRDMA_QP_PATH_MTU, path_mtu, src->path_mtu);
-    STORE(PVRDMA_QP_TIMEOUT, timeout, src->timeout);
-    STORE(PVRDMA_QP_RETRY_CNT, retry_cnt, src->retry_cnt);
-    STORE(PVRDMA_QP_RNR_RETRY, rnr_retry, src->rnr_retry);
-    STORE(PVRDMA_QP_RQ_PSN, rq_psn, src->rq_psn & PSN_MASK);
-    STORE(PVRDMA_QP_MAX_RD_ATOMIC, max_rd_atomic, src->max_rd_atomic);
-    STORE(PVRDMA_QP_MIN_RNR_TIMER, min_rnr_timer, src->min_rnr_timer);
-    STORE(PVRDMA_QP_SQ_PSN, sq_psn, src->sq_psn & PSN_MASK);
-    STORE(PVRDMA_QP_MAX_DEST_RD_ATOMIC, max_dest_rd_atomic, src->max_dest_rd_atomic);
-    STORE(PVRDMA_QP_PATH_MIG_STATE, path_mig_state, src->path_mig_state);
-    STORE(PVRDMA_QP_DEST_QPN, dest_qp_num, src->dest_qp_num);
+    return psn & 0xffffff;
+}
+
+/*
+ * The attributes that a guest can set: the bit, the field, when the value that @a has is
+ * refused, and what is stored of it.
+ */
+#define QP_ATTRS(ATTR)                                                          \
+    ATTR(EN_SQD_ASYNC, en_sqd_async_notify, false, a->en_sqd_async_notify != 0) \
+    ATTR(ACCESS_FLAGS, qp_access_flags, !rights_ok(a->qp_access_flags),         \
+         a->qp_access_flags & QP_ACCESS_MASK)                                   \
+    ATTR(PKEY_INDEX, pkey_index, a->pkey_index != 0, a->pkey_index)             \
+    ATTR(PORT, port_num, a->port_num != 1, a->port_num)                         \
+    ATTR(QKEY, qkey, false, a->qkey)                                            \
+    ATTR(AV, ah_attr, av_check(v, &a->ah_attr), a->ah_attr)                     \
+    ATTR(PATH_MTU, path_mtu, !mtu_ok(a->path_mtu), a->path_mtu)                 \
+    ATTR(TIMEOUT, timeout, a->timeout > 31, a->timeout)                         \
+    ATTR(RETRY_CNT, retry_cnt, a->retry_cnt > 7, a->retry_cnt)                  \
+    ATTR(RNR_RETRY, rnr_retry, a->rnr_retry > 7, a->rnr_retry)                  \
+    ATTR(RQ_PSN, rq_psn, false, psn24(a->rq_psn))                               \
+    ATTR(MAX_RD_ATOMIC, max_rd_atomic, a->max_rd_atomic > VERBS_MAX_RD_ATOM,    \
+         a->max_rd_atomic)                                                      \
+    ATTR(MIN_RNR_TIMER, min_rnr_timer, a->min_rnr_timer > 31, a->min_rnr_timer) \
+    ATTR(SQ_PSN, sq_psn, false, psn24(a->sq_psn))                               \
+    ATTR(MAX_DEST_RD_ATOMIC, max_dest_rd_atomic,                                \
+         a->max_dest_rd_atomic > VERBS_MAX_RD_ATOM, a->max_dest_rd_atomic)      \
+    ATTR(PATH_MIG_STATE, path_mig_state, a->path_mig_state != MIG_MIGRATED,     \
+         a->path_mig_state)                                                     \
+    ATTR(DEST_QPN, dest_qp_num, a->dest_qp_num > QPN_MASK, a->dest_qp_num)
+
+int qp_attr_check(const struct objects *v, uint32_t mask, const struct pvrdma_qp_attr *a)
+{
+#define REFUSED(bit, field, refused, value) ((mask & PVRDMA_QP_##bit) && (refused)) ||
+    return QP_ATTRS(REFUSED)(mask & PVRDMA_QP_ALT_PATH) /* no path migration */
+               ? EINVAL
+               : 0;
+#undef REFUSED
+}
+
+static void qp_attr_store(struct pvrdma_qp_attr *dst, uint32_t mask,
+                          const struct pvrdma_qp_attr *a)
+{
+#define STORE(bit, field, refused, value) \
+    if (mask & PVRDMA_QP_##bit) {         \
+        dst->field = (value);             \
+    }
+    QP_ATTRS(STORE)
 #undef STORE
 }
 
@@ -391,7 +394,7 @@ static int qp_modify(struct qp *qp, uint32_t mask, const struct pvrdma_qp_attr *
     if (next == PVRDMA_QPS_RESET) {
         memset(&qp->attr, 0, sizeof(qp->attr));
     }
-    attr_store(&qp->attr, mask, attr);
+    qp_attr_store(&qp->attr, mask, attr);
     qp->attr.qp_state = next;
     atomic_store_explicit(&qp->state, next, memory_order_release);
     datapath_qp_modified(qp, cur, mask);
@@ -446,8 +449,8 @@ int verbs_query_qp(struct vm *vm, const union verbs_req *req, union verbs_resp *
     state = atomic_load_explicit(&qp->state, memory_order_acquire);
     *a = qp->attr;
     if (state != PVRDMA_QPS_RESET) {
-        a->sq_psn = qp->req.psn & PSN_MASK;
-        a->rq_psn = qp->resp.psn & PSN_MASK;
+        a->sq_psn = psn24(qp->req.psn);
+        a->rq_psn = psn24(qp->resp.psn);
     }
     a->sq_draining = state == PVRDMA_QPS_SQD && qp->attr.sq_draining;
     pthread_mutex_unlock(&qp->lock);
