@@ -12,92 +12,79 @@
 
 #include "objects/objects.h"
 
-struct transition {
-    uint8_t cur, next;
+#define RC  (1u << PVRDMA_QPT_RC)
+#define UC  (1u << PVRDMA_QPT_UC)
+#define UD  (1u << PVRDMA_QPT_UD)
+#define GSI (1u << PVRDMA_QPT_GSI)
+
+#define UC_PATH_CHANGES \
+    (PVRDMA_QP_ALT_PATH | PVRDMA_QP_ACCESS_FLAGS | PVRDMA_QP_PATH_MIG_STATE)
+#define RC_PATH_CHANGES (UC_PATH_CHANGES | PVRDMA_QP_MIN_RNR_TIMER)
+
+#define STEP(cur, next) (PVRDMA_QPS_##cur << 4 | PVRDMA_QPS_##next)
+
+static const struct transition {
+    uint8_t types, step;
     uint32_t required, optional;
-};
-
-#define RC_PATH_CHANGES                                                      \
-    (PVRDMA_QP_ALT_PATH | PVRDMA_QP_ACCESS_FLAGS | PVRDMA_QP_MIN_RNR_TIMER | \
-     PVRDMA_QP_PATH_MIG_STATE)
-
-static const struct transition rc_transitions[] = {
-    {PVRDMA_QPS_RESET, PVRDMA_QPS_INIT,
+} transitions[] = {
+    {RC | UC, STEP(RESET, INIT),
      PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT | PVRDMA_QP_ACCESS_FLAGS, 0},
-    {PVRDMA_QPS_INIT, PVRDMA_QPS_INIT, 0,
+    {RC | UC, STEP(INIT, INIT), 0,
      PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT | PVRDMA_QP_ACCESS_FLAGS},
-    {PVRDMA_QPS_INIT, PVRDMA_QPS_RTR,
+    {RC, STEP(INIT, RTR),
      PVRDMA_QP_AV | PVRDMA_QP_PATH_MTU | PVRDMA_QP_DEST_QPN | PVRDMA_QP_RQ_PSN |
          PVRDMA_QP_MAX_DEST_RD_ATOMIC | PVRDMA_QP_MIN_RNR_TIMER,
      PVRDMA_QP_ALT_PATH | PVRDMA_QP_ACCESS_FLAGS | PVRDMA_QP_PKEY_INDEX},
-    {PVRDMA_QPS_RTR, PVRDMA_QPS_RTS,
+    {RC, STEP(RTR, RTS),
      PVRDMA_QP_TIMEOUT | PVRDMA_QP_RETRY_CNT | PVRDMA_QP_RNR_RETRY | PVRDMA_QP_SQ_PSN |
          PVRDMA_QP_MAX_RD_ATOMIC,
      PVRDMA_QP_CUR_STATE | RC_PATH_CHANGES},
-    {PVRDMA_QPS_RTS, PVRDMA_QPS_RTS, 0, PVRDMA_QP_CUR_STATE | RC_PATH_CHANGES},
-    {PVRDMA_QPS_RTS, PVRDMA_QPS_SQD, 0, PVRDMA_QP_EN_SQD_ASYNC},
-    {PVRDMA_QPS_SQD, PVRDMA_QPS_RTS, 0, PVRDMA_QP_CUR_STATE | RC_PATH_CHANGES},
-    {PVRDMA_QPS_SQD, PVRDMA_QPS_SQD, 0,
+    {RC, STEP(RTS, RTS), 0, PVRDMA_QP_CUR_STATE | RC_PATH_CHANGES},
+    {RC | UC | UD | GSI, STEP(RTS, SQD), 0, PVRDMA_QP_EN_SQD_ASYNC},
+    {RC, STEP(SQD, RTS), 0, PVRDMA_QP_CUR_STATE | RC_PATH_CHANGES},
+    {RC, STEP(SQD, SQD), 0,
      PVRDMA_QP_PORT | PVRDMA_QP_AV | PVRDMA_QP_TIMEOUT | PVRDMA_QP_RETRY_CNT |
          PVRDMA_QP_RNR_RETRY | PVRDMA_QP_MAX_RD_ATOMIC | PVRDMA_QP_MAX_DEST_RD_ATOMIC |
          PVRDMA_QP_PKEY_INDEX | RC_PATH_CHANGES},
-};
 
-/* Nobody answers: no timers, no tries, nothing that returns. */
-#define UC_PATH_CHANGES \
-    (PVRDMA_QP_ALT_PATH | PVRDMA_QP_ACCESS_FLAGS | PVRDMA_QP_PATH_MIG_STATE)
-
-static const struct transition uc_transitions[] = {
-    {PVRDMA_QPS_RESET, PVRDMA_QPS_INIT,
-     PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT | PVRDMA_QP_ACCESS_FLAGS, 0},
-    {PVRDMA_QPS_INIT, PVRDMA_QPS_INIT, 0,
-     PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT | PVRDMA_QP_ACCESS_FLAGS},
-    {PVRDMA_QPS_INIT, PVRDMA_QPS_RTR,
+    /* Nobody answers: no timers, no tries, nothing that returns. */
+    {UC, STEP(INIT, RTR),
      PVRDMA_QP_AV | PVRDMA_QP_PATH_MTU | PVRDMA_QP_DEST_QPN | PVRDMA_QP_RQ_PSN,
      PVRDMA_QP_ALT_PATH | PVRDMA_QP_ACCESS_FLAGS | PVRDMA_QP_PKEY_INDEX},
-    {PVRDMA_QPS_RTR, PVRDMA_QPS_RTS, PVRDMA_QP_SQ_PSN,
-     PVRDMA_QP_CUR_STATE | UC_PATH_CHANGES},
-    {PVRDMA_QPS_RTS, PVRDMA_QPS_RTS, 0, PVRDMA_QP_CUR_STATE | UC_PATH_CHANGES},
-    {PVRDMA_QPS_RTS, PVRDMA_QPS_SQD, 0, PVRDMA_QP_EN_SQD_ASYNC},
-    {PVRDMA_QPS_SQD, PVRDMA_QPS_RTS, 0, PVRDMA_QP_CUR_STATE | UC_PATH_CHANGES},
-    {PVRDMA_QPS_SQD, PVRDMA_QPS_SQD, 0,
-     PVRDMA_QP_AV | PVRDMA_QP_PKEY_INDEX | UC_PATH_CHANGES},
-    {PVRDMA_QPS_SQE, PVRDMA_QPS_RTS, 0, PVRDMA_QP_CUR_STATE | PVRDMA_QP_ACCESS_FLAGS},
+    {UC, STEP(RTR, RTS), PVRDMA_QP_SQ_PSN, PVRDMA_QP_CUR_STATE | UC_PATH_CHANGES},
+    {UC, STEP(RTS, RTS), 0, PVRDMA_QP_CUR_STATE | UC_PATH_CHANGES},
+    {UC, STEP(SQD, RTS), 0, PVRDMA_QP_CUR_STATE | UC_PATH_CHANGES},
+    {UC, STEP(SQD, SQD), 0, PVRDMA_QP_AV | PVRDMA_QP_PKEY_INDEX | UC_PATH_CHANGES},
+    {UC, STEP(SQE, RTS), 0, PVRDMA_QP_CUR_STATE | PVRDMA_QP_ACCESS_FLAGS},
+
+    /* The port of a GSI QP is given with its creation. */
+    {UD, STEP(RESET, INIT), PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT | PVRDMA_QP_QKEY, 0},
+    {GSI, STEP(RESET, INIT), PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY, 0},
+    {UD, STEP(INIT, INIT), 0, PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT | PVRDMA_QP_QKEY},
+    {GSI, STEP(INIT, INIT), 0, PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY},
+    {UD | GSI, STEP(INIT, RTR), 0, PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY},
+    {UD | GSI, STEP(RTR, RTS), PVRDMA_QP_SQ_PSN, PVRDMA_QP_CUR_STATE | PVRDMA_QP_QKEY},
+    {UD | GSI, STEP(RTS, RTS), 0, PVRDMA_QP_CUR_STATE | PVRDMA_QP_QKEY},
+    {UD | GSI, STEP(SQD, RTS), 0, PVRDMA_QP_CUR_STATE | PVRDMA_QP_QKEY},
+    {UD | GSI, STEP(SQD, SQD), 0, PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY},
+    {UD | GSI, STEP(SQE, RTS), 0, PVRDMA_QP_CUR_STATE | PVRDMA_QP_QKEY},
 };
 
-/* The port of a GSI QP is given with its creation; the rest is the same for both. */
-#define DATAGRAM_TRANSITIONS                                                        \
-    {PVRDMA_QPS_INIT, PVRDMA_QPS_RTR, 0, PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY},    \
-        {PVRDMA_QPS_RTR, PVRDMA_QPS_RTS, PVRDMA_QP_SQ_PSN,                          \
-         PVRDMA_QP_CUR_STATE | PVRDMA_QP_QKEY},                                     \
-        {PVRDMA_QPS_RTS, PVRDMA_QPS_RTS, 0, PVRDMA_QP_CUR_STATE | PVRDMA_QP_QKEY},  \
-        {PVRDMA_QPS_RTS, PVRDMA_QPS_SQD, 0, PVRDMA_QP_EN_SQD_ASYNC},                \
-        {PVRDMA_QPS_SQD, PVRDMA_QPS_RTS, 0, PVRDMA_QP_CUR_STATE | PVRDMA_QP_QKEY},  \
-        {PVRDMA_QPS_SQD, PVRDMA_QPS_SQD, 0, PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY}, \
-    {                                                                               \
-        PVRDMA_QPS_SQE, PVRDMA_QPS_RTS, 0, PVRDMA_QP_CUR_STATE | PVRDMA_QP_QKEY     \
-    }
-
-static const struct transition ud_transitions[] = {
-    {PVRDMA_QPS_RESET, PVRDMA_QPS_INIT,
-     PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT | PVRDMA_QP_QKEY, 0},
-    {PVRDMA_QPS_INIT, PVRDMA_QPS_INIT, 0,
-     PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT | PVRDMA_QP_QKEY},
-    DATAGRAM_TRANSITIONS,
-};
-
-static const struct transition gsi_transitions[] = {
-    {PVRDMA_QPS_RESET, PVRDMA_QPS_INIT, PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY, 0},
-    {PVRDMA_QPS_INIT, PVRDMA_QPS_INIT, 0, PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_QKEY},
-    DATAGRAM_TRANSITIONS,
-};
-
-static const struct transition *find(const struct transition *table, unsigned n,
-                                     enum pvrdma_qp_state cur, enum pvrdma_qp_state next)
+static const struct transition *transition_find(enum pvrdma_qp_type type,
+                                                enum pvrdma_qp_state cur,
+                                                enum pvrdma_qp_state next)
 {
-    for (unsigned i = 0; i < n; i++) {
-        if (table[i].cur == cur && table[i].next == next) {
-            return &table[i];
+    static const struct transition to_reset_or_err = {0};
+    unsigned step = cur << 4 | next;
+
+    if (next == PVRDMA_QPS_RESET || next == PVRDMA_QPS_ERR) {
+        return &to_reset_or_err;
+    }
+    for (unsigned i = 0; type <= PVRDMA_QPT_UD && i < G_N_ELEMENTS(transitions); i++) {
+        const struct transition *t = &transitions[i];
+
+        if (t->step == step && (t->types >> type & 1)) {
+            return t;
         }
     }
     return NULL;
@@ -106,24 +93,10 @@ static const struct transition *find(const struct transition *table, unsigned n,
 int qp_transition_check(enum pvrdma_qp_type type, enum pvrdma_qp_state cur,
                         enum pvrdma_qp_state next, uint32_t attr_mask)
 {
-    static const struct transition to_reset_or_err = {0};
-    const struct transition *t;
+    const struct transition *t = NULL;
 
-    if (cur > PVRDMA_QPS_ERR || next > PVRDMA_QPS_ERR) {
-        return EINVAL;
-    }
-    if (next == PVRDMA_QPS_RESET || next == PVRDMA_QPS_ERR) {
-        t = &to_reset_or_err;
-    } else if (type == PVRDMA_QPT_RC) {
-        t = find(rc_transitions, G_N_ELEMENTS(rc_transitions), cur, next);
-    } else if (type == PVRDMA_QPT_UC) {
-        t = find(uc_transitions, G_N_ELEMENTS(uc_transitions), cur, next);
-    } else if (type == PVRDMA_QPT_UD) {
-        t = find(ud_transitions, G_N_ELEMENTS(ud_transitions), cur, next);
-    } else if (type == PVRDMA_QPT_GSI) {
-        t = find(gsi_transitions, G_N_ELEMENTS(gsi_transitions), cur, next);
-    } else {
-        t = NULL;
+    if (cur <= PVRDMA_QPS_ERR && next <= PVRDMA_QPS_ERR) {
+        t = transition_find(type, cur, next);
     }
     if (!t || (t->required & ~attr_mask) ||
         (attr_mask & ~(t->required | t->optional | PVRDMA_QP_STATE))) {
