@@ -19,13 +19,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/acceptor.h"
 #include "base/coro.h"
 #include "base/fdwatch.h"
 #include "base/log.h"
 #include "handover/sockfile.h"
-
-/* Until connections are taken again, when descriptors ran out. */
-#define ACCEPT_PAUSE_MS 500
 
 struct client {
     int fd;
@@ -41,10 +39,11 @@ struct client {
 };
 
 static const struct daemon_config *daemon_cfg;
-static int listen_fd = -1;
+static void on_connect(void *unused, int fd, const struct sockaddr_storage *from);
+static void on_no_room(void *unused, int err);
+static struct acceptor acceptor = {
+    .fd = -1, .batch = 1, .accepted = on_connect, .no_room = on_no_room};
 static struct sockfile listen_file;
-static guint listen_source;
-static guint listen_pause; /* instead of it, for want of descriptors */
 static GList *clients;
 static int client_fd = -1; /* of the request that was begun last */
 static guint idle_timer;   /* while there are clients */
@@ -98,7 +97,7 @@ static void run_request(void *opaque)
     c->busy = false;
     if (c->parked) {
         c->parked = false;
-        if (listen_fd < 0 || !client_run(c)) {
+        if (acceptor.fd < 0 || !client_run(c)) {
             client_free(c);
         }
     }
@@ -184,44 +183,28 @@ static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
     return G_SOURCE_REMOVE; /* client_run() has made another, if need be */
 }
 
-static gboolean on_connect(gint fd, GIOCondition cond, gpointer opaque);
-
-static gboolean on_pause_over(gpointer opaque)
+static void on_no_room(void *unused, int err)
 {
-    listen_pause = 0;
-    listen_source = fdwatch_add(listen_fd, G_IO_IN, on_connect, NULL);
-    return G_SOURCE_REMOVE;
+    log_msg(LOG_LVL_ERROR, "control: out of file descriptors");
 }
 
-static gboolean on_connect(gint fd, GIOCondition cond, gpointer opaque)
+static void on_connect(void *unused, int fd, const struct sockaddr_storage *from)
 {
-    int s = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     struct client *c;
 
-    if (s < 0) {
-        if (errno == EMFILE || errno == ENFILE) {
-            log_msg(LOG_LVL_ERROR, "control: out of file descriptors");
-            /* The client that waits keeps the socket readable. */
-            listen_source = 0;
-            listen_pause = g_timeout_add(ACCEPT_PAUSE_MS, on_pause_over, NULL);
-            return G_SOURCE_REMOVE;
-        }
-        return G_SOURCE_CONTINUE;
-    }
     if (g_list_length(clients) >= CONTROL_MAX_CLIENTS) {
         log_msg(LOG_LVL_WARN, "control: too many clients");
-        close(s);
-        return G_SOURCE_CONTINUE;
+        close(fd);
+        return;
     }
     c = g_new0(struct client, 1);
-    c->fd = s;
-    c->source = fdwatch_add(s, G_IO_IN, on_client, c);
+    c->fd = fd;
+    c->source = fdwatch_add(fd, G_IO_IN, on_client, c);
     c->active = g_get_monotonic_time();
     clients = g_list_prepend(clients, c);
     if (!idle_timer) {
         idle_timer = g_timeout_add(MAX(idle_ms / 4, 1), on_idle_check, NULL);
     }
-    return G_SOURCE_CONTINUE;
 }
 
 bool control_listen(const struct daemon_config *cfg, GError **errp)
@@ -240,15 +223,15 @@ bool control_listen(const struct daemon_config *cfg, GError **errp)
         }
         return false;
     }
-    listen_fd = fd;
+    acceptor.fd = fd;
     daemon_cfg = cfg;
-    listen_source = fdwatch_add(listen_fd, G_IO_IN, on_connect, NULL);
+    acceptor_start(&acceptor);
     return true;
 }
 
 void control_hand_over(struct handover_out *h)
 {
-    sockfile_hand_over(&listen_file, listen_fd, h);
+    sockfile_hand_over(&listen_file, acceptor.fd, h);
 }
 
 int control_client(void)
@@ -258,20 +241,16 @@ int control_client(void)
 
 void control_close(void)
 {
-    if (listen_fd < 0) {
+    if (acceptor.fd < 0) {
         return;
     }
     if (idle_timer) {
         g_source_remove(idle_timer);
         idle_timer = 0;
     }
-    if (listen_pause) {
-        g_source_remove(listen_pause);
-        listen_pause = 0;
-    }
-    fdwatch_remove(listen_source);
-    close(listen_fd);
-    listen_fd = -1;
+    acceptor_stop(&acceptor);
+    close(acceptor.fd);
+    acceptor.fd = -1;
     sockfile_remove(&listen_file);
     for (GList *l = clients, *next; l; l = next) {
         struct client *c = l->data;

@@ -68,12 +68,6 @@ void frontend_hand_over(struct vm *vm, struct handover_out *h);
 bool frontend_take_over(struct vm *vm, struct handover_in *h, struct state_in *s,
                         int *memfd);
 
-/*
- * Take no client for a while: the last one was thrown out for what it did.  Half a
- * second, and twice as long each time, up to a minute.
- */
-void frontend_hold_off(struct vfu_listener *l);
-
 /* How many descriptors of the VM are still to be closed; NULL: none.  fd_reaper.c */
 unsigned discard_waiting(const struct discard *d);
 

@@ -11,15 +11,15 @@
 
 #include "frontend/conn.h"
 #include "frontend/frontend.h"
-#include "base/fdwatch.h"
+#include "base/acceptor.h"
 #include "handover/sockfile.h"
 #include "vm/attach.h"
 
 #define SOCKET_MODE 0660
 
-/* Connections taken per wake-up, and the pause when descriptors run out. */
+/* Connections taken per wake-up; pauses while something passes by itself. */
 #define ACCEPT_BATCH    8
-#define ACCEPT_PAUSE_MS 500
+#define CLOSE_PAUSE_MS  500
 #define SETTLE_PAUSE_MS 20
 
 /* The pause after a fault: doubled from one to the next, until the VM has behaved
@@ -30,8 +30,7 @@
 
 struct vfu_listener {
     struct vm *vm;
-    int fd;
-    guint source, timer;
+    struct acceptor acceptor;
     guint fault_pause_ms;  /* the last one; 0: none */
     gint64 fault_over;     /* when it is over, monotonic us */
     bool piled_up;         /* said already that VMMs wait for their memory's end */
@@ -40,29 +39,15 @@ struct vfu_listener {
     struct sockfile file;
 };
 
-static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque);
-
-static gboolean on_pause_over(gpointer opaque)
-{
-    struct vfu_listener *l = opaque;
-
-    l->timer = 0;
-    l->source = fdwatch_add(l->fd, G_IO_IN, on_client, l);
-    return G_SOURCE_REMOVE;
-}
-
 static void pause_for(struct vfu_listener *l, guint ms)
 {
-    if (l->source) {
-        fdwatch_remove(l->source);
-        l->source = 0;
-    }
-    if (!l->timer && !l->frozen) {
-        l->timer = g_timeout_add(ms, on_pause_over, l);
+    if (!l->frozen) {
+        acceptor_pause(&l->acceptor, ms);
     }
 }
 
-void frontend_hold_off(struct vfu_listener *l)
+/* The last VMM was thrown out for what it did; see FAULT_PAUSE_MIN_MS. */
+static void hold_off(struct vfu_listener *l)
 {
     gint64 now = g_get_monotonic_time();
 
@@ -78,9 +63,9 @@ void frontend_hold_off(struct vfu_listener *l)
 void frontend_conn_gone(struct vfu_listener *l, bool faulted)
 {
     if (faulted) {
-        frontend_hold_off(l);
-    } else if (!l->source && !l->timer && !l->frozen) {
-        l->source = fdwatch_add(l->fd, G_IO_IN, on_client, l);
+        hold_off(l);
+    } else if (!l->frozen) {
+        acceptor_start(&l->acceptor);
     }
 }
 
@@ -108,81 +93,72 @@ static bool must_wait(const struct vm *vm, enum conn_state state, const char **w
     return *why != NULL;
 }
 
-static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
+static bool on_may_accept(void *opaque)
+{
+    struct vfu_listener *l = opaque;
+    enum conn_state state = conn_look(l->vm);
+    const char *why;
+
+    if (!l->acceptor.watch) {
+        return false; /* that ended with a fault: hold off */
+    }
+    if (state == CONN_LEAVING) {
+        acceptor_stop(&l->acceptor); /* until it is gone; clients wait in the queue */
+        return false;
+    }
+    if (state == CONN_NONE && (l->vm->next_cfg || l->vm->retiring)) {
+        /* What waited for the last one to leave comes first. */
+        pause_for(l, SETTLE_PAUSE_MS);
+        return false;
+    }
+    if (state == CONN_NONE && guest_mem_piled_up(&l->vm->guest.mem)) {
+        /* It could map nothing; that passes by itself. */
+        if (!l->piled_up) {
+            log_vm(LOG_LVL_WARN, l->vm,
+                   "a VMM waits: too much of its former memory is still being "
+                   "unmapped");
+            l->piled_up = true;
+        }
+        pause_for(l, SETTLE_PAUSE_MS);
+        return false;
+    }
+    l->piled_up = false;
+    if (must_wait(l->vm, state, &why)) {
+        if (why != l->waits_why) {
+            log_vm(LOG_LVL_WARN, l->vm, "%s", why);
+        }
+        l->waits_why = why;
+        pause_for(l, CLOSE_PAUSE_MS);
+        return false;
+    }
+    l->waits_why = NULL;
+    return true;
+}
+
+static void on_client(void *opaque, int fd, const struct sockaddr_storage *from)
 {
     struct vfu_listener *l = opaque;
 
-    for (int i = 0; i < ACCEPT_BATCH; i++) {
-        enum conn_state state = conn_look(l->vm);
-        const char *why;
-        int client;
-
-        if (!l->source) {
-            return G_SOURCE_REMOVE; /* that ended with a fault: hold off */
-        }
-        if (state == CONN_LEAVING) {
-            l->source = 0; /* until it is gone; clients wait in the queue */
-            return G_SOURCE_REMOVE;
-        }
-        if (state == CONN_NONE && (l->vm->next_cfg || l->vm->retiring)) {
-            /* What waited for the last one to leave comes first. */
-            pause_for(l, SETTLE_PAUSE_MS);
-            return G_SOURCE_REMOVE;
-        }
-        if (state == CONN_NONE && guest_mem_piled_up(&l->vm->guest.mem)) {
-            /* It could map nothing; that passes by itself. */
-            if (!l->piled_up) {
-                log_vm(LOG_LVL_WARN, l->vm,
-                       "a VMM waits: too much of its former memory is still being "
-                       "unmapped");
-                l->piled_up = true;
-            }
-            pause_for(l, SETTLE_PAUSE_MS);
-            return G_SOURCE_REMOVE;
-        }
-        l->piled_up = false;
-        if (must_wait(l->vm, state, &why)) {
-            if (why != l->waits_why) {
-                log_vm(LOG_LVL_WARN, l->vm, "%s", why);
-            }
-            l->waits_why = why;
-            pause_for(l, ACCEPT_PAUSE_MS);
-            return G_SOURCE_REMOVE;
-        }
-        l->waits_why = NULL;
-        client = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
-        if (client >= 0 && !may_serve(l->vm, client)) {
-            refuse_client(l->vm, client, EPERM, "not in uid=");
-            continue;
-        }
-        if (client >= 0) {
-            frontend_adopt(l->vm, client);
-            continue;
-        }
-        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-            log_vm(LOG_LVL_ERROR, l->vm, "cannot accept a VMM: %s", g_strerror(errno));
-            pause_for(l, ACCEPT_PAUSE_MS);
-            return G_SOURCE_REMOVE;
-        }
-        break;
+    if (may_serve(l->vm, fd)) {
+        frontend_adopt(l->vm, fd);
+    } else {
+        refuse_client(l->vm, fd, EPERM, "not in uid=");
     }
-    return G_SOURCE_CONTINUE;
+}
+
+static void on_no_room(void *opaque, int err)
+{
+    struct vfu_listener *l = opaque;
+
+    log_vm(LOG_LVL_ERROR, l->vm, "cannot accept a VMM: %s", g_strerror(err));
 }
 
 void frontend_freeze(struct vm *vm)
 {
     struct vfu_listener *l = vm->listener;
 
-    if (l && l->source) {
-        fdwatch_remove(l->source);
-        l->source = 0;
-    }
-    if (l && l->timer) {
-        g_source_remove(l->timer);
-        l->timer = 0;
-    }
     if (l) {
+        acceptor_stop(&l->acceptor);
         l->frozen = true;
     }
     refuse_end(vm);
@@ -201,7 +177,7 @@ void frontend_thaw(struct vm *vm)
         if (rest > 0) {
             pause_for(l, (guint)(rest / 1000) + 1);
         } else {
-            l->source = fdwatch_add(l->fd, G_IO_IN, on_client, l);
+            acceptor_start(&l->acceptor);
         }
     }
     if (vm->conn) {
@@ -223,36 +199,33 @@ struct vfu_listener *frontend_listen(struct vm *vm, GError **errp)
     }
     l = g_new0(struct vfu_listener, 1);
     l->vm = vm;
-    l->fd = fd;
+    l->acceptor =
+        (struct acceptor){fd, ACCEPT_BATCH, on_may_accept, on_client, on_no_room, l};
     l->file = file;
-    l->source = fdwatch_add(fd, G_IO_IN, on_client, l);
+    acceptor_start(&l->acceptor);
     return l;
 }
 
 void frontend_listener_hand_over(const struct vfu_listener *l, struct handover_out *h)
 {
-    sockfile_hand_over(&l->file, l->fd, h);
+    sockfile_hand_over(&l->file, l->acceptor.fd, h);
 }
 
 void frontend_unlisten(struct vfu_listener *l)
 {
-    int client;
+    int fd, client;
 
     if (!l) {
         return;
     }
-    if (l->source) {
-        fdwatch_remove(l->source);
-    }
-    if (l->timer) {
-        g_source_remove(l->timer);
-    }
+    fd = l->acceptor.fd;
+    acceptor_stop(&l->acceptor);
     /* Whoever waits in the queue may have sent descriptors, too. */
-    shutdown(l->fd, SHUT_RD);
-    while ((client = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+    shutdown(fd, SHUT_RD);
+    while ((client = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
         refuse_unheard(l->vm, client);
     }
-    close(l->fd);
+    close(fd);
     sockfile_remove(&l->file);
     g_free(l);
 }

@@ -22,24 +22,21 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/acceptor.h"
 #include "base/fdwatch.h"
 #include "transport/link/internal.h"
 
 #define BACKLOG 4096
 /* Taken per turn of the main loop. */
 #define ACCEPT_TURN 32u
-/* Until an address is tried again, and until connections are taken again when
- * descriptors ran out. */
-#define RETRY_MS        2000
-#define ACCEPT_PAUSE_MS 500
+/* Until an address is tried again. */
+#define RETRY_MS 2000
 
 static const char mpa_magic[PEER_MAGIC_LEN + 1] = "MPA ID Req Frame";
 
 struct listener {
     struct sockaddr_storage address;
-    int fd; /* -1: it cannot be had */
-    guint watch;
-    guint pause; /* instead of it */
+    struct acceptor acceptor; /* fd -1: it cannot be had */
     char *error;
 };
 
@@ -178,7 +175,7 @@ static gboolean on_silence(gpointer opaque)
     return G_SOURCE_REMOVE;
 }
 
-static void take(int fd, const struct sockaddr_storage *from)
+static void on_connection(void *unused, int fd, const struct sockaddr_storage *from)
 {
     struct peer_places *places;
     struct undecided *u;
@@ -214,39 +211,10 @@ static void take(int fd, const struct sockaddr_storage *from)
 
 /* ---- listening ---- */
 
-static gboolean on_connect(gint fd, GIOCondition cond, gpointer opaque);
-
-static gboolean on_pause_over(gpointer opaque)
+static void on_no_room(void *unused, int err)
 {
-    struct listener *l = opaque;
-
-    l->pause = 0;
-    l->watch = fdwatch_add(l->fd, G_IO_IN, on_connect, l);
-    return G_SOURCE_REMOVE;
-}
-
-static gboolean on_connect(gint fd, GIOCondition cond, gpointer opaque)
-{
-    struct listener *l = opaque;
-
-    for (unsigned n = 0; n < ACCEPT_TURN; n++) {
-        struct sockaddr_storage from = {0};
-        socklen_t len = sizeof(from);
-        int s = accept4(fd, (struct sockaddr *)&from, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
-        if (s >= 0) {
-            take(s, &from);
-        } else if (errno == EMFILE || errno == ENFILE) {
-            log_about(LOG_LVL_ERROR, &peers_self.strangers_log,
-                      "no descriptors are left for connections of other hosts");
-            l->watch = 0;
-            l->pause = g_timeout_add(ACCEPT_PAUSE_MS, on_pause_over, l);
-            return G_SOURCE_REMOVE;
-        } else if (errno != EINTR && errno != ECONNABORTED) {
-            break;
-        }
-    }
-    return G_SOURCE_CONTINUE;
+    log_about(LOG_LVL_ERROR, &peers_self.strangers_log,
+              "no descriptors are left for connections of other hosts");
 }
 
 static int open_socket(const struct sockaddr_storage *address)
@@ -288,8 +256,9 @@ static bool try_listen(struct listener *l)
         }
         return false;
     }
-    l->fd = fd;
-    l->watch = fdwatch_add(fd, G_IO_IN, on_connect, l);
+    l->acceptor = (struct acceptor){fd, ACCEPT_TURN, .accepted = on_connection,
+                                    .no_room = on_no_room};
+    acceptor_start(&l->acceptor);
     g_clear_pointer(&l->error, g_free);
     log_msg(LOG_LVL_INFO, "listening to other hosts on %s", text);
     return true;
@@ -300,7 +269,7 @@ static gboolean on_retry(gpointer unused)
     bool all = true;
 
     for (unsigned i = 0; i < n_listeners; i++) {
-        all &= listeners[i].fd >= 0 || try_listen(&listeners[i]);
+        all &= listeners[i].acceptor.fd >= 0 || try_listen(&listeners[i]);
     }
     retry = all ? 0 : retry;
     return all ? G_SOURCE_REMOVE : G_SOURCE_CONTINUE;
@@ -314,7 +283,7 @@ void listen_start(const struct daemon_config *cfg)
     n_listeners = cfg->n_listen;
     for (unsigned i = 0; i < n_listeners; i++) {
         listeners[i].address = cfg->listen[i];
-        listeners[i].fd = -1;
+        listeners[i].acceptor.fd = -1;
         all &= try_listen(&listeners[i]);
     }
     if (!all) {
@@ -331,12 +300,9 @@ void listen_stop(void)
     for (unsigned i = 0; i < n_listeners; i++) {
         struct listener *l = &listeners[i];
 
-        fdwatch_remove(l->watch);
-        if (l->pause) {
-            g_source_remove(l->pause);
-        }
-        if (l->fd >= 0) {
-            close(l->fd);
+        acceptor_stop(&l->acceptor);
+        if (l->acceptor.fd >= 0) {
+            close(l->acceptor.fd);
         }
         g_free(l->error);
     }

@@ -12,19 +12,15 @@
 #include <netinet/tcp.h>
 #include <unistd.h>
 
+#include "base/acceptor.h"
 #include "base/fdwatch.h"
 #include "transport/iwarp/setup/bind.h"
 
 #define BACKLOG     4096
 #define ACCEPT_TURN 32u
-/* Until connections are taken again when descriptors ran out. */
-#define ACCEPT_PAUSE_MS 500
 
 struct sockaddr_storage loop_address;
 
-static int loop_fd = -1;
-static guint loop_watch;
-static guint loop_pause; /* instead of it */
 static void run_loop(void);
 static struct fdwatch_later loop_later = {.fn = run_loop};
 static GQueue loop = G_QUEUE_INIT; /* of struct loop_msg */
@@ -77,56 +73,42 @@ void loop_send_answer(const struct peer_bind_answer *a)
     m->answer = *a;
 }
 
-static gboolean on_loop_listener(int fd, GIOCondition ready, gpointer unused);
-
-static gboolean loop_on_pause_over(gpointer unused)
+static void loop_on_connection(void *unused, int fd, const struct sockaddr_storage *from)
 {
-    loop_pause = 0;
-    loop_watch = fdwatch_add(loop_fd, G_IO_IN, on_loop_listener, NULL);
-    return G_SOURCE_REMOVE;
+    handshake_accepted(fd, NULL);
 }
 
-static gboolean on_loop_listener(int fd, GIOCondition ready, gpointer unused)
+static void loop_on_no_room(void *unused, int err)
 {
-    for (unsigned n = 0; n < ACCEPT_TURN; n++) {
-        int s = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-
-        if (s >= 0) {
-            handshake_accepted(s, NULL);
-        } else if (errno == EMFILE || errno == ENFILE) {
-            /* What waits keeps the socket readable. */
-            log_msg(LOG_LVL_ERROR, "no descriptors are left for connections");
-            loop_watch = 0;
-            loop_pause = g_timeout_add(ACCEPT_PAUSE_MS, loop_on_pause_over, NULL);
-            return G_SOURCE_REMOVE;
-        } else if (errno != EINTR && errno != ECONNABORTED) {
-            break;
-        }
-    }
-    return G_SOURCE_CONTINUE;
+    log_msg(LOG_LVL_ERROR, "no descriptors are left for connections");
 }
+
+static struct acceptor loop_acceptor = {.fd = -1,
+                                        .batch = ACCEPT_TURN,
+                                        .accepted = loop_on_connection,
+                                        .no_room = loop_on_no_room};
 
 bool loop_open(GError **errp)
 {
     struct sockaddr_in a = {.sin_family = AF_INET,
                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof(a);
-    int one = 1;
+    int one = 1, fd;
 
-    loop_fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (loop_fd >= 0) {
-        handshake_dont_pace(loop_fd);
-        setsockopt(loop_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    loop_acceptor.fd = fd;
+    if (fd >= 0) {
+        handshake_dont_pace(fd);
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     }
-    if (loop_fd < 0 || bind(loop_fd, (struct sockaddr *)&a, sizeof(a)) < 0 ||
-        listen(loop_fd, BACKLOG) < 0 ||
-        getsockname(loop_fd, (struct sockaddr *)&a, &len) < 0) {
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0 ||
+        listen(fd, BACKLOG) < 0 || getsockname(fd, (struct sockaddr *)&a, &len) < 0) {
         g_set_error(errp, PVRDMA_ERROR, 0,
                     "path=tcp: no port of the loopback interface: %s", g_strerror(errno));
         return false;
     }
     memcpy(&loop_address, &a, sizeof(a));
-    loop_watch = fdwatch_add(loop_fd, G_IO_IN, on_loop_listener, NULL);
+    acceptor_start(&loop_acceptor);
     return true;
 }
 
@@ -134,13 +116,9 @@ void loop_close(void)
 {
     fdwatch_not_later(&loop_later);
     g_queue_clear_full(&loop, g_free);
-    if (loop_fd >= 0) {
-        fdwatch_remove(loop_watch);
-        if (loop_pause) {
-            g_source_remove(loop_pause);
-            loop_pause = 0;
-        }
-        close(loop_fd);
-        loop_fd = -1;
+    if (loop_acceptor.fd >= 0) {
+        acceptor_stop(&loop_acceptor);
+        close(loop_acceptor.fd);
+        loop_acceptor.fd = -1;
     }
 }
