@@ -432,7 +432,7 @@ void window_flush(struct qp *qp);
 void window_clear(struct qp *qp);
 
 /*
- * What transports report.  The QP is of the connection they mean (ticket_qp()); numbers
+ * What transports report.  The QP is of the connection they mean; numbers
  * that it does not expect are ignored.
  *
  * The responder's answer to message @seq, whose results are in place; for FAIL,
@@ -605,9 +605,6 @@ int rq_claim(struct rq *rq, struct recv_op *recv, uint64_t least);
 
 /* The same of any size; if there is none @t is woken when one is posted. */
 int rq_claim_or_wait(struct rq *rq, struct recv_op *recv, const struct ticket *t);
-
-/* The QP that @t was made for, or NULL.  Any worker, until its quiescent point. */
-struct qp *ticket_qp(const struct ticket *t);
 
 /* A receive WQE was posted (doorbell): wake whoever waits.  No lock held. */
 void rq_posted(struct rq *rq);

@@ -191,7 +191,8 @@ int rq_claim_or_wait(struct rq *rq, struct recv_op *recv, const struct ticket *t
     return rq->srq ? srq_claim(rq->srq, recv, 0, t) : take_or_wait(rq, recv, t);
 }
 
-struct qp *ticket_qp(const struct ticket *t)
+/* The QP that @t was made for, or NULL.  Any worker, until its quiescent point. */
+static struct qp *ticket_qp(const struct ticket *t)
 {
     struct vm *vm = vm_by_id(t->vm);
     struct qp *qp = vm ? id_table_get(&vm->objects.qp, t->qp) : NULL;

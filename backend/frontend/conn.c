@@ -701,7 +701,7 @@ void conn_no_urgent(int fd)
     setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &yes, sizeof(yes));
 }
 
-static struct vfu_conn *make(struct vm *vm, int fd)
+static struct vfu_conn *conn_make(struct vm *vm, int fd)
 {
     struct vfu_conn *c = g_new0(struct vfu_conn, 1);
 
@@ -720,22 +720,22 @@ static void allow_time(struct vfu_conn *c)
     c->timer = g_timeout_add_seconds(VFU_VERSION_TIMEOUT, on_timeout, c);
 }
 
-struct vfu_conn *conn_new(struct vm *vm, int fd)
+bool frontend_adopt(struct vm *vm, int fd)
 {
     struct vfu_conn *c;
 
     if (conn_look(vm) != CONN_NONE) {
         refuse_client(vm, fd, EBUSY, "the VM already has a VMM");
-        return NULL;
+        return false;
     }
     if (discard_full(vm->discard)) {
         refuse_client(vm, fd, EBUSY, "descriptors of the last VMM cannot be closed");
-        return NULL;
+        return false;
     }
-    c = make(vm, fd);
+    c = conn_make(vm, fd);
     c->in_source = fdwatch_add(fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_readable, c);
     allow_time(c);
-    return c;
+    return true;
 }
 
 /* ---- standing still, and going on, here or in another daemon ---- */
@@ -786,15 +786,10 @@ void conn_thaw(struct vfu_conn *c)
 
 struct vfu_conn *conn_new_frozen(struct vm *vm, int fd)
 {
-    struct vfu_conn *c = make(vm, fd);
+    struct vfu_conn *c = conn_make(vm, fd);
 
     c->frozen = true;
     return c;
-}
-
-bool frontend_adopt(struct vm *vm, int fd)
-{
-    return conn_new(vm, fd) != NULL;
 }
 
 void frontend_disconnect(struct vm *vm, const char *why)

@@ -138,9 +138,6 @@ void refuse_end(struct vm *vm);
 /* Of each client's socket, before anything is read from it. */
 void conn_no_urgent(int fd);
 
-/* Take over @fd as the VM's connection; NULL if it has one (fd is closed). */
-struct vfu_conn *conn_new(struct vm *vm, int fd);
-
 /*
  * One that nothing is read from until conn_thaw().  A message in work goes on, unless it
  * waits for what takes long: that is put back, to be carried out behind conn_thaw().
