@@ -90,9 +90,7 @@ void control_request_free(struct control_request *req);
 /* Execute a line; the answer, with its newline, is to be freed with g_free. */
 char *control_handle(const struct daemon_config *cfg, const char *line, size_t len);
 
-/* report.c, report_hosts.c, report_moves.c: what the daemon says about itself, as members
- * of an object of JSON.
- */
+/* report*.c: what the daemon says about itself, as members of an object of JSON. */
 struct vm;
 void report_status(GString *s, const struct daemon_config *cfg);
 void report_failed(GString *s);
@@ -101,6 +99,9 @@ void report_peers(GString *s);
 /* "vms": an array of what @report writes for each. */
 void report_all(GString *s, void (*report)(GString *s, struct vm *vm));
 void report_vm(GString *s, struct vm *vm);
+/* Of a VM and of its counters: members "objects" and "memory". */
+void report_objects(GString *s, struct vm *vm);
+void report_memory(GString *s, struct vm *vm);
 void report_migration(GString *s, struct vm *vm);
 void report_counters(GString *s, struct vm *vm);
 /* Adds members "qps" and, if there are more rows, "next" (for "after"). */
