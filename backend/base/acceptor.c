@@ -56,17 +56,9 @@ static gboolean on_pause_over(gpointer opaque)
     return G_SOURCE_REMOVE;
 }
 
-static void acceptor_unwatch(struct acceptor *a)
-{
-    if (a->watch) {
-        fdwatch_remove(a->watch);
-        a->watch = 0;
-    }
-}
-
 void acceptor_pause(struct acceptor *a, guint ms)
 {
-    acceptor_unwatch(a);
+    g_clear_handle_id(&a->watch, fdwatch_remove);
     if (!a->pause) {
         a->pause = g_timeout_add(ms, on_pause_over, a);
     }
@@ -74,9 +66,6 @@ void acceptor_pause(struct acceptor *a, guint ms)
 
 void acceptor_stop(struct acceptor *a)
 {
-    acceptor_unwatch(a);
-    if (a->pause) {
-        g_source_remove(a->pause);
-        a->pause = 0;
-    }
+    g_clear_handle_id(&a->watch, fdwatch_remove);
+    g_clear_handle_id(&a->pause, g_source_remove);
 }

@@ -244,10 +244,7 @@ void control_close(void)
     if (acceptor.fd < 0) {
         return;
     }
-    if (idle_timer) {
-        g_source_remove(idle_timer);
-        idle_timer = 0;
-    }
+    g_clear_handle_id(&idle_timer, g_source_remove);
     acceptor_stop(&acceptor);
     close(acceptor.fd);
     acceptor.fd = -1;

@@ -84,10 +84,7 @@ void registry_stop(void)
 {
     guest_fault_stop();
     frontend_on_left(NULL);
-    if (settle_source) {
-        g_source_remove(settle_source);
-        settle_source = 0;
-    }
+    g_clear_handle_id(&settle_source, g_source_remove);
     registry_forget_failed();
     g_clear_pointer(&by_name, g_hash_table_unref);
 }

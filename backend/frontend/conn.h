@@ -9,6 +9,7 @@
 #include <glib.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #include "frontend/pci_config.h"
 #include "guest/irq.h"
@@ -147,8 +148,27 @@ struct vfu_conn *conn_new_frozen(struct vm *vm, int fd);
 void conn_freeze(struct vfu_conn *c);
 void conn_thaw(struct vfu_conn *c);
 
+/* ---- framing.c ---- */
+
+/* Receive what is there of one message.  RECV_SOME: it is complete. */
+enum received { RECV_NONE, RECV_SOME, RECV_BAD };
+enum received conn_recv(struct vfu_conn *c);
 /* A header is complete: is it one we can go on with?  Gets room for the body. */
 bool conn_begin_body(struct vfu_conn *c);
+/* Make ready for the next message. */
+void conn_end_message(struct vfu_conn *c);
+/* Take what there is to read, and close the descriptors that come along. */
+void conn_discard_input(struct vfu_conn *c);
+
+/* sendmsg() of up to two pieces; returns bytes sent, 0 if it would block. */
+ssize_t conn_send(struct vfu_conn *c, struct iovec *iov, unsigned n, int fd);
+/* Send a reply to the command @hdr, an error if @err is not 0. */
+void conn_reply(struct vfu_conn *c, const struct vfio_user_hdr *hdr, int err,
+                const struct vfu_reply *r);
+/* Send what waits when the socket takes it. */
+void conn_send_queue(struct vfu_conn *c);
+
+/* ---- conn.c ---- */
 
 /*
  * Has the VM a connection?  If its client has ended it, closes it.  CONN_LEAVING: it
@@ -201,10 +221,6 @@ bool vfu_dispatch(struct vfu_conn *c, const struct vfu_msg *m);
 #define VFU_AGAIN ERESTART
 /* Can that wait or take long?  Then it needs a coroutine and vm->ops. */
 bool vfu_may_wait(const struct vfu_msg *m);
-
-/* Send a reply to the command @hdr, an error if @err is not 0.  conn.c */
-void conn_reply(struct vfu_conn *c, const struct vfio_user_hdr *hdr, int err,
-                const struct vfu_reply *r);
 
 /*
  * VERSION (version.c).  Returns NULL, or why the client cannot be served.  The

@@ -293,10 +293,7 @@ void listen_start(const struct daemon_config *cfg)
 
 void listen_stop(void)
 {
-    if (retry) {
-        g_source_remove(retry);
-        retry = 0;
-    }
+    g_clear_handle_id(&retry, g_source_remove);
     for (unsigned i = 0; i < n_listeners; i++) {
         struct listener *l = &listeners[i];
 
