@@ -117,7 +117,7 @@ static bool next_request(struct client *c)
     return true;
 }
 
-static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque);
+static gboolean on_client_ready(gint fd, GIOCondition cond, gpointer opaque);
 
 /* Work until the client would have to be waited for.  False: it is gone. */
 static bool client_run(struct client *c)
@@ -168,11 +168,11 @@ static bool client_run(struct client *c)
     if (errno != EAGAIN && errno != EINTR) {
         return false;
     }
-    c->source = fdwatch_add(c->fd, want, on_client, c);
+    c->source = fdwatch_add(c->fd, want, on_client_ready, c);
     return true;
 }
 
-static gboolean on_client(gint fd, GIOCondition cond, gpointer opaque)
+static gboolean on_client_ready(gint fd, GIOCondition cond, gpointer opaque)
 {
     struct client *c = opaque;
 
@@ -199,7 +199,7 @@ static void on_connect(void *unused, int fd, const struct sockaddr_storage *from
     }
     c = g_new0(struct client, 1);
     c->fd = fd;
-    c->source = fdwatch_add(fd, G_IO_IN, on_client, c);
+    c->source = fdwatch_add(fd, G_IO_IN, on_client_ready, c);
     c->active = g_get_monotonic_time();
     clients = g_list_prepend(clients, c);
     if (!idle_timer) {

@@ -163,7 +163,7 @@ static gboolean get_bool(JsonObject *o, const char *name)
 }
 
 /* Send what @b has built; the node of "result", or the end of the program. */
-static JsonNode *ask(JsonBuilder *b)
+static JsonNode *ask_daemon(JsonBuilder *b)
 {
     g_autoptr(JsonGenerator) gen = json_generator_new();
     g_autoptr(JsonNode) root = json_builder_get_root(b);
@@ -213,7 +213,7 @@ static JsonNode *finish(JsonBuilder *b)
     JsonNode *result;
 
     json_builder_end_object(b);
-    result = ask(b);
+    result = ask_daemon(b);
     g_object_unref(b);
     return result;
 }

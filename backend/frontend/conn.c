@@ -63,7 +63,7 @@ void conn_close(struct vfu_conn *c, const char *why)
     }
 }
 
-static gboolean on_readable(gint fd, GIOCondition cond, gpointer opaque);
+static gboolean on_conn_readable(gint fd, GIOCondition cond, gpointer opaque);
 static void conn_finish(struct vfu_conn *c);
 
 static struct vfu_msg complete_message(struct vfu_conn *c)
@@ -132,7 +132,8 @@ static void conn_unpark(struct vfu_conn *c)
         c->ending = true;
         conn_finish(c);
     } else if (!c->frozen) {
-        c->in_source = fdwatch_add(c->fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_readable, c);
+        c->in_source =
+            fdwatch_add(c->fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_conn_readable, c);
     }
 }
 
@@ -160,14 +161,14 @@ static void run_message(void *opaque)
 }
 
 /* False: it is parked. */
-static bool begin_message(struct vfu_conn *c, gint64 now)
+static bool conn_begin_message(struct vfu_conn *c, gint64 now)
 {
     bool later = c->later_until > now;
 
     return later ? coro_run_later(run_message, c) : coro_run(run_message, c);
 }
 
-static gboolean on_readable(gint fd, GIOCondition cond, gpointer opaque)
+static gboolean on_conn_readable(gint fd, GIOCondition cond, gpointer opaque)
 {
     struct vfu_conn *c = opaque;
     struct vm *vm = c->vm;
@@ -186,7 +187,7 @@ static gboolean on_readable(gint fd, GIOCondition cond, gpointer opaque)
         bytes += c->hdr.size;
         m = complete_message(c);
         if (vfu_may_wait(&m)) {
-            if (!begin_message(c, now)) {
+            if (!conn_begin_message(c, now)) {
                 conn_park(c);
                 return G_SOURCE_REMOVE;
             }
@@ -209,7 +210,7 @@ static gboolean on_readable(gint fd, GIOCondition cond, gpointer opaque)
     return G_SOURCE_CONTINUE;
 }
 
-static gboolean on_timeout(gpointer opaque)
+static gboolean on_conn_timeout(gpointer opaque)
 {
     struct vfu_conn *c = opaque;
 
@@ -363,7 +364,7 @@ static struct vfu_conn *conn_make(struct vm *vm, int fd)
 
 static void allow_time(struct vfu_conn *c)
 {
-    c->timer = g_timeout_add_seconds(VFU_VERSION_TIMEOUT, on_timeout, c);
+    c->timer = g_timeout_add_seconds(VFU_VERSION_TIMEOUT, on_conn_timeout, c);
 }
 
 bool frontend_adopt(struct vm *vm, int fd)
@@ -379,7 +380,7 @@ bool frontend_adopt(struct vm *vm, int fd)
         return false;
     }
     c = conn_make(vm, fd);
-    c->in_source = fdwatch_add(fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_readable, c);
+    c->in_source = fdwatch_add(fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_conn_readable, c);
     allow_time(c);
     return true;
 }
@@ -401,8 +402,9 @@ static gboolean on_thaw(gpointer opaque)
     struct vfu_conn *c = opaque;
 
     c->thaw_source = 0;
-    if (on_readable(c->fd, G_IO_IN, c) == G_SOURCE_CONTINUE) {
-        c->in_source = fdwatch_add(c->fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_readable, c);
+    if (on_conn_readable(c->fd, G_IO_IN, c) == G_SOURCE_CONTINUE) {
+        c->in_source =
+            fdwatch_add(c->fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_conn_readable, c);
     }
     return G_SOURCE_REMOVE;
 }

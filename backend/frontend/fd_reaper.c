@@ -68,7 +68,7 @@ static _Atomic bool stopped;
 static _Atomic unsigned freeing;
 
 /* Not GLib's counted boxes: the thread sanitizer cannot see into those. */
-static void unref(struct discard *d)
+static void discard_unref(struct discard *d)
 {
     if (atomic_fetch_sub(&d->refs, 1) == 1) {
         pthread_mutex_destroy(&d->lock);
@@ -87,7 +87,7 @@ static void remember(struct discard *d)
 
         if (discard_waiting(old) == 0) {
             g_ptr_array_remove_index_fast(forgotten, i - 1);
-            unref(old);
+            discard_unref(old);
         }
     }
     g_ptr_array_add(forgotten, d);
@@ -152,7 +152,7 @@ static void *closer(void *opaque)
         atomic_fetch_sub(&d->waiting, 1);
     }
     atomic_fetch_sub(&freeing, 1);
-    unref(d);
+    discard_unref(d);
     atomic_fetch_sub(&closers[refused], 1);
     return NULL;
 }
@@ -176,13 +176,13 @@ static bool start_closer(struct discard *d)
     pthread_attr_destroy(&attr);
     if (!ok) {
         atomic_fetch_sub(&closers[d->refused], 1);
-        unref(d);
+        discard_unref(d);
     }
     return ok;
 }
 
 /* See that the queue is worked on; false: not yet. */
-static bool work(struct discard *d)
+static bool discard_work(struct discard *d)
 {
     bool start;
 
@@ -197,15 +197,15 @@ static bool work(struct discard *d)
     return false;
 }
 
-static gboolean on_retry(gpointer opaque)
+static gboolean on_discard_retry(gpointer opaque)
 {
     struct discard *d = opaque;
 
-    if (!work(d)) {
+    if (!discard_work(d)) {
         return G_SOURCE_CONTINUE;
     }
     d->retry = 0;
-    unref(d);
+    discard_unref(d);
     return G_SOURCE_REMOVE;
 }
 
@@ -222,14 +222,14 @@ static struct discard *discard_new(bool refused)
 
 static void see_to(struct discard *d)
 {
-    if (!work(d) && !d->retry) {
+    if (!discard_work(d) && !d->retry) {
         log_msg(LOG_LVL_WARN, "no thread to close a descriptor; it will be tried again");
         atomic_fetch_add(&d->refs, 1);
-        d->retry = g_timeout_add(RETRY_MS, on_retry, d);
+        d->retry = g_timeout_add(RETRY_MS, on_discard_retry, d);
     }
 }
 
-static void put(struct discard **pd, bool refused, int fd)
+static void discard_put(struct discard **pd, bool refused, int fd)
 {
     struct discard *d;
 
@@ -250,12 +250,12 @@ static void put(struct discard **pd, bool refused, int fd)
 
 void discard_fd(struct discard **d, int fd)
 {
-    put(d, false, fd);
+    discard_put(d, false, fd);
 }
 
 void discard_refused_fd(struct discard **d, int fd)
 {
-    put(d, true, fd);
+    discard_put(d, true, fd);
 }
 
 /* ---- another program takes this one's place ---- */
@@ -303,7 +303,7 @@ void discard_take_over(struct discard **d, bool refused, struct handover_in *h,
         int fd = handover_get_fd(h, s);
 
         if (fd >= 0) {
-            put(d, refused, fd);
+            discard_put(d, refused, fd);
         }
     }
 }

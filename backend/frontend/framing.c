@@ -55,7 +55,7 @@ ssize_t conn_send(struct vfu_conn *c, struct iovec *iov, unsigned n, int fd)
     return sent;
 }
 
-static gboolean on_writable(gint fd, GIOCondition cond, gpointer opaque)
+static gboolean on_conn_writable(gint fd, GIOCondition cond, gpointer opaque)
 {
     struct vfu_conn *c = opaque;
     struct out_msg *o;
@@ -87,7 +87,7 @@ static gboolean on_writable(gint fd, GIOCondition cond, gpointer opaque)
 void conn_send_queue(struct vfu_conn *c)
 {
     if (!c->out_source && !g_queue_is_empty(&c->queue)) {
-        c->out_source = fdwatch_add(c->fd, G_IO_OUT, on_writable, c);
+        c->out_source = fdwatch_add(c->fd, G_IO_OUT, on_conn_writable, c);
     }
 }
 
@@ -101,8 +101,8 @@ static void conn_enqueue(struct vfu_conn *c, struct out_msg *o)
 }
 
 /* Queue what is left of @head and @r after @sent bytes went out. */
-static void enqueue(struct vfu_conn *c, const struct vfio_user_hdr *head,
-                    const struct vfu_reply *r, uint32_t len, uint32_t sent)
+static void conn_enqueue_reply(struct vfu_conn *c, const struct vfio_user_hdr *head,
+                               const struct vfu_reply *r, uint32_t len, uint32_t sent)
 {
     uint32_t total = (uint32_t)sizeof(*head) + len;
     struct out_msg *o;
@@ -149,7 +149,7 @@ void conn_reply(struct vfu_conn *c, const struct vfio_user_hdr *hdr, int err,
         }
     }
     if ((size_t)n < sizeof(head) + len) {
-        enqueue(c, &head, r, len, (uint32_t)n);
+        conn_enqueue_reply(c, &head, r, len, (uint32_t)n);
     }
 }
 

@@ -135,7 +135,7 @@ static bool on_may_accept(void *opaque)
     return true;
 }
 
-static void on_client(void *opaque, int fd, const struct sockaddr_storage *from)
+static void on_vmm(void *opaque, int fd, const struct sockaddr_storage *from)
 {
     struct vfu_listener *l = opaque;
 
@@ -200,7 +200,7 @@ struct vfu_listener *frontend_listen(struct vm *vm, GError **errp)
     l = g_new0(struct vfu_listener, 1);
     l->vm = vm;
     l->acceptor =
-        (struct acceptor){fd, ACCEPT_BATCH, on_may_accept, on_client, on_no_room, l};
+        (struct acceptor){fd, ACCEPT_BATCH, on_may_accept, on_vmm, on_no_room, l};
     l->file = file;
     acceptor_start(&l->acceptor);
     return l;

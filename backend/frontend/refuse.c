@@ -48,7 +48,7 @@ struct refusals {
 enum looked { LOOK_NOTHING, LOOK_SOME, LOOK_END, LOOK_FDS };
 
 /* Receive up to @len bytes, unless descriptors are among them. */
-static enum looked look(int fd, void *buf, size_t len, size_t *got)
+static enum looked refused_look(int fd, void *buf, size_t len, size_t *got)
 {
     struct iovec iov = {buf, len};
     struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
@@ -72,29 +72,29 @@ static enum looked look(int fd, void *buf, size_t len, size_t *got)
 }
 
 /* What is not read would make the end a reset.  LOOK_END: it is, or that much was. */
-static enum looked drain(int fd)
+static enum looked refused_drain(int fd)
 {
     static uint8_t bytes[65536]; /* never looked at */
     enum looked is = LOOK_SOME;
     size_t n = 0;
 
     for (size_t all = 0; is == LOOK_SOME && all < VFU_MAX_DRAIN; all += n) {
-        is = look(fd, bytes, sizeof(bytes), &n);
+        is = refused_look(fd, bytes, sizeof(bytes), &n);
     }
     return is;
 }
 
-static void let_go(struct refusals *all, int fd)
+static void refused_let_go(struct refusals *all, int fd)
 {
     shutdown(fd, SHUT_RDWR); /* nothing comes from now on */
-    if (drain(fd) == LOOK_END) {
+    if (refused_drain(fd) == LOOK_END) {
         close(fd);
     } else {
         discard_refused_fd(&all->closing, fd);
     }
 }
 
-static void end(struct refused *r)
+static void refused_end(struct refused *r)
 {
     if (r->source) {
         fdwatch_remove(r->source);
@@ -103,11 +103,11 @@ static void end(struct refused *r)
         g_source_remove(r->timer);
     }
     g_queue_remove(&r->all->waiting, r);
-    let_go(r->all, r->fd);
+    refused_let_go(r->all, r->fd);
     g_free(r);
 }
 
-static void answer(const struct refused *r)
+static void refused_answer(const struct refused *r)
 {
     struct vfio_user_hdr head = {
         .id = r->hdr.id,
@@ -124,24 +124,24 @@ static void answer(const struct refused *r)
 }
 
 /* Is its first message there? */
-static bool complete(const struct refused *r)
+static bool refused_complete(const struct refused *r)
 {
     return r->got >= sizeof(r->hdr) && r->got >= r->hdr.size;
 }
 
 /* Take what is there of it. */
-static enum looked take(struct refused *r)
+static enum looked refused_take(struct refused *r)
 {
     uint8_t body[1024]; /* never looked at */
     enum looked is = LOOK_SOME;
 
-    while (is == LOOK_SOME && !complete(r)) {
+    while (is == LOOK_SOME && !refused_complete(r)) {
         bool head = r->got < sizeof(r->hdr);
         size_t want =
             head ? sizeof(r->hdr) - r->got : MIN(sizeof(body), r->hdr.size - r->got);
         size_t n = 0;
 
-        is = look(r->fd, head ? (uint8_t *)&r->hdr + r->got : body, want, &n);
+        is = refused_look(r->fd, head ? (uint8_t *)&r->hdr + r->got : body, want, &n);
         r->got += (uint32_t)n;
         if (r->got >= sizeof(r->hdr) && r->hdr.size > VFU_MAX_FIRST_MSG) {
             return LOOK_END; /* nobody's VERSION */
@@ -150,31 +150,31 @@ static enum looked take(struct refused *r)
     return is;
 }
 
-static gboolean on_readable(gint fd, GIOCondition cond, gpointer opaque)
+static gboolean on_refused_readable(gint fd, GIOCondition cond, gpointer opaque)
 {
     struct refused *r = opaque;
-    enum looked is = take(r);
+    enum looked is = refused_take(r);
 
     if (is == LOOK_NOTHING) {
         return G_SOURCE_CONTINUE;
     }
     if (is == LOOK_SOME) {
-        answer(r);
+        refused_answer(r);
     }
-    end(r);
+    refused_end(r);
     return G_SOURCE_REMOVE;
 }
 
-static gboolean on_timeout(gpointer opaque)
+static gboolean on_refused_timeout(gpointer opaque)
 {
     struct refused *r = opaque;
 
     r->timer = 0;
-    end(r);
+    refused_end(r);
     return G_SOURCE_REMOVE;
 }
 
-static void say(struct vm *vm, int fd, const char *why)
+static void refused_say(struct vm *vm, int fd, const char *why)
 {
     struct ucred cred = {.uid = (uid_t)-1};
     socklen_t len = sizeof(cred);
@@ -191,7 +191,7 @@ static void say(struct vm *vm, int fd, const char *why)
 }
 
 /* Those of @vm, with none waiting at first. */
-static struct refusals *all_of(struct vm *vm)
+static struct refusals *refusals_of(struct vm *vm)
 {
     if (!vm->refusals) {
         vm->refusals = g_new0(struct refusals, 1);
@@ -202,13 +202,13 @@ static struct refusals *all_of(struct vm *vm)
 
 void refuse_client(struct vm *vm, int fd, int err, const char *why)
 {
-    struct refusals *all = all_of(vm);
+    struct refusals *all = refusals_of(vm);
     struct refused *r;
 
-    say(vm, fd, why);
+    refused_say(vm, fd, why);
     conn_no_urgent(fd);
     if (g_queue_get_length(&all->waiting) >= MAX_WAITING) {
-        let_go(all, fd);
+        refused_let_go(all, fd);
         return;
     }
     r = g_new0(struct refused, 1);
@@ -216,16 +216,17 @@ void refuse_client(struct vm *vm, int fd, int err, const char *why)
     r->fd = fd;
     r->err = err;
     g_queue_push_tail(&all->waiting, r);
-    if (on_readable(fd, G_IO_IN, r) == G_SOURCE_CONTINUE) {
-        r->source = fdwatch_add(fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_readable, r);
-        r->timer = g_timeout_add_seconds(WAIT_S, on_timeout, r);
+    if (on_refused_readable(fd, G_IO_IN, r) == G_SOURCE_CONTINUE) {
+        r->source =
+            fdwatch_add(fd, G_IO_IN | G_IO_HUP | G_IO_ERR, on_refused_readable, r);
+        r->timer = g_timeout_add_seconds(WAIT_S, on_refused_timeout, r);
     }
 }
 
 void refuse_unheard(struct vm *vm, int fd)
 {
     conn_no_urgent(fd);
-    let_go(all_of(vm), fd);
+    refused_let_go(refusals_of(vm), fd);
 }
 
 bool refuse_full(const struct vm *vm)
@@ -235,13 +236,13 @@ bool refuse_full(const struct vm *vm)
 
 struct discard **refusals_discard(struct vm *vm, bool make)
 {
-    return make || vm->refusals ? &all_of(vm)->closing : NULL;
+    return make || vm->refusals ? &refusals_of(vm)->closing : NULL;
 }
 
 void refuse_end(struct vm *vm)
 {
     while (vm->refusals && !g_queue_is_empty(&vm->refusals->waiting)) {
-        end(g_queue_peek_head(&vm->refusals->waiting));
+        refused_end(g_queue_peek_head(&vm->refusals->waiting));
     }
 }
 

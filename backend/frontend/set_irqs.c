@@ -19,8 +19,8 @@
 #include "guest/irq.h"
 #include "vm/attach.h"
 
-static int assign(struct vfu_conn *c, const struct vfu_msg *m,
-                  const struct vfio_user_irq_set *set)
+static int irqs_assign(struct vfu_conn *c, const struct vfu_msg *m,
+                       const struct vfio_user_irq_set *set)
 {
     struct guest_irq *irq = &c->vm->guest.irq;
 
@@ -48,7 +48,7 @@ static int assign(struct vfu_conn *c, const struct vfu_msg *m,
     return 0;
 }
 
-static void irq_act(struct guest_irq *irq, uint32_t action, unsigned vec)
+static void irqs_apply(struct guest_irq *irq, uint32_t action, unsigned vec)
 {
     switch (action) {
     case VFIO_USER_IRQ_ACTION_MASK:
@@ -64,8 +64,8 @@ static void irq_act(struct guest_irq *irq, uint32_t action, unsigned vec)
 }
 
 /* NONE and BOOL. */
-static int act(struct vfu_conn *c, const struct vfu_msg *m,
-               const struct vfio_user_irq_set *set, bool bytes)
+static int irqs_act(struct vfu_conn *c, const struct vfu_msg *m,
+                    const struct vfio_user_irq_set *set, bool bytes)
 {
     const uint8_t *which = m->body + sizeof(*set);
     uint32_t action = set->flags & VFIO_USER_IRQ_ACTIONS;
@@ -85,7 +85,7 @@ static int act(struct vfu_conn *c, const struct vfu_msg *m,
     }
     for (unsigned i = 0; i < set->count; i++) {
         if (!bytes || which[i]) {
-            irq_act(irq, action, set->start + i);
+            irqs_apply(irq, action, set->start + i);
         }
     }
     return 0;
@@ -116,7 +116,7 @@ int vfu_set_irqs(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply *
                    : EINVAL;
     }
     if (data == VFIO_USER_IRQ_DATA_EVENTFD) {
-        return action == VFIO_USER_IRQ_ACTION_TRIGGER ? assign(c, m, &set) : EINVAL;
+        return action == VFIO_USER_IRQ_ACTION_TRIGGER ? irqs_assign(c, m, &set) : EINVAL;
     }
-    return act(c, m, &set, data == VFIO_USER_IRQ_DATA_BOOL);
+    return irqs_act(c, m, &set, data == VFIO_USER_IRQ_DATA_BOOL);
 }

@@ -47,8 +47,8 @@ static int cq_check(struct vm *vm, const struct pvrdma_cmd_create_cq *req)
 }
 
 /* @cq, of @req, has its ring and its handle. */
-static void cq_publish(struct vm *vm, struct cq *cq, struct uctx *uctx,
-                       const struct pvrdma_cmd_create_cq *req)
+static void verbs_cq_publish(struct vm *vm, struct cq *cq, struct uctx *uctx,
+                             const struct pvrdma_cmd_create_cq *req)
 {
     cq->vm = vm;
     cq->mem.ext = req->reserved & PVRDMA_EXT_OBJ_RING;
@@ -92,7 +92,7 @@ int verbs_create_cq(struct vm *vm, const union verbs_req *cmd, union verbs_resp 
         err = ENOSPC;
         goto err_ring;
     }
-    cq_publish(vm, cq, uctx, req);
+    verbs_cq_publish(vm, cq, uctx, req);
     datapath_cq_created(cq, uctx_uar_page(uctx));
 
     resp->abi.create_cq.cq_handle = cq->handle;
@@ -238,7 +238,7 @@ static void cq_load(struct vm *vm, struct state_in *s)
     if (cq) {
         uctx = id_table_get(&v->uctx, req.ctx_handle);
         cq->handle = handle;
-        cq_publish(vm, cq, uctx, &req);
+        verbs_cq_publish(vm, cq, uctx, &req);
         datapath_cq_load(cq, uctx_uar_page(uctx), s);
     } else if (handle) {
         id_table_release(&v->cq, handle);

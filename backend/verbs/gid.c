@@ -67,7 +67,7 @@ static void gid_set(struct vm *vm, struct gid_entry *entry, enum gid_state state
  * Nothing else of the VM changes with it, and nothing waits: neither `ops` is needed nor
  * the token, which its VMM could keep from the main thread.
  */
-static void granted(struct vm *vm, unsigned index)
+static void on_gid_granted(struct vm *vm, unsigned index)
 {
     struct gid_entry *entry = &vm->objects.gid[index];
     char text[CONFIG_GID_STRLEN];
@@ -83,7 +83,7 @@ static void gid_wait(struct vm *vm, unsigned index, uint64_t waited)
 {
     struct gid_entry *entry = &vm->objects.gid[index];
 
-    entry->waiter = directory_wait(vm, index, &entry->gid, waited, granted);
+    entry->waiter = directory_wait(vm, index, &entry->gid, waited, on_gid_granted);
 }
 
 static void gid_wait_over(struct gid_entry *entry)
@@ -94,7 +94,7 @@ static void gid_wait_over(struct gid_entry *entry)
     }
 }
 
-static void say_waits(struct vm *vm, const struct pvrdma_gid *gid)
+static void gid_say_waits(struct vm *vm, const struct pvrdma_gid *gid)
 {
     char text[CONFIG_GID_STRLEN], holder[DIRECTORY_HOLDER_LEN];
 
@@ -134,7 +134,7 @@ int verbs_create_bind(struct vm *vm, const union verbs_req *cmd, union verbs_res
     gid_set(vm, entry, err ? GID_WAITING : GID_HELD, req->gid_type, &req->gid);
     if (err) {
         gid_wait(vm, req->index, 0);
-        say_waits(vm, &req->gid);
+        gid_say_waits(vm, &req->gid);
     } else {
         datapath_addresses_changed(vm);
     }
@@ -199,7 +199,7 @@ void link_load(struct vm *vm, struct state_in *s)
 
 /* ---- the state stream ---- */
 
-static uint32_t count_of(const struct gid_entry *gid, bool waiting)
+static uint32_t gid_count(const struct gid_entry *gid, bool waiting)
 {
     uint32_t n = 0;
 
@@ -220,7 +220,7 @@ void gids_save(struct vm *vm, struct state_out *s)
 {
     const struct gid_entry *gid = vm->objects.gid;
 
-    state_put_u32(s, count_of(gid, false));
+    state_put_u32(s, gid_count(gid, false));
     for (uint32_t i = 0; i < VERBS_GID_TBL_LEN; i++) {
         if (gid_is_held(&gid[i])) {
             gid_save(&gid[i], i, s);
@@ -233,7 +233,7 @@ void gids_waiting_save(struct vm *vm, struct state_out *s)
 {
     const struct gid_entry *gid = vm->objects.gid;
 
-    state_put_u32(s, count_of(gid, true));
+    state_put_u32(s, gid_count(gid, true));
     for (uint32_t i = 0; i < VERBS_GID_TBL_LEN; i++) {
         if (gid[i].waiting) {
             gid_save(&gid[i], i, s);
@@ -292,7 +292,7 @@ void gids_wait_anew(struct vm *vm)
     }
 }
 
-static bool is_first(const struct gid_entry *gid, unsigned i)
+static bool gid_is_first(const struct gid_entry *gid, unsigned i)
 {
     for (unsigned k = 0; k < i; k++) {
         if (gid_is_held(&gid[k]) && gid_equal(&gid[k].gid, &gid[i].gid)) {
@@ -307,7 +307,7 @@ void gids_look(struct vm *vm)
     const struct gid_entry *gid = vm->objects.gid;
 
     for (unsigned i = 0; i < VERBS_GID_TBL_LEN; i++) {
-        if (gid_is_held(&gid[i]) && is_first(gid, i)) {
+        if (gid_is_held(&gid[i]) && gid_is_first(gid, i)) {
             directory_look(vm->cfg->network, &gid[i].gid);
         }
     }

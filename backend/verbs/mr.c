@@ -78,7 +78,7 @@ int mr_check_dma(const struct pvrdma_cmd_create_mr *req, const struct pd *pd,
     return 0;
 }
 
-static size_t size_of(uint32_t npages)
+static size_t mr_bytes(uint32_t npages)
 {
     struct mr *mr;
 
@@ -88,7 +88,7 @@ static size_t size_of(uint32_t npages)
 void mr_release(struct vm *vm, struct mr *mr)
 {
     verbs_pages_refund(vm, mr->npages, sizeof(*mr));
-    pagelist_free(mr, size_of(mr->npages));
+    pagelist_free(mr, mr_bytes(mr->npages));
 }
 
 /*
@@ -127,7 +127,7 @@ struct mr *mr_alloc(struct vm *vm, uint32_t n, int *err)
     if (*err) {
         return NULL;
     }
-    mr = pagelist_alloc(size_of(n));
+    mr = pagelist_alloc(mr_bytes(n));
     if (!mr) {
         verbs_pages_refund(vm, n, sizeof(*mr));
         *err = ENOMEM;
@@ -171,7 +171,7 @@ static void set_range(struct mr *mr, uint64_t start, uint64_t length)
 void fast_mr_free(struct vm *vm, struct fast_mr *fast)
 {
     verbs_pages_refund(vm, fast->max_pages, FAST_BYTES);
-    pagelist_free(fast->valid, size_of(fast->max_pages));
+    pagelist_free(fast->valid, mr_bytes(fast->max_pages));
     g_free(fast->idle);
     g_free(fast);
 }
@@ -192,12 +192,12 @@ int fast_mr_new(struct vm *vm, uint32_t n, struct fast_mr **out)
     }
     fast->max_pages = n;
     fast->idle = g_try_new0(struct mr, 1);
-    fast->valid = pagelist_alloc(size_of(n));
+    fast->valid = pagelist_alloc(mr_bytes(n));
     if (!fast->idle || !fast->valid) {
         fast_mr_free(vm, fast);
         return ENOMEM;
     }
-    memset(fast->valid, 0, size_of(n));
+    memset(fast->valid, 0, mr_bytes(n));
     *out = fast;
     return 0;
 }
@@ -344,7 +344,7 @@ void mr_free(struct vm *vm, struct mr *mr)
     }
 }
 
-static int destroy(struct vm *vm, uint32_t handle, bool window)
+static int mr_destroy(struct vm *vm, uint32_t handle, bool window)
 {
     struct mr *mr = id_table_get(&vm->objects.mr, handle);
 
@@ -365,12 +365,12 @@ static int destroy(struct vm *vm, uint32_t handle, bool window)
 
 int verbs_destroy_mr(struct vm *vm, const union verbs_req *req, union verbs_resp *resp)
 {
-    return destroy(vm, req->abi.handle.handle, false);
+    return mr_destroy(vm, req->abi.handle.handle, false);
 }
 
 int verbs_destroy_mw(struct vm *vm, const union verbs_req *req, union verbs_resp *resp)
 {
-    return destroy(vm, req->abi.handle.handle, true);
+    return mr_destroy(vm, req->abi.handle.handle, true);
 }
 
 /* ---- change ---- */
@@ -393,7 +393,7 @@ static int rereg_pages(struct vm *vm, const struct pvrdma_ext_cmd_rereg_mr *req,
         err = mr_check_user(&create);
         return err ? err : mr_new(vm, &create, out);
     }
-    *out = pagelist_alloc(size_of(old->npages));
+    *out = pagelist_alloc(mr_bytes(old->npages));
     if (!*out) {
         return ENOMEM;
     }
@@ -444,7 +444,7 @@ static void rereg_free(struct vm *vm, struct mr *mr, bool own_pages)
     if (own_pages) {
         mr_release(vm, mr);
     } else {
-        pagelist_free(mr, size_of(mr->npages));
+        pagelist_free(mr, mr_bytes(mr->npages));
     }
 }
 

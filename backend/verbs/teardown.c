@@ -31,7 +31,7 @@ struct dead {
  * A walk over a table with the token, in pieces between which others get their turn,
  * the VM's worker included.  *done is the walk's own.
  */
-static void step(struct vm *vm, const void *object, unsigned *done)
+static void teardown_step(struct vm *vm, const void *object, unsigned *done)
 {
     *done += object ? STEP_EMPTY / STEP_OBJECTS : 1;
     if (*done >= STEP_EMPTY) {
@@ -43,7 +43,7 @@ static void step(struct vm *vm, const void *object, unsigned *done)
 }
 
 /* Is an object of context @of one of those that end?  NULL: all of the VM do. */
-static bool ends(const struct uctx *of, const struct uctx *only)
+static bool teardown_ends(const struct uctx *of, const struct uctx *only)
 {
     return !only || of == only;
 }
@@ -52,7 +52,7 @@ static bool ends(const struct uctx *of, const struct uctx *only)
  * Those of @only.  QPs go first, so that no worker meets one whose CQs are not there any
  * more.
  */
-static void unpublish(struct vm *vm, const struct uctx *only, struct dead *dead)
+static void teardown_unpublish(struct vm *vm, const struct uctx *only, struct dead *dead)
 {
     struct objects *v = &vm->objects;
     unsigned done = 0;
@@ -62,48 +62,49 @@ static void unpublish(struct vm *vm, const struct uctx *only, struct dead *dead)
         struct qp *qp = id_table_get(&v->qp, i);
 
         /* A PD of the kernel's may have been given a program's CQs. */
-        if (qp && (ends(qp->pd->uctx, only) || ends(qp->scq->uctx, only) ||
-                   ends(qp->rcq->uctx, only))) {
+        if (qp &&
+            (teardown_ends(qp->pd->uctx, only) || teardown_ends(qp->scq->uctx, only) ||
+             teardown_ends(qp->rcq->uctx, only))) {
             qp_unpublish(vm, qp);
             qp->next_dead = dead->qp;
             dead->qp = qp;
         }
-        step(vm, qp, &done);
+        teardown_step(vm, qp, &done);
     }
     for (uint32_t i = 1; v->srq.used && i < v->srq.size; i++) {
         struct srq *srq = id_table_get(&v->srq, i);
 
-        if (srq && ends(srq->pd->uctx, only)) {
+        if (srq && teardown_ends(srq->pd->uctx, only)) {
             srq_unpublish(vm, srq);
             srq->next_dead = dead->srq;
             dead->srq = srq;
         }
-        step(vm, srq, &done);
+        teardown_step(vm, srq, &done);
     }
     for (uint32_t i = 1; v->cq.used && i < v->cq.size; i++) {
         struct cq *cq = id_table_get(&v->cq, i);
 
-        if (cq && ends(cq->uctx, only)) {
+        if (cq && teardown_ends(cq->uctx, only)) {
             cq_unpublish(vm, cq);
             cq->next_dead = dead->cq;
             dead->cq = cq;
         }
-        step(vm, cq, &done);
+        teardown_step(vm, cq, &done);
     }
     for (uint32_t i = 1; v->mr.used && i < v->mr.size; i++) {
         struct mr *mr = id_table_get(&v->mr, i);
 
-        if (mr && ends(mr->pd->uctx, only)) {
+        if (mr && teardown_ends(mr->pd->uctx, only)) {
             mr_unpublish(vm, mr);
             mr->next_dead = dead->mr;
             dead->mr = mr;
         }
-        step(vm, mr, &done);
+        teardown_step(vm, mr, &done);
     }
     vm_token_release(vm);
 }
 
-static void free_dead(struct vm *vm, struct dead *dead)
+static void teardown_free(struct vm *vm, struct dead *dead)
 {
     while (dead->qp) {
         struct qp *qp = dead->qp;
@@ -136,7 +137,7 @@ static void free_dead(struct vm *vm, struct dead *dead)
 }
 
 /* PDs and contexts: no worker follows a pointer to one. */
-static void free_table(struct id_table *t)
+static void teardown_free_table(struct id_table *t)
 {
     for (uint32_t i = 1; t->used && i < t->size; i++) {
         void *object = id_table_get(t, i);
@@ -151,7 +152,7 @@ static void free_table(struct id_table *t)
     }
 }
 
-static void free_contexts(struct objects *v)
+static void teardown_free_contexts(struct objects *v)
 {
     datapath_ext_clear(v->vm);
     verbs_ring_fini(v->vm, &v->kernel_ext);
@@ -162,7 +163,7 @@ static void free_contexts(struct objects *v)
             verbs_ring_fini(v->vm, &uctx->ext);
         }
     }
-    free_table(&v->uctx);
+    teardown_free_table(&v->uctx);
 }
 
 void verbs_reset(struct objects *v)
@@ -170,16 +171,16 @@ void verbs_reset(struct objects *v)
     struct vm *vm = v->vm;
     struct dead dead = {0};
 
-    unpublish(vm, NULL, &dead);
+    teardown_unpublish(vm, NULL, &dead);
     for (unsigned i = 0; i < VERBS_GID_TBL_LEN; i++) {
         if (v->gid[i].bound) {
             gid_unbind(vm, i);
         }
     }
     grace_wait();
-    free_dead(vm, &dead);
-    free_table(&v->pd);
-    free_contexts(v);
+    teardown_free(vm, &dead);
+    teardown_free_table(&v->pd);
+    teardown_free_contexts(v);
     v->gids_unclaimed = false;
     atomic_store(&v->link_down, false);
     memset(v->uar_used, 0, sizeof(v->uar_used));
@@ -195,9 +196,9 @@ void uctx_empty(struct vm *vm, struct uctx *uctx)
     }
     log_vm(LOG_LVL_DEBUG, vm, "context %u ends with %u PDs and CQs still there",
            uctx->handle, uctx->refs);
-    unpublish(vm, uctx, &dead);
+    teardown_unpublish(vm, uctx, &dead);
     grace_wait();
-    free_dead(vm, &dead);
+    teardown_free(vm, &dead);
     for (uint32_t i = 1; uctx->refs && i < pds->size; i++) {
         struct pd *pd = id_table_get(pds, i);
 

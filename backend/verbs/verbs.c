@@ -28,7 +28,7 @@
 #define LOCAL_CA_ACK_DELAY 15u /* 4.096 us * 2^15 */
 
 /* What they take of the daemon's memory. */
-static uint64_t bytes_of(uint64_t n, size_t own)
+static uint64_t pages_bytes(uint64_t n, size_t own)
 {
     return n * sizeof(uint64_t) + own;
 }
@@ -40,7 +40,7 @@ int verbs_pages_charge(struct vm *vm, uint64_t n, size_t own)
     if (vm->objects.pages_used > limit || n > limit - vm->objects.pages_used) {
         return ENOSPC;
     }
-    if (!budget_take_objects(vm->guest.mem.budget, bytes_of(n, own))) {
+    if (!budget_take_objects(vm->guest.mem.budget, pages_bytes(n, own))) {
         log_vm(LOG_LVL_WARN, vm,
                "no more objects: those of all VMs have as much memory as the daemon's "
                "max-objects");
@@ -52,7 +52,7 @@ int verbs_pages_charge(struct vm *vm, uint64_t n, size_t own)
 
 void verbs_pages_refund(struct vm *vm, uint64_t n, size_t own)
 {
-    budget_give_objects(vm->guest.mem.budget, bytes_of(n, own));
+    budget_give_objects(vm->guest.mem.budget, pages_bytes(n, own));
     vm->objects.pages_used -= n;
 }
 
