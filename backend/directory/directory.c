@@ -269,9 +269,16 @@ static void say_in_use(struct vm *vm, const struct pvrdma_gid *gid,
     }
 }
 
+struct claim directory_claim_of(const struct vm *vm)
+{
+    const struct vm_identity *id = &vm->identity;
+
+    return (struct claim){{id->owner[0], id->owner[1]}, id->generation};
+}
+
 bool entry_may_bind(const struct entry *e, struct vm *vm)
 {
-    struct claim own = {{vm->owner[0], vm->owner[1]}, vm->generation}, now;
+    struct claim own = directory_claim_of(vm), now;
 
     return atomic_load(&e->route.vm) == vm || !moves_claim(e, &now) ||
            moves_judge(e, NULL, &own) == CLAIM_TAKEN || moves_is_former(e, vm);
@@ -280,7 +287,7 @@ bool entry_may_bind(const struct entry *e, struct vm *vm)
 static bool may_bind(struct vm *vm, const struct pvrdma_gid *gid)
 {
     const struct entry *e = entry_find(vm->cfg->network, gid);
-    struct claim own = {{vm->owner[0], vm->owner[1]}, vm->generation}, now;
+    struct claim own = directory_claim_of(vm), now;
 
     if (!e || entry_may_bind(e, vm)) {
         return true;
@@ -373,7 +380,7 @@ void directory_went_on(struct vm *vm)
 {
     struct entry *e;
 
-    vm->generation += 2; /* who was begun from its state has one more */
+    vm->identity.generation += 2; /* who was begun from its state has one more */
     LIST_FOREACH(e, &held[vm->id], of_vm)
     {
         remote_bound(e);

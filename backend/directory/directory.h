@@ -35,6 +35,9 @@ struct claim {
     uint8_t proof[CLAIM_PROOF_LEN];
 };
 
+/* What @vm claims its addresses with. */
+struct claim directory_claim_of(const struct vm *vm);
+
 /*
  * Where an address of another host is; does not change once it is published, and is
  * freed a grace period after it was taken out.  The peer is transport/'s.

@@ -30,7 +30,7 @@
 
 static char *self; /* this host's name, or NULL */
 
-_Static_assert(sizeof(((struct vm *)0)->proof) == CLAIM_PROOF_LEN, "");
+_Static_assert(sizeof(((struct vm *)0)->identity.proof) == CLAIM_PROOF_LEN, "");
 
 void directory_set_host(const char *name)
 {
@@ -60,16 +60,17 @@ bool claim_is_proved(const struct claim *claim)
 
 bool directory_has_key(const struct vm *vm)
 {
-    return !is_zero(vm->key, sizeof(vm->key));
+    return !is_zero(vm->identity.key, sizeof(vm->identity.key));
 }
 
 void directory_need_key(struct vm *vm)
 {
     while (!directory_has_key(vm)) {
-        if (getrandom(vm->key, sizeof(vm->key), 0) != sizeof(vm->key)) {
-            memset(vm->key, 0, sizeof(vm->key));
+        if (getrandom(vm->identity.key, sizeof(vm->identity.key), 0) !=
+            sizeof(vm->identity.key)) {
+            memset(vm->identity.key, 0, sizeof(vm->identity.key));
         }
-        vm->proved = 0;
+        vm->identity.proved = 0;
     }
 }
 
@@ -77,7 +78,7 @@ void directory_need_key(struct vm *vm)
 static void prove(const struct vm *vm, const struct claim *claim,
                   uint8_t proof[CLAIM_PROOF_LEN])
 {
-    GHmac *h = g_hmac_new(G_CHECKSUM_SHA256, vm->key, sizeof(vm->key));
+    GHmac *h = g_hmac_new(G_CHECKSUM_SHA256, vm->identity.key, sizeof(vm->identity.key));
     uint64_t words[] = {GUINT64_TO_LE(claim->owner[0]), GUINT64_TO_LE(claim->owner[1]),
                         GUINT64_TO_LE(claim->generation)};
     uint8_t digest[32];
@@ -97,11 +98,12 @@ void rivals_prove(struct vm *vm, struct claim *claim)
     if (!self || !directory_has_key(vm)) {
         return;
     }
-    if (vm->proved != claim->generation) { /* a VM may hold a thousand addresses */
-        prove(vm, claim, vm->proof);
-        vm->proved = claim->generation;
+    if (vm->identity.proved !=
+        claim->generation) { /* a VM may hold a thousand addresses */
+        prove(vm, claim, vm->identity.proof);
+        vm->identity.proved = claim->generation;
     }
-    memcpy(claim->proof, vm->proof, sizeof(claim->proof));
+    memcpy(claim->proof, vm->identity.proof, sizeof(claim->proof));
 }
 
 /* Time says nothing of where they differ. */

@@ -41,7 +41,7 @@ bool moves_claim(const struct entry *e, struct claim *claim)
     const struct remote *r = atomic_load(&e->route.remote);
 
     if (vm) {
-        *claim = (struct claim){{vm->owner[0], vm->owner[1]}, vm->generation};
+        *claim = directory_claim_of(vm);
     } else if (e->left_until) {
         *claim = e->left;
     } else if (r) {
@@ -177,7 +177,7 @@ void moves_forget(const struct vm *vm)
 /* It was left by the same VM of the configuration, which a new guest has begun in. */
 bool moves_is_former(const struct entry *e, const struct vm *vm)
 {
-    struct claim own = {{vm->owner[0], vm->owner[1]}, vm->generation};
+    struct claim own = directory_claim_of(vm);
 
     return e->left_until && was_left_by(e, vm) && !same_owner(&e->left, &own);
 }
@@ -202,7 +202,7 @@ static void leave(struct entry *e, const struct claim *claim, uint64_t clock, ui
 
 void moves_leave(struct entry *e, const struct vm *vm, uint64_t clock, uint64_t ns)
 {
-    struct claim claim = {{vm->owner[0], vm->owner[1]}, vm->generation};
+    struct claim claim = directory_claim_of(vm);
 
     leave(e, &claim, clock, vm->serial, ns);
 }

@@ -113,10 +113,10 @@ void past_fini(void)
 
 void directory_ran_on(const struct vm *vm, uint64_t clock)
 {
-    past_add(vm->owner, clock, vm->serial);
+    past_add(vm->identity.owner, clock, vm->serial);
 }
 
 bool directory_is_past(const struct vm *vm, uint64_t clock)
 {
-    return find(vm->owner, clock) != NULL;
+    return find(vm->identity.owner, clock) != NULL;
 }

@@ -293,7 +293,7 @@ static void tell_change(const char *network, const struct pvrdma_gid *gid, bool 
 static void engine_bound(const struct vm *vm, const char *network,
                          const struct pvrdma_gid *gid)
 {
-    tell_change(network, gid, vm->generation > 1);
+    tell_change(network, gid, vm->identity.generation > 1);
 }
 
 static void engine_unbound(const char *network, const struct pvrdma_gid *gid)

@@ -308,7 +308,7 @@ static int run(struct vfu_conn *c, struct migration *m)
     int err;
 
     if (m->passed_on) {
-        vm->generation += 2; /* as directory_went_on() */
+        vm->identity.generation += 2; /* as directory_went_on() */
         m->passed_on = false;
     }
     err = m->loaded ? claim(c, m) : 0;
@@ -401,8 +401,8 @@ static void begin_anew(struct vm *vm)
 {
     struct migration *m = migration_get(vm);
 
-    memcpy(m->former, vm->owner, sizeof(m->former));
-    m->former_generation = vm->generation;
+    memcpy(m->former, vm->identity.owner, sizeof(m->former));
+    m->former_generation = vm->identity.generation;
     vm_new_owner(vm);
     m->saved = false;
     if (vm->pauses == 0 && atomic_load(&vm->dp.paused)) { /* resumed in vain before */
@@ -422,7 +422,7 @@ static int begin_load(struct vfu_conn *c, struct migration *m)
         begin_anew(vm);
     }
     if (!m->loaded) {
-        m->before = vm_identity_of(vm);
+        m->before = vm->identity;
     }
     m->passed_on = false;
     m->handed_over = m->past = m->put_back = false;
@@ -450,13 +450,13 @@ static int end_load(struct vfu_conn *c, struct migration *m)
     gids_wait_anew(vm); /* it came by the VMM, which could say anything */
     m->loaded = true;
     not_run = m->saved && datapath_stopped_clock(vm) == m->clock;
-    was = memcmp(m->former, vm->owner, sizeof(m->former)) == 0;
-    is = memcmp(m->before.owner, vm->owner, sizeof(vm->owner)) == 0;
+    was = memcmp(m->former, vm->identity.owner, sizeof(m->former)) == 0;
+    is = memcmp(m->before.owner, vm->identity.owner, sizeof(vm->identity.owner)) == 0;
     if (was) {
-        vm->generation = MAX(vm->generation, m->former_generation + 1);
+        vm->identity.generation = MAX(vm->identity.generation, m->former_generation + 1);
     }
     if (is) {
-        vm->generation = MAX(vm->generation, m->before.generation + 1);
+        vm->identity.generation = MAX(vm->identity.generation, m->before.generation + 1);
     }
     m->past = (was || is || m->put_back) && !not_run;
     pci_config_set_bus_master(&c->pci, vm->dev->bus_master);

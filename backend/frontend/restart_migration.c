@@ -76,7 +76,7 @@ void migration_hand_over(struct vm *vm, struct state_out *s)
     state_put_u8(s, (uint8_t)m->state);
     state_put_u8(s, flags_of(vm, m));
     state_put_record(s, migration_record, m);
-    state_put_u64(s, vm->generation);
+    state_put_u64(s, vm->identity.generation);
     /* The clock is the host's, and goes on. */
     state_put_u64(s, (uint64_t)m->stopped_at);
     state_put_u64(s, vm->attached ? (uint64_t)vm->moved_at : 0);
@@ -144,7 +144,7 @@ static void set_flags(struct vm *vm, struct migration *m, unsigned flags,
     m->put_back = flags & PUT_BACK;
     vm->moved = flags & MOVED;
     if (vm->attached) {
-        vm->generation = generation;
+        vm->identity.generation = generation;
     }
 }
 

@@ -49,6 +49,15 @@ struct refusals;
 struct vfu_conn;
 struct vfu_listener;
 
+/* Which VM it is on all hosts, and which of its places this is. */
+struct vm_identity {
+    uint64_t owner[2];   /* random: whose addresses they are, on whichever host */
+    uint64_t generation; /* how often it has changed its host, from 1 */
+    uint8_t key[32];     /* random: who has its state knows it; zero: nobody yet */
+    uint8_t proof[16];   /* of its place, by the key (directory/duplicates.c) ... */
+    uint64_t proved;     /* ... of this generation; 0: not made yet */
+};
+
 struct vm {
     struct vm_config *cfg;         /* declared properties; of a VM with a VMM they hold */
     struct vm_config *next_cfg;    /* for the time after this VMM, or NULL; main thread */
@@ -72,12 +81,8 @@ struct vm {
     struct guest guest; /* log and fault always; the rest while attached */
 
     /* Below: valid while attached (between vm_attach and vm_detach). */
-    bool attached;          /* main thread */
-    uint64_t owner[2];      /* random: whose addresses they are, on whichever host */
-    uint64_t generation;    /* how often it has changed its host, from 1 */
-    uint8_t key[32];        /* random: who has its state knows it; zero: nobody yet */
-    uint8_t proof[16];      /* of its place, by the key (directory/duplicates.c) ... */
-    uint64_t proved;        /* ... of this generation; 0: not made yet */
+    bool attached; /* main thread */
+    struct vm_identity identity;
     bool moved;             /* it runs elsewhere: not here again; main thread */
     bool gave_way;          /* it ran, and so it does elsewhere; main thread */
     gint64 moved_at;        /* since then, g_get_monotonic_time() */

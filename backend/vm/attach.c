@@ -26,31 +26,19 @@ _Static_assert(BUDGET_SHARES >= CONFIG_MAX_VMS, "each VM has its share");
 
 void vm_new_owner(struct vm *vm)
 {
-    while (getrandom(vm->owner, sizeof(vm->owner), 0) != sizeof(vm->owner)) {
+    while (getrandom(vm->identity.owner, sizeof(vm->identity.owner), 0) !=
+           sizeof(vm->identity.owner)) {
     }
-    vm->generation = 1;
-    memset(vm->key, 0, sizeof(vm->key));
-    vm->proved = 0;
+    vm->identity.generation = 1;
+    memset(vm->identity.key, 0, sizeof(vm->identity.key));
+    vm->identity.proved = 0;
     vm->moved = vm->gave_way = false;
-}
-
-_Static_assert(sizeof(((struct vm_identity *)0)->key) == sizeof(((struct vm *)0)->key),
-               "");
-
-struct vm_identity vm_identity_of(const struct vm *vm)
-{
-    struct vm_identity id = {{vm->owner[0], vm->owner[1]}, vm->generation};
-
-    memcpy(id.key, vm->key, sizeof(id.key));
-    return id;
 }
 
 void vm_identity_restore(struct vm *vm, const struct vm_identity *former)
 {
-    memcpy(vm->owner, former->owner, sizeof(vm->owner));
-    vm->generation = former->generation;
-    memcpy(vm->key, former->key, sizeof(vm->key));
-    vm->proved = 0;
+    vm->identity = *former;
+    vm->identity.proved = 0;
 }
 
 bool vm_attach(struct vm *vm, GError **errp)

@@ -19,14 +19,7 @@ bool vm_attach_bell(struct vm *vm, int bell, GError **errp);
 /* It is nobody who was before, and has no addresses: none of it has moved anywhere. */
 void vm_new_owner(struct vm *vm);
 
-/* Who a VM is on all hosts, and which of its places this is: see struct vm. */
-struct vm_identity {
-    uint64_t owner[2], generation;
-    uint8_t key[32];
-};
-
-/* Loading a state makes it who that is of.  What it was before, and to be that again. */
-struct vm_identity vm_identity_of(const struct vm *vm);
+/* Loading a state changes a VM's identity; this one takes it back to the former one. */
 void vm_identity_restore(struct vm *vm, const struct vm_identity *former);
 
 /*

@@ -79,9 +79,9 @@ static void offers_load(struct vm *vm, struct state_in *s)
 
 static void owner_save(struct vm *vm, struct state_out *s)
 {
-    state_put_u64(s, vm->owner[0]);
-    state_put_u64(s, vm->owner[1]);
-    state_put_u64(s, vm->generation);
+    state_put_u64(s, vm->identity.owner[0]);
+    state_put_u64(s, vm->identity.owner[1]);
+    state_put_u64(s, vm->identity.generation);
 }
 
 static void owner_load(struct vm *vm, struct state_in *s)
@@ -92,22 +92,22 @@ static void owner_load(struct vm *vm, struct state_in *s)
         state_fail(s, "invalid owner ID");
         return;
     }
-    vm->owner[0] = a;
-    vm->owner[1] = b;
-    vm->generation = generation + 1; /* it has moved */
-    vm->proved = 0;
+    vm->identity.owner[0] = a;
+    vm->identity.owner[1] = b;
+    vm->identity.generation = generation + 1; /* it has moved */
+    vm->identity.proved = 0;
 }
 
 /* By which those who begin from this state know each other. */
 static void key_save(struct vm *vm, struct state_out *s)
 {
     directory_need_key(vm);
-    state_put_bytes(s, vm->key, sizeof(vm->key));
+    state_put_bytes(s, vm->identity.key, sizeof(vm->identity.key));
 }
 
 static void key_load(struct vm *vm, struct state_in *s)
 {
-    state_get_bytes(s, vm->key, sizeof(vm->key));
+    state_get_bytes(s, vm->identity.key, sizeof(vm->identity.key));
     if (!directory_has_key(vm)) {
         state_fail(s, "invalid key");
     }
@@ -271,7 +271,7 @@ static void load_parts(struct vm *vm, struct state_in *s, struct state_in *stati
 
 bool vm_load(struct vm *vm, const uint8_t *data, size_t len, GError **errp)
 {
-    struct vm_identity former = vm_identity_of(vm);
+    struct vm_identity former = vm->identity;
     bool bus_master = vm->dev->bus_master;
     struct state_in s, statistics = {0};
     char error[STATE_ERROR_MAX];

@@ -14,7 +14,7 @@
 
 static struct vm_config staticfix_cfg = {.name = (char *)"a", .network = (char *)"blue"};
 static struct vm staticfix_vm = {
-    .cfg = &staticfix_cfg, .id = 1, .owner = {7, 8}, .generation = 1};
+    .cfg = &staticfix_cfg, .id = 1, .identity = {.owner = {7, 8}, .generation = 1}};
 
 static char staticfix_peers[3];
 #define STATICFIX_PEER(i) ((struct peer *)(void *)&staticfix_peers[i])
@@ -57,7 +57,7 @@ static inline bool staticfix_send_claim(struct peer *peer, const char *network,
 {
     g_assert_cmpuint(claim->owner[0], ==, 7);
     g_assert_true(claim->owner[1] == 8 || claim->owner[1] == 9);
-    g_assert_cmpuint(claim->generation, ==, staticfix_vm.generation);
+    g_assert_cmpuint(claim->generation, ==, staticfix_vm.identity.generation);
     staticfix_last_hold = hold_ns;
     return staticfix_say(peer, '+', network, gid);
 }

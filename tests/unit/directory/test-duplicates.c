@@ -133,9 +133,11 @@ static void begin(uint64_t generation)
     directory_set_host("beta");
     full = false;
     moves = 0;
-    vm = (struct vm){
-        .cfg = &cfg, .id = 1, .serial = 1, .owner = {7, 8}, .generation = generation};
-    memcpy(vm.key, key, sizeof(key));
+    vm = (struct vm){.cfg = &cfg,
+                     .id = 1,
+                     .serial = 1,
+                     .identity = {.owner = {7, 8}, .generation = generation}};
+    memcpy(vm.identity.key, key, sizeof(key));
     for (unsigned i = 0; i < 3; i++) {
         static_peer_up(PEER(i), names[i]);
     }
@@ -149,7 +151,7 @@ static void begin(uint64_t generation)
 
 static void end(void)
 {
-    if (vm.generation) {
+    if (vm.identity.generation) {
         directory_unbind(&vm, &gid);
     }
     static_stop();
@@ -277,7 +279,7 @@ static void test_unproved(void)
     end();
     /* One whose state was never saved is nowhere else. */
     begin(4);
-    memset(vm.key, 0, sizeof(vm.key));
+    memset(vm.identity.key, 0, sizeof(vm.identity.key));
     atomic_store(&vm.dp.paused, true);
     directory_hold(&vm, DIRECTORY_MAX_HOLD_NS);
     claims(1, &bare);
@@ -301,7 +303,7 @@ static void test_one_of_two(void)
 
                 begin(generation[i]);
                 directory_set_host(both[i]);
-                vm.proved = 0;
+                vm.identity.proved = 0;
                 claims(0, &c);
                 gave_way += moves;
                 forget_sent();
@@ -363,7 +365,7 @@ static void test_liar(void)
 
     /* Nobody has its state: there is nothing by which it could be known. */
     begin(1);
-    memset(vm.key, 0, sizeof(vm.key));
+    memset(vm.identity.key, 0, sizeof(vm.identity.key));
     c = claim_of(names[1], 99);
     claims(1, &c);
     assert_goes_on();
@@ -406,9 +408,8 @@ static void test_replayed(void)
         others[i] = (struct vm){.cfg = i ? &red : &cfg,
                                 .id = 2 + i,
                                 .serial = 2 + i,
-                                .owner = {7, 9},
-                                .generation = 2};
-        memcpy(others[i].key, key, sizeof(key));
+                                .identity = {.owner = {7, 9}, .generation = 2}};
+        memcpy(others[i].identity.key, key, sizeof(key));
         g_assert_cmpint(directory_bind(&others[i], gids[i]), ==, 0);
     }
     for (unsigned i = 0; i < 4; i++) {
@@ -611,7 +612,7 @@ static void test_left(void)
     directory_fini();
 
     begin(0);
-    vm.generation = 4;
+    vm.identity.generation = 4;
     state_in_begin(&in, bytes->data, bytes->len, error);
     g_assert_false(state_failed(&in));
     dirty_the_stack();
@@ -631,7 +632,7 @@ static void test_left(void)
     claims_proved(2, 5);
     g_assert_true(place() == PEER(2));
     g_assert_cmpuint(moves, ==, 0);
-    vm.generation = 0;
+    vm.identity.generation = 0;
     end();
     g_byte_array_unref(bytes);
 }

@@ -100,9 +100,9 @@ static void begin(void)
 {
     for (unsigned i = 0; i < 3; i++) {
         vm[i] = (struct vm){.cfg = &cfg, .id = i + 1, .serial = i + 1};
-        vm[i].owner[0] = i == 2 ? 9 : 7;
-        vm[i].generation = i == 1 ? 4 : 3;
-        vm[i].key[0] = 1;
+        vm[i].identity.owner[0] = i == 2 ? 9 : 7;
+        vm[i].identity.generation = i == 1 ? 4 : 3;
+        vm[i].identity.key[0] = 1;
     }
     directory_init();
     g_assert_cmpint(directory_set_engine(&engine), ==, 0);
@@ -131,7 +131,7 @@ static enum claim_result claim(unsigned peer, uint64_t owner, uint64_t generatio
 {
     struct claim c = {{owner, 0}, generation};
 
-    proof_make(&c, vm[0].key, "elsewhere");
+    proof_make(&c, vm[0].identity.key, "elsewhere");
     return directory_claim(PEER(peer), blue, &one, &c, hold_ns);
 }
 
@@ -176,11 +176,11 @@ static void test_within(void)
     stand_still(&vm[0], true);
     expect("=");
     g_assert_cmpint(directory_bind(&vm[2], &one), ==, EADDRINUSE); /* another's */
-    vm[1].generation = 3;
+    vm[1].identity.generation = 3;
     g_assert_cmpint(directory_bind(&vm[1], &one), ==, EADDRINUSE); /* not moved */
     g_assert_true(directory_may_run(&vm[0]));
     g_assert_true(atomic_load(&route->vm) == &vm[0]);
-    vm[1].generation = 4;
+    vm[1].identity.generation = 4;
     gen = route->gen;
     changes = 0;
     atomic_store(&vm[1].dp.paused, true);
@@ -220,7 +220,7 @@ static void test_went_on(void)
     stand_still(&vm[0], true);
     g_assert_cmpint(directory_bind(&vm[1], &one), ==, EADDRINUSE);
     g_assert_true(directory_may_run(&vm[0]));
-    vm[1].generation = vm[0].generation + 1;
+    vm[1].identity.generation = vm[0].identity.generation + 1;
     g_assert_cmpint(directory_bind(&vm[1], &one), ==, 0);
     directory_unbind(&vm[1], &one);
     g_string_truncate(said, 0);
@@ -445,8 +445,8 @@ static void test_left_and_begun_anew(void)
     g_assert_cmpint(directory_bind(&vm[0], &two), ==, 0);
     directory_left(&vm[0], 0, 60 * SECOND);
     expect("++==");
-    vm[0].owner[0] = 8;
-    vm[0].generation = 1;
+    vm[0].identity.owner[0] = 8;
+    vm[0].identity.generation = 1;
     changes = 0;
     g_assert_cmpint(directory_bind(&vm[0], &one), ==, 0);
     expect("--+");
@@ -489,7 +489,7 @@ static void test_left_again(void)
         g_assert_cmpint(directory_bind(&vm[0], &gid), ==, 0);
         directory_left(&vm[0], 0, 60 * SECOND);
         g_assert_cmpuint(left(), ==, 1);
-        vm[0].owner[0]++;
+        vm[0].identity.owner[0]++;
     }
     g_assert_cmpint(directory_bind(&vm[2], &two), ==, 0);
     directory_left(&vm[2], 0, 60 * SECOND);

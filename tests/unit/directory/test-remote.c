@@ -21,8 +21,8 @@ static struct vm_config cfg[2] = {
     {.name = (char *)"b", .network = (char *)"blue"},
 };
 static struct vm vm[2] = {
-    {.cfg = &cfg[0], .id = 1, .owner = {7, 8}, .generation = 3},
-    {.cfg = &cfg[1], .id = 2, .owner = {9, 9}, .generation = 1},
+    {.cfg = &cfg[0], .id = 1, .identity = {.owner = {7, 8}, .generation = 3}},
+    {.cfg = &cfg[1], .id = 2, .identity = {.owner = {9, 9}, .generation = 1}},
 };
 static const char *blue, *red;
 
@@ -75,8 +75,8 @@ static void engine_bound(const struct vm *v, const char *network,
     uint64_t until;
 
     g_assert_true(directory_local(network, gid, &claim, &until));
-    g_assert_cmpuint(claim.owner[0], ==, v->owner[0]);
-    g_assert_cmpuint(claim.generation, ==, v->generation);
+    g_assert_cmpuint(claim.owner[0], ==, v->identity.owner[0]);
+    g_assert_cmpuint(claim.generation, ==, v->identity.generation);
     bounds++;
 }
 

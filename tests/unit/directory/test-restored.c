@@ -22,8 +22,7 @@ static struct vm vm_like(uint64_t owner, uint64_t serial)
     return (struct vm){.cfg = &cfg,
                        .id = (uint32_t)serial,
                        .serial = serial,
-                       .owner = {owner, 0},
-                       .generation = 3};
+                       .identity = {.owner = {owner, 0}, .generation = 3}};
 }
 
 static bool is_past(uint64_t owner, uint64_t clock)
@@ -64,7 +63,7 @@ static void test_ran_on(void)
     g_assert_true(is_past(7, 5));
     g_assert_false(is_past(7, 6));
     g_assert_false(is_past(8, 5));
-    other.owner[1] = 1;
+    other.identity.owner[1] = 1;
     g_assert_false(directory_is_past(&other, 5));
     directory_fini();
     directory_init();
@@ -91,7 +90,7 @@ static void test_left(void)
         if (vain) {
             wait_none();
         } else if (who == HERE) {
-            next.generation = 4;
+            next.identity.generation = 4;
             g_assert_cmpint(directory_bind(&next, &one), ==, 0);
             g_assert_cmpint(directory_bind(&next, &two), ==, 0);
             directory_unbind(&next, &one);

@@ -23,7 +23,7 @@ static void test_waits(void)
 {
     static struct vm_config other_cfg = {.name = (char *)"b", .network = (char *)"blue"};
     static struct vm other = {
-        .cfg = &other_cfg, .id = 2, .owner = {7, 9}, .generation = 1};
+        .cfg = &other_cfg, .id = 2, .identity = {.owner = {7, 9}, .generation = 1}};
     struct pvrdma_gid one = staticfix_gid(1), two = staticfix_gid(2);
 
     staticfix_begin(1);

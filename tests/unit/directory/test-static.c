@@ -144,7 +144,7 @@ static void moved_claim(unsigned peer, unsigned n, uint64_t generation, uint64_t
     struct claim c = {{7, 8}, generation};
 
     if (directory_has_key(&staticfix_vm)) {
-        proof_make(&c, staticfix_vm.key, "elsewhere");
+        proof_make(&c, staticfix_vm.identity.key, "elsewhere");
     }
     static_claimed(STATICFIX_PEER(peer), "blue", &gid, &c, hold_ns);
 }
@@ -153,8 +153,8 @@ static void moved_claim(unsigned peer, unsigned n, uint64_t generation, uint64_t
 static void test_runs(void)
 {
     staticfix_begin(3);
-    staticfix_vm.generation = 3;
-    staticfix_vm.key[0] = 1;
+    staticfix_vm.identity.generation = 3;
+    staticfix_vm.identity.key[0] = 1;
     staticfix_bind(1);
     staticfix_expect_all(3, '+',
                          1); /* it has had another place: all hear that it is here */
@@ -175,8 +175,8 @@ static void test_runs(void)
     staticfix_expect("");
     atomic_store(&staticfix_vm.dp.paused, false);
     staticfix_vm.moved = false;
-    staticfix_vm.key[0] = 0;
-    staticfix_vm.generation = 1;
+    staticfix_vm.identity.key[0] = 0;
+    staticfix_vm.identity.generation = 1;
     staticfix_end();
 }
 
@@ -219,12 +219,12 @@ static void test_look(void)
     g_assert_true(r && peer_of(r) == STATICFIX_PEER(1));
     directory_look("blue", &gid); /* it is known, but does it stand still yet? */
     staticfix_expect_asks(2, 2);
-    staticfix_vm.generation = 3; /* it has moved here */
+    staticfix_vm.identity.generation = 3; /* it has moved here */
     staticfix_bind(2);
     g_assert_false(directory_unclaim(STATICFIX_PEER(1), "blue", &gid));
     g_string_truncate(staticfix_sent, 0);
     staticfix_unbind(2);
-    staticfix_vm.generation = 1;
+    staticfix_vm.identity.generation = 1;
     staticfix_end();
 }
 
@@ -235,7 +235,7 @@ static void test_new_link(void)
     staticfix_bind(1);
     staticfix_up(1);
     staticfix_expect("");
-    staticfix_vm.generation = 2;
+    staticfix_vm.identity.generation = 2;
     staticfix_up(1);
     staticfix_expect("1+1");
     staticfix_asked(1, 1); /* all there is was told */
@@ -247,7 +247,7 @@ static void test_new_link(void)
     g_string_truncate(staticfix_sent, 0);
     staticfix_up(1);
     staticfix_expect("");
-    staticfix_vm.generation = 1;
+    staticfix_vm.identity.generation = 1;
     staticfix_end();
 }
 

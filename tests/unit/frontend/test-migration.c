@@ -594,7 +594,7 @@ static void test_bad_streams(struct fixture *f, gconstpointer arg)
     g_assert_cmpuint(st.bytes, ==, stream->len - 1);
     g_assert_cmpstr(st.error, !=, "");
     for (uint32_t i = 0; i < stream->len; i++) {
-        uint64_t generation = f->vm->generation;
+        uint64_t generation = f->vm->identity.generation;
         int err;
 
         reset(f);
@@ -606,7 +606,7 @@ static void test_bad_streams(struct fixture *f, gconstpointer arg)
         check_state(f, err ? ERROR : STOP);
         stream->data[i] ^= (uint8_t)(1 << i % 8);
         reset(f);
-        g_assert_cmpuint(f->vm->generation, ==, generation);
+        g_assert_cmpuint(f->vm->identity.generation, ==, generation);
     }
     g_byte_array_unref(stream);
 }
@@ -739,9 +739,9 @@ static void test_adopted(struct fixture *f, gconstpointer arg)
         }
         migration_get_status(f->vm, &was);
         left = leave(f);
-        generation = f->vm->generation;
+        generation = f->vm->identity.generation;
         reset(f);
-        f->vm->generation++; /* as a load does */
+        f->vm->identity.generation++; /* as a load does */
         g_assert_true(take(f, left->data, left->len));
         check_state(f, state);
         migration_get_status(f->vm, &is);
@@ -749,7 +749,7 @@ static void test_adopted(struct fixture *f, gconstpointer arg)
         is.still_us = was.still_us;
         g_assert_cmpmem(&is, sizeof(is), &was, sizeof(was));
         if (state != RUNNING) {
-            g_assert_cmpuint(f->vm->generation, ==, generation);
+            g_assert_cmpuint(f->vm->identity.generation, ==, generation);
         }
         if (state == STOP_COPY) {
             rest = read_all(f, 64);

@@ -154,16 +154,16 @@ static void assert_full(void)
 /* It is of the same owner, one move later, with its key. */
 static void assert_owner(GByteArray *a)
 {
-    const uint8_t none[sizeof(to->vm.key)] = {0};
+    const uint8_t none[sizeof(to->vm.identity.key)] = {0};
     uint64_t len, owner[3];
     uint8_t *key;
 
     memcpy(owner, pair_section(a, "OWNR", &len), sizeof(owner));
-    g_assert_cmpuint(to->vm.owner[0], ==, GUINT64_FROM_LE(owner[0]));
-    g_assert_cmpuint(to->vm.owner[1], ==, GUINT64_FROM_LE(owner[1]));
-    g_assert_cmpuint(to->vm.generation, ==, GUINT64_FROM_LE(owner[2]) + 1);
+    g_assert_cmpuint(to->vm.identity.owner[0], ==, GUINT64_FROM_LE(owner[0]));
+    g_assert_cmpuint(to->vm.identity.owner[1], ==, GUINT64_FROM_LE(owner[1]));
+    g_assert_cmpuint(to->vm.identity.generation, ==, GUINT64_FROM_LE(owner[2]) + 1);
     key = pair_section(a, "KEY ", &len);
-    g_assert_cmpmem(to->vm.key, sizeof(none), key, len);
+    g_assert_cmpmem(to->vm.identity.key, sizeof(none), key, len);
     g_assert_cmpint(memcmp(key, none, sizeof(none)), !=, 0);
 }
 
@@ -221,7 +221,7 @@ static void assert_today(const char *kind, unsigned last)
     memset(pair_section(a, "OWNR", &len), 0, 24);
     memset(pair_section(b, "OWNR", &len), 0, 24);
     memcpy(pair_section(b, "KEY ", &len), pair_section(a, "KEY ", &len),
-           sizeof(to->vm.key));
+           sizeof(to->vm.identity.key));
     g_assert_cmpmem(a->data, a->len, b->data, b->len);
     g_byte_array_unref(a);
     g_byte_array_unref(b);

@@ -205,11 +205,12 @@ static void test_generation(void)
 
     at = pair_section(a, "OWNR", &len) + 16;
     for (unsigned i = 0; i < G_N_ELEMENTS(of); i++) {
-        uint64_t le = GUINT64_TO_LE(of[i].generation), was = to->vm.generation;
+        uint64_t le = GUINT64_TO_LE(of[i].generation), was = to->vm.identity.generation;
 
         memcpy(at, &le, sizeof(le));
         g_assert_true(pair_load(a) == of[i].good);
-        g_assert_cmpuint(to->vm.generation, ==, of[i].good ? of[i].generation + 1 : was);
+        g_assert_cmpuint(to->vm.identity.generation, ==,
+                         of[i].good ? of[i].generation + 1 : was);
     }
 }
 

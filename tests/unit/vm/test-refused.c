@@ -109,10 +109,10 @@ static void test_device(void)
 
 static void test_owner(void)
 {
-    REFUSED(from->vm.generation, 0, "owner: ");
-    REFUSED(from->vm.generation, UINT64_MAX, "owner: ");
-    from->vm.owner[0] = 0;
-    from->vm.owner[1] = 0;
+    REFUSED(from->vm.identity.generation, 0, "owner: ");
+    REFUSED(from->vm.identity.generation, UINT64_MAX, "owner: ");
+    from->vm.identity.owner[0] = 0;
+    from->vm.identity.owner[1] = 0;
     refused("owner: ");
 }
 

@@ -19,7 +19,7 @@ static void test_round_trip(void)
 
     g_assert_true(pair_load(a));
     g_assert_cmpuint(datapath_clock(&to->vm), <=, clock + 60 * 1000000000ull);
-    g_assert_cmpuint(to->vm.generation, ==, from->vm.generation + 1);
+    g_assert_cmpuint(to->vm.identity.generation, ==, from->vm.identity.generation + 1);
     b = fulldev_save(to);
     pair_assert_equal(a, b);
     g_assert_cmpmem(&st, sizeof(st), &(struct objects_stats[]){testdev_stats(to)}[0],
@@ -245,20 +245,22 @@ static void test_looks(void)
 /* Who has the state has the key; a stream that is refused brings none. */
 static void test_key(void)
 {
-    uint8_t none[sizeof(from->vm.key)] = {0};
+    uint8_t none[sizeof(from->vm.identity.key)] = {0};
     g_autoptr(GByteArray) a = NULL;
     uint64_t len;
 
-    g_assert_cmpmem(from->vm.key, sizeof(none), none, sizeof(none));
+    g_assert_cmpmem(from->vm.identity.key, sizeof(none), none, sizeof(none));
     a = fulldev_save(from);
-    g_assert_cmpint(memcmp(from->vm.key, none, sizeof(none)), !=, 0);
+    g_assert_cmpint(memcmp(from->vm.identity.key, none, sizeof(none)), !=, 0);
     g_assert_false(pair_load_bytes(a->data, a->len - 1));
-    g_assert_cmpmem(to->vm.key, sizeof(none), none, sizeof(none));
+    g_assert_cmpmem(to->vm.identity.key, sizeof(none), none, sizeof(none));
     g_assert_true(pair_load(a));
-    g_assert_cmpmem(to->vm.key, sizeof(none), from->vm.key, sizeof(none));
+    g_assert_cmpmem(to->vm.identity.key, sizeof(none), from->vm.identity.key,
+                    sizeof(none));
     memset(pair_section(a, "KEY ", &len), 0, sizeof(none));
     g_assert_false(pair_load(a));
-    g_assert_cmpmem(to->vm.key, sizeof(none), from->vm.key, sizeof(none));
+    g_assert_cmpmem(to->vm.identity.key, sizeof(none), from->vm.identity.key,
+                    sizeof(none));
 }
 
 /* A ring goes on where it was, and what waited is told. */

@@ -45,7 +45,7 @@ static struct location moves_location_of(const struct route *route)
     const struct remote *remote = atomic_load(&route->remote);
 
     if (vm) {
-        return (struct location){vm, {{vm->owner[0], vm->owner[1]}, vm->generation}};
+        return (struct location){vm, directory_claim_of(vm)};
     }
     return remote ? (struct location){remote->peer, remote->claim}
                   : (struct location){NULL};
