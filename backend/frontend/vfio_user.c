@@ -228,7 +228,7 @@ static int do_version(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_re
 
 #define FIXED(type) sizeof(struct vfio_user_##type)
 
-static const struct command {
+static const struct vfu_command {
     vfu_handler *run;
     uint32_t size; /* of the fixed part, which is there when the handler runs */
     bool waits;    /* may wait or take long */
@@ -251,7 +251,7 @@ static const struct command {
     [VFIO_USER_MIG_DATA_WRITE] = {migration_write, FIXED(mig_data)},
 };
 
-static const struct command *command_of(const struct vfu_msg *m)
+static const struct vfu_command *vfu_command_of(const struct vfu_msg *m)
 {
     unsigned cmd = m->hdr.command;
 
@@ -260,7 +260,7 @@ static const struct command *command_of(const struct vfu_msg *m)
 
 bool vfu_may_wait(const struct vfu_msg *m)
 {
-    const struct command *cmd = command_of(m);
+    const struct vfu_command *cmd = vfu_command_of(m);
     struct vfio_user_region_rw rw;
 
     if (!cmd || !cmd->waits || m->hdr.command != VFIO_USER_REGION_WRITE) {
@@ -276,7 +276,7 @@ bool vfu_may_wait(const struct vfu_msg *m)
 
 bool vfu_dispatch(struct vfu_conn *c, const struct vfu_msg *m)
 {
-    const struct command *cmd = command_of(m);
+    const struct vfu_command *cmd = vfu_command_of(m);
     struct vfu_reply r;
     int err;
 

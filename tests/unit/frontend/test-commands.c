@@ -66,6 +66,9 @@ static void test_info(struct fixture *f, gconstpointer arg)
     g_assert_cmpuint(info.flags, ==, 3);
     g_assert_cmpuint(info.num_regions, ==, 10);
     g_assert_cmpuint(info.num_irqs, ==, 3);
+    /* A byte too few, which is in the daemon's buffer from the last one. */
+    g_assert_cmpint(client_do(f->cl, VFIO_USER_DEVICE_GET_INFO, &info, sizeof(info) - 1),
+                    ==, EINVAL);
     info.argsz = 15;
     g_assert_cmpint(client_do(f->cl, VFIO_USER_DEVICE_GET_INFO, &info, sizeof(info)), ==,
                     EINVAL);
