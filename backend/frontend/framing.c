@@ -219,7 +219,7 @@ static enum received recv_some(struct vfu_conn *c, void *buf, uint32_t len, bool
         c->why = c->why ? c->why : "connection ended";
         return RECV_BAD;
     }
-    more = collect_fds(c, &mh, first);
+    more = mh.msg_controllen ? collect_fds(c, &mh, first) : 0;
     lost = mh.msg_flags & MSG_CTRUNC; /* the kernel found no free number here */
     if (more || (lost && !first)) {
         c->why = first ? "too many descriptors in a message"

@@ -263,7 +263,7 @@ bool vfu_may_wait(const struct vfu_msg *m)
     const struct vfu_command *cmd = vfu_command_of(m);
     struct vfio_user_region_rw rw;
 
-    if (!cmd || !cmd->waits || m->hdr.command != VFIO_USER_REGION_WRITE) {
+    if (m->hdr.command != VFIO_USER_REGION_WRITE) {
         return cmd && cmd->waits;
     }
     if (m->len < sizeof(rw)) {
