@@ -715,7 +715,7 @@ static void test_kernel_objects(void)
     struct vg_qp *qp, *peer;
     struct vg_mr *dma;
     uint64_t gpa;
-    struct pvrdma_sge sge;
+    struct pvrdma_sge sge = {0};
     struct vg_wr wr = vg_wr_of(9, PVRDMA_WR_SEND, VGT_SIG, &sge);
 
     vgt_pair_open(&p, 0, 1, &o);
