@@ -60,6 +60,7 @@ static void open_qp(struct numbered *n, unsigned q, const struct vg_conn *conn)
     struct vg_qp_opts qo = {.type = (uint8_t)n->type};
     struct vgt_side *s = n->p.s;
 
+    n->came[q] = g_byte_array_new();
     n->tx[q] = vg_qp_new(s[0].pd, s[0].scq, s[0].rcq, &qo);
     qo.srq = n->srq;
     n->rx[q] = vg_qp_new(s[1].pd, s[1].scq, s[1].rcq, &qo);
@@ -120,19 +121,21 @@ static void send_one(struct numbered *n, unsigned q)
  */
 static void count(struct numbered *n, unsigned q, uint64_t k)
 {
-    uint64_t *next = &n->next[q], *came = &n->came[q], by;
+    if (is_datagram(n)) {
+        GByteArray *came = n->came[q];
 
-    if (is_datagram(n) && k < *next) {
-        by = *next - 1 - k;
-        g_assert_cmpuint(by, <, 64);
-        g_assert_cmpuint(*came >> by & 1, ==, 0);
-        *came |= UINT64_C(1) << by;
-        return;
+        if (k / 8 >= came->len) {
+            guint was = came->len;
+
+            g_byte_array_set_size(came, (guint)(k / 8 + 1));
+            memset(came->data + was, 0, came->len - was);
+        }
+        g_assert_cmpuint(came->data[k / 8] >> k % 8 & 1, ==, 0);
+        came->data[k / 8] |= (guint8)(1u << k % 8);
+    } else {
+        g_assert_cmpuint(k, >=, n->next[q]);
     }
-    g_assert_cmpuint(k, >=, *next);
-    by = k + 1 - *next;
-    *came = (by < 64 ? *came << by : 0) | 1;
-    *next = k + 1;
+    n->next[q] = MAX(n->next[q], k + 1);
 }
 
 /* Whole; of a reliable connection, the very next. */
@@ -219,6 +222,7 @@ void numbered_close(struct numbered *n)
     for (unsigned q = 0; q < n->n_qps; q++) {
         vg_qp_free(n->tx[q]);
         vg_qp_free(n->rx[q]);
+        g_byte_array_unref(n->came[q]);
     }
     if (n->srq) {
         vg_srq_free(n->srq);

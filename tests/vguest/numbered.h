@@ -22,7 +22,7 @@ struct numbered {
     struct vg_qp *tx[NUMBERED_QPS], *rx[NUMBERED_QPS];
     /* posted, complete, to arrive */
     uint64_t sent[NUMBERED_QPS], done[NUMBERED_QPS], next[NUMBERED_QPS];
-    uint64_t came[NUMBERED_QPS]; /* bit k: that of number next - 1 - k has */
+    GByteArray *came[NUMBERED_QPS]; /* datagrams: a bit for each number */
     uint64_t arrived;
 };
 
