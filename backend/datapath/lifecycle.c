@@ -87,7 +87,7 @@ static void qp_disconnect(struct qp *qp)
     qp->req.route = NULL;
     qp->req.peer = NULL;
     qp->req.peer_gen = 0;
-    qp->req.bound = false;
+    atomic_store(&qp->req.bound, false);
 }
 
 /* RESET: as freshly created, the guest zeroes its ring state too. */
@@ -157,6 +157,7 @@ static void qp_connect(struct qp *qp)
     struct qp_requester *req = &qp->req;
     const struct gid_entry *gid;
     struct conn_path path;
+    bool usable;
 
     if (!qp->service->connected || ah->sgid_index >= VERBS_GID_TBL_LEN) {
         return;
@@ -174,7 +175,8 @@ static void qp_connect(struct qp *qp)
     qp_disconnect(qp);
     sched_unwait(qp); /* that was about the old path, and so were the tries */
     req->retry_seq = UINT64_MAX;
-    req->bound = gid_is_held(gid) && !atomic_load(&qp->vm->objects.link_down);
+    usable = gid_is_held(gid) && !atomic_load(&qp->vm->objects.link_down);
+    atomic_store(&req->bound, usable);
     /* What has begun begins anew: its first bytes went the old way. */
     req->op.admitted = req->op.repeated = false;
     req->op.done = 0;
@@ -267,7 +269,7 @@ static void gid_lost(struct qp *qp, unsigned index)
 {
     if (qp->service->connected && qp->attr.ah_attr.sgid_index == index) {
         vm_qp_lock(qp);
-        qp->req.bound = false;
+        atomic_store(&qp->req.bound, false);
         qp->resp.epoch = new_epoch(); /* what was admitted has to be anew, and is not */
         pthread_mutex_unlock(&qp->lock);
     }
@@ -294,9 +296,9 @@ void qp_look_at_address(struct qp *qp)
         return;
     }
     usable = qp_has_address(qp) && !atomic_load(&qp->vm->objects.link_down);
-    if (usable != req->bound) {
+    if (usable != atomic_load(&req->bound)) {
         pthread_mutex_lock(&qp->lock);
-        req->bound = usable;
+        atomic_store(&req->bound, usable);
         if (!usable) {
             qp->resp.epoch = new_epoch(); /* as in gid_lost() */
         }

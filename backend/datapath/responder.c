@@ -101,7 +101,7 @@ static bool is_from_peer(struct qp *qp, const struct msg *m)
 
     if ((state != PVRDMA_QPS_RTR && state != PVRDMA_QPS_RTS && state != PVRDMA_QPS_SQD &&
          state != PVRDMA_QPS_SQE) ||
-        !qp->req.bound) { /* only what is connected ever is */
+        !atomic_load(&qp->req.bound)) { /* only what is connected ever is */
         return false;
     }
     if (qp->resp.incarnation == m->incarnation) {
@@ -153,7 +153,7 @@ SELDOM static struct outcome tell_again(const struct qp *qp, const struct msg *m
     const struct qp_responder *resp = &qp->resp;
     uint8_t status = atomic_load(&resp->failed_status);
 
-    if (!status || !qp->req.bound || resp->incarnation != m->incarnation) {
+    if (!status || !atomic_load(&qp->req.bound) || resp->incarnation != m->incarnation) {
         return OUTCOME(OUT_SILENT);
     }
     if (m->seq == resp->failed_seq) { /* not .remote: it is settled here */

@@ -343,8 +343,9 @@ static void path_save(const struct qp *qp, struct state_out *s)
     if (incarnation) { /* of the path, what the attributes do not say */
         state_put_bytes(s, qp->req.path.sgid.raw, sizeof(qp->req.path.sgid.raw));
         /* As it would be if nothing but the link is down. */
-        state_put_u8(s, qp->req.bound || (atomic_load(&qp->vm->objects.link_down) &&
-                                          qp_has_address(qp)));
+        state_put_u8(s,
+                     atomic_load(&qp->req.bound) ||
+                         (atomic_load(&qp->vm->objects.link_down) && qp_has_address(qp)));
     }
 }
 
@@ -375,7 +376,7 @@ static void path_load(struct qp *qp, struct state_in *s)
         return;
     }
     atomic_store(&qp->req.incarnation, incarnation);
-    qp->req.bound = bound && !atomic_load(&qp->vm->objects.link_down);
+    atomic_store(&qp->req.bound, bound && !atomic_load(&qp->vm->objects.link_down));
     qp_take_path(qp, &(struct conn_path){sgid, ah->dgid, qp->qpn, qp->attr.dest_qp_num});
 }
 

@@ -317,7 +317,8 @@ struct qp_requester {
     _Atomic uint8_t compare; /* any worker's: QP_COMPARE, at the next look; 0: not */
 
     /* The connection, since RTR; set under token and qp->lock. */
-    bool bound;                   /* we hold path.sgid */
+    /* We hold path.sgid; the main thread looks without the token. */
+    _Atomic bool bound;
     _Atomic uint64_t incarnation; /* random; 0: none */
     struct conn_path path;        /* sgid, dgid, QPNs */
 

@@ -263,7 +263,7 @@ static struct outcome copy_start(struct qp *qp, struct send_op *op)
     struct outcome o;
     uint64_t still;
 
-    if (!qp->req.bound || !qp->req.route) {
+    if (!atomic_load(&qp->req.bound) || !qp->req.route) {
         return OUTCOME(OUT_SILENT);
     }
     still = route_still_until(qp->req.route); /* first: see directory_unbind() */
@@ -350,7 +350,7 @@ static void copy_compare(struct qp *qp, bool both)
     uint64_t heard;
     bool still;
 
-    if (!req->bound || !req->route) {
+    if (!atomic_load(&req->bound) || !req->route) {
         return;
     }
     still = route_still_until(req->route); /* first: see directory_unbind() */

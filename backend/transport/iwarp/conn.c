@@ -607,7 +607,7 @@ static struct outcome tcp_start(struct qp *qp, struct send_op *op)
     uint64_t still, now;
     bool is_here;
 
-    if (!req->bound || !req->route || !c) {
+    if (!atomic_load(&req->bound) || !req->route || !c) {
         return OUTCOME(OUT_SILENT);
     }
     is_here = c->is_self || !conn_is_remote(qp);

@@ -125,7 +125,7 @@ static void test_binding(void)
     datapath_gid_unbound(&f.td->vm, 0);
     g_assert_cmpint(admit(message(9, 0, PSN)), ==, OUT_SILENT);
     g_assert_cmpuint(qp->resp.incarnation, ==, 0);
-    qp->req.bound = true;
+    atomic_store(&qp->req.bound, true);
 
     /* The requester may be in the middle of its own count. */
     g_assert_cmpint(admit(message(9, 1000, PSN)), ==, OUT_DONE);

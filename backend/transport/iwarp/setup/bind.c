@@ -131,7 +131,7 @@ bool setup_is_ready(const struct conn *c)
 {
     uint32_t state = atomic_load(&c->qp->state);
 
-    return c->qp->req.bound &&
+    return atomic_load(&c->qp->req.bound) &&
            (state == PVRDMA_QPS_RTR || state == PVRDMA_QPS_RTS ||
             state == PVRDMA_QPS_SQD || state == PVRDMA_QPS_SQE ||
             (state == PVRDMA_QPS_ERR && atomic_load(&c->qp->resp.failed_status)));
