@@ -30,17 +30,22 @@
 #define PVRDMACTL "pvrdmactl"
 #endif
 
-/* Log of the daemon that runs now, for the abort handler. */
-static char current_log[4096];
+/* Logs of the daemons that were begun last, for a test that aborts. */
+static char logs[8][256];
+static unsigned n_logs;
 
-static void show_log(int sig)
+static void show_logs(int sig)
 {
     static const char head[] = "---- pvrdmad's log ----\n";
     char buf[4096];
-    int fd = open(current_log, O_RDONLY | O_CLOEXEC);
-    ssize_t n;
 
-    if (fd >= 0) {
+    for (unsigned i = 0; i < G_N_ELEMENTS(logs); i++) {
+        int fd = open(logs[i], O_RDONLY | O_CLOEXEC);
+        ssize_t n;
+
+        if (fd < 0) { /* it has ended well, or there was none */
+            continue;
+        }
         n = write(STDERR_FILENO, head, sizeof(head) - 1);
         while ((n = read(fd, buf, sizeof(buf))) > 0) {
             n = write(STDERR_FILENO, buf, n);
@@ -185,7 +190,7 @@ static void wait_ready(struct vg_daemon *d)
 struct vg_daemon *vg_daemon_start(const struct vg_daemon_opts *opts)
 {
     static const struct vg_daemon_opts defaults = {.n_vms = 2, .poll_us = -1};
-    struct sigaction sa = {.sa_handler = show_log, .sa_flags = SA_RESETHAND};
+    struct sigaction sa = {.sa_handler = show_logs, .sa_flags = SA_RESETHAND};
     struct vg_daemon *d = g_new0(struct vg_daemon, 1);
     GError *err = NULL;
 
@@ -200,8 +205,9 @@ struct vg_daemon *vg_daemon_start(const struct vg_daemon_opts *opts)
     d->config = g_build_filename(d->dir, "pvrdmad.conf", NULL);
     d->control = g_build_filename(d->dir, "control", NULL);
     d->log = g_build_filename(d->dir, "log", NULL);
-    g_strlcpy(current_log, d->log, sizeof(current_log));
+    g_strlcpy(logs[n_logs++ % G_N_ELEMENTS(logs)], d->log, sizeof(logs[0]));
     sigaction(SIGABRT, &sa, NULL);
+    sigaction(SIGTRAP, &sa, NULL); /* g_error() */
     write_config(d, opts);
     spawn(d, NULL, 0, NULL);
     wait_ready(d);
@@ -269,7 +275,6 @@ static void remove_dir(const char *path)
 
 static void forget(struct vg_daemon *d)
 {
-    current_log[0] = 0;
     remove_dir(d->dir);
     g_free(d->dir);
     g_free(d->config);
