@@ -185,7 +185,7 @@ static gboolean on_client_ready(gint fd, GIOCondition cond, gpointer opaque)
 
 static void on_no_room(void *unused, int err)
 {
-    log_msg(LOG_LVL_ERROR, "control: out of file descriptors");
+    log_msg(LOG_LVL_ERROR, "control: cannot accept a client: %s", g_strerror(err));
 }
 
 static void on_connect(void *unused, int fd, const struct sockaddr_storage *from)

@@ -74,7 +74,10 @@
 #define ATTEMPTS         3u
 #define LEAVING_ATTEMPTS 2u /* who is late in the last one is left out */
 
-/* So long the last attempt of who leaves may take for workers: without it all is lost. */
+/*
+ * So long the last attempt of who leaves may take for workers, half of it while commands
+ * wait for them: without it all is lost.
+ */
 #define WORKERS_US (20 * G_USEC_PER_SEC)
 /* So long they have in any case, for the turns that they are in. */
 #define TURNS_US (G_USEC_PER_SEC / 10)
@@ -295,14 +298,15 @@ struct term {
     gint64 end;      /* but not beyond this */
     gint64 began;    /* when @period did */
     uint64_t period; /* all workers have to pass this one now */
-    bool stands;     /* one of them has not for long */
+    bool waited;     /* one of them had not, when last looked at */
+    bool stands;     /* ... for long */
 };
 
 static struct term term_begin(gint64 us, gint64 most)
 {
     gint64 now = g_get_monotonic_time();
 
-    return (struct term){now + us, now + most, now, grace_begin(), false};
+    return (struct term){now + us, now + most, now, grace_begin(), false, false};
 }
 
 /* To be asked again and again. */
@@ -312,9 +316,10 @@ static bool term_is_over(struct term *t)
     bool passed = grace_is_over(t->period);
 
     t->stands = !passed && took > TURNS_US;
-    if (passed && took > TURNS_US) {
+    if (passed && t->waited && took > TURNS_US) { /* not this thread was late */
         t->until = MIN(t->until + took, t->end);
     }
+    t->waited = !passed;
     if (passed) {
         t->period = grace_begin();
         t->began = now;
@@ -462,7 +467,7 @@ static bool stand_still(GArray *late, GPtrArray *frozen, bool out, struct term *
     while (take_all(late, frozen, out, errp)) {
         bool over = late->len && term_is_over(term);
 
-        if (out && over && !term->stands) {
+        if (out && over) {
             leave_all_out(late);
         }
         if (late->len == 0) {
@@ -746,12 +751,12 @@ bool restart_freeze_all(GPtrArray *frozen, bool all, gint64 *since, GError **err
         }
         g_array_set_size(late, 0);
         *since = g_get_monotonic_time();
-        term = term_begin(REST_US, out ? WORKERS_US : REST_US);
+        term = term_begin(REST_US, out ? WORKERS_US / 2 : REST_US);
         if (stand_still(late, frozen, out, &term, &err) &&
             (no_more_is_freed(all, *since + REST_US) || out)) {
             shed_streams(frozen); /* before anybody's data path waits for that */
             paused = true;
-            if (pause_all(frozen, all, out, term.end)) {
+            if (pause_all(frozen, all, out, out ? *since + WORKERS_US : term.end)) {
                 claims_be_heard();
                 return true;
             }
