@@ -11,7 +11,7 @@
 
 /* The listener looks again twice a second. */
 #define LOOKS_A_SECOND 2
-#define WORDS          "no descriptors are left for connections"
+#define WORDS          "cannot accept connections: Too many open files"
 
 static bool has_descriptor(unsigned fd)
 {

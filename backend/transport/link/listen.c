@@ -214,7 +214,7 @@ static void on_connection(void *unused, int fd, const struct sockaddr_storage *f
 static void on_no_room(void *unused, int err)
 {
     log_about(LOG_LVL_ERROR, &peers_self.strangers_log,
-              "no descriptors are left for connections of other hosts");
+              "cannot accept connections of other hosts: %s", g_strerror(err));
 }
 
 static int open_socket(const struct sockaddr_storage *address)

@@ -8,12 +8,15 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/fdwatch.h"
+
 #define CLIENTS 5u
 
 static struct {
     struct acceptor a;
     unsigned accepted, no_room;
-    unsigned most; /* on_may() says no from then on, and pauses; 0: never */
+    unsigned first; /* accepted when others had their first turn */
+    unsigned most;  /* on_may() says no from then on, and pauses; 0: never */
     int client[CLIENTS];
 } f;
 
@@ -27,9 +30,17 @@ static bool on_may(void *opaque)
     return true;
 }
 
+static void run_others(void)
+{
+    f.first = f.first ? f.first : f.accepted;
+}
+
+static struct fdwatch_later others = {.fn = run_others};
+
 static void on_accepted(void *opaque, int fd, const struct sockaddr_storage *from)
 {
     f.accepted++;
+    fdwatch_later(&others);
     close(fd);
 }
 
@@ -80,6 +91,7 @@ static void test_all(void)
 {
     setup(2);
     until(CLIENTS);
+    g_assert_cmpuint(f.first, ==, 2);
     g_assert_cmpuint(f.no_room, ==, 0);
     teardown();
 }

@@ -80,7 +80,7 @@ static void loop_on_connection(void *unused, int fd, const struct sockaddr_stora
 
 static void loop_on_no_room(void *unused, int err)
 {
-    log_msg(LOG_LVL_ERROR, "no descriptors are left for connections");
+    log_msg(LOG_LVL_ERROR, "cannot accept connections: %s", g_strerror(err));
 }
 
 static struct acceptor loop_acceptor = {.fd = -1,
