@@ -543,9 +543,6 @@ int migration_read(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_reply
     uint8_t *out;
     uint32_t n;
 
-    if (m->len < sizeof(req)) {
-        return EINVAL;
-    }
     memcpy(&req, m->body, sizeof(req));
     if (mig->state != STOP_COPY || req.size == 0 || req.argsz < sizeof(req) ||
         req.size > req.argsz - sizeof(req)) {
@@ -600,9 +597,6 @@ int migration_write(struct vfu_conn *c, const struct vfu_msg *m, struct vfu_repl
     struct vfio_user_mig_data req;
     uint64_t max = vm_state_max(c->vm);
 
-    if (m->len < sizeof(req)) {
-        return EINVAL;
-    }
     memcpy(&req, m->body, sizeof(req));
     if (mig->state != RESUMING || m->len - sizeof(req) != req.size ||
         req.argsz < m->len) {
