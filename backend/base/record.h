@@ -9,7 +9,8 @@
  *
  * defines sge_record(), which takes a struct pvrdma_sge, for nothing but the compiler to
  * see that, and returns the table.  What is neither an unsigned number, a bool nor an
- * array of bytes or characters does not compile as a field; nor does a pointer.
+ * array of bytes or characters does not compile as a field; nor does a pointer.  An enum
+ * that the compiler keeps in an unsigned number does, as four bytes without a bound.
  *
  * Threads: tables are constant.  A member may be _Atomic; of those that are not nobody
  * else writes any meanwhile.

@@ -115,7 +115,6 @@ void datapath_cq_load(struct cq *cq, uint32_t uar_page, struct state_in *s)
     vm_cq_lock(cq, false);
     state_get_record(s, cq_record, cq);
     arm = state_get_u32(s);
-    hold_load(cq, s);
     if (MAX(cq->prod, cq->published) > mask || MAX(cq->cons, cq->last_sol) > mask ||
         ((cq->prod - cq->cons) & mask) > cq->ncqe ||
         ((cq->published - cq->cons) & mask) > ((cq->prod - cq->cons) & mask) ||
@@ -123,6 +122,7 @@ void datapath_cq_load(struct cq *cq, uint32_t uar_page, struct state_in *s)
         (cq->error_reported && !cq->error)) {
         state_fail(s, "CQ %u: invalid indices or flags", cq->handle);
     }
+    hold_load(cq, s);
     pthread_mutex_unlock(&cq->lock);
 
     if (state_failed(s)) {

@@ -12,7 +12,7 @@
  * segment is a bit of the header that may be wrong, too.
  *
  * A guest that writes there before spoils the sum, which costs its own connection the
- * stream; from then on (conn.by_copy) it gets everything by way of the buffer, where
+ * stream; from then on (conn.no_direct) it gets everything by way of the buffer, where
  * nobody can.
  *
  * A frame can go so if its header came without its payload.  So reading stops behind
