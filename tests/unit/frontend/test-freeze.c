@@ -109,6 +109,14 @@ static void run_thaw(void *opaque)
     f->done = true;
 }
 
+/* Who came along does, in this daemon. */
+static void go_on(struct two *t, struct freeze *f)
+{
+    restart_thaw_all(f->frozen, true);
+    two_check_b_answers(t);
+    g_ptr_array_unref(f->frozen);
+}
+
 /* A command that takes long holds up nobody but its VM. */
 static void test_late(struct two *t, gconstpointer arg)
 {
@@ -159,9 +167,7 @@ static void test_hung(struct two *t, gconstpointer arg)
     g_assert_null(t->a.vm->conn);
     g_assert_nonnull(t->b.vm->conn);
     g_assert_cmpuint(f.frozen->len, ==, 2);
-    restart_thaw_all(f.frozen, true);
-    two_check_b_answers(t);
-    g_ptr_array_unref(f.frozen);
+    go_on(t, &f);
 }
 
 /* Who leaves keeps the others whatever one does. */
@@ -219,27 +225,20 @@ static void test_held_up(struct two *t, gconstpointer arg)
     g_assert_cmpuint(f.frozen->len, ==, 2);
     two_expect_reply(t->a.cl, destroy, 0);
     g_assert_null(t->a.vm->conn->why);
-    restart_thaw_all(f.frozen, true);
-    two_check_b_answers(t);
-    g_ptr_array_unref(f.frozen);
+    go_on(t, &f);
 }
 
 /* Nor is it when the worker goes on, and the command is not over yet. */
 static void test_held_up_once(struct two *t, gconstpointer arg)
 {
     struct freeze f = {.frozen = g_ptr_array_new(), .all = true};
-    gint64 end;
 
     be_impatient();
     t->a.vm->ops.held = true;
     grace_online(&two_stuck);
     begin_freeze(t, &f);
     expect_attempt(t, &f);
-    end = g_get_monotonic_time() + restart_late_us * 3 / 2;
-    while (g_get_monotonic_time() < end) {
-        pump();
-        g_usleep(1000);
-    }
+    TWO_STAYS(restart_late_us * 3 / 2, !t->a.vm->conn->why);
     grace_offline(&two_stuck);
     TWO_WAIT(t->b.vm->conn->frozen); /* the next attempt */
     g_assert_null(t->a.vm->conn->why);
@@ -247,9 +246,7 @@ static void test_held_up_once(struct two *t, gconstpointer arg)
     TWO_WAIT(f.done);
     g_assert_true(f.ok);
     g_assert_cmpuint(f.frozen->len, ==, 2);
-    restart_thaw_all(f.frozen, true);
-    two_check_b_answers(t);
-    g_ptr_array_unref(f.frozen);
+    go_on(t, &f);
 }
 
 /* ... nor is it left out. */
@@ -257,25 +254,17 @@ static void test_leave_held_up(struct two *t, gconstpointer arg)
 {
     struct freeze f = {.frozen = g_ptr_array_new()};
     uint16_t destroy = two_park_destroy(t);
-    gint64 end;
 
     be_impatient();
     begin_freeze(t, &f);
     expect_attempt(t, &f);
     TWO_WAIT(t->b.vm->conn->frozen); /* the next attempt, which is the last one */
-    end = g_get_monotonic_time() + 3 * G_USEC_PER_SEC / 2;
-    while (g_get_monotonic_time() < end) {
-        pump();
-        g_usleep(1000);
-        g_assert_true(t->b.vm->conn->frozen);
-    }
+    TWO_STAYS(3 * G_USEC_PER_SEC / 2, t->b.vm->conn->frozen);
     TWO_WAIT((grace_pass(&two_stuck), f.done));
     g_assert_true(f.ok);
     g_assert_cmpuint(f.frozen->len, ==, 2);
     two_expect_reply(t->a.cl, destroy, 0);
-    restart_thaw_all(f.frozen, true);
-    two_check_b_answers(t);
-    g_ptr_array_unref(f.frozen);
+    go_on(t, &f);
 }
 
 static _Atomic bool stand, stands;
@@ -313,9 +302,7 @@ static void test_stuck(struct two *t, gconstpointer arg)
     g_assert_true(f.ok);
     g_assert_no_error(f.err);
     g_assert_cmpuint(f.frozen->len, ==, 2);
-    restart_thaw_all(f.frozen, true);
-    two_check_b_answers(t);
-    g_ptr_array_unref(f.frozen);
+    go_on(t, &f);
 }
 
 /* 10.0.0.1. */
@@ -344,7 +331,6 @@ static void test_leave_stuck(struct two *t, gconstpointer arg)
     struct freeze f = {.frozen = g_ptr_array_new()};
     const struct route *route;
     uint64_t held;
-    gint64 end;
 
     bind_address(t);
     route = route_find(t->a.vm->objects.network, &gid_a);
@@ -353,12 +339,7 @@ static void test_leave_stuck(struct two *t, gconstpointer arg)
     expect_attempt(t, &f);
     grace_pass(&two_stuck); /* once */
     TWO_WAIT(atomic_load(&t->a.vm->dp.paused));
-    end = g_get_monotonic_time() + 3 * G_USEC_PER_SEC / 2;
-    while (g_get_monotonic_time() < end) {
-        pump();
-        g_usleep(1000);
-        g_assert_true(atomic_load(&t->a.vm->dp.paused));
-    }
+    TWO_STAYS(3 * G_USEC_PER_SEC / 2, atomic_load(&t->a.vm->dp.paused));
     g_assert_false(f.done);
     held = atomic_load(&route->held_until);
     g_assert_cmpuint(held, !=, 0);
@@ -366,9 +347,7 @@ static void test_leave_stuck(struct two *t, gconstpointer arg)
     g_assert_true(f.ok);
     g_assert_cmpuint(f.frozen->len, ==, 2);
     g_assert_cmpuint(atomic_load(&route->held_until), >, held);
-    restart_thaw_all(f.frozen, true);
-    two_check_b_answers(t);
-    g_ptr_array_unref(f.frozen);
+    go_on(t, &f);
 }
 
 /* The daemon is to end at once while all stand still for a worker: all go on. */
@@ -578,9 +557,7 @@ static void test_two(struct two *t, gconstpointer arg)
     TWO_WAIT(f.done);
     g_assert_true(f.ok);
     g_assert_cmpuint(f.frozen->len, ==, 2);
-    restart_thaw_all(f.frozen, true);
-    two_check_b_answers(t);
-    g_ptr_array_unref(f.frozen);
+    go_on(t, &f);
 }
 
 /* One with a fault is let go, and the others stand still without it. */

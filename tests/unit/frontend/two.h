@@ -25,6 +25,18 @@
         }                                                     \
     } while (0)
 
+/* ... holds for @us. */
+#define TWO_STAYS(us, condition)                     \
+    do {                                             \
+        gint64 end_ = g_get_monotonic_time() + (us); \
+                                                     \
+        while (g_get_monotonic_time() < end_) {      \
+            pump();                                  \
+            g_usleep(1000);                          \
+            g_assert_true(condition);                \
+        }                                            \
+    } while (0)
+
 /* The thread that does not pass; it is offline at first. */
 extern struct grace_thread two_stuck;
 
