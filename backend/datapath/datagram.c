@@ -31,7 +31,6 @@
 #define GSI_QPN 1u
 /* So long a datagram waits for an answer who has its address. */
 #define ASKED_NS 3000000000u
-#define QPN_MASK 0xffffffu
 /* In a WR's Q_Key: the QP's own is meant (InfiniBand spec 10.2.5). */
 #define QKEY_OWN     0x80000000u
 #define FLOW_MASK    0xfffffu

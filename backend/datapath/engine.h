@@ -19,8 +19,6 @@
 #include "datapath/transport.h"
 #include "directory/directory.h"
 
-#define PSN_MASK 0xffffffu
-
 /*
  * For functions of every message's way that have no array, only single words and
  * structures which others fill member by member: a stack protector, which

@@ -28,6 +28,10 @@
 
 #define QP_MAX_SGE 16u /* == VERBS_MAX_SGE */
 
+/* Numbers of packets and of queue pairs are 24 bits wide. */
+#define PSN_MASK 0xffffffu
+#define QPN_MASK 0xffffffu
+
 struct qp;
 struct conn;
 struct pd;

@@ -19,7 +19,6 @@
 
 #include "transport/transports.h"
 
-#define QPN_MASK     0xffffffu
 #define AH_FLAG_GRH  1u
 #define MIG_MIGRATED 0u
 
@@ -323,12 +322,6 @@ static bool mtu_ok(uint32_t mtu)
     return mtu >= PVRDMA_MTU_256 && mtu <= PVRDMA_MTU_4096;
 }
 
-/* As hardware does. */
-static uint32_t psn24(uint32_t psn)
-{
-    return psn & 0xffffff;
-}
-
 /*
  * The attributes that a guest can set: the bit, the field, when the value that @a has is
  * refused, and what is stored of it.
@@ -345,11 +338,11 @@ static uint32_t psn24(uint32_t psn)
     ATTR(TIMEOUT, timeout, a->timeout > 31, a->timeout)                         \
     ATTR(RETRY_CNT, retry_cnt, a->retry_cnt > 7, a->retry_cnt)                  \
     ATTR(RNR_RETRY, rnr_retry, a->rnr_retry > 7, a->rnr_retry)                  \
-    ATTR(RQ_PSN, rq_psn, false, psn24(a->rq_psn))                               \
+    ATTR(RQ_PSN, rq_psn, false, PSN_MASK & a->rq_psn)                           \
     ATTR(MAX_RD_ATOMIC, max_rd_atomic, a->max_rd_atomic > VERBS_MAX_RD_ATOM,    \
          a->max_rd_atomic)                                                      \
     ATTR(MIN_RNR_TIMER, min_rnr_timer, a->min_rnr_timer > 31, a->min_rnr_timer) \
-    ATTR(SQ_PSN, sq_psn, false, psn24(a->sq_psn))                               \
+    ATTR(SQ_PSN, sq_psn, false, PSN_MASK & a->sq_psn)                           \
     ATTR(MAX_DEST_RD_ATOMIC, max_dest_rd_atomic,                                \
          a->max_dest_rd_atomic > VERBS_MAX_RD_ATOM, a->max_dest_rd_atomic)      \
     ATTR(PATH_MIG_STATE, path_mig_state, a->path_mig_state != MIG_MIGRATED,     \
@@ -449,8 +442,8 @@ int verbs_query_qp(struct vm *vm, const union verbs_req *req, union verbs_resp *
     state = atomic_load_explicit(&qp->state, memory_order_acquire);
     *a = qp->attr;
     if (state != PVRDMA_QPS_RESET) {
-        a->sq_psn = psn24(qp->req.psn);
-        a->rq_psn = psn24(qp->resp.psn);
+        a->sq_psn = qp->req.psn & PSN_MASK;
+        a->rq_psn = qp->resp.psn & PSN_MASK;
     }
     a->sq_draining = state == PVRDMA_QPS_SQD && qp->attr.sq_draining;
     pthread_mutex_unlock(&qp->lock);
