@@ -461,22 +461,23 @@ void requester_go(struct qp *qp);
 
 /*
  * A message arrives at @qp: check state, requester, sequence and rights, claim a
- * receive WQE if it takes one.  OUT_DONE: it is admitted, *epoch is what it was
- * admitted under.  OUT_DUPLICATE: a READ is to be carried once more, without being
- * admitted, an atomic's result is saved.  qp->lock is held; once it is dropped the
- * caller passes what it got to responder_tell().
+ * receive WQE if it takes one.  OUT_DONE: it is admitted under *@a, and whoever brought
+ * the same message before does not go on with it.  OUT_DUPLICATE: a READ is to be carried
+ * once more, without being admitted, an atomic's result is saved.  qp->lock is held; once
+ * it is dropped the caller passes what it got to responder_tell().
  */
 struct outcome responder_admit_locked(struct qp *qp, const struct msg *m,
-                                      uint64_t *epoch);
+                                      struct admission *a);
 
 /*
- * Is the message that was admitted under @epoch still wanted?  Copies the receive
- * WQE's list to @recv (SENDs).  False: admit it again.  _locked: qp->lock is held
- * since the admission, so it is.
+ * Is the message that was admitted under @a still wanted?  Copies the receive WQE's list
+ * to @recv (SENDs).  False: admit it again.  Else, but for READs, the slice is over with
+ * responder_end_slice() or responder_finish().  _locked: qp->lock is held since the
+ * admission, so it is.
  */
 void responder_begin_slice_locked(struct qp *qp, const struct msg *m,
                                   struct recv_op *recv);
-bool responder_begin_slice(struct qp *qp, const struct msg *m, uint64_t epoch,
+bool responder_begin_slice(struct qp *qp, const struct msg *m, struct admission a,
                            struct recv_op *recv);
 
 /*
@@ -488,8 +489,9 @@ struct outcome responder_too_long(void);
 /* Is a READ that comes again, a duplicate when admitted under @epoch, answered still? */
 bool responder_repeats(struct qp *qp, uint64_t epoch);
 
-/* A slice of a SEND is over and the message is not finished: store its cursor. */
-void responder_end_slice(struct qp *qp, uint64_t epoch, const struct sg_cursor *cur);
+/* A slice of a SEND or WRITE is over and the message is not finished.  @cur: a SEND's. */
+void responder_end_slice(struct qp *qp, const struct msg *m, struct admission a,
+                         const struct sg_cursor *cur);
 
 /*
  * The bytes of @m, a SEND with invalidate (msg_invalidates), are all there: take the key
@@ -497,14 +499,15 @@ void responder_end_slice(struct qp *qp, uint64_t epoch, const struct sg_cursor *
  * qp->lock is held since the admission.
  */
 struct outcome responder_invalidate_locked(struct qp *qp, const struct msg *m);
-struct outcome responder_invalidate(struct qp *qp, const struct msg *m, uint64_t epoch);
+struct outcome responder_invalidate(struct qp *qp, const struct msg *m,
+                                    struct admission a);
 
 /*
  * The message is complete: sequence numbers, receive completion.  False: what
  * was admitted is void.  _locked: qp->lock is held since the admission.
  */
 void responder_finish_locked(struct qp *qp, const struct msg *m);
-bool responder_finish(struct qp *qp, const struct msg *m, uint64_t epoch);
+bool responder_finish(struct qp *qp, const struct msg *m, struct admission a);
 
 /*
  * Settle a failure that is the responder's (@o.remote), of message @seq, admitted under

@@ -249,9 +249,6 @@ static struct outcome claim(struct qp *qp, const struct msg *m)
     struct recv_op *recv = &qp->resp.recv;
     int err = 0;
 
-    if (recv->active && qp->resp.carrying) {
-        return OUTCOME(OUT_SILENT); /* an earlier connection's slice goes there still */
-    }
     if (recv->active) {
         recv->cur = (struct sg_cursor){0, 0};
     }
@@ -397,13 +394,14 @@ bool responder_saved_atomic_locked(const struct qp *qp, uint64_t seq, uint64_t *
  * there is nothing to answer.
  */
 NO_ARRAY_ON_STACK
-struct outcome responder_admit_locked(struct qp *qp, const struct msg *m, uint64_t *epoch)
+struct outcome responder_admit_locked(struct qp *qp, const struct msg *m,
+                                      struct admission *a)
 {
     struct outcome o = OUTCOME(OUT_DONE);
     bool comm_est = false;
     uint64_t old;
 
-    *epoch = qp->resp.epoch;
+    *a = (struct admission){qp->resp.epoch, qp->resp.admissions + 1};
     if (!is_from_peer(qp, m)) {
         return tell_again(qp, m);
     }
@@ -433,6 +431,8 @@ struct outcome responder_admit_locked(struct qp *qp, const struct msg *m, uint64
     } else if (!rkey_ok(qp, m)) {
         o = both_fail(PVRDMA_WC_REM_ACCESS_ERR, PVRDMA_WC_SUCCESS,
                       PVRDMA_EVENT_QP_ACCESS_ERR);
+    } else if (qp->resp.carrying && !msg_returns(m)) {
+        o.what = OUT_SILENT; /* a slice of it, by the way it came before, is stored yet */
     } else if (takes_recv(m)) {
         o = claim(qp, m);
     } else if (o.what == OUT_DUPLICATE && msg_is_atomic(m) &&
@@ -445,36 +445,44 @@ struct outcome responder_admit_locked(struct qp *qp, const struct msg *m, uint64
     } else if (o.what == OUT_FAIL) {
         keep_failure_locked(qp, m->seq, o);
         responder_settle_locked(qp, o);
-        *epoch = qp->resp.epoch;
+        a->epoch = qp->resp.epoch;
+    } else if (o.what == OUT_DONE) {
+        qp->resp.admissions++;
     }
     o.comm_est = comm_est;
     return o;
 }
 
-/* Does what was admitted stand, and is it not finished by another way? */
-static bool stands(const struct qp *qp, const struct msg *m, uint64_t epoch)
+/* Is it still what was admitted last?  Else another way has brought the same message. */
+static bool is_current(const struct qp *qp, struct admission a)
 {
-    return qp->resp.epoch == epoch && qp->resp.seq == m->seq;
+    return qp->resp.epoch == a.epoch && qp->resp.admissions == a.number;
+}
+
+/* Does what was admitted stand, and is it not finished by another way? */
+static bool stands(const struct qp *qp, const struct msg *m, struct admission a)
+{
+    return is_current(qp, a) && qp->resp.seq == m->seq;
 }
 
 void responder_begin_slice_locked(struct qp *qp, const struct msg *m,
                                   struct recv_op *recv)
 {
+    qp->resp.carrying |= !msg_returns(m);
     if (msg_is_send(m)) {
-        qp->resp.carrying = true;
         recv->nsge = qp->resp.recv.nsge;
         recv->cur = qp->resp.recv.cur;
         memcpy(recv->sge, qp->resp.recv.sge, recv->nsge * sizeof(recv->sge[0]));
     }
 }
 
-bool responder_begin_slice(struct qp *qp, const struct msg *m, uint64_t epoch,
+bool responder_begin_slice(struct qp *qp, const struct msg *m, struct admission a,
                            struct recv_op *recv)
 {
     bool ours;
 
     pthread_mutex_lock(&qp->lock);
-    ours = stands(qp, m, epoch);
+    ours = stands(qp, m, a);
     if (ours) {
         responder_begin_slice_locked(qp, m, recv);
     }
@@ -499,12 +507,13 @@ static bool carried(struct qp *qp)
     return atomic_load(&qp->state) == PVRDMA_QPS_ERR;
 }
 
-void responder_end_slice(struct qp *qp, uint64_t epoch, const struct sg_cursor *cur)
+void responder_end_slice(struct qp *qp, const struct msg *m, struct admission a,
+                         const struct sg_cursor *cur)
 {
     bool failed;
 
     pthread_mutex_lock(&qp->lock);
-    if (qp->resp.epoch == epoch) {
+    if (msg_is_send(m) && is_current(qp, a)) {
         qp->resp.recv.cur = *cur;
     }
     failed = carried(qp);
@@ -528,12 +537,13 @@ struct outcome responder_invalidate_locked(struct qp *qp, const struct msg *m)
     return OUTCOME(grace_is_over(resp->inv_period) ? OUT_DONE : OUT_GRACE);
 }
 
-struct outcome responder_invalidate(struct qp *qp, const struct msg *m, uint64_t epoch)
+struct outcome responder_invalidate(struct qp *qp, const struct msg *m,
+                                    struct admission a)
 {
     struct outcome o = OUTCOME(OUT_SILENT);
 
     pthread_mutex_lock(&qp->lock);
-    if (stands(qp, m, epoch)) {
+    if (stands(qp, m, a)) {
         o = responder_invalidate_locked(qp, m);
     }
     pthread_mutex_unlock(&qp->lock);
@@ -567,13 +577,13 @@ void responder_finish_locked(struct qp *qp, const struct msg *m)
     }
 }
 
-bool responder_finish(struct qp *qp, const struct msg *m, uint64_t epoch)
+bool responder_finish(struct qp *qp, const struct msg *m, struct admission a)
 {
     bool ours, failed = false;
 
     pthread_mutex_lock(&qp->lock);
-    ours = stands(qp, m, epoch);
-    if (msg_is_send(m)) {
+    ours = stands(qp, m, a);
+    if (!msg_returns(m)) {
         failed = carried(qp);
     }
     if (ours) {

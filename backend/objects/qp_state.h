@@ -172,6 +172,14 @@ struct sg_cursor {
     uint32_t offset; /* in that SGE */
 };
 
+/*
+ * What a message was admitted under.  It stands while resp.epoch is @epoch and
+ * resp.admissions is @number: then no other way has brought the same message since.
+ */
+struct admission {
+    uint64_t epoch, number;
+};
+
 /* The send WQE being carried: our copy, checked once. */
 struct send_op {
     struct msg m;
@@ -180,7 +188,7 @@ struct send_op {
     bool begun;     /* it has heard of it, whichever way, and maybe said: no receive */
     bool repeated;  /* a READ that it had executed before */
     bool is_inline; /* the message is in data[], not in memory */
-    uint64_t epoch; /* of the responder that admitted it */
+    struct admission admission; /* by the responder */
     uint32_t nsge;
     uint64_t wr_id;
     uint64_t done; /* bytes carried */
@@ -353,7 +361,7 @@ struct atomic_result {
 
 struct qp_responder {
     struct recv_op recv;
-    bool carrying; /* a slice is being copied to recv, without the lock */
+    bool carrying; /* a slice of a SEND or WRITE is being stored, without the lock */
     enum last_wqe last_wqe;
     uint32_t psn; /* expected, 24 bits */
     uint64_t seq; /* expected: so many messages were taken */
@@ -361,6 +369,7 @@ struct qp_responder {
     _Atomic uint64_t rx_msgs, rx_bytes;
     uint64_t incarnation; /* of the requester's connection; 0: none has come yet */
     uint64_t epoch;       /* changes when an admitted message becomes void; unique */
+    uint64_t admissions;  /* how many there were; see struct admission */
     bool comm_est;        /* first packet in RTR was reported */
     /* The last ones; of a requester's READs and atomics 16 are unanswered at most. */
     struct atomic_result atomic[16]; /* VERBS_MAX_RD_ATOM */

@@ -183,7 +183,7 @@ static struct outcome begin(struct qp *qp, struct qp *peer, struct recv_op *recv
         part_unlock(qp, peer);
         return OUTCOME(OUT_STALLED); /* its worker flushes */
     }
-    o = admitted = responder_admit_locked(peer, &op->m, &op->epoch);
+    o = admitted = responder_admit_locked(peer, &op->m, &op->admission);
     if (o.what == OUT_DONE && op->m.length <= SHORT_MESSAGE) {
         o = carry_bytes(qp, peer, &peer->resp.recv, op->m.length);
         if (msg_invalidates(&op->m) && o.what == OUT_DONE) {
@@ -207,7 +207,7 @@ static struct outcome begin(struct qp *qp, struct qp *peer, struct recv_op *recv
         responder_tell(peer, admitted);
     }
     if (admitted.what == OUT_DONE && o.what == OUT_FAIL) {
-        responder_settle(peer, op->m.seq, op->epoch, o);
+        responder_settle(peer, op->m.seq, op->admission.epoch, o);
     }
     return o;
 }
@@ -221,13 +221,13 @@ static struct outcome slice(struct qp *qp, struct qp *peer, struct recv_op *recv
     bool more = op->done < op->m.length;
 
     if (msg_invalidates(&op->m) && o.what == OUT_DONE && !more) {
-        o = responder_invalidate(peer, &op->m, op->epoch);
+        o = responder_invalidate(peer, &op->m, op->admission);
     }
-    if (msg_is_send(&op->m) && (o.what != OUT_DONE || more)) {
-        responder_end_slice(peer, op->epoch, &recv->cur);
+    if (!msg_returns(&op->m) && (o.what != OUT_DONE || more)) {
+        responder_end_slice(peer, &op->m, op->admission, &recv->cur);
     }
     if (o.what == OUT_FAIL) {
-        responder_settle(peer, op->m.seq, op->epoch, o);
+        responder_settle(peer, op->m.seq, op->admission.epoch, o);
         return o;
     }
     if (o.what ==
@@ -241,7 +241,7 @@ static struct outcome slice(struct qp *qp, struct qp *peer, struct recv_op *recv
     if (op->repeated || o.what == OUT_GRACE) {
         return o;
     }
-    if (!responder_finish(peer, &op->m, op->epoch)) {
+    if (!responder_finish(peer, &op->m, op->admission)) {
         op->admitted = false;
         return OUTCOME(OUT_SILENT);
     }
@@ -279,8 +279,9 @@ static struct outcome copy_start(struct qp *qp, struct send_op *op)
         if (o.what != OUT_MORE) {
             goto out;
         }
-    } else if (op->repeated ? !responder_repeats(peer, op->epoch)
-                            : !responder_begin_slice(peer, &op->m, op->epoch, &recv)) {
+    } else if (op->repeated
+                   ? !responder_repeats(peer, op->admission.epoch)
+                   : !responder_begin_slice(peer, &op->m, op->admission, &recv)) {
         op->admitted = op->repeated = false; /* reset or failed meanwhile: start anew */
         return OUTCOME(OUT_SILENT);
     }

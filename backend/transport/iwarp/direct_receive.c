@@ -185,23 +185,19 @@ ssize_t direct_receive(struct conn *c, size_t *asked, size_t *taken)
     struct sg_list to;
     unsigned n;
     ssize_t r;
-    bool send;
 
     if (wants <= DIRECT_HELD || c->no_direct || s->rx_phase != RX_MESSAGE) {
         return 0;
     }
-    send = msg_is_send(&in->m);
-    if ((send && wants > in->capacity - in->done) ||
-        !responder_begin_slice(c->qp, &in->m, in->epoch, &recv)) {
+    if ((msg_is_send(&in->m) && wants > in->capacity - in->done) ||
+        !responder_begin_slice(c->qp, &in->m, in->admission, &recv)) {
         return 0;
     }
     wants -= DIRECT_HELD;
     to = inbound_place(c, &recv, wants, &sge);
     n = sg_pieces(&to, wants, piece, PIECES);
     if (!n) { /* by way of the buffer it shows why */
-        if (send) {
-            responder_end_slice(c->qp, in->epoch, &to.cur);
-        }
+        responder_end_slice(c->qp, &in->m, in->admission, &to.cur);
         return 0;
     }
     *asked = 0;
@@ -219,9 +215,7 @@ ssize_t direct_receive(struct conn *c, size_t *asked, size_t *taken)
     r = recvmsg(s->fd, &msg, MSG_DONTWAIT);
     *taken = r > 0 ? MIN((size_t)r, wants) : 0;
     direct_came(c, &to, piece, (uint32_t)*taken);
-    if (send) {
-        responder_end_slice(c->qp, in->epoch, &to.cur);
-    }
+    responder_end_slice(c->qp, &in->m, in->admission, &to.cur);
     if (r < 0 && errno == EFAULT) {
         c->no_direct = true; /* touching it will tell what is wrong with it */
         return 0;

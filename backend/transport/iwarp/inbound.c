@@ -118,13 +118,14 @@ static void inbound_measure(const struct conn *c, struct msg *m, uint64_t length
 }
 
 /* qp->lock is held: what the engine thinks of it. */
-static struct outcome inbound_admit_locked(struct conn *c, struct msg *m, uint64_t *epoch)
+static struct outcome inbound_admit_locked(struct conn *c, struct msg *m,
+                                           struct admission *a)
 {
     struct qp *qp = c->qp;
 
     /* Of a connection that is known, the number stands for it. */
     m->psn = qp->resp.incarnation == m->incarnation ? qp->resp.psn : c->peer_psn;
-    return responder_admit_locked(qp, m, epoch);
+    return responder_admit_locked(qp, m, a);
 }
 
 /* Neither taken nor a duplicate. */
@@ -203,10 +204,10 @@ static void inbound_finished(struct conn *c)
 static void inbound_invalidate(struct conn *c, const struct sg_cursor *cur)
 {
     struct stream *s = c->s;
-    struct outcome o = responder_invalidate(c->qp, &s->in.m, s->in.epoch);
+    struct outcome o = responder_invalidate(c->qp, &s->in.m, s->in.admission);
 
     if (o.what != OUT_DONE) {
-        responder_end_slice(c->qp, s->in.epoch, cur);
+        responder_end_slice(c->qp, &s->in.m, s->in.admission, cur);
     }
     if (o.what == OUT_GRACE) {
         rx_phase_set(s, RX_GRACE);
@@ -214,10 +215,10 @@ static void inbound_invalidate(struct conn *c, const struct sg_cursor *cur)
         return;
     }
     rx_phase_set(s, RX_IDLE);
-    if (o.what == OUT_DONE && responder_finish(c->qp, &s->in.m, s->in.epoch)) {
+    if (o.what == OUT_DONE && responder_finish(c->qp, &s->in.m, s->in.admission)) {
         inbound_finished(c);
     } else if (o.what == OUT_FAIL) {
-        responder_settle(c->qp, s->in.m.seq, s->in.epoch, o);
+        responder_settle(c->qp, s->in.m.seq, s->in.admission.epoch, o);
         inbound_failed(c, s->in.m.seq, o);
     } else {
         conn_break(c, "an accepted message was cancelled");
@@ -244,11 +245,11 @@ void inbound_bytes(struct conn *c, const uint8_t *data, uint32_t len, bool last)
         return;
     }
     if (send && len > in->capacity - in->done) {
-        responder_settle(qp, in->m.seq, in->epoch, responder_too_long());
+        responder_settle(qp, in->m.seq, in->admission.epoch, responder_too_long());
         inbound_failed(c, in->m.seq, responder_too_long());
         return;
     }
-    if (!responder_begin_slice(qp, &in->m, in->epoch, &recv)) {
+    if (!responder_begin_slice(qp, &in->m, in->admission, &recv)) {
         inbound_cancelled(c);
         return;
     }
@@ -258,17 +259,17 @@ void inbound_bytes(struct conn *c, const uint8_t *data, uint32_t len, bool last)
     if (last) {
         inbound_measure(c, &in->m, in->done);
     }
-    if (send && (r != SG_OK || !last)) {
-        responder_end_slice(qp, in->epoch, &to.cur);
+    if (r != SG_OK || !last) {
+        responder_end_slice(qp, &in->m, in->admission, &to.cur);
     }
     if (r != SG_OK) {
         struct outcome o = responder_outcome(&in->m, r, false);
 
-        responder_settle(qp, in->m.seq, in->epoch, o);
+        responder_settle(qp, in->m.seq, in->admission.epoch, o);
         inbound_failed(c, in->m.seq, o);
     } else if (last && msg_invalidates(&in->m)) {
         inbound_invalidate(c, &to.cur);
-    } else if (last && responder_finish(qp, &in->m, in->epoch)) {
+    } else if (last && responder_finish(qp, &in->m, in->admission)) {
         inbound_finished(c);
     } else if (last) {
         inbound_cancelled(c);
@@ -280,7 +281,7 @@ void inbound_resume(struct conn *c)
     struct stream *s = c->s;
     struct recv_op recv;
 
-    if (responder_begin_slice(c->qp, &s->in.m, s->in.epoch, &recv)) {
+    if (responder_begin_slice(c->qp, &s->in.m, s->in.admission, &recv)) {
         inbound_invalidate(c, &recv.cur);
     } else {
         conn_break(c, "an accepted message was cancelled");
@@ -318,7 +319,7 @@ static void inbound_begin(struct conn *c, const uint8_t *data, uint32_t len, boo
     in->done = 0;
     inbound_measure(c, &in->m, len);
     pthread_mutex_lock(&qp->lock);
-    o = admitted = inbound_admit_locked(c, &in->m, &in->epoch);
+    o = admitted = inbound_admit_locked(c, &in->m, &in->admission);
     in->capacity = qp->resp.recv.capacity;
     if (admitted.what == OUT_DONE && is_short) {
         o = inbound_short_locked(c, data, len);
@@ -338,7 +339,7 @@ static void inbound_begin(struct conn *c, const uint8_t *data, uint32_t len, boo
     } else if (o.what == OUT_DONE) {
         inbound_finished(c);
     } else {
-        responder_settle(qp, in->m.seq, in->epoch, o);
+        responder_settle(qp, in->m.seq, in->admission.epoch, o);
         inbound_failed(c, in->m.seq, o);
     }
 }
@@ -438,6 +439,7 @@ static void inbound_request(struct conn *c, const struct segment *seg)
     bool atomic = seg->h.opcode == RDMAP_ATOMIC_REQUEST, again;
     bool swap = atomic && seg->h.atomic.op == RDMAP_CMP_SWAP;
     struct outcome o, admitted;
+    struct admission a;
 
     if (s->rx_phase != RX_IDLE || s->n_jobs >= s->framing.ird || !c->reliable ||
         (atomic && !rdmap_atomic_is_plain(&seg->h.atomic))) {
@@ -464,7 +466,8 @@ static void inbound_request(struct conn *c, const struct segment *seg)
         inbound_measure(c, &j->m, seg->h.read.len);
     }
     pthread_mutex_lock(&qp->lock);
-    o = admitted = inbound_admit_locked(c, &j->m, &j->epoch);
+    o = admitted = inbound_admit_locked(c, &j->m, &a);
+    j->epoch = a.epoch;
     again = admitted.what == OUT_DUPLICATE;
     if (again && atomic) {
         responder_saved_atomic_locked(qp, j->m.seq, &j->value); /* was admitted */

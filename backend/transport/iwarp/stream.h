@@ -64,7 +64,7 @@ struct tcp_job {
 enum rx_phase {
     RX_IDLE,      /* the first of a message, or a request */
     RX_IMM,       /* the first of the message that @imm belongs to */
-    RX_MESSAGE,   /* one behind the first of in.m, which is admitted under in.epoch */
+    RX_MESSAGE,   /* one behind the first of in.m, which is admitted under in.admission */
     RX_SKIP,      /* likewise, but nothing is done with it; counted at its end */
     RX_DISCARD,   /* to be discarded, until a RESTART says which message is next */
     RX_ABANDONED, /* to be discarded, up to the last one of the message; not counted */
@@ -73,7 +73,7 @@ enum rx_phase {
 
 /* The message that is arriving, in RX_MESSAGE, RX_SKIP and RX_GRACE. */
 struct tcp_inbound {
-    uint64_t epoch;
+    struct admission admission;
     uint64_t done;     /* bytes that are in place */
     uint64_t capacity; /* of the receive, for a SEND */
     struct msg m;

@@ -36,11 +36,11 @@ static struct msg message(uint64_t incarnation, uint64_t seq, uint32_t psn)
 
 static enum outcome_what admit(struct msg m)
 {
+    struct admission a;
     struct outcome o;
-    uint64_t epoch;
 
     pthread_mutex_lock(&qp->lock);
-    o = responder_admit_locked(qp, &m, &epoch);
+    o = responder_admit_locked(qp, &m, &a);
     if (o.what == OUT_DONE) {
         responder_finish_locked(qp, &m);
     }
@@ -72,21 +72,70 @@ static void test_sequence(void)
 /* Admitted, but broken off before the end: it is expected still. */
 static void test_again(void)
 {
+    struct admission a[2];
     struct msg m;
-    uint64_t epoch[2];
 
     setup();
     m = message(5, 0, PSN);
     pthread_mutex_lock(&qp->lock);
     for (unsigned i = 0; i < 2; i++) {
-        g_assert_cmpint(responder_admit_locked(qp, &m, &epoch[i]).what, ==, OUT_DONE);
+        g_assert_cmpint(responder_admit_locked(qp, &m, &a[i]).what, ==, OUT_DONE);
     }
     pthread_mutex_unlock(&qp->lock);
-    g_assert_cmpuint(epoch[0], ==, epoch[1]);
+    g_assert_cmpuint(a[0].epoch, ==, a[1].epoch);
     qpfix_modify(&f, qp, 0, (struct pvrdma_qp_attr){.qp_state = PVRDMA_QPS_ERR});
-    g_assert_false(responder_finish(qp, &m, epoch[0]));
+    g_assert_false(responder_finish(qp, &m, a[1]));
     g_assert_cmpuint(qp->resp.seq, ==, 0);
     g_assert_cmpint(admit(m), ==, OUT_SILENT);
+    testdev_free(f.td);
+}
+
+/*
+ * A message comes by one way while it arrives by another, which knows nothing of that:
+ * not before the slice that is being stored is over, and then the former way is.
+ */
+static void test_two_ways(gconstpointer opcode)
+{
+    const struct sg_cursor middle = {0, 100}, behind = {0, 50};
+    struct recv_op recv, *claimed;
+    struct admission old, new;
+    struct msg m;
+    bool send;
+
+    setup();
+    m = message(5, 0, PSN);
+    m.opcode = GPOINTER_TO_UINT(opcode);
+    send = msg_is_send(&m);
+    claimed = &qp->resp.recv;
+    claimed->active = send;
+    pthread_mutex_lock(&qp->lock);
+    g_assert_cmpint(responder_admit_locked(qp, &m, &old).what, ==, OUT_DONE);
+    responder_begin_slice_locked(qp, &m, &recv);
+    g_assert_cmpint(responder_admit_locked(qp, &m, &new).what, ==, OUT_SILENT);
+    pthread_mutex_unlock(&qp->lock);
+    responder_end_slice(qp, &m, old, &middle);
+    g_assert_cmpuint(claimed->cur.offset, ==, send ? middle.offset : 0);
+    g_assert_true(responder_begin_slice(qp, &m, old, &recv)); /* nobody else has it */
+    responder_end_slice(qp, &m, old, &middle);
+
+    pthread_mutex_lock(&qp->lock);
+    g_assert_cmpint(responder_admit_locked(qp, &m, &new).what, ==, OUT_DONE);
+    pthread_mutex_unlock(&qp->lock);
+    g_assert_cmpuint(claimed->cur.offset, ==, 0);
+    g_assert_false(responder_begin_slice(qp, &m, old, &recv));
+    responder_end_slice(qp, &m, old, &behind);
+    g_assert_cmpuint(claimed->cur.offset, ==, 0);
+    g_assert_false(responder_finish(qp, &m, old));
+    g_assert_cmpuint(qp->resp.seq, ==, 0);
+
+    g_assert_true(responder_begin_slice(qp, &m, new, &recv));
+    responder_end_slice(qp, &m, new, &behind);
+    g_assert_cmpuint(claimed->cur.offset, ==, send ? behind.offset : 0);
+    claimed->active = false;
+    if (!send) { /* whose completion is a worker's */
+        g_assert_true(responder_finish(qp, &m, new));
+        g_assert_cmpuint(qp->resp.seq, ==, 1);
+    }
     testdev_free(f.td);
 }
 
@@ -233,6 +282,10 @@ int main(int argc, char **argv)
     testdev_init(&argc, &argv);
     g_test_add_func("/responder/sequence", test_sequence);
     g_test_add_func("/responder/again", test_again);
+    g_test_add_data_func("/responder/two-ways/send", GUINT_TO_POINTER(PVRDMA_WR_SEND),
+                         test_two_ways);
+    g_test_add_data_func("/responder/two-ways/write",
+                         GUINT_TO_POINTER(PVRDMA_WR_RDMA_WRITE), test_two_ways);
     g_test_add_func("/responder/binding", test_binding);
     g_test_add_func("/responder/new-connection", test_new_connection);
     g_test_add_func("/responder/saved-atomics", test_saved_atomics);
