@@ -309,7 +309,7 @@ static void test_address_handle(gconstpointer data)
     ud_passes(&p.s[0], &p.s[1], (struct dg){.len = 8, .av = &av});
     g_assert_cmpint(vg_unbind_gid(p.s[0].g, 1, &ud_link_local[0]), ==, 0);
     fails(&p.s[0], &p.s[1], (struct dg){.len = 8, .av = &av}, bad);
-    for (unsigned index = VERBS_GIDS; index < 256; index += 37) {
+    for (unsigned index = VERBS_GIDS; index < 256; index++) {
         av.gid_index = (uint8_t)index;
         fails(&p.s[0], &p.s[1], (struct dg){.len = 8, .av = &av}, bad);
     }
