@@ -94,6 +94,14 @@ class Able(Case):
         machine.wait_status('running')
         self.assertEqual(self.other.put_back, 0)
 
+    def works(self, machine, server):
+        """The guest gets @server's interrupts, and reads its registers."""
+        machine.write(MSI, 0)
+        os.eventfd_write(server.vectors[0], 1)
+        machine.until(lambda: machine.read(MSI) == 0xc0de00, 'interrupt')
+        server.registers[0:4] = struct.pack('<I', 21)
+        self.assertEqual(machine.read(qemu.BAR1), 21)
+
 
 class StopAndContinue(Able):
     def test_states(self):
@@ -270,7 +278,7 @@ class Refused(Able):
 class Move(Able):
     def test_state_and_memory(self):
         self.set_up_interrupts()
-        self.qemu.write_bytes(0x200000, b'from the source')
+        self.qemu.write_bytes(PAGE, b'from the source')
         machine = self.target()
         self.move(machine)
         self.assertEqual(bytes(self.other.loaded), STATE)
@@ -279,16 +287,12 @@ class Move(Able):
                          [vs.STOP, vs.RESUMING, vs.STOP, vs.RUNNING])
         self.assertEqual(self.other.command & 6, 6)
         self.assertEqual(len(self.other.vectors), len(self.server.vectors))
-        self.assertEqual(machine.read_bytes(0x200000, 15), b'from the source')
+        self.assertEqual(machine.read_bytes(PAGE, 15), b'from the source')
         # All vectors once, for what was lost on the way.
         machine.until(lambda: machine.read(MSI + 8) == 0xc0de02, 'interrupts')
         self.assertEqual(machine.read(MSI), 0xc0de00)
         self.assertEqual(machine.read(MSI + 4), 0xc0de01)
-        machine.write(MSI, 0)
-        os.eventfd_write(self.other.vectors[0], 1)
-        machine.until(lambda: machine.read(MSI) == 0xc0de00, 'interrupt')
-        self.other.registers[0:4] = struct.pack('<I', 21)
-        self.assertEqual(machine.read(qemu.BAR1), 21)
+        self.works(machine, self.other)
         self.assertEqual(self.qemu.log() + machine.log(), '')
 
     def test_back_to_work(self):
@@ -462,9 +466,9 @@ class HeldBack(Able):
 
 
 class Logged(Able):
-    def begin(self, fails=False, **options):
+    def begin(self, fails=False, machine=None, **options):
         """All of memory was copied, and nothing of the last stores."""
-        machine = self.target(fails, **options)
+        machine = machine or self.target(fails, **options)
         self.assertIsNone(self.migrate(self.uri, pause_before_switchover=True))
         self.until_migration('pre-switchover')
         return machine
@@ -510,20 +514,68 @@ class Logged(Able):
 class Incoming(Logged):
     """What may happen at the target before and behind the device's state."""
 
+    def begin(self, **options):
+        """Memory has arrived, which the stream has behind its beginning; the daemon was
+        not told of it."""
+        self.set_up_interrupts()
+        self.qemu.write_bytes(PAGE, b'from the source')
+        machine = super().begin(**options)
+        machine.until(lambda: machine.read_bytes(PAGE, 15) == b'from the source', 'memory')
+        self.assertEqual(self.other.states, [])
+        return machine
+
+    def arrives(self, machine):
+        self.finish(machine)
+        self.assertEqual(bytes(self.other.loaded), STATE)
+        self.assertEqual(self.other.states,
+                         [vs.STOP, vs.RESUMING, vs.STOP, vs.RUNNING])
+        self.works(machine, self.other)
+
+    def failed(self, machine):
+        """The migration has, at the target, which stays; the device runs, as new."""
+        machine.until(lambda: self.migration(machine).get('status') == 'failed',
+                      'failure')
+        self.assertEqual(self.other.state, vs.RUNNING)
+        self.assertTrue(machine.connected())
+
+    def wait_for(self, machine, uri):
+        """For a stream by @uri; if it fails, the target stays."""
+        machine.execute('migrate-incoming', uri=uri, **{'exit-on-error': False})
+
+    def test_reset_meanwhile(self):
+        """Of the target's machine."""
+        machine = self.begin()
+        resets = self.other.resets
+        machine.execute('system_reset')
+        self.other.wait(lambda: self.other.resets > resets, 'reset')
+        self.arrives(machine)
+
+    def test_cancelled(self):
+        machine = self.target(begin=False)
+        self.wait_for(machine, self.uri)
+        resets = self.other.resets
+        self.begin(machine=machine)
+        self.qemu.execute('migrate_cancel')
+        self.until_migration('cancelled')
+        self.qemu.wait_status('running')
+        self.failed(machine)
+        self.assertEqual(self.other.states, [])
+        self.assertEqual(self.other.resets, resets)     # nothing to drop
+        self.works(self.qemu, self.server)
+        machine.enable()
+        machine.enable_msix(MSI)
+        self.works(machine, self.other)
+
     def test_another_daemon_meanwhile(self):
         """The state is for the daemon that is there when it comes."""
         machine = self.begin(reconnect=True)
-        self.assertEqual(self.other.states, [])
         self.other.kill()
         os.unlink(self.other.path)
         machine.until(lambda: not machine.connected(), 'loss')
         self.other = vs.Server(self.sock + '2', features=ABLE)
         self.addCleanup(self._end, self.other)
         machine.until(machine.connected, 'reconnection')
-        self.finish(machine)
-        self.assertEqual(bytes(self.other.loaded), STATE)
-        self.assertEqual(self.other.states,
-                         [vs.STOP, vs.RESUMING, vs.STOP, vs.RUNNING])
+        self.arrives(machine)
 
     def load_in_vain(self, behind, *states):
         """A state that ends the stream, but for @behind: the device is as after a reset,
@@ -538,15 +590,11 @@ class Incoming(Logged):
             stream.truncate()
         machine = self.target(begin=False)
         resets = self.other.resets
-        machine.execute('migrate-incoming', uri='file:' + name,
-                        **{'exit-on-error': False})
-        machine.until(lambda: self.migration(machine).get('status') == 'failed',
-                      'failure')
+        self.wait_for(machine, 'file:' + name)
+        self.failed(machine)
         self.assertEqual(bytes(self.other.loaded), STATE)
         self.assertEqual(self.other.states, list(states))
-        self.assertEqual(self.other.state, vs.RUNNING)
         self.assertEqual(self.other.resets, resets + 1)
-        self.assertTrue(machine.connected())
         machine.execute('cont')
         self.assertEqual(machine.status(), 'inmigrate')
         self.assertEqual(self.other.resets, resets + 1)
