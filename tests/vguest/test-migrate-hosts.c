@@ -111,16 +111,11 @@ static bool is_there(const struct vgt_side *to, uint32_t off, const uint8_t *edg
     return true;
 }
 
-/*
- * Side 1 moves to @to when a message's first bytes have arrived.  True: it stood still
- * before the last ones had, so that the message has begun on one way and ends on another.
- */
-static bool move_in_message(struct vgt_pair *p, uint32_t opcode, uint64_t id,
-                            const struct at *to)
+/* Message @id of side 0 has begun: its first bytes have arrived. */
+static void begin_message(struct vgt_pair *p, uint32_t opcode, uint64_t id)
 {
-    bool read = opcode == PVRDMA_WR_RDMA_READ, half;
+    bool read = opcode == PVRDMA_WR_RDMA_READ;
     struct vgt_side *src = &p->s[read], *dst = &p->s[!read];
-    struct vg_place place = vg_place_resuming(p->s[1].g, host[to->host], to->vm);
     int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
     const uint8_t *from = VG_MR_HOST(src->mr, 0);
 
@@ -135,6 +130,21 @@ static bool move_in_message(struct vgt_pair *p, uint32_t opcode, uint64_t id,
         g_assert_cmpint(vg_now_ns(), <, until);
         sched_yield();
     }
+}
+
+/*
+ * Side 1 moves to @to when a message's first bytes have arrived.  True: it stood still
+ * before the last ones had, so that the message has begun on one way and ends on another.
+ */
+static bool move_in_message(struct vgt_pair *p, uint32_t opcode, uint64_t id,
+                            const struct at *to)
+{
+    bool read = opcode == PVRDMA_WR_RDMA_READ, half;
+    struct vgt_side *src = &p->s[read], *dst = &p->s[!read];
+    struct vg_place place = vg_place_resuming(p->s[1].g, host[to->host], to->vm);
+    const uint8_t *from = VG_MR_HOST(src->mr, 0);
+
+    begin_message(p, opcode, id);
     vg_move_state(p->s[1].g, &place);
     half = !is_there(dst, LONG - EDGE, from + LONG - EDGE);
     vg_move_end(p->s[1].g, &place, id % 3 ? VG_MOVE_PLAIN : VG_MOVE_LEAVE_FIRST);
@@ -146,8 +156,97 @@ static bool move_in_message(struct vgt_pair *p, uint32_t opcode, uint64_t id,
     return half;
 }
 
+#define SHORT 77u /* the pattern of a short message */
+
+/* What VM 1 has sent, while it is on host 0, to one that stands still or is nowhere. */
+static int64_t n_lost(void)
+{
+    return vgt_counter("vm1", "uc_dropped", "to_nobody") +
+           vgt_counter("vm1", "uc_dropped", "to_paused");
+}
+
+/*
+ * A short message behind what has arrived, and what arrives then.  It is lost while its
+ * host has not heard where the receiver runs, or not seen that a connection is broken.
+ */
+static struct pvrdma_cqe short_message(struct vgt_pair *p)
+{
+    struct pvrdma_cqe c;
+    int64_t lost;
+
+    vgt_fill(VG_MR_HOST(p->s[0].mr, LONG), EDGE, SHORT);
+    for (unsigned tries = 0; tries < 100; tries++) {
+        lost = n_lost();
+        vgt_send(&p->s[0], 0, PVRDMA_WR_SEND, VGT_SIG, LONG, EDGE, NULL, 0);
+        vgt_expect(p->s[0].scq, 0, PVRDMA_WC_SUCCESS);
+        if (n_lost() == lost && vg_cq_wait(p->s[1].rcq, &c, 5000)) {
+            return c;
+        }
+    }
+    g_assert_not_reached();
+}
+
+/*
+ * Message @id of an unreliable connection arrives whole, or not at all; then its receive
+ * serves the next.
+ */
+static bool arrives(struct vgt_pair *p, uint64_t id)
+{
+    struct vgt_side *b = &p->s[1];
+    struct pvrdma_cqe c;
+    bool whole;
+
+    vgt_recv(b, 0, LONG, EDGE);
+    c = short_message(p);
+    g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
+    g_assert_cmpuint(c.wr_id, ==, id);
+    whole = c.byte_len == LONG;
+    g_assert_true(whole || c.byte_len == EDGE);
+    vgt_check(VG_MR_HOST(b->mr, 0), c.byte_len, whole ? id : SHORT);
+    c = whole ? vgt_expect(b->rcq, 0, PVRDMA_WC_SUCCESS) : short_message(p);
+    g_assert_cmpuint(c.wr_id, ==, 0);
+    g_assert_cmpuint(c.byte_len, ==, EDGE);
+    vgt_check(VG_MR_HOST(b->mr, LONG), EDGE, SHORT);
+    return whole;
+}
+
+/*
+ * The same of an unreliable connection.  Its sender stands still meanwhile, else it finds
+ * that its peer does, and loses the message for that.  It is sent anew on this host, and
+ * lost on the way to another.  True: there was more of it to be sent.
+ */
+static bool move_in_unreliable(struct vgt_pair *p, uint64_t id, const struct at *to)
+{
+    struct vguest *sender = p->s[0].g, *g = p->s[1].g;
+    struct vg_place place = vg_place_resuming(g, host[to->host], to->vm);
+    bool anew = to->host == 0, by_copy = g->d == host[0], half, whole;
+    int64_t lost = -n_lost();
+    struct pvrdma_cqe c;
+
+    begin_message(p, PVRDMA_WR_SEND, id);
+    g_assert_cmpint(vg_mig_set(sender, VFIO_USER_MIG_STOP), ==, 0);
+    half = vg_cq_poll(p->s[0].scq, &c, 1) == 0;
+    vg_move_state(g, &place);
+    vg_move_end(g, &place, id % 3 ? VG_MOVE_PLAIN : VG_MOVE_LEAVE_FIRST);
+    vg_run_loaded(sender);
+    if (half) {
+        c = vgt_expect(p->s[0].scq, id, PVRDMA_WC_SUCCESS);
+    }
+    g_assert_cmpuint(c.wr_id, ==, id);
+    g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
+    lost += n_lost();
+    whole = arrives(p, id);
+    if (half) {
+        g_assert_true(whole == anew);
+        /* What a connection takes with it when it breaks is not counted. */
+        g_assert_cmpint(lost, <=, !anew);
+        g_assert_cmpint(lost, >=, !anew && by_copy);
+    }
+    return half;
+}
+
 /* Each kind of way to each, as often as it takes: it may have been too late. */
-static void test_in_message(gconstpointer opcode)
+static void in_message(enum pvrdma_qp_type type, uint32_t opcode)
 {
     static const struct at place[] = {{0, 0}, {1, 0}, {2, 0}, {0, 2}};
     enum { N = G_N_ELEMENTS(place) };
@@ -158,19 +257,31 @@ static void test_in_message(gconstpointer opcode)
 
     begin();
     o = between(GUINT_TO_POINTER(VGT_EXTENDED), 0, 0);
-    o.mr_len = LONG;
+    o.qp.type = (uint8_t)type;
+    o.mr_len = LONG + EDGE;
     vgt_pair_open(&p, 1, 0, &o);
     while (!half[0] || !half[1] || !half[2] || !half[3]) {
         unsigned to = ++id % N;
 
         g_assert_cmpuint(id, <, 100 * N);
-        half[to] += move_in_message(&p, GPOINTER_TO_UINT(opcode), id, &place[to]);
+        half[to] += type == PVRDMA_QPT_UC ? move_in_unreliable(&p, id, &place[to])
+                                          : move_in_message(&p, opcode, id, &place[to]);
     }
     g_test_message("%" PRIu64 " moves; in the middle from copy to tcp %u, tcp to tcp %u, "
                    "tcp to copy %u, copy to copy %u",
                    id, half[1], half[2], half[3], half[0]);
     vgt_pair_close(&p);
     end();
+}
+
+static void test_in_message(gconstpointer opcode)
+{
+    in_message(PVRDMA_QPT_RC, GPOINTER_TO_UINT(opcode));
+}
+
+static void test_in_unreliable(void)
+{
+    in_message(PVRDMA_QPT_UC, PVRDMA_WR_SEND);
 }
 
 /* The daemon it came from dies when it has sent the state. */
@@ -223,5 +334,6 @@ int main(int argc, char **argv)
                          test_in_message);
     g_test_add_data_func("/migrate-hosts/in-message/read",
                          GUINT_TO_POINTER(PVRDMA_WR_RDMA_READ), test_in_message);
+    g_test_add_func("/migrate-hosts/in-message/unreliable", test_in_unreliable);
     return vgt_run();
 }
