@@ -81,7 +81,7 @@ static void begin(unsigned n, unsigned vms, const char *groups)
     g_autofree char *keys = g_strdup_printf("peer-timeout=30\nworkers=1%s%s",
                                             other ? "\npath=" : "", other ? path : "");
     struct host_opts o = {
-        .n_vms = vms, .n_peers = n, .daemon_keys = keys, .groups = groups};
+        .n_vms = vms, .daemon_keys = keys, .groups = groups, .vm_keys = ""};
 
     hosts_start(host, n, &o);
 }

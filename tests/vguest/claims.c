@@ -9,8 +9,7 @@ struct fake claims_host[3];
 
 void claims_begin(const char *keys)
 {
-    struct host_opts o = {
-        .n_vms = 4, .n_peers = 3, .daemon_keys = keys, .vm_keys = "addresses=any"};
+    struct host_opts o = {.n_vms = 4, .n_peers = 3, .daemon_keys = keys};
 
     vgt_daemon = host_start(0, &o);
 }

@@ -60,10 +60,7 @@ static struct mpa_frame start_frame(enum mpa_kind kind)
 
 void fakestream_begin(enum pvrdma_qp_type type, enum mpa_kind role)
 {
-    struct host_opts o = {.n_vms = 5,
-                          .n_peers = 3,
-                          .daemon_keys = "peer-timeout=60",
-                          .vm_keys = "addresses=any"};
+    struct host_opts o = {.n_vms = 5, .n_peers = 3, .daemon_keys = "peer-timeout=60"};
     struct peer_msg claim = {.type = PEER_MSG_CLAIM};
     struct vgt_opts side = {.guest[0].db = VG_DB_EXT, .qp.type = type};
     struct vgt_opts between;

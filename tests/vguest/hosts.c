@@ -100,8 +100,10 @@ struct vg_daemon *host_start(unsigned i, const struct host_opts *opts)
     g_autofree char *secret =
         host_secret_file(opts->secret ? opts->secret : hosts_secret);
     GString *keys = g_string_new(opts->daemon_keys ? opts->daemon_keys : "");
-    struct vg_daemon_opts o = {
-        .n_vms = opts->n_vms, .poll_us = -1, .vm_keys = opts->vm_keys};
+    struct vg_daemon_opts o = {.n_vms = opts->n_vms,
+                               .poll_us = -1,
+                               .vm_keys =
+                                   opts->vm_keys ? opts->vm_keys : "addresses=any"};
     struct vg_daemon *d;
 
     g_string_append_printf(keys, "\nlisten=%s:%u\n", own, hosts_port());
@@ -127,8 +129,11 @@ struct vg_daemon *host_start(unsigned i, const struct host_opts *opts)
 
 void hosts_start(struct vg_daemon **host, unsigned n, const struct host_opts *opts)
 {
+    struct host_opts o = *opts;
+
+    o.n_peers = o.n_peers ? o.n_peers : n;
     for (unsigned i = 0; i < n; i++) {
-        host[i] = host_start(i, opts);
+        host[i] = host_start(i, &o);
     }
     hosts_wait_up(host, n);
 }

@@ -9,12 +9,13 @@
 struct host_opts {
     unsigned n_vms;
     const char *daemon_keys; /* further lines of [daemon], or NULL */
-    const char *vm_keys;     /* further lines of each [vm], or NULL */
+    const char *vm_keys;     /* further lines of each [vm]; NULL: any addresses */
     const char *peer_keys;   /* further lines of each [peer], or NULL */
     const char *groups;      /* further groups, or NULL */
     const char *secret;      /* NULL: hosts_secret */
     const char *name;        /* NULL: hostI */
-    unsigned n_peers;        /* hosts 0 to n_peers - 1, but for itself, are its peers */
+    unsigned n_peers;        /* hosts 0 to n_peers - 1, but for itself, are its peers;
+                              * 0: hosts_start() has all that it starts */
 };
 
 extern const char hosts_secret[];

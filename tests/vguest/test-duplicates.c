@@ -204,10 +204,7 @@ static void three_rounds(unsigned rounds, unsigned *both_ran)
 
 static void test_linked(void)
 {
-    const struct host_opts o = {.n_vms = N_VMS,
-                                .n_peers = 3,
-                                .daemon_keys = "peer-timeout=30",
-                                .vm_keys = "addresses=any"};
+    const struct host_opts o = {.n_vms = N_VMS, .daemon_keys = "peer-timeout=30"};
     unsigned both_ran;
 
     hosts_start(host, 3, &o);
@@ -224,8 +221,7 @@ static void begin_apart(void)
         const struct host_opts o = {.n_vms = N_VMS,
                                     .n_peers = i == 2 ? 2 : 0,
                                     .groups = i == 2 ? NULL : group,
-                                    .daemon_keys = "peer-timeout=30",
-                                    .vm_keys = "addresses=any"};
+                                    .daemon_keys = "peer-timeout=30"};
 
         host[i] = host_start(i, &o);
     }
@@ -283,8 +279,7 @@ static void cut(bool on)
 /* Their link is away while they begin; guest 0 comes from one of them. */
 static void test_later(void)
 {
-    const struct host_opts o = {
-        .n_vms = N_VMS, .daemon_keys = "peer-timeout=30", .vm_keys = "addresses=any"};
+    const struct host_opts o = {.n_vms = N_VMS, .daemon_keys = "peer-timeout=30"};
 
     relay = relay_hosts(host, &(struct relay_opts){0}, &o);
     for (unsigned i = 0; i < 6; i++) {

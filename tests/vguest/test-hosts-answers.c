@@ -25,8 +25,7 @@ static void begin(enum vgt_style style)
 {
     /* Neither silence nor what is tried ends anything in here. */
     const struct vg_conn c = {.timeout = 22, .retry_cnt = 7, .min_rnr_timer = 31};
-    const struct host_opts o = {
-        .n_vms = 2, .daemon_keys = "peer-timeout=60", .vm_keys = "addresses=any"};
+    const struct host_opts o = {.n_vms = 2, .daemon_keys = "peer-timeout=60"};
     struct vgt_opts opts = vgt_opts_of(GUINT_TO_POINTER(style));
 
     relay = relay_hosts(host, &(struct relay_opts){0}, &o);

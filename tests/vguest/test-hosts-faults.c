@@ -17,8 +17,7 @@ static struct relay *relay;
 
 static void begin_with(const struct relay_opts *r, const char *daemon_keys)
 {
-    const struct host_opts o = {
-        .n_vms = 2, .daemon_keys = daemon_keys, .vm_keys = "addresses=any"};
+    const struct host_opts o = {.n_vms = 2, .daemon_keys = daemon_keys};
 
     relay = relay_hosts(host, r, &o);
     vgt_daemon = host[0];
@@ -563,8 +562,7 @@ static void test_gone(void)
 /* The other daemon is killed, and another one takes its place. */
 static void test_killed(void)
 {
-    const struct host_opts o = {
-        .n_vms = 2, .daemon_keys = "peer-timeout=2", .vm_keys = "addresses=any"};
+    const struct host_opts o = {.n_vms = 2, .daemon_keys = "peer-timeout=2"};
     struct vgt_pair p;
     uint64_t k = 0;
 

@@ -17,8 +17,7 @@ static void begin(unsigned n, const char *more)
 {
     g_autofree char *keys =
         g_strconcat("peer-timeout=30\nworkers=2\nhold-timeout=1", more, NULL);
-    struct host_opts o = {
-        .n_vms = 2, .n_peers = n, .daemon_keys = keys, .vm_keys = "addresses=any"};
+    struct host_opts o = {.n_vms = 2, .daemon_keys = keys};
 
     hosts_start(host, n, &o);
     vgt_daemon = host[0];

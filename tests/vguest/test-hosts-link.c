@@ -52,8 +52,7 @@ static bool have_networks(void)
 /* False: it is skipped. */
 static bool begin(unsigned n, const char *daemon_keys)
 {
-    const struct host_opts o = {
-        .n_vms = 4, .daemon_keys = daemon_keys, .vm_keys = "addresses=any", .n_peers = n};
+    const struct host_opts o = {.n_vms = 4, .daemon_keys = daemon_keys, .n_peers = n};
 
     if (!have_networks()) {
         return false;
@@ -746,10 +745,8 @@ static void test_firewall(void)
     static const char base[] =
         "nft add table inet filter && nft add chain inet filter "
         "input '{ type filter hook input priority 0; policy drop; }'";
-    const struct host_opts o = {.n_vms = 4,
-                                .daemon_keys = "peer-timeout=30",
-                                .vm_keys = "addresses=any",
-                                .n_peers = 2};
+    const struct host_opts o = {
+        .n_vms = 4, .daemon_keys = "peer-timeout=30", .n_peers = 2};
     g_autofree char *rules = NULL, *own = NULL, *answers = NULL, *set = NULL,
                     *counted = NULL;
     unsigned port = hosts_port(), other = port + 1;

@@ -20,10 +20,8 @@ static const struct vg_conn patient = {.timeout = 25, .retry_cnt = 7, .rnr_retry
 
 static void begin(struct vgt_pair *p, const struct vg_conn *conn)
 {
-    struct host_opts o = {.n_vms = 3,
-                          .n_peers = 3,
-                          .daemon_keys = "peer-timeout=30\nworkers=2",
-                          .vm_keys = "addresses=any"};
+    struct host_opts o = {
+        .n_vms = 3, .n_peers = 3, .daemon_keys = "peer-timeout=30\nworkers=2"};
     struct vgt_opts vo = {.conn = *conn};
 
     hosts_start(host, 2, &o);

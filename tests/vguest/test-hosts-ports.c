@@ -21,7 +21,7 @@ static const struct vg_conn patient = {.timeout = 14, .retry_cnt = 7, .rnr_retry
 /* False: it is skipped. */
 static bool begin(void)
 {
-    struct host_opts o = {.n_vms = 6, .vm_keys = "addresses=any", .n_peers = 2};
+    struct host_opts o = {.n_vms = 6, .n_peers = 2};
     g_autofree char *why = netns_why_not();
     g_autofree char *few =
         g_strdup_printf("echo 40000 %u > /proc/sys/net/ipv4/ip_local_port_range &&"

@@ -18,10 +18,7 @@ static unsigned n_hosts;
 
 static void begin(unsigned n)
 {
-    struct host_opts o = {.n_vms = 5,
-                          .n_peers = n,
-                          .daemon_keys = "peer-timeout=30\nworkers=2",
-                          .vm_keys = "addresses=any"};
+    struct host_opts o = {.n_vms = 5, .daemon_keys = "peer-timeout=30\nworkers=2"};
 
     n_hosts = n;
     hosts_start(host, n, &o);

@@ -16,8 +16,7 @@ static struct vg_daemon *host[2];
 
 static struct host_opts opts_of(const char *daemon_keys)
 {
-    return (struct host_opts){
-        .n_vms = 8, .n_peers = 2, .vm_keys = "addresses=any", .daemon_keys = daemon_keys};
+    return (struct host_opts){.n_vms = 8, .n_peers = 2, .daemon_keys = daemon_keys};
 }
 
 static void begin(const char *daemon_keys)

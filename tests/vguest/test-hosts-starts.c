@@ -45,8 +45,7 @@ static struct relay *relay;
 
 static void begin(void)
 {
-    const struct host_opts o = {
-        .n_vms = 2, .daemon_keys = "peer-timeout=30", .vm_keys = "addresses=any"};
+    const struct host_opts o = {.n_vms = 2, .daemon_keys = "peer-timeout=30"};
 
     relay = relay_hosts(host, &(struct relay_opts){0}, &o);
     vgt_daemon = host[0];

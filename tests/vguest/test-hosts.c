@@ -18,10 +18,8 @@ static unsigned n_hosts;
 
 static void start(unsigned i)
 {
-    struct host_opts o = {.n_vms = 4,
-                          .n_peers = n_hosts,
-                          .daemon_keys = "peer-timeout=30",
-                          .vm_keys = "addresses=any"};
+    struct host_opts o = {
+        .n_vms = 4, .n_peers = n_hosts, .daemon_keys = "peer-timeout=30"};
 
     host[i] = host_start(i, &o);
 }

@@ -105,10 +105,7 @@ static void test_traffic(gconstpointer style)
 /* Between hosts, of which one is restarted. */
 static void test_hosts(void)
 {
-    static const struct host_opts keys = {.n_vms = 2,
-                                          .n_peers = 2,
-                                          .daemon_keys = "peer-timeout=30",
-                                          .vm_keys = "addresses=any"};
+    static const struct host_opts keys = {.n_vms = 2, .daemon_keys = "peer-timeout=30"};
     struct vg_daemon *shared = vgt_daemon, *host[2];
     struct vgt_opts o = {.conn = {.timeout = 18, .retry_cnt = 7}};
 

@@ -16,10 +16,7 @@ static struct vg_daemon *host[3];
 
 static void begin(void)
 {
-    struct host_opts o = {.n_vms = 3,
-                          .n_peers = G_N_ELEMENTS(host),
-                          .daemon_keys = "peer-timeout=30\nworkers=2",
-                          .vm_keys = "addresses=any"};
+    struct host_opts o = {.n_vms = 3, .daemon_keys = "peer-timeout=30\nworkers=2"};
 
     hosts_start(host, G_N_ELEMENTS(host), &o);
     vgt_daemon = host[0];

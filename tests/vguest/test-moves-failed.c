@@ -35,8 +35,7 @@ static const struct fault {
 
 static void begin(struct vgt_pair *p, gconstpointer style)
 {
-    const struct host_opts o = {
-        .n_vms = 3, .daemon_keys = "peer-timeout=30", .vm_keys = "addresses=any"};
+    const struct host_opts o = {.n_vms = 3, .daemon_keys = "peer-timeout=30"};
     struct vgt_opts po = vgt_opts_of(style);
 
     relay = relay_hosts(host, &(struct relay_opts){0}, &o);

@@ -28,8 +28,7 @@ static const struct vg_conn impatient = {.timeout = 14, .retry_cnt = 1, .rnr_ret
 
 static void begin(const char *daemon_keys)
 {
-    const struct host_opts o = {
-        .n_vms = 3, .daemon_keys = daemon_keys, .vm_keys = "addresses=any"};
+    const struct host_opts o = {.n_vms = 3, .daemon_keys = daemon_keys};
 
     relay = relay_hosts(host, &(struct relay_opts){0}, &o);
     vgt_daemon = host[0];

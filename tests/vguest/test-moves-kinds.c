@@ -113,10 +113,7 @@ static void test_fast_reg(gconstpointer style)
 
 int main(int argc, char **argv)
 {
-    struct host_opts o = {.n_vms = 4,
-                          .n_peers = ROUTE_HOSTS,
-                          .daemon_keys = "peer-timeout=30\nworkers=2",
-                          .vm_keys = "addresses=any"};
+    struct host_opts o = {.n_vms = 4, .daemon_keys = "peer-timeout=30\nworkers=2"};
     static const struct vgt_both tests[] = {
         {"rc", test_rc},
         {"srq", test_srq},

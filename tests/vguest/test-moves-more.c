@@ -312,10 +312,7 @@ static void test_events(gconstpointer style)
 
 int main(int argc, char **argv)
 {
-    struct host_opts o = {.n_vms = 2,
-                          .n_peers = G_N_ELEMENTS(host),
-                          .daemon_keys = "peer-timeout=30\nworkers=2",
-                          .vm_keys = "addresses=any"};
+    struct host_opts o = {.n_vms = 2, .daemon_keys = "peer-timeout=30\nworkers=2"};
     static const struct vgt_both tests[] = {
         {"srq", test_srq},         {"uc", test_uc},
         {"ud", test_ud},           {"fast-reg", test_fast_reg},

@@ -31,8 +31,7 @@ static const struct vg_conn impatient = {.timeout = 17, .retry_cnt = 1, .rnr_ret
 
 static void begin(const char *keys)
 {
-    const struct host_opts o = {
-        .n_vms = 4, .daemon_keys = keys, .vm_keys = "addresses=any", .n_peers = N_HOSTS};
+    const struct host_opts o = {.n_vms = 4, .daemon_keys = keys};
 
     hosts_start(host, N_HOSTS, &o);
     vgt_daemon = host[0];

@@ -15,7 +15,6 @@ static void test_around(gconstpointer style)
 {
     unsigned moves = MAX(vgt_rounds(100), ROUTE_STEPS);
     struct host_opts ho = {.n_vms = 4,
-                           .n_peers = ROUTE_HOSTS,
                            .daemon_keys = "peer-timeout=30\nworkers=2",
                            .vm_keys = "addresses=10.0.0.1;10.0.0.2"};
     struct vgt_opts o = vgt_opts_of(style);

@@ -128,11 +128,8 @@ int main(int argc, char **argv)
                              gsi = {PVRDMA_QPT_GSI, NULL, false, false},
                              hung = {PVRDMA_QPT_RC, &seconds, false, false};
     static const struct vgt_both both[] = {{"traffic", test_traffic}};
-    struct host_opts o = {.n_vms = 2,
-                          .n_peers = 2,
-                          .daemon_keys =
-                              "workers=2\npeer-timeout=" G_STRINGIFY(PEER_TIMEOUT),
-                          .vm_keys = "addresses=any"};
+    struct host_opts o = {
+        .n_vms = 2, .daemon_keys = "workers=2\npeer-timeout=" G_STRINGIFY(PEER_TIMEOUT)};
 
     vgt_init(&argc, &argv, 240);
     hosts_start(host, 2, &o);

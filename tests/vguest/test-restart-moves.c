@@ -143,10 +143,7 @@ static void test_move(gconstpointer style)
 /* From host 1 to where its peer is, and back. */
 static void test_hosts(gconstpointer style)
 {
-    static const struct host_opts keys = {.n_vms = 3,
-                                          .n_peers = 2,
-                                          .daemon_keys = "peer-timeout=30",
-                                          .vm_keys = "addresses=any"};
+    static const struct host_opts keys = {.n_vms = 3, .daemon_keys = "peer-timeout=30"};
     struct vgt_opts o = vgt_opts_of(style);
     struct vg_daemon *shared = vgt_daemon, *host[2];
     struct vgt_traffic t;

@@ -157,7 +157,7 @@ static void test_anew(gconstpointer style)
 /* In a daemon that has peers: there it is another transport's affair first. */
 static void test_anew_peers(gconstpointer style)
 {
-    struct host_opts o = {.n_vms = 3, .n_peers = 2, .vm_keys = "addresses=any"};
+    struct host_opts o = {.n_vms = 3};
     struct vg_daemon *former = vgt_daemon, *host[2];
 
     hosts_start(host, 2, &o);

@@ -34,9 +34,7 @@ static struct vg_daemon *home(unsigned vm)
 static void begin(gconstpointer two)
 {
     static const struct host_opts keys = {.n_vms = N_VMS,
-                                          .n_peers = 2,
-                                          .daemon_keys = "peer-timeout=30",
-                                          .vm_keys = "addresses=any"};
+                                          .daemon_keys = "peer-timeout=30"};
     static const struct vg_daemon_opts one = {
         .n_vms = N_VMS, .poll_us = -1, .workers = 2, .vm_keys = "addresses=any"};
 
@@ -325,9 +323,7 @@ static unsigned holders(struct vg_daemon *const *h, unsigned except, unsigned *l
 static void test_three_hosts(void)
 {
     static const struct host_opts keys = {.n_vms = N_VMS,
-                                          .n_peers = HOSTS,
-                                          .daemon_keys = "peer-timeout=30",
-                                          .vm_keys = "addresses=any"};
+                                          .daemon_keys = "peer-timeout=30"};
     struct vg_daemon *h[HOSTS];
     struct vgt_side side[HOSTS];
     unsigned holder = 0, next = 0;
