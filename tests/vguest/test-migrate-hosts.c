@@ -130,21 +130,22 @@ static void begin_message(struct vgt_pair *p, uint32_t opcode, uint64_t id)
 }
 
 /*
- * Side 1 moves to @to when a message's first bytes have arrived.  True: it stood still
- * before the last ones had, so that the message has begun on one way and ends on another.
+ * Side @mover moves to @to when a message's first bytes have arrived.  True: it stood
+ * still before the last ones had, so that the message has begun on one way and ends on
+ * another.
  */
-static bool move_in_message(struct vgt_pair *p, uint32_t opcode, uint64_t id,
-                            const struct at *to)
+static bool move_in_message(struct vgt_pair *p, unsigned mover, uint32_t opcode,
+                            uint64_t id, const struct at *to)
 {
     bool read = opcode == PVRDMA_WR_RDMA_READ, half;
     struct vgt_side *src = &p->s[read], *dst = &p->s[!read];
-    struct vg_place place = vg_place_resuming(p->s[1].g, host[to->host], to->vm);
+    struct vg_place place = vg_place_resuming(p->s[mover].g, host[to->host], to->vm);
     const uint8_t *from = VG_MR_HOST(src->mr, 0);
 
     begin_message(p, opcode, id);
-    vg_move_state(p->s[1].g, &place);
+    vg_move_state(p->s[mover].g, &place);
     half = !is_there(dst, LONG - EDGE, from + LONG - EDGE);
-    vg_move_end(p->s[1].g, &place, id % 3 ? VG_MOVE_PLAIN : VG_MOVE_LEAVE_FIRST);
+    vg_move_end(p->s[mover].g, &place, id % 3 ? VG_MOVE_PLAIN : VG_MOVE_LEAVE_FIRST);
     vgt_expect(p->s[0].scq, id, PVRDMA_WC_SUCCESS);
     if (!read) {
         vgt_expect(p->s[1].rcq, id, PVRDMA_WC_SUCCESS);
@@ -243,7 +244,7 @@ static bool move_in_unreliable(struct vgt_pair *p, uint64_t id, const struct at 
 }
 
 /* Each kind of way to each, as often as it takes: it may have been too late. */
-static void in_message(enum pvrdma_qp_type type, uint32_t opcode)
+static void in_message(enum pvrdma_qp_type type, unsigned mover, uint32_t opcode)
 {
     static const struct at place[] = {{0, 0}, {1, 0}, {2, 0}, {0, 2}};
     enum { N = G_N_ELEMENTS(place) };
@@ -256,13 +257,14 @@ static void in_message(enum pvrdma_qp_type type, uint32_t opcode)
     o = between(GUINT_TO_POINTER(VGT_EXTENDED), 0, 0);
     o.qp.type = (uint8_t)type;
     o.mr_len = LONG + EDGE;
-    vgt_pair_open(&p, 1, 0, &o);
+    vgt_pair_open(&p, mover, !mover, &o);
     while (!half[0] || !half[1] || !half[2] || !half[3]) {
         unsigned to = ++id % N;
 
         g_assert_cmpuint(id, <, 100 * N);
-        half[to] += type == PVRDMA_QPT_UC ? move_in_unreliable(&p, id, &place[to])
-                                          : move_in_message(&p, opcode, id, &place[to]);
+        half[to] += type == PVRDMA_QPT_UC
+                        ? move_in_unreliable(&p, id, &place[to])
+                        : move_in_message(&p, mover, opcode, id, &place[to]);
     }
     g_test_message("%" PRIu64 " moves; in the middle from copy to tcp %u, tcp to tcp %u, "
                    "tcp to copy %u, copy to copy %u",
@@ -273,12 +275,18 @@ static void in_message(enum pvrdma_qp_type type, uint32_t opcode)
 
 static void test_in_message(gconstpointer opcode)
 {
-    in_message(PVRDMA_QPT_RC, GPOINTER_TO_UINT(opcode));
+    in_message(PVRDMA_QPT_RC, 1, GPOINTER_TO_UINT(opcode));
+}
+
+/* Its former connection may still bring the beginning while it is sent anew. */
+static void test_in_own(gconstpointer opcode)
+{
+    in_message(PVRDMA_QPT_RC, 0, GPOINTER_TO_UINT(opcode));
 }
 
 static void test_in_unreliable(void)
 {
-    in_message(PVRDMA_QPT_UC, PVRDMA_WR_SEND);
+    in_message(PVRDMA_QPT_UC, 1, PVRDMA_WR_SEND);
 }
 
 /* The daemon it came from dies when it has sent the state. */
@@ -331,6 +339,10 @@ int main(int argc, char **argv)
                          test_in_message);
     g_test_add_data_func("/migrate-hosts/in-message/read",
                          GUINT_TO_POINTER(PVRDMA_WR_RDMA_READ), test_in_message);
+    g_test_add_data_func("/migrate-hosts/in-message/own-send",
+                         GUINT_TO_POINTER(PVRDMA_WR_SEND), test_in_own);
+    g_test_add_data_func("/migrate-hosts/in-message/own-write",
+                         GUINT_TO_POINTER(PVRDMA_WR_RDMA_WRITE_WITH_IMM), test_in_own);
     g_test_add_func("/migrate-hosts/in-message/unreliable", test_in_unreliable);
     return vgt_run();
 }
