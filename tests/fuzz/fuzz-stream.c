@@ -152,17 +152,18 @@ static void check_stream(const struct stream *s)
     check_waiting(s);
     CHECK(s->backlog_at <= s->backlog_len && s->backlog_len <= s->backlog_size);
     CHECK(!s->backlog || s->backlog_size <= UNSENT_BYTES);
-    CHECK(!s->saved || (s->rx_phase == RX_GRACE && s->saved_len <= INPUT_BYTES));
-    CHECK(s->n_held <= DIRECT_HELD);
+    CHECK(!s->socket.saved ||
+          (s->rx_phase == RX_GRACE && s->socket.saved_len <= INPUT_BYTES));
+    CHECK(s->socket.n_held <= DIRECT_HELD);
     /* A frame's end is held back until its sum is found right. */
-    CHECK(!s->direct || s->rx_phase != RX_MESSAGE ||
-          fpdu_rx_wants(&s->rx) + s->n_held >= DIRECT_HELD);
+    CHECK(!s->socket.direct || s->rx_phase != RX_MESSAGE ||
+          fpdu_rx_wants(&s->socket.rx) + s->socket.n_held >= DIRECT_HELD);
     CHECK(s->rx_phase != RX_MESSAGE || !msg_is_send(&s->in.m) ||
           s->in.done <= s->in.capacity);
     CHECK(s->rx_seq <= CTL_SEQ_MAX);
     reached[WAITS] |= s->rx_phase == RX_GRACE;
     reached[BACKLOG] |= s->backlog != NULL;
-    reached[STRAIGHT] |= s->direct;
+    reached[STRAIGHT] |= s->socket.direct;
     reached[MISSED] |= s->rx_phase == RX_DISCARD && s->rnr;
     reached[JOBS] |= s->n_jobs != 0;
     reached[GIVEN_UP] |= s->rx_phase == RX_ABANDONED;

@@ -26,6 +26,7 @@
  *
  *   conn.c      connections and streams come and go; the transport's interface
  *   poll.c      what a VM's streams do in its turns
+ *   socket.c    what carries them: TCP sockets
  *   linger.c    how TCP connections end that this host has made
  *   deferred.c  what the main thread does with a VM's token, for which it does not wait
  *   setup/      the main thread: bind.c (who connects), handshake.c (startup frames),
@@ -41,15 +42,8 @@
  */
 #include "transport/iwarp/conn.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <stdlib.h>
-#include <sys/epoll.h>
-#include <unistd.h>
-
 #include "transport/iwarp/deferred.h"
 #include "transport/iwarp/iwarp.h"
-#include "transport/iwarp/linger.h"
 #include "transport/iwarp/rx.h"
 #include "transport/iwarp/setup/bind.h"
 #include "transport/transports.h"
@@ -67,24 +61,6 @@
 #define MAX_USELESS_NS 100000000u
 /* Streams further apart than so many times a peer's patience are not one try. */
 #define USELESS_APART 4u
-/* What a socket is watched for, always. */
-#define WATCH (EPOLLIN | EPOLLRDHUP | EPOLLET)
-
-/*
- * The kernel's memory for TCP is the whole host's (net.ipv4.tcp_mem).  What it has not
- * sent of a stream is so much at most; the rest waits with us, and that is little.
- */
-#define UNSENT (128u << 10)
-/*
- * A VM's first streams have buffers that grow as the network needs it; those of further
- * ones are bounded, so that all of them get along with some hundred MiB.
- */
-#define GROWING     16u
-#define VM_BUFFERS  (64u << 20)
-#define LEAST_BYTES (16u << 10)
-#define SEGMENTS    4
-#define MOST_BYTES  (1u << 20)
-
 bool tcp_forced;
 
 /* ---- streams ---------------------------------------------------------------- */
@@ -176,20 +152,6 @@ void conn_go(struct conn *c)
     }
 }
 
-void conn_watch(struct conn *c, bool writable)
-{
-    struct stream *s = c->s;
-    struct epoll_event ev = {.events = WATCH | (writable ? EPOLLOUT : 0), .data.ptr = c};
-
-    if (s->writable != writable) {
-        s->writable = writable;
-        epoll_ctl(c->net->epfd, EPOLL_CTL_MOD, s->fd, &ev);
-        if (writable) { /* there may be room already: no edge for the worker */
-            atomic_store(&c->net->net.ready, true);
-        }
-    }
-}
-
 void conn_moved(struct conn *c)
 {
     conn_try_over(c);
@@ -217,7 +179,7 @@ void conn_reachable(struct conn *c, bool anew)
 /* What is on its way may come by TCP yet, so one whose sender knows is not left. */
 void conn_break_silent(struct conn *c)
 {
-    if (c->s && c->reliable && peer_fd_is_silent(c->s->fd)) {
+    if (c->s && c->reliable && c->s->carrier->is_silent(c)) {
         c->s->answered = true; /* there is to be another one now, and that is no try */
         conn_break(c, "sent data is not acknowledged");
         atomic_store(&c->net->net.ready, true); /* the worker looks */
@@ -263,18 +225,11 @@ void conn_down(struct conn *c)
     } else if (c->qp && c->reliable && conn_wants(c)) {
         conn_was_useless(c);
     }
+    s->carrier->close(c);
     c->s = NULL;
     conn_phase_set(c, c->phase == CONN_REPLACING ? CONN_TRYING : CONN_DOWN);
     c->ready_owed |= s->ready_due;
-    epoll_ctl(c->net->epfd, EPOLL_CTL_DEL, s->fd, NULL);
-    if (c->qp || !s->resets) {
-        close(s->fd);
-    } else {
-        linger_add(c->net, s->fd); /* on the main thread, where queue pairs go */
-    }
     g_free(s->backlog);
-    g_free(s->saved);
-    g_free(s->rx.room);
     g_free(s);
     c->stalled = false;
     if (c->qp) {
@@ -308,22 +263,6 @@ void conn_peer_failed(struct conn *c, uint8_t status, uint64_t seq)
     c->peer_failed_seq = seq;
 }
 
-static int max_segment(int fd)
-{
-    int mss = 0;
-    socklen_t len = sizeof(mss);
-
-    if (getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, &len) < 0 || mss <= 0) {
-        mss = 1448;
-    }
-    return mss;
-}
-
-uint32_t conn_mulpdu(int fd, bool markers)
-{
-    return fpdu_mulpdu((uint32_t)max_segment(fd), markers);
-}
-
 bool conn_waits(const struct conn *c)
 {
     const struct qp_requester *req = &c->qp->req;
@@ -351,51 +290,18 @@ static bool conn_peer_is_ahead(const struct conn *c, const struct hello *own,
     return peer->psn != c->qp->resp.psn; /* else they took another path, both */
 }
 
-/*
- * In the kernel, of either direction.  It doubles them, for what it needs itself.  With
- * less than some segments TCP would wait for timers.
- */
-static void bound_buffers(const struct conn *c, int fd)
-{
-    uint64_t n = c->net->net.connections;
-    int unsent = UNSENT, bytes;
-
-    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
-    if (n > GROWING) {
-        bytes = MAX((int)MIN(VM_BUFFERS / n, MOST_BYTES),
-                    MAX((int)LEAST_BYTES, SEGMENTS * max_segment(fd)));
-        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
-        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
-        /* Else it stays as it was when the connection was made. */
-        setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &bytes, sizeof(bytes));
-    }
-}
-
-bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
+void conn_up(struct conn *c, struct stream *s, const struct framing *framing, bool ready,
              const struct hello *own, const struct hello *peer)
 {
-    struct epoll_event ev = {.events = WATCH, .data.ptr = c};
-    struct stream *s = g_try_new0(struct stream, 1);
-
-    if (!s || epoll_ctl(c->net->epfd, EPOLL_CTL_ADD, fd, &ev) < 0) {
-        g_free(s);
-        close(fd);
-        return false;
-    }
-    bound_buffers(c, fd);
-    s->fd = fd;
-    s->resets = linger_is_reset(fd);
+    c->s = s;
     s->framing = *framing;
-    s->mulpdu = conn_mulpdu(fd, framing->markers);
+    s->mulpdu = s->carrier->mulpdu(c);
     s->phase = ready ? STREAM_OPEN : STREAM_STARTING;
     s->psn = own->psn;
     for (unsigned i = 0; i < RDMAP_QNS; i++) {
         s->msn[i] = 1;
         s->q[i] = DDP_QUEUE_INIT;
     }
-    fpdu_rx_init(&s->rx, NULL, FPDU_MAX_SIZE, framing->crc, rdmap_head_len);
-    s->rx.in_parts = direct_in_parts;
-    s->rx.parts_arg = c;
 
     /* What each expects of the other. */
     s->seq = peer->heard == c->incarnation ? peer->got : own->seq;
@@ -406,7 +312,6 @@ bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
     c->peer_mtu = peer->mtu;
     s->peer_ahead = conn_peer_is_ahead(c, own, peer);
     s->is_new = true; /* completions are a worker's affair */
-    c->s = s;
     conn_phase_set(c, CONN_UP);
     c->try_failed = false;
     c->failed_tries = 0;
@@ -415,7 +320,6 @@ bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
     if (conn_waits(c)) {
         atomic_store(&c->net->net.ready, true);
     }
-    return true;
 }
 
 /* ---- the transport's interface ------------------------------------------------- */

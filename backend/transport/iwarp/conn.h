@@ -144,7 +144,7 @@ static inline bool conn_is_trying(const struct conn *c)
 void conn_try_over(struct conn *c);
 /* The only one that changes @c->s->phase. */
 void stream_phase_set(struct conn *c, enum stream_phase to);
-/* The TCP connection is of no use any more; it is closed at the turn's end. */
+/* The stream is of no use any more; it is closed at the turn's end. */
 void conn_break(struct conn *c, const char *why);
 /*
  * The responder has failed for message @seq: what it has to answer before is answered,
@@ -164,13 +164,8 @@ void conn_reachable(struct conn *c, bool anew);
 void conn_break_silent(struct conn *c);
 /* It is of no use, and closed, now.  Token held; either thread. */
 void conn_down(struct conn *c);
-/*
- * Both startup frames are exchanged: @fd is a stream now, and if @ready so is the
- * initiator's first frame, or it is ours to send.  False: it was closed.  The worker is
- * to be woken if conn_waits(); else its next turn is early enough.  qp->lock is held,
- * too.
- */
-bool conn_up(struct conn *c, int fd, const struct framing *framing, bool ready,
+/* It has a stream, @s, with its carrier; for that, see socket_up(). */
+void conn_up(struct conn *c, struct stream *s, const struct framing *framing, bool ready,
              const struct hello *own, const struct hello *peer);
 /* Is there something that waits for a stream, or is to be told by it? */
 bool conn_waits(const struct conn *c);
@@ -178,11 +173,7 @@ bool conn_waits(const struct conn *c);
 void conn_peer_failed(struct conn *c, uint8_t status, uint64_t seq);
 /* Where we stand, for the peer.  qp->lock is held, too. */
 void conn_hello(struct conn *c, struct hello *h);
-/* The longest ULPDU as the TCP connection is now; its segments grow with its window. */
-uint32_t conn_mulpdu(int fd, bool markers);
 /* There is room, for a start() that found none. */
 void conn_go(struct conn *c);
-/* Ask epoll for what @s->fd is to be watched for. */
-void conn_watch(struct conn *c, bool writable);
 
 #endif /* PVRDMAD_IWARP_CONN_H */

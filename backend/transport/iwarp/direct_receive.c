@@ -84,15 +84,15 @@ size_t direct_limit(const struct conn *c)
     }
     if (s->rx_phase == RX_MESSAGE) {
         return s->in.done >= LARGE || s->usual >= LONG_SEGMENT
-                   ? fpdu_rx_rest(&s->rx, head)
+                   ? fpdu_rx_rest(&s->socket.rx, head)
                    : SIZE_MAX;
     }
     if (!s->segment.last || !s->first || s->usual < LONG_SEGMENT ||
-        fpdu_rx_wants(&s->rx)) {
+        fpdu_rx_wants(&s->socket.rx)) {
         return SIZE_MAX;
     }
     n = direct_to_next_header(s);
-    return s->rx.have < n ? n - s->rx.have : SIZE_MAX;
+    return s->socket.rx.have < n ? n - s->socket.rx.have : SIZE_MAX;
 }
 
 /* ---- a frame in parts ----------------------------------------------------------------
@@ -113,22 +113,22 @@ void direct_begin(struct conn *c, const struct fpdu_part *part)
     if (error) {
         rx_refuse(c, &seg, error);
     }
-    s->n_held = 0;
-    s->direct = true;
+    s->socket.n_held = 0;
+    s->socket.direct = true;
 }
 
 void direct_span(struct conn *c, const struct fpdu_part *part)
 {
     struct stream *s = c->s;
-    uint32_t behind = fpdu_rx_wants(&s->rx), held = 0;
+    uint32_t behind = fpdu_rx_wants(&s->socket.rx), held = 0;
 
     if (s->rx_phase != RX_MESSAGE) { /* it has failed with those before */
         return;
     }
     if (behind < DIRECT_HELD) {
         held = MIN(part->len, DIRECT_HELD - behind);
-        memcpy(s->held + s->n_held, part->data + part->len - held, held);
-        s->n_held += held;
+        memcpy(s->socket.held + s->socket.n_held, part->data + part->len - held, held);
+        s->socket.n_held += held;
     }
     if (part->len > held) {
         inbound_bytes(c, part->data, part->len - held, false);
@@ -139,9 +139,9 @@ void direct_end(struct conn *c)
 {
     struct stream *s = c->s;
 
-    s->direct = false;
+    s->socket.direct = false;
     if (rx_in_message(s)) {
-        inbound_next(c, s->held, s->n_held, s->segment.last);
+        inbound_next(c, s->socket.held, s->socket.n_held, s->segment.last);
     }
 }
 
@@ -158,17 +158,17 @@ static void direct_came(struct conn *c, struct sg_list *to, const struct sg_piec
                         uint32_t n)
 {
     struct stream *s = c->s;
-    uint32_t crc = s->rx.crc, left = n;
+    uint32_t crc = s->socket.rx.crc, left = n;
 
     for (unsigned i = 0; left; i++) {
         uint32_t len = (uint32_t)MIN(left, piece[i].len);
 
-        crc = s->rx.crc_on ? crc32c_add(crc, piece[i].hva, len) : 0;
+        crc = s->socket.rx.crc_on ? crc32c_add(crc, piece[i].hva, len) : 0;
         left -= len;
     }
     sg_stored(to, piece, n);
     count(&c->net->net.straight_bytes, n);
-    fpdu_rx_placed(&s->rx, n, crc);
+    fpdu_rx_placed(&s->socket.rx, n, crc);
     s->in.done += n;
 }
 
@@ -176,7 +176,7 @@ ssize_t direct_receive(struct conn *c, size_t *asked, size_t *taken)
 {
     struct stream *s = c->s;
     struct tcp_inbound *in = &s->in;
-    uint32_t wants = fpdu_rx_wants(&s->rx);
+    uint32_t wants = fpdu_rx_wants(&s->socket.rx);
     struct sg_piece piece[PIECES];
     struct iovec iov[PIECES + 1];
     struct msghdr msg = {.msg_iov = iov};
@@ -207,12 +207,12 @@ ssize_t direct_receive(struct conn *c, size_t *asked, size_t *taken)
     }
     if (*asked == wants) {
         iov[n] = (struct iovec){tcp_scratch()->in_buf,
-                                DIRECT_HELD + fpdu_pad(s->rx.ulpdu_len) + CRC32C_SIZE +
-                                    direct_to_next_header(s)};
+                                DIRECT_HELD + fpdu_pad(s->socket.rx.ulpdu_len) +
+                                    CRC32C_SIZE + direct_to_next_header(s)};
         *asked += iov[n++].iov_len;
     }
     msg.msg_iovlen = n;
-    r = recvmsg(s->fd, &msg, MSG_DONTWAIT);
+    r = recvmsg(s->socket.fd, &msg, MSG_DONTWAIT);
     *taken = r > 0 ? MIN((size_t)r, wants) : 0;
     direct_came(c, &to, piece, (uint32_t)*taken);
     responder_end_slice(c->qp, &in->m, in->admission, &to.cur);

@@ -17,10 +17,8 @@
  */
 #include "transport/iwarp/poll.h"
 
-#include <linux/sockios.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "transport/iwarp/deferred.h"
@@ -144,15 +142,6 @@ uint64_t conn_patience(const struct qp *qp)
     return qp->attr.timeout ? MAX(4096ull << qp->attr.timeout, MIN_SILENCE_NS) : 0;
 }
 
-/* Has the peer taken some of what is in the socket since that was asked last? */
-static bool poll_has_drained(struct conn *c)
-{
-    int was = c->s->unsent, n = 0;
-
-    c->s->unsent = ioctl(c->s->fd, SIOCOUTQ, &n) == 0 ? n : 0;
-    return c->s->unsent < was;
-}
-
 /* A peer that does not answer, or does not read.  False: it is not waited for. */
 static bool poll_check_peer(struct conn *c, uint64_t now)
 {
@@ -162,8 +151,7 @@ static bool poll_check_peer(struct conn *c, uint64_t now)
     if (c->s && stream_is_closing(c->s)) {
         if (silent > CLOSING_NS) {
             conn_break(c, "the peer does not read the last data");
-        } else if (c->s->phase == STREAM_SHUT && c->s->resets &&
-                   linger_all_acked(c->s->fd)) {
+        } else if (c->s->phase == STREAM_SHUT && c->s->carrier->is_delivered(c)) {
             conn_break(c, "all data was delivered");
         }
         return true;
@@ -178,7 +166,7 @@ static bool poll_check_peer(struct conn *c, uint64_t now)
         if (!c->reliable) {
             conn_go(c); /* what is sent to it is lost */
         }
-    } else if (silent > most && poll_has_drained(c)) {
+    } else if (silent > most && c->s->carrier->has_drained(c)) {
         c->progress = now;
     } else if (silent > most) {
         c->progress = now;
@@ -229,7 +217,7 @@ static inline void poll_prefetch(const void *at, size_t n)
 /* What a frame of it will touch: with many streams that is in no cache. */
 static void poll_prefetch_conn(const struct conn *c)
 {
-    poll_prefetch(c->s, offsetof(struct stream, asked));
+    poll_prefetch(c->s, offsetof(struct stream, socket.held));
     poll_prefetch(c, offsetof(struct conn, expect));
     __builtin_prefetch(&c->qp->lock);
     poll_prefetch(&c->qp->resp, sizeof(c->qp->resp));
@@ -248,9 +236,9 @@ static bool poll_epoll(struct tcp_vm *net)
         struct conn *c = ev[i].data.ptr;
 
         if (c->s) {
-            c->s->has_room |= (ev[i].events & EPOLLOUT) != 0;
+            c->s->socket.has_room |= (ev[i].events & EPOLLOUT) != 0;
             /* An end that comes with data is seen behind them, without another edge. */
-            c->s->peer_shut |= (ev[i].events & EPOLLRDHUP) != 0;
+            c->s->socket.peer_shut |= (ev[i].events & EPOLLRDHUP) != 0;
             poll_add_unread(c);
         }
     }
@@ -273,11 +261,11 @@ static void poll_sockets(struct tcp_vm *net, struct turn *t)
             poll_prefetch_conn(next);
         }
         poll_remove_unread(c);
-        if (c->s->has_room) {
-            c->s->has_room = false;
+        if (c->s->socket.has_room) {
+            c->s->socket.has_room = false;
             tx_writable(c);
         }
-        if (rx_run(c, t) || c->s->peer_shut) {
+        if (rx_run(c, t) || c->s->socket.peer_shut) {
             poll_add_unread(c);
         }
         comp_make_room(worker_self());
@@ -377,11 +365,8 @@ static void tcp_end_turn(struct vm_net *vn)
     for (c = TAILQ_FIRST(&net->work); c; c = next) {
         next = TAILQ_NEXT(c, work);
         if (c->s && c->s->phase == STREAM_CLOSING && !c->s->backlog) {
-            /* Not close(): with input unread the peer might not get what was sent. */
             stream_phase_set(c, STREAM_SHUT);
-            if (!c->s->resets) {
-                shutdown(c->s->fd, SHUT_WR);
-            }
+            c->s->carrier->shut(c);
         }
         if (c->s && stream_is_over(c->s)) {
             bool again = c->s->phase == STREAM_BROKEN && c->s->answered;

@@ -232,10 +232,10 @@ static void rx_frame(struct conn *c, const uint8_t *ulpdu, uint32_t len)
 /* Input that is not looked at before the message that waits is finished. */
 static void rx_save(struct stream *s, const struct fpdu_input *in)
 {
-    uint8_t *old = s->saved;
+    uint8_t *old = s->socket.saved;
 
-    s->saved = in->left ? g_memdup2(in->at, in->left) : NULL;
-    s->saved_len = in->left;
+    s->socket.saved = in->left ? g_memdup2(in->at, in->left) : NULL;
+    s->socket.saved_len = in->left;
     g_free(old);
 }
 
@@ -261,13 +261,13 @@ static bool rx_take_input(struct conn *c, struct fpdu_input *in, struct turn *t)
     for (;;) {
         enum iwarp_error error;
 
-        if (!rx_have_room(&s->rx, in)) {
+        if (!rx_have_room(&s->socket.rx, in)) {
             conn_break(c, "no memory");
             return false;
         }
-        error = fpdu_rx_next(&s->rx, in, &part);
+        error = fpdu_rx_next(&s->socket.rx, in, &part);
         if (error) {
-            c->no_direct |= s->direct; /* perhaps it was the guest */
+            c->no_direct |= s->socket.direct; /* perhaps it was the guest */
             tx_terminate(c, error, NULL, 0, 0);
             return false;
         }
@@ -302,7 +302,7 @@ static void rx_input(struct conn *c, struct fpdu_input *in, struct turn *t)
     if (!rx_take_input(c, in, t) && s->rx_phase == RX_GRACE && stream_is_up(s)) {
         rx_save(s, in);
     } else {
-        g_clear_pointer(&s->saved, g_free);
+        g_clear_pointer(&s->socket.saved, g_free);
     }
 }
 
@@ -315,7 +315,7 @@ void rx_resume(struct conn *c, struct turn *t)
     if (s->rx_phase == RX_GRACE || stream_is_over(s)) {
         return;
     }
-    in = (struct fpdu_input){s->saved, s->saved ? s->saved_len : 0};
+    in = (struct fpdu_input){s->socket.saved, s->socket.saved ? s->socket.saved_len : 0};
     if (in.left) {
         rx_input(c, &in, t);
     }
@@ -336,7 +336,7 @@ static ssize_t rx_read_some(struct conn *c, size_t *asked, size_t *taken)
     }
     *taken = 0;
     *asked = MIN(sizeof(x->in_buf), direct_limit(c));
-    n = recv(s->fd, x->in_buf, *asked, MSG_DONTWAIT);
+    n = recv(s->socket.fd, x->in_buf, *asked, MSG_DONTWAIT);
     if (n == 0) {
         conn_break(c, "the peer has closed it");
     }
@@ -347,7 +347,7 @@ static bool rx_has_input(const struct stream *s)
 {
     int n = 0;
 
-    return ioctl(s->fd, SIOCINQ, &n) == 0 && n > 0;
+    return ioctl(s->socket.fd, SIOCINQ, &n) == 0 && n > 0;
 }
 
 bool rx_run(struct conn *c, struct turn *t)

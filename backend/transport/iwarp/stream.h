@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* A TCP connection in full operation, both directions; conn.c makes and ends them. */
+/*
+ * A connection in full operation, both directions: its messages, and what carries them.
+ * conn.c makes and ends them.
+ */
 #ifndef PVRDMAD_IWARP_STREAM_H
 #define PVRDMAD_IWARP_STREAM_H
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "datapath/engine.h"
+#include "transport/iwarp/socket.h"
 #include "transport/iwarp/wire/ddp.h"
-#include "transport/iwarp/wire/fpdu.h"
 #include "transport/iwarp/wire/rdmap.h"
 
 /* READs and atomics that a side may have open: what we offer as MPA's IRD and ORD. */
@@ -31,13 +35,6 @@ struct tcp_job {
     uint32_t sink_stag; /* or the atomic's identifier */
     uint64_t value;     /* the atomic's result */
 };
-
-/*
- * A segment's end, which is stored when all of it was found right: programs poll a
- * message's last byte.  Two cache lines, so that the one before the last is stored by us,
- * too.
- */
-#define DIRECT_HELD 128u
 
 /*
  * What the next segment of the peer's messages is, on a stream.  Control messages, and
@@ -87,49 +84,71 @@ struct framing {
     uint64_t pos;      /* with markers: bytes that were framed since the startup frames */
 };
 
+struct conn;
+
+/*
+ * What carries a stream's frames: a TCP socket (socket.c).  It is called per flush, turn
+ * and end, never per frame, with the token.  It says by conn.progress that the peer
+ * speaks, and by conn_break() that it is of no use any more.
+ */
+struct carrier {
+    /* How many of these bytes, which are frames, it takes now; -1: none from now on. */
+    ssize_t (*send)(struct conn *c, const uint8_t *frames, size_t len);
+    /* Call tx_writable() when it takes more, which may be so already; or do not. */
+    void (*watch)(struct conn *c, bool writable);
+    /* The longest ULPDU from now on. */
+    uint32_t (*mulpdu)(const struct conn *c);
+    /* Has the peer taken some of what it was sent since that was asked last? */
+    bool (*has_drained)(struct conn *c);
+    /* Is it known that the peer does not get what it is sent? */
+    bool (*is_silent)(const struct conn *c);
+    /* There is nothing more to be sent. */
+    void (*shut)(struct conn *c);
+    /* Behind that: has the peer all?  False, too, if it is the peer that ends it. */
+    bool (*is_delivered)(const struct conn *c);
+    /* Before the stream is freed; what belongs to it is, too. */
+    void (*close)(struct conn *c);
+};
+
 /*
  * A stream's phases, in their order.  stream_phase_set() has the same table.
  *
  *   phase            next
  *   STREAM_STARTING  STREAM_OPEN: the initiator's first frame has come
  *   STREAM_OPEN      STREAM_CLOSING: the last frame is staged, a NAK or a Terminate
- *   STREAM_CLOSING   STREAM_SHUT: the socket has taken all
+ *   STREAM_CLOSING   STREAM_SHUT: the carrier has taken all
  *   STREAM_CLOSING, STREAM_SHUT   STREAM_CLOSED: conn_break()
  *   STREAM_STARTING, STREAM_OPEN  STREAM_BROKEN: conn_break()
  *
  * An initiator's begins in STREAM_OPEN.  The last two exist until the turn's end, which
- * closes the socket.  Whatever the phase, send() may have failed (@send_failed: what came
- * before is read), and the peer may have closed its side (@peer_shut).
+ * closes the carrier.  Whatever the phase, that may send no more (@send_failed: what came
+ * before is read), and the peer may have closed its side.
  */
 enum stream_phase {
     STREAM_STARTING, /* a responder's, which sends nothing yet */
     STREAM_OPEN,     /* both directions */
     STREAM_CLOSING,  /* nothing is begun any more, and input is discarded */
-    STREAM_SHUT,     /* ... and FIN is sent, or close() resets as soon as all is acked */
+    STREAM_SHUT,     /* ... and the carrier was told so, which has all */
     STREAM_CLOSED,   /* no use any more, after the last frame */
     STREAM_BROKEN,   /* no use any more, without one: another one is wanted */
 };
 
 /*
- * A TCP connection in full operation, both directions; under the VM's token.  Its flags
+ * A connection in full operation, both directions; under the VM's token.  Its flags
  * depend neither on the phases nor on each other: each is a fact by itself.
  */
 struct stream {
-    int fd;
+    const struct carrier *carrier;
     enum stream_phase phase; /* by stream_phase_set() */
-    uint32_t mulpdu;         /* of messages from now on; see conn_mulpdu() */
+    uint32_t mulpdu;         /* of messages from now on; carrier->mulpdu() */
     unsigned n_large;        /* messages of more, to look at it again */
     struct framing framing;
-    bool resets;      /* constant: close(fd) does, as this host has made it; linger.c */
     bool peer_ahead;  /* constant: the peer knows of more that we executed than we do */
     bool is_new;      /* the engine has not been told of it */
-    bool writable;    /* epoll is asked for that, too */
-    bool has_room;    /* epoll has told EPOLLOUT: tx_writable() is to be called */
-    bool peer_shut;   /* ... EPOLLRDHUP: there is an end behind the input */
     bool send_failed; /* nothing can be sent any more; what has come is read */
 
     /* ---- what we send ---- */
-    uint8_t *backlog; /* frames that the socket did not take; NULL: none */
+    uint8_t *backlog; /* frames that the carrier did not take; NULL: none */
     size_t backlog_len, backlog_at, backlog_size;
     uint64_t seq;     /* of the next message */
     bool restart_due; /* it has to be told: the peer discards what it does not expect */
@@ -141,7 +160,6 @@ struct stream {
     uint32_t next_id;
     bool sent;     /* a message, at all */
     bool answered; /* the peer has answered one, or its end is no failed try anyway */
-    int unsent;    /* bytes in the socket that the peer has not, when asked last */
     uint32_t psn;  /* what the peer was told that messages begin with */
     /* Control messages that are to be sent. */
     bool ack_due, rnr_due, nak_due, ready_due;
@@ -151,15 +169,11 @@ struct stream {
     uint8_t rnr_code, nak_status;
 
     /* ---- what comes ---- */
-    struct fpdu_rx rx; /* its room: FPDU_MAX_SIZE, from when it is needed */
-    bool direct;       /* a frame comes in parts, its payload straight to its place */
-    bool in_response;  /* to a READ: more of it comes next, likely */
+    bool in_response;          /* to a READ: more of it comes next, likely */
     struct ddp_header segment; /* the last one of in.m that came */
     uint32_t segment_len;      /* of its payload */
     uint32_t usual;            /* that of segments behind first ones; 0: not known */
     uint32_t first;            /* of the first one of this message; 0: not so short */
-    uint8_t *saved;            /* input that is to be looked at first; NULL: none */
-    size_t saved_len;
     struct ddp_queue q[RDMAP_QNS];
     enum rx_phase rx_phase; /* by rx_phase_set() */
     uint64_t rx_seq;        /* of the message that comes next */
@@ -167,11 +181,12 @@ struct stream {
     bool imm_solicited;
     struct tcp_inbound in;
 
+    /* ---- its carrier's ---- */
+    struct socket socket;
+
     /* ---- what not every frame touches: with many streams each cache line counts ---- */
     struct tcp_asked asked[TCP_DEPTH];
     struct tcp_job job[TCP_DEPTH];
-    uint8_t held[DIRECT_HELD];
-    uint32_t n_held;
 };
 
 /* Are messages taken and sent, as far as its phase goes? */

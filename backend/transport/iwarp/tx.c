@@ -6,8 +6,8 @@
  * Frames are made in a buffer of the worker, payload copied there once and summed there:
  * a guest that changes its memory meanwhile sends the one or the other, with a right sum.
  * The buffer holds one stream's frames, as many as it gathers in a turn or fit; what the
- * socket does not take of them is kept as the stream's backlog, and while there is one no
- * message is begun and no READ answered.  So the backlog is bounded by what one slice
+ * carrier does not take of them is kept as the stream's backlog, and while there is one
+ * no message is begun and no READ answered.  So the backlog is bounded by what one slice
  * and the buffer make.
  *
  * The messages of a direction are counted alike on both sides: each SEND, WRITE, READ
@@ -41,9 +41,9 @@
 /* Of a READ that is answered, per look at the clock. */
 #define ANSWER_SLICE 65536u
 
-/* ---- the socket ---------------------------------------------------------- */
+/* ---- the carrier --------------------------------------------------------- */
 
-/* What the socket did not take: to be sent when it is writable again. */
+/* What it did not take: to be sent when it takes more. */
 static void tx_keep(struct conn *c, const uint8_t *data, size_t len)
 {
     struct stream *s = c->s;
@@ -57,29 +57,7 @@ static void tx_keep(struct conn *c, const uint8_t *data, size_t len)
     }
     memcpy(s->backlog + s->backlog_len, data, len);
     s->backlog_len += len;
-    conn_watch(c, true);
-}
-
-/* How much of it the socket took; -1: it is broken. */
-static ssize_t tx_send(int fd, const uint8_t *data, size_t len)
-{
-    size_t done = 0;
-
-    while (done < len) {
-        ssize_t n = send(fd, data + done, len - done, MSG_DONTWAIT | MSG_NOSIGNAL);
-
-        if (n < 0 && errno == EINTR) {
-            continue;
-        }
-        if (n < 0 && errno == EAGAIN) {
-            break;
-        }
-        if (n < 0) {
-            return -1;
-        }
-        done += (size_t)n;
-    }
-    return (ssize_t)done;
+    s->carrier->watch(c, true);
 }
 
 void tx_flush(struct tcp_scratch *x)
@@ -96,15 +74,15 @@ void tx_flush(struct tcp_scratch *x)
     }
     if (!s->backlog) {
         count(&c->net->net.sends, 1);
-        n = tx_send(s->fd, x->out_buf, len);
+        n = s->carrier->send(c, x->out_buf, len);
     }
     if (n < 0) {
-        /* What the peer has told before may lie here: rx_run() ends it. */
+        /* What the peer has told before may lie here: reading it ends it. */
         s->send_failed = true;
         return;
     }
     if (n > MUCH || (n && !c->reliable)) { /* else an answer tells */
-        c->progress = now_ns(); /* the socket's buffer would be full if nobody read */
+        c->progress = now_ns();            /* it would take no more if nobody read */
     }
     if ((size_t)n < len) {
         tx_keep(c, x->out_buf + n, len - (size_t)n);
@@ -119,7 +97,8 @@ static bool tx_send_backlog(struct conn *c)
 
     if (s->backlog) {
         count(&c->net->net.sends, 1);
-        n = tx_send(s->fd, s->backlog + s->backlog_at, s->backlog_len - s->backlog_at);
+        n = s->carrier->send(c, s->backlog + s->backlog_at,
+                             s->backlog_len - s->backlog_at);
         if (n < 0) {
             s->send_failed = true;
             g_clear_pointer(&s->backlog, g_free);
@@ -140,7 +119,7 @@ void tx_writable(struct conn *c)
     if (!tx_send_backlog(c)) {
         return;
     }
-    conn_watch(c, false);
+    c->s->carrier->watch(c, false);
     conn_work(c); /* what could not be told, jobs, the end */
     conn_go(c);
 }
@@ -172,7 +151,7 @@ SELDOM static size_t frame_mark(uint8_t *frame, uint32_t len, struct framing *f)
     unsigned n = fpdu_mark(f->pos, &in, 1, f->crc, &marks, out, G_N_ELEMENTS(out));
     size_t at = 0;
 
-    g_assert(n); /* conn_mulpdu() knows of markers */
+    g_assert(n); /* fpdu_mulpdu() knows of markers */
     for (unsigned i = 0; i < n; i++) {
         memcpy(frame + at, out[i].iov_base, out[i].iov_len);
         at += out[i].iov_len;
@@ -298,7 +277,7 @@ static void tx_begin_message(struct conn *c, const struct msg *m)
     struct rdmap_segment seg;
 
     if (m->length >= c->s->mulpdu && c->s->n_large++ % MULPDU_EVERY == 0) {
-        c->s->mulpdu = conn_mulpdu(c->s->fd, c->s->framing.markers);
+        c->s->mulpdu = c->s->carrier->mulpdu(c);
     }
     if (tx_has_imm(m)) {
         rdmap_begin(&seg, solicited ? RDMAP_IMM_SE : RDMAP_IMM);
@@ -579,7 +558,7 @@ void tx_jobs(struct conn *c, struct turn *t)
 
 /*
  * A guest that answers what it receives sends soon after it: then the ACK goes in the
- * same call to the socket, which is most of what a small message costs.  One that does
+ * same call to the carrier, which is most of what a small message costs.  One that does
  * not is waited for in vain once; its ACKs go at once from then on, until it does again.
  */
 static bool tx_ack_may_wait(struct stream *s)
@@ -641,32 +620,30 @@ void tx_terminate(struct conn *c, enum iwarp_error error, const uint8_t *head,
 
 /* ---- out of turn ------------------------------------------------------------------- */
 
-/* A frame of headers alone, to a socket that nothing waits for; true: all of it. */
-static bool tx_send_head(int fd, const struct rdmap_segment *seg, struct framing *f)
+/* A frame of headers alone, outside of the staging buffer. */
+static size_t tx_head_alone(const struct rdmap_segment *seg, struct framing *f,
+                            uint8_t frame[TX_ALONE])
 {
-    uint8_t frame[FPDU_LENGTH + RDMAP_MAX_HEAD + FPDU_MAX_TAIL + FPDU_MARKS_SIZE];
     size_t len = rdmap_put(seg, frame + FPDU_LENGTH);
 
-    len = frame_close(frame + FPDU_LENGTH, (uint32_t)len, f);
-    return tx_send(fd, frame, len) == (ssize_t)len;
+    return frame_close(frame + FPDU_LENGTH, (uint32_t)len, f);
 }
 
-bool tx_first_frame(int fd, struct framing *framing)
+size_t tx_first_frame(struct framing *framing, uint8_t frame[TX_ALONE])
 {
     struct rdmap_segment seg;
 
     rdmap_begin(&seg, RDMAP_WRITE);
     seg.ddp.stag = CTL_STAG_RTR;
-    return tx_send_head(fd, &seg, framing);
+    return tx_head_alone(&seg, framing, frame);
 }
 
-void tx_only_frame(int fd, struct framing *framing, enum iwarp_error why)
+size_t tx_only_frame(struct framing *framing, enum iwarp_error why,
+                     uint8_t frame[TX_ALONE])
 {
-    uint8_t frame[FPDU_LENGTH + RDMAP_MAX_TERMINATE + FPDU_MAX_TAIL + FPDU_MARKS_SIZE];
     size_t len = rdmap_put_terminate(why, NULL, 0, 0, frame + FPDU_LENGTH);
 
-    len = frame_close(frame + FPDU_LENGTH, (uint32_t)len, framing);
-    tx_send(fd, frame, len);
+    return frame_close(frame + FPDU_LENGTH, (uint32_t)len, framing);
 }
 
 /* A message may be complete for this guest, and the peer not know it yet. */
@@ -675,11 +652,12 @@ void tx_last_ack(struct conn *c)
     struct ctl ctl = {CTL_ACK, c->s->ack, 0};
     struct stream *s = c->s;
     struct rdmap_segment seg;
+    uint8_t frame[TX_ALONE];
 
     if (stream_is_over(s) || s->phase == STREAM_STARTING || !tx_send_backlog(c) ||
         !s->ack_due) {
         return;
     }
     ctl_begin(&ctl, &seg);
-    tx_send_head(s->fd, &seg, &s->framing);
+    s->carrier->send(c, frame, tx_head_alone(&seg, &s->framing, frame));
 }

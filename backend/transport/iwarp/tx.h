@@ -14,17 +14,20 @@ void tx_jobs(struct conn *c, struct turn *t);
 /* What is to be told of the messages that came; an ACK may wait for TX_ACK_WAIT_NS. */
 void tx_notify(struct conn *c);
 #define TX_ACK_WAIT_NS 10000u
-/* Hand what is staged to the socket. */
+/* Hand what is staged to the carrier. */
 void tx_flush(struct tcp_scratch *x);
-/* The socket takes more. */
+/* It takes more. */
 void tx_writable(struct conn *c);
 /* The one Terminate: the stream ends with it. */
 void tx_terminate(struct conn *c, enum iwarp_error error, const uint8_t *head,
                   size_t have, uint32_t ulpdu_len);
-/* The initiator's first frame, of a socket that is not a stream yet. */
-bool tx_first_frame(int fd, struct framing *framing);
+/* A frame that is not staged is no more than that. */
+#define TX_ALONE (FPDU_LENGTH + RDMAP_MAX_TERMINATE + FPDU_MAX_TAIL + FPDU_MARKS_SIZE)
+/* The initiator's first one, of what is not a stream yet; its size. */
+size_t tx_first_frame(struct framing *framing, uint8_t frame[TX_ALONE]);
 /* Its only one: there will be no stream. */
-void tx_only_frame(int fd, struct framing *framing, enum iwarp_error why);
+size_t tx_only_frame(struct framing *framing, enum iwarp_error why,
+                     uint8_t frame[TX_ALONE]);
 /* Tell what is due before the queue pair goes.  Main thread. */
 void tx_last_ack(struct conn *c);
 

@@ -181,7 +181,7 @@ void streamdev_open(struct streamdev *d, const struct streamdev_opts *o)
     pthread_mutex_lock(&d->qp->lock);
     conn_hello(c, &hello);
     peer.unreliable = !c->reliable;
-    g_assert_true(conn_up(c, fd[0], &o->framing, c->initiator, &hello, &peer));
+    g_assert_true(socket_up(c, fd[0], &o->framing, c->initiator, &hello, &peer));
     pthread_mutex_unlock(&d->qp->lock);
     vm_token_release(vm);
 }
@@ -240,7 +240,7 @@ int streamdev_unread(const struct streamdev *d)
     struct stream *s = streamdev_stream(d);
     int n = 0;
 
-    return s && ioctl(s->fd, SIOCINQ, &n) == 0 ? n : 0;
+    return s && ioctl(s->socket.fd, SIOCINQ, &n) == 0 ? n : 0;
 }
 
 struct stream *streamdev_serve(struct streamdev *d)

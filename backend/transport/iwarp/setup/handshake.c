@@ -313,17 +313,20 @@ static bool handshake_end(struct setup *s, const struct mpa_frame *reply,
 {
     struct mpa_agreed agreed;
     enum iwarp_error error = handshake_conclude(s->conn, reply, &agreed);
+    uint8_t frame[TX_ALONE];
+    size_t len;
 
     *framing = framing_of(&agreed);
     if (error) {
         if (error != MPA_BAD_STARTUP) { /* which leaves nothing to talk about */
             linger_set_reset(s->fd, false);
-            tx_only_frame(s->fd, framing, error);
+            socket_send(s->fd, frame, tx_only_frame(framing, error, frame));
         }
         setup_failed(s, "MPA: no agreement");
         return false;
     }
-    if (!tx_first_frame(s->fd, framing)) {
+    len = tx_first_frame(framing, frame);
+    if (socket_send(s->fd, frame, len) != (ssize_t)len) {
         setup_failed(s, "the first frame could not be sent");
         return false;
     }
@@ -371,7 +374,7 @@ bool handshake_do_stream(struct conn *c)
 
     handshake_reread(s, MPA_REPLY, &reply, &peer);
     if (!c->s && setup_is_ready(c) && moves_is_current(c)) {
-        conn_up(c, s->fd, &s->framing, true, &s->own, &peer);
+        socket_up(c, s->fd, &s->framing, true, &s->own, &peer);
         c->up_at = now_ns();
         setup_peer_of(c, &c->peer);
         setup_free(s, false);
@@ -557,7 +560,7 @@ bool handshake_do_request(struct conn *c)
     }
     reply.reject = refuse;
     if (handshake_send_hello(fd, &reply, &own) == 0 && !refuse) {
-        conn_up(c, fd, &framing, false, &own, &peer);
+        socket_up(c, fd, &framing, false, &own, &peer);
         setup_peer_of(c, &c->peer);
         setup_free(s, false);
     } else {

@@ -186,7 +186,7 @@ static void wait_for_key(void *opaque)
         if (s->rx_phase == RX_GRACE) {
             in->waited++;
             g_assert_cmpuint(s->rx_seq, ==, 0);
-            g_assert_cmpuint(s->saved_len, <=, INPUT_BYTES);
+            g_assert_cmpuint(s->socket.saved_len, <=, INPUT_BYTES);
             g_assert_cmpuint(in->given - (size_t)streamdev_unread(&d), <=, INPUT_BYTES);
         }
     }
