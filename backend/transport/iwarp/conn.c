@@ -26,14 +26,14 @@
  *
  *   conn.c      connections and streams come and go; the transport's interface
  *   poll.c      what a VM's streams do in its turns
- *   socket.c    what carries them: TCP sockets
+ *   socket.c    what carries their frames: TCP sockets
  *   linger.c    how TCP connections end that this host has made
  *   deferred.c  what the main thread does with a VM's token, for which it does not wait
  *   setup/      the main thread: bind.c (who connects), handshake.c (startup frames),
  *               peer_moves.c (peers that move), local.c (both ends in this daemon)
  *   wire/       the bytes of each layer: pure functions
  *   tx.c        frames out
- *   rx.c        frames in
+ *   rx.c        segments in
  *   inbound.c   the messages in them
  *
  * Threads.  All of a conn but what conn.h calls the main thread's is under the VM's

@@ -2,24 +2,18 @@
 /*
  * Transport "tcp": a VM's turns.
  *
- * What is to be done for a VM's streams is in lists: those whose socket has told of
- * something that is not read to its end (unread), those that have something for the end
- * of a turn (work), and those whose peer is to do something (expecting), which a sweep
- * looks at.  Sockets are in an epoll set of the VM, which is one source of the VM's
- * worker.  They are edge-triggered: a level would be looked at twice for what is read
- * once.  Whoever frees a conn holds the VM's token, and so does who asks epoll: what that
- * returns is alive.
+ * What is to be done for a VM's streams is in lists: those that have something for the
+ * end of a turn (work), and those whose peer is to do something (expecting), which a
+ * sweep looks at.  What comes is the carriers' affair (socket.c).
  *
  * The engine has no timer for what is on its way, so the sweep looks for peers that have
  * not answered for one try's time, and breaks their streams.
  *
- * Threads: under the VM's token, but poll_sockets_ready(), which is the worker's.
+ * Threads: under the VM's token.
  */
 #include "transport/iwarp/poll.h"
 
 #include <stdlib.h>
-#include <sys/epoll.h>
-#include <unistd.h>
 
 #include "transport/iwarp/deferred.h"
 #include "transport/iwarp/linger.h"
@@ -34,10 +28,6 @@
 #define SWEEP_MAX      64u /* in a turn */
 /* ... or not read what it is told at the end. */
 #define CLOSING_NS 1000000000u
-/* Sockets looked at with one call. */
-#define EVENTS 64
-/* Of a cache. */
-#define LINE 64u
 /* How soon to look whether a grace period is over. */
 #define GRACE_NS 2000u
 
@@ -96,35 +86,12 @@ void conn_work(struct conn *c)
     }
 }
 
-/* It may have something to read, or still has. */
-static void poll_add_unread(struct conn *c)
-{
-    if (!c->is_unread) {
-        c->is_unread = true;
-        TAILQ_INSERT_TAIL(&c->net->unread, c, unread);
-    }
-}
-
-static void poll_remove_unread(struct conn *c)
-{
-    if (c->is_unread) {
-        c->is_unread = false;
-        TAILQ_REMOVE(&c->net->unread, c, unread);
-    }
-}
-
-static void poll_remove_work(struct conn *c)
+void conn_no_work(struct conn *c)
 {
     if (c->has_work) {
         c->has_work = false;
         TAILQ_REMOVE(&c->net->work, c, work);
     }
-}
-
-void conn_no_work(struct conn *c)
-{
-    poll_remove_work(c);
-    poll_remove_unread(c);
 }
 
 /* ---- the VM's turns ----------------------------------------------------------- */
@@ -184,7 +151,7 @@ static bool poll_check_peer(struct conn *c, uint64_t now)
 /* Those that wait for something, some at a time. */
 static void poll_sweep(struct tcp_vm *net, uint64_t now)
 {
-    /* The VM stood still, or its worker: answers may lie in the sockets. */
+    /* The VM stood still, or its worker: answers may lie here. */
     bool late = now - net->sweep > MIN_SILENCE_NS / 2;
     struct conn *c;
 
@@ -205,77 +172,6 @@ static void poll_sweep(struct tcp_vm *net, uint64_t now)
         comp_make_room(worker_self());
     }
     net->sweep = net->sweep_left ? now : net->n_expecting ? now + SWEEP_NS : UINT64_MAX;
-}
-
-static inline void poll_prefetch(const void *at, size_t n)
-{
-    for (size_t i = 0; i < n; i += LINE) {
-        __builtin_prefetch((const char *)at + i);
-    }
-}
-
-/* What a frame of it will touch: with many streams that is in no cache. */
-static void poll_prefetch_conn(const struct conn *c)
-{
-    poll_prefetch(c->s, offsetof(struct stream, socket.held));
-    poll_prefetch(c, offsetof(struct conn, expect));
-    __builtin_prefetch(&c->qp->lock);
-    poll_prefetch(&c->qp->resp, sizeof(c->qp->resp));
-}
-
-/* Note what the sockets tell.  True: there may be more. */
-static bool poll_epoll(struct tcp_vm *net)
-{
-    struct epoll_event ev[EVENTS];
-    int n = epoll_wait(net->epfd, ev, EVENTS, 0);
-
-    for (int i = 0; i < n; i++) {
-        __builtin_prefetch(ev[i].data.ptr);
-    }
-    for (int i = 0; i < n; i++) {
-        struct conn *c = ev[i].data.ptr;
-
-        if (c->s) {
-            c->s->socket.has_room |= (ev[i].events & EPOLLOUT) != 0;
-            /* An end that comes with data is seen behind them, without another edge. */
-            c->s->socket.peer_shut |= (ev[i].events & EPOLLRDHUP) != 0;
-            poll_add_unread(c);
-        }
-    }
-    return n == EVENTS;
-}
-
-static void poll_sockets(struct tcp_vm *net, struct turn *t)
-{
-    struct conn *c, *last;
-    bool more;
-
-    /* First: what comes from now on sets it again. */
-    atomic_store(&net->net.ready, false);
-    more = poll_epoll(net);
-    last = TAILQ_LAST(&net->unread, conn_list);
-    while ((c = TAILQ_FIRST(&net->unread))) {
-        struct conn *next = TAILQ_NEXT(c, unread);
-
-        if (next) {
-            poll_prefetch_conn(next);
-        }
-        poll_remove_unread(c);
-        if (c->s->socket.has_room) {
-            c->s->socket.has_room = false;
-            tx_writable(c);
-        }
-        if (rx_run(c, t) || c->s->socket.peer_shut) {
-            poll_add_unread(c);
-        }
-        comp_make_room(worker_self());
-        if (c == last || turn_spent(t, 1)) {
-            break;
-        }
-    }
-    if (more || !TAILQ_EMPTY(&net->unread)) {
-        atomic_store_explicit(&net->net.ready, true, memory_order_relaxed);
-    }
 }
 
 static void tcp_take(struct vm_net *vn, struct turn *t)
@@ -305,7 +201,7 @@ static void tcp_take(struct vm_net *vn, struct turn *t)
         comp_make_room(worker_self());
     }
     if (atomic_load_explicit(&vn->ready, memory_order_relaxed)) {
-        poll_sockets(net, t);
+        sockets_run(net, t);
     }
     last = TAILQ_LAST(&net->work, conn_list);
     /*
@@ -379,7 +275,7 @@ static void tcp_end_turn(struct vm_net *vn)
         }
         now = now ? now : now_ns();
         if (!c->s || !poll_goes_on(c->s, &due, now)) {
-            poll_remove_work(c);
+            conn_no_work(c);
         }
     }
     poll_set_due(net, due);
@@ -395,22 +291,12 @@ static void tcp_fini_vm(struct vm_net *vn)
     setup_end_shares(net);
     atomic_store(&net->vm->dp.net, NULL);
     atomic_fetch_sub(&net->source.worker->n_nets, 1);
-    worker_remove_source(&net->source);
-    close(net->epfd);
+    sockets_fini(net);
     g_free(net);
 }
 
 static const struct vm_net_ops net_ops = {
     .take = tcp_take, .flush = tcp_end_turn, .fini = tcp_fini_vm};
-
-static void poll_sockets_ready(struct source *s)
-{
-    struct tcp_vm *net =
-        (struct tcp_vm *)(void *)((char *)s - offsetof(struct tcp_vm, source));
-
-    atomic_store(&net->net.ready, true);
-    datapath_wake(net->vm);
-}
 
 struct tcp_vm *tcp_vm_get(struct vm *vm)
 {
@@ -428,15 +314,8 @@ struct tcp_vm *tcp_vm_get(struct vm *vm)
     TAILQ_INIT(&net->conns);
     TAILQ_INIT(&net->expecting);
     TAILQ_INIT(&net->work);
-    TAILQ_INIT(&net->unread);
     TAILQ_INIT(&net->deferred);
-    net->epfd = epoll_create1(EPOLL_CLOEXEC);
-    net->source = (struct source){.fd = net->epfd, .ready = poll_sockets_ready};
-    if (net->epfd < 0 || !worker_add_source(vm->dp.worker, &net->source, EPOLLIN)) {
-        log_vm(LOG_LVL_WARN, vm, "cannot watch sockets for it: %s", g_strerror(errno));
-        if (net->epfd >= 0) {
-            close(net->epfd);
-        }
+    if (!sockets_init(net)) {
         g_free(net);
         return NULL;
     }

@@ -48,11 +48,11 @@ struct tcp_scratch {
 };
 
 struct tcp_scratch *tcp_scratch(void);
-/* What the transport keeps for @vm, made when it is first asked for; NULL: no sockets. */
+/* What the transport keeps for @vm, made when it is first asked for; NULL: it cannot. */
 struct tcp_vm *tcp_vm_get(struct vm *vm);
 /* It has something for the turn's end. */
 void conn_work(struct conn *c);
-/* There is nothing to read for it, nor to be done at the turn's end. */
+/* It has nothing for it any more. */
 void conn_no_work(struct conn *c);
 /* The peer is to do something: somebody has to see if it does. */
 void conn_expect(struct conn *c);

@@ -1,27 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Transport "tcp", frames in: from the socket to what they say.  Messages of the peer's
- * are inbound.c's; what our own READs and atomics return, and what our daemons tell each
- * other, is taken here.
+ * Transport "tcp", segments in: what they say.  Messages of the peer's are inbound.c's;
+ * what our own READs and atomics return, and what our daemons tell each other, is taken
+ * here.
  *
- * A frame is looked at when it is all there and its sum is right, and its payload goes
- * from the receive buffer to its place in guest memory.  Most of what large messages are
- * made of goes there straight from the socket, see direct_receive.c.
- *
- * Reading stops only for the short time in which a message waits for the grace period of
- * a key that it took away; input that is here already is kept meanwhile.
- *
- * What makes no sense as frames costs the stream: the peer gets a Terminate and may come
- * again.
+ * What makes no sense as segments costs the stream: the peer gets a Terminate and may
+ * come again.
  *
  * Threads: the VM's worker in its turns.
  */
 #include "transport/iwarp/rx.h"
-
-#include <linux/sockios.h>
-#include <string.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
 
 #include "transport/iwarp/wire/control_stags.h"
 
@@ -97,7 +85,7 @@ static void rx_response(struct conn *c, const struct segment *seg)
     }
 }
 
-/* ---- frames ------------------------------------------------------------------------ */
+/* ---- segments ---------------------------------------------------------------------- */
 
 /* Could that be done, as far as we know? */
 static bool rx_may_be_done(const struct stream *s, uint64_t seq)
@@ -184,7 +172,7 @@ static bool rx_is_first_frame(const struct rdmap_segment *h)
            h->ddp.last;
 }
 
-static void rx_frame(struct conn *c, const uint8_t *ulpdu, uint32_t len)
+void rx_segment(struct conn *c, const uint8_t *ulpdu, uint32_t len)
 {
     struct segment seg = {.ulpdu = ulpdu, .ulpdu_len = len};
     struct stream *s = c->s;
@@ -227,159 +215,12 @@ static void rx_frame(struct conn *c, const uint8_t *ulpdu, uint32_t len)
     }
 }
 
-/* ---- the stream ----------------------------------------------------------------- */
-
-/* Input that is not looked at before the message that waits is finished. */
-static void rx_save(struct stream *s, const struct fpdu_input *in)
-{
-    uint8_t *old = s->socket.saved;
-
-    s->socket.saved = in->left ? g_memdup2(in->at, in->left) : NULL;
-    s->socket.saved_len = in->left;
-    g_free(old);
-}
-
-/*
- * A frame that came in pieces is collected; most streams never see one.  False: no
- * memory.
- */
-static bool rx_have_room(struct fpdu_rx *rx, const struct fpdu_input *in)
-{
-    if (!rx->room && fpdu_rx_gathers(rx, in)) {
-        rx->room = g_try_malloc(FPDU_MAX_SIZE);
-        return rx->room;
-    }
-    return true;
-}
-
-/* True: all of @in was taken. */
-static bool rx_take_input(struct conn *c, struct fpdu_input *in, struct turn *t)
-{
-    struct stream *s = c->s;
-    struct fpdu_part part;
-
-    for (;;) {
-        enum iwarp_error error;
-
-        if (!rx_have_room(&s->socket.rx, in)) {
-            conn_break(c, "no memory");
-            return false;
-        }
-        error = fpdu_rx_next(&s->socket.rx, in, &part);
-        if (error) {
-            c->no_direct |= s->socket.direct; /* perhaps it was the guest */
-            tx_terminate(c, error, NULL, 0, 0);
-            return false;
-        }
-        switch (part.kind) {
-        case FPDU_NONE:
-            return true;
-        case FPDU_HEAD:
-            direct_begin(c, &part);
-            break;
-        case FPDU_SPAN:
-            direct_span(c, &part);
-            break;
-        case FPDU_END:
-            direct_end(c);
-            break;
-        default:
-            rx_frame(c, part.data, part.len);
-            break;
-        }
-        comp_make_room(worker_self());
-        turn_spent(t, 1 + (part.len >> PVRDMA_PAGE_SHIFT));
-        if (!stream_is_up(s) || s->rx_phase == RX_GRACE) {
-            return false;
-        }
-    }
-}
-
-static void rx_input(struct conn *c, struct fpdu_input *in, struct turn *t)
-{
-    struct stream *s = c->s;
-
-    if (!rx_take_input(c, in, t) && s->rx_phase == RX_GRACE && stream_is_up(s)) {
-        rx_save(s, in);
-    } else {
-        g_clear_pointer(&s->socket.saved, g_free);
-    }
-}
-
 void rx_resume(struct conn *c, struct turn *t)
 {
     struct stream *s = c->s;
-    struct fpdu_input in;
 
     inbound_resume(c);
-    if (s->rx_phase == RX_GRACE || stream_is_over(s)) {
-        return;
+    if (s->rx_phase != RX_GRACE && !stream_is_over(s)) {
+        s->carrier->resume(c, t);
     }
-    in = (struct fpdu_input){s->socket.saved, s->socket.saved ? s->socket.saved_len : 0};
-    if (in.left) {
-        rx_input(c, &in, t);
-    }
-}
-
-/*
- * Read once.  *@asked: how much that could have been; *@taken: what of it went straight
- * to its place.
- */
-static ssize_t rx_read_some(struct conn *c, size_t *asked, size_t *taken)
-{
-    struct tcp_scratch *x = tcp_scratch();
-    struct stream *s = c->s;
-    ssize_t n = stream_is_up(s) ? direct_receive(c, asked, taken) : 0;
-
-    if (n) {
-        return n;
-    }
-    *taken = 0;
-    *asked = MIN(sizeof(x->in_buf), direct_limit(c));
-    n = recv(s->socket.fd, x->in_buf, *asked, MSG_DONTWAIT);
-    if (n == 0) {
-        conn_break(c, "the peer has closed it");
-    }
-    return n;
-}
-
-static bool rx_has_input(const struct stream *s)
-{
-    int n = 0;
-
-    return ioctl(s->socket.fd, SIOCINQ, &n) == 0 && n > 0;
-}
-
-bool rx_run(struct conn *c, struct turn *t)
-{
-    struct tcp_scratch *x = tcp_scratch();
-    struct stream *s = c->s;
-    size_t asked, taken;
-    struct fpdu_input in;
-    ssize_t n;
-
-    do {
-        if (s->rx_phase == RX_GRACE || stream_is_over(s)) {
-            return s->rx_phase == RX_GRACE;
-        }
-        n = rx_read_some(c, &asked, &taken);
-        if (n < 0 && errno == EINTR) {
-            return true;
-        }
-        if (n < 0 && errno != EAGAIN) {
-            conn_break(c, g_strerror(errno));
-        }
-        if (n <= 0) {
-            return false;
-        }
-        if (stream_is_up(s)) {
-            c->progress = t->now; /* it is there, and speaks */
-            in = (struct fpdu_input){x->in_buf, (size_t)n - taken};
-            rx_input(c, &in, t);
-        }
-        /* In the middle of a large message: little was asked for. */
-    } while ((size_t)n == asked && asked < sizeof(x->in_buf) &&
-             !turn_spent(t, 1 + (unsigned)(taken >> PVRDMA_PAGE_SHIFT)));
-    /* Less than that was all there was, unless it is the guest's memory that ended. */
-    return (size_t)n == asked || ((size_t)n == taken && rx_has_input(s));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Between rx.c, which reads frames, inbound.c, which takes the messages in them, and
- * direct_receive.c, by which payload goes from the socket to its place.
+ * Between the carrier, rx.c, which takes segments, inbound.c, which takes the messages in
+ * them, and direct_receive.c, by which payload goes from the socket to its place.
  */
 #ifndef PVRDMAD_IWARP_RX_H
 #define PVRDMAD_IWARP_RX_H
@@ -51,8 +51,8 @@ static inline bool rx_in_message(const struct stream *s)
 
 /* ---- rx.c ---- */
 
-/* Read from the socket, and do what it says.  False: there is no more until it tells. */
-bool rx_run(struct conn *c, struct turn *t);
+/* The next ULPDU that the carrier brings, which is right as far as that can tell. */
+void rx_segment(struct conn *c, const uint8_t *ulpdu, uint32_t len);
 /* Go on with a message that waited for a grace period. */
 void rx_resume(struct conn *c, struct turn *t);
 

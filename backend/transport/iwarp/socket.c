@@ -2,8 +2,21 @@
 /*
  * Transport "tcp", the carrier of a stream's frames: a TCP socket of its own.
  *
- * Threads: the VM's worker in its turns, with the VM's token; the main thread makes and
- * ends one, with it, too.
+ * A frame is looked at when it is all there and its sum is right, and its payload goes
+ * from the receive buffer to its place in guest memory.  Most of what large messages are
+ * made of goes there straight from the socket, see direct_receive.c.
+ *
+ * Reading stops only for the short time in which a message waits for the grace period of
+ * a key that it took away; input that is here already is kept meanwhile.
+ *
+ * Sockets are in an epoll set of the VM, which is one source of the VM's worker; those
+ * that have told of something that is not read to its end are in a list (unread).  They
+ * are edge-triggered: a level would be looked at twice for what is read once.  Whoever
+ * frees a conn holds the VM's token, and so does who asks epoll: what that returns is
+ * alive.
+ *
+ * Threads: the VM's worker in its turns, with the VM's token, and sockets_ready() without
+ * it; the main thread makes and ends sockets, with it.
  */
 #include "transport/iwarp/socket.h"
 
@@ -35,7 +48,12 @@
 #define SEGMENTS    4
 #define MOST_BYTES  (1u << 20)
 
-/* ---- out --------------------------------------------------------------------------- */
+/* Looked at with one call. */
+#define EVENTS 64
+/* Of a cache. */
+#define LINE 64u
+
+/* ---- out ---------------------------------------------------------------------- */
 
 ssize_t socket_send(int fd, const uint8_t *data, size_t len)
 {
@@ -107,8 +125,280 @@ static bool socket_is_silent(const struct conn *c)
     return peer_fd_is_silent(c->s->socket.fd);
 }
 
-/* ---- it begins, and ends ------------------------------------------------------------
+/* ---- in ----------------------------------------------------------------------- */
+
+/* Input that is not looked at before the message that waits is finished. */
+static void socket_save(struct stream *s, const struct fpdu_input *in)
+{
+    uint8_t *old = s->socket.saved;
+
+    s->socket.saved = in->left ? g_memdup2(in->at, in->left) : NULL;
+    s->socket.saved_len = in->left;
+    g_free(old);
+}
+
+/*
+ * A frame that came in pieces is collected; most streams never see one.  False: no
+ * memory.
  */
+static bool socket_have_room(struct fpdu_rx *rx, const struct fpdu_input *in)
+{
+    if (!rx->room && fpdu_rx_gathers(rx, in)) {
+        rx->room = g_try_malloc(FPDU_MAX_SIZE);
+        return rx->room;
+    }
+    return true;
+}
+
+/* True: all of @in was taken. */
+static bool socket_take_input(struct conn *c, struct fpdu_input *in, struct turn *t)
+{
+    struct stream *s = c->s;
+    struct fpdu_part part;
+
+    for (;;) {
+        enum iwarp_error error;
+
+        if (!socket_have_room(&s->socket.rx, in)) {
+            conn_break(c, "no memory");
+            return false;
+        }
+        error = fpdu_rx_next(&s->socket.rx, in, &part);
+        if (error) {
+            c->no_direct |= s->socket.direct; /* perhaps it was the guest */
+            tx_terminate(c, error, NULL, 0, 0);
+            return false;
+        }
+        switch (part.kind) {
+        case FPDU_NONE:
+            return true;
+        case FPDU_HEAD:
+            direct_begin(c, &part);
+            break;
+        case FPDU_SPAN:
+            direct_span(c, &part);
+            break;
+        case FPDU_END:
+            direct_end(c);
+            break;
+        default:
+            rx_segment(c, part.data, part.len);
+            break;
+        }
+        comp_make_room(worker_self());
+        turn_spent(t, 1 + (part.len >> PVRDMA_PAGE_SHIFT));
+        if (!stream_is_up(s) || s->rx_phase == RX_GRACE) {
+            return false;
+        }
+    }
+}
+
+static void socket_input(struct conn *c, struct fpdu_input *in, struct turn *t)
+{
+    struct stream *s = c->s;
+
+    if (!socket_take_input(c, in, t) && s->rx_phase == RX_GRACE && stream_is_up(s)) {
+        socket_save(s, in);
+    } else {
+        g_clear_pointer(&s->socket.saved, g_free);
+    }
+}
+
+static void socket_resume(struct conn *c, struct turn *t)
+{
+    struct socket *k = &c->s->socket;
+    struct fpdu_input in = {k->saved, k->saved ? k->saved_len : 0};
+
+    if (in.left) {
+        socket_input(c, &in, t);
+    }
+}
+
+/*
+ * Read once.  *@asked: how much that could have been; *@taken: what of it went straight
+ * to its place.
+ */
+static ssize_t socket_read_some(struct conn *c, size_t *asked, size_t *taken)
+{
+    struct tcp_scratch *x = tcp_scratch();
+    struct stream *s = c->s;
+    ssize_t n = stream_is_up(s) ? direct_receive(c, asked, taken) : 0;
+
+    if (n) {
+        return n;
+    }
+    *taken = 0;
+    *asked = MIN(sizeof(x->in_buf), direct_limit(c));
+    n = recv(s->socket.fd, x->in_buf, *asked, MSG_DONTWAIT);
+    if (n == 0) {
+        conn_break(c, "the peer has closed it");
+    }
+    return n;
+}
+
+static bool socket_has_input(const struct stream *s)
+{
+    int n = 0;
+
+    return ioctl(s->socket.fd, SIOCINQ, &n) == 0 && n > 0;
+}
+
+/* Read it, and take what comes.  False: there is no more until it tells. */
+static bool socket_run(struct conn *c, struct turn *t)
+{
+    struct tcp_scratch *x = tcp_scratch();
+    struct stream *s = c->s;
+    size_t asked, taken;
+    struct fpdu_input in;
+    ssize_t n;
+
+    do {
+        if (s->rx_phase == RX_GRACE || stream_is_over(s)) {
+            return s->rx_phase == RX_GRACE;
+        }
+        n = socket_read_some(c, &asked, &taken);
+        if (n < 0 && errno == EINTR) {
+            return true;
+        }
+        if (n < 0 && errno != EAGAIN) {
+            conn_break(c, g_strerror(errno));
+        }
+        if (n <= 0) {
+            return false;
+        }
+        if (stream_is_up(s)) {
+            c->progress = t->now; /* it is there, and speaks */
+            in = (struct fpdu_input){x->in_buf, (size_t)n - taken};
+            socket_input(c, &in, t);
+        }
+        /* In the middle of a large message: little was asked for. */
+    } while ((size_t)n == asked && asked < sizeof(x->in_buf) &&
+             !turn_spent(t, 1 + (unsigned)(taken >> PVRDMA_PAGE_SHIFT)));
+    /* Less than that was all there was, unless it is the guest's memory that ended. */
+    return (size_t)n == asked || ((size_t)n == taken && socket_has_input(s));
+}
+
+/* ---- those of a VM ------------------------------------------------------------ */
+
+/* It may have something to read, or still has. */
+static void socket_add_unread(struct conn *c)
+{
+    if (!c->is_unread) {
+        c->is_unread = true;
+        TAILQ_INSERT_TAIL(&c->net->unread, c, unread);
+    }
+}
+
+static void socket_remove_unread(struct conn *c)
+{
+    if (c->is_unread) {
+        c->is_unread = false;
+        TAILQ_REMOVE(&c->net->unread, c, unread);
+    }
+}
+
+static inline void socket_prefetch(const void *at, size_t n)
+{
+    for (size_t i = 0; i < n; i += LINE) {
+        __builtin_prefetch((const char *)at + i);
+    }
+}
+
+/* What a frame of it will touch: with many streams that is in no cache. */
+static void socket_prefetch_conn(const struct conn *c)
+{
+    socket_prefetch(c->s, offsetof(struct stream, socket.held));
+    socket_prefetch(c, offsetof(struct conn, expect));
+    __builtin_prefetch(&c->qp->lock);
+    socket_prefetch(&c->qp->resp, sizeof(c->qp->resp));
+}
+
+/* Note what the sockets tell.  True: there may be more. */
+static bool sockets_look(struct tcp_vm *net)
+{
+    struct epoll_event ev[EVENTS];
+    int n = epoll_wait(net->epfd, ev, EVENTS, 0);
+
+    for (int i = 0; i < n; i++) {
+        __builtin_prefetch(ev[i].data.ptr);
+    }
+    for (int i = 0; i < n; i++) {
+        struct conn *c = ev[i].data.ptr;
+
+        if (c->s) {
+            c->s->socket.has_room |= (ev[i].events & EPOLLOUT) != 0;
+            /* An end that comes with data is seen behind them, without another edge. */
+            c->s->socket.peer_shut |= (ev[i].events & EPOLLRDHUP) != 0;
+            socket_add_unread(c);
+        }
+    }
+    return n == EVENTS;
+}
+
+void sockets_run(struct tcp_vm *net, struct turn *t)
+{
+    struct conn *c, *last;
+    bool more;
+
+    /* First: what comes from now on sets it again. */
+    atomic_store(&net->net.ready, false);
+    more = sockets_look(net);
+    last = TAILQ_LAST(&net->unread, conn_list);
+    while ((c = TAILQ_FIRST(&net->unread))) {
+        struct conn *next = TAILQ_NEXT(c, unread);
+
+        if (next) {
+            socket_prefetch_conn(next);
+        }
+        socket_remove_unread(c);
+        if (c->s->socket.has_room) {
+            c->s->socket.has_room = false;
+            tx_writable(c);
+        }
+        if (socket_run(c, t) || c->s->socket.peer_shut) {
+            socket_add_unread(c);
+        }
+        comp_make_room(worker_self());
+        if (c == last || turn_spent(t, 1)) {
+            break;
+        }
+    }
+    if (more || !TAILQ_EMPTY(&net->unread)) {
+        atomic_store_explicit(&net->net.ready, true, memory_order_relaxed);
+    }
+}
+
+static void sockets_ready(struct source *s)
+{
+    struct tcp_vm *net =
+        (struct tcp_vm *)(void *)((char *)s - offsetof(struct tcp_vm, source));
+
+    atomic_store(&net->net.ready, true);
+    datapath_wake(net->vm);
+}
+
+bool sockets_init(struct tcp_vm *net)
+{
+    TAILQ_INIT(&net->unread);
+    net->epfd = epoll_create1(EPOLL_CLOEXEC);
+    net->source = (struct source){.fd = net->epfd, .ready = sockets_ready};
+    if (net->epfd >= 0 && worker_add_source(net->vm->dp.worker, &net->source, EPOLLIN)) {
+        return true;
+    }
+    log_vm(LOG_LVL_WARN, net->vm, "cannot watch sockets for it: %s", g_strerror(errno));
+    if (net->epfd >= 0) {
+        close(net->epfd);
+    }
+    return false;
+}
+
+void sockets_fini(struct tcp_vm *net)
+{
+    worker_remove_source(&net->source);
+    close(net->epfd);
+}
+
+/* ---- it begins, and ends -------------------------------------------------------- */
 
 /*
  * In the kernel, of either direction.  It doubles them, for what it needs itself.  With
@@ -147,6 +437,7 @@ static void socket_close(struct conn *c)
 {
     struct socket *k = &c->s->socket;
 
+    socket_remove_unread(c);
     epoll_ctl(c->net->epfd, EPOLL_CTL_DEL, k->fd, NULL);
     if (c->qp || !k->resets) {
         close(k->fd);
@@ -161,6 +452,7 @@ static const struct carrier socket_carrier = {
     .send = socket_send_frames,
     .watch = socket_watch,
     .mulpdu = socket_mulpdu,
+    .resume = socket_resume,
     .has_drained = socket_has_drained,
     .is_silent = socket_is_silent,
     .shut = socket_shut,

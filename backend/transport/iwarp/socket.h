@@ -8,6 +8,8 @@
 struct conn;
 struct framing;
 struct hello;
+struct tcp_vm;
+struct turn;
 
 /*
  * A segment's end, which is stored when all of it was found right: programs poll a
@@ -41,6 +43,11 @@ struct socket {
  */
 bool socket_up(struct conn *c, int fd, const struct framing *framing, bool ready,
                const struct hello *own, const struct hello *peer);
+/* What comes by @net's sockets, and to those that take more: as much as a turn may. */
+void sockets_run(struct tcp_vm *net, struct turn *t);
+/* @net has an epoll set.  False: it has not, and that was said. */
+bool sockets_init(struct tcp_vm *net);
+void sockets_fini(struct tcp_vm *net);
 /* How much of it the socket takes now; -1: it is broken. */
 ssize_t socket_send(int fd, const uint8_t *data, size_t len);
 

@@ -85,11 +85,14 @@ struct framing {
 };
 
 struct conn;
+struct turn;
 
 /*
  * What carries a stream's frames: a TCP socket (socket.c).  It is called per flush, turn
- * and end, never per frame, with the token.  It says by conn.progress that the peer
- * speaks, and by conn_break() that it is of no use any more.
+ * and end, never per frame, with the token.  What comes it hands to rx_segment() in
+ * order, while stream_is_up() and not in RX_GRACE: what comes then it keeps, or leaves
+ * where it is, up to resume().  It says by conn.progress that the peer speaks, and by
+ * conn_break() that it is of no use any more.
  */
 struct carrier {
     /* How many of these bytes, which are frames, it takes now; -1: none from now on. */
@@ -98,6 +101,8 @@ struct carrier {
     void (*watch)(struct conn *c, bool writable);
     /* The longest ULPDU from now on. */
     uint32_t (*mulpdu)(const struct conn *c);
+    /* RX_GRACE is over: what it has kept is taken, too. */
+    void (*resume)(struct conn *c, struct turn *t);
     /* Has the peer taken some of what it was sent since that was asked last? */
     bool (*has_drained)(struct conn *c);
     /* Is it known that the peer does not get what it is sent? */
