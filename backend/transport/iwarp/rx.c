@@ -174,10 +174,12 @@ static bool rx_is_first_frame(const struct rdmap_segment *h)
 
 void rx_segment(struct conn *c, const uint8_t *ulpdu, uint32_t len)
 {
-    struct segment seg = {.ulpdu = ulpdu, .ulpdu_len = len};
+    struct segment seg;
     struct stream *s = c->s;
     enum iwarp_error error = rdmap_get(ulpdu, len, len, RDMAP_EXTENDED, &seg.h);
 
+    seg.ulpdu = ulpdu;
+    seg.ulpdu_len = len;
     if (!error && !seg.h.ddp.tagged) {
         error = ddp_queue_take(&s->q[seg.h.ddp.qn], &seg.h.ddp, seg.h.payload_len,
                                UINT32_MAX);

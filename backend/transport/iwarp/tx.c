@@ -82,7 +82,7 @@ void tx_flush(struct tcp_scratch *x)
         return;
     }
     if (n > MUCH || (n && !c->reliable)) { /* else an answer tells */
-        c->progress = now_ns();            /* it would take no more if nobody read */
+        c->progress = now_ns(); /* it would take no more after a while if nobody read */
     }
     if ((size_t)n < len) {
         tx_keep(c, x->out_buf + n, len - (size_t)n);
