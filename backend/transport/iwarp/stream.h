@@ -90,8 +90,8 @@ struct turn;
 /*
  * What carries a stream's frames: a TCP socket (socket.c).  It is called per flush, turn
  * and end, never per frame, with the token.  What comes it hands to rx_segment() in
- * order, while stream_is_up() and not in RX_GRACE: what comes then it keeps, or leaves
- * where it is, up to resume().  It says by conn.progress that the peer speaks, and by
+ * order; but in RX_GRACE it keeps it, or leaves it where it is, up to resume(), and drops
+ * it if not stream_is_up().  It says by conn.progress that the peer speaks, and by
  * conn_break() that it is of no use any more.
  */
 struct carrier {
@@ -133,7 +133,7 @@ enum stream_phase {
     STREAM_STARTING, /* a responder's, which sends nothing yet */
     STREAM_OPEN,     /* both directions */
     STREAM_CLOSING,  /* nothing is begun any more, and input is discarded */
-    STREAM_SHUT,     /* ... and the carrier was told so, which has all */
+    STREAM_SHUT,     /* ... and the carrier, which has all, was told so */
     STREAM_CLOSED,   /* no use any more, after the last frame */
     STREAM_BROKEN,   /* no use any more, without one: another one is wanted */
 };
