@@ -20,13 +20,14 @@
 
 struct rnic_verbs {
     /* ---- devices ---- */
-    struct ibv_device **(*get_device_list)(int *num);       /* blocks */
-    void (*free_device_list)(struct ibv_device **list);     /* blocks */
+    struct ibv_device **(*get_device_list)(int *num);   /* blocks */
+    void (*free_device_list)(struct ibv_device **list); /* blocks */
     const char *(*get_device_name)(struct ibv_device *dev);
     __be64 (*get_device_guid)(struct ibv_device *dev);
     struct ibv_context *(*open_device)(struct ibv_device *dev); /* blocks */
     int (*close_device)(struct ibv_context *ctx);               /* blocks */
-    int (*query_device)(struct ibv_context *ctx, struct ibv_device_attr *attr); /* blocks */
+    int (*query_device)(struct ibv_context *ctx,
+                        struct ibv_device_attr *attr); /* blocks */
     int (*query_port)(struct ibv_context *ctx, uint8_t port,
                       struct ibv_port_attr *attr); /* blocks */
     ssize_t (*query_gid_table)(struct ibv_context *ctx, struct ibv_gid_entry *entries,
@@ -36,8 +37,8 @@ struct rnic_verbs {
     void (*ack_async_event)(struct ibv_async_event *event);
 
     /* ---- memory ---- */
-    struct ibv_pd *(*alloc_pd)(struct ibv_context *ctx);                      /* blocks */
-    int (*dealloc_pd)(struct ibv_pd *pd);                                     /* blocks */
+    struct ibv_pd *(*alloc_pd)(struct ibv_context *ctx); /* blocks */
+    int (*dealloc_pd)(struct ibv_pd *pd);                /* blocks */
     struct ibv_mr *(*reg_mr)(struct ibv_pd *pd, void *addr, size_t len, int access);
     /* (blocks, both) */
     int (*dereg_mr)(struct ibv_mr *mr);
@@ -46,8 +47,9 @@ struct rnic_verbs {
     struct ibv_comp_channel *(*create_comp_channel)(struct ibv_context *ctx); /* blocks */
     int (*destroy_comp_channel)(struct ibv_comp_channel *channel);            /* blocks */
     struct ibv_cq *(*create_cq)(struct ibv_context *ctx, int cqe, void *opaque,
-                                struct ibv_comp_channel *channel, int vector); /* blocks */
-    int (*destroy_cq)(struct ibv_cq *cq); /* blocks, until its events are acked */
+                                struct ibv_comp_channel *channel,
+                                int vector); /* blocks */
+    int (*destroy_cq)(struct ibv_cq *cq);    /* blocks, until its events are acked */
     int (*poll_cq)(struct ibv_cq *cq, int num, struct ibv_wc *wc);
     int (*req_notify_cq)(struct ibv_cq *cq, int solicited_only);
     /* @channel->fd is set to O_NONBLOCK before. */
@@ -63,21 +65,21 @@ struct rnic_verbs {
     int (*post_recv)(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 
     /* ---- connection manager ---- */
-    struct rdma_event_channel *(*cm_create_event_channel)(void);           /* blocks */
-    void (*cm_destroy_event_channel)(struct rdma_event_channel *channel);  /* blocks */
+    struct rdma_event_channel *(*cm_create_event_channel)(void);          /* blocks */
+    void (*cm_destroy_event_channel)(struct rdma_event_channel *channel); /* blocks */
     int (*cm_create_id)(struct rdma_event_channel *channel, struct rdma_cm_id **id,
                         void *context, enum rdma_port_space ps); /* blocks */
     int (*cm_destroy_id)(struct rdma_cm_id *id); /* blocks, until its events are acked */
-    int (*cm_bind_addr)(struct rdma_cm_id *id, struct sockaddr *addr);     /* blocks */
+    int (*cm_bind_addr)(struct rdma_cm_id *id, struct sockaddr *addr); /* blocks */
     int (*cm_resolve_addr)(struct rdma_cm_id *id, struct sockaddr *src,
-                           struct sockaddr *dst, int timeout_ms);          /* blocks */
-    int (*cm_resolve_route)(struct rdma_cm_id *id, int timeout_ms);        /* blocks */
+                           struct sockaddr *dst, int timeout_ms);   /* blocks */
+    int (*cm_resolve_route)(struct rdma_cm_id *id, int timeout_ms); /* blocks */
     int (*cm_set_option)(struct rdma_cm_id *id, int level, int optname, void *optval,
-                         size_t optlen);                                   /* blocks */
+                         size_t optlen); /* blocks */
     int (*cm_create_qp)(struct rdma_cm_id *id, struct ibv_pd *pd,
-                        struct ibv_qp_init_attr *attr);                    /* blocks */
-    void (*cm_destroy_qp)(struct rdma_cm_id *id);                          /* blocks */
-    int (*cm_listen)(struct rdma_cm_id *id, int backlog);                  /* blocks */
+                        struct ibv_qp_init_attr *attr);                      /* blocks */
+    void (*cm_destroy_qp)(struct rdma_cm_id *id);                            /* blocks */
+    int (*cm_listen)(struct rdma_cm_id *id, int backlog);                    /* blocks */
     int (*cm_connect)(struct rdma_cm_id *id, struct rdma_conn_param *param); /* blocks */
     int (*cm_accept)(struct rdma_cm_id *id, struct rdma_conn_param *param);  /* blocks */
     int (*cm_reject)(struct rdma_cm_id *id, const void *data, uint8_t len);  /* blocks */
