@@ -65,6 +65,13 @@ struct rnic_verbs {
     int (*post_recv)(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 
     /* ---- connection manager ---- */
+    /*
+     * Contexts that the manager has of its own, which are those of ids (id->verbs): a PD
+     * or CQ of another context is refused by cm_create_qp().  The manager closes one when
+     * no id or list has it and a later cm_get_devices() finds its device gone.
+     */
+    struct ibv_context **(*cm_get_devices)(int *num);                     /* blocks */
+    void (*cm_free_devices)(struct ibv_context **list);                   /* blocks */
     struct rdma_event_channel *(*cm_create_event_channel)(void);          /* blocks */
     void (*cm_destroy_event_channel)(struct rdma_event_channel *channel); /* blocks */
     int (*cm_create_id)(struct rdma_event_channel *channel, struct rdma_cm_id **id,
@@ -84,7 +91,10 @@ struct rnic_verbs {
     int (*cm_accept)(struct rdma_cm_id *id, struct rdma_conn_param *param);  /* blocks */
     int (*cm_reject)(struct rdma_cm_id *id, const void *data, uint8_t len);  /* blocks */
     int (*cm_disconnect)(struct rdma_cm_id *id);                             /* blocks */
-    /* @channel->fd is set to O_NONBLOCK before. */
+    /*
+     * @channel->fd is set to O_NONBLOCK before.  Blocks nevertheless: it asks the kernel
+     * about the id, opens its device or makes its QP ready.
+     */
     int (*cm_get_event)(struct rdma_event_channel *channel, struct rdma_cm_event **event);
     int (*cm_ack_event)(struct rdma_cm_event *event);
 };
