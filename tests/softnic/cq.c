@@ -22,6 +22,7 @@ struct ibv_comp_channel *soft_create_comp_channel(struct ibv_context *ibv)
         c->ibv.context = ibv;
         soft_queue_init(&c->events);
         c->ibv.fd = c->events.fd;
+        ctx->users++;
         soft.objects++;
     }
     soft_leave();
@@ -39,6 +40,7 @@ int soft_destroy_comp_channel(struct ibv_comp_channel *ibv)
     }
     if (!err) {
         close(c->events.fd);
+        c->ctx->users--;
         soft.objects--;
         g_free(c);
     }
@@ -74,6 +76,7 @@ struct ibv_cq *soft_create_cq(struct ibv_context *ibv, int cqe, void *opaque,
         if (channel) {
             channel->refcnt++;
         }
+        ctx->users++;
         soft.objects++;
     }
     soft_leave();
@@ -99,6 +102,7 @@ int soft_destroy_cq(struct ibv_cq *ibv)
         while (cq->comp_got || cq->async_got) {
             pthread_cond_wait(&soft.acked, &soft.lock);
         }
+        cq->ctx->users--;
         soft.objects--;
         g_free(cq->ring);
         g_free(cq);

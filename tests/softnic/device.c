@@ -178,6 +178,9 @@ static void ctx_free(struct softctx *ctx)
     struct softdev *dev = ctx->dev;
     void *e;
 
+    if (ctx->users) {
+        soft_bug("a context is closed before its objects are destroyed");
+    }
     while ((e = g_queue_pop_head(&ctx->async.q))) {
         g_free(e);
     }
@@ -473,6 +476,7 @@ struct ibv_pd *soft_alloc_pd(struct ibv_context *ibv)
         pd = g_new0(struct softpd, 1);
         pd->ibv.context = ibv;
         pd->ctx = ctx;
+        ctx->users++;
         soft.objects++;
     }
     soft_leave();
@@ -489,6 +493,7 @@ int soft_dealloc_pd(struct ibv_pd *ibv)
         err = EBUSY;
     }
     if (!err) {
+        pd->ctx->users--;
         soft.objects--;
         g_free(pd);
     }

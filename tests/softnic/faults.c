@@ -73,7 +73,7 @@ void soft_bug(const char *what)
 
 /* ---- entries ---- */
 
-/* A call that is to fail or wait; rules and counts have a lock of their own. */
+/* A call that is to fail or wait.  The lock is for these and for the list of entries. */
 struct rule {
     struct rule *next;
     char entry[32];
@@ -84,21 +84,15 @@ struct rule {
 
 static pthread_mutex_t rules_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct rule *rules;
-static GHashTable *calls; /* entry: count */
+static _Atomic bool has_rules;
+static struct soft_entry *entries; /* that were called */
 
-int soft_enter(const char *entry)
+static int apply_rules(const char *entry)
 {
     useconds_t us = 0;
     int err = 0;
-    int64_t *count;
 
     pthread_mutex_lock(&rules_lock);
-    count = g_hash_table_lookup(calls, entry);
-    if (!count) {
-        count = g_new0(int64_t, 1);
-        g_hash_table_insert(calls, (char *)entry, count);
-    }
-    ++*count;
     for (struct rule **at = &rules, *r; (r = *at);) {
         if (strcmp(r->entry, entry) && strcmp(r->entry, "any")) {
             at = &r->next;
@@ -118,9 +112,23 @@ int soft_enter(const char *entry)
             at = &r->next;
         }
     }
+    has_rules = rules;
     pthread_mutex_unlock(&rules_lock);
     if (us) {
         usleep(us);
+    }
+    return err;
+}
+
+int soft_enter_at(struct soft_entry *e)
+{
+    int err = has_rules ? apply_rules(e->name) : 0;
+
+    if (!e->calls++) {
+        pthread_mutex_lock(&rules_lock);
+        e->next = entries;
+        entries = e;
+        pthread_mutex_unlock(&rules_lock);
     }
     pthread_mutex_lock(&soft.lock);
     return err;
@@ -142,6 +150,7 @@ static void rule_add(const char *entry, uint64_t n, int err, useconds_t us)
     pthread_mutex_lock(&rules_lock);
     r->next = rules;
     rules = r;
+    has_rules = true;
     pthread_mutex_unlock(&rules_lock);
 }
 
@@ -154,6 +163,7 @@ static void rules_clear(void)
         rules = r->next;
         g_free(r);
     }
+    has_rules = false;
     pthread_mutex_unlock(&rules_lock);
 }
 
@@ -421,11 +431,11 @@ int64_t softnic_count(const char *what, const char *name)
     struct softdev *dev;
 
     if (!strcmp(what, "calls")) {
-        int64_t *count;
-
         pthread_mutex_lock(&rules_lock);
-        count = g_hash_table_lookup(calls, name);
-        n = count ? *count : 0;
+        n = 0;
+        for (struct soft_entry *e = entries; e; e = e->next) {
+            n += strcmp(e->name, name) ? 0 : e->calls;
+        }
         pthread_mutex_unlock(&rules_lock);
         return n;
     }
@@ -512,7 +522,6 @@ __attribute__((constructor)) static void softnic_init(void)
     soft.ids = g_ptr_array_new();
     soft.lkeys = g_hash_table_new(NULL, NULL);
     soft.rkeys = g_hash_table_new(NULL, NULL);
-    calls = g_hash_table_new_full(g_str_hash, g_str_equal, NULL, g_free);
     soft.dir = g_strdup(dir);
     soft.sysfs = dir ? g_strdup(dir) : g_dir_make_tmp("softnic-XXXXXX", NULL);
     rnic_verbs = &softnic_verbs;

@@ -60,6 +60,7 @@ struct softctx {
     struct ibv_context ibv;
     struct softdev *dev;
     struct softqueue async; /* struct ibv_async_event * */
+    unsigned users;         /* objects of it */
 };
 
 struct softpd {
@@ -290,8 +291,18 @@ struct soft {
 extern struct soft soft;
 
 /* ---- faults.c ---- */
+struct soft_entry {
+    const char *name;
+    _Atomic int64_t calls;
+    struct soft_entry *next;
+};
+int soft_enter_at(struct soft_entry *e);
 /* Takes the lock.  0, or the errno with which the entry is to fail. */
-int soft_enter(const char *entry);
+#define soft_enter(entry)                                    \
+    ({                                                       \
+        static struct soft_entry entry_ = {.name = (entry)}; \
+        soft_enter_at(&entry_);                              \
+    })
 void soft_leave(void);
 void soft_bug(const char *what) __attribute__((noreturn));
 
