@@ -494,7 +494,9 @@ void soft_answer(struct wire *w, struct packet *p)
         return;
     }
     if (dev->cut_at && dev->cut_how == CUT_ANSWER && !--dev->cut_at) {
-        g_free(p);
+        do { /* with all behind it */
+            g_free(p);
+        } while ((p = soft_pop(&w->answers)));
         soft_cut(w);
         return;
     }

@@ -143,8 +143,7 @@ static void wire_fd(struct wire *w, int fd)
 static void wire_dead(struct wire *w)
 {
     w->dead = true;
-    packets_drop(&w->requests);
-    packets_drop(&w->answers);
+    packets_drop(&w->requests); /* answers that were on their way do arrive */
     if (w->fd >= 0) {
         close(w->fd);
         w->fd = -1;
@@ -175,6 +174,7 @@ void soft_wire_free(struct wire *w)
         w->peer = NULL;
     }
     wire_dead(w);
+    packets_drop(&w->answers);
     g_queue_remove(&soft.ready, w);
     g_ptr_array_remove_fast(soft.wires, w);
     soft_dev_put(w->dev);
@@ -353,7 +353,7 @@ static void wire_accept(struct softdev *dev, unsigned i)
 static void wire_read(struct wire *w)
 {
     uint8_t buf[65536];
-    ssize_t n;
+    ssize_t n = -1;
 
     while (w->fd >= 0 && (n = recv(w->fd, buf, sizeof(buf), MSG_DONTWAIT)) != -1) {
         unsigned at = 0;
@@ -400,7 +400,7 @@ static void wire_turn(struct wire *w)
     for (unsigned i = 0; i < SOFT_TURN && soft.hold && (p = w->answers.first); i++) {
         bool cm = p->h.kind >= PKT_REQ;
 
-        if (!cm && (!qp || qp->state < IBV_QPS_RTS || soft_stalled(w))) {
+        if (!cm && (!qp || qp->state < IBV_QPS_RTS || (soft_stalled(w) && !w->dead))) {
             if (qp) {
                 break;
             }
