@@ -398,6 +398,19 @@ int soft_cm_listen(struct rdma_cm_id *ibv, int backlog)
     return failed(err);
 }
 
+static struct softid *find_listener(in_addr_t a, uint16_t port)
+{
+    for (unsigned i = 0; i < soft.ids->len; i++) {
+        struct softid *id = soft.ids->pdata[i];
+        in_addr_t at = src_of(id)->sin_addr.s_addr;
+
+        if (id->state == ID_LISTENS && src_of(id)->sin_port == port && (!at || at == a)) {
+            return id;
+        }
+    }
+    return NULL;
+}
+
 static struct softqp *qp_of(struct softid *id)
 {
     return (struct softqp *)id->ibv.qp;
@@ -483,6 +496,10 @@ int soft_cm_connect(struct rdma_cm_id *ibv, struct rdma_conn_param *param)
     }
     if (!err) {
         err = check_param(id, param, REQUEST_DATA);
+    }
+    if (!err && id->dev->siw && soft_find_address(dst_of(id)->sin_addr.s_addr) &&
+        !find_listener(dst_of(id)->sin_addr.s_addr, dst_of(id)->sin_port)) {
+        err = ECONNREFUSED;
     }
     if (!err) {
         id->state = ID_CONNECTS;
@@ -642,21 +659,17 @@ void soft_cm_removed(struct softdev *dev)
 
 static void requested(struct wire *w, const struct cm_words *words)
 {
-    for (unsigned i = 0; i < soft.ids->len; i++) {
-        struct softid *id = soft.ids->pdata[i];
-        in_addr_t a = src_of(id)->sin_addr.s_addr;
+    struct softid *id = find_listener(words->dst, words->dport);
+    struct softcmevent *e;
 
-        if (id->state == ID_LISTENS && src_of(id)->sin_port == words->dport &&
-            (!a || a == words->dst)) {
-            struct softcmevent *e = event_put(id, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
-
-            e->wire = w;
-            e->words = *words;
-            return;
-        }
+    if (!id) {
+        send_reject(w, REJECT_NO_SERVICE, NULL, 0);
+        soft_wire_free(w);
+        return;
     }
-    send_reject(w, REJECT_NO_SERVICE, NULL, 0);
-    soft_wire_free(w);
+    e = event_put(id, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
+    e->wire = w;
+    e->words = *words;
 }
 
 void soft_cm_packet(struct wire *w, struct packet *p)

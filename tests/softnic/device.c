@@ -2,6 +2,8 @@
 /*
  * softnic: devices, contexts, asynchronous events, protection domains and memory.
  */
+#include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
 #include <sys/uio.h>
@@ -160,17 +162,35 @@ __be64 soft_get_device_guid(struct ibv_device *dev)
 static struct softctx *ctx_new(struct softdev *dev)
 {
     struct softctx *ctx = g_new0(struct softctx, 1);
+    int ends[2];
 
     ctx->dev = dev;
     ctx->ibv.device = &dev->ibv;
     ctx->ibv.num_comp_vectors = 2;
-    ctx->ibv.cmd_fd = -1;
+    if (pipe2(ends, O_CLOEXEC)) {
+        soft_bug("pipe");
+    }
+    ctx->kernel = ends[0];
+    ctx->ibv.cmd_fd = ends[1];
     soft_queue_init(&ctx->async);
     ctx->ibv.async_fd = ctx->async.fd;
     dev->refs++;
-    dev->contexts++;
     g_ptr_array_add(soft.ctxs, ctx);
     return ctx;
+}
+
+/* Contexts that the kernel has: a library may have closed only the descriptor. */
+unsigned soft_contexts(struct softdev *dev)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < soft.ctxs->len; i++) {
+        struct softctx *ctx = soft.ctxs->pdata[i];
+        struct pollfd p = {.fd = ctx->kernel};
+
+        n += ctx->dev == dev && !(poll(&p, 1, 0) && (p.revents & POLLHUP));
+    }
+    return n;
 }
 
 static void ctx_free(struct softctx *ctx)
@@ -185,9 +205,10 @@ static void ctx_free(struct softctx *ctx)
         g_free(e);
     }
     queue_end(&ctx->async);
+    close(ctx->ibv.cmd_fd);
+    close(ctx->kernel);
     g_ptr_array_remove(soft.ctxs, ctx);
     g_free(ctx);
-    dev->contexts--;
     soft_dev_put(dev);
 }
 
@@ -229,30 +250,42 @@ struct softctx *soft_cma(struct softdev *dev)
     return dev->cma;
 }
 
-/* Closed at the next look at all devices, if then it is gone. */
+static void cma_close(struct softdev *dev)
+{
+    struct softctx *ctx = dev->cma;
+
+    if (ctx && dev->dead && !dev->cma_refs) {
+        dev->cma = NULL;
+        ctx_free(ctx); /* may be the end of the device */
+    }
+}
+
+/* It is closed when a look at all devices has found that it is gone. */
 void soft_cma_put(struct softctx *ctx)
 {
     ctx->dev->cma_refs--;
+    cma_close(ctx->dev);
 }
 
+/* With no device left this fails before it looks for those that are gone. */
 struct ibv_context **soft_cm_get_devices(int *num)
 {
     struct ibv_context **list = NULL;
     int n = 0, err = soft_enter("cm_get_devices");
 
+    for (unsigned i = 0; i < soft.devs->len; i++) {
+        n += !((struct softdev *)soft.devs->pdata[i])->gone;
+    }
+    err = err || n ? err : ENODEV;
     for (unsigned i = soft.devs->len; !err && i-- > 0;) {
         struct softdev *dev = soft.devs->pdata[i];
 
-        dev->dead = dev->dead || dev->gone;
-        if (dev->cma && dev->dead && !dev->cma_refs) {
-            struct softctx *ctx = dev->cma;
-
-            dev->cma = NULL;
-            ctx_free(ctx);
-        }
+        dev->dead = dev->gone;
+        cma_close(dev);
     }
     if (!err) {
-        list = g_new0(struct ibv_context *, soft.devs->len + 1);
+        list = g_new0(struct ibv_context *, n + 1);
+        n = 0;
         for (unsigned i = 0; i < soft.devs->len; i++) {
             struct softdev *dev = soft.devs->pdata[i];
 
@@ -260,15 +293,10 @@ struct ibv_context **soft_cm_get_devices(int *num)
                 list[n++] = &soft_cma(dev)->ibv;
             }
         }
-        if (!n) {
-            g_free(list);
-            list = NULL;
-            err = ENODEV;
-        }
     }
     soft_leave();
     if (num) {
-        *num = n;
+        *num = err ? 0 : n;
     }
     errno = err ? err : errno;
     return list;
@@ -279,13 +307,8 @@ void soft_cm_free_devices(struct ibv_context **list)
     soft_enter("cm_free_devices");
     for (unsigned i = 0; list[i]; i++) {
         struct softctx *ctx = (struct softctx *)list[i];
-        struct softdev *dev = ctx->dev;
 
         soft_cma_put(ctx);
-        if (dev->dead && !dev->cma_refs) {
-            dev->cma = NULL;
-            ctx_free(ctx);
-        }
     }
     soft_leave();
     g_free(list);

@@ -252,8 +252,12 @@ static void add(char **word)
         const char *value = strchr(*f, '=');
         unsigned long long n = value ? strtoull(value + 1, NULL, 0) : 0;
 
-        if (!strcmp(*f, "iwarp")) {
+        if (!strcmp(*f, "iwarp") || !strcmp(*f, "siw")) {
             dev->iwarp = true;
+            if (!strcmp(*f, "siw")) {
+                dev->siw = dev->early = dev->noimm = dev->negative = true;
+                dev->sge = 6;
+            }
             dev->ibv.node_type = IBV_NODE_RNIC;
             dev->ibv.transport_type = IBV_TRANSPORT_IWARP;
         } else if (!strcmp(*f, "noimm")) {
@@ -446,7 +450,7 @@ int64_t softnic_count(const char *what, const char *name)
     } else if (dev) {
         n = !strcmp(what, "rnr")        ? dev->rnr
             : !strcmp(what, "packets")  ? dev->packets
-            : !strcmp(what, "contexts") ? dev->contexts
+            : !strcmp(what, "contexts") ? soft_contexts(dev)
             : !strcmp(what, "lost")     ? dev->lost
             : !strcmp(what, "overruns") ? dev->overruns
                                         : -1;

@@ -37,13 +37,12 @@ struct softdev {
     uint64_t guid;
     bool up, gone, fatal, silent;
     bool dead; /* the connection manager has seen that it is gone */
-    bool iwarp, noimm, early, negative, qpevents, flush2, lateflush;
+    bool siw, iwarp, noimm, early, negative, qpevents, flush2, lateflush;
     uint32_t sge, inline_data, ord, wr;
     uint64_t maxmsg;
     struct softctx *cma; /* the connection manager's context */
     unsigned cma_refs;
     unsigned refs; /* lists, contexts, and that it is there */
-    unsigned contexts;
     /* faults that are to come, in packets or completions */
     uint64_t cut_at, lose_at;
     enum { CUT_BEFORE, CUT_AFTER, CUT_ANSWER } cut_how;
@@ -61,6 +60,7 @@ struct softctx {
     struct softdev *dev;
     struct softqueue async; /* struct ibv_async_event * */
     unsigned users;         /* objects of it */
+    int kernel;             /* at its end when ibv.cmd_fd is closed, or replaced */
 };
 
 struct softpd {
@@ -136,6 +136,7 @@ struct softqp {
     uint64_t offset;                   /* in message sent */
     uint32_t reads;                    /* on their way */
     uint32_t packets, answered;        /* request packets */
+    uint32_t sflush;                   /* as rflush, for NICs that do so */
     bool failing;                      /* message sent has a fault of its own */
     enum ibv_wc_status failure;
     uint8_t rnr_left;
@@ -322,6 +323,7 @@ struct softdev *soft_find_address(in_addr_t a);
 struct softctx *soft_cma(struct softdev *dev);
 void soft_cma_put(struct softctx *ctx);
 void soft_dev_put(struct softdev *dev);
+unsigned soft_contexts(struct softdev *dev);
 /* Is there a region with all these rights for these bytes?  Its memory, or NULL. */
 uint8_t *soft_lookup(GHashTable *keys, struct softpd *pd, uint32_t key, uint64_t addr,
                      uint64_t len, int access);

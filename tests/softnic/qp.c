@@ -127,7 +127,7 @@ static void recv_done(struct softqp *qp, struct softrecv *r, struct ibv_wc wc,
 {
     wc.wr_id = r->wr_id;
     wc.src_qp = qp->id->words.qpn;
-    soft_complete(qp, true, wc, solicited, upto);
+    soft_complete(qp, true, wc, solicited && !qp->ctx->dev->siw, upto);
     if (wc.status == IBV_WC_WR_FLUSH_ERR && qp->ctx->dev->flush2) {
         soft_complete(qp, true, wc, solicited, upto);
     }
@@ -139,7 +139,7 @@ static void qp_flush(struct softqp *qp)
     const struct ibv_wc wc = {.status = IBV_WC_WR_FLUSH_ERR};
 
     qp->flush = false;
-    while (qp->done != qp->posted) {
+    while (qp->done != (qp->ctx->dev->siw ? qp->sflush : qp->posted)) {
         send_done(qp, IBV_WC_WR_FLUSH_ERR);
     }
     qp->sent = qp->done;
@@ -158,6 +158,7 @@ static void qp_enter_error(struct softqp *qp)
 {
     qp->state = IBV_QPS_ERR;
     qp->rflush = qp->rposted;
+    qp->sflush = qp->posted;
     qp->read.busy = qp->parked = false;
     qp->retry_at = qp->resend_at = 0;
     soft_kick(qp->wire);
@@ -211,13 +212,14 @@ static int64_t retry_time(struct softqp *qp)
     return MIN(one * (qp->retry_cnt + 1), SOFT_MAX_RETRY_NS);
 }
 
-/* Requests that nobody answers end by RETRY_EXC, once their time is over. */
+/* Requests that nobody answers end by RETRY_EXC, once their time is over; with 7 retries
+ * it never is, as on rxe. */
 void soft_qp_stalled(struct softqp *qp)
 {
     struct softdev *dev = qp->ctx->dev;
 
-    if (qp->state == IBV_QPS_RTS && qp->done != qp->posted && !dev->iwarp &&
-        !dev->fatal && (qp->dropped || soft_stalled(qp->wire))) {
+    if (qp->state == IBV_QPS_RTS && qp->retry_cnt != 7 && qp->done != qp->posted &&
+        !dev->iwarp && !dev->fatal && (qp->dropped || soft_stalled(qp->wire))) {
         if (!qp->retry_at) {
             qp->retry_at = soft_now() + retry_time(qp);
             soft_timer(qp->retry_at);
@@ -659,7 +661,10 @@ static bool allowed(struct softqp *qp, uint32_t rkey, uint64_t addr, uint64_t le
     if (!len) {
         return true;
     }
-    if (!(qp->access & access)) {
+    if (qp->ctx->dev->siw && access == IBV_ACCESS_REMOTE_READ) {
+        access = 0;
+    }
+    if (!(qp->access & access) && !qp->ctx->dev->siw) {
         refuse(qp, IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR);
         return false;
     }

@@ -10,33 +10,45 @@
  * a send queue has room again only when a later completion was polled, receives that are
  * posted in state ERR never come back, arming says nothing about what is already there,
  * events must be acknowledged before what they are about can be destroyed, a cm id has a
- * context of its own, private data come padded, and a responder says nothing of a QP that
- * is gone.
+ * context of its own, private data come padded, seven retries never end, and a responder
+ * says nothing of a QP that is gone.
  *
  * Commands, for softnic_do(), for PVRDMA_SOFTNIC_DO (several, with ';' between them) and
  * for datagrams to the socket DIR/ctl-PID:
  *
- *   add NIC ADDRESS[,ADDRESS...] [FLAG...]   a NIC with these IPv4 addresses
- *       iwarp       no atomics, no word when the peer is lost, exact private data
- *       noimm       posts of immediate data return EINVAL (as siw)
- *       early       sends and writes complete before the peer has them (iWARP)
- *       negative    posts return negative errnos (siw)
- *       qpevents    errors of QPs raise events (HCAs; rxe has none)
- *       flush2      each flushed work request completes twice
- *       lateflush   receives posted in state ERR are flushed (HCAs)
- *       sge=N inline=N ord=N maxmsg=N wr=N   limits
- *   down NIC, up NIC        the port, with PORT_ERR, PORT_ACTIVE; down raises GID_CHANGE
- * too gids NIC                a GID_CHANGE fatal NIC [silent]      DEVICE_FATAL; from now
- * on EIO, or with silent posts vanish unplug NIC              the same, and the NIC is
- * gone; ids get DEVICE_REMOVAL remove NIC              it is gone, without an event, when
- * its last context is closed cut NIC N [before|after|answer] the N-th request packet (1:
- * the next) to arrive at its QPs, or answer to them, is the last on its connection, and
- * is not executed, or is and its answer is lost, or is itself lost strike NIC [STATUS]
- * all its QPs in RTS fail with that ibv_wc_status (default: flush) lose NIC N the N-th
- * completion is lost fail ENTRY N ERRNO      the N-th call of the entry (name in struct
- * rnic_verbs, or any) fails; N 0: each call delay ENTRY N US        the N-th call is
- * delayed; N 0: each call hold N                  N more packets, then nothing moves;
- * hold -1: all move again clear                   no fail, delay, cut, lose, hold
+ *   add NIC ADDRESS[,ADDRESS...] [FLAG...]
+ *                      a NIC with these IPv4 addresses
+ *       iwarp          no atomics, no word when the peer is lost, exact private data
+ *       noimm          posts of immediate data return EINVAL
+ *       early          sends and writes complete before the peer has them (iWARP)
+ *       negative       posts return negative errnos
+ *       siw            the four above; rights of a QP, and that to read, do not count; no
+ *                      receive is solicited; sends posted in state ERR stay; a connect
+ *                      fails at once where nobody listens
+ *       qpevents       errors of QPs raise events (HCAs; rxe has none)
+ *       flush2         each flushed work request completes twice
+ *       lateflush      receives posted in state ERR are flushed (HCAs)
+ *       sge=N inline=N ord=N maxmsg=N wr=N
+ *                      limits
+ *   down NIC           the port: events GID_CHANGE and PORT_ERR
+ *   up NIC             event PORT_ACTIVE
+ *   gids NIC           event GID_CHANGE
+ *   fatal NIC [silent] event DEVICE_FATAL; then EIO, or with silent posts that vanish
+ *   unplug NIC         the same, and it is gone; ids get DEVICE_REMOVAL
+ *   remove NIC         it is gone without an event, but ends only when its last
+ *                      context is closed, or the context's cmd_fd is (as rxe)
+ *   cut NIC N [before|after|answer]
+ *                      the N-th request packet (1: the next) to arrive at its QPs, or
+ *                      answer to them, is the last on its connection, and is not
+ *                      executed, or is and its answer is lost, or is itself lost
+ *   strike NIC [STATUS]
+ *                      all its QPs in RTS fail with that ibv_wc_status (flush if none)
+ *   lose NIC N         the N-th completion is lost
+ *   fail ENTRY N ERRNO the N-th call of the entry (its name in struct rnic_verbs, or
+ *                      any) fails; N 0: each call
+ *   delay ENTRY N US   the N-th call is delayed; N 0: each call
+ *   hold N             N more packets, then nothing moves; hold -1: all move again
+ *   clear              no fail, delay, cut, lose, hold
  *
  * PVRDMA_SOFTNIC=DIR: the folder for several processes.  NIC addresses are the fabric:
  * a process with NIC address A has the socket DIR/A.  Without it a process is alone.

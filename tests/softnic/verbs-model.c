@@ -981,7 +981,13 @@ static void case_rnr(void)
     close_pair(&p);
 }
 
-/* In state ERR all that was posted comes back once or twice, in order. */
+/* A work request that is flushed may be so twice. */
+static bool is_again(const struct ibv_wc *wc, unsigned n)
+{
+    return n && wc->wr_id == n - 1 && wc->status == IBV_WC_WR_FLUSH_ERR;
+}
+
+/* In state ERR all that was posted comes back, in order. */
 static void drained(struct ibv_cq *cq, unsigned n)
 {
     struct ibv_wc wc;
@@ -989,12 +995,12 @@ static void drained(struct ibv_cq *cq, unsigned n)
     for (unsigned i = 0; i < n; i++) {
         do {
             wc = completion(cq);
-        } while (i && wc.wr_id == i - 1);
+        } while (is_again(&wc, i));
         EQUAL(wc.wr_id, i);
         EQUAL(wc.status, IBV_WC_WR_FLUSH_ERR);
     }
     while (next(cq, &wc, QUIET_MS)) {
-        EQUAL(wc.wr_id, n - 1);
+        CHECK(is_again(&wc, n));
     }
 }
 
@@ -1192,6 +1198,9 @@ static void case_cut(void)
         pthread_join(thread, NULL);
         while (back < N) {
             wc = completion(p.b.rcq);
+            if (is_again(&wc, back)) {
+                continue;
+            }
             EQUAL(wc.wr_id, back);
             back++;
             counted += wc.status == IBV_WC_SUCCESS;
@@ -1199,11 +1208,14 @@ static void case_cut(void)
         to_error(&p.a); /* it would try for a second */
         while (ended < N) {
             wc = completion(p.a.scq);
+            if (is_again(&wc, ended)) {
+                continue;
+            }
             EQUAL(wc.wr_id, ended);
             ended++;
             heard += wc.status == IBV_WC_SUCCESS;
         }
-        CHECK(counted >= heard);
+        CHECK(counted >= heard || iwarp); /* which may be told too early */
         for (unsigned i = 0; i < N; i++) {
             EQUAL(is_filled(&p.b, i * SIZE, SIZE, i), i < counted);
         }
