@@ -37,7 +37,7 @@ CORE = 'core'  # its name in the ledger
 
 DAEMON = ['backend', 'include', 'meson.build']
 VIRTUAL = DAEMON + ['tests/meson.build', 'tests/vguest', 'tests/unit', 'tests/reset',
-                    'tests/clock', 'guest-provider', 'hw/pvrdma-doorbell.c',
+                    'tests/softnic', 'tests/clock', 'guest-provider', 'hw/pvrdma-doorbell.c',
                     'hw/pvrdma-doorbell.h', 'hw/pvrdma-eventfd.c', 'hw/pvrdma-eventfd.h']
 GUESTS = DAEMON + ['hw', 'guest-driver', 'guest-provider', 'images', 'scripts', 'tests/vm',
                    'tests/conftest.py', 'tests/pytest.ini']
