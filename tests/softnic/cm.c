@@ -784,7 +784,8 @@ static void event_taken(struct softcmevent *e)
 
 int soft_cm_get_event(struct rdma_event_channel *channel, struct rdma_cm_event **event)
 {
-    struct softcmevent *e = soft_queue_get(&((struct softcmchannel *)channel)->events);
+    struct softcmevent *e = soft_queue_get(&((struct softcmchannel *)channel)->events,
+                                           soft_enter("cm_get_event"));
 
     if (!e) {
         return -1;

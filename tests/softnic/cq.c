@@ -207,7 +207,8 @@ int soft_req_notify_cq(struct ibv_cq *ibv, int solicited_only)
 
 int soft_get_cq_event(struct ibv_comp_channel *ibv, struct ibv_cq **cq, void **opaque)
 {
-    struct softcq *c = soft_queue_get(&((struct softchannel *)ibv)->events);
+    struct softcq *c =
+        soft_queue_get(&((struct softchannel *)ibv)->events, soft_enter("get_cq_event"));
 
     if (!c) {
         return -1;

@@ -33,10 +33,15 @@ void soft_queue_put(struct softqueue *q, void *item)
     }
 }
 
-void *soft_queue_get(struct softqueue *q)
+void *soft_queue_get(struct softqueue *q, int err)
 {
     uint64_t one;
 
+    soft_leave();
+    if (err) {
+        errno = err;
+        return NULL;
+    }
     for (;;) {
         void *item;
 
@@ -95,7 +100,7 @@ struct softdev *soft_find_address(in_addr_t a)
     for (unsigned i = 0; i < soft.devs->len; i++) {
         struct softdev *dev = soft.devs->pdata[i];
 
-        for (unsigned k = 0; k < dev->n_addresses && !dev->gone; k++) {
+        for (unsigned k = 0; k < dev->n_addresses && !dev->gone && !dev->fatal; k++) {
             if (dev->address[k] == a) {
                 return dev;
             }
@@ -455,7 +460,8 @@ static unsigned *async_count(struct ibv_async_event *e)
 
 int soft_get_async_event(struct ibv_context *ibv, struct ibv_async_event *event)
 {
-    struct ibv_async_event *e = soft_queue_get(&((struct softctx *)ibv)->async);
+    struct ibv_async_event *e =
+        soft_queue_get(&((struct softctx *)ibv)->async, soft_enter("get_async_event"));
     unsigned *n;
 
     if (!e) {

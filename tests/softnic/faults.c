@@ -176,7 +176,7 @@ static int errno_of(const char *text)
         int err;
     } known[] = {{"EIO", EIO},       {"ENOMEM", ENOMEM}, {"EINVAL", EINVAL},
                  {"EAGAIN", EAGAIN}, {"ENODEV", ENODEV}, {"EPERM", EPERM},
-                 {"EBUSY", EBUSY}};
+                 {"EBUSY", EBUSY},   {"EINTR", EINTR}};
 
     for (unsigned i = 0; i < G_N_ELEMENTS(known); i++) {
         if (!strcmp(text, known[i].name)) {
@@ -222,12 +222,28 @@ static void port(struct softdev *dev, bool up)
     soft_async(dev, up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
 }
 
+/* The list has it no more; contexts of it may still be open. */
+static void gone(struct softdev *dev)
+{
+    if (!dev->gone) {
+        dev->gone = true;
+        soft_unlisten(dev);
+        rmdir(dev->ibv.dev_path);
+        tell_peers(dev, PKT_DOWN);
+        dev->up = false;
+        soft_dev_put(dev);
+    }
+}
+
 static void add(char **word)
 {
-    struct softdev *dev = g_new0(struct softdev, 1);
+    struct softdev *dev = g_new0(struct softdev, 1), *old = soft_find(word[1]);
     char **addresses;
 
     soft_start();
+    if (old && old->fatal) { /* in its place */
+        gone(old);
+    }
     g_strlcpy(dev->ibv.name, word[1], sizeof(dev->ibv.name));
     dev->ibv.node_type = IBV_NODE_CA;
     dev->ibv.transport_type = IBV_TRANSPORT_IB;
@@ -298,24 +314,12 @@ static void add(char **word)
     soft_listen(dev);
 }
 
-/* The list has it no more; contexts of it may still be open. */
-static void gone(struct softdev *dev)
-{
-    if (!dev->gone) {
-        dev->gone = true;
-        soft_unlisten(dev);
-        rmdir(dev->ibv.dev_path);
-        tell_peers(dev, PKT_DOWN);
-        dev->up = false;
-        soft_dev_put(dev);
-    }
-}
-
 static void fatal(struct softdev *dev, bool silent)
 {
     dev->fatal = true;
     dev->silent = silent;
     dev->up = false;
+    soft_unlisten(dev);
     tell_peers(dev, PKT_DOWN);
     soft_async(dev, IBV_EVENT_DEVICE_FATAL);
 }

@@ -310,8 +310,9 @@ void soft_bug(const char *what) __attribute__((noreturn));
 /* ---- device.c ---- */
 void soft_queue_init(struct softqueue *q);
 void soft_queue_put(struct softqueue *q, void *item);
-/* Without the lock, takes it while it returns an item; NULL: errno. */
-void *soft_queue_get(struct softqueue *q);
+/* Leaves the entry, which @err tells to fail, and takes the lock again while it returns
+ * an item; NULL: errno. */
+void *soft_queue_get(struct softqueue *q, int err);
 void soft_queue_remove(struct softqueue *q, void *item);
 void soft_queue_less(struct softqueue *q);
 void soft_async(struct softdev *dev, enum ibv_event_type type);

@@ -284,7 +284,9 @@ static int post_one(struct softqp *qp, struct ibv_send_wr *wr)
     s->wr.sg_list = NULL;
     s->length = length;
     s->finished = false;
-    memcpy(s->sge, wr->sg_list, sizeof(s->sge[0]) * wr->num_sge);
+    for (int i = 0; i < wr->num_sge; i++) {
+        s->sge[i] = wr->sg_list[i];
+    }
     if ((wr->send_flags & IBV_SEND_INLINE) && length) {
         uint8_t *to = s->inline_data = g_malloc(length);
 
@@ -342,7 +344,9 @@ int soft_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_w
         r = rq_at(qp, qp->rposted++);
         r->wr_id = wr->wr_id;
         r->num_sge = wr->num_sge;
-        memcpy(r->sge, wr->sg_list, sizeof(r->sge[0]) * wr->num_sge);
+        for (int i = 0; i < wr->num_sge; i++) {
+            r->sge[i] = wr->sg_list[i];
+        }
     }
     if (qp->state == IBV_QPS_ERR) {
         qp_flush_soon(qp);

@@ -17,7 +17,8 @@
  * for datagrams to the socket DIR/ctl-PID:
  *
  *   add NIC ADDRESS[,ADDRESS...] [FLAG...]
- *                      a NIC with these IPv4 addresses
+ *                      a NIC with these IPv4 addresses, in the place of one of this name
+ *                      that is in state fatal
  *       iwarp          no atomics, no word when the peer is lost, exact private data
  *       noimm          posts of immediate data return EINVAL
  *       early          sends and writes complete before the peer has them (iWARP)

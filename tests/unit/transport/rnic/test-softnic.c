@@ -349,7 +349,11 @@ static void test_fatal(void)
     is_empty(a.rcq); /* nothing comes back */
     post(&b, &a, IBV_WR_RDMA_WRITE, 3);
     completes(b.cq, 3, IBV_WC_RETRY_EXC_ERR);
+    softnic_do("add left 127.0.0.1"); /* it is back while the old one is in use */
     V->close_device(ctx);
+    end_close(&a);
+    end_close(&b);
+    connect_pair(&a, &b);
     end_close(&a);
     end_close(&b);
     finish();
@@ -405,6 +409,8 @@ static void test_port(void)
 
 static void test_calls(void)
 {
+    struct ibv_async_event async;
+    struct rdma_cm_event *event;
     int64_t before;
     struct end a, b;
 
@@ -428,6 +434,11 @@ static void test_calls(void)
     before = g_get_monotonic_time();
     V->query_qp(a.id->qp, &(struct ibv_qp_attr){0}, 0, &(struct ibv_qp_init_attr){0});
     g_assert_cmpint(g_get_monotonic_time() - before, >=, 20000);
+    softnic_do("fail cm_get_event 1 EINTR; fail get_async_event 1 EINTR");
+    g_assert_cmpint(V->cm_get_event(a.events, &event), ==, -1);
+    g_assert_cmpint(errno, ==, EINTR);
+    g_assert_cmpint(V->get_async_event(a.id->verbs, &async), ==, -1);
+    g_assert_cmpint(errno, ==, EINTR);
     before = softnic_count("calls", "poll_cq");
     is_empty(a.cq);
     g_assert_cmpint(softnic_count("calls", "poll_cq"), ==, before + 1);
