@@ -57,7 +57,7 @@ void *soft_queue_get(struct softqueue *q, int err)
     }
 }
 
-/* One is gone from the queue without a reader; who has its token already looks again. */
+/* An event is gone without a reader; one that has its token already looks again. */
 void soft_queue_less(struct softqueue *q)
 {
     uint64_t one;
@@ -530,7 +530,7 @@ int soft_dealloc_pd(struct ibv_pd *ibv)
     return err;
 }
 
-/* Each number once, in an order that nobody knows. */
+/* Each number once, in an order that cannot be guessed. */
 static uint32_t new_key(void)
 {
     return ++soft.next_key * 0x9e3779b1u ^ soft.key_mask;

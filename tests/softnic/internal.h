@@ -221,7 +221,7 @@ struct packets {
 /* One end of a connection. */
 struct wire {
     struct softdev *dev;
-    struct softid *id; /* NULL: request that no one has taken yet */
+    struct softid *id; /* NULL: a request that was not taken yet */
     struct softqp *qp;
     struct wire *peer; /* in this process */
     int fd;            /* or elsewhere, or -1 */
@@ -265,7 +265,7 @@ struct softcmchannel {
 
 struct softcmevent {
     struct rdma_cm_event ibv;
-    struct softid *owner; /* whose it is to acknowledge */
+    struct softid *owner; /* which counts it until it is acknowledged */
     struct wire *wire;    /* of a request */
     struct cm_words words;
     uint8_t data[SOFT_PRIVATE];

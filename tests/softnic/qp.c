@@ -196,7 +196,7 @@ void soft_qp_fail(struct softqp *qp, enum ibv_wc_status status)
     qp_flush(qp);
 }
 
-/* iWARP: the connection is ended by either side, and no one learns why. */
+/* iWARP: the connection is ended by either side, without a reason. */
 static void qp_terminate(struct softqp *qp)
 {
     struct wire *w = qp->wire;
@@ -212,7 +212,7 @@ static int64_t retry_time(struct softqp *qp)
     return MIN(one * (qp->retry_cnt + 1), SOFT_MAX_RETRY_NS);
 }
 
-/* Requests that nobody answers end by RETRY_EXC, once their time is over; with 7 retries
+/* Requests without an answer end by RETRY_EXC, once their time is over; with 7 retries
  * it never is, as on rxe. */
 void soft_qp_stalled(struct softqp *qp)
 {

@@ -25,7 +25,7 @@
  *       negative       posts return negative errnos
  *       siw            the four above; rights of a QP, and that to read, do not count; no
  *                      receive is solicited; sends posted in state ERR stay; a connect
- *                      fails at once where nobody listens
+ *                      fails at once where nothing listens
  *       qpevents       errors of QPs raise events (HCAs; rxe has none)
  *       flush2         each flushed work request completes twice
  *       lateflush      receives posted in state ERR are flushed (HCAs)

@@ -210,7 +210,7 @@ static struct rdma_cm_event *begin(struct pair *p, uint16_t port, const void *da
     end_open(&p->a);
     err = V->cm_connect(p->a.id, &param) ? errno : 0;
     if (port != PORT) {
-        /* nobody listens: siw waits for TCP's answer */
+        /* nothing listens: siw waits for TCP's answer */
         CHECK(err == 0 || (iwarp && err == ECONNREFUSED));
         return err ? NULL : event_of(active_events);
     }

@@ -78,7 +78,7 @@ static void packets_drop(struct packets *q)
     }
 }
 
-/* ---- who has something to do ---- */
+/* ---- the queue of wires with something to do ---- */
 
 void soft_wake(void)
 {
