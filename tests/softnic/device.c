@@ -4,8 +4,10 @@
  */
 #include <fcntl.h>
 #include <poll.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -530,6 +532,53 @@ int soft_dealloc_pd(struct ibv_pd *ibv)
     return err;
 }
 
+/*
+ * Maps the pages of @mr once more, so that they stay its memory whatever becomes of the
+ * addresses, as a NIC has them pinned.  Only if all of it is shared memory.
+ */
+static void pin(struct softmr *mr)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t at = (uintptr_t)mr->ibv.addr & ~(page - 1), first = at, start, end;
+    uintptr_t stop = ((uintptr_t)mr->ibv.addr + mr->ibv.length + page - 1) & ~(page - 1);
+    char line[512], perms[5];
+    uint8_t *to;
+    FILE *maps;
+
+    /* Fails for private memory. */
+    to = mr->ibv.length ? mremap((void *)at, 0, page, MREMAP_MAYMOVE) : MAP_FAILED;
+    if (to == MAP_FAILED) {
+        return;
+    }
+    munmap(to, page);
+    maps = fopen("/proc/self/maps", "re");
+    to = mmap(NULL, stop - first, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!maps || to == MAP_FAILED) {
+        soft_bug("cannot pin");
+    }
+    while (at < stop && fgets(line, sizeof(line), maps)) {
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %4s", &start, &end, perms) != 3 ||
+            end <= at) {
+            continue;
+        }
+        end = MIN(end, stop);
+        if (start > at || perms[3] != 's' ||
+            mremap((void *)at, 0, end - at, MREMAP_MAYMOVE | MREMAP_FIXED,
+                   to + (at - first)) == MAP_FAILED) {
+            break;
+        }
+        at = end;
+    }
+    fclose(maps);
+    if (at < stop) {
+        munmap(to, stop - first);
+        return;
+    }
+    mr->pinned = to;
+    mr->pinned_len = stop - first;
+    mr->mem = to + ((uintptr_t)mr->ibv.addr - first);
+}
+
 /* Each number once, in an order that cannot be guessed. */
 static uint32_t new_key(void)
 {
@@ -560,6 +609,8 @@ struct ibv_mr *soft_reg_mr(struct ibv_pd *ibv, void *addr, size_t len, int acces
         mr->ibv.pd = ibv;
         mr->ibv.addr = addr;
         mr->ibv.length = len;
+        mr->mem = addr;
+        pin(mr);
         mr->ibv.lkey = new_key();
         mr->ibv.rkey = new_key();
         g_hash_table_insert(soft.lkeys, GUINT_TO_POINTER(mr->ibv.lkey), mr);
@@ -580,6 +631,9 @@ int soft_dereg_mr(struct ibv_mr *ibv)
     if (!err) {
         g_hash_table_remove(soft.lkeys, GUINT_TO_POINTER(ibv->lkey));
         g_hash_table_remove(soft.rkeys, GUINT_TO_POINTER(ibv->rkey));
+        if (mr->pinned) {
+            munmap(mr->pinned, mr->pinned_len);
+        }
         mr->pd->users--;
         soft.objects--;
         g_free(mr);
@@ -598,5 +652,5 @@ uint8_t *soft_lookup(GHashTable *keys, struct softpd *pd, uint32_t key, uint64_t
         addr - start > mr->ibv.length || len > mr->ibv.length - (addr - start)) {
         return NULL;
     }
-    return (uint8_t *)(uintptr_t)addr;
+    return mr->mem + (addr - start);
 }

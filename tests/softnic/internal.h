@@ -73,6 +73,9 @@ struct softmr {
     struct ibv_mr ibv;
     struct softpd *pd;
     int access;
+    uint8_t *mem; /* of ibv.addr: there, or in a mapping of our own */
+    void *pinned; /* that mapping, or NULL */
+    size_t pinned_len;
 };
 
 struct softcqe {

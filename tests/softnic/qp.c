@@ -658,36 +658,39 @@ static bool take_send(struct softqp *qp, struct packet *p)
     return true;
 }
 
-/* May the peer do this to these bytes?  Refuses the request if not. */
-static bool allowed(struct softqp *qp, uint32_t rkey, uint64_t addr, uint64_t len,
-                    int access)
+/* The memory, if the peer may do this to these bytes; else the request is refused. */
+static uint8_t *allowed(struct softqp *qp, uint32_t rkey, uint64_t addr, uint64_t len,
+                        int access)
 {
+    static uint8_t nothing;
+    uint8_t *mem;
+
     if (!len) {
-        return true;
+        return &nothing;
     }
     if (qp->ctx->dev->siw && access == IBV_ACCESS_REMOTE_READ) {
         access = 0;
     }
     if (!(qp->access & access) && !qp->ctx->dev->siw) {
         refuse(qp, IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR);
-        return false;
+        return NULL;
     }
-    if (!soft_lookup(soft.rkeys, qp->pd, rkey, addr, len, access)) {
+    mem = soft_lookup(soft.rkeys, qp->pd, rkey, addr, len, access);
+    if (!mem) {
         refuse(qp, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
-        return false;
     }
-    return true;
+    return mem;
 }
 
 static bool take_write(struct softqp *qp, struct packet *p)
 {
     uint64_t checked = p->h.flags & PKT_FIRST ? p->h.total : p->h.len;
+    uint8_t *mem = allowed(qp, p->h.rkey, p->h.addr, checked, IBV_ACCESS_REMOTE_WRITE);
 
-    if (!allowed(qp, p->h.rkey, p->h.addr, checked, IBV_ACCESS_REMOTE_WRITE) ||
-        ((p->h.flags & PKT_IMM) && !take_receive(qp, p))) {
+    if (!mem || ((p->h.flags & PKT_IMM) && !take_receive(qp, p))) {
         return false;
     }
-    memcpy((void *)(uintptr_t)p->h.addr, p->data, p->h.len);
+    memcpy(mem, p->data, p->h.len);
     if (p->h.flags & PKT_IMM) {
         received(qp, p, IBV_WC_RECV_RDMA_WITH_IMM);
     }
@@ -717,14 +720,15 @@ static bool give_data(struct softqp *qp)
 {
     uint32_t len = (uint32_t)MIN(SOFT_MTU, qp->read.total - qp->read.offset);
     struct packet *p;
+    uint8_t *mem;
 
     if (soft_wire_full(qp->wire) ||
-        !allowed(qp, qp->read.rkey, qp->read.at + qp->read.offset, len,
-                 IBV_ACCESS_REMOTE_READ)) {
+        !(mem = allowed(qp, qp->read.rkey, qp->read.at + qp->read.offset, len,
+                        IBV_ACCESS_REMOTE_READ))) {
         return false;
     }
     p = soft_packet(PKT_DATA, len);
-    memcpy(p->data, (void *)(uintptr_t)(qp->read.at + qp->read.offset), len);
+    memcpy(p->data, mem, len);
     p->h.addr = qp->read.offset;
     p->h.msn = qp->read.msn;
     p->h.packets = qp->acked = qp->taken;

@@ -5,13 +5,14 @@
  *
  * NICs join QPs of one process and, by UNIX sockets in a folder, of several.  Nothing is
  * executed within a post: a thread of softnic does it, or a poll_cq() that finds its
- * queue empty.  Where real NICs differ, softnic does what is harder for its user: keys
- * do not repeat, a completion with an error has rubbish in the fields that do not count,
- * a send queue has room again only when a later completion was polled, receives that are
- * posted in state ERR never come back, arming says nothing about what is already there,
- * events must be acknowledged before what they are about can be destroyed, a cm id has a
- * context of its own, private data come padded, seven retries never end, and a responder
- * says nothing of a QP that is gone.
+ * queue empty.  Shared memory that is registered may be unmapped.  Where real NICs
+ * differ, softnic does what is harder for its user: keys do not repeat, a completion with
+ * an error has rubbish in the fields that do not count, a send queue has room again only
+ * when a later completion was polled, receives that are posted in state ERR never come
+ * back, arming says nothing about what is already there, events must be acknowledged
+ * before what they are about can be destroyed, a cm id has a context of its own, private
+ * data come padded, seven retries never end, and a responder says nothing of a QP that is
+ * gone.
  *
  * Commands, for softnic_do(), for PVRDMA_SOFTNIC_DO (several, with ';' between them) and
  * for datagrams to the socket DIR/ctl-PID:

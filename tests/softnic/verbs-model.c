@@ -29,6 +29,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -877,6 +878,55 @@ static void case_dereg(void)
     abandon(&p);
 }
 
+/*
+ * Pages of a file in another order, registered, unmapped, and other memory at their
+ * addresses: a WRITE still goes to the file.
+ */
+static void case_stitched(void)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    int fd = memfd_create("pages", MFD_CLOEXEC);
+    struct ibv_send_wr wr = {.wr_id = 1, .opcode = IBV_WR_RDMA_WRITE};
+    struct ibv_mr *mr;
+    struct ibv_sge sge;
+    uint8_t *at, *file;
+    struct pair p;
+
+    CHECK(fd >= 0 && ftruncate(fd, 3 * (off_t)page) == 0);
+    file = mmap(NULL, 3 * page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    at = mmap(NULL, 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(file != MAP_FAILED && at != MAP_FAILED);
+    CHECK(mmap(at, page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+               2 * (off_t)page) == at);
+    CHECK(mmap(at + page, page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) ==
+          at + page);
+    CHECK((mr = V->reg_mr(pd, at, 2 * page,
+                          IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)));
+    CHECK(mmap(at, 2 * page, PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at);
+
+    connect_pair(&p);
+    fill(&p.a, 0, 2 * (uint32_t)page, 1);
+    sge = sge_of(&p.a, 0, 2 * (uint32_t)page);
+    wr.wr.rdma.remote_addr = (uintptr_t)at;
+    wr.wr.rdma.rkey = mr->rkey;
+    EQUAL(try_post(&p.a, wr, &sge, 1), 0);
+    post_recv(&p.b, 2, 0, 0);
+    post(&p.a, &p.b, IBV_WR_SEND, 2, IBV_SEND_SIGNALED, 0, 0);
+    succeeds(p.b.rcq, 2);
+    succeeds(p.a.scq, 2);
+    CHECK(!memcmp(file + 2 * page, p.a.buf, page));
+    CHECK(!memcmp(file, p.a.buf + page, page));
+    for (size_t i = 0; i < page; i++) {
+        CHECK(!file[page + i] && !at[i] && !at[page + i]);
+    }
+    EQUAL(V->dereg_mr(mr), 0);
+    munmap(at, 2 * page);
+    munmap(file, 3 * page);
+    close(fd);
+    close_pair(&p);
+}
+
 static void case_rights_off(void)
 {
     const int set[] = {IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_ACCESS_ERR, -1};
@@ -1268,6 +1318,7 @@ static const struct {
     {"unsignalled-fails", case_unsignalled_fails},
     {"bounds", case_bounds},
     {"dereg", case_dereg},
+    {"stitched", case_stitched},
     {"rights-off", case_rights_off},
     {"local-key", case_local_key},
     {"too-long", case_too_long},
