@@ -706,6 +706,7 @@ void config_free(struct daemon_config *cfg)
     g_free(cfg->host_name);
     g_free(cfg->path);
     g_list_free_full(cfg->peers, (GDestroyNotify)config_peer_free);
+    g_list_free_full(cfg->nics, (GDestroyNotify)config_nic_free);
     g_list_free_full(cfg->networks, (GDestroyNotify)network_free);
     g_list_free_full(cfg->vms, (GDestroyNotify)config_vm_free);
     g_list_free_full(cfg->problems, (GDestroyNotify)problem_free);

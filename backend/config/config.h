@@ -12,6 +12,7 @@
  *                       shares, max-memory, max-files, require-sealed, worker
  *   [network NAME]      worker: of its VMs, unless their own groups say otherwise
  *   [peer NAME]         address, secret-file, max-queued: another host's daemon
+ *   [nic NAME]          device, address, fabric, networks: an RDMA NIC of this host
  *
  * All numbers are range-checked here; later code relies on the limits below.
  * Unknown groups and keys are errors.  An error outside of [daemon] costs the group
@@ -39,6 +40,8 @@
 #define CONFIG_MAX_UIDS      64  /* of one VM */
 #define CONFIG_MAX_LISTEN    8
 #define CONFIG_MAX_PEERS     256
+#define CONFIG_MAX_NICS      16
+#define CONFIG_MAX_DEVICE    63u  /* characters of an RDMA device's name */
 #define CONFIG_MAX_HOLD      600u /* seconds */
 #define CONFIG_PEER_PORT     14820
 #define CONFIG_MIN_SECRET    16u /* bytes */
@@ -97,6 +100,15 @@ struct peer_config {
                             default 4 MiB */
 };
 
+/* An RDMA NIC of this host, which the daemon may use. */
+struct nic_config {
+    char *name;
+    char *device;              /* RDMA device, as `rdma link` shows it */
+    struct pvrdma_gid address; /* IP address of its net device */
+    char *fabric;              /* NICs of one fabric reach each other */
+    char **networks;           /* whose VMs may use it; NULL: all */
+};
+
 /* A group of the key file that was left out. */
 struct config_problem {
     char *name; /* of the VM, or the group's heading; printable */
@@ -130,6 +142,7 @@ struct daemon_config {
     GList *networks;       /* of struct network_config */
     GList *vms;            /* of struct vm_config, in the file's order */
     GList *peers;          /* of struct peer_config, likewise */
+    GList *nics;           /* of struct nic_config, likewise */
     GList *problems;       /* of struct config_problem, likewise; networks first */
     GList *warnings;       /* of char: what of the file may not be meant like that */
     unsigned fixed;        /* keys that the command line has set; config.c */
@@ -220,6 +233,22 @@ bool config_vm_uid_ok(const struct vm_config *vm, uint32_t uid);
 /* Bytes: a number, with K, M, G or T after it for powers of 1024. */
 bool config_parse_size(const char *key, const char *value, uint64_t min, uint64_t max,
                        uint64_t *out, GError **errp);
+
+/* Was the group [@kind @name] left out, for an error in it? */
+bool config_has_problem(const struct daemon_config *cfg, const char *kind,
+                        const char *name);
+
+/* ---- [nic NAME] ---- */
+
+/* NULL with errp: that cannot be the name of one. */
+struct nic_config *config_nic_new(const char *name, GError **errp);
+bool config_nic_set(struct nic_config *nic, const char *key, const char *value,
+                    GError **errp);
+/* All keys are set.  False: something is missing or does not fit @cfg. */
+bool config_nic_finish(const struct daemon_config *cfg, struct nic_config *nic,
+                       GError **errp);
+void config_nic_free(struct nic_config *nic);
+bool config_nic_same(const struct nic_config *a, const struct nic_config *b);
 
 /* ---- [peer NAME] ---- */
 

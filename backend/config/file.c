@@ -16,6 +16,7 @@ struct target {
     struct vm_config *vm;
     struct network_config *net;
     struct peer_config *peer;
+    struct nic_config *nic;
 };
 
 static bool set_key(struct daemon_config *cfg, const struct target *to, const char *key,
@@ -29,6 +30,9 @@ static bool set_key(struct daemon_config *cfg, const struct target *to, const ch
     }
     if (to->peer) {
         return config_peer_set(to->peer, key, value, errp);
+    }
+    if (to->nic) {
+        return config_nic_set(to->nic, key, value, errp);
     }
     return config_is_fixed(cfg, key) || config_set(cfg, key, value, false, errp);
 }
@@ -326,6 +330,21 @@ static void add_problem(struct daemon_config *cfg, const struct section *sec,
     cfg->problems = g_list_append(cfg->problems, p);
 }
 
+bool config_has_problem(const struct daemon_config *cfg, const char *kind,
+                        const char *name)
+{
+    g_autofree char *group = g_strdup_printf("%s %s", kind, name);
+
+    for (GList *l = cfg->problems; l; l = l->next) {
+        const struct config_problem *p = l->data;
+
+        if (strncmp(p->name, group, 63) == 0) { /* as long as names there are */
+            return true;
+        }
+    }
+    return false;
+}
+
 /* [daemon] first, wherever it stands: the VMs' defaults depend on it. */
 static bool load_daemon(struct daemon_config *cfg, GPtrArray *sections, GError **errp)
 {
@@ -355,13 +374,13 @@ static bool load_daemon(struct daemon_config *cfg, GPtrArray *sections, GError *
     return true;
 }
 
-/* The name of the network that @sec is meant to be about, or NULL. */
-static const char *network_of(const struct section *sec)
+/* The name of the @kind ("peer ") that @sec is meant to be about, or NULL. */
+static const char *name_of(const struct section *sec, const char *kind)
 {
     const char *group = sec->group ? sec->group : "";
 
     group += *group == '['; /* without its closing bracket */
-    return g_str_has_prefix(group, "network ") ? group + strlen("network ") : NULL;
+    return g_str_has_prefix(group, kind) ? group + strlen(kind) : NULL;
 }
 
 static bool load_network(struct daemon_config *cfg, const struct section *sec,
@@ -395,7 +414,7 @@ static void load_networks(struct daemon_config *cfg, GPtrArray *sections)
 
     for (guint i = 1; i < sections->len; i++) {
         const struct section *sec = sections->pdata[i];
-        const char *name = network_of(sec);
+        const char *name = name_of(sec, "network ");
         g_autoptr(GError) err = NULL;
 
         if (!name) {
@@ -413,15 +432,6 @@ static void load_networks(struct daemon_config *cfg, GPtrArray *sections)
             add_problem(cfg, sec, err);
         }
     }
-}
-
-/* The name of the host that @sec is meant to be about, or NULL. */
-static const char *peer_of(const struct section *sec)
-{
-    const char *group = sec->group ? sec->group : "";
-
-    group += *group == '['; /* without its closing bracket */
-    return g_str_has_prefix(group, "peer ") ? group + strlen("peer ") : NULL;
 }
 
 static bool add_peer(struct daemon_config *cfg, struct peer_config *peer, GError **errp)
@@ -449,7 +459,7 @@ static bool add_peer(struct daemon_config *cfg, struct peer_config *peer, GError
 static bool load_peer(struct daemon_config *cfg, const struct section *sec, GError **errp)
 {
     g_autoptr(GKeyFile) kf = parse_section(sec, errp);
-    struct peer_config *peer = kf ? config_peer_new(peer_of(sec), errp) : NULL;
+    struct peer_config *peer = kf ? config_peer_new(name_of(sec, "peer "), errp) : NULL;
 
     if (!kf) {
         return false;
@@ -470,7 +480,35 @@ static bool load_peer(struct daemon_config *cfg, const struct section *sec, GErr
     return true;
 }
 
-static void load_peers(struct daemon_config *cfg, GPtrArray *sections)
+static bool load_nic(struct daemon_config *cfg, const struct section *sec, GError **errp)
+{
+    g_autoptr(GKeyFile) kf = parse_section(sec, errp);
+    struct nic_config *nic = kf ? config_nic_new(name_of(sec, "nic "), errp) : NULL;
+
+    if (!kf) {
+        return false;
+    }
+    if (!nic) {
+        g_prefix_error(errp, "[%s] ", sec->group);
+        return false;
+    }
+    if (!load_group(cfg, (struct target){.nic = nic}, kf, sec, errp)) {
+        config_nic_free(nic); /* the message has the group */
+        return false;
+    }
+    if (!config_nic_finish(cfg, nic, errp)) {
+        g_prefix_error(errp, "[%s] ", sec->group);
+        config_nic_free(nic);
+        return false;
+    }
+    cfg->nics = g_list_append(cfg->nics, nic);
+    return true;
+}
+
+/* All groups of @kind. */
+static void load_all(struct daemon_config *cfg, GPtrArray *sections, const char *kind,
+                     bool (*load)(struct daemon_config *cfg, const struct section *sec,
+                                  GError **errp))
 {
     g_autoptr(GHashTable) seen = g_hash_table_new(g_str_hash, g_str_equal);
 
@@ -478,8 +516,8 @@ static void load_peers(struct daemon_config *cfg, GPtrArray *sections)
         const struct section *sec = sections->pdata[i];
         g_autoptr(GError) err = NULL;
 
-        if (peer_of(sec) && (!refuse_twice(sec, find_earlier(seen, sec), &err) ||
-                             !load_peer(cfg, sec, &err))) {
+        if (name_of(sec, kind) && (!refuse_twice(sec, find_earlier(seen, sec), &err) ||
+                                   !load(cfg, sec, &err))) {
             add_problem(cfg, sec, err);
         }
     }
@@ -493,7 +531,8 @@ static void load_vms(struct daemon_config *cfg, GPtrArray *sections)
         const struct section *sec = sections->pdata[i];
         g_autoptr(GError) err = NULL;
 
-        if (!is_daemon(sec) && !network_of(sec) && !peer_of(sec) &&
+        if (!is_daemon(sec) && !name_of(sec, "network ") && !name_of(sec, "peer ") &&
+            !name_of(sec, "nic ") &&
             (!refuse_twice(sec, find_earlier(seen, sec), &err) ||
              !load_section(cfg, sec, &err))) {
             add_problem(cfg, sec, err);
@@ -523,7 +562,8 @@ static bool load_file(struct daemon_config *cfg, const char *path,
         config_keep(cfg, running, notes);
     }
     load_networks(cfg, sections);
-    load_peers(cfg, sections);
+    load_all(cfg, sections, "peer ", load_peer);
+    load_all(cfg, sections, "nic ", load_nic);
     load_vms(cfg, sections);
     return true;
 }

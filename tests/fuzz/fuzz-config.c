@@ -59,6 +59,23 @@ static void check(const struct daemon_config *cfg)
             abort();
         }
     }
+    if (g_list_length(cfg->nics) > CONFIG_MAX_NICS) {
+        abort();
+    }
+    for (GList *l = cfg->nics; l; l = l->next) {
+        const struct nic_config *nic = l->data;
+
+        if (!config_valid_name(nic->name) || !config_valid_name(nic->fabric) ||
+            !nic->device || !*nic->device || strlen(nic->device) > CONFIG_MAX_DEVICE ||
+            strchr(nic->device, '/') || (nic->networks && !*nic->networks)) {
+            abort();
+        }
+        for (char **net = nic->networks; net && *net; net++) {
+            if (!config_valid_name(*net)) {
+                abort();
+            }
+        }
+    }
     for (GList *l = cfg->problems; l; l = l->next) {
         const struct config_problem *p = l->data;
 

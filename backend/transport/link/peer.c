@@ -532,21 +532,6 @@ static const struct peer_config *in_file(const struct daemon_config *cfg,
     return NULL;
 }
 
-/* Is its group there, but wrong? */
-static bool is_problem(const struct daemon_config *cfg, const char *name)
-{
-    g_autofree char *group = g_strconcat("peer ", name, NULL);
-
-    for (GList *l = cfg->problems; l; l = l->next) {
-        const struct config_problem *p = l->data;
-
-        if (strncmp(p->name, group, 63) == 0) { /* as long as names there are */
-            return true;
-        }
-    }
-    return false;
-}
-
 static void say_line(void (*say)(void *opaque, char *line), void *opaque,
                      const char *name, const char *what)
 {
@@ -566,7 +551,7 @@ void peers_reload(const struct daemon_config *cfg, void (*say)(void *opaque, cha
         return;
     }
     for (struct peer *p = peer_next(NULL); p; p = peer_next(p)) {
-        if (!in_file(cfg, p->name) && !is_problem(cfg, p->name)) {
+        if (!in_file(cfg, p->name) && !config_has_problem(cfg, "peer", p->name)) {
             end(p, "its group was removed from the key file");
             say_line(say, opaque, p->name, "removed");
         }

@@ -854,6 +854,128 @@ static void test_bad_peers(void)
     }
 }
 
+/* ---- [nic NAME] ---- */
+
+static void test_nics(void)
+{
+    struct daemon_config *cfg = config_new();
+    const struct nic_config *nic;
+    g_autoptr(GError) err = NULL;
+
+    g_assert_true(load(cfg,
+                       "[nic rail0]\ndevice=mlx5_0\naddress=10.0.0.1\n"
+                       "[nic rail1]\ndevice=rxe0\naddress=fd00::1\nfabric=blue\n"
+                       "networks= a; b ;\n",
+                       &err));
+    g_assert_null(cfg->problems);
+    g_assert_cmpuint(g_list_length(cfg->nics), ==, 2);
+    nic = cfg->nics->data;
+    g_assert_cmpstr(nic->name, ==, "rail0");
+    g_assert_cmpstr(nic->device, ==, "mlx5_0");
+    g_assert_cmpstr(nic->fabric, ==, "default");
+    g_assert_null(nic->networks);
+    g_assert_cmphex(nic->address.raw[10], ==, 0xff);
+    g_assert_cmphex(nic->address.raw[15], ==, 1);
+    nic = cfg->nics->next->data;
+    g_assert_cmpstr(nic->fabric, ==, "blue");
+    g_assert_cmpstr(nic->networks[0], ==, "a");
+    g_assert_cmpstr(nic->networks[1], ==, "b");
+    g_assert_null(nic->networks[2]);
+    g_assert_cmphex(nic->address.raw[0], ==, 0xfd);
+    config_free(cfg);
+}
+
+static void test_bad_nics(void)
+{
+    static const struct {
+        const char *keys, *word;
+    } cases[] = {
+        {"", "device"},
+        {"address=1.2.3.4\n", "device"},
+        {"device=x\n", "address"},
+        {"device=\naddress=1.2.3.4\n", "device"},
+        {"device=a/b\naddress=1.2.3.4\n", "device"},
+        {"device=a b\naddress=1.2.3.4\n", "device"},
+        {"device="
+         "1234567890123456789012345678901234567890123456789012345678901234\n",
+         "device"},
+        {"device=x\naddress=host\n", "address"},
+        {"device=x\naddress=0.0.0.0\n", "address"},
+        {"device=x\naddress=239.0.0.1\n", "address"},
+        {"device=x\naddress=1.2.3.4:5\n", "address"},
+        {"device=x\naddress=fe80::1\n", "link-local"},
+        {"device=x\naddress=52:54:00:00:00:01\n", "address"},
+        {"device=x\naddress=::\n", "address"},
+        {"device=x\naddress=1.2.3.4\nfabric=a b\n", "fabric"},
+        {"device=x\naddress=1.2.3.4\nnetworks=\n", "networks"},
+        {"device=x\naddress=1.2.3.4\nnetworks=;\n", "networks"},
+        {"device=x\naddress=1.2.3.4\nnetworks=a;b c\n", "networks"},
+        {"device=x\naddress=1.2.3.4\ncolour=red\n", "colour"},
+        {"device=x\naddress=9.9.9.9\n", "belongs to [nic first]"},
+        {"device=x\naddress=1.2.3.4\n[nic b]\n", "appears twice"},
+    };
+    g_autoptr(GString) many = g_string_new(NULL);
+    struct daemon_config *cfg;
+    g_autoptr(GError) err = NULL;
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autofree char *text = g_strdup_printf(
+            "[nic first]\ndevice=x\naddress=9.9.9.9\n[nic b]\n%s", cases[i].keys);
+        const struct config_problem *p;
+
+        g_test_message("%s", text);
+        cfg = config_new();
+        g_assert_true(load(cfg, text, &err));
+        g_assert_cmpuint(g_list_length(cfg->problems), ==, 1);
+        p = cfg->problems->data;
+        g_assert_cmpstr(p->name, ==, "nic b");
+        g_assert_nonnull(strstr(p->why, cases[i].word));
+        g_assert_true(config_has_problem(cfg, "nic", "b"));
+        g_assert_false(config_has_problem(cfg, "nic", "first"));
+        g_assert_cmpstr(((struct nic_config *)cfg->nics->data)->name, ==, "first");
+        config_free(cfg);
+    }
+    for (unsigned i = 0; i <= CONFIG_MAX_NICS; i++) {
+        g_string_append_printf(many, "[nic n%u]\ndevice=x\naddress=1.2.3.%u\n", i, i + 1);
+    }
+    cfg = config_new();
+    g_assert_true(load(cfg, many->str, &err));
+    g_assert_cmpuint(g_list_length(cfg->nics), ==, CONFIG_MAX_NICS);
+    g_assert_cmpuint(g_list_length(cfg->problems), ==, 1);
+    config_free(cfg);
+}
+
+/* What makes a reload close and open it again. */
+static void test_same_nics(void)
+{
+    static const char *const groups[] = {
+        "device=x\naddress=1.2.3.4\n",
+        "device=y\naddress=1.2.3.4\n",
+        "device=x\naddress=1.2.3.5\n",
+        "device=x\naddress=1.2.3.4\nfabric=f\n",
+        "device=x\naddress=1.2.3.4\nnetworks=a\n",
+        "device=x\naddress=1.2.3.4\nnetworks=a;b\n",
+    };
+    struct daemon_config *cfg[2 * G_N_ELEMENTS(groups)];
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(cfg); i++) {
+        g_autofree char *text =
+            g_strconcat("[nic a]\n", groups[i % G_N_ELEMENTS(groups)], NULL);
+
+        cfg[i] = config_new();
+        g_assert_true(load(cfg[i], text, NULL));
+    }
+    for (unsigned i = 0; i < G_N_ELEMENTS(cfg); i++) {
+        for (unsigned k = 0; k < G_N_ELEMENTS(cfg); k++) {
+            g_assert_true(config_nic_same(cfg[i]->nics->data, cfg[k]->nics->data) ==
+                          (i % G_N_ELEMENTS(groups) == k % G_N_ELEMENTS(groups)));
+        }
+    }
+    for (unsigned i = 0; i < G_N_ELEMENTS(cfg); i++) {
+        config_free(cfg[i]);
+    }
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
@@ -879,5 +1001,8 @@ int main(int argc, char **argv)
     g_test_add_func("/config/peers", test_peers);
     g_test_add_func("/config/no-peers", test_no_peers);
     g_test_add_func("/config/bad-peers", test_bad_peers);
+    g_test_add_func("/config/nics", test_nics);
+    g_test_add_func("/config/bad-nics", test_bad_nics);
+    g_test_add_func("/config/same-nics", test_same_nics);
     return g_test_run();
 }
