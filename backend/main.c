@@ -38,6 +38,7 @@
 #include "transport/link/addresses.h"
 #include "transport/link/datagrams.h"
 #include "transport/link/peer.h"
+#include "transport/rnic/nic.h"
 #include "vm/attach.h"
 
 /*
@@ -367,6 +368,7 @@ static bool serve_vms(struct daemon_config *cfg, GError **errp)
     if (!control_listen(cfg, errp)) {
         goto out_tcp;
     }
+    rnic_nics_start(cfg);
     reload_start(cfg);
     if (!claims_start(cfg->host_name, cfg->peer_timeout, errp)) {
         goto out_control;
@@ -386,6 +388,7 @@ out_control:
 out_tcp:
     tcp_close();
     datapath_stop();
+    rnic_nics_stop();
 out_vm:
     registry_stop();
 out_reaper:

@@ -67,6 +67,7 @@ enum control_cmd {
     CONTROL_QP_LIST,
     CONTROL_COUNTERS,
     CONTROL_PEER_LIST,
+    CONTROL_NIC_LIST,
     CONTROL_RELOAD,
     CONTROL_RESTART,
 };
@@ -96,6 +97,8 @@ void report_status(GString *s, const struct daemon_config *cfg);
 void report_failed(GString *s);
 /* Adds members "hosts", about this one, and "peers". */
 void report_peers(GString *s);
+/* Adds member "nics". */
+void report_nics(GString *s);
 /* "vms": an array of what @report writes for each. */
 void report_all(GString *s, void (*report)(GString *s, struct vm *vm));
 void report_vm(GString *s, struct vm *vm);

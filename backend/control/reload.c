@@ -7,7 +7,7 @@
  * add` are none of its business, but for what it says about their networks.  A guest is
  * never cut off by a reload: with a VMM connected, removal and changes wait until that
  * leaves (registry.c).  A VM whose group has become wrong stays as it was.  Links to
- * other hosts follow the file at once.
+ * other hosts and NICs follow the file at once.
  *
  * In a coroutine the main loop turns between VMs, so each step finds its VM by name.
  * Main thread.
@@ -24,6 +24,7 @@
 #include "datapath/datapath.h"
 #include "transport/iwarp/iwarp.h"
 #include "transport/link/peer.h"
+#include "transport/rnic/nic.h"
 #include "vm/attach.h"
 
 static struct daemon_config *cfg;
@@ -260,7 +261,7 @@ static void report(GString *s, const struct summary *o)
     report_lines(s, "problems", o->problems);
 }
 
-static void say_peer(void *opaque, char *line)
+static void say_line(void *opaque, char *line)
 {
     note(opaque, LOG_LVL_INFO, line);
 }
@@ -309,7 +310,8 @@ static bool reload(GString *s, GError **errp)
     summary_init(&o);
     apply_daemon(&o, new, notes->str);
     follow_networks();
-    peers_reload(new, say_peer, &o);
+    peers_reload(new, say_line, &o);
+    rnic_nics_reload(new, say_line, &o);
     tcp_use(new);
     registry_forget_failed();
     /* Those that go first: their sockets and addresses may be wanted again. */

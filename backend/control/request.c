@@ -41,6 +41,7 @@ static const struct command {
     [CONTROL_QP_LIST] = {"qp-list", NAME_NEEDED, .after = true},
     [CONTROL_COUNTERS] = {"counters", NAME_OPTIONAL},
     [CONTROL_PEER_LIST] = {"peer-list", NAME_NONE},
+    [CONTROL_NIC_LIST] = {"nic-list", NAME_NONE},
     [CONTROL_RELOAD] = {"reload", NAME_NONE},
     [CONTROL_RESTART] = {"restart", NAME_NONE},
 };
@@ -355,6 +356,10 @@ static bool run(const struct daemon_config *cfg, const struct control_request *r
         break;
     case CONTROL_PEER_LIST:
         report_peers(s);
+        report_failed(s);
+        break;
+    case CONTROL_NIC_LIST:
+        report_nics(s);
         report_failed(s);
         break;
     case CONTROL_VM_LIST:

@@ -366,6 +366,38 @@ static void print_peers(JsonArray *peers)
     }
 }
 
+/* "25G": of a link. */
+static char *speed(gint64 mbit_s)
+{
+    return mbit_s ? g_strdup_printf("%.4gG", (double)mbit_s / 1000) : g_strdup("-");
+}
+
+static void print_nics(JsonArray *nics)
+{
+    printf("%-12s %-12s %-10s %-20s %-12s %-8s %8s %6s %6s %-7s %-12s  %s\n", "NIC",
+           "DEVICE", "KIND", "ADDRESS", "FABRIC", "STATE", "SINCE", "SPEED", "MTU",
+           "ATOMICS", "NETWORKS", "REASON");
+    for (guint i = 0; nics && i < json_array_get_length(nics); i++) {
+        JsonObject *n = json_array_get_object_element(nics, i);
+        bool open = json_object_has_member(n, "kind");
+        g_autofree char *since = duration(get_int(n, "since_ms"));
+        g_autofree char *networks =
+            get_array(n, "networks") ? join(get_array(n, "networks")) : g_strdup("all");
+        g_autofree char *fast = speed(get_int(n, "mbit_s"));
+        g_autofree char *reason = g_strdup(get_str(n, "reason"));
+
+        printf("%-12s %-12s %-10s %-20s %-12s %-8s %8s %6s %6" G_GINT64_FORMAT
+               " %-7s %-12s  %s\n",
+               get_str(n, "name"), get_str(n, "device"), get_str(n, "kind"),
+               get_str(n, "address"), get_str(n, "fabric"), get_str(n, "state"), since,
+               fast, get_int(n, "mtu"),
+               !open                    ? "-"
+               : get_bool(n, "atomics") ? "yes"
+                                        : "no",
+               networks, *reason ? clean(reason) : "-");
+    }
+}
+
 static void print_directory(JsonObject *d, JsonObject *u)
 {
     printf("other hosts: %" G_GINT64_FORMAT " GIDs known, %" G_GINT64_FORMAT
@@ -515,6 +547,18 @@ static void show_peers(JsonObject *result)
     print_peers(get_array(result, "peers"));
 }
 
+static void show_nics(JsonObject *result)
+{
+    JsonArray *nics = get_array(result, "nics");
+
+    if (nics && json_array_get_length(nics)) {
+        print_nics(nics);
+    } else {
+        puts("no RDMA NIC is used: the key file has no [nic NAME] group");
+    }
+    print_failed(get_array(result, "failed"));
+}
+
 static void show_migrations(JsonObject *result)
 {
     print_migrations(get_array(result, "vms"));
@@ -658,6 +702,7 @@ static const struct command {
      "vm-migrate-status", show_migrations},
     {"qp list", " [VM]", 0, 1, "queue pairs", .run = do_qp_list},
     {"peer list", "", 0, 0, "other hosts' daemons", "peer-list", show_peers},
+    {"nic list", "", 0, 0, "RDMA NICs of this host", "nic-list", show_nics},
     {"counters", " [VM]", 0, 1, "all counters", "counters", show_counters},
     {"reload", "", 0, 0, "apply the key file again", "reload", show_reload},
     {"restart", "", 0, 0, "replace the daemon while VMs run", "restart", show_restart},

@@ -149,7 +149,7 @@ class Copy:
 def targets(mutations):
     names = {'tests/' + m.program for m in mutations}
     if any('/vguest/' in name for name in names):
-        names |= {'backend/pvrdmad', 'backend/pvrdmactl'}
+        names |= {'backend/pvrdmad', 'backend/pvrdmactl', 'tests/softnic/pvrdmad-softnic'}
     return sorted(names)
 
 

@@ -28,6 +28,9 @@
  * anything is cut, for a moment: from then on nobody's time runs there.  On this side it
  * does not until they are back (claims_expect_back()).
  *
+ * NICs are closed before anything stands still: execve() ends the control threads, and
+ * waits for one that is in the kernel.  They are opened anew by the next daemon.
+ *
  * Signals are held back from just before execve() until the new daemon listens to them,
  * since one of them would end it before.
  *
@@ -58,6 +61,7 @@
 #include "handover/handover.h"
 #include "handover/manager.h"
 #include "transport/link/addresses.h"
+#include "transport/rnic/nic.h"
 #include "vm/attach.h"
 
 /* How long the new program may take to say that it can do it. */
@@ -918,7 +922,8 @@ static void hand_over(int client, GError **errp)
     g_autoptr(GPtrArray) frozen = g_ptr_array_new();
     gint64 since;
     struct handover_out h;
-    bool paused = restart_freeze_all(frozen, true, &since, errp);
+    bool closed = rnic_nics_suspend(errp);
+    bool paused = closed && restart_freeze_all(frozen, true, &since, errp);
     int memfd;
 
     if (paused) {
@@ -930,6 +935,9 @@ static void hand_over(int client, GError **errp)
         handover_out_clear(&h);
     }
     restart_thaw_all(frozen, paused);
+    if (closed) {
+        rnic_nics_resume();
+    }
 }
 
 static bool begin_alone(GError **errp)

@@ -27,6 +27,7 @@
 #include "control/restart/internal.h"
 #include "control/restart/restart.h"
 #include "handover/manager.h"
+#include "transport/rnic/nic.h"
 
 /* How long the manager may take to be sent it, and to look at it. */
 #define BARRIER_US (5 * G_USEC_PER_SEC)
@@ -154,13 +155,20 @@ static void leave_frozen(GPtrArray *frozen, int sock, gint64 since, GError **err
 static void leave(int sock, GError **errp)
 {
     g_autoptr(GPtrArray) frozen = g_ptr_array_new();
+    g_autoptr(GError) open = NULL;
     gint64 since;
-    bool paused = restart_freeze_all(frozen, false, &since, errp);
+    bool paused;
 
+    if (!rnic_nics_suspend(
+            &open)) { /* the VMs are kept for the next daemon all the same */
+        log_msg(LOG_LVL_ERROR, "%s", open->message);
+    }
+    paused = restart_freeze_all(frozen, false, &since, errp);
     if (paused) {
         leave_frozen(frozen, sock, since, errp);
     }
     restart_thaw_all(frozen, paused);
+    rnic_nics_resume();
 }
 
 void restart_leave(void)

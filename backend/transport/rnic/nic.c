@@ -1,0 +1,670 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * NICs: found, opened, watched.
+ *
+ * A NIC has one coroutine, keep(), which alone changes what the NIC is: it looks at the
+ * device, sleeps until the next look or until it is kicked, and closes.  All verbs are
+ * called by jobs on the NIC's lane RNIC_MAKE; a job has all it needs, and all it finds,
+ * in a struct look of its own, since it may outlive the NIC (control.h).
+ *
+ * The device is looked at once a second, by its name in libibverbs' list, and at once
+ * when it has an event.  Nothing reports that a device comes or goes to everybody who may
+ * run this daemon: sysfs raises no inotify events; /dev may be the service's own; uevents
+ * do not reach other network namespaces, and come before udev has set the rights; RDMA
+ * netlink has notifications in the newest kernels only.  And drivers without
+ * disassociation (rxe, siw) raise no event when their device is removed: the removal
+ * waits until this process has closed it, so a device that is not in the list is closed.
+ *
+ * What fails is a device that is there: it cannot be opened or asked, or raises
+ * DEVICE_FATAL.  A port that goes down, or rights that are missing, are no failures.
+ *
+ * Events are acknowledged at once: closing waits for that.
+ */
+#include "transport/rnic/nic.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/coro.h"
+#include "base/fdwatch.h"
+#include "base/log.h"
+
+/* Entries of a device's GID table, of all its ports. */
+#define MAX_GIDS 4096u
+
+unsigned rnic_look_ms = RNIC_LOOK_MS, rnic_rest_ms = RNIC_REST_MS,
+         rnic_close_ms = RNIC_CLOSE_MS;
+
+/* A job.  Lane RNIC_MAKE; before and afterwards the main thread. */
+struct look {
+    char name[CONFIG_MAX_DEVICE + 1];
+    struct pvrdma_gid address;
+    struct rnic_device dev; /* as it was, and as it is */
+    enum rnic_state state;
+    bool failed;
+    char reason[RNIC_REASON_LEN];
+};
+
+static GPtrArray *nics;
+static bool suspended, stopping;
+
+/* ---- on the lane ---- */
+
+static void say(struct look *l, enum rnic_state state, const char *fmt, ...)
+    G_GNUC_PRINTF(3, 4);
+
+static void say(struct look *l, enum rnic_state state, const char *fmt, ...)
+{
+    va_list ap;
+
+    l->state = state;
+    va_start(ap, fmt);
+    g_vsnprintf(l->reason, sizeof(l->reason), fmt, ap);
+    va_end(ap);
+}
+
+static void say_failed(struct look *l, const char *what, int err)
+{
+    l->failed = true;
+    say(l, RNIC_ABSENT, "%s: %s", what, g_strerror(err));
+}
+
+/* There is none of its name in @list, of @n, which may be NULL. */
+static void say_missing(struct look *l, struct ibv_device **list, int n)
+{
+    g_autoptr(GString) others = g_string_new(NULL);
+
+    for (int i = 0; list && i < n; i++) {
+        g_string_append_printf(others, "%s%s", i ? ", " : "",
+                               rnic_verbs->get_device_name(list[i]));
+    }
+    if (others->len) {
+        say(l, RNIC_ABSENT, "there is no device %s, but %s", l->name, others->str);
+    } else if (!list || access("/dev/infiniband", F_OK) < 0) {
+        say(l, RNIC_ABSENT, "no /dev/infiniband: is the module ib_uverbs loaded?");
+    } else {
+        say(l, RNIC_ABSENT,
+            "there is no RDMA device for which libibverbs has a driver "
+            "(ibverbs-providers)");
+    }
+}
+
+static void say_not_opened(struct look *l, int err)
+{
+    if (err == EACCES || err == EPERM) {
+        say(l, RNIC_ABSENT,
+            "permission denied: DeviceAllow= of the unit, or the rights of "
+            "/dev/infiniband/uverbs*");
+    } else if (err == ENOENT) {
+        say(l, RNIC_ABSENT,
+            "no device file in /dev/infiniband: PrivateDevices= of the unit, or udev");
+    } else {
+        say_failed(l, "cannot be opened", err);
+    }
+}
+
+static const char *kind_of(const struct ibv_device *dev, const struct ibv_port_attr *port)
+{
+    return dev->transport_type == IBV_TRANSPORT_IWARP    ? "iWARP"
+           : dev->transport_type != IBV_TRANSPORT_IB     ? "other"
+           : port->link_layer == IBV_LINK_LAYER_ETHERNET ? "RoCE"
+                                                         : "InfiniBand";
+}
+
+static uint64_t speed_of(const struct ibv_port_attr *port)
+{
+    /* By bit: of one lane, in 100 Mbit/s, and how many there are. */
+    static const unsigned speed[8] = {25, 50, 100, 100, 140, 250, 500, 1000};
+    static const unsigned width[5] = {1, 4, 8, 12, 2};
+    unsigned s = port->active_speed, w = port->active_width;
+    uint64_t lane = s ? speed[g_bit_nth_lsf(s, -1)] : 0;
+    int lanes = w ? g_bit_nth_lsf(w, -1) : 5;
+
+    return lanes < 5 ? lane * 100 * width[lanes] : 0;
+}
+
+/* Where the address is in @dev's GID table; 0: nowhere, -1: with @l's state. */
+static int port_with_address(struct look *l)
+{
+    g_autofree struct ibv_gid_entry *e = g_new(struct ibv_gid_entry, MAX_GIDS);
+    ssize_t n = rnic_verbs->query_gid_table(l->dev.ctx, e, MAX_GIDS, 0);
+
+    if (n < 0) {
+        say_failed(l, "its GID table cannot be read", (int)-n);
+        return -1;
+    }
+    for (ssize_t i = 0; i < n; i++) {
+        if (e[i].gid_type == IBV_GID_TYPE_ROCE_V2 &&
+            memcmp(&e[i].gid, &l->address, sizeof(l->address)) == 0) {
+            return (int)e[i].port_num;
+        }
+    }
+    return 0;
+}
+
+/*
+ * What its port is like.  Where the GIDs are no addresses of IP (iWARP, InfiniBand) the
+ * address cannot be looked for.
+ */
+static void look_at_port(struct look *l)
+{
+    struct ibv_port_attr attr;
+    int err, found = l->dev.ethernet ? port_with_address(l) : 1;
+
+    if (found < 0) {
+        return;
+    }
+    memset(&attr, 0, sizeof(attr));
+    l->dev.port = found ? (unsigned)found : 1;
+    err = rnic_verbs->query_port(l->dev.ctx, (uint8_t)l->dev.port, &attr);
+    if (err) {
+        say_failed(l, "its port cannot be asked", ABS(err));
+        return;
+    }
+    l->dev.mtu = attr.active_mtu ? 128u << attr.active_mtu : 0;
+    l->dev.mbit_s = speed_of(&attr);
+    if (attr.state != IBV_PORT_ACTIVE) {
+        say(l, RNIC_DOWN, "its port %u is down", l->dev.port);
+    } else if (!found) {
+        char text[CONFIG_GID_STRLEN];
+
+        config_format_gid(&l->address, text);
+        say(l, RNIC_DOWN, "address %s is not on it", text);
+    } else {
+        say(l, RNIC_UP, "%s", "");
+    }
+}
+
+/* What does not change while it is open.  False: with @l's state. */
+static bool ask(struct look *l, struct ibv_device *dev)
+{
+    struct ibv_device_attr attr;
+    struct ibv_port_attr port;
+    int err;
+
+    memset(&attr, 0, sizeof(attr));
+    memset(&port, 0, sizeof(port));
+    err = rnic_verbs->query_device(l->dev.ctx, &attr);
+    err = err ? err : rnic_verbs->query_port(l->dev.ctx, 1, &port);
+    if (!err && fcntl(l->dev.ctx->async_fd, F_SETFL,
+                      fcntl(l->dev.ctx->async_fd, F_GETFL) | O_NONBLOCK) < 0) {
+        err = errno;
+    }
+    if (err) {
+        say_failed(l, "cannot be asked", ABS(err));
+        return false;
+    }
+    l->dev.kind = kind_of(dev, &port);
+    l->dev.ethernet = strcmp(l->dev.kind, "RoCE") == 0;
+    l->dev.atomics = attr.atomic_cap != IBV_ATOMIC_NONE;
+    l->dev.max_reads = (unsigned)MAX(attr.max_qp_rd_atom, 0);
+    return true;
+}
+
+/* In the list it is there: open it, if it is not, and look at it. */
+static void look_at_device(struct look *l, struct ibv_device *dev)
+{
+    if (!l->dev.ctx) {
+        errno = 0;
+        l->dev.ctx = rnic_verbs->open_device(dev);
+        if (!l->dev.ctx) {
+            say_not_opened(l, errno);
+            return;
+        }
+        if (!ask(l, dev)) {
+            return; /* the main thread has it closed */
+        }
+    }
+    look_at_port(l);
+}
+
+static void look(void *arg)
+{
+    struct look *l = arg;
+    struct ibv_device **list, *dev = NULL;
+    int n = 0;
+
+    rnic_control_assert();
+    list = rnic_verbs->get_device_list(&n);
+    for (int i = 0; list && i < n && !dev; i++) {
+        dev = strcmp(rnic_verbs->get_device_name(list[i]), l->name) == 0 ? list[i] : NULL;
+    }
+    if (dev) {
+        look_at_device(l, dev);
+    } else {
+        say_missing(l, list, n);
+    }
+    if (list) {
+        rnic_verbs->free_device_list(list);
+    }
+}
+
+static void close_device(void *arg)
+{
+    struct look *l = arg;
+
+    rnic_control_assert();
+    rnic_verbs->close_device(l->dev.ctx); /* of a device that is gone: EIO */
+}
+
+/* ---- the coroutine ---- */
+
+const char *rnic_state_name(enum rnic_state state)
+{
+    static const char *const names[] = {
+        [RNIC_ABSENT] = "absent", [RNIC_OPENING] = "opening", [RNIC_UP] = "up",
+        [RNIC_DOWN] = "down",     [RNIC_RESTING] = "resting", [RNIC_CLOSING] = "closing",
+    };
+
+    return names[state];
+}
+
+static void set_state(struct rnic_nic *nic, enum rnic_state state, const char *reason)
+{
+    bool bad = state == RNIC_ABSENT || state == RNIC_DOWN || state == RNIC_RESTING;
+
+    if (state == nic->state && strcmp(reason, nic->reason) == 0) {
+        return;
+    }
+    if (state != nic->state) {
+        nic->since = g_get_monotonic_time();
+    }
+    nic->state = state;
+    g_strlcpy(nic->reason, reason, sizeof(nic->reason));
+    log_msg(bad ? LOG_LVL_WARN : LOG_LVL_INFO, "NIC %s (%s) is %s%s%s", nic->cfg->name,
+            nic->cfg->device, rnic_state_name(state), *reason ? ": " : "", reason);
+}
+
+static void kick(struct rnic_nic *nic)
+{
+    struct coro *c = nic->nap;
+
+    nic->kicked = true;
+    if (c) {
+        nic->nap = NULL;
+        coro_wake_later(c);
+    }
+}
+
+static gboolean on_nap_over(gpointer opaque)
+{
+    struct rnic_nic *nic = opaque;
+
+    nic->nap_timer = 0;
+    kick(nic);
+    return G_SOURCE_REMOVE;
+}
+
+/* @ms, or until it is kicked; 0: until then. */
+static void nap(struct rnic_nic *nic, unsigned ms)
+{
+    if (!nic->kicked) {
+        nic->nap_timer = ms ? g_timeout_add(ms, on_nap_over, nic) : 0;
+        nic->nap = coro_self();
+        coro_yield();
+        g_clear_handle_id(&nic->nap_timer, g_source_remove);
+    }
+    nic->kicked = false;
+}
+
+/* Twice in a minute: it is left alone. */
+static void fail(struct rnic_nic *nic, const char *reason)
+{
+    gint64 now = g_get_monotonic_time(), rest = (gint64)rnic_rest_ms * 1000;
+
+    nic->failures++;
+    if (nic->failed_at && now - nic->failed_at < rest) {
+        g_autofree char *text =
+            g_strdup_printf("failed twice in a minute, at last: %s", reason);
+
+        nic->rests_until = now + rest;
+        set_state(nic, RNIC_RESTING, text);
+    } else {
+        set_state(nic, RNIC_ABSENT, reason);
+    }
+    nic->failed_at = now;
+}
+
+static void unwatch(struct rnic_nic *nic)
+{
+    fdwatch_remove(nic->watch);
+    nic->watch = 0;
+}
+
+/* Each is acknowledged. */
+static void take_events(struct rnic_nic *nic)
+{
+    struct ibv_async_event event;
+
+    while (rnic_verbs->get_async_event(nic->dev.ctx, &event) == 0) {
+        nic->events++;
+        nic->fatal |= event.event_type == IBV_EVENT_DEVICE_FATAL;
+        rnic_verbs->ack_async_event(&event);
+    }
+    if (errno != EAGAIN && errno != EINTR) {
+        nic->fatal = true;
+        unwatch(nic); /* it would be ready for ever */
+    }
+}
+
+static gboolean on_event(gint fd, GIOCondition cond, gpointer nic)
+{
+    take_events(nic);
+    kick(nic);
+    return G_SOURCE_CONTINUE;
+}
+
+/* False: the control threads were given up. */
+static bool run(struct rnic_nic *nic, void (*fn)(void *arg), struct look *l)
+{
+    int err;
+
+    nic->busy = true;
+    err = rnic_control_run(nic->control, RNIC_MAKE, 0, fn, l);
+    nic->busy = false;
+    if (err && err != -EINPROGRESS) {
+        g_free(l);
+    }
+    return err == 0;
+}
+
+static bool shut(struct rnic_nic *nic)
+{
+    struct look *l = g_new0(struct look, 1);
+
+    l->dev = nic->dev;
+    unwatch(nic); /* its descriptor is closed with it */
+    if (!run(nic, close_device, l)) {
+        return false;
+    }
+    g_free(l);
+    nic->dev = (struct rnic_device){0};
+    nic->fatal = false;
+    return true;
+}
+
+static bool look_again(struct rnic_nic *nic)
+{
+    struct look *l = g_new0(struct look, 1);
+    bool fatal;
+
+    g_strlcpy(l->name, nic->cfg->device, sizeof(l->name));
+    l->address = nic->cfg->address;
+    l->dev = nic->dev;
+    if (!run(nic, look, l)) {
+        return false;
+    }
+    if (l->dev.ctx && !nic->dev.ctx) {
+        nic->watch = fdwatch_add(l->dev.ctx->async_fd, G_IO_IN, on_event, nic);
+    }
+    nic->dev = l->dev;
+    if (nic->watch) { /* it may be gone because it has failed */
+        take_events(nic);
+    }
+    fatal = nic->fatal && l->state == RNIC_ABSENT;
+    if (l->state == RNIC_ABSENT && nic->dev.ctx && !shut(nic)) {
+        g_free(l);
+        return false;
+    }
+    if (fatal || l->failed) {
+        fail(nic, fatal ? "the device has failed" : l->reason);
+    } else {
+        set_state(nic, l->state, l->reason);
+    }
+    g_free(l);
+    return true;
+}
+
+/* Close it, if it should not be open, or not as it is.  False: given up. */
+static bool settle(struct rnic_nic *nic)
+{
+    const char *why = stopping     ? "the daemon ends"
+                      : nic->gone  ? "its group was removed"
+                      : suspended  ? "the daemon is being replaced"
+                      : nic->next  ? "its group has changed"
+                      : nic->fatal ? "the device has failed"
+                                   : NULL;
+    bool fatal = nic->fatal;
+
+    if (why && nic->dev.ctx) {
+        set_state(nic, RNIC_CLOSING, why);
+        if (!shut(nic)) {
+            return false;
+        }
+    }
+    if (fatal) {
+        fail(nic, "the device has failed");
+    }
+    if (nic->next) {
+        config_nic_free(nic->cfg);
+        nic->cfg = g_steal_pointer(&nic->next);
+        nic->failed_at = nic->rests_until = 0;
+    }
+    return true;
+}
+
+static void nic_free(struct rnic_nic *nic)
+{
+    g_ptr_array_remove(nics, nic);
+    if (nic->control) {
+        rnic_control_free(nic->control);
+    }
+    config_nic_free(nic->cfg);
+    config_nic_free(nic->next);
+    g_free(nic);
+}
+
+static void keep(void *opaque)
+{
+    struct rnic_nic *nic = opaque;
+    bool ok;
+
+    while ((ok = settle(nic)) && !nic->gone) {
+        gint64 rest = nic->rests_until - g_get_monotonic_time();
+
+        if (suspended) {
+            nap(nic, 0);
+            continue;
+        }
+        if (rest > 0) {
+            nap(nic, (unsigned)(rest / 1000) + 1);
+            continue;
+        }
+        if (nic->state == RNIC_CLOSING || nic->state == RNIC_RESTING) {
+            set_state(nic, RNIC_OPENING, "");
+        }
+        ok = look_again(nic);
+        if (!ok) {
+            break;
+        }
+        nap(nic, rnic_look_ms);
+    }
+    if (!ok) {
+        log_msg(LOG_LVL_ERROR, "NIC %s is left behind: a call does not come back",
+                nic->cfg->name);
+    }
+    nic_free(nic);
+}
+
+/* In a coroutine of its own, whoever has asked for it. */
+static gboolean begin(gpointer nic)
+{
+    coro_run(keep, nic);
+    return G_SOURCE_REMOVE;
+}
+
+/* ---- what is configured ---- */
+
+struct rnic_nic *rnic_nic_next(struct rnic_nic *nic)
+{
+    guint i = 0;
+
+    if (!nics || (nic && !g_ptr_array_find(nics, nic, &i))) {
+        return NULL;
+    }
+    i += nic != NULL;
+    return i < nics->len ? nics->pdata[i] : NULL;
+}
+
+static struct rnic_nic *find(const char *name)
+{
+    for (struct rnic_nic *nic = rnic_nic_next(NULL); nic; nic = rnic_nic_next(nic)) {
+        if (strcmp(nic->cfg->name, name) == 0) {
+            return nic;
+        }
+    }
+    return NULL;
+}
+
+static void kick_all(void)
+{
+    for (struct rnic_nic *nic = rnic_nic_next(NULL); nic; nic = rnic_nic_next(nic)) {
+        kick(nic);
+    }
+}
+
+static void add(struct nic_config *cfg)
+{
+    struct rnic_nic *nic = g_new0(struct rnic_nic, 1);
+    g_autoptr(GError) err = NULL;
+
+    nic->cfg = cfg;
+    nic->since = g_get_monotonic_time();
+    nic->state = RNIC_OPENING;
+    g_ptr_array_add(nics, nic);
+    nic->control = rnic_control_new(&err);
+    if (nic->control) {
+        g_idle_add_full(G_PRIORITY_DEFAULT, begin, nic, NULL);
+    } else {
+        log_msg(LOG_LVL_ERROR, "NIC %s is not used: %s", cfg->name, err->message);
+        nic_free(nic);
+    }
+}
+
+void rnic_nics_start(struct daemon_config *cfg)
+{
+    nics = g_ptr_array_new();
+    suspended = stopping = false;
+    rnic_nics_reload(cfg, NULL, NULL);
+}
+
+static void say_line(void (*say)(void *opaque, char *line), void *opaque,
+                     const char *name, const char *what)
+{
+    if (say) {
+        say(opaque, g_strdup_printf("NIC %s: %s", name, what));
+    }
+}
+
+static bool in_list(const GList *configs, const char *name)
+{
+    for (const GList *l = configs; l; l = l->next) {
+        if (strcmp(((const struct nic_config *)l->data)->name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What it is to be, whether or not it is being closed. */
+static const struct nic_config *wanted(const struct rnic_nic *nic)
+{
+    return nic->next ? nic->next : nic->cfg;
+}
+
+void rnic_nics_reload(struct daemon_config *cfg, void (*say)(void *opaque, char *line),
+                      void *opaque)
+{
+    for (struct rnic_nic *nic = rnic_nic_next(NULL); nic; nic = rnic_nic_next(nic)) {
+        if (!nic->gone && !in_list(cfg->nics, nic->cfg->name) &&
+            !config_has_problem(cfg, "nic", nic->cfg->name)) {
+            nic->gone = true;
+            kick(nic);
+            say_line(say, opaque, nic->cfg->name, "removed");
+        }
+    }
+    while (cfg->nics) {
+        struct nic_config *c = cfg->nics->data;
+        struct rnic_nic *nic = find(c->name);
+
+        cfg->nics = g_list_delete_link(cfg->nics, cfg->nics);
+        if (!nic) {
+            say_line(say, opaque, c->name, "added");
+            add(c);
+        } else if (nic->gone || !config_nic_same(wanted(nic), c)) {
+            say_line(say, opaque, c->name, nic->gone ? "added" : "changed");
+            nic->gone = false;
+            config_nic_free(nic->next);
+            nic->next = c;
+            kick(nic);
+        } else {
+            config_nic_free(c);
+        }
+    }
+}
+
+/* ---- stop, restart ---- */
+
+void rnic_nics_stop(void)
+{
+    gint64 until = g_get_monotonic_time() + (gint64)rnic_close_ms * 1000;
+    bool given_up = false;
+
+    if (!nics) {
+        return;
+    }
+    stopping = true;
+    for (guint i = 0; i < nics->len; i++) {
+        ((struct rnic_nic *)nics->pdata[i])->gone = true;
+    }
+    kick_all();
+    while (nics->len) {
+        if (!given_up && g_get_monotonic_time() >= until) {
+            given_up = true;
+            for (guint i = 0; i < nics->len; i++) {
+                rnic_control_give_up(((struct rnic_nic *)nics->pdata[i])->control);
+            }
+        }
+        if (!g_main_context_iteration(NULL, FALSE)) {
+            g_usleep(1000);
+        }
+    }
+    g_clear_pointer(&nics, g_ptr_array_unref);
+}
+
+/* One that is open, or about to be; NULL: all are closed. */
+static const struct rnic_nic *find_open(void)
+{
+    for (struct rnic_nic *nic = rnic_nic_next(NULL); nic; nic = rnic_nic_next(nic)) {
+        if (nic->dev.ctx || nic->busy) {
+            return nic;
+        }
+    }
+    return NULL;
+}
+
+bool rnic_nics_suspend(GError **errp)
+{
+    gint64 until = g_get_monotonic_time() + (gint64)rnic_close_ms * 1000;
+    const struct rnic_nic *nic;
+
+    suspended = true;
+    kick_all();
+    while ((nic = find_open())) {
+        if (g_get_monotonic_time() >= until) {
+            g_set_error(errp, PVRDMA_ERROR, 0, "NIC %s does not close", nic->cfg->name);
+            rnic_nics_resume();
+            return false;
+        }
+        coro_sleep(1);
+    }
+    return true;
+}
+
+void rnic_nics_resume(void)
+{
+    suspended = false;
+    kick_all();
+}
