@@ -41,6 +41,7 @@ PATH=$PATH:/usr/sbin:/sbin
 prefix=image
 . "$here/../scripts/common.sh"
 . "$here/../scripts/downloads.sh"
+. "$here/../scripts/guest-kernel.sh"
 lock_folder "$out"
 
 stamp=$(cat "$here/build-image.sh" "$here/init" "$here/agent/guest-agent.c" |
@@ -161,28 +162,17 @@ quiet depmod -b "$krn" "$release"
 
 root=$out/work/root
 say "collecting modules ..."
-mkdir -p "$root/usr/bin" "$root/usr/sbin" "$root/usr/lib/modules/$release" \
+mkdir -p "$root/usr/bin" "$root/usr/sbin" \
          "$root/usr/lib64" "$root/etc" "$root/dev" "$root/proc" "$root/sys" \
          "$root/run" "$root/tmp" "$root/root" "$root/usr/local/bin"
 for d in bin sbin lib lib64; do
     ln -s "usr/$d" "$root/$d"
 done
-for m in virtio_pci virtio_net virtio_console virtio_blk vmxnet3 \
-         8021q bonding bridge macvlan ib_core ib_uverbs ib_umad rdma_cm rdma_ucm \
-         rdma_rxe siw crc32_generic crc32c_generic vmw_pvrdma \
-         nvme_rdma nvmet_rdma; do
-    deps=$(modprobe -d "$krn" -S "$release" --show-depends "$m" 2>> "$log") ||
-        die "the kernel $release has no module $m"
-    echo "$deps"
-done > "$out/work/modules.deps"
-sed -n "s,^insmod $krn/\\([^ ]*\\).*,\\1,p" "$out/work/modules.deps" | sort -u \
-    > "$out/work/modules.list"
-(cd "$krn" && cpio -pdm --quiet "$root/usr" < "$out/work/modules.list" 2>> "$log") || {
-    die "cannot copy the modules, see $log"
-}
-cp "$mods"/modules.order "$mods"/modules.builtin "$mods"/modules.builtin.modinfo \
-   "$root/lib/modules/$release/"
-quiet depmod -b "$root" "$release"
+collect_modules "$krn" "$release" "$root" \
+    virtio_pci virtio_net virtio_console virtio_blk vmxnet3 \
+    8021q bonding bridge macvlan ib_core ib_uverbs ib_umad rdma_cm rdma_ucm \
+    rdma_rxe siw crc32_generic crc32c_generic vmw_pvrdma \
+    nvme_rdma nvmet_rdma
 
 # -------------------------------------------------------------------- tools
 
@@ -266,28 +256,6 @@ cp "$here/init" "$root/init"
 chmod 755 "$root/init"
 
 # ---------------------------------------------------------------- the image
-
-# number FILE OFFSET BYTES: what is there, little-endian.
-number()
-{
-    od -An -t "u$3" -j "$2" -N "$3" "$1" | tr -d ' '
-}
-
-# unpack_kernel BZIMAGE ELF: what is packed by xz in it, if it is, and has the note by
-# which QEMU starts it (PVH's entry).  By Linux's boot protocol: setup_sects (at 497) and
-# one sectors are in front, then come payload_offset (584) bytes, then payload_length
-# (588), of which the last 4 are no part of the stream.
-unpack_kernel()
-{
-    at=$((($(number "$1" 497 1) + 1) * 512 + $(number "$1" 584 4)))
-    rm -f "$2"
-    tail -c "+$((at + 1))" "$1" | head -c "$(($(number "$1" 588 4) - 4))" |
-        xz -dc > "$2.tmp" 2>> "$log" &&
-        readelf -n "$2.tmp" 2>> "$log" | grep -q 'Xen.*0x00000012' &&
-        mv "$2.tmp" "$2" && return
-    rm -f "$2.tmp"
-    return 1
-}
 
 say "packing the initramfs ..."
 cp "$krn/boot/vmlinuz-$release" "$out/vmlinuz"
