@@ -372,6 +372,8 @@ class Guest:
     @boot: it does not begin from a template.
     """
 
+    images = None  # a folder of others than IMAGES
+
     def __init__(self, session, number, links, socket=None, name=None,
                  memory=384, cpus=1, files=None, shell=False,
                  device_options='', extra_args=(), boot=False):
@@ -442,7 +444,7 @@ class Guest:
 
     def _write_initrd(self):
         path = self.session.path('%s-%d.initrd' % (self.name, self.generation))
-        with open(image('initramfs'), 'rb') as base, open(path, 'wb') as out:
+        with open(image('initramfs', self.images), 'rb') as base, open(path, 'wb') as out:
             shutil.copyfileobj(base, out)
             out.write(self.archive())
         return path
@@ -500,7 +502,7 @@ class Guest:
             '-object', 'memory-backend-memfd,id=mem,size=%dM,share=on'
             % self.memory,
             '-nodefaults', '-no-user-config', '-display', 'none',
-            '-no-reboot', '-kernel', kernel(),
+            '-no-reboot', '-kernel', kernel(self.images),
             '-initrd', self._write_initrd(), '-append', self.kernel_line(),
             '-chardev', 'socket,id=ctl,path=%s,server=on,wait=off'
             % self._sock('ctl'),
@@ -706,18 +708,18 @@ class Guest:
         self.agent_close()
 
 
-def image(name):
-    path = os.path.join(IMAGES, name)
+def image(name, folder=None):
+    path = os.path.join(folder or IMAGES, name)
     if not os.path.exists(path):
         raise VmError('no guest image %s: run images/build-image.sh' % path)
     return path
 
 
-def kernel():
+def kernel(folder=None):
     """As it is unpacked, if there is that: most of an emulated guest's boot would be to
     do so."""
-    path = os.path.join(IMAGES, 'vmlinux')
-    return path if os.path.exists(path) else image('vmlinuz')
+    path = os.path.join(folder or IMAGES, 'vmlinux')
+    return path if os.path.exists(path) else image('vmlinuz', folder)
 
 
 def guest_programs():
