@@ -105,7 +105,7 @@ check: all-deb
 	$(PYTHON) tests/run-check.py --builddir=$(BUILD)
 
 check-vm: all-deb
-	pytest-3 tests/vm
+	pytest-3 tests/vm tests/l1
 
 # SOAK="--factor 30 rounds mutants" chooses how much and what.
 soak: all-deb

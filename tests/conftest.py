@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What pytest does besides for tests/hw and tests/vm, which are unittest classes.
+"""What pytest does besides for tests/hw, tests/l1 and tests/vm, which are unittest classes.
 
     pytest-3 tests/vm [--shard NAME] [--co] [-k 'NAME or NAME'] [--junitxml=FILE]
 

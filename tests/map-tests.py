@@ -5,8 +5,8 @@
 usage: map-tests.py [--quiet] OLDREV
 
 Lists the tests of OLDREV, checked out into a temporary worktree, and those of this tree:
-pytest's of tests/vm (also with the debugging kernel's), tests/hw and tests/libvirt, and
-meson's of a plain build, one with AddressSanitizer and UndefinedBehaviorSanitizer and one
+pytest's of tests/vm (also with the debugging kernel's), tests/l1, tests/hw and tests/libvirt,
+and meson's of a plain build, one with AddressSanitizer and UndefinedBehaviorSanitizer and one
 with ThreadSanitizer, for which meson is set up and nothing compiled.  Says of each old one
 where it is: `core` (what `make check` runs), `shard NAME`, both for one that is longer in
 the shard, or, of what is gone, `covered by` tests that tests/covered-by names with the
@@ -107,7 +107,8 @@ def names_of(source, temp):
     """All tests of an old tree."""
     with open(os.path.join(source, 'tests', 'conftest.py')) as stream:
         everything = ['--long'] if "'--long'" in stream.read() else ['--shard', 'all']
-    return [name for folder in ('vm', 'hw', 'libvirt')
+    return [name for folder in ('vm', 'l1', 'hw', 'libvirt')
+            if os.path.isdir(os.path.join(source, 'tests', folder))
             for name in collected(source, folder, temp, *everything)] + \
         list(of_meson(source, temp))
 
@@ -117,7 +118,7 @@ def places_of(source, temp, problems):
     found = collections.defaultdict(list)
     for name in collected(source, 'libvirt', temp):
         found[name].append('shard ' + LIBVIRT)
-    for folder in ('vm', 'hw'):
+    for folder in ('vm', 'l1', 'hw'):
         for shard in (None, *(name for name in SHARDS if SHARDS[name].by == 'vm')):
             for name in collected(source, folder, temp, *(['--shard', shard] if shard
                                                           else [])):

@@ -43,6 +43,7 @@ CAPACITY = 2 * PROCESSORS
 USUAL = 2
 # Programs of meson's wait more than they compute.
 AT_ONCE = 2 * PROCESSORS
+VM_FOLDERS = ['vm', 'l1']  # tests with guests
 # Of the vm layer: what takes longest, and what has a pair of guests in common.
 VM_FIRST = ['driver', 'provider', 'migrate', 'rdmacm', 'conformance', 'hosts_wire']
 VM_PAIR = ['boot', 'datacheck', 'lifecycle', 'perftest', 'pingpong']
@@ -562,8 +563,8 @@ def fuzz_task(name, builddir, seconds, limit, **options):
 
 
 def vm_runs(found):
-    """The files of tests/vm that were @found in the order in which to begin them; those that
-    have guests in common together."""
+    """The files that were @found, in the order in which to begin them; those that have
+    guests in common together."""
     def path(name):
         return os.path.join('tests', 'vm', 'test_%s.py' % name)
     first = [[path(name)] for name in VM_FIRST] + [[path(name) for name in VM_PAIR]]
@@ -573,14 +574,14 @@ def vm_runs(found):
     return first + [[name] for name in sorted(found) if name not in known]
 
 
-def collect(counts, where, args, env):
-    """Which files below @where have tests for @args."""
-    done = subprocess.run(['timeout', '600', 'pytest-3', where, '--co', *args], cwd=SOURCE,
+def collect(counts, folders, args, env):
+    """Which files in @folders have tests for @args."""
+    done = subprocess.run(['timeout', '600', 'pytest-3', *folders, '--co', *args], cwd=SOURCE,
                           env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           stdin=subprocess.DEVNULL, universal_newlines=True, check=False)
     if done.returncode not in (0, 5):  # 5: there is none
         print(done.stdout, flush=True)
-        counts.add('failed', counts.name, 'pytest cannot say which tests there are in ' + where)
+        counts.add('failed', counts.name, 'pytest cannot say which tests there are')
     # They are said from where pytest.ini is.
     return sorted({os.path.join('tests', found) for found in
                    re.findall(r'^(\S+\.py)(?:::|: \d)', done.stdout, re.MULTILINE)})
@@ -614,13 +615,13 @@ def pytest_tasks(name, builddir, limit, runs=None, env=None, counts=None):
 
 
 def vm_tasks(name, builddir, limit, args=()):
-    """The tests of tests/vm that @args choose, each file in a run of its own.  Not
+    """The tests with guests that @args choose, each file in a run of its own.  Not
     test_debug.py, which has tests for another kernel only."""
     counts = Counts(name)
     if not shutil.which('pytest-3'):
         return pytest_tasks(name, builddir, limit, counts=counts)
-    files = [file for file in collect(counts, os.path.join('tests', 'vm'), args,
-                                      pytest_env(builddir))
+    folders = [os.path.join('tests', folder) for folder in VM_FOLDERS]
+    files = [file for file in collect(counts, folders, args, pytest_env(builddir))
              if os.path.basename(file) != 'test_debug.py']
     if not files:
         return [said(counts, 'failed', 'there is no such test')]
