@@ -7,12 +7,14 @@ soft-RoCE is another, and soft-iWARP.
 """
 
 import itertools
+import re
 
 import level1
 from lib import fixture, parts
 from lib.programs import LISTENS, Pair, check_pings, pingpong
 
 PINGS = 20
+MODEL = 'tests/softnic/verbs-model'
 _ports = itertools.count(7300)
 
 
@@ -20,6 +22,8 @@ class RxeTest(fixture.SessionTest):
     """Soft-RoCE of Linux 6.1.  A test leaves the NIC as it found it: there, and up."""
 
     series, kind = '6.1', 'rxe'
+    # Cases of verbs-model that are not for this NIC, and what it lacks.
+    skips = {}
 
     @classmethod
     def require(cls):
@@ -27,7 +31,7 @@ class RxeTest(fixture.SessionTest):
 
     @classmethod
     def boot(cls):
-        cls.host = level1.Host(cls.session, cls.series).start().wait_boot()
+        cls.host = level1.Host(cls.session, cls.series, [MODEL]).start().wait_boot()
         cls.device = cls.host.load(cls.kind)
 
     def tearDown(self):
@@ -54,6 +58,14 @@ class RxeTest(fixture.SessionTest):
             pingpong(events=True, iters=50).run(
                 Pair([self.host, self.host], 'virtio', self.device))
 
+    def test_verbs_model(self):
+        """What the daemon relies on, and what softnic does in its tests, this NIC does."""
+        out = self.host.run('verbs-model %s %s' % (self.device, self.host.ip('virtio')),
+                            300).out
+        cases = re.findall(r'(?m)^ok \d+ (\S+)(?: # SKIP (.*))?$', out)
+        self.assertEqual(re.findall(r'(?m)^1\.\.(\d+)$', out), [str(len(cases))], out)
+        self.assertEqual({name: lacks for name, lacks in cases if lacks}, self.skips)
+
 
 @fixture.shard('rnic-l1')
 class NewRxeTest(RxeTest):
@@ -67,3 +79,5 @@ class SiwTest(RxeTest):
     """Soft-iWARP: neither immediate data nor atomics, and successes that come early."""
 
     kind = 'siw'
+    skips = {'imm': 'imm', 'cut': 'imm', 'unsignalled-fails': 'iwarp', 'rnr': 'iwarp',
+             'peer-in-error': 'iwarp', 'rights-off': 'rights'}
