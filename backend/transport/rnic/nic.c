@@ -31,8 +31,9 @@
 #include "base/fdwatch.h"
 #include "base/log.h"
 
-/* Entries of a device's GID table, of all its ports. */
-#define MAX_GIDS 4096u
+/* Entries of a device's GID table, of all its ports: what fits in an attribute of the
+ * kernel's, whose length has 16 bits. */
+#define MAX_GIDS (UINT16_MAX / (unsigned)sizeof(struct ibv_gid_entry))
 
 unsigned rnic_look_ms = RNIC_LOOK_MS, rnic_rest_ms = RNIC_REST_MS,
          rnic_close_ms = RNIC_CLOSE_MS;
