@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Channels: one host RC QP joins two VMs; the SENDs on it carry pieces of what their
+ * queue pairs send each other (flows), into receives of the peer's daemon.  Nothing here
+ * knows what those bytes are.  docs/rnic.md has the wire format.
+ *
+ * The rules:
+ * 1. A channel that breaks posts nothing any more, has its host QP put to ERR, and is
+ *    polled until every posted receive is back, a second at most.  What came is taken,
+ *    in order; only then is that reported, with: was it all?  What the NIC says later
+ *    is dropped (cq.h).
+ * 2. Every SEND has a receive that waits for it: the host never answers RNR.  Credits are
+ *    channel_tx.c's and channel_rx.c's.
+ * 3. Nothing here waits: verbs that may block are asked of the owner, who runs them on a
+ *    control thread and says later what became of it.
+ *
+ * Flows that find no room ask to be told, and are, one after the other, for 64 KiB each
+ * while others wait.
+ *
+ * A peer that says nothing for half a second while frames are on their way is asked for
+ * an answer, and is gone if none comes for as long: with iWARP nobody else would tell.
+ * Without a credit there is nothing to ask with; but then the peer owes credits.
+ *
+ * Memory: two blocks for each direction, while one replaces the other; nothing is
+ * allocated per message, but for flows that take nothing, see channel_rx.c.
+ *
+ * Threads: under the VM's token, all of it, but the making and freeing of blocks.
+ */
+#include "transport/rnic/channel_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+
+#define FIRST_FLOWS 64u
+
+/* A closed flow's place: what comes for it is dropped. */
+struct rnic_flow channel_closed = {.deaf = true};
+
+/* ---- blocks ---------------------------------------------------------------------- */
+
+struct rnic_block *rnic_block_new(struct ibv_pd *pd, enum rnic_side side, unsigned n,
+                                  uint32_t size)
+{
+    struct rnic_block *b = calloc(1, sizeof(*b));
+    int err;
+
+    g_assert(n && n <= RNIC_BLOCK_BUFFERS && rnic_size_class(size) < RNIC_SIZES);
+    err = b ? posix_memalign(&b->memory, RNIC_SIZE_MIN, (size_t)n * size) : ENOMEM;
+    if (err) {
+        free(b);
+        errno = err;
+        return NULL;
+    }
+    memset(b->memory, 0, (size_t)n * size);
+    b->mr = rnic_verbs->reg_mr(pd, b->memory, (size_t)n * size,
+                               side == RNIC_RX ? IBV_ACCESS_LOCAL_WRITE : 0);
+    if (!b->mr) {
+        err = errno;
+        free(b->memory);
+        free(b);
+        errno = err;
+        return NULL;
+    }
+    b->n = n;
+    b->size = size;
+    for (unsigned i = 0; i < n; i++) {
+        b->buffer[i].block = b;
+        b->buffer[i].data = (uint8_t *)b->memory + (size_t)i * size;
+    }
+    return b;
+}
+
+void rnic_block_free(struct rnic_block *b)
+{
+    rnic_verbs->dereg_mr(b->mr);
+    free(b->memory);
+    free(b);
+}
+
+/* ---- its life ---------------------------------------------------------------------- */
+
+struct rnic_channel *rnic_channel_new(const struct rnic_channel_config *config)
+{
+    unsigned class = rnic_size_class(config->peer_size);
+    struct rnic_channel *ch = calloc(1, sizeof(*ch));
+    struct rnic_buffer *all[RNIC_BLOCK_BUFFERS];
+
+    g_assert(class < RNIC_SIZES && config->peer_receives >= 2 &&
+             config->peer_receives <= RNIC_BLOCK_BUFFERS && config->tx->n >= 2 &&
+             config->rx->n >= 2);
+    if (!ch) {
+        return NULL;
+    }
+    ch->cq = config->cq;
+    if (!rnic_cq_enter(ch->cq, ch)) {
+        free(ch);
+        return NULL;
+    }
+    ch->qp = config->qp;
+    ch->ops = config->ops;
+    ch->owner = config->owner;
+    ch->log = config->log;
+    ch->name = config->name;
+    ch->max_size = config->max_size;
+    ch->self.channel = ch;
+    TAILQ_INIT(&ch->wanting);
+    TAILQ_INIT(&ch->keeping);
+    TAILQ_INIT(&ch->blocks);
+    ch->tx.left[class] = ch->tx.n_left = config->peer_receives;
+    ch->tx.low = ch->tx.high = class;
+    for (unsigned i = 0; i < config->rx->n; i++) {
+        all[i] = &config->rx->buffer[i];
+    }
+    if (!channel_post_receives(ch, all, config->rx->n)) {
+        rnic_cq_leave(ch->cq, ch);
+        free(ch);
+        return NULL;
+    }
+    ch->rx.block = config->rx;
+    ch->rx.told = config->rx->n;
+    channel_add_tx(ch, config->tx);
+    TAILQ_INSERT_TAIL(&ch->blocks, config->rx, link);
+    TAILQ_INSERT_TAIL(&ch->blocks, config->tx, link);
+    return ch;
+}
+
+void rnic_channel_up(struct rnic_channel *ch)
+{
+    if (ch->phase == RNIC_MADE) {
+        ch->phase = RNIC_UP;
+        channel_touch(ch);
+    }
+}
+
+void rnic_channel_free(struct rnic_channel *ch)
+{
+    struct rnic_block *b;
+
+    for (uint32_t i = 0; i < ch->n_flows; i++) {
+        g_assert(!ch->flow[i] || ch->flow[i] == &channel_closed);
+    }
+    rnic_cq_leave(ch->cq, ch);
+    while ((b = TAILQ_FIRST(&ch->blocks))) {
+        TAILQ_REMOVE(&ch->blocks, b, link);
+        ch->ops->spare(ch, b);
+    }
+    free(ch->flow);
+    free(ch);
+}
+
+void *rnic_channel_owner(const struct rnic_channel *ch)
+{
+    return ch->owner;
+}
+
+enum rnic_phase rnic_channel_phase(const struct rnic_channel *ch)
+{
+    return ch->phase;
+}
+
+uint64_t rnic_channel_heard(const struct rnic_channel *ch)
+{
+    return ch->heard;
+}
+
+struct rnic_flow *rnic_channel_self(struct rnic_channel *ch)
+{
+    return &ch->self;
+}
+
+void rnic_channel_grow(struct rnic_channel *ch, enum rnic_side side, struct rnic_block *b)
+{
+    if (!b && side == RNIC_TX) {
+        ch->tx.grows = false;
+        ch->tx.grow_at = ch->cq->now + RNIC_GROW_NS;
+    } else if (!b) {
+        ch->rx.grows = false;
+        ch->rx.grow_at = ch->cq->now + RNIC_GROW_NS;
+    } else {
+        TAILQ_INSERT_TAIL(&ch->blocks, b, link);
+        if (side == RNIC_TX) {
+            ch->tx.grows = false;
+            channel_add_tx(ch, b);
+        } else {
+            ch->rx.next = b;
+        }
+        channel_touch(ch);
+    }
+}
+
+void channel_retire(struct rnic_channel *ch, struct rnic_block *b)
+{
+    if (b && !b->posted && b != ch->rx.block && b != ch->rx.next && b != ch->tx.block &&
+        !(ch->tx.open && ch->tx.open->block == b)) {
+        TAILQ_REMOVE(&ch->blocks, b, link);
+        ch->ops->spare(ch, b);
+    }
+}
+
+/* ---- flows ------------------------------------------------------------------------- */
+
+/* A free index; 0: there is none. */
+static uint32_t channel_free_index(struct rnic_channel *ch)
+{
+    uint32_t n = ch->n_flows ? 2 * ch->n_flows : FIRST_FLOWS;
+    struct rnic_flow **flow;
+
+    for (uint32_t i = 0; i < ch->n_flows; i++) {
+        uint32_t index = (ch->next_flow + i) % ch->n_flows;
+
+        if (index && !ch->flow[index]) {
+            return index;
+        }
+    }
+    flow = n <= RNIC_FLOWS ? realloc(ch->flow, n * sizeof(struct rnic_flow *)) : NULL;
+    if (!flow) {
+        return 0;
+    }
+    memset(flow + ch->n_flows, 0, (n - ch->n_flows) * sizeof(struct rnic_flow *));
+    ch->flow = flow;
+    ch->next_flow = MAX(ch->n_flows, 1);
+    ch->n_flows = n;
+    return ch->next_flow;
+}
+
+bool rnic_flow_open(struct rnic_channel *ch, struct rnic_flow *f)
+{
+    uint32_t index = channel_free_index(ch);
+
+    *f = (struct rnic_flow){.channel = ch, .index = index};
+    if (index) {
+        ch->flow[index] = f;
+        ch->next_flow = index + 1;
+    }
+    return index;
+}
+
+void rnic_flow_close(struct rnic_flow *f)
+{
+    rnic_flow_want(f, false);
+    channel_forget(f);
+    f->channel->flow[f->index] = &channel_closed;
+}
+
+void rnic_channel_release(struct rnic_channel *ch, uint32_t index)
+{
+    g_assert(index < ch->n_flows && ch->flow[index] == &channel_closed);
+    ch->flow[index] = NULL;
+}
+
+void rnic_flow_want(struct rnic_flow *f, bool wants)
+{
+    struct rnic_channel *ch = f->channel;
+
+    if (wants == f->wants) {
+        return;
+    }
+    f->wants = wants;
+    if (!wants) {
+        TAILQ_REMOVE(&ch->wanting, f, want);
+    } else if (f == &ch->self) {
+        TAILQ_INSERT_HEAD(&ch->wanting, f, want);
+    } else {
+        TAILQ_INSERT_TAIL(&ch->wanting, f, want);
+    }
+    channel_touch(ch);
+}
+
+ssize_t rnic_flow_send(struct rnic_flow *f, const uint8_t *bytes, size_t len)
+{
+    struct rnic_channel *ch = f->channel;
+    struct rnic_frame frame = {.index = f->peer_index, .kind = RNIC_DATA};
+    bool shared = !TAILQ_EMPTY(&ch->wanting);
+    size_t most = shared ? MIN(len, f->allowance) : len, done = 0;
+    ssize_t n;
+
+    g_assert(f->peer_index);
+    if (ch->phase > RNIC_UP) {
+        return -1;
+    }
+    while (done < most &&
+           (n = channel_stage(ch, &frame, bytes + done, most - done, false)) > 0) {
+        done += (size_t)n;
+    }
+    f->allowance -= shared ? (uint32_t)done : 0;
+    return ch->phase > RNIC_UP ? -1 : (ssize_t)done;
+}
+
+bool rnic_channel_tell(struct rnic_channel *ch, enum rnic_kind kind, const uint8_t *bytes,
+                       size_t len)
+{
+    struct rnic_frame frame = {.kind = kind};
+
+    g_assert(kind != RNIC_DATA && len <= RNIC_SIZE_MIN - RNIC_SEND_HEADER - RNIC_FRAME);
+    if (channel_stage(ch, &frame, bytes, len, true) >= 0) {
+        return true;
+    }
+    rnic_flow_want(&ch->self, true);
+    return false;
+}
+
+/* Those that want to send may, as long as there is room: as many as may find some. */
+static void channel_serve(struct rnic_channel *ch)
+{
+    struct rnic_flow *f;
+
+    for (unsigned n = ch->tx.n_free; n && channel_has_room(ch); n--) {
+        f = TAILQ_FIRST(&ch->wanting);
+        if (!f) {
+            break;
+        }
+        rnic_flow_want(f, false);
+        f->allowance = RNIC_QUANTUM;
+        ch->ops->writable(f);
+    }
+}
+
+/* ---- time ---------------------------------------------------------------------- */
+
+void channel_touch(struct rnic_channel *ch)
+{
+    if (!ch->touched && ch->phase != RNIC_BROKEN) {
+        ch->touched = true;
+        TAILQ_INSERT_TAIL(&ch->cq->touched, ch, touch);
+    }
+}
+
+void channel_due(struct rnic_channel *ch, uint64_t when)
+{
+    if (!ch->deadline.pos || when < ch->deadline.when) {
+        deadline_remove(&ch->cq->deadlines, &ch->deadline);
+        deadline_add(&ch->cq->deadlines, &ch->deadline, when);
+    }
+}
+
+/* The end, if all is back, or it took too long. */
+static void channel_check_broken(struct rnic_channel *ch)
+{
+    struct rnic_rx *rx = &ch->rx;
+    uint64_t now = ch->cq->now;
+    bool back = !rnic_ring_used(&rx->ring), all;
+    struct rnic_flow *f;
+
+    if (!ch->break_until) {
+        ch->break_until = now + (ch->cq->dead ? 0 : RNIC_BREAK_NS);
+    }
+    /* Some NICs never return a receive that was posted after they had failed (rxe). */
+    if (rx->flushed) {
+        ch->break_until = MIN(ch->break_until, now + RNIC_FLUSH_NS);
+    }
+    if ((!back || rx->kept) && now < ch->break_until) {
+        channel_due(ch, ch->break_until);
+        return;
+    }
+    ch->phase = RNIC_BROKEN;
+    all = !rx->lost && !rx->liar && !rx->kept && (back || rx->flushed);
+    while ((f = TAILQ_FIRST(&ch->wanting))) {
+        rnic_flow_want(f, false);
+    }
+    while ((f = TAILQ_FIRST(&ch->keeping))) {
+        channel_forget(f);
+    }
+    ch->ops->broken(ch, all);
+}
+
+static void channel_check_silence(struct rnic_channel *ch)
+{
+    uint64_t now = ch->cq->now;
+
+    if (!ch->since) {
+        return;
+    }
+    if (!ch->probed && now >= ch->since + RNIC_SILENCE_NS) {
+        channel_post_staged(ch);
+        if (channel_say(ch, RNIC_SEND_PROBE)) {
+            ch->sent_since = false;
+        }
+        ch->probed = now;
+    } else if (ch->probed && now >= ch->probed + RNIC_SILENCE_NS) {
+        channel_fail(ch, "the peer is silent");
+        return;
+    }
+    channel_due(ch, (ch->probed ? ch->probed : ch->since) + RNIC_SILENCE_NS);
+}
+
+void channel_tick(struct rnic_channel *ch)
+{
+    uint64_t now = ch->cq->now;
+
+    if (ch->rx.withheld && now >= ch->rx.withheld + RNIC_KEPT_NS) {
+        channel_overrun(ch);
+    }
+    if (ch->rx.withheld) {
+        channel_due(ch, MAX(ch->rx.withheld + RNIC_KEPT_NS, now + 1));
+    }
+    if (ch->phase == RNIC_UP) {
+        channel_check_silence(ch);
+    }
+    if (ch->phase == RNIC_BREAKING) {
+        channel_check_broken(ch);
+    }
+}
+
+void channel_looked(struct rnic_channel *ch)
+{
+    if (ch->phase == RNIC_UP) {
+        channel_serve(ch);
+    }
+    if (ch->phase == RNIC_BREAKING) {
+        channel_check_broken(ch);
+    }
+}
+
+void channel_flush(struct rnic_channel *ch)
+{
+    if (ch->phase != RNIC_UP) {
+        return;
+    }
+    channel_post_staged(ch);
+    if (channel_owes(ch)) {
+        channel_say(ch, 0);
+    }
+    if (channel_widen(ch)) {
+        channel_say(ch, 0);
+    }
+    if (!TAILQ_EMPTY(&ch->wanting) && channel_has_room(ch)) {
+        channel_touch(ch); /* those who were told did not need it */
+    }
+}
+
+/* ---- the end --------------------------------------------------------------------- */
+
+static void channel_begin_break(struct rnic_channel *ch)
+{
+    ch->phase = RNIC_BREAKING;
+    channel_due(ch, 0); /* at the next look, which knows what time it is */
+    ch->ops->to_err(ch);
+}
+
+void channel_fail(struct rnic_channel *ch, const char *why)
+{
+    if (ch->phase <= RNIC_UP) {
+        log_about(LOG_LVL_WARN, ch->log, "channel %s breaks: %s", ch->name, why);
+        channel_begin_break(ch);
+    }
+}
+
+void rnic_channel_break(struct rnic_channel *ch, const char *why)
+{
+    if (ch->phase <= RNIC_UP) {
+        log_about(LOG_LVL_DEBUG, ch->log, "channel %s is broken: %s", ch->name, why);
+        channel_begin_break(ch);
+    }
+}

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Channels: one host RC QP joins two VMs and carries what their queue pairs send each
+ * other, as pieces of byte streams (flows).  channel.c says how.
+ *
+ * Threads: under the VM's token, all of it, and so are the calls of struct
+ * rnic_channel_ops; but rnic_block_new() and rnic_block_free().
+ */
+#ifndef PVRDMAD_RNIC_CHANNEL_H
+#define PVRDMAD_RNIC_CHANNEL_H
+
+#include <glib.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+#include <sys/types.h>
+
+#include "base/deadlines.h"
+#include "transport/rnic/frames.h"
+#include "transport/rnic/verbs.h"
+
+struct log_subject;
+struct rnic_channel;
+struct rnic_cq;
+struct rnic_flow;
+
+/* A block has so many buffers at most, and each queue of the host QP two blocks. */
+#define RNIC_BLOCK_BUFFERS 64u
+#define RNIC_POSTED        (2 * RNIC_BLOCK_BUFFERS)
+/* What a channel begins with. */
+#define RNIC_FIRST_BUFFERS 8u
+/* Flows of one channel. */
+#define RNIC_FLOWS 65536u
+
+struct rnic_buffer {
+    struct rnic_block *block;
+    uint8_t *data;
+    uint32_t len; /* a SEND's */
+};
+
+/* Registered memory: buffers of one size. */
+struct rnic_block {
+    struct ibv_mr *mr;
+    void *memory;
+    unsigned n;
+    uint32_t size;
+    /* The channel's. */
+    unsigned posted; /* of its buffers */
+    TAILQ_ENTRY(rnic_block) link;
+    struct rnic_buffer buffer[RNIC_BLOCK_BUFFERS];
+};
+
+enum rnic_side { RNIC_TX, RNIC_RX };
+
+/* For receives (@side RNIC_RX) or SENDs; NULL: an errno says why.  Both block. */
+struct rnic_block *rnic_block_new(struct ibv_pd *pd, enum rnic_side side, unsigned n,
+                                  uint32_t size);
+void rnic_block_free(struct rnic_block *b);
+
+/*
+ * What a channel asks of its owner.  None of these frees the channel, nor closes a flow
+ * in take().
+ */
+struct rnic_channel_ops {
+    /*
+     * Bytes of the peer's for @f, all of which are taken.  False: no more of them until
+     * rnic_flow_go_on().
+     */
+    bool (*take)(struct rnic_flow *f, const uint8_t *bytes, size_t len);
+    /* @f, which wanted that, may send; it has to ask again for the next time. */
+    void (*writable)(struct rnic_flow *f);
+    /* Too much came for @f while it took nothing; nothing comes for it any more. */
+    void (*overrun)(struct rnic_flow *f);
+    /* A frame of the channel's own, of RNIC_OPEN ...  False: the peer makes no sense. */
+    bool (*control)(struct rnic_channel *ch, enum rnic_kind kind, const uint8_t *bytes,
+                    size_t len);
+    /* A block is wanted: rnic_channel_grow() says what became of that, later. */
+    void (*grow)(struct rnic_channel *ch, enum rnic_side side, unsigned n, uint32_t size);
+    /* Nothing uses @b any more. */
+    void (*spare)(struct rnic_channel *ch, struct rnic_block *b);
+    /* It breaks: put the host QP to ERR, on lane BREAK; nothing is waited for here. */
+    void (*to_err)(struct rnic_channel *ch);
+    /*
+     * It is broken: nothing comes any more.  @all: all that the peer's SENDs brought was
+     * given to take(), and nothing else can have come.
+     */
+    void (*broken)(struct rnic_channel *ch, bool all);
+};
+
+/*
+ * A channel's phases, in their order.
+ *
+ *   RNIC_MADE      receives are posted, nothing is sent
+ *   RNIC_UP        both directions
+ *   RNIC_BREAKING  what came is taken, nothing is sent; ends when all receives are back
+ *   RNIC_BROKEN    @broken was called
+ */
+enum rnic_phase { RNIC_MADE, RNIC_UP, RNIC_BREAKING, RNIC_BROKEN };
+
+struct rnic_channel_config {
+    struct rnic_cq *cq;
+    struct ibv_qp *qp; /* depths RNIC_POSTED, IBV_QPS_INIT at least */
+    const struct rnic_channel_ops *ops;
+    void *owner;
+    struct log_subject *log;    /* of the peer's daemon or VM */
+    const char *name;           /* for the log; constant */
+    struct rnic_block *tx, *rx; /* the channel's from now on, until spare() */
+    unsigned peer_receives;     /* what the peer has posted, two at least ... */
+    uint32_t peer_size;         /* ... of that size */
+    uint32_t max_size;          /* of buffers */
+};
+
+/*
+ * NULL: no place in @cq, no memory, or receives cannot be posted: the blocks are still
+ * the caller's, and the host QP is of no use.
+ */
+struct rnic_channel *rnic_channel_new(const struct rnic_channel_config *config);
+/* The host QP is connected, and we may send. */
+void rnic_channel_up(struct rnic_channel *ch);
+/* The host QP is destroyed, flows are closed; blocks go by spare(). */
+void rnic_channel_free(struct rnic_channel *ch);
+void *rnic_channel_owner(const struct rnic_channel *ch);
+enum rnic_phase rnic_channel_phase(const struct rnic_channel *ch);
+
+/*
+ * It is of no use any more.  What the peer has sent is taken, in order, by looks at the
+ * completion queue; broken() comes within a second of the first one.
+ */
+void rnic_channel_break(struct rnic_channel *ch, const char *why);
+/* What became of grow(); NULL: not now. */
+void rnic_channel_grow(struct rnic_channel *ch, enum rnic_side side,
+                       struct rnic_block *b);
+/* A frame of the channel's own.  False: writable() of rnic_channel_self() will tell. */
+bool rnic_channel_tell(struct rnic_channel *ch, enum rnic_kind kind, const uint8_t *bytes,
+                       size_t len);
+struct rnic_flow *rnic_channel_self(struct rnic_channel *ch);
+/* The most that one frame carries now; it does not shrink. */
+uint32_t rnic_channel_room(const struct rnic_channel *ch);
+/* ns, when the peer was heard last; 0: never. */
+uint64_t rnic_channel_heard(const struct rnic_channel *ch);
+
+/* A queue pair's part of a channel. */
+struct rnic_flow {
+    struct rnic_channel *channel; /* constant */
+    uint32_t index;               /* constant: the peer's frames have it */
+    uint32_t peer_index;          /* the peer's for ours; 0: not known yet */
+    bool wants;                   /* to send, in channel->wanting */
+    bool waits;                   /* takes nothing */
+    bool deaf;                    /* what comes is dropped */
+    uint32_t allowance;           /* bytes that it may send before others that want to */
+    GByteArray *kept;             /* what came meanwhile */
+    size_t kept_at;
+    TAILQ_ENTRY(rnic_flow) want;
+    TAILQ_ENTRY(rnic_flow) keep;
+};
+
+/* False: the channel has no index left, and there is nothing to close. */
+bool rnic_flow_open(struct rnic_channel *ch, struct rnic_flow *f);
+/* @f is the caller's again; what comes for its index is dropped, until that is released:
+ * when the peer sends no more to it. */
+void rnic_flow_close(struct rnic_flow *f);
+void rnic_channel_release(struct rnic_channel *ch, uint32_t index);
+/* How many of the bytes were taken; -1: the channel breaks. */
+ssize_t rnic_flow_send(struct rnic_flow *f, const uint8_t *bytes, size_t len);
+/* Call writable() when it may send more, once; or do not. */
+void rnic_flow_want(struct rnic_flow *f, bool wants);
+/* It takes what comes again; first what came meanwhile. */
+void rnic_flow_go_on(struct rnic_flow *f);
+
+#endif /* PVRDMAD_RNIC_CHANNEL_H */
